@@ -1,0 +1,46 @@
+# lehr_library(folder USES folder...) and lehr_test(folder): every folder of lehr/ is one static library and one test
+# binary. What a library USES is what it may include; test/include_test.cpp holds the tree to it.
+
+add_library(lehr_warnings INTERFACE)
+target_compile_options(lehr_warnings INTERFACE
+  -Wall -Wextra -Wpedantic -Wshadow -Wmissing-field-initializers -Wno-unknown-pragmas
+  $<$<CXX_COMPILER_ID:GNU>:-Wno-attributes>)
+if(LEHR_WERROR)
+  target_compile_options(lehr_warnings INTERFACE -Werror)
+endif()
+
+function(lehr_library name)
+  cmake_parse_arguments(ARG "" "" "USES" ${ARGN})
+  add_library(lehr_${name} STATIC)
+  add_library(lehr::${name} ALIAS lehr_${name})
+  set_target_properties(lehr_${name} PROPERTIES EXPORT_NAME ${name} LEHR_USES "${ARG_USES}")
+  target_include_directories(lehr_${name} PUBLIC
+    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:include>)
+  target_link_libraries(lehr_${name} PRIVATE $<BUILD_INTERFACE:lehr_warnings>)
+  if(name STREQUAL "base")
+    target_link_libraries(lehr_base PUBLIC lehr_torch)
+    target_precompile_headers(lehr_base PRIVATE "${PROJECT_SOURCE_DIR}/lehr/base/torch.h")
+  else()
+    target_link_libraries(lehr_${name} PUBLIC lehr_base)
+    target_precompile_headers(lehr_${name} REUSE_FROM lehr_base)
+  endif()
+  foreach(used IN LISTS ARG_USES)
+    target_link_libraries(lehr_${name} PUBLIC lehr_${used})
+  endforeach()
+  add_subdirectory("${PROJECT_SOURCE_DIR}/lehr/${name}")
+  set_property(GLOBAL APPEND PROPERTY LEHR_LIBRARIES lehr_${name})
+endfunction()
+
+# One binary a folder, one ctest entry a binary: loading LibTorch for every case would cost minutes.
+function(lehr_test name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;USES" ${ARGN})
+  add_executable(${name}_test ${ARG_SOURCES})
+  target_link_libraries(${name}_test PRIVATE lehr_warnings GTest::gmock GTest::gtest_main)
+  foreach(used IN LISTS ARG_USES)
+    target_link_libraries(${name}_test PRIVATE lehr_${used})
+  endforeach()
+  target_precompile_headers(${name}_test REUSE_FROM lehr_base)
+  target_compile_definitions(${name}_test PRIVATE LEHR_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  add_test(NAME ${name} COMMAND ${name}_test WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
+  set_tests_properties(${name} PROPERTIES TIMEOUT 900)
+endfunction()

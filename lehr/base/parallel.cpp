@@ -1,0 +1,64 @@
+#include "lehr/base/parallel.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+
+// The entry points of libgomp's stable interface; the library is the wheel's.
+extern "C" {
+void GOMP_parallel(void (*function)(void*), void* data, unsigned num_threads, unsigned flags);
+int omp_get_thread_num();
+int omp_get_num_threads();
+int omp_in_parallel();
+}
+
+namespace lehr {
+
+namespace {
+struct Region {
+  int64_t begin, end, chunk;
+  void (*body)(void*, int64_t, int64_t);
+  void* context;
+  std::atomic_flag failed = ATOMIC_FLAG_INIT;
+  std::exception_ptr error;
+};
+
+void run_region(void* data) {
+  auto& region = *static_cast<Region*>(data);
+  const int64_t stride = region.chunk * omp_get_num_threads();
+  try {
+    for (int64_t first = region.begin + region.chunk * omp_get_thread_num(); first < region.end; first += stride) {
+      region.body(region.context, first, std::min(first + region.chunk, region.end));
+    }
+  } catch (...) {
+    if (!region.failed.test_and_set()) {
+      region.error = std::current_exception();
+    }
+  }
+}
+}  // namespace
+
+int num_threads() { return at::get_num_threads(); }
+
+void detail::run_chunks(
+    int64_t begin, int64_t end, int64_t grain, void (*body)(void*, int64_t, int64_t), void* context) {
+  if (begin >= end) {
+    return;
+  }
+  const int64_t count = end - begin;
+  int64_t threads = omp_in_parallel() ? 1 : num_threads();
+  threads = std::min(threads, std::max<int64_t>(1, count / std::max<int64_t>(grain, 1)));
+  if (threads <= 1) {
+    body(context, begin, end);
+    return;
+  }
+  Region region{begin, end, (count + threads - 1) / threads, body, context, ATOMIC_FLAG_INIT, nullptr};
+  GOMP_parallel(run_region, &region, static_cast<unsigned>(threads), 0);
+  if (region.error) {
+    std::rethrow_exception(region.error);
+  }
+}
+
+}  // namespace lehr

@@ -1,0 +1,1 @@
+#include "lehr/base/torch.h"
