@@ -1,0 +1,40 @@
+// Counter-based random numbers: a value is a function of a key and a counter, so no order of calls and no partition
+// over ranks can change it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+namespace lehr {
+
+/// One block of Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC11).
+std::array<uint32_t, 4> philox(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key);
+
+/// A stream of numbers named by a seed and a name; number `index` of it can be asked for in any order.
+class RandomStream {
+ public:
+  RandomStream(uint64_t seed, std::string_view name);
+
+  /// Uniform bits.
+  uint64_t bits(uint64_t index) const;
+  /// Uniform in [0, 1), 32 random bits.
+  double uniform(uint64_t index) const;
+  /// Standard normal, by Box and Muller's method from 32-bit uniforms.
+  double normal(uint64_t index) const;
+  /// Writes uniform numbers (in [0, 1)) number first..first+count-1 to `out`.
+  void fill_uniform(uint64_t first, int64_t count, double* out) const;
+  /// Writes standard normal numbers number first..first+count-1 to `out`; equal to `normal`, four at a time.
+  void fill_normal(uint64_t first, int64_t count, double* out) const;
+
+ private:
+  std::array<uint32_t, 4> block(uint64_t index) const;
+  std::array<double, 4> normal_block(uint64_t index) const;
+  std::array<uint32_t, 2> key_;
+  uint64_t stream_;
+};
+
+/// 64-bit hash of a name (FNV-1a, then mixed); the same on every machine.
+uint64_t hash_name(std::string_view name);
+
+}  // namespace lehr

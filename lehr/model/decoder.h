@@ -1,0 +1,93 @@
+// The backbone that decoder-only models share: embeddings, layers, final norm, for one pipeline stage.
+//
+// A family brings its layer and the layer's parameters; everything else stands here once.
+#pragma once
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lehr/nn/activation_checkpoint.h"
+#include "lehr/nn/embedding.h"
+#include "lehr/nn/model.h"
+#include "lehr/nn/rms_norm.h"
+#include "lehr/nn/rotary.h"
+#include "lehr/pipeline/stage.h"
+
+namespace lehr::model {
+
+using nn::ActivationCheckpointing;
+using nn::HiddenStatesAggregationMode;
+using pipeline::PipelineStageInfo;
+using pipeline::TensorDict;
+
+/// Parameters of a decoder backbone whose layers are described by `LayerParameters`.
+template <class LayerParameters>
+struct DecoderParameters {
+  LayerParameters layer;         ///< Shared by all layers.
+  int64_t num_hidden_layers;     ///< Over all stages.
+  double rope_base;              ///< Base of the rotary frequencies, theta.
+  int64_t max_position_ids;      ///< Longest sequence.
+  std::map<std::string, int64_t> split_vocab_size;  ///< Size of each vocabulary segment.
+  std::vector<std::string> split_vocab_order;       ///< The segments in the order of their ids.
+  int64_t pipeline_num_virtual_layers_pre = 0;   ///< Cost of the embeddings, in layers.
+  int64_t pipeline_num_virtual_layers_post = 0;  ///< Cost of the final norm and the head, in layers.
+  nn::RopeScaling rope_scaling = nn::NoRopeScaling{};
+
+  nn::SplitVocabulary vocabulary() const { return {split_vocab_size, split_vocab_order}; }
+};
+
+/// The stage-independent part of a decoder's shape inference.
+struct DecoderStageShape {
+  PipelineStageInfo stage;
+  HiddenStatesAggregationMode snapshot_mode;
+  int64_t layers_before, local_layers, hidden_size;
+  at::ScalarType dtype;
+};
+TensorDict infer_decoder_inputs(const DecoderStageShape& shape, const TensorDict& inputs, int64_t n_microbatches);
+TensorDict infer_decoder_outputs(const DecoderStageShape& shape, const TensorDict& inputs, int64_t n_microbatches);
+
+/// Positions 0..T-1 behind `offset` earlier ones, (1, T) int64, on the device of `like` (B, T, ...).
+at::Tensor default_position_ids(const at::Tensor& like, int64_t offset);
+
+/// A decoder backbone for one stage. `Layer` is a module holder with `Layer(LayerParameters)` and
+/// `forward(hidden_states, position_embeddings, attention_mask, cache)`.
+template <class Layer, class LayerParameters>
+class DecoderImpl : public nn::Module, public pipeline::ModuleSupportsPipelining {
+ public:
+  using Parameters = DecoderParameters<LayerParameters>;
+
+  /// Throws a usage error for parameters that do not fit together.
+  DecoderImpl(
+      const Parameters& params,
+      const PipelineStageInfo& stage,
+      HiddenStatesAggregationMode hidden_states_snapshot_mode,
+      ActivationCheckpointing enable_checkpointing);
+
+  /// Gives 'hidden_states' and, if collected, 'hidden_states_snapshot'.
+  nn::ModelOutputs forward(const nn::ModelInputs& inputs);
+
+  /// The type of the hidden states that this stage gives.
+  at::ScalarType output_dtype() const;
+  int64_t num_local_layers() const { return static_cast<int64_t>(layers->size()); }
+
+  TensorDict infer_stage_inputs_from_pipeline_inputs(const TensorDict& inputs, int64_t n_microbatches) const override;
+  TensorDict infer_stage_outputs_from_pipeline_inputs(const TensorDict& inputs, int64_t n_microbatches) const override;
+
+  nn::SplitTokenEmbeddings embed_tokens{nullptr};  // the first stage's
+  std::shared_ptr<nn::LayerMapImpl<Layer>> layers;
+  nn::RMSNorm norm{nullptr};  // the last stage's
+
+ private:
+  DecoderStageShape shape() const;
+
+  PipelineStageInfo stage_;
+  HiddenStatesAggregationMode hidden_states_snapshot_mode_;
+  ActivationCheckpointing checkpointing_;
+  nn::RotaryEmbeddingProvider rope_provider_;
+  int64_t first_layer_ = 0;
+  int64_t hidden_size_;
+};
+
+}  // namespace lehr::model

@@ -1,0 +1,106 @@
+// Bodies of model/decoder.h, for the one .cpp of each family that instantiates them.
+#pragma once
+
+#include "lehr/base/error.h"
+#include "lehr/model/decoder.h"
+
+namespace lehr::model {
+
+template <class Layer, class LayerParameters>
+DecoderImpl<Layer, LayerParameters>::DecoderImpl(
+    const Parameters& params,
+    const PipelineStageInfo& stage,
+    HiddenStatesAggregationMode hidden_states_snapshot_mode,
+    ActivationCheckpointing enable_checkpointing)
+    : stage_(stage),
+      hidden_states_snapshot_mode_(hidden_states_snapshot_mode),
+      checkpointing_(enable_checkpointing),
+      rope_provider_(params.rope_base, params.layer.head_dim, params.rope_scaling),
+      hidden_size_(params.layer.hidden_size) {
+  const auto init = nn::Init::normal(params.layer.initializer_range);
+  if (stage.is_current_stage_first()) {
+    embed_tokens =
+        register_module("embed_tokens", nn::SplitTokenEmbeddings(params.vocabulary(), hidden_size_, init));
+  }
+  const auto [begin, end] = pipeline::distribute_layers_for_pipeline_stage(
+      params.num_hidden_layers,
+      params.pipeline_num_virtual_layers_pre,
+      params.pipeline_num_virtual_layers_post,
+      stage);
+  first_layer_ = begin;
+  layers = register_module("layers", std::make_shared<nn::LayerMapImpl<Layer>>());
+  for (int64_t index = begin; index < end; ++index) {
+    layers->insert(index, Layer(params.layer));
+  }
+  if (stage.is_current_stage_last()) {
+    norm = register_module("norm", nn::RMSNorm(hidden_size_, params.layer.rms_norm_eps));
+  }
+}
+
+template <class Layer, class LayerParameters>
+nn::ModelOutputs DecoderImpl<Layer, LayerParameters>::forward(const nn::ModelInputs& inputs) {
+  nn::HiddenStatesAggregator aggregator(hidden_states_snapshot_mode_, inputs.hidden_states_agg_mask);
+
+  at::Tensor hidden_states = inputs.hidden_states;  // (B, T, H)
+  if (embed_tokens) {
+    require(inputs.input_ids.defined(), "input_ids: the first stage needs them");
+    hidden_states = embed_tokens(inputs.input_ids);
+    aggregator.add_hidden_states(hidden_states);
+  }
+  require(hidden_states.defined(), "hidden_states: stage {} needs those of the stage before", stage_.current_stage);
+
+  const int64_t cached = inputs.caches != nullptr ? inputs.caches->front().length() : 0;
+  const at::Tensor position_ids =
+      inputs.position_ids.defined() ? inputs.position_ids : default_position_ids(hidden_states, cached);
+  const nn::PositionEmbeddings position_embeddings = rope_provider_(position_ids, hidden_states.scalar_type());
+
+  size_t local = 0;
+  for (auto& [index, layer] : *layers) {
+    nn::KeyValueCache* cache = inputs.caches != nullptr ? &inputs.caches->at(local++) : nullptr;
+    // By value: under checkpointing, backward runs this after the frame is gone.
+    auto block = [current = layer, position_embeddings, mask = inputs.attention_mask, cache](const at::Tensor& x) mutable {
+      return current(x, position_embeddings, mask, cache);
+    };
+    const bool recompute = checkpointing_.applies_to(index) && cache == nullptr;
+    hidden_states = recompute ? nn::checkpoint(block, hidden_states) : block(hidden_states);
+    aggregator.add_hidden_states(hidden_states);
+  }
+  if (norm) {
+    hidden_states = norm(hidden_states);
+  }
+  return {
+      .hidden_states = hidden_states,
+      .hidden_states_snapshot = aggregator.pack_with_snapshot(inputs.hidden_states_snapshot),
+      .logps = {},
+      .scores = {}};
+}
+
+template <class Layer, class LayerParameters>
+at::ScalarType DecoderImpl<Layer, LayerParameters>::output_dtype() const {
+  return layers->begin()->second->input_layernorm->weight.scalar_type();
+}
+
+template <class Layer, class LayerParameters>
+DecoderStageShape DecoderImpl<Layer, LayerParameters>::shape() const {
+  return {
+      .stage = stage_,
+      .snapshot_mode = hidden_states_snapshot_mode_,
+      .layers_before = first_layer_,
+      .local_layers = num_local_layers(),
+      .hidden_size = hidden_size_,
+      .dtype = output_dtype()};
+}
+
+template <class Layer, class LayerParameters>
+TensorDict DecoderImpl<Layer, LayerParameters>::infer_stage_inputs_from_pipeline_inputs(
+    const TensorDict& inputs, int64_t n_microbatches) const {
+  return infer_decoder_inputs(shape(), inputs, n_microbatches);
+}
+
+template <class Layer, class LayerParameters>
+TensorDict DecoderImpl<Layer, LayerParameters>::infer_stage_outputs_from_pipeline_inputs(
+    const TensorDict& inputs, int64_t n_microbatches) const {
+  return infer_decoder_outputs(shape(), inputs, n_microbatches);
+}
+
+}  // namespace lehr::model

@@ -1,0 +1,30 @@
+// One Llama 3 decoder layer.
+#pragma once
+
+#include "lehr/model/llama3/params.h"
+#include "lehr/nn/attention.h"
+#include "lehr/nn/swiglu.h"
+
+namespace lehr::model {
+
+/// Attention, then SwiGLU, each behind a pre-norm and a residual connection (The Llama 3 herd of models,
+/// https://arxiv.org/abs/2407.21783).
+class Llama3LayerImpl : public nn::Module {
+ public:
+  explicit Llama3LayerImpl(const Llama3LayerParameters& params);
+
+  /// Maps hidden states (B, T, H) to hidden states (B, T, H).
+  at::Tensor forward(
+      at::Tensor hidden_states,
+      const nn::PositionEmbeddings& position_embeddings,
+      const nn::AttentionMask& attention_mask = {},
+      nn::KeyValueCache* cache = nullptr);
+
+  nn::GroupedQueryAttention self_attn{nullptr};
+  nn::SwiGLU mlp{nullptr};
+  nn::RMSNorm input_layernorm{nullptr};
+  nn::RMSNorm post_attention_layernorm{nullptr};
+};
+TORCH_MODULE(Llama3Layer);
+
+}  // namespace lehr::model

@@ -1,0 +1,21 @@
+// Llama 3 models: the shared decoder backbone over Llama layers, and its heads.
+#pragma once
+
+#include "lehr/model/decoder.h"
+#include "lehr/model/heads.h"
+#include "lehr/model/llama3/layer.h"
+
+namespace lehr::model {
+
+using Llama3ModelImpl = DecoderImpl<Llama3Layer, Llama3LayerParameters>;
+TORCH_MODULE(Llama3Model);
+
+using Llama3ForCausalLMImpl = ForCausalLMImpl<Llama3Model>;
+TORCH_MODULE(Llama3ForCausalLM);
+
+using Llama3ForClassificationImpl = ForClassificationImpl<Llama3Model>;
+TORCH_MODULE(Llama3ForClassification);
+
+extern template class DecoderImpl<Llama3Layer, Llama3LayerParameters>;
+
+}  // namespace lehr::model

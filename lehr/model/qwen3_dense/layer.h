@@ -1,0 +1,30 @@
+// One Qwen3 dense decoder layer.
+#pragma once
+
+#include "lehr/model/qwen3_dense/params.h"
+#include "lehr/nn/attention.h"
+#include "lehr/nn/swiglu.h"
+
+namespace lehr::model {
+
+/// Attention with QK-norm, then SwiGLU, each behind a pre-norm and a residual connection (Qwen3 technical report,
+/// https://arxiv.org/abs/2505.09388).
+class Qwen3DenseLayerImpl : public nn::Module {
+ public:
+  explicit Qwen3DenseLayerImpl(const Qwen3DenseLayerParameters& params);
+
+  /// Maps hidden states (B, T, H) to hidden states (B, T, H).
+  at::Tensor forward(
+      at::Tensor hidden_states,
+      const nn::PositionEmbeddings& position_embeddings,
+      const nn::AttentionMask& attention_mask = {},
+      nn::KeyValueCache* cache = nullptr);
+
+  nn::GroupedQueryAttention self_attn{nullptr};
+  nn::SwiGLU mlp{nullptr};
+  nn::RMSNorm input_layernorm{nullptr};
+  nn::RMSNorm post_attention_layernorm{nullptr};
+};
+TORCH_MODULE(Qwen3DenseLayer);
+
+}  // namespace lehr::model

@@ -1,0 +1,54 @@
+#include "lehr/nn/activation_checkpoint.h"
+
+namespace lehr::nn {
+
+namespace {
+using Block = std::function<at::Tensor(const at::Tensor&)>;
+
+struct BlockHolder : torch::CustomClassHolder {
+  explicit BlockHolder(Block b) : block(std::move(b)) {}
+  Block block;
+};
+
+class Checkpoint : public torch::autograd::Function<Checkpoint> {
+ public:
+  // `anchor` needs a gradient, so that backward runs even when the input does not need one.
+  static at::Tensor forward(
+      torch::autograd::AutogradContext* context,
+      const at::Tensor& input,
+      const at::Tensor& /*anchor*/,
+      const Block* block) {
+    context->save_for_backward({input});
+    context->saved_data["block"] = c10::IValue::make_capsule(c10::make_intrusive<BlockHolder>(*block));
+    context->saved_data["input_needs_grad"] = input.requires_grad();
+    at::NoGradGuard no_grad;
+    return (*block)(input);
+  }
+
+  static torch::autograd::variable_list backward(
+      torch::autograd::AutogradContext* context, torch::autograd::variable_list grad_outputs) {
+    const auto holder = c10::static_intrusive_pointer_cast<BlockHolder>(context->saved_data["block"].toCapsule());
+    at::Tensor input = context->get_saved_variables().front().detach();
+    input.set_requires_grad(context->saved_data["input_needs_grad"].toBool());
+    at::Tensor output;
+    {
+      at::AutoGradMode grad(true);
+      output = holder->block(input);
+    }
+    if (output.requires_grad()) {
+      output.backward(grad_outputs.front());
+    }
+    return {input.grad(), at::Tensor(), at::Tensor()};
+  }
+};
+}  // namespace
+
+at::Tensor checkpoint(const Block& block, const at::Tensor& input) {
+  if (!at::GradMode::is_enabled()) {
+    return block(input);
+  }
+  const at::Tensor anchor = at::empty({0}, input.options().dtype(at::kFloat)).set_requires_grad(true);
+  return Checkpoint::apply(input, anchor, &block);
+}
+
+}  // namespace lehr::nn

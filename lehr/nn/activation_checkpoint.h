@@ -1,0 +1,30 @@
+// Activation checkpointing: keep a block's inputs instead of what it computed, and compute again in backward
+// (Chen et al., https://arxiv.org/abs/1604.06174).
+#pragma once
+
+#include <functional>
+
+#include "lehr/base/torch.h"
+
+namespace lehr::nn {
+
+/// Which layers of a model are checkpointed. Converts from bool, so that `enable_checkpointing = true` means all.
+struct ActivationCheckpointing {
+  int64_t every = 0;  ///< Every n-th layer (0, n, 2n, ...); 0 means none.
+
+  constexpr ActivationCheckpointing() = default;
+  constexpr ActivationCheckpointing(bool enable) : every(enable ? 1 : 0) {}  // NOLINT(google-explicit-constructor)
+  static constexpr ActivationCheckpointing every_nth(int64_t n) {
+    ActivationCheckpointing policy;
+    policy.every = n;
+    return policy;
+  }
+  constexpr bool applies_to(int64_t layer) const { return every > 0 && layer % every == 0; }
+};
+
+/// Runs `block(input)` and keeps only `input`; backward runs the block once more and differentiates that. Gradients reach
+/// `input` and every parameter that the block reads, whether or not `input` itself needs one. The block must compute the
+/// same thing both times. Without grad mode it just runs.
+at::Tensor checkpoint(const std::function<at::Tensor(const at::Tensor&)>& block, const at::Tensor& input);
+
+}  // namespace lehr::nn

@@ -1,0 +1,64 @@
+#include "lehr/nn/embedding.h"
+
+#include "lehr/base/error.h"
+
+namespace lehr::nn {
+
+int64_t SplitVocabulary::size() const {
+  require(
+      order.size() == sizes.size(),
+      "vocabulary: split_vocab_order names {} segments, split_vocab_size has {}",
+      order.size(),
+      sizes.size());
+  int64_t total = 0;
+  for (const auto& name : order) {
+    const auto found = sizes.find(name);
+    require(found != sizes.end(), "vocabulary: split_vocab_order names '{}', which split_vocab_size lacks", name);
+    total += found->second;
+  }
+  return total;
+}
+
+EmbeddingImpl::EmbeddingImpl(int64_t num_embeddings, int64_t embedding_dim, Init init) {
+  declare_parameter("weight", weight, {num_embeddings, embedding_dim}, init);
+}
+
+at::Tensor EmbeddingImpl::forward(const at::Tensor& ids) { return at::embedding(weight, ids); }
+
+SplitTokenEmbeddingsImpl::SplitTokenEmbeddingsImpl(SplitVocabulary vocabulary, int64_t hidden_size, Init init)
+    : vocabulary_(std::move(vocabulary)) {
+  vocabulary_.size();
+  auto tables = register_module("token_embedding", std::make_shared<torch::nn::Module>());
+  for (const auto& name : vocabulary_.order) {
+    segments.push_back(tables->register_module(name, Embedding(vocabulary_.sizes.at(name), hidden_size, init)));
+  }
+}
+
+at::Tensor SplitTokenEmbeddingsImpl::forward(const at::Tensor& input_ids) {
+  if (input_ids.is_cpu() && input_ids.numel() > 0) {
+    const auto [smallest, largest] = input_ids.aminmax();
+    const int64_t size = vocabulary_.size();
+    require(
+        smallest.item<int64_t>() >= 0 && largest.item<int64_t>() < size,
+        "input_ids: expected ids from 0 to {}, found {} to {}; was the text made with another tokenizer?",
+        size - 1,
+        smallest.item<int64_t>(),
+        largest.item<int64_t>());
+  }
+  if (segments.size() == 1) {
+    return segments.front()(input_ids);
+  }
+  at::Tensor hidden_states;
+  int64_t first = 0;
+  for (size_t i = 0; i < segments.size(); ++i) {
+    const int64_t last = first + vocabulary_.sizes.at(vocabulary_.order[i]);
+    const at::Tensor mine = (input_ids >= first).logical_and(input_ids < last);  // (B, T)
+    const at::Tensor found = segments[i]((input_ids - first).masked_fill(mine.logical_not(), 0));
+    const at::Tensor part = found * mine.unsqueeze(-1).to(found.scalar_type());
+    hidden_states = i == 0 ? part : hidden_states + part;
+    first = last;
+  }
+  return hidden_states;
+}
+
+}  // namespace lehr::nn

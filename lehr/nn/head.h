@@ -1,0 +1,56 @@
+// What stands after the last layer: language-model and classification heads.
+#pragma once
+
+#include "lehr/nn/embedding.h"
+#include "lehr/nn/linear.h"
+
+namespace lehr::nn {
+
+/// Labels with this value take no part in the loss.
+constexpr int64_t kIgnoreIndex = -100;
+
+/// Projects hidden states to a (split) vocabulary and scores labels without ever holding all logits.
+class SplitLanguageModellingHeadImpl : public Module {
+ public:
+  SplitLanguageModellingHeadImpl(SplitVocabulary vocabulary, int64_t hidden_size, Init init = Init::normal(0.02));
+
+  /// Reads its weights from `embeddings` from now on: tied weights. Its own parameters are dropped.
+  void tie_to(SplitTokenEmbeddingsImpl& embeddings);
+
+  /// Negative log-likelihood of each label, float32 (float64 under float64), 0 where the label is -100.
+  /// hidden_states (B, T, H), labels (B, T) int64, already shifted: labels[t] is what follows position t.
+  at::Tensor forward(const at::Tensor& hidden_states, const at::Tensor& labels);
+
+  /// All logits, (B, T, V), in the type of the hidden states.
+  at::Tensor logits(const at::Tensor& hidden_states);
+
+  /// The segments' weights, in order, each Linear without bias.
+  std::vector<Linear> segments;
+
+ private:
+  at::Tensor whole_weight() const;  // (V, H)
+};
+TORCH_MODULE(SplitLanguageModellingHead);
+
+/// Scores sequences (or tokens): score(dropout(hidden)) at the pooled positions, in float32 at least.
+class ClassificationHeadImpl : public Module {
+ public:
+  ClassificationHeadImpl(int64_t hidden_size, int64_t num_labels, double dropout, Init init = Init::normal(0.02));
+
+  /// hidden_states (B, T, H), pooling_mask (B, T): the rows where it is not zero are pooled in order, giving (N, num_labels);
+  /// without a mask every token is scored, (B, T, num_labels).
+  at::Tensor forward(const at::Tensor& hidden_states, const at::Tensor& pooling_mask = {});
+
+  /// Names the random numbers of the next dropout mask: same seed and call number, same mask.
+  void set_dropout_stream(uint64_t seed, uint64_t step) { dropout_seed_ = seed, dropout_step_ = step; }
+
+  Linear score{nullptr};
+
+ private:
+  double dropout_;
+  uint64_t dropout_seed_ = 0;
+  uint64_t dropout_step_ = 0;
+};
+TORCH_MODULE(ClassificationHead);
+
+}  // namespace lehr::nn

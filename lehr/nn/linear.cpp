@@ -1,0 +1,28 @@
+#include "lehr/nn/linear.h"
+
+#include <fmt/ranges.h>
+
+#include "lehr/base/error.h"
+
+namespace lehr::nn {
+
+LinearImpl::LinearImpl(int64_t in_features, int64_t out_features, Init init, bool with_bias) {
+  declare_parameter("weight", weight, {out_features, in_features}, init);
+  if (with_bias) {
+    declare_parameter("bias", bias, {out_features}, Init::zeros());
+  }
+}
+
+void LinearImpl::read_weight_from(const ParameterPtr& other) {
+  require(
+      other->shape() == own_parameter("weight")->shape(),
+      "tied weight: expected shape {}, found {}",
+      fmt::join(own_parameter("weight")->shape(), "x"),
+      fmt::join(other->shape(), "x"));
+  drop_parameter("weight");
+  other->add_slot(&weight);
+}
+
+at::Tensor LinearImpl::forward(const at::Tensor& input) { return at::linear(input, weight, bias); }
+
+}  // namespace lehr::nn

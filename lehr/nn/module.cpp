@@ -1,0 +1,117 @@
+#include "lehr/nn/module.h"
+
+#include <numeric>
+#include <unordered_set>
+
+#include "lehr/base/error.h"
+
+namespace lehr::nn {
+
+Parameter::Parameter(std::string name, at::Tensor* slot, std::vector<int64_t> shape, Init init)
+    : name_(std::move(name)), slots_{slot}, shape_(std::move(shape)), init_(init) {
+  set_value(at::empty(shape_, at::TensorOptions().device(at::kMeta).dtype(at::kFloat)));
+}
+
+int64_t Parameter::numel() const {
+  return std::accumulate(shape_.begin(), shape_.end(), int64_t{1}, std::multiplies<>());
+}
+
+void Parameter::set_value(at::Tensor value) {
+  value_ = std::move(value);
+  value_.set_requires_grad(trainable_ && at::isFloatingType(value_.scalar_type()));
+  show_value();
+}
+
+void Parameter::show(const at::Tensor& tensor) {
+  for (at::Tensor* slot : slots_) {
+    *slot = tensor;
+  }
+}
+
+void Parameter::add_slot(at::Tensor* slot) {
+  *slot = shown();
+  slots_.push_back(slot);
+}
+
+void Parameter::set_trainable(bool trainable) {
+  trainable_ = trainable;
+  value_.set_requires_grad(trainable);
+}
+
+void Module::reset_parameters(const InitContext& context) {
+  for (auto& [name, parameter] : named_parameters(*this, std::string(context.prefix))) {
+    require(
+        !parameter->value().is_meta(),
+        "parameter {}: reset_parameters() before memory was allocated; call nn::materialize(model, device, dtype) first",
+        name);
+    at::Tensor value = parameter->value().detach();
+    fill(value, parameter->init(), context.seed, name);
+  }
+}
+
+const ParameterPtr& Module::own_parameter(const std::string& name) const {
+  for (const auto& parameter : own_parameters_) {
+    if (parameter->name() == name) {
+      return parameter;
+    }
+  }
+  std::string known;
+  for (const auto& parameter : own_parameters_) {
+    known += (known.empty() ? "" : ", ") + parameter->name();
+  }
+  fail("parameter {}: the module has no such parameter of its own; it has: {}", name, known);
+}
+
+ParameterPtr Module::declare_parameter(
+    const std::string& name, at::Tensor& slot, std::vector<int64_t> shape, Init init) {
+  own_parameters_.push_back(std::make_shared<Parameter>(name, &slot, std::move(shape), init));
+  return own_parameters_.back();
+}
+
+void Module::drop_parameter(const std::string& name) {
+  std::erase_if(own_parameters_, [&](const ParameterPtr& parameter) { return parameter->name() == name; });
+}
+
+namespace {
+void collect(
+    const torch::nn::Module& module,
+    const std::string& prefix,
+    std::unordered_set<const Parameter*>& seen,
+    std::vector<NamedParameter>& found) {
+  if (const auto* own = dynamic_cast<const Module*>(&module)) {
+    for (const auto& parameter : own->own_parameters()) {
+      if (seen.insert(parameter.get()).second) {
+        found.push_back({prefix + parameter->name(), parameter});
+      }
+    }
+  }
+  for (const auto& child : module.named_children()) {
+    collect(*child.value(), prefix + child.key() + ".", seen, found);
+  }
+}
+}  // namespace
+
+std::vector<NamedParameter> named_parameters(const torch::nn::Module& root, const std::string& prefix) {
+  std::vector<NamedParameter> found;
+  std::unordered_set<const Parameter*> seen;
+  collect(root, prefix, seen, found);
+  return found;
+}
+
+int64_t count_parameters(const torch::nn::Module& root) {
+  int64_t count = 0;
+  for (const auto& [name, parameter] : named_parameters(root)) {
+    count += parameter->numel();
+  }
+  return count;
+}
+
+void materialize(torch::nn::Module& root, at::Device device, at::ScalarType dtype) {
+  for (const auto& [name, parameter] : named_parameters(root)) {
+    if (parameter->value().is_meta()) {
+      parameter->set_value(at::empty(parameter->shape(), at::TensorOptions().device(device).dtype(dtype)));
+    }
+  }
+}
+
+}  // namespace lehr::nn

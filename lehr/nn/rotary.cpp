@@ -1,0 +1,128 @@
+#include "lehr/nn/rotary.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "lehr/base/error.h"
+
+namespace lehr::nn {
+
+namespace {
+std::vector<double> plain_frequencies(double base, int64_t dim) {
+  std::vector<double> frequencies(static_cast<size_t>(dim / 2));
+  for (size_t i = 0; i < frequencies.size(); ++i) {
+    frequencies[i] = std::pow(base, -2.0 * static_cast<double>(i) / static_cast<double>(dim));
+  }
+  return frequencies;
+}
+
+double yarn_mscale(double factor, double mscale) { return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0; }
+
+double yarn_attention_scaling(const YarnRopeScaling& yarn) {
+  if (yarn.attention_factor) {
+    return *yarn.attention_factor;
+  }
+  if (yarn.mscale && yarn.mscale_all_dim && *yarn.mscale != 0 && *yarn.mscale_all_dim != 0) {
+    return yarn_mscale(yarn.factor, *yarn.mscale) / yarn_mscale(yarn.factor, *yarn.mscale_all_dim);
+  }
+  return yarn_mscale(yarn.factor, 1);
+}
+
+// The dimension whose wavelength makes `rotations` turns over the trained length.
+double yarn_correction_dim(double rotations, double base, int64_t dim, double trained_length) {
+  return static_cast<double>(dim) * std::log(trained_length / (rotations * 2 * std::numbers::pi)) / (2 * std::log(base));
+}
+
+struct Scale {
+  double base;
+  int64_t dim;
+  int64_t length;
+
+  RotaryFrequencies operator()(const NoRopeScaling&) const { return {plain_frequencies(base, dim), 1}; }
+
+  RotaryFrequencies operator()(const LinearRopeScaling& linear) const {
+    RotaryFrequencies result{plain_frequencies(base, dim), 1};
+    for (double& frequency : result.inverse_frequencies) {
+      frequency /= linear.factor;
+    }
+    return result;
+  }
+
+  RotaryFrequencies operator()(const DynamicNtkRopeScaling& ntk) const {
+    const auto trained = static_cast<double>(ntk.original_max_position_embeddings);
+    const double now = std::max(static_cast<double>(length), trained);
+    const double stretch = ntk.factor * now / trained - (ntk.factor - 1);
+    const double d = static_cast<double>(dim);
+    return {plain_frequencies(base * std::pow(stretch, d / (d - 2)), dim), 1};
+  }
+
+  RotaryFrequencies operator()(const YarnRopeScaling& yarn) const {
+    const auto trained = static_cast<double>(yarn.original_max_position_embeddings);
+    double low = yarn_correction_dim(yarn.beta_fast, base, dim, trained);
+    double high = yarn_correction_dim(yarn.beta_slow, base, dim, trained);
+    if (yarn.truncate) {
+      low = std::floor(low);
+      high = std::ceil(high);
+    }
+    low = std::max(low, 0.0);
+    high = std::min(high, static_cast<double>(dim - 1));
+    if (low == high) {
+      high += 0.001;
+    }
+    RotaryFrequencies result{plain_frequencies(base, dim), yarn_attention_scaling(yarn)};
+    for (size_t i = 0; i < result.inverse_frequencies.size(); ++i) {
+      double& frequency = result.inverse_frequencies[i];
+      const double ramp = std::clamp((static_cast<double>(i) - low) / (high - low), 0.0, 1.0);
+      frequency = frequency / yarn.factor * ramp + frequency * (1 - ramp);
+    }
+    return result;
+  }
+
+  RotaryFrequencies operator()(const Llama3RopeScaling& llama) const {
+    RotaryFrequencies result{plain_frequencies(base, dim), 1};
+    const auto trained = static_cast<double>(llama.original_max_position_embeddings);
+    for (double& frequency : result.inverse_frequencies) {
+      const double wavelength = 2 * std::numbers::pi / frequency;
+      if (wavelength > trained / llama.low_freq_factor) {
+        frequency /= llama.factor;
+      } else if (wavelength >= trained / llama.high_freq_factor) {
+        const double smooth =
+            (trained / wavelength - llama.low_freq_factor) / (llama.high_freq_factor - llama.low_freq_factor);
+        frequency = (1 - smooth) * frequency / llama.factor + smooth * frequency;
+      }
+    }
+    return result;
+  }
+};
+}  // namespace
+
+RotaryFrequencies rotary_frequencies(
+    const RopeScaling& scaling, double rope_base, int64_t rotary_dim, int64_t sequence_length) {
+  return std::visit(Scale{rope_base, rotary_dim, sequence_length}, scaling);
+}
+
+RotaryEmbeddingProvider::RotaryEmbeddingProvider(double rope_base, int64_t rotary_dim, RopeScaling scaling)
+    : rope_base_(rope_base), rotary_dim_(rotary_dim), scaling_(std::move(scaling)) {
+  require(rotary_dim > 0 && rotary_dim % 2 == 0, "rotary dimension: expected an even positive number, found {}", rotary_dim);
+}
+
+PositionEmbeddings RotaryEmbeddingProvider::operator()(
+    const at::Tensor& position_ids, at::ScalarType compute_dtype) const {
+  at::NoGradGuard no_grad;
+  int64_t length = 0;
+  if (std::holds_alternative<DynamicNtkRopeScaling>(scaling_) && position_ids.numel() > 0) {
+    length = position_ids.max().item<int64_t>() + 1;
+  }
+  const auto frequencies = rotary_frequencies(scaling_, rope_base_, rotary_dim_, length);
+  const at::Tensor inverse =
+      at::tensor(frequencies.inverse_frequencies, at::kDouble).to(position_ids.device());  // (D/2)
+  at::Tensor angles = position_ids.unsqueeze(-1).to(at::kDouble) * inverse;                // (B, T, D/2)
+  angles = at::cat({angles, angles}, -1);                                                  // (B, T, D)
+  const auto dtype = compute_dtype == at::kDouble ? at::kDouble : at::kFloat;
+  return {
+      (angles.cos() * frequencies.attention_scaling).to(dtype),
+      (angles.sin() * frequencies.attention_scaling).to(dtype)};
+}
+
+}  // namespace lehr::nn
