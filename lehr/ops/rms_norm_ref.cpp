@@ -1,1 +1,12 @@
-#include "lehr/base/torch.h"
+// RMS normalization, the definition.
+#include "lehr/ops/reference.h"
+
+namespace lehr::ops::reference {
+
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
+  const at::Tensor wide = x.to(x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
+  const at::Tensor inverse_rms = (wide.square().mean(-1, true) + eps).rsqrt();
+  return (wide * inverse_rms).to(x.scalar_type()) * weight;
+}
+
+}  // namespace lehr::ops::reference

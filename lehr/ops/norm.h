@@ -1,0 +1,19 @@
+// The joint norm of many tensors, and their joint scaling: the two halves of gradient clipping.
+#pragma once
+
+#include <vector>
+
+#include "lehr/base/torch.h"
+
+namespace lehr::ops {
+
+/// The Euclidean norm of all elements of all tensors, as a float64 scalar on the device of the first (CPU for none).
+///
+/// One pass, summed in float64 in an order that depends on the shapes alone. Undefined tensors count as empty. NaN and
+/// infinity come out as such.
+at::Tensor global_norm(const std::vector<at::Tensor>& tensors);
+
+/// Multiplies every element in place. Undefined tensors are skipped; a factor of 1 touches nothing.
+void scale_(const std::vector<at::Tensor>& tensors, double factor);
+
+}  // namespace lehr::ops

@@ -1,0 +1,28 @@
+// The operators' definitions in plain ATen, for any device and type. Each operator's header says what they mean.
+//
+// They are what the fast forms are tested against, and what runs where there is no fast form.
+#pragma once
+
+#include <tuple>
+
+#include "lehr/base/torch.h"
+#include "lehr/ops/attention.h"
+#include "lehr/ops/rotary.h"
+
+namespace lehr::ops::reference {
+
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps);
+
+std::tuple<at::Tensor, at::Tensor> apply_rotary(
+    const at::Tensor& q, const at::Tensor& k, const at::Tensor& cos, const at::Tensor& sin, RotaryStyle style);
+
+at::Tensor silu_mul(const at::Tensor& gate, const at::Tensor& up);
+
+/// With all logits.
+at::Tensor linear_cross_entropy(
+    const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels, int64_t ignore_index);
+
+/// Through at::scaled_dot_product_attention, with a mask tensor only where causal order alone does not say it.
+at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionMask& mask);
+
+}  // namespace lehr::ops::reference

@@ -1,0 +1,29 @@
+// Rotation of queries and keys by their positions.
+#pragma once
+
+#include <tuple>
+
+#include "lehr/base/torch.h"
+
+namespace lehr::ops {
+
+/// Which elements of a head form the pairs that are rotated together.
+enum class RotaryStyle {
+  half,         ///< (i, i + R/2), as in Llama, Qwen and Hugging Face's rotate_half.
+  interleaved,  ///< (2i, 2i + 1), as in GPT-J and Meta's original Llama code.
+};
+
+/// Rotates the first R elements of every head; the other D - R pass through.
+///
+/// q is (B, T, Hq, D), k (B, T, Hkv, D); cos and sin are (B, T, R), (1, T, R) or (T, R) with R even and at most D. Pair
+/// i turns by the angle at index i; the angle's copy at i + R/2 is read too in the half style, and not at all in the
+/// interleaved one. The arithmetic is float32 (float64 for float64) with one rounding at the end, whatever the type of
+/// cos and sin, to which no gradient flows. Throws a usage error if shapes or types do not match.
+std::tuple<at::Tensor, at::Tensor> apply_rotary(
+    const at::Tensor& q,
+    const at::Tensor& k,
+    const at::Tensor& cos,
+    const at::Tensor& sin,
+    RotaryStyle style = RotaryStyle::half);
+
+}  // namespace lehr::ops

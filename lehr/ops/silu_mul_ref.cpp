@@ -1,0 +1,13 @@
+// The gate of SwiGLU, the definition.
+#include <ATen/ops/silu.h>
+
+#include "lehr/ops/reference.h"
+
+namespace lehr::ops::reference {
+
+at::Tensor silu_mul(const at::Tensor& gate, const at::Tensor& up) {
+  const auto wide = gate.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  return (at::silu(gate.to(wide)) * up.to(wide)).to(gate.scalar_type());
+}
+
+}  // namespace lehr::ops::reference
