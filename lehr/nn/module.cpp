@@ -39,7 +39,7 @@ void Parameter::set_trainable(bool trainable) {
 }
 
 void Module::reset_parameters(const InitContext& context) {
-  for (auto& [name, parameter] : named_parameters(*this, std::string(context.prefix))) {
+  for (auto& [name, parameter] : nn::named_parameters(*this, std::string(context.prefix))) {
     require(
         !parameter->value().is_meta(),
         "parameter {}: reset_parameters() before memory was allocated; call nn::materialize(model, device, dtype) first",
