@@ -1,5 +1,6 @@
 # lehr_library(folder USES folder...) and lehr_test(folder): every folder of lehr/ is one static library and one test
-# binary. What a library USES is what it may include; test/include_test.cpp holds the tree to it.
+# binary. What a library USES is what it may include; test/structure_test.cpp holds the tree to it.
+# lehr_program(name SOURCES file... USES folder...) is a program for people: it lands on top of the build folder.
 
 add_library(lehr_warnings INTERFACE)
 target_compile_options(lehr_warnings INTERFACE
@@ -18,7 +19,7 @@ function(lehr_library name)
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:include>)
   target_link_libraries(lehr_${name} PRIVATE $<BUILD_INTERFACE:lehr_warnings>)
   if(name STREQUAL "base")
-    target_link_libraries(lehr_base PUBLIC lehr_torch)
+    target_link_libraries(lehr_base PUBLIC lehr::torch)
     target_precompile_headers(lehr_base PRIVATE "${PROJECT_SOURCE_DIR}/lehr/base/torch.h")
   else()
     target_link_libraries(lehr_${name} PUBLIC lehr_base)
@@ -27,8 +28,21 @@ function(lehr_library name)
   foreach(used IN LISTS ARG_USES)
     target_link_libraries(lehr_${name} PUBLIC lehr_${used})
   endforeach()
-  add_subdirectory("${PROJECT_SOURCE_DIR}/lehr/${name}")
+  # Not build/lehr/: that is the program.
+  add_subdirectory("${PROJECT_SOURCE_DIR}/lehr/${name}" "${PROJECT_BINARY_DIR}/folder/${name}")
   set_property(GLOBAL APPEND PROPERTY LEHR_LIBRARIES lehr_${name})
+endfunction()
+
+function(lehr_program name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;USES" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE lehr_warnings)
+  foreach(used IN LISTS ARG_USES)
+    target_link_libraries(${name} PRIVATE lehr_${used})
+  endforeach()
+  target_precompile_headers(${name} REUSE_FROM lehr_base)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}")
+  install(TARGETS ${name} RUNTIME DESTINATION bin)
 endfunction()
 
 # One binary a folder, one ctest entry a binary: loading LibTorch for every case would cost minutes.
@@ -40,6 +54,8 @@ function(lehr_test name)
     target_link_libraries(${name}_test PRIVATE lehr_${used})
   endforeach()
   target_precompile_headers(${name}_test REUSE_FROM lehr_base)
+  # CMake gives programs -fPIE, which clang refuses together with a header precompiled with -fPIC.
+  target_compile_options(${name}_test PRIVATE -fPIC)
   target_compile_definitions(${name}_test PRIVATE LEHR_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   add_test(NAME ${name} COMMAND ${name}_test WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
   set_tests_properties(${name} PROPERTIES TIMEOUT 900)

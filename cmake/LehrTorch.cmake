@@ -2,7 +2,11 @@
 #
 # The wheel's own find_package(Torch) needs a CUDA toolchain as soon as the wheel was built with CUDA, and links the CUDA
 # libraries into every program, which costs 0.15 s and 350 MB at start. Lehr links the CPU half only and loads the
-# CUDA half when a run asks for it, so this file names what it needs itself.
+# CUDA half when a run asks for it, so this file names what it needs itself. The installed package includes it too.
+
+if(TARGET lehr::torch)
+  return()
+endif()
 
 set(LEHR_TORCH_VERSION 2.11.0)
 set(LEHR_TORCH_DIR "" CACHE PATH "The torch package of a Python environment: .../site-packages/torch")
@@ -32,11 +36,9 @@ endif()
 
 # libgomp belongs to the wheel: a second OpenMP runtime in the process would fight over the same cores.
 file(GLOB LEHR_TORCH_GOMP "${LEHR_TORCH_DIR}/lib/libgomp*.so*")
-add_library(lehr_torch INTERFACE)
-add_library(lehr::torch ALIAS lehr_torch)
-set_target_properties(lehr_torch PROPERTIES EXPORT_NAME torch)
-target_link_libraries(lehr_torch INTERFACE
+add_library(lehr::torch INTERFACE IMPORTED GLOBAL)
+target_link_libraries(lehr::torch INTERFACE
   "${LEHR_TORCH_DIR}/lib/libtorch_cpu.so" "${LEHR_TORCH_DIR}/lib/libc10.so" ${LEHR_TORCH_GOMP})
-target_include_directories(lehr_torch SYSTEM INTERFACE
+target_include_directories(lehr::torch SYSTEM INTERFACE
   "${LEHR_TORCH_DIR}/include" "${LEHR_TORCH_DIR}/include/torch/csrc/api/include")
-target_compile_definitions(lehr_torch INTERFACE _GLIBCXX_USE_CXX11_ABI=1 USE_DISTRIBUTED USE_C10D_GLOO)
+target_compile_definitions(lehr::torch INTERFACE _GLIBCXX_USE_CXX11_ABI=1 USE_DISTRIBUTED USE_C10D_GLOO)

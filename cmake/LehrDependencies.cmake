@@ -1,0 +1,15 @@
+# Finds every library that Lehr links beside LibTorch. The installed package includes this file as well, so that a project
+# that says find_package(lehr) gets the same targets. script/setup.sh installs what is looked for here.
+
+find_package(Threads REQUIRED)
+find_package(fmt REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(ZLIB REQUIRED)
+
+# These have CMake files in some releases of Debian and Ubuntu only, and pkg-config files in all of them.
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET GLOBAL libpcre2-8)
+pkg_check_modules(simdjson REQUIRED IMPORTED_TARGET GLOBAL simdjson)
+pkg_check_modules(tomlplusplus REQUIRED IMPORTED_TARGET GLOBAL tomlplusplus)
+pkg_check_modules(zstd REQUIRED IMPORTED_TARGET GLOBAL libzstd)
