@@ -13,3 +13,10 @@ pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET GLOBAL libpcre2-8)
 pkg_check_modules(simdjson REQUIRED IMPORTED_TARGET GLOBAL simdjson)
 pkg_check_modules(tomlplusplus REQUIRED IMPORTED_TARGET GLOBAL tomlplusplus)
 pkg_check_modules(zstd REQUIRED IMPORTED_TARGET GLOBAL libzstd)
+
+# The torch wheel carries the headers of another fmt than the one that Lehr and spdlog link. A folder that holds the
+# right ones alone, searched before the wheel's, settles which are meant.
+get_target_property(LEHR_FMT_INCLUDE fmt::fmt INTERFACE_INCLUDE_DIRECTORIES)
+file(MAKE_DIRECTORY "${CMAKE_BINARY_DIR}/include_first")
+file(CREATE_LINK "${LEHR_FMT_INCLUDE}/fmt" "${CMAKE_BINARY_DIR}/include_first/fmt" SYMBOLIC)
+target_include_directories(lehr::torch SYSTEM BEFORE INTERFACE "${CMAKE_BINARY_DIR}/include_first")

@@ -1,0 +1,77 @@
+// The global gradient norm and the clip factor that follows from it.
+#include "lehr/optim/clip.h"
+
+#include <ATen/ops/_foreach_norm.h>
+
+#include <cmath>
+#include <limits>
+
+#include "lehr/base/error.h"
+
+namespace lehr {
+namespace {
+
+constexpr double kNormOffset = 1e-6;  // torch's, which keeps the quotient finite for a norm of 0
+
+}  // namespace
+
+at::Tensor sum_of_squares(const std::vector<at::Tensor>& tensors) {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> present;
+  for (const auto& tensor : tensors) {
+    if (tensor.defined() && tensor.numel() > 0) {
+      present.push_back(tensor);
+    }
+  }
+  if (present.empty()) {
+    return at::zeros({}, at::kDouble);
+  }
+  // Norms of half-precision tensors are asked for in float32: rounded to 8 bits, they would make a poor sum.
+  std::vector<at::Tensor> norms;
+  std::vector<at::Tensor> small;
+  std::vector<at::Tensor> large;
+  for (const auto& tensor : present) {
+    const bool half = tensor.scalar_type() == at::kBFloat16 || tensor.scalar_type() == at::kHalf;
+    (half ? small : large).push_back(tensor);
+  }
+  for (const auto& [list, dtype] : {std::pair{small, std::optional(at::kFloat)}, {large, std::nullopt}}) {
+    if (!list.empty()) {
+      for (const auto& norm : at::_foreach_norm(list, 2, dtype)) {
+        norms.push_back(norm.to(at::kDouble));
+      }
+    }
+  }
+  return at::stack(norms).square().sum();
+}
+
+at::Tensor global_norm(const std::vector<at::Tensor>& tensors) {
+  return sum_of_squares(tensors).sqrt();
+}
+
+double clip_coefficient(double norm, double max_norm) {
+  require(max_norm > 0, "max_norm: must be above 0, found {}", max_norm);
+  const double coefficient = max_norm / (norm + kNormOffset);
+  return coefficient > 1.0 ? 1.0 : coefficient;  // in this order NaN stays NaN
+}
+
+at::Tensor clip_divisor(const at::Tensor& norm, double max_norm) {
+  require(max_norm > 0, "max_norm: must be above 0, found {}", max_norm);
+  const at::NoGradGuard no_grad;
+  return ((norm.to(at::kDouble) + kNormOffset) / max_norm).clamp_min(1.0);
+}
+
+bool admit_step(double norm, NonFinitePolicy policy, int64_t step) {
+  if (std::isfinite(norm)) {
+    return true;
+  }
+  if (policy == NonFinitePolicy::stop) {
+    fail_runtime(
+        "step {}: the gradient norm is {}, so the weights were left as they are. Lower the learning rate, look at the "
+        "data of this step, or set the policy for non-finite gradients to \"skip\".",
+        step,
+        norm);
+  }
+  return false;
+}
+
+}  // namespace lehr

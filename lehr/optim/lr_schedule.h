@@ -1,0 +1,94 @@
+// Learning-rate schedules: what the base learning rate is multiplied by at each step, as a config and a pure function.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lehr/base/fields.h"
+
+namespace lehr {
+
+/// The shape of the decay after warm-up and the constant stretch; p runs from 0 to 1.
+enum class DecayType {
+  linear,  ///< 1 - p
+  sqrt,    ///< 1 - sqrt(p)
+  cosine,  ///< (1 + cos(pi p)) / 2
+};
+
+/// How a phase of a piecewise schedule goes from its start value a to its target b; p runs from 0 to 1.
+enum class PhaseCurve {
+  linear,       ///< a + (b - a) p
+  cosine,       ///< b + (a - b) (1 + cos(pi p)) / 2
+  exponential,  ///< exp(ln a + (ln b - ln a) p), with a and b not below 1e-8
+  poly,         ///< a + (b - a) p^power
+};
+
+/// How the end of a phase is given.
+enum class PhaseMode {
+  steps,       ///< `steps` after the end of the phase before
+  percentage,  ///< at the step floor(total_steps * percentage)
+  rest,        ///< at total_steps
+};
+
+/// One phase of a piecewise schedule: `[[lr_scheduler.phases]]`. It starts where the one before ended.
+struct SchedulePhaseConfig {
+  PhaseMode mode = PhaseMode::rest;
+  std::optional<int64_t> steps;
+  std::optional<double> percentage;
+  double target_multiplier = 1.0;
+  PhaseCurve curve = PhaseCurve::linear;
+  double power = 2.0;
+
+  void fields(FieldVisitor& v);
+};
+
+/// The section `[lr_scheduler]`: warm-up, constant and decay, or, when `phases` has entries, these instead.
+struct LRSchedulerConfig {
+  int64_t warmup_steps = 200;
+  std::optional<int64_t> total_steps;
+  std::optional<double> decay_ratio;
+  DecayType decay_type = DecayType::linear;
+  double min_lr_factor = 0.0;
+  double initial_multiplier = 0.0;
+  std::vector<SchedulePhaseConfig> phases;
+
+  void fields(FieldVisitor& v);
+  /// What is wrong in itself, and, when `total_steps` is given, with it.
+  void check(Problems& problems) const;
+  /// What is wrong with a run of `training_steps` steps, `total_steps` unless that is given. Holds check() as well.
+  void check(Problems& problems, int64_t training_steps) const;
+};
+
+/// A schedule for a run of known length. Immutable; the state of a run is its step number alone.
+class LRSchedule {
+ public:
+  /// `training_steps` stands in for `total_steps` where the config leaves that out. Throws a usage error that lists
+  /// everything that LRSchedulerConfig::check finds.
+  LRSchedule(LRSchedulerConfig config, int64_t training_steps);
+
+  /// The multiplier for the 0-based step `step`; below 0 that of the beginning, after the end that of the end.
+  double factor(int64_t step) const;
+  /// The number of steps that the schedule spans.
+  int64_t total_steps() const { return total_steps_; }
+
+ private:
+  struct Phase {
+    int64_t first = 0;
+    int64_t last = 0;  ///< The first step after the phase.
+    double from = 0;
+    double to = 0;
+    PhaseCurve curve = PhaseCurve::linear;
+    double power = 2.0;
+  };
+  double warmup_stable_decay(int64_t step) const;
+  double piecewise(int64_t step) const;
+
+  LRSchedulerConfig config_;
+  int64_t total_steps_;
+  int64_t decay_steps_ = 0;
+  std::vector<Phase> phases_;
+};
+
+}  // namespace lehr
