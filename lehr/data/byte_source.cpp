@@ -1,0 +1,143 @@
+// Plain, gzip and Zstandard files as one stream of bytes each.
+#include "lehr/data/byte_source.h"
+
+#include "lehr/base/error.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+#include <zlib.h>
+#include <zstd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace lehr::data {
+namespace {
+
+constexpr size_t kBlockBytes = size_t{1} << 18;
+
+class PlainSource : public ByteSource {
+ public:
+  explicit PlainSource(const std::filesystem::path& path) : name_(path.string()) {
+    descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    require(descriptor_ >= 0, "{}: cannot be opened: {}", name_, std::strerror(errno));
+  }
+  ~PlainSource() override { ::close(descriptor_); }
+  PlainSource(const PlainSource&) = delete;
+  PlainSource& operator=(const PlainSource&) = delete;
+
+  int64_t read(char* out, int64_t capacity) override {
+    for (;;) {
+      const ssize_t got = ::read(descriptor_, out, static_cast<size_t>(capacity));
+      if (got >= 0) {
+        return got;
+      }
+      if (errno != EINTR) {
+        fail_runtime("{}: cannot be read: {}", name_, std::strerror(errno));
+      }
+    }
+  }
+
+ private:
+  std::string name_;
+  int descriptor_;
+};
+
+class GzipSource : public ByteSource {
+ public:
+  explicit GzipSource(const std::filesystem::path& path) : name_(path.string()), file_(::gzopen(path.c_str(), "rbe")) {
+    require(file_ != nullptr, "{}: cannot be opened: {}", name_, std::strerror(errno));
+    ::gzbuffer(file_, kBlockBytes);
+  }
+  ~GzipSource() override { ::gzclose(file_); }
+  GzipSource(const GzipSource&) = delete;
+  GzipSource& operator=(const GzipSource&) = delete;
+
+  int64_t read(char* out, int64_t capacity) override {
+    const int got = ::gzread(file_, out, static_cast<unsigned>(std::min<int64_t>(capacity, 1 << 30)));
+    int error = Z_OK;
+    const char* text = ::gzerror(file_, &error);
+    require(error != Z_BUF_ERROR, "{}: the gzip file is truncated", name_);
+    require(got >= 0, "{}: the gzip file is damaged: {}", name_, text);
+    require(::gzdirect(file_) == 0, "{}: its name ends in .gz but it is not a gzip file", name_);
+    return got;
+  }
+
+ private:
+  std::string name_;
+  gzFile file_;
+};
+
+class ZstdSource : public ByteSource {
+ public:
+  explicit ZstdSource(const std::filesystem::path& path)
+      : name_(path.string()), raw_(path), context_(ZSTD_createDCtx(), ZSTD_freeDCtx), block_(kBlockBytes) {}
+
+  int64_t read(char* out, int64_t capacity) override {
+    ZSTD_outBuffer output{out, static_cast<size_t>(capacity), 0};
+    while (output.pos == 0) {
+      if (input_.pos == input_.size) {
+        input_ = {block_.data(), static_cast<size_t>(raw_.read(block_.data(), static_cast<int64_t>(block_.size()))), 0};
+        if (input_.size == 0) {
+          require(!inside_frame_, "{}: the Zstandard file is truncated", name_);
+          return 0;
+        }
+      }
+      const size_t status = ZSTD_decompressStream(context_.get(), &output, &input_);
+      require(ZSTD_isError(status) == 0, "{}: the Zstandard file is damaged: {}", name_, ZSTD_getErrorName(status));
+      inside_frame_ = status != 0;
+    }
+    return static_cast<int64_t>(output.pos);
+  }
+
+ private:
+  std::string name_;
+  PlainSource raw_;
+  std::unique_ptr<ZSTD_DCtx, size_t (*)(ZSTD_DCtx*)> context_;
+  std::vector<char> block_;
+  ZSTD_inBuffer input_{nullptr, 0, 0};
+  bool inside_frame_ = true;  // an empty file is a truncated one
+};
+
+}  // namespace
+
+std::unique_ptr<ByteSource> open_bytes(const std::filesystem::path& path) {
+  require(!std::filesystem::is_directory(path), "{}: is a folder, a file was expected", path.string());
+  if (path.extension() == ".gz") {
+    return std::make_unique<GzipSource>(path);
+  }
+  if (path.extension() == ".zst") {
+    return std::make_unique<ZstdSource>(path);
+  }
+  return std::make_unique<PlainSource>(path);
+}
+
+LineReader::LineReader(std::unique_ptr<ByteSource> source) : source_(std::move(source)) {}
+
+bool LineReader::next(std::string_view& line) {
+  size_t scanned = position_;
+  for (;;) {
+    const size_t end = buffer_.find('\n', scanned);
+    if (end != std::string::npos || (at_end_ && position_ < buffer_.size())) {
+      const size_t stop = std::min(end, buffer_.size());
+      line = std::string_view(buffer_).substr(position_, stop - position_);
+      position_ = std::min(stop + 1, buffer_.size());
+      ++line_number_;
+      return true;
+    }
+    if (at_end_) {
+      return false;
+    }
+    buffer_.erase(0, position_);
+    position_ = 0;
+    scanned = buffer_.size();
+    buffer_.resize(scanned + kBlockBytes);
+    const int64_t got = source_->read(buffer_.data() + scanned, kBlockBytes);
+    buffer_.resize(scanned + static_cast<size_t>(got));
+    at_end_ = got == 0;
+  }
+}
+
+}  // namespace lehr::data

@@ -1,0 +1,131 @@
+// Reading "label text" lines and JSON lines, and padding them into batches.
+#include "lehr/data/classification.h"
+
+#include "lehr/base/error.h"
+#include "lehr/data/byte_source.h"
+#include "lehr/data/corpus.h"
+
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+#include <simdjson.h>
+
+#include <algorithm>
+#include <charconv>
+#include <string_view>
+#include <utility>
+
+namespace lehr::data {
+namespace {
+
+struct LabelledText {
+  std::string text;
+  int64_t label = 0;
+};
+
+/// "1 a stirring film"
+LabelledText parse_line(std::string_view line, const std::string& where) {
+  LabelledText result;
+  const auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), result.label);
+  const auto rest = line.substr(static_cast<size_t>(end - line.data()));
+  require(error == std::errc() && (rest.empty() || rest.front() == ' ' || rest.front() == '\t'),
+          "{}: expected a label, a space and a text, as \"1 a stirring film\"", where);
+  const size_t begin = rest.find_first_not_of(" \t");
+  result.text = begin == std::string_view::npos ? "" : rest.substr(begin);
+  return result;
+}
+
+LabelledText parse_json(
+    simdjson::dom::parser& parser, std::string_view line, const ClassificationOptions& options, const std::string& where) {
+  simdjson::dom::element value;
+  const auto error = parser.parse(line.data(), line.size()).get(value);
+  require(error == simdjson::SUCCESS, "{}: not valid JSON ({})", where, simdjson::error_message(error));
+  std::string_view text;
+  LabelledText result;
+  require(value.is_object() && value.at_key(options.text_key).get(text) == simdjson::SUCCESS,
+          "{}: expected an object with a text under the key \"{}\"", where, options.text_key);
+  require(value.at_key(options.label_key).get(result.label) == simdjson::SUCCESS,
+          "{}: expected a whole number under the key \"{}\"", where, options.label_key);
+  result.text = text;
+  return result;
+}
+
+int64_t width_of(const ClassificationDataset& dataset, const SampleOrder& order, const BatchPlan& plan, int64_t step) {
+  int64_t width = 1;
+  for (int64_t row = 0; row < plan.global_batch_size; ++row) {
+    const int64_t index = step * plan.global_batch_size + row;
+    if (!order.size() || index < *order.size()) {
+      width = std::max(width, static_cast<int64_t>(dataset.example(order.at(index).sample).ids.size()));
+    }
+  }
+  const int64_t multiple = dataset.options().pad_to_multiple_of;
+  return (width + multiple - 1) / multiple * multiple;
+}
+
+ClassificationBatch make_batch(
+    const ClassificationDataset& dataset, const SampleOrder& order, const BatchPlan& plan, int64_t step) {
+  const int64_t width = width_of(dataset, order, plan, step);
+  ClassificationBatch batch{
+      .step = step,
+      .input_ids = at::full({plan.num_rows, width}, dataset.pad_id(), at::kLong),
+      .attention_mask = at::zeros({plan.num_rows, width}, at::kBool),
+      .pooling_mask = at::zeros({plan.num_rows, width}, at::kBool),
+      .labels = at::full({plan.num_rows}, kNoLabel, at::kLong)};
+  for (int64_t row = 0; row < plan.num_rows; ++row) {
+    const int64_t index = step * plan.global_batch_size + plan.first_row + row;
+    if (order.size() && index >= *order.size()) {
+      continue;
+    }
+    const ClassificationExample& example = dataset.example(order.at(index).sample);
+    const auto length = static_cast<int64_t>(example.ids.size());
+    std::copy(example.ids.begin(), example.ids.end(), batch.input_ids.data_ptr<int64_t>() + row * width);
+    std::fill_n(batch.attention_mask.data_ptr<bool>() + row * width, length, true);
+    batch.pooling_mask.data_ptr<bool>()[row * width + length - 1] = true;
+    batch.labels.data_ptr<int64_t>()[row] = example.label;
+  }
+  return batch;
+}
+
+}  // namespace
+
+ClassificationDataset::ClassificationDataset(
+    const std::filesystem::path& path, const Tokenizer& tokenizer, ClassificationOptions options)
+    : options_(std::move(options)), pad_id_(tokenizer.pad_id().value_or(tokenizer.eos_id().value_or(0))) {
+  require(options_.max_length > 0 && options_.pad_to_multiple_of > 0,
+          "{}: max_length is {} and pad_to_multiple_of {}, both must be at least 1", path.string(), options_.max_length,
+          options_.pad_to_multiple_of);
+  LineReader lines(open_bytes(path));
+  const bool json = is_jsonl(path, TextKind::by_name);
+  simdjson::dom::parser parser;
+  for (std::string_view line; lines.next(line);) {
+    const std::string where = fmt::format("{}:{}", path.string(), lines.line_number());
+    require_utf8(line, path.string(), lines.line_number());
+    if (line.ends_with('\r')) {
+      line.remove_suffix(1);
+    }
+    if (line.empty()) {
+      continue;
+    }
+    const LabelledText labelled = json ? parse_json(parser, line, options_, where) : parse_line(line, where);
+    require(labelled.label >= 0, "{}: the label is {}, labels are 0, 1, ...", where, labelled.label);
+    std::vector<int32_t> ids = tokenizer.encode(labelled.text);
+    require(!ids.empty(), "{}: the text is empty", where);
+    ids.resize(std::min(ids.size(), static_cast<size_t>(options_.max_length)));
+    num_labels_ = std::max(num_labels_, labelled.label + 1);
+    examples_.push_back({std::move(ids), labelled.label});
+  }
+  require(!examples_.empty(), "{}: holds no labelled text", path.string());
+}
+
+ClassificationLoader::ClassificationLoader(
+    std::shared_ptr<const ClassificationDataset> dataset,
+    SampleOrder::Options order,
+    BatchPlan plan,
+    PrefetchOptions options)
+    : pipeline_(
+          options.num_workers, options.depth,
+          steps_of(order.repeat ? std::nullopt : std::optional(dataset->size()), plan),
+          [dataset, plan, samples = SampleOrder({{.size = dataset->size()}}, order)](int64_t&& step) {
+            return make_batch(*dataset, samples, plan, step);
+          }) {}
+
+}  // namespace lehr::data

@@ -1,0 +1,80 @@
+// Labelled texts, as padded batches.
+#pragma once
+
+#include "lehr/base/torch.h"
+#include "lehr/data/loader.h"
+#include "lehr/data/tokenizer.h"
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace lehr::data {
+
+/// How labelled texts are read.
+struct ClassificationOptions {
+  int64_t max_length = 0;          ///< Longer texts lose their end.
+  int64_t pad_to_multiple_of = 1;  ///< Batches are as wide as the longest text of the global batch, rounded up to this.
+  std::string text_key = "text";   ///< For JSON lines: {"text": "...", "label": 1}.
+  std::string label_key = "label";
+};
+
+/// A labelled text. Never empty.
+struct ClassificationExample {
+  std::vector<int32_t> ids;
+  int64_t label = 0;
+};
+
+/// Texts with labels 0, 1, ..., held as ids in memory. Files of lines "label text" (as SST-2 and TREC come), or of JSON
+/// lines; .gz and .zst as well. A line that is neither, an empty text or a negative label is a usage error with file and
+/// line.
+class ClassificationDataset {
+ public:
+  ClassificationDataset(
+      const std::filesystem::path& path, const Tokenizer& tokenizer, ClassificationOptions options);
+
+  int64_t size() const { return static_cast<int64_t>(examples_.size()); }
+  /// One more than the largest label.
+  int64_t num_labels() const { return num_labels_; }
+  const ClassificationExample& example(int64_t index) const { return examples_[index]; }
+  const ClassificationOptions& options() const { return options_; }
+  int64_t pad_id() const { return pad_id_; }
+
+ private:
+  std::vector<ClassificationExample> examples_;
+  ClassificationOptions options_;
+  int64_t num_labels_ = 0;
+  int64_t pad_id_ = 0;
+};
+
+/// The local rows of one global step, padded on the right. A row of padding alone (see BatchPlan::drop_last) has the
+/// label kNoLabel and a pooling mask without a one.
+struct ClassificationBatch {
+  int64_t step = 0;
+  at::Tensor input_ids;       ///< (B, T) int64
+  at::Tensor attention_mask;  ///< (B, T) bool: not padding
+  at::Tensor pooling_mask;    ///< (B, T) bool: the last token that is not padding
+  at::Tensor labels;          ///< (B) int64
+};
+
+/// Gives batches of labelled texts, step by step, in the order of a SampleOrder. The width is that of the global batch,
+/// so that it is the same on every rank. May be destroyed at any time.
+class ClassificationLoader {
+ public:
+  ClassificationLoader(
+      std::shared_ptr<const ClassificationDataset> dataset,
+      SampleOrder::Options order,
+      BatchPlan plan,
+      PrefetchOptions options = {});
+
+  /// The next step's batch; nothing once finite data is used up.
+  std::optional<ClassificationBatch> next() { return pipeline_.next(); }
+
+ private:
+  OrderedPipeline<int64_t, ClassificationBatch> pipeline_;
+};
+
+}  // namespace lehr::data

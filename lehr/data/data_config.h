@@ -1,0 +1,48 @@
+// The section [data] of a run's config.
+#pragma once
+
+#include "lehr/base/fields.h"
+#include "lehr/data/packing.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace lehr::data {
+
+enum class DatasetKind { by_name, tokens, text, jsonl, classification };
+
+/// One of [[data.datasets]].
+struct DatasetConfig {
+  std::string path;
+  DatasetKind kind = DatasetKind::by_name;
+  double weight = 1.0;
+  std::string text_key = "text";
+  std::string label_key = "label";
+  std::string split_documents;
+
+  void fields(FieldVisitor& v);
+};
+
+/// What is trained on, and in which order.
+struct DataConfig {
+  std::vector<DatasetConfig> datasets;
+  std::optional<int64_t> seed;
+  bool shuffle = true;
+  bool repeat = true;
+  Packing packing = Packing::concat;
+  double validation_fraction = 0.0;
+  std::string validation_path;
+  std::string cache_folder;
+  int64_t num_workers = 2;
+  int64_t prefetch = 4;
+
+  void fields(FieldVisitor& v);
+  /// Cross-field rules; keys are full ("data.datasets.0.weight").
+  void check(Problems& problems) const;
+  /// Whether this is labelled text, for open_classification, and not text, for open_data.
+  bool is_classification() const;
+};
+
+}  // namespace lehr::data

@@ -1,0 +1,41 @@
+// Rows of several corpora in one order.
+#include "lehr/data/dataset.h"
+
+#include "lehr/base/error.h"
+
+#include <utility>
+
+namespace lehr::data {
+namespace {
+
+std::vector<SampleOrder::Dataset> sizes_and_weights(const std::vector<MixedDataset::Part>& parts) {
+  std::vector<SampleOrder::Dataset> result;
+  for (const auto& part : parts) {
+    require(part.rows.seq_len() == parts.front().rows.seq_len(), "{}: packed to rows of {} tokens, but {} to rows of {}",
+            part.rows.stream().name(), part.rows.seq_len(), parts.front().rows.stream().name(),
+            parts.front().rows.seq_len());
+    result.push_back({.size = part.rows.size(), .weight = part.weight});
+  }
+  return result;
+}
+
+}  // namespace
+
+Sample RowDataset::sample_at(int64_t index) const {
+  const auto length = static_cast<size_t>(seq_len());
+  Sample sample{
+      std::vector<int64_t>(length), std::vector<int64_t>(length), std::vector<int64_t>(length),
+      std::vector<int64_t>(length)};
+  fill(index, {sample.input_ids.data(), sample.labels.data(), sample.position_ids.data(), sample.document_ids.data()});
+  return sample;
+}
+
+MixedDataset::MixedDataset(std::vector<Part> parts, SampleOrder::Options options)
+    : parts_(std::move(parts)), order_(sizes_and_weights(parts_), options) {}
+
+void MixedDataset::fill(int64_t index, const RowSpan& out) const {
+  const SampleOrder::Place place = order_.at(index);
+  parts_[place.dataset].rows.fill(place.sample, out);
+}
+
+}  // namespace lehr::data

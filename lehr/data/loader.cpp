@@ -1,0 +1,84 @@
+// From rows to batches.
+#include "lehr/data/loader.h"
+
+#include "lehr/base/error.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace lehr::data {
+namespace {
+
+BatchPlan checked(const BatchPlan& plan) {
+  require(plan.first_row >= 0 && plan.num_rows > 0 && plan.first_row + plan.num_rows <= plan.global_batch_size &&
+              plan.start_step >= 0,
+          "batch plan: rows [{}, {}) of a global batch of {} from step {} on make no sense", plan.first_row,
+          plan.first_row + plan.num_rows, plan.global_batch_size, plan.start_step);
+  return plan;
+}
+
+}  // namespace
+
+BatchPlan batch_plan_of_rank(int64_t global_batch_size, int64_t rank, int64_t num_ranks, int64_t start_step) {
+  require(num_ranks > 0 && global_batch_size > 0 && global_batch_size % num_ranks == 0,
+          "training.global_batch_size: {} sequences cannot be shared evenly by {} data-parallel ranks", global_batch_size,
+          num_ranks);
+  const int64_t local = global_batch_size / num_ranks;
+  return {
+      .global_batch_size = global_batch_size, .first_row = rank * local, .num_rows = local, .start_step = start_step};
+}
+
+std::optional<int64_t> num_steps(std::optional<int64_t> dataset_size, int64_t global_batch_size, bool drop_last) {
+  if (!dataset_size) {
+    return std::nullopt;
+  }
+  return (*dataset_size + (drop_last ? 0 : global_batch_size - 1)) / global_batch_size;
+}
+
+Batch make_batch(const RowDataset& dataset, const BatchPlan& plan, int64_t step) {
+  const int64_t length = dataset.seq_len();
+  const auto empty = [&] { return at::empty({plan.num_rows, length}, at::kLong); };
+  Batch batch{
+      .step = step,
+      .input_ids = empty(),
+      .labels = empty(),
+      .position_ids = empty(),
+      .document_ids = empty(),
+      .has_packing = false,
+      .num_valid_tokens = 0};
+  const RowSpan all{
+      batch.input_ids.data_ptr<int64_t>(), batch.labels.data_ptr<int64_t>(), batch.position_ids.data_ptr<int64_t>(),
+      batch.document_ids.data_ptr<int64_t>()};
+  const auto size = dataset.size();
+  for (int64_t i = 0; i < plan.num_rows; ++i) {
+    const int64_t at = i * length;
+    const RowSpan row{all.input_ids + at, all.labels + at, all.position_ids + at, all.document_ids + at};
+    const int64_t index = step * plan.global_batch_size + plan.first_row + i;
+    if (size && index >= *size) {
+      fill_padding(length, 0, row);
+    } else {
+      dataset.fill(index, row);
+    }
+  }
+  const int64_t count = plan.num_rows * length;
+  batch.num_valid_tokens = count - std::count(all.labels, all.labels + count, kNoLabel);
+  batch.has_packing = std::any_of(all.document_ids, all.document_ids + count, [](int64_t id) { return id > 0; });
+  return batch;
+}
+
+std::function<std::optional<int64_t>()> steps_of(std::optional<int64_t> dataset_size, const BatchPlan& plan) {
+  checked(plan);
+  const auto end = num_steps(dataset_size, plan.global_batch_size, plan.drop_last);
+  return [step = plan.start_step, end]() mutable {
+    return end && step >= *end ? std::nullopt : std::optional(step++);
+  };
+}
+
+BatchLoader::BatchLoader(std::shared_ptr<const RowDataset> dataset, BatchPlan plan, PrefetchOptions options)
+    : pipeline_(options.num_workers, options.depth, steps_of(dataset->size(), plan), [dataset, plan](int64_t&& step) {
+        return make_batch(*dataset, plan, step);
+      }) {}
+
+}  // namespace lehr::data

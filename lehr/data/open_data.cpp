@@ -1,0 +1,204 @@
+// Opening datasets, and the cache of tokenized text.
+#include "lehr/data/open_data.h"
+
+#include "lehr/base/error.h"
+#include "lehr/base/random.h"
+#include "lehr/data/corpus.h"
+#include "lehr/data/token_file.h"
+#include "lehr/data/tokenize_corpus.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <utility>
+
+namespace lehr::data {
+namespace {
+
+constexpr int64_t kInMemoryBytes = int64_t{4} << 20;
+
+void inform(const OpenDataOptions& options, const std::string& text) {
+  if (options.inform) {
+    options.inform(text);
+  }
+}
+
+TextSource source_of(const DatasetConfig& dataset) {
+  const TextKind kind = dataset.kind == DatasetKind::text    ? TextKind::text
+                        : dataset.kind == DatasetKind::jsonl ? TextKind::jsonl
+                                                             : TextKind::by_name;
+  return {
+      .path = dataset.path, .kind = kind, .text_key = dataset.text_key, .split_documents = dataset.split_documents};
+}
+
+int64_t bytes_of(const TextSource& source) {
+  int64_t bytes = 0;
+  for (const auto& file : list_files(source)) {
+    bytes += static_cast<int64_t>(std::filesystem::file_size(file));
+  }
+  return bytes;
+}
+
+/// Everything that the tokens depend on. Files count by path, size and time of change: reading them all would cost as
+/// much as it saves.
+std::string cache_name(const TextSource& source, const Tokenizer& tokenizer) {
+  std::string key = fmt::format(
+      "1|{}|{}|{}|{}|{:x}|{}", static_cast<int>(source.kind), source.text_key.size(), source.text_key,
+      source.split_documents, tokenizer_fingerprint(tokenizer), tokenizer.vocab_size());
+  for (const auto& file : list_files(source)) {
+    key += fmt::format(
+        "|{}|{}|{}", std::filesystem::absolute(file).string(), std::filesystem::file_size(file),
+        std::filesystem::last_write_time(file).time_since_epoch().count());
+  }
+  for (const auto& file : tokenizer.files()) {
+    std::ifstream stream(file, std::ios::binary);
+    key += '|';
+    key.append(std::istreambuf_iterator<char>(stream), {});
+  }
+  return fmt::format("{}-{:016x}.tokens", std::filesystem::absolute(source.path).stem().string(), hash_name(key));
+}
+
+/// Holds others of this machine back while it lives. Where the file system has no locks they do the same work twice,
+/// and nothing worse.
+class FolderLock {
+ public:
+  explicit FolderLock(const std::filesystem::path& folder) {
+    std::error_code error;
+    std::filesystem::create_directories(folder, error);
+    descriptor_ = ::open((folder / ".lock").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0644);
+    if (descriptor_ >= 0) {
+      ::flock(descriptor_, LOCK_EX);
+    }
+  }
+  ~FolderLock() {
+    if (descriptor_ >= 0) {
+      ::close(descriptor_);
+    }
+  }
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+
+ private:
+  int descriptor_ = -1;
+};
+
+TokenStream tokenize_in_memory(const TextSource& source, const Tokenizer& tokenizer) {
+  TokenBuffer buffer(source.path.string(), tokenizer.vocab_size(), tokenizer_fingerprint(tokenizer));
+  tokenize_documents({source}, tokenizer, {}, [&](std::span<const int32_t> document) { buffer.append(document); });
+  return buffer.take();
+}
+
+TokenStream tokenize_through_cache(
+    const TextSource& source,
+    const Tokenizer& tokenizer,
+    const std::filesystem::path& folder,
+    const OpenDataOptions& options) {
+  const std::filesystem::path file = folder / cache_name(source, tokenizer);
+  const FolderLock lock(folder);
+  if (std::filesystem::exists(file)) {
+    try {
+      TokenStream stream = open_token_file(file);
+      inform(options, fmt::format("{}: tokens are in {}", source.path.string(), file.string()));
+      return stream;
+    } catch (const Error& error) {
+      inform(options, fmt::format("{}; it is made again", error.what()));
+    }
+  }
+  inform(options, fmt::format("{}: tokenizing into {}", source.path.string(), file.string()));
+  tokenize_corpus({source}, tokenizer, file);
+  return open_token_file(file);
+}
+
+TokenStream open_token_dataset(const DatasetConfig& dataset, const Tokenizer& tokenizer) {
+  TokenStream stream = open_token_file(dataset.path);
+  const uint64_t theirs = stream.tokenizer_fingerprint();
+  require(theirs == 0 || theirs == tokenizer_fingerprint(tokenizer),
+          "{}: was made with another tokenizer than this run's [tokenizer]. Use that one, or make the file again with "
+          "'lehr tokenize'",
+          dataset.path);
+  return stream;
+}
+
+bool is_token_file(const DatasetConfig& dataset) {
+  return dataset.kind == DatasetKind::tokens ||
+         (dataset.kind == DatasetKind::by_name && std::filesystem::path(dataset.path).extension() == ".tokens");
+}
+
+}  // namespace
+
+TokenStream open_tokens(const DatasetConfig& dataset, const Tokenizer& tokenizer, const OpenDataOptions& options) {
+  TokenStream stream = [&] {
+    if (is_token_file(dataset)) {
+      return open_token_dataset(dataset, tokenizer);
+    }
+    const TextSource source = source_of(dataset);
+    if (options.cache_folder.empty() || bytes_of(source) <= kInMemoryBytes) {
+      return tokenize_in_memory(source, tokenizer);
+    }
+    return tokenize_through_cache(source, tokenizer, options.cache_folder, options);
+  }();
+  if (options.vocab_size > 0) {
+    require_vocabulary(stream, options.vocab_size);
+  }
+  return stream;
+}
+
+LanguageData open_data(const DataConfig& config, const Tokenizer& tokenizer, const OpenDataOptions& given) {
+  require(!config.datasets.empty(), "data.datasets: at least one dataset is needed");
+  require(!config.is_classification(), "data.datasets: labelled texts cannot train a language model");
+  OpenDataOptions options = given;
+  if (!config.cache_folder.empty()) {
+    options.cache_folder = config.cache_folder;
+  }
+  const PackingOptions packing{
+      .seq_len = options.seq_len,
+      .packing = config.packing,
+      .pad_id = tokenizer.pad_id().value_or(tokenizer.eos_id().value_or(0))};
+
+  std::vector<MixedDataset::Part> train, validation;
+  for (const DatasetConfig& dataset : config.datasets) {
+    const TokenStream stream = open_tokens(dataset, tokenizer, options);
+    const int64_t cut = validation_cut(stream, config.validation_fraction);
+    train.push_back({PackedRows(stream.slice({0, cut}), packing), dataset.weight});
+    if (config.validation_fraction > 0) {
+      validation.push_back({PackedRows(stream.slice({cut, stream.num_tokens()}), packing), 1.0});
+    }
+  }
+  if (!config.validation_path.empty()) {
+    DatasetConfig dataset = config.datasets.front();
+    dataset.path = config.validation_path;
+    if (dataset.kind == DatasetKind::tokens || std::filesystem::path(dataset.path).extension() == ".tokens") {
+      dataset.kind = DatasetKind::by_name;
+    }
+    validation.push_back({PackedRows(open_tokens(dataset, tokenizer, options), packing), 1.0});
+  }
+
+  const uint64_t seed = config.seed ? static_cast<uint64_t>(*config.seed) : options.seed;
+  LanguageData data;
+  data.train = std::make_shared<MixedDataset>(
+      std::move(train), SampleOrder::Options{.seed = seed, .shuffle = config.shuffle, .repeat = config.repeat});
+  if (!validation.empty()) {
+    data.validation = std::make_shared<MixedDataset>(
+        std::move(validation), SampleOrder::Options{.seed = seed, .shuffle = false, .repeat = false});
+  }
+  return data;
+}
+
+ClassificationData open_classification(
+    const DataConfig& config, const Tokenizer& tokenizer, const OpenDataOptions& options) {
+  require(config.datasets.size() == 1 && config.is_classification(),
+          "data.datasets: one dataset with kind = \"classification\" is needed");
+  const DatasetConfig& dataset = config.datasets.front();
+  const ClassificationOptions how{
+      .max_length = options.seq_len, .text_key = dataset.text_key, .label_key = dataset.label_key};
+  const auto open = [&](const std::string& path) {
+    return std::make_shared<const ClassificationDataset>(path, tokenizer, how);
+  };
+  return {open(dataset.path), config.validation_path.empty() ? nullptr : open(config.validation_path)};
+}
+
+}  // namespace lehr::data

@@ -1,0 +1,98 @@
+// Documents of token ids, one after another, wherever they lie: memory-mapped or in memory.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace lehr::data {
+
+/// Where the ids of a stream lie, and what is known of them.
+struct TokenStorage {
+  std::string name;                      ///< For messages: the file.
+  const uint16_t* narrow = nullptr;      ///< The ids, when the vocabulary has at most 65536 entries...
+  const int32_t* wide = nullptr;         ///< ...and otherwise.
+  int64_t num_tokens = 0;
+  const uint64_t* boundaries = nullptr;  ///< num_documents + 1 positions: document i is [boundaries[i], boundaries[i+1]).
+  int64_t num_documents = 0;
+  int64_t vocab_size = 0;
+  int64_t max_id = -1;                   ///< The largest id in the storage, -1 when it is empty.
+  uint64_t tokenizer_fingerprint = 0;
+  std::shared_ptr<const void> owner;     ///< Keeps the memory alive.
+};
+
+/// Half-open range of positions.
+struct TokenRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+  int64_t size() const { return end - begin; }
+};
+
+/// A range of positions of a storage, cheap to copy and safe to read from many threads. Positions count from the start of
+/// the stream; a document that the range cuts counts as a document of its own.
+class TokenStream {
+ public:
+  explicit TokenStream(TokenStorage storage);
+
+  int64_t num_tokens() const { return range_.size(); }
+  int64_t num_documents() const { return last_document_ - first_document_; }
+  /// Positions of document `index`. Documents may be empty.
+  TokenRange document(int64_t index) const;
+  /// The document that holds `position`.
+  int64_t document_at(int64_t position) const;
+  /// Writes `count` ids from `position` on to `out`. Throws when one is larger than the storage's largest id, which only
+  /// damage can cause.
+  void copy(int64_t position, int64_t count, int64_t* out) const;
+  /// The ids of [begin, end).
+  std::vector<int64_t> ids(TokenRange range) const;
+
+  /// The positions [begin, end) as a stream of their own.
+  TokenStream slice(TokenRange range) const;
+
+  const std::string& name() const { return storage_->name; }
+  int64_t vocab_size() const { return storage_->vocab_size; }
+  int64_t max_id() const { return storage_->max_id; }
+  uint64_t tokenizer_fingerprint() const { return storage_->tokenizer_fingerprint; }
+
+ private:
+  TokenStream(std::shared_ptr<const TokenStorage> storage, TokenRange range);
+  int64_t boundary(int64_t index) const;
+
+  std::shared_ptr<const TokenStorage> storage_;
+  TokenRange range_;  // in the storage
+  int64_t first_document_ = 0;
+  int64_t last_document_ = 0;
+};
+
+/// Where to cut a stream so that about the last `validation_fraction` of it serves for validation: at the border between
+/// two documents if one is near, else inside a document. Returns the cut's position; both sides are free of overlap.
+int64_t validation_cut(const TokenStream& stream, double validation_fraction);
+
+/// Throws a usage error that names the data and its largest id unless all ids are below `vocab_size`.
+void require_vocabulary(const TokenStream& stream, int64_t vocab_size);
+
+/// Whether ids of a vocabulary of this size are kept in 16 bits.
+inline bool fits_16_bits(int64_t vocab_size) { return vocab_size <= 65536; }
+
+/// Collects documents in memory.
+class TokenBuffer {
+ public:
+  /// Ids must be in [0, vocab_size).
+  TokenBuffer(std::string name, int64_t vocab_size, uint64_t tokenizer_fingerprint);
+  void append(std::span<const int32_t> document);
+  /// The documents so far; the buffer is empty afterwards.
+  TokenStream take();
+
+ private:
+  TokenStorage storage_;
+  struct Memory {
+    std::vector<uint16_t> narrow;
+    std::vector<int32_t> wide;
+    std::vector<uint64_t> boundaries{0};
+  };
+  std::shared_ptr<Memory> memory_;
+};
+
+}  // namespace lehr::data
