@@ -1,0 +1,63 @@
+# The verbs of daily work. Each does what is missing first and, when repeated, only its own part. `make` alone explains.
+
+PRESET ?= release
+ARGS ?=
+# A compiler needs up to 1.5 GB for a file, so a machine with many cores and little memory gets fewer jobs.
+JOBS ?= $(shell awk -v cores=$$(nproc) '/MemAvailable/ { fit = int($$2 / 1500000) } \
+	END { print fit < 1 ? 1 : (fit < cores ? fit : cores) }' /proc/meminfo)
+
+BUILD := $(if $(filter release,$(PRESET)),build,build/$(PRESET))
+# setup.sh puts cmake and ninja into .venv where the system's are too old.
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+export PYTHON
+
+.DEFAULT_GOAL := help
+.PHONY: help setup configure build train test bench format format-check tidy clean
+
+help: ## Show this list
+	@echo "Lehr trains large language models. From a fresh clone:"
+	@echo "  make train    trains a small Qwen3 on real text on this machine's CPU"
+	@echo "  make test     builds everything and runs every test"
+	@echo "Both install what they need first (Debian 12, Ubuntu 22.04 or newer) and just run when repeated."
+	@echo
+	@echo "Verbs:"
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@echo
+	@echo "Variables:"
+	@echo "  PRESET=$(PRESET)  a preset of CMakePresets.json: release, dev, ci, asan or cuda; builds in $(BUILD)/"
+	@echo "  JOBS=$(JOBS)          files to compile at once"
+	@echo "  ARGS=           goes to the program or to ctest: make train ARGS=--training.steps=20"
+
+setup: ## Install system packages and LibTorch (into .venv)
+	@script/setup.sh
+
+configure: setup
+	@test $(BUILD)/build.ninja -nt CMakePresets.json || { cmake --preset $(PRESET) && touch $(BUILD)/build.ninja; }
+
+build: configure ## Compile the program, build/lehr
+	@cmake --build $(BUILD) -j $(JOBS) --target lehr
+
+train: build ## Train recipe/quickstart.toml; ARGS="--section.key=value ..." changes it
+	$(BUILD)/lehr train recipe/quickstart.toml $(ARGS)
+
+test: configure ## Compile everything and run the tests; ARGS="-R nn" picks some
+	@cmake --build $(BUILD) -j $(JOBS)
+	ctest --preset $(PRESET) -j2 $(ARGS)
+
+bench: configure ## Compile and run the benchmarks (needs Google Benchmark: libbenchmark-dev)
+	@cmake -DLEHR_BENCH=ON $(BUILD) >/dev/null
+	@cmake --build $(BUILD) -j $(JOBS) --target lehr_benchmarks
+	@for bench in $(BUILD)/bin/*_bench; do echo "$$bench"; "$$bench" $(ARGS) || exit 1; done
+
+format: ## Lay out all sources by .clang-format
+	@script/format.sh
+
+format-check: ## Name the sources whose layout differs from .clang-format
+	@script/format.sh --check
+
+tidy: ## Run clang-tidy over the sources that differ from the main branch
+	@$(MAKE) --no-print-directory configure PRESET=dev
+	@script/tidy.sh
+
+clean: ## Remove what was compiled (build/); keep .venv
+	rm -rf build

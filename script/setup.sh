@@ -1,0 +1,97 @@
+#!/usr/bin/env bash
+# Brings a fresh Debian 12 or Ubuntu 22.04+ to the point where Lehr compiles: system packages, and LibTorch in .venv.
+#
+# Does only what is missing, and takes a moment when nothing is. Exit code 2: something that only you can mend (no root,
+# no disk space, an old Python); the message says what to run.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+# In step with cmake/LehrDependencies.cmake. Debian and Ubuntu name them alike.
+packages=(
+  build-essential clang clang-format lld ninja-build cmake pkg-config python3-venv
+  libfmt-dev libgmock-dev libgtest-dev libpcre2-dev libsimdjson-dev libspdlog-dev libtomlplusplus-dev libzstd-dev
+  nlohmann-json3-dev zlib1g-dev
+)
+python=${PYTHON:-python3}
+torch_gigabytes=10  # Room for the wheels, and for what they unpack to (4.7 GB).
+
+say() { printf 'setup: %s\n' "$*"; }
+stop() { printf 'setup: %s\n' "$*" >&2; exit 2; }
+
+# Downloads fail now and then; a second try costs little.
+twice() { "$@" || { say "failed, trying once more: $*"; sleep 5; "$@"; }; }
+
+missing_packages() {
+  local installed
+  installed=$(dpkg-query -W -f='${Package} ${db:Status-Status}\n' "${packages[@]}" 2>/dev/null || true)
+  for package in "${packages[@]}"; do
+    grep -qx "$package installed" <<<"$installed" || printf '%s\n' "$package"
+  done
+}
+
+install_packages() {
+  if ! command -v dpkg-query >/dev/null; then
+    say "not a Debian or Ubuntu: install your system's equivalents of: ${packages[*]}"
+    return
+  fi
+  local missing
+  mapfile -t missing < <(missing_packages)
+  [ ${#missing[@]} -gt 0 ] || return 0
+
+  local as_root=()
+  if [ "$(id -u)" != 0 ]; then
+    if ! { command -v sudo && sudo -n true; } >/dev/null 2>&1; then
+      stop "system packages are missing and this user may not install them. Run this, then the same command again:
+  sudo apt-get update && sudo apt-get install -y --no-install-recommends ${missing[*]}"
+    fi
+    as_root=(sudo -n)
+  fi
+  local apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300)
+  say "installing system packages: ${missing[*]}"
+  twice "${apt[@]}" update
+  twice "${apt[@]}" install -y --no-install-recommends "${missing[@]}"
+}
+
+# Whether the program $1 is there with at least version $2.
+has_version() {
+  local found
+  found=$("$1" --version 2>/dev/null | grep -oE '[0-9]+\.[0-9]+(\.[0-9]+)?' | head -n 1) || return 1
+  [ "$(printf '%s\n%s\n' "$2" "$found" | sort -V | head -n 1)" = "$2" ]
+}
+
+install_torch() {
+  local wanted=(-r script/requirements.txt)
+  has_version cmake 3.22 || wanted+=(cmake)
+  has_version ninja 1.10 || wanted+=(ninja)
+
+  # The stamp is written last, so a stopped or failed run is taken up again.
+  local stamp=.venv/.lehr-setup key
+  key="$(cksum script/requirements.txt) ${wanted[*]}"
+  if [ -x .venv/bin/python ] && [ "$(cat "$stamp" 2>/dev/null)" = "$key" ]; then
+    return 0
+  fi
+
+  if ! .venv/bin/python -c '' 2>/dev/null; then
+    has_version "$python" 3.10 || stop "Python 3.10 or newer is needed, '$python' is $("$python" --version 2>&1 || true).
+  Name another one: make setup PYTHON=/path/to/python3"
+    say "making the Python environment .venv"
+    rm -rf .venv
+    "$python" -m venv .venv
+  fi
+  if ! compgen -G '.venv/lib/python3*/site-packages/torch/lib/libtorch_cpu.so' >/dev/null; then
+    local free
+    free=$(df -Pk . | awk 'NR == 2 { print int($4 / 1048576) }')
+    [ "$free" -ge "$torch_gigabytes" ] || stop "$free GB are free on this disk, LibTorch needs $torch_gigabytes to install"
+    say "fetching LibTorch (the torch wheel and its CUDA libraries, 2 to 3 GB): a minute or a few"
+  fi
+  local quiet=()
+  [ -t 1 ] || quiet=(--progress-bar off)
+  twice .venv/bin/python -m pip install --disable-pip-version-check "${quiet[@]}" "${wanted[@]}"
+  printf '%s\n' "$key" >"$stamp"
+  say "done"
+}
+
+# The system's own cmake and ninja are asked for their versions, not those that an earlier run put into .venv.
+PATH=${PATH//"$PWD/.venv/bin:"/}
+install_packages
+install_torch
