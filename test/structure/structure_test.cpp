@@ -1,0 +1,312 @@
+// Holds the tree to its architecture: the arrows between folders that the root CMakeLists.txt names, and the marks of a
+// readable file.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace {
+
+namespace fs = std::filesystem;
+using Folders = std::map<std::string, std::set<std::string>>;  // A folder, and what it may use.
+
+constexpr size_t kMaxLines = 400;
+
+/// A source of the tree. `path` is relative to the root, with forward slashes.
+struct Source {
+  std::string path;
+  std::vector<std::string> lines;
+
+  bool is_header() const { return path.ends_with(".h"); }
+  /// Tables that a script wrote: too long to read, and not meant to be.
+  bool is_generated() const { return path.ends_with("_tables.cpp"); }
+  /// "nn" for "lehr/nn/linear.h".
+  std::string folder() const {
+    const size_t begin = path.find('/') + 1;
+    return path.substr(begin, path.find('/', begin) - begin);
+  }
+};
+
+std::vector<std::string> read_lines(const fs::path& path) {
+  std::ifstream file(path);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(file, line);) {
+    lines.push_back(line);
+  }
+  return lines;
+}
+
+/// All C++ and CUDA sources under the given folders of the root, sorted.
+std::vector<Source> read_sources(const fs::path& root, const std::vector<std::string>& folders) {
+  static const std::set<std::string> kExtensions = {".h", ".cpp", ".cu"};
+  std::vector<Source> sources;
+  for (const std::string& folder : folders) {
+    if (!fs::exists(root / folder)) {
+      continue;
+    }
+    for (const fs::directory_entry& entry : fs::recursive_directory_iterator(root / folder)) {
+      if (entry.is_regular_file() && kExtensions.count(entry.path().extension().string()) != 0) {
+        sources.push_back(
+            {.path = fs::relative(entry.path(), root).generic_string(), .lines = read_lines(entry.path())});
+      }
+    }
+  }
+  std::sort(sources.begin(), sources.end(), [](const Source& a, const Source& b) { return a.path < b.path; });
+  return sources;
+}
+
+/// The arrows that `lehr_library(name USES name...)` states.
+Folders parse_folders(const std::string& cmake) {
+  static const std::regex kLibrary(R"(lehr_library\(\s*([a-z_]+)((?:\s+[A-Za-z_]+)*)\s*\))");
+  Folders folders;
+  for (std::sregex_iterator match(cmake.begin(), cmake.end(), kLibrary), end; match != end; ++match) {
+    std::istringstream words((*match)[2].str());
+    std::set<std::string>& used = folders[(*match)[1].str()];
+    for (std::string word; words >> word;) {
+      if (word != "USES") {
+        used.insert(word);
+      }
+    }
+  }
+  return folders;
+}
+
+/// Everything that can be reached from `folder` over the arrows.
+std::set<std::string> reachable(const Folders& folders, const std::string& folder) {
+  std::set<std::string> seen;
+  std::function<void(const std::string&)> visit = [&](const std::string& from) {
+    const auto found = folders.find(from);
+    if (found == folders.end()) {
+      return;
+    }
+    for (const std::string& to : found->second) {
+      if (seen.insert(to).second) {
+        visit(to);
+      }
+    }
+  };
+  visit(folder);
+  return seen;
+}
+
+/// What `#include "..."` or `#include <...>` names, empty for any other line.
+std::string included(const std::string& line) {
+  static const std::regex kInclude(R"(^\s*#\s*include\s*[<"]([^">]+)[">].*)");
+  std::smatch match;
+  return std::regex_match(line, match, kInclude) ? match[1].str() : "";
+}
+
+/// Every include of a folder of lehr/ that the arrows do not allow, as "file:line: what to do".
+std::vector<std::string> forbidden_includes(const Folders& folders, const std::vector<Source>& sources) {
+  static const std::regex kFolder(R"(^lehr/([a-z_0-9]+)/.*)");
+  std::vector<std::string> complaints;
+  for (const Source& source : sources) {
+    const auto allowed = folders.find(source.folder());
+    for (size_t i = 0; i < source.lines.size(); ++i) {
+      std::smatch match;
+      const std::string header = included(source.lines[i]);
+      if (!std::regex_match(header, match, kFolder) || match[1] == "base" || match[1] == source.folder()) {
+        continue;
+      }
+      if (allowed == folders.end() || allowed->second.count(match[1]) == 0) {
+        complaints.push_back(fmt::format(
+            "{}:{}: includes {}, but {} may use {} only; pass an interface down instead, or change the arrow in "
+            "CMakeLists.txt",
+            source.path,
+            i + 1,
+            header,
+            source.folder(),
+            allowed == folders.end() || allowed->second.empty() ? "base"
+                                                                : fmt::format("{}", fmt::join(allowed->second, ", "))));
+      }
+    }
+  }
+  return complaints;
+}
+
+/// Every include of a LibTorch header where it does not belong. LibTorch's own headers come in through
+/// lehr/base/torch.h alone; a .cpp or .cu file may add single ones.
+std::vector<std::string> stray_torch_includes(const std::vector<Source>& sources) {
+  static const std::regex kTorch(R"(^(torch|ATen|c10)/.*)");
+  std::vector<std::string> complaints;
+  for (const Source& source : sources) {
+    if (!source.is_header() || source.path == "lehr/base/torch.h") {
+      continue;
+    }
+    for (size_t i = 0; i < source.lines.size(); ++i) {
+      const std::string header = included(source.lines[i]);
+      if (std::regex_match(header, kTorch)) {
+        complaints.push_back(fmt::format(
+            "{}:{}: a header includes <{}>; include \"lehr/base/torch.h\", or move this to the .cpp file",
+            source.path,
+            i + 1,
+            header));
+      }
+    }
+  }
+  return complaints;
+}
+
+/// Every file whose first line does not say what it is for (of a pair x.h and x.cpp, the header does), and every header
+/// without #pragma once.
+std::vector<std::string> unmarked_files(const std::vector<Source>& sources) {
+  std::set<std::string> headers;
+  for (const Source& source : sources) {
+    if (source.is_header()) {
+      headers.insert(source.path);
+    }
+  }
+  std::vector<std::string> complaints;
+  for (const Source& source : sources) {
+    const std::vector<std::string>& lines = source.lines;
+    const std::string header = fs::path(source.path).replace_extension(".h").generic_string();
+    const bool speaks_for_itself = source.is_header() || headers.count(header) == 0;
+    if (speaks_for_itself && (lines.empty() || !lines[0].starts_with("// "))) {
+      complaints.push_back(fmt::format("{}:1: the first line does not say what the file is for", source.path));
+    }
+    if (source.is_header() && std::find(lines.begin(), lines.end(), "#pragma once") == lines.end()) {
+      complaints.push_back(fmt::format("{}:1: the header lacks #pragma once", source.path));
+    }
+  }
+  return complaints;
+}
+
+std::vector<std::string> long_files(const std::vector<Source>& sources) {
+  std::vector<std::string> complaints;
+  for (const Source& source : sources) {
+    if (!source.is_generated() && source.lines.size() > kMaxLines) {
+      complaints.push_back(fmt::format(
+          "{}:{}: {} lines, at most {}; a file holds one idea",
+          source.path,
+          kMaxLines + 1,
+          source.lines.size(),
+          kMaxLines));
+    }
+  }
+  return complaints;
+}
+
+std::string joined(const std::vector<std::string>& lines) {
+  return fmt::format("{}", fmt::join(lines, "\n"));
+}
+
+/// The tree that this test was built from.
+class Tree : public ::testing::Test {
+ protected:
+  static fs::path root() { return LEHR_SOURCE_DIR; }
+  static Folders folders() {
+    std::ifstream file(root() / "CMakeLists.txt");
+    std::stringstream text;
+    text << file.rdbuf();
+    return parse_folders(text.str());
+  }
+  static std::vector<Source> library() { return read_sources(root(), {"lehr"}); }
+};
+
+TEST_F(Tree, IncludesOnlyAlongTheArrows) {
+  const std::vector<std::string> complaints = forbidden_includes(folders(), library());
+  EXPECT_TRUE(complaints.empty()) << joined(complaints);
+}
+
+TEST_F(Tree, NamesEachFolderBelowTheFoldersThatUseIt) {
+  // CMake reads the list in order, so an arrow upward would not even configure; this says which one it is.
+  const Folders all = folders();
+  ASSERT_EQ(all.count("base"), 1u) << "CMakeLists.txt: no lehr_library(base) was found";
+  for (const auto& [folder, used] : all) {
+    for (const std::string& other : used) {
+      EXPECT_EQ(all.count(other), 1u) << "CMakeLists.txt: " << folder << " uses " << other << ", which is no folder";
+    }
+    EXPECT_EQ(reachable(all, folder).count(folder), 0u) << "CMakeLists.txt: " << folder << " reaches itself";
+  }
+}
+
+TEST_F(Tree, KeepsTheMeshOutOfLayers) {
+  const std::set<std::string> seen = reachable(folders(), "nn");
+  for (const char* unknown : {"mesh", "shard", "pipeline", "state", "model", "train"}) {
+    EXPECT_EQ(seen.count(unknown), 0u) << "CMakeLists.txt: nn reaches " << unknown
+                                       << "; a layer reads as single-device code";
+  }
+}
+
+TEST_F(Tree, KeepsModelsOutOfTheTrainer) {
+  EXPECT_EQ(reachable(folders(), "train").count("model"), 0u)
+      << "CMakeLists.txt: train reaches model; a model comes to the trainer through its train spec";
+}
+
+TEST_F(Tree, LetsLibTorchInThroughOneHeader) {
+  const std::vector<std::string> complaints = stray_torch_includes(library());
+  EXPECT_TRUE(complaints.empty()) << joined(complaints);
+}
+
+TEST_F(Tree, SaysAtTheTopOfEachFileWhatItIsFor) {
+  const std::vector<std::string> complaints = unmarked_files(read_sources(root(), {"app", "bench", "example", "lehr"}));
+  EXPECT_TRUE(complaints.empty()) << joined(complaints);
+}
+
+TEST_F(Tree, KeepsFilesShort) {
+  const std::vector<std::string> complaints = long_files(read_sources(root(), {"app", "lehr"}));
+  EXPECT_TRUE(complaints.empty()) << joined(complaints);
+}
+
+// The rules above pass on a good tree; these show that they do not pass on a bad one.
+
+TEST(StructureRules, ReadTheArrowsOfCMakeLists) {
+  const Folders folders =
+      parse_folders("lehr_library(base)\nlehr_library(nn   USES ops)\nlehr_library(a USES\n  b c)\n");
+  EXPECT_EQ(folders, (Folders{{"base", {}}, {"nn", {"ops"}}, {"a", {"b", "c"}}}));
+}
+
+TEST(StructureRules, FollowArrowsToTheirEnd) {
+  const Folders folders = {{"nn", {"ops"}}, {"ops", {"mesh"}}, {"mesh", {}}};
+  EXPECT_THAT(reachable(folders, "nn"), ::testing::ElementsAre("mesh", "ops"));
+}
+
+TEST(StructureRules, ForbidWhatOnlyAUsedFolderMayInclude) {
+  const Folders folders = {{"nn", {"ops"}}, {"ops", {"mesh"}}, {"mesh", {}}};
+  const Source source = {
+      .path = "lehr/nn/linear.cpp",
+      .lines = {
+          "// A layer.",
+          "#include \"lehr/base/torch.h\"",
+          "#include \"lehr/ops/linear.h\"",
+          "#  include <lehr/mesh/device_mesh.h>"}};
+  EXPECT_THAT(
+      forbidden_includes(folders, {source}),
+      ::testing::ElementsAre(
+          ::testing::StartsWith("lehr/nn/linear.cpp:4: includes lehr/mesh/device_mesh.h, but nn may use ops only")));
+}
+
+TEST(StructureRules, ForbidIncludesFromAFolderThatCMakeListsDoesNotName) {
+  const Source source = {.path = "lehr/stray/a.h", .lines = {"#include \"lehr/nn/module.h\""}};
+  EXPECT_EQ(forbidden_includes({{"nn", {}}}, {source}).size(), 1u);
+}
+
+TEST(StructureRules, FindLibTorchInHeadersOnly) {
+  const std::vector<std::string> lines = {"#include <torch/torch.h>", "#include <ATen/ops/add.h>"};
+  EXPECT_EQ(stray_torch_includes({{.path = "lehr/nn/a.h", .lines = lines}}).size(), 2u);
+  EXPECT_EQ(stray_torch_includes({{.path = "lehr/nn/a.cpp", .lines = lines}}).size(), 0u);
+  EXPECT_EQ(stray_torch_includes({{.path = "lehr/base/torch.h", .lines = lines}}).size(), 0u);
+}
+
+TEST(StructureRules, FindUnmarkedAndLongFiles) {
+  const Source header = {.path = "lehr/nn/a.h", .lines = std::vector<std::string>(kMaxLines + 1, "int x;")};
+  EXPECT_EQ(unmarked_files({header}).size(), 2u);
+  EXPECT_EQ(unmarked_files({{.path = "lehr/nn/b.cpp", .lines = {"int x;"}}}).size(), 1u);
+  const Source pair = {.path = "lehr/nn/c.h", .lines = {"// A pair.", "#pragma once"}};
+  EXPECT_EQ(unmarked_files({{.path = "lehr/nn/c.cpp", .lines = {"int x;"}}, pair}).size(), 0u);
+  EXPECT_EQ(long_files({header}).size(), 1u);
+  EXPECT_EQ(long_files({{.path = "lehr/data/x_tables.cpp", .lines = header.lines}}).size(), 0u);
+}
+
+}  // namespace
