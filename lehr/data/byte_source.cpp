@@ -1,8 +1,6 @@
 // Plain, gzip and Zstandard files as one stream of bytes each.
 #include "lehr/data/byte_source.h"
 
-#include "lehr/base/error.h"
-
 #include <fcntl.h>
 #include <unistd.h>
 #include <zlib.h>
@@ -12,6 +10,8 @@
 #include <cerrno>
 #include <cstring>
 #include <utility>
+
+#include "lehr/base/error.h"
 
 namespace lehr::data {
 namespace {

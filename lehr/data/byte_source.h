@@ -13,8 +13,8 @@ namespace lehr::data {
 class ByteSource {
  public:
   virtual ~ByteSource() = default;
-  /// Writes up to `capacity` bytes to `out` and returns how many; 0 at the end. Throws a usage error that names the file
-  /// when it is truncated or damaged.
+  /// Writes up to `capacity` bytes to `out` and returns how many; 0 at the end. Throws a usage error that names the
+  /// file when it is truncated or damaged.
   virtual int64_t read(char* out, int64_t capacity) = 0;
 };
 

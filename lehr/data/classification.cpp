@@ -1,10 +1,6 @@
 // Reading "label text" lines and JSON lines, and padding them into batches.
 #include "lehr/data/classification.h"
 
-#include "lehr/base/error.h"
-#include "lehr/data/byte_source.h"
-#include "lehr/data/corpus.h"
-
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <simdjson.h>
@@ -13,6 +9,10 @@
 #include <charconv>
 #include <string_view>
 #include <utility>
+
+#include "lehr/base/error.h"
+#include "lehr/data/byte_source.h"
+#include "lehr/data/corpus.h"
 
 namespace lehr::data {
 namespace {
@@ -27,24 +27,35 @@ LabelledText parse_line(std::string_view line, const std::string& where) {
   LabelledText result;
   const auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), result.label);
   const auto rest = line.substr(static_cast<size_t>(end - line.data()));
-  require(error == std::errc() && (rest.empty() || rest.front() == ' ' || rest.front() == '\t'),
-          "{}: expected a label, a space and a text, as \"1 a stirring film\"", where);
+  require(
+      error == std::errc() && (rest.empty() || rest.front() == ' ' || rest.front() == '\t'),
+      "{}: expected a label, a space and a text, as \"1 a stirring film\"",
+      where);
   const size_t begin = rest.find_first_not_of(" \t");
   result.text = begin == std::string_view::npos ? "" : rest.substr(begin);
   return result;
 }
 
 LabelledText parse_json(
-    simdjson::dom::parser& parser, std::string_view line, const ClassificationOptions& options, const std::string& where) {
+    simdjson::dom::parser& parser,
+    std::string_view line,
+    const ClassificationOptions& options,
+    const std::string& where) {
   simdjson::dom::element value;
   const auto error = parser.parse(line.data(), line.size()).get(value);
   require(error == simdjson::SUCCESS, "{}: not valid JSON ({})", where, simdjson::error_message(error));
   std::string_view text;
   LabelledText result;
-  require(value.is_object() && value.at_key(options.text_key).get(text) == simdjson::SUCCESS,
-          "{}: expected an object with a text under the key \"{}\"", where, options.text_key);
-  require(value.at_key(options.label_key).get(result.label) == simdjson::SUCCESS,
-          "{}: expected a whole number under the key \"{}\"", where, options.label_key);
+  require(
+      value.is_object() && value.at_key(options.text_key).get(text) == simdjson::SUCCESS,
+      "{}: expected an object with a text under the key \"{}\"",
+      where,
+      options.text_key);
+  require(
+      value.at_key(options.label_key).get(result.label) == simdjson::SUCCESS,
+      "{}: expected a whole number under the key \"{}\"",
+      where,
+      options.label_key);
   result.text = text;
   return result;
 }
@@ -90,9 +101,12 @@ ClassificationBatch make_batch(
 ClassificationDataset::ClassificationDataset(
     const std::filesystem::path& path, const Tokenizer& tokenizer, ClassificationOptions options)
     : options_(std::move(options)), pad_id_(tokenizer.pad_id().value_or(tokenizer.eos_id().value_or(0))) {
-  require(options_.max_length > 0 && options_.pad_to_multiple_of > 0,
-          "{}: max_length is {} and pad_to_multiple_of {}, both must be at least 1", path.string(), options_.max_length,
-          options_.pad_to_multiple_of);
+  require(
+      options_.max_length > 0 && options_.pad_to_multiple_of > 0,
+      "{}: max_length is {} and pad_to_multiple_of {}, both must be at least 1",
+      path.string(),
+      options_.max_length,
+      options_.pad_to_multiple_of);
   LineReader lines(open_bytes(path));
   const bool json = is_jsonl(path, TextKind::by_name);
   simdjson::dom::parser parser;
@@ -122,7 +136,8 @@ ClassificationLoader::ClassificationLoader(
     BatchPlan plan,
     PrefetchOptions options)
     : pipeline_(
-          options.num_workers, options.depth,
+          options.num_workers,
+          options.depth,
           steps_of(order.repeat ? std::nullopt : std::optional(dataset->size()), plan),
           [dataset, plan, samples = SampleOrder({{.size = dataset->size()}}, order)](int64_t&& step) {
             return make_batch(*dataset, samples, plan, step);

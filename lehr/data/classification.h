@@ -1,16 +1,16 @@
 // Labelled texts, as padded batches.
 #pragma once
 
-#include "lehr/base/torch.h"
-#include "lehr/data/loader.h"
-#include "lehr/data/tokenizer.h"
-
 #include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "lehr/base/torch.h"
+#include "lehr/data/loader.h"
+#include "lehr/data/tokenizer.h"
 
 namespace lehr::data {
 
@@ -29,12 +29,11 @@ struct ClassificationExample {
 };
 
 /// Texts with labels 0, 1, ..., held as ids in memory. Files of lines "label text" (as SST-2 and TREC come), or of JSON
-/// lines; .gz and .zst as well. A line that is neither, an empty text or a negative label is a usage error with file and
-/// line.
+/// lines; .gz and .zst as well. A line that is neither, an empty text or a negative label is a usage error with file
+/// and line.
 class ClassificationDataset {
  public:
-  ClassificationDataset(
-      const std::filesystem::path& path, const Tokenizer& tokenizer, ClassificationOptions options);
+  ClassificationDataset(const std::filesystem::path& path, const Tokenizer& tokenizer, ClassificationOptions options);
 
   int64_t size() const { return static_cast<int64_t>(examples_.size()); }
   /// One more than the largest label.

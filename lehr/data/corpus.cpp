@@ -1,14 +1,14 @@
 // Readers for whole texts, split texts and JSON lines, and the walk over files.
 #include "lehr/data/corpus.h"
 
-#include "lehr/base/error.h"
-#include "lehr/data/byte_source.h"
-
 #include <simdjson.h>
 
 #include <algorithm>
 #include <array>
 #include <utility>
+
+#include "lehr/base/error.h"
+#include "lehr/data/byte_source.h"
 
 namespace lehr::data {
 
@@ -25,7 +25,9 @@ namespace {
 constexpr size_t kBlockBytes = size_t{1} << 18;
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
-bool is_blank(std::string_view line) { return line.find_first_not_of(" \t\r") == std::string_view::npos; }
+bool is_blank(std::string_view line) {
+  return line.find_first_not_of(" \t\r") == std::string_view::npos;
+}
 
 std::string_view without_mark(std::string_view line, int64_t number) {
   return number == 1 && line.starts_with(kByteOrderMark) ? line.substr(kByteOrderMark.size()) : line;
@@ -56,8 +58,10 @@ class SeparatedText : public CorpusReader::FileReader {
         const size_t after = std::min(stop + separator_.size(), buffer_.size());
         document.line = line_;
         document.text.assign(buffer_, position_, stop - position_);
-        line_ += std::count(buffer_.begin() + static_cast<std::ptrdiff_t>(position_),
-                            buffer_.begin() + static_cast<std::ptrdiff_t>(after), '\n');
+        line_ += std::count(
+            buffer_.begin() + static_cast<std::ptrdiff_t>(position_),
+            buffer_.begin() + static_cast<std::ptrdiff_t>(after),
+            '\n');
         position_ = after;
         return true;
       }
@@ -149,15 +153,25 @@ class JsonLines : public CorpusReader::FileReader {
       const auto error = parser_.parse(padded_.data(), padded_.size(), false).get(value);
       if (error != simdjson::SUCCESS) {
         require_utf8(line, name_, document.line);
-        fail("{}:{}: not valid JSON ({}). Every line must be one JSON object", name_, document.line,
-             simdjson::error_message(error));
+        fail(
+            "{}:{}: not valid JSON ({}). Every line must be one JSON object",
+            name_,
+            document.line,
+            simdjson::error_message(error));
       }
-      require(value.is_object(), "{}:{}: expected a JSON object on every line, as {{\"{}\": \"...\"}}", name_,
-              document.line, key_);
+      require(
+          value.is_object(),
+          "{}:{}: expected a JSON object on every line, as {{\"{}\": \"...\"}}",
+          name_,
+          document.line,
+          key_);
       simdjson::dom::element text;
-      require(value.at_key(key_).get(text) == simdjson::SUCCESS,
-              "{}:{}: the object has no key \"{}\". text_key names the key that holds the text", name_, document.line,
-              key_);
+      require(
+          value.at_key(key_).get(text) == simdjson::SUCCESS,
+          "{}:{}: the object has no key \"{}\". text_key names the key that holds the text",
+          name_,
+          document.line,
+          key_);
       std::string_view view;
       require(text.get(view) == simdjson::SUCCESS, "{}:{}: \"{}\" is not a string", name_, document.line, key_);
       if (!view.empty()) {
@@ -235,7 +249,8 @@ std::vector<std::filesystem::path> list_files(const TextSource& source) {
   const char* endings = source.kind == TextKind::jsonl  ? ".jsonl, .ndjson or .json"
                         : source.kind == TextKind::text ? ".txt or .text"
                                                         : ".txt, .text, .jsonl, .ndjson or .json";
-  require(!files.empty(), "{}: the folder holds no file that ends in {} (with .gz or .zst behind or not)", name, endings);
+  require(
+      !files.empty(), "{}: the folder holds no file that ends in {} (with .gz or .zst behind or not)", name, endings);
   std::sort(files.begin(), files.end());
   return files;
 }

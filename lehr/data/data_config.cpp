@@ -10,7 +10,8 @@ namespace lehr::data {
 void DatasetConfig::fields(FieldVisitor& v) {
   v.required("path", path, "A file, or a folder whose files are read in the order of their names.");
   v.choice(
-      "kind", kind,
+      "kind",
+      kind,
       {{"auto", DatasetKind::by_name},
        {"tokens", DatasetKind::tokens},
        {"text", DatasetKind::text},
@@ -18,13 +19,18 @@ void DatasetConfig::fields(FieldVisitor& v) {
        {"classification", DatasetKind::classification}},
       "What is in it. auto: by name (.tokens; .jsonl, .ndjson or .json; else text; .gz and .zst are unpacked). "
       "classification: lines \"label text\", or JSON lines with a text and a label.");
-  v.optional("weight", weight, "Share of the training rows, relative to the weights of the others.",
-             {.min = 0, .min_excluded = true});
+  v.optional(
+      "weight",
+      weight,
+      "Share of the training rows, relative to the weights of the others.",
+      {.min = 0, .min_excluded = true});
   v.optional("text_key", text_key, "JSON lines: the key that holds the text.");
   v.optional("label_key", label_key, "JSON lines with labels: the key that holds the label.");
   v.optional(
-      "split_documents", split_documents,
-      "Text: what ends a document. \"\": the end of the file; \"line\": every line is a document; \"blank_line\": blank "
+      "split_documents",
+      split_documents,
+      "Text: what ends a document. \"\": the end of the file; \"line\": every line is a document; \"blank_line\": "
+      "blank "
       "lines; anything else is a separator, such as \"<|endoftext|>\".");
 }
 
@@ -34,16 +40,27 @@ void DataConfig::fields(FieldVisitor& v) {
   v.optional("shuffle", shuffle, "Visit the rows of each dataset in random order, another one in every epoch.");
   v.optional("repeat", repeat, "Start over when a dataset is used up; otherwise training ends after one pass.");
   v.choice(
-      "packing", packing, {{"concat", Packing::concat}, {"whole", Packing::whole}},
-      "How documents fill rows. concat: one after another, cut at the row's end; whole: only whole documents, as many as "
+      "packing",
+      packing,
+      {{"concat", Packing::concat}, {"whole", Packing::whole}},
+      "How documents fill rows. concat: one after another, cut at the row's end; whole: only whole documents, as many "
+      "as "
       "fit, then padding.");
-  v.optional("validation_fraction", validation_fraction,
-             "The last part of each dataset that is held back for validation.", from_below(0, 1));
+  v.optional(
+      "validation_fraction",
+      validation_fraction,
+      "The last part of each dataset that is held back for validation.",
+      from_below(0, 1));
   v.optional("validation_path", validation_path, "Data for validation, instead of a part of the training data.");
-  v.optional("cache_folder", cache_folder,
-             "Where text is kept as tokens between runs; the job's dump folder has one unless given.");
-  v.optional("num_workers", num_workers, "Threads that prepare batches; 0 prepares them when they are needed.",
-             between(0, 256));
+  v.optional(
+      "cache_folder",
+      cache_folder,
+      "Where text is kept as tokens between runs; the job's dump folder has one unless given.");
+  v.optional(
+      "num_workers",
+      num_workers,
+      "Threads that prepare batches; 0 prepares them when they are needed.",
+      between(0, 256));
   v.optional("prefetch", prefetch, "Batches that are prepared ahead, at most.", between(1, 1024));
 }
 
@@ -52,7 +69,8 @@ void DataConfig::check(Problems& problems) const {
     problems.add("data.datasets", "at least one [[data.datasets]] with a path is needed");
   }
   if (validation_fraction > 0 && !validation_path.empty()) {
-    problems.add("data.validation_fraction", "validation data comes from data.validation_path already; remove one of them");
+    problems.add(
+        "data.validation_fraction", "validation data comes from data.validation_path already; remove one of them");
   }
   const bool classification = is_classification();
   for (size_t i = 0; i < datasets.size(); ++i) {
@@ -77,8 +95,9 @@ void DataConfig::check(Problems& problems) const {
 }
 
 bool DataConfig::is_classification() const {
-  return std::any_of(datasets.begin(), datasets.end(),
-                     [](const DatasetConfig& dataset) { return dataset.kind == DatasetKind::classification; });
+  return std::any_of(datasets.begin(), datasets.end(), [](const DatasetConfig& dataset) {
+    return dataset.kind == DatasetKind::classification;
+  });
 }
 
 }  // namespace lehr::data

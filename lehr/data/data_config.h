@@ -1,13 +1,13 @@
 // The section [data] of a run's config.
 #pragma once
 
-#include "lehr/base/fields.h"
-#include "lehr/data/packing.h"
-
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "lehr/base/fields.h"
+#include "lehr/data/packing.h"
 
 namespace lehr::data {
 

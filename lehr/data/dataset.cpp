@@ -1,9 +1,9 @@
 // Rows of several corpora in one order.
 #include "lehr/data/dataset.h"
 
-#include "lehr/base/error.h"
-
 #include <utility>
+
+#include "lehr/base/error.h"
 
 namespace lehr::data {
 namespace {
@@ -11,9 +11,13 @@ namespace {
 std::vector<SampleOrder::Dataset> sizes_and_weights(const std::vector<MixedDataset::Part>& parts) {
   std::vector<SampleOrder::Dataset> result;
   for (const auto& part : parts) {
-    require(part.rows.seq_len() == parts.front().rows.seq_len(), "{}: packed to rows of {} tokens, but {} to rows of {}",
-            part.rows.stream().name(), part.rows.seq_len(), parts.front().rows.stream().name(),
-            parts.front().rows.seq_len());
+    require(
+        part.rows.seq_len() == parts.front().rows.seq_len(),
+        "{}: packed to rows of {} tokens, but {} to rows of {}",
+        part.rows.stream().name(),
+        part.rows.seq_len(),
+        parts.front().rows.stream().name(),
+        parts.front().rows.seq_len());
     result.push_back({.size = part.rows.size(), .weight = part.weight});
   }
   return result;
@@ -24,7 +28,9 @@ std::vector<SampleOrder::Dataset> sizes_and_weights(const std::vector<MixedDatas
 Sample RowDataset::sample_at(int64_t index) const {
   const auto length = static_cast<size_t>(seq_len());
   Sample sample{
-      std::vector<int64_t>(length), std::vector<int64_t>(length), std::vector<int64_t>(length),
+      std::vector<int64_t>(length),
+      std::vector<int64_t>(length),
+      std::vector<int64_t>(length),
       std::vector<int64_t>(length)};
   fill(index, {sample.input_ids.data(), sample.labels.data(), sample.position_ids.data(), sample.document_ids.data()});
   return sample;

@@ -1,12 +1,12 @@
 // Datasets for language models: rows by a global index that has the same meaning on every mesh.
 #pragma once
 
-#include "lehr/data/packing.h"
-#include "lehr/data/sample_order.h"
-
 #include <cstdint>
 #include <optional>
 #include <vector>
+
+#include "lehr/data/packing.h"
+#include "lehr/data/sample_order.h"
 
 namespace lehr::data {
 

@@ -1,30 +1,36 @@
 // From rows to batches.
 #include "lehr/data/loader.h"
 
-#include "lehr/base/error.h"
-
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <utility>
 
+#include "lehr/base/error.h"
+
 namespace lehr::data {
 namespace {
 
 BatchPlan checked(const BatchPlan& plan) {
-  require(plan.first_row >= 0 && plan.num_rows > 0 && plan.first_row + plan.num_rows <= plan.global_batch_size &&
-              plan.start_step >= 0,
-          "batch plan: rows [{}, {}) of a global batch of {} from step {} on make no sense", plan.first_row,
-          plan.first_row + plan.num_rows, plan.global_batch_size, plan.start_step);
+  require(
+      plan.first_row >= 0 && plan.num_rows > 0 && plan.first_row + plan.num_rows <= plan.global_batch_size &&
+          plan.start_step >= 0,
+      "batch plan: rows [{}, {}) of a global batch of {} from step {} on make no sense",
+      plan.first_row,
+      plan.first_row + plan.num_rows,
+      plan.global_batch_size,
+      plan.start_step);
   return plan;
 }
 
 }  // namespace
 
 BatchPlan batch_plan_of_rank(int64_t global_batch_size, int64_t rank, int64_t num_ranks, int64_t start_step) {
-  require(num_ranks > 0 && global_batch_size > 0 && global_batch_size % num_ranks == 0,
-          "training.global_batch_size: {} sequences cannot be shared evenly by {} data-parallel ranks", global_batch_size,
-          num_ranks);
+  require(
+      num_ranks > 0 && global_batch_size > 0 && global_batch_size % num_ranks == 0,
+      "training.global_batch_size: {} sequences cannot be shared evenly by {} data-parallel ranks",
+      global_batch_size,
+      num_ranks);
   const int64_t local = global_batch_size / num_ranks;
   return {
       .global_batch_size = global_batch_size, .first_row = rank * local, .num_rows = local, .start_step = start_step};
@@ -49,7 +55,9 @@ Batch make_batch(const RowDataset& dataset, const BatchPlan& plan, int64_t step)
       .has_packing = false,
       .num_valid_tokens = 0};
   const RowSpan all{
-      batch.input_ids.data_ptr<int64_t>(), batch.labels.data_ptr<int64_t>(), batch.position_ids.data_ptr<int64_t>(),
+      batch.input_ids.data_ptr<int64_t>(),
+      batch.labels.data_ptr<int64_t>(),
+      batch.position_ids.data_ptr<int64_t>(),
       batch.document_ids.data_ptr<int64_t>()};
   const auto size = dataset.size();
   for (int64_t i = 0; i < plan.num_rows; ++i) {
@@ -71,9 +79,13 @@ Batch make_batch(const RowDataset& dataset, const BatchPlan& plan, int64_t step)
 std::function<std::optional<int64_t>()> steps_of(std::optional<int64_t> dataset_size, const BatchPlan& plan) {
   checked(plan);
   const auto end = num_steps(dataset_size, plan.global_batch_size, plan.drop_last);
-  return [step = plan.start_step, end]() mutable {
-    return end && step >= *end ? std::nullopt : std::optional(step++);
-  };
+  require(
+      !end || *end > 0,
+      "data: one pass has {} rows, fewer than one global batch of {}. Set data.repeat = true, or make "
+      "training.global_batch_size smaller",
+      dataset_size.value_or(0),
+      plan.global_batch_size);
+  return [step = plan.start_step, end]() mutable { return end && step >= *end ? std::nullopt : std::optional(step++); };
 }
 
 BatchLoader::BatchLoader(std::shared_ptr<const RowDataset> dataset, BatchPlan plan, PrefetchOptions options)

@@ -1,21 +1,21 @@
 // Batches of rows as tensors, made ahead of time by threads, in an order that no thread can change.
 #pragma once
 
-#include "lehr/base/torch.h"
-#include "lehr/data/dataset.h"
-#include "lehr/data/ordered_pipeline.h"
-
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
+
+#include "lehr/base/torch.h"
+#include "lehr/data/dataset.h"
+#include "lehr/data/ordered_pipeline.h"
 
 namespace lehr::data {
 
 /// Which rows of each global step a loader gives. Row r of step n is sample n * global_batch_size + r.
 struct BatchPlan {
   int64_t global_batch_size = 0;
-  int64_t first_row = 0;   ///< The local rows are [first_row, first_row + num_rows) of every global batch.
+  int64_t first_row = 0;  ///< The local rows are [first_row, first_row + num_rows) of every global batch.
   int64_t num_rows = 0;
   int64_t start_step = 0;  ///< Counted from 0; to resume, the number of steps that are done.
   /// Finite data that does not fill the last global batch: true drops the rest; false fills the batch with rows of
@@ -23,8 +23,8 @@ struct BatchPlan {
   bool drop_last = true;
 };
 
-/// The plan of one of `num_ranks` data-parallel ranks. The ranks share a global batch evenly, in order; a batch that they
-/// cannot share is a usage error.
+/// The plan of one of `num_ranks` data-parallel ranks. The ranks share a global batch evenly, in order; a batch that
+/// they cannot share is a usage error.
 BatchPlan batch_plan_of_rank(int64_t global_batch_size, int64_t rank, int64_t num_ranks, int64_t start_step = 0);
 
 /// The number of steps that `dataset` lasts; nothing when it never ends.
@@ -52,8 +52,8 @@ class BatchLoader {
  public:
   BatchLoader(std::shared_ptr<const RowDataset> dataset, BatchPlan plan, PrefetchOptions options = {});
 
-  /// The next step's batch; nothing once finite data is used up. What goes wrong in a thread is thrown here, at the step
-  /// that it belongs to.
+  /// The next step's batch; nothing once finite data is used up. What goes wrong in a thread is thrown here, at the
+  /// step that it belongs to.
   std::optional<Batch> next() { return pipeline_.next(); }
 
  private:
@@ -63,7 +63,8 @@ class BatchLoader {
 /// One batch, made now. What BatchLoader calls; useful for looking at data.
 Batch make_batch(const RowDataset& dataset, const BatchPlan& plan, int64_t step);
 
-/// A function that gives the plan's steps, one a call, and nothing after the last. Throws for a plan that makes no sense.
+/// A function that gives the plan's steps, one a call, and nothing after the last. Throws for a plan that makes no
+/// sense, and for data that does not fill a single step.
 std::function<std::optional<int64_t>()> steps_of(std::optional<int64_t> dataset_size, const BatchPlan& plan);
 
 }  // namespace lehr::data

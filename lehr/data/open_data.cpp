@@ -1,12 +1,6 @@
 // Opening datasets, and the cache of tokenized text.
 #include "lehr/data/open_data.h"
 
-#include "lehr/base/error.h"
-#include "lehr/base/random.h"
-#include "lehr/data/corpus.h"
-#include "lehr/data/token_file.h"
-#include "lehr/data/tokenize_corpus.h"
-
 #include <fcntl.h>
 #include <sys/file.h>
 #include <unistd.h>
@@ -15,6 +9,12 @@
 #include <iterator>
 #include <optional>
 #include <utility>
+
+#include "lehr/base/error.h"
+#include "lehr/base/random.h"
+#include "lehr/data/corpus.h"
+#include "lehr/data/token_file.h"
+#include "lehr/data/tokenize_corpus.h"
 
 namespace lehr::data {
 namespace {
@@ -31,8 +31,7 @@ TextSource source_of(const DatasetConfig& dataset) {
   const TextKind kind = dataset.kind == DatasetKind::text    ? TextKind::text
                         : dataset.kind == DatasetKind::jsonl ? TextKind::jsonl
                                                              : TextKind::by_name;
-  return {
-      .path = dataset.path, .kind = kind, .text_key = dataset.text_key, .split_documents = dataset.split_documents};
+  return {.path = dataset.path, .kind = kind, .text_key = dataset.text_key, .split_documents = dataset.split_documents};
 }
 
 int64_t bytes_of(const TextSource& source) {
@@ -47,11 +46,18 @@ int64_t bytes_of(const TextSource& source) {
 /// much as it saves.
 std::string cache_name(const TextSource& source, const Tokenizer& tokenizer) {
   std::string key = fmt::format(
-      "1|{}|{}|{}|{}|{:x}|{}", static_cast<int>(source.kind), source.text_key.size(), source.text_key,
-      source.split_documents, tokenizer_fingerprint(tokenizer), tokenizer.vocab_size());
+      "1|{}|{}|{}|{}|{:x}|{}",
+      static_cast<int>(source.kind),
+      source.text_key.size(),
+      source.text_key,
+      source.split_documents,
+      tokenizer_fingerprint(tokenizer),
+      tokenizer.vocab_size());
   for (const auto& file : list_files(source)) {
     key += fmt::format(
-        "|{}|{}|{}", std::filesystem::absolute(file).string(), std::filesystem::file_size(file),
+        "|{}|{}|{}",
+        std::filesystem::absolute(file).string(),
+        std::filesystem::file_size(file),
         std::filesystem::last_write_time(file).time_since_epoch().count());
   }
   for (const auto& file : tokenizer.files()) {
@@ -116,10 +122,11 @@ TokenStream tokenize_through_cache(
 TokenStream open_token_dataset(const DatasetConfig& dataset, const Tokenizer& tokenizer) {
   TokenStream stream = open_token_file(dataset.path);
   const uint64_t theirs = stream.tokenizer_fingerprint();
-  require(theirs == 0 || theirs == tokenizer_fingerprint(tokenizer),
-          "{}: was made with another tokenizer than this run's [tokenizer]. Use that one, or make the file again with "
-          "'lehr tokenize'",
-          dataset.path);
+  require(
+      theirs == 0 || theirs == tokenizer_fingerprint(tokenizer),
+      "{}: was made with another tokenizer than this run's [tokenizer]. Use that one, or make the file again with "
+      "'lehr tokenize'",
+      dataset.path);
   return stream;
 }
 
@@ -190,8 +197,9 @@ LanguageData open_data(const DataConfig& config, const Tokenizer& tokenizer, con
 
 ClassificationData open_classification(
     const DataConfig& config, const Tokenizer& tokenizer, const OpenDataOptions& options) {
-  require(config.datasets.size() == 1 && config.is_classification(),
-          "data.datasets: one dataset with kind = \"classification\" is needed");
+  require(
+      config.datasets.size() == 1 && config.is_classification(),
+      "data.datasets: one dataset with kind = \"classification\" is needed");
   const DatasetConfig& dataset = config.datasets.front();
   const ClassificationOptions how{
       .max_length = options.seq_len, .text_key = dataset.text_key, .label_key = dataset.label_key};

@@ -1,16 +1,16 @@
 // From the config to datasets: opens token files, turns text into tokens once, splits off validation.
 #pragma once
 
-#include "lehr/data/classification.h"
-#include "lehr/data/data_config.h"
-#include "lehr/data/dataset.h"
-#include "lehr/data/tokenizer.h"
-
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
+
+#include "lehr/data/classification.h"
+#include "lehr/data/data_config.h"
+#include "lehr/data/dataset.h"
+#include "lehr/data/tokenizer.h"
 
 namespace lehr::data {
 
@@ -34,8 +34,8 @@ struct LanguageData {
 };
 
 /// Opens all datasets of a config. Every rank calls it; whoever comes first tokenizes, the others on the same machine
-/// wait for the file. Throws usage errors that name the file: missing or damaged data, a token file of another tokenizer,
-/// ids outside the model's vocabulary.
+/// wait for the file. Throws usage errors that name the file: missing or damaged data, a token file of another
+/// tokenizer, ids outside the model's vocabulary.
 LanguageData open_data(const DataConfig& config, const Tokenizer& tokenizer, const OpenDataOptions& options);
 
 /// Labelled texts of a config with one dataset of the kind "classification"; validation is null when there is none.

@@ -25,10 +25,7 @@ class OrderedPipeline {
  public:
   /// With no threads, the work is done in next().
   OrderedPipeline(
-      int64_t num_threads,
-      int64_t depth,
-      std::function<std::optional<Item>()> take,
-      std::function<Result(Item&&)> work)
+      int64_t num_threads, int64_t depth, std::function<std::optional<Item>()> take, std::function<Result(Item&&)> work)
       : take_(std::move(take)), work_(std::move(work)), depth_(std::max({depth, num_threads, int64_t{1}})) {
     for (int64_t i = 0; i < num_threads; ++i) {
       threads_.emplace_back([this] { run(); });

@@ -1,8 +1,6 @@
 // Buffered writing to a temporary file, published by a rename.
 #include "lehr/data/output_file.h"
 
-#include "lehr/base/error.h"
-
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -10,6 +8,8 @@
 #include <cerrno>
 #include <cstring>
 #include <utility>
+
+#include "lehr/base/error.h"
 
 namespace lehr::data {
 namespace {

@@ -1,12 +1,12 @@
 // Rows by cutting a stream, and rows by best fit.
 #include "lehr/data/packing.h"
 
-#include "lehr/base/error.h"
-
 #include <algorithm>
 #include <map>
 #include <numeric>
 #include <utility>
+
+#include "lehr/base/error.h"
 
 namespace lehr::data {
 namespace {
@@ -39,18 +39,23 @@ RowSpan from(const RowSpan& out, int64_t position) {
 }  // namespace
 
 PackedRows::PackedRows(TokenStream stream, PackingOptions options) : stream_(std::move(stream)), options_(options) {
-  require(options.seq_len > 0 && options.seq_len < (int64_t{1} << 31), "training.seq_len: {} is not in [1, 2^31)",
-          options.seq_len);
+  require(
+      options.seq_len > 0 && options.seq_len < (int64_t{1} << 31),
+      "training.seq_len: {} is not in [1, 2^31)",
+      options.seq_len);
   if (options.packing == Packing::whole) {
     plan_whole();
   } else {
     // The stream's last token predicts nothing, so it does not deserve a row of its own.
     num_rows_ = (std::max<int64_t>(stream_.num_tokens() - 1, 0) + options.seq_len - 1) / options.seq_len;
   }
-  require(num_rows_ > 0,
-          "{}: holds {} tokens in {} documents, which leaves nothing to predict. At least one document of two tokens is "
-          "needed",
-          stream_.name(), stream_.num_tokens(), stream_.num_documents());
+  require(
+      num_rows_ > 0,
+      "{}: holds {} tokens in {} documents, which leaves nothing to predict. At least one document of two tokens is "
+      "needed",
+      stream_.name(),
+      stream_.num_tokens(),
+      stream_.num_documents());
 }
 
 std::vector<PackedRows::Piece> PackedRows::concat_row(int64_t row) const {
@@ -81,8 +86,9 @@ void PackedRows::plan_whole() {
   }
   std::vector<int64_t> longest_first(pieces_.size());
   std::iota(longest_first.begin(), longest_first.end(), int64_t{0});
-  std::stable_sort(longest_first.begin(), longest_first.end(),
-                   [&](int64_t a, int64_t b) { return pieces_[a].length > pieces_[b].length; });
+  std::stable_sort(longest_first.begin(), longest_first.end(), [&](int64_t a, int64_t b) {
+    return pieces_[a].length > pieces_[b].length;
+  });
 
   std::vector<int64_t> row_of(pieces_.size());
   std::map<int64_t, std::vector<int64_t>> rows_by_space;  // only rows with room left

@@ -1,10 +1,10 @@
 // Documents packed into rows of equal length, with what a model must know about their borders.
 #pragma once
 
-#include "lehr/data/token_stream.h"
-
 #include <cstdint>
 #include <vector>
+
+#include "lehr/data/token_stream.h"
 
 namespace lehr::data {
 
@@ -46,7 +46,7 @@ class PackedRows {
 
   /// Part of a document in a row.
   struct Piece {
-    int64_t begin = 0;       ///< Its first token's position in the stream.
+    int64_t begin = 0;  ///< Its first token's position in the stream.
     int32_t length = 0;
     bool continues = false;  ///< The token after it belongs to the same document.
   };

@@ -5,8 +5,8 @@
 
 namespace lehr::data {
 
-/// A permutation of 0..size-1, chosen by `key`: a Feistel network on the next power of four, walked until it falls inside
-/// the range. Takes no memory and gives any element at once.
+/// A permutation of 0..size-1, chosen by `key`: a Feistel network on the next power of four, walked until it falls
+/// inside the range. Takes no memory and gives any element at once.
 class Permutation {
  public:
   Permutation(int64_t size, uint64_t key);

@@ -1,11 +1,11 @@
 // Mixing by integer arithmetic, shuffling by permutation.
 #include "lehr/data/sample_order.h"
 
-#include "lehr/base/error.h"
-#include "lehr/data/permutation.h"
-
 #include <cmath>
 #include <utility>
+
+#include "lehr/base/error.h"
+#include "lehr/data/permutation.h"
 
 namespace lehr::data {
 namespace {
@@ -24,17 +24,19 @@ SampleOrder::SampleOrder(std::vector<Dataset> datasets, Options options) : optio
   double weights = 0;
   for (const Dataset& dataset : datasets) {
     require(dataset.size > 0, "data: a dataset has no samples");
-    require(dataset.weight > 0 && std::isfinite(dataset.weight), "data: a dataset has the weight {}, weights must be > 0",
-            dataset.weight);
+    require(
+        dataset.weight > 0 && std::isfinite(dataset.weight),
+        "data: a dataset has the weight {}, weights must be > 0",
+        dataset.weight);
     weights += dataset.weight;
     total_ += dataset.size;
   }
   uint64_t left = 0;
   for (size_t i = 0; i < datasets.size(); ++i) {
     const Dataset& dataset = datasets[i];
-    const uint64_t part = options.repeat
-                              ? std::max<uint64_t>(1, static_cast<uint64_t>(std::llround(dataset.weight / weights * 0x1p32)))
-                              : static_cast<uint64_t>(dataset.size);
+    const uint64_t part =
+        options.repeat ? std::max<uint64_t>(1, static_cast<uint64_t>(std::llround(dataset.weight / weights * 0x1p32)))
+                       : static_cast<uint64_t>(dataset.size);
     shares_.push_back({dataset.size, part, 0, 0, RandomStream(options.seed, fmt::format("data.order.{}", i))});
     left += part;
   }
@@ -47,7 +49,8 @@ SampleOrder::SampleOrder(std::vector<Dataset> datasets, Options options) : optio
 }
 
 SampleOrder::Place SampleOrder::at(int64_t index) const {
-  require(index >= 0 && (options_.repeat || index < total_), "data: sample {} was asked for, there are {}", index, total_);
+  require(
+      index >= 0 && (options_.repeat || index < total_), "data: sample {} was asked for, there are {}", index, total_);
   size_t dataset = 0;
   for (;; ++dataset) {
     const Share& share = shares_[dataset];
@@ -66,6 +69,8 @@ SampleOrder::Place SampleOrder::at(int64_t index) const {
   return place;
 }
 
-std::optional<int64_t> SampleOrder::size() const { return options_.repeat ? std::nullopt : std::optional(total_); }
+std::optional<int64_t> SampleOrder::size() const {
+  return options_.repeat ? std::nullopt : std::optional(total_);
+}
 
 }  // namespace lehr::data

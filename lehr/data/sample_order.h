@@ -1,20 +1,20 @@
 // The one order of data: which sample of which dataset stands at a global index, as a pure function.
 #pragma once
 
-#include "lehr/base/random.h"
-
 #include <cstdint>
 #include <optional>
 #include <vector>
 
+#include "lehr/base/random.h"
+
 namespace lehr::data {
 
-/// Mixes datasets and shuffles each. The answer for an index depends on the constructor's arguments and the index alone:
-/// nothing is drawn, so nothing has to be saved, and resuming costs nothing.
+/// Mixes datasets and shuffles each. The answer for an index depends on the constructor's arguments and the index
+/// alone: nothing is drawn, so nothing has to be saved, and resuming costs nothing.
 ///
-/// Repeating: dataset d gets its weight's share of every stretch of indices, exact to within the number of datasets; when
-/// its samples are used up it starts over, in another order (its next epoch). Not repeating: every sample of every dataset
-/// comes exactly once, and the datasets are mixed evenly by their sizes.
+/// Repeating: dataset d gets its weight's share of every stretch of indices, exact to within the number of datasets;
+/// when its samples are used up it starts over, in another order (its next epoch). Not repeating: every sample of every
+/// dataset comes exactly once, and the datasets are mixed evenly by their sizes.
 class SampleOrder {
  public:
   struct Dataset {

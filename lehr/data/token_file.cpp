@@ -1,8 +1,6 @@
 // The token file's format: header, writer, memory-mapped reader.
 #include "lehr/data/token_file.h"
 
-#include "lehr/base/error.h"
-
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -14,6 +12,8 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
+
+#include "lehr/base/error.h"
 
 namespace lehr::data {
 namespace {
@@ -41,7 +41,9 @@ struct Header {
 };
 static_assert(sizeof(Header) == kHeaderBytes);
 
-uint64_t mix(uint64_t hash, uint64_t value) { return (std::rotl(hash, 23) ^ value) * 0xBF58476D1CE4E5B9; }
+uint64_t mix(uint64_t hash, uint64_t value) {
+  return (std::rotl(hash, 23) ^ value) * 0xBF58476D1CE4E5B9;
+}
 
 /// Of the ids of each document, then its end: what the writer can do as it goes.
 template <class Id>
@@ -67,7 +69,7 @@ struct Mapping {
   explicit Mapping(const std::filesystem::path& path) : name(path.string()) {
     const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
     require(descriptor >= 0, "{}: cannot be opened: {}", name, std::strerror(errno));
-    struct stat status{};
+    struct stat status {};
     if (::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode)) {
       size = status.st_size;
     }
@@ -94,16 +96,32 @@ struct Mapping {
   Mapping& operator=(const Mapping&) = delete;
 
   void check_header() const {
-    require(header.magic == kMagic, "{}: not a token file: it does not start with \"{}\". Make one with 'lehr tokenize'",
-            name, std::string_view(kMagic.data(), kMagic.size()));
-    require(header.version == kVersion, "{}: token file version {}, this program reads version {}. Make the file again",
-            name, header.version, kVersion);
+    require(
+        header.magic == kMagic,
+        "{}: not a token file: it does not start with \"{}\". Make one with 'lehr tokenize'",
+        name,
+        std::string_view(kMagic.data(), kMagic.size()));
+    require(
+        header.version == kVersion,
+        "{}: token file version {}, this program reads version {}. Make the file again",
+        name,
+        header.version,
+        kVersion);
     require(header.header_hash == hash_header(header), "{}: the header is damaged (its checksum differs)", name);
     const int64_t expected = boundaries_position(header) + 8 * (header.num_documents + 1);
-    require(size == expected, "{}: {} bytes, but {} tokens in {} documents take {}: the file is {}", name, size,
-            header.num_tokens, header.num_documents, expected, size < expected ? "truncated" : "damaged");
-    require(boundaries()[0] == 0 && boundaries()[header.num_documents] == static_cast<uint64_t>(header.num_tokens),
-            "{}: the positions of documents are damaged", name);
+    require(
+        size == expected,
+        "{}: {} bytes, but {} tokens in {} documents take {}: the file is {}",
+        name,
+        size,
+        header.num_tokens,
+        header.num_documents,
+        expected,
+        size < expected ? "truncated" : "damaged");
+    require(
+        boundaries()[0] == 0 && boundaries()[header.num_documents] == static_cast<uint64_t>(header.num_tokens),
+        "{}: the positions of documents are damaged",
+        name);
   }
 
   const char* bytes() const { return static_cast<const char*>(data); }
@@ -117,13 +135,17 @@ struct Mapping {
     uint64_t hash = kHashStart;
     for (int64_t i = 0; i < header.num_documents; ++i) {
       const uint64_t begin = boundaries()[i], end = boundaries()[i + 1];
-      require(begin <= end && end <= static_cast<uint64_t>(header.num_tokens),
-              "{}: the positions of document {} are damaged. Make the file again", name, i);
+      require(
+          begin <= end && end <= static_cast<uint64_t>(header.num_tokens),
+          "{}: the positions of document {} are damaged. Make the file again",
+          name,
+          i);
       const auto count = static_cast<int64_t>(end - begin);
       hash = header.token_bytes == 2 ? hash_ids(hash, narrow() + begin, count) : hash_ids(hash, wide() + begin, count);
       hash = mix(hash, end);
     }
-    require(hash == header.content_hash, "{}: the content is damaged (its checksum differs). Make the file again", name);
+    require(
+        hash == header.content_hash, "{}: the content is damaged (its checksum differs). Make the file again", name);
   }
 
   std::string name;
@@ -134,8 +156,7 @@ struct Mapping {
 
 }  // namespace
 
-TokenFileWriter::TokenFileWriter(
-    const std::filesystem::path& path, int64_t vocab_size, uint64_t tokenizer_fingerprint)
+TokenFileWriter::TokenFileWriter(const std::filesystem::path& path, int64_t vocab_size, uint64_t tokenizer_fingerprint)
     : path_(path), file_(path), boundaries_(path.string() + ".boundaries"), content_hash_(kHashStart) {
   require(vocab_size > 0, "{}: the vocabulary size is {}, at least 1 is needed", path.string(), vocab_size);
   info_.vocab_size = vocab_size;
@@ -152,8 +173,13 @@ void TokenFileWriter::append(std::span<const int32_t> document) {
     low = std::min(low, id);
     high = std::max(high, id);
   }
-  require(low >= 0 && high < info_.vocab_size, "{}: document {} holds the id {}, outside a vocabulary of {}",
-          path_.string(), info_.num_documents, low < 0 ? low : high, info_.vocab_size);
+  require(
+      low >= 0 && high < info_.vocab_size,
+      "{}: document {} holds the id {}, outside a vocabulary of {}",
+      path_.string(),
+      info_.num_documents,
+      low < 0 ? low : high,
+      info_.vocab_size);
   if (fits_16_bits(info_.vocab_size)) {
     narrow_.assign(document.begin(), document.end());
     file_.append(narrow_.data(), narrow_.size() * 2);
@@ -205,7 +231,9 @@ TokenStream open_token_file(const std::filesystem::path& path) {
       .owner = mapping});
 }
 
-void verify_token_file(const std::filesystem::path& path) { Mapping(path).verify_content(); }
+void verify_token_file(const std::filesystem::path& path) {
+  Mapping(path).verify_content();
+}
 
 TokenFileInfo read_token_file_info(const std::filesystem::path& path) {
   const Mapping mapping(path);

@@ -5,12 +5,12 @@
 // numpy.memmap(file, dtype="uint16", offset=256, shape=num_tokens) reads the ids.
 #pragma once
 
-#include "lehr/data/output_file.h"
-#include "lehr/data/token_stream.h"
-
 #include <cstdint>
 #include <filesystem>
 #include <span>
+
+#include "lehr/data/output_file.h"
+#include "lehr/data/token_stream.h"
 
 namespace lehr::data {
 

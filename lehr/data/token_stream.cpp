@@ -1,17 +1,18 @@
 // Token streams: positions, documents, slices.
 #include "lehr/data/token_stream.h"
 
-#include "lehr/base/error.h"
-
 #include <algorithm>
 #include <cmath>
 #include <utility>
+
+#include "lehr/base/error.h"
 
 namespace lehr::data {
 namespace {
 
 template <class Id>
-void copy_checked(const Id* from, int64_t count, int64_t max_id, int64_t position, const std::string& name, int64_t* out) {
+void copy_checked(
+    const Id* from, int64_t count, int64_t max_id, int64_t position, const std::string& name, int64_t* out) {
   int64_t low = 0, high = 0;
   for (int64_t i = 0; i < count; ++i) {
     out[i] = from[i];
@@ -22,7 +23,11 @@ void copy_checked(const Id* from, int64_t count, int64_t max_id, int64_t positio
     fail(
         "{}: among the tokens {} to {} is the id {}, but the header says that ids are in [0, {}]. The file is damaged: "
         "make it again",
-        name, position, position + count - 1, low < 0 ? low : high, max_id);
+        name,
+        position,
+        position + count - 1,
+        low < 0 ? low : high,
+        max_id);
   }
 }
 
@@ -39,18 +44,29 @@ TokenStream::TokenStream(std::shared_ptr<const TokenStorage> storage, TokenRange
 int64_t TokenStream::boundary(int64_t index) const {
   const auto value = storage_->boundaries[index];
   if (value > static_cast<uint64_t>(storage_->num_tokens)) {
-    fail("{}: document {} starts at token {}, past the end ({} tokens). The file is damaged: make it again",
-         name(), index, value, storage_->num_tokens);
+    fail(
+        "{}: document {} starts at token {}, past the end ({} tokens). The file is damaged: make it again",
+        name(),
+        index,
+        value,
+        storage_->num_tokens);
   }
   return std::clamp(static_cast<int64_t>(value), range_.begin, range_.end) - range_.begin;
 }
 
 TokenRange TokenStream::document(int64_t index) const {
-  require(index >= 0 && index < num_documents(), "{}: document {} was asked for, there are {}", name(), index,
-          num_documents());
+  require(
+      index >= 0 && index < num_documents(),
+      "{}: document {} was asked for, there are {}",
+      name(),
+      index,
+      num_documents());
   const TokenRange range{boundary(first_document_ + index), boundary(first_document_ + index + 1)};
-  require(range.begin <= range.end, "{}: document {} ends before it starts. The file is damaged: make it again", name(),
-          index);
+  require(
+      range.begin <= range.end,
+      "{}: document {} ends before it starts. The file is damaged: make it again",
+      name(),
+      index);
   return range;
 }
 
@@ -58,15 +74,23 @@ int64_t TokenStream::document_at(int64_t position) const {
   const uint64_t* first = storage_->boundaries + first_document_ + 1;
   const uint64_t* last = storage_->boundaries + last_document_ + 1;
   const auto found = std::upper_bound(first, last, static_cast<uint64_t>(position + range_.begin)) - first;
-  require(position >= 0 && position < num_tokens() && found < num_documents(),
-          "{}: no document holds token {} of {}. Either the position is wrong or the file is damaged", name(), position,
-          num_tokens());
+  require(
+      position >= 0 && position < num_tokens() && found < num_documents(),
+      "{}: no document holds token {} of {}. Either the position is wrong or the file is damaged",
+      name(),
+      position,
+      num_tokens());
   return found;
 }
 
 void TokenStream::copy(int64_t position, int64_t count, int64_t* out) const {
-  require(position >= 0 && count >= 0 && position + count <= num_tokens(),
-          "{}: tokens {} to {} were asked for, there are {}", name(), position, position + count - 1, num_tokens());
+  require(
+      position >= 0 && count >= 0 && position + count <= num_tokens(),
+      "{}: tokens {} to {} were asked for, there are {}",
+      name(),
+      position,
+      position + count - 1,
+      num_tokens());
   const int64_t from = range_.begin + position;
   if (storage_->narrow != nullptr) {
     copy_checked(storage_->narrow + from, count, max_id(), from, name(), out);
@@ -83,8 +107,13 @@ std::vector<int64_t> TokenStream::ids(TokenRange range) const {
 }
 
 TokenStream TokenStream::slice(TokenRange range) const {
-  require(0 <= range.begin && range.begin <= range.end && range.end <= num_tokens(),
-          "{}: cannot take tokens [{}, {}) of {}", name(), range.begin, range.end, num_tokens());
+  require(
+      0 <= range.begin && range.begin <= range.end && range.end <= num_tokens(),
+      "{}: cannot take tokens [{}, {}) of {}",
+      name(),
+      range.begin,
+      range.end,
+      num_tokens());
   TokenStream result(storage_, {range_.begin + range.begin, range_.begin + range.end});
   if (range.size() > 0) {
     result.first_document_ = first_document_ + document_at(range.begin);
@@ -109,10 +138,14 @@ int64_t validation_cut(const TokenStream& stream, double validation_fraction) {
 }
 
 void require_vocabulary(const TokenStream& stream, int64_t vocab_size) {
-  require(stream.max_id() < vocab_size,
-          "{}: its largest token id is {}, but the vocabulary of the model has only {} entries. Use the tokenizer that "
-          "the model was made for, or a model with a vocabulary of at least {}",
-          stream.name(), stream.max_id(), vocab_size, stream.max_id() + 1);
+  require(
+      stream.max_id() < vocab_size,
+      "{}: its largest token id is {}, but the vocabulary of the model has only {} entries. Use the tokenizer that "
+      "the model was made for, or a model with a vocabulary of at least {}",
+      stream.name(),
+      stream.max_id(),
+      vocab_size,
+      stream.max_id() + 1);
 }
 
 TokenBuffer::TokenBuffer(std::string name, int64_t vocab_size, uint64_t tokenizer_fingerprint)
@@ -124,8 +157,13 @@ TokenBuffer::TokenBuffer(std::string name, int64_t vocab_size, uint64_t tokenize
 
 void TokenBuffer::append(std::span<const int32_t> document) {
   for (const int32_t id : document) {
-    require(id >= 0 && id < storage_.vocab_size, "{}: document {} holds the id {}, outside a vocabulary of {}",
-            storage_.name, memory_->boundaries.size() - 1, id, storage_.vocab_size);
+    require(
+        id >= 0 && id < storage_.vocab_size,
+        "{}: document {} holds the id {}, outside a vocabulary of {}",
+        storage_.name,
+        memory_->boundaries.size() - 1,
+        id,
+        storage_.vocab_size);
     storage_.max_id = std::max<int64_t>(storage_.max_id, id);
     if (fits_16_bits(storage_.vocab_size)) {
       memory_->narrow.push_back(static_cast<uint16_t>(id));

@@ -11,16 +11,17 @@ namespace lehr::data {
 
 /// Where the ids of a stream lie, and what is known of them.
 struct TokenStorage {
-  std::string name;                      ///< For messages: the file.
-  const uint16_t* narrow = nullptr;      ///< The ids, when the vocabulary has at most 65536 entries...
-  const int32_t* wide = nullptr;         ///< ...and otherwise.
+  std::string name;                  ///< For messages: the file.
+  const uint16_t* narrow = nullptr;  ///< The ids, when the vocabulary has at most 65536 entries...
+  const int32_t* wide = nullptr;     ///< ...and otherwise.
   int64_t num_tokens = 0;
-  const uint64_t* boundaries = nullptr;  ///< num_documents + 1 positions: document i is [boundaries[i], boundaries[i+1]).
+  const uint64_t* boundaries =
+      nullptr;  ///< num_documents + 1 positions: document i is [boundaries[i], boundaries[i+1]).
   int64_t num_documents = 0;
   int64_t vocab_size = 0;
-  int64_t max_id = -1;                   ///< The largest id in the storage, -1 when it is empty.
+  int64_t max_id = -1;  ///< The largest id in the storage, -1 when it is empty.
   uint64_t tokenizer_fingerprint = 0;
-  std::shared_ptr<const void> owner;     ///< Keeps the memory alive.
+  std::shared_ptr<const void> owner;  ///< Keeps the memory alive.
 };
 
 /// Half-open range of positions.
@@ -30,8 +31,8 @@ struct TokenRange {
   int64_t size() const { return end - begin; }
 };
 
-/// A range of positions of a storage, cheap to copy and safe to read from many threads. Positions count from the start of
-/// the stream; a document that the range cuts counts as a document of its own.
+/// A range of positions of a storage, cheap to copy and safe to read from many threads. Positions count from the start
+/// of the stream; a document that the range cuts counts as a document of its own.
 class TokenStream {
  public:
   explicit TokenStream(TokenStorage storage);
@@ -42,8 +43,8 @@ class TokenStream {
   TokenRange document(int64_t index) const;
   /// The document that holds `position`.
   int64_t document_at(int64_t position) const;
-  /// Writes `count` ids from `position` on to `out`. Throws when one is larger than the storage's largest id, which only
-  /// damage can cause.
+  /// Writes `count` ids from `position` on to `out`. Throws when one is larger than the storage's largest id, which
+  /// only damage can cause.
   void copy(int64_t position, int64_t count, int64_t* out) const;
   /// The ids of [begin, end).
   std::vector<int64_t> ids(TokenRange range) const;
@@ -66,15 +67,18 @@ class TokenStream {
   int64_t last_document_ = 0;
 };
 
-/// Where to cut a stream so that about the last `validation_fraction` of it serves for validation: at the border between
-/// two documents if one is near, else inside a document. Returns the cut's position; both sides are free of overlap.
+/// Where to cut a stream so that about the last `validation_fraction` of it serves for validation: at the border
+/// between two documents if one is near, else inside a document. Returns the cut's position; both sides are free of
+/// overlap.
 int64_t validation_cut(const TokenStream& stream, double validation_fraction);
 
 /// Throws a usage error that names the data and its largest id unless all ids are below `vocab_size`.
 void require_vocabulary(const TokenStream& stream, int64_t vocab_size);
 
 /// Whether ids of a vocabulary of this size are kept in 16 bits.
-inline bool fits_16_bits(int64_t vocab_size) { return vocab_size <= 65536; }
+inline bool fits_16_bits(int64_t vocab_size) {
+  return vocab_size <= 65536;
+}
 
 /// Collects documents in memory.
 class TokenBuffer {

@@ -1,13 +1,13 @@
 // The tokenizing pipeline: one reads, many encode, one writes in order.
 #include "lehr/data/tokenize_corpus.h"
 
-#include "lehr/base/error.h"
-#include "lehr/data/ordered_pipeline.h"
-
 #include <algorithm>
 #include <string>
 #include <string_view>
 #include <thread>
+
+#include "lehr/base/error.h"
+#include "lehr/data/ordered_pipeline.h"
 
 namespace lehr::data {
 namespace {
@@ -95,8 +95,10 @@ TokenFileInfo tokenize_corpus(
     const Tokenizer& tokenizer,
     const std::filesystem::path& output,
     const TokenizeOptions& options) {
-  require(!std::filesystem::is_directory(output), "{}: is a folder, the name of a token file was expected",
-          output.string());
+  require(
+      !std::filesystem::is_directory(output),
+      "{}: is a folder, the name of a token file was expected",
+      output.string());
   TokenFileWriter writer(output, tokenizer.vocab_size(), tokenizer_fingerprint(tokenizer));
   tokenize_documents(
       std::move(sources), tokenizer, options, [&](std::span<const int32_t> document) { writer.append(document); });
@@ -106,7 +108,8 @@ TokenFileInfo tokenize_corpus(
 uint64_t tokenizer_fingerprint(const Tokenizer& tokenizer) {
   constexpr std::string_view kProbe =
       "The quick brown fox, 3.14159 of 1234567890!\n\n  def f(x):\n\treturn x**2  # don't you'll We'VE\r\n"
-      "Gl\xC3\xBC" "ck \xC3\xA9t\xC3\xA9 na\xC3\xAFve \xCE\xB1\xCE\xB2\xCE\xB3 \xD0\x9F\xD1\x80\xD0\xB8\xD0\xB2\xD0\xB5"
+      "Gl\xC3\xBC"
+      "ck \xC3\xA9t\xC3\xA9 na\xC3\xAFve \xCE\xB1\xCE\xB2\xCE\xB3 \xD0\x9F\xD1\x80\xD0\xB8\xD0\xB2\xD0\xB5"
       "\xD1\x82 \xE4\xBD\xA0\xE5\xA5\xBD\xE4\xB8\x96\xE7\x95\x8C \xE3\x81\x93\xE3\x82\x93 \xED\x95\x9C\xEA\xB5\xAD "
       "\xD8\xA7\xD9\x84 \xE0\xA4\xA8 \xF0\x9F\x98\x80 <|endoftext|><|im_start|></s> internationalization";
   uint64_t hash = 0x243F6A8885A308D3;

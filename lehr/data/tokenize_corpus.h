@@ -1,15 +1,15 @@
 // Text to ids at the speed of all cores, with a result that does not depend on how many there are.
 #pragma once
 
-#include "lehr/data/corpus.h"
-#include "lehr/data/token_file.h"
-#include "lehr/data/tokenizer.h"
-
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <span>
 #include <vector>
+
+#include "lehr/data/corpus.h"
+#include "lehr/data/token_file.h"
+#include "lehr/data/tokenizer.h"
 
 namespace lehr::data {
 
@@ -31,7 +31,8 @@ struct TokenizeOptions {
   std::function<void(const TokenizeProgress&)> progress;
 };
 
-/// Gives the ids of every document, in order, to `sink` on the calling thread. Memory is bounded by the longest documents.
+/// Gives the ids of every document, in order, to `sink` on the calling thread. Memory is bounded by the longest
+/// documents.
 TokenizeProgress tokenize_documents(
     std::vector<TextSource> sources,
     const Tokenizer& tokenizer,

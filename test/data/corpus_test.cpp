@@ -1,0 +1,159 @@
+// Text sources: documents in order, from every format, and errors with file and line.
+#include "lehr/data/corpus.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <zlib.h>
+#include <zstd.h>
+
+#include "test/data/support.h"
+
+namespace lehr::data {
+namespace {
+
+using testing::ElementsAre;
+using testing::EndsWith;
+using testing::HasSubstr;
+
+std::vector<std::string> texts(std::vector<TextSource> sources) {
+  CorpusReader reader(std::move(sources));
+  std::vector<std::string> result;
+  while (auto document = reader.next()) {
+    result.push_back(document->text);
+  }
+  EXPECT_EQ(reader.finished_bytes(), reader.total_bytes());
+  return result;
+}
+
+std::string gzipped(const std::string& text) {
+  const TemporaryFolder folder;
+  const auto path = folder / "x.gz";
+  gzFile file = ::gzopen(path.c_str(), "wb");
+  ::gzwrite(file, text.data(), static_cast<unsigned>(text.size()));
+  ::gzclose(file);
+  return read_file(path);
+}
+
+std::string zstd_compressed(const std::string& text) {
+  std::string result(ZSTD_compressBound(text.size()), '\0');
+  result.resize(ZSTD_compress(result.data(), result.size(), text.data(), text.size(), 3));
+  return result;
+}
+
+/// Some hundred kilobytes that compress badly, so that readers need several blocks.
+std::string long_text(int lines) {
+  std::string text;
+  uint64_t state = 1;
+  for (int i = 0; i < lines; ++i) {
+    for (int j = 0; j < 12; ++j) {
+      state = state * 6364136223846793005U + 1442695040888963407U;
+      text += static_cast<char>('a' + (state >> 60));
+    }
+    text += '\n';
+  }
+  return text;
+}
+
+TEST(Corpus, ATextFileIsOneDocumentUnlessItIsSplit) {
+  const TemporaryFolder folder;
+  const auto path = write_file(folder / "a.txt", "one\ntwo\r\n \n\nthree##four\n");
+  const auto split = [&](const std::string& how) { return texts({{.path = path, .split_documents = how}}); };
+  EXPECT_THAT(split(""), ElementsAre("one\ntwo\r\n \n\nthree##four\n"));
+  EXPECT_THAT(split("line"), ElementsAre("one", "two", "three##four"));
+  EXPECT_THAT(split("blank_line"), ElementsAre("one\ntwo\r", "three##four"));
+  EXPECT_THAT(split("##"), ElementsAre("one\ntwo\r\n \n\nthree", "four\n"));
+}
+
+TEST(Corpus, FindsSeparatorsThatLieAcrossBlocksOfReading) {
+  const TemporaryFolder folder;
+  std::string content;
+  std::vector<std::string> expected;
+  for (int i = 0; i < 40; ++i) {
+    expected.push_back(long_text(1500 + 97 * i));
+    content += expected.back() + "<|end|>";
+  }
+  const auto path = write_file(folder / "a.txt", content);
+  EXPECT_EQ(texts({{.path = path, .split_documents = "<|end|>"}}), expected);
+}
+
+TEST(Corpus, ReadsJsonLinesWithAChosenKey) {
+  const TemporaryFolder folder;
+  const auto path = write_file(
+      folder / "a.jsonl",
+      "\xEF\xBB\xBF{\"text\": \"a\\n\\u00e9\", \"body\": \"x\"}\n\n{\"id\": 1, \"text\": \"b\", \"body\": \"y\"}\r\n"
+      "{\"text\": \"\", \"body\": \"z\"}");
+  EXPECT_THAT(texts({{.path = path}}), ElementsAre("a\n\xC3\xA9", "b"));
+  EXPECT_THAT(texts({{.path = path, .text_key = "body"}}), ElementsAre("x", "y", "z"));
+}
+
+TEST(Corpus, ReadsTheSampleOfC4) {
+  const auto documents = texts({{.path = repository("recipe/data/c4_sample.jsonl")}});
+  ASSERT_EQ(documents.size(), 40U);
+  EXPECT_THAT(documents.front(), testing::StartsWith("The woman who died after falling"));
+}
+
+TEST(Corpus, ReadsFoldersInTheOrderOfPathsAndUnpacks) {
+  const TemporaryFolder folder;
+  const std::string big = long_text(60000);
+  write_file(folder / "c.txt.zst", zstd_compressed(big) + zstd_compressed("tail"));
+  write_file(folder / "b.txt.gz", gzipped(big) + gzipped("tail"));
+  write_file(folder / "a/z.jsonl.gz", gzipped("{\"text\": \"json\"}\n"));
+  write_file(folder / "d.txt", "last");
+  write_file(folder / "README.md", "not data");
+  write_file(folder / ".hidden.txt", "not data");
+  EXPECT_THAT(texts({{.path = folder.path()}}), ElementsAre("json", big + "tail", big + "tail", "last"));
+  EXPECT_THAT(texts({{.path = folder.path(), .kind = TextKind::jsonl}}), ElementsAre("json"));
+}
+
+TEST(Corpus, TruncatedOrFalseCompressionIsAnError) {
+  const TemporaryFolder folder;
+  const std::string big = long_text(60000);
+  const auto error_for = [&](const std::string& name, const std::string& content) {
+    const auto path = write_file(folder / name, content);
+    return usage_error_of([&] { texts({{.path = path}}); });
+  };
+  const std::string gz = gzipped(big), zst = zstd_compressed(big);
+  EXPECT_THAT(error_for("a.txt.gz", gz.substr(0, gz.size() / 2)), EndsWith("a.txt.gz: the gzip file is truncated"));
+  EXPECT_THAT(error_for("a.txt.gz", gz.substr(0, gz.size() - 1)), EndsWith("the gzip file is truncated"));
+  EXPECT_THAT(error_for("a.txt.gz", "plain text"), HasSubstr("it is not a gzip file"));
+  EXPECT_THAT(error_for("a.txt.zst", zst.substr(0, zst.size() / 2)), HasSubstr("the Zstandard file is truncated"));
+  EXPECT_THAT(error_for("a.txt.zst", ""), HasSubstr("the Zstandard file is truncated"));
+  EXPECT_THAT(error_for("a.txt.zst", "plain text"), HasSubstr("the Zstandard file is damaged"));
+  std::string damaged = gz;
+  damaged[gz.size() / 2] ^= 0x55;
+  damaged[gz.size() / 2 + 1] ^= 0x55;
+  EXPECT_THAT(error_for("a.txt.gz", damaged), HasSubstr("the gzip file is damaged"));
+}
+
+TEST(Corpus, BadLinesAreNamedByFileAndLine) {
+  const TemporaryFolder folder;
+  const auto error_for = [&](const std::string& name, const std::string& content) {
+    const auto path = write_file(folder / name, content);
+    return usage_error_of([&] { texts({{.path = path}}); });
+  };
+  const std::string good = "{\"text\": \"a\"}\n";
+  EXPECT_THAT(error_for("a.jsonl", good + good + "{\"text\": \"b\""), HasSubstr("a.jsonl:3: not valid JSON"));
+  EXPECT_THAT(error_for("a.jsonl", good + "[1]\n"), HasSubstr("a.jsonl:2: expected a JSON object on every line"));
+  EXPECT_THAT(
+      error_for("a.jsonl", good + "{\"body\": \"b\"}\n"), HasSubstr("a.jsonl:2: the object has no key \"text\""));
+  EXPECT_THAT(error_for("a.jsonl", good + "{\"text\": 1}\n"), HasSubstr("a.jsonl:2: \"text\" is not a string"));
+  EXPECT_THAT(error_for("a.jsonl", good + "{\"text\": \"\xFF\"}\n"), HasSubstr("a.jsonl:2: not valid UTF-8"));
+  EXPECT_THAT(error_for("a.jsonl", good + "{\"text\": \"\\ud800\"}\n"), HasSubstr("a.jsonl:2: not valid"));
+  EXPECT_THAT(
+      error_for(
+          "a.txt",
+          "one\ntwo\nthr\xE9"
+          "e\nfour"),
+      HasSubstr("a.txt:3: not valid UTF-8"));
+  EXPECT_THAT(error_for("a.txt", "one\n\xE4\xBD"), HasSubstr("a.txt:2: not valid UTF-8"));
+}
+
+TEST(Corpus, MissingSourcesAreErrorsAtOnce) {
+  const TemporaryFolder folder;
+  EXPECT_THAT(usage_error_of([&] { CorpusReader({{.path = folder / "none"}}); }), HasSubstr("no such file or folder"));
+  EXPECT_THAT(
+      usage_error_of([&] { CorpusReader({{.path = folder.path()}}); }), HasSubstr("holds no file that ends in"));
+}
+
+}  // namespace
+}  // namespace lehr::data

@@ -1,0 +1,202 @@
+// From the config to rows: kinds, cache, validation, and what users get wrong.
+#include "lehr/data/open_data.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+#include <thread>
+
+#include "lehr/data/loader.h"
+#include "lehr/data/token_file.h"
+#include "lehr/data/tokenize_corpus.h"
+#include "test/data/support.h"
+
+namespace lehr::data {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+constexpr const char* kShakespeare = "recipe/data/tinyshakespeare.txt";
+
+DataConfig config_of(const std::string& path) {
+  DataConfig config;
+  config.datasets.push_back({.path = path});
+  return config;
+}
+
+std::vector<int64_t> all_tokens(const TokenStream& stream) {
+  return stream.ids({0, stream.num_tokens()});
+}
+
+TEST(OpenData, TheQuickstartsTextIsOneDocumentOfWindows) {
+  DataConfig config = config_of(repository(kShakespeare).string());
+  config.validation_fraction = 0.1;
+  const LanguageData data = open_data(config, BytesForTests(), {.seq_len = 64, .vocab_size = 257, .seed = 1});
+  const PackedRows& rows = data.train->parts().front().rows;
+  EXPECT_EQ(rows.stream().num_documents(), 1);
+  const Batch batch = *BatchLoader(data.train, batch_plan_of_rank(8, 0, 1)).next();
+  EXPECT_FALSE(batch.has_packing);
+  EXPECT_EQ(batch.num_valid_tokens, 8 * 64);
+  EXPECT_TRUE(batch.labels.slice(1, 0, 63).equal(batch.input_ids.slice(1, 1, 64)));
+  EXPECT_EQ(data.train->size(), std::nullopt);
+  ASSERT_TRUE(data.validation->size());
+}
+
+TEST(OpenData, ValidationAndTrainingShareNoTokenAndLoseNone) {
+  const TemporaryFolder folder;
+  const auto path = write_file(folder / "a.tokens", "");
+  TokenFileWriter writer(path, 5000);
+  int32_t id = 0;
+  for (int document = 0; document < 50; ++document) {
+    std::vector<int32_t> ids(static_cast<size_t>(1 + document * 7 % 60));
+    std::generate(ids.begin(), ids.end(), [&] { return id++; });
+    writer.append(ids);
+  }
+  writer.finish();
+  for (const double fraction : {0.03, 0.25, 0.6}) {
+    DataConfig config = config_of(path.string());
+    config.validation_fraction = fraction;
+    const LanguageData data = open_data(config, BytesForTests(), {.seq_len = 8, .vocab_size = 5000});
+    auto train = all_tokens(data.train->parts().front().rows.stream());
+    const auto validation = all_tokens(data.validation->parts().front().rows.stream());
+    EXPECT_NEAR(static_cast<double>(validation.size()) / id, fraction, 0.5 * fraction);
+    train.insert(train.end(), validation.begin(), validation.end());
+    EXPECT_EQ(static_cast<int32_t>(train.size()), id);
+    EXPECT_EQ(static_cast<int32_t>(std::set<int64_t>(train.begin(), train.end()).size()), id);
+  }
+}
+
+TEST(OpenData, ValidationMayComeFromAnotherFile) {
+  const TemporaryFolder folder;
+  DataConfig config = config_of(repository(kShakespeare).string());
+  config.validation_path = repository("recipe/data/c4_sample.jsonl").string();
+  const LanguageData data = open_data(config, BytesForTests(), {.seq_len = 128, .vocab_size = 257});
+  EXPECT_EQ(data.validation->parts().front().rows.stream().num_documents(), 40);
+  EXPECT_EQ(data.train->parts().front().rows.stream().num_documents(), 1);
+}
+
+TEST(OpenData, LargeTextIsTokenizedOnceAndAgainWhenItChanges) {
+  const TemporaryFolder folder;
+  std::string text;
+  while (text.size() < (size_t{5} << 20)) {
+    text += "All the world's a stage, and all the men and women merely players.\n";
+  }
+  const auto path = write_file(folder / "play.txt", text);
+  std::vector<std::string> told;
+  const OpenDataOptions options{
+      .seq_len = 64, .vocab_size = 257, .cache_folder = folder / "cache", .inform = [&](const std::string& line) {
+        told.push_back(line);
+      }};
+  const DatasetConfig dataset{.path = path.string()};
+  const auto open = [&](const Tokenizer& tokenizer = BytesForTests()) {
+    told.clear();
+    return open_tokens(dataset, tokenizer, options);
+  };
+  const auto cached = [&] {
+    std::set<std::filesystem::path> files;
+    for (const auto& entry : std::filesystem::directory_iterator(folder / "cache")) {
+      if (entry.path().extension() == ".tokens") {
+        files.insert(entry.path());
+      }
+    }
+    return files;
+  };
+  const auto first = all_tokens(open());
+  EXPECT_THAT(told, ElementsAre(HasSubstr("tokenizing into")));
+  EXPECT_EQ(first.size(), text.size() + 1);
+  EXPECT_EQ(all_tokens(open()), first);
+  EXPECT_THAT(told, ElementsAre(HasSubstr("tokens are in")));
+  ASSERT_EQ(cached().size(), 1U);
+
+  // a damaged cache is made again
+  const auto file = *cached().begin();
+  std::string damaged = read_file(file);
+  damaged[1000] ^= 1;
+  write_file(file, damaged);
+  EXPECT_EQ(all_tokens(open()), first);
+  EXPECT_THAT(told, ElementsAre(HasSubstr("damaged"), HasSubstr("tokenizing into")));
+
+  open(BytesForTests(1));  // another tokenizer
+  EXPECT_EQ(cached().size(), 2U);
+  write_file(path, text + "x");  // another text
+  EXPECT_EQ(open().num_tokens(), static_cast<int64_t>(text.size()) + 2);
+  EXPECT_EQ(cached().size(), 3U);
+}
+
+TEST(OpenData, RanksThatStartTogetherTokenizeOnce) {
+  const TemporaryFolder folder;
+  const auto path = write_file(folder / "play.txt", std::string(size_t{5} << 20, 'a'));
+  std::atomic<int> tokenized = 0;
+  const OpenDataOptions options{
+      .seq_len = 64, .cache_folder = folder / "cache", .inform = [&](const std::string& line) {
+        tokenized += line.find("tokenizing into") != std::string::npos;
+      }};
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 4; ++rank) {
+    ranks.emplace_back(
+        [&] { EXPECT_EQ(open_tokens({.path = path.string()}, BytesForTests(), options).num_tokens(), (5 << 20) + 1); });
+  }
+  for (auto& rank : ranks) {
+    rank.join();
+  }
+  EXPECT_EQ(tokenized, 1);
+}
+
+TEST(OpenData, IdsOutsideTheModelsVocabularyAreAnErrorAtTheStart) {
+  EXPECT_THAT(
+      usage_error_of([] {
+        open_data(config_of(repository(kShakespeare).string()), BytesForTests(), {.seq_len = 8, .vocab_size = 256});
+      }),
+      HasSubstr("tinyshakespeare.txt: its largest token id is 256, but the vocabulary of the model has only 256"));
+}
+
+TEST(OpenData, ATokenFileOfAnotherTokenizerIsAnError) {
+  const TemporaryFolder folder;
+  const auto text = write_file(folder / "a.txt", "some text");
+  tokenize_corpus({{.path = text}}, BytesForTests(3), folder / "a.tokens");
+  EXPECT_THAT(
+      usage_error_of([&] { open_data(config_of((folder / "a.tokens").string()), BytesForTests(), {.seq_len = 8}); }),
+      HasSubstr("a.tokens: was made with another tokenizer"));
+}
+
+TEST(OpenData, ClassificationOpensItsTwoFiles) {
+  DataConfig config = config_of(repository("test/data/data/sst2_sample.txt").string());
+  config.datasets.front().kind = DatasetKind::classification;
+  config.validation_path = config.datasets.front().path;
+  const ClassificationData data = open_classification(config, BytesForTests(), {.seq_len = 32});
+  EXPECT_EQ(data.train->size(), 60);
+  EXPECT_EQ(data.validation->num_labels(), 2);
+}
+
+std::vector<std::string> problem_keys(const DataConfig& config) {
+  Problems problems;
+  config.check(problems);
+  std::vector<std::string> keys;
+  for (const auto& item : problems.items()) {
+    keys.push_back(item.key);
+  }
+  return keys;
+}
+
+TEST(DataConfig, ChecksRulesAcrossFields) {
+  DataConfig config;
+  EXPECT_THAT(problem_keys(config), ElementsAre("data.datasets"));
+  config = config_of("a.txt");
+  EXPECT_THAT(problem_keys(config), IsEmpty());
+  config.validation_fraction = 0.1;
+  config.validation_path = "b.txt";
+  EXPECT_THAT(problem_keys(config), ElementsAre("data.validation_fraction"));
+  config = config_of("a.txt");
+  config.repeat = false;
+  config.datasets.push_back({.path = "", .weight = 2});
+  EXPECT_THAT(problem_keys(config), ElementsAre("data.datasets.1.path", "data.datasets.1.weight"));
+  config = config_of("a.txt");
+  config.datasets.push_back({.path = "b.txt", .kind = DatasetKind::classification});
+  EXPECT_THAT(problem_keys(config), ElementsAre("data.datasets.0.kind", "data.datasets"));
+}
+
+}  // namespace
+}  // namespace lehr::data
