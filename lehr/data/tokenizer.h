@@ -17,10 +17,12 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  /// Ids of UTF-8 `text`. Added tokens in the text are recognised; nothing (bos, eos) is added around it.
+  /// Ids of UTF-8 `text`. Added tokens in the text are recognised; nothing (bos, eos) is added around it. Bytes that
+  /// are no UTF-8 are encoded as they are, so that no input is refused or changed.
   virtual std::vector<int32_t> encode(std::string_view text) const = 0;
 
-  /// Text of `ids`; invalid UTF-8 becomes U+FFFD. With `skip_special`, special tokens are left out.
+  /// Text of `ids`; invalid UTF-8 becomes U+FFFD. With `skip_special`, special tokens are left out. Ids without a token
+  /// (a model's vocabulary may be padded) give nothing.
   virtual std::string decode(std::span<const int32_t> ids, bool skip_special = false) const = 0;
 
   /// One more than the largest id.
@@ -39,5 +41,8 @@ class Tokenizer {
 /// tokenizer.json (and, if present, tokenizer_config.json), or the tokenizer.json itself (`.gz` too).
 /// Throws a usage error that names the file and the field when it cannot be read or uses a part that is not supported.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& what);
+
+/// Copies the tokenizer's files into `folder`, which must exist; what is packed (`.gz`) is unpacked.
+void export_tokenizer_files(const Tokenizer& tokenizer, const std::filesystem::path& folder);
 
 }  // namespace lehr::data

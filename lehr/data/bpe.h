@@ -1,0 +1,100 @@
+// Byte-pair encoding: the merges, applied to one word at a time.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lehr/data/bpe_vocabulary.h"
+
+namespace lehr::data {
+
+/// The flags of a BPE model in tokenizer.json, under their names there.
+struct BpeOptions {
+  std::optional<std::string> unk_token;  ///< Stands for a byte that is not in the vocabulary; without it that vanishes.
+  bool fuse_unk = false;                 ///< Unknown bytes in a row become one unk_token.
+  bool byte_fallback = false;            ///< An unknown byte becomes the tokens "<0xC4>" ... of its spelling.
+  bool ignore_merges = false;            ///< A word that is a token becomes it even where merges would not make it.
+};
+
+/// The merges in their order: the first has the lowest rank, and the lowest rank is applied first.
+class Merges {
+ public:
+  /// Room for `merges` merges; must be called before `add`.
+  explicit Merges(size_t merges);
+
+  /// The next merge: `left` followed by `right` becomes `merged`. A pair given twice counts where it stands last.
+  void add(int32_t left, int32_t right, int32_t merged);
+
+  static constexpr uint32_t kNone = UINT32_MAX;
+
+  /// The rank of a pair, or kNone.
+  uint32_t rank(int32_t left, int32_t right) const {
+    const uint64_t pair = static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
+    for (size_t i = hash(pair) & mask_;; i = (i + 1) & mask_) {
+      const Slot& slot = slots_[i];
+      if (slot.pair == pair) {
+        return slot.rank;
+      }
+      if (slot.rank == kNone) {
+        return kNone;
+      }
+    }
+  }
+
+  int32_t merged(uint32_t rank) const { return merged_[rank]; }
+
+ private:
+  struct Slot {
+    uint64_t pair = UINT64_MAX;
+    uint32_t rank = kNone;
+  };
+  static uint64_t hash(uint64_t pair) {
+    pair *= 0x9E3779B97F4A7C15u;
+    return pair ^ pair >> 32;
+  }
+
+  std::vector<Slot> slots_;
+  std::vector<int32_t> merged_;  // by rank
+  size_t mask_ = 0;
+};
+
+/// Vocabulary and merges together. Immutable but for a memo that many threads may fill at once.
+class Bpe {
+ public:
+  /// Throws a usage error that starts with `where` if unk_token is not in the vocabulary.
+  Bpe(Vocabulary vocabulary, Merges merges, const BpeOptions& options, const std::string& where);
+
+  /// Appends the ids of `word`, one piece of a pre-tokenizer. Takes O(n log n) time for a word of n bytes.
+  void encode_word(std::string_view word, std::vector<int32_t>& ids) const;
+
+  const Vocabulary& vocabulary() const { return vocabulary_; }
+
+ private:
+  static constexpr size_t kShortWord = 48;  // up to here, looking through all pairs beats a heap
+
+  void merge_short(std::string_view word, std::vector<int32_t>& ids) const;
+  void merge_long(const std::vector<int32_t>& symbols, std::vector<int32_t>& ids) const;
+  /// The symbols that `word` starts as, where some byte is not in the vocabulary.
+  std::vector<int32_t> start_symbols(std::string_view word) const;
+
+  Vocabulary vocabulary_;
+  Merges merges_;
+  std::array<int32_t, 256> byte_id_{};              // -1: not in the vocabulary
+  std::array<std::vector<int32_t>, 256> fallback_;  // for those, with byte_fallback
+  int32_t unk_id_ = -1;
+  bool fuse_unk_ = false;
+  bool ignore_merges_ = false;
+  bool has_all_bytes_ = true;
+  // By id: whether the merges make this token of its own bytes. Found out when a word first is the token; every thread
+  // finds the same, so it does not matter which one writes.
+  enum : uint8_t { kUnknown, kWhole, kParts };
+  std::unique_ptr<std::atomic<uint8_t>[]> made_whole_;
+};
+
+}  // namespace lehr::data

@@ -1,0 +1,78 @@
+// Added tokens: strings that are found in text before any other rule applies, such as "<|im_start|>".
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace lehr::data {
+
+/// One entry of `added_tokens` in tokenizer.json, under its names there.
+struct AddedToken {
+  int32_t id = -1;
+  std::string content;
+  bool special = false;     ///< Left out by decode with skip_special.
+  bool lstrip = false;      ///< Takes the white space before it along.
+  bool rstrip = false;      ///< Takes the white space after it along.
+  bool normalized = false;  ///< Looked for after normalization, not before.
+};
+
+/// Finds added tokens in text: the leftmost first, the longest of those that begin there.
+class AddedTokenFinder {
+ public:
+  /// Tokens with empty content are left out.
+  explicit AddedTokenFinder(const std::vector<AddedToken>& tokens);
+
+  /// A stretch of the text: an added token, or what lies between two (id -1).
+  struct Part {
+    std::string_view text;
+    int32_t id;
+  };
+
+  /// Calls `sink(part)` for all stretches in order, none of them empty.
+  template <class Sink>
+  void split(std::string_view text, const Sink& sink) const {
+    size_t begin = 0;
+    for (size_t from = 0; from < text.size();) {
+      const Match match = find(text, from);
+      if (match.token < 0) {
+        break;
+      }
+      const auto [first, last] = widen(text, match, begin);
+      if (begin < first) {
+        sink(Part{text.substr(begin, first - begin), -1});
+      }
+      sink(Part{text.substr(first, last - first), tokens_[static_cast<size_t>(match.token)].id});
+      begin = last;
+      from = match.begin + match.size;
+    }
+    if (begin < text.size()) {
+      sink(Part{text.substr(begin), -1});
+    }
+  }
+
+ private:
+  struct Match {
+    size_t begin = 0;
+    size_t size = 0;
+    int32_t token = -1;
+  };
+  struct Node {
+    std::vector<std::pair<uint8_t, uint32_t>> next;  // few: looked through in order
+    int32_t token = -1;
+  };
+
+  /// The first match at or after `from`; token -1 if there is none.
+  Match find(std::string_view text, size_t from) const;
+  /// The match with the white space that it takes along; not before `begin`, where the part before it ended.
+  std::pair<size_t, size_t> widen(std::string_view text, const Match& match, size_t begin) const;
+
+  std::vector<AddedToken> tokens_;
+  std::vector<Node> nodes_;  // a trie; the first is the root
+  bool starts_[256] = {};    // bytes that some token begins with
+  int only_start_ = -1;      // the one such byte, if there is just one
+};
+
+}  // namespace lehr::data

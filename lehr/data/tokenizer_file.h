@@ -1,0 +1,13 @@
+// Whole files in memory.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+namespace lehr::data {
+
+/// The content of a file, unpacked as open_bytes does (by the ending of its name). Throws a usage error that names the
+/// file if it cannot be read, or if its packed content is damaged or cut off.
+std::string read_whole_file(const std::filesystem::path& path);
+
+}  // namespace lehr::data

@@ -1,0 +1,35 @@
+// Small helpers to read the parts of tokenizer.json with errors that name file and field.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include <string>
+#include <utility>
+
+#include "lehr/base/error.h"
+
+namespace lehr::data {
+
+/// `node[key]` as T, or `fallback` where it is absent or null. `where` names file and field of `node`.
+template <class T>
+T json_or(const nlohmann::json& node, const char* key, T fallback, const std::string& where) {
+  const auto at = node.find(key);
+  if (at == node.end() || at->is_null()) {
+    return fallback;
+  }
+  try {
+    return at->get<T>();
+  } catch (const nlohmann::json::exception&) {
+    fail("{}.{}: a value of the wrong type: {}", where, key, at->dump(-1, ' ', true).substr(0, 80));
+  }
+}
+
+/// `node[key]` as T; it must be there.
+template <class T>
+T json_at(const nlohmann::json& node, const char* key, const std::string& where) {
+  require(node.is_object(), "{}: expected an object, found {}", where, node.type_name());
+  require(node.contains(key) && !node[key].is_null(), "{}.{}: is missing", where, key);
+  return json_or<T>(node, key, T{}, where);
+}
+
+}  // namespace lehr::data

@@ -1,0 +1,17 @@
+// The kinds of tokenizers, as load_tokenizer makes them.
+#pragma once
+
+#include "lehr/data/tokenizer.h"
+
+namespace lehr::data {
+
+/// Bytes as ids, and 256 as the end of a document (it decodes to nothing).
+std::unique_ptr<Tokenizer> make_byte_tokenizer();
+
+/// Byte-level BPE from tokenizer.json (see read_tokenizer). `files` are those of its folder.
+std::unique_ptr<Tokenizer> make_bpe_tokenizer(
+    const std::filesystem::path& file,
+    const std::optional<std::filesystem::path>& config,
+    std::vector<std::filesystem::path> files);
+
+}  // namespace lehr::data

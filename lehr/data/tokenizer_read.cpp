@@ -1,0 +1,281 @@
+// Reads tokenizer.json: the large tables with simdjson, the rest with nlohmann::json.
+#include "lehr/data/tokenizer_read.h"
+
+#include <simdjson.h>
+
+#include <algorithm>
+
+#include "lehr/data/normalize.h"
+#include "lehr/data/tokenizer_file.h"
+#include "lehr/data/tokenizer_json.h"
+
+namespace lehr::data {
+namespace {
+
+using nlohmann::json;
+namespace ondemand = simdjson::ondemand;
+
+/// The parts of the file, before anything is made of them.
+struct RawTokenizer {
+  json top;    // all but the model
+  json model;  // all but vocab and merges
+  Vocabulary vocabulary;
+  Merges merges{0};
+};
+
+json to_json(ondemand::value value) {
+  return json::parse(std::string_view(simdjson::to_json_string(value)));
+}
+
+void read_vocabulary(ondemand::value value, const std::string& where, RawTokenizer& raw) {
+  ondemand::json_type type = value.type();
+  require(type == ondemand::json_type::object, "{}: expected an object from token to id", where);
+  ondemand::object object = value.get_object();
+  raw.vocabulary.reserve(object.count_fields());
+  for (ondemand::field field : object) {
+    const std::string_view token = field.unescaped_key();
+    int64_t id = -1;
+    require(
+        field.value().get_int64().get(id) == simdjson::SUCCESS && id >= 0 && id <= Vocabulary::kMaxId,
+        "{}: the id of \"{}\" is not a whole number from 0 to {}",
+        where,
+        token,
+        Vocabulary::kMaxId);
+    require(raw.vocabulary.add(token, id), "{}: token \"{}\" (id {}) or its id stands there twice", where, token, id);
+  }
+}
+
+void read_merges(ondemand::value value, const std::string& where, RawTokenizer& raw) {
+  ondemand::json_type type = value.type();
+  require(type == ondemand::json_type::array, "{}: expected a list of pairs of tokens", where);
+  ondemand::array array = value.get_array();
+  raw.merges = Merges(array.count_elements());
+  std::string joined;
+  size_t index = 0;
+  for (ondemand::value item : array) {
+    std::string_view pair[2];
+    ondemand::json_type item_type = item.type();
+    bool good = true;
+    if (item_type == ondemand::json_type::array) {  // ["a", "b"]
+      size_t count = 0;
+      for (ondemand::value part : item.get_array()) {
+        good = good && count < 2 && part.get_string().get(pair[std::min<size_t>(count, 1)]) == simdjson::SUCCESS;
+        ++count;
+      }
+      good = good && count == 2;
+    } else {  // "a b"
+      std::string_view text;
+      good = item.get_string().get(text) == simdjson::SUCCESS;
+      const size_t space = text.find(' ');
+      good = good && space != std::string_view::npos && text.find(' ', space + 1) == std::string_view::npos;
+      if (good) {
+        pair[0] = text.substr(0, space);
+        pair[1] = text.substr(space + 1);
+      }
+    }
+    require(good, "{}[{}]: expected \"a b\" or [\"a\", \"b\"]", where, index);
+    const auto id_of = [&](std::string_view token) {
+      const int32_t id = raw.vocabulary.id_of_spelling(token);
+      require(id >= 0, "{}[{}]: \"{}\" is not in model.vocab", where, index, token);
+      return id;
+    };
+    const int32_t left = id_of(pair[0]);
+    const int32_t right = id_of(pair[1]);
+    joined.assign(pair[0]).append(pair[1]);
+    raw.merges.add(left, right, id_of(joined));
+    ++index;
+  }
+}
+
+RawTokenizer read_raw(const std::filesystem::path& file) {
+  const std::string name = file.string();
+  std::string text = read_whole_file(file);
+  text.reserve(text.size() + simdjson::SIMDJSON_PADDING);
+  RawTokenizer raw;
+  raw.top = json::object();
+  raw.model = json::object();
+  try {
+    ondemand::parser parser;
+    ondemand::document document = parser.iterate(text.data(), text.size(), text.size() + simdjson::SIMDJSON_PADDING);
+    bool has_vocab = false;
+    for (ondemand::field field : document.get_object()) {
+      const std::string key(std::string_view(field.unescaped_key()));
+      if (key != "model") {
+        raw.top[key] = to_json(field.value());
+        continue;
+      }
+      ondemand::object model = field.value().get_object();
+      // The vocabulary first, wherever it stands: merges are resolved against it.
+      ondemand::value vocab;
+      has_vocab = model.find_field_unordered("vocab").get(vocab) == simdjson::SUCCESS;
+      require(has_vocab, "{}: model.vocab: is missing", name);
+      read_vocabulary(vocab, name + ": model.vocab", raw);
+      model.reset();
+      for (ondemand::field part : model) {
+        const std::string part_key(std::string_view(part.unescaped_key()));
+        if (part_key == "merges") {
+          read_merges(part.value(), name + ": model.merges", raw);
+        } else if (part_key != "vocab") {
+          raw.model[part_key] = to_json(part.value());
+        }
+      }
+    }
+    require(has_vocab, "{}: model: is missing; expected the tokenizer.json of a BPE tokenizer", name);
+    const char* after = nullptr;
+    require(
+        document.current_location().get(after) != simdjson::SUCCESS,
+        "{}: not valid JSON: something follows its end",
+        name);
+  } catch (const simdjson::simdjson_error& error) {
+    fail("{}: not valid JSON, or not in the layout of tokenizer.json: {}", name, error.what());
+  } catch (const json::exception& error) {
+    fail("{}: not valid JSON: {}", name, error.what());
+  }
+  return raw;
+}
+
+BpeOptions read_options(const json& model, const std::string& where) {
+  const auto type = json_or<std::string>(model, "type", "BPE", where);
+  require(type == "BPE", "{}.type: expected \"BPE\", found \"{}\", which is not supported", where, type);
+  const double dropout = json_or(model, "dropout", 0.0, where);
+  require(dropout == 0, "{}.dropout: {} is not supported: the same text has to give the same ids", where, dropout);
+  for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
+    const auto affix = json_or<std::string>(model, key, "", where);
+    require(affix.empty(), "{}.{}: expected none, found \"{}\", which is not supported", where, key, affix);
+  }
+  BpeOptions options;
+  if (const auto unk = json_or<std::string>(model, "unk_token", "", where); !unk.empty()) {
+    options.unk_token = unk;
+  }
+  options.fuse_unk = json_or(model, "fuse_unk", false, where);
+  options.byte_fallback = json_or(model, "byte_fallback", false, where);
+  options.ignore_merges = json_or(model, "ignore_merges", false, where);
+  return options;
+}
+
+/// Whether a normalizer is NFC; anything else but none is refused.
+bool read_normalizer(const json& node, const std::string& where) {
+  if (node.is_null()) {
+    return false;
+  }
+  const auto type = json_at<std::string>(node, "type", where);
+  if (type == "NFC") {
+    return true;
+  }
+  require(
+      type == "Sequence",
+      "{}.type: expected NFC, a Sequence of it, or null, found \"{}\", which is not supported",
+      where,
+      type);
+  const auto parts = json_at<json>(node, "normalizers", where);
+  require(parts.is_array(), "{}.normalizers: expected a list, found {}", where, parts.type_name());
+  bool nfc = false;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    nfc |= read_normalizer(parts[i], fmt::format("{}.normalizers[{}]", where, i));
+  }
+  return nfc;
+}
+
+void check_decoder(const json& node, const std::string& where) {
+  require(!node.is_null(), "{}: is missing; expected ByteLevel", where);
+  const auto type = json_at<std::string>(node, "type", where);
+  if (type == "Sequence") {
+    const auto parts = json_at<json>(node, "decoders", where);
+    require(parts.is_array() && parts.size() == 1, "{}.decoders: expected ByteLevel alone", where);
+    check_decoder(parts[0], where + ".decoders[0]");
+    return;
+  }
+  require(type == "ByteLevel", "{}.type: expected ByteLevel, found \"{}\", which is not supported", where, type);
+}
+
+AddedToken read_added(const json& node, int64_t id, const std::string& where) {
+  AddedToken token;
+  require(id >= 0 && id <= Vocabulary::kMaxId, "{}: the id {} is not from 0 to {}", where, id, Vocabulary::kMaxId);
+  token.id = static_cast<int32_t>(id);
+  token.content = json_at<std::string>(node, "content", where);
+  token.special = json_or(node, "special", false, where);
+  token.lstrip = json_or(node, "lstrip", false, where);
+  token.rstrip = json_or(node, "rstrip", false, where);
+  token.normalized = json_or(node, "normalized", !token.special, where);
+  require(
+      !json_or(node, "single_word", false, where),
+      "{}.single_word: true is not supported (token \"{}\")",
+      where,
+      token.content);
+  return token;
+}
+
+/// Makes the vocabulary know an added token, which may stand in it already.
+void add_to_vocabulary(const AddedToken& token, Vocabulary& vocabulary, const std::string& where) {
+  const int32_t known = vocabulary.id_of_spelling(token.content);
+  require(
+      known == token.id || known < 0,
+      "{}: \"{}\" has id {} here, and id {} in the vocabulary",
+      where,
+      token.content,
+      token.id,
+      known);
+  require(
+      known == token.id || vocabulary.add_apart(token.content, token.id),
+      "{}: the id {} of \"{}\" is taken by another token",
+      where,
+      token.id,
+      token.content);
+}
+
+void read_added_tokens(
+    const json& top, const std::string& name, Vocabulary& vocabulary, std::vector<AddedToken>& added) {
+  const auto list = json_or<json>(top, "added_tokens", json::array(), name + ": ");
+  require(list.is_array(), "{}: added_tokens: expected a list, found {}", name, list.type_name());
+  for (size_t i = 0; i < list.size(); ++i) {
+    const std::string where = fmt::format("{}: added_tokens[{}]", name, i);
+    added.push_back(read_added(list[i], json_at<int64_t>(list[i], "id", where), where));
+    add_to_vocabulary(added.back(), vocabulary, where);
+  }
+}
+
+/// The id of eos_token and the like: a string, or an object with `content`.
+std::optional<int32_t> read_named_token(
+    const json& config, const char* key, const std::string& name, const Vocabulary& vocabulary) {
+  const auto node = json_or<json>(config, key, json(), name + ": ");
+  if (node.is_null()) {
+    return std::nullopt;
+  }
+  const auto content = node.is_object() ? json_at<std::string>(node, "content", fmt::format("{}: {}", name, key))
+                                        : json_at<std::string>(config, key, name + ": ");
+  const int32_t id = vocabulary.id_of_spelling(content);
+  require(id >= 0, "{}: {}: \"{}\" is not a token of this tokenizer", name, key, content);
+  return id;
+}
+
+}  // namespace
+
+TokenizerParts read_tokenizer(const std::filesystem::path& file, const std::optional<std::filesystem::path>& config) {
+  const std::string name = file.string();
+  RawTokenizer raw = read_raw(file);
+  TokenizerParts parts;
+  const auto version = json_or<std::string>(raw.top, "version", "1.0", name + ": ");
+  require(version == "1.0", "{}: version: expected \"1.0\", found \"{}\"", name, version);
+  parts.nfc = read_normalizer(raw.top.value("normalizer", json()), name + ": normalizer");
+  parts.splitter = make_pre_tokenizer(raw.top.value("pre_tokenizer", json()), name + ": pre_tokenizer");
+  check_decoder(raw.top.value("decoder", json()), name + ": decoder");
+  read_added_tokens(raw.top, name, raw.vocabulary, parts.added);
+  if (config) {
+    const std::string config_name = config->string();
+    json node;
+    try {
+      node = json::parse(read_whole_file(*config));
+    } catch (const json::exception& error) {
+      fail("{}: not valid JSON: {}", config_name, error.what());
+    }
+    require(node.is_object(), "{}: expected an object, found {}", config_name, node.type_name());
+    parts.eos_id = read_named_token(node, "eos_token", config_name, raw.vocabulary);
+    parts.bos_id = read_named_token(node, "bos_token", config_name, raw.vocabulary);
+    parts.pad_id = read_named_token(node, "pad_token", config_name, raw.vocabulary);
+  }
+  const BpeOptions options = read_options(raw.model, name + ": model");
+  parts.bpe = std::make_unique<Bpe>(std::move(raw.vocabulary), std::move(raw.merges), options, name + ": model");
+  return parts;
+}
+
+}  // namespace lehr::data

@@ -1,0 +1,43 @@
+// The generated Unicode tables, as unicode.cpp and normalize.cpp read them.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace lehr::data {
+
+/// Code points first..last, both included.
+struct CodePointRange {
+  uint32_t first;
+  uint32_t last;
+};
+
+/// Code points with one non-zero canonical combining class.
+struct CombiningRange {
+  uint32_t first;
+  uint32_t last;
+  uint8_t combining_class;
+};
+
+/// The full canonical decomposition of one code point, ended by zero where shorter than four.
+struct Decomposition {
+  uint32_t code;
+  uint32_t parts[4];
+};
+
+/// `first` followed by `second` composes to `composite` in NFC.
+struct Composition {
+  uint32_t first;
+  uint32_t second;
+  uint32_t composite;
+};
+
+// All are sorted by their leading members.
+extern const std::span<const CodePointRange> kLetters;
+extern const std::span<const CodePointRange> kNumbers;
+extern const std::span<const CodePointRange> kSpaces;
+extern const std::span<const CombiningRange> kCombiningClasses;
+extern const std::span<const Decomposition> kDecompositions;
+extern const std::span<const Composition> kCompositions;
+
+}  // namespace lehr::data
