@@ -1,0 +1,36 @@
+// The file format under TensorBoard's event files: TFRecord frames with masked CRC32C, and protocol-buffer fields.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace lehr {
+
+/// CRC-32C (Castagnoli), as in RFC 3720.
+uint32_t crc32c(std::string_view bytes);
+
+/// The form in which TFRecord stores a checksum, so that a checksum of checksums stays sound.
+uint32_t masked_crc32c(std::string_view bytes);
+
+/// One TFRecord: length (8 bytes, little endian), its checksum, the data, its checksum.
+std::string tf_record(std::string_view data);
+
+/// Builds one protocol-buffer message field by field.
+class ProtoMessage {
+ public:
+  ProtoMessage& varint(int field, uint64_t value);
+  ProtoMessage& fixed32(int field, float value);
+  ProtoMessage& fixed64(int field, double value);
+  /// A string, bytes, or another message.
+  ProtoMessage& bytes(int field, std::string_view value);
+  const std::string& encoded() const { return encoded_; }
+
+ private:
+  void tag(int field, int wire_type);
+  void raw_varint(uint64_t value);
+
+  std::string encoded_;
+};
+
+}  // namespace lehr
