@@ -1,0 +1,31 @@
+// What the operators' autograd functions share.
+#pragma once
+
+#include "lehr/base/error.h"
+#include "lehr/base/torch.h"
+
+namespace lehr::ops {
+
+/// Whether a call on these tensors will be differentiated, so that its forward pass must keep things for it.
+template <class... Tensors>
+bool will_differentiate(const Tensors&... tensors) {
+  return at::GradMode::is_enabled() && (tensors.requires_grad() || ...);
+}
+
+/// The fused operators' backward passes are no operators themselves: refuses create_graph.
+inline void refuse_double_backward(const char* name) {
+  require(
+      !at::GradMode::is_enabled(),
+      "{}: its backward pass cannot be differentiated again; call backward without create_graph", name);
+}
+
+/// "2x3x4", for messages.
+inline std::string shape_of(const at::Tensor& tensor) {
+  std::string text;
+  for (const int64_t size : tensor.sizes()) {
+    text += (text.empty() ? "" : "x") + std::to_string(size);
+  }
+  return text.empty() ? "a scalar" : text;
+}
+
+}  // namespace lehr::ops

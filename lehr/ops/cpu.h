@@ -1,0 +1,94 @@
+// The fast CPU forms of the operators on tensors, forward and backward apart: what the autograd functions call.
+//
+// All tensors are contiguous CPU tensors of one type that `supports` names. A CUDA build adds functions of the same
+// shape; the place to choose between them is each operator's x.cpp.
+#pragma once
+
+#include <algorithm>
+#include <tuple>
+
+#include "lehr/base/torch.h"
+#include "lehr/ops/kernels/table.h"
+#include "lehr/ops/rotary.h"
+
+namespace lehr::ops::cpu {
+
+/// Whether there are kernels for tensors like this one: on the CPU, float32, float64 or bfloat16.
+bool supports(const at::Tensor& tensor);
+
+/// Which gradients of x and of the weight a backward pass shall compute; the others come back undefined.
+struct Wanted {
+  bool x = true;
+  bool weight = true;
+};
+
+/// Returns y and, if `keep`, the rows' inverse_rms for the backward pass.
+std::tuple<at::Tensor, at::Tensor> rms_norm_forward(
+    const at::Tensor& x, const at::Tensor& weight, double eps, bool keep);
+std::tuple<at::Tensor, at::Tensor> rms_norm_backward(
+    const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& inverse_rms, Wanted wanted);
+
+/// cos and sin as kernels read them: (rows, R), each (1, T, R) or (T, R) kept as T rows.
+struct Angles {
+  at::Tensor cos;
+  at::Tensor sin;
+  bool interleaved;
+};
+Angles angles_for(const at::Tensor& cos, const at::Tensor& sin, at::ScalarType type, RotaryStyle style);
+
+/// x is (B, T, H, D). Backward applies the transposed map.
+at::Tensor rotary(const at::Tensor& x, const Angles& angles, bool backward);
+
+std::tuple<at::Tensor, at::Tensor> norm_rotary_forward(
+    const at::Tensor& x, const at::Tensor& weight, double eps, const Angles& angles, bool keep);
+std::tuple<at::Tensor, at::Tensor> norm_rotary_backward(
+    const at::Tensor& dy,
+    const at::Tensor& x,
+    const at::Tensor& weight,
+    const at::Tensor& inverse_rms,
+    const Angles& angles,
+    Wanted wanted);
+
+at::Tensor silu_mul_forward(const at::Tensor& gate, const at::Tensor& up);
+std::tuple<at::Tensor, at::Tensor> silu_mul_backward(
+    const at::Tensor& dy, const at::Tensor& gate, const at::Tensor& up, bool want_gate, bool want_up);
+
+/// Writes -log softmax(logits)[labels] to losses (N); if `gradient`, turns logits (N, V) into softmax(logits) - one_hot,
+/// row n times row_scale[n] where row_scale is defined. losses and row_scale are in the wide type.
+void cross_entropy_(
+    const at::Tensor& logits,
+    const at::Tensor& labels,
+    const at::Tensor& losses,
+    bool gradient,
+    const at::Tensor& row_scale = {});
+
+/// The type in which T is computed: float64 for float64, else float32.
+inline at::ScalarType wide_type(at::ScalarType type) { return type == at::kDouble ? at::kDouble : at::kFloat; }
+
+/// Calls body(T{}) with the kernels' element type for `type`.
+template <class Body>
+void with_element_type(at::ScalarType type, const Body& body) {
+  switch (type) {
+    case at::kFloat:
+      return body(float{});
+    case at::kDouble:
+      return body(double{});
+    case at::kBFloat16:
+      return body(Bf16{});
+    default:
+      TORCH_INTERNAL_ASSERT(false, "no CPU kernels for ", type);
+  }
+}
+
+/// The elements of a tensor, null if it is undefined.
+template <class T>
+T* elements(const at::Tensor& tensor) {
+  return tensor.defined() ? static_cast<T*>(tensor.data_ptr()) : nullptr;
+}
+
+/// The least number of items for a thread, so that it has some ten microseconds of work.
+inline int64_t grain_for(int64_t elements_an_item) {
+  return std::max<int64_t>(1, 16384 / std::max<int64_t>(1, elements_an_item));
+}
+
+}  // namespace lehr::ops::cpu

@@ -1,0 +1,41 @@
+// Every kernel, in the namespace LEHR_ARCH of the instruction set at hand, and the tables of them.
+#include "lehr/ops/kernels/table.h"
+
+namespace lehr::ops::LEHR_ARCH {
+namespace {
+
+struct Yes {
+  static constexpr bool value = true;
+};
+struct No {
+  static constexpr bool value = false;
+};
+
+#include "lehr/ops/kernels/vec.inl"
+// The order matters: rotary uses the rows of rms_norm.
+#include "lehr/ops/kernels/rms_norm.inl"
+#include "lehr/ops/kernels/rotary.inl"
+#include "lehr/ops/kernels/pointwise.inl"
+#include "lehr/ops/kernels/cross_entropy.inl"
+
+template <class T>
+constexpr KernelTable<T> kTable = {
+    .rms_norm_forward = rms_norm_forward<T>,
+    .rms_norm_backward = rms_norm_backward<T>,
+    .rotary = rotary<T>,
+    .norm_rotary_forward = norm_rotary_forward<T>,
+    .norm_rotary_backward = norm_rotary_backward<T>,
+    .silu_mul_forward = silu_mul_forward<T>,
+    .silu_mul_backward = silu_mul_backward<T>,
+    .cross_entropy_row = cross_entropy_row<T>,
+    .sum_of_squares = sum_of_squares<T>,
+    .scale = scale<T>,
+};
+
+}  // namespace
+
+const KernelTable<float>& float_kernels() { return kTable<float>; }
+const KernelTable<double>& double_kernels() { return kTable<double>; }
+const KernelTable<Bf16>& bf16_kernels() { return kTable<Bf16>; }
+
+}  // namespace lehr::ops::LEHR_ARCH

@@ -1,0 +1,4 @@
+// The kernels for AVX-512 (F, BW, DQ, VL).
+#define LEHR_ARCH avx512
+#define LEHR_VECTOR_BYTES 64
+#include "lehr/ops/kernels/all.inl"

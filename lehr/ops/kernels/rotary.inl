@@ -1,0 +1,87 @@
+// Rotation of one head at a time, alone and behind RMS normalization. `turn` is 1 forward and -1 backward: the
+// transposed map turns the other way and, in the half style, reads the sine of the other element of the pair.
+
+template <class T, class In, class Out>
+LEHR_INLINE void rotate_head(
+    const In* x, Out* y, const Wide<T>* cos, const Wide<T>* sin, int64_t rotated, int64_t size, bool interleaved,
+    bool backward) {
+  const int64_t half = rotated / 2;
+  if (interleaved) {
+    for (int64_t i = 0; i < half; ++i) {
+      const Wide<T> a = load_one(x + 2 * i), b = load_one(x + 2 * i + 1);
+      const Wide<T> s = backward ? -sin[i] : sin[i];
+      store_one(y + 2 * i, a * cos[i] - b * s);
+      store_one(y + 2 * i + 1, b * cos[i] + a * s);
+    }
+  } else if (!backward) {
+    for_each_vector<T>(half, [&](int64_t i, auto count) __attribute__((always_inline)) {
+      const Vec<T> a = load(x + i, count), b = load(x + half + i, count);
+      store(y + i, a * load(cos + i, count) - b * load(sin + i, count), count);
+      store(y + half + i, b * load(cos + half + i, count) + a * load(sin + half + i, count), count);
+    });
+  } else {
+    for_each_vector<T>(half, [&](int64_t i, auto count) __attribute__((always_inline)) {
+      const Vec<T> a = load(x + i, count), b = load(x + half + i, count);
+      store(y + i, a * load(cos + i, count) + b * load(sin + half + i, count), count);
+      store(y + half + i, b * load(cos + half + i, count) - a * load(sin + i, count), count);
+    });
+  }
+  for_each_vector<T>(size - rotated, [&](int64_t i, auto count) __attribute__((always_inline)) {
+    store(y + rotated + i, load(x + rotated + i, count), count);
+  });
+}
+
+template <class T>
+void rotary(const RotaryCall<T>& call, int64_t first, int64_t last) {
+  const RotaryAngles<T>& angles = call.angles;
+  for (int64_t token = first; token < last; ++token) {
+    const int64_t angle = (token % angles.angle_rows) * angles.rotated;
+    for (int64_t head = token * call.heads; head < (token + 1) * call.heads; ++head) {
+      rotate_head<T>(
+          call.x + head * call.size, call.y + head * call.size, angles.cos + angle, angles.sin + angle, angles.rotated,
+          call.size, angles.interleaved, call.backward);
+    }
+  }
+}
+
+template <class T>
+void norm_rotary_forward(const NormRotaryForward<T>& call, int64_t first, int64_t last) {
+  const RmsNormForward<T>& norm = call.norm;
+  const RotaryAngles<T>& angles = call.angles;
+  alignas(64) Wide<T> scaled[kMaxFusedHeadSize];
+  for (int64_t token = first; token < last; ++token) {
+    const int64_t angle = (token % angles.angle_rows) * angles.rotated;
+    for (int64_t head = token * call.heads; head < (token + 1) * call.heads; ++head) {
+      const T* x = norm.x + head * norm.size;
+      const Wide<T> inverse_rms = inverse_rms_of(x, norm.size, norm.eps);
+      if (norm.inverse_rms != nullptr) {
+        norm.inverse_rms[head] = inverse_rms;
+      }
+      for_each_vector<T>(norm.size, [&](int64_t i, auto count) __attribute__((always_inline)) {
+        store(scaled + i, load(x + i, count) * inverse_rms * load(norm.weight + i, count), count);
+      });
+      rotate_head<T>(
+          scaled, norm.y + head * norm.size, angles.cos + angle, angles.sin + angle, angles.rotated, norm.size,
+          angles.interleaved, false);
+    }
+  }
+}
+
+template <class T>
+void norm_rotary_backward(const NormRotaryBackward<T>& call, Wide<T>* dweight, int64_t first, int64_t last) {
+  const RmsNormBackward<T>& norm = call.norm;
+  const RotaryAngles<T>& angles = call.angles;
+  alignas(64) Wide<T> unrotated[kMaxFusedHeadSize];
+  for (int64_t token = first; token < last; ++token) {
+    const int64_t angle = (token % angles.angle_rows) * angles.rotated;
+    for (int64_t head = token * call.heads; head < (token + 1) * call.heads; ++head) {
+      const int64_t at = head * norm.size;
+      rotate_head<T>(
+          norm.dy + at, unrotated, angles.cos + angle, angles.sin + angle, angles.rotated, norm.size,
+          angles.interleaved, true);
+      rms_norm_backward_row(
+          unrotated, norm.x + at, norm.weight, norm.inverse_rms[head], norm.dx ? norm.dx + at : nullptr, dweight,
+          norm.size);
+    }
+  }
+}

@@ -1,0 +1,70 @@
+// Chooses the kernels for the CPU at hand.
+#include "lehr/ops/kernels/table.h"
+
+namespace lehr::ops {
+
+#define LEHR_DECLARE_TABLES(arch)               \
+  namespace arch {                              \
+  const KernelTable<float>& float_kernels();    \
+  const KernelTable<double>& double_kernels();  \
+  const KernelTable<Bf16>& bf16_kernels();      \
+  }
+LEHR_DECLARE_TABLES(generic)
+#ifdef LEHR_X86_KERNELS
+LEHR_DECLARE_TABLES(avx2)
+LEHR_DECLARE_TABLES(avx512)
+#endif
+
+namespace {
+thread_local Arch at_most_of_this_thread = Arch::avx512;
+
+Arch best_arch() {
+#ifdef LEHR_X86_KERNELS
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512vl")) {
+    return Arch::avx512;
+  }
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+    return Arch::avx2;
+  }
+#endif
+  return Arch::generic;
+}
+}  // namespace
+
+Arch current_arch() {
+  static const Arch best = best_arch();
+  return at_most_of_this_thread < best ? at_most_of_this_thread : best;
+}
+
+ArchScope::ArchScope(Arch at_most) : before_(at_most_of_this_thread) { at_most_of_this_thread = at_most; }
+ArchScope::~ArchScope() { at_most_of_this_thread = before_; }
+
+#ifdef LEHR_X86_KERNELS
+#define LEHR_CHOOSE(table)        \
+  switch (arch) {                 \
+    case Arch::avx512:            \
+      return avx512::table();     \
+    case Arch::avx2:              \
+      return avx2::table();       \
+    default:                      \
+      return generic::table();    \
+  }
+#else
+#define LEHR_CHOOSE(table) static_cast<void>(arch); return generic::table();
+#endif
+
+template <>
+const KernelTable<float>& kernels<float>(Arch arch) {
+  LEHR_CHOOSE(float_kernels)
+}
+template <>
+const KernelTable<double>& kernels<double>(Arch arch) {
+  LEHR_CHOOSE(double_kernels)
+}
+template <>
+const KernelTable<Bf16>& kernels<Bf16>(Arch arch) {
+  LEHR_CHOOSE(bf16_kernels)
+}
+
+}  // namespace lehr::ops

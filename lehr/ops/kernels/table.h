@@ -1,0 +1,130 @@
+// The vectorised CPU kernels as tables of functions, one table for each instruction set and element type.
+//
+// The kernels are compiled several times with different compiler flags, so neither this header nor what they include
+// may bring in inline code shared with the rest of the program: the linker would keep one copy of it, perhaps the one
+// that this machine cannot run. Hence no LibTorch and no standard containers here.
+#pragma once
+
+#include <cstdint>
+
+namespace lehr::ops {
+
+/// A bfloat16 as it lies in memory, like at::BFloat16.
+struct Bf16 {
+  uint16_t bits;
+};
+
+template <class T>
+struct WideOf {
+  using type = float;
+};
+template <>
+struct WideOf<double> {
+  using type = double;
+};
+/// The type of the arithmetic on T.
+template <class T>
+using Wide = typename WideOf<T>::type;
+
+/// Normalization of rows of `size` elements.
+template <class T>
+struct RmsNormForward {
+  const T* x;
+  const T* weight;
+  T* y;
+  Wide<T>* inverse_rms;  ///< One a row; null if no backward pass follows.
+  int64_t size;
+  double eps;
+};
+
+template <class T>
+struct RmsNormBackward {
+  const T* dy;
+  const T* x;
+  const T* weight;
+  const Wide<T>* inverse_rms;
+  T* dx;  ///< Null if not wanted.
+  int64_t size;
+};
+
+/// Which angles turn which token: those of token % angle_rows.
+template <class T>
+struct RotaryAngles {
+  const Wide<T>* cos;  ///< (angle_rows, rotated)
+  const Wide<T>* sin;
+  int64_t angle_rows;
+  int64_t rotated;
+  bool interleaved;
+};
+
+/// Rotation of (tokens, heads, size).
+template <class T>
+struct RotaryCall {
+  const T* x;
+  T* y;
+  RotaryAngles<T> angles;
+  int64_t heads;
+  int64_t size;
+  bool backward;  ///< Turns the other way (the transposed map).
+};
+
+template <class T>
+struct NormRotaryForward {
+  RmsNormForward<T> norm;
+  RotaryAngles<T> angles;
+  int64_t heads;
+};
+
+template <class T>
+struct NormRotaryBackward {
+  RmsNormBackward<T> norm;
+  RotaryAngles<T> angles;
+  int64_t heads;
+};
+
+/// The largest head that the norm_rotary kernels take.
+constexpr int64_t kMaxFusedHeadSize = 1024;
+
+/// All kernels on elements of type T. Ranges are rows, tokens or elements, [first, last).
+template <class T>
+struct KernelTable {
+  void (*rms_norm_forward)(const RmsNormForward<T>& call, int64_t first, int64_t last);
+  /// Adds the rows' weight gradient to dweight (size) unless that is null.
+  void (*rms_norm_backward)(const RmsNormBackward<T>& call, Wide<T>* dweight, int64_t first, int64_t last);
+  void (*rotary)(const RotaryCall<T>& call, int64_t first, int64_t last);
+  void (*norm_rotary_forward)(const NormRotaryForward<T>& call, int64_t first, int64_t last);
+  void (*norm_rotary_backward)(const NormRotaryBackward<T>& call, Wide<T>* dweight, int64_t first, int64_t last);
+  void (*silu_mul_forward)(const T* gate, const T* up, T* y, int64_t first, int64_t last);
+  void (*silu_mul_backward)(
+      const T* dy, const T* gate, const T* up, T* dgate, T* dup, int64_t first, int64_t last);
+  /// Returns -log softmax(logits)[label]; if gradient_scale is not null, turns logits into its gradient times that.
+  Wide<T> (*cross_entropy_row)(T* logits, int64_t size, int64_t label, const Wide<T>* gradient_scale);
+  /// The sum of squares, in float64.
+  double (*sum_of_squares)(const T* x, int64_t size);
+  void (*scale)(T* x, double factor, int64_t size);
+};
+
+/// Instruction sets, weakest first.
+enum class Arch { generic, avx2, avx512 };
+
+/// The best one that this build has and this CPU runs, unless an ArchScope of this thread asks for less.
+Arch current_arch();
+
+/// The table for an instruction set; T is float, double or Bf16. Inside a parallel region pass the arch of the thread
+/// that started it.
+template <class T>
+const KernelTable<T>& kernels(Arch arch = current_arch());
+
+/// Limits current_arch() of this thread while it lives, so that a test can run every variant.
+class ArchScope {
+ public:
+  explicit ArchScope(Arch at_most);
+  ~ArchScope();
+  ArchScope(const ArchScope&) = delete;
+  ArchScope& operator=(const ArchScope&) = delete;
+
+ private:
+  Arch before_;
+};
+
+}  // namespace lehr::ops

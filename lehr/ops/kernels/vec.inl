@@ -1,0 +1,218 @@
+// Vectors of LEHR_VECTOR_BYTES bytes, written with the vector types of GCC and Clang, so that one text serves all
+// instruction sets. Arithmetic on bfloat16 is float32: load widens, store rounds to nearest even.
+
+#define LEHR_INLINE inline __attribute__((always_inline))
+
+using FloatVec = float __attribute__((vector_size(LEHR_VECTOR_BYTES)));
+using DoubleVec = double __attribute__((vector_size(LEHR_VECTOR_BYTES)));
+using IntVec = int32_t __attribute__((vector_size(LEHR_VECTOR_BYTES)));
+using UintVec = uint32_t __attribute__((vector_size(LEHR_VECTOR_BYTES)));
+using LongVec = int64_t __attribute__((vector_size(LEHR_VECTOR_BYTES)));
+using HalfBitsVec = uint16_t __attribute__((vector_size(LEHR_VECTOR_BYTES / 2)));
+
+template <class A>
+struct VecOf;
+template <>
+struct VecOf<float> {
+  using type = FloatVec;
+};
+template <>
+struct VecOf<double> {
+  using type = DoubleVec;
+};
+/// The vector in which elements of type T are computed.
+template <class T>
+using Vec = typename VecOf<Wide<T>>::type;
+template <class T>
+constexpr int64_t kLanes = LEHR_VECTOR_BYTES / static_cast<int64_t>(sizeof(Wide<T>));
+
+template <class To, class From>
+LEHR_INLINE To bit_cast(const From& from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+  __builtin_memcpy(&to, &from, sizeof(To));
+  return to;
+}
+
+// How many elements a load or store touches: all lanes, or the few that are left of a row. Missing lanes load as zero.
+struct All {};
+struct First {
+  int64_t count;
+};
+
+template <class V, class T>
+LEHR_INLINE V read(const T* p, All) {
+  V v;
+  __builtin_memcpy(&v, p, sizeof(V));
+  return v;
+}
+template <class V, class T>
+LEHR_INLINE V read(const T* p, First first) {
+  V v{};
+  for (int64_t i = 0; i < first.count; ++i) {
+    __builtin_memcpy(reinterpret_cast<T*>(&v) + i, p + i, sizeof(T));
+  }
+  return v;
+}
+template <class V, class T>
+LEHR_INLINE void write(T* p, const V& v, All) {
+  __builtin_memcpy(p, &v, sizeof(V));
+}
+template <class V, class T>
+LEHR_INLINE void write(T* p, const V& v, First first) {
+  for (int64_t i = 0; i < first.count; ++i) {
+    __builtin_memcpy(p + i, reinterpret_cast<const T*>(&v) + i, sizeof(T));
+  }
+}
+
+LEHR_INLINE FloatVec widen(const HalfBitsVec& bits) {
+  return bit_cast<FloatVec>(__builtin_convertvector(bits, UintVec) << 16);
+}
+LEHR_INLINE HalfBitsVec narrow(const FloatVec& v) {
+  const UintVec bits = bit_cast<UintVec>(v);
+  const UintVec rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+  const UintVec quiet = (bits >> 16) | 0x40;
+  return __builtin_convertvector((v == v) ? rounded : quiet, HalfBitsVec);
+}
+
+template <class Count>
+LEHR_INLINE FloatVec load(const float* p, Count count) {
+  return read<FloatVec>(p, count);
+}
+template <class Count>
+LEHR_INLINE DoubleVec load(const double* p, Count count) {
+  return read<DoubleVec>(p, count);
+}
+template <class Count>
+LEHR_INLINE FloatVec load(const Bf16* p, Count count) {
+  return widen(read<HalfBitsVec>(p, count));
+}
+template <class Count>
+LEHR_INLINE void store(float* p, const FloatVec& v, Count count) {
+  write(p, v, count);
+}
+template <class Count>
+LEHR_INLINE void store(double* p, const DoubleVec& v, Count count) {
+  write(p, v, count);
+}
+template <class Count>
+LEHR_INLINE void store(Bf16* p, const FloatVec& v, Count count) {
+  write(p, narrow(v), count);
+}
+
+LEHR_INLINE float load_one(const float* p) { return *p; }
+LEHR_INLINE double load_one(const double* p) { return *p; }
+LEHR_INLINE float load_one(const Bf16* p) { return bit_cast<float>(static_cast<uint32_t>(p->bits) << 16); }
+LEHR_INLINE void store_one(float* p, float value) { *p = value; }
+LEHR_INLINE void store_one(double* p, double value) { *p = value; }
+LEHR_INLINE void store_one(Bf16* p, float value) {
+  const HalfBitsVec bits = narrow(value - FloatVec{});
+  p->bits = bits[0];
+}
+
+/// As load, but missing lanes hold `otherwise`.
+template <class T>
+LEHR_INLINE Vec<T> load_or(const T* p, Wide<T>, All all) {
+  return load(p, all);
+}
+template <class T>
+LEHR_INLINE Vec<T> load_or(const T* p, Wide<T> otherwise, First first) {
+  Vec<T> v = otherwise - Vec<T>{};
+  for (int64_t i = 0; i < first.count; ++i) {
+    v[i] = load_one(p + i);
+  }
+  return v;
+}
+
+/// The value that v has after a trip through memory of type T.
+LEHR_INLINE FloatVec rounded_to(const float*, const FloatVec& v) { return v; }
+LEHR_INLINE DoubleVec rounded_to(const double*, const DoubleVec& v) { return v; }
+LEHR_INLINE FloatVec rounded_to(const Bf16*, const FloatVec& v) { return widen(narrow(v)); }
+
+/// body(i, count) for i = 0, lanes, 2 lanes, ... below n.
+template <class T, class Body>
+LEHR_INLINE void for_each_vector(int64_t n, const Body& body) {
+  int64_t i = 0;
+  for (; i + kLanes<T> <= n; i += kLanes<T>) {
+    body(i, All{});
+  }
+  if (i < n) {
+    body(i, First{n - i});
+  }
+}
+
+template <class V>
+LEHR_INLINE V maximum(const V& a, const V& b) {
+  return a > b ? a : b;
+}
+
+template <class A>
+LEHR_INLINE typename VecOf<A>::type splat(A value) {
+  return value - typename VecOf<A>::type{};
+}
+
+template <class A, class V>
+LEHR_INLINE A horizontal_sum(const V& v) {
+  constexpr int lanes = static_cast<int>(sizeof(V) / sizeof(A));
+  A parts[lanes];
+  __builtin_memcpy(parts, &v, sizeof(V));
+  for (int width = lanes / 2; width > 0; width /= 2) {
+    for (int i = 0; i < width; ++i) {
+      parts[i] += parts[i + width];
+    }
+  }
+  return parts[0];
+}
+
+template <class A, class V>
+LEHR_INLINE A horizontal_max(const V& v) {
+  constexpr int lanes = static_cast<int>(sizeof(V) / sizeof(A));
+  A parts[lanes];
+  __builtin_memcpy(parts, &v, sizeof(V));
+  for (int width = lanes / 2; width > 0; width /= 2) {
+    for (int i = 0; i < width; ++i) {
+      parts[i] = parts[i] > parts[i + width] ? parts[i] : parts[i + width];
+    }
+  }
+  return parts[0];
+}
+
+// exp(x) = 2^n exp(r) with n = round(x / ln 2), r in [-ln2/2, ln2/2]; adding 1.5 * 2^23 (2^52) rounds to an integer and
+// leaves it in the low bits. Below the smallest normal number the result is 0. Relative error: 2e-7 and 3e-16.
+LEHR_INLINE FloatVec exponential(const FloatVec& x) {
+  const FloatVec shifted = x * 1.44269504f + 12582912.0f;
+  const FloatVec n = shifted - 12582912.0f;
+  FloatVec r = x - n * 0.693359375f;
+  r = r + n * 2.12194440e-4f;
+  FloatVec p = 1.9875691500e-4f * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * (r * r) + (r + 1.0f);
+  const FloatVec power = bit_cast<FloatVec>((bit_cast<IntVec>(shifted) + 127) << 23);
+  const FloatVec result = p * power;
+  return x < -87.0f ? FloatVec{} : (x > 88.0f ? x * 3e38f : result);
+}
+
+LEHR_INLINE DoubleVec exponential(const DoubleVec& x) {
+  const DoubleVec shifted = x * 1.4426950408889634 + 6755399441055744.0;
+  const DoubleVec n = shifted - 6755399441055744.0;
+  DoubleVec r = x - n * 6.93145751953125e-1;
+  r = r - n * 1.42860682030941723212e-6;
+  DoubleVec p = r * (1.0 / 6227020800.0) + 1.0 / 479001600.0;
+  p = p * r + 1.0 / 39916800.0;
+  p = p * r + 1.0 / 3628800.0;
+  p = p * r + 1.0 / 362880.0;
+  p = p * r + 1.0 / 40320.0;
+  p = p * r + 1.0 / 5040.0;
+  p = p * r + 1.0 / 720.0;
+  p = p * r + 1.0 / 120.0;
+  p = p * r + 1.0 / 24.0;
+  p = p * r + 1.0 / 6.0;
+  p = p * r + 0.5;
+  p = p * (r * r) + (r + 1.0);
+  const DoubleVec power = bit_cast<DoubleVec>((bit_cast<LongVec>(shifted) + 1023) << 52);
+  const DoubleVec result = p * power;
+  return x < -708.0 ? DoubleVec{} : (x > 709.0 ? x * 1e308 : result);
+}

@@ -1,0 +1,225 @@
+// The language-model loss: rows that count, chunks, and the autograd function.
+#include "lehr/ops/linear_cross_entropy.h"
+
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/log_softmax.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/zeros.h>
+
+#include "lehr/ops/autograd.h"
+#include "lehr/ops/cpu.h"
+#include "lehr/ops/norm.h"
+#include "lehr/ops/reference.h"
+
+namespace lehr::ops {
+
+namespace {
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// The rows whose label counts; `index` says where they stand among all, and is undefined if all do.
+struct Rows {
+  at::Tensor hidden;
+  at::Tensor labels;
+  at::Tensor index;
+};
+
+void check_labels(const at::Tensor& labels, int64_t vocabulary, int64_t ignore_index) {
+  const at::Tensor bad =
+      labels.ne(ignore_index).logical_and(labels.lt(0).logical_or(labels.ge(vocabulary))).nonzero();
+  if (bad.numel() > 0) {
+    const auto at = bad[0][0].item<int64_t>();
+    fail(
+        "labels[{}]: expected 0 to {} or {} (ignored), found {}", at, vocabulary - 1, ignore_index,
+        labels[at].item<int64_t>());
+  }
+}
+
+Rows rows_that_count(const at::Tensor& hidden, const at::Tensor& labels, int64_t ignore_index) {
+  const at::Tensor index = labels.ne(ignore_index).nonzero().squeeze(1);
+  if (index.size(0) == labels.size(0)) {
+    return {hidden, labels, {}};
+  }
+  return {hidden.index_select(0, index), labels.index_select(0, index), index};
+}
+
+// Rows a chunk: enough for an efficient product, few enough that the logits stay in a cache where the vocabulary allows
+// it, and never more than kLogitsBytes. Chunks are of nearly equal size.
+int64_t chunk_rows(int64_t rows, int64_t vocabulary, int64_t element_bytes) {
+  constexpr int64_t kCachedBytes = 16 << 20;
+  constexpr int64_t kEfficientRows = 512;
+  const int64_t row_bytes = std::max<int64_t>(1, vocabulary * element_bytes);
+  const int64_t at_most =
+      std::max<int64_t>(1, std::min(kLogitsBytes / row_bytes, std::max(kEfficientRows, kCachedBytes / row_bytes)));
+  const int64_t chunks = std::max<int64_t>(1, (rows + at_most - 1) / at_most);
+  return (rows + chunks - 1) / chunks;
+}
+
+// What cpu::cross_entropy_ does, for any device.
+void cross_entropy_(
+    const at::Tensor& logits,
+    const at::Tensor& labels,
+    const at::Tensor& losses,
+    bool gradient,
+    const at::Tensor& row_scale) {
+  if (cpu::supports(logits)) {
+    return cpu::cross_entropy_(logits, labels, losses, gradient, row_scale);
+  }
+  const at::Tensor label = labels.unsqueeze(1);
+  const at::Tensor log_p = at::log_softmax(logits, -1, losses.scalar_type());
+  losses.copy_(log_p.gather(1, label).squeeze(1).neg());
+  if (gradient) {
+    at::Tensor p = log_p.exp();
+    p.scatter_(1, label, p.gather(1, label) - 1);
+    logits.copy_(row_scale.defined() ? p * row_scale.unsqueeze(1) : p);
+  }
+}
+
+struct Gradients {
+  at::Tensor hidden;  // (rows that count, H)
+  at::Tensor weight;  // (V, H)
+};
+
+struct Result {
+  at::Tensor losses;  // (rows that count)
+  Gradients unit;     // for a gradient of row_scale, or 1, at each
+};
+
+Result over_chunks(const Rows& rows, const at::Tensor& weight, cpu::Wanted wanted, const at::Tensor& row_scale = {}) {
+  const int64_t count = rows.hidden.size(0);
+  const auto type = cpu::wide_type(rows.hidden.scalar_type());
+  Result result{.losses = at::empty({count}, rows.hidden.options().dtype(type)), .unit = {}};
+  if (wanted.x) {
+    result.unit.hidden = at::empty_like(rows.hidden);
+  }
+  if (wanted.weight) {
+    result.unit.weight = count > 0 ? at::empty_like(weight) : at::zeros_like(weight);
+  }
+  const int64_t chunk = chunk_rows(count, weight.size(0), weight.element_size());
+  const at::Tensor buffer = at::empty({chunk, weight.size(0)}, weight.options());
+  for (int64_t first = 0; first < count; first += chunk) {
+    const int64_t size = std::min(chunk, count - first);
+    at::Tensor logits = buffer.narrow(0, 0, size);
+    const at::Tensor hidden = rows.hidden.narrow(0, first, size);
+    at::mm_out(logits, hidden, weight.t());
+    cross_entropy_(
+        logits, rows.labels.narrow(0, first, size), result.losses.narrow(0, first, size), wanted.x || wanted.weight,
+        row_scale.defined() ? row_scale.narrow(0, first, size) : row_scale);
+    if (wanted.x) {
+      at::Tensor dhidden = result.unit.hidden.narrow(0, first, size);
+      at::mm_out(dhidden, logits, weight);
+    }
+    if (wanted.weight && first == 0) {
+      at::mm_out(result.unit.weight, logits.t(), hidden);
+    } else if (wanted.weight) {
+      result.unit.weight.addmm_(logits.t(), hidden);
+    }
+  }
+  return result;
+}
+
+// Puts rows that count back among all, the others zero.
+at::Tensor spread(const at::Tensor& rows, const at::Tensor& index, int64_t count) {
+  if (!index.defined()) {
+    return rows;
+  }
+  auto sizes = rows.sizes().vec();
+  sizes[0] = count;
+  return at::zeros(sizes, rows.options()).index_copy_(0, index, rows);
+}
+
+struct LinearCrossEntropyFunction : torch::autograd::Function<LinearCrossEntropyFunction> {
+  static at::Tensor forward(
+      AutogradContext* ctx,
+      const at::Tensor& hidden,
+      const at::Tensor& weight,
+      const at::Tensor& labels,
+      int64_t ignore_index,
+      bool hidden_wanted,
+      bool weight_wanted) {
+    const Rows rows = rows_that_count(hidden, labels, ignore_index);
+    const Result result = over_chunks(rows, weight, {.x = hidden_wanted, .weight = weight_wanted});
+    ctx->save_for_backward({hidden, weight, labels});
+    ctx->saved_data["ignore_index"] = ignore_index;
+    ctx->saved_data["unit_hidden"] = result.unit.hidden;
+    ctx->saved_data["unit_weight"] = result.unit.weight;
+    return spread(result.losses, rows.index, labels.size(0));
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    refuse_double_backward("linear_cross_entropy");
+    const auto saved = ctx->get_saved_variables();
+    const cpu::Wanted wanted{.x = ctx->needs_input_grad(0), .weight = ctx->needs_input_grad(1)};
+    const Rows rows = rows_that_count(saved[0], saved[2], ctx->saved_data["ignore_index"].toInt());
+    const at::Tensor row_scale =
+        (rows.index.defined() ? grads[0].index_select(0, rows.index) : grads[0]).contiguous();
+    Gradients gradients = scaled(take(ctx, "unit_hidden"), take(ctx, "unit_weight"), row_scale);
+    const cpu::Wanted missing{
+        .x = wanted.x && !gradients.hidden.defined(), .weight = wanted.weight && !gradients.weight.defined()};
+    if (missing.x || missing.weight) {
+      const Gradients exact = over_chunks(rows, saved[1], missing, row_scale).unit;
+      gradients.hidden = missing.x ? exact.hidden : gradients.hidden;
+      gradients.weight = missing.weight ? exact.weight : gradients.weight;
+    }
+    if (gradients.hidden.defined()) {
+      gradients.hidden = spread(gradients.hidden, rows.index, saved[2].size(0));
+    }
+    return {gradients.hidden, gradients.weight, {}, {}, {}, {}};
+  }
+
+ private:
+  // Moves a gradient out of the context, so that it can be scaled in place: a second backward pass (retain_graph) finds
+  // none and computes again.
+  static at::Tensor take(AutogradContext* ctx, const char* name) {
+    at::Tensor tensor = ctx->saved_data[name].toTensor();
+    ctx->saved_data[name] = at::Tensor();
+    return tensor;
+  }
+
+  // Unit gradients times the incoming ones. The weight's stays undefined if the rows' factors differ.
+  static Gradients scaled(at::Tensor hidden, at::Tensor weight, const at::Tensor& row_scale) {
+    if (row_scale.numel() == 0) {
+      return {hidden, weight};
+    }
+    const bool uniform = row_scale.eq(row_scale[0]).all().item<bool>();
+    if (uniform) {
+      const auto factor = row_scale[0].item<double>();
+      scale_({hidden, weight}, factor);
+      return {hidden, weight};
+    }
+    if (hidden.defined()) {
+      hidden.mul_(row_scale.unsqueeze(1));
+    }
+    return {hidden, {}};
+  }
+};
+}  // namespace
+
+at::Tensor linear_cross_entropy(
+    const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels, int64_t ignore_index) {
+  require(
+      hidden.dim() == 2 && weight.dim() == 2 && hidden.size(1) == weight.size(1) && labels.dim() == 1 &&
+          labels.size(0) == hidden.size(0),
+      "linear_cross_entropy: expected hidden (N, H), weight (V, H) and labels (N), found {}, {} and {}",
+      shape_of(hidden), shape_of(weight), shape_of(labels));
+  require(
+      hidden.scalar_type() == weight.scalar_type() && hidden.is_floating_point() && labels.scalar_type() == at::kLong,
+      "linear_cross_entropy: expected hidden and weight of one floating type and int64 labels, found {}, {} and {}",
+      c10::toString(hidden.scalar_type()), c10::toString(weight.scalar_type()), c10::toString(labels.scalar_type()));
+  if (hidden.is_meta()) {
+    return reference::linear_cross_entropy(hidden, weight, labels, ignore_index);
+  }
+  check_labels(labels, weight.size(0), ignore_index);
+  const at::Tensor h = hidden.contiguous();
+  const at::Tensor w = weight.contiguous();
+  const at::Tensor l = labels.contiguous();
+  if (will_differentiate(hidden, weight)) {
+    return LinearCrossEntropyFunction::apply(h, w, l, ignore_index, hidden.requires_grad(), weight.requires_grad());
+  }
+  const Rows rows = rows_that_count(h, l, ignore_index);
+  return spread(over_chunks(rows, w, {.x = false, .weight = false}).losses, rows.index, labels.size(0));
+}
+
+}  // namespace lehr::ops

@@ -1,0 +1,102 @@
+// The joint norm and scaling of many tensors. Elements are cut into pieces across all tensors, so that a few large and
+// many small ones keep all threads busy alike.
+#include "lehr/ops/norm.h"
+
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/scalar_tensor.h>
+
+#include <cmath>
+
+#include "lehr/base/parallel.h"
+#include "lehr/ops/cpu.h"
+
+namespace lehr::ops {
+
+namespace {
+constexpr int64_t kPiece = 1 << 16;
+
+// Elements [first, first + count) of a tensor's memory.
+struct Piece {
+  const at::Tensor* tensor;
+  int64_t first;
+  int64_t count;
+};
+
+bool has_kernel(const at::Tensor& tensor) { return cpu::supports(tensor) && tensor.is_non_overlapping_and_dense(); }
+
+std::vector<Piece> pieces_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<Piece> pieces;
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.defined() && has_kernel(tensor)) {
+      for (int64_t first = 0; first < tensor.numel(); first += kPiece) {
+        pieces.push_back({&tensor, first, std::min(kPiece, tensor.numel() - first)});
+      }
+    }
+  }
+  return pieces;
+}
+}  // namespace
+
+at::Tensor global_norm(const std::vector<at::Tensor>& tensors) {
+  const at::NoGradGuard no_grad;
+  const std::vector<Piece> pieces = pieces_of(tensors);
+  const Arch arch = current_arch();
+  std::vector<double> sums(pieces.size());
+  parallel_for(0, static_cast<int64_t>(pieces.size()), 1, [&](int64_t first, int64_t last) {
+    for (auto i = static_cast<size_t>(first); i < static_cast<size_t>(last); ++i) {
+      const Piece& piece = pieces[i];
+      cpu::with_element_type(piece.tensor->scalar_type(), [&](auto element) {
+        using T = decltype(element);
+        sums[i] = kernels<T>(arch).sum_of_squares(cpu::elements<T>(*piece.tensor) + piece.first, piece.count);
+      });
+    }
+  });
+  double sum = 0;
+  for (const double part : sums) {
+    sum += part;
+  }
+  at::Tensor total;
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.defined() && !has_kernel(tensor)) {
+      const at::Tensor square = at::linalg_vector_norm(tensor, 2, {}, false, at::kDouble).square();
+      total = total.defined() ? total + square.to(total.device()) : square;
+    }
+  }
+  const at::Tensor norm = total.defined() ? (total + sum).sqrt() : at::scalar_tensor(std::sqrt(sum), at::kDouble);
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.defined()) {
+      return norm.to(tensor.device());
+    }
+  }
+  return norm;
+}
+
+void scale_(const std::vector<at::Tensor>& tensors, double factor) {
+  if (factor == 1) {
+    return;
+  }
+  const at::NoGradGuard no_grad;
+  const std::vector<Piece> pieces = pieces_of(tensors);
+  const Arch arch = current_arch();
+  parallel_for(0, static_cast<int64_t>(pieces.size()), 1, [&](int64_t first, int64_t last) {
+    for (auto i = static_cast<size_t>(first); i < static_cast<size_t>(last); ++i) {
+      const Piece& piece = pieces[i];
+      cpu::with_element_type(piece.tensor->scalar_type(), [&](auto element) {
+        using T = decltype(element);
+        kernels<T>(arch).scale(cpu::elements<T>(*piece.tensor) + piece.first, factor, piece.count);
+      });
+    }
+  });
+  for (const at::Tensor& tensor : tensors) {
+    if (!tensor.defined()) {
+      continue;
+    }
+    if (has_kernel(tensor)) {
+      tensor.unsafeGetTensorImpl()->bump_version();
+    } else {
+      tensor.mul_(factor);
+    }
+  }
+}
+
+}  // namespace lehr::ops

@@ -1,0 +1,50 @@
+// RMS normalization: checks, dispatch and the autograd function.
+#include "lehr/ops/rms_norm.h"
+
+#include "lehr/ops/autograd.h"
+#include "lehr/ops/cpu.h"
+#include "lehr/ops/reference.h"
+
+namespace lehr::ops {
+
+namespace {
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+struct RmsNormFunction : torch::autograd::Function<RmsNormFunction> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight, double eps) {
+    auto [y, inverse_rms] = cpu::rms_norm_forward(x, weight, eps, true);
+    ctx->save_for_backward({x, weight, inverse_rms});
+    return y;
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    refuse_double_backward("rms_norm");
+    const auto saved = ctx->get_saved_variables();
+    auto [dx, dweight] = cpu::rms_norm_backward(
+        grads[0].contiguous(), saved[0], saved[1], saved[2],
+        {.x = ctx->needs_input_grad(0), .weight = ctx->needs_input_grad(1)});
+    return {dx, dweight, {}};
+  }
+};
+}  // namespace
+
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
+  require(
+      weight.dim() == 1 && x.dim() > 0 && x.size(-1) == weight.size(0),
+      "rms_norm: expected a weight of the input's last dimension, found input {} and weight {}", shape_of(x),
+      shape_of(weight));
+  require(
+      x.scalar_type() == weight.scalar_type() && x.is_floating_point(),
+      "rms_norm: expected one floating type for input and weight, found {} and {}", c10::toString(x.scalar_type()),
+      c10::toString(weight.scalar_type()));
+  if (!cpu::supports(x)) {
+    return reference::rms_norm(x, weight, eps);
+  }
+  if (will_differentiate(x, weight)) {
+    return RmsNormFunction::apply(x.contiguous(), weight.contiguous(), eps);
+  }
+  return std::get<0>(cpu::rms_norm_forward(x.contiguous(), weight.contiguous(), eps, false));
+}
+
+}  // namespace lehr::ops

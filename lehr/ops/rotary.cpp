@@ -1,0 +1,115 @@
+// Rotary embedding, alone and behind QK-norm: checks, dispatch and the autograd functions.
+#include "lehr/ops/rotary.h"
+
+#include "lehr/ops/autograd.h"
+#include "lehr/ops/cpu.h"
+#include "lehr/ops/qk_norm_rotary.h"
+#include "lehr/ops/reference.h"
+#include "lehr/ops/rms_norm.h"
+
+namespace lehr::ops {
+
+namespace {
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// One of q and k: x is (B, T, H, D). Two functions instead of one for both, so that a frozen k costs nothing.
+struct RotaryFunction : torch::autograd::Function<RotaryFunction> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const cpu::Angles& angles) {
+    ctx->save_for_backward({angles.cos, angles.sin});
+    ctx->saved_data["interleaved"] = angles.interleaved;
+    return cpu::rotary(x, angles, false);
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    refuse_double_backward("apply_rotary");
+    const auto saved = ctx->get_saved_variables();
+    const cpu::Angles angles{saved[0], saved[1], ctx->saved_data["interleaved"].toBool()};
+    return {cpu::rotary(grads[0].contiguous(), angles, true), {}};
+  }
+};
+
+struct NormRotaryFunction : torch::autograd::Function<NormRotaryFunction> {
+  static at::Tensor forward(
+      AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight, double eps, const cpu::Angles& angles) {
+    auto [y, inverse_rms] = cpu::norm_rotary_forward(x, weight, eps, angles, true);
+    ctx->save_for_backward({x, weight, inverse_rms, angles.cos, angles.sin});
+    ctx->saved_data["interleaved"] = angles.interleaved;
+    return y;
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    refuse_double_backward("qk_norm_rotary");
+    const auto saved = ctx->get_saved_variables();
+    const cpu::Angles angles{saved[3], saved[4], ctx->saved_data["interleaved"].toBool()};
+    auto [dx, dweight] = cpu::norm_rotary_backward(
+        grads[0].contiguous(), saved[0], saved[1], saved[2], angles,
+        {.x = ctx->needs_input_grad(0), .weight = ctx->needs_input_grad(1)});
+    return {dx, dweight, {}, {}};
+  }
+};
+
+void check(const char* name, const at::Tensor& q, const at::Tensor& k, const at::Tensor& cos, const at::Tensor& sin) {
+  require(
+      q.dim() == 4 && k.dim() == 4 && q.size(0) == k.size(0) && q.size(1) == k.size(1) && q.size(3) == k.size(3),
+      "{}: expected q (B, T, Hq, D) and k (B, T, Hkv, D), found {} and {}", name, shape_of(q), shape_of(k));
+  require(
+      q.scalar_type() == k.scalar_type() && q.is_floating_point(),
+      "{}: expected q and k of one floating type, found {} and {}", name, c10::toString(q.scalar_type()),
+      c10::toString(k.scalar_type()));
+  const int64_t rotated = cos.dim() > 0 ? cos.size(-1) : 0;
+  const bool shape_fits = (cos.dim() == 2 || (cos.dim() == 3 && (cos.size(0) == 1 || cos.size(0) == q.size(0)))) &&
+      cos.size(-2) == q.size(1) && rotated % 2 == 0 && rotated <= q.size(3);
+  require(
+      shape_fits && cos.sizes() == sin.sizes(),
+      "{}: expected cos and sin (B, T, R), (1, T, R) or (T, R) with even R <= D for q {}, found {} and {}", name,
+      shape_of(q), shape_of(cos), shape_of(sin));
+}
+
+at::Tensor rotate(const at::Tensor& x, const cpu::Angles& angles) {
+  return will_differentiate(x) ? RotaryFunction::apply(x.contiguous(), angles)
+                               : cpu::rotary(x.contiguous(), angles, false);
+}
+
+at::Tensor norm_rotate(const at::Tensor& x, const at::Tensor& weight, double eps, const cpu::Angles& angles) {
+  if (will_differentiate(x, weight)) {
+    return NormRotaryFunction::apply(x.contiguous(), weight.contiguous(), eps, angles);
+  }
+  return std::get<0>(cpu::norm_rotary_forward(x.contiguous(), weight.contiguous(), eps, angles, false));
+}
+}  // namespace
+
+std::tuple<at::Tensor, at::Tensor> apply_rotary(
+    const at::Tensor& q, const at::Tensor& k, const at::Tensor& cos, const at::Tensor& sin, RotaryStyle style) {
+  check("apply_rotary", q, k, cos, sin);
+  if (!cpu::supports(q)) {
+    return reference::apply_rotary(q, k, cos, sin, style);
+  }
+  const cpu::Angles angles = cpu::angles_for(cos, sin, q.scalar_type(), style);
+  return {rotate(q, angles), rotate(k, angles)};
+}
+
+std::tuple<at::Tensor, at::Tensor> qk_norm_rotary(
+    const at::Tensor& q,
+    const at::Tensor& k,
+    const at::Tensor& q_weight,
+    const at::Tensor& k_weight,
+    double eps,
+    const at::Tensor& cos,
+    const at::Tensor& sin,
+    RotaryStyle style) {
+  check("qk_norm_rotary", q, k, cos, sin);
+  require(
+      q_weight.dim() == 1 && k_weight.dim() == 1 && q_weight.size(0) == q.size(3) && k_weight.size(0) == k.size(3) &&
+          q_weight.scalar_type() == q.scalar_type() && k_weight.scalar_type() == k.scalar_type(),
+      "qk_norm_rotary: expected weights of {} {} elements, found {} {} and {} {}", q.size(3),
+      c10::toString(q.scalar_type()), c10::toString(q_weight.scalar_type()), shape_of(q_weight),
+      c10::toString(k_weight.scalar_type()), shape_of(k_weight));
+  if (!cpu::supports(q) || q.size(3) > kMaxFusedHeadSize) {
+    return apply_rotary(rms_norm(q, q_weight, eps), rms_norm(k, k_weight, eps), cos, sin, style);
+  }
+  const cpu::Angles angles = cpu::angles_for(cos, sin, q.scalar_type(), style);
+  return {norm_rotate(q, q_weight, eps, angles), norm_rotate(k, k_weight, eps, angles)};
+}
+
+}  // namespace lehr::ops

@@ -1,0 +1,143 @@
+// The language-model loss against its definition with all logits.
+#include "lehr/ops/linear_cross_entropy.h"
+
+#include <gmock/gmock.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "lehr/ops/reference.h"
+#include "test/ops/against_reference.h"
+
+namespace lehr::ops::test {
+namespace {
+
+Operator fast(const at::Tensor& labels) {
+  return [labels](const Tensors& in) -> Tensors { return {linear_cross_entropy(in[0], in[1], labels)}; };
+}
+Operator definition(const at::Tensor& labels) {
+  return [labels](const Tensors& in) -> Tensors { return {reference::linear_cross_entropy(in[0], in[1], labels, -100)}; };
+}
+
+at::Tensor random_labels(int64_t rows, int64_t vocabulary, double ignored) {
+  const at::Tensor labels = at::randint(vocabulary, {rows}, at::kLong);
+  return labels.masked_fill(at::rand({rows}) < ignored, -100);
+}
+
+Tensors inputs(int64_t rows, int64_t hidden, int64_t vocabulary, at::ScalarType type) {
+  return {random_tensor({rows, hidden}, type), random_tensor({vocabulary, hidden}, type, 0.3)};
+}
+
+// In bfloat16 the operator's logits are rounded where the definition's, computed in float64, are not.
+void expect_close(const at::Tensor& labels, const Tensors& in, const std::string& what, std::vector<bool> frozen = {}) {
+  if (in[0].scalar_type() != at::kBFloat16) {
+    expect_equal_to_definition(what, fast(labels), definition(labels), in, std::move(frozen), 4);
+    return;
+  }
+  frozen.resize(2);
+  const at::Tensor incoming = at::randn({in[0].size(0)}, at::kDouble);
+  const Outcome actual = run(fast(labels), in, frozen, {incoming});
+  const Outcome expected = run(definition(labels), {in[0].to(at::kDouble), in[1].to(at::kDouble)}, frozen, {incoming});
+  EXPECT_LE(worst_error(actual.values[0], expected.values[0]), 0.02) << what;
+  for (size_t i = 0; i < 2; ++i) {
+    if (!frozen[i]) {
+      EXPECT_LE(worst_error(actual.gradients[i], expected.gradients[i]), 0.03) << what << ", gradient " << i;
+    }
+  }
+}
+
+TEST(LinearCrossEntropy, EqualsItsDefinitionWithUnevenGradients) {
+  everywhere([](at::ScalarType type, const std::string& where) {
+    for (const auto& [rows, hidden, vocabulary] : {std::tuple{1, 1, 1}, {7, 17, 127}, {130, 32, 4099}}) {
+      for (const double ignored : {0.0, 0.4}) {
+        expect_close(random_labels(rows, vocabulary, ignored), inputs(rows, hidden, vocabulary, type), where);
+      }
+    }
+  });
+}
+
+TEST(LinearCrossEntropy, EqualsItsDefinitionOverManyChunks) {
+  // 1,100 rows of 8,300 logits: three chunks in float32, five in float64, two in bfloat16. The products sum 8,300 float32
+  // terms in one go, which costs more than the usual tolerance.
+  for (const at::ScalarType type : all_types()) {
+    const Tensors in = inputs(1100, 8, 8300, type);
+    const at::Tensor labels = random_labels(1100, 8300, 0.1);
+    expect_close(labels, in, c10::toString(type));
+    for (const bool mean : {false, true}) {
+      const auto loss = [&](const Operator& op) -> Operator {
+        return [op, mean](const Tensors& x) -> Tensors {
+          const at::Tensor losses = op(x)[0];
+          return {mean ? losses.sum() / 941 : losses.sum()};
+        };
+      };
+      if (type != at::kBFloat16) {
+        expect_equal_to_definition("uniform", loss(fast(labels)), loss(definition(labels)), in, {}, 4);
+      }
+    }
+  }
+}
+
+TEST(LinearCrossEntropy, ComputesOnlyTheGradientsThatAreWanted) {
+  for (const double ignored : {0.0, 0.5}) {
+    const at::Tensor labels = random_labels(21, 50, ignored);
+    const Tensors in = inputs(21, 12, 50, at::kDouble);
+    expect_close(labels, in, "frozen hidden", {true, false});
+    expect_close(labels, in, "frozen weight", {false, true});
+    expect_close(labels, in, "all frozen", {true, true});
+  }
+}
+
+TEST(LinearCrossEntropy, IsZeroWithZeroGradientsWhereEveryLabelIsIgnored) {
+  at::Tensor hidden = random_tensor({5, 4}, at::kFloat).set_requires_grad(true);
+  at::Tensor weight = random_tensor({9, 4}, at::kFloat).set_requires_grad(true);
+  const at::Tensor losses = linear_cross_entropy(hidden, weight, at::full({5}, -100, at::kLong));
+  EXPECT_TRUE(at::equal(losses, at::zeros({5})));
+  losses.sum().backward();
+  EXPECT_TRUE(at::equal(hidden.grad(), at::zeros({5, 4})));
+  EXPECT_TRUE(at::equal(weight.grad(), at::zeros({9, 4})));
+}
+
+TEST(LinearCrossEntropy, TakesNoRowsAndAnotherIgnoreIndex) {
+  const at::Tensor weight = random_tensor({9, 4}, at::kFloat);
+  EXPECT_EQ(linear_cross_entropy(at::ones({0, 4}), weight, at::empty({0}, at::kLong)).numel(), 0);
+  const at::Tensor hidden = random_tensor({3, 4}, at::kFloat);
+  const at::Tensor labels = at::tensor({3, 8, 3}, at::kLong);
+  const at::Tensor losses = linear_cross_entropy(hidden, weight, labels, 3);
+  EXPECT_EQ(losses[0].item<float>(), 0);
+  EXPECT_GT(losses[1].item<float>(), 0);
+}
+
+TEST(LinearCrossEntropy, GivesTheSameGradientsASecondTime) {
+  const Tensors in = inputs(11, 6, 40, at::kDouble);
+  at::Tensor hidden = in[0].detach().set_requires_grad(true);
+  at::Tensor weight = in[1].detach().set_requires_grad(true);
+  const at::Tensor loss = linear_cross_entropy(hidden, weight, random_labels(11, 40, 0.2)).sum() * 0.37;
+  const auto first = torch::autograd::grad({loss}, {hidden, weight}, {}, true);
+  const auto kept = first[1].clone();
+  const auto second = torch::autograd::grad({loss}, {hidden, weight});
+  EXPECT_TRUE(at::equal(first[1], kept)) << "the first result was changed by the second pass";
+  EXPECT_LE(worst_error(second[0], first[0]), 1e-13);
+  EXPECT_LE(worst_error(second[1], first[1]), 1e-13);
+}
+
+TEST(LinearCrossEntropy, StaysFiniteForExtremeLogits) {
+  everywhere([](at::ScalarType type, const std::string& where) {
+    at::Tensor hidden = at::full({2, 1}, 1000.0, type).set_requires_grad(true);
+    const at::Tensor weight = at::tensor({-1.0, 0.0, 1.0}).to(type).view({3, 1});
+    const at::Tensor losses = linear_cross_entropy(hidden, weight, at::tensor({2, 0}, at::kLong));
+    EXPECT_EQ(losses[0].item<double>(), 0) << where;
+    EXPECT_EQ(losses[1].item<double>(), 2000) << where;
+    losses.sum().backward();
+    EXPECT_EQ(hidden.grad()[0].item<double>(), 0) << where;
+    EXPECT_EQ(hidden.grad()[1].item<double>(), 2) << where;
+  });
+}
+
+TEST(LinearCrossEntropy, NamesALabelOutOfRange) {
+  const auto message = [](int64_t label) {
+    return error_of([=] { linear_cross_entropy(at::ones({2, 4}), at::ones({9, 4}), at::tensor({1L, label}, at::kLong)); });
+  };
+  EXPECT_THAT(message(9), testing::HasSubstr("labels[1]: expected 0 to 8 or -100 (ignored), found 9"));
+  EXPECT_THAT(message(-1), testing::HasSubstr("found -1"));
+}
+
+}  // namespace
+}  // namespace lehr::ops::test

@@ -1,0 +1,91 @@
+// RMS normalization against its definition.
+#include "lehr/ops/rms_norm.h"
+
+#include <gmock/gmock.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "lehr/ops/reference.h"
+#include "test/ops/against_reference.h"
+
+namespace lehr::ops::test {
+namespace {
+
+// Large, so that the gradient of very short rows is not all cancellation.
+constexpr double kEps = 0.3;
+const Operator kFast = [](const Tensors& in) -> Tensors { return {rms_norm(in[0], in[1], kEps)}; };
+const Operator kDefinition = [](const Tensors& in) -> Tensors { return {reference::rms_norm(in[0], in[1], kEps)}; };
+
+TEST(RmsNorm, NormalizesEachRowToUnitMeanSquare) {
+  const at::Tensor x = random_tensor({5, 64}, at::kDouble, 30);
+  const at::Tensor y = rms_norm(x, at::ones({64}, at::kDouble), 0);
+  // Rounding of 64 float64 squares.
+  EXPECT_LE(worst_error(y.square().mean(-1), at::ones({5}, at::kDouble)), 1e-14);
+}
+
+TEST(RmsNorm, EqualsItsDefinitionForAllSizesAndTypes) {
+  everywhere([](at::ScalarType type, const std::string& where) {
+    for (const int64_t size : {1, 7, 17, 64, 127, 1024, 4099}) {
+      for (const int64_t rows : {1, 3, 130}) {
+        const Tensors inputs = {random_tensor({rows, size}, type), random_tensor({size}, type)};
+        expect_equal_to_definition(
+            where + " " + std::to_string(rows) + "x" + std::to_string(size), kFast, kDefinition, inputs);
+      }
+    }
+  });
+}
+
+TEST(RmsNorm, RoundsInBfloat16WhereHuggingFaceDoes) {
+  const at::Tensor x = random_tensor({200, 128}, at::kBFloat16);
+  const at::Tensor weight = random_tensor({128}, at::kBFloat16);
+  const at::Tensor fast = rms_norm(x, weight, kEps);
+  const at::Tensor definition = reference::rms_norm(x, weight, kEps);
+  // Sums in another order may move a value across a rounding border, which is rare.
+  EXPECT_LE((fast != definition).to(at::kDouble).mean().item<double>(), 1e-3);
+}
+
+TEST(RmsNorm, LeavesFrozenInputsWithoutGradient) {
+  const Tensors inputs = {random_tensor({9, 33}, at::kFloat), random_tensor({33}, at::kFloat)};
+  expect_equal_to_definition("frozen input", kFast, kDefinition, inputs, {true, false});
+  expect_equal_to_definition("frozen weight", kFast, kDefinition, inputs, {false, true});
+  expect_equal_to_definition("all frozen", kFast, kDefinition, inputs, {true, true});
+}
+
+TEST(RmsNorm, TakesStridedInputs) {
+  const Tensors inputs = {random_tensor({4, 33, 5}, at::kFloat).transpose(1, 2), random_tensor({66}, at::kFloat).slice(0, 0, 66, 2)};
+  expect_equal_to_definition("strided", kFast, kDefinition, inputs);
+}
+
+TEST(RmsNorm, TakesNoRows) {
+  expect_equal_to_definition(
+      "no rows", kFast, kDefinition, {random_tensor({0, 33}, at::kFloat), random_tensor({33}, at::kFloat)});
+}
+
+TEST(RmsNorm, GivesTheSameWeightGradientForAnyNumberOfThreads) {
+  const at::Tensor x = random_tensor({1000, 96}, at::kFloat);
+  const at::Tensor incoming = random_tensor({1000, 96}, at::kFloat);
+  const auto gradient = [&] {
+    at::Tensor weight = at::ones({96}, at::kFloat).set_requires_grad(true);
+    rms_norm(x, weight, kEps).backward(incoming);
+    return weight.grad();
+  };
+  const int threads = at::get_num_threads();
+  const at::Tensor many = gradient();
+  at::set_num_threads(1);
+  const at::Tensor one = gradient();
+  at::set_num_threads(threads);
+  EXPECT_TRUE(at::equal(one, many));
+}
+
+TEST(RmsNorm, RefusesWhatDoesNotFit) {
+  const at::Tensor x = at::ones({2, 8});
+  EXPECT_THAT(error_of([&] { rms_norm(x, at::ones({7}), kEps); }), testing::HasSubstr("found input 2x8 and weight 7"));
+  EXPECT_THAT(
+      error_of([&] { rms_norm(x, at::ones({8}, at::kDouble), kEps); }), testing::HasSubstr("found Float and Double"));
+  at::Tensor leaf = at::ones({2, 8}).set_requires_grad(true);
+  const at::Tensor sum = rms_norm(leaf, at::ones({8}), kEps).sum();
+  EXPECT_THAT(
+      error_of([&] { torch::autograd::grad({sum}, {leaf}, {}, true, true); }), testing::HasSubstr("differentiated again"));
+}
+
+}  // namespace
+}  // namespace lehr::ops::test
