@@ -142,10 +142,12 @@ std::string axes(const PlotOptions& options, const AxisScale& to_x, const AxisSc
   std::string svg;
   // Half pixels keep lines of one pixel sharp.
   const auto sharp = [](double value) { return std::floor(value) + 0.5; };
-  // On a log axis each label stands for itself; on a linear one all share the precision of their distance.
+  // On a log axis each label stands for itself; on a linear one all share their unit and precision.
   const auto label = [](const std::vector<double>& ticks, size_t i, bool logarithmic) {
-    const double step = logarithmic || ticks.size() < 2 ? std::abs(ticks[i]) : ticks[1] - ticks[0];
-    return tick_label(ticks[i], step > 0 ? step : 1);
+    if (logarithmic || ticks.size() < 2) {
+      return tick_label(ticks[i], std::abs(ticks[i]), std::abs(ticks[i]));
+    }
+    return tick_label(ticks[i], ticks[1] - ticks[0], std::max(std::abs(ticks.front()), std::abs(ticks.back())));
   };
   const auto y_ticks = to_y.ticks(6);
   for (size_t i = 0; i < y_ticks.size(); ++i) {

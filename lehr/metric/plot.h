@@ -8,16 +8,17 @@ namespace lehr {
 
 /// One line of a plot.
 struct PlotSeries {
-  std::string name;
-  std::vector<double> x;  ///< Growing.
-  std::vector<double> y;  ///< As many. Values that cannot be drawn (not finite; not above 0 on a log axis) leave a gap.
+  std::string name = {};
+  std::vector<double> x = {};  ///< Growing.
+  std::vector<double> y =
+      {};  ///< As many. Values that cannot be drawn (not finite; not above 0 on a log axis) leave a gap.
   /// Draw the raw values faintly and an exponential average over about this many points on top. 0: the raw line only.
   double smoothing = 0;
   bool markers = false;  ///< A dot on every point, for series with few of them.
 };
 
 struct PlotOptions {
-  std::string title;
+  std::string title = {};
   std::string x_label = "step";
   std::string y_label = "loss";
   double width = 840;
@@ -32,15 +33,15 @@ std::string line_plot_svg(const std::vector<PlotSeries>& series, const PlotOptio
 
 /// Numbers on a grid: attention weights, expert loads, replacement scores.
 struct HeatMap {
-  std::string title;
-  std::string x_label;
-  std::string y_label;
-  std::vector<std::string> row_names;     ///< May be empty.
-  std::vector<std::string> column_names;  ///< May be empty.
+  std::string title = {};
+  std::string x_label = {};
+  std::string y_label = {};
+  std::vector<std::string> row_names = {};     ///< May be empty.
+  std::vector<std::string> column_names = {};  ///< May be empty.
   size_t rows = 0;
   size_t columns = 0;
-  std::vector<double> values;  ///< Row after row. Not finite: an empty cell.
-  bool show_values = false;    ///< Write the number into each cell.
+  std::vector<double> values = {};  ///< Row after row. Not finite: an empty cell.
+  bool show_values = false;         ///< Write the number into each cell.
 };
 
 /// A whole SVG file with a colour bar. Throws a usage error when the sizes do not fit together.

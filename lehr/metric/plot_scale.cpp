@@ -76,19 +76,22 @@ double tick_step(double range, int count) {
   return 10 * power;
 }
 
-std::string tick_label(double value, double step) {
+std::string tick_label(double value, double step, double largest) {
+  if (value == 0) {
+    return "0";
+  }
   struct Unit {
     double size;
     const char* name;
   };
   for (const Unit unit : {Unit{1e12, "T"}, {1e9, "G"}, {1e6, "M"}, {1e4, "k"}}) {
     const double size = unit.size == 1e4 ? 1e3 : unit.size;
-    if (std::max(std::abs(value), step) >= unit.size) {
+    if (largest >= unit.size) {
       const int decimals = std::max(0, static_cast<int>(std::ceil(-std::log10(step / size) - 1e-9)));
       return without_trailing_zeros(fmt::format("{:.{}f}", value / size, std::min(decimals, 6))) + unit.name;
     }
   }
-  if (value != 0 && std::abs(value) < 1e-4) {
+  if (std::abs(value) < 1e-4) {
     return fmt::format("{:.2g}", value);
   }
   const int decimals = std::max(0, static_cast<int>(std::ceil(-std::log10(step) - 1e-9)));

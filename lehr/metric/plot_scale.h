@@ -26,8 +26,9 @@ class AxisScale {
 /// The distance between ticks at round numbers, so that about `count` of them cover `range`.
 double tick_step(double range, int count);
 
-/// `value` as short as its neighbours at a distance of `step` allow: "0.25", "1,500", "20k", "1.5M".
-std::string tick_label(double value, double step);
+/// `value` as short as its neighbours at a distance of `step` allow: "0.25", "1,500", "20k", "1.5M". `largest` is the
+/// largest value on the axis, which decides on the unit, so that all of an axis have the same.
+std::string tick_label(double value, double step, double largest);
 
 /// `value` with `digits` significant digits and no needless zeros.
 std::string short_number(double value, int digits = 4);

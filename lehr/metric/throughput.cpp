@@ -2,7 +2,7 @@
 #include "lehr/metric/throughput.h"
 
 #include <ATen/ops/matmul.h>
-#include <ATen/ops/randn.h>
+#include <ATen/ops/ones.h>
 
 #include <algorithm>
 #include <chrono>
@@ -71,7 +71,7 @@ double model_flops_utilization(double flops_per_token, double tokens_per_second,
 }
 
 double measure_peak_flops(at::Device device, at::ScalarType dtype, double seconds) {
-  constexpr int64_t kSmallest = 256;
+  constexpr int64_t kSmallest = 512;
   constexpr int64_t kLargest = 8192;
   require(at::isFloatingType(dtype), "peak: expected a floating-point dtype, found {}", c10::toString(dtype));
   const at::NoGradGuard no_grad;

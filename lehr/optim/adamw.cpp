@@ -5,7 +5,8 @@
 #include <ATen/ops/_fused_adamw.h>
 #include <c10/util/StringUtil.h>
 
-#include <memory>
+#include <map>
+#include <optional>
 #include <tuple>
 
 #include "lehr/base/error.h"

@@ -15,16 +15,16 @@ namespace lehr {
 /// A parameter as the optimizer sees it for one step. The tensors may be other ones at every step, as when shards are
 /// freed and gathered; the name is what the state hangs on.
 struct NamedParameter {
-  std::string name;
-  at::Tensor value;  ///< Updated in place. Contiguous; float32, float64 or bfloat16.
-  at::Tensor grad;   ///< Same shape, dtype and device. Undefined: the parameter is left out of the step.
+  std::string name = {};
+  at::Tensor value = {};  ///< Updated in place. Contiguous; float32, float64 or bfloat16.
+  at::Tensor grad = {};   ///< Same shape, dtype and device. Undefined: the parameter is left out of the step.
 };
 
 /// What may differ from step to step.
 struct StepOptions {
   double lr_factor = 1.0;  ///< What the schedule multiplies every group's learning rate by.
   /// What gradients are divided by before use, as clip_divisor() gives it: one element, any device. Undefined: 1.
-  at::Tensor grad_divisor;
+  at::Tensor grad_divisor = {};
 };
 
 /// torch.optim.AdamW with fused=True: decoupled weight decay, bias correction by the number of steps that this

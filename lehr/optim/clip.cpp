@@ -4,7 +4,8 @@
 #include <ATen/ops/_foreach_norm.h>
 
 #include <cmath>
-#include <limits>
+#include <optional>
+#include <utility>
 
 #include "lehr/base/error.h"
 

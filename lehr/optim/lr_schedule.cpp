@@ -172,13 +172,17 @@ void LRSchedulerConfig::fields(FieldVisitor& v) {
   v.list("phases", phases, "A piecewise schedule instead of warm-up and decay: its phases in order.");
 }
 
-void LRSchedulerConfig::check(Problems& problems) const {
+void LRSchedulerConfig::check(Problems& all_problems) const {
+  Problems problems;
   check_phases(phases, problems);
   if (!phases.empty() && decay_ratio) {
     problems.add("lr_scheduler.decay_ratio", "has no meaning beside `phases`; remove one of the two");
   }
   if (total_steps && problems.empty()) {
     phases.empty() ? check_decay_fits(*this, *total_steps, problems) : check_phases_fit(phases, *total_steps, problems);
+  }
+  for (const auto& item : problems.items()) {
+    all_problems.add(item.key, item.message);
   }
 }
 

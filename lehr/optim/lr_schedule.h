@@ -35,8 +35,8 @@ enum class PhaseMode {
 /// One phase of a piecewise schedule: `[[lr_scheduler.phases]]`. It starts where the one before ended.
 struct SchedulePhaseConfig {
   PhaseMode mode = PhaseMode::rest;
-  std::optional<int64_t> steps;
-  std::optional<double> percentage;
+  std::optional<int64_t> steps = {};
+  std::optional<double> percentage = {};
   double target_multiplier = 1.0;
   PhaseCurve curve = PhaseCurve::linear;
   double power = 2.0;
@@ -47,12 +47,12 @@ struct SchedulePhaseConfig {
 /// The section `[lr_scheduler]`: warm-up, constant and decay, or, when `phases` has entries, these instead.
 struct LRSchedulerConfig {
   int64_t warmup_steps = 200;
-  std::optional<int64_t> total_steps;
-  std::optional<double> decay_ratio;
+  std::optional<int64_t> total_steps = {};
+  std::optional<double> decay_ratio = {};
   DecayType decay_type = DecayType::linear;
   double min_lr_factor = 0.0;
   double initial_multiplier = 0.0;
-  std::vector<SchedulePhaseConfig> phases;
+  std::vector<SchedulePhaseConfig> phases = {};
 
   void fields(FieldVisitor& v);
   /// What is wrong in itself, and, when `total_steps` is given, with it.

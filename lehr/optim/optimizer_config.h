@@ -12,13 +12,13 @@ namespace lehr {
 
 /// `[[optimizer.param_groups]]`: parameters whose name the pattern is found in. What is left out is the optimizer's.
 struct ParameterGroupConfig {
-  std::string pattern;
+  std::string pattern = {};
   double lr_multiplier = 1.0;
-  std::optional<double> lr;
-  std::optional<double> beta1;
-  std::optional<double> beta2;
-  std::optional<double> eps;
-  std::optional<double> weight_decay;
+  std::optional<double> lr = {};
+  std::optional<double> beta1 = {};
+  std::optional<double> beta2 = {};
+  std::optional<double> eps = {};
+  std::optional<double> weight_decay = {};
 
   void fields(FieldVisitor& v);
 };
@@ -32,7 +32,7 @@ struct OptimizerConfig {
   double beta2 = 0.95;
   double eps = 1e-8;
   double weight_decay = 0.1;
-  std::vector<ParameterGroupConfig> param_groups;
+  std::vector<ParameterGroupConfig> param_groups = {};
 
   void fields(FieldVisitor& v);
   void check(Problems& problems) const;

@@ -11,8 +11,8 @@ namespace lehr {
 
 /// The numbers of one group of parameters, with everything filled in.
 struct GroupSettings {
-  std::string pattern;  ///< Empty for the default group.
-  double lr = 0;        ///< Before the schedule's factor.
+  std::string pattern = {};  ///< Empty for the default group.
+  double lr = 0;             ///< Before the schedule's factor.
   double beta1 = 0;
   double beta2 = 0;
   double eps = 0;

@@ -54,15 +54,15 @@ TEST(AxisScale, MapsItsEndsToItsPixels) {
 }
 
 TEST(TickLabel, IsAsShortAsTheDistanceAllows) {
-  EXPECT_EQ(tick_label(0.25, 0.05), "0.25");
-  EXPECT_EQ(tick_label(0.5, 0.1), "0.5");
-  EXPECT_EQ(tick_label(3, 1), "3");
-  EXPECT_EQ(tick_label(-0.0, 1), "0");
-  EXPECT_EQ(tick_label(1500, 500), "1,500");
-  EXPECT_EQ(tick_label(20000, 5000), "20k");
-  EXPECT_EQ(tick_label(12500, 500), "12.5k");
-  EXPECT_EQ(tick_label(1.5e6, 5e5), "1.5M");
-  EXPECT_EQ(tick_label(1e-5, 1e-5), "1e-05");
+  EXPECT_EQ(tick_label(0.25, 0.05, 0.4), "0.25");
+  EXPECT_EQ(tick_label(0.5, 0.1, 1), "0.5");
+  EXPECT_EQ(tick_label(3, 1, 5), "3");
+  EXPECT_EQ(tick_label(-0.0, 1, 5), "0");
+  EXPECT_EQ(tick_label(1500, 500, 3000), "1,500");
+  EXPECT_EQ(tick_label(5000, 5000, 20000), "5k");
+  EXPECT_EQ(tick_label(12500, 500, 13000), "12.5k");
+  EXPECT_EQ(tick_label(1.5e6, 5e5, 2e6), "1.5M");
+  EXPECT_EQ(tick_label(1e-5, 1e-5, 1e-5), "1e-05");
 }
 
 TEST(LinePlot, PutsPointsWhereTheAxesSay) {

@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
+#include <stdexcept>
 
 #include "lehr/base/error.h"
 #include "lehr/optim/clip.h"
