@@ -20,19 +20,19 @@ enum class TextKind {
 /// Where text comes from: a file, or a folder, of which all files with a fitting name are read, those of its folders
 /// included, in the order of their paths. Names that start with a dot are passed over.
 struct TextSource {
-  std::filesystem::path path;
+  std::filesystem::path path{};
   TextKind kind = TextKind::by_name;
   /// The key of a JSON line that holds the text.
   std::string text_key = "text";
   /// What ends a document in a text file. "": the end of the file; "line": every line is a document; "blank_line": one
   /// or more blank lines; anything else is a separator, such as "<|endoftext|>". Empty documents are passed over.
-  std::string split_documents;
+  std::string split_documents{};
 };
 
 /// A document, and where it began, for messages.
 struct Document {
-  std::string text;
-  std::string file;
+  std::string text{};
+  std::string file{};
   int64_t line = 1;
 };
 

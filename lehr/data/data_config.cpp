@@ -19,11 +19,7 @@ void DatasetConfig::fields(FieldVisitor& v) {
        {"classification", DatasetKind::classification}},
       "What is in it. auto: by name (.tokens; .jsonl, .ndjson or .json; else text; .gz and .zst are unpacked). "
       "classification: lines \"label text\", or JSON lines with a text and a label.");
-  v.optional(
-      "weight",
-      weight,
-      "Share of the training rows, relative to the weights of the others.",
-      {.min = 0, .min_excluded = true});
+  v.optional("weight", weight, "Share of the training rows, relative to the weights of the others.", positive());
   v.optional("text_key", text_key, "JSON lines: the key that holds the text.");
   v.optional("label_key", label_key, "JSON lines with labels: the key that holds the label.");
   v.optional(

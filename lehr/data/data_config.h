@@ -15,12 +15,12 @@ enum class DatasetKind { by_name, tokens, text, jsonl, classification };
 
 /// One of [[data.datasets]].
 struct DatasetConfig {
-  std::string path;
+  std::string path{};
   DatasetKind kind = DatasetKind::by_name;
   double weight = 1.0;
   std::string text_key = "text";
   std::string label_key = "label";
-  std::string split_documents;
+  std::string split_documents{};
 
   void fields(FieldVisitor& v);
 };

@@ -1,9 +1,11 @@
 // Rows of several corpora in one order.
 #include "lehr/data/dataset.h"
 
+#include <string>
 #include <utility>
 
 #include "lehr/base/error.h"
+#include "lehr/base/random.h"
 
 namespace lehr::data {
 namespace {
@@ -37,7 +39,20 @@ Sample RowDataset::sample_at(int64_t index) const {
 }
 
 MixedDataset::MixedDataset(std::vector<Part> parts, SampleOrder::Options options)
-    : parts_(std::move(parts)), order_(sizes_and_weights(parts_), options) {}
+    : parts_(std::move(parts)), order_(sizes_and_weights(parts_), options) {
+  std::string text = fmt::format("{}|{}|{}|{}", options.seed, options.shuffle, options.repeat, seq_len());
+  for (const Part& part : parts_) {
+    const TokenStream& stream = part.rows.stream();
+    text += fmt::format(
+        "|{} {} {} {} {}",
+        stream.num_tokens(),
+        stream.num_documents(),
+        stream.tokenizer_fingerprint(),
+        part.rows.size(),
+        part.weight);
+  }
+  fingerprint_ = hash_name(text);
+}
 
 void MixedDataset::fill(int64_t index, const RowSpan& out) const {
   const SampleOrder::Place place = order_.at(index);

@@ -22,9 +22,9 @@ struct OpenDataOptions {
   /// Used unless data.seed is given.
   uint64_t seed = 0;
   /// Used unless data.cache_folder is given. Empty: text is tokenized in memory at every start.
-  std::filesystem::path cache_folder;
+  std::filesystem::path cache_folder{};
   /// Gets a sentence when something is worth telling: what is tokenized, what was found in the cache.
-  std::function<void(const std::string&)> inform;
+  std::function<void(const std::string&)> inform{};
 };
 
 /// Data for a language model. Validation data is finite and in the corpus's own order; null when there is none.

@@ -11,7 +11,7 @@ namespace lehr::data {
 
 /// Where the ids of a stream lie, and what is known of them.
 struct TokenStorage {
-  std::string name;                  ///< For messages: the file.
+  std::string name{};                ///< For messages: the file.
   const uint16_t* narrow = nullptr;  ///< The ids, when the vocabulary has at most 65536 entries...
   const int32_t* wide = nullptr;     ///< ...and otherwise.
   int64_t num_tokens = 0;
@@ -21,7 +21,7 @@ struct TokenStorage {
   int64_t vocab_size = 0;
   int64_t max_id = -1;  ///< The largest id in the storage, -1 when it is empty.
   uint64_t tokenizer_fingerprint = 0;
-  std::shared_ptr<const void> owner;  ///< Keeps the memory alive.
+  std::shared_ptr<const void> owner{};  ///< Keeps the memory alive.
 };
 
 /// Half-open range of positions.

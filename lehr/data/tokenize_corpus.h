@@ -28,7 +28,7 @@ struct TokenizeOptions {
   /// Ends every document with the tokenizer's eos id, if it has one.
   bool append_eos = true;
   /// Called now and then on the calling thread, and once at the end.
-  std::function<void(const TokenizeProgress&)> progress;
+  std::function<void(const TokenizeProgress&)> progress{};
 };
 
 /// Gives the ids of every document, in order, to `sink` on the calling thread. Memory is bounded by the longest

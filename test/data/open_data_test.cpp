@@ -171,6 +171,62 @@ TEST(OpenData, ClassificationOpensItsTwoFiles) {
   EXPECT_EQ(data.validation->num_labels(), 2);
 }
 
+TEST(OpenData, TheFingerprintChangesWithWhateverChangesTheOrder) {
+  const auto fingerprint = [](const DataConfig& config, uint64_t seed, int64_t seq_len) {
+    return open_data(config, BytesForTests(), {.seq_len = seq_len, .seed = seed}).train->fingerprint();
+  };
+  const DataConfig c4 = config_of(repository("recipe/data/c4_sample.jsonl").string());
+  DataConfig whole = c4, two = c4, part = c4;
+  whole.packing = Packing::whole;
+  two.datasets.push_back(c4.datasets.front());
+  part.validation_fraction = 0.2;
+  const uint64_t base = fingerprint(c4, 1, 64);
+  EXPECT_EQ(base, fingerprint(c4, 1, 64));
+  for (const uint64_t other :
+       {fingerprint(c4, 2, 64),
+        fingerprint(c4, 1, 65),
+        fingerprint(whole, 1, 64),
+        fingerprint(two, 1, 64),
+        fingerprint(part, 1, 64)}) {
+    EXPECT_NE(base, other);
+  }
+}
+
+/// Gives one string field a value and counts the fields.
+class SetOne : public FieldVisitor {
+ public:
+  SetOne(std::string name, std::string value) : name_(std::move(name)), value_(std::move(value)) {}
+  int fields = 0;
+
+ protected:
+  void visit(const Field& field, FieldRef value) override {
+    ++fields;
+    EXPECT_FALSE(field.help.empty()) << field.name;
+    if (field.name == name_) {
+      *std::get<std::string*>(value) = value_;
+    }
+  }
+  void begin_group(std::string_view, std::string_view) override {}
+  void end_group() override {}
+  size_t begin_list(std::string_view, std::string_view, size_t size) override { return size; }
+  void begin_item(size_t) override {}
+  void end_item() override {}
+  void end_list() override {}
+
+ private:
+  std::string name_, value_;
+};
+
+TEST(DataConfig, ItsFieldsReachItsMembers) {
+  DataConfig config = config_of("a");
+  SetOne kind("kind", "jsonl"), packing("packing", "whole");
+  config.fields(kind);
+  config.fields(packing);
+  EXPECT_EQ(config.datasets.front().kind, DatasetKind::jsonl);
+  EXPECT_EQ(config.packing, Packing::whole);
+  EXPECT_EQ(kind.fields, 15);  // six of the dataset and nine of the section
+}
+
 std::vector<std::string> problem_keys(const DataConfig& config) {
   Problems problems;
   config.check(problems);
