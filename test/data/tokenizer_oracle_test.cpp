@@ -1,0 +1,109 @@
+// Ids and texts equal those of the `tokenizers` package, in every line of the recorded cases.
+#include <gtest/gtest.h>
+
+#include <span>
+
+#include "tokenizer_support.h"
+
+namespace lehr::data {
+namespace {
+
+using Ids = std::vector<int32_t>;
+using nlohmann::json;
+
+uint64_t fnv1a(std::span<const int32_t> ids) {
+  uint64_t value = 0xCBF29CE484222325u;
+  for (const int32_t id : ids) {
+    for (int shift = 0; shift < 32; shift += 8) {
+      value = (value ^ ((static_cast<uint32_t>(id) >> shift) & 0xFF)) * 0x100000001B3u;
+    }
+  }
+  return value;
+}
+
+void expect_encodes(const Tokenizer& tokenizer, const std::string& cases, size_t at_least) {
+  const auto rows = read_jsonl(cases);
+  ASSERT_GE(rows.size(), at_least);
+  for (const json& row : rows) {
+    EXPECT_EQ(tokenizer.encode(row["text"].get<std::string>()), row["ids"].get<Ids>()) << row.dump();
+  }
+}
+
+TEST(TokenizerOracle, EncodesWithQwen3AsRecorded) {
+  expect_encodes(qwen3(), "cases/encode.jsonl.gz", 329);
+}
+
+TEST(TokenizerOracle, DecodesWithQwen3AsRecorded) {
+  const auto rows = read_jsonl("cases/decode.jsonl.gz");
+  ASSERT_GE(rows.size(), 60u);
+  for (const json& row : rows) {
+    const auto ids = row["ids"].get<Ids>();
+    EXPECT_EQ(qwen3().decode(ids), row["text"].get<std::string>()) << row.dump();
+    EXPECT_EQ(qwen3().decode(ids, true), row["text_skip_special"].get<std::string>()) << row.dump();
+  }
+}
+
+TEST(TokenizerOracle, EncodesWithoutMergesAndWithAnIncompleteVocabularyAsRecorded) {
+  const auto tokenizer = load_tokenizer(fixture("small_tokenizer.json.gz").string());
+  expect_encodes(*tokenizer, "cases/small_encode.jsonl.gz", 66);
+}
+
+TEST(TokenizerOracle, EncodesWholeFilesAsRecorded) {
+  for (const json& row : json::parse(read_file(fixture("cases/corpora.json")))) {
+    const auto file = row["file"].get<std::string>();
+    const Ids ids = qwen3().encode(read_whole_file(fixture("cases/" + file)));
+    EXPECT_EQ(ids.size(), row["tokens"].get<size_t>()) << file;
+    EXPECT_EQ(fmt::format("{:016x}", fnv1a(ids)), row["fnv1a"].get<std::string>()) << file;
+  }
+}
+
+/// Qwen2 has the vocabulary and the merges of Qwen3, fewer added tokens, and merges written "a b".
+TEST(TokenizerOracle, EncodesLlamaCppsCasesWithTheOldLayoutOfMerges) {
+  json spec = json::parse(read_whole_file(fixture("qwen3/tokenizer.json.gz")));
+  for (json& merge : spec["model"]["merges"]) {
+    merge = merge[0].get<std::string>() + " " + merge[1].get<std::string>();
+  }
+  spec["model"].erase("ignore_merges");
+  spec["added_tokens"].erase(spec["added_tokens"].begin() + 3, spec["added_tokens"].end());
+  const TemporaryFolder folder;
+  const auto tokenizer = load_json(folder, spec);
+  EXPECT_EQ(tokenizer->vocab_size(), 151646);
+
+  const std::string texts = read_file(fixture("cases/llama_cpp_qwen2.inp"));
+  const std::string separator = "\n__ggml_vocab_test__\n";
+  LineReader expected(open_bytes(fixture("cases/llama_cpp_qwen2.out")));
+  size_t count = 0;
+  for (size_t begin = 0; begin < texts.size(); ++count) {
+    const size_t end = std::min(texts.find(separator, begin), texts.size());
+    std::string_view line;
+    ASSERT_TRUE(expected.next(line));
+    std::string joined;
+    for (const int32_t id : tokenizer->encode(std::string_view(texts).substr(begin, end - begin))) {
+      joined += " " + std::to_string(id);
+    }
+    EXPECT_EQ(joined, line) << "case " << count;
+    begin = end + separator.size();
+  }
+  EXPECT_EQ(count, 46u);
+  std::string_view rest;
+  EXPECT_FALSE(expected.next(rest));
+}
+
+TEST(TokenizerOracle, EncodesWithEveryPartOfTheFormatAsRecorded) {
+  const json fixtures = json::parse(read_whole_file(fixture("cases/variants.json.gz")));
+  ASSERT_GE(fixtures["variants"].size(), 20u);
+  const TemporaryFolder folder;
+  for (const json& variant : fixtures["variants"]) {
+    json spec = fixtures["base"];
+    spec.update(variant["patch"]);
+    const auto tokenizer = load_json(folder, spec);
+    ASSERT_GE(variant["cases"].size(), 80u);
+    for (const json& row : variant["cases"]) {
+      EXPECT_EQ(tokenizer->encode(row[0].get<std::string>()), row[1].get<Ids>())
+          << variant["name"] << ": " << row[0].dump();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lehr::data
