@@ -35,7 +35,7 @@ int64_t phase_end(const SchedulePhaseConfig& phase, int64_t begin, int64_t total
 }
 
 std::string phase_key(size_t index, const char* field) {
-  return fmt::format("lr_scheduler.phases.{}.{}", index, field);
+  return fmt::format("lr_scheduler.phases[{}].{}", index, field);
 }
 
 void check_phases(const std::vector<SchedulePhaseConfig>& phases, Problems& problems) {
