@@ -44,7 +44,8 @@ test: configure ## Compile everything and run the tests; ARGS="-R nn" picks some
 	@cmake --build $(BUILD) -j $(JOBS)
 	ctest --preset $(PRESET) -j2 $(ARGS)
 
-bench: configure ## Compile and run the benchmarks (needs Google Benchmark: libbenchmark-dev)
+bench: configure ## Compile and run the benchmarks
+	@script/setup.sh libbenchmark-dev
 	@cmake -DLEHR_BENCH=ON $(BUILD) >/dev/null
 	@cmake --build $(BUILD) -j $(JOBS) --target lehr_benchmarks
 	@for bench in $(BUILD)/bin/*_bench; do echo "$$bench"; "$$bench" $(ARGS) || exit 1; done
@@ -56,6 +57,7 @@ format-check: ## Name the sources whose layout differs from .clang-format
 	@script/format.sh --check
 
 tidy: ## Run clang-tidy over the sources that differ from the main branch
+	@script/setup.sh clang-tidy
 	@$(MAKE) --no-print-directory configure PRESET=dev
 	@script/tidy.sh
 

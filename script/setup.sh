@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Brings a fresh Debian 12 or Ubuntu 22.04+ to the point where Lehr compiles: system packages, and LibTorch in .venv.
 #
+# Arguments name further system packages, which single verbs of the Makefile need.
 # Does only what is missing, and takes a moment when nothing is. Exit code 2: something that only you can mend (no root,
 # no disk space, an old Python); the message says what to run.
 set -euo pipefail
@@ -11,6 +12,7 @@ packages=(
   build-essential clang clang-format lld ninja-build cmake pkg-config python3-venv
   libfmt-dev libgmock-dev libgtest-dev libpcre2-dev libsimdjson-dev libspdlog-dev libtomlplusplus-dev libzstd-dev
   nlohmann-json3-dev zlib1g-dev
+  "$@"
 )
 python=${PYTHON:-python3}
 torch_gigabytes=10  # Room for the wheels, and for what they unpack to (4.7 GB).
