@@ -38,7 +38,7 @@ struct Rule {
   double max = std::numeric_limits<double>::infinity();
   bool min_excluded = false;
   bool max_excluded = false;
-  std::vector<std::string> one_of;  ///< For strings: the allowed values. Empty: any.
+  std::vector<std::string> one_of = {};  ///< For strings: the allowed values. Empty: any.
 };
 
 /// Rules by name, as they stand in a `fields()` function.
@@ -54,7 +54,7 @@ struct Field {
   std::string_view name;
   std::string_view help;
   bool required = false;
-  Rule rule;
+  Rule rule = {};
 };
 
 class FieldVisitor {

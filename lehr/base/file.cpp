@@ -1,0 +1,114 @@
+#include "lehr/base/file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "lehr/base/error.h"
+
+namespace lehr {
+
+namespace {
+std::string reason() { return std::strerror(errno); }
+
+// Closes on every way out.
+struct Descriptor {
+  int fd;
+  explicit Descriptor(int descriptor) : fd(descriptor) {}
+  ~Descriptor() {
+    if (fd >= 0) {
+      ::close(fd);
+    }
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+};
+
+size_t size_of_regular_file(int fd, const std::filesystem::path& path) {
+  struct stat info {};
+  require(::fstat(fd, &info) == 0, "{}: cannot be read: {}", path.string(), reason());
+  require(!S_ISDIR(info.st_mode), "{}: expected a file, found a folder", path.string());
+  return static_cast<size_t>(info.st_size);
+}
+}  // namespace
+
+std::string read_file(const std::filesystem::path& path) {
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  require(file.fd >= 0, "{}: cannot be opened: {}", path.string(), reason());
+  std::string content(size_of_regular_file(file.fd, path), '\0');
+  size_t have = 0;
+  while (have < content.size()) {
+    const ssize_t got = ::read(file.fd, content.data() + have, content.size() - have);
+    if (got < 0 && errno == EINTR) {
+      continue;
+    }
+    require(got >= 0, "{}: cannot be read: {}", path.string(), reason());
+    if (got == 0) {
+      break;
+    }
+    have += static_cast<size_t>(got);
+  }
+  content.resize(have);
+  return content;
+}
+
+void write_file_atomically(const std::filesystem::path& path, std::string_view content) {
+  const auto folder = path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+  std::string temporary = (folder / ("." + path.filename().string() + ".XXXXXX")).string();
+  Descriptor file(::mkstemp(temporary.data()));
+  auto give_up = [&](const char* what) {
+    const std::string why = reason();
+    ::unlink(temporary.c_str());
+    fail_runtime("{}: cannot be {}: {}", path.string(), what, why);
+  };
+  if (file.fd < 0) {
+    fail_runtime("{}: cannot be created: {}", path.string(), reason());
+  }
+  for (size_t done = 0; done < content.size();) {
+    const ssize_t wrote = ::write(file.fd, content.data() + done, content.size() - done);
+    if (wrote < 0 && errno == EINTR) {
+      continue;
+    }
+    if (wrote < 0) {
+      give_up("written");
+    }
+    done += static_cast<size_t>(wrote);
+  }
+  ::fchmod(file.fd, 0644);
+  if (::fsync(file.fd) != 0) {
+    give_up("written to disk");
+  }
+  if (::rename(temporary.c_str(), path.c_str()) != 0) {
+    give_up("put in its place");
+  }
+  const Descriptor parent(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (parent.fd >= 0) {
+    ::fsync(parent.fd);
+  }
+}
+
+MappedFile::MappedFile(const std::filesystem::path& path) {
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  require(file.fd >= 0, "{}: cannot be opened: {}", path.string(), reason());
+  size_ = size_of_regular_file(file.fd, path);
+  if (size_ == 0) {
+    return;
+  }
+  data_ = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, file.fd, 0);
+  if (data_ == MAP_FAILED) {
+    data_ = nullptr;
+    fail_runtime("{}: cannot be mapped into memory: {}", path.string(), reason());
+  }
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) {
+    ::munmap(data_, size_);
+  }
+}
+
+}  // namespace lehr

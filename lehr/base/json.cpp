@@ -1,0 +1,115 @@
+#include "lehr/base/json.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "lehr/base/error.h"
+#include "lehr/base/file.h"
+
+namespace lehr {
+
+namespace {
+using Json = nlohmann::ordered_json;
+
+Node convert(const Json& json, const std::string& name, const std::string& key) {
+  Node node;
+  switch (json.type()) {
+    case Json::value_t::boolean:
+      node = Node(json.get<bool>());
+      break;
+    case Json::value_t::number_integer:
+      node = Node(json.get<int64_t>());
+      break;
+    case Json::value_t::number_unsigned:
+      require(
+          json.get<uint64_t>() <= static_cast<uint64_t>(INT64_MAX),
+          "{}: {}: the integer {} is too large",
+          name,
+          key,
+          json.get<uint64_t>());
+      node = Node(json.get<int64_t>());
+      break;
+    case Json::value_t::number_float:
+      node = Node(json.get<double>());
+      break;
+    case Json::value_t::string:
+      node = Node(json.get<std::string>());
+      break;
+    case Json::value_t::array:
+      node = Node::make_list();
+      for (size_t i = 0; i < json.size(); ++i) {
+        node.push_back(convert(json[i], name, fmt::format("{}[{}]", key, i)));
+      }
+      break;
+    case Json::value_t::object:
+      node = Node::make_table();
+      for (const auto& [entry, value] : json.items()) {
+        node.set(entry, convert(value, name, key.empty() ? entry : key + "." + entry));
+      }
+      break;
+    default:
+      break;
+  }
+  node.set_origin({.file = name});
+  node.set_key(key);
+  return node;
+}
+
+Json convert(const Node& node) {
+  if (node.is_bool()) {
+    return node.as_bool();
+  }
+  if (node.is_int()) {
+    return node.as_int();
+  }
+  if (node.is_double()) {
+    require(std::isfinite(node.as_double()), "JSON: {}: {} cannot be written", node.key(), node.as_double());
+    return node.as_double();
+  }
+  if (node.is_string()) {
+    return node.as_string();
+  }
+  if (node.is_list()) {
+    Json json = Json::array();
+    for (const Node& item : node.items()) {
+      json.push_back(convert(item));
+    }
+    return json;
+  }
+  if (node.is_table()) {
+    Json json = Json::object();
+    for (const auto& [key, value] : node.entries()) {
+      json[key] = convert(value);
+    }
+    return json;
+  }
+  return nullptr;
+}
+}  // namespace
+
+Node parse_json(std::string_view text, const std::string& name) {
+  try {
+    return convert(Json::parse(text), name, "");
+  } catch (const Json::parse_error& error) {
+    const auto end = text.begin() + static_cast<long>(std::min(error.byte, text.size()));
+    const auto line = 1 + std::count(text.begin(), end, '\n');
+    const auto last_break = std::find(std::make_reverse_iterator(end), text.rend(), '\n');
+    const auto column = std::distance(std::make_reverse_iterator(end), last_break);
+    std::string what = error.what();
+    if (const auto colon = what.find(": ", what.find("column")); colon != std::string::npos) {
+      what = what.substr(colon + 2);
+    }
+    fail("{}:{}:{}: no valid JSON: {}", name, line, column, what);
+  } catch (const Json::exception& error) {
+    fail("{}: no valid JSON: {}", name, error.what());
+  }
+}
+
+Node parse_json_file(const std::filesystem::path& path) { return parse_json(read_file(path), path.string()); }
+
+std::string to_json(const Node& node, bool indented) {
+  return convert(node).dump(indented ? 2 : -1, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace lehr

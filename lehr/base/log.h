@@ -1,0 +1,60 @@
+// Lines for people, on standard error.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+namespace lehr {
+
+/// Writes lines with the time and, where there are several ranks, the rank. One object a rank; safe to use from many
+/// threads. Messages look the same on a terminal and in a file, but for colour.
+class Logger {
+ public:
+  /// `prefix` stands in every line, as "[dp0 tp1] "; empty for one rank. A quiet logger writes warnings and errors only.
+  explicit Logger(std::string prefix = "", bool quiet = false);
+  ~Logger();
+  Logger(const Logger&) = delete;
+  Logger& operator=(const Logger&) = delete;
+
+  template <class... Args>
+  void info(fmt::format_string<Args...> format, Args&&... args) {
+    write(Level::info, fmt::format(format, std::forward<Args>(args)...));
+  }
+  template <class... Args>
+  void warn(fmt::format_string<Args...> format, Args&&... args) {
+    write(Level::warn, fmt::format(format, std::forward<Args>(args)...));
+  }
+  template <class... Args>
+  void error(fmt::format_string<Args...> format, Args&&... args) {
+    write(Level::error, fmt::format(format, std::forward<Args>(args)...));
+  }
+
+  /// Text as it is, without time or prefix; nothing when quiet.
+  void plain(const std::string& text);
+
+  /// A last line that is rewritten in place: on a terminal it is redrawn (at most ten times a second, cut to the width)
+  /// and stays below other lines; elsewhere it is not shown.
+  void live(const std::string& text);
+  /// Takes the live line away.
+  void end_live();
+  bool is_terminal() const;
+
+ private:
+  enum class Level { info, warn, error };
+  void write(Level level, const std::string& text);
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// "1.23 M", "4.5 G": at most three digits and a decimal suffix.
+std::string human_count(double value);
+/// "4.5 GiB".
+std::string human_bytes(double bytes);
+/// "3m12s", "2h05m".
+std::string human_seconds(double seconds);
+
+}  // namespace lehr

@@ -1,0 +1,94 @@
+// A light value tree for configs and JSON documents, in which every node knows where it was written.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace lehr {
+
+/// Where a value was written. Line 0: not known.
+struct Origin {
+  std::string file;  ///< A path, or "command line".
+  int64_t line = 0;
+  int64_t column = 0;
+
+  /// "file:line:column" as far as known.
+  std::string text() const;
+};
+
+/// A value of a TOML or JSON document. Tables keep the order of insertion. Accessors throw usage errors that name the
+/// origin, the key, what was expected and what was found.
+class Node {
+ public:
+  using List = std::vector<Node>;
+  using Table = std::vector<std::pair<std::string, Node>>;
+
+  Node() = default;  ///< null
+  explicit Node(bool value) : value_(value) {}
+  explicit Node(int64_t value) : value_(value) {}
+  explicit Node(double value) : value_(value) {}
+  explicit Node(std::string value) : value_(std::move(value)) {}
+  explicit Node(const char* value) : value_(std::string(value)) {}
+  static Node make_list() { return Node(Value(List{})); }
+  static Node make_table() { return Node(Value(Table{})); }
+
+  bool is_null() const { return std::holds_alternative<std::monostate>(value_); }
+  bool is_bool() const { return std::holds_alternative<bool>(value_); }
+  bool is_int() const { return std::holds_alternative<int64_t>(value_); }
+  bool is_double() const { return std::holds_alternative<double>(value_); }
+  bool is_string() const { return std::holds_alternative<std::string>(value_); }
+  bool is_list() const { return std::holds_alternative<List>(value_); }
+  bool is_table() const { return std::holds_alternative<Table>(value_); }
+  /// "integer", "table", ..., for messages; with the value where it is short.
+  std::string describe() const;
+
+  bool as_bool() const;
+  int64_t as_int() const;
+  /// Integers count as numbers too.
+  double as_double() const;
+  const std::string& as_string() const;
+  const List& items() const;
+  const Table& entries() const;
+  /// Elements of a list or entries of a table.
+  size_t size() const;
+
+  /// The entry of that key, or null if there is none.
+  const Node* find(std::string_view key) const;
+  Node* find(std::string_view key);
+  /// The entry of that key. Throws if there is none.
+  const Node& at(std::string_view key) const;
+  /// The element of a list. Throws if there is none.
+  const Node& at(size_t index) const;
+  const Node& at(int index) const { return at(static_cast<size_t>(index)); }
+
+  /// Adds or replaces an entry of a table.
+  void set(std::string_view key, Node value);
+  /// Removes an entry of a table, if it is there.
+  void erase(std::string_view key);
+  void push_back(Node value);
+  List& mutable_items();
+  Table& mutable_entries();
+
+  /// "file:line:column" of this value, as far as known.
+  std::string origin() const { return origin_.text(); }
+  const Origin& where() const { return origin_; }
+  void set_origin(Origin origin) { origin_ = std::move(origin); }
+  /// The dotted key under which the value stands, as far as a parser told it.
+  const std::string& key() const { return key_; }
+  void set_key(std::string key) { key_ = std::move(key); }
+
+ private:
+  using Value = std::variant<std::monostate, bool, int64_t, double, std::string, List, Table>;
+  explicit Node(Value value) : value_(std::move(value)) {}
+  [[noreturn]] void mismatch(const char* expected) const;
+
+  Value value_;
+  Origin origin_;
+  std::string key_;
+};
+
+}  // namespace lehr
