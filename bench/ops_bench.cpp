@@ -37,7 +37,7 @@ void forward_backward(benchmark::State& state, const Operator& op, const Tensors
       values[i].backward(incoming[i]);
     }
     for (const at::Tensor& input : inputs) {
-      input.mutable_grad() = {};
+      input.mutable_grad().reset();
     }
   }
 }
@@ -109,8 +109,8 @@ void linear_cross_entropy_bench(
     const at::Tensor losses = fused ? linear_cross_entropy(inputs[0], inputs[1], labels)
                                     : reference::linear_cross_entropy(inputs[0], inputs[1], labels, -100);
     losses.mean().backward();
-    inputs[0].mutable_grad() = {};
-    inputs[1].mutable_grad() = {};
+    inputs[0].mutable_grad().reset();
+    inputs[1].mutable_grad().reset();
   }
   set_flops(state, 6.0 * static_cast<double>(rows * hidden * vocabulary));
 }

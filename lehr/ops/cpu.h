@@ -5,10 +5,12 @@
 #pragma once
 
 #include <algorithm>
+#include <optional>
 #include <tuple>
 
 #include "lehr/base/torch.h"
 #include "lehr/ops/kernels/table.h"
+#include "lehr/ops/attention.h"
 #include "lehr/ops/rotary.h"
 
 namespace lehr::ops::cpu {
@@ -61,6 +63,30 @@ void cross_entropy_(
     const at::Tensor& losses,
     bool gradient,
     const at::Tensor& row_scale = {});
+
+/// Whether attention_forward takes this call: causal order and documents only, float32 or bfloat16, and not so few
+/// queries that tiles would be mostly empty.
+bool supports_attention(const at::Tensor& q, const at::Tensor& k, const AttentionMask& mask);
+/// (batch, keys) int32, where the document at each position begins; undefined without ids, nothing if a document comes
+/// in several pieces.
+std::optional<at::Tensor> first_keys_of(const at::Tensor& document_ids, int64_t batch, int64_t keys);
+/// Returns the output and, if `keep`, the log-sums for the backward pass.
+std::tuple<at::Tensor, at::Tensor> attention_forward(
+    const at::Tensor& q,
+    const at::Tensor& k,
+    const at::Tensor& v,
+    const at::Tensor& first_keys,
+    double scale,
+    bool keep);
+std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(
+    const at::Tensor& dout,
+    const at::Tensor& q,
+    const at::Tensor& k,
+    const at::Tensor& v,
+    const at::Tensor& out,
+    const at::Tensor& log_sum,
+    const at::Tensor& first_keys,
+    double scale);
 
 /// The type in which T is computed: float64 for float64, else float32.
 inline at::ScalarType wide_type(at::ScalarType type) { return type == at::kDouble ? at::kDouble : at::kFloat; }

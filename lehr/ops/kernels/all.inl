@@ -17,6 +17,20 @@ struct No {
 #include "lehr/ops/kernels/rotary.inl"
 #include "lehr/ops/kernels/pointwise.inl"
 #include "lehr/ops/kernels/cross_entropy.inl"
+#include "lehr/ops/kernels/attention.inl"
+
+template <class T>
+constexpr auto attention_kernels() {
+  struct Pair {
+    decltype(KernelTable<T>::attention_forward) forward = nullptr;
+    decltype(KernelTable<T>::attention_backward) backward = nullptr;
+  };
+  if constexpr (sizeof(Wide<T>) == sizeof(float)) {
+    return Pair{attention_forward<T>, attention_backward<T>};
+  } else {
+    return Pair{};
+  }
+}
 
 template <class T>
 constexpr KernelTable<T> kTable = {
@@ -30,6 +44,8 @@ constexpr KernelTable<T> kTable = {
     .cross_entropy_row = cross_entropy_row<T>,
     .sum_of_squares = sum_of_squares<T>,
     .scale = scale<T>,
+    .attention_forward = attention_kernels<T>().forward,
+    .attention_backward = attention_kernels<T>().backward,
 };
 
 }  // namespace

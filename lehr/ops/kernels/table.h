@@ -85,6 +85,47 @@ struct NormRotaryBackward {
 /// The largest head that the norm_rotary kernels take.
 constexpr int64_t kMaxFusedHeadSize = 1024;
 
+/// Causal attention of (batch, queries, query_heads, size) to (batch, keys, key_heads, size), the queries last.
+template <class T>
+struct AttentionCall {
+  const T* q;
+  const T* k;
+  const T* v;
+  T* out;
+  float* log_sum;             ///< (batch, query_heads, queries) log of the softmax's sum; null if not wanted.
+  const int32_t* first_keys;  ///< (batch, keys): first key that the query at a position sees, rising; null for 0.
+  int64_t batch, queries, keys, query_heads, key_heads, size;
+  float scale;
+};
+
+template <class T>
+struct AttentionBackwardCall {
+  AttentionCall<T> forward;
+  const T* dout;
+  T* dq;
+  T* dk;
+  T* dv;
+};
+
+constexpr int64_t kAttentionTile = 64;
+constexpr int64_t blocks_of(int64_t rows) { return (rows + kAttentionTile - 1) / kAttentionTile; }
+/// Heads are padded to whole register blocks of the widest instruction set.
+constexpr int64_t padded_head_size(int64_t size) { return (size + 31) / 32 * 32; }
+
+/// Floats of scratch memory, 64-byte aligned, for a job of attention_forward or attention_backward.
+template <class T>
+constexpr int64_t attention_forward_scratch(const AttentionCall<T>& call) {
+  const int64_t tile = kAttentionTile * padded_head_size(call.size);
+  return (2 * blocks_of(call.keys) + 3) * tile + kAttentionTile * kAttentionTile;
+}
+template <class T>
+constexpr int64_t attention_backward_scratch(const AttentionCall<T>& call) {
+  const int64_t tile = kAttentionTile * padded_head_size(call.size);
+  const int64_t group = call.query_heads / call.key_heads;
+  return (5 * group * blocks_of(call.queries) + 5) * tile + 2 * kAttentionTile * kAttentionTile +
+      group * (call.queries + 16);
+}
+
 /// All kernels on elements of type T. Ranges are rows, tokens or elements, [first, last).
 template <class T>
 struct KernelTable {
@@ -102,6 +143,10 @@ struct KernelTable {
   /// The sum of squares, in float64.
   double (*sum_of_squares)(const T* x, int64_t size);
   void (*scale)(T* x, double factor, int64_t size);
+  /// Job `index` is key head index % key_heads of batch row index / key_heads. Null for float64.
+  void (*attention_forward)(
+      const AttentionCall<T>& call, float* scratch, int64_t index, int64_t part, int64_t parts);
+  void (*attention_backward)(const AttentionBackwardCall<T>& call, float* scratch, int64_t index);
 };
 
 /// Instruction sets, weakest first.

@@ -1,0 +1,137 @@
+// Causal attention on the CPU: which calls the kernels take, and their jobs on threads.
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+
+#include <unordered_set>
+
+#include "lehr/base/parallel.h"
+#include "lehr/ops/cpu.h"
+
+namespace lehr::ops::cpu {
+
+namespace {
+constexpr int64_t kFewQueries = 16;  // below, most of a 64-row tile would be padding
+
+template <class T>
+AttentionCall<T> attention_call(
+    const at::Tensor& q,
+    const at::Tensor& k,
+    const at::Tensor& v,
+    const at::Tensor& out,
+    const at::Tensor& log_sum,
+    const at::Tensor& first_keys,
+    double scale) {
+  return {
+      .q = elements<T>(q),
+      .k = elements<T>(k),
+      .v = elements<T>(v),
+      .out = elements<T>(out),
+      .log_sum = elements<float>(log_sum),
+      .first_keys = elements<int32_t>(first_keys),
+      .batch = q.size(0),
+      .queries = q.size(1),
+      .keys = k.size(1),
+      .query_heads = q.size(2),
+      .key_heads = k.size(2),
+      .size = q.size(3),
+      .scale = static_cast<float>(scale)};
+}
+
+// Scratch memory of one thread.
+struct Scratch {
+  explicit Scratch(int64_t floats) : data(static_cast<float*>(::operator new(bytes(floats), std::align_val_t{64}))) {}
+  ~Scratch() { ::operator delete(data, std::align_val_t{64}); }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  static size_t bytes(int64_t floats) { return static_cast<size_t>(floats) * sizeof(float); }
+  float* data;
+};
+
+// Runs with the type's kernels; float64 has none.
+template <class Body>
+void with_attention_type(at::ScalarType type, const Body& body) {
+  type == at::kFloat ? body(float{}) : body(Bf16{});
+}
+}  // namespace
+
+bool supports_attention(const at::Tensor& q, const at::Tensor& k, const AttentionMask& mask) {
+  return supports(q) && q.scalar_type() != at::kDouble && mask.causal && !mask.key_padding.defined() &&
+      !mask.allowed.defined() && !mask.bias.defined() && q.size(1) >= kFewQueries && q.size(3) > 0 && k.numel() > 0;
+}
+
+std::optional<at::Tensor> first_keys_of(const at::Tensor& document_ids, int64_t batch, int64_t keys) {
+  if (!document_ids.defined()) {
+    return at::Tensor();
+  }
+  const at::Tensor ids = document_ids.to(at::kLong).expand({batch, keys}).contiguous();
+  at::Tensor first_keys = at::empty({batch, keys}, ids.options().dtype(at::kInt));
+  const int64_t* id = elements<int64_t>(ids);
+  auto* first = elements<int32_t>(first_keys);
+  for (int64_t row = 0; row < batch; ++row) {
+    std::unordered_set<int64_t> seen;
+    int32_t start = 0;
+    for (int64_t i = 0; i < keys; ++i) {
+      const int64_t at = row * keys + i;
+      if (i == 0 || id[at] != id[at - 1]) {
+        if (!seen.insert(id[at]).second) {
+          return std::nullopt;  // a document in two pieces
+        }
+        start = static_cast<int32_t>(i);
+      }
+      first[at] = start;
+    }
+  }
+  return first_keys;
+}
+
+std::tuple<at::Tensor, at::Tensor> attention_forward(
+    const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& first_keys, double scale,
+    bool keep) {
+  at::Tensor out = at::empty_like(q);
+  at::Tensor log_sum = keep ? at::empty({q.size(0), q.size(2), q.size(1)}, q.options().dtype(at::kFloat)) : at::Tensor();
+  with_attention_type(q.scalar_type(), [&](auto element) {
+    using T = decltype(element);
+    const auto& kernel = kernels<T>();
+    const AttentionCall<T> call = attention_call<T>(q, k, v, out, log_sum, first_keys, scale);
+    const int64_t jobs = call.batch * call.key_heads;
+    const int64_t parts = std::max<int64_t>(1, std::min(blocks_of(call.queries), (2 * num_threads() + jobs - 1) / jobs));
+    parallel_for(0, jobs * parts, 1, [&](int64_t first, int64_t last) {
+      const Scratch scratch(attention_forward_scratch(call));
+      for (int64_t i = first; i < last; ++i) {
+        kernel.attention_forward(call, scratch.data, i / parts, i % parts, parts);
+      }
+    });
+  });
+  return {out, log_sum};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(
+    const at::Tensor& dout,
+    const at::Tensor& q,
+    const at::Tensor& k,
+    const at::Tensor& v,
+    const at::Tensor& out,
+    const at::Tensor& log_sum,
+    const at::Tensor& first_keys,
+    double scale) {
+  at::Tensor dq = at::empty_like(q), dk = at::empty_like(k), dv = at::empty_like(v);
+  with_attention_type(q.scalar_type(), [&](auto element) {
+    using T = decltype(element);
+    const auto& kernel = kernels<T>();
+    const AttentionBackwardCall<T> call{
+        .forward = attention_call<T>(q, k, v, out, log_sum, first_keys, scale),
+        .dout = elements<T>(dout),
+        .dq = elements<T>(dq),
+        .dk = elements<T>(dk),
+        .dv = elements<T>(dv)};
+    parallel_for(0, q.size(0) * k.size(2), 1, [&](int64_t first, int64_t last) {
+      const Scratch scratch(attention_backward_scratch(call.forward));
+      for (int64_t job = first; job < last; ++job) {
+        kernel.attention_backward(call, scratch.data, job);
+      }
+    });
+  });
+  return {dq, dk, dv};
+}
+
+}  // namespace lehr::ops::cpu
