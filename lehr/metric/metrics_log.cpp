@@ -1,4 +1,4 @@
-// Writes metrics.jsonl, and cuts it back on resume by writing a new file beside it and renaming.
+// Writes metrics.jsonl, and cuts it back on resume.
 #include "lehr/metric/metrics_log.h"
 
 #include <fcntl.h>
@@ -8,24 +8,16 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
-#include <iterator>
 #include <optional>
 #include <string_view>
 
 #include "lehr/base/error.h"
+#include "lehr/base/file.h"
 
 namespace lehr {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-std::string read_file(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file && std::filesystem::exists(path)) {
-    fail_runtime("{}: cannot be read: {}", path.string(), std::strerror(errno));
-  }
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 void write_all(int file, std::string_view text, const std::filesystem::path& path) {
   while (!text.empty()) {
@@ -38,14 +30,6 @@ void write_all(int file, std::string_view text, const std::filesystem::path& pat
     }
     text.remove_prefix(static_cast<size_t>(written));
   }
-}
-
-int open_file(const std::filesystem::path& path, int flags) {
-  const int file = ::open(path.c_str(), flags | O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
-  if (file < 0) {
-    fail_runtime("{}: cannot be opened for writing: {}", path.string(), std::strerror(errno));
-  }
-  return file;
 }
 
 std::optional<int64_t> step_of(std::string_view line) {
@@ -85,27 +69,6 @@ std::string kept_lines(std::string_view text, int64_t last_step, const std::file
   return kept;
 }
 
-void replace_file(const std::filesystem::path& path, std::string_view text) {
-  std::filesystem::path fresh = path;
-  fresh += ".new";
-  const int file = open_file(fresh, O_TRUNC);
-  try {
-    write_all(file, text, fresh);
-    if (::fsync(file) != 0) {
-      fail_runtime("{}: cannot be brought to disk: {}", fresh.string(), std::strerror(errno));
-    }
-  } catch (...) {
-    ::close(file);
-    throw;
-  }
-  ::close(file);
-  std::error_code error;
-  std::filesystem::rename(fresh, path, error);
-  if (error) {
-    fail_runtime("{}: cannot be replaced: {}", path.string(), error.message());
-  }
-}
-
 }  // namespace
 
 MetricsLog::MetricsLog(std::filesystem::path path, int64_t resume_step) : path_(std::move(path)) {
@@ -116,12 +79,15 @@ MetricsLog::MetricsLog(std::filesystem::path path, int64_t resume_step) : path_(
       fail_runtime("{}: the folder cannot be made: {}", path_.parent_path().string(), error.message());
     }
   }
-  const std::string before = read_file(path_);
+  const std::string before = std::filesystem::exists(path_) ? read_file(path_) : std::string();
   const std::string after = kept_lines(before, resume_step, path_);
   if (before != after) {
-    replace_file(path_, after);
+    write_file_atomically(path_, after);
   }
-  file_ = open_file(path_, O_APPEND);
+  file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (file_ < 0) {
+    fail_runtime("{}: cannot be opened for writing: {}", path_.string(), std::strerror(errno));
+  }
 }
 
 MetricsLog::~MetricsLog() {
