@@ -57,6 +57,9 @@ nn::ModelOutputs DecoderImpl<Layer, LayerParameters>::forward(const nn::ModelInp
   size_t local = 0;
   for (auto& [index, layer] : *layers) {
     nn::KeyValueCache* cache = inputs.caches != nullptr ? &inputs.caches->at(local++) : nullptr;
+    if (inputs.layer_inputs != nullptr) {
+      inputs.layer_inputs->push_back(hidden_states);
+    }
     // By value: under checkpointing, backward runs this after the frame is gone.
     auto block = [current = layer, position_embeddings, mask = inputs.attention_mask, cache](const at::Tensor& x) mutable {
       return current(x, position_embeddings, mask, cache);

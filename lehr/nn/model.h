@@ -1,6 +1,8 @@
 // What a trainer, an evaluator or a generator needs of a model, whatever its family.
 #pragma once
 
+#include <vector>
+
 #include "lehr/nn/hidden_states_aggregator.h"
 #include "lehr/nn/kv_cache.h"
 #include "lehr/nn/module.h"
@@ -20,6 +22,7 @@ struct ModelInputs {
   at::Tensor pooling_mask;            ///< (B, T); the tokens that the classification head scores.
   ops::AttentionMask attention_mask;  ///< Padding and document borders; causal order is always kept.
   KeyValueCaches* caches = nullptr;   ///< One cache a local layer; generation only.
+  std::vector<at::Tensor>* layer_inputs = nullptr;  ///< If given, gets the input (B, T, H) of each local layer, in order.
 };
 
 /// Results of a model's forward; what does not apply is undefined.

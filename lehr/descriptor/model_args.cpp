@@ -1,0 +1,99 @@
+#include "lehr/descriptor/model_args.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "lehr/base/error.h"
+#include "lehr/base/json.h"
+#include "lehr/base/suggest.h"
+
+namespace lehr::descriptor {
+
+void ModelOverrides::fields(FieldVisitor& v) {
+  v.optional("vocab_size", vocab_size, "Number of token ids; not given: the tokenizer's, or the flavor's if larger.", positive());
+  v.optional("hidden_size", hidden_size, "Width of the residual stream.", positive());
+  v.optional("intermediate_size", intermediate_size, "Inner width of the feed-forward block.", positive());
+  v.optional("num_hidden_layers", num_hidden_layers, "Number of layers.", positive());
+  v.optional("num_attention_heads", num_attention_heads, "Query heads.", positive());
+  v.optional("num_key_value_heads", num_key_value_heads, "Key and value heads; divides num_attention_heads.", positive());
+  v.optional("head_dim", head_dim, "Width of a head; even.", positive());
+  v.optional("max_position_embeddings", max_position_embeddings, "Longest sequence.", positive());
+  v.optional("rope_theta", rope_theta, "Base of the rotary frequencies.", positive());
+  v.optional("rms_norm_eps", rms_norm_eps, "Epsilon of every RMSNorm.", positive());
+  v.optional("initializer_range", initializer_range, "Standard deviation of initial weights.", positive());
+  v.optional("tie_word_embeddings", tie_word_embeddings, "The head reads the embeddings' weights.");
+}
+
+void ModelFamilies::add(ModelFamily family) {
+  for (const auto& known : families_) {
+    require(known.name != family.name, "model family '{}': the name is already taken; register it under another", family.name);
+    for (const auto& type : family.hf_model_types) {
+      require(
+          std::find(known.hf_model_types.begin(), known.hf_model_types.end(), type) == known.hf_model_types.end(),
+          "model family '{}': model_type '{}' is already read by '{}'",
+          family.name,
+          type,
+          known.name);
+    }
+  }
+  families_.push_back(std::move(family));
+}
+
+namespace {
+template <class Range>
+std::string unknown_word(const std::string& subject, const std::string& word, const Range& known) {
+  const std::vector<std::string> words(known.begin(), known.end());
+  const auto nearest = suggest(word, words);
+  return fmt::format(
+      "{} '{}' is not known{}; known: {}",
+      subject,
+      word,
+      nearest ? fmt::format(", did you mean '{}'", *nearest) : "",
+      fmt::join(words, ", "));
+}
+}  // namespace
+
+const ModelFamily& ModelFamilies::at(const std::string& name) const {
+  std::vector<std::string> names;
+  for (const auto& family : families_) {
+    if (family.name == name) {
+      return family;
+    }
+    names.push_back(family.name);
+  }
+  fail("{}", unknown_word("model.name", name, names));
+}
+
+std::unique_ptr<ModelArgs> ModelFamilies::from_hf_folder(const std::filesystem::path& folder) const {
+  const auto path = std::filesystem::is_directory(folder) ? folder / "config.json" : folder;
+  const Node config = parse_json_file(path);
+  const std::string type = config.at("model_type").as_string();
+  std::vector<std::string> types;
+  for (const auto& family : families_) {
+    for (const auto& known : family.hf_model_types) {
+      if (known == type) {
+        auto args = family.from_hf_config(config);
+        args->check();
+        return args;
+      }
+      types.push_back(known);
+    }
+  }
+  fail("{}", unknown_word(path.string() + ": model_type", type, types));
+}
+
+std::unique_ptr<ModelArgs> ModelFamilies::from_flavor(const std::string& name, const std::string& flavor) const {
+  const ModelFamily& family = at(name);
+  const auto found = family.flavors.find(flavor);
+  if (found == family.flavors.end()) {
+    std::vector<std::string> names;
+    for (const auto& [known, make] : family.flavors) {
+      names.push_back(known);
+    }
+    fail("{}", unknown_word("model.flavor", flavor, names));
+  }
+  return found->second();
+}
+
+}  // namespace lehr::descriptor

@@ -1,0 +1,121 @@
+// What a tool must know of a model before it is built: its shape, its size, its names on disk.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lehr/base/fields.h"
+#include "lehr/nn/activation_checkpoint.h"
+#include "lehr/nn/model.h"
+#include "lehr/pipeline/stage.h"
+
+namespace lehr {
+class Node;
+}
+
+namespace lehr::descriptor {
+
+/// Changes to a model's shape from a config: the keys of [model.args], named as in Hugging Face's config.json.
+struct ModelOverrides {
+  std::optional<int64_t> vocab_size;
+  std::optional<int64_t> hidden_size;
+  std::optional<int64_t> intermediate_size;
+  std::optional<int64_t> num_hidden_layers;
+  std::optional<int64_t> num_attention_heads;
+  std::optional<int64_t> num_key_value_heads;
+  std::optional<int64_t> head_dim;
+  std::optional<int64_t> max_position_embeddings;
+  std::optional<double> rope_theta;
+  std::optional<double> rms_norm_eps;
+  std::optional<double> initializer_range;
+  std::optional<bool> tie_word_embeddings;
+  void fields(FieldVisitor& v);
+};
+
+/// What stands on a model's hidden states.
+enum class Head { causal_lm, classification };
+
+/// How one stage of a model is to be built.
+struct BuildOptions {
+  pipeline::PipelineStageInfo stage = {};
+  nn::HiddenStatesAggregationMode hidden_states_snapshot_mode = nn::HiddenStatesAggregationMode::noop;
+  nn::ActivationCheckpointing checkpointing = {};
+};
+
+/// Where a parameter stands in a checkpoint: rows [first_row, first_row + rows of the parameter) of the tensor `stored`.
+struct StoredName {
+  std::string stored;              ///< Name on disk, Hugging Face's.
+  std::vector<int64_t> shape;      ///< Shape of the whole tensor on disk.
+  std::string parameter;           ///< Full name in the model.
+  int64_t first_row = 0;
+};
+
+/// Sizes that a start-up report and a throughput meter need.
+struct ModelCounts {
+  int64_t num_parameters = 0;   ///< All distinct parameters; tied ones once.
+  int64_t flops_per_token = 0;  ///< torchtitan's: 6 a weight used and 6 a layer, head dimension and position, not causal.
+  int64_t causal_flops_per_token = 0;  ///< The same with each token attending to the positions before it only.
+};
+
+/// The shape of one model: a family's parameters and what follows from them.
+class ModelArgs {
+ public:
+  virtual ~ModelArgs() = default;
+
+  /// Hugging Face's model_type, as "qwen3".
+  virtual std::string model_type() const = 0;
+  virtual Head head() const = 0;
+  /// Puts a classification head on the model.
+  virtual void set_classification(int64_t num_labels, double dropout) = 0;
+  virtual int64_t num_labels() const = 0;
+  virtual int64_t vocab_size() const = 0;
+  virtual int64_t max_position_ids() const = 0;
+  virtual std::optional<int64_t> pad_token_id() const = 0;
+  virtual std::vector<int64_t> eos_token_ids() const = 0;
+  /// Ids that the exported config.json names.
+  virtual void set_special_tokens(std::optional<int64_t> bos, std::optional<int64_t> eos, std::optional<int64_t> pad) = 0;
+  /// Changes the shape. Call check() when all changes are made.
+  virtual void apply(const ModelOverrides& overrides) = 0;
+  /// Throws a usage error that names the field when the shape does not fit together.
+  virtual void check() const = 0;
+
+  /// Parameters and FLOPs a token for training at this sequence length (torchtitan's name).
+  virtual ModelCounts get_nparams_and_flops(int64_t seq_len) const = 0;
+  /// Builds one stage on meta.
+  virtual std::shared_ptr<nn::Model> build(const BuildOptions& options) const = 0;
+  /// Where each parameter of the whole model is on disk, in the order of the model.
+  virtual std::vector<StoredName> stored_names() const = 0;
+  /// The content of config.json; `dtype` is torch's name of the weights' type.
+  virtual Node to_hf_config(const std::string& dtype) const = 0;
+};
+
+/// A model family: what the list of models holds one of.
+struct ModelFamily {
+  std::string name;                        ///< What model.name says, as "qwen3".
+  std::vector<std::string> hf_model_types;  ///< The model_type values of config.json that this family reads.
+  std::map<std::string, std::function<std::unique_ptr<ModelArgs>()>> flavors;  ///< Known sizes, by name.
+  std::function<std::unique_ptr<ModelArgs>(const Node& config)> from_hf_config;
+};
+
+/// The families that a program knows; a plain value, made where the program starts.
+class ModelFamilies {
+ public:
+  /// Throws a usage error if a family of that name, or one that reads the same model_type, is already there.
+  void add(ModelFamily family);
+  /// Throws a usage error that lists the known names.
+  const ModelFamily& at(const std::string& name) const;
+  /// The shape that `folder`/config.json describes, by its model_type. `folder` may be the file itself.
+  std::unique_ptr<ModelArgs> from_hf_folder(const std::filesystem::path& folder) const;
+  /// The shape of a flavor. Throws a usage error that lists the flavors of the family.
+  std::unique_ptr<ModelArgs> from_flavor(const std::string& family, const std::string& flavor) const;
+
+ private:
+  std::vector<ModelFamily> families_;
+};
+
+}  // namespace lehr::descriptor

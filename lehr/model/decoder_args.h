@@ -1,0 +1,111 @@
+// ModelArgs of a decoder-only family, written once: a family gives its types and how its layer's parameters follow from
+// config.json's fields.
+#pragma once
+
+#include "lehr/base/node.h"
+#include "lehr/descriptor/model_args.h"
+#include "lehr/model/decoder_config.h"
+#include "lehr/model/heads.h"
+
+namespace lehr::model {
+
+/// Counts for a decoder in which every layer is alike; `model` is any stage-complete instance on meta.
+descriptor::ModelCounts count_decoder(const DecoderConfig& config, const nn::Module& model, int64_t seq_len);
+
+/// Where the parameters of a one-stage model are on disk: Hugging Face's names. `heads` maps the classification head's
+/// prefix; vocabulary segments become rows of one table.
+std::vector<descriptor::StoredName> decoder_stored_names(const nn::Module& model, const nn::SplitVocabulary& vocabulary);
+
+/// The name of the only vocabulary segment of a model that was not split.
+inline constexpr const char* kWholeVocabulary = "default";
+
+/// `Family` has: kModelType, kArchitecture (as "Qwen3"), Backbone, CausalLM, Classification (module holders),
+/// LayerParameters and static layer_parameters(const DecoderConfig&).
+template <class Family>
+class DecoderArgs : public descriptor::ModelArgs {
+ public:
+  explicit DecoderArgs(DecoderConfig config) : config_(std::move(config)) {}
+
+  std::string model_type() const override { return Family::kModelType; }
+  descriptor::Head head() const override { return config_.head; }
+  void set_classification(int64_t num_labels, double dropout) override {
+    config_.head = descriptor::Head::classification;
+    config_.num_labels = num_labels;
+    config_.classifier_dropout = dropout;
+  }
+  int64_t num_labels() const override { return config_.num_labels; }
+  int64_t vocab_size() const override { return config_.vocab_size; }
+  int64_t max_position_ids() const override { return config_.max_position_embeddings; }
+  std::optional<int64_t> pad_token_id() const override { return config_.pad_token_id; }
+  std::vector<int64_t> eos_token_ids() const override { return config_.eos_token_id; }
+  void set_special_tokens(
+      std::optional<int64_t> bos, std::optional<int64_t> eos, std::optional<int64_t> pad) override {
+    config_.bos_token_id = bos;
+    config_.eos_token_id = eos ? std::vector<int64_t>{*eos} : std::vector<int64_t>{};
+    config_.pad_token_id = pad;
+  }
+  void apply(const descriptor::ModelOverrides& overrides) override { config_.apply(overrides); }
+  void check() const override { config_.check(); }
+
+  descriptor::ModelCounts get_nparams_and_flops(int64_t seq_len) const override {
+    return count_decoder(config_, *build({}), seq_len);
+  }
+
+  std::shared_ptr<nn::Model> build(const descriptor::BuildOptions& options) const override {
+    if (config_.head == descriptor::Head::causal_lm) {
+      return std::make_shared<typename Family::CausalLM::Impl>(
+          typename Family::CausalLM::Impl::Parameters{
+              .model = parameters(), .tie_word_embeddings = config_.tie_word_embeddings},
+          options.stage,
+          options.hidden_states_snapshot_mode,
+          options.checkpointing);
+    }
+    return std::make_shared<typename Family::Classification::Impl>(
+        typename Family::Classification::Impl::Parameters{
+            .model = parameters(),
+            .num_labels = config_.num_labels,
+            .classifier_dropout = config_.classifier_dropout},
+        options.stage,
+        options.hidden_states_snapshot_mode,
+        options.checkpointing);
+  }
+
+  std::vector<descriptor::StoredName> stored_names() const override {
+    return decoder_stored_names(*build({}), parameters().vocabulary());
+  }
+
+  Node to_hf_config(const std::string& dtype) const override {
+    return to_hf(config_, Family::kModelType, Family::kArchitecture, dtype);
+  }
+
+  /// The backbone's parameters that the shape stands for.
+  typename Family::Backbone::Impl::Parameters parameters() const {
+    return {
+        .layer = Family::layer_parameters(config_),
+        .num_hidden_layers = config_.num_hidden_layers,
+        .rope_base = config_.rope_theta,
+        .max_position_ids = config_.max_position_embeddings,
+        .split_vocab_size = {{kWholeVocabulary, config_.vocab_size}},
+        .split_vocab_order = {kWholeVocabulary},
+        .rope_scaling = config_.rope_scaling};
+  }
+  const DecoderConfig& config() const { return config_; }
+
+ private:
+  DecoderConfig config_;
+};
+
+/// A family whose flavors are the given shapes.
+template <class Family>
+descriptor::ModelFamily make_decoder_family(const std::string& name, std::map<std::string, DecoderConfig> flavors) {
+  descriptor::ModelFamily family{.name = name, .hf_model_types = {Family::kModelType}, .flavors = {}, .from_hf_config = {}};
+  for (auto& [flavor, config] : flavors) {
+    family.flavors[flavor] = [shape = config] { return std::make_unique<DecoderArgs<Family>>(shape); };
+  }
+  family.from_hf_config = [](const Node& config) {
+    return std::make_unique<DecoderArgs<Family>>(DecoderConfig::from_hf(config));
+  };
+  return family;
+}
+
+}  // namespace lehr::model

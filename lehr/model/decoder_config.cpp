@@ -1,0 +1,297 @@
+#include "lehr/model/decoder_config.h"
+
+#include "lehr/base/error.h"
+
+namespace lehr::model {
+
+namespace {
+int64_t int_or(const Node& config, const std::string& key, int64_t otherwise) {
+  const Node* found = config.find(key);
+  return found != nullptr && !found->is_null() ? found->as_int() : otherwise;
+}
+
+double double_or(const Node& config, const std::string& key, double otherwise) {
+  const Node* found = config.find(key);
+  return found != nullptr && !found->is_null() ? found->as_double() : otherwise;
+}
+
+bool bool_or(const Node& config, const std::string& key, bool otherwise) {
+  const Node* found = config.find(key);
+  return found != nullptr && !found->is_null() ? found->as_bool() : otherwise;
+}
+
+std::optional<double> optional_double(const Node& config, const std::string& key) {
+  const Node* found = config.find(key);
+  return found != nullptr && !found->is_null() ? std::optional(found->as_double()) : std::nullopt;
+}
+
+std::optional<int64_t> optional_int(const Node& config, const std::string& key) {
+  const Node* found = config.find(key);
+  return found != nullptr && !found->is_null() ? std::optional(found->as_int()) : std::nullopt;
+}
+
+// What the shared decoder does not compute must not be read over.
+void refuse_unsupported(const Node& config) {
+  auto refuse = [&](const char* key, const std::string& found, const char* expected) {
+    fail("{}: {}: expected {}, found {}; this is not supported", config.origin(), key, expected, found);
+  };
+  if (const Node* act = config.find("hidden_act"); act != nullptr && act->as_string() != "silu") {
+    refuse("hidden_act", act->as_string(), "silu");
+  }
+  for (const char* key : {"attention_bias", "mlp_bias", "use_sliding_window"}) {
+    if (bool_or(config, key, false)) {
+      refuse(key, "true", "false");
+    }
+  }
+  if (double_or(config, "attention_dropout", 0) != 0) {
+    refuse("attention_dropout", "another value", "0");
+  }
+  if (double_or(config, "partial_rotary_factor", 1) != 1) {
+    refuse("partial_rotary_factor", "another value", "1");
+  }
+}
+
+nn::RopeScaling read_rope_scaling(const Node& rope, int64_t max_position_embeddings) {
+  const Node* type_node = rope.find("rope_type");
+  if (type_node == nullptr) {
+    type_node = rope.find("type");
+  }
+  const std::string type = type_node != nullptr ? type_node->as_string() : "default";
+  const int64_t original = int_or(rope, "original_max_position_embeddings", max_position_embeddings);
+  if (type == "default") {
+    return nn::NoRopeScaling{};
+  }
+  const double factor = rope.at("factor").as_double();
+  if (type == "linear") {
+    return nn::LinearRopeScaling{.factor = factor};
+  }
+  if (type == "dynamic") {
+    return nn::DynamicNtkRopeScaling{.factor = factor, .original_max_position_embeddings = original};
+  }
+  if (type == "yarn") {
+    return nn::YarnRopeScaling{
+        .factor = factor,
+        .original_max_position_embeddings = original,
+        .beta_fast = double_or(rope, "beta_fast", 32),
+        .beta_slow = double_or(rope, "beta_slow", 1),
+        .attention_factor = optional_double(rope, "attention_factor"),
+        .mscale = optional_double(rope, "mscale"),
+        .mscale_all_dim = optional_double(rope, "mscale_all_dim"),
+        .truncate = bool_or(rope, "truncate", true)};
+  }
+  if (type == "llama3") {
+    return nn::Llama3RopeScaling{
+        .factor = factor,
+        .low_freq_factor = rope.at("low_freq_factor").as_double(),
+        .high_freq_factor = rope.at("high_freq_factor").as_double(),
+        .original_max_position_embeddings = rope.at("original_max_position_embeddings").as_int()};
+  }
+  fail("{}: rope_type: expected default, linear, dynamic, yarn or llama3, found {}", rope.origin(), type);
+}
+
+struct WriteRopeScaling {
+  Node operator()(const nn::NoRopeScaling&) const { return Node(); }
+  Node operator()(const nn::LinearRopeScaling& s) const {
+    Node node = Node::make_table();
+    node.set("rope_type", Node("linear"));
+    node.set("factor", Node(s.factor));
+    return node;
+  }
+  Node operator()(const nn::DynamicNtkRopeScaling& s) const {
+    Node node = Node::make_table();
+    node.set("rope_type", Node("dynamic"));
+    node.set("factor", Node(s.factor));
+    node.set("original_max_position_embeddings", Node(s.original_max_position_embeddings));
+    return node;
+  }
+  Node operator()(const nn::YarnRopeScaling& s) const {
+    Node node = Node::make_table();
+    node.set("rope_type", Node("yarn"));
+    node.set("factor", Node(s.factor));
+    node.set("original_max_position_embeddings", Node(s.original_max_position_embeddings));
+    node.set("beta_fast", Node(s.beta_fast));
+    node.set("beta_slow", Node(s.beta_slow));
+    for (const auto& [key, value] :
+         {std::pair{"attention_factor", s.attention_factor},
+          std::pair{"mscale", s.mscale},
+          std::pair{"mscale_all_dim", s.mscale_all_dim}}) {
+      if (value) {
+        node.set(key, Node(*value));
+      }
+    }
+    if (!s.truncate) {
+      node.set("truncate", Node(false));
+    }
+    return node;
+  }
+  Node operator()(const nn::Llama3RopeScaling& s) const {
+    Node node = Node::make_table();
+    node.set("rope_type", Node("llama3"));
+    node.set("factor", Node(s.factor));
+    node.set("low_freq_factor", Node(s.low_freq_factor));
+    node.set("high_freq_factor", Node(s.high_freq_factor));
+    node.set("original_max_position_embeddings", Node(s.original_max_position_embeddings));
+    return node;
+  }
+};
+
+int64_t count_labels(const Node& config) {
+  if (const Node* labels = config.find("id2label")) {
+    return static_cast<int64_t>(labels->size());
+  }
+  return int_or(config, "num_labels", 2);
+}
+
+descriptor::Head read_head(const Node& config) {
+  const Node* architectures = config.find("architectures");
+  if (architectures == nullptr || architectures->is_null() || architectures->size() == 0) {
+    return descriptor::Head::causal_lm;
+  }
+  const std::string name = architectures->at(0).as_string();
+  if (name.ends_with("ForCausalLM")) {
+    return descriptor::Head::causal_lm;
+  }
+  if (name.ends_with("ForSequenceClassification") || name.ends_with("ForTokenClassification")) {
+    return descriptor::Head::classification;
+  }
+  fail("{}: architectures: expected ...ForCausalLM or ...ForSequenceClassification, found {}", config.origin(), name);
+}
+}  // namespace
+
+DecoderConfig DecoderConfig::from_hf(const Node& config) {
+  refuse_unsupported(config);
+  DecoderConfig c;
+  c.vocab_size = config.at("vocab_size").as_int();
+  c.hidden_size = config.at("hidden_size").as_int();
+  c.intermediate_size = config.at("intermediate_size").as_int();
+  c.num_hidden_layers = config.at("num_hidden_layers").as_int();
+  c.num_attention_heads = config.at("num_attention_heads").as_int();
+  c.num_key_value_heads = int_or(config, "num_key_value_heads", c.num_attention_heads);
+  c.head_dim = int_or(config, "head_dim", c.hidden_size / std::max<int64_t>(c.num_attention_heads, 1));
+  c.max_position_embeddings = config.at("max_position_embeddings").as_int();
+  c.rms_norm_eps = double_or(config, "rms_norm_eps", 1e-6);
+  c.initializer_range = double_or(config, "initializer_range", 0.02);
+  c.tie_word_embeddings = bool_or(config, "tie_word_embeddings", false);
+  // transformers 5 keeps theta and scaling together, transformers 4 apart.
+  const Node* rope = config.find("rope_parameters");
+  if (rope == nullptr || rope->is_null()) {
+    rope = config.find("rope_scaling");
+  }
+  c.rope_theta = double_or(config, "rope_theta", 10000);
+  if (rope != nullptr && !rope->is_null()) {
+    c.rope_theta = double_or(*rope, "rope_theta", c.rope_theta);
+    c.rope_scaling = read_rope_scaling(*rope, c.max_position_embeddings);
+  }
+  c.bos_token_id = optional_int(config, "bos_token_id");
+  c.pad_token_id = optional_int(config, "pad_token_id");
+  if (const Node* eos = config.find("eos_token_id"); eos != nullptr && !eos->is_null()) {
+    if (eos->is_list()) {
+      for (size_t i = 0; i < eos->size(); ++i) {
+        c.eos_token_id.push_back(eos->at(i).as_int());
+      }
+    } else {
+      c.eos_token_id.push_back(eos->as_int());
+    }
+  }
+  c.head = read_head(config);
+  c.num_labels = count_labels(config);
+  c.classifier_dropout = double_or(config, "classifier_dropout", 0);
+  return c;
+}
+
+void DecoderConfig::apply(const descriptor::ModelOverrides& o) {
+  vocab_size = o.vocab_size.value_or(vocab_size);
+  hidden_size = o.hidden_size.value_or(hidden_size);
+  intermediate_size = o.intermediate_size.value_or(intermediate_size);
+  num_hidden_layers = o.num_hidden_layers.value_or(num_hidden_layers);
+  num_attention_heads = o.num_attention_heads.value_or(num_attention_heads);
+  num_key_value_heads = o.num_key_value_heads.value_or(num_key_value_heads);
+  head_dim = o.head_dim.value_or(head_dim);
+  max_position_embeddings = o.max_position_embeddings.value_or(max_position_embeddings);
+  rope_theta = o.rope_theta.value_or(rope_theta);
+  rms_norm_eps = o.rms_norm_eps.value_or(rms_norm_eps);
+  initializer_range = o.initializer_range.value_or(initializer_range);
+  tie_word_embeddings = o.tie_word_embeddings.value_or(tie_word_embeddings);
+}
+
+void DecoderConfig::check() const {
+  auto positive = [](const char* name, int64_t value) {
+    require(value > 0, "model: {}: expected a positive number, found {}", name, value);
+  };
+  positive("vocab_size", vocab_size);
+  positive("hidden_size", hidden_size);
+  positive("intermediate_size", intermediate_size);
+  positive("num_hidden_layers", num_hidden_layers);
+  positive("num_attention_heads", num_attention_heads);
+  positive("num_key_value_heads", num_key_value_heads);
+  positive("head_dim", head_dim);
+  positive("max_position_embeddings", max_position_embeddings);
+  require(
+      num_attention_heads % num_key_value_heads == 0,
+      "model: num_attention_heads ({}) must be a multiple of num_key_value_heads ({})",
+      num_attention_heads,
+      num_key_value_heads);
+  require(head_dim % 2 == 0, "model: head_dim: expected an even number (rotary positions turn pairs), found {}", head_dim);
+  require(rms_norm_eps > 0, "model: rms_norm_eps: expected a positive number, found {}", rms_norm_eps);
+  require(rope_theta > 0, "model: rope_theta: expected a positive number, found {}", rope_theta);
+}
+
+Node to_hf(
+    const DecoderConfig& c,
+    const std::string& model_type,
+    const std::string& architecture_prefix,
+    const std::string& dtype) {
+  const bool causal = c.head == descriptor::Head::causal_lm;
+  auto optional_id = [](const std::optional<int64_t>& id) { return id ? Node(*id) : Node(); };
+  Node node = Node::make_table();
+  Node architectures = Node::make_list();
+  architectures.push_back(Node(architecture_prefix + (causal ? "ForCausalLM" : "ForSequenceClassification")));
+  node.set("architectures", architectures);
+  node.set("attention_bias", Node(false));
+  node.set("attention_dropout", Node(0.0));
+  node.set("bos_token_id", optional_id(c.bos_token_id));
+  if (c.eos_token_id.size() > 1) {
+    Node ids = Node::make_list();
+    for (const int64_t id : c.eos_token_id) {
+      ids.push_back(Node(id));
+    }
+    node.set("eos_token_id", ids);
+  } else {
+    node.set("eos_token_id", c.eos_token_id.empty() ? Node() : Node(c.eos_token_id.front()));
+  }
+  if (c.pad_token_id || !causal) {
+    node.set("pad_token_id", optional_id(c.pad_token_id));
+  }
+  node.set("head_dim", Node(c.head_dim));
+  node.set("hidden_act", Node("silu"));
+  node.set("hidden_size", Node(c.hidden_size));
+  node.set("initializer_range", Node(c.initializer_range));
+  node.set("intermediate_size", Node(c.intermediate_size));
+  node.set("max_position_embeddings", Node(c.max_position_embeddings));
+  node.set("model_type", Node(model_type));
+  node.set("num_attention_heads", Node(c.num_attention_heads));
+  node.set("num_hidden_layers", Node(c.num_hidden_layers));
+  node.set("num_key_value_heads", Node(c.num_key_value_heads));
+  node.set("rms_norm_eps", Node(c.rms_norm_eps));
+  node.set("rope_scaling", std::visit(WriteRopeScaling{}, c.rope_scaling));
+  node.set("rope_theta", Node(c.rope_theta));
+  node.set("tie_word_embeddings", Node(c.tie_word_embeddings));
+  node.set("torch_dtype", Node(dtype));
+  node.set("use_cache", Node(true));
+  node.set("vocab_size", Node(c.vocab_size));
+  if (!causal) {
+    Node id2label = Node::make_table();
+    Node label2id = Node::make_table();
+    for (int64_t i = 0; i < c.num_labels; ++i) {
+      const std::string label = "LABEL_" + std::to_string(i);
+      id2label.set(std::to_string(i), Node(label));
+      label2id.set(label, Node(i));
+    }
+    node.set("id2label", id2label);
+    node.set("label2id", label2id);
+    node.set("classifier_dropout", Node(c.classifier_dropout));
+  }
+  return node;
+}
+
+}  // namespace lehr::model

@@ -1,0 +1,70 @@
+#include "lehr/model/qwen3_dense/spec.h"
+
+#include "lehr/model/decoder_args.h"
+#include "lehr/model/qwen3_dense/model.h"
+
+namespace lehr::model {
+
+namespace {
+struct Family {
+  static constexpr const char* kModelType = "qwen3";
+  static constexpr const char* kArchitecture = "Qwen3";
+  using Backbone = Qwen3DenseModel;
+  using CausalLM = Qwen3DenseForCausalLM;
+  using Classification = Qwen3DenseForClassification;
+
+  static Qwen3DenseLayerParameters layer_parameters(const DecoderConfig& config) {
+    return {
+        .hidden_size = config.hidden_size,
+        .intermediate_size = config.intermediate_size,
+        .num_attention_heads = config.num_attention_heads,
+        .num_key_value_heads = config.num_key_value_heads,
+        .rms_norm_eps = config.rms_norm_eps,
+        .head_dim = config.head_dim,
+        .initializer_range = config.initializer_range};
+  }
+};
+
+struct Size {
+  int64_t hidden_size, layers, heads, key_value_heads, intermediate_size;
+  bool tied;
+};
+
+DecoderConfig published(const Size& size) {
+  return {
+      .vocab_size = 151936,
+      .hidden_size = size.hidden_size,
+      .intermediate_size = size.intermediate_size,
+      .num_hidden_layers = size.layers,
+      .num_attention_heads = size.heads,
+      .num_key_value_heads = size.key_value_heads,
+      .head_dim = 128,
+      .max_position_embeddings = 40960,
+      .rms_norm_eps = 1e-6,
+      .rope_theta = 1e6,
+      .tie_word_embeddings = size.tied};
+}
+
+DecoderConfig debug_model() {
+  DecoderConfig config = published({256, 8, 16, 8, 3072, true});
+  config.vocab_size = 2048;
+  config.max_position_embeddings = 4096;
+  return config;
+}
+}  // namespace
+
+descriptor::ModelFamily qwen3_dense_family() {
+  return make_decoder_family<Family>(
+      "qwen3",
+      {
+          {"debugmodel", debug_model()},
+          {"0.6B", published({1024, 28, 16, 8, 3072, true})},
+          {"1.7B", published({2048, 28, 16, 8, 6144, true})},
+          {"4B", published({2560, 36, 32, 8, 9728, true})},
+          {"8B", published({4096, 36, 32, 8, 12288, false})},
+          {"14B", published({5120, 40, 40, 8, 17408, false})},
+          {"32B", published({5120, 64, 64, 8, 25600, false})},
+      });
+}
+
+}  // namespace lehr::model
