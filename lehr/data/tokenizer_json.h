@@ -10,6 +10,11 @@
 
 namespace lehr::data {
 
+/// "file: a.b" for where "file: a" and key "b"; "file: b" for where "file: ", the top of a file.
+inline std::string json_field(const std::string& where, const char* key) {
+  return where.ends_with(": ") ? where + key : where + "." + key;
+}
+
 /// `node[key]` as T, or `fallback` where it is absent or null. `where` names file and field of `node`.
 template <class T>
 T json_or(const nlohmann::json& node, const char* key, T fallback, const std::string& where) {
@@ -20,7 +25,7 @@ T json_or(const nlohmann::json& node, const char* key, T fallback, const std::st
   try {
     return at->get<T>();
   } catch (const nlohmann::json::exception&) {
-    fail("{}.{}: a value of the wrong type: {}", where, key, at->dump(-1, ' ', true).substr(0, 80));
+    fail("{}: a value of the wrong type: {}", json_field(where, key), at->dump(-1, ' ', true).substr(0, 80));
   }
 }
 
@@ -28,7 +33,7 @@ T json_or(const nlohmann::json& node, const char* key, T fallback, const std::st
 template <class T>
 T json_at(const nlohmann::json& node, const char* key, const std::string& where) {
   require(node.is_object(), "{}: expected an object, found {}", where, node.type_name());
-  require(node.contains(key) && !node[key].is_null(), "{}.{}: is missing", where, key);
+  require(node.contains(key) && !node[key].is_null(), "{}: is missing", json_field(where, key));
   return json_or<T>(node, key, T{}, where);
 }
 

@@ -77,7 +77,7 @@ TEST(TokenizerErrors, NameValuesThatAreWrong) {
       {"/model/merges/1", R"("a zz")", "model.merges[1]: \"zz\" is not in model.vocab"},
       {"/model/merges/1", R"("b a")", "model.merges[1]: \"ba\" is not in model.vocab"},
       {"/model/ignore_merges", "3", "model.ignore_merges: a value of the wrong type: 3"},
-      {"/added_tokens", "3", "added_tokens: expected a list"},
+      {"/added_tokens", "3", "tokenizer.json: added_tokens: expected a list"},
       {"/added_tokens/0/id", "3", "added_tokens[0]: the id 3 of \"<end>\" is taken"},
       {"/added_tokens/0/id", "-3", "added_tokens[0]: the id -3 is not from 0"},
       {"/added_tokens/0/content", "\"ab\"", "added_tokens[0]: \"ab\" has id 7 here, and id 4 in the vocabulary"},
@@ -125,7 +125,7 @@ TEST(TokenizerErrors, NameTheConfigAndItsKey) {
   EXPECT_THAT(
       error(R"({"eos_token": "<nope>"})"),
       HasSubstr("tokenizer_config.json: eos_token: \"<nope>\" is not a token of this tokenizer"));
-  EXPECT_THAT(error(R"({"pad_token": 5})"), HasSubstr("pad_token: a value of the wrong type"));
+  EXPECT_THAT(error(R"({"pad_token": 5})"), HasSubstr("tokenizer_config.json: pad_token: a value of the wrong type: 5"));
 }
 
 }  // namespace
