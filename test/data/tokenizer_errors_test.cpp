@@ -125,7 +125,8 @@ TEST(TokenizerErrors, NameTheConfigAndItsKey) {
   EXPECT_THAT(
       error(R"({"eos_token": "<nope>"})"),
       HasSubstr("tokenizer_config.json: eos_token: \"<nope>\" is not a token of this tokenizer"));
-  EXPECT_THAT(error(R"({"pad_token": 5})"), HasSubstr("tokenizer_config.json: pad_token: a value of the wrong type: 5"));
+  EXPECT_THAT(
+      error(R"({"pad_token": 5})"), HasSubstr("tokenizer_config.json: pad_token: a value of the wrong type: 5"));
 }
 
 }  // namespace
