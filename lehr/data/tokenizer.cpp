@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "lehr/base/error.h"
+#include "lehr/base/file.h"
 #include "lehr/data/tokenizer_file.h"
 #include "lehr/data/tokenizer_kinds.h"
 
@@ -56,16 +57,18 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& what) {
   return make_bpe_tokenizer(*file, find_file(path, "tokenizer_config.json"), std::move(files));
 }
 
-void export_tokenizer_files(const Tokenizer& tokenizer, const std::filesystem::path& folder) {
+std::vector<std::pair<std::string, std::string>> tokenizer_file_contents(const Tokenizer& tokenizer) {
+  std::vector<std::pair<std::string, std::string>> contents;
   for (const fs::path& file : tokenizer.files()) {
-    const fs::path target = folder / (file.extension() == ".gz" ? file.stem() : file.filename());
-    const std::string content = read_whole_file(file);
-    std::ofstream out(target, std::ios::binary);
-    out.write(content.data(), static_cast<std::streamsize>(content.size()));
-    out.close();
-    if (!out) {
-      fail_runtime("{}: cannot be written", target.string());
-    }
+    const fs::path name = file.extension() == ".gz" ? file.stem() : file.filename();
+    contents.emplace_back(name.string(), read_whole_file(file));
+  }
+  return contents;
+}
+
+void export_tokenizer_files(const Tokenizer& tokenizer, const std::filesystem::path& folder) {
+  for (const auto& [name, content] : tokenizer_file_contents(tokenizer)) {
+    write_file_atomically(folder / name, content);
   }
 }
 

@@ -45,4 +45,7 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& what);
 /// Copies the tokenizer's files into `folder`, which must exist; what is packed (`.gz`) is unpacked.
 void export_tokenizer_files(const Tokenizer& tokenizer, const std::filesystem::path& folder);
 
+/// Name and content of each file that export_tokenizer_files writes.
+std::vector<std::pair<std::string, std::string>> tokenizer_file_contents(const Tokenizer& tokenizer);
+
 }  // namespace lehr::data

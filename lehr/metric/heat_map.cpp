@@ -9,7 +9,7 @@
 #include "lehr/metric/plot_scale.h"
 #include "lehr/metric/plot_style.h"
 
-namespace lehr {
+namespace lehr::metric {
 namespace {
 
 struct Color {
@@ -171,4 +171,4 @@ std::string heat_map_svg(const HeatMap& map) {
   return svg + "</svg>\n";
 }
 
-}  // namespace lehr
+}  // namespace lehr::metric

@@ -14,7 +14,7 @@
 #include "lehr/base/error.h"
 #include "lehr/base/file.h"
 
-namespace lehr {
+namespace lehr::metric {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -122,4 +122,4 @@ MetricSeries read_metric(const std::filesystem::path& path, const std::string& k
   return series;
 }
 
-}  // namespace lehr
+}  // namespace lehr::metric

@@ -8,7 +8,7 @@
 #include <variant>
 #include <vector>
 
-namespace lehr {
+namespace lehr::metric {
 
 /// What a metric may be. Floating-point numbers are written so that reading gives the same 64 bits; those that are not
 /// finite, which JSON does not know, become null.
@@ -44,4 +44,4 @@ struct MetricSeries {
 /// over. An absent file is an empty series.
 MetricSeries read_metric(const std::filesystem::path& path, const std::string& key);
 
-}  // namespace lehr
+}  // namespace lehr::metric

@@ -9,7 +9,7 @@
 #include "lehr/metric/plot_scale.h"
 #include "lehr/metric/plot_style.h"
 
-namespace lehr {
+namespace lehr::metric {
 namespace {
 
 constexpr double kLeft = 68, kRight = 24, kTop = 66, kBottom = 52;
@@ -265,4 +265,4 @@ std::string line_plot_svg(const std::vector<PlotSeries>& series, const PlotOptio
   return svg + "</svg>\n";
 }
 
-}  // namespace lehr
+}  // namespace lehr::metric

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-namespace lehr {
+namespace lehr::metric {
 
 /// One line of a plot.
 struct PlotSeries {
@@ -51,4 +51,4 @@ std::string heat_map_svg(const HeatMap& map);
 /// are not finite stay and do not count.
 std::vector<double> smoothed(const std::vector<double>& values, double span);
 
-}  // namespace lehr
+}  // namespace lehr::metric

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
-namespace lehr {
+namespace lehr::metric {
 namespace {
 
 std::string without_trailing_zeros(std::string text) {
@@ -138,4 +138,4 @@ std::string xml_text(std::string_view text) {
   return safe;
 }
 
-}  // namespace lehr
+}  // namespace lehr::metric

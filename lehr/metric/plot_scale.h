@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-namespace lehr {
+namespace lehr::metric {
 
 /// Maps [low, high] to [begin, end] in pixels, linearly or by logarithm. SVG's y grows downward, so begin > end is
 /// usual.
@@ -39,4 +39,4 @@ std::string pixel(double value);
 /// `text` with the five characters that XML reserves replaced, and control characters left out.
 std::string xml_text(std::string_view text);
 
-}  // namespace lehr
+}  // namespace lehr::metric

@@ -1,7 +1,7 @@
 // The colours and fonts that all drawings share, as a style sheet with a light and a dark half.
 #pragma once
 
-namespace lehr {
+namespace lehr::metric {
 
 /// How many colours for series there are: classes s0, s1, ...
 inline constexpr int kSeriesColors = 6;
@@ -37,4 +37,4 @@ text { fill: #9da7b3; }
 </style>
 )";
 
-}  // namespace lehr
+}  // namespace lehr::metric

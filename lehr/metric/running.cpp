@@ -5,7 +5,7 @@
 
 #include "lehr/base/error.h"
 
-namespace lehr {
+namespace lehr::metric {
 namespace {
 
 void check_state(const char* what, const std::vector<double>& state, size_t size) {
@@ -67,4 +67,4 @@ void RunningCount::load_state(const std::vector<double>& state) {
   count_ = static_cast<int64_t>(state[0]);
 }
 
-}  // namespace lehr
+}  // namespace lehr::metric

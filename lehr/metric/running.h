@@ -5,7 +5,7 @@
 #include <limits>
 #include <vector>
 
-namespace lehr {
+namespace lehr::metric {
 
 /// How the states of several ranks become one: element by element.
 enum class Reduction { sum, max };
@@ -79,4 +79,4 @@ class RunningCount {
   int64_t count_ = 0;
 };
 
-}  // namespace lehr
+}  // namespace lehr::metric

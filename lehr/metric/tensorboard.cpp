@@ -13,7 +13,7 @@
 #include "lehr/base/error.h"
 #include "lehr/metric/tensorboard_record.h"
 
-namespace lehr {
+namespace lehr::metric {
 namespace {
 
 // Event
@@ -156,4 +156,4 @@ void TensorBoardWriter::write_record(const std::string& encoded) {
   }
 }
 
-}  // namespace lehr
+}  // namespace lehr::metric

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-namespace lehr {
+namespace lehr::metric {
 
 /// One event file in a folder. Every call is one write, so that a TensorBoard that looks on sees whole events.
 class TensorBoardWriter {
@@ -39,4 +39,4 @@ class TensorBoardWriter {
   int file_ = -1;
 };
 
-}  // namespace lehr
+}  // namespace lehr::metric

@@ -4,7 +4,7 @@
 #include <array>
 #include <bit>
 
-namespace lehr {
+namespace lehr::metric {
 namespace {
 
 constexpr std::array<uint32_t, 256> make_crc_table() {
@@ -92,4 +92,4 @@ ProtoMessage& ProtoMessage::bytes(int field, std::string_view value) {
   return *this;
 }
 
-}  // namespace lehr
+}  // namespace lehr::metric

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace lehr {
+namespace lehr::metric {
 
 /// CRC-32C (Castagnoli), as in RFC 3720.
 uint32_t crc32c(std::string_view bytes);
@@ -33,4 +33,4 @@ class ProtoMessage {
   std::string encoded_;
 };
 
-}  // namespace lehr
+}  // namespace lehr::metric

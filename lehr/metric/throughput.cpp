@@ -11,7 +11,7 @@
 
 #include "lehr/base/error.h"
 
-namespace lehr {
+namespace lehr::metric {
 
 ThroughputMeter::ThroughputMeter(size_t window, Clock clock)
     : window_(std::max<size_t>(window, 1)), clock_(std::move(clock)), began_(clock_()) {}
@@ -119,4 +119,4 @@ ProcessMemory process_memory() {
   return memory;
 }
 
-}  // namespace lehr
+}  // namespace lehr::metric

@@ -7,7 +7,7 @@
 
 #include "lehr/base/torch.h"
 
-namespace lehr {
+namespace lehr::metric {
 
 /// Tokens a second over the last steps. Time between pause() and resume() (validation, checkpoints) does not count.
 class ThroughputMeter {
@@ -61,4 +61,4 @@ struct ProcessMemory {
 };
 ProcessMemory process_memory();
 
-}  // namespace lehr
+}  // namespace lehr::metric

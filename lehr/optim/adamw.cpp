@@ -11,7 +11,7 @@
 
 #include "lehr/base/error.h"
 
-namespace lehr {
+namespace lehr::optim {
 namespace {
 
 std::string describe(const at::Tensor& tensor) {
@@ -190,4 +190,4 @@ int64_t AdamW::state_bytes() const {
   return bytes;
 }
 
-}  // namespace lehr
+}  // namespace lehr::optim

@@ -10,7 +10,7 @@
 #include "lehr/base/torch.h"
 #include "lehr/optim/parameter_groups.h"
 
-namespace lehr {
+namespace lehr::optim {
 
 /// A parameter as the optimizer sees it for one step. The tensors may be other ones at every step, as when shards are
 /// freed and gathered; the name is what the state hangs on.
@@ -68,4 +68,4 @@ class AdamW {
   std::map<std::string, Moments> moments_;
 };
 
-}  // namespace lehr
+}  // namespace lehr::optim

@@ -9,7 +9,7 @@
 
 #include "lehr/base/error.h"
 
-namespace lehr {
+namespace lehr::optim {
 namespace {
 
 constexpr double kNormOffset = 1e-6;  // torch's, which keeps the quotient finite for a norm of 0
@@ -75,4 +75,4 @@ bool admit_step(double norm, NonFinitePolicy policy, int64_t step) {
   return false;
 }
 
-}  // namespace lehr
+}  // namespace lehr::optim

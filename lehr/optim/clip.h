@@ -5,7 +5,7 @@
 
 #include "lehr/base/torch.h"
 
-namespace lehr {
+namespace lehr::optim {
 
 /// The sum of the squares of all elements of all tensors: float64, 0-dimensional, on the device of the tensors (CPU for
 /// an empty list). Ranks that hold different shards add theirs and take the root. Undefined tensors count as zeros.
@@ -32,4 +32,4 @@ enum class NonFinitePolicy {
 /// norm is not finite and the policy is stop.
 bool admit_step(double norm, NonFinitePolicy policy, int64_t step);
 
-}  // namespace lehr
+}  // namespace lehr::optim

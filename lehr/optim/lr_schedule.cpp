@@ -7,7 +7,7 @@
 
 #include "lehr/base/error.h"
 
-namespace lehr {
+namespace lehr::optim {
 namespace {
 
 double cosine_from_one(double p) {
@@ -255,4 +255,4 @@ double LRSchedule::piecewise(int64_t step) const {
   return phases_.back().to;
 }
 
-}  // namespace lehr
+}  // namespace lehr::optim

@@ -8,7 +8,7 @@
 
 #include "lehr/base/fields.h"
 
-namespace lehr {
+namespace lehr::optim {
 
 /// The shape of the decay after warm-up and the constant stretch; p runs from 0 to 1.
 enum class DecayType {
@@ -91,4 +91,4 @@ class LRSchedule {
   std::vector<Phase> phases_;
 };
 
-}  // namespace lehr
+}  // namespace lehr::optim

@@ -5,7 +5,7 @@
 
 #include <regex>
 
-namespace lehr {
+namespace lehr::optim {
 
 void ParameterGroupConfig::fields(FieldVisitor& v) {
   v.required(
@@ -46,4 +46,4 @@ void OptimizerConfig::check(Problems& problems) const {
   }
 }
 
-}  // namespace lehr
+}  // namespace lehr::optim

@@ -8,7 +8,7 @@
 
 #include "lehr/base/fields.h"
 
-namespace lehr {
+namespace lehr::optim {
 
 /// `[[optimizer.param_groups]]`: parameters whose name the pattern is found in. What is left out is the optimizer's.
 struct ParameterGroupConfig {
@@ -38,4 +38,4 @@ struct OptimizerConfig {
   void check(Problems& problems) const;
 };
 
-}  // namespace lehr
+}  // namespace lehr::optim

@@ -6,7 +6,7 @@
 
 #include "lehr/base/error.h"
 
-namespace lehr {
+namespace lehr::optim {
 
 ParameterGroups::ParameterGroups(const OptimizerConfig& config, const std::vector<std::string>& names) {
   Problems problems;
@@ -63,4 +63,4 @@ size_t ParameterGroups::group_of(const std::string& name) const {
   return it->second;
 }
 
-}  // namespace lehr
+}  // namespace lehr::optim

@@ -7,7 +7,7 @@
 
 #include "lehr/optim/optimizer_config.h"
 
-namespace lehr {
+namespace lehr::optim {
 
 /// The numbers of one group of parameters, with everything filled in.
 struct GroupSettings {
@@ -37,4 +37,4 @@ class ParameterGroups {
   std::unordered_map<std::string, size_t> index_;
 };
 
-}  // namespace lehr
+}  // namespace lehr::optim

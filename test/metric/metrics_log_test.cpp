@@ -11,7 +11,7 @@
 
 #include "lehr/base/error.h"
 
-namespace lehr {
+namespace lehr::metric {
 namespace {
 
 class MetricsLogTest : public testing::Test {
@@ -142,4 +142,4 @@ TEST_F(MetricsLogTest, ReadsNothingFromAFileThatIsNotThere) {
 }
 
 }  // namespace
-}  // namespace lehr
+}  // namespace lehr::metric

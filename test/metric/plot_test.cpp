@@ -10,7 +10,7 @@
 #include "lehr/base/error.h"
 #include "lehr/metric/plot_scale.h"
 
-namespace lehr {
+namespace lehr::metric {
 namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
@@ -168,4 +168,4 @@ TEST(HeatMap, RefusesSizesThatDoNotFit) {
 }
 
 }  // namespace
-}  // namespace lehr
+}  // namespace lehr::metric

@@ -8,7 +8,7 @@
 
 #include "lehr/base/error.h"
 
-namespace lehr {
+namespace lehr::metric {
 namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
@@ -98,4 +98,4 @@ TEST(RunningMetrics, StartOverAfterAReset) {
 }
 
 }  // namespace
-}  // namespace lehr
+}  // namespace lehr::metric

@@ -13,7 +13,7 @@
 #include "lehr/base/error.h"
 #include "lehr/metric/tensorboard_record.h"
 
-namespace lehr {
+namespace lehr::metric {
 namespace {
 
 uint64_t little_endian(std::string_view bytes) {
@@ -193,4 +193,4 @@ TEST_F(TensorBoardTest, SaysWhenTheFolderCannotBeMade) {
 }
 
 }  // namespace
-}  // namespace lehr
+}  // namespace lehr::metric

@@ -6,7 +6,7 @@
 
 #include "lehr/base/error.h"
 
-namespace lehr {
+namespace lehr::metric {
 namespace {
 
 TEST(ThroughputMeter, DividesTokensByTimeOverItsWindow) {
@@ -91,4 +91,4 @@ TEST(ProcessMemory, SeesAnAllocation) {
 }
 
 }  // namespace
-}  // namespace lehr
+}  // namespace lehr::metric

@@ -12,7 +12,7 @@
 #include "lehr/base/error.h"
 #include "lehr/optim/clip.h"
 
-namespace lehr {
+namespace lehr::optim {
 namespace {
 
 constexpr int64_t kSize = 37;  // more than two vectors of any width, and a rest
@@ -329,4 +329,4 @@ TEST(AdamW, CountsTheBytesOfItsMoments) {
 }
 
 }  // namespace
-}  // namespace lehr
+}  // namespace lehr::optim

@@ -9,7 +9,7 @@
 
 #include "lehr/base/error.h"
 
-namespace lehr {
+namespace lehr::optim {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -65,4 +65,4 @@ TEST(NonFiniteGradients, StopOrSkipTheStep) {
 }
 
 }  // namespace
-}  // namespace lehr
+}  // namespace lehr::optim

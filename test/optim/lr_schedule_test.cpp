@@ -8,7 +8,7 @@
 
 #include "lehr/base/error.h"
 
-namespace lehr {
+namespace lehr::optim {
 namespace {
 
 std::vector<double> factors(const LRSchedule& schedule, int64_t count) {
@@ -157,4 +157,4 @@ TEST(PiecewiseSchedule, RefusesPhasesThatContradictEachOther) {
 }
 
 }  // namespace
-}  // namespace lehr
+}  // namespace lehr::optim

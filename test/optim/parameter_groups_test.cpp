@@ -6,7 +6,7 @@
 
 #include "lehr/base/error.h"
 
-namespace lehr {
+namespace lehr::optim {
 namespace {
 
 const std::vector<std::string> kNames = {
@@ -86,4 +86,4 @@ TEST(ParameterGroups, RefusesNamesThatAreUnknownOrTwice) {
 }
 
 }  // namespace
-}  // namespace lehr
+}  // namespace lehr::optim

@@ -1,0 +1,24 @@
+// What a command of the program is.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace lehr::app {
+
+/// One command of `lehr`. `run` gets what stands behind its name and returns the exit code; it may throw lehr::Error.
+struct Command {
+  std::string name;
+  std::string summary;
+  std::function<int(const std::vector<std::string>& args)> run;
+};
+
+int train(const std::vector<std::string>& args);
+int eval(const std::vector<std::string>& args);
+int generate(const std::vector<std::string>& args);
+int verify(const std::vector<std::string>& args);
+int inspect(const std::vector<std::string>& args);
+int tokenize(const std::vector<std::string>& args);
+
+}  // namespace lehr::app

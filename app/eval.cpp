@@ -1,0 +1,102 @@
+// lehr eval CONFIG.toml --model DIR
+#include <cmath>
+#include <cstdio>
+
+#include "app/command.h"
+#include "app/models.h"
+#include "lehr/base/command_line.h"
+#include "lehr/base/error.h"
+#include "lehr/base/json.h"
+#include "lehr/base/log.h"
+#include "lehr/state/checkpoint.h"
+#include "lehr/state/weights.h"
+#include "lehr/train/batches.h"
+#include "lehr/train/device.h"
+#include "lehr/train/validate.h"
+#include "lehr/train/weights.h"
+
+namespace lehr::app {
+
+namespace {
+struct Options {
+  std::optional<std::string> model;
+  bool train_data = false;
+  void fields(FieldVisitor& v) {
+    v.optional("model", model, "Folder with config.json and weights; not given: the newest checkpoint of the config's run.");
+    v.optional("train_data", train_data, "Measure on the training data (one pass) instead of the held-out data.");
+  }
+};
+
+std::filesystem::path newest_checkpoint(const train::TrainConfig& config) {
+  const auto root = std::filesystem::path(config.job.dump_folder) / config.checkpoint.folder;
+  const state::CheckpointStore store(root);
+  const auto latest = store.latest();
+  require(latest.has_value(), "{}: holds no complete checkpoint; name a model with --model", root.string());
+  return store.folder(*latest);
+}
+}  // namespace
+
+int eval(const std::vector<std::string>& args) {
+  Options options;
+  const Arguments arguments = parse_arguments(args, ConfigObject::of(options));
+  if (arguments.help) {
+    std::fputs(
+        ("lehr eval CONFIG.toml [--model DIR] [--section.key=value ...]\n\n"
+         "Loss and perplexity of a model on the held-out data of a config. Prints one JSON object.\n\n" +
+         arguments_help(ConfigObject::of(options)))
+            .c_str(),
+        stdout);
+    return 0;
+  }
+  require(arguments.positionals.size() == 1, "lehr eval: expected one config file; see lehr eval --help");
+  auto config = load_config<train::TrainConfig>({.file = arguments.positionals[0], .overrides = arguments.overrides});
+  Logger log;
+  const at::Device device = train::choose_device(config.training.device);
+  const std::filesystem::path folder = options.model ? std::filesystem::path(*options.model) : newest_checkpoint(config);
+  const auto shape = models().from_hf_folder(folder);
+  const bool classification = config.training.task == train::TaskKind::classification;
+  require(
+      (shape->head() == descriptor::Head::classification) == classification,
+      "{}: the model's head does not fit training.task",
+      folder.string());
+  const std::string where = config.tokenizer.path.empty() ? folder.string() : config.tokenizer.path;
+  const auto tokenizer = data::load_tokenizer(where);
+  if (options.train_data) {
+    config.data.repeat = false;
+    config.data.shuffle = false;
+  }
+  const auto data =
+      train::open_run_data(config, *tokenizer, shape->vocab_size(), [&](const std::string& text) { log.info("{}", text); });
+  require(
+      options.train_data || data.validation,
+      "lehr eval: the config holds no data out; set data.validation_fraction or data.validation_path, or use --train-data");
+  const auto model = shape->build({});
+  const auto dtype = config.training.dtype == train::Precision::float64    ? at::kDouble
+                     : config.training.dtype == train::Precision::bfloat16 ? at::kBFloat16
+                                                                           : at::kFloat;
+  nn::materialize(*model, device, dtype);
+  train::load_weights(*model, shape->stored_names(), state::WeightReader(folder));
+  std::unique_ptr<train::TrainTask> task;
+  if (classification) {
+    task = std::make_unique<train::ClassificationTask>();
+  } else {
+    task = std::make_unique<train::CausalLMTask>();
+  }
+  const int64_t rows = config.validation.local_batch_size;
+  const auto stream = options.train_data ? data.train(rows, 0) : data.validation(rows);
+  const auto result = train::validate(*model, *task, *stream, config.validation.steps);
+  Node report = Node::make_table();
+  report.set("model", Node(folder.string()));
+  report.set("loss", Node(result.loss));
+  if (!classification) {
+    report.set("perplexity", Node(std::exp(result.loss)));
+  }
+  report.set("items", Node(result.valid));
+  for (const auto& [name, value] : result.metrics) {
+    report.set(name, Node(value));
+  }
+  std::puts(to_json(report).c_str());
+  return 0;
+}
+
+}  // namespace lehr::app

@@ -1,0 +1,148 @@
+// lehr generate --model DIR --prompt TEXT
+#include "lehr/train/generate.h"
+
+#include <cstdio>
+
+#include "app/command.h"
+#include "app/models.h"
+#include "lehr/base/command_line.h"
+#include "lehr/base/error.h"
+#include "lehr/data/tokenizer.h"
+#include "lehr/state/weights.h"
+#include "lehr/train/device.h"
+#include "lehr/train/weights.h"
+
+namespace lehr::app {
+
+namespace {
+struct Options {
+  std::string model;
+  std::optional<std::string> prompt;
+  std::vector<int64_t> tokens;
+  std::optional<std::string> tokenizer;
+  int64_t max_new_tokens = 128;
+  double temperature = 0.8;
+  int64_t top_k = 0;
+  double top_p = 1.0;
+  int64_t seed = 0;
+  bool ids = false;
+  std::string dtype = "float32";
+  std::string device = "cpu";
+  void fields(FieldVisitor& v) {
+    v.required("model", model, "Folder with config.json and weights: a checkpoint of a run, or one from Hugging Face.");
+    v.optional("prompt", prompt, "Text to go on from.");
+    v.optional("tokens", tokens, "Ids to go on from, instead of text: [1, 2, 3].");
+    v.optional("tokenizer", tokenizer, "\"byte\" or a folder with tokenizer.json; not given: the model's folder.");
+    v.optional("max_new_tokens", max_new_tokens, "Most tokens to generate.", positive());
+    v.optional("temperature", temperature, "Softmax temperature; 0: always the most likely token.", at_least(0));
+    v.optional("top_k", top_k, "Draw from the k most likely tokens; 0: from all.", at_least(0));
+    v.optional("top_p", top_p, "Draw from the most likely tokens that hold this probability.", Rule{.min = 0, .max = 1, .min_excluded = true});
+    v.optional("seed", seed, "The same seed gives the same text.", at_least(0));
+    v.optional("ids", ids, "Print ids instead of text.");
+    v.optional("dtype", dtype, "Type to compute in.", one_of({"float32", "float64", "bfloat16"}));
+    v.optional("device", device, "Where to compute.", one_of({"auto", "cpu", "cuda"}));
+  }
+};
+
+// Prints text as tokens come, holding back bytes that do not make a whole character yet.
+class Printer {
+ public:
+  explicit Printer(const data::Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
+  void add(int64_t token) {
+    ids_.push_back(static_cast<int32_t>(token));
+    const std::string text = tokenizer_.decode(ids_, true);
+    if (!text.ends_with("\xEF\xBF\xBD")) {
+      flush(text);
+    }
+  }
+  void finish() { flush(tokenizer_.decode(ids_, true)); }
+
+ private:
+  void flush(const std::string& text) {
+    if (text.size() > printed_) {
+      std::fputs(text.substr(printed_).c_str(), stdout);
+      std::fflush(stdout);
+      printed_ = text.size();
+    }
+  }
+  const data::Tokenizer& tokenizer_;
+  std::vector<int32_t> ids_;
+  size_t printed_ = 0;
+};
+
+// A model of 257 ids without a tokenizer beside it was trained on bytes.
+std::unique_ptr<data::Tokenizer> find_tokenizer(const Options& options, int64_t vocab_size) {
+  if (options.tokenizer) {
+    return data::load_tokenizer(*options.tokenizer);
+  }
+  if (std::filesystem::exists(std::filesystem::path(options.model) / "tokenizer.json")) {
+    return data::load_tokenizer(options.model);
+  }
+  require(
+      vocab_size == 257,
+      "{}: has no tokenizer.json; name a tokenizer with --tokenizer, or give ids with --tokens and --ids",
+      options.model);
+  return data::load_tokenizer("byte");
+}
+}  // namespace
+
+int generate(const std::vector<std::string>& args) {
+  Options options;
+  const Arguments arguments = parse_arguments(args, ConfigObject::of(options));
+  if (arguments.help) {
+    std::fputs(
+        ("lehr generate --model DIR --prompt TEXT [OPTIONS]\n\nGoes on from a text, with a key/value cache.\n\n" +
+         arguments_help(ConfigObject::of(options)))
+            .c_str(),
+        stdout);
+    return 0;
+  }
+  require(arguments.positionals.empty() && arguments.overrides.empty(), "lehr generate: takes options only; see lehr generate --help");
+  require(options.prompt.has_value() != !options.tokens.empty(), "lehr generate: expected either --prompt or --tokens");
+  const at::Device device = train::choose_device(options.device);
+  const auto shape = models().from_hf_folder(options.model);
+  require(shape->head() == descriptor::Head::causal_lm, "{}: a classifier cannot generate text", options.model);
+  std::unique_ptr<data::Tokenizer> tokenizer;
+  if (options.prompt || !options.ids) {
+    tokenizer = find_tokenizer(options, shape->vocab_size());
+  }
+  std::vector<int64_t> prompt = options.tokens;
+  if (options.prompt) {
+    const auto ids = tokenizer->encode(*options.prompt);
+    prompt.assign(ids.begin(), ids.end());
+  }
+  const auto model = shape->build({});
+  nn::materialize(
+      *model, device, options.dtype == "float64" ? at::kDouble : options.dtype == "bfloat16" ? at::kBFloat16 : at::kFloat);
+  train::load_weights(*model, shape->stored_names(), state::WeightReader(options.model));
+  model->eval();
+  const train::SamplingOptions sampling{
+      .max_new_tokens = options.max_new_tokens,
+      .temperature = options.temperature,
+      .top_k = options.top_k,
+      .top_p = options.top_p,
+      .seed = static_cast<uint64_t>(options.seed),
+      .stop_ids = shape->eos_token_ids(),
+      .max_positions = shape->max_position_ids()};
+  if (options.ids) {
+    std::string line;
+    for (const int64_t id : train::generate(*model, prompt, sampling)) {
+      line += (line.empty() ? "" : " ") + std::to_string(id);
+    }
+    std::puts(line.c_str());
+    return 0;
+  }
+  if (options.prompt) {
+    std::fputs(options.prompt->c_str(), stdout);
+  }
+  Printer printer(*tokenizer);
+  train::generate(*model, prompt, sampling, [&](int64_t token) {
+    printer.add(token);
+    return true;
+  });
+  printer.finish();
+  std::puts("");
+  return 0;
+}
+
+}  // namespace lehr::app

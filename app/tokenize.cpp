@@ -1,0 +1,133 @@
+// lehr tokenize: text to ids and back, line by line or whole corpora into a token file.
+#include <cstdio>
+#include <iostream>
+
+#include "app/command.h"
+#include "lehr/base/command_line.h"
+#include "lehr/base/error.h"
+#include "lehr/base/json.h"
+#include "lehr/base/log.h"
+#include "lehr/data/tokenize_corpus.h"
+#include "lehr/data/tokenizer.h"
+
+namespace lehr::app {
+
+namespace {
+struct Options {
+  std::string tokenizer;
+  std::optional<std::string> output;
+  bool jsonl = false;
+  bool decode = false;
+  bool skip_special = false;
+  bool append_eos = true;
+  std::string kind = "auto";
+  std::string text_key = "text";
+  std::string split_documents;
+  int64_t threads = 0;
+  void fields(FieldVisitor& v) {
+    v.required("tokenizer", tokenizer, "\"byte\", a folder with tokenizer.json, or the file itself.");
+    v.optional("output", output, "The token file to write, as corpus.tokens.");
+    v.optional("jsonl", jsonl, "Read lines {\"text\": ...} from standard input, write lines {\"ids\": [...]}.");
+    v.optional("decode", decode, "With --jsonl the other way round: lines {\"ids\": [...]} to lines {\"text\": ...}.");
+    v.optional("skip_special", skip_special, "With --decode: leave special tokens out.");
+    v.optional("append_eos", append_eos, "End each document with the tokenizer's end-of-text id (--no-append-eos: do not).");
+    v.optional("kind", kind, "How the files are read; auto goes by their names.", one_of({"auto", "text", "jsonl"}));
+    v.optional("text_key", text_key, "Key of the text in JSON lines.");
+    v.optional(
+        "split_documents", split_documents, "What ends a document in a text file: \"line\", \"blank_line\" or a separator.");
+    v.optional("threads", threads, "Threads that encode; 0: all cores.", at_least(0));
+  }
+};
+
+Node ids_node(const std::vector<int32_t>& ids) {
+  Node list = Node::make_list();
+  for (const int32_t id : ids) {
+    list.push_back(Node(static_cast<int64_t>(id)));
+  }
+  return list;
+}
+
+void convert_lines(const Options& options, const data::Tokenizer& tokenizer) {
+  std::string line;
+  for (int64_t number = 1; std::getline(std::cin, line); ++number) {
+    if (line.empty()) {
+      continue;
+    }
+    const Node input = parse_json(line, fmt::format("standard input, line {}", number));
+    Node result = Node::make_table();
+    if (options.decode) {
+      std::vector<int32_t> ids;
+      for (const Node& id : input.at("ids").items()) {
+        ids.push_back(static_cast<int32_t>(id.as_int()));
+      }
+      result.set("text", Node(tokenizer.decode(ids, options.skip_special)));
+    } else {
+      result.set("ids", ids_node(tokenizer.encode(input.at(options.text_key).as_string())));
+    }
+    std::cout << to_json(result) << '\n';
+  }
+  std::cout.flush();
+}
+
+void write_token_file(
+    const Options& options, const data::Tokenizer& tokenizer, const std::vector<std::string>& inputs) {
+  std::vector<data::TextSource> sources;
+  for (const auto& input : inputs) {
+    sources.push_back(
+        {.path = input,
+         .kind = options.kind == "text"    ? data::TextKind::text
+                 : options.kind == "jsonl" ? data::TextKind::jsonl
+                                           : data::TextKind::by_name,
+         .text_key = options.text_key,
+         .split_documents = options.split_documents});
+  }
+  Logger log;
+  const auto info = data::tokenize_corpus(
+      std::move(sources),
+      tokenizer,
+      *options.output,
+      {.num_threads = options.threads,
+       .append_eos = options.append_eos,
+       .progress = [&](const data::TokenizeProgress& p) {
+         log.live(fmt::format(
+             "{} of {} read, {} documents, {} tokens",
+             human_bytes(static_cast<double>(p.finished_bytes)),
+             human_bytes(static_cast<double>(p.total_bytes)),
+             human_count(static_cast<double>(p.documents)),
+             human_count(static_cast<double>(p.tokens))));
+       }});
+  log.end_live();
+  log.info("{}: {} tokens in {} documents", *options.output, info.num_tokens, info.num_documents);
+}
+}  // namespace
+
+int tokenize(const std::vector<std::string>& args) {
+  Options options;
+  const Arguments arguments = parse_arguments(args, ConfigObject::of(options));
+  if (arguments.help) {
+    std::fputs(
+        ("lehr tokenize --tokenizer DIR INPUT... --output corpus.tokens\n"
+         "lehr tokenize --tokenizer DIR --jsonl [--decode] < lines\n\n"
+         "Turns text, JSON lines (.gz and .zst too) or folders of them into a memory-mapped token file that\n"
+         "[[data.datasets]] can name, or converts line by line.\n\n" +
+         arguments_help(ConfigObject::of(options)))
+            .c_str(),
+        stdout);
+    return 0;
+  }
+  const bool corpus = !arguments.positionals.empty();
+  require(arguments.overrides.empty(), "lehr tokenize: '--{}' is no option; see --help", arguments.overrides.empty() ? "" : arguments.overrides[0].first);
+  require(
+      corpus != options.jsonl, "lehr tokenize: expected either input files, or --jsonl for standard input; see --help");
+  require(!corpus || options.output, "lehr tokenize: --output names the token file to write");
+  require(options.jsonl || !options.decode, "lehr tokenize: --decode needs --jsonl");
+  const auto tokenizer = data::load_tokenizer(options.tokenizer);
+  if (options.jsonl) {
+    convert_lines(options, *tokenizer);
+  } else {
+    write_token_file(options, *tokenizer, arguments.positionals);
+  }
+  return 0;
+}
+
+}  // namespace lehr::app

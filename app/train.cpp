@@ -1,0 +1,72 @@
+// lehr train CONFIG.toml [--section.key=value ...]
+#include <csignal>
+#include <cstdio>
+
+#include "app/command.h"
+#include "app/models.h"
+#include "lehr/base/command_line.h"
+#include "lehr/base/error.h"
+#include "lehr/base/log.h"
+#include "lehr/train/trainer.h"
+
+namespace lehr::app {
+
+namespace {
+// Written by a signal handler, so it can be nothing more.
+volatile std::sig_atomic_t g_stop = 0;
+
+void request_stop(int signal) { g_stop = signal; }
+
+struct Options {
+  bool quiet = false;
+  bool print_config = false;
+  void fields(FieldVisitor& v) {
+    v.optional("quiet", quiet, "Show warnings and errors only.");
+    v.optional("print_config", print_config, "Print the resolved config and stop.");
+  }
+};
+
+std::string help() {
+  Options options;
+  return "lehr train CONFIG.toml [--section.key=value ...]\n\n"
+         "Trains what CONFIG.toml describes. Run again with the same job.dump_folder to resume from the newest complete\n"
+         "checkpoint. Any key of the file can be set from the command line, which wins over the file. SIGTERM and Ctrl-C\n"
+         "save a checkpoint and stop.\n\n" +
+         arguments_help(ConfigObject::of(options)) + "\nKeys of the config:\n" + help_text<train::TrainConfig>();
+}
+}  // namespace
+
+int train(const std::vector<std::string>& args) {
+  Options options;
+  const Arguments arguments = parse_arguments(args, ConfigObject::of(options));
+  if (arguments.help) {
+    std::fputs(help().c_str(), stdout);
+    return 0;
+  }
+  require(
+      arguments.positionals.size() == 1,
+      "lehr train: expected one config file, found {}; lehr train --help explains",
+      arguments.positionals.size());
+  const auto config =
+      load_config<train::TrainConfig>({.file = arguments.positionals[0], .overrides = arguments.overrides});
+  if (options.print_config) {
+    std::fputs(to_toml(config).c_str(), stdout);
+    return 0;
+  }
+  std::signal(SIGTERM, request_stop);
+  std::signal(SIGINT, request_stop);
+  // A file that may not grow is an error of its write, not the end of the program.
+  std::signal(SIGXFSZ, SIG_IGN);
+  Logger log("", options.quiet);
+  const auto families = models();
+  train::Trainer trainer(
+      config, {.families = families, .log = log, .stop_requested = [] { return g_stop != 0; }, .task = nullptr});
+  const train::TrainResult result = trainer.run();
+  if (result.stopped) {
+    log.info("stopped after step {}; the same command goes on from there", result.step);
+    return 128 + static_cast<int>(g_stop);
+  }
+  return 0;
+}
+
+}  // namespace lehr::app

@@ -1,0 +1,116 @@
+#include "lehr/train/batches.h"
+
+#include "lehr/base/error.h"
+#include "lehr/data/loader.h"
+#include "lehr/data/open_data.h"
+
+namespace lehr::train {
+
+namespace {
+class LanguageStream : public BatchStream {
+ public:
+  LanguageStream(
+      std::shared_ptr<const data::RowDataset> dataset, const data::BatchPlan& plan, const data::PrefetchOptions& prefetch)
+      : loader_(std::move(dataset), plan, prefetch) {}
+
+  std::optional<Batch> next() override {
+    auto batch = loader_.next();
+    if (!batch) {
+      return std::nullopt;
+    }
+    Batch tensors{
+        {"input_ids", batch->input_ids}, {"labels", batch->labels}, {"position_ids", batch->position_ids}};
+    if (batch->has_packing) {
+      tensors["document_ids"] = batch->document_ids;
+    }
+    return tensors;
+  }
+
+ private:
+  data::BatchLoader loader_;
+};
+
+class ClassificationStream : public BatchStream {
+ public:
+  ClassificationStream(
+      std::shared_ptr<const data::ClassificationDataset> dataset,
+      const data::SampleOrder::Options& order,
+      const data::BatchPlan& plan,
+      const data::PrefetchOptions& prefetch)
+      : loader_(std::move(dataset), order, plan, prefetch) {}
+
+  std::optional<Batch> next() override {
+    auto batch = loader_.next();
+    if (!batch) {
+      return std::nullopt;
+    }
+    return Batch{
+        {"input_ids", batch->input_ids},
+        {"attention_mask", batch->attention_mask},
+        {"pooling_mask", batch->pooling_mask},
+        {"labels", batch->labels}};
+  }
+
+ private:
+  data::ClassificationLoader loader_;
+};
+
+// Training rows of a step are never padded up; held-out rows are all seen.
+data::BatchPlan plan_of(int64_t rows, int64_t start_step, bool drop_last) {
+  return {
+      .global_batch_size = rows, .first_row = 0, .num_rows = rows, .start_step = start_step, .drop_last = drop_last};
+}
+}  // namespace
+
+RunData open_run_data(
+    const TrainConfig& config,
+    const data::Tokenizer& tokenizer,
+    int64_t vocab_size,
+    const std::function<void(const std::string&)>& inform) {
+  const bool classification = config.training.task == TaskKind::classification;
+  require(
+      config.data.is_classification() == classification,
+      "data.datasets: training.task is {}, so the data must {} of the kind \"classification\"",
+      classification ? "classification" : "causal_lm",
+      classification ? "be" : "not be");
+  const auto seed = static_cast<uint64_t>(config.data.seed.value_or(config.debug.seed));
+  const data::OpenDataOptions options{
+      .seq_len = config.training.seq_len,
+      .vocab_size = vocab_size,
+      .seed = seed,
+      .cache_folder = std::filesystem::path(config.job.dump_folder) / "cache",
+      .inform = inform};
+  const data::PrefetchOptions prefetch{.num_workers = config.data.num_workers, .depth = config.data.prefetch};
+  RunData run;
+  if (!classification) {
+    const data::LanguageData opened = data::open_data(config.data, tokenizer, options);
+    run.train = [train = opened.train, prefetch](int64_t rows, int64_t start) {
+      return std::make_unique<LanguageStream>(train, plan_of(rows, start, true), prefetch);
+    };
+    if (opened.validation) {
+      run.validation = [validation = opened.validation, prefetch](int64_t rows) {
+        return std::make_unique<LanguageStream>(validation, plan_of(rows, 0, false), prefetch);
+      };
+    }
+    return run;
+  }
+  const data::ClassificationData opened = data::open_classification(config.data, tokenizer, options);
+  require(
+      opened.train->num_labels() <= config.training.num_labels,
+      "training.num_labels: expected at least {}, the number of labels in the data, found {}",
+      opened.train->num_labels(),
+      config.training.num_labels);
+  const data::SampleOrder::Options order{.seed = seed, .shuffle = config.data.shuffle, .repeat = config.data.repeat};
+  run.train = [train = opened.train, order, prefetch](int64_t rows, int64_t start) {
+    return std::make_unique<ClassificationStream>(train, order, plan_of(rows, start, true), prefetch);
+  };
+  if (opened.validation) {
+    run.validation = [validation = opened.validation, prefetch](int64_t rows) {
+      return std::make_unique<ClassificationStream>(
+          validation, data::SampleOrder::Options{.shuffle = false, .repeat = false}, plan_of(rows, 0, false), prefetch);
+    };
+  }
+  return run;
+}
+
+}  // namespace lehr::train

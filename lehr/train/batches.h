@@ -1,0 +1,39 @@
+// Where a run's batches come from: datasets behind one small interface.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "lehr/data/tokenizer.h"
+#include "lehr/train/config.h"
+#include "lehr/train/task.h"
+
+namespace lehr::train {
+
+/// Gives the batches of consecutive steps.
+class BatchStream {
+ public:
+  virtual ~BatchStream() = default;
+  /// The next step's rows, on the CPU; nothing once finite data is used up.
+  virtual std::optional<Batch> next() = 0;
+};
+
+/// A run's data, opened and checked.
+struct RunData {
+  /// Batches of `rows` rows from step `start_step` (0-based) on, endless or not as data.repeat says.
+  std::function<std::unique_ptr<BatchStream>(int64_t rows, int64_t start_step)> train;
+  /// All held-out data once, in order; an empty function without held-out data.
+  std::function<std::unique_ptr<BatchStream>(int64_t rows)> validation;
+};
+
+/// Opens what [data] names. Throws usage errors: missing files, data of another kind than the task's, ids that do not fit
+/// `vocab_size`. `inform` gets sentences worth telling.
+RunData open_run_data(
+    const TrainConfig& config,
+    const data::Tokenizer& tokenizer,
+    int64_t vocab_size,
+    const std::function<void(const std::string&)>& inform);
+
+}  // namespace lehr::train

@@ -1,0 +1,249 @@
+#include "lehr/train/config.h"
+
+#include <charconv>
+
+namespace lehr::train {
+
+void JobConfig::fields(FieldVisitor& v) {
+  v.optional("description", description, "What this run is; shown at start and kept with the results.");
+  v.optional("dump_folder", dump_folder, "Folder of everything that the run writes. A run in the same folder resumes.");
+}
+
+void ModelConfig::fields(FieldVisitor& v) {
+  v.optional("name", name, "Model family, as 'qwen3' or 'llama3'.");
+  v.optional("flavor", flavor, "A size of the family, as '0.6B'. Not needed when hf_assets_path names a model folder.");
+  v.optional(
+      "hf_assets_path",
+      hf_assets_path,
+      "Hugging Face folder: its config.json gives the shape; its weights are read only by checkpoint.initial_load_path.");
+  v.group("args", args, "Changes to the shape that flavor or config.json gives.");
+}
+
+void ModelConfig::check(Problems& problems) const {
+  if (flavor.empty() && hf_assets_path.empty()) {
+    problems.add("model.flavor", "expected a flavor (as \"0.6B\"), or model.hf_assets_path naming a folder with config.json");
+  }
+  if (!flavor.empty() && !hf_assets_path.empty()) {
+    problems.add("model.flavor", "conflicts with model.hf_assets_path, which gives the shape too; remove one of them");
+  }
+}
+
+void TokenizerConfig::fields(FieldVisitor& v) {
+  v.optional(
+      "path",
+      path,
+      "\"byte\", or a folder with tokenizer.json; empty: model.hf_assets_path. Token files need none to train on.");
+}
+
+void TrainingConfig::fields(FieldVisitor& v) {
+  v.choice(
+      "task",
+      task,
+      {{"causal_lm", TaskKind::causal_lm}, {"classification", TaskKind::classification}},
+      "What is learned: the next token, or a label a text.");
+  v.optional("local_batch_size", local_batch_size, "Rows in one forward pass of one device.", positive());
+  v.optional(
+      "global_batch_size",
+      global_batch_size,
+      "Rows in one optimizer step over all devices; a multiple of local_batch_size. -1: one forward pass a device.",
+      at_least(-1));
+  v.optional("seq_len", seq_len, "Tokens in a row.", positive());
+  v.optional("steps", steps, "Optimizer steps of the whole run.", positive());
+  v.optional("max_norm", max_norm, "Largest global norm of the gradient; larger ones are scaled down. 0: no limit.", at_least(0));
+  v.choice(
+      "dtype",
+      dtype,
+      {{"float32", Precision::float32}, {"bfloat16", Precision::bfloat16}, {"float64", Precision::float64}},
+      "Type of parameters, gradients and optimizer state.");
+  v.optional(
+      "mixed_precision_param",
+      mixed_precision_param,
+      "Type to compute in while parameters stay in training.dtype (master weights); not given: training.dtype.",
+      one_of({"float32", "bfloat16", "float64"}));
+  v.choice(
+      "non_finite",
+      non_finite,
+      {{"stop", optim::NonFinitePolicy::stop}, {"skip", optim::NonFinitePolicy::skip}},
+      "When loss or gradient is not finite: stop with an error, or skip the update and go on.");
+  v.optional("device", device, "Where to train; auto takes a GPU if there is one.", one_of({"auto", "cpu", "cuda"}));
+  v.optional("num_labels", num_labels, "Classification: number of classes.", at_least(2));
+  v.optional("classifier_dropout", classifier_dropout, "Classification: dropout before the head.", from_below(0, 1));
+}
+
+void TrainingConfig::check(Problems& problems) const {
+  if (global_batch_size == 0) {
+    problems.add("training.global_batch_size", "expected -1 or a positive number of rows, found 0");
+  }
+  if (global_batch_size > 0 && global_batch_size % local_batch_size != 0) {
+    problems.add(
+        "training.global_batch_size",
+        "must be a multiple of training.local_batch_size (" + std::to_string(local_batch_size) + "), found " +
+            std::to_string(global_batch_size));
+  }
+  if (mixed_precision_param == "float64" && dtype != Precision::float64) {
+    problems.add("training.mixed_precision_param", "float64 arithmetic over narrower parameters is not supported; set training.dtype too");
+  }
+  if (dtype == Precision::bfloat16 && mixed_precision_param.value_or("bfloat16") != "bfloat16") {
+    problems.add("training.mixed_precision_param", "must not be wider than training.dtype, which is bfloat16");
+  }
+}
+
+void ParallelismConfig::fields(FieldVisitor& v) {
+  v.optional("data_parallel_replicate_degree", data_parallel_replicate_degree, "Copies of the model, each on other data.", positive());
+  v.optional("data_parallel_shard_degree", data_parallel_shard_degree, "Ranks that share one copy; -1: all that are left.", at_least(-1));
+  v.optional("tensor_parallel_degree", tensor_parallel_degree, "Ranks that share each matrix product.", positive());
+  v.optional("context_parallel_degree", context_parallel_degree, "Ranks that share each sequence.", positive());
+  v.optional("expert_parallel_degree", expert_parallel_degree, "Ranks that share the experts of a layer.", positive());
+  v.optional("pipeline_parallel_degree", pipeline_parallel_degree, "Ranks that share the layers.", positive());
+}
+
+void ParallelismConfig::check(Problems& problems) const {
+  auto one = [&](const char* key, int64_t degree) {
+    if (degree > 1) {
+      problems.add(std::string("parallelism.") + key, "training on several devices is not in this version yet: expected 1, found " + std::to_string(degree));
+    }
+  };
+  if (data_parallel_shard_degree == 0) {
+    problems.add("parallelism.data_parallel_shard_degree", "expected -1 or a positive number, found 0");
+  }
+  one("data_parallel_replicate_degree", data_parallel_replicate_degree);
+  one("data_parallel_shard_degree", data_parallel_shard_degree);
+  one("tensor_parallel_degree", tensor_parallel_degree);
+  one("context_parallel_degree", context_parallel_degree);
+  one("expert_parallel_degree", expert_parallel_degree);
+  one("pipeline_parallel_degree", pipeline_parallel_degree);
+}
+
+void ActivationCheckpointConfig::fields(FieldVisitor& v) {
+  v.optional(
+      "mode",
+      mode,
+      "Which layers compute their activations again in backward instead of keeping them.",
+      one_of({"none", "full", "selective"}));
+  v.optional("selective_ac_option", selective_ac_option, "Under selective: \"n\", every n-th layer.");
+}
+
+int64_t ActivationCheckpointConfig::every() const {
+  if (mode == "none") {
+    return 0;
+  }
+  if (mode == "full") {
+    return 1;
+  }
+  int64_t n = 0;
+  const char* end = selective_ac_option.data() + selective_ac_option.size();
+  const auto [rest, error] = std::from_chars(selective_ac_option.data(), end, n);
+  return error == std::errc() && rest == end ? n : -1;
+}
+
+void ActivationCheckpointConfig::check(Problems& problems) const {
+  if (mode == "selective" && every() < 1) {
+    problems.add("activation_checkpoint.selective_ac_option", "expected a positive whole number in quotes, as \"2\", found \"" + selective_ac_option + "\"");
+  }
+}
+
+void CheckpointConfig::fields(FieldVisitor& v) {
+  v.optional("enable", enable, "Save checkpoints, and resume from the newest complete one.");
+  v.optional("folder", folder, "Folder of the checkpoints, inside job.dump_folder.");
+  v.optional("interval", interval, "Steps between checkpoints; the last step always has one.", positive());
+  v.optional("keep_latest_k", keep_latest_k, "Complete checkpoints to keep; 0: all.", at_least(0));
+  v.optional("load_step", load_step, "Resume from this step's checkpoint; -1: the newest.", at_least(-1));
+  v.optional(
+      "initial_load_path",
+      initial_load_path,
+      "Folder whose weights a new run starts from (Hugging Face layout); a run that resumes does not read it.");
+  v.optional("async_mode", async_mode, "async: write while training goes on. disabled: wait for the disk.", one_of({"async", "disabled"}));
+  v.optional("max_shard_size_mb", max_shard_size_mb, "Size at which weights are split over several files, in MB.", positive());
+}
+
+void CheckpointConfig::check(Problems& problems) const {
+  if (folder.empty()) {
+    problems.add("checkpoint.folder", "expected the name of a folder, found nothing");
+  }
+}
+
+void MetricsConfig::fields(FieldVisitor& v) {
+  v.optional("log_freq", log_freq, "Steps between lines of the log; metrics.jsonl has every step.", positive());
+  v.optional("enable_tensorboard", enable_tensorboard, "Write TensorBoard event files.");
+  v.optional("save_tb_folder", save_tb_folder, "Folder of the event files, inside job.dump_folder.");
+  v.optional("measure_peak", measure_peak, "Measure this machine's matrix-product peak at start, to report the share of it reached.");
+}
+
+void ProfilingConfig::fields(FieldVisitor& v) {
+  v.optional("enable_profiling", enable_profiling, "Write Chrome traces of some steps.");
+  v.optional("save_traces_folder", save_traces_folder, "Folder of the traces, inside job.dump_folder.");
+  v.optional("profile_freq", profile_freq, "Steps of a cycle that ends with the traced ones.", positive());
+  v.optional("profiler_active", profiler_active, "Steps that are traced in a cycle.", positive());
+  v.optional("profiler_warmup", profiler_warmup, "Steps before those that are left to settle.", at_least(0));
+}
+
+void ProfilingConfig::check(Problems& problems) const {
+  if (profile_freq < profiler_active + profiler_warmup) {
+    problems.add("profiling.profile_freq", "must be at least profiler_warmup + profiler_active (" +
+                                     std::to_string(profiler_active + profiler_warmup) + "), found " + std::to_string(profile_freq));
+  }
+}
+
+void ValidationConfig::fields(FieldVisitor& v) {
+  v.optional("enable", enable, "Measure the loss on held-out data during training.");
+  v.optional("freq", freq, "Steps between validations; the last step always has one.", positive());
+  v.optional("steps", steps, "Batches of a validation; -1: all held-out data.", at_least(-1));
+  v.optional("local_batch_size", local_batch_size, "Rows in one forward pass.", positive());
+}
+
+void SampleConfig::fields(FieldVisitor& v) {
+  v.optional("prompt", prompt, "Text to go on from when training ends; not given: no sample.");
+  v.optional("max_new_tokens", max_new_tokens, "Length of the sample.", positive());
+  v.optional("temperature", temperature, "Softmax temperature; 0: always the most likely token.", at_least(0));
+  v.optional("top_k", top_k, "Draw from the k most likely tokens; 0: from all.", at_least(0));
+  v.optional("top_p", top_p, "Draw from the most likely tokens that hold this probability together.", Rule{.min = 0, .max = 1, .min_excluded = true});
+}
+
+void CommConfig::fields(FieldVisitor& v) {
+  v.optional("init_timeout_seconds", init_timeout_seconds, "Longest wait for other ranks until the first step is done.", positive());
+  v.optional("train_timeout_seconds", train_timeout_seconds, "Longest wait for other ranks after that.", positive());
+}
+
+void DebugConfig::fields(FieldVisitor& v) {
+  v.optional("seed", seed, "Seed of initial weights, data order, dropout and samples.", at_least(0));
+  v.optional("deterministic", deterministic, "Refuse operators that may give other bits on another run (CPU runs never do).");
+}
+
+void TrainConfig::fields(FieldVisitor& v) {
+  v.group("job", job, "The run and where its results go.");
+  v.group("model", model, "Which model.");
+  v.group("tokenizer", tokenizer, "Text to ids.");
+  v.group("data", data, "What it learns from.");
+  v.group("training", training, "Batches, steps and precision.");
+  v.group("optimizer", optimizer, "How weights are updated.");
+  v.group("lr_scheduler", lr_scheduler, "How the learning rate changes.");
+  v.group("parallelism", parallelism, "How the work is spread over devices.");
+  v.group("activation_checkpoint", activation_checkpoint, "Memory for time.");
+  v.group("checkpoint", checkpoint, "Saving and resuming.");
+  v.group("metrics", metrics, "What is logged.");
+  v.group("profiling", profiling, "Where the time goes.");
+  v.group("validation", validation, "Loss on held-out data.");
+  v.group("sample", sample, "Text generated when training ends.");
+  v.group("comm", comm, "Talking to other ranks.");
+  v.group("debug", debug, "Seeds and checks.");
+}
+
+void TrainConfig::check(Problems& problems) const {
+  model.check(problems);
+  data.check(problems);
+  training.check(problems);
+  optimizer.check(problems);
+  lr_scheduler.check(problems, training.steps);
+  parallelism.check(problems);
+  activation_checkpoint.check(problems);
+  checkpoint.check(problems);
+  profiling.check(problems);
+  if (validation.enable && data.validation_fraction == 0 && data.validation_path.empty()) {
+    problems.add("validation.enable", "needs held-out data: set data.validation_fraction or data.validation_path");
+  }
+  if (sample.prompt && training.task != TaskKind::causal_lm) {
+    problems.add("sample.prompt", "only a causal language model can go on from a prompt; training.task is classification");
+  }
+}
+
+}  // namespace lehr::train

@@ -1,0 +1,164 @@
+// The config of a training run: the sections and keys of a TOML file, with torchtitan's names.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lehr/base/fields.h"
+#include "lehr/data/data_config.h"
+#include "lehr/descriptor/model_args.h"
+#include "lehr/optim/clip.h"
+#include "lehr/optim/lr_schedule.h"
+#include "lehr/optim/optimizer_config.h"
+
+namespace lehr::train {
+
+struct JobConfig {
+  std::string description = "a training run";
+  std::string dump_folder = "./outputs";
+  void fields(FieldVisitor& v);
+};
+
+struct ModelConfig {
+  std::string name = "qwen3";
+  std::string flavor;
+  std::string hf_assets_path;
+  descriptor::ModelOverrides args;
+  void fields(FieldVisitor& v);
+  void check(Problems& problems) const;
+};
+
+struct TokenizerConfig {
+  std::string path;
+  void fields(FieldVisitor& v);
+};
+
+enum class TaskKind { causal_lm, classification };
+enum class Precision { float32, bfloat16, float64 };
+
+
+struct TrainingConfig {
+  TaskKind task = TaskKind::causal_lm;
+  int64_t local_batch_size = 8;
+  int64_t global_batch_size = -1;
+  int64_t seq_len = 2048;
+  int64_t steps = 10000;
+  double max_norm = 1.0;
+  Precision dtype = Precision::float32;
+  std::optional<std::string> mixed_precision_param;
+  optim::NonFinitePolicy non_finite = optim::NonFinitePolicy::stop;
+  std::string device = "auto";
+  int64_t num_labels = 2;
+  double classifier_dropout = 0;
+  void fields(FieldVisitor& v);
+  void check(Problems& problems) const;
+
+  /// Rows of one optimizer step.
+  int64_t rows_per_step() const { return global_batch_size > 0 ? global_batch_size : local_batch_size; }
+};
+
+struct ParallelismConfig {
+  int64_t data_parallel_replicate_degree = 1;
+  int64_t data_parallel_shard_degree = -1;
+  int64_t tensor_parallel_degree = 1;
+  int64_t context_parallel_degree = 1;
+  int64_t expert_parallel_degree = 1;
+  int64_t pipeline_parallel_degree = 1;
+  void fields(FieldVisitor& v);
+  void check(Problems& problems) const;
+};
+
+struct ActivationCheckpointConfig {
+  std::string mode = "none";
+  std::string selective_ac_option = "2";
+  void fields(FieldVisitor& v);
+  void check(Problems& problems) const;
+  /// Every n-th layer; 0 for none.
+  int64_t every() const;
+};
+
+struct CheckpointConfig {
+  bool enable = true;
+  std::string folder = "checkpoints";
+  int64_t interval = 500;
+  int64_t keep_latest_k = 10;
+  int64_t load_step = -1;
+  std::optional<std::string> initial_load_path;
+  std::string async_mode = "async";
+  int64_t max_shard_size_mb = 5000;
+  void fields(FieldVisitor& v);
+  void check(Problems& problems) const;
+};
+
+struct MetricsConfig {
+  int64_t log_freq = 1;
+  bool enable_tensorboard = true;
+  std::string save_tb_folder = "tensorboard";
+  bool measure_peak = true;
+  void fields(FieldVisitor& v);
+};
+
+struct ProfilingConfig {
+  bool enable_profiling = false;
+  std::string save_traces_folder = "profile";
+  int64_t profile_freq = 10;
+  int64_t profiler_active = 1;
+  int64_t profiler_warmup = 3;
+  void fields(FieldVisitor& v);
+  void check(Problems& problems) const;
+};
+
+struct ValidationConfig {
+  bool enable = false;
+  int64_t freq = 10;
+  int64_t steps = -1;
+  int64_t local_batch_size = 8;
+  void fields(FieldVisitor& v);
+};
+
+struct SampleConfig {
+  std::optional<std::string> prompt;
+  int64_t max_new_tokens = 200;
+  double temperature = 0.8;
+  int64_t top_k = 0;
+  double top_p = 1.0;
+  void fields(FieldVisitor& v);
+};
+
+struct CommConfig {
+  int64_t init_timeout_seconds = 300;
+  int64_t train_timeout_seconds = 100;
+  void fields(FieldVisitor& v);
+};
+
+struct DebugConfig {
+  int64_t seed = 42;
+  bool deterministic = false;
+  void fields(FieldVisitor& v);
+};
+
+/// All of it. A default-constructed config is the default of every key.
+struct TrainConfig {
+  JobConfig job;
+  ModelConfig model;
+  TokenizerConfig tokenizer;
+  data::DataConfig data;
+  TrainingConfig training;
+  optim::OptimizerConfig optimizer;
+  optim::LRSchedulerConfig lr_scheduler;
+  ParallelismConfig parallelism;
+  ActivationCheckpointConfig activation_checkpoint;
+  CheckpointConfig checkpoint;
+  MetricsConfig metrics;
+  ProfilingConfig profiling;
+  ValidationConfig validation;
+  SampleConfig sample;
+  CommConfig comm;
+  DebugConfig debug;
+  void fields(FieldVisitor& v);
+  /// Rules between keys of different sections.
+  void check(Problems& problems) const;
+};
+
+}  // namespace lehr::train

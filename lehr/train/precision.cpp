@@ -1,0 +1,41 @@
+#include "lehr/train/precision.h"
+
+namespace lehr::train {
+
+MixedPrecision::MixedPrecision(std::vector<nn::NamedParameter> parameters, at::ScalarType compute) {
+  for (auto& [name, parameter] : parameters) {
+    const at::Tensor& value = parameter->value();
+    if (value.scalar_type() != compute) {
+      at::Tensor copy = at::empty_like(value, value.options().dtype(compute)).set_requires_grad(parameter->trainable());
+      copies_.push_back({parameter, copy});
+      parameter->show(copy);
+    }
+  }
+  refresh();
+}
+
+void MixedPrecision::refresh() {
+  at::NoGradGuard no_grad;
+  for (auto& [parameter, compute] : copies_) {
+    compute.copy_(parameter->value());
+  }
+}
+
+void MixedPrecision::collect_gradients() {
+  at::NoGradGuard no_grad;
+  for (auto& [parameter, compute] : copies_) {
+    at::Tensor gradient = compute.grad();
+    if (!gradient.defined()) {
+      continue;
+    }
+    at::Tensor value = parameter->value();
+    if (value.grad().defined()) {
+      value.mutable_grad().add_(gradient);
+    } else {
+      value.mutable_grad() = gradient.to(value.scalar_type());
+    }
+    compute.mutable_grad().reset();
+  }
+}
+
+}  // namespace lehr::train

@@ -1,0 +1,30 @@
+// Master weights: parameters in one type, arithmetic in another.
+#pragma once
+
+#include <vector>
+
+#include "lehr/nn/module.h"
+
+namespace lehr::train {
+
+/// Lets forward read copies of the parameters in `compute`, while the parameters themselves, their gradients and the
+/// optimizer stay in their own type. With both types equal it does nothing.
+class MixedPrecision {
+ public:
+  MixedPrecision(std::vector<nn::NamedParameter> parameters, at::ScalarType compute);
+
+  /// Copies the parameters' present values into what forward reads. Call after every update (and load).
+  void refresh();
+
+  /// Adds the gradients of one backward to those of the parameters, in the parameters' type, and clears them.
+  void collect_gradients();
+
+ private:
+  struct Copy {
+    nn::ParameterPtr parameter;
+    at::Tensor compute;
+  };
+  std::vector<Copy> copies_;
+};
+
+}  // namespace lehr::train

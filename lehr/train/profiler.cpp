@@ -1,0 +1,46 @@
+#include "lehr/train/profiler.h"
+
+#include <torch/csrc/autograd/profiler_kineto.h>
+
+namespace lehr::train {
+
+namespace kineto = torch::autograd::profiler;
+
+Profiler::Profiler(const ProfilingConfig& config, const std::filesystem::path& folder, at::Device device)
+    : config_(config), folder_(folder / config.save_traces_folder), cuda_(device.is_cuda()) {}
+
+Profiler::~Profiler() {
+  if (recording_) {
+    kineto::disableProfiler();
+  }
+}
+
+void Profiler::step_begins(int64_t step) {
+  // Step s is the ((s - 1) mod freq)-th of its cycle; the traced ones are the last.
+  const int64_t in_cycle = (step - 1) % config_.profile_freq;
+  if (!config_.enable_profiling || recording_ || in_cycle != config_.profile_freq - config_.profiler_active) {
+    return;
+  }
+  const torch::profiler::impl::ProfilerConfig settings(
+      torch::profiler::impl::ProfilerState::KINETO, /*report_input_shapes=*/true);
+  std::set<torch::profiler::impl::ActivityType> activities{torch::profiler::impl::ActivityType::CPU};
+  if (cuda_) {
+    activities.insert(torch::profiler::impl::ActivityType::CUDA);
+  }
+  kineto::prepareProfiler(settings, activities);
+  kineto::enableProfiler(settings, activities, {at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION, at::RecordScope::USER_SCOPE});
+  recording_ = true;
+}
+
+void Profiler::step_ended(int64_t step) {
+  if (!recording_ || step % config_.profile_freq != 0) {
+    return;
+  }
+  recording_ = false;
+  const auto result = kineto::disableProfiler();
+  const auto folder = folder_ / ("iteration_" + std::to_string(step));
+  std::filesystem::create_directories(folder);
+  result->save((folder / "rank0_trace.json").string());
+}
+
+}  // namespace lehr::train

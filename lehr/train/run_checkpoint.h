@@ -1,0 +1,72 @@
+// Saving and resuming a run: weights, optimizer and position, as a Hugging Face folder with files beside.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lehr/data/tokenizer.h"
+#include "lehr/descriptor/model_args.h"
+#include "lehr/optim/adamw.h"
+#include "lehr/train/config.h"
+
+namespace lehr::state {
+class AsyncCheckpointer;
+class CheckpointStore;
+}  // namespace lehr::state
+
+namespace lehr::train {
+
+/// Where a run is. Random numbers and the order of data are functions of the seed and the step, so this is all there is
+/// to remember beside tensors.
+struct RunState {
+  int64_t step = 0;        ///< Steps done.
+  int64_t num_tokens = 0;  ///< Valid items trained on.
+  int64_t skipped = 0;     ///< Updates left out because something was not finite.
+  int64_t seed = 0;
+  int64_t rows_per_step = 0;
+  int64_t seq_len = 0;
+  void fields(FieldVisitor& v);
+};
+
+/// The checkpoints of one run.
+class RunCheckpoints {
+ public:
+  /// References must outlive this object.
+  RunCheckpoints(
+      const TrainConfig& config,
+      const descriptor::ModelArgs& args,
+      const data::Tokenizer& tokenizer,
+      nn::Model& model,
+      optim::AdamW& optimizer);
+  ~RunCheckpoints();
+
+  /// The folder to resume from: checkpoint.load_step, or the newest complete one; nothing for a new run. Throws a usage
+  /// error if load_step names none.
+  std::optional<std::filesystem::path> find() const;
+
+  /// Loads weights, optimizer and position. Throws a usage error for a checkpoint of another shape, or of another seed or
+  /// batch size, which would change the order of data.
+  RunState load(const std::filesystem::path& folder);
+
+  /// Hands the present state to the writer. Returns what went wrong with an earlier save, if it did: a failed save loses
+  /// itself, never an earlier checkpoint.
+  std::optional<std::string> save(const RunState& state);
+
+  /// Waits until everything is on disk. Returns what went wrong, if it did.
+  std::optional<std::string> wait();
+
+ private:
+  const TrainConfig& config_;
+  const descriptor::ModelArgs& args_;
+  std::vector<std::pair<std::string, std::string>> tokenizer_files_;  // name and content
+  nn::Model& model_;
+  optim::AdamW& optimizer_;
+  std::vector<descriptor::StoredName> names_;
+  std::unique_ptr<state::CheckpointStore> store_;
+  std::unique_ptr<state::AsyncCheckpointer> writer_;
+};
+
+}  // namespace lehr::train

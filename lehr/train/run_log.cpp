@@ -1,0 +1,219 @@
+#include "lehr/train/run_log.h"
+
+#include "lehr/base/file.h"
+#include "lehr/base/log.h"
+#include "lehr/metric/plot.h"
+
+namespace lehr::train {
+
+namespace {
+const char* name_of(Precision precision) {
+  return precision == Precision::bfloat16 ? "bfloat16" : precision == Precision::float64 ? "float64" : "float32";
+}
+
+int64_t bytes_of(Precision precision) {
+  return precision == Precision::bfloat16 ? 2 : precision == Precision::float64 ? 8 : 4;
+}
+
+at::ScalarType compute_type(const TrainingConfig& config) {
+  const std::string name = config.mixed_precision_param.value_or(name_of(config.dtype));
+  return name == "bfloat16" ? at::kBFloat16 : name == "float64" ? at::kDouble : at::kFloat;
+}
+}  // namespace
+
+RunLog::RunLog(
+    const TrainConfig& config,
+    const descriptor::ModelArgs& args,
+    const nn::Model& model,
+    at::Device device,
+    const RunState& state,
+    Logger& log)
+    : config_(config),
+      log_(log),
+      folder_(config.job.dump_folder),
+      counts_(args.get_nparams_and_flops(config.training.seq_len)),
+      first_step_(state.step),
+      metrics_(folder_ / "metrics.jsonl", state.step == 0 ? -1 : state.step),
+      profiler_(config.profiling, folder_, device) {
+  if (config.metrics.enable_tensorboard) {
+    tensorboard_ = std::make_unique<metric::TensorBoardWriter>(
+        folder_ / config.metrics.save_tb_folder,
+        state.step == 0 ? std::nullopt : std::optional(state.step + 1));
+  }
+  if (config.metrics.measure_peak) {
+    peak_flops_ = metric::measure_peak_flops(device, compute_type(config.training));
+  }
+  report_start(args, model, device, state);
+}
+
+RunLog::~RunLog() = default;
+
+void RunLog::report_start(
+    const descriptor::ModelArgs& args, const nn::Model& model, at::Device device, const RunState& state) {
+  const TrainingConfig& t = config_.training;
+  const int64_t tokens = t.rows_per_step() * t.seq_len;
+  // Value, gradient and two moments, in the parameters' type; a copy to compute with under mixed precision.
+  const int64_t each = 4 * bytes_of(t.dtype) + (compute_type(t) == at::kBFloat16 && t.dtype != Precision::bfloat16 ? 4 : 0);
+  log_.plain("");
+  log_.info("{}", config_.job.description);
+  log_.info(
+      "model      {} {}: {} parameters, {} layers",
+      args.model_type(),
+      config_.model.flavor,
+      human_count(static_cast<double>(counts_.num_parameters)),
+      model.num_local_layers());
+  log_.info(
+      "compute    {} in {}{}, {} threads",
+      device.str(),
+      name_of(t.dtype),
+      t.mixed_precision_param ? ", arithmetic in " + *t.mixed_precision_param : "",
+      at::get_num_threads());
+  log_.info(
+      "memory     {} for weights, gradients and optimizer state, activations besides",
+      human_bytes(static_cast<double>(each * counts_.num_parameters)));
+  log_.info(
+      "work       {} FLOPs a token ({} counting only what causal attention needs){}",
+      human_count(static_cast<double>(counts_.flops_per_token)),
+      human_count(static_cast<double>(counts_.causal_flops_per_token)),
+      peak_flops_ > 0 ? fmt::format("; this machine multiplies at {}FLOP/s", human_count(peak_flops_)) : "");
+  log_.info(
+      "run        steps {} to {}, {} tokens each ({} rows of {}{}), seed {}, results in {}",
+      state.step + 1,
+      t.steps,
+      tokens,
+      t.rows_per_step(),
+      t.seq_len,
+      t.rows_per_step() > t.local_batch_size ? fmt::format(", {} at a time", t.local_batch_size) : "",
+      config_.debug.seed,
+      folder_.string());
+}
+
+void RunLog::step_begins(int64_t step) { profiler_.step_begins(step); }
+
+std::map<std::string, double> RunLog::step_ended(
+    const RunState& state, const StepResult& result, double learning_rate) {
+  profiler_.step_ended(state.step);
+  const int64_t tokens = config_.training.rows_per_step() * config_.training.seq_len;
+  meter_.step(tokens);
+  const double rate = meter_.tokens_per_second();
+  const double utilization =
+      metric::model_flops_utilization(static_cast<double>(counts_.flops_per_token), rate, peak_flops_);
+  const metric::ProcessMemory memory = metric::process_memory();
+  std::map<std::string, double> metrics{
+      {"loss", result.loss},
+      {"grad_norm", result.grad_norm},
+      {"lr", learning_rate},
+      {"num_tokens", static_cast<double>(state.num_tokens)},
+      {"tokens_per_second", rate},
+      {"step_seconds", meter_.last_step_seconds()},
+      {"memory_bytes", static_cast<double>(memory.resident)}};
+  if (peak_flops_ > 0) {
+    metrics["mfu"] = utilization;
+  }
+  if (state.skipped > 0) {
+    metrics["skipped"] = static_cast<double>(state.skipped);
+  }
+  metrics.insert(result.metrics.begin(), result.metrics.end());
+
+  std::vector<std::pair<std::string, metric::MetricValue>> line;
+  for (const char* first : {"loss", "grad_norm", "lr"}) {
+    line.emplace_back(first, metrics.at(first));
+  }
+  line.emplace_back("num_tokens", state.num_tokens);
+  for (const auto& [name, value] : metrics) {
+    if (name != "loss" && name != "grad_norm" && name != "lr" && name != "num_tokens") {
+      line.emplace_back(name, value);
+    }
+  }
+  metrics_.write(state.step, line);
+  if (tensorboard_) {
+    tensorboard_->scalars(state.step, {metrics.begin(), metrics.end()});
+  }
+
+  const int64_t left = config_.training.steps - state.step;
+  std::string text = fmt::format(
+      "step {:>{}}/{}  loss {:7.4f}  grad {:6.3f}  lr {:.2e}  {} tok/s",
+      state.step,
+      std::to_string(config_.training.steps).size(),
+      config_.training.steps,
+      result.loss,
+      result.grad_norm,
+      learning_rate,
+      human_count(rate));
+  for (const auto& [name, value] : result.metrics) {
+    text += fmt::format("  {} {:.3f}", name, value);
+  }
+  if (peak_flops_ > 0) {
+    text += fmt::format("  {:4.1f} % of peak", 100 * utilization);
+  }
+  text += fmt::format(
+      "  {}  {} left",
+      human_bytes(static_cast<double>(memory.resident)),
+      human_seconds(static_cast<double>(left) * meter_.step_seconds()));
+  const bool shown = state.step % config_.metrics.log_freq == 0 || state.step == first_step_ + 1 || left == 0;
+  if (!result.updated) {
+    log_.warn("step {}: loss or gradient is not finite; the update was left out", state.step);
+  }
+  if (shown) {
+    log_.info("{}", text);
+  }
+  log_.live(text);
+  return metrics;
+}
+
+std::map<std::string, double> RunLog::validated(int64_t step, const ValidationResult& result) {
+  std::map<std::string, double> metrics{{"validation_loss", result.loss}};
+  for (const auto& [name, value] : result.metrics) {
+    metrics["validation_" + name] = value;
+  }
+  std::vector<std::pair<std::string, metric::MetricValue>> line;
+  std::string text;
+  for (const auto& [name, value] : metrics) {
+    line.emplace_back(name, value);
+    text += fmt::format("  {} {:.4f}", name, value);
+  }
+  metrics_.write(step, line);
+  if (tensorboard_) {
+    tensorboard_->scalars(step, {metrics.begin(), metrics.end()});
+  }
+  log_.info("step {}{}  ({} items)", step, text, human_count(static_cast<double>(result.valid)));
+  return metrics;
+}
+
+void RunLog::sample(const std::string& prompt, const std::string& text) {
+  log_.plain("");
+  log_.plain("--- a sample of what it writes ---");
+  log_.plain(prompt + text);
+  log_.plain("---");
+  write_file_atomically(folder_ / "sample.txt", prompt + text + "\n");
+  if (tensorboard_) {
+    tensorboard_->text(config_.training.steps, "sample", prompt + text);
+  }
+}
+
+void RunLog::finish() {
+  log_.end_live();
+  std::vector<metric::PlotSeries> series;
+  for (const auto& [key, name] : {std::pair{"loss", "training"}, std::pair{"validation_loss", "validation"}}) {
+    metric::MetricSeries read = metric::read_metric(folder_ / "metrics.jsonl", key);
+    if (!read.steps.empty()) {
+      const bool training = series.empty() && std::string(key) == "loss";
+      series.push_back(
+          {.name = name,
+           .x = std::move(read.steps),
+           .y = std::move(read.values),
+           .smoothing = training ? 20.0 : 0.0,
+           .markers = !training});
+    }
+  }
+  if (!series.empty()) {
+    write_file_atomically(
+        folder_ / "loss.svg", metric::line_plot_svg(series, {.title = config_.job.description, .y_label = "loss (nats)"}));
+    log_.info(
+        "done in {}; loss curve in {}",
+        human_seconds(metric::ThroughputMeter::steady_seconds() - began_),
+        (folder_ / "loss.svg").string());
+  }
+}
+
+}  // namespace lehr::train

@@ -1,0 +1,67 @@
+// What a run tells: the start-up report, the progress line, metrics.jsonl, TensorBoard, traces, and the picture at the end.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "lehr/descriptor/model_args.h"
+#include "lehr/metric/metrics_log.h"
+#include "lehr/metric/tensorboard.h"
+#include "lehr/metric/throughput.h"
+#include "lehr/train/config.h"
+#include "lehr/train/profiler.h"
+#include "lehr/train/run_checkpoint.h"
+#include "lehr/train/step.h"
+#include "lehr/train/validate.h"
+
+namespace lehr {
+class Logger;
+}
+
+namespace lehr::train {
+
+/// One run's voice. References must outlive it.
+class RunLog {
+ public:
+  /// Cuts what an earlier attempt logged after `state.step`, and tells how the run begins.
+  RunLog(
+      const TrainConfig& config,
+      const descriptor::ModelArgs& args,
+      const nn::Model& model,
+      at::Device device,
+      const RunState& state,
+      Logger& log);
+  ~RunLog();
+
+  void step_begins(int64_t step);
+  /// Logs a step and returns its metrics, as in metrics.jsonl.
+  std::map<std::string, double> step_ended(const RunState& state, const StepResult& result, double learning_rate);
+  /// Logs a validation and returns its metrics.
+  std::map<std::string, double> validated(int64_t step, const ValidationResult& result);
+  /// Time between these two does not count as training time.
+  void pause() { meter_.pause(); }
+  void resume() { meter_.resume(); }
+  /// Shows generated text, and keeps it in sample.txt.
+  void sample(const std::string& prompt, const std::string& text);
+  /// Draws loss.svg and takes the progress line away.
+  void finish();
+
+ private:
+  void report_start(const descriptor::ModelArgs& args, const nn::Model& model, at::Device device, const RunState& state);
+
+  const TrainConfig& config_;
+  Logger& log_;
+  std::filesystem::path folder_;
+  descriptor::ModelCounts counts_;
+  double peak_flops_ = 0;
+  double began_ = metric::ThroughputMeter::steady_seconds();
+  int64_t first_step_;
+  metric::MetricsLog metrics_;
+  std::unique_ptr<metric::TensorBoardWriter> tensorboard_;
+  metric::ThroughputMeter meter_;
+  Profiler profiler_;
+};
+
+}  // namespace lehr::train

@@ -1,0 +1,61 @@
+// One optimizer step: forward and backward over its batches, clipping, update.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "lehr/nn/model.h"
+#include "lehr/optim/adamw.h"
+#include "lehr/optim/clip.h"
+#include "lehr/train/events.h"
+#include "lehr/train/precision.h"
+#include "lehr/train/task.h"
+
+namespace lehr::train {
+
+/// The rows [first, first + count) of every tensor of a batch.
+Batch rows_of(const Batch& batch, int64_t first, int64_t count);
+Batch to_device(const Batch& batch, at::Device device);
+
+/// What a step gave.
+struct StepResult {
+  double loss = 0;       ///< Mean over the valid items of the step.
+  double grad_norm = 0;  ///< Before clipping.
+  int64_t valid = 0;     ///< Valid items.
+  bool updated = false;  ///< False when the update was left out because something was not finite.
+  std::map<std::string, double> metrics;  ///< The task's, as means.
+};
+
+/// Trains a model step by step. Owns gradients' arithmetic, not the loop around it.
+class TrainStep {
+ public:
+  struct Options {
+    int64_t local_batch_size = 1;
+    double max_norm = 0;  ///< 0: no clipping.
+    optim::NonFinitePolicy non_finite = optim::NonFinitePolicy::stop;
+    at::ScalarType compute = at::kFloat;
+    uint64_t seed = 0;
+  };
+  /// All references must outlive this object.
+  TrainStep(nn::Model& model, const TrainTask& task, optim::AdamW& optimizer, Options options);
+
+  /// Does step number `step` (1-based) on all rows of `batch`, with the schedule's factor. Throws a usage error if no row
+  /// has anything to learn from, a runtime error for a non-finite loss or gradient under optim::NonFinitePolicy::stop; weights
+  /// are then as before.
+  StepResult run(const Batch& batch, int64_t step, double lr_factor);
+
+  /// Shows forward the present weights; call after weights were changed from outside (a load).
+  void refresh() { precision_.refresh(); }
+
+ private:
+  nn::Model& model_;
+  const TrainTask& task_;
+  optim::AdamW& optimizer_;
+  Options options_;
+  std::vector<nn::NamedParameter> parameters_;
+  MixedPrecision precision_;
+  at::Device device_;
+};
+
+}  // namespace lehr::train

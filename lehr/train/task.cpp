@@ -1,0 +1,54 @@
+#include "lehr/train/task.h"
+
+#include "lehr/nn/head.h"
+
+namespace lehr::train {
+
+nn::ModelInputs CausalLMTask::build_forward_inputs(const Batch& batch) const {
+  nn::ModelInputs inputs;
+  inputs.input_ids = batch.at("input_ids");
+  inputs.labels = batch.at("labels");
+  inputs.position_ids = batch.at("position_ids");
+  // Rows of one document need no mask but the causal one, which is quicker.
+  if (const auto documents = batch.find("document_ids"); documents != batch.end()) {
+    inputs.attention_mask.document_ids = documents->second;
+  }
+  return inputs;
+}
+
+int64_t CausalLMTask::count_valid(const Batch& batch) const {
+  return batch.at("labels").ne(nn::kIgnoreIndex).sum().item<int64_t>();
+}
+
+at::Tensor CausalLMTask::compute_loss(const nn::ModelOutputs& outputs, const Batch& /*batch*/) const {
+  return outputs.logps.sum();
+}
+
+nn::ModelInputs ClassificationTask::build_forward_inputs(const Batch& batch) const {
+  nn::ModelInputs inputs;
+  inputs.input_ids = batch.at("input_ids");
+  inputs.attention_mask.key_padding = batch.at("attention_mask");
+  inputs.pooling_mask = batch.at("pooling_mask");
+  return inputs;
+}
+
+int64_t ClassificationTask::count_valid(const Batch& batch) const {
+  return batch.at("labels").ne(nn::kIgnoreIndex).sum().item<int64_t>();
+}
+
+// Rows of padding alone have no pooled token, so scores has a row for each other one.
+at::Tensor ClassificationTask::pooled_labels(const Batch& batch) {
+  const at::Tensor labels = batch.at("labels");
+  return labels.index({batch.at("pooling_mask").any(1)});
+}
+
+at::Tensor ClassificationTask::compute_loss(const nn::ModelOutputs& outputs, const Batch& batch) const {
+  return at::cross_entropy_loss(outputs.scores, pooled_labels(batch), {}, at::Reduction::Sum, nn::kIgnoreIndex);
+}
+
+std::map<std::string, at::Tensor> ClassificationTask::compute_metrics(
+    const nn::ModelOutputs& outputs, const Batch& batch) const {
+  return {{"accuracy", outputs.scores.argmax(-1).eq(pooled_labels(batch)).sum()}};
+}
+
+}  // namespace lehr::train

@@ -1,0 +1,232 @@
+#include "lehr/train/trainer.h"
+
+#include <filesystem>
+
+#include "lehr/base/config.h"
+#include "lehr/base/error.h"
+#include "lehr/base/file.h"
+#include "lehr/base/log.h"
+#include "lehr/state/weights.h"
+#include "lehr/train/device.h"
+#include "lehr/train/generate.h"
+#include "lehr/train/run_log.h"
+#include "lehr/train/validate.h"
+#include "lehr/train/weights.h"
+
+namespace lehr::train {
+
+namespace {
+at::ScalarType scalar_type(Precision precision) {
+  switch (precision) {
+    case Precision::bfloat16:
+      return at::kBFloat16;
+    case Precision::float64:
+      return at::kDouble;
+    case Precision::float32:
+      break;
+  }
+  return at::kFloat;
+}
+
+at::ScalarType compute_type(const TrainingConfig& config) {
+  const auto& narrow = config.mixed_precision_param;
+  if (!narrow) {
+    return scalar_type(config.dtype);
+  }
+  return *narrow == "bfloat16" ? at::kBFloat16 : *narrow == "float64" ? at::kDouble : at::kFloat;
+}
+
+std::unique_ptr<descriptor::ModelArgs> model_shape(
+    const TrainConfig& config, const descriptor::ModelFamilies& families, const data::Tokenizer& tokenizer) {
+  const ModelConfig& model = config.model;
+  auto args = model.hf_assets_path.empty() ? families.from_flavor(model.name, model.flavor)
+                                           : families.from_hf_folder(model.hf_assets_path);
+  args->apply(model.args);
+  if (config.training.task == TaskKind::classification) {
+    args->set_classification(config.training.num_labels, config.training.classifier_dropout);
+  } else {
+    require(
+        args->head() == descriptor::Head::causal_lm,
+        "model.hf_assets_path: {} holds a classifier; set training.task = \"classification\"",
+        model.hf_assets_path);
+  }
+  if (model.hf_assets_path.empty()) {
+    args->set_special_tokens(tokenizer.bos_id(), tokenizer.eos_id(), tokenizer.pad_id());
+  }
+  args->check();
+  require(
+      args->vocab_size() >= tokenizer.vocab_size(),
+      "model.args.vocab_size: expected at least {}, the size of the tokenizer's vocabulary, found {}",
+      tokenizer.vocab_size(),
+      args->vocab_size());
+  require(
+      config.training.seq_len <= args->max_position_ids(),
+      "training.seq_len: {} tokens do not fit into the model's {} positions (model.args.max_position_embeddings)",
+      config.training.seq_len,
+      args->max_position_ids());
+  return args;
+}
+}  // namespace
+
+Trainer::Trainer(TrainConfig config, Environment environment)
+    : config_(std::move(config)), environment_(std::move(environment)), device_(choose_device(config_.training.device)) {
+  std::string tokenizer_path = config_.tokenizer.path.empty() ? config_.model.hf_assets_path : config_.tokenizer.path;
+  require(!tokenizer_path.empty(), "tokenizer.path: expected \"byte\" or a folder with tokenizer.json, found nothing");
+  tokenizer_ = data::load_tokenizer(tokenizer_path);
+  args_ = model_shape(config_, environment_.families, *tokenizer_);
+  if (environment_.task) {
+    task_ = std::move(environment_.task);
+  } else if (config_.training.task == TaskKind::classification) {
+    task_ = std::make_unique<ClassificationTask>();
+  } else {
+    task_ = std::make_unique<CausalLMTask>();
+  }
+  data_ = open_run_data(config_, *tokenizer_, args_->vocab_size(), [&](const std::string& text) {
+    environment_.log.info("{}", text);
+  });
+  require(
+      !config_.validation.enable || data_.validation,
+      "validation.enable: there is no held-out data; set data.validation_fraction or data.validation_path");
+  schedule_ = std::make_unique<optim::LRSchedule>(config_.lr_scheduler, config_.training.steps);
+  build_model();
+  restore();
+}
+
+Trainer::~Trainer() = default;
+
+void Trainer::build_model() {
+  const auto every = nn::ActivationCheckpointing::every_nth(config_.activation_checkpoint.every());
+  model_ = args_->build({.checkpointing = every});
+  std::vector<std::string> names;
+  for (const auto& [name, parameter] : nn::named_parameters(*model_)) {
+    names.push_back(name);
+  }
+  // Both judge the config by the model's names; nothing is allocated yet.
+  optimizer_ = std::make_unique<optim::AdamW>(config_.optimizer, names);
+  if (config_.checkpoint.enable) {
+    checkpoints_ = std::make_unique<RunCheckpoints>(config_, *args_, *tokenizer_, *model_, *optimizer_);
+  }
+  nn::materialize(*model_, device_, scalar_type(config_.training.dtype));
+}
+
+void Trainer::restore() {
+  const auto seed = config_.debug.seed;
+  const auto folder = checkpoints_ ? checkpoints_->find() : std::nullopt;
+  if (folder) {
+    state_ = checkpoints_->load(*folder);
+    environment_.log.info("resuming from {}: {} of {} steps done", folder->string(), state_.step, config_.training.steps);
+  } else {
+    if (config_.checkpoint.initial_load_path) {
+      load_weights(*model_, args_->stored_names(), state::WeightReader(*config_.checkpoint.initial_load_path));
+    } else {
+      model_->reset_parameters({.seed = static_cast<uint64_t>(seed)});
+    }
+    state_ = {.seed = seed, .rows_per_step = config_.training.rows_per_step(), .seq_len = config_.training.seq_len};
+  }
+  step_ = std::make_unique<TrainStep>(
+      *model_,
+      *task_,
+      *optimizer_,
+      TrainStep::Options{
+          .local_batch_size = config_.training.local_batch_size,
+          .max_norm = config_.training.max_norm,
+          .non_finite = config_.training.non_finite,
+          .compute = compute_type(config_.training),
+          .seed = static_cast<uint64_t>(seed)});
+  std::filesystem::create_directories(config_.job.dump_folder);
+  write_file_atomically(std::filesystem::path(config_.job.dump_folder) / "config.toml", to_toml(config_));
+  run_log_ = std::make_unique<RunLog>(config_, *args_, *model_, device_, state_, environment_.log);
+}
+
+TrainResult Trainer::run() {
+  const int64_t last = config_.training.steps;
+  auto batches = data_.train(config_.training.rows_per_step(), state_.step);
+  events_.emit(Event::ready, {.step = state_.step, .model = model_.get()});
+  result_.step = state_.step;
+  while (state_.step < last) {
+    const int64_t step = state_.step + 1;
+    events_.emit(Event::step_begin, {.step = step, .model = model_.get()});
+    run_log_->step_begins(step);
+    const auto batch = batches->next();
+    if (!batch) {
+      environment_.log.info("the data ended after {} of {} steps", state_.step, last);
+      break;
+    }
+    const double factor = schedule_->factor(state_.step);
+    const StepResult done = step_->run(*batch, step, factor);
+    state_.step = step;
+    state_.num_tokens += done.valid;
+    state_.skipped += done.updated ? 0 : 1;
+    const auto metrics = run_log_->step_ended(state_, done, config_.optimizer.lr * factor);
+    result_ = {.step = step, .loss = done.loss, .validation_loss = result_.validation_loss};
+    events_.emit(Event::step_end, {.step = step, .model = model_.get(), .metrics = &metrics});
+
+    if (config_.validation.enable && due(config_.validation.freq, step)) {
+      validate_now(step);
+    }
+    const bool stop = environment_.stop_requested && environment_.stop_requested();
+    if (checkpoints_ && (stop || due(config_.checkpoint.interval, step))) {
+      save(step);
+    }
+    if (stop && step < last) {
+      result_.stopped = true;
+      break;
+    }
+  }
+  finish();
+  return result_;
+}
+
+void Trainer::validate_now(int64_t step) {
+  run_log_->pause();
+  const auto stream = data_.validation(config_.validation.local_batch_size);
+  const ValidationResult measured = validate(*model_, *task_, *stream, config_.validation.steps);
+  result_.validation_loss = measured.loss;
+  const auto metrics = run_log_->validated(step, measured);
+  events_.emit(Event::validation_end, {.step = step, .model = model_.get(), .metrics = &metrics});
+  run_log_->resume();
+}
+
+void Trainer::save(int64_t step) {
+  run_log_->pause();
+  if (const auto problem = checkpoints_->save(state_)) {
+    environment_.log.error("{}; training goes on, the checkpoint before stands", *problem);
+  }
+  if (config_.checkpoint.async_mode == "disabled") {
+    if (const auto problem = checkpoints_->wait()) {
+      environment_.log.error("{}; training goes on, the checkpoint before stands", *problem);
+    }
+  }
+  events_.emit(Event::checkpoint_requested, {.step = step, .model = model_.get()});
+  run_log_->resume();
+}
+
+void Trainer::finish() {
+  if (checkpoints_) {
+    if (const auto problem = checkpoints_->wait()) {
+      fail_runtime("{}; the checkpoint before stands", *problem);
+    }
+  }
+  run_log_->finish();
+  if (result_.stopped) {
+    return;
+  }
+  if (config_.sample.prompt) {
+    const auto prompt = tokenizer_->encode(*config_.sample.prompt);
+    SamplingOptions sampling{
+        .max_new_tokens = config_.sample.max_new_tokens,
+        .temperature = config_.sample.temperature,
+        .top_k = config_.sample.top_k,
+        .top_p = config_.sample.top_p,
+        .seed = static_cast<uint64_t>(config_.debug.seed),
+        .stop_ids = args_->eos_token_ids(),
+        .max_positions = args_->max_position_ids()};
+    model_->eval();
+    const auto ids = generate(*model_, {prompt.begin(), prompt.end()}, sampling);
+    const std::vector<int32_t> narrow(ids.begin(), ids.end());
+    run_log_->sample(*config_.sample.prompt, tokenizer_->decode(narrow));
+  }
+  events_.emit(Event::finished, {.step = state_.step, .model = model_.get()});
+}
+
+}  // namespace lehr::train

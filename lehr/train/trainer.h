@@ -1,0 +1,86 @@
+// The training run: builds everything from a config, in order, and loops.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "lehr/data/tokenizer.h"
+#include "lehr/descriptor/model_args.h"
+#include "lehr/optim/adamw.h"
+#include "lehr/optim/lr_schedule.h"
+#include "lehr/train/batches.h"
+#include "lehr/train/config.h"
+#include "lehr/train/events.h"
+#include "lehr/train/run_checkpoint.h"
+#include "lehr/train/step.h"
+#include "lehr/train/task.h"
+
+namespace lehr {
+class Logger;
+}
+
+namespace lehr::train {
+
+class RunLog;
+
+/// How a run ended.
+struct TrainResult {
+  int64_t step = 0;      ///< Steps done over the whole run.
+  bool stopped = false;  ///< Ended early, on request; everything was saved.
+  double loss = 0;       ///< Of the last step.
+  std::optional<double> validation_loss;  ///< Of the last validation.
+};
+
+/// One training run in one process. Not for several threads at once.
+class Trainer {
+ public:
+  /// What a run needs of the program around it.
+  struct Environment {
+    const descriptor::ModelFamilies& families;
+    Logger& log;
+    std::function<bool()> stop_requested = {};  ///< Asked after every step; true saves and ends the run.
+    std::unique_ptr<TrainTask> task = {};       ///< Replaces the one that training.task names.
+  };
+
+  /// Builds the whole run and, if there is a checkpoint, loads it. Throws usage errors before memory is allocated
+  /// wherever they can be told by then.
+  Trainer(TrainConfig config, Environment environment);
+  ~Trainer();
+
+  /// Subscribe before run().
+  EventBus& events() { return events_; }
+  nn::Model& model() { return *model_; }
+  const TrainConfig& config() const { return config_; }
+
+  /// Trains to the end, or until a stop is requested.
+  TrainResult run();
+
+ private:
+  void build_model();
+  void restore();
+  bool due(int64_t every, int64_t step) const { return step % every == 0 || step == config_.training.steps; }
+  void validate_now(int64_t step);
+  void save(int64_t step);
+  void finish();
+
+  TrainConfig config_;
+  Environment environment_;
+  EventBus events_;
+  at::Device device_;
+  std::unique_ptr<data::Tokenizer> tokenizer_;
+  std::unique_ptr<descriptor::ModelArgs> args_;
+  std::unique_ptr<TrainTask> task_;
+  RunData data_;
+  std::shared_ptr<nn::Model> model_;
+  std::unique_ptr<optim::AdamW> optimizer_;
+  std::unique_ptr<optim::LRSchedule> schedule_;
+  std::unique_ptr<TrainStep> step_;
+  std::unique_ptr<RunCheckpoints> checkpoints_;
+  std::unique_ptr<RunLog> run_log_;
+  RunState state_;
+  TrainResult result_;
+};
+
+}  // namespace lehr::train

@@ -1,0 +1,367 @@
+#include "lehr/train/verify.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "lehr/base/error.h"
+#include "lehr/base/json.h"
+#include "lehr/optim/adamw.h"
+#include "lehr/optim/clip.h"
+#include "lehr/state/weights.h"
+#include "lehr/train/generate.h"
+#include "lehr/train/weights.h"
+
+namespace lehr::train {
+
+bool VerifyReport::ok() const {
+  return std::all_of(rows.begin(), rows.end(), [](const VerifyRow& row) { return row.ok; });
+}
+
+namespace {
+using Path = std::filesystem::path;
+
+/// Allowed absolute differences by what a tensor is; for float32 references about ten times the error of float32 itself.
+double default_tolerance(const std::string& name, at::ScalarType dtype) {
+  const bool exact = name.ends_with("_f64");
+  if (exact && dtype == at::kDouble) {
+    return name.find("train") != std::string::npos ? 1e-8 : 1e-9;
+  }
+  if (name.starts_with("grad:")) {
+    return 6e-6;
+  }
+  if (name.starts_with("final_param:")) {
+    return 2e-4;
+  }
+  if (name.starts_with("gen_tokens")) {
+    return 0;
+  }
+  if (name.find("grad_norms") != std::string::npos) {
+    return 5e-5;
+  }
+  if (name.find("loss") != std::string::npos || name == "logps") {
+    return name == "loss_sum" ? 1e-3 : 2e-5;
+  }
+  return name == "inv_freq" || name == "rope_attention_scaling" ? 1e-6 : 5e-5;
+}
+
+class Verifier {
+ public:
+  Verifier(const VerifyOptions& options, const descriptor::ModelFamilies& families)
+      : options_(options), args_(families.from_hf_folder(options.model)), names_(args_->stored_names()) {
+    const Path file = options.reference.value_or(options.model / "oracle.safetensors");
+    folder_ = file.parent_path();
+    reference_ = std::make_unique<state::WeightReader>(file);
+    reload();
+  }
+
+  VerifyReport run() {
+    forward_rows();
+    gradient_rows();
+    padding_rows();
+    packing_rows();
+    generation_rows();
+    trajectory_rows();
+    return std::move(report_);
+  }
+
+ private:
+  bool classifier() const { return args_->head() == descriptor::Head::classification; }
+
+  void reload() {
+    model_ = args_->build({});
+    nn::materialize(*model_, options_.device, options_.dtype);
+    load_weights(*model_, names_, state::WeightReader(options_.model));
+    model_->train();
+    model_->eval();
+  }
+
+  bool has(const std::string& name) const { return reference_->has(name); }
+  at::Tensor input(const std::string& name) const { return reference_->tensor(name).to(options_.device); }
+
+  void compare(const std::string& name, const at::Tensor& computed, const at::Tensor& expected) {
+    VerifyRow row{.name = name, .tolerance = options_.atol.value_or(default_tolerance(name, options_.dtype))};
+    report_.computed[name] = computed.detach().cpu().contiguous();
+    const at::Tensor got = computed.detach().cpu().to(at::kDouble);
+    const at::Tensor want = expected.cpu().to(at::kDouble);
+    if (got.sizes() != want.sizes()) {
+      row.max_abs = row.max_rel = std::numeric_limits<double>::infinity();
+    } else if (got.numel() > 0) {
+      const at::Tensor error = (got - want).abs().nan_to_num(std::numeric_limits<double>::infinity());
+      row.max_abs = error.max().item<double>();
+      row.max_rel = (error / want.abs().clamp_min(1e-6)).max().item<double>();
+      const at::Tensor allowed = row.tolerance + options_.rtol.value_or(0) * want.abs();
+      row.ok = error.le(allowed).all().item<bool>();
+    } else {
+      row.ok = true;
+    }
+    report_.rows.push_back(row);
+  }
+
+  /// Compares with the reference's tensor of that name, and with its float64 twin when computing in float64.
+  void compare(const std::string& name, const at::Tensor& computed) {
+    if (has(name)) {
+      compare(name, computed, reference_->tensor(name));
+    }
+    const std::string twin = name + "_f64";
+    if (options_.dtype == at::kDouble && has(twin)) {
+      compare(twin, computed, reference_->tensor(twin));
+    }
+  }
+
+  /// labels[t] is the target of position t.
+  static at::Tensor shifted(const at::Tensor& labels) {
+    at::Tensor next = at::full_like(labels, -100);
+    next.narrow(1, 0, labels.size(1) - 1).copy_(labels.narrow(1, 1, labels.size(1) - 1));
+    return next;
+  }
+
+  nn::ModelInputs classifier_inputs(const at::Tensor& input_ids, const at::Tensor& mask) const {
+    nn::ModelInputs inputs;
+    inputs.input_ids = input_ids;
+    inputs.attention_mask.key_padding = mask.to(at::kBool);
+    // The rightmost token that is not padding.
+    const int64_t pad = args_->pad_token_id().value_or(-1);
+    const at::Tensor positions = at::arange(input_ids.size(1), input_ids.options());
+    const at::Tensor last = (positions * input_ids.ne(pad)).argmax(1, /*keepdim=*/true);
+    inputs.pooling_mask = at::zeros_like(input_ids).scatter_(1, last, 1);
+    return inputs;
+  }
+
+  at::Tensor logits_of(nn::ModelInputs inputs) {
+    at::NoGradGuard no_grad;
+    return model_->logits(model_->forward(inputs).hidden_states);
+  }
+
+  /// The loss and its graph, for one batch of a trajectory or of the reference's main inputs.
+  at::Tensor loss_of(const at::Tensor& input_ids, const at::Tensor& labels, const at::Tensor& mask) {
+    if (classifier()) {
+      const at::Tensor scores = model_->forward(classifier_inputs(input_ids, mask)).scores;
+      return at::cross_entropy_loss(scores, labels);
+    }
+    nn::ModelInputs inputs;
+    inputs.input_ids = input_ids;
+    inputs.labels = shifted(labels);
+    return model_->forward(inputs).logps.sum() / inputs.labels.ne(-100).sum();
+  }
+
+  void forward_rows() {
+    at::NoGradGuard no_grad;
+    std::vector<at::Tensor> layer_inputs;
+    nn::ModelInputs inputs;
+    if (classifier()) {
+      inputs = classifier_inputs(input("input_ids"), input("attention_mask"));
+    } else {
+      inputs.input_ids = input("input_ids");
+    }
+    inputs.layer_inputs = &layer_inputs;
+    const nn::ModelOutputs outputs = model_->forward(inputs);
+    const bool masked = inputs.attention_mask.key_padding.defined();
+    const at::Tensor visible =
+        masked ? inputs.attention_mask.key_padding.unsqueeze(-1) : at::ones({1}, at::kBool).to(options_.device);
+    auto compare_hidden = [&](const std::string& name, const at::Tensor& computed) {
+      if (has(name)) {
+        compare(name, computed * visible, reference_->tensor(name) * visible.cpu());
+      }
+    };
+    for (size_t i = 0; i < layer_inputs.size(); ++i) {
+      compare_hidden("hidden." + std::to_string(i), layer_inputs[i]);
+    }
+    compare_hidden("hidden.final_norm", outputs.hidden_states);
+    if (classifier()) {
+      compare("logits", outputs.scores);
+      return;
+    }
+    compare("logits", model_->logits(outputs.hidden_states));
+    if (has("logps")) {
+      nn::ModelInputs scored;
+      scored.input_ids = inputs.input_ids;
+      scored.labels = shifted(inputs.input_ids);
+      compare("logps", -model_->forward(scored).logps.narrow(1, 0, inputs.input_ids.size(1) - 1));
+    }
+    if (has("loss_sum")) {
+      nn::ModelInputs scored;
+      scored.input_ids = inputs.input_ids;
+      scored.labels = shifted(input("labels"));
+      compare("loss_sum", model_->forward(scored).logps.sum());
+    }
+  }
+
+  std::vector<std::pair<std::string, at::Tensor>> gradients() const {
+    std::vector<std::pair<std::string, at::Tensor>> values;
+    for (const auto& [name, parameter] : nn::named_parameters(*model_)) {
+      const at::Tensor& gradient = parameter->value().grad();
+      values.emplace_back(name, gradient.defined() ? gradient : at::zeros_like(parameter->value()));
+    }
+    return stored_tensors_of(values, names_);
+  }
+
+  void clear_gradients() {
+    for (const auto& [name, parameter] : nn::named_parameters(*model_)) {
+      at::Tensor value = parameter->value();
+      value.mutable_grad().reset();
+    }
+  }
+
+  void gradient_rows() {
+    if (!has("labels")) {
+      return;
+    }
+    const at::Tensor mask = has("attention_mask") ? input("attention_mask") : at::Tensor();
+    const at::Tensor loss = loss_of(input("input_ids"), input("labels"), mask);
+    compare("loss", loss);
+    const Path file = folder_ / "grads.safetensors";
+    if (!std::filesystem::exists(file)) {
+      return;
+    }
+    loss.backward();
+    const state::WeightReader expected(file);
+    for (const auto& [name, gradient] : gradients()) {
+      compare("grad:" + name, gradient, expected.tensor(name));
+    }
+    clear_gradients();
+  }
+
+  void padding_rows() {
+    if (!has("padded_input_ids")) {
+      return;
+    }
+    for (const std::string side : {"padded_right", "padded_left"}) {
+      nn::ModelInputs inputs;
+      inputs.input_ids = input("padded_input_ids");
+      const at::Tensor mask = input(side + "_mask").to(at::kBool);
+      inputs.attention_mask.key_padding = mask;
+      if (has(side + "_position_ids")) {
+        inputs.position_ids = input(side + "_position_ids");
+      }
+      compare(side + "_logits", logits_of(inputs) * mask.unsqueeze(-1));
+    }
+  }
+
+  void packing_rows() {
+    if (!has("packed_input_ids")) {
+      return;
+    }
+    at::NoGradGuard no_grad;
+    nn::ModelInputs inputs;
+    inputs.input_ids = input("packed_input_ids");
+    inputs.position_ids = input("packed_position_ids");
+    const at::Tensor documents = input("packed_doc_ids");
+    inputs.attention_mask.document_ids = documents;
+    compare("packed_logits", logits_of(inputs));
+    const int64_t tokens = documents.size(1);
+    at::Tensor labels = shifted(inputs.input_ids);
+    const at::Tensor crosses = documents.narrow(1, 1, tokens - 1).ne(documents.narrow(1, 0, tokens - 1));
+    labels.narrow(1, 0, tokens - 1).masked_fill_(crosses, -100);
+    inputs.labels = labels;
+    compare("packed_loss", model_->forward(inputs).logps.sum() / labels.ne(-100).sum());
+  }
+
+  void generation_rows() {
+    for (int i = 0; has("gen_prompt." + std::to_string(i)); ++i) {
+      const at::Tensor prompt = reference_->tensor("gen_prompt." + std::to_string(i)).contiguous();
+      const at::Tensor expected = reference_->tensor("gen_tokens." + std::to_string(i));
+      const SamplingOptions greedy{.max_new_tokens = expected.size(0), .temperature = 0};
+      const int64_t* ids = prompt.data_ptr<int64_t>();
+      const auto tokens = generate(*model_, {ids, ids + prompt.numel()}, greedy);
+      compare("gen_tokens." + std::to_string(i), at::tensor(tokens, at::kLong), expected);
+    }
+  }
+
+  void trajectory_rows() {
+    const Path settings_file = folder_ / "oracle.json";
+    if (!has("train_input_ids") || !std::filesystem::exists(settings_file)) {
+      return;
+    }
+    const Node settings = parse_json_file(settings_file);
+    for (const std::string name : {"train", "train_clip"}) {
+      if (has(name + "_losses")) {
+        trajectory(name, settings.at("adamw").at(name));
+      }
+    }
+  }
+
+  void trajectory(const std::string& name, const Node& settings) {
+    reload();
+    optim::OptimizerConfig config;
+    config.lr = settings.at("lr").as_double();
+    config.beta1 = settings.at("betas").at(0).as_double();
+    config.beta2 = settings.at("betas").at(1).as_double();
+    config.eps = settings.at("eps").as_double();
+    config.weight_decay = settings.at("weight_decay").as_double();
+    const Node& max_norm = settings.at("max_grad_norm");
+    std::vector<std::string> names;
+    for (const auto& [parameter_name, parameter] : nn::named_parameters(*model_)) {
+      names.push_back(parameter_name);
+    }
+    optim::AdamW optimizer(config, names);
+    const at::Tensor ids = input("train_input_ids");
+    const at::Tensor labels = input("train_labels");
+    std::vector<at::Tensor> losses;
+    std::vector<at::Tensor> norms;
+    for (int64_t step = 0; step < ids.size(0); ++step) {
+      const at::Tensor mask = has("train_attention_mask") ? input("train_attention_mask")[step] : at::Tensor();
+      const at::Tensor loss = loss_of(ids[step], labels[step], mask);
+      loss.backward();
+      std::vector<optim::NamedParameter> parameters;
+      std::vector<at::Tensor> gradients;
+      for (const auto& [parameter_name, parameter] : nn::named_parameters(*model_)) {
+        parameters.push_back({parameter_name, parameter->value(), parameter->value().grad()});
+        gradients.push_back(parameter->value().grad());
+      }
+      const at::Tensor norm = optim::global_norm(gradients);
+      losses.push_back(loss.detach().to(at::kDouble));
+      norms.push_back(norm.detach());
+      optim::StepOptions step_options;
+      if (!max_norm.is_null()) {
+        step_options.grad_divisor = optim::clip_divisor(norm, max_norm.as_double());
+      }
+      optimizer.step(parameters, step_options);
+      clear_gradients();
+    }
+    compare(name + "_losses", at::stack(losses));
+    compare(name + "_grad_norms", at::stack(norms));
+    const Path final_file = folder_ / "final_params.safetensors";
+    if (name == "train_clip" && std::filesystem::exists(final_file)) {
+      const state::WeightReader expected(final_file);
+      for (const auto& [stored, value] : stored_tensors(*model_, names_)) {
+        compare("final_param:" + stored, value, expected.tensor(stored));
+      }
+    }
+  }
+
+  VerifyOptions options_;
+  std::unique_ptr<descriptor::ModelArgs> args_;
+  std::vector<descriptor::StoredName> names_;
+  Path folder_;
+  std::unique_ptr<state::WeightReader> reference_;
+  std::shared_ptr<nn::Model> model_;
+  VerifyReport report_;
+};
+}  // namespace
+
+VerifyReport verify(const VerifyOptions& options, const descriptor::ModelFamilies& families) {
+  return Verifier(options, families).run();
+}
+
+std::string format_report(const VerifyReport& report) {
+  size_t width = 6;
+  for (const auto& row : report.rows) {
+    width = std::max(width, row.name.size());
+  }
+  std::string text = fmt::format("{:<{}}  {:>10}  {:>10}  {:>10}\n", "tensor", width, "abs error", "rel error", "allowed");
+  for (const auto& row : report.rows) {
+    text += fmt::format(
+        "{:<{}}  {:>10.2e}  {:>10.2e}  {:>10.2e}  {}\n",
+        row.name,
+        width,
+        row.max_abs,
+        row.max_rel,
+        row.tolerance,
+        row.ok ? "ok" : "OVER");
+  }
+  const auto over = std::count_if(report.rows.begin(), report.rows.end(), [](const VerifyRow& row) { return !row.ok; });
+  return text + fmt::format("{} tensors compared, {} over their tolerance\n", report.rows.size(), over);
+}
+
+}  // namespace lehr::train
