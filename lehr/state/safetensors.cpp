@@ -1,0 +1,96 @@
+#include "lehr/state/safetensors.h"
+
+#include <bit>
+#include <cstring>
+#include <string_view>
+
+#include "lehr/base/error.h"
+#include "lehr/base/suggest.h"
+
+namespace lehr::state {
+
+static_assert(std::endian::native == std::endian::little, "safetensors files are little-endian");
+
+namespace {
+// The JSON of the header, once its length is known to be sane.
+std::string_view header_text(std::span<const std::byte> bytes, const std::string& file) {
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  require(
+      !text.starts_with("version https://git-lfs"),
+      "{}: is a Git LFS pointer, not the file itself; fetch it with `git lfs pull`",
+      file);
+  require(
+      text.size() >= static_cast<size_t>(kHeaderLengthBytes),
+      "{}: expected a safetensors file, found {} bytes; if it was cut off, get it again",
+      file,
+      text.size());
+  uint64_t length = 0;
+  std::memcpy(&length, text.data(), sizeof length);
+  const uint64_t rest = text.size() - static_cast<size_t>(kHeaderLengthBytes);
+  require(
+      length <= static_cast<uint64_t>(kMaxHeaderBytes),
+      "{}: expected a safetensors file, found a header of {} bytes, where at most {} are allowed; is it of another "
+      "format?",
+      file,
+      length,
+      kMaxHeaderBytes);
+  require(
+      length <= rest,
+      "{}: the header has {} bytes, the file {} behind the length; if it was cut off, get it again",
+      file,
+      length,
+      rest);
+  return text.substr(static_cast<size_t>(kHeaderLengthBytes), length);
+}
+}  // namespace
+
+SafetensorsFile::SafetensorsFile(std::filesystem::path path)
+    : path_(std::move(path)), map_(std::make_shared<const MappedFile>(path_)) {
+  const std::string file = path_.string();
+  const std::string_view text = header_text(map_->bytes(), file);
+  data_start_ = kHeaderLengthBytes + static_cast<int64_t>(text.size());
+  header_ = parse_safetensors_header(text, static_cast<int64_t>(map_->bytes().size()) - data_start_, file);
+  for (size_t i = 0; i < header_.tensors.size(); ++i) {
+    index_.emplace(header_.tensors[i].name, i);
+  }
+}
+
+const TensorInfo& SafetensorsFile::info(const std::string& name) const {
+  const auto found = index_.find(name);
+  if (found == index_.end()) {
+    std::vector<std::string> names;
+    for (const TensorInfo& tensor : header_.tensors) {
+      names.push_back(tensor.name);
+    }
+    const auto nearest = suggest(name, names);
+    fail("{}: {}: no such tensor{}", path_.string(), name, nearest ? fmt::format("; did you mean {}?", *nearest) : "");
+  }
+  return header_.tensors[found->second];
+}
+
+at::Tensor SafetensorsFile::tensor(const std::string& name) const {
+  const TensorInfo& found = info(name);
+  const auto type = scalar_type(found.dtype);
+  require(
+      type.has_value(),
+      "{}: {}: tensors of type {} cannot be read; convert the file to F32 or BF16, say",
+      path_.string(),
+      name,
+      dtype_name(found.dtype));
+  const auto options = at::TensorOptions().dtype(*type).device(at::kCPU);
+  if (found.num_bytes() == 0) {
+    return at::empty(found.shape, options);
+  }
+  const std::byte* first = map_->bytes().data() + data_start_ + found.begin;
+  if (reinterpret_cast<uintptr_t>(first) % c10::elementSize(*type) != 0) {
+    at::Tensor copy = at::empty(found.shape, options);
+    std::memcpy(copy.mutable_data_ptr(), first, static_cast<size_t>(found.num_bytes()));
+    return copy;
+  }
+  // from_blob has no form for memory that is only read.
+  void* data = const_cast<std::byte*>(first);
+  return at::from_blob(
+      data, found.shape, [keep = map_](void*) {}, options);
+}
+
+}  // namespace lehr::state

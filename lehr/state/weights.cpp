@@ -1,0 +1,157 @@
+#include "lehr/state/weights.h"
+
+#include <algorithm>
+#include <map>
+
+#include "lehr/base/error.h"
+#include "lehr/base/suggest.h"
+#include "lehr/state/strict_json.h"
+
+namespace lehr::state {
+
+namespace {
+namespace fs = std::filesystem;
+
+constexpr const char* kAdvice = "get the checkpoint again, or write it again";
+
+// Tensor name to file name, in the order of the names.
+std::map<std::string, std::string> read_weight_map(const fs::path& index) {
+  const std::string file = index.string();
+  const auto root = parse_strict_json(read_file(index), file, 8, kAdvice);
+  const auto found = root.find("weight_map");
+  require(
+      found != root.end() && found->is_object(),
+      "{}: weight_map: expected an object of tensor names and file names; {}",
+      file,
+      kAdvice);
+  std::map<std::string, std::string> weight_map;
+  for (const auto& [name, value] : found->items()) {
+    require(value.is_string(), "{}: weight_map: {}: expected a file name; {}", file, name, kAdvice);
+    weight_map.emplace(name, value.get<std::string>());
+  }
+  return weight_map;
+}
+
+// A file that an index names must lie in the index's folder (links in it may lead elsewhere, as in the Hub's cache).
+fs::path shard_path(const fs::path& index, const std::string& tensor, const std::string& name) {
+  const fs::path shard = name;
+  const bool outside = shard.is_absolute() || std::find(shard.begin(), shard.end(), "..") != shard.end();
+  require(
+      !name.empty() && name.find('\0') == std::string::npos && !outside,
+      "{}: weight_map: {}: expected a file of the same folder, found \"{}\"; do not trust this checkpoint",
+      index.string(),
+      tensor,
+      name);
+  return index.parent_path() / shard;
+}
+}  // namespace
+
+bool WeightReader::exists(const fs::path& folder, const std::string& stem) {
+  std::error_code ignored;
+  return fs::exists(folder / (stem + ".safetensors"), ignored) ||
+         fs::exists(folder / (stem + ".safetensors.index.json"), ignored);
+}
+
+WeightReader::WeightReader(const fs::path& path, const std::string& stem) : path_(path) {
+  std::error_code error;
+  const auto status = fs::status(path, error);
+  require(fs::exists(status), "{}: no such file or folder", path.string());
+  if (!fs::is_directory(status)) {
+    if (path.extension() == ".json") {
+      open_index(path);
+    } else {
+      files_.emplace_back(path);
+    }
+  } else if (const fs::path single = path / (stem + ".safetensors"); fs::exists(single, error)) {
+    files_.emplace_back(single);
+  } else {
+    const fs::path index = path / (stem + ".safetensors.index.json");
+    require(
+        fs::exists(index, error),
+        "{}: expected {}.safetensors or {}.safetensors.index.json, found neither",
+        path.string(),
+        stem,
+        stem);
+    open_index(index);
+  }
+  finish();
+}
+
+void WeightReader::open_index(const fs::path& index) {
+  std::map<std::string, size_t> opened;  // file name to its place in files_
+  const auto weight_map = read_weight_map(index);
+  for (const auto& [name, file] : weight_map) {
+    const fs::path shard = shard_path(index, name, file);
+    auto [place, is_new] = opened.emplace(file, files_.size());
+    if (is_new) {
+      std::error_code error;
+      require(
+          fs::exists(shard, error),
+          "{}: names {} (for {}), which is not there; {}",
+          index.string(),
+          file,
+          name,
+          kAdvice);
+      files_.emplace_back(shard);
+    }
+    require(
+        files_[place->second].has(name),
+        "{}: {}: expected it in {}, which does not hold it; {}",
+        index.string(),
+        name,
+        file,
+        kAdvice);
+  }
+  for (const auto& [file, place] : opened) {
+    for (const TensorInfo& tensor : files_[place].tensors()) {
+      const auto listed = weight_map.find(tensor.name);
+      require(
+          listed != weight_map.end(),
+          "{}: {}: {} holds it, but the index does not list it; {}",
+          index.string(),
+          tensor.name,
+          file,
+          kAdvice);
+      require(
+          listed->second == file,
+          "{}: {}: both {} and {} hold it; {}",
+          index.string(),
+          tensor.name,
+          listed->second,
+          file,
+          kAdvice);
+    }
+  }
+  std::sort(files_.begin(), files_.end(), [](const SafetensorsFile& a, const SafetensorsFile& b) {
+    return a.path() < b.path();
+  });
+}
+
+void WeightReader::finish() {
+  for (size_t i = 0; i < files_.size(); ++i) {
+    for (const TensorInfo& tensor : files_[i].tensors()) {
+      names_.push_back(tensor.name);
+      file_of_.emplace(tensor.name, i);
+      total_bytes_ += tensor.num_bytes();
+    }
+  }
+}
+
+const SafetensorsFile& WeightReader::file_of(const std::string& name) const {
+  const auto found = file_of_.find(name);
+  if (found == file_of_.end()) {
+    const auto nearest = suggest(name, names_);
+    fail("{}: {}: no such tensor{}", path_.string(), name, nearest ? fmt::format("; did you mean {}?", *nearest) : "");
+  }
+  return files_[found->second];
+}
+
+const TensorInfo& WeightReader::info(const std::string& name) const {
+  return file_of(name).info(name);
+}
+
+at::Tensor WeightReader::tensor(const std::string& name) const {
+  return file_of(name).tensor(name);
+}
+
+}  // namespace lehr::state
