@@ -1,0 +1,80 @@
+// What the tests of checkpoints share: a folder that goes away, hand-made files, and errors as text.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lehr/base/error.h"
+#include "lehr/base/file.h"
+#include "lehr/base/torch.h"
+
+namespace lehr::state {
+namespace fs = std::filesystem;
+}
+
+namespace lehr::state::testing {
+
+/// A new empty folder that is removed at the end.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string name = (fs::temp_directory_path() / "lehr_state_XXXXXX").string();
+    path_ = ::mkdtemp(name.data());
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+inline fs::path fixture(const std::string& name) {
+  return fs::path(LEHR_SOURCE_DIR) / "test/data/state" / name;
+}
+
+inline void write_bytes(const fs::path& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary) << bytes;
+}
+
+/// A safetensors file as bytes: the length, the JSON as it is, `data`.
+inline std::string safetensors_bytes(const std::string& json, const std::string& data) {
+  std::string bytes(8, '\0');
+  for (size_t i = 0; i < 8; ++i) {
+    bytes[i] = static_cast<char>(json.size() >> (8 * i) & 0xff);
+  }
+  return bytes + json + data;
+}
+
+/// The message of the lehr::Error that `action` throws; a failure if it throws none.
+template <class Action>
+std::string error_of(const Action& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  ADD_FAILURE() << "expected an error";
+  return "";
+}
+
+/// Equal in type, shape and every bit (so that NaN equals itself and 0 differs from -0).
+inline bool bit_equal(const at::Tensor& a, const at::Tensor& b) {
+  const at::Tensor x = a.contiguous();
+  const at::Tensor y = b.contiguous();
+  return x.scalar_type() == y.scalar_type() && x.sizes() == y.sizes() &&
+         (x.numel() == 0 || std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0);
+}
+
+}  // namespace lehr::state::testing

@@ -1,0 +1,135 @@
+// Whole checkpoints: which files are found, and that index and files must agree.
+#include "lehr/state/weights.h"
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+
+#include "test/state/support.h"
+
+namespace lehr::state {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using testing::error_of;
+using testing::fixture;
+using ::testing::HasSubstr;
+using testing::safetensors_bytes;
+using testing::TemporaryFolder;
+using testing::write_bytes;
+
+// A file with one-byte tensors of these names.
+void write_file(const fs::path& path, const std::vector<std::string>& names) {
+  std::string json = "{";
+  for (size_t i = 0; i < names.size(); ++i) {
+    json += fmt::format(
+        R"({}"{}":{{"dtype":"U8","shape":[1],"data_offsets":[{},{}]}})", i == 0 ? "" : ",", names[i], i, i + 1);
+  }
+  write_bytes(path, safetensors_bytes(json + "}", std::string(names.size(), '\1')));
+}
+
+std::string refusal(const fs::path& folder, const std::string& index) {
+  write_bytes(folder / "model.safetensors.index.json", index);
+  const std::string message = error_of([&] { WeightReader reader(folder); });
+  EXPECT_THAT(message, ::testing::StartsWith(folder.string()));
+  return message;
+}
+
+TEST(WeightReader, ReadsShardsThatTransformersWrote) {
+  const WeightReader reader(fixture("sharded"));
+  EXPECT_EQ(reader.names().size(), 47);
+  EXPECT_EQ(reader.files().size(), 4);
+  EXPECT_EQ(reader.total_bytes(), 102624) << "total_size of the index";
+  EXPECT_EQ(reader.path(), fixture("sharded"));
+  EXPECT_THAT(reader.info("lm_head.weight").shape, ElementsAre(96, 24));
+  const at::Tensor head = reader.tensor("lm_head.weight");
+  EXPECT_EQ(head.scalar_type(), at::kFloat);
+  // Read from the file with Python's struct: exact.
+  EXPECT_EQ(head[0][0].item<double>(), 0.09815807640552521);
+  EXPECT_EQ(head[0][2].item<double>(), 0.3551209568977356);
+  EXPECT_EQ(head[95][23].item<double>(), 0.2501944303512573);
+  EXPECT_THAT(
+      error_of([&] { reader.tensor("lm_head.wieght"); }),
+      HasSubstr("sharded: lm_head.wieght: no such tensor; did you"));
+}
+
+TEST(WeightReader, TakesAFolderWithAStemAnIndexOrOneFile) {
+  const TemporaryFolder folder;
+  write_file(folder.path() / "optimizer.safetensors", {"state.m", "state.v"});
+  EXPECT_THAT(WeightReader(folder.path(), "optimizer").names(), ElementsAre("state.m", "state.v"));
+  EXPECT_THAT(WeightReader(folder.path() / "optimizer.safetensors").names(), ElementsAre("state.m", "state.v"));
+  EXPECT_EQ(WeightReader(fixture("sharded/model.safetensors.index.json")).names().size(), 47);
+  EXPECT_TRUE(WeightReader::exists(folder.path(), "optimizer"));
+  EXPECT_FALSE(WeightReader::exists(folder.path()));
+  EXPECT_TRUE(WeightReader::exists(fixture("sharded")));
+}
+
+TEST(WeightReader, PrefersTheSingleFileAsTransformersDoes) {
+  const TemporaryFolder folder;
+  write_file(folder.path() / "model.safetensors", {"one"});
+  write_file(folder.path() / "other.safetensors", {"two"});
+  write_bytes(folder.path() / "model.safetensors.index.json", R"({"weight_map":{"two":"other.safetensors"}})");
+  EXPECT_THAT(WeightReader(folder.path()).names(), ElementsAre("one"));
+}
+
+TEST(WeightReader, SaysWhatItLookedFor) {
+  const TemporaryFolder folder;
+  EXPECT_THAT(
+      error_of([&] { WeightReader reader(folder.path()); }),
+      HasSubstr("expected model.safetensors or model.safetensors.index.json, found neither"));
+  EXPECT_THAT(error_of([&] { WeightReader reader("/nonexistent/x"); }), HasSubstr("no such file or folder"));
+}
+
+TEST(WeightReader, RefusesAnIndexThatLeavesTheFolder) {
+  const TemporaryFolder outside;
+  write_file(outside.path() / "secret.safetensors", {"w"});
+  fs::create_directory(outside.path() / "model");
+  const fs::path folder = outside.path() / "model";
+  const std::string absolute = (outside.path() / "secret.safetensors").string();
+  for (const std::string& name :
+       std::vector<std::string>{"../secret.safetensors", "a/../../secret.safetensors", absolute, ""}) {
+    EXPECT_THAT(
+        refusal(folder, fmt::format(R"({{"weight_map":{{"w":"{}"}}}})", name)),
+        HasSubstr(fmt::format("weight_map: w: expected a file of the same folder, found \"{}\"", name)));
+  }
+  EXPECT_THAT(refusal(folder, R"({"weight_map":{"w":"a\u0000b"}})"), HasSubstr("expected a file of the same folder"));
+}
+
+TEST(WeightReader, RefusesAnIndexThatDoesNotAgreeWithTheFiles) {
+  const TemporaryFolder folder;
+  write_file(folder.path() / "a.safetensors", {"one", "two"});
+  write_file(folder.path() / "b.safetensors", {"two", "three"});
+  const fs::path path = folder.path();
+  EXPECT_THAT(refusal(path, "{"), HasSubstr("index.json: no valid JSON"));
+  EXPECT_THAT(refusal(path, "{}"), HasSubstr("weight_map: expected an object"));
+  EXPECT_THAT(refusal(path, R"({"weight_map":{"one":1}})"), HasSubstr("weight_map: one: expected a file name"));
+  EXPECT_THAT(
+      refusal(path, R"({"weight_map":{"one":"a.safetensors","one":"b.safetensors"}})"),
+      HasSubstr("\"one\" is there twice"));
+  EXPECT_THAT(
+      refusal(path, R"({"weight_map":{"one":"c.safetensors"}})"),
+      HasSubstr("names c.safetensors (for one), which is not"));
+  EXPECT_THAT(
+      refusal(path, R"({"weight_map":{"one":"b.safetensors"}})"),
+      HasSubstr("one: expected it in b.safetensors, which does not hold it"));
+  EXPECT_THAT(
+      refusal(path, R"({"weight_map":{"one":"a.safetensors"}})"),
+      HasSubstr("two: a.safetensors holds it, but the index does not list it"));
+  EXPECT_THAT(
+      refusal(path, R"({"weight_map":{"one":"a.safetensors","two":"a.safetensors","three":"b.safetensors"}})"),
+      HasSubstr("two: both a.safetensors and b.safetensors hold it"));
+}
+
+TEST(WeightReader, FollowsLinksAsTheHubCacheHasThem) {
+  const TemporaryFolder blobs;
+  const TemporaryFolder folder;
+  write_file(blobs.path() / "0123", {"w"});
+  fs::create_symlink(blobs.path() / "0123", folder.path() / "model-00001-of-00001.safetensors");
+  write_bytes(
+      folder.path() / "model.safetensors.index.json", R"({"weight_map":{"w":"model-00001-of-00001.safetensors"}})");
+  EXPECT_THAT(WeightReader(folder.path()).names(), ElementsAre("w"));
+}
+
+}  // namespace
+}  // namespace lehr::state
