@@ -25,7 +25,7 @@ using Path = std::filesystem::path;
 double default_tolerance(const std::string& name, at::ScalarType dtype) {
   const bool exact = name.ends_with("_f64");
   if (exact && dtype == at::kDouble) {
-    return name.find("train") != std::string::npos ? 1e-8 : 1e-9;
+    return 1e-9;
   }
   if (name.starts_with("grad:")) {
     return 6e-6;
