@@ -1,0 +1,131 @@
+#include "lehr/state/file_plan.h"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+
+#include "lehr/base/error.h"
+
+namespace lehr::state {
+
+namespace {
+// Fills files in the order of the list. As in huggingface_hub, a tensor that is too large for any file gets one of its
+// own, and the file that was begun before it goes on behind it.
+std::vector<std::vector<TensorInfo>> cut_into_shards(std::vector<TensorInfo> tensors, int64_t max_shard_bytes) {
+  std::vector<std::vector<TensorInfo>> shards;
+  std::vector<TensorInfo> open;
+  int64_t open_bytes = 0;
+  for (TensorInfo& tensor : tensors) {
+    const int64_t bytes = tensor.num_bytes();
+    if (bytes > max_shard_bytes) {
+      shards.push_back({std::move(tensor)});
+      continue;
+    }
+    if (open_bytes + bytes > max_shard_bytes) {
+      shards.push_back(std::move(open));
+      open.clear();
+      open_bytes = 0;
+    }
+    open_bytes += bytes;
+    open.push_back(std::move(tensor));
+  }
+  if (!open.empty() || shards.empty()) {
+    shards.push_back(std::move(open));
+  }
+  return shards;
+}
+
+// The order of the safetensors library: wide types first, so that every tensor is aligned; then by name.
+void lay_out(std::vector<TensorInfo>& tensors) {
+  std::sort(tensors.begin(), tensors.end(), [](const TensorInfo& a, const TensorInfo& b) {
+    return std::tie(b.dtype, a.name) < std::tie(a.dtype, b.name);
+  });
+  int64_t end = 0;
+  for (TensorInfo& tensor : tensors) {
+    const int64_t bytes = tensor.num_bytes();
+    tensor.begin = end;
+    end += bytes;
+    tensor.end = end;
+  }
+}
+
+std::string format_index(const FilePlan& plan, int64_t total_parameters) {
+  nlohmann::json weight_map = nlohmann::json::object();  // sorted by name
+  for (const PlannedFile& file : plan.files) {
+    for (const TensorInfo& tensor : file.tensors) {
+      weight_map[tensor.name] = file.name;
+    }
+  }
+  const nlohmann::json index = {
+      {"metadata", {{"total_parameters", total_parameters}, {"total_size", plan.total_bytes}}},
+      {"weight_map", weight_map}};
+  return index.dump(2) + "\n";
+}
+}  // namespace
+
+const PlannedTensor& FilePlan::at(const std::string& name) const {
+  const auto found = places.find(name);
+  require(found != places.end(), "{}: not among the {} tensors that were planned to be written", name, places.size());
+  return found->second;
+}
+
+FilePlan plan_files(
+    const std::string& stem,
+    const std::vector<TensorInfo>& tensors,
+    int64_t max_shard_bytes,
+    const std::map<std::string, std::string>& metadata) {
+  require(
+      max_shard_bytes > 0, "{}.safetensors: max_shard_bytes: expected more than 0, found {}", stem, max_shard_bytes);
+  FilePlan plan;
+  std::vector<TensorInfo> sized = tensors;
+  std::set<std::string> names;
+  int64_t total_parameters = 0;
+  for (TensorInfo& tensor : sized) {
+    const std::string subject = fmt::format("{}.safetensors: {}", stem, tensor.name);
+    require(tensor.name != "__metadata__", "{}: the format keeps this name for itself", subject);
+    require(names.insert(tensor.name).second, "{}: planned to be written twice", subject);
+    tensor.begin = 0;
+    tensor.end = num_bytes(tensor.dtype, tensor.shape, subject);
+    require(
+        !__builtin_add_overflow(plan.total_bytes, tensor.end, &plan.total_bytes),
+        "{}: more bytes than can be counted",
+        subject);
+    total_parameters += num_elements(tensor.shape, subject);
+  }
+
+  auto shards = cut_into_shards(std::move(sized), max_shard_bytes);
+  for (size_t i = 0; i < shards.size(); ++i) {
+    lay_out(shards[i]);
+    PlannedFile file{
+        .name = shards.size() == 1 ? stem + ".safetensors"
+                                   : fmt::format("{}-{:05}-of-{:05}.safetensors", stem, i + 1, shards.size()),
+        .header = format_safetensors_header({.tensors = shards[i], .metadata = metadata}),
+        .tensors = std::move(shards[i])};
+    const auto header_bytes = static_cast<int64_t>(file.header.size());
+    require(
+        header_bytes <= kMaxHeaderBytes,
+        "{}: its header would have {} bytes, the format allows {}; save in smaller shards",
+        file.name,
+        header_bytes,
+        kMaxHeaderBytes);
+    file.num_bytes = header_bytes + (file.tensors.empty() ? 0 : file.tensors.back().end);
+    for (const TensorInfo& tensor : file.tensors) {
+      plan.places[tensor.name] = {
+          .file = i,
+          .offset = header_bytes + tensor.begin,
+          .num_bytes = tensor.num_bytes(),
+          .dtype = tensor.dtype,
+          .shape = tensor.shape};
+    }
+    plan.files.push_back(std::move(file));
+  }
+  if (plan.files.size() > 1) {
+    plan.index_name = stem + ".safetensors.index.json";
+    plan.index = format_index(plan, total_parameters);
+  }
+  return plan;
+}
+
+}  // namespace lehr::state

@@ -1,0 +1,158 @@
+#include "lehr/state/output_file.h"
+
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "lehr/base/error.h"
+#include "lehr/base/log.h"
+
+namespace lehr::state {
+
+namespace {
+namespace fs = std::filesystem;
+
+std::optional<int64_t> free_bytes(const fs::path& path) {
+  struct statvfs info {};
+  if (::statvfs(path.parent_path().empty() ? "." : path.parent_path().c_str(), &info) != 0) {
+    return std::nullopt;
+  }
+  return static_cast<int64_t>(info.f_bavail) * static_cast<int64_t>(info.f_frsize);
+}
+
+std::string amount(int64_t bytes) {
+  return fmt::format("{} bytes ({})", bytes, human_bytes(static_cast<double>(bytes)));
+}
+
+[[noreturn]] void fail_to_write(const fs::path& path, int64_t num_bytes, int error) {
+  if (error == ENOSPC || error == EDQUOT) {
+    const auto free = free_bytes(path);
+    fail_runtime(
+        "{}: cannot be written: {}: {} needed, {} free; make room, or keep fewer checkpoints",
+        path.string(),
+        std::strerror(error),
+        amount(num_bytes),
+        free ? amount(*free) : "an unknown number");
+  }
+  fail_runtime("{}: cannot be written ({}): {}", path.string(), amount(num_bytes), std::strerror(error));
+}
+
+// Past the limit of `ulimit -f` the kernel would end the process by a signal, so it is asked first.
+void check_size_limit(const fs::path& path, int64_t num_bytes) {
+  struct rlimit limit {};
+  if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
+      static_cast<rlim_t>(num_bytes) > limit.rlim_cur) {
+    fail_runtime(
+        "{}: cannot be written: {} needed, but files may have {} at most (ulimit -f); raise the limit or save smaller "
+        "shards",
+        path.string(),
+        amount(num_bytes),
+        amount(static_cast<int64_t>(limit.rlim_cur)));
+  }
+}
+
+// fallocate, not posix_fallocate: where the file system cannot, the latter writes a byte into every block.
+void take_space(int fd, const fs::path& path, int64_t num_bytes) {
+  if (num_bytes == 0) {
+    return;
+  }
+  int result = 0;
+  do {
+    result = ::fallocate(fd, 0, 0, num_bytes);
+  } while (result != 0 && errno == EINTR);
+  if (result == 0) {
+    return;
+  }
+  if (errno != EOPNOTSUPP && errno != ENOSYS && errno != EINVAL) {
+    fail_to_write(path, num_bytes, errno);
+  }
+  const auto free = free_bytes(path);
+  if (free && *free < num_bytes) {
+    fail_to_write(path, num_bytes, ENOSPC);
+  }
+  if (::ftruncate(fd, num_bytes) != 0) {
+    fail_to_write(path, num_bytes, errno);
+  }
+}
+}  // namespace
+
+OutputFile::OutputFile(fs::path path, int fd) : path_(std::move(path)), fd_(fd) {}
+
+OutputFile::OutputFile(OutputFile&& other) noexcept
+    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)) {}
+
+OutputFile::~OutputFile() {
+  if (fd_ >= 0) {
+    ::close(fd_);
+  }
+}
+
+OutputFile OutputFile::create(const fs::path& path, int64_t num_bytes) {
+  check_size_limit(path, num_bytes);
+  OutputFile file(path, ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  if (file.fd_ < 0) {
+    fail_to_write(path, num_bytes, errno);
+  }
+  take_space(file.fd_, path, num_bytes);
+  return file;
+}
+
+OutputFile OutputFile::open(const fs::path& path) {
+  OutputFile file(path, ::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+  if (file.fd_ < 0) {
+    fail_runtime("{}: cannot be opened for writing: {}", path.string(), std::strerror(errno));
+  }
+  return file;
+}
+
+void OutputFile::write(int64_t offset, std::span<const std::byte> bytes) const {
+  // One call moves less than 2 GiB; smaller pieces keep the process quick to end.
+  constexpr size_t kPiece = size_t{64} << 20;
+  while (!bytes.empty()) {
+    const ssize_t wrote = ::pwrite(fd_, bytes.data(), std::min(bytes.size(), kPiece), offset);
+    if (wrote < 0) {
+      if (errno == EINTR) {
+        continue;
+      }
+      fail_to_write(path_, static_cast<int64_t>(bytes.size()), errno);
+    }
+    offset += wrote;
+    bytes = bytes.subspan(static_cast<size_t>(wrote));
+  }
+}
+
+void OutputFile::sync() const {
+  if (::fsync(fd_) != 0) {
+    fail_runtime("{}: cannot be written to disk: {}", path_.string(), std::strerror(errno));
+  }
+}
+
+void write_synced(const fs::path& path, std::string_view content) {
+  const OutputFile file = OutputFile::create(path, static_cast<int64_t>(content.size()));
+  file.write(0, content);
+  file.sync();
+}
+
+void sync_folder(const fs::path& folder) {
+  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) {
+    fail_runtime("{}: cannot be opened: {}", folder.string(), std::strerror(errno));
+  }
+  const int result = ::fsync(fd);
+  const int error = errno;
+  ::close(fd);
+  // Some file systems cannot, and need not, do this for folders.
+  if (result != 0 && error != EINVAL && error != EOPNOTSUPP) {
+    fail_runtime("{}: cannot be written to disk: {}", folder.string(), std::strerror(error));
+  }
+}
+
+}  // namespace lehr::state

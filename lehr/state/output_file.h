@@ -1,0 +1,46 @@
+// A file of known size that several threads or processes fill, each its own ranges.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string_view>
+
+namespace lehr::state {
+
+/// Every function throws a runtime error with the path and the reason; for a full disk also with the bytes that were
+/// needed and the bytes that are free.
+class OutputFile {
+ public:
+  /// Makes the file (in place of one that is there) and takes its space on the disk at once, so that a full disk is
+  /// found before anything is written. Where the file system cannot take space, the free space is compared.
+  static OutputFile create(const std::filesystem::path& path, int64_t num_bytes);
+  /// A file that `create` made, perhaps in another process.
+  static OutputFile open(const std::filesystem::path& path);
+  ~OutputFile();
+  OutputFile(OutputFile&& other) noexcept;
+  OutputFile(const OutputFile&) = delete;
+  OutputFile& operator=(const OutputFile&) = delete;
+  OutputFile& operator=(OutputFile&&) = delete;
+
+  /// Writes at that offset. Ranges that do not overlap may be written from many threads at once.
+  void write(int64_t offset, std::span<const std::byte> bytes) const;
+  void write(int64_t offset, std::string_view text) const { write(offset, std::as_bytes(std::span(text))); }
+  /// Returns when all that this process wrote is on the disk.
+  void sync() const;
+
+ private:
+  OutputFile(std::filesystem::path path, int fd);
+
+  std::filesystem::path path_;
+  int fd_ = -1;
+};
+
+/// Makes a new file with this content, and returns when it is on the disk.
+void write_synced(const std::filesystem::path& path, std::string_view content);
+
+/// Returns when the names in a folder are on the disk.
+void sync_folder(const std::filesystem::path& folder);
+
+}  // namespace lehr::state
