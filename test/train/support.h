@@ -1,0 +1,100 @@
+// What tests of the training loop share: tiny runs on real text, in a folder of their own.
+#pragma once
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <string>
+
+#include "lehr/base/config.h"
+#include "lehr/base/file.h"
+#include "lehr/base/log.h"
+#include "lehr/model/llama3/spec.h"
+#include "lehr/model/qwen3_dense/spec.h"
+#include "lehr/train/trainer.h"
+
+namespace lehr::train::testing {
+
+inline descriptor::ModelFamilies families() {
+  descriptor::ModelFamilies list;
+  list.add(model::qwen3_dense_family());
+  list.add(model::llama3_family());
+  return list;
+}
+
+/// A folder that is gone when the test ends.
+class Folder {
+ public:
+  Folder() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "lehr-test-XXXXXX").string();
+    path_ = ::mkdtemp(pattern.data());
+  }
+  ~Folder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+/// A run of 20 steps of a tiny Qwen3 on tiny Shakespeare, changed by `overrides`.
+inline TrainConfig tiny_run(
+    const std::filesystem::path& folder, const std::vector<std::pair<std::string, std::string>>& overrides = {}) {
+  const std::string text = R"(
+[model]
+name = "qwen3"
+flavor = "debugmodel"
+[model.args]
+hidden_size = 16
+intermediate_size = 24
+num_hidden_layers = 2
+num_attention_heads = 2
+num_key_value_heads = 1
+head_dim = 8
+vocab_size = 257
+[tokenizer]
+path = "byte"
+[data]
+validation_fraction = 0.001
+[[data.datasets]]
+path = "recipe/data/tinyshakespeare.txt"
+[training]
+seq_len = 32
+local_batch_size = 2
+global_batch_size = 4
+steps = 12
+[lr_scheduler]
+warmup_steps = 2
+[checkpoint]
+interval = 4
+keep_latest_k = 3
+[validation]
+enable = true
+freq = 6
+[metrics]
+measure_peak = false
+enable_tensorboard = false
+)";
+  const auto file = folder / "run.toml";
+  write_file_atomically(file, text);
+  auto all = overrides;
+  all.emplace_back("job.dump_folder", "\"" + (folder / "out").string() + "\"");
+  return load_config<TrainConfig>({.file = file, .overrides = all});
+}
+
+/// Trains without output; `stop_after` > 0 ends the run after that step, as a signal would.
+inline TrainResult train(const TrainConfig& config, int64_t stop_after = 0) {
+  Logger log("", true);
+  const auto list = families();
+  int64_t steps = 0;
+  Trainer trainer(
+      config,
+      {.families = list, .log = log, .stop_requested = [&] { return stop_after > 0 && ++steps >= stop_after; }, .task = nullptr});
+  return trainer.run();
+}
+
+}  // namespace lehr::train::testing

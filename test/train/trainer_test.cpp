@@ -1,0 +1,178 @@
+#include "lehr/train/trainer.h"
+
+#include <gmock/gmock.h>
+
+#include "lehr/base/error.h"
+#include "lehr/metric/metrics_log.h"
+#include "lehr/state/weights.h"
+#include "test/train/support.h"
+
+namespace lehr::train {
+namespace {
+using testing::Folder;
+using testing::tiny_run;
+using testing::train;
+using ::testing::HasSubstr;
+using ::testing::Throws;
+
+std::map<std::string, at::Tensor> tensors(const std::filesystem::path& folder, const std::string& stem) {
+  const state::WeightReader reader(folder, stem);
+  std::map<std::string, at::Tensor> all;
+  for (const auto& name : reader.names()) {
+    all[name] = reader.tensor(name).clone();
+  }
+  return all;
+}
+
+void expect_same_bits(const std::map<std::string, at::Tensor>& a, const std::map<std::string, at::Tensor>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (const auto& [name, tensor] : a) {
+    EXPECT_TRUE(at::equal(tensor, b.at(name))) << name;
+  }
+}
+
+std::filesystem::path checkpoint(const TrainConfig& config, int64_t step) {
+  return std::filesystem::path(config.job.dump_folder) / "checkpoints" / ("step-" + std::to_string(step));
+}
+
+TEST(Trainer, LearnsAndWritesWhatItPromises) {
+  const Folder folder;
+  const auto config = tiny_run(folder.path(), {{"training.steps", "60"}, {"optimizer.lr", "0.01"}, {"checkpoint.interval", "30"}});
+  const TrainResult result = train(config);
+  EXPECT_EQ(result.step, 60);
+  const auto out = std::filesystem::path(config.job.dump_folder);
+  const auto losses = metric::read_metric(out / "metrics.jsonl", "loss");
+  ASSERT_EQ(losses.values.size(), 60U);
+  EXPECT_LT(losses.values.back(), losses.values.front() - 1.5);  // ln 257 = 5.5 falls below the unigram entropy's area
+  EXPECT_FALSE(metric::read_metric(out / "metrics.jsonl", "validation_loss").values.empty());
+  for (const char* file : {"config.toml", "loss.svg", "checkpoints/step-60/config.json",
+                           "checkpoints/step-60/model.safetensors", "checkpoints/step-60/optimizer.safetensors",
+                           "checkpoints/step-60/trainer.json"}) {
+    EXPECT_TRUE(std::filesystem::exists(out / file)) << file;
+  }
+}
+
+// Law (c): everything that a run leaves is the same, bit for bit, whether it was stopped or not.
+TEST(Trainer, StoppedAndResumedEqualsNeverStoppedBitForBit) {
+  const Folder whole;
+  const Folder parts;
+  const std::vector<std::pair<std::string, std::string>> overrides{{"training.mixed_precision_param", "bfloat16"}};
+  const auto once = tiny_run(whole.path(), overrides);
+  train(once);
+  const auto twice = tiny_run(parts.path(), overrides);
+  EXPECT_TRUE(train(twice, 5).stopped);
+  EXPECT_TRUE(train(twice, 3).stopped);
+  EXPECT_EQ(train(twice).step, 12);
+  expect_same_bits(tensors(checkpoint(once, 12), "model"), tensors(checkpoint(twice, 12), "model"));
+  expect_same_bits(tensors(checkpoint(once, 12), "optimizer"), tensors(checkpoint(twice, 12), "optimizer"));
+  for (const char* key : {"loss", "grad_norm", "lr", "validation_loss"}) {
+    const auto a = metric::read_metric(std::filesystem::path(once.job.dump_folder) / "metrics.jsonl", key);
+    const auto b = metric::read_metric(std::filesystem::path(twice.job.dump_folder) / "metrics.jsonl", key);
+    EXPECT_EQ(a.steps, b.steps) << key;
+    EXPECT_EQ(a.values, b.values) << key;
+  }
+}
+
+// In float64, so that only rounding (1e-12 relative) is left between ways of cutting a step into batches.
+TEST(Trainer, HowAStepIsCutIntoBatchesChangesNothing) {
+  std::vector<std::vector<double>> runs;
+  for (const char* rows : {"1", "2", "4"}) {
+    const Folder folder;
+    const auto config = tiny_run(folder.path(), {{"training.local_batch_size", rows}, {"training.dtype", "float64"}});
+    train(config);
+    runs.push_back(metric::read_metric(std::filesystem::path(config.job.dump_folder) / "metrics.jsonl", "loss").values);
+  }
+  for (size_t i = 0; i < runs[0].size(); ++i) {
+    EXPECT_NEAR(runs[0][i], runs[1][i], 1e-12 * runs[0][i]);
+    EXPECT_NEAR(runs[0][i], runs[2][i], 1e-12 * runs[0][i]);
+  }
+}
+
+TEST(Trainer, ActivationCheckpointingChangesNoLoss) {
+  std::vector<std::vector<double>> runs;
+  for (const char* mode : {"none", "full", "selective"}) {
+    const Folder folder;
+    const auto config = tiny_run(folder.path(), {{"activation_checkpoint.mode", mode}, {"training.dtype", "float64"}});
+    train(config);
+    runs.push_back(metric::read_metric(std::filesystem::path(config.job.dump_folder) / "metrics.jsonl", "loss").values);
+  }
+  EXPECT_EQ(runs[0], runs[1]);
+  EXPECT_EQ(runs[0], runs[2]);
+}
+
+TEST(Trainer, KeepsTheLatestCheckpointsOnly) {
+  const Folder folder;
+  const auto config = tiny_run(folder.path(), {{"checkpoint.interval", "2"}, {"checkpoint.keep_latest_k", "2"}});
+  train(config);
+  EXPECT_FALSE(std::filesystem::exists(checkpoint(config, 8)));
+  EXPECT_TRUE(std::filesystem::exists(checkpoint(config, 10)));
+  EXPECT_TRUE(std::filesystem::exists(checkpoint(config, 12)));
+}
+
+TEST(Trainer, RefusesToResumeWithAnotherShapeOrOrderOfData) {
+  const Folder folder;
+  train(tiny_run(folder.path(), {{"training.steps", "4"}}));
+  auto resume = [&](const char* key, const char* value) {
+    return [&folder, key, value] { train(tiny_run(folder.path(), {{key, value}})); };
+  };
+  EXPECT_THAT(resume("model.args.hidden_size", "32"), Throws<Error>(::testing::Property(&Error::what, HasSubstr("shapes differ"))));
+  EXPECT_THAT(resume("debug.seed", "7"), Throws<Error>(::testing::Property(&Error::what, HasSubstr("debug.seed"))));
+  EXPECT_THAT(resume("training.seq_len", "16"), Throws<Error>(::testing::Property(&Error::what, HasSubstr("training.seq_len"))));
+  EXPECT_THAT(resume("checkpoint.load_step", "3"), Throws<Error>(::testing::Property(&Error::what, HasSubstr("step 3"))));
+}
+
+TEST(Trainer, StartsFromTheWeightsOfAnotherRun) {
+  const Folder first;
+  const auto source = tiny_run(first.path(), {{"training.steps", "4"}});
+  train(source);
+  const Folder second;
+  const auto path = "\"" + checkpoint(source, 4).string() + "\"";
+  auto config = tiny_run(second.path(), {{"checkpoint.initial_load_path", path}, {"training.steps", "2"}});
+  train(config);
+  const auto before = metric::read_metric(std::filesystem::path(source.job.dump_folder) / "metrics.jsonl", "loss");
+  const auto after = metric::read_metric(std::filesystem::path(config.job.dump_folder) / "metrics.jsonl", "loss");
+  EXPECT_LT(after.values.front(), before.values.front());
+}
+
+TEST(Trainer, TellsSubscribersOfEveryMoment) {
+  const Folder folder;
+  Logger log("", true);
+  const auto list = testing::families();
+  Trainer trainer(tiny_run(folder.path()), {.families = list, .log = log, .stop_requested = {}, .task = nullptr});
+  std::map<Event, int> seen;
+  for (const Event event : {Event::ready, Event::step_begin, Event::step_end, Event::validation_end,
+                            Event::checkpoint_requested, Event::finished}) {
+    trainer.events().subscribe(event, [&seen, event](const EventContext& context) {
+      ++seen[event];
+      EXPECT_NE(context.model, nullptr);
+    });
+  }
+  trainer.run();
+  EXPECT_EQ(seen[Event::ready], 1);
+  EXPECT_EQ(seen[Event::step_begin], 12);
+  EXPECT_EQ(seen[Event::step_end], 12);
+  EXPECT_EQ(seen[Event::validation_end], 2);
+  EXPECT_EQ(seen[Event::checkpoint_requested], 3);
+  EXPECT_EQ(seen[Event::finished], 1);
+}
+
+TEST(Trainer, ClassifiesText) {
+  const Folder folder;
+  const std::string sample = std::string(LEHR_SOURCE_DIR) + "/test/data/data/sst2_sample.txt";
+  const auto config = tiny_run(
+      folder.path(),
+      {{"training.task", "classification"},
+       {"data.datasets", "[{path = \"" + sample + "\", kind = \"classification\"}]"},
+       {"data.validation_fraction", "0.0"},
+       {"data.validation_path", "\"" + sample + "\""},
+       {"training.seq_len", "64"},
+       {"training.classifier_dropout", "0.1"}});
+  const TrainResult result = train(config);
+  EXPECT_EQ(result.step, 12);
+  const auto out = std::filesystem::path(config.job.dump_folder) / "metrics.jsonl";
+  EXPECT_EQ(metric::read_metric(out, "accuracy").values.size(), 12U);
+  EXPECT_EQ(metric::read_metric(out, "validation_accuracy").values.size(), 2U);
+}
+
+}  // namespace
+}  // namespace lehr::train
