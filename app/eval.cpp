@@ -32,7 +32,7 @@ std::filesystem::path newest_checkpoint(const train::TrainConfig& config) {
   const state::CheckpointStore store(root);
   const auto latest = store.latest();
   require(latest.has_value(), "{}: holds no complete checkpoint; name a model with --model", root.string());
-  return store.folder(*latest);
+  return latest->path;
 }
 }  // namespace
 

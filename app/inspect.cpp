@@ -60,7 +60,7 @@ int inspect(const std::vector<std::string>& args) {
   if (options.tensors) {
     for (const auto& name : reader.names()) {
       const auto& info = reader.info(name);
-      fmt::print("{:<{}}  {:<8}  {}\n", name, width, c10::toString(info.dtype), fmt::join(info.shape, " x "));
+      fmt::print("{:<{}}  {:<8}  {}\n", name, width, state::dtype_name(info.dtype), fmt::join(info.shape, " x "));
     }
   }
   fmt::print("{} tensors, {}\n", reader.names().size(), human_bytes(static_cast<double>(reader.total_bytes())));

@@ -60,13 +60,7 @@ int verify(const std::vector<std::string>& args) {
   const train::VerifyReport report = train::verify(verify_options, models());
   std::fputs(train::format_report(report).c_str(), stdout);
   if (options.output) {
-    const std::filesystem::path path(*options.output);
-    require(path.extension() == ".safetensors", "--output: expected a name that ends in .safetensors, found {}", path.string());
-    state::save_tensors(
-        path.has_parent_path() ? path.parent_path() : ".",
-        path.stem().string(),
-        {report.computed.begin(), report.computed.end()},
-        INT64_MAX);
+    state::save_safetensors(*options.output, {report.computed.begin(), report.computed.end()});
   }
   return report.ok() ? 0 : 3;
 }

@@ -146,7 +146,8 @@ class Loader : public FieldVisitor {
     leaves_.push_back(key);
     const Node* node = find(field.name);
     if (node == nullptr) {
-      if (field.required) {
+      // An example of an item that the file does not have asks for nothing.
+      if (field.required && !levels_.back().example) {
         problem(nullptr, key, "is missing; it has no default");
       }
       return;
@@ -175,7 +176,7 @@ class Loader : public FieldVisitor {
       problem(node, key, fmt::format("expected a table, found {}", node->describe()));
       node = nullptr;
     }
-    levels_.push_back({node, key});
+    levels_.push_back({node, key, levels_.back().example});
   }
   void end_group() override { levels_.pop_back(); }
 
@@ -201,7 +202,8 @@ class Loader : public FieldVisitor {
     const Level& list = levels_.back();
     const std::string key = fmt::format("{}.{}", list.key, index);
     known_.insert(key);
-    levels_.push_back({list.node != nullptr && index < list.node->size() ? &list.node->at(index) : nullptr, key});
+    const bool there = list.node != nullptr && index < list.node->size();
+    levels_.push_back({there ? &list.node->at(index) : nullptr, key, !there});
   }
   void end_item() override { levels_.pop_back(); }
   void end_list() override { levels_.pop_back(); }
@@ -253,6 +255,7 @@ class Loader : public FieldVisitor {
   struct Level {
     const Node* node;
     std::string key;
+    bool example = false;
   };
   struct Message {
     int64_t line, column;

@@ -56,23 +56,23 @@ RunCheckpoints::RunCheckpoints(
       names_(args.stored_names()),
       store_(std::make_unique<state::CheckpointStore>(checkpoint_root(config))),
       writer_(std::make_unique<state::AsyncCheckpointer>(*store_, config.checkpoint.keep_latest_k)) {
-  store_->clean();
+  store_->recover();
 }
 
 RunCheckpoints::~RunCheckpoints() = default;
 
 std::optional<std::filesystem::path> RunCheckpoints::find() const {
   const int64_t wanted = config_.checkpoint.load_step;
-  if (wanted >= 0) {
-    require(
-        store_->has(wanted),
-        "checkpoint.load_step: {} has no complete checkpoint of step {}",
-        checkpoint_root(config_).string(),
-        wanted);
-    return store_->folder(wanted);
+  const auto complete = store_->list();
+  if (wanted < 0) {
+    return complete.empty() ? std::nullopt : std::optional(complete.back().path);
   }
-  const auto latest = store_->latest();
-  return latest ? std::optional(store_->folder(*latest)) : std::nullopt;
+  for (const auto& [step, path] : complete) {
+    if (step == wanted) {
+      return path;
+    }
+  }
+  fail("checkpoint.load_step: {} has no complete checkpoint of step {}", store_->root().string(), wanted);
 }
 
 RunState RunCheckpoints::load(const std::filesystem::path& folder) {
@@ -116,20 +116,36 @@ RunState RunCheckpoints::load(const std::filesystem::path& folder) {
 }
 
 std::optional<std::string> RunCheckpoints::save(const RunState& state) {
-  state::CheckpointContents contents;
-  contents.max_shard_bytes = config_.checkpoint.max_shard_size_mb * 1000 * 1000;
-  contents.weights.push_back({.stem = "model", .tensors = stored_tensors(model_, names_)});
-  contents.weights.push_back({.stem = "optimizer", .tensors = optimizer_.state()});
+  const int64_t max_shard_bytes = config_.checkpoint.max_shard_size_mb * 1000 * 1000;
   const auto dtype = nn::named_parameters(model_).front().parameter->value().scalar_type();
-  contents.files.emplace_back("config.json", to_json(args_.to_hf_config(torch_name(dtype)), true) + "\n");
+  state::CheckpointContents contents{.step = state.step, .weights = {}};
+  contents.weights.push_back(
+      {.stem = "model", .tensors = stored_tensors(model_, names_), .max_shard_bytes = max_shard_bytes});
+  contents.weights.push_back(
+      {.stem = "optimizer", .tensors = optimizer_.state(), .max_shard_bytes = max_shard_bytes});
+  contents.texts = tokenizer_files_;
+  contents.texts.emplace_back("config.json", to_json(args_.to_hf_config(torch_name(dtype)), true) + "\n");
   if (args_.head() == descriptor::Head::causal_lm) {
-    contents.files.emplace_back("generation_config.json", to_json(generation_config(args_), true) + "\n");
+    contents.texts.emplace_back("generation_config.json", to_json(generation_config(args_), true) + "\n");
   }
-  contents.files.emplace_back("trainer.json", to_json(to_node(state), true) + "\n");
-  contents.files.insert(contents.files.end(), tokenizer_files_.begin(), tokenizer_files_.end());
-  return writer_->save(state.step, contents);
+  contents.texts.emplace_back("trainer.json", to_json(to_node(state), true) + "\n");
+  writer_->save(contents);
+  return failure();
 }
 
-std::optional<std::string> RunCheckpoints::wait() { return writer_->wait(); }
+std::optional<std::string> RunCheckpoints::wait() {
+  writer_->wait();
+  return failure();
+}
+
+std::optional<std::string> RunCheckpoints::failure() {
+  std::optional<std::string> message;
+  while (const auto result = writer_->poll()) {
+    if (!result->ok()) {
+      message = fmt::format("the checkpoint of step {} was not saved: {}", result->step, result->error);
+    }
+  }
+  return message;
+}
 
 }  // namespace lehr::train

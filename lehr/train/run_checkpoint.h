@@ -59,6 +59,8 @@ class RunCheckpoints {
   std::optional<std::string> wait();
 
  private:
+  std::optional<std::string> failure();
+
   const TrainConfig& config_;
   const descriptor::ModelArgs& args_;
   std::vector<std::pair<std::string, std::string>> tokenizer_files_;  // name and content
