@@ -24,8 +24,8 @@ namespace lehr::state::testing {
 /// A new empty folder that is removed at the end.
 class TemporaryFolder {
  public:
-  TemporaryFolder() {
-    std::string name = (fs::temp_directory_path() / "lehr_state_XXXXXX").string();
+  explicit TemporaryFolder(const fs::path& parent = fs::temp_directory_path()) {
+    std::string name = (parent / "lehr_state_XXXXXX").string();
     path_ = ::mkdtemp(name.data());
   }
   ~TemporaryFolder() {

@@ -1,0 +1,233 @@
+#include "lehr/state/checkpoint.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <string>
+#include <string_view>
+
+#include "lehr/base/error.h"
+#include "lehr/state/output_file.h"
+
+namespace lehr::state {
+
+namespace {
+namespace fs = std::filesystem;
+
+// Hidden folders are ".step-N." and one of these.
+constexpr const char* kSaving = "saving";      // being written
+constexpr const char* kReplaced = "replaced";  // was step-N until a new one took its place
+constexpr const char* kDeleted = "deleted";    // being deleted
+
+// The step of "step-N", as path_of writes it: no sign, no leading zeros.
+std::optional<int64_t> step_of(std::string_view name) {
+  constexpr std::string_view kPrefix = "step-";
+  if (!name.starts_with(kPrefix)) {
+    return std::nullopt;
+  }
+  const std::string_view digits = name.substr(kPrefix.size());
+  int64_t step = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), step);
+  if (error != std::errc() || end != digits.data() + digits.size() || digits != std::to_string(step) || step < 0) {
+    return std::nullopt;
+  }
+  return step;
+}
+
+// The step and the state of ".step-N.state".
+struct Leftover {
+  int64_t step = 0;
+  std::string state;
+};
+
+std::optional<Leftover> leftover_of(const std::string& name) {
+  const size_t dot = name.rfind('.');
+  if (!name.starts_with('.') || dot == 0) {
+    return std::nullopt;
+  }
+  const auto step = step_of(std::string_view(name).substr(1, dot - 1));
+  const std::string state = name.substr(dot + 1);
+  if (!step || (state != kSaving && state != kReplaced && state != kDeleted)) {
+    return std::nullopt;
+  }
+  return Leftover{.step = *step, .state = state};
+}
+
+bool is_there(const fs::path& path) {
+  std::error_code error;
+  return fs::symlink_status(path, error).type() != fs::file_type::not_found;
+}
+
+void remove_tree(const fs::path& path) {
+  std::error_code error;
+  fs::remove_all(path, error);
+  if (error) {
+    fail_runtime("{}: cannot be deleted: {}", path.string(), error.message());
+  }
+}
+
+void move_to(const fs::path& from, const fs::path& to) {
+  std::error_code error;
+  fs::rename(from, to, error);
+  if (error) {
+    fail_runtime("{}: cannot be renamed to {}: {}", from.string(), to.string(), error.message());
+  }
+}
+
+std::vector<fs::path> entries_of(const fs::path& folder) {
+  std::vector<fs::path> paths;
+  std::error_code error;
+  if (!fs::exists(folder, error) && !error) {
+    return paths;
+  }
+  fs::directory_iterator entry(folder, error);
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    paths.push_back(entry->path());
+  }
+  if (error) {
+    fail_runtime("{}: cannot be listed: {}", folder.string(), error.message());
+  }
+  return paths;
+}
+
+// Everything in the folder, then the folder itself.
+void sync_tree(const fs::path& folder) {
+  for (const fs::path& path : entries_of(folder)) {
+    std::error_code error;
+    const auto status = fs::symlink_status(path, error);
+    if (fs::is_directory(status)) {
+      sync_tree(path);
+    } else if (fs::is_regular_file(status)) {
+      OutputFile::open(path).sync();
+    }
+  }
+  sync_folder(folder);
+}
+
+// Swaps two names in one step. False where the file system cannot.
+bool exchange(const fs::path& a, const fs::path& b) {
+  if (::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0) {
+    return true;
+  }
+  if (errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP) {
+    fail_runtime("{}: cannot be exchanged with {}: {}", a.string(), b.string(), std::strerror(errno));
+  }
+  return false;
+}
+}  // namespace
+
+fs::path CheckpointStore::path_of(int64_t step) const {
+  return root_ / fmt::format("step-{}", step);
+}
+
+fs::path CheckpointStore::hidden(int64_t step, const char* state) const {
+  return root_ / fmt::format(".step-{}.{}", step, state);
+}
+
+fs::path CheckpointStore::temporary_path(int64_t step) const {
+  return hidden(step, kSaving);
+}
+
+std::vector<Checkpoint> CheckpointStore::list() const {
+  std::vector<Checkpoint> checkpoints;
+  for (const fs::path& path : entries_of(root_)) {
+    std::error_code error;
+    if (const auto step = step_of(path.filename().string()); step && fs::is_directory(path, error)) {
+      checkpoints.push_back({.step = *step, .path = path});
+    }
+  }
+  std::sort(
+      checkpoints.begin(), checkpoints.end(), [](const Checkpoint& a, const Checkpoint& b) { return a.step < b.step; });
+  return checkpoints;
+}
+
+std::optional<Checkpoint> CheckpointStore::latest() const {
+  const auto checkpoints = list();
+  return checkpoints.empty() ? std::nullopt : std::optional(checkpoints.back());
+}
+
+void CheckpointStore::recover() {
+  for (const fs::path& path : entries_of(root_)) {
+    const auto leftover = leftover_of(path.filename().string());
+    if (!leftover) {
+      continue;
+    }
+    if (leftover->state == kReplaced && !is_there(path_of(leftover->step))) {
+      move_to(path, path_of(leftover->step));
+      sync_folder(root_);
+    } else {
+      remove_tree(path);
+    }
+  }
+}
+
+void CheckpointStore::begin(int64_t step) {
+  require(step >= 0, "{}: a checkpoint of step {}: steps are from 0 up", root_.string(), step);
+  const fs::path temporary = temporary_path(step);
+  std::error_code error;
+  fs::create_directories(root_, error);
+  if (!error) {
+    remove_tree(temporary);
+    fs::create_directory(temporary, error);
+  }
+  if (error) {
+    fail_runtime("{}: cannot be created: {}", temporary.string(), error.message());
+  }
+}
+
+void CheckpointStore::commit(int64_t step) {
+  const fs::path temporary = temporary_path(step);
+  const fs::path target = path_of(step);
+  sync_tree(temporary);
+  if (!is_there(target)) {
+    move_to(temporary, target);
+    sync_folder(root_);
+    return;
+  }
+  if (exchange(temporary, target)) {
+    sync_folder(root_);
+    remove_tree(temporary);  // which is the old one now
+    return;
+  }
+  // Killed between the two renames, recover() puts the old one back.
+  const fs::path replaced = hidden(step, kReplaced);
+  remove_tree(replaced);
+  move_to(target, replaced);
+  move_to(temporary, target);
+  sync_folder(root_);
+  remove_tree(replaced);
+}
+
+void CheckpointStore::abandon(int64_t step) noexcept {
+  std::error_code ignored;
+  fs::remove_all(temporary_path(step), ignored);
+}
+
+void CheckpointStore::keep_latest(int64_t count, std::optional<int64_t> spare) {
+  require(count >= 1, "{}: checkpoints to keep: expected 1 or more, found {}", root_.string(), count);
+  auto checkpoints = list();
+  const auto surplus = static_cast<int64_t>(checkpoints.size()) - count;
+  int64_t deleted = 0;
+  for (const Checkpoint& checkpoint : checkpoints) {
+    if (deleted >= surplus) {
+      break;
+    }
+    if (checkpoint.step == spare) {
+      continue;
+    }
+    // The name goes first: a folder that is half deleted must not look like a checkpoint.
+    const fs::path doomed = hidden(checkpoint.step, kDeleted);
+    remove_tree(doomed);
+    move_to(checkpoint.path, doomed);
+    sync_folder(root_);
+    remove_tree(doomed);
+    ++deleted;
+  }
+}
+
+}  // namespace lehr::state

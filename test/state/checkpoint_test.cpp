@@ -1,0 +1,157 @@
+// The folder of checkpoints: what counts as one, replacing, deleting, and cleaning up.
+#include "lehr/state/checkpoint.h"
+
+#include <gmock/gmock.h>
+
+#include "test/state/checkpoint_support.h"
+
+namespace lehr::state {
+namespace {
+
+using ::testing::ElementsAre;
+using testing::error_of;
+using ::testing::HasSubstr;
+using testing::hidden_entries;
+using testing::holds;
+using ::testing::IsEmpty;
+using testing::make_contents;
+using testing::steps_of;
+using testing::TemporaryFolder;
+using testing::write_bytes;
+
+TEST(CheckpointStore, SeesOnlyFoldersWithTheExactName) {
+  const TemporaryFolder folder;
+  for (const char* name :
+       {"step-2",
+        "step-10",
+        "step-10.bak",
+        "step-007",
+        "step--3",
+        "step-",
+        "step-1x",
+        "Step-4",
+        ".step-5.saving",
+        "step-99999999999999999999",
+        "step-+8",
+        "xstep-9",
+        "step-6 "}) {
+    fs::create_directory(folder.path() / name);
+  }
+  write_bytes(folder.path() / "step-30", "a file");
+  const CheckpointStore store(folder.path());
+  EXPECT_THAT(steps_of(store), ElementsAre(2, 10));
+  EXPECT_EQ(store.latest()->step, 10);
+  EXPECT_EQ(store.latest()->path, folder.path() / "step-10");
+}
+
+TEST(CheckpointStore, IsEmptyWhereNothingWasSaved) {
+  const TemporaryFolder folder;
+  CheckpointStore store(folder.path() / "checkpoints");
+  EXPECT_FALSE(store.latest().has_value());
+  store.recover();
+  store.keep_latest(1);
+  EXPECT_FALSE(fs::exists(store.root())) << "only a save makes the folder";
+}
+
+TEST(CheckpointStore, GivesBackWhatWasSavedBitForBit) {
+  const TemporaryFolder folder;
+  CheckpointStore store(folder.path() / "deep" / "checkpoints");
+  CheckpointContents contents = make_contents(7, 1);
+  write_bytes(folder.path() / "tokenizer.json", "{\"a\": 1}");
+  contents.copies = {{"tokenizer.json", folder.path() / "tokenizer.json"}};
+  write_checkpoint(store, contents);
+  EXPECT_TRUE(holds(store.latest()->path, contents));
+  EXPECT_EQ(read_file(store.path_of(7) / "tokenizer.json"), "{\"a\": 1}");
+  EXPECT_THAT(hidden_entries(store.root()), IsEmpty());
+}
+
+TEST(CheckpointStore, ReplacesTheCheckpointOfTheSameStep) {
+  const TemporaryFolder folder;
+  CheckpointStore store(folder.path());
+  write_checkpoint(store, make_contents(7, 1));
+  write_checkpoint(store, make_contents(7, 2));
+  EXPECT_THAT(steps_of(store), ElementsAre(7));
+  EXPECT_TRUE(holds(store.path_of(7), make_contents(7, 2)));
+  EXPECT_FALSE(holds(store.path_of(7), make_contents(7, 1)));
+  EXPECT_THAT(hidden_entries(store.root()), IsEmpty());
+}
+
+TEST(CheckpointStore, IsNotSeenUntilItIsCommitted) {
+  const TemporaryFolder folder;
+  CheckpointStore store(folder.path());
+  store.begin(3);
+  write_bytes(store.temporary_path(3) / "model.safetensors", "half");
+  EXPECT_THAT(steps_of(store), IsEmpty());
+  store.begin(3);
+  EXPECT_TRUE(fs::is_empty(store.temporary_path(3))) << "a second begin starts anew";
+  store.commit(3);
+  EXPECT_THAT(steps_of(store), ElementsAre(3));
+  store.begin(4);
+  store.abandon(4);
+  EXPECT_THAT(steps_of(store), ElementsAre(3));
+  EXPECT_THAT(hidden_entries(store.root()), IsEmpty());
+  EXPECT_THAT(error_of([&] { store.commit(5); }), HasSubstr(".step-5.saving"));
+  EXPECT_THAT(error_of([&] { store.begin(-1); }), HasSubstr("steps are from 0 up"));
+}
+
+TEST(CheckpointStore, RecoversFromEveryKindOfLeftover) {
+  const TemporaryFolder folder;
+  const auto make = [&](const std::string& name) {
+    fs::create_directory(folder.path() / name);
+    write_bytes(folder.path() / name / "origin", name);
+  };
+  make("step-1");
+  make("step-3");
+  make(".step-2.saving");
+  make(".step-3.replaced");  // the new one is in its place
+  make(".step-4.replaced");  // the new one is not
+  make(".step-1.deleted");
+  make(".step-5.other");
+  make(".unrelated");
+  CheckpointStore store(folder.path());
+  store.recover();
+  EXPECT_THAT(steps_of(store), ElementsAre(1, 3, 4));
+  EXPECT_EQ(read_file(store.path_of(3) / "origin"), "step-3");
+  EXPECT_EQ(read_file(store.path_of(4) / "origin"), ".step-4.replaced");
+  EXPECT_THAT(hidden_entries(folder.path()), ::testing::UnorderedElementsAre(".step-5.other", ".unrelated"));
+}
+
+TEST(CheckpointStore, KeepsTheLatestAndTheOneJustWritten) {
+  const TemporaryFolder folder;
+  CheckpointStore store(folder.path());
+  for (const char* name : {"step-9", "step-10", "step-100", "step-20", "step-5.bak"}) {
+    fs::create_directory(folder.path() / name);
+  }
+  store.keep_latest(3);
+  EXPECT_THAT(steps_of(store), ElementsAre(10, 20, 100));
+  store.keep_latest(5);
+  EXPECT_THAT(steps_of(store), ElementsAre(10, 20, 100));
+  store.keep_latest(2, 10);
+  EXPECT_THAT(steps_of(store), ElementsAre(10, 100));
+  store.keep_latest(1);
+  EXPECT_THAT(steps_of(store), ElementsAre(100));
+  EXPECT_THAT(error_of([&] { store.keep_latest(0); }), HasSubstr("expected 1 or more, found 0"));
+  EXPECT_THAT(steps_of(store), ElementsAre(100));
+  EXPECT_TRUE(fs::exists(folder.path() / "step-5.bak"));
+  EXPECT_THAT(hidden_entries(folder.path()), IsEmpty());
+}
+
+TEST(CheckpointContents, RefusesNamesThatLeaveTheFolderOrOccurTwice) {
+  const auto refusal = [](std::vector<std::pair<std::string, std::string>> texts) {
+    return error_of([&] { check({.step = 1, .weights = {{.tensors = {}}}, .texts = std::move(texts)}); });
+  };
+  EXPECT_THAT(refusal({{"../a", ""}}), HasSubstr("expected the name of a file in its folder, found \"../a\""));
+  EXPECT_THAT(refusal({{"/a", ""}}), HasSubstr("found \"/a\""));
+  EXPECT_THAT(refusal({{"", ""}}), HasSubstr("found \"\""));
+  EXPECT_THAT(refusal({{"a/", ""}}), HasSubstr("found \"a/\""));
+  EXPECT_THAT(refusal({{"a", ""}, {"./a", ""}}), HasSubstr("./a: to be written twice"));
+  EXPECT_THAT(refusal({{"model.safetensors", ""}}), HasSubstr("model.safetensors: to be written twice"));
+  EXPECT_THAT(
+      error_of([] {
+        check({.step = 1, .weights = {}, .copies = {{"a", "/nonexistent"}}});
+      }),
+      HasSubstr("/nonexistent: no such file"));
+}
+
+}  // namespace
+}  // namespace lehr::state
