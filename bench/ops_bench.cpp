@@ -43,12 +43,12 @@ void forward_backward(benchmark::State& state, const Operator& op, const Tensors
 }
 
 void set_bytes(benchmark::State& state, int64_t passes, int64_t elements, at::ScalarType type) {
-  state.SetBytesProcessed(
-      state.iterations() * passes * elements * static_cast<int64_t>(c10::elementSize(type)));
+  state.SetBytesProcessed(state.iterations() * passes * elements * static_cast<int64_t>(c10::elementSize(type)));
 }
 
 void set_flops(benchmark::State& state, double flops) {
-  state.counters["FLOP/s"] = benchmark::Counter(flops * static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
+  state.counters["FLOP/s"] =
+      benchmark::Counter(flops * static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
 }
 
 void rms_norm_bench(benchmark::State& state, at::ScalarType type, bool fused, int64_t rows, int64_t size) {
@@ -65,7 +65,9 @@ void rms_norm_bench(benchmark::State& state, at::ScalarType type, bool fused, in
 void rotary_bench(benchmark::State& state, at::ScalarType type, bool fused, bool norm) {
   const int64_t tokens = 1024, size = 128;
   const Tensors inputs = {
-      random_leaf({1, tokens, 16, size}, type), random_leaf({1, tokens, 8, size}, type), random_leaf({size}, type),
+      random_leaf({1, tokens, 16, size}, type),
+      random_leaf({1, tokens, 8, size}, type),
+      random_leaf({size}, type),
       random_leaf({size}, type)};
   const at::Tensor cos = at::rand({1, tokens, size});
   const at::Tensor sin = at::rand({1, tokens, size});
@@ -115,7 +117,8 @@ void linear_cross_entropy_bench(
   set_flops(state, 6.0 * static_cast<double>(rows * hidden * vocabulary));
 }
 
-void three_products_bench(benchmark::State& state, at::ScalarType type, int64_t rows, int64_t hidden, int64_t vocabulary) {
+void three_products_bench(
+    benchmark::State& state, at::ScalarType type, int64_t rows, int64_t hidden, int64_t vocabulary) {
   const at::NoGradGuard no_grad;
   const at::Tensor h = random_leaf({rows, hidden}, type);
   const at::Tensor w = random_leaf({vocabulary, hidden}, type);
@@ -149,8 +152,7 @@ void attention_bench(benchmark::State& state, at::ScalarType type, bool fused, A
   }
   // Half of 2 (forward) or 7 (with backward, which makes the scores again) products.
   set_flops(
-      state,
-      static_cast<double>(s.batch * s.query_heads * s.tokens * s.tokens * s.size) * (training ? 7.0 : 2.0));
+      state, static_cast<double>(s.batch * s.query_heads * s.tokens * s.tokens * s.size) * (training ? 7.0 : 2.0));
 }
 
 void global_norm_bench(benchmark::State& state, at::ScalarType type, bool fused) {
@@ -197,8 +199,8 @@ void register_all() {
        {AttentionShape{1, 512, 16, 8, 128}, {1, 1024, 16, 8, 128}, {1, 2048, 16, 8, 128}, {2, 1024, 8, 4, 64}}) {
     for (const bool training : {false, true}) {
       const std::string name = "attention B" + std::to_string(shape.batch) + " S" + std::to_string(shape.tokens) +
-          " heads " + std::to_string(shape.query_heads) + "/" + std::to_string(shape.key_heads) + " x " +
-          std::to_string(shape.size) + (training ? " fwd+bwd" : " forward");
+                               " heads " + std::to_string(shape.query_heads) + "/" + std::to_string(shape.key_heads) +
+                               " x " + std::to_string(shape.size) + (training ? " fwd+bwd" : " forward");
       add(name, [=](auto& s, auto type, bool fused) { attention_bench(s, type, fused, shape, training); });
     }
   }

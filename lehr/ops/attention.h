@@ -12,11 +12,11 @@ namespace lehr::ops {
 /// B is the batch, T the number of queries, S >= T that of keys: query t stands at position S - T + t, so that with a
 /// key/value cache the T queries are the last positions.
 struct AttentionMask {
-  bool causal = true;         ///< A query sees keys at its own position and before.
-  at::Tensor document_ids;    ///< (B or 1, S) integers: a query sees only keys with the id of its own position.
-  at::Tensor key_padding;     ///< (B or 1, S) bool: false hides a key.
-  at::Tensor allowed;         ///< Bool, broadcasts to (B, Hq, T, S): false hides a key from a query.
-  at::Tensor bias;            ///< Floating, broadcasts to (B, Hq, T, S): added to the scaled scores. Gets no gradient.
+  bool causal = true;       ///< A query sees keys at its own position and before.
+  at::Tensor document_ids;  ///< (B or 1, S) integers: a query sees only keys with the id of its own position.
+  at::Tensor key_padding;   ///< (B or 1, S) bool: false hides a key.
+  at::Tensor allowed;       ///< Bool, broadcasts to (B, Hq, T, S): false hides a key from a query.
+  at::Tensor bias;          ///< Floating, broadcasts to (B, Hq, T, S): added to the scaled scores. Gets no gradient.
   std::optional<double> scale;  ///< Factor on the scores; 1 / sqrt(D) if not given.
 };
 
@@ -24,7 +24,6 @@ struct AttentionMask {
 ///
 /// q is (B, T, Hq, D), k and v (B, S, Hkv, D), of one floating type; the result is (B, T, Hq, D). A query that may see
 /// no key gets zeros. Throws a usage error if shapes or types do not match.
-at::Tensor attention(
-    const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionMask& mask = {});
+at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionMask& mask = {});
 
 }  // namespace lehr::ops

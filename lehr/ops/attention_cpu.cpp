@@ -39,8 +39,8 @@ AttentionCall<T> attention_call(
 
 // Scratch memory of one thread.
 struct Scratch {
-  explicit Scratch(int64_t floats) : data(static_cast<float*>(::operator new(bytes(floats), std::align_val_t{64}))) {}
-  ~Scratch() { ::operator delete(data, std::align_val_t{64}); }
+  explicit Scratch(int64_t floats) : data(static_cast<float*>(::operator new (bytes(floats), std::align_val_t{64}))) {}
+  ~Scratch() { ::operator delete (data, std::align_val_t{64}); }
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
   static size_t bytes(int64_t floats) { return static_cast<size_t>(floats) * sizeof(float); }
@@ -56,7 +56,7 @@ void with_attention_type(at::ScalarType type, const Body& body) {
 
 bool supports_attention(const at::Tensor& q, const at::Tensor& k, const AttentionMask& mask) {
   return supports(q) && q.scalar_type() != at::kDouble && mask.causal && !mask.key_padding.defined() &&
-      !mask.allowed.defined() && !mask.bias.defined() && q.size(1) >= kFewQueries && q.size(3) > 0 && k.numel() > 0;
+         !mask.allowed.defined() && !mask.bias.defined() && q.size(1) >= kFewQueries && q.size(3) > 0 && k.numel() > 0;
 }
 
 std::optional<at::Tensor> first_keys_of(const at::Tensor& document_ids, int64_t batch, int64_t keys) {
@@ -85,16 +85,22 @@ std::optional<at::Tensor> first_keys_of(const at::Tensor& document_ids, int64_t 
 }
 
 std::tuple<at::Tensor, at::Tensor> attention_forward(
-    const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& first_keys, double scale,
+    const at::Tensor& q,
+    const at::Tensor& k,
+    const at::Tensor& v,
+    const at::Tensor& first_keys,
+    double scale,
     bool keep) {
   at::Tensor out = at::empty_like(q);
-  at::Tensor log_sum = keep ? at::empty({q.size(0), q.size(2), q.size(1)}, q.options().dtype(at::kFloat)) : at::Tensor();
+  at::Tensor log_sum =
+      keep ? at::empty({q.size(0), q.size(2), q.size(1)}, q.options().dtype(at::kFloat)) : at::Tensor();
   with_attention_type(q.scalar_type(), [&](auto element) {
     using T = decltype(element);
     const auto& kernel = kernels<T>();
     const AttentionCall<T> call = attention_call<T>(q, k, v, out, log_sum, first_keys, scale);
     const int64_t jobs = call.batch * call.key_heads;
-    const int64_t parts = std::max<int64_t>(1, std::min(blocks_of(call.queries), (2 * num_threads() + jobs - 1) / jobs));
+    const int64_t parts =
+        std::max<int64_t>(1, std::min(blocks_of(call.queries), (2 * num_threads() + jobs - 1) / jobs));
     parallel_for(0, jobs * parts, 1, [&](int64_t first, int64_t last) {
       const Scratch scratch(attention_forward_scratch(call));
       for (int64_t i = first; i < last; ++i) {

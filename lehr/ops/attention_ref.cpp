@@ -52,9 +52,10 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
     }
     if (mask.bias.defined()) {
       const at::Tensor bias = mask.bias.detach().to(q.scalar_type());
-      attention_bias = allowed.defined()
-          ? at::where(allowed, bias, at::scalar_tensor(-std::numeric_limits<double>::infinity(), bias.options()))
-          : bias;
+      attention_bias =
+          allowed.defined()
+              ? at::where(allowed, bias, at::scalar_tensor(-std::numeric_limits<double>::infinity(), bias.options()))
+              : bias;
     } else {
       attention_bias = allowed;
     }
@@ -63,7 +64,13 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
     }
   }
   const at::Tensor attended = at::scaled_dot_product_attention(
-      q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), attention_bias, 0.0, plain_causal, mask.scale,
+      q.transpose(1, 2),
+      k.transpose(1, 2),
+      v.transpose(1, 2),
+      attention_bias,
+      0.0,
+      plain_causal,
+      mask.scale,
       q.size(2) != k.size(2));  // (B, Hq, T, D)
   const at::Tensor kept = blind.defined() ? attended.masked_fill(blind, 0) : attended;
   return kept.transpose(1, 2);

@@ -16,7 +16,8 @@ bool will_differentiate(const Tensors&... tensors) {
 inline void refuse_double_backward(const char* name) {
   require(
       !at::GradMode::is_enabled(),
-      "{}: its backward pass cannot be differentiated again; call backward without create_graph", name);
+      "{}: its backward pass cannot be differentiated again; call backward without create_graph",
+      name);
 }
 
 /// "2x3x4", for messages.

@@ -9,8 +9,8 @@
 #include <tuple>
 
 #include "lehr/base/torch.h"
-#include "lehr/ops/kernels/table.h"
 #include "lehr/ops/attention.h"
+#include "lehr/ops/kernels/table.h"
 #include "lehr/ops/rotary.h"
 
 namespace lehr::ops::cpu {
@@ -55,8 +55,8 @@ at::Tensor silu_mul_forward(const at::Tensor& gate, const at::Tensor& up);
 std::tuple<at::Tensor, at::Tensor> silu_mul_backward(
     const at::Tensor& dy, const at::Tensor& gate, const at::Tensor& up, bool want_gate, bool want_up);
 
-/// Writes -log softmax(logits)[labels] to losses (N); if `gradient`, turns logits (N, V) into softmax(logits) - one_hot,
-/// row n times row_scale[n] where row_scale is defined. losses and row_scale are in the wide type.
+/// Writes -log softmax(logits)[labels] to losses (N); if `gradient`, turns logits (N, V) into softmax(logits) -
+/// one_hot, row n times row_scale[n] where row_scale is defined. losses and row_scale are in the wide type.
 void cross_entropy_(
     const at::Tensor& logits,
     const at::Tensor& labels,
@@ -89,7 +89,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(
     double scale);
 
 /// The type in which T is computed: float64 for float64, else float32.
-inline at::ScalarType wide_type(at::ScalarType type) { return type == at::kDouble ? at::kDouble : at::kFloat; }
+inline at::ScalarType wide_type(at::ScalarType type) {
+  return type == at::kDouble ? at::kDouble : at::kFloat;
+}
 
 /// Calls body(T{}) with the kernels' element type for `type`.
 template <class Body>

@@ -5,11 +5,12 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/log_softmax.h>
-#include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 
 #include "lehr/ops/autograd.h"
 #include "lehr/ops/cpu.h"
+#include "lehr/ops/matmul.h"
 #include "lehr/ops/norm.h"
 #include "lehr/ops/reference.h"
 
@@ -27,12 +28,14 @@ struct Rows {
 };
 
 void check_labels(const at::Tensor& labels, int64_t vocabulary, int64_t ignore_index) {
-  const at::Tensor bad =
-      labels.ne(ignore_index).logical_and(labels.lt(0).logical_or(labels.ge(vocabulary))).nonzero();
+  const at::Tensor bad = labels.ne(ignore_index).logical_and(labels.lt(0).logical_or(labels.ge(vocabulary))).nonzero();
   if (bad.numel() > 0) {
     const auto at = bad[0][0].item<int64_t>();
     fail(
-        "labels[{}]: expected 0 to {} or {} (ignored), found {}", at, vocabulary - 1, ignore_index,
+        "labels[{}]: expected 0 to {} or {} (ignored), found {}",
+        at,
+        vocabulary - 1,
+        ignore_index,
         labels[at].item<int64_t>());
   }
 }
@@ -94,25 +97,25 @@ Result over_chunks(const Rows& rows, const at::Tensor& weight, cpu::Wanted wante
   if (wanted.x) {
     result.unit.hidden = at::empty_like(rows.hidden);
   }
-  if (wanted.weight) {
-    result.unit.weight = count > 0 ? at::empty_like(weight) : at::zeros_like(weight);
+  if (wanted.weight && count == 0) {
+    result.unit.weight = at::zeros_like(weight);
   }
   const int64_t chunk = chunk_rows(count, weight.size(0), weight.element_size());
-  const at::Tensor buffer = at::empty({chunk, weight.size(0)}, weight.options());
   for (int64_t first = 0; first < count; first += chunk) {
     const int64_t size = std::min(chunk, count - first);
-    at::Tensor logits = buffer.narrow(0, 0, size);
     const at::Tensor hidden = rows.hidden.narrow(0, first, size);
-    at::mm_out(logits, hidden, weight.t());
+    const at::Tensor logits = product(hidden, weight.t());
     cross_entropy_(
-        logits, rows.labels.narrow(0, first, size), result.losses.narrow(0, first, size), wanted.x || wanted.weight,
+        logits,
+        rows.labels.narrow(0, first, size),
+        result.losses.narrow(0, first, size),
+        wanted.x || wanted.weight,
         row_scale.defined() ? row_scale.narrow(0, first, size) : row_scale);
     if (wanted.x) {
-      at::Tensor dhidden = result.unit.hidden.narrow(0, first, size);
-      at::mm_out(dhidden, logits, weight);
+      result.unit.hidden.narrow(0, first, size).copy_(product(logits, weight));
     }
     if (wanted.weight && first == 0) {
-      at::mm_out(result.unit.weight, logits.t(), hidden);
+      result.unit.weight = product(logits.t(), hidden);
     } else if (wanted.weight) {
       result.unit.weight.addmm_(logits.t(), hidden);
     }
@@ -153,8 +156,7 @@ struct LinearCrossEntropyFunction : torch::autograd::Function<LinearCrossEntropy
     const auto saved = ctx->get_saved_variables();
     const cpu::Wanted wanted{.x = ctx->needs_input_grad(0), .weight = ctx->needs_input_grad(1)};
     const Rows rows = rows_that_count(saved[0], saved[2], ctx->saved_data["ignore_index"].toInt());
-    const at::Tensor row_scale =
-        (rows.index.defined() ? grads[0].index_select(0, rows.index) : grads[0]).contiguous();
+    const at::Tensor row_scale = (rows.index.defined() ? grads[0].index_select(0, rows.index) : grads[0]).contiguous();
     Gradients gradients = scaled(take(ctx, "unit_hidden"), take(ctx, "unit_weight"), row_scale);
     const cpu::Wanted missing{
         .x = wanted.x && !gradients.hidden.defined(), .weight = wanted.weight && !gradients.weight.defined()};
@@ -203,11 +205,15 @@ at::Tensor linear_cross_entropy(
       hidden.dim() == 2 && weight.dim() == 2 && hidden.size(1) == weight.size(1) && labels.dim() == 1 &&
           labels.size(0) == hidden.size(0),
       "linear_cross_entropy: expected hidden (N, H), weight (V, H) and labels (N), found {}, {} and {}",
-      shape_of(hidden), shape_of(weight), shape_of(labels));
+      shape_of(hidden),
+      shape_of(weight),
+      shape_of(labels));
   require(
       hidden.scalar_type() == weight.scalar_type() && hidden.is_floating_point() && labels.scalar_type() == at::kLong,
       "linear_cross_entropy: expected hidden and weight of one floating type and int64 labels, found {}, {} and {}",
-      c10::toString(hidden.scalar_type()), c10::toString(weight.scalar_type()), c10::toString(labels.scalar_type()));
+      c10::toString(hidden.scalar_type()),
+      c10::toString(weight.scalar_type()),
+      c10::toString(labels.scalar_type()));
   if (hidden.is_meta()) {
     return reference::linear_cross_entropy(hidden, weight, labels, ignore_index);
   }

@@ -22,7 +22,9 @@ struct Piece {
   int64_t count;
 };
 
-bool has_kernel(const at::Tensor& tensor) { return cpu::supports(tensor) && tensor.is_non_overlapping_and_dense(); }
+bool has_kernel(const at::Tensor& tensor) {
+  return cpu::supports(tensor) && tensor.is_non_overlapping_and_dense();
+}
 
 std::vector<Piece> pieces_of(const std::vector<at::Tensor>& tensors) {
   std::vector<Piece> pieces;

@@ -22,7 +22,10 @@ struct RmsNormFunction : torch::autograd::Function<RmsNormFunction> {
     refuse_double_backward("rms_norm");
     const auto saved = ctx->get_saved_variables();
     auto [dx, dweight] = cpu::rms_norm_backward(
-        grads[0].contiguous(), saved[0], saved[1], saved[2],
+        grads[0].contiguous(),
+        saved[0],
+        saved[1],
+        saved[2],
         {.x = ctx->needs_input_grad(0), .weight = ctx->needs_input_grad(1)});
     return {dx, dweight, {}};
   }
@@ -32,11 +35,13 @@ struct RmsNormFunction : torch::autograd::Function<RmsNormFunction> {
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
   require(
       weight.dim() == 1 && x.dim() > 0 && x.size(-1) == weight.size(0),
-      "rms_norm: expected a weight of the input's last dimension, found input {} and weight {}", shape_of(x),
+      "rms_norm: expected a weight of the input's last dimension, found input {} and weight {}",
+      shape_of(x),
       shape_of(weight));
   require(
       x.scalar_type() == weight.scalar_type() && x.is_floating_point(),
-      "rms_norm: expected one floating type for input and weight, found {} and {}", c10::toString(x.scalar_type()),
+      "rms_norm: expected one floating type for input and weight, found {} and {}",
+      c10::toString(x.scalar_type()),
       c10::toString(weight.scalar_type()));
   if (!cpu::supports(x)) {
     return reference::rms_norm(x, weight, eps);

@@ -35,7 +35,11 @@ at::Tensor sum_of_blocks(const at::Tensor& blocks, at::ScalarType type) {
 // Calls backward(dweight, first, last) on blocks of `rows_a_block` of `items`, each with its own row of partial sums.
 template <class T, class Backward>
 at::Tensor over_blocks(
-    const at::Tensor& weight, int64_t items, int64_t items_a_block, int64_t elements_an_item, bool want_weight,
+    const at::Tensor& weight,
+    int64_t items,
+    int64_t items_a_block,
+    int64_t elements_an_item,
+    bool want_weight,
     const Backward& backward) {
   const int64_t blocks = (items + items_a_block - 1) / items_a_block;
   const int64_t size = weight.size(0);
@@ -47,8 +51,7 @@ at::Tensor over_blocks(
   parallel_for(0, blocks, grain_for(items_a_block * elements_an_item), [&](int64_t first, int64_t last) {
     for (int64_t block = first; block < last; ++block) {
       backward(
-          sums ? sums + block * size : nullptr, block * items_a_block,
-          std::min(items, (block + 1) * items_a_block));
+          sums ? sums + block * size : nullptr, block * items_a_block, std::min(items, (block + 1) * items_a_block));
     }
   });
   return want_weight ? sum_of_blocks<T>(partial, weight.scalar_type()) : at::Tensor();
@@ -134,8 +137,8 @@ std::tuple<at::Tensor, at::Tensor> rms_norm_backward(
     using T = decltype(element);
     const auto& kernel = kernels<T>();
     const RmsNormBackward<T> call = backward_call<T>(dy, x, weight, inverse_rms, dx);
-    dweight = over_blocks<T>(
-        weight, rows, kRowsABlock, size, wanted.weight, [&](Wide<T>* sums, int64_t first, int64_t last) {
+    dweight =
+        over_blocks<T>(weight, rows, kRowsABlock, size, wanted.weight, [&](Wide<T>* sums, int64_t first, int64_t last) {
           kernel.rms_norm_backward(call, sums, first, last);
         });
   });
@@ -208,11 +211,13 @@ std::tuple<at::Tensor, at::Tensor> norm_rotary_backward(
     using T = decltype(element);
     const auto& kernel = kernels<T>();
     const NormRotaryBackward<T> call{
-        .norm = backward_call<T>(dy, x, weight, inverse_rms, dx),
-        .angles = kernel_angles<T>(angles),
-        .heads = heads};
+        .norm = backward_call<T>(dy, x, weight, inverse_rms, dx), .angles = kernel_angles<T>(angles), .heads = heads};
     dweight = over_blocks<T>(
-        weight, tokens, tokens_a_block, heads * x.size(3), wanted.weight,
+        weight,
+        tokens,
+        tokens_a_block,
+        heads * x.size(3),
+        wanted.weight,
         [&](Wide<T>* sums, int64_t first, int64_t last) { kernel.norm_rotary_backward(call, sums, first, last); });
   });
   return {dx, dweight};

@@ -43,7 +43,11 @@ struct NormRotaryFunction : torch::autograd::Function<NormRotaryFunction> {
     const auto saved = ctx->get_saved_variables();
     const cpu::Angles angles{saved[3], saved[4], ctx->saved_data["interleaved"].toBool()};
     auto [dx, dweight] = cpu::norm_rotary_backward(
-        grads[0].contiguous(), saved[0], saved[1], saved[2], angles,
+        grads[0].contiguous(),
+        saved[0],
+        saved[1],
+        saved[2],
+        angles,
         {.x = ctx->needs_input_grad(0), .weight = ctx->needs_input_grad(1)});
     return {dx, dweight, {}, {}};
   }
@@ -52,18 +56,26 @@ struct NormRotaryFunction : torch::autograd::Function<NormRotaryFunction> {
 void check(const char* name, const at::Tensor& q, const at::Tensor& k, const at::Tensor& cos, const at::Tensor& sin) {
   require(
       q.dim() == 4 && k.dim() == 4 && q.size(0) == k.size(0) && q.size(1) == k.size(1) && q.size(3) == k.size(3),
-      "{}: expected q (B, T, Hq, D) and k (B, T, Hkv, D), found {} and {}", name, shape_of(q), shape_of(k));
+      "{}: expected q (B, T, Hq, D) and k (B, T, Hkv, D), found {} and {}",
+      name,
+      shape_of(q),
+      shape_of(k));
   require(
       q.scalar_type() == k.scalar_type() && q.is_floating_point(),
-      "{}: expected q and k of one floating type, found {} and {}", name, c10::toString(q.scalar_type()),
+      "{}: expected q and k of one floating type, found {} and {}",
+      name,
+      c10::toString(q.scalar_type()),
       c10::toString(k.scalar_type()));
   const int64_t rotated = cos.dim() > 0 ? cos.size(-1) : 0;
   const bool shape_fits = (cos.dim() == 2 || (cos.dim() == 3 && (cos.size(0) == 1 || cos.size(0) == q.size(0)))) &&
-      cos.size(-2) == q.size(1) && rotated % 2 == 0 && rotated <= q.size(3);
+                          cos.size(-2) == q.size(1) && rotated % 2 == 0 && rotated <= q.size(3);
   require(
       shape_fits && cos.sizes() == sin.sizes(),
-      "{}: expected cos and sin (B, T, R), (1, T, R) or (T, R) with even R <= D for q {}, found {} and {}", name,
-      shape_of(q), shape_of(cos), shape_of(sin));
+      "{}: expected cos and sin (B, T, R), (1, T, R) or (T, R) with even R <= D for q {}, found {} and {}",
+      name,
+      shape_of(q),
+      shape_of(cos),
+      shape_of(sin));
 }
 
 at::Tensor rotate(const at::Tensor& x, const cpu::Angles& angles) {
@@ -102,9 +114,13 @@ std::tuple<at::Tensor, at::Tensor> qk_norm_rotary(
   require(
       q_weight.dim() == 1 && k_weight.dim() == 1 && q_weight.size(0) == q.size(3) && k_weight.size(0) == k.size(3) &&
           q_weight.scalar_type() == q.scalar_type() && k_weight.scalar_type() == k.scalar_type(),
-      "qk_norm_rotary: expected weights of {} {} elements, found {} {} and {} {}", q.size(3),
-      c10::toString(q.scalar_type()), c10::toString(q_weight.scalar_type()), shape_of(q_weight),
-      c10::toString(k_weight.scalar_type()), shape_of(k_weight));
+      "qk_norm_rotary: expected weights of {} {} elements, found {} {} and {} {}",
+      q.size(3),
+      c10::toString(q.scalar_type()),
+      c10::toString(q_weight.scalar_type()),
+      shape_of(q_weight),
+      c10::toString(k_weight.scalar_type()),
+      shape_of(k_weight));
   if (!cpu::supports(q) || q.size(3) > kMaxFusedHeadSize) {
     return apply_rotary(rms_norm(q, q_weight, eps), rms_norm(k, k_weight, eps), cos, sin, style);
   }

@@ -31,7 +31,10 @@ at::Tensor silu_mul(const at::Tensor& gate, const at::Tensor& up) {
   require(
       gate.sizes() == up.sizes() && gate.scalar_type() == up.scalar_type() && gate.is_floating_point(),
       "silu_mul: expected gate and up of one shape and floating type, found {} {} and {} {}",
-      c10::toString(gate.scalar_type()), shape_of(gate), c10::toString(up.scalar_type()), shape_of(up));
+      c10::toString(gate.scalar_type()),
+      shape_of(gate),
+      c10::toString(up.scalar_type()),
+      shape_of(up));
   if (!cpu::supports(gate)) {
     return reference::silu_mul(gate, up);
   }

@@ -15,8 +15,12 @@ namespace lehr::ops::test {
 using Tensors = std::vector<at::Tensor>;
 using Operator = std::function<Tensors(const Tensors&)>;
 
-inline std::vector<Arch> all_archs() { return {Arch::generic, Arch::avx2, Arch::avx512}; }
-inline std::vector<at::ScalarType> all_types() { return {at::kFloat, at::kDouble, at::kBFloat16}; }
+inline std::vector<Arch> all_archs() {
+  return {Arch::generic, Arch::avx2, Arch::avx512};
+}
+inline std::vector<at::ScalarType> all_types() {
+  return {at::kFloat, at::kDouble, at::kBFloat16};
+}
 
 inline at::Tensor random_tensor(at::IntArrayRef sizes, at::ScalarType type, double spread = 1) {
   return (at::randn(sizes, at::kDouble) * spread).to(type);
@@ -46,7 +50,8 @@ struct Outcome {
   Tensors gradients;  ///< of sum(value * weight) for fixed weights; undefined for frozen inputs.
 };
 
-inline Outcome run(const Operator& op, const Tensors& inputs, const std::vector<bool>& frozen, const Tensors& incoming) {
+inline Outcome run(
+    const Operator& op, const Tensors& inputs, const std::vector<bool>& frozen, const Tensors& incoming) {
   Tensors leaves;
   for (size_t i = 0; i < inputs.size(); ++i) {
     leaves.push_back(inputs[i].detach());

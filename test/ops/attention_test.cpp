@@ -57,13 +57,20 @@ void expect_attention(const std::string& what, const Shape& s, at::ScalarType ty
       random_tensor({s.batch, s.keys, s.key_heads, s.size}, type),
       random_tensor({s.batch, s.keys, s.key_heads, s.size}, type)};
   expect_equal_to_definition(
-      what, [&](const Tensors& in) -> Tensors { return {attention(in[0], in[1], in[2], mask)}; },
-      [&](const Tensors& in) -> Tensors { return {definition(in[0], in[1], in[2], mask)}; }, inputs, {},
+      what,
+      [&](const Tensors& in) -> Tensors { return {attention(in[0], in[1], in[2], mask)}; },
+      [&](const Tensors& in) -> Tensors { return {definition(in[0], in[1], in[2], mask)}; },
+      inputs,
+      {},
       2);  // in bfloat16 the softmax is rounded too, before the second product
 }
 
 const std::vector<Shape> kShapes = {
-    {1, 1, 1, 1, 1, 1}, {2, 7, 7, 4, 2, 8}, {1, 17, 17, 3, 1, 20}, {2, 70, 70, 4, 4, 64}, {1, 131, 131, 4, 2, 33},
+    {1, 1, 1, 1, 1, 1},
+    {2, 7, 7, 4, 2, 8},
+    {1, 17, 17, 3, 1, 20},
+    {2, 70, 70, 4, 4, 64},
+    {1, 131, 131, 4, 2, 33},
 };
 
 TEST(Attention, CausalEqualsItsDefinition) {
@@ -92,8 +99,11 @@ TEST(Attention, QueriesStandAtTheLastPositionsOfACache) {
 TEST(Attention, DocumentsDoNotSeeEachOther) {
   everywhere([](at::ScalarType type, const std::string& where) {
     const at::Tensor ids = at::cat(
-        {at::full({1, 5}, 0, at::kLong), at::full({1, 70}, 1, at::kLong), at::full({1, 1}, 2, at::kLong),
-         at::full({1, 60}, 3, at::kLong)}, 1);
+        {at::full({1, 5}, 0, at::kLong),
+         at::full({1, 70}, 1, at::kLong),
+         at::full({1, 1}, 2, at::kLong),
+         at::full({1, 60}, 3, at::kLong)},
+        1);
     expect_attention(where, {2, 136, 136, 2, 1, 16}, type, {.document_ids = ids});
     expect_attention(where + ", cache", {2, 30, 136, 2, 1, 16}, type, {.document_ids = ids});
     expect_attention(
@@ -123,7 +133,8 @@ TEST(Attention, UsesTheScaleThatIsGiven) {
 TEST(Attention, TakesStridedInputs) {
   const at::Tensor packed = random_tensor({2, 40, 3, 4, 24}, at::kFloat);  // (B, T, 3, H, D), as a fused projection
   expect_equal_to_definition(
-      "strided", [](const Tensors& in) -> Tensors { return {attention(in[0], in[1], in[2])}; },
+      "strided",
+      [](const Tensors& in) -> Tensors { return {attention(in[0], in[1], in[2])}; },
       [](const Tensors& in) -> Tensors { return {definition(in[0], in[1], in[2], {})}; },
       {packed.select(2, 0), packed.select(2, 1), packed.select(2, 2)});
 }
@@ -135,12 +146,17 @@ TEST(Attention, TakesNoTokens) {
 
 TEST(Attention, LeavesFrozenInputsWithoutGradient) {
   const Tensors inputs = {
-      random_tensor({1, 40, 4, 16}, at::kFloat), random_tensor({1, 40, 2, 16}, at::kFloat),
+      random_tensor({1, 40, 4, 16}, at::kFloat),
+      random_tensor({1, 40, 2, 16}, at::kFloat),
       random_tensor({1, 40, 2, 16}, at::kFloat)};
-  for (const std::vector<bool>& frozen : {std::vector<bool>{true, false, false}, {false, true, true}, {true, true, true}}) {
+  for (const std::vector<bool>& frozen :
+       {std::vector<bool>{true, false, false}, {false, true, true}, {true, true, true}}) {
     expect_equal_to_definition(
-        "frozen", [](const Tensors& in) -> Tensors { return {attention(in[0], in[1], in[2])}; },
-        [](const Tensors& in) -> Tensors { return {definition(in[0], in[1], in[2], {})}; }, inputs, frozen);
+        "frozen",
+        [](const Tensors& in) -> Tensors { return {attention(in[0], in[1], in[2])}; },
+        [](const Tensors& in) -> Tensors { return {definition(in[0], in[1], in[2], {})}; },
+        inputs,
+        frozen);
   }
 }
 
@@ -151,7 +167,9 @@ TEST(Attention, RefusesWhatDoesNotFit) {
   const at::Tensor shorter = at::ones({1, 3, 3, 8});
   EXPECT_THAT(error_of([&] { attention(q, shorter, shorter); }), testing::HasSubstr("found 4 queries, 3 keys"));
   EXPECT_THAT(
-      error_of([&] { attention(q, q, q, {.document_ids = at::ones({1, 5}, at::kLong)}); }),
+      error_of([&] {
+        attention(q, q, q, {.document_ids = at::ones({1, 5}, at::kLong)});
+      }),
       testing::HasSubstr("expected document_ids (B or 1, S) = 1x4, found 1x5"));
 }
 

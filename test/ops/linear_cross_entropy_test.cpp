@@ -14,7 +14,8 @@ Operator fast(const at::Tensor& labels) {
   return [labels](const Tensors& in) -> Tensors { return {linear_cross_entropy(in[0], in[1], labels)}; };
 }
 Operator definition(const at::Tensor& labels) {
-  return [labels](const Tensors& in) -> Tensors { return {reference::linear_cross_entropy(in[0], in[1], labels, -100)}; };
+  return
+      [labels](const Tensors& in) -> Tensors { return {reference::linear_cross_entropy(in[0], in[1], labels, -100)}; };
 }
 
 at::Tensor random_labels(int64_t rows, int64_t vocabulary, double ignored) {
@@ -55,8 +56,8 @@ TEST(LinearCrossEntropy, EqualsItsDefinitionWithUnevenGradients) {
 }
 
 TEST(LinearCrossEntropy, EqualsItsDefinitionOverManyChunks) {
-  // 1,100 rows of 8,300 logits: three chunks in float32, five in float64, two in bfloat16. The products sum 8,300 float32
-  // terms in one go, which costs more than the usual tolerance.
+  // 1,100 rows of 8,300 logits: three chunks in float32, five in float64, two in bfloat16. The products sum 8,300
+  // float32 terms in one go, which costs more than the usual tolerance.
   for (const at::ScalarType type : all_types()) {
     const Tensors in = inputs(1100, 8, 8300, type);
     const at::Tensor labels = random_labels(1100, 8300, 0.1);
@@ -133,7 +134,9 @@ TEST(LinearCrossEntropy, StaysFiniteForExtremeLogits) {
 
 TEST(LinearCrossEntropy, NamesALabelOutOfRange) {
   const auto message = [](int64_t label) {
-    return error_of([=] { linear_cross_entropy(at::ones({2, 4}), at::ones({9, 4}), at::tensor({1L, label}, at::kLong)); });
+    return error_of([=] {
+      linear_cross_entropy(at::ones({2, 4}), at::ones({9, 4}), at::tensor({1L, label}, at::kLong));
+    });
   };
   EXPECT_THAT(message(9), testing::HasSubstr("labels[1]: expected 0 to 8 or -100 (ignored), found 9"));
   EXPECT_THAT(message(-1), testing::HasSubstr("found -1"));

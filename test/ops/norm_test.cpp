@@ -46,8 +46,13 @@ TEST(GlobalNorm, DoesNotOverflowAndShowsNan) {
 
 TEST(Scale, MultipliesInPlace) {
   everywhere([](at::ScalarType type, const std::string& where) {
-    Tensors tensors = {random_tensor({1}, type), at::Tensor(), random_tensor({70001}, type), random_tensor({9, 8}, type).t(),
-                       random_tensor({9, 8}, type).slice(1, 0, 8, 2), random_tensor({0}, type)};
+    Tensors tensors = {
+        random_tensor({1}, type),
+        at::Tensor(),
+        random_tensor({70001}, type),
+        random_tensor({9, 8}, type).t(),
+        random_tensor({9, 8}, type).slice(1, 0, 8, 2),
+        random_tensor({0}, type)};
     Tensors expected;
     for (const at::Tensor& tensor : tensors) {
       expected.push_back(tensor.defined() ? tensor * 0.3 : tensor);

@@ -31,7 +31,11 @@ TEST(RmsNorm, EqualsItsDefinitionForAllSizesAndTypes) {
         }
         const Tensors inputs = {random_tensor({rows, size}, type), random_tensor({size}, type)};
         expect_equal_to_definition(
-            where + " " + std::to_string(rows) + "x" + std::to_string(size), kFast, kDefinition, inputs, {},
+            where + " " + std::to_string(rows) + "x" + std::to_string(size),
+            kFast,
+            kDefinition,
+            inputs,
+            {},
             4);  // the weight's gradient sums rounded terms of either sign
       }
     }
@@ -55,7 +59,8 @@ TEST(RmsNorm, LeavesFrozenInputsWithoutGradient) {
 }
 
 TEST(RmsNorm, TakesStridedInputs) {
-  const Tensors inputs = {random_tensor({4, 33, 5}, at::kFloat).transpose(1, 2), random_tensor({66}, at::kFloat).slice(0, 0, 66, 2)};
+  const Tensors inputs = {
+      random_tensor({4, 33, 5}, at::kFloat).transpose(1, 2), random_tensor({66}, at::kFloat).slice(0, 0, 66, 2)};
   expect_equal_to_definition("strided", kFast, kDefinition, inputs);
 }
 
@@ -88,7 +93,8 @@ TEST(RmsNorm, RefusesWhatDoesNotFit) {
   at::Tensor leaf = at::ones({2, 8}).set_requires_grad(true);
   const at::Tensor sum = rms_norm(leaf, at::ones({8}), kEps).sum();
   EXPECT_THAT(
-      error_of([&] { torch::autograd::grad({sum}, {leaf}, {}, true, true); }), testing::HasSubstr("differentiated again"));
+      error_of([&] { torch::autograd::grad({sum}, {leaf}, {}, true, true); }),
+      testing::HasSubstr("differentiated again"));
 }
 
 }  // namespace

@@ -72,8 +72,9 @@ TEST(Rotary, KeepsFloat32AnglesUnderBfloat16) {
   const Case c{1, 9, 2, 1, 64, 64, 1};
   const auto [cos, sin] = angles(c, at::kFloat);
   const at::Tensor q = random_tensor({1, 9, 2, 64}, at::kBFloat16);
-  const at::Tensor exact = std::get<0>(
-      reference::apply_rotary(q.to(at::kDouble), q.to(at::kDouble), cos, sin, RotaryStyle::half)).to(at::kBFloat16);
+  const at::Tensor exact =
+      std::get<0>(reference::apply_rotary(q.to(at::kDouble), q.to(at::kDouble), cos, sin, RotaryStyle::half))
+          .to(at::kBFloat16);
   const at::Tensor fast = std::get<0>(apply_rotary(q, q, cos, sin));
   // One rounding: equal but for ties that float32 sees differently.
   EXPECT_LE((fast != exact).to(at::kDouble).mean().item<double>(), 2e-3);
@@ -95,7 +96,8 @@ TEST(QkNormRotary, EqualsTheTwoDefinitionsInTurn) {
         };
         const Tensors inputs = {
             random_tensor({c.batch, c.tokens, c.query_heads, c.size}, type),
-            random_tensor({c.batch, c.tokens, c.key_heads, c.size}, type), random_tensor({c.size}, type),
+            random_tensor({c.batch, c.tokens, c.key_heads, c.size}, type),
+            random_tensor({c.size}, type),
             random_tensor({c.size}, type)};
         expect_equal_to_definition(where + ", head size " + std::to_string(c.size), fast, definition, inputs);
         expect_equal_to_definition(where + ", frozen", fast, definition, inputs, {true, false, false, true});
@@ -110,15 +112,16 @@ TEST(QkNormRotary, TakesHeadsTooLargeForTheFusedKernel) {
   const auto [cos, sin] = angles(c, at::kDouble);
   const at::Tensor q = random_tensor({1, 3, 1, size}, at::kDouble);
   const at::Tensor w = random_tensor({size}, at::kDouble);
-  const at::Tensor expected = std::get<0>(reference::apply_rotary(
-      reference::rms_norm(q, w, kEps), q, cos, sin, RotaryStyle::half));
+  const at::Tensor expected =
+      std::get<0>(reference::apply_rotary(reference::rms_norm(q, w, kEps), q, cos, sin, RotaryStyle::half));
   EXPECT_LE(worst_error(std::get<0>(qk_norm_rotary(q, q, w, w, kEps, cos, sin)), expected), 1e-12);
 }
 
 TEST(Rotary, RefusesWhatDoesNotFit) {
   const at::Tensor q = at::ones({1, 3, 2, 8});
   const at::Tensor angle = at::ones({4, 8});
-  EXPECT_THAT(error_of([&] { apply_rotary(q, q, angle, angle); }), testing::HasSubstr("for q 1x3x2x8, found 4x8 and 4x8"));
+  EXPECT_THAT(
+      error_of([&] { apply_rotary(q, q, angle, angle); }), testing::HasSubstr("for q 1x3x2x8, found 4x8 and 4x8"));
   const at::Tensor k = at::ones({1, 2, 2, 8});
   EXPECT_THAT(error_of([&] { apply_rotary(q, k, angle, angle); }), testing::HasSubstr("found 1x3x2x8 and 1x2x2x8"));
 }

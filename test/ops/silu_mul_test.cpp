@@ -23,7 +23,8 @@ TEST(SiluMul, EqualsItsDefinitionForAllSizesAndTypes) {
 
 TEST(SiluMul, HoldsAtTheEndsOfTheRange) {
   everywhere([](at::ScalarType type, const std::string& where) {
-    const at::Tensor gate = at::tensor({-1e30, -800.0, -100.0, -88.5, -20.0, 0.0, 20.0, 100.0, 800.0, 1e30}, at::kDouble);
+    const at::Tensor gate =
+        at::tensor({-1e30, -800.0, -100.0, -88.5, -20.0, 0.0, 20.0, 100.0, 800.0, 1e30}, at::kDouble);
     for (const double g : {-1e30, -800.0, -100.0, -88.5, -20.0, 0.0, 20.0, 100.0, 800.0, 1e30}) {
       const at::Tensor one = at::full({3}, g, at::kDouble).to(type);
       const double value = silu_mul(one, at::ones_like(one))[0].item<double>();
@@ -50,7 +51,9 @@ TEST(SiluMul, TakesHalvesOfOneTensor) {
 
 TEST(SiluMul, RefusesWhatDoesNotFit) {
   EXPECT_THAT(
-      error_of([&] { silu_mul(at::ones({2, 3}), at::ones({3, 2})); }),
+      error_of([&] {
+        silu_mul(at::ones({2, 3}), at::ones({3, 2}));
+      }),
       testing::HasSubstr("found Float 2x3 and Float 3x2"));
 }
 

@@ -13,11 +13,11 @@ struct No {
 
 #include "lehr/ops/kernels/vec.inl"
 // The order matters: rotary uses the rows of rms_norm.
+#include "lehr/ops/kernels/attention.inl"
+#include "lehr/ops/kernels/cross_entropy.inl"
+#include "lehr/ops/kernels/pointwise.inl"
 #include "lehr/ops/kernels/rms_norm.inl"
 #include "lehr/ops/kernels/rotary.inl"
-#include "lehr/ops/kernels/pointwise.inl"
-#include "lehr/ops/kernels/cross_entropy.inl"
-#include "lehr/ops/kernels/attention.inl"
 
 template <class T>
 constexpr auto attention_kernels() {
@@ -50,8 +50,14 @@ constexpr KernelTable<T> kTable = {
 
 }  // namespace
 
-const KernelTable<float>& float_kernels() { return kTable<float>; }
-const KernelTable<double>& double_kernels() { return kTable<double>; }
-const KernelTable<Bf16>& bf16_kernels() { return kTable<Bf16>; }
+const KernelTable<float>& float_kernels() {
+  return kTable<float>;
+}
+const KernelTable<double>& double_kernels() {
+  return kTable<double>;
+}
+const KernelTable<Bf16>& bf16_kernels() {
+  return kTable<Bf16>;
+}
 
 }  // namespace lehr::ops::LEHR_ARCH

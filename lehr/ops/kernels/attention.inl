@@ -7,7 +7,8 @@
 constexpr int64_t kTile = kAttentionTile;
 constexpr int64_t kTileRows = LEHR_VECTOR_BYTES >= 64 ? 8 : 4;  // of the register block; it is 2 vectors wide
 
-// C (64 or more rows in steps of 64, cols) = or += A B. A(m, k) stands at a[m * kRow + k * kCol], B and C are row-major.
+// C (64 or more rows in steps of 64, cols) = or += A B. A(m, k) stands at a[m * kRow + k * kCol], B and C are
+// row-major.
 template <int64_t kRow, int64_t kCol, bool kAdd>
 void multiply(const float* a, const float* b, int64_t cols, float* c, int64_t depth) {
   constexpr int64_t lanes = kLanes<float>;
@@ -47,9 +48,10 @@ void pack_rows(const T* x, int64_t stride, int64_t rows, int64_t size, int64_t p
   for (int64_t row = 0; row < kTile; ++row) {
     float* out = to + row * padded;
     if (row < rows) {
-      for_each_vector<T>(size, [&](int64_t i, auto count) __attribute__((always_inline)) {
-        store(out + i, load(x + row * stride + i, count) * factor, count);
-      });
+      for_each_vector<T>(
+          size, [&](int64_t i, auto count) __attribute__((always_inline)) {
+            store(out + i, load(x + row * stride + i, count) * factor, count);
+          });
     }
     for (int64_t i = row < rows ? size : 0; i < padded; ++i) {
       out[i] = 0;
@@ -72,9 +74,10 @@ void transpose_rows(const float* from, int64_t padded, float* to) {
 template <class T>
 void unpack_rows(const float* from, int64_t padded, int64_t rows, int64_t size, float factor, T* to, int64_t stride) {
   for (int64_t row = 0; row < rows; ++row) {
-    for_each_vector<T>(size, [&](int64_t i, auto count) __attribute__((always_inline)) {
-      store(to + row * stride + i, load(from + row * padded + i, count) * factor, count);
-    });
+    for_each_vector<T>(
+        size, [&](int64_t i, auto count) __attribute__((always_inline)) {
+          store(to + row * stride + i, load(from + row * padded + i, count) * factor, count);
+        });
   }
 }
 
@@ -178,8 +181,7 @@ void attention_forward(const AttentionCall<T>& call, float* scratch, int64_t ind
   for (int64_t work = part; work < job.group() * blocks_of(call.queries); work += parts) {
     const int64_t member = work % job.group(), query_block = work / job.group();
     const int64_t first = query_block * kTile, rows = job.rows_of(query_block, call.queries);
-    pack_rows(
-        call.q + job.query_at(member, first), job.query_stride(), rows, call.size, padded, call.scale, query);
+    pack_rows(call.q + job.query_at(member, first), job.query_stride(), rows, call.size, padded, call.scale, query);
     transpose_rows(query, padded, query_transposed);
     for (int64_t i = 0; i < tile_size; ++i) {
       output[i] = 0;
@@ -300,7 +302,12 @@ void attention_backward(const AttentionBackwardCall<T>& backward, float* scratch
   for (int64_t tile = 0; tile < tiles; ++tile) {
     const int64_t member = tile / query_blocks, first = tile % query_blocks * kTile;
     unpack_rows(
-        dqueries + tile * tile_size, padded, job.rows_of(tile % query_blocks, call.queries), call.size, call.scale,
-        backward.dq + job.query_at(member, first), job.query_stride());
+        dqueries + tile * tile_size,
+        padded,
+        job.rows_of(tile % query_blocks, call.queries),
+        call.size,
+        call.scale,
+        backward.dq + job.query_at(member, first),
+        job.query_stride());
   }
 }

@@ -12,18 +12,20 @@ Wide<T> cross_entropy_row(T* logits, int64_t size, int64_t label, const Wide<T>*
     const T* x = logits + start;
     const int64_t count_here = size - start < block ? size - start : block;
     Vec<T> block_max = splat(lowest);
-    for_each_vector<T>(count_here, [&](int64_t i, auto count) __attribute__((always_inline)) {
-      block_max = maximum(block_max, load_or(x + i, lowest, count));
-    });
+    for_each_vector<T>(
+        count_here, [&](int64_t i, auto count) __attribute__((always_inline)) {
+          block_max = maximum(block_max, load_or(x + i, lowest, count));
+        });
     const A here = horizontal_max<A>(block_max);
     if (here > max) {
       sum *= __builtin_exp(static_cast<double>(max) - static_cast<double>(here));
       max = here;
     }
     Vec<T> block_sum{};
-    for_each_vector<T>(count_here, [&](int64_t i, auto count) __attribute__((always_inline)) {
-      block_sum += exponential(load_or(x + i, lowest, count) - max);
-    });
+    for_each_vector<T>(
+        count_here, [&](int64_t i, auto count) __attribute__((always_inline)) {
+          block_sum += exponential(load_or(x + i, lowest, count) - max);
+        });
     sum += static_cast<double>(horizontal_sum<A>(block_sum));
   }
   const double log_likelihood =
@@ -31,9 +33,10 @@ Wide<T> cross_entropy_row(T* logits, int64_t size, int64_t label, const Wide<T>*
   if (gradient_scale != nullptr) {
     const A by = static_cast<A>(static_cast<double>(*gradient_scale) / sum);
     const A at_label = static_cast<A>(*gradient_scale * (__builtin_exp(log_likelihood) - 1));
-    for_each_vector<T>(size, [&](int64_t i, auto count) __attribute__((always_inline)) {
-      store(logits + i, exponential(load(logits + i, count) - max) * by, count);
-    });
+    for_each_vector<T>(
+        size, [&](int64_t i, auto count) __attribute__((always_inline)) {
+          store(logits + i, exponential(load(logits + i, count) - max) * by, count);
+        });
     store_one(logits + label, at_label);
   }
   return static_cast<A>(-log_likelihood);

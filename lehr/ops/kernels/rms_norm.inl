@@ -13,10 +13,11 @@ LEHR_INLINE Wide<T> inverse_rms_of(const T* x, int64_t size, double eps) {
     sum2 += c * c;
     sum3 += d * d;
   }
-  for_each_vector<T>(size - i, [&](int64_t j, auto count) __attribute__((always_inline)) {
-    const Vec<T> a = load(x + i + j, count);
-    sum0 += a * a;
-  });
+  for_each_vector<T>(
+      size - i, [&](int64_t j, auto count) __attribute__((always_inline)) {
+        const Vec<T> a = load(x + i + j, count);
+        sum0 += a * a;
+      });
   const Wide<T> sum = horizontal_sum<Wide<T>>((sum0 + sum1) + (sum2 + sum3));
   const Wide<T> mean_square = sum / static_cast<Wide<T>>(size);
   return static_cast<Wide<T>>(1) / static_cast<Wide<T>>(__builtin_sqrt(mean_square + static_cast<Wide<T>>(eps)));
@@ -31,10 +32,11 @@ void rms_norm_forward(const RmsNormForward<T>& call, int64_t first, int64_t last
     if (call.inverse_rms != nullptr) {
       call.inverse_rms[row] = inverse_rms;
     }
-    for_each_vector<T>(call.size, [&](int64_t i, auto count) __attribute__((always_inline)) {
-      const Vec<T> normalized = rounded_to(x, load(x + i, count) * inverse_rms);
-      store(y + i, normalized * load(call.weight + i, count), count);
-    });
+    for_each_vector<T>(
+        call.size, [&](int64_t i, auto count) __attribute__((always_inline)) {
+          const Vec<T> normalized = rounded_to(x, load(x + i, count) * inverse_rms);
+          store(y + i, normalized * load(call.weight + i, count), count);
+        });
   }
 }
 
@@ -46,14 +48,15 @@ LEHR_INLINE void rms_norm_backward_row(
     const D* dy, const T* x, const T* weight, Wide<T> inverse_rms, T* dx, Wide<T>* dweight, int64_t size) {
   Vec<T> sum{};
   const auto visit = [&](auto with_dweight) __attribute__((always_inline)) {
-    for_each_vector<T>(size, [&](int64_t i, auto count) __attribute__((always_inline)) {
-      const Vec<T> normalized = load(x + i, count) * inverse_rms;
-      const Vec<T> incoming = load(dy + i, count);
-      sum += incoming * load(weight + i, count) * normalized;
-      if constexpr (decltype(with_dweight)::value) {
-        store(dweight + i, load(dweight + i, count) + incoming * rounded_to(x, normalized), count);
-      }
-    });
+    for_each_vector<T>(
+        size, [&](int64_t i, auto count) __attribute__((always_inline)) {
+          const Vec<T> normalized = load(x + i, count) * inverse_rms;
+          const Vec<T> incoming = load(dy + i, count);
+          sum += incoming * load(weight + i, count) * normalized;
+          if constexpr (decltype(with_dweight)::value) {
+            store(dweight + i, load(dweight + i, count) + incoming * rounded_to(x, normalized), count);
+          }
+        });
   };
   if (dweight != nullptr) {
     visit(Yes{});
@@ -64,11 +67,12 @@ LEHR_INLINE void rms_norm_backward_row(
     return;
   }
   const Wide<T> mean = horizontal_sum<Wide<T>>(sum) / static_cast<Wide<T>>(size);
-  for_each_vector<T>(size, [&](int64_t i, auto count) __attribute__((always_inline)) {
-    const Vec<T> normalized = load(x + i, count) * inverse_rms;
-    const Vec<T> g = load(dy + i, count) * load(weight + i, count);
-    store(dx + i, (g - normalized * mean) * inverse_rms, count);
-  });
+  for_each_vector<T>(
+      size, [&](int64_t i, auto count) __attribute__((always_inline)) {
+        const Vec<T> normalized = load(x + i, count) * inverse_rms;
+        const Vec<T> g = load(dy + i, count) * load(weight + i, count);
+        store(dx + i, (g - normalized * mean) * inverse_rms, count);
+      });
 }
 
 template <class T>
@@ -76,7 +80,12 @@ void rms_norm_backward(const RmsNormBackward<T>& call, Wide<T>* dweight, int64_t
   for (int64_t row = first; row < last; ++row) {
     const int64_t at = row * call.size;
     rms_norm_backward_row(
-        call.dy + at, call.x + at, call.weight, call.inverse_rms[row], call.dx ? call.dx + at : nullptr, dweight,
+        call.dy + at,
+        call.x + at,
+        call.weight,
+        call.inverse_rms[row],
+        call.dx ? call.dx + at : nullptr,
+        dweight,
         call.size);
   }
 }

@@ -3,7 +3,13 @@
 
 template <class T, class In, class Out>
 LEHR_INLINE void rotate_head(
-    const In* x, Out* y, const Wide<T>* cos, const Wide<T>* sin, int64_t rotated, int64_t size, bool interleaved,
+    const In* x,
+    Out* y,
+    const Wide<T>* cos,
+    const Wide<T>* sin,
+    int64_t rotated,
+    int64_t size,
+    bool interleaved,
     bool backward) {
   const int64_t half = rotated / 2;
   if (interleaved) {
@@ -14,21 +20,24 @@ LEHR_INLINE void rotate_head(
       store_one(y + 2 * i + 1, b * cos[i] + a * s);
     }
   } else if (!backward) {
-    for_each_vector<T>(half, [&](int64_t i, auto count) __attribute__((always_inline)) {
-      const Vec<T> a = load(x + i, count), b = load(x + half + i, count);
-      store(y + i, a * load(cos + i, count) - b * load(sin + i, count), count);
-      store(y + half + i, b * load(cos + half + i, count) + a * load(sin + half + i, count), count);
-    });
+    for_each_vector<T>(
+        half, [&](int64_t i, auto count) __attribute__((always_inline)) {
+          const Vec<T> a = load(x + i, count), b = load(x + half + i, count);
+          store(y + i, a * load(cos + i, count) - b * load(sin + i, count), count);
+          store(y + half + i, b * load(cos + half + i, count) + a * load(sin + half + i, count), count);
+        });
   } else {
-    for_each_vector<T>(half, [&](int64_t i, auto count) __attribute__((always_inline)) {
-      const Vec<T> a = load(x + i, count), b = load(x + half + i, count);
-      store(y + i, a * load(cos + i, count) + b * load(sin + half + i, count), count);
-      store(y + half + i, b * load(cos + half + i, count) - a * load(sin + i, count), count);
-    });
+    for_each_vector<T>(
+        half, [&](int64_t i, auto count) __attribute__((always_inline)) {
+          const Vec<T> a = load(x + i, count), b = load(x + half + i, count);
+          store(y + i, a * load(cos + i, count) + b * load(sin + half + i, count), count);
+          store(y + half + i, b * load(cos + half + i, count) - a * load(sin + i, count), count);
+        });
   }
-  for_each_vector<T>(size - rotated, [&](int64_t i, auto count) __attribute__((always_inline)) {
-    store(y + rotated + i, load(x + rotated + i, count), count);
-  });
+  for_each_vector<T>(
+      size - rotated, [&](int64_t i, auto count) __attribute__((always_inline)) {
+        store(y + rotated + i, load(x + rotated + i, count), count);
+      });
 }
 
 template <class T>
@@ -38,8 +47,14 @@ void rotary(const RotaryCall<T>& call, int64_t first, int64_t last) {
     const int64_t angle = (token % angles.angle_rows) * angles.rotated;
     for (int64_t head = token * call.heads; head < (token + 1) * call.heads; ++head) {
       rotate_head<T>(
-          call.x + head * call.size, call.y + head * call.size, angles.cos + angle, angles.sin + angle, angles.rotated,
-          call.size, angles.interleaved, call.backward);
+          call.x + head * call.size,
+          call.y + head * call.size,
+          angles.cos + angle,
+          angles.sin + angle,
+          angles.rotated,
+          call.size,
+          angles.interleaved,
+          call.backward);
     }
   }
 }
@@ -57,12 +72,19 @@ void norm_rotary_forward(const NormRotaryForward<T>& call, int64_t first, int64_
       if (norm.inverse_rms != nullptr) {
         norm.inverse_rms[head] = inverse_rms;
       }
-      for_each_vector<T>(norm.size, [&](int64_t i, auto count) __attribute__((always_inline)) {
-        store(scaled + i, load(x + i, count) * inverse_rms * load(norm.weight + i, count), count);
-      });
+      for_each_vector<T>(
+          norm.size, [&](int64_t i, auto count) __attribute__((always_inline)) {
+            store(scaled + i, load(x + i, count) * inverse_rms * load(norm.weight + i, count), count);
+          });
       rotate_head<T>(
-          scaled, norm.y + head * norm.size, angles.cos + angle, angles.sin + angle, angles.rotated, norm.size,
-          angles.interleaved, false);
+          scaled,
+          norm.y + head * norm.size,
+          angles.cos + angle,
+          angles.sin + angle,
+          angles.rotated,
+          norm.size,
+          angles.interleaved,
+          false);
     }
   }
 }
@@ -77,10 +99,21 @@ void norm_rotary_backward(const NormRotaryBackward<T>& call, Wide<T>* dweight, i
     for (int64_t head = token * call.heads; head < (token + 1) * call.heads; ++head) {
       const int64_t at = head * norm.size;
       rotate_head<T>(
-          norm.dy + at, unrotated, angles.cos + angle, angles.sin + angle, angles.rotated, norm.size,
-          angles.interleaved, true);
+          norm.dy + at,
+          unrotated,
+          angles.cos + angle,
+          angles.sin + angle,
+          angles.rotated,
+          norm.size,
+          angles.interleaved,
+          true);
       rms_norm_backward_row(
-          unrotated, norm.x + at, norm.weight, norm.inverse_rms[head], norm.dx ? norm.dx + at : nullptr, dweight,
+          unrotated,
+          norm.x + at,
+          norm.weight,
+          norm.inverse_rms[head],
+          norm.dx ? norm.dx + at : nullptr,
+          dweight,
           norm.size);
     }
   }

@@ -3,11 +3,11 @@
 
 namespace lehr::ops {
 
-#define LEHR_DECLARE_TABLES(arch)               \
-  namespace arch {                              \
-  const KernelTable<float>& float_kernels();    \
-  const KernelTable<double>& double_kernels();  \
-  const KernelTable<Bf16>& bf16_kernels();      \
+#define LEHR_DECLARE_TABLES(arch)              \
+  namespace arch {                             \
+  const KernelTable<float>& float_kernels();   \
+  const KernelTable<double>& double_kernels(); \
+  const KernelTable<Bf16>& bf16_kernels();     \
   }
 LEHR_DECLARE_TABLES(generic)
 #ifdef LEHR_X86_KERNELS
@@ -37,21 +37,27 @@ Arch current_arch() {
   return at_most_of_this_thread < best ? at_most_of_this_thread : best;
 }
 
-ArchScope::ArchScope(Arch at_most) : before_(at_most_of_this_thread) { at_most_of_this_thread = at_most; }
-ArchScope::~ArchScope() { at_most_of_this_thread = before_; }
+ArchScope::ArchScope(Arch at_most) : before_(at_most_of_this_thread) {
+  at_most_of_this_thread = at_most;
+}
+ArchScope::~ArchScope() {
+  at_most_of_this_thread = before_;
+}
 
 #ifdef LEHR_X86_KERNELS
-#define LEHR_CHOOSE(table)        \
-  switch (arch) {                 \
-    case Arch::avx512:            \
-      return avx512::table();     \
-    case Arch::avx2:              \
-      return avx2::table();       \
-    default:                      \
-      return generic::table();    \
+#define LEHR_CHOOSE(table)     \
+  switch (arch) {              \
+    case Arch::avx512:         \
+      return avx512::table();  \
+    case Arch::avx2:           \
+      return avx2::table();    \
+    default:                   \
+      return generic::table(); \
   }
 #else
-#define LEHR_CHOOSE(table) static_cast<void>(arch); return generic::table();
+#define LEHR_CHOOSE(table) \
+  static_cast<void>(arch); \
+  return generic::table();
 #endif
 
 template <>

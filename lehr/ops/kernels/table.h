@@ -108,9 +108,13 @@ struct AttentionBackwardCall {
 };
 
 constexpr int64_t kAttentionTile = 64;
-constexpr int64_t blocks_of(int64_t rows) { return (rows + kAttentionTile - 1) / kAttentionTile; }
+constexpr int64_t blocks_of(int64_t rows) {
+  return (rows + kAttentionTile - 1) / kAttentionTile;
+}
 /// Heads are padded to whole register blocks of the widest instruction set.
-constexpr int64_t padded_head_size(int64_t size) { return (size + 31) / 32 * 32; }
+constexpr int64_t padded_head_size(int64_t size) {
+  return (size + 31) / 32 * 32;
+}
 
 /// Floats of scratch memory, 64-byte aligned, for a job of attention_forward or attention_backward.
 template <class T>
@@ -123,7 +127,7 @@ constexpr int64_t attention_backward_scratch(const AttentionCall<T>& call) {
   const int64_t tile = kAttentionTile * padded_head_size(call.size);
   const int64_t group = call.query_heads / call.key_heads;
   return (5 * group * blocks_of(call.queries) + 5) * tile + 2 * kAttentionTile * kAttentionTile +
-      group * (call.queries + 16);
+         group * (call.queries + 16);
 }
 
 /// All kernels on elements of type T. Ranges are rows, tokens or elements, [first, last).
@@ -136,16 +140,14 @@ struct KernelTable {
   void (*norm_rotary_forward)(const NormRotaryForward<T>& call, int64_t first, int64_t last);
   void (*norm_rotary_backward)(const NormRotaryBackward<T>& call, Wide<T>* dweight, int64_t first, int64_t last);
   void (*silu_mul_forward)(const T* gate, const T* up, T* y, int64_t first, int64_t last);
-  void (*silu_mul_backward)(
-      const T* dy, const T* gate, const T* up, T* dgate, T* dup, int64_t first, int64_t last);
+  void (*silu_mul_backward)(const T* dy, const T* gate, const T* up, T* dgate, T* dup, int64_t first, int64_t last);
   /// Returns -log softmax(logits)[label]; if gradient_scale is not null, turns logits into its gradient times that.
   Wide<T> (*cross_entropy_row)(T* logits, int64_t size, int64_t label, const Wide<T>* gradient_scale);
   /// The sum of squares, in float64.
   double (*sum_of_squares)(const T* x, int64_t size);
   void (*scale)(T* x, double factor, int64_t size);
   /// Job `index` is key head index % key_heads of batch row index / key_heads. Null for float64.
-  void (*attention_forward)(
-      const AttentionCall<T>& call, float* scratch, int64_t index, int64_t part, int64_t parts);
+  void (*attention_forward)(const AttentionCall<T>& call, float* scratch, int64_t index, int64_t part, int64_t parts);
   void (*attention_backward)(const AttentionBackwardCall<T>& call, float* scratch, int64_t index);
 };
 

@@ -100,11 +100,21 @@ LEHR_INLINE void store(Bf16* p, const FloatVec& v, Count count) {
   write(p, narrow(v), count);
 }
 
-LEHR_INLINE float load_one(const float* p) { return *p; }
-LEHR_INLINE double load_one(const double* p) { return *p; }
-LEHR_INLINE float load_one(const Bf16* p) { return bit_cast<float>(static_cast<uint32_t>(p->bits) << 16); }
-LEHR_INLINE void store_one(float* p, float value) { *p = value; }
-LEHR_INLINE void store_one(double* p, double value) { *p = value; }
+LEHR_INLINE float load_one(const float* p) {
+  return *p;
+}
+LEHR_INLINE double load_one(const double* p) {
+  return *p;
+}
+LEHR_INLINE float load_one(const Bf16* p) {
+  return bit_cast<float>(static_cast<uint32_t>(p->bits) << 16);
+}
+LEHR_INLINE void store_one(float* p, float value) {
+  *p = value;
+}
+LEHR_INLINE void store_one(double* p, double value) {
+  *p = value;
+}
 LEHR_INLINE void store_one(Bf16* p, float value) {
   const HalfBitsVec bits = narrow(value - FloatVec{});
   p->bits = bits[0];
@@ -125,9 +135,15 @@ LEHR_INLINE Vec<T> load_or(const T* p, Wide<T> otherwise, First first) {
 }
 
 /// The value that v has after a trip through memory of type T.
-LEHR_INLINE FloatVec rounded_to(const float*, const FloatVec& v) { return v; }
-LEHR_INLINE DoubleVec rounded_to(const double*, const DoubleVec& v) { return v; }
-LEHR_INLINE FloatVec rounded_to(const Bf16*, const FloatVec& v) { return widen(narrow(v)); }
+LEHR_INLINE FloatVec rounded_to(const float*, const FloatVec& v) {
+  return v;
+}
+LEHR_INLINE DoubleVec rounded_to(const double*, const DoubleVec& v) {
+  return v;
+}
+LEHR_INLINE FloatVec rounded_to(const Bf16*, const FloatVec& v) {
+  return widen(narrow(v));
+}
 
 /// body(i, count) for i = 0, lanes, 2 lanes, ... below n.
 template <class T, class Body>

@@ -1,0 +1,30 @@
+// Matrix products, whichever library makes them.
+#include "lehr/ops/matmul.h"
+
+#include "test/ops/against_reference.h"
+
+namespace lehr::ops::test {
+namespace {
+
+TEST(Product, EqualsTheFloat64ProductForAllLayoutsAndSizes) {
+  for (const at::ScalarType type : all_types()) {
+    for (const auto& [m, n, k] : {std::tuple{1, 1, 1}, {7, 17, 127}, {64, 1, 33}, {127, 96, 256}}) {
+      const at::Tensor a = random_tensor({m, k}, type);
+      const at::Tensor b = random_tensor({k, n}, type);
+      const at::Tensor expected = a.to(at::kDouble).matmul(b.to(at::kDouble));
+      for (const at::Tensor& left : {a, a.t().contiguous().t()}) {
+        for (const at::Tensor& right : {b, b.t().contiguous().t()}) {
+          EXPECT_LE(worst_error(product(left, right), expected), tolerance(type)) << type << " " << m << "x" << n;
+        }
+      }
+    }
+  }
+}
+
+TEST(Product, TakesEmptyMatrices) {
+  EXPECT_TRUE(at::equal(product(at::ones({2, 0}), at::ones({0, 3})), at::zeros({2, 3})));
+  EXPECT_EQ(product(at::ones({0, 4}), at::ones({4, 3})).sizes(), (std::vector<int64_t>{0, 3}));
+}
+
+}  // namespace
+}  // namespace lehr::ops::test
