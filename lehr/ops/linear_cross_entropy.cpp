@@ -1,7 +1,6 @@
 // The language-model loss: rows that count, chunks, and the autograd function.
 #include "lehr/ops/linear_cross_entropy.h"
 
-#include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/log_softmax.h>
@@ -117,7 +116,7 @@ Result over_chunks(const Rows& rows, const at::Tensor& weight, cpu::Wanted wante
     if (wanted.weight && first == 0) {
       result.unit.weight = product(logits.t(), hidden);
     } else if (wanted.weight) {
-      result.unit.weight.addmm_(logits.t(), hidden);
+      add_product_(result.unit.weight, logits.t(), hidden);
     }
   }
   return result;

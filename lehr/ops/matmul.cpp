@@ -34,15 +34,36 @@ std::optional<c10::TypedOperatorHandle<LinearPointwise>> find_linear_pointwise()
   }
   return handle->typed<LinearPointwise>();
 }
+
+using Handle = std::optional<c10::TypedOperatorHandle<LinearPointwise>>;
+
+// oneDNN's product for these matrices, if it is there and the faster one.
+const Handle& onednn_for(const at::Tensor& a, const at::Tensor& b) {
+  static const Handle handle = find_linear_pointwise();
+  static const Handle none;
+  const bool fits =
+      a.is_cpu() && a.scalar_type() == at::kFloat && b.scalar_type() == at::kFloat && a.numel() > 0 && b.numel() > 0;
+  return fits ? handle : none;
+}
+
+at::Tensor call(const Handle& onednn, const at::Tensor& a, const at::Tensor& b) {
+  return onednn->call(a, b.t(), std::nullopt, "none", c10::List<std::optional<at::Scalar>>(), "");
+}
 }  // namespace
 
 at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
-  static const auto linear_pointwise = find_linear_pointwise();
-  if (!linear_pointwise || !a.is_cpu() || a.scalar_type() != at::kFloat || b.scalar_type() != at::kFloat ||
-      a.numel() == 0 || b.numel() == 0) {
-    return at::mm(a, b);
+  const Handle& onednn = onednn_for(a, b);
+  return onednn ? call(onednn, a, b) : at::mm(a, b);
+}
+
+void add_product_(at::Tensor& sum, const at::Tensor& a, const at::Tensor& b) {
+  constexpr int64_t kWorthASecondPass = 256;  // terms of each sum, so that adding costs little beside multiplying
+  const Handle& onednn = onednn_for(a, b);
+  if (onednn && a.size(1) >= kWorthASecondPass) {
+    sum.add_(call(onednn, a, b));
+  } else {
+    sum.addmm_(a, b);
   }
-  return linear_pointwise->call(a, b.t(), std::nullopt, "none", c10::List<std::optional<at::Scalar>>(), "");
 }
 
 }  // namespace lehr::ops

@@ -11,4 +11,7 @@ namespace lehr::ops {
 /// the speed of oneDNN or less; this one sends them to oneDNN then. Everything else is at::mm.
 at::Tensor product(const at::Tensor& a, const at::Tensor& b);
 
+/// sum += a b, in place, under the same rules.
+void add_product_(at::Tensor& sum, const at::Tensor& a, const at::Tensor& b);
+
 }  // namespace lehr::ops

@@ -15,6 +15,9 @@ TEST(Product, EqualsTheFloat64ProductForAllLayoutsAndSizes) {
       for (const at::Tensor& left : {a, a.t().contiguous().t()}) {
         for (const at::Tensor& right : {b, b.t().contiguous().t()}) {
           EXPECT_LE(worst_error(product(left, right), expected), tolerance(type)) << type << " " << m << "x" << n;
+          at::Tensor sum = at::ones({m, n}, type);
+          add_product_(sum, left, right);
+          EXPECT_LE(worst_error(sum, expected + 1), tolerance(type)) << "added, " << type << " " << m << "x" << n;
         }
       }
     }
