@@ -90,8 +90,7 @@ void kill_everywhere(
   const CheckpointContents before = make_contents(1, 1);
   for (int stop = 1;; ++stop) {
     SCOPED_TRACE(fmt::format("killed at stop {}", stop));
-    // In memory where possible: a thousand saves with their fsyncs would take minutes on a disk.
-    const TemporaryFolder folder(fs::exists("/dev/shm") ? "/dev/shm" : fs::temp_directory_path());
+    const TemporaryFolder folder(testing::memory_folder());
     CheckpointStore store(folder.path());
     write_checkpoint(store, before);
     const Outcome outcome = run_and_kill([&] { action(store); }, stop, without_exchange);
@@ -168,7 +167,7 @@ TEST(CheckpointKilled, AnywhereInAReplacementWithoutRenameExchangeLeavesTheOldOr
 #endif
 
 TEST(CheckpointKilled, AtRandomMomentsOfAsynchronousSavesLeavesWholeCheckpoints) {
-  const TemporaryFolder folder(fs::exists("/dev/shm") ? "/dev/shm" : fs::temp_directory_path());
+  const TemporaryFolder folder(testing::memory_folder());
   CheckpointStore store(folder.path());
   uint64_t random = 12345;
   int64_t last = 0;

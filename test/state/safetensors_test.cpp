@@ -241,7 +241,7 @@ TEST(SafetensorsFile, SurvivesEveryDamageThatFiveThousandMutationsDo) {
       R"("b.weight":{"dtype":"BF16","shape":[4],"data_offsets":[24,32]},"c":{"dtype":"I64","shape":[],)"
       R"("data_offsets":[32,40]},"d":{"dtype":"BOOL","shape":[3],"data_offsets":[40,43]}})";
   const std::string whole = safetensors_bytes(json, std::string(43, '\1'));
-  const TemporaryFolder folder;
+  const TemporaryFolder folder(testing::memory_folder());
   const fs::path path = folder.path() / "a.safetensors";
   write_bytes(path, whole);
   ASSERT_TRUE(reads_cleanly(path));
