@@ -59,7 +59,8 @@ function(lehr_test name)
   target_link_libraries(${name}_test PRIVATE GTest::gmock GTest::gtest_main)
   target_compile_definitions(${name}_test PRIVATE LEHR_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   add_test(NAME ${name} COMMAND ${name}_test WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
-  set_tests_properties(${name} PROPERTIES TIMEOUT 900)
+  # Threads that wait without spinning: tests run beside each other.
+  set_tests_properties(${name} PROPERTIES TIMEOUT 900 ENVIRONMENT "OMP_WAIT_POLICY=PASSIVE")
 endfunction()
 
 # One binary a benchmark, built with LEHR_BENCH and all at once by the target lehr_benchmarks.

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include "lehr/base/error.h"
+#include "lehr/ops/linear.h"
 
 namespace lehr::nn {
 
@@ -23,6 +24,6 @@ void LinearImpl::read_weight_from(const ParameterPtr& other) {
   other->add_slot(&weight);
 }
 
-at::Tensor LinearImpl::forward(const at::Tensor& input) { return at::linear(input, weight, bias); }
+at::Tensor LinearImpl::forward(const at::Tensor& input) { return ops::linear(input, weight, bias); }
 
 }  // namespace lehr::nn

@@ -15,7 +15,7 @@ struct SamplingOptions {
   int64_t top_k = 0;               ///< Only the k most likely tokens; 0: all.
   double top_p = 1.0;              ///< Only the most likely tokens that hold this probability together.
   uint64_t seed = 0;               ///< Token number i depends on the seed and i alone.
-  std::vector<int64_t> stop_ids;   ///< Generation ends with (and without) one of these.
+  std::vector<int64_t> stop_ids = {};   ///< Generation ends with (and without) one of these.
   int64_t max_positions = 0;       ///< Longest sequence of the model; 0: no limit.
 };
 

@@ -22,16 +22,16 @@ namespace lehr::train {
 
 struct VerifyOptions {
   std::filesystem::path model;                     ///< Folder with config.json and weights.
-  std::optional<std::filesystem::path> reference;  ///< The oracle.safetensors; without it, the one in `model`.
+  std::optional<std::filesystem::path> reference = {};  ///< The oracle.safetensors; without it, the one in `model`.
   at::ScalarType dtype = at::kFloat;
   at::Device device = at::kCPU;
-  std::optional<double> atol;  ///< Replaces the tolerance of every row.
-  std::optional<double> rtol;  ///< Allowed besides, relative to the expected value.
+  std::optional<double> atol = {};  ///< Replaces the tolerance of every row.
+  std::optional<double> rtol = {};  ///< Allowed besides, relative to the expected value.
 };
 
 /// One compared tensor.
 struct VerifyRow {
-  std::string name;
+  std::string name = {};
   double max_abs = 0;   ///< Largest |computed - expected|; infinite for another shape or a non-finite value.
   double max_rel = 0;   ///< Largest |computed - expected| / max(|expected|, 1e-6).
   double tolerance = 0;  ///< Allowed absolute difference.

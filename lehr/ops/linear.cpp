@@ -1,0 +1,66 @@
+// Linear layers: the autograd function over ops/matmul.h.
+#include "lehr/ops/linear.h"
+
+#include <ATen/ops/linear.h>
+
+#include "lehr/ops/autograd.h"
+#include "lehr/ops/matmul.h"
+
+namespace lehr::ops {
+
+namespace {
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// (..., n) as a matrix of rows.
+at::Tensor rows_of(const at::Tensor& tensor) { return tensor.reshape({-1, tensor.size(-1)}); }
+
+at::Tensor forward_product(const at::Tensor& input, const at::Tensor& weight) {
+  auto shape = input.sizes().vec();
+  shape.back() = weight.size(0);
+  return product(rows_of(input), weight.t()).view(shape);
+}
+
+struct LinearFunction : torch::autograd::Function<LinearFunction> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& input, const at::Tensor& weight) {
+    ctx->save_for_backward({input, weight});
+    return forward_product(input, weight);
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    refuse_double_backward("linear");
+    const auto saved = ctx->get_saved_variables();
+    const at::Tensor& input = saved[0];
+    const at::Tensor& weight = saved[1];
+    const at::Tensor grad = rows_of(grads[0]);
+    at::Tensor grad_input;
+    at::Tensor grad_weight;
+    if (ctx->needs_input_grad(0)) {
+      grad_input = product(grad, weight).view(input.sizes());
+    }
+    if (ctx->needs_input_grad(1)) {
+      grad_weight = product(grad.t(), rows_of(input));
+    }
+    return {grad_input, grad_weight};
+  }
+};
+}  // namespace
+
+at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias) {
+  require(
+      weight.dim() == 2 && input.dim() >= 1 && input.size(-1) == weight.size(1) &&
+          input.scalar_type() == weight.scalar_type(),
+      "linear: expected an input of {} {} in its last dimension, found {} {}",
+      c10::toString(weight.scalar_type()),
+      weight.size(-1),
+      c10::toString(input.scalar_type()),
+      shape_of(input));
+  if (!input.is_cpu()) {
+    return at::linear(input, weight, bias);
+  }
+  const at::Tensor output =
+      will_differentiate(input, weight) ? LinearFunction::apply(input, weight) : forward_product(input, weight);
+  return bias.defined() ? output + bias : output;
+}
+
+}  // namespace lehr::ops
