@@ -1,6 +1,6 @@
 #include "lehr/state/strict_json.h"
 
-#include <set>
+#include <unordered_set>
 #include <vector>
 
 #include "lehr/base/error.h"
@@ -17,33 +17,60 @@ std::string plain_message(const Json::exception& error) {
   const size_t bracket = what.find("] ");
   return bracket == std::string::npos ? what : what.substr(bracket + 2);
 }
+
+// Looks at the text once and keeps nothing but the names of the objects that are open. The parser's own callback would
+// do the same in a time that grows with the square of the number of tensors.
+class Checker : public nlohmann::json_sax<Json> {
+ public:
+  Checker(const std::string& subject, size_t max_depth, const std::string& advice)
+      : subject_(subject), max_depth_(max_depth), advice_(advice) {}
+
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(number_integer_t) override { return true; }
+  bool number_unsigned(number_unsigned_t) override { return true; }
+  bool number_float(number_float_t, const string_t&) override { return true; }
+  bool string(string_t&) override { return true; }
+  bool binary(binary_t&) override { return true; }
+  bool start_object(size_t) override { return open(); }
+  bool start_array(size_t) override { return open(); }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
+  bool key(string_t& name) override {
+    require(names_.back().insert(name).second, "{}: \"{}\" is there twice; {}", subject_, name, advice_);
+    return true;
+  }
+  // The parser that comes next tells it better.
+  bool parse_error(size_t, const std::string&, const nlohmann::detail::exception&) override { return false; }
+
+ private:
+  bool open() {
+    require(
+        names_.size() < max_depth_,
+        "{}: the JSON is nested more than {} levels deep; {}",
+        subject_,
+        max_depth_,
+        advice_);
+    names_.emplace_back();
+    return true;
+  }
+  bool close() {
+    names_.pop_back();
+    return true;
+  }
+
+  const std::string& subject_;
+  size_t max_depth_;
+  const std::string& advice_;
+  std::vector<std::unordered_set<std::string>> names_;
+};
 }  // namespace
 
 Json parse_strict_json(std::string_view text, const std::string& subject, int max_depth, const std::string& advice) {
-  std::vector<std::set<std::string>> names;  // of the objects that are open
-  const auto check = [&](int depth, Json::parse_event_t event, Json& value) {
-    switch (event) {
-      case Json::parse_event_t::object_start:
-      case Json::parse_event_t::array_start:
-        require(depth < max_depth, "{}: the JSON is nested more than {} levels deep; {}", subject, max_depth, advice);
-        names.emplace_back();
-        break;
-      case Json::parse_event_t::object_end:
-      case Json::parse_event_t::array_end:
-        names.pop_back();
-        break;
-      case Json::parse_event_t::key: {
-        const auto& name = value.get_ref<const std::string&>();
-        require(names.back().insert(name).second, "{}: \"{}\" is there twice; {}", subject, name, advice);
-        break;
-      }
-      case Json::parse_event_t::value:
-        break;
-    }
-    return true;
-  };
+  Checker checker(subject, static_cast<size_t>(max_depth), advice);
+  Json::sax_parse(text, &checker);
   try {
-    Json json = Json::parse(text, check);
+    Json json = Json::parse(text);
     require(json.is_object(), "{}: expected a JSON object, found {}; {}", subject, json.type_name(), advice);
     return json;
   } catch (const Json::exception& error) {

