@@ -1,0 +1,218 @@
+#include "lehr/model/decoder.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <fstream>
+
+#include "lehr/base/error.h"
+#include "lehr/base/json.h"
+#include "lehr/model/llama3/model.h"
+#include "lehr/model/llama3/spec.h"
+#include "lehr/model/qwen3_dense/model.h"
+#include "lehr/model/qwen3_dense/spec.h"
+
+namespace lehr::model {
+namespace {
+
+struct Qwen3 {
+  using CausalLM = Qwen3DenseForCausalLM;
+  using Classification = Qwen3DenseForClassification;
+  static descriptor::ModelFamily family() { return qwen3_dense_family(); }
+};
+struct Llama {
+  using CausalLM = Llama3ForCausalLM;
+  using Classification = Llama3ForClassification;
+  static descriptor::ModelFamily family() { return llama3_family(); }
+};
+
+template <class Family>
+class Decoder : public ::testing::Test {};
+using Families = ::testing::Types<Qwen3, Llama>;
+TYPED_TEST_SUITE(Decoder, Families);
+
+template <class Model>
+typename Model::Impl::Parameters small_parameters() {
+  typename Model::Impl::Parameters p{};
+  p.model.layer = {
+      .hidden_size = 8, .intermediate_size = 12, .num_attention_heads = 4, .num_key_value_heads = 2,
+      .rms_norm_eps = 1e-6, .head_dim = 4, .initializer_range = 0.4};
+  p.model.num_hidden_layers = 5;
+  p.model.rope_base = 100;
+  p.model.max_position_ids = 64;
+  p.model.split_vocab_size = {{"base", 11}, {"added", 6}};
+  p.model.split_vocab_order = {"base", "added"};
+  p.model.pipeline_num_virtual_layers_post = 1;
+  return p;
+}
+
+template <class Model>
+Model build(const PipelineStageInfo& stage, ActivationCheckpointing checkpointing,
+            HiddenStatesAggregationMode mode = HiddenStatesAggregationMode::mean) {
+  Model model(small_parameters<Model>(), stage, mode, checkpointing);
+  nn::materialize(*model, at::kCPU, at::kDouble);
+  model->reset_parameters({.seed = 4});
+  return model;
+}
+
+std::map<std::string, at::Tensor> gradients(const nn::Module& model) {
+  std::map<std::string, at::Tensor> found;
+  for (const auto& [name, parameter] : nn::named_parameters(model)) {
+    found[name] = parameter->value().grad();
+  }
+  return found;
+}
+
+// The same arithmetic in the same order: equal to the last bit, forward and backward.
+TYPED_TEST(Decoder, SplitOverStagesEqualsOneStage) {
+  using Model = typename TypeParam::CausalLM;
+  at::manual_seed(1);
+  const at::Tensor ids = at::randint(0, 17, {2, 6});
+  const at::Tensor labels = at::randint(0, 17, {2, 6});
+  const at::Tensor mask = at::ones({2, 6});
+  nn::ModelInputs inputs;
+  inputs.input_ids = ids;
+  inputs.labels = labels;
+  inputs.hidden_states_agg_mask = mask;
+  auto whole = build<Model>({0, 1}, false);
+  const auto expected = whole->forward(inputs);
+  (expected.logps.sum() + expected.hidden_states_snapshot.square().sum()).backward();
+  const auto expected_gradients = gradients(*whole);
+
+  for (const int64_t stages : {2, 3}) {
+    for (const auto checkpointing : {ActivationCheckpointing(false), ActivationCheckpointing(true), ActivationCheckpointing::every_nth(2)}) {
+      std::vector<Model> parts;
+      at::Tensor hidden, snapshot;
+      nn::ModelOutputs outputs;
+      for (int64_t s = 0; s < stages; ++s) {
+        parts.push_back(build<Model>({s, stages}, checkpointing));
+        nn::ModelInputs stage_inputs = inputs;
+        if (s > 0) {
+          stage_inputs.input_ids = at::Tensor();
+        }
+        stage_inputs.hidden_states = hidden;
+        stage_inputs.hidden_states_snapshot = snapshot;
+        outputs = parts.back()->forward(stage_inputs);
+        const auto promised = parts.back()->infer_stage_outputs_from_pipeline_inputs({{"input_ids", ids}}, 1);
+        EXPECT_EQ(promised.at("hidden_states").sizes(), outputs.hidden_states.sizes());
+        EXPECT_EQ(promised.at("hidden_states").scalar_type(), outputs.hidden_states.scalar_type());
+        EXPECT_EQ(promised.at("hidden_states_snapshot").sizes(), outputs.hidden_states_snapshot.sizes());
+        EXPECT_EQ(promised.count("logps"), s + 1 == stages ? 1U : 0U);
+        if (s > 0) {
+          const auto taken = parts.back()->infer_stage_inputs_from_pipeline_inputs({{"input_ids", ids}}, 1);
+          EXPECT_EQ(taken.at("hidden_states").sizes(), hidden.sizes());
+          EXPECT_EQ(taken.at("hidden_states_snapshot").sizes(), snapshot.sizes());
+        }
+        hidden = outputs.hidden_states;
+        snapshot = outputs.hidden_states_snapshot;
+      }
+      EXPECT_TRUE(at::equal(outputs.logps, expected.logps));
+      EXPECT_TRUE(at::equal(outputs.hidden_states_snapshot, expected.hidden_states_snapshot));
+      (outputs.logps.sum() + outputs.hidden_states_snapshot.square().sum()).backward();
+      size_t count = 0;
+      for (const auto& part : parts) {
+        for (const auto& [name, gradient] : gradients(*part)) {
+          EXPECT_TRUE(at::allclose(gradient, expected_gradients.at(name), 1e-12, 1e-13)) << name;
+          ++count;
+        }
+      }
+      EXPECT_EQ(count, expected_gradients.size());
+    }
+  }
+}
+
+TYPED_TEST(Decoder, CutsABatchIntoMicrobatches) {
+  using Model = typename TypeParam::CausalLM;
+  auto model = build<Model>({0, 1}, false);
+  const TensorDict inputs{{"input_ids", at::zeros({6, 5}, at::kLong)}};
+  EXPECT_EQ(model->infer_stage_inputs_from_pipeline_inputs(inputs, 3).at("input_ids").sizes(), (std::vector<int64_t>{2, 5}));
+  EXPECT_EQ(model->infer_stage_outputs_from_pipeline_inputs(inputs, 3).at("logps").sizes(), (std::vector<int64_t>{2, 5}));
+  EXPECT_THROW(model->infer_stage_inputs_from_pipeline_inputs(inputs, 4), Error);
+}
+
+TYPED_TEST(Decoder, ScoresSequences) {
+  using Model = typename TypeParam::Classification;
+  auto params = small_parameters<typename TypeParam::CausalLM>();
+  typename Model::Impl::Parameters p{.model = params.model, .num_labels = 3};
+  Model model(p, PipelineStageInfo{}, HiddenStatesAggregationMode::noop, ActivationCheckpointing{});
+  nn::materialize(*model, at::kCPU, at::kDouble);
+  model->reset_parameters({.seed = 4});
+  nn::ModelInputs inputs;
+  inputs.input_ids = at::tensor({1, 2, 3, 4, 5, 6}).view({2, 3});
+  inputs.pooling_mask = at::tensor({0, 0, 1, 0, 1, 0}).view({2, 3});
+  const auto outputs = model->forward(inputs);
+  EXPECT_EQ(outputs.scores.sizes(), (std::vector<int64_t>{2, 3}));
+  EXPECT_FALSE(outputs.hidden_states_snapshot.defined());
+  EXPECT_THROW(model->logits(outputs.hidden_states), Error);
+}
+
+int64_t resident_bytes() {
+  std::ifstream statm("/proc/self/statm");
+  int64_t size = 0, resident = 0;
+  statm >> size >> resident;
+  return resident * 4096;
+}
+
+TEST(Families, ConstructSeventyBillionParametersInNoTimeAndNoMemory) {
+  const int64_t before = resident_bytes();
+  const auto begin = std::chrono::steady_clock::now();
+  const auto shape = llama3_family().flavors.at("70B")();
+  const auto model = shape->build({});
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  EXPECT_EQ(nn::count_parameters(*model), 70'553'706'496);
+  EXPECT_LT(seconds, 1.0);
+  EXPECT_LT(resident_bytes() - before, 100 << 20);
+}
+
+// The numbers of torchtitan's own formula.
+TEST(Families, CountParametersAndFlopsAsTorchtitanDoes) {
+  struct Row {
+    const char* flavor;
+    int64_t parameters, flops;
+  };
+  for (const Row& row : {Row{"debugmodel", 31'987'968, 997'234'176}, Row{"0.6B", 596'049'920, 6'394'871'808},
+                         Row{"1.7B", 1'720'574'976, 13'142'022'144}, Row{"4B", 4'022'468'096, 31'382'565'888},
+                         Row{"8B", 8'190'735'360, 52'658'190'336}, Row{"14B", 14'768'307'200, 94'008'698'880},
+                         Row{"32B", 32'762'123'264, 217'675'069'440}}) {
+    const auto counts = qwen3_dense_family().flavors.at(row.flavor)()->get_nparams_and_flops(4096);
+    EXPECT_EQ(counts.num_parameters, row.parameters) << row.flavor;
+    EXPECT_EQ(counts.flops_per_token, row.flops) << row.flavor;
+  }
+  for (const Row& row : {Row{"1B", 1'235'814'400, 10'636'111'872}, Row{"3B", 3'212'749'824, 27'732'215'808},
+                         Row{"8B", 8'030'261'248, 57'914'449'920}, Row{"405B", 405'853'388'800, 2'625'449'459'712}}) {
+    const auto counts = llama3_family().flavors.at(row.flavor)()->get_nparams_and_flops(8192);
+    EXPECT_EQ(counts.num_parameters, row.parameters) << row.flavor;
+    EXPECT_EQ(counts.flops_per_token, row.flops) << row.flavor;
+  }
+}
+
+TEST(Families, RefuseANameThatIsTaken) {
+  descriptor::ModelFamilies families;
+  families.add(qwen3_dense_family());
+  EXPECT_THROW(families.add(qwen3_dense_family()), Error);
+  EXPECT_THROW(families.from_flavor("qwen3", "0.7B"), Error);
+  EXPECT_THROW(families.from_flavor("qwne3", "0.6B"), Error);
+}
+
+TEST(Families, WriteAConfigThatReadsBackTheSame) {
+  for (const auto& family : {qwen3_dense_family(), llama3_family()}) {
+    for (const auto& [flavor, make] : family.flavors) {
+      const Node written = make()->to_hf_config("bfloat16");
+      const auto again = family.from_hf_config(parse_json(to_json(written), "config.json"));
+      EXPECT_EQ(to_json(again->to_hf_config("bfloat16")), to_json(written)) << family.name << " " << flavor;
+      EXPECT_EQ(again->get_nparams_and_flops(64).num_parameters, make()->get_nparams_and_flops(64).num_parameters);
+    }
+  }
+}
+
+TEST(Families, RefuseWhatTheyWouldComputeWrongly) {
+  for (const auto& [key, value] :
+       {std::pair{"use_sliding_window", "true"}, std::pair{"hidden_act", "\"gelu\""}, std::pair{"attention_bias", "true"}}) {
+    Node config = qwen3_dense_family().flavors.at("0.6B")()->to_hf_config("float32");
+    config.set(key, parse_json(value, "config.json"));
+    EXPECT_THROW(qwen3_dense_family().from_hf_config(config), Error) << key;
+  }
+}
+
+}  // namespace
+}  // namespace lehr::model
