@@ -22,7 +22,8 @@ struct Options {
   std::optional<std::string> model;
   bool train_data = false;
   void fields(FieldVisitor& v) {
-    v.optional("model", model, "Folder with config.json and weights; not given: the newest checkpoint of the config's run.");
+    v.optional(
+        "model", model, "Folder with config.json and weights; not given: the newest checkpoint of the config's run.");
     v.optional("train_data", train_data, "Measure on the training data (one pass) instead of the held-out data.");
   }
 };
@@ -52,7 +53,8 @@ int eval(const std::vector<std::string>& args) {
   auto config = load_config<train::TrainConfig>({.file = arguments.positionals[0], .overrides = arguments.overrides});
   Logger log;
   const at::Device device = train::choose_device(config.training.device);
-  const std::filesystem::path folder = options.model ? std::filesystem::path(*options.model) : newest_checkpoint(config);
+  const std::filesystem::path folder =
+      options.model ? std::filesystem::path(*options.model) : newest_checkpoint(config);
   const auto shape = models().from_hf_folder(folder);
   const bool classification = config.training.task == train::TaskKind::classification;
   require(
@@ -65,11 +67,12 @@ int eval(const std::vector<std::string>& args) {
     config.data.repeat = false;
     config.data.shuffle = false;
   }
-  const auto data =
-      train::open_run_data(config, *tokenizer, shape->vocab_size(), [&](const std::string& text) { log.info("{}", text); });
+  const auto data = train::open_run_data(
+      config, *tokenizer, shape->vocab_size(), [&](const std::string& text) { log.info("{}", text); });
   require(
       options.train_data || data.validation,
-      "lehr eval: the config holds no data out; set data.validation_fraction or data.validation_path, or use --train-data");
+      "lehr eval: the config holds no data out; set data.validation_fraction or data.validation_path, or use "
+      "--train-data");
   const auto model = shape->build({});
   const auto dtype = config.training.dtype == train::Precision::float64    ? at::kDouble
                      : config.training.dtype == train::Precision::bfloat16 ? at::kBFloat16

@@ -36,7 +36,11 @@ struct Options {
     v.optional("max_new_tokens", max_new_tokens, "Most tokens to generate.", positive());
     v.optional("temperature", temperature, "Softmax temperature; 0: always the most likely token.", at_least(0));
     v.optional("top_k", top_k, "Draw from the k most likely tokens; 0: from all.", at_least(0));
-    v.optional("top_p", top_p, "Draw from the most likely tokens that hold this probability.", Rule{.min = 0, .max = 1, .min_excluded = true});
+    v.optional(
+        "top_p",
+        top_p,
+        "Draw from the most likely tokens that hold this probability.",
+        Rule{.min = 0, .max = 1, .min_excluded = true});
     v.optional("seed", seed, "The same seed gives the same text.", at_least(0));
     v.optional("ids", ids, "Print ids instead of text.");
     v.optional("dtype", dtype, "Type to compute in.", one_of({"float32", "float64", "bfloat16"}));
@@ -97,7 +101,9 @@ int generate(const std::vector<std::string>& args) {
         stdout);
     return 0;
   }
-  require(arguments.positionals.empty() && arguments.overrides.empty(), "lehr generate: takes options only; see lehr generate --help");
+  require(
+      arguments.positionals.empty() && arguments.overrides.empty(),
+      "lehr generate: takes options only; see lehr generate --help");
   require(options.prompt.has_value() != !options.tokens.empty(), "lehr generate: expected either --prompt or --tokens");
   const at::Device device = train::choose_device(options.device);
   const auto shape = models().from_hf_folder(options.model);
@@ -113,7 +119,11 @@ int generate(const std::vector<std::string>& args) {
   }
   const auto model = shape->build({});
   nn::materialize(
-      *model, device, options.dtype == "float64" ? at::kDouble : options.dtype == "bfloat16" ? at::kBFloat16 : at::kFloat);
+      *model,
+      device,
+      options.dtype == "float64"    ? at::kDouble
+      : options.dtype == "bfloat16" ? at::kBFloat16
+                                    : at::kFloat);
   train::load_weights(*model, shape->stored_names(), state::WeightReader(options.model));
   model->eval();
   const train::SamplingOptions sampling{

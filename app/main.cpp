@@ -27,7 +27,8 @@ const std::vector<Command>& commands() {
 
 std::string usage() {
   std::string text =
-      "Lehr trains large language models.\n\n  lehr COMMAND [ARGUMENTS]\n  lehr COMMAND --help    explains a command\n\n";
+      "Lehr trains large language models.\n\n  lehr COMMAND [ARGUMENTS]\n  lehr COMMAND --help    explains a "
+      "command\n\n";
   for (const auto& command : commands()) {
     text += fmt::format("  {:<10} {}\n", command.name, command.summary);
   }
@@ -39,8 +40,8 @@ std::string usage() {
          "143 stopped by SIGTERM after saving.\n";
 }
 
-// A step's large tensors come and go every step; handing their pages back to the system in between costs 10 to 20 % of a
-// small model's step.
+// A step's large tensors come and go every step; handing their pages back to the system in between costs 10 to 20 % of
+// a small model's step.
 void keep_freed_memory() {
   mallopt(M_MMAP_THRESHOLD, 1 << 30);
   mallopt(M_TRIM_THRESHOLD, 2'000'000'000);

@@ -30,11 +30,14 @@ struct Options {
     v.optional("jsonl", jsonl, "Read lines {\"text\": ...} from standard input, write lines {\"ids\": [...]}.");
     v.optional("decode", decode, "With --jsonl the other way round: lines {\"ids\": [...]} to lines {\"text\": ...}.");
     v.optional("skip_special", skip_special, "With --decode: leave special tokens out.");
-    v.optional("append_eos", append_eos, "End each document with the tokenizer's end-of-text id (--no-append-eos: do not).");
+    v.optional(
+        "append_eos", append_eos, "End each document with the tokenizer's end-of-text id (--no-append-eos: do not).");
     v.optional("kind", kind, "How the files are read; auto goes by their names.", one_of({"auto", "text", "jsonl"}));
     v.optional("text_key", text_key, "Key of the text in JSON lines.");
     v.optional(
-        "split_documents", split_documents, "What ends a document in a text file: \"line\", \"blank_line\" or a separator.");
+        "split_documents",
+        split_documents,
+        "What ends a document in a text file: \"line\", \"blank_line\" or a separator.");
     v.optional("threads", threads, "Threads that encode; 0: all cores.", at_least(0));
   }
 };
@@ -116,7 +119,10 @@ int tokenize(const std::vector<std::string>& args) {
     return 0;
   }
   const bool corpus = !arguments.positionals.empty();
-  require(arguments.overrides.empty(), "lehr tokenize: '--{}' is no option; see --help", arguments.overrides.empty() ? "" : arguments.overrides[0].first);
+  require(
+      arguments.overrides.empty(),
+      "lehr tokenize: '--{}' is no option; see --help",
+      arguments.overrides.empty() ? "" : arguments.overrides[0].first);
   require(
       corpus != options.jsonl, "lehr tokenize: expected either input files, or --jsonl for standard input; see --help");
   require(!corpus || options.output, "lehr tokenize: --output names the token file to write");

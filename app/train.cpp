@@ -15,7 +15,9 @@ namespace {
 // Written by a signal handler, so it can be nothing more.
 volatile std::sig_atomic_t g_stop = 0;
 
-void request_stop(int signal) { g_stop = signal; }
+void request_stop(int signal) {
+  g_stop = signal;
+}
 
 struct Options {
   bool quiet = false;
@@ -29,8 +31,10 @@ struct Options {
 std::string help() {
   Options options;
   return "lehr train CONFIG.toml [--section.key=value ...]\n\n"
-         "Trains what CONFIG.toml describes. Run again with the same job.dump_folder to resume from the newest complete\n"
-         "checkpoint. Any key of the file can be set from the command line, which wins over the file. SIGTERM and Ctrl-C\n"
+         "Trains what CONFIG.toml describes. Run again with the same job.dump_folder to resume from the newest "
+         "complete\n"
+         "checkpoint. Any key of the file can be set from the command line, which wins over the file. SIGTERM and "
+         "Ctrl-C\n"
          "save a checkpoint and stop.\n\n" +
          arguments_help(ConfigObject::of(options)) + "\nKeys of the config:\n" + help_text<train::TrainConfig>();
 }

@@ -39,18 +39,24 @@ int verify(const std::vector<std::string>& args) {
   if (arguments.help) {
     std::fputs(
         ("lehr verify --model DIR [OPTIONS]\n\n"
-         "Runs the model on the inputs of a reference and compares every output, gradient and training step in it. Prints a\n"
-         "row a tensor and exits with 3 when one is over its tolerance. docs/verify.md describes the reference's format,\n"
+         "Runs the model on the inputs of a reference and compares every output, gradient and training step in it. "
+         "Prints a\n"
+         "row a tensor and exits with 3 when one is over its tolerance. docs/verify.md describes the reference's "
+         "format,\n"
          "example/reference/make_reference.py makes one from any Hugging Face model.\n\n" +
          arguments_help(ConfigObject::of(options)))
             .c_str(),
         stdout);
     return 0;
   }
-  require(arguments.positionals.empty() && arguments.overrides.empty(), "lehr verify: takes options only; see lehr verify --help");
+  require(
+      arguments.positionals.empty() && arguments.overrides.empty(),
+      "lehr verify: takes options only; see lehr verify --help");
   train::VerifyOptions verify_options{
       .model = options.model,
-      .dtype = options.dtype == "float64" ? at::kDouble : options.dtype == "bfloat16" ? at::kBFloat16 : at::kFloat,
+      .dtype = options.dtype == "float64"    ? at::kDouble
+               : options.dtype == "bfloat16" ? at::kBFloat16
+                                             : at::kFloat,
       .device = train::choose_device(options.device),
       .atol = options.atol,
       .rtol = options.rtol};

@@ -34,7 +34,11 @@ struct Options {
   bool random_weights = false;
   void fields(FieldVisitor& v) {
     v.required("model", model, "Folder with config.json and model.safetensors to start from.");
-    v.optional("dtype", dtype, "fp32; bf16: all in bfloat16; amp: float32 weights, bfloat16 arithmetic.", one_of({"fp32", "bf16", "amp"}));
+    v.optional(
+        "dtype",
+        dtype,
+        "fp32; bf16: all in bfloat16; amp: float32 weights, bfloat16 arithmetic.",
+        one_of({"fp32", "bf16", "amp"}));
     v.optional("seq", seq, "Tokens in a row.", positive());
     v.optional("batch", batch, "Rows.", positive());
     v.optional("steps", steps, "Timed steps.", positive());
@@ -55,7 +59,8 @@ uint64_t splitmix(uint64_t z) {
 train::Batch make_batch(const Options& options, int64_t vocab_size, int64_t step) {
   at::Tensor ids = at::empty({options.batch, options.seq}, at::kLong);
   at::Tensor labels = at::empty_like(ids);
-  const uint64_t count = 64 * static_cast<uint64_t>(options.batch * options.seq) + static_cast<uint64_t>(options.seq) + 2;
+  const uint64_t count =
+      64 * static_cast<uint64_t>(options.batch * options.seq) + static_cast<uint64_t>(options.seq) + 2;
   const uint64_t span = count - static_cast<uint64_t>(options.seq) - 1;
   auto token = [&](uint64_t i) {
     return static_cast<int64_t>(

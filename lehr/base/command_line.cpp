@@ -60,7 +60,8 @@ class HelpList : public OptionList {
     if (!field.rule.one_of.empty()) {
       word = fmt::format(" {}", fmt::join(field.rule.one_of, "|"));
     }
-    text += fmt::format("  {}{}{}\n      {}\n", to_option(field.name), word, field.required ? "  (required)" : "", field.help);
+    text += fmt::format(
+        "  {}{}{}\n      {}\n", to_option(field.name), word, field.required ? "  (required)" : "", field.help);
   }
   std::string text;
 };

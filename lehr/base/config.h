@@ -38,17 +38,16 @@ struct ConfigObject {
   }
 };
 
-/// Fills `object` from `node`. Throws one usage error that lists everything that is wrong: unknown keys (with the key that
-/// was probably meant), missing ones, wrong types, broken rules, and what check() finds, each with file, line and column.
-/// `name` stands for the source in messages about missing keys.
+/// Fills `object` from `node`. Throws one usage error that lists everything that is wrong: unknown keys (with the key
+/// that was probably meant), missing ones, wrong types, broken rules, and what check() finds, each with file, line and
+/// column. `name` stands for the source in messages about missing keys.
 void load_object(const ConfigObject& object, const Node& node, const std::string& name);
 
 /// The config of type T from these sources.
 template <class T>
 T load_config(const ConfigSources& sources) {
   T config{};
-  load_object(
-      ConfigObject::of(config), merge_sources(sources), sources.file ? sources.file->string() : "command line");
+  load_object(ConfigObject::of(config), merge_sources(sources), sources.file ? sources.file->string() : "command line");
   return config;
 }
 

@@ -80,7 +80,9 @@ void read(const Node& node, std::map<std::string, int64_t>& value) {
   }
 }
 
-std::string number(double value) { return fmt::format("{}", value); }
+std::string number(double value) {
+  return fmt::format("{}", value);
+}
 
 std::optional<std::string> broken(const Rule& rule, double value) {
   const bool low = rule.min_excluded ? value <= rule.min : value < rule.min;
@@ -104,7 +106,9 @@ std::optional<std::string> broken(const Rule& rule, const std::string& value) {
   }
   const auto nearest = suggest(value, rule.one_of);
   return fmt::format(
-      "one of \"{}\"{}", fmt::join(rule.one_of, "\", \""), nearest ? fmt::format(" (did you mean \"{}\"?)", *nearest) : "");
+      "one of \"{}\"{}",
+      fmt::join(rule.one_of, "\", \""),
+      nearest ? fmt::format(" (did you mean \"{}\"?)", *nearest) : "");
 }
 
 struct CheckRule {
@@ -213,7 +217,10 @@ class Loader : public FieldVisitor {
   /// Keys of the tree that no field asked for.
   void find_unknown(const Node& node, const std::string& key) {
     if (!key.empty() && known_.count(key) == 0) {
-      problem(&node, key, describe_unknown(key, node.is_table() || (node.is_list() && node.size() > 0 && node.at(0).is_table())));
+      problem(
+          &node,
+          key,
+          describe_unknown(key, node.is_table() || (node.is_list() && node.size() > 0 && node.at(0).is_table())));
       return;
     }
     if (std::find(leaves_.begin(), leaves_.end(), key) != leaves_.end()) {
@@ -273,7 +280,9 @@ class Loader : public FieldVisitor {
     const Origin origin = node != nullptr ? node->where() : Origin{.file = name_};
     const bool from_command_line = origin.file == "command line";
     messages_.push_back(
-        {origin.line, origin.column, fmt::format("{}: {}{}: {}", origin.text(), from_command_line ? "--" : "", key, what)});
+        {origin.line,
+         origin.column,
+         fmt::format("{}: {}{}: {}", origin.text(), from_command_line ? "--" : "", key, what)});
   }
 
   // The node of a dotted key, or the nearest table around it.

@@ -1,8 +1,8 @@
 // How a config struct says what it holds, once, for everything that is done with it.
 //
-// A struct has one function, `void fields(FieldVisitor& v)`, that names each member with its sentence. Loading a TOML or
-// JSON file, applying command-line overrides, printing, `--help` and comparing are visitors; the struct knows none of
-// them. Cross-field rules go into an optional `void check(Problems& problems) const`.
+// A struct has one function, `void fields(FieldVisitor& v)`, that names each member with its sentence. Loading a TOML
+// or JSON file, applying command-line overrides, printing, `--help` and comparing are visitors; the struct knows none
+// of them. Cross-field rules go into an optional `void check(Problems& problems) const`.
 #pragma once
 
 #include <cstdint>
@@ -42,12 +42,22 @@ struct Rule {
 };
 
 /// Rules by name, as they stand in a `fields()` function.
-inline Rule at_least(double min) { return {.min = min}; }
-inline Rule positive() { return {.min = 0, .min_excluded = true}; }
-inline Rule between(double min, double max) { return {.min = min, .max = max}; }
+inline Rule at_least(double min) {
+  return {.min = min};
+}
+inline Rule positive() {
+  return {.min = 0, .min_excluded = true};
+}
+inline Rule between(double min, double max) {
+  return {.min = min, .max = max};
+}
 /// min <= value < max
-inline Rule from_below(double min, double max) { return {.min = min, .max = max, .max_excluded = true}; }
-inline Rule one_of(std::vector<std::string> values) { return {.one_of = std::move(values)}; }
+inline Rule from_below(double min, double max) {
+  return {.min = min, .max = max, .max_excluded = true};
+}
+inline Rule one_of(std::vector<std::string> values) {
+  return {.one_of = std::move(values)};
+}
 
 /// One field as a visitor sees it.
 struct Field {

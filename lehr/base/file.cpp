@@ -13,7 +13,9 @@
 namespace lehr {
 
 namespace {
-std::string reason() { return std::strerror(errno); }
+std::string reason() {
+  return std::strerror(errno);
+}
 
 // Closes on every way out.
 struct Descriptor {

@@ -12,8 +12,8 @@ namespace lehr {
 /// The content of a file. Throws a usage error that names it when it cannot be read.
 std::string read_file(const std::filesystem::path& path);
 
-/// Replaces `path` by a file with this content in one step: a temporary file in the same folder, fsync, rename. Throws a
-/// runtime error with the path and the reason (a full disk, say); the old file then stands.
+/// Replaces `path` by a file with this content in one step: a temporary file in the same folder, fsync, rename. Throws
+/// a runtime error with the path and the reason (a full disk, say); the old file then stands.
 void write_file_atomically(const std::filesystem::path& path, std::string_view content);
 
 /// A file as memory, read-only. Empty files are empty spans.

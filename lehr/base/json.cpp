@@ -1,8 +1,9 @@
 #include "lehr/base/json.h"
 
+#include <nlohmann/json.hpp>
+
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "lehr/base/error.h"
 #include "lehr/base/file.h"
@@ -106,7 +107,9 @@ Node parse_json(std::string_view text, const std::string& name) {
   }
 }
 
-Node parse_json_file(const std::filesystem::path& path) { return parse_json(read_file(path), path.string()); }
+Node parse_json_file(const std::filesystem::path& path) {
+  return parse_json(read_file(path), path.string());
+}
 
 std::string to_json(const Node& node, bool indented) {
   return convert(node).dump(indented ? 2 : -1, ' ', false, Json::error_handler_t::replace);

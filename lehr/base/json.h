@@ -13,8 +13,8 @@ namespace lehr {
 Node parse_json(std::string_view text, const std::string& name);
 Node parse_json_file(const std::filesystem::path& path);
 
-/// Writes JSON: on one line, or indented by two spaces. Numbers read back as the same bits; those that are not finite are
-/// a usage error, since JSON has none.
+/// Writes JSON: on one line, or indented by two spaces. Numbers read back as the same bits; those that are not finite
+/// are a usage error, since JSON has none.
 std::string to_json(const Node& node, bool indented = false);
 
 }  // namespace lehr

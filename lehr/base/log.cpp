@@ -44,9 +44,13 @@ Logger::Logger(std::string prefix, bool quiet) : state_(std::make_unique<State>(
   state_->lines->flush_on(spdlog::level::info);
 }
 
-Logger::~Logger() { end_live(); }
+Logger::~Logger() {
+  end_live();
+}
 
-bool Logger::is_terminal() const { return state_->terminal; }
+bool Logger::is_terminal() const {
+  return state_->terminal;
+}
 
 void Logger::write(Level level, const std::string& text) {
   const std::lock_guard lock(state_->mutex);

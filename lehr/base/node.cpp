@@ -31,9 +31,13 @@ void Node::mismatch(const char* expected) const {
   fail("{}{}{}: expected {}, found {}", where, where.empty() || key_.empty() ? "" : ": ", key_, expected, describe());
 }
 
-bool Node::as_bool() const { return is_bool() ? std::get<bool>(value_) : (mismatch("true or false"), false); }
+bool Node::as_bool() const {
+  return is_bool() ? std::get<bool>(value_) : (mismatch("true or false"), false);
+}
 
-int64_t Node::as_int() const { return is_int() ? std::get<int64_t>(value_) : (mismatch("an integer"), 0); }
+int64_t Node::as_int() const {
+  return is_int() ? std::get<int64_t>(value_) : (mismatch("an integer"), 0);
+}
 
 double Node::as_double() const {
   if (is_int()) {
@@ -63,7 +67,9 @@ const Node::Table& Node::entries() const {
   return std::get<Table>(value_);
 }
 
-size_t Node::size() const { return is_list() ? items().size() : entries().size(); }
+size_t Node::size() const {
+  return is_list() ? items().size() : entries().size();
+}
 
 const Node* Node::find(std::string_view key) const {
   for (const auto& [name, value] : entries()) {
@@ -74,7 +80,9 @@ const Node* Node::find(std::string_view key) const {
   return nullptr;
 }
 
-Node* Node::find(std::string_view key) { return const_cast<Node*>(std::as_const(*this).find(key)); }
+Node* Node::find(std::string_view key) {
+  return const_cast<Node*>(std::as_const(*this).find(key));
+}
 
 const Node& Node::at(std::string_view key) const {
   const Node* found = find(key);
@@ -101,10 +109,16 @@ void Node::erase(std::string_view key) {
   std::erase_if(mutable_entries(), [&](const auto& entry) { return entry.first == key; });
 }
 
-void Node::push_back(Node value) { mutable_items().push_back(std::move(value)); }
+void Node::push_back(Node value) {
+  mutable_items().push_back(std::move(value));
+}
 
-Node::List& Node::mutable_items() { return const_cast<List&>(items()); }
+Node::List& Node::mutable_items() {
+  return const_cast<List&>(items());
+}
 
-Node::Table& Node::mutable_entries() { return const_cast<Table&>(entries()); }
+Node::Table& Node::mutable_entries() {
+  return const_cast<Table&>(entries());
+}
 
 }  // namespace lehr

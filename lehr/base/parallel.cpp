@@ -40,7 +40,9 @@ void run_region(void* data) {
 }
 }  // namespace
 
-int num_threads() { return at::get_num_threads(); }
+int num_threads() {
+  return at::get_num_threads();
+}
 
 void detail::run_chunks(
     int64_t begin, int64_t end, int64_t grain, void (*body)(void*, int64_t, int64_t), void* context) {

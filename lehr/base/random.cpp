@@ -49,7 +49,9 @@ uint64_t RandomStream::bits(uint64_t index) const {
   return (uint64_t{words[at + 1]} << 32) | words[at];
 }
 
-double RandomStream::uniform(uint64_t index) const { return block(index / 4)[index % 4] * 0x1p-32; }
+double RandomStream::uniform(uint64_t index) const {
+  return block(index / 4)[index % 4] * 0x1p-32;
+}
 
 std::array<double, 4> RandomStream::normal_block(uint64_t index) const {
   const auto words = block(index);
@@ -64,7 +66,9 @@ std::array<double, 4> RandomStream::normal_block(uint64_t index) const {
   return values;
 }
 
-double RandomStream::normal(uint64_t index) const { return normal_block(index / 4)[index % 4]; }
+double RandomStream::normal(uint64_t index) const {
+  return normal_block(index / 4)[index % 4];
+}
 
 void RandomStream::fill_uniform(uint64_t first, int64_t count, double* out) const {
   for (int64_t i = 0; i < count; ++i) {

@@ -35,8 +35,10 @@ Node convert(const toml::node& value, const std::string& name, const std::string
       const std::string entry_name(entry.str());
       Node converted = convert(item, name, key.empty() ? entry_name : key + "." + entry_name, line_offset);
       // The key is what a message is about.
-      converted.set_origin({name, static_cast<int64_t>(entry.source().begin.line) + line_offset,
-                            static_cast<int64_t>(entry.source().begin.column)});
+      converted.set_origin(
+          {name,
+           static_cast<int64_t>(entry.source().begin.line) + line_offset,
+           static_cast<int64_t>(entry.source().begin.column)});
       entries.emplace_back(entry.source().begin, std::pair{entry_name, std::move(converted)});
     }
     std::stable_sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
@@ -45,7 +47,12 @@ Node convert(const toml::node& value, const std::string& name, const std::string
       node.set(entry.first, std::move(entry.second));
     }
   } else {
-    fail("{}:{}:{}: {}: dates and times are not used here", name, value.source().begin.line, value.source().begin.column, key);
+    fail(
+        "{}:{}:{}: {}: dates and times are not used here",
+        name,
+        value.source().begin.line,
+        value.source().begin.column,
+        key);
   }
   const auto begin = value.source().begin;
   if (node.where().line == 0) {
@@ -60,7 +67,12 @@ Node parse_toml(std::string_view text, const std::string& name) {
   try {
     return convert(toml::parse(text), name, "", 0);
   } catch (const toml::parse_error& error) {
-    fail("{}:{}:{}: no valid TOML: {}", name, error.source().begin.line, error.source().begin.column, error.description());
+    fail(
+        "{}:{}:{}: no valid TOML: {}",
+        name,
+        error.source().begin.line,
+        error.source().begin.column,
+        error.description());
   }
 }
 

@@ -11,12 +11,17 @@
 namespace lehr::descriptor {
 
 void ModelOverrides::fields(FieldVisitor& v) {
-  v.optional("vocab_size", vocab_size, "Number of token ids; not given: the tokenizer's, or the flavor's if larger.", positive());
+  v.optional(
+      "vocab_size",
+      vocab_size,
+      "Number of token ids; not given: the tokenizer's, or the flavor's if larger.",
+      positive());
   v.optional("hidden_size", hidden_size, "Width of the residual stream.", positive());
   v.optional("intermediate_size", intermediate_size, "Inner width of the feed-forward block.", positive());
   v.optional("num_hidden_layers", num_hidden_layers, "Number of layers.", positive());
   v.optional("num_attention_heads", num_attention_heads, "Query heads.", positive());
-  v.optional("num_key_value_heads", num_key_value_heads, "Key and value heads; divides num_attention_heads.", positive());
+  v.optional(
+      "num_key_value_heads", num_key_value_heads, "Key and value heads; divides num_attention_heads.", positive());
   v.optional("head_dim", head_dim, "Width of a head; even.", positive());
   v.optional("max_position_embeddings", max_position_embeddings, "Longest sequence.", positive());
   v.optional("rope_theta", rope_theta, "Base of the rotary frequencies.", positive());
@@ -27,7 +32,10 @@ void ModelOverrides::fields(FieldVisitor& v) {
 
 void ModelFamilies::add(ModelFamily family) {
   for (const auto& known : families_) {
-    require(known.name != family.name, "model family '{}': the name is already taken; register it under another", family.name);
+    require(
+        known.name != family.name,
+        "model family '{}': the name is already taken; register it under another",
+        family.name);
     for (const auto& type : family.hf_model_types) {
       require(
           std::find(known.hf_model_types.begin(), known.hf_model_types.end(), type) == known.hf_model_types.end(),

@@ -47,18 +47,20 @@ struct BuildOptions {
   nn::ActivationCheckpointing checkpointing = {};
 };
 
-/// Where a parameter stands in a checkpoint: rows [first_row, first_row + rows of the parameter) of the tensor `stored`.
+/// Where a parameter stands in a checkpoint: rows [first_row, first_row + rows of the parameter) of the tensor
+/// `stored`.
 struct StoredName {
-  std::string stored;              ///< Name on disk, Hugging Face's.
-  std::vector<int64_t> shape;      ///< Shape of the whole tensor on disk.
-  std::string parameter;           ///< Full name in the model.
+  std::string stored;          ///< Name on disk, Hugging Face's.
+  std::vector<int64_t> shape;  ///< Shape of the whole tensor on disk.
+  std::string parameter;       ///< Full name in the model.
   int64_t first_row = 0;
 };
 
 /// Sizes that a start-up report and a throughput meter need.
 struct ModelCounts {
-  int64_t num_parameters = 0;   ///< All distinct parameters; tied ones once.
-  int64_t flops_per_token = 0;  ///< torchtitan's: 6 a weight used and 6 a layer, head dimension and position, not causal.
+  int64_t num_parameters = 0;  ///< All distinct parameters; tied ones once.
+  int64_t flops_per_token =
+      0;  ///< torchtitan's: 6 a weight used and 6 a layer, head dimension and position, not causal.
   int64_t causal_flops_per_token = 0;  ///< The same with each token attending to the positions before it only.
 };
 
@@ -78,7 +80,8 @@ class ModelArgs {
   virtual std::optional<int64_t> pad_token_id() const = 0;
   virtual std::vector<int64_t> eos_token_ids() const = 0;
   /// Ids that the exported config.json names.
-  virtual void set_special_tokens(std::optional<int64_t> bos, std::optional<int64_t> eos, std::optional<int64_t> pad) = 0;
+  virtual void set_special_tokens(
+      std::optional<int64_t> bos, std::optional<int64_t> eos, std::optional<int64_t> pad) = 0;
   /// Changes the shape. Call check() when all changes are made.
   virtual void apply(const ModelOverrides& overrides) = 0;
   /// Throws a usage error that names the field when the shape does not fit together.
@@ -96,7 +99,7 @@ class ModelArgs {
 
 /// A model family: what the list of models holds one of.
 struct ModelFamily {
-  std::string name;                        ///< What model.name says, as "qwen3".
+  std::string name;                         ///< What model.name says, as "qwen3".
   std::vector<std::string> hf_model_types;  ///< The model_type values of config.json that this family reads.
   std::map<std::string, std::function<std::unique_ptr<ModelArgs>()>> flavors;  ///< Known sizes, by name.
   std::function<std::unique_ptr<ModelArgs>(const Node& config)> from_hf_config;

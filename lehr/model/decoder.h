@@ -25,14 +25,14 @@ using pipeline::TensorDict;
 /// Parameters of a decoder backbone whose layers are described by `LayerParameters`.
 template <class LayerParameters>
 struct DecoderParameters {
-  LayerParameters layer;         ///< Shared by all layers.
-  int64_t num_hidden_layers;     ///< Over all stages.
-  double rope_base;              ///< Base of the rotary frequencies, theta.
-  int64_t max_position_ids;      ///< Longest sequence.
+  LayerParameters layer;                            ///< Shared by all layers.
+  int64_t num_hidden_layers;                        ///< Over all stages.
+  double rope_base;                                 ///< Base of the rotary frequencies, theta.
+  int64_t max_position_ids;                         ///< Longest sequence.
   std::map<std::string, int64_t> split_vocab_size;  ///< Size of each vocabulary segment.
   std::vector<std::string> split_vocab_order;       ///< The segments in the order of their ids.
-  int64_t pipeline_num_virtual_layers_pre = 0;   ///< Cost of the embeddings, in layers.
-  int64_t pipeline_num_virtual_layers_post = 0;  ///< Cost of the final norm and the head, in layers.
+  int64_t pipeline_num_virtual_layers_pre = 0;      ///< Cost of the embeddings, in layers.
+  int64_t pipeline_num_virtual_layers_post = 0;     ///< Cost of the final norm and the head, in layers.
   nn::RopeScaling rope_scaling = nn::NoRopeScaling{};
 
   nn::SplitVocabulary vocabulary() const { return {split_vocab_size, split_vocab_order}; }

@@ -11,8 +11,7 @@ descriptor::ModelCounts count_decoder(const DecoderConfig& config, const nn::Mod
   const bool embeddings_multiply = config.head == descriptor::Head::causal_lm && config.tie_word_embeddings;
   const int64_t embeddings = config.vocab_size * config.hidden_size;
   const int64_t multiplied = counts.num_parameters - (embeddings_multiply ? 0 : embeddings);
-  const int64_t attention =
-      12 * config.num_hidden_layers * config.num_attention_heads * config.head_dim * seq_len;
+  const int64_t attention = 12 * config.num_hidden_layers * config.num_attention_heads * config.head_dim * seq_len;
   counts.flops_per_token = 6 * multiplied + attention;
   counts.causal_flops_per_token = 6 * multiplied + attention / 2;
   return counts;

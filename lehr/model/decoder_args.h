@@ -14,7 +14,8 @@ descriptor::ModelCounts count_decoder(const DecoderConfig& config, const nn::Mod
 
 /// Where the parameters of a one-stage model are on disk: Hugging Face's names. `heads` maps the classification head's
 /// prefix; vocabulary segments become rows of one table.
-std::vector<descriptor::StoredName> decoder_stored_names(const nn::Module& model, const nn::SplitVocabulary& vocabulary);
+std::vector<descriptor::StoredName> decoder_stored_names(
+    const nn::Module& model, const nn::SplitVocabulary& vocabulary);
 
 /// The name of the only vocabulary segment of a model that was not split.
 inline constexpr const char* kWholeVocabulary = "default";
@@ -38,8 +39,7 @@ class DecoderArgs : public descriptor::ModelArgs {
   int64_t max_position_ids() const override { return config_.max_position_embeddings; }
   std::optional<int64_t> pad_token_id() const override { return config_.pad_token_id; }
   std::vector<int64_t> eos_token_ids() const override { return config_.eos_token_id; }
-  void set_special_tokens(
-      std::optional<int64_t> bos, std::optional<int64_t> eos, std::optional<int64_t> pad) override {
+  void set_special_tokens(std::optional<int64_t> bos, std::optional<int64_t> eos, std::optional<int64_t> pad) override {
     config_.bos_token_id = bos;
     config_.eos_token_id = eos ? std::vector<int64_t>{*eos} : std::vector<int64_t>{};
     config_.pad_token_id = pad;
@@ -62,9 +62,7 @@ class DecoderArgs : public descriptor::ModelArgs {
     }
     return std::make_shared<typename Family::Classification::Impl>(
         typename Family::Classification::Impl::Parameters{
-            .model = parameters(),
-            .num_labels = config_.num_labels,
-            .classifier_dropout = config_.classifier_dropout},
+            .model = parameters(), .num_labels = config_.num_labels, .classifier_dropout = config_.classifier_dropout},
         options.stage,
         options.hidden_states_snapshot_mode,
         options.checkpointing);
@@ -98,7 +96,8 @@ class DecoderArgs : public descriptor::ModelArgs {
 /// A family whose flavors are the given shapes.
 template <class Family>
 descriptor::ModelFamily make_decoder_family(const std::string& name, std::map<std::string, DecoderConfig> flavors) {
-  descriptor::ModelFamily family{.name = name, .hf_model_types = {Family::kModelType}, .flavors = {}, .from_hf_config = {}};
+  descriptor::ModelFamily family{
+      .name = name, .hf_model_types = {Family::kModelType}, .flavors = {}, .from_hf_config = {}};
   for (auto& [flavor, config] : flavors) {
     family.flavors[flavor] = [shape = config] { return std::make_unique<DecoderArgs<Family>>(shape); };
   }

@@ -231,7 +231,8 @@ void DecoderConfig::check() const {
       "model: num_attention_heads ({}) must be a multiple of num_key_value_heads ({})",
       num_attention_heads,
       num_key_value_heads);
-  require(head_dim % 2 == 0, "model: head_dim: expected an even number (rotary positions turn pairs), found {}", head_dim);
+  require(
+      head_dim % 2 == 0, "model: head_dim: expected an even number (rotary positions turn pairs), found {}", head_dim);
   require(rms_norm_eps > 0, "model: rms_norm_eps: expected a positive number, found {}", rms_norm_eps);
   require(rope_theta > 0, "model: rope_theta: expected a positive number, found {}", rope_theta);
 }

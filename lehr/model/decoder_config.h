@@ -1,5 +1,5 @@
-// The fields that decoder-only families share in Hugging Face's config.json, read in both spellings (transformers 4 and 5)
-// and written in the one of transformers 4, which both read.
+// The fields that decoder-only families share in Hugging Face's config.json, read in both spellings (transformers 4 and
+// 5) and written in the one of transformers 4, which both read.
 #pragma once
 
 #include <optional>

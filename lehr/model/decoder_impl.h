@@ -19,14 +19,10 @@ DecoderImpl<Layer, LayerParameters>::DecoderImpl(
       hidden_size_(params.layer.hidden_size) {
   const auto init = nn::Init::normal(params.layer.initializer_range);
   if (stage.is_current_stage_first()) {
-    embed_tokens =
-        register_module("embed_tokens", nn::SplitTokenEmbeddings(params.vocabulary(), hidden_size_, init));
+    embed_tokens = register_module("embed_tokens", nn::SplitTokenEmbeddings(params.vocabulary(), hidden_size_, init));
   }
   const auto [begin, end] = pipeline::distribute_layers_for_pipeline_stage(
-      params.num_hidden_layers,
-      params.pipeline_num_virtual_layers_pre,
-      params.pipeline_num_virtual_layers_post,
-      stage);
+      params.num_hidden_layers, params.pipeline_num_virtual_layers_pre, params.pipeline_num_virtual_layers_post, stage);
   first_layer_ = begin;
   layers = register_module("layers", std::make_shared<nn::LayerMapImpl<Layer>>());
   for (int64_t index = begin; index < end; ++index) {
@@ -61,9 +57,8 @@ nn::ModelOutputs DecoderImpl<Layer, LayerParameters>::forward(const nn::ModelInp
       inputs.layer_inputs->push_back(hidden_states);
     }
     // By value: under checkpointing, backward runs this after the frame is gone.
-    auto block = [current = layer, position_embeddings, mask = inputs.attention_mask, cache](const at::Tensor& x) mutable {
-      return current(x, position_embeddings, mask, cache);
-    };
+    auto block = [current = layer, position_embeddings, mask = inputs.attention_mask, cache](
+                     const at::Tensor& x) mutable { return current(x, position_embeddings, mask, cache); };
     const bool recompute = checkpointing_.applies_to(index) && cache == nullptr;
     hidden_states = recompute ? nn::checkpoint(block, hidden_states) : block(hidden_states);
     aggregator.add_hidden_states(hidden_states);

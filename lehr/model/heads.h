@@ -33,8 +33,7 @@ class ForCausalLMImpl : public nn::Model, public pipeline::ModuleSupportsPipelin
       const PipelineStageInfo& stage,
       HiddenStatesAggregationMode hidden_states_snapshot_mode,
       ActivationCheckpointing enable_checkpointing) {
-    model = register_module(
-        "model", Backbone(params.model, stage, hidden_states_snapshot_mode, enable_checkpointing));
+    model = register_module("model", Backbone(params.model, stage, hidden_states_snapshot_mode, enable_checkpointing));
     if (stage.is_current_stage_last()) {
       lm_head = register_module(
           "lm_head",
@@ -76,7 +75,8 @@ class ForCausalLMImpl : public nn::Model, public pipeline::ModuleSupportsPipelin
     if (lm_head) {
       const at::Tensor& hidden_states = outputs.at("hidden_states");
       const auto dtype = hidden_states.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-      outputs["logps"] = at::empty({hidden_states.size(0), hidden_states.size(1)}, hidden_states.options().dtype(dtype));
+      outputs["logps"] =
+          at::empty({hidden_states.size(0), hidden_states.size(1)}, hidden_states.options().dtype(dtype));
     }
     return outputs;
   }
@@ -97,8 +97,7 @@ class ForClassificationImpl : public nn::Model, public pipeline::ModuleSupportsP
       HiddenStatesAggregationMode hidden_states_snapshot_mode,
       ActivationCheckpointing enable_checkpointing)
       : num_labels_(params.num_labels) {
-    model = register_module(
-        "model", Backbone(params.model, stage, hidden_states_snapshot_mode, enable_checkpointing));
+    model = register_module("model", Backbone(params.model, stage, hidden_states_snapshot_mode, enable_checkpointing));
     if (stage.is_current_stage_last()) {
       cls_head = register_module(
           "cls_head",
@@ -119,7 +118,9 @@ class ForClassificationImpl : public nn::Model, public pipeline::ModuleSupportsP
     return outputs;
   }
 
-  at::Tensor logits(const at::Tensor&) override { fail("logits: this model has a classification head, it gives scores"); }
+  at::Tensor logits(const at::Tensor&) override {
+    fail("logits: this model has a classification head, it gives scores");
+  }
   at::ScalarType output_dtype() const override { return model->output_dtype(); }
   int64_t num_local_layers() const override { return model->num_local_layers(); }
   void set_dropout_stream(uint64_t seed, uint64_t step) override {

@@ -22,9 +22,9 @@ struct ActivationCheckpointing {
   constexpr bool applies_to(int64_t layer) const { return every > 0 && layer % every == 0; }
 };
 
-/// Runs `block(input)` and keeps only `input`; backward runs the block once more and differentiates that. Gradients reach
-/// `input` and every parameter that the block reads, whether or not `input` itself needs one. The block must compute the
-/// same thing both times. Without grad mode it just runs.
+/// Runs `block(input)` and keeps only `input`; backward runs the block once more and differentiates that. Gradients
+/// reach `input` and every parameter that the block reads, whether or not `input` itself needs one. The block must
+/// compute the same thing both times. Without grad mode it just runs.
 at::Tensor checkpoint(const std::function<at::Tensor(const at::Tensor&)>& block, const at::Tensor& input);
 
 }  // namespace lehr::nn

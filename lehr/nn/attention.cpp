@@ -37,13 +37,12 @@ at::Tensor GroupedQueryAttentionImpl::forward(
   const int64_t batch = hidden_states.size(0);
   const int64_t tokens = hidden_states.size(1);
 
-  at::Tensor query = q_proj(hidden_states).view({batch, tokens, num_attention_heads_, head_dim_});   // (B, T, Hq, D)
-  at::Tensor key = k_proj(hidden_states).view({batch, tokens, num_key_value_heads_, head_dim_});     // (B, T, Hkv, D)
+  at::Tensor query = q_proj(hidden_states).view({batch, tokens, num_attention_heads_, head_dim_});  // (B, T, Hq, D)
+  at::Tensor key = k_proj(hidden_states).view({batch, tokens, num_key_value_heads_, head_dim_});    // (B, T, Hkv, D)
   at::Tensor value = v_proj(hidden_states).view({batch, tokens, num_key_value_heads_, head_dim_});  // (B, T, Hkv, D)
 
   if (q_norm) {
-    std::tie(query, key) =
-        ops::qk_norm_rotary(query, key, q_norm->weight, k_norm->weight, q_norm->eps(), cos, sin);
+    std::tie(query, key) = ops::qk_norm_rotary(query, key, q_norm->weight, k_norm->weight, q_norm->eps(), cos, sin);
   } else {
     std::tie(query, key) = ops::apply_rotary(query, key, cos, sin);
   }

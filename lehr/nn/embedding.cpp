@@ -23,7 +23,9 @@ EmbeddingImpl::EmbeddingImpl(int64_t num_embeddings, int64_t embedding_dim, Init
   declare_parameter("weight", weight, {num_embeddings, embedding_dim}, init);
 }
 
-at::Tensor EmbeddingImpl::forward(const at::Tensor& ids) { return at::embedding(weight, ids); }
+at::Tensor EmbeddingImpl::forward(const at::Tensor& ids) {
+  return at::embedding(weight, ids);
+}
 
 SplitTokenEmbeddingsImpl::SplitTokenEmbeddingsImpl(SplitVocabulary vocabulary, int64_t hidden_size, Init init)
     : vocabulary_(std::move(vocabulary)) {

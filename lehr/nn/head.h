@@ -37,8 +37,8 @@ class ClassificationHeadImpl : public Module {
  public:
   ClassificationHeadImpl(int64_t hidden_size, int64_t num_labels, double dropout, Init init = Init::normal(0.02));
 
-  /// hidden_states (B, T, H), pooling_mask (B, T): the rows where it is not zero are pooled in order, giving (N, num_labels);
-  /// without a mask every token is scored, (B, T, num_labels).
+  /// hidden_states (B, T, H), pooling_mask (B, T): the rows where it is not zero are pooled in order, giving (N,
+  /// num_labels); without a mask every token is scored, (B, T, num_labels).
   at::Tensor forward(const at::Tensor& hidden_states, const at::Tensor& pooling_mask = {});
 
   /// Names the random numbers of the next dropout mask: same seed and call number, same mask.

@@ -13,10 +13,19 @@ namespace {
 // The inverse of the normal distribution function, for the truncated normal (Acklam's rational approximation, relative
 // error below 1.2e-9, which is far below the step of the 32-bit uniform it is fed with).
 double normal_quantile(double p) {
-  constexpr double kA[] = {-3.969683028665376e+01, 2.209460984245205e+02, -2.759285104469687e+02,
-                           1.383577518672690e+02, -3.066479806614716e+01, 2.506628277459239e+00};
-  constexpr double kB[] = {-5.447609879822406e+01, 1.615858368580409e+02, -1.556989798598866e+02,
-                           6.680131188771972e+01, -1.328068155288572e+01};
+  constexpr double kA[] = {
+      -3.969683028665376e+01,
+      2.209460984245205e+02,
+      -2.759285104469687e+02,
+      1.383577518672690e+02,
+      -3.066479806614716e+01,
+      2.506628277459239e+00};
+  constexpr double kB[] = {
+      -5.447609879822406e+01,
+      1.615858368580409e+02,
+      -1.556989798598866e+02,
+      6.680131188771972e+01,
+      -1.328068155288572e+01};
   // Only the central region is needed: the truncation leaves p in [0.0227, 0.9773], close to its borders.
   const double q = p - 0.5;
   const double r = q * q;

@@ -24,6 +24,8 @@ void LinearImpl::read_weight_from(const ParameterPtr& other) {
   other->add_slot(&weight);
 }
 
-at::Tensor LinearImpl::forward(const at::Tensor& input) { return ops::linear(input, weight, bias); }
+at::Tensor LinearImpl::forward(const at::Tensor& input) {
+  return ops::linear(input, weight, bias);
+}
 
 }  // namespace lehr::nn

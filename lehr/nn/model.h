@@ -22,7 +22,8 @@ struct ModelInputs {
   at::Tensor pooling_mask;            ///< (B, T); the tokens that the classification head scores.
   ops::AttentionMask attention_mask;  ///< Padding and document borders; causal order is always kept.
   KeyValueCaches* caches = nullptr;   ///< One cache a local layer; generation only.
-  std::vector<at::Tensor>* layer_inputs = nullptr;  ///< If given, gets the input (B, T, H) of each local layer, in order.
+  std::vector<at::Tensor>* layer_inputs =
+      nullptr;  ///< If given, gets the input (B, T, H) of each local layer, in order.
 };
 
 /// Results of a model's forward; what does not apply is undefined.

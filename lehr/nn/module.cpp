@@ -42,7 +42,8 @@ void Module::reset_parameters(const InitContext& context) {
   for (auto& [name, parameter] : nn::named_parameters(*this, std::string(context.prefix))) {
     require(
         !parameter->value().is_meta(),
-        "parameter {}: reset_parameters() before memory was allocated; call nn::materialize(model, device, dtype) first",
+        "parameter {}: reset_parameters() before memory was allocated; call nn::materialize(model, device, dtype) "
+        "first",
         name);
     at::Tensor value = parameter->value().detach();
     fill(value, parameter->init(), context.seed, name);

@@ -1,9 +1,9 @@
 // The module contract: a torch module that is built without memory and filled in later.
 //
 // LibTorch cannot turn a meta tensor into a real one in place, so a module declares each parameter with its name, its
-// global shape and the address of the member that `forward` reads: the slot. Behind the slot may stand a meta tensor, the
-// parameter itself, or another form of it that is in use now (a cast, later a gathered shard). The life of a model is
-// construct (shapes only) -> lay out -> materialize (allocate) -> reset_parameters() or load.
+// global shape and the address of the member that `forward` reads: the slot. Behind the slot may stand a meta tensor,
+// the parameter itself, or another form of it that is in use now (a cast, later a gathered shard). The life of a model
+// is construct (shapes only) -> lay out -> materialize (allocate) -> reset_parameters() or load.
 #pragma once
 
 #include <functional>

@@ -8,6 +8,8 @@ RMSNormImpl::RMSNormImpl(int64_t normalized_size, double eps) : eps_(eps) {
   declare_parameter("weight", weight, {normalized_size}, Init::ones());
 }
 
-at::Tensor RMSNormImpl::forward(const at::Tensor& input) { return ops::rms_norm(input, weight, eps_); }
+at::Tensor RMSNormImpl::forward(const at::Tensor& input) {
+  return ops::rms_norm(input, weight, eps_);
+}
 
 }  // namespace lehr::nn

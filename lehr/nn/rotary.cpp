@@ -17,7 +17,9 @@ std::vector<double> plain_frequencies(double base, int64_t dim) {
   return frequencies;
 }
 
-double yarn_mscale(double factor, double mscale) { return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0; }
+double yarn_mscale(double factor, double mscale) {
+  return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
+}
 
 double yarn_attention_scaling(const YarnRopeScaling& yarn) {
   if (yarn.attention_factor) {
@@ -31,7 +33,8 @@ double yarn_attention_scaling(const YarnRopeScaling& yarn) {
 
 // The dimension whose wavelength makes `rotations` turns over the trained length.
 double yarn_correction_dim(double rotations, double base, int64_t dim, double trained_length) {
-  return static_cast<double>(dim) * std::log(trained_length / (rotations * 2 * std::numbers::pi)) / (2 * std::log(base));
+  return static_cast<double>(dim) * std::log(trained_length / (rotations * 2 * std::numbers::pi)) /
+         (2 * std::log(base));
 }
 
 struct Scale {
@@ -104,7 +107,10 @@ RotaryFrequencies rotary_frequencies(
 
 RotaryEmbeddingProvider::RotaryEmbeddingProvider(double rope_base, int64_t rotary_dim, RopeScaling scaling)
     : rope_base_(rope_base), rotary_dim_(rotary_dim), scaling_(std::move(scaling)) {
-  require(rotary_dim > 0 && rotary_dim % 2 == 0, "rotary dimension: expected an even positive number, found {}", rotary_dim);
+  require(
+      rotary_dim > 0 && rotary_dim % 2 == 0,
+      "rotary dimension: expected an even positive number, found {}",
+      rotary_dim);
 }
 
 PositionEmbeddings RotaryEmbeddingProvider::operator()(

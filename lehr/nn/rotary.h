@@ -34,7 +34,8 @@ struct YarnRopeScaling {
   int64_t original_max_position_embeddings = 0;
   double beta_fast = 32;
   double beta_slow = 1;
-  std::optional<double> attention_factor;  ///< Factor on cos and sin; without it 0.1 ln(factor) + 1 (with mscale below).
+  std::optional<double>
+      attention_factor;  ///< Factor on cos and sin; without it 0.1 ln(factor) + 1 (with mscale below).
   std::optional<double> mscale;
   std::optional<double> mscale_all_dim;
   bool truncate = true;  ///< Round the borders of the ramp to whole dimensions.

@@ -13,7 +13,9 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 // (..., n) as a matrix of rows.
-at::Tensor rows_of(const at::Tensor& tensor) { return tensor.reshape({-1, tensor.size(-1)}); }
+at::Tensor rows_of(const at::Tensor& tensor) {
+  return tensor.reshape({-1, tensor.size(-1)});
+}
 
 at::Tensor forward_product(const at::Tensor& input, const at::Tensor& weight) {
   auto shape = input.sizes().vec();

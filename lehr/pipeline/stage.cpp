@@ -23,7 +23,8 @@ std::pair<int64_t, int64_t> distribute_layers_for_pipeline_stage(
     count -= s == stage.num_stages - 1 ? num_virtual_layers_post : 0;
     require(
         count > 0,
-        "pipeline stage {}: {} layers (with {} virtual ones before and {} after) over {} stages would leave it no layer; "
+        "pipeline stage {}: {} layers (with {} virtual ones before and {} after) over {} stages would leave it no "
+        "layer; "
         "use fewer stages",
         s,
         num_layers,

@@ -28,7 +28,8 @@ class ModuleSupportsPipelining {
  public:
   virtual ~ModuleSupportsPipelining() = default;
   /// What this stage receives for one of `n_microbatches` equal parts of `inputs` (which holds "input_ids" (B, T)).
-  virtual TensorDict infer_stage_inputs_from_pipeline_inputs(const TensorDict& inputs, int64_t n_microbatches) const = 0;
+  virtual TensorDict infer_stage_inputs_from_pipeline_inputs(
+      const TensorDict& inputs, int64_t n_microbatches) const = 0;
   /// What this stage sends or, as the last one, gives back, for one microbatch.
   virtual TensorDict infer_stage_outputs_from_pipeline_inputs(
       const TensorDict& inputs, int64_t n_microbatches) const = 0;

@@ -10,7 +10,9 @@ namespace {
 class LanguageStream : public BatchStream {
  public:
   LanguageStream(
-      std::shared_ptr<const data::RowDataset> dataset, const data::BatchPlan& plan, const data::PrefetchOptions& prefetch)
+      std::shared_ptr<const data::RowDataset> dataset,
+      const data::BatchPlan& plan,
+      const data::PrefetchOptions& prefetch)
       : loader_(std::move(dataset), plan, prefetch) {}
 
   std::optional<Batch> next() override {
@@ -18,8 +20,7 @@ class LanguageStream : public BatchStream {
     if (!batch) {
       return std::nullopt;
     }
-    Batch tensors{
-        {"input_ids", batch->input_ids}, {"labels", batch->labels}, {"position_ids", batch->position_ids}};
+    Batch tensors{{"input_ids", batch->input_ids}, {"labels", batch->labels}, {"position_ids", batch->position_ids}};
     if (batch->has_packing) {
       tensors["document_ids"] = batch->document_ids;
     }

@@ -28,8 +28,8 @@ struct RunData {
   std::function<std::unique_ptr<BatchStream>(int64_t rows)> validation;
 };
 
-/// Opens what [data] names. Throws usage errors: missing files, data of another kind than the task's, ids that do not fit
-/// `vocab_size`. `inform` gets sentences worth telling.
+/// Opens what [data] names. Throws usage errors: missing files, data of another kind than the task's, ids that do not
+/// fit `vocab_size`. `inform` gets sentences worth telling.
 RunData open_run_data(
     const TrainConfig& config,
     const data::Tokenizer& tokenizer,

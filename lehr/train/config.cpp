@@ -15,13 +15,15 @@ void ModelConfig::fields(FieldVisitor& v) {
   v.optional(
       "hf_assets_path",
       hf_assets_path,
-      "Hugging Face folder: its config.json gives the shape; its weights are read only by checkpoint.initial_load_path.");
+      "Hugging Face folder: its config.json gives the shape; its weights are read only by "
+      "checkpoint.initial_load_path.");
   v.group("args", args, "Changes to the shape that flavor or config.json gives.");
 }
 
 void ModelConfig::check(Problems& problems) const {
   if (flavor.empty() && hf_assets_path.empty()) {
-    problems.add("model.flavor", "expected a flavor (as \"0.6B\"), or model.hf_assets_path naming a folder with config.json");
+    problems.add(
+        "model.flavor", "expected a flavor (as \"0.6B\"), or model.hf_assets_path naming a folder with config.json");
   }
   if (!flavor.empty() && !hf_assets_path.empty()) {
     problems.add("model.flavor", "conflicts with model.hf_assets_path, which gives the shape too; remove one of them");
@@ -49,7 +51,11 @@ void TrainingConfig::fields(FieldVisitor& v) {
       at_least(-1));
   v.optional("seq_len", seq_len, "Tokens in a row.", positive());
   v.optional("steps", steps, "Optimizer steps of the whole run.", positive());
-  v.optional("max_norm", max_norm, "Largest global norm of the gradient; larger ones are scaled down. 0: no limit.", at_least(0));
+  v.optional(
+      "max_norm",
+      max_norm,
+      "Largest global norm of the gradient; larger ones are scaled down. 0: no limit.",
+      at_least(0));
   v.choice(
       "dtype",
       dtype,
@@ -81,7 +87,9 @@ void TrainingConfig::check(Problems& problems) const {
             std::to_string(global_batch_size));
   }
   if (mixed_precision_param == "float64" && dtype != Precision::float64) {
-    problems.add("training.mixed_precision_param", "float64 arithmetic over narrower parameters is not supported; set training.dtype too");
+    problems.add(
+        "training.mixed_precision_param",
+        "float64 arithmetic over narrower parameters is not supported; set training.dtype too");
   }
   if (dtype == Precision::bfloat16 && mixed_precision_param.value_or("bfloat16") != "bfloat16") {
     problems.add("training.mixed_precision_param", "must not be wider than training.dtype, which is bfloat16");
@@ -89,8 +97,16 @@ void TrainingConfig::check(Problems& problems) const {
 }
 
 void ParallelismConfig::fields(FieldVisitor& v) {
-  v.optional("data_parallel_replicate_degree", data_parallel_replicate_degree, "Copies of the model, each on other data.", positive());
-  v.optional("data_parallel_shard_degree", data_parallel_shard_degree, "Ranks that share one copy; -1: all that are left.", at_least(-1));
+  v.optional(
+      "data_parallel_replicate_degree",
+      data_parallel_replicate_degree,
+      "Copies of the model, each on other data.",
+      positive());
+  v.optional(
+      "data_parallel_shard_degree",
+      data_parallel_shard_degree,
+      "Ranks that share one copy; -1: all that are left.",
+      at_least(-1));
   v.optional("tensor_parallel_degree", tensor_parallel_degree, "Ranks that share each matrix product.", positive());
   v.optional("context_parallel_degree", context_parallel_degree, "Ranks that share each sequence.", positive());
   v.optional("expert_parallel_degree", expert_parallel_degree, "Ranks that share the experts of a layer.", positive());
@@ -100,7 +116,9 @@ void ParallelismConfig::fields(FieldVisitor& v) {
 void ParallelismConfig::check(Problems& problems) const {
   auto one = [&](const char* key, int64_t degree) {
     if (degree > 1) {
-      problems.add(std::string("parallelism.") + key, "training on several devices is not in this version yet: expected 1, found " + std::to_string(degree));
+      problems.add(
+          std::string("parallelism.") + key,
+          "training on several devices is not in this version yet: expected 1, found " + std::to_string(degree));
     }
   };
   if (data_parallel_shard_degree == 0) {
@@ -138,7 +156,9 @@ int64_t ActivationCheckpointConfig::every() const {
 
 void ActivationCheckpointConfig::check(Problems& problems) const {
   if (mode == "selective" && every() < 1) {
-    problems.add("activation_checkpoint.selective_ac_option", "expected a positive whole number in quotes, as \"2\", found \"" + selective_ac_option + "\"");
+    problems.add(
+        "activation_checkpoint.selective_ac_option",
+        "expected a positive whole number in quotes, as \"2\", found \"" + selective_ac_option + "\"");
   }
 }
 
@@ -152,8 +172,13 @@ void CheckpointConfig::fields(FieldVisitor& v) {
       "initial_load_path",
       initial_load_path,
       "Folder whose weights a new run starts from (Hugging Face layout); a run that resumes does not read it.");
-  v.optional("async_mode", async_mode, "async: write while training goes on. disabled: wait for the disk.", one_of({"async", "disabled"}));
-  v.optional("max_shard_size_mb", max_shard_size_mb, "Size at which weights are split over several files, in MB.", positive());
+  v.optional(
+      "async_mode",
+      async_mode,
+      "async: write while training goes on. disabled: wait for the disk.",
+      one_of({"async", "disabled"}));
+  v.optional(
+      "max_shard_size_mb", max_shard_size_mb, "Size at which weights are split over several files, in MB.", positive());
 }
 
 void CheckpointConfig::check(Problems& problems) const {
@@ -166,7 +191,10 @@ void MetricsConfig::fields(FieldVisitor& v) {
   v.optional("log_freq", log_freq, "Steps between lines of the log; metrics.jsonl has every step.", positive());
   v.optional("enable_tensorboard", enable_tensorboard, "Write TensorBoard event files.");
   v.optional("save_tb_folder", save_tb_folder, "Folder of the event files, inside job.dump_folder.");
-  v.optional("measure_peak", measure_peak, "Measure this machine's matrix-product peak at start, to report the share of it reached.");
+  v.optional(
+      "measure_peak",
+      measure_peak,
+      "Measure this machine's matrix-product peak at start, to report the share of it reached.");
 }
 
 void ProfilingConfig::fields(FieldVisitor& v) {
@@ -179,8 +207,10 @@ void ProfilingConfig::fields(FieldVisitor& v) {
 
 void ProfilingConfig::check(Problems& problems) const {
   if (profile_freq < profiler_active + profiler_warmup) {
-    problems.add("profiling.profile_freq", "must be at least profiler_warmup + profiler_active (" +
-                                     std::to_string(profiler_active + profiler_warmup) + "), found " + std::to_string(profile_freq));
+    problems.add(
+        "profiling.profile_freq",
+        "must be at least profiler_warmup + profiler_active (" + std::to_string(profiler_active + profiler_warmup) +
+            "), found " + std::to_string(profile_freq));
   }
 }
 
@@ -196,17 +226,26 @@ void SampleConfig::fields(FieldVisitor& v) {
   v.optional("max_new_tokens", max_new_tokens, "Length of the sample.", positive());
   v.optional("temperature", temperature, "Softmax temperature; 0: always the most likely token.", at_least(0));
   v.optional("top_k", top_k, "Draw from the k most likely tokens; 0: from all.", at_least(0));
-  v.optional("top_p", top_p, "Draw from the most likely tokens that hold this probability together.", Rule{.min = 0, .max = 1, .min_excluded = true});
+  v.optional(
+      "top_p",
+      top_p,
+      "Draw from the most likely tokens that hold this probability together.",
+      Rule{.min = 0, .max = 1, .min_excluded = true});
 }
 
 void CommConfig::fields(FieldVisitor& v) {
-  v.optional("init_timeout_seconds", init_timeout_seconds, "Longest wait for other ranks until the first step is done.", positive());
+  v.optional(
+      "init_timeout_seconds",
+      init_timeout_seconds,
+      "Longest wait for other ranks until the first step is done.",
+      positive());
   v.optional("train_timeout_seconds", train_timeout_seconds, "Longest wait for other ranks after that.", positive());
 }
 
 void DebugConfig::fields(FieldVisitor& v) {
   v.optional("seed", seed, "Seed of initial weights, data order, dropout and samples.", at_least(0));
-  v.optional("deterministic", deterministic, "Refuse operators that may give other bits on another run (CPU runs never do).");
+  v.optional(
+      "deterministic", deterministic, "Refuse operators that may give other bits on another run (CPU runs never do).");
 }
 
 void TrainConfig::fields(FieldVisitor& v) {
@@ -242,7 +281,8 @@ void TrainConfig::check(Problems& problems) const {
     problems.add("validation.enable", "needs held-out data: set data.validation_fraction or data.validation_path");
   }
   if (sample.prompt && training.task != TaskKind::causal_lm) {
-    problems.add("sample.prompt", "only a causal language model can go on from a prompt; training.task is classification");
+    problems.add(
+        "sample.prompt", "only a causal language model can go on from a prompt; training.task is classification");
   }
 }
 

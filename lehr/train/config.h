@@ -37,7 +37,6 @@ struct TokenizerConfig {
 enum class TaskKind { causal_lm, classification };
 enum class Precision { float32, bfloat16, float64 };
 
-
 struct TrainingConfig {
   TaskKind task = TaskKind::causal_lm;
   int64_t local_batch_size = 8;

@@ -11,18 +11,18 @@ namespace lehr::train {
 
 /// When handlers are called; the order within a step is the order here.
 enum class Event {
-  ready,                ///< Everything is built and loaded; before the first step.
-  step_begin,           ///< Before the batches of a step.
-  gradients_ready,      ///< Gradients are summed, normalised and clipped; before the update.
-  step_end,             ///< After the update; the metrics of the step are there.
-  validation_end,       ///< A validation loss is there.
-  checkpoint_requested, ///< A checkpoint was handed to the writer.
-  finished,             ///< After the last step.
+  ready,                 ///< Everything is built and loaded; before the first step.
+  step_begin,            ///< Before the batches of a step.
+  gradients_ready,       ///< Gradients are summed, normalised and clipped; before the update.
+  step_end,              ///< After the update; the metrics of the step are there.
+  validation_end,        ///< A validation loss is there.
+  checkpoint_requested,  ///< A checkpoint was handed to the writer.
+  finished,              ///< After the last step.
 };
 
 /// What a handler sees. References are valid during the call only.
 struct EventContext {
-  int64_t step = 0;                            ///< Steps done, the present one included.
+  int64_t step = 0;  ///< Steps done, the present one included.
   nn::Model* model = nullptr;
   const std::map<std::string, double>* metrics = nullptr;  ///< loss, grad_norm, lr, ... as in metrics.jsonl.
 };

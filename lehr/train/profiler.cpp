@@ -28,7 +28,10 @@ void Profiler::step_begins(int64_t step) {
     activities.insert(torch::profiler::impl::ActivityType::CUDA);
   }
   kineto::prepareProfiler(settings, activities);
-  kineto::enableProfiler(settings, activities, {at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION, at::RecordScope::USER_SCOPE});
+  kineto::enableProfiler(
+      settings,
+      activities,
+      {at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION, at::RecordScope::USER_SCOPE});
   recording_ = true;
 }
 

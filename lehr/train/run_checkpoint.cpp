@@ -82,7 +82,8 @@ RunState RunCheckpoints::load(const std::filesystem::path& folder) {
   auto same = [&](const char* key, int64_t now, int64_t then) {
     require(
         now == then,
-        "{}: the run so far had {} = {}, the config says {}; that would change the order of data. Keep it, or start a new "
+        "{}: the run so far had {} = {}, the config says {}; that would change the order of data. Keep it, or start a "
+        "new "
         "run in another job.dump_folder with checkpoint.initial_load_path = \"{}\"",
         file,
         key,
@@ -121,8 +122,7 @@ std::optional<std::string> RunCheckpoints::save(const RunState& state) {
   state::CheckpointContents contents{.step = state.step, .weights = {}};
   contents.weights.push_back(
       {.stem = "model", .tensors = stored_tensors(model_, names_), .max_shard_bytes = max_shard_bytes});
-  contents.weights.push_back(
-      {.stem = "optimizer", .tensors = optimizer_.state(), .max_shard_bytes = max_shard_bytes});
+  contents.weights.push_back({.stem = "optimizer", .tensors = optimizer_.state(), .max_shard_bytes = max_shard_bytes});
   contents.texts = tokenizer_files_;
   contents.texts.emplace_back("config.json", to_json(args_.to_hf_config(torch_name(dtype)), true) + "\n");
   if (args_.head() == descriptor::Head::causal_lm) {

@@ -47,12 +47,12 @@ class RunCheckpoints {
   /// error if load_step names none.
   std::optional<std::filesystem::path> find() const;
 
-  /// Loads weights, optimizer and position. Throws a usage error for a checkpoint of another shape, or of another seed or
-  /// batch size, which would change the order of data.
+  /// Loads weights, optimizer and position. Throws a usage error for a checkpoint of another shape, or of another seed
+  /// or batch size, which would change the order of data.
   RunState load(const std::filesystem::path& folder);
 
-  /// Hands the present state to the writer. Returns what went wrong with an earlier save, if it did: a failed save loses
-  /// itself, never an earlier checkpoint.
+  /// Hands the present state to the writer. Returns what went wrong with an earlier save, if it did: a failed save
+  /// loses itself, never an earlier checkpoint.
   std::optional<std::string> save(const RunState& state);
 
   /// Waits until everything is on disk. Returns what went wrong, if it did.

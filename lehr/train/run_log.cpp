@@ -37,8 +37,7 @@ RunLog::RunLog(
       profiler_(config.profiling, folder_, device) {
   if (config.metrics.enable_tensorboard) {
     tensorboard_ = std::make_unique<metric::TensorBoardWriter>(
-        folder_ / config.metrics.save_tb_folder,
-        state.step == 0 ? std::nullopt : std::optional(state.step + 1));
+        folder_ / config.metrics.save_tb_folder, state.step == 0 ? std::nullopt : std::optional(state.step + 1));
   }
   if (config.metrics.measure_peak) {
     peak_flops_ = metric::measure_peak_flops(device, compute_type(config.training));
@@ -53,7 +52,8 @@ void RunLog::report_start(
   const TrainingConfig& t = config_.training;
   const int64_t tokens = t.rows_per_step() * t.seq_len;
   // Value, gradient and two moments, in the parameters' type; a copy to compute with under mixed precision.
-  const int64_t each = 4 * bytes_of(t.dtype) + (compute_type(t) == at::kBFloat16 && t.dtype != Precision::bfloat16 ? 4 : 0);
+  const int64_t each =
+      4 * bytes_of(t.dtype) + (compute_type(t) == at::kBFloat16 && t.dtype != Precision::bfloat16 ? 4 : 0);
   log_.plain("");
   log_.info("{}", config_.job.description);
   log_.info(
@@ -88,7 +88,9 @@ void RunLog::report_start(
       folder_.string());
 }
 
-void RunLog::step_begins(int64_t step) { profiler_.step_begins(step); }
+void RunLog::step_begins(int64_t step) {
+  profiler_.step_begins(step);
+}
 
 std::map<std::string, double> RunLog::step_ended(
     const RunState& state, const StepResult& result, double learning_rate) {
@@ -209,7 +211,8 @@ void RunLog::finish() {
   }
   if (!series.empty()) {
     write_file_atomically(
-        folder_ / "loss.svg", metric::line_plot_svg(series, {.title = config_.job.description, .y_label = "loss (nats)"}));
+        folder_ / "loss.svg",
+        metric::line_plot_svg(series, {.title = config_.job.description, .y_label = "loss (nats)"}));
     log_.info(
         "done in {}; loss curve in {}",
         human_seconds(metric::ThroughputMeter::steady_seconds() - began_),

@@ -1,4 +1,5 @@
-// What a run tells: the start-up report, the progress line, metrics.jsonl, TensorBoard, traces, and the picture at the end.
+// What a run tells: the start-up report, the progress line, metrics.jsonl, TensorBoard, traces, and the picture at the
+// end.
 #pragma once
 
 #include <filesystem>
@@ -49,7 +50,8 @@ class RunLog {
   void finish();
 
  private:
-  void report_start(const descriptor::ModelArgs& args, const nn::Model& model, at::Device device, const RunState& state);
+  void report_start(
+      const descriptor::ModelArgs& args, const nn::Model& model, at::Device device, const RunState& state);
 
   const TrainConfig& config_;
   Logger& log_;

@@ -44,7 +44,8 @@ StepResult TrainStep::run(const Batch& batch, int64_t step, double lr_factor) {
     const int64_t count = std::min(options_.local_batch_size, rows - first);
     const Batch local = to_device(rows_of(batch, first, count), device_);
     // One dropout mask a row block, whatever the size of the blocks' neighbours.
-    model_.set_dropout_stream(options_.seed, static_cast<uint64_t>(step) * static_cast<uint64_t>(rows) + static_cast<uint64_t>(first));
+    model_.set_dropout_stream(
+        options_.seed, static_cast<uint64_t>(step) * static_cast<uint64_t>(rows) + static_cast<uint64_t>(first));
     const nn::ModelOutputs outputs = model_.forward(task_.build_forward_inputs(local));
     const at::Tensor loss = task_.compute_loss(outputs, local) / result.valid;
     loss.backward();

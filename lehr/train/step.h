@@ -20,10 +20,10 @@ Batch to_device(const Batch& batch, at::Device device);
 
 /// What a step gave.
 struct StepResult {
-  double loss = 0;       ///< Mean over the valid items of the step.
-  double grad_norm = 0;  ///< Before clipping.
-  int64_t valid = 0;     ///< Valid items.
-  bool updated = false;  ///< False when the update was left out because something was not finite.
+  double loss = 0;                        ///< Mean over the valid items of the step.
+  double grad_norm = 0;                   ///< Before clipping.
+  int64_t valid = 0;                      ///< Valid items.
+  bool updated = false;                   ///< False when the update was left out because something was not finite.
   std::map<std::string, double> metrics;  ///< The task's, as means.
 };
 
@@ -40,9 +40,9 @@ class TrainStep {
   /// All references must outlive this object.
   TrainStep(nn::Model& model, const TrainTask& task, optim::AdamW& optimizer, Options options);
 
-  /// Does step number `step` (1-based) on all rows of `batch`, with the schedule's factor. Throws a usage error if no row
-  /// has anything to learn from, a runtime error for a non-finite loss or gradient under optim::NonFinitePolicy::stop; weights
-  /// are then as before.
+  /// Does step number `step` (1-based) on all rows of `batch`, with the schedule's factor. Throws a usage error if no
+  /// row has anything to learn from, a runtime error for a non-finite loss or gradient under
+  /// optim::NonFinitePolicy::stop; weights are then as before.
   StepResult run(const Batch& batch, int64_t step, double lr_factor);
 
   /// Shows forward the present weights; call after weights were changed from outside (a load).

@@ -15,8 +15,9 @@ using Batch = pipeline::TensorDict;
 
 /// One kind of training. Implement it for a task of one's own; the trainer needs nothing else.
 ///
-/// A loss is a sum over valid items (tokens with a label, labelled rows). The trainer divides by the number of valid items
-/// of the whole optimizer step, over all its batches and ranks, so that how a step is cut into batches changes nothing.
+/// A loss is a sum over valid items (tokens with a label, labelled rows). The trainer divides by the number of valid
+/// items of the whole optimizer step, over all its batches and ranks, so that how a step is cut into batches changes
+/// nothing.
 class TrainTask {
  public:
   virtual ~TrainTask() = default;

@@ -69,7 +69,9 @@ std::unique_ptr<descriptor::ModelArgs> model_shape(
 }  // namespace
 
 Trainer::Trainer(TrainConfig config, Environment environment)
-    : config_(std::move(config)), environment_(std::move(environment)), device_(choose_device(config_.training.device)) {
+    : config_(std::move(config)),
+      environment_(std::move(environment)),
+      device_(choose_device(config_.training.device)) {
   std::string tokenizer_path = config_.tokenizer.path.empty() ? config_.model.hf_assets_path : config_.tokenizer.path;
   require(!tokenizer_path.empty(), "tokenizer.path: expected \"byte\" or a folder with tokenizer.json, found nothing");
   tokenizer_ = data::load_tokenizer(tokenizer_path);
@@ -81,9 +83,8 @@ Trainer::Trainer(TrainConfig config, Environment environment)
   } else {
     task_ = std::make_unique<CausalLMTask>();
   }
-  data_ = open_run_data(config_, *tokenizer_, args_->vocab_size(), [&](const std::string& text) {
-    environment_.log.info("{}", text);
-  });
+  data_ = open_run_data(
+      config_, *tokenizer_, args_->vocab_size(), [&](const std::string& text) { environment_.log.info("{}", text); });
   require(
       !config_.validation.enable || data_.validation,
       "validation.enable: there is no held-out data; set data.validation_fraction or data.validation_path");
@@ -103,6 +104,7 @@ void Trainer::build_model() {
   }
   // Both judge the config by the model's names; nothing is allocated yet.
   optimizer_ = std::make_unique<optim::AdamW>(config_.optimizer, names);
+  lock_ = std::make_unique<RunLock>(config_.job.dump_folder);
   if (config_.checkpoint.enable) {
     checkpoints_ = std::make_unique<RunCheckpoints>(config_, *args_, *tokenizer_, *model_, *optimizer_);
   }
@@ -114,7 +116,8 @@ void Trainer::restore() {
   const auto folder = checkpoints_ ? checkpoints_->find() : std::nullopt;
   if (folder) {
     state_ = checkpoints_->load(*folder);
-    environment_.log.info("resuming from {}: {} of {} steps done", folder->string(), state_.step, config_.training.steps);
+    environment_.log.info(
+        "resuming from {}: {} of {} steps done", folder->string(), state_.step, config_.training.steps);
   } else {
     if (config_.checkpoint.initial_load_path) {
       load_weights(*model_, args_->stored_names(), state::WeightReader(*config_.checkpoint.initial_load_path));
@@ -133,7 +136,6 @@ void Trainer::restore() {
           .non_finite = config_.training.non_finite,
           .compute = compute_type(config_.training),
           .seed = static_cast<uint64_t>(seed)});
-  std::filesystem::create_directories(config_.job.dump_folder);
   write_file_atomically(std::filesystem::path(config_.job.dump_folder) / "config.toml", to_toml(config_));
   run_log_ = std::make_unique<RunLog>(config_, *args_, *model_, device_, state_, environment_.log);
 }

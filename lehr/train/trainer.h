@@ -14,6 +14,7 @@
 #include "lehr/train/config.h"
 #include "lehr/train/events.h"
 #include "lehr/train/run_checkpoint.h"
+#include "lehr/train/run_lock.h"
 #include "lehr/train/step.h"
 #include "lehr/train/task.h"
 
@@ -27,9 +28,9 @@ class RunLog;
 
 /// How a run ended.
 struct TrainResult {
-  int64_t step = 0;      ///< Steps done over the whole run.
-  bool stopped = false;  ///< Ended early, on request; everything was saved.
-  double loss = 0;       ///< Of the last step.
+  int64_t step = 0;                       ///< Steps done over the whole run.
+  bool stopped = false;                   ///< Ended early, on request; everything was saved.
+  double loss = 0;                        ///< Of the last step.
   std::optional<double> validation_loss;  ///< Of the last validation.
 };
 
@@ -77,6 +78,7 @@ class Trainer {
   std::unique_ptr<optim::AdamW> optimizer_;
   std::unique_ptr<optim::LRSchedule> schedule_;
   std::unique_ptr<TrainStep> step_;
+  std::unique_ptr<RunLock> lock_;
   std::unique_ptr<RunCheckpoints> checkpoints_;
   std::unique_ptr<RunLog> run_log_;
   RunState state_;

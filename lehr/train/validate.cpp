@@ -32,7 +32,8 @@ ValidationResult validate(nn::Model& model, const TrainTask& task, BatchStream& 
     result.valid += valid;
   }
   model.train(was_training);
-  require(result.valid > 0, "validation: the held-out data has no labelled item; hold out more (data.validation_fraction)");
+  require(
+      result.valid > 0, "validation: the held-out data has no labelled item; hold out more (data.validation_fraction)");
   result.loss = loss / static_cast<double>(result.valid);
   for (auto& [name, value] : result.metrics) {
     value /= static_cast<double>(result.valid);

@@ -16,8 +16,8 @@ struct ValidationResult {
   std::map<std::string, double> metrics;
 };
 
-/// Runs the model over `stream` without gradients; at most `max_batches` batches if that is positive. Throws a usage error
-/// if there was nothing to measure.
+/// Runs the model over `stream` without gradients; at most `max_batches` batches if that is positive. Throws a usage
+/// error if there was nothing to measure.
 ValidationResult validate(nn::Model& model, const TrainTask& task, BatchStream& stream, int64_t max_batches);
 
 }  // namespace lehr::train

@@ -21,7 +21,8 @@ bool VerifyReport::ok() const {
 namespace {
 using Path = std::filesystem::path;
 
-/// Allowed absolute differences by what a tensor is; for float32 references about ten times the error of float32 itself.
+/// Allowed absolute differences by what a tensor is; for float32 references about ten times the error of float32
+/// itself.
 double default_tolerance(const std::string& name, at::ScalarType dtype) {
   const bool exact = name.ends_with("_f64");
   if (exact && dtype == at::kDouble) {
@@ -349,7 +350,8 @@ std::string format_report(const VerifyReport& report) {
   for (const auto& row : report.rows) {
     width = std::max(width, row.name.size());
   }
-  std::string text = fmt::format("{:<{}}  {:>10}  {:>10}  {:>10}\n", "tensor", width, "abs error", "rel error", "allowed");
+  std::string text =
+      fmt::format("{:<{}}  {:>10}  {:>10}  {:>10}\n", "tensor", width, "abs error", "rel error", "allowed");
   for (const auto& row : report.rows) {
     text += fmt::format(
         "{:<{}}  {:>10.2e}  {:>10.2e}  {:>10.2e}  {}\n",

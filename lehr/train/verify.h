@@ -21,7 +21,7 @@
 namespace lehr::train {
 
 struct VerifyOptions {
-  std::filesystem::path model;                     ///< Folder with config.json and weights.
+  std::filesystem::path model;                          ///< Folder with config.json and weights.
   std::optional<std::filesystem::path> reference = {};  ///< The oracle.safetensors; without it, the one in `model`.
   at::ScalarType dtype = at::kFloat;
   at::Device device = at::kCPU;
@@ -32,8 +32,8 @@ struct VerifyOptions {
 /// One compared tensor.
 struct VerifyRow {
   std::string name = {};
-  double max_abs = 0;   ///< Largest |computed - expected|; infinite for another shape or a non-finite value.
-  double max_rel = 0;   ///< Largest |computed - expected| / max(|expected|, 1e-6).
+  double max_abs = 0;    ///< Largest |computed - expected|; infinite for another shape or a non-finite value.
+  double max_rel = 0;    ///< Largest |computed - expected| / max(|expected|, 1e-6).
   double tolerance = 0;  ///< Allowed absolute difference.
   bool ok = false;
 };

@@ -18,7 +18,8 @@ bool is_expected_surplus(const std::string& name) {
 
 std::string list_some(const std::vector<std::string>& names) {
   constexpr size_t kShown = 8;
-  const std::vector<std::string> shown(names.begin(), names.begin() + static_cast<long>(std::min(kShown, names.size())));
+  const std::vector<std::string> shown(
+      names.begin(), names.begin() + static_cast<long>(std::min(kShown, names.size())));
   return fmt::format(
       "{}{}", fmt::join(shown, ", "), names.size() > kShown ? fmt::format(" and {} more", names.size() - kShown) : "");
 }
@@ -79,8 +80,7 @@ void load_weights(
 }
 
 std::vector<std::pair<std::string, at::Tensor>> stored_tensors_of(
-    const std::vector<std::pair<std::string, at::Tensor>>& values,
-    const std::vector<descriptor::StoredName>& names) {
+    const std::vector<std::pair<std::string, at::Tensor>>& values, const std::vector<descriptor::StoredName>& names) {
   std::map<std::string, at::Tensor> by_name(values.begin(), values.end());
   std::vector<std::pair<std::string, at::Tensor>> tensors;
   std::map<std::string, at::Tensor> assembled;  // tables made of several parameters

@@ -15,8 +15,8 @@ class WeightReader;
 namespace lehr::train {
 
 /// Copies the checkpoint's tensors into the model's (materialized) parameters, casting to their type. Throws a usage
-/// error that lists what is missing, of another shape, or left over; rotary tables and the copy of a tied head that some
-/// tools write are no surprise.
+/// error that lists what is missing, of another shape, or left over; rotary tables and the copy of a tied head that
+/// some tools write are no surprise.
 void load_weights(
     nn::Module& model, const std::vector<descriptor::StoredName>& names, const state::WeightReader& reader);
 
@@ -24,9 +24,9 @@ void load_weights(
 std::vector<std::pair<std::string, at::Tensor>> stored_tensors(
     const nn::Module& model, const std::vector<descriptor::StoredName>& names);
 
-/// The tensors of `values`, which has one for each parameter name (a gradient, say), as stored_tensors gives parameters.
+/// The tensors of `values`, which has one for each parameter name (a gradient, say), as stored_tensors gives
+/// parameters.
 std::vector<std::pair<std::string, at::Tensor>> stored_tensors_of(
-    const std::vector<std::pair<std::string, at::Tensor>>& values,
-    const std::vector<descriptor::StoredName>& names);
+    const std::vector<std::pair<std::string, at::Tensor>>& values, const std::vector<descriptor::StoredName>& names);
 
 }  // namespace lehr::train

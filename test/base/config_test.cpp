@@ -62,7 +62,9 @@ struct Sample {
   }
 };
 
-Sample load(const std::string& text) { return from_node<Sample>(parse_toml(text, "run.toml"), "run.toml"); }
+Sample load(const std::string& text) {
+  return from_node<Sample>(parse_toml(text, "run.toml"), "run.toml");
+}
 
 std::string problem(const std::string& text) {
   try {
@@ -108,14 +110,17 @@ TEST(Config, NamesFileLineAndColumnOfEveryProblemAtOnce) {
   EXPECT_THAT(message, HasSubstr("run.toml:2:1: training.stps: unknown key; did you mean 'training.steps'?"));
   EXPECT_THAT(message, HasSubstr("run.toml:3:1: training.rate: expected at least 0 and less than 1, found number 2"));
   EXPECT_THAT(message, HasSubstr("run.toml:4:1: training.enable: expected true or false, found integer 1"));
-  EXPECT_THAT(message, HasSubstr("run.toml:5:1: training.kind: expected one of \"plain\", \"fancy\" (did you mean \"fancy\"?)"));
+  EXPECT_THAT(
+      message,
+      HasSubstr("run.toml:5:1: training.kind: expected one of \"plain\", \"fancy\" (did you mean \"fancy\"?)"));
   EXPECT_THAT(message, HasSubstr("run.toml:6:1: training.sizes: expected more than 0"));
 }
 
 TEST(Config, TellsWhereAKeyBelongs) {
   EXPECT_THAT(problem("steps = 3\n"), HasSubstr("'steps' belongs in [training] or [other]"));
   EXPECT_THAT(problem("[trainign]\nsteps = 3\n"), HasSubstr("did you mean 'training'?"));
-  EXPECT_THAT(problem("[training]\n[[training.parts]]\nweight = 1.0\n"), HasSubstr("training.parts.0.path: is missing"));
+  EXPECT_THAT(
+      problem("[training]\n[[training.parts]]\nweight = 1.0\n"), HasSubstr("training.parts.0.path: is missing"));
 }
 
 TEST(Config, NeverTakesOneTypeForAnother) {
@@ -132,7 +137,8 @@ TEST(Config, RefusesAKeyThatIsGivenTwice) {
 }
 
 TEST(Config, PlacesRulesBetweenFieldsAtTheirLine) {
-  EXPECT_THAT(problem("[training]\nsteps = 3\nlimit = 4\n"), HasSubstr("run.toml:3:1: training.limit: must not be larger"));
+  EXPECT_THAT(
+      problem("[training]\nsteps = 3\nlimit = 4\n"), HasSubstr("run.toml:3:1: training.limit: must not be larger"));
 }
 
 TEST(Config, CommandLineWinsOverFileWinsOverDefault) {
@@ -140,7 +146,11 @@ TEST(Config, CommandLineWinsOverFileWinsOverDefault) {
   write_file_atomically(file, "[training]\nsteps = 3\nrate = 0.25\n[[training.parts]]\npath = \"p\"\n");
   const auto s = load_config<Sample>(
       {.file = file,
-       .overrides = {{"training.steps", "7"}, {"training.parts.0.path", "bare/word"}, {"name", "\"quoted\""}, {"other.sizes", "[9]"}}});
+       .overrides = {
+           {"training.steps", "7"},
+           {"training.parts.0.path", "bare/word"},
+           {"name", "\"quoted\""},
+           {"other.sizes", "[9]"}}});
   EXPECT_EQ(s.training.steps, 7);
   EXPECT_EQ(s.training.rate, 0.25);
   EXPECT_EQ(s.training.parts[0].path, "bare/word");
@@ -148,8 +158,11 @@ TEST(Config, CommandLineWinsOverFileWinsOverDefault) {
   EXPECT_THAT(s.other.sizes, ::testing::ElementsAre(9));
   EXPECT_EQ(s.other.rate, 0.5);
   EXPECT_THAT(
-      [&] { load_config<Sample>({.file = file, .overrides = {{"training.stesp", "7"}}}); },
-      Throws<Error>(Property(&Error::what, HasSubstr("command line: --training.stesp: unknown key; did you mean 'training.steps'?"))));
+      [&] {
+        load_config<Sample>({.file = file, .overrides = {{"training.stesp", "7"}}});
+      },
+      Throws<Error>(Property(
+          &Error::what, HasSubstr("command line: --training.stesp: unknown key; did you mean 'training.steps'?"))));
   std::filesystem::remove(file);
 }
 
@@ -163,7 +176,8 @@ TEST(Config, WritesWhatReadsBackTheSame) {
 
 TEST(Config, HelpNamesEveryField) {
   const std::string help = help_text<Sample>();
-  for (const char* word : {"[training]", "steps", "How many steps.", "default 10", "plain|fancy", "[[training.parts]]", "required"}) {
+  for (const char* word :
+       {"[training]", "steps", "How many steps.", "default 10", "plain|fancy", "[[training.parts]]", "required"}) {
     EXPECT_THAT(help, HasSubstr(word));
   }
 }
@@ -186,7 +200,17 @@ struct Flags {
 TEST(CommandLine, ReadsOptionsFlagsPositionalsAndOverrides) {
   Flags flags;
   const Arguments rest = parse_arguments(
-      {"a.toml", "--model", "m", "--quiet", "--no-tensors", "--count=3", "--files", "x", "--files", "y", "--training.steps=5"},
+      {"a.toml",
+       "--model",
+       "m",
+       "--quiet",
+       "--no-tensors",
+       "--count=3",
+       "--files",
+       "x",
+       "--files",
+       "y",
+       "--training.steps=5"},
       ConfigObject::of(flags));
   EXPECT_EQ(flags.model, "m");
   EXPECT_TRUE(flags.quiet);
@@ -211,7 +235,8 @@ TEST(CommandLine, SaysWhatIsWrong) {
 }
 
 TEST(Json, NamesLineAndColumnOfASyntaxError) {
-  EXPECT_THAT([] { parse_json("{\n \"a\": }\n", "c.json"); }, Throws<Error>(Property(&Error::what, HasSubstr("c.json:2:"))));
+  EXPECT_THAT(
+      [] { parse_json("{\n \"a\": }\n", "c.json"); }, Throws<Error>(Property(&Error::what, HasSubstr("c.json:2:"))));
 }
 
 TEST(Json, KeepsOrderAndEveryBitOfNumbers) {
@@ -221,7 +246,9 @@ TEST(Json, KeepsOrderAndEveryBitOfNumbers) {
   EXPECT_EQ(node.entries().front().first, "z");
   EXPECT_EQ(node.at("a").at(1).as_double(), 1e-310);
   EXPECT_THAT([&] { node.at("b"); }, Throws<Error>(Property(&Error::what, HasSubstr("'b' is missing"))));
-  EXPECT_THAT([&] { node.at("z").as_string(); }, Throws<Error>(Property(&Error::what, HasSubstr("z: expected a string, found integer 1"))));
+  EXPECT_THAT(
+      [&] { node.at("z").as_string(); },
+      Throws<Error>(Property(&Error::what, HasSubstr("z: expected a string, found integer 1"))));
 }
 
 }  // namespace

@@ -7,11 +7,11 @@
 #include <stdexcept>
 #include <vector>
 
+#include "lehr/base/error.h"
 #include "lehr/base/file.h"
 #include "lehr/base/log.h"
 #include "lehr/base/parallel.h"
 #include "lehr/base/suggest.h"
-#include "lehr/base/error.h"
 
 namespace lehr {
 namespace {

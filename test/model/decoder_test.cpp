@@ -35,8 +35,13 @@ template <class Model>
 typename Model::Impl::Parameters small_parameters() {
   typename Model::Impl::Parameters p{};
   p.model.layer = {
-      .hidden_size = 8, .intermediate_size = 12, .num_attention_heads = 4, .num_key_value_heads = 2,
-      .rms_norm_eps = 1e-6, .head_dim = 4, .initializer_range = 0.4};
+      .hidden_size = 8,
+      .intermediate_size = 12,
+      .num_attention_heads = 4,
+      .num_key_value_heads = 2,
+      .rms_norm_eps = 1e-6,
+      .head_dim = 4,
+      .initializer_range = 0.4};
   p.model.num_hidden_layers = 5;
   p.model.rope_base = 100;
   p.model.max_position_ids = 64;
@@ -47,8 +52,10 @@ typename Model::Impl::Parameters small_parameters() {
 }
 
 template <class Model>
-Model build(const PipelineStageInfo& stage, ActivationCheckpointing checkpointing,
-            HiddenStatesAggregationMode mode = HiddenStatesAggregationMode::mean) {
+Model build(
+    const PipelineStageInfo& stage,
+    ActivationCheckpointing checkpointing,
+    HiddenStatesAggregationMode mode = HiddenStatesAggregationMode::mean) {
   Model model(small_parameters<Model>(), stage, mode, checkpointing);
   nn::materialize(*model, at::kCPU, at::kDouble);
   model->reset_parameters({.seed = 4});
@@ -80,7 +87,8 @@ TYPED_TEST(Decoder, SplitOverStagesEqualsOneStage) {
   const auto expected_gradients = gradients(*whole);
 
   for (const int64_t stages : {2, 3}) {
-    for (const auto checkpointing : {ActivationCheckpointing(false), ActivationCheckpointing(true), ActivationCheckpointing::every_nth(2)}) {
+    for (const auto checkpointing :
+         {ActivationCheckpointing(false), ActivationCheckpointing(true), ActivationCheckpointing::every_nth(2)}) {
       std::vector<Model> parts;
       at::Tensor hidden, snapshot;
       nn::ModelOutputs outputs;
@@ -125,8 +133,10 @@ TYPED_TEST(Decoder, CutsABatchIntoMicrobatches) {
   using Model = typename TypeParam::CausalLM;
   auto model = build<Model>({0, 1}, false);
   const TensorDict inputs{{"input_ids", at::zeros({6, 5}, at::kLong)}};
-  EXPECT_EQ(model->infer_stage_inputs_from_pipeline_inputs(inputs, 3).at("input_ids").sizes(), (std::vector<int64_t>{2, 5}));
-  EXPECT_EQ(model->infer_stage_outputs_from_pipeline_inputs(inputs, 3).at("logps").sizes(), (std::vector<int64_t>{2, 5}));
+  EXPECT_EQ(
+      model->infer_stage_inputs_from_pipeline_inputs(inputs, 3).at("input_ids").sizes(), (std::vector<int64_t>{2, 5}));
+  EXPECT_EQ(
+      model->infer_stage_outputs_from_pipeline_inputs(inputs, 3).at("logps").sizes(), (std::vector<int64_t>{2, 5}));
   EXPECT_THROW(model->infer_stage_inputs_from_pipeline_inputs(inputs, 4), Error);
 }
 
@@ -170,16 +180,23 @@ TEST(Families, CountParametersAndFlopsAsTorchtitanDoes) {
     const char* flavor;
     int64_t parameters, flops;
   };
-  for (const Row& row : {Row{"debugmodel", 31'987'968, 997'234'176}, Row{"0.6B", 596'049'920, 6'394'871'808},
-                         Row{"1.7B", 1'720'574'976, 13'142'022'144}, Row{"4B", 4'022'468'096, 31'382'565'888},
-                         Row{"8B", 8'190'735'360, 52'658'190'336}, Row{"14B", 14'768'307'200, 94'008'698'880},
-                         Row{"32B", 32'762'123'264, 217'675'069'440}}) {
+  for (const Row& row :
+       {Row{"debugmodel", 31'987'968, 997'234'176},
+        Row{"0.6B", 596'049'920, 6'394'871'808},
+        Row{"1.7B", 1'720'574'976, 13'142'022'144},
+        Row{"4B", 4'022'468'096, 31'382'565'888},
+        Row{"8B", 8'190'735'360, 52'658'190'336},
+        Row{"14B", 14'768'307'200, 94'008'698'880},
+        Row{"32B", 32'762'123'264, 217'675'069'440}}) {
     const auto counts = qwen3_dense_family().flavors.at(row.flavor)()->get_nparams_and_flops(4096);
     EXPECT_EQ(counts.num_parameters, row.parameters) << row.flavor;
     EXPECT_EQ(counts.flops_per_token, row.flops) << row.flavor;
   }
-  for (const Row& row : {Row{"1B", 1'235'814'400, 10'636'111'872}, Row{"3B", 3'212'749'824, 27'732'215'808},
-                         Row{"8B", 8'030'261'248, 57'914'449'920}, Row{"405B", 405'853'388'800, 2'625'449'459'712}}) {
+  for (const Row& row :
+       {Row{"1B", 1'235'814'400, 10'636'111'872},
+        Row{"3B", 3'212'749'824, 27'732'215'808},
+        Row{"8B", 8'030'261'248, 57'914'449'920},
+        Row{"405B", 405'853'388'800, 2'625'449'459'712}}) {
     const auto counts = llama3_family().flavors.at(row.flavor)()->get_nparams_and_flops(8192);
     EXPECT_EQ(counts.num_parameters, row.parameters) << row.flavor;
     EXPECT_EQ(counts.flops_per_token, row.flops) << row.flavor;
@@ -207,7 +224,9 @@ TEST(Families, WriteAConfigThatReadsBackTheSame) {
 
 TEST(Families, RefuseWhatTheyWouldComputeWrongly) {
   for (const auto& [key, value] :
-       {std::pair{"use_sliding_window", "true"}, std::pair{"hidden_act", "\"gelu\""}, std::pair{"attention_bias", "true"}}) {
+       {std::pair{"use_sliding_window", "true"},
+        std::pair{"hidden_act", "\"gelu\""},
+        std::pair{"attention_bias", "true"}}) {
     Node config = qwen3_dense_family().flavors.at("0.6B")()->to_hf_config("float32");
     config.set(key, parse_json(value, "config.json"));
     EXPECT_THROW(qwen3_dense_family().from_hf_config(config), Error) << key;

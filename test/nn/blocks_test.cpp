@@ -30,8 +30,13 @@ PositionEmbeddings positions(int64_t tokens, int64_t head_dim) {
 }
 
 // Attention by its definition, one query at a time; float64, so only rounding (1e-12) is left.
-at::Tensor naive_attention(GroupedQueryAttentionImpl& block, const at::Tensor& x, const PositionEmbeddings& rope,
-                           int64_t heads, int64_t kv_heads, int64_t dim) {
+at::Tensor naive_attention(
+    GroupedQueryAttentionImpl& block,
+    const at::Tensor& x,
+    const PositionEmbeddings& rope,
+    int64_t heads,
+    int64_t kv_heads,
+    int64_t dim) {
   const at::Tensor& cos = rope.first;
   const at::Tensor& sin = rope.second;
   const int64_t batch = x.size(0), tokens = x.size(1);
@@ -52,8 +57,9 @@ at::Tensor naive_attention(GroupedQueryAttentionImpl& block, const at::Tensor& x
       for (int64_t t = 0; t < tokens; ++t) {
         std::vector<at::Tensor> scores;
         for (int64_t s = 0; s <= t; ++s) {
-          scores.push_back(rotate(norm(q[b][t][h], block.q_norm), t).dot(rotate(norm(k[b][s][kv], block.k_norm), s)) /
-                           std::sqrt(static_cast<double>(dim)));
+          scores.push_back(
+              rotate(norm(q[b][t][h], block.q_norm), t).dot(rotate(norm(k[b][s][kv], block.k_norm), s)) /
+              std::sqrt(static_cast<double>(dim)));
         }
         const at::Tensor p = at::stack(scores).softmax(0);
         for (int64_t s = 0; s <= t; ++s) {
@@ -70,7 +76,10 @@ TEST(GroupedQueryAttention, EqualsItsDefinition) {
   for (const auto& [heads, kv_heads] : {std::pair{4, 4}, std::pair{4, 2}, std::pair{4, 1}}) {
     for (const bool qk_norm : {false, true}) {
       auto block = made(GroupedQueryAttention(GroupedQueryAttentionParameters{
-          .hidden_size = 10, .num_attention_heads = heads, .num_key_value_heads = kv_heads, .head_dim = 6,
+          .hidden_size = 10,
+          .num_attention_heads = heads,
+          .num_key_value_heads = kv_heads,
+          .head_dim = 6,
           .qk_norm_eps = qk_norm ? std::optional(1e-6) : std::nullopt}));
       const at::Tensor x = at::randn({2, 5, 10}, at::kDouble);
       const auto rope = positions(5, 6);
@@ -104,7 +113,8 @@ TEST(GroupedQueryAttention, StepByStepWithACacheEqualsAllAtOnce) {
   for (int64_t t = 0; t < 70; t += t == 0 ? 3 : 1) {
     const int64_t count = t == 0 ? 3 : 1;
     const PositionEmbeddings here{rope.first.narrow(1, t, count), rope.second.narrow(1, t, count)};
-    EXPECT_TRUE(at::allclose(block->forward(x.narrow(1, t, count), here, {}, &cache), whole.narrow(1, t, count), 1e-10, 1e-12));
+    EXPECT_TRUE(
+        at::allclose(block->forward(x.narrow(1, t, count), here, {}, &cache), whole.narrow(1, t, count), 1e-10, 1e-12));
   }
   EXPECT_EQ(cache.length(), 70);
 }
@@ -206,7 +216,9 @@ TEST(Embedding, SplitVocabularyEqualsOneTable) {
 TEST(Embedding, NamesIdsOutsideTheVocabulary) {
   auto table = made(SplitTokenEmbeddings(SplitVocabulary{{{"default", 5}}, {"default"}}, 4));
   EXPECT_THAT(
-      [&] { table(at::tensor({1, 5}).unsqueeze(0)); },
+      [&] {
+        table(at::tensor({1, 5}).unsqueeze(0));
+      },
       Throws<Error>(Property(&Error::what, HasSubstr("expected ids from 0 to 4, found 1 to 5"))));
   EXPECT_THROW((SplitVocabulary{{{"a", 1}}, {"b"}}.size()), Error);
 }
@@ -216,8 +228,8 @@ TEST(LanguageModellingHead, GivesTheLossOfEachLabelOverAllSegments) {
   auto head = made(SplitLanguageModellingHead(split, 4));
   const at::Tensor hidden = at::randn({2, 3, 4}, at::kDouble);
   const at::Tensor labels = at::tensor({0, 7, -100, 5, -100, 2}, at::kLong).view({2, 3});
-  const at::Tensor expected = at::cross_entropy_loss(
-      head->logits(hidden).view({6, 8}), labels.view(-1), {}, at::Reduction::None, kIgnoreIndex);
+  const at::Tensor expected =
+      at::cross_entropy_loss(head->logits(hidden).view({6, 8}), labels.view(-1), {}, at::Reduction::None, kIgnoreIndex);
   EXPECT_TRUE(at::allclose(head(hidden, labels).view(-1), expected, 1e-10, 1e-12));
   EXPECT_THROW(head(hidden, labels.view(-1)), Error);
 }

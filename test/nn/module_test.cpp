@@ -12,7 +12,8 @@
 namespace lehr::nn {
 namespace {
 
-at::Tensor filled(at::ScalarType dtype, const Init& init, std::vector<int64_t> shape, int64_t first = 0, uint64_t seed = 5) {
+at::Tensor filled(
+    at::ScalarType dtype, const Init& init, std::vector<int64_t> shape, int64_t first = 0, uint64_t seed = 5) {
   at::Tensor tensor = at::empty(shape, dtype);
   fill(tensor, init, seed, "layers.0.weight", first);
   return tensor;

@@ -9,7 +9,9 @@ namespace lehr::ops {
 namespace {
 
 // Relative to the largest value: one rounding a term for float64 and float32, one of the result for bfloat16.
-double tolerance(at::ScalarType dtype) { return dtype == at::kDouble ? 1e-14 : dtype == at::kFloat ? 1e-5 : 2e-2; }
+double tolerance(at::ScalarType dtype) {
+  return dtype == at::kDouble ? 1e-14 : dtype == at::kFloat ? 1e-5 : 2e-2;
+}
 
 void expect_near(const at::Tensor& got, const at::Tensor& want, double relative) {
   const double scale = want.to(at::kDouble).abs().max().item<double>();
@@ -32,7 +34,8 @@ TEST(Linear, EqualsItsDefinitionForwardAndBackward) {
           }
           const at::Tensor y = function(inputs[0], inputs[1], with_bias ? inputs[2] : at::Tensor());
           y.backward(g.to(dtype).to(type));
-          return std::vector<at::Tensor>{y.detach(), inputs[0].grad(), inputs[1].grad(), with_bias ? inputs[2].grad() : y};
+          return std::vector<at::Tensor>{
+              y.detach(), inputs[0].grad(), inputs[1].grad(), with_bias ? inputs[2].grad() : y};
         };
         const auto got = run(dtype, [](const auto&... args) { return ops::linear(args...); });
         const auto want = run(at::kDouble, [](const auto&... args) { return at::linear(args...); });
@@ -57,7 +60,9 @@ TEST(Linear, RefusesShapesThatDoNotFit) {
   EXPECT_THROW(ops::linear(at::randn({4, 3}), at::randn({2, 3}, at::kDouble)), Error);
 }
 
-TEST(Linear, TakesNoRows) { EXPECT_EQ(ops::linear(at::empty({0, 3}), at::randn({2, 3})).sizes(), (std::vector<int64_t>{0, 2})); }
+TEST(Linear, TakesNoRows) {
+  EXPECT_EQ(ops::linear(at::empty({0, 3}), at::randn({2, 3})).sizes(), (std::vector<int64_t>{0, 2}));
+}
 
 }  // namespace
 }  // namespace lehr::ops

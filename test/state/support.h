@@ -22,7 +22,9 @@ namespace fs = std::filesystem;
 namespace lehr::state::testing {
 
 /// A folder in memory, where there is one: a thousand saves with their fsyncs would take minutes on a busy disk.
-inline fs::path memory_folder() { return fs::exists("/dev/shm") ? fs::path("/dev/shm") : fs::temp_directory_path(); }
+inline fs::path memory_folder() {
+  return fs::exists("/dev/shm") ? fs::path("/dev/shm") : fs::temp_directory_path();
+}
 
 /// A new empty folder that is removed at the end.
 class TemporaryFolder {

@@ -8,7 +8,9 @@
 namespace lehr::train {
 namespace {
 
-at::Tensor logits() { return at::tensor({0.0, 3.0, 1.0, 2.0}, at::kDouble); }
+at::Tensor logits() {
+  return at::tensor({0.0, 3.0, 1.0, 2.0}, at::kDouble);
+}
 
 TEST(SampleToken, TakesTheMostLikelyAtTemperatureZero) {
   EXPECT_EQ(sample_token(logits(), {.temperature = 0}, 0.99), 1);

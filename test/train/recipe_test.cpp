@@ -60,8 +60,8 @@ class Rules : public FieldVisitor {
  public:
   void visit(const Field& field, FieldRef value) override {
     rules[path(field.name)] = field.rule;
-    texts[path(field.name)] = std::holds_alternative<std::string*>(value) ||
-                              std::holds_alternative<std::optional<std::string>*>(value);
+    texts[path(field.name)] =
+        std::holds_alternative<std::string*>(value) || std::holds_alternative<std::optional<std::string>*>(value);
   }
   void begin_group(std::string_view name, std::string_view) override { path_.push_back(path(name)); }
   void end_group() override { path_.pop_back(); }
@@ -229,9 +229,24 @@ TEST_P(Recipes, RefuseValuesOutOfRange) {
     }
   }
   // Text that only the model list, the file system or a person can judge.
-  const std::set<std::string> free_text{"description", "dump_folder", "name", "flavor", "hf_assets_path", "path",
-                                        "prompt", "pattern", "text_key", "label_key", "split_documents", "validation_path",
-                                        "initial_load_path", "selective_ac_option", "folder", "save_tb_folder", "cache_folder"};
+  const std::set<std::string> free_text{
+      "description",
+      "dump_folder",
+      "name",
+      "flavor",
+      "hf_assets_path",
+      "path",
+      "prompt",
+      "pattern",
+      "text_key",
+      "label_key",
+      "split_documents",
+      "validation_path",
+      "initial_load_path",
+      "selective_ac_option",
+      "folder",
+      "save_tb_folder",
+      "cache_folder"};
   for (const auto& key : any_text) {
     EXPECT_TRUE(free_text.count(key) != 0) << key << " has no rule";
   }
@@ -291,7 +306,8 @@ std::vector<std::string> recipes() {
 
 INSTANTIATE_TEST_SUITE_P(All, Recipes, ::testing::ValuesIn(recipes()), [](const auto& info) {
   std::string name = info.param;
-  std::replace_if(name.begin(), name.end(), [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); }, '_');
+  std::replace_if(
+      name.begin(), name.end(), [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); }, '_');
   return name;
 });
 

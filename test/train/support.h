@@ -93,7 +93,10 @@ inline TrainResult train(const TrainConfig& config, int64_t stop_after = 0) {
   int64_t steps = 0;
   Trainer trainer(
       config,
-      {.families = list, .log = log, .stop_requested = [&] { return stop_after > 0 && ++steps >= stop_after; }, .task = nullptr});
+      {.families = list,
+       .log = log,
+       .stop_requested = [&] { return stop_after > 0 && ++steps >= stop_after; },
+       .task = nullptr});
   return trainer.run();
 }
 

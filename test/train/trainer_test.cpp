@@ -10,10 +10,10 @@
 namespace lehr::train {
 namespace {
 using testing::Folder;
-using testing::tiny_run;
-using testing::train;
 using ::testing::HasSubstr;
 using ::testing::Throws;
+using testing::tiny_run;
+using testing::train;
 
 std::map<std::string, at::Tensor> tensors(const std::filesystem::path& folder, const std::string& stem) {
   const state::WeightReader reader(folder, stem);
@@ -37,7 +37,8 @@ std::filesystem::path checkpoint(const TrainConfig& config, int64_t step) {
 
 TEST(Trainer, LearnsAndWritesWhatItPromises) {
   const Folder folder;
-  const auto config = tiny_run(folder.path(), {{"training.steps", "60"}, {"optimizer.lr", "0.01"}, {"checkpoint.interval", "30"}});
+  const auto config =
+      tiny_run(folder.path(), {{"training.steps", "60"}, {"optimizer.lr", "0.01"}, {"checkpoint.interval", "30"}});
   const TrainResult result = train(config);
   EXPECT_EQ(result.step, 60);
   const auto out = std::filesystem::path(config.job.dump_folder);
@@ -45,9 +46,13 @@ TEST(Trainer, LearnsAndWritesWhatItPromises) {
   ASSERT_EQ(losses.values.size(), 60U);
   EXPECT_LT(losses.values.back(), losses.values.front() - 1.5);  // ln 257 = 5.5 falls below the unigram entropy's area
   EXPECT_FALSE(metric::read_metric(out / "metrics.jsonl", "validation_loss").values.empty());
-  for (const char* file : {"config.toml", "loss.svg", "checkpoints/step-60/config.json",
-                           "checkpoints/step-60/model.safetensors", "checkpoints/step-60/optimizer.safetensors",
-                           "checkpoints/step-60/trainer.json"}) {
+  for (const char* file :
+       {"config.toml",
+        "loss.svg",
+        "checkpoints/step-60/config.json",
+        "checkpoints/step-60/model.safetensors",
+        "checkpoints/step-60/optimizer.safetensors",
+        "checkpoints/step-60/trainer.json"}) {
     EXPECT_TRUE(std::filesystem::exists(out / file)) << file;
   }
 }
@@ -115,10 +120,27 @@ TEST(Trainer, RefusesToResumeWithAnotherShapeOrOrderOfData) {
   auto resume = [&](const char* key, const char* value) {
     return [&folder, key, value] { train(tiny_run(folder.path(), {{key, value}})); };
   };
-  EXPECT_THAT(resume("model.args.hidden_size", "32"), Throws<Error>(::testing::Property(&Error::what, HasSubstr("shapes differ"))));
+  EXPECT_THAT(
+      resume("model.args.hidden_size", "32"),
+      Throws<Error>(::testing::Property(&Error::what, HasSubstr("shapes differ"))));
   EXPECT_THAT(resume("debug.seed", "7"), Throws<Error>(::testing::Property(&Error::what, HasSubstr("debug.seed"))));
-  EXPECT_THAT(resume("training.seq_len", "16"), Throws<Error>(::testing::Property(&Error::what, HasSubstr("training.seq_len"))));
-  EXPECT_THAT(resume("checkpoint.load_step", "3"), Throws<Error>(::testing::Property(&Error::what, HasSubstr("step 3"))));
+  EXPECT_THAT(
+      resume("training.seq_len", "16"),
+      Throws<Error>(::testing::Property(&Error::what, HasSubstr("training.seq_len"))));
+  EXPECT_THAT(
+      resume("checkpoint.load_step", "3"), Throws<Error>(::testing::Property(&Error::what, HasSubstr("step 3"))));
+}
+
+TEST(Trainer, HoldsItsFolderAgainstASecondRun) {
+  const Folder folder;
+  const auto config = tiny_run(folder.path());
+  Logger log("", true);
+  const auto list = testing::families();
+  {
+    const Trainer first(config, {.families = list, .log = log, .stop_requested = {}, .task = nullptr});
+    EXPECT_THAT([&] { train(config); }, Throws<Error>(::testing::Property(&Error::what, HasSubstr("another run"))));
+  }
+  EXPECT_EQ(train(config).step, 12);
 }
 
 TEST(Trainer, StartsFromTheWeightsOfAnotherRun) {
@@ -140,8 +162,13 @@ TEST(Trainer, TellsSubscribersOfEveryMoment) {
   const auto list = testing::families();
   Trainer trainer(tiny_run(folder.path()), {.families = list, .log = log, .stop_requested = {}, .task = nullptr});
   std::map<Event, int> seen;
-  for (const Event event : {Event::ready, Event::step_begin, Event::step_end, Event::validation_end,
-                            Event::checkpoint_requested, Event::finished}) {
+  for (const Event event :
+       {Event::ready,
+        Event::step_begin,
+        Event::step_end,
+        Event::validation_end,
+        Event::checkpoint_requested,
+        Event::finished}) {
     trainer.events().subscribe(event, [&seen, event](const EventContext& context) {
       ++seen[event];
       EXPECT_NE(context.model, nullptr);

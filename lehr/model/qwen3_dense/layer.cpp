@@ -25,8 +25,7 @@ at::Tensor Qwen3DenseLayerImpl::forward(
     const nn::PositionEmbeddings& position_embeddings,
     const nn::AttentionMask& attention_mask,
     nn::KeyValueCache* cache) {
-  hidden_states =
-      hidden_states + self_attn(input_layernorm(hidden_states), position_embeddings, attention_mask, cache);
+  hidden_states = hidden_states + self_attn(input_layernorm(hidden_states), position_embeddings, attention_mask, cache);
   hidden_states = hidden_states + mlp(post_attention_layernorm(hidden_states));
   return hidden_states;
 }

@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# Kills training at random moments and resumes it, over and over: what it leaves must equal a run never killed, bit for
+# bit. Usage: kill_and_resume.sh LEHR [KILLS]
+set -euo pipefail
+lehr=$1
+kills=${2:-${LEHR_KILLS:-6}}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+RANDOM=20261121
+
+cat > "$work/run.toml" <<'TOML'
+[model]
+name = "qwen3"
+flavor = "debugmodel"
+[model.args]
+hidden_size = 48
+intermediate_size = 96
+num_hidden_layers = 2
+num_attention_heads = 4
+num_key_value_heads = 2
+head_dim = 16
+vocab_size = 257
+[tokenizer]
+path = "byte"
+[data]
+validation_fraction = 0.001
+[[data.datasets]]
+path = "recipe/data/tinyshakespeare.txt"
+[training]
+seq_len = 64
+local_batch_size = 2
+global_batch_size = 4
+steps = 150
+[lr_scheduler]
+warmup_steps = 5
+[checkpoint]
+interval = 2
+keep_latest_k = 2
+[validation]
+enable = true
+freq = 25
+steps = 2
+[metrics]
+measure_peak = false
+enable_tensorboard = false
+TOML
+
+# Not a function: what runs in the background must be the program itself, for the signal to reach it.
+train=("$lehr" train "$work/run.toml" --quiet)
+
+"${train[@]}" --job.dump_folder="$work/whole"
+
+in_a_write=0
+for ((i = 1; i <= kills; ++i)); do
+  "${train[@]}" --job.dump_folder="$work/parts" & pid=$!
+  # From before the first step to well into the run; start-up alone takes about half a second.
+  sleep "$(printf '0.%03d' $((350 + RANDOM % 600)))"
+  kill -KILL "$pid" 2>/dev/null || true
+  wait "$pid" 2>/dev/null || true
+  if compgen -G "$work/parts/checkpoints/.*step-*" >/dev/null; then in_a_write=$((in_a_write + 1)); fi
+done
+# SIGTERM saves and says so by its exit code.
+"${train[@]}" --job.dump_folder="$work/parts" & pid=$!
+sleep 0.8
+kill -TERM "$pid" 2>/dev/null || true
+code=0
+wait "$pid" || code=$?
+[ "$code" = 143 ] || [ "$code" = 0 ] || { echo "SIGTERM: expected exit code 143, found $code"; exit 1; }
+"${train[@]}" --job.dump_folder="$work/parts"
+
+for file in model.safetensors optimizer.safetensors trainer.json; do
+  cmp "$work/whole/checkpoints/step-150/$file" "$work/parts/checkpoints/step-150/$file"
+done
+# Times and memory differ from run to run; what was learned does not.
+learned() { grep -oE '"(step|loss|grad_norm|lr|num_tokens|validation_loss)":[^,}]*' "$1/metrics.jsonl"; }
+diff <(learned "$work/whole") <(learned "$work/parts")
+echo "$kills kills, $in_a_write of them inside a checkpoint write: weights, optimizer and logged losses are the same bits"
