@@ -7,18 +7,12 @@
 #include "lehr/base/command_line.h"
 #include "lehr/base/error.h"
 #include "lehr/base/log.h"
+#include "lehr/base/stop_signals.h"
 #include "lehr/train/trainer.h"
 
 namespace lehr::app {
 
 namespace {
-// Written by a signal handler, so it can be nothing more.
-volatile std::sig_atomic_t g_stop = 0;
-
-void request_stop(int signal) {
-  g_stop = signal;
-}
-
 struct Options {
   bool quiet = false;
   bool print_config = false;
@@ -57,18 +51,18 @@ int train(const std::vector<std::string>& args) {
     std::fputs(to_toml(config).c_str(), stdout);
     return 0;
   }
-  std::signal(SIGTERM, request_stop);
-  std::signal(SIGINT, request_stop);
+  StopSignals signals;
   // A file that may not grow is an error of its write, not the end of the program.
   std::signal(SIGXFSZ, SIG_IGN);
   Logger log("", options.quiet);
   const auto families = models();
   train::Trainer trainer(
-      config, {.families = families, .log = log, .stop_requested = [] { return g_stop != 0; }, .task = nullptr});
+      config, {.families = families, .log = log, .stop_requested = [&] { return signals.received() != 0; }, .task = nullptr});
+  signals.defer();
   const train::TrainResult result = trainer.run();
   if (result.stopped) {
     log.info("stopped after step {}; the same command goes on from there", result.step);
-    return 128 + static_cast<int>(g_stop);
+    return 128 + signals.received();
   }
   return 0;
 }

@@ -3,7 +3,7 @@
 # bit. Usage: kill_and_resume.sh LEHR [KILLS]
 set -euo pipefail
 lehr=$1
-kills=${2:-${LEHR_KILLS:-6}}
+kills=${2:-${LEHR_KILLS:-20}}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 RANDOM=20261121
@@ -19,7 +19,7 @@ num_hidden_layers = 2
 num_attention_heads = 4
 num_key_value_heads = 2
 head_dim = 16
-vocab_size = 257
+vocab_size = 16384
 [tokenizer]
 path = "byte"
 [data]
@@ -34,7 +34,7 @@ steps = 150
 [lr_scheduler]
 warmup_steps = 5
 [checkpoint]
-interval = 2
+interval = 1
 keep_latest_k = 2
 [validation]
 enable = true

@@ -7,7 +7,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 # Not a function: what runs in the background must be the program itself, for the signal to reach it.
 run=("$lehr" train recipe/quickstart.toml --job.dump_folder="$work/run" --metrics.measure_peak=false
-     --metrics.enable_tensorboard=false --validation.enable=false)
+     --metrics.enable_tensorboard=false --validation.enable=false --lr_scheduler.warmup_steps=0)
 
 "${run[@]}" --training.steps=100000 --checkpoint.interval=10 2>"$work/log" & pid=$!
 until compgen -G "$work/run/checkpoints/step-*" >/dev/null; do sleep 0.1; done
