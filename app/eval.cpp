@@ -12,6 +12,7 @@
 #include "lehr/state/weights.h"
 #include "lehr/train/batches.h"
 #include "lehr/train/device.h"
+#include "lehr/train/precision.h"
 #include "lehr/train/validate.h"
 #include "lehr/train/weights.h"
 
@@ -35,32 +36,25 @@ std::filesystem::path newest_checkpoint(const train::TrainConfig& config) {
   require(latest.has_value(), "{}: holds no complete checkpoint; name a model with --model", root.string());
   return latest->path;
 }
-}  // namespace
 
-int eval(const std::vector<std::string>& args) {
-  Options options;
-  const Arguments arguments = parse_arguments(args, ConfigObject::of(options));
-  if (arguments.help) {
-    std::fputs(
-        ("lehr eval CONFIG.toml [--model DIR] [--section.key=value ...]\n\n"
-         "Loss and perplexity of a model on the held-out data of a config. Prints one JSON object.\n\n" +
-         arguments_help(ConfigObject::of(options)))
-            .c_str(),
-        stdout);
-    return 0;
-  }
-  require(arguments.positionals.size() == 1, "lehr eval: expected one config file; see lehr eval --help");
-  auto config = load_config<train::TrainConfig>({.file = arguments.positionals[0], .overrides = arguments.overrides});
+Node measure(train::TrainConfig config, const Options& options) {
   Logger log;
   const at::Device device = train::choose_device(config.training.device);
   const std::filesystem::path folder =
       options.model ? std::filesystem::path(*options.model) : newest_checkpoint(config);
   const auto shape = models().from_hf_folder(folder);
+  require(
+      config.training.seq_len <= shape->max_position_ids(),
+      "training.seq_len: {} tokens do not fit into the {} positions of {}",
+      config.training.seq_len,
+      shape->max_position_ids(),
+      folder.string());
   const bool classification = config.training.task == train::TaskKind::classification;
   require(
       (shape->head() == descriptor::Head::classification) == classification,
-      "{}: the model's head does not fit training.task",
-      folder.string());
+      "training.task: {} has a {} head",
+      folder.string(),
+      classification ? "language-model" : "classification");
   const std::string where = config.tokenizer.path.empty() ? folder.string() : config.tokenizer.path;
   const auto tokenizer = data::load_tokenizer(where);
   if (options.train_data) {
@@ -74,10 +68,7 @@ int eval(const std::vector<std::string>& args) {
       "lehr eval: the config holds no data out; set data.validation_fraction or data.validation_path, or use "
       "--train-data");
   const auto model = shape->build({});
-  const auto dtype = config.training.dtype == train::Precision::float64    ? at::kDouble
-                     : config.training.dtype == train::Precision::bfloat16 ? at::kBFloat16
-                                                                           : at::kFloat;
-  nn::materialize(*model, device, dtype);
+  nn::materialize(*model, device, train::compute_type(config.training));
   train::load_weights(*model, shape->stored_names(), state::WeightReader(folder));
   std::unique_ptr<train::TrainTask> task;
   if (classification) {
@@ -98,6 +89,26 @@ int eval(const std::vector<std::string>& args) {
   for (const auto& [name, value] : result.metrics) {
     report.set(name, Node(value));
   }
+  return report;
+}
+}  // namespace
+
+int eval(const std::vector<std::string>& args) {
+  Options options;
+  const Arguments arguments = parse_arguments(args, ConfigObject::of(options));
+  if (arguments.help) {
+    std::fputs(
+        ("lehr eval CONFIG.toml [--model DIR] [--section.key=value ...]\n\n"
+         "Loss and perplexity of a model on the held-out data of a config. Prints one JSON object.\n\n" +
+         arguments_help(ConfigObject::of(options)))
+            .c_str(),
+        stdout);
+    return 0;
+  }
+  require(arguments.positionals.size() == 1, "lehr eval: expected one config file; see lehr eval --help");
+  const Node sources = merge_sources({.file = arguments.positionals[0], .overrides = arguments.overrides});
+  const auto config = from_node<train::TrainConfig>(sources, arguments.positionals[0]);
+  const Node report = with_places(sources, [&] { return measure(config, options); });
   std::puts(to_json(report).c_str());
   return 0;
 }

@@ -32,6 +32,24 @@ std::string help() {
          "save a checkpoint and stop.\n\n" +
          arguments_help(ConfigObject::of(options)) + "\nKeys of the config:\n" + help_text<train::TrainConfig>();
 }
+
+int run(const train::TrainConfig& config, bool quiet) {
+  StopSignals signals;
+  // A file that may not grow is an error of its write, not the end of the program.
+  std::signal(SIGXFSZ, SIG_IGN);
+  Logger log("", quiet);
+  const auto families = models();
+  train::Trainer trainer(
+      config,
+      {.families = families, .log = log, .stop_requested = [&] { return signals.received() != 0; }, .task = nullptr});
+  signals.defer();
+  const train::TrainResult result = trainer.run();
+  if (result.stopped) {
+    log.info("stopped after step {}; the same command goes on from there", result.step);
+    return 128 + signals.received();
+  }
+  return 0;
+}
 }  // namespace
 
 int train(const std::vector<std::string>& args) {
@@ -45,26 +63,13 @@ int train(const std::vector<std::string>& args) {
       arguments.positionals.size() == 1,
       "lehr train: expected one config file, found {}; lehr train --help explains",
       arguments.positionals.size());
-  const auto config =
-      load_config<train::TrainConfig>({.file = arguments.positionals[0], .overrides = arguments.overrides});
+  const Node sources = merge_sources({.file = arguments.positionals[0], .overrides = arguments.overrides});
+  const auto config = from_node<train::TrainConfig>(sources, arguments.positionals[0]);
   if (options.print_config) {
     std::fputs(to_toml(config).c_str(), stdout);
     return 0;
   }
-  StopSignals signals;
-  // A file that may not grow is an error of its write, not the end of the program.
-  std::signal(SIGXFSZ, SIG_IGN);
-  Logger log("", options.quiet);
-  const auto families = models();
-  train::Trainer trainer(
-      config, {.families = families, .log = log, .stop_requested = [&] { return signals.received() != 0; }, .task = nullptr});
-  signals.defer();
-  const train::TrainResult result = trainer.run();
-  if (result.stopped) {
-    log.info("stopped after step {}; the same command goes on from there", result.step);
-    return 128 + signals.received();
-  }
-  return 0;
+  return with_places(sources, [&] { return run(config, options.quiet); });
 }
 
 }  // namespace lehr::app

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "lehr/base/error.h"
 #include "lehr/base/fields.h"
 #include "lehr/base/node.h"
 
@@ -49,6 +50,21 @@ T load_config(const ConfigSources& sources) {
   T config{};
   load_object(ConfigObject::of(config), merge_sources(sources), sources.file ? sources.file->string() : "command line");
   return config;
+}
+
+/// `message` behind the place where its subject was set, if it begins with a dotted key that `sources` (or a table
+/// around it) holds: "run.toml:7:3: training.seq_len: ...".
+std::string with_place(const Node& sources, const std::string& message);
+
+/// Runs `body`, which uses the config that was read from `sources`: a usage error about one of its keys gets the place
+/// where the key was set.
+template <class Body>
+auto with_places(const Node& sources, Body body) {
+  try {
+    return body();
+  } catch (const Error& error) {
+    throw Error(error.kind(), with_place(sources, error.what()));
+  }
 }
 
 /// A struct from a JSON or TOML tree.

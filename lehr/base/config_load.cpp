@@ -140,6 +140,31 @@ struct CheckRule {
   }
 };
 
+// The node of a dotted key, or the nearest table around it.
+const Node* locate(const Node& root, const std::string& key) {
+  const Node* at = &root;
+  const Node* found = nullptr;
+  size_t begin = 0;
+  while (begin <= key.size()) {
+    const size_t dot = std::min(key.find('.', begin), key.size());
+    const std::string part = key.substr(begin, dot - begin);
+    if (at->is_table()) {
+      at = at->find(part);
+    } else if (at->is_list() && !part.empty() && part.find_first_not_of("0123456789") == std::string::npos) {
+      const size_t index = std::stoul(part);
+      at = index < at->size() ? &at->at(index) : nullptr;
+    } else {
+      return found;
+    }
+    if (at == nullptr) {
+      return found;
+    }
+    found = at;
+    begin = dot + 1;
+  }
+  return found;
+}
+
 class Loader : public FieldVisitor {
  public:
   Loader(const Node& root, std::string name) : name_(std::move(name)) { levels_.push_back({&root, ""}); }
@@ -285,31 +310,6 @@ class Loader : public FieldVisitor {
          fmt::format("{}: {}{}: {}", origin.text(), from_command_line ? "--" : "", key, what)});
   }
 
-  // The node of a dotted key, or the nearest table around it.
-  static const Node* locate(const Node& root, const std::string& key) {
-    const Node* at = &root;
-    const Node* found = nullptr;
-    size_t begin = 0;
-    while (begin <= key.size()) {
-      const size_t dot = std::min(key.find('.', begin), key.size());
-      const std::string part = key.substr(begin, dot - begin);
-      if (at->is_table()) {
-        at = at->find(part);
-      } else if (at->is_list() && !part.empty() && part.find_first_not_of("0123456789") == std::string::npos) {
-        const size_t index = std::stoul(part);
-        at = index < at->size() ? &at->at(index) : nullptr;
-      } else {
-        return found;
-      }
-      if (at == nullptr) {
-        return found;
-      }
-      found = at;
-      begin = dot + 1;
-    }
-    return found;
-  }
-
   static std::string leaf_of(const std::string& key) { return key.substr(key.rfind('.') + 1); }
   static std::string table_of(const std::string& key) {
     const auto dot = key.rfind('.');
@@ -354,6 +354,20 @@ class Loader : public FieldVisitor {
   std::vector<Message> messages_;
 };
 }  // namespace
+
+std::string with_place(const Node& sources, const std::string& message) {
+  const size_t end = message.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.");
+  const std::string key = message.substr(0, end);
+  if (end == std::string::npos || message[end] != ':' || key.find('.') == std::string::npos) {
+    return message;
+  }
+  const Node* node = locate(sources, key);
+  if (node == nullptr || node->where().file.empty()) {
+    return message;
+  }
+  const bool from_command_line = node->where().file == "command line";
+  return fmt::format("{}: {}{}", node->origin(), from_command_line ? "--" : "", message);
+}
 
 void load_object(const ConfigObject& object, const Node& node, const std::string& name) {
   Loader loader(node, name);

@@ -135,6 +135,19 @@ bool is_token_file(const DatasetConfig& dataset) {
          (dataset.kind == DatasetKind::by_name && std::filesystem::path(dataset.path).extension() == ".tokens");
 }
 
+// Before a long file is tokenized for nothing.
+void require_files(const DataConfig& config) {
+  for (size_t i = 0; i < config.datasets.size(); ++i) {
+    const std::string& path = config.datasets[i].path;
+    require(std::filesystem::exists(path), "data.datasets.{}.path: {}: no such file or folder", i, path);
+  }
+  const std::string& held_out = config.validation_path;
+  require(
+      held_out.empty() || std::filesystem::exists(held_out),
+      "data.validation_path: {}: no such file or folder",
+      held_out);
+}
+
 }  // namespace
 
 TokenStream open_tokens(const DatasetConfig& dataset, const Tokenizer& tokenizer, const OpenDataOptions& options) {
@@ -157,6 +170,7 @@ TokenStream open_tokens(const DatasetConfig& dataset, const Tokenizer& tokenizer
 LanguageData open_data(const DataConfig& config, const Tokenizer& tokenizer, const OpenDataOptions& given) {
   require(!config.datasets.empty(), "data.datasets: at least one dataset is needed");
   require(!config.is_classification(), "data.datasets: labelled texts cannot train a language model");
+  require_files(config);
   OpenDataOptions options = given;
   if (!config.cache_folder.empty()) {
     options.cache_folder = config.cache_folder;
@@ -200,6 +214,7 @@ ClassificationData open_classification(
   require(
       config.datasets.size() == 1 && config.is_classification(),
       "data.datasets: one dataset with kind = \"classification\" is needed");
+  require_files(config);
   const DatasetConfig& dataset = config.datasets.front();
   const ClassificationOptions how{
       .max_length = options.seq_len, .text_key = dataset.text_key, .label_key = dataset.label_key};

@@ -26,7 +26,7 @@ std::optional<fs::path> find_file(const fs::path& folder, const char* name) {
 
 }  // namespace
 
-std::unique_ptr<Tokenizer> load_tokenizer(const std::string& what) {
+std::unique_ptr<Tokenizer> load_tokenizer(const std::string& what, const std::string& subject) {
   if (what == "byte") {
     return make_byte_tokenizer();
   }
@@ -34,12 +34,13 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& what) {
   if (!fs::is_directory(path)) {
     require(
         fs::exists(path),
-        "tokenizer \"{}\": no such file or folder; expected \"byte\", a folder with tokenizer.json, or such a file",
+        "{}: {}: no such file or folder; expected \"byte\", a folder with tokenizer.json, or such a file",
+        subject,
         what);
     return make_bpe_tokenizer(path, std::nullopt, {path});
   }
   const std::optional<fs::path> file = find_file(path, "tokenizer.json");
-  require(file.has_value(), "tokenizer \"{}\": the folder holds no tokenizer.json (nor tokenizer.json.gz)", what);
+  require(file.has_value(), "{}: {}: the folder holds no tokenizer.json (nor tokenizer.json.gz)", subject, what);
   std::vector<fs::path> files;
   for (const char* name :
        {"tokenizer.json",

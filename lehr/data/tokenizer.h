@@ -40,7 +40,7 @@ class Tokenizer {
 /// Opens a tokenizer: the word "byte" (ids 0..255 are bytes, 256 ends a document), or a folder that holds
 /// tokenizer.json (and, if present, tokenizer_config.json), or the tokenizer.json itself (`.gz` too).
 /// Throws a usage error that names the file and the field when it cannot be read or uses a part that is not supported.
-std::unique_ptr<Tokenizer> load_tokenizer(const std::string& what);
+std::unique_ptr<Tokenizer> load_tokenizer(const std::string& what, const std::string& subject = "tokenizer");
 
 /// Copies the tokenizer's files into `folder`, which must exist; what is packed (`.gz`) is unpacked.
 void export_tokenizer_files(const Tokenizer& tokenizer, const std::filesystem::path& folder);

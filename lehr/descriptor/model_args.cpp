@@ -54,7 +54,7 @@ std::string unknown_word(const std::string& subject, const std::string& word, co
   const std::vector<std::string> words(known.begin(), known.end());
   const auto nearest = suggest(word, words);
   return fmt::format(
-      "{} '{}' is not known{}; known: {}",
+      "{}: '{}' is not known{}; known: {}",
       subject,
       word,
       nearest ? fmt::format(", did you mean '{}'", *nearest) : "",
@@ -82,7 +82,7 @@ std::unique_ptr<ModelArgs> ModelFamilies::from_hf_folder(const std::filesystem::
     for (const auto& known : family.hf_model_types) {
       if (known == type) {
         auto args = family.from_hf_config(config);
-        args->check();
+        args->check(path.string() + ": ");
         return args;
       }
       types.push_back(known);

@@ -84,8 +84,8 @@ class ModelArgs {
       std::optional<int64_t> bos, std::optional<int64_t> eos, std::optional<int64_t> pad) = 0;
   /// Changes the shape. Call check() when all changes are made.
   virtual void apply(const ModelOverrides& overrides) = 0;
-  /// Throws a usage error that names the field when the shape does not fit together.
-  virtual void check() const = 0;
+  /// Throws a usage error that names the field, behind `where`, when the shape does not fit together.
+  virtual void check(const std::string& where) const = 0;
 
   /// Parameters and FLOPs a token for training at this sequence length (torchtitan's name).
   virtual ModelCounts get_nparams_and_flops(int64_t seq_len) const = 0;

@@ -45,7 +45,7 @@ class DecoderArgs : public descriptor::ModelArgs {
     config_.pad_token_id = pad;
   }
   void apply(const descriptor::ModelOverrides& overrides) override { config_.apply(overrides); }
-  void check() const override { config_.check(); }
+  void check(const std::string& where) const override { config_.check(where); }
 
   descriptor::ModelCounts get_nparams_and_flops(int64_t seq_len) const override {
     return count_decoder(config_, *build({}), seq_len);

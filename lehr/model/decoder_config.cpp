@@ -214,9 +214,9 @@ void DecoderConfig::apply(const descriptor::ModelOverrides& o) {
   tie_word_embeddings = o.tie_word_embeddings.value_or(tie_word_embeddings);
 }
 
-void DecoderConfig::check() const {
-  auto positive = [](const char* name, int64_t value) {
-    require(value > 0, "model: {}: expected a positive number, found {}", name, value);
+void DecoderConfig::check(const std::string& where) const {
+  auto positive = [&](const char* name, auto value) {
+    require(value > 0, "{}{}: expected a positive number, found {}", where, name, value);
   };
   positive("vocab_size", vocab_size);
   positive("hidden_size", hidden_size);
@@ -226,15 +226,19 @@ void DecoderConfig::check() const {
   positive("num_key_value_heads", num_key_value_heads);
   positive("head_dim", head_dim);
   positive("max_position_embeddings", max_position_embeddings);
+  positive("rms_norm_eps", rms_norm_eps);
+  positive("rope_theta", rope_theta);
   require(
       num_attention_heads % num_key_value_heads == 0,
-      "model: num_attention_heads ({}) must be a multiple of num_key_value_heads ({})",
-      num_attention_heads,
-      num_key_value_heads);
+      "{}num_attention_heads: expected a multiple of num_key_value_heads ({}), found {}",
+      where,
+      num_key_value_heads,
+      num_attention_heads);
   require(
-      head_dim % 2 == 0, "model: head_dim: expected an even number (rotary positions turn pairs), found {}", head_dim);
-  require(rms_norm_eps > 0, "model: rms_norm_eps: expected a positive number, found {}", rms_norm_eps);
-  require(rope_theta > 0, "model: rope_theta: expected a positive number, found {}", rope_theta);
+      head_dim % 2 == 0,
+      "{}head_dim: expected an even number (rotary positions turn pairs), found {}",
+      where,
+      head_dim);
 }
 
 Node to_hf(

@@ -39,8 +39,8 @@ struct DecoderConfig {
   static DecoderConfig from_hf(const Node& config);
 
   void apply(const descriptor::ModelOverrides& overrides);
-  /// Throws a usage error that names the field when the shape does not fit together.
-  void check() const;
+  /// Throws a usage error that names the field, behind `where`, when the shape does not fit together.
+  void check(const std::string& where) const;
 };
 
 /// Writes config.json. `architecture_prefix` is as "Qwen3": the head's suffix is added.

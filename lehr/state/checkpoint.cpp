@@ -166,6 +166,25 @@ void CheckpointStore::recover() {
   }
 }
 
+std::vector<int64_t> CheckpointStore::set_aside_after(int64_t step) {
+  std::vector<int64_t> moved;
+  for (const Checkpoint& checkpoint : list()) {
+    if (checkpoint.step <= step) {
+      continue;
+    }
+    fs::path aside = checkpoint.path.string() + ".aside";
+    for (int64_t number = 2; is_there(aside); ++number) {
+      aside = fmt::format("{}.aside-{}", checkpoint.path.string(), number);
+    }
+    move_to(checkpoint.path, aside);
+    moved.push_back(checkpoint.step);
+  }
+  if (!moved.empty()) {
+    sync_folder(root_);
+  }
+  return moved;
+}
+
 void CheckpointStore::begin(int64_t step) {
   require(step >= 0, "{}: a checkpoint of step {}: steps are from 0 up", root_.string(), step);
   const fs::path temporary = temporary_path(step);

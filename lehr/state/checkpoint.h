@@ -40,6 +40,10 @@ class CheckpointStore {
   /// was being replaced. Call it at the start of a run, before anything is saved.
   void recover();
 
+  /// Renames the checkpoints behind `step` to step-N.aside (.aside-2, ...), for a run that goes on from `step`: the
+  /// next start shall not resume from what it left behind. Returns their steps.
+  std::vector<int64_t> set_aside_after(int64_t step);
+
   /// Makes the empty folder temporary_path(step).
   void begin(int64_t step);
   /// Makes what was written there visible: all of it goes to the disk, then the folder gets its name in one step. A

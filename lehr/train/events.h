@@ -13,7 +13,7 @@ namespace lehr::train {
 enum class Event {
   ready,                 ///< Everything is built and loaded; before the first step.
   step_begin,            ///< Before the batches of a step.
-  gradients_ready,       ///< Gradients are summed, normalised and clipped; before the update.
+  gradients_ready,       ///< Gradients are summed and normalised, not clipped yet; before an update, if there is one.
   step_end,              ///< After the update; the metrics of the step are there.
   validation_end,        ///< A validation loss is there.
   checkpoint_requested,  ///< A checkpoint was handed to the writer.

@@ -1,6 +1,28 @@
 #include "lehr/train/precision.h"
 
+#include "lehr/train/config.h"
+
 namespace lehr::train {
+
+at::ScalarType parameter_type(const TrainingConfig& config) {
+  switch (config.dtype) {
+    case Precision::bfloat16:
+      return at::kBFloat16;
+    case Precision::float64:
+      return at::kDouble;
+    case Precision::float32:
+      break;
+  }
+  return at::kFloat;
+}
+
+at::ScalarType compute_type(const TrainingConfig& config) {
+  const auto& narrow = config.mixed_precision_param;
+  if (!narrow) {
+    return parameter_type(config);
+  }
+  return *narrow == "bfloat16" ? at::kBFloat16 : *narrow == "float64" ? at::kDouble : at::kFloat;
+}
 
 MixedPrecision::MixedPrecision(std::vector<nn::NamedParameter> parameters, at::ScalarType compute) {
   for (auto& [name, parameter] : parameters) {

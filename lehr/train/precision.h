@@ -7,6 +7,13 @@
 
 namespace lehr::train {
 
+struct TrainingConfig;
+
+/// The type of the parameters, their gradients and the optimizer's state.
+at::ScalarType parameter_type(const TrainingConfig& config);
+/// The type that forward and backward compute in.
+at::ScalarType compute_type(const TrainingConfig& config);
+
 /// Lets forward read copies of the parameters in `compute`, while the parameters themselves, their gradients and the
 /// optimizer stay in their own type. With both types equal it does nothing.
 class MixedPrecision {

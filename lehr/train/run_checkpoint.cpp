@@ -1,5 +1,7 @@
 #include "lehr/train/run_checkpoint.h"
 
+#include <fmt/ranges.h>
+
 #include "lehr/base/config.h"
 #include "lehr/base/error.h"
 #include "lehr/base/json.h"
@@ -72,7 +74,15 @@ std::optional<std::filesystem::path> RunCheckpoints::find() const {
       return path;
     }
   }
-  fail("checkpoint.load_step: {} has no complete checkpoint of step {}", store_->root().string(), wanted);
+  std::vector<int64_t> steps;
+  for (const auto& [step, path] : complete) {
+    steps.push_back(step);
+  }
+  fail(
+      "checkpoint.load_step: {} has no complete checkpoint of step {}; it has {}",
+      store_->root().string(),
+      wanted,
+      steps.empty() ? "none" : fmt::format("those of step {}", fmt::join(steps, ", ")));
 }
 
 RunState RunCheckpoints::load(const std::filesystem::path& folder) {
@@ -114,6 +124,10 @@ RunState RunCheckpoints::load(const std::filesystem::path& folder) {
   }
   optimizer_.load_state(moments);
   return state;
+}
+
+std::vector<int64_t> RunCheckpoints::set_aside_after(int64_t step) {
+  return store_->set_aside_after(step);
 }
 
 std::optional<std::string> RunCheckpoints::save(const RunState& state) {

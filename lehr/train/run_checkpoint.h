@@ -51,6 +51,9 @@ class RunCheckpoints {
   /// or batch size, which would change the order of data.
   RunState load(const std::filesystem::path& folder);
 
+  /// Keeps later checkpoints from being resumed from, after a load of an earlier one; returns their steps.
+  std::vector<int64_t> set_aside_after(int64_t step);
+
   /// Hands the present state to the writer. Returns what went wrong with an earlier save, if it did: a failed save
   /// loses itself, never an earlier checkpoint.
   std::optional<std::string> save(const RunState& state);

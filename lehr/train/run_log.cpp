@@ -3,6 +3,7 @@
 #include "lehr/base/file.h"
 #include "lehr/base/log.h"
 #include "lehr/metric/plot.h"
+#include "lehr/train/precision.h"
 
 namespace lehr::train {
 
@@ -13,11 +14,6 @@ const char* name_of(Precision precision) {
 
 int64_t bytes_of(Precision precision) {
   return precision == Precision::bfloat16 ? 2 : precision == Precision::float64 ? 8 : 4;
-}
-
-at::ScalarType compute_type(const TrainingConfig& config) {
-  const std::string name = config.mixed_precision_param.value_or(name_of(config.dtype));
-  return name == "bfloat16" ? at::kBFloat16 : name == "float64" ? at::kDouble : at::kFloat;
 }
 }  // namespace
 

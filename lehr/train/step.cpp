@@ -75,6 +75,9 @@ StepResult TrainStep::run(const Batch& batch, int64_t step, double lr_factor) {
   const double judged = std::isfinite(result.loss) ? result.grad_norm : result.loss;
   result.updated = optim::admit_step(judged, options_.non_finite, step);
   if (result.updated) {
+    if (options_.gradients_ready) {
+      options_.gradients_ready();
+    }
     optim::StepOptions update{.lr_factor = lr_factor};
     if (options_.max_norm > 0) {
       update.grad_divisor = optim::clip_divisor(norm, options_.max_norm);

@@ -1,6 +1,7 @@
 // One optimizer step: forward and backward over its batches, clipping, update.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -36,6 +37,7 @@ class TrainStep {
     optim::NonFinitePolicy non_finite = optim::NonFinitePolicy::stop;
     at::ScalarType compute = at::kFloat;
     uint64_t seed = 0;
+    std::function<void()> gradients_ready = {};  ///< Called when gradients are summed and judged, before the update.
   };
   /// All references must outlive this object.
   TrainStep(nn::Model& model, const TrainTask& task, optim::AdamW& optimizer, Options options);

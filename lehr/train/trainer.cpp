@@ -16,26 +16,6 @@
 namespace lehr::train {
 
 namespace {
-at::ScalarType scalar_type(Precision precision) {
-  switch (precision) {
-    case Precision::bfloat16:
-      return at::kBFloat16;
-    case Precision::float64:
-      return at::kDouble;
-    case Precision::float32:
-      break;
-  }
-  return at::kFloat;
-}
-
-at::ScalarType compute_type(const TrainingConfig& config) {
-  const auto& narrow = config.mixed_precision_param;
-  if (!narrow) {
-    return scalar_type(config.dtype);
-  }
-  return *narrow == "bfloat16" ? at::kBFloat16 : *narrow == "float64" ? at::kDouble : at::kFloat;
-}
-
 std::unique_ptr<descriptor::ModelArgs> model_shape(
     const TrainConfig& config, const descriptor::ModelFamilies& families, const data::Tokenizer& tokenizer) {
   const ModelConfig& model = config.model;
@@ -53,7 +33,7 @@ std::unique_ptr<descriptor::ModelArgs> model_shape(
   if (model.hf_assets_path.empty()) {
     args->set_special_tokens(tokenizer.bos_id(), tokenizer.eos_id(), tokenizer.pad_id());
   }
-  args->check();
+  args->check("model.args.");
   require(
       args->vocab_size() >= tokenizer.vocab_size(),
       "model.args.vocab_size: expected at least {}, the size of the tokenizer's vocabulary, found {}",
@@ -72,9 +52,10 @@ Trainer::Trainer(TrainConfig config, Environment environment)
     : config_(std::move(config)),
       environment_(std::move(environment)),
       device_(choose_device(config_.training.device)) {
-  std::string tokenizer_path = config_.tokenizer.path.empty() ? config_.model.hf_assets_path : config_.tokenizer.path;
+  const bool own_tokenizer = !config_.tokenizer.path.empty();
+  const std::string& tokenizer_path = own_tokenizer ? config_.tokenizer.path : config_.model.hf_assets_path;
   require(!tokenizer_path.empty(), "tokenizer.path: expected \"byte\" or a folder with tokenizer.json, found nothing");
-  tokenizer_ = data::load_tokenizer(tokenizer_path);
+  tokenizer_ = data::load_tokenizer(tokenizer_path, own_tokenizer ? "tokenizer.path" : "model.hf_assets_path");
   args_ = model_shape(config_, environment_.families, *tokenizer_);
   if (environment_.task) {
     task_ = std::move(environment_.task);
@@ -108,7 +89,7 @@ void Trainer::build_model() {
   if (config_.checkpoint.enable) {
     checkpoints_ = std::make_unique<RunCheckpoints>(config_, *args_, *tokenizer_, *model_, *optimizer_);
   }
-  nn::materialize(*model_, device_, scalar_type(config_.training.dtype));
+  nn::materialize(*model_, device_, parameter_type(config_.training));
 }
 
 void Trainer::restore() {
@@ -118,6 +99,9 @@ void Trainer::restore() {
     state_ = checkpoints_->load(*folder);
     environment_.log.info(
         "resuming from {}: {} of {} steps done", folder->string(), state_.step, config_.training.steps);
+    for (const int64_t step : checkpoints_->set_aside_after(state_.step)) {
+      environment_.log.warn("the later checkpoint of step {} is set aside, as step-{}.aside", step, step);
+    }
   } else {
     if (config_.checkpoint.initial_load_path) {
       load_weights(*model_, args_->stored_names(), state::WeightReader(*config_.checkpoint.initial_load_path));
@@ -135,7 +119,10 @@ void Trainer::restore() {
           .max_norm = config_.training.max_norm,
           .non_finite = config_.training.non_finite,
           .compute = compute_type(config_.training),
-          .seed = static_cast<uint64_t>(seed)});
+          .seed = static_cast<uint64_t>(seed),
+          .gradients_ready = [this] {
+            events_.emit(Event::gradients_ready, {.step = state_.step + 1, .model = model_.get()});
+          }});
   write_file_atomically(std::filesystem::path(config_.job.dump_folder) / "config.toml", to_toml(config_));
   run_log_ = std::make_unique<RunLog>(config_, *args_, *model_, device_, state_, environment_.log);
 }

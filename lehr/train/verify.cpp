@@ -63,6 +63,10 @@ class Verifier {
     packing_rows();
     generation_rows();
     trajectory_rows();
+    require(
+        !report_.rows.empty(),
+        "{}: holds no tensor that verify can compare; docs/verify.md lists them",
+        (folder_ / "oracle.safetensors").string());
     return std::move(report_);
   }
 

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <thread>
 
 namespace lehr {
@@ -21,24 +22,42 @@ bool arrives(const StopSignals& signals, int signal) {
   return signals.received() == signal;
 }
 
-TEST(StopSignals, KeepsTheFirstSignalForTheLoopOnceDeferred) {
-  StopSignals signals;
-  signals.defer();
-  EXPECT_EQ(signals.received(), 0);
-  send(SIGINT);
-  EXPECT_TRUE(arrives(signals, SIGINT));
+// Each case is a process of its own, started afresh: threads of other tests would take the signals.
+class StopSignalsTest : public testing::Test {
+ protected:
+  StopSignalsTest() { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
+};
+
+TEST_F(StopSignalsTest, KeepsTheFirstSignalForTheLoopOnceDeferred) {
+  EXPECT_EXIT(
+      {
+        StopSignals signals;
+        signals.defer();
+        const bool none = signals.received() == 0;
+        send(SIGINT);
+        std::_Exit(none && arrives(signals, SIGINT) ? 0 : 1);
+      },
+      testing::ExitedWithCode(0),
+      "");
 }
 
-TEST(StopSignals, CanBeMadeAgain) {
-  for (int i = 0; i < 3; ++i) {
-    StopSignals signals;
-    signals.defer();
-    send(SIGTERM);
-    EXPECT_TRUE(arrives(signals, SIGTERM));
-  }
+TEST_F(StopSignalsTest, CanBeMadeAgain) {
+  EXPECT_EXIT(
+      {
+        bool all = true;
+        for (int i = 0; i < 3; ++i) {
+          StopSignals signals;
+          signals.defer();
+          send(SIGTERM);
+          all = all && arrives(signals, SIGTERM);
+        }
+        std::_Exit(all ? 0 : 1);
+      },
+      testing::ExitedWithCode(0),
+      "");
 }
 
-TEST(StopSignals, EndsTheProgramAtOnceBeforeTheLoopRuns) {
+TEST_F(StopSignalsTest, EndsTheProgramAtOnceBeforeTheLoopRuns) {
   EXPECT_EXIT(
       {
         StopSignals signals;
@@ -49,7 +68,7 @@ TEST(StopSignals, EndsTheProgramAtOnceBeforeTheLoopRuns) {
       "");
 }
 
-TEST(StopSignals, EndsTheProgramOnTheSecondSignal) {
+TEST_F(StopSignalsTest, EndsTheProgramOnTheSecondSignal) {
   EXPECT_EXIT(
       {
         StopSignals signals;

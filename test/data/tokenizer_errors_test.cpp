@@ -90,7 +90,7 @@ TEST(TokenizerErrors, NameValuesThatAreWrong) {
 TEST(TokenizerErrors, NameFilesThatCannotBeRead) {
   EXPECT_THAT(
       usage_error_of([] { load_tokenizer("no/such/place"); }),
-      HasSubstr("tokenizer \"no/such/place\": no such file or folder; expected \"byte\""));
+      HasSubstr("tokenizer: no/such/place: no such file or folder; expected \"byte\""));
   const TemporaryFolder folder;
   EXPECT_THAT(usage_error_of([&] { load_tokenizer(folder.path().string()); }), HasSubstr("holds no tokenizer.json"));
   EXPECT_THAT(error_of_text("not gzip", "tokenizer.json.gz"), HasSubstr("tokenizer.json.gz: "));

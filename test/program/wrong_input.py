@@ -1,0 +1,260 @@
+#!/usr/bin/env python3
+"""Wrong input, one case a line: the program must exit with 2 and say what is wrong, where, and what to do.
+
+Usage: wrong_input.py LEHR      (standard library only)
+"""
+import json, os, re, shutil, struct, subprocess, sys, tempfile
+from pathlib import Path
+
+lehr = os.path.abspath(sys.argv[1])
+work = Path(tempfile.mkdtemp(prefix="lehr-wrong-input-"))
+
+RUN = """
+[model]
+name = "qwen3"
+flavor = "debugmodel"
+[model.args]
+hidden_size = 16
+intermediate_size = 24
+num_hidden_layers = 2
+num_attention_heads = 2
+num_key_value_heads = 1
+head_dim = 8
+vocab_size = 257
+max_position_embeddings = 128
+[tokenizer]
+path = "byte"
+[data]
+validation_fraction = 0.001
+[[data.datasets]]
+path = "recipe/data/tinyshakespeare.txt"
+[training]
+seq_len = 32
+local_batch_size = 2
+global_batch_size = 2
+steps = 2
+[lr_scheduler]
+warmup_steps = 1
+[checkpoint]
+interval = 2
+[metrics]
+measure_peak = false
+enable_tensorboard = false
+"""
+
+
+def run(*arguments):
+    return subprocess.run([lehr, *map(str, arguments)], capture_output=True, text=True, timeout=60)
+
+
+def good_model():
+    """A folder with a trained model of two steps."""
+    (work / "run.toml").write_text(RUN)
+    done = run("train", work / "run.toml", "--quiet", f"--job.dump_folder={work}/out")
+    assert done.returncode == 0, done.stderr
+    return work / "out/checkpoints/step-2"
+
+
+failures, cases = [], 0
+
+
+def wrong(name, arguments, *expected):
+    """`expected`: patterns that the message must contain."""
+    global cases
+    cases += 1
+    done = run(*arguments)
+    message = done.stderr
+    missing = [p for p in expected if not re.search(p, message)]
+    if done.returncode != 2 or missing:
+        failures.append(name)
+        print(f"FAILS {name}: exit code {done.returncode}, not found: {missing}\n      {message.strip()[-600:]}")
+    elif os.environ.get("LEHR_SHOW"):
+        print(f"{name}:\n      {message.strip()}")
+
+
+def config(name, old, new, *expected, also=()):
+    """The run with one piece of its text replaced."""
+    assert old in RUN, old
+    path = work / f"{name.replace(' ', '_')}.toml"
+    path.write_text(RUN.replace(old, new, 1))
+    line = RUN[: RUN.index(old)].count("\n") + 1
+    where = rf"{re.escape(path.name)}:({'|'.join(str(line + i) for i in range(3))}):\d+" if new else ""
+    wrong(name, ["train", path, f"--job.dump_folder={work}/none", *also], where, *expected)
+
+
+def model_copy(name):
+    folder = work / name
+    shutil.copytree(model, folder)
+    return folder
+
+
+def tensors(path):
+    """The header and the bytes of a safetensors file."""
+    raw = path.read_bytes()
+    (size,) = struct.unpack("<Q", raw[:8])
+    return json.loads(raw[8 : 8 + size]), raw[8 + size :]
+
+
+def write_tensors(path, header, data):
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+def spoiled(name, spoil, *expected):
+    """A model folder whose safetensors header was changed by `spoil(header, data)`, read by `inspect` and `eval`."""
+    folder = model_copy(name.replace(" ", "_"))
+    file = folder / "model.safetensors"
+    header, data = tensors(file)
+    changed = spoil(header, data)
+    if isinstance(changed, bytes):
+        file.write_bytes(changed)
+    else:
+        write_tensors(file, *(changed or (header, data)))
+    for command in (["inspect", folder], ["generate", "--model", folder, "--prompt", "a"]):
+        wrong(f"{name} ({command[0]})", command, r"model\.safetensors", *expected)
+
+
+def spoiled_config(name, change, *expected):
+    folder = model_copy(name.replace(" ", "_"))
+    file = folder / "config.json"
+    values = json.loads(file.read_text())
+    values.update(change)
+    file.write_text(json.dumps({k: v for k, v in values.items() if v is not None}))
+    wrong(name, ["generate", "--model", folder, "--prompt", "a"], r"config\.json", *expected)
+
+
+model = good_model()
+weight = "model.layers.0.mlp.down_proj.weight"
+
+# --- the config ------------------------------------------------------------------------------------------------------
+config("unknown key", "seq_len = 32", "seq_length = 32", "training.seq_length", "seq_len")
+config("unknown table", "[training]", "[trainign]", "trainign", "training")
+config("wrong type", "seq_len = 32", 'seq_len = "long"', "training.seq_len", "integer")
+config("out of range", "steps = 2\n", "steps = -2\n", "training.steps", "-2")
+config("value not among the choices", 'name = "qwen3"', 'name = "qwen4"', "qwen4", "qwen3")
+config("unknown flavor", 'flavor = "debugmodel"', 'flavor = "0.7B"', r"0\.7B", r"0\.6B")
+config("broken TOML", "seq_len = 32", "seq_len = = 32")
+config("missing data file", 'path = "recipe/data/tinyshakespeare.txt"', 'path = "recipe/data/tiny.txt"', r"tiny\.txt")
+config("missing tokenizer folder", 'path = "byte"', 'path = "no/such/folder"', "no/such/folder")
+config("heads do not divide", "num_attention_heads = 2", "num_attention_heads = 3", "num_key_value_heads|head",
+       also=["--model.args.num_key_value_heads=2"])
+config("odd head width", "head_dim = 8", "head_dim = 7", "head_dim", "7")
+config("more tokens than positions", "seq_len = 32", "seq_len = 4096", "seq_len", "4096", "128")
+config("vocabulary smaller than the tokenizer's", "vocab_size = 257", "vocab_size = 200", "vocab_size", "200", "257")
+config("batches do not divide", "global_batch_size = 2", "global_batch_size = 3", "global_batch_size", "3")
+config("warm-up longer than the run", "warmup_steps = 1", "warmup_steps = 50", "warmup_steps", "50")
+config("parallelism on one device", "[training]", "[parallelism]\ndata_parallel_shard_degree = 2\n[training]",
+       "parallelism")
+wrong("missing config file", ["train", "no/such.toml"], r"no/such\.toml")
+wrong("unknown key on the command line", ["train", work / "run.toml", "--training.step=3"], "training.step", "steps")
+wrong("wrong type on the command line", ["train", work / "run.toml", "--training.steps=many"], "training.steps", "many")
+wrong("no config file", ["train"], "config file")
+wrong("unknown command", ["trian"], "trian", "train")
+wrong("unknown option", ["generate", "--modle", "x"], "modle", "model")
+wrong("missing option", ["generate", "--prompt", "x"], "--model")
+
+both = work / "several.toml"
+both.write_text(RUN.replace("seq_len = 32", "seq_length = 32").replace("steps = 2\n", "steps = 0\n"))
+wrong("all problems at once", ["train", both], "seq_length", "training.steps")
+
+blocked = work / "a_file"
+blocked.write_text("")
+wrong("results cannot be written", ["train", work / "run.toml", f"--job.dump_folder={blocked}/x"], "a_file")
+
+# --- resuming --------------------------------------------------------------------------------------------------------
+wrong("resume with another shape",
+      ["train", work / "run.toml", f"--job.dump_folder={work}/out", "--model.args.hidden_size=32"],
+      "step-2", "hidden_size|shape|\\[")
+wrong("load a step that is not there",
+      ["train", work / "run.toml", f"--job.dump_folder={work}/out", "--checkpoint.load_step=7"], "7", "2")
+wrong("initial weights of another shape",
+      ["train", work / "run.toml", f"--job.dump_folder={work}/other", "--model.args.hidden_size=32",
+       f"--checkpoint.initial_load_path={model}"], "step-2", r"expected|hidden_size")
+
+# --- data ------------------------------------------------------------------------------------------------------------
+ids = work / "wide.tokens"
+text = work / "text.txt"
+text.write_text("to be or not to be\n" * 200)
+made = run("tokenize", "--tokenizer", "byte", text, "--output", ids)
+assert made.returncode == 0, made.stderr
+narrow = work / "narrow.toml"
+narrow.write_text(RUN.replace("recipe/data/tinyshakespeare.txt", str(ids)))
+raw = bytearray(ids.read_bytes())
+wrong("token file cut short", ["train", (lambda p: (ids.with_name("cut.tokens").write_bytes(raw[: len(raw) // 2]),
+      p.write_text(narrow.read_text().replace("wide.tokens", "cut.tokens")), p)[2])(work / "cut.toml"),
+      f"--job.dump_folder={work}/none"], r"cut\.tokens")
+lines = work / "lines.jsonl"
+lines.write_text('{"text": "fine"}\n{"text": 3}\n')
+jsonl = work / "jsonl.toml"
+jsonl.write_text(RUN.replace("recipe/data/tinyshakespeare.txt", str(lines)))
+wrong("JSONL line without text", ["train", jsonl, f"--job.dump_folder={work}/none"], r"lines\.jsonl:2")
+
+# --- safetensors -----------------------------------------------------------------------------------------------------
+spoiled("truncated file", lambda h, d: (h, d[: len(d) // 2]), r"bytes|truncat|cut")
+spoiled("header length beyond the file", lambda h, d: struct.pack("<Q", 1 << 40) + b"{}", "header")
+spoiled("header is not JSON", lambda h, d: struct.pack("<Q", 8) + b"{\"a\": 1," + d, "header|JSON")
+spoiled("empty file", lambda h, d: b"", "")
+
+
+def overlap(h, d):
+    names = sorted((n for n in h if n != "__metadata__"), key=lambda n: h[n]["data_offsets"])
+    same = [(a, b) for a in names for b in names if a < b and h[a]["shape"] == h[b]["shape"]]
+    h[same[0][1]]["data_offsets"] = h[same[0][0]]["data_offsets"]
+
+
+spoiled("overlapping offsets", overlap, "overlap|offset")
+spoiled("offsets outside of the file", lambda h, d: h[weight].update(data_offsets=[len(d), len(d) + 1536]),
+        re.escape(weight), "bytes|offset|outside")
+spoiled("unknown dtype", lambda h, d: h[weight].update(dtype="F33"), re.escape(weight), "F33")
+spoiled("dtype that does not fit its bytes", lambda h, d: h[weight].update(dtype="F64"), re.escape(weight), "bytes")
+spoiled("negative shape", lambda h, d: h[weight].update(shape=[-1, 24]), re.escape(weight), "-1|shape")
+
+missing = model_copy("missing_tensor")
+header, data = tensors(missing / "model.safetensors")
+header["model.layers.0.mlp.another.weight"] = header.pop(weight)
+write_tensors(missing / "model.safetensors", header, data)
+wrong("missing tensor", ["generate", "--model", missing, "--prompt", "a"], re.escape(weight))
+
+shaped = model_copy("tensor_of_another_shape")
+header, data = tensors(shaped / "model.safetensors")
+header[weight]["shape"] = list(reversed(header[weight]["shape"]))
+write_tensors(shaped / "model.safetensors", header, data)
+wrong("tensor of another shape", ["generate", "--model", shaped, "--prompt", "a"], re.escape(weight), "16", "24")
+
+for name, target in (("index that leaves the folder", "../model.safetensors"),
+                     ("index with an absolute path", str(model / "model.safetensors")),
+                     ("index that names a missing file", "model-00007-of-00009.safetensors")):
+    folder = model_copy(name.replace(" ", "_"))
+    header, _ = tensors(folder / "model.safetensors")
+    (folder / "model.safetensors").rename(folder / "model-00001-of-00001.safetensors")
+    files = {n: "model-00001-of-00001.safetensors" for n in header if n != "__metadata__"}
+    files[weight] = target
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": files}))
+    wrong(name, ["generate", "--model", folder, "--prompt", "a"], r"index\.json", re.escape(os.path.basename(target)))
+
+# --- config.json -----------------------------------------------------------------------------------------------------
+spoiled_config("unknown model type", {"model_type": "mamba"}, "mamba", "qwen3")
+spoiled_config("shape without hidden_size", {"hidden_size": None}, "hidden_size")
+spoiled_config("text for a number", {"hidden_size": "wide"}, "hidden_size")
+spoiled_config("heads that do not divide in config.json", {"num_attention_heads": 3, "num_key_value_heads": 2},
+               "num_attention_heads|num_key_value_heads")
+spoiled_config("unknown RoPE scaling", {"rope_parameters": None, "rope_scaling": {"rope_type": "bent", "factor": 2}},
+               "bent")
+spoiled_config("unknown activation", {"hidden_act": "gelu"}, "hidden_act", "gelu")
+wrong("no such model folder", ["generate", "--model", work / "nowhere", "--prompt", "a"], "nowhere")
+wrong("folder without config.json", ["generate", "--model", work, "--prompt", "a"], r"config\.json")
+
+# --- other commands --------------------------------------------------------------------------------------------------
+wrong("more tokens than positions in generate",
+      ["generate", "--model", model, "--prompt", "a" * 120, "--max-new-tokens", "100"], "128|position")
+wrong("ids outside of the vocabulary", ["generate", "--model", model, "--tokens", "[1, 9999]", "--max-new-tokens", "2"], "9999", "256")
+wrong("negative temperature", ["generate", "--model", model, "--prompt", "a", "--temperature", "-1"], "temperature")
+wrong("no reference to verify with", ["verify", "--model", model], r"oracle\.safetensors|reference")
+wrong("nothing to tokenize", ["tokenize", "--tokenizer", "byte", work / "no.txt", "--output", work / "o.tokens"],
+      r"no\.txt")
+wrong("tokenizer that is not one", ["tokenize", "--tokenizer", model / "config.json", text, "--output",
+      work / "o.tokens"], r"config\.json")
+
+shutil.rmtree(work)
+print(f"{cases - len(failures)} of {cases} wrong inputs are refused with exit code 2 and a message that says where")
+sys.exit(1 if failures else 0)
