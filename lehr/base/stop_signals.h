@@ -1,3 +1,4 @@
+// SIGTERM and Ctrl-C without signal handlers.
 #pragma once
 
 #include <atomic>
