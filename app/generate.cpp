@@ -1,6 +1,8 @@
 // lehr generate --model DIR --prompt TEXT
 #include "lehr/train/generate.h"
 
+#include <fmt/ranges.h>
+
 #include <cstdio>
 
 #include "app/command.h"
@@ -31,7 +33,7 @@ struct Options {
   void fields(FieldVisitor& v) {
     v.required("model", model, "Folder with config.json and weights: a checkpoint of a run, or one from Hugging Face.");
     v.optional("prompt", prompt, "Text to go on from.");
-    v.optional("tokens", tokens, "Ids to go on from, instead of text: [1, 2, 3].");
+    v.optional("tokens", tokens, "Ids to go on from, instead of text: [1, 2, 3]; ids are printed then, too.");
     v.optional("tokenizer", tokenizer, "\"byte\" or a folder with tokenizer.json; not given: the model's folder.");
     v.optional("max_new_tokens", max_new_tokens, "Most tokens to generate.", positive());
     v.optional("temperature", temperature, "Softmax temperature; 0: always the most likely token.", at_least(0));
@@ -42,7 +44,7 @@ struct Options {
         "Draw from the most likely tokens that hold this probability.",
         Rule{.min = 0, .max = 1, .min_excluded = true});
     v.optional("seed", seed, "The same seed gives the same text.", at_least(0));
-    v.optional("ids", ids, "Print ids instead of text.");
+    v.optional("ids", ids, "Print ids, as [4, 5, 6], instead of text.");
     v.optional("dtype", dtype, "Type to compute in.", one_of({"float32", "float64", "bfloat16"}));
     v.optional("device", device, "Where to compute.", one_of({"auto", "cpu", "cuda"}));
   }
@@ -84,7 +86,7 @@ std::unique_ptr<data::Tokenizer> find_tokenizer(const Options& options, int64_t 
   }
   require(
       vocab_size == 257,
-      "{}: has no tokenizer.json; name a tokenizer with --tokenizer, or give ids with --tokens and --ids",
+      "{}: has no tokenizer.json; name a tokenizer with --tokenizer, or give ids with --tokens",
       options.model);
   return data::load_tokenizer("byte");
 }
@@ -109,7 +111,7 @@ int generate(const std::vector<std::string>& args) {
   const auto shape = models().from_hf_folder(options.model);
   require(shape->head() == descriptor::Head::causal_lm, "{}: a classifier cannot generate text", options.model);
   std::unique_ptr<data::Tokenizer> tokenizer;
-  if (options.prompt || !options.ids) {
+  if (options.prompt) {
     tokenizer = find_tokenizer(options, shape->vocab_size());
   }
   std::vector<int64_t> prompt = options.tokens;
@@ -134,17 +136,11 @@ int generate(const std::vector<std::string>& args) {
       .seed = static_cast<uint64_t>(options.seed),
       .stop_ids = shape->eos_token_ids(),
       .max_positions = shape->max_position_ids()};
-  if (options.ids) {
-    std::string line;
-    for (const int64_t id : train::generate(*model, prompt, sampling)) {
-      line += (line.empty() ? "" : " ") + std::to_string(id);
-    }
-    std::puts(line.c_str());
+  if (options.ids || !options.prompt) {
+    fmt::print("[{}]\n", fmt::join(train::generate(*model, prompt, sampling), ", "));
     return 0;
   }
-  if (options.prompt) {
-    std::fputs(options.prompt->c_str(), stdout);
-  }
+  std::fputs(options.prompt->c_str(), stdout);
   Printer printer(*tokenizer);
   train::generate(*model, prompt, sampling, [&](int64_t token) {
     printer.add(token);

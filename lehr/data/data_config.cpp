@@ -31,7 +31,6 @@ void DatasetConfig::fields(FieldVisitor& v) {
 }
 
 void DataConfig::fields(FieldVisitor& v) {
-  v.list("datasets", datasets, "What is trained on: one or several, mixed by weight.");
   v.optional("seed", seed, "Seed of the order of the data; the job's seed unless given.", at_least(0));
   v.optional("shuffle", shuffle, "Visit the rows of each dataset in random order, another one in every epoch.");
   v.optional("repeat", repeat, "Start over when a dataset is used up; otherwise training ends after one pass.");
@@ -58,6 +57,7 @@ void DataConfig::fields(FieldVisitor& v) {
       "Threads that prepare batches; 0 prepares them when they are needed.",
       between(0, 256));
   v.optional("prefetch", prefetch, "Batches that are prepared ahead, at most.", between(1, 1024));
+  v.list("datasets", datasets, "What is trained on: one or several, mixed by weight.");
 }
 
 void DataConfig::check(Problems& problems) const {

@@ -11,11 +11,7 @@
 namespace lehr::descriptor {
 
 void ModelOverrides::fields(FieldVisitor& v) {
-  v.optional(
-      "vocab_size",
-      vocab_size,
-      "Number of token ids; not given: the tokenizer's, or the flavor's if larger.",
-      positive());
+  v.optional("vocab_size", vocab_size, "Number of token ids; at least the tokenizer's.", positive());
   v.optional("hidden_size", hidden_size, "Width of the residual stream.", positive());
   v.optional("intermediate_size", intermediate_size, "Inner width of the feed-forward block.", positive());
   v.optional("num_hidden_layers", num_hidden_layers, "Number of layers.", positive());

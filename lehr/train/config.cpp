@@ -245,7 +245,9 @@ void CommConfig::fields(FieldVisitor& v) {
 void DebugConfig::fields(FieldVisitor& v) {
   v.optional("seed", seed, "Seed of initial weights, data order, dropout and samples.", at_least(0));
   v.optional(
-      "deterministic", deterministic, "Refuse operators that may give other bits on another run (CPU runs never do).");
+      "deterministic",
+      deterministic,
+      "Take the same path through every operator on a GPU too, or fail where there is none (CPU runs always do).");
 }
 
 void TrainConfig::fields(FieldVisitor& v) {

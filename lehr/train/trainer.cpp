@@ -31,7 +31,12 @@ std::unique_ptr<descriptor::ModelArgs> model_shape(
         model.hf_assets_path);
   }
   if (model.hf_assets_path.empty()) {
-    args->set_special_tokens(tokenizer.bos_id(), tokenizer.eos_id(), tokenizer.pad_id());
+    auto pad = tokenizer.pad_id();
+    if (config.training.task == TaskKind::classification && !pad) {
+      // As the rows are padded; transformers finds a row's last token by it.
+      pad = tokenizer.eos_id().value_or(0);
+    }
+    args->set_special_tokens(tokenizer.bos_id(), tokenizer.eos_id(), pad);
   }
   args->check("model.args.");
   require(
@@ -79,6 +84,10 @@ Trainer::~Trainer() = default;
 void Trainer::build_model() {
   const auto every = nn::ActivationCheckpointing::every_nth(config_.activation_checkpoint.every());
   model_ = args_->build({.checkpointing = every});
+  if (config_.debug.deterministic) {
+    at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
+    at::globalContext().setDeterministicFillUninitializedMemory(false);
+  }
   std::vector<std::string> names;
   for (const auto& [name, parameter] : nn::named_parameters(*model_)) {
     names.push_back(name);

@@ -1,0 +1,118 @@
+#!/usr/bin/env python3
+"""What Lehr writes, Hugging Face's transformers loads, and both compute the same.
+
+Usage: export_loads_in_transformers.py LEHR
+Needs torch, transformers and safetensors: in this Python, in the one that LEHR_INTEROP_PYTHON names, or in .bench (what
+`make bench` sets up). Without them it says so and exits with 77, which ctest shows as skipped.
+"""
+import json, os, subprocess, sys, tempfile
+from pathlib import Path
+
+root = Path(__file__).resolve().parents[2]
+
+try:
+    import torch
+    from safetensors.torch import save_file
+    from transformers import (AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer,
+                              GenerationConfig)
+except ImportError as missing:
+    other = os.environ.pop("LEHR_INTEROP_PYTHON", str(root / ".bench/bin/python"))
+    if os.path.exists(other) and not os.environ.get("LEHR_INTEROP_TRIED"):
+        os.environ["LEHR_INTEROP_TRIED"] = other
+        os.execv(other, [other, *sys.argv])
+    print(f"skipped: {missing}; set LEHR_INTEROP_PYTHON to a Python with torch, transformers and safetensors")
+    sys.exit(77)
+
+lehr = os.path.abspath(sys.argv[1])
+work = Path(tempfile.mkdtemp(prefix="lehr-interop-"))
+tokenizer_folder = root / "test/data/tokenizer/qwen3"
+
+RUN = """
+[model]
+name = "{name}"
+flavor = "debugmodel"
+[model.args]
+hidden_size = 24
+intermediate_size = 40
+num_hidden_layers = 3
+num_attention_heads = 4
+num_key_value_heads = 2
+head_dim = 10
+vocab_size = {vocab}
+max_position_embeddings = 256
+tie_word_embeddings = {tied}
+[tokenizer]
+path = "{tokenizer}"
+[data]
+{validation}
+[[data.datasets]]
+path = "recipe/data/{data}"
+{kind}
+[training]
+task = "{task}"
+seq_len = 48
+local_batch_size = 4
+steps = 4
+dtype = "{dtype}"
+[lr_scheduler]
+warmup_steps = 1
+[checkpoint]
+interval = 4
+max_shard_size_mb = {shard}
+[metrics]
+measure_peak = false
+enable_tensorboard = false
+"""
+
+
+def train(case, **changes):
+    values = dict(name="qwen3", vocab=257, tied="false", tokenizer="byte", data="tinyshakespeare.txt", validation="",
+                  kind="", task="causal_lm", dtype="float32", shard=5000)
+    values.update(changes)
+    (work / f"{case}.toml").write_text(RUN.format(**values))
+    subprocess.run([lehr, "train", work / f"{case}.toml", "--quiet", f"--job.dump_folder={work / case}"], check=True,
+                   cwd=root)
+    return work / case / "checkpoints/step-4"
+
+
+def same(case, folder, classifier=False, atol="1e-5"):
+    """transformers computes from the exported folder; `lehr verify` compares its own values with those."""
+    kind = AutoModelForSequenceClassification if classifier else AutoModelForCausalLM
+    model, report = kind.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager",
+                                         output_loading_info=True)
+    problems = {k: v for k, v in report.items() if v}
+    assert not problems, f"{case}: transformers does not take the weights as they are: {problems}"
+    torch.manual_seed(1)
+    ids = torch.randint(1, 250, (2, 21))
+    expected = {"input_ids": ids}
+    with torch.no_grad():
+        if classifier:
+            expected["attention_mask"] = torch.ones_like(ids)
+            expected["logits"] = model(ids, attention_mask=expected["attention_mask"]).logits
+        else:
+            result = model(ids, labels=ids, output_hidden_states=True)
+            expected |= {"labels": ids, "logits": result.logits, "loss": result.loss}
+            expected |= {f"hidden.{i}": h for i, h in enumerate(result.hidden_states[:-1])}
+    save_file({k: v.clone().contiguous() for k, v in expected.items()}, folder / "oracle.safetensors")
+    done = subprocess.run([lehr, "verify", "--model", folder, "--atol", atol], capture_output=True, text=True)
+    assert done.returncode == 0, f"{case}:\n{done.stdout}{done.stderr}"
+    print(f"{case}: {done.stdout.strip().splitlines()[-1]} (allowed {atol})")
+
+
+same("Qwen3", train("qwen3"))
+same("Qwen3 with tied embeddings in shards", train("tied", tied="true", shard=1))
+same("Llama 3", train("llama", name="llama3"))
+same("Qwen3 in bfloat16", train("bf16", dtype="bfloat16"))
+same("Qwen3 classifier",
+     train("cls", task="classification", data="who_speaks.txt", kind='kind = "classification"',
+           validation='validation_path = "recipe/data/who_speaks_validation.txt"'), classifier=True)
+
+folder = train("bpe", tokenizer=tokenizer_folder, vocab=151936, shard=5)
+same("Qwen3 with Qwen3's tokenizer, in shards", folder)
+text = "To be, or not to be: that is the question.\n¿Qué? 你好 🙂 x=3.14"
+theirs = AutoTokenizer.from_pretrained(folder).encode(text, add_special_tokens=False)
+ours = subprocess.run([lehr, "tokenize", "--tokenizer", folder, "--jsonl"], input=json.dumps({"text": text}) + "\n",
+                      capture_output=True, text=True, check=True)
+assert json.loads(ours.stdout)["ids"] == theirs, "the exported tokenizer gives other ids"
+eos = GenerationConfig.from_pretrained(folder).eos_token_id
+print(f"tokenizer: {len(theirs)} equal ids; generation config: end of text is {eos}")

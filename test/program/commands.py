@@ -1,0 +1,108 @@
+#!/usr/bin/env python3
+"""The commands of the program, as their help describes them, on a run of a few seconds.
+
+Usage: commands.py LEHR      (standard library only)
+"""
+import gzip, json, os, shutil, subprocess, sys, tempfile
+from pathlib import Path
+
+lehr = os.path.abspath(sys.argv[1])
+work = Path(tempfile.mkdtemp(prefix="lehr-commands-"))
+SMALL = ["--model.args.hidden_size=32", "--model.args.intermediate_size=64", "--model.args.num_hidden_layers=2",
+         "--model.args.num_attention_heads=2", "--model.args.num_key_value_heads=1", "--model.args.head_dim=16",
+         "--training.seq_len=64", "--training.steps=12", "--lr_scheduler.warmup_steps=2", "--validation.freq=6",
+         "--validation.steps=3", "--sample.max_new_tokens=20", "--checkpoint.interval=6",
+         "--data.validation_fraction=0.02"]
+
+
+def run(*arguments, code=0, **options):
+    done = subprocess.run([lehr, *map(str, arguments)], capture_output=True, text=True, timeout=120, **options)
+    assert done.returncode == code, f"{arguments}: exit code {done.returncode}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def holds(what, condition):
+    assert condition, what
+    print(f"holds: {what}")
+
+
+# --- help ------------------------------------------------------------------------------------------------------------
+commands = ["train", "eval", "generate", "verify", "inspect", "tokenize"]
+overview = run("--help")
+holds("--help names every command", all(f"  {command} " in overview for command in commands))
+for command in commands:
+    text = run(command, "--help")
+    holds(f"{command} --help explains itself", f"lehr {command}" in text and "--" in text)
+holds("the config's help has every section",
+      all(f"[{s}]" in run("train", "--help") for s in ("job", "model", "training", "optimizer", "checkpoint")))
+run(code=2)
+
+# --- train -----------------------------------------------------------------------------------------------------------
+out = work / "run"
+run("train", "recipe/quickstart.toml", f"--job.dump_folder={out}", *SMALL, "--profiling.enable_profiling=true",
+    "--profiling.profile_freq=6")
+lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+steps = [line for line in lines if "loss" in line]
+holds("metrics.jsonl has every step", [line["step"] for line in steps] == list(range(1, 13)))
+holds("with what a reader wants to know",
+      {"loss", "grad_norm", "lr", "num_tokens", "tokens_per_second"} <= set(steps[-1]))
+validation = [line for line in lines if "validation_loss" in line]
+holds("the loss on held-out data is logged", [line["step"] for line in validation] == [6, 12])
+holds("it falls", validation[-1]["validation_loss"] < validation[0]["validation_loss"])
+events = list((out / "tensorboard").glob("events.out.tfevents.*"))
+holds("TensorBoard has its events", len(events) == 1 and events[0].stat().st_size > 500)
+holds("there is a picture of the loss", "<svg" in (out / "loss.svg").read_text())
+traces = list((out / "profile").rglob("*.json*"))
+opened = [gzip.open(t, "rt") if t.suffix == ".gz" else open(t) for t in traces]
+holds("traces are Chrome's", traces and all(json.load(file)["traceEvents"] for file in opened))
+holds("checkpoints are there", sorted(p.name for p in (out / "checkpoints").iterdir()) == ["step-12", "step-6"])
+
+again = work / "again"
+text = (out / "config.toml").read_text().replace(str(out), str(again))
+(work / "resolved.toml").write_text(text)
+run("train", work / "resolved.toml", "--quiet")
+bits = [(folder / "checkpoints/step-12/model.safetensors").read_bytes() for folder in (out, again)]
+holds("the saved config gives the same weights, bit for bit", bits[0] == bits[1])
+run("train", work / "resolved.toml", "--quiet")
+holds("a run that is done stays as it is", (again / "metrics.jsonl").read_text().count("\n") == len(lines))
+
+# --- the others ------------------------------------------------------------------------------------------------------
+model = out / "checkpoints/step-12"
+report = json.loads(run("eval", out / "config.toml"))
+holds("eval gives the logged loss", report["loss"] == validation[-1]["validation_loss"])
+holds("eval takes an older checkpoint",
+      json.loads(run("eval", out / "config.toml", "--model", out / "checkpoints/step-6"))["loss"]
+      == validation[0]["validation_loss"])
+
+write = ["generate", "--model", model, "--prompt", "ROMEO:", "--max-new-tokens", "30"]
+holds("the same seed writes the same text", run(*write, "--seed", "3") == run(*write, "--seed", "3"))
+holds("another seed another one", run(*write, "--seed", "3") != run(*write, "--seed", "4"))
+ids = json.loads(run(*write, "--ids", "--temperature", "0"))
+more = json.loads(run("generate", "--model", model, "--tokens", json.dumps(list(b"ROMEO:")), "--max-new-tokens", "30",
+                      "--temperature", "0"))
+holds("ids go in and out, and greedy text needs no seed", len(ids) == 30 and ids == more)
+
+shown = run("inspect", model)
+holds("inspect shows shape, size and tensors", "model.layers.0.self_attn.q_proj.weight" in shown and "qwen3" in shown)
+
+lines_in = [{"text": "To be, or not to be"}, {"text": "¿Qué? 🙂"}]
+encoded = run("tokenize", "--tokenizer", "test/data/tokenizer/qwen3", "--jsonl",
+              input="".join(json.dumps(line) + "\n" for line in lines_in))
+decoded = run("tokenize", "--tokenizer", "test/data/tokenizer/qwen3", "--jsonl", "--decode", input=encoded)
+holds("text to ids and back is the same text", [json.loads(line) for line in decoded.splitlines()] == lines_in)
+tokens = work / "shakespeare.tokens"
+run("tokenize", "--tokenizer", "byte", "recipe/data/tinyshakespeare.txt", "--output", tokens)
+run("train", "recipe/quickstart.toml", f"--job.dump_folder={work / 'tokens'}", *SMALL,
+    f"--data.datasets.0.path={tokens}", "--quiet")
+bits = [(folder / "checkpoints/step-12/model.safetensors").read_bytes() for folder in (out, work / "tokens")]
+holds("a token file trains like the text that it was made from, bit for bit", bits[0] == bits[1])
+
+reference = "test/data/reference/qwen3_tied_v4config"
+holds("verify holds on its reference", "0 over their tolerance" in run("verify", "--model", reference))
+holds("and exits with 3 when it does not", "OVER" in run("verify", "--model", reference, "--atol", "1e-12", code=3))
+computed = work / "computed.safetensors"
+run("verify", "--model", reference, "--output", computed)
+listed = run("inspect", computed)
+holds("verify writes what it computed", all(name in listed for name in ("logits", "loss", "hidden.0", "packed_logits")))
+
+shutil.rmtree(work)
