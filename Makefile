@@ -12,7 +12,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help setup configure build train test bench format format-check tidy clean
+.PHONY: help setup configure build train test bench bench-ops bench-tokenizer bench-build format format-check tidy clean
 
 help: ## Show this list
 	@echo "Lehr trains large language models. From a fresh clone:"
@@ -44,11 +44,22 @@ test: configure ## Compile everything and run the tests; ARGS="-R nn" picks some
 	@cmake --build $(BUILD) -j $(JOBS)
 	ctest --preset $(PRESET) -j2 $(ARGS)
 
-bench: configure ## Compile and run the benchmarks
+bench: bench-build ## Train steps beside transformers, into bench/results.md (fetches the peers into .bench)
+	@script/bench_setup.sh
+	.bench/bin/python bench/compare.py --lehr $(BUILD)/bin/train_step_bench $(ARGS)
+
+bench-ops: bench-build ## Each kernel beside its plain definition; ARGS="--benchmark_filter=..." picks some
+	$(BUILD)/bin/ops_bench $(ARGS)
+
+bench-tokenizer: bench-build ## Encoding speed beside the tokenizers package
+	@script/bench_setup.sh
+	.bench/bin/python bench/tokenizer_vs_python.py --bench $(BUILD)/bin/tokenizer_bench \
+		test/data/tokenizer/qwen3 recipe/data/tinyshakespeare.txt $(ARGS)
+
+bench-build: configure
 	@script/setup.sh libbenchmark-dev
 	@cmake -DLEHR_BENCH=ON $(BUILD) >/dev/null
 	@cmake --build $(BUILD) -j $(JOBS) --target lehr_benchmarks
-	@for bench in $(BUILD)/bin/*_bench; do echo "$$bench"; "$$bench" $(ARGS) || exit 1; done
 
 format: ## Lay out all sources by .clang-format
 	@script/format.sh

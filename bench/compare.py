@@ -7,6 +7,7 @@ Every contender starts from the same weights (the first losses are compared) and
 alternate, so that a busy moment of the machine hits all alike; a ratio is taken within each round.
 """
 import argparse
+import importlib.util
 import json
 import os
 import platform
@@ -45,27 +46,33 @@ def main():
     p.add_argument("--lehr", default=os.path.join(HERE, "..", "build", "bin", "train_step_bench"))
     p.add_argument("--presets", default="tiny,small")
     p.add_argument("--dtypes", default="fp32,bf16")
-    p.add_argument("--modes", default="eager,compile")
+    p.add_argument("--peers", default="transformers eager,transformers compile,torchtitan eager,torchtitan compile")
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--steps", type=int, default=3)
     p.add_argument("--out", default=os.path.join(HERE, "results.md"))
     a = p.parse_args()
-    peer = [sys.executable, os.path.join(HERE, "peer_transformers.py")]
+    start = [sys.executable, os.path.join(HERE, "peer_transformers.py")]
+    peers = [name for name in a.peers.split(",") if importlib.util.find_spec(name.split()[0])]
+    absent = sorted({name.split()[0] for name in a.peers.split(",")} - {name.split()[0] for name in peers})
+    for name in absent:
+        print(f"{name} is not installed and left out; bench/peer_{name}.py says how to install it")
     report = ["# Training steps, side by side", "",
               f"{cpu_name()}, {os.cpu_count()} cores; {a.rounds} alternating rounds, {a.steps} timed steps each after 2 "
-              "others; the median step of a round counts. Written by bench/compare.py.", "",
+              "others; the median step of a round counts. Written by bench/compare.py." +
+              "".join(f" Without {name}, which was not installed." for name in absent), "",
               "| preset | dtype | contender | tokens/s: median (min to max) | Lehr's ratio to it | peak memory MB |",
               "| --- | --- | --- | --- | --- | --- |"]
     for preset in a.presets.split(","):
         seq, batch = SHAPES[preset]
         with tempfile.TemporaryDirectory() as folder:
-            subprocess.run(peer + ["--preset", preset, "--save-init", folder], check=True, capture_output=True)
+            subprocess.run(start + ["--preset", preset, "--save-init", folder], check=True, capture_output=True)
             for dtype in a.dtypes.split(","):
                 work = ["--model", folder, "--dtype", dtype, "--seq", str(seq), "--batch", str(batch),
                         "--steps", str(a.steps), "--warmup", "2", "--threads", str(os.cpu_count())]
                 contenders = {"lehr": [a.lehr] + work}
-                for mode in a.modes.split(","):
-                    contenders["transformers " + mode] = peer + work + ["--mode", mode]
+                for name in peers:
+                    script, mode = name.split()
+                    contenders[name] = [sys.executable, os.path.join(HERE, f"peer_{script}.py")] + work + ["--mode", mode]
                 results = {name: [] for name in contenders}
                 for _ in range(a.rounds):
                     for name, command in contenders.items():

@@ -304,8 +304,8 @@ std::vector<std::string> recipes() {
   return names;
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Recipes, ::testing::ValuesIn(recipes()), [](const auto& info) {
-  std::string name = info.param;
+INSTANTIATE_TEST_SUITE_P(All, Recipes, ::testing::ValuesIn(recipes()), [](const auto& recipe) {
+  std::string name = recipe.param;
   std::replace_if(
       name.begin(), name.end(), [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); }, '_');
   return name;

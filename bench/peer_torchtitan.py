@@ -1,0 +1,124 @@
+"""Trains torchtitan's Qwen3 on the work of bench/train_step.cpp and prints one JSON line.
+
+torchtitan's trainer needs GPUs, so its model, loss and state-dict adapter are used directly, and
+scaled_dot_product_attention is plugged in: its own attention backends cannot run backward on a CPU. --mode compile compiles
+each block, as its trainer does. Needs torchtitan 0.3.0 and what it imports:
+
+    .bench/bin/pip install --no-deps torchtitan==0.3.0
+    .bench/bin/pip install spmd_types==0.2.3 einops tyro torchdata grain torch_checkpointing datasets tensorboard pillow tomli
+"""
+import argparse
+import json
+import os
+import resource
+import time
+from dataclasses import dataclass
+
+import torch
+import torch.distributed.fsdp
+from safetensors.torch import load_file
+from peer_transformers import splitmix_tokens
+
+# torchtitan 0.3.0 is written for a torch after 2.11; what it misses there is not used on one device.
+if not hasattr(torch.distributed.fsdp, "DataParallelMeshDims"):
+    torch.distributed.fsdp.DataParallelMeshDims = type("DataParallelMeshDims", (), {})
+import torchtitan.models.qwen3 as qwen3  # noqa: E402
+from torchtitan.components.loss import CrossEntropyLoss
+from torchtitan.models.common import CosSinRoPE, Embedding, Linear
+from torchtitan.protocols.module import Module
+
+
+class Attention(Module):
+    """torch's attention, (B, T, heads, width) in and out."""
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(Module.Config):
+        pass
+
+    def __init__(self, config):
+        super().__init__()
+
+    def forward(self, q, k, v, *, scale=None, enable_gqa=False, **others):
+        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+        return torch.nn.functional.scaled_dot_product_attention(
+            q, k, v, is_causal=True, scale=scale, enable_gqa=enable_gqa).transpose(1, 2)
+
+
+def build(folder, seq, dtype):
+    with open(os.path.join(folder, "config.json")) as f:
+        c = json.load(f)
+    theta = (c.get("rope_parameters") or c)["rope_theta"]
+    layers = qwen3._build_qwen3_layers(
+        n_layers=c["num_hidden_layers"], dim=c["hidden_size"], n_heads=c["num_attention_heads"],
+        n_kv_heads=c["num_key_value_heads"], head_dim=c["head_dim"], hidden_dim=c["intermediate_size"],
+        attn_backend="varlen", rope=CosSinRoPE.Config(dim=c["head_dim"], max_seq_len=seq, theta=theta))
+    for layer in layers:
+        layer.attention.inner_attention = Attention.Config()
+    tied = c["tie_word_embeddings"]
+    config = qwen3.Qwen3Model.Config(
+        vocab_size=c["vocab_size"], dim=c["hidden_size"], norm=qwen3._qwen3_norm(c["hidden_size"]),
+        enable_weight_tying=tied, layers=layers,
+        tok_embeddings=Embedding.Config(
+            num_embeddings=c["vocab_size"], embedding_dim=c["hidden_size"],
+            param_init=qwen3._EMBEDDING_SKIP_INIT if tied else qwen3._EMBEDDING_INIT),
+        lm_head=Linear.Config(in_features=c["hidden_size"], out_features=c["vocab_size"],
+                              param_init=qwen3._LINEAR_INIT))
+    torch.set_default_dtype(dtype)
+    with torch.device("meta"):
+        model = config.build()
+    torch.set_default_dtype(torch.float32)
+    model.to_empty(device="cpu")
+    with torch.no_grad():
+        model.init_states(buffer_device=torch.device("cpu"))
+    weights = {k: v.to(dtype) for k, v in load_file(os.path.join(folder, "model.safetensors")).items()}
+    model.load_state_dict(qwen3.Qwen3StateDictAdapter(config, None).from_hf(weights), strict=False)
+    return model.train(), c["vocab_size"]
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--model", required=True, help="folder to start from, as peer_transformers.py --save-init makes it")
+    p.add_argument("--mode", choices=["eager", "compile"], default="eager")
+    p.add_argument("--dtype", choices=["fp32", "bf16"], default="fp32")
+    p.add_argument("--seq", type=int, default=1024)
+    p.add_argument("--batch", type=int, default=1)
+    p.add_argument("--steps", type=int, default=5)
+    p.add_argument("--warmup", type=int, default=2)
+    p.add_argument("--threads", type=int, default=os.cpu_count())
+    p.add_argument("--seed", type=int, default=1234)
+    a = p.parse_args()
+    torch.set_num_threads(a.threads)
+    model, vocab = build(a.model, a.seq, torch.bfloat16 if a.dtype == "bf16" else torch.float32)
+    cross_entropy = CrossEntropyLoss.Config().build(compile_config=None)
+    if a.mode == "compile":
+        for layer in model.layers.values():
+            layer.compile(backend="inductor", fullgraph=True)
+        cross_entropy.fn = torch.compile(cross_entropy.fn, backend="inductor")
+    positions = torch.arange(a.seq).repeat(a.batch, 1)
+    params = list(model.parameters())
+    optimizer = torch.optim.AdamW(params, lr=3e-4, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, fused=True)
+    count = 64 * a.batch * a.seq + a.seq + 2
+    tokens = splitmix_tokens(count, vocab, a.seed)
+    span = count - a.seq - 1
+    losses, norms, times = [], [], []
+    for step in range(a.warmup + a.steps):
+        first = [((step * a.batch + row) * a.seq) % span for row in range(a.batch)]
+        x = torch.stack([tokens[f:f + a.seq] for f in first])
+        y = torch.stack([tokens[f + 1:f + a.seq + 1] for f in first])
+        begin = time.perf_counter()
+        loss, _ = cross_entropy(model(x, positions), y, torch.tensor(float(y.numel())))
+        loss.backward()
+        norms.append(float(torch.nn.utils.clip_grad_norm_(params, 1.0)))
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        losses.append(loss.item())
+        times.append((time.perf_counter() - begin) * 1000)
+    timed = times[a.warmup:]
+    print(json.dumps(dict(
+        peer="torchtitan " + a.mode, dtype=a.dtype, seq=a.seq, batch=a.batch, step_ms=timed,
+        tokens_per_s=a.seq * a.batch / sorted(timed)[len(timed) // 2] * 1000,
+        peak_rss_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000, losses=losses, grad_norms=norms)))
+
+
+if __name__ == "__main__":
+    main()
