@@ -7,17 +7,15 @@ each block, as its trainer does. Needs torchtitan 0.3.0 and what it imports:
     .bench/bin/pip install --no-deps torchtitan==0.3.0
     .bench/bin/pip install spmd_types==0.2.3 einops tyro torchdata grain torch_checkpointing datasets tensorboard pillow tomli
 """
-import argparse
 import json
 import os
-import resource
-import time
 from dataclasses import dataclass
 
 import torch
 import torch.distributed.fsdp
 from safetensors.torch import load_file
-from peer_transformers import splitmix_tokens
+
+from peer_work import arguments, train
 
 # torchtitan 0.3.0 is written for a torch after 2.11; what it misses there is not used on one device.
 if not hasattr(torch.distributed.fsdp, "DataParallelMeshDims"):
@@ -76,48 +74,20 @@ def build(folder, seq, dtype):
 
 
 def main():
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--model", required=True, help="folder to start from, as peer_transformers.py --save-init makes it")
-    p.add_argument("--mode", choices=["eager", "compile"], default="eager")
-    p.add_argument("--dtype", choices=["fp32", "bf16"], default="fp32")
-    p.add_argument("--seq", type=int, default=1024)
-    p.add_argument("--batch", type=int, default=1)
-    p.add_argument("--steps", type=int, default=5)
-    p.add_argument("--warmup", type=int, default=2)
-    p.add_argument("--threads", type=int, default=os.cpu_count())
-    p.add_argument("--seed", type=int, default=1234)
-    a = p.parse_args()
+    a = arguments(__doc__, ["fp32", "bf16"]).parse_args()
     torch.set_num_threads(a.threads)
-    model, vocab = build(a.model, a.seq, torch.bfloat16 if a.dtype == "bf16" else torch.float32)
+    model, vocab_size = build(a.model, a.seq, torch.bfloat16 if a.dtype == "bf16" else torch.float32)
     cross_entropy = CrossEntropyLoss.Config().build(compile_config=None)
     if a.mode == "compile":
         for layer in model.layers.values():
             layer.compile(backend="inductor", fullgraph=True)
         cross_entropy.fn = torch.compile(cross_entropy.fn, backend="inductor")
     positions = torch.arange(a.seq).repeat(a.batch, 1)
-    params = list(model.parameters())
-    optimizer = torch.optim.AdamW(params, lr=3e-4, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, fused=True)
-    count = 64 * a.batch * a.seq + a.seq + 2
-    tokens = splitmix_tokens(count, vocab, a.seed)
-    span = count - a.seq - 1
-    losses, norms, times = [], [], []
-    for step in range(a.warmup + a.steps):
-        first = [((step * a.batch + row) * a.seq) % span for row in range(a.batch)]
-        x = torch.stack([tokens[f:f + a.seq] for f in first])
-        y = torch.stack([tokens[f + 1:f + a.seq + 1] for f in first])
-        begin = time.perf_counter()
-        loss, _ = cross_entropy(model(x, positions), y, torch.tensor(float(y.numel())))
-        loss.backward()
-        norms.append(float(torch.nn.utils.clip_grad_norm_(params, 1.0)))
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        losses.append(loss.item())
-        times.append((time.perf_counter() - begin) * 1000)
-    timed = times[a.warmup:]
-    print(json.dumps(dict(
-        peer="torchtitan " + a.mode, dtype=a.dtype, seq=a.seq, batch=a.batch, step_ms=timed,
-        tokens_per_s=a.seq * a.batch / sorted(timed)[len(timed) // 2] * 1000,
-        peak_rss_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000, losses=losses, grad_norms=norms)))
+
+    def loss_of(x, y):
+        return cross_entropy(model(x, positions), y, torch.tensor(float(y.numel())))[0]
+
+    train(a, "torchtitan", model, vocab_size, loss_of)
 
 
 if __name__ == "__main__":
