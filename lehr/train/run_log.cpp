@@ -1,5 +1,7 @@
 #include "lehr/train/run_log.h"
 
+#include <algorithm>
+
 #include "lehr/base/file.h"
 #include "lehr/base/log.h"
 #include "lehr/metric/plot.h"
@@ -95,8 +97,12 @@ std::map<std::string, double> RunLog::step_ended(
   meter_.step(tokens);
   const double rate = meter_.tokens_per_second();
   // Only the work that causal attention needs counts: the usual figure would flatter by up to a third.
-  const double utilization =
-      metric::model_flops_utilization(static_cast<double>(counts_.causal_flops_per_token), rate, peak_flops_);
+  const auto flops_per_token = static_cast<double>(counts_.causal_flops_per_token);
+  if (peak_flops_ > 0) {
+    // Others may have used the machine while its peak was measured.
+    peak_flops_ = std::max(peak_flops_, flops_per_token * rate);
+  }
+  const double utilization = metric::model_flops_utilization(flops_per_token, rate, peak_flops_);
   const metric::ProcessMemory memory = metric::process_memory();
   std::map<std::string, double> metrics{
       {"loss", result.loss},
