@@ -56,12 +56,20 @@ void convert_lines(const Options& options, const data::Tokenizer& tokenizer) {
     if (line.empty()) {
       continue;
     }
-    const Node input = parse_json(line, fmt::format("standard input, line {}", number));
+    const std::string where = fmt::format("standard input, line {}", number);
+    const Node input = parse_json(line, where);
     Node result = Node::make_table();
     if (options.decode) {
       std::vector<int32_t> ids;
       for (const Node& id : input.at("ids").items()) {
-        ids.push_back(static_cast<int32_t>(id.as_int()));
+        const int64_t wide = id.as_int();
+        require(
+            wide >= 0 && wide < tokenizer.vocab_size(),
+            "{}: ids: expected ids from 0 to {}, found {}",
+            where,
+            tokenizer.vocab_size() - 1,
+            wide);
+        ids.push_back(static_cast<int32_t>(wide));
       }
       result.set("text", Node(tokenizer.decode(ids, options.skip_special)));
     } else {

@@ -45,7 +45,11 @@ int run(const train::TrainConfig& config, bool quiet) {
   signals.defer();
   const train::TrainResult result = trainer.run();
   if (result.stopped) {
-    log.info("stopped after step {}; the same command goes on from there", result.step);
+    log.info(
+        "stopped after step {}; {}",
+        result.step,
+        config.checkpoint.enable ? "the same command goes on from there"
+                                 : "nothing was saved, as checkpoint.enable is false");
     return 128 + signals.received();
   }
   return 0;

@@ -40,6 +40,7 @@ Node parse_override(const std::string& key, const std::string& text) {
   }
   value.set_origin({.file = "command line"});
   value.set_key(key);
+  value.set_typed(text);
   return value;
 }
 

@@ -41,6 +41,10 @@ void read(const Node& node, double& value) {
   value = node.as_double();
 }
 void read(const Node& node, std::string& value) {
+  if (!node.typed().empty() && !node.is_string() && !node.is_list() && !node.is_table()) {
+    value = node.typed();
+    return;
+  }
   if (!node.is_string()) {
     throw Mismatch{"a string"};
   }
@@ -85,9 +89,12 @@ std::string number(double value) {
 }
 
 std::optional<std::string> broken(const Rule& rule, double value) {
+  if (!std::isfinite(value)) {
+    return "a finite number";
+  }
   const bool low = rule.min_excluded ? value <= rule.min : value < rule.min;
   const bool high = rule.max_excluded ? value >= rule.max : value > rule.max;
-  if (!low && !high && !std::isnan(value)) {
+  if (!low && !high) {
     return std::nullopt;
   }
   std::vector<std::string> bounds;

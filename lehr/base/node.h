@@ -80,6 +80,9 @@ class Node {
   /// The dotted key under which the value stands, as far as a parser told it.
   const std::string& key() const { return key_; }
   void set_key(std::string key) { key_ = std::move(key); }
+  /// The value as it was typed, for values from a command line, where 2024 may mean the text.
+  const std::string& typed() const { return typed_; }
+  void set_typed(std::string text) { typed_ = std::move(text); }
 
  private:
   using Value = std::variant<std::monostate, bool, int64_t, double, std::string, List, Table>;
@@ -89,6 +92,7 @@ class Node {
   Value value_;
   Origin origin_;
   std::string key_;
+  std::string typed_;
 };
 
 }  // namespace lehr

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "lehr/base/error.h"
+#include "lehr/base/random.h"
 #include "lehr/data/byte_source.h"
 #include "lehr/data/corpus.h"
 
@@ -142,5 +143,13 @@ ClassificationLoader::ClassificationLoader(
           [dataset, plan, samples = SampleOrder({{.size = dataset->size()}}, order)](int64_t&& step) {
             return make_batch(*dataset, samples, plan, step);
           }) {}
+
+uint64_t ClassificationDataset::fingerprint(const SampleOrder::Options& order) const {
+  std::string text = fmt::format("{}|{}|{}|{}", order.seed, order.shuffle, order.repeat, options_.max_length);
+  for (const ClassificationExample& example : examples_) {
+    text += fmt::format("|{} {} {}", example.label, example.ids.size(), example.ids.front());
+  }
+  return hash_name(text);
+}
 
 }  // namespace lehr::data

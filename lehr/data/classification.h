@@ -36,6 +36,8 @@ class ClassificationDataset {
   ClassificationDataset(const std::filesystem::path& path, const Tokenizer& tokenizer, ClassificationOptions options);
 
   int64_t size() const { return static_cast<int64_t>(examples_.size()); }
+  /// A number for "the same examples in the same order".
+  uint64_t fingerprint(const SampleOrder::Options& order) const;
   /// One more than the largest label.
   int64_t num_labels() const { return num_labels_; }
   const ClassificationExample& example(int64_t index) const { return examples_[index]; }

@@ -236,8 +236,11 @@ bool is_jsonl(const std::filesystem::path& path, TextKind kind) {
 
 std::vector<std::filesystem::path> list_files(const TextSource& source) {
   const std::string name = source.path.string();
-  require(std::filesystem::exists(source.path), "{}: no such file or folder", name);
-  if (!std::filesystem::is_directory(source.path)) {
+  std::error_code error;
+  const auto status = std::filesystem::status(source.path, error);
+  require(!error && std::filesystem::exists(status), "{}: no such file or folder", name);
+  if (!std::filesystem::is_directory(status)) {
+    require(std::filesystem::is_regular_file(status), "{}: expected a file or a folder, found something else", name);
     return {source.path};
   }
   std::vector<std::filesystem::path> files;

@@ -46,7 +46,10 @@ void DataConfig::fields(FieldVisitor& v) {
       validation_fraction,
       "The last part of each dataset that is held back for validation.",
       from_below(0, 1));
-  v.optional("validation_path", validation_path, "Data for validation, instead of a part of the training data.");
+  v.optional(
+      "validation_path",
+      validation_path,
+      "Data for validation, instead of a part of the training data; its kind goes by its name.");
   v.optional(
       "cache_folder",
       cache_folder,

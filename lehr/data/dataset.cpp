@@ -1,6 +1,7 @@
 // Rows of several corpora in one order.
 #include "lehr/data/dataset.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -9,6 +10,8 @@
 
 namespace lehr::data {
 namespace {
+
+constexpr int64_t kSampledTokens = 1024;
 
 std::vector<SampleOrder::Dataset> sizes_and_weights(const std::vector<MixedDataset::Part>& parts) {
   std::vector<SampleOrder::Dataset> result;
@@ -50,6 +53,13 @@ MixedDataset::MixedDataset(std::vector<Part> parts, SampleOrder::Options options
         stream.tokenizer_fingerprint(),
         part.rows.size(),
         part.weight);
+    // Some of the tokens: reading all would cost as much as a step.
+    const int64_t count = std::min<int64_t>(stream.num_tokens(), kSampledTokens);
+    for (int64_t i = 0; i < count; ++i) {
+      int64_t token = 0;
+      stream.copy(i * (stream.num_tokens() / count), 1, &token);
+      text += fmt::format(",{}", token);
+    }
   }
   fingerprint_ = hash_name(text);
 }

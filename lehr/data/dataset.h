@@ -45,8 +45,9 @@ class MixedDataset : public RowDataset {
   std::optional<int64_t> size() const override { return order_.size(); }
   void fill(int64_t index, const RowSpan& out) const override;
 
-  /// A number for "the same rows in the same order": changes with the data's extent, the packing, the weights and the
-  /// seed. A run that resumes compares it, because a step number means nothing in other data.
+  /// A number for "the same rows in the same order": changes with the data's extent, a sample of its tokens, the
+  /// packing, the weights and the seed. A run that resumes compares it, because a step number means nothing in other
+  /// data.
   uint64_t fingerprint() const { return fingerprint_; }
 
   const SampleOrder& order() const { return order_; }

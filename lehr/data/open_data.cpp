@@ -130,29 +130,31 @@ TokenStream open_token_dataset(const DatasetConfig& dataset, const Tokenizer& to
   return stream;
 }
 
-bool is_token_file(const DatasetConfig& dataset) {
+bool names_token_file(const DatasetConfig& dataset) {
   return dataset.kind == DatasetKind::tokens ||
          (dataset.kind == DatasetKind::by_name && std::filesystem::path(dataset.path).extension() == ".tokens");
+}
+
+bool is_there(const std::string& path) {
+  std::error_code unreadable;
+  return std::filesystem::exists(path, unreadable);
 }
 
 // Before a long file is tokenized for nothing.
 void require_files(const DataConfig& config) {
   for (size_t i = 0; i < config.datasets.size(); ++i) {
     const std::string& path = config.datasets[i].path;
-    require(std::filesystem::exists(path), "data.datasets.{}.path: {}: no such file or folder", i, path);
+    require(is_there(path), "data.datasets.{}.path: {}: no such file or folder", i, path);
   }
   const std::string& held_out = config.validation_path;
-  require(
-      held_out.empty() || std::filesystem::exists(held_out),
-      "data.validation_path: {}: no such file or folder",
-      held_out);
+  require(held_out.empty() || is_there(held_out), "data.validation_path: {}: no such file or folder", held_out);
 }
 
 }  // namespace
 
 TokenStream open_tokens(const DatasetConfig& dataset, const Tokenizer& tokenizer, const OpenDataOptions& options) {
   TokenStream stream = [&] {
-    if (is_token_file(dataset)) {
+    if (names_token_file(dataset)) {
       return open_token_dataset(dataset, tokenizer);
     }
     const TextSource source = source_of(dataset);
@@ -192,9 +194,7 @@ LanguageData open_data(const DataConfig& config, const Tokenizer& tokenizer, con
   if (!config.validation_path.empty()) {
     DatasetConfig dataset = config.datasets.front();
     dataset.path = config.validation_path;
-    if (dataset.kind == DatasetKind::tokens || std::filesystem::path(dataset.path).extension() == ".tokens") {
-      dataset.kind = DatasetKind::by_name;
-    }
+    dataset.kind = DatasetKind::by_name;
     validation.push_back({PackedRows(open_tokens(dataset, tokenizer, options), packing), 1.0});
   }
 

@@ -11,6 +11,7 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <memory>
 
 #include "lehr/base/error.h"
@@ -243,6 +244,12 @@ TokenFileInfo read_token_file_info(const std::filesystem::path& path) {
       .vocab_size = mapping.header.vocab_size,
       .max_id = mapping.header.max_id,
       .tokenizer_fingerprint = mapping.header.tokenizer_fingerprint};
+}
+
+bool is_token_file(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::array<char, kMagic.size()> magic{};
+  return file.read(magic.data(), magic.size()) && magic == kMagic;
 }
 
 }  // namespace lehr::data

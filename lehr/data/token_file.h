@@ -45,6 +45,9 @@ class TokenFileWriter {
 /// little) other content is a usage error that says so.
 TokenStream open_token_file(const std::filesystem::path& path);
 
+/// Whether the file begins as a token file does.
+bool is_token_file(const std::filesystem::path& path);
+
 /// Reads the whole file and throws a usage error unless its content is what was written.
 void verify_token_file(const std::filesystem::path& path);
 

@@ -99,6 +99,17 @@ TokenFileInfo tokenize_corpus(
       !std::filesystem::is_directory(output),
       "{}: is a folder, the name of a token file was expected",
       output.string());
+  // Never over somebody's text.
+  for (const auto& source : sources) {
+    for (const auto& file : list_files(source)) {
+      std::error_code none;
+      require(!std::filesystem::equivalent(file, output, none), "{}: is one of the inputs", output.string());
+    }
+  }
+  require(
+      !std::filesystem::exists(output) || is_token_file(output),
+      "{}: exists and is no token file; name another one, or remove it",
+      output.string());
   TokenFileWriter writer(output, tokenizer.vocab_size(), tokenizer_fingerprint(tokenizer));
   tokenize_documents(
       std::move(sources), tokenizer, options, [&](std::span<const int32_t> document) { writer.append(document); });

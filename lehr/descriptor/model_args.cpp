@@ -24,6 +24,12 @@ void ModelOverrides::fields(FieldVisitor& v) {
   v.optional("rms_norm_eps", rms_norm_eps, "Epsilon of every RMSNorm.", positive());
   v.optional("initializer_range", initializer_range, "Standard deviation of initial weights.", positive());
   v.optional("tie_word_embeddings", tie_word_embeddings, "The head reads the embeddings' weights.");
+  v.optional(
+      "split_vocab_size",
+      split_vocab_size,
+      "The vocabulary as named segments with a table each, { text = 151643, added = 26 }; they add up to vocab_size.",
+      positive());
+  v.optional("split_vocab_order", split_vocab_order, "The segments in the order of their ids.");
 }
 
 void ModelFamilies::add(ModelFamily family) {

@@ -34,6 +34,8 @@ struct ModelOverrides {
   std::optional<double> rms_norm_eps;
   std::optional<double> initializer_range;
   std::optional<bool> tie_word_embeddings;
+  std::map<std::string, int64_t> split_vocab_size;
+  std::vector<std::string> split_vocab_order;
   void fields(FieldVisitor& v);
 };
 
@@ -43,7 +45,7 @@ enum class Head { causal_lm, classification };
 /// How one stage of a model is to be built.
 struct BuildOptions {
   pipeline::PipelineStageInfo stage = {};
-  nn::HiddenStatesAggregationMode hidden_states_snapshot_mode = nn::HiddenStatesAggregationMode::noop;
+  nn::HiddenStatesAggregationMode hidden_states_snapshot_mode = nn::HiddenStatesAggregationMode::no;
   nn::ActivationCheckpointing checkpointing = {};
 };
 

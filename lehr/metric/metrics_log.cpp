@@ -13,24 +13,12 @@
 
 #include "lehr/base/error.h"
 #include "lehr/base/file.h"
+#include "lehr/metric/append.h"
 
 namespace lehr::metric {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-void write_all(int file, std::string_view text, const std::filesystem::path& path) {
-  while (!text.empty()) {
-    const ssize_t written = ::write(file, text.data(), text.size());
-    if (written < 0 && errno == EINTR) {
-      continue;
-    }
-    if (written < 0) {
-      fail_runtime("{}: cannot be written: {}", path.string(), std::strerror(errno));
-    }
-    text.remove_prefix(static_cast<size_t>(written));
-  }
-}
 
 std::optional<int64_t> step_of(std::string_view line) {
   const Json object = Json::parse(line, nullptr, /*allow_exceptions=*/false);
@@ -103,8 +91,10 @@ void MetricsLog::write(int64_t step, const std::vector<std::pair<std::string, Me
     require(!object.contains(name), "{}: the metric was given twice for step {}", name, step);
     std::visit([&, &key = name](const auto& content) { object[key] = content; }, value);
   }
-  // Text that is no UTF-8 must not end a run.
-  write_all(file_, object.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n", path_);
+  // Neither text that is no UTF-8 nor a full disk must end a run.
+  if (const auto problem = append_whole(file_, object.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n")) {
+    problem_ = fmt::format("{}: cannot be written: {}; the lines of such steps are left out", path_.string(), *problem);
+  }
 }
 
 MetricSeries read_metric(const std::filesystem::path& path, const std::string& key) {

@@ -26,10 +26,15 @@ class MetricsLog {
   MetricsLog(const MetricsLog&) = delete;
   MetricsLog& operator=(const MetricsLog&) = delete;
 
-  /// Appends {"step": step, ...} in the order given, by one write, so that other processes see whole lines.
+  /// Appends {"step": step, ...} in the order given, by one write, so that other processes see whole lines. A line that
+  /// the disk does not take is left out, see `problem`.
   void write(int64_t step, const std::vector<std::pair<std::string, MetricValue>>& values);
 
+  /// Why the last line that could not be written was not; empty when all were.
+  const std::string& problem() const { return problem_; }
+
  private:
+  std::string problem_;
   std::filesystem::path path_;
   int file_ = -1;
 };

@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "lehr/base/error.h"
+#include "lehr/metric/append.h"
 #include "lehr/metric/tensorboard_record.h"
 
 namespace lehr::metric {
@@ -146,13 +147,8 @@ void TensorBoardWriter::write_summary(int64_t step, const std::string& summary) 
 
 void TensorBoardWriter::write_record(const std::string& encoded) {
   const std::string record = tf_record(encoded);
-  std::string_view left = record;
-  while (!left.empty()) {
-    const ssize_t written = ::write(file_, left.data(), left.size());
-    if (written < 0 && errno != EINTR) {
-      fail_runtime("{}: cannot be written: {}", path_.string(), std::strerror(errno));
-    }
-    left.remove_prefix(written < 0 ? 0 : static_cast<size_t>(written));
+  if (const auto problem = append_whole(file_, record)) {
+    problem_ = fmt::format("{}: cannot be written: {}; such steps are left out", path_.string(), *problem);
   }
 }
 

@@ -30,11 +30,14 @@ class TensorBoardWriter {
   void image(int64_t step, std::string_view tag, std::string_view png);
 
   const std::filesystem::path& path() const { return path_; }
+  /// Why the last record that could not be written was not; empty when all were.
+  const std::string& problem() const { return problem_; }
 
  private:
   void write_summary(int64_t step, const std::string& summary);
   void write_record(const std::string& encoded);
 
+  std::string problem_;
   std::filesystem::path path_;
   int file_ = -1;
 };

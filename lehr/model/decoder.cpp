@@ -25,7 +25,7 @@ at::Tensor on_meta(at::IntArrayRef shape, at::ScalarType dtype) {
 
 TensorDict hidden(const DecoderStageShape& shape, int64_t batch, int64_t tokens, int64_t layers_done) {
   TensorDict result{{"hidden_states", on_meta({batch, tokens, shape.hidden_size}, shape.dtype)}};
-  if (shape.snapshot_mode != HiddenStatesAggregationMode::noop) {
+  if (shape.snapshot_mode != HiddenStatesAggregationMode::no) {
     // One row for the embeddings.
     result["hidden_states_snapshot"] = on_meta({layers_done + 1, batch, shape.hidden_size}, shape.dtype);
   }

@@ -78,13 +78,15 @@ class DecoderArgs : public descriptor::ModelArgs {
 
   /// The backbone's parameters that the shape stands for.
   typename Family::Backbone::Impl::Parameters parameters() const {
+    const bool whole = config_.split_vocab_order.empty();
     return {
         .layer = Family::layer_parameters(config_),
         .num_hidden_layers = config_.num_hidden_layers,
         .rope_base = config_.rope_theta,
         .max_position_ids = config_.max_position_embeddings,
-        .split_vocab_size = {{kWholeVocabulary, config_.vocab_size}},
-        .split_vocab_order = {kWholeVocabulary},
+        .split_vocab_size =
+            whole ? std::map{std::pair(std::string(kWholeVocabulary), config_.vocab_size)} : config_.split_vocab_size,
+        .split_vocab_order = whole ? std::vector<std::string>{kWholeVocabulary} : config_.split_vocab_order,
         .rope_scaling = config_.rope_scaling};
   }
   const DecoderConfig& config() const { return config_; }

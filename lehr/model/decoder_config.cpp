@@ -1,6 +1,7 @@
 #include "lehr/model/decoder_config.h"
 
 #include "lehr/base/error.h"
+#include "lehr/nn/embedding.h"
 
 namespace lehr::model {
 
@@ -180,6 +181,10 @@ DecoderConfig DecoderConfig::from_hf(const Node& config) {
   c.rope_theta = double_or(config, "rope_theta", 10000);
   if (rope != nullptr && !rope->is_null()) {
     c.rope_theta = double_or(*rope, "rope_theta", c.rope_theta);
+    require(
+        double_or(*rope, "partial_rotary_factor", 1) == 1,
+        "{}: partial_rotary_factor: expected 1, found another value; this is not supported",
+        rope->origin());
     c.rope_scaling = read_rope_scaling(*rope, c.max_position_embeddings);
   }
   c.bos_token_id = optional_int(config, "bos_token_id");
@@ -212,6 +217,8 @@ void DecoderConfig::apply(const descriptor::ModelOverrides& o) {
   rms_norm_eps = o.rms_norm_eps.value_or(rms_norm_eps);
   initializer_range = o.initializer_range.value_or(initializer_range);
   tie_word_embeddings = o.tie_word_embeddings.value_or(tie_word_embeddings);
+  split_vocab_size = o.split_vocab_size;
+  split_vocab_order = o.split_vocab_order;
 }
 
 void DecoderConfig::check(const std::string& where) const {
@@ -228,6 +235,15 @@ void DecoderConfig::check(const std::string& where) const {
   positive("max_position_embeddings", max_position_embeddings);
   positive("rms_norm_eps", rms_norm_eps);
   positive("rope_theta", rope_theta);
+  if (!split_vocab_size.empty() || !split_vocab_order.empty()) {
+    const int64_t total = nn::SplitVocabulary{split_vocab_size, split_vocab_order}.size();
+    require(
+        total == vocab_size,
+        "{}split_vocab_size: expected segments that add up to vocab_size ({}), found {}",
+        where,
+        vocab_size,
+        total);
+  }
   require(
       num_attention_heads % num_key_value_heads == 0,
       "{}num_attention_heads: expected a multiple of num_key_value_heads ({}), found {}",

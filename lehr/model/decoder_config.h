@@ -2,6 +2,7 @@
 // 5) and written in the one of transformers 4, which both read.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -32,6 +33,8 @@ struct DecoderConfig {
   std::optional<int64_t> pad_token_id = {};
   descriptor::Head head = descriptor::Head::causal_lm;
   int64_t num_labels = 2;
+  std::map<std::string, int64_t> split_vocab_size = {};  ///< Empty: one segment. Not in config.json.
+  std::vector<std::string> split_vocab_order = {};
   double classifier_dropout = 0;
 
   /// Reads config.json. A feature that the shared decoder does not have (sliding windows, attention dropout, another

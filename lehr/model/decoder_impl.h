@@ -45,6 +45,11 @@ nn::ModelOutputs DecoderImpl<Layer, LayerParameters>::forward(const nn::ModelInp
   }
   require(hidden_states.defined(), "hidden_states: stage {} needs those of the stage before", stage_.current_stage);
 
+  require(
+      inputs.caches == nullptr || static_cast<int64_t>(inputs.caches->size()) == num_local_layers(),
+      "caches: expected one for each of the stage's {} layers, found {}",
+      num_local_layers(),
+      inputs.caches != nullptr ? inputs.caches->size() : 0);
   const int64_t cached = inputs.caches != nullptr ? inputs.caches->front().length() : 0;
   const at::Tensor position_ids =
       inputs.position_ids.defined() ? inputs.position_ids : default_position_ids(hidden_states, cached);

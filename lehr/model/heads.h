@@ -33,6 +33,11 @@ class ForCausalLMImpl : public nn::Model, public pipeline::ModuleSupportsPipelin
       const PipelineStageInfo& stage,
       HiddenStatesAggregationMode hidden_states_snapshot_mode,
       ActivationCheckpointing enable_checkpointing) {
+    require(
+        !params.tie_word_embeddings || stage.num_stages == 1,
+        "tie_word_embeddings: embeddings and head are on different pipeline stages, which is not supported yet; use "
+        "one "
+        "stage");
     model = register_module("model", Backbone(params.model, stage, hidden_states_snapshot_mode, enable_checkpointing));
     if (stage.is_current_stage_last()) {
       lm_head = register_module(
@@ -42,10 +47,6 @@ class ForCausalLMImpl : public nn::Model, public pipeline::ModuleSupportsPipelin
               params.model.layer.hidden_size,
               nn::Init::normal(params.model.layer.initializer_range)));
       if (params.tie_word_embeddings) {
-        require(
-            stage.is_current_stage_first(),
-            "tie_word_embeddings: embeddings and head are on different pipeline stages, which is not supported yet; "
-            "use one stage");
         lm_head->tie_to(*model->embed_tokens);
       }
     }
@@ -123,9 +124,9 @@ class ForClassificationImpl : public nn::Model, public pipeline::ModuleSupportsP
   }
   at::ScalarType output_dtype() const override { return model->output_dtype(); }
   int64_t num_local_layers() const override { return model->num_local_layers(); }
-  void set_dropout_stream(uint64_t seed, uint64_t step) override {
+  void set_dropout_stream(uint64_t seed, uint64_t step, int64_t first_row) override {
     if (cls_head) {
-      cls_head->set_dropout_stream(seed, step);
+      cls_head->set_dropout_stream(seed, step, first_row);
     }
   }
 

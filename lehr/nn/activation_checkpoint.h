@@ -2,6 +2,7 @@
 // (Chen et al., https://arxiv.org/abs/1604.06174).
 #pragma once
 
+#include <concepts>
 #include <functional>
 
 #include "lehr/base/torch.h"
@@ -13,7 +14,8 @@ struct ActivationCheckpointing {
   int64_t every = 0;  ///< Every n-th layer (0, n, 2n, ...); 0 means none.
 
   constexpr ActivationCheckpointing() = default;
-  constexpr ActivationCheckpointing(bool enable) : every(enable ? 1 : 0) {}  // NOLINT(google-explicit-constructor)
+  template <std::same_as<bool> Bool>                                         // not from 2, which would mean every layer
+  constexpr ActivationCheckpointing(Bool enable) : every(enable ? 1 : 0) {}  // NOLINT(google-explicit-constructor)
   static constexpr ActivationCheckpointing every_nth(int64_t n) {
     ActivationCheckpointing policy;
     policy.every = n;
@@ -25,6 +27,9 @@ struct ActivationCheckpointing {
 /// Runs `block(input)` and keeps only `input`; backward runs the block once more and differentiates that. Gradients
 /// reach `input` and every parameter that the block reads, whether or not `input` itself needs one. The block must
 /// compute the same thing both times. Without grad mode it just runs.
+///
+/// Gradients of parameters are added to their .grad during backward, so use `Tensor::backward`, not
+/// `torch::autograd::grad` for chosen parameters.
 at::Tensor checkpoint(const std::function<at::Tensor(const at::Tensor&)>& block, const at::Tensor& input);
 
 }  // namespace lehr::nn

@@ -1,5 +1,7 @@
 #include "lehr/nn/embedding.h"
 
+#include <algorithm>
+
 #include "lehr/base/error.h"
 
 namespace lehr::nn {
@@ -10,10 +12,18 @@ int64_t SplitVocabulary::size() const {
       "vocabulary: split_vocab_order names {} segments, split_vocab_size has {}",
       order.size(),
       sizes.size());
+  require(!order.empty(), "vocabulary: split_vocab_order names no segment");
   int64_t total = 0;
-  for (const auto& name : order) {
-    const auto found = sizes.find(name);
-    require(found != sizes.end(), "vocabulary: split_vocab_order names '{}', which split_vocab_size lacks", name);
+  for (size_t i = 0; i < order.size(); ++i) {
+    const auto found = sizes.find(order[i]);
+    require(found != sizes.end(), "vocabulary: split_vocab_order names '{}', which split_vocab_size lacks", order[i]);
+    const auto at = order.begin() + static_cast<long>(i);
+    require(std::find(order.begin(), at, order[i]) == at, "vocabulary: split_vocab_order names '{}' twice", order[i]);
+    require(
+        found->second > 0,
+        "vocabulary: split_vocab_size.{}: expected a positive number, found {}",
+        order[i],
+        found->second);
     total += found->second;
   }
   return total;

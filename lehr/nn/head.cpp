@@ -54,6 +54,31 @@ ClassificationHeadImpl::ClassificationHeadImpl(int64_t hidden_size, int64_t num_
   score = register_module("score", Linear(hidden_size, num_labels, init));
 }
 
+void ClassificationHeadImpl::set_dropout_stream(uint64_t seed, uint64_t step, int64_t first_row) {
+  dropout_seed_ = seed;
+  dropout_step_ = step;
+  dropout_first_row_ = first_row;
+}
+
+// Element h of token t of row r of the step's batch has number (r * T + t) * H + h.
+at::Tensor ClassificationHeadImpl::dropout_mask(const at::Tensor& hidden_states, const at::Tensor& pooling_mask) {
+  const int64_t width = hidden_states.size(-1);
+  const int64_t first_token = dropout_first_row_ * (hidden_states.dim() > 2 ? hidden_states.size(1) : 1);
+  const RandomStream random(dropout_seed_, "classifier_dropout " + std::to_string(dropout_step_));
+  if (!pooling_mask.defined()) {
+    at::Tensor draws = at::empty(hidden_states.sizes(), at::kDouble);
+    random.fill_uniform(first_token * width, draws.numel(), draws.data_ptr<double>());
+    return draws.ge(dropout_);
+  }
+  const at::Tensor tokens = pooling_mask.to(at::kBool).flatten().nonzero().flatten().cpu();  // (N)
+  at::Tensor draws = at::empty({tokens.size(0), width}, at::kDouble);
+  for (int64_t i = 0; i < tokens.size(0); ++i) {
+    const int64_t token = first_token + tokens.data_ptr<int64_t>()[i];
+    random.fill_uniform(token * width, width, draws.data_ptr<double>() + i * width);
+  }
+  return draws.ge(dropout_);
+}
+
 at::Tensor ClassificationHeadImpl::forward(const at::Tensor& hidden_states, const at::Tensor& pooling_mask) {
   at::Tensor pooled = hidden_states;
   if (pooling_mask.defined()) {
@@ -66,10 +91,8 @@ at::Tensor ClassificationHeadImpl::forward(const at::Tensor& hidden_states, cons
     pooled = hidden_states.index({pooling_mask.to(at::kBool)});  // (N, H)
   }
   if (is_training() && dropout_ > 0) {
-    at::Tensor keep = at::empty(pooled.sizes(), at::kDouble);
-    RandomStream(dropout_seed_, "classifier_dropout " + std::to_string(dropout_step_))
-        .fill_uniform(0, keep.numel(), keep.data_ptr<double>());
-    pooled = pooled * (keep.ge(dropout_).to(pooled.options()) / (1 - dropout_));
+    pooled = pooled * (dropout_mask(hidden_states, pooling_mask).to(pooled.options()) / (1 - dropout_));
+    ++dropout_step_;
   }
   const at::Tensor scores = score(pooled);
   return scores.scalar_type() == at::kDouble ? scores : scores.to(at::kFloat);

@@ -41,8 +41,9 @@ class ClassificationHeadImpl : public Module {
   /// num_labels); without a mask every token is scored, (B, T, num_labels).
   at::Tensor forward(const at::Tensor& hidden_states, const at::Tensor& pooling_mask = {});
 
-  /// Names the random numbers of the next dropout mask: same seed and call number, same mask.
-  void set_dropout_stream(uint64_t seed, uint64_t step) { dropout_seed_ = seed, dropout_step_ = step; }
+  /// Names the random numbers of the next dropout mask: it depends on the seed, the step, and each token's place in the
+  /// step's batch, of which this call's rows begin at `first_row`; not on how the batch is cut. Later calls count on.
+  void set_dropout_stream(uint64_t seed, uint64_t step, int64_t first_row = 0);
 
   Linear score{nullptr};
 
@@ -50,6 +51,9 @@ class ClassificationHeadImpl : public Module {
   double dropout_;
   uint64_t dropout_seed_ = 0;
   uint64_t dropout_step_ = 0;
+  int64_t dropout_first_row_ = 0;
+
+  at::Tensor dropout_mask(const at::Tensor& hidden_states, const at::Tensor& pooling_mask);
 };
 TORCH_MODULE(ClassificationHead);
 

@@ -14,6 +14,12 @@ LinearImpl::LinearImpl(int64_t in_features, int64_t out_features, Init init, boo
   }
 }
 
+LinearImpl::~LinearImpl() {
+  if (tied_) {
+    tied_->remove_slot(&weight);
+  }
+}
+
 void LinearImpl::read_weight_from(const ParameterPtr& other) {
   require(
       other->shape() == own_parameter("weight")->shape(),
@@ -21,7 +27,8 @@ void LinearImpl::read_weight_from(const ParameterPtr& other) {
       fmt::join(own_parameter("weight")->shape(), "x"),
       fmt::join(other->shape(), "x"));
   drop_parameter("weight");
-  other->add_slot(&weight);
+  tied_ = other;
+  tied_->add_slot(&weight);
 }
 
 at::Tensor LinearImpl::forward(const at::Tensor& input) {

@@ -10,6 +10,7 @@ namespace lehr::nn {
 class LinearImpl : public Module {
  public:
   LinearImpl(int64_t in_features, int64_t out_features, Init init = Init::normal(0.02), bool bias = false);
+  ~LinearImpl() override;
 
   /// Maps (..., in_features) to (..., out_features).
   at::Tensor forward(const at::Tensor& input);
@@ -19,6 +20,9 @@ class LinearImpl : public Module {
 
   at::Tensor weight;  // (out_features, in_features)
   at::Tensor bias;    // (out_features), undefined without bias
+
+ private:
+  ParameterPtr tied_;  // the other module's, which knows `weight` as a slot
 };
 TORCH_MODULE(Linear);
 

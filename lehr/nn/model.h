@@ -1,6 +1,8 @@
 // What a trainer, an evaluator or a generator needs of a model, whatever its family.
 #pragma once
 
+#include <map>
+#include <string>
 #include <vector>
 
 #include "lehr/nn/hidden_states_aggregator.h"
@@ -32,6 +34,17 @@ struct ModelOutputs {
   at::Tensor hidden_states_snapshot;  ///< (l, B, H).
   at::Tensor logps;                   ///< (B, T) per-token negative log-likelihood of the labels, float32 or float64.
   at::Tensor scores;                  ///< (N, num_labels), float32 or float64.
+
+  /// What is defined, by name: as infer_stage_outputs_from_pipeline_inputs announces it.
+  std::map<std::string, at::Tensor> to_dict() const {
+    std::map<std::string, at::Tensor> dict{
+        {"hidden_states", hidden_states},
+        {"hidden_states_snapshot", hidden_states_snapshot},
+        {"logps", logps},
+        {"scores", scores}};
+    std::erase_if(dict, [](const auto& entry) { return !entry.second.defined(); });
+    return dict;
+  }
 };
 
 /// One stage of a model with its head.
@@ -44,8 +57,9 @@ class Model : public Module {
   virtual at::ScalarType output_dtype() const = 0;
   /// Number of layers in this stage, which is the number of caches that generation needs.
   virtual int64_t num_local_layers() const = 0;
-  /// Names the dropout masks of the next forward, so that they depend on the seed and the step alone.
-  virtual void set_dropout_stream(uint64_t /*seed*/, uint64_t /*step*/) {}
+  /// Names the dropout masks of the next forward, whose rows begin at `first_row` of the step's batch: masks depend on
+  /// the seed, the step and the row, not on how the batch is cut.
+  virtual void set_dropout_stream(uint64_t /*seed*/, uint64_t /*step*/, int64_t /*first_row*/) {}
 };
 
 }  // namespace lehr::nn

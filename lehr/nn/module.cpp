@@ -33,13 +33,34 @@ void Parameter::add_slot(at::Tensor* slot) {
   slots_.push_back(slot);
 }
 
+void Parameter::remove_slot(at::Tensor* slot) {
+  std::erase(slots_, slot);
+}
+
 void Parameter::set_trainable(bool trainable) {
   trainable_ = trainable;
   value_.set_requires_grad(trainable);
+  at::Tensor in_use = shown();  // perhaps a copy in another type
+  in_use.set_requires_grad(trainable);
 }
 
+namespace {
+void reset_children(torch::nn::Module& module, const InitContext& context) {
+  for (auto& child : module.named_children()) {
+    const std::string prefix = std::string(context.prefix) + child.key() + ".";
+    const InitContext below{.seed = context.seed, .prefix = prefix};
+    if (auto* late = dynamic_cast<ModuleLateInit*>(child.value().get())) {
+      late->reset_parameters(below);
+    } else {
+      reset_children(*child.value(), below);
+    }
+  }
+}
+}  // namespace
+
 void Module::reset_parameters(const InitContext& context) {
-  for (auto& [name, parameter] : nn::named_parameters(*this, std::string(context.prefix))) {
+  for (const auto& parameter : own_parameters_) {
+    const std::string name = std::string(context.prefix) + parameter->name();
     require(
         !parameter->value().is_meta(),
         "parameter {}: reset_parameters() before memory was allocated; call nn::materialize(model, device, dtype) "
@@ -48,6 +69,7 @@ void Module::reset_parameters(const InitContext& context) {
     at::Tensor value = parameter->value().detach();
     fill(value, parameter->init(), context.seed, name);
   }
+  reset_children(*this, context);
 }
 
 const ParameterPtr& Module::own_parameter(const std::string& name) const {
@@ -86,6 +108,13 @@ void collect(
       }
     }
   }
+  const auto foreign = module.named_parameters(/*recurse=*/false);
+  require(
+      foreign.is_empty(),
+      "module {}: its parameter '{}' is torch's own, which Lehr does not lay out, save or train; use the modules of "
+      "lehr/nn, or declare_parameter()",
+      prefix.empty() ? "(root)" : prefix.substr(0, prefix.size() - 1),
+      foreign.is_empty() ? "" : foreign.front().key());
   for (const auto& child : module.named_children()) {
     collect(*child.value(), prefix + child.key() + ".", seen, found);
   }

@@ -41,8 +41,9 @@ class Parameter {
   void show(const at::Tensor& tensor);
   void show_value() { show(value_); }
 
-  /// A further member that shall read this parameter: tied weights.
+  /// A further member that shall read this parameter: tied weights. It must be taken out before the member is gone.
   void add_slot(at::Tensor* slot);
+  void remove_slot(at::Tensor* slot);
 
   bool trainable() const { return trainable_; }
   /// A frozen parameter gets no gradient.
@@ -63,7 +64,8 @@ using ParameterPtr = std::shared_ptr<Parameter>;
 class ModuleLateInit {
  public:
   virtual ~ModuleLateInit() = default;
-  /// Fills all parameters of the module and its children with their initial values. They must be materialized.
+  /// Fills all parameters of the module and its children with their initial values; children do it by their own
+  /// reset_parameters. They must be materialized.
   /// A parameter's values depend on the seed and its name as seen from this module (after the prefix).
   virtual void reset_parameters(const InitContext& context) = 0;
   void reset_parameters() { reset_parameters(InitContext{}); }
@@ -96,7 +98,8 @@ struct NamedParameter {
   ParameterPtr parameter;
 };
 
-/// All parameters under `root`, in the order of declaration, each once (tied ones under their first name).
+/// All parameters under `root`, in the order of declaration, each once (tied ones under their first name). Throws a
+/// usage error for a module of torch::nn with parameters: nothing here would materialize, save or train them.
 std::vector<NamedParameter> named_parameters(const torch::nn::Module& root, const std::string& prefix = "");
 
 /// Number of elements of all parameters under `root`.

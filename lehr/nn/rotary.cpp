@@ -100,6 +100,45 @@ struct Scale {
 };
 }  // namespace
 
+namespace {
+void require_positive(const char* what, double value) {
+  require(value > 0, "rope_scaling: {}: expected a positive number, found {}", what, value);
+}
+
+// What would give infinite or undefined angles.
+struct CheckScaling {
+  int64_t dim;
+
+  void operator()(const NoRopeScaling&) const {}
+  void operator()(const LinearRopeScaling& s) const { require_positive("factor", s.factor); }
+  void operator()(const DynamicNtkRopeScaling& s) const {
+    require(s.factor >= 1, "rope_scaling: factor: expected at least 1, found {}", s.factor);
+    require_positive("original_max_position_embeddings", static_cast<double>(s.original_max_position_embeddings));
+    require(dim > 2, "rope_scaling: dynamic needs a head_dim above 2, found {}", dim);
+  }
+  void operator()(const YarnRopeScaling& s) const {
+    require_positive("factor", s.factor);
+    require_positive("original_max_position_embeddings", static_cast<double>(s.original_max_position_embeddings));
+    require_positive("beta_slow", s.beta_slow);
+    require(
+        s.beta_fast > s.beta_slow,
+        "rope_scaling: beta_fast: expected more than beta_slow ({}), found {}",
+        s.beta_slow,
+        s.beta_fast);
+  }
+  void operator()(const Llama3RopeScaling& s) const {
+    require_positive("factor", s.factor);
+    require_positive("original_max_position_embeddings", static_cast<double>(s.original_max_position_embeddings));
+    require_positive("low_freq_factor", s.low_freq_factor);
+    require(
+        s.high_freq_factor > s.low_freq_factor,
+        "rope_scaling: high_freq_factor: expected more than low_freq_factor ({}), found {}",
+        s.low_freq_factor,
+        s.high_freq_factor);
+  }
+};
+}  // namespace
+
 RotaryFrequencies rotary_frequencies(
     const RopeScaling& scaling, double rope_base, int64_t rotary_dim, int64_t sequence_length) {
   return std::visit(Scale{rope_base, rotary_dim, sequence_length}, scaling);
@@ -111,6 +150,8 @@ RotaryEmbeddingProvider::RotaryEmbeddingProvider(double rope_base, int64_t rotar
       rotary_dim > 0 && rotary_dim % 2 == 0,
       "rotary dimension: expected an even positive number, found {}",
       rotary_dim);
+  require(rope_base > 0, "rope_base: expected a positive number, found {}", rope_base);
+  std::visit(CheckScaling{rotary_dim}, scaling_);
 }
 
 PositionEmbeddings RotaryEmbeddingProvider::operator()(

@@ -68,7 +68,7 @@ bool admit_step(double norm, NonFinitePolicy policy, int64_t step) {
   if (policy == NonFinitePolicy::stop) {
     fail_runtime(
         "step {}: the gradient norm is {}, so the weights were left as they are. Lower the learning rate, look at the "
-        "data of this step, or set the policy for non-finite gradients to \"skip\".",
+        "data of this step, or go on without such steps: training.non_finite = \"skip\".",
         step,
         norm);
   }

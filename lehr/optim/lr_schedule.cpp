@@ -9,6 +9,11 @@
 
 namespace lehr::optim {
 namespace {
+constexpr int64_t kDefaultWarmupSteps = 200;
+
+int64_t warmup_of(const LRSchedulerConfig& config) {
+  return config.warmup_steps.value_or(kDefaultWarmupSteps);
+}
 
 double cosine_from_one(double p) {
   return 0.5 * (1.0 + std::cos(std::numbers::pi * p));
@@ -17,7 +22,7 @@ double cosine_from_one(double p) {
 // Halves go to the even neighbour, as Python's round does, so that configs keep their meaning.
 int64_t decay_steps_of(const LRSchedulerConfig& config, int64_t total) {
   if (!config.decay_ratio) {
-    return total - config.warmup_steps;
+    return total - warmup_of(config);
   }
   return static_cast<int64_t>(std::nearbyint(static_cast<double>(total) * *config.decay_ratio));
 }
@@ -35,7 +40,7 @@ int64_t phase_end(const SchedulePhaseConfig& phase, int64_t begin, int64_t total
 }
 
 std::string phase_key(size_t index, const char* field) {
-  return fmt::format("lr_scheduler.phases[{}].{}", index, field);
+  return fmt::format("lr_scheduler.phases.{}.{}", index, field);
 }
 
 void check_phases(const std::vector<SchedulePhaseConfig>& phases, Problems& problems) {
@@ -81,19 +86,19 @@ void check_phases_fit(const std::vector<SchedulePhaseConfig>& phases, int64_t to
 }
 
 void check_decay_fits(const LRSchedulerConfig& config, int64_t total, Problems& problems) {
-  if (config.warmup_steps > total) {
+  if (warmup_of(config) > total) {
     problems.add(
         "lr_scheduler.warmup_steps",
-        fmt::format("must not exceed the {} steps of the run, found {}; lower it", total, config.warmup_steps));
+        fmt::format("must not exceed the {} steps of the run, found {}; lower it", total, warmup_of(config)));
     return;
   }
   const int64_t decay = decay_steps_of(config, total);
-  if (config.warmup_steps + decay > total) {
+  if (warmup_of(config) + decay > total) {
     problems.add(
         "lr_scheduler.decay_ratio",
         fmt::format(
             "{} warm-up steps and {} decay steps (decay_ratio {}) do not fit into {} steps; lower one of them",
-            config.warmup_steps,
+            warmup_of(config),
             decay,
             config.decay_ratio.value_or(0),
             total));
@@ -149,7 +154,11 @@ void SchedulePhaseConfig::fields(FieldVisitor& v) {
 }
 
 void LRSchedulerConfig::fields(FieldVisitor& v) {
-  v.optional("warmup_steps", warmup_steps, "Steps over which the learning rate rises linearly from 0.", at_least(0));
+  v.optional(
+      "warmup_steps",
+      warmup_steps,
+      "Steps over which the learning rate rises linearly from 0; 200 unless given.",
+      at_least(0));
   v.optional("total_steps", total_steps, "Length of the schedule in steps; training.steps unless given.", positive());
   v.optional(
       "decay_ratio",
@@ -175,6 +184,9 @@ void LRSchedulerConfig::fields(FieldVisitor& v) {
 void LRSchedulerConfig::check(Problems& all_problems) const {
   Problems problems;
   check_phases(phases, problems);
+  if (!phases.empty() && warmup_steps) {
+    problems.add("lr_scheduler.warmup_steps", "has no meaning beside `phases`; make the warm-up a phase");
+  }
   if (!phases.empty() && decay_ratio) {
     problems.add("lr_scheduler.decay_ratio", "has no meaning beside `phases`; remove one of the two");
   }
@@ -224,8 +236,8 @@ double LRSchedule::factor(int64_t step) const {
 }
 
 double LRSchedule::warmup_stable_decay(int64_t step) const {
-  if (step < config_.warmup_steps) {
-    return static_cast<double>(step + 1) / static_cast<double>(config_.warmup_steps);
+  if (step < warmup_of(config_)) {
+    return static_cast<double>(step + 1) / static_cast<double>(warmup_of(config_));
   }
   // One step more than the run has: the decay would reach its end there, so that no real step is spent at 0.
   const int64_t decay_begins = total_steps_ + 1 - decay_steps_;

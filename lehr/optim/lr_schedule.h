@@ -46,7 +46,7 @@ struct SchedulePhaseConfig {
 
 /// The section `[lr_scheduler]`: warm-up, constant and decay, or, when `phases` has entries, these instead.
 struct LRSchedulerConfig {
-  int64_t warmup_steps = 200;
+  std::optional<int64_t> warmup_steps;  ///< 200 unless given.
   std::optional<int64_t> total_steps = {};
   std::optional<double> decay_ratio = {};
   DecayType decay_type = DecayType::linear;

@@ -34,7 +34,7 @@ void OptimizerConfig::fields(FieldVisitor& v) {
 void OptimizerConfig::check(Problems& problems) const {
   for (size_t i = 0; i < param_groups.size(); ++i) {
     const auto& group = param_groups[i];
-    const auto key = [i](const char* field) { return fmt::format("optimizer.param_groups[{}].{}", i, field); };
+    const auto key = [i](const char* field) { return fmt::format("optimizer.param_groups.{}.{}", i, field); };
     if (group.lr && group.lr_multiplier != 1.0) {
       problems.add(key("lr"), "stands beside lr_multiplier; give one of the two");
     }

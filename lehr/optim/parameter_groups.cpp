@@ -48,7 +48,7 @@ ParameterGroups::ParameterGroups(const OptimizerConfig& config, const std::vecto
   for (size_t i = 0; i < patterns.size(); ++i) {
     if (groups_[i].parameters == 0) {
       fail(
-          "optimizer.param_groups[{}].pattern: \"{}\" {}; {}",
+          "optimizer.param_groups.{}.pattern: \"{}\" {}; {}",
           i,
           groups_[i].pattern,
           found[i] ? "gets no parameter, as earlier groups take all that it matches" : "matches no parameter",

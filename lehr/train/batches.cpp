@@ -1,5 +1,7 @@
 #include "lehr/train/batches.h"
 
+#include <algorithm>
+
 #include "lehr/base/error.h"
 #include "lehr/data/loader.h"
 #include "lehr/data/open_data.h"
@@ -85,12 +87,19 @@ RunData open_run_data(
   RunData run;
   if (!classification) {
     const data::LanguageData opened = data::open_data(config.data, tokenizer, options);
+    run.fingerprint = opened.train->fingerprint();
+    run.num_steps = [train = opened.train](int64_t rows) { return data::num_steps(train->size(), rows, true); };
     run.train = [train = opened.train, prefetch](int64_t rows, int64_t start) {
       return std::make_unique<LanguageStream>(train, plan_of(rows, start, true), prefetch);
     };
+    run.train_once = [train = opened.train, prefetch](int64_t rows) {
+      return std::make_unique<LanguageStream>(train, plan_of(rows, 0, false), prefetch);
+    };
     if (opened.validation) {
       run.validation = [validation = opened.validation, prefetch](int64_t rows) {
-        return std::make_unique<LanguageStream>(validation, plan_of(rows, 0, false), prefetch);
+        // No more rows than there are: the rest would be padding.
+        const int64_t fitting = std::min(rows, validation->size().value_or(rows));
+        return std::make_unique<LanguageStream>(validation, plan_of(fitting, 0, false), prefetch);
       };
     }
     return run;
@@ -101,14 +110,29 @@ RunData open_run_data(
       "training.num_labels: expected at least {}, the number of labels in the data, found {}",
       opened.train->num_labels(),
       config.training.num_labels);
+  require(
+      !opened.validation || opened.validation->num_labels() <= config.training.num_labels,
+      "training.num_labels: expected at least {}, the number of labels in data.validation_path, found {}",
+      opened.validation ? opened.validation->num_labels() : 0,
+      config.training.num_labels);
   const data::SampleOrder::Options order{.seed = seed, .shuffle = config.data.shuffle, .repeat = config.data.repeat};
+  run.fingerprint = opened.train->fingerprint(order);
+  run.num_steps = [train = opened.train, order](int64_t rows) {
+    return data::num_steps(order.repeat ? std::nullopt : std::optional(train->size()), rows, true);
+  };
   run.train = [train = opened.train, order, prefetch](int64_t rows, int64_t start) {
     return std::make_unique<ClassificationStream>(train, order, plan_of(rows, start, true), prefetch);
+  };
+  run.train_once = [train = opened.train, order, prefetch](int64_t rows) {
+    return std::make_unique<ClassificationStream>(train, order, plan_of(rows, 0, false), prefetch);
   };
   if (opened.validation) {
     run.validation = [validation = opened.validation, prefetch](int64_t rows) {
       return std::make_unique<ClassificationStream>(
-          validation, data::SampleOrder::Options{.shuffle = false, .repeat = false}, plan_of(rows, 0, false), prefetch);
+          validation,
+          data::SampleOrder::Options{.shuffle = false, .repeat = false},
+          plan_of(std::min(rows, validation->size()), 0, false),
+          prefetch);
     };
   }
   return run;

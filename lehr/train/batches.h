@@ -22,8 +22,14 @@ class BatchStream {
 
 /// A run's data, opened and checked.
 struct RunData {
+  /// Steps of `rows` rows that the training data lasts; nothing when it starts over for ever.
+  std::function<std::optional<int64_t>(int64_t rows)> num_steps;
+  /// A number for "the same rows in the same order".
+  uint64_t fingerprint = 0;
   /// Batches of `rows` rows from step `start_step` (0-based) on, endless or not as data.repeat says.
   std::function<std::unique_ptr<BatchStream>(int64_t rows, int64_t start_step)> train;
+  /// All training data once, without dropping a last batch that is not full. Needs data.repeat = false.
+  std::function<std::unique_ptr<BatchStream>(int64_t rows)> train_once;
   /// All held-out data once, in order; an empty function without held-out data.
   std::function<std::unique_ptr<BatchStream>(int64_t rows)> validation;
 };

@@ -31,10 +31,7 @@ void ModelConfig::check(Problems& problems) const {
 }
 
 void TokenizerConfig::fields(FieldVisitor& v) {
-  v.optional(
-      "path",
-      path,
-      "\"byte\", or a folder with tokenizer.json; empty: model.hf_assets_path. Token files need none to train on.");
+  v.optional("path", path, "\"byte\", or a folder with tokenizer.json; empty: model.hf_assets_path.");
 }
 
 void TrainingConfig::fields(FieldVisitor& v) {
@@ -80,7 +77,7 @@ void TrainingConfig::check(Problems& problems) const {
   if (global_batch_size == 0) {
     problems.add("training.global_batch_size", "expected -1 or a positive number of rows, found 0");
   }
-  if (global_batch_size > 0 && global_batch_size % local_batch_size != 0) {
+  if (global_batch_size > 0 && local_batch_size > 0 && global_batch_size % local_batch_size != 0) {
     problems.add(
         "training.global_batch_size",
         "must be a multiple of training.local_batch_size (" + std::to_string(local_batch_size) + "), found " +
@@ -178,12 +175,18 @@ void CheckpointConfig::fields(FieldVisitor& v) {
       "async: write while training goes on. disabled: wait for the disk.",
       one_of({"async", "disabled"}));
   v.optional(
-      "max_shard_size_mb", max_shard_size_mb, "Size at which weights are split over several files, in MB.", positive());
+      "max_shard_size_mb",
+      max_shard_size_mb,
+      "Size at which weights are split over several files, in MB.",
+      between(1, 1'000'000'000));
 }
 
 void CheckpointConfig::check(Problems& problems) const {
   if (folder.empty()) {
     problems.add("checkpoint.folder", "expected the name of a folder, found nothing");
+  }
+  if (!enable && load_step >= 0) {
+    problems.add("checkpoint.load_step", "has no meaning while checkpoint.enable is false; remove one of the two");
   }
 }
 

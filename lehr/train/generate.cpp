@@ -37,9 +37,9 @@ std::vector<int64_t> generate(
     const SamplingOptions& options,
     const std::function<bool(int64_t)>& on_token) {
   require(!prompt.empty(), "prompt: expected at least one token, found none");
-  const auto total = static_cast<int64_t>(prompt.size()) + options.max_new_tokens;
+  const auto length = static_cast<int64_t>(prompt.size());
   require(
-      options.max_positions == 0 || total <= options.max_positions,
+      options.max_positions == 0 || options.max_new_tokens <= options.max_positions - length,
       "prompt: {} tokens and {} new ones do not fit into the model's {} positions; ask for fewer new tokens",
       prompt.size(),
       options.max_new_tokens,

@@ -36,6 +36,18 @@ MixedPrecision::MixedPrecision(std::vector<nn::NamedParameter> parameters, at::S
   refresh();
 }
 
+MixedPrecision::~MixedPrecision() {
+  for (auto& [parameter, compute] : copies_) {
+    parameter->show_value();
+  }
+}
+
+void MixedPrecision::clear_gradients() {
+  for (auto& [parameter, compute] : copies_) {
+    compute.mutable_grad().reset();
+  }
+}
+
 void MixedPrecision::refresh() {
   at::NoGradGuard no_grad;
   for (auto& [parameter, compute] : copies_) {

@@ -19,12 +19,19 @@ at::ScalarType compute_type(const TrainingConfig& config);
 class MixedPrecision {
  public:
   MixedPrecision(std::vector<nn::NamedParameter> parameters, at::ScalarType compute);
+  /// Lets forward read the parameters themselves again.
+  ~MixedPrecision();
+  MixedPrecision(const MixedPrecision&) = delete;
+  MixedPrecision& operator=(const MixedPrecision&) = delete;
 
   /// Copies the parameters' present values into what forward reads. Call after every update (and load).
   void refresh();
 
   /// Adds the gradients of one backward to those of the parameters, in the parameters' type, and clears them.
   void collect_gradients();
+
+  /// Forgets gradients that were not collected.
+  void clear_gradients();
 
  private:
   struct Copy {

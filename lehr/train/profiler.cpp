@@ -1,5 +1,6 @@
 #include "lehr/train/profiler.h"
 
+#include <fmt/format.h>
 #include <torch/csrc/autograd/profiler_kineto.h>
 
 namespace lehr::train {
@@ -42,8 +43,12 @@ void Profiler::step_ended(int64_t step) {
   recording_ = false;
   const auto result = kineto::disableProfiler();
   const auto folder = folder_ / ("iteration_" + std::to_string(step));
-  std::filesystem::create_directories(folder);
-  result->save((folder / "rank0_trace.json").string());
+  try {
+    std::filesystem::create_directories(folder);
+    result->save((folder / "rank0_trace.json").string());
+  } catch (const std::exception& error) {
+    problem_ = fmt::format("{}: the trace was not written: {}", folder.string(), error.what());
+  }
 }
 
 }  // namespace lehr::train

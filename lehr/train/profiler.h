@@ -20,7 +20,11 @@ class Profiler {
   void step_begins(int64_t step);
   void step_ended(int64_t step);
 
+  /// Why the last trace was not written; empty when all were.
+  const std::string& problem() const { return problem_; }
+
  private:
+  std::string problem_;
   ProfilingConfig config_;
   std::filesystem::path folder_;
   bool cuda_;

@@ -28,6 +28,7 @@ struct RunState {
   int64_t seed = 0;
   int64_t rows_per_step = 0;
   int64_t seq_len = 0;
+  std::string data_fingerprint = {};  ///< Of the data and its order; empty in checkpoints that do not tell.
   void fields(FieldVisitor& v);
 };
 
@@ -43,19 +44,22 @@ class RunCheckpoints {
       optim::AdamW& optimizer);
   ~RunCheckpoints();
 
-  /// The folder to resume from: checkpoint.load_step, or the newest complete one; nothing for a new run. Throws a usage
-  /// error if load_step names none.
+  /// The folder to resume from: checkpoint.load_step if the run has not gone back to it before, or the newest complete
+  /// one; nothing for a new run. Throws a usage error if load_step names none.
   std::optional<std::filesystem::path> find() const;
 
-  /// Loads weights, optimizer and position. Throws a usage error for a checkpoint of another shape, or of another seed
-  /// or batch size, which would change the order of data.
-  RunState load(const std::filesystem::path& folder);
+  /// Loads weights, optimizer and position. Throws a usage error for a checkpoint of another shape, or of another seed,
+  /// batch size or data than `now`'s, which would change the order of data. The optimizer's state must be allocated.
+  RunState load(const std::filesystem::path& folder, const RunState& now);
 
-  /// Keeps later checkpoints from being resumed from, after a load of an earlier one; returns their steps.
-  std::vector<int64_t> set_aside_after(int64_t step);
+  /// After a load of checkpoint.load_step: sets later checkpoints aside, and remembers that the run went back, so that
+  /// the same command goes on from where it comes to. Returns the steps of those set aside.
+  std::vector<int64_t> went_back_to(int64_t step);
+  /// The file that remembers; checkpoint.load_step is not looked at while it is there.
+  std::filesystem::path went_back_file(int64_t step) const;
 
   /// Hands the present state to the writer. Returns what went wrong with an earlier save, if it did: a failed save
-  /// loses itself, never an earlier checkpoint.
+  /// loses itself, never an earlier checkpoint. Throws a runtime error, and saves nothing, when a weight is not finite.
   std::optional<std::string> save(const RunState& state);
 
   /// Waits until everything is on disk. Returns what went wrong, if it did.
@@ -63,6 +67,7 @@ class RunCheckpoints {
 
  private:
   std::optional<std::string> failure();
+  at::ScalarType weights_type() const;
 
   const TrainConfig& config_;
   const descriptor::ModelArgs& args_;

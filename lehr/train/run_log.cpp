@@ -90,6 +90,16 @@ void RunLog::step_begins(int64_t step) {
   profiler_.step_begins(step);
 }
 
+// Once: the run goes on, and so would the warnings.
+void RunLog::warn_of_full_disk() {
+  for (const std::string& problem :
+       {metrics_.problem(), tensorboard_ ? tensorboard_->problem() : std::string(), profiler_.problem()}) {
+    if (!problem.empty() && warned_.insert(problem.substr(0, problem.find(':'))).second) {
+      log_.warn("{}", problem);
+    }
+  }
+}
+
 std::map<std::string, double> RunLog::step_ended(
     const RunState& state, const StepResult& result, double learning_rate) {
   profiler_.step_ended(state.step);
@@ -135,6 +145,7 @@ std::map<std::string, double> RunLog::step_ended(
     tensorboard_->scalars(state.step, {metrics.begin(), metrics.end()});
   }
 
+  warn_of_full_disk();
   const int64_t left = config_.training.steps - state.step;
   std::string text = fmt::format(
       "step {:>{}}/{}  loss {:7.4f}  grad {:6.3f}  lr {:.2e}  {} tok/s",
@@ -164,6 +175,11 @@ std::map<std::string, double> RunLog::step_ended(
   }
   log_.live(text);
   return metrics;
+}
+
+bool RunLog::has_validation(int64_t step) const {
+  const auto logged = metric::read_metric(folder_ / "metrics.jsonl", "validation_loss").steps;
+  return std::find(logged.begin(), logged.end(), static_cast<double>(step)) != logged.end();
 }
 
 std::map<std::string, double> RunLog::validated(int64_t step, const ValidationResult& result) {

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 
 #include "lehr/descriptor/model_args.h"
@@ -41,6 +42,8 @@ class RunLog {
   std::map<std::string, double> step_ended(const RunState& state, const StepResult& result, double learning_rate);
   /// Logs a validation and returns its metrics.
   std::map<std::string, double> validated(int64_t step, const ValidationResult& result);
+  /// Whether a validation of this step was logged, by this run or by the one that it resumes.
+  bool has_validation(int64_t step) const;
   /// Time between these two does not count as training time.
   void pause() { meter_.pause(); }
   void resume() { meter_.resume(); }
@@ -50,6 +53,8 @@ class RunLog {
   void finish();
 
  private:
+  void warn_of_full_disk();
+
   void report_start(
       const descriptor::ModelArgs& args, const nn::Model& model, at::Device device, const RunState& state);
 
@@ -58,6 +63,7 @@ class RunLog {
   std::filesystem::path folder_;
   descriptor::ModelCounts counts_;
   double peak_flops_ = 0;
+  std::set<std::string> warned_;  // files
   double began_ = metric::ThroughputMeter::steady_seconds();
   int64_t first_step_;
   metric::MetricsLog metrics_;

@@ -31,11 +31,38 @@ TrainStep::TrainStep(nn::Model& model, const TrainTask& task, optim::AdamW& opti
       precision_(parameters_, options.compute),
       device_(parameters_.front().parameter->value().device()) {}
 
+void TrainStep::clear_gradients() {
+  for (const auto& [name, parameter] : parameters_) {
+    at::Tensor value = parameter->value();
+    value.mutable_grad().reset();
+  }
+  precision_.clear_gradients();
+}
+
+std::map<std::string, at::Tensor> TrainStep::metrics_of(const nn::ModelOutputs& outputs, const Batch& batch) const {
+  at::NoGradGuard no_grad;
+  auto sums = task_.compute_metrics(outputs, batch);
+  for (const auto& [name, sum] : sums) {
+    require(
+        sum.defined() && sum.numel() == 1,
+        "metric {}: expected one number, found {}; give each of several a name of its own",
+        name,
+        sum.defined() ? std::to_string(sum.numel()) : "nothing");
+  }
+  return sums;
+}
+
 StepResult TrainStep::run(const Batch& batch, int64_t step, double lr_factor) {
+  struct Clear {
+    TrainStep& step;
+    ~Clear() { step.clear_gradients(); }
+  } const clear{*this};
   const int64_t rows = batch.begin()->second.size(0);
   StepResult result;
   result.valid = task_.count_valid(batch);
-  require(result.valid > 0, "step {}: no row of the batch has anything to learn from (all labels are ignored)", step);
+  if (result.valid == 0) {
+    return result;
+  }
 
   model_.train();
   at::Tensor loss_sum;
@@ -43,16 +70,15 @@ StepResult TrainStep::run(const Batch& batch, int64_t step, double lr_factor) {
   for (int64_t first = 0; first < rows; first += options_.local_batch_size) {
     const int64_t count = std::min(options_.local_batch_size, rows - first);
     const Batch local = to_device(rows_of(batch, first, count), device_);
-    // One dropout mask a row block, whatever the size of the blocks' neighbours.
-    model_.set_dropout_stream(
-        options_.seed, static_cast<uint64_t>(step) * static_cast<uint64_t>(rows) + static_cast<uint64_t>(first));
+    model_.set_dropout_stream(options_.seed, static_cast<uint64_t>(step), first);
     const nn::ModelOutputs outputs = model_.forward(task_.build_forward_inputs(local));
     const at::Tensor loss = task_.compute_loss(outputs, local) / result.valid;
+    const auto sums = metrics_of(outputs, local);
     loss.backward();
     precision_.collect_gradients();
     loss_sum = loss_sum.defined() ? loss_sum + loss.detach() : loss.detach();
     at::NoGradGuard no_grad;
-    for (const auto& [name, sum] : task_.compute_metrics(outputs, local)) {
+    for (const auto& [name, sum] : sums) {
       at::Tensor& total = metric_sums[name];
       total = total.defined() ? total + sum : sum;
     }
@@ -84,9 +110,6 @@ StepResult TrainStep::run(const Batch& batch, int64_t step, double lr_factor) {
     }
     optimizer_.step(updates, update);
     precision_.refresh();
-  }
-  for (auto& update : updates) {
-    update.value.mutable_grad().reset();
   }
   return result;
 }

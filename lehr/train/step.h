@@ -42,15 +42,18 @@ class TrainStep {
   /// All references must outlive this object.
   TrainStep(nn::Model& model, const TrainTask& task, optim::AdamW& optimizer, Options options);
 
-  /// Does step number `step` (1-based) on all rows of `batch`, with the schedule's factor. Throws a usage error if no
-  /// row has anything to learn from, a runtime error for a non-finite loss or gradient under
-  /// optim::NonFinitePolicy::stop; weights are then as before.
+  /// Does step number `step` (1-based) on all rows of `batch`, with the schedule's factor. A batch with nothing to
+  /// learn from (no valid item) changes nothing. Throws a runtime error for a non-finite loss or gradient under
+  /// optim::NonFinitePolicy::stop; weights are then as before. Leaves no gradients behind, whatever happens.
   StepResult run(const Batch& batch, int64_t step, double lr_factor);
 
   /// Shows forward the present weights; call after weights were changed from outside (a load).
   void refresh() { precision_.refresh(); }
 
  private:
+  void clear_gradients();
+  std::map<std::string, at::Tensor> metrics_of(const nn::ModelOutputs& outputs, const Batch& batch) const;
+
   nn::Model& model_;
   const TrainTask& task_;
   optim::AdamW& optimizer_;

@@ -1,5 +1,6 @@
 #include "lehr/train/task.h"
 
+#include "lehr/base/error.h"
 #include "lehr/nn/head.h"
 
 namespace lehr::train {
@@ -21,6 +22,7 @@ int64_t CausalLMTask::count_valid(const Batch& batch) const {
 }
 
 at::Tensor CausalLMTask::compute_loss(const nn::ModelOutputs& outputs, const Batch& /*batch*/) const {
+  require(outputs.logps.defined(), "causal_lm: the model gave no 'logps'; it needs a language-model head");
   return outputs.logps.sum();
 }
 

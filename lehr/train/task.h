@@ -27,7 +27,7 @@ class TrainTask {
   virtual int64_t count_valid(const Batch& batch) const = 0;
   /// Sum of the loss over the valid items, a scalar that backward starts from.
   virtual at::Tensor compute_loss(const nn::ModelOutputs& outputs, const Batch& batch) const = 0;
-  /// Further sums over valid items, reported divided by their number ("accuracy").
+  /// Further sums over valid items, one number each, reported divided by the number of valid items ("accuracy").
   virtual std::map<std::string, at::Tensor> compute_metrics(
       const nn::ModelOutputs& /*outputs*/, const Batch& /*batch*/) const {
     return {};

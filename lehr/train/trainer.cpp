@@ -1,11 +1,13 @@
 #include "lehr/train/trainer.h"
 
 #include <filesystem>
+#include <set>
 
 #include "lehr/base/config.h"
 #include "lehr/base/error.h"
 #include "lehr/base/file.h"
 #include "lehr/base/log.h"
+#include "lehr/state/checkpoint.h"
 #include "lehr/state/weights.h"
 #include "lehr/train/device.h"
 #include "lehr/train/generate.h"
@@ -69,17 +71,46 @@ Trainer::Trainer(TrainConfig config, Environment environment)
   } else {
     task_ = std::make_unique<CausalLMTask>();
   }
-  data_ = open_run_data(
-      config_, *tokenizer_, args_->vocab_size(), [&](const std::string& text) { environment_.log.info("{}", text); });
-  require(
-      !config_.validation.enable || data_.validation,
-      "validation.enable: there is no held-out data; set data.validation_fraction or data.validation_path");
+  check_sample();
+  open_data();
   schedule_ = std::make_unique<optim::LRSchedule>(config_.lr_scheduler, config_.training.steps);
   build_model();
   restore();
 }
 
 Trainer::~Trainer() = default;
+
+void Trainer::open_data() {
+  data_ = open_run_data(
+      config_, *tokenizer_, args_->vocab_size(), [&](const std::string& text) { environment_.log.info("{}", text); });
+  require(
+      !config_.validation.enable || data_.validation,
+      "validation.enable: there is no held-out data; set data.validation_fraction or data.validation_path");
+  const auto lasts = data_.num_steps(config_.training.rows_per_step());
+  if (lasts && *lasts < config_.training.steps) {
+    environment_.log.info(
+        "the data lasts {} of the {} steps asked for, and is not repeated: the run ends there",
+        *lasts,
+        config_.training.steps);
+    config_.training.steps = *lasts;
+  }
+}
+
+// Told before the training, not after it.
+void Trainer::check_sample() const {
+  if (!config_.sample.prompt || args_->head() != descriptor::Head::causal_lm) {
+    return;
+  }
+  const auto length = static_cast<int64_t>(tokenizer_->encode(*config_.sample.prompt).size());
+  require(length > 0, "sample.prompt: expected some text, found none; leave the key out for no sample");
+  require(
+      length + config_.sample.max_new_tokens <= args_->max_position_ids(),
+      "sample.max_new_tokens: {} tokens of the prompt and {} new ones do not fit into the model's {} positions "
+      "(model.args.max_position_embeddings)",
+      length,
+      config_.sample.max_new_tokens,
+      args_->max_position_ids());
+}
 
 void Trainer::build_model() {
   const auto every = nn::ActivationCheckpointing::every_nth(config_.activation_checkpoint.every());
@@ -95,6 +126,12 @@ void Trainer::build_model() {
   // Both judge the config by the model's names; nothing is allocated yet.
   optimizer_ = std::make_unique<optim::AdamW>(config_.optimizer, names);
   lock_ = std::make_unique<RunLock>(config_.job.dump_folder);
+  const auto root = std::filesystem::path(config_.job.dump_folder) / config_.checkpoint.folder;
+  require(
+      config_.checkpoint.enable || state::CheckpointStore(root).list().empty(),
+      "checkpoint.enable: {} holds checkpoints of an earlier run, which this one would neither continue nor leave its "
+      "logs; choose another job.dump_folder",
+      root.string());
   if (config_.checkpoint.enable) {
     checkpoints_ = std::make_unique<RunCheckpoints>(config_, *args_, *tokenizer_, *model_, *optimizer_);
   }
@@ -103,21 +140,38 @@ void Trainer::build_model() {
 
 void Trainer::restore() {
   const auto seed = config_.debug.seed;
+  state_ = {
+      .seed = seed,
+      .rows_per_step = config_.training.rows_per_step(),
+      .seq_len = config_.training.seq_len,
+      .data_fingerprint = fmt::format("{:016x}", data_.fingerprint)};
+  std::vector<optim::NamedParameter> trained;
+  for (const auto& [name, parameter] : nn::named_parameters(*model_)) {
+    if (parameter->trainable()) {
+      trained.push_back({name, parameter->value(), at::Tensor()});
+    }
+  }
+  optimizer_->allocate(trained);
   const auto folder = checkpoints_ ? checkpoints_->find() : std::nullopt;
   if (folder) {
-    state_ = checkpoints_->load(*folder);
+    state_ = checkpoints_->load(*folder, state_);
     environment_.log.info(
         "resuming from {}: {} of {} steps done", folder->string(), state_.step, config_.training.steps);
-    for (const int64_t step : checkpoints_->set_aside_after(state_.step)) {
-      environment_.log.warn("the later checkpoint of step {} is set aside, as step-{}.aside", step, step);
+    const int64_t wanted = config_.checkpoint.load_step;
+    if (wanted >= 0 && wanted == state_.step) {
+      for (const int64_t step : checkpoints_->went_back_to(wanted)) {
+        environment_.log.warn("the later checkpoint of step {} is set aside, as step-{}.aside", step, step);
+      }
+    } else if (wanted >= 0) {
+      environment_.log.info(
+          "the run went back to step {} before; remove {} to go back again",
+          wanted,
+          checkpoints_->went_back_file(wanted).string());
     }
+  } else if (config_.checkpoint.initial_load_path) {
+    load_initial_weights();
   } else {
-    if (config_.checkpoint.initial_load_path) {
-      load_weights(*model_, args_->stored_names(), state::WeightReader(*config_.checkpoint.initial_load_path));
-    } else {
-      model_->reset_parameters({.seed = static_cast<uint64_t>(seed)});
-    }
-    state_ = {.seed = seed, .rows_per_step = config_.training.rows_per_step(), .seq_len = config_.training.seq_len};
+    model_->reset_parameters({.seed = static_cast<uint64_t>(seed)});
   }
   step_ = std::make_unique<TrainStep>(
       *model_,
@@ -136,20 +190,34 @@ void Trainer::restore() {
   run_log_ = std::make_unique<RunLog>(config_, *args_, *model_, device_, state_, environment_.log);
 }
 
+void Trainer::load_initial_weights() {
+  const state::WeightReader reader(*config_.checkpoint.initial_load_path);
+  std::set<std::string> may_lack;
+  if (args_->head() == descriptor::Head::classification) {
+    // A language model has no such head: it starts from random values.
+    may_lack.insert("score.weight");
+    if (!reader.has("score.weight")) {
+      model_->reset_parameters({.seed = static_cast<uint64_t>(config_.debug.seed)});
+    }
+  }
+  for (const auto& name : load_weights(*model_, args_->stored_names(), reader, may_lack)) {
+    environment_.log.info("{}: has no {}, which starts from random values", reader.path().string(), name);
+  }
+}
+
 TrainResult Trainer::run() {
   const int64_t last = config_.training.steps;
   auto batches = data_.train(config_.training.rows_per_step(), state_.step);
   events_.emit(Event::ready, {.step = state_.step, .model = model_.get()});
   result_.step = state_.step;
+  if (state_.step > 0 && validation_due(state_.step) && !run_log_->has_validation(state_.step)) {
+    validate_now(state_.step);  // which the stop had cut short
+  }
   while (state_.step < last) {
     const int64_t step = state_.step + 1;
     events_.emit(Event::step_begin, {.step = step, .model = model_.get()});
     run_log_->step_begins(step);
-    const auto batch = batches->next();
-    if (!batch) {
-      environment_.log.info("the data ended after {} of {} steps", state_.step, last);
-      break;
-    }
+    const auto batch = batches->next();  // there is one: finite data set the number of steps
     const double factor = schedule_->factor(state_.step);
     const StepResult done = step_->run(*batch, step, factor);
     state_.step = step;
@@ -159,7 +227,7 @@ TrainResult Trainer::run() {
     result_ = {.step = step, .loss = done.loss, .validation_loss = result_.validation_loss};
     events_.emit(Event::step_end, {.step = step, .model = model_.get(), .metrics = &metrics});
 
-    if (config_.validation.enable && due(config_.validation.freq, step)) {
+    if (validation_due(step)) {
       validate_now(step);
     }
     const bool stop = environment_.stop_requested && environment_.stop_requested();
@@ -178,7 +246,11 @@ TrainResult Trainer::run() {
 void Trainer::validate_now(int64_t step) {
   run_log_->pause();
   const auto stream = data_.validation(config_.validation.local_batch_size);
-  const ValidationResult measured = validate(*model_, *task_, *stream, config_.validation.steps);
+  const ValidationResult measured =
+      validate(*model_, *task_, *stream, config_.validation.steps, environment_.stop_requested);
+  if (!measured.complete) {
+    return;
+  }
   result_.validation_loss = measured.loss;
   const auto metrics = run_log_->validated(step, measured);
   events_.emit(Event::validation_end, {.step = step, .model = model_.get(), .metrics = &metrics});
@@ -187,13 +259,12 @@ void Trainer::validate_now(int64_t step) {
 
 void Trainer::save(int64_t step) {
   run_log_->pause();
-  if (const auto problem = checkpoints_->save(state_)) {
-    environment_.log.error("{}; training goes on, the checkpoint before stands", *problem);
+  auto problem = checkpoints_->save(state_);
+  if (!problem && config_.checkpoint.async_mode == "disabled") {
+    problem = checkpoints_->wait();
   }
-  if (config_.checkpoint.async_mode == "disabled") {
-    if (const auto problem = checkpoints_->wait()) {
-      environment_.log.error("{}; training goes on, the checkpoint before stands", *problem);
-    }
+  if (problem) {
+    environment_.log.error("{}; training goes on, the checkpoint before stands", *problem);
   }
   events_.emit(Event::checkpoint_requested, {.step = step, .model = model_.get()});
   run_log_->resume();

@@ -41,8 +41,9 @@ class Trainer {
   struct Environment {
     const descriptor::ModelFamilies& families;
     Logger& log;
-    std::function<bool()> stop_requested = {};  ///< Asked after every step; true saves and ends the run.
-    std::unique_ptr<TrainTask> task = {};       ///< Replaces the one that training.task names.
+    /// Asked after every step, and between batches of a validation; true saves and ends the run.
+    std::function<bool()> stop_requested = {};
+    std::unique_ptr<TrainTask> task = {};  ///< Replaces the one that training.task names.
   };
 
   /// Builds the whole run and, if there is a checkpoint, loads it. Throws usage errors before memory is allocated
@@ -59,9 +60,13 @@ class Trainer {
   TrainResult run();
 
  private:
+  void open_data();
+  void check_sample() const;
   void build_model();
   void restore();
+  void load_initial_weights();
   bool due(int64_t every, int64_t step) const { return step % every == 0 || step == config_.training.steps; }
+  bool validation_due(int64_t step) const { return config_.validation.enable && due(config_.validation.freq, step); }
   void validate_now(int64_t step);
   void save(int64_t step);
   void finish();

@@ -5,15 +5,28 @@
 
 namespace lehr::train {
 
-ValidationResult validate(nn::Model& model, const TrainTask& task, BatchStream& stream, int64_t max_batches) {
+ValidationResult validate(
+    nn::Model& model,
+    const TrainTask& task,
+    BatchStream& stream,
+    int64_t max_batches,
+    const std::function<bool()>& stop) {
   at::NoGradGuard no_grad;
   const at::Device device = nn::named_parameters(model).front().parameter->value().device();
-  const bool was_training = model.is_training();
+  struct Mode {  // as it was, whatever happens
+    nn::Model& model;
+    bool training;
+    ~Mode() { model.train(training); }
+  } const mode{model, model.is_training()};
   model.eval();
   ValidationResult result;
   double loss = 0;
   int64_t batches = 0;
   while (max_batches <= 0 || batches < max_batches) {
+    if (stop && stop()) {
+      result.complete = false;
+      return result;
+    }
     const auto batch = stream.next();
     if (!batch) {
       break;
@@ -31,7 +44,6 @@ ValidationResult validate(nn::Model& model, const TrainTask& task, BatchStream& 
     }
     result.valid += valid;
   }
-  model.train(was_training);
   require(
       result.valid > 0, "validation: the held-out data has no labelled item; hold out more (data.validation_fraction)");
   result.loss = loss / static_cast<double>(result.valid);

@@ -1,6 +1,7 @@
 // Loss on held-out data.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 
@@ -14,10 +15,16 @@ struct ValidationResult {
   double loss = 0;
   int64_t valid = 0;
   std::map<std::string, double> metrics;
+  bool complete = true;  ///< False when `stop` ended it early; there are no means then.
 };
 
-/// Runs the model over `stream` without gradients; at most `max_batches` batches if that is positive. Throws a usage
-/// error if there was nothing to measure.
-ValidationResult validate(nn::Model& model, const TrainTask& task, BatchStream& stream, int64_t max_batches);
+/// Runs the model over `stream` without gradients; at most `max_batches` batches if that is positive, and until `stop`
+/// (if given) says so, which is asked before every batch. Throws a usage error if there was nothing to measure.
+ValidationResult validate(
+    nn::Model& model,
+    const TrainTask& task,
+    BatchStream& stream,
+    int64_t max_batches,
+    const std::function<bool()>& stop = {});
 
 }  // namespace lehr::train

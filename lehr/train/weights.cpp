@@ -11,9 +11,26 @@
 namespace lehr::train {
 
 namespace {
-// What checkpoints of the wild hold beside parameters.
-bool is_expected_surplus(const std::string& name) {
-  return name.ends_with("rotary_emb.inv_freq") || name == "lm_head.weight";
+// What checkpoints of the wild hold beside parameters: tables that can be computed, a language model's head where a
+// classifier is loaded, and the head of a model with tied embeddings, which must be the embeddings then.
+bool is_expected_surplus(
+    const std::string& name, const std::set<std::string>& wanted, const state::WeightReader& reader) {
+  if (name.ends_with("rotary_emb.inv_freq")) {
+    return true;
+  }
+  if (name != "lm_head.weight") {
+    return false;
+  }
+  const std::string embeddings = "model.embed_tokens.weight";
+  if (wanted.contains("score.weight") || !reader.has(embeddings)) {
+    return true;
+  }
+  require(
+      at::equal(reader.tensor(name), reader.tensor(embeddings)),
+      "{}: lm_head.weight: differs from {}, but the model ties the two; set tie_word_embeddings to false",
+      reader.path().string(),
+      embeddings);
+  return true;
 }
 
 std::string list_some(const std::vector<std::string>& names) {
@@ -25,8 +42,11 @@ std::string list_some(const std::vector<std::string>& names) {
 }
 }  // namespace
 
-void load_weights(
-    nn::Module& model, const std::vector<descriptor::StoredName>& names, const state::WeightReader& reader) {
+std::vector<std::string> load_weights(
+    nn::Module& model,
+    const std::vector<descriptor::StoredName>& names,
+    const state::WeightReader& reader,
+    const std::set<std::string>& may_lack) {
   std::map<std::string, nn::ParameterPtr> parameters;
   for (auto& [name, parameter] : nn::named_parameters(model)) {
     parameters[name] = parameter;
@@ -35,11 +55,14 @@ void load_weights(
   for (const auto& name : reader.names()) {
     unread.insert(name);
   }
+  std::set<std::string> wanted;
   std::vector<std::string> missing;
+  std::vector<std::string> lacked;
   std::vector<std::string> misshapen;
   for (const auto& entry : names) {
+    wanted.insert(entry.stored);
     if (!reader.has(entry.stored)) {
-      missing.push_back(entry.stored);
+      (may_lack.contains(entry.stored) ? lacked : missing).push_back(entry.stored);
       continue;
     }
     unread.erase(entry.stored);
@@ -57,7 +80,7 @@ void load_weights(
       "{}: shapes differ from the model's: {}; is this the checkpoint of another model?",
       reader.path().string(),
       list_some(misshapen));
-  std::erase_if(unread, is_expected_surplus);
+  std::erase_if(unread, [&](const std::string& name) { return is_expected_surplus(name, wanted, reader); });
   require(
       unread.empty(),
       "{}: the model has no place for {}",
@@ -67,8 +90,8 @@ void load_weights(
   at::NoGradGuard no_grad;
   for (const auto& entry : names) {
     const auto found = parameters.find(entry.parameter);
-    if (found == parameters.end()) {
-      continue;  // another stage's
+    if (found == parameters.end() || !reader.has(entry.stored)) {
+      continue;  // another stage's, or one that keeps its value
     }
     at::Tensor value = found->second->value();
     at::Tensor source = reader.tensor(entry.stored);
@@ -77,6 +100,7 @@ void load_weights(
     }
     value.copy_(source);
   }
+  return lacked;
 }
 
 std::vector<std::pair<std::string, at::Tensor>> stored_tensors_of(

@@ -144,7 +144,7 @@ TYPED_TEST(Decoder, ScoresSequences) {
   using Model = typename TypeParam::Classification;
   auto params = small_parameters<typename TypeParam::CausalLM>();
   typename Model::Impl::Parameters p{.model = params.model, .num_labels = 3};
-  Model model(p, PipelineStageInfo{}, HiddenStatesAggregationMode::noop, ActivationCheckpointing{});
+  Model model(p, PipelineStageInfo{}, HiddenStatesAggregationMode::no, ActivationCheckpointing{});
   nn::materialize(*model, at::kCPU, at::kDouble);
   model->reset_parameters({.seed = 4});
   nn::ModelInputs inputs;

@@ -244,9 +244,14 @@ TEST(ClassificationHead, PoolsMarkedTokensAndDropsByStepAlone) {
   head->train();
   head->set_dropout_stream(1, 1);
   const at::Tensor first = head(hidden, mask);
+  EXPECT_FALSE(at::equal(first, head(hidden, mask))) << "the next call draws anew";
+  head->set_dropout_stream(1, 1);
   EXPECT_TRUE(at::equal(first, head(hidden, mask)));
   head->set_dropout_stream(1, 2);
   EXPECT_FALSE(at::equal(first, head(hidden, mask)));
+  head->set_dropout_stream(1, 1, /*first_row=*/1);
+  EXPECT_TRUE(at::equal(first.narrow(0, 1, 1), head(hidden.narrow(0, 1, 1), mask.narrow(0, 1, 1))))
+      << "a row alone has the mask that it has among others";
   EXPECT_THROW(head(hidden, mask.view(-1)), Error);
   EXPECT_THROW(ClassificationHead(4, 2, 1.0), Error);
 }

@@ -143,14 +143,14 @@ TEST(PiecewiseSchedule, RefusesPhasesThatContradictEachOther) {
   config.phases = {{.mode = PhaseMode::steps, .steps = 11}};
   EXPECT_THAT(problems_of(config, 10), testing::HasSubstr("after the last of 10 steps"));
   config.phases = {{.mode = PhaseMode::rest}, {.mode = PhaseMode::steps, .steps = 1}};
-  EXPECT_THAT(problems_of(config, 10), testing::StartsWith("lr_scheduler.phases[0].mode: \"rest\""));
+  EXPECT_THAT(problems_of(config, 10), testing::StartsWith("lr_scheduler.phases.0.mode: \"rest\""));
   config.phases = {{.mode = PhaseMode::steps}, {.mode = PhaseMode::percentage, .steps = 3}};
   EXPECT_THAT(
       problems_of(config, 10),
       testing::AllOf(
-          testing::HasSubstr("lr_scheduler.phases[0].steps"),
-          testing::HasSubstr("lr_scheduler.phases[1].steps"),
-          testing::HasSubstr("lr_scheduler.phases[1].percentage")));
+          testing::HasSubstr("lr_scheduler.phases.0.steps"),
+          testing::HasSubstr("lr_scheduler.phases.1.steps"),
+          testing::HasSubstr("lr_scheduler.phases.1.percentage")));
   config.phases = {{.mode = PhaseMode::rest}};
   config.decay_ratio = 0.5;
   EXPECT_THAT(problems_of(config, 10), testing::HasSubstr("no meaning beside `phases`"));

@@ -62,7 +62,7 @@ TEST(ParameterGroups, RefusesAPatternThatGetsNoParameter) {
   OptimizerConfig config;
   config.param_groups = {{.pattern = "bias$"}};
   EXPECT_THAT(
-      error_of(config), testing::StartsWith("optimizer.param_groups[0].pattern: \"bias$\" matches no parameter"));
+      error_of(config), testing::StartsWith("optimizer.param_groups.0.pattern: \"bias$\" matches no parameter"));
   config.param_groups = {{.pattern = "."}, {.pattern = "lm_head"}};
   EXPECT_THAT(error_of(config), testing::HasSubstr("gets no parameter, as earlier groups take all"));
 }
@@ -76,7 +76,7 @@ TEST(ParameterGroups, RefusesAPatternThatDoesNotParse) {
 TEST(ParameterGroups, RefusesALearningRateGivenTwice) {
   OptimizerConfig config;
   config.param_groups = {{.pattern = "lm_head", .lr_multiplier = 0.5, .lr = 0.1}};
-  EXPECT_THAT(error_of(config), testing::StartsWith("optimizer.param_groups[0].lr: stands beside lr_multiplier"));
+  EXPECT_THAT(error_of(config), testing::StartsWith("optimizer.param_groups.0.lr: stands beside lr_multiplier"));
 }
 
 TEST(ParameterGroups, RefusesNamesThatAreUnknownOrTwice) {

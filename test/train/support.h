@@ -95,8 +95,9 @@ inline TrainResult train(const TrainConfig& config, int64_t stop_after = 0) {
       config,
       {.families = list,
        .log = log,
-       .stop_requested = [&] { return stop_after > 0 && ++steps >= stop_after; },
+       .stop_requested = [&] { return stop_after > 0 && steps >= stop_after; },
        .task = nullptr});
+  trainer.events().subscribe(Event::step_end, [&](const EventContext&) { ++steps; });
   return trainer.run();
 }
 

@@ -122,7 +122,7 @@ TEST(Trainer, RefusesToResumeWithAnotherShapeOrOrderOfData) {
   };
   EXPECT_THAT(
       resume("model.args.hidden_size", "32"),
-      Throws<Error>(::testing::Property(&Error::what, HasSubstr("shapes differ"))));
+      Throws<Error>(::testing::Property(&Error::what, HasSubstr("hidden_size = 16, now 32"))));
   EXPECT_THAT(resume("debug.seed", "7"), Throws<Error>(::testing::Property(&Error::what, HasSubstr("debug.seed"))));
   EXPECT_THAT(
       resume("training.seq_len", "16"),
@@ -199,6 +199,105 @@ TEST(Trainer, ClassifiesText) {
   const auto out = std::filesystem::path(config.job.dump_folder) / "metrics.jsonl";
   EXPECT_EQ(metric::read_metric(out, "accuracy").values.size(), 12U);
   EXPECT_EQ(metric::read_metric(out, "validation_accuracy").values.size(), 2U);
+}
+
+TEST(Trainer, EndsWithFiniteDataAndSavesThere) {
+  const Folder folder;
+  write_file_atomically(folder.path() / "short.txt", std::string(1500, 'a') + std::string(500, 'b'));
+  const auto config = tiny_run(
+      folder.path(),
+      {{"data.datasets.0.path", "\"" + (folder.path() / "short.txt").string() + "\""},
+       {"data.repeat", "false"},
+       {"data.validation_fraction", "0.1"},
+       {"training.steps", "1000"}});
+  const TrainResult result = train(config);
+  EXPECT_EQ(result.step, 14) << "1800 bytes give 56 rows, 4 a step";
+  EXPECT_TRUE(result.validation_loss.has_value());
+  EXPECT_TRUE(std::filesystem::exists(checkpoint(config, 14)));
+}
+
+TEST(Trainer, RefusesToResumeWithOtherDataOrAnotherModelOfTheSameShape) {
+  const Folder folder;
+  train(tiny_run(folder.path(), {{"training.steps", "4"}}));
+  const auto error = [&](const char* key, const char* value) {
+    return [&folder, key, value] { train(tiny_run(folder.path(), {{key, value}})); };
+  };
+  EXPECT_THAT(error("data.seed", "7"), Throws<Error>(::testing::Property(&Error::what, HasSubstr("read other data"))));
+  EXPECT_THAT(
+      error("data.validation_fraction", "0.01"),
+      Throws<Error>(::testing::Property(&Error::what, HasSubstr("read other data"))));
+  EXPECT_THAT(
+      error("model.args.rope_theta", "77"), Throws<Error>(::testing::Property(&Error::what, HasSubstr("rope_theta"))));
+  EXPECT_THAT(
+      error("training.dtype", "\"bfloat16\""),
+      Throws<Error>(::testing::Property(&Error::what, HasSubstr("torch_dtype"))));
+}
+
+TEST(Trainer, ResumesWhenEveryUpdateWasSkipped) {
+  const Folder folder;
+  const std::vector<std::pair<std::string, std::string>> broken = {
+      {"model.args.initializer_range", "3e37"}, {"training.non_finite", "skip"}, {"validation.enable", "false"}};
+  auto more = broken;
+  more.emplace_back("training.steps", "6");
+  EXPECT_EQ(train(tiny_run(folder.path(), more)).step, 6);
+  EXPECT_EQ(train(tiny_run(folder.path(), broken)).step, 12);
+}
+
+TEST(Trainer, DoesNotSaveWeightsThatAreNotFinite) {
+  const Folder folder;
+  const auto config = tiny_run(
+      folder.path(), {{"optimizer.lr", "1e38"}, {"lr_scheduler.warmup_steps", "0"}, {"checkpoint.interval", "1"}});
+  EXPECT_THAT(
+      [&] { train(config); }, Throws<Error>(::testing::Property(&Error::what, HasSubstr("is not finite any more"))));
+  EXPECT_FALSE(std::filesystem::exists(checkpoint(config, 1)));
+}
+
+TEST(Trainer, TellsBeforeTrainingThatASampleDoesNotFit) {
+  const Folder folder;
+  EXPECT_THAT(
+      [&] {
+        train(tiny_run(
+            folder.path(),
+            {{"sample.prompt", "\"To be\""},
+             {"sample.max_new_tokens", "100"},
+             {"model.args.max_position_embeddings", "64"}}));
+      },
+      Throws<Error>(::testing::Property(&Error::what, HasSubstr("sample.max_new_tokens"))));
+  EXPECT_FALSE(std::filesystem::exists(folder.path() / "out" / "metrics.jsonl"));
+}
+
+TEST(Trainer, StartsAClassifierFromALanguageModel) {
+  const Folder folder;
+  const auto language = tiny_run(folder.path(), {{"training.steps", "4"}});
+  train(language);
+  const Folder other;
+  const auto config = tiny_run(
+      other.path(),
+      {{"training.task", "\"classification\""},
+       {"training.steps", "4"},
+       {"data.datasets.0.path", "\"recipe/data/who_speaks.txt\""},
+       {"data.datasets.0.kind", "\"classification\""},
+       {"data.validation_fraction", "0.0"},
+       {"data.validation_path", "\"recipe/data/who_speaks_validation.txt\""},
+       {"checkpoint.initial_load_path", "\"" + checkpoint(language, 4).string() + "\""}});
+  EXPECT_EQ(train(config).step, 4);
+}
+
+TEST(Trainer, GoesBackToAStepOnceAndKeepsWhatWasThere) {
+  const Folder folder;
+  train(tiny_run(folder.path(), {{"checkpoint.keep_latest_k", "0"}}));
+  const auto back = tiny_run(folder.path(), {{"checkpoint.load_step", "4"}, {"checkpoint.keep_latest_k", "0"}});
+  train(back, /*stop_after=*/5);
+  EXPECT_TRUE(std::filesystem::exists(checkpoint(back, 12).string() + ".aside"));
+  EXPECT_TRUE(std::filesystem::exists(checkpoint(back, 9))) << "saved by the stop";
+  int64_t first = 0;
+  Logger log("", true);
+  const auto list = testing::families();
+  Trainer trainer(back, {.families = list, .log = log, .stop_requested = {}, .task = nullptr});
+  trainer.events().subscribe(
+      Event::step_begin, [&](const EventContext& context) { first = first == 0 ? context.step : first; });
+  trainer.run();
+  EXPECT_EQ(first, 10) << "the same command goes on from the stop";
 }
 
 }  // namespace

@@ -1,0 +1,32 @@
+#include "lehr/metric/append.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace lehr::metric {
+
+std::optional<std::string> append_whole(int file, std::string_view text) {
+  struct stat before {};
+  const bool known = ::fstat(file, &before) == 0;
+  while (!text.empty()) {
+    const ssize_t written = ::write(file, text.data(), text.size());
+    if (written < 0 && errno == EINTR) {
+      continue;
+    }
+    if (written < 0) {
+      const std::string why = std::strerror(errno);
+      // Half a line would make what comes later unreadable.
+      if (known && ::ftruncate(file, before.st_size) != 0) {
+        return why + ", and what was written of it cannot be taken back";
+      }
+      return why;
+    }
+    text.remove_prefix(static_cast<size_t>(written));
+  }
+  return std::nullopt;
+}
+
+}  // namespace lehr::metric
