@@ -246,8 +246,8 @@ std::vector<std::filesystem::path> list_files(const TextSource& source) {
   std::vector<std::filesystem::path> files;
   try {
     collect(source.path, source.kind, files);
-  } catch (const std::filesystem::filesystem_error& error) {
-    fail("{}: the folder cannot be read: {}", name, error.code().message());
+  } catch (const std::filesystem::filesystem_error& failure) {
+    fail("{}: the folder cannot be read: {}", name, failure.code().message());
   }
   const char* endings = source.kind == TextKind::jsonl  ? ".jsonl, .ndjson or .json"
                         : source.kind == TextKind::text ? ".txt or .text"
