@@ -109,7 +109,10 @@ int generate(const std::vector<std::string>& args) {
   require(options.prompt.has_value() != !options.tokens.empty(), "lehr generate: expected either --prompt or --tokens");
   const at::Device device = train::choose_device(options.device);
   const auto shape = models().from_hf_folder(options.model);
-  require(shape->head() == descriptor::Head::causal_lm, "{}: a classifier cannot generate text", options.model);
+  require(
+      shape->head() == descriptor::Head::causal_lm,
+      "{}: expected a language model, found a model without such a head; it cannot generate text",
+      options.model);
   std::unique_ptr<data::Tokenizer> tokenizer;
   if (options.prompt) {
     tokenizer = find_tokenizer(options, shape->vocab_size());

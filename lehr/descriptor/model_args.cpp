@@ -30,6 +30,11 @@ void ModelOverrides::fields(FieldVisitor& v) {
   v.optional("norm_topk_prob", norm_topk_prob, "The probabilities of a token's experts are scaled to sum to one.");
   v.optional(
       "decoder_sparse_step", decoder_sparse_step, "Every n-th layer has experts, the others one SwiGLU.", positive());
+  v.optional(
+      "expert_bias",
+      expert_bias,
+      "Experts are chosen by probability + bias, which training.load_balance_coeff moves; results are weighed by "
+      "probability alone.");
   v.optional("mlp_only_layers", mlp_only_layers, "Layers without experts, by their numbers from 0.", at_least(0));
   v.optional(
       "split_vocab_size",

@@ -39,6 +39,7 @@ struct ModelOverrides {
   std::optional<int64_t> moe_intermediate_size;
   std::optional<bool> norm_topk_prob;
   std::optional<int64_t> decoder_sparse_step;
+  std::optional<bool> expert_bias;
   std::vector<int64_t> mlp_only_layers;  ///< Empty: those of the flavor or folder.
   std::map<std::string, int64_t> split_vocab_size;
   std::vector<std::string> split_vocab_order;
@@ -46,7 +47,7 @@ struct ModelOverrides {
 };
 
 /// What stands on a model's hidden states.
-enum class Head { causal_lm, classification };
+enum class Head { causal_lm, classification, embedding };
 
 /// How one stage of a model is to be built.
 struct BuildOptions {

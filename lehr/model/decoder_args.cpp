@@ -33,7 +33,7 @@ std::optional<std::string> segment_of(const std::string& name, const std::string
 }  // namespace
 
 std::vector<descriptor::StoredName> decoder_stored_names(
-    const nn::Module& model, const nn::SplitVocabulary& vocabulary) {
+    const nn::Module& model, const nn::SplitVocabulary& vocabulary, descriptor::Head head) {
   std::map<std::string, int64_t> first_row;
   int64_t rows = 0;
   for (const auto& segment : vocabulary.order) {
@@ -72,7 +72,15 @@ std::vector<descriptor::StoredName> decoder_stored_names(
     if (const size_t at = name.find(".mlp.router.gate."); at != std::string::npos) {
       stored.stored = name.substr(0, at) + ".mlp.gate.weight";
     }
+    if (const size_t at = name.find(".mlp.router.expert_bias"); at != std::string::npos) {
+      stored.stored = name.substr(0, at) + ".mlp.gate.e_score_correction_bias";  // as DeepSeek-V3 calls it
+    }
     names.push_back(std::move(stored));
+  }
+  if (head == descriptor::Head::embedding) {
+    for (auto& name : names) {  // Hugging Face keeps a bare backbone without the prefix
+      name.stored = name.stored.substr(std::string("model.").size());
+    }
   }
   return names;
 }

@@ -15,13 +15,13 @@ descriptor::ModelCounts count_decoder(const DecoderConfig& config, nn::Module& m
 /// Where the parameters of a one-stage model are on disk: Hugging Face's names. `heads` maps the classification head's
 /// prefix; vocabulary segments become rows of one table.
 std::vector<descriptor::StoredName> decoder_stored_names(
-    const nn::Module& model, const nn::SplitVocabulary& vocabulary);
+    const nn::Module& model, const nn::SplitVocabulary& vocabulary, descriptor::Head head);
 
 /// The name of the only vocabulary segment of a model that was not split.
 inline constexpr const char* kWholeVocabulary = "default";
 
-/// `Family` has: kModelType, kArchitecture (as "Qwen3"), Backbone, CausalLM, Classification (module holders),
-/// LayerParameters and static layer_parameters(const DecoderConfig&).
+/// `Family` has: kModelType, kArchitecture (as "Qwen3"), Backbone, CausalLM, Classification, Embedding (module
+/// holders), LayerParameters and static layer_parameters(const DecoderConfig&).
 template <class Family>
 class DecoderArgs : public descriptor::ModelArgs {
  public:
@@ -60,6 +60,13 @@ class DecoderArgs : public descriptor::ModelArgs {
           options.hidden_states_snapshot_mode,
           options.checkpointing);
     }
+    if (config_.head == descriptor::Head::embedding) {
+      return std::make_shared<typename Family::Embedding::Impl>(
+          typename Family::Embedding::Impl::Parameters{.model = parameters()},
+          options.stage,
+          options.hidden_states_snapshot_mode,
+          options.checkpointing);
+    }
     return std::make_shared<typename Family::Classification::Impl>(
         typename Family::Classification::Impl::Parameters{
             .model = parameters(), .num_labels = config_.num_labels, .classifier_dropout = config_.classifier_dropout},
@@ -69,7 +76,7 @@ class DecoderArgs : public descriptor::ModelArgs {
   }
 
   std::vector<descriptor::StoredName> stored_names() const override {
-    return decoder_stored_names(*build({}), parameters().vocabulary());
+    return decoder_stored_names(*build({}), parameters().vocabulary(), config_.head);
   }
 
   Node to_hf_config(const std::string& dtype) const override {

@@ -50,7 +50,13 @@ descriptor::Head read_head(const Node& config) {
   if (name.ends_with("ForSequenceClassification") || name.ends_with("ForTokenClassification")) {
     return descriptor::Head::classification;
   }
-  fail("{}: architectures: expected ...ForCausalLM or ...ForSequenceClassification, found {}", config.origin(), name);
+  if (name.ends_with("Model")) {
+    return descriptor::Head::embedding;
+  }
+  fail(
+      "{}: architectures: expected ...ForCausalLM, ...ForSequenceClassification or ...Model, found {}",
+      config.origin(),
+      name);
 }
 }  // namespace
 
@@ -169,10 +175,14 @@ Node to_hf(
     const std::string& architecture_prefix,
     const std::string& dtype) {
   const bool causal = c.head == descriptor::Head::causal_lm;
+  const bool scores = c.head == descriptor::Head::classification;
   auto optional_id = [](const std::optional<int64_t>& id) { return id ? Node(*id) : Node(); };
   Node node = Node::make_table();
   Node architectures = Node::make_list();
-  architectures.push_back(Node(architecture_prefix + (causal ? "ForCausalLM" : "ForSequenceClassification")));
+  architectures.push_back(Node(
+      architecture_prefix + (causal   ? "ForCausalLM"
+                             : scores ? "ForSequenceClassification"
+                                      : "Model")));
   node.set("architectures", architectures);
   node.set("attention_bias", Node(false));
   node.set("attention_dropout", Node(0.0));
@@ -186,7 +196,7 @@ Node to_hf(
   } else {
     node.set("eos_token_id", c.eos_token_id.empty() ? Node() : Node(c.eos_token_id.front()));
   }
-  if (c.pad_token_id || !causal) {
+  if (c.pad_token_id || scores) {
     node.set("pad_token_id", optional_id(c.pad_token_id));
   }
   node.set("head_dim", Node(c.head_dim));
@@ -209,7 +219,7 @@ Node to_hf(
   node.set("torch_dtype", Node(dtype));
   node.set("use_cache", Node(true));
   node.set("vocab_size", Node(c.vocab_size));
-  if (!causal) {
+  if (scores) {
     Node id2label = Node::make_table();
     Node label2id = Node::make_table();
     for (int64_t i = 0; i < c.num_labels; ++i) {

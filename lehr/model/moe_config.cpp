@@ -14,6 +14,7 @@ MoEConfig MoEConfig::from_hf(const Node& config) {
   moe.moe_intermediate_size = config.at("moe_intermediate_size").as_int();
   moe.norm_topk_prob = bool_or(config, "norm_topk_prob", false);
   moe.decoder_sparse_step = int_or(config, "decoder_sparse_step", 1);
+  moe.expert_bias = bool_or(config, "expert_bias", false);
   moe.router_aux_loss_coef = double_or(config, "router_aux_loss_coef", 0.001);
   if (const Node* layers = config.find("mlp_only_layers"); layers != nullptr && !layers->is_null()) {
     for (const Node& layer : layers->items()) {
@@ -29,6 +30,9 @@ void MoEConfig::to_hf(Node& node) const {
     layers.push_back(Node(layer));
   }
   node.set("decoder_sparse_step", Node(decoder_sparse_step));
+  if (expert_bias) {
+    node.set("expert_bias", Node(true));  // not one of transformers' fields
+  }
   node.set("mlp_only_layers", layers);
   node.set("moe_intermediate_size", Node(moe_intermediate_size));
   node.set("norm_topk_prob", Node(norm_topk_prob));
@@ -43,6 +47,7 @@ void MoEConfig::apply(const descriptor::ModelOverrides& o) {
   moe_intermediate_size = o.moe_intermediate_size.value_or(moe_intermediate_size);
   norm_topk_prob = o.norm_topk_prob.value_or(norm_topk_prob);
   decoder_sparse_step = o.decoder_sparse_step.value_or(decoder_sparse_step);
+  expert_bias = o.expert_bias.value_or(expert_bias);
   if (!o.mlp_only_layers.empty()) {
     mlp_only_layers = o.mlp_only_layers;
   }
@@ -51,13 +56,14 @@ void MoEConfig::apply(const descriptor::ModelOverrides& o) {
 void refuse_experts(const descriptor::ModelOverrides& o) {
   require(
       !o.num_experts && !o.num_experts_per_tok && !o.moe_intermediate_size && !o.norm_topk_prob &&
-          !o.decoder_sparse_step && o.mlp_only_layers.empty(),
+          !o.decoder_sparse_step && !o.expert_bias && o.mlp_only_layers.empty(),
       "model.args.{}: this family has no experts; choose model.name = \"qwen3_moe\"",
       o.num_experts             ? "num_experts"
       : o.num_experts_per_tok   ? "num_experts_per_tok"
       : o.moe_intermediate_size ? "moe_intermediate_size"
       : o.norm_topk_prob        ? "norm_topk_prob"
       : o.decoder_sparse_step   ? "decoder_sparse_step"
+      : o.expert_bias           ? "expert_bias"
                                 : "mlp_only_layers");
 }
 

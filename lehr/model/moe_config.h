@@ -17,6 +17,7 @@ struct MoEConfig {
   bool norm_topk_prob = true;
   int64_t decoder_sparse_step = 1;            ///< Every n-th layer has experts, the others one SwiGLU.
   std::vector<int64_t> mlp_only_layers = {};  ///< Layers without experts.
+  bool expert_bias = false;                   ///< Lehr's own: experts are chosen by probability + bias.
   double router_aux_loss_coef = 0.001;        ///< Kept for transformers; training takes training.router_aux_loss_coef.
 
   /// Reads the fields of config.json, in both spellings (num_experts, num_local_experts).

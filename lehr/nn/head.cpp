@@ -79,23 +79,52 @@ at::Tensor ClassificationHeadImpl::dropout_mask(const at::Tensor& hidden_states,
   return draws.ge(dropout_);
 }
 
-at::Tensor ClassificationHeadImpl::forward(const at::Tensor& hidden_states, const at::Tensor& pooling_mask) {
-  at::Tensor pooled = hidden_states;
-  if (pooling_mask.defined()) {
-    require(
-        pooling_mask.dim() == 2 && pooling_mask.sizes() == hidden_states.sizes().slice(0, 2),
-        "pooling_mask: expected shape {}x{}, found {}",
-        hidden_states.size(0),
-        hidden_states.size(1),
-        fmt::join(pooling_mask.sizes().vec(), "x"));
-    pooled = hidden_states.index({pooling_mask.to(at::kBool)});  // (N, H)
+namespace {
+// (B, T, H) to (N, H), the tokens where the mask is not zero; everything without a mask.
+at::Tensor pool(const at::Tensor& hidden_states, const at::Tensor& pooling_mask) {
+  if (!pooling_mask.defined()) {
+    return hidden_states;
   }
+  require(
+      pooling_mask.dim() == 2 && pooling_mask.sizes() == hidden_states.sizes().slice(0, 2),
+      "pooling_mask: expected shape {}x{}, found {}",
+      hidden_states.size(0),
+      hidden_states.size(1),
+      fmt::join(pooling_mask.sizes().vec(), "x"));
+  return hidden_states.index({pooling_mask.to(at::kBool)});
+}
+
+at::Tensor at_least_float(const at::Tensor& values) {
+  return values.scalar_type() == at::kDouble ? values : values.to(at::kFloat);
+}
+}  // namespace
+
+at::Tensor ClassificationHeadImpl::forward(const at::Tensor& hidden_states, const at::Tensor& pooling_mask) {
+  at::Tensor pooled = pool(hidden_states, pooling_mask);
   if (is_training() && dropout_ > 0) {
     pooled = pooled * (dropout_mask(hidden_states, pooling_mask).to(pooled.options()) / (1 - dropout_));
     ++dropout_step_;
   }
-  const at::Tensor scores = score(pooled);
-  return scores.scalar_type() == at::kDouble ? scores : scores.to(at::kFloat);
+  return at_least_float(score(pooled));
+}
+
+EmbeddingHeadImpl::EmbeddingHeadImpl(
+    int64_t hidden_size, std::optional<int64_t> embedding_dim, bool normalize, Init init)
+    : normalize_(normalize) {
+  require(!embedding_dim || *embedding_dim > 0, "embedding_dim: expected a positive number, found {}", *embedding_dim);
+  if (embedding_dim) {
+    projection = register_module("projection", Linear(hidden_size, *embedding_dim, init));
+  }
+}
+
+at::Tensor EmbeddingHeadImpl::forward(const at::Tensor& hidden_states, const at::Tensor& pooling_mask) {
+  const at::Tensor pooled = pool(hidden_states, pooling_mask);
+  const at::Tensor embeddings = at_least_float(projection ? projection(pooled) : pooled);
+  if (!normalize_) {
+    return embeddings;
+  }
+  constexpr double kEps = 1e-12;  // a zero vector stays one
+  return embeddings / embeddings.norm(2, -1, /*keepdim=*/true).clamp_min(kEps);
 }
 
 }  // namespace lehr::nn

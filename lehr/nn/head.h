@@ -1,6 +1,8 @@
 // What stands after the last layer: language-model and classification heads.
 #pragma once
 
+#include <optional>
+
 #include "lehr/nn/embedding.h"
 #include "lehr/nn/linear.h"
 
@@ -56,5 +58,26 @@ class ClassificationHeadImpl : public Module {
   at::Tensor dropout_mask(const at::Tensor& hidden_states, const at::Tensor& pooling_mask);
 };
 TORCH_MODULE(ClassificationHead);
+
+/// Embeddings of sequences (or tokens): the hidden states at the pooled positions, projected if asked for, in float32
+/// at least, and scaled to length 1 if asked for.
+class EmbeddingHeadImpl : public Module {
+ public:
+  EmbeddingHeadImpl(
+      int64_t hidden_size,
+      std::optional<int64_t> embedding_dim = {},
+      bool normalize = false,
+      Init init = Init::normal(0.02));
+
+  /// hidden_states (B, T, H), pooling_mask (B, T): the rows where it is not zero are taken in order, giving (N, E);
+  /// without a mask every token gets one, (B, T, E).
+  at::Tensor forward(const at::Tensor& hidden_states, const at::Tensor& pooling_mask = {});
+
+  Linear projection{nullptr};  // if asked for
+
+ private:
+  bool normalize_;
+};
+TORCH_MODULE(EmbeddingHead);
 
 }  // namespace lehr::nn

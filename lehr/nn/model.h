@@ -22,7 +22,7 @@ struct ModelInputs {
   at::Tensor hidden_states_snapshot;  ///< (l, B, H); collected by the stages before.
   at::Tensor hidden_states_agg_mask;  ///< (B, T); the tokens that snapshots average over.
   at::Tensor labels;                  ///< (B, T) int64, already shifted, -100 ignored; the causal-LM head's.
-  at::Tensor pooling_mask;            ///< (B, T); the tokens that the classification head scores.
+  at::Tensor pooling_mask;            ///< (B, T); the tokens that a classification or embedding head takes.
   ops::AttentionMask attention_mask;  ///< Padding and document borders; causal order is always kept.
   KeyValueCaches* caches = nullptr;   ///< One cache a local layer; generation only.
   std::vector<at::Tensor>* layer_inputs =
@@ -35,6 +35,7 @@ struct ModelOutputs {
   at::Tensor hidden_states_snapshot;  ///< (l, B, H).
   at::Tensor logps;                   ///< (B, T) per-token negative log-likelihood of the labels, float32 or float64.
   at::Tensor scores;                  ///< (N, num_labels), float32 or float64.
+  at::Tensor embeddings;              ///< (N, E), float32 or float64.
 
   /// What is defined, by name: as infer_stage_outputs_from_pipeline_inputs announces it.
   std::map<std::string, at::Tensor> to_dict() const {
@@ -42,7 +43,8 @@ struct ModelOutputs {
         {"hidden_states", hidden_states},
         {"hidden_states_snapshot", hidden_states_snapshot},
         {"logps", logps},
-        {"scores", scores}};
+        {"scores", scores},
+        {"embeddings", embeddings}};
     std::erase_if(dict, [](const auto& entry) { return !entry.second.defined(); });
     return dict;
   }

@@ -37,7 +37,14 @@ void Parameter::remove_slot(at::Tensor* slot) {
   std::erase(slots_, slot);
 }
 
+void Parameter::make_state(at::ScalarType dtype) {
+  state_dtype_ = dtype;
+  trainable_ = false;
+  set_value(value_.detach().to(dtype));
+}
+
 void Parameter::set_trainable(bool trainable) {
+  trainable = trainable && !is_state();
   trainable_ = trainable;
   value_.set_requires_grad(trainable);
   at::Tensor in_use = shown();  // perhaps a copy in another type
@@ -91,6 +98,13 @@ ParameterPtr Module::declare_parameter(
   return own_parameters_.back();
 }
 
+ParameterPtr Module::declare_state(
+    const std::string& name, at::Tensor& slot, std::vector<int64_t> shape, Init init, at::ScalarType dtype) {
+  auto declared = declare_parameter(name, slot, std::move(shape), init);
+  declared->make_state(dtype);
+  return declared;
+}
+
 void Module::drop_parameter(const std::string& name) {
   std::erase_if(own_parameters_, [&](const ParameterPtr& parameter) { return parameter->name() == name; });
 }
@@ -131,7 +145,7 @@ std::vector<NamedParameter> named_parameters(const torch::nn::Module& root, cons
 int64_t count_parameters(const torch::nn::Module& root) {
   int64_t count = 0;
   for (const auto& [name, parameter] : named_parameters(root)) {
-    count += parameter->numel();
+    count += parameter->is_state() ? 0 : parameter->numel();
   }
   return count;
 }
@@ -139,7 +153,8 @@ int64_t count_parameters(const torch::nn::Module& root) {
 void materialize(torch::nn::Module& root, at::Device device, at::ScalarType dtype) {
   for (const auto& [name, parameter] : named_parameters(root)) {
     if (parameter->value().is_meta()) {
-      parameter->set_value(at::empty(parameter->shape(), at::TensorOptions().device(device).dtype(dtype)));
+      parameter->set_value(
+          at::empty(parameter->shape(), at::TensorOptions().device(device).dtype(parameter->dtype_in(dtype))));
     }
   }
 }

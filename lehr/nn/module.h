@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -46,8 +47,15 @@ class Parameter {
   void remove_slot(at::Tensor* slot);
 
   bool trainable() const { return trainable_; }
-  /// A frozen parameter gets no gradient.
+  /// A frozen parameter gets no gradient. State stays frozen.
   void set_trainable(bool trainable);
+
+  /// True for what Module::declare_state declared.
+  bool is_state() const { return state_dtype_.has_value(); }
+  /// Makes it state of the given type.
+  void make_state(at::ScalarType dtype);
+  /// The type that memory is allocated in for a model of type `model_dtype`.
+  at::ScalarType dtype_in(at::ScalarType model_dtype) const { return state_dtype_.value_or(model_dtype); }
 
  private:
   std::string name_;
@@ -56,6 +64,7 @@ class Parameter {
   Init init_;
   at::Tensor value_;
   bool trainable_ = true;
+  std::optional<at::ScalarType> state_dtype_;
 };
 
 using ParameterPtr = std::shared_ptr<Parameter>;
@@ -85,6 +94,14 @@ class Module : public torch::nn::Module, public ModuleLateInit {
  protected:
   /// Declares `slot` as the parameter `name` of the given global shape; it starts on meta.
   ParameterPtr declare_parameter(const std::string& name, at::Tensor& slot, std::vector<int64_t> shape, Init init);
+  /// Declares `slot` as state: a checkpoint holds it, no optimizer trains it, parameter counts leave it out, and it
+  /// keeps its type whatever the precision of the model. A router's selection bias is one.
+  ParameterPtr declare_state(
+      const std::string& name,
+      at::Tensor& slot,
+      std::vector<int64_t> shape,
+      Init init,
+      at::ScalarType dtype = at::kFloat);
   /// Takes back a declaration, when the slot is to show another module's parameter.
   void drop_parameter(const std::string& name);
 
@@ -102,7 +119,7 @@ struct NamedParameter {
 /// usage error for a module of torch::nn with parameters: nothing here would materialize, save or train them.
 std::vector<NamedParameter> named_parameters(const torch::nn::Module& root, const std::string& prefix = "");
 
-/// Number of elements of all parameters under `root`.
+/// Number of elements of all parameters under `root`, without state.
 int64_t count_parameters(const torch::nn::Module& root);
 
 /// Allocates every parameter under `root` that is still on meta; contents are undefined until `reset_parameters` or a

@@ -5,10 +5,22 @@
 namespace lehr::nn {
 
 MoELayerImpl::MoELayerImpl(const MoEParameters& p) : tokens_per_expert_(at::zeros({p.num_experts}, at::kLong)) {
-  router =
-      register_module("router", TopKRouter(p.hidden_size, p.num_experts, p.top_k, p.renormalize_probabilities, p.init));
+  router = register_module(
+      "router",
+      TopKRouter(p.hidden_size, p.num_experts, p.top_k, p.renormalize_probabilities, p.enable_expert_bias, p.init));
   grouped_experts =
       register_module("grouped_experts", GroupedSwiGLU(p.num_experts, p.hidden_size, p.intermediate_size, p.init));
+  if (p.shared_expert) {
+    shared_expert = register_module("shared_expert", SwiGLU(p.hidden_size, p.shared_expert->intermediate_size, p.init));
+    if (p.shared_expert->enable_gate) {
+      shared_expert_gate = register_module("shared_expert_gate", Linear(p.hidden_size, 1, p.init));
+    }
+  }
+}
+
+at::Tensor MoELayerImpl::shared_output(const at::Tensor& tokens) {
+  const at::Tensor output = shared_expert(tokens);
+  return shared_expert_gate ? at::sigmoid(shared_expert_gate(tokens)) * output : output;
 }
 
 at::Tensor MoELayerImpl::forward(const at::Tensor& hidden_states) {
@@ -17,7 +29,10 @@ at::Tensor MoELayerImpl::forward(const at::Tensor& hidden_states) {
   const auto permutation = ops::sort_by_expert(routing.selected_expert_indices, tokens_per_expert_.size(0));
   const at::Tensor results = grouped_experts(ops::permute_tokens(tokens, permutation), permutation.ends);  // (N*k, H)
   const at::Tensor weights = routing.selected_probabilities.to(results.scalar_type());
-  const at::Tensor output = ops::combine_tokens(results, weights, permutation);
+  at::Tensor output = ops::combine_tokens(results, weights, permutation);
+  if (shared_expert) {
+    output = output + shared_output(tokens);
+  }
 
   if (!is_recomputing()) {
     at::NoGradGuard no_grad;
@@ -64,6 +79,12 @@ at::Tensor moe_tokens_per_expert(torch::nn::Module& root) {
 void reset_moe_stats(torch::nn::Module& root) {
   for (MoELayerImpl* layer : moe_layers(root)) {
     layer->reset_moe_stats();
+  }
+}
+
+void update_expert_bias(torch::nn::Module& root, double rate) {
+  for (MoELayerImpl* layer : moe_layers(root)) {
+    layer->router->update_expert_bias(layer->moe_tokens_per_expert(), rate);
   }
 }
 

@@ -2,12 +2,20 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "lehr/nn/experts.h"
 #include "lehr/nn/router.h"
+#include "lehr/nn/swiglu.h"
 
 namespace lehr::nn {
+
+/// Shape of an expert that every token goes to.
+struct SharedExpertParameters {
+  int64_t intermediate_size;  ///< Its inner width.
+  bool enable_gate = true;    ///< Its result is scaled by the sigmoid of a linear function of the token.
+};
 
 /// Shape of a mixture.
 struct MoEParameters {
@@ -16,11 +24,14 @@ struct MoEParameters {
   int64_t num_experts;
   int64_t top_k;  ///< Experts a token goes to.
   bool renormalize_probabilities = true;
+  bool enable_expert_bias = false;  ///< See TopKRouter.
+  std::optional<SharedExpertParameters> shared_expert = {};
   Init init = Init::normal(0.02);
 };
 
 /// Every token goes to its top_k experts, and gets the sum of their results, weighed by the router's probabilities. No
-/// token is dropped, and an expert without tokens is an ordinary case.
+/// token is dropped, and an expert without tokens is an ordinary case. A shared expert, if there is one, adds its
+/// result for every token (DeepSeekMoE, https://arxiv.org/abs/2401.06066; gated as in Qwen2-MoE).
 class MoELayerImpl : public Module {
  public:
   explicit MoELayerImpl(const MoEParameters& parameters);
@@ -44,8 +55,12 @@ class MoELayerImpl : public Module {
 
   TopKRouter router{nullptr};
   GroupedSwiGLU grouped_experts{nullptr};
+  SwiGLU shared_expert{nullptr};       // if there is one
+  Linear shared_expert_gate{nullptr};  // if it has one; weight (1, H)
 
  private:
+  at::Tensor shared_output(const at::Tensor& tokens);
+
   at::Tensor tokens_per_expert_;
   RoutingResult last_routing_;
   std::shared_ptr<RouterLosses> losses_;
@@ -59,5 +74,8 @@ std::vector<MoELayerImpl*> moe_layers(torch::nn::Module& root);
 /// the same number of experts.
 at::Tensor moe_tokens_per_expert(torch::nn::Module& root);
 void reset_moe_stats(torch::nn::Module& root);
+
+/// Balances the routers' biases by the tokens counted since the last reset; see TopKRouter::update_expert_bias.
+void update_expert_bias(torch::nn::Module& root, double rate);
 
 }  // namespace lehr::nn

@@ -1,11 +1,18 @@
 #include "lehr/nn/router.h"
 
+#include <tuple>
+
 #include "lehr/base/error.h"
 
 namespace lehr::nn {
 
 TopKRouterImpl::TopKRouterImpl(
-    int64_t hidden_size, int64_t num_experts, int64_t top_k, bool renormalize_probabilities, Init init)
+    int64_t hidden_size,
+    int64_t num_experts,
+    int64_t top_k,
+    bool renormalize_probabilities,
+    bool enable_expert_bias,
+    Init init)
     : top_k_(top_k), renormalize_(renormalize_probabilities) {
   require(
       top_k >= 1 && top_k <= num_experts,
@@ -13,6 +20,9 @@ TopKRouterImpl::TopKRouterImpl(
       num_experts,
       top_k);
   gate = register_module("gate", Linear(hidden_size, num_experts, init));
+  if (enable_expert_bias) {
+    declare_state("expert_bias", expert_bias, {num_experts}, Init::zeros());
+  }
 }
 
 RoutingResult TopKRouterImpl::forward(const at::Tensor& tokens, RouterLosses* losses) {
@@ -22,7 +32,14 @@ RoutingResult TopKRouterImpl::forward(const at::Tensor& tokens, RouterLosses* lo
   if (losses != nullptr && losses->active() && probabilities.requires_grad()) {
     probabilities = losses->attach(probabilities, logits);
   }
-  auto [selected, indices] = probabilities.topk(top_k_);
+  at::Tensor selected;
+  at::Tensor indices;
+  if (expert_bias.defined()) {
+    indices = std::get<1>((probabilities.detach() + expert_bias).topk(top_k_));
+    selected = probabilities.gather(-1, indices);
+  } else {
+    std::tie(selected, indices) = probabilities.topk(top_k_);
+  }
   if (renormalize_) {
     selected = selected / selected.sum(-1, /*keepdim=*/true);
   }
@@ -31,6 +48,16 @@ RoutingResult TopKRouterImpl::forward(const at::Tensor& tokens, RouterLosses* lo
       .selected_probabilities = selected,
       .logits = logits,
       .probabilities = probabilities};
+}
+
+void TopKRouterImpl::update_expert_bias(const at::Tensor& tokens_per_expert, double rate) {
+  if (!expert_bias.defined()) {
+    return;
+  }
+  at::NoGradGuard no_grad;
+  const at::Tensor tokens = tokens_per_expert.to(expert_bias.options());
+  const at::Tensor change = rate * (tokens.mean() - tokens).sign();
+  expert_bias.add_(change - change.mean());
 }
 
 }  // namespace lehr::nn

@@ -78,6 +78,11 @@ void TrainingConfig::fields(FieldVisitor& v) {
       router_z_loss_coef,
       "Models with experts: weight of the z-loss, which keeps the routers' logits small. 0: none.",
       at_least(0));
+  v.optional(
+      "load_balance_coeff",
+      load_balance_coeff,
+      "Models with model.args.expert_bias: how far a step moves the bias of experts with too few or too many tokens.",
+      at_least(0));
   v.optional("device", device, "Where to train; auto takes a GPU if there is one.", one_of({"auto", "cpu", "cuda"}));
   v.optional("num_labels", num_labels, "Classification: number of classes.", at_least(2));
   v.optional("classifier_dropout", classifier_dropout, "Classification: dropout before the head.", from_below(0, 1));

@@ -47,6 +47,7 @@ struct TrainingConfig {
   Precision dtype = Precision::float32;
   std::optional<std::string> mixed_precision_param;
   double router_aux_loss_coef = 0;
+  double load_balance_coeff = 1e-3;
   double router_z_loss_coef = 0;
   optim::NonFinitePolicy non_finite = optim::NonFinitePolicy::stop;
   std::string device = "auto";

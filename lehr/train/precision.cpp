@@ -27,7 +27,7 @@ at::ScalarType compute_type(const TrainingConfig& config) {
 MixedPrecision::MixedPrecision(std::vector<nn::NamedParameter> parameters, at::ScalarType compute) {
   for (auto& [name, parameter] : parameters) {
     const at::Tensor& value = parameter->value();
-    if (value.scalar_type() != compute) {
+    if (!parameter->is_state() && value.scalar_type() != compute) {
       at::Tensor copy = at::empty_like(value, value.options().dtype(compute)).set_requires_grad(parameter->trainable());
       copies_.push_back({parameter, copy});
       parameter->show(copy);

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "lehr/base/error.h"
+#include "lehr/nn/moe.h"
 
 namespace lehr::train {
 
@@ -130,6 +131,7 @@ StepResult TrainStep::run(const Batch& batch, int64_t step, double lr_factor) {
       update.grad_divisor = optim::clip_divisor(norm, options_.max_norm);
     }
     optimizer_.step(updates, update);
+    nn::update_expert_bias(model_, options_.load_balance_coeff);
     precision_.refresh();
   }
   return result;

@@ -40,6 +40,7 @@ class TrainStep {
     uint64_t seed = 0;
     double router_aux_loss_coef = 0;  ///< For models with experts; see nn::RouterLosses.
     double router_z_loss_coef = 0;
+    double load_balance_coeff = 0;               ///< For models with expert biases; see nn::TopKRouter.
     std::function<void()> gradients_ready = {};  ///< Called when gradients are summed and judged, before the update.
   };
   /// All references must outlive this object.

@@ -29,8 +29,10 @@ std::unique_ptr<descriptor::ModelArgs> model_shape(
   } else {
     require(
         args->head() == descriptor::Head::causal_lm,
-        "model.hf_assets_path: {} holds a classifier; set training.task = \"classification\"",
-        model.hf_assets_path);
+        "model.hf_assets_path: {} holds {}",
+        model.hf_assets_path,
+        args->head() == descriptor::Head::classification ? "a classifier; set training.task = \"classification\""
+                                                         : "a backbone without a head, which no task trains");
   }
   if (model.hf_assets_path.empty()) {
     auto pad = tokenizer.pad_id();
@@ -190,6 +192,7 @@ void Trainer::restore() {
           .seed = static_cast<uint64_t>(seed),
           .router_aux_loss_coef = config_.training.router_aux_loss_coef,
           .router_z_loss_coef = config_.training.router_z_loss_coef,
+          .load_balance_coeff = config_.training.load_balance_coeff,
           .gradients_ready = [this] {
             events_.emit(Event::gradients_ready, {.step = state_.step + 1, .model = model_.get()});
           }});

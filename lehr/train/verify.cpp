@@ -18,6 +18,10 @@ class Verifier {
  public:
   Verifier(const VerifyOptions& options, const descriptor::ModelFamilies& families)
       : options_(options), args_(families.from_hf_folder(options.model)), names_(args_->stored_names()) {
+    require(
+        args_->head() != descriptor::Head::embedding,
+        "{}: config.json names a backbone without a head; verify compares language models and classifiers",
+        options.model.string());
     const Path file = options.reference.value_or(options.model / "oracle.safetensors");
     folder_ = file.parent_path();
     reference_ = std::make_unique<state::WeightReader>(file);

@@ -11,6 +11,7 @@
 #include "lehr/model/llama3/spec.h"
 #include "lehr/model/qwen3_dense/model.h"
 #include "lehr/model/qwen3_dense/spec.h"
+#include "lehr/model/qwen3_moe/model.h"
 #include "lehr/model/qwen3_moe/spec.h"
 
 namespace lehr::model {
@@ -19,30 +20,45 @@ namespace {
 struct Qwen3 {
   using CausalLM = Qwen3DenseForCausalLM;
   using Classification = Qwen3DenseForClassification;
+  using Embedding = Qwen3DenseForEmbedding;
   static descriptor::ModelFamily family() { return qwen3_dense_family(); }
 };
 struct Llama {
   using CausalLM = Llama3ForCausalLM;
   using Classification = Llama3ForClassification;
+  using Embedding = Llama3ForEmbedding;
   static descriptor::ModelFamily family() { return llama3_family(); }
+};
+
+struct Qwen3Moe {
+  using CausalLM = Qwen3MoEForCausalLM;
+  using Classification = Qwen3MoEForClassification;
+  using Embedding = Qwen3MoEForEmbedding;
+  static descriptor::ModelFamily family() { return qwen3_moe_family(); }
 };
 
 template <class Family>
 class Decoder : public ::testing::Test {};
-using Families = ::testing::Types<Qwen3, Llama>;
+using Families = ::testing::Types<Qwen3, Qwen3Moe, Llama>;
 TYPED_TEST_SUITE(Decoder, Families);
 
 template <class Model>
 typename Model::Impl::Parameters small_parameters() {
   typename Model::Impl::Parameters p{};
-  p.model.layer = {
-      .hidden_size = 8,
-      .intermediate_size = 12,
-      .num_attention_heads = 4,
-      .num_key_value_heads = 2,
-      .rms_norm_eps = 1e-6,
-      .head_dim = 4,
-      .initializer_range = 0.4};
+  auto& layer = p.model.layer;
+  layer.hidden_size = 8;
+  layer.intermediate_size = 12;
+  layer.num_attention_heads = 4;
+  layer.num_key_value_heads = 2;
+  layer.rms_norm_eps = 1e-6;
+  layer.head_dim = 4;
+  layer.initializer_range = 0.4;
+  if constexpr (requires { layer.num_experts; }) {
+    layer.num_experts = 5;
+    layer.experts_top_k = 2;
+    layer.mlp_only_layers = {1};
+    layer.dense_intermediate_size = 10;
+  }
   p.model.num_hidden_layers = 5;
   p.model.rope_base = 100;
   p.model.max_position_ids = 64;
@@ -155,6 +171,29 @@ TYPED_TEST(Decoder, ScoresSequences) {
   EXPECT_EQ(outputs.scores.sizes(), (std::vector<int64_t>{2, 3}));
   EXPECT_FALSE(outputs.hidden_states_snapshot.defined());
   EXPECT_THROW(model->logits(outputs.hidden_states), Error);
+}
+
+TYPED_TEST(Decoder, EmbedsSequences) {
+  using Model = typename TypeParam::Embedding;
+  const auto backbone = small_parameters<typename TypeParam::CausalLM>().model;
+  nn::ModelInputs inputs;
+  inputs.input_ids = at::tensor({1, 2, 3, 4, 5, 6}).view({2, 3});
+  inputs.pooling_mask = at::tensor({0, 0, 1, 0, 1, 0}).view({2, 3});
+  auto run = [&](typename Model::Impl::Parameters p) {
+    Model model(p, PipelineStageInfo{}, HiddenStatesAggregationMode::no, ActivationCheckpointing{});
+    nn::materialize(*model, at::kCPU, at::kDouble);
+    model->reset_parameters({.seed = 4});
+    const auto outputs = model->forward(inputs);
+    const auto promised = model->infer_stage_outputs_from_pipeline_inputs({{"input_ids", inputs.input_ids}}, 1);
+    EXPECT_EQ(promised.at("embeddings").sizes(), outputs.embeddings.sizes());
+    EXPECT_EQ(promised.at("embeddings").scalar_type(), outputs.embeddings.scalar_type());
+    return outputs;
+  };
+  const auto plain = run({.model = backbone});
+  EXPECT_TRUE(plain.embeddings.equal(at::stack({plain.hidden_states[0][2], plain.hidden_states[1][1]})));
+  const auto projected = run({.model = backbone, .embedding_dim = 3, .normalize = true});
+  EXPECT_EQ(projected.embeddings.sizes(), (std::vector<int64_t>{2, 3}));
+  EXPECT_TRUE(at::allclose(projected.embeddings.norm(2, -1), at::ones({2}, at::kDouble), 1e-14));
 }
 
 int64_t resident_bytes() {

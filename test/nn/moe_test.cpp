@@ -86,6 +86,45 @@ TEST(MoELayer, CountsTokensOnceUnderActivationCheckpointing) {
   EXPECT_TRUE(at::equal(layer->moe_tokens_per_expert(), counts));
 }
 
+TEST(MoELayer, AddsASharedExpertBehindItsGate) {
+  for (const bool gated : {true, false}) {
+    auto parameters = small(4, 2, true);
+    parameters.shared_expert = SharedExpertParameters{.intermediate_size = 7, .enable_gate = gated};
+    auto layer = made(parameters);
+    auto without = made(small(4, 2, true));  // the same values: they follow the names
+    at::manual_seed(2);
+    const at::Tensor hidden = at::randn({2, 3, 6}, at::kDouble);
+    at::Tensor shared = layer->shared_expert(hidden);
+    if (gated) {
+      shared = shared * layer->shared_expert_gate(hidden).sigmoid();
+    }
+    EXPECT_TRUE(at::allclose(layer(hidden), without(hidden) + shared, 1e-12, 1e-12));  // rounding of float64
+  }
+}
+
+TEST(MoELayer, ChoosesByProbabilityAndBiasButWeighsByProbability) {
+  auto parameters = small(4, 1, false);
+  parameters.enable_expert_bias = true;
+  auto layer = made(parameters);
+  EXPECT_EQ(layer->router->expert_bias.scalar_type(), at::kFloat) << "whatever the model's type";
+  layer->router->expert_bias.copy_(at::tensor({0.0F, 0.0F, 2.0F, 0.0F}));
+  const at::Tensor hidden = at::randn({1, 5, 6}, at::kDouble);
+  layer(hidden);
+  const RoutingResult& routing = layer->last_routing();
+  EXPECT_TRUE(routing.selected_expert_indices.eq(2).all().item<bool>());
+  EXPECT_TRUE(routing.selected_probabilities.squeeze(-1).equal(routing.probabilities.select(-1, 2)));
+}
+
+TEST(MoELayer, MovesTheBiasTowardsExpertsWithFewTokensAndKeepsItsMean) {
+  auto parameters = small(4, 1, true);
+  parameters.enable_expert_bias = true;
+  auto layer = made(parameters);
+  layer->router->update_expert_bias(at::tensor({10, 0, 3, 3}), 0.5);  // mean 4: one above, three below
+  // Signs -1 1 1 1 times 0.5, less their mean 0.25.
+  EXPECT_TRUE(layer->router->expert_bias.equal(at::tensor({-0.75F, 0.25F, 0.25F, 0.25F})));
+  EXPECT_EQ(count_parameters(*layer), count_parameters(*made(small(4, 1, true)))) << "it is state, not a parameter";
+}
+
 TEST(MoELayer, RefusesMoreChoicesThanExperts) {
   EXPECT_THAT(
       [] { MoELayer(small(4, 5, true)); },

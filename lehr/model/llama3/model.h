@@ -16,6 +16,9 @@ TORCH_MODULE(Llama3ForCausalLM);
 using Llama3ForClassificationImpl = ForClassificationImpl<Llama3Model>;
 TORCH_MODULE(Llama3ForClassification);
 
+using Llama3ForEmbeddingImpl = ForEmbeddingImpl<Llama3Model>;
+TORCH_MODULE(Llama3ForEmbedding);
+
 extern template class DecoderImpl<Llama3Layer, Llama3LayerParameters>;
 
 }  // namespace lehr::model

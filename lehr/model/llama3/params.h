@@ -20,5 +20,6 @@ struct Llama3LayerParameters {
 using Llama3Parameters = DecoderParameters<Llama3LayerParameters>;
 using Llama3ForCausalLMParameters = ForCausalLMParameters<Llama3Parameters>;
 using Llama3ForClassificationParameters = ForClassificationParameters<Llama3Parameters>;
+using Llama3ForEmbeddingParameters = ForEmbeddingParameters<Llama3Parameters>;
 
 }  // namespace lehr::model

@@ -12,6 +12,7 @@ struct Family {
   using Backbone = Llama3Model;
   using CausalLM = Llama3ForCausalLM;
   using Classification = Llama3ForClassification;
+  using Embedding = Llama3ForEmbedding;
 
   static Llama3LayerParameters layer_parameters(const DecoderConfig& config) {
     return {

@@ -16,6 +16,9 @@ TORCH_MODULE(Qwen3DenseForCausalLM);
 using Qwen3DenseForClassificationImpl = ForClassificationImpl<Qwen3DenseModel>;
 TORCH_MODULE(Qwen3DenseForClassification);
 
+using Qwen3DenseForEmbeddingImpl = ForEmbeddingImpl<Qwen3DenseModel>;
+TORCH_MODULE(Qwen3DenseForEmbedding);
+
 extern template class DecoderImpl<Qwen3DenseLayer, Qwen3DenseLayerParameters>;
 
 }  // namespace lehr::model

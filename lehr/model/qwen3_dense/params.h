@@ -20,5 +20,6 @@ struct Qwen3DenseLayerParameters {
 using Qwen3DenseParameters = DecoderParameters<Qwen3DenseLayerParameters>;
 using Qwen3DenseForCausalLMParameters = ForCausalLMParameters<Qwen3DenseParameters>;
 using Qwen3DenseForClassificationParameters = ForClassificationParameters<Qwen3DenseParameters>;
+using Qwen3DenseForEmbeddingParameters = ForEmbeddingParameters<Qwen3DenseParameters>;
 
 }  // namespace lehr::model

@@ -12,6 +12,7 @@ struct Family {
   using Backbone = Qwen3DenseModel;
   using CausalLM = Qwen3DenseForCausalLM;
   using Classification = Qwen3DenseForClassification;
+  using Embedding = Qwen3DenseForEmbedding;
 
   static Qwen3DenseLayerParameters layer_parameters(const DecoderConfig& config) {
     return {

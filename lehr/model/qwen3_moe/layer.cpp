@@ -30,6 +30,8 @@ Qwen3MoELayerImpl::Qwen3MoELayerImpl(const Qwen3MoELayerParameters& params, int6
             .num_experts = params.num_experts,
             .top_k = params.experts_top_k,
             .renormalize_probabilities = params.norm_topk_prob,
+            .enable_expert_bias = params.enable_expert_bias,
+            .shared_expert = {},
             .init = init,
         }));
   } else {

@@ -16,6 +16,9 @@ TORCH_MODULE(Qwen3MoEForCausalLM);
 using Qwen3MoEForClassificationImpl = ForClassificationImpl<Qwen3MoEModel>;
 TORCH_MODULE(Qwen3MoEForClassification);
 
+using Qwen3MoEForEmbeddingImpl = ForEmbeddingImpl<Qwen3MoEModel>;
+TORCH_MODULE(Qwen3MoEForEmbedding);
+
 extern template class DecoderImpl<Qwen3MoELayer, Qwen3MoELayerParameters>;
 
 }  // namespace lehr::model

@@ -19,6 +19,7 @@ struct Qwen3MoELayerParameters {
   bool norm_topk_prob = true;                 ///< The probabilities of a token's experts are scaled to sum to one.
   int64_t decoder_sparse_step = 1;            ///< Every n-th layer has experts.
   std::vector<int64_t> mlp_only_layers = {};  ///< Layers without experts.
+  bool enable_expert_bias = false;            ///< Experts are chosen by probability + bias; see nn::TopKRouter.
   int64_t dense_intermediate_size = 0;        ///< Inner width of the SwiGLU of layers without experts.
   double initializer_range = 0.02;            ///< Standard deviation of initial weights.
 
@@ -29,5 +30,6 @@ struct Qwen3MoELayerParameters {
 using Qwen3MoEParameters = DecoderParameters<Qwen3MoELayerParameters>;
 using Qwen3MoEForCausalLMParameters = ForCausalLMParameters<Qwen3MoEParameters>;
 using Qwen3MoEForClassificationParameters = ForClassificationParameters<Qwen3MoEParameters>;
+using Qwen3MoEForEmbeddingParameters = ForEmbeddingParameters<Qwen3MoEParameters>;
 
 }  // namespace lehr::model

@@ -12,6 +12,7 @@ struct Family {
   using Backbone = Qwen3MoEModel;
   using CausalLM = Qwen3MoEForCausalLM;
   using Classification = Qwen3MoEForClassification;
+  using Embedding = Qwen3MoEForEmbedding;
 
   static Qwen3MoELayerParameters layer_parameters(const DecoderConfig& config) {
     const MoEConfig& moe = config.moe.value();
@@ -27,6 +28,7 @@ struct Family {
         .norm_topk_prob = moe.norm_topk_prob,
         .decoder_sparse_step = moe.decoder_sparse_step,
         .mlp_only_layers = moe.mlp_only_layers,
+        .enable_expert_bias = moe.expert_bias,
         .dense_intermediate_size = config.intermediate_size,
         .initializer_range = config.initializer_range};
   }

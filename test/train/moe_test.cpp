@@ -1,0 +1,107 @@
+// Training models with experts.
+#include <gtest/gtest.h>
+
+#include "lehr/metric/metrics_log.h"
+#include "lehr/state/weights.h"
+#include "test/train/support.h"
+
+namespace lehr::train {
+namespace {
+
+using testing::Folder;
+using testing::tiny_run;
+using testing::train;
+using Overrides = std::vector<std::pair<std::string, std::string>>;
+
+TrainConfig run_with_experts(const std::filesystem::path& folder, const Overrides& more = {}) {
+  Overrides overrides{
+      {"model.name", "qwen3_moe"},
+      {"model.args.num_experts", "8"},
+      {"model.args.num_experts_per_tok", "2"},
+      {"model.args.moe_intermediate_size", "8"},
+      {"model.args.expert_bias", "true"}};
+  overrides.insert(overrides.end(), more.begin(), more.end());
+  return tiny_run(folder, overrides);
+}
+
+std::vector<double> metric_of(const TrainConfig& config, const std::string& key) {
+  return metric::read_metric(std::filesystem::path(config.job.dump_folder) / "metrics.jsonl", key).values;
+}
+
+TEST(Experts, StoppedAndResumedEqualsNeverStoppedBitForBit) {
+  const Folder whole;
+  const Folder parts;
+  const Overrides overrides{
+      {"training.mixed_precision_param", "bfloat16"},
+      {"training.router_aux_loss_coef", "0.01"},
+      {"training.router_z_loss_coef", "0.001"}};
+  const auto once = run_with_experts(whole.path(), overrides);
+  train(once);
+  const auto twice = run_with_experts(parts.path(), overrides);
+  EXPECT_TRUE(train(twice, 5).stopped);
+  train(twice);
+  const auto last = [](const TrainConfig& config) {
+    return std::filesystem::path(config.job.dump_folder) / "checkpoints/step-12";
+  };
+  const state::WeightReader a(last(once));
+  const state::WeightReader b(last(twice));
+  EXPECT_EQ(a.names(), b.names());
+  for (const auto& name : a.names()) {
+    EXPECT_TRUE(a.tensor(name).equal(b.tensor(name))) << name;
+  }
+  for (const char* key : {"loss", "load_balancing_loss", "router_z_loss", "expert_load_max"}) {
+    EXPECT_EQ(metric_of(once, key), metric_of(twice, key)) << key;
+    EXPECT_EQ(metric_of(once, key).size(), 12U) << key;
+  }
+  const at::Tensor bias = a.tensor("model.layers.1.mlp.gate.e_score_correction_bias");
+  EXPECT_EQ(bias.scalar_type(), at::kFloat);
+  EXPECT_GT(bias.abs().max().item<float>(), 0);
+  EXPECT_TRUE(std::filesystem::exists(std::filesystem::path(once.job.dump_folder) / "expert_load.svg"));
+}
+
+// In float64, so that only rounding (1e-12 relative) is left. The bias moves once a step, by all of the step's tokens.
+TEST(Experts, HowAStepIsCutIntoBatchesChangesNothing) {
+  std::vector<std::vector<double>> runs;
+  for (const char* rows : {"1", "4"}) {
+    const Folder folder;
+    const auto config =
+        run_with_experts(folder.path(), {{"training.local_batch_size", rows}, {"training.dtype", "float64"}});
+    train(config);
+    runs.push_back(metric_of(config, "loss"));
+  }
+  for (size_t i = 0; i < runs[0].size(); ++i) {
+    EXPECT_NEAR(runs[0][i], runs[1][i], 1e-12 * runs[0][i]);
+  }
+}
+
+TEST(Experts, AreUsedMoreEvenlyWithTheBias) {
+  std::vector<double> loads;
+  for (const char* rate : {"0", "0.01"}) {
+    const Folder folder;
+    const auto config = run_with_experts(
+        folder.path(),
+        {{"training.load_balance_coeff", rate}, {"training.steps", "40"}, {"model.args.initializer_range", "0.3"}});
+    train(config);
+    const auto load = metric_of(config, "expert_load_max");
+    loads.push_back(std::accumulate(load.end() - 10, load.end(), 0.0) / 10);
+  }
+  EXPECT_LT(loads[1], 0.75 * loads[0]);
+}
+
+TEST(Experts, AreRefusedByNameWhereTheyDoNotFit) {
+  const Folder folder;
+  auto message = [&](const Overrides& overrides) -> std::string {
+    try {
+      train(run_with_experts(folder.path(), overrides));
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "accepted";
+  };
+  EXPECT_NE(message({{"model.args.num_experts_per_tok", "9"}}).find("num_experts_per_tok"), std::string::npos);
+  EXPECT_NE(message({{"model.args.mlp_only_layers", "[2]"}}).find("mlp_only_layers"), std::string::npos);
+  EXPECT_NE(message({{"model.name", "qwen3"}}).find("model.args.num_experts: this family"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace lehr::train
