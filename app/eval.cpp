@@ -42,7 +42,7 @@ Node measure(train::TrainConfig config, const Options& options) {
   const at::Device device = train::choose_device(config.training.device);
   const std::filesystem::path folder =
       options.model ? std::filesystem::path(*options.model) : newest_checkpoint(config);
-  const auto shape = models().from_hf_folder(folder);
+  const auto shape = models().families().from_hf_folder(folder);
   require(
       config.training.seq_len <= shape->max_position_ids(),
       "training.seq_len: {} tokens do not fit into the {} positions of {}",

@@ -108,7 +108,7 @@ int generate(const std::vector<std::string>& args) {
       "lehr generate: takes options only; see lehr generate --help");
   require(options.prompt.has_value() != !options.tokens.empty(), "lehr generate: expected either --prompt or --tokens");
   const at::Device device = train::choose_device(options.device);
-  const auto shape = models().from_hf_folder(options.model);
+  const auto shape = models().families().from_hf_folder(options.model);
   require(
       shape->head() == descriptor::Head::causal_lm,
       "{}: expected a language model, found a model without such a head; it cannot generate text",

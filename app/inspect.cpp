@@ -40,7 +40,7 @@ int inspect(const std::vector<std::string>& args) {
       "lehr inspect: expected one folder or file; see lehr inspect --help");
   const std::filesystem::path path(arguments.positionals[0]);
   if (std::filesystem::exists(path / "config.json")) {
-    const auto shape = models().from_hf_folder(path);
+    const auto shape = models().families().from_hf_folder(path);
     const auto counts = shape->get_nparams_and_flops(options.seq_len);
     fmt::print(
         "{}: {} parameters, vocabulary {}, {} positions\n{} FLOPs a token for training at {} tokens ({} causal)\n\n",

@@ -6,12 +6,12 @@
 
 namespace lehr::app {
 
-descriptor::ModelFamilies models() {
-  descriptor::ModelFamilies families;
-  families.add(model::qwen3_dense_family());
-  families.add(model::qwen3_moe_family());
-  families.add(model::llama3_family());
-  return families;
+train::TrainSpecs models() {
+  train::TrainSpecs specs;
+  specs.add(model::qwen3_dense_family());
+  specs.add(model::qwen3_moe_family());
+  specs.add(model::llama3_family());
+  return specs;
 }
 
 }  // namespace lehr::app

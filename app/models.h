@@ -1,11 +1,11 @@
 // The one list of models that the program knows.
 #pragma once
 
-#include "lehr/descriptor/model_args.h"
+#include "lehr/train/train_spec.h"
 
 namespace lehr::app {
 
-/// Every family of lehr/model/. A program of one's own adds its families to such a list.
-descriptor::ModelFamilies models();
+/// Every family of lehr/model/, built as usual. A program of one's own adds its families to such a list.
+train::TrainSpecs models();
 
 }  // namespace lehr::app

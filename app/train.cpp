@@ -38,10 +38,9 @@ int run(const train::TrainConfig& config, bool quiet) {
   // A file that may not grow is an error of its write, not the end of the program.
   std::signal(SIGXFSZ, SIG_IGN);
   Logger log("", quiet);
-  const auto families = models();
+  const auto specs = models();
   train::Trainer trainer(
-      config,
-      {.families = families, .log = log, .stop_requested = [&] { return signals.received() != 0; }, .task = nullptr});
+      config, {.specs = specs, .log = log, .stop_requested = [&] { return signals.received() != 0; }});
   signals.defer();
   const train::TrainResult result = trainer.run();
   if (result.stopped) {

@@ -63,7 +63,7 @@ int verify(const std::vector<std::string>& args) {
   if (options.reference) {
     verify_options.reference = *options.reference;
   }
-  const train::VerifyReport report = train::verify(verify_options, models());
+  const train::VerifyReport report = train::verify(verify_options, models().families());
   std::fputs(train::format_report(report).c_str(), stdout);
   if (options.output) {
     state::save_safetensors(*options.output, {report.computed.begin(), report.computed.end()});

@@ -25,11 +25,11 @@ int main() {
   config.metrics.enable_tensorboard = false;
 
   // The list of models is a value: add your own family to it.
-  descriptor::ModelFamilies families;
-  families.add(model::qwen3_dense_family());
+  train::TrainSpecs specs;
+  specs.add(model::qwen3_dense_family());
 
   Logger log("", /*quiet=*/true);
-  train::Trainer trainer(config, {.families = families, .log = log, .stop_requested = {}, .task = nullptr});
+  train::Trainer trainer(config, {.specs = specs, .log = log, .stop_requested = {}});
 
   double first = 0;
   trainer.events().subscribe(train::Event::step_end, [&](const train::EventContext& context) {

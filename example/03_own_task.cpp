@@ -31,6 +31,10 @@ class WeightedCausalLMTask : public train::CausalLMTask {
   }
 };
 
+std::unique_ptr<train::TrainTask> weighted_task(const train::TrainConfig&) {
+  return std::make_unique<WeightedCausalLMTask>();
+}
+
 int main() {
   train::TrainConfig config;
   config.job.dump_folder = std::filesystem::temp_directory_path() / "lehr_example_03";
@@ -47,12 +51,10 @@ int main() {
   config.checkpoint.enable = false;
   config.metrics.enable_tensorboard = false;
 
-  descriptor::ModelFamilies families;
-  families.add(model::llama3_family());
+  train::TrainSpecs specs;
+  specs.add({.family = model::llama3_family(), .build = {.task = weighted_task}});
   Logger log("", /*quiet=*/true);
-  train::Trainer trainer(
-      config,
-      {.families = families, .log = log, .stop_requested = {}, .task = std::make_unique<WeightedCausalLMTask>()});
+  train::Trainer trainer(config, {.specs = specs, .log = log, .stop_requested = {}});
   trainer.events().subscribe(train::Event::step_end, [](const train::EventContext& context) {
     if (context.step % 5 == 0) {
       fmt::print(

@@ -87,30 +87,47 @@ const ModelFamily& ModelFamilies::at(const std::string& name) const {
   fail("{}", unknown_word("model.name", name, names));
 }
 
-std::unique_ptr<ModelArgs> ModelFamilies::from_hf_folder(const std::filesystem::path& folder) const {
-  const auto path = std::filesystem::is_directory(folder) ? folder / "config.json" : folder;
-  const Node config = parse_json_file(path);
-  const std::string type = config.at("model_type").as_string();
+namespace {
+std::filesystem::path config_file(const std::filesystem::path& folder) {
+  return std::filesystem::is_directory(folder) ? folder / "config.json" : folder;
+}
+}  // namespace
+
+const ModelFamily& ModelFamilies::of_hf_folder(const std::filesystem::path& folder) const {
+  const auto file = config_file(folder);
+  const std::string type = parse_json_file(file).at("model_type").as_string();
   std::vector<std::string> types;
   for (const auto& family : families_) {
     for (const auto& known : family.hf_model_types) {
       if (known == type) {
-        auto args = family.from_hf_config(config);
-        args->check(path.string() + ": ");
-        return args;
+        return family;
       }
       types.push_back(known);
     }
   }
-  fail("{}", unknown_word(path.string() + ": model_type", type, types));
+  fail("{}", unknown_word(file.string() + ": model_type", type, types));
+}
+
+std::unique_ptr<ModelArgs> ModelFamilies::from_hf_folder(const std::filesystem::path& folder) const {
+  return of_hf_folder(folder).from_hf_folder(folder);
 }
 
 std::unique_ptr<ModelArgs> ModelFamilies::from_flavor(const std::string& name, const std::string& flavor) const {
-  const ModelFamily& family = at(name);
-  const auto found = family.flavors.find(flavor);
-  if (found == family.flavors.end()) {
+  return at(name).from_flavor(flavor);
+}
+
+std::unique_ptr<ModelArgs> ModelFamily::from_hf_folder(const std::filesystem::path& folder) const {
+  const auto file = config_file(folder);
+  auto args = from_hf_config(parse_json_file(file));
+  args->check(file.string() + ": ");
+  return args;
+}
+
+std::unique_ptr<ModelArgs> ModelFamily::from_flavor(const std::string& flavor) const {
+  const auto found = flavors.find(flavor);
+  if (found == flavors.end()) {
     std::vector<std::string> names;
-    for (const auto& [known, make] : family.flavors) {
+    for (const auto& [known, make] : flavors) {
       names.push_back(known);
     }
     fail("{}", unknown_word("model.flavor", flavor, names));

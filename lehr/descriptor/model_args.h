@@ -87,6 +87,8 @@ class ModelArgs {
   virtual int64_t num_labels() const = 0;
   virtual int64_t vocab_size() const = 0;
   virtual int64_t max_position_ids() const = 0;
+  /// Whether some of its layers have experts, whose use can be balanced.
+  virtual bool has_experts() const { return false; }
   virtual std::optional<int64_t> pad_token_id() const = 0;
   virtual std::vector<int64_t> eos_token_ids() const = 0;
   /// Ids that the exported config.json names.
@@ -113,6 +115,11 @@ struct ModelFamily {
   std::vector<std::string> hf_model_types;  ///< The model_type values of config.json that this family reads.
   std::map<std::string, std::function<std::unique_ptr<ModelArgs>()>> flavors;  ///< Known sizes, by name.
   std::function<std::unique_ptr<ModelArgs>(const Node& config)> from_hf_config;
+
+  /// The shape of a flavor. Throws a usage error that lists the flavors.
+  std::unique_ptr<ModelArgs> from_flavor(const std::string& flavor) const;
+  /// The shape that `folder`/config.json describes. `folder` may be the file itself.
+  std::unique_ptr<ModelArgs> from_hf_folder(const std::filesystem::path& folder) const;
 };
 
 /// The families that a program knows; a plain value, made where the program starts.
@@ -122,6 +129,8 @@ class ModelFamilies {
   void add(ModelFamily family);
   /// Throws a usage error that lists the known names.
   const ModelFamily& at(const std::string& name) const;
+  /// The family that reads the model_type of `folder`/config.json. Throws a usage error that lists the known ones.
+  const ModelFamily& of_hf_folder(const std::filesystem::path& folder) const;
   /// The shape that `folder`/config.json describes, by its model_type. `folder` may be the file itself.
   std::unique_ptr<ModelArgs> from_hf_folder(const std::filesystem::path& folder) const;
   /// The shape of a flavor. Throws a usage error that lists the flavors of the family.

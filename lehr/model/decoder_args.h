@@ -36,6 +36,7 @@ class DecoderArgs : public descriptor::ModelArgs {
   }
   int64_t num_labels() const override { return config_.num_labels; }
   int64_t vocab_size() const override { return config_.vocab_size; }
+  bool has_experts() const override { return config_.moe.has_value(); }
   int64_t max_position_ids() const override { return config_.max_position_embeddings; }
   std::optional<int64_t> pad_token_id() const override { return config_.pad_token_id; }
   std::vector<int64_t> eos_token_ids() const override { return config_.eos_token_id; }

@@ -12,70 +12,21 @@
 #include "lehr/train/device.h"
 #include "lehr/train/generate.h"
 #include "lehr/train/run_log.h"
-#include "lehr/train/validate.h"
 #include "lehr/train/weights.h"
 
 namespace lehr::train {
 
-namespace {
-std::unique_ptr<descriptor::ModelArgs> model_shape(
-    const TrainConfig& config, const descriptor::ModelFamilies& families, const data::Tokenizer& tokenizer) {
-  const ModelConfig& model = config.model;
-  auto args = model.hf_assets_path.empty() ? families.from_flavor(model.name, model.flavor)
-                                           : families.from_hf_folder(model.hf_assets_path);
-  args->apply(model.args);
-  if (config.training.task == TaskKind::classification) {
-    args->set_classification(config.training.num_labels, config.training.classifier_dropout);
-  } else {
-    require(
-        args->head() == descriptor::Head::causal_lm,
-        "model.hf_assets_path: {} holds {}",
-        model.hf_assets_path,
-        args->head() == descriptor::Head::classification ? "a classifier; set training.task = \"classification\""
-                                                         : "a backbone without a head, which no task trains");
-  }
-  if (model.hf_assets_path.empty()) {
-    auto pad = tokenizer.pad_id();
-    if (config.training.task == TaskKind::classification && !pad) {
-      // As the rows are padded; transformers finds a row's last token by it.
-      pad = tokenizer.eos_id().value_or(0);
-    }
-    args->set_special_tokens(tokenizer.bos_id(), tokenizer.eos_id(), pad);
-  }
-  args->check("model.args.");
-  require(
-      args->vocab_size() >= tokenizer.vocab_size(),
-      "model.args.vocab_size: expected at least {}, the size of the tokenizer's vocabulary, found {}",
-      tokenizer.vocab_size(),
-      args->vocab_size());
-  require(
-      config.training.seq_len <= args->max_position_ids(),
-      "training.seq_len: {} tokens do not fit into the model's {} positions (model.args.max_position_embeddings)",
-      config.training.seq_len,
-      args->max_position_ids());
-  return args;
-}
-}  // namespace
-
 Trainer::Trainer(TrainConfig config, Environment environment)
     : config_(std::move(config)),
       environment_(std::move(environment)),
-      device_(choose_device(config_.training.device)) {
-  const bool own_tokenizer = !config_.tokenizer.path.empty();
-  const std::string& tokenizer_path = own_tokenizer ? config_.tokenizer.path : config_.model.hf_assets_path;
-  require(!tokenizer_path.empty(), "tokenizer.path: expected \"byte\" or a folder with tokenizer.json, found nothing");
-  tokenizer_ = data::load_tokenizer(tokenizer_path, own_tokenizer ? "tokenizer.path" : "model.hf_assets_path");
-  args_ = model_shape(config_, environment_.families, *tokenizer_);
-  if (environment_.task) {
-    task_ = std::move(environment_.task);
-  } else if (config_.training.task == TaskKind::classification) {
-    task_ = std::make_unique<ClassificationTask>();
-  } else {
-    task_ = std::make_unique<CausalLMTask>();
-  }
+      spec_(environment_.specs.at(config_.model)),
+      device_(choose_device(config_.training.device)),
+      tokenizer_(spec_.build.tokenizer(config_)),
+      args_(spec_.build.model_args(config_, spec_.family, *tokenizer_)),
+      task_(spec_.build.task(config_)) {
   check_sample();
   open_data();
-  schedule_ = std::make_unique<optim::LRSchedule>(config_.lr_scheduler, config_.training.steps);
+  lr_factor_ = spec_.build.lr_schedule(config_);
   build_model();
   restore();
 }
@@ -83,7 +34,7 @@ Trainer::Trainer(TrainConfig config, Environment environment)
 Trainer::~Trainer() = default;
 
 void Trainer::open_data() {
-  data_ = open_run_data(
+  data_ = spec_.build.data(
       config_, *tokenizer_, args_->vocab_size(), [&](const std::string& text) { environment_.log.info("{}", text); });
   require(
       !config_.validation.enable || data_.validation,
@@ -115,17 +66,11 @@ void Trainer::check_sample() const {
 }
 
 void Trainer::build_model() {
-  const bool balances = config_.training.router_aux_loss_coef > 0 || config_.training.router_z_loss_coef > 0;
-  const auto every = nn::ActivationCheckpointing::every_nth(config_.activation_checkpoint.every());
-  model_ = args_->build({.checkpointing = every});
+  model_ = spec_.build.model(config_, *args_);
   if (config_.debug.deterministic) {
     at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
     at::globalContext().setDeterministicFillUninitializedMemory(false);
   }
-  require(
-      !balances || model_->router_losses() != nullptr,
-      "training.router_aux_loss_coef: the model has no experts to balance; leave it and training.router_z_loss_coef at "
-      "0");
   std::vector<std::string> names;
   for (const auto& [name, parameter] : nn::named_parameters(*model_)) {
     names.push_back(name);
@@ -228,7 +173,7 @@ TrainResult Trainer::run() {
     events_.emit(Event::step_begin, {.step = step, .model = model_.get()});
     run_log_->step_begins(step);
     const auto batch = batches->next();  // there is one: finite data set the number of steps
-    const double factor = schedule_->factor(state_.step);
+    const double factor = lr_factor_(state_.step);
     const StepResult done = step_->run(*batch, step, factor);
     state_.step = step;
     state_.num_tokens += done.valid;
@@ -257,7 +202,7 @@ void Trainer::validate_now(int64_t step) {
   run_log_->pause();
   const auto stream = data_.validation(config_.validation.local_batch_size);
   const ValidationResult measured =
-      validate(*model_, *task_, *stream, config_.validation.steps, environment_.stop_requested);
+      spec_.build.validate(*model_, *task_, *stream, config_.validation.steps, environment_.stop_requested);
   if (!measured.complete) {
     return;
   }

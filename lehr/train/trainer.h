@@ -9,7 +9,6 @@
 #include "lehr/data/tokenizer.h"
 #include "lehr/descriptor/model_args.h"
 #include "lehr/optim/adamw.h"
-#include "lehr/optim/lr_schedule.h"
 #include "lehr/train/batches.h"
 #include "lehr/train/config.h"
 #include "lehr/train/events.h"
@@ -17,6 +16,7 @@
 #include "lehr/train/run_lock.h"
 #include "lehr/train/step.h"
 #include "lehr/train/task.h"
+#include "lehr/train/train_spec.h"
 
 namespace lehr {
 class Logger;
@@ -39,11 +39,10 @@ class Trainer {
  public:
   /// What a run needs of the program around it.
   struct Environment {
-    const descriptor::ModelFamilies& families;
+    const TrainSpecs& specs;  ///< What can be trained, and how it is built; must outlive the trainer.
     Logger& log;
     /// Asked after every step, and between batches of a validation; true saves and ends the run.
     std::function<bool()> stop_requested = {};
-    std::unique_ptr<TrainTask> task = {};  ///< Replaces the one that training.task names.
   };
 
   /// Builds the whole run and, if there is a checkpoint, loads it. Throws usage errors before memory is allocated
@@ -73,6 +72,7 @@ class Trainer {
 
   TrainConfig config_;
   Environment environment_;
+  const TrainSpec& spec_;
   EventBus events_;
   at::Device device_;
   std::unique_ptr<data::Tokenizer> tokenizer_;
@@ -81,7 +81,7 @@ class Trainer {
   RunData data_;
   std::shared_ptr<nn::Model> model_;
   std::unique_ptr<optim::AdamW> optimizer_;
-  std::unique_ptr<optim::LRSchedule> schedule_;
+  LearningRateFactor lr_factor_;
   std::unique_ptr<TrainStep> step_;
   std::unique_ptr<RunLock> lock_;
   std::unique_ptr<RunCheckpoints> checkpoints_;

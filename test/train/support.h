@@ -16,12 +16,17 @@
 
 namespace lehr::train::testing {
 
-inline descriptor::ModelFamilies families() {
-  descriptor::ModelFamilies list;
+/// What the tests train.
+inline TrainSpecs specs() {
+  TrainSpecs list;
   list.add(model::qwen3_dense_family());
   list.add(model::qwen3_moe_family());
   list.add(model::llama3_family());
   return list;
+}
+
+inline descriptor::ModelFamilies families() {
+  return specs().families();
 }
 
 /// A folder that is gone when the test ends.
@@ -91,14 +96,10 @@ enable_tensorboard = false
 /// Trains without output; `stop_after` > 0 ends the run after that step, as a signal would.
 inline TrainResult train(const TrainConfig& config, int64_t stop_after = 0) {
   Logger log("", true);
-  const auto list = families();
+  const auto list = specs();
   int64_t steps = 0;
   Trainer trainer(
-      config,
-      {.families = list,
-       .log = log,
-       .stop_requested = [&] { return stop_after > 0 && steps >= stop_after; },
-       .task = nullptr});
+      config, {.specs = list, .log = log, .stop_requested = [&] { return stop_after > 0 && steps >= stop_after; }});
   trainer.events().subscribe(Event::step_end, [&](const EventContext&) { ++steps; });
   return trainer.run();
 }

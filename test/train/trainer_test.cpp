@@ -135,9 +135,9 @@ TEST(Trainer, HoldsItsFolderAgainstASecondRun) {
   const Folder folder;
   const auto config = tiny_run(folder.path());
   Logger log("", true);
-  const auto list = testing::families();
+  const auto list = testing::specs();
   {
-    const Trainer first(config, {.families = list, .log = log, .stop_requested = {}, .task = nullptr});
+    const Trainer first(config, {.specs = list, .log = log, .stop_requested = {}});
     EXPECT_THAT([&] { train(config); }, Throws<Error>(::testing::Property(&Error::what, HasSubstr("another run"))));
   }
   EXPECT_EQ(train(config).step, 12);
@@ -159,8 +159,8 @@ TEST(Trainer, StartsFromTheWeightsOfAnotherRun) {
 TEST(Trainer, TellsSubscribersOfEveryMoment) {
   const Folder folder;
   Logger log("", true);
-  const auto list = testing::families();
-  Trainer trainer(tiny_run(folder.path()), {.families = list, .log = log, .stop_requested = {}, .task = nullptr});
+  const auto list = testing::specs();
+  Trainer trainer(tiny_run(folder.path()), {.specs = list, .log = log, .stop_requested = {}});
   std::map<Event, int> seen;
   for (const Event event :
        {Event::ready,
@@ -181,6 +181,64 @@ TEST(Trainer, TellsSubscribersOfEveryMoment) {
   EXPECT_EQ(seen[Event::validation_end], 2);
   EXPECT_EQ(seen[Event::checkpoint_requested], 3);
   EXPECT_EQ(seen[Event::finished], 1);
+}
+
+TEST(TrainSpecs, HaveBuildersThatAreReplacedOneByOne) {
+  const Folder folder;
+  std::vector<std::string> called;
+  TrainSpec spec{.family = model::qwen3_dense_family()};
+  spec.build.tokenizer = [&](const TrainConfig& config) {
+    called.emplace_back("tokenizer");
+    return build_tokenizer(config);
+  };
+  spec.build.model_args =
+      [&](const TrainConfig& config, const descriptor::ModelFamily& family, const data::Tokenizer& tokenizer) {
+        auto args = build_model_args(config, family, tokenizer);
+        descriptor::ModelOverrides wider;
+        wider.hidden_size = 24;
+        args->apply(wider);
+        return args;
+      };
+  spec.build.task = [&](const TrainConfig& config) {
+    called.emplace_back("task");
+    return build_task(config);
+  };
+  spec.build.lr_schedule = [](const TrainConfig&) { return [](int64_t step) { return step < 6 ? 1.0 : 0.0; }; };
+  spec.build.validate = [&](nn::Model& model,
+                            const TrainTask& task,
+                            BatchStream& stream,
+                            int64_t max_batches,
+                            const std::function<bool()>& stop) {
+    auto result = validate(model, task, stream, max_batches, stop);
+    result.loss = 7;
+    return result;
+  };
+  TrainSpecs list;
+  list.add(spec);
+  Logger log("", true);
+  const auto config = tiny_run(folder.path());
+  Trainer trainer(config, {.specs = list, .log = log});
+  EXPECT_EQ(called, (std::vector<std::string>{"tokenizer", "task"}));
+  EXPECT_EQ(nn::named_parameters(trainer.model()).front().parameter->shape().back(), 24);
+  std::vector<double> rates;
+  trainer.events().subscribe(
+      Event::step_end, [&](const EventContext& context) { rates.push_back(context.metrics->at("lr")); });
+  EXPECT_EQ(trainer.run().validation_loss, 7);
+  EXPECT_EQ(rates.front(), config.optimizer.lr);
+  EXPECT_EQ(rates.back(), 0);
+}
+
+TEST(TrainSpecs, RefuseANameThatIsTakenAndSuggestTheNearest) {
+  auto list = testing::specs();
+  EXPECT_THROW(list.add(model::llama3_family()), Error);
+  auto config = tiny_run(Folder().path());
+  config.model.name = "qwen3_mo";
+  try {
+    list.at(config.model);
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("did you mean 'qwen3_moe'"), std::string::npos) << error.what();
+  }
 }
 
 TEST(Trainer, ClassifiesText) {
@@ -292,8 +350,8 @@ TEST(Trainer, GoesBackToAStepOnceAndKeepsWhatWasThere) {
   EXPECT_TRUE(std::filesystem::exists(checkpoint(back, 9))) << "saved by the stop";
   int64_t first = 0;
   Logger log("", true);
-  const auto list = testing::families();
-  Trainer trainer(back, {.families = list, .log = log, .stop_requested = {}, .task = nullptr});
+  const auto list = testing::specs();
+  Trainer trainer(back, {.specs = list, .log = log, .stop_requested = {}});
   trainer.events().subscribe(
       Event::step_begin, [&](const EventContext& context) { first = first == 0 ? context.step : first; });
   trainer.run();

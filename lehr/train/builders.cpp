@@ -1,0 +1,87 @@
+#include "lehr/train/builders.h"
+
+#include "lehr/base/error.h"
+#include "lehr/optim/lr_schedule.h"
+
+namespace lehr::train {
+
+namespace {
+void choose_head(const TrainConfig& config, descriptor::ModelArgs& args) {
+  if (config.training.task == TaskKind::classification) {
+    args.set_classification(config.training.num_labels, config.training.classifier_dropout);
+    return;
+  }
+  require(
+      args.head() == descriptor::Head::causal_lm,
+      "model.hf_assets_path: {} holds {}",
+      config.model.hf_assets_path,
+      args.head() == descriptor::Head::classification ? "a classifier; set training.task = \"classification\""
+                                                      : "a backbone without a head, which no task trains");
+}
+
+// A model of one's own takes the tokenizer's; that of a folder has said.
+void choose_special_tokens(const TrainConfig& config, const data::Tokenizer& tokenizer, descriptor::ModelArgs& args) {
+  if (!config.model.hf_assets_path.empty()) {
+    return;
+  }
+  auto pad = tokenizer.pad_id();
+  if (config.training.task == TaskKind::classification && !pad) {
+    // As the rows are padded; transformers finds a row's last token by it.
+    pad = tokenizer.eos_id().value_or(0);
+  }
+  args.set_special_tokens(tokenizer.bos_id(), tokenizer.eos_id(), pad);
+}
+}  // namespace
+
+std::unique_ptr<data::Tokenizer> build_tokenizer(const TrainConfig& config) {
+  const bool own = !config.tokenizer.path.empty();
+  const std::string& path = own ? config.tokenizer.path : config.model.hf_assets_path;
+  require(!path.empty(), "tokenizer.path: expected \"byte\" or a folder with tokenizer.json, found nothing");
+  return data::load_tokenizer(path, own ? "tokenizer.path" : "model.hf_assets_path");
+}
+
+std::unique_ptr<descriptor::ModelArgs> build_model_args(
+    const TrainConfig& config, const descriptor::ModelFamily& family, const data::Tokenizer& tokenizer) {
+  const ModelConfig& model = config.model;
+  auto args =
+      model.hf_assets_path.empty() ? family.from_flavor(model.flavor) : family.from_hf_folder(model.hf_assets_path);
+  args->apply(model.args);
+  choose_head(config, *args);
+  choose_special_tokens(config, tokenizer, *args);
+  args->check("model.args.");
+  require(
+      args->vocab_size() >= tokenizer.vocab_size(),
+      "model.args.vocab_size: expected at least {}, the size of the tokenizer's vocabulary, found {}",
+      tokenizer.vocab_size(),
+      args->vocab_size());
+  require(
+      config.training.seq_len <= args->max_position_ids(),
+      "training.seq_len: {} tokens do not fit into the model's {} positions (model.args.max_position_embeddings)",
+      config.training.seq_len,
+      args->max_position_ids());
+  const bool balances = config.training.router_aux_loss_coef > 0 || config.training.router_z_loss_coef > 0;
+  require(
+      !balances || args->has_experts(),
+      "training.router_aux_loss_coef: the model has no experts to balance; leave it and training.router_z_loss_coef at "
+      "0");
+  return args;
+}
+
+std::shared_ptr<nn::Model> build_model(const TrainConfig& config, const descriptor::ModelArgs& args) {
+  return args.build({.checkpointing = nn::ActivationCheckpointing::every_nth(config.activation_checkpoint.every())});
+}
+
+std::unique_ptr<TrainTask> build_task(const TrainConfig& config) {
+  if (config.training.task == TaskKind::classification) {
+    return std::make_unique<ClassificationTask>();
+  }
+  return std::make_unique<CausalLMTask>();
+}
+
+LearningRateFactor build_lr_schedule(const TrainConfig& config) {
+  return [schedule = optim::LRSchedule(config.lr_scheduler, config.training.steps)](int64_t step) {
+    return schedule.factor(step);
+  };
+}
+
+}  // namespace lehr::train
