@@ -32,6 +32,7 @@ class RunLog {
       const TrainConfig& config,
       const descriptor::ModelArgs& args,
       const nn::Model& model,
+      const optim::Optimizer& optimizer,
       at::Device device,
       const RunState& state,
       Logger& log);
@@ -56,7 +57,11 @@ class RunLog {
   void warn_of_full_disk();
 
   void report_start(
-      const descriptor::ModelArgs& args, const nn::Model& model, at::Device device, const RunState& state);
+      const descriptor::ModelArgs& args,
+      const nn::Model& model,
+      const optim::Optimizer& optimizer,
+      at::Device device,
+      const RunState& state);
 
   const TrainConfig& config_;
   Logger& log_;

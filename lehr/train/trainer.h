@@ -8,8 +8,8 @@
 
 #include "lehr/data/tokenizer.h"
 #include "lehr/descriptor/model_args.h"
-#include "lehr/optim/adamw.h"
 #include "lehr/optim/lr_schedule.h"
+#include "lehr/optim/optimizer.h"
 #include "lehr/train/batches.h"
 #include "lehr/train/config.h"
 #include "lehr/train/events.h"
@@ -43,7 +43,8 @@ class Trainer {
     Logger& log;
     /// Asked after every step, and between batches of a validation; true saves and ends the run.
     std::function<bool()> stop_requested = {};
-    std::unique_ptr<TrainTask> task = {};  ///< Replaces the one that training.task names.
+    std::unique_ptr<TrainTask> task = {};    ///< Replaces the one that training.task names.
+    optim::OptimizerBuilder optimizer = {};  ///< Replaces optim::build_optimizer; `[optimizer]` is its to read.
   };
 
   /// Builds the whole run and, if there is a checkpoint, loads it. Throws usage errors before memory is allocated
@@ -80,7 +81,7 @@ class Trainer {
   std::unique_ptr<TrainTask> task_;
   RunData data_;
   std::shared_ptr<nn::Model> model_;
-  std::unique_ptr<optim::AdamW> optimizer_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
   std::unique_ptr<optim::LRSchedule> schedule_;
   std::unique_ptr<TrainStep> step_;
   std::unique_ptr<RunLock> lock_;
