@@ -57,7 +57,7 @@ void TrainingConfig::fields(FieldVisitor& v) {
       "dtype",
       dtype,
       {{"float32", Precision::float32}, {"bfloat16", Precision::bfloat16}, {"float64", Precision::float64}},
-      "Type of parameters, gradients and optimizer state.");
+      "Type of parameters, gradients and optimizer state (but see optimizer.state_dtype).");
   v.optional(
       "mixed_precision_param",
       mixed_precision_param,
