@@ -150,6 +150,22 @@ TEST(StochasticRounding, DoesNotDependOnTheCutIntoShards) {
   }
 }
 
+// Block numbers and elements whose index needs more than 32 bits.
+TEST(StochasticRounding, CountsElementsIn64Bits) {
+  const auto x = at::linspace(1, 2, 300);
+  for (const int64_t first : {(int64_t{1} << 32) - 100, (int64_t{1} << 35) - 100}) {
+    const Placement placement{.shape = {int64_t{1} << 36}, .offset = {first}};
+    for (const auto& noise : {rounding_noise(5, 1, "w"), raw_rounding_noise(5)}) {
+      const auto fast = at::empty({300}, at::kBFloat16);
+      const auto plain = at::empty({300}, at::kBFloat16);
+      copy_stochastically_(fast, x, noise, placement);
+      copy_stochastically_reference_(plain, x, noise, placement);
+      EXPECT_TRUE(at::equal(fast, plain));
+      EXPECT_FALSE(at::equal(fast, rounded(x, noise)));
+    }
+  }
+}
+
 TEST(StochasticRounding, DoesNotDependOnTheThreads) {
   const auto x = at::linspace(1, 2, 200'001);
   const auto several = rounded(x, rounding_noise(5, 1, "w"));

@@ -134,6 +134,13 @@ TEST(OptimizerRuns, RoundingAtRandomLearnsWhereRoundingToNearestStandsStill) {
   EXPECT_LT(std::abs(stochastic - exact), 0.2 * (nearest - exact));
 }
 
+TEST(OptimizerRuns, MayBeNamedAsTorchtitanDoes) {
+  const Folder folder;
+  EXPECT_EQ(tiny_run(folder.path(), {{"optimizer.name", "\"Adam\""}}).optimizer.name, optim::OptimizerKind::adam);
+  const auto config = tiny_run(folder.path(), {{"optimizer.name", "\"AdamW\""}});
+  EXPECT_THAT(to_toml(config), HasSubstr("name = \"adamw\""));
+}
+
 TEST(OptimizerRuns, KeepToWhatTheyCanTrain) {
   EXPECT_THAT(
       refusal({{"optimizer.name", "\"stochastic_adamw\""}}),
