@@ -15,6 +15,7 @@
 #include "lehr/metric/throughput.h"
 #include "lehr/model/llama3/spec.h"
 #include "lehr/model/qwen3_dense/spec.h"
+#include "lehr/optim/adamw.h"
 #include "lehr/state/weights.h"
 #include "lehr/train/step.h"
 #include "lehr/train/weights.h"

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <regex>
 
 namespace lehr::optim {
@@ -18,31 +19,130 @@ void ParameterGroupConfig::fields(FieldVisitor& v) {
   v.optional("beta1", beta1, "Decay of the first moment; optimizer.beta1 unless given.", from_below(0, 1));
   v.optional("beta2", beta2, "Decay of the second moment; optimizer.beta2 unless given.", from_below(0, 1));
   v.optional("eps", eps, "Added to the root of the second moment; optimizer.eps unless given.", at_least(0));
-  v.optional("weight_decay", weight_decay, "Decoupled weight decay; optimizer.weight_decay unless given.", at_least(0));
+  v.optional(
+      "weight_decay", weight_decay, "Weight decay of this group; optimizer.weight_decay unless given.", at_least(0));
+}
+
+const char* name_of(OptimizerKind kind) {
+  switch (kind) {
+    case OptimizerKind::adam:
+      return "adam";
+    case OptimizerKind::sgd:
+      return "sgd";
+    case OptimizerKind::stochastic_adamw:
+      return "stochastic_adamw";
+    case OptimizerKind::muon:
+      return "muon";
+    case OptimizerKind::adamw:
+      break;
+  }
+  return "adamw";
 }
 
 void OptimizerConfig::fields(FieldVisitor& v) {
-  v.optional("name", name, "The optimizer.", one_of({"AdamW"}));
+  v.choice(
+      "name",
+      name,
+      {{"AdamW", OptimizerKind::adamw},  // torchtitan's spelling; what is printed is the last word of each meaning
+       {"Adam", OptimizerKind::adam},
+       {"adamw", OptimizerKind::adamw},
+       {"adam", OptimizerKind::adam},
+       {"sgd", OptimizerKind::sgd},
+       {"stochastic_adamw", OptimizerKind::stochastic_adamw},
+       {"muon", OptimizerKind::muon}},
+      "The optimizer. stochastic_adamw: bfloat16 parameters without master weights, rounded at random. muon: "
+      "orthogonal "
+      "steps for hidden matrices, AdamW for the rest.");
   v.optional("lr", lr, "Base learning rate; [lr_scheduler] multiplies it.", at_least(0));
-  v.optional("beta1", beta1, "Decay of the running mean of gradients.", from_below(0, 1));
-  v.optional("beta2", beta2, "Decay of the running mean of squared gradients.", from_below(0, 1));
-  v.optional("eps", eps, "Added to the root of the second moment.", at_least(0));
-  v.optional("weight_decay", weight_decay, "Decoupled weight decay, on every parameter.", at_least(0));
+  v.optional("beta1", beta1, "Decay of the running mean of gradients; not for sgd.", from_below(0, 1));
+  v.optional("beta2", beta2, "Decay of the running mean of squared gradients; not for sgd.", from_below(0, 1));
+  v.optional("eps", eps, "Added to the root of the second moment; not for sgd.", at_least(0));
+  v.optional(
+      "weight_decay",
+      weight_decay,
+      "Weight decay of every parameter: decoupled, 0.1 unless given; for adam and sgd added to the gradient, 0 unless "
+      "given.",
+      at_least(0));
+  v.optional("momentum", momentum, "sgd (0 unless given) and muon (0.95): decay of past gradients.", from_below(0, 1));
+  v.optional("dampening", dampening, "sgd: the share of a gradient that the momentum leaves out.", from_below(0, 1));
+  v.optional("nesterov", nesterov, "sgd (false unless given) and muon (true): look one step ahead along the momentum.");
+  v.optional(
+      "state_dtype",
+      state_dtype,
+      "stochastic_adamw: type of the moments; bfloat16 ones are rounded at random too.",
+      one_of({"float32", "bfloat16"}));
+  v.optional("ns_steps", ns_steps, "muon: Newton-Schulz iterations that make a step orthogonal.", between(1, 20));
+  v.choice(
+      "muon_scale",
+      muon_scale,
+      {{"original", MuonScale::original}, {"match_rms_adamw", MuonScale::match_rms_adamw}},
+      "muon: factor of the learning rate for a matrix: sqrt(max(1, rows / columns)), or 0.2 sqrt(max(rows, columns)), "
+      "which suits learning rates of AdamW.");
+  v.optional(
+      "muon_exclude",
+      muon_exclude,
+      "muon: regular expression of the matrices that AdamW updates, as it does all that is not a matrix.");
   v.list("param_groups", param_groups, "Parameters with numbers of their own, by name.");
 }
 
+double OptimizerConfig::weight_decay_or_default() const {
+  const bool decoupled = name != OptimizerKind::adam && name != OptimizerKind::sgd;
+  return weight_decay.value_or(decoupled ? 0.1 : 0.0);
+}
+
+namespace {
+void check_pattern(const std::string& key, const std::string& pattern, Problems& problems) {
+  try {
+    const std::regex compiled(pattern);
+  } catch (const std::regex_error& error) {
+    problems.add(key, fmt::format("\"{}\" is not a regular expression: {}", pattern, error.what()));
+  }
+}
+}  // namespace
+
 void OptimizerConfig::check(Problems& problems) const {
+  const OptimizerConfig other;
+  const auto only_for = [&](const std::string& key, bool given, const std::vector<OptimizerKind>& users) {
+    if (given && std::find(users.begin(), users.end(), name) == users.end()) {
+      std::string words;
+      for (const OptimizerKind user : users) {
+        words += (words.empty() ? "" : ", ") + std::string(name_of(user));
+      }
+      problems.add(
+          "optimizer." + key,
+          fmt::format("{} does not use it, only {}; leave it out, or set optimizer.name", name_of(name), words));
+    }
+  };
+  using enum OptimizerKind;
+  const std::vector<OptimizerKind> adaptive{adamw, adam, stochastic_adamw, muon};
+  only_for("beta1", beta1 != other.beta1, adaptive);
+  only_for("beta2", beta2 != other.beta2, adaptive);
+  only_for("eps", eps != other.eps, adaptive);
+  only_for("momentum", momentum.has_value(), {sgd, muon});
+  only_for("dampening", dampening != other.dampening, {sgd});
+  only_for("nesterov", nesterov.has_value(), {sgd, muon});
+  only_for("state_dtype", state_dtype != other.state_dtype, {stochastic_adamw});
+  only_for("ns_steps", ns_steps != other.ns_steps, {muon});
+  only_for("muon_scale", muon_scale != other.muon_scale, {muon});
+  only_for("muon_exclude", muon_exclude != other.muon_exclude, {muon});
+  check_pattern("optimizer.muon_exclude", muon_exclude, problems);
+  if (name == sgd && nesterov.value_or(false) && (momentum.value_or(0) == 0 || dampening > 0)) {
+    problems.add("optimizer.nesterov", "needs optimizer.momentum above 0 and no optimizer.dampening");
+  }
+  if (name == sgd && dampening > 0 && momentum.value_or(0) == 0) {
+    problems.add("optimizer.dampening", "has no meaning without optimizer.momentum");
+  }
   for (size_t i = 0; i < param_groups.size(); ++i) {
     const auto& group = param_groups[i];
     const auto key = [i](const char* field) { return fmt::format("optimizer.param_groups.{}.{}", i, field); };
+    const auto in_group = [i](const char* field) { return fmt::format("param_groups.{}.{}", i, field); };
+    only_for(in_group("beta1"), group.beta1.has_value(), adaptive);
+    only_for(in_group("beta2"), group.beta2.has_value(), adaptive);
+    only_for(in_group("eps"), group.eps.has_value(), adaptive);
     if (group.lr && group.lr_multiplier != 1.0) {
       problems.add(key("lr"), "stands beside lr_multiplier; give one of the two");
     }
-    try {
-      const std::regex compiled(group.pattern);
-    } catch (const std::regex_error& error) {
-      problems.add(key("pattern"), fmt::format("\"{}\" is not a regular expression: {}", group.pattern, error.what()));
-    }
+    check_pattern(key("pattern"), group.pattern, problems);
   }
 }
 

@@ -23,7 +23,7 @@ ParameterGroups::ParameterGroups(const OptimizerConfig& config, const std::vecto
          .beta1 = group.beta1.value_or(config.beta1),
          .beta2 = group.beta2.value_or(config.beta2),
          .eps = group.eps.value_or(config.eps),
-         .weight_decay = group.weight_decay.value_or(config.weight_decay)});
+         .weight_decay = group.weight_decay.value_or(config.weight_decay_or_default())});
   }
   groups_.push_back(
       {.pattern = "",
@@ -31,7 +31,7 @@ ParameterGroups::ParameterGroups(const OptimizerConfig& config, const std::vecto
        .beta1 = config.beta1,
        .beta2 = config.beta2,
        .eps = config.eps,
-       .weight_decay = config.weight_decay});
+       .weight_decay = config.weight_decay_or_default()});
 
   std::vector<bool> found(patterns.size(), false);
   for (const auto& name : names) {

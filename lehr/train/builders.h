@@ -7,6 +7,7 @@
 
 #include "lehr/data/tokenizer.h"
 #include "lehr/descriptor/model_args.h"
+#include "lehr/optim/optimizer.h"
 #include "lehr/train/batches.h"
 #include "lehr/train/config.h"
 #include "lehr/train/task.h"
@@ -36,7 +37,7 @@ std::unique_ptr<TrainTask> build_task(const TrainConfig& config);
 LearningRateFactor build_lr_schedule(const TrainConfig& config);
 
 /// The functions that a trainer calls, in this order; each default is the function of that name above, or what
-/// train/batches.h and train/validate.h have. What a replacement gives is checked no further.
+/// train/batches.h, optim/optimizer.h and train/validate.h have. What a replacement gives is checked no further.
 struct Builders {
   std::function<std::unique_ptr<data::Tokenizer>(const TrainConfig&)> tokenizer = build_tokenizer;
   std::function<std::unique_ptr<descriptor::ModelArgs>(
@@ -51,6 +52,7 @@ struct Builders {
       data = open_run_data;
   std::function<LearningRateFactor(const TrainConfig&)> lr_schedule = build_lr_schedule;
   std::function<std::shared_ptr<nn::Model>(const TrainConfig&, const descriptor::ModelArgs&)> model = build_model;
+  optim::OptimizerBuilder optimizer = optim::build_optimizer;
   std::function<ValidationResult(
       nn::Model&, const TrainTask&, BatchStream&, int64_t max_batches, const std::function<bool()>& stop)>
       validate = train::validate;

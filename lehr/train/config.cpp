@@ -57,7 +57,7 @@ void TrainingConfig::fields(FieldVisitor& v) {
       "dtype",
       dtype,
       {{"float32", Precision::float32}, {"bfloat16", Precision::bfloat16}, {"float64", Precision::float64}},
-      "Type of parameters, gradients and optimizer state.");
+      "Type of parameters, gradients and optimizer state (but see optimizer.state_dtype).");
   v.optional(
       "mixed_precision_param",
       mixed_precision_param,
@@ -297,6 +297,11 @@ void TrainConfig::check(Problems& problems) const {
   activation_checkpoint.check(problems);
   checkpoint.check(problems);
   profiling.check(problems);
+  if (optimizer.name == optim::OptimizerKind::stochastic_adamw && training.dtype != Precision::bfloat16) {
+    problems.add(
+        "optimizer.name",
+        "stochastic_adamw updates bfloat16 parameters: set training.dtype = \"bfloat16\", or take adamw");
+  }
   if (validation.enable && data.validation_fraction == 0 && data.validation_path.empty()) {
     problems.add("validation.enable", "needs held-out data: set data.validation_fraction or data.validation_path");
   }

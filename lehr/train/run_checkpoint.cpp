@@ -80,7 +80,7 @@ RunCheckpoints::RunCheckpoints(
     const descriptor::ModelArgs& args,
     const data::Tokenizer& tokenizer,
     nn::Model& model,
-    optim::AdamW& optimizer)
+    optim::Optimizer& optimizer)
     : config_(config),
       args_(args),
       tokenizer_files_(data::tokenizer_file_contents(tokenizer)),

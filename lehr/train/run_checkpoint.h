@@ -9,7 +9,7 @@
 
 #include "lehr/data/tokenizer.h"
 #include "lehr/descriptor/model_args.h"
-#include "lehr/optim/adamw.h"
+#include "lehr/optim/optimizer.h"
 #include "lehr/train/config.h"
 
 namespace lehr::state {
@@ -41,7 +41,7 @@ class RunCheckpoints {
       const descriptor::ModelArgs& args,
       const data::Tokenizer& tokenizer,
       nn::Model& model,
-      optim::AdamW& optimizer);
+      optim::Optimizer& optimizer);
   ~RunCheckpoints();
 
   /// The folder to resume from: checkpoint.load_step if the run has not gone back to it before, or the newest complete
@@ -73,7 +73,7 @@ class RunCheckpoints {
   const descriptor::ModelArgs& args_;
   std::vector<std::pair<std::string, std::string>> tokenizer_files_;  // name and content
   nn::Model& model_;
-  optim::AdamW& optimizer_;
+  optim::Optimizer& optimizer_;
   std::vector<descriptor::StoredName> names_;
   std::unique_ptr<state::CheckpointStore> store_;
   std::unique_ptr<state::AsyncCheckpointer> writer_;

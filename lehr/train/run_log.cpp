@@ -23,6 +23,7 @@ RunLog::RunLog(
     const TrainConfig& config,
     const descriptor::ModelArgs& args,
     const nn::Model& model,
+    const optim::Optimizer& optimizer,
     at::Device device,
     const RunState& state,
     Logger& log)
@@ -40,18 +41,22 @@ RunLog::RunLog(
   if (config.metrics.measure_peak) {
     peak_flops_ = metric::measure_peak_flops(device, compute_type(config.training));
   }
-  report_start(args, model, device, state);
+  report_start(args, model, optimizer, device, state);
 }
 
 RunLog::~RunLog() = default;
 
 void RunLog::report_start(
-    const descriptor::ModelArgs& args, const nn::Model& model, at::Device device, const RunState& state) {
+    const descriptor::ModelArgs& args,
+    const nn::Model& model,
+    const optim::Optimizer& optimizer,
+    at::Device device,
+    const RunState& state) {
   const TrainingConfig& t = config_.training;
   const int64_t tokens = t.rows_per_step() * t.seq_len;
-  // Value, gradient and two moments, in the parameters' type; a copy to compute with under mixed precision.
+  // Value and gradient in the parameters' type; a copy and its gradient to compute with under mixed precision.
   const int64_t each =
-      4 * bytes_of(t.dtype) + (compute_type(t) == at::kBFloat16 && t.dtype != Precision::bfloat16 ? 4 : 0);
+      2 * bytes_of(t.dtype) + (compute_type(t) == at::kBFloat16 && t.dtype != Precision::bfloat16 ? 4 : 0);
   log_.plain("");
   log_.info("{}", config_.job.description);
   log_.info(
@@ -68,7 +73,7 @@ void RunLog::report_start(
       at::get_num_threads());
   log_.info(
       "memory     {} for weights, gradients and optimizer state, activations besides",
-      human_bytes(static_cast<double>(each * counts_.num_parameters)));
+      human_bytes(static_cast<double>(each * counts_.num_parameters + optimizer.state_bytes())));
   log_.info(
       "work       {} FLOPs a token ({} counting only what causal attention needs){}",
       human_count(static_cast<double>(counts_.flops_per_token)),

@@ -32,6 +32,7 @@ class RunLog {
       const TrainConfig& config,
       const descriptor::ModelArgs& args,
       const nn::Model& model,
+      const optim::Optimizer& optimizer,
       at::Device device,
       const RunState& state,
       Logger& log);
@@ -58,7 +59,11 @@ class RunLog {
   void draw_expert_loads() const;
 
   void report_start(
-      const descriptor::ModelArgs& args, const nn::Model& model, at::Device device, const RunState& state);
+      const descriptor::ModelArgs& args,
+      const nn::Model& model,
+      const optim::Optimizer& optimizer,
+      at::Device device,
+      const RunState& state);
 
   const TrainConfig& config_;
   Logger& log_;

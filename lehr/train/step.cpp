@@ -23,7 +23,7 @@ Batch to_device(const Batch& batch, at::Device device) {
   return moved;
 }
 
-TrainStep::TrainStep(nn::Model& model, const TrainTask& task, optim::AdamW& optimizer, Options options)
+TrainStep::TrainStep(nn::Model& model, const TrainTask& task, optim::Optimizer& optimizer, Options options)
     : model_(model),
       task_(task),
       optimizer_(optimizer),
@@ -104,7 +104,7 @@ StepResult TrainStep::run(const Batch& batch, int64_t step, double lr_factor) {
   std::vector<at::Tensor> gradients;
   for (const auto& [name, parameter] : parameters_) {
     if (parameter->trainable()) {
-      updates.push_back({name, parameter->value(), parameter->value().grad()});
+      updates.push_back({.name = name, .value = parameter->value(), .grad = parameter->value().grad()});
       gradients.push_back(parameter->value().grad());
     }
   }

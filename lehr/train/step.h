@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "lehr/nn/model.h"
-#include "lehr/optim/adamw.h"
 #include "lehr/optim/clip.h"
+#include "lehr/optim/optimizer.h"
 #include "lehr/train/events.h"
 #include "lehr/train/precision.h"
 #include "lehr/train/task.h"
@@ -44,7 +44,7 @@ class TrainStep {
     std::function<void()> gradients_ready = {};  ///< Called when gradients are summed and judged, before the update.
   };
   /// All references must outlive this object.
-  TrainStep(nn::Model& model, const TrainTask& task, optim::AdamW& optimizer, Options options);
+  TrainStep(nn::Model& model, const TrainTask& task, optim::Optimizer& optimizer, Options options);
 
   /// Does step number `step` (1-based) on all rows of `batch`, with the schedule's factor. A batch with nothing to
   /// learn from (no valid item) changes nothing. Throws a runtime error for a non-finite loss or gradient under
@@ -61,7 +61,7 @@ class TrainStep {
 
   nn::Model& model_;
   const TrainTask& task_;
-  optim::AdamW& optimizer_;
+  optim::Optimizer& optimizer_;
   Options options_;
   std::vector<nn::NamedParameter> parameters_;
   MixedPrecision precision_;

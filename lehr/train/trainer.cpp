@@ -71,12 +71,14 @@ void Trainer::build_model() {
     at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
     at::globalContext().setDeterministicFillUninitializedMemory(false);
   }
-  std::vector<std::string> names;
+  optim::OptimizerContext context{.seed = static_cast<uint64_t>(config_.debug.seed)};
   for (const auto& [name, parameter] : nn::named_parameters(*model_)) {
-    names.push_back(name);
+    if (parameter->trainable()) {
+      context.parameters.push_back({.name = name, .shape = parameter->shape()});
+    }
   }
   // Both judge the config by the model's names; nothing is allocated yet.
-  optimizer_ = std::make_unique<optim::AdamW>(config_.optimizer, names);
+  optimizer_ = spec_.build.optimizer(config_.optimizer, context);
   lock_ = std::make_unique<RunLock>(config_.job.dump_folder);
   const auto root = std::filesystem::path(config_.job.dump_folder) / config_.checkpoint.folder;
   require(
@@ -100,7 +102,7 @@ void Trainer::restore() {
   std::vector<optim::NamedParameter> trained;
   for (const auto& [name, parameter] : nn::named_parameters(*model_)) {
     if (parameter->trainable()) {
-      trained.push_back({name, parameter->value(), at::Tensor()});
+      trained.push_back({.name = name, .value = parameter->value()});
     }
   }
   optimizer_->allocate(trained);
@@ -142,7 +144,7 @@ void Trainer::restore() {
             events_.emit(Event::gradients_ready, {.step = state_.step + 1, .model = model_.get()});
           }});
   write_file_atomically(std::filesystem::path(config_.job.dump_folder) / "config.toml", to_toml(config_));
-  run_log_ = std::make_unique<RunLog>(config_, *args_, *model_, device_, state_, environment_.log);
+  run_log_ = std::make_unique<RunLog>(config_, *args_, *model_, *optimizer_, device_, state_, environment_.log);
 }
 
 void Trainer::load_initial_weights() {

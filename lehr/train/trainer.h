@@ -8,7 +8,7 @@
 
 #include "lehr/data/tokenizer.h"
 #include "lehr/descriptor/model_args.h"
-#include "lehr/optim/adamw.h"
+#include "lehr/optim/optimizer.h"
 #include "lehr/train/batches.h"
 #include "lehr/train/config.h"
 #include "lehr/train/events.h"
@@ -80,7 +80,7 @@ class Trainer {
   std::unique_ptr<TrainTask> task_;
   RunData data_;
   std::shared_ptr<nn::Model> model_;
-  std::unique_ptr<optim::AdamW> optimizer_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
   LearningRateFactor lr_factor_;
   std::unique_ptr<TrainStep> step_;
   std::unique_ptr<RunLock> lock_;

@@ -306,7 +306,7 @@ class Verifier {
       std::vector<optim::NamedParameter> parameters;
       std::vector<at::Tensor> gradients;
       for (const auto& [parameter_name, parameter] : nn::named_parameters(*model_)) {
-        parameters.push_back({parameter_name, parameter->value(), parameter->value().grad()});
+        parameters.push_back({.name = parameter_name, .value = parameter->value(), .grad = parameter->value().grad()});
         gradients.push_back(parameter->value().grad());
       }
       const at::Tensor norm = optim::global_norm(gradients);

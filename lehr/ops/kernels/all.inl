@@ -18,6 +18,7 @@ struct No {
 #include "lehr/ops/kernels/pointwise.inl"
 #include "lehr/ops/kernels/rms_norm.inl"
 #include "lehr/ops/kernels/rotary.inl"
+#include "lehr/ops/kernels/stochastic.inl"
 
 template <class T>
 constexpr auto attention_kernels() {
@@ -27,6 +28,19 @@ constexpr auto attention_kernels() {
   };
   if constexpr (sizeof(Wide<T>) == sizeof(float)) {
     return Pair{attention_forward<T>, attention_backward<T>};
+  } else {
+    return Pair{};
+  }
+}
+
+template <class T>
+constexpr auto stochastic_kernels() {
+  struct Pair {
+    decltype(KernelTable<T>::stochastic_round) round = nullptr;
+    decltype(KernelTable<T>::stochastic_adamw) adamw = nullptr;
+  };
+  if constexpr (sizeof(Wide<T>) == sizeof(float)) {
+    return Pair{stochastic_round<T>, stochastic_adamw<T>};
   } else {
     return Pair{};
   }
@@ -46,6 +60,8 @@ constexpr KernelTable<T> kTable = {
     .scale = scale<T>,
     .attention_forward = attention_kernels<T>().forward,
     .attention_backward = attention_kernels<T>().backward,
+    .stochastic_round = stochastic_kernels<T>().round,
+    .stochastic_adamw = stochastic_kernels<T>().adamw,
 };
 
 }  // namespace

@@ -130,6 +130,43 @@ constexpr int64_t attention_backward_scratch(const AttentionCall<T>& call) {
          group * (call.queries + 16);
 }
 
+/// The random bits of a rounding: 16 for each element of a tensor, a function of its index there alone. They come from
+/// Philox4x32-10 with the key `seed`, and the counter's upper half is `stream`.
+struct RoundingNoise {
+  uint64_t seed;
+  uint64_t stream;
+  /// False: eight elements share a block (see noise_bits in optim/stochastic_rounding.cpp). True: element i has block i
+  /// and takes the low half of its first word, as Triton's tl.randint(seed, i).
+  bool block_an_element;
+};
+
+/// Elements whose noise is made at once; the unit of ranges below.
+constexpr int64_t kNoiseGroup = 128;
+
+/// A tensor's elements, of which element 0 lies at index `first` of the whole parameter.
+struct RoundingRange {
+  int64_t first;
+  int64_t count;
+};
+
+/// AdamW on bfloat16 values with moments of type T (float or Bf16) and float32 arithmetic.
+template <class T>
+struct StochasticAdamWCall {
+  Bf16* value;
+  const float* grad;      ///< Null if the gradients are bfloat16.
+  const Bf16* grad_bf16;  ///< Null if they are float32.
+  T* exp_avg;
+  T* exp_avg_sq;
+  RoundingRange range;
+  RoundingNoise value_noise, exp_avg_noise, exp_avg_sq_noise;  ///< The latter two for bfloat16 moments only.
+  float grad_factor;                                           ///< What gradients are multiplied by.
+  float decay;                                                 ///< 1 - lr * weight_decay
+  float beta1, beta2, one_minus_beta1, one_minus_beta2;
+  float step_size;    ///< lr / (1 - beta1^t)
+  float root_factor;  ///< 1 / sqrt(1 - beta2^t)
+  float eps;
+};
+
 /// All kernels on elements of type T. Ranges are rows, tokens or elements, [first, last).
 template <class T>
 struct KernelTable {
@@ -149,6 +186,11 @@ struct KernelTable {
   /// Job `index` is key head index % key_heads of batch row index / key_heads. Null for float64.
   void (*attention_forward)(const AttentionCall<T>& call, float* scratch, int64_t index, int64_t part, int64_t parts);
   void (*attention_backward)(const AttentionBackwardCall<T>& call, float* scratch, int64_t index);
+  /// Over the elements whose index in the whole parameter, divided by kNoiseGroup, lies in [first, last). Null for
+  /// float64.
+  void (*stochastic_round)(
+      const T* x, Bf16* y, const RoundingRange& range, const RoundingNoise& noise, int64_t first, int64_t last);
+  void (*stochastic_adamw)(const StochasticAdamWCall<T>& call, int64_t first, int64_t last);
 };
 
 /// Instruction sets, weakest first.

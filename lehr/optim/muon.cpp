@@ -1,0 +1,149 @@
+#include "lehr/optim/muon.h"
+
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/matmul.h>
+#include <c10/util/StringUtil.h>
+
+#include <algorithm>
+#include <cmath>
+#include <regex>
+#include <set>
+
+#include "lehr/base/error.h"
+
+namespace lehr::optim {
+namespace {
+
+std::vector<std::string> names_of(const std::vector<ParameterInfo>& parameters) {
+  std::vector<std::string> names;
+  for (const auto& parameter : parameters) {
+    names.push_back(parameter.name);
+  }
+  return names;
+}
+
+at::ScalarType wide_type(const at::Tensor& tensor) {
+  return tensor.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
+
+double scale_of(MuonScale scale, const at::Tensor& matrices) {
+  const auto rows = static_cast<double>(matrices.size(-2));
+  const auto columns = static_cast<double>(matrices.size(-1));
+  return scale == MuonScale::original ? std::sqrt(std::max(1.0, rows / columns))
+                                      : 0.2 * std::sqrt(std::max(rows, columns));
+}
+
+}  // namespace
+
+at::Tensor orthogonalize(const at::Tensor& matrices, int64_t steps) {
+  const at::NoGradGuard no_grad;
+  const bool tall = matrices.size(-2) > matrices.size(-1);
+  at::Tensor x = matrices.to(wide_type(matrices));
+  x = tall ? x.mT() : x;
+  // No singular value is above the Frobenius norm, as the iteration needs.
+  x = x / at::linalg_vector_norm(x, 2, at::IntArrayRef{-2, -1}, /*keepdim=*/true).clamp_min(1e-7);
+  for (int64_t i = 0; i < steps; ++i) {
+    const at::Tensor gram = at::matmul(x, x.mT());
+    const at::Tensor polynomial = at::matmul(gram, gram).mul_(2.0315).sub_(gram, 4.7750);
+    x = at::matmul(polynomial, x).add_(x, 3.4445);
+  }
+  return tall ? x.mT() : x;
+}
+
+// The part that is made orthogonal.
+class Muon::Matrices final : public PerParameterOptimizer {
+ public:
+  Matrices(const OptimizerConfig& config, const std::vector<ParameterInfo>& parameters)
+      : PerParameterOptimizer(config, names_of(parameters), {"momentum_buffer"}),
+        momentum_(config.momentum.value_or(0.95)),
+        nesterov_(config.nesterov.value_or(true)),
+        steps_(config.ns_steps),
+        scale_(config.muon_scale) {
+    const std::regex exclude(config.muon_exclude);
+    for (const auto& [name, shape] : parameters) {
+      const bool matrix = shape.size() == 2 || shape.size() == 3;
+      const bool excluded = !config.muon_exclude.empty() && std::regex_search(name, exclude);
+      if (matrix && !excluded) {
+        names_.insert(name);
+      }
+    }
+    require(
+        !names_.empty(),
+        "optimizer.muon_exclude: \"{}\" leaves muon no matrix; take adamw, or exclude less",
+        config.muon_exclude);
+  }
+
+  bool has(const std::string& name) const { return names_.contains(name); }
+
+ private:
+  void check_parameter(const NamedParameter& parameter) const override {
+    const auto sizes = parameter.value.sizes();
+    const auto& shape = parameter.placement.shape;
+    require(
+        shape.empty() || std::equal(sizes.end() - 2, sizes.end(), shape.end() - 2),
+        "{}: muon needs whole matrices, found {} as a part of [{}]; gather rows and columns, or take adamw",
+        parameter.name,
+        describe(parameter.value),
+        c10::Join(", ", shape));
+  }
+
+  void update(const GroupSettings& group, const std::vector<Item>& items, const StepOptions& options) override {
+    const double lr = group.lr * options.lr_factor;
+    for (const auto& item : items) {
+      const auto wide = wide_type(item.value);
+      at::Tensor grad = item.grad.to(wide);
+      if (options.grad_divisor.defined()) {
+        grad = grad / options.grad_divisor.to(grad.device(), wide).reshape({});
+      }
+      const at::Tensor momentum = item.state[0].to(wide) * momentum_ + grad * (1 - momentum_);
+      const at::Tensor direction = nesterov_ ? momentum * momentum_ + grad * (1 - momentum_) : momentum;
+      item.state[0].copy_(momentum);
+      const at::Tensor step = orthogonalize(direction, steps_);
+      item.value.copy_(item.value.to(wide).mul(1 - lr * group.weight_decay).sub_(step, lr * scale_of(scale_, step)));
+    }
+  }
+
+  double momentum_;
+  bool nesterov_;
+  int64_t steps_;
+  MuonScale scale_;
+  std::set<std::string> names_;
+};
+
+Muon::Muon(const OptimizerConfig& config, const std::vector<ParameterInfo>& parameters)
+    : matrices_(std::make_unique<Matrices>(config, parameters)), rest_(config, names_of(parameters)) {}
+
+Muon::~Muon() = default;
+
+std::pair<std::vector<NamedParameter>, std::vector<NamedParameter>> Muon::split(
+    const std::vector<NamedParameter>& parameters) const {
+  std::pair<std::vector<NamedParameter>, std::vector<NamedParameter>> parts;
+  for (const auto& parameter : parameters) {
+    (matrices_->has(parameter.name) ? parts.first : parts.second).push_back(parameter);
+  }
+  return parts;
+}
+
+void Muon::allocate(const std::vector<NamedParameter>& parameters) {
+  const auto [matrices, rest] = split(parameters);
+  matrices_->allocate(matrices);
+  rest_.allocate(rest);
+}
+
+void Muon::step(const std::vector<NamedParameter>& parameters, const StepOptions& options) {
+  const auto [matrices, rest] = split(parameters);
+  matrices_->check(matrices);
+  rest_.check(rest);
+  matrices_->step(matrices, options);
+  rest_.step(rest, options);
+}
+
+std::vector<std::pair<std::string, at::Tensor>> Muon::state() const {
+  auto entries = matrices_->state();
+  const auto rest = rest_.state();
+  entries.insert(entries.end(), rest.begin(), rest.end());
+  std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  return entries;
+}
+
+}  // namespace lehr::optim

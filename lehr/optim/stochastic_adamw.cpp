@@ -1,0 +1,44 @@
+#include "lehr/optim/stochastic_adamw.h"
+
+#include "lehr/base/error.h"
+#include "lehr/optim/stochastic_rounding.h"
+
+namespace lehr::optim {
+
+StochasticAdamW::StochasticAdamW(const OptimizerConfig& config, const std::vector<std::string>& names, uint64_t seed)
+    : PerParameterOptimizer(config, names, {"exp_avg", "exp_avg_sq"}),
+      seed_(seed),
+      state_type_(config.state_dtype == "bfloat16" ? at::kBFloat16 : at::kFloat) {}
+
+void StochasticAdamW::check_parameter(const NamedParameter& parameter) const {
+  require(
+      parameter.value.scalar_type() == at::kBFloat16,
+      "{}: stochastic_adamw updates bfloat16 parameters, found {}; set training.dtype = \"bfloat16\", or take adamw",
+      parameter.name,
+      describe(parameter.value));
+}
+
+void StochasticAdamW::update(const GroupSettings& group, const std::vector<Item>& items, const StepOptions& options) {
+  const double divisor = options.grad_divisor.defined() ? options.grad_divisor.item<double>() : 1.0;
+  for (const auto& item : items) {
+    const std::string& name = item.parameter->name;
+    stochastic_adamw_(
+        {.value = item.value,
+         .grad = item.grad,
+         .exp_avg = item.state[0],
+         .exp_avg_sq = item.state[1],
+         .placement = item.parameter->placement},
+        {.lr = group.lr * options.lr_factor,
+         .beta1 = group.beta1,
+         .beta2 = group.beta2,
+         .eps = group.eps,
+         .weight_decay = group.weight_decay,
+         .step = item.step,
+         .grad_divisor = divisor},
+        {.value = rounding_noise(seed_, item.step, name),
+         .exp_avg = rounding_noise(seed_, item.step, name + ".exp_avg"),
+         .exp_avg_sq = rounding_noise(seed_, item.step, name + ".exp_avg_sq")});
+  }
+}
+
+}  // namespace lehr::optim

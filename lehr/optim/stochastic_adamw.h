@@ -1,0 +1,30 @@
+// AdamW for bfloat16 parameters without a float32 copy of them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "lehr/optim/per_parameter.h"
+
+namespace lehr::optim {
+
+/// AdamW in float32 whose new bfloat16 values are rounded stochastically (see stochastic_rounding.h), so that updates
+/// below half a unit in the last place are not lost: 2 bytes a parameter do for what takes 4 or 6 with master weights.
+/// State: exp_avg and exp_avg_sq, float32, or bfloat16 and then rounded stochastically too. The random numbers depend
+/// on the seed, the number of steps that the parameter has taken, its name and the element's index in the whole
+/// parameter.
+class StochasticAdamW final : public PerParameterOptimizer {
+ public:
+  /// `names` as for PerParameterOptimizer. Parameters must be bfloat16, which allocate() and step() check.
+  StochasticAdamW(const OptimizerConfig& config, const std::vector<std::string>& names, uint64_t seed);
+
+ private:
+  at::ScalarType state_type(at::ScalarType) const override { return state_type_; }
+  void check_parameter(const NamedParameter& parameter) const override;
+  void update(const GroupSettings& group, const std::vector<Item>& items, const StepOptions& options) override;
+
+  uint64_t seed_;
+  at::ScalarType state_type_;
+};
+
+}  // namespace lehr::optim

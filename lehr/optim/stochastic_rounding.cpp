@@ -1,0 +1,179 @@
+// Checks, and the fused kernels over the threads.
+#include "lehr/optim/stochastic_rounding.h"
+
+#include <cmath>
+
+#include "lehr/base/error.h"
+#include "lehr/base/parallel.h"
+#include "lehr/base/random.h"
+#include "lehr/ops/cpu.h"
+
+namespace lehr::optim {
+
+RoundingNoise rounding_noise(uint64_t seed, int64_t step, std::string_view tensor) {
+  return {.seed = seed, .stream = hash_name(fmt::format("rounding {} {}", step, tensor)), .block_an_element = false};
+}
+
+RoundingNoise raw_rounding_noise(uint64_t seed) {
+  return {.seed = seed, .stream = 0, .block_an_element = true};
+}
+
+namespace {
+
+/// Elements that lie next to each other both in a tensor and in the whole parameter.
+struct Run {
+  int64_t local = 0;
+  ops::RoundingRange range = {};
+};
+
+std::vector<Run> runs_of(const at::Tensor& tensor, const Placement& placement) {
+  if (placement.shape.empty()) {
+    return {{.local = 0, .range = {.first = 0, .count = tensor.numel()}}};
+  }
+  // Dimensions behind `split` are whole here, so a run goes over them and `split`.
+  int64_t split = tensor.dim() - 1;
+  while (split > 0 && tensor.size(split) == placement.shape[static_cast<size_t>(split)]) {
+    --split;
+  }
+  int64_t count = 1;
+  for (int64_t dim = split; dim < tensor.dim(); ++dim) {
+    count *= tensor.size(dim);
+  }
+  std::vector<Run> runs;
+  for (int64_t local = 0; local < tensor.numel(); local += count) {
+    int64_t global = 0;
+    int64_t stride = 1;
+    int64_t rest = local;
+    for (int64_t dim = tensor.dim() - 1; dim >= 0; --dim) {
+      const auto at = static_cast<size_t>(dim);
+      global += stride * (rest % tensor.size(dim) + placement.offset[at]);
+      rest /= tensor.size(dim);
+      stride *= placement.shape[at];
+    }
+    runs.push_back({.local = local, .range = {.first = global, .count = count}});
+  }
+  return runs;
+}
+
+/// body(run, first, last) for ranges of noise groups, spread over the threads.
+template <class Body>
+void over_runs(const at::Tensor& tensor, const Placement& placement, const Body& body) {
+  const auto groups = [](const ops::RoundingRange& range) {
+    return std::pair(
+        range.first / ops::kNoiseGroup, (range.first + range.count + ops::kNoiseGroup - 1) / ops::kNoiseGroup);
+  };
+  const std::vector<Run> runs = runs_of(tensor, placement);
+  if (tensor.numel() == 0) {
+    return;
+  }
+  if (runs.size() == 1) {
+    const auto [begin, end] = groups(runs.front().range);
+    parallel_for(begin, end, ops::cpu::grain_for(ops::kNoiseGroup), [&](int64_t first, int64_t last) {
+      body(runs.front(), first, last);
+    });
+    return;
+  }
+  const int64_t grain = ops::cpu::grain_for(runs.front().range.count);
+  parallel_for(0, static_cast<int64_t>(runs.size()), grain, [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i) {
+      const Run& run = runs[static_cast<size_t>(i)];
+      const auto [begin, end] = groups(run.range);
+      body(run, begin, end);
+    }
+  });
+}
+
+void check(const char* what, const at::Tensor& tensor, const at::Tensor& value, bool narrow_allowed) {
+  require(
+      tensor.sizes() == value.sizes() && tensor.device() == value.device() && tensor.is_contiguous() &&
+          (tensor.scalar_type() == at::kFloat || (narrow_allowed && tensor.scalar_type() == at::kBFloat16)),
+      "stochastic rounding: {} must be contiguous, {} and shaped like the target, {}; found {}",
+      what,
+      narrow_allowed ? "float32 or bfloat16" : "float32",
+      describe(value),
+      describe(tensor));
+}
+
+void check_target(const at::Tensor& target) {
+  require(
+      target.scalar_type() == at::kBFloat16 && target.is_contiguous(),
+      "stochastic rounding: the target must be contiguous and bfloat16, found {}",
+      describe(target));
+}
+
+using ops::Bf16;
+using ops::cpu::elements;
+
+template <class T>
+void step_with_moments(
+    const StochasticAdamWTensors& t, const StochasticAdamWNumbers& n, const StochasticAdamWNoise& noise) {
+  const bool wide = t.grad.scalar_type() == at::kFloat;
+  const ops::StochasticAdamWCall<T> whole{
+      .value = elements<Bf16>(t.value),
+      .grad = wide ? elements<float>(t.grad) : nullptr,
+      .grad_bf16 = wide ? nullptr : elements<Bf16>(t.grad),
+      .exp_avg = elements<T>(t.exp_avg),
+      .exp_avg_sq = elements<T>(t.exp_avg_sq),
+      .range = {},
+      .value_noise = noise.value,
+      .exp_avg_noise = noise.exp_avg,
+      .exp_avg_sq_noise = noise.exp_avg_sq,
+      .grad_factor = static_cast<float>(1 / n.grad_divisor),
+      .decay = static_cast<float>(1 - n.lr * n.weight_decay),
+      .beta1 = static_cast<float>(n.beta1),
+      .beta2 = static_cast<float>(n.beta2),
+      .one_minus_beta1 = static_cast<float>(1 - n.beta1),
+      .one_minus_beta2 = static_cast<float>(1 - n.beta2),
+      .step_size = static_cast<float>(n.lr / (1 - std::pow(n.beta1, n.step))),
+      .root_factor = static_cast<float>(1 / std::sqrt(1 - std::pow(n.beta2, n.step))),
+      .eps = static_cast<float>(n.eps)};
+  const auto& kernel = ops::kernels<T>();
+  over_runs(t.value, t.placement, [&](const Run& run, int64_t first, int64_t last) {
+    auto call = whole;
+    call.value += run.local;
+    call.grad += wide ? run.local : 0;
+    call.grad_bf16 += wide ? 0 : run.local;
+    call.exp_avg += run.local;
+    call.exp_avg_sq += run.local;
+    call.range = run.range;
+    kernel.stochastic_adamw(call, first, last);
+  });
+}
+
+}  // namespace
+
+void copy_stochastically_(
+    const at::Tensor& target, const at::Tensor& source, const RoundingNoise& noise, const Placement& placement) {
+  check_target(target);
+  check("the source", source, target, /*narrow_allowed=*/false);
+  if (!target.is_cpu()) {
+    return copy_stochastically_reference_(target, source, noise, placement);
+  }
+  const auto& kernel = ops::kernels<float>();
+  over_runs(target, placement, [&](const Run& run, int64_t first, int64_t last) {
+    kernel.stochastic_round(
+        elements<float>(source) + run.local, elements<Bf16>(target) + run.local, run.range, noise, first, last);
+  });
+}
+
+void stochastic_adamw_(
+    const StochasticAdamWTensors& tensors, const StochasticAdamWNumbers& numbers, const StochasticAdamWNoise& noise) {
+  check_target(tensors.value);
+  check("the gradient", tensors.grad, tensors.value, /*narrow_allowed=*/true);
+  check("exp_avg", tensors.exp_avg, tensors.value, /*narrow_allowed=*/true);
+  check("exp_avg_sq", tensors.exp_avg_sq, tensors.value, /*narrow_allowed=*/true);
+  require(
+      tensors.exp_avg.scalar_type() == tensors.exp_avg_sq.scalar_type(),
+      "stochastic rounding: exp_avg is {}, exp_avg_sq is {}; they must agree",
+      describe(tensors.exp_avg),
+      describe(tensors.exp_avg_sq));
+  if (!tensors.value.is_cpu()) {
+    stochastic_adamw_reference_(tensors, numbers, noise);
+  } else if (tensors.exp_avg.scalar_type() == at::kFloat) {
+    step_with_moments<float>(tensors, numbers, noise);
+  } else {
+    step_with_moments<Bf16>(tensors, numbers, noise);
+  }
+}
+
+}  // namespace lehr::optim

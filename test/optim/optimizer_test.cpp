@@ -1,0 +1,71 @@
+// Which optimizer a config names, and which keys it may hold.
+#include "lehr/optim/optimizer.h"
+
+#include <gmock/gmock.h>
+
+#include <set>
+
+#include "test/optim/support.h"
+
+namespace lehr::optim {
+namespace {
+using namespace testing_support;
+using ::testing::HasSubstr;
+
+const OptimizerContext kContext{
+    .parameters = {{.name = "w", .shape = {6, 4}}, {.name = "norm", .shape = {4}}}, .seed = 1};
+
+std::set<std::string> state_names(const OptimizerConfig& config) {
+  const auto optimizer = build_optimizer(config, kContext);
+  optimizer->allocate({{"w", at::zeros({6, 4}, at::kBFloat16), {}}, {"norm", at::zeros({4}, at::kBFloat16), {}}});
+  std::set<std::string> names;
+  for (const auto& [name, tensor] : optimizer->state()) {
+    names.insert(name);
+  }
+  return names;
+}
+
+TEST(BuildOptimizer, BuildsTheOneThatIsNamed) {
+  const std::set<std::string> adam{
+      "norm.exp_avg", "norm.exp_avg_sq", "norm.step", "w.exp_avg", "w.exp_avg_sq", "w.step"};
+  EXPECT_EQ(state_names({}), adam);
+  EXPECT_EQ(state_names({.name = OptimizerKind::adam}), adam);
+  EXPECT_EQ(state_names({.name = OptimizerKind::stochastic_adamw}), adam);
+  EXPECT_EQ(state_names({.name = OptimizerKind::sgd}), (std::set<std::string>{"norm.step", "w.step"}));
+  EXPECT_EQ(
+      state_names({.name = OptimizerKind::muon}),
+      (std::set<std::string>{"norm.exp_avg", "norm.exp_avg_sq", "norm.step", "w.momentum_buffer", "w.step"}));
+}
+
+TEST(OptimizerConfig, DecaysByDefaultOnlyWhereThatIsDecoupled) {
+  EXPECT_EQ(OptimizerConfig{}.weight_decay_or_default(), 0.1);
+  EXPECT_EQ(OptimizerConfig{.name = OptimizerKind::muon}.weight_decay_or_default(), 0.1);
+  EXPECT_EQ(OptimizerConfig{.name = OptimizerKind::adam}.weight_decay_or_default(), 0.0);
+  EXPECT_EQ(OptimizerConfig{.name = OptimizerKind::sgd}.weight_decay_or_default(), 0.0);
+}
+
+TEST(OptimizerConfig, RefusesKeysThatTheOptimizerDoesNotUse) {
+  const auto problems = [](OptimizerConfig config) { return error_of([&] { build_optimizer(config, kContext); }); };
+  using enum OptimizerKind;
+  EXPECT_EQ(
+      problems({.name = adamw, .momentum = 0.9}),
+      "optimizer.momentum: adamw does not use it, only sgd, muon; leave it out, or set optimizer.name");
+  EXPECT_THAT(problems({.name = sgd, .beta1 = 0.8}), HasSubstr("optimizer.beta1: sgd does not use it"));
+  EXPECT_THAT(problems({.name = sgd, .beta2 = 0.8}), HasSubstr("optimizer.beta2: sgd does not use it"));
+  EXPECT_THAT(problems({.name = sgd, .eps = 1e-5}), HasSubstr("optimizer.eps: sgd does not use it"));
+  EXPECT_THAT(problems({.name = muon, .dampening = 0.1}), HasSubstr("optimizer.dampening: muon does not use it"));
+  EXPECT_THAT(problems({.name = adam, .nesterov = true}), HasSubstr("optimizer.nesterov: adam does not use it"));
+  EXPECT_THAT(problems({.name = adamw, .state_dtype = "bfloat16"}), HasSubstr("only stochastic_adamw"));
+  EXPECT_THAT(problems({.name = sgd, .ns_steps = 6}), HasSubstr("optimizer.ns_steps: sgd does not use it"));
+  EXPECT_THAT(problems({.name = adamw, .muon_scale = MuonScale::original}), HasSubstr("optimizer.muon_scale: adamw"));
+  EXPECT_THAT(problems({.name = adamw, .muon_exclude = "x"}), HasSubstr("optimizer.muon_exclude: adamw"));
+  EXPECT_THAT(problems({.name = muon, .muon_exclude = "("}), HasSubstr("\"(\" is not a regular expression"));
+  EXPECT_THAT(problems({.name = sgd, .nesterov = true}), HasSubstr("optimizer.nesterov: needs optimizer.momentum"));
+  EXPECT_THAT(problems({.name = sgd, .dampening = 0.5}), HasSubstr("has no meaning without optimizer.momentum"));
+  EXPECT_THAT(
+      problems({.name = sgd, .param_groups = {{.pattern = "w", .beta1 = 0.5}}}),
+      HasSubstr("optimizer.param_groups.0.beta1: sgd does not use it"));
+}
+
+}  // namespace
+}  // namespace lehr::optim
