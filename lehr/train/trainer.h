@@ -11,6 +11,7 @@
 #include "lehr/optim/adamw.h"
 #include "lehr/optim/lr_schedule.h"
 #include "lehr/train/batches.h"
+#include "lehr/train/chat.h"
 #include "lehr/train/config.h"
 #include "lehr/train/events.h"
 #include "lehr/train/run_checkpoint.h"
@@ -61,6 +62,7 @@ class Trainer {
 
  private:
   void open_data();
+  Prompt sample_prompt() const;
   void check_sample() const;
   void build_model();
   void restore();
