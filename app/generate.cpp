@@ -11,6 +11,7 @@
 #include "lehr/base/error.h"
 #include "lehr/data/tokenizer.h"
 #include "lehr/state/weights.h"
+#include "lehr/train/chat.h"
 #include "lehr/train/device.h"
 #include "lehr/train/weights.h"
 
@@ -22,6 +23,8 @@ struct Options {
   std::optional<std::string> prompt;
   std::vector<int64_t> tokens;
   std::optional<std::string> tokenizer;
+  bool chat = false;
+  std::optional<std::string> chat_template;
   int64_t max_new_tokens = 128;
   double temperature = 0.8;
   int64_t top_k = 0;
@@ -35,6 +38,9 @@ struct Options {
     v.optional("prompt", prompt, "Text to go on from.");
     v.optional("tokens", tokens, "Ids to go on from, instead of text: [1, 2, 3]; ids are printed then, too.");
     v.optional("tokenizer", tokenizer, "\"byte\" or a folder with tokenizer.json; not given: the model's folder.");
+    v.optional("chat", chat, "The prompt is what a user says; print the assistant's answer, by the chat template.");
+    v.optional(
+        "chat_template", chat_template, "With --chat: a file or folder with the template; not given: the model's.");
     v.optional("max_new_tokens", max_new_tokens, "Most tokens to generate.", positive());
     v.optional("temperature", temperature, "Softmax temperature; 0: always the most likely token.", at_least(0));
     v.optional("top_k", top_k, "Draw from the k most likely tokens; 0: from all.", at_least(0));
@@ -90,6 +96,12 @@ std::unique_ptr<data::Tokenizer> find_tokenizer(const Options& options, int64_t 
       options.model);
   return data::load_tokenizer("byte");
 }
+
+std::shared_ptr<const data::ChatTemplate> find_chat_template(const Options& options) {
+  const std::string folder =
+      options.tokenizer && data::has_chat_template(*options.tokenizer) ? *options.tokenizer : options.model;
+  return data::load_chat_template(options.chat_template.value_or(folder), folder, "lehr generate --chat");
+}
 }  // namespace
 
 int generate(const std::vector<std::string>& args) {
@@ -106,6 +118,9 @@ int generate(const std::vector<std::string>& args) {
   require(
       arguments.positionals.empty() && arguments.overrides.empty(),
       "lehr generate: takes options only; see lehr generate --help");
+  require(
+      (!options.chat && !options.chat_template) || (options.chat && options.prompt.has_value()),
+      "lehr generate: --chat needs --prompt, and --chat-template needs --chat");
   require(options.prompt.has_value() != !options.tokens.empty(), "lehr generate: expected either --prompt or --tokens");
   const at::Device device = train::choose_device(options.device);
   const auto shape = models().families().from_hf_folder(options.model);
@@ -117,10 +132,10 @@ int generate(const std::vector<std::string>& args) {
   if (options.prompt) {
     tokenizer = find_tokenizer(options, shape->vocab_size());
   }
-  std::vector<int64_t> prompt = options.tokens;
+  train::Prompt prompt{.ids = options.tokens, .stop_ids = shape->eos_token_ids()};
   if (options.prompt) {
-    const auto ids = tokenizer->encode(*options.prompt);
-    prompt.assign(ids.begin(), ids.end());
+    const auto chat = options.chat ? find_chat_template(options) : nullptr;
+    prompt = train::make_prompt(*options.prompt, *tokenizer, chat, shape->eos_token_ids());
   }
   const auto model = shape->build({});
   nn::materialize(
@@ -137,15 +152,15 @@ int generate(const std::vector<std::string>& args) {
       .top_k = options.top_k,
       .top_p = options.top_p,
       .seed = static_cast<uint64_t>(options.seed),
-      .stop_ids = shape->eos_token_ids(),
+      .stop_ids = prompt.stop_ids,
       .max_positions = shape->max_position_ids()};
   if (options.ids || !options.prompt) {
-    fmt::print("[{}]\n", fmt::join(train::generate(*model, prompt, sampling), ", "));
+    fmt::print("[{}]\n", fmt::join(train::generate(*model, prompt.ids, sampling), ", "));
     return 0;
   }
-  std::fputs(options.prompt->c_str(), stdout);
+  std::fputs(options.chat ? "" : options.prompt->c_str(), stdout);
   Printer printer(*tokenizer);
-  train::generate(*model, prompt, sampling, [&](int64_t token) {
+  train::generate(*model, prompt.ids, sampling, [&](int64_t token) {
     printer.add(token);
     return true;
   });

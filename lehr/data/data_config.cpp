@@ -16,9 +16,12 @@ void DatasetConfig::fields(FieldVisitor& v) {
        {"tokens", DatasetKind::tokens},
        {"text", DatasetKind::text},
        {"jsonl", DatasetKind::jsonl},
-       {"classification", DatasetKind::classification}},
+       {"classification", DatasetKind::classification},
+       {"chat", DatasetKind::chat}},
       "What is in it. auto: by name (.tokens; .jsonl, .ndjson or .json; else text; .gz and .zst are unpacked). "
-      "classification: lines \"label text\", or JSON lines with a text and a label.");
+      "classification: lines \"label text\", or JSON lines with a text and a label. chat: conversations, as JSON lines "
+      "or "
+      "one JSON list.");
   v.optional("weight", weight, "Share of the training rows, relative to the weights of the others.", positive());
   v.optional("text_key", text_key, "JSON lines: the key that holds the text.");
   v.optional("label_key", label_key, "JSON lines with labels: the key that holds the label.");
@@ -28,6 +31,20 @@ void DatasetConfig::fields(FieldVisitor& v) {
       "Text: what ends a document. \"\": the end of the file; \"line\": every line is a document; \"blank_line\": "
       "blank "
       "lines; anything else is a separator, such as \"<|endoftext|>\".");
+  v.optional("messages_key", messages_key, "Chat: the key that holds a conversation's messages.");
+  v.optional(
+      "prompt_key",
+      prompt_key,
+      "Chat without messages: the key of a question, as \"instruction\"; answer_key then names the answer's.");
+  v.optional(
+      "input_key", input_key, "Chat without messages: the key of a text that stands below the question, if any.");
+  v.optional("answer_key", answer_key, "Chat without messages: the key of the answer, as \"output\".");
+  v.choice(
+      "too_long",
+      too_long,
+      {{"drop", TooLong::drop}, {"truncate", TooLong::truncate}},
+      "Chat: what happens to conversations of more than training.seq_len tokens. drop: they are left out, and counted; "
+      "truncate: they lose their end.");
 }
 
 void DataConfig::fields(FieldVisitor& v) {
@@ -39,8 +56,7 @@ void DataConfig::fields(FieldVisitor& v) {
       packing,
       {{"concat", Packing::concat}, {"whole", Packing::whole}},
       "How documents fill rows. concat: one after another, cut at the row's end; whole: only whole documents, as many "
-      "as "
-      "fit, then padding.");
+      "as fit, then padding. Conversations are always whole.");
   v.optional(
       "validation_fraction",
       validation_fraction,
@@ -49,7 +65,9 @@ void DataConfig::fields(FieldVisitor& v) {
   v.optional(
       "validation_path",
       validation_path,
-      "Data for validation, instead of a part of the training data; its kind goes by its name.");
+      "Data for validation, instead of a part of the training data; its kind goes by its name, but what goes with "
+      "labels "
+      "or conversations is of their kind.");
   v.optional(
       "cache_folder",
       cache_folder,
@@ -81,6 +99,21 @@ void DataConfig::check(Problems& problems) const {
     if (!repeat && dataset.weight != 1.0) {
       problems.add(key("weight"), "one pass over the data takes every row once, so weights need data.repeat = true");
     }
+    if (dataset.kind == DatasetKind::chat) {
+      if (dataset.prompt_key.empty() != dataset.answer_key.empty()) {
+        problems.add(
+            key(dataset.prompt_key.empty() ? "prompt_key" : "answer_key"),
+            "prompt_key and answer_key name the two halves of a conversation; set both, or none");
+      }
+      if (!dataset.input_key.empty() && dataset.prompt_key.empty()) {
+        problems.add(key("input_key"), "needs prompt_key: its text stands below the question");
+      }
+      if (dataset.messages_key.empty()) {
+        problems.add(key("messages_key"), "is empty; expected the name of a key, as \"messages\"");
+      }
+    } else if (!dataset.prompt_key.empty() || !dataset.input_key.empty() || !dataset.answer_key.empty()) {
+      problems.add(key("kind"), "prompt_key, input_key and answer_key need kind = \"chat\"");
+    }
     if (classification && dataset.kind != DatasetKind::classification) {
       problems.add(key("kind"), "labelled and unlabelled data cannot be mixed");
     }
@@ -97,6 +130,11 @@ bool DataConfig::is_classification() const {
   return std::any_of(datasets.begin(), datasets.end(), [](const DatasetConfig& dataset) {
     return dataset.kind == DatasetKind::classification;
   });
+}
+
+bool DataConfig::has_chat() const {
+  return std::any_of(
+      datasets.begin(), datasets.end(), [](const DatasetConfig& dataset) { return dataset.kind == DatasetKind::chat; });
 }
 
 }  // namespace lehr::data

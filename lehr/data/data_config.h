@@ -11,7 +11,10 @@
 
 namespace lehr::data {
 
-enum class DatasetKind { by_name, tokens, text, jsonl, classification };
+enum class DatasetKind { by_name, tokens, text, jsonl, classification, chat };
+
+/// What happens to conversations that are longer than a row.
+enum class TooLong { drop, truncate };
 
 /// One of [[data.datasets]].
 struct DatasetConfig {
@@ -21,6 +24,11 @@ struct DatasetConfig {
   std::string text_key = "text";
   std::string label_key = "label";
   std::string split_documents{};
+  std::string messages_key = "messages";
+  std::string prompt_key{};
+  std::string input_key{};
+  std::string answer_key{};
+  TooLong too_long = TooLong::drop;
 
   void fields(FieldVisitor& v);
 };
@@ -43,6 +51,8 @@ struct DataConfig {
   void check(Problems& problems) const;
   /// Whether this is labelled text, for open_classification, and not text, for open_data.
   bool is_classification() const;
+  /// Whether some of this is conversations.
+  bool has_chat() const;
 };
 
 }  // namespace lehr::data

@@ -58,7 +58,7 @@ MixedDataset::MixedDataset(std::vector<Part> parts, SampleOrder::Options options
     for (int64_t i = 0; i < count; ++i) {
       int64_t token = 0;
       stream.copy(i * (stream.num_tokens() / count), 1, &token);
-      text += fmt::format(",{}", token);
+      text += fmt::format("{}{}", stream.is_learned(i * (stream.num_tokens() / count)) ? "," : ";", token);
     }
   }
   fingerprint_ = hash_name(text);

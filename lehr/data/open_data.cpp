@@ -12,6 +12,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/base/random.h"
+#include "lehr/data/chat_corpus.h"
 #include "lehr/data/corpus.h"
 #include "lehr/data/token_file.h"
 #include "lehr/data/tokenize_corpus.h"
@@ -154,6 +155,11 @@ void require_files(const DataConfig& config) {
 
 TokenStream open_tokens(const DatasetConfig& dataset, const Tokenizer& tokenizer, const OpenDataOptions& options) {
   TokenStream stream = [&] {
+    if (dataset.kind == DatasetKind::chat) {
+      require(options.chat_template != nullptr, "{}: conversations need a chat template", dataset.path);
+      const ConversationEncoder encoder(options.chat_template, tokenizer);
+      return read_conversations(dataset, encoder, tokenizer, options.seq_len, options.inform);
+    }
     if (names_token_file(dataset)) {
       return open_token_dataset(dataset, tokenizer);
     }
@@ -177,25 +183,28 @@ LanguageData open_data(const DataConfig& config, const Tokenizer& tokenizer, con
   if (!config.cache_folder.empty()) {
     options.cache_folder = config.cache_folder;
   }
-  const PackingOptions packing{
-      .seq_len = options.seq_len,
-      .packing = config.packing,
-      .pad_id = tokenizer.pad_id().value_or(tokenizer.eos_id().value_or(0))};
+  const auto packed = [&](const TokenStream& stream) {
+    return PackedRows(
+        stream,
+        {.seq_len = options.seq_len,
+         .packing = stream.has_unlearned() ? Packing::whole : config.packing,
+         .pad_id = tokenizer.pad_id().value_or(tokenizer.eos_id().value_or(0))});
+  };
 
   std::vector<MixedDataset::Part> train, validation;
   for (const DatasetConfig& dataset : config.datasets) {
     const TokenStream stream = open_tokens(dataset, tokenizer, options);
     const int64_t cut = validation_cut(stream, config.validation_fraction);
-    train.push_back({PackedRows(stream.slice({0, cut}), packing), dataset.weight});
+    train.push_back({packed(stream.slice({0, cut})), dataset.weight});
     if (config.validation_fraction > 0) {
-      validation.push_back({PackedRows(stream.slice({cut, stream.num_tokens()}), packing), 1.0});
+      validation.push_back({packed(stream.slice({cut, stream.num_tokens()})), 1.0});
     }
   }
   if (!config.validation_path.empty()) {
     DatasetConfig dataset = config.datasets.front();
     dataset.path = config.validation_path;
-    dataset.kind = DatasetKind::by_name;
-    validation.push_back({PackedRows(open_tokens(dataset, tokenizer, options), packing), 1.0});
+    dataset.kind = dataset.kind == DatasetKind::chat ? DatasetKind::chat : DatasetKind::by_name;
+    validation.push_back({packed(open_tokens(dataset, tokenizer, options)), 1.0});
   }
 
   const uint64_t seed = config.seed ? static_cast<uint64_t>(*config.seed) : options.seed;

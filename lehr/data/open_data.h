@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "lehr/data/chat_template.h"
 #include "lehr/data/classification.h"
 #include "lehr/data/data_config.h"
 #include "lehr/data/dataset.h"
@@ -25,6 +26,8 @@ struct OpenDataOptions {
   std::filesystem::path cache_folder{};
   /// Gets a sentence when something is worth telling: what is tokenized, what was found in the cache.
   std::function<void(const std::string&)> inform{};
+  /// How conversations are written; needed if there are any.
+  std::shared_ptr<const ChatTemplate> chat_template{};
 };
 
 /// Data for a language model. Validation data is finite and in the corpus's own order; null when there is none.
@@ -47,7 +50,7 @@ ClassificationData open_classification(
     const DataConfig& config, const Tokenizer& tokenizer, const OpenDataOptions& options);
 
 /// The tokens of one dataset, not classification: a token file as it is; text through the cache, or, when there is no
-/// cache folder or the text is small (4 MiB), in memory.
+/// cache folder or the text is small (4 MiB), in memory; conversations in memory.
 TokenStream open_tokens(const DatasetConfig& dataset, const Tokenizer& tokenizer, const OpenDataOptions& options);
 
 }  // namespace lehr::data

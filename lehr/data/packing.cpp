@@ -26,6 +26,11 @@ void write_piece(const TokenStream& stream, const PackedRows::Piece& piece, cons
   } else {
     labels[piece.length - 1] = kNoLabel;
   }
+  if (stream.has_unlearned()) {
+    for (int64_t i = 0; i + 1 < piece.length || (piece.continues && i < piece.length); ++i) {
+      labels[i] = stream.is_learned(piece.begin + i + 1) ? labels[i] : kNoLabel;
+    }
+  }
   std::iota(out.position_ids + cursor.filled, out.position_ids + cursor.filled + piece.length, int64_t{0});
   std::fill_n(out.document_ids + cursor.filled, piece.length, cursor.document);
   cursor.filled += piece.length;

@@ -34,8 +34,8 @@ struct PackingOptions {
 
 /// The rows of a token stream, any of them at once. What a row holds depends on the stream and the options only.
 ///
-/// Every pair (token, next token of the same document) is a label exactly once. `concat` needs no memory; `whole` plans
-/// by best fit, longest first, and keeps 16 bytes a document.
+/// Every pair (token, next token of the same document) is a label exactly once, where the next token is learned.
+/// `concat` needs no memory; `whole` plans by best fit, longest first, and keeps 16 bytes a document.
 class PackedRows {
  public:
   PackedRows(TokenStream stream, PackingOptions options);

@@ -134,6 +134,9 @@ int64_t validation_cut(const TokenStream& stream, double validation_fraction) {
   if (here.begin == cut) {
     return cut;
   }
+  if (stream.has_unlearned()) {
+    return here.end < total ? here.end : here.begin;
+  }
   return total - here.end >= (wanted + 1) / 2 ? here.end : cut;
 }
 
@@ -174,6 +177,11 @@ void TokenBuffer::append(std::span<const int32_t> document) {
   memory_->boundaries.push_back(memory_->boundaries.back() + document.size());
 }
 
+void TokenBuffer::append(std::span<const int32_t> document, std::span<const uint8_t> learned) {
+  append(document);
+  memory_->learned.insert(memory_->learned.end(), learned.begin(), learned.end());
+}
+
 TokenStream TokenBuffer::take() {
   TokenStorage storage = storage_;
   storage_.max_id = -1;
@@ -185,6 +193,9 @@ TokenStream TokenBuffer::take() {
   storage.num_tokens = static_cast<int64_t>(memory_->boundaries.back());
   storage.num_documents = static_cast<int64_t>(memory_->boundaries.size()) - 1;
   storage.boundaries = memory_->boundaries.data();
+  if (!memory_->learned.empty()) {
+    storage.learned = memory_->learned.data();
+  }
   storage.owner = std::exchange(memory_, std::make_shared<Memory>());
   return TokenStream(std::move(storage));
 }

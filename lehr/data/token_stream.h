@@ -18,6 +18,7 @@ struct TokenStorage {
   const uint64_t* boundaries =
       nullptr;  ///< num_documents + 1 positions: document i is [boundaries[i], boundaries[i+1]).
   int64_t num_documents = 0;
+  const uint8_t* learned = nullptr;  ///< For each token, whether it is one to predict; null: all are.
   int64_t vocab_size = 0;
   int64_t max_id = -1;  ///< The largest id in the storage, -1 when it is empty.
   uint64_t tokenizer_fingerprint = 0;
@@ -46,6 +47,13 @@ class TokenStream {
   /// Writes `count` ids from `position` on to `out`. Throws when one is larger than the storage's largest id, which
   /// only damage can cause.
   void copy(int64_t position, int64_t count, int64_t* out) const;
+  /// Whether some tokens are only read, not learned, as the questions of a conversation are. Such documents are never
+  /// cut: an answer without its question would teach something else.
+  bool has_unlearned() const { return storage_->learned != nullptr; }
+  /// Whether the token at `position` is one to predict.
+  bool is_learned(int64_t position) const {
+    return storage_->learned == nullptr || storage_->learned[range_.begin + position] != 0;
+  }
   /// The ids of [begin, end).
   std::vector<int64_t> ids(TokenRange range) const;
 
@@ -68,8 +76,8 @@ class TokenStream {
 };
 
 /// Where to cut a stream so that about the last `validation_fraction` of it serves for validation: at the border
-/// between two documents if one is near, else inside a document. Returns the cut's position; both sides are free of
-/// overlap.
+/// between two documents if one is near, else inside a document (never inside a conversation). Returns the cut's
+/// position; both sides are free of overlap.
 int64_t validation_cut(const TokenStream& stream, double validation_fraction);
 
 /// Throws a usage error that names the data and its largest id unless all ids are below `vocab_size`.
@@ -86,6 +94,8 @@ class TokenBuffer {
   /// Ids must be in [0, vocab_size).
   TokenBuffer(std::string name, int64_t vocab_size, uint64_t tokenizer_fingerprint);
   void append(std::span<const int32_t> document);
+  /// The same, with a flag for each id: whether it is one to predict. All documents of a buffer have flags, or none.
+  void append(std::span<const int32_t> document, std::span<const uint8_t> learned);
   /// The documents so far; the buffer is empty afterwards.
   TokenStream take();
 
@@ -95,6 +105,7 @@ class TokenBuffer {
     std::vector<uint16_t> narrow;
     std::vector<int32_t> wide;
     std::vector<uint64_t> boundaries{0};
+    std::vector<uint8_t> learned;
   };
   std::shared_ptr<Memory> memory_;
 };

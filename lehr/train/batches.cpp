@@ -5,6 +5,7 @@
 #include "lehr/base/error.h"
 #include "lehr/data/loader.h"
 #include "lehr/data/open_data.h"
+#include "lehr/train/chat.h"
 
 namespace lehr::train {
 
@@ -74,7 +75,9 @@ RunData open_run_data(
   require(
       config.data.is_classification() == classification,
       "data.datasets: training.task is {}, so the data must {} of the kind \"classification\"",
-      classification ? "classification" : "causal_lm",
+      classification                          ? "classification"
+      : config.training.task == TaskKind::sft ? "sft"
+                                              : "causal_lm",
       classification ? "be" : "not be");
   const auto seed = static_cast<uint64_t>(config.data.seed.value_or(config.debug.seed));
   const data::OpenDataOptions options{
@@ -82,7 +85,8 @@ RunData open_run_data(
       .vocab_size = vocab_size,
       .seed = seed,
       .cache_folder = std::filesystem::path(config.job.dump_folder) / "cache",
-      .inform = inform};
+      .inform = inform,
+      .chat_template = config.data.has_chat() ? chat_template_of(config) : nullptr};
   const data::PrefetchOptions prefetch{.num_workers = config.data.num_workers, .depth = config.data.prefetch};
   RunData run;
   if (!classification) {

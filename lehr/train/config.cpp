@@ -32,14 +32,20 @@ void ModelConfig::check(Problems& problems) const {
 
 void TokenizerConfig::fields(FieldVisitor& v) {
   v.optional("path", path, "\"byte\", or a folder with tokenizer.json; empty: model.hf_assets_path.");
+  v.optional(
+      "chat_template",
+      chat_template,
+      "Conversations: a file with a chat template (.jinja), saved with the model; empty: that of the tokenizer's "
+      "folder.");
 }
 
 void TrainingConfig::fields(FieldVisitor& v) {
   v.choice(
       "task",
       task,
-      {{"causal_lm", TaskKind::causal_lm}, {"classification", TaskKind::classification}},
-      "What is learned: the next token, or a label a text.");
+      {{"causal_lm", TaskKind::causal_lm}, {"classification", TaskKind::classification}, {"sft", TaskKind::sft}},
+      "What is learned: the next token; a label a text; or the next token of the answers in conversations (data of the "
+      "kind \"chat\", other text beside it as it is).");
   v.optional("local_batch_size", local_batch_size, "Rows in one forward pass of one device.", positive());
   v.optional(
       "global_batch_size",
@@ -240,7 +246,10 @@ void ValidationConfig::fields(FieldVisitor& v) {
 }
 
 void SampleConfig::fields(FieldVisitor& v) {
-  v.optional("prompt", prompt, "Text to go on from when training ends; not given: no sample.");
+  v.optional(
+      "prompt",
+      prompt,
+      "Text to go on from when training ends, under training.task = \"sft\" what a user says; not given: no sample.");
   v.optional("max_new_tokens", max_new_tokens, "Length of the sample.", positive());
   v.optional("temperature", temperature, "Softmax temperature; 0: always the most likely token.", at_least(0));
   v.optional("top_k", top_k, "Draw from the k most likely tokens; 0: from all.", at_least(0));
@@ -305,7 +314,15 @@ void TrainConfig::check(Problems& problems) const {
   if (validation.enable && data.validation_fraction == 0 && data.validation_path.empty()) {
     problems.add("validation.enable", "needs held-out data: set data.validation_fraction or data.validation_path");
   }
-  if (sample.prompt && training.task != TaskKind::causal_lm) {
+  if (training.task == TaskKind::sft && !data.has_chat()) {
+    problems.add("training.task", "sft needs conversations: a dataset with kind = \"chat\"");
+  }
+  for (size_t i = 0; i < data.datasets.size() && training.task != TaskKind::sft; ++i) {
+    if (data.datasets[i].kind == data::DatasetKind::chat) {
+      problems.add("data.datasets." + std::to_string(i) + ".kind", "conversations need training.task = \"sft\"");
+    }
+  }
+  if (sample.prompt && training.task == TaskKind::classification) {
     problems.add(
         "sample.prompt", "only a causal language model can go on from a prompt; training.task is classification");
   }

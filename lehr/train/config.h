@@ -31,10 +31,11 @@ struct ModelConfig {
 
 struct TokenizerConfig {
   std::string path;
+  std::string chat_template;
   void fields(FieldVisitor& v);
 };
 
-enum class TaskKind { causal_lm, classification };
+enum class TaskKind { causal_lm, classification, sft };
 enum class Precision { float32, bfloat16, float64 };
 
 struct TrainingConfig {

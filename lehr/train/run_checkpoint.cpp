@@ -11,6 +11,7 @@
 #include "lehr/state/async_checkpointer.h"
 #include "lehr/state/checkpoint.h"
 #include "lehr/state/weights.h"
+#include "lehr/train/chat.h"
 #include "lehr/train/weights.h"
 
 namespace lehr::train {
@@ -34,9 +35,8 @@ std::filesystem::path checkpoint_root(const TrainConfig& config) {
   return std::filesystem::path(config.job.dump_folder) / config.checkpoint.folder;
 }
 
-Node generation_config(const descriptor::ModelArgs& args) {
+Node generation_config(const descriptor::ModelArgs& args, const std::vector<int64_t>& eos) {
   Node node = Node::make_table();
-  const auto eos = args.eos_token_ids();
   if (eos.size() == 1) {
     node.set("eos_token_id", Node(eos.front()));
   } else if (!eos.empty()) {
@@ -86,10 +86,19 @@ RunCheckpoints::RunCheckpoints(
       tokenizer_files_(data::tokenizer_file_contents(tokenizer)),
       model_(model),
       optimizer_(optimizer),
+      stop_ids_(args.eos_token_ids()),
       names_(args.stored_names()),
       store_(std::make_unique<state::CheckpointStore>(checkpoint_root(config))),
       writer_(std::make_unique<state::AsyncCheckpointer>(*store_, config.checkpoint.keep_latest_k)) {
   store_->recover();
+  if (config.training.task == TaskKind::sft) {
+    // A model that was not made for conversations does not know the token that ends a turn as one to stop at.
+    stop_ids_ = make_prompt("", tokenizer, chat_template_of(config), stop_ids_).stop_ids;
+  }
+  if (const std::string& own = config.tokenizer.chat_template; !own.empty()) {
+    std::erase_if(tokenizer_files_, [](const auto& file) { return file.first == "chat_template.jinja"; });
+    tokenizer_files_.emplace_back("chat_template.jinja", read_file(own));
+  }
 }
 
 RunCheckpoints::~RunCheckpoints() = default;
@@ -184,7 +193,7 @@ std::optional<std::string> RunCheckpoints::save(const RunState& state) {
   contents.texts = tokenizer_files_;
   contents.texts.emplace_back("config.json", to_json(args_.to_hf_config(torch_name(weights_type())), true) + "\n");
   if (args_.head() == descriptor::Head::causal_lm) {
-    contents.texts.emplace_back("generation_config.json", to_json(generation_config(args_), true) + "\n");
+    contents.texts.emplace_back("generation_config.json", to_json(generation_config(args_, stop_ids_), true) + "\n");
   }
   contents.texts.emplace_back("trainer.json", to_json(to_node(state), true) + "\n");
   writer_->save(contents);

@@ -74,6 +74,7 @@ class RunCheckpoints {
   std::vector<std::pair<std::string, std::string>> tokenizer_files_;  // name and content
   nn::Model& model_;
   optim::Optimizer& optimizer_;
+  std::vector<int64_t> stop_ids_;  // of generation_config.json
   std::vector<descriptor::StoredName> names_;
   std::unique_ptr<state::CheckpointStore> store_;
   std::unique_ptr<state::AsyncCheckpointer> writer_;

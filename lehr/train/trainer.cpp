@@ -49,13 +49,20 @@ void Trainer::open_data() {
   }
 }
 
+Prompt Trainer::sample_prompt() const {
+  const auto chat = config_.training.task == TaskKind::sft ? chat_template_of(config_) : nullptr;
+  return make_prompt(*config_.sample.prompt, *tokenizer_, chat, args_->eos_token_ids());
+}
+
 // Told before the training, not after it.
 void Trainer::check_sample() const {
   if (!config_.sample.prompt || args_->head() != descriptor::Head::causal_lm) {
     return;
   }
-  const auto length = static_cast<int64_t>(tokenizer_->encode(*config_.sample.prompt).size());
-  require(length > 0, "sample.prompt: expected some text, found none; leave the key out for no sample");
+  require(
+      !config_.sample.prompt->empty(),
+      "sample.prompt: expected some text, found none; leave the key out for no sample");
+  const auto length = static_cast<int64_t>(sample_prompt().ids.size());
   require(
       length + config_.sample.max_new_tokens <= args_->max_position_ids(),
       "sample.max_new_tokens: {} tokens of the prompt and {} new ones do not fit into the model's {} positions "
@@ -238,19 +245,20 @@ void Trainer::finish() {
     return;
   }
   if (config_.sample.prompt) {
-    const auto prompt = tokenizer_->encode(*config_.sample.prompt);
+    Prompt prompt = sample_prompt();
     SamplingOptions sampling{
         .max_new_tokens = config_.sample.max_new_tokens,
         .temperature = config_.sample.temperature,
         .top_k = config_.sample.top_k,
         .top_p = config_.sample.top_p,
         .seed = static_cast<uint64_t>(config_.debug.seed),
-        .stop_ids = args_->eos_token_ids(),
+        .stop_ids = std::move(prompt.stop_ids),
         .max_positions = args_->max_position_ids()};
     model_->eval();
-    const auto ids = generate(*model_, {prompt.begin(), prompt.end()}, sampling);
+    const auto ids = generate(*model_, prompt.ids, sampling);
     const std::vector<int32_t> narrow(ids.begin(), ids.end());
-    run_log_->sample(*config_.sample.prompt, tokenizer_->decode(narrow));
+    const bool chat = config_.training.task == TaskKind::sft;
+    run_log_->sample(*config_.sample.prompt + (chat ? "\n\n" : ""), tokenizer_->decode(narrow));
   }
   events_.emit(Event::finished, {.step = state_.step, .model = model_.get()});
 }

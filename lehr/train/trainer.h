@@ -10,6 +10,7 @@
 #include "lehr/descriptor/model_args.h"
 #include "lehr/optim/optimizer.h"
 #include "lehr/train/batches.h"
+#include "lehr/train/chat.h"
 #include "lehr/train/config.h"
 #include "lehr/train/events.h"
 #include "lehr/train/run_checkpoint.h"
@@ -60,6 +61,7 @@ class Trainer {
 
  private:
   void open_data();
+  Prompt sample_prompt() const;
   void check_sample() const;
   void build_model();
   void restore();

@@ -97,6 +97,14 @@ run("train", "recipe/quickstart.toml", f"--job.dump_folder={work / 'tokens'}", *
 bits = [(folder / "checkpoints/step-12/model.safetensors").read_bytes() for folder in (out, work / "tokens")]
 holds("a token file trains like the text that it was made from, bit for bit", bits[0] == bits[1])
 
+chat = work / "chat"
+run("train", "recipe/sft_instruct.toml", f"--job.dump_folder={chat}", "--quiet",
+    *[o for o in SMALL if "validation_fraction" not in o], "--training.steps=6")
+ask = ["generate", "--model", chat / "checkpoints/step-6", "--max-new-tokens", "8", "--temperature", "0"]
+raw = run(*ask, "--prompt", "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n")
+holds("generate --chat answers by the template that the run saved",
+      raw.endswith("assistant\n" + run(*ask, "--prompt", "Hi", "--chat")))
+
 reference = "test/data/reference/qwen3_tied_v4config"
 holds("verify holds on its reference", "0 over their tolerance" in run("verify", "--model", reference))
 holds("and exits with 3 when it does not", "OVER" in run("verify", "--model", reference, "--atol", "1e-12", code=3))

@@ -187,6 +187,17 @@ lines = work / "lines.jsonl"
 lines.write_text('{"text": "fine"}\n{"text": 3}\n')
 jsonl = work / "jsonl.toml"
 jsonl.write_text(RUN.replace("recipe/data/tinyshakespeare.txt", str(lines)))
+chats = work / "chats.jsonl"
+chats.write_text('{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}\n{"messages": []}\n')
+chat = work / "chat.toml"
+chat.write_text(RUN.replace('path = "recipe/data/tinyshakespeare.txt"', f'path = "{chats}"\nkind = "chat"')
+                .replace('path = "byte"', 'path = "recipe/data/chat_tokenizer"').replace("vocab_size = 257", "vocab_size = 1024"))
+wrong("conversations for a language model", ["train", chat, f"--job.dump_folder={work}/none"], r"chat\.toml:\d+", "sft")
+wrong("empty conversation", ["train", chat, f"--job.dump_folder={work}/none", "--training.task=sft"],
+      r"chats\.jsonl:2: messages")
+wrong("no chat template", ["train", chat, f"--job.dump_folder={work}/none", "--training.task=sft", "--tokenizer.path=byte"],
+      r"tokenizer\.path", "chat_template")
+wrong("no chat template to generate with", ["generate", "--model", model, "--prompt", "a", "--chat"], "chat template")
 wrong("JSONL line without text", ["train", jsonl, f"--job.dump_folder={work}/none"], r"lines\.jsonl:2")
 
 # --- safetensors -----------------------------------------------------------------------------------------------------

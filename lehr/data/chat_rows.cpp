@@ -1,0 +1,202 @@
+#include "lehr/data/chat_rows.h"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+
+#include "lehr/base/error.h"
+#include "lehr/data/byte_source.h"
+#include "lehr/data/corpus.h"
+#include "lehr/data/tokenizer_file.h"
+
+namespace lehr::data {
+namespace {
+
+constexpr std::string_view kBlank = " \t\r\n";
+constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+
+/// Whether the first character that counts is a '['.
+bool is_list(const std::filesystem::path& path) {
+  LineReader lines(open_bytes(path));
+  for (std::string_view line; lines.next(line);) {
+    if (lines.line_number() == 1 && line.starts_with(kByteOrderMark)) {
+      line.remove_prefix(kByteOrderMark.size());
+    }
+    const size_t first = line.find_first_not_of(kBlank);
+    if (first != std::string_view::npos) {
+      return line[first] == '[';
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+/// One file, row by row.
+class ChatRowReader::File {
+ public:
+  virtual ~File() = default;
+  virtual std::optional<ChatRow> next() = 0;
+
+  class Lines;
+  class OneList;
+};
+
+class ChatRowReader::File::Lines : public File {
+ public:
+  explicit Lines(const std::filesystem::path& path) : name_(path.string()), lines_(open_bytes(path)) {}
+
+  std::optional<ChatRow> next() override {
+    for (std::string_view line; lines_.next(line);) {
+      if (lines_.line_number() == 1 && line.starts_with(kByteOrderMark)) {
+        line.remove_prefix(kByteOrderMark.size());
+      }
+      if (line.find_first_not_of(kBlank) != std::string_view::npos) {
+        require_utf8(line, name_, lines_.line_number());
+        return ChatRow{std::string(line), fmt::format("{}:{}", name_, lines_.line_number())};
+      }
+    }
+    return std::nullopt;
+  }
+
+ private:
+  std::string name_;
+  LineReader lines_;
+};
+
+/// A list is cut at the commas between its elements, so that each has a line and is parsed by itself.
+class ChatRowReader::File::OneList : public File {
+ public:
+  explicit OneList(const std::filesystem::path& path) : name_(path.string()), text_(read_whole_file(path)) {
+    require_utf8(text_, name_, 1);
+    step(text_.find('[') + 1);
+  }
+
+  std::optional<ChatRow> next() override {
+    while (position_ < text_.size() && kBlank.find(text_[position_]) != std::string_view::npos) {
+      step(1);
+    }
+    if (done_ || (text_.substr(position_, 1) == "]" && first_)) {
+      return std::nullopt;
+    }
+    const int64_t line = line_;
+    const size_t end = element_end();
+    require(end < text_.size(), "{}:{}: the list of the file does not end", name_, line);
+    ChatRow row{text_.substr(position_, end - position_), fmt::format("{}:{}", name_, line)};
+    done_ = text_[end] == ']';
+    first_ = false;
+    step(end + 1 - position_);
+    return row;
+  }
+
+ private:
+  void step(size_t count) {
+    const auto begin = text_.begin() + static_cast<std::ptrdiff_t>(position_);
+    line_ += std::count(begin, begin + static_cast<std::ptrdiff_t>(count), '\n');
+    position_ += count;
+  }
+
+  /// The position of the comma or bracket behind the element at the present position; the text's end if there is none.
+  size_t element_end() const {
+    int64_t depth = 0;
+    bool in_string = false;
+    for (size_t i = position_; i < text_.size(); ++i) {
+      const char c = text_[i];
+      if (in_string) {
+        i += c == '\\' ? 1 : 0;
+        in_string = c != '"';
+      } else if (c == '"') {
+        in_string = true;
+      } else if (depth == 0 && (c == ',' || c == ']')) {
+        return i;
+      } else {
+        depth += c == '{' || c == '[' ? 1 : c == '}' || c == ']' ? -1 : 0;
+      }
+    }
+    return text_.size();
+  }
+
+  std::string name_;
+  std::string text_;
+  size_t position_ = 0;
+  int64_t line_ = 1;
+  bool first_ = true;
+  bool done_ = false;
+};
+
+ChatRowReader::ChatRowReader(const std::filesystem::path& path)
+    : files_(list_files({.path = path, .kind = TextKind::jsonl})) {}
+
+ChatRowReader::~ChatRowReader() = default;
+
+std::optional<ChatRow> ChatRowReader::next() {
+  for (;;) {
+    if (file_ == nullptr) {
+      if (next_file_ == files_.size()) {
+        return std::nullopt;
+      }
+      const auto& path = files_[next_file_++];
+      if (is_list(path)) {
+        file_ = std::make_unique<File::OneList>(path);
+      } else {
+        file_ = std::make_unique<File::Lines>(path);
+      }
+    }
+    if (auto row = file_->next()) {
+      return row;
+    }
+    file_ = nullptr;
+  }
+}
+
+namespace {
+
+std::string text_of(const ChatJson& row, const std::string& key, const char* named_by) {
+  require(row.contains(key), "the object has no key \"{}\", which {} names", key, named_by);
+  require(row[key].is_string(), "\"{}\": expected a string, found {}", key, row[key].type_name());
+  return row[key].get<std::string>();
+}
+
+ChatJson parse(const std::string& text) {
+  try {
+    return ChatJson::parse(text);
+  } catch (const ChatJson::exception& error) {
+    std::string what = error.what();
+    const size_t begin = what.find(": ", what.find("column"));
+    fail("not valid JSON: {}", begin == std::string::npos ? what : what.substr(begin + 2));
+  }
+}
+
+}  // namespace
+
+ChatJson conversation_of(const ChatRow& row, const DatasetConfig& columns) {
+  ChatJson object = parse(row.text);
+  require(object.is_object(), "expected a JSON object, found {}", object.type_name());
+  ChatJson conversation = ChatJson::object();
+  for (const char* key : {"tools", "chat_template_kwargs"}) {
+    if (object.contains(key)) {
+      conversation[key] = std::move(object[key]);
+    }
+  }
+  if (columns.prompt_key.empty()) {
+    require(
+        object.contains(columns.messages_key),
+        "the object has no key \"{}\". messages_key names the key that holds the messages, prompt_key and answer_key "
+        "those of a question and its answer",
+        columns.messages_key);
+    conversation["messages"] = std::move(object[columns.messages_key]);
+    return conversation;
+  }
+  std::string prompt = text_of(object, columns.prompt_key, "prompt_key");
+  if (!columns.input_key.empty() && object.contains(columns.input_key) && !object[columns.input_key].is_null()) {
+    const std::string input = text_of(object, columns.input_key, "input_key");
+    prompt += input.empty() ? "" : "\n\n" + input;
+  }
+  ChatJson messages = ChatJson::array();
+  messages.push_back({{"role", "user"}, {"content", prompt}});
+  messages.push_back({{"role", "assistant"}, {"content", text_of(object, columns.answer_key, "answer_key")}});
+  conversation["messages"] = std::move(messages);
+  return conversation;
+}
+
+}  // namespace lehr::data

@@ -1,0 +1,44 @@
+// Files of conversations: JSON lines, or one JSON list.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lehr/data/chat_template.h"
+#include "lehr/data/data_config.h"
+
+namespace lehr::data {
+
+/// The text of one JSON object, and where it stands, as "file:line".
+struct ChatRow {
+  std::string text;
+  std::string where;
+};
+
+/// Reads the rows of a file, or of all .jsonl, .ndjson and .json files of a folder, in order; .gz and .zst are
+/// unpacked. A file whose first character is '[' is one list of objects; in any other every line is an object.
+class ChatRowReader {
+ public:
+  explicit ChatRowReader(const std::filesystem::path& path);
+  ~ChatRowReader();
+
+  /// The next row; nothing at the end. Throws a usage error that names file and line for bytes that are no UTF-8 and
+  /// for a list that does not end.
+  std::optional<ChatRow> next();
+
+ private:
+  class File;
+  std::vector<std::filesystem::path> files_;
+  size_t next_file_ = 0;
+  std::unique_ptr<File> file_;
+};
+
+/// A row as a conversation (see ConversationEncoder): its messages under `messages_key`, or a question and an answer
+/// from the columns that the config names. Throws a usage error that names the key, without the place.
+ChatJson conversation_of(const ChatRow& row, const DatasetConfig& columns);
+
+}  // namespace lehr::data

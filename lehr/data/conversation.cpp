@@ -1,0 +1,235 @@
+#include "lehr/data/conversation.h"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "lehr/base/error.h"
+#include "lehr/data/jinja/text.h"
+
+namespace lehr::data {
+namespace {
+
+constexpr std::array kRoles{"system", "developer", "user", "assistant", "tool", "function", "ipython", "observation"};
+
+bool is_assistant(const ChatJson& message) {
+  return message["role"] == "assistant";
+}
+
+bool is_missing(const ChatJson& object, const char* key) {
+  return !object.contains(key) || object[key].is_null();
+}
+
+std::string type_of(const ChatJson& object, const char* key) {
+  return is_missing(object, key) ? "nothing" : object[key].type_name();
+}
+
+/// Checks what templates take for granted, since many leave out silently what they do not know.
+void check(const ChatJson& conversation) {
+  require(conversation.is_object(), "expected an object with \"messages\", found {}", conversation.type_name());
+  require(!is_missing(conversation, "messages"), "the object has no key \"messages\"");
+  const ChatJson& messages = conversation["messages"];
+  require(messages.is_array(), "messages: expected a list, found {}", messages.type_name());
+  require(!messages.empty(), "messages: the conversation is empty");
+  for (size_t i = 0; i < messages.size(); ++i) {
+    const ChatJson& message = messages[i];
+    require(
+        message.is_object() && message.contains("role") && message["role"].is_string(),
+        "messages[{}]: expected an object with \"role\" and \"content\"",
+        i);
+    const auto role = message["role"].get<std::string>();
+    require(
+        std::find(kRoles.begin(), kRoles.end(), role) != kRoles.end(),
+        "messages[{}].role: expected one of {}, found \"{}\"",
+        i,
+        fmt::join(kRoles, ", "),
+        role);
+    require(
+        is_missing(message, "content") || message["content"].is_string(),
+        "messages[{}].content: expected a string, found {}",
+        i,
+        type_of(message, "content"));
+    require(
+        !is_missing(message, "content") || !is_missing(message, "tool_calls"),
+        "messages[{}]: has neither \"content\" nor \"tool_calls\"",
+        i);
+  }
+  require(
+      std::any_of(messages.begin(), messages.end(), is_assistant),
+      "messages: no message has the role \"assistant\", so there is nothing to learn");
+  require(
+      is_missing(conversation, "tools") || conversation["tools"].is_array(),
+      "tools: expected a list, found {}",
+      type_of(conversation, "tools"));
+  require(
+      is_missing(conversation, "chat_template_kwargs") || conversation["chat_template_kwargs"].is_object(),
+      "chat_template_kwargs: expected an object, found {}",
+      type_of(conversation, "chat_template_kwargs"));
+}
+
+ChatOptions options_of(const ChatJson& conversation) {
+  ChatOptions options;
+  options.tools = is_missing(conversation, "tools") || conversation["tools"].empty() ? nullptr : &conversation["tools"];
+  options.variables =
+      is_missing(conversation, "chat_template_kwargs") ? nullptr : &conversation["chat_template_kwargs"];
+  return options;
+}
+
+ChatJson first_messages(const ChatJson& messages, size_t count) {
+  return ChatJson(messages.begin(), messages.begin() + static_cast<std::ptrdiff_t>(count));
+}
+
+/// A word that does not occur in `text`.
+std::string unused_word(const std::string& text) {
+  std::string word = "Qx7Zk";
+  while (text.find(word) != std::string::npos) {
+    word += "7Zk";
+  }
+  return word;
+}
+
+size_t common_prefix(std::string_view a, std::string_view b) {
+  return static_cast<size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
+}
+
+}  // namespace
+
+ConversationEncoder::ConversationEncoder(std::shared_ptr<const ChatTemplate> chat_template, const Tokenizer& tokenizer)
+    : chat_template_(std::move(chat_template)), tokenizer_(tokenizer) {}
+
+/// The special token that `text` begins with; "" if it begins with none.
+std::string ConversationEncoder::special_text(const std::string& text) const {
+  const auto ids = tokenizer_.encode(std::string_view(text).substr(0, 256));
+  if (ids.empty()) {
+    return "";
+  }
+  const std::array first{ids.front()};
+  const std::string token = tokenizer_.decode(first);
+  return tokenizer_.decode(first, /*skip_special=*/true).empty() && text.starts_with(token) ? token : "";
+}
+
+/// `end` moved behind what ends the turn: a special token; or, where the template uses none, all of `closing`, the text
+/// that closes the turn, but for white space.
+size_t ConversationEncoder::end_with_token(const std::string& text, size_t end, const std::string& closing) const {
+  const std::string after = text.substr(end);
+  const std::string token = special_text(after);
+  if (!token.empty()) {
+    return end + token.size();
+  }
+  const size_t size = common_prefix(after, closing);
+  return end + jinja::strip_right(std::string_view(after).substr(0, size)).size();
+}
+
+/// Finds message `index` in `text`, the rendering of all messages. Templates may write a turn in another way when
+/// others follow it (Qwen3 then leaves its thoughts out), so its end is not that of the rendering of the messages so
+/// far. But with a word in its place, what follows that word is what follows the answer.
+std::pair<size_t, size_t> ConversationEncoder::answer(
+    const ChatJson& messages, size_t index, const std::string& text, const ChatOptions& options) const {
+  const std::string word = unused_word(text);
+  ChatJson changed = messages;
+  changed[index] = {{"role", "assistant"}, {"content", word}};
+  const std::string marked = chat_template_->render(changed, options).text;
+  const size_t place = marked.find(word);
+  require(place != std::string::npos, "messages[{}]: the template does not show what the assistant says", index);
+  const std::string tail = marked.substr(place + word.size());
+
+  size_t end = 0;
+  if (text.ends_with(tail)) {
+    const std::string alone = chat_template_->render(first_messages(changed, index + 1), options).text;
+    const size_t begin_of_closing = std::min(alone.find(word), alone.size() - word.size()) + word.size();
+    end = end_with_token(text, text.size() - tail.size(), alone.substr(begin_of_closing));
+  } else {
+    const std::string so_far = chat_template_->render(first_messages(messages, index + 1), options).text;
+    require(
+        text.starts_with(so_far),
+        "messages[{}]: where the answer ends cannot be told, since the template writes it in another way than plain "
+        "answers, and again in another one when nothing follows; mark answers in the template by {{% generation %}}",
+        index);
+    end = jinja::strip_right(so_far).size();
+  }
+
+  ChatOptions prompt = options;
+  prompt.add_generation_prompt = true;
+  const std::string opening = index == 0 ? "" : chat_template_->render(first_messages(messages, index), prompt).text;
+  size_t begin = opening.size();
+  if (index == 0 || begin > end || !text.starts_with(opening)) {
+    begin = place;  // behind the head of the message
+    require(
+        begin <= end && std::string_view(text).substr(0, begin) == std::string_view(marked).substr(0, begin),
+        "messages[{}]: where the answer begins cannot be told, since the template writes what stands before it in "
+        "another way when it is a prompt; mark answers in the template by {{% generation %}}",
+        index);
+  }
+  return {begin, end};
+}
+
+ConversationEncoder::Marked ConversationEncoder::mark(const ChatJson& conversation) const {
+  check(conversation);
+  const ChatJson& messages = conversation["messages"];
+  const ChatOptions options = options_of(conversation);
+  auto rendering = chat_template_->render(messages, options);
+  Marked marked{std::move(rendering.text), {}};
+  if (chat_template_->marks_generation()) {
+    marked.answers = std::move(rendering.generated);
+  } else {
+    for (size_t i = 0; i < messages.size(); ++i) {
+      if (is_assistant(messages[i])) {
+        marked.answers.push_back(answer(messages, i, marked.text, options));
+      }
+    }
+  }
+  size_t last = 0;
+  for (const auto& [begin, end] : marked.answers) {
+    require(last <= begin && begin <= end, "messages: the template does not write the answers in their order");
+    last = end;
+  }
+  return marked;
+}
+
+EncodedConversation ConversationEncoder::encode(const ChatJson& conversation) const {
+  const Marked marked = mark(conversation);
+  EncodedConversation encoded;
+  const auto add = [&](size_t begin, size_t end, bool learned) {
+    const auto ids = tokenizer_.encode(std::string_view(marked.text).substr(begin, end - begin));
+    encoded.ids.insert(encoded.ids.end(), ids.begin(), ids.end());
+    encoded.learned.resize(encoded.ids.size(), learned ? 1 : 0);
+  };
+  size_t done = 0;
+  for (const auto& [begin, end] : marked.answers) {
+    add(done, begin, false);
+    add(begin, end, true);
+    done = end;
+  }
+  add(done, marked.text.size(), false);
+  return encoded;
+}
+
+std::vector<int32_t> ConversationEncoder::prompt(const std::string& text) const {
+  const ChatJson messages = ChatJson::array({{{"role", "user"}, {"content", text}}});
+  ChatOptions options;
+  options.add_generation_prompt = true;
+  return tokenizer_.encode(chat_template_->render(messages, options).text);
+}
+
+std::optional<int32_t> ConversationEncoder::end_of_turn() const {
+  const ChatJson messages =
+      ChatJson::array({{{"role", "user"}, {"content", "a"}}, {{"role", "assistant"}, {"content", "b"}}});
+  Marked marked;
+  try {
+    marked = mark({{"messages", messages}});
+  } catch (const Error&) {
+    return std::nullopt;  // a template that takes other conversations only
+  }
+  if (marked.answers.empty()) {
+    return std::nullopt;
+  }
+  const auto [begin, end] = marked.answers.back();
+  const auto ids = tokenizer_.encode(std::string_view(marked.text).substr(begin, end - begin));
+  const std::array last{ids.empty() ? 0 : ids.back()};
+  const bool special = !ids.empty() && tokenizer_.decode(last, /*skip_special=*/true).empty();
+  return special && !tokenizer_.decode(last).empty() ? std::optional(last.front()) : std::nullopt;
+}
+
+}  // namespace lehr::data

@@ -1,0 +1,258 @@
+// The tree of a template: expressions that have values, statements that write.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lehr/data/jinja/builtins.h"
+#include "lehr/data/jinja/value.h"
+
+namespace lehr::data::jinja {
+
+/// Names and what they stand for; blocks of `for` and macros have their own, inside those around them.
+struct Scope {
+  std::shared_ptr<Scope> outer;
+  Dict names;
+};
+
+/// Where a part of the output begins and ends, in bytes.
+using Spans = std::vector<std::pair<size_t, size_t>>;
+
+/// What a statement runs in.
+struct Frame {
+  std::shared_ptr<Scope> scope;
+  std::string& out;
+  Spans* generated;  ///< Where {% generation %} wrote; null inside macros and set blocks.
+  int& depth;        ///< Of macros that call macros.
+};
+
+/// Something with a value. `value` fills in the line of a Problem that has none.
+class Expression {
+ public:
+  explicit Expression(int line) : line_(line) {}
+  virtual ~Expression() = default;
+  Value value(const Frame& frame) const;
+  int line() const { return line_; }
+
+ protected:
+  virtual Value evaluate(const Frame& frame) const = 0;
+
+ private:
+  int line_;
+};
+using ExpressionPtr = std::unique_ptr<const Expression>;
+
+/// Whether a loop goes on behind a statement.
+enum class Flow { next, break_loop, continue_loop };
+
+class Statement {
+ public:
+  virtual ~Statement() = default;
+  virtual Flow run(Frame& frame) const = 0;
+};
+using Body = std::vector<std::unique_ptr<const Statement>>;
+
+/// Runs statements in order until one leaves the loop around them.
+Flow run(const Body& body, Frame& frame);
+
+// --- expressions -----------------------------------------------------------------------------------------------------
+
+struct Literal : Expression {
+  Literal(int line, Value v) : Expression(line), constant(std::move(v)) {}
+  Value evaluate(const Frame&) const override { return constant; }
+  Value constant;
+};
+
+struct Name : Expression {
+  Name(int line, std::string n) : Expression(line), name(std::move(n)) {}
+  Value evaluate(const Frame& frame) const override;
+  std::string name;
+};
+
+/// [a, b] and (a, b)
+struct ListLiteral : Expression {
+  using Expression::Expression;
+  Value evaluate(const Frame& frame) const override;
+  std::vector<ExpressionPtr> items;
+  bool is_tuple = false;
+};
+
+struct DictLiteral : Expression {
+  using Expression::Expression;
+  Value evaluate(const Frame& frame) const override;
+  std::vector<std::pair<ExpressionPtr, ExpressionPtr>> entries;
+};
+
+/// object.name
+struct Attribute : Expression {
+  using Expression::Expression;
+  Value evaluate(const Frame& frame) const override;
+  ExpressionPtr object;
+  std::string name;
+};
+
+/// object[key]
+struct Item : Expression {
+  using Expression::Expression;
+  Value evaluate(const Frame& frame) const override;
+  ExpressionPtr object;
+  ExpressionPtr key;
+};
+
+/// object[start:stop:step], each of which may be missing
+struct Slice : Expression {
+  using Expression::Expression;
+  Value evaluate(const Frame& frame) const override;
+  ExpressionPtr object;
+  ExpressionPtr start, stop, step;
+};
+
+/// The expressions in the parentheses of a call.
+struct ArgumentList {
+  Arguments values(const Frame& frame) const;
+  std::vector<ExpressionPtr> positional;
+  std::vector<std::pair<std::string, ExpressionPtr>> named;
+};
+
+struct Call : Expression {
+  using Expression::Expression;
+  Value evaluate(const Frame& frame) const override;
+  ExpressionPtr function;
+  ArgumentList arguments;
+};
+
+/// input | filter(arguments)
+struct FilterCall : Expression {
+  using Expression::Expression;
+  Value evaluate(const Frame& frame) const override;
+  ExpressionPtr input;
+  Filter filter = nullptr;
+  ArgumentList arguments;
+};
+
+/// input is test(arguments)
+struct TestCall : Expression {
+  using Expression::Expression;
+  Value evaluate(const Frame& frame) const override;
+  ExpressionPtr input;
+  Test test = nullptr;
+  ArgumentList arguments;
+};
+
+enum class Operator { add, subtract, multiply, divide, floor_divide, modulo, power, concatenate };
+
+struct Binary : Expression {
+  using Expression::Expression;
+  Value evaluate(const Frame& frame) const override;
+  Operator op = Operator::add;
+  ExpressionPtr left, right;
+};
+
+/// -x and +x
+struct Sign : Expression {
+  using Expression::Expression;
+  Value evaluate(const Frame& frame) const override;
+  ExpressionPtr operand;
+  bool negative = false;
+};
+
+/// a < b <= c: every neighbour with the next
+struct Comparison : Expression {
+  using Expression::Expression;
+  Value evaluate(const Frame& frame) const override;
+  ExpressionPtr first;
+  std::vector<std::pair<std::string, ExpressionPtr>> rest;  // operator and operand; also "in" and "not in"
+};
+
+/// `and` and `or`, which give one of their operands
+struct Logical : Expression {
+  using Expression::Expression;
+  Value evaluate(const Frame& frame) const override;
+  bool is_and = false;
+  ExpressionPtr left, right;
+};
+
+struct Not : Expression {
+  using Expression::Expression;
+  Value evaluate(const Frame& frame) const override;
+  ExpressionPtr operand;
+};
+
+/// a if condition else b
+struct Conditional : Expression {
+  using Expression::Expression;
+  Value evaluate(const Frame& frame) const override;
+  ExpressionPtr condition, then, otherwise;  // otherwise may be missing
+};
+
+// --- statements ------------------------------------------------------------------------------------------------------
+
+struct Text : Statement {
+  Flow run(Frame& frame) const override;
+  std::string text;
+};
+
+struct Output : Statement {
+  Flow run(Frame& frame) const override;
+  ExpressionPtr expression;
+};
+
+struct If : Statement {
+  Flow run(Frame& frame) const override;
+  std::vector<std::pair<ExpressionPtr, Body>> branches;
+  Body otherwise;
+};
+
+/// What `for` and `set` assign to: a name, several (a list is unpacked), or a namespace's entry.
+struct Target {
+  void assign(Value value, Scope& scope, const Frame& frame) const;
+  std::vector<std::string> names;
+  std::string entry{};  // of the namespace names[0]
+  int line = 0;
+};
+
+struct For : Statement {
+  Flow run(Frame& frame) const override;
+  Target target;
+  ExpressionPtr sequence;
+  ExpressionPtr condition;  // or null
+  Body body;
+  Body otherwise;
+};
+
+/// {% set x = expression %}, and {% set x %}body{% endset %} with an optional filter
+struct Set : Statement {
+  Flow run(Frame& frame) const override;
+  static constexpr const char* kCaptured = "";  // what the filters of a block find the body's text under
+  Target target;
+  ExpressionPtr expression;
+  bool captures = false;
+  Body body;
+};
+
+struct Macro : Statement {
+  Flow run(Frame& frame) const override;
+  Value call(const Arguments& arguments, std::shared_ptr<Scope> scope, int& depth) const;
+  std::string name;
+  std::vector<std::pair<std::string, ExpressionPtr>> parameters;  // with a default, or null
+  Body body;
+};
+
+/// {% generation %}: what transformers marks as the assistant's
+struct Generation : Statement {
+  Flow run(Frame& frame) const override;
+  Body body;
+  int line = 0;
+};
+
+struct LeaveLoop : Statement {
+  explicit LeaveLoop(Flow f) : flow(f) {}
+  Flow run(Frame&) const override { return flow; }
+  Flow flow;
+};
+
+}  // namespace lehr::data::jinja

@@ -1,0 +1,148 @@
+#include "lehr/data/jinja/text.h"
+
+#include <algorithm>
+
+#include "lehr/data/jinja/value.h"
+#include "lehr/data/unicode.h"
+
+namespace lehr::data::jinja {
+namespace {
+
+/// str.isspace of one character.
+bool is_space(std::string_view character) {
+  const uint32_t code = decode_utf8(character.data(), character.data() + character.size()).code;
+  return (code >= 0x09 && code <= 0x0D) || (code >= 0x1C && code <= 0x20) || code == 0x85 || code == 0xA0 ||
+         code == 0x1680 || (code >= 0x2000 && code <= 0x200A) || code == 0x2028 || code == 0x2029 || code == 0x202F ||
+         code == 0x205F || code == 0x3000;
+}
+
+/// The last character of a text that is not empty.
+std::string_view last_character(std::string_view text) {
+  size_t begin = text.size() - 1;
+  while (begin > 0 && (static_cast<uint8_t>(text[begin]) & 0xC0) == 0x80) {
+    --begin;
+  }
+  return text.substr(begin);
+}
+
+std::string_view first_character(std::string_view text) {
+  return text.substr(0, decode_utf8(text.data(), text.data() + text.size()).size);
+}
+
+bool goes(std::string_view character, const std::optional<std::string>& set) {
+  return set ? set->find(character) != std::string::npos : is_space(character);
+}
+
+bool is_letter(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+char to_upper(char c) {
+  return c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
+}
+char to_lower(char c) {
+  return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+}
+
+}  // namespace
+
+std::vector<std::string_view> characters(std::string_view text) {
+  std::vector<std::string_view> all;
+  while (!text.empty()) {
+    all.push_back(first_character(text));
+    text.remove_prefix(all.back().size());
+  }
+  return all;
+}
+
+std::string_view strip_left(std::string_view text, const std::optional<std::string>& set) {
+  while (!text.empty() && goes(first_character(text), set)) {
+    text.remove_prefix(first_character(text).size());
+  }
+  return text;
+}
+
+std::string_view strip_right(std::string_view text, const std::optional<std::string>& set) {
+  while (!text.empty() && goes(last_character(text), set)) {
+    text.remove_suffix(last_character(text).size());
+  }
+  return text;
+}
+
+size_t leading_space(std::string_view text) {
+  return text.size() - strip_left(text).size();
+}
+
+size_t trailing_space(std::string_view text) {
+  return text.size() - strip_right(text).size();
+}
+
+std::vector<std::string> split(std::string_view text, std::string_view separator, int64_t limit) {
+  if (separator.empty()) {
+    refuse("split: the separator is empty");
+  }
+  std::vector<std::string> parts;
+  for (size_t found = 0; limit != 0 && (found = text.find(separator)) != std::string_view::npos; --limit) {
+    parts.emplace_back(text.substr(0, found));
+    text.remove_prefix(found + separator.size());
+  }
+  parts.emplace_back(text);
+  return parts;
+}
+
+std::vector<std::string> split_from_right(std::string_view text, std::string_view separator, int64_t limit) {
+  if (separator.empty()) {
+    refuse("rsplit: the separator is empty");
+  }
+  std::vector<std::string> parts;
+  for (size_t found = 0; limit != 0 && (found = text.rfind(separator)) != std::string_view::npos; --limit) {
+    parts.emplace_back(text.substr(found + separator.size()));
+    text = text.substr(0, found);
+  }
+  parts.emplace_back(text);
+  std::reverse(parts.begin(), parts.end());
+  return parts;
+}
+
+std::vector<std::string> split_at_space(std::string_view text, int64_t limit) {
+  std::vector<std::string> parts;
+  for (text = strip_left(text); !text.empty(); text = strip_left(text), --limit) {
+    if (limit == 0) {
+      parts.emplace_back(strip_right(text));
+      break;
+    }
+    size_t size = 0;
+    while (size < text.size() && !is_space(first_character(text.substr(size)))) {
+      size += first_character(text.substr(size)).size();
+    }
+    parts.emplace_back(text.substr(0, size));
+    text.remove_prefix(size);
+  }
+  return parts;
+}
+
+std::string replace(std::string_view text, std::string_view from, std::string_view to, int64_t limit) {
+  if (from.empty()) {
+    refuse("replace: the text to look for is empty");
+  }
+  const auto parts = split(text, from, limit);
+  std::string out = parts.front();
+  for (size_t i = 1; i < parts.size(); ++i) {
+    out.append(to).append(parts[i]);
+  }
+  return out;
+}
+
+std::string change_case(std::string_view text, Case how) {
+  std::string out(text);
+  bool first = true;
+  for (char& c : out) {
+    if (static_cast<uint8_t>(c) >= 0x80) {
+      refuse("upper and lower case of characters outside ASCII are not supported");
+    }
+    c = how == Case::upper || (first && how != Case::lower) ? to_upper(c) : to_lower(c);
+    first = how == Case::title && !is_letter(c);
+  }
+  return out;
+}
+
+}  // namespace lehr::data::jinja

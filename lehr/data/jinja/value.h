@@ -1,0 +1,146 @@
+// Values inside a template: JSON as Jinja sees it, with Python's rules of truth, equality and printing.
+#pragma once
+
+#include <fmt/format.h>
+#include <nlohmann/json_fwd.hpp>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace lehr::data::jinja {
+
+/// What goes wrong in a template. The innermost node that sees it fills in the line, `Template` the name of the file.
+class Problem : public std::runtime_error {
+ public:
+  explicit Problem(const std::string& message, int line = 0) : std::runtime_error(message), line_(line) {}
+  int line() const { return line_; }
+
+ private:
+  int line_;
+};
+
+template <class... Args>
+[[noreturn]] void refuse(fmt::format_string<Args...> format, Args&&... args) {
+  throw Problem(fmt::format(format, std::forward<Args>(args)...));
+}
+
+class Value;
+using List = std::vector<Value>;
+using Dict = std::vector<std::pair<std::string, Value>>;  // in order of insertion, as in Python
+
+/// What stands in the parentheses of a call.
+struct Arguments {
+  List positional;
+  Dict named;
+};
+
+/// A value; cheap to copy, since lists and dicts are shared. Only a namespace can change.
+class Value {
+ public:
+  /// A name or key that is not there. Prints as nothing, is false, and may not be looked into.
+  struct Undefined {
+    std::string name;
+  };
+  struct None {};
+  struct Sequence {
+    List items;
+    bool is_tuple = false;  ///< Only printing tells tuples from lists.
+  };
+  struct Namespace {
+    Dict entries;
+  };
+  using Function = std::function<Value(const Arguments&)>;
+  using SequencePtr = std::shared_ptr<const Sequence>;
+  using DictPtr = std::shared_ptr<const Dict>;
+  using NamespacePtr = std::shared_ptr<Namespace>;
+  using FunctionPtr = std::shared_ptr<const Function>;
+
+  Value() = default;  ///< undefined
+  explicit Value(bool value) : storage_(value) {}
+  explicit Value(int64_t value) : storage_(value) {}
+  explicit Value(double value) : storage_(value) {}
+  explicit Value(std::string value) : storage_(std::move(value)) {}
+  explicit Value(std::string_view value) : storage_(std::string(value)) {}
+  explicit Value(const char* value) : storage_(std::string(value)) {}
+
+  static Value undefined(std::string name);
+  static Value none();
+  static Value list(List items, bool is_tuple = false);
+  static Value dict(Dict entries);
+  static Value name_space(Dict entries);
+  static Value function(Function function);
+  /// An integer beyond 64 bits is refused, and what is nested deeper than anybody writes (`depth` is where it stands).
+  static Value from_json(const nlohmann::ordered_json& json, int depth = 0);
+
+  /// The value as T, or null when it is something else.
+  template <class T>
+  const T* get() const {
+    return std::get_if<T>(&storage_);
+  }
+  bool is_undefined() const { return get<Undefined>() != nullptr; }
+  bool is_none() const { return get<None>() != nullptr; }
+  bool is_string() const { return get<std::string>() != nullptr; }
+  bool is_list() const { return get<SequencePtr>() != nullptr; }
+  bool is_dict() const { return get<DictPtr>() != nullptr; }
+  bool is_bool() const { return get<bool>() != nullptr; }
+  bool is_float() const { return get<double>() != nullptr; }
+  /// int, float or bool (which Python counts as 0 and 1).
+  bool is_number() const { return is_bool() || is_float() || get<int64_t>() != nullptr; }
+  /// int or bool.
+  bool is_integer() const { return is_bool() || get<int64_t>() != nullptr; }
+
+  /// These refuse a value of another kind; `what` is the subject of the message.
+  const std::string& as_string(std::string_view what) const;
+  int64_t as_integer(std::string_view what) const;
+  double as_number(std::string_view what) const;
+  /// The elements of a list, the keys of a dict, the characters of a string; none of what is undefined.
+  List elements(std::string_view what) const;
+
+  bool truth() const;
+  /// As Python's str(): what `{{ value }}` writes.
+  std::string text() const;
+  /// As Python's repr(): what stands inside a printed list.
+  std::string repr() const;
+  /// "a string", "a list", "'name', which is undefined": for messages.
+  std::string describe() const;
+
+ private:
+  std::variant<Undefined, None, bool, int64_t, double, std::string, SequencePtr, DictPtr, NamespacePtr, FunctionPtr>
+      storage_;
+};
+
+/// The entry of that key, or null.
+const Value* find(const Dict& dict, std::string_view key);
+/// Adds or replaces an entry.
+void assign(Dict& dict, std::string_view key, Value value);
+
+/// Python's ==: numbers by value, also across kinds; lists and dicts by content.
+bool equal(const Value& a, const Value& b);
+/// Python's <, for two numbers or two strings.
+bool less(const Value& a, const Value& b);
+/// Python's `item in container`.
+bool contains(const Value& container, const Value& item);
+/// The number of elements, entries or characters.
+int64_t length(const Value& value);
+
+/// How json.dumps writes; the defaults are those of the filter `tojson` in transformers.
+struct JsonStyle {
+  int64_t indent = -1;  ///< Spaces a level; -1: all on one line.
+  bool ensure_ascii = false;
+  bool sort_keys = false;
+  std::string item_separator = ", ";  ///< Python takes "," when it indents; so does the filter.
+  std::string key_separator = ": ";
+};
+std::string to_json(const Value& value, const JsonStyle& style);
+
+/// A float as Python prints it: the shortest digits that read back the same, and always with ".0" or an exponent.
+std::string float_text(double value);
+
+}  // namespace lehr::data::jinja

@@ -1,0 +1,103 @@
+// Conversations as text: the templates of Hugging Face folders, rendered as transformers renders them.
+#include "lehr/data/chat_template.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "test/data/tokenizer_support.h"
+
+namespace lehr::data {
+namespace {
+
+using testing::HasSubstr;
+
+ChatJson hello() {
+  return ChatJson::parse(R"([{"role": "user", "content": "Hi"}])");
+}
+
+TEST(ChatTemplate, RendersQwen3AsTransformersDoes) {
+  const auto chat = load_chat_template(fixture("qwen3").string());
+  LineReader lines(open_bytes(fixture("cases/chat.jsonl")));
+  int64_t count = 0;
+  for (std::string_view line; lines.next(line); ++count) {
+    ChatJson row = ChatJson::parse(line);
+    ChatJson variables = ChatJson::object();
+    if (row.contains("enable_thinking")) {
+      variables["enable_thinking"] = row["enable_thinking"];
+    }
+    ChatOptions options;
+    options.add_generation_prompt = row["add_generation_prompt"].get<bool>();
+    options.variables = &variables;
+    const std::string text = chat->render(row["messages"], options).text;
+    EXPECT_EQ(text, row["text"].get<std::string>());
+    EXPECT_EQ(qwen3().encode(text), row["ids"].get<std::vector<int32_t>>()) << text;
+  }
+  EXPECT_EQ(count, 8);
+}
+
+TEST(ChatTemplate, ShowsToolsAsPythonWritesJson) {
+  const auto chat = load_chat_template(fixture("qwen3").string());
+  const ChatJson tools = ChatJson::parse(R"([{"type":"function","function":{"name":"f","x":[1.0,1e-7,"ü\n"]}}])");
+  ChatOptions options;
+  options.tools = &tools;
+  EXPECT_THAT(
+      chat->render(hello(), options).text,
+      HasSubstr("<tools>\n{\"type\": \"function\", \"function\": {\"name\": \"f\", \"x\": [1.0, 1e-07, "
+                "\"ü\\n\"]}}\n</tools>"));
+}
+
+TEST(ChatTemplate, KnowsSpecialTokensVariablesAndTheDate) {
+  const TemporaryFolder folder;
+  write_file(
+      folder / "tokenizer_config.json",
+      R"({"bos_token": {"content": "<s>"}, "eos_token": "</s>", "unk_token": null,
+          "chat_template": "{{ bos_token }}{{ messages[0].content }}{{ eos_token }}{{ unk_token is defined }} {{ tools is none }} {{ style }}"})");
+  const auto chat = load_chat_template(folder.path().string());
+  const ChatJson variables = ChatJson::parse(R"({"style": "brief"})");
+  ChatOptions options;
+  options.variables = &variables;
+  EXPECT_EQ(chat->render(hello(), options).text, "<s>Hi</s>False True brief");
+
+  const ChatTemplate dated("{{ strftime_now('%d %b %Y') }}", "t");
+  EXPECT_EQ(dated.render(hello()).text, "26 Jul 2024") << "data must not change from day to day";
+  options.now = 0;
+  EXPECT_EQ(dated.render(hello(), options).text, "01 Jan 1970");
+}
+
+TEST(ChatTemplate, AFileOfItsOwnComesFirstAndAListHasNames) {
+  const TemporaryFolder folder;
+  const auto config = folder / "tokenizer_config.json";
+  write_file(
+      config,
+      R"({"chat_template": [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "with tools"}]})");
+  const auto listed = load_chat_template(folder.path().string());
+  const ChatJson tools = ChatJson::parse("[{}]");
+  ChatOptions options;
+  EXPECT_EQ(listed->render(hello(), options).text, "plain");
+  options.tools = &tools;
+  EXPECT_EQ(listed->render(hello(), options).text, "with tools");
+
+  write_file(folder / "chat_template.jinja", "own\n");
+  EXPECT_EQ(load_chat_template(folder.path().string())->render(hello()).text, "own");
+  EXPECT_EQ(load_chat_template((folder / "chat_template.jinja").string())->render(hello()).text, "own");
+}
+
+TEST(ChatTemplate, SaysWhereNoneIs) {
+  const TemporaryFolder folder;
+  const auto message = [&](const std::string& what) {
+    return usage_error_of([&] { load_chat_template(what, "", "tokenizer.path"); });
+  };
+  EXPECT_THAT(message(folder.path().string()), HasSubstr("the folder holds no chat template"));
+  EXPECT_THAT(message("byte"), HasSubstr("tokenizer.path: the byte tokenizer has no chat template"));
+  EXPECT_THAT(message("no/such.jinja"), HasSubstr("no/such.jinja: no such file or folder"));
+  write_file(folder / "tokenizer_config.json", R"({"chat_template": [{"name": "rag", "template": "x"}]})");
+  EXPECT_THAT(message(folder.path().string()), HasSubstr("no template with the name \"default\""));
+  write_file(folder / "tokenizer_config.json", "{");
+  EXPECT_THAT(message(folder.path().string()), HasSubstr("tokenizer_config.json: no valid JSON"));
+  write_file(folder / "tokenizer_config.json", "{}");
+  write_file(folder / "chat_template.jinja", "a\n{% if %}");
+  EXPECT_THAT(message(folder.path().string()), HasSubstr("chat_template.jinja:2: expected a value, found '%}'"));
+}
+
+}  // namespace
+}  // namespace lehr::data
