@@ -2,29 +2,57 @@
 
 #include "lehr/base/error.h"
 #include "lehr/ops/qk_norm_rotary.h"
-#include "lehr/ops/rotary.h"
+#include "lehr/ops/rms_norm.h"
 
 namespace lehr::nn {
+
+namespace {
+void check(const GroupedQueryAttentionParameters& params, int64_t rotary_dim) {
+  require(params.hidden_size > 0, "attention: hidden_size: expected 1 or more, found {}", params.hidden_size);
+  require(params.head_dim > 0, "attention: head_dim: expected 1 or more, found {}", params.head_dim);
+  require(
+      params.num_attention_heads > 0 && params.num_key_value_heads > 0 &&
+          params.num_attention_heads % params.num_key_value_heads == 0,
+      "num_attention_heads ({}) must be a multiple of num_key_value_heads ({})",
+      params.num_attention_heads,
+      params.num_key_value_heads);
+  require(
+      rotary_dim >= 0 && rotary_dim <= params.head_dim && rotary_dim % 2 == 0,
+      "attention: {}: expected an even number{}, found {}",
+      params.rotary_dim ? "rotary_dim" : "head_dim",
+      params.rotary_dim ? " from 0 to head_dim (" + std::to_string(params.head_dim) + ")" : ", as all of it is rotated",
+      rotary_dim);
+  require(
+      params.qk_norm_eps || params.qk_norm_weight == NormWeight::plain,
+      "attention: qk_norm_weight: there is no QK-norm; give qk_norm_eps");
+}
+}  // namespace
 
 GroupedQueryAttentionImpl::GroupedQueryAttentionImpl(const GroupedQueryAttentionParameters& params)
     : num_attention_heads_(params.num_attention_heads),
       num_key_value_heads_(params.num_key_value_heads),
-      head_dim_(params.head_dim) {
-  require(
-      params.num_key_value_heads > 0 && params.num_attention_heads % params.num_key_value_heads == 0,
-      "num_attention_heads ({}) must be a multiple of num_key_value_heads ({})",
-      params.num_attention_heads,
-      params.num_key_value_heads);
+      head_dim_(params.head_dim),
+      rotary_dim_(params.rotary_dim.value_or(params.head_dim)),
+      rotary_style_(params.rotary_style),
+      output_gate_(params.output_gate),
+      options_{.scale = params.scale, .softcap = params.softcap, .window = params.sliding_window, .sinks = {}} {
+  check(params, rotary_dim_);
+  ops::check_attention_options("attention", options_);
   const int64_t query_size = params.num_attention_heads * params.head_dim;
   const int64_t key_value_size = params.num_key_value_heads * params.head_dim;
   const bool bias = params.attention_bias;
-  q_proj = register_module("q_proj", Linear(params.hidden_size, query_size, params.init, bias));
+  q_proj = register_module(
+      "q_proj", Linear(params.hidden_size, output_gate_ ? 2 * query_size : query_size, params.init, bias));
   k_proj = register_module("k_proj", Linear(params.hidden_size, key_value_size, params.init, bias));
   v_proj = register_module("v_proj", Linear(params.hidden_size, key_value_size, params.init, bias));
-  o_proj = register_module("o_proj", Linear(query_size, params.hidden_size, params.init, bias));
+  o_proj =
+      register_module("o_proj", Linear(query_size, params.hidden_size, params.init, params.output_bias.value_or(bias)));
   if (params.qk_norm_eps) {
-    q_norm = register_module("q_norm", RMSNorm(params.head_dim, *params.qk_norm_eps));
-    k_norm = register_module("k_norm", RMSNorm(params.head_dim, *params.qk_norm_eps));
+    q_norm = register_module("q_norm", RMSNorm(params.head_dim, *params.qk_norm_eps, params.qk_norm_weight));
+    k_norm = register_module("k_norm", RMSNorm(params.head_dim, *params.qk_norm_eps, params.qk_norm_weight));
+  }
+  if (params.sinks) {
+    declare_parameter("sinks", sinks, {params.num_attention_heads}, params.init);
   }
 }
 
@@ -33,24 +61,46 @@ at::Tensor GroupedQueryAttentionImpl::forward(
     const PositionEmbeddings& position_embeddings,
     const AttentionMask& mask,
     KeyValueCache* cache) {
-  const auto [cos, sin] = position_embeddings;
   const int64_t batch = hidden_states.size(0);
   const int64_t tokens = hidden_states.size(1);
 
-  at::Tensor query = q_proj(hidden_states).view({batch, tokens, num_attention_heads_, head_dim_});  // (B, T, Hq, D)
+  at::Tensor query = q_proj(hidden_states).view({batch, tokens, num_attention_heads_, -1});         // (B, T, Hq, D)
   at::Tensor key = k_proj(hidden_states).view({batch, tokens, num_key_value_heads_, head_dim_});    // (B, T, Hkv, D)
   at::Tensor value = v_proj(hidden_states).view({batch, tokens, num_key_value_heads_, head_dim_});  // (B, T, Hkv, D)
-
-  if (q_norm) {
-    std::tie(query, key) = ops::qk_norm_rotary(query, key, q_norm->weight, k_norm->weight, q_norm->eps(), cos, sin);
-  } else {
-    std::tie(query, key) = ops::apply_rotary(query, key, cos, sin);
+  at::Tensor gate;
+  if (output_gate_) {
+    gate = query.narrow(-1, head_dim_, head_dim_);  // (B, T, Hq, D)
+    query = query.narrow(-1, 0, head_dim_);
   }
+  std::tie(query, key) = with_positions(query, key, position_embeddings);
   if (cache != nullptr) {
     std::tie(key, value) = cache->append(key, value);  // (B, S, Hkv, D)
   }
-  const at::Tensor attended = ops::attention(query, key, value, mask);  // (B, T, Hq, D)
+  ops::AttentionOptions options = options_;
+  options.sinks = sinks;
+  at::Tensor attended = ops::attention(query, key, value, mask, options);  // (B, T, Hq, D)
+  if (output_gate_) {
+    attended = attended * gate.sigmoid();
+  }
   return o_proj(attended.reshape({batch, tokens, num_attention_heads_ * head_dim_}));
+}
+
+std::tuple<at::Tensor, at::Tensor> GroupedQueryAttentionImpl::with_positions(
+    const at::Tensor& query, const at::Tensor& key, const PositionEmbeddings& position_embeddings) {
+  const auto& [cos, sin] = position_embeddings;
+  if (rotary_dim_ == 0) {
+    return q_norm ? std::tuple{q_norm(query), k_norm(key)} : std::tuple{query, key};
+  }
+  require(
+      cos.defined() && cos.size(-1) == rotary_dim_,
+      "attention: expected angles of {} elements, found {}; give RotaryEmbeddingProvider the same rotary_dim",
+      rotary_dim_,
+      cos.defined() ? cos.size(-1) : 0);
+  if (q_norm) {
+    return ops::qk_norm_rotary(
+        query, key, q_norm->weight, k_norm->weight, q_norm->eps(), cos, sin, rotary_style_, q_norm->kind());
+  }
+  return ops::apply_rotary(query, key, cos, sin, rotary_style_);
 }
 
 }  // namespace lehr::nn

@@ -1,15 +1,13 @@
 #include "lehr/nn/rms_norm.h"
 
-#include "lehr/ops/rms_norm.h"
-
 namespace lehr::nn {
 
-RMSNormImpl::RMSNormImpl(int64_t normalized_size, double eps) : eps_(eps) {
-  declare_parameter("weight", weight, {normalized_size}, Init::ones());
+RMSNormImpl::RMSNormImpl(int64_t normalized_size, double eps, NormWeight kind) : eps_(eps), kind_(kind) {
+  declare_parameter("weight", weight, {normalized_size}, kind == NormWeight::plain ? Init::ones() : Init::zeros());
 }
 
 at::Tensor RMSNormImpl::forward(const at::Tensor& input) {
-  return ops::rms_norm(input, weight, eps_);
+  return ops::rms_norm(input, weight, eps_, kind_);
 }
 
 }  // namespace lehr::nn

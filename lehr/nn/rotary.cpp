@@ -8,6 +8,10 @@
 
 namespace lehr::nn {
 
+double yarn_mscale(double factor, double mscale) {
+  return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
+}
+
 namespace {
 std::vector<double> plain_frequencies(double base, int64_t dim) {
   std::vector<double> frequencies(static_cast<size_t>(dim / 2));
@@ -15,10 +19,6 @@ std::vector<double> plain_frequencies(double base, int64_t dim) {
     frequencies[i] = std::pow(base, -2.0 * static_cast<double>(i) / static_cast<double>(dim));
   }
   return frequencies;
-}
-
-double yarn_mscale(double factor, double mscale) {
-  return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
 }
 
 double yarn_attention_scaling(const YarnRopeScaling& yarn) {

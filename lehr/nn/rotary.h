@@ -41,6 +41,10 @@ struct YarnRopeScaling {
   bool truncate = true;  ///< Round the borders of the ramp to whole dimensions.
 };
 
+/// YaRN's factor for a stretch by `factor`: 1 up to 1, and 0.1 mscale ln(factor) + 1 above. Models that set
+/// mscale_all_dim (DeepSeek) multiply the softmax's scale by the square of yarn_mscale(factor, mscale_all_dim).
+double yarn_mscale(double factor, double mscale);
+
 /// Llama 3's smooth interpolation between scaled and unscaled frequencies by wavelength.
 struct Llama3RopeScaling {
   double factor = 8;

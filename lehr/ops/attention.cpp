@@ -13,34 +13,48 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// What is the same for all queries of a call. A struct, because autograd takes no undefined tensor as an argument.
-struct CausalPlan {
-  at::Tensor first_keys;
-  double scale;
-};
+// What sinks of a call earn: each is a key with value zero, whose weight is exp(sink - log_sum). (Hq)
+at::Tensor sinks_gradient(
+    const at::Tensor& dout, const at::Tensor& out, const at::Tensor& log_sum, const at::Tensor& sinks) {
+  const at::Tensor products = (dout.to(at::kFloat) * out.to(at::kFloat)).sum(-1).transpose(1, 2);  // (B, Hq, T)
+  return (sinks.unsqueeze(-1) - log_sum).exp().mul(products).sum(at::IntArrayRef{0, 2}, false, at::kDouble).neg();
+}
 
 struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
   static at::Tensor forward(
-      AutogradContext* ctx, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const CausalPlan& plan) {
-    auto [out, log_sum] = cpu::attention_forward(q, k, v, plan.first_keys, plan.scale, true);
-    ctx->save_for_backward({q, k, v, out, log_sum, plan.first_keys});
+      AutogradContext* ctx,
+      const at::Tensor& q,
+      const at::Tensor& k,
+      const at::Tensor& v,
+      const std::optional<at::Tensor>& sinks,
+      const cpu::AttentionPlan& plan) {
+    auto [out, log_sum] = cpu::attention_forward(q, k, v, plan, true);
+    ctx->save_for_backward({q, k, v, out, log_sum, plan.first_keys, plan.sinks});
     ctx->saved_data["scale"] = plan.scale;
+    ctx->saved_data["softcap"] = plan.softcap;
+    ctx->saved_data["window"] = plan.window;
+    if (sinks) {
+      ctx->saved_data["sinks_type"] = sinks->scalar_type();
+    }
     return out;
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     refuse_double_backward("attention");
     const auto saved = ctx->get_saved_variables();
-    auto [dq, dk, dv] = cpu::attention_backward(
-        grads[0].contiguous(),
-        saved[0],
-        saved[1],
-        saved[2],
-        saved[3],
-        saved[4],
-        saved[5],
-        ctx->saved_data["scale"].toDouble());
-    return {dq, dk, dv, {}};
+    const cpu::AttentionPlan plan{
+        .first_keys = saved[5],
+        .sinks = saved[6],
+        .scale = ctx->saved_data["scale"].toDouble(),
+        .softcap = ctx->saved_data["softcap"].toDouble(),
+        .window = ctx->saved_data["window"].toInt()};
+    const at::Tensor dout = grads[0].contiguous();
+    auto [dq, dk, dv] = cpu::attention_backward(dout, saved[0], saved[1], saved[2], saved[3], saved[4], plan);
+    at::Tensor dsinks;
+    if (plan.sinks.defined() && ctx->needs_input_grad(3)) {
+      dsinks = sinks_gradient(dout, saved[3], saved[4], plan.sinks).to(ctx->saved_data["sinks_type"].toScalarType());
+    }
+    return {dq, dk, dv, dsinks, {}};
   }
 };
 
@@ -55,11 +69,18 @@ void check_row_mask(const char* name, const at::Tensor& mask, const at::Tensor& 
       mask.defined() ? shape_of(mask) : "");
 }
 
-void check(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionMask& mask) {
+void check(
+    const at::Tensor& q,
+    const at::Tensor& k,
+    const at::Tensor& v,
+    const AttentionMask& mask,
+    const AttentionOptions& options) {
   require(
-      q.dim() == 4 && k.dim() == 4 && v.dim() == 4 && q.size(0) == k.size(0) && k.sizes() == v.sizes() &&
-          q.size(3) == k.size(3) && k.size(2) > 0 && q.size(2) % k.size(2) == 0,
-      "attention: expected q (B, T, Hq, D), k and v (B, S, Hkv, D) with Hkv dividing Hq, found {}, {} and {}",
+      q.dim() == 4 && k.dim() == 4 && v.dim() == 4 && q.size(0) == k.size(0) &&
+          k.sizes().slice(0, 3) == v.sizes().slice(0, 3) && q.size(3) == k.size(3) && k.size(2) > 0 &&
+          q.size(2) % k.size(2) == 0,
+      "attention: expected q (B, T, Hq, D), k (B, S, Hkv, D) and v (B, S, Hkv, Dv) with Hkv dividing Hq, found {}, {} "
+      "and {}",
       shape_of(q),
       shape_of(k),
       shape_of(v));
@@ -80,22 +101,61 @@ void check(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const 
       !mask.key_padding.defined() || mask.key_padding.scalar_type() == at::kBool,
       "attention: expected bool key_padding, found {}",
       mask.key_padding.defined() ? c10::toString(mask.key_padding.scalar_type()) : "");
+  check_attention_options("attention", options);
+  require(!options.window || mask.causal, "attention: window: needs causal order; leave mask.causal true");
+  const at::Tensor& sinks = options.sinks;
+  require(
+      !sinks.defined() || (sinks.dim() == 1 && sinks.size(0) == q.size(2) && sinks.is_floating_point()),
+      "attention: sinks: expected (Hq) = {} floating numbers, found {} {}",
+      q.size(2),
+      sinks.defined() ? c10::toString(sinks.scalar_type()) : "",
+      sinks.defined() ? shape_of(sinks) : "");
 }
 }  // namespace
 
-at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionMask& mask) {
-  check(q, k, v, mask);
-  if (cpu::supports_attention(q, k, mask)) {
+void check_attention_options(const char* subject, const AttentionOptions& options) {
+  require(
+      !options.scale || std::isfinite(*options.scale),
+      "{}: scale: expected a finite number, found {}",
+      subject,
+      options.scale.value_or(0));
+  require(
+      !options.softcap || (*options.softcap > 0 && std::isfinite(*options.softcap)),
+      "{}: softcap: expected a positive number, found {}; leave it out for none",
+      subject,
+      options.softcap.value_or(0));
+  require(
+      !options.window || *options.window >= 1,
+      "{}: window: expected 1 or more tokens, found {}; leave it out for none",
+      subject,
+      options.window.value_or(0));
+}
+
+at::Tensor attention(
+    const at::Tensor& q,
+    const at::Tensor& k,
+    const at::Tensor& v,
+    const AttentionMask& mask,
+    const AttentionOptions& options) {
+  check(q, k, v, mask, options);
+  if (cpu::supports_attention(q, k, v, mask)) {
     if (const auto first_keys = cpu::first_keys_of(mask.document_ids, k.size(0), k.size(1))) {
-      const CausalPlan plan{*first_keys, mask.scale.value_or(1 / std::sqrt(static_cast<double>(q.size(3))))};
-      if (will_differentiate(q, k, v)) {
-        return AttentionFunction::apply(q.contiguous(), k.contiguous(), v.contiguous(), plan);
+      cpu::AttentionPlan plan{
+          .first_keys = *first_keys, .sinks = {}, .scale = options.scale.value_or(reference::default_scale(q.size(3)))};
+      plan.softcap = options.softcap.value_or(plan.softcap);
+      plan.window = options.window.value_or(plan.window);
+      std::optional<at::Tensor> sinks;  // autograd takes no undefined tensor as an argument
+      if (options.sinks.defined()) {
+        sinks = options.sinks;
+        plan.sinks = options.sinks.detach().to(at::kFloat).contiguous();
       }
-      return std::get<0>(
-          cpu::attention_forward(q.contiguous(), k.contiguous(), v.contiguous(), plan.first_keys, plan.scale, false));
+      if (will_differentiate(q, k, v, options.sinks)) {
+        return AttentionFunction::apply(q.contiguous(), k.contiguous(), v.contiguous(), sinks, plan);
+      }
+      return std::get<0>(cpu::attention_forward(q.contiguous(), k.contiguous(), v.contiguous(), plan, false));
     }
   }
-  return reference::attention(q, k, v, mask);
+  return reference::attention(q, k, v, mask, options);
 }
 
 }  // namespace lehr::ops

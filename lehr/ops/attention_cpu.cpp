@@ -19,22 +19,25 @@ AttentionCall<T> attention_call(
     const at::Tensor& v,
     const at::Tensor& out,
     const at::Tensor& log_sum,
-    const at::Tensor& first_keys,
-    double scale) {
+    const AttentionPlan& plan) {
   return {
       .q = elements<T>(q),
       .k = elements<T>(k),
       .v = elements<T>(v),
       .out = elements<T>(out),
       .log_sum = elements<float>(log_sum),
-      .first_keys = elements<int32_t>(first_keys),
+      .first_keys = elements<int32_t>(plan.first_keys),
+      .sinks = elements<float>(plan.sinks),
       .batch = q.size(0),
       .queries = q.size(1),
       .keys = k.size(1),
       .query_heads = q.size(2),
       .key_heads = k.size(2),
       .size = q.size(3),
-      .scale = static_cast<float>(scale)};
+      .value_size = v.size(3),
+      .window = plan.window,
+      .scale = static_cast<float>(plan.scale),
+      .softcap = static_cast<float>(plan.softcap)};
 }
 
 // Scratch memory of one thread.
@@ -54,9 +57,10 @@ void with_attention_type(at::ScalarType type, const Body& body) {
 }
 }  // namespace
 
-bool supports_attention(const at::Tensor& q, const at::Tensor& k, const AttentionMask& mask) {
+bool supports_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionMask& mask) {
   return supports(q) && q.scalar_type() != at::kDouble && mask.causal && !mask.key_padding.defined() &&
-         !mask.allowed.defined() && !mask.bias.defined() && q.size(1) >= kFewQueries && q.size(3) > 0 && k.numel() > 0;
+         !mask.allowed.defined() && !mask.bias.defined() && q.size(1) >= kFewQueries && q.numel() > 0 &&
+         k.numel() > 0 && v.numel() > 0;
 }
 
 std::optional<at::Tensor> first_keys_of(const at::Tensor& document_ids, int64_t batch, int64_t keys) {
@@ -85,19 +89,14 @@ std::optional<at::Tensor> first_keys_of(const at::Tensor& document_ids, int64_t 
 }
 
 std::tuple<at::Tensor, at::Tensor> attention_forward(
-    const at::Tensor& q,
-    const at::Tensor& k,
-    const at::Tensor& v,
-    const at::Tensor& first_keys,
-    double scale,
-    bool keep) {
-  at::Tensor out = at::empty_like(q);
+    const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionPlan& plan, bool keep) {
+  at::Tensor out = at::empty({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options());
   at::Tensor log_sum =
       keep ? at::empty({q.size(0), q.size(2), q.size(1)}, q.options().dtype(at::kFloat)) : at::Tensor();
   with_attention_type(q.scalar_type(), [&](auto element) {
     using T = decltype(element);
     const auto& kernel = kernels<T>();
-    const AttentionCall<T> call = attention_call<T>(q, k, v, out, log_sum, first_keys, scale);
+    const AttentionCall<T> call = attention_call<T>(q, k, v, out, log_sum, plan);
     const int64_t jobs = call.batch * call.key_heads;
     const int64_t parts =
         std::max<int64_t>(1, std::min(blocks_of(call.queries), (2 * num_threads() + jobs - 1) / jobs));
@@ -118,14 +117,13 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(
     const at::Tensor& v,
     const at::Tensor& out,
     const at::Tensor& log_sum,
-    const at::Tensor& first_keys,
-    double scale) {
+    const AttentionPlan& plan) {
   at::Tensor dq = at::empty_like(q), dk = at::empty_like(k), dv = at::empty_like(v);
   with_attention_type(q.scalar_type(), [&](auto element) {
     using T = decltype(element);
     const auto& kernel = kernels<T>();
     const AttentionBackwardCall<T> call{
-        .forward = attention_call<T>(q, k, v, out, log_sum, first_keys, scale),
+        .forward = attention_call<T>(q, k, v, out, log_sum, plan),
         .dout = elements<T>(dout),
         .dq = elements<T>(dq),
         .dk = elements<T>(dk),

@@ -1,9 +1,11 @@
-// Attention, the definition: ATen's scaled_dot_product_attention with the mask spelled out.
+// Attention, the definition: ATen's scaled_dot_product_attention with the mask spelled out, and the written-out
+// products for what that does not know.
 #include <ATen/ops/arange.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros_like.h>
 
+#include <cmath>
 #include <limits>
 
 #include "lehr/ops/reference.h"
@@ -12,14 +14,19 @@ namespace lehr::ops::reference {
 
 namespace {
 // Bool, broadcasts to (B, Hq, T, S); undefined if every query may see every key.
-at::Tensor allowed_keys(const AttentionMask& mask, int64_t queries, int64_t keys, at::Device device) {
+at::Tensor allowed_keys(
+    const AttentionMask& mask, std::optional<int64_t> window, int64_t queries, int64_t keys, at::Device device) {
   at::Tensor allowed;
   const auto restrict_to = [&](const at::Tensor& more) {
     allowed = allowed.defined() ? allowed.logical_and(more) : more.to(at::kBool);
   };
   if (mask.causal) {
     const at::Tensor key = at::arange(keys, at::TensorOptions(at::kLong).device(device));
-    restrict_to(key <= key.narrow(0, keys - queries, queries).unsqueeze(1));
+    const at::Tensor own = key.narrow(0, keys - queries, queries).unsqueeze(1);
+    restrict_to(key <= own);
+    if (window && *window < keys) {
+      restrict_to(key > own - *window);
+    }
   }
   if (mask.document_ids.defined()) {
     const at::Tensor own = mask.document_ids.narrow(1, keys - queries, queries);
@@ -33,18 +40,80 @@ at::Tensor allowed_keys(const AttentionMask& mask, int64_t queries, int64_t keys
   }
   return allowed;
 }
-}  // namespace
 
-at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionMask& mask) {
+// The keys that all queries of a window have left behind.
+int64_t keys_left_behind(std::optional<int64_t> window, int64_t queries, int64_t keys) {
+  return window && *window < keys - queries + 1 ? keys - queries + 1 - *window : 0;
+}
+
+// The mask of a call without its first `count` keys.
+AttentionMask without_first(const AttentionMask& mask, int64_t count, int64_t keys) {
+  AttentionMask rest = mask;
+  for (at::Tensor* tensor : {&rest.document_ids, &rest.key_padding, &rest.allowed, &rest.bias}) {
+    if (tensor->defined() && tensor->size(-1) == keys) {
+      *tensor = tensor->narrow(-1, count, keys - count);
+    }
+  }
+  return rest;
+}
+
+// The definition itself, in float32 at least. Holds all scores.
+at::Tensor written_out(
+    const at::Tensor& q,
+    const at::Tensor& k,
+    const at::Tensor& v,
+    const AttentionMask& mask,
+    const AttentionOptions& options) {
+  const int64_t batch = q.size(0), queries = q.size(1), heads = q.size(2), keys = k.size(1), key_heads = k.size(2);
+  const auto type = q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const auto of_keys = [&](const at::Tensor& x) { return x.to(type).transpose(1, 2).unsqueeze(2); };
+  const at::Tensor query =
+      q.to(type).transpose(1, 2).reshape({batch, key_heads, heads / key_heads, queries, q.size(3)});
+  at::Tensor scores = query.matmul(of_keys(k).transpose(-1, -2)) * options.scale.value_or(default_scale(q.size(3)));
+  scores = scores.view({batch, heads, queries, keys});
+  if (options.softcap) {
+    scores = (scores / *options.softcap).tanh() * *options.softcap;
+  }
+  if (mask.bias.defined()) {
+    scores = scores + mask.bias.detach().to(type);
+  }
+  const at::Tensor allowed = allowed_keys(mask, options.window, queries, keys, q.device());
+  if (allowed.defined()) {
+    scores = scores.masked_fill(allowed.logical_not(), -std::numeric_limits<double>::infinity());
+  }
+  at::Tensor highest = scores.detach().amax(-1, true);  // (B, Hq, T, 1)
+  at::Tensor sink;
+  if (options.sinks.defined()) {
+    sink = options.sinks.to(type).view({heads, 1, 1});
+    highest = at::maximum(highest, sink.detach());
+  }
+  highest = highest.clamp_min(std::numeric_limits<float>::lowest());  // of a query that sees nothing
+  const at::Tensor weights = (scores - highest).exp();
+  at::Tensor sum = weights.sum(-1, true);
+  if (sink.defined()) {
+    sum = sum + (sink - highest).exp();
+  }
+  const at::Tensor grouped = weights.view({batch, key_heads, heads / key_heads, queries, keys});
+  const at::Tensor attended = grouped.matmul(of_keys(v)).view({batch, heads, queries, v.size(3)});
+  return (attended / sum.clamp_min(std::numeric_limits<float>::min())).transpose(1, 2).to(q.scalar_type());
+}
+
+// scaled_dot_product_attention, which knows neither sinks nor softcap.
+at::Tensor by_aten(
+    const at::Tensor& q,
+    const at::Tensor& k,
+    const at::Tensor& v,
+    const AttentionMask& mask,
+    const AttentionOptions& options) {
   const int64_t queries = q.size(1);
   const int64_t keys = k.size(1);
-  const bool restricted =
-      mask.document_ids.defined() || mask.key_padding.defined() || mask.allowed.defined() || mask.bias.defined();
+  const bool restricted = mask.document_ids.defined() || mask.key_padding.defined() || mask.allowed.defined() ||
+                          mask.bias.defined() || (options.window && *options.window < keys);
   const bool plain_causal = mask.causal && !restricted && queries == keys;
   at::Tensor blind;  // queries that may see no key
   std::optional<at::Tensor> attention_bias;
   if (!plain_causal && (restricted || (mask.causal && queries > 1))) {
-    at::Tensor allowed = allowed_keys(mask, queries, keys, q.device());
+    at::Tensor allowed = allowed_keys(mask, options.window, queries, keys, q.device());
     if (allowed.defined()) {
       // ATen's answer for such rows differs between its kernels, so let them see everything and take the row out after.
       blind = allowed.any(-1, true).logical_not();
@@ -70,10 +139,31 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
       attention_bias,
       0.0,
       plain_causal,
-      mask.scale,
-      q.size(2) != k.size(2));  // (B, Hq, T, D)
+      options.scale,
+      q.size(2) != k.size(2));  // (B, Hq, T, Dv)
   const at::Tensor kept = blind.defined() ? attended.masked_fill(blind, 0) : attended;
   return kept.transpose(1, 2);
+}
+}  // namespace
+
+double default_scale(int64_t head_size) {
+  return 1 / std::sqrt(static_cast<double>(head_size));
+}
+
+at::Tensor attention(
+    const at::Tensor& q,
+    const at::Tensor& k,
+    const at::Tensor& v,
+    const AttentionMask& mask,
+    const AttentionOptions& options) {
+  const int64_t keys = k.size(1);
+  if (const int64_t behind = keys_left_behind(options.window, q.size(1), keys); behind > 0) {
+    const int64_t seen = keys - behind;
+    return reference::attention(
+        q, k.narrow(1, behind, seen), v.narrow(1, behind, seen), without_first(mask, behind, keys), options);
+  }
+  return options.sinks.defined() || options.softcap ? written_out(q, k, v, mask, options)
+                                                    : by_aten(q, k, v, mask, options);
 }
 
 }  // namespace lehr::ops::reference

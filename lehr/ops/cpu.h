@@ -5,12 +5,14 @@
 #pragma once
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <tuple>
 
 #include "lehr/base/torch.h"
 #include "lehr/ops/attention.h"
 #include "lehr/ops/kernels/table.h"
+#include "lehr/ops/rms_norm.h"
 #include "lehr/ops/rotary.h"
 
 namespace lehr::ops::cpu {
@@ -26,9 +28,14 @@ struct Wanted {
 
 /// Returns y and, if `keep`, the rows' inverse_rms for the backward pass.
 std::tuple<at::Tensor, at::Tensor> rms_norm_forward(
-    const at::Tensor& x, const at::Tensor& weight, double eps, bool keep);
+    const at::Tensor& x, const at::Tensor& weight, double eps, NormWeight kind, bool keep);
 std::tuple<at::Tensor, at::Tensor> rms_norm_backward(
-    const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& inverse_rms, Wanted wanted);
+    const at::Tensor& dy,
+    const at::Tensor& x,
+    const at::Tensor& weight,
+    const at::Tensor& inverse_rms,
+    NormWeight kind,
+    Wanted wanted);
 
 /// cos and sin as kernels read them: (rows, R), each (1, T, R) or (T, R) kept as T rows.
 struct Angles {
@@ -42,12 +49,13 @@ Angles angles_for(const at::Tensor& cos, const at::Tensor& sin, at::ScalarType t
 at::Tensor rotary(const at::Tensor& x, const Angles& angles, bool backward);
 
 std::tuple<at::Tensor, at::Tensor> norm_rotary_forward(
-    const at::Tensor& x, const at::Tensor& weight, double eps, const Angles& angles, bool keep);
+    const at::Tensor& x, const at::Tensor& weight, double eps, NormWeight kind, const Angles& angles, bool keep);
 std::tuple<at::Tensor, at::Tensor> norm_rotary_backward(
     const at::Tensor& dy,
     const at::Tensor& x,
     const at::Tensor& weight,
     const at::Tensor& inverse_rms,
+    NormWeight kind,
     const Angles& angles,
     Wanted wanted);
 
@@ -65,19 +73,22 @@ void cross_entropy_(
     const at::Tensor& row_scale = {});
 
 /// Whether attention_forward takes this call: causal order and documents only, float32 or bfloat16, and not so few
-/// queries that tiles would be mostly empty.
-bool supports_attention(const at::Tensor& q, const at::Tensor& k, const AttentionMask& mask);
+/// queries that tiles would be mostly empty. It takes all options.
+bool supports_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionMask& mask);
 /// (batch, keys) int32, where the document at each position begins; undefined without ids, nothing if a document comes
 /// in several pieces.
 std::optional<at::Tensor> first_keys_of(const at::Tensor& document_ids, int64_t batch, int64_t keys);
-/// Returns the output and, if `keep`, the log-sums for the backward pass.
+/// What is the same for all queries of a call of attention.
+struct AttentionPlan {
+  at::Tensor first_keys;  ///< Of first_keys_of; undefined without documents.
+  at::Tensor sinks;       ///< (Hq) float32; undefined for none.
+  double scale = 1;
+  double softcap = 0;  ///< 0 for none.
+  int64_t window = std::numeric_limits<int64_t>::max();
+};
+/// Returns the output and, if `keep`, the log-sums (B, Hq, T) for the backward pass.
 std::tuple<at::Tensor, at::Tensor> attention_forward(
-    const at::Tensor& q,
-    const at::Tensor& k,
-    const at::Tensor& v,
-    const at::Tensor& first_keys,
-    double scale,
-    bool keep);
+    const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionPlan& plan, bool keep);
 std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(
     const at::Tensor& dout,
     const at::Tensor& q,
@@ -85,8 +96,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(
     const at::Tensor& v,
     const at::Tensor& out,
     const at::Tensor& log_sum,
-    const at::Tensor& first_keys,
-    double scale);
+    const AttentionPlan& plan);
 
 /// The type in which T is computed: float64 for float64, else float32.
 inline at::ScalarType wide_type(at::ScalarType type) {

@@ -4,11 +4,12 @@
 #include <tuple>
 
 #include "lehr/base/torch.h"
+#include "lehr/ops/rms_norm.h"
 #include "lehr/ops/rotary.h"
 
 namespace lehr::ops {
 
-/// apply_rotary(rms_norm(q, q_weight, eps), rms_norm(k, k_weight, eps), cos, sin, style).
+/// apply_rotary(rms_norm(q, q_weight, eps, kind), rms_norm(k, k_weight, eps, kind), cos, sin, style).
 ///
 /// Shapes and types as in rms_norm (over the head's D elements; weights are (D)) and apply_rotary. The fused form keeps
 /// float32 between the two, so in bfloat16 it rounds once where the composition rounds three times; in float32 and
@@ -21,6 +22,7 @@ std::tuple<at::Tensor, at::Tensor> qk_norm_rotary(
     double eps,
     const at::Tensor& cos,
     const at::Tensor& sin,
-    RotaryStyle style = RotaryStyle::half);
+    RotaryStyle style = RotaryStyle::half,
+    NormWeight kind = NormWeight::plain);
 
 }  // namespace lehr::ops

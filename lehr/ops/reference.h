@@ -7,11 +7,12 @@
 
 #include "lehr/base/torch.h"
 #include "lehr/ops/attention.h"
+#include "lehr/ops/rms_norm.h"
 #include "lehr/ops/rotary.h"
 
 namespace lehr::ops::reference {
 
-at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps);
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, NormWeight kind = NormWeight::plain);
 
 std::tuple<at::Tensor, at::Tensor> apply_rotary(
     const at::Tensor& q, const at::Tensor& k, const at::Tensor& cos, const at::Tensor& sin, RotaryStyle style);
@@ -22,7 +23,16 @@ at::Tensor silu_mul(const at::Tensor& gate, const at::Tensor& up);
 at::Tensor linear_cross_entropy(
     const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels, int64_t ignore_index);
 
-/// Through at::scaled_dot_product_attention, with a mask tensor only where causal order alone does not say it.
-at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionMask& mask);
+/// 1 / sqrt(D), the scale of attention if none is given.
+double default_scale(int64_t head_size);
+
+/// Through at::scaled_dot_product_attention, with a mask tensor only where causal order alone does not say it; with
+/// sinks or softcap written out, holding all scores.
+at::Tensor attention(
+    const at::Tensor& q,
+    const at::Tensor& k,
+    const at::Tensor& v,
+    const AttentionMask& mask = {},
+    const AttentionOptions& options = {});
 
 }  // namespace lehr::ops::reference

@@ -12,9 +12,11 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 struct RmsNormFunction : torch::autograd::Function<RmsNormFunction> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight, double eps) {
-    auto [y, inverse_rms] = cpu::rms_norm_forward(x, weight, eps, true);
+  static at::Tensor forward(
+      AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight, double eps, NormWeight kind) {
+    auto [y, inverse_rms] = cpu::rms_norm_forward(x, weight, eps, kind, true);
     ctx->save_for_backward({x, weight, inverse_rms});
+    ctx->saved_data["kind"] = static_cast<int64_t>(kind);
     return y;
   }
 
@@ -26,13 +28,14 @@ struct RmsNormFunction : torch::autograd::Function<RmsNormFunction> {
         saved[0],
         saved[1],
         saved[2],
+        static_cast<NormWeight>(ctx->saved_data["kind"].toInt()),
         {.x = ctx->needs_input_grad(0), .weight = ctx->needs_input_grad(1)});
-    return {dx, dweight, {}};
+    return {dx, dweight, {}, {}};
   }
 };
 }  // namespace
 
-at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, NormWeight kind) {
   require(
       weight.dim() == 1 && x.dim() > 0 && x.size(-1) == weight.size(0),
       "rms_norm: expected a weight of the input's last dimension, found input {} and weight {}",
@@ -44,12 +47,12 @@ at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
       c10::toString(x.scalar_type()),
       c10::toString(weight.scalar_type()));
   if (!cpu::supports(x)) {
-    return reference::rms_norm(x, weight, eps);
+    return reference::rms_norm(x, weight, eps, kind);
   }
   if (will_differentiate(x, weight)) {
-    return RmsNormFunction::apply(x.contiguous(), weight.contiguous(), eps);
+    return RmsNormFunction::apply(x.contiguous(), weight.contiguous(), eps, kind);
   }
-  return std::get<0>(cpu::rms_norm_forward(x.contiguous(), weight.contiguous(), eps, false));
+  return std::get<0>(cpu::rms_norm_forward(x.contiguous(), weight.contiguous(), eps, kind, false));
 }
 
 }  // namespace lehr::ops

@@ -5,12 +5,19 @@
 
 namespace lehr::ops {
 
+/// What multiplies the normalized value.
+enum class NormWeight {
+  plain,          ///< The weight, which starts at 1. As in Hugging Face's Llama and Qwen3, the normalized value is
+                  ///< rounded to the type of x first.
+  zero_centered,  ///< 1 + weight, which starts at 0, so that weight decay pulls to the identity (Gemma, Qwen3-Next).
+                  ///< One rounding, at the end.
+};
+
 /// y = x / sqrt(mean(x^2) + eps) * weight over the last dimension.
 ///
 /// x is (..., C), weight (C), both of one floating type; y has x's shape and type. Statistics are float32 (float64 for
-/// float64). As in Hugging Face's Qwen3RMSNorm, the normalized value is rounded to the type of x before the weight
-/// multiplies it. Gradients flow to x and weight; the weight's is the same for any number of threads. Throws a usage
+/// float64). Gradients flow to x and weight; the weight's is the same for any number of threads. Throws a usage
 /// error if shapes or types do not match.
-at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps);
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, NormWeight kind = NormWeight::plain);
 
 }  // namespace lehr::ops

@@ -76,14 +76,20 @@ at::Tensor rms_buffer(const at::Tensor& x, bool keep) {
 
 template <class T>
 RmsNormForward<T> forward_call(
-    const at::Tensor& x, const at::Tensor& weight, double eps, const at::Tensor& y, const at::Tensor& inverse_rms) {
+    const at::Tensor& x,
+    const at::Tensor& weight,
+    double eps,
+    NormWeight kind,
+    const at::Tensor& y,
+    const at::Tensor& inverse_rms) {
   return {
       .x = elements<T>(x),
       .weight = elements<T>(weight),
       .y = elements<T>(y),
       .inverse_rms = elements<Wide<T>>(inverse_rms),
       .size = x.size(-1),
-      .eps = eps};
+      .eps = eps,
+      .zero_centered = kind == NormWeight::zero_centered};
 }
 
 template <class T>
@@ -92,6 +98,7 @@ RmsNormBackward<T> backward_call(
     const at::Tensor& x,
     const at::Tensor& weight,
     const at::Tensor& inverse_rms,
+    NormWeight kind,
     const at::Tensor& dx) {
   return {
       .dy = elements<T>(dy),
@@ -99,7 +106,8 @@ RmsNormBackward<T> backward_call(
       .weight = elements<T>(weight),
       .inverse_rms = elements<Wide<T>>(inverse_rms),
       .dx = elements<T>(dx),
-      .size = x.size(-1)};
+      .size = x.size(-1),
+      .zero_centered = kind == NormWeight::zero_centered};
 }
 }  // namespace
 
@@ -109,7 +117,7 @@ bool supports(const at::Tensor& tensor) {
 }
 
 std::tuple<at::Tensor, at::Tensor> rms_norm_forward(
-    const at::Tensor& x, const at::Tensor& weight, double eps, bool keep) {
+    const at::Tensor& x, const at::Tensor& weight, double eps, NormWeight kind, bool keep) {
   at::Tensor y = at::empty_like(x);
   at::Tensor inverse_rms = rms_buffer(x, keep);
   const int64_t size = x.size(-1);
@@ -119,7 +127,7 @@ std::tuple<at::Tensor, at::Tensor> rms_norm_forward(
   with_element_type(x.scalar_type(), [&](auto element) {
     using T = decltype(element);
     const auto& kernel = kernels<T>();
-    const RmsNormForward<T> call = forward_call<T>(x, weight, eps, y, inverse_rms);
+    const RmsNormForward<T> call = forward_call<T>(x, weight, eps, kind, y, inverse_rms);
     parallel_for(0, x.numel() / size, grain_for(size), [&](int64_t first, int64_t last) {
       kernel.rms_norm_forward(call, first, last);
     });
@@ -128,7 +136,12 @@ std::tuple<at::Tensor, at::Tensor> rms_norm_forward(
 }
 
 std::tuple<at::Tensor, at::Tensor> rms_norm_backward(
-    const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& inverse_rms, Wanted wanted) {
+    const at::Tensor& dy,
+    const at::Tensor& x,
+    const at::Tensor& weight,
+    const at::Tensor& inverse_rms,
+    NormWeight kind,
+    Wanted wanted) {
   at::Tensor dx = wanted.x ? at::empty_like(x) : at::Tensor();
   at::Tensor dweight;
   const int64_t size = x.size(-1);
@@ -136,7 +149,7 @@ std::tuple<at::Tensor, at::Tensor> rms_norm_backward(
   with_element_type(x.scalar_type(), [&](auto element) {
     using T = decltype(element);
     const auto& kernel = kernels<T>();
-    const RmsNormBackward<T> call = backward_call<T>(dy, x, weight, inverse_rms, dx);
+    const RmsNormBackward<T> call = backward_call<T>(dy, x, weight, inverse_rms, kind, dx);
     dweight =
         over_blocks<T>(weight, rows, kRowsABlock, size, wanted.weight, [&](Wide<T>* sums, int64_t first, int64_t last) {
           kernel.rms_norm_backward(call, sums, first, last);
@@ -175,7 +188,7 @@ at::Tensor rotary(const at::Tensor& x, const Angles& angles, bool backward) {
 }
 
 std::tuple<at::Tensor, at::Tensor> norm_rotary_forward(
-    const at::Tensor& x, const at::Tensor& weight, double eps, const Angles& angles, bool keep) {
+    const at::Tensor& x, const at::Tensor& weight, double eps, NormWeight kind, const Angles& angles, bool keep) {
   at::Tensor y = at::empty_like(x);
   at::Tensor inverse_rms = rms_buffer(x, keep);
   if (x.numel() == 0) {
@@ -185,7 +198,7 @@ std::tuple<at::Tensor, at::Tensor> norm_rotary_forward(
     using T = decltype(element);
     const auto& kernel = kernels<T>();
     const NormRotaryForward<T> call{
-        .norm = forward_call<T>(x, weight, eps, y, inverse_rms),
+        .norm = forward_call<T>(x, weight, eps, kind, y, inverse_rms),
         .angles = kernel_angles<T>(angles),
         .heads = x.size(2)};
     parallel_for(0, x.size(0) * x.size(1), grain_for(x.size(2) * x.size(3)), [&](int64_t first, int64_t last) {
@@ -200,6 +213,7 @@ std::tuple<at::Tensor, at::Tensor> norm_rotary_backward(
     const at::Tensor& x,
     const at::Tensor& weight,
     const at::Tensor& inverse_rms,
+    NormWeight kind,
     const Angles& angles,
     Wanted wanted) {
   at::Tensor dx = wanted.x ? at::empty_like(x) : at::Tensor();
@@ -211,7 +225,9 @@ std::tuple<at::Tensor, at::Tensor> norm_rotary_backward(
     using T = decltype(element);
     const auto& kernel = kernels<T>();
     const NormRotaryBackward<T> call{
-        .norm = backward_call<T>(dy, x, weight, inverse_rms, dx), .angles = kernel_angles<T>(angles), .heads = heads};
+        .norm = backward_call<T>(dy, x, weight, inverse_rms, kind, dx),
+        .angles = kernel_angles<T>(angles),
+        .heads = heads};
     dweight = over_blocks<T>(
         weight,
         tokens,

@@ -31,8 +31,14 @@ struct RotaryFunction : torch::autograd::Function<RotaryFunction> {
 
 struct NormRotaryFunction : torch::autograd::Function<NormRotaryFunction> {
   static at::Tensor forward(
-      AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight, double eps, const cpu::Angles& angles) {
-    auto [y, inverse_rms] = cpu::norm_rotary_forward(x, weight, eps, angles, true);
+      AutogradContext* ctx,
+      const at::Tensor& x,
+      const at::Tensor& weight,
+      double eps,
+      NormWeight kind,
+      const cpu::Angles& angles) {
+    auto [y, inverse_rms] = cpu::norm_rotary_forward(x, weight, eps, kind, angles, true);
+    ctx->saved_data["kind"] = static_cast<int64_t>(kind);
     ctx->save_for_backward({x, weight, inverse_rms, angles.cos, angles.sin});
     ctx->saved_data["interleaved"] = angles.interleaved;
     return y;
@@ -47,9 +53,10 @@ struct NormRotaryFunction : torch::autograd::Function<NormRotaryFunction> {
         saved[0],
         saved[1],
         saved[2],
+        static_cast<NormWeight>(ctx->saved_data["kind"].toInt()),
         angles,
         {.x = ctx->needs_input_grad(0), .weight = ctx->needs_input_grad(1)});
-    return {dx, dweight, {}, {}};
+    return {dx, dweight, {}, {}, {}};
   }
 };
 
@@ -83,11 +90,12 @@ at::Tensor rotate(const at::Tensor& x, const cpu::Angles& angles) {
                                : cpu::rotary(x.contiguous(), angles, false);
 }
 
-at::Tensor norm_rotate(const at::Tensor& x, const at::Tensor& weight, double eps, const cpu::Angles& angles) {
+at::Tensor norm_rotate(
+    const at::Tensor& x, const at::Tensor& weight, double eps, NormWeight kind, const cpu::Angles& angles) {
   if (will_differentiate(x, weight)) {
-    return NormRotaryFunction::apply(x.contiguous(), weight.contiguous(), eps, angles);
+    return NormRotaryFunction::apply(x.contiguous(), weight.contiguous(), eps, kind, angles);
   }
-  return std::get<0>(cpu::norm_rotary_forward(x.contiguous(), weight.contiguous(), eps, angles, false));
+  return std::get<0>(cpu::norm_rotary_forward(x.contiguous(), weight.contiguous(), eps, kind, angles, false));
 }
 }  // namespace
 
@@ -109,7 +117,8 @@ std::tuple<at::Tensor, at::Tensor> qk_norm_rotary(
     double eps,
     const at::Tensor& cos,
     const at::Tensor& sin,
-    RotaryStyle style) {
+    RotaryStyle style,
+    NormWeight kind) {
   check("qk_norm_rotary", q, k, cos, sin);
   require(
       q_weight.dim() == 1 && k_weight.dim() == 1 && q_weight.size(0) == q.size(3) && k_weight.size(0) == k.size(3) &&
@@ -122,10 +131,10 @@ std::tuple<at::Tensor, at::Tensor> qk_norm_rotary(
       c10::toString(k_weight.scalar_type()),
       shape_of(k_weight));
   if (!cpu::supports(q) || q.size(3) > kMaxFusedHeadSize) {
-    return apply_rotary(rms_norm(q, q_weight, eps), rms_norm(k, k_weight, eps), cos, sin, style);
+    return apply_rotary(rms_norm(q, q_weight, eps, kind), rms_norm(k, k_weight, eps, kind), cos, sin, style);
   }
   const cpu::Angles angles = cpu::angles_for(cos, sin, q.scalar_type(), style);
-  return {norm_rotate(q, q_weight, eps, angles), norm_rotate(k, k_weight, eps, angles)};
+  return {norm_rotate(q, q_weight, eps, kind, angles), norm_rotate(k, k_weight, eps, kind, angles)};
 }
 
 }  // namespace lehr::ops

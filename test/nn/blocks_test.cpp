@@ -1,3 +1,5 @@
+#include "test/nn/blocks.h"
+
 #include <gmock/gmock.h>
 
 #include "lehr/base/error.h"
@@ -9,25 +11,11 @@
 
 namespace lehr::nn {
 namespace {
+using test::made;
+using test::positions;
 using ::testing::HasSubstr;
 using ::testing::Property;
 using ::testing::Throws;
-
-template <class Holder>
-Holder made(Holder module) {
-  materialize(*module, at::kCPU, at::kDouble);
-  module->reset_parameters({.seed = 11});
-  for (const auto& [name, parameter] : named_parameters(*module)) {
-    at::NoGradGuard no_grad;
-    at::Tensor value = parameter->value();
-    value.mul_(20);  // so that softmax and silu leave their linear part
-  }
-  return module;
-}
-
-PositionEmbeddings positions(int64_t tokens, int64_t head_dim) {
-  return RotaryEmbeddingProvider(100.0, head_dim)(at::arange(tokens).unsqueeze(0), at::kDouble);
-}
 
 // Attention by its definition, one query at a time; float64, so only rounding (1e-12) is left.
 at::Tensor naive_attention(

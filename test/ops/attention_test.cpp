@@ -1,69 +1,12 @@
-// Attention against a definition written out with plain products and an explicit mask.
+// Attention and its masks against the definition.
 #include "lehr/ops/attention.h"
 
 #include <gmock/gmock.h>
 
-#include <cmath>
-
-#include "test/ops/against_reference.h"
+#include "test/ops/attention_definition.h"
 
 namespace lehr::ops::test {
 namespace {
-
-struct Shape {
-  int64_t batch, queries, keys, query_heads, key_heads, size;
-};
-
-// Softmax over the keys that are seen, a row at a time in spirit: hidden scores are taken out before the sum.
-at::Tensor definition(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionMask& mask) {
-  const int64_t queries = q.size(1), keys = k.size(1), group = q.size(2) / k.size(2);
-  const at::Tensor query = q.transpose(1, 2);
-  const at::Tensor key = k.repeat_interleave(group, 2).transpose(1, 2);
-  const at::Tensor value = v.repeat_interleave(group, 2).transpose(1, 2);
-  const double scale = mask.scale.value_or(1 / std::sqrt(static_cast<double>(q.size(3))));
-  at::Tensor scores = query.matmul(key.transpose(2, 3)) * scale;
-  if (mask.bias.defined()) {
-    scores = scores + mask.bias.to(scores.scalar_type());
-  }
-  at::Tensor seen = at::ones({q.size(0), 1, queries, keys}, at::kBool);
-  for (int64_t t = 0; t < queries; ++t) {
-    const int64_t position = keys - queries + t;
-    for (int64_t b = 0; b < q.size(0); ++b) {
-      for (int64_t s = 0; s < keys; ++s) {
-        bool sees = !mask.causal || s <= position;
-        if (mask.document_ids.defined()) {
-          const at::Tensor ids = mask.document_ids[mask.document_ids.size(0) == 1 ? 0 : b];
-          sees = sees && ids[s].item<int64_t>() == ids[position].item<int64_t>();
-        }
-        if (mask.key_padding.defined()) {
-          sees = sees && mask.key_padding[mask.key_padding.size(0) == 1 ? 0 : b][s].item<bool>();
-        }
-        seen[b][0][t][s].fill_(sees);
-      }
-    }
-  }
-  if (mask.allowed.defined()) {
-    seen = seen.logical_and(mask.allowed);
-  }
-  const at::Tensor hidden = seen.logical_not();
-  const at::Tensor highest = scores.masked_fill(hidden, -1e30).amax(-1, true).detach();
-  const at::Tensor weights = (scores - highest).masked_fill(hidden, 0).exp().masked_fill(hidden, 0);
-  return weights.matmul(value).div(weights.sum(-1, true).clamp_min(1e-300)).transpose(1, 2);
-}
-
-void expect_attention(const std::string& what, const Shape& s, at::ScalarType type, const AttentionMask& mask) {
-  const Tensors inputs = {
-      random_tensor({s.batch, s.queries, s.query_heads, s.size}, type),
-      random_tensor({s.batch, s.keys, s.key_heads, s.size}, type),
-      random_tensor({s.batch, s.keys, s.key_heads, s.size}, type)};
-  expect_equal_to_definition(
-      what,
-      [&](const Tensors& in) -> Tensors { return {attention(in[0], in[1], in[2], mask)}; },
-      [&](const Tensors& in) -> Tensors { return {definition(in[0], in[1], in[2], mask)}; },
-      inputs,
-      {},
-      2);  // in bfloat16 the softmax is rounded too, before the second product
-}
 
 const std::vector<Shape> kShapes = {
     {1, 1, 1, 1, 1, 1},
@@ -127,7 +70,7 @@ TEST(Attention, HiddenKeysAreNotSeenAndBlindQueriesGetZeros) {
 }
 
 TEST(Attention, UsesTheScaleThatIsGiven) {
-  expect_attention("scale", {1, 19, 19, 2, 2, 8}, at::kDouble, {.scale = 0.77});
+  expect_attention("scale", {1, 19, 19, 2, 2, 8}, at::kDouble, {}, {.scale = 0.77});
 }
 
 TEST(Attention, TakesStridedInputs) {

@@ -51,6 +51,33 @@ TEST(RmsNorm, RoundsInBfloat16WhereHuggingFaceDoes) {
   EXPECT_LE((fast != definition).to(at::kDouble).mean().item<double>(), 1e-3);
 }
 
+TEST(RmsNorm, ZeroCenteredAddsOneToTheWeight) {
+  const auto zero_centered = [](const Tensors& in) -> Tensors {
+    return {rms_norm(in[0], in[1], kEps, NormWeight::zero_centered)};
+  };
+  const auto definition = [](const Tensors& in) -> Tensors {
+    return {in[0] / (in[0].square().mean(-1, true) + kEps).sqrt() * (in[1] + 1)};
+  };
+  everywhere([&](at::ScalarType type, const std::string& where) {
+    for (const int64_t size : {7, 64, 1027}) {
+      const Tensors inputs = {random_tensor({9, size}, type), random_tensor({size}, type, 0.1)};
+      expect_equal_to_definition(where, zero_centered, definition, inputs, {}, 4);  // as above
+      expect_equal_to_definition(where + ", frozen", zero_centered, definition, inputs, {true, false}, 4);
+    }
+  });
+}
+
+TEST(RmsNorm, ZeroCenteredKeepsSmallWeightsUnderBfloat16) {
+  const at::Tensor x = random_tensor({200, 128}, at::kBFloat16);
+  const at::Tensor weight = at::full({128}, 0.001, at::kBFloat16);  // 1 + 0.001 is 1 in bfloat16
+  const at::Tensor y = rms_norm(x, weight, kEps, NormWeight::zero_centered);
+  const at::Tensor exact =
+      reference::rms_norm(x.to(at::kDouble), weight.to(at::kDouble), kEps, NormWeight::zero_centered).to(at::kBFloat16);
+  // One rounding at the end: equal but for ties that float32 sees differently.
+  EXPECT_LE((y != exact).to(at::kDouble).mean().item<double>(), 2e-3);
+  EXPECT_FALSE(at::equal(y, rms_norm(x, at::ones({128}, at::kBFloat16), kEps)));
+}
+
 TEST(RmsNorm, LeavesFrozenInputsWithoutGradient) {
   const Tensors inputs = {random_tensor({9, 33}, at::kFloat), random_tensor({33}, at::kFloat)};
   expect_equal_to_definition("frozen input", kFast, kDefinition, inputs, {true, false});

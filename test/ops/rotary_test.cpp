@@ -106,6 +106,32 @@ TEST(QkNormRotary, EqualsTheTwoDefinitionsInTurn) {
   });
 }
 
+TEST(QkNormRotary, TakesZeroCenteredWeights) {
+  everywhere([](at::ScalarType type, const std::string& where) {
+    const Case c{3, 3, 2, 1, 80, 32, 3};
+    const auto [cos, sin] = angles(c, at::kDouble);
+    const auto fast = [&, c_ = cos, s = sin](const Tensors& in) -> Tensors {
+      const auto [q, k] =
+          qk_norm_rotary(in[0], in[1], in[2], in[3], kEps, c_, s, RotaryStyle::interleaved, NormWeight::zero_centered);
+      return {q, k};
+    };
+    const auto definition = [&, c_ = cos, s = sin](const Tensors& in) -> Tensors {
+      const auto norm = [](const at::Tensor& x, const at::Tensor& w) {
+        return x / (x.square().mean(-1, true) + kEps).sqrt() * (w + 1);
+      };
+      const auto [q, k] =
+          reference::apply_rotary(norm(in[0], in[2]), norm(in[1], in[3]), c_, s, RotaryStyle::interleaved);
+      return {q, k};
+    };
+    const Tensors inputs = {
+        random_tensor({c.batch, c.tokens, c.query_heads, c.size}, type),
+        random_tensor({c.batch, c.tokens, c.key_heads, c.size}, type),
+        random_tensor({c.size}, type, 0.1),
+        random_tensor({c.size}, type, 0.1)};
+    expect_equal_to_definition(where, fast, definition, inputs);
+  });
+}
+
 TEST(QkNormRotary, TakesHeadsTooLargeForTheFusedKernel) {
   const int64_t size = kMaxFusedHeadSize + 6;
   const Case c{1, 3, 1, 1, size, size, 1};

@@ -1,85 +1,7 @@
 // Causal attention on 64 x 64 tiles of scores, forward and backward (Dao, "FlashAttention-2",
 // https://arxiv.org/abs/2307.08691). One job is one key/value head with the query heads that share it.
-//
-// All tiles are float32, whatever the type in memory. Rows are padded to a multiple of 64 and heads to a multiple of
-// kPadding with zeros, so that products have no ragged edges. "Transposed" tiles are [dim][64].
 
-constexpr int64_t kTile = kAttentionTile;
-constexpr int64_t kTileRows = LEHR_VECTOR_BYTES >= 64 ? 8 : 4;  // of the register block; it is 2 vectors wide
-
-// C (64 or more rows in steps of 64, cols) = or += A B. A(m, k) stands at a[m * kRow + k * kCol], B and C are
-// row-major.
-template <int64_t kRow, int64_t kCol, bool kAdd>
-void multiply(const float* a, const float* b, int64_t cols, float* c, int64_t depth) {
-  constexpr int64_t lanes = kLanes<float>;
-  for (int64_t n = 0; n < cols; n += 2 * lanes) {
-    for (int64_t m = 0; m < kTile; m += kTileRows) {
-      FloatVec sum[kTileRows][2];
-      for (int64_t r = 0; r < kTileRows; ++r) {
-        const float* from = c + (m + r) * cols + n;
-        sum[r][0] = kAdd ? load(from, All{}) : FloatVec{};
-        sum[r][1] = kAdd ? load(from + lanes, All{}) : FloatVec{};
-      }
-      const float* a_at = a + m * kRow;
-      const float* b_at = b + n;
-      for (int64_t k = 0; k < depth; ++k) {
-        const FloatVec b0 = load(b_at, All{});
-        const FloatVec b1 = load(b_at + lanes, All{});
-        for (int64_t r = 0; r < kTileRows; ++r) {
-          const FloatVec factor = splat(a_at[r * kRow]);
-          sum[r][0] += factor * b0;
-          sum[r][1] += factor * b1;
-        }
-        a_at += kCol;
-        b_at += cols;
-      }
-      for (int64_t r = 0; r < kTileRows; ++r) {
-        float* to = c + (m + r) * cols + n;
-        store(to, sum[r][0], All{});
-        store(to + lanes, sum[r][1], All{});
-      }
-    }
-  }
-}
-
-// Up to 64 rows of one head, `stride` elements apart, times `factor`, zero-padded to (64, padded).
-template <class T>
-void pack_rows(const T* x, int64_t stride, int64_t rows, int64_t size, int64_t padded, float factor, float* to) {
-  for (int64_t row = 0; row < kTile; ++row) {
-    float* out = to + row * padded;
-    if (row < rows) {
-      for_each_vector<T>(
-          size, [&](int64_t i, auto count) __attribute__((always_inline)) {
-            store(out + i, load(x + row * stride + i, count) * factor, count);
-          });
-    }
-    for (int64_t i = row < rows ? size : 0; i < padded; ++i) {
-      out[i] = 0;
-    }
-  }
-}
-
-// (64, padded) to (padded, 64).
-void transpose_rows(const float* from, int64_t padded, float* to) {
-  constexpr int64_t block = 8;
-  for (int64_t row = 0; row < kTile; row += block) {
-    for (int64_t i = 0; i < padded; ++i) {
-      for (int64_t r = 0; r < block; ++r) {
-        to[i * kTile + row + r] = from[(row + r) * padded + i];
-      }
-    }
-  }
-}
-
-template <class T>
-void unpack_rows(const float* from, int64_t padded, int64_t rows, int64_t size, float factor, T* to, int64_t stride) {
-  for (int64_t row = 0; row < rows; ++row) {
-    for_each_vector<T>(
-        size, [&](int64_t i, auto count) __attribute__((always_inline)) {
-          store(to + row * stride + i, load(from + row * padded + i, count) * factor, count);
-        });
-  }
-}
+#include "lehr/ops/kernels/attention_tile.inl"
 
 // Where things stand for one key/value head of one batch row.
 template <class T>
@@ -89,19 +11,31 @@ struct AttentionJob {
 
   int64_t group() const { return call.query_heads / call.key_heads; }
   int64_t padded() const { return padded_head_size(call.size); }
+  int64_t padded_value() const { return padded_head_size(call.value_size); }
   int64_t query_stride() const { return call.query_heads * call.size; }
   int64_t key_stride() const { return call.key_heads * call.size; }
+  int64_t value_stride() const { return call.key_heads * call.value_size; }
+  int64_t out_stride() const { return call.query_heads * call.value_size; }
+  int64_t query_head(int64_t member) const { return key_head * group() + member; }
   int64_t query_at(int64_t member, int64_t row) const {
-    return (batch * call.queries + row) * query_stride() + (key_head * group() + member) * call.size;
+    return (batch * call.queries + row) * query_stride() + query_head(member) * call.size;
+  }
+  int64_t out_at(int64_t member, int64_t row) const {
+    return (batch * call.queries + row) * out_stride() + query_head(member) * call.value_size;
   }
   int64_t key_at(int64_t row) const { return (batch * call.keys + row) * key_stride() + key_head * call.size; }
+  int64_t value_at(int64_t row) const {
+    return (batch * call.keys + row) * value_stride() + key_head * call.value_size;
+  }
   int64_t statistic_at(int64_t member, int64_t row) const {
-    return (batch * call.query_heads + key_head * group() + member) * call.queries + row;
+    return (batch * call.query_heads + query_head(member)) * call.queries + row;
   }
   /// Query `row` sees keys [first_key(row), last_key(row)].
   int64_t last_key(int64_t row) const { return call.keys - call.queries + row; }
   int64_t first_key(int64_t row) const {
-    return call.first_keys == nullptr ? 0 : call.first_keys[batch * call.keys + last_key(row)];
+    const int64_t last = last_key(row);
+    const int64_t first = call.first_keys == nullptr ? 0 : call.first_keys[batch * call.keys + last];
+    return last - first < call.window ? first : last - call.window + 1;
   }
   static int64_t min(int64_t a, int64_t b) { return a < b ? a : b; }
   static int64_t rows_of(int64_t block, int64_t rows) { return min(kTile, rows - block * kTile); }
@@ -126,6 +60,17 @@ LEHR_INLINE void mask_row(float* row, Columns columns, float outside) {
   }
   for (int64_t i = columns.last; i < kTile; ++i) {
     row[i] = outside;
+  }
+}
+
+// Scores become softcap tanh(score / softcap); `slope`, if given, gets the derivative.
+LEHR_INLINE void cap_row(float* row, float softcap, float* slope) {
+  for (int64_t i = 0; i < kTile; i += kLanes<float>) {
+    const FloatVec bent = hyperbolic_tangent(load(row + i, All{}) / softcap);
+    store(row + i, bent * softcap, All{});
+    if (slope != nullptr) {
+      store(slope + i, 1.0f - bent * bent, All{});
+    }
   }
 }
 
@@ -161,53 +106,57 @@ LEHR_INLINE float softmax_step(float* row, float& max, float& sum) {
 template <class T>
 void attention_forward(const AttentionCall<T>& call, float* scratch, int64_t index, int64_t part, int64_t parts) {
   const AttentionJob<T> job{call, index / call.key_heads, index % call.key_heads};
-  const int64_t padded = job.padded();
-  const int64_t tile_size = kTile * padded;
+  const int64_t padded = job.padded(), padded_value = job.padded_value();
+  const int64_t tile_size = kTile * padded, value_tile_size = kTile * padded_value;
   const int64_t key_blocks = blocks_of(call.keys);
   float* keys_transposed = scratch;
   float* values = keys_transposed + key_blocks * tile_size;
-  float* query = values + key_blocks * tile_size;
+  float* query = values + key_blocks * value_tile_size;
   float* query_transposed = query + tile_size;
   float* output = query_transposed + tile_size;
-  float* scores = output + tile_size;
+  float* scores = output + value_tile_size;
   float max[kTile], sum[kTile];
 
   for (int64_t block = 0; block < key_blocks; ++block) {
-    const int64_t at = job.key_at(block * kTile), rows = job.rows_of(block, call.keys);
-    pack_rows(call.k + at, job.key_stride(), rows, call.size, padded, 1, query);
+    const int64_t first = block * kTile, rows = job.rows_of(block, call.keys);
+    pack_rows(call.k + job.key_at(first), job.key_stride(), rows, call.size, padded, 1, query);
     transpose_rows(query, padded, keys_transposed + block * tile_size);
-    pack_rows(call.v + at, job.key_stride(), rows, call.size, padded, 1, values + block * tile_size);
+    const T* value = call.v + job.value_at(first);
+    pack_rows(value, job.value_stride(), rows, call.value_size, padded_value, 1, values + block * value_tile_size);
   }
   for (int64_t work = part; work < job.group() * blocks_of(call.queries); work += parts) {
     const int64_t member = work % job.group(), query_block = work / job.group();
     const int64_t first = query_block * kTile, rows = job.rows_of(query_block, call.queries);
     pack_rows(call.q + job.query_at(member, first), job.query_stride(), rows, call.size, padded, call.scale, query);
     transpose_rows(query, padded, query_transposed);
-    for (int64_t i = 0; i < tile_size; ++i) {
+    for (int64_t i = 0; i < value_tile_size; ++i) {
       output[i] = 0;
     }
-    for (int64_t row = 0; row < kTile; ++row) {
-      max[row] = -__builtin_inff();
-      sum[row] = 0;
+    for (int64_t row = 0; row < kTile; ++row) {  // the sink is the first that is seen, and its value is zero
+      max[row] = call.sinks == nullptr ? -__builtin_inff() : call.sinks[job.query_head(member)];
+      sum[row] = call.sinks == nullptr ? 0 : 1;
     }
     const int64_t last_block = job.last_key(first + rows - 1) / kTile;
     for (int64_t key_block = job.first_key(first) / kTile; key_block <= last_block; ++key_block) {
       multiply<1, kTile, false>(query_transposed, keys_transposed + key_block * tile_size, kTile, scores, padded);
       for (int64_t row = 0; row < rows; ++row) {
         float* score = scores + row * kTile;
+        if (call.softcap > 0) {
+          cap_row(score, call.softcap, nullptr);
+        }
         mask_row(score, columns_of(job, first + row, key_block), -__builtin_inff());
         const float correction = softmax_step(score, max[row], sum[row]);
         if (correction != 1) {
-          for (int64_t i = 0; i < padded; ++i) {
-            output[row * padded + i] *= correction;
+          for (int64_t i = 0; i < padded_value; ++i) {
+            output[row * padded_value + i] *= correction;
           }
         }
       }
-      multiply<kTile, 1, true>(scores, values + key_block * tile_size, padded, output, kTile);
+      multiply<kTile, 1, true>(scores, values + key_block * value_tile_size, padded_value, output, kTile);
     }
     for (int64_t row = 0; row < rows; ++row) {
-      unpack_rows(
-          output + row * padded, padded, 1, call.size, 1 / sum[row], call.out + job.query_at(member, first + row), 0);
+      T* out = call.out + job.out_at(member, first + row);
+      unpack_rows(output + row * padded_value, padded_value, 1, call.value_size, 1 / sum[row], out, 0);
       if (call.log_sum != nullptr) {
         call.log_sum[job.statistic_at(member, first + row)] = max[row] + __builtin_logf(sum[row]);
       }
@@ -216,57 +165,63 @@ void attention_forward(const AttentionCall<T>& call, float* scratch, int64_t ind
 }
 
 // With P the weights and dP = dO V^T: dV = P^T dO, dS = P (dP - rowsum(dO O)), dQ = scale dS K, dK = scale dS^T Q. The
-// queries are scaled when packed, so dK needs no factor.
+// queries are scaled when packed, so dK needs no factor. A sink is in the log-sums, and its value is zero, so nothing
+// else changes; its own gradient needs no tiles and is the caller's.
 template <class T>
 void attention_backward(const AttentionBackwardCall<T>& backward, float* scratch, int64_t index) {
   const AttentionCall<T>& call = backward.forward;
   const AttentionJob<T> job{call, index / call.key_heads, index % call.key_heads};
-  const int64_t padded = job.padded();
-  const int64_t tile_size = kTile * padded;
+  const int64_t padded = job.padded(), padded_value = job.padded_value();
+  const int64_t tile_size = kTile * padded, value_tile_size = kTile * padded_value;
   const int64_t query_blocks = blocks_of(call.queries), tiles = job.group() * query_blocks;
   float* queries = scratch;
   float* queries_transposed = queries + tiles * tile_size;
   float* outgoing = queries_transposed + tiles * tile_size;
-  float* outgoing_transposed = outgoing + tiles * tile_size;
-  float* dqueries = outgoing_transposed + tiles * tile_size;
+  float* outgoing_transposed = outgoing + tiles * value_tile_size;
+  float* dqueries = outgoing_transposed + tiles * value_tile_size;
   float* key = dqueries + tiles * tile_size;
   float* key_transposed = key + tile_size;
   float* value_transposed = key_transposed + tile_size;
-  float* dkey = value_transposed + tile_size;
+  float* dkey = value_transposed + value_tile_size;
   float* dvalue = dkey + tile_size;
-  float* weights = dvalue + tile_size;
+  float* weights = dvalue + value_tile_size;
   float* dscores = weights + kTile * kTile;
   float* row_products = dscores + kTile * kTile;  // rowsum(dO O), (group, queries)
+  alignas(64) float slope[kTile];                 // of the capped scores
 
   for (int64_t tile = 0; tile < tiles; ++tile) {
     const int64_t member = tile / query_blocks, first = tile % query_blocks * kTile;
-    const int64_t rows = job.rows_of(tile % query_blocks, call.queries), at = job.query_at(member, first);
+    const int64_t rows = job.rows_of(tile % query_blocks, call.queries), at = job.out_at(member, first);
     float* query = queries + tile * tile_size;
-    float* out = outgoing + tile * tile_size;
-    pack_rows(call.out + at, job.query_stride(), rows, call.size, padded, 1, query);  // until the products are made
-    pack_rows(backward.dout + at, job.query_stride(), rows, call.size, padded, 1, out);
+    float* dout = outgoing + tile * value_tile_size;
+    float* out = outgoing_transposed + tile * value_tile_size;  // until the products are made
+    pack_rows(call.out + at, job.out_stride(), rows, call.value_size, padded_value, 1, out);
+    pack_rows(backward.dout + at, job.out_stride(), rows, call.value_size, padded_value, 1, dout);
     for (int64_t row = 0; row < rows; ++row) {
       FloatVec product{};
-      for (int64_t i = 0; i < padded; i += kLanes<float>) {
-        product += load(query + row * padded + i, All{}) * load(out + row * padded + i, All{});
+      for (int64_t i = row * padded_value; i < (row + 1) * padded_value; i += kLanes<float>) {
+        product += load(out + i, All{}) * load(dout + i, All{});
       }
       row_products[member * call.queries + first + row] = horizontal_sum<float>(product);
     }
-    pack_rows(call.q + at, job.query_stride(), rows, call.size, padded, call.scale, query);
+    pack_rows(call.q + job.query_at(member, first), job.query_stride(), rows, call.size, padded, call.scale, query);
     transpose_rows(query, padded, queries_transposed + tile * tile_size);
-    transpose_rows(out, padded, outgoing_transposed + tile * tile_size);
+    transpose_rows(dout, padded_value, outgoing_transposed + tile * value_tile_size);
     for (int64_t i = 0; i < tile_size; ++i) {
       dqueries[tile * tile_size + i] = 0;
     }
   }
   for (int64_t key_block = 0; key_block < blocks_of(call.keys); ++key_block) {
-    const int64_t at = job.key_at(key_block * kTile), key_rows = job.rows_of(key_block, call.keys);
-    pack_rows(call.v + at, job.key_stride(), key_rows, call.size, padded, 1, key);
-    transpose_rows(key, padded, value_transposed);
+    const int64_t at = job.key_at(key_block * kTile), value_at = job.value_at(key_block * kTile);
+    const int64_t key_rows = job.rows_of(key_block, call.keys);
+    pack_rows(call.v + value_at, job.value_stride(), key_rows, call.value_size, padded_value, 1, dvalue);
+    transpose_rows(dvalue, padded_value, value_transposed);
     pack_rows(call.k + at, job.key_stride(), key_rows, call.size, padded, 1, key);
     transpose_rows(key, padded, key_transposed);
     for (int64_t i = 0; i < tile_size; ++i) {
       dkey[i] = 0;
+    }
+    for (int64_t i = 0; i < value_tile_size; ++i) {
       dvalue[i] = 0;
     }
     for (int64_t tile = 0; tile < tiles; ++tile) {
@@ -276,28 +231,35 @@ void attention_backward(const AttentionBackwardCall<T>& backward, float* scratch
         continue;
       }
       const float* query = queries + tile * tile_size;
-      const float* out = outgoing + tile * tile_size;
+      const float* dout = outgoing + tile * value_tile_size;
       multiply<1, kTile, false>(queries_transposed + tile * tile_size, key_transposed, kTile, weights, padded);
-      multiply<1, kTile, false>(outgoing_transposed + tile * tile_size, value_transposed, kTile, dscores, padded);
+      const float* dout_transposed = outgoing_transposed + tile * value_tile_size;
+      multiply<1, kTile, false>(dout_transposed, value_transposed, kTile, dscores, padded_value);
       for (int64_t row = 0; row < kTile; ++row) {
         float* weight = weights + row * kTile;
         float* dscore = dscores + row * kTile;
         const bool real = row < rows;
         const float log_sum = real ? call.log_sum[job.statistic_at(member, first + row)] : 0;
         const float product = real ? row_products[member * call.queries + first + row] : 0;
+        if (call.softcap > 0) {
+          cap_row(weight, call.softcap, slope);
+        }
         mask_row(weight, real ? columns_of(job, first + row, key_block) : Columns{0, 0}, -__builtin_inff());
         for (int64_t i = 0; i < kTile; i += kLanes<float>) {
           const FloatVec p = exponential(load(weight + i, All{}) - log_sum);
           store(weight + i, p, All{});
           store(dscore + i, p * (load(dscore + i, All{}) - product), All{});
         }
+        for (int64_t i = 0; call.softcap > 0 && i < kTile; i += kLanes<float>) {
+          store(dscore + i, load(dscore + i, All{}) * load(slope + i, All{}), All{});
+        }
       }
-      multiply<1, kTile, true>(weights, out, padded, dvalue, kTile);
+      multiply<1, kTile, true>(weights, dout, padded_value, dvalue, kTile);
       multiply<1, kTile, true>(dscores, query, padded, dkey, kTile);
       multiply<kTile, 1, true>(dscores, key, padded, dqueries + tile * tile_size, kTile);
     }
     unpack_rows(dkey, padded, key_rows, call.size, 1, backward.dk + at, job.key_stride());
-    unpack_rows(dvalue, padded, key_rows, call.size, 1, backward.dv + at, job.key_stride());
+    unpack_rows(dvalue, padded_value, key_rows, call.value_size, 1, backward.dv + value_at, job.value_stride());
   }
   for (int64_t tile = 0; tile < tiles; ++tile) {
     const int64_t member = tile / query_blocks, first = tile % query_blocks * kTile;

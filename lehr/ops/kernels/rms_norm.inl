@@ -23,6 +23,26 @@ LEHR_INLINE Wide<T> inverse_rms_of(const T* x, int64_t size, double eps) {
   return static_cast<Wide<T>>(1) / static_cast<Wide<T>>(__builtin_sqrt(mean_square + static_cast<Wide<T>>(eps)));
 }
 
+// Calls body(Yes{}) or body(No{}), so that a choice is made outside of a loop.
+template <class Body>
+LEHR_INLINE void choose(bool choice, const Body& body) {
+  if (choice) {
+    body(Yes{});
+  } else {
+    body(No{});
+  }
+}
+
+// What multiplies the normalized values: the weight, or 1 + weight.
+template <class T, class ZeroCentered, class Count>
+LEHR_INLINE Vec<T> norm_factor(const T* weight, ZeroCentered, Count count) {
+  if constexpr (ZeroCentered::value) {
+    return load(weight, count) + static_cast<Wide<T>>(1);
+  } else {
+    return load(weight, count);
+  }
+}
+
 template <class T>
 void rms_norm_forward(const RmsNormForward<T>& call, int64_t first, int64_t last) {
   for (int64_t row = first; row < last; ++row) {
@@ -32,37 +52,45 @@ void rms_norm_forward(const RmsNormForward<T>& call, int64_t first, int64_t last
     if (call.inverse_rms != nullptr) {
       call.inverse_rms[row] = inverse_rms;
     }
-    for_each_vector<T>(
-        call.size, [&](int64_t i, auto count) __attribute__((always_inline)) {
-          const Vec<T> normalized = rounded_to(x, load(x + i, count) * inverse_rms);
-          store(y + i, normalized * load(call.weight + i, count), count);
+    choose(
+        call.zero_centered, [&](auto zero_centered) __attribute__((always_inline)) {
+          for_each_vector<T>(
+              call.size, [&](int64_t i, auto count) __attribute__((always_inline)) {
+                const Vec<T> normalized = load(x + i, count) * inverse_rms;
+                const Vec<T> factor = norm_factor(call.weight + i, zero_centered, count);
+                store(y + i, (zero_centered.value ? normalized : rounded_to(x, normalized)) * factor, count);
+              });
         });
   }
 }
 
-// With h = x / rms and g = dy * weight: dx = (g - h mean(g h)) / rms and dweight = sum over rows of dy h. The rounding
-// of h to T counts as the identity, as autograd's cast does; dweight takes the rounded h, which dy met going forward.
-// dy is T, or Wide<T> when it comes from a fused operator.
-template <class T, class D>
+// With h = x / rms and g = dy * factor: dx = (g - h mean(g h)) / rms and dweight = sum over rows of dy h. The rounding
+// of h to T counts as the identity, as autograd's cast does; dweight takes the h, rounded or not, that dy met going
+// forward. dy is T, or Wide<T> when it comes from a fused operator.
+template <class T, class D, class ZeroCentered>
 LEHR_INLINE void rms_norm_backward_row(
-    const D* dy, const T* x, const T* weight, Wide<T> inverse_rms, T* dx, Wide<T>* dweight, int64_t size) {
+    const D* dy,
+    const T* x,
+    const T* weight,
+    ZeroCentered zero_centered,
+    Wide<T> inverse_rms,
+    T* dx,
+    Wide<T>* dweight,
+    int64_t size) {
   Vec<T> sum{};
   const auto visit = [&](auto with_dweight) __attribute__((always_inline)) {
     for_each_vector<T>(
         size, [&](int64_t i, auto count) __attribute__((always_inline)) {
           const Vec<T> normalized = load(x + i, count) * inverse_rms;
           const Vec<T> incoming = load(dy + i, count);
-          sum += incoming * load(weight + i, count) * normalized;
+          sum += incoming * norm_factor(weight + i, zero_centered, count) * normalized;
           if constexpr (decltype(with_dweight)::value) {
-            store(dweight + i, load(dweight + i, count) + incoming * rounded_to(x, normalized), count);
+            const Vec<T> met = ZeroCentered::value ? normalized : rounded_to(x, normalized);
+            store(dweight + i, load(dweight + i, count) + incoming * met, count);
           }
         });
   };
-  if (dweight != nullptr) {
-    visit(Yes{});
-  } else {
-    visit(No{});
-  }
+  choose(dweight != nullptr, visit);
   if (dx == nullptr) {
     return;
   }
@@ -70,7 +98,7 @@ LEHR_INLINE void rms_norm_backward_row(
   for_each_vector<T>(
       size, [&](int64_t i, auto count) __attribute__((always_inline)) {
         const Vec<T> normalized = load(x + i, count) * inverse_rms;
-        const Vec<T> g = load(dy + i, count) * load(weight + i, count);
+        const Vec<T> g = load(dy + i, count) * norm_factor(weight + i, zero_centered, count);
         store(dx + i, (g - normalized * mean) * inverse_rms, count);
       });
 }
@@ -79,13 +107,17 @@ template <class T>
 void rms_norm_backward(const RmsNormBackward<T>& call, Wide<T>* dweight, int64_t first, int64_t last) {
   for (int64_t row = first; row < last; ++row) {
     const int64_t at = row * call.size;
-    rms_norm_backward_row(
-        call.dy + at,
-        call.x + at,
-        call.weight,
-        call.inverse_rms[row],
-        call.dx ? call.dx + at : nullptr,
-        dweight,
-        call.size);
+    choose(
+        call.zero_centered, [&](auto zero_centered) __attribute__((always_inline)) {
+          rms_norm_backward_row(
+              call.dy + at,
+              call.x + at,
+              call.weight,
+              zero_centered,
+              call.inverse_rms[row],
+              call.dx ? call.dx + at : nullptr,
+              dweight,
+              call.size);
+        });
   }
 }

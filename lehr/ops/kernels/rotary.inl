@@ -72,9 +72,13 @@ void norm_rotary_forward(const NormRotaryForward<T>& call, int64_t first, int64_
       if (norm.inverse_rms != nullptr) {
         norm.inverse_rms[head] = inverse_rms;
       }
-      for_each_vector<T>(
-          norm.size, [&](int64_t i, auto count) __attribute__((always_inline)) {
-            store(scaled + i, load(x + i, count) * inverse_rms * load(norm.weight + i, count), count);
+      choose(
+          norm.zero_centered, [&](auto zero_centered) __attribute__((always_inline)) {
+            for_each_vector<T>(
+                norm.size, [&](int64_t i, auto count) __attribute__((always_inline)) {
+                  const Vec<T> factor = norm_factor(norm.weight + i, zero_centered, count);
+                  store(scaled + i, load(x + i, count) * inverse_rms * factor, count);
+                });
           });
       rotate_head<T>(
           scaled,
@@ -107,14 +111,18 @@ void norm_rotary_backward(const NormRotaryBackward<T>& call, Wide<T>* dweight, i
           norm.size,
           angles.interleaved,
           true);
-      rms_norm_backward_row(
-          unrotated,
-          norm.x + at,
-          norm.weight,
-          norm.inverse_rms[head],
-          norm.dx ? norm.dx + at : nullptr,
-          dweight,
-          norm.size);
+      choose(
+          norm.zero_centered, [&](auto zero_centered) __attribute__((always_inline)) {
+            rms_norm_backward_row(
+                unrotated,
+                norm.x + at,
+                norm.weight,
+                zero_centered,
+                norm.inverse_rms[head],
+                norm.dx ? norm.dx + at : nullptr,
+                dweight,
+                norm.size);
+          });
     }
   }
 }

@@ -35,6 +35,7 @@ struct RmsNormForward {
   Wide<T>* inverse_rms;  ///< One a row; null if no backward pass follows.
   int64_t size;
   double eps;
+  bool zero_centered;  ///< 1 + weight multiplies, without rounding before it.
 };
 
 template <class T>
@@ -45,6 +46,7 @@ struct RmsNormBackward {
   const Wide<T>* inverse_rms;
   T* dx;  ///< Null if not wanted.
   int64_t size;
+  bool zero_centered;
 };
 
 /// Which angles turn which token: those of token % angle_rows.
@@ -85,7 +87,8 @@ struct NormRotaryBackward {
 /// The largest head that the norm_rotary kernels take.
 constexpr int64_t kMaxFusedHeadSize = 1024;
 
-/// Causal attention of (batch, queries, query_heads, size) to (batch, keys, key_heads, size), the queries last.
+/// Causal attention of (batch, queries, query_heads, size) to (batch, keys, key_heads, size), the queries last; values
+/// and output have value_size in place of size.
 template <class T>
 struct AttentionCall {
   const T* q;
@@ -94,8 +97,11 @@ struct AttentionCall {
   T* out;
   float* log_sum;             ///< (batch, query_heads, queries) log of the softmax's sum; null if not wanted.
   const int32_t* first_keys;  ///< (batch, keys): first key that the query at a position sees, rising; null for 0.
-  int64_t batch, queries, keys, query_heads, key_heads, size;
+  const float* sinks;         ///< (query_heads) scores with value zero; null for none.
+  int64_t batch, queries, keys, query_heads, key_heads, size, value_size;
+  int64_t window;  ///< A query sees this many keys at most, its own the last.
   float scale;
+  float softcap;  ///< 0 for none.
 };
 
 template <class T>
@@ -119,14 +125,18 @@ constexpr int64_t padded_head_size(int64_t size) {
 /// Floats of scratch memory, 64-byte aligned, for a job of attention_forward or attention_backward.
 template <class T>
 constexpr int64_t attention_forward_scratch(const AttentionCall<T>& call) {
-  const int64_t tile = kAttentionTile * padded_head_size(call.size);
-  return (2 * blocks_of(call.keys) + 3) * tile + kAttentionTile * kAttentionTile;
+  const int64_t key_tile = kAttentionTile * padded_head_size(call.size);
+  const int64_t value_tile = kAttentionTile * padded_head_size(call.value_size);
+  const int64_t blocks = blocks_of(call.keys);
+  return (blocks + 2) * key_tile + (blocks + 1) * value_tile + kAttentionTile * kAttentionTile;
 }
 template <class T>
 constexpr int64_t attention_backward_scratch(const AttentionCall<T>& call) {
-  const int64_t tile = kAttentionTile * padded_head_size(call.size);
+  const int64_t key_tile = kAttentionTile * padded_head_size(call.size);
+  const int64_t value_tile = kAttentionTile * padded_head_size(call.value_size);
   const int64_t group = call.query_heads / call.key_heads;
-  return (5 * group * blocks_of(call.queries) + 5) * tile + 2 * kAttentionTile * kAttentionTile +
+  const int64_t tiles = group * blocks_of(call.queries);
+  return 3 * (tiles + 1) * key_tile + 2 * (tiles + 1) * value_tile + 2 * kAttentionTile * kAttentionTile +
          group * (call.queries + 16);
 }
 
