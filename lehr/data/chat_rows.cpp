@@ -157,9 +157,15 @@ std::string text_of(const ChatJson& row, const std::string& key, const char* nam
   return row[key].get<std::string>();
 }
 
+constexpr int kMaxDepth = 200;  // nobody writes that; copying more would use up the stack
+
 ChatJson parse(const std::string& text) {
+  const auto shallow = [](int depth, ChatJson::parse_event_t, const ChatJson&) {
+    require(depth <= kMaxDepth, "JSON is nested more than {} deep", kMaxDepth);
+    return true;
+  };
   try {
-    return ChatJson::parse(text);
+    return ChatJson::parse(text, shallow);
   } catch (const ChatJson::exception& error) {
     std::string what = error.what();
     const size_t begin = what.find(": ", what.find("column"));

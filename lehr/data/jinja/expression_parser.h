@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,12 @@
 #include "lehr/data/jinja/nodes.h"
 
 namespace lehr::data::jinja {
+
+/// A node that stands where `at` does.
+template <class Node>
+std::unique_ptr<Node> make_node(const Token& at) {
+  return std::make_unique<Node>(at.line);
+}
 
 /// A cursor over tokens, and Jinja's grammar of expressions: each function reads one level, loosest first.
 class ExpressionParser {
