@@ -187,7 +187,7 @@ void attention_backward(const AttentionBackwardCall<T>& backward, float* scratch
   float* weights = dvalue + value_tile_size;
   float* dscores = weights + kTile * kTile;
   float* row_products = dscores + kTile * kTile;  // rowsum(dO O), (group, queries)
-  alignas(64) float slope[kTile];                 // of the capped scores
+  alignas(64) float slope[kTile] = {};            // of the capped scores
 
   for (int64_t tile = 0; tile < tiles; ++tile) {
     const int64_t member = tile / query_blocks, first = tile % query_blocks * kTile;
