@@ -104,7 +104,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{
             "muon_bfloat16",
             {{"optimizer.name", "\"muon\""}, {"optimizer.lr", "0.01"}, {"training.dtype", "\"bfloat16\""}}}),
-    [](const auto& info) { return info.param.name; });
+    [](const auto& test) { return test.param.name; });
 
 TEST(OptimizerRuns, RoundingAtRandomLearnsWhereRoundingToNearestStandsStill) {
   const auto last_loss = [](const char* name, const char* dtype) {
