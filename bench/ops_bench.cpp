@@ -134,13 +134,20 @@ struct AttentionShape {
   int64_t batch, tokens, query_heads, key_heads, size;
 };
 
-void attention_bench(benchmark::State& state, at::ScalarType type, bool fused, AttentionShape s, bool training) {
+void attention_bench(
+    benchmark::State& state,
+    at::ScalarType type,
+    bool fused,
+    AttentionShape s,
+    bool training,
+    const AttentionOptions& options = {}) {
   const Tensors inputs = {
       random_leaf({s.batch, s.tokens, s.query_heads, s.size}, type),
       random_leaf({s.batch, s.tokens, s.key_heads, s.size}, type),
       random_leaf({s.batch, s.tokens, s.key_heads, s.size}, type)};
   const Operator op = [=](const Tensors& in) -> Tensors {
-    return {fused ? attention(in[0], in[1], in[2]) : reference::attention(in[0], in[1], in[2], {})};
+    return {
+        fused ? attention(in[0], in[1], in[2], {}, options) : reference::attention(in[0], in[1], in[2], {}, options)};
   };
   if (training) {
     forward_backward(state, op, inputs);
@@ -203,6 +210,14 @@ void register_all() {
                                " x " + std::to_string(shape.size) + (training ? " fwd+bwd" : " forward");
       add(name, [=](auto& s, auto type, bool fused) { attention_bench(s, type, fused, shape, training); });
     }
+  }
+  const std::pair<const char*, AttentionOptions> variants[] = {
+      {"window 256", {.window = 256}}, {"softcap 50", {.softcap = 50.0}}, {"sinks", {.sinks = at::zeros({16})}}};
+  for (const auto& [what, options] : variants) {
+    add(std::string("attention B1 S1024 heads 16/8 x 128, ") + what + " fwd+bwd",
+        [opt = options](auto& s, auto type, bool fused) {
+          attention_bench(s, type, fused, {1, 1024, 16, 8, 128}, true, opt);
+        });
   }
   for (const int64_t vocabulary : {8192, 32768, 151936}) {
     const int64_t hidden = vocabulary == 8192 ? 256 : 1024;

@@ -23,6 +23,10 @@ void check(const GroupedQueryAttentionParameters& params, int64_t rotary_dim) {
       params.rotary_dim ? " from 0 to head_dim (" + std::to_string(params.head_dim) + ")" : ", as all of it is rotated",
       rotary_dim);
   require(
+      !params.sliding_window || *params.sliding_window >= 1,
+      "attention: sliding_window: expected 1 or more tokens, found {}; leave it out for none",
+      params.sliding_window.value_or(0));
+  require(
       params.qk_norm_eps || params.qk_norm_weight == NormWeight::plain,
       "attention: qk_norm_weight: there is no QK-norm; give qk_norm_eps");
 }

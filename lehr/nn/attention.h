@@ -22,9 +22,9 @@ struct GroupedQueryAttentionParameters {
   int64_t num_key_value_heads;
   int64_t head_dim;
   std::optional<double> qk_norm_eps = {};  ///< RMSNorm on each query and key head with this epsilon; none without.
-  NormWeight qk_norm_weight = NormWeight::plain;
-  bool attention_bias = false;           ///< On q_proj, k_proj, v_proj and o_proj.
-  std::optional<bool> output_bias = {};  ///< On o_proj, where it is not as on the others (Qwen2: false).
+  NormWeight qk_norm_weight = NormWeight::plain;  ///< What those norms multiply with; needs qk_norm_eps.
+  bool attention_bias = false;                    ///< On q_proj, k_proj, v_proj and o_proj.
+  std::optional<bool> output_bias = {};           ///< On o_proj, where it is not as on the others (Qwen2: false).
   Init init = Init::normal(0.02);
   RotaryStyle rotary_style = RotaryStyle::half;
   /// The first elements of a head that are rotated, even; all if not given, 0 for a layer without positions.
@@ -32,7 +32,7 @@ struct GroupedQueryAttentionParameters {
   std::optional<double> scale = {};            ///< Factor on the scores; 1 / sqrt(head_dim) if not given.
   std::optional<double> softcap = {};          ///< Scores s become softcap tanh(s / softcap) (Gemma 2).
   std::optional<int64_t> sliding_window = {};  ///< A token sees itself and the sliding_window - 1 before (Mistral).
-  bool sinks = false;                          ///< A learned logit a head in the softmax's sum (gpt-oss): `sinks`.
+  bool sinks = false;                          ///< A learned logit a head in the softmax's sum (gpt-oss).
   /// The heads' outputs are multiplied by the sigmoid of as many gates (Qiu et al., https://arxiv.org/abs/2505.06708).
   /// As in Qwen3-Next, q_proj gives each head its query and then its gate.
   bool output_gate = false;

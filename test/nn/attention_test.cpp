@@ -225,7 +225,7 @@ TEST(AttentionVariants, RefuseWhatDoesNotFitByName) {
   refused([](auto& p) { p.head_dim = 0; }, "head_dim: expected 1 or more, found 0");
   refused([](auto& p) { p.rotary_dim = 10; }, "rotary_dim: expected an even number from 0 to head_dim (8), found 10");
   refused([](auto& p) { p.rotary_dim = 3; }, "rotary_dim: expected an even number from 0 to head_dim (8), found 3");
-  refused([](auto& p) { p.sliding_window = 0; }, "window: expected 1 or more tokens, found 0");
+  refused([](auto& p) { p.sliding_window = 0; }, "sliding_window: expected 1 or more tokens, found 0");
   refused([](auto& p) { p.softcap = -1; }, "softcap: expected a positive number, found -1");
   refused([](auto& p) { p.qk_norm_weight = NormWeight::zero_centered; }, "there is no QK-norm; give qk_norm_eps");
   auto block = made(GroupedQueryAttention(kPlain));
