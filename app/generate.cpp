@@ -10,9 +10,8 @@
 #include "lehr/base/command_line.h"
 #include "lehr/base/error.h"
 #include "lehr/data/tokenizer.h"
-#include "lehr/state/weights.h"
 #include "lehr/train/device.h"
-#include "lehr/train/weights.h"
+#include "lehr/train/model_folder.h"
 
 namespace lehr::app {
 
@@ -31,7 +30,7 @@ struct Options {
   std::string dtype = "float32";
   std::string device = "cpu";
   void fields(FieldVisitor& v) {
-    v.required("model", model, "Folder with config.json and weights: a checkpoint of a run, or one from Hugging Face.");
+    v.required("model", model, "Folder of a model or of adapters: a checkpoint of a run, or one from Hugging Face.");
     v.optional("prompt", prompt, "Text to go on from.");
     v.optional("tokens", tokens, "Ids to go on from, instead of text: [1, 2, 3]; ids are printed then, too.");
     v.optional("tokenizer", tokenizer, "\"byte\" or a folder with tokenizer.json; not given: the model's folder.");
@@ -108,7 +107,8 @@ int generate(const std::vector<std::string>& args) {
       "lehr generate: takes options only; see lehr generate --help");
   require(options.prompt.has_value() != !options.tokens.empty(), "lehr generate: expected either --prompt or --tokens");
   const at::Device device = train::choose_device(options.device);
-  const auto shape = models().from_hf_folder(options.model);
+  const auto folder = train::ModelFolder::open(options.model, models());
+  const auto& shape = folder.args;
   require(shape->head() == descriptor::Head::causal_lm, "{}: a classifier cannot generate text", options.model);
   std::unique_ptr<data::Tokenizer> tokenizer;
   if (options.prompt) {
@@ -119,14 +119,11 @@ int generate(const std::vector<std::string>& args) {
     const auto ids = tokenizer->encode(*options.prompt);
     prompt.assign(ids.begin(), ids.end());
   }
-  const auto model = shape->build({});
-  nn::materialize(
-      *model,
+  const auto model = folder.load(
       device,
       options.dtype == "float64"    ? at::kDouble
       : options.dtype == "bfloat16" ? at::kBFloat16
                                     : at::kFloat);
-  train::load_weights(*model, shape->stored_names(), state::WeightReader(options.model));
   model->eval();
   const train::SamplingOptions sampling{
       .max_new_tokens = options.max_new_tokens,

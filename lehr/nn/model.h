@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "lehr/nn/dropout.h"
 #include "lehr/nn/hidden_states_aggregator.h"
 #include "lehr/nn/kv_cache.h"
 #include "lehr/nn/module.h"
@@ -58,8 +59,10 @@ class Model : public Module {
   /// Number of layers in this stage, which is the number of caches that generation needs.
   virtual int64_t num_local_layers() const = 0;
   /// Names the dropout masks of the next forward, whose rows begin at `first_row` of the step's batch: masks depend on
-  /// the seed, the step and the row, not on how the batch is cut.
-  virtual void set_dropout_stream(uint64_t /*seed*/, uint64_t /*step*/, int64_t /*first_row*/) {}
+  /// the seed, the step and the row, not on how the batch is cut. Tells every DropoutModule in it.
+  void set_dropout_stream(uint64_t seed, uint64_t step, int64_t first_row) {
+    nn::set_dropout_stream(*this, seed, step, first_row);
+  }
 };
 
 }  // namespace lehr::nn

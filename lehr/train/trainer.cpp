@@ -7,6 +7,8 @@
 #include "lehr/base/error.h"
 #include "lehr/base/file.h"
 #include "lehr/base/log.h"
+#include "lehr/peft/adapter_folder.h"
+#include "lehr/peft/inject.h"
 #include "lehr/state/checkpoint.h"
 #include "lehr/state/weights.h"
 #include "lehr/train/device.h"
@@ -18,6 +20,17 @@
 namespace lehr::train {
 
 namespace {
+// The module of a classifier's head by its place on disk; nothing for other models. It starts from random values, so it
+// trains whatever else does.
+std::string head_module(const descriptor::ModelArgs& args) {
+  for (const auto& entry : args.stored_names()) {
+    if (entry.stored == "score.weight") {
+      return peft::module_of(entry.parameter);
+    }
+  }
+  return "";
+}
+
 std::unique_ptr<descriptor::ModelArgs> model_shape(
     const TrainConfig& config, const descriptor::ModelFamilies& families, const data::Tokenizer& tokenizer) {
   const ModelConfig& model = config.model;
@@ -119,9 +132,14 @@ void Trainer::build_model() {
     at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
     at::globalContext().setDeterministicFillUninitializedMemory(false);
   }
+  if (config_.peft.enabled()) {
+    peft::inject_peft_and_freeze(config_.peft.to_method(head_module(*args_)), *model_);
+  }
   std::vector<std::string> names;
   for (const auto& [name, parameter] : nn::named_parameters(*model_)) {
-    names.push_back(name);
+    if (parameter->trainable()) {
+      names.push_back(name);
+    }
   }
   // Both judge the config by the model's names; nothing is allocated yet.
   optimizer_ = std::make_unique<optim::AdamW>(config_.optimizer, names);
@@ -134,6 +152,10 @@ void Trainer::build_model() {
       root.string());
   if (config_.checkpoint.enable) {
     checkpoints_ = std::make_unique<RunCheckpoints>(config_, *args_, *tokenizer_, *model_, *optimizer_);
+  }
+  if (config_.peft.has_adapters()) {
+    // They are in no checkpoint, so what the arithmetic needs of them is enough.
+    peft::materialize_frozen(*model_, device_, compute_type(config_.training));
   }
   nn::materialize(*model_, device_, parameter_type(config_.training));
 }
@@ -152,6 +174,10 @@ void Trainer::restore() {
     }
   }
   optimizer_->allocate(trained);
+  if (config_.peft.has_adapters()) {
+    load_initial_weights();
+    state_.base_fingerprint = weights_fingerprint(state::WeightReader(*config_.checkpoint.initial_load_path));
+  }
   const auto folder = checkpoints_ ? checkpoints_->find() : std::nullopt;
   if (folder) {
     state_ = checkpoints_->load(*folder, state_);
@@ -168,6 +194,8 @@ void Trainer::restore() {
           wanted,
           checkpoints_->went_back_file(wanted).string());
     }
+  } else if (config_.peft.has_adapters()) {
+    start_adapters();
   } else if (config_.checkpoint.initial_load_path) {
     load_initial_weights();
   } else {
@@ -190,7 +218,28 @@ void Trainer::restore() {
   run_log_ = std::make_unique<RunLog>(config_, *args_, *model_, device_, state_, environment_.log);
 }
 
+void Trainer::start_adapters() {
+  peft::reset_adapters(*model_, {.seed = static_cast<uint64_t>(config_.debug.seed)});
+  if (!config_.peft.init_from) {
+    return;
+  }
+  const std::filesystem::path folder = *config_.peft.init_from;
+  require(
+      peft::is_adapter_folder(folder), "peft.init_from: {} holds no adapter (adapter_config.json)", folder.string());
+  const auto base_names = args_->stored_names();
+  peft::require_same_scaling(peft::read_adapter_config(folder), *model_, base_names);
+  load_weights(
+      *model_,
+      peft::adapter_stored_names(*model_, base_names, peft::tuned_tensors(*model_, base_names)),
+      state::WeightReader(folder, peft::kAdapterStem));
+}
+
 void Trainer::load_initial_weights() {
+  require(
+      !peft::is_adapter_folder(*config_.checkpoint.initial_load_path),
+      "checkpoint.initial_load_path: {} holds an adapter, not a model; `lehr merge` makes one of it and its base, or "
+      "name the base here and the adapter in peft.init_from",
+      *config_.checkpoint.initial_load_path);
   const state::WeightReader reader(*config_.checkpoint.initial_load_path);
   std::set<std::string> may_lack;
   if (args_->head() == descriptor::Head::classification) {

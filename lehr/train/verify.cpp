@@ -10,6 +10,7 @@
 #include "lehr/optim/clip.h"
 #include "lehr/state/weights.h"
 #include "lehr/train/generate.h"
+#include "lehr/train/model_folder.h"
 #include "lehr/train/weights.h"
 
 namespace lehr::train {
@@ -49,7 +50,10 @@ double default_tolerance(const std::string& name, at::ScalarType dtype) {
 class Verifier {
  public:
   Verifier(const VerifyOptions& options, const descriptor::ModelFamilies& families)
-      : options_(options), args_(families.from_hf_folder(options.model)), names_(args_->stored_names()) {
+      : options_(options),
+        folder_of_model_(ModelFolder::open(options.model, families)),
+        args_(folder_of_model_.args.get()),
+        names_(args_->stored_names()) {
     const Path file = options.reference.value_or(options.model / "oracle.safetensors");
     folder_ = file.parent_path();
     reference_ = std::make_unique<state::WeightReader>(file);
@@ -74,9 +78,7 @@ class Verifier {
   bool classifier() const { return args_->head() == descriptor::Head::classification; }
 
   void reload() {
-    model_ = args_->build({});
-    nn::materialize(*model_, options_.device, options_.dtype);
-    load_weights(*model_, names_, state::WeightReader(options_.model));
+    model_ = folder_of_model_.load(options_.device, options_.dtype);
     model_->train();
     model_->eval();
   }
@@ -336,7 +338,8 @@ class Verifier {
   }
 
   VerifyOptions options_;
-  std::unique_ptr<descriptor::ModelArgs> args_;
+  ModelFolder folder_of_model_;
+  const descriptor::ModelArgs* args_;
   std::vector<descriptor::StoredName> names_;
   Path folder_;
   std::unique_ptr<state::WeightReader> reference_;
