@@ -54,7 +54,10 @@ at::ScalarType type_of(const Options& options, const state::WeightReader& base) 
 }
 
 const char* torch_name(at::ScalarType type) {
-  return type == at::kBFloat16 ? "bfloat16" : type == at::kDouble ? "float64" : type == at::kHalf ? "float16" : "float32";
+  return type == at::kBFloat16 ? "bfloat16"
+         : type == at::kDouble ? "float64"
+         : type == at::kHalf   ? "float16"
+                               : "float32";
 }
 
 // What tools look for beside the weights: the adapter's own where it has them, for a run may have changed the

@@ -5,8 +5,8 @@
 
 namespace lehr::nn {
 
-/// What may be added to a linear layer's output: a low-rank update, say (lehr/peft). Its parameters are those of a child
-/// of the layer.
+/// What may be added to a linear layer's output: a low-rank update, say (lehr/peft). Its parameters are those of a
+/// child of the layer.
 class LinearAdapter : public Module {
  public:
   /// Maps (..., in_features) to (..., out_features).

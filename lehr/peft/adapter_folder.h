@@ -44,8 +44,6 @@ std::vector<descriptor::StoredName> add_adapters_of(
 /// Throws a usage error if the folder's adapters are scaled otherwise than those in `model`: their weights would mean
 /// something else.
 void require_same_scaling(
-    const AdapterInfo& info,
-    const torch::nn::Module& model,
-    const std::vector<descriptor::StoredName>& base_names);
+    const AdapterInfo& info, const torch::nn::Module& model, const std::vector<descriptor::StoredName>& base_names);
 
 }  // namespace lehr::peft

@@ -80,7 +80,8 @@ class Injector {
         with_parameters.push_back(name);
       }
     }
-    const auto names = matching(tune.module_name_pattern, with_parameters, "peft.full_tune_pattern", "module with parameters");
+    const auto names =
+        matching(tune.module_name_pattern, with_parameters, "peft.full_tune_pattern", "module with parameters");
     const std::set<std::string> chosen(names.begin(), names.end());
     for (const auto& [name, module] : modules_) {
       if (chosen.contains(name)) {
@@ -151,15 +152,16 @@ void add_lora(torch::nn::Module& model, const std::vector<std::pair<std::string,
         "(\"model\\\\..*\" is all but the head), or name it in peft.full_tune_pattern",
         name);
     const at::Tensor& weight = linear->weight;
-    linear->set_adapter(
-        kAdapterName, std::make_shared<LoraLinear>(name, weight.size(1), weight.size(0), settings));
+    linear->set_adapter(kAdapterName, std::make_shared<LoraLinear>(name, weight.size(1), weight.size(0), settings));
     linear->adapter()->train(linear->is_training());
   }
 }
 
 std::vector<nn::NamedParameter> inject_peft_and_freeze(
     const Method& method, torch::nn::Module& model, const nn::InitContext& context) {
-  require(adapted_linears(model).empty(), "peft.method: the model has adapters already; merge them first, or stack the methods");
+  require(
+      adapted_linears(model).empty(),
+      "peft.method: the model has adapters already; merge them first, or stack the methods");
   for (const auto& [name, parameter] : nn::named_parameters(model)) {
     parameter->set_trainable(false);
   }

@@ -47,7 +47,7 @@ int64_t merge_peft(torch::nn::Module& model);
 
 /// What trains and what does not.
 struct TrainableCounts {
-  int64_t total = 0;          ///< Parameters' elements; tied ones once.
+  int64_t total = 0;  ///< Parameters' elements; tied ones once.
   int64_t trainable = 0;
   int64_t adapters = 0;       ///< Of these, adapters' own.
   int64_t frozen_linear = 0;  ///< Elements of linear layers' weights (tied heads too) without a gradient.

@@ -43,7 +43,8 @@ void LoraLinear::set_dropout_stream(uint64_t seed, uint64_t step, int64_t first_
 at::Tensor LoraLinear::drop(const at::Tensor& input) const {
   require(
       input.dim() == 3,
-      "peft.dropout: {}: masks are drawn by row and token, (B, T, C), but this module's input has {} dimensions; set it "
+      "peft.dropout: {}: masks are drawn by row and token, (B, T, C), but this module's input has {} dimensions; set "
+      "it "
       "to 0 or leave the module out of peft.target_pattern",
       name_,
       input.dim());

@@ -13,10 +13,10 @@ namespace lehr::peft {
 struct Lora {
   /// Regular expression (ECMAScript) that must match a module's whole dotted name; linear layers alone are considered.
   std::string module_name_pattern = {};
-  int64_t r = 8;             ///< Rank.
-  double alpha = 16;         ///< Numerator of the scaling.
-  double dropout = 0;        ///< Share of the adapter's inputs that a training step leaves out.
-  bool use_rslora = false;   ///< Scaling alpha / sqrt(r) (Kalajdzievski, https://arxiv.org/abs/2312.03732).
+  int64_t r = 8;            ///< Rank.
+  double alpha = 16;        ///< Numerator of the scaling.
+  double dropout = 0;       ///< Share of the adapter's inputs that a training step leaves out.
+  bool use_rslora = false;  ///< Scaling alpha / sqrt(r) (Kalajdzievski, https://arxiv.org/abs/2312.03732).
 
   /// alpha / r, or alpha / sqrt(r).
   double scaling() const;

@@ -168,7 +168,8 @@ void CheckpointConfig::fields(FieldVisitor& v) {
   v.optional(
       "initial_load_path",
       initial_load_path,
-      "Folder whose weights a new run starts from (Hugging Face layout); a run that resumes does not read it, but under "
+      "Folder whose weights a new run starts from (Hugging Face layout); a run that resumes does not read it, but "
+      "under "
       "peft.method = \"lora\".");
   v.optional(
       "async_mode",

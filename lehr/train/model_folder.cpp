@@ -28,8 +28,7 @@ fs::path base_of(const fs::path& folder, const fs::path& given) {
 }
 }  // namespace
 
-ModelFolder ModelFolder::open(
-    const fs::path& path, const descriptor::ModelFamilies& families, const fs::path& base) {
+ModelFolder ModelFolder::open(const fs::path& path, const descriptor::ModelFamilies& families, const fs::path& base) {
   ModelFolder folder{.path = path, .base = path, .args = nullptr};
   if (!peft::is_adapter_folder(path)) {
     folder.args = families.from_hf_folder(path);

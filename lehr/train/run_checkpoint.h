@@ -50,8 +50,9 @@ class RunCheckpoints {
   /// one; nothing for a new run. Throws a usage error if load_step names none.
   std::optional<std::filesystem::path> find() const;
 
-  /// Loads weights (of adapters: the base must be loaded), optimizer and position. Throws a usage error for a checkpoint of another shape, or of another seed,
-  /// batch size, data or base than `now`'s, which would change the order of data. The optimizer's state must be allocated.
+  /// Loads weights (of adapters: the base must be loaded), optimizer and position. Throws a usage error for a
+  /// checkpoint of another shape, or of another seed, batch size, data or base than `now`'s, which would change the
+  /// order of data. The optimizer's state must be allocated.
   RunState load(const std::filesystem::path& folder, const RunState& now);
 
   /// After a load of checkpoint.load_step: sets later checkpoints aside, and remembers that the run went back, so that

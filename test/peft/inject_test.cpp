@@ -103,9 +103,10 @@ TEST(Inject, FillsAdaptersOfAModelThatIsFilledAlready) {
 TEST(Inject, TunesWholeModulesAndStacksMethods) {
   const auto model = tiny()->build({});
   const auto trainable = inject_peft_and_freeze(
-      {Stack{{{Lora{.module_name_pattern = R"(.*layers\.0\.self_attn\.o_proj)"}},
-              {FullTune{R"(model\.layers\.1\.self_attn)"}},
-              {FullTune{R"(model\.norm)"}}}}},
+      {Stack{
+          {{Lora{.module_name_pattern = R"(.*layers\.0\.self_attn\.o_proj)"}},
+           {FullTune{R"(model\.layers\.1\.self_attn)"}},
+           {FullTune{R"(model\.norm)"}}}}},
       *model);
   EXPECT_THAT(
       names_of(trainable),
@@ -175,8 +176,10 @@ TEST(Inject, NamesWhatIsNearWhenAPatternFitsNothing) {
       fails_with("peft.target_pattern: \".*\\.q_porj\" matches the whole name of no linear layer; the nearest are: "
                  "model.layers.0.self_attn.q_proj, "));
   EXPECT_THAT(inject({Lora{.module_name_pattern = "q_proj"}}), fails_with("model.layers.0.self_attn.q_proj"));
-  EXPECT_THAT(inject({FullTune{"model.nrom"}}), fails_with("peft.full_tune_pattern: \"model.nrom\" matches the whole name of no "
-                                                           "module with parameters; the nearest are: model.norm, "));
+  EXPECT_THAT(
+      inject({FullTune{"model.nrom"}}),
+      fails_with("peft.full_tune_pattern: \"model.nrom\" matches the whole name of no "
+                 "module with parameters; the nearest are: model.norm, "));
   EXPECT_THAT(inject({Lora{.module_name_pattern = "(q_proj"}}), fails_with("is not a regular expression"));
   EXPECT_THAT(inject({Stack{}}), fails_with("no parameter is left to train"));
 }
@@ -185,7 +188,9 @@ TEST(Inject, RefusesWhatItCouldNotDoRight) {
   const auto inject = [](const Method& method) {
     return [method] { inject_peft_and_freeze(method, *tiny()->build({})); };
   };
-  EXPECT_THAT(inject({Lora{.module_name_pattern = ".*"}}), fails_with("peft.target_pattern: lm_head.lm_head.default: the loss reads"));
+  EXPECT_THAT(
+      inject({Lora{.module_name_pattern = ".*"}}),
+      fails_with("peft.target_pattern: lm_head.lm_head.default: the loss reads"));
   const Lora q{.module_name_pattern = ".*q_proj"};
   EXPECT_THAT(inject({Stack{{{q}, {q}}}}), fails_with("self_attn.q_proj falls to lora and to lora"));
   EXPECT_THAT(
