@@ -14,6 +14,8 @@ namespace lehr::peft {
 
 /// The stem of the weights' file: "adapter_model.safetensors".
 inline constexpr const char* kAdapterStem = "adapter_model";
+/// The whole model's config.json under another name: beside one called config.json transformers would look for weights.
+inline constexpr const char* kModelConfigFile = "model_config.json";
 /// What stands before the base model's names.
 inline constexpr const char* kAdapterPrefix = "base_model.model.";
 

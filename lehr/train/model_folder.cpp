@@ -40,7 +40,16 @@ ModelFolder ModelFolder::open(const fs::path& path, const descriptor::ModelFamil
       "{}: is the base of the adapters in {}, and holds adapters itself; make one model of it with `lehr merge` first",
       folder.base.string(),
       path.string());
-  folder.args = families.from_hf_folder(fs::exists(path / "config.json") ? path : folder.base);
+  if (fs::exists(path / peft::kModelConfigFile)) {
+    folder.args = families.from_hf_folder(path / peft::kModelConfigFile);
+    return folder;
+  }
+  folder.args = families.from_hf_folder(folder.base);
+  const state::WeightReader reader(path, peft::kAdapterStem);
+  const std::string head = std::string(peft::kAdapterPrefix) + "score.weight";
+  if (reader.has(head) && folder.args->head() != descriptor::Head::classification) {
+    folder.args->set_classification(reader.info(head).shape.front(), /*dropout=*/0);
+  }
   return folder;
 }
 
@@ -50,6 +59,7 @@ std::shared_ptr<nn::Model> ModelFolder::load(at::Device device, at::ScalarType d
   if (!has_adapters()) {
     nn::materialize(*model, device, dtype);
     load_weights(*model, names, state::WeightReader(path));
+    model->eval();
     return model;
   }
   const auto adapter_names = peft::add_adapters_of(peft::read_adapter_config(path), *model, names);
@@ -61,6 +71,7 @@ std::shared_ptr<nn::Model> ModelFolder::load(at::Device device, at::ScalarType d
   }
   load_weights(*model, names, state::WeightReader(base), may_lack);
   load_weights(*model, adapter_names, state::WeightReader(path, peft::kAdapterStem));
+  model->eval();
   return model;
 }
 

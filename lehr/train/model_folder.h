@@ -19,14 +19,16 @@ struct ModelFolder {
   bool has_adapters() const { return base != path; }
 
   /// Opens `path`, a Hugging Face model folder or an adapter folder (this program's or Hugging Face PEFT's). The shape
-  /// of adapters is that of config.json beside them, else the base's. `base`, if not empty, overrules what the adapters
-  /// name. Throws usage errors: nothing to be found, or a base that is no folder here.
+  /// of adapters is that of model_config.json beside them, else the base's (as a classifier if they hold a head).
+  /// `base`, if not empty, overrules what the adapters name. Throws usage errors: nothing to be found, or a base that
+  /// is no folder here.
   static ModelFolder open(
       const std::filesystem::path& path,
       const descriptor::ModelFamilies& families,
       const std::filesystem::path& base = {});
 
-  /// Builds the model and fills it, adapters and all. Throws usage errors for weights that do not fit.
+  /// Builds the model, fills it, adapters and all, and puts it in eval mode. Throws usage errors for weights that do
+  /// not fit.
   std::shared_ptr<nn::Model> load(at::Device device, at::ScalarType dtype) const;
 };
 

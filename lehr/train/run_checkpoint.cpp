@@ -84,6 +84,10 @@ at::ScalarType RunCheckpoints::weights_type() const {
   return parameter_type(config_.training);
 }
 
+std::string RunCheckpoints::config_file() const {
+  return config_.peft.has_adapters() ? peft::kModelConfigFile : "config.json";
+}
+
 RunCheckpoints::RunCheckpoints(
     const TrainConfig& config,
     const descriptor::ModelArgs& args,
@@ -150,7 +154,8 @@ RunState RunCheckpoints::load(const std::filesystem::path& folder, const RunStat
       "{}",
       file,
       advice);
-  require_same_shape(folder / "config.json", args_.to_hf_config(torch_name(weights_type())), advice);
+  require_same_peft(folder, state, now);
+  require_same_shape(folder / config_file(), args_.to_hf_config(torch_name(weights_type())), advice);
   require(
       state.step <= training.steps,
       "training.steps: {} steps are done in {}, which is more than the {} asked for",
@@ -158,7 +163,6 @@ RunState RunCheckpoints::load(const std::filesystem::path& folder, const RunStat
       folder.string(),
       training.steps);
 
-  require_same_peft(folder, state, now);
   load_weights(model_, names_, state::WeightReader(folder, config_.peft.has_adapters() ? peft::kAdapterStem : "model"));
   const state::WeightReader reader(folder, "optimizer");
   std::map<std::string, at::Tensor> moments;
@@ -225,7 +229,7 @@ std::optional<std::string> RunCheckpoints::save(const RunState& state) {
     const Node adapter = peft::adapter_config(model_, base_names_, args_.head(), base);
     contents.texts.emplace_back("adapter_config.json", to_json(adapter, true) + "\n");
   }
-  contents.texts.emplace_back("config.json", to_json(args_.to_hf_config(torch_name(weights_type())), true) + "\n");
+  contents.texts.emplace_back(config_file(), to_json(args_.to_hf_config(torch_name(weights_type())), true) + "\n");
   if (args_.head() == descriptor::Head::causal_lm) {
     contents.texts.emplace_back("generation_config.json", to_json(generation_config(args_), true) + "\n");
   }

@@ -71,6 +71,7 @@ class RunCheckpoints {
  private:
   std::optional<std::string> failure();
   at::ScalarType weights_type() const;
+  std::string config_file() const;
   void require_same_peft(const std::filesystem::path& folder, const RunState& then, const RunState& now) const;
 
   const TrainConfig& config_;

@@ -111,7 +111,7 @@ TEST(PeftRun, TrainsAdaptersAndNothingElse) {
   const auto moments = tensors(checkpoint(config, 12), "optimizer");
   EXPECT_EQ(moments.size(), 8 * 3U);
   EXPECT_FALSE(state::WeightReader::exists(checkpoint(config, 12)));
-  for (const char* file : {"adapter_config.json", "adapter_model.safetensors", "config.json", "trainer.json"}) {
+  for (const char* file : {"adapter_config.json", "adapter_model.safetensors", "model_config.json", "trainer.json"}) {
     EXPECT_TRUE(std::filesystem::exists(checkpoint(config, 12) / file)) << file;
   }
 }
@@ -209,7 +209,7 @@ TEST(PeftRun, ItsFolderIsLoadedWithTheBaseThatItNames) {
   EXPECT_THAT(
       [&] { ModelFolder::open(moved, testing::families()); }, fails_with("\"Qwen/Qwen3-0.6B\" is no folder here"));
   EXPECT_EQ(ModelFolder::open(moved, testing::families(), base()).base, base());
-  std::filesystem::remove(moved / "config.json");  // as PEFT leaves it: the shape is the base's then
+  std::filesystem::remove(moved / "model_config.json");  // as PEFT leaves it: the shape is the base's then
   EXPECT_EQ(ModelFolder::open(moved, testing::families(), base()).args->vocab_size(), 257);
 }
 
