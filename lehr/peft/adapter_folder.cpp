@@ -63,25 +63,27 @@ Node adapter_config(
     const std::vector<StoredName>& base_names,
     descriptor::Head head,
     const std::string& base_model) {
-  const auto adapted = adapted_linears(model);
+  const auto adapted = adapted_layers(model);
   require(!adapted.empty(), "adapter_config.json: the model has no adapters");
   const Lora& usual = adapted.front().lora->settings();
   std::vector<std::string> modules;
   Node ranks = Node::make_table();
   Node alphas = Node::make_table();
-  for (const auto& [name, linear, lora] : adapted) {
+  for (const auto& [name, layer, adapter, lora] : adapted) {
     const Lora& own = lora->settings();
     require(
         own.use_rslora == usual.use_rslora && own.dropout == usual.dropout,
         "adapter_config.json: {} and {} differ in dropout or use_rslora, which the file gives once for all",
         adapted.front().name,
         name);
-    modules.push_back(stored_module(name, base_names));
-    if (own.r != usual.r) {
-      ranks.set(modules.back(), Node(own.r));
-    }
-    if (own.alpha != usual.alpha) {
-      alphas.set(modules.back(), number(own.alpha));
+    for (const auto& module : stored_modules(name, base_names)) {
+      modules.push_back(module);
+      if (own.r != usual.r) {
+        ranks.set(module, Node(own.r));
+      }
+      if (own.alpha != usual.alpha) {
+        alphas.set(module, number(own.alpha));
+      }
     }
   }
   std::vector<std::string> tuned;
@@ -214,7 +216,10 @@ std::vector<StoredName> add_adapters_of(
       tuned.insert(entry.stored);
     }
     if (entry.parameter.ends_with(".weight") && reader.has(kAdapterPrefix + module + ".lora_A.weight")) {
-      layers.emplace_back(module_of(entry.parameter), settings_for(info, module));
+      const std::string layer = module_of(entry.parameter);
+      if (layers.empty() || layers.back().first != layer) {  // experts have one each
+        layers.emplace_back(layer, settings_for(info, module));
+      }
     }
   }
   require(
@@ -227,8 +232,8 @@ std::vector<StoredName> add_adapters_of(
 
 void require_same_scaling(
     const AdapterInfo& info, const torch::nn::Module& model, const std::vector<StoredName>& base_names) {
-  for (const auto& [name, linear, lora] : adapted_linears(model)) {
-    const double there = settings_for(info, stored_module(name, base_names)).scaling();
+  for (const auto& [name, layer, adapter, lora] : adapted_layers(model)) {
+    const double there = settings_for(info, stored_modules(name, base_names).front()).scaling();
     require(
         there == lora->settings().scaling(),
         "{}: {}: the adapter is scaled by {} there (r {}, lora_alpha {}, use_rslora {}), by {} here; set peft.r, "

@@ -1,5 +1,7 @@
 #include "lehr/peft/adapter_names.h"
 
+#include <map>
+
 #include "lehr/base/error.h"
 #include "lehr/nn/head.h"
 #include "lehr/peft/inject.h"
@@ -12,13 +14,15 @@ std::string module_of(const std::string& tensor) {
   return tensor.substr(0, tensor.rfind('.'));
 }
 
-std::string stored_module(const std::string& name, const std::vector<StoredName>& base_names) {
+std::vector<std::string> stored_modules(const std::string& name, const std::vector<StoredName>& base_names) {
+  std::vector<std::string> modules;
   for (const StoredName& entry : base_names) {
     if (entry.parameter == name + ".weight") {
-      return module_of(entry.stored);
+      modules.push_back(module_of(entry.stored));
     }
   }
-  fail("{}: its weight has no name on disk, so its adapter has none", name);
+  require(!modules.empty(), "{}: its weight has no name on disk, so its adapter has none", name);
+  return modules;
 }
 
 namespace {
@@ -112,11 +116,24 @@ std::vector<StoredName> tuned_stored_names(
 std::vector<StoredName> adapter_stored_names(
     const torch::nn::Module& model, const std::vector<StoredName>& base_names, const std::set<std::string>& tuned) {
   std::vector<StoredName> names;
-  for (const auto& [name, linear, lora] : adapted_linears(model)) {
-    const std::string module = kAdapterPrefix + stored_module(name, base_names);
-    const std::string parameter = name + "." + kAdapterName;
-    names.push_back({module + ".lora_A.weight", lora->own_parameter("A")->shape(), parameter + ".A"});
-    names.push_back({module + ".lora_B.weight", lora->own_parameter("B")->shape(), parameter + ".B"});
+  std::map<std::string, std::vector<const StoredName*>> stored_of;
+  for (const StoredName& entry : base_names) {
+    stored_of[entry.parameter].push_back(&entry);
+  }
+  for (const auto& adapted : adapted_layers(model)) {
+    for (const StoredName* entry : stored_of[adapted.name + ".weight"]) {  // several for experts
+      for (const char* which : {"A", "B"}) {
+        auto shape = adapted.adapter->own_parameter(which)->shape();
+        if (entry->expert) {
+          shape.erase(shape.begin());
+        }
+        names.push_back(
+            {.stored = fmt::format("{}{}.lora_{}.weight", kAdapterPrefix, module_of(entry->stored), which),
+             .shape = shape,
+             .parameter = fmt::format("{}.{}.{}", adapted.name, kAdapterName, which),
+             .expert = entry->expert});
+      }
+    }
   }
   const auto more = tuned_stored_names(model, base_names, tuned);
   names.insert(names.end(), more.begin(), more.end());

@@ -7,6 +7,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/nn/head.h"
+#include "lehr/nn/moe.h"
 #include "lehr/peft/module_names.h"
 
 namespace lehr::peft {
@@ -56,7 +57,7 @@ class Injector {
   void inject(const Lora& lora) {
     std::vector<std::string> linears;
     for (const auto& [name, module] : modules_) {
-      if (dynamic_cast<nn::LinearImpl*>(module) != nullptr) {
+      if (dynamic_cast<nn::LinearImpl*>(module) != nullptr || dynamic_cast<nn::GroupedLinearImpl*>(module) != nullptr) {
         linears.push_back(name);
       }
     }
@@ -66,11 +67,6 @@ class Injector {
       layers.emplace_back(name, lora);
     }
     add_lora(model_, layers);
-    for (const auto& adapted : adapted_linears(model_)) {
-      for (const auto& parameter : adapted.lora->own_parameters()) {
-        parameter->set_trainable(true);
-      }
-    }
   }
 
   void inject(const FullTune& tune) {
@@ -101,7 +97,7 @@ class Injector {
 
   void tune_one(const std::string& name, torch::nn::Module& module) {
     const auto* own = dynamic_cast<const nn::Module*>(&module);
-    if (own == nullptr || own->own_parameters().empty() || dynamic_cast<nn::LinearAdapter*>(&module) != nullptr) {
+    if (own == nullptr || own->own_parameters().empty() || dynamic_cast<const LoraAdapter*>(own) != nullptr) {
       return;
     }
     claim(name, "full_tune");
@@ -126,13 +122,18 @@ class Injector {
 };
 }  // namespace
 
-std::vector<AdaptedLinear> adapted_linears(const torch::nn::Module& model) {
-  std::vector<AdaptedLinear> found;
+std::vector<AdaptedLayer> adapted_layers(const torch::nn::Module& model) {
+  std::vector<AdaptedLayer> found;
+  const auto add = [&](const std::string& name, nn::Module& layer, nn::Module* adapter) {
+    if (auto* lora = dynamic_cast<LoraAdapter*>(adapter)) {
+      found.push_back({name, &layer, adapter, lora});
+    }
+  };
   for (const auto& [name, module] : named_modules(model)) {
     if (auto* linear = dynamic_cast<nn::LinearImpl*>(module)) {
-      if (auto* lora = dynamic_cast<LoraLinear*>(linear->adapter().get())) {
-        found.push_back({name, linear, lora});
-      }
+      add(name, *linear, linear->adapter().get());
+    } else if (auto* grouped = dynamic_cast<nn::GroupedLinearImpl*>(module)) {
+      add(name, *grouped, grouped->adapter().get());
     }
   }
   return found;
@@ -144,34 +145,47 @@ void add_lora(torch::nn::Module& model, const std::vector<std::pair<std::string,
   const std::map<std::string, torch::nn::Module*> by_name(modules.begin(), modules.end());
   for (const auto& [name, settings] : layers) {
     const auto found = by_name.find(name);
-    auto* linear = found == by_name.end() ? nullptr : dynamic_cast<nn::LinearImpl*>(found->second);
-    require(linear != nullptr, "peft.target_pattern: the model has no linear layer {}", name);
+    torch::nn::Module* module = found == by_name.end() ? nullptr : found->second;
     require(
-        !tables.contains(linear),
+        !tables.contains(module),
         "peft.target_pattern: {}: the loss reads this weight as a table, so it cannot have an adapter; leave it out "
         "(\"model\\\\..*\" is all but the head), or name it in peft.full_tune_pattern",
         name);
-    const at::Tensor& weight = linear->weight;
-    linear->set_adapter(kAdapterName, std::make_shared<LoraLinear>(name, weight.size(1), weight.size(0), settings));
-    linear->adapter()->train(linear->is_training());
+    if (auto* linear = dynamic_cast<nn::LinearImpl*>(module)) {
+      const at::Tensor& w = linear->weight;  // (out, in)
+      linear->set_adapter(kAdapterName, std::make_shared<LoraLinear>(name, w.size(1), w.size(0), settings));
+      linear->adapter()->train(linear->is_training());
+    } else if (auto* grouped = dynamic_cast<nn::GroupedLinearImpl*>(module)) {
+      const at::Tensor& w = grouped->weight;  // (groups, out, in)
+      grouped->set_adapter(
+          kAdapterName, std::make_shared<LoraGroupedLinear>(name, w.size(0), w.size(2), w.size(1), settings));
+    } else {
+      fail("peft.target_pattern: the model has no linear layer {}", name);
+    }
   }
 }
+
+namespace {
+void reset(const AdaptedLayer& adapted, const nn::InitContext& context) {
+  const std::string prefix = std::string(context.prefix) + adapted.name + "." + kAdapterName + ".";
+  adapted.adapter->reset_parameters({.seed = context.seed, .prefix = prefix});
+}
+}  // namespace
 
 std::vector<nn::NamedParameter> inject_peft_and_freeze(
     const Method& method, torch::nn::Module& model, const nn::InitContext& context) {
   require(
-      adapted_linears(model).empty(),
+      adapted_layers(model).empty(),
       "peft.method: the model has adapters already; merge them first, or stack the methods");
   for (const auto& [name, parameter] : nn::named_parameters(model)) {
     parameter->set_trainable(false);
   }
   Injector(model).inject(method);
-  for (const auto& [name, linear, lora] : adapted_linears(model)) {
-    const at::Tensor& base = linear->weight;
+  for (const auto& adapted : adapted_layers(model)) {
+    const at::Tensor& base = adapted.layer->own_parameter("weight")->value();
     if (!base.is_meta()) {
-      nn::materialize(*lora, base.device(), base.scalar_type());
-      const std::string prefix = std::string(context.prefix) + name + "." + kAdapterName + ".";
-      lora->reset_parameters({.seed = context.seed, .prefix = prefix});
+      nn::materialize(*adapted.adapter, base.device(), base.scalar_type());
+      reset(adapted, context);
     }
   }
   std::vector<nn::NamedParameter> trainable = nn::named_parameters(model);
@@ -181,9 +195,8 @@ std::vector<nn::NamedParameter> inject_peft_and_freeze(
 }
 
 void reset_adapters(torch::nn::Module& model, const nn::InitContext& context) {
-  for (const auto& [name, linear, lora] : adapted_linears(model)) {
-    const std::string prefix = std::string(context.prefix) + name + "." + kAdapterName + ".";
-    lora->reset_parameters({.seed = context.seed, .prefix = prefix});
+  for (const auto& adapted : adapted_layers(model)) {
+    reset(adapted, context);
   }
 }
 
@@ -197,12 +210,16 @@ void materialize_frozen(torch::nn::Module& model, at::Device device, at::ScalarT
 
 int64_t merge_peft(torch::nn::Module& model) {
   at::NoGradGuard no_grad;
-  const auto adapted = adapted_linears(model);
-  for (const auto& [name, linear, lora] : adapted) {
-    at::Tensor weight = linear->own_parameter("weight")->value().detach();
+  const auto adapted = adapted_layers(model);
+  for (const auto& [name, layer, adapter, lora] : adapted) {
+    at::Tensor weight = layer->own_parameter("weight")->value().detach();
     const at::Tensor delta = lora->delta_weight();
     weight.copy_(weight.to(delta.scalar_type()) + delta);
-    linear->remove_adapter();
+    if (auto* linear = dynamic_cast<nn::LinearImpl*>(layer)) {
+      linear->remove_adapter();
+    } else {
+      dynamic_cast<nn::GroupedLinearImpl&>(*layer).remove_adapter();
+    }
   }
   return static_cast<int64_t>(adapted.size());
 }
@@ -213,13 +230,18 @@ TrainableCounts count_trainable(const torch::nn::Module& model) {
     counts.total += parameter->numel();
     counts.trainable += parameter->trainable() ? parameter->numel() : 0;
   }
-  for (const auto& [name, linear, lora] : adapted_linears(model)) {
-    counts.adapters += nn::count_parameters(*lora);
-  }
+  const auto count = [&](const at::Tensor& weight, const nn::Module* adapter, int64_t used, int64_t of) {
+    const int64_t adapters = adapter != nullptr ? nn::count_parameters(*adapter) : 0;
+    counts.flops_per_token_change += (6 * adapters - (weight.requires_grad() ? 0 : 2 * weight.numel())) / of * used;
+  };
   for (const auto& [name, module] : named_modules(model)) {
-    const auto* linear = dynamic_cast<nn::LinearImpl*>(module);
-    if (linear != nullptr && !linear->weight.requires_grad()) {
-      counts.frozen_linear += linear->weight.numel();
+    if (const auto* linear = dynamic_cast<nn::LinearImpl*>(module)) {
+      count(linear->weight, linear->adapter().get(), 1, 1);
+    } else if (const auto* mixture = dynamic_cast<nn::MoELayerImpl*>(module)) {
+      const auto& experts = *mixture->grouped_experts;
+      for (const auto& grouped : {experts.gate_proj, experts.up_proj, experts.down_proj}) {
+        count(grouped->weight, grouped->adapter().get(), mixture->router->top_k(), grouped->weight.size(0));
+      }
     }
   }
   return counts;

@@ -11,15 +11,16 @@
 
 namespace lehr::peft {
 
-/// A linear layer with its adapter, under its full name.
-struct AdaptedLinear {
+/// A linear layer (or a grouped one) with its adapter, under its full name.
+struct AdaptedLayer {
   std::string name;
-  nn::LinearImpl* linear = nullptr;
-  LoraLinear* lora = nullptr;
+  nn::Module* layer = nullptr;    ///< Has the parameter "weight".
+  nn::Module* adapter = nullptr;  ///< The same object as `lora`; has the parameters "A" and "B".
+  LoraAdapter* lora = nullptr;
 };
 
-/// All adapted linear layers under `model`, in the order of the modules.
-std::vector<AdaptedLinear> adapted_linears(const torch::nn::Module& model);
+/// All adapted layers under `model`, in the order of the modules.
+std::vector<AdaptedLayer> adapted_layers(const torch::nn::Module& model);
 
 /// Freezes all of `model`, puts in the method's adapters, and makes them and the fully tuned modules trainable; returns
 /// the trainable parameters. Works on meta, before nn::materialize(), and after it: adapters of materialized layers are
@@ -49,8 +50,9 @@ int64_t merge_peft(torch::nn::Module& model);
 struct TrainableCounts {
   int64_t total = 0;  ///< Parameters' elements; tied ones once.
   int64_t trainable = 0;
-  int64_t adapters = 0;       ///< Of these, adapters' own.
-  int64_t frozen_linear = 0;  ///< Elements of linear layers' weights (tied heads too) without a gradient.
+  /// What training a part changes in the FLOPs a token: 6 more for each element of an adapter that a token uses, 2 less
+  /// for each frozen weight that it is multiplied by (tied heads too), as that has no gradient.
+  int64_t flops_per_token_change = 0;
 };
 TrainableCounts count_trainable(const torch::nn::Module& model);
 

@@ -8,6 +8,7 @@
 #include "lehr/base/error.h"
 #include "lehr/base/parallel.h"
 #include "lehr/base/random.h"
+#include "lehr/ops/grouped_linear.h"
 #include "lehr/ops/linear.h"
 
 namespace lehr::peft {
@@ -23,12 +24,21 @@ nn::Init init_of_a(int64_t in_features) {
 }
 }  // namespace
 
-LoraLinear::LoraLinear(std::string name, int64_t in_features, int64_t out_features, const Lora& settings)
-    : name_(std::move(name)), settings_(settings) {
+LoraAdapter::LoraAdapter(const Lora& settings) : settings_(settings) {
   require(settings.r >= 1, "peft.r: expected a rank of 1 or more, found {}", settings.r);
   require(settings.alpha > 0, "peft.alpha: expected a positive number, found {}", settings.alpha);
   require(
       settings.dropout >= 0 && settings.dropout < 1, "peft.dropout: expected 0 <= p < 1, found {}", settings.dropout);
+}
+
+at::Tensor LoraAdapter::delta_weight() const {
+  at::NoGradGuard no_grad;
+  const auto wide = A.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  return at::matmul(B.to(wide), A.to(wide)) * settings_.scaling();
+}
+
+LoraLinear::LoraLinear(std::string name, int64_t in_features, int64_t out_features, const Lora& settings)
+    : LoraAdapter(settings), name_(std::move(name)) {
   declare_parameter("A", A, {settings.r, in_features}, init_of_a(in_features));
   declare_parameter("B", B, {out_features, settings.r}, nn::Init::zeros());
 }
@@ -73,10 +83,20 @@ at::Tensor LoraLinear::forward(const at::Tensor& input) {
   return ops::linear(ops::linear(drops ? drop(input) : input, A) * scaling, B);
 }
 
-at::Tensor LoraLinear::delta_weight() const {
-  at::NoGradGuard no_grad;
-  const auto wide = A.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  return at::mm(B.to(wide), A.to(wide)) * settings_.scaling();
+LoraGroupedLinear::LoraGroupedLinear(
+    const std::string& name, int64_t num_groups, int64_t in_features, int64_t out_features, const Lora& settings)
+    : LoraAdapter(settings) {
+  require(
+      settings.dropout == 0,
+      "peft.dropout: {}: adapters of experts have no dropout, as their rows are in no fixed order; set it to 0 or leave "
+      "the experts out of peft.target_pattern",
+      name);
+  declare_parameter("A", A, {num_groups, settings.r, in_features}, init_of_a(in_features));
+  declare_parameter("B", B, {num_groups, out_features, settings.r}, nn::Init::zeros());
+}
+
+at::Tensor LoraGroupedLinear::forward(const at::Tensor& rows, const at::Tensor& ends) {
+  return ops::grouped_linear(ops::grouped_linear(rows, A, ends) * settings_.scaling(), B, ends);
 }
 
 }  // namespace lehr::peft

@@ -35,10 +35,8 @@ RunLog::RunLog(
       profiler_(config.profiling, folder_, device),
       trains_(peft::count_trainable(model)) {
   if (config.peft.enabled()) {
-    // A frozen weight has no gradient: two of its six operations a token are not done.
-    const int64_t difference = 6 * trains_.adapters - 2 * trains_.frozen_linear;
-    counts_.flops_per_token += difference;
-    counts_.causal_flops_per_token += difference;
+    counts_.flops_per_token += trains_.flops_per_token_change;
+    counts_.causal_flops_per_token += trains_.flops_per_token_change;
   }
   if (config.metrics.enable_tensorboard) {
     tensorboard_ = std::make_unique<metric::TensorBoardWriter>(

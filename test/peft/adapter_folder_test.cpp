@@ -7,6 +7,7 @@
 #include "lehr/base/file.h"
 #include "lehr/base/json.h"
 #include "lehr/model/qwen3_dense/spec.h"
+#include "lehr/model/qwen3_moe/spec.h"
 #include "lehr/peft/inject.h"
 #include "lehr/state/safetensors_writer.h"
 
@@ -144,6 +145,29 @@ TEST(AdapterFolder, HoldsATableOfSegmentsAsAWhole) {
   EXPECT_EQ(last.first_row, 30);
 }
 
+TEST(AdapterFolder, HoldsOneAdapterAnExpert) {
+  auto args = model::qwen3_moe_family().flavors.at("debugmodel")();
+  descriptor::ModelOverrides overrides;
+  overrides.num_hidden_layers = 1;
+  overrides.num_experts = 2;
+  overrides.num_experts_per_tok = 1;
+  args->apply(overrides);
+  const auto made = injected({Lora{.module_name_pattern = ".*experts.down_proj", .r = 5}}, std::move(args));
+  EXPECT_THAT(
+      stored(made),
+      ElementsAre(
+          "base_model.model.model.layers.0.mlp.experts.0.down_proj.lora_A.weight",
+          "base_model.model.model.layers.0.mlp.experts.0.down_proj.lora_B.weight",
+          "base_model.model.model.layers.0.mlp.experts.1.down_proj.lora_A.weight",
+          "base_model.model.model.layers.0.mlp.experts.1.down_proj.lora_B.weight"));
+  EXPECT_THAT(texts(config_of(made).at("target_modules")), ElementsAre("down_proj"));
+  const Folder folder;
+  write(folder, made, config_of(made));
+  const auto fresh = made.args->build({});
+  EXPECT_EQ(add_adapters_of(read_adapter_config(folder.path), *fresh, made.base).size(), 4U);
+  EXPECT_EQ(adapted_layers(*fresh).size(), 1U);
+}
+
 TEST(AdapterFolder, ReadsBackWhatItSays) {
   const Method two{Stack{
       {{Lora{.module_name_pattern = ".*(q|v)_proj", .r = 2, .alpha = 8, .dropout = 0.1}},
@@ -161,8 +185,8 @@ TEST(AdapterFolder, ReadsBackWhatItSays) {
   const auto fresh = tiny()->build({});
   const auto names = add_adapters_of(info, *fresh, made.base);
   EXPECT_EQ(names.size(), stored(made).size());
-  const auto there = adapted_linears(*made.model);
-  const auto here = adapted_linears(*fresh);
+  const auto there = adapted_layers(*made.model);
+  const auto here = adapted_layers(*fresh);
   ASSERT_EQ(here.size(), there.size());
   for (size_t i = 0; i < here.size(); ++i) {
     EXPECT_EQ(here[i].name, there[i].name);

@@ -5,6 +5,7 @@
 #include "lehr/base/error.h"
 #include "lehr/model/llama3/spec.h"
 #include "lehr/model/qwen3_dense/spec.h"
+#include "lehr/model/qwen3_moe/spec.h"
 
 namespace lehr::peft {
 namespace {
@@ -33,6 +34,23 @@ std::unique_ptr<descriptor::ModelArgs> tiny(bool tied = false) {
   return args;
 }
 
+std::unique_ptr<descriptor::ModelArgs> tiny_mixture() {
+  auto args = model::qwen3_moe_family().flavors.at("debugmodel")();
+  descriptor::ModelOverrides overrides;
+  overrides.hidden_size = 16;
+  overrides.intermediate_size = 24;
+  overrides.num_hidden_layers = 2;
+  overrides.num_attention_heads = 2;
+  overrides.num_key_value_heads = 1;
+  overrides.head_dim = 8;
+  overrides.vocab_size = 40;
+  overrides.num_experts = 4;
+  overrides.num_experts_per_tok = 2;
+  overrides.moe_intermediate_size = 12;
+  args->apply(overrides);
+  return args;
+}
+
 std::vector<std::string> names_of(const std::vector<nn::NamedParameter>& parameters) {
   std::vector<std::string> names;
   for (const auto& entry : parameters) {
@@ -50,8 +68,8 @@ at::Tensor logits(nn::Model& model, const at::Tensor& ids) {
 // B is not zero, as after training.
 void shake(torch::nn::Module& model) {
   at::NoGradGuard no_grad;
-  for (const auto& [name, linear, lora] : adapted_linears(model)) {
-    lora->B.normal_(0, 0.1);
+  for (const auto& adapted : adapted_layers(model)) {
+    adapted.lora->B.normal_(0, 0.1);
   }
 }
 
@@ -130,13 +148,38 @@ TEST(Inject, CountsWhatTrains) {
   EXPECT_EQ(counts.trainable, 2 * 16 + 16 * 2);
   EXPECT_EQ(counts.total, before + counts.trainable);
   // Two layers of q, o (16 x 16), k, v (8 x 16), three of 24 x 16, and the tied head.
-  EXPECT_EQ(counts.frozen_linear, 2 * (2 * 256 + 2 * 128 + 3 * 384) + 40 * 16);
+  const int64_t frozen = 2 * (2 * 256 + 2 * 128 + 3 * 384) + 40 * 16;
+  EXPECT_EQ(counts.flops_per_token_change, 6 * counts.trainable - 2 * frozen);
+}
+
+TEST(Inject, AdaptsExperts) {
+  const auto model = tiny_mixture()->build({});
+  const auto trainable = inject_peft_and_freeze({Lora{.module_name_pattern = R"(.*1\.mlp.*up_proj)", .r = 3}}, *model);
+  EXPECT_THAT(
+      names_of(trainable),
+      ElementsAre(
+          "model.layers.1.mlp.grouped_experts.up_proj.lora.A", "model.layers.1.mlp.grouped_experts.up_proj.lora.B"));
+  EXPECT_EQ(trainable[0].parameter->shape(), (std::vector<int64_t>{4, 3, 16}));
+  EXPECT_EQ(trainable[1].parameter->shape(), (std::vector<int64_t>{4, 12, 3}));
+  // A token uses two of the four experts of a layer, and their adapters. Two layers of q, o, k, v, the router (4 x 16)
+  // and three projections of 12 x 16; the head is not tied.
+  const int64_t frozen = 2 * (2 * 256 + 2 * 128 + 64 + 2 * 3 * 192) + 40 * 16;
+  EXPECT_EQ(count_trainable(*model).flops_per_token_change, 6 * 2 * 3 * (16 + 12) - 2 * frozen);
+  EXPECT_THAT(
+      [] {
+        inject_peft_and_freeze({Lora{.module_name_pattern = ".*_proj", .dropout = 0.5}}, *tiny_mixture()->build({}));
+      },
+      fails_with("peft.dropout: model.layers.0.mlp.grouped_experts.gate_proj: adapters of experts have no dropout"));
 }
 
 // Tolerances: rounding of one product, summed in another order; float64 has 2^29 times less of it than float32.
-TEST(Merge, ComputesWhatTheAdaptersComputed) {
+class Merge : public ::testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(DenseAndMixture, Merge, ::testing::Bool());
+
+TEST_P(Merge, ComputesWhatTheAdaptersComputed) {
+  const auto args = GetParam() ? tiny_mixture() : tiny();
   for (const auto& [dtype, tolerance] : {std::pair{at::kFloat, 1e-6}, {at::kDouble, 1e-12}}) {
-    const auto model = tiny()->build({});
+    const auto model = args->build({});
     inject_peft_and_freeze({Lora{.module_name_pattern = ".*_proj", .r = 4}}, *model);
     nn::materialize(*model, at::kCPU, dtype);
     model->reset_parameters({.seed = 2});
@@ -145,15 +188,15 @@ TEST(Merge, ComputesWhatTheAdaptersComputed) {
     const at::Tensor ids = at::randint(40, {2, 12}, at::kLong);
     const at::Tensor apart = logits(*model, ids).detach();
     EXPECT_EQ(merge_peft(*model), 14);
-    EXPECT_TRUE(adapted_linears(*model).empty());
-    EXPECT_EQ(nn::count_parameters(*model), nn::count_parameters(*tiny()->build({})));
+    EXPECT_TRUE(adapted_layers(*model).empty());
+    EXPECT_EQ(nn::count_parameters(*model), nn::count_parameters(*args->build({})));
     const at::Tensor merged = logits(*model, ids).detach();
     EXPECT_TRUE(at::allclose(merged, apart, 0, tolerance)) << (merged - apart).abs().max();
     EXPECT_EQ(merge_peft(*model), 0);
   }
 }
 
-TEST(Merge, RoundsOnceIntoNarrowWeights) {
+TEST(MergeNarrow, RoundsOnceIntoNarrowWeights) {
   nn::Linear linear(6, 6);
   auto holder = std::make_shared<torch::nn::Module>();
   holder->register_module("linear", linear);
@@ -161,7 +204,7 @@ TEST(Merge, RoundsOnceIntoNarrowWeights) {
   linear->reset_parameters({.seed = 1});
   inject_peft_and_freeze({Lora{.module_name_pattern = "linear"}}, *holder);
   shake(*holder);
-  const auto adapted = adapted_linears(*holder);
+  const auto adapted = adapted_layers(*holder);
   const at::Tensor exact = linear->weight.to(at::kFloat) + adapted.front().lora->delta_weight();
   merge_peft(*holder);
   EXPECT_TRUE(at::equal(linear->weight, exact.to(at::kBFloat16)));

@@ -150,6 +150,50 @@ TEST(LoraLinear, RefusesSettingsThatMeanNothing) {
   EXPECT_THAT(made(Lora{.dropout = 1}), fails_with("peft.dropout: expected 0 <= p < 1"));
 }
 
+struct AdaptedGroups {
+  nn::GroupedLinear linear;
+  std::shared_ptr<LoraGroupedLinear> lora;
+};
+
+AdaptedGroups adapted_groups(int64_t groups, int64_t in, int64_t out, const Lora& settings) {
+  AdaptedGroups made{
+      nn::GroupedLinear(groups, in, out), std::make_shared<LoraGroupedLinear>("experts", groups, in, out, settings)};
+  made.linear->set_adapter(kAdapterName, made.lora);
+  nn::materialize(*made.linear, at::kCPU, at::kDouble);
+  made.linear->reset_parameters({.seed = 1});
+  at::NoGradGuard no_grad;
+  made.lora->B.normal_();
+  return made;
+}
+
+// The same as a LoraLinear for each group; the middle one has no rows. 1e-12: float64, the same sums.
+TEST(LoraGroupedLinear, IsOneAdapterAGroup) {
+  auto [grouped, lora] = adapted_groups(3, 6, 4, {.r = 2, .alpha = 5});
+  const at::Tensor rows = at::randn({7, 6}, at::kDouble).set_requires_grad(true);
+  const at::Tensor ends = at::tensor({4, 4, 7}, at::kInt);
+  const at::Tensor direction = at::randn({7, 4}, at::kDouble);
+  const at::Tensor output = grouped(rows, ends);
+  (output * direction).sum().backward();
+
+  const at::Tensor x = rows.detach().clone().set_requires_grad(true);
+  const at::Tensor a = lora->A.detach().clone().set_requires_grad(true);
+  const at::Tensor b = lora->B.detach().clone().set_requires_grad(true);
+  const at::Tensor whole = grouped->weight.detach() + 2.5 * at::matmul(b, a);  // (3, 4, 6)
+  const at::Tensor expected =
+      at::cat({at::linear(x.narrow(0, 0, 4), whole[0]), at::linear(x.narrow(0, 4, 3), whole[2])});
+  (expected * direction).sum().backward();
+  EXPECT_TRUE(at::allclose(output, expected, 0, 1e-12));
+  EXPECT_TRUE(at::allclose(rows.grad(), x.grad(), 0, 1e-12));
+  EXPECT_TRUE(at::allclose(lora->A.grad(), a.grad(), 0, 1e-12));
+  EXPECT_TRUE(at::allclose(lora->B.grad(), b.grad(), 0, 1e-12));
+  EXPECT_TRUE(at::allclose(grouped->weight + lora->delta_weight(), whole, 0, 1e-12));
+}
+
+TEST(LoraGroupedLinear, RefusesDropout) {
+  const auto made = [] { LoraGroupedLinear("layers.0.experts.up_proj", 2, 3, 3, {.dropout = 0.1}); };
+  EXPECT_THAT(made, fails_with("peft.dropout: layers.0.experts.up_proj: adapters of experts have no dropout"));
+}
+
 TEST(Linear, TakesOneAdapterAndGivesItBack) {
   auto [linear, lora] = adapted(3, 3, {.r = 1});
   EXPECT_EQ(nn::named_parameters(*linear).size(), 3U);
