@@ -22,10 +22,9 @@ inline constexpr const char* kAdapterPrefix = "base_model.model.";
 /// "model.norm.weight" -> "model.norm".
 std::string module_of(const std::string& tensor);
 
-/// The paths on disk of a linear layer, by its full name: one, or one an expert. Throws a usage error for a layer without
-/// a place on disk.
-std::vector<std::string> stored_modules(
-    const std::string& name, const std::vector<descriptor::StoredName>& base_names);
+/// The paths on disk of a linear layer, by its full name: one, or one an expert. Throws a usage error for a layer
+/// without a place on disk.
+std::vector<std::string> stored_modules(const std::string& name, const std::vector<descriptor::StoredName>& base_names);
 
 /// The base model's tensors on disk that hold a trainable parameter, in whole or in part.
 std::set<std::string> tuned_tensors(

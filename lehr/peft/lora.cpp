@@ -88,7 +88,8 @@ LoraGroupedLinear::LoraGroupedLinear(
     : LoraAdapter(settings) {
   require(
       settings.dropout == 0,
-      "peft.dropout: {}: adapters of experts have no dropout, as their rows are in no fixed order; set it to 0 or leave "
+      "peft.dropout: {}: adapters of experts have no dropout, as their rows are in no fixed order; set it to 0 or "
+      "leave "
       "the experts out of peft.target_pattern",
       name);
   declare_parameter("A", A, {num_groups, settings.r, in_features}, init_of_a(in_features));

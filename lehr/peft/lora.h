@@ -60,11 +60,7 @@ class LoraGroupedLinear : public nn::GroupedLinearAdapter, public LoraAdapter {
   /// Throws a usage error for dropout too: rows come sorted by expert, and which token a row is cannot be told, so that
   /// masks would depend on how a step is cut into batches. `name` is for that message.
   LoraGroupedLinear(
-      const std::string& name,
-      int64_t num_groups,
-      int64_t in_features,
-      int64_t out_features,
-      const Lora& settings);
+      const std::string& name, int64_t num_groups, int64_t in_features, int64_t out_features, const Lora& settings);
 
   /// Rows sorted by group, (N, in_features) to (N, out_features).
   at::Tensor forward(const at::Tensor& rows, const at::Tensor& ends) override;

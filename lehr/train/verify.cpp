@@ -202,7 +202,7 @@ class Verifier {
   /// The loss with the load-balancing loss of all routers, and the routers' gradients of that.
   void balancing_rows() {
     nn::RouterLosses* losses = model_->router_losses();
-    const Node config = parse_json_file(options_.model / "config.json");
+    const Node config = parse_json_file(folder_of_model_.base / "config.json");
     const Node* coefficient = config.find("router_aux_loss_coef");
     if (!has("aux_loss") || losses == nullptr || coefficient == nullptr) {
       return;

@@ -138,7 +138,7 @@ def finish(folder):
 
 
 base = {name: train(f"base_{name}_{tied}", name=name, tied=tied)
-        for name, tied in (("qwen3", "false"), ("llama3", "true"))}
+        for name, tied in (("qwen3", "false"), ("llama3", "true"), ("qwen3_moe", "false"))}
 qwen3 = f'initial_load_path = "{base["qwen3"]}"'
 llama3 = f'initial_load_path = "{base["llama3"]}"'
 LORA = 'method = "lora"\nr = 4\n'
@@ -149,6 +149,8 @@ same("Qwen3, some layers, rsLoRA", base["qwen3"],
 same("Llama 3 with tied embeddings, tuned", base["llama3"],
      train("tied", name="llama3", tied="true", base=llama3, peft=LORA + "full_tune_pattern = 'model\\.embed_tokens'"))
 same("Qwen3 classifier", base["qwen3"], train("classifier", base=qwen3, peft=LORA, **CLASSIFIER), classifier=True)
+same("Qwen3 MoE, experts and all", base["qwen3_moe"],
+     train("moe", name="qwen3_moe", base=f'initial_load_path = "{base["qwen3_moe"]}"', peft=LORA))
 
 # transformers finds the base by itself.
 direct = reference(work / "direct.safetensors", load(tuned).eval())

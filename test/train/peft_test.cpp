@@ -229,6 +229,31 @@ TEST(PeftRun, FullTuneTrainsTheNamedModulesAndSavesTheWholeModel) {
   }
 }
 
+TEST(PeftRun, AdaptersOfExpertsResumeBitForBit) {
+  const Overrides mixture{
+      {"model.name", "qwen3_moe"},
+      {"model.args.num_experts", "4"},
+      {"model.args.num_experts_per_tok", "2"},
+      {"model.args.moe_intermediate_size", "12"},
+      {"training.steps", "6"},
+      {"checkpoint.interval", "3"}};
+  const Folder start;
+  const auto whole = tiny_run(start.path(), mixture);
+  train(whole);
+  Overrides adapters = mixture;
+  adapters.emplace_back("checkpoint.initial_load_path", quoted(checkpoint(whole, 6)));
+  const Folder a;
+  const Folder b;
+  const auto once = lora_run(a.path(), adapters);
+  train(once);
+  const auto twice = lora_run(b.path(), adapters);
+  EXPECT_TRUE(train(twice, 4).stopped);
+  train(twice);
+  expect_same_bits(tensors(checkpoint(once, 6), peft::kAdapterStem), tensors(checkpoint(twice, 6), peft::kAdapterStem));
+  EXPECT_EQ(logged(once), logged(twice));
+  EXPECT_EQ(validation_loss(once, checkpoint(once, 6)), logged(once, "validation_loss").back());
+}
+
 TEST(PeftRun, AClassifierTrainsItsHeadAndKeepsIt) {
   const Folder folder;
   write_file_atomically(folder.path() / "rows.jsonl", [] {
