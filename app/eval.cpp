@@ -55,7 +55,7 @@ Node measure(train::TrainConfig config, const Options& options) {
       "training.task: {} has a {} head",
       folder.string(),
       classification ? "language-model" : "classification");
-  const std::string where = config.tokenizer.path.empty() ? folder.string() : config.tokenizer.path;
+  const std::string where = config.tokenizer.path.empty() ? opened.tokenizer_folder().string() : config.tokenizer.path;
   const auto tokenizer = data::load_tokenizer(where);
   if (options.train_data) {
     config.data.repeat = false;

@@ -76,12 +76,13 @@ class Printer {
 };
 
 // A model of 257 ids without a tokenizer beside it was trained on bytes.
-std::unique_ptr<data::Tokenizer> find_tokenizer(const Options& options, int64_t vocab_size) {
+std::unique_ptr<data::Tokenizer> find_tokenizer(
+    const Options& options, const std::filesystem::path& folder, int64_t vocab_size) {
   if (options.tokenizer) {
     return data::load_tokenizer(*options.tokenizer);
   }
-  if (std::filesystem::exists(std::filesystem::path(options.model) / "tokenizer.json")) {
-    return data::load_tokenizer(options.model);
+  if (std::filesystem::exists(folder / "tokenizer.json")) {
+    return data::load_tokenizer(folder.string());
   }
   require(
       vocab_size == 257,
@@ -112,7 +113,7 @@ int generate(const std::vector<std::string>& args) {
   require(shape->head() == descriptor::Head::causal_lm, "{}: a classifier cannot generate text", options.model);
   std::unique_ptr<data::Tokenizer> tokenizer;
   if (options.prompt) {
-    tokenizer = find_tokenizer(options, shape->vocab_size());
+    tokenizer = find_tokenizer(options, folder.tokenizer_folder(), shape->vocab_size());
   }
   std::vector<int64_t> prompt = options.tokens;
   if (options.prompt) {

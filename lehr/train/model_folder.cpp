@@ -53,6 +53,10 @@ ModelFolder ModelFolder::open(const fs::path& path, const descriptor::ModelFamil
   return folder;
 }
 
+const fs::path& ModelFolder::tokenizer_folder() const {
+  return fs::exists(path / "tokenizer.json") ? path : base;
+}
+
 std::shared_ptr<nn::Model> ModelFolder::load(at::Device device, at::ScalarType dtype) const {
   const auto model = args->build({});
   const auto names = args->stored_names();

@@ -17,6 +17,8 @@ struct ModelFolder {
   std::unique_ptr<descriptor::ModelArgs> args;
 
   bool has_adapters() const { return base != path; }
+  /// Where tokenizer.json is, if anywhere: `path`, else `base`.
+  const std::filesystem::path& tokenizer_folder() const;
 
   /// Opens `path`, a Hugging Face model folder or an adapter folder (this program's or Hugging Face PEFT's). The shape
   /// of adapters is that of model_config.json beside them, else the base's (as a classifier if they hold a head).
