@@ -9,12 +9,11 @@
 #include "lehr/base/json.h"
 #include "lehr/base/log.h"
 #include "lehr/state/checkpoint.h"
-#include "lehr/state/weights.h"
 #include "lehr/train/batches.h"
 #include "lehr/train/device.h"
+#include "lehr/train/model_folder.h"
 #include "lehr/train/precision.h"
 #include "lehr/train/validate.h"
-#include "lehr/train/weights.h"
 
 namespace lehr::app {
 
@@ -24,7 +23,7 @@ struct Options {
   bool train_data = false;
   void fields(FieldVisitor& v) {
     v.optional(
-        "model", model, "Folder with config.json and weights; not given: the newest checkpoint of the config's run.");
+        "model", model, "Folder of a model or of adapters; not given: the newest checkpoint of the config's run.");
     v.optional("train_data", train_data, "Measure on the training data (one pass) instead of the held-out data.");
   }
 };
@@ -42,7 +41,8 @@ Node measure(train::TrainConfig config, const Options& options) {
   const at::Device device = train::choose_device(config.training.device);
   const std::filesystem::path folder =
       options.model ? std::filesystem::path(*options.model) : newest_checkpoint(config);
-  const auto shape = models().families().from_hf_folder(folder);
+  const auto opened = train::ModelFolder::open(folder, models().families());
+  const auto& shape = opened.args;
   require(
       config.training.seq_len <= shape->max_position_ids(),
       "training.seq_len: {} tokens do not fit into the {} positions of {}",
@@ -55,7 +55,7 @@ Node measure(train::TrainConfig config, const Options& options) {
       "training.task: {} has a {} head",
       folder.string(),
       classification ? "language-model" : "classification");
-  const std::string where = config.tokenizer.path.empty() ? folder.string() : config.tokenizer.path;
+  const std::string where = config.tokenizer.path.empty() ? opened.tokenizer_folder().string() : config.tokenizer.path;
   const auto tokenizer = data::load_tokenizer(where);
   if (options.train_data) {
     config.data.repeat = false;
@@ -67,9 +67,7 @@ Node measure(train::TrainConfig config, const Options& options) {
       options.train_data || data.validation,
       "lehr eval: the config holds no data out; set data.validation_fraction or data.validation_path, or use "
       "--train-data");
-  const auto model = shape->build({});
-  nn::materialize(*model, device, train::compute_type(config.training));
-  train::load_weights(*model, shape->stored_names(), state::WeightReader(folder));
+  const auto model = opened.load(device, train::compute_type(config.training));
   std::unique_ptr<train::TrainTask> task;
   if (classification) {
     task = std::make_unique<train::ClassificationTask>();

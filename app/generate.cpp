@@ -10,10 +10,9 @@
 #include "lehr/base/command_line.h"
 #include "lehr/base/error.h"
 #include "lehr/data/tokenizer.h"
-#include "lehr/state/weights.h"
 #include "lehr/train/chat.h"
 #include "lehr/train/device.h"
-#include "lehr/train/weights.h"
+#include "lehr/train/model_folder.h"
 
 namespace lehr::app {
 
@@ -34,7 +33,7 @@ struct Options {
   std::string dtype = "float32";
   std::string device = "cpu";
   void fields(FieldVisitor& v) {
-    v.required("model", model, "Folder with config.json and weights: a checkpoint of a run, or one from Hugging Face.");
+    v.required("model", model, "Folder of a model or of adapters: a checkpoint of a run, or one from Hugging Face.");
     v.optional("prompt", prompt, "Text to go on from.");
     v.optional("tokens", tokens, "Ids to go on from, instead of text: [1, 2, 3]; ids are printed then, too.");
     v.optional("tokenizer", tokenizer, "\"byte\" or a folder with tokenizer.json; not given: the model's folder.");
@@ -83,12 +82,13 @@ class Printer {
 };
 
 // A model of 257 ids without a tokenizer beside it was trained on bytes.
-std::unique_ptr<data::Tokenizer> find_tokenizer(const Options& options, int64_t vocab_size) {
+std::unique_ptr<data::Tokenizer> find_tokenizer(
+    const Options& options, const std::filesystem::path& folder, int64_t vocab_size) {
   if (options.tokenizer) {
     return data::load_tokenizer(*options.tokenizer);
   }
-  if (std::filesystem::exists(std::filesystem::path(options.model) / "tokenizer.json")) {
-    return data::load_tokenizer(options.model);
+  if (std::filesystem::exists(folder / "tokenizer.json")) {
+    return data::load_tokenizer(folder.string());
   }
   require(
       vocab_size == 257,
@@ -123,28 +123,26 @@ int generate(const std::vector<std::string>& args) {
       "lehr generate: --chat needs --prompt, and --chat-template needs --chat");
   require(options.prompt.has_value() != !options.tokens.empty(), "lehr generate: expected either --prompt or --tokens");
   const at::Device device = train::choose_device(options.device);
-  const auto shape = models().families().from_hf_folder(options.model);
+  const auto folder = train::ModelFolder::open(options.model, models().families());
+  const auto& shape = folder.args;
   require(
       shape->head() == descriptor::Head::causal_lm,
       "{}: expected a language model, found a model without such a head; it cannot generate text",
       options.model);
   std::unique_ptr<data::Tokenizer> tokenizer;
   if (options.prompt) {
-    tokenizer = find_tokenizer(options, shape->vocab_size());
+    tokenizer = find_tokenizer(options, folder.tokenizer_folder(), shape->vocab_size());
   }
   train::Prompt prompt{.ids = options.tokens, .stop_ids = shape->eos_token_ids()};
   if (options.prompt) {
     const auto chat = options.chat ? find_chat_template(options) : nullptr;
     prompt = train::make_prompt(*options.prompt, *tokenizer, chat, shape->eos_token_ids());
   }
-  const auto model = shape->build({});
-  nn::materialize(
-      *model,
+  const auto model = folder.load(
       device,
       options.dtype == "float64"    ? at::kDouble
       : options.dtype == "bfloat16" ? at::kBFloat16
                                     : at::kFloat);
-  train::load_weights(*model, shape->stored_names(), state::WeightReader(options.model));
   model->eval();
   const train::SamplingOptions sampling{
       .max_new_tokens = options.max_new_tokens,

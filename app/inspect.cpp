@@ -8,6 +8,7 @@
 #include "lehr/base/command_line.h"
 #include "lehr/base/error.h"
 #include "lehr/base/log.h"
+#include "lehr/peft/adapter_folder.h"
 #include "lehr/state/weights.h"
 
 namespace lehr::app {
@@ -52,7 +53,7 @@ int inspect(const std::vector<std::string>& args) {
         options.seq_len,
         human_count(static_cast<double>(counts.causal_flops_per_token)));
   }
-  const state::WeightReader reader(path);
+  const state::WeightReader reader(path, peft::is_adapter_folder(path) ? peft::kAdapterStem : "model");
   size_t width = 0;
   for (const auto& name : reader.names()) {
     width = std::max(width, name.size());

@@ -19,6 +19,7 @@ const std::vector<Command>& commands() {
       {"eval", "loss and perplexity of a checkpoint on a data set", lehr::app::eval},
       {"generate", "text from a checkpoint", lehr::app::generate},
       {"verify", "compare a model with values from another implementation", lehr::app::verify},
+      {"merge", "adapters and their base model as one model", lehr::app::merge},
       {"inspect", "show what is in a model folder", lehr::app::inspect},
       {"tokenize", "text to token ids and back", lehr::app::tokenize},
   };

@@ -159,11 +159,6 @@ class ForClassificationImpl : public WithHead<Backbone> {
     return outputs;
   }
 
-  void set_dropout_stream(uint64_t seed, uint64_t step, int64_t first_row) override {
-    if (cls_head) {
-      cls_head->set_dropout_stream(seed, step, first_row);
-    }
-  }
 
   nn::ClassificationHead cls_head{nullptr};  // the last stage's
 

@@ -1,5 +1,6 @@
 #include "lehr/nn/experts.h"
 
+#include "lehr/base/error.h"
 #include "lehr/ops/grouped_linear.h"
 #include "lehr/ops/silu_mul.h"
 
@@ -10,7 +11,21 @@ GroupedLinearImpl::GroupedLinearImpl(int64_t num_groups, int64_t in_features, in
 }
 
 at::Tensor GroupedLinearImpl::forward(const at::Tensor& rows, const at::Tensor& ends) {
-  return ops::grouped_linear(rows, weight, ends);
+  const at::Tensor output = ops::grouped_linear(rows, weight, ends);
+  return adapter_ ? output + adapter_->forward(rows, ends) : output;
+}
+
+void GroupedLinearImpl::set_adapter(const std::string& name, std::shared_ptr<GroupedLinearAdapter> adapter) {
+  require(!adapter_, "adapter {}: the grouped linear layer has one already, '{}'", name, adapter_name_);
+  adapter_ = register_module(name, std::move(adapter));
+  adapter_name_ = name;
+}
+
+void GroupedLinearImpl::remove_adapter() {
+  if (adapter_) {
+    unregister_module(adapter_name_);
+    adapter_.reset();
+  }
 }
 
 GroupedSwiGLUImpl::GroupedSwiGLUImpl(int64_t num_experts, int64_t hidden_size, int64_t intermediate_size, Init init) {

@@ -6,6 +6,13 @@
 
 namespace lehr::nn {
 
+/// What may be added to the output of a GroupedLinear, as LinearAdapter to that of a Linear.
+class GroupedLinearAdapter : public Module {
+ public:
+  /// Rows sorted by group, (N, in_features) to (N, out_features).
+  virtual at::Tensor forward(const at::Tensor& rows, const at::Tensor& ends) = 0;
+};
+
 /// One linear layer a group, with the weights in one tensor (groups, out_features, in_features).
 class GroupedLinearImpl : public Module {
  public:
@@ -14,7 +21,16 @@ class GroupedLinearImpl : public Module {
   /// Rows sorted by group, (N, in_features) to (N, out_features); see ops::grouped_linear for `ends`.
   at::Tensor forward(const at::Tensor& rows, const at::Tensor& ends);
 
+  /// As LinearImpl's.
+  void set_adapter(const std::string& name, std::shared_ptr<GroupedLinearAdapter> adapter);
+  void remove_adapter();
+  const std::shared_ptr<GroupedLinearAdapter>& adapter() const { return adapter_; }
+
   at::Tensor weight;
+
+ private:
+  std::shared_ptr<GroupedLinearAdapter> adapter_;
+  std::string adapter_name_;
 };
 TORCH_MODULE(GroupedLinear);
 

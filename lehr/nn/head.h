@@ -3,6 +3,7 @@
 
 #include <optional>
 
+#include "lehr/nn/dropout.h"
 #include "lehr/nn/embedding.h"
 #include "lehr/nn/linear.h"
 
@@ -35,7 +36,7 @@ class SplitLanguageModellingHeadImpl : public Module {
 TORCH_MODULE(SplitLanguageModellingHead);
 
 /// Scores sequences (or tokens): score(dropout(hidden)) at the pooled positions, in float32 at least.
-class ClassificationHeadImpl : public Module {
+class ClassificationHeadImpl : public Module, public DropoutModule {
  public:
   ClassificationHeadImpl(int64_t hidden_size, int64_t num_labels, double dropout, Init init = Init::normal(0.02));
 
@@ -45,7 +46,7 @@ class ClassificationHeadImpl : public Module {
 
   /// Names the random numbers of the next dropout mask: it depends on the seed, the step, and each token's place in the
   /// step's batch, of which this call's rows begin at `first_row`; not on how the batch is cut. Later calls count on.
-  void set_dropout_stream(uint64_t seed, uint64_t step, int64_t first_row = 0);
+  void set_dropout_stream(uint64_t seed, uint64_t step, int64_t first_row = 0) override;
 
   Linear score{nullptr};
 

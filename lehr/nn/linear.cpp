@@ -32,7 +32,21 @@ void LinearImpl::read_weight_from(const ParameterPtr& other) {
 }
 
 at::Tensor LinearImpl::forward(const at::Tensor& input) {
-  return ops::linear(input, weight, bias);
+  const at::Tensor output = ops::linear(input, weight, bias);
+  return adapter_ ? output + adapter_->forward(input) : output;
+}
+
+void LinearImpl::set_adapter(const std::string& name, std::shared_ptr<LinearAdapter> adapter) {
+  require(!adapter_, "adapter {}: the linear layer has one already, '{}'", name, adapter_name_);
+  adapter_ = register_module(name, std::move(adapter));
+  adapter_name_ = name;
+}
+
+void LinearImpl::remove_adapter() {
+  if (adapter_) {
+    unregister_module(adapter_name_);
+    adapter_.reset();
+  }
 }
 
 }  // namespace lehr::nn

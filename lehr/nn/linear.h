@@ -1,9 +1,17 @@
-// The linear layer.
+// The linear layer, and the place where an adapter joins it.
 #pragma once
 
 #include "lehr/nn/module.h"
 
 namespace lehr::nn {
+
+/// What may be added to a linear layer's output: a low-rank update, say (lehr/peft). Its parameters are those of a
+/// child of the layer.
+class LinearAdapter : public Module {
+ public:
+  /// Maps (..., in_features) to (..., out_features).
+  virtual at::Tensor forward(const at::Tensor& input) = 0;
+};
 
 /// y = x W^T (+ b), with W (out_features, in_features). Every matrix-product weight of a model is one of these, so that
 /// what is done to weights (shards, adapters, delayed gradients) is done in one place.
@@ -15,14 +23,25 @@ class LinearImpl : public Module {
   /// Maps (..., in_features) to (..., out_features).
   at::Tensor forward(const at::Tensor& input);
 
+  /// Adds adapter(x) to every output from now on; the adapter becomes the child `name`. Throws a usage error if there
+  /// is one already.
+  void set_adapter(const std::string& name, std::shared_ptr<LinearAdapter> adapter);
+  /// Forgets the adapter, if there is one.
+  void remove_adapter();
+  const std::shared_ptr<LinearAdapter>& adapter() const { return adapter_; }
+
   /// Reads the weight of another module from now on, instead of a parameter of its own: tied weights.
   void read_weight_from(const ParameterPtr& other);
+  /// The other module's parameter that is read; null where the weight is the layer's own.
+  const ParameterPtr& tied() const { return tied_; }
 
   at::Tensor weight;  // (out_features, in_features)
   at::Tensor bias;    // (out_features), undefined without bias
 
  private:
   ParameterPtr tied_;  // the other module's, which knows `weight` as a slot
+  std::shared_ptr<LinearAdapter> adapter_;
+  std::string adapter_name_;
 };
 TORCH_MODULE(Linear);
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "lehr/nn/dropout.h"
 #include "lehr/nn/hidden_states_aggregator.h"
 #include "lehr/nn/kv_cache.h"
 #include "lehr/nn/module.h"
@@ -66,8 +67,10 @@ class Model : public Module {
   /// The losses over all mixtures; null without experts.
   virtual RouterLosses* router_losses() { return nullptr; }
   /// Names the dropout masks of the next forward, whose rows begin at `first_row` of the step's batch: masks depend on
-  /// the seed, the step and the row, not on how the batch is cut.
-  virtual void set_dropout_stream(uint64_t /*seed*/, uint64_t /*step*/, int64_t /*first_row*/) {}
+  /// the seed, the step and the row, not on how the batch is cut. Tells every DropoutModule in it.
+  void set_dropout_stream(uint64_t seed, uint64_t step, int64_t first_row) {
+    nn::set_dropout_stream(*this, seed, step, first_row);
+  }
 };
 
 }  // namespace lehr::nn

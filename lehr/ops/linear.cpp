@@ -25,7 +25,8 @@ at::Tensor forward_product(const at::Tensor& input, const at::Tensor& weight) {
 
 struct LinearFunction : torch::autograd::Function<LinearFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& input, const at::Tensor& weight) {
-    ctx->save_for_backward({input, weight});
+    // A frozen weight has no gradient that needs the input.
+    ctx->save_for_backward({weight.requires_grad() ? input : at::Tensor(), weight});
     return forward_product(input, weight);
   }
 
@@ -38,7 +39,9 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
     at::Tensor grad_input;
     at::Tensor grad_weight;
     if (ctx->needs_input_grad(0)) {
-      grad_input = product(grad, weight).view(input.sizes());
+      auto shape = grads[0].sizes().vec();
+      shape.back() = weight.size(1);
+      grad_input = product(grad, weight).view(shape);
     }
     if (ctx->needs_input_grad(1)) {
       grad_weight = product(grad.t(), rows_of(input));

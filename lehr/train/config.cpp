@@ -189,7 +189,9 @@ void CheckpointConfig::fields(FieldVisitor& v) {
   v.optional(
       "initial_load_path",
       initial_load_path,
-      "Folder whose weights a new run starts from (Hugging Face layout); a run that resumes does not read it.");
+      "Folder whose weights a new run starts from (Hugging Face layout); a run that resumes does not read it, but "
+      "under "
+      "peft.method = \"lora\".");
   v.optional(
       "async_mode",
       async_mode,
@@ -287,6 +289,7 @@ void TrainConfig::fields(FieldVisitor& v) {
   v.group("lr_scheduler", lr_scheduler, "How the learning rate changes.");
   v.group("parallelism", parallelism, "How the work is spread over devices.");
   v.group("activation_checkpoint", activation_checkpoint, "Memory for time.");
+  v.group("peft", peft, "Training a part of the model.");
   v.group("checkpoint", checkpoint, "Saving and resuming.");
   v.group("metrics", metrics, "What is logged.");
   v.group("profiling", profiling, "Where the time goes.");
@@ -304,7 +307,12 @@ void TrainConfig::check(Problems& problems) const {
   lr_scheduler.check(problems, training.steps);
   parallelism.check(problems);
   activation_checkpoint.check(problems);
+  peft.check(problems);
   checkpoint.check(problems);
+  if (peft.has_adapters() && !checkpoint.initial_load_path) {
+    problems.add(
+        "peft.method", "adapters need the model that they adapt: set checkpoint.initial_load_path to its folder");
+  }
   profiling.check(problems);
   if (optimizer.name == optim::OptimizerKind::stochastic_adamw && training.dtype != Precision::bfloat16) {
     problems.add(

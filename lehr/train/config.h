@@ -11,6 +11,7 @@
 #include "lehr/optim/clip.h"
 #include "lehr/optim/lr_schedule.h"
 #include "lehr/optim/optimizer_config.h"
+#include "lehr/peft/peft_config.h"
 
 namespace lehr::train {
 
@@ -152,6 +153,7 @@ struct TrainConfig {
   optim::LRSchedulerConfig lr_scheduler;
   ParallelismConfig parallelism;
   ActivationCheckpointConfig activation_checkpoint;
+  peft::PeftConfig peft;
   CheckpointConfig checkpoint;
   MetricsConfig metrics;
   ProfilingConfig profiling;

@@ -3,15 +3,18 @@
 #include <fmt/ranges.h>
 
 #include <cmath>
+#include <limits>
 
 #include "lehr/base/config.h"
 #include "lehr/base/error.h"
 #include "lehr/base/file.h"
 #include "lehr/base/json.h"
+#include "lehr/peft/adapter_folder.h"
 #include "lehr/state/async_checkpointer.h"
 #include "lehr/state/checkpoint.h"
 #include "lehr/state/weights.h"
 #include "lehr/train/chat.h"
+#include "lehr/train/precision.h"
 #include "lehr/train/weights.h"
 
 namespace lehr::train {
@@ -24,6 +27,7 @@ void RunState::fields(FieldVisitor& v) {
   v.required("rows_per_step", rows_per_step, "Rows of an optimizer step.", positive());
   v.required("seq_len", seq_len, "Tokens in a row.", positive());
   v.optional("data_fingerprint", data_fingerprint, "Tells whether the data and its order are the same.");
+  v.optional("base_fingerprint", base_fingerprint, "Tells whether adapters stand on the same weights.");
 }
 
 namespace {
@@ -72,7 +76,16 @@ void require_same_shape(const std::filesystem::path& file, const Node& now, cons
 }  // namespace
 
 at::ScalarType RunCheckpoints::weights_type() const {
-  return nn::named_parameters(model_).front().parameter->value().scalar_type();
+  for (const auto& [name, parameter] : nn::named_parameters(model_)) {
+    if (parameter->trainable()) {
+      return parameter->value().scalar_type();  // frozen ones may be narrower
+    }
+  }
+  return parameter_type(config_.training);
+}
+
+std::string RunCheckpoints::config_file() const {
+  return config_.peft.has_adapters() ? peft::kModelConfigFile : "config.json";
 }
 
 RunCheckpoints::RunCheckpoints(
@@ -87,7 +100,11 @@ RunCheckpoints::RunCheckpoints(
       model_(model),
       optimizer_(optimizer),
       stop_ids_(args.eos_token_ids()),
-      names_(args.stored_names()),
+      base_names_(args.stored_names()),
+      names_(
+          config.peft.has_adapters()
+              ? peft::adapter_stored_names(model, base_names_, peft::tuned_tensors(model, base_names_))
+              : base_names_),
       store_(std::make_unique<state::CheckpointStore>(checkpoint_root(config))),
       writer_(std::make_unique<state::AsyncCheckpointer>(*store_, config.checkpoint.keep_latest_k)) {
   store_->recover();
@@ -146,7 +163,8 @@ RunState RunCheckpoints::load(const std::filesystem::path& folder, const RunStat
       "{}",
       file,
       advice);
-  require_same_shape(folder / "config.json", args_.to_hf_config(torch_name(weights_type())), advice);
+  require_same_peft(folder, state, now);
+  require_same_shape(folder / config_file(), args_.to_hf_config(torch_name(weights_type())), advice);
   require(
       state.step <= training.steps,
       "training.steps: {} steps are done in {}, which is more than the {} asked for",
@@ -154,7 +172,7 @@ RunState RunCheckpoints::load(const std::filesystem::path& folder, const RunStat
       folder.string(),
       training.steps);
 
-  load_weights(model_, names_, state::WeightReader(folder));
+  load_weights(model_, names_, state::WeightReader(folder, config_.peft.has_adapters() ? peft::kAdapterStem : "model"));
   const state::WeightReader reader(folder, "optimizer");
   std::map<std::string, at::Tensor> moments;
   for (const auto& name : reader.names()) {
@@ -162,6 +180,24 @@ RunState RunCheckpoints::load(const std::filesystem::path& folder, const RunStat
   }
   optimizer_.load_state(moments);
   return state;
+}
+
+void RunCheckpoints::require_same_peft(
+    const std::filesystem::path& folder, const RunState& then, const RunState& now) const {
+  const bool adapters = peft::is_adapter_folder(folder);
+  require(
+      adapters == config_.peft.has_adapters(),
+      "peft.method: the run so far trained {} ({}); keep it, or choose another job.dump_folder",
+      adapters ? "adapters" : "without adapters",
+      folder.string());
+  if (adapters) {
+    peft::require_same_scaling(peft::read_adapter_config(folder), model_, base_names_);
+    require(
+        then.base_fingerprint == now.base_fingerprint,
+        "checkpoint.initial_load_path: {} holds other weights than those that the adapters in {} were trained on",
+        *config_.checkpoint.initial_load_path,
+        folder.string());
+  }
 }
 
 std::filesystem::path RunCheckpoints::went_back_file(int64_t step) const {
@@ -177,6 +213,9 @@ std::vector<int64_t> RunCheckpoints::went_back_to(int64_t step) {
 std::optional<std::string> RunCheckpoints::save(const RunState& state) {
   const int64_t max_shard_bytes = config_.checkpoint.max_shard_size_mb * 1000 * 1000;
   for (const auto& [name, parameter] : nn::named_parameters(model_)) {
+    if (!parameter->trainable()) {
+      continue;
+    }
     const auto [smallest, largest] = parameter->value().detach().aminmax();
     if (!std::isfinite(smallest.item<double>()) || !std::isfinite(largest.item<double>())) {
       fail_runtime(
@@ -187,11 +226,19 @@ std::optional<std::string> RunCheckpoints::save(const RunState& state) {
     }
   }
   state::CheckpointContents contents{.step = state.step, .weights = {}};
+  const bool adapters = config_.peft.has_adapters();  // PEFT knows no shards
   contents.weights.push_back(
-      {.stem = "model", .tensors = stored_tensors(model_, names_), .max_shard_bytes = max_shard_bytes});
+      {.stem = adapters ? peft::kAdapterStem : "model",
+       .tensors = stored_tensors(model_, names_),
+       .max_shard_bytes = adapters ? std::numeric_limits<int64_t>::max() : max_shard_bytes});
   contents.weights.push_back({.stem = "optimizer", .tensors = optimizer_.state(), .max_shard_bytes = max_shard_bytes});
   contents.texts = tokenizer_files_;
-  contents.texts.emplace_back("config.json", to_json(args_.to_hf_config(torch_name(weights_type())), true) + "\n");
+  if (adapters) {
+    const auto base = std::filesystem::absolute(*config_.checkpoint.initial_load_path).lexically_normal().string();
+    const Node adapter = peft::adapter_config(model_, base_names_, args_.head(), base);
+    contents.texts.emplace_back("adapter_config.json", to_json(adapter, true) + "\n");
+  }
+  contents.texts.emplace_back(config_file(), to_json(args_.to_hf_config(torch_name(weights_type())), true) + "\n");
   if (args_.head() == descriptor::Head::causal_lm) {
     contents.texts.emplace_back("generation_config.json", to_json(generation_config(args_, stop_ids_), true) + "\n");
   }

@@ -1,4 +1,5 @@
-// Saving and resuming a run: weights, optimizer and position, as a Hugging Face folder with files beside.
+// Saving and resuming a run: weights, optimizer and position, as a Hugging Face folder with files beside. A run of
+// adapters saves these alone, as a folder of Hugging Face's PEFT.
 #pragma once
 
 #include <filesystem>
@@ -29,6 +30,7 @@ struct RunState {
   int64_t rows_per_step = 0;
   int64_t seq_len = 0;
   std::string data_fingerprint = {};  ///< Of the data and its order; empty in checkpoints that do not tell.
+  std::string base_fingerprint = {};  ///< Of the weights that adapters are for; empty without adapters.
   void fields(FieldVisitor& v);
 };
 
@@ -48,8 +50,9 @@ class RunCheckpoints {
   /// one; nothing for a new run. Throws a usage error if load_step names none.
   std::optional<std::filesystem::path> find() const;
 
-  /// Loads weights, optimizer and position. Throws a usage error for a checkpoint of another shape, or of another seed,
-  /// batch size or data than `now`'s, which would change the order of data. The optimizer's state must be allocated.
+  /// Loads weights (of adapters: the base must be loaded), optimizer and position. Throws a usage error for a
+  /// checkpoint of another shape, or of another seed, batch size, data or base than `now`'s, which would change the
+  /// order of data. The optimizer's state must be allocated.
   RunState load(const std::filesystem::path& folder, const RunState& now);
 
   /// After a load of checkpoint.load_step: sets later checkpoints aside, and remembers that the run went back, so that
@@ -68,6 +71,8 @@ class RunCheckpoints {
  private:
   std::optional<std::string> failure();
   at::ScalarType weights_type() const;
+  std::string config_file() const;
+  void require_same_peft(const std::filesystem::path& folder, const RunState& then, const RunState& now) const;
 
   const TrainConfig& config_;
   const descriptor::ModelArgs& args_;
@@ -75,7 +80,8 @@ class RunCheckpoints {
   nn::Model& model_;
   optim::Optimizer& optimizer_;
   std::vector<int64_t> stop_ids_;  // of generation_config.json
-  std::vector<descriptor::StoredName> names_;
+  std::vector<descriptor::StoredName> base_names_;
+  std::vector<descriptor::StoredName> names_;  // in the checkpoint
   std::unique_ptr<state::CheckpointStore> store_;
   std::unique_ptr<state::AsyncCheckpointer> writer_;
 };

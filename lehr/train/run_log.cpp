@@ -33,7 +33,12 @@ RunLog::RunLog(
       counts_(args.get_nparams_and_flops(config.training.seq_len)),
       first_step_(state.step),
       metrics_(folder_ / "metrics.jsonl", state.step == 0 ? -1 : state.step),
-      profiler_(config.profiling, folder_, device) {
+      profiler_(config.profiling, folder_, device),
+      trains_(peft::count_trainable(model)) {
+  if (config.peft.enabled()) {
+    counts_.flops_per_token += trains_.flops_per_token_change;
+    counts_.causal_flops_per_token += trains_.flops_per_token_change;
+  }
   if (config.metrics.enable_tensorboard) {
     tensorboard_ = std::make_unique<metric::TensorBoardWriter>(
         folder_ / config.metrics.save_tb_folder, state.step == 0 ? std::nullopt : std::optional(state.step + 1));
@@ -71,9 +76,23 @@ void RunLog::report_start(
       name_of(t.dtype),
       t.mixed_precision_param ? ", arithmetic in " + *t.mixed_precision_param : "",
       at::get_num_threads());
+  if (config_.peft.enabled()) {
+    log_.info(
+        "peft       {}: {} of {} parameters train ({:.2g} %){}",
+        config_.peft.method,
+        human_count(static_cast<double>(trains_.trainable)),
+        human_count(static_cast<double>(trains_.total)),
+        100.0 * static_cast<double>(trains_.trainable) / static_cast<double>(trains_.total),
+        config_.peft.has_adapters() ? fmt::format("; rank {}, alpha {}", config_.peft.r, config_.peft.alpha) : "");
+  }
+  // Without adapters checkpoints hold everything, so frozen weights stay in the parameters' type.
+  const int64_t copy = compute_type(t) == at::kBFloat16 ? 2 : bytes_of(t.dtype);
+  const int64_t frozen_each =
+      config_.peft.has_adapters() || copy == bytes_of(t.dtype) ? copy : bytes_of(t.dtype) + copy;
   log_.info(
       "memory     {} for weights, gradients and optimizer state, activations besides",
-      human_bytes(static_cast<double>(each * counts_.num_parameters + optimizer.state_bytes())));
+      human_bytes(static_cast<double>(
+          each * trains_.trainable + frozen_each * (trains_.total - trains_.trainable) + optimizer.state_bytes())));
   log_.info(
       "work       {} FLOPs a token ({} counting only what causal attention needs){}",
       human_count(static_cast<double>(counts_.flops_per_token)),

@@ -12,6 +12,7 @@
 #include "lehr/metric/metrics_log.h"
 #include "lehr/metric/tensorboard.h"
 #include "lehr/metric/throughput.h"
+#include "lehr/peft/inject.h"
 #include "lehr/train/config.h"
 #include "lehr/train/profiler.h"
 #include "lehr/train/run_checkpoint.h"
@@ -79,6 +80,7 @@ class RunLog {
   std::unique_ptr<metric::TensorBoardWriter> tensorboard_;
   metric::ThroughputMeter meter_;
   Profiler profiler_;
+  peft::TrainableCounts trains_;
 };
 
 }  // namespace lehr::train

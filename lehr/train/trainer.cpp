@@ -1,5 +1,6 @@
 #include "lehr/train/trainer.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <set>
 
@@ -7,6 +8,8 @@
 #include "lehr/base/error.h"
 #include "lehr/base/file.h"
 #include "lehr/base/log.h"
+#include "lehr/peft/adapter_folder.h"
+#include "lehr/peft/inject.h"
 #include "lehr/state/checkpoint.h"
 #include "lehr/state/weights.h"
 #include "lehr/train/device.h"
@@ -15,6 +18,19 @@
 #include "lehr/train/weights.h"
 
 namespace lehr::train {
+
+namespace {
+// The module of a classifier's head by its place on disk; nothing for other models. It starts from random values, so it
+// trains whatever else does.
+std::string head_module(const descriptor::ModelArgs& args) {
+  for (const auto& entry : args.stored_names()) {
+    if (entry.stored == "score.weight") {
+      return peft::module_of(entry.parameter);
+    }
+  }
+  return "";
+}
+}  // namespace
 
 Trainer::Trainer(TrainConfig config, Environment environment)
     : config_(std::move(config)),
@@ -78,6 +94,9 @@ void Trainer::build_model() {
     at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
     at::globalContext().setDeterministicFillUninitializedMemory(false);
   }
+  if (config_.peft.enabled()) {
+    peft::inject_peft_and_freeze(config_.peft.to_method(head_module(*args_)), *model_);
+  }
   optim::OptimizerContext context{.seed = static_cast<uint64_t>(config_.debug.seed)};
   for (const auto& [name, parameter] : nn::named_parameters(*model_)) {
     if (parameter->trainable()) {
@@ -96,6 +115,10 @@ void Trainer::build_model() {
   if (config_.checkpoint.enable) {
     checkpoints_ = std::make_unique<RunCheckpoints>(config_, *args_, *tokenizer_, *model_, *optimizer_);
   }
+  if (config_.peft.has_adapters()) {
+    // They are in no checkpoint, so what the arithmetic needs of them is enough.
+    peft::materialize_frozen(*model_, device_, compute_type(config_.training));
+  }
   nn::materialize(*model_, device_, parameter_type(config_.training));
 }
 
@@ -113,6 +136,10 @@ void Trainer::restore() {
     }
   }
   optimizer_->allocate(trained);
+  if (config_.peft.has_adapters()) {
+    load_initial_weights();
+    state_.base_fingerprint = weights_fingerprint(state::WeightReader(*config_.checkpoint.initial_load_path));
+  }
   const auto folder = checkpoints_ ? checkpoints_->find() : std::nullopt;
   if (folder) {
     state_ = checkpoints_->load(*folder, state_);
@@ -129,6 +156,8 @@ void Trainer::restore() {
           wanted,
           checkpoints_->went_back_file(wanted).string());
     }
+  } else if (config_.peft.has_adapters()) {
+    start_adapters();
   } else if (config_.checkpoint.initial_load_path) {
     load_initial_weights();
   } else {
@@ -146,7 +175,8 @@ void Trainer::restore() {
           .seed = static_cast<uint64_t>(seed),
           .router_aux_loss_coef = config_.training.router_aux_loss_coef,
           .router_z_loss_coef = config_.training.router_z_loss_coef,
-          .load_balance_coeff = config_.training.load_balance_coeff,
+          // Routers are frozen under adapters, and so are their biases: no checkpoint of adapters has them.
+          .load_balance_coeff = config_.peft.has_adapters() ? 0 : config_.training.load_balance_coeff,
           .gradients_ready = [this] {
             events_.emit(Event::gradients_ready, {.step = state_.step + 1, .model = model_.get()});
           }});
@@ -154,18 +184,50 @@ void Trainer::restore() {
   run_log_ = std::make_unique<RunLog>(config_, *args_, *model_, *optimizer_, device_, state_, environment_.log);
 }
 
+void Trainer::start_adapters() {
+  peft::reset_adapters(*model_, {.seed = static_cast<uint64_t>(config_.debug.seed)});
+  if (!config_.peft.init_from) {
+    return;
+  }
+  const std::filesystem::path folder = *config_.peft.init_from;
+  require(
+      peft::is_adapter_folder(folder), "peft.init_from: {} holds no adapter (adapter_config.json)", folder.string());
+  const auto base_names = args_->stored_names();
+  peft::require_same_scaling(peft::read_adapter_config(folder), *model_, base_names);
+  load_weights(
+      *model_,
+      peft::adapter_stored_names(*model_, base_names, peft::tuned_tensors(*model_, base_names)),
+      state::WeightReader(folder, peft::kAdapterStem));
+}
+
 void Trainer::load_initial_weights() {
+  require(
+      !peft::is_adapter_folder(*config_.checkpoint.initial_load_path),
+      "checkpoint.initial_load_path: {} holds an adapter, not a model; `lehr merge` makes one of it and its base, or "
+      "name the base here and the adapter in peft.init_from",
+      *config_.checkpoint.initial_load_path);
   const state::WeightReader reader(*config_.checkpoint.initial_load_path);
+  // What another program's model, or a language model where a classifier is trained, has not: it starts as in a new run.
   std::set<std::string> may_lack;
   if (args_->head() == descriptor::Head::classification) {
-    // A language model has no such head: it starts from random values.
     may_lack.insert("score.weight");
-    if (!reader.has("score.weight")) {
-      model_->reset_parameters({.seed = static_cast<uint64_t>(config_.debug.seed)});
+  }
+  std::set<std::string> state;
+  for (const auto& [name, parameter] : nn::named_parameters(*model_)) {
+    if (parameter->is_state()) {
+      state.insert(name);
     }
   }
+  for (const auto& entry : args_->stored_names()) {
+    if (state.contains(entry.parameter)) {
+      may_lack.insert(entry.stored);
+    }
+  }
+  if (!std::all_of(may_lack.begin(), may_lack.end(), [&](const std::string& name) { return reader.has(name); })) {
+    model_->reset_parameters({.seed = static_cast<uint64_t>(config_.debug.seed)});
+  }
   for (const auto& name : load_weights(*model_, args_->stored_names(), reader, may_lack)) {
-    environment_.log.info("{}: has no {}, which starts from random values", reader.path().string(), name);
+    environment_.log.info("{}: has no {}, which starts as in a new run", reader.path().string(), name);
   }
 }
 

@@ -66,6 +66,7 @@ class Trainer {
   void build_model();
   void restore();
   void load_initial_weights();
+  void start_adapters();
   bool due(int64_t every, int64_t step) const { return step % every == 0 || step == config_.training.steps; }
   bool validation_due(int64_t step) const { return config_.validation.enable && due(config_.validation.freq, step); }
   void validate_now(int64_t step);

@@ -7,6 +7,7 @@
 #include "lehr/optim/clip.h"
 #include "lehr/state/weights.h"
 #include "lehr/train/generate.h"
+#include "lehr/train/model_folder.h"
 #include "lehr/train/weights.h"
 
 namespace lehr::train {
@@ -17,7 +18,10 @@ using Path = std::filesystem::path;
 class Verifier {
  public:
   Verifier(const VerifyOptions& options, const descriptor::ModelFamilies& families)
-      : options_(options), args_(families.from_hf_folder(options.model)), names_(args_->stored_names()) {
+      : options_(options),
+        folder_of_model_(ModelFolder::open(options.model, families)),
+        args_(folder_of_model_.args.get()),
+        names_(args_->stored_names()) {
     require(
         args_->head() != descriptor::Head::embedding,
         "{}: config.json names a backbone without a head; verify compares language models and classifiers",
@@ -47,9 +51,7 @@ class Verifier {
   bool classifier() const { return args_->head() == descriptor::Head::classification; }
 
   void reload() {
-    model_ = args_->build({});
-    nn::materialize(*model_, options_.device, options_.dtype);
-    load_weights(*model_, names_, state::WeightReader(options_.model));
+    model_ = folder_of_model_.load(options_.device, options_.dtype);
     model_->train();
     model_->eval();
   }
@@ -204,7 +206,7 @@ class Verifier {
   /// The loss with the load-balancing loss of all routers, and the routers' gradients of that.
   void balancing_rows() {
     nn::RouterLosses* losses = model_->router_losses();
-    const Node config = parse_json_file(options_.model / "config.json");
+    const Node config = parse_json_file(folder_of_model_.base / "config.json");
     const Node* coefficient = config.find("router_aux_loss_coef");
     if (!has("aux_loss") || losses == nullptr || coefficient == nullptr) {
       return;
@@ -331,7 +333,8 @@ class Verifier {
   }
 
   VerifyOptions options_;
-  std::unique_ptr<descriptor::ModelArgs> args_;
+  ModelFolder folder_of_model_;
+  const descriptor::ModelArgs* args_;
   std::vector<descriptor::StoredName> names_;
   Path folder_;
   std::unique_ptr<state::WeightReader> reference_;

@@ -2,10 +2,12 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <map>
 #include <set>
 
 #include "lehr/base/error.h"
+#include "lehr/base/random.h"
 #include "lehr/state/weights.h"
 
 namespace lehr::train {
@@ -103,6 +105,21 @@ std::vector<std::string> load_weights(
     value.copy_(source);
   }
   return lacked;
+}
+
+std::string weights_fingerprint(const state::WeightReader& reader) {
+  constexpr int64_t kSamples = 64;
+  auto names = reader.names();
+  std::sort(names.begin(), names.end());
+  std::string seen;
+  for (const auto& name : names) {
+    const at::Tensor flat = reader.tensor(name).reshape(-1);
+    seen += fmt::format("{} {} {};", name, fmt::join(reader.info(name).shape, "x"), c10::toString(flat.scalar_type()));
+    const int64_t step = std::max<int64_t>(1, flat.size(0) / kSamples);
+    const at::Tensor some = flat.slice(0, 0, {}, step).to(at::kDouble).contiguous();
+    seen.append(reinterpret_cast<const char*>(some.const_data_ptr<double>()), some.nbytes());
+  }
+  return fmt::format("{:016x}", hash_name(seen));
 }
 
 std::vector<std::pair<std::string, at::Tensor>> stored_tensors_of(

@@ -25,6 +25,9 @@ std::vector<std::string> load_weights(
     const state::WeightReader& reader,
     const std::set<std::string>& may_lack = {});
 
+/// A number, in hexadecimal, for "the same weights", from the names, the shapes and some elements of every tensor.
+std::string weights_fingerprint(const state::WeightReader& reader);
+
 /// The parameters as the tensors of a checkpoint, in the model's order; those that are whole are not copied.
 std::vector<std::pair<std::string, at::Tensor>> stored_tensors(
     const nn::Module& model, const std::vector<descriptor::StoredName>& names);

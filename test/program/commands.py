@@ -27,14 +27,14 @@ def holds(what, condition):
 
 
 # --- help ------------------------------------------------------------------------------------------------------------
-commands = ["train", "eval", "generate", "verify", "inspect", "tokenize"]
+commands = ["train", "eval", "generate", "verify", "merge", "inspect", "tokenize"]
 overview = run("--help")
 holds("--help names every command", all(f"  {command} " in overview for command in commands))
 for command in commands:
     text = run(command, "--help")
     holds(f"{command} --help explains itself", f"lehr {command}" in text and "--" in text)
 holds("the config's help has every section",
-      all(f"[{s}]" in run("train", "--help") for s in ("job", "model", "training", "optimizer", "checkpoint")))
+      all(f"[{s}]" in run("train", "--help") for s in ("job", "model", "training", "optimizer", "peft", "checkpoint")))
 run(code=2)
 
 # --- train -----------------------------------------------------------------------------------------------------------
@@ -104,6 +104,16 @@ ask = ["generate", "--model", chat / "checkpoints/step-12", "--max-new-tokens", 
 raw = run(*ask, "--prompt", "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n")
 holds("generate --chat answers by the template that the run saved",
       raw.endswith("assistant\n" + run(*ask, "--prompt", "Hi", "--chat")))
+adapters = work / "adapters/checkpoints/step-12"
+run("train", "recipe/quickstart.toml", f"--job.dump_folder={work / 'adapters'}", *SMALL, "--quiet",
+    "--peft.method=lora", f"--checkpoint.initial_load_path={model}", "--optimizer.param_groups=[]")
+holds("adapters are a small part of a model", {p.name for p in adapters.iterdir()} >= {"adapter_config.json",
+      "adapter_model.safetensors", "optimizer.safetensors"} and not (adapters / "model.safetensors").exists())
+apart = json.loads(run("eval", out / "config.toml", "--model", adapters))["loss"]
+run("merge", "--adapter", adapters, "--output", work / "merged")
+together = json.loads(run("eval", out / "config.toml", "--model", work / "merged"))["loss"]
+holds("merged, they give the same loss to rounding", abs(together - apart) < 1e-5)
+holds("inspect shows adapters", "q_proj.lora_A.weight" in run("inspect", adapters))
 
 reference = "test/data/reference/qwen3_tied_v4config"
 holds("verify holds on its reference", "0 over their tolerance" in run("verify", "--model", reference))

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Kills training at random moments and resumes it, over and over: what it leaves must equal a run never killed, bit for
-# bit. Usage: kill_and_resume.sh LEHR [KILLS]
+# bit; of a whole model, and then of adapters on it. Usage: kill_and_resume.sh LEHR [KILLS]
 set -euo pipefail
 lehr=$1
 kills=${2:-${LEHR_KILLS:-20}}
@@ -45,33 +45,41 @@ measure_peak = false
 enable_tensorboard = false
 TOML
 
-# Not a function: what runs in the background must be the program itself, for the signal to reach it.
-train=("$lehr" train "$work/run.toml" --quiet)
-
-"${train[@]}" --job.dump_folder="$work/whole"
-
-in_a_write=0
-for ((i = 1; i <= kills; ++i)); do
-  "${train[@]}" --job.dump_folder="$work/parts" & pid=$!
-  # From before the first step to well into the run; start-up alone takes about half a second.
-  sleep "$(printf '0.%03d' $((350 + RANDOM % 600)))"
-  kill -KILL "$pid" 2>/dev/null || true
-  wait "$pid" 2>/dev/null || true
-  if compgen -G "$work/parts/checkpoints/.*step-*" >/dev/null; then in_a_write=$((in_a_write + 1)); fi
-done
-# SIGTERM saves and says so by its exit code.
-"${train[@]}" --job.dump_folder="$work/parts" & pid=$!
-sleep 0.8
-kill -TERM "$pid" 2>/dev/null || true
-code=0
-wait "$pid" || code=$?
-[ "$code" = 143 ] || [ "$code" = 0 ] || { echo "SIGTERM: expected exit code 143, found $code"; exit 1; }
-"${train[@]}" --job.dump_folder="$work/parts"
-
-for file in model.safetensors optimizer.safetensors trainer.json; do
-  cmp "$work/whole/checkpoints/step-150/$file" "$work/parts/checkpoints/step-150/$file"
-done
 # Times and memory differ from run to run; what was learned does not.
 learned() { grep -oE '"(step|loss|grad_norm|lr|num_tokens|validation_loss)":[^,}]*' "$1/metrics.jsonl"; }
-diff <(learned "$work/whole") <(learned "$work/parts")
-echo "$kills kills, $in_a_write of them inside a checkpoint write: weights, optimizer and logged losses are the same bits"
+
+# survives NAME KILLS WEIGHTS [OPTION...]: kills runs with these options, and compares what they leave.
+survives() {
+  local name=$1 kills=$2 weights=$3 in_a_write=0 code=0 pid
+  shift 3
+  # An array, not a function: what runs in the background must be the program itself, for the signal to reach it.
+  local train=("$lehr" train "$work/run.toml" --quiet "$@")
+  "${train[@]}" --job.dump_folder="$work/$name"
+
+  for ((i = 1; i <= kills; ++i)); do
+    "${train[@]}" --job.dump_folder="$work/$name-killed" & pid=$!
+    # From before the first step to well into the run; start-up alone takes about half a second.
+    sleep "$(printf '0.%03d' $((350 + RANDOM % 600)))"
+    kill -KILL "$pid" 2>/dev/null || true
+    wait "$pid" 2>/dev/null || true
+    if compgen -G "$work/$name-killed/checkpoints/.*step-*" >/dev/null; then in_a_write=$((in_a_write + 1)); fi
+  done
+  # SIGTERM saves and says so by its exit code.
+  "${train[@]}" --job.dump_folder="$work/$name-killed" & pid=$!
+  sleep 0.8
+  kill -TERM "$pid" 2>/dev/null || true
+  wait "$pid" || code=$?
+  [ "$code" = 143 ] || [ "$code" = 0 ] || { echo "SIGTERM: expected exit code 143, found $code"; exit 1; }
+  "${train[@]}" --job.dump_folder="$work/$name-killed"
+
+  for file in "$weights" optimizer.safetensors trainer.json; do
+    cmp "$work/$name/checkpoints/step-150/$file" "$work/$name-killed/checkpoints/step-150/$file"
+  done
+  diff <(learned "$work/$name") <(learned "$work/$name-killed")
+  echo "$name: $kills kills, $in_a_write of them inside a checkpoint write: weights, optimizer and logged losses are the" \
+    "same bits"
+}
+
+survives whole "$kills" model.safetensors
+survives adapters $(((kills + 3) / 4)) adapter_model.safetensors --peft.method=lora --peft.dropout=0.1 \
+  --checkpoint.initial_load_path="$work/whole/checkpoints/step-150"

@@ -1,0 +1,137 @@
+// lehr merge --adapter DIR --output DIR
+#include <cstdio>
+
+#include "app/command.h"
+#include "app/models.h"
+#include "lehr/base/command_line.h"
+#include "lehr/base/error.h"
+#include "lehr/base/json.h"
+#include "lehr/base/log.h"
+#include "lehr/peft/adapter_folder.h"
+#include "lehr/peft/inject.h"
+#include "lehr/state/checkpoint_contents.h"
+#include "lehr/state/weights.h"
+#include "lehr/train/model_folder.h"
+#include "lehr/train/weights.h"
+
+namespace lehr::app {
+
+namespace {
+namespace fs = std::filesystem;
+
+struct Options {
+  std::optional<std::string> model;
+  std::string adapter;
+  std::string output;
+  std::optional<std::string> dtype;
+  int64_t max_shard_size_mb = 5000;
+  void fields(FieldVisitor& v) {
+    v.optional("model", model, "Folder of the base model; not given: the one that the adapter names.");
+    v.required("adapter", adapter, "Folder with adapter_config.json and adapter_model.safetensors.");
+    v.required("output", output, "The folder to write; it must not exist.");
+    v.optional(
+        "dtype", dtype, "Type of the weights; not given: the base's.", one_of({"float32", "float64", "bfloat16"}));
+    v.optional(
+        "max_shard_size_mb",
+        max_shard_size_mb,
+        "Size at which weights are split over several files, in MB.",
+        between(1, 1'000'000'000));
+  }
+};
+
+at::ScalarType type_of(const Options& options, const state::WeightReader& base) {
+  if (options.dtype) {
+    return *options.dtype == "float64" ? at::kDouble : *options.dtype == "bfloat16" ? at::kBFloat16 : at::kFloat;
+  }
+  require(!base.names().empty(), "{}: holds no tensor", base.path().string());
+  const auto type = state::scalar_type(base.info(base.names().front()).dtype);
+  require(
+      type == at::kFloat || type == at::kDouble || type == at::kBFloat16 || type == at::kHalf,
+      "{}: {}: expected weights in float32, float64, bfloat16 or float16; choose a type with --dtype",
+      base.path().string(),
+      base.names().front());
+  return *type;
+}
+
+const char* torch_name(at::ScalarType type) {
+  return type == at::kBFloat16 ? "bfloat16"
+         : type == at::kDouble ? "float64"
+         : type == at::kHalf   ? "float16"
+                               : "float32";
+}
+
+// What tools look for beside the weights: the adapter's own where it has them, for a run may have changed the
+// tokenizer.
+std::vector<std::pair<std::string, fs::path>> files_beside(const train::ModelFolder& folder) {
+  std::vector<std::pair<std::string, fs::path>> files;
+  for (const char* name :
+       {"generation_config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "special_tokens_map.json",
+        "added_tokens.json",
+        "chat_template.jinja",
+        "vocab.json",
+        "merges.txt"}) {
+    for (const fs::path& where : {folder.path, folder.base}) {
+      if (fs::is_regular_file(where / name)) {
+        files.emplace_back(name, where / name);
+        break;
+      }
+    }
+  }
+  return files;
+}
+
+void merge(const Options& options) {
+  require(
+      peft::is_adapter_folder(options.adapter),
+      "lehr merge: --adapter: {} holds no adapter (adapter_config.json)",
+      options.adapter);
+  const fs::path output = fs::absolute(options.output).lexically_normal();
+  require(!fs::exists(output), "lehr merge: --output: {} is there already; name a new folder", options.output);
+  const auto folder = train::ModelFolder::open(options.adapter, models().families(), options.model.value_or(""));
+  const at::ScalarType type = type_of(options, state::WeightReader(folder.base));
+  const auto model = folder.load(at::kCPU, type == at::kDouble ? at::kDouble : at::kFloat);
+  const int64_t merged = peft::merge_peft(*model);
+  state::CheckpointContents contents{.step = 0, .weights = {}};
+  contents.weights.push_back(
+      {.stem = "model",
+       .tensors = train::stored_tensors(*model, folder.args->stored_names()),
+       .dtype = type,
+       .max_shard_bytes = options.max_shard_size_mb * 1000 * 1000});
+  contents.texts.emplace_back("config.json", to_json(folder.args->to_hf_config(torch_name(type)), true) + "\n");
+  contents.copies = files_beside(folder);
+  // Written aside and renamed: whoever sees the folder sees all of it.
+  const fs::path aside = output.string() + ".merging";
+  state::CheckpointStore store(aside);
+  write_checkpoint(store, contents);
+  fs::rename(store.path_of(0), output);
+  fs::remove(aside);
+  Logger log;
+  log.info("{}: {} adapters merged into {}, in {}", output.string(), merged, folder.base.string(), torch_name(type));
+}
+}  // namespace
+
+int merge(const std::vector<std::string>& args) {
+  Options options;
+  const Arguments arguments = parse_arguments(args, ConfigObject::of(options));
+  if (arguments.help) {
+    std::fputs(
+        ("lehr merge --adapter DIR --output DIR [--model BASE]\n\n"
+         "Adds adapters (of a run with [peft], or of Hugging Face PEFT) to the weights that they are for, and writes a "
+         "model\n"
+         "folder that needs neither.\n\n" +
+         arguments_help(ConfigObject::of(options)))
+            .c_str(),
+        stdout);
+    return 0;
+  }
+  require(
+      arguments.positionals.empty() && arguments.overrides.empty(),
+      "lehr merge: takes options only; see lehr merge --help");
+  merge(options);
+  return 0;
+}
+
+}  // namespace lehr::app

@@ -1,0 +1,251 @@
+#include "lehr/peft/adapter_folder.h"
+
+#include <fmt/ranges.h>
+
+#include <cmath>
+#include <regex>
+#include <set>
+
+#include "lehr/base/error.h"
+#include "lehr/base/json.h"
+#include "lehr/peft/inject.h"
+#include "lehr/state/weights.h"
+
+namespace lehr::peft {
+
+namespace {
+namespace fs = std::filesystem;
+using descriptor::StoredName;
+
+constexpr const char* kConfigFile = "adapter_config.json";
+
+std::string last_word(const std::string& module) {
+  return module.substr(module.rfind('.') + 1);
+}
+
+Node list_of(const std::vector<std::string>& texts) {
+  Node list = Node::make_list();
+  for (const auto& text : texts) {
+    list.push_back(Node(text));
+  }
+  return list;
+}
+
+Node number(double value) {
+  return value == std::floor(value) && std::abs(value) < 1e15 ? Node(static_cast<int64_t>(value)) : Node(value);
+}
+
+// Last words ("q_proj") where they say exactly which modules are meant, else whole names.
+std::vector<std::string> target_modules(
+    const std::vector<std::string>& adapted, const std::vector<StoredName>& base_names) {
+  const std::set<std::string> chosen(adapted.begin(), adapted.end());
+  std::set<std::string> words;
+  for (const auto& module : adapted) {
+    words.insert(last_word(module));
+  }
+  for (const StoredName& entry : base_names) {
+    const std::string module = module_of(entry.stored);
+    if (words.contains(last_word(module)) && !chosen.contains(module)) {
+      return adapted;
+    }
+  }
+  return {words.begin(), words.end()};
+}
+}  // namespace
+
+bool is_adapter_folder(const fs::path& folder) {
+  std::error_code ignored;
+  return fs::exists(folder / kConfigFile, ignored);
+}
+
+Node adapter_config(
+    const torch::nn::Module& model,
+    const std::vector<StoredName>& base_names,
+    descriptor::Head head,
+    const std::string& base_model) {
+  const auto adapted = adapted_layers(model);
+  require(!adapted.empty(), "adapter_config.json: the model has no adapters");
+  const Lora& usual = adapted.front().lora->settings();
+  std::vector<std::string> modules;
+  Node ranks = Node::make_table();
+  Node alphas = Node::make_table();
+  for (const auto& [name, layer, adapter, lora] : adapted) {
+    const Lora& own = lora->settings();
+    require(
+        own.use_rslora == usual.use_rslora && own.dropout == usual.dropout,
+        "adapter_config.json: {} and {} differ in dropout or use_rslora, which the file gives once for all",
+        adapted.front().name,
+        name);
+    for (const auto& module : stored_modules(name, base_names)) {
+      modules.push_back(module);
+      if (own.r != usual.r) {
+        ranks.set(module, Node(own.r));
+      }
+      if (own.alpha != usual.alpha) {
+        alphas.set(module, number(own.alpha));
+      }
+    }
+  }
+  std::vector<std::string> tuned;
+  for (const StoredName& entry : tuned_stored_names(model, base_names, tuned_tensors(model, base_names))) {
+    const std::string module = module_of(entry.stored.substr(std::string(kAdapterPrefix).size()));
+    if (tuned.empty() || tuned.back() != module) {
+      tuned.push_back(module);
+    }
+  }
+  Node config = Node::make_table();
+  config.set("peft_type", Node("LORA"));
+  config.set("task_type", Node(head == descriptor::Head::causal_lm ? "CAUSAL_LM" : "SEQ_CLS"));
+  config.set("base_model_name_or_path", Node(base_model));
+  config.set("r", Node(usual.r));
+  config.set("lora_alpha", number(usual.alpha));
+  config.set("lora_dropout", Node(usual.dropout));
+  config.set("use_rslora", Node(usual.use_rslora));
+  config.set("target_modules", list_of(target_modules(modules, base_names)));
+  config.set("modules_to_save", tuned.empty() ? Node() : list_of(tuned));
+  config.set("rank_pattern", ranks);
+  config.set("alpha_pattern", alphas);
+  config.set("bias", Node("none"));
+  config.set("fan_in_fan_out", Node(false));
+  config.set("init_lora_weights", Node(true));
+  config.set("use_dora", Node(false));
+  config.set("inference_mode", Node(true));
+  return config;
+}
+
+namespace {
+// Fields that change what an adapter computes, and are not computed here.
+void refuse_variants(const Node& config, const std::string& file) {
+  for (const char* key :
+       {"use_dora",
+        "use_qalora",
+        "use_bdlora",
+        "fan_in_fan_out",
+        "lora_bias",
+        "trainable_token_indices",
+        "target_parameters",
+        "alora_invocation_tokens",
+        "arrow_config",
+        "kasa_config",
+        "monteclora_config",
+        "layer_replication",
+        "megatron_config"}) {
+    const Node* value = config.find(key);
+    const bool off = value == nullptr || value->is_null() || (value->is_bool() && !value->as_bool()) ||
+                     (value->is_list() && value->size() == 0) || (value->is_table() && value->size() == 0);
+    require(off, "{}: {}: this variant of LoRA is not supported; expected false or nothing", file, key);
+  }
+  // Other initial values change the base model too, which then is another one than the file names.
+  const Node* init = config.find("init_lora_weights");
+  const std::set<std::string> harmless{"gaussian", "orthogonal", "eva"};
+  require(
+      init == nullptr || !init->is_string() || harmless.contains(init->as_string()),
+      "{}: init_lora_weights: adapters that started from \"{}\" belong to a changed base; convert them with PEFT's "
+      "path_initial_model_for_weight_conversion first",
+      file,
+      init != nullptr && init->is_string() ? init->as_string() : "");
+  const Node* bias = config.find("bias");
+  require(
+      bias == nullptr || (bias->is_string() && bias->as_string() == "none"),
+      "{}: bias: adapters with biases are not supported; expected \"none\"",
+      file);
+}
+
+// PEFT's rule for rank_pattern and alpha_pattern: the key matches the end of the name, from a dot on.
+template <class T>
+T by_pattern(const std::map<std::string, T>& patterns, const std::string& module, T usual) {
+  for (const auto& [pattern, value] : patterns) {
+    if (std::regex_match(module, std::regex("(.*\\.)?(" + pattern + ")"))) {
+      return value;
+    }
+  }
+  return usual;
+}
+
+Lora settings_for(const AdapterInfo& info, const std::string& module) {
+  Lora settings = info.lora;
+  settings.r = by_pattern(info.rank_pattern, module, settings.r);
+  settings.alpha = by_pattern(info.alpha_pattern, module, settings.alpha);
+  return settings;
+}
+
+double optional_number(const Node& config, const char* key, double usual) {
+  const Node* value = config.find(key);
+  return value == nullptr || value->is_null() ? usual : value->as_double();
+}
+}  // namespace
+
+AdapterInfo read_adapter_config(const fs::path& folder) {
+  const fs::path path = folder / kConfigFile;
+  const std::string file = path.string();
+  const Node config = parse_json_file(path);
+  const std::string type = config.at("peft_type").as_string();
+  require(type == "LORA", "{}: peft_type: expected \"LORA\", found \"{}\"", file, type);
+  refuse_variants(config, file);
+  AdapterInfo info{.folder = folder, .base_model = {}, .lora = {}};
+  const Node* base = config.find("base_model_name_or_path");
+  if (base != nullptr && base->is_string()) {
+    info.base_model = base->as_string();
+  }
+  info.lora.r = config.at("r").as_int();
+  info.lora.alpha = config.at("lora_alpha").as_double();
+  info.lora.dropout = optional_number(config, "lora_dropout", 0);
+  const Node* rslora = config.find("use_rslora");
+  info.lora.use_rslora = rslora != nullptr && !rslora->is_null() && rslora->as_bool();
+  if (const Node* ranks = config.find("rank_pattern"); ranks != nullptr && ranks->is_table()) {
+    for (const auto& [pattern, rank] : ranks->entries()) {
+      info.rank_pattern[pattern] = rank.as_int();
+    }
+  }
+  if (const Node* alphas = config.find("alpha_pattern"); alphas != nullptr && alphas->is_table()) {
+    for (const auto& [pattern, alpha] : alphas->entries()) {
+      info.alpha_pattern[pattern] = alpha.as_double();
+    }
+  }
+  return info;
+}
+
+std::vector<StoredName> add_adapters_of(
+    const AdapterInfo& info, torch::nn::Module& model, const std::vector<StoredName>& base_names) {
+  const state::WeightReader reader(info.folder, kAdapterStem);
+  std::vector<std::pair<std::string, Lora>> layers;
+  std::set<std::string> tuned;
+  for (const StoredName& entry : base_names) {
+    const std::string module = module_of(entry.stored);
+    if (reader.has(kAdapterPrefix + entry.stored)) {
+      tuned.insert(entry.stored);
+    }
+    if (entry.parameter.ends_with(".weight") && reader.has(kAdapterPrefix + module + ".lora_A.weight")) {
+      const std::string layer = module_of(entry.parameter);
+      if (layers.empty() || layers.back().first != layer) {  // experts have one each
+        layers.emplace_back(layer, settings_for(info, module));
+      }
+    }
+  }
+  require(
+      !layers.empty(),
+      "{}: holds no adapter for a module of this model; is it the adapter of another one?",
+      reader.path().string());
+  add_lora(model, layers);
+  return adapter_stored_names(model, base_names, tuned);
+}
+
+void require_same_scaling(
+    const AdapterInfo& info, const torch::nn::Module& model, const std::vector<StoredName>& base_names) {
+  for (const auto& [name, layer, adapter, lora] : adapted_layers(model)) {
+    const double there = settings_for(info, stored_modules(name, base_names).front()).scaling();
+    require(
+        there == lora->settings().scaling(),
+        "{}: {}: the adapter is scaled by {} there (r {}, lora_alpha {}, use_rslora {}), by {} here; set peft.r, "
+        "peft.alpha and peft.use_rslora as they are there",
+        (info.folder / kConfigFile).string(),
+        name,
+        there,
+        info.lora.r,
+        info.lora.alpha,
+        info.lora.use_rslora,
+        lora->settings().scaling());
+  }
+}
+
+}  // namespace lehr::peft

@@ -1,0 +1,250 @@
+#include "lehr/peft/inject.h"
+
+#include <fmt/ranges.h>
+
+#include <map>
+#include <set>
+
+#include "lehr/base/error.h"
+#include "lehr/nn/head.h"
+#include "lehr/nn/moe.h"
+#include "lehr/peft/module_names.h"
+
+namespace lehr::peft {
+
+namespace {
+using NamedModules = std::vector<std::pair<std::string, torch::nn::Module*>>;
+
+void collect(const torch::nn::Module& module, const std::string& prefix, NamedModules& found) {
+  for (const auto& child : module.named_children()) {
+    found.emplace_back(prefix + child.key(), child.value().get());
+    collect(*child.value(), prefix + child.key() + ".", found);
+  }
+}
+
+// Every module below `root` by its full name, in order.
+NamedModules named_modules(const torch::nn::Module& root) {
+  NamedModules modules;
+  collect(root, "", modules);
+  return modules;
+}
+
+// Layers that a language model's head reads by their weight.
+std::set<const torch::nn::Module*> read_as_tables(const torch::nn::Module& root) {
+  std::set<const torch::nn::Module*> layers;
+  for (const auto& [name, module] : named_modules(root)) {
+    if (const auto* head = dynamic_cast<nn::SplitLanguageModellingHeadImpl*>(module)) {
+      for (const auto& segment : head->segments) {
+        layers.insert(segment.get());
+      }
+    }
+  }
+  return layers;
+}
+
+// Which method took a module.
+using Claims = std::map<std::string, std::string>;
+
+class Injector {
+ public:
+  explicit Injector(torch::nn::Module& model) : model_(model), modules_(named_modules(model)) {}
+
+  void inject(const Method& method) {
+    std::visit([this](const auto& kind) { inject(kind); }, method.kind);
+  }
+
+ private:
+  void inject(const Lora& lora) {
+    std::vector<std::string> linears;
+    for (const auto& [name, module] : modules_) {
+      if (dynamic_cast<nn::LinearImpl*>(module) != nullptr || dynamic_cast<nn::GroupedLinearImpl*>(module) != nullptr) {
+        linears.push_back(name);
+      }
+    }
+    std::vector<std::pair<std::string, Lora>> layers;
+    for (const auto& name : matching(lora.module_name_pattern, linears, "peft.target_pattern", "linear layer")) {
+      claim(name, "lora");
+      layers.emplace_back(name, lora);
+    }
+    add_lora(model_, layers);
+  }
+
+  void inject(const FullTune& tune) {
+    std::vector<std::string> with_parameters;
+    for (const auto& [name, module] : modules_) {
+      if (!nn::named_parameters(*module).empty()) {
+        with_parameters.push_back(name);
+      }
+    }
+    const auto names =
+        matching(tune.module_name_pattern, with_parameters, "peft.full_tune_pattern", "module with parameters");
+    const std::set<std::string> chosen(names.begin(), names.end());
+    for (const auto& [name, module] : modules_) {
+      if (chosen.contains(name)) {
+        tune_one(name, *module);
+        for (const auto& [path, part] : named_modules(*module)) {
+          tune_one(name + "." + path, *part);
+        }
+      }
+    }
+  }
+
+  void inject(const Stack& stack) {
+    for (const Method& method : stack.methods) {
+      inject(method);
+    }
+  }
+
+  void tune_one(const std::string& name, torch::nn::Module& module) {
+    const auto* own = dynamic_cast<const nn::Module*>(&module);
+    if (own == nullptr || own->own_parameters().empty() || dynamic_cast<const LoraAdapter*>(own) != nullptr) {
+      return;
+    }
+    claim(name, "full_tune");
+    for (const auto& parameter : own->own_parameters()) {
+      parameter->set_trainable(true);
+    }
+  }
+
+  void claim(const std::string& name, const std::string& method) {
+    const auto [taken, is_new] = claims_.emplace(name, method);
+    require(
+        is_new || (taken->second == "full_tune" && method == "full_tune"),
+        "peft.target_pattern: {} falls to {} and to {}; change a pattern so that it falls to one",
+        name,
+        taken->second,
+        method);
+  }
+
+  torch::nn::Module& model_;
+  NamedModules modules_;  // without adapters
+  Claims claims_;
+};
+}  // namespace
+
+std::vector<AdaptedLayer> adapted_layers(const torch::nn::Module& model) {
+  std::vector<AdaptedLayer> found;
+  const auto add = [&](const std::string& name, nn::Module& layer, nn::Module* adapter) {
+    if (auto* lora = dynamic_cast<LoraAdapter*>(adapter)) {
+      found.push_back({name, &layer, adapter, lora});
+    }
+  };
+  for (const auto& [name, module] : named_modules(model)) {
+    if (auto* linear = dynamic_cast<nn::LinearImpl*>(module)) {
+      add(name, *linear, linear->adapter().get());
+    } else if (auto* grouped = dynamic_cast<nn::GroupedLinearImpl*>(module)) {
+      add(name, *grouped, grouped->adapter().get());
+    }
+  }
+  return found;
+}
+
+void add_lora(torch::nn::Module& model, const std::vector<std::pair<std::string, Lora>>& layers) {
+  const auto tables = read_as_tables(model);
+  const auto modules = named_modules(model);
+  const std::map<std::string, torch::nn::Module*> by_name(modules.begin(), modules.end());
+  for (const auto& [name, settings] : layers) {
+    const auto found = by_name.find(name);
+    torch::nn::Module* module = found == by_name.end() ? nullptr : found->second;
+    require(
+        !tables.contains(module),
+        "peft.target_pattern: {}: the loss reads this weight as a table, so it cannot have an adapter; leave it out "
+        "(\"model\\\\..*\" is all but the head), or name it in peft.full_tune_pattern",
+        name);
+    if (auto* linear = dynamic_cast<nn::LinearImpl*>(module)) {
+      const at::Tensor& w = linear->weight;  // (out, in)
+      linear->set_adapter(kAdapterName, std::make_shared<LoraLinear>(name, w.size(1), w.size(0), settings));
+      linear->adapter()->train(linear->is_training());
+    } else if (auto* grouped = dynamic_cast<nn::GroupedLinearImpl*>(module)) {
+      const at::Tensor& w = grouped->weight;  // (groups, out, in)
+      grouped->set_adapter(
+          kAdapterName, std::make_shared<LoraGroupedLinear>(name, w.size(0), w.size(2), w.size(1), settings));
+    } else {
+      fail("peft.target_pattern: the model has no linear layer {}", name);
+    }
+  }
+}
+
+namespace {
+void reset(const AdaptedLayer& adapted, const nn::InitContext& context) {
+  const std::string prefix = std::string(context.prefix) + adapted.name + "." + kAdapterName + ".";
+  adapted.adapter->reset_parameters({.seed = context.seed, .prefix = prefix});
+}
+}  // namespace
+
+std::vector<nn::NamedParameter> inject_peft_and_freeze(
+    const Method& method, torch::nn::Module& model, const nn::InitContext& context) {
+  require(
+      adapted_layers(model).empty(),
+      "peft.method: the model has adapters already; merge them first, or stack the methods");
+  for (const auto& [name, parameter] : nn::named_parameters(model)) {
+    parameter->set_trainable(false);
+  }
+  Injector(model).inject(method);
+  for (const auto& adapted : adapted_layers(model)) {
+    const at::Tensor& base = adapted.layer->own_parameter("weight")->value();
+    if (!base.is_meta()) {
+      nn::materialize(*adapted.adapter, base.device(), base.scalar_type());
+      reset(adapted, context);
+    }
+  }
+  std::vector<nn::NamedParameter> trainable = nn::named_parameters(model);
+  std::erase_if(trainable, [](const auto& entry) { return !entry.parameter->trainable(); });
+  require(!trainable.empty(), "peft.method: no parameter is left to train; a stack needs at least one method");
+  return trainable;
+}
+
+void reset_adapters(torch::nn::Module& model, const nn::InitContext& context) {
+  for (const auto& adapted : adapted_layers(model)) {
+    reset(adapted, context);
+  }
+}
+
+void materialize_frozen(torch::nn::Module& model, at::Device device, at::ScalarType dtype) {
+  for (const auto& [name, parameter] : nn::named_parameters(model)) {
+    if (!parameter->trainable() && parameter->value().is_meta()) {
+      parameter->set_value(at::empty(parameter->shape(), at::TensorOptions().device(device).dtype(parameter->dtype_in(dtype))));
+    }
+  }
+}
+
+int64_t merge_peft(torch::nn::Module& model) {
+  at::NoGradGuard no_grad;
+  const auto adapted = adapted_layers(model);
+  for (const auto& [name, layer, adapter, lora] : adapted) {
+    at::Tensor weight = layer->own_parameter("weight")->value().detach();
+    const at::Tensor delta = lora->delta_weight();
+    weight.copy_(weight.to(delta.scalar_type()) + delta);
+    if (auto* linear = dynamic_cast<nn::LinearImpl*>(layer)) {
+      linear->remove_adapter();
+    } else {
+      dynamic_cast<nn::GroupedLinearImpl&>(*layer).remove_adapter();
+    }
+  }
+  return static_cast<int64_t>(adapted.size());
+}
+
+TrainableCounts count_trainable(const torch::nn::Module& model) {
+  TrainableCounts counts;
+  for (const auto& [name, parameter] : nn::named_parameters(model)) {
+    counts.total += parameter->numel();
+    counts.trainable += parameter->trainable() ? parameter->numel() : 0;
+  }
+  const auto count = [&](const at::Tensor& weight, const nn::Module* adapter, int64_t used, int64_t of) {
+    const int64_t adapters = adapter != nullptr ? nn::count_parameters(*adapter) : 0;
+    counts.flops_per_token_change += (6 * adapters - (weight.requires_grad() ? 0 : 2 * weight.numel())) / of * used;
+  };
+  for (const auto& [name, module] : named_modules(model)) {
+    if (const auto* linear = dynamic_cast<nn::LinearImpl*>(module)) {
+      count(linear->weight, linear->adapter().get(), 1, 1);
+    } else if (const auto* mixture = dynamic_cast<nn::MoELayerImpl*>(module)) {
+      const auto& experts = *mixture->grouped_experts;
+      for (const auto& grouped : {experts.gate_proj, experts.up_proj, experts.down_proj}) {
+        count(grouped->weight, grouped->adapter().get(), mixture->router->top_k(), grouped->weight.size(0));
+      }
+    }
+  }
+  return counts;
+}
+
+}  // namespace lehr::peft

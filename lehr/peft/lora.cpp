@@ -1,0 +1,103 @@
+#include "lehr/peft/lora.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <utility>
+
+#include "lehr/base/error.h"
+#include "lehr/base/parallel.h"
+#include "lehr/base/random.h"
+#include "lehr/ops/grouped_linear.h"
+#include "lehr/ops/linear.h"
+
+namespace lehr::peft {
+
+double Lora::scaling() const {
+  return use_rslora ? alpha / std::sqrt(static_cast<double>(r)) : alpha / static_cast<double>(r);
+}
+
+namespace {
+nn::Init init_of_a(int64_t in_features) {
+  const double bound = 1 / std::sqrt(static_cast<double>(in_features));  // kaiming_uniform with a = sqrt(5)
+  return nn::Init::uniform(-bound, bound);
+}
+}  // namespace
+
+LoraAdapter::LoraAdapter(const Lora& settings) : settings_(settings) {
+  require(settings.r >= 1, "peft.r: expected a rank of 1 or more, found {}", settings.r);
+  require(settings.alpha > 0, "peft.alpha: expected a positive number, found {}", settings.alpha);
+  require(
+      settings.dropout >= 0 && settings.dropout < 1, "peft.dropout: expected 0 <= p < 1, found {}", settings.dropout);
+}
+
+at::Tensor LoraAdapter::delta_weight() const {
+  at::NoGradGuard no_grad;
+  const auto wide = A.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  return at::matmul(B.to(wide), A.to(wide)) * settings_.scaling();
+}
+
+LoraLinear::LoraLinear(std::string name, int64_t in_features, int64_t out_features, const Lora& settings)
+    : LoraAdapter(settings), name_(std::move(name)) {
+  declare_parameter("A", A, {settings.r, in_features}, init_of_a(in_features));
+  declare_parameter("B", B, {out_features, settings.r}, nn::Init::zeros());
+}
+
+void LoraLinear::set_dropout_stream(uint64_t seed, uint64_t step, int64_t first_row) {
+  dropout_seed_ = seed;
+  dropout_step_ = step;
+  dropout_first_row_ = first_row;
+}
+
+// Element c of token t of row r of the step's batch has number (r * T + t) * C + c.
+at::Tensor LoraLinear::drop(const at::Tensor& input) const {
+  require(
+      input.dim() == 3,
+      "peft.dropout: {}: masks are drawn by row and token, (B, T, C), but this module's input has {} dimensions; set "
+      "it "
+      "to 0 or leave the module out of peft.target_pattern",
+      name_,
+      input.dim());
+  const RandomStream random(dropout_seed_, name_ + " lora_dropout " + std::to_string(dropout_step_));
+  const auto first = static_cast<uint64_t>(dropout_first_row_ * input.size(1) * input.size(2));
+  const at::Tensor dropped = at::empty(input.sizes(), at::kBool);
+  auto* out = dropped.data_ptr<bool>();
+  constexpr int64_t kBlock = 1024;
+  const double p = settings_.dropout;
+  parallel_for(0, (input.numel() + kBlock - 1) / kBlock, 8, [&](int64_t begin, int64_t end) {
+    std::array<double, kBlock> draws;
+    for (int64_t block = begin; block < end; ++block) {
+      const int64_t start = block * kBlock;
+      const int64_t count = std::min(kBlock, input.numel() - start);
+      random.fill_uniform(first + static_cast<uint64_t>(start), count, draws.data());
+      std::transform(draws.data(), draws.data() + count, out + start, [p](double draw) { return draw < p; });
+    }
+  });
+  return input.masked_fill(dropped.to(input.device()), 0);
+}
+
+at::Tensor LoraLinear::forward(const at::Tensor& input) {
+  const bool drops = is_training() && settings_.dropout > 0;
+  // The scaling goes where the tensor is smallest.
+  const double scaling = settings_.scaling() / (drops ? 1 - settings_.dropout : 1);
+  return ops::linear(ops::linear(drops ? drop(input) : input, A) * scaling, B);
+}
+
+LoraGroupedLinear::LoraGroupedLinear(
+    const std::string& name, int64_t num_groups, int64_t in_features, int64_t out_features, const Lora& settings)
+    : LoraAdapter(settings) {
+  require(
+      settings.dropout == 0,
+      "peft.dropout: {}: adapters of experts have no dropout, as their rows are in no fixed order; set it to 0 or "
+      "leave "
+      "the experts out of peft.target_pattern",
+      name);
+  declare_parameter("A", A, {num_groups, settings.r, in_features}, init_of_a(in_features));
+  declare_parameter("B", B, {num_groups, out_features, settings.r}, nn::Init::zeros());
+}
+
+at::Tensor LoraGroupedLinear::forward(const at::Tensor& rows, const at::Tensor& ends) {
+  return ops::grouped_linear(ops::grouped_linear(rows, A, ends) * settings_.scaling(), B, ends);
+}
+
+}  // namespace lehr::peft

@@ -1,0 +1,68 @@
+#include "lehr/peft/peft_config.h"
+
+#include <regex>
+
+namespace lehr::peft {
+
+void PeftConfig::fields(FieldVisitor& v) {
+  v.optional(
+      "method",
+      method,
+      "none: every parameter trains. lora: low-rank adapters, and what full_tune_pattern names. full_tune: only that.",
+      one_of({"none", "lora", "full_tune"}));
+  v.optional(
+      "target_pattern",
+      target_pattern,
+      "lora: regular expression that must match the whole name of a linear layer, as \".*\\\\.(q|v)_proj\".");
+  v.optional(
+      "full_tune_pattern",
+      full_tune_pattern,
+      "Regular expression that must match the whole name of a module; its weights train as they are.");
+  v.optional("r", r, "lora: rank of the adapters.", positive());
+  v.optional("alpha", alpha, "lora: adapters are scaled by alpha / r.", positive());
+  v.optional("dropout", dropout, "lora: share of an adapter's inputs left out in training.", from_below(0, 1));
+  v.optional("use_rslora", use_rslora, "lora: scale by alpha / sqrt(r) instead.");
+  v.optional(
+      "init_from",
+      init_from,
+      "lora: adapter folder (this program's or Hugging Face PEFT's) that a new run goes on from.");
+}
+
+void PeftConfig::check(Problems& problems) const {
+  const auto regular = [&](const char* key, const std::string& pattern) {
+    try {
+      const std::regex compiled(pattern);
+    } catch (const std::regex_error& error) {
+      problems.add(key, "\"" + pattern + "\" is not a regular expression: " + error.what());
+    }
+  };
+  regular("peft.target_pattern", target_pattern);
+  regular("peft.full_tune_pattern", full_tune_pattern.value_or(""));
+  if (method == "full_tune" && !full_tune_pattern) {
+    problems.add("peft.full_tune_pattern", "peft.method = \"full_tune\" needs it: which modules train?");
+  }
+  if (method == "none" && full_tune_pattern) {
+    problems.add("peft.full_tune_pattern", "has no meaning while peft.method is \"none\", which trains everything");
+  }
+  if (method != "lora" && init_from) {
+    problems.add("peft.init_from", "names adapters, which need peft.method = \"lora\"");
+  }
+}
+
+Method PeftConfig::to_method(const std::string& head) const {
+  const Lora lora{
+      .module_name_pattern = target_pattern, .r = r, .alpha = alpha, .dropout = dropout, .use_rslora = use_rslora};
+  Stack stack;
+  if (method == "lora") {
+    stack.methods.push_back({lora});
+  }
+  if (full_tune_pattern) {
+    stack.methods.push_back({FullTune{*full_tune_pattern}});
+  }
+  if (!head.empty()) {
+    stack.methods.push_back({FullTune{std::regex_replace(head, std::regex("\\."), "\\.")}});
+  }
+  return {stack};
+}
+
+}  // namespace lehr::peft

@@ -1,0 +1,82 @@
+#include "lehr/train/model_folder.h"
+
+#include <set>
+
+#include "lehr/base/error.h"
+#include "lehr/peft/adapter_folder.h"
+#include "lehr/state/weights.h"
+#include "lehr/train/weights.h"
+
+namespace lehr::train {
+
+namespace {
+namespace fs = std::filesystem;
+
+fs::path base_of(const fs::path& folder, const fs::path& given) {
+  if (!given.empty()) {
+    return given;
+  }
+  const std::string named = peft::read_adapter_config(folder).base_model;
+  require(
+      fs::is_directory(named),
+      "{}: base_model_name_or_path: \"{}\" is no folder here; write the folder of the base model there, or merge the "
+      "two: lehr merge --model BASE --adapter {} --output MERGED",
+      (folder / "adapter_config.json").string(),
+      named,
+      folder.string());
+  return named;
+}
+}  // namespace
+
+ModelFolder ModelFolder::open(const fs::path& path, const descriptor::ModelFamilies& families, const fs::path& base) {
+  ModelFolder folder{.path = path, .base = path, .args = nullptr};
+  if (!peft::is_adapter_folder(path)) {
+    folder.args = families.from_hf_folder(path);
+    return folder;
+  }
+  folder.base = base_of(path, base);
+  require(
+      !peft::is_adapter_folder(folder.base),
+      "{}: is the base of the adapters in {}, and holds adapters itself; make one model of it with `lehr merge` first",
+      folder.base.string(),
+      path.string());
+  if (fs::exists(path / peft::kModelConfigFile)) {
+    folder.args = families.from_hf_folder(path / peft::kModelConfigFile);
+    return folder;
+  }
+  folder.args = families.from_hf_folder(folder.base);
+  const state::WeightReader reader(path, peft::kAdapterStem);
+  const std::string head = std::string(peft::kAdapterPrefix) + "score.weight";
+  if (reader.has(head) && folder.args->head() != descriptor::Head::classification) {
+    folder.args->set_classification(reader.info(head).shape.front(), /*dropout=*/0);
+  }
+  return folder;
+}
+
+const fs::path& ModelFolder::tokenizer_folder() const {
+  return fs::exists(path / "tokenizer.json") ? path : base;
+}
+
+std::shared_ptr<nn::Model> ModelFolder::load(at::Device device, at::ScalarType dtype) const {
+  const auto model = args->build({});
+  const auto names = args->stored_names();
+  if (!has_adapters()) {
+    nn::materialize(*model, device, dtype);
+    load_weights(*model, names, state::WeightReader(path));
+    model->eval();
+    return model;
+  }
+  const auto adapter_names = peft::add_adapters_of(peft::read_adapter_config(path), *model, names);
+  nn::materialize(*model, device, dtype);
+  // What the adapter folder holds itself, the base may lack: a classifier's head.
+  std::set<std::string> may_lack;
+  for (const auto& entry : adapter_names) {
+    may_lack.insert(entry.stored.substr(std::string(peft::kAdapterPrefix).size()));
+  }
+  load_weights(*model, names, state::WeightReader(base), may_lack);
+  load_weights(*model, adapter_names, state::WeightReader(path, peft::kAdapterStem));
+  model->eval();
+  return model;
+}
+
+}  // namespace lehr::train

@@ -1,0 +1,240 @@
+#include "lehr/peft/adapter_folder.h"
+
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+#include "lehr/base/error.h"
+#include "lehr/base/file.h"
+#include "lehr/base/json.h"
+#include "lehr/model/qwen3_dense/spec.h"
+#include "lehr/model/qwen3_moe/spec.h"
+#include "lehr/peft/inject.h"
+#include "lehr/state/safetensors_writer.h"
+
+namespace lehr::peft {
+namespace {
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Property;
+using ::testing::Throws;
+
+auto fails_with(const std::string& text) {
+  return Throws<Error>(Property(&Error::what, HasSubstr(text)));
+}
+
+std::unique_ptr<descriptor::ModelArgs> tiny(bool tied = false) {
+  auto args = model::qwen3_dense_family().flavors.at("debugmodel")();
+  descriptor::ModelOverrides overrides;
+  overrides.hidden_size = 16;
+  overrides.intermediate_size = 24;
+  overrides.num_hidden_layers = 2;
+  overrides.num_attention_heads = 2;
+  overrides.num_key_value_heads = 1;
+  overrides.head_dim = 8;
+  overrides.vocab_size = 40;
+  overrides.tie_word_embeddings = tied;
+  args->apply(overrides);
+  return args;
+}
+
+struct Injected {
+  std::unique_ptr<descriptor::ModelArgs> args;
+  std::shared_ptr<nn::Model> model;
+  std::vector<descriptor::StoredName> base;
+};
+
+Injected injected(const Method& method, std::unique_ptr<descriptor::ModelArgs> args = tiny()) {
+  Injected made{.args = std::move(args), .model = nullptr, .base = {}};
+  made.model = made.args->build({});
+  made.base = made.args->stored_names();
+  inject_peft_and_freeze(method, *made.model);
+  return made;
+}
+
+std::vector<std::string> stored(const Injected& made) {
+  std::vector<std::string> names;
+  for (const auto& entry : adapter_stored_names(*made.model, made.base, tuned_tensors(*made.model, made.base))) {
+    names.push_back(entry.stored);
+  }
+  return names;
+}
+
+std::vector<std::string> texts(const Node& list) {
+  std::vector<std::string> result;
+  for (const Node& item : list.items()) {
+    result.push_back(item.as_string());
+  }
+  return result;
+}
+
+Node config_of(const Injected& made) {
+  return adapter_config(*made.model, made.base, made.args->head(), "/models/base");
+}
+
+class Folder {
+ public:
+  Folder() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "lehr-test-XXXXXX").string();
+    path = ::mkdtemp(pattern.data());
+  }
+  ~Folder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path, ignored);
+  }
+  std::filesystem::path path;
+};
+
+void write(const Folder& folder, const Injected& made, const Node& config) {
+  state::NamedTensors tensors;
+  for (const auto& entry : adapter_stored_names(*made.model, made.base, tuned_tensors(*made.model, made.base))) {
+    tensors.emplace_back(entry.stored, at::zeros(entry.shape));
+  }
+  state::save_safetensors(folder.path / "adapter_model.safetensors", tensors);
+  write_file_atomically(folder.path / "adapter_config.json", to_json(config));
+}
+
+TEST(AdapterFolder, NamesTensorsAsPeftDoes) {
+  const auto made = injected(
+      {Stack{{{Lora{.module_name_pattern = R"(.*\.1\..*down_proj)"}}, {FullTune{R"(model\.(norm|embed_tokens))"}}}}});
+  EXPECT_THAT(
+      stored(made),
+      ElementsAre(
+          "base_model.model.model.layers.1.mlp.down_proj.lora_A.weight",
+          "base_model.model.model.layers.1.mlp.down_proj.lora_B.weight",
+          "base_model.model.model.embed_tokens.weight",
+          "base_model.model.model.norm.weight"));
+  const Node config = config_of(made);
+  EXPECT_THAT(texts(config.at("target_modules")), ElementsAre("model.layers.1.mlp.down_proj"));
+  EXPECT_THAT(texts(config.at("modules_to_save")), ElementsAre("model.embed_tokens", "model.norm"));
+  EXPECT_EQ(config.at("peft_type").as_string(), "LORA");
+  EXPECT_EQ(config.at("task_type").as_string(), "CAUSAL_LM");
+  EXPECT_EQ(config.at("base_model_name_or_path").as_string(), "/models/base");
+}
+
+TEST(AdapterFolder, NamesModulesByTheirLastWordWhereThatIsEnough) {
+  const Node config = config_of(injected({Lora{.module_name_pattern = ".*(q|v)_proj", .r = 4, .alpha = 6.5}}));
+  EXPECT_THAT(texts(config.at("target_modules")), ElementsAre("q_proj", "v_proj"));
+  EXPECT_TRUE(config.at("modules_to_save").is_null());
+  EXPECT_EQ(config.at("r").as_int(), 4);
+  EXPECT_EQ(config.at("lora_alpha").as_double(), 6.5);
+}
+
+TEST(AdapterFolder, HoldsATiedHeadBesideItsEmbeddings) {
+  const auto made = injected(
+      {Stack{{{Lora{.module_name_pattern = ".*q_proj"}}, {FullTune{R"(model\.embed_tokens)"}}}}}, tiny(/*tied=*/true));
+  EXPECT_THAT(texts(config_of(made).at("modules_to_save")), ElementsAre("model.embed_tokens", "lm_head"));
+  EXPECT_EQ(stored(made).back(), "base_model.model.lm_head.weight");
+}
+
+TEST(AdapterFolder, HoldsATableOfSegmentsAsAWhole) {
+  auto args = tiny();
+  descriptor::ModelOverrides overrides;
+  overrides.split_vocab_size = {{"text", 30}, {"added", 10}};
+  overrides.split_vocab_order = {"text", "added"};
+  args->apply(overrides);
+  const auto made = injected(
+      {Stack{{{Lora{.module_name_pattern = ".*q_proj"}}, {FullTune{R"(model\.embed_tokens\..*\.added)"}}}}},
+      std::move(args));
+  const auto names = adapter_stored_names(*made.model, made.base, tuned_tensors(*made.model, made.base));
+  ASSERT_GE(names.size(), 2U);
+  const auto& last = names.back();
+  const auto& before = names[names.size() - 2];
+  EXPECT_EQ(before.stored, "base_model.model.model.embed_tokens.weight");
+  EXPECT_EQ(last.stored, before.stored);
+  EXPECT_EQ(last.shape, (std::vector<int64_t>{40, 16}));
+  EXPECT_EQ(last.first_row, 30);
+}
+
+TEST(AdapterFolder, HoldsOneAdapterAnExpert) {
+  auto args = model::qwen3_moe_family().flavors.at("debugmodel")();
+  descriptor::ModelOverrides overrides;
+  overrides.num_hidden_layers = 1;
+  overrides.num_experts = 2;
+  overrides.num_experts_per_tok = 1;
+  args->apply(overrides);
+  const auto made = injected({Lora{.module_name_pattern = ".*experts.down_proj", .r = 5}}, std::move(args));
+  EXPECT_THAT(
+      stored(made),
+      ElementsAre(
+          "base_model.model.model.layers.0.mlp.experts.0.down_proj.lora_A.weight",
+          "base_model.model.model.layers.0.mlp.experts.0.down_proj.lora_B.weight",
+          "base_model.model.model.layers.0.mlp.experts.1.down_proj.lora_A.weight",
+          "base_model.model.model.layers.0.mlp.experts.1.down_proj.lora_B.weight"));
+  EXPECT_THAT(texts(config_of(made).at("target_modules")), ElementsAre("down_proj"));
+  const Folder folder;
+  write(folder, made, config_of(made));
+  const auto fresh = made.args->build({});
+  EXPECT_EQ(add_adapters_of(read_adapter_config(folder.path), *fresh, made.base).size(), 4U);
+  EXPECT_EQ(adapted_layers(*fresh).size(), 1U);
+}
+
+TEST(AdapterFolder, ReadsBackWhatItSays) {
+  const Method two{Stack{
+      {{Lora{.module_name_pattern = ".*(q|v)_proj", .r = 2, .alpha = 8, .dropout = 0.1}},
+       {Lora{.module_name_pattern = ".*o_proj", .r = 3, .alpha = 3, .dropout = 0.1}},
+       {FullTune{R"(model\.norm)"}}}}};
+  const auto made = injected(two);
+  const Folder folder;
+  EXPECT_FALSE(is_adapter_folder(folder.path));
+  write(folder, made, config_of(made));
+  EXPECT_TRUE(is_adapter_folder(folder.path));
+  const AdapterInfo info = read_adapter_config(folder.path);
+  EXPECT_EQ(info.base_model, "/models/base");
+  require_same_scaling(info, *made.model, made.base);
+
+  const auto fresh = tiny()->build({});
+  const auto names = add_adapters_of(info, *fresh, made.base);
+  EXPECT_EQ(names.size(), stored(made).size());
+  const auto there = adapted_layers(*made.model);
+  const auto here = adapted_layers(*fresh);
+  ASSERT_EQ(here.size(), there.size());
+  for (size_t i = 0; i < here.size(); ++i) {
+    EXPECT_EQ(here[i].name, there[i].name);
+    EXPECT_EQ(here[i].lora->settings().r, there[i].lora->settings().r);
+    EXPECT_EQ(here[i].lora->settings().alpha, there[i].lora->settings().alpha);
+    EXPECT_EQ(here[i].lora->settings().dropout, 0.1);
+  }
+
+  const auto other = injected({Lora{.module_name_pattern = ".*(q|v|o)_proj", .r = 2, .alpha = 9}});
+  EXPECT_THAT(
+      [&] { require_same_scaling(info, *other.model, other.base); }, fails_with("the adapter is scaled by 4 there"));
+}
+
+TEST(AdapterFolder, RefusesOtherKindsOfAdapters) {
+  const auto made = injected({Lora{.module_name_pattern = ".*q_proj"}});
+  const auto reading = [&](const std::string& key, const Node& value) {
+    return [&made, key, value] {
+      const Folder folder;
+      Node config = config_of(made);
+      config.set(key, value);
+      write(folder, made, config);
+      read_adapter_config(folder.path);
+    };
+  };
+  EXPECT_THAT(reading("peft_type", Node("IA3")), fails_with("peft_type: expected \"LORA\", found \"IA3\""));
+  EXPECT_THAT(reading("use_dora", Node(true)), fails_with("use_dora: this variant of LoRA is not supported"));
+  EXPECT_THAT(reading("bias", Node("all")), fails_with("bias: adapters with biases"));
+  EXPECT_THAT(reading("init_lora_weights", Node("pissa")), fails_with("belong to a changed base"));
+  EXPECT_THAT(reading("r", Node("eight")), fails_with("adapter_config.json"));
+  EXPECT_NO_THROW(reading("target_modules", Node("all-linear"))());
+}
+
+TEST(AdapterFolder, RefusesTheAdapterOfAnotherModel) {
+  const auto made = injected({Lora{.module_name_pattern = ".*q_proj"}});
+  const Folder folder;
+  write(folder, made, config_of(made));
+  state::save_safetensors(
+      folder.path / "adapter_model.safetensors", {{"base_model.model.h.0.attn.lora_A.weight", at::zeros({2, 2})}});
+  EXPECT_THAT(
+      [&] { add_adapters_of(read_adapter_config(folder.path), *tiny()->build({}), made.base); },
+      fails_with("holds no adapter for a module of this model"));
+}
+
+TEST(AdapterFolder, SaysWhenLayersDifferInWhatTheFileGivesOnce) {
+  const auto made = injected(
+      {Stack{{{Lora{.module_name_pattern = ".*q_proj"}}, {Lora{.module_name_pattern = ".*v_proj", .dropout = 0.5}}}}});
+  EXPECT_THAT([&] { config_of(made); }, fails_with("differ in dropout or use_rslora"));
+}
+
+}  // namespace
+}  // namespace lehr::peft

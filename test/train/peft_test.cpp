@@ -1,0 +1,338 @@
+// Runs that train a part of a model: what they leave, how they resume, and what they refuse.
+#include <gmock/gmock.h>
+
+#include "lehr/base/error.h"
+#include "lehr/base/json.h"
+#include "lehr/metric/metrics_log.h"
+#include "lehr/peft/adapter_folder.h"
+#include "lehr/peft/inject.h"
+#include "lehr/state/weights.h"
+#include "lehr/train/batches.h"
+#include "lehr/train/model_folder.h"
+#include "lehr/train/validate.h"
+#include "test/train/support.h"
+
+namespace lehr::train {
+namespace {
+using testing::Folder;
+using ::testing::HasSubstr;
+using ::testing::Property;
+using ::testing::Throws;
+using testing::tiny_run;
+using testing::train;
+using Overrides = std::vector<std::pair<std::string, std::string>>;
+
+auto fails_with(const std::string& text) {
+  return Throws<Error>(Property(&Error::what, HasSubstr(text)));
+}
+
+std::string quoted(const std::filesystem::path& path) {
+  return "\"" + path.string() + "\"";
+}
+
+// A regular expression as TOML's literal string.
+std::string pattern(const std::string& expression) {
+  return "'" + expression + "'";
+}
+
+std::filesystem::path checkpoint(const TrainConfig& config, int64_t step) {
+  return std::filesystem::path(config.job.dump_folder) / "checkpoints" / ("step-" + std::to_string(step));
+}
+
+std::map<std::string, at::Tensor> tensors(const std::filesystem::path& folder, const std::string& stem) {
+  const state::WeightReader reader(folder, stem);
+  std::map<std::string, at::Tensor> all;
+  for (const auto& name : reader.names()) {
+    all[name] = reader.tensor(name).clone();
+  }
+  return all;
+}
+
+void expect_same_bits(const std::map<std::string, at::Tensor>& a, const std::map<std::string, at::Tensor>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (const auto& [name, tensor] : a) {
+    EXPECT_TRUE(at::equal(tensor, b.at(name))) << name;
+  }
+}
+
+std::vector<double> logged(const TrainConfig& config, const std::string& key = "loss") {
+  return metric::read_metric(std::filesystem::path(config.job.dump_folder) / "metrics.jsonl", key).values;
+}
+
+// A base of twelve steps, once for all tests.
+const std::filesystem::path& base() {
+  static const Folder folder;
+  static const std::filesystem::path path = [] {
+    const auto config = tiny_run(folder.path());
+    train(config);
+    return checkpoint(config, 12);
+  }();
+  return path;
+}
+
+TrainConfig lora_run(const std::filesystem::path& folder, const Overrides& more = {}) {
+  Overrides all{
+      {"checkpoint.initial_load_path", quoted(base())},
+      {"peft.method", "lora"},
+      {"peft.r", "4"},
+      {"optimizer.lr", "0.01"}};
+  all.insert(all.end(), more.begin(), more.end());
+  return tiny_run(folder, all);
+}
+
+TEST(PeftRun, TrainsAdaptersAndNothingElse) {
+  const Folder folder;
+  const auto config = lora_run(folder.path(), {{"peft.target_pattern", pattern(".*\\.(q|v)_proj")}});
+  Logger log("", true);
+  const auto list = testing::specs();
+  Trainer trainer(config, {.specs = list, .log = log, .stop_requested = {}});
+  std::map<std::string, at::Tensor> before;
+  for (const auto& [name, parameter] : nn::named_parameters(trainer.model())) {
+    before[name] = parameter->value().detach().clone();
+  }
+  int64_t updates = 0;
+  trainer.events().subscribe(Event::gradients_ready, [&](const EventContext& context) {
+    ++updates;
+    for (const auto& [name, parameter] : nn::named_parameters(*context.model)) {
+      EXPECT_EQ(parameter->value().grad().defined(), name.find(".lora.") != std::string::npos) << name;
+    }
+  });
+  trainer.run();
+  EXPECT_EQ(updates, 12);
+  int64_t changed = 0;
+  for (const auto& [name, parameter] : nn::named_parameters(trainer.model())) {
+    const bool same = at::equal(parameter->value(), before.at(name));
+    EXPECT_EQ(same, name.find(".lora.") == std::string::npos) << name;
+    changed += same ? 0 : 1;
+  }
+  EXPECT_EQ(changed, 8);  // A and B of q and v in two layers
+  EXPECT_LT(logged(config).back(), logged(config).front());
+
+  const auto moments = tensors(checkpoint(config, 12), "optimizer");
+  EXPECT_EQ(moments.size(), 8 * 3U);
+  EXPECT_FALSE(state::WeightReader::exists(checkpoint(config, 12)));
+  for (const char* file : {"adapter_config.json", "adapter_model.safetensors", "model_config.json", "trainer.json"}) {
+    EXPECT_TRUE(std::filesystem::exists(checkpoint(config, 12) / file)) << file;
+  }
+}
+
+// Law (c), with everything on that could break it.
+TEST(PeftRun, StoppedAndResumedEqualsNeverStoppedBitForBit) {
+  const Overrides all{
+      {"training.mixed_precision_param", "bfloat16"},
+      {"peft.dropout", "0.2"},
+      {"peft.full_tune_pattern", pattern("model\\.norm")},
+      {"activation_checkpoint.mode", "full"}};
+  const Folder whole;
+  const Folder parts;
+  const auto once = lora_run(whole.path(), all);
+  train(once);
+  const auto twice = lora_run(parts.path(), all);
+  EXPECT_TRUE(train(twice, 5).stopped);
+  EXPECT_TRUE(train(twice, 3).stopped);
+  EXPECT_EQ(train(twice).step, 12);
+  expect_same_bits(
+      tensors(checkpoint(once, 12), peft::kAdapterStem), tensors(checkpoint(twice, 12), peft::kAdapterStem));
+  expect_same_bits(tensors(checkpoint(once, 12), "optimizer"), tensors(checkpoint(twice, 12), "optimizer"));
+  EXPECT_EQ(logged(once), logged(twice));
+  EXPECT_EQ(logged(once, "grad_norm"), logged(twice, "grad_norm"));
+  EXPECT_EQ(logged(once, "validation_loss"), logged(twice, "validation_loss"));
+}
+
+// In float64, so that only rounding (1e-12 relative) is left between ways of cutting a step into batches. The masks of
+// dropout must not depend on it either, nor on whether a block is computed again.
+TEST(PeftRun, HowAStepIsComputedChangesNothing) {
+  std::vector<std::vector<double>> runs;
+  for (const auto& [rows, mode] : {std::pair{"1", "none"}, {"2", "none"}, {"4", "none"}, {"2", "full"}}) {
+    const Folder folder;
+    const auto config = lora_run(
+        folder.path(),
+        {{"training.local_batch_size", rows},
+         {"training.dtype", "float64"},
+         {"peft.dropout", "0.3"},
+         {"activation_checkpoint.mode", mode}});
+    train(config);
+    runs.push_back(logged(config));
+  }
+  for (size_t i = 0; i < runs[0].size(); ++i) {
+    EXPECT_NEAR(runs[0][i], runs[1][i], 1e-12 * runs[0][i]);
+    EXPECT_NEAR(runs[0][i], runs[2][i], 1e-12 * runs[0][i]);
+  }
+  EXPECT_EQ(runs[1], runs[3]);
+}
+
+TEST(PeftRun, DropoutChangesTheTrainingAndNotTheValidation) {
+  const Folder with;
+  const Folder without;
+  const Overrides frozen{{"optimizer.lr", "0"}, {"training.steps", "6"}};
+  Overrides dropping = frozen;
+  dropping.emplace_back("peft.dropout", "0.5");
+  // Adapters that do something: those of a run before.
+  const Folder first;
+  const auto trained = lora_run(first.path());
+  train(trained);
+  const auto start = quoted(checkpoint(trained, 12));
+  Overrides a = frozen;
+  a.emplace_back("peft.init_from", start);
+  dropping.emplace_back("peft.init_from", start);
+  const auto plain = lora_run(without.path(), a);
+  const auto dropped = lora_run(with.path(), dropping);
+  train(plain);
+  train(dropped);
+  EXPECT_NE(logged(plain), logged(dropped));
+  EXPECT_EQ(logged(plain, "validation_loss"), logged(dropped, "validation_loss"));
+  EXPECT_EQ(logged(plain, "validation_loss").back(), logged(trained, "validation_loss").back()) << "init_from goes on";
+}
+
+double validation_loss(const TrainConfig& config, const std::filesystem::path& model_folder) {
+  const auto opened = ModelFolder::open(model_folder, testing::families());
+  const auto tokenizer = data::load_tokenizer("byte");
+  const auto data = open_run_data(config, *tokenizer, 257, [](const std::string&) {});
+  const auto model = opened.load(at::kCPU, parameter_type(config.training));
+  const CausalLMTask task;
+  return validate(*model, task, *data.validation(config.validation.local_batch_size), -1).loss;
+}
+
+TEST(PeftRun, ItsFolderIsLoadedWithTheBaseThatItNames) {
+  const Folder folder;
+  const auto config = lora_run(
+      folder.path(), {{"peft.full_tune_pattern", pattern("model\\.(norm|embed_tokens)")}, {"peft.alpha", "6.5"}});
+  train(config);
+  EXPECT_EQ(validation_loss(config, checkpoint(config, 12)), logged(config, "validation_loss").back());
+  EXPECT_GT(validation_loss(config, base()), logged(config, "validation_loss").back());
+
+  const auto moved = folder.path() / "moved";
+  std::filesystem::copy(checkpoint(config, 12), moved);
+  Node adapter = parse_json_file(moved / "adapter_config.json");
+  adapter.set("base_model_name_or_path", Node("Qwen/Qwen3-0.6B"));
+  write_file_atomically(moved / "adapter_config.json", to_json(adapter));
+  EXPECT_THAT(
+      [&] { ModelFolder::open(moved, testing::families()); }, fails_with("\"Qwen/Qwen3-0.6B\" is no folder here"));
+  EXPECT_EQ(ModelFolder::open(moved, testing::families(), base()).base, base());
+  std::filesystem::remove(moved / "model_config.json");  // as PEFT leaves it: the shape is the base's then
+  EXPECT_EQ(ModelFolder::open(moved, testing::families(), base()).args->vocab_size(), 257);
+}
+
+TEST(PeftRun, FullTuneTrainsTheNamedModulesAndSavesTheWholeModel) {
+  const Folder folder;
+  const auto config = tiny_run(
+      folder.path(),
+      {{"checkpoint.initial_load_path", quoted(base())},
+       {"peft.method", "full_tune"},
+       {"peft.full_tune_pattern", pattern(".*mlp")},
+       {"training.mixed_precision_param", "bfloat16"}});
+  EXPECT_TRUE(train(config, 5).stopped);
+  train(config);
+  const auto start = tensors(base(), "model");
+  for (const auto& [name, tensor] : tensors(checkpoint(config, 12), "model")) {
+    EXPECT_EQ(at::equal(tensor, start.at(name)), name.find(".mlp.") == std::string::npos) << name;
+  }
+}
+
+TEST(PeftRun, AdaptersOfExpertsResumeBitForBit) {
+  const Overrides mixture{
+      {"model.name", "qwen3_moe"},
+      {"model.args.num_experts", "4"},
+      {"model.args.num_experts_per_tok", "2"},
+      {"model.args.moe_intermediate_size", "12"},
+      {"training.steps", "6"},
+      {"checkpoint.interval", "3"}};
+  const Folder start;
+  const auto whole = tiny_run(start.path(), mixture);
+  train(whole);
+  Overrides adapters = mixture;
+  adapters.emplace_back("checkpoint.initial_load_path", quoted(checkpoint(whole, 6)));
+  const Folder a;
+  const Folder b;
+  const auto once = lora_run(a.path(), adapters);
+  train(once);
+  const auto twice = lora_run(b.path(), adapters);
+  EXPECT_TRUE(train(twice, 4).stopped);
+  train(twice);
+  expect_same_bits(tensors(checkpoint(once, 6), peft::kAdapterStem), tensors(checkpoint(twice, 6), peft::kAdapterStem));
+  EXPECT_EQ(logged(once), logged(twice));
+  EXPECT_EQ(validation_loss(once, checkpoint(once, 6)), logged(once, "validation_loss").back());
+}
+
+TEST(PeftRun, AClassifierTrainsItsHeadAndKeepsIt) {
+  const Folder folder;
+  write_file_atomically(folder.path() / "rows.jsonl", [] {
+    std::string rows;
+    for (int i = 0; i < 40; ++i) {
+      rows += i % 2 == 0 ? "{\"text\": \"aaaa\", \"label\": 0}\n" : "{\"text\": \"zzzz\", \"label\": 1}\n";
+    }
+    return rows;
+  }());
+  auto config = lora_run(
+      folder.path(),
+      {{"training.task", "classification"},
+       {"data.datasets.0.path", quoted(folder.path() / "rows.jsonl")},
+       {"data.datasets.0.kind", "classification"},
+       {"data.validation_path", quoted(folder.path() / "rows.jsonl")},
+       {"data.validation_fraction", "0"}});
+  train(config);
+  const auto saved = tensors(checkpoint(config, 12), peft::kAdapterStem);
+  EXPECT_TRUE(saved.contains("base_model.model.score.weight"));
+  const auto opened = ModelFolder::open(checkpoint(config, 12), testing::families());
+  const auto model = opened.load(at::kCPU, at::kFloat);
+  for (const auto& [name, parameter] : nn::named_parameters(*model)) {
+    if (name == "cls_head.score.weight") {
+      EXPECT_TRUE(at::equal(parameter->value(), saved.at("base_model.model.score.weight")));
+    }
+  }
+}
+
+TEST(PeftRun, RefusesToGoOnAsAnotherRun) {
+  const Folder folder;
+  const Overrides four{{"training.steps", "4"}};
+  train(lora_run(folder.path(), four));
+  const auto resume = [&](const std::string& key, const std::string& value) {
+    return [&folder, key, value] { train(lora_run(folder.path(), {{key, value}})); };
+  };
+  EXPECT_THAT(resume("peft.alpha", "3"), fails_with("the adapter is scaled by 4 there"));
+  EXPECT_THAT(resume("peft.r", "2"), fails_with("set peft.r, peft.alpha"));
+  EXPECT_THAT(resume("peft.method", "none"), fails_with("peft.method: the run so far trained adapters"));
+  const Folder other;
+  const auto another_base = tiny_run(other.path(), {{"training.steps", "4"}, {"debug.seed", "9"}});
+  train(another_base);
+  EXPECT_THAT(
+      resume("checkpoint.initial_load_path", quoted(checkpoint(another_base, 4))),
+      fails_with("holds other weights than those that the adapters"));
+}
+
+TEST(PeftRun, SaysWhichKeyIsWrong) {
+  const auto run = [](const Overrides& overrides) {
+    return [overrides] {
+      const Folder folder;
+      train(lora_run(folder.path(), overrides));
+    };
+  };
+  EXPECT_THAT(
+      [] {
+        const Folder folder;
+        tiny_run(folder.path(), {{"peft.method", "lora"}});
+      },
+      fails_with("adapters need the model that they adapt: set checkpoint.initial_load_path"));
+  EXPECT_THAT(
+      run({{"peft.target_pattern", pattern(".*qproj")}}), fails_with("the nearest are: model.layers.0.self_attn."));
+  EXPECT_THAT(run({{"peft.target_pattern", pattern("(q_proj")}}), fails_with("is not a regular expression"));
+  EXPECT_THAT(run({{"peft.method", "full_tune"}}), fails_with("peft.full_tune_pattern: peft.method = \"full_tune\""));
+  EXPECT_THAT(
+      run({{"peft.method", "none"}, {"peft.full_tune_pattern", pattern(".*")}}), fails_with("has no meaning while"));
+  EXPECT_THAT(run({{"peft.init_from", quoted(base())}}), fails_with("peft.init_from: "));
+  const Folder folder;
+  const auto adapters = lora_run(folder.path(), {{"training.steps", "4"}});
+  train(adapters);
+  EXPECT_THAT(
+      run({{"checkpoint.initial_load_path", quoted(checkpoint(adapters, 4))}}),
+      fails_with("holds an adapter, not a model"));
+  EXPECT_THAT(
+      run({{"peft.init_from", quoted(checkpoint(adapters, 4))}, {"peft.alpha", "1"}}),
+      fails_with("is scaled by 4 there"));
+  EXPECT_THAT(
+      run({{"peft.init_from", quoted(checkpoint(adapters, 4))}, {"peft.target_pattern", pattern(".*q_proj")}}),
+      fails_with("the model has no place for base_model.model.model.layers.0"));
+}
+
+}  // namespace
+}  // namespace lehr::train
