@@ -34,12 +34,13 @@ BoundMap::BoundMap(StateMap map, const TensorSpecs& inputs)
   }
   for (size_t i = 0; i < map_.steps().size(); ++i) {
     const MapStep& step = map_.steps()[i];
-    std::vector<TensorKnown> known;
+    std::vector<const TensorKnown*> known;
     known.reserve(step.inputs.size());
     for (const size_t value : step.inputs) {
-      known.push_back(values_[value]);
+      known.push_back(&values_[value]);
     }
-    std::vector<TensorKnown> results = infer(step.op, known, step.outputs.size(), labels(step.inputs));
+    std::vector<TensorKnown> results =
+        infer(step.op, known, step.outputs.size(), [&](size_t input) { return label(step.inputs[input]); });
     for (size_t j = 0; j < step.outputs.size(); ++j) {
       values_[step.outputs[j]] = std::move(results[j]);
       origins_[step.outputs[j]] = {.index = i, .output = j, .is_input = false};
@@ -62,19 +63,14 @@ const MapStep* BoundMap::step_of(size_t value, size_t* output) const {
   return origin.is_input ? nullptr : &map_.steps()[origin.index];
 }
 
-// What errors call values: an input by its name, anything else by the first input that it is made of.
-std::vector<std::string> BoundMap::labels(const std::vector<size_t>& values) const {
-  std::vector<std::string> names;
-  names.reserve(values.size());
-  for (size_t value : values) {
-    std::string text;
-    while (!origins_[value].is_input) {
-      text = "what becomes of ";
-      value = map_.steps()[origins_[value].index].inputs.front();
-    }
-    names.push_back(text + map_.inputs()[origins_[value].index].name);
+// What errors call a value: an input by its name, anything else by the first input that it is made of.
+std::string BoundMap::label(size_t value) const {
+  std::string text;
+  while (!origins_[value].is_input) {
+    text = "what becomes of ";
+    value = map_.steps()[origins_[value].index].inputs.front();
   }
-  return names;
+  return text + map_.inputs()[origins_[value].index].name;
 }
 
 std::vector<TensorInfo> BoundMap::outputs() const {

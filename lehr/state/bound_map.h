@@ -49,7 +49,7 @@ class BoundMap {
     size_t output = 0;  // of the step
     bool is_input = false;
   };
-  std::vector<std::string> labels(const std::vector<size_t>& values) const;
+  std::string label(size_t value) const;
 
   StateMap map_;
   std::vector<TensorKnown> values_;

@@ -42,44 +42,44 @@ std::vector<T> with(std::vector<T> list, size_t at, const T& value) {
 // Infers the results of one operation; a struct so that the checks share what they say.
 struct Inference {
   const MapOp& op;
-  const std::vector<TensorKnown>& inputs;
+  const std::vector<const TensorKnown*>& inputs;
   size_t num_outputs;
-  const std::vector<std::string>& names;
+  const std::function<std::string(size_t)>& name_of;
 
   template <class... Args>
   void check(bool condition, size_t input, fmt::format_string<Args...> format, Args&&... args) const {
     if (!condition) {
       fail(
           "{} ({} [{}]): {}: {}",
-          names[input],
-          dtype_name(inputs[input].spec.dtype),
-          fmt::join(inputs[input].spec.shape, ", "),
+          name_of(input),
+          dtype_name(inputs[input]->spec.dtype),
+          fmt::join(inputs[input]->spec.shape, ", "),
           describe(op),
           fmt::format(format, std::forward<Args>(args)...));
     }
   }
   // The dimension from 0 up; `more` is 1 where the result has one dimension more.
   size_t dim_of(int64_t dim, int64_t more = 0) const {
-    const auto rank = static_cast<int64_t>(inputs[0].spec.shape.size()) + more;
+    const auto rank = static_cast<int64_t>(inputs[0]->spec.shape.size()) + more;
     check(dim >= -rank && dim < rank, 0, "expected a dimension from {} to {}", -rank, rank - 1);
     return from_zero(dim, rank);
   }
-  bool is_whole(size_t input) const { return inputs[input].known == whole_box(inputs[input].spec.shape); }
+  bool is_whole(size_t input) const { return inputs[input]->known == whole_box(inputs[input]->spec.shape); }
   // Operations of many tensors know nothing of parts.
   void check_whole() const {
     for (size_t i = 0; i < inputs.size(); ++i) {
-      check(is_whole(i), i, "is known in part only ({}), which can be joined to nothing", describe(inputs[i].known));
+      check(is_whole(i), i, "is known in part only ({}), which can be joined to nothing", describe(inputs[i]->known));
     }
   }
   void check_alike(std::optional<size_t> but_dim) const {
     for (size_t i = 1; i < inputs.size(); ++i) {
-      const TensorSpec& spec = inputs[i].spec;
-      const TensorSpec& first = inputs[0].spec;
+      const TensorSpec& spec = inputs[i]->spec;
+      const TensorSpec& first = inputs[0]->spec;
       bool alike = spec.shape.size() == first.shape.size() && spec.dtype == first.dtype;
       for (size_t d = 0; alike && d < spec.shape.size(); ++d) {
         alike = d == but_dim || spec.shape[d] == first.shape[d];
       }
-      check(alike, i, "does not go with {} ({} [{}])", names[0], dtype_name(first.dtype), fmt::join(first.shape, ", "));
+      check(alike, i, "does not go with {} ({} [{}])", name_of(0), dtype_name(first.dtype), fmt::join(first.shape, ", "));
     }
   }
   std::vector<TensorKnown> wholes(size_t count, const TensorSpec& spec) const {
@@ -90,13 +90,13 @@ struct Inference {
     check_whole();
     check_alike(std::nullopt);
     const size_t dim = dim_of(o.dim, 1);
-    const TensorSpec& spec = inputs[0].spec;
+    const TensorSpec& spec = inputs[0]->spec;
     return wholes(1, {with(spec.shape, dim, static_cast<int64_t>(inputs.size())), spec.dtype});
   }
   std::vector<TensorKnown> operator()(const Unstack& o) const {
     check_whole();
     const size_t dim = dim_of(o.dim);
-    const TensorSpec& spec = inputs[0].spec;
+    const TensorSpec& spec = inputs[0]->spec;
     check(spec.shape[dim] == static_cast<int64_t>(num_outputs), 0, "expected {} of them", num_outputs);
     return wholes(num_outputs, {without(spec.shape, dim), spec.dtype});
   }
@@ -105,9 +105,9 @@ struct Inference {
     const size_t dim = dim_of(o.dim);
     check_alike(dim);
     for (size_t i = 0; i < inputs.size(); ++i) {
-      check(inputs[i].spec.shape[dim] == o.sizes[i], i, "expected size {} in dimension {}", o.sizes[i], dim);
+      check(inputs[i]->spec.shape[dim] == o.sizes[i], i, "expected size {} in dimension {}", o.sizes[i], dim);
     }
-    TensorSpec spec = inputs[0].spec;
+    TensorSpec spec = inputs[0]->spec;
     spec.shape[dim] = std::accumulate(o.sizes.begin(), o.sizes.end(), int64_t{0});
     return wholes(1, spec);
   }
@@ -115,7 +115,7 @@ struct Inference {
     check_whole();
     const size_t dim = dim_of(o.dim);
     const int64_t sum = std::accumulate(o.sizes.begin(), o.sizes.end(), int64_t{0});
-    TensorSpec spec = inputs[0].spec;
+    TensorSpec spec = inputs[0]->spec;
     check(spec.shape[dim] == sum, 0, "expected size {} in dimension {}", sum, dim);
     std::vector<TensorKnown> results;
     for (const int64_t size : o.sizes) {
@@ -125,7 +125,7 @@ struct Inference {
     return results;
   }
   std::vector<TensorKnown> operator()(const Transpose& o) const {
-    TensorKnown result = inputs[0];
+    TensorKnown result = *inputs[0];
     const size_t a = dim_of(o.dim0);
     const size_t b = dim_of(o.dim1);
     std::swap(result.spec.shape[a], result.spec.shape[b]);
@@ -133,36 +133,36 @@ struct Inference {
     return {result};
   }
   std::vector<TensorKnown> operator()(const Squeeze& o) const {
-    const TensorKnown& in = inputs[0];
+    const TensorKnown& in = *inputs[0];
     const size_t dim = dim_of(o.dim);
     check(in.spec.shape[dim] == 1, 0, "expected size 1 in dimension {}", dim);
     return {{{without(in.spec.shape, dim), in.spec.dtype}, without(in.known, dim)}};
   }
   std::vector<TensorKnown> operator()(const Unsqueeze& o) const {
-    const TensorKnown& in = inputs[0];
+    const TensorKnown& in = *inputs[0];
     const size_t dim = dim_of(o.dim, 1);
     return {{{with(in.spec.shape, dim, int64_t{1}), in.spec.dtype}, with(in.known, dim, Range{0, 1})}};
   }
   std::vector<TensorKnown> operator()(const Slice& o) const {
     check_whole();
     const size_t dim = dim_of(o.dim);
-    TensorSpec spec = inputs[0].spec;
+    TensorSpec spec = inputs[0]->spec;
     check(spec.shape[dim] == o.size, 0, "expected size {} in dimension {}", o.size, dim);
     spec.shape[dim] = o.range.size();
     return wholes(1, spec);
   }
   std::vector<TensorKnown> operator()(const Place& o) const {
-    TensorKnown result = inputs[0];
+    TensorKnown result = *inputs[0];
     const size_t dim = dim_of(o.dim);
     check(result.spec.shape[dim] == o.range.size(), 0, "expected size {} in dimension {}", o.range.size(), dim);
     result.spec.shape[dim] = o.size;
     result.known[dim] = {result.known[dim].begin + o.range.begin, result.known[dim].end + o.range.begin};
     return {result};
   }
-  std::vector<TensorKnown> operator()(const Tie&) const { return std::vector<TensorKnown>(num_outputs, inputs[0]); }
+  std::vector<TensorKnown> operator()(const Tie&) const { return std::vector<TensorKnown>(num_outputs, *inputs[0]); }
   std::vector<TensorKnown> operator()(const Untie&) const {
     check_alike(std::nullopt);
-    return {inputs[0]};
+    return {*inputs[0]};
   }
 };
 }  // namespace
@@ -239,10 +239,10 @@ MapOp inverse(const MapOp& op) {
 
 std::vector<TensorKnown> infer(
     const MapOp& op,
-    const std::vector<TensorKnown>& inputs,
+    const std::vector<const TensorKnown*>& inputs,
     size_t num_outputs,
-    const std::vector<std::string>& names) {
-  return std::visit(Inference{op, inputs, num_outputs, names}, op);
+    const std::function<std::string(size_t)>& name_of) {
+  return std::visit(Inference{op, inputs, num_outputs, name_of}, op);
 }
 
 }  // namespace lehr::state

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -102,9 +103,12 @@ struct TensorKnown {
 };
 
 /// Shapes and types of an operation's results. Throws a usage error that says what does not fit, where input i is
-/// called `names[i]`.
+/// called `name_of(i)`.
 std::vector<TensorKnown> infer(
-    const MapOp& op, const std::vector<TensorKnown>& inputs, size_t num_outputs, const std::vector<std::string>& names);
+    const MapOp& op,
+    const std::vector<const TensorKnown*>& inputs,
+    size_t num_outputs,
+    const std::function<std::string(size_t)>& name_of);
 
 /// What an operation needs of one input for a part of a result: `box` of it goes to the `place` within that part.
 struct Demand {

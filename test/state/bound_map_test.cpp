@@ -4,7 +4,7 @@
 
 #include <gmock/gmock.h>
 
-#include <chrono>
+#include <ctime>
 
 #include "test/state/support.h"
 
@@ -188,12 +188,12 @@ class Trillion : public ::testing::TestWithParam<bool> {};
 TEST_P(Trillion, IsMappedInUnderASecondWithoutData) {
   const Mixture mixture{.layers = 61, .experts = 384, .fused = GetParam()};
   const TensorSpecs specs = mixture.specs();
-  const auto start = std::chrono::steady_clock::now();
+  const std::clock_t start = std::clock();  // the processor's time, whatever else the machine does
   const BoundMap bound(mixture.map(), specs);
   const auto groups = bound.map().groups();
   const std::string table = format_table(bound, {.rows_per_group = 3});
   const BoundMap back(bound.map().inverse(), bound.output_specs());
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  const double seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
 
   EXPECT_EQ(bound.map().inputs().size(), GetParam() ? 61 * 3 : 61 * (384 * 3 + 1));
   EXPECT_EQ(bound.map().outputs().size(), 61 * 4);
@@ -207,8 +207,8 @@ TEST_P(Trillion, IsMappedInUnderASecondWithoutData) {
     EXPECT_EQ(spec, specs.at(name)) << name;
   }
   EXPECT_THAT(table, HasSubstr("model.layers.60.mlp.grouped_experts.down_proj.weight"));
-  // 0.15 s with optimization on one core of 2.5 GHz; the rest is for busy machines.
-  EXPECT_LT(seconds.count(), 1.0);
+  RecordProperty("seconds", std::to_string(seconds));
+  EXPECT_LT(seconds, 1.0);
 }
 
 // Ten times the experts, and ten times the layers: at most ten times the work, in moves and look-ups, not in seconds.
