@@ -24,6 +24,13 @@ void ModelOverrides::fields(FieldVisitor& v) {
   v.optional("rms_norm_eps", rms_norm_eps, "Epsilon of every RMSNorm.", positive());
   v.optional("initializer_range", initializer_range, "Standard deviation of initial weights.", positive());
   v.optional("tie_word_embeddings", tie_word_embeddings, "The head reads the embeddings' weights.");
+  v.optional("num_experts", num_experts, "Experts of a layer.", positive());
+  v.optional("num_experts_per_tok", num_experts_per_tok, "Experts a token goes to.", positive());
+  v.optional("moe_intermediate_size", moe_intermediate_size, "Inner width of an expert.", positive());
+  v.optional("norm_topk_prob", norm_topk_prob, "The probabilities of a token's experts are scaled to sum to one.");
+  v.optional(
+      "decoder_sparse_step", decoder_sparse_step, "Every n-th layer has experts, the others one SwiGLU.", positive());
+  v.optional("mlp_only_layers", mlp_only_layers, "Layers without experts, by their numbers from 0.", at_least(0));
   v.optional(
       "split_vocab_size",
       split_vocab_size,

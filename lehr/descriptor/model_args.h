@@ -34,6 +34,12 @@ struct ModelOverrides {
   std::optional<double> rms_norm_eps;
   std::optional<double> initializer_range;
   std::optional<bool> tie_word_embeddings;
+  std::optional<int64_t> num_experts;
+  std::optional<int64_t> num_experts_per_tok;
+  std::optional<int64_t> moe_intermediate_size;
+  std::optional<bool> norm_topk_prob;
+  std::optional<int64_t> decoder_sparse_step;
+  std::vector<int64_t> mlp_only_layers;  ///< Empty: those of the flavor or folder.
   std::map<std::string, int64_t> split_vocab_size;
   std::vector<std::string> split_vocab_order;
   void fields(FieldVisitor& v);
@@ -50,12 +56,13 @@ struct BuildOptions {
 };
 
 /// Where a parameter stands in a checkpoint: rows [first_row, first_row + rows of the parameter) of the tensor
-/// `stored`.
+/// `stored`; or, for an expert, the slice `expert` of the parameter is the whole of that tensor.
 struct StoredName {
   std::string stored;          ///< Name on disk, Hugging Face's.
   std::vector<int64_t> shape;  ///< Shape of the whole tensor on disk.
   std::string parameter;       ///< Full name in the model.
   int64_t first_row = 0;
+  std::optional<int64_t> expert = {};
 };
 
 /// Sizes that a start-up report and a throughput meter need.

@@ -11,6 +11,7 @@
 #include "lehr/nn/activation_checkpoint.h"
 #include "lehr/nn/embedding.h"
 #include "lehr/nn/model.h"
+#include "lehr/nn/moe.h"
 #include "lehr/nn/rms_norm.h"
 #include "lehr/nn/rotary.h"
 #include "lehr/pipeline/stage.h"
@@ -51,8 +52,9 @@ TensorDict infer_decoder_outputs(const DecoderStageShape& shape, const TensorDic
 /// Positions 0..T-1 behind `offset` earlier ones, (1, T) int64, on the device of `like` (B, T, ...).
 at::Tensor default_position_ids(const at::Tensor& like, int64_t offset);
 
-/// A decoder backbone for one stage. `Layer` is a module holder with `Layer(LayerParameters)` and
-/// `forward(hidden_states, position_embeddings, attention_mask, cache)`.
+/// A decoder backbone for one stage. `Layer` is a module holder with `Layer(LayerParameters)`, or
+/// `Layer(LayerParameters, index)` where layers differ, and `forward(hidden_states, position_embeddings,
+/// attention_mask, cache)`.
 template <class Layer, class LayerParameters>
 class DecoderImpl : public nn::Module, public pipeline::ModuleSupportsPipelining {
  public:
@@ -72,6 +74,12 @@ class DecoderImpl : public nn::Module, public pipeline::ModuleSupportsPipelining
   at::ScalarType output_dtype() const;
   int64_t num_local_layers() const { return static_cast<int64_t>(layers->size()); }
 
+  /// Tokens that the experts of this stage's mixtures got since the last reset, (layers, E) int64; undefined for a
+  /// family without experts.
+  at::Tensor moe_tokens_per_expert() { return nn::moe_tokens_per_expert(*this); }
+  void reset_moe_stats() { nn::reset_moe_stats(*this); }
+  nn::RouterLosses* router_losses() { return router_losses_.get(); }
+
   TensorDict infer_stage_inputs_from_pipeline_inputs(const TensorDict& inputs, int64_t n_microbatches) const override;
   TensorDict infer_stage_outputs_from_pipeline_inputs(const TensorDict& inputs, int64_t n_microbatches) const override;
 
@@ -86,6 +94,7 @@ class DecoderImpl : public nn::Module, public pipeline::ModuleSupportsPipelining
   HiddenStatesAggregationMode hidden_states_snapshot_mode_;
   ActivationCheckpointing checkpointing_;
   nn::RotaryEmbeddingProvider rope_provider_;
+  std::shared_ptr<nn::RouterLosses> router_losses_;  // null without experts
   int64_t first_layer_ = 0;
   int64_t hidden_size_;
 };

@@ -10,7 +10,7 @@
 namespace lehr::model {
 
 /// Counts for a decoder in which every layer is alike; `model` is any stage-complete instance on meta.
-descriptor::ModelCounts count_decoder(const DecoderConfig& config, const nn::Module& model, int64_t seq_len);
+descriptor::ModelCounts count_decoder(const DecoderConfig& config, nn::Module& model, int64_t seq_len);
 
 /// Where the parameters of a one-stage model are on disk: Hugging Face's names. `heads` maps the classification head's
 /// prefix; vocabulary segments become rows of one table.

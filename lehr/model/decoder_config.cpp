@@ -1,36 +1,15 @@
 #include "lehr/model/decoder_config.h"
 
+#include <algorithm>
+
 #include "lehr/base/error.h"
+#include "lehr/model/config_values.h"
+#include "lehr/model/rope_config.h"
 #include "lehr/nn/embedding.h"
 
 namespace lehr::model {
 
 namespace {
-int64_t int_or(const Node& config, const std::string& key, int64_t otherwise) {
-  const Node* found = config.find(key);
-  return found != nullptr && !found->is_null() ? found->as_int() : otherwise;
-}
-
-double double_or(const Node& config, const std::string& key, double otherwise) {
-  const Node* found = config.find(key);
-  return found != nullptr && !found->is_null() ? found->as_double() : otherwise;
-}
-
-bool bool_or(const Node& config, const std::string& key, bool otherwise) {
-  const Node* found = config.find(key);
-  return found != nullptr && !found->is_null() ? found->as_bool() : otherwise;
-}
-
-std::optional<double> optional_double(const Node& config, const std::string& key) {
-  const Node* found = config.find(key);
-  return found != nullptr && !found->is_null() ? std::optional(found->as_double()) : std::nullopt;
-}
-
-std::optional<int64_t> optional_int(const Node& config, const std::string& key) {
-  const Node* found = config.find(key);
-  return found != nullptr && !found->is_null() ? std::optional(found->as_int()) : std::nullopt;
-}
-
 // What the shared decoder does not compute must not be read over.
 void refuse_unsupported(const Node& config) {
   auto refuse = [&](const char* key, const std::string& found, const char* expected) {
@@ -51,90 +30,6 @@ void refuse_unsupported(const Node& config) {
     refuse("partial_rotary_factor", "another value", "1");
   }
 }
-
-nn::RopeScaling read_rope_scaling(const Node& rope, int64_t max_position_embeddings) {
-  const Node* type_node = rope.find("rope_type");
-  if (type_node == nullptr) {
-    type_node = rope.find("type");
-  }
-  const std::string type = type_node != nullptr ? type_node->as_string() : "default";
-  const int64_t original = int_or(rope, "original_max_position_embeddings", max_position_embeddings);
-  if (type == "default") {
-    return nn::NoRopeScaling{};
-  }
-  const double factor = rope.at("factor").as_double();
-  if (type == "linear") {
-    return nn::LinearRopeScaling{.factor = factor};
-  }
-  if (type == "dynamic") {
-    return nn::DynamicNtkRopeScaling{.factor = factor, .original_max_position_embeddings = original};
-  }
-  if (type == "yarn") {
-    return nn::YarnRopeScaling{
-        .factor = factor,
-        .original_max_position_embeddings = original,
-        .beta_fast = double_or(rope, "beta_fast", 32),
-        .beta_slow = double_or(rope, "beta_slow", 1),
-        .attention_factor = optional_double(rope, "attention_factor"),
-        .mscale = optional_double(rope, "mscale"),
-        .mscale_all_dim = optional_double(rope, "mscale_all_dim"),
-        .truncate = bool_or(rope, "truncate", true)};
-  }
-  if (type == "llama3") {
-    return nn::Llama3RopeScaling{
-        .factor = factor,
-        .low_freq_factor = rope.at("low_freq_factor").as_double(),
-        .high_freq_factor = rope.at("high_freq_factor").as_double(),
-        .original_max_position_embeddings = rope.at("original_max_position_embeddings").as_int()};
-  }
-  fail("{}: rope_type: expected default, linear, dynamic, yarn or llama3, found {}", rope.origin(), type);
-}
-
-struct WriteRopeScaling {
-  Node operator()(const nn::NoRopeScaling&) const { return Node(); }
-  Node operator()(const nn::LinearRopeScaling& s) const {
-    Node node = Node::make_table();
-    node.set("rope_type", Node("linear"));
-    node.set("factor", Node(s.factor));
-    return node;
-  }
-  Node operator()(const nn::DynamicNtkRopeScaling& s) const {
-    Node node = Node::make_table();
-    node.set("rope_type", Node("dynamic"));
-    node.set("factor", Node(s.factor));
-    node.set("original_max_position_embeddings", Node(s.original_max_position_embeddings));
-    return node;
-  }
-  Node operator()(const nn::YarnRopeScaling& s) const {
-    Node node = Node::make_table();
-    node.set("rope_type", Node("yarn"));
-    node.set("factor", Node(s.factor));
-    node.set("original_max_position_embeddings", Node(s.original_max_position_embeddings));
-    node.set("beta_fast", Node(s.beta_fast));
-    node.set("beta_slow", Node(s.beta_slow));
-    for (const auto& [key, value] :
-         {std::pair{"attention_factor", s.attention_factor},
-          std::pair{"mscale", s.mscale},
-          std::pair{"mscale_all_dim", s.mscale_all_dim}}) {
-      if (value) {
-        node.set(key, Node(*value));
-      }
-    }
-    if (!s.truncate) {
-      node.set("truncate", Node(false));
-    }
-    return node;
-  }
-  Node operator()(const nn::Llama3RopeScaling& s) const {
-    Node node = Node::make_table();
-    node.set("rope_type", Node("llama3"));
-    node.set("factor", Node(s.factor));
-    node.set("low_freq_factor", Node(s.low_freq_factor));
-    node.set("high_freq_factor", Node(s.high_freq_factor));
-    node.set("original_max_position_embeddings", Node(s.original_max_position_embeddings));
-    return node;
-  }
-};
 
 int64_t count_labels(const Node& config) {
   if (const Node* labels = config.find("id2label")) {
@@ -198,6 +93,9 @@ DecoderConfig DecoderConfig::from_hf(const Node& config) {
       c.eos_token_id.push_back(eos->as_int());
     }
   }
+  if (config.find("num_experts_per_tok") != nullptr) {
+    c.moe = MoEConfig::from_hf(config);
+  }
   c.head = read_head(config);
   c.num_labels = count_labels(config);
   c.classifier_dropout = double_or(config, "classifier_dropout", 0);
@@ -217,6 +115,11 @@ void DecoderConfig::apply(const descriptor::ModelOverrides& o) {
   rms_norm_eps = o.rms_norm_eps.value_or(rms_norm_eps);
   initializer_range = o.initializer_range.value_or(initializer_range);
   tie_word_embeddings = o.tie_word_embeddings.value_or(tie_word_embeddings);
+  if (moe) {
+    moe->apply(o);
+  } else {
+    refuse_experts(o);
+  }
   split_vocab_size = o.split_vocab_size;
   split_vocab_order = o.split_vocab_order;
 }
@@ -235,6 +138,9 @@ void DecoderConfig::check(const std::string& where) const {
   positive("max_position_embeddings", max_position_embeddings);
   positive("rms_norm_eps", rms_norm_eps);
   positive("rope_theta", rope_theta);
+  if (moe) {
+    moe->check(where, num_hidden_layers);
+  }
   if (!split_vocab_size.empty() || !split_vocab_order.empty()) {
     const int64_t total = nn::SplitVocabulary{split_vocab_size, split_vocab_order}.size();
     require(
@@ -294,8 +200,11 @@ Node to_hf(
   node.set("num_hidden_layers", Node(c.num_hidden_layers));
   node.set("num_key_value_heads", Node(c.num_key_value_heads));
   node.set("rms_norm_eps", Node(c.rms_norm_eps));
-  node.set("rope_scaling", std::visit(WriteRopeScaling{}, c.rope_scaling));
+  node.set("rope_scaling", write_rope_scaling(c.rope_scaling));
   node.set("rope_theta", Node(c.rope_theta));
+  if (c.moe) {
+    c.moe->to_hf(node);
+  }
   node.set("tie_word_embeddings", Node(c.tie_word_embeddings));
   node.set("torch_dtype", Node(dtype));
   node.set("use_cache", Node(true));

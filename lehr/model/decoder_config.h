@@ -9,6 +9,7 @@
 
 #include "lehr/base/node.h"
 #include "lehr/descriptor/model_args.h"
+#include "lehr/model/moe_config.h"
 #include "lehr/nn/rotary.h"
 
 namespace lehr::model {
@@ -36,6 +37,7 @@ struct DecoderConfig {
   std::map<std::string, int64_t> split_vocab_size = {};  ///< Empty: one segment. Not in config.json.
   std::vector<std::string> split_vocab_order = {};
   double classifier_dropout = 0;
+  std::optional<MoEConfig> moe = {};  ///< For families with experts.
 
   /// Reads config.json. A feature that the shared decoder does not have (sliding windows, attention dropout, another
   /// activation, ...) is a usage error that names the field.

@@ -26,7 +26,17 @@ DecoderImpl<Layer, LayerParameters>::DecoderImpl(
   first_layer_ = begin;
   layers = register_module("layers", std::make_shared<nn::LayerMapImpl<Layer>>());
   for (int64_t index = begin; index < end; ++index) {
-    layers->insert(index, Layer(params.layer));
+    if constexpr (std::is_constructible_v<typename Layer::Impl, const LayerParameters&, int64_t>) {
+      layers->insert(index, Layer(params.layer, index));  // a family whose layers differ
+    } else {
+      layers->insert(index, Layer(params.layer));
+    }
+  }
+  for (nn::MoELayerImpl* mixture : nn::moe_layers(*this)) {
+    if (!router_losses_) {
+      router_losses_ = std::make_shared<nn::RouterLosses>();
+    }
+    mixture->use_losses(router_losses_);
   }
   if (stage.is_current_stage_last()) {
     norm = register_module("norm", nn::RMSNorm(hidden_size_, params.layer.rms_norm_eps));

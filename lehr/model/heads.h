@@ -67,6 +67,9 @@ class ForCausalLMImpl : public nn::Model, public pipeline::ModuleSupportsPipelin
   }
   at::ScalarType output_dtype() const override { return model->output_dtype(); }
   int64_t num_local_layers() const override { return model->num_local_layers(); }
+  at::Tensor moe_tokens_per_expert() override { return model->moe_tokens_per_expert(); }
+  void reset_moe_stats() override { model->reset_moe_stats(); }
+  nn::RouterLosses* router_losses() override { return model->router_losses(); }
 
   TensorDict infer_stage_inputs_from_pipeline_inputs(const TensorDict& inputs, int64_t n_microbatches) const override {
     return model->infer_stage_inputs_from_pipeline_inputs(inputs, n_microbatches);
@@ -124,6 +127,9 @@ class ForClassificationImpl : public nn::Model, public pipeline::ModuleSupportsP
   }
   at::ScalarType output_dtype() const override { return model->output_dtype(); }
   int64_t num_local_layers() const override { return model->num_local_layers(); }
+  at::Tensor moe_tokens_per_expert() override { return model->moe_tokens_per_expert(); }
+  void reset_moe_stats() override { model->reset_moe_stats(); }
+  nn::RouterLosses* router_losses() override { return model->router_losses(); }
   void set_dropout_stream(uint64_t seed, uint64_t step, int64_t first_row) override {
     if (cls_head) {
       cls_head->set_dropout_stream(seed, step, first_row);

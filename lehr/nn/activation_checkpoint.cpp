@@ -1,9 +1,19 @@
 #include "lehr/nn/activation_checkpoint.h"
 
+#include <utility>
+
 namespace lehr::nn {
 
 namespace {
 using Block = std::function<at::Tensor(const at::Tensor&)>;
+
+// Of the thread: backward runs a block on the thread that asks for its gradients.
+thread_local bool t_recomputing = false;
+
+struct Recomputing {
+  const bool before = std::exchange(t_recomputing, true);
+  ~Recomputing() { t_recomputing = before; }
+};
 
 struct BlockHolder : torch::CustomClassHolder {
   explicit BlockHolder(Block b) : block(std::move(b)) {}
@@ -32,7 +42,8 @@ class Checkpoint : public torch::autograd::Function<Checkpoint> {
     input.set_requires_grad(context->saved_data["input_needs_grad"].toBool());
     at::Tensor output;
     {
-      at::AutoGradMode grad(true);
+      const at::AutoGradMode grad(true);
+      const Recomputing recomputing;
       output = holder->block(input);
     }
     if (output.requires_grad()) {
@@ -42,6 +53,10 @@ class Checkpoint : public torch::autograd::Function<Checkpoint> {
   }
 };
 }  // namespace
+
+bool is_recomputing() {
+  return t_recomputing;
+}
 
 at::Tensor checkpoint(const Block& block, const at::Tensor& input) {
   if (!at::GradMode::is_enabled()) {

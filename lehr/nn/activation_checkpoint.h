@@ -32,4 +32,7 @@ struct ActivationCheckpointing {
 /// `torch::autograd::grad` for chosen parameters.
 at::Tensor checkpoint(const std::function<at::Tensor(const at::Tensor&)>& block, const at::Tensor& input);
 
+/// Whether this thread runs a block once more for its backward: statistics must not be counted twice.
+bool is_recomputing();
+
 }  // namespace lehr::nn

@@ -8,6 +8,7 @@
 #include "lehr/nn/hidden_states_aggregator.h"
 #include "lehr/nn/kv_cache.h"
 #include "lehr/nn/module.h"
+#include "lehr/nn/router_losses.h"
 #include "lehr/ops/attention.h"
 
 namespace lehr::nn {
@@ -57,6 +58,11 @@ class Model : public Module {
   virtual at::ScalarType output_dtype() const = 0;
   /// Number of layers in this stage, which is the number of caches that generation needs.
   virtual int64_t num_local_layers() const = 0;
+  /// Tokens that each expert got since the last reset, (mixtures, E) int64; undefined without experts.
+  virtual at::Tensor moe_tokens_per_expert() { return {}; }
+  virtual void reset_moe_stats() {}
+  /// The losses over all mixtures; null without experts.
+  virtual RouterLosses* router_losses() { return nullptr; }
   /// Names the dropout masks of the next forward, whose rows begin at `first_row` of the step's batch: masks depend on
   /// the seed, the step and the row, not on how the batch is cut.
   virtual void set_dropout_stream(uint64_t /*seed*/, uint64_t /*step*/, int64_t /*first_row*/) {}

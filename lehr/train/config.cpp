@@ -68,6 +68,16 @@ void TrainingConfig::fields(FieldVisitor& v) {
       non_finite,
       {{"stop", optim::NonFinitePolicy::stop}, {"skip", optim::NonFinitePolicy::skip}},
       "When loss or gradient is not finite: stop with an error, or skip the update and go on.");
+  v.optional(
+      "router_aux_loss_coef",
+      router_aux_loss_coef,
+      "Models with experts: weight of the load-balancing loss, which evens out the experts' use. 0: none.",
+      at_least(0));
+  v.optional(
+      "router_z_loss_coef",
+      router_z_loss_coef,
+      "Models with experts: weight of the z-loss, which keeps the routers' logits small. 0: none.",
+      at_least(0));
   v.optional("device", device, "Where to train; auto takes a GPU if there is one.", one_of({"auto", "cpu", "cuda"}));
   v.optional("num_labels", num_labels, "Classification: number of classes.", at_least(2));
   v.optional("classifier_dropout", classifier_dropout, "Classification: dropout before the head.", from_below(0, 1));

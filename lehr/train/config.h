@@ -46,6 +46,8 @@ struct TrainingConfig {
   double max_norm = 1.0;
   Precision dtype = Precision::float32;
   std::optional<std::string> mixed_precision_param;
+  double router_aux_loss_coef = 0;
+  double router_z_loss_coef = 0;
   optim::NonFinitePolicy non_finite = optim::NonFinitePolicy::stop;
   std::string device = "auto";
   int64_t num_labels = 2;

@@ -90,6 +90,43 @@ void RunLog::step_begins(int64_t step) {
   profiler_.step_begins(step);
 }
 
+// Each expert's load relative to an even one, averaged over mixtures after sorting, so that the picture shows how
+// uneven mixtures are and not which expert is which.
+void RunLog::remember_expert_loads(int64_t step, const at::Tensor& tokens_per_expert) {
+  const at::Tensor counts = tokens_per_expert.cpu().to(at::kDouble);
+  const at::Tensor load = counts / counts.mean(-1, /*keepdim=*/true).clamp_min(1);
+  const at::Tensor row = std::get<0>(load.sort(-1)).mean(0).contiguous();  // (E)
+  const auto* values = row.const_data_ptr<double>();
+  expert_loads_.emplace_back(values, values + row.numel());
+  expert_load_steps_.push_back(std::to_string(step));
+  constexpr size_t kMaxRows = 64;
+  if (expert_loads_.size() > kMaxRows) {  // keep every second one: the whole run stays in the picture
+    for (size_t i = 0; 2 * i < expert_loads_.size(); ++i) {
+      expert_loads_[i] = expert_loads_[2 * i];
+      expert_load_steps_[i] = expert_load_steps_[2 * i];
+    }
+    expert_loads_.resize((expert_loads_.size() + 1) / 2);
+    expert_load_steps_.resize(expert_loads_.size());
+  }
+}
+
+void RunLog::draw_expert_loads() const {
+  if (expert_loads_.empty()) {
+    return;
+  }
+  metric::HeatMap map{
+      .title = "load of the experts, from the least to the most used (1: an even share)",
+      .x_label = "expert",
+      .y_label = "step",
+      .row_names = expert_load_steps_,
+      .rows = expert_loads_.size(),
+      .columns = expert_loads_.front().size()};
+  for (const auto& row : expert_loads_) {
+    map.values.insert(map.values.end(), row.begin(), row.end());
+  }
+  write_file_atomically(folder_ / "expert_load.svg", metric::heat_map_svg(map));
+}
+
 // Once: the run goes on, and so would the warnings.
 void RunLog::warn_of_full_disk() {
   for (const std::string& problem :
@@ -146,6 +183,9 @@ std::map<std::string, double> RunLog::step_ended(
   }
 
   warn_of_full_disk();
+  if (result.tokens_per_expert.defined() && (state.step == 1 || state.step % config_.metrics.log_freq == 0)) {
+    remember_expert_loads(state.step, result.tokens_per_expert);
+  }
   const int64_t left = config_.training.steps - state.step;
   std::string text = fmt::format(
       "step {:>{}}/{}  loss {:7.4f}  grad {:6.3f}  lr {:.2e}  {} tok/s",
@@ -214,6 +254,7 @@ void RunLog::sample(const std::string& prompt, const std::string& text) {
 
 void RunLog::finish() {
   log_.end_live();
+  draw_expert_loads();
   std::vector<metric::PlotSeries> series;
   for (const auto& [key, name] : {std::pair{"loss", "training"}, std::pair{"validation_loss", "validation"}}) {
     metric::MetricSeries read = metric::read_metric(folder_ / "metrics.jsonl", key);

@@ -54,6 +54,8 @@ class RunLog {
 
  private:
   void warn_of_full_disk();
+  void remember_expert_loads(int64_t step, const at::Tensor& tokens_per_expert);
+  void draw_expert_loads() const;
 
   void report_start(
       const descriptor::ModelArgs& args, const nn::Model& model, at::Device device, const RunState& state);
@@ -62,6 +64,8 @@ class RunLog {
   Logger& log_;
   std::filesystem::path folder_;
   descriptor::ModelCounts counts_;
+  std::vector<std::vector<double>> expert_loads_;  // one row a logged step: experts of all mixtures, sorted together
+  std::vector<std::string> expert_load_steps_;
   double peak_flops_ = 0;
   std::set<std::string> warned_;  // files
   double began_ = metric::ThroughputMeter::steady_seconds();

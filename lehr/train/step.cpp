@@ -52,6 +52,10 @@ std::map<std::string, at::Tensor> TrainStep::metrics_of(const nn::ModelOutputs& 
   return sums;
 }
 
+double TrainStep::share_of(const Batch& part, int64_t valid) const {
+  return static_cast<double>(task_.count_valid(part)) / static_cast<double>(valid);
+}
+
 StepResult TrainStep::run(const Batch& batch, int64_t step, double lr_factor) {
   struct Clear {
     TrainStep& step;
@@ -65,15 +69,26 @@ StepResult TrainStep::run(const Batch& batch, int64_t step, double lr_factor) {
   }
 
   model_.train();
+  model_.reset_moe_stats();
   at::Tensor loss_sum;
   std::map<std::string, at::Tensor> metric_sums;
   for (int64_t first = 0; first < rows; first += options_.local_batch_size) {
     const int64_t count = std::min(options_.local_batch_size, rows - first);
     const Batch local = to_device(rows_of(batch, first, count), device_);
     model_.set_dropout_stream(options_.seed, static_cast<uint64_t>(step), first);
+    nn::RouterLosses* routers = model_.router_losses();
+    const double share = routers != nullptr ? share_of(local, result.valid) : 1;
+    if (routers != nullptr) {
+      routers->begin(
+          {.load_balancing = options_.router_aux_loss_coef, .z = options_.router_z_loss_coef, .share = share});
+    }
     const nn::ModelOutputs outputs = model_.forward(task_.build_forward_inputs(local));
     const at::Tensor loss = task_.compute_loss(outputs, local) / result.valid;
     const auto sums = metrics_of(outputs, local);
+    if (routers != nullptr && routers->active()) {
+      result.metrics["load_balancing_loss"] += share * routers->load_balancing_loss().item<double>();
+      result.metrics["router_z_loss"] += share * routers->z_loss().item<double>();
+    }
     loss.backward();
     precision_.collect_gradients();
     loss_sum = loss_sum.defined() ? loss_sum + loss.detach() : loss.detach();
@@ -97,6 +112,12 @@ StepResult TrainStep::run(const Batch& batch, int64_t step, double lr_factor) {
   result.grad_norm = norm.item<double>();
   for (const auto& [name, sum] : metric_sums) {
     result.metrics[name] = sum.item<double>() / static_cast<double>(result.valid);
+  }
+  result.tokens_per_expert = model_.moe_tokens_per_expert();
+  if (result.tokens_per_expert.defined()) {
+    // 1: every expert gets the same; E / top_k: all tokens go to the same ones.
+    const at::Tensor load = result.tokens_per_expert.to(at::kDouble);
+    result.metrics["expert_load_max"] = (load.amax(-1) / load.mean(-1).clamp_min(1)).max().item<double>();
   }
   const double judged = std::isfinite(result.loss) ? result.grad_norm : result.loss;
   result.updated = optim::admit_step(judged, options_.non_finite, step);

@@ -25,7 +25,8 @@ struct StepResult {
   double grad_norm = 0;                   ///< Before clipping.
   int64_t valid = 0;                      ///< Valid items.
   bool updated = false;                   ///< False when the update was left out because something was not finite.
-  std::map<std::string, double> metrics;  ///< The task's, as means.
+  std::map<std::string, double> metrics;  ///< The task's, as means; those of the routers.
+  at::Tensor tokens_per_expert;           ///< (mixtures, E) int64, of this step; undefined without experts.
 };
 
 /// Trains a model step by step. Owns gradients' arithmetic, not the loop around it.
@@ -37,6 +38,8 @@ class TrainStep {
     optim::NonFinitePolicy non_finite = optim::NonFinitePolicy::stop;
     at::ScalarType compute = at::kFloat;
     uint64_t seed = 0;
+    double router_aux_loss_coef = 0;  ///< For models with experts; see nn::RouterLosses.
+    double router_z_loss_coef = 0;
     std::function<void()> gradients_ready = {};  ///< Called when gradients are summed and judged, before the update.
   };
   /// All references must outlive this object.
@@ -52,6 +55,7 @@ class TrainStep {
 
  private:
   void clear_gradients();
+  double share_of(const Batch& part, int64_t valid) const;
   std::map<std::string, at::Tensor> metrics_of(const nn::ModelOutputs& outputs, const Batch& batch) const;
 
   nn::Model& model_;

@@ -113,12 +113,17 @@ void Trainer::check_sample() const {
 }
 
 void Trainer::build_model() {
+  const bool balances = config_.training.router_aux_loss_coef > 0 || config_.training.router_z_loss_coef > 0;
   const auto every = nn::ActivationCheckpointing::every_nth(config_.activation_checkpoint.every());
   model_ = args_->build({.checkpointing = every});
   if (config_.debug.deterministic) {
     at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
     at::globalContext().setDeterministicFillUninitializedMemory(false);
   }
+  require(
+      !balances || model_->router_losses() != nullptr,
+      "training.router_aux_loss_coef: the model has no experts to balance; leave it and training.router_z_loss_coef at "
+      "0");
   std::vector<std::string> names;
   for (const auto& [name, parameter] : nn::named_parameters(*model_)) {
     names.push_back(name);
@@ -183,6 +188,8 @@ void Trainer::restore() {
           .non_finite = config_.training.non_finite,
           .compute = compute_type(config_.training),
           .seed = static_cast<uint64_t>(seed),
+          .router_aux_loss_coef = config_.training.router_aux_loss_coef,
+          .router_z_loss_coef = config_.training.router_z_loss_coef,
           .gradients_ready = [this] {
             events_.emit(Event::gradients_ready, {.step = state_.step + 1, .model = model_.get()});
           }});

@@ -1,11 +1,8 @@
 #include "lehr/train/verify.h"
 
-#include <algorithm>
-#include <cmath>
-#include <limits>
-
 #include "lehr/base/error.h"
 #include "lehr/base/json.h"
+#include "lehr/nn/moe.h"
 #include "lehr/optim/adamw.h"
 #include "lehr/optim/clip.h"
 #include "lehr/state/weights.h"
@@ -14,37 +11,8 @@
 
 namespace lehr::train {
 
-bool VerifyReport::ok() const {
-  return std::all_of(rows.begin(), rows.end(), [](const VerifyRow& row) { return row.ok; });
-}
-
 namespace {
 using Path = std::filesystem::path;
-
-/// Allowed absolute differences by what a tensor is; for float32 references about ten times the error of float32
-/// itself.
-double default_tolerance(const std::string& name, at::ScalarType dtype) {
-  const bool exact = name.ends_with("_f64");
-  if (exact && dtype == at::kDouble) {
-    return 1e-9;
-  }
-  if (name.starts_with("grad:")) {
-    return 6e-6;
-  }
-  if (name.starts_with("final_param:")) {
-    return 2e-4;
-  }
-  if (name.starts_with("gen_tokens")) {
-    return 0;
-  }
-  if (name.find("grad_norms") != std::string::npos) {
-    return 5e-5;
-  }
-  if (name.find("loss") != std::string::npos || name == "logps") {
-    return name == "loss_sum" ? 1e-3 : 2e-5;
-  }
-  return name == "inv_freq" || name == "rope_attention_scaling" ? 1e-6 : 5e-5;
-}
 
 class Verifier {
  public:
@@ -59,6 +27,7 @@ class Verifier {
   VerifyReport run() {
     forward_rows();
     gradient_rows();
+    balancing_rows();
     padding_rows();
     packing_rows();
     generation_rows();
@@ -85,22 +54,8 @@ class Verifier {
   at::Tensor input(const std::string& name) const { return reference_->tensor(name).to(options_.device); }
 
   void compare(const std::string& name, const at::Tensor& computed, const at::Tensor& expected) {
-    VerifyRow row{.name = name, .tolerance = options_.atol.value_or(default_tolerance(name, options_.dtype))};
     report_.computed[name] = computed.detach().cpu().contiguous();
-    const at::Tensor got = computed.detach().cpu().to(at::kDouble);
-    const at::Tensor want = expected.cpu().to(at::kDouble);
-    if (got.sizes() != want.sizes()) {
-      row.max_abs = row.max_rel = std::numeric_limits<double>::infinity();
-    } else if (got.numel() > 0) {
-      const at::Tensor error = (got - want).abs().nan_to_num(std::numeric_limits<double>::infinity());
-      row.max_abs = error.max().item<double>();
-      row.max_rel = (error / want.abs().clamp_min(1e-6)).max().item<double>();
-      const at::Tensor allowed = row.tolerance + options_.rtol.value_or(0) * want.abs();
-      row.ok = error.le(allowed).all().item<bool>();
-    } else {
-      row.ok = true;
-    }
-    report_.rows.push_back(row);
+    report_.rows.push_back(compare_tensors(name, computed, expected, options_.dtype, options_.atol, options_.rtol));
   }
 
   /// Compares with the reference's tensor of that name, and with its float64 twin when computing in float64.
@@ -169,6 +124,7 @@ class Verifier {
         compare(name, computed * visible, reference_->tensor(name) * visible.cpu());
       }
     };
+    routing_rows();
     for (size_t i = 0; i < layer_inputs.size(); ++i) {
       compare_hidden("hidden." + std::to_string(i), layer_inputs[i]);
     }
@@ -189,6 +145,20 @@ class Verifier {
       scored.input_ids = inputs.input_ids;
       scored.labels = shifted(input("labels"));
       compare("loss_sum", model_->forward(scored).logps.sum());
+    }
+  }
+
+  /// What the routers of the last forward decided.
+  void routing_rows() {
+    for (const auto& module : model_->named_modules("", /*include_self=*/false)) {
+      const auto* experts = dynamic_cast<const nn::MoELayerImpl*>(module.value().get());
+      const std::string& path = module.key();  // ...layers.3.mlp
+      const size_t at = path.rfind("layers.");
+      if (experts != nullptr && at != std::string::npos) {
+        const std::string layer = std::to_string(std::stoll(path.substr(at + std::string("layers.").size())));
+        compare("router_logits." + layer, experts->last_routing().logits);
+        compare("topk_index." + layer, experts->last_routing().selected_expert_indices);
+      }
     }
   }
 
@@ -224,6 +194,27 @@ class Verifier {
     for (const auto& [name, gradient] : gradients()) {
       compare("grad:" + name, gradient, expected.tensor(name));
     }
+    clear_gradients();
+  }
+
+  /// The loss with the load-balancing loss of all routers, and the routers' gradients of that.
+  void balancing_rows() {
+    nn::RouterLosses* losses = model_->router_losses();
+    const Node config = parse_json_file(options_.model / "config.json");
+    const Node* coefficient = config.find("router_aux_loss_coef");
+    if (!has("aux_loss") || losses == nullptr || coefficient == nullptr) {
+      return;
+    }
+    losses->begin({.load_balancing = coefficient->as_double()});
+    const at::Tensor loss = loss_of(input("input_ids"), input("labels"), at::Tensor());
+    const at::Tensor balancing = losses->load_balancing_loss();
+    compare("aux_loss", balancing);
+    compare("loss_with_aux", loss + coefficient->as_double() * balancing);
+    loss.backward();
+    for (const auto& [name, gradient] : gradients()) {
+      compare("grad_with_aux:" + name, gradient);
+    }
+    losses->begin({});
     clear_gradients();
   }
 
@@ -347,27 +338,6 @@ class Verifier {
 
 VerifyReport verify(const VerifyOptions& options, const descriptor::ModelFamilies& families) {
   return Verifier(options, families).run();
-}
-
-std::string format_report(const VerifyReport& report) {
-  size_t width = 6;
-  for (const auto& row : report.rows) {
-    width = std::max(width, row.name.size());
-  }
-  std::string text =
-      fmt::format("{:<{}}  {:>10}  {:>10}  {:>10}\n", "tensor", width, "abs error", "rel error", "allowed");
-  for (const auto& row : report.rows) {
-    text += fmt::format(
-        "{:<{}}  {:>10.2e}  {:>10.2e}  {:>10.2e}  {}\n",
-        row.name,
-        width,
-        row.max_abs,
-        row.max_rel,
-        row.tolerance,
-        row.ok ? "ok" : "OVER");
-  }
-  const auto over = std::count_if(report.rows.begin(), report.rows.end(), [](const VerifyRow& row) { return !row.ok; });
-  return text + fmt::format("{} tensors compared, {} over their tolerance\n", report.rows.size(), over);
 }
 
 }  // namespace lehr::train

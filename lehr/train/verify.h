@@ -9,14 +9,11 @@
 #pragma once
 
 #include <filesystem>
-#include <functional>
-#include <map>
 #include <optional>
-#include <string>
-#include <vector>
 
 #include "lehr/base/torch.h"
 #include "lehr/descriptor/model_args.h"
+#include "lehr/train/verify_report.h"
 
 namespace lehr::train {
 
@@ -29,25 +26,7 @@ struct VerifyOptions {
   std::optional<double> rtol = {};  ///< Allowed besides, relative to the expected value.
 };
 
-/// One compared tensor.
-struct VerifyRow {
-  std::string name = {};
-  double max_abs = 0;    ///< Largest |computed - expected|; infinite for another shape or a non-finite value.
-  double max_rel = 0;    ///< Largest |computed - expected| / max(|expected|, 1e-6).
-  double tolerance = 0;  ///< Allowed absolute difference.
-  bool ok = false;
-};
-
-struct VerifyReport {
-  std::vector<VerifyRow> rows;
-  std::map<std::string, at::Tensor> computed;  ///< Every tensor that was computed, under the reference's name.
-  bool ok() const;
-};
-
 /// Runs everything that the reference has inputs for. Throws usage errors for missing or broken files.
 VerifyReport verify(const VerifyOptions& options, const descriptor::ModelFamilies& families);
-
-/// The report as a table with a row a tensor, worst first among those over their tolerance.
-std::string format_report(const VerifyReport& report);
 
 }  // namespace lehr::train

@@ -95,7 +95,9 @@ std::vector<std::string> load_weights(
     }
     at::Tensor value = found->second->value();
     at::Tensor source = reader.tensor(entry.stored);
-    if (source.sizes() != value.sizes()) {
+    if (entry.expert) {
+      value = value.select(0, *entry.expert);
+    } else if (source.sizes() != value.sizes()) {
       source = source.narrow(0, entry.first_row, value.size(0));
     }
     value.copy_(source);
@@ -114,6 +116,10 @@ std::vector<std::pair<std::string, at::Tensor>> stored_tensors_of(
       continue;
     }
     at::Tensor value = found->second.detach();
+    if (entry.expert) {
+      tensors.emplace_back(entry.stored, value.select(0, *entry.expert));
+      continue;
+    }
     if (value.sizes() == at::IntArrayRef(entry.shape)) {
       tensors.emplace_back(entry.stored, value);
       continue;

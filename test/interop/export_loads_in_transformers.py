@@ -102,6 +102,7 @@ def same(case, folder, classifier=False, atol="1e-5"):
 same("Qwen3", train("qwen3"))
 same("Qwen3 with tied embeddings in shards", train("tied", tied="true", shard=1))
 same("Llama 3", train("llama", name="llama3"))
+same("Qwen3 MoE", train("moe", name="qwen3_moe"))
 same("Qwen3 in bfloat16", train("bf16", dtype="bfloat16"))
 same("Qwen3 classifier",
      train("cls", task="classification", data="who_speaks.txt", kind='kind = "classification"',

@@ -11,6 +11,7 @@
 #include "lehr/model/llama3/spec.h"
 #include "lehr/model/qwen3_dense/model.h"
 #include "lehr/model/qwen3_dense/spec.h"
+#include "lehr/model/qwen3_moe/spec.h"
 
 namespace lehr::model {
 namespace {
@@ -193,6 +194,14 @@ TEST(Families, CountParametersAndFlopsAsTorchtitanDoes) {
     EXPECT_EQ(counts.flops_per_token, row.flops) << row.flavor;
   }
   for (const Row& row :
+       {Row{"debugmodel", 315'758'848, 1'111'266'816},
+        Row{"30B-A3B", 30'532'122'624, 27'914'883'072},
+        Row{"235B-A22B", 235'093'634'560, 167'260'001'280}}) {
+    const auto counts = qwen3_moe_family().flavors.at(row.flavor)()->get_nparams_and_flops(4096);
+    EXPECT_EQ(counts.num_parameters, row.parameters) << row.flavor;
+    EXPECT_EQ(counts.flops_per_token, row.flops) << row.flavor;
+  }
+  for (const Row& row :
        {Row{"1B", 1'235'814'400, 10'636'111'872},
         Row{"3B", 3'212'749'824, 27'732'215'808},
         Row{"8B", 8'030'261'248, 57'914'449'920},
@@ -212,7 +221,7 @@ TEST(Families, RefuseANameThatIsTaken) {
 }
 
 TEST(Families, WriteAConfigThatReadsBackTheSame) {
-  for (const auto& family : {qwen3_dense_family(), llama3_family()}) {
+  for (const auto& family : {qwen3_dense_family(), qwen3_moe_family(), llama3_family()}) {
     for (const auto& [flavor, make] : family.flavors) {
       const Node written = make()->to_hf_config("bfloat16");
       const auto again = family.from_hf_config(parse_json(to_json(written), "config.json"));

@@ -11,6 +11,7 @@
 #include "lehr/base/log.h"
 #include "lehr/model/llama3/spec.h"
 #include "lehr/model/qwen3_dense/spec.h"
+#include "lehr/model/qwen3_moe/spec.h"
 #include "lehr/train/trainer.h"
 
 namespace lehr::train::testing {
@@ -18,6 +19,7 @@ namespace lehr::train::testing {
 inline descriptor::ModelFamilies families() {
   descriptor::ModelFamilies list;
   list.add(model::qwen3_dense_family());
+  list.add(model::qwen3_moe_family());
   list.add(model::llama3_family());
   return list;
 }

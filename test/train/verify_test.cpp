@@ -20,7 +20,9 @@ TEST_P(Reference, EqualsTransformersInFloat32AndFloat64) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    OfEveryKind, Reference, ::testing::Values("qwen3_tied_v4config", "qwen3_seqcls", "llama_rope_llama3"));
+    OfEveryKind,
+    Reference,
+    ::testing::Values("qwen3_tied_v4config", "qwen3_seqcls", "qwen3moe_sparse_step2", "llama_rope_llama3"));
 
 TEST(Verify, SaysWhichTensorsAreOverTheirTolerance) {
   const auto folder = std::filesystem::path(LEHR_SOURCE_DIR) / "test/data/reference";

@@ -1,0 +1,36 @@
+// Optional values of a config.json: absent and null mean the same.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "lehr/base/node.h"
+
+namespace lehr::model {
+
+inline int64_t int_or(const Node& config, const std::string& key, int64_t otherwise) {
+  const Node* found = config.find(key);
+  return found != nullptr && !found->is_null() ? found->as_int() : otherwise;
+}
+
+inline double double_or(const Node& config, const std::string& key, double otherwise) {
+  const Node* found = config.find(key);
+  return found != nullptr && !found->is_null() ? found->as_double() : otherwise;
+}
+
+inline bool bool_or(const Node& config, const std::string& key, bool otherwise) {
+  const Node* found = config.find(key);
+  return found != nullptr && !found->is_null() ? found->as_bool() : otherwise;
+}
+
+inline std::optional<double> optional_double(const Node& config, const std::string& key) {
+  const Node* found = config.find(key);
+  return found != nullptr && !found->is_null() ? std::optional(found->as_double()) : std::nullopt;
+}
+
+inline std::optional<int64_t> optional_int(const Node& config, const std::string& key) {
+  const Node* found = config.find(key);
+  return found != nullptr && !found->is_null() ? std::optional(found->as_int()) : std::nullopt;
+}
+
+}  // namespace lehr::model

@@ -1,0 +1,88 @@
+#include "lehr/model/moe_config.h"
+
+#include "lehr/base/error.h"
+#include "lehr/model/config_values.h"
+
+namespace lehr::model {
+
+MoEConfig MoEConfig::from_hf(const Node& config) {
+  MoEConfig moe;
+  // transformers 5 says num_local_experts.
+  moe.num_experts = config.find("num_experts") != nullptr ? config.at("num_experts").as_int()
+                                                          : config.at("num_local_experts").as_int();
+  moe.num_experts_per_tok = config.at("num_experts_per_tok").as_int();
+  moe.moe_intermediate_size = config.at("moe_intermediate_size").as_int();
+  moe.norm_topk_prob = bool_or(config, "norm_topk_prob", false);
+  moe.decoder_sparse_step = int_or(config, "decoder_sparse_step", 1);
+  moe.router_aux_loss_coef = double_or(config, "router_aux_loss_coef", 0.001);
+  if (const Node* layers = config.find("mlp_only_layers"); layers != nullptr && !layers->is_null()) {
+    for (const Node& layer : layers->items()) {
+      moe.mlp_only_layers.push_back(layer.as_int());
+    }
+  }
+  return moe;
+}
+
+void MoEConfig::to_hf(Node& node) const {
+  Node layers = Node::make_list();
+  for (const int64_t layer : mlp_only_layers) {
+    layers.push_back(Node(layer));
+  }
+  node.set("decoder_sparse_step", Node(decoder_sparse_step));
+  node.set("mlp_only_layers", layers);
+  node.set("moe_intermediate_size", Node(moe_intermediate_size));
+  node.set("norm_topk_prob", Node(norm_topk_prob));
+  node.set("num_experts", Node(num_experts));
+  node.set("num_experts_per_tok", Node(num_experts_per_tok));
+  node.set("router_aux_loss_coef", Node(router_aux_loss_coef));
+}
+
+void MoEConfig::apply(const descriptor::ModelOverrides& o) {
+  num_experts = o.num_experts.value_or(num_experts);
+  num_experts_per_tok = o.num_experts_per_tok.value_or(num_experts_per_tok);
+  moe_intermediate_size = o.moe_intermediate_size.value_or(moe_intermediate_size);
+  norm_topk_prob = o.norm_topk_prob.value_or(norm_topk_prob);
+  decoder_sparse_step = o.decoder_sparse_step.value_or(decoder_sparse_step);
+  if (!o.mlp_only_layers.empty()) {
+    mlp_only_layers = o.mlp_only_layers;
+  }
+}
+
+void refuse_experts(const descriptor::ModelOverrides& o) {
+  require(
+      !o.num_experts && !o.num_experts_per_tok && !o.moe_intermediate_size && !o.norm_topk_prob &&
+          !o.decoder_sparse_step && o.mlp_only_layers.empty(),
+      "model.args.{}: this family has no experts; choose model.name = \"qwen3_moe\"",
+      o.num_experts             ? "num_experts"
+      : o.num_experts_per_tok   ? "num_experts_per_tok"
+      : o.moe_intermediate_size ? "moe_intermediate_size"
+      : o.norm_topk_prob        ? "norm_topk_prob"
+      : o.decoder_sparse_step   ? "decoder_sparse_step"
+                                : "mlp_only_layers");
+}
+
+void MoEConfig::check(const std::string& where, int64_t num_hidden_layers) const {
+  auto positive = [&](const char* name, int64_t value) {
+    require(value > 0, "{}{}: expected a positive number, found {}", where, name, value);
+  };
+  positive("num_experts", num_experts);
+  positive("num_experts_per_tok", num_experts_per_tok);
+  positive("moe_intermediate_size", moe_intermediate_size);
+  positive("decoder_sparse_step", decoder_sparse_step);
+  require(
+      num_experts_per_tok <= num_experts,
+      "{}num_experts_per_tok: expected at most num_experts ({}), found {}",
+      where,
+      num_experts,
+      num_experts_per_tok);
+  for (const int64_t layer : mlp_only_layers) {
+    require(
+        layer >= 0 && layer < num_hidden_layers,
+        "{}mlp_only_layers: expected layers from 0 to {}, found {}",
+        where,
+        num_hidden_layers - 1,
+        layer);
+  }
+}
+
+}  // namespace lehr::model

@@ -1,0 +1,98 @@
+#include "lehr/model/rope_config.h"
+
+#include "lehr/base/error.h"
+#include "lehr/model/config_values.h"
+
+namespace lehr::model {
+
+nn::RopeScaling read_rope_scaling(const Node& rope, int64_t max_position_embeddings) {
+  const Node* type_node = rope.find("rope_type");
+  if (type_node == nullptr) {
+    type_node = rope.find("type");
+  }
+  const std::string type = type_node != nullptr ? type_node->as_string() : "default";
+  const int64_t original = int_or(rope, "original_max_position_embeddings", max_position_embeddings);
+  if (type == "default") {
+    return nn::NoRopeScaling{};
+  }
+  const double factor = rope.at("factor").as_double();
+  if (type == "linear") {
+    return nn::LinearRopeScaling{.factor = factor};
+  }
+  if (type == "dynamic") {
+    return nn::DynamicNtkRopeScaling{.factor = factor, .original_max_position_embeddings = original};
+  }
+  if (type == "yarn") {
+    return nn::YarnRopeScaling{
+        .factor = factor,
+        .original_max_position_embeddings = original,
+        .beta_fast = double_or(rope, "beta_fast", 32),
+        .beta_slow = double_or(rope, "beta_slow", 1),
+        .attention_factor = optional_double(rope, "attention_factor"),
+        .mscale = optional_double(rope, "mscale"),
+        .mscale_all_dim = optional_double(rope, "mscale_all_dim"),
+        .truncate = bool_or(rope, "truncate", true)};
+  }
+  if (type == "llama3") {
+    return nn::Llama3RopeScaling{
+        .factor = factor,
+        .low_freq_factor = rope.at("low_freq_factor").as_double(),
+        .high_freq_factor = rope.at("high_freq_factor").as_double(),
+        .original_max_position_embeddings = rope.at("original_max_position_embeddings").as_int()};
+  }
+  fail("{}: rope_type: expected default, linear, dynamic, yarn or llama3, found {}", rope.origin(), type);
+}
+
+namespace {
+struct WriteRopeScaling {
+  Node operator()(const nn::NoRopeScaling&) const { return Node(); }
+  Node operator()(const nn::LinearRopeScaling& s) const {
+    Node node = Node::make_table();
+    node.set("rope_type", Node("linear"));
+    node.set("factor", Node(s.factor));
+    return node;
+  }
+  Node operator()(const nn::DynamicNtkRopeScaling& s) const {
+    Node node = Node::make_table();
+    node.set("rope_type", Node("dynamic"));
+    node.set("factor", Node(s.factor));
+    node.set("original_max_position_embeddings", Node(s.original_max_position_embeddings));
+    return node;
+  }
+  Node operator()(const nn::YarnRopeScaling& s) const {
+    Node node = Node::make_table();
+    node.set("rope_type", Node("yarn"));
+    node.set("factor", Node(s.factor));
+    node.set("original_max_position_embeddings", Node(s.original_max_position_embeddings));
+    node.set("beta_fast", Node(s.beta_fast));
+    node.set("beta_slow", Node(s.beta_slow));
+    for (const auto& [key, value] :
+         {std::pair{"attention_factor", s.attention_factor},
+          std::pair{"mscale", s.mscale},
+          std::pair{"mscale_all_dim", s.mscale_all_dim}}) {
+      if (value) {
+        node.set(key, Node(*value));
+      }
+    }
+    if (!s.truncate) {
+      node.set("truncate", Node(false));
+    }
+    return node;
+  }
+  Node operator()(const nn::Llama3RopeScaling& s) const {
+    Node node = Node::make_table();
+    node.set("rope_type", Node("llama3"));
+    node.set("factor", Node(s.factor));
+    node.set("low_freq_factor", Node(s.low_freq_factor));
+    node.set("high_freq_factor", Node(s.high_freq_factor));
+    node.set("original_max_position_embeddings", Node(s.original_max_position_embeddings));
+    return node;
+  }
+};
+}  // namespace
+
+Node write_rope_scaling(const nn::RopeScaling& scaling) {
+  return std::visit(WriteRopeScaling{}, scaling);
+}
+
+}  // namespace lehr::model

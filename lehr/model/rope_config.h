@@ -1,0 +1,15 @@
+// How positions are scaled, in a config.json.
+#pragma once
+
+#include "lehr/base/node.h"
+#include "lehr/nn/rotary.h"
+
+namespace lehr::model {
+
+/// Reads a rope_scaling or rope_parameters table. Throws a usage error for an unknown rope_type.
+nn::RopeScaling read_rope_scaling(const Node& rope, int64_t max_position_embeddings);
+
+/// The rope_scaling entry for it; null where nothing is scaled.
+Node write_rope_scaling(const nn::RopeScaling& scaling);
+
+}  // namespace lehr::model

@@ -1,0 +1,36 @@
+// The experts of a mixture: SwiGLU blocks side by side.
+#pragma once
+
+#include "lehr/nn/module.h"
+#include "lehr/ops/token_permutation.h"
+
+namespace lehr::nn {
+
+/// One linear layer a group, with the weights in one tensor (groups, out_features, in_features).
+class GroupedLinearImpl : public Module {
+ public:
+  GroupedLinearImpl(int64_t num_groups, int64_t in_features, int64_t out_features, Init init = Init::normal(0.02));
+
+  /// Rows sorted by group, (N, in_features) to (N, out_features); see ops::grouped_linear for `ends`.
+  at::Tensor forward(const at::Tensor& rows, const at::Tensor& ends);
+
+  at::Tensor weight;
+};
+TORCH_MODULE(GroupedLinear);
+
+/// down_proj(silu(gate_proj(x)) * up_proj(x)) for every expert.
+class GroupedSwiGLUImpl : public Module {
+ public:
+  GroupedSwiGLUImpl(
+      int64_t num_experts, int64_t hidden_size, int64_t intermediate_size, Init init = Init::normal(0.02));
+
+  /// Rows sorted by expert, (N, hidden_size) to (N, hidden_size).
+  at::Tensor forward(const at::Tensor& rows, const at::Tensor& ends);
+
+  GroupedLinear gate_proj{nullptr};
+  GroupedLinear up_proj{nullptr};
+  GroupedLinear down_proj{nullptr};
+};
+TORCH_MODULE(GroupedSwiGLU);
+
+}  // namespace lehr::nn

@@ -1,0 +1,51 @@
+// Losses that keep a model's experts evenly used and its routers' logits small.
+#pragma once
+
+#include "lehr/base/torch.h"
+
+namespace lehr::nn {
+
+/// How much the losses of the next forward count.
+struct RouterLossWeights {
+  double load_balancing = 0;  ///< Coefficient of the load-balancing loss; 0: none.
+  double z = 0;               ///< Coefficient of the z-loss; 0: none.
+  double share = 1;           ///< The forward's share of the step, where a step is cut into several.
+};
+
+/// The losses of one forward over all mixtures of a model, shared by them.
+///
+/// Load balancing (Fedus et al., https://arxiv.org/abs/2101.03961, as transformers computes it): E * sum_e f_e P_e,
+/// where over all tokens of all mixtures together f_e is the mean number of a token's choices that are expert e, and
+/// P_e the mean probability of e. z-loss (Zoph et al., https://arxiv.org/abs/2202.08906): the mean of
+/// logsumexp(logits)^2.
+///
+/// Neither is added to the model's loss: `attach` hands their gradients to the routers in backward, when the sums over
+/// all mixtures are known. So they reach routers whose layer is computed again, and no logits are kept for them.
+class RouterLosses {
+ public:
+  /// Call before a forward that is trained on; without it, and after begin({}), there are no losses.
+  void begin(const RouterLossWeights& weights);
+  bool active() const { return weights_.load_balancing > 0 || weights_.z > 0; }
+
+  /// Counts one mixture's decisions: logits and probabilities (N, E), counts (E).
+  void add(const at::Tensor& logits, const at::Tensor& probabilities, const at::Tensor& counts);
+  /// `probabilities`, with the gradients of the losses behind them. `logits` are what they are the softmax of.
+  at::Tensor attach(const at::Tensor& probabilities, const at::Tensor& logits);
+
+  /// The values of the last forward, scalars; undefined if nothing was added.
+  at::Tensor load_balancing_loss() const;
+  at::Tensor z_loss() const;
+
+  /// For `attach`'s backward: the gradient of the losses with respect to probabilities and to logits.
+  at::Tensor probability_gradient(const at::Tensor& like) const;
+  at::Tensor logit_gradient(const at::Tensor& logits) const;
+
+ private:
+  RouterLossWeights weights_;
+  double rows_ = 0;
+  at::Tensor counts_;         // (E)
+  at::Tensor probabilities_;  // (E), sums
+  at::Tensor z_;              // sum of squared logsumexp
+};
+
+}  // namespace lehr::nn

@@ -1,0 +1,58 @@
+#include "lehr/ops/token_permutation.h"
+
+#include "lehr/ops/autograd.h"
+
+namespace lehr::ops {
+
+namespace {
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+struct Permute : torch::autograd::Function<Permute> {
+  static at::Tensor forward(
+      AutogradContext* ctx, const at::Tensor& tokens, const at::Tensor& order, const at::Tensor& inverse) {
+    ctx->save_for_backward({inverse});
+    ctx->saved_data["tokens"] = tokens.size(0);
+    const int64_t choices = tokens.size(0) > 0 ? order.size(0) / tokens.size(0) : 1;
+    return tokens.index_select(0, order.div(choices, "floor"));
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const int64_t tokens = ctx->saved_data["tokens"].toInt();
+    const at::Tensor inverse = ctx->get_saved_variables().front();
+    const at::Tensor copies = grads[0].index_select(0, inverse);
+    return {copies.view({tokens, -1, copies.size(-1)}).sum(1), at::Tensor(), at::Tensor()};
+  }
+};
+
+// A permutation's gradient is the inverse permutation, which index_select does not know.
+struct Reorder : torch::autograd::Function<Reorder> {
+  static at::Tensor forward(
+      AutogradContext* ctx, const at::Tensor& sorted, const at::Tensor& order, const at::Tensor& inverse) {
+    ctx->save_for_backward({order});
+    return sorted.index_select(0, inverse);
+  }
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    return {grads[0].index_select(0, ctx->get_saved_variables().front()), at::Tensor(), at::Tensor()};
+  }
+};
+}  // namespace
+
+TokenPermutation sort_by_expert(const at::Tensor& selected_experts, int64_t num_experts) {
+  const at::Tensor flat = selected_experts.flatten();
+  const at::Tensor order = std::get<1>(flat.sort(/*stable=*/true, /*dim=*/0, /*descending=*/false));
+  const at::Tensor inverse = at::empty_like(order).scatter_(0, order, at::arange(order.size(0), order.options()));
+  const at::Tensor counts = at::zeros({num_experts}, flat.options()).scatter_add_(0, flat, at::ones_like(flat));
+  return {.order = order, .inverse = inverse, .counts = counts, .ends = counts.cumsum(0).to(at::kInt)};
+}
+
+at::Tensor permute_tokens(const at::Tensor& tokens, const TokenPermutation& permutation) {
+  return Permute::apply(tokens, permutation.order, permutation.inverse);
+}
+
+at::Tensor combine_tokens(const at::Tensor& sorted, const at::Tensor& weights, const TokenPermutation& permutation) {
+  const at::Tensor copies = Reorder::apply(sorted, permutation.order, permutation.inverse);  // (N*k, H)
+  return (copies.view({weights.size(0), weights.size(1), -1}) * weights.unsqueeze(-1)).sum(1);
+}
+
+}  // namespace lehr::ops
