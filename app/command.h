@@ -18,6 +18,7 @@ int train(const std::vector<std::string>& args);
 int eval(const std::vector<std::string>& args);
 int generate(const std::vector<std::string>& args);
 int verify(const std::vector<std::string>& args);
+int convert(const std::vector<std::string>& args);
 int inspect(const std::vector<std::string>& args);
 int tokenize(const std::vector<std::string>& args);
 

@@ -69,7 +69,8 @@ Node measure(train::TrainConfig config, const Options& options) {
       "--train-data");
   const auto model = shape->build({});
   nn::materialize(*model, device, train::compute_type(config.training));
-  train::load_weights(*model, shape->stored_names(), state::WeightReader(folder));
+  const state::WeightReader reader(folder);
+  train::load_weights(*model, train::checkpoint_map(*shape, reader), reader);
   std::unique_ptr<train::TrainTask> task;
   if (classification) {
     task = std::make_unique<train::ClassificationTask>();

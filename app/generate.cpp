@@ -126,7 +126,8 @@ int generate(const std::vector<std::string>& args) {
       options.dtype == "float64"    ? at::kDouble
       : options.dtype == "bfloat16" ? at::kBFloat16
                                     : at::kFloat);
-  train::load_weights(*model, shape->stored_names(), state::WeightReader(options.model));
+  const state::WeightReader reader(options.model);
+  train::load_weights(*model, train::checkpoint_map(*shape, reader), reader);
   model->eval();
   const train::SamplingOptions sampling{
       .max_new_tokens = options.max_new_tokens,

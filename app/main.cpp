@@ -20,6 +20,7 @@ const std::vector<Command>& commands() {
       {"generate", "text from a checkpoint", lehr::app::generate},
       {"verify", "compare a model with values from another implementation", lehr::app::verify},
       {"inspect", "show what is in a model folder", lehr::app::inspect},
+      {"convert", "a model folder in another layout, type or cut into files", lehr::app::convert},
       {"tokenize", "text to token ids and back", lehr::app::tokenize},
   };
   return kCommands;

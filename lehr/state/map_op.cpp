@@ -79,7 +79,8 @@ struct Inference {
       for (size_t d = 0; alike && d < spec.shape.size(); ++d) {
         alike = d == but_dim || spec.shape[d] == first.shape[d];
       }
-      check(alike, i, "does not go with {} ({} [{}])", name_of(0), dtype_name(first.dtype), fmt::join(first.shape, ", "));
+      check(
+          alike, i, "does not go with {} ({} [{}])", name_of(0), dtype_name(first.dtype), fmt::join(first.shape, ", "));
     }
   }
   std::vector<TensorKnown> wholes(size_t count, const TensorSpec& spec) const {

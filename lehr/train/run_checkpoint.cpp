@@ -26,9 +26,6 @@ void RunState::fields(FieldVisitor& v) {
 }
 
 namespace {
-std::string torch_name(at::ScalarType type) {
-  return type == at::kBFloat16 ? "bfloat16" : type == at::kDouble ? "float64" : "float32";
-}
 
 std::filesystem::path checkpoint_root(const TrainConfig& config) {
   return std::filesystem::path(config.job.dump_folder) / config.checkpoint.folder;
@@ -86,7 +83,7 @@ RunCheckpoints::RunCheckpoints(
       tokenizer_files_(data::tokenizer_file_contents(tokenizer)),
       model_(model),
       optimizer_(optimizer),
-      names_(args.stored_names()),
+      map_(args.state_map(descriptor::ExpertLayout::per_expert)),
       store_(std::make_unique<state::CheckpointStore>(checkpoint_root(config))),
       writer_(std::make_unique<state::AsyncCheckpointer>(*store_, config.checkpoint.keep_latest_k)) {
   store_->recover();
@@ -137,7 +134,7 @@ RunState RunCheckpoints::load(const std::filesystem::path& folder, const RunStat
       "{}",
       file,
       advice);
-  require_same_shape(folder / "config.json", args_.to_hf_config(torch_name(weights_type())), advice);
+  require_same_shape(folder / "config.json", args_.to_hf_config(state::torch_name(weights_type())), advice);
   require(
       state.step <= training.steps,
       "training.steps: {} steps are done in {}, which is more than the {} asked for",
@@ -145,7 +142,7 @@ RunState RunCheckpoints::load(const std::filesystem::path& folder, const RunStat
       folder.string(),
       training.steps);
 
-  load_weights(model_, names_, state::WeightReader(folder));
+  load_weights(model_, map_, state::WeightReader(folder));
   const state::WeightReader reader(folder, "optimizer");
   std::map<std::string, at::Tensor> moments;
   for (const auto& name : reader.names()) {
@@ -179,10 +176,11 @@ std::optional<std::string> RunCheckpoints::save(const RunState& state) {
   }
   state::CheckpointContents contents{.step = state.step, .weights = {}};
   contents.weights.push_back(
-      {.stem = "model", .tensors = stored_tensors(model_, names_), .max_shard_bytes = max_shard_bytes});
+      {.stem = "model", .tensors = stored_tensors(model_, map_), .max_shard_bytes = max_shard_bytes});
   contents.weights.push_back({.stem = "optimizer", .tensors = optimizer_.state(), .max_shard_bytes = max_shard_bytes});
   contents.texts = tokenizer_files_;
-  contents.texts.emplace_back("config.json", to_json(args_.to_hf_config(torch_name(weights_type())), true) + "\n");
+  contents.texts.emplace_back(
+      "config.json", to_json(args_.to_hf_config(state::torch_name(weights_type())), true) + "\n");
   if (args_.head() == descriptor::Head::causal_lm) {
     contents.texts.emplace_back("generation_config.json", to_json(generation_config(args_), true) + "\n");
   }

@@ -74,7 +74,7 @@ class RunCheckpoints {
   std::vector<std::pair<std::string, std::string>> tokenizer_files_;  // name and content
   nn::Model& model_;
   optim::AdamW& optimizer_;
-  std::vector<descriptor::StoredName> names_;
+  state::StateMap map_;  // from the files of a checkpoint to the parameters
   std::unique_ptr<state::CheckpointStore> store_;
   std::unique_ptr<state::AsyncCheckpointer> writer_;
 };

@@ -207,7 +207,7 @@ void Trainer::load_initial_weights() {
       model_->reset_parameters({.seed = static_cast<uint64_t>(config_.debug.seed)});
     }
   }
-  for (const auto& name : load_weights(*model_, args_->stored_names(), reader, may_lack)) {
+  for (const auto& name : load_weights(*model_, checkpoint_map(*args_, reader), reader, may_lack)) {
     environment_.log.info("{}: has no {}, which starts from random values", reader.path().string(), name);
   }
 }

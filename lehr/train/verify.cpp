@@ -17,7 +17,7 @@ using Path = std::filesystem::path;
 class Verifier {
  public:
   Verifier(const VerifyOptions& options, const descriptor::ModelFamilies& families)
-      : options_(options), args_(families.from_hf_folder(options.model)), names_(args_->stored_names()) {
+      : options_(options), args_(families.from_hf_folder(options.model)) {
     const Path file = options.reference.value_or(options.model / "oracle.safetensors");
     folder_ = file.parent_path();
     reference_ = std::make_unique<state::WeightReader>(file);
@@ -45,7 +45,8 @@ class Verifier {
   void reload() {
     model_ = args_->build({});
     nn::materialize(*model_, options_.device, options_.dtype);
-    load_weights(*model_, names_, state::WeightReader(options_.model));
+    const state::WeightReader reader(options_.model);
+    load_weights(*model_, checkpoint_map(*args_, reader), reader);
     model_->train();
     model_->eval();
   }
@@ -162,13 +163,14 @@ class Verifier {
     }
   }
 
-  std::vector<std::pair<std::string, at::Tensor>> gradients() const {
+  /// Under the names, and in the layout of experts, that `expected` has.
+  std::vector<std::pair<std::string, at::Tensor>> gradients(const state::WeightReader& expected) const {
     std::vector<std::pair<std::string, at::Tensor>> values;
     for (const auto& [name, parameter] : nn::named_parameters(*model_)) {
       const at::Tensor& gradient = parameter->value().grad();
       values.emplace_back(name, gradient.defined() ? gradient : at::zeros_like(parameter->value()));
     }
-    return stored_tensors_of(values, names_);
+    return stored_tensors_of(values, checkpoint_map(*args_, expected));
   }
 
   void clear_gradients() {
@@ -191,7 +193,7 @@ class Verifier {
     }
     loss.backward();
     const state::WeightReader expected(file);
-    for (const auto& [name, gradient] : gradients()) {
+    for (const auto& [name, gradient] : gradients(expected)) {
       compare("grad:" + name, gradient, expected.tensor(name));
     }
     clear_gradients();
@@ -211,7 +213,7 @@ class Verifier {
     compare("aux_loss", balancing);
     compare("loss_with_aux", loss + coefficient->as_double() * balancing);
     loss.backward();
-    for (const auto& [name, gradient] : gradients()) {
+    for (const auto& [name, gradient] : gradients(*reference_)) {
       compare("grad_with_aux:" + name, gradient);
     }
     losses->begin({});
@@ -320,7 +322,7 @@ class Verifier {
     const Path final_file = folder_ / "final_params.safetensors";
     if (name == "train_clip" && std::filesystem::exists(final_file)) {
       const state::WeightReader expected(final_file);
-      for (const auto& [stored, value] : stored_tensors(*model_, names_)) {
+      for (const auto& [stored, value] : stored_tensors(*model_, checkpoint_map(*args_, expected))) {
         compare("final_param:" + stored, value, expected.tensor(stored));
       }
     }
@@ -328,7 +330,6 @@ class Verifier {
 
   VerifyOptions options_;
   std::unique_ptr<descriptor::ModelArgs> args_;
-  std::vector<descriptor::StoredName> names_;
   Path folder_;
   std::unique_ptr<state::WeightReader> reference_;
   std::shared_ptr<nn::Model> model_;
