@@ -34,7 +34,7 @@ void print_map(const std::filesystem::path& path, const state::WeightReader& rea
   const auto shape = models().from_hf_folder(path);
   const state::StateMap map = train::checkpoint_map(*shape, reader);
   const auto difference = train::check_checkpoint(map, train::parameter_specs(*shape->build({})), reader);
-  constexpr size_t kRows = 6;  // of the hundreds of experts of a layer
+  constexpr size_t kRows = 4;  // of the hundreds of experts of a layer
   const state::BoundMap bound(map, state::specs_of(reader));
   std::fputs(state::format_table(bound, {.rows_per_group = kRows}).c_str(), stdout);
   for (const std::string& name : difference.left_out) {

@@ -123,7 +123,12 @@ void write_part(SafetensorsWriter& writer, const MappedTensor& part) {
 }  // namespace
 
 at::Tensor WeightSource::read(const std::string& name, const Box& box) const {
-  return narrow_to(reader_.tensor(name), box);
+  if (box.empty()) {
+    return reader_.tensor(name);
+  }
+  Box rest = box;
+  rest.front() = {0, box.front().size()};
+  return narrow_to(reader_.rows(name, box.front().begin, box.front().end), rest);
 }
 
 ValueSource::ValueSource(const NamedTensors& tensors) {

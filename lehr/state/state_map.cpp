@@ -54,17 +54,38 @@ StateMap::StateMap(
   check_distinct(inputs_, "read");
   check_distinct(outputs_, "given");
   work_ = static_cast<int64_t>(inputs_.size() + outputs_.size());
-  std::vector<bool> used(num_values_, false);
+  enum class Life : uint8_t { unborn, there, used };
+  std::vector<Life> lives(num_values_, Life::unborn);
+  auto make = [&](size_t value, const auto& subject) {
+    if (value >= num_values_ || lives[value] != Life::unborn) {
+      fail("{}: a state map would make value {} twice, or counts too few values", subject(), value);
+    }
+    lives[value] = Life::there;
+  };
+  auto use = [&](size_t value, const auto& subject) {
+    if (value >= num_values_ || lives[value] != Life::there) {
+      fail("{}: a state map would use value {} twice, or before it is made", subject(), value);
+    }
+    lives[value] = Life::used;
+  };
+  for (const MapPort& port : inputs_) {
+    make(port.value, [&] { return port.name; });
+  }
   for (const MapStep& step : steps_) {
+    const auto subject = [&] { return describe(step.op); };
+    if (step.inputs.empty() || step.outputs.empty()) {
+      fail("{}: expected tensors to read and to give, found none", subject());
+    }
     work_ += static_cast<int64_t>(step.inputs.size() + step.outputs.size());
     for (const size_t value : step.inputs) {
-      require(!used[value], "{}: a state map would use one of its inputs twice", describe(step.op));
-      used[value] = true;
+      use(value, subject);
+    }
+    for (const size_t value : step.outputs) {
+      make(value, subject);
     }
   }
   for (const MapPort& port : outputs_) {
-    require(!used[port.value], "{}: a state map would use it twice", port.name);
-    used[port.value] = true;
+    use(port.value, [&] { return port.name; });
   }
 }
 

@@ -45,7 +45,8 @@ class StateMap {
  public:
   /// The map of no tensors.
   StateMap() = default;
-  /// A graph of `num_values` values. Throws a usage error that names a tensor that would be read, given or used twice.
+  /// A graph of `num_values` values. Throws a usage error that names a tensor that would be read, given or used twice,
+  /// and for steps that are out of order.
   StateMap(std::vector<MapPort> inputs, std::vector<MapStep> steps, std::vector<MapPort> outputs, size_t num_values);
 
   const std::vector<MapPort>& inputs() const { return inputs_; }

@@ -159,6 +159,20 @@ TEST(StateMap, RefusesNamesThatCollide) {
   EXPECT_THAT(error_of([] { sequential({rename("a", "x"), rename("b", "x")}); }), HasSubstr("x: would be given twice"));
 }
 
+TEST(StateMap, RefusesGraphsThatAreNone) {
+  const MapStep step{Transpose{}, {0}, {1}};
+  auto error =
+      [](std::vector<MapPort> inputs, std::vector<MapStep> steps, std::vector<MapPort> outputs, size_t values) {
+        return error_of([&] { StateMap(inputs, steps, outputs, values); });
+      };
+  EXPECT_THAT(error({{"a", 0}}, {step}, {{"b", 0}}, 2), HasSubstr("b: a state map would use value 0 twice"));
+  EXPECT_THAT(error({{"a", 0}}, {step}, {{"b", 2}}, 2), HasSubstr("b: a state map would use value 2 twice, or before"));
+  EXPECT_THAT(error({{"a", 1}}, {step}, {{"b", 1}}, 2), HasSubstr("transpose 0 1: a state map would use value 0"));
+  EXPECT_THAT(
+      error({{"a", 0}, {"b", 1}}, {step}, {}, 2), HasSubstr("transpose 0 1: a state map would make value 1 twice"));
+  EXPECT_THAT(error({{"a", 3}}, {}, {}, 2), HasSubstr("a: a state map would make value 3 twice, or counts too few"));
+}
+
 TEST(StateMap, RefusesSizesThatAreNoSizes) {
   EXPECT_THAT(
       error_of([] {

@@ -129,9 +129,9 @@ TEST(LoadWeights, StagesLoadTheirShare) {
   EXPECT_EQ(found, expected.size());
 }
 
-class Convert : public ::testing::TestWithParam<const char*> {};
+class ConvertEveryFamily : public ::testing::TestWithParam<const char*> {};
 
-TEST_P(Convert, ThereAndBackGivesTheSameFile) {
+TEST_P(ConvertEveryFamily, ThereAndBackGivesTheSameFile) {
   const Folder folder;
   const fs::path original = kReferences / GetParam();
   const auto there = convert_checkpoint(
@@ -151,7 +151,7 @@ TEST_P(Convert, ThereAndBackGivesTheSameFile) {
 
 INSTANTIATE_TEST_SUITE_P(
     References,
-    Convert,
+    ConvertEveryFamily,
     ::testing::Values("qwen3_tied_v4config", "qwen3_seqcls", "qwen3moe_sparse_step2", "llama_rope_llama3"));
 
 TEST(Convert, ChangesTheTypeInFilesAndConfig) {
