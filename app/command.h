@@ -19,6 +19,7 @@ int eval(const std::vector<std::string>& args);
 int generate(const std::vector<std::string>& args);
 int merge(const std::vector<std::string>& args);
 int verify(const std::vector<std::string>& args);
+int convert(const std::vector<std::string>& args);
 int inspect(const std::vector<std::string>& args);
 int tokenize(const std::vector<std::string>& args);
 

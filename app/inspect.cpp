@@ -10,6 +10,7 @@
 #include "lehr/base/log.h"
 #include "lehr/peft/adapter_folder.h"
 #include "lehr/state/weights.h"
+#include "lehr/train/weights.h"
 
 namespace lehr::app {
 
@@ -17,11 +18,31 @@ namespace {
 struct Options {
   int64_t seq_len = 4096;
   bool tensors = true;
+  bool map = false;
   void fields(FieldVisitor& v) {
     v.optional("seq_len", seq_len, "Sequence length that the FLOPs are counted for.", positive());
+    v.optional(
+        "map", map, "Show what becomes of each tensor: stored name and shape, operations, parameter and its shape.");
     v.optional("tensors", tensors, "List every tensor (--no-tensors: the sums only).");
   }
 };
+
+void print_map(const std::filesystem::path& path, const state::WeightReader& reader) {
+  require(
+      std::filesystem::exists(path / "config.json"),
+      "lehr inspect --map: {}: expected a folder with a config.json, which says whose tensors these are",
+      path.string());
+  const auto shape = models().families().from_hf_folder(path);
+  const state::StateMap map = train::checkpoint_map(*shape, reader);
+  const auto difference = train::check_checkpoint(map, train::parameter_specs(*shape->build({})), reader);
+  constexpr size_t kRows = 4;  // of the hundreds of experts of a layer
+  const state::BoundMap bound(map, state::specs_of(reader));
+  std::fputs(state::format_table(bound, {.rows_per_group = kRows}).c_str(), stdout);
+  for (const std::string& name : difference.left_out) {
+    fmt::print("{}: not used\n", name);
+  }
+  fmt::print("{} tensors, {} parameters\n", map.inputs().size(), map.outputs().size());
+}
 }  // namespace
 
 int inspect(const std::vector<std::string>& args) {
@@ -54,6 +75,12 @@ int inspect(const std::vector<std::string>& args) {
         human_count(static_cast<double>(counts.causal_flops_per_token)));
   }
   const state::WeightReader reader(path, peft::is_adapter_folder(path) ? peft::kAdapterStem : "model");
+  if (options.map) {
+    require(
+        !peft::is_adapter_folder(path), "{}: holds adapters; --map shows how a whole model is stored", path.string());
+    print_map(path, reader);
+    return 0;
+  }
   size_t width = 0;
   for (const auto& name : reader.names()) {
     width = std::max(width, name.size());

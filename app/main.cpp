@@ -21,6 +21,7 @@ const std::vector<Command>& commands() {
       {"verify", "compare a model with values from another implementation", lehr::app::verify},
       {"merge", "adapters and their base model as one model", lehr::app::merge},
       {"inspect", "show what is in a model folder", lehr::app::inspect},
+      {"convert", "a model folder in another layout, type or cut into files", lehr::app::convert},
       {"tokenize", "text to token ids and back", lehr::app::tokenize},
   };
   return kCommands;

@@ -97,7 +97,7 @@ void merge(const Options& options) {
   state::CheckpointContents contents{.step = 0, .weights = {}};
   contents.weights.push_back(
       {.stem = "model",
-       .tensors = train::stored_tensors(*model, folder.args->stored_names()),
+       .tensors = train::stored_tensors(*model, folder.args->state_map(descriptor::ExpertLayout::per_expert)),
        .dtype = type,
        .max_shard_bytes = options.max_shard_size_mb * 1000 * 1000});
   contents.texts.emplace_back("config.json", to_json(folder.args->to_hf_config(torch_name(type)), true) + "\n");

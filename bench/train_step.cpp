@@ -103,7 +103,8 @@ int run(const std::vector<std::string>& args) {
   if (options.random_weights) {
     model->reset_parameters({.seed = 1});
   } else {
-    train::load_weights(*model, shape->stored_names(), state::WeightReader(options.model));
+    const state::WeightReader reader(options.model);
+    train::load_weights(*model, train::checkpoint_map(*shape, reader), reader);
   }
   optim::OptimizerConfig config;
   config.lr = 3e-4;

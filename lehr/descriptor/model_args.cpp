@@ -10,6 +10,13 @@
 
 namespace lehr::descriptor {
 
+ExpertLayout expert_layout_of(const std::vector<std::string>& stored_names) {
+  const bool fused = std::any_of(stored_names.begin(), stored_names.end(), [](const std::string& name) {
+    return name.ends_with(".mlp.experts.gate_up_proj") || name.ends_with(".mlp.experts.down_proj");
+  });
+  return fused ? ExpertLayout::fused : ExpertLayout::per_expert;
+}
+
 void ModelOverrides::fields(FieldVisitor& v) {
   v.optional("vocab_size", vocab_size, "Number of token ids; at least the tokenizer's.", positive());
   v.optional("hidden_size", hidden_size, "Width of the residual stream.", positive());

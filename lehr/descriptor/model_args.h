@@ -13,6 +13,7 @@
 #include "lehr/nn/activation_checkpoint.h"
 #include "lehr/nn/model.h"
 #include "lehr/pipeline/stage.h"
+#include "lehr/state/state_map.h"
 
 namespace lehr {
 class Node;
@@ -56,15 +57,18 @@ struct BuildOptions {
   nn::ActivationCheckpointing checkpointing = {};
 };
 
-/// Where a parameter stands in a checkpoint: rows [first_row, first_row + rows of the parameter) of the tensor
-/// `stored`; or, for an expert, the slice `expert` of the parameter is the whole of that tensor.
-struct StoredName {
-  std::string stored;          ///< Name on disk, Hugging Face's.
-  std::vector<int64_t> shape;  ///< Shape of the whole tensor on disk.
-  std::string parameter;       ///< Full name in the model.
-  int64_t first_row = 0;
-  std::optional<int64_t> expert = {};
+/// How a checkpoint keeps the experts of a mixture, E of inner width I for hidden size H.
+enum class ExpertLayout {
+  /// A tensor an expert and projection, as most checkpoints on the Hub: mlp.experts.3.gate_proj.weight (I, H), ...
+  per_expert,
+  /// As transformers 5 has them in memory: mlp.experts.gate_up_proj (E, 2I, H), gates first, and mlp.experts.down_proj
+  /// (E, H, I).
+  fused,
 };
+
+/// The layout of a checkpoint with these names: fused if it has a tensor ...mlp.experts.gate_up_proj or
+/// ...mlp.experts.down_proj, per_expert otherwise.
+ExpertLayout expert_layout_of(const std::vector<std::string>& stored_names);
 
 /// Sizes that a start-up report and a throughput meter need.
 struct ModelCounts {
@@ -103,8 +107,9 @@ class ModelArgs {
   virtual ModelCounts get_nparams_and_flops(int64_t seq_len) const = 0;
   /// Builds one stage on meta.
   virtual std::shared_ptr<nn::Model> build(const BuildOptions& options) const = 0;
-  /// Where each parameter of the whole model is on disk, in the order of the model.
-  virtual std::vector<StoredName> stored_names() const = 0;
+  /// From the tensors of a checkpoint, under Hugging Face's names, to the parameters of the whole model, in the order
+  /// of the model; the inverse is the export. Families without experts have one layout.
+  virtual state::StateMap state_map(ExpertLayout layout) const = 0;
   /// The content of config.json; `dtype` is torch's name of the weights' type.
   virtual Node to_hf_config(const std::string& dtype) const = 0;
 };

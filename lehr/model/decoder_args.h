@@ -5,17 +5,13 @@
 #include "lehr/base/node.h"
 #include "lehr/descriptor/model_args.h"
 #include "lehr/model/decoder_config.h"
+#include "lehr/model/decoder_state_map.h"
 #include "lehr/model/heads.h"
 
 namespace lehr::model {
 
 /// Counts for a decoder in which every layer is alike; `model` is any stage-complete instance on meta.
 descriptor::ModelCounts count_decoder(const DecoderConfig& config, nn::Module& model, int64_t seq_len);
-
-/// Where the parameters of a one-stage model are on disk: Hugging Face's names. `heads` maps the classification head's
-/// prefix; vocabulary segments become rows of one table.
-std::vector<descriptor::StoredName> decoder_stored_names(
-    const nn::Module& model, const nn::SplitVocabulary& vocabulary, descriptor::Head head);
 
 /// The name of the only vocabulary segment of a model that was not split.
 inline constexpr const char* kWholeVocabulary = "default";
@@ -76,8 +72,8 @@ class DecoderArgs : public descriptor::ModelArgs {
         options.checkpointing);
   }
 
-  std::vector<descriptor::StoredName> stored_names() const override {
-    return decoder_stored_names(*build({}), parameters().vocabulary(), config_.head);
+  state::StateMap state_map(descriptor::ExpertLayout layout) const override {
+    return decoder_state_map(*build({}), parameters().vocabulary(), layout, config_.head);
   }
 
   Node to_hf_config(const std::string& dtype) const override {

@@ -159,7 +159,6 @@ class ForClassificationImpl : public WithHead<Backbone> {
     return outputs;
   }
 
-
   nn::ClassificationHead cls_head{nullptr};  // the last stage's
 
  protected:

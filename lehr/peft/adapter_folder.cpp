@@ -15,8 +15,6 @@ namespace lehr::peft {
 
 namespace {
 namespace fs = std::filesystem;
-using descriptor::StoredName;
-
 constexpr const char* kConfigFile = "adapter_config.json";
 
 std::string last_word(const std::string& module) {
@@ -209,6 +207,7 @@ std::vector<StoredName> add_adapters_of(
     const AdapterInfo& info, torch::nn::Module& model, const std::vector<StoredName>& base_names) {
   const state::WeightReader reader(info.folder, kAdapterStem);
   std::vector<std::pair<std::string, Lora>> layers;
+  std::set<std::string> seen;
   std::set<std::string> tuned;
   for (const StoredName& entry : base_names) {
     const std::string module = module_of(entry.stored);
@@ -217,7 +216,7 @@ std::vector<StoredName> add_adapters_of(
     }
     if (entry.parameter.ends_with(".weight") && reader.has(kAdapterPrefix + module + ".lora_A.weight")) {
       const std::string layer = module_of(entry.parameter);
-      if (layers.empty() || layers.back().first != layer) {  // experts have one each
+      if (seen.insert(layer).second) {  // experts have one each
         layers.emplace_back(layer, settings_for(info, module));
       }
     }

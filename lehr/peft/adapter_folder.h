@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lehr/base/node.h"
+#include "lehr/descriptor/model_args.h"
 #include "lehr/peft/adapter_names.h"
 #include "lehr/peft/method.h"
 
@@ -19,7 +20,7 @@ bool is_adapter_folder(const std::filesystem::path& folder);
 /// dropout or in use_rslora.
 Node adapter_config(
     const torch::nn::Module& model,
-    const std::vector<descriptor::StoredName>& base_names,
+    const std::vector<StoredName>& base_names,
     descriptor::Head head,
     const std::string& base_model);
 
@@ -38,12 +39,12 @@ AdapterInfo read_adapter_config(const std::filesystem::path& folder);
 
 /// Puts the folder's adapters into `model`, without reading the weights and without freezing anything: linear layers
 /// are those that the file has tensors for. Returns the names to load from it, as adapter_stored_names does.
-std::vector<descriptor::StoredName> add_adapters_of(
-    const AdapterInfo& info, torch::nn::Module& model, const std::vector<descriptor::StoredName>& base_names);
+std::vector<StoredName> add_adapters_of(
+    const AdapterInfo& info, torch::nn::Module& model, const std::vector<StoredName>& base_names);
 
 /// Throws a usage error if the folder's adapters are scaled otherwise than those in `model`: their weights would mean
 /// something else.
 void require_same_scaling(
-    const AdapterInfo& info, const torch::nn::Module& model, const std::vector<descriptor::StoredName>& base_names);
+    const AdapterInfo& info, const torch::nn::Module& model, const std::vector<StoredName>& base_names);
 
 }  // namespace lehr::peft

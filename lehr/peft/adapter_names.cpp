@@ -8,8 +8,6 @@
 
 namespace lehr::peft {
 
-using descriptor::StoredName;
-
 std::string module_of(const std::string& tensor) {
   return tensor.substr(0, tensor.rfind('.'));
 }
@@ -123,13 +121,8 @@ std::vector<StoredName> adapter_stored_names(
   for (const auto& adapted : adapted_layers(model)) {
     for (const StoredName* entry : stored_of[adapted.name + ".weight"]) {  // several for experts
       for (const char* which : {"A", "B"}) {
-        auto shape = adapted.adapter->own_parameter(which)->shape();
-        if (entry->expert) {
-          shape.erase(shape.begin());
-        }
         names.push_back(
             {.stored = fmt::format("{}{}.lora_{}.weight", kAdapterPrefix, module_of(entry->stored), which),
-             .shape = shape,
              .parameter = fmt::format("{}.{}.{}", adapted.name, kAdapterName, which),
              .expert = entry->expert});
       }

@@ -8,7 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "lehr/descriptor/model_args.h"
+#include "lehr/base/torch.h"
+#include "lehr/nn/module.h"
+#include "lehr/peft/stored_names.h"
 
 namespace lehr::peft {
 
@@ -24,24 +26,19 @@ std::string module_of(const std::string& tensor);
 
 /// The paths on disk of a linear layer, by its full name: one, or one an expert. Throws a usage error for a layer
 /// without a place on disk.
-std::vector<std::string> stored_modules(const std::string& name, const std::vector<descriptor::StoredName>& base_names);
+std::vector<std::string> stored_modules(const std::string& name, const std::vector<StoredName>& base_names);
 
 /// The base model's tensors on disk that hold a trainable parameter, in whole or in part.
-std::set<std::string> tuned_tensors(
-    const torch::nn::Module& model, const std::vector<descriptor::StoredName>& base_names);
+std::set<std::string> tuned_tensors(const torch::nn::Module& model, const std::vector<StoredName>& base_names);
 
 /// Where the parameters of the base tensors `tuned` are in adapter_model.safetensors. A table whose rows are several
 /// parameters is there as a whole; the head of a tied model is there beside its embeddings, as PEFT needs it.
-std::vector<descriptor::StoredName> tuned_stored_names(
-    const torch::nn::Module& model,
-    const std::vector<descriptor::StoredName>& base_names,
-    const std::set<std::string>& tuned);
+std::vector<StoredName> tuned_stored_names(
+    const torch::nn::Module& model, const std::vector<StoredName>& base_names, const std::set<std::string>& tuned);
 
 /// Where all adapters of `model`, and the parameters of the base tensors `tuned`, are in adapter_model.safetensors.
-/// `base_names` are the model's names without adapters (descriptor::ModelArgs::stored_names).
-std::vector<descriptor::StoredName> adapter_stored_names(
-    const torch::nn::Module& model,
-    const std::vector<descriptor::StoredName>& base_names,
-    const std::set<std::string>& tuned);
+/// `base_names` are the model's names without adapters (stored_names of ModelArgs::state_map).
+std::vector<StoredName> adapter_stored_names(
+    const torch::nn::Module& model, const std::vector<StoredName>& base_names, const std::set<std::string>& tuned);
 
 }  // namespace lehr::peft

@@ -203,7 +203,8 @@ void reset_adapters(torch::nn::Module& model, const nn::InitContext& context) {
 void materialize_frozen(torch::nn::Module& model, at::Device device, at::ScalarType dtype) {
   for (const auto& [name, parameter] : nn::named_parameters(model)) {
     if (!parameter->trainable() && parameter->value().is_meta()) {
-      parameter->set_value(at::empty(parameter->shape(), at::TensorOptions().device(device).dtype(parameter->dtype_in(dtype))));
+      parameter->set_value(
+          at::empty(parameter->shape(), at::TensorOptions().device(device).dtype(parameter->dtype_in(dtype))));
     }
   }
 }

@@ -75,4 +75,27 @@ DType dtype_of(at::ScalarType type) {
   fail("safetensors: tensors of type {} cannot be stored; convert them to another type first", c10::toString(type));
 }
 
+namespace {
+constexpr std::array<std::pair<std::string_view, at::ScalarType>, 4> kTorchNames = {
+    {{"float16", at::kHalf}, {"bfloat16", at::kBFloat16}, {"float32", at::kFloat}, {"float64", at::kDouble}}};
+}  // namespace
+
+std::string torch_name(at::ScalarType type) {
+  for (const auto& [name, known] : kTorchNames) {
+    if (known == type) {
+      return std::string(name);
+    }
+  }
+  fail("config.json: weights of type {} have no name there", c10::toString(type));
+}
+
+std::optional<at::ScalarType> type_from_torch_name(std::string_view name) {
+  for (const auto& [known, type] : kTorchNames) {
+    if (known == name) {
+      return type;
+    }
+  }
+  return std::nullopt;
+}
+
 }  // namespace lehr::state

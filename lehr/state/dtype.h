@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "lehr/base/torch.h"
@@ -46,5 +47,10 @@ int64_t dtype_bits(DType dtype);
 std::optional<at::ScalarType> scalar_type(DType dtype);
 /// The type under which ATen's is stored. Throws a usage error for those that the format lacks (quantized types, say).
 DType dtype_of(at::ScalarType type);
+
+/// The name that config.json has for a floating-point type: "bfloat16". Throws a usage error for other types.
+std::string torch_name(at::ScalarType type);
+/// The type of that name, if it is one of float16, bfloat16, float32, float64.
+std::optional<at::ScalarType> type_from_torch_name(std::string_view name);
 
 }  // namespace lehr::state

@@ -1,5 +1,6 @@
 #include "lehr/state/safetensors.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <string_view>
@@ -70,27 +71,48 @@ const TensorInfo& SafetensorsFile::info(const std::string& name) const {
 
 at::Tensor SafetensorsFile::tensor(const std::string& name) const {
   const TensorInfo& found = info(name);
-  const auto type = scalar_type(found.dtype);
+  return read(found, 0, found.shape);
+}
+
+at::Tensor SafetensorsFile::rows(const std::string& name, int64_t begin, int64_t end) const {
+  const TensorInfo& found = info(name);
+  const int64_t count = found.shape.empty() ? -1 : found.shape.front();
+  require(
+      begin >= 0 && begin <= end && end <= count,
+      "{}: {}: rows {} to {} were asked for, it has {}",
+      path_.string(),
+      name,
+      begin,
+      end,
+      std::max<int64_t>(count, 0));
+  std::vector<int64_t> shape = found.shape;
+  shape.front() = end - begin;
+  return read(found, count == 0 ? 0 : found.num_bytes() / count * begin, std::move(shape));
+}
+
+at::Tensor SafetensorsFile::read(const TensorInfo& stored, int64_t begin_byte, std::vector<int64_t> shape) const {
+  const auto type = scalar_type(stored.dtype);
   require(
       type.has_value(),
       "{}: {}: tensors of type {} cannot be read; convert the file to F32 or BF16, say",
       path_.string(),
-      name,
-      dtype_name(found.dtype));
+      stored.name,
+      dtype_name(stored.dtype));
   const auto options = at::TensorOptions().dtype(*type).device(at::kCPU);
-  if (found.num_bytes() == 0) {
-    return at::empty(found.shape, options);
+  const int64_t bytes = state::num_bytes(stored.dtype, shape, stored.name);
+  if (bytes == 0) {
+    return at::empty(shape, options);
   }
-  const std::byte* first = map_->bytes().data() + data_start_ + found.begin;
+  const std::byte* first = map_->bytes().data() + data_start_ + stored.begin + begin_byte;
   if (reinterpret_cast<uintptr_t>(first) % c10::elementSize(*type) != 0) {
-    at::Tensor copy = at::empty(found.shape, options);
-    std::memcpy(copy.mutable_data_ptr(), first, static_cast<size_t>(found.num_bytes()));
+    at::Tensor copy = at::empty(shape, options);
+    std::memcpy(copy.mutable_data_ptr(), first, static_cast<size_t>(bytes));
     return copy;
   }
   // from_blob has no form for memory that is only read.
   void* data = const_cast<std::byte*>(first);
   return at::from_blob(
-      data, found.shape, [keep = map_](void*) {}, options);
+      data, shape, [keep = map_](void*) {}, options);
 }
 
 }  // namespace lehr::state

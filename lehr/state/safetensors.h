@@ -34,8 +34,12 @@ class SafetensorsFile {
   /// memory is read-only. Only a tensor whose place in the file is not aligned for its type is a copy. Throws a usage
   /// error if there is no such tensor, or ATen has no such type.
   at::Tensor tensor(const std::string& name) const;
+  /// The elements [begin, end) of its first dimension, as above: no byte of the others is read.
+  at::Tensor rows(const std::string& name, int64_t begin, int64_t end) const;
 
  private:
+  at::Tensor read(const TensorInfo& stored, int64_t begin_byte, std::vector<int64_t> shape) const;
+
   std::filesystem::path path_;
   std::shared_ptr<const MappedFile> map_;
   int64_t data_start_ = 0;

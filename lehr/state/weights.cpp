@@ -154,4 +154,8 @@ at::Tensor WeightReader::tensor(const std::string& name) const {
   return file_of(name).tensor(name);
 }
 
+at::Tensor WeightReader::rows(const std::string& name, int64_t begin, int64_t end) const {
+  return file_of(name).rows(name, begin, end);
+}
+
 }  // namespace lehr::state

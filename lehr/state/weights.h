@@ -30,6 +30,8 @@ class WeightReader {
   const TensorInfo& info(const std::string& name) const;
   /// As SafetensorsFile::tensor: read-only memory of the file.
   at::Tensor tensor(const std::string& name) const;
+  /// As SafetensorsFile::rows.
+  at::Tensor rows(const std::string& name, int64_t begin, int64_t end) const;
   /// Of all tensors together.
   int64_t total_bytes() const { return total_bytes_; }
   const std::vector<SafetensorsFile>& files() const { return files_; }

@@ -59,13 +59,14 @@ const fs::path& ModelFolder::tokenizer_folder() const {
 
 std::shared_ptr<nn::Model> ModelFolder::load(at::Device device, at::ScalarType dtype) const {
   const auto model = args->build({});
-  const auto names = args->stored_names();
   if (!has_adapters()) {
     nn::materialize(*model, device, dtype);
-    load_weights(*model, names, state::WeightReader(path));
+    const state::WeightReader reader(path);
+    load_weights(*model, checkpoint_map(*args, reader), reader);
     model->eval();
     return model;
   }
+  const auto names = peft::stored_names(args->state_map(descriptor::ExpertLayout::per_expert));
   const auto adapter_names = peft::add_adapters_of(peft::read_adapter_config(path), *model, names);
   nn::materialize(*model, device, dtype);
   // What the adapter folder holds itself, the base may lack: a classifier's head.
@@ -73,8 +74,9 @@ std::shared_ptr<nn::Model> ModelFolder::load(at::Device device, at::ScalarType d
   for (const auto& entry : adapter_names) {
     may_lack.insert(entry.stored.substr(std::string(peft::kAdapterPrefix).size()));
   }
-  load_weights(*model, names, state::WeightReader(base), may_lack);
-  load_weights(*model, adapter_names, state::WeightReader(path, peft::kAdapterStem));
+  const state::WeightReader reader(base);
+  load_weights(*model, checkpoint_map(*args, reader), reader, may_lack);
+  load_weights(*model, peft::to_map(adapter_names), state::WeightReader(path, peft::kAdapterStem));
   model->eval();
   return model;
 }

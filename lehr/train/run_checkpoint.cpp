@@ -31,9 +31,6 @@ void RunState::fields(FieldVisitor& v) {
 }
 
 namespace {
-std::string torch_name(at::ScalarType type) {
-  return type == at::kBFloat16 ? "bfloat16" : type == at::kDouble ? "float64" : "float32";
-}
 
 std::filesystem::path checkpoint_root(const TrainConfig& config) {
   return std::filesystem::path(config.job.dump_folder) / config.checkpoint.folder;
@@ -100,11 +97,11 @@ RunCheckpoints::RunCheckpoints(
       model_(model),
       optimizer_(optimizer),
       stop_ids_(args.eos_token_ids()),
-      base_names_(args.stored_names()),
-      names_(
+      base_names_(peft::stored_names(args.state_map(descriptor::ExpertLayout::per_expert))),
+      map_(
           config.peft.has_adapters()
-              ? peft::adapter_stored_names(model, base_names_, peft::tuned_tensors(model, base_names_))
-              : base_names_),
+              ? peft::to_map(peft::adapter_stored_names(model, base_names_, peft::tuned_tensors(model, base_names_)))
+              : args.state_map(descriptor::ExpertLayout::per_expert)),
       store_(std::make_unique<state::CheckpointStore>(checkpoint_root(config))),
       writer_(std::make_unique<state::AsyncCheckpointer>(*store_, config.checkpoint.keep_latest_k)) {
   store_->recover();
@@ -164,7 +161,7 @@ RunState RunCheckpoints::load(const std::filesystem::path& folder, const RunStat
       file,
       advice);
   require_same_peft(folder, state, now);
-  require_same_shape(folder / config_file(), args_.to_hf_config(torch_name(weights_type())), advice);
+  require_same_shape(folder / config_file(), args_.to_hf_config(state::torch_name(weights_type())), advice);
   require(
       state.step <= training.steps,
       "training.steps: {} steps are done in {}, which is more than the {} asked for",
@@ -172,7 +169,7 @@ RunState RunCheckpoints::load(const std::filesystem::path& folder, const RunStat
       folder.string(),
       training.steps);
 
-  load_weights(model_, names_, state::WeightReader(folder, config_.peft.has_adapters() ? peft::kAdapterStem : "model"));
+  load_weights(model_, map_, state::WeightReader(folder, config_.peft.has_adapters() ? peft::kAdapterStem : "model"));
   const state::WeightReader reader(folder, "optimizer");
   std::map<std::string, at::Tensor> moments;
   for (const auto& name : reader.names()) {
@@ -229,7 +226,7 @@ std::optional<std::string> RunCheckpoints::save(const RunState& state) {
   const bool adapters = config_.peft.has_adapters();  // PEFT knows no shards
   contents.weights.push_back(
       {.stem = adapters ? peft::kAdapterStem : "model",
-       .tensors = stored_tensors(model_, names_),
+       .tensors = stored_tensors(model_, map_),
        .max_shard_bytes = adapters ? std::numeric_limits<int64_t>::max() : max_shard_bytes});
   contents.weights.push_back({.stem = "optimizer", .tensors = optimizer_.state(), .max_shard_bytes = max_shard_bytes});
   contents.texts = tokenizer_files_;
@@ -238,7 +235,8 @@ std::optional<std::string> RunCheckpoints::save(const RunState& state) {
     const Node adapter = peft::adapter_config(model_, base_names_, args_.head(), base);
     contents.texts.emplace_back("adapter_config.json", to_json(adapter, true) + "\n");
   }
-  contents.texts.emplace_back(config_file(), to_json(args_.to_hf_config(torch_name(weights_type())), true) + "\n");
+  contents.texts.emplace_back(
+      config_file(), to_json(args_.to_hf_config(state::torch_name(weights_type())), true) + "\n");
   if (args_.head() == descriptor::Head::causal_lm) {
     contents.texts.emplace_back("generation_config.json", to_json(generation_config(args_, stop_ids_), true) + "\n");
   }

@@ -11,6 +11,7 @@
 #include "lehr/data/tokenizer.h"
 #include "lehr/descriptor/model_args.h"
 #include "lehr/optim/optimizer.h"
+#include "lehr/peft/stored_names.h"
 #include "lehr/train/config.h"
 
 namespace lehr::state {
@@ -80,8 +81,8 @@ class RunCheckpoints {
   nn::Model& model_;
   optim::Optimizer& optimizer_;
   std::vector<int64_t> stop_ids_;  // of generation_config.json
-  std::vector<descriptor::StoredName> base_names_;
-  std::vector<descriptor::StoredName> names_;  // in the checkpoint
+  std::vector<peft::StoredName> base_names_;
+  state::StateMap map_;  // from the files of a checkpoint to the parameters
   std::unique_ptr<state::CheckpointStore> store_;
   std::unique_ptr<state::AsyncCheckpointer> writer_;
 };

@@ -10,7 +10,7 @@
 namespace lehr::train {
 
 /// A model family and how its runs are built (torchtitan's notion). The state-dict adapter is the family's: see
-/// ModelArgs::stored_names and to_hf_config.
+/// ModelArgs::state_map and to_hf_config.
 struct TrainSpec {
   descriptor::ModelFamily family;
   Builders build = {};

@@ -23,7 +23,7 @@ namespace {
 // The module of a classifier's head by its place on disk; nothing for other models. It starts from random values, so it
 // trains whatever else does.
 std::string head_module(const descriptor::ModelArgs& args) {
-  for (const auto& entry : args.stored_names()) {
+  for (const auto& entry : peft::stored_names(args.state_map(descriptor::ExpertLayout::per_expert))) {
     if (entry.stored == "score.weight") {
       return peft::module_of(entry.parameter);
     }
@@ -192,11 +192,11 @@ void Trainer::start_adapters() {
   const std::filesystem::path folder = *config_.peft.init_from;
   require(
       peft::is_adapter_folder(folder), "peft.init_from: {} holds no adapter (adapter_config.json)", folder.string());
-  const auto base_names = args_->stored_names();
+  const auto base_names = peft::stored_names(args_->state_map(descriptor::ExpertLayout::per_expert));
   peft::require_same_scaling(peft::read_adapter_config(folder), *model_, base_names);
   load_weights(
       *model_,
-      peft::adapter_stored_names(*model_, base_names, peft::tuned_tensors(*model_, base_names)),
+      peft::to_map(peft::adapter_stored_names(*model_, base_names, peft::tuned_tensors(*model_, base_names))),
       state::WeightReader(folder, peft::kAdapterStem));
 }
 
@@ -207,26 +207,26 @@ void Trainer::load_initial_weights() {
       "name the base here and the adapter in peft.init_from",
       *config_.checkpoint.initial_load_path);
   const state::WeightReader reader(*config_.checkpoint.initial_load_path);
-  // What another program's model, or a language model where a classifier is trained, has not: it starts as in a new run.
+  // What another program's model, or a language model where a classifier is trained, has not: it starts as in a new
+  // run.
   std::set<std::string> may_lack;
   if (args_->head() == descriptor::Head::classification) {
     may_lack.insert("score.weight");
   }
-  std::set<std::string> state;
+  state::NameSet state;
   for (const auto& [name, parameter] : nn::named_parameters(*model_)) {
     if (parameter->is_state()) {
       state.insert(name);
     }
   }
-  for (const auto& entry : args_->stored_names()) {
-    if (state.contains(entry.parameter)) {
-      may_lack.insert(entry.stored);
-    }
+  const state::StateMap map = checkpoint_map(*args_, reader);
+  for (const std::string& name : map.to(state).input_names()) {
+    may_lack.insert(name);
   }
   if (!std::all_of(may_lack.begin(), may_lack.end(), [&](const std::string& name) { return reader.has(name); })) {
     model_->reset_parameters({.seed = static_cast<uint64_t>(config_.debug.seed)});
   }
-  for (const auto& name : load_weights(*model_, args_->stored_names(), reader, may_lack)) {
+  for (const auto& name : load_weights(*model_, map, reader, may_lack)) {
     environment_.log.info("{}: has no {}, which starts as in a new run", reader.path().string(), name);
   }
 }

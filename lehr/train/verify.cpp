@@ -20,8 +20,7 @@ class Verifier {
   Verifier(const VerifyOptions& options, const descriptor::ModelFamilies& families)
       : options_(options),
         folder_of_model_(ModelFolder::open(options.model, families)),
-        args_(folder_of_model_.args.get()),
-        names_(args_->stored_names()) {
+        args_(folder_of_model_.args.get()) {
     require(
         args_->head() != descriptor::Head::embedding,
         "{}: config.json names a backbone without a head; verify compares language models and classifiers",
@@ -168,13 +167,14 @@ class Verifier {
     }
   }
 
-  std::vector<std::pair<std::string, at::Tensor>> gradients() const {
+  /// Under the names, and in the layout of experts, that `expected` has.
+  std::vector<std::pair<std::string, at::Tensor>> gradients(const state::WeightReader& expected) const {
     std::vector<std::pair<std::string, at::Tensor>> values;
     for (const auto& [name, parameter] : nn::named_parameters(*model_)) {
       const at::Tensor& gradient = parameter->value().grad();
       values.emplace_back(name, gradient.defined() ? gradient : at::zeros_like(parameter->value()));
     }
-    return stored_tensors_of(values, names_);
+    return stored_tensors_of(values, checkpoint_map(*args_, expected));
   }
 
   void clear_gradients() {
@@ -197,7 +197,7 @@ class Verifier {
     }
     loss.backward();
     const state::WeightReader expected(file);
-    for (const auto& [name, gradient] : gradients()) {
+    for (const auto& [name, gradient] : gradients(expected)) {
       compare("grad:" + name, gradient, expected.tensor(name));
     }
     clear_gradients();
@@ -217,7 +217,7 @@ class Verifier {
     compare("aux_loss", balancing);
     compare("loss_with_aux", loss + coefficient->as_double() * balancing);
     loss.backward();
-    for (const auto& [name, gradient] : gradients()) {
+    for (const auto& [name, gradient] : gradients(*reference_)) {
       compare("grad_with_aux:" + name, gradient);
     }
     losses->begin({});
@@ -326,7 +326,7 @@ class Verifier {
     const Path final_file = folder_ / "final_params.safetensors";
     if (name == "train_clip" && std::filesystem::exists(final_file)) {
       const state::WeightReader expected(final_file);
-      for (const auto& [stored, value] : stored_tensors(*model_, names_)) {
+      for (const auto& [stored, value] : stored_tensors(*model_, checkpoint_map(*args_, expected))) {
         compare("final_param:" + stored, value, expected.tensor(stored));
       }
     }
@@ -335,7 +335,6 @@ class Verifier {
   VerifyOptions options_;
   ModelFolder folder_of_model_;
   const descriptor::ModelArgs* args_;
-  std::vector<descriptor::StoredName> names_;
   Path folder_;
   std::unique_ptr<state::WeightReader> reference_;
   std::shared_ptr<nn::Model> model_;

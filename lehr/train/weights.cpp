@@ -3,11 +3,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <map>
-#include <set>
 
 #include "lehr/base/error.h"
 #include "lehr/base/random.h"
+#include "lehr/state/map_stream.h"
 #include "lehr/state/weights.h"
 
 namespace lehr::train {
@@ -15,8 +14,7 @@ namespace lehr::train {
 namespace {
 // What checkpoints of the wild hold beside parameters: tables that can be computed, a language model's head where a
 // classifier is loaded, and the head of a model with tied embeddings, which must be the embeddings then.
-bool is_expected_surplus(
-    const std::string& name, const std::set<std::string>& wanted, const state::WeightReader& reader) {
+bool is_expected_surplus(const std::string& name, const state::NameSet& wanted, const state::WeightReader& reader) {
   if (name.ends_with("rotary_emb.inv_freq")) {
     return true;
   }
@@ -42,38 +40,57 @@ std::string list_some(const std::vector<std::string>& names) {
   return fmt::format(
       "{}{}", fmt::join(shown, ", "), names.size() > kShown ? fmt::format(" and {} more", names.size() - kShown) : "");
 }
+
+state::NameSet names_of(const state::TensorSpecs& specs) {
+  state::NameSet names;
+  for (const auto& [name, spec] : specs) {
+    names.insert(name);
+  }
+  return names;
+}
 }  // namespace
 
-std::vector<std::string> load_weights(
-    nn::Module& model,
-    const std::vector<descriptor::StoredName>& names,
+state::StateMap checkpoint_map(const descriptor::ModelArgs& args, const state::WeightReader& reader) {
+  return args.state_map(descriptor::expert_layout_of(reader.names()));
+}
+
+state::TensorSpecs parameter_specs(const nn::Module& model) {
+  state::TensorSpecs specs;
+  for (const auto& [name, parameter] : nn::named_parameters(model)) {
+    specs[name] = {.shape = parameter->shape(), .dtype = state::dtype_of(parameter->value().scalar_type())};
+  }
+  return specs;
+}
+
+CheckpointDifference check_checkpoint(
+    const state::StateMap& map,
+    const state::TensorSpecs& parameters,
     const state::WeightReader& reader,
     const std::set<std::string>& may_lack) {
-  std::map<std::string, nn::ParameterPtr> parameters;
-  for (auto& [name, parameter] : nn::named_parameters(model)) {
-    parameters[name] = parameter;
-  }
-  std::set<std::string> unread;
-  for (const auto& name : reader.names()) {
-    unread.insert(name);
-  }
-  std::set<std::string> wanted;
+  CheckpointDifference difference;
+  state::NameSet wanted;
   std::vector<std::string> missing;
-  std::vector<std::string> lacked;
-  std::vector<std::string> misshapen;
-  for (const auto& entry : names) {
-    wanted.insert(entry.stored);
-    if (!reader.has(entry.stored)) {
-      (may_lack.contains(entry.stored) ? lacked : missing).push_back(entry.stored);
-      continue;
+  for (const std::string& name : map.input_names()) {
+    wanted.insert(name);
+    if (!reader.has(name)) {
+      (may_lack.contains(name) ? difference.lacked : missing).push_back(name);
     }
-    unread.erase(entry.stored);
-    if (reader.info(entry.stored).shape != entry.shape) {
+  }
+  std::vector<std::string> misshapen;
+  const state::BoundMap expected(map.inverse().from(names_of(parameters)), parameters);
+  for (const state::TensorInfo& tensor : expected.outputs()) {
+    if (reader.has(tensor.name) && reader.info(tensor.name).shape != tensor.shape) {
       misshapen.push_back(fmt::format(
           "{} (expected {}, found {})",
-          entry.stored,
-          fmt::join(entry.shape, "x"),
-          fmt::join(reader.info(entry.stored).shape, "x")));
+          tensor.name,
+          fmt::join(tensor.shape, "x"),
+          fmt::join(reader.info(tensor.name).shape, "x")));
+    }
+  }
+  std::vector<std::string> surplus;
+  for (const std::string& name : std::set<std::string>(reader.names().begin(), reader.names().end())) {
+    if (!wanted.contains(name)) {
+      (is_expected_surplus(name, wanted, reader) ? difference.left_out : surplus).push_back(name);
     }
   }
   require(missing.empty(), "{}: the checkpoint lacks {}", reader.path().string(), list_some(missing));
@@ -82,27 +99,35 @@ std::vector<std::string> load_weights(
       "{}: shapes differ from the model's: {}; is this the checkpoint of another model?",
       reader.path().string(),
       list_some(misshapen));
-  std::erase_if(unread, [&](const std::string& name) { return is_expected_surplus(name, wanted, reader); });
-  require(
-      unread.empty(),
-      "{}: the model has no place for {}",
-      reader.path().string(),
-      list_some({unread.begin(), unread.end()}));
+  require(surplus.empty(), "{}: the model has no place for {}", reader.path().string(), list_some(surplus));
+  return difference;
+}
 
-  at::NoGradGuard no_grad;
-  for (const auto& entry : names) {
-    const auto found = parameters.find(entry.parameter);
-    if (found == parameters.end() || !reader.has(entry.stored)) {
-      continue;  // another stage's, or one that keeps its value
+std::vector<std::string> load_weights(
+    nn::Module& model,
+    const state::StateMap& map,
+    const state::WeightReader& reader,
+    const std::set<std::string>& may_lack) {
+  const state::TensorSpecs parameters = parameter_specs(model);
+  const auto lacked = check_checkpoint(map, parameters, reader, may_lack).lacked;
+  // Types are those of the parameters, to which the values are cast, whatever the files have.
+  state::TensorSpecs stored = state::specs_of(reader);
+  for (auto& [name, spec] : stored) {
+    spec.dtype = state::DType::kF32;
+  }
+  const state::StateMap possible = map.from(names_of(stored));
+  state::NameSet mine;
+  for (const std::string& name : possible.output_names()) {
+    if (parameters.contains(name)) {
+      mine.insert(name);
     }
-    at::Tensor value = found->second->value();
-    at::Tensor source = reader.tensor(entry.stored);
-    if (entry.expert) {
-      value = value.select(0, *entry.expert);
-    } else if (source.sizes() != value.sizes()) {
-      source = source.narrow(0, entry.first_row, value.size(0));
+  }
+  const state::BoundMap bound(possible.to(mine), stored);
+  const state::WeightSource source(reader);
+  for (const auto& [name, parameter] : nn::named_parameters(model)) {
+    if (mine.contains(name)) {
+      state::read_into(bound, source, name, parameter->value());
     }
-    value.copy_(source);
   }
   return lacked;
 }
@@ -123,41 +148,23 @@ std::string weights_fingerprint(const state::WeightReader& reader) {
 }
 
 std::vector<std::pair<std::string, at::Tensor>> stored_tensors_of(
-    const std::vector<std::pair<std::string, at::Tensor>>& values, const std::vector<descriptor::StoredName>& names) {
-  std::map<std::string, at::Tensor> by_name(values.begin(), values.end());
+    const std::vector<std::pair<std::string, at::Tensor>>& values, const state::StateMap& map) {
+  const state::ValueSource source(values);
+  const state::TensorSpecs specs = source.specs();
   std::vector<std::pair<std::string, at::Tensor>> tensors;
-  std::map<std::string, at::Tensor> assembled;  // tables made of several parameters
-  for (const auto& entry : names) {
-    const auto found = by_name.find(entry.parameter);
-    if (found == by_name.end()) {
-      continue;
-    }
-    at::Tensor value = found->second.detach();
-    if (entry.expert) {
-      tensors.emplace_back(entry.stored, value.select(0, *entry.expert));
-      continue;
-    }
-    if (value.sizes() == at::IntArrayRef(entry.shape)) {
-      tensors.emplace_back(entry.stored, value);
-      continue;
-    }
-    at::Tensor& whole = assembled[entry.stored];
-    if (!whole.defined()) {
-      whole = at::empty(entry.shape, value.options());
-      tensors.emplace_back(entry.stored, whole);
-    }
-    whole.narrow(0, entry.first_row, value.size(0)).copy_(value);
-  }
+  state::stream(
+      state::BoundMap(map.inverse().from(names_of(specs)), specs), source, [&](const state::MappedTensor& part) {
+        tensors.emplace_back(part.name, part.tensor);
+      });
   return tensors;
 }
 
-std::vector<std::pair<std::string, at::Tensor>> stored_tensors(
-    const nn::Module& model, const std::vector<descriptor::StoredName>& names) {
+std::vector<std::pair<std::string, at::Tensor>> stored_tensors(const nn::Module& model, const state::StateMap& map) {
   std::vector<std::pair<std::string, at::Tensor>> values;
   for (const auto& [name, parameter] : nn::named_parameters(model)) {
     values.emplace_back(name, parameter->value());
   }
-  return stored_tensors_of(values, names);
+  return stored_tensors_of(values, map);
 }
 
 }  // namespace lehr::train

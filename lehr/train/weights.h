@@ -8,6 +8,7 @@
 
 #include "lehr/base/torch.h"
 #include "lehr/descriptor/model_args.h"
+#include "lehr/state/bound_map.h"
 
 namespace lehr::state {
 class WeightReader;
@@ -15,26 +16,47 @@ class WeightReader;
 
 namespace lehr::train {
 
-/// Copies the checkpoint's tensors into the model's (materialized) parameters, casting to their type. Throws a usage
-/// error that lists what is missing, of another shape, or left over; rotary tables and the copy of a tied head that
-/// some tools write are no surprise. `may_lack` names tensors that keep their values when the checkpoint has none of
-/// them; returns those.
-std::vector<std::string> load_weights(
-    nn::Module& model,
-    const std::vector<descriptor::StoredName>& names,
+/// The map from this checkpoint to the parameters of the whole model that `args` describes, in the layout that the
+/// checkpoint has.
+state::StateMap checkpoint_map(const descriptor::ModelArgs& args, const state::WeightReader& reader);
+
+/// Shapes of parameters, or of what is named like them. The type is the parameters' own.
+state::TensorSpecs parameter_specs(const nn::Module& model);
+
+/// What a checkpoint lacks or has too much, where that is no mistake.
+struct CheckpointDifference {
+  std::vector<std::string> lacked;    ///< Of `may_lack`.
+  std::vector<std::string> left_out;  ///< Rotary tables, the copy of a tied head, a language model's head.
+};
+
+/// Throws a usage error that lists the tensors that the map reads and the checkpoint lacks, that have another shape
+/// than the parameters (`parameters` may be those of a pipeline stage) ask for, or that the map has no place for.
+CheckpointDifference check_checkpoint(
+    const state::StateMap& map,
+    const state::TensorSpecs& parameters,
     const state::WeightReader& reader,
     const std::set<std::string>& may_lack = {});
 
 /// A number, in hexadecimal, for "the same weights", from the names, the shapes and some elements of every tensor.
 std::string weights_fingerprint(const state::WeightReader& reader);
 
-/// The parameters as the tensors of a checkpoint, in the model's order; those that are whole are not copied.
-std::vector<std::pair<std::string, at::Tensor>> stored_tensors(
-    const nn::Module& model, const std::vector<descriptor::StoredName>& names);
+/// Copies the checkpoint's tensors into the model's (materialized) parameters, casting to their type. `map` is that of
+/// the whole model; of a pipeline stage only its own parameters are read. Throws as check_checkpoint. `may_lack` names
+/// tensors that keep their values when the checkpoint has none of them; returns those.
+std::vector<std::string> load_weights(
+    nn::Module& model,
+    const state::StateMap& map,
+    const state::WeightReader& reader,
+    const std::set<std::string>& may_lack = {});
+
+/// The parameters as the tensors of a checkpoint, in the map's order: what the inverse of `map`, which goes from the
+/// checkpoint to the parameters of the whole model, makes of the ones that are here. Those that are one part of a
+/// parameter are not copied.
+std::vector<std::pair<std::string, at::Tensor>> stored_tensors(const nn::Module& model, const state::StateMap& map);
 
 /// The tensors of `values`, which has one for each parameter name (a gradient, say), as stored_tensors gives
 /// parameters.
 std::vector<std::pair<std::string, at::Tensor>> stored_tensors_of(
-    const std::vector<std::pair<std::string, at::Tensor>>& values, const std::vector<descriptor::StoredName>& names);
+    const std::vector<std::pair<std::string, at::Tensor>>& values, const state::StateMap& map);
 
 }  // namespace lehr::train

@@ -102,7 +102,12 @@ def same(case, folder, classifier=False, atol="1e-5"):
 same("Qwen3", train("qwen3"))
 same("Qwen3 with tied embeddings in shards", train("tied", tied="true", shard=1))
 same("Llama 3", train("llama", name="llama3"))
-same("Qwen3 MoE", train("moe", name="qwen3_moe"))
+mixture = train("moe", name="qwen3_moe")
+same("Qwen3 MoE", mixture)
+fused = work / "fused"
+subprocess.run([lehr, "convert", "--model", mixture, "--output", fused, "--expert-layout", "fused"], check=True,
+               stdout=subprocess.DEVNULL)
+same("Qwen3 MoE with fused experts", fused)
 same("Qwen3 in bfloat16", train("bf16", dtype="bfloat16"))
 same("Qwen3 classifier",
      train("cls", task="classification", data="who_speaks.txt", kind='kind = "classification"',

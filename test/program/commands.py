@@ -27,7 +27,7 @@ def holds(what, condition):
 
 
 # --- help ------------------------------------------------------------------------------------------------------------
-commands = ["train", "eval", "generate", "verify", "merge", "inspect", "tokenize"]
+commands = ["train", "eval", "generate", "verify", "merge", "inspect", "convert", "tokenize"]
 overview = run("--help")
 holds("--help names every command", all(f"  {command} " in overview for command in commands))
 for command in commands:
@@ -84,6 +84,25 @@ holds("ids go in and out, and greedy text needs no seed", len(ids) == 30 and ids
 
 shown = run("inspect", model)
 holds("inspect shows shape, size and tensors", "model.layers.0.self_attn.q_proj.weight" in shown and "qwen3" in shown)
+
+mixture = "test/data/reference/qwen3moe_sparse_step2"
+shown = run("inspect", "--map", mixture)
+holds("inspect --map shows what becomes of experts",
+      "stack 0" in shown and "model.layers.1.mlp.grouped_experts.up_proj.weight" in shown and "8 x 12 x 24" in shown)
+fused, back = work / "fused", work / "back"
+run("convert", "--model", mixture, "--output", fused, "--expert-layout", "fused", "--max-shard-size-mb", "1")
+holds("inspect --map shows the other layout", "split 1 [12, 12]" in run("inspect", "--map", fused))
+holds("a fused folder is the same model",
+      run("generate", "--model", fused, "--tokens", "[1, 2]", "--temperature", "0", "--max-new-tokens", "8")
+      == run("generate", "--model", mixture, "--tokens", "[1, 2]", "--temperature", "0", "--max-new-tokens", "8"))
+run("convert", "--model", fused, "--output", back, "--expert-layout", "per_expert")
+holds("and there and back gives the same bytes",
+      (back / "model.safetensors").read_bytes() == Path(mixture, "model.safetensors").read_bytes())
+half = work / "half"
+run("convert", "--model", model, "--output", half, "--dtype", "bfloat16")
+holds("another type in half the size, and the tokenizer is there",
+      (half / "model.safetensors").stat().st_size < 0.6 * (model / "model.safetensors").stat().st_size
+      and run("generate", "--model", half, "--prompt", "a", "--max-new-tokens", "2") is not None)
 
 lines_in = [{"text": "To be, or not to be"}, {"text": "¿Qué? 🙂"}]
 encoded = run("tokenize", "--tokenizer", "test/data/tokenizer/qwen3", "--jsonl",

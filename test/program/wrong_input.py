@@ -161,6 +161,21 @@ blocked = work / "a_file"
 blocked.write_text("")
 wrong("results cannot be written", ["train", work / "run.toml", f"--job.dump_folder={blocked}/x"], "a_file")
 
+# --- converting ------------------------------------------------------------------------------------------------------
+wrong("convert into a folder that is there", ["convert", "--model", model, "--output", work], str(work), "already")
+wrong("convert into no folder", ["convert", "--model", model, "--output", work / "no/such"], "no such folder")
+wrong("convert what is no model", ["convert", "--model", work / "none", "--output", work / "new"], "none")
+wrong("unknown layout", ["convert", "--model", model, "--output", work / "new", "--expert-layout", "stacked"],
+      "stacked", "per_expert", "fused")
+wrong("convert to an unknown type", ["convert", "--model", model, "--output", work / "new", "--dtype", "int4"], "int4")
+wrong("the map of one file", ["inspect", "--map", model / "model.safetensors"], r"config\.json")
+lacking = model_copy("lacking")
+header, data = tensors(lacking / "model.safetensors")
+header["model.layers.0.mlp.dwon_proj.weight"] = header.pop(weight)
+write_tensors(lacking / "model.safetensors", header, data)
+for command in (["inspect", "--map", lacking], ["convert", "--model", lacking, "--output", work / "new"]):
+    wrong(f"a tensor under another name ({command[0]})", command, "lacks", weight.replace(".", r"\."))
+
 # --- resuming --------------------------------------------------------------------------------------------------------
 wrong("resume with another shape",
       ["train", work / "run.toml", f"--job.dump_folder={work}/out", "--model.args.hidden_size=32"],

@@ -54,6 +54,29 @@ TEST(WeightReader, ReadsShardsThatTransformersWrote) {
       HasSubstr("sharded: lm_head.wieght: no such tensor; did you"));
 }
 
+TEST(WeightReader, ReadsSomeRowsOfATensorWhateverItsAlignment) {
+  const WeightReader reader(fixture("sharded"));
+  const at::Tensor head = reader.tensor("lm_head.weight");
+  const at::Tensor some = reader.rows("lm_head.weight", 90, 93);
+  EXPECT_TRUE(testing::bit_equal(some, head.narrow(0, 90, 3)));
+  EXPECT_EQ(some.const_data_ptr(), head.narrow(0, 90, 3).const_data_ptr()) << "a view of the file";
+  EXPECT_EQ(reader.rows("lm_head.weight", 96, 96).numel(), 0);
+  EXPECT_THAT(
+      error_of([&] { reader.rows("lm_head.weight", 90, 97); }),
+      HasSubstr("lm_head.weight: rows 90 to 97 were asked for, it has 96"));
+  const TemporaryFolder folder;
+  const fs::path odd = folder.path() / "odd.safetensors";
+  write_bytes(
+      odd,
+      safetensors_bytes(
+          R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"b":{"dtype":"I16","shape":[3],"data_offsets":[1,7]},)"
+          R"("c":{"dtype":"U8","shape":[],"data_offsets":[7,8]}})",
+          std::string("\0\1\0\2\0\3\0\4", 8)));
+  const WeightReader unaligned(odd);
+  EXPECT_TRUE(at::equal(unaligned.rows("b", 1, 3), at::tensor({2, 3}, at::kShort)));
+  EXPECT_THAT(error_of([&] { unaligned.rows("c", 0, 1); }), HasSubstr("rows 0 to 1 were asked for, it has 0"));
+}
+
 TEST(WeightReader, TakesAFolderWithAStemAnIndexOrOneFile) {
   const TemporaryFolder folder;
   write_file(folder.path() / "optimizer.safetensors", {"state.m", "state.v"});

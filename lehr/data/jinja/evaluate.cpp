@@ -10,11 +10,10 @@ namespace {
 
 constexpr int64_t kMaxRepeated = 1 << 20;
 
-int64_t checked(bool overflow, int64_t value) {
+void check(bool overflow) {
   if (overflow) {
     refuse("the result is too large for 64 bits");
   }
-  return value;
 }
 
 Value repeated(const Value& value, int64_t times) {
@@ -39,14 +38,17 @@ Value integers(Operator op, int64_t a, int64_t b) {
   int64_t result = 0;
   switch (op) {
     case Operator::add:
-      return Value(checked(__builtin_add_overflow(a, b, &result), result));
+      check(__builtin_add_overflow(a, b, &result));
+      return Value(result);
     case Operator::subtract:
-      return Value(checked(__builtin_sub_overflow(a, b, &result), result));
+      check(__builtin_sub_overflow(a, b, &result));
+      return Value(result);
     case Operator::multiply:
-      return Value(checked(__builtin_mul_overflow(a, b, &result), result));
+      check(__builtin_mul_overflow(a, b, &result));
+      return Value(result);
     case Operator::floor_divide:
     case Operator::modulo: {
-      checked(b == -1 && a == INT64_MIN, 0);
+      check(b == -1 && a == INT64_MIN);
       const int64_t down = a % b != 0 && (a < 0) != (b < 0) ? 1 : 0;  // Python rounds down, C++ towards zero
       return Value(op == Operator::modulo ? a % b + down * b : a / b - down);
     }
@@ -54,7 +56,7 @@ Value integers(Operator op, int64_t a, int64_t b) {
       result = 1;
       for (int64_t i = 0; i < b; ++i) {
         const int64_t before = result;
-        checked(__builtin_mul_overflow(before, a, &result), 0);
+        check(__builtin_mul_overflow(before, a, &result));
         if (result == before) {
           break;  // 0, 1: it stays so
         }

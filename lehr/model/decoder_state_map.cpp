@@ -1,0 +1,108 @@
+#include "lehr/model/decoder_state_map.h"
+
+#include <fmt/format.h>
+
+namespace lehr::model {
+
+namespace {
+constexpr std::string_view kGroupedExperts = ".mlp.grouped_experts.";
+constexpr const char* kExpertBias = ".mlp.router.expert_bias";
+constexpr const char* kStoredExpertBias = ".mlp.gate.e_score_correction_bias";  // as DeepSeek-V3 calls it
+
+// The table `whole`, whose rows are those of the vocabulary's segments below `prefix`.
+state::StateMap table(const std::string& whole, const std::string& prefix, const nn::SplitVocabulary& vocabulary) {
+  std::vector<std::string> segments;
+  std::vector<int64_t> rows;
+  for (const std::string& segment : vocabulary.order) {
+    segments.push_back(prefix + segment + ".weight");
+    rows.push_back(vocabulary.sizes.at(segment));
+  }
+  return segments.size() == 1 ? state::rename(whole, segments.front()) : state::split(whole, segments, 0, rows);
+}
+
+// One mixture. `layer` is as "model.layers.3"; `parameters` are its experts' in the order of the model.
+state::StateMap experts_map(
+    const std::string& layer, const std::vector<nn::NamedParameter>& parameters, descriptor::ExpertLayout layout) {
+  const std::string ours = layer + std::string(kGroupedExperts);
+  const std::string theirs = layer + ".mlp.experts.";
+  const std::vector<int64_t> shape = parameters.front().parameter->shape();  // gates: (E, I, H)
+  if (layout == descriptor::ExpertLayout::fused) {
+    return state::parallel(
+        {state::split(
+             theirs + "gate_up_proj", {ours + "gate_proj.weight", ours + "up_proj.weight"}, 1, {shape[1], shape[1]}),
+         state::rename(theirs + "down_proj", ours + "down_proj.weight")});
+  }
+  // Expert by expert, as such checkpoints are written.
+  std::vector<state::MapPort> inputs;
+  std::vector<state::MapStep> stacks(parameters.size(), state::MapStep{state::Stack{0}, {}, {}});
+  for (int64_t expert = 0; expert < shape[0]; ++expert) {
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      stacks[i].inputs.push_back(inputs.size());
+      const std::string projection = parameters[i].name.substr(ours.size());
+      inputs.push_back({fmt::format("{}{}.{}", theirs, expert, projection), inputs.size()});
+    }
+  }
+  std::vector<state::MapPort> outputs;
+  size_t value = inputs.size();
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    stacks[i].outputs = {value};
+    outputs.push_back({parameters[i].name, value++});
+  }
+  return {std::move(inputs), std::move(stacks), std::move(outputs), value};
+}
+}  // namespace
+
+state::StateMap decoder_state_map(
+    const nn::Module& model,
+    const nn::SplitVocabulary& vocabulary,
+    descriptor::ExpertLayout layout,
+    descriptor::Head head_kind) {
+  const std::string embeddings = "model.embed_tokens.token_embedding.";
+  const std::string head = "lm_head.lm_head.";
+  const std::string router = ".mlp.router.gate.";
+  std::vector<state::StateMap> maps;
+  const auto parameters = nn::named_parameters(model);
+  for (size_t i = 0; i < parameters.size();) {
+    const std::string& name = parameters[i].name;
+    size_t end = i + 1;
+    // Parameters that belong together stand together.
+    auto take = [&](const std::string& prefix) {
+      while (end < parameters.size() && parameters[end].name.starts_with(prefix)) {
+        ++end;
+      }
+    };
+    if (name.starts_with(embeddings)) {
+      take(embeddings);
+      maps.push_back(table("model.embed_tokens.weight", embeddings, vocabulary));
+    } else if (name.starts_with(head)) {
+      take(head);
+      maps.push_back(table("lm_head.weight", head, vocabulary));
+    } else if (const size_t at = name.find(kGroupedExperts); at != std::string::npos) {
+      take(name.substr(0, at) + std::string(kGroupedExperts));
+      const std::vector<nn::NamedParameter> experts(
+          parameters.begin() + static_cast<long>(i), parameters.begin() + static_cast<long>(end));
+      maps.push_back(experts_map(name.substr(0, at), experts, layout));
+    } else if (const size_t gate = name.find(router); gate != std::string::npos) {
+      maps.push_back(state::rename(name.substr(0, gate) + ".mlp.gate." + name.substr(gate + router.size()), name));
+    } else if (const size_t bias = name.find(kExpertBias); bias != std::string::npos) {
+      maps.push_back(state::rename(name.substr(0, bias) + kStoredExpertBias, name));
+    } else if (name == "cls_head.score.weight") {
+      maps.push_back(state::rename("score.weight", name));
+    } else {
+      maps.push_back(state::identity({name}));
+    }
+    i = end;
+  }
+  state::StateMap map = state::parallel(maps);
+  if (head_kind != descriptor::Head::embedding) {
+    return map;
+  }
+  // Hugging Face keeps a bare backbone without the prefix.
+  std::vector<std::pair<std::string, std::string>> bare;
+  for (const std::string& name : map.input_names()) {
+    bare.emplace_back(name.substr(std::string("model.").size()), name);
+  }
+  return state::sequential({state::rename(bare), map});
+}
+
+}  // namespace lehr::model

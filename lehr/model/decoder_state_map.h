@@ -1,0 +1,29 @@
+// How decoder-only models stand in checkpoints of Hugging Face's transformers.
+#pragma once
+
+#include "lehr/descriptor/model_args.h"
+#include "lehr/nn/embedding.h"
+#include "lehr/nn/module.h"
+
+namespace lehr::model {
+
+/// From Hugging Face's tensors to the parameters of a one-stage model, in the model's order. Parameters bear Hugging
+/// Face's names but for these:
+///
+/// | stored | parameters |
+/// | --- | --- |
+/// | model.embed_tokens.weight, lm_head.weight | rows, split over the segments of the vocabulary |
+/// | score.weight | cls_head.score.weight |
+/// | ...mlp.gate.weight | ...mlp.router.gate.weight |
+/// | ...mlp.gate.e_score_correction_bias | ...mlp.router.expert_bias |
+/// | ...mlp.experts.E.{gate,up,down}_proj.weight | ...mlp.grouped_experts.{gate,up,down}_proj.weight, stacked |
+/// | ...mlp.experts.gate_up_proj, ...down_proj | the same, split and renamed, where the layout is fused |
+///
+/// A bare backbone (an embedding head) is stored without "model.".
+state::StateMap decoder_state_map(
+    const nn::Module& model,
+    const nn::SplitVocabulary& vocabulary,
+    descriptor::ExpertLayout layout,
+    descriptor::Head head);
+
+}  // namespace lehr::model

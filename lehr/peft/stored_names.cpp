@@ -1,0 +1,138 @@
+#include "lehr/peft/stored_names.h"
+
+#include <map>
+
+#include "lehr/base/error.h"
+
+namespace lehr::peft {
+
+namespace {
+struct Names {
+  std::vector<std::string> of_value;
+
+  explicit Names(const state::StateMap& map) : of_value(map.num_values()) {
+    for (const auto& ports : {map.inputs(), map.outputs()}) {
+      for (const state::MapPort& port : ports) {
+        of_value[port.value] = port.name;
+      }
+    }
+  }
+};
+
+bool splits_rows(const state::MapOp& op) {
+  const auto* split = std::get_if<state::Split>(&op);
+  return split != nullptr && split->dim == 0;
+}
+
+bool stacks_experts(const state::MapOp& op) {
+  const auto* stack = std::get_if<state::Stack>(&op);
+  return stack != nullptr && stack->dim == 0;
+}
+}  // namespace
+
+std::vector<StoredName> stored_names(const state::StateMap& map) {
+  const Names names(map);
+  std::map<size_t, std::vector<StoredName>> by_input;  // by the value of the tensor on disk
+  std::vector<std::string> output_of(map.num_values());
+  for (const state::MapPort& port : map.outputs()) {
+    output_of[port.value] = port.name;
+  }
+  for (const state::MapStep& step : map.steps()) {
+    const bool split = splits_rows(step.op);
+    require(
+        split || stacks_experts(step.op),
+        "{}: comes from disk by '{}', which adapters do not know; they know names, stacked experts and rows",
+        names.of_value[step.outputs.front()],
+        state::describe(step.op));
+    int64_t row = 0;
+    for (size_t i = 0; split && i < step.outputs.size(); ++i) {
+      const int64_t rows = std::get<state::Split>(step.op).sizes[i];
+      by_input[step.inputs.front()].push_back(
+          {.parameter = names.of_value[step.outputs[i]], .first_row = row, .rows = rows});
+      row += rows;
+    }
+    for (size_t i = 0; !split && i < step.inputs.size(); ++i) {
+      by_input[step.inputs[i]].push_back(
+          {.parameter = names.of_value[step.outputs.front()], .expert = static_cast<int64_t>(i)});
+    }
+  }
+  std::vector<StoredName> rows;
+  for (const state::MapPort& input : map.inputs()) {
+    const auto found = by_input.find(input.value);
+    if (found == by_input.end()) {
+      rows.push_back({.stored = input.name, .parameter = output_of[input.value]});
+      continue;
+    }
+    for (StoredName& row : found->second) {
+      row.stored = input.name;
+      rows.push_back(row);
+    }
+  }
+  return rows;
+}
+
+namespace {
+// Tensors that hold the same parameters, and what each holds.
+struct Table {
+  std::vector<std::string> stored;
+  std::vector<StoredName> parts;
+};
+
+state::StateMap table_map(const Table& table) {
+  std::vector<state::StateMap> maps;
+  const std::string& first = table.stored.front();
+  if (table.stored.size() > 1) {
+    maps.push_back(state::tie(first + " (tied)", table.stored).inverse());
+  }
+  const std::string source = table.stored.size() > 1 ? first + " (tied)" : first;
+  std::vector<std::string> parameters;
+  std::vector<int64_t> rows;
+  for (const StoredName& part : table.parts) {
+    parameters.push_back(part.parameter);
+    rows.push_back(part.rows);
+  }
+  maps.push_back(
+      parameters.size() == 1 ? state::rename(source, parameters.front()) : state::split(source, parameters, 0, rows));
+  return state::sequential(maps);
+}
+}  // namespace
+
+state::StateMap to_map(const std::vector<StoredName>& names) {
+  std::map<std::string, std::vector<StoredName>> by_stored;
+  std::vector<std::string> order;
+  std::map<std::string, std::vector<std::string>> experts;  // by parameter
+  std::vector<std::string> expert_order;
+  for (const StoredName& name : names) {
+    if (name.expert) {
+      if (experts[name.parameter].empty()) {
+        expert_order.push_back(name.parameter);
+      }
+      experts[name.parameter].push_back(name.stored);
+      continue;
+    }
+    if (by_stored[name.stored].empty()) {
+      order.push_back(name.stored);
+    }
+    by_stored[name.stored].push_back(name);
+  }
+  std::map<std::string, size_t> table_of;  // by the first parameter
+  std::vector<Table> tables;
+  for (const std::string& stored : order) {
+    const auto& parts = by_stored.at(stored);
+    const auto [at, is_new] = table_of.emplace(parts.front().parameter, tables.size());
+    if (is_new) {
+      tables.push_back({.stored = {}, .parts = parts});
+    }
+    tables[at->second].stored.push_back(stored);
+  }
+  std::vector<state::StateMap> maps;
+  for (const Table& table : tables) {
+    maps.push_back(table_map(table));
+  }
+  for (const std::string& parameter : expert_order) {
+    maps.push_back(state::stack(experts.at(parameter), parameter, 0));
+  }
+  return state::parallel(maps);
+}
+
+}  // namespace lehr::peft

@@ -1,0 +1,67 @@
+// Applies state maps: tensors flow from a source to a sink one output at a time, and of the source only those boxes are
+// read that an output is made of.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <unordered_map>
+
+#include "lehr/state/bound_map.h"
+#include "lehr/state/safetensors_writer.h"
+
+namespace lehr::state {
+
+/// Where the inputs of a map come from.
+class TensorSource {
+ public:
+  virtual ~TensorSource() = default;
+  /// That part of a tensor, on any device; a view where there is one. It is not written to.
+  virtual at::Tensor read(const std::string& name, const Box& box) const = 0;
+};
+
+/// A checkpoint's files: views of mapped memory, so that only what is used is read. `reader` must outlive it.
+class WeightSource : public TensorSource {
+ public:
+  explicit WeightSource(const WeightReader& reader) : reader_(reader) {}
+  at::Tensor read(const std::string& name, const Box& box) const override;
+
+ private:
+  const WeightReader& reader_;
+};
+
+/// Tensors in memory.
+class ValueSource : public TensorSource {
+ public:
+  explicit ValueSource(const NamedTensors& tensors);
+  at::Tensor read(const std::string& name, const Box& box) const override;
+  TensorSpecs specs() const;
+
+ private:
+  std::unordered_map<std::string, at::Tensor> tensors_;
+};
+
+/// An output on its way to a sink.
+struct MappedTensor {
+  const std::string& name;
+  const TensorSpec& spec;  ///< Of the whole tensor.
+  const Box& box;          ///< The part that `tensor` is: all, unless the map leaves the rest to others.
+  at::Tensor tensor;
+};
+using TensorSink = std::function<void(const MappedTensor&)>;
+
+/// Gives every output to the sink, group by group. An output that is one box of one input, turned at most, is a view of
+/// what the source read, without a copy; others are made in new memory, one input's box at a time. Nothing is held
+/// between two outputs, so no more memory is used than the inputs and outputs of one group take.
+void stream(const BoundMap& map, const TensorSource& source, const TensorSink& sink);
+
+/// The part `box` of one output. A view or new memory, as above. The box must lie in the part that the map gives.
+at::Tensor read_output(const BoundMap& map, const TensorSource& source, const std::string& output, const Box& box);
+
+/// Copies one whole output into `target`, converting type and device, without memory of its own beyond the boxes that
+/// are read. Throws a usage error if the shapes differ.
+void read_into(const BoundMap& map, const TensorSource& source, const std::string& output, at::Tensor target);
+
+/// The sink that writes to files planned for the map's outputs; their types are the plan's. `writer` must outlive it.
+TensorSink file_sink(SafetensorsWriter& writer);
+
+}  // namespace lehr::state

@@ -1,0 +1,36 @@
+// A model folder in another layout, type or cut into files, without a model in memory.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lehr/base/torch.h"
+#include "lehr/descriptor/model_args.h"
+#include "lehr/state/file_plan.h"
+
+namespace lehr::train {
+
+struct ConvertOptions {
+  std::filesystem::path model;                          ///< Folder with config.json and weights.
+  std::filesystem::path output;                         ///< Folder to be made; its parent must be there.
+  std::optional<descriptor::ExpertLayout> layout = {};  ///< None: the one that `model` has.
+  std::optional<at::ScalarType> dtype = {};             ///< Of floating-point tensors; none: their own.
+  int64_t max_shard_bytes = state::kDefaultMaxShardBytes;
+};
+
+struct ConvertReport {
+  int64_t num_tensors = 0;
+  int64_t num_files = 0;
+  int64_t num_bytes = 0;                ///< Of all tensors.
+  std::vector<std::string> left_out;    ///< Tensors of `model` that need not be stored: a copy of tied embeddings, say.
+  std::vector<std::string> companions;  ///< Files that were copied: config.json, the tokenizer's.
+};
+
+/// Streams the weights through the family's state map and the inverse of the other layout's, tensor by tensor, so that
+/// memory holds one of them. The folder appears under its name when everything is on the disk. Throws a usage error if
+/// it is already there, and for a checkpoint that does not hold what config.json describes.
+ConvertReport convert_checkpoint(const ConvertOptions& options, const descriptor::ModelFamilies& families);
+
+}  // namespace lehr::train
