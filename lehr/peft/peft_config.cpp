@@ -54,15 +54,17 @@ Method PeftConfig::to_method(const std::string& head) const {
       .module_name_pattern = target_pattern, .r = r, .alpha = alpha, .dropout = dropout, .use_rslora = use_rslora};
   Stack stack;
   if (method == "lora") {
-    stack.methods.push_back({lora});
+    stack.methods.emplace_back().kind = lora;
   }
   if (full_tune_pattern) {
-    stack.methods.push_back({FullTune{*full_tune_pattern}});
+    stack.methods.emplace_back().kind = FullTune{*full_tune_pattern};
   }
   if (!head.empty()) {
-    stack.methods.push_back({FullTune{std::regex_replace(head, std::regex("\\."), "\\.")}});
+    stack.methods.emplace_back().kind = FullTune{std::regex_replace(head, std::regex("\\."), "\\.")};
   }
-  return {stack};
+  Method both;
+  both.kind = std::move(stack);
+  return both;
 }
 
 }  // namespace lehr::peft
