@@ -244,6 +244,7 @@ TEST(Families, CountParametersAndFlopsAsTorchtitanDoes) {
        {Row{"1B", 1'235'814'400, 10'636'111'872},
         Row{"3B", 3'212'749'824, 27'732'215'808},
         Row{"8B", 8'030'261'248, 57'914'449'920},
+        Row{"70B", 70'553'706'496, 481'442'709'504},
         Row{"405B", 405'853'388'800, 2'625'449'459'712}}) {
     const auto counts = llama3_family().flavors.at(row.flavor)()->get_nparams_and_flops(8192);
     EXPECT_EQ(counts.num_parameters, row.parameters) << row.flavor;
