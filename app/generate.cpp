@@ -97,9 +97,11 @@ std::unique_ptr<data::Tokenizer> find_tokenizer(
   return data::load_tokenizer("byte");
 }
 
-std::shared_ptr<const data::ChatTemplate> find_chat_template(const Options& options) {
+// Adapters have the template of their base unless they bring one.
+std::shared_ptr<const data::ChatTemplate> find_chat_template(const Options& options, const train::ModelFolder& model) {
+  const std::string own = data::has_chat_template(model.path) ? model.path.string() : model.base.string();
   const std::string folder =
-      options.tokenizer && data::has_chat_template(*options.tokenizer) ? *options.tokenizer : options.model;
+      options.tokenizer && data::has_chat_template(*options.tokenizer) ? *options.tokenizer : own;
   return data::load_chat_template(options.chat_template.value_or(folder), folder, "lehr generate --chat");
 }
 }  // namespace
@@ -135,7 +137,7 @@ int generate(const std::vector<std::string>& args) {
   }
   train::Prompt prompt{.ids = options.tokens, .stop_ids = shape->eos_token_ids()};
   if (options.prompt) {
-    const auto chat = options.chat ? find_chat_template(options) : nullptr;
+    const auto chat = options.chat ? find_chat_template(options, folder) : nullptr;
     prompt = train::make_prompt(*options.prompt, *tokenizer, chat, shape->eos_token_ids());
   }
   const auto model = folder.load(

@@ -88,18 +88,24 @@ void merge(const Options& options) {
       peft::is_adapter_folder(options.adapter),
       "lehr merge: --adapter: {} holds no adapter (adapter_config.json)",
       options.adapter);
-  const fs::path output = fs::absolute(options.output).lexically_normal();
+  fs::path output = fs::absolute(options.output).lexically_normal();
+  if (!output.has_filename()) {
+    output = output.parent_path();  // "folder/" is "folder"
+  }
   require(!fs::exists(output), "lehr merge: --output: {} is there already; name a new folder", options.output);
   const auto folder = train::ModelFolder::open(options.adapter, models().families(), options.model.value_or(""));
   const at::ScalarType type = type_of(options, state::WeightReader(folder.base));
   const auto model = folder.load(at::kCPU, type == at::kDouble ? at::kDouble : at::kFloat);
   const int64_t merged = peft::merge_peft(*model);
+  const state::StateMap map = folder.args->state_map(descriptor::ExpertLayout::per_expert);
+  const auto state = train::stored_state(*model, map);  // keeps its type
+  auto tensors = train::stored_tensors(*model, map);
+  for (auto& [name, tensor] : tensors) {
+    tensor = state.contains(name) ? tensor : tensor.to(type);
+  }
   state::CheckpointContents contents{.step = 0, .weights = {}};
   contents.weights.push_back(
-      {.stem = "model",
-       .tensors = train::stored_tensors(*model, folder.args->state_map(descriptor::ExpertLayout::per_expert)),
-       .dtype = type,
-       .max_shard_bytes = options.max_shard_size_mb * 1000 * 1000});
+      {.stem = "model", .tensors = std::move(tensors), .max_shard_bytes = options.max_shard_size_mb * 1000 * 1000});
   contents.texts.emplace_back("config.json", to_json(folder.args->to_hf_config(torch_name(type)), true) + "\n");
   contents.copies = files_beside(folder);
   // Written aside and renamed: whoever sees the folder sees all of it.

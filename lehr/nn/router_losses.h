@@ -14,7 +14,8 @@ struct RouterLossWeights {
 
 /// The losses of one forward over all mixtures of a model, shared by them.
 ///
-/// Load balancing (Fedus et al., https://arxiv.org/abs/2101.03961, as transformers computes it): E * sum_e f_e P_e,
+/// Load balancing (Fedus et al., https://arxiv.org/abs/2101.03961, as transformers computes it without a mask: padding
+/// counts like any token): E * sum_e f_e P_e,
 /// where over all tokens of all mixtures together f_e is the mean number of a token's choices that are expert e, and
 /// P_e the mean probability of e. z-loss (Zoph et al., https://arxiv.org/abs/2202.08906): the mean of
 /// logsumexp(logits)^2.

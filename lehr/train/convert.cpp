@@ -106,7 +106,9 @@ ConvertReport convert_checkpoint(const ConvertOptions& options, const descriptor
   const state::WeightReader reader(options.model);
   const state::StateMap from = checkpoint_map(*args, reader);
   ConvertReport report;
-  report.left_out = check_checkpoint(from, parameter_specs(*args->build({})), reader).left_out;
+  const auto model = args->build({});
+  report.left_out = check_checkpoint(from, parameter_specs(*model), reader).left_out;
+  const auto state = stored_state(*model, from);  // keeps its type
   const auto layout = options.layout.value_or(descriptor::expert_layout_of(reader.names()));
 
   fs::path output = fs::absolute(options.output).lexically_normal();
@@ -118,7 +120,7 @@ ConvertReport convert_checkpoint(const ConvertOptions& options, const descriptor
 
   state::TensorSpecs stored = state::specs_of(reader);
   for (auto& [name, spec] : stored) {
-    if (options.dtype && is_floating(spec.dtype)) {
+    if (options.dtype && is_floating(spec.dtype) && !state.contains(name)) {
       spec.dtype = state::dtype_of(*options.dtype);
     }
   }

@@ -1,5 +1,6 @@
 #include "lehr/train/model_folder.h"
 
+#include <algorithm>
 #include <set>
 
 #include "lehr/base/error.h"
@@ -69,13 +70,17 @@ std::shared_ptr<nn::Model> ModelFolder::load(at::Device device, at::ScalarType d
   const auto names = peft::stored_names(args->state_map(descriptor::ExpertLayout::per_expert));
   const auto adapter_names = peft::add_adapters_of(peft::read_adapter_config(path), *model, names);
   nn::materialize(*model, device, dtype);
-  // What the adapter folder holds itself, the base may lack: a classifier's head.
-  std::set<std::string> may_lack;
+  const state::WeightReader reader(base);
+  const state::StateMap map = checkpoint_map(*args, reader);
+  // What the adapter folder holds itself, the base may lack: a classifier's head. And state, which is as in a new run.
+  std::set<std::string> may_lack = stored_state(*model, map);
+  if (!std::all_of(may_lack.begin(), may_lack.end(), [&](const std::string& name) { return reader.has(name); })) {
+    model->reset_parameters();
+  }
   for (const auto& entry : adapter_names) {
     may_lack.insert(entry.stored.substr(std::string(peft::kAdapterPrefix).size()));
   }
-  const state::WeightReader reader(base);
-  load_weights(*model, checkpoint_map(*args, reader), reader, may_lack);
+  load_weights(*model, map, reader, may_lack);
   load_weights(*model, peft::to_map(adapter_names), state::WeightReader(path, peft::kAdapterStem));
   model->eval();
   return model;

@@ -9,6 +9,7 @@
 #include "lehr/base/error.h"
 #include "lehr/base/file.h"
 #include "lehr/base/json.h"
+#include "lehr/data/tokenizer_file.h"
 #include "lehr/peft/adapter_folder.h"
 #include "lehr/state/async_checkpointer.h"
 #include "lehr/state/checkpoint.h"
@@ -97,7 +98,9 @@ RunCheckpoints::RunCheckpoints(
       model_(model),
       optimizer_(optimizer),
       stop_ids_(args.eos_token_ids()),
-      base_names_(peft::stored_names(args.state_map(descriptor::ExpertLayout::per_expert))),
+      base_names_(
+          config.peft.has_adapters() ? peft::stored_names(args.state_map(descriptor::ExpertLayout::per_expert))
+                                     : std::vector<peft::StoredName>{}),
       map_(
           config.peft.has_adapters()
               ? peft::to_map(peft::adapter_stored_names(model, base_names_, peft::tuned_tensors(model, base_names_)))
@@ -111,7 +114,7 @@ RunCheckpoints::RunCheckpoints(
   }
   if (const std::string& own = config.tokenizer.chat_template; !own.empty()) {
     std::erase_if(tokenizer_files_, [](const auto& file) { return file.first == "chat_template.jinja"; });
-    tokenizer_files_.emplace_back("chat_template.jinja", read_file(own));
+    tokenizer_files_.emplace_back("chat_template.jinja", data::read_whole_file(own));
   }
 }
 

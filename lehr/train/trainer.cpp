@@ -207,21 +207,12 @@ void Trainer::load_initial_weights() {
       "name the base here and the adapter in peft.init_from",
       *config_.checkpoint.initial_load_path);
   const state::WeightReader reader(*config_.checkpoint.initial_load_path);
+  const state::StateMap map = checkpoint_map(*args_, reader);
   // What another program's model, or a language model where a classifier is trained, has not: it starts as in a new
   // run.
-  std::set<std::string> may_lack;
+  std::set<std::string> may_lack = stored_state(*model_, map);
   if (args_->head() == descriptor::Head::classification) {
     may_lack.insert("score.weight");
-  }
-  state::NameSet state;
-  for (const auto& [name, parameter] : nn::named_parameters(*model_)) {
-    if (parameter->is_state()) {
-      state.insert(name);
-    }
-  }
-  const state::StateMap map = checkpoint_map(*args_, reader);
-  for (const std::string& name : map.to(state).input_names()) {
-    may_lack.insert(name);
   }
   if (!std::all_of(may_lack.begin(), may_lack.end(), [&](const std::string& name) { return reader.has(name); })) {
     model_->reset_parameters({.seed = static_cast<uint64_t>(config_.debug.seed)});

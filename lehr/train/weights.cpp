@@ -132,6 +132,17 @@ std::vector<std::string> load_weights(
   return lacked;
 }
 
+std::set<std::string> stored_state(const nn::Module& model, const state::StateMap& map) {
+  state::NameSet names;
+  for (const auto& [name, parameter] : nn::named_parameters(model)) {
+    if (parameter->is_state()) {
+      names.insert(name);
+    }
+  }
+  const auto stored = map.to(names).input_names();
+  return {stored.begin(), stored.end()};
+}
+
 std::string weights_fingerprint(const state::WeightReader& reader) {
   constexpr int64_t kSamples = 64;
   auto names = reader.names();

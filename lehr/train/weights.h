@@ -37,6 +37,10 @@ CheckpointDifference check_checkpoint(
     const state::WeightReader& reader,
     const std::set<std::string>& may_lack = {});
 
+/// The tensors that hold state (nn::Module::declare_state), which another program's checkpoint may lack: it starts then
+/// as in a new run.
+std::set<std::string> stored_state(const nn::Module& model, const state::StateMap& map);
+
 /// A number, in hexadecimal, for "the same weights", from the names, the shapes and some elements of every tensor.
 std::string weights_fingerprint(const state::WeightReader& reader);
 

@@ -18,7 +18,7 @@ void check(bool overflow) {
 
 Value repeated(const Value& value, int64_t times) {
   times = std::max<int64_t>(times, 0);
-  if (length(value) * times > kMaxRepeated || times > kMaxRepeated) {
+  if (times > kMaxRepeated || length(value) * times > kMaxRepeated) {
     refuse("'*' makes more than {} elements", kMaxRepeated);
   }
   std::string text;
@@ -54,6 +54,9 @@ Value integers(Operator op, int64_t a, int64_t b) {
     }
     default: {
       result = 1;
+      if (a == -1) {
+        return Value(b % 2 == 0 ? int64_t{1} : int64_t{-1});
+      }
       for (int64_t i = 0; i < b; ++i) {
         const int64_t before = result;
         check(__builtin_mul_overflow(before, a, &result));
