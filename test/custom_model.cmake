@@ -1,4 +1,4 @@
-# Installs Lehr into a folder of the build, then configures, builds and runs example/custom_model against it, as somebody
+# Installs Lehr into a folder of the build, then configures, builds and tests example/custom_model against it, as somebody
 # with a model in their own repository would. Run as a test: cmake -DSOURCE_DIR= -DBUILD_DIR= ... -P custom_model.cmake
 
 set(prefix "${BUILD_DIR}/custom_model/prefix")
@@ -19,4 +19,4 @@ run("${CMAKE_COMMAND}" -S "${SOURCE_DIR}/example/custom_model" -B "${project}" -
     "-DCMAKE_PREFIX_PATH=${prefix}" "-DCMAKE_CXX_COMPILER=${CXX_COMPILER}" "-DCMAKE_CXX_FLAGS=${CXX_FLAGS}"
     -DCMAKE_BUILD_TYPE=None)
 run("${CMAKE_COMMAND}" --build "${project}")
-run("${project}/custom_model")
+run("${CMAKE_CTEST_COMMAND}" --test-dir "${project}" --output-on-failure)

@@ -1,66 +1,73 @@
-// A module written outside of Lehr, and its life: shapes first, memory later, values last.
-#include <cstdio>
-#include <cstdlib>
+// custom_model RECIPE.toml [--data FILE] [--section.key=value ...]: trains a parallel decoder.
+//
+// Exit codes: 0 the loss fell as far as [goal] asks, 1 it did not or the run failed, 2 wrong input, 143 stopped.
+#include <fmt/core.h>
 
-#include "lehr/base/torch.h"
-#include "lehr/nn/linear.h"
-#include "lehr/nn/module.h"
+#include <exception>
+#include <filesystem>
+
+#include "config.h"
+#include "family.h"
+#include "lehr/base/command_line.h"
+#include "lehr/base/error.h"
+#include "lehr/base/log.h"
+#include "lehr/base/stop_signals.h"
+#include "lehr/metric/metrics_log.h"
+#include "lehr/train/trainer.h"
+
+using namespace lehr;
 
 namespace {
-
-/// y = x + up(x)^2 projected down again: a feed-forward block with squared-ReLU, as in Primer.
-class SquaredReluMlpImpl : public lehr::nn::Module {
- public:
-  SquaredReluMlpImpl(int64_t hidden_size, int64_t intermediate_size)
-      : up_proj(register_module("up_proj", lehr::nn::Linear(hidden_size, intermediate_size))),
-        down_proj(register_module("down_proj", lehr::nn::Linear(intermediate_size, hidden_size))) {
-    declare_parameter("scale", scale, {hidden_size}, lehr::nn::Init::ones());
-  }
-
-  at::Tensor forward(const at::Tensor& hidden_states) {  // (B, T, D) -> (B, T, D)
-    const at::Tensor activated = at::relu(up_proj->forward(hidden_states)).square();
-    return hidden_states + scale * down_proj->forward(activated);
-  }
-
-  lehr::nn::Linear up_proj, down_proj;
-  at::Tensor scale;
+struct Options {
+  std::string data;
+  void fields(FieldVisitor& v) { v.optional("data", data, "Train on this text instead of the recipe's first."); }
 };
-TORCH_MODULE(SquaredReluMlp);
 
-void check(bool holds, const char* what) {
-  std::printf("%s: %s\n", holds ? "holds" : "FAILS", what);
-  if (!holds) {
-    std::exit(1);
+int run(const std::vector<std::string>& command_line) {
+  Options options;
+  const Arguments arguments = parse_arguments(command_line, ConfigObject::of(options));
+  if (arguments.help) {
+    fmt::print("custom_model RECIPE.toml [--section.key=value ...]\n\n{}", arguments_help(ConfigObject::of(options)));
+    fmt::print("\nKeys of the recipe:\n{}", help_text<parallel_decoder::Config>());
+    return 0;
   }
-}
+  require(arguments.positionals.size() == 1, "custom_model: expected one recipe; --help explains");
+  auto config =
+      load_config<parallel_decoder::Config>({.file = arguments.positionals[0], .overrides = arguments.overrides});
+  if (!options.data.empty()) {
+    config.train.data.datasets.front().path = options.data;
+  }
 
-at::Tensor run(const at::Tensor& input) {
-  SquaredReluMlp mlp(input.size(-1), 4 * input.size(-1));
-  lehr::nn::materialize(*mlp, at::kCPU, at::kFloat);
-  mlp->reset_parameters();
-  return mlp->forward(input);
-}
+  StopSignals signals;
+  Logger log("");
+  train::TrainSpecs specs;
+  specs.add(parallel_decoder::family());  // and what builds a run of it: see train/builders.h
+  train::Trainer trainer(
+      config.train, {.specs = specs, .log = log, .stop_requested = [&] { return signals.received() != 0; }});
+  signals.defer();
+  if (trainer.run().stopped) {
+    return 128 + signals.received();
+  }
 
+  // Of the whole run, however often it was stopped and resumed.
+  const auto loss =
+      metric::read_metric(std::filesystem::path(config.train.job.dump_folder) / "metrics.jsonl", "loss").values;
+  require(!loss.empty(), "{}: no step had a finite loss", config.train.job.dump_folder);
+  const bool reached = loss.front() - loss.back() > config.goal.loss_fall;
+  fmt::print(
+      "loss {:.3f} -> {:.3f}, {} the goal\n", loss.front(), loss.back(), reached ? "which reaches" : "which misses");
+  return reached ? 0 : 1;
+}
 }  // namespace
 
-int main() {
-  // A block of 17 billion parameters costs nothing until it is materialized.
-  SquaredReluMlp large(46'000, 4 * 46'000);
-  check(lehr::nn::count_parameters(*large) > 16'000'000'000, "a large block has its parameters counted");
-  for (const lehr::nn::NamedParameter& named : lehr::nn::named_parameters(*large)) {
-    check(named.parameter->value().is_meta(), named.name.c_str());
-  }
-
-  const at::Tensor input = at::linspace(-1, 1, 2 * 3 * 16).view({2, 3, 16});  // (B, T, D)
-  const at::Tensor output = run(input);
-  check(output.sizes() == input.sizes() && !output.equal(input), "the block computes once it has values");
-  check(output.equal(run(input)), "initial values depend on the seed and the parameters' names alone");
-
-  SquaredReluMlp mlp(16, 64);
-  lehr::nn::materialize(*mlp, at::kCPU, at::kFloat);
-  mlp->reset_parameters();
-  mlp->forward(input).sum().backward();
-  for (const lehr::nn::NamedParameter& named : lehr::nn::named_parameters(*mlp)) {
-    check(named.parameter->value().grad().defined(), (named.name + " has a gradient").c_str());
+int main(int argc, char** argv) {
+  try {
+    return run({argv + 1, argv + argc});
+  } catch (const Error& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return error.exit_code();
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "failed: {}\n", error.what());
+    return 1;
   }
 }

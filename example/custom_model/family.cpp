@@ -1,0 +1,110 @@
+#include "family.h"
+
+#include "layer.h"
+#include "lehr/model/decoder_args.h"
+#include "lehr/model/decoder_impl.h"
+
+namespace parallel_decoder {
+
+namespace {
+// The model: Lehr's backbone over our layer, and its heads over that backbone.
+using BackboneImpl = model::DecoderImpl<ParallelLayer, LayerParameters>;
+TORCH_MODULE(Backbone);
+using ForCausalLMImpl = model::ForCausalLMImpl<Backbone>;
+TORCH_MODULE(ForCausalLM);
+using ForClassificationImpl = model::ForClassificationImpl<Backbone>;
+TORCH_MODULE(ForClassification);
+using ForEmbeddingImpl = model::ForEmbeddingImpl<Backbone>;
+TORCH_MODULE(ForEmbedding);
+
+struct Family {
+  static constexpr const char* kModelType = "parallel_decoder";
+  static constexpr const char* kArchitecture = "ParallelDecoder";
+  using Backbone = parallel_decoder::Backbone;
+  using CausalLM = ForCausalLM;
+  using Classification = ForClassification;
+  using Embedding = ForEmbedding;
+
+  static LayerParameters layer_parameters(const model::DecoderConfig& config) {
+    return {
+        .hidden_size = config.hidden_size,
+        .intermediate_size = config.intermediate_size,
+        .num_attention_heads = config.num_attention_heads,
+        .num_key_value_heads = config.num_key_value_heads,
+        .head_dim = config.head_dim,
+        .rms_norm_eps = config.rms_norm_eps,
+        .initializer_range = config.initializer_range};
+  }
+};
+
+// A tensor of a layer on disk, and the parameters that its rows are.
+struct Stored {
+  std::string name;
+  std::vector<std::string> parameters;
+  std::vector<int64_t> rows = {};
+};
+
+std::vector<Stored> stored_tensors_of_a_layer(const model::DecoderConfig& config) {
+  const int64_t queries = config.num_attention_heads * config.head_dim;
+  const int64_t keys = config.num_key_value_heads * config.head_dim;
+  const int64_t inner = config.intermediate_size;
+  return {
+      {"norm", {"input_layernorm"}},
+      {"attn.qkv", {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}, {queries, keys, keys}},
+      {"attn.out", {"self_attn.o_proj"}},
+      {"mlp.gate_up", {"mlp.gate_proj", "mlp.up_proj"}, {inner, inner}},
+      {"mlp.down", {"mlp.down_proj"}},
+  };
+}
+
+class Args : public model::DecoderArgs<Family> {
+ public:
+  using DecoderArgs::DecoderArgs;
+
+  /// Our names to Hugging Face's usual ones, and from there as every decoder.
+  state::StateMap state_map(descriptor::ExpertLayout layout) const override {
+    // A bare backbone, under an embedding head, is stored without "model.".
+    const std::string root = head() == descriptor::Head::embedding ? "layers." : "model.layers.";
+    const auto stored_tensors = stored_tensors_of_a_layer(config());
+    std::vector<state::StateMap> maps;
+    for (int64_t i = 0; i < config().num_hidden_layers; ++i) {
+      auto full = [&](const std::string& name) { return root + std::to_string(i) + "." + name + ".weight"; };
+      for (const Stored& stored : stored_tensors) {
+        std::vector<std::string> names;
+        for (const std::string& parameter : stored.parameters) {
+          names.push_back(full(parameter));
+        }
+        maps.push_back(
+            names.size() == 1 ? state::rename(full(stored.name), names.front())
+                              : state::split(full(stored.name), names, 0, stored.rows));
+      }
+    }
+    return state::sequential({state::parallel(maps), DecoderArgs::state_map(layout)});
+  }
+};
+
+model::DecoderConfig small() {
+  return {
+      .vocab_size = 257,
+      .hidden_size = 64,
+      .intermediate_size = 128,
+      .num_hidden_layers = 2,
+      .num_attention_heads = 4,
+      .num_key_value_heads = 2,
+      .head_dim = 16,
+      .max_position_embeddings = 512,
+      .initializer_range = 0.05};
+}
+}  // namespace
+
+descriptor::ModelFamily family() {
+  return {
+      .name = "parallel",
+      .hf_model_types = {Family::kModelType},
+      .flavors = {{"small", [] { return std::make_unique<Args>(small()); }}},
+      .from_hf_config = [](const Node& config) {
+        return std::make_unique<Args>(model::DecoderConfig::from_hf(config));
+      }};
+}
+
+}  // namespace parallel_decoder
