@@ -120,6 +120,13 @@ std::vector<StoredName> adapter_stored_names(
   }
   for (const auto& adapted : adapted_layers(model)) {
     for (const StoredName* entry : stored_of[adapted.name + ".weight"]) {  // several for experts
+      require(
+          entry->rows == 0,
+          "{}: is a part of the stored tensor {}, and the format of adapters has none for a part; leave the layer out "
+          "by "
+          "peft.target_pattern",
+          adapted.name,
+          entry->stored);
       for (const char* which : {"A", "B"}) {
         names.push_back(
             {.stored = fmt::format("{}{}.lora_{}.weight", kAdapterPrefix, module_of(entry->stored), which),

@@ -37,7 +37,9 @@ std::vector<StoredName> tuned_stored_names(
     const torch::nn::Module& model, const std::vector<StoredName>& base_names, const std::set<std::string>& tuned);
 
 /// Where all adapters of `model`, and the parameters of the base tensors `tuned`, are in adapter_model.safetensors.
-/// `base_names` are the model's names without adapters (stored_names of ModelArgs::state_map).
+/// `base_names` are the model's names without adapters (stored_names of ModelArgs::state_map). Throws a
+/// usage error for the adapter of a layer that is stored in one tensor with others: PEFT would have one for all of
+/// them.
 std::vector<StoredName> adapter_stored_names(
     const torch::nn::Module& model, const std::vector<StoredName>& base_names, const std::set<std::string>& tuned);
 

@@ -151,6 +151,20 @@ TEST(AdapterFolder, HoldsATableOfSegmentsAsAWhole) {
   EXPECT_EQ(last.first_row, 30);
 }
 
+TEST(AdapterFolder, RefusesTheAdapterOfAPartOfAStoredTensor) {
+  auto made = injected({Lora{.module_name_pattern = ".*(q|o)_proj"}});
+  for (StoredName& entry : made.base) {
+    if (entry.parameter == "model.layers.1.self_attn.q_proj.weight") {
+      entry.stored = "model.layers.1.self_attn.qkv.weight";
+      entry.rows = 16;
+    }
+  }
+  EXPECT_THAT(
+      [&] { stored(made); },
+      fails_with(
+          "model.layers.1.self_attn.q_proj: is a part of the stored tensor model.layers.1.self_attn.qkv.weight"));
+}
+
 TEST(AdapterFolder, HoldsOneAdapterAnExpert) {
   auto args = model::qwen3_moe_family().flavors.at("debugmodel")();
   descriptor::ModelOverrides overrides;
