@@ -41,7 +41,7 @@ struct Options {
 
 at::ScalarType type_of(const Options& options, const state::WeightReader& base) {
   if (options.dtype) {
-    return *options.dtype == "float64" ? at::kDouble : *options.dtype == "bfloat16" ? at::kBFloat16 : at::kFloat;
+    return *state::type_from_torch_name(*options.dtype);
   }
   require(!base.names().empty(), "{}: holds no tensor", base.path().string());
   const auto type = state::scalar_type(base.info(base.names().front()).dtype);
@@ -51,13 +51,6 @@ at::ScalarType type_of(const Options& options, const state::WeightReader& base) 
       base.path().string(),
       base.names().front());
   return *type;
-}
-
-const char* torch_name(at::ScalarType type) {
-  return type == at::kBFloat16 ? "bfloat16"
-         : type == at::kDouble ? "float64"
-         : type == at::kHalf   ? "float16"
-                               : "float32";
 }
 
 // What tools look for beside the weights: the adapter's own where it has them, for a run may have changed the
@@ -106,7 +99,7 @@ void merge(const Options& options) {
   state::CheckpointContents contents{.step = 0, .weights = {}};
   contents.weights.push_back(
       {.stem = "model", .tensors = std::move(tensors), .max_shard_bytes = options.max_shard_size_mb * 1000 * 1000});
-  contents.texts.emplace_back("config.json", to_json(folder.args->to_hf_config(torch_name(type)), true) + "\n");
+  contents.texts.emplace_back("config.json", to_json(folder.args->to_hf_config(state::torch_name(type)), true) + "\n");
   contents.copies = files_beside(folder);
   // Written aside and renamed: whoever sees the folder sees all of it.
   const fs::path aside = output.string() + ".merging";
@@ -115,7 +108,8 @@ void merge(const Options& options) {
   fs::rename(store.path_of(0), output);
   fs::remove(aside);
   Logger log;
-  log.info("{}: {} adapters merged into {}, in {}", output.string(), merged, folder.base.string(), torch_name(type));
+  log.info(
+      "{}: {} adapters merged into {}, in {}", output.string(), merged, folder.base.string(), state::torch_name(type));
 }
 }  // namespace
 

@@ -15,16 +15,6 @@ namespace {
 namespace fs = std::filesystem;
 using jinja::Value;
 
-std::optional<fs::path> find_file(const fs::path& folder, const char* name) {
-  for (const char* ending : {"", ".gz"}) {
-    fs::path path = folder / (std::string(name) + ending);
-    if (fs::is_regular_file(path)) {
-      return path;
-    }
-  }
-  return std::nullopt;
-}
-
 ChatJson read_json(const fs::path& path) {
   try {
     return ChatJson::parse(read_whole_file(path));

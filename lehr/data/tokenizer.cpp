@@ -9,22 +9,8 @@
 #include "lehr/data/tokenizer_kinds.h"
 
 namespace lehr::data {
-namespace {
 
 namespace fs = std::filesystem;
-
-/// `folder/name`, or `folder/name.gz`, whichever exists.
-std::optional<fs::path> find_file(const fs::path& folder, const char* name) {
-  for (const char* ending : {"", ".gz"}) {
-    fs::path path = folder / (std::string(name) + ending);
-    if (fs::is_regular_file(path)) {
-      return path;
-    }
-  }
-  return std::nullopt;
-}
-
-}  // namespace
 
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& what, const std::string& subject) {
   if (what == "byte") {

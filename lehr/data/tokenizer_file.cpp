@@ -1,4 +1,3 @@
-// Reads a stream of bytes to its end.
 #include "lehr/data/tokenizer_file.h"
 
 #include <algorithm>
@@ -24,6 +23,16 @@ std::string read_whole_file(const std::filesystem::path& path) {
       size += static_cast<size_t>(got);
     }
   }
+}
+
+std::optional<std::filesystem::path> find_file(const std::filesystem::path& folder, const char* name) {
+  for (const char* ending : {"", ".gz"}) {
+    std::filesystem::path path = folder / (std::string(name) + ending);
+    if (std::filesystem::is_regular_file(path)) {
+      return path;
+    }
+  }
+  return std::nullopt;
 }
 
 }  // namespace lehr::data

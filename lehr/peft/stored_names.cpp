@@ -71,6 +71,10 @@ std::vector<StoredName> stored_names(const state::StateMap& map) {
   return rows;
 }
 
+std::vector<StoredName> stored_names(const descriptor::ModelArgs& args) {
+  return stored_names(args.state_map(descriptor::ExpertLayout::per_expert));
+}
+
 namespace {
 // Tensors that hold the same parameters, and what each holds.
 struct Table {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "lehr/descriptor/model_args.h"
 #include "lehr/state/state_map.h"
 
 namespace lehr::peft {
@@ -22,6 +23,9 @@ struct StoredName {
 /// The rows of a map from disk to parameters that renames, stacks experts, and cuts tables by rows. Throws a usage
 /// error that names a parameter that comes about in another way.
 std::vector<StoredName> stored_names(const state::StateMap& map);
+
+/// The rows of a model without adapters, its experts each in a tensor of its own.
+std::vector<StoredName> stored_names(const descriptor::ModelArgs& args);
 
 /// The map of such rows. A parameter that several tensors hold is read from the first of them, and written to all.
 state::StateMap to_map(const std::vector<StoredName>& names);

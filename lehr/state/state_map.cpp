@@ -199,6 +199,20 @@ StateMap StateMap::keep(const std::vector<bool>& kept_steps, const std::vector<b
   return result;
 }
 
+std::vector<bool> StateMap::steps_towards(std::vector<bool>& needed, const std::vector<bool>& there) const {
+  std::vector<bool> kept(steps_.size(), false);
+  for (size_t i = steps_.size(); i-- > 0;) {
+    const MapStep& step = steps_[i];
+    kept[i] = std::any_of(step.outputs.begin(), step.outputs.end(), [&](size_t value) { return needed[value]; });
+    if (kept[i]) {
+      for (const size_t value : step.inputs) {
+        needed[value] = there[value];
+      }
+    }
+  }
+  return kept;
+}
+
 StateMap StateMap::to(const NameSet& outputs) const {
   std::vector<bool> needed(num_values_, false);
   size_t found = 0;
@@ -217,16 +231,8 @@ StateMap StateMap::to(const NameSet& outputs) const {
       require(known.contains(name), "{}: the state map gives no tensor of this name", name);
     }
   }
-  std::vector<bool> kept(steps_.size(), false);
-  for (size_t i = steps_.size(); i-- > 0;) {
-    const MapStep& step = steps_[i];
-    kept[i] = std::any_of(step.outputs.begin(), step.outputs.end(), [&](size_t value) { return needed[value]; });
-    if (kept[i]) {
-      for (const size_t value : step.inputs) {
-        needed[value] = true;
-      }
-    }
-  }
+  const std::vector<bool> everything(num_values_, true);
+  const auto kept = steps_towards(needed, everything);
   return keep(kept, needed);
 }
 
@@ -249,16 +255,7 @@ StateMap StateMap::from(const NameSet& inputs) const {
   for (const MapPort& port : outputs_) {
     needed[port.value] = there[port.value];
   }
-  std::vector<bool> kept(steps_.size(), false);
-  for (size_t i = steps_.size(); i-- > 0;) {
-    const MapStep& step = steps_[i];
-    kept[i] = std::any_of(step.outputs.begin(), step.outputs.end(), [&](size_t value) { return needed[value]; });
-    if (kept[i]) {
-      for (const size_t value : step.inputs) {
-        needed[value] = there[value];
-      }
-    }
-  }
+  const auto kept = steps_towards(needed, there);
   return keep(kept, needed);
 }
 

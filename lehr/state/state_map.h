@@ -83,6 +83,8 @@ class StateMap {
 
  private:
   friend class StateMapBuilder;
+  /// The steps that lead to `needed` values, to which it adds what they read of the values that are `there`.
+  std::vector<bool> steps_towards(std::vector<bool>& needed, const std::vector<bool>& there) const;
   StateMap keep(const std::vector<bool>& steps, const std::vector<bool>& values) const;
 
   std::vector<MapPort> inputs_;

@@ -1,6 +1,5 @@
 #include "lehr/train/model_folder.h"
 
-#include <algorithm>
 #include <set>
 
 #include "lehr/base/error.h"
@@ -67,20 +66,15 @@ std::shared_ptr<nn::Model> ModelFolder::load(at::Device device, at::ScalarType d
     model->eval();
     return model;
   }
-  const auto names = peft::stored_names(args->state_map(descriptor::ExpertLayout::per_expert));
+  const auto names = peft::stored_names(*args);
   const auto adapter_names = peft::add_adapters_of(peft::read_adapter_config(path), *model, names);
   nn::materialize(*model, device, dtype);
-  const state::WeightReader reader(base);
-  const state::StateMap map = checkpoint_map(*args, reader);
-  // What the adapter folder holds itself, the base may lack: a classifier's head. And state, which is as in a new run.
-  std::set<std::string> may_lack = stored_state(*model, map);
-  if (!std::all_of(may_lack.begin(), may_lack.end(), [&](const std::string& name) { return reader.has(name); })) {
-    model->reset_parameters();
-  }
+  // What the adapter folder holds itself, the base may lack: a classifier's head.
+  std::set<std::string> may_lack;
   for (const auto& entry : adapter_names) {
     may_lack.insert(entry.stored.substr(std::string(peft::kAdapterPrefix).size()));
   }
-  load_weights(*model, map, reader, may_lack);
+  load_or_start_weights(*model, *args, state::WeightReader(base), may_lack, /*seed=*/0);
   load_weights(*model, peft::to_map(adapter_names), state::WeightReader(path, peft::kAdapterStem));
   model->eval();
   return model;

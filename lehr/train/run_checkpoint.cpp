@@ -98,9 +98,7 @@ RunCheckpoints::RunCheckpoints(
       model_(model),
       optimizer_(optimizer),
       stop_ids_(args.eos_token_ids()),
-      base_names_(
-          config.peft.has_adapters() ? peft::stored_names(args.state_map(descriptor::ExpertLayout::per_expert))
-                                     : std::vector<peft::StoredName>{}),
+      base_names_(config.peft.has_adapters() ? peft::stored_names(args) : std::vector<peft::StoredName>{}),
       map_(
           config.peft.has_adapters()
               ? peft::to_map(peft::adapter_stored_names(model, base_names_, peft::tuned_tensors(model, base_names_)))

@@ -1,6 +1,5 @@
 #include "lehr/train/trainer.h"
 
-#include <algorithm>
 #include <filesystem>
 #include <set>
 
@@ -23,7 +22,7 @@ namespace {
 // The module of a classifier's head by its place on disk; nothing for other models. It starts from random values, so it
 // trains whatever else does.
 std::string head_module(const descriptor::ModelArgs& args) {
-  for (const auto& entry : peft::stored_names(args.state_map(descriptor::ExpertLayout::per_expert))) {
+  for (const auto& entry : peft::stored_names(args)) {
     if (entry.stored == "score.weight") {
       return peft::module_of(entry.parameter);
     }
@@ -192,7 +191,7 @@ void Trainer::start_adapters() {
   const std::filesystem::path folder = *config_.peft.init_from;
   require(
       peft::is_adapter_folder(folder), "peft.init_from: {} holds no adapter (adapter_config.json)", folder.string());
-  const auto base_names = peft::stored_names(args_->state_map(descriptor::ExpertLayout::per_expert));
+  const auto base_names = peft::stored_names(*args_);
   peft::require_same_scaling(peft::read_adapter_config(folder), *model_, base_names);
   load_weights(
       *model_,
@@ -207,17 +206,11 @@ void Trainer::load_initial_weights() {
       "name the base here and the adapter in peft.init_from",
       *config_.checkpoint.initial_load_path);
   const state::WeightReader reader(*config_.checkpoint.initial_load_path);
-  const state::StateMap map = checkpoint_map(*args_, reader);
-  // What another program's model, or a language model where a classifier is trained, has not: it starts as in a new
-  // run.
-  std::set<std::string> may_lack = stored_state(*model_, map);
-  if (args_->head() == descriptor::Head::classification) {
-    may_lack.insert("score.weight");
-  }
-  if (!std::all_of(may_lack.begin(), may_lack.end(), [&](const std::string& name) { return reader.has(name); })) {
-    model_->reset_parameters({.seed = static_cast<uint64_t>(config_.debug.seed)});
-  }
-  for (const auto& name : load_weights(*model_, map, reader, may_lack)) {
+  // A classifier may start from a language model.
+  const bool classifier = args_->head() == descriptor::Head::classification;
+  const auto may_lack = classifier ? std::set<std::string>{"score.weight"} : std::set<std::string>{};
+  const auto seed = static_cast<uint64_t>(config_.debug.seed);
+  for (const auto& name : load_or_start_weights(*model_, *args_, reader, may_lack, seed)) {
     environment_.log.info("{}: has no {}, which starts as in a new run", reader.path().string(), name);
   }
 }

@@ -143,6 +143,27 @@ std::set<std::string> stored_state(const nn::Module& model, const state::StateMa
   return {stored.begin(), stored.end()};
 }
 
+std::vector<std::string> load_or_start_weights(
+    nn::Module& model,
+    const descriptor::ModelArgs& args,
+    const state::WeightReader& reader,
+    const std::set<std::string>& may_lack,
+    uint64_t seed) {
+  const state::StateMap map = checkpoint_map(args, reader);
+  std::set<std::string> optional = stored_state(model, map);
+  optional.insert(may_lack.begin(), may_lack.end());
+  auto lacked = load_weights(model, map, reader, optional);
+  const auto starting = map.from({lacked.begin(), lacked.end()}).output_names();
+  const state::NameSet fresh(starting.begin(), starting.end());
+  for (const auto& [name, parameter] : nn::named_parameters(model)) {
+    if (fresh.contains(name)) {
+      at::Tensor value = parameter->value().detach();
+      nn::fill(value, parameter->init(), seed, name);
+    }
+  }
+  return lacked;
+}
+
 std::string weights_fingerprint(const state::WeightReader& reader) {
   constexpr int64_t kSamples = 64;
   auto names = reader.names();

@@ -41,6 +41,15 @@ CheckpointDifference check_checkpoint(
 /// as in a new run.
 std::set<std::string> stored_state(const nn::Module& model, const state::StateMap& map);
 
+/// load_weights of a whole model from another program's checkpoint or another model's: state that it lacks, and the
+/// tensors `may_lack` that it lacks, start as in a new run of that seed. Returns those.
+std::vector<std::string> load_or_start_weights(
+    nn::Module& model,
+    const descriptor::ModelArgs& args,
+    const state::WeightReader& reader,
+    const std::set<std::string>& may_lack,
+    uint64_t seed);
+
 /// A number, in hexadecimal, for "the same weights", from the names, the shapes and some elements of every tensor.
 std::string weights_fingerprint(const state::WeightReader& reader);
 

@@ -11,32 +11,13 @@
 #include "lehr/peft/inject.h"
 #include "lehr/state/bound_map.h"
 #include "lehr/state/safetensors_writer.h"
+#include "test/peft/support.h"
 
 namespace lehr::peft {
 namespace {
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::Property;
-using ::testing::Throws;
-
-auto fails_with(const std::string& text) {
-  return Throws<Error>(Property(&Error::what, HasSubstr(text)));
-}
-
-std::unique_ptr<descriptor::ModelArgs> tiny(bool tied = false) {
-  auto args = model::qwen3_dense_family().flavors.at("debugmodel")();
-  descriptor::ModelOverrides overrides;
-  overrides.hidden_size = 16;
-  overrides.intermediate_size = 24;
-  overrides.num_hidden_layers = 2;
-  overrides.num_attention_heads = 2;
-  overrides.num_key_value_heads = 1;
-  overrides.head_dim = 8;
-  overrides.vocab_size = 40;
-  overrides.tie_word_embeddings = tied;
-  args->apply(overrides);
-  return args;
-}
+using testing::fails_with;
+using testing::tiny;
 
 struct Injected {
   std::unique_ptr<descriptor::ModelArgs> args;
@@ -47,7 +28,7 @@ struct Injected {
 Injected injected(const Method& method, std::unique_ptr<descriptor::ModelArgs> args = tiny()) {
   Injected made{.args = std::move(args), .model = nullptr, .base = {}};
   made.model = made.args->build({});
-  made.base = stored_names(made.args->state_map(descriptor::ExpertLayout::per_expert));
+  made.base = stored_names(*made.args);
   inject_peft_and_freeze(method, *made.model);
   return made;
 }

@@ -6,33 +6,14 @@
 #include "lehr/model/llama3/spec.h"
 #include "lehr/model/qwen3_dense/spec.h"
 #include "lehr/model/qwen3_moe/spec.h"
+#include "test/peft/support.h"
 
 namespace lehr::peft {
 namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::Property;
-using ::testing::Throws;
-
-auto fails_with(const std::string& text) {
-  return Throws<Error>(Property(&Error::what, HasSubstr(text)));
-}
-
-std::unique_ptr<descriptor::ModelArgs> tiny(bool tied = false) {
-  auto args = model::qwen3_dense_family().flavors.at("debugmodel")();
-  descriptor::ModelOverrides overrides;
-  overrides.hidden_size = 16;
-  overrides.intermediate_size = 24;
-  overrides.num_hidden_layers = 2;
-  overrides.num_attention_heads = 2;
-  overrides.num_key_value_heads = 1;
-  overrides.head_dim = 8;
-  overrides.vocab_size = 40;
-  overrides.tie_word_embeddings = tied;
-  args->apply(overrides);
-  return args;
-}
+using testing::fails_with;
+using testing::tiny;
 
 std::unique_ptr<descriptor::ModelArgs> tiny_mixture() {
   auto args = model::qwen3_moe_family().flavors.at("debugmodel")();

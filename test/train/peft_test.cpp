@@ -14,9 +14,12 @@
 
 namespace lehr::train {
 namespace {
+using testing::checkpoint;
+using testing::expect_same_bits;
 using testing::Folder;
 using ::testing::HasSubstr;
 using ::testing::Property;
+using testing::tensors;
 using ::testing::Throws;
 using testing::tiny_run;
 using testing::train;
@@ -33,26 +36,6 @@ std::string quoted(const std::filesystem::path& path) {
 // A regular expression as TOML's literal string.
 std::string pattern(const std::string& expression) {
   return "'" + expression + "'";
-}
-
-std::filesystem::path checkpoint(const TrainConfig& config, int64_t step) {
-  return std::filesystem::path(config.job.dump_folder) / "checkpoints" / ("step-" + std::to_string(step));
-}
-
-std::map<std::string, at::Tensor> tensors(const std::filesystem::path& folder, const std::string& stem) {
-  const state::WeightReader reader(folder, stem);
-  std::map<std::string, at::Tensor> all;
-  for (const auto& name : reader.names()) {
-    all[name] = reader.tensor(name).clone();
-  }
-  return all;
-}
-
-void expect_same_bits(const std::map<std::string, at::Tensor>& a, const std::map<std::string, at::Tensor>& b) {
-  ASSERT_EQ(a.size(), b.size());
-  for (const auto& [name, tensor] : a) {
-    EXPECT_TRUE(at::equal(tensor, b.at(name))) << name;
-  }
 }
 
 std::vector<double> logged(const TrainConfig& config, const std::string& key = "loss") {

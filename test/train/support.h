@@ -1,9 +1,11 @@
 // What tests of the training loop share: tiny runs on real text, in a folder of their own.
 #pragma once
 
+#include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <filesystem>
+#include <map>
 #include <string>
 
 #include "lehr/base/config.h"
@@ -12,6 +14,7 @@
 #include "lehr/model/llama3/spec.h"
 #include "lehr/model/qwen3_dense/spec.h"
 #include "lehr/model/qwen3_moe/spec.h"
+#include "lehr/state/weights.h"
 #include "lehr/train/trainer.h"
 
 namespace lehr::train::testing {
@@ -102,6 +105,28 @@ inline TrainResult train(const TrainConfig& config, int64_t stop_after = 0) {
       config, {.specs = list, .log = log, .stop_requested = [&] { return stop_after > 0 && steps >= stop_after; }});
   trainer.events().subscribe(Event::step_end, [&](const EventContext&) { ++steps; });
   return trainer.run();
+}
+
+/// The tensors of a checkpoint's files of that stem.
+inline std::map<std::string, at::Tensor> tensors(const std::filesystem::path& folder, const std::string& stem) {
+  const state::WeightReader reader(folder, stem);
+  std::map<std::string, at::Tensor> all;
+  for (const auto& name : reader.names()) {
+    all[name] = reader.tensor(name).clone();
+  }
+  return all;
+}
+
+inline void expect_same_bits(const std::map<std::string, at::Tensor>& a, const std::map<std::string, at::Tensor>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (const auto& [name, tensor] : a) {
+    EXPECT_TRUE(at::equal(tensor, b.at(name))) << name;
+  }
+}
+
+/// The folder of a step's checkpoint.
+inline std::filesystem::path checkpoint(const TrainConfig& config, int64_t step) {
+  return std::filesystem::path(config.job.dump_folder) / "checkpoints" / ("step-" + std::to_string(step));
 }
 
 }  // namespace lehr::train::testing
