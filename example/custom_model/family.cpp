@@ -9,13 +9,13 @@ namespace parallel_decoder {
 namespace {
 // The model: Lehr's backbone over our layer, and its heads over that backbone.
 using BackboneImpl = model::DecoderImpl<ParallelLayer, LayerParameters>;
-TORCH_MODULE(Backbone);
+LEHR_MODULE(Backbone);
 using ForCausalLMImpl = model::ForCausalLMImpl<Backbone>;
-TORCH_MODULE(ForCausalLM);
+LEHR_MODULE(ForCausalLM);
 using ForClassificationImpl = model::ForClassificationImpl<Backbone>;
-TORCH_MODULE(ForClassification);
+LEHR_MODULE(ForClassification);
 using ForEmbeddingImpl = model::ForEmbeddingImpl<Backbone>;
-TORCH_MODULE(ForEmbedding);
+LEHR_MODULE(ForEmbedding);
 
 struct Family {
   static constexpr const char* kModelType = "parallel_decoder";

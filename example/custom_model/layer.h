@@ -52,6 +52,6 @@ class ParallelLayerImpl : public nn::Module {
   nn::SwiGLU mlp{nullptr};
   nn::RMSNorm input_layernorm{nullptr};  // the backbone takes the type of its results from this one
 };
-TORCH_MODULE(ParallelLayer);
+LEHR_MODULE(ParallelLayer);
 
 }  // namespace parallel_decoder

@@ -33,9 +33,7 @@ void check(const GroupedQueryAttentionParameters& params, int64_t rotary_dim) {
 }  // namespace
 
 GroupedQueryAttentionImpl::GroupedQueryAttentionImpl(const GroupedQueryAttentionParameters& params)
-    : num_attention_heads_(params.num_attention_heads),
-      num_key_value_heads_(params.num_key_value_heads),
-      head_dim_(params.head_dim),
+    : head_dim_(params.head_dim),
       rotary_dim_(params.rotary_dim.value_or(params.head_dim)),
       rotary_style_(params.rotary_style),
       output_gate_(params.output_gate),
@@ -68,9 +66,10 @@ at::Tensor GroupedQueryAttentionImpl::forward(
   const int64_t batch = hidden_states.size(0);
   const int64_t tokens = hidden_states.size(1);
 
-  at::Tensor query = q_proj(hidden_states).view({batch, tokens, num_attention_heads_, -1});         // (B, T, Hq, D)
-  at::Tensor key = k_proj(hidden_states).view({batch, tokens, num_key_value_heads_, head_dim_});    // (B, T, Hkv, D)
-  at::Tensor value = v_proj(hidden_states).view({batch, tokens, num_key_value_heads_, head_dim_});  // (B, T, Hkv, D)
+  const int64_t query_width = output_gate_ ? 2 * head_dim_ : head_dim_;
+  at::Tensor query = q_proj(hidden_states).view({batch, tokens, -1, query_width});  // (B, T, Hq, D)
+  at::Tensor key = k_proj(hidden_states).view({batch, tokens, -1, head_dim_});      // (B, T, Hkv, D)
+  at::Tensor value = v_proj(hidden_states).view({batch, tokens, -1, head_dim_});    // (B, T, Hkv, D)
   at::Tensor gate;
   if (output_gate_) {
     gate = query.narrow(-1, head_dim_, head_dim_);  // (B, T, Hq, D)
@@ -82,11 +81,11 @@ at::Tensor GroupedQueryAttentionImpl::forward(
   }
   ops::AttentionOptions options = options_;
   options.sinks = sinks;
-  at::Tensor attended = ops::attention(query, key, value, mask, options);  // (B, T, Hq, D)
+  at::Tensor attended = attend(query, key, value, mask, options);  // (B, T, Hq, D)
   if (output_gate_) {
     attended = attended * gate.sigmoid();
   }
-  return o_proj(attended.reshape({batch, tokens, num_attention_heads_ * head_dim_}));
+  return o_proj(attended.reshape({batch, tokens, -1}));
 }
 
 std::tuple<at::Tensor, at::Tensor> GroupedQueryAttentionImpl::with_positions(

@@ -1,6 +1,7 @@
 // Grouped-query attention (Ainslie et al., https://arxiv.org/abs/2305.13245), and what models vary about it.
 #pragma once
 
+#include <functional>
 #include <optional>
 
 #include "lehr/nn/kv_cache.h"
@@ -14,6 +15,37 @@ namespace lehr::nn {
 
 using ops::AttentionMask;
 using ops::RotaryStyle;
+
+/// What mixes tokens inside an attention module: ops::attention, or a form of it for a sequence that several ranks hold
+/// parts of. Arguments and result are those of ops::attention.
+using AttentionCore = std::function<at::Tensor(
+    const at::Tensor& q,
+    const at::Tensor& k,
+    const at::Tensor& v,
+    const AttentionMask& mask,
+    const ops::AttentionOptions& options)>;
+
+/// A module whose core can be replaced.
+class HasAttentionCore {
+ public:
+  virtual ~HasAttentionCore() = default;
+  void set_attention_core(AttentionCore core) { attention_core_ = std::move(core); }
+  bool has_own_attention_core() const { return static_cast<bool>(attention_core_); }
+
+ protected:
+  /// The core that was set, or ops::attention.
+  at::Tensor attend(
+      const at::Tensor& q,
+      const at::Tensor& k,
+      const at::Tensor& v,
+      const AttentionMask& mask,
+      const ops::AttentionOptions& options) const {
+    return attention_core_ ? attention_core_(q, k, v, mask, options) : ops::attention(q, k, v, mask, options);
+  }
+
+ private:
+  AttentionCore attention_core_;
+};
 
 /// What is not named is plain; everything combines.
 struct GroupedQueryAttentionParameters {
@@ -38,8 +70,9 @@ struct GroupedQueryAttentionParameters {
   bool output_gate = false;
 };
 
-/// Causal self-attention with grouped key/value heads and rotary positions.
-class GroupedQueryAttentionImpl : public Module {
+/// Causal self-attention with grouped key/value heads and rotary positions. The number of heads follows from the
+/// projections' outputs, which may be those of a part of the heads.
+class GroupedQueryAttentionImpl : public Module, public HasAttentionCore {
  public:
   /// Throws a usage error that names the parameter if one is out of range or two do not fit.
   explicit GroupedQueryAttentionImpl(const GroupedQueryAttentionParameters& params);
@@ -65,14 +98,12 @@ class GroupedQueryAttentionImpl : public Module {
   std::tuple<at::Tensor, at::Tensor> with_positions(
       const at::Tensor& query, const at::Tensor& key, const PositionEmbeddings& position_embeddings);
 
-  int64_t num_attention_heads_;
-  int64_t num_key_value_heads_;
   int64_t head_dim_;
   int64_t rotary_dim_;
   RotaryStyle rotary_style_;
   bool output_gate_;
   ops::AttentionOptions options_;  // but for the sinks, which are a slot
 };
-TORCH_MODULE(GroupedQueryAttention);
+LEHR_MODULE(GroupedQueryAttention);
 
 }  // namespace lehr::nn

@@ -29,7 +29,7 @@ class EmbeddingImpl : public Module {
 
   at::Tensor weight;
 };
-TORCH_MODULE(Embedding);
+LEHR_MODULE(Embedding);
 
 /// Looks token ids up in the segments of a split vocabulary.
 class SplitTokenEmbeddingsImpl : public Module {
@@ -46,6 +46,6 @@ class SplitTokenEmbeddingsImpl : public Module {
  private:
   SplitVocabulary vocabulary_;
 };
-TORCH_MODULE(SplitTokenEmbeddings);
+LEHR_MODULE(SplitTokenEmbeddings);
 
 }  // namespace lehr::nn

@@ -32,7 +32,7 @@ class GroupedLinearImpl : public Module {
   std::shared_ptr<GroupedLinearAdapter> adapter_;
   std::string adapter_name_;
 };
-TORCH_MODULE(GroupedLinear);
+LEHR_MODULE(GroupedLinear);
 
 /// down_proj(silu(gate_proj(x)) * up_proj(x)) for every expert.
 class GroupedSwiGLUImpl : public Module {
@@ -47,6 +47,6 @@ class GroupedSwiGLUImpl : public Module {
   GroupedLinear up_proj{nullptr};
   GroupedLinear down_proj{nullptr};
 };
-TORCH_MODULE(GroupedSwiGLU);
+LEHR_MODULE(GroupedSwiGLU);
 
 }  // namespace lehr::nn

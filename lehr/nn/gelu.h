@@ -34,7 +34,7 @@ class GeluMlpImpl : public Module {
  private:
   Gelu gelu_;
 };
-TORCH_MODULE(GeluMlp);
+LEHR_MODULE(GeluMlp);
 
 /// down_proj(gelu(gate_proj(x)) * up_proj(x)), without biases: Gemma's block, SwiGLU's sibling.
 class GeGLUImpl : public Module {
@@ -51,6 +51,6 @@ class GeGLUImpl : public Module {
  private:
   Gelu gelu_;
 };
-TORCH_MODULE(GeGLU);
+LEHR_MODULE(GeGLU);
 
 }  // namespace lehr::nn

@@ -41,7 +41,10 @@ at::Tensor SplitLanguageModellingHeadImpl::forward(const at::Tensor& hidden_stat
       fmt::join(hidden_states.sizes().slice(0, hidden_states.dim() - 1).vec(), "x"),
       fmt::join(labels.sizes().vec(), "x"));
   const at::Tensor rows = hidden_states.reshape({-1, hidden_states.size(-1)});  // (B*T, H)
-  return ops::linear_cross_entropy(rows, whole_weight(), labels.reshape(-1), kIgnoreIndex).view(labels.sizes());
+  const at::Tensor flat = labels.reshape(-1);
+  const at::Tensor losses =
+      loss_ ? loss_(rows, whole_weight(), flat) : ops::linear_cross_entropy(rows, whole_weight(), flat, kIgnoreIndex);
+  return losses.view(labels.sizes());
 }
 
 at::Tensor SplitLanguageModellingHeadImpl::logits(const at::Tensor& hidden_states) {

@@ -1,6 +1,7 @@
 // What stands after the last layer: language-model and classification heads.
 #pragma once
 
+#include <functional>
 #include <optional>
 
 #include "lehr/nn/dropout.h"
@@ -24,6 +25,11 @@ class SplitLanguageModellingHeadImpl : public Module {
   /// hidden_states (B, T, H), labels (B, T) int64, already shifted: labels[t] is what follows position t.
   at::Tensor forward(const at::Tensor& hidden_states, const at::Tensor& labels);
 
+  /// Scores labels with this function from now on, instead of ops::linear_cross_entropy: for weights that are parts
+  /// of the whole.
+  using Loss = std::function<at::Tensor(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels)>;
+  void set_loss(Loss loss) { loss_ = std::move(loss); }
+
   /// All logits, (B, T, V), in the type of the hidden states.
   at::Tensor logits(const at::Tensor& hidden_states);
 
@@ -32,8 +38,10 @@ class SplitLanguageModellingHeadImpl : public Module {
 
  private:
   at::Tensor whole_weight() const;  // (V, H)
+
+  Loss loss_;
 };
-TORCH_MODULE(SplitLanguageModellingHead);
+LEHR_MODULE(SplitLanguageModellingHead);
 
 /// Scores sequences (or tokens): score(dropout(hidden)) at the pooled positions, in float32 at least.
 class ClassificationHeadImpl : public Module, public DropoutModule {
@@ -58,7 +66,7 @@ class ClassificationHeadImpl : public Module, public DropoutModule {
 
   at::Tensor dropout_mask(const at::Tensor& hidden_states, const at::Tensor& pooling_mask);
 };
-TORCH_MODULE(ClassificationHead);
+LEHR_MODULE(ClassificationHead);
 
 /// Embeddings of sequences (or tokens): the hidden states at the pooled positions, projected if asked for, in float32
 /// at least, and scaled to length 1 if asked for.
@@ -79,6 +87,6 @@ class EmbeddingHeadImpl : public Module {
  private:
   bool normalize_;
 };
-TORCH_MODULE(EmbeddingHead);
+LEHR_MODULE(EmbeddingHead);
 
 }  // namespace lehr::nn

@@ -89,4 +89,23 @@ void fill(at::Tensor& tensor, const Init& init, uint64_t seed, std::string_view 
   }
 }
 
+void fill(
+    at::Tensor& tensor,
+    const Init& init,
+    uint64_t seed,
+    std::string_view full_name,
+    const Box& box,
+    const std::vector<int64_t>& shape) {
+  at::NoGradGuard no_grad;
+  if (init.kind == Init::Kind::constant) {
+    tensor.fill_(init.a);
+    return;
+  }
+  const at::Tensor flat = tensor.view(-1);
+  for (const BoxRun& run : runs_of(box, shape)) {
+    at::Tensor part = flat.narrow(0, run.local, run.count);
+    fill(part, init, seed, full_name, run.global);
+  }
+}
+
 }  // namespace lehr::nn

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "lehr/base/box.h"
 #include "lehr/base/torch.h"
 
 namespace lehr::nn {
@@ -32,5 +33,14 @@ struct InitContext {
 
 /// Fills `tensor` (contiguous, any floating type and device) with elements first_element.. of parameter `full_name`.
 void fill(at::Tensor& tensor, const Init& init, uint64_t seed, std::string_view full_name, int64_t first_element = 0);
+
+/// As above, for the tensor that is `box` of a parameter of that shape: its elements are those of the whole.
+void fill(
+    at::Tensor& tensor,
+    const Init& init,
+    uint64_t seed,
+    std::string_view full_name,
+    const Box& box,
+    const std::vector<int64_t>& shape);
 
 }  // namespace lehr::nn

@@ -95,7 +95,7 @@ at::Tensor MultiHeadLatentAttentionImpl::attend_to_heads(
   const at::Tensor expanded = kv_b_proj(latent.squeeze(2)).view({batch, keys, heads, nope + params_.v_head_dim});
   const at::Tensor key = at::cat({expanded.narrow(-1, 0, nope), k_rope.expand({batch, keys, heads, rope})}, -1);
   const at::Tensor value = expanded.narrow(-1, nope, params_.v_head_dim);
-  return ops::attention(at::cat({q_nope, q_rope}, -1), key, value, mask, options_);
+  return attend(at::cat({q_nope, q_rope}, -1), key, value, mask, options_);
 }
 
 // With kv_b_proj = [K; V] for a head: (K c) . q = c . (K^T q), and sum p (V c) = V sum p c. So all heads share one key,

@@ -26,7 +26,7 @@ struct MultiHeadLatentAttentionParameters {
 /// Causal self-attention whose keys and values are projections of one small latent a token, with the names of Hugging
 /// Face's DeepSeek modules. Only the latent and the rotated part of the key are cached: kv_lora_rank +
 /// qk_rope_head_dim numbers a token, whatever the number of heads.
-class MultiHeadLatentAttentionImpl : public Module {
+class MultiHeadLatentAttentionImpl : public Module, public HasAttentionCore {
  public:
   /// Throws a usage error that names the parameter if one is out of range.
   explicit MultiHeadLatentAttentionImpl(const MultiHeadLatentAttentionParameters& params);
@@ -66,6 +66,6 @@ class MultiHeadLatentAttentionImpl : public Module {
   MultiHeadLatentAttentionParameters params_;
   ops::AttentionOptions options_;
 };
-TORCH_MODULE(MultiHeadLatentAttention);
+LEHR_MODULE(MultiHeadLatentAttention);
 
 }  // namespace lehr::nn

@@ -21,6 +21,6 @@ class LayerNormImpl : public Module {
  private:
   double eps_;
 };
-TORCH_MODULE(LayerNorm);
+LEHR_MODULE(LayerNorm);
 
 }  // namespace lehr::nn

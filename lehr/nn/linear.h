@@ -43,6 +43,6 @@ class LinearImpl : public Module {
   std::shared_ptr<LinearAdapter> adapter_;
   std::string adapter_name_;
 };
-TORCH_MODULE(Linear);
+LEHR_MODULE(Linear);
 
 }  // namespace lehr::nn

@@ -8,12 +8,25 @@
 namespace lehr::nn {
 
 Parameter::Parameter(std::string name, at::Tensor* slot, std::vector<int64_t> shape, Init init)
-    : name_(std::move(name)), slots_{slot}, shape_(std::move(shape)), init_(init) {
+    : name_(std::move(name)), slots_{slot}, shape_(std::move(shape)), box_(whole_box(shape_)), init_(init) {
   set_value(at::empty(shape_, at::TensorOptions().device(at::kMeta).dtype(at::kFloat)));
 }
 
 int64_t Parameter::numel() const {
   return std::accumulate(shape_.begin(), shape_.end(), int64_t{1}, std::multiplies<>());
+}
+
+void Parameter::lay_out(const std::string& axis, Placement placement, int64_t index, int64_t count) {
+  require(value_.is_meta(), "parameter {}: laid out on axis {} after memory was allocated", name_, axis);
+  require(layout_.find(axis) == nullptr, "parameter {}: laid out on axis {} twice", name_, axis);
+  layout_.set(axis, placement);
+  if (placement.kind != Placement::Kind::shard) {
+    return;
+  }
+  const auto dim = static_cast<size_t>(placement.dim);
+  require(dim < box_.size(), "parameter {}: has {} dimensions, of which none is number {}", name_, box_.size(), dim);
+  box_[dim] = chunk(box_[dim], index, count);
+  set_value(at::empty(shape_of(box_), value_.options().requires_grad(false)));
 }
 
 void Parameter::set_value(at::Tensor value) {
@@ -74,9 +87,25 @@ void Module::reset_parameters(const InitContext& context) {
         "first",
         name);
     at::Tensor value = parameter->value().detach();
-    fill(value, parameter->init(), context.seed, name);
+    fill(value, parameter->init(), context.seed, name, parameter->box(), parameter->shape());
   }
   reset_children(*this, context);
+}
+
+at::Tensor Module::call_hooked(const at::Tensor& input, const CallHook::Forward& forward) const {
+  CallHook::Forward inner = forward;
+  for (const auto& hook : call_hooks_) {
+    inner = [hook, inner](const at::Tensor& x) { return hook->call(x, inner); };
+  }
+  return inner(input);
+}
+
+void Module::require_no_hooks() const {
+  require(
+      call_hooks_.empty(),
+      "module {}: a parallel style was attached, but the module's call takes or gives no tensor; attach it to a module "
+      "inside",
+      name());
 }
 
 const ParameterPtr& Module::own_parameter(const std::string& name) const {
@@ -154,7 +183,7 @@ void materialize(torch::nn::Module& root, at::Device device, at::ScalarType dtyp
   for (const auto& [name, parameter] : named_parameters(root)) {
     if (parameter->value().is_meta()) {
       parameter->set_value(
-          at::empty(parameter->shape(), at::TensorOptions().device(device).dtype(parameter->dtype_in(dtype))));
+          at::empty(shape_of(parameter->box()), at::TensorOptions().device(device).dtype(parameter->dtype_in(dtype))));
     }
   }
 }

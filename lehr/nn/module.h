@@ -13,8 +13,11 @@
 #include <utility>
 #include <vector>
 
+#include "lehr/base/box.h"
+#include "lehr/base/layout.h"
 #include "lehr/base/torch.h"
 #include "lehr/nn/init.h"
+#include "lehr/nn/module_holder.h"
 
 namespace lehr::nn {
 
@@ -31,7 +34,16 @@ class Parameter {
   const Init& init() const { return init_; }
   void set_init(const Init& init) { init_ = init; }
 
-  /// What the optimizer updates and a checkpoint holds; on meta before `materialize`.
+  /// The part of the whole parameter that is this rank's: all of it, unless a layout cut it.
+  const Box& box() const { return box_; }
+  /// How it lies on the mesh; empty for one device.
+  const Layout& layout() const { return layout_; }
+  /// Lays it out on an axis of `count` ranks, of which this is number `index`: shard(d) keeps that chunk of dimension d
+  /// of the present box (as torch.chunk cuts it; it may be empty), replicate keeps the box. Throws a usage error if the
+  /// parameter is not on meta any more, or is laid out on that axis already.
+  void lay_out(const std::string& axis, Placement placement, int64_t index, int64_t count);
+
+  /// What the optimizer updates and a checkpoint holds: the box; on meta before `materialize`.
   const at::Tensor& value() const { return value_; }
   /// Puts `value` in the place of the parameter, for autograd and forward alike.
   void set_value(at::Tensor value);
@@ -61,6 +73,8 @@ class Parameter {
   std::string name_;
   std::vector<at::Tensor*> slots_;
   std::vector<int64_t> shape_;
+  Box box_;
+  Layout layout_;
   Init init_;
   at::Tensor value_;
   bool trainable_ = true;
@@ -91,6 +105,14 @@ class Module : public torch::nn::Module, public ModuleLateInit {
   /// A parameter that this module itself declared. Throws a usage error that lists the names otherwise.
   const ParameterPtr& own_parameter(const std::string& name) const;
 
+  /// Puts a hook around all calls of this module by its holder, outside those that are there.
+  void add_call_hook(std::shared_ptr<CallHook> hook) { call_hooks_.push_back(std::move(hook)); }
+  const std::vector<std::shared_ptr<CallHook>>& call_hooks() const { return call_hooks_; }
+  /// `forward` inside all hooks.
+  at::Tensor call_hooked(const at::Tensor& input, const CallHook::Forward& forward) const;
+  /// Throws a usage error if there are hooks: the call of this module cannot run through them.
+  void require_no_hooks() const;
+
  protected:
   /// Declares `slot` as the parameter `name` of the given global shape; it starts on meta.
   ParameterPtr declare_parameter(const std::string& name, at::Tensor& slot, std::vector<int64_t> shape, Init init);
@@ -107,6 +129,7 @@ class Module : public torch::nn::Module, public ModuleLateInit {
 
  private:
   std::vector<ParameterPtr> own_parameters_;
+  std::vector<std::shared_ptr<CallHook>> call_hooks_;
 };
 
 /// A parameter with its full name, as "model.layers.0.mlp.up_proj.weight".

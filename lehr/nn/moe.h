@@ -65,7 +65,7 @@ class MoELayerImpl : public Module {
   RoutingResult last_routing_;
   std::shared_ptr<RouterLosses> losses_;
 };
-TORCH_MODULE(MoELayer);
+LEHR_MODULE(MoELayer);
 
 /// The mixtures under `root`, in the order of layers.
 std::vector<MoELayerImpl*> moe_layers(torch::nn::Module& root);

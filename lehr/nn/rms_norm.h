@@ -26,6 +26,6 @@ class RMSNormImpl : public Module {
   double eps_;
   NormWeight kind_;
 };
-TORCH_MODULE(RMSNorm);
+LEHR_MODULE(RMSNorm);
 
 }  // namespace lehr::nn

@@ -47,6 +47,6 @@ class TopKRouterImpl : public Module {
   int64_t top_k_;
   bool renormalize_;
 };
-TORCH_MODULE(TopKRouter);
+LEHR_MODULE(TopKRouter);
 
 }  // namespace lehr::nn

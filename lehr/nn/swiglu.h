@@ -17,6 +17,6 @@ class SwiGLUImpl : public Module {
   Linear up_proj{nullptr};
   Linear down_proj{nullptr};
 };
-TORCH_MODULE(SwiGLU);
+LEHR_MODULE(SwiGLU);
 
 }  // namespace lehr::nn

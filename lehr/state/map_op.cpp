@@ -168,34 +168,6 @@ struct Inference {
 };
 }  // namespace
 
-Box whole_box(const std::vector<int64_t>& shape) {
-  Box box;
-  box.reserve(shape.size());
-  for (const int64_t size : shape) {
-    box.push_back({0, size});
-  }
-  return box;
-}
-
-std::string describe(const Box& box) {
-  std::vector<std::string> ranges;
-  for (const Range& range : box) {
-    ranges.push_back(range_text(range));
-  }
-  return fmt::format("[{}]", fmt::join(ranges, ", "));
-}
-
-at::Tensor narrow_to(const at::Tensor& tensor, const Box& box) {
-  at::Tensor part = tensor;
-  for (size_t dim = 0; dim < box.size(); ++dim) {
-    const auto d = static_cast<int64_t>(dim);
-    if (box[dim].size() != part.size(d)) {
-      part = part.narrow(d, box[dim].begin, box[dim].size());
-    }
-  }
-  return part;
-}
-
 std::string describe(const MapOp& op) {
   return std::visit(
       Overloaded{

@@ -9,6 +9,7 @@
 #include <variant>
 #include <vector>
 
+#include "lehr/base/box.h"
 #include "lehr/base/torch.h"
 #include "lehr/state/dtype.h"
 
@@ -20,23 +21,6 @@ struct TensorSpec {
   DType dtype = DType::kF32;
   bool operator==(const TensorSpec&) const = default;
 };
-
-/// The elements [begin, end) of a dimension.
-struct Range {
-  int64_t begin = 0;
-  int64_t end = 0;
-  int64_t size() const { return end - begin; }
-  bool operator==(const Range&) const = default;
-};
-/// A part of a tensor: a range for each dimension.
-using Box = std::vector<Range>;
-
-/// All of a tensor of that shape.
-Box whole_box(const std::vector<int64_t>& shape);
-/// "[0:4, 2:3]"
-std::string describe(const Box& box);
-/// The view of that part.
-at::Tensor narrow_to(const at::Tensor& tensor, const Box& box);
 
 // Dimensions may be negative, counted from the end as torch does: those of Stack and Unsqueeze in the result, all
 // others in the input.

@@ -25,6 +25,6 @@ class Llama3LayerImpl : public nn::Module {
   nn::RMSNorm input_layernorm{nullptr};
   nn::RMSNorm post_attention_layernorm{nullptr};
 };
-TORCH_MODULE(Llama3Layer);
+LEHR_MODULE(Llama3Layer);
 
 }  // namespace lehr::model

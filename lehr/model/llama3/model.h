@@ -8,16 +8,16 @@
 namespace lehr::model {
 
 using Llama3ModelImpl = DecoderImpl<Llama3Layer, Llama3LayerParameters>;
-TORCH_MODULE(Llama3Model);
+LEHR_MODULE(Llama3Model);
 
 using Llama3ForCausalLMImpl = ForCausalLMImpl<Llama3Model>;
-TORCH_MODULE(Llama3ForCausalLM);
+LEHR_MODULE(Llama3ForCausalLM);
 
 using Llama3ForClassificationImpl = ForClassificationImpl<Llama3Model>;
-TORCH_MODULE(Llama3ForClassification);
+LEHR_MODULE(Llama3ForClassification);
 
 using Llama3ForEmbeddingImpl = ForEmbeddingImpl<Llama3Model>;
-TORCH_MODULE(Llama3ForEmbedding);
+LEHR_MODULE(Llama3ForEmbedding);
 
 extern template class DecoderImpl<Llama3Layer, Llama3LayerParameters>;
 

@@ -25,6 +25,6 @@ class Qwen3DenseLayerImpl : public nn::Module {
   nn::RMSNorm input_layernorm{nullptr};
   nn::RMSNorm post_attention_layernorm{nullptr};
 };
-TORCH_MODULE(Qwen3DenseLayer);
+LEHR_MODULE(Qwen3DenseLayer);
 
 }  // namespace lehr::model

@@ -8,16 +8,16 @@
 namespace lehr::model {
 
 using Qwen3DenseModelImpl = DecoderImpl<Qwen3DenseLayer, Qwen3DenseLayerParameters>;
-TORCH_MODULE(Qwen3DenseModel);
+LEHR_MODULE(Qwen3DenseModel);
 
 using Qwen3DenseForCausalLMImpl = ForCausalLMImpl<Qwen3DenseModel>;
-TORCH_MODULE(Qwen3DenseForCausalLM);
+LEHR_MODULE(Qwen3DenseForCausalLM);
 
 using Qwen3DenseForClassificationImpl = ForClassificationImpl<Qwen3DenseModel>;
-TORCH_MODULE(Qwen3DenseForClassification);
+LEHR_MODULE(Qwen3DenseForClassification);
 
 using Qwen3DenseForEmbeddingImpl = ForEmbeddingImpl<Qwen3DenseModel>;
-TORCH_MODULE(Qwen3DenseForEmbedding);
+LEHR_MODULE(Qwen3DenseForEmbedding);
 
 extern template class DecoderImpl<Qwen3DenseLayer, Qwen3DenseLayerParameters>;
 

@@ -31,6 +31,6 @@ class Qwen3MoELayerImpl : public nn::Module {
   nn::RMSNorm input_layernorm{nullptr};
   nn::RMSNorm post_attention_layernorm{nullptr};
 };
-TORCH_MODULE(Qwen3MoELayer);
+LEHR_MODULE(Qwen3MoELayer);
 
 }  // namespace lehr::model

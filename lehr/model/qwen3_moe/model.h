@@ -8,16 +8,16 @@
 namespace lehr::model {
 
 using Qwen3MoEModelImpl = DecoderImpl<Qwen3MoELayer, Qwen3MoELayerParameters>;
-TORCH_MODULE(Qwen3MoEModel);
+LEHR_MODULE(Qwen3MoEModel);
 
 using Qwen3MoEForCausalLMImpl = ForCausalLMImpl<Qwen3MoEModel>;
-TORCH_MODULE(Qwen3MoEForCausalLM);
+LEHR_MODULE(Qwen3MoEForCausalLM);
 
 using Qwen3MoEForClassificationImpl = ForClassificationImpl<Qwen3MoEModel>;
-TORCH_MODULE(Qwen3MoEForClassification);
+LEHR_MODULE(Qwen3MoEForClassification);
 
 using Qwen3MoEForEmbeddingImpl = ForEmbeddingImpl<Qwen3MoEModel>;
-TORCH_MODULE(Qwen3MoEForEmbedding);
+LEHR_MODULE(Qwen3MoEForEmbedding);
 
 extern template class DecoderImpl<Qwen3MoELayer, Qwen3MoELayerParameters>;
 

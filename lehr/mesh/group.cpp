@@ -1,0 +1,163 @@
+#include "lehr/mesh/group.h"
+
+#include <fmt/ranges.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include <algorithm>
+
+#include "lehr/base/error.h"
+
+namespace lehr::mesh {
+
+Pending::Pending(std::string what, c10::intrusive_ptr<c10d::Work> work, std::vector<at::Tensor> alive)
+    : what_(std::move(what)), work_(std::move(work)), alive_(std::move(alive)) {}
+Pending::Pending(Pending&&) noexcept = default;
+Pending& Pending::operator=(Pending&&) noexcept = default;
+Pending::~Pending() = default;
+Pending::operator bool() const {
+  return static_cast<bool>(work_);
+}
+
+void Pending::wait() {
+  if (!work_) {
+    return;
+  }
+  const auto work = std::move(work_);
+  work_.reset();
+  try {
+    work->wait();
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& problem) {
+    fail_runtime("{}: {}", what_, problem.what());
+  }
+  alive_.clear();
+}
+
+Group::Group(
+    std::string name, std::vector<int64_t> ranks, int64_t global_rank, c10::intrusive_ptr<c10d::Backend> backend)
+    : name_(std::move(name)), ranks_(std::move(ranks)), backend_(std::move(backend)) {
+  const auto place = std::find(ranks_.begin(), ranks_.end(), global_rank);
+  require(place != ranks_.end(), "group {}: rank {} is not in it", name_, global_rank);
+  rank_ = place - ranks_.begin();
+  require(size() == 1 || backend_, "group {}: {} ranks and nothing that connects them", name_, size());
+}
+
+Group::~Group() = default;
+
+template <class Start>
+Pending Group::start(const char* collective, std::vector<at::Tensor> tensors, const Start& start_work) const {
+  const std::string what = fmt::format("{} on axis {} (ranks {})", collective, name_, fmt::join(ranks_, ", "));
+  for (const auto& tensor : tensors) {
+    require(tensor.is_contiguous(), "{}: expected contiguous tensors", what);
+  }
+  try {
+    return Pending(what, start_work(), std::move(tensors));
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& problem) {
+    fail_runtime("{}: {}", what, problem.what());
+  }
+}
+
+Pending Group::start_all_reduce(at::Tensor tensor) const {
+  if (size() == 1) {
+    return {};
+  }
+  return start("all_reduce", {tensor}, [&] {
+    std::vector<at::Tensor> tensors{tensor};
+    return backend_->allreduce(tensors);
+  });
+}
+
+void Group::all_reduce_max(at::Tensor tensor) const {
+  if (size() == 1) {
+    return;
+  }
+  start("all_reduce_max", {tensor}, [&] {
+    std::vector<at::Tensor> tensors{tensor};
+    c10d::AllreduceOptions options;
+    options.reduceOp = c10d::ReduceOp::MAX;
+    return backend_->allreduce(tensors, options);
+  }).wait();
+}
+
+Pending Group::start_all_gather(at::Tensor output, at::Tensor input) const {
+  require(
+      output.numel() == size() * input.numel(),
+      "all_gather on axis {}: expected room for {} times {} elements, found {}",
+      name_,
+      size(),
+      input.numel(),
+      output.numel());
+  if (size() == 1) {
+    output.view(-1).copy_(input.view(-1));
+    return {};
+  }
+  return start("all_gather", {output, input}, [&] { return backend_->_allgather_base(output, input); });
+}
+
+Pending Group::start_reduce_scatter(at::Tensor output, at::Tensor input) const {
+  require(
+      input.numel() == size() * output.numel(),
+      "reduce_scatter on axis {}: expected {} times {} elements, found {}",
+      name_,
+      size(),
+      output.numel(),
+      input.numel());
+  if (size() == 1) {
+    output.view(-1).copy_(input.view(-1));
+    return {};
+  }
+  return start("reduce_scatter", {output, input}, [&] { return backend_->_reduce_scatter_base(output, input); });
+}
+
+Pending Group::start_all_to_all(
+    at::Tensor output,
+    at::Tensor input,
+    const std::vector<int64_t>& output_sizes,
+    const std::vector<int64_t>& input_sizes) const {
+  if (size() == 1) {
+    output.copy_(input);
+    return {};
+  }
+  return start("all_to_all", {output, input}, [&] {
+    auto to = output_sizes;
+    auto from = input_sizes;
+    return backend_->alltoall_base(output, input, to, from);
+  });
+}
+
+void Group::broadcast(at::Tensor tensor, int64_t root) const {
+  if (size() == 1) {
+    return;
+  }
+  start("broadcast", {tensor}, [&] {
+    std::vector<at::Tensor> tensors{tensor};
+    c10d::BroadcastOptions options;
+    options.rootRank = root;
+    return backend_->broadcast(tensors, options);
+  }).wait();
+}
+
+Pending Group::start_send(at::Tensor tensor, int64_t to) const {
+  return start("send", {tensor}, [&] {
+    std::vector<at::Tensor> tensors{tensor};
+    return backend_->send(tensors, static_cast<int>(to), 0);
+  });
+}
+
+Pending Group::start_receive(at::Tensor tensor, int64_t from) const {
+  return start("receive", {tensor}, [&] {
+    std::vector<at::Tensor> tensors{tensor};
+    return backend_->recv(tensors, static_cast<int>(from), 0);
+  });
+}
+
+void Group::barrier() const {
+  if (size() > 1) {
+    start("barrier", {}, [&] { return backend_->barrier(); }).wait();
+  }
+}
+
+}  // namespace lehr::mesh

@@ -1,0 +1,97 @@
+// The ranks along one or more axes of the mesh, and the collectives among them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lehr/base/torch.h"
+
+namespace c10d {
+class Backend;
+class Work;
+}  // namespace c10d
+
+namespace lehr::mesh {
+
+/// A collective under way.
+class Pending {
+ public:
+  Pending() = default;
+  Pending(std::string what, c10::intrusive_ptr<c10d::Work> work, std::vector<at::Tensor> alive);
+  Pending(Pending&&) noexcept;
+  Pending& operator=(Pending&&) noexcept;
+  ~Pending();
+  /// Returns when the result may be used (on CUDA: by the current stream). Throws a runtime error that names the
+  /// collective and the group if it failed or took too long. A second call does nothing.
+  void wait();
+  explicit operator bool() const;
+
+ private:
+  std::string what_;
+  c10::intrusive_ptr<c10d::Work> work_;
+  std::vector<at::Tensor> alive_;  // what the collective reads and writes
+};
+
+/// Ranks that communicate. Every member calls the same functions in the same order. In a group of one rank nothing is
+/// sent and results are copies. Tensors must be contiguous, of one type and device, and, but for all_to_all, of one
+/// size on all ranks. None of these is seen by autograd: see mesh/collectives.h.
+class Group {
+ public:
+  /// `ranks` are global and ascending; `backend` may be null for a group of one.
+  Group(std::string name, std::vector<int64_t> ranks, int64_t global_rank, c10::intrusive_ptr<c10d::Backend> backend);
+  ~Group();
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+
+  /// The axes: "tp", "dp_shard,cp".
+  const std::string& name() const { return name_; }
+  int64_t size() const { return static_cast<int64_t>(ranks_.size()); }
+  /// This rank's place in the group.
+  int64_t rank() const { return rank_; }
+  const std::vector<int64_t>& ranks() const { return ranks_; }
+
+  /// Sums over the ranks, in place; the same bits on all of them.
+  void all_reduce(at::Tensor tensor) const { start_all_reduce(std::move(tensor)).wait(); }
+  Pending start_all_reduce(at::Tensor tensor) const;
+  /// The largest of each element, in place.
+  void all_reduce_max(at::Tensor tensor) const;
+  /// `output` has size() times the elements of `input`: the ranks' inputs one behind the other.
+  void all_gather(at::Tensor output, at::Tensor input) const { start_all_gather(output, input).wait(); }
+  Pending start_all_gather(at::Tensor output, at::Tensor input) const;
+  /// `input` has size() times the elements of `output`, which becomes the sum of the ranks' chunks of this number.
+  void reduce_scatter(at::Tensor output, at::Tensor input) const { start_reduce_scatter(output, input).wait(); }
+  Pending start_reduce_scatter(at::Tensor output, at::Tensor input) const;
+  /// Sends `input_sizes[r]` rows (of dimension 0) to rank r, in order, and receives `output_sizes[r]` from it.
+  void all_to_all(
+      at::Tensor output,
+      at::Tensor input,
+      const std::vector<int64_t>& output_sizes,
+      const std::vector<int64_t>& input_sizes) const {
+    start_all_to_all(output, input, output_sizes, input_sizes).wait();
+  }
+  Pending start_all_to_all(
+      at::Tensor output,
+      at::Tensor input,
+      const std::vector<int64_t>& output_sizes,
+      const std::vector<int64_t>& input_sizes) const;
+  /// All get the tensor of rank `root` of the group.
+  void broadcast(at::Tensor tensor, int64_t root) const;
+  /// Point to point, by ranks of the group.
+  Pending start_send(at::Tensor tensor, int64_t to) const;
+  Pending start_receive(at::Tensor tensor, int64_t from) const;
+  /// Returns when all have come.
+  void barrier() const;
+
+ private:
+  template <class Start>
+  Pending start(const char* collective, std::vector<at::Tensor> tensors, const Start& start) const;
+
+  std::string name_;
+  std::vector<int64_t> ranks_;
+  int64_t rank_ = 0;
+  c10::intrusive_ptr<c10d::Backend> backend_;
+};
+
+}  // namespace lehr::mesh

@@ -1,0 +1,163 @@
+#include "lehr/mesh/thread_backend.h"
+
+#include <fmt/ranges.h>
+
+#include <numeric>
+
+#include "lehr/base/box.h"
+#include "lehr/base/error.h"
+
+namespace lehr::mesh {
+
+namespace {
+// A collective that was done when it was called.
+class Done : public c10d::Work {
+ public:
+  bool isCompleted() override { return true; }
+  bool isSuccess() const override { return true; }
+  bool wait(std::chrono::milliseconds /*timeout*/) override { return true; }
+};
+
+c10::intrusive_ptr<c10d::Work> done() {
+  return c10::make_intrusive<Done>();
+}
+
+std::string call_of(const char* name, const at::Tensor& tensor) {
+  return fmt::format("{} of {} {}", name, tensor.numel(), c10::toString(tensor.scalar_type()));
+}
+}  // namespace
+
+ThreadBackend::ThreadBackend(std::shared_ptr<ThreadRoom> room, int64_t rank)
+    : c10d::Backend(static_cast<int>(rank), static_cast<int>(room->size())), room_(std::move(room)) {}
+
+c10::intrusive_ptr<c10d::Work> ThreadBackend::allreduce(
+    std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& options) {
+  const at::NoGradGuard no_grad;
+  const bool maximum = options.reduceOp == c10d::ReduceOp::MAX;
+  const at::Tensor flat = tensors.front().view(-1);
+  // Each rank reduces its own chunk for all, out of place: the others still read.
+  const Range mine = chunk({0, flat.numel()}, rank_, size_);
+  const at::Tensor reduced = at::empty({mine.size()}, flat.options());
+  room_->meet(
+      rank_, {.call = call_of(maximum ? "all_reduce_max" : "all_reduce", flat), .input = flat, .scratch = reduced});
+  reduced.copy_(room_->offer(0).input.narrow(0, mine.begin, mine.size()));
+  for (int64_t other = 1; other < size_; ++other) {
+    const at::Tensor theirs = room_->offer(other).input.narrow(0, mine.begin, mine.size());
+    maximum ? at::maximum_out(const_cast<at::Tensor&>(reduced), reduced, theirs) : reduced.add_(theirs);
+  }
+  room_->wait_for_all();
+  for (int64_t other = 0; other < size_; ++other) {
+    const Range part = chunk({0, flat.numel()}, other, size_);
+    flat.narrow(0, part.begin, part.size()).copy_(room_->offer(other).scratch);
+  }
+  room_->wait_for_all();
+  return done();
+}
+
+c10::intrusive_ptr<c10d::Work> ThreadBackend::_allgather_base(
+    at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& /*options*/) {
+  const at::NoGradGuard no_grad;
+  room_->meet(rank_, {.call = call_of("all_gather", input), .input = input.view(-1)});
+  const at::Tensor parts = output.view({size_, input.numel()});
+  for (int64_t other = 0; other < size_; ++other) {
+    parts.select(0, other).copy_(room_->offer(other).input);
+  }
+  room_->wait_for_all();
+  return done();
+}
+
+c10::intrusive_ptr<c10d::Work> ThreadBackend::_reduce_scatter_base(
+    at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& /*options*/) {
+  const at::NoGradGuard no_grad;
+  const int64_t count = output.numel();
+  room_->meet(rank_, {.call = call_of("reduce_scatter", output), .input = input.view(-1)});
+  const auto part_of = [&](int64_t other) { return room_->offer(other).input.narrow(0, rank_ * count, count); };
+  // The output may be a part of the input.
+  at::Tensor sum = part_of(0).clone();
+  for (int64_t other = 1; other < size_; ++other) {
+    sum.add_(part_of(other));
+  }
+  room_->wait_for_all();
+  output.view(-1).copy_(sum);
+  return done();
+}
+
+c10::intrusive_ptr<c10d::Work> ThreadBackend::alltoall_base(
+    at::Tensor& output,
+    at::Tensor& input,
+    std::vector<int64_t>& output_sizes,
+    std::vector<int64_t>& input_sizes,
+    const c10d::AllToAllOptions& /*options*/) {
+  const at::NoGradGuard no_grad;
+  const auto ranks = static_cast<size_t>(size_);
+  std::vector<int64_t> begins(ranks + 1, 0);
+  for (size_t other = 0; other < ranks; ++other) {
+    const int64_t size = input_sizes.empty() ? input.size(0) / size_ : input_sizes[other];
+    begins[other + 1] = begins[other] + size;
+  }
+  room_->meet(
+      rank_,
+      {.call = fmt::format("all_to_all of {}", c10::toString(input.scalar_type())), .input = input, .offsets = begins});
+  int64_t row = 0;
+  for (int64_t other = 0; other < size_; ++other) {
+    const Offer& theirs = room_->offer(other);
+    const int64_t begin = theirs.offsets[static_cast<size_t>(rank_)];
+    const int64_t size = theirs.offsets[static_cast<size_t>(rank_) + 1] - begin;
+    const int64_t expected = output_sizes.empty() ? output.size(0) / size_ : output_sizes[static_cast<size_t>(other)];
+    if (size != expected) {
+      fail_runtime("all_to_all: rank {} sends {} rows to rank {}, which expects {}", other, size, rank_, expected);
+    }
+    output.narrow(0, row, size).copy_(theirs.input.narrow(0, begin, size));
+    row += size;
+  }
+  room_->wait_for_all();
+  return done();
+}
+
+c10::intrusive_ptr<c10d::Work> ThreadBackend::broadcast(
+    std::vector<at::Tensor>& tensors, const c10d::BroadcastOptions& options) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor& tensor = tensors.front();
+  room_->meet(rank_, {.call = call_of("broadcast", tensor), .input = tensor});
+  if (rank_ != options.rootRank) {
+    tensor.copy_(room_->offer(options.rootRank).input);
+  }
+  room_->wait_for_all();
+  return done();
+}
+
+c10::intrusive_ptr<c10d::Work> ThreadBackend::barrier(const c10d::BarrierOptions& /*options*/) {
+  room_->meet(rank_, {.call = "barrier"});
+  room_->wait_for_all();
+  return done();
+}
+
+c10::intrusive_ptr<c10d::Work> ThreadBackend::send(std::vector<at::Tensor>& tensors, int to, int /*tag*/) {
+  room_->post(rank_, to, tensors.front().detach().clone());
+  return done();
+}
+
+namespace {
+// Waits where the data is asked for, so that two ranks may send to each other.
+class Receiving : public c10d::Work {
+ public:
+  Receiving(std::shared_ptr<ThreadRoom> room, int64_t from, int64_t to, at::Tensor target)
+      : room_(std::move(room)), from_(from), to_(to), target_(std::move(target)) {}
+  bool wait(std::chrono::milliseconds /*timeout*/) override {
+    const at::NoGradGuard no_grad;
+    target_.copy_(room_->take(from_, to_));
+    return true;
+  }
+
+ private:
+  std::shared_ptr<ThreadRoom> room_;
+  int64_t from_, to_;
+  at::Tensor target_;
+};
+}  // namespace
+
+c10::intrusive_ptr<c10d::Work> ThreadBackend::recv(std::vector<at::Tensor>& tensors, int from, int /*tag*/) {
+  return c10::make_intrusive<Receiving>(room_, from, rank_, tensors.front());
+}
+
+}  // namespace lehr::mesh

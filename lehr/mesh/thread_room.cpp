@@ -1,0 +1,97 @@
+#include "lehr/mesh/thread_room.h"
+
+#include "lehr/base/error.h"
+
+namespace lehr::mesh {
+
+ThreadRoom::ThreadRoom(
+    std::string name, int64_t size, std::shared_ptr<ThreadAbort> abort, std::chrono::milliseconds timeout)
+    : name_(std::move(name)),
+      size_(size),
+      abort_(std::move(abort)),
+      timeout_(timeout),
+      offers_(static_cast<size_t>(size)) {}
+
+void ThreadRoom::meet(int64_t rank, Offer offer) {
+  offers_[static_cast<size_t>(rank)] = std::move(offer);
+  wait_for_all();
+  const std::string& mine = offers_[static_cast<size_t>(rank)].call;
+  for (size_t other = 0; other < offers_.size(); ++other) {
+    if (offers_[other].call != mine) {
+      fail_runtime(
+          "axis {}: its rank {} calls {}, its rank {} calls {}; every member must call the same collectives in the "
+          "same order",
+          name_,
+          rank,
+          mine,
+          other,
+          offers_[other].call);
+    }
+  }
+}
+
+bool ThreadRoom::aborted() const {
+  const std::lock_guard guard(abort_->mutex);
+  return abort_->aborted;
+}
+
+void ThreadRoom::fail_aborted() const {
+  const std::lock_guard guard(abort_->mutex);
+  fail_runtime("another rank failed: {}", abort_->message);
+}
+
+void ThreadRoom::wait_for_all() {
+  std::unique_lock lock(mutex_);
+  if (aborted()) {
+    fail_aborted();
+  }
+  const uint64_t round = round_;
+  if (++waiting_ == size_) {
+    waiting_ = 0;
+    ++round_;
+    all_here_.notify_all();
+    return;
+  }
+  const bool came = all_here_.wait_for(lock, timeout_, [&] { return round_ != round || aborted(); });
+  if (round_ != round) {
+    return;
+  }
+  if (came) {
+    fail_aborted();
+  }
+  fail_runtime(
+      "axis {}: {} of {} ranks came within {} ms", name_, waiting_, size_, static_cast<int64_t>(timeout_.count()));
+}
+
+void ThreadRoom::post(int64_t from, int64_t to, at::Tensor tensor) {
+  const std::lock_guard lock(mutex_);
+  letters_[{from, to}].push_back(std::move(tensor));
+  all_here_.notify_all();
+}
+
+at::Tensor ThreadRoom::take(int64_t from, int64_t to) {
+  std::unique_lock lock(mutex_);
+  auto& box = letters_[{from, to}];
+  const bool came = all_here_.wait_for(lock, timeout_, [&] { return !box.empty() || aborted(); });
+  if (box.empty()) {
+    if (came) {
+      fail_aborted();
+    }
+    fail_runtime(
+        "axis {}: its rank {} got nothing from rank {} within {} ms",
+        name_,
+        to,
+        from,
+        static_cast<int64_t>(timeout_.count()));
+  }
+  at::Tensor tensor = std::move(box.front());
+  box.pop_front();
+  return tensor;
+}
+
+void ThreadRoom::wake() {
+  const std::lock_guard lock(mutex_);
+  all_here_.notify_all();
+}
+
+}  // namespace lehr::mesh

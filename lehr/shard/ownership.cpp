@@ -1,0 +1,36 @@
+#include "lehr/shard/ownership.h"
+
+#include "lehr/base/error.h"
+
+namespace lehr::shard {
+
+std::vector<std::string> domain_axes(const nn::Parameter& parameter) {
+  const Layout& layout = parameter.layout();
+  const bool expert = layout.find(mesh::axis::ep) != nullptr || layout.find(mesh::axis::ep_shard) != nullptr;
+  return expert ? std::vector{mesh::axis::dp_replicate, mesh::axis::ep_shard, mesh::axis::ep}
+                : std::vector{mesh::axis::dp_replicate, mesh::axis::fsdp, mesh::axis::tp};
+}
+
+bool is_owner(const nn::Parameter& parameter, const mesh::DistributedContext& context) {
+  for (const std::string& axis : domain_axes(parameter)) {
+    if (context.size(axis) == 1) {
+      continue;
+    }
+    const Placement* placement = parameter.layout().find(axis);
+    require(placement != nullptr, "parameter {}: nothing says how it lies on axis {}", parameter.name(), axis);
+    if (placement->kind != Placement::Kind::shard && context.index(axis) != 0) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void replicate_elsewhere(nn::Parameter& parameter, const mesh::DistributedContext& context) {
+  for (const std::string& axis : domain_axes(parameter)) {
+    if (context.size(axis) > 1 && parameter.layout().find(axis) == nullptr) {
+      parameter.lay_out(axis, Placement::replicate(), context.index(axis), context.size(axis));
+    }
+  }
+}
+
+}  // namespace lehr::shard
