@@ -1,8 +1,7 @@
 #include "lehr/mesh/thread_backend.h"
 
 #include <fmt/ranges.h>
-
-#include <numeric>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "lehr/base/box.h"
 #include "lehr/base/error.h"
@@ -10,6 +9,33 @@
 namespace lehr::mesh {
 
 namespace {
+class ThreadBackend : public c10d::Backend {
+ public:
+  ThreadBackend(std::shared_ptr<ThreadRoom> room, int64_t rank);
+
+  const std::string getBackendName() const override { return "threads"; }
+  c10::intrusive_ptr<c10d::Work> allreduce(
+      std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> _allgather_base(
+      at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> _reduce_scatter_base(
+      at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> alltoall_base(
+      at::Tensor& output,
+      at::Tensor& input,
+      std::vector<int64_t>& output_sizes,
+      std::vector<int64_t>& input_sizes,
+      const c10d::AllToAllOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> broadcast(
+      std::vector<at::Tensor>& tensors, const c10d::BroadcastOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> barrier(const c10d::BarrierOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>& tensors, int to, int tag) override;
+  c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors, int from, int tag) override;
+
+ private:
+  std::shared_ptr<ThreadRoom> room_;
+};
+
 // A collective that was done when it was called.
 class Done : public c10d::Work {
  public:
@@ -25,7 +51,6 @@ c10::intrusive_ptr<c10d::Work> done() {
 std::string call_of(const char* name, const at::Tensor& tensor) {
   return fmt::format("{} of {} {}", name, tensor.numel(), c10::toString(tensor.scalar_type()));
 }
-}  // namespace
 
 ThreadBackend::ThreadBackend(std::shared_ptr<ThreadRoom> room, int64_t rank)
     : c10d::Backend(static_cast<int>(rank), static_cast<int>(room->size())), room_(std::move(room)) {}
@@ -137,7 +162,6 @@ c10::intrusive_ptr<c10d::Work> ThreadBackend::send(std::vector<at::Tensor>& tens
   return done();
 }
 
-namespace {
 // Waits where the data is asked for, so that two ranks may send to each other.
 class Receiving : public c10d::Work {
  public:
@@ -154,10 +178,15 @@ class Receiving : public c10d::Work {
   int64_t from_, to_;
   at::Tensor target_;
 };
-}  // namespace
 
 c10::intrusive_ptr<c10d::Work> ThreadBackend::recv(std::vector<at::Tensor>& tensors, int from, int /*tag*/) {
   return c10::make_intrusive<Receiving>(room_, from, rank_, tensors.front());
+}
+
+}  // namespace
+
+c10::intrusive_ptr<c10d::Backend> make_thread_backend(std::shared_ptr<ThreadRoom> room, int64_t rank) {
+  return c10::make_intrusive<ThreadBackend>(std::move(room), rank);
 }
 
 }  // namespace lehr::mesh

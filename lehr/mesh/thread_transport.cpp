@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 #include <fmt/ranges.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include <algorithm>
@@ -70,7 +71,7 @@ class ThreadTransport : public Transport {
   std::string name() const override { return "threads"; }
   c10::intrusive_ptr<c10d::Backend> connect(const std::string& group, const std::vector<int64_t>& ranks) override {
     const int64_t index = std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin();
-    return c10::make_intrusive<ThreadBackend>(hub_->room(group, ranks), index);
+    return make_thread_backend(hub_->room(group, ranks), index);
   }
   c10::intrusive_ptr<c10d::Store> store() override { return hub_->store; }
   void abort(const std::string& message) noexcept override { hub_->abort(message); }
