@@ -129,7 +129,7 @@ int run(const std::vector<std::string>& args) {
   for (int64_t i = 0; i < options.warmup + options.steps; ++i) {
     const train::Batch batch = make_batch(options, shape->vocab_size(), i);
     const auto begin = std::chrono::steady_clock::now();
-    const train::StepResult result = step.run(batch, i + 1, 1.0);
+    const train::StepResult result = step.run(batch, 0, i + 1, 1.0);
     const double ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
     losses.push_back(result.loss);
     norms.push_back(result.grad_norm);

@@ -36,10 +36,12 @@ void DeviceMeshParameters::check(int64_t world_size) const {
       tensor_parallel);
   require(
       this->world_size() == world_size,
-      "parallelism: the degrees ask for {} ranks ({}), and {} were started",
+      "parallelism: the degrees ask for {} ranks ({}), and {} {} started; lehr launch -n {} starts as many",
       this->world_size(),
       describe(),
-      world_size);
+      world_size,
+      world_size == 1 ? "was" : "were",
+      this->world_size());
 }
 
 std::string DeviceMeshParameters::describe() const {

@@ -18,8 +18,8 @@ namespace lehr::mesh {
 
 class ThreadHub {
  public:
-  ThreadHub(int64_t world_size, std::chrono::milliseconds timeout)
-      : world_size(world_size),
+  ThreadHub(int64_t ranks, std::chrono::milliseconds timeout)
+      : world_size(ranks),
         store(c10::make_intrusive<c10d::HashStore>()),
         timeout_(timeout),
         abort_(std::make_shared<ThreadAbort>()) {}

@@ -151,13 +151,26 @@ void refuse_variants(const Node& config, const std::string& file) {
 
 // PEFT's rule for rank_pattern and alpha_pattern: the key matches the end of the name, from a dot on.
 template <class T>
-T by_pattern(const std::map<std::string, T>& patterns, const std::string& module, T usual) {
+T by_pattern(const std::vector<std::pair<std::string, T>>& patterns, const std::string& module, T usual) {
   for (const auto& [pattern, value] : patterns) {
     if (std::regex_match(module, std::regex("(.*\\.)?(" + pattern + ")"))) {
       return value;
     }
   }
   return usual;
+}
+
+void check_pattern(const std::string& pattern, const std::string& file, const char* key) {
+  try {
+    std::regex("(.*\\.)?(" + pattern + ")");
+  } catch (const std::regex_error& problem) {
+    fail(
+        "{}: {}: \"{}\" is no regular expression that is understood here ({}); write it without what only Python knows",
+        file,
+        key,
+        pattern,
+        problem.what());
+  }
 }
 
 Lora settings_for(const AdapterInfo& info, const std::string& module) {
@@ -192,12 +205,14 @@ AdapterInfo read_adapter_config(const fs::path& folder) {
   info.lora.use_rslora = rslora != nullptr && !rslora->is_null() && rslora->as_bool();
   if (const Node* ranks = config.find("rank_pattern"); ranks != nullptr && ranks->is_table()) {
     for (const auto& [pattern, rank] : ranks->entries()) {
-      info.rank_pattern[pattern] = rank.as_int();
+      check_pattern(pattern, file, "rank_pattern");
+      info.rank_pattern.emplace_back(pattern, rank.as_int());
     }
   }
   if (const Node* alphas = config.find("alpha_pattern"); alphas != nullptr && alphas->is_table()) {
     for (const auto& [pattern, alpha] : alphas->entries()) {
-      info.alpha_pattern[pattern] = alpha.as_double();
+      check_pattern(pattern, file, "alpha_pattern");
+      info.alpha_pattern.emplace_back(pattern, alpha.as_double());
     }
   }
   return info;

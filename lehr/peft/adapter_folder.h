@@ -29,8 +29,9 @@ struct AdapterInfo {
   std::filesystem::path folder;
   std::string base_model;  ///< base_model_name_or_path; relative paths are as they stand there.
   Lora lora;               ///< The defaults of all layers.
-  std::map<std::string, double> alpha_pattern = {};  ///< Other alphas, by a regular expression over modules.
-  std::map<std::string, int64_t> rank_pattern = {};
+  /// Other alphas, by a regular expression over modules; of several that match the first counts.
+  std::vector<std::pair<std::string, double>> alpha_pattern = {};
+  std::vector<std::pair<std::string, int64_t>> rank_pattern = {};
 };
 
 /// Reads adapter_config.json. Throws usage errors that name the file and the field for another kind of adapter, and for

@@ -2,6 +2,7 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <map>
 #include <set>
 
@@ -64,9 +65,20 @@ class Injector {
     std::vector<std::pair<std::string, Lora>> layers;
     for (const auto& name : matching(lora.module_name_pattern, linears, "peft.target_pattern", "linear layer")) {
       claim(name, "lora");
+      require(
+          lora.dropout == 0 || !is_in_mixture(name),
+          "peft.dropout: {} is inside a mixture of experts, whose tokens have lost their rows, so that masks would "
+          "depend on how a step is cut into batches; set it to 0, or leave such layers out of peft.target_pattern",
+          name);
       layers.emplace_back(name, lora);
     }
     add_lora(model_, layers);
+  }
+
+  bool is_in_mixture(const std::string& name) const {
+    return std::any_of(modules_.begin(), modules_.end(), [&](const auto& entry) {
+      return dynamic_cast<nn::MoELayerImpl*>(entry.second) != nullptr && name.starts_with(entry.first + ".");
+    });
   }
 
   void inject(const FullTune& tune) {

@@ -60,9 +60,18 @@ class ClassificationStream : public BatchStream {
 };
 
 // Training rows of a step are never padded up; held-out rows are all seen.
-data::BatchPlan plan_of(int64_t rows, int64_t start_step, bool drop_last) {
+data::BatchPlan plan_of(const RowShare& rows, int64_t start_step, bool drop_last) {
   return {
-      .global_batch_size = rows, .first_row = 0, .num_rows = rows, .start_step = start_step, .drop_last = drop_last};
+      .global_batch_size = rows.global,
+      .first_row = rows.first,
+      .num_rows = rows.count,
+      .start_step = start_step,
+      .drop_last = drop_last};
+}
+
+// No more rows than there are: the rest would be padding. Only where one rank takes them all, so that shares stay even.
+RowShare fitting(const RowShare& rows, int64_t size) {
+  return rows.count == rows.global && size > 0 ? RowShare::all(std::min(rows.global, size)) : rows;
 }
 }  // namespace
 
@@ -93,17 +102,16 @@ RunData open_run_data(
     const data::LanguageData opened = data::open_data(config.data, tokenizer, options);
     run.fingerprint = opened.train->fingerprint();
     run.num_steps = [train = opened.train](int64_t rows) { return data::num_steps(train->size(), rows, true); };
-    run.train = [train = opened.train, prefetch](int64_t rows, int64_t start) {
+    run.train = [train = opened.train, prefetch](const RowShare& rows, int64_t start) {
       return std::make_unique<LanguageStream>(train, plan_of(rows, start, true), prefetch);
     };
-    run.train_once = [train = opened.train, prefetch](int64_t rows) {
+    run.train_once = [train = opened.train, prefetch](const RowShare& rows) {
       return std::make_unique<LanguageStream>(train, plan_of(rows, 0, false), prefetch);
     };
     if (opened.validation) {
-      run.validation = [validation = opened.validation, prefetch](int64_t rows) {
-        // No more rows than there are: the rest would be padding.
-        const int64_t fitting = std::min(rows, validation->size().value_or(rows));
-        return std::make_unique<LanguageStream>(validation, plan_of(fitting, 0, false), prefetch);
+      run.validation = [validation = opened.validation, prefetch](const RowShare& rows) {
+        const RowShare wanted = fitting(rows, validation->size().value_or(rows.global));
+        return std::make_unique<LanguageStream>(validation, plan_of(wanted, 0, false), prefetch);
       };
     }
     return run;
@@ -124,18 +132,18 @@ RunData open_run_data(
   run.num_steps = [train = opened.train, order](int64_t rows) {
     return data::num_steps(order.repeat ? std::nullopt : std::optional(train->size()), rows, true);
   };
-  run.train = [train = opened.train, order, prefetch](int64_t rows, int64_t start) {
+  run.train = [train = opened.train, order, prefetch](const RowShare& rows, int64_t start) {
     return std::make_unique<ClassificationStream>(train, order, plan_of(rows, start, true), prefetch);
   };
-  run.train_once = [train = opened.train, order, prefetch](int64_t rows) {
+  run.train_once = [train = opened.train, order, prefetch](const RowShare& rows) {
     return std::make_unique<ClassificationStream>(train, order, plan_of(rows, 0, false), prefetch);
   };
   if (opened.validation) {
-    run.validation = [validation = opened.validation, prefetch](int64_t rows) {
+    run.validation = [validation = opened.validation, prefetch](const RowShare& rows) {
       return std::make_unique<ClassificationStream>(
           validation,
           data::SampleOrder::Options{.shuffle = false, .repeat = false},
-          plan_of(std::min(rows, validation->size()), 0, false),
+          plan_of(fitting(rows, validation->size()), 0, false),
           prefetch);
     };
   }

@@ -8,15 +8,16 @@
 
 #include "lehr/data/tokenizer.h"
 #include "lehr/train/config.h"
+#include "lehr/train/ranks.h"
 #include "lehr/train/task.h"
 
 namespace lehr::train {
 
-/// Gives the batches of consecutive steps.
+/// Gives the batches of consecutive steps, of each the rows that were asked for.
 class BatchStream {
  public:
   virtual ~BatchStream() = default;
-  /// The next step's rows, on the CPU; nothing once finite data is used up.
+  /// The next step's rows, on the CPU; nothing once finite data is used up, which all ranks see at the same step.
   virtual std::optional<Batch> next() = 0;
 };
 
@@ -26,12 +27,13 @@ struct RunData {
   std::function<std::optional<int64_t>(int64_t rows)> num_steps;
   /// A number for "the same rows in the same order".
   uint64_t fingerprint = 0;
-  /// Batches of `rows` rows from step `start_step` (0-based) on, endless or not as data.repeat says.
-  std::function<std::unique_ptr<BatchStream>(int64_t rows, int64_t start_step)> train;
+  /// Batches from step `start_step` (0-based) on, endless or not as data.repeat says. Which row stands where depends on
+  /// the seed and `rows.global` alone, not on how ranks share it.
+  std::function<std::unique_ptr<BatchStream>(const RowShare& rows, int64_t start_step)> train;
   /// All training data once, without dropping a last batch that is not full. Needs data.repeat = false.
-  std::function<std::unique_ptr<BatchStream>(int64_t rows)> train_once;
+  std::function<std::unique_ptr<BatchStream>(const RowShare& rows)> train_once;
   /// All held-out data once, in order; an empty function without held-out data.
-  std::function<std::unique_ptr<BatchStream>(int64_t rows)> validation;
+  std::function<std::unique_ptr<BatchStream>(const RowShare& rows)> validation;
 };
 
 /// Opens what [data] names. Throws usage errors: missing files, data of another kind than the task's, ids that do not

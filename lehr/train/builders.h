@@ -53,9 +53,8 @@ struct Builders {
   std::function<LearningRateFactor(const TrainConfig&)> lr_schedule = build_lr_schedule;
   std::function<std::shared_ptr<nn::Model>(const TrainConfig&, const descriptor::ModelArgs&)> model = build_model;
   optim::OptimizerBuilder optimizer = optim::build_optimizer;
-  std::function<ValidationResult(
-      nn::Model&, const TrainTask&, BatchStream&, int64_t max_batches, const std::function<bool()>& stop)>
-      validate = train::validate;
+  std::function<ValidationResult(nn::Model&, const TrainTask&, BatchStream&, const ValidateOptions&)> validate =
+      train::validate;
 };
 
 }  // namespace lehr::train

@@ -17,25 +17,27 @@ std::shared_ptr<const data::ChatTemplate> chat_template_of(const TrainConfig& co
   return data::load_chat_template(folder, folder, own ? "tokenizer.path" : "model.hf_assets_path");
 }
 
+std::vector<int64_t> stop_ids_of(
+    const data::Tokenizer& tokenizer,
+    const std::shared_ptr<const data::ChatTemplate>& chat_template,
+    std::vector<int64_t> eos_ids) {
+  const auto end = data::ConversationEncoder(chat_template, tokenizer).end_of_turn();
+  if (end && std::find(eos_ids.begin(), eos_ids.end(), *end) == eos_ids.end()) {
+    eos_ids.push_back(*end);
+  }
+  return eos_ids;
+}
+
 Prompt make_prompt(
     const std::string& text,
     const data::Tokenizer& tokenizer,
     const std::shared_ptr<const data::ChatTemplate>& chat_template,
     std::vector<int64_t> eos_ids) {
-  Prompt prompt{.ids = {}, .stop_ids = std::move(eos_ids)};
-  if (chat_template == nullptr) {
-    const auto ids = tokenizer.encode(text);
-    prompt.ids.assign(ids.begin(), ids.end());
-    return prompt;
-  }
-  const data::ConversationEncoder encoder(chat_template, tokenizer);
-  const auto ids = encoder.prompt(text);
+  const auto ids =
+      chat_template ? data::ConversationEncoder(chat_template, tokenizer).prompt(text) : tokenizer.encode(text);
+  Prompt prompt;
   prompt.ids.assign(ids.begin(), ids.end());
-  if (const auto end = encoder.end_of_turn()) {
-    if (std::find(prompt.stop_ids.begin(), prompt.stop_ids.end(), *end) == prompt.stop_ids.end()) {
-      prompt.stop_ids.push_back(*end);
-    }
-  }
+  prompt.stop_ids = chat_template ? stop_ids_of(tokenizer, chat_template, std::move(eos_ids)) : std::move(eos_ids);
   return prompt;
 }
 

@@ -16,6 +16,12 @@ namespace lehr::train {
 /// that names the key when there is none.
 std::shared_ptr<const data::ChatTemplate> chat_template_of(const TrainConfig& config);
 
+/// `eos_ids`, and the token that ends a turn of the template's conversations.
+std::vector<int64_t> stop_ids_of(
+    const data::Tokenizer& tokenizer,
+    const std::shared_ptr<const data::ChatTemplate>& chat_template,
+    std::vector<int64_t> eos_ids);
+
 /// A prompt as ids, and where to stop.
 struct Prompt {
   std::vector<int64_t> ids;

@@ -132,22 +132,14 @@ void ParallelismConfig::fields(FieldVisitor& v) {
 }
 
 void ParallelismConfig::check(Problems& problems) const {
-  auto one = [&](const char* key, int64_t degree) {
-    if (degree > 1) {
-      problems.add(
-          std::string("parallelism.") + key,
-          "training on several devices is not in this version yet: expected 1, found " + std::to_string(degree));
-    }
-  };
   if (data_parallel_shard_degree == 0) {
     problems.add("parallelism.data_parallel_shard_degree", "expected -1 or a positive number, found 0");
   }
-  one("data_parallel_replicate_degree", data_parallel_replicate_degree);
-  one("data_parallel_shard_degree", data_parallel_shard_degree);
-  one("tensor_parallel_degree", tensor_parallel_degree);
-  one("context_parallel_degree", context_parallel_degree);
-  one("expert_parallel_degree", expert_parallel_degree);
-  one("pipeline_parallel_degree", pipeline_parallel_degree);
+  if (pipeline_parallel_degree > 1) {
+    problems.add(
+        "parallelism.pipeline_parallel_degree",
+        "pipelines are not in this version yet: expected 1, found " + std::to_string(pipeline_parallel_degree));
+  }
 }
 
 void ActivationCheckpointConfig::fields(FieldVisitor& v) {

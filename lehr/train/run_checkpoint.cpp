@@ -27,6 +27,7 @@ void RunState::fields(FieldVisitor& v) {
   v.required("seed", seed, "Seed of the run.");
   v.required("rows_per_step", rows_per_step, "Rows of an optimizer step.", positive());
   v.required("seq_len", seq_len, "Tokens in a row.", positive());
+  v.optional("optimizer", optimizer, "What optimizer.name was.");
   v.optional("data_fingerprint", data_fingerprint, "Tells whether the data and its order are the same.");
   v.optional("base_fingerprint", base_fingerprint, "Tells whether adapters stand on the same weights.");
 }
@@ -108,7 +109,7 @@ RunCheckpoints::RunCheckpoints(
   store_->recover();
   if (config.training.task == TaskKind::sft) {
     // A model that was not made for conversations does not know the token that ends a turn as one to stop at.
-    stop_ids_ = make_prompt("", tokenizer, chat_template_of(config), stop_ids_).stop_ids;
+    stop_ids_ = stop_ids_of(tokenizer, chat_template_of(config), stop_ids_);
   }
   if (const std::string& own = config.tokenizer.chat_template; !own.empty()) {
     std::erase_if(tokenizer_files_, [](const auto& file) { return file.first == "chat_template.jinja"; });
@@ -154,6 +155,14 @@ RunState RunCheckpoints::load(const std::filesystem::path& folder, const RunStat
   same("debug.seed", now.seed, state.seed);
   same("rows in a step (training.global_batch_size)", now.rows_per_step, state.rows_per_step);
   same("training.seq_len", now.seq_len, state.seq_len);
+  require(
+      state.optimizer.empty() || state.optimizer == now.optimizer,
+      "optimizer.name: the run so far trained with {} ({}), the config says {}; keep it, or start a new run in another "
+      "job.dump_folder with checkpoint.initial_load_path = \"{}\"",
+      state.optimizer,
+      file,
+      now.optimizer,
+      folder.string());
   require(
       state.data_fingerprint.empty() || state.data_fingerprint == now.data_fingerprint,
       "{}: the run so far read other data than [data] says now (files, weights, packing, data.seed or what is held "

@@ -30,6 +30,7 @@ struct RunState {
   int64_t seed = 0;
   int64_t rows_per_step = 0;
   int64_t seq_len = 0;
+  std::string optimizer = {};         ///< Its name; empty in checkpoints that do not tell.
   std::string data_fingerprint = {};  ///< Of the data and its order; empty in checkpoints that do not tell.
   std::string base_fingerprint = {};  ///< Of the weights that adapters are for; empty without adapters.
   void fields(FieldVisitor& v);

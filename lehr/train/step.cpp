@@ -30,7 +30,8 @@ TrainStep::TrainStep(nn::Model& model, const TrainTask& task, optim::Optimizer& 
       options_(options),
       parameters_(nn::named_parameters(model)),
       precision_(parameters_, options.compute),
-      device_(parameters_.front().parameter->value().device()) {}
+      device_(parameters_.front().parameter->value().device()),
+      ranks_(options.ranks != nullptr ? *options.ranks : one_device_) {}
 
 void TrainStep::clear_gradients() {
   for (const auto& [name, parameter] : parameters_) {
@@ -53,51 +54,83 @@ std::map<std::string, at::Tensor> TrainStep::metrics_of(const nn::ModelOutputs& 
   return sums;
 }
 
-double TrainStep::share_of(const Batch& part, int64_t valid) const {
-  return static_cast<double>(task_.count_valid(part)) / static_cast<double>(valid);
+int64_t TrainStep::count_valid(const Batch& batch) const {
+  std::vector<double> count{static_cast<double>(task_.count_valid(batch))};  // exact below 2^53
+  ranks_.sum_over_rows(count);
+  return static_cast<int64_t>(count[0]);
 }
 
-StepResult TrainStep::run(const Batch& batch, int64_t step, double lr_factor) {
+// Forward and backward of some of the step's rows.
+void TrainStep::run_rows(const Batch& rows, int64_t first_row, int64_t step, int64_t valid, Sums& sums) {
+  const Batch local = to_device(ranks_.positions_of(rows), device_);
+  model_.set_dropout_stream(options_.seed, static_cast<uint64_t>(step), first_row);
+  nn::RouterLosses* routers = model_.router_losses();
+  const double share =
+      routers != nullptr ? static_cast<double>(task_.count_valid(rows)) / static_cast<double>(valid) : 1;
+  if (routers != nullptr) {
+    routers->begin({.load_balancing = options_.router_aux_loss_coef, .z = options_.router_z_loss_coef, .share = share});
+  }
+  const nn::ModelOutputs outputs = model_.forward(task_.build_forward_inputs(local));
+  const at::Tensor loss = task_.compute_loss(outputs, local) / valid;
+  const auto metrics = metrics_of(outputs, local);
+  if (routers != nullptr && routers->active()) {
+    sums.load_balancing += share * routers->load_balancing_loss().item<double>();
+    sums.router_z += share * routers->z_loss().item<double>();
+  }
+  loss.backward();
+  precision_.collect_gradients();
+  sums.loss = sums.loss.defined() ? sums.loss + loss.detach() : loss.detach();
+  at::NoGradGuard no_grad;
+  for (const auto& [name, sum] : metrics) {
+    at::Tensor& total = sums.metrics[name];
+    total = total.defined() ? total + sum : sum;
+  }
+}
+
+// What the ranks counted, each for its own tokens, as the step's.
+void TrainStep::add_up(const Sums& sums, StepResult& result) {
+  std::vector<double> numbers{sums.loss.item<double>()};
+  for (const auto& [name, sum] : sums.metrics) {
+    numbers.push_back(sum.item<double>());
+  }
+  ranks_.sum_over_tokens(numbers);
+  result.loss = numbers[0];
+  size_t place = 1;
+  for (const auto& [name, sum] : sums.metrics) {
+    result.metrics[name] = numbers[place++] / static_cast<double>(result.valid);
+  }
+  if (nn::RouterLosses* routers = model_.router_losses(); routers != nullptr && routers->active()) {
+    std::vector<double> losses{sums.load_balancing, sums.router_z};  // of whole rows already
+    ranks_.sum_over_rows(losses);
+    result.metrics["load_balancing_loss"] = losses[0];
+    result.metrics["router_z_loss"] = losses[1];
+  }
+  result.tokens_per_expert = model_.moe_tokens_per_expert();
+  if (result.tokens_per_expert.defined()) {
+    // 1: every expert gets the same; E / top_k: all tokens go to the same ones.
+    const at::Tensor load = result.tokens_per_expert.to(at::kDouble);
+    result.metrics["expert_load_max"] = (load.amax(-1) / load.mean(-1).clamp_min(1)).max().item<double>();
+  }
+}
+
+StepResult TrainStep::run(const Batch& batch, int64_t first_row, int64_t step, double lr_factor) {
   struct Clear {
     TrainStep& step;
     ~Clear() { step.clear_gradients(); }
   } const clear{*this};
   const int64_t rows = batch.begin()->second.size(0);
   StepResult result;
-  result.valid = task_.count_valid(batch);
+  result.valid = count_valid(batch);
   if (result.valid == 0) {
     return result;
   }
 
   model_.train();
   model_.reset_moe_stats();
-  at::Tensor loss_sum;
-  std::map<std::string, at::Tensor> metric_sums;
+  Sums sums;
   for (int64_t first = 0; first < rows; first += options_.local_batch_size) {
     const int64_t count = std::min(options_.local_batch_size, rows - first);
-    const Batch local = to_device(rows_of(batch, first, count), device_);
-    model_.set_dropout_stream(options_.seed, static_cast<uint64_t>(step), first);
-    nn::RouterLosses* routers = model_.router_losses();
-    const double share = routers != nullptr ? share_of(local, result.valid) : 1;
-    if (routers != nullptr) {
-      routers->begin(
-          {.load_balancing = options_.router_aux_loss_coef, .z = options_.router_z_loss_coef, .share = share});
-    }
-    const nn::ModelOutputs outputs = model_.forward(task_.build_forward_inputs(local));
-    const at::Tensor loss = task_.compute_loss(outputs, local) / result.valid;
-    const auto sums = metrics_of(outputs, local);
-    if (routers != nullptr && routers->active()) {
-      result.metrics["load_balancing_loss"] += share * routers->load_balancing_loss().item<double>();
-      result.metrics["router_z_loss"] += share * routers->z_loss().item<double>();
-    }
-    loss.backward();
-    precision_.collect_gradients();
-    loss_sum = loss_sum.defined() ? loss_sum + loss.detach() : loss.detach();
-    at::NoGradGuard no_grad;
-    for (const auto& [name, sum] : sums) {
-      at::Tensor& total = metric_sums[name];
-      total = total.defined() ? total + sum : sum;
-    }
+    run_rows(rows_of(batch, first, count), first_row + first, step, result.valid, sums);
   }
 
   std::vector<optim::NamedParameter> updates;
@@ -109,17 +142,8 @@ StepResult TrainStep::run(const Batch& batch, int64_t step, double lr_factor) {
     }
   }
   const at::Tensor norm = optim::global_norm(gradients);
-  result.loss = loss_sum.item<double>();
   result.grad_norm = norm.item<double>();
-  for (const auto& [name, sum] : metric_sums) {
-    result.metrics[name] = sum.item<double>() / static_cast<double>(result.valid);
-  }
-  result.tokens_per_expert = model_.moe_tokens_per_expert();
-  if (result.tokens_per_expert.defined()) {
-    // 1: every expert gets the same; E / top_k: all tokens go to the same ones.
-    const at::Tensor load = result.tokens_per_expert.to(at::kDouble);
-    result.metrics["expert_load_max"] = (load.amax(-1) / load.mean(-1).clamp_min(1)).max().item<double>();
-  }
+  add_up(sums, result);
   const double judged = std::isfinite(result.loss) ? result.grad_norm : result.loss;
   result.updated = optim::admit_step(judged, options_.non_finite, step);
   if (result.updated) {

@@ -11,6 +11,7 @@
 #include "lehr/optim/optimizer.h"
 #include "lehr/train/events.h"
 #include "lehr/train/precision.h"
+#include "lehr/train/ranks.h"
 #include "lehr/train/task.h"
 
 namespace lehr::train {
@@ -41,22 +42,34 @@ class TrainStep {
     double router_aux_loss_coef = 0;  ///< For models with experts; see nn::RouterLosses.
     double router_z_loss_coef = 0;
     double load_balance_coeff = 0;               ///< For models with expert biases; see nn::TopKRouter.
+    const Ranks* ranks = nullptr;                ///< Null: one device.
     std::function<void()> gradients_ready = {};  ///< Called when gradients are summed and judged, before the update.
   };
   /// All references must outlive this object.
   TrainStep(nn::Model& model, const TrainTask& task, optim::Optimizer& optimizer, Options options);
 
-  /// Does step number `step` (1-based) on all rows of `batch`, with the schedule's factor. A batch with nothing to
-  /// learn from (no valid item) changes nothing. Throws a runtime error for a non-finite loss or gradient under
+  /// Does step number `step` (1-based) on all rows of `batch`, with the schedule's factor. On many ranks `batch` has
+  /// the rows that this one takes, of which the first is row `first_row` of the step. A step with nothing to learn from
+  /// (no valid item) changes nothing. Throws a runtime error for a non-finite loss or gradient under
   /// optim::NonFinitePolicy::stop; weights are then as before. Leaves no gradients behind, whatever happens.
-  StepResult run(const Batch& batch, int64_t step, double lr_factor);
+  StepResult run(const Batch& batch, int64_t first_row, int64_t step, double lr_factor);
 
   /// Shows forward the present weights; call after weights were changed from outside (a load).
   void refresh() { precision_.refresh(); }
 
  private:
+  // Of the rows so far, on this rank.
+  struct Sums {
+    at::Tensor loss = {};  // divided by the step's valid items
+    std::map<std::string, at::Tensor> metrics = {};
+    double load_balancing = 0;
+    double router_z = 0;
+  };
+
   void clear_gradients();
-  double share_of(const Batch& part, int64_t valid) const;
+  int64_t count_valid(const Batch& batch) const;
+  void run_rows(const Batch& rows, int64_t first_row, int64_t step, int64_t valid, Sums& sums);
+  void add_up(const Sums& sums, StepResult& result);
   std::map<std::string, at::Tensor> metrics_of(const nn::ModelOutputs& outputs, const Batch& batch) const;
 
   nn::Model& model_;
@@ -66,6 +79,8 @@ class TrainStep {
   std::vector<nn::NamedParameter> parameters_;
   MixedPrecision precision_;
   at::Device device_;
+  const Ranks one_device_;
+  const Ranks& ranks_;
 };
 
 }  // namespace lehr::train

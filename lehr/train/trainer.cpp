@@ -35,18 +35,62 @@ Trainer::Trainer(TrainConfig config, Environment environment)
     : config_(std::move(config)),
       environment_(std::move(environment)),
       spec_(environment_.specs.at(config_.model)),
+      ranks_(config_.parallelism, environment_.transport),
       device_(choose_device(config_.training.device)),
       tokenizer_(spec_.build.tokenizer(config_)),
       args_(spec_.build.model_args(config_, spec_.family, *tokenizer_)),
       task_(spec_.build.task(config_)) {
+  if (config_.training.global_batch_size < 0) {
+    config_.training.global_batch_size = config_.training.local_batch_size * ranks_.data_parallel_size();
+  }
+  check_mesh();
   check_sample();
-  open_data();
+  ranks_.main_first([this] { open_data(); });  // which leaves tokens in a file
   lr_factor_ = spec_.build.lr_schedule(config_);
   build_model();
   restore();
 }
 
 Trainer::~Trainer() = default;
+
+// What no section of the config can tell alone.
+void Trainer::check_mesh() const {
+  const TrainingConfig& training = config_.training;
+  const int64_t ranks = ranks_.data_parallel_size();
+  require(
+      training.global_batch_size % (training.local_batch_size * ranks) == 0,
+      "training.global_batch_size: must be a multiple of training.local_batch_size ({}) times the {} ranks that take "
+      "different rows (data_parallel_replicate x data_parallel_shard), found {}",
+      training.local_batch_size,
+      ranks,
+      training.global_batch_size);
+  if (ranks_.world_size() == 1) {
+    return;
+  }
+  const auto& mesh = ranks_.context()->parameters();
+  const int64_t parts = (mesh.context_parallel > 1 ? 2 * mesh.context_parallel : 1) * mesh.tensor_parallel;
+  require(
+      training.seq_len % parts == 0,
+      "training.seq_len: must be a multiple of {} for context_parallel_degree {} (twice that, so that ranks have even "
+      "work) times tensor_parallel_degree {}, found {}",
+      parts,
+      mesh.context_parallel,
+      mesh.tensor_parallel,
+      training.seq_len);
+  require(
+      mesh.context_parallel == 1 || training.task != TaskKind::classification,
+      "parallelism.context_parallel_degree: a classifier reads one position of a whole row; expected 1 for "
+      "training.task = \"classification\", found {}",
+      mesh.context_parallel);
+  require(
+      !config_.sample.prompt || (mesh.context_parallel == 1 && mesh.tensor_parallel == 1),
+      "sample.prompt: a model that is spread by tensor_parallel or context_parallel cannot write text; leave it out, "
+      "and use lehr generate on a checkpoint");
+  require(
+      !config_.peft.has_adapters() || (mesh.tensor_parallel == 1 && mesh.expert_parallel == 1),
+      "peft.method: adapters train with data_parallel_replicate, data_parallel_shard and context_parallel only, not "
+      "with tensor_parallel or expert_parallel");
+}
 
 void Trainer::open_data() {
   data_ = spec_.build.data(
@@ -104,7 +148,9 @@ void Trainer::build_model() {
   }
   // Both judge the config by the model's names; nothing is allocated yet.
   optimizer_ = spec_.build.optimizer(config_.optimizer, context);
-  lock_ = std::make_unique<RunLock>(config_.job.dump_folder);
+  if (ranks_.is_main()) {
+    lock_ = std::make_unique<RunLock>(config_.job.dump_folder);
+  }
   const auto root = std::filesystem::path(config_.job.dump_folder) / config_.checkpoint.folder;
   require(
       config_.checkpoint.enable || state::CheckpointStore(root).list().empty(),
@@ -127,6 +173,7 @@ void Trainer::restore() {
       .seed = seed,
       .rows_per_step = config_.training.rows_per_step(),
       .seq_len = config_.training.seq_len,
+      .optimizer = optim::name_of(config_.optimizer.name),
       .data_fingerprint = fmt::format("{:016x}", data_.fingerprint)};
   std::vector<optim::NamedParameter> trained;
   for (const auto& [name, parameter] : nn::named_parameters(*model_)) {
@@ -179,8 +226,10 @@ void Trainer::restore() {
           .gradients_ready = [this] {
             events_.emit(Event::gradients_ready, {.step = state_.step + 1, .model = model_.get()});
           }});
-  write_file_atomically(std::filesystem::path(config_.job.dump_folder) / "config.toml", to_toml(config_));
-  run_log_ = std::make_unique<RunLog>(config_, *args_, *model_, *optimizer_, device_, state_, environment_.log);
+  if (ranks_.is_main()) {
+    write_file_atomically(std::filesystem::path(config_.job.dump_folder) / "config.toml", to_toml(config_));
+    run_log_ = std::make_unique<RunLog>(config_, *args_, *model_, *optimizer_, device_, state_, environment_.log);
+  }
 }
 
 void Trainer::start_adapters() {
@@ -217,30 +266,40 @@ void Trainer::load_initial_weights() {
 
 TrainResult Trainer::run() {
   const int64_t last = config_.training.steps;
-  auto batches = data_.train(config_.training.rows_per_step(), state_.step);
+  const RowShare rows = ranks_.share(config_.training.rows_per_step());
+  auto batches = data_.train(rows, state_.step);
   events_.emit(Event::ready, {.step = state_.step, .model = model_.get()});
   result_.step = state_.step;
-  if (state_.step > 0 && validation_due(state_.step) && !run_log_->has_validation(state_.step)) {
-    validate_now(state_.step);  // which the stop had cut short
+  // A validation that the stop had cut short.
+  const bool owed =
+      state_.step > 0 && validation_due(state_.step) && run_log_ && !run_log_->has_validation(state_.step);
+  if (ranks_.any(owed)) {
+    validate_now(state_.step);
   }
   while (state_.step < last) {
     const int64_t step = state_.step + 1;
     events_.emit(Event::step_begin, {.step = step, .model = model_.get()});
-    run_log_->step_begins(step);
+    if (run_log_) {
+      run_log_->step_begins(step);
+    }
     const auto batch = batches->next();  // there is one: finite data set the number of steps
     const double factor = lr_factor_(state_.step);
-    const StepResult done = step_->run(*batch, step, factor);
+    const StepResult done = step_->run(*batch, rows.first, step, factor);
     state_.step = step;
     state_.num_tokens += done.valid;
     state_.skipped += done.updated ? 0 : 1;
-    const auto metrics = run_log_->step_ended(state_, done, config_.optimizer.lr * factor);
     result_ = {.step = step, .loss = done.loss, .validation_loss = result_.validation_loss};
-    events_.emit(Event::step_end, {.step = step, .model = model_.get(), .metrics = &metrics});
+    if (run_log_) {
+      const auto metrics = run_log_->step_ended(state_, done, config_.optimizer.lr * factor);
+      events_.emit(Event::step_end, {.step = step, .model = model_.get(), .metrics = &metrics});
+    } else {
+      events_.emit(Event::step_end, {.step = step, .model = model_.get(), .metrics = &done.metrics});
+    }
 
     if (validation_due(step)) {
       validate_now(step);
     }
-    const bool stop = environment_.stop_requested && environment_.stop_requested();
+    const bool stop = ranks_.any(environment_.stop_requested && environment_.stop_requested());
     if (checkpoints_ && (stop || due(config_.checkpoint.interval, step))) {
       save(step);
     }
@@ -253,22 +312,49 @@ TrainResult Trainer::run() {
   return result_;
 }
 
+// Time that is no training time, on the rank that measures it.
+class Trainer::Pause {
+ public:
+  explicit Pause(RunLog* log) : log_(log) {
+    if (log_ != nullptr) {
+      log_->pause();
+    }
+  }
+  ~Pause() {
+    if (log_ != nullptr) {
+      log_->resume();
+    }
+  }
+  Pause(const Pause&) = delete;
+  Pause& operator=(const Pause&) = delete;
+
+ private:
+  RunLog* log_;
+};
+
 void Trainer::validate_now(int64_t step) {
-  run_log_->pause();
-  const auto stream = data_.validation(config_.validation.local_batch_size);
-  const ValidationResult measured =
-      spec_.build.validate(*model_, *task_, *stream, config_.validation.steps, environment_.stop_requested);
+  const Pause pause(run_log_.get());
+  const int64_t rows = config_.validation.local_batch_size * ranks_.data_parallel_size();
+  const auto stream = data_.validation(ranks_.share(rows));
+  const ValidationResult measured = spec_.build.validate(
+      *model_,
+      *task_,
+      *stream,
+      {.max_batches = config_.validation.steps, .stop = environment_.stop_requested, .ranks = &ranks_});
   if (!measured.complete) {
     return;
   }
   result_.validation_loss = measured.loss;
-  const auto metrics = run_log_->validated(step, measured);
-  events_.emit(Event::validation_end, {.step = step, .model = model_.get(), .metrics = &metrics});
-  run_log_->resume();
+  if (run_log_) {
+    const auto metrics = run_log_->validated(step, measured);
+    events_.emit(Event::validation_end, {.step = step, .model = model_.get(), .metrics = &metrics});
+  } else {
+    events_.emit(Event::validation_end, {.step = step, .model = model_.get(), .metrics = &measured.metrics});
+  }
 }
 
 void Trainer::save(int64_t step) {
-  run_log_->pause();
+  const Pause pause(run_log_.get());
   auto problem = checkpoints_->save(state_);
   if (!problem && config_.checkpoint.async_mode == "disabled") {
     problem = checkpoints_->wait();
@@ -277,7 +363,6 @@ void Trainer::save(int64_t step) {
     environment_.log.error("{}; training goes on, the checkpoint before stands", *problem);
   }
   events_.emit(Event::checkpoint_requested, {.step = step, .model = model_.get()});
-  run_log_->resume();
 }
 
 void Trainer::finish() {
@@ -286,27 +371,36 @@ void Trainer::finish() {
       fail_runtime("{}; the checkpoint before stands", *problem);
     }
   }
-  run_log_->finish();
+  if (run_log_) {
+    run_log_->finish();
+  }
   if (result_.stopped) {
     return;
   }
   if (config_.sample.prompt) {
-    Prompt prompt = sample_prompt();
-    SamplingOptions sampling{
-        .max_new_tokens = config_.sample.max_new_tokens,
-        .temperature = config_.sample.temperature,
-        .top_k = config_.sample.top_k,
-        .top_p = config_.sample.top_p,
-        .seed = static_cast<uint64_t>(config_.debug.seed),
-        .stop_ids = std::move(prompt.stop_ids),
-        .max_positions = args_->max_position_ids()};
-    model_->eval();
-    const auto ids = generate(*model_, prompt.ids, sampling);
-    const std::vector<int32_t> narrow(ids.begin(), ids.end());
-    const bool chat = config_.training.task == TaskKind::sft;
-    run_log_->sample(*config_.sample.prompt + (chat ? "\n\n" : ""), tokenizer_->decode(narrow));
+    write_sample();
   }
   events_.emit(Event::finished, {.step = state_.step, .model = model_.get()});
+}
+
+// On many ranks all of them write the same text: each holds a part of the model.
+void Trainer::write_sample() {
+  Prompt prompt = sample_prompt();
+  SamplingOptions sampling{
+      .max_new_tokens = config_.sample.max_new_tokens,
+      .temperature = config_.sample.temperature,
+      .top_k = config_.sample.top_k,
+      .top_p = config_.sample.top_p,
+      .seed = static_cast<uint64_t>(config_.debug.seed),
+      .stop_ids = std::move(prompt.stop_ids),
+      .max_positions = args_->max_position_ids()};
+  model_->eval();
+  const auto ids = generate(*model_, prompt.ids, sampling);
+  const std::vector<int32_t> narrow(ids.begin(), ids.end());
+  const bool chat = config_.training.task == TaskKind::sft;
+  if (run_log_) {
+    run_log_->sample(*config_.sample.prompt + (chat ? "\n\n" : ""), tokenizer_->decode(narrow));
+  }
 }
 
 }  // namespace lehr::train

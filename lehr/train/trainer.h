@@ -13,6 +13,7 @@
 #include "lehr/train/chat.h"
 #include "lehr/train/config.h"
 #include "lehr/train/events.h"
+#include "lehr/train/ranks.h"
 #include "lehr/train/run_checkpoint.h"
 #include "lehr/train/run_lock.h"
 #include "lehr/train/step.h"
@@ -35,7 +36,8 @@ struct TrainResult {
   std::optional<double> validation_loss;  ///< Of the last validation.
 };
 
-/// One training run in one process. Not for several threads at once.
+/// One training run, or one rank's part of it: all ranks build one alike, and what they compute together equals what
+/// one device computes. Not for several threads at once.
 class Trainer {
  public:
   /// What a run needs of the program around it.
@@ -44,6 +46,9 @@ class Trainer {
     Logger& log;
     /// Asked after every step, and between batches of a validation; true saves and ends the run.
     std::function<bool()> stop_requested = {};
+    /// Connects this rank to the others; null: one device. It must outlive the trainer. `log` should be quiet on all
+    /// ranks but the first.
+    mesh::Transport* transport = nullptr;
   };
 
   /// Builds the whole run and, if there is a checkpoint, loads it. Throws usage errors before memory is allocated
@@ -55,11 +60,13 @@ class Trainer {
   EventBus& events() { return events_; }
   nn::Model& model() { return *model_; }
   const TrainConfig& config() const { return config_; }
+  const Ranks& ranks() const { return ranks_; }
 
   /// Trains to the end, or until a stop is requested.
   TrainResult run();
 
  private:
+  void check_mesh() const;
   void open_data();
   Prompt sample_prompt() const;
   void check_sample() const;
@@ -72,10 +79,13 @@ class Trainer {
   void validate_now(int64_t step);
   void save(int64_t step);
   void finish();
+  void write_sample();
+  class Pause;
 
   TrainConfig config_;
   Environment environment_;
   const TrainSpec& spec_;
+  Ranks ranks_;
   EventBus events_;
   at::Device device_;
   std::unique_ptr<data::Tokenizer> tokenizer_;
@@ -88,7 +98,7 @@ class Trainer {
   std::unique_ptr<TrainStep> step_;
   std::unique_ptr<RunLock> lock_;
   std::unique_ptr<RunCheckpoints> checkpoints_;
-  std::unique_ptr<RunLog> run_log_;
+  std::unique_ptr<RunLog> run_log_;  // the main rank's
   RunState state_;
   TrainResult result_;
 };

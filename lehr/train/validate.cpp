@@ -1,17 +1,17 @@
 #include "lehr/train/validate.h"
 
+#include <set>
+
 #include "lehr/base/error.h"
 #include "lehr/train/step.h"
 
 namespace lehr::train {
 
 ValidationResult validate(
-    nn::Model& model,
-    const TrainTask& task,
-    BatchStream& stream,
-    int64_t max_batches,
-    const std::function<bool()>& stop) {
+    nn::Model& model, const TrainTask& task, BatchStream& stream, const ValidateOptions& options) {
   at::NoGradGuard no_grad;
+  const Ranks one_device;
+  const Ranks& ranks = options.ranks != nullptr ? *options.ranks : one_device;
   const at::Device device = nn::named_parameters(model).front().parameter->value().device();
   struct Mode {  // as it was, whatever happens
     nn::Model& model;
@@ -19,36 +19,40 @@ ValidationResult validate(
     ~Mode() { model.train(training); }
   } const mode{model, model.is_training()};
   model.eval();
-  ValidationResult result;
-  double loss = 0;
-  int64_t batches = 0;
-  while (max_batches <= 0 || batches < max_batches) {
-    if (stop && stop()) {
-      result.complete = false;
-      return result;
+  std::vector<double> sums(2);  // valid items, loss, metrics in the order of names
+  std::set<std::string> names;
+  for (int64_t batches = 0; options.max_batches <= 0 || batches < options.max_batches; ++batches) {
+    if (options.stop && ranks.any(options.stop())) {
+      return {.complete = false};
     }
     const auto batch = stream.next();
     if (!batch) {
       break;
     }
-    ++batches;
-    const int64_t valid = task.count_valid(*batch);
-    if (valid == 0) {
+    // On many ranks, one whose rows are all padding still takes part in what the others compute together.
+    const Batch local = to_device(ranks.positions_of(*batch), device);
+    const int64_t valid = task.count_valid(local);
+    if (valid == 0 && ranks.world_size() == 1) {
       continue;
     }
-    const Batch local = to_device(*batch, device);
     const nn::ModelOutputs outputs = model.forward(task.build_forward_inputs(local));
-    loss += task.compute_loss(outputs, local).to(at::kDouble).item<double>();
+    sums[0] += static_cast<double>(valid);
+    sums[1] += task.compute_loss(outputs, local).to(at::kDouble).item<double>();
+    size_t place = 2;
     for (const auto& [name, sum] : task.compute_metrics(outputs, local)) {
-      result.metrics[name] += sum.to(at::kDouble).item<double>();
+      names.insert(name);
+      sums.resize(std::max(sums.size(), place + 1));
+      sums[place++] += sum.to(at::kDouble).item<double>();
     }
-    result.valid += valid;
   }
+  ranks.sum_over_tokens(sums);
+  ValidationResult result{.valid = static_cast<int64_t>(sums[0])};
   require(
       result.valid > 0, "validation: the held-out data has no labelled item; hold out more (data.validation_fraction)");
-  result.loss = loss / static_cast<double>(result.valid);
-  for (auto& [name, value] : result.metrics) {
-    value /= static_cast<double>(result.valid);
+  result.loss = sums[1] / sums[0];
+  size_t place = 2;
+  for (const auto& name : names) {
+    result.metrics[name] = sums[place++] / sums[0];
   }
   return result;
 }

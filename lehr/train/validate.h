@@ -18,13 +18,16 @@ struct ValidationResult {
   bool complete = true;  ///< False when `stop` ended it early; there are no means then.
 };
 
-/// Runs the model over `stream` without gradients; at most `max_batches` batches if that is positive, and until `stop`
-/// (if given) says so, which is asked before every batch. Throws a usage error if there was nothing to measure.
+/// How much is measured, and by whom.
+struct ValidateOptions {
+  int64_t max_batches = -1;         ///< 0 or less: all.
+  std::function<bool()> stop = {};  ///< Asked before every batch; true ends it. On many ranks, any of them ends all.
+  const Ranks* ranks = nullptr;     ///< Null: one device. Each rank's stream gives its own rows.
+};
+
+/// Runs the model over `stream` without gradients; the result is the same on all ranks. Throws a usage error if there
+/// was nothing to measure.
 ValidationResult validate(
-    nn::Model& model,
-    const TrainTask& task,
-    BatchStream& stream,
-    int64_t max_batches,
-    const std::function<bool()>& stop = {});
+    nn::Model& model, const TrainTask& task, BatchStream& stream, const ValidateOptions& options = {});
 
 }  // namespace lehr::train

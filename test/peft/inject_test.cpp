@@ -146,11 +146,14 @@ TEST(Inject, AdaptsExperts) {
   // and three projections of 12 x 16; the head is not tied.
   const int64_t frozen = 2 * (2 * 256 + 2 * 128 + 64 + 2 * 3 * 192) + 40 * 16;
   EXPECT_EQ(count_trainable(*model).flops_per_token_change, 6 * 2 * 3 * (16 + 12) - 2 * frozen);
-  EXPECT_THAT(
-      [] {
-        inject_peft_and_freeze({Lora{.module_name_pattern = ".*_proj", .dropout = 0.5}}, *tiny_mixture()->build({}));
-      },
-      fails_with("peft.dropout: model.layers.0.mlp.grouped_experts.gate_proj: adapters of experts have no dropout"));
+  for (const std::string layer : {"grouped_experts.gate_proj", "router.gate"}) {
+    EXPECT_THAT(
+        [&] {
+          inject_peft_and_freeze(
+              {Lora{.module_name_pattern = ".*" + layer, .dropout = 0.5}}, *tiny_mixture()->build({}));
+        },
+        fails_with("peft.dropout: model.layers.0.mlp." + layer + " is inside a mixture of experts"));
+  }
 }
 
 // Tolerances: rounding of one product, summed in another order; float64 has 2^29 times less of it than float32.

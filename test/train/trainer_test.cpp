@@ -187,15 +187,12 @@ TEST(TrainSpecs, HaveBuildersThatAreReplacedOneByOne) {
     return build_task(config);
   };
   spec.build.lr_schedule = [](const TrainConfig&) { return [](int64_t step) { return step < 6 ? 1.0 : 0.0; }; };
-  spec.build.validate = [&](nn::Model& model,
-                            const TrainTask& task,
-                            BatchStream& stream,
-                            int64_t max_batches,
-                            const std::function<bool()>& stop) {
-    auto result = validate(model, task, stream, max_batches, stop);
-    result.loss = 7;
-    return result;
-  };
+  spec.build.validate =
+      [&](nn::Model& model, const TrainTask& task, BatchStream& stream, const ValidateOptions& options) {
+        auto result = validate(model, task, stream, options);
+        result.loss = 7;
+        return result;
+      };
   TrainSpecs list;
   list.add(spec);
   Logger log("", true);

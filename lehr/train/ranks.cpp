@@ -1,0 +1,103 @@
+#include "lehr/train/ranks.h"
+
+#include "lehr/base/error.h"
+#include "lehr/shard/context_parallel.h"
+
+namespace lehr::train {
+
+mesh::DeviceMeshParameters mesh_of(const ParallelismConfig& config, int64_t world_size) {
+  mesh::DeviceMeshParameters mesh{
+      .pipeline_parallel = config.pipeline_parallel_degree,
+      .data_parallel_replicate = config.data_parallel_replicate_degree,
+      .data_parallel_shard = 1,
+      .context_parallel = config.context_parallel_degree,
+      .tensor_parallel = config.tensor_parallel_degree,
+      .expert_parallel = config.expert_parallel_degree};
+  mesh.data_parallel_shard = config.data_parallel_shard_degree;
+  if (config.data_parallel_shard_degree == -1) {
+    mesh.data_parallel_shard = 1;
+    const int64_t others = mesh.world_size();
+    require(
+        world_size % others == 0,
+        "parallelism: {} ranks were started, and the degrees other than data_parallel_shard take {} ({}), which does "
+        "not divide them",
+        world_size,
+        others,
+        mesh.describe());
+    mesh.data_parallel_shard = world_size / others;
+  }
+  mesh.check(world_size);
+  return mesh;
+}
+
+Ranks::Ranks(const ParallelismConfig& config, mesh::Transport* transport) {
+  const auto mesh = mesh_of(config, transport != nullptr ? transport->world_size() : 1);
+  if (transport != nullptr && transport->world_size() > 1) {
+    context_ = std::make_unique<mesh::DistributedContext>(mesh, *transport);
+  }
+}
+
+RowShare Ranks::share(int64_t global) const {
+  const int64_t ranks = data_parallel_size();
+  require(
+      global % ranks == 0,
+      "training.global_batch_size: {} rows cannot be shared evenly by the {} ranks of data_parallel_replicate x "
+      "data_parallel_shard",
+      global,
+      ranks);
+  const int64_t count = global / ranks;
+  return {.global = global, .first = context_ ? context_->data_parallel_rank() * count : 0, .count = count};
+}
+
+Batch Ranks::positions_of(const Batch& rows) const {
+  if (!context_ || context_->size(mesh::axis::cp) == 1) {
+    return rows;
+  }
+  Batch part;
+  for (const auto& [name, tensor] : rows) {
+    part[name] = tensor.dim() < 2 ? tensor
+                                  : shard::take_context_part(
+                                        tensor, 1, context_->index(mesh::axis::cp), context_->size(mesh::axis::cp));
+  }
+  return part;
+}
+
+void Ranks::sum(std::vector<double>& numbers, const mesh::Group& group) const {
+  at::Tensor packed = at::from_blob(numbers.data(), {static_cast<int64_t>(numbers.size())}, at::kDouble);
+  group.all_reduce(packed);
+}
+
+void Ranks::sum_over_rows(std::vector<double>& numbers) const {
+  if (context_) {
+    sum(numbers, context_->group({mesh::axis::dp_replicate, mesh::axis::dp_shard}));
+  }
+}
+
+void Ranks::sum_over_tokens(std::vector<double>& numbers) const {
+  if (context_) {
+    sum(numbers, context_->group({mesh::axis::dp_replicate, mesh::axis::fsdp}));
+  }
+}
+
+bool Ranks::any(bool here) const {
+  if (!context_) {
+    return here;
+  }
+  at::Tensor flag = at::full({1}, here ? 1 : 0, at::kLong);
+  context_->world().all_reduce_max(flag);
+  return flag.item<int64_t>() != 0;
+}
+
+void Ranks::main_first(const std::function<void()>& work) const {
+  if (is_main()) {
+    work();
+  }
+  if (context_) {
+    context_->wait_world();
+  }
+  if (!is_main()) {
+    work();
+  }
+}
+
+}  // namespace lehr::train
