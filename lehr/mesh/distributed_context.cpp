@@ -34,9 +34,12 @@ void DeviceMeshParameters::check(int64_t world_size) const {
       data_parallel_shard,
       context_parallel,
       tensor_parallel);
+  const auto* spread =
+      std::find_if(std::begin(degrees), std::end(degrees), [](const auto& entry) { return entry.second > 1; });
   require(
       this->world_size() == world_size,
-      "parallelism: the degrees ask for {} ranks ({}), and {} {} started; lehr launch -n {} starts as many",
+      "parallelism{}: the degrees ask for {} ranks ({}), and {} {} started; lehr launch -n {} starts as many",
+      spread != std::end(degrees) ? fmt::format(".{}_degree", spread->first) : "",
       this->world_size(),
       describe(),
       world_size,
