@@ -12,7 +12,8 @@ namespace lehr::model {
 template <class BackboneParameters>
 struct ForCausalLMParameters {
   BackboneParameters model;
-  bool tie_word_embeddings = false;  ///< The head reads the embeddings' weights.
+  /// The head reads the embeddings' weights. Where they are on different stages, both hold them, under one name.
+  bool tie_word_embeddings = false;
 };
 
 /// Parameters of a backbone with a classification head.
@@ -84,10 +85,6 @@ class ForCausalLMImpl : public WithHead<Backbone> {
       HiddenStatesAggregationMode hidden_states_snapshot_mode,
       ActivationCheckpointing enable_checkpointing)
       : WithHead<Backbone>(params.model, stage, hidden_states_snapshot_mode, enable_checkpointing) {
-    require(
-        !params.tie_word_embeddings || stage.num_stages == 1,
-        "tie_word_embeddings: embeddings and head are on different pipeline stages, which is not supported yet; use "
-        "one stage");
     if (stage.is_current_stage_last()) {
       lm_head = this->register_module(
           "lm_head",
@@ -96,7 +93,7 @@ class ForCausalLMImpl : public WithHead<Backbone> {
               params.model.layer.hidden_size,
               nn::Init::normal(params.model.layer.initializer_range)));
       if (params.tie_word_embeddings) {
-        lm_head->tie_to(*this->model->embed_tokens);
+        lm_head->tie_to(*embeddings(params.model));
       }
     }
   }
@@ -116,6 +113,19 @@ class ForCausalLMImpl : public WithHead<Backbone> {
   }
 
   nn::SplitLanguageModellingHead lm_head{nullptr};  // the last stage's
+
+ private:
+  // The first stage's, or a second instance of the same table under the same names: initial values and checkpoints go
+  // by names, so both are one tensor that two stages hold.
+  nn::SplitTokenEmbeddings embeddings(const typename WithHead<Backbone>::BackboneParameters& params) {
+    if (this->model->embed_tokens) {
+      return this->model->embed_tokens;
+    }
+    return this->model->register_module(
+        "embed_tokens",
+        nn::SplitTokenEmbeddings(
+            params.vocabulary(), params.layer.hidden_size, nn::Init::normal(params.layer.initializer_range)));
+  }
 
  protected:
   void infer_head_output(TensorDict& outputs) const override {

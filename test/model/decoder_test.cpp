@@ -157,6 +157,41 @@ TYPED_TEST(Decoder, CutsABatchIntoMicrobatches) {
   EXPECT_THROW(model->infer_stage_inputs_from_pipeline_inputs(inputs, 4), Error);
 }
 
+// Both ends start from the same bits, and together they have the gradient of the one table of a whole model.
+TYPED_TEST(Decoder, HoldsATiedTableOnBothEndsUnderOneName) {
+  using Model = typename TypeParam::CausalLM;
+  auto tied = small_parameters<Model>();
+  tied.tie_word_embeddings = true;
+  const auto make = [&](const PipelineStageInfo& stage) {
+    Model model(tied, stage, HiddenStatesAggregationMode::no, ActivationCheckpointing{});
+    nn::materialize(*model, at::kCPU, at::kDouble);
+    model->reset_parameters({.seed = 4});
+    return model;
+  };
+  Model whole = make({});
+  Model first = make({0, 2});
+  Model last = make({1, 2});
+  nn::ModelInputs inputs;
+  inputs.input_ids = at::tensor({1, 2, 13, 4, 5, 16}).view({2, 3});
+  inputs.labels = at::tensor({2, 13, 4, 5, 16, 1}, at::kLong).view({2, 3});
+  const at::Tensor wanted = whole->forward(inputs).logps;
+  wanted.sum().backward();
+  nn::ModelInputs second;
+  second.hidden_states = first->forward({.input_ids = inputs.input_ids}).hidden_states;
+  second.labels = inputs.labels;
+  const at::Tensor found = last->forward(second).logps;
+  EXPECT_TRUE(at::equal(found, wanted));
+  found.sum().backward();
+  const auto one = gradients(*whole);
+  const auto head = gradients(*first);
+  const auto tail = gradients(*last);
+  for (const std::string segment : {"base", "added"}) {
+    const std::string name = "model.embed_tokens.token_embedding." + segment + ".weight";
+    // The two parts are added in another order here than by autograd.
+    EXPECT_TRUE(at::allclose(head.at(name) + tail.at(name), one.at(name), 1e-14, 1e-15)) << name;
+  }
+}
+
 TYPED_TEST(Decoder, ScoresSequences) {
   using Model = typename TypeParam::Classification;
   auto params = small_parameters<typename TypeParam::CausalLM>();
