@@ -25,6 +25,7 @@ RunLog::RunLog(
     const nn::Model& model,
     const optim::Optimizer& optimizer,
     at::Device device,
+    const Ranks& ranks,
     const RunState& state,
     Logger& log)
     : config_(config),
@@ -44,9 +45,9 @@ RunLog::RunLog(
         folder_ / config.metrics.save_tb_folder, state.step == 0 ? std::nullopt : std::optional(state.step + 1));
   }
   if (config.metrics.measure_peak) {
-    peak_flops_ = metric::measure_peak_flops(device, compute_type(config.training));
+    peak_flops_ = metric::measure_peak_flops(device, compute_type(config.training)) * ranks.world_size();
   }
-  report_start(args, model, optimizer, device, state);
+  report_start(args, model, optimizer, device, ranks, state);
 }
 
 RunLog::~RunLog() = default;
@@ -56,6 +57,7 @@ void RunLog::report_start(
     const nn::Model& model,
     const optim::Optimizer& optimizer,
     at::Device device,
+    const Ranks& ranks,
     const RunState& state) {
   const TrainingConfig& t = config_.training;
   const int64_t tokens = t.rows_per_step() * t.seq_len;
@@ -76,6 +78,13 @@ void RunLog::report_start(
       name_of(t.dtype),
       t.mixed_precision_param ? ", arithmetic in " + *t.mixed_precision_param : "",
       at::get_num_threads());
+  if (ranks.world_size() > 1) {
+    log_.info(
+        "mesh       {} ranks: {} ({})",
+        ranks.world_size(),
+        ranks.context()->parameters().describe(),
+        ranks.context()->transport().name());
+  }
   if (config_.peft.enabled()) {
     log_.info(
         "peft       {}: {} of {} parameters train ({:.2g} %){}",
@@ -89,10 +98,15 @@ void RunLog::report_start(
   const int64_t copy = compute_type(t) == at::kBFloat16 ? 2 : bytes_of(t.dtype);
   const int64_t frozen_each =
       config_.peft.has_adapters() || copy == bytes_of(t.dtype) ? copy : bytes_of(t.dtype) + copy;
+  int64_t trained = 0;
+  int64_t frozen = 0;
+  for (const auto& [name, parameter] : nn::named_parameters(model)) {
+    (parameter->trainable() ? trained : frozen) += parameter->value().numel();
+  }
   log_.info(
-      "memory     {} for weights, gradients and optimizer state, activations besides",
-      human_bytes(static_cast<double>(
-          each * trains_.trainable + frozen_each * (trains_.total - trains_.trainable) + optimizer.state_bytes())));
+      "memory     {} for weights, gradients and optimizer state{}, activations besides",
+      human_bytes(static_cast<double>(each * trained + frozen_each * frozen + optimizer.state_bytes())),
+      ranks.world_size() > 1 ? " on this rank" : "");
   log_.info(
       "work       {} FLOPs a token ({} counting only what causal attention needs){}",
       human_count(static_cast<double>(counts_.flops_per_token)),

@@ -15,6 +15,7 @@
 #include "lehr/peft/inject.h"
 #include "lehr/train/config.h"
 #include "lehr/train/profiler.h"
+#include "lehr/train/ranks.h"
 #include "lehr/train/run_checkpoint.h"
 #include "lehr/train/step.h"
 #include "lehr/train/validate.h"
@@ -35,6 +36,7 @@ class RunLog {
       const nn::Model& model,
       const optim::Optimizer& optimizer,
       at::Device device,
+      const Ranks& ranks,
       const RunState& state,
       Logger& log);
   ~RunLog();
@@ -64,6 +66,7 @@ class RunLog {
       const nn::Model& model,
       const optim::Optimizer& optimizer,
       at::Device device,
+      const Ranks& ranks,
       const RunState& state);
 
   const TrainConfig& config_;
@@ -72,7 +75,7 @@ class RunLog {
   descriptor::ModelCounts counts_;
   std::vector<std::vector<double>> expert_loads_;  // one row a logged step: experts of all mixtures, sorted together
   std::vector<std::string> expert_load_steps_;
-  double peak_flops_ = 0;
+  double peak_flops_ = 0;         // of all ranks together
   std::set<std::string> warned_;  // files
   double began_ = metric::ThroughputMeter::steady_seconds();
   int64_t first_step_;

@@ -23,6 +23,17 @@ Batch to_device(const Batch& batch, at::Device device) {
   return moved;
 }
 
+optim::Placement placement_of(const nn::Parameter& parameter) {
+  if (parameter.box() == whole_box(parameter.shape())) {
+    return {};
+  }
+  optim::Placement placement{.shape = parameter.shape()};
+  for (const Range& range : parameter.box()) {
+    placement.offset.push_back(range.begin);
+  }
+  return placement;
+}
+
 TrainStep::TrainStep(nn::Model& model, const TrainTask& task, optim::Optimizer& optimizer, Options options)
     : model_(model),
       task_(task),
@@ -137,7 +148,11 @@ StepResult TrainStep::run(const Batch& batch, int64_t first_row, int64_t step, d
   std::vector<at::Tensor> gradients;
   for (const auto& [name, parameter] : parameters_) {
     if (parameter->trainable()) {
-      updates.push_back({.name = name, .value = parameter->value(), .grad = parameter->value().grad()});
+      updates.push_back(
+          {.name = name,
+           .value = parameter->value(),
+           .grad = parameter->value().grad(),
+           .placement = placement_of(*parameter)});
       gradients.push_back(parameter->value().grad());
     }
   }

@@ -20,6 +20,9 @@ namespace lehr::train {
 Batch rows_of(const Batch& batch, int64_t first, int64_t count);
 Batch to_device(const Batch& batch, at::Device device);
 
+/// Which part of the whole parameter this rank's value is, as optimizers take it.
+optim::Placement placement_of(const nn::Parameter& parameter);
+
 /// What a step gave.
 struct StepResult {
   double loss = 0;                        ///< Mean over the valid items of the step.

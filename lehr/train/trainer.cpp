@@ -87,6 +87,10 @@ void Trainer::check_mesh() const {
       "sample.prompt: a model that is spread by tensor_parallel or context_parallel cannot write text; leave it out, "
       "and use lehr generate on a checkpoint");
   require(
+      config_.optimizer.name != optim::OptimizerKind::muon || mesh.data_parallel_replicate == ranks_.world_size(),
+      "optimizer.name: muon updates whole matrices, so it trains with data_parallel_replicate only; set the other "
+      "degrees of [parallelism] to 1, or take adamw");
+  require(
       !config_.peft.has_adapters() || (mesh.tensor_parallel == 1 && mesh.expert_parallel == 1),
       "peft.method: adapters train with data_parallel_replicate, data_parallel_shard and context_parallel only, not "
       "with tensor_parallel or expert_parallel");
@@ -178,7 +182,7 @@ void Trainer::restore() {
   std::vector<optim::NamedParameter> trained;
   for (const auto& [name, parameter] : nn::named_parameters(*model_)) {
     if (parameter->trainable()) {
-      trained.push_back({.name = name, .value = parameter->value()});
+      trained.push_back({.name = name, .value = parameter->value(), .placement = placement_of(*parameter)});
     }
   }
   optimizer_->allocate(trained);
@@ -228,7 +232,8 @@ void Trainer::restore() {
           }});
   if (ranks_.is_main()) {
     write_file_atomically(std::filesystem::path(config_.job.dump_folder) / "config.toml", to_toml(config_));
-    run_log_ = std::make_unique<RunLog>(config_, *args_, *model_, *optimizer_, device_, state_, environment_.log);
+    run_log_ =
+        std::make_unique<RunLog>(config_, *args_, *model_, *optimizer_, device_, ranks_, state_, environment_.log);
   }
 }
 
