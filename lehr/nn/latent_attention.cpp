@@ -66,7 +66,7 @@ at::Tensor MultiHeadLatentAttentionImpl::forward(
       cos.defined() ? cos.size(-1) : 0);
 
   const at::Tensor flat = q_proj ? q_proj(hidden_states) : q_b_proj(q_a_layernorm(q_a_proj(hidden_states)));
-  const at::Tensor query = flat.view({batch, tokens, -1, nope + rope});  // (B, T, n, nope + rope)
+  const at::Tensor query = flat.view({batch, tokens, -1, nope + rope});          // (B, T, n, nope + rope)
   const at::Tensor compressed = kv_a_proj_with_mqa(hidden_states).unsqueeze(2);  // (B, T, 1, rank + rope)
   at::Tensor latent = kv_a_layernorm(compressed.narrow(-1, 0, rank));            // (B, T, 1, rank)
   auto [q_rope, k_rope] = ops::apply_rotary(

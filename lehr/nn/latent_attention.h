@@ -25,8 +25,8 @@ struct MultiHeadLatentAttentionParameters {
 
 /// Causal self-attention whose keys and values are projections of one small latent a token, with the names of Hugging
 /// Face's DeepSeek modules. Only the latent and the rotated part of the key are cached: kv_lora_rank +
-/// qk_rope_head_dim numbers a token, whatever the number of heads. That follows from the projections' outputs, which may
-/// be those of a part of the heads.
+/// qk_rope_head_dim numbers a token, whatever the number of heads. That follows from the projections' outputs, which
+/// may be those of a part of the heads.
 class MultiHeadLatentAttentionImpl : public Module, public HasAttentionCore {
  public:
   /// Throws a usage error that names the parameter if one is out of range.

@@ -49,7 +49,8 @@ struct Result {
   Gradients unit;     // for a gradient of row_scale, or 1, at each
 };
 
-Result over_chunks(const LabelRows& rows, const at::Tensor& weight, cpu::Wanted wanted, const at::Tensor& row_scale = {}) {
+Result over_chunks(
+    const LabelRows& rows, const at::Tensor& weight, cpu::Wanted wanted, const at::Tensor& row_scale = {}) {
   const int64_t count = rows.hidden.size(0);
   const auto type = cpu::wide_type(rows.hidden.scalar_type());
   Result result{.losses = at::empty({count}, rows.hidden.options().dtype(type)), .unit = {}};

@@ -61,7 +61,7 @@ class RowParallel : public nn::CallHook {
   RowParallel(const nn::LinearImpl& linear, const Group& group) : linear_(linear), group_(group) {}
   at::Tensor call(const at::Tensor& input, const Forward&) override {
     refuse_adapter(linear_);
-    const at::Tensor part = ops::linear(input, linear_.weight, {});            // (B, T, H), partial
+    const at::Tensor part = ops::linear(input, linear_.weight, {});           // (B, T, H), partial
     const at::Tensor output = mesh::reduce_scatter(part, group_, /*dim=*/1);  // (B, T/tp, H)
     return linear_.bias.defined() ? output + linear_.bias : output;
   }

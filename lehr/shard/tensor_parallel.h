@@ -35,9 +35,9 @@ void gather_sequence(nn::Module& block, mesh::DistributedContext& context);
 /// Each rank computes a part of the outputs: weight and bias shard(0); replicate to shard(last). Throws a usage error
 /// for a layer with an adapter.
 void column_parallel(nn::LinearImpl& linear, mesh::DistributedContext& context);
-/// Each rank multiplies its part of the inputs; the sum is scattered, and only then gets the bias, each rank's positions
-/// on that rank: weight shard(1), bias replicate; (B, T, .) shard(last) to (B, T/tp, .) shard(1). Throws a usage error
-/// for a layer with an adapter.
+/// Each rank multiplies its part of the inputs; the sum is scattered, and only then gets the bias, each rank's
+/// positions on that rank: weight shard(1), bias replicate; (B, T, .) shard(last) to (B, T/tp, .) shard(1). Throws a
+/// usage error for a layer with an adapter.
 void row_parallel(nn::LinearImpl& linear, mesh::DistributedContext& context);
 /// The module works on parts of the sequence, or of the heads, as it is: all its parameters are replicate, so their
 /// gradients are parts of a sum.
@@ -46,12 +46,10 @@ void on_parts(nn::Module& module, mesh::DistributedContext& context);
 /// its parameters are. For heads that score or embed sequences.
 void on_whole_sequences(nn::Module& module, mesh::DistributedContext& context);
 
-/// Throws a usage error that names the first parameter under `root` that nothing was said of on the axis tp, if that has
-/// more than one rank: a style was forgotten. `exempt` are modules that another style is to cover.
+/// Throws a usage error that names the first parameter under `root` that nothing was said of on the axis tp, if that
+/// has more than one rank: a style was forgotten. `exempt` are modules that another style is to cover.
 void require_tensor_layouts(
-    const nn::Module& root,
-    const mesh::DistributedContext& context,
-    const std::vector<const nn::Module*>& exempt = {});
+    const nn::Module& root, const mesh::DistributedContext& context, const std::vector<const nn::Module*>& exempt = {});
 
 /// Throws a usage error that names both unless `size` (of the config key `key`) is a multiple of the ranks of tp.
 void require_divisible(const char* key, int64_t size, const mesh::DistributedContext& context);

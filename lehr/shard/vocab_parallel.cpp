@@ -71,8 +71,7 @@ void vocab_parallel(nn::SplitTokenEmbeddingsImpl& embeddings, DistributedContext
     rows.push_back(share_rows(*weight, first, context));
     first += weight->shape()[0];
   }
-  embeddings.add_call_hook(
-      std::make_shared<LookUpOwnRows>(embeddings, std::move(rows), context.group(mesh::axis::tp)));
+  embeddings.add_call_hook(std::make_shared<LookUpOwnRows>(embeddings, std::move(rows), context.group(mesh::axis::tp)));
 }
 
 void vocab_parallel(nn::SplitLanguageModellingHeadImpl& head, DistributedContext& context) {

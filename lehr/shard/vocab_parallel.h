@@ -1,6 +1,6 @@
 // Token embeddings and language-model heads whose vocabulary is spread over the axis tp: each rank has a stretch of the
-// rows of every segment. Every function here must be called by all ranks of tp, on a module on meta, and does nothing if
-// tp has one rank. The context must outlive the module.
+// rows of every segment. Every function here must be called by all ranks of tp, on a module on meta, and does nothing
+// if tp has one rank. The context must outlive the module.
 #pragma once
 
 #include "lehr/mesh/distributed_context.h"

@@ -164,7 +164,8 @@ at::Tensor vocab_parallel_linear_cross_entropy(
       ops::shape_of(labels));
   require(
       hidden.scalar_type() == weight.scalar_type() && hidden.is_floating_point() && labels.scalar_type() == at::kLong,
-      "vocab_parallel_linear_cross_entropy: expected hidden and weight of one floating type and int64 labels, found {}, "
+      "vocab_parallel_linear_cross_entropy: expected hidden and weight of one floating type and int64 labels, found "
+      "{}, "
       "{} and {}",
       c10::toString(hidden.scalar_type()),
       c10::toString(weight.scalar_type()),
