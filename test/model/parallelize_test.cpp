@@ -1,7 +1,8 @@
 // The families' parallelize functions: models on tp ranks equal one device.
+#include "lehr/model/llama3/parallelize.h"
+
 #include <gmock/gmock.h>
 
-#include "lehr/model/llama3/parallelize.h"
 #include "lehr/model/qwen3_dense/parallelize.h"
 #include "lehr/model/qwen3_moe/parallelize.h"
 #include "test/shard/one_device.h"
@@ -115,8 +116,11 @@ void expect_equal_to_one_device(
   const nn::ModelOutputs expected = whole->forward(inputs);
   const at::Tensor weight = at::rand_like(expected.*result) + 0.5;
   (expected.*result * weight).sum().backward();
-  for (const int64_t ranks : {2, 4}) {
-    on_mesh({.tensor_parallel = ranks}, [&](DistributedContext& context) {
+  // The replicas of the last mesh do the same work twice.
+  const mesh::DeviceMeshParameters meshes[] = {
+      {.tensor_parallel = 2}, {.tensor_parallel = 4}, {.data_parallel_replicate = 2, .tensor_parallel = 2}};
+  for (const auto& mesh : meshes) {
+    on_mesh(mesh, [&](DistributedContext& context) {
       Model model = build<Model>(params, checkpointing);
       Family::parallelize(context, *model, {});
       make_real(*model);
@@ -130,7 +134,8 @@ void expect_equal_to_one_device(
       expect_near("result", outputs.*result, expected.*result, expected.*result);
       (outputs.*result * weight).sum().backward();
       expect_same_gradients(*model, *whole, context);
-      const TensorDict announced = model->infer_stage_outputs_from_pipeline_inputs({{"input_ids", inputs.input_ids}}, 1);
+      const TensorDict announced =
+          model->infer_stage_outputs_from_pipeline_inputs({{"input_ids", inputs.input_ids}}, 1);
       EXPECT_EQ(announced.at("hidden_states").sizes(), outputs.hidden_states.sizes());
       if (outputs.logps.defined()) {
         EXPECT_EQ(announced.at("logps").sizes(), outputs.logps.sizes());
@@ -242,7 +247,8 @@ TYPED_TEST(Parallelize, RefusesWhatItCannotDo) {
             inputs.input_ids = at::zeros({1, 6}, at::kLong);
             model->forward(inputs);
           }),
-      HasSubstr("training.seq_len: rows of 6 tokens cannot be split evenly over parallelism.tensor_parallel_degree = 4"));
+      HasSubstr(
+          "training.seq_len: rows of 6 tokens cannot be split evenly over parallelism.tensor_parallel_degree = 4"));
   EXPECT_THAT(
       problem_on(
           {.tensor_parallel = 4},

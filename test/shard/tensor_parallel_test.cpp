@@ -217,20 +217,24 @@ class Doubling : public nn::LinearAdapter {
 
 TEST(TensorParallel, RefusesAdapters) {
   const mesh::DeviceMeshParameters mesh{.tensor_parallel = 2};
-  for (const bool after : {false, true}) {
-    const std::string problem = test::problem_on(mesh, [&](DistributedContext& context) {
+  const auto problem = [&](const std::function<void(nn::SwiGLU&)>& before, const auto& after) {
+    return test::problem_on(mesh, [&](DistributedContext& context) {
       nn::SwiGLU block(kHidden, kHidden);
-      if (!after) {
-        block->down_proj->set_adapter("lora", std::make_shared<Doubling>());
-      }
+      before(block);
       tensor_parallel(*block, context);
       test::make_real(*block);
-      block->down_proj->set_adapter("lora", std::make_shared<Doubling>());
+      after(block);
       block(at::ones({1, kTokens / 2, kHidden}, at::kDouble));
     });
-    EXPECT_THAT(problem, HasSubstr("peft.method"));
-    EXPECT_THAT(problem, HasSubstr("parallelism.tensor_parallel_degree above 1"));
-  }
+  };
+  const auto none = [](nn::SwiGLU&) {};
+  const auto at_gate = [](nn::SwiGLU& block) { block->gate_proj->set_adapter("a", std::make_shared<Doubling>()); };
+  const auto at_down = [](nn::SwiGLU& block) { block->down_proj->set_adapter("a", std::make_shared<Doubling>()); };
+  const auto refused =
+      HasSubstr("peft.method: adapters are not supported with parallelism.tensor_parallel_degree above 1");
+  EXPECT_THAT(problem(at_gate, none), refused);
+  EXPECT_THAT(problem(at_down, none), refused);
+  EXPECT_THAT(problem(none, at_down), refused);
 }
 
 }  // namespace
