@@ -24,7 +24,13 @@ at::Tensor on_meta(at::IntArrayRef shape, at::ScalarType dtype) {
 }
 
 TensorDict hidden(const DecoderStageShape& shape, int64_t batch, int64_t tokens, int64_t layers_done) {
-  TensorDict result{{"hidden_states", on_meta({batch, tokens, shape.hidden_size}, shape.dtype)}};
+  const int64_t parts = shape.sequence_parts;
+  require(
+      tokens % parts == 0,
+      "training.seq_len: rows of {} tokens cannot be split evenly over parallelism.tensor_parallel_degree = {}",
+      tokens,
+      parts);
+  TensorDict result{{"hidden_states", on_meta({batch, tokens / parts, shape.hidden_size}, shape.dtype)}};
   if (shape.snapshot_mode != HiddenStatesAggregationMode::no) {
     // One row for the embeddings.
     result["hidden_states_snapshot"] = on_meta({layers_done + 1, batch, shape.hidden_size}, shape.dtype);
@@ -46,9 +52,8 @@ TensorDict infer_decoder_outputs(const DecoderStageShape& shape, const TensorDic
   return hidden(shape, batch, tokens, shape.layers_before + shape.local_layers);
 }
 
-at::Tensor default_position_ids(const at::Tensor& like, int64_t offset) {
-  return at::arange(offset, offset + like.size(1), at::TensorOptions().dtype(at::kLong).device(like.device()))
-      .unsqueeze(0);
+at::Tensor default_position_ids(int64_t tokens, int64_t offset, at::Device device) {
+  return at::arange(offset, offset + tokens, at::TensorOptions().dtype(at::kLong).device(device)).unsqueeze(0);
 }
 
 }  // namespace lehr::model

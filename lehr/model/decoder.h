@@ -44,13 +44,14 @@ struct DecoderStageShape {
   PipelineStageInfo stage;
   HiddenStatesAggregationMode snapshot_mode;
   int64_t layers_before, local_layers, hidden_size;
+  int64_t sequence_parts;  // that hidden states are one of
   at::ScalarType dtype;
 };
 TensorDict infer_decoder_inputs(const DecoderStageShape& shape, const TensorDict& inputs, int64_t n_microbatches);
 TensorDict infer_decoder_outputs(const DecoderStageShape& shape, const TensorDict& inputs, int64_t n_microbatches);
 
-/// Positions 0..T-1 behind `offset` earlier ones, (1, T) int64, on the device of `like` (B, T, ...).
-at::Tensor default_position_ids(const at::Tensor& like, int64_t offset);
+/// Positions 0..tokens-1 behind `offset` earlier ones, (1, tokens) int64.
+at::Tensor default_position_ids(int64_t tokens, int64_t offset, at::Device device);
 
 /// A decoder backbone for one stage. `Layer` is a module holder with `Layer(LayerParameters)`, or
 /// `Layer(LayerParameters, index)` where layers differ, and `forward(hidden_states, position_embeddings,
@@ -73,6 +74,13 @@ class DecoderImpl : public nn::Module, public pipeline::ModuleSupportsPipelining
   /// The type of the hidden states that this stage gives.
   at::ScalarType output_dtype() const;
   int64_t num_local_layers() const { return static_cast<int64_t>(layers->size()); }
+  /// The stage it was built for.
+  const PipelineStageInfo& stage() const { return stage_; }
+
+  /// From now on hidden states between blocks are one of `parts` equal parts of the sequence (sequence parallelism);
+  /// input_ids, position_ids and masks stay whole. Throws a usage error if snapshots of hidden states are collected.
+  void set_sequence_parts(int64_t parts);
+  int64_t sequence_parts() const { return sequence_parts_; }
 
   /// Tokens that the experts of this stage's mixtures got since the last reset, (layers, E) int64; undefined for a
   /// family without experts.
@@ -96,6 +104,7 @@ class DecoderImpl : public nn::Module, public pipeline::ModuleSupportsPipelining
   nn::RotaryEmbeddingProvider rope_provider_;
   std::shared_ptr<nn::RouterLosses> router_losses_;  // null without experts
   int64_t first_layer_ = 0;
+  int64_t sequence_parts_ = 1;
   int64_t hidden_size_;
 };
 

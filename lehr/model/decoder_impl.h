@@ -62,7 +62,9 @@ nn::ModelOutputs DecoderImpl<Layer, LayerParameters>::forward(const nn::ModelInp
       inputs.caches != nullptr ? inputs.caches->size() : 0);
   const int64_t cached = inputs.caches != nullptr ? inputs.caches->front().length() : 0;
   const at::Tensor position_ids =
-      inputs.position_ids.defined() ? inputs.position_ids : default_position_ids(hidden_states, cached);
+      inputs.position_ids.defined()
+          ? inputs.position_ids
+          : default_position_ids(hidden_states.size(1) * sequence_parts_, cached, hidden_states.device());
   const nn::PositionEmbeddings position_embeddings = rope_provider_(position_ids, hidden_states.scalar_type());
 
   size_t local = 0;
@@ -94,6 +96,16 @@ at::ScalarType DecoderImpl<Layer, LayerParameters>::output_dtype() const {
 }
 
 template <class Layer, class LayerParameters>
+void DecoderImpl<Layer, LayerParameters>::set_sequence_parts(int64_t parts) {
+  require(
+      parts == 1 || hidden_states_snapshot_mode_ == HiddenStatesAggregationMode::no,
+      "hidden_states_snapshot_mode: snapshots of hidden states are not collected where the sequence is split "
+      "(parallelism.tensor_parallel_degree = {}); use HiddenStatesAggregationMode::no",
+      parts);
+  sequence_parts_ = parts;
+}
+
+template <class Layer, class LayerParameters>
 DecoderStageShape DecoderImpl<Layer, LayerParameters>::shape() const {
   return {
       .stage = stage_,
@@ -101,6 +113,7 @@ DecoderStageShape DecoderImpl<Layer, LayerParameters>::shape() const {
       .layers_before = first_layer_,
       .local_layers = num_local_layers(),
       .hidden_size = hidden_size_,
+      .sequence_parts = sequence_parts_,
       .dtype = output_dtype()};
 }
 

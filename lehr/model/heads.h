@@ -131,7 +131,8 @@ class ForCausalLMImpl : public WithHead<Backbone> {
   void infer_head_output(TensorDict& outputs) const override {
     if (lm_head) {
       const at::Tensor& hidden_states = outputs.at("hidden_states");
-      outputs["logps"] = this->wide_like(hidden_states, {hidden_states.size(0), hidden_states.size(1)});
+      const int64_t tokens = hidden_states.size(1) * this->model->sequence_parts();
+      outputs["logps"] = this->wide_like(hidden_states, {hidden_states.size(0), tokens});
     }
   }
 };

@@ -33,7 +33,9 @@ void check(const GroupedQueryAttentionParameters& params, int64_t rotary_dim) {
 }  // namespace
 
 GroupedQueryAttentionImpl::GroupedQueryAttentionImpl(const GroupedQueryAttentionParameters& params)
-    : head_dim_(params.head_dim),
+    : num_attention_heads_(params.num_attention_heads),
+      num_key_value_heads_(params.num_key_value_heads),
+      head_dim_(params.head_dim),
       rotary_dim_(params.rotary_dim.value_or(params.head_dim)),
       rotary_style_(params.rotary_style),
       output_gate_(params.output_gate),

@@ -85,6 +85,10 @@ class GroupedQueryAttentionImpl : public Module, public HasAttentionCore {
       const AttentionMask& mask = {},
       KeyValueCache* cache = nullptr);
 
+  /// Heads of the whole module, whatever part of them its projections give.
+  int64_t num_attention_heads() const { return num_attention_heads_; }
+  int64_t num_key_value_heads() const { return num_key_value_heads_; }
+
   Linear q_proj{nullptr};
   Linear k_proj{nullptr};
   Linear v_proj{nullptr};
@@ -98,6 +102,8 @@ class GroupedQueryAttentionImpl : public Module, public HasAttentionCore {
   std::tuple<at::Tensor, at::Tensor> with_positions(
       const at::Tensor& query, const at::Tensor& key, const PositionEmbeddings& position_embeddings);
 
+  int64_t num_attention_heads_;
+  int64_t num_key_value_heads_;
   int64_t head_dim_;
   int64_t rotary_dim_;
   RotaryStyle rotary_style_;

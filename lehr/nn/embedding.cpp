@@ -46,7 +46,7 @@ SplitTokenEmbeddingsImpl::SplitTokenEmbeddingsImpl(SplitVocabulary vocabulary, i
   }
 }
 
-at::Tensor SplitTokenEmbeddingsImpl::forward(const at::Tensor& input_ids) {
+void SplitTokenEmbeddingsImpl::check_ids(const at::Tensor& input_ids) const {
   if (input_ids.is_cpu() && input_ids.numel() > 0) {
     const auto [smallest, largest] = input_ids.aminmax();
     const int64_t size = vocabulary_.size();
@@ -57,6 +57,10 @@ at::Tensor SplitTokenEmbeddingsImpl::forward(const at::Tensor& input_ids) {
         smallest.item<int64_t>(),
         largest.item<int64_t>());
   }
+}
+
+at::Tensor SplitTokenEmbeddingsImpl::forward(const at::Tensor& input_ids) {
+  check_ids(input_ids);
   if (segments.size() == 1) {
     return segments.front()(input_ids);
   }

@@ -39,6 +39,9 @@ class SplitTokenEmbeddingsImpl : public Module {
   /// Maps ids (B, T) to (B, T, hidden_size). Throws a usage error for an id outside the vocabulary (checked on CPU).
   at::Tensor forward(const at::Tensor& input_ids);
 
+  /// What forward throws for ids outside the vocabulary.
+  void check_ids(const at::Tensor& input_ids) const;
+
   const SplitVocabulary& vocabulary() const { return vocabulary_; }
   /// The segments' tables, in order.
   std::vector<Embedding> segments;

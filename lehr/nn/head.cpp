@@ -48,6 +48,10 @@ at::Tensor SplitLanguageModellingHeadImpl::forward(const at::Tensor& hidden_stat
 }
 
 at::Tensor SplitLanguageModellingHeadImpl::logits(const at::Tensor& hidden_states) {
+  require(
+      !loss_,
+      "logits: each rank has a part of the vocabulary only (parallelism.tensor_parallel_degree above 1); load the "
+      "checkpoint without tensor parallelism to compute them");
   return at::linear(hidden_states, whole_weight());
 }
 

@@ -26,11 +26,11 @@ class SplitLanguageModellingHeadImpl : public Module {
   at::Tensor forward(const at::Tensor& hidden_states, const at::Tensor& labels);
 
   /// Scores labels with this function from now on, instead of ops::linear_cross_entropy: for weights that are parts
-  /// of the whole.
+  /// of the whole. There are no logits then.
   using Loss = std::function<at::Tensor(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels)>;
   void set_loss(Loss loss) { loss_ = std::move(loss); }
 
-  /// All logits, (B, T, V), in the type of the hidden states.
+  /// All logits, (B, T, V), in the type of the hidden states. Throws a usage error if a loss was set.
   at::Tensor logits(const at::Tensor& hidden_states);
 
   /// The segments' weights, in order, each Linear without bias.

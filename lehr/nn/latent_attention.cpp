@@ -56,7 +56,7 @@ at::Tensor MultiHeadLatentAttentionImpl::forward(
     const PositionEmbeddings& position_embeddings,
     const AttentionMask& mask,
     KeyValueCache* cache) {
-  const int64_t batch = hidden_states.size(0), tokens = hidden_states.size(1), heads = params_.num_attention_heads;
+  const int64_t batch = hidden_states.size(0), tokens = hidden_states.size(1);
   const int64_t nope = params_.qk_nope_head_dim, rope = params_.qk_rope_head_dim, rank = params_.kv_lora_rank;
   const auto& [cos, sin] = position_embeddings;
   require(
@@ -66,7 +66,7 @@ at::Tensor MultiHeadLatentAttentionImpl::forward(
       cos.defined() ? cos.size(-1) : 0);
 
   const at::Tensor flat = q_proj ? q_proj(hidden_states) : q_b_proj(q_a_layernorm(q_a_proj(hidden_states)));
-  const at::Tensor query = flat.view({batch, tokens, heads, nope + rope});
+  const at::Tensor query = flat.view({batch, tokens, -1, nope + rope});          // (B, T, n, nope + rope)
   const at::Tensor compressed = kv_a_proj_with_mqa(hidden_states).unsqueeze(2);  // (B, T, 1, rank + rope)
   at::Tensor latent = kv_a_layernorm(compressed.narrow(-1, 0, rank));            // (B, T, 1, rank)
   auto [q_rope, k_rope] = ops::apply_rotary(
@@ -81,7 +81,7 @@ at::Tensor MultiHeadLatentAttentionImpl::forward(
   const bool folds = decoding && !kv_b_proj->adapter();  // which reads the weight alone
   const at::Tensor attended = folds ? attend_to_latents(q_nope, q_rope, latent, k_rope, mask)
                                     : attend_to_heads(q_nope, q_rope, latent, k_rope, mask);  // (B, T, n, v)
-  return o_proj(attended.reshape({batch, tokens, heads * params_.v_head_dim}));
+  return o_proj(attended.reshape({batch, tokens, -1}));
 }
 
 at::Tensor MultiHeadLatentAttentionImpl::attend_to_heads(
@@ -90,7 +90,7 @@ at::Tensor MultiHeadLatentAttentionImpl::attend_to_heads(
     const at::Tensor& latent,
     const at::Tensor& k_rope,
     const AttentionMask& mask) {
-  const int64_t batch = latent.size(0), keys = latent.size(1), heads = params_.num_attention_heads;
+  const int64_t batch = latent.size(0), keys = latent.size(1), heads = q_nope.size(2);
   const int64_t nope = params_.qk_nope_head_dim, rope = params_.qk_rope_head_dim;
   const at::Tensor expanded = kv_b_proj(latent.squeeze(2)).view({batch, keys, heads, nope + params_.v_head_dim});
   const at::Tensor key = at::cat({expanded.narrow(-1, 0, nope), k_rope.expand({batch, keys, heads, rope})}, -1);
@@ -107,7 +107,7 @@ at::Tensor MultiHeadLatentAttentionImpl::attend_to_latents(
     const at::Tensor& k_rope,
     const AttentionMask& mask) {
   const int64_t nope = params_.qk_nope_head_dim;
-  const at::Tensor maps = kv_b_proj->weight.view({params_.num_attention_heads, -1, params_.kv_lora_rank});
+  const at::Tensor maps = kv_b_proj->weight.view({q_nope.size(2), -1, params_.kv_lora_rank});
   const at::Tensor to_keys = maps.narrow(1, 0, nope);                     // (n, nope, rank)
   const at::Tensor to_values = maps.narrow(1, nope, params_.v_head_dim);  // (n, v, rank)
   const at::Tensor query = at::cat({at::einsum("bthd,hdr->bthr", {q_nope, to_keys}), q_rope}, -1);

@@ -25,7 +25,8 @@ struct MultiHeadLatentAttentionParameters {
 
 /// Causal self-attention whose keys and values are projections of one small latent a token, with the names of Hugging
 /// Face's DeepSeek modules. Only the latent and the rotated part of the key are cached: kv_lora_rank +
-/// qk_rope_head_dim numbers a token, whatever the number of heads.
+/// qk_rope_head_dim numbers a token, whatever the number of heads. That follows from the projections' outputs, which
+/// may be those of a part of the heads.
 class MultiHeadLatentAttentionImpl : public Module, public HasAttentionCore {
  public:
   /// Throws a usage error that names the parameter if one is out of range.
@@ -38,6 +39,9 @@ class MultiHeadLatentAttentionImpl : public Module, public HasAttentionCore {
       const PositionEmbeddings& position_embeddings,
       const AttentionMask& mask = {},
       KeyValueCache* cache = nullptr);
+
+  /// Heads of the whole module, whatever part of them its projections give.
+  int64_t num_attention_heads() const { return params_.num_attention_heads; }
 
   Linear q_proj{nullptr};  // without q_lora_rank
   Linear q_a_proj{nullptr};

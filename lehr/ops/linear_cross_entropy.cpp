@@ -1,14 +1,14 @@
-// The language-model loss: rows that count, chunks, and the autograd function.
+// The language-model loss: chunks of rows, and the autograd function.
 #include "lehr/ops/linear_cross_entropy.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/log_softmax.h>
-#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
 #include "lehr/ops/autograd.h"
 #include "lehr/ops/cpu.h"
+#include "lehr/ops/label_rows.h"
 #include "lehr/ops/matmul.h"
 #include "lehr/ops/norm.h"
 #include "lehr/ops/reference.h"
@@ -18,46 +18,6 @@ namespace lehr::ops {
 namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-
-// The rows whose label counts; `index` says where they stand among all, and is undefined if all do.
-struct Rows {
-  at::Tensor hidden;
-  at::Tensor labels;
-  at::Tensor index;
-};
-
-void check_labels(const at::Tensor& labels, int64_t vocabulary, int64_t ignore_index) {
-  const at::Tensor bad = labels.ne(ignore_index).logical_and(labels.lt(0).logical_or(labels.ge(vocabulary))).nonzero();
-  if (bad.numel() > 0) {
-    const auto at = bad[0][0].item<int64_t>();
-    fail(
-        "labels[{}]: expected 0 to {} or {} (ignored), found {}",
-        at,
-        vocabulary - 1,
-        ignore_index,
-        labels[at].item<int64_t>());
-  }
-}
-
-Rows rows_that_count(const at::Tensor& hidden, const at::Tensor& labels, int64_t ignore_index) {
-  const at::Tensor index = labels.ne(ignore_index).nonzero().squeeze(1);
-  if (index.size(0) == labels.size(0)) {
-    return {hidden, labels, {}};
-  }
-  return {hidden.index_select(0, index), labels.index_select(0, index), index};
-}
-
-// Rows a chunk: enough for an efficient product, few enough that the logits stay in a cache where the vocabulary allows
-// it, and never more than kLogitsBytes. Chunks are of nearly equal size.
-int64_t chunk_rows(int64_t rows, int64_t vocabulary, int64_t element_bytes) {
-  constexpr int64_t kCachedBytes = 16 << 20;
-  constexpr int64_t kEfficientRows = 512;
-  const int64_t row_bytes = std::max<int64_t>(1, vocabulary * element_bytes);
-  const int64_t at_most =
-      std::max<int64_t>(1, std::min(kLogitsBytes / row_bytes, std::max(kEfficientRows, kCachedBytes / row_bytes)));
-  const int64_t chunks = std::max<int64_t>(1, (rows + at_most - 1) / at_most);
-  return (rows + chunks - 1) / chunks;
-}
 
 // What cpu::cross_entropy_ does, for any device.
 void cross_entropy_(
@@ -89,7 +49,8 @@ struct Result {
   Gradients unit;     // for a gradient of row_scale, or 1, at each
 };
 
-Result over_chunks(const Rows& rows, const at::Tensor& weight, cpu::Wanted wanted, const at::Tensor& row_scale = {}) {
+Result over_chunks(
+    const LabelRows& rows, const at::Tensor& weight, cpu::Wanted wanted, const at::Tensor& row_scale = {}) {
   const int64_t count = rows.hidden.size(0);
   const auto type = cpu::wide_type(rows.hidden.scalar_type());
   Result result{.losses = at::empty({count}, rows.hidden.options().dtype(type)), .unit = {}};
@@ -122,16 +83,6 @@ Result over_chunks(const Rows& rows, const at::Tensor& weight, cpu::Wanted wante
   return result;
 }
 
-// Puts rows that count back among all, the others zero.
-at::Tensor spread(const at::Tensor& rows, const at::Tensor& index, int64_t count) {
-  if (!index.defined()) {
-    return rows;
-  }
-  auto sizes = rows.sizes().vec();
-  sizes[0] = count;
-  return at::zeros(sizes, rows.options()).index_copy_(0, index, rows);
-}
-
 struct LinearCrossEntropyFunction : torch::autograd::Function<LinearCrossEntropyFunction> {
   static at::Tensor forward(
       AutogradContext* ctx,
@@ -141,7 +92,7 @@ struct LinearCrossEntropyFunction : torch::autograd::Function<LinearCrossEntropy
       int64_t ignore_index,
       bool hidden_wanted,
       bool weight_wanted) {
-    const Rows rows = rows_that_count(hidden, labels, ignore_index);
+    const LabelRows rows = rows_that_count(hidden, labels, ignore_index);
     const Result result = over_chunks(rows, weight, {.x = hidden_wanted, .weight = weight_wanted});
     ctx->save_for_backward({hidden, weight, labels});
     ctx->saved_data["ignore_index"] = ignore_index;
@@ -154,7 +105,7 @@ struct LinearCrossEntropyFunction : torch::autograd::Function<LinearCrossEntropy
     refuse_double_backward("linear_cross_entropy");
     const auto saved = ctx->get_saved_variables();
     const cpu::Wanted wanted{.x = ctx->needs_input_grad(0), .weight = ctx->needs_input_grad(1)};
-    const Rows rows = rows_that_count(saved[0], saved[2], ctx->saved_data["ignore_index"].toInt());
+    const LabelRows rows = rows_that_count(saved[0], saved[2], ctx->saved_data["ignore_index"].toInt());
     const at::Tensor row_scale = (rows.index.defined() ? grads[0].index_select(0, rows.index) : grads[0]).contiguous();
     Gradients gradients = scaled(take(ctx, "unit_hidden"), take(ctx, "unit_weight"), row_scale);
     const cpu::Wanted missing{
@@ -223,7 +174,7 @@ at::Tensor linear_cross_entropy(
   if (will_differentiate(hidden, weight)) {
     return LinearCrossEntropyFunction::apply(h, w, l, ignore_index, hidden.requires_grad(), weight.requires_grad());
   }
-  const Rows rows = rows_that_count(h, l, ignore_index);
+  const LabelRows rows = rows_that_count(h, l, ignore_index);
   return spread(over_chunks(rows, w, {.x = false, .weight = false}).losses, rows.index, labels.size(0));
 }
 

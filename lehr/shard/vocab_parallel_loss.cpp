@@ -1,0 +1,178 @@
+#include "lehr/shard/vocab_parallel_loss.h"
+
+#include <limits>
+
+#include "lehr/ops/autograd.h"
+#include "lehr/ops/label_rows.h"
+#include "lehr/ops/matmul.h"
+
+namespace lehr::shard {
+
+namespace {
+using mesh::Group;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+at::ScalarType wide_type(const at::Tensor& tensor) {
+  return tensor.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
+
+// For each label the row of this rank's weight, or -1 if it is another rank's.
+at::Tensor own_row_of(const at::Tensor& labels, const std::vector<Range>& parts) {
+  at::Tensor rows = at::full_like(labels, -1);
+  int64_t before = 0;
+  for (const Range& part : parts) {
+    const at::Tensor mine = labels.ge(part.begin).logical_and(labels.lt(part.end));
+    rows = at::where(mine, labels - part.begin + before, rows);
+    before += part.size();
+  }
+  return rows;
+}
+
+// Calls body(first, rows, logits) for chunks of rows: this rank's logits in the wide type, which the body may change.
+template <class Body>
+void for_chunks(const at::Tensor& hidden, const at::Tensor& weight, const Body& body) {
+  const int64_t count = hidden.size(0);
+  const auto wide = wide_type(hidden);
+  const int64_t chunk = ops::chunk_rows(count, weight.size(0), static_cast<int64_t>(c10::elementSize(wide)));
+  for (int64_t first = 0; first < count; first += chunk) {
+    const int64_t size = std::min(chunk, count - first);
+    body(first, size, ops::product(hidden.narrow(0, first, size), weight.t()).to(wide));
+  }
+}
+
+struct RowSums {
+  at::Tensor losses;       // (N)
+  at::Tensor log_sum_exp;  // (N), over the whole vocabulary
+};
+
+RowSums sum_rows(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& own_rows, const Group& group) {
+  const auto options = hidden.options().dtype(wide_type(hidden));
+  at::Tensor largest = at::full({hidden.size(0)}, -std::numeric_limits<double>::infinity(), options);
+  const at::Tensor sums = at::zeros({2, hidden.size(0)}, options);  // of exponentials; the label's logit
+  if (hidden.size(0) == 0) {
+    return {sums[0], sums[1]};
+  }
+  if (weight.size(0) > 0) {
+    for_chunks(hidden, weight, [&](int64_t first, int64_t size, at::Tensor logits) {
+      const at::Tensor rows = own_rows.narrow(0, first, size);
+      const at::Tensor label = logits.gather(1, rows.clamp_min(0).unsqueeze(1)).squeeze(1);
+      sums[1].narrow(0, first, size).copy_(label.masked_fill(rows.lt(0), 0));
+      const at::Tensor row_largest = logits.amax(1);
+      largest.narrow(0, first, size).copy_(row_largest);
+      sums[0].narrow(0, first, size).copy_(logits.sub_(row_largest.unsqueeze(1)).exp_().sum(1));
+    });
+  }
+  const at::Tensor own_largest = largest.clone();
+  group.all_reduce_max(largest);
+  sums[0].mul_((own_largest - largest).exp_());
+  group.all_reduce(sums);
+  const at::Tensor log_sum_exp = largest + sums[0].log();
+  return {log_sum_exp - sums[1], log_sum_exp};
+}
+
+struct Gradients {
+  at::Tensor hidden;  // partial
+  at::Tensor weight;
+};
+
+Gradients gradients_of(
+    const at::Tensor& hidden,
+    const at::Tensor& weight,
+    const at::Tensor& own_rows,
+    const at::Tensor& log_sum_exp,
+    const at::Tensor& row_scale,
+    bool hidden_wanted,
+    bool weight_wanted) {
+  Gradients gradients{
+      .hidden = hidden_wanted ? at::zeros_like(hidden) : at::Tensor(),
+      .weight = weight_wanted ? at::zeros_like(weight) : at::Tensor()};
+  if (weight.size(0) == 0) {
+    return gradients;
+  }
+  for_chunks(hidden, weight, [&](int64_t first, int64_t size, at::Tensor logits) {
+    const at::Tensor rows = own_rows.narrow(0, first, size);
+    at::Tensor p = logits.sub_(log_sum_exp.narrow(0, first, size).unsqueeze(1)).exp_();
+    p.scatter_add_(1, rows.clamp_min(0).unsqueeze(1), rows.ge(0).to(p.scalar_type()).neg_().unsqueeze(1));
+    p.mul_(row_scale.narrow(0, first, size).unsqueeze(1));
+    const at::Tensor gradient = p.to(hidden.scalar_type());  // of the logits
+    if (hidden_wanted) {
+      gradients.hidden.narrow(0, first, size).copy_(ops::product(gradient, weight));
+    }
+    if (weight_wanted) {
+      ops::add_product_(gradients.weight, gradient.t(), hidden.narrow(0, first, size));
+    }
+  });
+  return gradients;
+}
+
+struct VocabParallelLoss : torch::autograd::Function<VocabParallelLoss> {
+  static at::Tensor forward(
+      AutogradContext* ctx,
+      const at::Tensor& hidden,
+      const at::Tensor& weight,
+      const at::Tensor& labels,
+      const VocabularyPart* part,
+      const Group* group,
+      int64_t ignore_index) {
+    const ops::LabelRows rows = ops::rows_that_count(hidden, labels, ignore_index);
+    const at::Tensor own_rows = own_row_of(rows.labels, part->rows);
+    const RowSums sums = sum_rows(rows.hidden, weight, own_rows, *group);
+    ctx->save_for_backward({hidden, weight, rows.index, own_rows, sums.log_sum_exp});
+    return ops::spread(sums.losses, rows.index, labels.size(0));
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    ops::refuse_double_backward("vocab_parallel_linear_cross_entropy");
+    const auto saved = ctx->get_saved_variables();
+    const at::Tensor &hidden = saved[0], &weight = saved[1], &index = saved[2];
+    const bool all_count = !index.defined();
+    Gradients gradients = gradients_of(
+        all_count ? hidden : hidden.index_select(0, index),
+        weight,
+        saved[3],
+        saved[4],
+        all_count ? grads[0] : grads[0].index_select(0, index),
+        ctx->needs_input_grad(0),
+        ctx->needs_input_grad(1));
+    if (gradients.hidden.defined()) {
+      gradients.hidden = ops::spread(gradients.hidden, index, hidden.size(0));
+    }
+    return {gradients.hidden, gradients.weight, {}, {}, {}, {}};
+  }
+};
+}  // namespace
+
+at::Tensor vocab_parallel_linear_cross_entropy(
+    const at::Tensor& hidden,
+    const at::Tensor& weight,
+    const at::Tensor& labels,
+    const VocabularyPart& part,
+    const Group& group,
+    int64_t ignore_index) {
+  int64_t own = 0;
+  for (const Range& rows : part.rows) {
+    own += rows.size();
+  }
+  require(
+      hidden.dim() == 2 && weight.dim() == 2 && hidden.size(1) == weight.size(1) && weight.size(0) == own &&
+          labels.dim() == 1 && labels.size(0) == hidden.size(0),
+      "vocab_parallel_linear_cross_entropy: expected hidden (N, H), weight ({}, H) and labels (N), found {}, {} and {}",
+      own,
+      ops::shape_of(hidden),
+      ops::shape_of(weight),
+      ops::shape_of(labels));
+  require(
+      hidden.scalar_type() == weight.scalar_type() && hidden.is_floating_point() && labels.scalar_type() == at::kLong,
+      "vocab_parallel_linear_cross_entropy: expected hidden and weight of one floating type and int64 labels, found "
+      "{}, "
+      "{} and {}",
+      c10::toString(hidden.scalar_type()),
+      c10::toString(weight.scalar_type()),
+      c10::toString(labels.scalar_type()));
+  ops::check_labels(labels, part.size, ignore_index);
+  const at::Tensor h = hidden.contiguous(), w = weight.contiguous(), l = labels.contiguous();
+  return VocabParallelLoss::apply(h, w, l, &part, &group, ignore_index);
+}
+
+}  // namespace lehr::shard

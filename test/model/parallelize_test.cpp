@@ -1,0 +1,276 @@
+// The families' parallelize functions: models on tp ranks equal one device.
+#include "lehr/model/llama3/parallelize.h"
+
+#include <gmock/gmock.h>
+
+#include "lehr/model/qwen3_dense/parallelize.h"
+#include "lehr/model/qwen3_moe/parallelize.h"
+#include "test/shard/one_device.h"
+
+namespace lehr::model {
+namespace {
+
+using mesh::DistributedContext;
+using shard::test::expect_near;
+using shard::test::expect_same_gradients;
+using shard::test::expect_same_values;
+using shard::test::make_real;
+using shard::test::on_mesh;
+using shard::test::problem_on;
+using shard::test::sequence_part;
+using testing::HasSubstr;
+
+constexpr int64_t kBatch = 2, kTokens = 8, kVocabulary = 17;
+
+struct Qwen3 {
+  using Backbone = Qwen3DenseModel;
+  using CausalLM = Qwen3DenseForCausalLM;
+  using Classification = Qwen3DenseForClassification;
+  using Embedding = Qwen3DenseForEmbedding;
+  static constexpr auto parallelize = parallelize_qwen3_dense;
+  static constexpr auto parallelize_model = parallelize_qwen3_dense_model;
+  static constexpr auto parallelize_causal_lm = parallelize_qwen3_dense_for_causal_lm;
+};
+struct Qwen3Moe {
+  using Backbone = Qwen3MoEModel;
+  using CausalLM = Qwen3MoEForCausalLM;
+  using Classification = Qwen3MoEForClassification;
+  using Embedding = Qwen3MoEForEmbedding;
+  static constexpr auto parallelize = parallelize_qwen3_moe;
+  static constexpr auto parallelize_model = parallelize_qwen3_moe_model;
+  static constexpr auto parallelize_causal_lm = parallelize_qwen3_moe_for_causal_lm;
+};
+struct Llama {
+  using Backbone = Llama3Model;
+  using CausalLM = Llama3ForCausalLM;
+  using Classification = Llama3ForClassification;
+  using Embedding = Llama3ForEmbedding;
+  static constexpr auto parallelize = parallelize_llama3;
+  static constexpr auto parallelize_model = parallelize_llama3_model;
+  static constexpr auto parallelize_causal_lm = parallelize_llama3_for_causal_lm;
+};
+
+template <class Family>
+class Parallelize : public ::testing::Test {};
+using Families = ::testing::Types<Qwen3, Qwen3Moe, Llama>;
+TYPED_TEST_SUITE(Parallelize, Families);
+
+template <class Parameters>
+Parameters small_backbone() {
+  Parameters p{};
+  p.layer.hidden_size = 8;
+  p.layer.intermediate_size = 12;
+  p.layer.num_attention_heads = 8;
+  p.layer.num_key_value_heads = 4;
+  p.layer.rms_norm_eps = 1e-6;
+  p.layer.head_dim = 4;
+  if constexpr (requires { p.layer.num_experts; }) {
+    p.layer.num_experts = 5;
+    p.layer.experts_top_k = 2;
+    p.layer.mlp_only_layers = {1};
+    p.layer.dense_intermediate_size = 12;
+  }
+  p.num_hidden_layers = 2;
+  p.rope_base = 100;
+  p.max_position_ids = 64;
+  p.split_vocab_size = {{"base", 13}, {"added", 4}};
+  p.split_vocab_order = {"base", "added"};
+  return p;
+}
+
+template <class Model>
+Model build(
+    const typename Model::Impl::Parameters& params,
+    ActivationCheckpointing checkpointing = {},
+    HiddenStatesAggregationMode mode = HiddenStatesAggregationMode::no,
+    const PipelineStageInfo& stage = {}) {
+  return Model(params, stage, mode, checkpointing);
+}
+
+template <class Model>
+typename Model::Impl::Parameters small() {
+  typename Model::Impl::Parameters params{};
+  params.model = small_backbone<decltype(params.model)>();
+  return params;
+}
+
+nn::ModelInputs make_inputs() {
+  at::manual_seed(8);
+  nn::ModelInputs inputs;
+  inputs.input_ids = at::randint(kVocabulary, {kBatch, kTokens});
+  inputs.labels = at::randint(kVocabulary, {kBatch, kTokens});
+  inputs.labels.select(1, 3).fill_(nn::kIgnoreIndex);
+  inputs.attention_mask.document_ids = at::arange(kTokens).ge(5).to(at::kLong).unsqueeze(0);  // two packed documents
+  return inputs;
+}
+
+// Holds what `result` takes of the outputs, the same on all ranks, and all gradients to one device.
+template <class Family, class Model>
+void expect_equal_to_one_device(
+    const typename Model::Impl::Parameters& params,
+    const nn::ModelInputs& inputs,
+    at::Tensor nn::ModelOutputs::*result,
+    ActivationCheckpointing checkpointing = {}) {
+  Model whole = build<Model>(params);
+  make_real(*whole);
+  const nn::ModelOutputs expected = whole->forward(inputs);
+  const at::Tensor weight = at::rand_like(expected.*result) + 0.5;
+  (expected.*result * weight).sum().backward();
+  // The replicas of the last mesh do the same work twice.
+  const mesh::DeviceMeshParameters meshes[] = {
+      {.tensor_parallel = 2}, {.tensor_parallel = 4}, {.data_parallel_replicate = 2, .tensor_parallel = 2}};
+  for (const auto& mesh : meshes) {
+    on_mesh(mesh, [&](DistributedContext& context) {
+      Model model = build<Model>(params, checkpointing);
+      Family::parallelize(context, *model, {});
+      make_real(*model);
+      expect_same_values(*model, *whole);
+      const nn::ModelOutputs outputs = model->forward(inputs);
+      expect_near(
+          "hidden_states",
+          outputs.hidden_states,
+          sequence_part(expected.hidden_states.detach(), context),
+          expected.hidden_states.detach());
+      expect_near("result", outputs.*result, expected.*result, expected.*result);
+      (outputs.*result * weight).sum().backward();
+      expect_same_gradients(*model, *whole, context);
+      const TensorDict announced =
+          model->infer_stage_outputs_from_pipeline_inputs({{"input_ids", inputs.input_ids}}, 1);
+      EXPECT_EQ(announced.at("hidden_states").sizes(), outputs.hidden_states.sizes());
+      if (outputs.logps.defined()) {
+        EXPECT_EQ(announced.at("logps").sizes(), outputs.logps.sizes());
+      }
+    });
+  }
+}
+
+TYPED_TEST(Parallelize, CausalLMEqualsOneDevice) {
+  using Model = typename TypeParam::CausalLM;
+  expect_equal_to_one_device<TypeParam, Model>(small<Model>(), make_inputs(), &nn::ModelOutputs::logps);
+}
+
+TYPED_TEST(Parallelize, TiedAndCheckpointedCausalLMEqualsOneDevice) {
+  using Model = typename TypeParam::CausalLM;
+  auto params = small<Model>();
+  params.tie_word_embeddings = true;
+  expect_equal_to_one_device<TypeParam, Model>(params, make_inputs(), &nn::ModelOutputs::logps, true);
+}
+
+TYPED_TEST(Parallelize, ClassificationEqualsOneDevice) {
+  using Model = typename TypeParam::Classification;
+  auto params = small<Model>();
+  params.num_labels = 3;
+  params.classifier_dropout = 0.2;  // masks follow tokens, which all ranks see
+  auto inputs = make_inputs();
+  expect_equal_to_one_device<TypeParam, Model>(params, inputs, &nn::ModelOutputs::scores);
+  inputs.pooling_mask = at::zeros({kBatch, kTokens});
+  inputs.pooling_mask.select(1, 5).fill_(1);
+  inputs.pooling_mask.select(1, 7).fill_(1);
+  expect_equal_to_one_device<TypeParam, Model>(params, inputs, &nn::ModelOutputs::scores);
+}
+
+TYPED_TEST(Parallelize, EmbeddingEqualsOneDevice) {
+  using Model = typename TypeParam::Embedding;
+  auto params = small<Model>();
+  params.embedding_dim = 5;
+  params.normalize = true;
+  expect_equal_to_one_device<TypeParam, Model>(params, make_inputs(), &nn::ModelOutputs::embeddings);
+}
+
+TYPED_TEST(Parallelize, StagesOfAPipelinePassPartsOfTheSequence) {
+  using Model = typename TypeParam::CausalLM;
+  const nn::ModelInputs inputs = make_inputs();
+  Model whole = build<Model>(small<Model>());
+  make_real(*whole);
+  const at::Tensor expected = whole->forward(inputs).logps;
+  on_mesh({.tensor_parallel = 2}, [&](DistributedContext& context) {
+    nn::ModelInputs stage_inputs = inputs;
+    nn::ModelOutputs outputs;
+    for (const int64_t number : {0, 1}) {
+      const PipelineStageInfo stage{number, 2};
+      Model model = build<Model>(small<Model>(), false, HiddenStatesAggregationMode::no, stage);
+      TypeParam::parallelize_causal_lm(context, *model, stage, {});
+      make_real(*model);
+      const auto taken = model->infer_stage_inputs_from_pipeline_inputs({{"input_ids", inputs.input_ids}}, 1);
+      if (number > 0) {
+        stage_inputs.input_ids = at::Tensor();
+        stage_inputs.hidden_states = outputs.hidden_states;
+        EXPECT_EQ(taken.at("hidden_states").sizes(), outputs.hidden_states.sizes());
+      }
+      outputs = model->forward(stage_inputs);  // without position_ids: 0..T-1, also where a rank has T/2 of them
+    }
+    expect_near("logps", outputs.logps, expected, expected);
+  });
+}
+
+// A mixture of experts routes the tokens of each rank as it is; what lies on its parameters another style says.
+TEST(ParallelizeQwen3MoE, LeavesMixturesToExpertParallelism) {
+  on_mesh({.tensor_parallel = 2}, [](DistributedContext& context) {
+    auto model = build<Qwen3MoEForCausalLM>(small<Qwen3MoEForCausalLM>());
+    parallelize_qwen3_moe(context, *model);
+    for (const auto& [name, parameter] : nn::named_parameters(*model->model->layers->at(0)->experts)) {
+      EXPECT_EQ(parameter->layout(), Layout()) << name;
+    }
+    EXPECT_NE(model->model->layers->at(1)->mlp->up_proj->own_parameter("weight")->layout(), Layout());
+  });
+}
+
+TYPED_TEST(Parallelize, RefusesWhatItCannotDo) {
+  using Model = typename TypeParam::CausalLM;
+  const auto problem = [](const std::function<Model()>& make, const PipelineStageInfo& stage = {}) {
+    return problem_on({.tensor_parallel = 4}, [&](DistributedContext& context) {
+      Model model = make();
+      TypeParam::parallelize_model(context, *model->model, stage, {});
+    });
+  };
+  auto params = small<Model>();
+  params.model.layer.num_key_value_heads = 2;
+  EXPECT_THAT(
+      problem([&] { return build<Model>(params); }),
+      HasSubstr("num_key_value_heads: 2 cannot be split evenly over parallelism.tensor_parallel_degree = 4"));
+  params = small<Model>();
+  EXPECT_THAT(
+      problem([&] { return build<Model>(params, false, HiddenStatesAggregationMode::mean); }),
+      HasSubstr("hidden_states_snapshot_mode: snapshots of hidden states are not collected where the sequence is split "
+                "(parallelism.tensor_parallel_degree = 4)"));
+  EXPECT_THAT(
+      problem([&] { return build<Model>(params); }, {1, 2}),
+      HasSubstr("stage: the model was built for stage 0 of 1, and is to be parallelized as stage 1 of 2"));
+  EXPECT_THAT(
+      problem_on(
+          {.tensor_parallel = 4},
+          [&](DistributedContext& context) {
+            Model model = build<Model>(params);
+            TypeParam::parallelize(context, *model, {});
+            make_real(*model);
+            nn::ModelInputs inputs;
+            inputs.input_ids = at::zeros({1, 6}, at::kLong);
+            model->forward(inputs);
+          }),
+      HasSubstr(
+          "training.seq_len: rows of 6 tokens cannot be split evenly over parallelism.tensor_parallel_degree = 4"));
+  EXPECT_THAT(
+      problem_on(
+          {.tensor_parallel = 4},
+          [&](DistributedContext& context) {
+            Model model = build<Model>(params);
+            TypeParam::parallelize(context, *model, {});
+            make_real(*model);
+            model->logits(at::zeros({1, 2, 8}, at::kDouble));
+          }),
+      HasSubstr("logits: each rank has a part of the vocabulary only"));
+}
+
+TEST(ParallelizeFamilies, RefusesAnotherFamilysModel) {
+  EXPECT_THAT(
+      problem_on(
+          {.tensor_parallel = 2},
+          [](DistributedContext& context) {
+            auto model = build<Llama3ForCausalLM>(small<Llama3ForCausalLM>());
+            parallelize_qwen3_dense(context, *model);
+          }),
+      HasSubstr("model: expected a Qwen3 dense model with a causal-LM, classification or embedding head"));
+}
+
+}  // namespace
+}  // namespace lehr::model

@@ -1,0 +1,241 @@
+// Blocks under tensor and sequence parallelism equal one device, forward and backward.
+#include "lehr/shard/tensor_parallel.h"
+
+#include <gmock/gmock.h>
+
+#include "test/shard/one_device.h"
+
+namespace lehr::shard {
+namespace {
+
+using mesh::DistributedContext;
+using testing::HasSubstr;
+
+constexpr int64_t kBatch = 2, kTokens = 8, kHidden = 12, kHeadDim = 4;
+
+// Holds `call(block, x)` on 2 and 4 ranks to one device. What the outputs are weighed with differs from position to
+// position, so each rank's part shows where it belongs.
+template <class Block>
+void expect_equal_to_one_device(
+    const std::function<Block()>& make, const std::function<at::Tensor(Block&, const at::Tensor&)>& call) {
+  at::manual_seed(3);
+  const at::Tensor x = at::randn({kBatch, kTokens, kHidden}, at::kDouble).requires_grad_();
+  const at::Tensor weight = at::randn({kBatch, kTokens, kHidden}, at::kDouble);
+  Block whole = make();
+  test::make_real(*whole);
+  const at::Tensor expected = call(whole, x);
+  (expected * weight).sum().backward();
+
+  for (const int64_t ranks : {2, 4}) {
+    test::on_mesh({.tensor_parallel = ranks}, [&](DistributedContext& context) {
+      Block block = make();
+      tensor_parallel(*block, context);
+      require_tensor_layouts(*block, context);
+      test::make_real(*block);
+      test::expect_same_values(*block, *whole);
+      const at::Tensor input = test::sequence_part(x.detach(), context).clone().requires_grad_();
+      const at::Tensor output = call(block, input);
+      (output * test::sequence_part(weight, context)).sum().backward();
+      test::expect_near("output", output, test::sequence_part(expected.detach(), context), expected.detach());
+      test::expect_near("input's gradient", input.grad(), test::sequence_part(x.grad(), context), x.grad());
+      test::expect_same_gradients(*block, *whole, context);
+    });
+  }
+}
+
+at::Tensor documents() {
+  return at::tensor({0, 0, 0, 1, 1, 1, 1, 1, 0, 1, 1, 1, 1, 2, 2, 2}, at::kLong).view({kBatch, kTokens});
+}
+
+void expect_attention_equal(const nn::GroupedQueryAttentionParameters& params, const nn::AttentionMask& mask = {}) {
+  const int64_t rotary_dim = params.rotary_dim.value_or(params.head_dim);
+  const auto angles = nn::RotaryEmbeddingProvider(100.0, rotary_dim)(at::arange(kTokens).unsqueeze(0), at::kDouble);
+  expect_equal_to_one_device<nn::GroupedQueryAttention>(
+      [&] { return nn::GroupedQueryAttention(params); },
+      [&](nn::GroupedQueryAttention& attention, const at::Tensor& x) { return attention(x, angles, mask); });
+}
+
+nn::GroupedQueryAttentionParameters plain_attention() {
+  return {.hidden_size = kHidden, .num_attention_heads = 8, .num_key_value_heads = 4, .head_dim = kHeadDim};
+}
+
+TEST(TensorParallel, AttentionEqualsOneDevice) {
+  expect_attention_equal(plain_attention());
+}
+
+TEST(TensorParallel, AttentionWithNormedHeadsAndDocumentsEqualsOneDevice) {
+  auto params = plain_attention();
+  params.qk_norm_eps = 1e-6;
+  nn::AttentionMask mask;
+  mask.document_ids = documents();
+  expect_attention_equal(params, mask);
+}
+
+TEST(TensorParallel, AttentionWithBiasesAddsThatOfTheOutputOnce) {
+  auto params = plain_attention();
+  params.attention_bias = true;
+  expect_attention_equal(params);
+  params.output_bias = false;
+  expect_attention_equal(params);
+}
+
+TEST(TensorParallel, AttentionWithSinksAndWindowEqualsOneDevice) {
+  auto params = plain_attention();
+  params.sinks = true;
+  params.sliding_window = 3;
+  nn::AttentionMask mask;
+  mask.document_ids = documents();
+  expect_attention_equal(params, mask);
+}
+
+TEST(TensorParallel, AttentionWithGatesAndAllElseEqualsOneDevice) {
+  auto params = plain_attention();
+  params.output_gate = true;
+  expect_attention_equal(params);
+  params.qk_norm_eps = 1e-6;
+  params.qk_norm_weight = nn::NormWeight::zero_centered;
+  params.attention_bias = true;
+  params.rotary_dim = 2;
+  params.softcap = 5;
+  expect_attention_equal(params);
+}
+
+TEST(TensorParallel, LatentAttentionEqualsOneDevice) {
+  const auto angles = nn::RotaryEmbeddingProvider(100.0, 2)(at::arange(kTokens).unsqueeze(0), at::kDouble);
+  nn::AttentionMask mask;
+  mask.document_ids = documents();
+  for (const bool bottleneck : {false, true}) {
+    nn::MultiHeadLatentAttentionParameters params{
+        .hidden_size = kHidden,
+        .num_attention_heads = 4,
+        .kv_lora_rank = 6,
+        .qk_nope_head_dim = 4,
+        .qk_rope_head_dim = 2,
+        .v_head_dim = 3,
+        .attention_bias = bottleneck};
+    if (bottleneck) {
+      params.q_lora_rank = 5;
+    }
+    expect_equal_to_one_device<nn::MultiHeadLatentAttention>(
+        [&] { return nn::MultiHeadLatentAttention(params); },
+        [&](nn::MultiHeadLatentAttention& attention, const at::Tensor& x) { return attention(x, angles, mask); });
+  }
+}
+
+TEST(TensorParallel, FeedForwardsEqualOneDevice) {
+  expect_equal_to_one_device<nn::SwiGLU>(
+      [] { return nn::SwiGLU(kHidden, 20); }, [](nn::SwiGLU& block, const at::Tensor& x) { return block(x); });
+  expect_equal_to_one_device<nn::GeGLU>(
+      [] { return nn::GeGLU(kHidden, 20); }, [](nn::GeGLU& block, const at::Tensor& x) { return block(x); });
+  expect_equal_to_one_device<nn::GeluMlp>(
+      [] { return nn::GeluMlp(nn::GeluMlpParameters{.hidden_size = kHidden, .intermediate_size = 20}); },
+      [](nn::GeluMlp& block, const at::Tensor& x) { return block(x); });
+}
+
+// Counts the calls of what it stands around.
+class CountCalls : public nn::CallHook {
+ public:
+  at::Tensor call(const at::Tensor& input, const Forward& forward) override {
+    sizes.push_back(input.size(1));
+    return forward(input);
+  }
+  std::vector<int64_t> sizes;
+};
+
+TEST(TensorParallel, GathersTheSequenceOnceABlock) {
+  test::on_mesh({.tensor_parallel = 2}, [](DistributedContext& context) {
+    nn::SwiGLU block(kHidden, 20);
+    const auto at_gate = std::make_shared<CountCalls>(), at_block = std::make_shared<CountCalls>();
+    block->gate_proj->add_call_hook(at_gate);
+    tensor_parallel(*block, context);
+    block->add_call_hook(at_block);
+    test::make_real(*block);
+    block(at::ones({1, kTokens / 2, kHidden}, at::kDouble));
+    EXPECT_EQ(at_block->sizes, std::vector<int64_t>{kTokens / 2});
+    EXPECT_EQ(at_gate->sizes, std::vector<int64_t>{kTokens});
+  });
+}
+
+TEST(TensorParallel, DoesNothingOnOneRank) {
+  test::on_mesh({}, [](DistributedContext& context) {
+    nn::GroupedQueryAttention attention(plain_attention());
+    tensor_parallel(*attention, context);
+    require_tensor_layouts(*attention, context);
+    EXPECT_TRUE(attention->call_hooks().empty());
+    EXPECT_EQ(attention->q_proj->own_parameter("weight")->layout(), Layout());
+  });
+}
+
+TEST(TensorParallel, RefusesSizesThatItsRanksDoNotDivide) {
+  const mesh::DeviceMeshParameters mesh{.tensor_parallel = 4};
+  auto params = plain_attention();
+  params.num_key_value_heads = 2;
+  EXPECT_THAT(
+      test::problem_on(
+          mesh,
+          [&](DistributedContext& context) {
+            nn::GroupedQueryAttention attention(params);
+            tensor_parallel(*attention, context);
+          }),
+      HasSubstr("num_key_value_heads: 2 cannot be split evenly over parallelism.tensor_parallel_degree = 4"));
+  params.num_attention_heads = 6;
+  EXPECT_THAT(
+      test::problem_on(
+          mesh,
+          [&](DistributedContext& context) {
+            nn::GroupedQueryAttention attention(params);
+            tensor_parallel(*attention, context);
+          }),
+      HasSubstr("num_attention_heads: 6 cannot be split evenly over parallelism.tensor_parallel_degree = 4"));
+  EXPECT_THAT(
+      test::problem_on(
+          mesh,
+          [](DistributedContext& context) {
+            nn::SwiGLU block(kHidden, 18);
+            tensor_parallel(*block, context);
+          }),
+      HasSubstr("intermediate_size: 18 cannot be split evenly over parallelism.tensor_parallel_degree = 4"));
+}
+
+TEST(TensorParallel, RefusesAModuleThatNoStyleCovers) {
+  EXPECT_THAT(
+      test::problem_on(
+          {.tensor_parallel = 2},
+          [](DistributedContext& context) {
+            nn::SwiGLU block(kHidden, 20);
+            column_parallel(*block->gate_proj, context);
+            row_parallel(*block->down_proj, context);
+            require_tensor_layouts(*block, context);
+          }),
+      HasSubstr("parameter up_proj.weight: no style says how it lies on axis tp"));
+}
+
+class Doubling : public nn::LinearAdapter {
+ public:
+  at::Tensor forward(const at::Tensor& input) override { return input; }
+};
+
+TEST(TensorParallel, RefusesAdapters) {
+  const mesh::DeviceMeshParameters mesh{.tensor_parallel = 2};
+  const auto problem = [&](const std::function<void(nn::SwiGLU&)>& before, const auto& after) {
+    return test::problem_on(mesh, [&](DistributedContext& context) {
+      nn::SwiGLU block(kHidden, kHidden);
+      before(block);
+      tensor_parallel(*block, context);
+      test::make_real(*block);
+      after(block);
+      block(at::ones({1, kTokens / 2, kHidden}, at::kDouble));
+    });
+  };
+  const auto none = [](nn::SwiGLU&) {};
+  const auto at_gate = [](nn::SwiGLU& block) { block->gate_proj->set_adapter("a", std::make_shared<Doubling>()); };
+  const auto at_down = [](nn::SwiGLU& block) { block->down_proj->set_adapter("a", std::make_shared<Doubling>()); };
+  const auto refused =
+      HasSubstr("peft.method: adapters are not supported with parallelism.tensor_parallel_degree above 1");
+  EXPECT_THAT(problem(at_gate, none), refused);
+  EXPECT_THAT(problem(at_down, none), refused);
+  EXPECT_THAT(problem(none, at_down), refused);
+}
+
+}  // namespace
+}  // namespace lehr::shard
