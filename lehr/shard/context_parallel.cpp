@@ -6,19 +6,22 @@
 
 namespace lehr::shard {
 
+void check_context_parts(int64_t tokens, int64_t ranks) {
+  require(
+      ranks == 1 || tokens % (2 * ranks) == 0,
+      "training.seq_len: a row of {} tokens cannot be spread over parallelism.context_parallel_degree = {} ranks; "
+      "expected a multiple of {}",
+      tokens,
+      ranks,
+      2 * ranks);
+}
+
 at::Tensor take_context_part(const at::Tensor& tensor, int64_t dim, int64_t index, int64_t size) {
   if (size == 1) {
     return tensor;
   }
-  const int64_t tokens = tensor.size(dim);
-  require(
-      tokens % (2 * size) == 0,
-      "training.seq_len: a row of {} tokens cannot be spread over parallelism.context_parallel_degree = {} ranks; "
-      "expected a multiple of {}",
-      tokens,
-      size,
-      2 * size);
-  const int64_t chunk = tokens / (2 * size);
+  check_context_parts(tensor.size(dim), size);
+  const int64_t chunk = tensor.size(dim) / (2 * size);
   return at::cat(
       {tensor.narrow(dim, context_chunk(0, index, size) * chunk, chunk),
        tensor.narrow(dim, context_chunk(1, index, size) * chunk, chunk)},

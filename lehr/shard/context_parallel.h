@@ -26,8 +26,11 @@ inline int64_t context_chunk(int64_t half, int64_t index, int64_t size) {
   return half == 0 ? index : 2 * size - 1 - index;
 }
 
-/// What rank `index` of `size` holds of `dim`, the positions of a row. With one rank it is the tensor itself. Throws a
-/// usage error unless their number is a multiple of 2 x size.
+/// Throws a usage error that names the keys unless rows of so many tokens can be cut for so many ranks: a multiple of
+/// 2 x ranks, if there are several. For checks before anything is allocated.
+void check_context_parts(int64_t tokens, int64_t ranks);
+/// What rank `index` of `size` holds of `dim`, the positions of a row. With one rank it is the tensor itself. Throws as
+/// check_context_parts.
 at::Tensor take_context_part(const at::Tensor& tensor, int64_t dim, int64_t index, int64_t size);
 /// The whole of what all ranks hold, in their order: the inverse.
 at::Tensor join_context_parts(const std::vector<at::Tensor>& parts, int64_t dim);

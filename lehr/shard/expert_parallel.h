@@ -13,10 +13,10 @@
 
 namespace lehr::shard {
 
-/// Lays the experts' parameters (adapters too) out as shard(0) on axis ep, and lets tokens travel over it. Before
-/// memory is allocated. With one ep rank nothing is sent, but the parameters are in the expert domain all the same:
-/// they are fully sharded over ep_shard, which has the ranks of tp too. On one device it does nothing. Throws a usage
-/// error if num_experts is no multiple of the ranks. `context` must outlive the layer.
+/// Lays the experts' parameters out as shard(0) on axis ep, those of adapters too if they are there already, and lets
+/// tokens travel over it. Before memory is allocated. With one ep rank nothing is sent, but the parameters are in the
+/// expert domain all the same: they are fully sharded over ep_shard, which has the ranks of tp too. On one device it
+/// does nothing. Throws a usage error if num_experts is no multiple of the ranks. `context` must outlive the layer.
 void parallelize_experts(mesh::DistributedContext& context, nn::MoELayerImpl& layer);
 
 /// Lets the losses of a forward count the tokens of all ranks that hold parts of its rows: those of cp and tp. Their

@@ -246,6 +246,8 @@ TEST(ContextParallel, RefusesWhatHasNoMeaningInAPartOfARow) {
   EXPECT_THAT(
       inputs_problem({.input_ids = ids.narrow(1, 0, 6)}),
       HasSubstr("training.seq_len: a row of 6 tokens cannot be spread over parallelism.context_parallel_degree = 2"));
+  EXPECT_NO_THROW(check_context_parts(7, 1));
+  EXPECT_THROW(check_context_parts(12, 4), Error);
   nn::KeyValueCaches caches(1);
   EXPECT_THAT(inputs_problem({.input_ids = ids, .caches = &caches}), HasSubstr("caches hold whole rows"));
   EXPECT_THAT(

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "lehr/nn/activation_checkpoint.h"
+#include "lehr/ops/grouped_linear.h"
 #include "test/shard/against_one_device.h"
 
 namespace lehr::shard::test {
@@ -27,6 +28,17 @@ nn::MoEParameters mixture(bool expert_bias) {
       .init = nn::Init::normal(0.7)};
 }
 
+// An adapter with a matrix of its own for each of so many experts.
+struct Adapter : nn::GroupedLinearAdapter {
+  explicit Adapter(int64_t experts) {
+    declare_parameter("matrix", matrix, {experts, 5, kHidden}, nn::Init::normal(0.3));
+  }
+  at::Tensor forward(const at::Tensor& rows, const at::Tensor& ends) override {
+    return ops::grouped_linear(rows, matrix, ends);
+  }
+  at::Tensor matrix;
+};
+
 // Two mixtures one behind the other, with losses in common.
 struct TwoMixtures : nn::Module {
   explicit TwoMixtures(bool expert_bias) {
@@ -34,6 +46,7 @@ struct TwoMixtures : nn::Module {
       *layer = nn::MoELayer(mixture(expert_bias));
       (*layer)->use_losses(losses);
     }
+    first->grouped_experts->up_proj->set_adapter("adapter", std::make_shared<Adapter>(kExperts));
     register_module("first", first);
     register_module("second", second);
   }
@@ -199,6 +212,15 @@ TEST(ExpertParallel, RefusesExpertsThatDoNotDivide) {
           {.data_parallel_shard = 3, .expert_parallel = 3},
           [](DistributedContext& context) { parallelize_experts(context, *nn::MoELayer(mixture(false))); }),
       HasSubstr("parallelism.expert_parallel_degree: num_experts (8) must be a multiple of it, found 3"));
+  EXPECT_THAT(
+      problem_on(
+          {.data_parallel_shard = 2, .expert_parallel = 2},
+          [](DistributedContext& context) {
+            nn::MoELayer layer(mixture(false));
+            layer->grouped_experts->down_proj->set_adapter("adapter", std::make_shared<Adapter>(4));
+            parallelize_experts(context, *layer);
+          }),
+      HasSubstr("down_proj.adapter.matrix of the experts: expected 8 experts in its first dimension, found 4"));
 }
 
 }  // namespace
