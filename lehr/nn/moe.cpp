@@ -1,5 +1,6 @@
 #include "lehr/nn/moe.h"
 
+#include "lehr/base/error.h"
 #include "lehr/nn/activation_checkpoint.h"
 
 namespace lehr::nn {
@@ -26,12 +27,15 @@ at::Tensor MoELayerImpl::shared_output(const at::Tensor& tokens) {
 at::Tensor MoELayerImpl::forward(const at::Tensor& hidden_states) {
   const at::Tensor tokens = hidden_states.reshape({-1, hidden_states.size(-1)});  // (N, H)
   const RoutingResult routing = router(tokens, losses_.get());
-  const auto permutation = ops::sort_by_expert(routing.selected_expert_indices, tokens_per_expert_.size(0));
-  const at::Tensor results = grouped_experts(ops::permute_tokens(tokens, permutation), permutation.ends);  // (N*k, H)
+  const auto permutation = ops::sort_by_expert(routing.selected_expert_indices, num_experts());
+  const auto dispatch = dispatcher_->start(tokens, permutation);
+  const at::Tensor shared = shared_expert ? shared_output(tokens) : at::Tensor();
+  const auto [rows, ends] = dispatch->receive();
+  const at::Tensor results = grouped_experts(rows, ends);  // (M, H); on one device M is N*k
   const at::Tensor weights = routing.selected_probabilities.to(results.scalar_type());
-  at::Tensor output = ops::combine_tokens(results, weights, permutation);
-  if (shared_expert) {
-    output = output + shared_output(tokens);
+  at::Tensor output = dispatch->combine(results, weights);
+  if (shared.defined()) {
+    output = output + shared;
   }
 
   if (!is_recomputing()) {
@@ -50,8 +54,7 @@ at::Tensor MoELayerImpl::forward(const at::Tensor& hidden_states) {
 }
 
 int64_t MoELayerImpl::num_idle_parameters() const {
-  const int64_t experts = tokens_per_expert_.size(0);
-  return count_parameters(*grouped_experts) / experts * (experts - router->top_k());
+  return count_parameters(*grouped_experts) / num_experts() * (num_experts() - router->top_k());
 }
 
 void MoELayerImpl::reset_moe_stats() {
@@ -85,6 +88,18 @@ void reset_moe_stats(torch::nn::Module& root) {
 void update_expert_bias(torch::nn::Module& root, double rate) {
   for (MoELayerImpl* layer : moe_layers(root)) {
     layer->router->update_expert_bias(layer->moe_tokens_per_expert(), rate);
+  }
+}
+
+void update_expert_bias(torch::nn::Module& root, const at::Tensor& tokens_per_expert, double rate) {
+  const auto layers = moe_layers(root);
+  require(
+      layers.empty() ||
+          (tokens_per_expert.dim() == 2 && tokens_per_expert.size(0) == static_cast<int64_t>(layers.size())),
+      "update_expert_bias: expected counts of {} mixtures, one row each",
+      layers.size());
+  for (size_t i = 0; i < layers.size(); ++i) {
+    layers[i]->router->update_expert_bias(tokens_per_expert[static_cast<int64_t>(i)], rate);
   }
 }
 

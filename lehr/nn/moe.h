@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "lehr/nn/expert_dispatch.h"
 #include "lehr/nn/experts.h"
 #include "lehr/nn/router.h"
 #include "lehr/nn/swiglu.h"
@@ -50,6 +51,13 @@ class MoELayerImpl : public Module {
   /// Lets the mixture take part in losses over all mixtures of a model.
   void use_losses(std::shared_ptr<RouterLosses> losses) { losses_ = std::move(losses); }
 
+  /// Lets tokens travel another way to the experts: those of `grouped_experts` may be a part of all. The shared expert
+  /// works while they are under way.
+  void set_dispatcher(std::shared_ptr<const ExpertDispatcher> dispatcher) { dispatcher_ = std::move(dispatcher); }
+
+  /// Experts of the mixture, wherever they are.
+  int64_t num_experts() const { return tokens_per_expert_.size(0); }
+
   /// Parameters of experts that a token does not go to.
   int64_t num_idle_parameters() const;
 
@@ -64,6 +72,7 @@ class MoELayerImpl : public Module {
   at::Tensor tokens_per_expert_;
   RoutingResult last_routing_;
   std::shared_ptr<RouterLosses> losses_;
+  std::shared_ptr<const ExpertDispatcher> dispatcher_ = local_expert_dispatcher();
 };
 LEHR_MODULE(MoELayer);
 
@@ -77,5 +86,7 @@ void reset_moe_stats(torch::nn::Module& root);
 
 /// Balances the routers' biases by the tokens counted since the last reset; see TopKRouter::update_expert_bias.
 void update_expert_bias(torch::nn::Module& root, double rate);
+/// The same by given counts, (layers, E) in the order of moe_layers: those of all ranks.
+void update_expert_bias(torch::nn::Module& root, const at::Tensor& tokens_per_expert, double rate);
 
 }  // namespace lehr::nn

@@ -1,6 +1,8 @@
 // Losses that keep a model's experts evenly used and its routers' logits small.
 #pragma once
 
+#include <functional>
+
 #include "lehr/base/torch.h"
 
 namespace lehr::nn {
@@ -22,8 +24,18 @@ struct RouterLossWeights {
 ///
 /// Neither is added to the model's loss: `attach` hands their gradients to the routers in backward, when the sums over
 /// all mixtures are known. So they reach routers whose layer is computed again, and no logits are kept for them.
+///
+/// Where several ranks hold parts of a forward's tokens, sums over the ranks take the place of this one's
+/// (`set_sum_over_ranks`); values are then those of all the tokens, the same on each rank, and gradients are those of
+/// this rank's tokens.
 class RouterLosses {
  public:
+  /// Gives the sum of a tensor over the ranks that hold parts of the same forward's tokens.
+  using SumOverRanks = std::function<at::Tensor(const at::Tensor&)>;
+  /// From now on, also behind `begin`. Values and gradients then communicate, once a forward, when the first is asked
+  /// for: all ranks must ask.
+  void set_sum_over_ranks(SumOverRanks sum) { sum_over_ranks_ = std::move(sum); }
+
   /// Call before a forward that is trained on; without it, and after begin({}), there are no losses.
   void begin(const RouterLossWeights& weights);
   bool active() const { return weights_.load_balancing > 0 || weights_.z > 0; }
@@ -42,11 +54,20 @@ class RouterLosses {
   at::Tensor logit_gradient(const at::Tensor& logits) const;
 
  private:
+  struct Totals {
+    at::Tensor counts;         // (E)
+    at::Tensor probabilities;  // (E), sums
+    at::Tensor z;              // sum of squared logsumexp
+    at::Tensor rows;           // scalar
+  };
+  // Over the ranks too.
+  const Totals& totals() const;
+
   RouterLossWeights weights_;
+  SumOverRanks sum_over_ranks_;
+  Totals mine_;
   double rows_ = 0;
-  at::Tensor counts_;         // (E)
-  at::Tensor probabilities_;  // (E), sums
-  at::Tensor z_;              // sum of squared logsumexp
+  mutable Totals totals_;  // undefined until asked for
 };
 
 }  // namespace lehr::nn

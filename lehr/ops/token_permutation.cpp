@@ -12,8 +12,9 @@ struct Permute : torch::autograd::Function<Permute> {
   static at::Tensor forward(
       AutogradContext* ctx, const at::Tensor& tokens, const at::Tensor& order, const at::Tensor& inverse) {
     ctx->save_for_backward({inverse});
-    ctx->saved_data["tokens"] = tokens.size(0);
     const int64_t choices = tokens.size(0) > 0 ? order.size(0) / tokens.size(0) : 1;
+    ctx->saved_data["tokens"] = tokens.size(0);
+    ctx->saved_data["choices"] = choices;
     return tokens.index_select(0, order.div(choices, "floor"));
   }
 
@@ -21,7 +22,8 @@ struct Permute : torch::autograd::Function<Permute> {
     const int64_t tokens = ctx->saved_data["tokens"].toInt();
     const at::Tensor inverse = ctx->get_saved_variables().front();
     const at::Tensor copies = grads[0].index_select(0, inverse);
-    return {copies.view({tokens, -1, copies.size(-1)}).sum(1), at::Tensor(), at::Tensor()};
+    const int64_t choices = ctx->saved_data["choices"].toInt();
+    return {copies.view({tokens, choices, copies.size(-1)}).sum(1), at::Tensor(), at::Tensor()};
   }
 };
 
@@ -50,9 +52,13 @@ at::Tensor permute_tokens(const at::Tensor& tokens, const TokenPermutation& perm
   return Permute::apply(tokens, permutation.order, permutation.inverse);
 }
 
+at::Tensor unpermute_rows(const at::Tensor& sorted, const TokenPermutation& permutation) {
+  return Reorder::apply(sorted, permutation.order, permutation.inverse);
+}
+
 at::Tensor combine_tokens(const at::Tensor& sorted, const at::Tensor& weights, const TokenPermutation& permutation) {
-  const at::Tensor copies = Reorder::apply(sorted, permutation.order, permutation.inverse);  // (N*k, H)
-  return (copies.view({weights.size(0), weights.size(1), -1}) * weights.unsqueeze(-1)).sum(1);
+  const at::Tensor copies = unpermute_rows(sorted, permutation);  // (N*k, H)
+  return (copies.view({weights.size(0), weights.size(1), sorted.size(-1)}) * weights.unsqueeze(-1)).sum(1);
 }
 
 }  // namespace lehr::ops

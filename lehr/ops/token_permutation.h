@@ -21,6 +21,9 @@ TokenPermutation sort_by_expert(const at::Tensor& selected_experts, int64_t num_
 /// choices, so results do not depend on threads.
 at::Tensor permute_tokens(const at::Tensor& tokens, const TokenPermutation& permutation);
 
+/// Rows (M, H) in sorted order, each back in its own place. For one choice a token it undoes permute_tokens.
+at::Tensor unpermute_rows(const at::Tensor& sorted, const TokenPermutation& permutation);
+
 /// The weighted sum of each token's k results: sorted (N*k, H), weights (N, k) of the same type; gives (N, H).
 at::Tensor combine_tokens(const at::Tensor& sorted, const at::Tensor& weights, const TokenPermutation& permutation);
 

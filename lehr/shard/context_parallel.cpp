@@ -1,9 +1,96 @@
-// TEMP
 #include "lehr/shard/context_parallel.h"
+
+#include "lehr/base/error.h"
+#include "lehr/nn/attention.h"
+#include "lehr/shard/context_attention.h"
+
 namespace lehr::shard {
+
+void check_context_parts(int64_t tokens, int64_t ranks) {
+  require(
+      ranks == 1 || tokens % (2 * ranks) == 0,
+      "training.seq_len: a row of {} tokens cannot be spread over parallelism.context_parallel_degree = {} ranks; "
+      "expected a multiple of {}",
+      tokens,
+      ranks,
+      2 * ranks);
+}
+
 at::Tensor take_context_part(const at::Tensor& tensor, int64_t dim, int64_t index, int64_t size) {
+  if (size == 1) {
+    return tensor;
+  }
+  check_context_parts(tensor.size(dim), size);
   const int64_t chunk = tensor.size(dim) / (2 * size);
   return at::cat(
-      {tensor.narrow(dim, index * chunk, chunk), tensor.narrow(dim, (2 * size - 1 - index) * chunk, chunk)}, dim);
+      {tensor.narrow(dim, context_chunk(0, index, size) * chunk, chunk),
+       tensor.narrow(dim, context_chunk(1, index, size) * chunk, chunk)},
+      dim);
 }
+
+at::Tensor join_context_parts(const std::vector<at::Tensor>& parts, int64_t dim) {
+  return parts.size() == 1 ? parts.front()
+                           : in_order_of_positions(at::cat(parts, dim), dim, static_cast<int64_t>(parts.size()));
+}
+
+nn::ModelInputs take_context_part(const nn::ModelInputs& inputs, const mesh::DistributedContext& context) {
+  const int64_t size = context.size(mesh::axis::cp);
+  if (size == 1) {
+    return inputs;
+  }
+  const int64_t index = context.index(mesh::axis::cp);
+  require(inputs.caches == nullptr, "context parallelism: key/value caches hold whole rows; generate with one cp rank");
+  require(
+      !inputs.attention_mask.allowed.defined() && !inputs.attention_mask.bias.defined(),
+      "context parallelism: attention_mask.allowed and .bias are not supported; say it with document_ids and "
+      "key_padding");
+  require(
+      !inputs.pooling_mask.defined() && !inputs.hidden_states_agg_mask.defined() &&
+          !inputs.hidden_states_snapshot.defined(),
+      "parallelism.context_parallel_degree: heads and snapshots that pool the tokens of a row need all of them on one "
+      "rank; set it to 1");
+  nn::ModelInputs part = inputs;
+  if (!part.position_ids.defined()) {
+    require(
+        inputs.input_ids.defined(),
+        "position_ids: expected, under context parallelism, wherever there are no input_ids to count");
+    part.position_ids = at::arange(inputs.input_ids.size(1), inputs.input_ids.options()).unsqueeze(0);
+  }
+  for (at::Tensor* tensor :
+       {&part.input_ids,
+        &part.position_ids,
+        &part.labels,
+        &part.attention_mask.document_ids,
+        &part.attention_mask.key_padding}) {
+    if (tensor->defined()) {
+      *tensor = take_context_part(*tensor, 1, index, size);
+    }
+  }
+  return part;
+}
+
+void parallelize_context(mesh::DistributedContext& context, torch::nn::Module& module, ContextParallelMethod method) {
+  if (context.size(mesh::axis::cp) == 1) {
+    return;
+  }
+  const mesh::Group& group = context.group(mesh::axis::cp);
+  const auto attend = method == ContextParallelMethod::ring ? ring_attention : all_gather_attention;
+  const auto replace_core = [&](torch::nn::Module& one) {
+    if (auto* attention = dynamic_cast<nn::HasAttentionCore*>(&one)) {
+      require(!attention->has_own_attention_core(), "context parallelism: module {} has an attention core", one.name());
+      attention->set_attention_core(
+          [&group, attend](
+              const at::Tensor& q,
+              const at::Tensor& k,
+              const at::Tensor& v,
+              const ops::AttentionMask& mask,
+              const ops::AttentionOptions& options) { return attend(q, k, v, mask, options, group); });
+    }
+  };
+  replace_core(module);
+  for (const auto& below : module.modules(/*include_self=*/false)) {
+    replace_core(*below);
+  }
+}
+
 }  // namespace lehr::shard

@@ -125,6 +125,85 @@ TEST(MoELayer, MovesTheBiasTowardsExpertsWithFewTokensAndKeepsItsMean) {
   EXPECT_EQ(count_parameters(*layer), count_parameters(*made(small(4, 1, true)))) << "it is state, not a parameter";
 }
 
+// Notes when tokens leave and arrive, and when a module is called.
+struct Diary : ExpertDispatcher, CallHook {
+  struct Dispatch : ExpertDispatch {
+    Dispatch(std::vector<std::string>& lines, std::unique_ptr<ExpertDispatch> local)
+        : lines_(lines), local_(std::move(local)) {}
+    ExpertRows receive() override {
+      lines_.emplace_back("receive");
+      return local_->receive();
+    }
+    at::Tensor combine(const at::Tensor& results, const at::Tensor& weights) override {
+      lines_.emplace_back("combine");
+      return local_->combine(results, weights);
+    }
+    std::vector<std::string>& lines_;
+    std::unique_ptr<ExpertDispatch> local_;
+  };
+  std::unique_ptr<ExpertDispatch> start(
+      const at::Tensor& tokens, const ops::TokenPermutation& permutation) const override {
+    lines.emplace_back("start");
+    return std::make_unique<Dispatch>(lines, local_expert_dispatcher()->start(tokens, permutation));
+  }
+  at::Tensor call(const at::Tensor& input, const Forward& forward) override {
+    lines.emplace_back("shared expert");
+    return forward(input);
+  }
+  mutable std::vector<std::string> lines;
+};
+
+TEST(MoELayer, LetsTheSharedExpertWorkWhileTokensAreUnderWay) {
+  auto parameters = small(4, 2, true);
+  parameters.shared_expert = SharedExpertParameters{.intermediate_size = 7};
+  auto layer = made(parameters);
+  const at::Tensor hidden = at::randn({1, 5, 6}, at::kDouble);
+  const at::Tensor expected = layer(hidden);
+  const auto diary = std::make_shared<Diary>();
+  layer->set_dispatcher(diary);
+  layer->shared_expert->add_call_hook(diary);
+  EXPECT_TRUE(at::equal(layer(hidden), expected));
+  EXPECT_THAT(diary->lines, ::testing::ElementsAre("start", "shared expert", "receive", "combine"));
+}
+
+TEST(MoELayer, TakesNoTokensAtAll) {
+  auto layer = made(small(4, 2, true));
+  const at::Tensor hidden = at::zeros({2, 0, 6}, at::kDouble).set_requires_grad(true);
+  const at::Tensor output = layer(hidden);
+  EXPECT_EQ(output.sizes(), hidden.sizes());
+  output.sum().backward();
+  for (const auto& [name, parameter] : named_parameters(*layer)) {
+    ASSERT_TRUE(parameter->value().grad().defined()) << name;
+    EXPECT_EQ(parameter->value().grad().abs().max().item<double>(), 0) << name;
+  }
+}
+
+// Two ranks of a microbatch, told by numbers: what the other one counted is added to everything.
+TEST(RouterLosses, CountTheTokensOfAllRanksOfAForward) {
+  at::manual_seed(6);
+  const at::Tensor logits = at::randn({10, 4}, at::kDouble);
+  const at::Tensor counts = at::tensor({8, 5, 4, 3}, at::kLong);
+  const RouterLossWeights weights{.load_balancing = 0.5, .z = 0.25};
+  RouterLosses whole;
+  whole.begin(weights);
+  whole.add(logits, logits.softmax(-1), counts);
+
+  int sums = 0;
+  RouterLosses half;
+  half.set_sum_over_ranks([&](const at::Tensor& mine) {
+    ++sums;
+    return 2 * mine;  // both see the same tokens
+  });
+  half.begin(weights);  // which keeps the sum
+  half.add(logits, logits.softmax(-1), counts);
+  EXPECT_NEAR(half.load_balancing_loss().item<double>(), whole.load_balancing_loss().item<double>(), 1e-14);
+  EXPECT_NEAR(half.z_loss().item<double>(), whole.z_loss().item<double>(), 1e-14);
+  // Half of the loss is each rank's.
+  EXPECT_TRUE(at::allclose(2 * half.probability_gradient(logits), whole.probability_gradient(logits), 1e-14));
+  EXPECT_TRUE(at::allclose(2 * half.logit_gradient(logits), whole.logit_gradient(logits), 1e-14));
+  EXPECT_EQ(sums, 1) << "one collective a forward";
+}
+
 TEST(MoELayer, RefusesMoreChoicesThanExperts) {
   EXPECT_THAT(
       [] { MoELayer(small(4, 5, true)); },

@@ -1,0 +1,116 @@
+#include "lehr/shard/context_attention.h"
+
+#include <algorithm>
+
+#include "lehr/base/error.h"
+#include "lehr/mesh/collectives.h"
+#include "lehr/shard/context_parallel.h"
+
+namespace lehr::shard {
+
+void check_context_attention(
+    const at::Tensor& q, const at::Tensor& k, const ops::AttentionMask& mask, const ops::AttentionOptions& options) {
+  require(
+      !mask.allowed.defined() && !mask.bias.defined(),
+      "context parallelism: attention_mask.allowed and .bias are not supported; say it with document_ids and "
+      "key_padding");
+  require(
+      q.size(1) == k.size(1),
+      "context parallelism: {} queries and {} keys; key/value caches are not supported, generate with one cp rank",
+      q.size(1),
+      k.size(1));
+  require(
+      q.size(1) % 2 == 0,
+      "context parallelism: expected two chunks of a row on each rank, found {} positions; cut rows with "
+      "take_context_part",
+      q.size(1));
+  require(!options.window || mask.causal, "attention: window: needs causal order; leave mask.causal true");
+}
+
+at::Tensor in_order_of_positions(const at::Tensor& gathered, int64_t dim, int64_t ranks) {
+  // The ranks' first chunks go up, their second ones down.
+  const auto halves = gathered.unflatten(dim, {ranks, 2, gathered.size(dim) / (2 * ranks)}).unbind(dim + 1);
+  return at::cat({halves[0], halves[1].flip(dim)}, dim).flatten(dim, dim + 1);
+}
+
+at::Tensor gather_row_mask(const at::Tensor& mask, const mesh::Group& group) {
+  if (!mask.defined()) {
+    return {};
+  }
+  const at::NoGradGuard no_grad;
+  if (mask.scalar_type() == at::kBool) {  // which not every transport knows
+    return mesh::all_gather(mask.to(at::kByte), group, 1).to(at::kBool);
+  }
+  return mesh::all_gather(mask, group, 1);
+}
+
+namespace {
+// Undefined stays undefined.
+at::Tensor part_of_row(const at::Tensor& mask, int64_t begin, int64_t end) {
+  return mask.defined() ? mask.narrow(1, begin, end - begin) : mask;
+}
+
+// All queries see all keys, in any order; but queries must stand at the end, where their documents are looked up.
+at::Tensor attend_to_all(
+    const at::Tensor& q,
+    const at::Tensor& gathered,
+    const ops::AttentionMask& mask,
+    const ops::AttentionOptions& options,
+    const mesh::Group& group) {
+  const auto own_last = [&](const at::Tensor& tensor) {
+    return tensor.defined() ? tensor.roll(-(group.rank() + 1) * q.size(1), 1) : tensor;
+  };
+  const at::Tensor keys = own_last(gathered);
+  return ops::attention(
+      q,
+      keys.narrow(-1, 0, q.size(3)),
+      keys.narrow(-1, q.size(3), keys.size(3) - q.size(3)),
+      {.causal = false,
+       .document_ids = own_last(gather_row_mask(mask.document_ids, group)),
+       .key_padding = own_last(gather_row_mask(mask.key_padding, group)),
+       .allowed = {},
+       .bias = {}},
+      options);
+}
+}  // namespace
+
+at::Tensor all_gather_attention(
+    const at::Tensor& q,
+    const at::Tensor& k,
+    const at::Tensor& v,
+    const ops::AttentionMask& mask,
+    const ops::AttentionOptions& options,
+    const mesh::Group& group) {
+  check_context_attention(q, k, mask, options);
+  const at::Tensor gathered = mesh::all_gather(at::cat({k, v}, -1), group, 1);  // (B, S, Hkv, D + Dv)
+  if (!mask.causal) {
+    return attend_to_all(q, gathered, mask, options, group);
+  }
+  const auto in_order = [&](const at::Tensor& tensor) {
+    return tensor.defined() ? in_order_of_positions(tensor, 1, group.size()) : tensor;
+  };
+  const at::Tensor keys = in_order(gathered);
+  const at::Tensor documents = in_order(gather_row_mask(mask.document_ids, group));
+  const at::Tensor padding = in_order(gather_row_mask(mask.key_padding, group));
+  const int64_t chunk = q.size(1) / 2;
+  std::vector<at::Tensor> outputs;
+  for (const int64_t half : {0, 1}) {
+    const int64_t first = context_chunk(half, group.rank(), group.size()) * chunk;
+    const int64_t begin = options.window ? std::max<int64_t>(0, first + 1 - *options.window) : 0;
+    const int64_t end = first + chunk;
+    const at::Tensor seen = keys.narrow(1, begin, end - begin);
+    outputs.push_back(ops::attention(
+        q.narrow(1, half * chunk, chunk),
+        seen.narrow(-1, 0, q.size(3)),
+        seen.narrow(-1, q.size(3), v.size(3)),
+        {.causal = true,
+         .document_ids = part_of_row(documents, begin, end),
+         .key_padding = part_of_row(padding, begin, end),
+         .allowed = {},
+         .bias = {}},
+        options));
+  }
+  return at::cat(outputs, 1);
+}
+
+}  // namespace lehr::shard

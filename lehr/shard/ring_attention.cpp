@@ -1,0 +1,230 @@
+// Attention around a ring of ranks.
+#include <array>
+
+#include "lehr/ops/attention_lse.h"
+#include "lehr/ops/autograd.h"
+#include "lehr/shard/context_attention.h"
+#include "lehr/shard/context_parallel.h"
+
+namespace lehr::shard {
+
+namespace {
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// A tensor on its way to the next rank, and the one that comes from the rank before.
+struct Hop {
+  at::Tensor arriving;
+  mesh::Pending sent;
+  mesh::Pending received;
+
+  at::Tensor wait() {
+    received.wait();
+    sent.wait();
+    return std::move(arriving);
+  }
+};
+
+Hop pass_on(const at::Tensor& tensor, const mesh::Group& group) {
+  const int64_t next = (group.rank() + 1) % group.size();
+  const int64_t previous = (group.rank() + group.size() - 1) % group.size();
+  Hop hop{.arriving = at::empty_like(tensor), .sent = {}, .received = {}};
+  if (group.rank() % 2 == 0) {
+    hop.sent = group.start_send(tensor, next);
+    hop.received = group.start_receive(hop.arriving, previous);
+  } else {  // the other way round, for transports that do one after the other
+    hop.received = group.start_receive(hop.arriving, previous);
+    hop.sent = group.start_send(tensor, next);
+  }
+  return hop;
+}
+
+// A call, but for the tensors that have gradients.
+struct Ring {
+  const mesh::Group* group = nullptr;
+  bool causal = true;
+  ops::AttentionOptions options;  // without sinks
+  at::Tensor documents;           // of all ranks, one behind the other
+  at::Tensor padding;
+
+  // The rank whose keys are here at a step.
+  int64_t source(int64_t step) const { return (group->rank() + group->size() - step) % group->size(); }
+
+  // Calls `work` for each pair of a chunk of this rank's queries and one of rank `from`'s keys that has work; both as
+  // ranges of what a rank holds.
+  template <class Work>
+  void for_each_pair(int64_t from, int64_t chunk, const Work& work) const {
+    for (const int64_t query_half : {0, 1}) {
+      for (const int64_t key_half : {0, 1}) {
+        const auto part_of = [&](const at::Tensor& mask, int64_t rank, int64_t half) {
+          return mask.defined() ? mask.narrow(1, (2 * rank + half) * chunk, chunk) : mask;
+        };
+        const ops::AttentionStretch stretch{
+            .first_query = context_chunk(query_half, group->rank(), group->size()) * chunk,
+            .first_key = context_chunk(key_half, from, group->size()) * chunk,
+            .causal = causal,
+            .query_documents = part_of(documents, group->rank(), query_half),
+            .key_documents = part_of(documents, from, key_half),
+            .key_padding = part_of(padding, from, key_half)};
+        if (stretch.sees_any(chunk, chunk, options.window)) {
+          work(query_half * chunk, key_half * chunk, stretch);
+        }
+      }
+    }
+  }
+};
+
+ops::AttentionPart forward_around(const Ring& ring, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+  const int64_t chunk = q.size(1) / 2, size = q.size(3);
+  std::array<ops::AttentionPart, 2> parts;
+  for (auto& part : parts) {
+    part = ops::empty_attention_part(q.narrow(1, 0, chunk), v.size(3));
+  }
+  at::Tensor keys = at::cat({k, v}, -1);
+  for (int64_t step = 0; step < ring.group->size(); ++step) {
+    const bool more = step + 1 < ring.group->size();
+    Hop hop = more ? pass_on(keys, *ring.group) : Hop{};
+    ring.for_each_pair(ring.source(step), chunk, [&](int64_t query, int64_t key, const ops::AttentionStretch& stretch) {
+      const at::Tensor seen = keys.narrow(1, key, chunk);
+      auto& part = parts[query > 0 ? 1 : 0];
+      part = ops::merge(
+          part,
+          ops::attention_part(
+              q.narrow(1, query, chunk),
+              seen.narrow(-1, 0, size),
+              seen.narrow(-1, size, v.size(3)),
+              stretch,
+              ring.options));
+    });
+    if (more) {
+      keys = hop.wait();
+    }
+  }
+  return {
+      .output = at::cat({parts[0].output, parts[1].output}, 1),
+      .log_sum = at::cat({parts[0].log_sum, parts[1].log_sum}, 1)};
+}
+
+// `products` and `log_sum` as of ops::attention_part_backward. Gradients of keys and values follow them one step
+// behind, so that they are home after as many hops as there are ranks.
+ops::AttentionPartGradients backward_around(
+    const Ring& ring,
+    const at::Tensor& dout,
+    const at::Tensor& products,
+    const at::Tensor& log_sum,
+    const at::Tensor& q,
+    const at::Tensor& k,
+    const at::Tensor& v) {
+  const int64_t chunk = q.size(1) / 2, size = q.size(3), value_size = v.size(3);
+  at::Tensor keys = at::cat({k, v}, -1);
+  at::Tensor dq = at::zeros(q.sizes(), log_sum.options());
+  Hop gradients;
+  for (int64_t step = 0; step < ring.group->size(); ++step) {
+    const bool more = step + 1 < ring.group->size();
+    Hop hop = more ? pass_on(keys, *ring.group) : Hop{};
+    at::Tensor dkeys = at::zeros(keys.sizes(), log_sum.options());
+    ring.for_each_pair(ring.source(step), chunk, [&](int64_t query, int64_t key, const ops::AttentionStretch& stretch) {
+      const at::Tensor seen = keys.narrow(1, key, chunk);
+      const auto mine = [&](const at::Tensor& tensor) { return tensor.narrow(1, query, chunk); };
+      const auto added = ops::attention_part_backward(
+          mine(dout),
+          mine(products),
+          mine(log_sum),
+          mine(q),
+          seen.narrow(-1, 0, size),
+          seen.narrow(-1, size, value_size),
+          stretch,
+          ring.options);
+      mine(dq).add_(added.q);
+      dkeys.narrow(1, key, chunk).add_(at::cat({added.k, added.v}, -1));
+    });
+    if (step > 0) {
+      dkeys.add_(gradients.wait());
+    }
+    gradients = pass_on(dkeys, *ring.group);
+    if (more) {
+      keys = hop.wait();
+    }
+  }
+  const at::Tensor home = gradients.wait();
+  return {.q = dq, .k = home.narrow(-1, 0, size), .v = home.narrow(-1, size, value_size)};
+}
+
+struct RingFunction : torch::autograd::Function<RingFunction> {
+  static at::Tensor forward(
+      AutogradContext* context,
+      const at::Tensor& q,
+      const at::Tensor& k,
+      const at::Tensor& v,
+      const std::optional<at::Tensor>& sinks,
+      const Ring& ring) {
+    ops::AttentionPart whole = forward_around(ring, q, k, v);
+    if (sinks) {
+      whole = ops::with_sinks(whole, *sinks);
+    }
+    const at::Tensor output = whole.output.to(q.scalar_type());
+    context->save_for_backward(
+        {q, k, v, output, whole.log_sum, sinks.value_or(at::Tensor()), ring.documents, ring.padding});
+    context->saved_data["group"] = reinterpret_cast<int64_t>(ring.group);
+    context->saved_data["causal"] = ring.causal;
+    context->saved_data["scale"] = ring.options.scale;
+    context->saved_data["softcap"] = ring.options.softcap;
+    context->saved_data["window"] = ring.options.window;
+    return output;
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    ops::refuse_double_backward("ring attention");
+    const auto saved = context->get_saved_variables();
+    const at::Tensor& sinks = saved[5];
+    const at::Tensor& log_sum = saved[4];
+    const Ring ring{
+        .group = reinterpret_cast<const mesh::Group*>(context->saved_data["group"].toInt()),
+        .causal = context->saved_data["causal"].toBool(),
+        .options =
+            {.scale = context->saved_data["scale"].toOptional<double>(),
+             .softcap = context->saved_data["softcap"].toOptional<double>(),
+             .window = context->saved_data["window"].toOptional<int64_t>(),
+             .sinks = {}},
+        .documents = saved[6],
+        .padding = saved[7]};
+    const auto type = log_sum.scalar_type();
+    const at::Tensor products = (gradients[0].to(type) * saved[3].to(type)).sum(-1);  // (B, T, Hq)
+    const auto found = backward_around(ring, gradients[0], products, log_sum, saved[0], saved[1], saved[2]);
+    at::Tensor dsinks;
+    if (sinks.defined()) {
+      dsinks = ops::sinks_gradient(products, log_sum, sinks).to(sinks.scalar_type());
+    }
+    return {
+        found.q.to(saved[0].scalar_type()),
+        found.k.to(saved[1].scalar_type()),
+        found.v.to(saved[2].scalar_type()),
+        dsinks,
+        {}};
+  }
+};
+}  // namespace
+
+at::Tensor ring_attention(
+    const at::Tensor& q,
+    const at::Tensor& k,
+    const at::Tensor& v,
+    const ops::AttentionMask& mask,
+    const ops::AttentionOptions& options,
+    const mesh::Group& group) {
+  check_context_attention(q, k, mask, options);
+  Ring ring{
+      .group = &group,
+      .causal = mask.causal,
+      .options = options,
+      .documents = gather_row_mask(mask.document_ids, group),
+      .padding = gather_row_mask(mask.key_padding, group)};
+  ring.options.sinks.reset();
+  std::optional<at::Tensor> sinks;  // autograd takes no undefined tensor as an argument
+  if (options.sinks.defined()) {
+    sinks = options.sinks;
+  }
+  return RingFunction::apply(q, k, v, sinks, ring);
+}
+
+}  // namespace lehr::shard

@@ -1,0 +1,95 @@
+// What tests of parallel styles share: ranks as threads, and holding what they compute to one device.
+#pragma once
+
+#include <gmock/gmock.h>
+
+#include <functional>
+#include <map>
+#include <string>
+
+#include "lehr/base/error.h"
+#include "lehr/mesh/distributed_context.h"
+#include "lehr/mesh/thread_transport.h"
+#include "lehr/nn/module.h"
+#include "lehr/shard/ownership.h"
+
+namespace lehr::shard::test {
+
+/// Runs the body on every rank of a mesh.
+inline void on_mesh(
+    const mesh::DeviceMeshParameters& mesh, const std::function<void(mesh::DistributedContext&)>& body) {
+  mesh::run_ranks(
+      mesh.world_size(),
+      [&](mesh::Transport& transport) {
+        mesh::DistributedContext context(mesh, transport);
+        body(context);
+      },
+      std::chrono::seconds(60));
+}
+
+/// What `on_mesh` throws; empty if nothing.
+inline std::string problem_on(
+    const mesh::DeviceMeshParameters& mesh, const std::function<void(mesh::DistributedContext&)>& body) {
+  try {
+    on_mesh(mesh, body);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return {};
+}
+
+/// Equal to 1e-11 of the largest expected value: float64 sums of some hundred terms in another order.
+inline void expect_equal(const std::string& what, const at::Tensor& actual, const at::Tensor& expected) {
+  ASSERT_TRUE(actual.defined()) << what;
+  ASSERT_EQ(actual.sizes(), expected.sizes()) << what;
+  if (expected.numel() == 0) {
+    return;
+  }
+  const double difference = (actual.detach() - expected.detach()).abs().max().item<double>();
+  EXPECT_LE(difference, 1e-11 * expected.detach().abs().max().clamp_min(1e-3).item<double>()) << what;
+}
+
+/// Memory and values in float64, with matrices that are large enough for softmax and silu to leave their linear part.
+inline void fill(torch::nn::Module& module) {
+  nn::materialize(module, at::kCPU, at::kDouble);
+  dynamic_cast<nn::ModuleLateInit&>(module).reset_parameters({.seed = 7});
+}
+
+using Gradients = std::map<std::string, at::Tensor>;
+
+/// The gradients of all trained parameters of a module on one device.
+inline Gradients gradients_of(torch::nn::Module& module) {
+  Gradients gradients;
+  for (const auto& [name, parameter] : nn::named_parameters(module)) {
+    if (parameter->trainable()) {
+      gradients[name] = parameter->value().grad();
+    }
+  }
+  return gradients;
+}
+
+/// Lays out what the styles left open, as the last of them does.
+inline void replicate_the_rest(torch::nn::Module& module, mesh::DistributedContext& context) {
+  for (const auto& [name, parameter] : nn::named_parameters(module)) {
+    replicate_elsewhere(*parameter, context);
+  }
+}
+
+/// Holds the gradients of this rank's boxes, summed over the axes on which they are partial, to those of one device.
+inline void expect_gradients(
+    torch::nn::Module& module, mesh::DistributedContext& context, const Gradients& expected, const std::string& what) {
+  for (const auto& [name, parameter] : nn::named_parameters(module)) {
+    if (!parameter->trainable()) {
+      continue;
+    }
+    const std::string subject = what + ", rank " + std::to_string(context.rank()) + ", " + name;
+    ASSERT_TRUE(parameter->value().grad().defined()) << subject;
+    at::Tensor sum = parameter->value().grad().clone(at::MemoryFormat::Contiguous);
+    for (const std::string& axis : parameter->layout().axes_of(Placement::Kind::replicate)) {
+      context.group(axis).all_reduce(sum);
+    }
+    expect_equal(subject, sum, narrow_to(expected.at(name), parameter->box()));
+  }
+}
+
+}  // namespace lehr::shard::test
