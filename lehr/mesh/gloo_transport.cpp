@@ -97,9 +97,9 @@ class GlooTransport : public Transport {
 
   ~GlooTransport() override {
     if (!watch_->failed() && std::uncaught_exceptions() == 0) {
-      watch_->leave(keeps_store_, std::chrono::seconds(5));
+      watch_->leave(std::chrono::seconds(keeps_store_ ? 5 : 0));
     } else if (keeps_store_) {
-      std::this_thread::sleep_for(milliseconds(1500));  // The others read the message first.
+      watch_->linger(std::chrono::seconds(2));
     }
     watch_.reset();
   }
@@ -188,6 +188,14 @@ class GlooTransport : public Transport {
   std::unique_ptr<RankWatch> watch_;
 };
 
+// c10d writes every try to connect and every broken connection to standard error, with stack traces. What matters of
+// them is in the errors that are thrown.
+void silence_c10d() {
+  if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) {
+    FLAGS_caffe2_log_level = 3;
+  }
+}
+
 c10::intrusive_ptr<c10d::Store> connect_store(
     const RankEnvironment& environment, bool keeps_store, const GlooOptions& options) {
   const std::string place = fmt::format("{}:{}", environment.master_address, environment.master_port);
@@ -219,6 +227,7 @@ c10::intrusive_ptr<c10d::Store> connect_store(
 }  // namespace
 
 std::unique_ptr<Transport> gloo_transport(const RankEnvironment& environment, const GlooOptions& options) {
+  silence_c10d();
   const bool keeps_store = environment.rank == 0 && !environment.launcher_keeps_store;
   const std::string& address = environment.master_address;
   const bool local = address == "127.0.0.1" || address == "localhost" || address == "::1";

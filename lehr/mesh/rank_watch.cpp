@@ -15,6 +15,7 @@ using std::chrono::milliseconds;
 // Keys of the store. The first failure stays; the alarm asks every rank to say where it is.
 const std::string kFailure = "failure";
 const std::string kAlarm = "alarm";
+const std::string kHeard = "heard";  // ranks that know of the failure and did not cause it
 const std::string kGone = "gone";
 constexpr size_t kMostNamed = 8;  // ranks in one message
 
@@ -104,11 +105,17 @@ void RankWatch::look_for_failure() {
     return;
   }
   const std::string full = culprit < 0 ? message : fmt::format("{} failed: {}", called(culprit), message);
-  const std::lock_guard lock(mutex_);
-  failure_.emplace(full, culprit);
-  if (message_) {
-    message_->abort();
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure_) {
+      return;
+    }
+    failure_.emplace(full, culprit);
+    if (message_) {
+      message_->abort();
+    }
   }
+  store_->add(kHeard, 1);
 }
 
 void RankWatch::check() const {
@@ -252,7 +259,14 @@ void RankWatch::fail(const std::string& message) noexcept {
   options_.disconnect();
 }
 
-void RankWatch::leave(bool keeps_store, milliseconds limit) noexcept {
+void RankWatch::wait_for_count(const std::string& key, int64_t count, milliseconds limit) {
+  const auto deadline = Clock::now() + limit;
+  while (store_->add(key, 0) < count && Clock::now() < deadline) {
+    std::this_thread::sleep_for(milliseconds(20));
+  }
+}
+
+void RankWatch::leave(milliseconds limit) noexcept {
   try {
     {
       const std::lock_guard lock(mutex_);
@@ -261,10 +275,15 @@ void RankWatch::leave(bool keeps_store, milliseconds limit) noexcept {
     wake_.notify_all();
     store_->set(where_key(options_.rank), std::string("has ended without an error"));
     store_->add(kGone, 1);
-    const auto deadline = Clock::now() + limit;
-    while (keeps_store && store_->add(kGone, 0) < options_.world_size && Clock::now() < deadline) {
-      std::this_thread::sleep_for(milliseconds(20));
-    }
+    wait_for_count(kGone, limit.count() > 0 ? options_.world_size : 0, limit);
+  } catch (const std::exception&) {
+    // The store has ended first.
+  }
+}
+
+void RankWatch::linger(milliseconds limit) noexcept {
+  try {
+    wait_for_count(kHeard, options_.world_size - 1, limit);
   } catch (const std::exception&) {
     // The store has ended first.
   }

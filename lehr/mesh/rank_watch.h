@@ -75,13 +75,17 @@ class RankWatch {
   /// Tells the others that this rank ends with this message. The first such message of all ranks counts.
   void fail(const std::string& message) noexcept;
   bool failed() const { return failed_; }
-  /// This rank ends in order. Waits up to `limit` until all have come here, if this rank keeps the store.
-  void leave(bool keeps_store, std::chrono::milliseconds limit) noexcept;
+  /// This rank ends in order. Returns when all ranks have, or after `limit`: a rank that does not keep the store need
+  /// not wait and gives 0.
+  void leave(std::chrono::milliseconds limit) noexcept;
+  /// This rank keeps the store and ends after a failure: returns when all others know of it, or after `limit`.
+  void linger(std::chrono::milliseconds limit) noexcept;
 
  private:
   void watch();
   void publish_where();
   void look_for_failure();
+  void wait_for_count(const std::string& key, int64_t count, std::chrono::milliseconds limit);
   std::string called(int64_t rank) const;
   std::optional<std::string> absence(
       const std::string& word, const std::string& group_key, const CollectiveRecord& missed) const;

@@ -146,7 +146,7 @@ TEST(GlooTransport, ALateRankIsNamedWithWhatItDoes) {
         at::Tensor x = at::ones({2});
         group.all_reduce(x);
         if (context.rank() == 1) {
-          std::this_thread::sleep_for(milliseconds(4000));  // busy with something else
+          std::this_thread::sleep_for(milliseconds(2600));  // busy with something else
         }
         group.all_gather(at::empty({6}), x);
       },
@@ -228,7 +228,7 @@ TEST(GlooTransport, ARankThatFailsWhileOthersComputeFailsTheirNextCollective) {
     if (transport.rank() == 1) {
       fail("no disk");
     }
-    std::this_thread::sleep_for(milliseconds(1500));
+    std::this_thread::sleep_for(milliseconds(800));
     at::Tensor x = at::ones({1});
     tp.all_reduce(x);
   });
