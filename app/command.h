@@ -14,6 +14,9 @@ struct Command {
   std::function<int(const std::vector<std::string>& args)> run;
 };
 
+/// All of them, in the order of the program's help.
+const std::vector<Command>& commands();
+
 int train(const std::vector<std::string>& args);
 int eval(const std::vector<std::string>& args);
 int generate(const std::vector<std::string>& args);
@@ -22,5 +25,6 @@ int verify(const std::vector<std::string>& args);
 int convert(const std::vector<std::string>& args);
 int inspect(const std::vector<std::string>& args);
 int tokenize(const std::vector<std::string>& args);
+int launch(const std::vector<std::string>& args);
 
 }  // namespace lehr::app

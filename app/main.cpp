@@ -1,5 +1,4 @@
 // lehr COMMAND ...: the program.
-#include <c10/util/Exception.h>
 #include <malloc.h>
 
 #include <algorithm>
@@ -9,23 +8,29 @@
 #include "app/command.h"
 #include "lehr/base/error.h"
 #include "lehr/base/suggest.h"
+#include "lehr/mesh/connect.h"
 
-namespace {
-using lehr::app::Command;
+namespace lehr::app {
 
 const std::vector<Command>& commands() {
   static const std::vector<Command> kCommands{
-      {"train", "train a model from a TOML file; resumes by itself", lehr::app::train},
-      {"eval", "loss and perplexity of a checkpoint on a data set", lehr::app::eval},
-      {"generate", "text from a checkpoint", lehr::app::generate},
-      {"verify", "compare a model with values from another implementation", lehr::app::verify},
-      {"merge", "adapters and their base model as one model", lehr::app::merge},
-      {"inspect", "show what is in a model folder", lehr::app::inspect},
-      {"convert", "a model folder in another layout, type or cut into files", lehr::app::convert},
-      {"tokenize", "text to token ids and back", lehr::app::tokenize},
+      {"train", "train a model from a TOML file; resumes by itself", train},
+      {"eval", "loss and perplexity of a checkpoint on a data set", eval},
+      {"generate", "text from a checkpoint", generate},
+      {"verify", "compare a model with values from another implementation", verify},
+      {"merge", "adapters and their base model as one model", merge},
+      {"inspect", "show what is in a model folder", inspect},
+      {"convert", "a model folder in another layout, type or cut into files", convert},
+      {"tokenize", "text to token ids and back", tokenize},
+      {"launch", "a command as several ranks on this machine", launch},
   };
   return kCommands;
 }
+
+}  // namespace lehr::app
+
+namespace {
+using lehr::app::commands;
 
 std::string usage() {
   std::string text =
@@ -79,13 +84,10 @@ int main(int argc, char** argv) {
   try {
     return run({argv + 1, argv + argc});
   } catch (const lehr::Error& error) {
-    fmt::print(stderr, "{}\n", error.what());
+    lehr::mesh::report_failure(error);
     return error.exit_code();
-  } catch (const c10::Error& error) {
-    fmt::print(stderr, "failed: {}\n", error.what_without_backtrace());
-    return 1;
   } catch (const std::exception& error) {
-    fmt::print(stderr, "failed: {}\n", error.what());
+    lehr::mesh::report_failure(error);
     return 1;
   }
 }

@@ -8,6 +8,7 @@
 #include "lehr/base/error.h"
 #include "lehr/base/log.h"
 #include "lehr/base/stop_signals.h"
+#include "lehr/mesh/rank_environment.h"
 #include "lehr/train/trainer.h"
 
 namespace lehr::app {
@@ -31,6 +32,16 @@ std::string help() {
          "Ctrl-C\n"
          "save a checkpoint and stop.\n\n" +
          arguments_help(ConfigObject::of(options)) + "\nKeys of the config:\n" + help_text<train::TrainConfig>();
+}
+
+// Several processes that train on their own would write into one folder.
+void refuse_several_ranks() {
+  const mesh::RankEnvironment ranks = mesh::read_rank_environment(mesh::environment_variables());
+  require(
+      ranks.world_size == 1,
+      "lehr train: {} started {} ranks, and training on several is not there yet; start one",
+      ranks.launcher,
+      ranks.world_size);
 }
 
 int run(const train::TrainConfig& config, bool quiet) {
@@ -72,6 +83,7 @@ int train(const std::vector<std::string>& args) {
     std::fputs(to_toml(config).c_str(), stdout);
     return 0;
   }
+  refuse_several_ranks();
   return with_places(sources, [&] { return run(config, options.quiet); });
 }
 

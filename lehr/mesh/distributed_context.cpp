@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "lehr/base/error.h"
+#include "lehr/mesh/rank_watch.h"
 
 namespace lehr::mesh {
 
@@ -64,9 +65,34 @@ std::string DeviceMeshParameters::describe() const {
   return parts.empty() ? "one device" : fmt::format("{}", fmt::join(parts, " x "));
 }
 
+std::string DeviceMeshParameters::coordinates(int64_t rank) const {
+  const std::pair<std::string, int64_t> degrees[] = {
+      {axis::tp, tensor_parallel},
+      {axis::cp, context_parallel},
+      {axis::dp_shard, data_parallel_shard},
+      {axis::dp_replicate, data_parallel_replicate},
+      {axis::pp, pipeline_parallel}};
+  std::vector<std::string> parts;
+  int64_t rest = rank;
+  for (const auto& [name, degree] : degrees) {
+    if (degree > 1) {
+      parts.insert(parts.begin(), fmt::format("{} {}", name, rest % degree));
+    }
+    rest /= degree;
+  }
+  if (expert_parallel > 1) {
+    parts.push_back(fmt::format("ep {}", rank % expert_parallel));
+  }
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
 DistributedContext::DistributedContext(const DeviceMeshParameters& parameters, Transport& transport)
     : parameters_(parameters), transport_(transport) {
   parameters_.check(transport.world_size());
+  if (RankWatch* const watch = transport_.watch()) {
+    // By value: the watch outlives the context.
+    watch->set_coordinates([parameters = parameters_](int64_t other) { return parameters.coordinates(other); });
+  }
 }
 
 DistributedContext::~DistributedContext() = default;
@@ -146,7 +172,7 @@ const Group& DistributedContext::group(const std::vector<std::string>& axes) {
   if (!group) {
     const std::string name = named.empty() ? "none" : fmt::format("{}", fmt::join(named, ","));
     auto backend = ranks.size() > 1 ? transport_.connect(name, ranks) : c10::intrusive_ptr<c10d::Backend>();
-    group = std::make_unique<Group>(name, ranks, rank(), std::move(backend));
+    group = std::make_unique<Group>(name, ranks, rank(), std::move(backend), transport_.watch());
   }
   return *group;
 }
@@ -164,16 +190,12 @@ int64_t DistributedContext::data_parallel_rank() const {
 }
 
 std::string DistributedContext::coordinates() const {
-  std::vector<std::string> parts;
-  for (const Axis& one : domain_of({axis::dp_shard})) {
-    if (one.size > 1) {
-      parts.push_back(fmt::format("{} {}", one.name, index(one.name)));
-    }
-  }
-  if (parameters_.expert_parallel > 1) {
-    parts.push_back(fmt::format("ep {}", index(axis::ep)));
-  }
-  return fmt::format("{}", fmt::join(parts, ", "));
+  return parameters_.coordinates(rank());
+}
+
+std::string DistributedContext::log_prefix() const {
+  const std::string place = coordinates();
+  return place.empty() ? "" : fmt::format("[{}] ", place);
 }
 
 }  // namespace lehr::mesh

@@ -28,6 +28,8 @@ struct DeviceMeshParameters {
   void check(int64_t world_size) const;
   /// "dp_replicate 2 x dp_shard 4 x ep 4", without axes of one rank; "one device".
   std::string describe() const;
+  /// "dp_shard 1, tp 0": the place of a rank on the axes of more than one; empty on one device.
+  std::string coordinates(int64_t rank) const;
 };
 
 /// Names of axes. Ranks count row by row over the axes of a domain, the last one fastest:
@@ -78,8 +80,10 @@ class DistributedContext {
   /// Returns when all ranks have come.
   void wait_world() { world().barrier(); }
 
-  /// "dp_shard 1, tp 0", for log lines: axes of one rank are left out; empty on one device.
+  /// "dp_shard 1, tp 0": axes of one rank are left out; empty on one device.
   std::string coordinates() const;
+  /// What a rank's Logger puts before its lines: "[dp_shard 1, tp 0] "; empty on one device.
+  std::string log_prefix() const;
 
  private:
   struct Axis {

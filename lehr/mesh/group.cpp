@@ -6,12 +6,18 @@
 #include <algorithm>
 
 #include "lehr/base/error.h"
+#include "lehr/mesh/rank_watch.h"
 
 namespace lehr::mesh {
 
-Pending::Pending(std::string what, c10::intrusive_ptr<c10d::Work> work, std::vector<at::Tensor> alive)
-    : what_(std::move(what)), work_(std::move(work)), alive_(std::move(alive)) {}
 Pending::Pending() = default;
+Pending::Pending(
+    const Group& group,
+    std::string what,
+    int64_t ticket,
+    c10::intrusive_ptr<c10d::Work> work,
+    std::vector<at::Tensor> alive)
+    : group_(&group), what_(std::move(what)), ticket_(ticket), work_(std::move(work)), alive_(std::move(alive)) {}
 Pending::Pending(Pending&&) noexcept = default;
 Pending& Pending::operator=(Pending&&) noexcept = default;
 Pending::~Pending() = default;
@@ -26,7 +32,11 @@ void Pending::wait() {
   const auto work = std::move(work_);
   work_.reset();
   try {
-    work->wait();
+    if (group_->watch_ != nullptr) {
+      group_->watch_->wait(work, ticket_, group_->ranks_);
+    } else {
+      work->wait();
+    }
   } catch (const Error&) {
     throw;
   } catch (const std::exception& problem) {
@@ -36,12 +46,19 @@ void Pending::wait() {
 }
 
 Group::Group(
-    std::string name, std::vector<int64_t> ranks, int64_t global_rank, c10::intrusive_ptr<c10d::Backend> backend)
-    : name_(std::move(name)), ranks_(std::move(ranks)), backend_(std::move(backend)) {
+    std::string name,
+    std::vector<int64_t> ranks,
+    int64_t global_rank,
+    c10::intrusive_ptr<c10d::Backend> backend,
+    RankWatch* watch)
+    : name_(std::move(name)), ranks_(std::move(ranks)), backend_(std::move(backend)), watch_(watch) {
   const auto place = std::find(ranks_.begin(), ranks_.end(), global_rank);
   require(place != ranks_.end(), "group {}: rank {} is not in it", name_, global_rank);
   rank_ = place - ranks_.begin();
   require(size() == 1 || backend_, "group {}: {} ranks and nothing that connects them", name_, size());
+  if (watch_ != nullptr) {
+    watch_group_ = watch_->log().add_group(name_, fmt::format("{}", fmt::join(ranks_, ",")));
+  }
 }
 
 Group::~Group() = default;
@@ -49,14 +66,25 @@ Group::~Group() = default;
 template <class Start>
 Pending Group::start(const char* collective, std::vector<at::Tensor> tensors, const Start& start_work) const {
   const std::string what = fmt::format("{} on axis {} (ranks {})", collective, name_, fmt::join(ranks_, ", "));
+  int64_t bytes = 0;
   for (const auto& tensor : tensors) {
     require(tensor.is_contiguous(), "{}: expected contiguous tensors", what);
+    bytes += static_cast<int64_t>(tensor.nbytes());
   }
+  int64_t ticket = -1;
   try {
-    return Pending(what, start_work(), std::move(tensors));
+    if (watch_ != nullptr) {
+      watch_->check();
+      const std::string_view name = collective;
+      ticket = watch_->log().begin(watch_group_, collective, bytes, name != "send" && name != "receive");
+    }
+    return Pending(*this, what, ticket, start_work(), std::move(tensors));
   } catch (const Error&) {
     throw;
   } catch (const std::exception& problem) {
+    if (watch_ != nullptr) {
+      watch_->explain(ticket, ranks_, problem.what());
+    }
     fail_runtime("{}: {}", what, problem.what());
   }
 }

@@ -15,21 +15,33 @@ class Work;
 
 namespace lehr::mesh {
 
+class Group;
+class RankWatch;
+
 /// A collective under way.
 class Pending {
  public:
   Pending();
-  Pending(std::string what, c10::intrusive_ptr<c10d::Work> work, std::vector<at::Tensor> alive);
+  /// `group` must outlive it; `ticket` is that of the watch's log, where the group has a watch.
+  Pending(
+      const Group& group,
+      std::string what,
+      int64_t ticket,
+      c10::intrusive_ptr<c10d::Work> work,
+      std::vector<at::Tensor> alive);
   Pending(Pending&&) noexcept;
   Pending& operator=(Pending&&) noexcept;
   ~Pending();
   /// Returns when the result may be used (on CUDA: by the current stream). Throws a runtime error that names the
-  /// collective and the group if it failed or took too long. A second call does nothing.
+  /// collective and the group if it failed or took too long (PeerFailure where the transport has a watch). A second
+  /// call does nothing.
   void wait();
   explicit operator bool() const;
 
  private:
+  const Group* group_ = nullptr;
   std::string what_;
+  int64_t ticket_ = -1;
   c10::intrusive_ptr<c10d::Work> work_;
   std::vector<at::Tensor> alive_;  // what the collective reads and writes
 };
@@ -39,8 +51,13 @@ class Pending {
 /// size on all ranks. None of these is seen by autograd: see mesh/collectives.h.
 class Group {
  public:
-  /// `ranks` are global and ascending; `backend` may be null for a group of one.
-  Group(std::string name, std::vector<int64_t> ranks, int64_t global_rank, c10::intrusive_ptr<c10d::Backend> backend);
+  /// `ranks` are global and ascending; `backend` may be null for a group of one. `watch` may be null.
+  Group(
+      std::string name,
+      std::vector<int64_t> ranks,
+      int64_t global_rank,
+      c10::intrusive_ptr<c10d::Backend> backend,
+      RankWatch* watch = nullptr);
   ~Group();
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
@@ -85,6 +102,7 @@ class Group {
   void barrier() const;
 
  private:
+  friend class Pending;
   template <class Start>
   Pending start(const char* collective, std::vector<at::Tensor> tensors, const Start& start) const;
 
@@ -92,6 +110,8 @@ class Group {
   std::vector<int64_t> ranks_;
   int64_t rank_ = 0;
   c10::intrusive_ptr<c10d::Backend> backend_;
+  RankWatch* watch_ = nullptr;
+  size_t watch_group_ = 0;  // this group's number in the watch's log
 };
 
 }  // namespace lehr::mesh

@@ -15,6 +15,8 @@ class Store;
 
 namespace lehr::mesh {
 
+class RankWatch;
+
 /// The connection of one rank to all others.
 class Transport {
  public:
@@ -34,6 +36,9 @@ class Transport {
   /// Lets every collective that is under way or comes later fail on all ranks, with this message, as far as the
   /// transport can. Any thread; never throws.
   virtual void abort(const std::string& /*message*/) noexcept {}
+
+  /// What records the collectives of this rank and explains those that fail; null where nothing can hang silently.
+  virtual RankWatch* watch() { return nullptr; }
 };
 
 }  // namespace lehr::mesh

@@ -1,0 +1,73 @@
+#include "lehr/mesh/connect.h"
+
+#include <c10/util/Exception.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include "lehr/mesh/gloo_transport.h"
+#include "lehr/mesh/launched_ranks.h"
+
+namespace lehr::mesh {
+
+namespace {
+class SingleTransport : public Transport {
+ public:
+  int64_t rank() const override { return 0; }
+  int64_t world_size() const override { return 1; }
+  std::string name() const override { return "single"; }
+  c10::intrusive_ptr<c10d::Backend> connect(const std::string& group, const std::vector<int64_t>& /*ranks*/) override {
+    fail("axis {}: a world of one rank has nobody to connect to", group);
+  }
+  c10::intrusive_ptr<c10d::Store> store() override { return store_; }
+
+ private:
+  c10::intrusive_ptr<c10d::Store> store_ = c10::make_intrusive<c10d::HashStore>();
+};
+
+std::string text_of(const std::exception& problem) {
+  if (dynamic_cast<const Error*>(&problem) != nullptr) {
+    return problem.what();
+  }
+  const auto* const torch = dynamic_cast<const c10::Error*>(&problem);
+  return std::string("failed: ") + (torch != nullptr ? torch->what_without_backtrace() : problem.what());
+}
+}  // namespace
+
+std::unique_ptr<Transport> single_transport() {
+  return std::make_unique<SingleTransport>();
+}
+
+std::unique_ptr<Transport> connect_ranks(const ConnectOptions& options) {
+  return connect_ranks(read_rank_environment(environment_variables()), options);
+}
+
+std::unique_ptr<Transport> connect_ranks(const RankEnvironment& environment, const ConnectOptions& options) {
+  if (environment.world_size == 1) {
+    return single_transport();
+  }
+  return gloo_transport(environment, {.init_timeout = options.init_timeout, .timeout = options.timeout});
+}
+
+void run_connected(Transport& transport, const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const PeerFailure&) {
+    throw;  // The others know.
+  } catch (const std::exception& problem) {
+    transport.abort(text_of(problem));
+    throw;
+  }
+}
+
+void report_failure(const std::exception& problem) {
+  const char* const path = std::getenv(kLastWordsVariable);
+  const auto* const peer = dynamic_cast<const PeerFailure*>(&problem);
+  if (path == nullptr || !write_last_words(path, {.message = text_of(problem), .consequence = peer != nullptr})) {
+    fmt::print(stderr, "{}\n", text_of(problem));
+  }
+}
+
+}  // namespace lehr::mesh

@@ -1,0 +1,37 @@
+// How a program becomes one of several ranks, and how it ends as one.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "lehr/mesh/rank_environment.h"
+#include "lehr/mesh/transport.h"
+
+namespace lehr::mesh {
+
+struct ConnectOptions {
+  /// How long all ranks may take to come, at the start and when a group is connected.
+  std::chrono::milliseconds init_timeout = std::chrono::minutes(5);
+  /// How long a collective may take before it is given up and explained.
+  std::chrono::milliseconds timeout = std::chrono::minutes(10);
+};
+
+/// Connects this process to the ranks that its launcher started, by Gloo; alone where nobody started it. Throws as
+/// read_rank_environment and gloo_transport do.
+std::unique_ptr<Transport> connect_ranks(const ConnectOptions& options = {});
+std::unique_ptr<Transport> connect_ranks(const RankEnvironment& environment, const ConnectOptions& options = {});
+
+/// The transport of a world of one: it connects nobody.
+std::unique_ptr<Transport> single_transport();
+
+/// Runs `body` with the transport. If it throws, the other ranks are told why before the exception goes on, so that
+/// they end with this message, too. Everything that uses the transport should live inside of `body`.
+void run_connected(Transport& transport, const std::function<void()>& body);
+
+/// What a program says that ends with an error: on standard error, or, where lehr launch started it, in the file for
+/// its last words, which the launcher shows once for all ranks.
+void report_failure(const std::exception& problem);
+
+}  // namespace lehr::mesh

@@ -1,0 +1,253 @@
+#include "lehr/mesh/gloo_transport.h"
+
+#include <fmt/ranges.h>
+#include <gloo/transport/device.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <sstream>
+
+// The wheel has no headers of Gloo; those of Debian's libgloo-dev declare what this one needs, and the code is the
+// wheel's. No other file may include it.
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "lehr/base/error.h"
+
+namespace lehr::mesh {
+
+namespace {
+using std::chrono::milliseconds;
+
+std::string seconds_text(milliseconds time) {
+  return fmt::format("{:g} s", static_cast<double>(time.count()) / 1000);
+}
+
+// Gloo's backend waits for the work under way when it is destroyed, which may be forever when a rank has failed.
+class GlooBackend : public c10d::ProcessGroupGloo {
+ public:
+  using c10d::ProcessGroupGloo::ProcessGroupGloo;
+  ~GlooBackend() override {
+    if (std::uncaught_exceptions() > 0) {
+      disconnect();
+    }
+  }
+  void disconnect() noexcept {
+    try {
+      for (const auto& context : contexts_) {
+        context->closeConnections();
+      }
+    } catch (const std::exception&) {
+      // Another thread did it.
+    }
+  }
+};
+
+std::vector<std::shared_ptr<::gloo::transport::Device>> devices(bool local) {
+  const char* const interfaces = std::getenv("GLOO_SOCKET_IFNAME");
+  std::vector<std::shared_ptr<::gloo::transport::Device>> result;
+  if (interfaces != nullptr && *interfaces != '\0') {
+    std::istringstream names(interfaces);
+    for (std::string name; std::getline(names, name, ',');) {
+      result.push_back(c10d::ProcessGroupGloo::createDeviceForInterface(name));
+    }
+  } else if (local) {
+    // A machine's own name is not always one that it can find.
+    result.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
+  } else {
+    result.push_back(c10d::ProcessGroupGloo::createDefaultDevice());
+  }
+  return result;
+}
+
+class GlooTransport : public Transport {
+ public:
+  GlooTransport(
+      c10::intrusive_ptr<c10d::Store> store,
+      int64_t rank,
+      int64_t world_size,
+      bool local,
+      bool keeps_store,
+      const GlooOptions& options)
+      : store_(std::move(store)),
+        rank_(rank),
+        world_size_(world_size),
+        local_(local),
+        keeps_store_(keeps_store),
+        options_(options) {
+    // Blocking calls of this rank must not hold up the watch.
+    const auto own = store_->clone();
+    own->setTimeout(std::chrono::seconds(5));
+    std::vector<int64_t> all;
+    for (int64_t other = 0; other < world_size_; ++other) {
+      all.push_back(other);
+    }
+    meet("the start", "start", all);
+    watch_ = std::make_unique<RankWatch>(
+        own,
+        RankWatch::Options{
+            .rank = rank_,
+            .world_size = world_size_,
+            .timeout = options_.timeout,
+            .patience = options_.patience,
+            .disconnect = [this] { disconnect(); }});
+  }
+
+  ~GlooTransport() override {
+    if (!watch_->failed() && std::uncaught_exceptions() == 0) {
+      watch_->leave(std::chrono::seconds(keeps_store_ ? 5 : 0));
+    } else if (keeps_store_) {
+      watch_->linger(std::chrono::seconds(2));
+    }
+    watch_.reset();
+  }
+
+  int64_t rank() const override { return rank_; }
+  int64_t world_size() const override { return world_size_; }
+  std::string name() const override { return "gloo"; }
+  c10::intrusive_ptr<c10d::Store> store() override { return store_; }
+  RankWatch* watch() override { return watch_.get(); }
+  void abort(const std::string& message) noexcept override { watch_->fail(message); }
+
+  c10::intrusive_ptr<c10d::Backend> connect(const std::string& group, const std::vector<int64_t>& ranks) override {
+    watch_->check();
+    std::string key = fmt::format("group/{}:{}", group, fmt::join(ranks, ","));
+    key += fmt::format("#{}", ++connected_[key]);  // A second mesh over the same ranks has groups of its own.
+    meet("axis " + group, key, ranks);
+    const int64_t index = std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin();
+    const auto options = c10d::ProcessGroupGloo::Options::create(options_.init_timeout);
+    options->devices = devices(local_);
+    try {
+      auto backend = c10::make_intrusive<GlooBackend>(
+          c10::make_intrusive<c10d::PrefixStore>(key, store_),
+          static_cast<int>(index),
+          static_cast<int>(ranks.size()),
+          options);
+      backend->setTimeout(options_.timeout);
+      const std::lock_guard lock(mutex_);
+      backends_.emplace_back(backend);
+      return backend;
+    } catch (const std::exception& problem) {
+      watch_->check();
+      fail_runtime("axis {} (ranks {}): cannot connect: {}", group, fmt::join(ranks, ", "), problem.what());
+    }
+  }
+
+ private:
+  // Returns when all have come to this point; says who did not.
+  void meet(const std::string& what, const std::string& key, const std::vector<int64_t>& ranks) {
+    const auto key_of = [&](int64_t rank) { return fmt::format("{}/here/{}", key, rank); };
+    store_->set(key_of(rank_), std::string("1"));
+    const auto deadline = std::chrono::steady_clock::now() + options_.init_timeout;
+    std::vector<std::string> keys;
+    std::transform(ranks.begin(), ranks.end(), std::back_inserter(keys), key_of);
+    for (milliseconds pause(1);; pause = std::min(pause * 2, milliseconds(200))) {
+      if (store_->check(keys)) {
+        return;
+      }
+      if (watch_) {
+        watch_->check();
+      }
+      if (std::chrono::steady_clock::now() > deadline) {
+        break;
+      }
+      std::this_thread::sleep_for(pause);
+    }
+    std::vector<int64_t> missing;
+    std::copy_if(ranks.begin(), ranks.end(), std::back_inserter(missing), [&](int64_t rank) {
+      return !store_->check({key_of(rank)});
+    });
+    fail_runtime(
+        "rank {}: rank{} {} of {} did not come to {} within {}",
+        rank_,
+        missing.size() == 1 ? "" : "s",
+        fmt::join(missing, ", "),
+        world_size_,
+        what,
+        seconds_text(options_.init_timeout));
+  }
+
+  void disconnect() noexcept {
+    const std::lock_guard lock(mutex_);
+    for (const auto& weak : backends_) {
+      if (const auto backend = weak.lock()) {
+        backend->disconnect();
+      }
+    }
+  }
+
+  c10::intrusive_ptr<c10d::Store> store_;
+  int64_t rank_, world_size_;
+  bool local_, keeps_store_;
+  GlooOptions options_;
+  std::map<std::string, int64_t> connected_;
+  std::mutex mutex_;
+  std::vector<c10::weak_intrusive_ptr<GlooBackend>> backends_;
+  std::unique_ptr<RankWatch> watch_;
+};
+
+// c10d writes every try to connect and every broken connection to standard error, with stack traces. What matters of
+// them is in the errors that are thrown.
+void silence_c10d() {
+  if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) {
+    FLAGS_caffe2_log_level = 3;
+  }
+}
+
+c10::intrusive_ptr<c10d::Store> connect_store(
+    const RankEnvironment& environment, bool keeps_store, const GlooOptions& options) {
+  const std::string place = fmt::format("{}:{}", environment.master_address, environment.master_port);
+  c10d::TCPStoreOptions tcp;
+  tcp.port = static_cast<uint16_t>(environment.master_port);
+  tcp.isServer = keeps_store;
+  tcp.waitWorkers = false;
+  tcp.timeout = options.init_timeout;
+  try {
+    return c10::make_intrusive<c10d::PrefixStore>(
+        environment.key_prefix + "lehr", c10::make_intrusive<c10d::TCPStore>(environment.master_address, tcp));
+  } catch (const std::exception& problem) {
+    const std::string text = problem.what();
+    if (keeps_store) {
+      fail_runtime(
+          "rank 0: cannot keep the ranks' store at {}: another program may use the port (another one: MASTER_PORT), or "
+          "the name may not be this machine's (MASTER_ADDR): {}",
+          place,
+          text.substr(0, text.find('\n')));
+    }
+    fail_runtime(
+        "rank {}: nobody answers at {} within {}: rank 0 keeps the ranks' store there; did it start, and can this "
+        "machine reach it?",
+        environment.rank,
+        place,
+        seconds_text(options.init_timeout));
+  }
+}
+}  // namespace
+
+std::unique_ptr<Transport> gloo_transport(const RankEnvironment& environment, const GlooOptions& options) {
+  silence_c10d();
+  const bool keeps_store = environment.rank == 0 && !environment.launcher_keeps_store;
+  const std::string& address = environment.master_address;
+  const bool local = address == "127.0.0.1" || address == "localhost" || address == "::1";
+  return gloo_transport(
+      connect_store(environment, keeps_store, options),
+      environment.rank,
+      environment.world_size,
+      local,
+      keeps_store,
+      options);
+}
+
+std::unique_ptr<Transport> gloo_transport(
+    c10::intrusive_ptr<c10d::Store> store,
+    int64_t rank,
+    int64_t world_size,
+    bool local,
+    bool keeps_store,
+    const GlooOptions& options) {
+  return std::make_unique<GlooTransport>(std::move(store), rank, world_size, local, keeps_store, options);
+}
+
+}  // namespace lehr::mesh

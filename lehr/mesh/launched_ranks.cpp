@@ -1,0 +1,73 @@
+#include "lehr/mesh/launched_ranks.h"
+
+#include <fstream>
+#include <sstream>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "lehr/base/error.h"
+#include "lehr/mesh/rank_watch.h"
+
+namespace lehr::mesh {
+
+bool write_last_words(const std::string& path, const LastWords& words) {
+  std::ofstream file(path);
+  file << (words.consequence ? "consequence" : "cause") << '\n' << words.message;
+  file.close();
+  return file.good();
+}
+
+std::optional<LastWords> read_last_words(const std::string& path) {
+  std::ifstream file(path);
+  std::string kind;
+  if (!std::getline(file, kind)) {
+    return std::nullopt;
+  }
+  std::ostringstream message;
+  message << file.rdbuf();
+  return LastWords{.message = message.str(), .consequence = kind == "consequence"};
+}
+
+struct LaunchedRanks::State {
+  c10::intrusive_ptr<c10d::TCPStore> server;
+  c10::intrusive_ptr<c10d::Store> ranks;  // as the ranks see it
+};
+
+LaunchedRanks::LaunchedRanks(int64_t world_size) : state_(std::make_unique<State>()), world_size_(world_size) {
+  c10d::TCPStoreOptions options;
+  options.port = 0;  // any that is free
+  options.isServer = true;
+  options.waitWorkers = false;
+  try {
+    state_->server = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  } catch (const std::exception& problem) {
+    fail_runtime("lehr launch: cannot keep the ranks' store: {}", problem.what());
+  }
+  state_->ranks = c10::make_intrusive<c10d::PrefixStore>("attempt_0/lehr", state_->server);
+}
+
+LaunchedRanks::~LaunchedRanks() = default;
+
+std::map<std::string, std::string> LaunchedRanks::variables(int64_t rank) const {
+  return {
+      {"RANK", std::to_string(rank)},
+      {"WORLD_SIZE", std::to_string(world_size_)},
+      {"LOCAL_RANK", std::to_string(rank)},
+      {"LOCAL_WORLD_SIZE", std::to_string(world_size_)},
+      {"GROUP_RANK", "0"},
+      {"MASTER_ADDR", "127.0.0.1"},
+      {"MASTER_PORT", std::to_string(state_->server->getPort())},
+      {"TORCHELASTIC_RUN_ID", "lehr"},
+      {"TORCHELASTIC_RESTART_COUNT", "0"},
+      {"TORCHELASTIC_USE_AGENT_STORE", "True"}};
+}
+
+void LaunchedRanks::tell_failure(int64_t rank, const std::string& message) noexcept {
+  try {
+    publish_failure(*state_->ranks, rank, message);
+  } catch (const std::exception&) {
+    // The ranks are told by their broken connections.
+  }
+}
+
+}  // namespace lehr::mesh

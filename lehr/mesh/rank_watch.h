@@ -1,0 +1,106 @@
+// What a rank tells the others when something goes wrong, and what it learns from them: one message that says who failed
+// and where, instead of a broken connection on every rank.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lehr/base/error.h"
+#include "lehr/base/torch.h"
+#include "lehr/mesh/collective_log.h"
+
+namespace c10d {
+class Store;
+class Work;
+}  // namespace c10d
+
+namespace lehr::mesh {
+
+/// What a rank throws that ends because of another one, or because a collective hung. A runtime error.
+class PeerFailure : public Error {
+ public:
+  /// `culprit`: the rank that ended with a message of its own; -1 where there is none, as after a hang.
+  PeerFailure(const std::string& message, int64_t culprit)
+      : Error(ErrorKind::runtime, message), culprit_(culprit) {}
+  int64_t culprit() const { return culprit_; }
+
+ private:
+  int64_t culprit_;
+};
+
+/// Tells all ranks that `rank` failed, through the keys that their watches look at. Throws what the store throws.
+void publish_failure(c10d::Store& store, int64_t rank, const std::string& message);
+
+/// The watch over the collectives of one rank. A thread looks at the store a few times a second: when another rank
+/// raises the alarm, it publishes where this one is, even while the rank computes; when another rank has failed, the
+/// collectives of this one fail with that rank's message.
+class RankWatch {
+ public:
+  struct Options {
+    int64_t rank = 0;
+    int64_t world_size = 1;
+    /// How long a collective may take: for the text of messages; the backend keeps the time.
+    std::chrono::milliseconds timeout{};
+    /// How long the other ranks get to say where they are.
+    std::chrono::milliseconds patience{2500};
+    /// Breaks the connections of this rank, so that nothing waits for the others any more.
+    std::function<void()> disconnect = [] {};
+  };
+  /// `store` is used by the watch alone.
+  RankWatch(c10::intrusive_ptr<c10d::Store> store, Options options);
+  ~RankWatch();
+  RankWatch(const RankWatch&) = delete;
+  RankWatch& operator=(const RankWatch&) = delete;
+
+  CollectiveLog& log() { return log_; }
+  /// How messages call a rank beside its number: "dp_shard 1, tp 0".
+  void set_coordinates(std::function<std::string(int64_t rank)> coordinates);
+
+  /// Throws PeerFailure if a rank has failed.
+  void check() const;
+  /// Waits for the collective of `ticket`. `ranks` are the group's.
+  void wait(const c10::intrusive_ptr<c10d::Work>& work, int64_t ticket, const std::vector<int64_t>& ranks);
+  /// To be called where a collective failed: asks the others, and throws the one error that says what happened.
+  [[noreturn]] void explain(int64_t ticket, const std::vector<int64_t>& ranks, const std::string& problem);
+
+  /// Tells the others that this rank ends with this message. The first such message of all ranks counts.
+  void fail(const std::string& message) noexcept;
+  bool failed() const { return failed_; }
+  /// This rank ends in order. Returns when all ranks have, or after `limit`: a rank that does not keep the store need
+  /// not wait and gives 0.
+  void leave(std::chrono::milliseconds limit) noexcept;
+  /// This rank keeps the store and ends after a failure: returns when all others know of it, or after `limit`.
+  void linger(std::chrono::milliseconds limit) noexcept;
+
+ private:
+  void watch();
+  void publish_where();
+  void look_for_failure();
+  void wait_for_count(const std::string& key, int64_t count, std::chrono::milliseconds limit);
+  std::string called(int64_t rank) const;
+  std::optional<std::string> absence(
+      const std::string& word, const std::string& group_key, const CollectiveRecord& missed) const;
+
+  c10::intrusive_ptr<c10d::Store> store_;
+  Options options_;
+  CollectiveLog log_;
+  mutable std::mutex mutex_;
+  std::condition_variable wake_;
+  std::function<std::string(int64_t)> coordinates_;
+  std::optional<PeerFailure> failure_;             // of another rank
+  c10::intrusive_ptr<c10d::Work> message_;         // a send or receive that this rank waits for
+  bool ending_ = false;
+  std::atomic<bool> failed_ = false;
+  std::thread thread_;
+};
+
+}  // namespace lehr::mesh

@@ -1,0 +1,288 @@
+// Gloo among threads of this process: the values of the thread transport, and what failures say.
+#include "lehr/mesh/gloo_transport.h"
+
+#include <gmock/gmock.h>
+
+#include <thread>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "lehr/base/error.h"
+#include "lehr/mesh/connect.h"
+#include "lehr/mesh/distributed_context.h"
+#include "lehr/mesh/thread_transport.h"
+
+namespace lehr::mesh {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr GlooOptions kQuick{
+    .init_timeout = milliseconds(10'000), .timeout = milliseconds(10'000), .patience = milliseconds(1500)};
+
+// Runs the body on ranks of Gloo, and gives what each ended with ("" for success).
+std::vector<std::string> on_gloo(
+    int64_t world_size,
+    const std::function<void(Transport&)>& body,
+    const GlooOptions& options = kQuick,
+    int64_t first = 0) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  std::vector<std::string> problems(static_cast<size_t>(world_size));
+  std::vector<std::thread> threads;
+  for (int64_t rank = first; rank < world_size; ++rank) {
+    threads.emplace_back([&, rank] {
+      at::set_num_threads(1);
+      try {
+        const auto transport = gloo_transport(store, rank, world_size, true, rank == 0, options);
+        run_connected(*transport, [&] { body(*transport); });
+      } catch (const std::exception& problem) {
+        problems[static_cast<size_t>(rank)] = problem.what();
+      }
+    });
+  }
+  for (auto& thread : threads) {
+    thread.join();
+  }
+  return problems;
+}
+
+// All collectives of a group, of small whole numbers, whose sums are exact in every type and order.
+std::vector<at::Tensor> every_collective(const Group& group, at::ScalarType type) {
+  const int64_t size = group.size();
+  const int64_t me = group.rank();
+  const auto numbers = [&](int64_t count) { return (at::arange(count, at::kLong) % 5 + me).to(type); };
+  std::vector<at::Tensor> results;
+  at::Tensor reduced = numbers(7);
+  group.all_reduce(reduced);
+  results.push_back(reduced);
+  at::Tensor largest = numbers(3);
+  group.all_reduce_max(largest);
+  results.push_back(largest);
+  at::Tensor gathered = at::empty({5 * size}, type);
+  group.all_gather(gathered, numbers(5));
+  results.push_back(gathered);
+  at::Tensor scattered = at::empty({2}, type);
+  group.reduce_scatter(scattered, numbers(2 * size));
+  results.push_back(scattered);
+  // Rank r sends r rows to each rank.
+  std::vector<int64_t> from;
+  for (int64_t rank = 0; rank < size; ++rank) {
+    from.push_back(rank);
+  }
+  at::Tensor exchanged = at::empty({size * (size - 1) / 2, 2}, type);
+  group.all_to_all(
+      exchanged,
+      numbers(2 * me * size).view({me * size, 2}),
+      from,
+      std::vector<int64_t>(static_cast<size_t>(size), me));
+  results.push_back(exchanged);
+  at::Tensor sent = numbers(4);
+  group.broadcast(sent, size - 1);
+  results.push_back(sent);
+  at::Tensor received = at::empty({4}, type);
+  Pending sending = group.start_send(numbers(4), (me + 1) % size);
+  Pending receiving = group.start_receive(received, (me + size - 1) % size);
+  receiving.wait();
+  sending.wait();
+  results.push_back(received);
+  // Two at once, waited for in the other order.
+  at::Tensor first = numbers(3), second = numbers(6);
+  Pending one = group.start_all_reduce(first);
+  Pending two = group.start_all_reduce(second);
+  two.wait();
+  one.wait();
+  results.push_back(first);
+  results.push_back(second);
+  group.barrier();
+  return results;
+}
+
+TEST(GlooTransport, GivesTheValuesOfTheThreadTransportInEveryType) {
+  for (const at::ScalarType type : {at::kFloat, at::kDouble, at::kBFloat16, at::kLong}) {
+    const DeviceMeshParameters mesh{.data_parallel_shard = 3};
+    std::vector<std::vector<at::Tensor>> expected(3), found(3);
+    run_ranks(3, [&](Transport& transport) {
+      DistributedContext context(mesh, transport);
+      expected[static_cast<size_t>(context.rank())] = every_collective(context.group(axis::dp_shard), type);
+    });
+    const auto problems = on_gloo(3, [&](Transport& transport) {
+      DistributedContext context(mesh, transport);
+      found[static_cast<size_t>(context.rank())] = every_collective(context.group(axis::dp_shard), type);
+    });
+    EXPECT_THAT(problems, testing::Each(""));
+    for (size_t rank = 0; rank < 3; ++rank) {
+      ASSERT_EQ(found[rank].size(), expected[rank].size());
+      for (size_t i = 0; i < found[rank].size(); ++i) {
+        EXPECT_TRUE(at::equal(found[rank][i], expected[rank][i])) << c10::toString(type) << ", collective " << i;
+      }
+    }
+  }
+}
+
+TEST(GlooTransport, ConnectsEveryAxisOfAMeshAndASecondMesh) {
+  const auto problems = on_gloo(4, [](Transport& transport) {
+    for (int round = 0; round < 2; ++round) {
+      DistributedContext context({.data_parallel_shard = 2, .tensor_parallel = 2}, transport);
+      at::Tensor x = at::full({1}, 1.0 + static_cast<double>(context.rank()), at::kDouble);
+      context.group(axis::tp).all_reduce(x);
+      context.group(axis::dp_shard).all_reduce(x);
+      EXPECT_EQ(x.item<double>(), 10.0);
+      context.wait_world();
+    }
+  });
+  EXPECT_THAT(problems, testing::Each(""));
+}
+
+TEST(GlooTransport, ALateRankIsNamedWithWhatItDoes) {
+  GlooOptions options = kQuick;
+  options.timeout = milliseconds(1000);
+  const auto problems = on_gloo(
+      3,
+      [](Transport& transport) {
+        DistributedContext context({.data_parallel_shard = 3}, transport);
+        const Group& group = context.group(axis::dp_shard);
+        at::Tensor x = at::ones({2});
+        group.all_reduce(x);
+        if (context.rank() == 1) {
+          std::this_thread::sleep_for(milliseconds(2600));  // busy with something else
+        }
+        group.all_gather(at::empty({6}), x);
+      },
+      options);
+  EXPECT_THAT(problems[0], HasSubstr("all_gather number 2 on axis dp_shard (ranks 0, 1, 2) was not finished within 1 s"));
+  EXPECT_THAT(problems[0], HasSubstr("rank 1 (dp_shard 1) did not come: it computes; its last collective was all_reduce "
+                                     "number 1 on axis dp_shard"));
+  EXPECT_THAT(problems[0], Not(HasSubstr("rank 2 (")));
+  EXPECT_THAT(problems, testing::Each(problems[0])) << "all ranks say the same";
+}
+
+TEST(GlooTransport, ARankWithoutAWordIsCalledSilent) {
+  GlooOptions options = kQuick;
+  options.timeout = milliseconds(800);
+  const c10::intrusive_ptr<c10d::Store> store = c10::make_intrusive<c10d::HashStore>();
+  store->set("start/here/1", std::string("1"));
+  const auto transport = gloo_transport(store, 0, 2, true, true, {.patience = milliseconds(300)});
+  RankWatch& watch = *transport->watch();
+  const size_t group = watch.log().add_group("tp", "0,1");
+  const int64_t ticket = watch.log().begin(group, "all_reduce", 8, true);
+  try {
+    watch.explain(ticket, {0, 1}, "Connection closed by peer");
+    FAIL();
+  } catch (const PeerFailure& error) {
+    EXPECT_STREQ(
+        error.what(), "all_reduce number 1 on axis tp (ranks 0, 1) failed: rank 1 is silent: dead or hung");
+    EXPECT_EQ(error.kind(), ErrorKind::runtime);
+  }
+  transport->abort("done");
+}
+
+TEST(GlooTransport, DifferentCollectivesOfOneNumberAreNamed) {
+  GlooOptions options = kQuick;
+  options.timeout = milliseconds(1000);
+  const auto problems = on_gloo(
+      2,
+      [](Transport& transport) {
+        DistributedContext context({.tensor_parallel = 2}, transport);
+        at::Tensor x = at::ones({2});
+        if (context.rank() == 0) {
+          context.group(axis::tp).broadcast(x, 1);
+        } else {
+          context.group(axis::tp).all_gather(at::empty({4}), x);
+        }
+      },
+      options);
+  EXPECT_THAT(
+      problems[0],
+      testing::AnyOf(
+          HasSubstr("rank 1 (tp 1) called all_gather of 24 bytes, not of 8, as this number"),
+          HasSubstr("rank 0 (tp 0) called broadcast of 8 bytes, not of 24, as this number")));
+}
+
+TEST(GlooTransport, ARankThatThrowsEndsTheOthersWithItsMessage) {
+  const auto start = std::chrono::steady_clock::now();
+  const auto problems = on_gloo(4, [](Transport& transport) {
+    DistributedContext context({.data_parallel_shard = 2, .tensor_parallel = 2}, transport);
+    const Group& world = context.world();
+    at::Tensor x = at::ones({4});
+    world.all_reduce(x);
+    // One collective is under way that the failing rank never waits for.
+    Pending ahead = context.rank() == 3 ? Pending() : world.start_all_reduce(x);
+    if (context.rank() == 3) {
+      fail("batch 7: the loss is not finite");
+    }
+    ahead.wait();
+  });
+  for (const size_t rank : {0, 1, 2}) {
+    EXPECT_EQ(problems[rank], "rank 3 (dp_shard 1, tp 1) failed: batch 7: the loss is not finite");
+  }
+  EXPECT_EQ(problems[3], "batch 7: the loss is not finite");
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(6));
+}
+
+TEST(GlooTransport, ARankThatFailsWhileOthersComputeFailsTheirNextCollective) {
+  const auto problems = on_gloo(2, [](Transport& transport) {
+    DistributedContext context({.tensor_parallel = 2}, transport);
+    const Group& tp = context.group(axis::tp);
+    if (transport.rank() == 1) {
+      fail("no disk");
+    }
+    std::this_thread::sleep_for(milliseconds(800));
+    at::Tensor x = at::ones({1});
+    tp.all_reduce(x);
+  });
+  EXPECT_EQ(problems[0], "rank 1 (tp 1) failed: no disk");
+}
+
+TEST(GlooTransport, RanksThatDoNotStartAreNamed) {
+  GlooOptions options = kQuick;
+  options.init_timeout = milliseconds(500);
+  const auto problems = on_gloo(3, [](Transport&) {}, options, 1);
+  EXPECT_EQ(problems[1], "rank 1: rank 0 of 3 did not come to the start within 0.5 s");
+}
+
+TEST(GlooTransport, MeetsOverTcpAndKeepsTheStoreUntilAllHaveLeft) {
+  // A free port, as far as one can know.
+  const auto probe = c10::make_intrusive<c10d::TCPStore>(
+      "127.0.0.1", c10d::TCPStoreOptions{.port = 0, .isServer = true, .waitWorkers = false});
+  const int64_t port = probe->getPort() == 65535 ? 65534 : probe->getPort() + 1;
+  std::vector<std::string> problems(3);
+  std::vector<std::thread> threads;
+  for (int64_t rank = 0; rank < 3; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        const auto transport = gloo_transport(
+            {.launcher = "srun", .rank = rank, .world_size = 3, .master_address = "127.0.0.1", .master_port = port},
+            kQuick);
+        DistributedContext context({.tensor_parallel = 3}, *transport);
+        at::Tensor x = at::ones({1});
+        context.world().all_reduce(x);
+        if (rank > 0) {
+          std::this_thread::sleep_for(milliseconds(300 * rank));
+          context.transport().store()->set("late", std::string("1"));  // rank 0 has long finished
+        }
+      } catch (const std::exception& problem) {
+        problems[static_cast<size_t>(rank)] = problem.what();
+      }
+    });
+  }
+  for (auto& thread : threads) {
+    thread.join();
+  }
+  EXPECT_THAT(problems, testing::Each(""));
+}
+
+TEST(GlooTransport, AnAddressWhereNobodyAnswersIsNamed) {
+  try {
+    gloo_transport(
+        {.launcher = "srun", .rank = 1, .world_size = 2, .master_address = "127.0.0.1", .master_port = 1},
+        {.init_timeout = milliseconds(500)});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("rank 1: nobody answers at 127.0.0.1:1 within 0.5 s"));
+  }
+}
+
+}  // namespace
+}  // namespace lehr::mesh

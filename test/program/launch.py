@@ -1,0 +1,214 @@
+"""Ranks as processes: they start, fail, hang, are killed and stopped, and the whole always ends soon, with one message.
+
+Usage: launch.py LEHR MESH_RANKS
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+lehr, mesh_ranks = sys.argv[1:3]
+SECONDS = 15  # A failure must end the whole within this time.
+failures = []
+LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+clean = {k: v for k, v in os.environ.items()
+         if k not in LAUNCHER_VARIABLES and not k.startswith(("SLURM_", "OMPI_", "PMI_", "TORCHELASTIC_"))}
+
+
+def run(*args, env=None, limit=60):
+    start = time.monotonic()
+    done = subprocess.run([str(a) for a in args], capture_output=True, text=True, timeout=limit, env=env or clean)
+    return done, time.monotonic() - start
+
+
+def expect(name, ok, detail=""):
+    print(f"{'ok   ' if ok else 'FAILS'} {name}")
+    if not ok:
+        failures.append(name)
+        print("      " + detail.strip().replace("\n", "\n      "))
+
+
+def case(name, command, code, *patterns, once=None, seconds=SECONDS):
+    """Expects the exit code, each pattern in standard error, and `once` in it exactly one time."""
+    done, took = run(*command)
+    problems = []
+    if done.returncode != code:
+        problems.append(f"expected exit code {code}, found {done.returncode}")
+    problems += [f"not found: {p}" for p in patterns if not re.search(p, done.stderr)]
+    if once and done.stderr.count(once) != 1:
+        problems.append(f"found {done.stderr.count(once)} times: {once}")
+    if took > seconds:
+        problems.append(f"took {took:.1f} s")
+    expect(f"{name} ({took:.1f} s)", not problems, "\n".join(problems + [done.stdout, done.stderr]))
+    return done
+
+
+def launch(n, *args):
+    return [lehr, "launch", "-n", n, *args]
+
+
+def ranks(n, *args):
+    return launch(n, "--", mesh_ranks, *args)
+
+
+def alive(text):
+    """Processes whose command line has this text."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as file, open(f"/proc/{pid}/stat") as stat:
+                if text.encode() in file.read() and stat.read().rsplit(")", 1)[1].split()[0] != "Z":
+                    found.append(int(pid))
+        except OSError:
+            pass
+    return found
+
+
+# --- ranks that do as they should ------------------------------------------------------------------------------------
+done = case("four ranks add", ranks(4, "run"), 0)
+expect("rank 0's output is shown as it is, and no other", done.stdout == "rank 0 at step 20\nrank 0 of 4: sum 10\n",
+       done.stdout)
+expect("nothing on standard error", done.stderr == "", done.stderr)
+done = case("every rank's output behind its rank", launch(3, "--output", "all", "--", mesh_ranks, "run"), 0)
+expect("all lines are there", sorted(done.stdout.splitlines()) == sorted(
+    f"[rank {r}] {line}" for r in range(3) for line in (f"rank {r} at step 20", f"rank {r} of 3: sum 6")), done.stdout)
+case("one rank", ranks(1, "run"), 0)
+done, _ = run(mesh_ranks, "run")
+expect("no launcher: one rank", done.stdout.endswith("rank 0 of 1: sum 1\n"), done.stdout + done.stderr)
+
+# --- ranks that fail -------------------------------------------------------------------------------------------------
+case("a rank throws", ranks(4, "throw", 2), 1, r"^rank 2: step 20: the disk is full\n",
+     r"lehr launch: rank 2 ended with exit code 1\n$", once="the disk is full")
+case("rank 0 throws", ranks(4, "throw", 0), 1, "^rank 0: step 20", once="the disk is full")
+case("a rank's input is wrong", ranks(2, "usage", 1), 2, r"rank 1: run\.toml:3:1", once="run.toml:3:1")
+for victim in (0, 3):
+    case(f"rank {victim} is killed", ranks(4, "kill", victim), 137,
+         rf"^lehr launch: rank {victim} was killed by signal 9 \(SIGKILL\)\n$", once="killed")
+case("a rank exits on its own", ranks(4, "exit", 3), 7, "out of ideas", "rank 3 ended with exit code 7",
+     once="out of ideas")
+case("a rank hangs", ranks(3, "hang", 1), 1,
+     r"all_reduce number 21 on axis dp_shard \(ranks 0, 1, 2\) was not finished within 2 s: rank 1 \(dp_shard 1\) did "
+     r"not come: it computes; its last collective was all_reduce_max number 40|all_reduce number 41", once="did not come")
+case("a rank leaves early", ranks(3, "leave", 1), 1,
+     r"rank 1 \(dp_shard 1\) did not come: it has ended without an error", once="did not come")
+case("a program of another kind fails", launch(3, "--", "/bin/sh", "-c", "test $RANK != 1 || { echo no; exit 5; } >&2"),
+     5, "the end of what rank 1 wrote:\nno\n", "rank 1 ended with exit code 5", once="no\n")
+case("ranks that ignore SIGTERM are killed",
+     launch(2, "--", "/bin/sh", "-c", "trap '' TERM; test $RANK = 0 || exit 3; while :; do sleep 0.1; done"), 3,
+     "rank 1 ended with exit code 3")
+
+# --- signals ---------------------------------------------------------------------------------------------------------
+def started(*args, marker="step 20"):
+    """A launch of which rank 0 has come to step 20."""
+    child = subprocess.Popen([str(a) for a in ranks(*args)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                             env=clean)
+    line = child.stdout.readline()
+    assert marker in line, line + child.stderr.read()
+    return child
+
+
+def children_of(pid):
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
+        return [int(p) for p in file.read().split()]
+
+
+for number, name in ((signal.SIGTERM, "SIGTERM"), (signal.SIGINT, "SIGINT")):
+    child = started(3, "work")
+    child.send_signal(number)
+    out, err = child.communicate(timeout=SECONDS)
+    expect(f"{name} goes on to all ranks, which save", child.returncode == 128 + number and "rank 0 saved" in out,
+           f"{child.returncode}\n{out}{err}")
+    expect(f"{name} is no failure", err == "", err)
+child = started(3, "work")
+os.kill(children_of(child.pid)[2], signal.SIGTERM)
+out, err = child.communicate(timeout=SECONDS)
+expect("SIGTERM to one rank stops all together", child.returncode == 143 and "rank 0 saved" in out and err == "",
+       f"{child.returncode}\n{out}{err}")
+times = []
+for victim in range(4):
+    child = started(4, "work")
+    start = time.monotonic()
+    os.kill(children_of(child.pid)[victim], signal.SIGKILL)
+    out, err = child.communicate(timeout=SECONDS)
+    times.append(time.monotonic() - start)
+    expect(f"kill -9 of rank {victim} from outside", child.returncode == 137
+           and err == f"lehr launch: rank {victim} was killed by signal 9 (SIGKILL)\n", f"{child.returncode}\n{out}{err}")
+print(f"      a killed rank ended the whole after {', '.join(f'{t:.1f}' for t in times)} s")
+expect("within the time", max(times) < SECONDS)
+
+child = started(2, "work", "4242")
+orphans = children_of(child.pid)
+child.kill()
+child.wait()
+deadline = time.monotonic() + 5
+while time.monotonic() < deadline and any(os.path.exists(f"/proc/{p}") and p in alive("4242") for p in orphans):
+    time.sleep(0.1)
+expect("the ranks die with their launcher", not alive("4242"), str(alive("4242")))
+
+# --- wrong use -------------------------------------------------------------------------------------------------------
+case("no command", launch(2), 2, "expected a command behind '--'")
+case("a command without --", launch(2, "train"), 2, "behind '--'")
+case("no number of ranks", [lehr, "launch", "--", "train"], 2, "--ranks")
+case("no ranks at all", launch(0, "--", mesh_ranks), 2, "ranks")
+case("no such program", launch(2, "--", "./nothing"), 2, r"\./nothing")
+case("a command of one rank", launch(2, "--", "tokenize"), 2, "'tokenize' works on one rank")
+with tempfile.TemporaryDirectory() as work:
+    case("train does not start copies of itself",
+         launch(2, "--", "train", "recipe/quickstart.toml", f"--job.dump_folder={work}/run"), 2,
+         "torchrun started 2 ranks", once="started 2 ranks")
+    expect("nothing was trained", not os.path.exists(f"{work}/run"))
+broken = dict(clean, RANK="1", WORLD_SIZE="2")
+done, _ = run(mesh_ranks, "run", env=broken)
+expect("half of a launcher's variables", done.returncode == 2 and "LOCAL_RANK is missing" in done.stderr, done.stderr)
+
+# --- without lehr launch, where rank 0 keeps the store ---------------------------------------------------------------
+def by_hand(n, port, *args):
+    """As srun starts ranks."""
+    children = []
+    for rank in range(n):
+        env = dict(clean, SLURM_PROCID=str(rank), SLURM_NTASKS=str(n), SLURM_LOCALID=str(rank), SLURM_STEP_ID="0",
+                   SLURM_JOB_ID=str(port), SLURM_JOB_NODELIST="localhost", LEHR_MASTER_PORT=str(port))
+        children.append(subprocess.Popen([mesh_ranks, *map(str, args)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                         text=True, env=env))
+    start = time.monotonic()
+    ended = [(*child.communicate(timeout=60), child.returncode) for child in children]
+    return ended, time.monotonic() - start
+
+
+port = 21000 + os.getpid() % 9000
+ended, _ = by_hand(3, port, "run")
+expect("srun's variables", all(code == 0 and f"rank {r} of 3: sum 6" in out for r, (out, _, code) in enumerate(ended)),
+       str(ended))
+for culprit in (0, 2):
+    ended, took = by_hand(3, port + 1 + culprit, "throw", culprit)
+    good = all(code == 1 for _, _, code in ended) and all(
+        err == ("" if r == culprit else f"rank {culprit} (dp_shard {culprit}) failed: ") + "step 20: the disk is full\n"
+        for r, (_, err, _) in enumerate(ended))
+    expect(f"under srun the others say what rank {culprit} failed of ({took:.1f} s)", good and took < SECONDS, str(ended))
+for culprit in (0, 2):
+    ended, took = by_hand(3, port + 5 + culprit, "kill", culprit)
+    texts = [err for r, (_, err, _) in enumerate(ended) if r != culprit]
+    words = "is gone" if culprit == 0 else f"rank {culprit} (dp_shard {culprit}) is silent: dead or hung"
+    expect(f"under srun the others say that rank {culprit} is gone ({took:.1f} s)",
+           all(words in t and t.count("\n") == 1 for t in texts) and took < SECONDS, str(ended))
+
+# --- torchrun --------------------------------------------------------------------------------------------------------
+python = os.path.join(".venv", "bin", "python")
+if os.path.exists(python):
+    torchrun = [python, "-m", "torch.distributed.run", "--nproc-per-node", 3, "--no-python"]
+    done, _ = run(*torchrun, mesh_ranks, "run", limit=120)
+    expect("torchrun", done.returncode == 0 and all(f"rank {r} of 3: sum 6" in done.stdout for r in range(3)),
+           done.stdout + done.stderr)
+    done, took = run(*torchrun, "--max-restarts", 1, mesh_ranks, "throw", 1, limit=120)
+    expect(f"torchrun's second attempt does not meet the first one's keys ({took:.1f} s)",
+           done.returncode == 1 and done.stderr.count("rank 1 (dp_shard 1) failed: step 20") in (2, 3, 4),
+           done.stdout + done.stderr)
+else:
+    print("      no torchrun in .venv: skipped")
+
+print(f"{len(failures)} failures")
+sys.exit(1 if failures else 0)
