@@ -1,16 +1,19 @@
 #include "app/models.h"
 
+#include "lehr/model/llama3/parallelize.h"
 #include "lehr/model/llama3/spec.h"
+#include "lehr/model/qwen3_dense/parallelize.h"
 #include "lehr/model/qwen3_dense/spec.h"
+#include "lehr/model/qwen3_moe/parallelize.h"
 #include "lehr/model/qwen3_moe/spec.h"
 
 namespace lehr::app {
 
 train::TrainSpecs models() {
   train::TrainSpecs specs;
-  specs.add(model::qwen3_dense_family());
-  specs.add(model::qwen3_moe_family());
-  specs.add(model::llama3_family());
+  specs.add({.family = model::qwen3_dense_family(), .parallelize = model::parallelize_qwen3_dense});
+  specs.add({.family = model::qwen3_moe_family(), .parallelize = model::parallelize_qwen3_moe});
+  specs.add({.family = model::llama3_family(), .parallelize = model::parallelize_llama3});
   return specs;
 }
 

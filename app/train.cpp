@@ -1,4 +1,5 @@
 // lehr train CONFIG.toml [--section.key=value ...]
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 
@@ -8,7 +9,7 @@
 #include "lehr/base/error.h"
 #include "lehr/base/log.h"
 #include "lehr/base/stop_signals.h"
-#include "lehr/mesh/rank_environment.h"
+#include "lehr/mesh/connect.h"
 #include "lehr/train/trainer.h"
 
 namespace lehr::app {
@@ -34,35 +35,27 @@ std::string help() {
          arguments_help(ConfigObject::of(options)) + "\nKeys of the config:\n" + help_text<train::TrainConfig>();
 }
 
-// Several processes that train on their own would write into one folder.
-void refuse_several_ranks() {
-  const mesh::RankEnvironment ranks = mesh::read_rank_environment(mesh::environment_variables());
-  require(
-      ranks.world_size == 1,
-      "lehr train: {} started {} ranks, and training on several is not there yet; start one",
-      ranks.launcher,
-      ranks.world_size);
-}
-
-int run(const train::TrainConfig& config, bool quiet) {
-  StopSignals signals;
-  // A file that may not grow is an error of its write, not the end of the program.
-  std::signal(SIGXFSZ, SIG_IGN);
-  Logger log("", quiet);
+int run(const train::TrainConfig& config, bool quiet, mesh::Transport& transport, StopSignals& signals) {
+  Logger log("", quiet || transport.rank() != 0);
   const auto specs = models();
   train::Trainer trainer(
-      config, {.specs = specs, .log = log, .stop_requested = [&] { return signals.received() != 0; }});
+      config,
+      {.specs = specs,
+       .log = log,
+       .stop_requested = [&] { return signals.received() != 0; },
+       .transport = &transport});
   signals.defer();
   const train::TrainResult result = trainer.run();
-  if (result.stopped) {
-    log.info(
-        "stopped after step {}; {}",
-        result.step,
-        config.checkpoint.enable ? "the same command goes on from there"
-                                 : "nothing was saved, as checkpoint.enable is false");
-    return 128 + signals.received();
+  if (!result.stopped) {
+    return 0;
   }
-  return 0;
+  log.info(
+      "stopped after step {}; {}",
+      result.step,
+      config.checkpoint.enable ? "the same command goes on from there"
+                               : "nothing was saved, as checkpoint.enable is false");
+  // A signal may have reached other ranks only.
+  return 128 + (signals.received() != 0 ? signals.received() : SIGTERM);
 }
 }  // namespace
 
@@ -83,8 +76,17 @@ int train(const std::vector<std::string>& args) {
     std::fputs(to_toml(config).c_str(), stdout);
     return 0;
   }
-  refuse_several_ranks();
-  return with_places(sources, [&] { return run(config, options.quiet); });
+  StopSignals signals;
+  // A file that may not grow is an error of its write, not the end of the program.
+  std::signal(SIGXFSZ, SIG_IGN);
+  const auto transport = mesh::connect_ranks(
+      {.init_timeout = std::chrono::seconds(config.comm.init_timeout_seconds),
+       .timeout = std::chrono::seconds(config.comm.train_timeout_seconds)});
+  int code = 0;
+  mesh::run_connected(*transport, [&] {
+    code = with_places(sources, [&] { return run(config, options.quiet, *transport, signals); });
+  });
+  return code;
 }
 
 }  // namespace lehr::app

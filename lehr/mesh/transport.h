@@ -37,8 +37,14 @@ class Transport {
   /// transport can. Any thread; never throws.
   virtual void abort(const std::string& /*message*/) noexcept {}
 
+  /// 0, 1, 2, ... in the order of calls: the same on all ranks at the same place of the program, for names of keys.
+  int64_t next_number() { return next_number_++; }
+
   /// What records the collectives of this rank and explains those that fail; null where nothing can hang silently.
   virtual RankWatch* watch() { return nullptr; }
+
+ private:
+  int64_t next_number_ = 0;
 };
 
 }  // namespace lehr::mesh

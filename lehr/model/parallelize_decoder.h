@@ -5,6 +5,7 @@
 #include "lehr/base/error.h"
 #include "lehr/model/heads.h"
 #include "lehr/nn/moe.h"
+#include "lehr/shard/expert_parallel.h"
 #include "lehr/shard/options.h"
 #include "lehr/shard/tensor_parallel.h"
 #include "lehr/shard/vocab_parallel.h"
@@ -59,79 +60,110 @@ void require_stage(const Backbone& model, const PipelineStageInfo& stage) {
       stage.num_stages);
 }
 
-/// All styles of a backbone for one stage.
+/// Tensor, expert and context parallelism of a backbone for one stage: all that comes before fully sharded.
 template <class Backbone>
-void parallelize_decoder_model(
+void lay_out_decoder(
     mesh::DistributedContext& context,
     Backbone& model,
     const PipelineStageInfo& stage,
-    const shard::ParallelizeOptions& /*options*/) {
+    const shard::ParallelizeOptions& options) {
   require_stage(model, stage);
-  // Tensor.
   tensor_parallel_decoder(context, model);
-  // Expert.
-  // Context.
-  // Fully sharded.
+  for (nn::MoELayerImpl* mixture : nn::moe_layers(model)) {
+    shard::parallelize_experts(context, *mixture);
+  }
+  if (nn::RouterLosses* losses = model.router_losses()) {
+    shard::share_router_losses(context, *losses);
+  }
+  shard::parallelize_context(context, model, options.context_method);
 }
 
-/// The backbone's styles, and those of the head on the last stage: the vocabulary's rows are spread over tp.
+/// The units of a backbone in the order of forward: embeddings, layers, final norm. `reads_embeddings` is the module
+/// that reads the embeddings' weights too, if there is one.
 template <class Backbone>
-void parallelize_decoder_for_causal_lm(
+std::vector<shard::UnitModules> decoder_units(Backbone& model, std::shared_ptr<nn::Module> reads_embeddings = nullptr) {
+  std::vector<shard::UnitModules> units;
+  if (model.embed_tokens) {
+    units.push_back({.name = "embed_tokens", .modules = {model.embed_tokens.ptr()}});
+    if (reads_embeddings) {
+      units.back().modules.push_back(std::move(reads_embeddings));
+    }
+  }
+  for (auto& [index, layer] : *model.layers) {
+    units.push_back({.name = "layers." + std::to_string(index), .modules = {layer.ptr()}});
+  }
+  if (model.norm) {
+    units.push_back({.name = "norm", .modules = {model.norm.ptr()}});
+  }
+  return units;
+}
+
+/// All styles of a backbone for one stage.
+template <class Backbone>
+shard::FullySharded parallelize_decoder_model(
+    mesh::DistributedContext& context,
+    Backbone& model,
+    const PipelineStageInfo& stage,
+    const shard::ParallelizeOptions& options) {
+  lay_out_decoder(context, model, stage, options);
+  return shard::fully_shard(context, model, decoder_units(model), options.fully_shard);
+}
+
+/// The backbone's styles, and those of the head on the last stage: the vocabulary's rows are spread over tp. The head
+/// is gathered together with the final norm, or with the embeddings that it reads.
+template <class Backbone>
+shard::FullySharded parallelize_decoder_for_causal_lm(
     mesh::DistributedContext& context,
     ForCausalLMImpl<Backbone>& model,
     const PipelineStageInfo& stage,
     const shard::ParallelizeOptions& options) {
-  parallelize_decoder_model(context, *model.model, stage, options);
-  if (model.lm_head) {
-    // Tensor.
-    shard::vocab_parallel(*model.lm_head, context);
-    // Fully sharded.
+  lay_out_decoder(context, *model.model, stage, options);
+  if (!model.lm_head) {
+    return shard::fully_shard(context, model, decoder_units(*model.model), options.fully_shard);
   }
+  shard::vocab_parallel(*model.lm_head, context);
+  const bool tied = model.lm_head->segments.front()->tied() != nullptr;
+  auto units = decoder_units(*model.model, tied ? model.lm_head.ptr() : nullptr);
+  if (!tied) {
+    units.back().modules.push_back(model.lm_head.ptr());
+  }
+  return shard::fully_shard(context, model, units, options.fully_shard);
 }
 
-/// The backbone's styles, and those of the head on the last stage, which all ranks of tp compute.
-template <class Backbone>
-void parallelize_decoder_for_classification(
+/// The backbone's styles, and those of a head on the last stage that scores or embeds sequences, which all ranks of tp
+/// compute.
+template <class Model, class Head>
+shard::FullySharded parallelize_decoder_with_head(
     mesh::DistributedContext& context,
-    ForClassificationImpl<Backbone>& model,
+    Model& model,
+    const Head& head,
     const PipelineStageInfo& stage,
     const shard::ParallelizeOptions& options) {
-  parallelize_decoder_model(context, *model.model, stage, options);
-  if (model.cls_head) {
-    // Tensor.
-    shard::on_whole_sequences(*model.cls_head, context);
-    // Fully sharded.
+  lay_out_decoder(context, *model.model, stage, options);
+  auto units = decoder_units(*model.model);
+  if (head) {
+    shard::on_whole_sequences(*head, context);
+    units.back().modules.push_back(head.ptr());
   }
-}
-
-/// As for classification.
-template <class Backbone>
-void parallelize_decoder_for_embedding(
-    mesh::DistributedContext& context,
-    ForEmbeddingImpl<Backbone>& model,
-    const PipelineStageInfo& stage,
-    const shard::ParallelizeOptions& options) {
-  parallelize_decoder_model(context, *model.model, stage, options);
-  if (model.embedding_head) {
-    // Tensor.
-    shard::on_whole_sequences(*model.embedding_head, context);
-    // Fully sharded.
-  }
+  return shard::fully_shard(context, model, units, options.fully_shard);
 }
 
 /// Whichever of a family's models with heads `model` is. Throws a usage error that names the family if it is none.
 template <class Backbone>
-void parallelize_decoder(
+shard::FullySharded parallelize_decoder(
     const char* family, mesh::DistributedContext& context, nn::Model& model, const shard::ParallelizeOptions& options) {
   if (auto* causal_lm = dynamic_cast<ForCausalLMImpl<Backbone>*>(&model)) {
-    parallelize_decoder_for_causal_lm(context, *causal_lm, causal_lm->model->stage(), options);
-  } else if (auto* classifier = dynamic_cast<ForClassificationImpl<Backbone>*>(&model)) {
-    parallelize_decoder_for_classification(context, *classifier, classifier->model->stage(), options);
-  } else if (auto* embedder = dynamic_cast<ForEmbeddingImpl<Backbone>*>(&model)) {
-    parallelize_decoder_for_embedding(context, *embedder, embedder->model->stage(), options);
-  } else {
-    fail("model: expected a {} model with a causal-LM, classification or embedding head", family);
+    return parallelize_decoder_for_causal_lm(context, *causal_lm, causal_lm->model->stage(), options);
   }
+  if (auto* classifier = dynamic_cast<ForClassificationImpl<Backbone>*>(&model)) {
+    return parallelize_decoder_with_head(
+        context, *classifier, classifier->cls_head, classifier->model->stage(), options);
+  }
+  if (auto* embedder = dynamic_cast<ForEmbeddingImpl<Backbone>*>(&model)) {
+    return parallelize_decoder_with_head(
+        context, *embedder, embedder->embedding_head, embedder->model->stage(), options);
+  }
+  fail("model: expected a {} model with a causal-LM, classification or embedding head", family);
 }
 
 }  // namespace lehr::model

@@ -69,6 +69,11 @@ void TrainingConfig::fields(FieldVisitor& v) {
       mixed_precision_param,
       "Type to compute in while parameters stay in training.dtype (master weights); not given: training.dtype.",
       one_of({"float32", "bfloat16", "float64"}));
+  v.optional(
+      "mixed_precision_reduce",
+      mixed_precision_reduce,
+      "Type that ranks sum gradients in, where each keeps a part of them; not given: training.dtype.",
+      one_of({"float32", "bfloat16", "float64"}));
   v.choice(
       "non_finite",
       non_finite,
@@ -129,6 +134,19 @@ void ParallelismConfig::fields(FieldVisitor& v) {
   v.optional("context_parallel_degree", context_parallel_degree, "Ranks that share each sequence.", positive());
   v.optional("expert_parallel_degree", expert_parallel_degree, "Ranks that share the experts of a layer.", positive());
   v.optional("pipeline_parallel_degree", pipeline_parallel_degree, "Ranks that share the layers.", positive());
+  v.choice(
+      "fsdp_reshard_after_forward",
+      fsdp_reshard_after_forward,
+      {{"default", shard::ReshardPolicy::all_but_last},
+       {"always", shard::ReshardPolicy::always},
+       {"never", shard::ReshardPolicy::never}},
+      "Whether a layer's whole weights are given back between forward and backward: less memory, more communication. "
+      "default: all but the last layer's.");
+  v.choice(
+      "context_parallel_rotate_method",
+      context_parallel_rotate_method,
+      {{"allgather", shard::ContextParallelMethod::all_gather}, {"ring", shard::ContextParallelMethod::ring}},
+      "How attention sees the keys of other ranks: all at once (quicker), or passed around (less memory).");
 }
 
 void ParallelismConfig::check(Problems& problems) const {

@@ -12,6 +12,7 @@
 #include "lehr/optim/lr_schedule.h"
 #include "lehr/optim/optimizer_config.h"
 #include "lehr/peft/peft_config.h"
+#include "lehr/shard/options.h"
 
 namespace lehr::train {
 
@@ -48,6 +49,7 @@ struct TrainingConfig {
   double max_norm = 1.0;
   Precision dtype = Precision::float32;
   std::optional<std::string> mixed_precision_param;
+  std::optional<std::string> mixed_precision_reduce;
   double router_aux_loss_coef = 0;
   double load_balance_coeff = 1e-3;
   double router_z_loss_coef = 0;
@@ -69,6 +71,8 @@ struct ParallelismConfig {
   int64_t context_parallel_degree = 1;
   int64_t expert_parallel_degree = 1;
   int64_t pipeline_parallel_degree = 1;
+  shard::ReshardPolicy fsdp_reshard_after_forward = shard::ReshardPolicy::all_but_last;
+  shard::ContextParallelMethod context_parallel_rotate_method = shard::ContextParallelMethod::all_gather;
   void fields(FieldVisitor& v);
   void check(Problems& problems) const;
 };

@@ -24,6 +24,14 @@ at::ScalarType compute_type(const TrainingConfig& config) {
   return *narrow == "bfloat16" ? at::kBFloat16 : *narrow == "float64" ? at::kDouble : at::kFloat;
 }
 
+at::ScalarType reduce_type(const TrainingConfig& config) {
+  const auto& type = config.mixed_precision_reduce;
+  if (!type) {
+    return parameter_type(config);
+  }
+  return *type == "bfloat16" ? at::kBFloat16 : *type == "float64" ? at::kDouble : at::kFloat;
+}
+
 MixedPrecision::MixedPrecision(std::vector<nn::NamedParameter> parameters, at::ScalarType compute) {
   for (auto& [name, parameter] : parameters) {
     const at::Tensor& value = parameter->value();

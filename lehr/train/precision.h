@@ -14,6 +14,9 @@ at::ScalarType parameter_type(const TrainingConfig& config);
 /// The type that forward and backward compute in.
 at::ScalarType compute_type(const TrainingConfig& config);
 
+/// The type that ranks sum gradients in, where each keeps a part of them.
+at::ScalarType reduce_type(const TrainingConfig& config);
+
 /// Lets forward read copies of the parameters in `compute`, while the parameters themselves, their gradients and the
 /// optimizer stay in their own type. With both types equal it does nothing.
 class MixedPrecision {

@@ -1,6 +1,11 @@
 #include "lehr/train/ranks.h"
 
+#include <chrono>
+#include <thread>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
 #include "lehr/base/error.h"
+#include "lehr/mesh/rank_watch.h"
 #include "lehr/shard/context_parallel.h"
 
 namespace lehr::train {
@@ -88,16 +93,37 @@ bool Ranks::any(bool here) const {
   return flag.item<int64_t>() != 0;
 }
 
+// By a key of the store and not by a collective: the work may take longer than any of these may.
 void Ranks::main_first(const std::function<void()>& work) const {
+  if (!context_) {
+    work();
+    return;
+  }
+  mesh::Transport& transport = context_->transport();
+  const auto store = transport.store();
+  const std::string key = fmt::format("main_first/{}", transport.next_number());
+  const std::vector<uint8_t> done{1};
+  const std::vector<uint8_t> failed{0};
   if (is_main()) {
-    work();
+    try {
+      work();
+    } catch (...) {
+      store->set(key, failed);
+      throw;
+    }
+    store->set(key, done);
+    return;
   }
-  if (context_) {
-    context_->wait_world();
+  while (!store->check({key})) {
+    if (transport.watch() != nullptr) {
+      transport.watch()->check();
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
-  if (!is_main()) {
-    work();
+  if (store->get(key) != done) {
+    fail_runtime("rank 0 failed while the others waited for it");
   }
+  work();
 }
 
 }  // namespace lehr::train

@@ -4,6 +4,8 @@
 
 #include "lehr/base/error.h"
 #include "lehr/nn/moe.h"
+#include "lehr/shard/expert_parallel.h"
+#include "lehr/shard/gradient_norm.h"
 
 namespace lehr::train {
 
@@ -40,7 +42,7 @@ TrainStep::TrainStep(nn::Model& model, const TrainTask& task, optim::Optimizer& 
       optimizer_(optimizer),
       options_(options),
       parameters_(nn::named_parameters(model)),
-      precision_(parameters_, options.compute),
+      precision_(options.sharded != nullptr ? std::vector<nn::NamedParameter>{} : parameters_, options.compute),
       device_(parameters_.front().parameter->value().device()),
       ranks_(options.ranks != nullptr ? *options.ranks : one_device_) {}
 
@@ -50,6 +52,13 @@ void TrainStep::clear_gradients() {
     value.mutable_grad().reset();
   }
   precision_.clear_gradients();
+}
+
+void TrainStep::refresh() {
+  precision_.refresh();
+  if (options_.sharded != nullptr) {
+    options_.sharded->reset();
+  }
 }
 
 std::map<std::string, at::Tensor> TrainStep::metrics_of(const nn::ModelOutputs& outputs, const Batch& batch) const {
@@ -90,6 +99,9 @@ void TrainStep::run_rows(const Batch& rows, int64_t first_row, int64_t step, int
   }
   loss.backward();
   precision_.collect_gradients();
+  if (options_.sharded != nullptr) {
+    options_.sharded->finish_backward();
+  }
   sums.loss = sums.loss.defined() ? sums.loss + loss.detach() : loss.detach();
   at::NoGradGuard no_grad;
   for (const auto& [name, sum] : metrics) {
@@ -116,7 +128,8 @@ void TrainStep::add_up(const Sums& sums, StepResult& result) {
     result.metrics["load_balancing_loss"] = losses[0];
     result.metrics["router_z_loss"] = losses[1];
   }
-  result.tokens_per_expert = model_.moe_tokens_per_expert();
+  result.tokens_per_expert = ranks_.context() != nullptr ? shard::reduce_expert_loads(*ranks_.context(), model_)
+                                                         : model_.moe_tokens_per_expert();
   if (result.tokens_per_expert.defined()) {
     // 1: every expert gets the same; E / top_k: all tokens go to the same ones.
     const at::Tensor load = result.tokens_per_expert.to(at::kDouble);
@@ -124,11 +137,28 @@ void TrainStep::add_up(const Sums& sums, StepResult& result) {
   }
 }
 
+at::Tensor TrainStep::gradient_norm(const std::vector<optim::NamedParameter>& updates) const {
+  if (ranks_.context() != nullptr) {
+    return shard::gradient_norm(parameters_, *ranks_.context());
+  }
+  std::vector<at::Tensor> gradients;
+  for (const auto& update : updates) {
+    gradients.push_back(update.grad);
+  }
+  return optim::global_norm(gradients);
+}
+
 StepResult TrainStep::run(const Batch& batch, int64_t first_row, int64_t step, double lr_factor) {
   struct Clear {
     TrainStep& step;
-    ~Clear() { step.clear_gradients(); }
-  } const clear{*this};
+    bool done = false;
+    ~Clear() {
+      step.clear_gradients();
+      if (!done && step.options_.sharded != nullptr) {
+        step.options_.sharded->reset();
+      }
+    }
+  } clear{*this};
   const int64_t rows = batch.begin()->second.size(0);
   StepResult result;
   result.valid = count_valid(batch);
@@ -138,14 +168,19 @@ StepResult TrainStep::run(const Batch& batch, int64_t first_row, int64_t step, d
 
   model_.train();
   model_.reset_moe_stats();
+  if (options_.sharded != nullptr) {
+    options_.sharded->begin_step();
+  }
   Sums sums;
   for (int64_t first = 0; first < rows; first += options_.local_batch_size) {
     const int64_t count = std::min(options_.local_batch_size, rows - first);
+    if (options_.sharded != nullptr) {
+      options_.sharded->set_last_microbatch(first + count == rows);
+    }
     run_rows(rows_of(batch, first, count), first_row + first, step, result.valid, sums);
   }
 
   std::vector<optim::NamedParameter> updates;
-  std::vector<at::Tensor> gradients;
   for (const auto& [name, parameter] : parameters_) {
     if (parameter->trainable()) {
       updates.push_back(
@@ -153,10 +188,9 @@ StepResult TrainStep::run(const Batch& batch, int64_t first_row, int64_t step, d
            .value = parameter->value(),
            .grad = parameter->value().grad(),
            .placement = placement_of(*parameter)});
-      gradients.push_back(parameter->value().grad());
     }
   }
-  const at::Tensor norm = optim::global_norm(gradients);
+  const at::Tensor norm = gradient_norm(updates);
   result.grad_norm = norm.item<double>();
   add_up(sums, result);
   const double judged = std::isfinite(result.loss) ? result.grad_norm : result.loss;
@@ -170,9 +204,10 @@ StepResult TrainStep::run(const Batch& batch, int64_t first_row, int64_t step, d
       update.grad_divisor = optim::clip_divisor(norm, options_.max_norm);
     }
     optimizer_.step(updates, update);
-    nn::update_expert_bias(model_, options_.load_balance_coeff);
-    precision_.refresh();
+    nn::update_expert_bias(model_, result.tokens_per_expert, options_.load_balance_coeff);
+    refresh();
   }
+  clear.done = true;
   return result;
 }
 

@@ -9,6 +9,7 @@
 #include "lehr/nn/model.h"
 #include "lehr/optim/clip.h"
 #include "lehr/optim/optimizer.h"
+#include "lehr/shard/fully_shard.h"
 #include "lehr/train/events.h"
 #include "lehr/train/precision.h"
 #include "lehr/train/ranks.h"
@@ -46,6 +47,7 @@ class TrainStep {
     double router_z_loss_coef = 0;
     double load_balance_coeff = 0;               ///< For models with expert biases; see nn::TopKRouter.
     const Ranks* ranks = nullptr;                ///< Null: one device.
+    shard::FullySharded* sharded = nullptr;      ///< The model's, on many ranks; it computes in its own type.
     std::function<void()> gradients_ready = {};  ///< Called when gradients are summed and judged, before the update.
   };
   /// All references must outlive this object.
@@ -58,7 +60,7 @@ class TrainStep {
   StepResult run(const Batch& batch, int64_t first_row, int64_t step, double lr_factor);
 
   /// Shows forward the present weights; call after weights were changed from outside (a load).
-  void refresh() { precision_.refresh(); }
+  void refresh();
 
  private:
   // Of the rows so far, on this rank.
@@ -73,6 +75,7 @@ class TrainStep {
   int64_t count_valid(const Batch& batch) const;
   void run_rows(const Batch& rows, int64_t first_row, int64_t step, int64_t valid, Sums& sums);
   void add_up(const Sums& sums, StepResult& result);
+  at::Tensor gradient_norm(const std::vector<optim::NamedParameter>& updates) const;
   std::map<std::string, at::Tensor> metrics_of(const nn::ModelOutputs& outputs, const Batch& batch) const;
 
   nn::Model& model_;

@@ -144,6 +144,9 @@ void Trainer::build_model() {
   if (config_.peft.enabled()) {
     peft::inject_peft_and_freeze(config_.peft.to_method(head_module(*args_)), *model_);
   }
+  if (ranks_.world_size() > 1) {
+    parallelize();
+  }
   optim::OptimizerContext context{.seed = static_cast<uint64_t>(config_.debug.seed)};
   for (const auto& [name, parameter] : nn::named_parameters(*model_)) {
     if (parameter->trainable()) {
@@ -169,6 +172,21 @@ void Trainer::build_model() {
     peft::materialize_frozen(*model_, device_, compute_type(config_.training));
   }
   nn::materialize(*model_, device_, parameter_type(config_.training));
+}
+
+void Trainer::parallelize() {
+  require(
+      static_cast<bool>(spec_.parallelize),
+      "model.name: the train spec of {} does not say how its models are laid out on several ranks "
+      "(TrainSpec::parallelize); train it on one",
+      spec_.family.name);
+  const shard::ParallelizeOptions options{
+      .fully_shard =
+          {.compute = compute_type(config_.training),
+           .reduce = reduce_type(config_.training),
+           .reshard_after_forward = config_.parallelism.fsdp_reshard_after_forward},
+      .context_method = config_.parallelism.context_parallel_rotate_method};
+  sharded_ = std::make_unique<shard::FullySharded>(spec_.parallelize(*ranks_.context(), *model_, options));
 }
 
 void Trainer::restore() {
@@ -227,6 +245,8 @@ void Trainer::restore() {
           .router_z_loss_coef = config_.training.router_z_loss_coef,
           // Routers are frozen under adapters, and so are their biases: no checkpoint of adapters has them.
           .load_balance_coeff = config_.peft.has_adapters() ? 0 : config_.training.load_balance_coeff,
+          .ranks = &ranks_,
+          .sharded = sharded_.get(),
           .gradients_ready = [this] {
             events_.emit(Event::gradients_ready, {.step = state_.step + 1, .model = model_.get()});
           }});
@@ -400,6 +420,9 @@ void Trainer::write_sample() {
       .stop_ids = std::move(prompt.stop_ids),
       .max_positions = args_->max_position_ids()};
   model_->eval();
+  if (sharded_) {
+    sharded_->hold();
+  }
   const auto ids = generate(*model_, prompt.ids, sampling);
   const std::vector<int32_t> narrow(ids.begin(), ids.end());
   const bool chat = config_.training.task == TaskKind::sft;

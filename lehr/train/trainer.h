@@ -71,6 +71,7 @@ class Trainer {
   Prompt sample_prompt() const;
   void check_sample() const;
   void build_model();
+  void parallelize();
   void restore();
   void load_initial_weights();
   void start_adapters();
@@ -93,6 +94,7 @@ class Trainer {
   std::unique_ptr<TrainTask> task_;
   RunData data_;
   std::shared_ptr<nn::Model> model_;
+  std::unique_ptr<shard::FullySharded> sharded_;  // of many ranks
   std::unique_ptr<optim::Optimizer> optimizer_;
   LearningRateFactor lr_factor_;
   std::unique_ptr<TrainStep> step_;

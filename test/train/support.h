@@ -11,8 +11,11 @@
 #include "lehr/base/config.h"
 #include "lehr/base/file.h"
 #include "lehr/base/log.h"
+#include "lehr/model/llama3/parallelize.h"
 #include "lehr/model/llama3/spec.h"
+#include "lehr/model/qwen3_dense/parallelize.h"
 #include "lehr/model/qwen3_dense/spec.h"
+#include "lehr/model/qwen3_moe/parallelize.h"
 #include "lehr/model/qwen3_moe/spec.h"
 #include "lehr/state/weights.h"
 #include "lehr/train/trainer.h"
@@ -22,9 +25,9 @@ namespace lehr::train::testing {
 /// What the tests train.
 inline TrainSpecs specs() {
   TrainSpecs list;
-  list.add(model::qwen3_dense_family());
-  list.add(model::qwen3_moe_family());
-  list.add(model::llama3_family());
+  list.add({.family = model::qwen3_dense_family(), .parallelize = model::parallelize_qwen3_dense});
+  list.add({.family = model::qwen3_moe_family(), .parallelize = model::parallelize_qwen3_moe});
+  list.add({.family = model::llama3_family(), .parallelize = model::parallelize_llama3});
   return list;
 }
 

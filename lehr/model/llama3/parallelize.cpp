@@ -4,40 +4,40 @@
 
 namespace lehr::model {
 
-void parallelize_llama3_model(
+shard::FullySharded parallelize_llama3_model(
     mesh::DistributedContext& context,
     Llama3ModelImpl& model,
     const PipelineStageInfo& stage,
     const shard::ParallelizeOptions& options) {
-  parallelize_decoder_model(context, model, stage, options);
+  return parallelize_decoder_model(context, model, stage, options);
 }
 
-void parallelize_llama3_for_causal_lm(
+shard::FullySharded parallelize_llama3_for_causal_lm(
     mesh::DistributedContext& context,
     Llama3ForCausalLMImpl& model,
     const PipelineStageInfo& stage,
     const shard::ParallelizeOptions& options) {
-  parallelize_decoder_for_causal_lm(context, model, stage, options);
+  return parallelize_decoder_for_causal_lm(context, model, stage, options);
 }
 
-void parallelize_llama3_for_classification(
+shard::FullySharded parallelize_llama3_for_classification(
     mesh::DistributedContext& context,
     Llama3ForClassificationImpl& model,
     const PipelineStageInfo& stage,
     const shard::ParallelizeOptions& options) {
-  parallelize_decoder_for_classification(context, model, stage, options);
+  return parallelize_decoder_with_head(context, model, model.cls_head, stage, options);
 }
 
-void parallelize_llama3_for_embedding(
+shard::FullySharded parallelize_llama3_for_embedding(
     mesh::DistributedContext& context,
     Llama3ForEmbeddingImpl& model,
     const PipelineStageInfo& stage,
     const shard::ParallelizeOptions& options) {
-  parallelize_decoder_for_embedding(context, model, stage, options);
+  return parallelize_decoder_with_head(context, model, model.embedding_head, stage, options);
 }
 
-void parallelize_llama3(mesh::DistributedContext& context, nn::Model& model, const shard::ParallelizeOptions& options) {
-  parallelize_decoder<Llama3Model>("Llama 3", context, model, options);
+shard::FullySharded parallelize_llama3(mesh::DistributedContext& context, nn::Model& model, const shard::ParallelizeOptions& options) {
+  return parallelize_decoder<Llama3Model>("Llama 3", context, model, options);
 }
 
 }  // namespace lehr::model

@@ -7,34 +7,35 @@
 
 namespace lehr::model {
 
-/// Lays a backbone, built for `stage` and on meta, out on the context's mesh, which must outlive it. All ranks call it.
+/// Lays a backbone, built for `stage` and on meta, out on the context's mesh, which must outlive it; the trainer drives
+/// what it gives. All ranks call it.
 /// Throws a usage error that names the keys for sizes that the degrees do not divide, and for a stage that is not the
 /// model's.
-void parallelize_llama3_model(
+shard::FullySharded parallelize_llama3_model(
     mesh::DistributedContext& context,
     Llama3ModelImpl& model,
     const PipelineStageInfo& stage,
     const shard::ParallelizeOptions& options = {});
 
 /// As above, with the head.
-void parallelize_llama3_for_causal_lm(
+shard::FullySharded parallelize_llama3_for_causal_lm(
     mesh::DistributedContext& context,
     Llama3ForCausalLMImpl& model,
     const PipelineStageInfo& stage,
     const shard::ParallelizeOptions& options = {});
-void parallelize_llama3_for_classification(
+shard::FullySharded parallelize_llama3_for_classification(
     mesh::DistributedContext& context,
     Llama3ForClassificationImpl& model,
     const PipelineStageInfo& stage,
     const shard::ParallelizeOptions& options = {});
-void parallelize_llama3_for_embedding(
+shard::FullySharded parallelize_llama3_for_embedding(
     mesh::DistributedContext& context,
     Llama3ForEmbeddingImpl& model,
     const PipelineStageInfo& stage,
     const shard::ParallelizeOptions& options = {});
 
 /// As above, for whichever of them `model` is; throws a usage error if it is none.
-void parallelize_llama3(
+shard::FullySharded parallelize_llama3(
     mesh::DistributedContext& context, nn::Model& model, const shard::ParallelizeOptions& options = {});
 
 }  // namespace lehr::model
