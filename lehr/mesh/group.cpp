@@ -11,6 +11,7 @@ namespace lehr::mesh {
 
 Pending::Pending(std::string what, c10::intrusive_ptr<c10d::Work> work, std::vector<at::Tensor> alive)
     : what_(std::move(what)), work_(std::move(work)), alive_(std::move(alive)) {}
+Pending::Pending() = default;
 Pending::Pending(Pending&&) noexcept = default;
 Pending& Pending::operator=(Pending&&) noexcept = default;
 Pending::~Pending() = default;

@@ -18,7 +18,7 @@ namespace lehr::mesh {
 /// A collective under way.
 class Pending {
  public:
-  Pending() = default;
+  Pending();
   Pending(std::string what, c10::intrusive_ptr<c10d::Work> work, std::vector<at::Tensor> alive);
   Pending(Pending&&) noexcept;
   Pending& operator=(Pending&&) noexcept;
