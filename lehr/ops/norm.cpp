@@ -2,10 +2,8 @@
 // many small ones keep all threads busy alike.
 #include "lehr/ops/norm.h"
 
-#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/scalar_tensor.h>
-
-#include <cmath>
 
 #include "lehr/base/parallel.h"
 #include "lehr/ops/cpu.h"
@@ -39,7 +37,7 @@ std::vector<Piece> pieces_of(const std::vector<at::Tensor>& tensors) {
 }
 }  // namespace
 
-at::Tensor global_norm(const std::vector<at::Tensor>& tensors) {
+at::Tensor sum_of_squares(const std::vector<at::Tensor>& tensors) {
   const at::NoGradGuard no_grad;
   const std::vector<Piece> pieces = pieces_of(tensors);
   const Arch arch = current_arch();
@@ -57,20 +55,27 @@ at::Tensor global_norm(const std::vector<at::Tensor>& tensors) {
   for (const double part : sums) {
     sum += part;
   }
-  at::Tensor total;
+  std::vector<at::Tensor> rest;
   for (const at::Tensor& tensor : tensors) {
-    if (tensor.defined() && !has_kernel(tensor)) {
-      const at::Tensor square = at::linalg_vector_norm(tensor, 2, {}, false, at::kDouble).square();
-      total = total.defined() ? total + square.to(total.device()) : square;
+    if (tensor.defined() && tensor.numel() > 0 && !has_kernel(tensor)) {
+      rest.push_back(tensor);
     }
   }
-  const at::Tensor norm = total.defined() ? (total + sum).sqrt() : at::scalar_tensor(std::sqrt(sum), at::kDouble);
+  at::Tensor total = at::scalar_tensor(sum, at::kDouble);
+  if (!rest.empty()) {
+    const at::Tensor norms = at::stack(at::_foreach_norm(rest, 2, at::kDouble));
+    total = norms.square().sum() + sum;
+  }
   for (const at::Tensor& tensor : tensors) {
     if (tensor.defined()) {
-      return norm.to(tensor.device());
+      return total.to(tensor.device());
     }
   }
-  return norm;
+  return total;
+}
+
+at::Tensor global_norm(const std::vector<at::Tensor>& tensors) {
+  return sum_of_squares(tensors).sqrt();
 }
 
 void scale_(const std::vector<at::Tensor>& tensors, double factor) {

@@ -7,10 +7,14 @@
 
 namespace lehr::ops {
 
-/// The Euclidean norm of all elements of all tensors, as a float64 scalar on the device of the first (CPU for none).
+/// The sum of the squares of all elements of all tensors, as a float64 scalar on the device of the first (CPU for
+/// none).
 ///
 /// One pass, summed in float64 in an order that depends on the shapes alone. Undefined tensors count as empty. NaN and
 /// infinity come out as such.
+at::Tensor sum_of_squares(const std::vector<at::Tensor>& tensors);
+
+/// Its root: the Euclidean norm.
 at::Tensor global_norm(const std::vector<at::Tensor>& tensors);
 
 /// Multiplies every element in place. Undefined tensors are skipped; a factor of 1 touches nothing.

@@ -1,13 +1,10 @@
 // The global gradient norm and the clip factor that follows from it.
 #include "lehr/optim/clip.h"
 
-#include <ATen/ops/_foreach_norm.h>
-
 #include <cmath>
-#include <optional>
-#include <utility>
 
 #include "lehr/base/error.h"
+#include "lehr/ops/norm.h"
 
 namespace lehr::optim {
 namespace {
@@ -17,32 +14,7 @@ constexpr double kNormOffset = 1e-6;  // torch's, which keeps the quotient finit
 }  // namespace
 
 at::Tensor sum_of_squares(const std::vector<at::Tensor>& tensors) {
-  const at::NoGradGuard no_grad;
-  std::vector<at::Tensor> present;
-  for (const auto& tensor : tensors) {
-    if (tensor.defined() && tensor.numel() > 0) {
-      present.push_back(tensor);
-    }
-  }
-  if (present.empty()) {
-    return at::zeros({}, at::kDouble);
-  }
-  // Norms of half-precision tensors are asked for in float32: rounded to 8 bits, they would make a poor sum.
-  std::vector<at::Tensor> norms;
-  std::vector<at::Tensor> small;
-  std::vector<at::Tensor> large;
-  for (const auto& tensor : present) {
-    const bool half = tensor.scalar_type() == at::kBFloat16 || tensor.scalar_type() == at::kHalf;
-    (half ? small : large).push_back(tensor);
-  }
-  for (const auto& [list, dtype] : {std::pair{small, std::optional(at::kFloat)}, {large, std::nullopt}}) {
-    if (!list.empty()) {
-      for (const auto& norm : at::_foreach_norm(list, 2, dtype)) {
-        norms.push_back(norm.to(at::kDouble));
-      }
-    }
-  }
-  return at::stack(norms).square().sum();
+  return ops::sum_of_squares(tensors);
 }
 
 at::Tensor global_norm(const std::vector<at::Tensor>& tensors) {

@@ -1,0 +1,144 @@
+#include "lehr/shard/flat_shards.h"
+
+#include <numeric>
+
+namespace lehr::shard {
+
+namespace {
+Range chunk_of_rank(const ShardedParameter& sharded, const mesh::Group& group, int64_t rank) {
+  return chunk({0, sharded.shape[static_cast<size_t>(sharded.dim)]}, rank, group.size());
+}
+
+int64_t numel_of(const std::vector<int64_t>& shape) {
+  return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+}
+}  // namespace
+
+FlatShards::FlatShards(
+    const mesh::Group& group,
+    std::vector<ShardedParameter> parameters,
+    at::ScalarType compute,
+    at::ScalarType reduce,
+    ByteCount& count)
+    : group_(group), parameters_(std::move(parameters)), compute_(compute), reduce_(reduce), count_(count) {
+  for (const ShardedParameter& sharded : parameters_) {
+    auto shape = sharded.shape;
+    shape[static_cast<size_t>(sharded.dim)] = chunk_of_rank(sharded, group_, 0).size();  // the largest is the first
+    rooms_.push_back(numel_of(shape));
+  }
+}
+
+int64_t FlatShards::bytes() const {
+  return group_.size() * std::accumulate(rooms_.begin(), rooms_.end(), int64_t{0}) *
+         static_cast<int64_t>(c10::elementSize(compute_));
+}
+
+at::Tensor FlatShards::chunk_of(const at::Tensor& whole, size_t index, int64_t rank) const {
+  const Range range = chunk_of_rank(parameters_[index], group_, rank);
+  return whole.narrow(parameters_[index].dim, range.begin, range.size());
+}
+
+// Where the chunk of that rank lies in a buffer (ranks, elements a rank), in the shape of the chunk.
+at::Tensor FlatShards::place_of(const at::Tensor& buffer, size_t index, int64_t offset, int64_t rank) const {
+  auto shape = parameters_[index].shape;
+  shape[static_cast<size_t>(parameters_[index].dim)] = chunk_of_rank(parameters_[index], group_, rank).size();
+  return buffer.select(0, rank).narrow(0, offset, numel_of(shape)).view(shape);
+}
+
+void FlatShards::start_gather() {
+  const at::NoGradGuard no_grad;
+  const int64_t size = std::accumulate(rooms_.begin(), rooms_.end(), int64_t{0});
+  const auto options = parameters_.front().parameter->value().options().dtype(compute_).requires_grad(false);
+  gathered_ = at::empty({group_.size(), size}, options);
+  count_.add(bytes());
+  // NCCL gathers in place; the others read what they send before they write.
+  const at::Tensor mine = at::empty({size}, options);
+  int64_t offset = 0;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const at::Tensor& value = parameters_[i].parameter->value();
+    mine.narrow(0, offset, value.numel()).view(value.sizes()).copy_(value);
+    offset += room_for(i);
+  }
+  gathering_ = group_.start_all_gather(gathered_, mine);
+}
+
+void FlatShards::finish_gather(const std::vector<at::Tensor>& targets) {
+  const at::NoGradGuard no_grad;
+  gathering_.wait();
+  int64_t offset = 0;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    for (int64_t rank = 0; rank < group_.size(); ++rank) {
+      chunk_of(targets[i], i, rank).copy_(place_of(gathered_, i, offset, rank));
+    }
+    offset += room_for(i);
+  }
+  drop_gather();
+}
+
+void FlatShards::drop_gather() {
+  gathering_.wait();
+  if (gathered_.defined()) {
+    gathered_.reset();
+    count_.remove(bytes());
+  }
+}
+
+void FlatShards::start_reduce(const std::vector<at::Tensor>& gradients) {
+  const at::NoGradGuard no_grad;
+  int64_t size = 0;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    size += parameters_[i].parameter->trainable() ? room_for(i) : 0;
+  }
+  if (size == 0) {
+    return;
+  }
+  const auto options = parameters_.front().parameter->value().options().dtype(reduce_).requires_grad(false);
+  const at::Tensor buffer = at::zeros({group_.size(), size}, options);
+  int64_t offset = 0;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (!parameters_[i].parameter->trainable()) {
+      continue;
+    }
+    for (int64_t rank = 0; gradients[i].defined() && rank < group_.size(); ++rank) {
+      place_of(buffer, i, offset, rank).copy_(chunk_of(gradients[i], i, rank));
+    }
+    offset += room_for(i);
+  }
+  reduced_ = at::empty({size}, options);
+  reducing_ = group_.start_reduce_scatter(reduced_, buffer);
+}
+
+void FlatShards::finish_reduce() {
+  if (!reduced_.defined()) {
+    return;
+  }
+  const at::NoGradGuard no_grad;
+  reducing_.wait();
+  int64_t offset = 0;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (!parameters_[i].parameter->trainable()) {
+      continue;
+    }
+    at::Tensor value = parameters_[i].parameter->value();
+    const at::Tensor part = reduced_.narrow(0, offset, value.numel()).view(value.sizes());
+    if (value.grad().defined()) {
+      value.mutable_grad().add_(part);
+    } else {
+      value.mutable_grad() = part.to(value.scalar_type());
+    }
+    offset += room_for(i);
+  }
+  reduced_.reset();
+}
+
+void FlatShards::reset() noexcept {
+  gathering_ = {};
+  reducing_ = {};
+  reduced_.reset();
+  if (gathered_.defined()) {
+    gathered_.reset();
+    count_.remove(bytes());
+  }
+}
+
+}  // namespace lehr::shard

@@ -1,0 +1,161 @@
+#include "lehr/shard/fully_shard.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "lehr/base/error.h"
+#include "lehr/nn/embedding.h"
+#include "lehr/shard/ownership.h"
+#include "lehr/shard/unit_schedule.h"
+
+namespace lehr::shard {
+
+namespace {
+class UnitHook : public nn::CallHook {
+ public:
+  UnitHook(std::shared_ptr<UnitSchedule> schedule, size_t unit, size_t module)
+      : schedule_(std::move(schedule)), unit_(unit), module_(module) {}
+  at::Tensor call(const at::Tensor& input, const Forward& forward) override {
+    return schedule_->call(unit_, module_, input, forward);
+  }
+
+ private:
+  std::shared_ptr<UnitSchedule> schedule_;
+  size_t unit_, module_;
+};
+
+void cut(nn::Parameter& parameter, const mesh::DistributedContext& context) {
+  const std::string axis = domain_axes(parameter)[1];
+  const int64_t ranks = context.size(axis);
+  if (ranks == 1 || parameter.layout().find(axis) != nullptr || parameter.box().empty()) {
+    return;
+  }
+  const bool few_matrices = parameter.box().size() == 3 && parameter.box()[0].size() < ranks;
+  parameter.lay_out(axis, Placement::shard(few_matrices ? 1 : 0), context.index(axis), ranks);
+}
+
+using UnitOf = std::unordered_map<const nn::Parameter*, const UnitModules*>;
+
+std::vector<nn::ParameterPtr> parameters_of(const UnitModules& unit, UnitOf& unit_of) {
+  std::vector<nn::ParameterPtr> parameters;
+  for (const auto& module : unit.modules) {
+    for (const auto& [name, parameter] : nn::named_parameters(*module)) {
+      if (parameter->is_state()) {
+        continue;
+      }
+      const auto [other, is_new] = unit_of.emplace(parameter.get(), &unit);
+      require(
+          is_new,
+          "fully sharded unit {}: parameter {} is in unit {} already; units must not share modules",
+          unit.name,
+          name,
+          other->second->name);
+      parameters.push_back(parameter);
+    }
+  }
+  require(!parameters.empty(), "fully sharded unit {}: has no parameters", unit.name);
+  return parameters;
+}
+
+void require_complete(torch::nn::Module& root, const std::vector<UnitModules>& units, const UnitOf& unit_of) {
+  for (const auto& [name, parameter] : nn::named_parameters(root)) {
+    require(
+        parameter->is_state() || unit_of.contains(parameter.get()),
+        "parameter {}: is in none of the fully sharded units; name its module in one",
+        name);
+  }
+  for (const UnitModules& unit : units) {
+    for (const auto& module : unit.modules) {
+      for (const auto& part : module->modules()) {
+        const auto* linear = dynamic_cast<const nn::LinearImpl*>(part.get());
+        const auto tied = linear != nullptr && linear->tied() ? unit_of.find(linear->tied().get()) : unit_of.end();
+        require(
+            tied == unit_of.end() || tied->second == &unit,
+            "fully sharded unit {}: reads a weight of unit {}; put tied weights into one unit",
+            unit.name,
+            tied != unit_of.end() ? tied->second->name : "");
+      }
+    }
+  }
+}
+
+// Their backward needs the ids, not the table.
+bool is_embedding(const nn::Module& module) {
+  return dynamic_cast<const nn::EmbeddingImpl*>(&module) != nullptr ||
+         dynamic_cast<const nn::SplitTokenEmbeddingsImpl*>(&module) != nullptr;
+}
+}  // namespace
+
+FullySharded fully_shard(
+    mesh::DistributedContext& context,
+    torch::nn::Module& root,
+    const std::vector<UnitModules>& units,
+    const FullyShardOptions& options) {
+  UnitOf unit_of;
+  std::vector<std::vector<nn::ParameterPtr>> parameters;
+  for (const UnitModules& unit : units) {
+    parameters.push_back(parameters_of(unit, unit_of));
+  }
+  require_complete(root, units, unit_of);
+  const auto all = nn::named_parameters(root);
+  for (const auto& [name, parameter] : all) {
+    if (!parameter->is_state()) {
+      cut(*parameter, context);
+    }
+    replicate_elsewhere(*parameter, context);
+  }
+
+  auto count = std::make_shared<ByteCount>();
+  std::vector<UnitSchedule::Unit> scheduled;
+  for (size_t i = 0; i < units.size(); ++i) {
+    const bool reads = !std::all_of(
+        units[i].modules.begin(), units[i].modules.end(), [](const auto& module) { return is_embedding(*module); });
+    const bool reshard = options.reshard_after_forward == ReshardPolicy::always ||
+                         (options.reshard_after_forward == ReshardPolicy::all_but_last && i + 1 < units.size());
+    scheduled.push_back(
+        {.shards = std::make_unique<ShardUnit>(
+             units[i].name, parameters[i], context, options.compute, options.reduce, *count),
+         .modules = units[i].modules.size(),
+         .reshard = reshard,
+         .backward_reads_weights = reads});
+  }
+  auto schedule = std::make_shared<UnitSchedule>(
+      std::move(scheduled), std::make_unique<GradientSync>(context, all, options.bucket_bytes), count);
+  for (size_t i = 0; i < units.size(); ++i) {
+    for (size_t module = 0; module < units[i].modules.size(); ++module) {
+      units[i].modules[module]->add_call_hook(std::make_shared<UnitHook>(schedule, i, module));
+    }
+  }
+  return FullySharded(std::move(schedule), std::move(count));
+}
+
+FullySharded::FullySharded(std::shared_ptr<UnitSchedule> schedule, std::shared_ptr<ByteCount> count)
+    : count_(std::move(count)), schedule_(std::move(schedule)) {}
+FullySharded::~FullySharded() = default;
+FullySharded::FullySharded(FullySharded&&) noexcept = default;
+
+void FullySharded::begin_step() {
+  schedule_->begin_step();
+}
+void FullySharded::set_last_microbatch(bool last) {
+  schedule_->set_last_microbatch(last);
+}
+void FullySharded::finish_backward() {
+  schedule_->finish_backward();
+}
+void FullySharded::reset() noexcept {
+  schedule_->reset();
+}
+void FullySharded::hold() {
+  schedule_->hold();
+}
+
+std::vector<int64_t> FullySharded::unit_bytes() const {
+  std::vector<int64_t> bytes;
+  for (const auto& unit : schedule_->units()) {
+    bytes.push_back(unit.shards->bytes());
+  }
+  return bytes;
+}
+
+}  // namespace lehr::shard

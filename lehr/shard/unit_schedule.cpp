@@ -1,0 +1,322 @@
+#include "lehr/shard/unit_schedule.h"
+
+#include <algorithm>
+
+#include "lehr/base/error.h"
+#include "lehr/nn/activation_checkpoint.h"
+
+namespace lehr::shard {
+
+namespace {
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+struct PassHolder : torch::CustomClassHolder {
+  explicit PassHolder(std::shared_ptr<UnitPass> p) : pass(std::move(p)) {}
+  std::shared_ptr<UnitPass> pass;
+};
+
+void keep(AutogradContext* context, const std::shared_ptr<UnitPass>& pass) {
+  context->saved_data["pass"] = c10::IValue::make_capsule(c10::make_intrusive<PassHolder>(pass));
+}
+
+// The pass, and the schedule, which must be the one of the forward pass.
+std::pair<std::shared_ptr<UnitPass>, std::shared_ptr<UnitSchedule>> kept(AutogradContext* context) {
+  auto pass = c10::static_intrusive_pointer_cast<PassHolder>(context->saved_data["pass"].toCapsule())->pass;
+  auto schedule = pass->schedule.lock();
+  require(schedule != nullptr, "fully sharded model: backward after its end");
+  return {pass, schedule};
+}
+
+// Where a unit begins: gives the trainable parameters; in backward, all their gradients are there.
+struct Begin : torch::autograd::Function<Begin> {
+  static variable_list forward(
+      AutogradContext* context,
+      const at::Tensor& /*anchor*/,
+      at::TensorList /*own_values*/,
+      const std::shared_ptr<UnitPass>& pass,
+      const ShardUnit* shards) {
+    keep(context, pass);
+    context->set_materialize_grads(false);
+    return shards->trainable_tensors();
+  }
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const auto [pass, schedule] = kept(context);
+    variable_list own = schedule->leave_backward(*pass, gradients);
+    own.insert(own.begin(), at::Tensor());  // the anchor's
+    own.insert(own.end(), {at::Tensor(), at::Tensor()});
+    return own;
+  }
+};
+
+// Where a unit without trainable parameters begins.
+struct BeginFrozen : torch::autograd::Function<BeginFrozen> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& input, const std::shared_ptr<UnitPass>& pass) {
+    keep(context, pass);
+    return input.view_as(input);
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const auto [pass, schedule] = kept(context);
+    schedule->leave_backward(*pass, {});
+    return {gradients[0], {}};
+  }
+};
+
+// Where the call of a module ends: backward comes here before it reads the weights. `begin` ties the output to the
+// unit's parameters.
+struct End : torch::autograd::Function<End> {
+  static at::Tensor forward(
+      AutogradContext* context,
+      const at::Tensor& output,
+      const at::Tensor& /*begin*/,
+      const std::shared_ptr<UnitPass>& pass) {
+    keep(context, pass);
+    return output.view_as(output);
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const auto [pass, schedule] = kept(context);
+    schedule->enter_backward(*pass);
+    return {gradients[0], {}, {}};
+  }
+};
+
+std::vector<ShardUnit*> in_order(const std::vector<UnitSchedule::Unit>& units) {
+  std::vector<ShardUnit*> order;
+  for (const auto& unit : units) {
+    order.push_back(unit.shards.get());
+  }
+  return order;
+}
+}  // namespace
+
+UnitSchedule::UnitSchedule(
+    std::vector<Unit> units, std::unique_ptr<GradientSync> sync, std::shared_ptr<ByteCount> count)
+    : count_(std::move(count)), units_(std::move(units)), sync_(std::move(sync)), forward_(in_order(units_)) {}
+
+UnitSchedule::~UnitSchedule() {
+  for (Unit& unit : units_) {
+    end_pass(unit);
+  }
+}
+
+// No more than two units are there that the policy does not keep: the one in use and the one ahead.
+void UnitSchedule::use(Unit& unit, Direction direction) {
+  ShardUnit* const shards = unit.shards.get();
+  if (ahead_ != nullptr && ahead_ != shards && !shards->gathered()) {
+    ahead_->release();  // it was expected, and another one came
+    ahead_ = nullptr;
+  }
+  shards->gather();
+  ahead_ = ahead_ == shards ? nullptr : ahead_;
+  ShardUnit* const next = (direction == Direction::forward ? forward_ : backward_).enter(shards);
+  if (next != nullptr && next != shards && ahead_ == nullptr && !next->gathered()) {
+    next->start_gather();
+    ahead_ = next->gathering() ? next : nullptr;
+  }
+}
+
+at::Tensor UnitSchedule::join_graph(Unit& unit, const std::shared_ptr<UnitPass>& pass, const at::Tensor& input) {
+  ShardUnit& shards = *unit.shards;
+  if (shards.trainable().empty()) {
+    shards.show({});
+    const bool differentiate = at::GradMode::is_enabled() && input.requires_grad() && shards.has_memory();
+    return differentiate ? BeginFrozen::apply(input, pass) : input;
+  }
+  if (!at::GradMode::is_enabled()) {
+    if (!pass->in_graph) {
+      shards.show({});
+    }
+    return input;
+  }
+  require(
+      !synchronized_,
+      "fully sharded unit {}: a forward pass with gradients outside of a step; call begin_step() first",
+      shards.name());
+  if (!pass->in_graph) {
+    const at::Tensor anchor =
+        at::empty({0}, at::TensorOptions().device(input.device()).dtype(at::kFloat)).set_requires_grad(true);
+    const auto own = shards.own_values();
+    const variable_list tensors = Begin::apply(anchor, at::TensorList(own), pass, &std::as_const(shards));
+    shards.show(tensors);
+    pass->begin = tensors.front();
+    pass->in_graph = true;
+    ++unit.graphs;
+  }
+  ++pass->calls_in_graph;
+  return input;
+}
+
+at::Tensor UnitSchedule::call(
+    size_t index, size_t module, const at::Tensor& input, const nn::CallHook::Forward& forward) {
+  Unit& unit = units_[index];
+  const bool recomputing = nn::is_recomputing();
+  use(unit, recomputing ? Direction::backward : Direction::forward);
+
+  // A block that backward runs again is differentiated at once, apart from what surrounds it.
+  auto pass = recomputing ? nullptr : unit.pass;
+  if (!pass || pass->called[module]) {
+    pass = std::make_shared<UnitPass>(UnitPass{
+        .schedule = weak_from_this(),
+        .unit = index,
+        .generation = generation_,
+        .called = std::vector<bool>(unit.modules, false)});
+  }
+  pass->called[module] = true;
+  if (!recomputing) {
+    unit.pass = pass;
+    ++unit.calls;
+  }
+  const at::Tensor joined = join_graph(unit, pass, input);
+  at::Tensor output = forward(joined);
+  const bool comes_back = at::GradMode::is_enabled() && (output.requires_grad() || pass->begin.defined());
+  if (comes_back) {
+    output = End::apply(output, pass->begin.defined() ? pass->begin : output, pass);
+  }
+  if (recomputing) {
+    pass->begin.reset();
+    unit.shards->show_nothing();
+    if (!comes_back) {
+      release(unit);
+    }
+  } else if (std::all_of(pass->called.begin(), pass->called.end(), [](bool one) { return one; })) {
+    close(unit);
+    if (unit.reshard) {
+      release(unit);
+    }
+  }
+  return output;
+}
+
+void UnitSchedule::end_pass(Unit& unit) {
+  if (unit.pass) {
+    unit.pass->begin.reset();  // which holds the graph, which holds the pass
+    unit.pass.reset();
+  }
+}
+
+void UnitSchedule::close(Unit& unit) {
+  end_pass(unit);
+  held_ ? unit.shards->show({}) : unit.shards->show_nothing();
+}
+
+void UnitSchedule::release(Unit& unit) {
+  if (!held_) {
+    unit.shards->release();
+  }
+}
+
+void UnitSchedule::enter_backward(const UnitPass& pass) {
+  require(pass.generation == generation_, "fully sharded model: backward of a forward pass from before reset()");
+  if (units_[pass.unit].backward_reads_weights) {
+    use(units_[pass.unit], Direction::backward);
+  }
+}
+
+std::vector<at::Tensor> UnitSchedule::leave_backward(const UnitPass& pass, const std::vector<at::Tensor>& gradients) {
+  require(pass.generation == generation_, "fully sharded model: backward of a forward pass from before reset()");
+  Unit& unit = units_[pass.unit];
+  settle();
+  std::vector<at::Tensor> own;
+  if (pass.in_graph) {
+    --unit.graphs;
+    const auto trainable = unit.shards->trainable();
+    for (size_t i = 0; i < trainable.size(); ++i) {
+      if (gradients[i].defined()) {
+        had_gradient_.insert(trainable[i].get());
+      }
+    }
+    own = unit.shards->start_reduce(gradients);
+    unit.done += pass.calls_in_graph;
+    reducing_ = &unit;
+  }
+  if (unit.reshard || unit.graphs == 0) {
+    release(unit);
+  }
+  return own;
+}
+
+// Waits for the gradients under way, and hands them on if they are the step's.
+void UnitSchedule::settle() {
+  if (reducing_ == nullptr) {
+    return;
+  }
+  Unit& unit = *std::exchange(reducing_, nullptr);
+  unit.shards->finish_reduce();
+  if (last_ && unit.done == unit.calls) {
+    for (const auto& parameter : unit.shards->trainable()) {
+      sync_->ready(*parameter);
+    }
+  }
+}
+
+void UnitSchedule::release_all(bool learn) {
+  ahead_ = nullptr;
+  for (Unit& unit : units_) {
+    close(unit);
+    unit.shards->release();
+    unit.graphs = 0;
+    unit.calls = 0;
+    unit.done = 0;
+  }
+  forward_.restart(learn);
+  backward_.restart(learn);
+}
+
+void UnitSchedule::begin_step() {
+  held_ = false;
+  settle();
+  release_all(/*learn=*/false);
+  had_gradient_.clear();
+  last_ = true;
+  synchronized_ = false;
+}
+
+void UnitSchedule::finish_backward() {
+  require(!synchronized_, "fully sharded model: finish_backward() outside of a step; call begin_step() first");
+  settle();
+  release_all(/*learn=*/true);
+  if (!last_) {
+    return;
+  }
+  std::unordered_set<const nn::Parameter*> ours;
+  for (const Unit& unit : units_) {
+    for (const auto& parameter : unit.shards->parameters()) {
+      ours.insert(parameter.get());
+    }
+  }
+  sync_->finish([&](const nn::Parameter& parameter) {
+    return ours.contains(&parameter) ? had_gradient_.contains(&parameter) : parameter.value().grad().defined();
+  });
+  synchronized_ = true;
+}
+
+void UnitSchedule::hold() {
+  release_all(/*learn=*/false);
+  held_ = true;
+  for (Unit& unit : units_) {
+    unit.shards->gather();
+    unit.shards->show({});
+  }
+}
+
+void UnitSchedule::reset() noexcept {
+  ++generation_;
+  ahead_ = nullptr;
+  reducing_ = nullptr;
+  held_ = false;
+  synchronized_ = true;
+  last_ = true;
+  had_gradient_.clear();
+  for (Unit& unit : units_) {
+    end_pass(unit);
+    unit.shards->reset();
+    unit.graphs = 0;
+    unit.calls = 0;
+    unit.done = 0;
+  }
+  forward_.restart(/*learn=*/false);
+  backward_.restart(/*learn=*/false);
+  sync_->reset();
+}
+
+}  // namespace lehr::shard

@@ -1,0 +1,191 @@
+// A small language model out of the blocks of lehr/nn, of awkward sizes, and a training of it on one device or many.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "lehr/mesh/thread_transport.h"
+#include "lehr/nn/activation_checkpoint.h"
+#include "lehr/nn/head.h"
+#include "lehr/nn/rms_norm.h"
+#include "lehr/nn/swiglu.h"
+#include "lehr/shard/fully_shard.h"
+
+namespace lehr::shard {
+
+// Runs the body on every rank of a mesh.
+inline void on_mesh(
+    const mesh::DeviceMeshParameters& mesh, const std::function<void(mesh::DistributedContext&)>& body) {
+  mesh::run_ranks(
+      mesh.world_size(),
+      [&](mesh::Transport& transport) {
+        mesh::DistributedContext context(mesh, transport);
+        body(context);
+      },
+      std::chrono::seconds(20));
+}
+
+constexpr int64_t kHidden = 3;
+constexpr int64_t kIntermediate = 5;
+constexpr int64_t kVocabulary = 7;
+constexpr int64_t kSpecial = 6;  // the token that the expert of a block is for
+
+struct StackOptions {
+  int64_t layers = 3;
+  bool checkpoint = false;
+  bool tied = false;
+};
+
+// x + mlp(norm(x)), and an expert for the chosen tokens only: where there are none, its weight gets no gradient. `idle`
+// is never used.
+class BlockImpl : public nn::Module {
+ public:
+  BlockImpl() {
+    norm = register_module("norm", nn::RMSNorm(kHidden));
+    mlp = register_module("mlp", nn::SwiGLU(kHidden, kIntermediate, nn::Init::normal(0.5)));
+    expert = register_module("expert", nn::Linear(kHidden, kHidden, nn::Init::normal(0.5), /*bias=*/true));
+    idle = register_module("idle", nn::Linear(kHidden, 2));
+  }
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& chosen) {
+    const at::Tensor y = x + mlp(norm(x));
+    const at::Tensor rows = chosen.flatten().nonzero().flatten();
+    if (rows.size(0) == 0) {
+      return y;
+    }
+    const at::Tensor flat = y.reshape({-1, kHidden});
+    return flat.index_add(0, rows, expert(flat.index_select(0, rows))).view(y.sizes());
+  }
+  nn::RMSNorm norm{nullptr};
+  nn::SwiGLU mlp{nullptr};
+  nn::Linear expert{nullptr};
+  nn::Linear idle{nullptr};
+};
+LEHR_MODULE(Block);
+
+class Stack : public nn::Module {
+ public:
+  explicit Stack(const StackOptions& options) : options_(options) {
+    const nn::SplitVocabulary vocabulary{.sizes = {{"all", kVocabulary}}, .order = {"all"}};
+    embed = register_module("embed", nn::SplitTokenEmbeddings(vocabulary, kHidden, nn::Init::normal(0.7)));
+    for (int64_t i = 0; i < options.layers; ++i) {
+      layers.push_back(register_module("layer" + std::to_string(i), Block()));
+    }
+    norm = register_module("norm", nn::RMSNorm(kHidden));
+    head = register_module("head", nn::SplitLanguageModellingHead(vocabulary, kHidden, nn::Init::normal(0.5)));
+    if (options.tied) {
+      head->tie_to(*embed);
+    }
+  }
+
+  // The sum of the losses of all tokens.
+  at::Tensor loss(const at::Tensor& ids, const at::Tensor& labels) {
+    at::Tensor x = embed(ids);
+    const at::Tensor chosen = ids == kSpecial;
+    for (Block& layer : layers) {
+      const auto block = [current = layer, chosen](const at::Tensor& input) { return current(input, chosen); };
+      x = options_.checkpoint ? nn::checkpoint(block, x) : block(x);
+    }
+    return head(norm(x), labels).sum();
+  }
+
+  std::vector<UnitModules> units() const {
+    std::vector<UnitModules> list;
+    if (options_.tied) {
+      list.push_back({"embeddings and head", {embed.ptr(), head.ptr()}});
+    } else {
+      list.push_back({"embeddings", {embed.ptr()}});
+    }
+    for (size_t i = 0; i < layers.size(); ++i) {
+      list.push_back({"layer" + std::to_string(i), {layers[i].ptr()}});
+    }
+    if (options_.tied) {
+      list.push_back({"norm", {norm.ptr()}});
+    } else {
+      list.push_back({"norm and head", {norm.ptr(), head.ptr()}});
+    }
+    return list;
+  }
+
+  nn::SplitTokenEmbeddings embed{nullptr};
+  std::vector<Block> layers;
+  nn::RMSNorm norm{nullptr};
+  nn::SplitLanguageModellingHead head{nullptr};
+
+ private:
+  StackOptions options_;
+};
+
+struct Rows {
+  at::Tensor ids;     // (B, T)
+  at::Tensor labels;  // (B, T)
+};
+
+// The special token is in the first row only.
+inline Rows make_rows(int64_t count, int64_t step) {
+  const at::Tensor index = at::arange(count * 4, at::kLong).view({count, 4}) + 5 * step;
+  at::Tensor ids = (index * index + index.div(3, "floor")) % kSpecial;
+  ids[0][1] = kSpecial;
+  at::Tensor labels = (index * 3 + 1) % kVocabulary;
+  labels[count - 1][2] = nn::kIgnoreIndex;
+  return {ids, labels};
+}
+
+inline Rows rows_of(const Rows& rows, int64_t first, int64_t count) {
+  return {rows.ids.narrow(0, first, count), rows.labels.narrow(0, first, count)};
+}
+
+// What a training ends with, on one device: whole tensors by name; gradients of the last step.
+struct Trained {
+  std::vector<double> losses;
+  std::map<std::string, at::Tensor> values;
+  std::map<std::string, at::Tensor> gradients;
+};
+
+constexpr int64_t kRows = 16;
+constexpr int64_t kSteps = 3;
+constexpr double kRate = 0.05;
+
+inline void update(torch::nn::Module& model) {
+  const at::NoGradGuard no_grad;
+  for (const auto& [name, parameter] : nn::named_parameters(model)) {
+    at::Tensor value = parameter->value();
+    if (value.grad().defined()) {
+      value.sub_(value.grad(), kRate);
+    }
+  }
+}
+
+inline void clear_gradients(torch::nn::Module& model) {
+  for (const auto& [name, parameter] : nn::named_parameters(model)) {
+    at::Tensor value = parameter->value();
+    value.mutable_grad().reset();
+  }
+}
+
+using Prepare = std::function<void(Stack&)>;
+
+inline Trained train_on_one_device(const StackOptions& options, const Prepare& prepare = {}) {
+  Stack model(options);
+  if (prepare) {
+    prepare(model);
+  }
+  nn::materialize(model, at::kCPU, at::kDouble);
+  model.reset_parameters({.seed = 3});
+  Trained trained;
+  for (int64_t step = 0; step < kSteps; ++step) {
+    clear_gradients(model);
+    const Rows rows = make_rows(kRows, step);
+    const at::Tensor loss = model.loss(rows.ids, rows.labels) / (4 * kRows - 1);
+    loss.backward();
+    trained.losses.push_back(loss.item<double>());
+    update(model);
+  }
+  for (const auto& [name, parameter] : nn::named_parameters(model)) {
+    trained.values[name] = parameter->value().detach();
+    trained.gradients[name] = parameter->value().grad();
+  }
+  return trained;
+}
+
+}  // namespace lehr::shard
