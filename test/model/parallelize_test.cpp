@@ -104,6 +104,25 @@ nn::ModelInputs make_inputs() {
   return inputs;
 }
 
+const shard::ParallelizeOptions kInFloat64{.fully_shard = {.compute = at::kDouble, .reduce = at::kDouble}};
+
+// Every rank that takes other rows was given the same ones here, so the sum over them is `times` the one device's.
+void expect_summed_gradients(const nn::Module& part, const nn::Module& whole, int64_t times) {
+  const auto expected = nn::named_parameters(whole), found = nn::named_parameters(part);
+  ASSERT_EQ(found.size(), expected.size());
+  for (size_t i = 0; i < found.size(); ++i) {
+    const nn::Parameter& parameter = *found[i].parameter;
+    const at::Tensor gradient = expected[i].parameter->value().grad();
+    const at::Tensor own = parameter.value().grad();
+    if (!gradient.defined()) {
+      EXPECT_FALSE(own.defined()) << found[i].name;
+    } else {
+      const at::Tensor sum = gradient * times;
+      expect_near(found[i].name, own, narrow_to(sum, parameter.box()), sum);
+    }
+  }
+}
+
 // Holds what `result` takes of the outputs, the same on all ranks, and all gradients to one device.
 template <class Family, class Model>
 void expect_equal_to_one_device(
@@ -116,15 +135,18 @@ void expect_equal_to_one_device(
   const nn::ModelOutputs expected = whole->forward(inputs);
   const at::Tensor weight = at::rand_like(expected.*result) + 0.5;
   (expected.*result * weight).sum().backward();
-  // The replicas of the last mesh do the same work twice.
   const mesh::DeviceMeshParameters meshes[] = {
-      {.tensor_parallel = 2}, {.tensor_parallel = 4}, {.data_parallel_replicate = 2, .tensor_parallel = 2}};
+      {.tensor_parallel = 2},
+      {.tensor_parallel = 4},
+      {.data_parallel_replicate = 2, .tensor_parallel = 2},
+      {.data_parallel_shard = 2, .tensor_parallel = 2}};
   for (const auto& mesh : meshes) {
     on_mesh(mesh, [&](DistributedContext& context) {
       Model model = build<Model>(params, checkpointing);
-      Family::parallelize(context, *model, {});
+      auto sharded = Family::parallelize(context, *model, kInFloat64);
       make_real(*model);
       expect_same_values(*model, *whole);
+      sharded.begin_step();
       const nn::ModelOutputs outputs = model->forward(inputs);
       expect_near(
           "hidden_states",
@@ -133,7 +155,8 @@ void expect_equal_to_one_device(
           expected.hidden_states.detach());
       expect_near("result", outputs.*result, expected.*result, expected.*result);
       (outputs.*result * weight).sum().backward();
-      expect_same_gradients(*model, *whole, context);
+      sharded.finish_backward();
+      expect_summed_gradients(*model, *whole, mesh.data_parallel_replicate * mesh.data_parallel_shard);
       const TensorDict announced =
           model->infer_stage_outputs_from_pipeline_inputs({{"input_ids", inputs.input_ids}}, 1);
       EXPECT_EQ(announced.at("hidden_states").sizes(), outputs.hidden_states.sizes());
@@ -189,7 +212,7 @@ TYPED_TEST(Parallelize, StagesOfAPipelinePassPartsOfTheSequence) {
     for (const int64_t number : {0, 1}) {
       const PipelineStageInfo stage{number, 2};
       Model model = build<Model>(small<Model>(), false, HiddenStatesAggregationMode::no, stage);
-      TypeParam::parallelize_causal_lm(context, *model, stage, {});
+      const auto sharded = TypeParam::parallelize_causal_lm(context, *model, stage, kInFloat64);
       make_real(*model);
       const auto taken = model->infer_stage_inputs_from_pipeline_inputs({{"input_ids", inputs.input_ids}}, 1);
       if (number > 0) {
@@ -203,15 +226,16 @@ TYPED_TEST(Parallelize, StagesOfAPipelinePassPartsOfTheSequence) {
   });
 }
 
-// A mixture of experts routes the tokens of each rank as it is; what lies on its parameters another style says.
-TEST(ParallelizeQwen3MoE, LeavesMixturesToExpertParallelism) {
+// Between blocks each tp rank has other tokens, so experts live in a domain that takes the tp ranks for data ranks.
+TEST(ParallelizeQwen3MoE, SpreadsExpertsOverAllRanksThatHaveOtherTokens) {
   on_mesh({.tensor_parallel = 2}, [](DistributedContext& context) {
     auto model = build<Qwen3MoEForCausalLM>(small<Qwen3MoEForCausalLM>());
-    parallelize_qwen3_moe(context, *model);
-    for (const auto& [name, parameter] : nn::named_parameters(*model->model->layers->at(0)->experts)) {
-      EXPECT_EQ(parameter->layout(), Layout()) << name;
-    }
-    EXPECT_NE(model->model->layers->at(1)->mlp->up_proj->own_parameter("weight")->layout(), Layout());
+    const auto sharded = parallelize_qwen3_moe(context, *model);
+    const auto& mixture = model->model->layers->at(0)->experts;
+    const auto& experts = mixture->grouped_experts->up_proj->own_parameter("weight");
+    EXPECT_EQ(*experts->layout().find(mesh::axis::ep_shard), Placement::shard(0));
+    const auto& router = mixture->router->gate->own_parameter("weight");
+    EXPECT_EQ(*router->layout().find(mesh::axis::tp), Placement::replicate());
   });
 }
 
@@ -241,7 +265,7 @@ TYPED_TEST(Parallelize, RefusesWhatItCannotDo) {
           {.tensor_parallel = 4},
           [&](DistributedContext& context) {
             Model model = build<Model>(params);
-            TypeParam::parallelize(context, *model, {});
+            const auto sharded = TypeParam::parallelize(context, *model, kInFloat64);
             make_real(*model);
             nn::ModelInputs inputs;
             inputs.input_ids = at::zeros({1, 6}, at::kLong);
@@ -254,7 +278,7 @@ TYPED_TEST(Parallelize, RefusesWhatItCannotDo) {
           {.tensor_parallel = 4},
           [&](DistributedContext& context) {
             Model model = build<Model>(params);
-            TypeParam::parallelize(context, *model, {});
+            const auto sharded = TypeParam::parallelize(context, *model, kInFloat64);
             make_real(*model);
             model->logits(at::zeros({1, 2, 8}, at::kDouble));
           }),
