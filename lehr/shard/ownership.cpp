@@ -1,5 +1,7 @@
 #include "lehr/shard/ownership.h"
 
+#include <algorithm>
+
 #include "lehr/base/error.h"
 
 namespace lehr::shard {
@@ -23,6 +25,11 @@ bool is_owner(const nn::Parameter& parameter, const mesh::DistributedContext& co
     }
   }
   return true;
+}
+
+bool is_first(const nn::Parameter& parameter, const mesh::DistributedContext& context) {
+  const auto axes = domain_axes(parameter);
+  return std::all_of(axes.begin(), axes.end(), [&](const std::string& axis) { return context.index(axis) == 0; });
 }
 
 void replicate_elsewhere(nn::Parameter& parameter, const mesh::DistributedContext& context) {

@@ -11,6 +11,10 @@ namespace lehr::shard {
 /// stands for dp_shard and cp; the expert domain for all but pp); throws a usage error that names one that is missing.
 bool is_owner(const nn::Parameter& parameter, const mesh::DistributedContext& context);
 
+/// Whether this rank is the first along every axis of the parameter's domain: it answers for what does not depend on
+/// the box at all (an optimizer's step of the parameter).
+bool is_first(const nn::Parameter& parameter, const mesh::DistributedContext& context);
+
 /// Lays the parameter out as replicated on each axis of its domain of more than one rank that its layout does not name
 /// yet. The domain is expert if the layout names ep or ep_shard, else dense. pp is in none: other stages have other
 /// parameters.

@@ -20,29 +20,44 @@ bool fits(const at::Tensor& buffer, const at::Tensor& tensor, at::ScalarType typ
 }
 }  // namespace
 
-AsyncCheckpointer::AsyncCheckpointer(CheckpointStore store, int64_t keep_latest)
-    : store_(std::move(store)), keep_latest_(keep_latest) {
+AsyncCheckpointer::AsyncCheckpointer(
+    CheckpointStore store, int64_t keep_latest, std::shared_ptr<Coordinator> coordinator)
+    : store_(std::move(store)),
+      keep_latest_(keep_latest),
+      coordinator_(coordinator ? std::move(coordinator) : std::make_shared<OneRank>()) {
   require(keep_latest >= 0, "checkpoints to keep: expected 0 (all) or more, found {}", keep_latest);
 }
 
 AsyncCheckpointer::~AsyncCheckpointer() {
+  if (std::uncaught_exceptions() > 0) {
+    coordinator_->hurry(std::chrono::minutes(1));
+  }
   wait();
 }
 
 void AsyncCheckpointer::save(const CheckpointContents& contents) {
-  check(contents);
+  if (coordinator_->world_size() == 1) {
+    check(contents);  // else the writers do, together: a rank that left here would be waited for
+  }
   const auto start = std::chrono::steady_clock::now();
   wait();
-  current_ = {
-      .step = contents.step, .path = store_.path_of(contents.step), .num_bytes = num_bytes(contents), .error = ""};
+  current_ = {.step = contents.step, .path = store_.path_of(contents.step), .num_bytes = 0, .error = ""};
   written_ = false;
+  CheckpointContents staged{.step = contents.step, .weights = {}};
+  std::string failure;
   try {
-    CheckpointContents staged = copy(contents);
-    current_.copy_seconds = seconds_since(start);
-    thread_ = std::thread([this, staged = std::move(staged)] { write(staged); });
-  } catch (const std::exception& error) {  // no memory for the copy, no thread
-    current_.error = error.what();
+    current_.num_bytes = num_bytes(contents);
+    staged = copy(contents);
+  } catch (const std::exception& error) {  // no memory for the copy
+    failure = error.what();
+  }
+  current_.copy_seconds = seconds_since(start);
+  try {
+    thread_ = std::thread([this, staged = std::move(staged), failure] { write(staged, failure); });
+  } catch (const std::exception& error) {  // no thread: the other ranks must know
+    write(CheckpointContents{.step = contents.step, .weights = {}}, error.what());
     results_.push_back(std::move(current_));
+    current_ = {};
   }
 }
 
@@ -51,28 +66,36 @@ CheckpointContents AsyncCheckpointer::copy(const CheckpointContents& contents) {
   CheckpointContents staged = contents;
   auto buffers = std::move(staging_);
   staging_.clear();
+  const auto stage = [&](const std::pair<std::string, std::string>& key, at::Tensor& tensor, at::ScalarType type) {
+    at::Tensor buffer = std::move(buffers[key]);
+    if (!fits(buffer, tensor, type)) {
+      const auto options = at::TensorOptions().dtype(type).device(at::kCPU).pinned_memory(tensor.is_cuda());
+      buffer = at::empty(tensor.sizes(), options);
+    }
+    buffer.copy_(tensor.detach());
+    staging_[key] = buffer;
+    tensor = std::move(buffer);
+  };
   for (WeightSet& set : staged.weights) {
     for (auto& [name, tensor] : set.tensors) {
-      const auto type = set.dtype && tensor.is_floating_point() ? *set.dtype : tensor.scalar_type();
-      at::Tensor buffer = std::move(buffers[{set.stem, name}]);
-      if (!fits(buffer, tensor, type)) {
-        const auto options = at::TensorOptions().dtype(type).device(at::kCPU).pinned_memory(tensor.is_cuda());
-        buffer = at::empty(tensor.sizes(), options);
-      }
-      buffer.copy_(tensor.detach());
-      staging_[{set.stem, name}] = buffer;
-      tensor = std::move(buffer);
+      stage({set.stem, name}, tensor, set.dtype && tensor.is_floating_point() ? *set.dtype : tensor.scalar_type());
+    }
+    for (TensorPart& part : set.parts) {
+      stage({set.stem, part.name + lehr::describe(part.box)}, part.tensor, part.tensor.scalar_type());
     }
   }
   return staged;
 }
 
-void AsyncCheckpointer::write(const CheckpointContents& contents) {
+void AsyncCheckpointer::write(const CheckpointContents& contents, const std::string& failure) {
   const auto start = std::chrono::steady_clock::now();
   try {
-    write_checkpoint(store_, contents);
+    write_checkpoint(store_, contents, *coordinator_, failure);
     if (keep_latest_ > 0) {
-      store_.keep_latest(keep_latest_, contents.step);
+      coordinator_->from_main("save tidy", [&] {
+        store_.keep_latest(keep_latest_, contents.step);
+        return std::string();
+      });
     }
   } catch (const std::exception& error) {
     current_.error = error.what();

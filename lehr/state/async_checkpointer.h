@@ -6,6 +6,7 @@
 #include <deque>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <thread>
@@ -27,19 +28,23 @@ struct SaveResult {
   bool ok() const { return error.empty(); }
 };
 
-/// One object a run, used by one thread. Host memory for the copy is taken at the first save and used again (pinned
+/// One object a run and rank, used by one thread. Of many ranks all call `save` for the same steps, each with its parts
+/// (write_checkpoint says what happens then); every rank has a result, and of a save that failed anywhere all have the
+/// same error. Host memory for the copy is taken at the first save and used again (pinned
 /// where tensors come from a GPU).
 class AsyncCheckpointer {
  public:
   /// After each save that went well, only `keep_latest` checkpoints stay (0: all).
-  explicit AsyncCheckpointer(CheckpointStore store, int64_t keep_latest = 0);
-  /// Waits for a save under way.
+  /// `coordinator`: what the ranks agree through; none for one rank.
+  explicit AsyncCheckpointer(
+      CheckpointStore store, int64_t keep_latest = 0, std::shared_ptr<Coordinator> coordinator = nullptr);
+  /// Waits for a save under way; for at most a minute for other ranks, if it happens because of an exception.
   ~AsyncCheckpointer();
   AsyncCheckpointer(const AsyncCheckpointer&) = delete;
   AsyncCheckpointer& operator=(const AsyncCheckpointer&) = delete;
 
   /// Copies the contents and returns; the tensors may then change. Waits for a save before it. Throws a usage error for
-  /// contents that `check` refuses; all else that can go wrong is a SaveResult.
+  /// contents that `check` refuses where a rank is alone; all else that can go wrong is a SaveResult.
   void save(const CheckpointContents& contents);
 
   /// The oldest result that was not given yet, if there is one. Does not wait.
@@ -52,11 +57,12 @@ class AsyncCheckpointer {
 
  private:
   CheckpointContents copy(const CheckpointContents& contents);
-  void write(const CheckpointContents& contents);
+  void write(const CheckpointContents& contents, const std::string& failure);
 
   CheckpointStore store_;
   int64_t keep_latest_;
-  std::map<std::pair<std::string, std::string>, at::Tensor> staging_;  // by stem and name
+  std::shared_ptr<Coordinator> coordinator_;
+  std::map<std::pair<std::string, std::string>, at::Tensor> staging_;  // by stem, and name and box
   std::deque<SaveResult> results_;
   SaveResult current_;  // the thread's, until it is joined
   std::atomic<bool> written_ = false;

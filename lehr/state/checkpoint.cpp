@@ -166,21 +166,24 @@ void CheckpointStore::recover() {
   }
 }
 
+fs::path CheckpointStore::set_aside(int64_t step, const std::string& why) {
+  const fs::path path = path_of(step);
+  fs::path aside = fmt::format("{}.{}", path.string(), why);
+  for (int64_t number = 2; is_there(aside); ++number) {
+    aside = fmt::format("{}.{}-{}", path.string(), why, number);
+  }
+  move_to(path, aside);
+  sync_folder(root_);
+  return aside;
+}
+
 std::vector<int64_t> CheckpointStore::set_aside_after(int64_t step) {
   std::vector<int64_t> moved;
   for (const Checkpoint& checkpoint : list()) {
-    if (checkpoint.step <= step) {
-      continue;
+    if (checkpoint.step > step) {
+      set_aside(checkpoint.step, "aside");
+      moved.push_back(checkpoint.step);
     }
-    fs::path aside = checkpoint.path.string() + ".aside";
-    for (int64_t number = 2; is_there(aside); ++number) {
-      aside = fmt::format("{}.aside-{}", checkpoint.path.string(), number);
-    }
-    move_to(checkpoint.path, aside);
-    moved.push_back(checkpoint.step);
-  }
-  if (!moved.empty()) {
-    sync_folder(root_);
   }
   return moved;
 }

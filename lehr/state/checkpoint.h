@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace lehr::state {
@@ -43,6 +44,10 @@ class CheckpointStore {
   /// Renames the checkpoints behind `step` to step-N.aside (.aside-2, ...), for a run that goes on from `step`: the
   /// next start shall not resume from what it left behind. Returns their steps.
   std::vector<int64_t> set_aside_after(int64_t step);
+
+  /// Renames the checkpoint of a step to step-N.`why` (.`why`-2, ...), so that it is none any more. Returns the new
+  /// path.
+  std::filesystem::path set_aside(int64_t step, const std::string& why);
 
   /// Makes the empty folder temporary_path(step).
   void begin(int64_t step);

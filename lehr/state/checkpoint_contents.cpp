@@ -2,10 +2,16 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <set>
+#include <sstream>
+#include <tuple>
 
+#include "lehr/base/crc32c.h"
 #include "lehr/base/error.h"
 #include "lehr/base/file.h"
+#include "lehr/state/integrity.h"
+#include "lehr/state/output_file.h"
 
 namespace lehr::state {
 
@@ -13,7 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 
 FilePlan plan_of(const WeightSet& set) {
-  return plan_files(set.stem, describe(set.tensors, set.dtype), set.max_shard_bytes);
+  return plan_files(set.stem, set.all.empty() ? describe(set.tensors, set.dtype) : set.all, set.max_shard_bytes);
 }
 
 void check_name(const std::string& name, std::set<std::string>& names) {
@@ -36,26 +42,122 @@ void write_file(const fs::path& folder, const std::string& name, std::string_vie
   write_synced(path, content);
 }
 
-void write_contents(const fs::path& folder, const CheckpointContents& contents) {
-  // The space of all large files first, so that a full disk is found at once.
-  std::vector<std::unique_ptr<SafetensorsWriter>> writers;
-  for (const WeightSet& set : contents.weights) {
-    writers.push_back(std::make_unique<SafetensorsWriter>(folder, plan_of(set)));
-    writers.back()->create();
-  }
-  for (const auto& [name, text] : contents.texts) {
-    write_file(folder, name, text);
-  }
-  for (const auto& [name, source] : contents.copies) {
-    write_file(folder, name, read_file(source));
-  }
-  for (size_t i = 0; i < writers.size(); ++i) {
-    for (const auto& [name, tensor] : contents.weights[i].tensors) {
-      writers[i]->write(name, tensor);
+// One rank's part of a save.
+class Save {
+ public:
+  Save(CheckpointStore& store, const CheckpointContents& contents)
+      : store_(store), contents_(contents), folder_(store.temporary_path(contents.step)) {
+    for (const WeightSet& set : contents.weights) {
+      writers_.push_back(std::make_unique<SafetensorsWriter>(folder_, plan_of(set), contents.patience));
     }
-    writers[i]->sync();
   }
-}
+
+  // The main rank's: folder, files, texts.
+  void begin() {
+    store_.begin(contents_.step);
+    // The space of all large files first, so that a full disk is found at once.
+    for (const auto& writer : writers_) {
+      writer->create();
+    }
+    for (const auto& [name, text] : contents_.texts) {
+      write_file(folder_, name, text);
+    }
+    for (const auto& [name, source] : contents_.copies) {
+      write_file(folder_, name, read_file(source));
+    }
+  }
+
+  // Every rank's: its tensors, in the order of the files.
+  void write() {
+    for (size_t i = 0; i < writers_.size(); ++i) {
+      const WeightSet& set = contents_.weights[i];
+      SafetensorsWriter& writer = *writers_[i];
+      struct Entry {
+        size_t file;
+        int64_t offset;
+        const std::string* name;
+        const Box* box;
+        const at::Tensor* tensor;
+      };
+      std::vector<Entry> entries;
+      const auto add = [&](const std::string& name, const Box* box, const at::Tensor& tensor) {
+        const PlannedTensor& planned = writer.plan().at(name);
+        int64_t first = 0;  // element
+        for (size_t dim = 0; box != nullptr && dim < box->size(); ++dim) {
+          first = first * planned.shape[dim] + (*box)[dim].begin;
+        }
+        entries.push_back({planned.file, planned.offset + first * dtype_bits(planned.dtype) / 8, &name, box, &tensor});
+      };
+      for (const auto& [name, tensor] : set.tensors) {
+        add(name, nullptr, tensor);
+      }
+      for (const TensorPart& part : set.parts) {
+        add(part.name, &part.box, part.tensor);
+      }
+      std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
+        return std::tie(a.file, a.offset) < std::tie(b.file, b.offset);
+      });
+      for (const Entry& entry : entries) {
+        if (entry.box == nullptr) {
+          writer.write(*entry.name, *entry.tensor);
+        } else {
+          writer.write(*entry.name, *entry.box, *entry.tensor);
+        }
+      }
+      writer.sync();
+    }
+  }
+
+  // What this rank wrote of each file, for the main rank.
+  std::string report() {
+    std::string text;
+    for (const auto& writer : writers_) {
+      for (const FileShare& share : writer->shares()) {
+        text += fmt::format("{} {} ", share.num_bytes, share.crc);
+      }
+    }
+    return text;
+  }
+
+  // The main rank's: all reports together must be the files.
+  void finish(const std::vector<std::string>& reports) {
+    std::vector<FileShare> sums;
+    for (const std::string& report : reports) {
+      std::istringstream text(report);
+      FileShare share;
+      for (size_t i = 0; text >> share.num_bytes >> share.crc; ++i) {
+        sums.resize(std::max(sums.size(), i + 1));
+        sums[i].num_bytes += share.num_bytes;
+        sums[i].crc ^= share.crc;
+      }
+    }
+    Integrity files;
+    size_t index = 0;
+    for (const auto& writer : writers_) {
+      for (const PlannedFile& file : writer->plan().files) {
+        const FileShare& sum = sums.at(index++);
+        const fs::path path = folder_ / file.name;
+        if (sum.num_bytes != file.num_bytes) {
+          fail_runtime(
+              "{}: {} of its {} bytes were written; the ranks do not hold every element once",
+              path.string(),
+              sum.num_bytes,
+              file.num_bytes);
+        }
+        OutputFile::open(path).require_size(file.num_bytes);
+        files[file.name] = {.num_bytes = file.num_bytes, .crc32c = crc32c_from_linear(sum.crc, file.num_bytes)};
+      }
+    }
+    write_file(folder_, kIntegrityFile, format_integrity(files));
+    store_.commit(contents_.step);
+  }
+
+ private:
+  CheckpointStore& store_;
+  const CheckpointContents& contents_;
+  fs::path folder_;
+  std::vector<std::unique_ptr<SafetensorsWriter>> writers_;
+};
 }  // namespace
 
 void check(const CheckpointContents& contents) {
@@ -68,7 +170,11 @@ void check(const CheckpointContents& contents) {
     if (!plan.index_name.empty()) {
       check_name(plan.index_name, names);
     }
+    for (const TensorPart& part : set.parts) {
+      require_part(part.name, plan.at(part.name).shape, part.box, part.tensor);
+    }
   }
+  check_name(kIntegrityFile, names);
   for (const auto& [name, text] : contents.texts) {
     check_name(name, names);
   }
@@ -88,13 +194,45 @@ int64_t num_bytes(const CheckpointContents& contents) {
 }
 
 void write_checkpoint(CheckpointStore& store, const CheckpointContents& contents) {
-  check(contents);
-  store.begin(contents.step);
+  OneRank alone;
+  write_checkpoint(store, contents, alone);
+}
+
+void write_checkpoint(
+    CheckpointStore& store, const CheckpointContents& contents, Coordinator& coordinator, const std::string& failure) {
+  std::optional<Save> save;
   try {
-    write_contents(store.temporary_path(contents.step), contents);
-    store.commit(contents.step);
+    coordinator.all_succeed("save check", [&] {
+      if (!failure.empty()) {
+        fail_runtime("{}", failure);
+      }
+      check(contents);
+      save.emplace(store, contents);
+    });
+    coordinator.from_main("save begin", [&] {
+      save->begin();
+      return std::string();
+    });
+    std::string mine;
+    try {
+      save->write();
+      mine = "+" + save->report();
+    } catch (const std::exception& error) {
+      mine = pack_failure(error);
+    }
+    coordinator.decide("save end", mine, [&](const std::vector<std::string>& texts) {
+      throw_failures(texts);
+      std::vector<std::string> reports;
+      for (const std::string& text : texts) {
+        reports.push_back(text.substr(1));
+      }
+      save->finish(reports);
+      return std::string();
+    });
   } catch (...) {
-    store.abandon(contents.step);
+    if (coordinator.is_main()) {
+      store.abandon(contents.step);
+    }
     throw;
   }
 }

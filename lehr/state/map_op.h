@@ -108,5 +108,7 @@ std::vector<Demand> pull_back(const MapOp& op, size_t output, const Box& box, in
 at::Tensor as_input(const MapOp& op, const at::Tensor& result, int64_t input_rank);
 /// A tensor that has the shape of a demand's box, seen with the dimensions of the operation's result.
 at::Tensor as_result(const MapOp& op, const at::Tensor& input);
+/// Such a box, counted from that of the demand, with the dimensions of the operation's result.
+Box as_result(const MapOp& op, Box input, int64_t input_rank);
 
 }  // namespace lehr::state

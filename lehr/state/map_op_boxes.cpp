@@ -142,4 +142,24 @@ at::Tensor as_result(const MapOp& op, const at::Tensor& input) {
   return input;
 }
 
+Box as_result(const MapOp& op, Box input, int64_t input_rank) {
+  const auto insert = [&](int64_t dim) {
+    input.insert(input.begin() + (dim < 0 ? dim + input_rank + 1 : dim), Range{0, 1});
+  };
+  const auto erase = [&](int64_t dim) { input.erase(input.begin() + (dim < 0 ? dim + input_rank : dim)); };
+  if (const auto* stack = std::get_if<Stack>(&op)) {
+    insert(stack->dim);
+  } else if (const auto* unsqueeze = std::get_if<Unsqueeze>(&op)) {
+    insert(unsqueeze->dim);
+  } else if (const auto* unstack = std::get_if<Unstack>(&op)) {
+    erase(unstack->dim);
+  } else if (const auto* squeeze = std::get_if<Squeeze>(&op)) {
+    erase(squeeze->dim);
+  } else if (const auto* transpose = std::get_if<Transpose>(&op)) {
+    const auto at = [&](int64_t dim) { return static_cast<size_t>(dim < 0 ? dim + input_rank : dim); };
+    std::swap(input[at(transpose->dim0)], input[at(transpose->dim1)]);
+  }
+  return input;
+}
+
 }  // namespace lehr::state

@@ -51,14 +51,6 @@ class Evaluation {
   const TensorSource& source_;
 };
 
-std::vector<int64_t> sizes_of(const Box& box) {
-  std::vector<int64_t> sizes;
-  for (const Range& range : box) {
-    sizes.push_back(range.size());
-  }
-  return sizes;
-}
-
 at::Tensor read_value(const BoundMap& map, const TensorSource& source, size_t value, const Box& box) {
   const at::NoGradGuard no_grad;
   const Evaluation evaluation(map, source);
@@ -68,7 +60,7 @@ at::Tensor read_value(const BoundMap& map, const TensorSource& source, size_t va
   const DType dtype = map.spec(value).dtype;
   const auto type = scalar_type(dtype);
   require(type.has_value(), "state map: tensors of type {} cannot be joined", dtype_name(dtype));
-  at::Tensor result = at::empty(sizes_of(box), at::TensorOptions().dtype(*type));
+  at::Tensor result = at::empty(shape_of(box), at::TensorOptions().dtype(*type));
   evaluation.fill(value, box, result);
   return result;
 }
@@ -81,45 +73,6 @@ bool lies_in(const Box& box, const Box& known) {
   return inside;
 }
 
-// Writes a part of a planned tensor: a range of bytes for each run of the file that the part covers.
-void write_part(SafetensorsWriter& writer, const MappedTensor& part) {
-  const PlannedTensor& planned = writer.plan().at(part.name);
-  const auto type = scalar_type(planned.dtype);
-  require(type.has_value(), "{}: tensors of type {} cannot be written", part.name, dtype_name(planned.dtype));
-  const at::Tensor stored = part.tensor.to(at::TensorOptions().device(at::kCPU).dtype(*type)).contiguous();
-  const auto element = static_cast<int64_t>(stored.element_size());
-  // Dimensions from `inner` on are whole, so that a run is contiguous from the dimension before it.
-  const auto rank = static_cast<int64_t>(part.box.size());
-  int64_t inner = rank;
-  int64_t run = 1;
-  while (inner > 0 &&
-         part.box[static_cast<size_t>(inner - 1)].size() == planned.shape[static_cast<size_t>(inner - 1)]) {
-    --inner;
-    run *= planned.shape[static_cast<size_t>(inner)];
-  }
-  if (inner > 0) {
-    --inner;
-    run *= part.box[static_cast<size_t>(inner)].size();
-  }
-  const int64_t runs = run == 0 ? 0 : stored.numel() / run;
-  const auto* bytes = static_cast<const std::byte*>(stored.const_data_ptr());
-  for (int64_t i = 0; i < runs; ++i) {
-    int64_t offset = 0;  // of the run's first element in the whole tensor
-    int64_t stride = 1;
-    int64_t rest = i;
-    for (int64_t dim = rank - 1; dim >= 0; --dim) {
-      const Range& range = part.box[static_cast<size_t>(dim)];
-      if (dim < inner) {
-        offset += (range.begin + rest % range.size()) * stride;
-        rest /= range.size();
-      } else {
-        offset += range.begin * stride;
-      }
-      stride *= planned.shape[static_cast<size_t>(dim)];
-    }
-    writer.write(part.name, offset * element, {bytes + i * run * element, static_cast<size_t>(run * element)});
-  }
-}
 }  // namespace
 
 at::Tensor WeightSource::read(const std::string& name, const Box& box) const {
@@ -182,18 +135,93 @@ void read_into(const BoundMap& map, const TensorSource& source, const std::strin
       fmt::join(target.sizes(), ", "),
       describe(map.known(value)),
       fmt::join(map.spec(value).shape, ", "));
+  read_into(map, source, output, map.known(value), std::move(target));
+}
+
+void read_into(
+    const BoundMap& map, const TensorSource& source, const std::string& output, const Box& box, at::Tensor target) {
+  const size_t value = map.output_value(output);
+  require(
+      lies_in(box, map.known(value)) && target.sizes() == at::IntArrayRef(shape_of(box)),
+      "{}: {} was asked for into [{}], a state map gives {} of [{}]",
+      output,
+      describe(box),
+      fmt::join(target.sizes(), ", "),
+      describe(map.known(value)),
+      fmt::join(map.spec(value).shape, ", "));
+  if (target.numel() == 0) {
+    return;
+  }
   const at::NoGradGuard no_grad;
-  Evaluation(map, source).fill(value, map.known(value), target);
+  Evaluation(map, source).fill(value, box, target);
+}
+
+namespace {
+// What a rank holds of a value: the parts of its inputs that the rank holds, moved through the operations.
+class Holdings {
+ public:
+  Holdings(const BoundMap& map, const HeldParts& held) : map_(map), held_(held) {}
+
+  // What lies in `box`, as parts of the whole value.
+  std::vector<HeldPart> of(size_t value, const Box& box) const {
+    if (const std::string* name = map_.input_name(value)) {
+      return of_input(*name, box);
+    }
+    size_t output = 0;
+    const MapStep& step = *map_.step_of(value, &output);
+    const auto rank = static_cast<int64_t>(map_.spec(step.inputs.front()).shape.size());
+    std::vector<HeldPart> parts;
+    for (const Demand& demand : pull_back(step.op, output, box, rank)) {
+      for (HeldPart& part : of(step.inputs[demand.input], demand.box)) {
+        for (size_t dim = 0; dim < part.box.size(); ++dim) {  // from the input to the demand
+          part.box[dim].begin -= demand.box[dim].begin;
+          part.box[dim].end -= demand.box[dim].begin;
+        }
+        Box place = as_result(step.op, std::move(part.box), rank);
+        for (size_t dim = 0; dim < place.size(); ++dim) {  // and from there to the result
+          const int64_t by = box[dim].begin + demand.place[dim].begin;
+          place[dim].begin += by;
+          place[dim].end += by;
+        }
+        parts.push_back({.box = std::move(place), .tensor = as_result(step.op, part.tensor)});
+      }
+    }
+    return parts;
+  }
+
+ private:
+  std::vector<HeldPart> of_input(const std::string& name, const Box& box) const {
+    const auto found = held_.find(name);
+    if (found == held_.end()) {
+      return {};
+    }
+    const HeldPart& held = found->second;
+    Box common;
+    Box local;
+    for (size_t dim = 0; dim < box.size(); ++dim) {
+      const Range both{std::max(box[dim].begin, held.box[dim].begin), std::min(box[dim].end, held.box[dim].end)};
+      if (both.size() <= 0) {
+        return {};
+      }
+      common.push_back(both);
+      local.push_back({both.begin - held.box[dim].begin, both.end - held.box[dim].begin});
+    }
+    return {{.box = std::move(common), .tensor = narrow_to(held.tensor, local)}};
+  }
+
+  const BoundMap& map_;
+  const HeldParts& held_;
+};
+}  // namespace
+
+std::vector<HeldPart> held_of_output(const BoundMap& map, const HeldParts& held, const std::string& output) {
+  const at::NoGradGuard no_grad;
+  const size_t value = map.output_value(output);
+  return Holdings(map, held).of(value, map.known(value));
 }
 
 TensorSink file_sink(SafetensorsWriter& writer) {
-  return [&writer](const MappedTensor& part) {
-    if (part.box == whole_box(part.spec.shape)) {
-      writer.write(part.name, part.tensor);
-    } else {
-      write_part(writer, part);
-    }
-  };
+  return [&writer](const MappedTensor& part) { writer.write(part.name, part.box, part.tensor); };
 }
 
 }  // namespace lehr::state

@@ -61,6 +61,22 @@ at::Tensor read_output(const BoundMap& map, const TensorSource& source, const st
 /// are read. Throws a usage error if the shapes differ.
 void read_into(const BoundMap& map, const TensorSource& source, const std::string& output, at::Tensor target);
 
+/// As above, for the part `box` of an output: no other element of any input is read.
+void read_into(
+    const BoundMap& map, const TensorSource& source, const std::string& output, const Box& box, at::Tensor target);
+
+/// A part of a tensor that somebody has.
+struct HeldPart {
+  Box box;
+  at::Tensor tensor;  ///< Of the box's shape.
+};
+/// What a rank has of the inputs of a map, by name.
+using HeldParts = std::unordered_map<std::string, HeldPart>;
+
+/// What a rank that has these parts of the inputs has of an output: views of its tensors, none of them empty, that do
+/// not overlap. If ranks have every element of the inputs once, they have every element of the output once.
+std::vector<HeldPart> held_of_output(const BoundMap& map, const HeldParts& held, const std::string& output);
+
 /// The sink that writes to files planned for the map's outputs; their types are the plan's. `writer` must outlive it.
 TensorSink file_sink(SafetensorsWriter& writer);
 

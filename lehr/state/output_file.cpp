@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -132,6 +133,20 @@ void OutputFile::write(int64_t offset, std::span<const std::byte> bytes) const {
 void OutputFile::sync() const {
   if (::fsync(fd_) != 0) {
     fail_runtime("{}: cannot be written to disk: {}", path_.string(), std::strerror(errno));
+  }
+}
+
+void OutputFile::require_size(int64_t num_bytes) const {
+  struct stat info {};
+  if (::fstat(fd_, &info) != 0) {
+    fail_runtime("{}: cannot be looked at: {}", path_.string(), std::strerror(errno));
+  }
+  if (info.st_size != num_bytes) {
+    fail_runtime(
+        "{}: expected {} bytes after writing, found {}; does somebody else write there?",
+        path_.string(),
+        num_bytes,
+        info.st_size);
   }
 }
 

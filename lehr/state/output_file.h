@@ -29,6 +29,8 @@ class OutputFile {
   void write(int64_t offset, std::string_view text) const { write(offset, std::as_bytes(std::span(text))); }
   /// Returns when all that this process wrote is on the disk.
   void sync() const;
+  /// Throws a runtime error if the file has another size.
+  void require_size(int64_t num_bytes) const;
 
  private:
   OutputFile(std::filesystem::path path, int fd);

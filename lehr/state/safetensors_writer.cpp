@@ -2,6 +2,10 @@
 
 #include <fmt/ranges.h>
 
+#include <map>
+#include <thread>
+
+#include "lehr/base/crc32c.h"
 #include "lehr/base/error.h"
 
 namespace lehr::state {
@@ -31,8 +35,27 @@ std::vector<TensorInfo> describe(const NamedTensors& tensors, std::optional<at::
   return infos;
 }
 
-SafetensorsWriter::SafetensorsWriter(fs::path folder, FilePlan plan)
-    : folder_(std::move(folder)), plan_(std::move(plan)), files_(plan_.files.size()) {}
+void require_part(
+    const std::string& name, const std::vector<int64_t>& shape, const Box& box, const at::Tensor& tensor) {
+  bool inside = box.size() == shape.size();
+  for (size_t dim = 0; inside && dim < box.size(); ++dim) {
+    inside = box[dim].begin >= 0 && box[dim].begin <= box[dim].end && box[dim].end <= shape[dim];
+  }
+  require(
+      inside && tensor.sizes() == at::IntArrayRef(shape_of(box)),
+      "{}: expected a part of [{}], found {} with a tensor of shape [{}]",
+      name,
+      fmt::join(shape, ", "),
+      describe(box),
+      fmt::join(tensor.sizes(), ", "));
+}
+
+SafetensorsWriter::SafetensorsWriter(fs::path folder, FilePlan plan, std::chrono::milliseconds patience)
+    : folder_(std::move(folder)),
+      plan_(std::move(plan)),
+      patience_(patience),
+      files_(plan_.files.size()),
+      shares_(plan_.files.size()) {}
 
 void SafetensorsWriter::create() {
   // All space first, so that a full disk is found before the first gigabyte is written.
@@ -41,19 +64,76 @@ void SafetensorsWriter::create() {
     files_[i] = std::make_unique<OutputFile>(OutputFile::create(folder_ / planned.name, planned.num_bytes));
   }
   for (size_t i = 0; i < plan_.files.size(); ++i) {
-    files_[i]->write(0, plan_.files[i].header);
+    const std::string& header = plan_.files[i].header;
+    files_[i]->write(0, header);
+    const auto size = static_cast<int64_t>(header.size());
+    count(i, size, size, crc32c_linear(std::as_bytes(std::span(header))));
   }
   if (!plan_.index_name.empty()) {
     write_synced(folder_ / plan_.index_name, plan_.index);
   }
 }
 
+// Called under the lock.
 const OutputFile& SafetensorsWriter::file(size_t index) {
-  const std::lock_guard lock(mutex_);
   if (files_[index] == nullptr) {
-    files_[index] = std::make_unique<OutputFile>(OutputFile::open(folder_ / plan_.files[index].name));
+    const fs::path path = folder_ / plan_.files[index].name;
+    const auto start = std::chrono::steady_clock::now();
+    std::error_code error;
+    while (!fs::exists(path, error) && std::chrono::steady_clock::now() - start < patience_) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    if (patience_.count() > 0 && !fs::exists(path, error)) {
+      fail_runtime(
+          "{}: cannot be opened for writing: the main rank made it, but it is not to be seen here; all ranks must see "
+          "the same folder",
+          path.string());
+    }
+    files_[index] = std::make_unique<OutputFile>(OutputFile::open(path));
   }
   return *files_[index];
+}
+
+void SafetensorsWriter::count(size_t file, int64_t end, int64_t num_bytes, uint32_t crc) {
+  const uint32_t there = Crc32cZeros(plan_.files[file].num_bytes - end).behind(crc);
+  const std::lock_guard lock(mutex_);
+  shares_[file].num_bytes += num_bytes;
+  shares_[file].crc ^= there;
+}
+
+// Called under the lock.
+void SafetensorsWriter::flush() {
+  if (!pending_.bytes.empty()) {
+    const OutputFile& target = file(pending_.file);
+    target.write(pending_.offset, pending_.bytes);
+    pending_.bytes.clear();
+  }
+}
+
+// To the file, without the checksum.
+void SafetensorsWriter::put(const PlannedTensor& planned, int64_t offset, std::span<const std::byte> bytes) {
+  constexpr size_t kSmall = size_t{256} << 10;
+  constexpr size_t kTogether = size_t{4} << 20;
+  const int64_t begin = planned.offset + offset;
+  if (bytes.size() >= kSmall) {
+    const OutputFile* target = nullptr;
+    {
+      const std::lock_guard lock(mutex_);
+      target = &file(planned.file);
+    }
+    target->write(begin, bytes);
+    return;
+  }
+  const std::lock_guard lock(mutex_);
+  const bool follows = pending_.file == planned.file &&
+                       pending_.offset + static_cast<int64_t>(pending_.bytes.size()) == begin &&
+                       pending_.bytes.size() + bytes.size() <= kTogether;
+  if (!follows) {
+    flush();
+    pending_.file = planned.file;
+    pending_.offset = begin;
+  }
+  pending_.bytes.insert(pending_.bytes.end(), bytes.begin(), bytes.end());
 }
 
 void SafetensorsWriter::write(const std::string& name, int64_t offset, std::span<const std::byte> bytes) {
@@ -66,7 +146,8 @@ void SafetensorsWriter::write(const std::string& name, int64_t offset, std::span
       size,
       offset,
       planned.num_bytes);
-  file(planned.file).write(planned.offset + offset, bytes);
+  put(planned, offset, bytes);
+  count(planned.file, planned.offset + offset + size, size, crc32c_linear(bytes));
 }
 
 void SafetensorsWriter::write(const std::string& name, const at::Tensor& tensor) {
@@ -77,19 +158,48 @@ void SafetensorsWriter::write(const std::string& name, const at::Tensor& tensor)
       name,
       fmt::join(planned.shape, ", "),
       fmt::join(tensor.sizes(), ", "));
+  write(name, whole_box(planned.shape), tensor);
+}
+
+void SafetensorsWriter::write(const std::string& name, const Box& box, const at::Tensor& tensor) {
+  const PlannedTensor& planned = plan_.at(name);
+  require_part(name, planned.shape, box, tensor);
   const auto type = scalar_type(planned.dtype);
   require(type.has_value(), "{}: tensors of type {} cannot be written", name, dtype_name(planned.dtype));
   const at::Tensor stored = storable(tensor, *type);
-  write(name, 0, bytes_of(stored));
+  const auto bytes = bytes_of(stored);
+  const auto element = static_cast<int64_t>(stored.element_size());
+  uint32_t crc = 0;
+  int64_t end = 0;
+  std::map<int64_t, Crc32cZeros> gaps;
+  for (const BoxRun& run : runs_of(box, planned.shape)) {
+    const auto part = bytes.subspan(static_cast<size_t>(run.local * element), static_cast<size_t>(run.count * element));
+    const int64_t begin = run.global * element;
+    put(planned, begin, part);
+    if (crc != 0) {
+      const int64_t gap = begin - end;
+      crc = gaps.try_emplace(gap, gap).first->second.behind(crc);
+    }
+    crc = crc32c_linear(part, crc);
+    end = begin + static_cast<int64_t>(part.size());
+  }
+  count(planned.file, planned.offset + end, static_cast<int64_t>(bytes.size()), crc);
 }
 
 void SafetensorsWriter::sync() {
   const std::lock_guard lock(mutex_);
-  for (const auto& opened : files_) {
-    if (opened != nullptr) {
-      opened->sync();
+  flush();
+  for (size_t i = 0; i < files_.size(); ++i) {
+    if (files_[i] != nullptr) {
+      files_[i]->sync();
+      files_[i]->require_size(plan_.files[i].num_bytes);
     }
   }
+}
+
+std::vector<FileShare> SafetensorsWriter::shares() {
+  const std::lock_guard lock(mutex_);
+  return shares_;
 }
 
 void save_safetensors(

@@ -197,6 +197,10 @@ void CheckpointConfig::fields(FieldVisitor& v) {
   v.optional("keep_latest_k", keep_latest_k, "Complete checkpoints to keep; 0: all.", at_least(0));
   v.optional("load_step", load_step, "Resume from this step's checkpoint; -1: the newest.", at_least(-1));
   v.optional(
+      "verify",
+      verify,
+      "Before resuming, compare every byte of the files with their checksums, each rank its share; false: sizes only.");
+  v.optional(
       "initial_load_path",
       initial_load_path,
       "Folder whose weights a new run starts from (Hugging Face layout); a run that resumes does not read it, but "

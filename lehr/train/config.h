@@ -92,6 +92,7 @@ struct CheckpointConfig {
   int64_t interval = 500;
   int64_t keep_latest_k = 10;
   int64_t load_step = -1;
+  bool verify = true;
   std::optional<std::string> initial_load_path;
   std::string async_mode = "async";
   int64_t max_shard_size_mb = 5000;

@@ -2,7 +2,7 @@
 
 #include <fmt/ranges.h>
 
-#include <cmath>
+#include <algorithm>
 #include <limits>
 
 #include "lehr/base/config.h"
@@ -10,12 +10,16 @@
 #include "lehr/base/file.h"
 #include "lehr/base/json.h"
 #include "lehr/data/tokenizer_file.h"
+#include "lehr/mesh/distributed_context.h"
 #include "lehr/peft/adapter_folder.h"
 #include "lehr/state/async_checkpointer.h"
 #include "lehr/state/checkpoint.h"
 #include "lehr/state/weights.h"
 #include "lehr/train/chat.h"
+#include "lehr/train/find_checkpoint.h"
 #include "lehr/train/precision.h"
+#include "lehr/train/rank_share.h"
+#include "lehr/train/store_coordinator.h"
 #include "lehr/train/weights.h"
 
 namespace lehr::train {
@@ -55,6 +59,13 @@ Node generation_config(const descriptor::ModelArgs& args, const std::vector<int6
   node.set("do_sample", Node(true));
   return node;
 }
+std::shared_ptr<state::Coordinator> make_coordinator(mesh::DistributedContext* mesh) {
+  if (mesh == nullptr || !mesh->is_distributed()) {
+    return std::make_shared<state::OneRank>();
+  }
+  return std::make_shared<StoreCoordinator>(mesh->transport(), "checkpoints");
+}
+
 // A checkpoint's weights may fit a model that computes something else: another base of the rotary frequencies, say.
 void require_same_shape(const std::filesystem::path& file, const Node& now, const std::string& advice) {
   const Node then = parse_json_file(file);
@@ -92,7 +103,8 @@ RunCheckpoints::RunCheckpoints(
     const descriptor::ModelArgs& args,
     const data::Tokenizer& tokenizer,
     nn::Model& model,
-    optim::Optimizer& optimizer)
+    optim::Optimizer& optimizer,
+    mesh::DistributedContext* mesh)
     : config_(config),
       args_(args),
       tokenizer_files_(data::tokenizer_file_contents(tokenizer)),
@@ -104,9 +116,14 @@ RunCheckpoints::RunCheckpoints(
           config.peft.has_adapters()
               ? peft::to_map(peft::adapter_stored_names(model, base_names_, peft::tuned_tensors(model, base_names_)))
               : args.state_map(descriptor::ExpertLayout::per_expert)),
+      mesh_(mesh),
+      coordinator_(make_coordinator(mesh)),
       store_(std::make_unique<state::CheckpointStore>(checkpoint_root(config))),
-      writer_(std::make_unique<state::AsyncCheckpointer>(*store_, config.checkpoint.keep_latest_k)) {
-  store_->recover();
+      writer_(std::make_unique<state::AsyncCheckpointer>(*store_, config.checkpoint.keep_latest_k, coordinator_)) {
+  coordinator_->from_main("recover", [this] {
+    store_->recover();
+    return std::string();
+  });
   if (config.training.task == TaskKind::sft) {
     // A model that was not made for conversations does not know the token that ends a turn as one to stop at.
     stop_ids_ = stop_ids_of(tokenizer, chat_template_of(config), stop_ids_);
@@ -119,29 +136,27 @@ RunCheckpoints::RunCheckpoints(
 
 RunCheckpoints::~RunCheckpoints() = default;
 
-std::optional<std::filesystem::path> RunCheckpoints::find() const {
-  const int64_t wanted = config_.checkpoint.load_step;
-  const auto complete = store_->list();
-  if (wanted < 0 || std::filesystem::exists(went_back_file(wanted))) {
-    return complete.empty() ? std::nullopt : std::optional(complete.back().path);
-  }
-  for (const auto& [step, path] : complete) {
-    if (step == wanted) {
-      return path;
-    }
-  }
-  std::vector<int64_t> steps;
-  for (const auto& [step, path] : complete) {
-    steps.push_back(step);
-  }
-  fail(
-      "checkpoint.load_step: {} has no complete checkpoint of step {}; it has {}",
-      store_->root().string(),
-      wanted,
-      steps.empty() ? "none" : fmt::format("those of step {}", fmt::join(steps, ", ")));
+std::optional<std::filesystem::path> RunCheckpoints::find() {
+  const int64_t wanted = std::stoll(coordinator_->from_main("load_step", [this] {
+    const int64_t step = config_.checkpoint.load_step;
+    return std::to_string(step >= 0 && std::filesystem::exists(went_back_file(step)) ? -1 : step);
+  }));
+  FoundCheckpoint found = find_checkpoint(
+      *store_, wanted < 0 ? std::nullopt : std::optional(wanted), config_.checkpoint.verify, *coordinator_);
+  warnings_ = std::move(found.warnings);
+  return found.folder;
 }
 
 RunState RunCheckpoints::load(const std::filesystem::path& folder, const RunState& now) {
+  // Before what a rank may fail in by itself: all must come here.
+  const auto entries = all_of("optimizer", share_of_optimizer(optimizer_, model_, mesh_).all);
+  RunState state;
+  coordinator_->all_succeed("load", [&] { state = load_here(folder, now, entries); });
+  return state;
+}
+
+RunState RunCheckpoints::load_here(
+    const std::filesystem::path& folder, const RunState& now, const std::vector<state::TensorInfo>& entries) {
   const std::string file = (folder / "trainer.json").string();
   const auto state = from_node<RunState>(parse_json_file(file), file);
   const TrainingConfig& training = config_.training;
@@ -180,12 +195,7 @@ RunState RunCheckpoints::load(const std::filesystem::path& folder, const RunStat
       training.steps);
 
   load_weights(model_, map_, state::WeightReader(folder, config_.peft.has_adapters() ? peft::kAdapterStem : "model"));
-  const state::WeightReader reader(folder, "optimizer");
-  std::map<std::string, at::Tensor> moments;
-  for (const auto& name : reader.names()) {
-    moments[name] = reader.tensor(name);
-  }
-  optimizer_.load_state(moments);
+  load_optimizer(optimizer_, model_, entries, state::WeightReader(folder, "optimizer"));
   return state;
 }
 
@@ -212,35 +222,70 @@ std::filesystem::path RunCheckpoints::went_back_file(int64_t step) const {
 }
 
 std::vector<int64_t> RunCheckpoints::went_back_to(int64_t step) {
-  auto moved = store_->set_aside_after(step);
-  write_file_atomically(went_back_file(step), "");
-  return moved;
+  const std::string moved = coordinator_->from_main("went back", [&] {
+    std::vector<std::string> steps;
+    for (const int64_t later : store_->set_aside_after(step)) {
+      steps.push_back(std::to_string(later));
+    }
+    write_file_atomically(went_back_file(step), "");
+    return state::pack_texts(steps);
+  });
+  std::vector<int64_t> steps;
+  for (const std::string& text : state::unpack_texts(moved)) {
+    steps.push_back(std::stoll(text));
+  }
+  return steps;
+}
+
+// The tensors of all stages, which do not change during a run.
+const std::vector<state::TensorInfo>& RunCheckpoints::all_of(
+    const std::string& stem, const std::vector<state::TensorInfo>& mine) {
+  const auto [found, is_new] = all_.try_emplace(stem);
+  if (is_new) {
+    found->second = mesh_ == nullptr ? mine : of_all_stages(mine, stored_order(map_), *mesh_, *coordinator_, stem);
+  }
+  return found->second;
 }
 
 std::optional<std::string> RunCheckpoints::save(const RunState& state) {
   const int64_t max_shard_bytes = config_.checkpoint.max_shard_size_mb * 1000 * 1000;
-  for (const auto& [name, parameter] : nn::named_parameters(model_)) {
-    if (!parameter->trainable()) {
-      continue;
-    }
-    const auto [smallest, largest] = parameter->value().detach().aminmax();
-    if (!std::isfinite(smallest.item<double>()) || !std::isfinite(largest.item<double>())) {
+  coordinator_->decide("finite", non_finite_parameter(model_), [&](const std::vector<std::string>& names) {
+    const auto name = std::find_if(names.begin(), names.end(), [](const auto& text) { return !text.empty(); });
+    if (name != names.end()) {
       fail_runtime(
           "step {}: {} is not finite any more, so nothing was saved and the run ends; the checkpoint before stands. Go "
           "on from it with a lower optimizer.lr",
           state.step,
-          name);
+          *name);
     }
-  }
+    return std::string();
+  });
   state::CheckpointContents contents{.step = state.step, .weights = {}};
   const bool adapters = config_.peft.has_adapters();  // PEFT knows no shards
+  auto weights = share_of_parameters(model_, map_, mesh_);
   contents.weights.push_back(
       {.stem = adapters ? peft::kAdapterStem : "model",
-       .tensors = stored_tensors(model_, map_),
-       .max_shard_bytes = adapters ? std::numeric_limits<int64_t>::max() : max_shard_bytes});
-  contents.weights.push_back({.stem = "optimizer", .tensors = optimizer_.state(), .max_shard_bytes = max_shard_bytes});
+       .tensors = {},
+       .max_shard_bytes = adapters ? std::numeric_limits<int64_t>::max() : max_shard_bytes,
+       .all = all_of("model", weights.all),
+       .parts = std::move(weights.parts)});
+  auto moments = share_of_optimizer(optimizer_, model_, mesh_);
+  contents.weights.push_back(
+      {.stem = "optimizer",
+       .tensors = {},
+       .max_shard_bytes = max_shard_bytes,
+       .all = all_of("optimizer", moments.all),
+       .parts = std::move(moments.parts)});
+  if (coordinator_->is_main()) {
+    add_texts(contents, state);
+  }
+  writer_->save(contents);
+  return failure();
+}
+
+void RunCheckpoints::add_texts(state::CheckpointContents& contents, const RunState& state) const {
   contents.texts = tokenizer_files_;
-  if (adapters) {
+  if (config_.peft.has_adapters()) {
     const auto base = std::filesystem::absolute(*config_.checkpoint.initial_load_path).lexically_normal().string();
     const Node adapter = peft::adapter_config(model_, base_names_, args_.head(), base);
     contents.texts.emplace_back("adapter_config.json", to_json(adapter, true) + "\n");
@@ -251,8 +296,6 @@ std::optional<std::string> RunCheckpoints::save(const RunState& state) {
     contents.texts.emplace_back("generation_config.json", to_json(generation_config(args_, stop_ids_), true) + "\n");
   }
   contents.texts.emplace_back("trainer.json", to_json(to_node(state), true) + "\n");
-  writer_->save(contents);
-  return failure();
 }
 
 std::optional<std::string> RunCheckpoints::wait() {

@@ -1,22 +1,30 @@
 // Saving and resuming a run: weights, optimizer and position, as a Hugging Face folder with files beside. A run of
-// adapters saves these alone, as a folder of Hugging Face's PEFT.
+// adapters saves these alone, as a folder of Hugging Face's PEFT. Of many ranks each writes and reads its boxes.
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lehr/data/tokenizer.h"
 #include "lehr/descriptor/model_args.h"
 #include "lehr/optim/optimizer.h"
 #include "lehr/peft/stored_names.h"
+#include "lehr/state/safetensors_header.h"
 #include "lehr/train/config.h"
 
+namespace lehr::mesh {
+class DistributedContext;
+}
 namespace lehr::state {
 class AsyncCheckpointer;
 class CheckpointStore;
+class Coordinator;
+struct CheckpointContents;
 }  // namespace lehr::state
 
 namespace lehr::train {
@@ -36,21 +44,30 @@ struct RunState {
   void fields(FieldVisitor& v);
 };
 
-/// The checkpoints of one run.
+/// The checkpoints of one run. Of many ranks all make one and call its functions together, in the same order; what one
+/// throws, or returns, all do. They need no collectives, only the transport's store.
 class RunCheckpoints {
  public:
-  /// References must outlive this object.
+  /// References must outlive this object. `mesh`: null on one device; else every parameter of `model` must be laid out
+  /// (shard::replicate_elsewhere) by the first save or load, and job.dump_folder be on a file system that all ranks
+  /// see.
   RunCheckpoints(
       const TrainConfig& config,
       const descriptor::ModelArgs& args,
       const data::Tokenizer& tokenizer,
       nn::Model& model,
-      optim::Optimizer& optimizer);
+      optim::Optimizer& optimizer,
+      mesh::DistributedContext* mesh = nullptr);
   ~RunCheckpoints();
 
   /// The folder to resume from: checkpoint.load_step if the run has not gone back to it before, or the newest complete
-  /// one; nothing for a new run. Throws a usage error if load_step names none.
-  std::optional<std::filesystem::path> find() const;
+  /// one; nothing for a new run. Newer ones whose files are not as they were written are set aside (step-N.damaged), of
+  /// which take_warnings() tells. Throws a usage error if load_step names none or a damaged one, and if all are
+  /// damaged.
+  std::optional<std::filesystem::path> find();
+
+  /// What a person should know of the calls before; empty again then. Only on the main rank.
+  std::vector<std::string> take_warnings() { return std::exchange(warnings_, {}); }
 
   /// Loads weights (of adapters: the base must be loaded), optimizer and position. Throws a usage error for a
   /// checkpoint of another shape, or of another seed, batch size, data or base than `now`'s, which would change the
@@ -71,6 +88,10 @@ class RunCheckpoints {
   std::optional<std::string> wait();
 
  private:
+  RunState load_here(
+      const std::filesystem::path& folder, const RunState& now, const std::vector<state::TensorInfo>& entries);
+  const std::vector<state::TensorInfo>& all_of(const std::string& stem, const std::vector<state::TensorInfo>& mine);
+  void add_texts(state::CheckpointContents& contents, const RunState& state) const;
   std::optional<std::string> failure();
   at::ScalarType weights_type() const;
   std::string config_file() const;
@@ -84,6 +105,10 @@ class RunCheckpoints {
   std::vector<int64_t> stop_ids_;  // of generation_config.json
   std::vector<peft::StoredName> base_names_;
   state::StateMap map_;  // from the files of a checkpoint to the parameters
+  mesh::DistributedContext* mesh_;
+  std::shared_ptr<state::Coordinator> coordinator_;
+  std::map<std::string, std::vector<state::TensorInfo>> all_;  // tensors of all stages, by stem
+  std::vector<std::string> warnings_;
   std::unique_ptr<state::CheckpointStore> store_;
   std::unique_ptr<state::AsyncCheckpointer> writer_;
 };

@@ -209,6 +209,9 @@ void Trainer::restore() {
     state_.base_fingerprint = weights_fingerprint(state::WeightReader(*config_.checkpoint.initial_load_path));
   }
   const auto folder = checkpoints_ ? checkpoints_->find() : std::nullopt;
+  for (const auto& warning : checkpoints_ ? checkpoints_->take_warnings() : std::vector<std::string>{}) {
+    environment_.log.warn("{}", warning);
+  }
   if (folder) {
     state_ = checkpoints_->load(*folder, state_);
     environment_.log.info(

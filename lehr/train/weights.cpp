@@ -122,14 +122,18 @@ std::vector<std::string> load_weights(
       mine.insert(name);
     }
   }
-  const state::BoundMap bound(possible.to(mine), stored);
-  const state::WeightSource source(reader);
+  read_parameters(model, state::BoundMap(possible.to(mine), stored), state::WeightSource(reader));
+  return lacked;
+}
+
+void read_parameters(nn::Module& model, const state::BoundMap& bound, const state::TensorSource& source) {
+  const auto names = bound.map().output_names();
+  const state::NameSet known(names.begin(), names.end());
   for (const auto& [name, parameter] : nn::named_parameters(model)) {
-    if (mine.contains(name)) {
-      state::read_into(bound, source, name, parameter->value());
+    if (known.contains(name)) {
+      state::read_into(bound, source, name, parameter->box(), parameter->value());
     }
   }
-  return lacked;
 }
 
 std::set<std::string> stored_state(const nn::Module& model, const state::StateMap& map) {
@@ -158,7 +162,7 @@ std::vector<std::string> load_or_start_weights(
   for (const auto& [name, parameter] : nn::named_parameters(model)) {
     if (fresh.contains(name)) {
       at::Tensor value = parameter->value().detach();
-      nn::fill(value, parameter->init(), seed, name);
+      nn::fill(value, parameter->init(), seed, name, parameter->box(), parameter->shape());
     }
   }
   return lacked;

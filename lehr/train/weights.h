@@ -11,8 +11,9 @@
 #include "lehr/state/bound_map.h"
 
 namespace lehr::state {
+class TensorSource;
 class WeightReader;
-}
+}  // namespace lehr::state
 
 namespace lehr::train {
 
@@ -53,18 +54,23 @@ std::vector<std::string> load_or_start_weights(
 /// A number, in hexadecimal, for "the same weights", from the names, the shapes and some elements of every tensor.
 std::string weights_fingerprint(const state::WeightReader& reader);
 
-/// Copies the checkpoint's tensors into the model's (materialized) parameters, casting to their type. `map` is that of
-/// the whole model; of a pipeline stage only its own parameters are read. Throws as check_checkpoint. `may_lack` names
-/// tensors that keep their values when the checkpoint has none of them; returns those.
+/// Copies the checkpoint's tensors into the model's (materialized) parameters, casting to their type; of a parameter
+/// that is laid out over ranks the box. `map` is that of the whole model; of a pipeline stage only its own parameters
+/// are read. Throws as check_checkpoint. `may_lack` names tensors that keep their values when the checkpoint has none
+/// of them; returns those.
 std::vector<std::string> load_weights(
     nn::Module& model,
     const state::StateMap& map,
     const state::WeightReader& reader,
     const std::set<std::string>& may_lack = {});
 
+/// Copies what `bound` gives for each of the model's (materialized) parameters that it knows into the parameter,
+/// casting: of a parameter that is laid out over ranks the box, and no other byte of the source is read.
+void read_parameters(nn::Module& model, const state::BoundMap& bound, const state::TensorSource& source);
+
 /// The parameters as the tensors of a checkpoint, in the map's order: what the inverse of `map`, which goes from the
 /// checkpoint to the parameters of the whole model, makes of the ones that are here. Those that are one part of a
-/// parameter are not copied.
+/// parameter are not copied. For models that one device has whole.
 std::vector<std::pair<std::string, at::Tensor>> stored_tensors(const nn::Module& model, const state::StateMap& map);
 
 /// The tensors of `values`, which has one for each parameter name (a gradient, say), as stored_tensors gives

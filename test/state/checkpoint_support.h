@@ -28,7 +28,7 @@ inline CheckpointContents make_contents(int64_t step, int64_t mark) {
 
 /// Whether the folder holds exactly these contents, bit for bit.
 inline bool holds(const fs::path& folder, const CheckpointContents& contents) {
-  size_t files = contents.texts.size() + contents.copies.size();
+  size_t files = contents.texts.size() + contents.copies.size() + 1;  // integrity.json
   for (const WeightSet& set : contents.weights) {
     const WeightReader reader(folder, set.stem);
     files += reader.files().size() + (reader.files().size() > 1 ? 1 : 0);

@@ -87,6 +87,7 @@ TEST(SafetensorsWriter, ConvertsFloatingPointTensorsToTheTypeOfThePlan) {
   for (const auto& [name, tensor] : tensors) {
     writer.write(name, tensor);
   }
+  writer.sync();
   const WeightReader reader(folder.path());
   EXPECT_TRUE(bit_equal(reader.tensor("w"), tensors[0].second.to(at::kBFloat16)));
   EXPECT_TRUE(bit_equal(reader.tensor("step"), tensors[1].second));
@@ -106,6 +107,7 @@ TEST(SafetensorsWriter, ByteRangesFromFourRanksMakeTheFilesThatOneWouldWrite) {
   for (const auto& [name, tensor] : tensors) {
     single.write(name, tensor);
   }
+  single.sync();
 
   // Each rank has a writer of its own, as in processes of their own, and writes uneven pieces in turn.
   SafetensorsWriter(pieces.path(), plan).create();

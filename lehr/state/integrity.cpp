@@ -1,0 +1,193 @@
+#include "lehr/state/integrity.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "lehr/base/crc32c.h"
+#include "lehr/base/error.h"
+#include "lehr/base/file.h"
+#include "lehr/base/parallel.h"
+#include "lehr/state/strict_json.h"
+
+namespace lehr::state {
+
+namespace {
+namespace fs = std::filesystem;
+
+// Linear CRC of the bytes [begin, end) of a file.
+uint32_t crc_of_range(const fs::path& path, int64_t begin, int64_t end) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) {
+    fail_runtime("{}: cannot be opened: {}", path.string(), std::strerror(errno));
+  }
+  const std::unique_ptr<const int, void (*)(const int*)> closer(&fd, [](const int* open) { ::close(*open); });
+  constexpr int64_t kPiece = int64_t{1} << 20;
+  std::vector<std::byte> buffer(static_cast<size_t>(std::min(kPiece, end - begin)));
+  uint32_t crc = 0;
+  while (begin < end) {
+    const ssize_t size = ::pread(fd, buffer.data(), std::min(buffer.size(), static_cast<size_t>(end - begin)), begin);
+    if (size < 0 && errno == EINTR) {
+      continue;
+    }
+    if (size <= 0) {
+      fail_runtime("{}: cannot be read: {}", path.string(), size == 0 ? "it ends too early" : std::strerror(errno));
+    }
+    crc = crc32c_linear(std::span(buffer).first(static_cast<size_t>(size)), crc);
+    begin += size;
+  }
+  return crc;
+}
+
+// What this rank's share of all bytes gives to each file's checksum.
+std::vector<uint32_t> crcs_of_share(const fs::path& folder, const Integrity& files, const Coordinator& coordinator) {
+  constexpr int64_t kGrain = int64_t{16} << 20;
+  int64_t total = 0;
+  for (const auto& [name, file] : files) {
+    total += file.num_bytes;
+  }
+  const int64_t share = (total + coordinator.world_size() - 1) / coordinator.world_size();
+  const int64_t first = share * coordinator.rank();
+  const int64_t last = std::min(total, first + share);
+  std::vector<uint32_t> crcs;
+  int64_t before = 0;  // bytes of the files before this one
+  for (const auto& [name, file] : files) {
+    const int64_t begin = std::clamp<int64_t>(first - before, 0, file.num_bytes);
+    const int64_t end = std::clamp<int64_t>(last - before, 0, file.num_bytes);
+    std::atomic<uint32_t> crc = 0;
+    if (begin < end) {
+      const fs::path path = folder / name;
+      const int64_t size = file.num_bytes;
+      parallel_for(begin, end, kGrain, [&](int64_t from, int64_t to) {
+        crc ^= Crc32cZeros(size - to).behind(crc_of_range(path, from, to));
+      });
+    }
+    crcs.push_back(crc);
+    before += file.num_bytes;
+  }
+  return crcs;
+}
+
+void require_sizes(const fs::path& folder, const Integrity& files) {
+  for (const auto& [name, file] : files) {
+    std::error_code error;
+    const auto size = static_cast<int64_t>(fs::file_size(folder / name, error));
+    require(!error, "{}: cannot be looked at: {}", (folder / name).string(), error.message());
+    require(size == file.num_bytes, "{}: has {} bytes, {} were saved", (folder / name).string(), size, file.num_bytes);
+  }
+}
+
+void require_contents(const fs::path& folder, const Integrity& files, const std::vector<std::vector<uint32_t>>& crcs) {
+  size_t index = 0;
+  for (const auto& [name, file] : files) {
+    uint32_t sum = 0;
+    for (const auto& of_rank : crcs) {
+      sum ^= of_rank[index];
+    }
+    const uint32_t found = crc32c_from_linear(sum, file.num_bytes);
+    require(
+        found == file.crc32c,
+        "{}: its bytes are not those that were saved: its CRC-32C was {:08x}, now it is {:08x}",
+        (folder / name).string(),
+        file.crc32c,
+        found);
+    ++index;
+  }
+}
+
+std::string bytes_of(const std::vector<uint32_t>& numbers) {
+  return {reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(uint32_t)};
+}
+
+std::vector<uint32_t> numbers_of(const std::string& bytes) {
+  std::vector<uint32_t> numbers(bytes.size() / sizeof(uint32_t));
+  std::memcpy(numbers.data(), bytes.data(), numbers.size() * sizeof(uint32_t));
+  return numbers;
+}
+}  // namespace
+
+std::string format_integrity(const Integrity& files) {
+  nlohmann::json entries = nlohmann::json::object();
+  for (const auto& [name, file] : files) {
+    entries[name] = {{"bytes", file.num_bytes}, {"crc32c", fmt::format("{:08x}", file.crc32c)}};
+  }
+  return nlohmann::json{{"files", entries}}.dump(2) + "\n";
+}
+
+Integrity parse_integrity(const std::string& text, const std::string& subject) {
+  const auto json = parse_strict_json(text, subject, 4, "");
+  Integrity files;
+  try {
+    for (const auto& [name, entry] : json.at("files").items()) {
+      const auto digits = entry.at("crc32c").get<std::string>();
+      size_t read = 0;
+      const unsigned long crc = std::stoul(digits, &read, 16);
+      require(read == digits.size() && crc <= UINT32_MAX, "{}: {}: no checksum: {}", subject, name, digits);
+      const fs::path path = name;
+      require(path.filename() == path, "{}: expected the name of a file, found {}", subject, name);
+      files[name] = {.num_bytes = entry.at("bytes").get<int64_t>(), .crc32c = static_cast<uint32_t>(crc)};
+      require(files[name].num_bytes >= 0, "{}: {}: expected a size, found {}", subject, name, files[name].num_bytes);
+    }
+  } catch (const std::logic_error& problem) {  // of std::stoul
+    fail("{}: not as it was written: {}", subject, problem.what());
+  } catch (const nlohmann::json::exception& problem) {
+    fail("{}: not as it was written: {}", subject, problem.what());
+  }
+  return files;
+}
+
+std::optional<std::string> find_damage(const fs::path& folder, bool contents, Coordinator& coordinator) {
+  // A text of the checkpoint's files begins with '+', a message with '-': what fails otherwise, a rank that does not
+  // come, say, is no damage and is thrown.
+  const std::string subject = (folder / kIntegrityFile).string();
+  const auto as_text = [](const std::function<std::string()>& look) -> std::string {
+    try {
+      return "+" + look();
+    } catch (const Error& error) {
+      return std::string("-") + error.what();
+    }
+  };
+  const std::string sizes = coordinator.from_main("integrity sizes", [&] {
+    return as_text([&]() -> std::string {
+      if (!fs::exists(folder / kIntegrityFile)) {
+        return "";
+      }
+      std::string content = read_file(folder / kIntegrityFile);
+      require_sizes(folder, parse_integrity(content, subject));
+      return content;
+    });
+  });
+  if (sizes.starts_with('-')) {
+    return sizes.substr(1);
+  }
+  if (!contents || sizes.size() == 1) {
+    return std::nullopt;
+  }
+  const Integrity files = parse_integrity(sizes.substr(1), subject);
+  std::string mine = "+";
+  try {
+    mine += bytes_of(crcs_of_share(folder, files, coordinator));
+  } catch (const std::exception& error) {
+    mine = pack_failure(error);
+  }
+  const std::string verdict = coordinator.decide("integrity contents", mine, [&](const std::vector<std::string>& all) {
+    return as_text([&]() -> std::string {
+      throw_failures(all);
+      std::vector<std::vector<uint32_t>> crcs;
+      for (const std::string& of_rank : all) {
+        crcs.push_back(numbers_of(of_rank.substr(1)));
+      }
+      require_contents(folder, files, crcs);
+      return "";
+    });
+  });
+  return verdict.starts_with('-') ? std::optional(verdict.substr(1)) : std::nullopt;
+}
+
+}  // namespace lehr::state

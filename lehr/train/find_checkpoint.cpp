@@ -1,0 +1,100 @@
+#include "lehr/train/find_checkpoint.h"
+
+#include <fmt/ranges.h>
+
+#include "lehr/base/error.h"
+#include "lehr/peft/adapter_folder.h"
+#include "lehr/peft/adapter_names.h"
+#include "lehr/state/integrity.h"
+#include "lehr/state/weights.h"
+
+namespace lehr::train {
+
+namespace {
+namespace fs = std::filesystem;
+
+void require_step(const state::CheckpointStore& store, int64_t step) {
+  std::vector<int64_t> steps;
+  for (const auto& checkpoint : store.list()) {
+    if (checkpoint.step == step) {
+      return;
+    }
+    steps.push_back(checkpoint.step);
+  }
+  fail(
+      "checkpoint.load_step: {} has no complete checkpoint of step {}; it has {}",
+      store.root().string(),
+      step,
+      steps.empty() ? "none" : fmt::format("those of step {}", fmt::join(steps, ", ")));
+}
+
+// The same answer on all ranks.
+std::optional<std::string> damage_of(const fs::path& folder, bool contents, state::Coordinator& coordinator) {
+  if (auto found = state::find_damage(folder, contents, coordinator)) {
+    return found;
+  }
+  const std::string unreadable = coordinator.from_main("find open", [&]() -> std::string {
+    try {
+      const state::WeightReader weights(folder, peft::is_adapter_folder(folder) ? peft::kAdapterStem : "model");
+      const state::WeightReader optimizer(folder, "optimizer");
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  });
+  return unreadable.empty() ? std::nullopt : std::optional(unreadable);
+}
+}  // namespace
+
+FoundCheckpoint find_checkpoint(
+    state::CheckpointStore& store, std::optional<int64_t> step, bool contents, state::Coordinator& coordinator) {
+  if (step) {
+    coordinator.from_main("find step", [&] {
+      require_step(store, *step);
+      return std::string();
+    });
+    const fs::path folder = store.path_of(*step);
+    const auto problem = damage_of(folder, contents, coordinator);
+    require(!problem, "checkpoint.load_step: {}", problem.value_or(""));
+    return {.folder = folder, .warnings = {}};
+  }
+  // The others need not see the same folders, now or in a moment: they go by the main rank's list.
+  std::string listed = coordinator.from_main("find list", [&] {
+    std::vector<std::string> steps;
+    for (const auto& checkpoint : store.list()) {
+      steps.push_back(std::to_string(checkpoint.step));
+    }
+    return state::pack_texts(steps);
+  });
+  const std::vector<std::string> steps = state::unpack_texts(listed);
+  std::vector<std::pair<int64_t, std::string>> damaged;
+  for (size_t i = steps.size(); i-- > 0;) {
+    const int64_t candidate = std::stoll(steps[i]);
+    const fs::path folder = store.path_of(candidate);
+    if (auto problem = damage_of(folder, contents, coordinator)) {
+      damaged.emplace_back(candidate, std::move(*problem));
+      continue;
+    }
+    FoundCheckpoint found{.folder = folder, .warnings = {}};
+    coordinator.from_main("find set aside", [&] {
+      for (const auto& [bad, problem] : damaged) {
+        const fs::path aside = store.set_aside(bad, "damaged");
+        found.warnings.push_back(fmt::format(
+            "{}; that checkpoint is set aside as {}, and the run goes on from step {}",
+            problem,
+            aside.filename().string(),
+            candidate));
+      }
+      return std::string();
+    });
+    return found;
+  }
+  require(
+      damaged.empty(),
+      "{}: no checkpoint is whole: {}; put one back, or move them away to begin anew",
+      store.root().string(),
+      damaged.empty() ? "" : damaged.front().second);
+  return {};
+}
+
+}  // namespace lehr::train

@@ -1,0 +1,212 @@
+#include "lehr/train/rank_share.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <sstream>
+#include <unordered_map>
+
+#include "lehr/base/error.h"
+#include "lehr/mesh/distributed_context.h"
+#include "lehr/shard/ownership.h"
+#include "lehr/state/map_stream.h"
+#include "lehr/state/weights.h"
+#include "lehr/train/weights.h"
+
+namespace lehr::train {
+
+namespace {
+using ParametersByName = std::unordered_map<std::string, nn::ParameterPtr>;
+
+ParametersByName by_name(const nn::Module& model) {
+  ParametersByName parameters;
+  for (const auto& [name, parameter] : nn::named_parameters(model)) {
+    parameters.emplace(name, parameter);
+  }
+  return parameters;
+}
+
+// An entry of an optimizer's state as a part of a tensor of the checkpoint.
+struct StateEntry {
+  const nn::Parameter* parameter = nullptr;
+  std::vector<int64_t> shape;  // of the whole
+  Box box;
+};
+
+StateEntry entry_of(const std::string& name, const at::Tensor& tensor, const ParametersByName& parameters) {
+  const auto found = parameters.find(name.substr(0, name.rfind('.')));
+  if (found == parameters.end()) {  // of the optimizer as a whole
+    return {.parameter = nullptr, .shape = tensor.sizes().vec(), .box = whole_box(tensor.sizes().vec())};
+  }
+  const nn::Parameter& parameter = *found->second;
+  if (tensor.dim() == 0) {
+    return {.parameter = &parameter, .shape = {}, .box = {}};
+  }
+  require(
+      tensor.sizes() == at::IntArrayRef(shape_of(parameter.box())),
+      "optimizer state: {}: expected [{}], the parameter's part {}, or a number, found [{}]",
+      name,
+      fmt::join(shape_of(parameter.box()), ", "),
+      describe(parameter.box()),
+      fmt::join(tensor.sizes(), ", "));
+  return {.parameter = &parameter, .shape = parameter.shape(), .box = parameter.box()};
+}
+
+std::string pack(const std::vector<state::TensorInfo>& infos) {
+  std::vector<std::string> texts;
+  for (const state::TensorInfo& info : infos) {
+    texts.push_back(info.name);
+    texts.push_back(fmt::format("{} {}", state::dtype_name(info.dtype), fmt::join(info.shape, " ")));
+  }
+  return state::pack_texts(texts);
+}
+
+std::vector<state::TensorInfo> unpack(const std::string& packed) {
+  std::vector<state::TensorInfo> infos;
+  const auto texts = state::unpack_texts(packed);
+  for (size_t i = 0; i + 1 < texts.size(); i += 2) {
+    state::TensorInfo info{.name = texts[i], .shape = {}};
+    std::istringstream words(texts[i + 1]);
+    std::string type;
+    words >> type;
+    info.dtype = *state::dtype_from_name(type);
+    for (int64_t size = 0; words >> size;) {
+      info.shape.push_back(size);
+    }
+    infos.push_back(std::move(info));
+  }
+  return infos;
+}
+}  // namespace
+
+RankShare share_of_parameters(
+    const nn::Module& model, const state::StateMap& map, const mesh::DistributedContext* mesh) {
+  state::NameSet names;
+  state::HeldParts held;
+  for (const auto& [name, parameter] : nn::named_parameters(model)) {
+    names.insert(name);
+    if (mesh == nullptr || shard::is_owner(*parameter, *mesh)) {
+      held.emplace(name, state::HeldPart{.box = parameter->box(), .tensor = parameter->value().detach()});
+    }
+  }
+  const state::BoundMap bound(map.inverse().from(names), parameter_specs(model));
+  RankShare share;
+  for (const state::StateGroup& group : bound.map().groups()) {
+    for (const std::string& name : group.outputs) {
+      const state::TensorSpec& spec = bound.spec(bound.output_value(name));
+      share.all.push_back({.name = name, .dtype = spec.dtype, .shape = spec.shape});
+      for (state::HeldPart& part : state::held_of_output(bound, held, name)) {
+        share.parts.push_back({.name = name, .box = std::move(part.box), .tensor = std::move(part.tensor)});
+      }
+    }
+  }
+  return share;
+}
+
+std::vector<std::string> stored_order(const state::StateMap& map) {
+  std::vector<std::string> names;
+  for (const state::StateGroup& group : map.inverse().groups()) {
+    names.insert(names.end(), group.outputs.begin(), group.outputs.end());
+  }
+  return names;
+}
+
+RankShare share_of_optimizer(
+    const optim::Optimizer& optimizer, const nn::Module& model, const mesh::DistributedContext* mesh) {
+  const ParametersByName parameters = by_name(model);
+  RankShare share;
+  for (const auto& [name, tensor] : optimizer.state()) {
+    StateEntry entry = entry_of(name, tensor, parameters);
+    share.all.push_back({.name = name, .dtype = state::dtype_of(tensor.scalar_type()), .shape = entry.shape});
+    const bool mine = mesh == nullptr || (entry.parameter == nullptr ? mesh->is_main_process()
+                                          : entry.shape.empty()      ? shard::is_first(*entry.parameter, *mesh)
+                                                                     : shard::is_owner(*entry.parameter, *mesh));
+    if (mine && tensor.numel() > 0) {
+      share.parts.push_back({.name = name, .box = std::move(entry.box), .tensor = tensor});
+    }
+  }
+  return share;
+}
+
+std::vector<state::TensorInfo> of_all_stages(
+    const std::vector<state::TensorInfo>& mine,
+    const std::vector<std::string>& order,
+    const mesh::DistributedContext& mesh,
+    state::Coordinator& coordinator,
+    const std::string& key) {
+  if (mesh.size(mesh::axis::pp) == 1) {
+    return mine;
+  }
+  // Ranks count by stage first.
+  const bool speaks = mesh.rank() % (mesh.world_size() / mesh.size(mesh::axis::pp)) == 0;
+  std::vector<state::TensorInfo> all;
+  std::set<std::string> seen;
+  for (const std::string& text : coordinator.exchange(key, speaks ? pack(mine) : "")) {
+    for (state::TensorInfo& info : unpack(text)) {
+      if (seen.insert(info.name).second) {
+        all.push_back(std::move(info));
+      }
+    }
+  }
+  std::unordered_map<std::string, size_t> places;
+  for (size_t i = 0; i < order.size(); ++i) {
+    places.emplace(order[i], i);
+  }
+  const bool known = std::all_of(all.begin(), all.end(), [&](const auto& info) { return places.contains(info.name); });
+  std::sort(all.begin(), all.end(), [&](const auto& a, const auto& b) {
+    return known ? places.at(a.name) < places.at(b.name) : a.name < b.name;
+  });
+  return all;
+}
+
+void load_optimizer(
+    optim::Optimizer& optimizer,
+    const nn::Module& model,
+    const std::vector<state::TensorInfo>& all,
+    const state::WeightReader& reader) {
+  const ParametersByName parameters = by_name(model);
+  const state::WeightSource source(reader);
+  std::map<std::string, at::Tensor> tensors;
+  std::set<std::string> elsewhere;
+  for (const state::TensorInfo& info : all) {
+    elsewhere.insert(info.name);
+  }
+  for (const auto& [name, tensor] : optimizer.state()) {
+    elsewhere.erase(name);
+    if (!reader.has(name)) {
+      continue;  // load_state says so
+    }
+    const StateEntry entry = entry_of(name, tensor, parameters);
+    require(
+        reader.info(name).shape == entry.shape,
+        "optimizer state: {}: expected shape [{}], found [{}] in {}",
+        name,
+        fmt::join(entry.shape, ", "),
+        fmt::join(reader.info(name).shape, ", "),
+        reader.path().string());
+    tensors[name] = tensor.numel() == 0 ? at::empty_like(tensor) : source.read(name, entry.box);
+  }
+  for (const std::string& name : reader.names()) {
+    if (!tensors.contains(name) && !elsewhere.contains(name)) {
+      tensors[name] = reader.tensor(name);  // which load_state refuses
+    }
+  }
+  optimizer.load_state(tensors);
+}
+
+std::string non_finite_parameter(const nn::Module& model) {
+  for (const auto& [name, parameter] : nn::named_parameters(model)) {
+    if (!parameter->trainable() || parameter->value().numel() == 0) {
+      continue;
+    }
+    const auto [smallest, largest] = parameter->value().detach().aminmax();
+    if (!std::isfinite(smallest.item<double>()) || !std::isfinite(largest.item<double>())) {
+      return name;
+    }
+  }
+  return "";
+}
+
+}  // namespace lehr::train

@@ -1,0 +1,93 @@
+#include "lehr/train/store_coordinator.h"
+
+#include <fmt/ranges.h>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <algorithm>
+#include <limits>
+#include <thread>
+
+#include "lehr/base/error.h"
+
+namespace lehr::train {
+
+namespace {
+// A first letter tells a decision from a failure.
+constexpr char kDecided = '+';
+}  // namespace
+
+StoreCoordinator::StoreCoordinator(mesh::Transport& transport, std::string name, std::chrono::milliseconds patience)
+    : store_(transport.store()),
+      name_(std::move(name)),
+      rank_(transport.rank()),
+      world_size_(transport.world_size()),
+      patience_(patience),
+      latest_(std::numeric_limits<Clock::rep>::max()) {}
+
+StoreCoordinator::~StoreCoordinator() = default;
+
+void StoreCoordinator::set(const std::string& key, const std::string& text) {
+  store_->set(key, std::vector<uint8_t>(text.begin(), text.end()));
+}
+
+// The text, as soon as it is there.
+std::string StoreCoordinator::get(const std::string& key, const std::string& what, Clock::time_point start) {
+  auto pause = std::chrono::milliseconds(1);
+  while (!store_->check({key})) {
+    const auto now = Clock::now();
+    if (now - start >= patience_ || now.time_since_epoch().count() >= latest_) {
+      fail_runtime(
+          "{}: {} did not come within {} s; did the process end?",
+          name_,
+          what,
+          std::chrono::duration_cast<std::chrono::seconds>(now - start).count());
+    }
+    std::this_thread::sleep_for(pause);
+    pause = std::min(pause * 2, std::chrono::milliseconds(50));
+  }
+  const auto bytes = store_->get(key);
+  return {bytes.begin(), bytes.end()};
+}
+
+std::string StoreCoordinator::decide(const std::string& key, const std::string& mine, const Decision& decision) {
+  int64_t call = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    call = calls_[key]++;
+  }
+  const auto base = [&](int64_t number) { return fmt::format("{}/{}/{}", name_, key, number); };
+  const auto of_rank = [&](int64_t rank) { return fmt::format("{}/{}", base(call), rank); };
+  const auto start = Clock::now();
+  if (!is_main()) {
+    set(of_rank(rank_), mine);
+    const std::string decided = get(base(call), fmt::format("rank 0 ({})", key), start);
+    if (decided.front() != kDecided) {
+      state::throw_failure(decided);
+    }
+    return decided.substr(1);
+  }
+  try {
+    std::vector<std::string> texts{mine};
+    for (int64_t rank = 1; rank < world_size_; ++rank) {
+      texts.push_back(get(of_rank(rank), fmt::format("rank {} ({})", rank, key), start));
+    }
+    for (int64_t rank = 1; rank < world_size_; ++rank) {
+      store_->deleteKey(of_rank(rank));
+    }
+    if (call > 0) {
+      store_->deleteKey(base(call - 1));  // all have read it, or they would not be here
+    }
+    const std::string decided = decision(texts);
+    set(base(call), kDecided + decided);
+    return decided;
+  } catch (const std::exception& error) {
+    set(base(call), state::pack_failure(error));
+    throw;
+  }
+}
+
+void StoreCoordinator::hurry(std::chrono::milliseconds patience) noexcept {
+  latest_ = (Clock::now() + patience).time_since_epoch().count();
+}
+
+}  // namespace lehr::train

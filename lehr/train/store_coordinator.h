@@ -1,0 +1,46 @@
+// Agreement among ranks through the key-value store that they found each other by.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <mutex>
+#include <string>
+
+#include "lehr/base/torch.h"
+#include "lehr/mesh/transport.h"
+#include "lehr/state/coordinator.h"
+
+namespace lehr::train {
+
+/// A coordinator over Transport::store(). It polls, with short calls, and never waits inside the store: a store's
+/// client serves one call at a time, so a thread that waited there would stop every other thread of this rank.
+class StoreCoordinator : public state::Coordinator {
+ public:
+  /// All ranks give the same name, which nobody else uses in this store. `patience` is what a rank waits for the
+  /// slowest one in one call.
+  StoreCoordinator(
+      mesh::Transport& transport, std::string name, std::chrono::milliseconds patience = std::chrono::minutes(30));
+  ~StoreCoordinator() override;
+
+  int64_t rank() const override { return rank_; }
+  int64_t world_size() const override { return world_size_; }
+  std::string decide(const std::string& key, const std::string& mine, const Decision& decision) override;
+  void hurry(std::chrono::milliseconds patience) noexcept override;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  std::string get(const std::string& key, const std::string& what, Clock::time_point start);
+  void set(const std::string& key, const std::string& text);
+
+  c10::intrusive_ptr<c10d::Store> store_;
+  std::string name_;
+  int64_t rank_;
+  int64_t world_size_;
+  std::chrono::milliseconds patience_;
+  std::atomic<Clock::rep> latest_;        // no call waits longer than this
+  std::mutex mutex_;                      // over calls_
+  std::map<std::string, int64_t> calls_;  // by key
+};
+
+}  // namespace lehr::train
