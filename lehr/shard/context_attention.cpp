@@ -67,9 +67,7 @@ at::Tensor attend_to_all(
       keys.narrow(-1, q.size(3), keys.size(3) - q.size(3)),
       {.causal = false,
        .document_ids = own_last(gather_row_mask(mask.document_ids, group)),
-       .key_padding = own_last(gather_row_mask(mask.key_padding, group)),
-       .allowed = {},
-       .bias = {}},
+       .key_padding = own_last(gather_row_mask(mask.key_padding, group))},
       options);
 }
 }  // namespace

@@ -150,6 +150,11 @@ ops::AttentionPartGradients backward_around(
   return {.q = dq, .k = home.narrow(-1, 0, size), .v = home.narrow(-1, size, value_size)};
 }
 
+struct RingHolder : torch::CustomClassHolder {
+  explicit RingHolder(Ring r) : ring(std::move(r)) {}
+  Ring ring;
+};
+
 struct RingFunction : torch::autograd::Function<RingFunction> {
   static at::Tensor forward(
       AutogradContext* context,
@@ -162,14 +167,9 @@ struct RingFunction : torch::autograd::Function<RingFunction> {
     if (sinks) {
       whole = ops::with_sinks(whole, *sinks);
     }
-    const at::Tensor output = whole.output.to(q.scalar_type());
-    context->save_for_backward(
-        {q, k, v, output, whole.log_sum, sinks.value_or(at::Tensor()), ring.documents, ring.padding});
-    context->saved_data["group"] = reinterpret_cast<int64_t>(ring.group);
-    context->saved_data["causal"] = ring.causal;
-    context->saved_data["scale"] = ring.options.scale;
-    context->saved_data["softcap"] = ring.options.softcap;
-    context->saved_data["window"] = ring.options.window;
+    at::Tensor output = whole.output.to(q.scalar_type());
+    context->save_for_backward({q, k, v, output, whole.log_sum, sinks.value_or(at::Tensor())});
+    context->saved_data["ring"] = c10::IValue::make_capsule(c10::make_intrusive<RingHolder>(ring));
     return output;
   }
 
@@ -178,19 +178,10 @@ struct RingFunction : torch::autograd::Function<RingFunction> {
     const auto saved = context->get_saved_variables();
     const at::Tensor& sinks = saved[5];
     const at::Tensor& log_sum = saved[4];
-    const Ring ring{
-        .group = reinterpret_cast<const mesh::Group*>(context->saved_data["group"].toInt()),
-        .causal = context->saved_data["causal"].toBool(),
-        .options =
-            {.scale = context->saved_data["scale"].toOptional<double>(),
-             .softcap = context->saved_data["softcap"].toOptional<double>(),
-             .window = context->saved_data["window"].toOptional<int64_t>(),
-             .sinks = {}},
-        .documents = saved[6],
-        .padding = saved[7]};
+    const auto holder = c10::static_intrusive_pointer_cast<RingHolder>(context->saved_data["ring"].toCapsule());
     const auto type = log_sum.scalar_type();
     const at::Tensor products = (gradients[0].to(type) * saved[3].to(type)).sum(-1);  // (B, T, Hq)
-    const auto found = backward_around(ring, gradients[0], products, log_sum, saved[0], saved[1], saved[2]);
+    const auto found = backward_around(holder->ring, gradients[0], products, log_sum, saved[0], saved[1], saved[2]);
     at::Tensor dsinks;
     if (sinks.defined()) {
       dsinks = ops::sinks_gradient(products, log_sum, sinks).to(sinks.scalar_type());

@@ -131,6 +131,8 @@ TEST(ExpertParallel, EqualsOneDeviceOnEveryMesh) {
       {.what = "ep 2, replicate 2",
        .mesh = {.data_parallel_replicate = 2, .data_parallel_shard = 2, .expert_parallel = 2}},
       {.what = "ep 4 over cp and tp", .mesh = {.context_parallel = 2, .tensor_parallel = 2, .expert_parallel = 4}},
+      {.what = "ep 4, ep_shard 2",
+       .mesh = {.data_parallel_shard = 2, .context_parallel = 2, .tensor_parallel = 2, .expert_parallel = 4}},
       {.what = "ep 1 over tp", .mesh = {.tensor_parallel = 2}},
       {.what = "recomputed", .mesh = {.data_parallel_shard = 4, .expert_parallel = 4}, .recompute = true}};
   for (const Case& c : cases) {
