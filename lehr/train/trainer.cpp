@@ -91,6 +91,10 @@ void Trainer::check_mesh() const {
       "optimizer.name: muon updates whole matrices, so it trains with data_parallel_replicate only; set the other "
       "degrees of [parallelism] to 1, or take adamw");
   require(
+      !config_.peft.has_adapters() || config_.peft.dropout == 0 || mesh.context_parallel == 1,
+      "peft.dropout: masks are drawn by a token's place in its row, of which each rank has a part under "
+      "context_parallel; set peft.dropout to 0 or parallelism.context_parallel_degree to 1");
+  require(
       !config_.peft.has_adapters() || (mesh.tensor_parallel == 1 && mesh.expert_parallel == 1),
       "peft.method: adapters train with data_parallel_replicate, data_parallel_shard and context_parallel only, not "
       "with tensor_parallel or expert_parallel");
@@ -165,7 +169,8 @@ void Trainer::build_model() {
       "logs; choose another job.dump_folder",
       root.string());
   if (config_.checkpoint.enable) {
-    checkpoints_ = std::make_unique<RunCheckpoints>(config_, *args_, *tokenizer_, *model_, *optimizer_);
+    checkpoints_ = std::make_unique<RunCheckpoints>(
+        config_, *args_, *tokenizer_, *model_, *optimizer_, ranks_.context());
   }
   if (config_.peft.has_adapters()) {
     // They are in no checkpoint, so what the arithmetic needs of them is enough.
@@ -209,6 +214,9 @@ void Trainer::restore() {
     state_.base_fingerprint = weights_fingerprint(state::WeightReader(*config_.checkpoint.initial_load_path));
   }
   const auto folder = checkpoints_ ? checkpoints_->find() : std::nullopt;
+  for (const std::string& warning : checkpoints_ ? checkpoints_->take_warnings() : std::vector<std::string>{}) {
+    environment_.log.warn("{}", warning);
+  }
   for (const auto& warning : checkpoints_ ? checkpoints_->take_warnings() : std::vector<std::string>{}) {
     environment_.log.warn("{}", warning);
   }
