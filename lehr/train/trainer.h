@@ -66,7 +66,6 @@ class Trainer {
   TrainResult run();
 
  private:
-  void check_mesh() const;
   void open_data();
   Prompt sample_prompt() const;
   void check_sample() const;

@@ -1,0 +1,53 @@
+#include "lehr/train/mesh_rules.h"
+
+#include "lehr/base/error.h"
+
+namespace lehr::train {
+
+void check_mesh(const TrainConfig& config, const Ranks& ranks) {
+  const TrainingConfig& training = config.training;
+  const int64_t row_ranks = ranks.data_parallel_size();
+  require(
+      training.global_batch_size % (training.local_batch_size * row_ranks) == 0,
+      "training.global_batch_size: must be a multiple of training.local_batch_size ({}) times the {} ranks that take "
+      "different rows (data_parallel_replicate x data_parallel_shard), found {}",
+      training.local_batch_size,
+      row_ranks,
+      training.global_batch_size);
+  if (ranks.world_size() == 1) {
+    return;
+  }
+  const auto& mesh = ranks.context()->parameters();
+  const int64_t parts = (mesh.context_parallel > 1 ? 2 * mesh.context_parallel : 1) * mesh.tensor_parallel;
+  require(
+      training.seq_len % parts == 0,
+      "training.seq_len: must be a multiple of {} for context_parallel_degree {} (twice that, so that ranks have even "
+      "work) times tensor_parallel_degree {}, found {}",
+      parts,
+      mesh.context_parallel,
+      mesh.tensor_parallel,
+      training.seq_len);
+  require(
+      mesh.context_parallel == 1 || training.task != TaskKind::classification,
+      "parallelism.context_parallel_degree: a classifier reads one position of a whole row; expected 1 for "
+      "training.task = \"classification\", found {}",
+      mesh.context_parallel);
+  require(
+      !config.sample.prompt || (mesh.context_parallel == 1 && mesh.tensor_parallel == 1),
+      "sample.prompt: a model that is spread by tensor_parallel or context_parallel cannot write text; leave it out, "
+      "and use lehr generate on a checkpoint");
+  require(
+      config.optimizer.name != optim::OptimizerKind::muon || mesh.data_parallel_replicate == ranks.world_size(),
+      "optimizer.name: muon updates whole matrices, so it trains with data_parallel_replicate only; set the other "
+      "degrees of [parallelism] to 1, or take adamw");
+  require(
+      !config.peft.has_adapters() || config.peft.dropout == 0 || mesh.context_parallel == 1,
+      "peft.dropout: masks are drawn by a token's place in its row, of which each rank has a part under "
+      "context_parallel; set peft.dropout to 0 or parallelism.context_parallel_degree to 1");
+  require(
+      !config.peft.has_adapters() || (mesh.tensor_parallel == 1 && mesh.expert_parallel == 1),
+      "peft.method: adapters train with data_parallel_replicate, data_parallel_shard and context_parallel only, not "
+      "with tensor_parallel or expert_parallel");
+}
+
+}  // namespace lehr::train
