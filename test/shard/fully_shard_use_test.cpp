@@ -54,6 +54,81 @@ TEST(FullyShard, HoldsTwoUnitsAtMostBesideThoseThatThePolicyKeeps) {
   }
 }
 
+// Notes what is gathered while a module runs.
+class Watch : public nn::CallHook {
+ public:
+  explicit Watch(const FullySharded& sharded) : sharded_(sharded) {}
+  at::Tensor call(const at::Tensor& input, const Forward& forward) override {
+    seen.push_back(sharded_.gathered_bytes());
+    return forward(input);
+  }
+  std::vector<int64_t> seen;
+
+ private:
+  const FullySharded& sharded_;
+};
+
+TEST(FullyShard, GathersTheNextUnitAheadInForwardAndInBackward) {
+  on_mesh({.data_parallel_shard = 2}, [](mesh::DistributedContext& context) {
+    Stack model({.layers = 6, .checkpoint = true});
+    FullySharded sharded = fully_shard(context, model, model.units(), kDouble);
+    nn::materialize(model, at::kCPU, at::kDouble);
+    model.reset_parameters({.seed = 3});
+    step_on_rank(context, model, sharded, 0, 1);  // which learns the order of backward
+    const auto watch = std::make_shared<Watch>(sharded);
+    model.layers[2]->mlp->add_call_hook(watch);
+    step_on_rank(context, model, sharded, 1, 1);
+    ASSERT_EQ(watch->seen.size(), 2U);  // forward, and once more in backward
+    for (const int64_t bytes : watch->seen) {
+      EXPECT_GT(bytes, sharded.unit_bytes()[3]);
+    }
+  });
+}
+
+TEST(FullyShard, WhatWasGatheredAheadInVainIsFreed) {
+  on_mesh({.data_parallel_shard = 2}, [](mesh::DistributedContext& context) {
+    Stack model({.layers = 6, .order = {0, 2, 4}});
+    FullySharded sharded = fully_shard(context, model, model.units(), kDouble);
+    nn::materialize(model, at::kCPU, at::kDouble);
+    model.reset_parameters({.seed = 3});
+    step_on_rank(context, model, sharded, 0, 2);
+    const auto units = sharded.unit_bytes();
+    EXPECT_LE(sharded.gathered_bytes_peak(), 2 * *std::max_element(units.begin(), units.end()));
+    EXPECT_EQ(sharded.gathered_bytes(), 0);
+  });
+}
+
+// Uses its weight for positive inputs only.
+class SometimesImpl : public nn::Module {
+ public:
+  SometimesImpl() { declare_parameter("weight", weight, {3}, nn::Init::ones()); }
+  at::Tensor forward(const at::Tensor& x) { return x.sum().item<double>() > 0 ? x * weight : x * 1; }
+  at::Tensor weight;
+};
+LEHR_MODULE(Sometimes);
+
+TEST(FullyShard, RanksWhoseDataUsesNoParameterOfAUnitTakePart) {
+  struct Model : nn::Module {
+    Model() : first(register_module("first", Sometimes())), second(register_module("second", Sometimes())) {}
+    Sometimes first, second;
+  };
+  on_mesh({.data_parallel_shard = 2}, [](mesh::DistributedContext& context) {
+    Model model;
+    FullySharded sharded =
+        fully_shard(context, model, {{"first", {model.first.ptr()}}, {"second", {model.second.ptr()}}}, kDouble);
+    nn::materialize(model, at::kCPU, at::kDouble);
+    model.reset_parameters();
+    sharded.begin_step();
+    const double sign = context.rank() == 0 ? 2 : -2;
+    model.second(model.first(at::full({3}, sign, at::kDouble))).sum().backward();
+    sharded.finish_backward();
+    for (const auto& [name, parameter] : nn::named_parameters(model)) {
+      ASSERT_TRUE(parameter->value().grad().defined()) << name;
+      EXPECT_TRUE(at::equal(parameter->value().grad(), at::full_like(parameter->value(), 2))) << name;
+    }
+  });
+}
+
 TEST(FullyShard, PassesWithoutGradientsNeedNoStepAndSeeNewValues) {
   on_mesh({.data_parallel_shard = 2}, [](mesh::DistributedContext& context) {
     Stack model({});
