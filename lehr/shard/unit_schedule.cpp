@@ -4,82 +4,11 @@
 
 #include "lehr/base/error.h"
 #include "lehr/nn/activation_checkpoint.h"
+#include "lehr/shard/unit_graph.h"
 
 namespace lehr::shard {
 
 namespace {
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
-
-struct PassHolder : torch::CustomClassHolder {
-  explicit PassHolder(std::shared_ptr<UnitPass> p) : pass(std::move(p)) {}
-  std::shared_ptr<UnitPass> pass;
-};
-
-void keep(AutogradContext* context, const std::shared_ptr<UnitPass>& pass) {
-  context->saved_data["pass"] = c10::IValue::make_capsule(c10::make_intrusive<PassHolder>(pass));
-}
-
-// The pass, and the schedule, which must be the one of the forward pass.
-std::pair<std::shared_ptr<UnitPass>, std::shared_ptr<UnitSchedule>> kept(AutogradContext* context) {
-  auto pass = c10::static_intrusive_pointer_cast<PassHolder>(context->saved_data["pass"].toCapsule())->pass;
-  auto schedule = pass->schedule.lock();
-  require(schedule != nullptr, "fully sharded model: backward after its end");
-  return {pass, schedule};
-}
-
-// Where a unit begins: gives the trainable parameters; in backward, all their gradients are there.
-struct Begin : torch::autograd::Function<Begin> {
-  static variable_list forward(
-      AutogradContext* context,
-      const at::Tensor& /*anchor*/,
-      at::TensorList /*own_values*/,
-      const std::shared_ptr<UnitPass>& pass,
-      const ShardUnit* shards) {
-    keep(context, pass);
-    context->set_materialize_grads(false);
-    return shards->trainable_tensors();
-  }
-  static variable_list backward(AutogradContext* context, variable_list gradients) {
-    const auto [pass, schedule] = kept(context);
-    variable_list own = schedule->leave_backward(*pass, gradients);
-    own.insert(own.begin(), at::Tensor());  // the anchor's
-    own.insert(own.end(), {at::Tensor(), at::Tensor()});
-    return own;
-  }
-};
-
-// Where a unit without trainable parameters begins.
-struct BeginFrozen : torch::autograd::Function<BeginFrozen> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& input, const std::shared_ptr<UnitPass>& pass) {
-    keep(context, pass);
-    return input.view_as(input);
-  }
-  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    const auto [pass, schedule] = kept(context);
-    schedule->leave_backward(*pass, {});
-    return {gradients[0], {}};
-  }
-};
-
-// Where the call of a module ends: backward comes here before it reads the weights. `begin` ties the output to the
-// unit's parameters.
-struct End : torch::autograd::Function<End> {
-  static at::Tensor forward(
-      AutogradContext* context,
-      const at::Tensor& output,
-      const at::Tensor& /*begin*/,
-      const std::shared_ptr<UnitPass>& pass) {
-    keep(context, pass);
-    return output.view_as(output);
-  }
-  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    const auto [pass, schedule] = kept(context);
-    schedule->enter_backward(*pass);
-    return {gradients[0], {}, {}};
-  }
-};
-
 std::vector<ShardUnit*> in_order(const std::vector<UnitSchedule::Unit>& units) {
   std::vector<ShardUnit*> order;
   for (const auto& unit : units) {
@@ -120,7 +49,7 @@ at::Tensor UnitSchedule::join_graph(Unit& unit, const std::shared_ptr<UnitPass>&
   if (shards.trainable().empty()) {
     shards.show({});
     const bool differentiate = at::GradMode::is_enabled() && input.requires_grad() && shards.has_memory();
-    return differentiate ? BeginFrozen::apply(input, pass) : input;
+    return differentiate ? begin_frozen(input, pass) : input;
   }
   if (!at::GradMode::is_enabled()) {
     if (!pass->in_graph) {
@@ -133,10 +62,7 @@ at::Tensor UnitSchedule::join_graph(Unit& unit, const std::shared_ptr<UnitPass>&
       "fully sharded unit {}: a forward pass with gradients outside of a step; call begin_step() first",
       shards.name());
   if (!pass->in_graph) {
-    const at::Tensor anchor =
-        at::empty({0}, at::TensorOptions().device(input.device()).dtype(at::kFloat)).set_requires_grad(true);
-    const auto own = shards.own_values();
-    const variable_list tensors = Begin::apply(anchor, at::TensorList(own), pass, &std::as_const(shards));
+    const auto tensors = begin_graph(shards, pass, input.device());
     shards.show(tensors);
     pass->begin = tensors.front();
     pass->in_graph = true;
@@ -163,6 +89,9 @@ at::Tensor UnitSchedule::call(
   }
   pass->called[module] = true;
   if (!recomputing) {
+    if (unit.pass != pass) {
+      end_pass(unit);  // the one before did not come to all modules
+    }
     unit.pass = pass;
     ++unit.calls;
   }
@@ -170,7 +99,7 @@ at::Tensor UnitSchedule::call(
   at::Tensor output = forward(joined);
   const bool comes_back = at::GradMode::is_enabled() && (output.requires_grad() || pass->begin.defined());
   if (comes_back) {
-    output = End::apply(output, pass->begin.defined() ? pass->begin : output, pass);
+    output = end_call(output, pass);
   }
   if (recomputing) {
     pass->begin.reset();

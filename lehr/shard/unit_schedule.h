@@ -14,22 +14,10 @@
 #include "lehr/nn/module_holder.h"
 #include "lehr/shard/gradient_sync.h"
 #include "lehr/shard/shard_unit.h"
+#include "lehr/shard/unit_graph.h"
 #include "lehr/shard/unit_order.h"
 
 namespace lehr::shard {
-
-class UnitSchedule;
-
-/// One run through the modules of a unit: what its graph begins with, and how far it has come.
-struct UnitPass {
-  std::weak_ptr<UnitSchedule> schedule;
-  size_t unit = 0;
-  int64_t generation = 0;
-  std::vector<bool> called = {};  // by module
-  int64_t calls_in_graph = 0;
-  bool in_graph = false;
-  at::Tensor begin = {};  // a parameter as the graph shows it, while modules of the unit are still to come
-};
 
 class UnitSchedule : public std::enable_shared_from_this<UnitSchedule> {
  public:

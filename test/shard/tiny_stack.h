@@ -35,6 +35,7 @@ struct StackOptions {
   int64_t layers = 3;
   bool checkpoint = false;
   bool tied = false;
+  std::vector<size_t> order = {};  // in which layers are called; by default each once
 };
 
 // x + mlp(norm(x)), and an expert for the chosen tokens only: where there are none, its weight gets no gradient. `idle`
@@ -82,8 +83,12 @@ class Stack : public nn::Module {
   at::Tensor loss(const at::Tensor& ids, const at::Tensor& labels) {
     at::Tensor x = embed(ids);
     const at::Tensor chosen = ids == kSpecial;
-    for (Block& layer : layers) {
-      const auto block = [current = layer, chosen](const at::Tensor& input) { return current(input, chosen); };
+    std::vector<size_t> order = options_.order;
+    for (size_t i = 0; i < layers.size() && options_.order.empty(); ++i) {
+      order.push_back(i);
+    }
+    for (const size_t i : order) {
+      const auto block = [current = layers[i], chosen](const at::Tensor& input) { return current(input, chosen); };
       x = options_.checkpoint ? nn::checkpoint(block, x) : block(x);
     }
     return head(norm(x), labels).sum();
@@ -163,6 +168,8 @@ inline void clear_gradients(torch::nn::Module& model) {
   }
 }
 
+constexpr double kTolerance = 1e-12;  // relative, in float64: only the order of sums differs
+
 using Prepare = std::function<void(Stack&)>;
 
 inline Trained train_on_one_device(const StackOptions& options, const Prepare& prepare = {}) {
@@ -186,6 +193,29 @@ inline Trained train_on_one_device(const StackOptions& options, const Prepare& p
     trained.gradients[name] = parameter->value().grad();
   }
   return trained;
+}
+
+inline const FullyShardOptions kDouble{.compute = at::kDouble, .reduce = at::kDouble};
+
+// One step on a rank: the gradients of its rows, all summed. Gives the loss of all ranks.
+inline double step_on_rank(
+    mesh::DistributedContext& context, Stack& model, FullySharded& sharded, int64_t step, int64_t microbatches) {
+  const int64_t mine = kRows / context.data_parallel_size();
+  const int64_t rows = mine / microbatches;
+  const Rows all = make_rows(kRows, step);
+  clear_gradients(model);
+  sharded.begin_step();
+  at::Tensor total = at::zeros({}, at::kDouble);
+  for (int64_t i = 0; i < microbatches; ++i) {
+    const Rows part = rows_of(all, context.data_parallel_rank() * mine + i * rows, rows);
+    sharded.set_last_microbatch(i + 1 == microbatches);
+    const at::Tensor loss = model.loss(part.ids, part.labels) / (4 * kRows - 1);
+    loss.backward();
+    sharded.finish_backward();
+    total += loss.detach();
+  }
+  context.world().all_reduce(total);
+  return total.item<double>();
 }
 
 }  // namespace lehr::shard

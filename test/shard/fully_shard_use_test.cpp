@@ -1,0 +1,268 @@
+// What a fully sharded model holds in memory, and how it is used: passes without gradients, exceptions, wrong units.
+#include <gmock/gmock.h>
+
+#include <numeric>
+
+#include "lehr/base/error.h"
+#include "lehr/shard/fully_shard.h"
+#include "tiny_stack.h"
+
+namespace lehr::shard {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(FullyShard, OneRankReadsItsOwnValuesWithoutACopy) {
+  on_mesh({}, [](mesh::DistributedContext& context) {
+    Stack model({});
+    FullySharded sharded = fully_shard(context, model, model.units(), kDouble);
+    nn::materialize(model, at::kCPU, at::kDouble);
+    model.reset_parameters({.seed = 3});
+    step_on_rank(context, model, sharded, 0, 2);
+    EXPECT_EQ(sharded.gathered_bytes_peak(), 0);
+  });
+}
+
+// Layers of equal sizes that divide: no padding but the alignment that unit_bytes() counts.
+TEST(FullyShard, HoldsTwoUnitsAtMostBesideThoseThatThePolicyKeeps) {
+  for (const bool checkpoint : {false, true}) {
+    for (const auto policy : {ReshardPolicy::all_but_last, ReshardPolicy::always, ReshardPolicy::never}) {
+      on_mesh({.data_parallel_shard = 2}, [&](mesh::DistributedContext& context) {
+        Stack model({.layers = 6, .checkpoint = checkpoint});
+        FullyShardOptions options = kDouble;
+        options.reshard_after_forward = policy;
+        FullySharded sharded = fully_shard(context, model, model.units(), options);
+        nn::materialize(model, at::kCPU, at::kDouble);
+        model.reset_parameters({.seed = 3});
+        step_on_rank(context, model, sharded, 0, 2);
+        sharded.reset_peak();
+        step_on_rank(context, model, sharded, 1, 2);
+        const auto units = sharded.unit_bytes();
+        const int64_t all = std::accumulate(units.begin(), units.end(), int64_t{0});
+        const int64_t largest = *std::max_element(units.begin(), units.end());
+        ASSERT_GT(largest, 0);
+        ASSERT_GT(all, 7 * largest * 9 / 10);
+        if (policy == ReshardPolicy::never) {
+          EXPECT_LE(sharded.gathered_bytes_peak(), all + largest);  // and the buffer of the one that comes
+          EXPECT_GE(sharded.gathered_bytes_peak(), all);
+        } else {
+          EXPECT_LE(sharded.gathered_bytes_peak(), 2 * largest);
+          EXPECT_GT(sharded.gathered_bytes_peak(), largest);  // one ahead
+        }
+      });
+    }
+  }
+}
+
+// Notes what is gathered while a module runs.
+class Watch : public nn::CallHook {
+ public:
+  explicit Watch(const FullySharded& sharded) : sharded_(sharded) {}
+  at::Tensor call(const at::Tensor& input, const Forward& forward) override {
+    seen.push_back(sharded_.gathered_bytes());
+    return forward(input);
+  }
+  std::vector<int64_t> seen;
+
+ private:
+  const FullySharded& sharded_;
+};
+
+TEST(FullyShard, GathersTheNextUnitAheadInForwardAndInBackward) {
+  on_mesh({.data_parallel_shard = 2}, [](mesh::DistributedContext& context) {
+    Stack model({.layers = 6, .checkpoint = true});
+    FullySharded sharded = fully_shard(context, model, model.units(), kDouble);
+    nn::materialize(model, at::kCPU, at::kDouble);
+    model.reset_parameters({.seed = 3});
+    step_on_rank(context, model, sharded, 0, 1);  // which learns the order of backward
+    const auto watch = std::make_shared<Watch>(sharded);
+    model.layers[2]->mlp->add_call_hook(watch);
+    step_on_rank(context, model, sharded, 1, 1);
+    ASSERT_EQ(watch->seen.size(), 2U);  // forward, and once more in backward
+    for (const int64_t bytes : watch->seen) {
+      EXPECT_GT(bytes, sharded.unit_bytes()[3]);
+    }
+  });
+}
+
+TEST(FullyShard, WhatWasGatheredAheadInVainIsFreed) {
+  on_mesh({.data_parallel_shard = 2}, [](mesh::DistributedContext& context) {
+    Stack model({.layers = 6, .order = {0, 2, 4}});
+    FullySharded sharded = fully_shard(context, model, model.units(), kDouble);
+    nn::materialize(model, at::kCPU, at::kDouble);
+    model.reset_parameters({.seed = 3});
+    step_on_rank(context, model, sharded, 0, 2);
+    const auto units = sharded.unit_bytes();
+    EXPECT_LE(sharded.gathered_bytes_peak(), 2 * *std::max_element(units.begin(), units.end()));
+    EXPECT_EQ(sharded.gathered_bytes(), 0);
+  });
+}
+
+// Uses its weight for positive inputs only.
+class SometimesImpl : public nn::Module {
+ public:
+  SometimesImpl() { declare_parameter("weight", weight, {3}, nn::Init::ones()); }
+  at::Tensor forward(const at::Tensor& x) { return x.sum().item<double>() > 0 ? x * weight : x * 1; }
+  at::Tensor weight;
+};
+LEHR_MODULE(Sometimes);
+
+TEST(FullyShard, RanksWhoseDataUsesNoParameterOfAUnitTakePart) {
+  struct Model : nn::Module {
+    Model() : first(register_module("first", Sometimes())), second(register_module("second", Sometimes())) {}
+    Sometimes first, second;
+  };
+  on_mesh({.data_parallel_shard = 2}, [](mesh::DistributedContext& context) {
+    Model model;
+    FullySharded sharded =
+        fully_shard(context, model, {{"first", {model.first.ptr()}}, {"second", {model.second.ptr()}}}, kDouble);
+    nn::materialize(model, at::kCPU, at::kDouble);
+    model.reset_parameters();
+    sharded.begin_step();
+    const double sign = context.rank() == 0 ? 2 : -2;
+    model.second(model.first(at::full({3}, sign, at::kDouble))).sum().backward();
+    sharded.finish_backward();
+    for (const auto& [name, parameter] : nn::named_parameters(model)) {
+      ASSERT_TRUE(parameter->value().grad().defined()) << name;
+      EXPECT_TRUE(at::equal(parameter->value().grad(), at::full_like(parameter->value(), 2))) << name;
+    }
+  });
+}
+
+TEST(FullyShard, PassesWithoutGradientsNeedNoStepAndSeeNewValues) {
+  on_mesh({.data_parallel_shard = 2}, [](mesh::DistributedContext& context) {
+    Stack model({});
+    FullySharded sharded = fully_shard(context, model, model.units(), kDouble);
+    nn::materialize(model, at::kCPU, at::kDouble);
+    model.reset_parameters({.seed = 3});
+    const Rows rows = make_rows(2, 0);
+    const at::NoGradGuard no_grad;
+    const double before = model.loss(rows.ids, rows.labels).item<double>();
+    EXPECT_EQ(model.loss(rows.ids, rows.labels).item<double>(), before);
+    model.reset_parameters({.seed = 4});
+    sharded.reset();
+    EXPECT_NE(model.loss(rows.ids, rows.labels).item<double>(), before);
+    sharded.hold();
+    EXPECT_EQ(model.head->logits(at::ones({1, 2, kHidden}, at::kDouble)).size(-1), kVocabulary);
+    model.loss(rows.ids, rows.labels);
+    EXPECT_EQ(model.head->logits(at::ones({1, 2, kHidden}, at::kDouble)).size(-1), kVocabulary);
+    sharded.reset();
+    EXPECT_EQ(sharded.gathered_bytes(), 0);
+    // Between calls there are shapes, and no numbers.
+    EXPECT_TRUE(model.head->logits(at::ones({1, 2, kHidden}, at::kDouble)).is_meta());
+  });
+}
+
+TEST(FullyShard, GoesOnAfterAnException) {
+  const Trained expected = train_on_one_device({});
+  on_mesh({.data_parallel_shard = 2}, [&](mesh::DistributedContext& context) {
+    Stack model({});
+    FullySharded sharded = fully_shard(context, model, model.units(), kDouble);
+    nn::materialize(model, at::kCPU, at::kDouble);
+    model.reset_parameters({.seed = 3});
+    sharded.begin_step();
+    at::Tensor kept;
+    try {  // on all ranks alike
+      kept = model.loss(at::full({2, 4}, 1, at::kLong), at::full({2, 3}, 1, at::kLong));
+      FAIL();
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr("labels"));
+    }
+    kept = model.loss(at::full({2, 4}, 1, at::kLong), at::full({2, 4}, 1, at::kLong));
+    sharded.reset();
+    try {
+      kept.backward();
+      FAIL();
+    } catch (const std::exception& error) {
+      EXPECT_THAT(error.what(), HasSubstr("from before reset()"));
+    }
+    sharded.reset();
+    EXPECT_EQ(sharded.gathered_bytes(), 0);
+    EXPECT_NEAR(step_on_rank(context, model, sharded, 0, 2), expected.losses[0], kTolerance * expected.losses[0]);
+  });
+}
+
+// Two experts a rank on two ranks that hold the same ones, and one: cut along dimension 0, and 1.
+class ExpertsImpl : public nn::Module {
+ public:
+  explicit ExpertsImpl(int64_t experts) { declare_parameter("weight", weight, {experts, 5, 2}, nn::Init::normal(1)); }
+  at::Tensor forward(const at::Tensor& x) { return x.sum() * weight; }
+  at::Tensor weight;
+};
+LEHR_MODULE(Experts);
+
+TEST(FullyShard, ExpertsAreCutOverTheRanksThatHoldTheSameOnes) {
+  for (const int64_t experts : {4, 2}) {
+    on_mesh({.data_parallel_shard = 4, .expert_parallel = 2}, [&](mesh::DistributedContext& context) {
+      Experts model(experts);
+      nn::Parameter& weight = *model->own_parameter("weight");
+      weight.lay_out("ep", Placement::shard(0), context.index("ep"), 2);
+      FullySharded sharded = fully_shard(context, *model, {{"experts", {model.ptr()}}}, kDouble);
+      EXPECT_EQ(*weight.layout().find("ep_shard"), Placement::shard(experts == 4 ? 0 : 1));
+      nn::materialize(*model, at::kCPU, at::kDouble);
+      model->reset_parameters({.seed = 3});
+      sharded.begin_step();
+      const at::Tensor x = at::full({1}, 1.0 + static_cast<double>(context.rank()), at::kDouble);
+      const at::Tensor output = model(x);
+      EXPECT_EQ(output.sizes(), (std::vector<int64_t>{experts / 2, 5, 2}));
+      output.sum().backward();
+      sharded.finish_backward();
+      // Ranks 0 and 2 hold the same experts, and 1 and 3 do.
+      const double expected = context.index("ep") == 0 ? 1.0 + 3.0 : 2.0 + 4.0;
+      EXPECT_TRUE(at::equal(weight.value().grad(), at::full_like(weight.value(), expected)));
+    });
+  }
+}
+
+template <class Body>
+std::string problem_of(const Body& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::usage);
+    return error.what();
+  }
+  return "";
+}
+
+TEST(FullyShard, RefusesUnitsThatDoNotFitTheModel) {
+  on_mesh({}, [](mesh::DistributedContext& context) {
+    const auto problem = [&](const StackOptions& options, const auto& change) {
+      Stack model(options);
+      auto units = model.units();
+      change(model, units);
+      return problem_of([&] { fully_shard(context, model, units, {}); });
+    };
+    EXPECT_THAT(
+        problem({}, [](Stack&, auto& units) { units.pop_back(); }),
+        HasSubstr("parameter norm.weight: is in none of the fully sharded units"));
+    EXPECT_THAT(
+        problem(
+            {},
+            [](Stack& model, auto& units) {
+              units.push_back({"mlp", {model.layers[0]->mlp.ptr()}});
+            }),
+        HasSubstr("unit mlp: parameter gate_proj.weight is in unit layer0 already"));
+    EXPECT_THAT(
+        problem(
+            {.tied = true},
+            [](Stack& model, auto& units) {
+              units[0].modules.pop_back();
+              units.back().modules.push_back(model.head.ptr());
+            }),
+        HasSubstr("unit norm: reads a weight of unit embeddings and head; put tied weights into one unit"));
+    Stack model({});
+    FullySharded sharded = fully_shard(context, model, model.units(), kDouble);
+    EXPECT_THAT(
+        problem_of([&] {
+          model.embed(at::zeros({1, 1}, at::kLong));
+        }),
+        HasSubstr("call nn::materialize first"));
+    nn::materialize(model, at::kCPU, at::kDouble);
+    EXPECT_THAT(problem_of([&] { model.embed(at::zeros({1, 1}, at::kLong)); }), HasSubstr("call begin_step() first"));
+    EXPECT_THAT(problem_of([&] { sharded.finish_backward(); }), HasSubstr("call begin_step() first"));
+  });
+}
+
+}  // namespace
+}  // namespace lehr::shard
