@@ -9,7 +9,8 @@ namespace lehr::mesh {
 
 /// A process among those that one launcher started.
 struct RankEnvironment {
-  std::string launcher = "";  ///< "torchrun", "srun", "mpirun" (Open MPI), "mpiexec" (PMI); empty: nobody.
+  std::string launcher =
+      "";  ///< "torchrun", "lehr launch", "srun", "mpirun" (Open MPI), "mpiexec" (PMI); empty: nobody.
   int64_t rank = 0;
   int64_t world_size = 1;
   int64_t local_rank = 0;           ///< Among the processes of this machine: which GPU.
@@ -27,7 +28,7 @@ using Variables = std::map<std::string, std::string>;
 Variables environment_variables();
 
 /// | launcher         | rank, size, local rank                                       | where rank 0 is               |
-/// | torchrun         | RANK, WORLD_SIZE, LOCAL_RANK                                 | MASTER_ADDR, MASTER_PORT      |
+/// | torchrun, lehr launch | RANK, WORLD_SIZE, LOCAL_RANK                                 | MASTER_ADDR, MASTER_PORT |
 /// | mpirun           | OMPI_COMM_WORLD_RANK, .._SIZE, .._LOCAL_RANK                 | MASTER_ADDR, the first host of |
 /// | mpiexec          | PMI_RANK, PMI_SIZE, MPI_LOCALRANKID                          | SLURM's list, or this machine |
 /// | srun             | SLURM_PROCID, SLURM_STEP_NUM_TASKS or _NTASKS, SLURM_LOCALID | as mpirun                     |
