@@ -28,8 +28,8 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::seconds;
 
 // After the first failure: for the others to say their word, and between SIGTERM and SIGKILL.
-constexpr seconds kLastWordsTime{5};
-constexpr seconds kTermTime{3};
+constexpr seconds kLastWordsTime{4};
+constexpr seconds kTermTime{2};
 // After a rank stopped on a signal of its own: for the others to save and stop, too.
 constexpr seconds kStopTime{120};
 
@@ -118,7 +118,7 @@ class ChildRanks {
     for (const auto& [name, value] : launched_.variables(rank)) {
       variables[name] = value;
     }
-    variables[mesh::kLastWordsVariable] = words_file(static_cast<size_t>(rank));
+    variables[mesh::kLastWordsVariable] = fmt::format("{}:{}", ::getpid(), words_file(static_cast<size_t>(rank)));
     const int64_t cores = std::max<int64_t>(std::thread::hardware_concurrency(), 1);
     variables.try_emplace("OMP_NUM_THREADS", std::to_string(std::max<int64_t>(cores / options_.ranks, 1)));
     std::vector<std::string> result;

@@ -31,7 +31,8 @@ struct Options {
 std::string help() {
   Options options;
   return "lehr launch -n N [--output main|all] -- COMMAND ...\n\n"
-         "Starts N ranks of COMMAND on this machine: of lehr itself, or of any program that reads torchrun's variables\n"
+         "Starts N ranks of COMMAND on this machine: of lehr itself, or of any program that reads torchrun's "
+         "variables\n"
          "(RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT).\n\n"
          "  lehr launch -n 4 -- train run.toml --parallelism.data_parallel_shard_degree=4\n"
          "  lehr launch -n 2 -- ./my_program\n\n"

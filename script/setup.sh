@@ -10,7 +10,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # In step with cmake/LehrDependencies.cmake. Debian and Ubuntu name them alike.
 packages=(
   build-essential clang clang-format lld ninja-build cmake pkg-config python3-venv
-  libfmt-dev libgmock-dev libgtest-dev libpcre2-dev libsimdjson-dev libspdlog-dev libtomlplusplus-dev libzstd-dev
+  libfmt-dev libgloo-dev libgmock-dev libgtest-dev libpcre2-dev libsimdjson-dev libspdlog-dev libtomlplusplus-dev libzstd-dev
   nlohmann-json3-dev zlib1g-dev
   "$@"
 )

@@ -14,8 +14,8 @@ namespace lehr {
 /// threads. Messages look the same on a terminal and in a file, but for colour.
 class Logger {
  public:
-  /// `prefix` stands in every line, as "[dp0 tp1] "; empty for one rank. A quiet logger writes warnings and errors
-  /// only.
+  /// `prefix` stands in every line, as "[dp_shard 0, tp 1] "; empty for one rank. A quiet logger writes warnings and
+  /// errors only, which is what ranks other than the main one have.
   explicit Logger(std::string prefix = "", bool quiet = false);
   ~Logger();
   Logger(const Logger&) = delete;

@@ -28,9 +28,9 @@ struct CollectiveRecord {
 
 /// What one group has seen.
 struct GroupCount {
-  std::string key;         ///< Names the group, the same on all members.
-  int64_t started = 0;     ///< Collectives that this rank came to.
-  const char* last = "";   ///< Name of the last of them.
+  std::string key;        ///< Names the group, the same on all members.
+  int64_t started = 0;    ///< Collectives that this rank came to.
+  const char* last = "";  ///< Name of the last of them.
   int64_t last_bytes = 0;
 };
 

@@ -1,11 +1,10 @@
 #include "lehr/mesh/connect.h"
 
 #include <c10/util/Exception.h>
-
-#include <cstdio>
-#include <cstdlib>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include <cstdio>
 
 #include "lehr/mesh/gloo_transport.h"
 #include "lehr/mesh/launched_ranks.h"
@@ -48,6 +47,12 @@ std::unique_ptr<Transport> connect_ranks(const RankEnvironment& environment, con
   if (environment.world_size == 1) {
     return single_transport();
   }
+  require(
+      options.device.is_cpu(),
+      "training.device: {} started {} ranks, and ranks on GPUs need NCCL, which is not there yet; use \"cpu\", or one "
+      "rank",
+      environment.launcher,
+      environment.world_size);
   return gloo_transport(environment, {.init_timeout = options.init_timeout, .timeout = options.timeout});
 }
 
@@ -63,9 +68,9 @@ void run_connected(Transport& transport, const std::function<void()>& body) {
 }
 
 void report_failure(const std::exception& problem) {
-  const char* const path = std::getenv(kLastWordsVariable);
+  const std::string file = last_words_file();
   const auto* const peer = dynamic_cast<const PeerFailure*>(&problem);
-  if (path == nullptr || !write_last_words(path, {.message = text_of(problem), .consequence = peer != nullptr})) {
+  if (file.empty() || !write_last_words(file, {.message = text_of(problem), .consequence = peer != nullptr})) {
     fmt::print(stderr, "{}\n", text_of(problem));
   }
 }

@@ -16,6 +16,8 @@ struct ConnectOptions {
   std::chrono::milliseconds init_timeout = std::chrono::minutes(5);
   /// How long a collective may take before it is given up and explained.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
+  /// Where the tensors are that ranks exchange. Several ranks on GPUs are refused: Gloo carries data of CPUs.
+  at::Device device = at::kCPU;
 };
 
 /// Connects this process to the ranks that its launcher started, by Gloo; alone where nobody started it. Throws as

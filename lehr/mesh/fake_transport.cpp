@@ -1,8 +1,9 @@
 #include "lehr/mesh/fake_transport.h"
 
-#include <algorithm>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include <algorithm>
 
 #include "lehr/base/error.h"
 
@@ -99,10 +100,7 @@ class FakeBackend : public c10d::Backend {
 class FakeTransport : public Transport {
  public:
   FakeTransport(int64_t rank, int64_t world_size, FakeBackend::Seen seen)
-      : rank_(rank),
-        world_size_(world_size),
-        seen_(std::move(seen)),
-        store_(c10::make_intrusive<c10d::HashStore>()) {}
+      : rank_(rank), world_size_(world_size), seen_(std::move(seen)), store_(c10::make_intrusive<c10d::HashStore>()) {}
   int64_t rank() const override { return rank_; }
   int64_t world_size() const override { return world_size_; }
   std::string name() const override { return "fake"; }

@@ -20,8 +20,8 @@ struct FakeCollective {
 
 /// Stands for `rank` of `world_size`. Collectives return at once and send nothing: every other rank is taken to hold
 /// what this one holds, so all_gather repeats the input, reduce_scatter gives this rank's chunk times the ranks,
-/// all_reduce the tensor times the ranks, all_to_all rows of this rank, over and over, and a receive leaves its tensor as
-/// it is. On meta tensors nothing is computed. `seen` is called with each; the store holds this rank's keys only.
+/// all_reduce the tensor times the ranks, all_to_all rows of this rank, over and over, and a receive leaves its tensor
+/// as it is. On meta tensors nothing is computed. `seen` is called with each; the store holds this rank's keys only.
 std::unique_ptr<Transport> fake_transport(
     int64_t rank, int64_t world_size, std::function<void(const FakeCollective&)> seen = {});
 

@@ -1,9 +1,12 @@
 #include "lehr/mesh/launched_ranks.h"
 
-#include <fstream>
-#include <sstream>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
 
 #include "lehr/base/error.h"
 #include "lehr/mesh/rank_watch.h"
@@ -15,6 +18,13 @@ bool write_last_words(const std::string& path, const LastWords& words) {
   file << (words.consequence ? "consequence" : "cause") << '\n' << words.message;
   file.close();
   return file.good();
+}
+
+std::string last_words_file() {
+  const char* const value = std::getenv(kLastWordsVariable);
+  const std::string text = value == nullptr ? "" : value;
+  const std::string parent = std::to_string(::getppid()) + ":";
+  return text.starts_with(parent) ? text.substr(parent.size()) : "";
 }
 
 std::optional<LastWords> read_last_words(const std::string& path) {
@@ -57,7 +67,7 @@ std::map<std::string, std::string> LaunchedRanks::variables(int64_t rank) const 
       {"GROUP_RANK", "0"},
       {"MASTER_ADDR", "127.0.0.1"},
       {"MASTER_PORT", std::to_string(state_->server->getPort())},
-      {"TORCHELASTIC_RUN_ID", "lehr"},
+      {"TORCHELASTIC_RUN_ID", kLaunchRunId},
       {"TORCHELASTIC_RESTART_COUNT", "0"},
       {"TORCHELASTIC_USE_AGENT_STORE", "True"}};
 }

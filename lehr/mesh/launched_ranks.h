@@ -10,8 +10,11 @@
 
 namespace lehr::mesh {
 
-/// Names the file for a rank's last words.
+/// "PID:FILE": where a child of the process PID leaves its last words; not what that child starts in turn.
 inline constexpr const char* kLastWordsVariable = "LEHR_LAST_WORDS";
+
+/// The run id of torchrun's variables, by which a rank knows that lehr launch set them.
+inline constexpr const char* kLaunchRunId = "lehr-launch";
 
 /// What a rank ended with.
 struct LastWords {
@@ -20,6 +23,8 @@ struct LastWords {
 };
 /// False if the file cannot be written.
 bool write_last_words(const std::string& path, const LastWords& words);
+/// The file that this process's last words belong to; empty if lehr launch did not start it.
+std::string last_words_file();
 /// Nothing if the rank left none.
 std::optional<LastWords> read_last_words(const std::string& path);
 

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "lehr/base/error.h"
+#include "lehr/mesh/launched_ranks.h"
 
 namespace lehr::mesh {
 
@@ -104,8 +105,7 @@ class Reader {
 };
 
 constexpr Names kTorchrun{"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK"};
-constexpr Names kOpenMpi{
-    "mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"};
+constexpr Names kOpenMpi{"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"};
 constexpr Names kPmi{"mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"};
 
 Names slurm_names(const Reader& reader) {
@@ -159,6 +159,9 @@ void find_master(const Reader& reader, RankEnvironment& ranks, const char* local
 
 RankEnvironment from_torchrun(const Reader& reader) {
   RankEnvironment result = reader.ranks(kTorchrun);
+  if (reader.text("TORCHELASTIC_RUN_ID") == kLaunchRunId) {
+    result.launcher = "lehr launch";
+  }
   result.launcher_keeps_store = reader.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
   if (reader.has("TORCHELASTIC_RESTART_COUNT")) {
     result.key_prefix = "attempt_" + reader.text("TORCHELASTIC_RESTART_COUNT") + "/";
@@ -166,7 +169,10 @@ RankEnvironment from_torchrun(const Reader& reader) {
   if (result.world_size > 1) {
     for (const char* const name : {"MASTER_ADDR", "MASTER_PORT"}) {
       require(
-          reader.has(name), "environment: {} is missing beside WORLD_SIZE={}; torchrun sets it", name, result.world_size);
+          reader.has(name),
+          "environment: {} is missing beside WORLD_SIZE={}; torchrun sets it",
+          name,
+          result.world_size);
     }
     result.master_address = reader.text("MASTER_ADDR");
     result.master_port = reader.port("MASTER_PORT");

@@ -9,7 +9,8 @@ namespace lehr::mesh {
 
 /// A process among those that one launcher started.
 struct RankEnvironment {
-  std::string launcher = "";  ///< "torchrun", "srun", "mpirun" (Open MPI), "mpiexec" (PMI); empty: nobody.
+  std::string launcher =
+      "";  ///< "torchrun", "lehr launch", "srun", "mpirun" (Open MPI), "mpiexec" (PMI); empty: nobody.
   int64_t rank = 0;
   int64_t world_size = 1;
   int64_t local_rank = 0;           ///< Among the processes of this machine: which GPU.
@@ -26,11 +27,12 @@ using Variables = std::map<std::string, std::string>;
 /// This process's environment variables.
 Variables environment_variables();
 
-/// | launcher         | rank, size, local rank                                       | where rank 0 is               |
-/// | torchrun         | RANK, WORLD_SIZE, LOCAL_RANK                                 | MASTER_ADDR, MASTER_PORT      |
-/// | mpirun           | OMPI_COMM_WORLD_RANK, .._SIZE, .._LOCAL_RANK                 | MASTER_ADDR, the first host of |
-/// | mpiexec          | PMI_RANK, PMI_SIZE, MPI_LOCALRANKID                          | SLURM's list, or this machine |
-/// | srun             | SLURM_PROCID, SLURM_STEP_NUM_TASKS or _NTASKS, SLURM_LOCALID | as mpirun                     |
+/// | launcher              | rank, size, local rank                       | where rank 0 is                        |
+/// | torchrun, lehr launch | RANK, WORLD_SIZE, LOCAL_RANK                 | MASTER_ADDR, MASTER_PORT               |
+/// | mpirun                | OMPI_COMM_WORLD_RANK, .._SIZE, .._LOCAL_RANK | MASTER_ADDR, or this machine if all    |
+/// | mpiexec               | PMI_RANK, PMI_SIZE, MPI_LOCALRANKID          | are on it, or as srun                  |
+/// | srun                  | SLURM_PROCID, SLURM_STEP_NUM_TASKS or        | MASTER_ADDR, or the first host of      |
+/// |                       | SLURM_NTASKS, SLURM_LOCALID                  | SLURM_STEP_NODELIST or .._JOB_NODELIST |
 ///
 /// in this order. The port is MASTER_PORT, LEHR_MASTER_PORT, or derived from the job's id. Throws a usage error that
 /// names the variables when some are missing, are no numbers, or contradict each other, so that a run never takes

@@ -1,10 +1,10 @@
 #include "lehr/mesh/rank_watch.h"
 
 #include <fmt/ranges.h>
-
-#include <sstream>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include <sstream>
 
 namespace lehr::mesh {
 
@@ -82,7 +82,8 @@ void RankWatch::watch() {
 void RankWatch::publish_where() {
   std::string word = log_.where();
   for (const GroupCount& group : log_.groups()) {
-    word += fmt::format("\n{} {} {} {}", group.key, group.started, group.started > 0 ? group.last : "-", group.last_bytes);
+    word +=
+        fmt::format("\n{} {} {} {}", group.key, group.started, group.started > 0 ? group.last : "-", group.last_bytes);
   }
   store_->set(where_key(options_.rank), word);
 }
@@ -126,8 +127,7 @@ void RankWatch::check() const {
   }
 }
 
-void RankWatch::wait(
-    const c10::intrusive_ptr<c10d::Work>& work, int64_t ticket, const std::vector<int64_t>& ranks) {
+void RankWatch::wait(const c10::intrusive_ptr<c10d::Work>& work, int64_t ticket, const std::vector<int64_t>& ranks) {
   log_.waits(ticket);
   const auto record = log_.find(ticket);
   try {

@@ -1,5 +1,5 @@
-// What a rank tells the others when something goes wrong, and what it learns from them: one message that says who failed
-// and where, instead of a broken connection on every rank.
+// What a rank tells the others when something goes wrong, and what it learns from them: one message that says who
+// failed and where, instead of a broken connection on every rank.
 #pragma once
 
 #include <atomic>
@@ -29,8 +29,7 @@ namespace lehr::mesh {
 class PeerFailure : public Error {
  public:
   /// `culprit`: the rank that ended with a message of its own; -1 where there is none, as after a hang.
-  PeerFailure(const std::string& message, int64_t culprit)
-      : Error(ErrorKind::runtime, message), culprit_(culprit) {}
+  PeerFailure(const std::string& message, int64_t culprit) : Error(ErrorKind::runtime, message), culprit_(culprit) {}
   int64_t culprit() const { return culprit_; }
 
  private:
@@ -96,8 +95,8 @@ class RankWatch {
   mutable std::mutex mutex_;
   std::condition_variable wake_;
   std::function<std::string(int64_t)> coordinates_;
-  std::optional<PeerFailure> failure_;             // of another rank
-  c10::intrusive_ptr<c10d::Work> message_;         // a send or receive that this rank waits for
+  std::optional<PeerFailure> failure_;      // of another rank
+  c10::intrusive_ptr<c10d::Work> message_;  // a send or receive that this rank waits for
   bool ending_ = false;
   std::atomic<bool> failed_ = false;
   std::thread thread_;

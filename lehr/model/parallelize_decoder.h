@@ -136,7 +136,7 @@ template <class Model, class Head>
 shard::FullySharded parallelize_decoder_with_head(
     mesh::DistributedContext& context,
     Model& model,
-    const Head& head,
+    Head head,
     const PipelineStageInfo& stage,
     const shard::ParallelizeOptions& options) {
   lay_out_decoder(context, *model.model, stage, options);

@@ -2,10 +2,10 @@
 #include "lehr/mesh/gloo_transport.h"
 
 #include <gmock/gmock.h>
-
-#include <thread>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include <thread>
 
 #include "lehr/base/error.h"
 #include "lehr/mesh/connect.h"
@@ -151,9 +151,12 @@ TEST(GlooTransport, ALateRankIsNamedWithWhatItDoes) {
         group.all_gather(at::empty({6}), x);
       },
       options);
-  EXPECT_THAT(problems[0], HasSubstr("all_gather number 2 on axis dp_shard (ranks 0, 1, 2) was not finished within 1 s"));
-  EXPECT_THAT(problems[0], HasSubstr("rank 1 (dp_shard 1) did not come: it computes; its last collective was all_reduce "
-                                     "number 1 on axis dp_shard"));
+  EXPECT_THAT(
+      problems[0], HasSubstr("all_gather number 2 on axis dp_shard (ranks 0, 1, 2) was not finished within 1 s"));
+  EXPECT_THAT(
+      problems[0],
+      HasSubstr("rank 1 (dp_shard 1) did not come: it computes; its last collective was all_reduce "
+                "number 1 on axis dp_shard"));
   EXPECT_THAT(problems[0], Not(HasSubstr("rank 2 (")));
   EXPECT_THAT(problems, testing::Each(problems[0])) << "all ranks say the same";
 }
@@ -171,8 +174,7 @@ TEST(GlooTransport, ARankWithoutAWordIsCalledSilent) {
     watch.explain(ticket, {0, 1}, "Connection closed by peer");
     FAIL();
   } catch (const PeerFailure& error) {
-    EXPECT_STREQ(
-        error.what(), "all_reduce number 1 on axis tp (ranks 0, 1) failed: rank 1 is silent: dead or hung");
+    EXPECT_STREQ(error.what(), "all_reduce number 1 on axis tp (ranks 0, 1) failed: rank 1 is silent: dead or hung");
     EXPECT_EQ(error.kind(), ErrorKind::runtime);
   }
   transport->abort("done");
@@ -238,7 +240,8 @@ TEST(GlooTransport, ARankThatFailsWhileOthersComputeFailsTheirNextCollective) {
 TEST(GlooTransport, RanksThatDoNotStartAreNamed) {
   GlooOptions options = kQuick;
   options.init_timeout = milliseconds(500);
-  const auto problems = on_gloo(3, [](Transport&) {}, options, 1);
+  const auto problems = on_gloo(
+      3, [](Transport&) {}, options, 1);
   EXPECT_EQ(problems[1], "rank 1: rank 0 of 3 did not come to the start within 0.5 s");
 }
 
@@ -271,6 +274,25 @@ TEST(GlooTransport, MeetsOverTcpAndKeepsTheStoreUntilAllHaveLeft) {
     thread.join();
   }
   EXPECT_THAT(problems, testing::Each(""));
+}
+
+TEST(ConnectRanks, GpusNeedNccl) {
+  try {
+    connect_ranks({.launcher = "torchrun", .rank = 1, .world_size = 2, .local_rank = 1}, {.device = at::kCUDA});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::usage);
+    EXPECT_THAT(error.what(), HasSubstr("training.device: torchrun started 2 ranks"));
+  }
+}
+
+TEST(ConnectRanks, OneRankConnectsNobody) {
+  const auto transport = connect_ranks(RankEnvironment{}, {.device = at::kCUDA});
+  DistributedContext context({}, *transport);
+  at::Tensor x = at::ones({1});
+  context.world().all_reduce(x);
+  EXPECT_EQ(x.item<double>(), 1.0);
+  EXPECT_EQ(context.log_prefix(), "");
 }
 
 TEST(GlooTransport, AnAddressWhereNobodyAnswersIsNamed) {

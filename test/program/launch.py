@@ -101,6 +101,10 @@ case("ranks that ignore SIGTERM are killed",
      launch(2, "--", "/bin/sh", "-c", "trap '' TERM; test $RANK = 0 || exit 3; while :; do sleep 0.1; done"), 3,
      "rank 1 ended with exit code 3")
 
+case("what a rank starts in turn keeps its own standard error",
+     launch(2, "--", "/bin/sh", "-c", f"test $RANK = 1 || exit 0; {lehr} inspect nowhere; exit 4"), 4,
+     "the end of what rank 1 wrote:\n.*nowhere", once="nowhere")
+
 # --- signals ---------------------------------------------------------------------------------------------------------
 def started(*args, marker="step 20"):
     """A launch of which rank 0 has come to step 20."""
@@ -159,7 +163,7 @@ case("a command of one rank", launch(2, "--", "tokenize"), 2, "'tokenize' works 
 with tempfile.TemporaryDirectory() as work:
     case("train does not start copies of itself",
          launch(2, "--", "train", "recipe/quickstart.toml", f"--job.dump_folder={work}/run"), 2,
-         "torchrun started 2 ranks", once="started 2 ranks")
+         "lehr launch started 2 ranks", once="started 2 ranks")
     expect("nothing was trained", not os.path.exists(f"{work}/run"))
 broken = dict(clean, RANK="1", WORLD_SIZE="2")
 done, _ = run(mesh_ranks, "run", env=broken)

@@ -66,8 +66,11 @@ int run(const std::string& what, int64_t culprit) {
     if (stopped != 0) {
       std::printf("rank %d saved\n", static_cast<int>(context.rank()));
     } else {
-      std::printf("rank %d of %d: sum %g\n", static_cast<int>(context.rank()),
-                  static_cast<int>(context.world_size()), sum[0].item<double>());
+      std::printf(
+          "rank %d of %d: sum %g\n",
+          static_cast<int>(context.rank()),
+          static_cast<int>(context.world_size()),
+          sum[0].item<double>());
     }
     std::fflush(stdout);
   });
