@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 
 lehr, mesh_ranks = sys.argv[1:3]
@@ -160,11 +159,6 @@ case("no number of ranks", [lehr, "launch", "--", "train"], 2, "--ranks")
 case("no ranks at all", launch(0, "--", mesh_ranks), 2, "ranks")
 case("no such program", launch(2, "--", "./nothing"), 2, r"\./nothing")
 case("a command of one rank", launch(2, "--", "tokenize"), 2, "'tokenize' works on one rank")
-with tempfile.TemporaryDirectory() as work:
-    case("train does not start copies of itself",
-         launch(2, "--", "train", "recipe/quickstart.toml", f"--job.dump_folder={work}/run"), 2,
-         "lehr launch started 2 ranks", once="started 2 ranks")
-    expect("nothing was trained", not os.path.exists(f"{work}/run"))
 broken = dict(clean, RANK="1", WORLD_SIZE="2")
 done, _ = run(mesh_ranks, "run", env=broken)
 expect("half of a launcher's variables", done.returncode == 2 and "LOCAL_RANK is missing" in done.stderr, done.stderr)

@@ -1,0 +1,154 @@
+"""lehr train as ranks of a mesh, each a process: it computes what one device computes, and any rank may be killed.
+
+Usage: train_on_ranks.py LEHR [KILLS]   (LEHR_RANK_KILLS does the same)
+"""
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+lehr = sys.argv[1]
+kills = int(sys.argv[2] if len(sys.argv) > 2 else os.environ.get("LEHR_RANK_KILLS", "4"))
+SECONDS = 15  # A killed rank must end the whole within this time.
+failures = []
+
+CONFIG = """
+[model]
+name = "qwen3"
+flavor = "debugmodel"
+[model.args]
+hidden_size = 32
+intermediate_size = 64
+num_hidden_layers = 2
+num_attention_heads = 4
+num_key_value_heads = 2
+head_dim = 8
+vocab_size = 257
+[tokenizer]
+path = "byte"
+[data]
+validation_fraction = 0.001
+[[data.datasets]]
+path = "recipe/data/tinyshakespeare.txt"
+[training]
+seq_len = 64
+local_batch_size = 2
+global_batch_size = 8
+steps = 12
+dtype = "float64"
+[lr_scheduler]
+warmup_steps = 2
+[checkpoint]
+interval = 2
+[validation]
+enable = true
+freq = 6
+local_batch_size = 4
+[metrics]
+measure_peak = false
+enable_tensorboard = false
+"""
+
+
+def expect(name, ok, detail=""):
+    print(f"{'ok   ' if ok else 'FAILS'} {name}", flush=True)
+    if not ok:
+        failures.append(name)
+        print("      " + str(detail).strip().replace("\n", "\n      "), flush=True)
+
+
+def curves(folder):
+    """Everything that was learned, by step; times and memory differ from run to run."""
+    kept = {}
+    with open(f"{folder}/metrics.jsonl") as file:
+        for line in file:
+            entry = json.loads(line)
+            for key in ("loss", "grad_norm", "validation_loss", "num_tokens"):
+                if key in entry:
+                    kept[entry["step"], key] = entry[key]
+    return kept
+
+
+def bytes_of(folder, step):
+    found = {}
+    for stem in ("model", "optimizer"):
+        with open(f"{folder}/checkpoints/step-{step}/{stem}.safetensors", "rb") as file:
+            found[stem] = file.read()
+    return found
+
+
+with tempfile.TemporaryDirectory() as work:
+    config = f"{work}/run.toml"
+    with open(config, "w") as file:
+        file.write(CONFIG)
+
+    def command(folder, ranks, *options):
+        train = ["train", config, "--quiet", f"--job.dump_folder={folder}", *options]
+        return [lehr, *train] if ranks == 1 else [lehr, "launch", "-n", str(ranks), "--", *train]
+
+    def run(folder, ranks, *options):
+        done = subprocess.run(command(folder, ranks, *options), capture_output=True, text=True, timeout=300)
+        expect(f"{os.path.basename(folder)} ends well", done.returncode == 0, done.stdout + done.stderr)
+        return done
+
+    def degrees(**wanted):
+        return [f"--parallelism.{name}_degree={count}" for name, count in wanted.items()]
+
+    run(f"{work}/alone", 1)
+    alone = curves(f"{work}/alone")
+    meshes = {
+        "two_shards": degrees(data_parallel_shard=2),
+        "two_by_two": degrees(data_parallel_shard=2, tensor_parallel=2),
+        "context": degrees(data_parallel_replicate=2, context_parallel=2),
+    }
+    for name, options in meshes.items():
+        run(f"{work}/{name}", 2 if name == "two_shards" else 4, *options)
+        found = curves(f"{work}/{name}")
+        worst = max((abs(found.get(key, 0) - value) / abs(value) for key, value in alone.items()), default=1)
+        # float64; sums in another order.
+        expect(f"{name} computes what one device computes (off by {worst:.1e})", worst < 1e-10 and len(found) == len(alone))
+
+    four = degrees(data_parallel_shard=2, tensor_parallel=2)
+    whole = bytes_of(f"{work}/two_by_two", 12)
+    random.seed(20261121)
+    folder = f"{work}/killed"
+    for number in range(kills):
+        running = subprocess.Popen(command(folder, 4, *four), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        victim = random.randrange(4)
+        time.sleep(random.uniform(0.5, 4.0))
+        children = subprocess.run(["pgrep", "-P", str(running.pid)], capture_output=True, text=True).stdout.split()
+        mine = [pid for pid in children if open(f"/proc/{pid}/environ").read().find(f"\0RANK={victim}\0") >= 0]
+        killed = time.monotonic()
+        if mine:
+            os.kill(int(mine[0]), signal.SIGKILL)
+        out, err = running.communicate(timeout=120)
+        took = time.monotonic() - killed
+        if running.returncode == 0:  # it was done before
+            break
+        expect(
+            f"kill {number}: the job ends and names the rank ({took:.1f} s)",
+            took < SECONDS and running.returncode == 137 and len(re.findall(f"rank {victim}\\b.*killed by signal 9", err)) == 1,
+            f"rank {victim}, exit code {running.returncode}\n{err}")
+    run(folder, 4, *four)
+    expect("killed and resumed is never killed, bit for bit", bytes_of(folder, 12) == whole)
+
+    run(f"{work}/stopped", 4, *four, "--training.steps=4")
+    done = run(f"{work}/stopped", 1)
+    found = curves(f"{work}/stopped")
+    worst = max(abs(found.get(key, 0) - value) / abs(value) for key, value in alone.items())
+    expect(f"a run of four ranks goes on on one device (off by {worst:.1e})", worst < 1e-10)
+
+    refused = subprocess.run(command(f"{work}/refused", 2, *degrees(tensor_parallel=4)), capture_output=True, text=True)
+    expect(
+        "a mesh of another size is refused once",
+        refused.returncode == 2 and refused.stderr.count("4 ranks") == 1 and "lehr launch -n 4" in refused.stderr,
+        refused.stderr)
+
+print(f"{len(failures)} failures")
+sys.exit(1 if failures else 0)
