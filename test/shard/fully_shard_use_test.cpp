@@ -85,17 +85,50 @@ TEST(FullyShard, GathersTheNextUnitAheadInForwardAndInBackward) {
   });
 }
 
-TEST(FullyShard, WhatWasGatheredAheadInVainIsFreed) {
-  on_mesh({.data_parallel_shard = 2}, [](mesh::DistributedContext& context) {
-    Stack model({.layers = 6, .order = {0, 2, 4}});
-    FullySharded sharded = fully_shard(context, model, model.units(), kDouble);
-    nn::materialize(model, at::kCPU, at::kDouble);
-    model.reset_parameters({.seed = 3});
-    step_on_rank(context, model, sharded, 0, 2);
-    const auto units = sharded.unit_bytes();
-    EXPECT_LE(sharded.gathered_bytes_peak(), 2 * *std::max_element(units.begin(), units.end()));
-    EXPECT_EQ(sharded.gathered_bytes(), 0);
-  });
+// Units of one size each, which need no padding.
+struct Chain : nn::Module {
+  Chain() {
+    for (int i = 0; i < 6; ++i) {
+      links.push_back(register_module(std::to_string(i), nn::Linear(32, 32)));
+    }
+  }
+  std::vector<nn::Linear> links;
+};
+
+TEST(FullyShard, HoldsExactlyTwoUnitsOfOneSizeEvenIfOneIsGatheredInVain) {
+  constexpr int64_t kBytes = 32 * 32 * 8;
+  const auto peak = [](ReshardPolicy policy, const std::vector<size_t>& order) {
+    int64_t bytes = 0;
+    on_mesh({.data_parallel_shard = 2}, [&](mesh::DistributedContext& context) {
+      Chain model;
+      std::vector<UnitModules> units;
+      for (auto& link : model.links) {
+        units.push_back({"link", {link.ptr()}});
+      }
+      FullyShardOptions options = kDouble;
+      options.reshard_after_forward = policy;
+      FullySharded sharded = fully_shard(context, model, units, options);
+      nn::materialize(model, at::kCPU, at::kDouble);
+      model.reset_parameters();
+      sharded.begin_step();
+      at::Tensor x = at::ones({1, 32}, at::kDouble);
+      for (const size_t i : order) {
+        x = model.links[i](x);
+      }
+      x.sum().backward();
+      sharded.finish_backward();
+      EXPECT_EQ(sharded.gathered_bytes(), 0);
+      if (context.rank() == 0) {
+        bytes = sharded.gathered_bytes_peak();
+      }
+    });
+    return bytes;
+  };
+  for (const auto policy : {ReshardPolicy::all_but_last, ReshardPolicy::always}) {
+    EXPECT_EQ(peak(policy, {0, 1, 2, 3, 4, 5}), 2 * kBytes);
+    EXPECT_EQ(peak(policy, {0, 2, 4, 1}), 2 * kBytes);
+  }
+  EXPECT_EQ(peak(ReshardPolicy::never, {0, 1, 2, 3, 4, 5}), 7 * kBytes);
 }
 
 // Uses its weight for positive inputs only.
