@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "lehr/base/error.h"
+#include "lehr/mesh/distributed_context.h"
 
 namespace lehr::train {
 
@@ -88,6 +89,13 @@ std::string StoreCoordinator::decide(const std::string& key, const std::string& 
 
 void StoreCoordinator::hurry(std::chrono::milliseconds patience) noexcept {
   latest_ = (Clock::now() + patience).time_since_epoch().count();
+}
+
+std::shared_ptr<state::Coordinator> make_coordinator(mesh::DistributedContext* mesh, const std::string& name) {
+  if (mesh == nullptr || !mesh->is_distributed()) {
+    return std::make_shared<state::OneRank>();
+  }
+  return std::make_shared<StoreCoordinator>(mesh->transport(), name);
 }
 
 }  // namespace lehr::train

@@ -4,12 +4,17 @@
 #include <atomic>
 #include <chrono>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 
 #include "lehr/base/torch.h"
 #include "lehr/mesh/transport.h"
 #include "lehr/state/coordinator.h"
+
+namespace lehr::mesh {
+class DistributedContext;
+}
 
 namespace lehr::train {
 
@@ -42,5 +47,8 @@ class StoreCoordinator : public state::Coordinator {
   std::mutex mutex_;                      // over calls_
   std::map<std::string, int64_t> calls_;  // by key
 };
+
+/// What the ranks of `mesh` agree through; null is one device.
+std::shared_ptr<state::Coordinator> make_coordinator(mesh::DistributedContext* mesh, const std::string& name);
 
 }  // namespace lehr::train
