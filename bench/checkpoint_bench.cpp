@@ -1,11 +1,13 @@
 // Saves and loads weights from several ranks (threads), each with its rows of every matrix: seconds and bytes a second.
 // LEHR_BENCH_DIR chooses the folder (else the one for temporary files), LEHR_BENCH_MB the size (else 1000).
 #include <benchmark/benchmark.h>
+#include <fmt/format.h>
 
 #include <cstdlib>
 #include <filesystem>
 
 #include "lehr/mesh/thread_transport.h"
+#include "lehr/state/checkpoint_contents.h"
 #include "lehr/state/integrity.h"
 #include "lehr/state/map_stream.h"
 #include "lehr/state/weights.h"
