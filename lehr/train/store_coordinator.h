@@ -22,8 +22,8 @@ namespace lehr::train {
 /// client serves one call at a time, so a thread that waited there would stop every other thread of this rank.
 class StoreCoordinator : public state::Coordinator {
  public:
-  /// All ranks give the same name, which nobody else uses in this store. `patience` is what a rank waits for the
-  /// slowest one in one call.
+  /// All ranks give the same name, which nobody else uses in this store, and make their coordinators of a name, one
+  /// after the other, in the same order. `patience` is what a rank waits for the slowest one in one call.
   StoreCoordinator(
       mesh::Transport& transport, std::string name, std::chrono::milliseconds patience = std::chrono::minutes(30));
   ~StoreCoordinator() override;
@@ -40,6 +40,7 @@ class StoreCoordinator : public state::Coordinator {
 
   c10::intrusive_ptr<c10d::Store> store_;
   std::string name_;
+  std::string prefix_;  // of keys: those of an earlier coordinator of this name may still be there
   int64_t rank_;
   int64_t world_size_;
   std::chrono::milliseconds patience_;

@@ -436,6 +436,15 @@ TEST(StoreCoordinator, AllGetWhatTheMainRankMakesOfAllTexts) {
   });
 }
 
+TEST(StoreCoordinator, ALaterOneOfTheSameNameDoesNotHearWhatTheOneBeforeSaid) {
+  mesh::run_ranks(2, [&](mesh::Transport& transport) {
+    for (const char* said : {"first", "second"}) {
+      StoreCoordinator coordinator(transport, "test", std::chrono::seconds(20));
+      EXPECT_EQ(coordinator.from_main("k", [&] { return std::string(said); }), said);
+    }
+  });
+}
+
 TEST(StoreCoordinator, AFailureOfOneIsAFailureOfAllAndNamesTheRank) {
   on_mesh({.data_parallel_shard = 3}, [&](DistributedContext& context, Coordinator& coordinator) {
     const auto failing = [&](int64_t from) {
