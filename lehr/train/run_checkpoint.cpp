@@ -10,7 +10,6 @@
 #include "lehr/base/file.h"
 #include "lehr/base/json.h"
 #include "lehr/data/tokenizer_file.h"
-#include "lehr/mesh/distributed_context.h"
 #include "lehr/peft/adapter_folder.h"
 #include "lehr/state/async_checkpointer.h"
 #include "lehr/state/checkpoint.h"
@@ -59,13 +58,6 @@ Node generation_config(const descriptor::ModelArgs& args, const std::vector<int6
   node.set("do_sample", Node(true));
   return node;
 }
-std::shared_ptr<state::Coordinator> make_coordinator(mesh::DistributedContext* mesh) {
-  if (mesh == nullptr || !mesh->is_distributed()) {
-    return std::make_shared<state::OneRank>();
-  }
-  return std::make_shared<StoreCoordinator>(mesh->transport(), "checkpoints");
-}
-
 // A checkpoint's weights may fit a model that computes something else: another base of the rotary frequencies, say.
 void require_same_shape(const std::filesystem::path& file, const Node& now, const std::string& advice) {
   const Node then = parse_json_file(file);
@@ -117,7 +109,7 @@ RunCheckpoints::RunCheckpoints(
               ? peft::to_map(peft::adapter_stored_names(model, base_names_, peft::tuned_tensors(model, base_names_)))
               : args.state_map(descriptor::ExpertLayout::per_expert)),
       mesh_(mesh),
-      coordinator_(make_coordinator(mesh)),
+      coordinator_(make_coordinator(mesh, "checkpoints")),
       store_(std::make_unique<state::CheckpointStore>(checkpoint_root(config))),
       writer_(std::make_unique<state::AsyncCheckpointer>(*store_, config.checkpoint.keep_latest_k, coordinator_)) {
   coordinator_->from_main("recover", [this] {

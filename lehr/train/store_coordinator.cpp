@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "lehr/base/error.h"
+#include "lehr/mesh/distributed_context.h"
 
 namespace lehr::train {
 
@@ -22,7 +23,11 @@ StoreCoordinator::StoreCoordinator(mesh::Transport& transport, std::string name,
       rank_(transport.rank()),
       world_size_(transport.world_size()),
       patience_(patience),
-      latest_(std::numeric_limits<Clock::rep>::max()) {}
+      latest_(std::numeric_limits<Clock::rep>::max()) {
+  // All ranks make theirs in the same order, so they agree about the number.
+  const int64_t number = store_->add(fmt::format("{}/made by {}", name_, rank_), 1);
+  prefix_ = fmt::format("{}/{}", name_, number);
+}
 
 StoreCoordinator::~StoreCoordinator() = default;
 
@@ -55,7 +60,7 @@ std::string StoreCoordinator::decide(const std::string& key, const std::string& 
     const std::lock_guard lock(mutex_);
     call = calls_[key]++;
   }
-  const auto base = [&](int64_t number) { return fmt::format("{}/{}/{}", name_, key, number); };
+  const auto base = [&](int64_t number) { return fmt::format("{}/{}/{}", prefix_, key, number); };
   const auto of_rank = [&](int64_t rank) { return fmt::format("{}/{}", base(call), rank); };
   const auto start = Clock::now();
   if (!is_main()) {
@@ -88,6 +93,13 @@ std::string StoreCoordinator::decide(const std::string& key, const std::string& 
 
 void StoreCoordinator::hurry(std::chrono::milliseconds patience) noexcept {
   latest_ = (Clock::now() + patience).time_since_epoch().count();
+}
+
+std::shared_ptr<state::Coordinator> make_coordinator(mesh::DistributedContext* mesh, const std::string& name) {
+  if (mesh == nullptr || !mesh->is_distributed()) {
+    return std::make_shared<state::OneRank>();
+  }
+  return std::make_shared<StoreCoordinator>(mesh->transport(), name);
 }
 
 }  // namespace lehr::train

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 
@@ -11,14 +12,18 @@
 #include "lehr/mesh/transport.h"
 #include "lehr/state/coordinator.h"
 
+namespace lehr::mesh {
+class DistributedContext;
+}
+
 namespace lehr::train {
 
 /// A coordinator over Transport::store(). It polls, with short calls, and never waits inside the store: a store's
 /// client serves one call at a time, so a thread that waited there would stop every other thread of this rank.
 class StoreCoordinator : public state::Coordinator {
  public:
-  /// All ranks give the same name, which nobody else uses in this store. `patience` is what a rank waits for the
-  /// slowest one in one call.
+  /// All ranks give the same name, which nobody else uses in this store, and make their coordinators of a name, one
+  /// after the other, in the same order. `patience` is what a rank waits for the slowest one in one call.
   StoreCoordinator(
       mesh::Transport& transport, std::string name, std::chrono::milliseconds patience = std::chrono::minutes(30));
   ~StoreCoordinator() override;
@@ -35,6 +40,7 @@ class StoreCoordinator : public state::Coordinator {
 
   c10::intrusive_ptr<c10d::Store> store_;
   std::string name_;
+  std::string prefix_;  // of keys: those of an earlier coordinator of this name may still be there
   int64_t rank_;
   int64_t world_size_;
   std::chrono::milliseconds patience_;
@@ -42,5 +48,8 @@ class StoreCoordinator : public state::Coordinator {
   std::mutex mutex_;                      // over calls_
   std::map<std::string, int64_t> calls_;  // by key
 };
+
+/// What the ranks of `mesh` agree through; null is one device.
+std::shared_ptr<state::Coordinator> make_coordinator(mesh::DistributedContext* mesh, const std::string& name);
 
 }  // namespace lehr::train

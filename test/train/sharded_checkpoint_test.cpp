@@ -2,12 +2,15 @@
 #include <gmock/gmock.h>
 
 #include <array>
+#include <cmath>
 #include <fstream>
 
 #include "lehr/state/async_checkpointer.h"
 #include "lehr/state/integrity.h"
 #include "lehr/state/map_stream.h"
+#include "lehr/train/builders.h"
 #include "lehr/train/find_checkpoint.h"
+#include "lehr/train/run_checkpoint.h"
 #include "lehr/train/weights.h"
 #include "test/train/sharded_support.h"
 
@@ -323,6 +326,105 @@ TEST_P(FindCheckpoint, DoesNotBeginAnewWhenNoneIsWhole) {
 }
 INSTANTIATE_TEST_SUITE_P(Ranks, FindCheckpoint, ::testing::Values(1, 3));
 
+// A rank of a run of which only the checkpoints are looked at.
+struct RankRun {
+  TrainConfig config;
+  std::unique_ptr<data::Tokenizer> tokenizer;
+  RankModel rank;
+  RunCheckpoints checkpoints;
+
+  RankRun(const fs::path& root, DistributedContext* context)
+      : config(testing::tiny_run(root)),
+        tokenizer(build_tokenizer(config)),
+        rank(context),
+        checkpoints(config, *rank.args, *tokenizer, *rank.model, *rank.optimizer, context) {}
+};
+
+// The folder's config file is written by one rank before the others read it.
+fs::path own_folder(const fs::path& root, const DistributedContext* context) {
+  const fs::path folder = root / std::to_string(context == nullptr ? 0 : context->rank());
+  fs::create_directories(folder);
+  fs::create_directories(root / "shared");
+  if (!fs::exists(folder / "out")) {
+    fs::create_directory_symlink(root / "shared", folder / "out");
+  }
+  return folder;
+}
+
+const RunState kStart = {.seed = 3, .rows_per_step = 4, .seq_len = 32};
+
+TEST(RunCheckpointsOfManyRanks, GoOnFromTheNewestWholeOneOnAnyMesh) {
+  const Folder folder;
+  RunState state = kStart;
+  state.num_tokens = 77;
+  on_mesh({.data_parallel_shard = 2, .tensor_parallel = 2}, [&, state](DistributedContext& context, Coordinator&) {
+    RankRun run(own_folder(folder.path(), &context), &context);
+    EXPECT_FALSE(run.checkpoints.find().has_value());
+    for (const int64_t step : {4, 8}) {
+      RunState now = state;
+      now.step = step;
+      run.rank.fill(static_cast<uint64_t>(step));
+      EXPECT_EQ(run.checkpoints.save(now), std::nullopt);
+    }
+    EXPECT_EQ(run.checkpoints.wait(), std::nullopt);
+  });
+  const fs::path newest = folder.path() / "shared/checkpoints/step-8";
+  flip_bit(newest / "model.safetensors", 10);
+  const auto expect_goes_on = [&](DistributedContext* context, bool first) {
+    RankRun run(own_folder(folder.path(), context), context);
+    const auto found = run.checkpoints.find();
+    ASSERT_TRUE(found.has_value());
+    EXPECT_EQ(found->filename(), "step-4");
+    const bool tells = first && (context == nullptr || context->is_main_process());
+    EXPECT_EQ(run.checkpoints.take_warnings().size(), tells ? 1 : 0);
+    const RunState then = run.checkpoints.load(*found, kStart);
+    EXPECT_EQ(then.step, 4);
+    EXPECT_EQ(then.num_tokens, 77);
+    const auto loaded = run.rank.numbers();
+    run.rank.fill(4);
+    expect_same_numbers(loaded, run.rank.numbers(), "step 4");
+  };
+  on_mesh(
+      {.data_parallel_shard = 3}, [&](DistributedContext& context, Coordinator&) { expect_goes_on(&context, true); });
+  expect_goes_on(nullptr, false);
+  EXPECT_TRUE(fs::exists(newest.string() + ".damaged"));
+}
+
+TEST(RunCheckpointsOfManyRanks, FailOnAllRanksWhereOneFails) {
+  const Folder folder;
+  on_mesh({.data_parallel_shard = 3}, [&](DistributedContext& context, Coordinator&) {
+    RankRun run(own_folder(folder.path(), &context), &context);
+    run.rank.fill(7);
+    RunState now = kStart;
+    now.step = 4;
+    EXPECT_EQ(run.checkpoints.save(now), std::nullopt);
+    EXPECT_EQ(run.checkpoints.wait(), std::nullopt);
+    const auto message = [](const auto& action) -> std::string {
+      try {
+        action();
+      } catch (const Error& error) {
+        return error.what();
+      }
+      return "no error";
+    };
+    RunState other = kStart;
+    other.seed += context.rank() == 2 ? 1 : 0;
+    EXPECT_THAT(
+        message([&] { run.checkpoints.load(*run.checkpoints.find(), other); }),
+        AllOf(StartsWith("rank 2: "), HasSubstr("debug.seed")));
+    if (context.rank() == 1) {
+      at::NoGradGuard no_grad;
+      nn::named_parameters(*run.rank.model).front().parameter->value().fill_(std::nan(""));
+    }
+    now.step = 8;
+    EXPECT_THAT(
+        message([&] { run.checkpoints.save(now); }),
+        StartsWith("step 8: model.embed_tokens.token_embedding.default.weight is not finite any more"));
+    EXPECT_EQ(run.checkpoints.wait(), std::nullopt);
+  });
+  EXPECT_FALSE(fs::exists(folder.path() / "shared/checkpoints/step-8"));
+}
+
 TEST(StoreCoordinator, AllGetWhatTheMainRankMakesOfAllTexts) {
   on_mesh({.data_parallel_shard = 3}, [&](DistributedContext& context, Coordinator& coordinator) {
     for (int round = 0; round < 3; ++round) {
@@ -331,6 +433,15 @@ TEST(StoreCoordinator, AllGetWhatTheMainRankMakesOfAllTexts) {
           ElementsAre(fmt::format("{}:0", round), fmt::format("{}:1", round), fmt::format("{}:2", round)));
     }
     EXPECT_EQ(coordinator.from_main("m", [&] { return std::to_string(context.rank()); }), "0");
+  });
+}
+
+TEST(StoreCoordinator, ALaterOneOfTheSameNameDoesNotHearWhatTheOneBeforeSaid) {
+  mesh::run_ranks(2, [&](mesh::Transport& transport) {
+    for (const char* said : {"first", "second"}) {
+      StoreCoordinator coordinator(transport, "test", std::chrono::seconds(20));
+      EXPECT_EQ(coordinator.from_main("k", [&] { return std::string(said); }), said);
+    }
   });
 }
 
