@@ -168,9 +168,6 @@ void Trainer::restore() {
     state_.base_fingerprint = weights_fingerprint(state::WeightReader(*config_.checkpoint.initial_load_path));
   }
   const auto folder = checkpoints_ ? checkpoints_->find() : std::nullopt;
-  for (const std::string& warning : checkpoints_ ? checkpoints_->take_warnings() : std::vector<std::string>{}) {
-    environment_.log.warn("{}", warning);
-  }
   for (const auto& warning : checkpoints_ ? checkpoints_->take_warnings() : std::vector<std::string>{}) {
     environment_.log.warn("{}", warning);
   }
