@@ -40,10 +40,7 @@ int run(const train::TrainConfig& config, bool quiet, mesh::Transport& transport
   const auto specs = models();
   train::Trainer trainer(
       config,
-      {.specs = specs,
-       .log = log,
-       .stop_requested = [&] { return signals.received() != 0; },
-       .transport = &transport});
+      {.specs = specs, .log = log, .stop_requested = [&] { return signals.received() != 0; }, .transport = &transport});
   signals.defer();
   const train::TrainResult result = trainer.run();
   if (!result.stopped) {

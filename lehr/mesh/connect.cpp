@@ -6,6 +6,7 @@
 
 #include <cstdio>
 
+#include "lehr/mesh/exception_text.h"
 #include "lehr/mesh/gloo_transport.h"
 #include "lehr/mesh/launched_ranks.h"
 
@@ -30,8 +31,7 @@ std::string text_of(const std::exception& problem) {
   if (dynamic_cast<const Error*>(&problem) != nullptr) {
     return problem.what();
   }
-  const auto* const torch = dynamic_cast<const c10::Error*>(&problem);
-  return std::string("failed: ") + (torch != nullptr ? torch->what_without_backtrace() : problem.what());
+  return "failed: " + exception_text(problem);
 }
 }  // namespace
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "lehr/base/error.h"
+#include "lehr/mesh/exception_text.h"
 #include "lehr/mesh/rank_watch.h"
 
 namespace lehr::mesh {
@@ -40,7 +41,7 @@ void Pending::wait() {
   } catch (const Error&) {
     throw;
   } catch (const std::exception& problem) {
-    fail_runtime("{}: {}", what_, problem.what());
+    fail_runtime("{}: {}", what_, exception_text(problem));
   }
   alive_.clear();
 }
@@ -83,9 +84,9 @@ Pending Group::start(const char* collective, std::vector<at::Tensor> tensors, co
     throw;
   } catch (const std::exception& problem) {
     if (watch_ != nullptr) {
-      watch_->explain(ticket, ranks_, problem.what());
+      watch_->explain(ticket, ranks_, exception_text(problem));
     }
-    fail_runtime("{}: {}", what, problem.what());
+    fail_runtime("{}: {}", what, exception_text(problem));
   }
 }
 
@@ -123,7 +124,10 @@ Pending Group::start_all_gather(at::Tensor output, at::Tensor input) const {
     output.view(-1).copy_(input.view(-1));
     return {};
   }
-  return start("all_gather", {output, input}, [&] { return backend_->_allgather_base(output, input); });
+  // Gloo takes the first dimension for the ranks'.
+  at::Tensor to = output.view(-1);
+  at::Tensor from = input.view(-1);
+  return start("all_gather", {to, from}, [&] { return backend_->_allgather_base(to, from); });
 }
 
 Pending Group::start_reduce_scatter(at::Tensor output, at::Tensor input) const {
@@ -138,7 +142,9 @@ Pending Group::start_reduce_scatter(at::Tensor output, at::Tensor input) const {
     output.view(-1).copy_(input.view(-1));
     return {};
   }
-  return start("reduce_scatter", {output, input}, [&] { return backend_->_reduce_scatter_base(output, input); });
+  at::Tensor to = output.view(-1);
+  at::Tensor from = input.view(-1);
+  return start("reduce_scatter", {to, from}, [&] { return backend_->_reduce_scatter_base(to, from); });
 }
 
 Pending Group::start_all_to_all(

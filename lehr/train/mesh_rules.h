@@ -6,8 +6,9 @@
 
 namespace lehr::train {
 
-/// Throws a usage error that names the keys and says what to do: sizes that the degrees do not divide, tasks and options
-/// that a mesh of that shape excludes. Nothing is allocated yet. `config.training.global_batch_size` is resolved.
+/// Throws a usage error that names the keys and says what to do: sizes that the degrees do not divide, tasks and
+/// options that a mesh of that shape excludes. Nothing is allocated yet. `config.training.global_batch_size` is
+/// resolved.
 void check_mesh(const TrainConfig& config, const Ranks& ranks);
 
 }  // namespace lehr::train

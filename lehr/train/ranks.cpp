@@ -1,8 +1,9 @@
 #include "lehr/train/ranks.h"
 
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
 #include <chrono>
 #include <thread>
-#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "lehr/base/error.h"
 #include "lehr/mesh/rank_watch.h"
@@ -24,11 +25,13 @@ mesh::DeviceMeshParameters mesh_of(const ParallelismConfig& config, int64_t worl
     const int64_t others = mesh.world_size();
     require(
         world_size % others == 0,
-        "parallelism: {} ranks were started, and the degrees other than data_parallel_shard take {} ({}), which does "
-        "not divide them",
-        world_size,
+        "parallelism: the degrees other than data_parallel_shard take {} ranks ({}), which does not divide the {} that "
+        "{} started; lehr launch -n {} starts as many",
         others,
-        mesh.describe());
+        mesh.describe(),
+        world_size,
+        world_size == 1 ? "was" : "were",
+        others);
     mesh.data_parallel_shard = world_size / others;
   }
   mesh.check(world_size);

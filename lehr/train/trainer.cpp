@@ -123,8 +123,8 @@ void Trainer::build_model() {
       "logs; choose another job.dump_folder",
       root.string());
   if (config_.checkpoint.enable) {
-    checkpoints_ = std::make_unique<RunCheckpoints>(
-        config_, *args_, *tokenizer_, *model_, *optimizer_, ranks_.context());
+    checkpoints_ =
+        std::make_unique<RunCheckpoints>(config_, *args_, *tokenizer_, *model_, *optimizer_, ranks_.context());
   }
   if (config_.peft.has_adapters()) {
     // They are in no checkpoint, so what the arithmetic needs of them is enough.

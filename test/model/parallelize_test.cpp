@@ -212,8 +212,9 @@ TYPED_TEST(Parallelize, StagesOfAPipelinePassPartsOfTheSequence) {
     for (const int64_t number : {0, 1}) {
       const PipelineStageInfo stage{number, 2};
       Model model = build<Model>(small<Model>(), false, HiddenStatesAggregationMode::no, stage);
-      const auto sharded = TypeParam::parallelize_causal_lm(context, *model, stage, kInFloat64);
+      auto sharded = TypeParam::parallelize_causal_lm(context, *model, stage, kInFloat64);
       make_real(*model);
+      sharded.begin_step();
       const auto taken = model->infer_stage_inputs_from_pipeline_inputs({{"input_ids", inputs.input_ids}}, 1);
       if (number > 0) {
         stage_inputs.input_ids = at::Tensor();
@@ -265,8 +266,9 @@ TYPED_TEST(Parallelize, RefusesWhatItCannotDo) {
           {.tensor_parallel = 4},
           [&](DistributedContext& context) {
             Model model = build<Model>(params);
-            const auto sharded = TypeParam::parallelize(context, *model, kInFloat64);
+            auto sharded = TypeParam::parallelize(context, *model, kInFloat64);
             make_real(*model);
+            sharded.begin_step();
             nn::ModelInputs inputs;
             inputs.input_ids = at::zeros({1, 6}, at::kLong);
             model->forward(inputs);
@@ -278,8 +280,9 @@ TYPED_TEST(Parallelize, RefusesWhatItCannotDo) {
           {.tensor_parallel = 4},
           [&](DistributedContext& context) {
             Model model = build<Model>(params);
-            const auto sharded = TypeParam::parallelize(context, *model, kInFloat64);
+            auto sharded = TypeParam::parallelize(context, *model, kInFloat64);
             make_real(*model);
+            sharded.begin_step();
             model->logits(at::zeros({1, 2, 8}, at::kDouble));
           }),
       HasSubstr("logits: each rank has a part of the vocabulary only"));

@@ -36,7 +36,8 @@ shard::FullySharded parallelize_llama3_for_embedding(
   return parallelize_decoder_with_head(context, model, model.embedding_head, stage, options);
 }
 
-shard::FullySharded parallelize_llama3(mesh::DistributedContext& context, nn::Model& model, const shard::ParallelizeOptions& options) {
+shard::FullySharded parallelize_llama3(
+    mesh::DistributedContext& context, nn::Model& model, const shard::ParallelizeOptions& options) {
   return parallelize_decoder<Llama3Model>("Llama 3", context, model, options);
 }
 

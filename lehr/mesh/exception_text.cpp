@@ -1,0 +1,14 @@
+#include "lehr/mesh/exception_text.h"
+
+#include <c10/util/Exception.h>
+
+namespace lehr::mesh {
+
+std::string exception_text(const std::exception& problem) {
+  const auto* const torch = dynamic_cast<const c10::Error*>(&problem);
+  const std::string text = torch != nullptr ? torch->what_without_backtrace() : problem.what();
+  // Some carry it in the message itself.
+  return text.substr(0, text.find("\nException raised from "));
+}
+
+}  // namespace lehr::mesh
