@@ -61,6 +61,7 @@ Overrides family(const std::string& name) {
       {"training.steps", "10"},
       {"training.max_norm", "0.5"},
       {"activation_checkpoint.mode", "full"},
+      {"data.datasets.0.split_documents", "\"blank_line\""},
       {"checkpoint.interval", "10"}};
   if (name == "llama3") {
     overrides.emplace_back("model.name", "llama3");
@@ -79,9 +80,9 @@ Overrides family(const std::string& name) {
   return overrides;
 }
 
-// Trains on that mesh, ranks as threads.
-void train_on(const Mesh& mesh, const TrainConfig& one_device) {
-  TrainConfig config = one_device;
+// Runs `body` with the trainer of each rank of that mesh, ranks as threads.
+void on_mesh(
+    const Mesh& mesh, TrainConfig config, int64_t stop_after, const std::function<void(Trainer& trainer)>& body) {
   config.parallelism.data_parallel_replicate_degree = mesh.dp_replicate;
   config.parallelism.data_parallel_shard_degree = mesh.dp_shard;
   config.parallelism.context_parallel_degree = mesh.cp;
@@ -92,10 +93,25 @@ void train_on(const Mesh& mesh, const TrainConfig& one_device) {
       [&](mesh::Transport& transport) {
         Logger quiet("", true);
         const auto list = testing::specs();
-        Trainer trainer(config, {.specs = list, .log = quiet, .transport = &transport});
-        trainer.run();
+        int64_t steps = 0;
+        Trainer trainer(
+            config,
+            {.specs = list,
+             .log = quiet,
+             .stop_requested = [&] { return stop_after > 0 && steps >= stop_after; },
+             .transport = &transport});
+        // A stop that one rank alone is told of.
+        if (transport.rank() == transport.world_size() - 1) {
+          trainer.events().subscribe(Event::step_end, [&](const EventContext&) { ++steps; });
+        }
+        body(trainer);
       },
       std::chrono::seconds(60));
+}
+
+// Trains; `stop_after` > 0 ends the run after that step, as a signal to one rank would.
+void train_on(const Mesh& mesh, const TrainConfig& config, int64_t stop_after = 0) {
+  on_mesh(mesh, config, stop_after, [](Trainer& trainer) { trainer.run(); });
 }
 
 // What a run leaves behind.
@@ -123,6 +139,7 @@ Outcome outcome_of(const TrainConfig& config) {
 void expect_equal(const Outcome& wanted, const Outcome& found) {
   for (const auto& [key, values] : wanted.curves) {
     ASSERT_EQ(found.curves.at(key).size(), values.size()) << key;
+    ASSERT_TRUE(key != "loss" || values.size() == 10);
     for (size_t i = 0; i < values.size(); ++i) {
       EXPECT_NEAR(found.curves.at(key)[i], values[i], kTolerance * std::abs(values[i])) << key << " " << i;
     }
@@ -156,6 +173,139 @@ TEST_P(EveryMesh, ComputesWhatOneDeviceComputes) {
     if (HasFailure()) {
       break;  // the others would say the same at length
     }
+  }
+}
+
+TEST_P(EveryMesh, StartsFromTheBitsOfOneDevice) {
+  const Folder alone;
+  const auto config = tiny_run(alone.path(), family(GetParam()));
+  std::map<std::string, at::Tensor> whole;
+  on_mesh({}, config, 0, [&](Trainer& trainer) {
+    for (const auto& [name, parameter] : nn::named_parameters(trainer.model())) {
+      whole[name] = parameter->value().detach().clone();
+    }
+  });
+  for (const Mesh& mesh : meshes(GetParam() == "qwen3_moe")) {
+    const Folder folder;
+    std::mutex mutex;
+    on_mesh(mesh, tiny_run(folder.path(), family(GetParam())), 0, [&](Trainer& trainer) {
+      const std::lock_guard lock(mutex);
+      for (const auto& [name, parameter] : nn::named_parameters(trainer.model())) {
+        EXPECT_TRUE(at::equal(parameter->value(), narrow_to(whole.at(name), parameter->box())))
+            << mesh.name() << " " << name;
+      }
+    });
+  }
+}
+
+TEST(Shares, OfRanksTogetherAreTheRowsOfOneDevice) {
+  const Folder folder;
+  const auto config = tiny_run(folder.path());
+  const auto tokenizer = build_tokenizer(config);
+  const auto data = open_run_data(config, *tokenizer, 257, [](const std::string&) {});
+  for (const int64_t ranks : {1, 2, 4, 8}) {
+    const auto whole = data.train(RowShare::all(8), 3);
+    std::vector<std::unique_ptr<BatchStream>> parts;
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      parts.push_back(data.train({.global = 8, .first = rank * 8 / ranks, .count = 8 / ranks}, 3));
+    }
+    for (int step = 0; step < 3; ++step) {
+      const Batch wanted = *whole->next();
+      std::map<std::string, std::vector<at::Tensor>> rows;
+      for (const auto& part : parts) {
+        const Batch batch = *part->next();
+        for (const auto& [name, tensor] : batch) {
+          rows[name].push_back(tensor);
+        }
+      }
+      for (const auto& [name, tensor] : wanted) {
+        if (name != "document_ids") {  // which a share of single documents goes without
+          EXPECT_TRUE(at::equal(at::cat(rows.at(name)), tensor)) << name;
+        }
+      }
+    }
+  }
+}
+
+// A run that is stopped on one mesh and resumed on another goes on as if nothing had happened.
+TEST(AnyMeshToAnyMesh, GoesOnAsOneDeviceWould) {
+  const std::vector<std::pair<Mesh, Mesh>> pairs{
+      {{.dp_shard = 4}, {.dp_shard = 2, .tp = 2}},
+      {{.dp_shard = 4, .ep = 4}, {.dp_shard = 4}},
+      {{.dp_replicate = 2, .dp_shard = 2, .tp = 2}, {}},
+      {{}, {.dp_shard = 2, .cp = 2, .tp = 2}},
+      {{.cp = 4}, {.dp_replicate = 4}},
+      {{.tp = 4}, {.dp_shard = 4}},
+      {{.dp_shard = 2, .ep = 2}, {.cp = 2, .ep = 2}},
+      {{.dp_replicate = 2, .dp_shard = 2}, {.tp = 2}},
+      {{.dp_shard = 2, .cp = 2, .tp = 2, .ep = 4}, {.dp_replicate = 2}},
+      {{.dp_replicate = 2, .dp_shard = 4}, {.dp_shard = 2, .cp = 2}},
+      {{.tp = 2}, {.tp = 4, .ep = 2}},
+      {{.dp_shard = 4, .ep = 2}, {.dp_shard = 2, .ep = 2}},
+      {{.dp_shard = 2, .tp = 4, .ep = 4}, {}}};
+  const Folder alone;
+  const auto one_device = tiny_run(alone.path(), family("qwen3_moe"));
+  testing::train(one_device);
+  const Outcome wanted = outcome_of(one_device);
+  for (const auto& [from, to] : pairs) {
+    SCOPED_TRACE(from.name() + " to " + to.name());
+    const Folder folder;
+    const auto config = tiny_run(folder.path(), family("qwen3_moe"));
+    train_on(from, config, 5);
+    EXPECT_TRUE(std::filesystem::exists(testing::checkpoint(config, 5)));
+    EXPECT_FALSE(std::filesystem::exists(testing::checkpoint(config, 10)));
+    train_on(to, config);
+    expect_equal(wanted, outcome_of(config));
+  }
+}
+
+// Each is refused before memory is allocated, by every rank alike, with the keys and what to do.
+TEST(IllegalMeshes, AreRefusedByName) {
+  struct Case {
+    Mesh mesh;
+    Overrides overrides;
+    std::string message;
+  };
+  const std::string model = "model.args.";
+  const std::vector<Case> cases{
+      {{.tp = 2},
+       {{"training.seq_len", "33"}},
+       "training.seq_len: must be a multiple of 2 for context_parallel_degree 1 (twice that, so that ranks have even "
+       "work) times tensor_parallel_degree 2, found 33"},
+      {{.cp = 2, .tp = 2}, {{"training.seq_len", "36"}}, "training.seq_len: must be a multiple of 8"},
+      {{.dp_shard = 4},
+       {{"training.global_batch_size", "6"}},
+       "training.global_batch_size: must be a multiple of training.local_batch_size (1) times the 4 ranks"},
+      {{.tp = 4}, {{model + "num_key_value_heads", "2"}}, "num_key_value_heads: 2 cannot be split evenly"},
+      {{.tp = 4},
+       {{model + "num_attention_heads", "6"}, {model + "num_key_value_heads", "6"}},
+       "num_attention_heads: 6"},
+      {{.tp = 4}, {{model + "intermediate_size", "30"}}, "intermediate_size: 30 cannot be split evenly"},
+      {{.dp_shard = 2}, {{"optimizer.name", "\"muon\""}}, "optimizer.name: muon updates whole matrices"},
+      {{.tp = 2}, {{"optimizer.name", "\"muon\""}}, "optimizer.name: muon updates whole matrices"},
+      {{.tp = 2}, {{"sample.prompt", "\"a\""}}, "sample.prompt: a model that is spread"},
+      {{.cp = 2}, {{"sample.prompt", "\"a\""}}, "sample.prompt: a model that is spread"},
+      {{.dp_shard = 2},
+       {{"parallelism.expert_parallel_degree", "4"}},
+       "parallelism.expert_parallel_degree: 4 does not divide the 2 ranks"}};
+  for (const Case& one : cases) {
+    SCOPED_TRACE(one.message);
+    const Folder folder;
+    Overrides overrides = family("qwen3");
+    overrides.insert(overrides.end(), one.overrides.begin(), one.overrides.end());
+    TrainConfig config = tiny_run(folder.path(), overrides);
+    Mesh mesh = one.mesh;
+    if (config.parallelism.expert_parallel_degree > 1) {
+      mesh.ep = config.parallelism.expert_parallel_degree;
+    }
+    try {
+      train_on(mesh, config);
+      ADD_FAILURE() << "accepted";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::usage);
+      EXPECT_THAT(error.what(), HasSubstr(one.message));
+    }
+    EXPECT_FALSE(std::filesystem::exists(std::filesystem::path(config.job.dump_folder) / "metrics.jsonl"));
   }
 }
 
