@@ -7,6 +7,12 @@
 
 namespace lehr::nn {
 
+/// The number, in a module's stream of draws, of the first element of a row of the step's batch. Elements of a token
+/// follow one another, and tokens do; there is room for any row, so that padding at its end changes no other's draws.
+constexpr uint64_t dropout_row(int64_t row) {
+  return static_cast<uint64_t>(row) << 40;
+}
+
 /// A module that draws dropout masks. They depend on the seed, the step and each row's number in the step's batch, not
 /// on how the batch is cut, nor on what was drawn before: a block that is computed again in backward (activation
 /// checkpointing) draws the same ones.

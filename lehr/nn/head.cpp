@@ -67,23 +67,21 @@ void ClassificationHeadImpl::set_dropout_stream(uint64_t seed, uint64_t step, in
   dropout_first_row_ = first_row;
 }
 
-// Element h of token t of row r of the step's batch has number (r * T + t) * H + h.
 at::Tensor ClassificationHeadImpl::dropout_mask(const at::Tensor& hidden_states, const at::Tensor& pooling_mask) {
   const int64_t width = hidden_states.size(-1);
-  const int64_t first_token = dropout_first_row_ * (hidden_states.dim() > 2 ? hidden_states.size(1) : 1);
+  const int64_t tokens = hidden_states.dim() > 2 ? hidden_states.size(1) : 1;  // of a row
+  const at::Tensor all = at::arange(hidden_states.numel() / width);
+  const at::Tensor pooled = pooling_mask.defined() ? pooling_mask.to(at::kBool).flatten().nonzero().flatten().cpu() : all;
   const RandomStream random(dropout_seed_, "classifier_dropout " + std::to_string(dropout_step_));
-  if (!pooling_mask.defined()) {
-    at::Tensor draws = at::empty(hidden_states.sizes(), at::kDouble);
-    random.fill_uniform(first_token * width, draws.numel(), draws.data_ptr<double>());
-    return draws.ge(dropout_);
+  at::Tensor draws = at::empty({pooled.size(0), width}, at::kDouble);
+  for (int64_t i = 0; i < pooled.size(0); ++i) {
+    const int64_t token = pooled.const_data_ptr<int64_t>()[i];
+    const uint64_t row = dropout_row(dropout_first_row_ + token / tokens);
+    random.fill_uniform(
+        row + static_cast<uint64_t>(token % tokens * width), width, draws.mutable_data_ptr<double>() + i * width);
   }
-  const at::Tensor tokens = pooling_mask.to(at::kBool).flatten().nonzero().flatten().cpu();  // (N)
-  at::Tensor draws = at::empty({tokens.size(0), width}, at::kDouble);
-  for (int64_t i = 0; i < tokens.size(0); ++i) {
-    const int64_t token = first_token + tokens.data_ptr<int64_t>()[i];
-    random.fill_uniform(token * width, width, draws.data_ptr<double>() + i * width);
-  }
-  return draws.ge(dropout_);
+  const at::Tensor kept = draws.ge(dropout_);
+  return pooling_mask.defined() ? kept : kept.view(hidden_states.sizes());
 }
 
 namespace {

@@ -59,18 +59,22 @@ at::Tensor LoraLinear::drop(const at::Tensor& input) const {
       name_,
       input.dim());
   const RandomStream random(dropout_seed_, name_ + " lora_dropout " + std::to_string(dropout_step_));
-  const auto first = static_cast<uint64_t>(dropout_first_row_ * input.size(1) * input.size(2));
+  const int64_t row_size = input.size(1) * input.size(2);
   const at::Tensor dropped = at::empty(input.sizes(), at::kBool);
   auto* out = dropped.data_ptr<bool>();
   constexpr int64_t kBlock = 1024;
+  const int64_t blocks = (row_size + kBlock - 1) / kBlock;  // of a row
   const double p = settings_.dropout;
-  parallel_for(0, (input.numel() + kBlock - 1) / kBlock, 8, [&](int64_t begin, int64_t end) {
+  parallel_for(0, input.size(0) * blocks, 8, [&](int64_t begin, int64_t end) {
     std::array<double, kBlock> draws;
     for (int64_t block = begin; block < end; ++block) {
-      const int64_t start = block * kBlock;
-      const int64_t count = std::min(kBlock, input.numel() - start);
-      random.fill_uniform(first + static_cast<uint64_t>(start), count, draws.data());
-      std::transform(draws.data(), draws.data() + count, out + start, [p](double draw) { return draw < p; });
+      const int64_t row = block / blocks;
+      const int64_t start = block % blocks * kBlock;
+      const int64_t count = std::min(kBlock, row_size - start);
+      const uint64_t first = nn::dropout_row(dropout_first_row_ + row) + static_cast<uint64_t>(start);
+      random.fill_uniform(first, count, draws.data());
+      std::transform(
+          draws.data(), draws.data() + count, out + row * row_size + start, [p](double draw) { return draw < p; });
     }
   });
   return input.masked_fill(dropped.to(input.device()), 0);

@@ -58,14 +58,24 @@ RowShare Ranks::share(int64_t global) const {
 }
 
 Batch Ranks::positions_of(const Batch& rows) const {
-  if (!context_ || context_->size(mesh::axis::cp) == 1) {
+  if (!context_) {
     return rows;
   }
+  const int64_t tp = context_->size(mesh::axis::tp);
+  const int64_t cp = context_->size(mesh::axis::cp);
   Batch part;
   for (const auto& [name, tensor] : rows) {
-    part[name] = tensor.dim() < 2 ? tensor
-                                  : shard::take_context_part(
-                                        tensor, 1, context_->index(mesh::axis::cp), context_->size(mesh::axis::cp));
+    part[name] = tensor;
+    if (tensor.dim() < 2) {
+      continue;
+    }
+    // Rows of labelled texts are as long as the longest of them. Zeros are padding in all their tensors.
+    if (const int64_t missing = (tp - tensor.size(1) % tp) % tp; missing > 0) {
+      part[name] = at::constant_pad_nd(tensor, {0, missing});
+    }
+    if (cp > 1) {
+      part[name] = shard::take_context_part(part[name], 1, context_->index(mesh::axis::cp), cp);
+    }
   }
   return part;
 }

@@ -43,8 +43,9 @@ class Ranks {
 
   /// This rank's share of `global` rows. Throws a usage error if the ranks cannot share them evenly.
   RowShare share(int64_t global) const;
-  /// The positions of the rows that this rank computes: all, unless rows are cut by context parallelism. Tensors of
-  /// two dimensions or more are cut in dimension 1; others are as they are.
+  /// The positions of the rows that this rank computes: all, unless rows are cut by context parallelism; with padding
+  /// behind them where tensor parallelism needs a multiple of its ranks. Tensors of two dimensions or more are cut and
+  /// padded in dimension 1; others are as they are.
   Batch positions_of(const Batch& rows) const;
 
   /// The sum of each number over the ranks that take different rows.

@@ -120,14 +120,20 @@ struct Outcome {
   std::map<std::string, at::Tensor> tensors;
 };
 
-Outcome outcome_of(const TrainConfig& config) {
+Outcome outcome_of(const TrainConfig& config, const std::string& weights = "model") {
   const std::filesystem::path folder = config.job.dump_folder;
   Outcome outcome;
   for (const char* key :
-       {"loss", "grad_norm", "validation_loss", "load_balancing_loss", "router_z_loss", "expert_load_max"}) {
+       {"loss",
+        "grad_norm",
+        "validation_loss",
+        "accuracy",
+        "load_balancing_loss",
+        "router_z_loss",
+        "expert_load_max"}) {
     outcome.curves[key] = metric::read_metric(folder / "metrics.jsonl", key).values;
   }
-  for (const char* stem : {"model", "optimizer"}) {
+  for (const std::string& stem : {weights, std::string("optimizer")}) {
     const state::WeightReader reader(folder / "checkpoints/step-10", stem);
     for (const auto& name : reader.names()) {
       outcome.tensors[name] = reader.tensor(name).clone();
@@ -256,6 +262,100 @@ TEST(AnyMeshToAnyMesh, GoesOnAsOneDeviceWould) {
     EXPECT_FALSE(std::filesystem::exists(testing::checkpoint(config, 10)));
     train_on(to, config);
     expect_equal(wanted, outcome_of(config));
+  }
+}
+
+std::string quoted(const std::filesystem::path& path) {
+  return "\"" + path.string() + "\"";
+}
+
+struct Kind {
+  std::string name;
+  Overrides overrides;
+  std::vector<Mesh> meshes;
+  std::string weights = "model";  // what is saved
+};
+
+// What `family("qwen3")` leaves out: other tasks, other ways to save memory, adapters, a text at the end.
+std::vector<Kind> kinds(const std::filesystem::path& folder, const std::filesystem::path& base) {
+  std::string rows;
+  for (size_t i = 0; i < 64; ++i) {
+    const std::string text = std::string("the quick brown fox jumps over the dog").substr(i % 17, 4 + i % 9);
+    rows += fmt::format("{{\"text\": \"{}\", \"label\": {}}}\n", text, i % 2);
+  }
+  write_file_atomically(folder / "rows.jsonl", rows);
+  const Overrides lora{
+      {"checkpoint.initial_load_path", quoted(base)},
+      {"peft.method", "lora"},
+      {"peft.r", "4"},
+      {"peft.target_pattern", "'.*_proj'"}};
+  Overrides with_dropout = lora;
+  with_dropout.emplace_back("peft.dropout", "0.25");
+  return {
+      {"classification",
+       {{"training.task", "classification"},
+        {"training.classifier_dropout", "0.1"},
+        {"data.datasets.0.path", quoted(folder / "rows.jsonl")},
+        {"data.datasets.0.kind", "classification"},
+        {"data.datasets.0.split_documents", "\"\""},
+        {"data.validation_path", quoted(folder / "rows.jsonl")},
+        {"data.validation_fraction", "0"}},
+       {{.dp_shard = 2}, {.dp_shard = 2, .tp = 2}, {.dp_replicate = 2, .tp = 4}}},
+      {"sft",
+       {{"model.args.vocab_size", "1024"},
+        {"model.args.max_position_embeddings", "128"},
+        {"tokenizer.path", "\"recipe/data/chat_tokenizer\""},
+        {"data.validation_fraction", "0.0"},
+        {"data.validation_path", "\"recipe/data/instructions_validation.json\""},
+        {"data.datasets.0.path", "\"recipe/data/instructions.json\""},
+        {"data.datasets.0.kind", "\"chat\""},
+        {"data.datasets.0.split_documents", "\"\""},
+        {"data.datasets.0.prompt_key", "\"instruction\""},
+        {"data.datasets.0.input_key", "\"input\""},
+        {"data.datasets.0.answer_key", "\"output\""},
+        {"training.task", "\"sft\""},
+        {"training.seq_len", "64"},
+        {"validation.local_batch_size", "32"}},
+       {{.dp_shard = 2, .cp = 2}, {.tp = 2}}},
+      {"tied", {{"model.args.tie_word_embeddings", "true"}}, {{.dp_shard = 2, .tp = 2}, {.dp_replicate = 2, .cp = 2}}},
+      {"ring", {{"parallelism.context_parallel_rotate_method", "ring"}}, {{.cp = 4}, {.dp_shard = 2, .cp = 2, .tp = 2}}},
+      {"never_resharded",
+       {{"parallelism.fsdp_reshard_after_forward", "never"}, {"activation_checkpoint.mode", "none"}},
+       {{.dp_shard = 4}}},
+      {"always_resharded",
+       {{"parallelism.fsdp_reshard_after_forward", "always"}, {"activation_checkpoint.mode", "selective"}},
+       {{.dp_shard = 2, .cp = 2}}},
+      {"text", {{"sample.prompt", "\"KING\""}, {"sample.max_new_tokens", "8"}}, {{.dp_shard = 2}}},
+      {"adapters", lora, {{.dp_shard = 2}, {.dp_replicate = 2, .cp = 2}}, "adapter_model"},
+      {"adapters_with_dropout", with_dropout, {{.dp_shard = 2}}, "adapter_model"}};
+}
+
+TEST(EveryKindOfRun, ComputesWhatOneDeviceComputes) {
+  const Folder of_base;
+  const auto base = tiny_run(of_base.path(), family("qwen3"));
+  testing::train(base);
+  const Folder data;
+  for (const Kind& kind : kinds(data.path(), testing::checkpoint(base, 10))) {
+    SCOPED_TRACE(kind.name);
+    Overrides overrides = family("qwen3");
+    overrides.insert(overrides.end(), kind.overrides.begin(), kind.overrides.end());
+    const Folder alone;
+    const auto one_device = tiny_run(alone.path(), overrides);
+    testing::train(one_device);
+    const Outcome wanted = outcome_of(one_device, kind.weights);
+    for (const Mesh& mesh : kind.meshes) {
+      SCOPED_TRACE(mesh.name());
+      const Folder folder;
+      const auto config = tiny_run(folder.path(), overrides);
+      train_on(mesh, config);
+      expect_equal(wanted, outcome_of(config, kind.weights));
+      const std::string text = "sample.txt";
+      if (std::filesystem::exists(std::filesystem::path(one_device.job.dump_folder) / text)) {
+        EXPECT_EQ(
+            read_file(std::filesystem::path(config.job.dump_folder) / text),
+            read_file(std::filesystem::path(one_device.job.dump_folder) / text));
+      }
+    }
   }
 }
 
