@@ -1,6 +1,9 @@
 #include "lehr/mesh/collectives.h"
 
+#include <numeric>
+
 #include "lehr/base/error.h"
+#include "lehr/base/operator_watch.h"
 
 namespace lehr::mesh {
 
@@ -116,6 +119,39 @@ struct AllToAll : torch::autograd::Function<AllToAll> {
   }
 };
 
+// The table of the header, for a watch.
+Statement statement(
+    const char* name, Kind kind, bool invariant, const at::Tensor& input, const Group& group, int64_t dim) {
+  Placement takes = Placement::invariant(), gives = Placement::replicate();  // of identity
+  auto shape = input.sizes().vec();
+  switch (kind) {
+    case Kind::all_gather:
+      takes = Placement::shard(dim);
+      gives = invariant ? Placement::invariant() : Placement::replicate();
+      shape[static_cast<size_t>(dim)] *= group.size();
+      break;
+    case Kind::reduce_scatter:
+    case Kind::take_shard:
+      takes = kind == Kind::reduce_scatter ? Placement::partial() : Placement::invariant();
+      gives = Placement::shard(dim);
+      shape[static_cast<size_t>(dim)] /= group.size();
+      break;
+    case Kind::all_reduce:
+      takes = Placement::partial();
+      gives = Placement::invariant();
+      break;
+    case Kind::identity:
+      break;
+  }
+  return {
+      .name = name,
+      .ranks = group.ranks(),
+      .inputs = {{"input", input, takes}},
+      .gives = gives,
+      .shape = std::move(shape),
+      .dtype = input.scalar_type()};
+}
+
 at::Tensor collective(
     const char* name, Kind kind, bool invariant, const at::Tensor& input, const Group& group, int64_t dim) {
   if (group.size() == 1) {
@@ -136,6 +172,9 @@ at::Tensor collective(
       dim,
       input.dim() > 0 ? input.size(dim) : 0,
       group.size());
+  if (OperatorWatch* watch = operator_watch()) {
+    return watch->state(statement(name, kind, invariant, input, group, dim));
+  }
   return Collective::apply(input, kind, invariant, &group, dim);
 }
 }  // namespace
@@ -169,7 +208,21 @@ at::Tensor all_to_all(
     const Group& group,
     const std::vector<int64_t>& output_sizes,
     const std::vector<int64_t>& input_sizes) {
-  return group.size() == 1 ? input : AllToAll::apply(input, &group, output_sizes, input_sizes);
+  if (group.size() == 1) {
+    return input;
+  }
+  if (OperatorWatch* watch = operator_watch()) {
+    auto shape = input.sizes().vec();
+    shape[0] = std::accumulate(output_sizes.begin(), output_sizes.end(), int64_t{0});
+    return watch->state(
+        {.name = "all_to_all",
+         .ranks = group.ranks(),
+         .inputs = {{"input", input, Placement::varying()}},
+         .gives = Placement::varying(),
+         .shape = std::move(shape),
+         .dtype = input.scalar_type()});
+  }
+  return AllToAll::apply(input, &group, output_sizes, input_sizes);
 }
 
 }  // namespace lehr::mesh

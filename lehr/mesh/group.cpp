@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "lehr/base/error.h"
+#include "lehr/base/operator_watch.h"
 #include "lehr/mesh/exception_text.h"
 #include "lehr/mesh/rank_watch.h"
 
@@ -67,6 +68,11 @@ Group::~Group() = default;
 template <class Start>
 Pending Group::start(const char* collective, std::vector<at::Tensor> tensors, const Start& start_work) const {
   const std::string what = fmt::format("{} on axis {} (ranks {})", collective, name_, fmt::join(ranks_, ", "));
+  require(
+      operator_watch() == nullptr,
+      "{}: says nothing of layouts, so a plan with it cannot be checked; use the operators of mesh/collectives.h, or "
+      "state what the operator around it takes and gives (base/operator_watch.h)",
+      what);
   int64_t bytes = 0;
   for (const auto& tensor : tensors) {
     require(tensor.is_contiguous(), "{}: expected contiguous tensors", what);

@@ -5,6 +5,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "lehr/base/operator_watch.h"
 #include "lehr/base/torch.h"
 
 namespace lehr::nn {
@@ -30,6 +31,7 @@ class ModuleHolder : public torch::nn::ModuleHolder<Contained> {
   template <class First, class... Rest>
   auto operator()(First&& first, Rest&&... rest) const {
     Contained& module = *this->ptr();
+    const WatchedCall call(module);
     using Result = decltype(module.forward(first, rest...));
     if constexpr (std::is_same_v<Result, at::Tensor> && std::is_convertible_v<First&&, const at::Tensor&>) {
       if (!module.call_hooks().empty()) {

@@ -1,6 +1,7 @@
 #include "lehr/nn/moe.h"
 
 #include "lehr/base/error.h"
+#include "lehr/base/operator_watch.h"
 #include "lehr/nn/activation_checkpoint.h"
 
 namespace lehr::nn {
@@ -38,7 +39,7 @@ at::Tensor MoELayerImpl::forward(const at::Tensor& hidden_states) {
     output = output + shared;
   }
 
-  if (!is_recomputing()) {
+  if (!is_recomputing() && operator_watch() == nullptr) {
     at::NoGradGuard no_grad;
     if (losses_ && losses_->active()) {
       losses_->add(routing.logits, routing.probabilities, permutation.counts);

@@ -158,7 +158,7 @@ PositionEmbeddings RotaryEmbeddingProvider::operator()(
     const at::Tensor& position_ids, at::ScalarType compute_dtype) const {
   at::NoGradGuard no_grad;
   int64_t length = 0;
-  if (std::holds_alternative<DynamicNtkRopeScaling>(scaling_) && position_ids.numel() > 0) {
+  if (std::holds_alternative<DynamicNtkRopeScaling>(scaling_) && position_ids.numel() > 0 && !position_ids.is_meta()) {
     length = position_ids.max().item<int64_t>() + 1;
   }
   const auto frequencies = rotary_frequencies(scaling_, rope_base_, rotary_dim_, length);

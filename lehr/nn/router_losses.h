@@ -35,6 +35,7 @@ class RouterLosses {
   /// From now on, also behind `begin`. Values and gradients then communicate, once a forward, when the first is asked
   /// for: all ranks must ask.
   void set_sum_over_ranks(SumOverRanks sum) { sum_over_ranks_ = std::move(sum); }
+  bool sums_over_ranks() const { return static_cast<bool>(sum_over_ranks_); }
 
   /// Call before a forward that is trained on; without it, and after begin({}), there are no losses.
   void begin(const RouterLossWeights& weights);

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "lehr/base/operator_watch.h"
 #include "lehr/ops/autograd.h"
 #include "lehr/ops/cpu.h"
 #include "lehr/ops/reference.h"
@@ -137,6 +138,19 @@ at::Tensor attention(
     const at::Tensor& v,
     const AttentionMask& mask,
     const AttentionOptions& options) {
+  if (OperatorWatch* watch = operator_watch()) {
+    return watch->state(
+        {.name = "attention",
+         .inputs =
+             {{"q", q},
+              {"k", k},
+              {"v", v},
+              {"document_ids", mask.document_ids},
+              {"key_padding", mask.key_padding},
+              {"sinks", options.sinks}},
+         .shape = {q.size(0), q.size(1), q.size(2), v.size(3)},
+         .dtype = q.scalar_type()});
+  }
   check(q, k, v, mask, options);
   if (cpu::supports_attention(q, k, v, mask)) {
     if (const auto first_keys = cpu::first_keys_of(mask.document_ids, k.size(0), k.size(1))) {

@@ -3,6 +3,7 @@
 
 #include <ATen/ops/_grouped_mm.h>
 
+#include "lehr/base/operator_watch.h"
 #include "lehr/ops/autograd.h"
 #include "lehr/ops/matmul.h"
 
@@ -70,6 +71,13 @@ struct GroupedLinear : torch::autograd::Function<GroupedLinear> {
 }  // namespace
 
 at::Tensor grouped_linear(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& ends) {
+  if (OperatorWatch* watch = operator_watch()) {
+    return watch->state(
+        {.name = "grouped_linear",
+         .inputs = {{"rows", input}, {"weight", weight}},
+         .shape = {input.size(0), weight.size(1)},
+         .dtype = input.scalar_type()});
+  }
   require(
       input.dim() == 2 && weight.dim() == 3 && input.size(1) == weight.size(2) &&
           input.scalar_type() == weight.scalar_type(),

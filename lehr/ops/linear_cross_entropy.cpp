@@ -6,6 +6,7 @@
 #include <ATen/ops/log_softmax.h>
 #include <ATen/ops/zeros_like.h>
 
+#include "lehr/base/operator_watch.h"
 #include "lehr/ops/autograd.h"
 #include "lehr/ops/cpu.h"
 #include "lehr/ops/label_rows.h"
@@ -151,6 +152,13 @@ struct LinearCrossEntropyFunction : torch::autograd::Function<LinearCrossEntropy
 
 at::Tensor linear_cross_entropy(
     const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels, int64_t ignore_index) {
+  if (OperatorWatch* watch = operator_watch()) {
+    return watch->state(
+        {.name = "linear_cross_entropy",
+         .inputs = {{"hidden", hidden}, {"weight", weight}, {"labels", labels}},
+         .shape = {hidden.size(0)},
+         .dtype = hidden.scalar_type() == at::kDouble ? at::kDouble : at::kFloat});
+  }
   require(
       hidden.dim() == 2 && weight.dim() == 2 && hidden.size(1) == weight.size(1) && labels.dim() == 1 &&
           labels.size(0) == hidden.size(0),

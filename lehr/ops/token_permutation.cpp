@@ -1,5 +1,6 @@
 #include "lehr/ops/token_permutation.h"
 
+#include "lehr/base/operator_watch.h"
 #include "lehr/ops/autograd.h"
 
 namespace lehr::ops {
@@ -38,9 +39,24 @@ struct Reorder : torch::autograd::Function<Reorder> {
     return {grads[0].index_select(0, ctx->get_saved_variables().front()), at::Tensor(), at::Tensor()};
   }
 };
+
+// A rank's own bookkeeping, which depends on data.
+TokenPermutation sizes_only(OperatorWatch& watch, const at::Tensor& selected, int64_t num_experts) {
+  const auto made = [&](int64_t size, at::ScalarType dtype) {
+    return watch.state({.name = "sort_by_expert", .inputs = {{"selected", selected}}, .shape = {size}, .dtype = dtype});
+  };
+  return {
+      .order = made(selected.numel(), at::kLong),
+      .inverse = made(selected.numel(), at::kLong),
+      .counts = made(num_experts, at::kLong),
+      .ends = made(num_experts, at::kInt)};
+}
 }  // namespace
 
 TokenPermutation sort_by_expert(const at::Tensor& selected_experts, int64_t num_experts) {
+  if (OperatorWatch* watch = operator_watch()) {
+    return sizes_only(*watch, selected_experts, num_experts);
+  }
   const at::Tensor flat = selected_experts.flatten();
   const at::Tensor order = std::get<1>(flat.sort(/*stable=*/true, /*dim=*/0, /*descending=*/false));
   const at::Tensor inverse = at::empty_like(order).scatter_(0, order, at::arange(order.size(0), order.options()));
@@ -49,6 +65,13 @@ TokenPermutation sort_by_expert(const at::Tensor& selected_experts, int64_t num_
 }
 
 at::Tensor permute_tokens(const at::Tensor& tokens, const TokenPermutation& permutation) {
+  if (OperatorWatch* watch = operator_watch()) {
+    return watch->state(
+        {.name = "permute_tokens",
+         .inputs = {{"tokens", tokens}},
+         .shape = {permutation.order.size(0), tokens.size(1)},
+         .dtype = tokens.scalar_type()});
+  }
   return Permute::apply(tokens, permutation.order, permutation.inverse);
 }
 
@@ -57,6 +80,13 @@ at::Tensor unpermute_rows(const at::Tensor& sorted, const TokenPermutation& perm
 }
 
 at::Tensor combine_tokens(const at::Tensor& sorted, const at::Tensor& weights, const TokenPermutation& permutation) {
+  if (OperatorWatch* watch = operator_watch()) {
+    return watch->state(
+        {.name = "combine_tokens",
+         .inputs = {{"results", sorted}, {"weights", weights}},
+         .shape = {weights.size(0), sorted.size(1)},
+         .dtype = sorted.scalar_type()});
+  }
   const at::Tensor copies = unpermute_rows(sorted, permutation);  // (N*k, H)
   return (copies.view({weights.size(0), weights.size(1), sorted.size(-1)}) * weights.unsqueeze(-1)).sum(1);
 }

@@ -27,6 +27,30 @@ void check_context_attention(
   require(!options.window || mask.causal, "attention: window: needs causal order; leave mask.causal true");
 }
 
+Statement context_attention_statement(
+    const char* name,
+    const at::Tensor& q,
+    const at::Tensor& k,
+    const at::Tensor& v,
+    const ops::AttentionMask& mask,
+    const ops::AttentionOptions& options,
+    const mesh::Group& group) {
+  const Placement row = Placement::shard(1);
+  return {
+      .name = name,
+      .ranks = group.ranks(),
+      .inputs =
+          {{"q", q, row},
+           {"k", k, row},
+           {"v", v, row},
+           {"document_ids", mask.document_ids, row},
+           {"key_padding", mask.key_padding, row},
+           {"sinks", options.sinks, Placement::replicate()}},
+      .gives = row,
+      .shape = {q.size(0), q.size(1), q.size(2), v.size(3)},
+      .dtype = q.scalar_type()};
+}
+
 at::Tensor in_order_of_positions(const at::Tensor& gathered, int64_t dim, int64_t ranks) {
   // The ranks' first chunks go up, their second ones down.
   const auto halves = gathered.unflatten(dim, {ranks, 2, gathered.size(dim) / (2 * ranks)}).unbind(dim + 1);
@@ -79,6 +103,9 @@ at::Tensor all_gather_attention(
     const ops::AttentionMask& mask,
     const ops::AttentionOptions& options,
     const mesh::Group& group) {
+  if (OperatorWatch* watch = operator_watch()) {
+    return watch->state(context_attention_statement("all_gather_attention", q, k, v, mask, options, group));
+  }
   check_context_attention(q, k, mask, options);
   const at::Tensor gathered = mesh::all_gather(at::cat({k, v}, -1), group, 1);  // (B, S, Hkv, D + Dv)
   if (!mask.causal) {

@@ -5,6 +5,7 @@
 // of the group must call, with the same shapes and options.
 #pragma once
 
+#include "lehr/base/operator_watch.h"
 #include "lehr/mesh/group.h"
 #include "lehr/ops/attention.h"
 
@@ -33,6 +34,16 @@ at::Tensor ring_attention(
 /// Throws a usage error for a call that the functions above do not know.
 void check_context_attention(
     const at::Tensor& q, const at::Tensor& k, const ops::AttentionMask& mask, const ops::AttentionOptions& options);
+
+/// What the functions above say of themselves to a watch: all of rows is shard(1).
+Statement context_attention_statement(
+    const char* name,
+    const at::Tensor& q,
+    const at::Tensor& k,
+    const at::Tensor& v,
+    const ops::AttentionMask& mask,
+    const ops::AttentionOptions& options,
+    const mesh::Group& group);
 
 /// The ranks' parts one behind the other along `dim`, as a gather gives them, by their positions.
 at::Tensor in_order_of_positions(const at::Tensor& gathered, int64_t dim, int64_t ranks);

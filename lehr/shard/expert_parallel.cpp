@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "lehr/base/error.h"
+#include "lehr/base/operator_watch.h"
 #include "lehr/mesh/collectives.h"
 #include "lehr/shard/travelling_rows.h"
 
@@ -58,11 +59,53 @@ class Dispatch : public nn::ExpertDispatch {
   TravellingRows rows_;
 };
 
+// The same for a watch: what arrives is as if each rank kept its number of rows.
+class StatedDispatch : public nn::ExpertDispatch {
+ public:
+  StatedDispatch(
+      OperatorWatch& watch,
+      const at::Tensor& tokens,
+      const ops::TokenPermutation& permutation,
+      const mesh::Group& group)
+      : watch_(watch),
+        group_(group),
+        rows_(state("expert_dispatch", {{"tokens", tokens}}, {permutation.order.size(0), tokens.size(1)}, tokens)),
+        ends_(at::empty({permutation.ends.size(0) / group.size()}, permutation.ends.options())) {}
+
+  nn::ExpertRows receive() override { return {.rows = rows_, .ends = ends_}; }
+  at::Tensor combine(const at::Tensor& results, const at::Tensor& weights) override {
+    return state(
+        "expert_combine",
+        {{"results", results, Placement::shard(0)}, {"weights", weights}},
+        {weights.size(0), results.size(1)},
+        results);
+  }
+
+ private:
+  at::Tensor state(
+      const char* name, std::vector<StatedInput> inputs, std::vector<int64_t> shape, const at::Tensor& like) {
+    return watch_.state(
+        {.name = name,
+         .ranks = group_.ranks(),
+         .inputs = std::move(inputs),
+         .shape = std::move(shape),
+         .dtype = like.scalar_type()});
+  }
+
+  OperatorWatch& watch_;
+  const mesh::Group& group_;
+  at::Tensor rows_;
+  at::Tensor ends_;
+};
+
 class Dispatcher : public nn::ExpertDispatcher {
  public:
   explicit Dispatcher(const mesh::Group& group) : group_(group) {}
   std::unique_ptr<nn::ExpertDispatch> start(
       const at::Tensor& tokens, const ops::TokenPermutation& permutation) const override {
+    if (OperatorWatch* watch = operator_watch()) {
+      return std::make_unique<StatedDispatch>(*watch, tokens, permutation, group_);
+    }
     return std::make_unique<Dispatch>(tokens, permutation, group_);
   }
 

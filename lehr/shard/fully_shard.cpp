@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "lehr/base/error.h"
+#include "lehr/base/operator_watch.h"
 #include "lehr/nn/embedding.h"
 #include "lehr/shard/ownership.h"
 #include "lehr/shard/unit_schedule.h"
@@ -16,7 +17,8 @@ class UnitHook : public nn::CallHook {
   UnitHook(std::shared_ptr<UnitSchedule> schedule, size_t unit, size_t module)
       : schedule_(std::move(schedule)), unit_(unit), module_(module) {}
   at::Tensor call(const at::Tensor& input, const Forward& forward) override {
-    return schedule_->call(unit_, module_, input, forward);
+    // For a watch weights are what they are while they are gathered.
+    return operator_watch() != nullptr ? forward(input) : schedule_->call(unit_, module_, input, forward);
   }
 
  private:

@@ -203,6 +203,9 @@ at::Tensor ring_attention(
     const ops::AttentionMask& mask,
     const ops::AttentionOptions& options,
     const mesh::Group& group) {
+  if (OperatorWatch* watch = operator_watch()) {
+    return watch->state(context_attention_statement("ring_attention", q, k, v, mask, options, group));
+  }
   check_context_attention(q, k, mask, options);
   Ring ring{
       .group = &group,

@@ -2,6 +2,7 @@
 
 #include <limits>
 
+#include "lehr/base/operator_watch.h"
 #include "lehr/ops/autograd.h"
 #include "lehr/ops/label_rows.h"
 #include "lehr/ops/matmul.h"
@@ -150,6 +151,19 @@ at::Tensor vocab_parallel_linear_cross_entropy(
     const VocabularyPart& part,
     const Group& group,
     int64_t ignore_index) {
+  if (OperatorWatch* watch = operator_watch()) {
+    return watch->state(
+        {.name = "vocab_parallel_linear_cross_entropy",
+         .ranks = group.ranks(),
+         .inputs =
+             {{"hidden", hidden, Placement::replicate()},
+              {"weight", weight, Placement::shard(0)},
+              {"labels", labels, Placement::invariant()}},
+         .gives = Placement::invariant(),
+         .shape = {hidden.size(0)},
+         .dtype = wide_type(hidden),
+         .like = 2});
+  }
   int64_t own = 0;
   for (const Range& rows : part.rows) {
     own += rows.size();

@@ -9,6 +9,7 @@
 #include "lehr/base/log.h"
 #include "lehr/peft/adapter_folder.h"
 #include "lehr/peft/inject.h"
+#include "lehr/shard/plan_check.h"
 #include "lehr/state/checkpoint.h"
 #include "lehr/state/weights.h"
 #include "lehr/train/device.h"
@@ -146,6 +147,7 @@ void Trainer::parallelize() {
            .reshard_after_forward = config_.parallelism.fsdp_reshard_after_forward},
       .context_method = config_.parallelism.context_parallel_rotate_method};
   sharded_ = std::make_unique<shard::FullySharded>(spec_.parallelize(*ranks_.context(), *model_, options));
+  shard::check_plan(*ranks_.context(), *model_);
 }
 
 void Trainer::restore() {

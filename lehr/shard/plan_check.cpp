@@ -1,0 +1,306 @@
+#include "lehr/shard/plan_check.h"
+
+#include <algorithm>
+
+#include "lehr/base/error.h"
+#include "lehr/shard/ownership.h"
+#include "lehr/shard/type_checker.h"
+
+namespace lehr::shard {
+
+namespace {
+using mesh::DistributedContext;
+using Kinds = Placement::Kind;
+
+// "model.layers.0.mlp.up_proj" of its weight.
+std::string module_of(const std::string& parameter) {
+  const size_t dot = parameter.rfind('.');
+  return dot == std::string::npos ? "the model" : parameter.substr(0, dot);
+}
+
+std::string listed(const std::vector<std::string>& axes) {
+  return fmt::format("{}", fmt::join(axes, ", "));
+}
+
+// The axes that shard weights only while they are at rest: forward reads them gathered.
+bool is_gathered_for_use(const std::string& axis) {
+  return axis == mesh::axis::fsdp || axis == mesh::axis::ep_shard;
+}
+
+// One rank answers for each element if every axis of the domain is named once, no other is, and ranks that differ on an
+// axis that cuts have the chunks that belong to their places.
+void check_layout(const DistributedContext& context, const std::string& name, const nn::Parameter& parameter) {
+  const std::string module = module_of(name);
+  const Layout& layout = parameter.layout();
+  const auto domain = domain_axes(parameter);
+  for (const auto& [axis, placement] : layout.axes()) {
+    require(
+        context.size(axis) == 1 || std::find(domain.begin(), domain.end(), axis) != domain.end(),
+        "plan: {}: parameter {} is laid out on axis {}, which is not of its domain ({}): norms and checkpoints would "
+        "count the ranks of both domains; take one of them",
+        module,
+        name,
+        axis,
+        listed(domain));
+    require(
+        placement.kind != Kinds::partial && placement.kind != Kinds::varying,
+        "plan: {}: parameter {} is {} on axis {}; a parameter can be replicate, invariant or shard",
+        module,
+        name,
+        describe(placement),
+        axis);
+  }
+  for (const std::string& axis : domain) {
+    require(
+        context.size(axis) == 1 || layout.find(axis) != nullptr,
+        "plan: {}: parameter {}: nothing says how it lies on axis {} ({} ranks); attach a style to its module (for tp "
+        "one of shard/tensor_parallel.h, for ep shard::parallelize_experts, else shard::fully_shard or "
+        "shard::replicate_elsewhere)",
+        module,
+        name,
+        axis,
+        context.size(axis));
+  }
+  Box expected = whole_box(parameter.shape());
+  for (const auto& [axis, placement] : layout.axes()) {
+    if (placement.kind == Kinds::shard) {
+      require(
+          placement.dim >= 0 && placement.dim < static_cast<int64_t>(expected.size()),
+          "plan: {}: parameter {} is {} on axis {}, but has {} dimensions",
+          module,
+          name,
+          describe(placement),
+          axis,
+          expected.size());
+      Range& range = expected[static_cast<size_t>(placement.dim)];
+      range = chunk(range, context.index(axis), context.size(axis));
+    }
+  }
+  require(
+      parameter.box() == expected,
+      "plan: {}: parameter {} ({}): expected this rank's part {}, found {}: other ranks have it, or none; lay it out "
+      "by "
+      "the index and size of the same axis",
+      module,
+      name,
+      describe(layout),
+      describe(expected),
+      describe(parameter.box()));
+}
+
+// What forward reads: everything that is cut for a rest is whole.
+Box box_in_use(const DistributedContext& context, const nn::Parameter& parameter) {
+  Box box = whole_box(parameter.shape());
+  for (const auto& [axis, placement] : parameter.layout().axes()) {
+    if (placement.kind == Kinds::shard && !is_gathered_for_use(axis)) {
+      Range& range = box[static_cast<size_t>(placement.dim)];
+      range = chunk(range, context.index(axis), context.size(axis));
+    }
+  }
+  return box;
+}
+
+// The type of a parameter in use: what is gathered was different work's, so its gradient is a part of a sum.
+TensorType type_in_use(const TypeChecker& checker, const nn::Parameter& parameter, at::IntArrayRef sizes) {
+  TensorType type = constant_type(sizes);
+  Kind expert_kinds[2] = {Kind::constant, Kind::constant};
+  for (const auto& [axis, placement] : parameter.layout().axes()) {
+    const Kind whole = !parameter.trainable()               ? Kind::constant
+                       : placement.kind == Kinds::invariant ? Kind::invariant
+                                                            : Kind::replicate;
+    const AxisSet axes = checker.axes_of(axis);
+    for (size_t one = 0; one < kAxes; ++one) {
+      if ((axes & set_of(one)) == 0) {
+        continue;
+      }
+      if (placement.kind == Kinds::shard && !is_gathered_for_use(axis)) {
+        type.cut(one, static_cast<size_t>(placement.dim));
+      } else {
+        type.kinds[one] = whole;
+      }
+      if (one >= kExpertShards) {
+        expert_kinds[one - kExpertShards] = type.kinds[one];
+      }
+    }
+  }
+  const auto& [shards, experts] = expert_kinds;
+  if (shards == Kind::constant && experts == Kind::constant) {
+    return type;
+  }
+  type.expert =
+      experts == Kind::shard || (checker.ranks(kExpertShards) > 1 && checker.ranks(kExperts) > 1 && shards != experts);
+  if (!type.expert) {  // the same on all of them, which are those of the dense domain
+    const Kind kind = experts == Kind::constant ? shards : experts;
+    type.kinds[kExpertShards] = type.kinds[kExperts] = Kind::constant;
+    for (const size_t axis : {kDataShards, kContext, kTensor}) {
+      type.kinds[axis] = checker.ranks(axis) > 1 ? kind : Kind::constant;
+    }
+  }
+  return type;
+}
+
+// Puts typed tensors behind the slots for a while.
+class ParametersInUse {
+ public:
+  ParametersInUse(const DistributedContext& context, TypeChecker& checker, const nn::Module& root) {
+    for (const auto& [name, parameter] : nn::named_parameters(root)) {
+      const at::Tensor shown =
+          at::empty(shape_of(box_in_use(context, *parameter)), parameter->value().options().requires_grad(false));
+      checker.set(shown, type_in_use(checker, *parameter, shown.sizes()), name);
+      parameter->show(shown);
+      parameters_.push_back(parameter);
+    }
+  }
+  ~ParametersInUse() {
+    for (const auto& parameter : parameters_) {
+      parameter->show_value();
+    }
+  }
+  ParametersInUse(const ParametersInUse&) = delete;
+  ParametersInUse& operator=(const ParametersInUse&) = delete;
+
+ private:
+  std::vector<nn::ParameterPtr> parameters_;
+};
+
+// Dropout draws numbers, which there are none of on meta.
+class WithoutDropout {
+ public:
+  explicit WithoutDropout(nn::Module& root) : root_(root), training_(root.is_training()) { root_.train(false); }
+  ~WithoutDropout() { root_.train(training_); }
+  WithoutDropout(const WithoutDropout&) = delete;
+  WithoutDropout& operator=(const WithoutDropout&) = delete;
+
+ private:
+  nn::Module& root_;
+  bool training_;
+};
+
+// (rows, tokens): rows over the data ranks, positions over `positions`.
+at::Tensor token_input(
+    TypeChecker& checker,
+    const std::vector<int64_t>& shape,
+    at::ScalarType dtype,
+    AxisSet rows = set_of(kReplicas) | set_of(kDataShards),
+    AxisSet positions = set_of(kContext)) {
+  const at::Tensor input = at::empty(shape, at::TensorOptions(at::kMeta).dtype(dtype));
+  TensorType type = constant_type(shape);
+  for (const size_t axis : {kReplicas, kDataShards, kContext, kTensor}) {
+    if (checker.ranks(axis) > 1 && ((rows | positions) & set_of(axis)) != 0) {
+      type.cut(axis, (rows & set_of(axis)) != 0 ? 0 : 1);
+    }
+  }
+  checker.set(input, type);
+  return input;
+}
+
+nn::ModelInputs typed_inputs(TypeChecker& checker, const nn::Model& model, const PlanInputs& sizes) {
+  const int64_t ranks = checker.ranks(kTensor);
+  const int64_t tokens = sizes.tokens > 0 ? sizes.tokens : 4 * ranks;
+  nn::ModelInputs inputs;
+  if (sizes.hidden_size > 0) {
+    const std::vector<int64_t> shape{sizes.rows, tokens / ranks, sizes.hidden_size};
+    inputs.hidden_states = token_input(
+        checker,
+        shape,
+        model.output_dtype(),
+        set_of(kReplicas) | set_of(kDataShards),
+        set_of(kContext) | set_of(kTensor));
+  } else {
+    inputs.input_ids = token_input(checker, {sizes.rows, tokens}, at::kLong);
+  }
+  inputs.labels = token_input(checker, {sizes.rows, tokens}, at::kLong);
+  inputs.position_ids = token_input(checker, {1, tokens}, at::kLong, /*rows=*/0);
+  inputs.attention_mask.document_ids = token_input(checker, {sizes.rows, tokens}, at::kLong);
+  return inputs;
+}
+
+// The trainer adds up what the data and context ranks give, and takes that of one tp rank.
+void check_losses(const TypeChecker& checker, const char* name, const at::Tensor& output) {
+  const TensorType type = checker.type_of(output);
+  for (const size_t axis : {kReplicas, kDataShards, kContext}) {
+    const Kind kind = type.kinds[axis];
+    require(
+        checker.ranks(axis) == 1 || kind == Kind::shard || kind == Kind::varying,
+        "plan: the model: {} is {} on axis {}: the sum over its {} ranks would count each token {} times; a gather "
+        "before it is one too many",
+        name,
+        describe(type, axis),
+        name_of(axis),
+        checker.ranks(axis),
+        checker.ranks(axis));
+  }
+  const Kind kind = type.kinds[kTensor];
+  const char* missing = kind == Kind::replicate
+                            ? "every rank would start backward from it, and gradients count several "
+                              "times; gather_invariant belongs in the place of all_gather"
+                        : kind == Kind::partial ? "all_reduce is missing behind it"
+                                                : "gather_invariant is missing before it";
+  require(
+      kind == Kind::invariant || kind == Kind::constant,
+      "plan: the model: {} is {} on axis {}, where it must be invariant: {}",
+      name,
+      describe(type, kTensor),
+      name_of(kTensor),
+      missing);
+}
+
+void check_outputs(const TypeChecker& checker, const nn::ModelOutputs& outputs) {
+  const std::pair<const char*, at::Tensor> losses[] = {
+      {"logps", outputs.logps}, {"scores", outputs.scores}, {"embeddings", outputs.embeddings}};
+  bool any = false;
+  for (const auto& [name, output] : losses) {
+    if (output.defined()) {
+      any = true;
+      check_losses(checker, name, output);
+    }
+  }
+  if (any) {
+    return;
+  }
+  const TensorType type = checker.type_of(outputs.hidden_states);  // the next stage's
+  for (const size_t axis : {kReplicas, kDataShards, kContext, kTensor}) {
+    const int64_t dim = axis == kReplicas || axis == kDataShards ? 0 : 1;
+    require(
+        checker.ranks(axis) == 1 || type.dim_of(axis) == dim,
+        "plan: the model: hidden_states are {} on axis {}, but the next stage takes them as shard({})",
+        describe(type, axis),
+        name_of(axis),
+        dim);
+  }
+}
+}  // namespace
+
+void check_plan(const DistributedContext& context, nn::Model& model, const PlanInputs& inputs) {
+  if (!context.is_distributed()) {
+    return;
+  }
+  for (const auto& [name, parameter] : nn::named_parameters(model)) {
+    require(parameter->value().is_meta(), "plan: parameter {} has memory; check plans before it is allocated", name);
+    check_layout(context, name, *parameter);
+  }
+  const int64_t parts_of_rows = context.size(mesh::axis::cp) * context.size(mesh::axis::tp);
+  const nn::RouterLosses* losses = model.router_losses();
+  require(
+      parts_of_rows == 1 || losses == nullptr || losses->sums_over_ranks(),
+      "plan: the model: router losses would be those of a part of each row: cp and tp have {} ranks, and nothing sums "
+      "over them; attach shard::share_router_losses",
+      parts_of_rows);
+  TypeChecker checker(context, model);
+  const ParametersInUse parameters(context, checker, model);
+  const WithoutDropout eval(model);
+  const nn::ModelInputs typed = typed_inputs(checker, model, inputs);
+  nn::ModelOutputs outputs;
+  try {
+    const FollowTypes follow(checker);
+    outputs = model.forward(typed);
+  } catch (const Error& error) {
+    const std::string message = error.what();
+    fail("{}", message.starts_with("plan: ") ? message : fmt::format("plan: {}: {}", checker.where(), message));
+  } catch (const c10::Error& error) {
+    fail("plan: {}: {}", checker.where(), error.what_without_backtrace());
+  }
+  check_outputs(checker, outputs);
+}
+
+}  // namespace lehr::shard

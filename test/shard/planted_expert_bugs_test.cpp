@@ -1,0 +1,103 @@
+// Planted bugs of expert parallelism: each is a legal plan with one thing changed, as a hand would change it by
+// mistake, and is refused with the name of the module and of what is missing or too much.
+#include "test/shard/planted_bugs.h"
+
+namespace lehr::shard::test {
+namespace {
+
+// A way to experts along an axis of the test's choice.
+class OtherWay : public nn::ExpertDispatcher {
+ public:
+  explicit OtherWay(const mesh::Group& group) : group_(group) {}
+  std::unique_ptr<nn::ExpertDispatch> start(const at::Tensor& tokens, const ops::TokenPermutation&) const override {
+    operator_watch()->state(
+        {.name = "expert_dispatch",
+         .ranks = group_.ranks(),
+         .inputs = {{"tokens", tokens}},
+         .shape = tokens.sizes().vec()});
+    return nullptr;
+  }
+
+ private:
+  const mesh::Group& group_;
+};
+
+std::vector<Bug<Sparse>> bugs() {
+  return {
+      {"ExpertsSpreadWithoutAWayToThem",
+       kShard4Expert2,
+       [](Plan& plan, auto& model) {
+         plan.replace("experts", [&](auto& c) {
+           lay_out(*first_layer(model).experts->grouped_experts, mesh::axis::ep, Placement::shard(0), c);
+         });
+       },
+       {"plan: model.layers.0.mlp.grouped_experts.gate_proj: grouped_linear: each rank of ep has other experts",
+        "all_to_all is missing"}},
+      {"TokensOfAllRanksSentToExperts",
+       kTensor2Expert2,
+       [](Plan& plan, auto& model) {
+         plan.follow("experts", [&](auto& c) { gather_sequence(*first_layer(model).experts, c); });
+       },
+       {"plan: model.layers.0.mlp: expert_dispatch: sends tokens, which is replicate on axis tp",
+        "and count it 2 times"}},
+      {"TokensSentOverTheWrongAxis",
+       kShard4Expert2,
+       [](Plan& plan, auto& model) {
+         plan.follow("experts", [&](auto& c) {
+           first_layer(model).experts->set_dispatcher(std::make_shared<OtherWay>(c.group(mesh::axis::ep_shard)));
+         });
+       },
+       {"plan: model.layers.0.mlp: expert_dispatch: sends tokens over ranks 1, 3, which are not those of axis ep"}},
+      {"ExpertNormOverTheRanksOfDenseWeights",
+       kShard4Expert2,
+       [](Plan& plan, auto& model) {
+         plan.follow("experts", [&](auto& c) {
+           lay_out(*first_layer(model).experts->grouped_experts, mesh::axis::fsdp, Placement::replicate(), c);
+         });
+       },
+       {"plan: model.layers.0.mlp.grouped_experts.gate_proj: parameter",
+        "is laid out on axis fsdp",
+        "norms and checkpoints would count the ranks of both domains"}},
+      {"ExpertsLaidOutAsDenseWeights",
+       kShard4Expert2,
+       [](Plan& plan, auto& model) {
+         plan.replace("experts", [&](auto& c) {
+           auto& mixture = *first_layer(model).experts;
+           parallelize_experts(c, mixture);
+           mixture.grouped_experts =
+               mixture.replace_module("grouped_experts", nn::GroupedSwiGLU(8, 8, 16, nn::Init::normal(1)));
+         });
+       },
+       {"plan: model.layers.0.mlp.grouped_experts.gate_proj: grouped_linear: the rows were brought to the ranks of ep",
+        "is not shard(0) there"}},
+      {"ExpertsCutAlongTheirOutputs",
+       kShard4Expert2,
+       [](Plan& plan, auto& model) {
+         plan.replace("experts", [&](auto& c) {
+           lay_out(*first_layer(model).experts->grouped_experts, mesh::axis::ep, Placement::shard(1), c);
+         });
+       },
+       {"plan: model.layers.0.mlp.grouped_experts.gate_proj: grouped_linear: ",
+        "gate_proj.weight belongs to the ranks of experts (axis ep)",
+        "shard::parallelize_experts"}},
+      {"RouterLossesOfAPartOfTheRow",
+       kTensor2Expert2,
+       [](Plan& plan, auto&) { plan.leave_out("router_losses"); },
+       {"plan: the model: router losses would be those of a part of each row", "shard::share_router_losses"}},
+      {"GradientOfTheRouterNotSummed",
+       kTensor2Expert2,
+       [](Plan& plan, auto& model) {
+         plan.replace(
+             "router", [&](auto& c) { lay_out(*first_layer(model).experts->router, kTp, Placement::invariant(), c); });
+       },
+       {"plan: model.layers.0.mlp.router.gate: linear: parameter model.layers.0.mlp.router.gate.weight is invariant",
+        "nothing would sum it"}},
+  };
+}
+
+TEST(PlantedBugs, OfMixturesAreRefused) {
+  expect_refused(bugs());
+}
+
+}  // namespace
+}  // namespace lehr::shard::test
