@@ -1,6 +1,7 @@
 // What a command of the program is.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -18,6 +19,8 @@ struct Command {
 const std::vector<Command>& commands();
 
 int train(const std::vector<std::string>& args);
+/// `lehr train` on so many ranks that are threads of this process.
+int train_on_threads(const std::vector<std::string>& args, int64_t ranks);
 int eval(const std::vector<std::string>& args);
 int generate(const std::vector<std::string>& args);
 int merge(const std::vector<std::string>& args);

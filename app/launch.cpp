@@ -18,6 +18,7 @@ namespace {
 struct Options {
   int64_t ranks = 1;
   std::string output = "main";
+  bool threads = false;
   void fields(FieldVisitor& v) {
     v.required("ranks", ranks, "How many processes; -n N is short for it.", positive());
     v.optional(
@@ -25,12 +26,13 @@ struct Options {
         output,
         "main: what rank 0 writes, as it is. all: what every rank writes, each line behind its rank.",
         one_of({"main", "all"}));
+    v.optional("threads", threads, "Ranks are threads of one process, for a debugger or a first look; train only.");
   }
 };
 
 std::string help() {
   Options options;
-  return "lehr launch -n N [--output main|all] -- COMMAND ...\n\n"
+  return "lehr launch -n N [--output main|all] [--threads] -- COMMAND ...\n\n"
          "Starts N ranks of COMMAND on this machine: of lehr itself, or of any program that reads torchrun's "
          "variables\n"
          "(RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT).\n\n"
@@ -79,6 +81,13 @@ int launch(const std::vector<std::string>& args) {
       separator != args.end() && separator + 1 != args.end(),
       "lehr launch: expected a command behind '--', as in: lehr launch -n {} -- train run.toml",
       options.ranks);
+  if (options.threads) {
+    require(
+        separator[1] == "train",
+        "lehr launch: --threads runs lehr's own train only, not '{}'; leave it out",
+        separator[1]);
+    return train_on_threads({separator + 2, args.end()}, options.ranks);
+  }
   ChildRanksOptions children{.ranks = options.ranks, .all_output = options.output == "all"};
   const std::string& name = separator[1];
   const auto is_command = [&](const Command& command) { return command.name == name; };

@@ -1,7 +1,9 @@
 // lehr train CONFIG.toml [--section.key=value ...]
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <functional>
 
 #include "app/command.h"
 #include "app/models.h"
@@ -10,6 +12,7 @@
 #include "lehr/base/log.h"
 #include "lehr/base/stop_signals.h"
 #include "lehr/mesh/connect.h"
+#include "lehr/mesh/thread_transport.h"
 #include "lehr/train/trainer.h"
 
 namespace lehr::app {
@@ -54,9 +57,11 @@ int run(const train::TrainConfig& config, bool quiet, mesh::Transport& transport
   // A signal may have reached other ranks only.
   return 128 + (signals.received() != 0 ? signals.received() : SIGTERM);
 }
-}  // namespace
-
-int train(const std::vector<std::string>& args) {
+// Parses, and trains on the ranks that `on_ranks` makes: it calls its argument on each with the rank's transport.
+using RankBody = std::function<void(mesh::Transport& transport)>;
+int train_on(
+    const std::vector<std::string>& args,
+    const std::function<void(const train::TrainConfig& config, const RankBody& body)>& on_ranks) {
   Options options;
   const Arguments arguments = parse_arguments(args, ConfigObject::of(options));
   if (arguments.help) {
@@ -76,14 +81,27 @@ int train(const std::vector<std::string>& args) {
   StopSignals signals;
   // A file that may not grow is an error of its write, not the end of the program.
   std::signal(SIGXFSZ, SIG_IGN);
-  const auto transport = mesh::connect_ranks(
-      {.init_timeout = std::chrono::seconds(config.comm.init_timeout_seconds),
-       .timeout = std::chrono::seconds(config.comm.train_timeout_seconds)});
-  int code = 0;
-  mesh::run_connected(*transport, [&] {
-    code = with_places(sources, [&] { return run(config, options.quiet, *transport, signals); });
+  std::atomic<int> code = 0;  // the same on all ranks
+  on_ranks(config, [&](mesh::Transport& transport) {
+    code = with_places(sources, [&] { return run(config, options.quiet, transport, signals); });
   });
   return code;
+}
+}  // namespace
+
+int train(const std::vector<std::string>& args) {
+  return train_on(args, [](const train::TrainConfig& config, const RankBody& body) {
+    const auto transport = mesh::connect_ranks(
+        {.init_timeout = std::chrono::seconds(config.comm.init_timeout_seconds),
+         .timeout = std::chrono::seconds(config.comm.train_timeout_seconds)});
+    mesh::run_connected(*transport, [&] { body(*transport); });
+  });
+}
+
+int train_on_threads(const std::vector<std::string>& args, int64_t ranks) {
+  return train_on(args, [&](const train::TrainConfig& config, const RankBody& body) {
+    mesh::run_ranks(ranks, body, std::chrono::seconds(config.comm.train_timeout_seconds));
+  });
 }
 
 }  // namespace lehr::app

@@ -71,7 +71,8 @@ at::Tensor ClassificationHeadImpl::dropout_mask(const at::Tensor& hidden_states,
   const int64_t width = hidden_states.size(-1);
   const int64_t tokens = hidden_states.dim() > 2 ? hidden_states.size(1) : 1;  // of a row
   const at::Tensor all = at::arange(hidden_states.numel() / width);
-  const at::Tensor pooled = pooling_mask.defined() ? pooling_mask.to(at::kBool).flatten().nonzero().flatten().cpu() : all;
+  const at::Tensor pooled =
+      pooling_mask.defined() ? pooling_mask.to(at::kBool).flatten().nonzero().flatten().cpu() : all;
   const RandomStream random(dropout_seed_, "classifier_dropout " + std::to_string(dropout_step_));
   at::Tensor draws = at::empty({pooled.size(0), width}, at::kDouble);
   for (int64_t i = 0; i < pooled.size(0); ++i) {

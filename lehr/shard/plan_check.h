@@ -11,8 +11,8 @@ namespace lehr::shard {
 
 /// The forward that is checked. Sizes matter only in that they must divide as the plan needs it.
 struct PlanInputs {
-  int64_t rows = 2;    ///< Of this data rank.
-  int64_t tokens = 0;  ///< In this context rank's part of a row; 0 for a few that divide by the ranks of tp.
+  int64_t rows = 2;         ///< Of this data rank.
+  int64_t tokens = 0;       ///< In this context rank's part of a row; 0 for a few that divide by the ranks of tp.
   int64_t hidden_size = 0;  ///< Of the hidden states that a later stage of a pipeline takes; 0 for the first stage.
 };
 

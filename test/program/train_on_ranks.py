@@ -115,6 +115,14 @@ with tempfile.TemporaryDirectory() as work:
         # float64; sums in another order.
         expect(f"{name} computes what one device computes (off by {worst:.1e})", worst < 1e-10 and len(found) == len(alone))
 
+    done = subprocess.run(
+        [lehr, "launch", "-n", "4", "--threads", "--", "train", config, "--quiet", f"--job.dump_folder={work}/threads",
+         *degrees(data_parallel_shard=2, tensor_parallel=2)], capture_output=True, text=True, timeout=300)
+    expect("ranks as threads end well", done.returncode == 0, done.stdout + done.stderr)
+    found = curves(f"{work}/threads")
+    worst = max(abs(found.get(key, 0) - value) / abs(value) for key, value in alone.items())
+    expect(f"ranks as threads compute what one device computes (off by {worst:.1e})", worst < 1e-10)
+
     four = degrees(data_parallel_shard=2, tensor_parallel=2)
     whole = bytes_of(f"{work}/two_by_two", 12)
     random.seed(20261121)
