@@ -9,6 +9,7 @@
 #include "lehr/model/llama3/parallelize.h"
 #include "lehr/model/qwen3_dense/parallelize.h"
 #include "lehr/model/qwen3_moe/parallelize.h"
+#include "lehr/peft/inject.h"
 #include "test/shard/plans.h"
 
 namespace lehr::shard {
@@ -86,6 +87,21 @@ TEST(CheckPlan, AcceptsHeadsThatScoreAndEmbed) {
   auto embedder = test::small<model::Qwen3DenseForEmbedding>();
   embedder.embedding_dim = 6;
   expect_legal<model::Qwen3DenseForEmbedding>(embedder, model::parallelize_qwen3_dense, /*whole_rows=*/true);
+}
+
+// Frozen weights have no gradient, so that any work may read them; adapters have one.
+TEST(CheckPlan, AcceptsAdapters) {
+  using Model = model::Qwen3MoEForCausalLM;
+  const peft::Method lora{peft::Lora{.module_name_pattern = ".*(q_proj|gate_proj)", .r = 2}};
+  for (const DeviceMeshParameters& mesh : small_meshes(/*experts=*/true)) {
+    if (mesh.tensor_parallel == 1) {  // as adapters are refused with tp
+      MeshRank at(mesh, mesh.world_size() - 1);
+      Model model = test::build<Model>(test::small<Model>());
+      peft::inject_peft_and_freeze(lora, *model);
+      const auto sharded = model::parallelize_qwen3_moe(at.context, *model);
+      EXPECT_EQ(problem_of([&] { check_plan(at.context, *model); }), "") << mesh.describe();
+    }
+  }
 }
 
 // Sizes do not matter: nothing is allocated or computed.
