@@ -20,7 +20,7 @@ struct Options {
   std::string output = "main";
   bool threads = false;
   void fields(FieldVisitor& v) {
-    v.required("ranks", ranks, "How many processes; -n N is short for it.", positive());
+    v.required("ranks", ranks, "How many ranks; -n N is short for it.", positive());
     v.optional(
         "output",
         output,
@@ -82,6 +82,7 @@ int launch(const std::vector<std::string>& args) {
       "lehr launch: expected a command behind '--', as in: lehr launch -n {} -- train run.toml",
       options.ranks);
   if (options.threads) {
+    require(options.output == "main", "lehr launch: with --threads only rank 0 writes; leave --output out");
     require(
         separator[1] == "train",
         "lehr launch: --threads runs lehr's own train only, not '{}'; leave it out",

@@ -34,7 +34,9 @@ std::string help() {
          "complete\n"
          "checkpoint. Any key of the file can be set from the command line, which wins over the file. SIGTERM and "
          "Ctrl-C\n"
-         "save a checkpoint and stop.\n\n" +
+         "save a checkpoint and stop. On several ranks: lehr launch -n N -- train CONFIG.toml, or torchrun, srun, "
+         "mpirun;\n"
+         "[parallelism] says what they share.\n\n" +
          arguments_help(ConfigObject::of(options)) + "\nKeys of the config:\n" + help_text<train::TrainConfig>();
 }
 

@@ -63,7 +63,11 @@ auto with_places(const Node& sources, Body body) {
   try {
     return body();
   } catch (const Error& error) {
-    throw Error(error.kind(), with_place(sources, error.what()));
+    const std::string placed = with_place(sources, error.what());
+    if (placed == error.what()) {
+      throw;  // as what it is
+    }
+    throw Error(error.kind(), placed);
   }
 }
 

@@ -109,6 +109,7 @@ class GlooTransport : public Transport {
   std::string name() const override { return "gloo"; }
   c10::intrusive_ptr<c10d::Store> store() override { return store_; }
   RankWatch* watch() override { return watch_.get(); }
+  void check() override { watch_->check(); }
   void abort(const std::string& message) noexcept override { watch_->fail(message); }
 
   c10::intrusive_ptr<c10d::Backend> connect(const std::string& group, const std::vector<int64_t>& ranks) override {

@@ -48,6 +48,13 @@ class ThreadHub {
     }
   }
 
+  void check() const {
+    const std::lock_guard lock(abort_->mutex);
+    if (abort_->aborted) {
+      fail_runtime("another rank failed: {}", abort_->message);
+    }
+  }
+
   const int64_t world_size;
   const c10::intrusive_ptr<c10d::Store> store;
 
@@ -75,6 +82,7 @@ class ThreadTransport : public Transport {
   }
   c10::intrusive_ptr<c10d::Store> store() override { return hub_->store; }
   void abort(const std::string& message) noexcept override { hub_->abort(message); }
+  void check() override { hub_->check(); }
 
  private:
   std::shared_ptr<ThreadHub> hub_;

@@ -1,4 +1,4 @@
-// What carries data between ranks: processes (Gloo, NCCL), threads of one process, or nobody at all (planning).
+// What carries data between ranks: processes (Gloo), threads of one process, or nobody at all (planning).
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ class Transport {
   virtual ~Transport() = default;
   virtual int64_t rank() const = 0;
   virtual int64_t world_size() const = 0;
-  /// "gloo", "nccl", "threads", "fake"
+  /// "gloo", "threads", "fake", "single"
   virtual std::string name() const = 0;
 
   /// A backend for the collectives of `ranks` (ascending global ranks, this one among them). All of them call it with
@@ -36,6 +36,9 @@ class Transport {
   /// Lets every collective that is under way or comes later fail on all ranks, with this message, as far as the
   /// transport can. Any thread; never throws.
   virtual void abort(const std::string& /*message*/) noexcept {}
+
+  /// Throws if another rank has failed: for loops that wait outside of collectives. Any thread.
+  virtual void check() {}
 
   /// 0, 1, 2, ... in the order of calls: the same on all ranks at the same place of the program, for names of keys.
   int64_t next_number() { return next_number_++; }

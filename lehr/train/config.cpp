@@ -257,7 +257,11 @@ void ProfilingConfig::check(Problems& problems) const {
 void ValidationConfig::fields(FieldVisitor& v) {
   v.optional("enable", enable, "Measure the loss on held-out data during training.");
   v.optional("freq", freq, "Steps between validations; the last step always has one.", positive());
-  v.optional("steps", steps, "Batches of a validation; -1: all held-out data.", at_least(-1));
+  v.optional(
+      "steps",
+      steps,
+      "Batches of a validation, on each rank that takes rows of its own; -1: all held-out data, once.",
+      at_least(-1));
   v.optional("local_batch_size", local_batch_size, "Rows in one forward pass.", positive());
 }
 
@@ -278,11 +282,12 @@ void SampleConfig::fields(FieldVisitor& v) {
 
 void CommConfig::fields(FieldVisitor& v) {
   v.optional(
-      "init_timeout_seconds",
-      init_timeout_seconds,
-      "Longest wait for other ranks until the first step is done.",
+      "init_timeout_seconds", init_timeout_seconds, "Longest wait for all ranks to start and to connect.", positive());
+  v.optional(
+      "train_timeout_seconds",
+      train_timeout_seconds,
+      "Longest that a collective, or what ranks wait for in it, may take.",
       positive());
-  v.optional("train_timeout_seconds", train_timeout_seconds, "Longest wait for other ranks after that.", positive());
 }
 
 void DebugConfig::fields(FieldVisitor& v) {

@@ -33,8 +33,10 @@ void check_mesh(const TrainConfig& config, const Ranks& ranks) {
       "training.task = \"classification\", found {}",
       mesh.context_parallel);
   require(
-      !config.sample.prompt || (mesh.context_parallel == 1 && mesh.tensor_parallel == 1),
-      "sample.prompt: a model that is spread by tensor_parallel or context_parallel cannot write text; leave it out, "
+      !config.sample.prompt || (mesh.context_parallel == 1 && mesh.tensor_parallel == 1 && mesh.expert_parallel == 1),
+      "sample.prompt: a model that is spread by tensor_parallel, context_parallel or expert_parallel cannot write "
+      "text; leave "
+      "it out, "
       "and use lehr generate on a checkpoint");
   require(
       config.optimizer.name != optim::OptimizerKind::muon || mesh.data_parallel_replicate == ranks.world_size(),

@@ -3,11 +3,13 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <chrono>
+#include <sstream>
 #include <thread>
 
 #include "lehr/base/error.h"
-#include "lehr/mesh/rank_watch.h"
+#include "lehr/nn/head.h"
 #include "lehr/shard/context_parallel.h"
+#include "lehr/state/coordinator.h"
 
 namespace lehr::train {
 
@@ -69,9 +71,9 @@ Batch Ranks::positions_of(const Batch& rows) const {
     if (tensor.dim() < 2) {
       continue;
     }
-    // Rows of labelled texts are as long as the longest of them. Zeros are padding in all their tensors.
+    // Rows of labelled texts are as long as the longest of them. Zeros are padding in masks and ids.
     if (const int64_t missing = (tp - tensor.size(1) % tp) % tp; missing > 0) {
-      part[name] = at::constant_pad_nd(tensor, {0, missing});
+      part[name] = at::constant_pad_nd(tensor, {0, missing}, name == "labels" ? nn::kIgnoreIndex : 0);
     }
     if (cp > 1) {
       part[name] = shard::take_context_part(part[name], 1, context_->index(mesh::axis::cp), cp);
@@ -106,37 +108,61 @@ bool Ranks::any(bool here) const {
   return flag.item<int64_t>() != 0;
 }
 
+std::string Ranks::from_main(const std::string& what, const std::function<std::string()>& make) const {
+  mesh::Transport& transport = context_->transport();
+  const auto store = transport.store();
+  const std::string key = fmt::format("{}/{}", what, transport.next_number());
+  const auto put = [&](const std::string& text) { store->set(key, std::vector<uint8_t>(text.begin(), text.end())); };
+  if (is_main()) {
+    try {
+      const std::string made = "+" + make();
+      put(made);
+      return made.substr(1);
+    } catch (const std::exception& problem) {
+      put(state::pack_failure(problem));
+      throw;
+    }
+  }
+  while (!store->check({key})) {
+    transport.check();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  const auto bytes = store->get(key);
+  const std::string text(bytes.begin(), bytes.end());
+  if (text.front() != '+') {
+    state::throw_failure(text);
+  }
+  return text.substr(1);
+}
+
 // By a key of the store and not by a collective: the work may take longer than any of these may.
 void Ranks::main_first(const std::function<void()>& work) const {
   if (!context_) {
     work();
     return;
   }
-  mesh::Transport& transport = context_->transport();
-  const auto store = transport.store();
-  const std::string key = fmt::format("main_first/{}", transport.next_number());
-  const std::vector<uint8_t> done{1};
-  const std::vector<uint8_t> failed{0};
-  if (is_main()) {
-    try {
-      work();
-    } catch (...) {
-      store->set(key, failed);
-      throw;
-    }
-    store->set(key, done);
+  from_main("main_first", [&] {
+    work();
+    return std::string();
+  });
+  if (!is_main()) {
+    work();
+  }
+}
+
+void Ranks::require_same(const std::string& what, const std::string& text) const {
+  if (!context_) {
     return;
   }
-  while (!store->check({key})) {
-    if (transport.watch() != nullptr) {
-      transport.watch()->check();
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  const std::string theirs = from_main("same", [&] { return text; });
+  if (theirs == text) {
+    return;
   }
-  if (store->get(key) != done) {
-    fail_runtime("rank 0 failed while the others waited for it");
+  std::istringstream here(text), there(theirs);
+  std::string mine, main;
+  while (std::getline(here, mine) && std::getline(there, main) && mine == main) {
   }
-  work();
+  fail("{}: rank {} has '{}' where rank 0 has '{}'; start all ranks alike", what, context_->rank(), mine, main);
 }
 
 }  // namespace lehr::train

@@ -55,9 +55,13 @@ class Ranks {
   /// Whether it is true on any rank.
   bool any(bool here) const;
   /// Runs `work` on the main rank first and on the others when it is done: what it leaves on the disk is used by them.
+  /// What `work` throws there is thrown on all.
   void main_first(const std::function<void()>& work) const;
+  /// Throws a usage error on ranks whose text is not the main rank's, with the first line that differs.
+  void require_same(const std::string& what, const std::string& text) const;
 
  private:
+  std::string from_main(const std::string& what, const std::function<std::string()>& make) const;
   void sum(std::vector<double>& numbers, const mesh::Group& group) const;
 
   std::unique_ptr<mesh::DistributedContext> context_;

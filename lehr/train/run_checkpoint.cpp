@@ -271,8 +271,9 @@ std::optional<std::string> RunCheckpoints::save(const RunState& state) {
   if (coordinator_->is_main()) {
     add_texts(contents, state);
   }
+  const auto earlier = wait();  // which save() would do too: what is returned must not depend on time
   writer_->save(contents);
-  return failure();
+  return earlier;
 }
 
 void RunCheckpoints::add_texts(state::CheckpointContents& contents, const RunState& state) const {

@@ -18,7 +18,8 @@ constexpr char kDecided = '+';
 }  // namespace
 
 StoreCoordinator::StoreCoordinator(mesh::Transport& transport, std::string name, std::chrono::milliseconds patience)
-    : store_(transport.store()),
+    : transport_(transport),
+      store_(transport.store()),
       name_(std::move(name)),
       rank_(transport.rank()),
       world_size_(transport.world_size()),
@@ -39,6 +40,7 @@ void StoreCoordinator::set(const std::string& key, const std::string& text) {
 std::string StoreCoordinator::get(const std::string& key, const std::string& what, Clock::time_point start) {
   auto pause = std::chrono::milliseconds(1);
   while (!store_->check({key})) {
+    transport_.check();
     const auto now = Clock::now();
     if (now - start >= patience_ || now.time_since_epoch().count() >= latest_) {
       fail_runtime(

@@ -38,6 +38,7 @@ class StoreCoordinator : public state::Coordinator {
   std::string get(const std::string& key, const std::string& what, Clock::time_point start);
   void set(const std::string& key, const std::string& text);
 
+  mesh::Transport& transport_;
   c10::intrusive_ptr<c10d::Store> store_;
   std::string name_;
   std::string prefix_;  // of keys: those of an earlier coordinator of this name may still be there

@@ -31,6 +31,35 @@ std::string head_module(const descriptor::ModelArgs& args) {
   }
   return "";
 }
+
+// GPUs are for one rank until ranks on them can talk.
+at::Device device_of(const TrainingConfig& config, const Ranks& ranks) {
+  if (ranks.world_size() == 1) {
+    return choose_device(config.device);
+  }
+  require(
+      config.device != "cuda",
+      "training.device: several ranks train on CPUs only in this version; expected cpu (or auto), found cuda");
+  return at::kCPU;
+}
+
+// What was learned in a step, on every rank; the log of the main rank adds times and memory.
+std::map<std::string, double> metrics_of(const RunState& state, const StepResult& done, double learning_rate) {
+  auto metrics = done.metrics;
+  metrics["loss"] = done.loss;
+  metrics["grad_norm"] = done.grad_norm;
+  metrics["lr"] = learning_rate;
+  metrics["num_tokens"] = static_cast<double>(state.num_tokens);
+  return metrics;
+}
+
+std::map<std::string, double> metrics_of(const ValidationResult& measured) {
+  std::map<std::string, double> metrics{{"validation_loss", measured.loss}};
+  for (const auto& [name, value] : measured.metrics) {
+    metrics["validation_" + name] = value;
+  }
+  return metrics;
+}
 }  // namespace
 
 Trainer::Trainer(TrainConfig config, Environment environment)
@@ -38,13 +67,14 @@ Trainer::Trainer(TrainConfig config, Environment environment)
       environment_(std::move(environment)),
       spec_(environment_.specs.at(config_.model)),
       ranks_(config_.parallelism, environment_.transport),
-      device_(choose_device(config_.training.device)),
+      device_(device_of(config_.training, ranks_)),
       tokenizer_(spec_.build.tokenizer(config_)),
       args_(spec_.build.model_args(config_, spec_.family, *tokenizer_)),
       task_(spec_.build.task(config_)) {
   if (config_.training.global_batch_size < 0) {
     config_.training.global_batch_size = config_.training.local_batch_size * ranks_.data_parallel_size();
   }
+  ranks_.require_same("config", to_toml(config_));
   check_mesh(config_, ranks_);
   check_sample();
   ranks_.main_first([this] { open_data(); });  // which leaves tokens in a file
@@ -140,6 +170,16 @@ void Trainer::parallelize() {
       "model.name: the train spec of {} does not say how its models are laid out on several ranks "
       "(TrainSpec::parallelize); train it on one",
       spec_.family.name);
+  const auto& mesh = ranks_.context()->parameters();
+  require(
+      mesh.expert_parallel == 1 || args_->has_experts(),
+      "parallelism.expert_parallel_degree: expected 1, as the model has no experts, found {}",
+      mesh.expert_parallel);
+  require(
+      mesh.tensor_parallel == 1 || !args_->has_experts() || config_.training.task != TaskKind::classification,
+      "parallelism.tensor_parallel_degree: rows of labelled texts are padded for it, and padding would count as tokens "
+      "of experts; expected 1 for training.task = \"classification\" on a model with experts, found {}",
+      mesh.tensor_parallel);
   const shard::ParallelizeOptions options{
       .fully_shard =
           {.compute = compute_type(config_.training),
@@ -278,12 +318,10 @@ TrainResult Trainer::run() {
     state_.num_tokens += done.valid;
     state_.skipped += done.updated ? 0 : 1;
     result_ = {.step = step, .loss = done.loss, .validation_loss = result_.validation_loss};
-    if (run_log_) {
-      const auto metrics = run_log_->step_ended(state_, done, config_.optimizer.lr * factor);
-      events_.emit(Event::step_end, {.step = step, .model = model_.get(), .metrics = &metrics});
-    } else {
-      events_.emit(Event::step_end, {.step = step, .model = model_.get(), .metrics = &done.metrics});
-    }
+    const double learning_rate = config_.optimizer.lr * factor;
+    const auto metrics =
+        run_log_ ? run_log_->step_ended(state_, done, learning_rate) : metrics_of(state_, done, learning_rate);
+    events_.emit(Event::step_end, {.step = step, .model = model_.get(), .metrics = &metrics});
 
     if (validation_due(step)) {
       validate_now(step);
@@ -334,19 +372,16 @@ void Trainer::validate_now(int64_t step) {
     return;
   }
   result_.validation_loss = measured.loss;
-  if (run_log_) {
-    const auto metrics = run_log_->validated(step, measured);
-    events_.emit(Event::validation_end, {.step = step, .model = model_.get(), .metrics = &metrics});
-  } else {
-    events_.emit(Event::validation_end, {.step = step, .model = model_.get(), .metrics = &measured.metrics});
-  }
+  const auto metrics = run_log_ ? run_log_->validated(step, measured) : metrics_of(measured);
+  events_.emit(Event::validation_end, {.step = step, .model = model_.get(), .metrics = &metrics});
 }
 
 void Trainer::save(int64_t step) {
   const Pause pause(run_log_.get());
   auto problem = checkpoints_->save(state_);
-  if (!problem && config_.checkpoint.async_mode == "disabled") {
-    problem = checkpoints_->wait();
+  last_save_problem_.reset();
+  if (config_.checkpoint.async_mode == "disabled") {
+    problem = last_save_problem_ = checkpoints_->wait();
   }
   if (problem) {
     environment_.log.error("{}; training goes on, the checkpoint before stands", *problem);
@@ -356,8 +391,9 @@ void Trainer::save(int64_t step) {
 
 void Trainer::finish() {
   if (checkpoints_) {
-    if (const auto problem = checkpoints_->wait()) {
-      fail_runtime("{}; the checkpoint before stands", *problem);
+    const auto problem = checkpoints_->wait();
+    if (problem || last_save_problem_) {
+      fail_runtime("{}; the checkpoint before stands", problem ? *problem : *last_save_problem_);
     }
   }
   if (run_log_) {

@@ -99,6 +99,7 @@ class Trainer {
   std::unique_ptr<TrainStep> step_;
   std::unique_ptr<RunLock> lock_;
   std::unique_ptr<RunCheckpoints> checkpoints_;
+  std::optional<std::string> last_save_problem_;
   std::unique_ptr<RunLog> run_log_;  // the main rank's
   RunState state_;
   TrainResult result_;

@@ -64,6 +64,14 @@ def expect(name, ok, detail=""):
         print("      " + str(detail).strip().replace("\n", "\n      "), flush=True)
 
 
+def environment(pid):
+    try:
+        with open(f"/proc/{pid}/environ") as file:
+            return "\\0" + file.read()
+    except OSError:  # just gone
+        return ""
+
+
 def curves(folder):
     """Everything that was learned, by step; times and memory differ from run to run."""
     kept = {}
@@ -127,6 +135,7 @@ with tempfile.TemporaryDirectory() as work:
     whole = bytes_of(f"{work}/two_by_two", 12)
     random.seed(20261121)
     folder = f"{work}/killed"
+    done_kills = 0
     for number in range(kills):
         running = subprocess.Popen(command(folder, 4, *four), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         victim = random.randrange(4)
@@ -140,10 +149,12 @@ with tempfile.TemporaryDirectory() as work:
         took = time.monotonic() - killed
         if running.returncode == 0:  # it was done before
             break
+        done_kills += 1
         expect(
             f"kill {number}: the job ends and names the rank ({took:.1f} s)",
             took < SECONDS and running.returncode == 137 and len(re.findall(f"rank {victim}\\b.*killed by signal 9", err)) == 1,
             f"rank {victim}, exit code {running.returncode}\n{err}")
+    expect(f"{done_kills} ranks were killed", done_kills > 0)
     run(folder, 4, *four)
     expect("killed and resumed is never killed, bit for bit", bytes_of(folder, 12) == whole)
 

@@ -161,9 +161,10 @@ void expect_equal(const Outcome& wanted, const Outcome& found) {
 }
 
 class EveryMesh : public ::testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Families, EveryMesh, ::testing::Values("qwen3", "qwen3_moe", "llama3"), [](const auto& info) {
-  return info.param;
-});
+INSTANTIATE_TEST_SUITE_P(
+    Families, EveryMesh, ::testing::Values("qwen3", "qwen3_moe", "llama3"), [](const auto& family_name) {
+      return family_name.param;
+    });
 
 TEST_P(EveryMesh, ComputesWhatOneDeviceComputes) {
   const Folder alone;
@@ -387,6 +388,19 @@ TEST(IllegalMeshes, AreRefusedByName) {
       {{.tp = 2}, {{"optimizer.name", "\"muon\""}}, "optimizer.name: muon updates whole matrices"},
       {{.tp = 2}, {{"sample.prompt", "\"a\""}}, "sample.prompt: a model that is spread"},
       {{.cp = 2}, {{"sample.prompt", "\"a\""}}, "sample.prompt: a model that is spread"},
+      {{.dp_shard = 4, .ep = 4},
+       {},
+       "parallelism.expert_parallel_degree: expected 1, as the model has no experts, found 4"},
+      {{.dp_shard = 2}, {{"training.device", "cuda"}}, "training.device: several ranks train on CPUs only"},
+      {{.cp = 2},
+       {{"training.task", "classification"}},
+       "parallelism.context_parallel_degree: a classifier reads one position of a whole row"},
+      {{.tp = 2},
+       {{"peft.method", "lora"}, {"checkpoint.initial_load_path", "none"}},
+       "peft.method: adapters train with data_parallel_replicate"},
+      {{.cp = 2},
+       {{"peft.method", "lora"}, {"peft.dropout", "0.5"}, {"checkpoint.initial_load_path", "none"}},
+       "peft.dropout: masks are drawn by a token's place"},
       {{.dp_shard = 2},
        {{"parallelism.expert_parallel_degree", "4"}},
        "parallelism.expert_parallel_degree: 4 does not divide the 2 ranks"}};
