@@ -25,7 +25,13 @@ std::string load_cuda() {
 }
 }  // namespace
 
-at::Device choose_device(const std::string& wanted) {
+at::Device choose_device(const std::string& wanted, int64_t world_size) {
+  if (world_size > 1) {
+    require(
+        wanted != "cuda",
+        "training.device: several ranks train on CPUs only in this version; expected cpu (or auto), found cuda");
+    return at::kCPU;
+  }
   if (wanted == "cpu") {
     return at::kCPU;
   }

@@ -19,6 +19,23 @@ int64_t bytes_of(Precision precision) {
 }
 }  // namespace
 
+std::map<std::string, double> learned_metrics(const RunState& state, const StepResult& result, double learning_rate) {
+  auto metrics = result.metrics;
+  metrics["loss"] = result.loss;
+  metrics["grad_norm"] = result.grad_norm;
+  metrics["lr"] = learning_rate;
+  metrics["num_tokens"] = static_cast<double>(state.num_tokens);
+  return metrics;
+}
+
+std::map<std::string, double> learned_metrics(const ValidationResult& result) {
+  std::map<std::string, double> metrics{{"validation_loss", result.loss}};
+  for (const auto& [name, value] : result.metrics) {
+    metrics["validation_" + name] = value;
+  }
+  return metrics;
+}
+
 RunLog::RunLog(
     const TrainConfig& config,
     const descriptor::ModelArgs& args,
@@ -189,21 +206,16 @@ std::map<std::string, double> RunLog::step_ended(
   }
   const double utilization = metric::model_flops_utilization(flops_per_token, rate, peak_flops_);
   const metric::ProcessMemory memory = metric::process_memory();
-  std::map<std::string, double> metrics{
-      {"loss", result.loss},
-      {"grad_norm", result.grad_norm},
-      {"lr", learning_rate},
-      {"num_tokens", static_cast<double>(state.num_tokens)},
-      {"tokens_per_second", rate},
-      {"step_seconds", meter_.last_step_seconds()},
-      {"memory_bytes", static_cast<double>(memory.resident)}};
+  auto metrics = learned_metrics(state, result, learning_rate);
+  metrics["tokens_per_second"] = rate;
+  metrics["step_seconds"] = meter_.last_step_seconds();
+  metrics["memory_bytes"] = static_cast<double>(memory.resident);
   if (peak_flops_ > 0) {
     metrics["mfu"] = utilization;
   }
   if (state.skipped > 0) {
     metrics["skipped"] = static_cast<double>(state.skipped);
   }
-  metrics.insert(result.metrics.begin(), result.metrics.end());
 
   std::vector<std::pair<std::string, metric::MetricValue>> line;
   for (const char* first : {"loss", "grad_norm", "lr"}) {
@@ -261,10 +273,7 @@ bool RunLog::has_validation(int64_t step) const {
 }
 
 std::map<std::string, double> RunLog::validated(int64_t step, const ValidationResult& result) {
-  std::map<std::string, double> metrics{{"validation_loss", result.loss}};
-  for (const auto& [name, value] : result.metrics) {
-    metrics["validation_" + name] = value;
-  }
+  auto metrics = learned_metrics(result);
   std::vector<std::pair<std::string, metric::MetricValue>> line;
   std::string text;
   for (const auto& [name, value] : metrics) {

@@ -26,6 +26,10 @@ class Logger;
 
 namespace lehr::train {
 
+/// What was learned in a step, as metrics.jsonl names it, on any rank; the log adds times and memory.
+std::map<std::string, double> learned_metrics(const RunState& state, const StepResult& result, double learning_rate);
+std::map<std::string, double> learned_metrics(const ValidationResult& result);
+
 /// One run's voice. References must outlive it.
 class RunLog {
  public:

@@ -32,34 +32,6 @@ std::string head_module(const descriptor::ModelArgs& args) {
   return "";
 }
 
-// GPUs are for one rank until ranks on them can talk.
-at::Device device_of(const TrainingConfig& config, const Ranks& ranks) {
-  if (ranks.world_size() == 1) {
-    return choose_device(config.device);
-  }
-  require(
-      config.device != "cuda",
-      "training.device: several ranks train on CPUs only in this version; expected cpu (or auto), found cuda");
-  return at::kCPU;
-}
-
-// What was learned in a step, on every rank; the log of the main rank adds times and memory.
-std::map<std::string, double> metrics_of(const RunState& state, const StepResult& done, double learning_rate) {
-  auto metrics = done.metrics;
-  metrics["loss"] = done.loss;
-  metrics["grad_norm"] = done.grad_norm;
-  metrics["lr"] = learning_rate;
-  metrics["num_tokens"] = static_cast<double>(state.num_tokens);
-  return metrics;
-}
-
-std::map<std::string, double> metrics_of(const ValidationResult& measured) {
-  std::map<std::string, double> metrics{{"validation_loss", measured.loss}};
-  for (const auto& [name, value] : measured.metrics) {
-    metrics["validation_" + name] = value;
-  }
-  return metrics;
-}
 }  // namespace
 
 Trainer::Trainer(TrainConfig config, Environment environment)
@@ -67,7 +39,7 @@ Trainer::Trainer(TrainConfig config, Environment environment)
       environment_(std::move(environment)),
       spec_(environment_.specs.at(config_.model)),
       ranks_(config_.parallelism, environment_.transport),
-      device_(device_of(config_.training, ranks_)),
+      device_(choose_device(config_.training.device, ranks_.world_size())),
       tokenizer_(spec_.build.tokenizer(config_)),
       args_(spec_.build.model_args(config_, spec_.family, *tokenizer_)),
       task_(spec_.build.task(config_)) {
@@ -320,7 +292,7 @@ TrainResult Trainer::run() {
     result_ = {.step = step, .loss = done.loss, .validation_loss = result_.validation_loss};
     const double learning_rate = config_.optimizer.lr * factor;
     const auto metrics =
-        run_log_ ? run_log_->step_ended(state_, done, learning_rate) : metrics_of(state_, done, learning_rate);
+        run_log_ ? run_log_->step_ended(state_, done, learning_rate) : learned_metrics(state_, done, learning_rate);
     events_.emit(Event::step_end, {.step = step, .model = model_.get(), .metrics = &metrics});
 
     if (validation_due(step)) {
@@ -372,7 +344,7 @@ void Trainer::validate_now(int64_t step) {
     return;
   }
   result_.validation_loss = measured.loss;
-  const auto metrics = run_log_ ? run_log_->validated(step, measured) : metrics_of(measured);
+  const auto metrics = run_log_ ? run_log_->validated(step, measured) : learned_metrics(measured);
   events_.emit(Event::validation_end, {.step = step, .model = model_.get(), .metrics = &metrics});
 }
 

@@ -67,7 +67,7 @@ def expect(name, ok, detail=""):
 def environment(pid):
     try:
         with open(f"/proc/{pid}/environ") as file:
-            return "\\0" + file.read()
+            return "\0" + file.read()
     except OSError:  # just gone
         return ""
 
@@ -141,7 +141,7 @@ with tempfile.TemporaryDirectory() as work:
         victim = random.randrange(4)
         time.sleep(random.uniform(0.5, 4.0))
         children = subprocess.run(["pgrep", "-P", str(running.pid)], capture_output=True, text=True).stdout.split()
-        mine = [pid for pid in children if open(f"/proc/{pid}/environ").read().find(f"\0RANK={victim}\0") >= 0]
+        mine = [pid for pid in children if f"\0RANK={victim}\0" in environment(pid)]
         killed = time.monotonic()
         if mine:
             os.kill(int(mine[0]), signal.SIGKILL)
