@@ -4,7 +4,7 @@
 
 namespace lehr::train {
 
-void check_mesh(const TrainConfig& config, const Ranks& ranks) {
+void check_mesh(const TrainConfig& config, const descriptor::ModelArgs& args, const Ranks& ranks) {
   const TrainingConfig& training = config.training;
   const int64_t row_ranks = ranks.data_parallel_size();
   require(
@@ -50,6 +50,15 @@ void check_mesh(const TrainConfig& config, const Ranks& ranks) {
       !config.peft.has_adapters() || (mesh.tensor_parallel == 1 && mesh.expert_parallel == 1),
       "peft.method: adapters train with data_parallel_replicate, data_parallel_shard and context_parallel only, not "
       "with tensor_parallel or expert_parallel");
+  require(
+      mesh.expert_parallel == 1 || args.has_experts(),
+      "parallelism.expert_parallel_degree: expected 1, as the model has no experts, found {}",
+      mesh.expert_parallel);
+  require(
+      mesh.tensor_parallel == 1 || !args.has_experts() || config.training.task != TaskKind::classification,
+      "parallelism.tensor_parallel_degree: rows of labelled texts are padded for it, and padding would count as tokens "
+      "of experts; expected 1 for training.task = \"classification\" on a model with experts, found {}",
+      mesh.tensor_parallel);
 }
 
 }  // namespace lehr::train

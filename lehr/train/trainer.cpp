@@ -47,7 +47,7 @@ Trainer::Trainer(TrainConfig config, Environment environment)
     config_.training.global_batch_size = config_.training.local_batch_size * ranks_.data_parallel_size();
   }
   ranks_.require_same("config", to_toml(config_));
-  check_mesh(config_, ranks_);
+  check_mesh(config_, *args_, ranks_);
   check_sample();
   ranks_.main_first([this] { open_data(); });  // which leaves tokens in a file
   lr_factor_ = spec_.build.lr_schedule(config_);
@@ -142,16 +142,6 @@ void Trainer::parallelize() {
       "model.name: the train spec of {} does not say how its models are laid out on several ranks "
       "(TrainSpec::parallelize); train it on one",
       spec_.family.name);
-  const auto& mesh = ranks_.context()->parameters();
-  require(
-      mesh.expert_parallel == 1 || args_->has_experts(),
-      "parallelism.expert_parallel_degree: expected 1, as the model has no experts, found {}",
-      mesh.expert_parallel);
-  require(
-      mesh.tensor_parallel == 1 || !args_->has_experts() || config_.training.task != TaskKind::classification,
-      "parallelism.tensor_parallel_degree: rows of labelled texts are padded for it, and padding would count as tokens "
-      "of experts; expected 1 for training.task = \"classification\" on a model with experts, found {}",
-      mesh.tensor_parallel);
   const shard::ParallelizeOptions options{
       .fully_shard =
           {.compute = compute_type(config_.training),
