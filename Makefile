@@ -12,7 +12,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help setup configure build train test bench bench-ops bench-tokenizer bench-build format format-check tidy clean
+.PHONY: help setup configure build train test bench bench-fsdp bench-ops bench-tokenizer bench-build format format-check tidy clean
 
 help: ## Show this list
 	@echo "Lehr trains large language models. From a fresh clone:"
@@ -47,6 +47,10 @@ test: configure ## Compile everything and run the tests; ARGS="-R nn" picks some
 bench: bench-build ## Train steps beside transformers, into bench/results.md (fetches the peers into .bench)
 	@script/bench_setup.sh
 	.bench/bin/python bench/compare.py --lehr $(BUILD)/bin/train_step_bench $(ARGS)
+
+bench-fsdp: build bench-build ## Two ranks beside FSDP2 and DCP, into bench/results_ranks.md (fetches the peers into .bench)
+	@script/bench_setup.sh
+	.bench/bin/python bench/fsdp.py --build $(BUILD) $(ARGS)
 
 bench-ops: bench-build ## Each kernel beside its plain definition; ARGS="--benchmark_filter=..." picks some
 	$(BUILD)/bin/ops_bench $(ARGS)

@@ -1,24 +1,24 @@
 // Times whole training steps on the work that bench/compare.py gives to every contender, and prints one JSON line.
+// Started as one of several ranks (lehr launch, torchrun), it is one of a fully sharded run, and rank 0 prints for all.
 //
 // The work: forward, mean cross-entropy, backward, clipping at 1.0, AdamW (lr 3e-4, betas 0.9 and 0.95, eps 1e-8, decay
 // 0.1 on every parameter). Tokens are splitmix64(seed * 2^32 + i) mod V, so that any language can make the same ones.
-#include <malloc.h>
-#include <unistd.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <numeric>
 
+#include "bench/bench_model.h"
 #include "lehr/base/command_line.h"
 #include "lehr/base/error.h"
 #include "lehr/base/json.h"
-#include "lehr/metric/throughput.h"
-#include "lehr/model/llama3/spec.h"
-#include "lehr/model/qwen3_dense/spec.h"
-#include "lehr/optim/adamw.h"
-#include "lehr/state/weights.h"
+#include "lehr/mesh/connect.h"
+#include "lehr/state/async_checkpointer.h"
+#include "lehr/train/rank_share.h"
 #include "lehr/train/step.h"
-#include "lehr/train/weights.h"
+#include "lehr/train/store_coordinator.h"
 
 namespace {
 using namespace lehr;
@@ -33,6 +33,8 @@ struct Options {
   int64_t threads = 2;
   int64_t seed = 1234;
   bool random_weights = false;
+  int64_t save_every = 0;
+  std::string save_folder;
   void fields(FieldVisitor& v) {
     v.required("model", model, "Folder with config.json and model.safetensors to start from.");
     v.optional(
@@ -41,12 +43,17 @@ struct Options {
         "fp32; bf16: all in bfloat16; amp: float32 weights, bfloat16 arithmetic.",
         one_of({"fp32", "bf16", "amp"}));
     v.optional("seq", seq, "Tokens in a row.", positive());
-    v.optional("batch", batch, "Rows.", positive());
+    v.optional("batch", batch, "Rows of a rank.", positive());
     v.optional("steps", steps, "Timed steps.", positive());
     v.optional("warmup", warmup, "Steps before them.", positive());
     v.optional("threads", threads, "CPU threads.", positive());
     v.optional("seed", seed, "Of the tokens.");
     v.optional("random_weights", random_weights, "Do not read weights.");
+    v.optional(
+        "save_every",
+        save_every,
+        "Save in the background before the warm-up's end and after the first of so many timed steps; 0: never.");
+    v.optional("save_folder", save_folder, "Where to; on the disk of all ranks.");
   }
 };
 
@@ -57,18 +64,19 @@ uint64_t splitmix(uint64_t z) {
   return z ^ (z >> 31);
 }
 
-train::Batch make_batch(const Options& options, int64_t vocab_size, int64_t step) {
+// The rows of the step that this rank takes.
+train::Batch make_batch(const Options& options, const train::RowShare& share, int64_t vocab_size, int64_t step) {
   at::Tensor ids = at::empty({options.batch, options.seq}, at::kLong);
   at::Tensor labels = at::empty_like(ids);
   const uint64_t count =
-      64 * static_cast<uint64_t>(options.batch * options.seq) + static_cast<uint64_t>(options.seq) + 2;
+      64 * static_cast<uint64_t>(share.global * options.seq) + static_cast<uint64_t>(options.seq) + 2;
   const uint64_t span = count - static_cast<uint64_t>(options.seq) - 1;
   auto token = [&](uint64_t i) {
     return static_cast<int64_t>(
         splitmix(i + static_cast<uint64_t>(options.seed) * (uint64_t{1} << 32)) % static_cast<uint64_t>(vocab_size));
   };
   for (int64_t row = 0; row < options.batch; ++row) {
-    const uint64_t first = static_cast<uint64_t>((step * options.batch + row) * options.seq) % span;
+    const uint64_t first = static_cast<uint64_t>((step * share.global + share.first + row) * options.seq) % span;
     for (int64_t t = 0; t < options.seq; ++t) {
       ids.data_ptr<int64_t>()[row * options.seq + t] = token(first + static_cast<uint64_t>(t));
       labels.data_ptr<int64_t>()[row * options.seq + t] = token(first + static_cast<uint64_t>(t) + 1);
@@ -86,56 +94,102 @@ Node numbers(const std::vector<double>& values) {
   return list;
 }
 
-int run(const std::vector<std::string>& args) {
-  Options options;
-  const Arguments arguments = parse_arguments(args, ConfigObject::of(options));
-  if (arguments.help) {
-    std::fputs(arguments_help(ConfigObject::of(options)).c_str(), stdout);
-    return 0;
+// That all threads of this process took so far, the kernel's work for them included.
+double cpu_seconds() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+         static_cast<double>(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6;
+}
+
+// Saves what a checkpoint of a run has: the weights and the optimizer's moments.
+class Saves {
+ public:
+  Saves(const bench::BenchModel& bench, const std::string& folder)
+      : bench_(bench),
+        writer_(state::CheckpointStore(folder), 1, train::make_coordinator(bench.ranks.context(), "saves")) {}
+
+  void save(int64_t step) {
+    auto weights = train::share_of_parameters(*bench_.model, bench_.map(), bench_.ranks.context());
+    auto moments = train::share_of_optimizer(*bench_.optimizer, *bench_.model, bench_.ranks.context());
+    state::CheckpointContents contents{.step = step, .weights = {}};
+    contents.weights.push_back({.tensors = {}, .all = weights.all, .parts = weights.parts});
+    contents.weights.push_back({.stem = "optimizer", .tensors = {}, .all = moments.all, .parts = moments.parts});
+    writer_.save(contents);
   }
-  at::set_num_threads(static_cast<int>(options.threads));
-  descriptor::ModelFamilies families;
-  families.add(model::qwen3_dense_family());
-  families.add(model::llama3_family());
-  const auto shape = families.from_hf_folder(options.model);
-  const auto model = shape->build({});
-  nn::materialize(*model, at::kCPU, options.dtype == "bf16" ? at::kBFloat16 : at::kFloat);
-  if (options.random_weights) {
-    model->reset_parameters({.seed = 1});
-  } else {
-    const state::WeightReader reader(options.model);
-    train::load_weights(*model, train::checkpoint_map(*shape, reader), reader);
+
+  void wait() { writer_.wait(); }
+
+  // The seconds of every save: what the loop waited, and what the thread took.
+  std::pair<std::vector<double>, std::vector<double>> finish() {
+    writer_.wait();
+    std::pair<std::vector<double>, std::vector<double>> seconds;
+    while (const auto result = writer_.poll()) {
+      require(result->ok(), "the save of step {} failed: {}", result->step, result->error);
+      seconds.first.push_back(result->copy_seconds);
+      seconds.second.push_back(result->write_seconds);
+    }
+    return seconds;
   }
-  optim::OptimizerConfig config;
-  config.lr = 3e-4;
-  config.beta2 = 0.95;
-  config.weight_decay = 0.1;
-  std::vector<std::string> names;
-  for (const auto& [name, parameter] : nn::named_parameters(*model)) {
-    names.push_back(name);
-  }
-  optim::AdamW optimizer(config, names);
+
+ private:
+  const bench::BenchModel& bench_;
+  state::AsyncCheckpointer writer_;
+};
+
+void run(const Options& options, mesh::Transport& transport) {
+  bench::BenchModel bench(
+      {.folder = options.model, .dtype = options.dtype, .random_weights = options.random_weights}, transport);
+  const double start_mb = bench::peak_rss_mb();
+  const train::RowShare share = bench.ranks.share(options.batch * bench.ranks.world_size());
   const train::CausalLMTask task;
   train::TrainStep step(
-      *model,
+      *bench.model,
       task,
-      optimizer,
+      *bench.optimizer,
       {.local_batch_size = options.batch,
        .max_norm = 1.0,
-       .compute = options.dtype == "fp32" ? at::kFloat : at::kBFloat16});
+       .compute = bench.compute_type(),
+       .ranks = &bench.ranks,
+       .sharded = bench.sharded.get()});
+  std::unique_ptr<Saves> saves;
+  if (options.save_every > 0) {
+    saves = std::make_unique<Saves>(bench, options.save_folder);
+  }
   std::vector<double> milliseconds;
   std::vector<double> losses;
   std::vector<double> norms;
+  double cpu = 0;
   for (int64_t i = 0; i < options.warmup + options.steps; ++i) {
-    const train::Batch batch = make_batch(options, shape->vocab_size(), i);
+    if (i == options.warmup) {
+      if (saves) {
+        saves->wait();
+      }
+      cpu = cpu_seconds();
+    }
+    const train::Batch batch = make_batch(options, share, bench.args->vocab_size(), i);
     const auto begin = std::chrono::steady_clock::now();
-    const train::StepResult result = step.run(batch, 0, i + 1, 1.0);
+    const train::StepResult result = step.run(batch, share.first, i + 1, 1.0);
+    // The first save, which asks for the memory of the copies, is not timed.
+    if (saves && (i == 0 || (i >= options.warmup && (i - options.warmup) % options.save_every == 0))) {
+      saves->save(i + 1);
+    }
     const double ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
     losses.push_back(result.loss);
     norms.push_back(result.grad_norm);
     if (i >= options.warmup) {
       milliseconds.push_back(ms);
     }
+  }
+  if (saves) {
+    saves->wait();  // its work counts
+  }
+  const auto cpus = bench::of_all_ranks(bench.ranks, cpu_seconds() - cpu);
+  const auto [waited, written] = saves ? saves->finish() : std::pair<std::vector<double>, std::vector<double>>{};
+  const auto peaks = bench::of_all_ranks(bench.ranks, bench::peak_rss_mb());
+  const auto starts = bench::of_all_ranks(bench.ranks, start_mb);
+  if (!bench.ranks.is_main()) {
+    return;
   }
   std::vector<double> sorted = milliseconds;
   std::sort(sorted.begin(), sorted.end());
@@ -144,25 +198,42 @@ int run(const std::vector<std::string>& args) {
   report.set("peer", Node("lehr"));
   report.set("dtype", Node(options.dtype));
   report.set("seq", Node(options.seq));
-  report.set("batch", Node(options.batch));
+  report.set("batch", Node(share.global));
+  report.set("ranks", Node(bench.ranks.world_size()));
   report.set("step_ms", numbers(milliseconds));
-  report.set("tokens_per_s", Node(static_cast<double>(options.seq * options.batch) / median * 1000));
-  report.set("peak_rss_mb", Node(static_cast<double>(metric::process_memory().peak_resident) / 1e6));
+  report.set("tokens_per_s", Node(static_cast<double>(options.seq * share.global) / median * 1000));
+  report.set("peak_rss_mb", Node(std::accumulate(peaks.begin(), peaks.end(), 0.0)));
+  report.set("peak_rss_mb_of_ranks", numbers(peaks));
+  report.set("rss_mb_before_steps", numbers(starts));
+  report.set(
+      "gathered_mb", Node(bench.sharded ? static_cast<double>(bench.sharded->gathered_bytes_peak()) / 1e6 : 0.0));
   report.set("losses", numbers(losses));
   report.set("grad_norms", numbers(norms));
+  report.set("cpu_s", Node(std::accumulate(cpus.begin(), cpus.end(), 0.0)));
+  report.set("save_wait_s", numbers(waited));
+  report.set("save_write_s", numbers(written));
   std::puts(to_json(report).c_str());
-  return 0;
 }
 }  // namespace
 
 int main(int argc, char** argv) {
-  mallopt(M_MMAP_THRESHOLD, 1 << 30);
-  mallopt(M_TRIM_THRESHOLD, 2'000'000'000);
-  mallopt(M_TOP_PAD, 64 << 20);
+  bench::keep_freed_memory();
   try {
-    return run({argv + 1, argv + argc});
-  } catch (const lehr::Error& error) {
-    fmt::print(stderr, "{}\n", error.what());
-    return error.exit_code();
+    Options options;
+    const Arguments arguments = parse_arguments({argv + 1, argv + argc}, ConfigObject::of(options));
+    if (arguments.help) {
+      std::fputs(arguments_help(ConfigObject::of(options)).c_str(), stdout);
+      return 0;
+    }
+    require(
+        (options.save_every > 0) == !options.save_folder.empty(),
+        "save_every and save_folder: expected both or none of them");
+    at::set_num_threads(static_cast<int>(options.threads));
+    const auto transport = mesh::connect_ranks();
+    mesh::run_connected(*transport, [&] { run(options, *transport); });
+    return 0;
+  } catch (const std::exception& error) {
+    mesh::report_failure(error);
+    return 1;
   }
 }

@@ -1,0 +1,67 @@
+#include "bench/bench_model.h"
+
+#include <malloc.h>
+
+#include "lehr/metric/throughput.h"
+#include "lehr/model/llama3/spec.h"
+#include "lehr/model/qwen3_dense/parallelize.h"
+#include "lehr/model/qwen3_dense/spec.h"
+#include "lehr/state/weights.h"
+#include "lehr/train/step.h"
+#include "lehr/train/weights.h"
+
+namespace lehr::bench {
+
+void keep_freed_memory() {
+  mallopt(M_MMAP_THRESHOLD, 1 << 30);
+  mallopt(M_TRIM_THRESHOLD, 2'000'000'000);
+  mallopt(M_TOP_PAD, 64 << 20);
+}
+
+BenchModel::BenchModel(const Options& options, mesh::Transport& transport)
+    : ranks(train::ParallelismConfig{}, &transport), dtype_(options.dtype) {
+  descriptor::ModelFamilies families;
+  families.add(model::qwen3_dense_family());
+  families.add(model::llama3_family());
+  args = families.from_hf_folder(options.folder);
+  model = args->build({});
+  if (ranks.context() != nullptr) {
+    const shard::ParallelizeOptions parallelize{
+        .fully_shard = {.compute = compute_type(), .reduce = dtype_ == "bf16" ? at::kBFloat16 : at::kFloat}};
+    sharded =
+        std::make_unique<shard::FullySharded>(model::parallelize_qwen3_dense(*ranks.context(), *model, parallelize));
+  }
+  nn::materialize(*model, at::kCPU, dtype_ == "bf16" ? at::kBFloat16 : at::kFloat);
+  const state::WeightReader reader(options.folder);
+  map_ = train::checkpoint_map(*args, reader);
+  if (options.random_weights) {
+    model->reset_parameters({.seed = 1});
+  } else {
+    train::load_weights(*model, map_, reader);
+  }
+  optim::OptimizerConfig config;
+  config.lr = 3e-4;
+  config.beta2 = 0.95;
+  config.weight_decay = 0.1;
+  std::vector<std::string> names;
+  std::vector<optim::NamedParameter> trained;
+  for (const auto& [name, parameter] : nn::named_parameters(*model)) {
+    names.push_back(name);
+    trained.push_back({.name = name, .value = parameter->value(), .placement = train::placement_of(*parameter)});
+  }
+  optimizer = std::make_unique<optim::AdamW>(config, names);
+  optimizer->allocate(trained);
+}
+
+std::vector<double> of_all_ranks(const train::Ranks& ranks, double mine) {
+  std::vector<double> numbers(static_cast<size_t>(ranks.world_size()), 0.0);
+  numbers[ranks.context() != nullptr ? static_cast<size_t>(ranks.context()->rank()) : 0] = mine;
+  ranks.sum_over_rows(numbers);
+  return numbers;
+}
+
+double peak_rss_mb() {
+  return static_cast<double>(metric::process_memory().peak_resident) / 1e6;
+}
+
+}  // namespace lehr::bench

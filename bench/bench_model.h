@@ -1,0 +1,49 @@
+// The model and the optimizer of the benchmarks, on one device or fully sharded over the ranks that a launcher started.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lehr/descriptor/model_args.h"
+#include "lehr/mesh/transport.h"
+#include "lehr/optim/adamw.h"
+#include "lehr/state/state_map.h"
+#include "lehr/train/ranks.h"
+
+namespace lehr::bench {
+
+/// Lets the memory of tensors be used again instead of going back to the system, as the program `lehr` does.
+void keep_freed_memory();
+
+/// What a benchmark trains or saves: AdamW with lr 3e-4, betas 0.9 and 0.95, eps 1e-8, decay 0.1 on every parameter.
+class BenchModel {
+ public:
+  struct Options {
+    std::string folder;  ///< With config.json and model.safetensors.
+    std::string dtype;   ///< fp32; bf16: all in bfloat16; amp: float32 weights and sums, bfloat16 arithmetic.
+    bool random_weights = false;
+  };
+  BenchModel(const Options& options, mesh::Transport& transport);
+
+  at::ScalarType compute_type() const { return dtype_ == "fp32" ? at::kFloat : at::kBFloat16; }
+  const state::StateMap& map() const { return map_; }
+
+  train::Ranks ranks;
+  std::unique_ptr<descriptor::ModelArgs> args;
+  std::shared_ptr<nn::Model> model;
+  std::unique_ptr<shard::FullySharded> sharded;  ///< Null on one device.
+  std::unique_ptr<optim::AdamW> optimizer;       ///< Its state has memory.
+
+ private:
+  std::string dtype_;
+  state::StateMap map_;
+};
+
+/// A number of every rank, in the order of ranks; collective.
+std::vector<double> of_all_ranks(const train::Ranks& ranks, double mine);
+
+/// Most memory that this process had so far, in MB.
+double peak_rss_mb();
+
+}  // namespace lehr::bench

@@ -1,0 +1,129 @@
+// Saves and loads a whole training state (weights and AdamW's moments) as one of the ranks that a launcher started,
+// each with its part, and prints one JSON line: bench/peer_dcp.py does the same with torch.distributed.checkpoint.
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+
+#include "bench/bench_model.h"
+#include "lehr/base/command_line.h"
+#include "lehr/base/error.h"
+#include "lehr/base/json.h"
+#include "lehr/mesh/connect.h"
+#include "lehr/state/checkpoint_contents.h"
+#include "lehr/state/integrity.h"
+#include "lehr/state/weights.h"
+#include "lehr/train/rank_share.h"
+#include "lehr/train/store_coordinator.h"
+#include "lehr/train/weights.h"
+
+namespace {
+using namespace lehr;
+
+struct Options {
+  std::string model;
+  std::string folder;
+  int64_t runs = 3;
+  void fields(FieldVisitor& v) {
+    v.required("model", model, "Folder with config.json and model.safetensors to start from.");
+    v.required("folder", folder, "Where checkpoints go; on the disk of all ranks.");
+    v.optional("runs", runs, "Saves and loads.", positive());
+  }
+};
+
+void barrier(const train::Ranks& ranks) {
+  ranks.any(false);
+}
+
+// Seconds from the moment at which all ranks have come until all are done.
+template <class Work>
+double seconds_of(const train::Ranks& ranks, const Work& work) {
+  barrier(ranks);
+  const auto begin = std::chrono::steady_clock::now();
+  work();
+  barrier(ranks);
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+Node numbers(const std::vector<double>& values) {
+  Node list = Node::make_list();
+  for (const double value : values) {
+    list.push_back(Node(value));
+  }
+  return list;
+}
+
+void run(const Options& options, mesh::Transport& transport) {
+  bench::BenchModel bench({.folder = options.model, .dtype = "fp32"}, transport);
+  const auto coordinator = train::make_coordinator(bench.ranks.context(), "checkpoints");
+  state::CheckpointStore store(options.folder);
+  std::vector<double> saves;
+  std::vector<double> verifies;
+  std::vector<double> loads;
+  int64_t bytes = 0;
+  double checked = 0;  // what a load must bring back
+  for (int64_t i = 1; i <= options.runs; ++i) {
+    saves.push_back(seconds_of(bench.ranks, [&] {
+      auto weights = train::share_of_parameters(*bench.model, bench.map(), bench.ranks.context());
+      auto moments = train::share_of_optimizer(*bench.optimizer, *bench.model, bench.ranks.context());
+      state::CheckpointContents contents{.step = i, .weights = {}};
+      contents.weights.push_back({.tensors = {}, .all = weights.all, .parts = weights.parts});
+      contents.weights.push_back({.stem = "optimizer", .tensors = {}, .all = moments.all, .parts = moments.parts});
+      bytes = state::num_bytes(contents);
+      write_checkpoint(store, contents, *coordinator);
+    }));
+    const auto parameter = nn::named_parameters(*bench.model).front().parameter;
+    checked = parameter->value().sum().item<double>();
+    {
+      const at::NoGradGuard no_grad;
+      parameter->value().zero_();
+    }
+    verifies.push_back(seconds_of(bench.ranks, [&] {
+      require(!state::find_damage(store.path_of(i), true, *coordinator), "step {}: the checkpoint is damaged", i);
+    }));
+    loads.push_back(seconds_of(bench.ranks, [&] {
+      const state::WeightReader weights(store.path_of(i));
+      train::load_weights(*bench.model, train::checkpoint_map(*bench.args, weights), weights);
+      const auto moments = train::share_of_optimizer(*bench.optimizer, *bench.model, bench.ranks.context());
+      train::load_optimizer(
+          *bench.optimizer, *bench.model, moments.all, state::WeightReader(store.path_of(i), "optimizer"));
+    }));
+    require(parameter->value().sum().item<double>() == checked, "step {}: the load did not bring the weights back", i);
+    barrier(bench.ranks);
+    if (bench.ranks.is_main()) {
+      std::filesystem::remove_all(store.path_of(i));
+    }
+  }
+  const auto peaks = bench::of_all_ranks(bench.ranks, bench::peak_rss_mb());
+  if (!bench.ranks.is_main()) {
+    return;
+  }
+  Node report = Node::make_table();
+  report.set("peer", Node("lehr"));
+  report.set("ranks", Node(bench.ranks.world_size()));
+  report.set("mb", Node(static_cast<double>(bytes) / 1e6));
+  report.set("save_s", numbers(saves));
+  report.set("verify_s", numbers(verifies));
+  report.set("load_s", numbers(loads));
+  report.set("peak_rss_mb_of_ranks", numbers(peaks));
+  std::puts(to_json(report).c_str());
+}
+}  // namespace
+
+int main(int argc, char** argv) {
+  bench::keep_freed_memory();
+  try {
+    Options options;
+    const Arguments arguments = parse_arguments({argv + 1, argv + argc}, ConfigObject::of(options));
+    if (arguments.help) {
+      std::fputs(arguments_help(ConfigObject::of(options)).c_str(), stdout);
+      return 0;
+    }
+    at::set_num_threads(1);
+    const auto transport = mesh::connect_ranks();
+    mesh::run_connected(*transport, [&] { run(options, *transport); });
+    return 0;
+  } catch (const std::exception& error) {
+    mesh::report_failure(error);
+    return 1;
+  }
+}

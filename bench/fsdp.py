@@ -1,0 +1,184 @@
+"""Runs Lehr and PyTorch's FSDP2 and DCP alternately, two ranks each over Gloo, and writes bench/results_ranks.md.
+
+    make bench-fsdp                               builds what is needed, then runs this
+    .bench/bin/python bench/fsdp.py --presets tiny --dtypes fp32 --rounds 3
+
+Both sides start from the same weights, and their losses must agree; a rank has one thread and its own rows. Rounds
+alternate, so that a busy moment of the machine hits both; a ratio is taken within each round.
+"""
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+from compare import HERE, SHAPES, cpu_name, run, spread
+
+TOLERANCE = {"fp32": 1e-4, "amp": 2e-2}  # of losses; bfloat16 has 8 bits
+
+
+def others_share(work):
+    """The result of `work`, and how many cores were busy meanwhile with anything but its processes."""
+    ticks = os.sysconf("SC_CLK_TCK")
+
+    def busy():
+        with open("/proc/stat") as f:
+            user, nice, system = (int(word) for word in f.readline().split()[1:4])
+        return (user + nice + system) / ticks
+
+    before, own, begin = busy(), os.times(), time.perf_counter()
+    result = work()
+    after = os.times()
+    mine = after.children_user + after.children_system - own.children_user - own.children_system
+    return result, max(0.0, busy() - before - mine) / (time.perf_counter() - begin)
+
+
+class Rounds:
+    """Starts programs on two ranks, and notes what else the machine did."""
+
+    def __init__(self, a):
+        build = os.path.abspath(a.build)
+        self.ours = [os.path.join(build, "lehr"), "launch", "-n", "2", "--"]
+        self.theirs = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+        self.bin = os.path.join(build, "bin")
+        self.others = []
+        os.environ["OMP_NUM_THREADS"] = "1"
+
+    def lehr(self, program, arguments):
+        return self.measure(self.ours + [os.path.join(self.bin, program + "_bench")] + arguments)
+
+    def peer(self, script, arguments):
+        return self.measure(self.theirs + [os.path.join(HERE, script)] + arguments)
+
+    def measure(self, command):
+        result, others = others_share(lambda: run(command))
+        self.others.append(others)
+        if result is None:
+            sys.exit("a contender failed")
+        return result
+
+
+def training(rounds, a, preset, dtype, folder):
+    seq, batch = SHAPES[preset]
+    batch = max(1, batch // 2)
+    work = ["--model", folder, "--dtype", dtype, "--seq", str(seq), "--batch", str(batch), "--steps", str(a.steps),
+            "--warmup", "2", "--threads", "1"]
+    pairs = [(rounds.lehr("train_step", work), rounds.peer("peer_fsdp2.py", work)) for _ in range(a.rounds)]
+    gap = max(abs(x - y) for ours, theirs in pairs for x, y in zip(ours["losses"], theirs["losses"]))
+    if gap > TOLERANCE[dtype]:
+        sys.exit(f"{preset} {dtype}: losses differ by {gap:.1e}, so the two did not do the same work")
+    speed = [x["tokens_per_s"] / y["tokens_per_s"] for x, y in pairs]
+    memory = [x["peak_rss_mb"] / y["peak_rss_mb"] for x, y in pairs]
+    ours, theirs = ([pair[i] for pair in pairs] for i in (0, 1))
+
+    def middle(results, key):
+        return statistics.median(r[key] for r in results)
+
+    row = (f"| {preset} | {dtype} | {middle(ours, 'tokens_per_s'):.0f} | {middle(theirs, 'tokens_per_s'):.0f} | "
+           f"{spread(speed)} | {middle(ours, 'peak_rss_mb'):.0f} | {middle(theirs, 'peak_rss_mb'):.0f} | {spread(memory)} | {gap:.0e} |")
+    print(row, flush=True)
+    return row
+
+
+def raw_write(folder, megabytes):
+    """Seconds that one program takes to write so much and have it on the disk."""
+    block = os.urandom(8_000_000)
+    path = os.path.join(folder, "raw")
+    begin = time.perf_counter()
+    with open(path, "wb", buffering=0) as f:
+        for _ in range(int(megabytes / 8)):
+            f.write(block)
+        os.fsync(f.fileno())
+    seconds = time.perf_counter() - begin
+    os.remove(path)
+    return seconds
+
+
+def checkpoints(rounds, a, folder, disk):
+    work = ["--model", folder, "--folder", os.path.join(disk, "checkpoints"), "--runs", "2"]
+    saves, loads, checked, to_disk, rows = [], [], [], [], []
+    for _ in range(a.rounds):
+        ours = rounds.lehr("checkpoint_ranks", work)
+        theirs = rounds.peer("peer_dcp.py", work)
+        disk_s = raw_write(disk, ours["mb"])
+        for our, verify, load, their, their_load in zip(
+                ours["save_s"], ours["verify_s"], ours["load_s"], theirs["save_s"], theirs["load_s"]):
+            saves.append(their / our)
+            to_disk.append(disk_s / our)
+            loads.append(their_load / load)
+            checked.append(their_load / (load + verify))
+            rows.append((our, their, disk_s, load, verify, their_load, ours["mb"]))
+    names = ["save, s: Lehr", "save, s: DCP", "plain write and fsync of as much, s", "load, s: Lehr",
+             "comparing checksums before it, s: Lehr", "load, s: DCP"]
+    table = [f"| {name} | {spread([row[i] for row in rows])} |" for i, name in enumerate(names)]
+    table += [f"| {name} | {spread(values)} |" for name, values in (
+        ("save: times as fast as DCP", saves), ("save: share of the plain write's speed", to_disk),
+        ("load: times as fast as DCP", loads), ("load with checksums: times as fast as DCP", checked))]
+    print("\n".join(table), flush=True)
+    return [f"State of {rows[0][6]:.0f} MB: float32 weights and AdamW's moments, in the files of each.", "",
+            "| what | median (min to max) |", "| --- | --- |"] + table
+
+
+def background(rounds, a, folder, disk):
+    """What one save in the background costs, beside steps without one; CPU time does not depend on who else works."""
+    seq, _ = SHAPES["small"]
+    work = ["--model", folder, "--seq", str(seq), "--batch", "1", "--steps", str(a.save_every), "--warmup", "2", "--threads", "1"]
+    wall, cpu, waited, written = [], [], [], []
+    for _ in range(a.rounds):
+        without = rounds.lehr("train_step", work)
+        saving = rounds.lehr("train_step", work + [f"--save_every={a.save_every}",
+                                                   "--save_folder=" + os.path.join(disk, "background")])
+        wall.append(100 * (sum(saving["step_ms"]) / sum(without["step_ms"]) - 1))
+        cpu.append(100 * (saving["cpu_s"] / without["cpu_s"] - 1))
+        waited.append(saving["save_wait_s"][-1])
+        written.append(saving["save_write_s"][-1])
+    table = [f"| {name} | {spread(values)} |" for name, values in (
+        ("more wall time, %", wall), ("more CPU time of all ranks, %", cpu), ("the loop waited for the copy, s", waited),
+        ("the thread wrote, s", written))]
+    print("\n".join(table), flush=True)
+    return [f"Preset small in float32, one save in {a.save_every} steps, against as many steps without.", "",
+            "| what | median (min to max) |", "| --- | --- |"] + table
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--build", default=os.path.join(HERE, "..", "build"))
+    p.add_argument("--presets", default="tiny,small")
+    p.add_argument("--dtypes", default="fp32,amp")
+    p.add_argument("--rounds", type=int, default=5)
+    p.add_argument("--steps", type=int, default=3)
+    p.add_argument("--save-every", type=int, default=20)
+    p.add_argument("--parts", default="training,checkpoints,background")
+    p.add_argument("--disk", help="a folder on the disk to measure; else that for temporary files")
+    p.add_argument("--out", default=os.path.join(HERE, "results_ranks.md"))
+    a = p.parse_args()
+    rounds = Rounds(a)
+    parts = a.parts.split(",")
+    report = []
+    with tempfile.TemporaryDirectory() as models, tempfile.TemporaryDirectory(dir=a.disk) as disk:
+        presets = set(a.presets.split(",")) if "training" in parts else set()
+        for preset in sorted(presets | ({"small"} if {"checkpoints", "background"} & set(parts) else set())):
+            subprocess.run([sys.executable, os.path.join(HERE, "peer_transformers.py"), "--preset", preset, "--save-init",
+                            os.path.join(models, preset)], check=True, capture_output=True)
+        if "training" in parts:
+            report += ["", "## Training: FSDP on 2 ranks", "",
+                       "| preset | dtype | tokens/s: Lehr | FSDP2 | ratio (min to max) | peak MB of both ranks: Lehr | FSDP2 | "
+                       "ratio (min to max) | losses differ by at most |", "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
+            report += [training(rounds, a, preset, dtype, os.path.join(models, preset))
+                       for preset in a.presets.split(",") for dtype in a.dtypes.split(",")]
+        if "checkpoints" in parts:
+            report += ["", "## Checkpoints of 2 ranks", ""] + checkpoints(rounds, a, os.path.join(models, "small"), disk)
+        if "background" in parts:
+            report += ["", "## Saving in the background", ""] + background(rounds, a, os.path.join(models, "small"), disk)
+    head = ["# Two ranks over Gloo, side by side", "",
+            f"{cpu_name()}, {os.cpu_count()} cores, of which other programs took {spread(rounds.others)} meanwhile; {a.rounds} "
+            f"alternating rounds, {a.steps} timed training steps each after 2 others, one thread a rank. Written by "
+            "bench/fsdp.py."]
+    with open(a.out, "w") as f:
+        f.write("\n".join(head + report) + "\n")
+
+
+if __name__ == "__main__":
+    main()
