@@ -35,7 +35,8 @@ GroupedSwiGLUImpl::GroupedSwiGLUImpl(int64_t num_experts, int64_t hidden_size, i
 }
 
 at::Tensor GroupedSwiGLUImpl::forward(const at::Tensor& rows, const at::Tensor& ends) {
-  return down_proj(ops::silu_mul(gate_proj(rows, ends), up_proj(rows, ends)), ends);
+  const at::Tensor gate = gate_proj(rows, ends);  // first, whatever the compiler
+  return down_proj(ops::silu_mul(gate, up_proj(rows, ends)), ends);
 }
 
 }  // namespace lehr::nn

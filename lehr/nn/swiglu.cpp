@@ -11,7 +11,8 @@ SwiGLUImpl::SwiGLUImpl(int64_t hidden_size, int64_t intermediate_size, Init init
 }
 
 at::Tensor SwiGLUImpl::forward(const at::Tensor& hidden_states) {
-  return down_proj(ops::silu_mul(gate_proj(hidden_states), up_proj(hidden_states)));
+  const at::Tensor gate = gate_proj(hidden_states);  // first, whatever the compiler
+  return down_proj(ops::silu_mul(gate, up_proj(hidden_states)));
 }
 
 }  // namespace lehr::nn
