@@ -216,7 +216,7 @@ void materialize_frozen(torch::nn::Module& model, at::Device device, at::ScalarT
   for (const auto& [name, parameter] : nn::named_parameters(model)) {
     if (!parameter->trainable() && parameter->value().is_meta()) {
       parameter->set_value(
-          at::empty(parameter->shape(), at::TensorOptions().device(device).dtype(parameter->dtype_in(dtype))));
+          at::empty(shape_of(parameter->box()), at::TensorOptions().device(device).dtype(parameter->dtype_in(dtype))));
     }
   }
 }
