@@ -197,6 +197,13 @@ void silence_c10d() {
   }
 }
 
+// c10d's flight recorder writes to a map of the process without a lock, so ranks that are threads would break it. Lehr
+// keeps a log of its own (collective_log.h). The recorder reads its size once, when the first group is used.
+void stop_flight_recorder() {
+  static const int done = setenv("TORCH_FR_BUFFER_SIZE", "0", 0);
+  static_cast<void>(done);
+}
+
 c10::intrusive_ptr<c10d::Store> connect_store(
     const RankEnvironment& environment, bool keeps_store, const GlooOptions& options) {
   const std::string place = fmt::format("{}:{}", environment.master_address, environment.master_port);
@@ -248,6 +255,7 @@ std::unique_ptr<Transport> gloo_transport(
     bool local,
     bool keeps_store,
     const GlooOptions& options) {
+  stop_flight_recorder();
   return std::make_unique<GlooTransport>(std::move(store), rank, world_size, local, keeps_store, options);
 }
 
