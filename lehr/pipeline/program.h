@@ -1,0 +1,31 @@
+// A pipeline schedule, as the list of actions of every rank.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lehr/pipeline/action.h"
+
+namespace lehr::pipeline {
+
+/// What every rank of a pipeline does in one step. A program may hold computations only, or communication as well
+/// (add_communication). It is the same on all ranks, who compute it without a word to one another.
+struct Program {
+  int64_t num_microbatches = 0;
+  std::vector<int64_t> rank_of_stage;       ///< By stage.
+  std::vector<std::vector<Actions>> ranks;  ///< By rank, in order.
+
+  int64_t num_stages() const { return static_cast<int64_t>(rank_of_stage.size()); }
+  int64_t num_ranks() const { return static_cast<int64_t>(ranks.size()); }
+  /// The stages of a rank, ascending.
+  std::vector<int64_t> stages_of(int64_t rank) const;
+  bool has_backward() const;
+  bool operator==(const Program&) const = default;
+};
+
+/// One line a rank, its actions parted by spaces.
+std::string to_text(const Program& program);
+
+}  // namespace lehr::pipeline
