@@ -27,6 +27,10 @@ Pending::operator bool() const {
   return static_cast<bool>(work_);
 }
 
+bool Pending::done() const {
+  return !work_ || work_->isCompleted();
+}
+
 void Pending::wait() {
   if (!work_) {
     return;

@@ -36,6 +36,8 @@ class Pending {
   /// collective and the group if it failed or took too long (PeerFailure where the transport has a watch). A second
   /// call does nothing.
   void wait();
+  /// Whether wait() would return, or throw, at once. What is never waited for must be kept until then.
+  bool done() const;
   explicit operator bool() const;
 
  private:
@@ -95,7 +97,8 @@ class Group {
       const std::vector<int64_t>& input_sizes) const;
   /// All get the tensor of rank `root` of the group.
   void broadcast(at::Tensor tensor, int64_t root) const;
-  /// Point to point, by ranks of the group.
+  /// Point to point, by ranks of the group. What one rank sends to another one is received in the order in which the
+  /// receives were started, whichever is waited for first.
   Pending start_send(at::Tensor tensor, int64_t to) const;
   Pending start_receive(at::Tensor tensor, int64_t from) const;
   /// Returns when all have come.

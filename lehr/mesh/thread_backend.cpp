@@ -166,16 +166,16 @@ c10::intrusive_ptr<c10d::Work> ThreadBackend::send(std::vector<at::Tensor>& tens
 class Receiving : public c10d::Work {
  public:
   Receiving(std::shared_ptr<ThreadRoom> room, int64_t from, int64_t to, at::Tensor target)
-      : room_(std::move(room)), from_(from), to_(to), target_(std::move(target)) {}
+      : room_(std::move(room)), from_(from), to_(to), number_(room_->expect(from, to)), target_(std::move(target)) {}
   bool wait(std::chrono::milliseconds /*timeout*/) override {
     const at::NoGradGuard no_grad;
-    target_.copy_(room_->take(from_, to_));
+    target_.copy_(room_->take(from_, to_, number_));
     return true;
   }
 
  private:
   std::shared_ptr<ThreadRoom> room_;
-  int64_t from_, to_;
+  int64_t from_, to_, number_;
   at::Tensor target_;
 };
 

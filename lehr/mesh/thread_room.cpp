@@ -65,15 +65,22 @@ void ThreadRoom::wait_for_all() {
 
 void ThreadRoom::post(int64_t from, int64_t to, at::Tensor tensor) {
   const std::lock_guard lock(mutex_);
-  letters_[{from, to}].push_back(std::move(tensor));
+  Letters& letters = letters_[{from, to}];
+  letters.waiting.emplace(letters.posted++, std::move(tensor));
   all_here_.notify_all();
 }
 
-at::Tensor ThreadRoom::take(int64_t from, int64_t to) {
+int64_t ThreadRoom::expect(int64_t from, int64_t to) {
+  const std::lock_guard lock(mutex_);
+  return letters_[{from, to}].expected++;
+}
+
+at::Tensor ThreadRoom::take(int64_t from, int64_t to, int64_t number) {
   std::unique_lock lock(mutex_);
-  auto& box = letters_[{from, to}];
-  const bool came = all_here_.wait_for(lock, timeout_, [&] { return !box.empty() || aborted(); });
-  if (box.empty()) {
+  auto& waiting = letters_[{from, to}].waiting;
+  const bool came = all_here_.wait_for(lock, timeout_, [&] { return waiting.contains(number) || aborted(); });
+  const auto found = waiting.find(number);
+  if (found == waiting.end()) {
     if (came) {
       fail_aborted();
     }
@@ -84,8 +91,8 @@ at::Tensor ThreadRoom::take(int64_t from, int64_t to) {
         from,
         static_cast<int64_t>(timeout_.count()));
   }
-  at::Tensor tensor = std::move(box.front());
-  box.pop_front();
+  at::Tensor tensor = std::move(found->second);
+  waiting.erase(found);
   return tensor;
 }
 

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -45,8 +44,10 @@ class ThreadRoom {
   void wait_for_all();
   /// Leaves a tensor for another rank; the memory must not change any more.
   void post(int64_t from, int64_t to, at::Tensor tensor);
-  /// The next tensor that `from` left for `to`; waits for it. Throws as wait_for_all.
-  at::Tensor take(int64_t from, int64_t to);
+  /// The number of the next tensor from `from` that `to` has not asked for yet: to be taken at any time.
+  int64_t expect(int64_t from, int64_t to);
+  /// The tensor of that number; waits for it. Throws as wait_for_all.
+  at::Tensor take(int64_t from, int64_t to, int64_t number);
   /// Wakes everybody that waits.
   void wake();
 
@@ -61,7 +62,12 @@ class ThreadRoom {
   std::vector<Offer> offers_;
   std::mutex mutex_;
   std::condition_variable all_here_;
-  std::map<std::pair<int64_t, int64_t>, std::deque<at::Tensor>> letters_;  // by sender and receiver
+  struct Letters {
+    std::map<int64_t, at::Tensor> waiting = {};  // by number
+    int64_t posted = 0;
+    int64_t expected = 0;
+  };
+  std::map<std::pair<int64_t, int64_t>, Letters> letters_;  // by sender and receiver
   int64_t waiting_ = 0;
   uint64_t round_ = 0;
 };

@@ -49,24 +49,27 @@ class DecoderArgs : public descriptor::ModelArgs {
   }
 
   std::shared_ptr<nn::Model> build(const descriptor::BuildOptions& options) const override {
+    auto backbone = parameters();
+    backbone.pipeline_num_virtual_layers_pre = options.num_virtual_layers_pre;
+    backbone.pipeline_num_virtual_layers_post = options.num_virtual_layers_post;
     if (config_.head == descriptor::Head::causal_lm) {
       return std::make_shared<typename Family::CausalLM::Impl>(
           typename Family::CausalLM::Impl::Parameters{
-              .model = parameters(), .tie_word_embeddings = config_.tie_word_embeddings},
+              .model = backbone, .tie_word_embeddings = config_.tie_word_embeddings},
           options.stage,
           options.hidden_states_snapshot_mode,
           options.checkpointing);
     }
     if (config_.head == descriptor::Head::embedding) {
       return std::make_shared<typename Family::Embedding::Impl>(
-          typename Family::Embedding::Impl::Parameters{.model = parameters()},
+          typename Family::Embedding::Impl::Parameters{.model = backbone},
           options.stage,
           options.hidden_states_snapshot_mode,
           options.checkpointing);
     }
     return std::make_shared<typename Family::Classification::Impl>(
         typename Family::Classification::Impl::Parameters{
-            .model = parameters(), .num_labels = config_.num_labels, .classifier_dropout = config_.classifier_dropout},
+            .model = backbone, .num_labels = config_.num_labels, .classifier_dropout = config_.classifier_dropout},
         options.stage,
         options.hidden_states_snapshot_mode,
         options.checkpointing);

@@ -65,9 +65,15 @@ void Parameter::set_trainable(bool trainable) {
 }
 
 namespace {
+// What names of the child's parameters begin with.
+std::string child_prefix(const torch::nn::Module& parent, std::string_view prefix, const std::string& key) {
+  const auto* own = dynamic_cast<const Module*>(&parent);
+  return own == nullptr || own->names_children() ? std::string(prefix) + key + "." : std::string(prefix);
+}
+
 void reset_children(torch::nn::Module& module, const InitContext& context) {
   for (auto& child : module.named_children()) {
-    const std::string prefix = std::string(context.prefix) + child.key() + ".";
+    const std::string prefix = child_prefix(module, context.prefix, child.key());
     const InitContext below{.seed = context.seed, .prefix = prefix};
     if (auto* late = dynamic_cast<ModuleLateInit*>(child.value().get())) {
       late->reset_parameters(below);
@@ -159,15 +165,27 @@ void collect(
       prefix.empty() ? "(root)" : prefix.substr(0, prefix.size() - 1),
       foreign.is_empty() ? "" : foreign.front().key());
   for (const auto& child : module.named_children()) {
-    collect(*child.value(), prefix + child.key() + ".", seen, found);
+    collect(*child.value(), child_prefix(module, prefix, child.key()), seen, found);
   }
+}
+
+std::vector<NamedParameter> collect(const torch::nn::Module& root, const std::string& prefix) {
+  std::vector<NamedParameter> found;
+  std::unordered_set<const Parameter*> seen;
+  collect(root, prefix, seen, found);
+  return found;
 }
 }  // namespace
 
 std::vector<NamedParameter> named_parameters(const torch::nn::Module& root, const std::string& prefix) {
-  std::vector<NamedParameter> found;
-  std::unordered_set<const Parameter*> seen;
-  collect(root, prefix, seen, found);
+  auto found = collect(root, prefix);
+  std::erase_if(found, [](const NamedParameter& one) { return one.parameter->is_copy(); });
+  return found;
+}
+
+std::vector<NamedParameter> named_copies(const torch::nn::Module& root) {
+  auto found = collect(root, "");
+  std::erase_if(found, [](const NamedParameter& one) { return !one.parameter->is_copy(); });
   return found;
 }
 
@@ -180,7 +198,7 @@ int64_t count_parameters(const torch::nn::Module& root) {
 }
 
 void materialize(torch::nn::Module& root, at::Device device, at::ScalarType dtype) {
-  for (const auto& [name, parameter] : named_parameters(root)) {
+  for (const auto& [name, parameter] : collect(root, "")) {
     if (parameter->value().is_meta()) {
       parameter->set_value(
           at::empty(shape_of(parameter->box()), at::TensorOptions().device(device).dtype(parameter->dtype_in(dtype))));

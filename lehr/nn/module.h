@@ -58,6 +58,11 @@ class Parameter {
   void add_slot(at::Tensor* slot);
   void remove_slot(at::Tensor* slot);
 
+  /// A copy of a parameter that another stage of a pipeline holds: a tied table. That one is trained, saved and counted;
+  /// this one gets its values, and its gradient goes there. Not listed by named_parameters.
+  bool is_copy() const { return copy_; }
+  void make_copy() { copy_ = true; }
+
   bool trainable() const { return trainable_; }
   /// A frozen parameter gets no gradient. State stays frozen.
   void set_trainable(bool trainable);
@@ -78,6 +83,7 @@ class Parameter {
   Init init_;
   at::Tensor value_;
   bool trainable_ = true;
+  bool copy_ = false;
   std::optional<at::ScalarType> state_dtype_;
 };
 
@@ -110,6 +116,10 @@ class Module : public torch::nn::Module, public ModuleLateInit {
   const std::vector<std::shared_ptr<CallHook>>& call_hooks() const { return call_hooks_; }
   /// `forward` inside all hooks.
   at::Tensor call_hooked(const at::Tensor& input, const CallHook::Forward& forward) const;
+  /// Whether names of what is below begin with this module's names for its children. Not so for a module that only puts
+  /// parts of one model side by side.
+  virtual bool names_children() const { return true; }
+
   /// Throws a usage error if there are hooks: the call of this module cannot run through them.
   void require_no_hooks() const;
 
@@ -138,9 +148,12 @@ struct NamedParameter {
   ParameterPtr parameter;
 };
 
-/// All parameters under `root`, in the order of declaration, each once (tied ones under their first name). Throws a
-/// usage error for a module of torch::nn with parameters: nothing here would materialize, save or train them.
+/// All parameters under `root`, in the order of declaration, each once (tied ones under their first name), without
+/// copies. Throws a usage error for a module of torch::nn with parameters: nothing here would materialize, save or train
+/// them.
 std::vector<NamedParameter> named_parameters(const torch::nn::Module& root, const std::string& prefix = "");
+/// The copies under `root` (Parameter::is_copy).
+std::vector<NamedParameter> named_copies(const torch::nn::Module& root);
 
 /// Number of elements of all parameters under `root`, without state.
 int64_t count_parameters(const torch::nn::Module& root);

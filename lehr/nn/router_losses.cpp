@@ -43,6 +43,20 @@ void RouterLosses::add(const at::Tensor& logits, const at::Tensor& probabilities
   totals_ = {};
 }
 
+at::Tensor RouterLosses::pack(const Totals& sums) {
+  return at::cat({sums.counts, sums.probabilities, sums.z.view(1), sums.rows.to(sums.z.device()).view(1)});
+}
+
+RouterLosses::Totals RouterLosses::unpack(const at::Tensor& packed, at::ScalarType type) {
+  const int64_t experts = (packed.size(0) - 2) / 2;
+  const auto part = [&](int64_t first, int64_t count) { return packed.narrow(0, first, count).to(type); };
+  return {
+      .counts = part(0, experts),
+      .probabilities = part(experts, experts),
+      .z = part(2 * experts, 1).squeeze(0),
+      .rows = packed[2 * experts + 1]};
+}
+
 const RouterLosses::Totals& RouterLosses::totals() const {
   if (totals_.counts.defined()) {
     return totals_;
@@ -51,19 +65,49 @@ const RouterLosses::Totals& RouterLosses::totals() const {
   totals_ = mine_;
   totals_.rows = at::scalar_tensor(rows_, at::kDouble);  // on the host: it counts as a number
   if (sum_over_ranks_) {
-    const int64_t experts = mine_.counts.size(0);
-    const at::Tensor rows = at::full({1}, rows_, mine_.z.options().dtype(at::kDouble));
-    const at::Tensor sums = sum_over_ranks_(at::cat({mine_.counts, mine_.probabilities, mine_.z.view(1), rows}));
-    const auto part = [&](int64_t first, int64_t count) {
-      return sums.narrow(0, first, count).to(mine_.counts.scalar_type());
-    };
-    totals_ = {
-        .counts = part(0, experts),
-        .probabilities = part(experts, experts),
-        .z = part(2 * experts, 1).squeeze(0),
-        .rows = sums[2 * experts + 1]};
+    totals_ = unpack(sum_over_ranks_(pack(totals_)), mine_.counts.scalar_type());
   }
   return totals_;
+}
+
+RouterLosses::Forward RouterLosses::take() {
+  Forward forward{.weights = weights_, .mine = mine_, .rows = rows_, .totals = totals_};
+  begin({});
+  return forward;
+}
+
+void RouterLosses::put(const Forward& forward) {
+  weights_ = forward.weights;
+  mine_ = forward.mine;
+  rows_ = forward.rows;
+  totals_ = forward.totals;
+}
+
+at::Tensor RouterLosses::packed() const {
+  if (!mine_.counts.defined()) {
+    return {};
+  }
+  Totals sums = mine_;
+  sums.rows = at::scalar_tensor(rows_, at::kDouble);
+  return pack(sums);
+}
+
+void RouterLosses::add_packed(const at::Tensor& packed) {
+  const auto type = mine_.counts.defined() ? mine_.counts.scalar_type() : packed.scalar_type();
+  const Totals before = unpack(packed, type);
+  rows_ += before.rows.item<double>();
+  add_to(mine_.counts, before.counts);
+  add_to(mine_.probabilities, before.probabilities);
+  add_to(mine_.z, before.z);
+  totals_ = {};
+}
+
+at::Tensor RouterLosses::packed_totals() const {
+  return mine_.counts.defined() ? pack(totals()) : at::Tensor();
+}
+
+void RouterLosses::set_totals(const at::Tensor& packed) {
+  totals_ = unpack(packed, mine_.counts.defined() ? mine_.counts.scalar_type() : packed.scalar_type());
 }
 
 at::Tensor RouterLosses::attach(const at::Tensor& probabilities, const at::Tensor& logits) {

@@ -46,6 +46,20 @@ class RouterLosses {
   /// `probabilities`, with the gradients of the losses behind them. `logits` are what they are the softmax of.
   at::Tensor attach(const at::Tensor& probabilities, const at::Tensor& logits);
 
+  /// What was counted in one forward. Where forwards of several microbatches are under way at once, each one's is put
+  /// back before its backward.
+  struct Forward;
+  Forward take();
+  void put(const Forward& forward);
+
+  /// For a model in several stages: what was counted so far, as one tensor (2 E + 2) float64, to be added to by the next
+  /// stage; and the whole sums, which the last stage has (`packed_totals`), to be set on the ones before. Undefined if
+  /// nothing was added.
+  at::Tensor packed() const;
+  void add_packed(const at::Tensor& packed);
+  at::Tensor packed_totals() const;
+  void set_totals(const at::Tensor& packed);
+
   /// The values of the last forward, scalars; undefined if nothing was added.
   at::Tensor load_balancing_loss() const;
   at::Tensor z_loss() const;
@@ -63,12 +77,21 @@ class RouterLosses {
   };
   // Over the ranks too.
   const Totals& totals() const;
+  static at::Tensor pack(const Totals& sums);
+  static Totals unpack(const at::Tensor& packed, at::ScalarType type);
 
   RouterLossWeights weights_;
   SumOverRanks sum_over_ranks_;
   Totals mine_;
   double rows_ = 0;
   mutable Totals totals_;  // undefined until asked for
+};
+
+struct RouterLosses::Forward {
+  RouterLossWeights weights = {};
+  Totals mine = {};
+  double rows = 0;
+  Totals totals = {};
 };
 
 }  // namespace lehr::nn

@@ -67,8 +67,13 @@ std::unique_ptr<descriptor::ModelArgs> build_model_args(
   return args;
 }
 
-std::shared_ptr<nn::Model> build_model(const TrainConfig& config, const descriptor::ModelArgs& args) {
-  return args.build({.checkpointing = nn::ActivationCheckpointing::every_nth(config.activation_checkpoint.every())});
+std::shared_ptr<nn::Model> build_model(
+    const TrainConfig& config, const descriptor::ModelArgs& args, const pipeline::PipelineStageInfo& stage) {
+  return args.build(
+      {.stage = stage,
+       .checkpointing = nn::ActivationCheckpointing::every_nth(config.activation_checkpoint.every()),
+       .num_virtual_layers_pre = config.parallelism.pipeline_parallel_first_stage_less_layers,
+       .num_virtual_layers_post = config.parallelism.pipeline_parallel_last_stage_less_layers});
 }
 
 std::unique_ptr<TrainTask> build_task(const TrainConfig& config) {

@@ -27,8 +27,9 @@ std::unique_ptr<data::Tokenizer> build_tokenizer(const TrainConfig& config);
 std::unique_ptr<descriptor::ModelArgs> build_model_args(
     const TrainConfig& config, const descriptor::ModelFamily& family, const data::Tokenizer& tokenizer);
 
-/// The model on meta, whole.
-std::shared_ptr<nn::Model> build_model(const TrainConfig& config, const descriptor::ModelArgs& args);
+/// One stage of the model on meta: all of it where the stage is the only one.
+std::shared_ptr<nn::Model> build_model(
+    const TrainConfig& config, const descriptor::ModelArgs& args, const pipeline::PipelineStageInfo& stage = {});
 
 /// The task, and so the loss, that training.task names.
 std::unique_ptr<TrainTask> build_task(const TrainConfig& config);
@@ -51,7 +52,9 @@ struct Builders {
       const std::function<void(const std::string&)>& inform)>
       data = open_run_data;
   std::function<LearningRateFactor(const TrainConfig&)> lr_schedule = build_lr_schedule;
-  std::function<std::shared_ptr<nn::Model>(const TrainConfig&, const descriptor::ModelArgs&)> model = build_model;
+  std::function<std::shared_ptr<nn::Model>(
+      const TrainConfig&, const descriptor::ModelArgs&, const pipeline::PipelineStageInfo&)>
+      model = build_model;
   optim::OptimizerBuilder optimizer = optim::build_optimizer;
   std::function<ValidationResult(nn::Model&, const TrainTask&, BatchStream&, const ValidateOptions&)> validate =
       train::validate;

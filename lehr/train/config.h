@@ -71,6 +71,12 @@ struct ParallelismConfig {
   int64_t context_parallel_degree = 1;
   int64_t expert_parallel_degree = 1;
   int64_t pipeline_parallel_degree = 1;
+  std::string pipeline_parallel_schedule = "1F1B";
+  std::optional<std::string> pipeline_parallel_schedule_csv;
+  int64_t pipeline_parallel_stages_per_rank = -1;
+  int64_t pipeline_parallel_microbatch_size = -1;
+  int64_t pipeline_parallel_first_stage_less_layers = 0;
+  int64_t pipeline_parallel_last_stage_less_layers = 0;
   shard::ReshardPolicy fsdp_reshard_after_forward = shard::ReshardPolicy::all_but_last;
   shard::ContextParallelMethod context_parallel_rotate_method = shard::ContextParallelMethod::all_gather;
   void fields(FieldVisitor& v);

@@ -1,8 +1,31 @@
 #include "lehr/train/mesh_rules.h"
 
 #include "lehr/base/error.h"
+#include "lehr/train/stage_layout.h"
 
 namespace lehr::train {
+
+namespace {
+void check_pipeline(const TrainConfig& config, const Ranks& ranks) {
+  const ParallelismConfig& parallelism = config.parallelism;
+  if (parallelism.pipeline_parallel_degree == 1) {
+    return;
+  }
+  const int64_t together = parallelism.pipeline_parallel_microbatch_size;
+  require(
+      together <= 0 || config.training.local_batch_size % together == 0,
+      "parallelism.pipeline_parallel_microbatch_size: must divide training.local_batch_size ({}), found {}",
+      config.training.local_batch_size,
+      together);
+  require(
+      !config.peft.enabled(),
+      "peft.method: adapters and partly frozen models train on one stage only; set "
+      "parallelism.pipeline_parallel_degree to 1, found {}",
+      parallelism.pipeline_parallel_degree);
+  // Is the schedule one, for these numbers?
+  build_pipeline_program(config, config.training.rows_per_step() / ranks.data_parallel_size() / microbatch_rows(config));
+}
+}  // namespace
 
 void check_mesh(const TrainConfig& config, const descriptor::ModelArgs& args, const Ranks& ranks) {
   const TrainingConfig& training = config.training;
@@ -32,6 +55,7 @@ void check_mesh(const TrainConfig& config, const descriptor::ModelArgs& args, co
       "parallelism.context_parallel_degree: a classifier reads one position of a whole row; expected 1 for "
       "training.task = \"classification\", found {}",
       mesh.context_parallel);
+  check_pipeline(config, ranks);
   require(
       !config.sample.prompt || (mesh.context_parallel == 1 && mesh.tensor_parallel == 1 && mesh.expert_parallel == 1),
       "sample.prompt: a model that is spread by tensor_parallel, context_parallel or expert_parallel cannot write "

@@ -1,11 +1,13 @@
 #include "lehr/train/step.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "lehr/base/error.h"
 #include "lehr/nn/moe.h"
 #include "lehr/shard/expert_parallel.h"
 #include "lehr/shard/gradient_norm.h"
+#include "lehr/train/pipeline.h"
 
 namespace lehr::train {
 
@@ -46,32 +48,30 @@ TrainStep::TrainStep(nn::Model& model, const TrainTask& task, optim::Optimizer& 
       device_(parameters_.front().parameter->value().device()),
       ranks_(options.ranks != nullptr ? *options.ranks : one_device_) {}
 
+template <class Do>
+void TrainStep::each_sharded(const Do& action) {
+  if (options_.sharded != nullptr) {
+    std::for_each(options_.sharded->begin(), options_.sharded->end(), action);
+  }
+}
+
 void TrainStep::clear_gradients() {
   for (const auto& [name, parameter] : parameters_) {
     at::Tensor value = parameter->value();
     value.mutable_grad().reset();
   }
   precision_.clear_gradients();
+  if (options_.pipeline != nullptr) {
+    options_.pipeline->copies().clear_gradients();
+  }
 }
 
 void TrainStep::refresh() {
   precision_.refresh();
-  if (options_.sharded != nullptr) {
-    options_.sharded->reset();
+  if (options_.pipeline != nullptr) {
+    options_.pipeline->copies().refresh();
   }
-}
-
-std::map<std::string, at::Tensor> TrainStep::metrics_of(const nn::ModelOutputs& outputs, const Batch& batch) const {
-  at::NoGradGuard no_grad;
-  auto sums = task_.compute_metrics(outputs, batch);
-  for (const auto& [name, sum] : sums) {
-    require(
-        sum.defined() && sum.numel() == 1,
-        "metric {}: expected one number, found {}; give each of several a name of its own",
-        name,
-        sum.defined() ? std::to_string(sum.numel()) : "nothing");
-  }
-  return sums;
+  each_sharded([](shard::FullySharded& sharded) { sharded.reset(); });
 }
 
 int64_t TrainStep::count_valid(const Batch& batch) const {
@@ -81,7 +81,7 @@ int64_t TrainStep::count_valid(const Batch& batch) const {
 }
 
 // Forward and backward of some of the step's rows.
-void TrainStep::run_rows(const Batch& rows, int64_t first_row, int64_t step, int64_t valid, Sums& sums) {
+void TrainStep::run_rows(const Batch& rows, int64_t first_row, int64_t step, int64_t valid, StepSums& sums) {
   const Batch local = to_device(ranks_.positions_of(rows), device_);
   model_.set_dropout_stream(options_.seed, static_cast<uint64_t>(step), first_row);
   nn::RouterLosses* routers = model_.router_losses();
@@ -92,44 +92,67 @@ void TrainStep::run_rows(const Batch& rows, int64_t first_row, int64_t step, int
   }
   const nn::ModelOutputs outputs = model_.forward(task_.build_forward_inputs(local));
   const at::Tensor loss = task_.compute_loss(outputs, local) / valid;
-  const auto metrics = metrics_of(outputs, local);
+  const auto metrics = compute_metrics(task_, outputs, local);
   if (routers != nullptr && routers->active()) {
-    sums.load_balancing += share * routers->load_balancing_loss().item<double>();
-    sums.router_z += share * routers->z_loss().item<double>();
+    sums.add_routers(*routers, share);
   }
   loss.backward();
   precision_.collect_gradients();
-  if (options_.sharded != nullptr) {
-    options_.sharded->finish_backward();
+  each_sharded([](shard::FullySharded& sharded) { sharded.finish_backward(); });
+  sums.add(loss, metrics);
+}
+
+StepSums TrainStep::run_all_rows(const Batch& batch, int64_t first_row, int64_t step, int64_t valid) {
+  if (options_.pipeline != nullptr) {
+    StageStep all{
+        .seed = options_.seed,
+        .step = step,
+        .valid = valid,
+        .router_losses = {.load_balancing = options_.router_aux_loss_coef, .z = options_.router_z_loss_coef}};
+    options_.pipeline->run(batch, first_row, device_, all);
+    return all.sums;
   }
-  sums.loss = sums.loss.defined() ? sums.loss + loss.detach() : loss.detach();
-  at::NoGradGuard no_grad;
-  for (const auto& [name, sum] : metrics) {
-    at::Tensor& total = sums.metrics[name];
-    total = total.defined() ? total + sum : sum;
+  StepSums sums;
+  const int64_t rows = batch.begin()->second.size(0);
+  for (int64_t first = 0; first < rows; first += options_.local_batch_size) {
+    const int64_t count = std::min(options_.local_batch_size, rows - first);
+    each_sharded([&](shard::FullySharded& sharded) { sharded.set_last_microbatch(first + count == rows); });
+    run_rows(rows_of(batch, first, count), first_row + first, step, valid, sums);
   }
+  return sums;
+}
+
+// Of the mixtures that are here, over all ranks that have tokens of the step.
+at::Tensor TrainStep::count_tokens_per_expert() {
+  return ranks_.context() != nullptr ? shard::reduce_expert_loads(*ranks_.context(), model_)
+                                     : model_.moe_tokens_per_expert();
 }
 
 // What the ranks counted, each for its own tokens, as the step's.
-void TrainStep::add_up(const Sums& sums, StepResult& result) {
-  std::vector<double> numbers{sums.loss.item<double>()};
+void TrainStep::add_up(const StepSums& sums, StepResult& result) {
+  std::vector<double> numbers{sums.loss.defined() ? sums.loss.item<double>() : 0};
   for (const auto& [name, sum] : sums.metrics) {
     numbers.push_back(sum.item<double>());
   }
   ranks_.sum_over_tokens(numbers);
-  result.loss = numbers[0];
+  const std::string loss = "loss";  // a task's metric cannot have this name: metrics.jsonl has one
+  std::map<std::string, double> totals{{loss, numbers[0]}};
   size_t place = 1;
   for (const auto& [name, sum] : sums.metrics) {
-    result.metrics[name] = numbers[place++] / static_cast<double>(result.valid);
+    totals[name] = numbers[place++] / static_cast<double>(result.valid);
   }
-  if (nn::RouterLosses* routers = model_.router_losses(); routers != nullptr && routers->active()) {
+  if (balances()) {
     std::vector<double> losses{sums.load_balancing, sums.router_z};  // of whole rows already
     ranks_.sum_over_rows(losses);
-    result.metrics["load_balancing_loss"] = losses[0];
-    result.metrics["router_z_loss"] = losses[1];
+    totals["load_balancing_loss"] = losses[0];
+    totals["router_z_loss"] = losses[1];
   }
-  result.tokens_per_expert = ranks_.context() != nullptr ? shard::reduce_expert_loads(*ranks_.context(), model_)
-                                                         : model_.moe_tokens_per_expert();
+  if (options_.pipeline != nullptr) {
+    options_.pipeline->share(totals);
+    result.tokens_per_expert = options_.pipeline->all_mixtures(result.tokens_per_expert);
+  }
+  result.loss = totals.extract(loss).mapped();
+  result.metrics = std::move(totals);
   if (result.tokens_per_expert.defined()) {
     // 1: every expert gets the same; E / top_k: all tokens go to the same ones.
     const at::Tensor load = result.tokens_per_expert.to(at::kDouble);
@@ -154,12 +177,11 @@ StepResult TrainStep::run(const Batch& batch, int64_t first_row, int64_t step, d
     bool done = false;
     ~Clear() {
       step.clear_gradients();
-      if (!done && step.options_.sharded != nullptr) {
-        step.options_.sharded->reset();
+      if (!done) {
+        step.each_sharded([](shard::FullySharded& sharded) { sharded.reset(); });
       }
     }
   } clear{*this};
-  const int64_t rows = batch.begin()->second.size(0);
   StepResult result;
   result.valid = count_valid(batch);
   if (result.valid == 0) {
@@ -168,17 +190,8 @@ StepResult TrainStep::run(const Batch& batch, int64_t first_row, int64_t step, d
 
   model_.train();
   model_.reset_moe_stats();
-  if (options_.sharded != nullptr) {
-    options_.sharded->begin_step();
-  }
-  Sums sums;
-  for (int64_t first = 0; first < rows; first += options_.local_batch_size) {
-    const int64_t count = std::min(options_.local_batch_size, rows - first);
-    if (options_.sharded != nullptr) {
-      options_.sharded->set_last_microbatch(first + count == rows);
-    }
-    run_rows(rows_of(batch, first, count), first_row + first, step, result.valid, sums);
-  }
+  each_sharded([](shard::FullySharded& sharded) { sharded.begin_step(); });
+  const StepSums sums = run_all_rows(batch, first_row, step, result.valid);
 
   std::vector<optim::NamedParameter> updates;
   for (const auto& [name, parameter] : parameters_) {
@@ -192,6 +205,7 @@ StepResult TrainStep::run(const Batch& batch, int64_t first_row, int64_t step, d
   }
   const at::Tensor norm = gradient_norm(updates);
   result.grad_norm = norm.item<double>();
+  const at::Tensor tokens_per_expert = result.tokens_per_expert = count_tokens_per_expert();
   add_up(sums, result);
   const double judged = std::isfinite(result.loss) ? result.grad_norm : result.loss;
   result.updated = optim::admit_step(judged, options_.non_finite, step);
@@ -204,7 +218,7 @@ StepResult TrainStep::run(const Batch& batch, int64_t first_row, int64_t step, d
       update.grad_divisor = optim::clip_divisor(norm, options_.max_norm);
     }
     optimizer_.step(updates, update);
-    nn::update_expert_bias(model_, result.tokens_per_expert, options_.load_balance_coeff);
+    nn::update_expert_bias(model_, tokens_per_expert, options_.load_balance_coeff);
     refresh();
   }
   clear.done = true;

@@ -13,9 +13,12 @@
 #include "lehr/train/events.h"
 #include "lehr/train/precision.h"
 #include "lehr/train/ranks.h"
+#include "lehr/train/step_sums.h"
 #include "lehr/train/task.h"
 
 namespace lehr::train {
+
+class Pipeline;
 
 /// The rows [first, first + count) of every tensor of a batch.
 Batch rows_of(const Batch& batch, int64_t first, int64_t count);
@@ -47,7 +50,9 @@ class TrainStep {
     double router_z_loss_coef = 0;
     double load_balance_coeff = 0;               ///< For models with expert biases; see nn::TopKRouter.
     const Ranks* ranks = nullptr;                ///< Null: one device.
-    shard::FullySharded* sharded = nullptr;      ///< The model's, on many ranks; it computes in its own type.
+    /// The model's, on many ranks, or those of its stages; they compute in their own type.
+    std::vector<shard::FullySharded>* sharded = nullptr;
+    Pipeline* pipeline = nullptr;  ///< Where the model's stages are on several ranks.
     std::function<void()> gradients_ready = {};  ///< Called when gradients are summed and judged, before the update.
   };
   /// All references must outlive this object.
@@ -63,20 +68,16 @@ class TrainStep {
   void refresh();
 
  private:
-  // Of the rows so far, on this rank.
-  struct Sums {
-    at::Tensor loss = {};  // divided by the step's valid items
-    std::map<std::string, at::Tensor> metrics = {};
-    double load_balancing = 0;
-    double router_z = 0;
-  };
-
   void clear_gradients();
   int64_t count_valid(const Batch& batch) const;
-  void run_rows(const Batch& rows, int64_t first_row, int64_t step, int64_t valid, Sums& sums);
-  void add_up(const Sums& sums, StepResult& result);
+  void run_rows(const Batch& rows, int64_t first_row, int64_t step, int64_t valid, StepSums& sums);
+  StepSums run_all_rows(const Batch& batch, int64_t first_row, int64_t step, int64_t valid);
+  at::Tensor count_tokens_per_expert();
+  void add_up(const StepSums& sums, StepResult& result);
   at::Tensor gradient_norm(const std::vector<optim::NamedParameter>& updates) const;
-  std::map<std::string, at::Tensor> metrics_of(const nn::ModelOutputs& outputs, const Batch& batch) const;
+  bool balances() const { return options_.router_aux_loss_coef > 0 || options_.router_z_loss_coef > 0; }
+  template <class Do>
+  void each_sharded(const Do& action);
 
   nn::Model& model_;
   const TrainTask& task_;

@@ -9,30 +9,16 @@
 #include "lehr/base/log.h"
 #include "lehr/peft/adapter_folder.h"
 #include "lehr/peft/inject.h"
-#include "lehr/shard/plan_check.h"
 #include "lehr/state/checkpoint.h"
 #include "lehr/state/weights.h"
 #include "lehr/train/device.h"
 #include "lehr/train/generate.h"
 #include "lehr/train/mesh_rules.h"
+#include "lehr/train/pipeline.h"
 #include "lehr/train/run_log.h"
 #include "lehr/train/weights.h"
 
 namespace lehr::train {
-
-namespace {
-// The module of a classifier's head by its place on disk; nothing for other models. It starts from random values, so it
-// trains whatever else does.
-std::string head_module(const descriptor::ModelArgs& args) {
-  for (const auto& entry : peft::stored_names(args)) {
-    if (entry.stored == "score.weight") {
-      return peft::module_of(entry.parameter);
-    }
-  }
-  return "";
-}
-
-}  // namespace
 
 Trainer::Trainer(TrainConfig config, Environment environment)
     : config_(std::move(config)),
@@ -96,62 +82,6 @@ void Trainer::check_sample() const {
       args_->max_position_ids());
 }
 
-void Trainer::build_model() {
-  model_ = spec_.build.model(config_, *args_);
-  if (config_.debug.deterministic) {
-    at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
-    at::globalContext().setDeterministicFillUninitializedMemory(false);
-  }
-  if (config_.peft.enabled()) {
-    peft::inject_peft_and_freeze(config_.peft.to_method(head_module(*args_)), *model_);
-  }
-  if (ranks_.world_size() > 1) {
-    parallelize();
-  }
-  optim::OptimizerContext context{.seed = static_cast<uint64_t>(config_.debug.seed)};
-  for (const auto& [name, parameter] : nn::named_parameters(*model_)) {
-    if (parameter->trainable()) {
-      context.parameters.push_back({.name = name, .shape = parameter->shape()});
-    }
-  }
-  // Both judge the config by the model's names; nothing is allocated yet.
-  optimizer_ = spec_.build.optimizer(config_.optimizer, context);
-  if (ranks_.is_main()) {
-    lock_ = std::make_unique<RunLock>(config_.job.dump_folder);
-  }
-  const auto root = std::filesystem::path(config_.job.dump_folder) / config_.checkpoint.folder;
-  require(
-      config_.checkpoint.enable || state::CheckpointStore(root).list().empty(),
-      "checkpoint.enable: {} holds checkpoints of an earlier run, which this one would neither continue nor leave its "
-      "logs; choose another job.dump_folder",
-      root.string());
-  if (config_.checkpoint.enable) {
-    checkpoints_ =
-        std::make_unique<RunCheckpoints>(config_, *args_, *tokenizer_, *model_, *optimizer_, ranks_.context());
-  }
-  if (config_.peft.has_adapters()) {
-    // They are in no checkpoint, so what the arithmetic needs of them is enough.
-    peft::materialize_frozen(*model_, device_, compute_type(config_.training));
-  }
-  nn::materialize(*model_, device_, parameter_type(config_.training));
-}
-
-void Trainer::parallelize() {
-  require(
-      static_cast<bool>(spec_.parallelize),
-      "model.name: the train spec of {} does not say how its models are laid out on several ranks "
-      "(TrainSpec::parallelize); train it on one",
-      spec_.family.name);
-  const shard::ParallelizeOptions options{
-      .fully_shard =
-          {.compute = compute_type(config_.training),
-           .reduce = reduce_type(config_.training),
-           .reshard_after_forward = config_.parallelism.fsdp_reshard_after_forward},
-      .context_method = config_.parallelism.context_parallel_rotate_method};
-  sharded_ = std::make_unique<shard::FullySharded>(spec_.parallelize(*ranks_.context(), *model_, options));
-  shard::check_plan(*ranks_.context(), *model_);
-}
-
 void Trainer::restore() {
   const auto seed = config_.debug.seed;
   state_ = {
@@ -197,6 +127,9 @@ void Trainer::restore() {
   } else {
     model_->reset_parameters({.seed = static_cast<uint64_t>(seed)});
   }
+  if (pipeline_) {
+    pipeline_->copies().refresh();
+  }
   step_ = std::make_unique<TrainStep>(
       *model_,
       *task_,
@@ -212,7 +145,8 @@ void Trainer::restore() {
           // Routers are frozen under adapters, and so are their biases: no checkpoint of adapters has them.
           .load_balance_coeff = config_.peft.has_adapters() ? 0 : config_.training.load_balance_coeff,
           .ranks = &ranks_,
-          .sharded = sharded_.get(),
+          .sharded = sharded_.empty() ? nullptr : &sharded_,
+          .pipeline = pipeline_.get(),
           .gradients_ready = [this] {
             events_.emit(Event::gradients_ready, {.step = state_.step + 1, .model = model_.get()});
           }});
@@ -382,8 +316,8 @@ void Trainer::write_sample() {
       .stop_ids = std::move(prompt.stop_ids),
       .max_positions = args_->max_position_ids()};
   model_->eval();
-  if (sharded_) {
-    sharded_->hold();
+  for (shard::FullySharded& sharded : sharded_) {
+    sharded.hold();
   }
   const auto ids = generate(*model_, prompt.ids, sampling);
   const std::vector<int32_t> narrow(ids.begin(), ids.end());

@@ -26,6 +26,7 @@ class Logger;
 
 namespace lehr::train {
 
+class Pipeline;
 class RunLog;
 
 /// How a run ended.
@@ -70,7 +71,8 @@ class Trainer {
   Prompt sample_prompt() const;
   void check_sample() const;
   void build_model();
-  void parallelize();
+  void build_stages();
+  void parallelize(nn::Model& model, const pipeline::PipelineStageInfo& stage);
   void restore();
   void load_initial_weights();
   void start_adapters();
@@ -93,7 +95,8 @@ class Trainer {
   std::unique_ptr<TrainTask> task_;
   RunData data_;
   std::shared_ptr<nn::Model> model_;
-  std::unique_ptr<shard::FullySharded> sharded_;  // of many ranks
+  std::vector<shard::FullySharded> sharded_;  // of many ranks: the model's, or its stages'
+  std::unique_ptr<Pipeline> pipeline_;        // of several stages
   std::unique_ptr<optim::Optimizer> optimizer_;
   LearningRateFactor lr_factor_;
   std::unique_ptr<TrainStep> step_;

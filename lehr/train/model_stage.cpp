@@ -1,0 +1,187 @@
+#include "lehr/train/model_stage.h"
+
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <utility>
+
+#include "lehr/base/error.h"
+
+namespace lehr::train {
+
+namespace {
+using pipeline::TensorDict;
+
+const char* const kRouterTotals = "router_totals";
+const char* const kLoss = "loss";
+// What flows between stages under the names of a model's inputs and outputs.
+const char* const kHiddenStates = "hidden_states";
+const char* const kSnapshot = "hidden_states_snapshot";
+
+at::Tensor take(TensorDict& tensors, const std::string& name) {
+  auto node = tensors.extract(name);
+  return node.empty() ? at::Tensor() : std::move(node.mapped());
+}
+}  // namespace
+
+ModelStage::ModelStage(Parts parts)
+    : parts_(std::move(parts)),
+      routers_(parts_.model.router_losses() != nullptr ? *parts_.model.router_losses() : counts_) {
+  if (&routers_ == &counts_ && parts_.sum_over_ranks) {
+    counts_.set_sum_over_ranks(parts_.sum_over_ranks);
+  }
+}
+
+void ModelStage::begin(StageStep& step) {
+  step_ = &step;
+  kept_.clear();
+  done_ = 0;
+}
+
+// Specs of a microbatch's hidden states, and the counts that travel with them.
+TensorDict ModelStage::with_counts(TensorDict specs, const Batch& batch) const {
+  specs.erase("input_ids");
+  for (const char* of_the_head : {"logps", "scores", "embeddings"}) {
+    specs.erase(of_the_head);
+  }
+  if (step_->router_losses.load_balancing > 0 || step_->router_losses.z > 0) {
+    const auto options = at::TensorOptions().device(at::kMeta).dtype(at::kDouble);
+    specs[kRouterTotals] = at::empty({2 * parts_.num_experts + 2}, options);
+  }
+  require(batch.contains("input_ids"), "batch: expected 'input_ids', which say the shape of hidden states");
+  return specs;
+}
+
+TensorDict ModelStage::input_specs(int64_t microbatch) const {
+  const Batch& batch = step_->microbatches[static_cast<size_t>(microbatch)].batch;
+  return with_counts(parts_.shapes.infer_stage_inputs_from_pipeline_inputs(batch, 1), batch);
+}
+
+TensorDict ModelStage::output_specs(int64_t microbatch) const {
+  const Batch& batch = step_->microbatches[static_cast<size_t>(microbatch)].batch;
+  return with_counts(parts_.shapes.infer_stage_outputs_from_pipeline_inputs(batch, 1), batch);
+}
+
+nn::ModelInputs ModelStage::inputs_of(const Batch& batch, const TensorDict& received) const {
+  nn::ModelInputs inputs = parts_.task.build_forward_inputs(batch);
+  const auto get = [&](const char* name) {
+    const auto found = received.find(name);
+    return found == received.end() ? at::Tensor() : found->second;
+  };
+  inputs.hidden_states = get(kHiddenStates);
+  inputs.hidden_states_snapshot = get(kSnapshot);
+  return inputs;
+}
+
+TensorDict ModelStage::forward(int64_t number, TensorDict received) {
+  const Microbatch& microbatch = step_->microbatches[static_cast<size_t>(number)];
+  parts_.model.set_dropout_stream(step_->seed, static_cast<uint64_t>(step_->step), microbatch.first_row);
+  nn::RouterLossWeights weights = step_->router_losses;
+  weights.share = microbatch.share;
+  routers_.begin(weights);
+  const at::Tensor counted = take(received, kRouterTotals);
+  Kept kept;
+  for (auto& [name, tensor] : received) {
+    kept.inputs[name] = tensor.detach().set_requires_grad(at::GradMode::is_enabled());
+  }
+  nn::ModelOutputs outputs;
+  {
+    kept.weights = std::make_shared<ops::WeightGradients>();
+    const ops::WeightGradients::Scope scope(kept.weights);
+    outputs = parts_.model.forward(inputs_of(microbatch.batch, kept.inputs));
+  }
+  if (counted.defined()) {
+    routers_.add_packed(counted);
+  }
+  TensorDict sent;
+  if (parts_.info.is_current_stage_last()) {
+    const at::Tensor loss = parts_.task.compute_loss(outputs, microbatch.batch) / step_->valid;
+    kept.roots.push_back(torch::autograd::impl::gradient_edge(loss));
+    kept.root_names.emplace_back(kLoss);
+    kept.one = at::ones_like(loss.detach());
+    step_->sums.add(loss, compute_metrics(parts_.task, outputs, microbatch.batch));
+    if (routers_.active()) {
+      step_->sums.add_routers(routers_, microbatch.share);
+    }
+  } else {
+    for (const auto& [name, tensor] : outputs.to_dict()) {
+      sent[name] = tensor.detach();
+      if (tensor.requires_grad()) {
+        // Not the tensor itself, whose memory is free once it is sent.
+        kept.roots.push_back(torch::autograd::impl::gradient_edge(tensor));
+        kept.root_names.push_back(name);
+      }
+    }
+    if (routers_.active()) {
+      const at::Tensor so_far = routers_.packed();
+      sent[kRouterTotals] =
+          so_far.defined() ? so_far : at::zeros({2 * parts_.num_experts + 2}, outputs.hidden_states.options().dtype(at::kDouble));
+    }
+  }
+  kept.routers = routers_.take();
+  if (at::GradMode::is_enabled()) {
+    kept_[number] = std::move(kept);
+  }
+  return sent;
+}
+
+TensorDict ModelStage::backward(int64_t number, TensorDict gradients, bool weights_later) {
+  const Microbatch& microbatch = step_->microbatches[static_cast<size_t>(number)];
+  auto found = kept_.find(number);
+  require(found != kept_.end(), "pipeline: backward of microbatch {} before its forward, or twice", number);
+  Kept& kept = found->second;
+  // Layers that are computed again draw and count as they did in forward.
+  parts_.model.set_dropout_stream(step_->seed, static_cast<uint64_t>(step_->step), microbatch.first_row);
+  routers_.put(kept.routers);
+  if (const at::Tensor totals = take(gradients, kRouterTotals); totals.defined()) {
+    routers_.set_totals(totals);
+  }
+  std::vector<at::Tensor> root_gradients;
+  for (const std::string& name : kept.root_names) {
+    root_gradients.push_back(name == kLoss ? kept.one : gradients.at(name));
+  }
+  if (weights_later) {
+    kept.weights->backward_input(std::exchange(kept.roots, {}), root_gradients);
+  } else {
+    one_done();
+    if (!kept.roots.empty()) {
+      torch::autograd::Engine::get_default_engine().execute(
+          std::exchange(kept.roots, {}), root_gradients, /*keep_graph=*/false, /*create_graph=*/false,
+          /*accumulate_grad=*/true);
+    }
+  }
+  TensorDict result;
+  for (auto& [name, input] : kept.inputs) {
+    const at::Tensor& gradient = input.grad();
+    result[name] = gradient.defined() ? gradient : at::zeros_like(input);
+  }
+  if (!parts_.info.is_current_stage_first() && routers_.active()) {
+    result[kRouterTotals] = routers_.packed_totals();
+  }
+  routers_.begin({});
+  if (weights_later) {
+    auto weights = std::move(kept.weights);
+    kept = {};
+    kept.weights = std::move(weights);
+  } else {
+    kept_.erase(found);
+  }
+  return result;
+}
+
+void ModelStage::backward_weight(int64_t number) {
+  auto node = kept_.extract(number);
+  require(!node.empty(), "pipeline: the weights' half of microbatch {} before the other half, or twice", number);
+  one_done();
+  node.mapped().weights->backward_weight();
+}
+
+// Said before the last gradients are computed: those of a unit may be sent as soon as they are there.
+void ModelStage::one_done() {
+  ++done_;
+  if (parts_.sharded != nullptr) {
+    parts_.sharded->set_last_microbatch(done_ == static_cast<int64_t>(step_->microbatches.size()));
+  }
+}
+
+}  // namespace lehr::train

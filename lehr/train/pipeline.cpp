@@ -1,0 +1,130 @@
+#include "lehr/train/pipeline.h"
+
+#include "lehr/base/error.h"
+#include "lehr/nn/moe.h"
+
+namespace lehr::train {
+
+namespace {
+std::vector<std::pair<int64_t, nn::Model*>> models_of(const StagedModel& model) {
+  std::vector<std::pair<int64_t, nn::Model*>> models;
+  for (const auto& stage : model.stages()) {
+    models.emplace_back(stage.number, stage.model.get());
+  }
+  return models;
+}
+}  // namespace
+
+const mesh::Group& Pipeline::pp() const {
+  return parts_.ranks.context()->group(mesh::axis::pp);
+}
+
+Pipeline::Pipeline(const StageLayout& layout, const Parts& parts)
+    : parts_(parts),
+      rank_of_stage_(layout.rank_of_stage),
+      mixtures_(layout.mixtures),
+      num_experts_(layout.num_experts),
+      copies_(layout, models_of(parts.model), pp()) {
+  const mesh::Group& parts_of_rows = parts_.ranks.context()->group({mesh::axis::cp, mesh::axis::tp});
+  size_t place = 0;
+  for (const auto& [number, model] : parts_.model.stages()) {
+    const auto* shapes = dynamic_cast<const pipeline::ModuleSupportsPipelining*>(model.get());
+    require(
+        shapes != nullptr,
+        "model.name: models of this family do not say what flows between their stages "
+        "(pipeline::ModuleSupportsPipelining); set parallelism.pipeline_parallel_degree to 1");
+    stages_[number] = std::make_unique<ModelStage>(ModelStage::Parts{
+        .model = *model,
+        .shapes = *shapes,
+        .info = {.current_stage = number, .num_stages = layout.num_stages()},
+        .task = parts_.task,
+        .sharded = &parts_.sharded[place++],
+        .num_experts = num_experts_,
+        .sum_over_ranks = parts_of_rows.size() == 1
+                              ? nn::RouterLosses::SumOverRanks{}
+                              : [&parts_of_rows](const at::Tensor& mine) {
+                                  at::Tensor sum = mine.clone();
+                                  parts_of_rows.all_reduce(sum);
+                                  return sum;
+                                }});
+  }
+}
+
+void Pipeline::run(const Batch& batch, int64_t first_row, at::Device device, StageStep& step) {
+  const int64_t rows = batch.begin()->second.size(0);
+  const int64_t together = microbatch_rows(parts_.config);
+  for (int64_t first = 0; first < rows; first += together) {
+    const Batch part = rows_of(batch, first, std::min(together, rows - first));
+    step.microbatches.push_back(
+        {.batch = to_device(parts_.ranks.positions_of(part), device),
+         .first_row = first_row + first,
+         .share = static_cast<double>(parts_.task.count_valid(part)) / static_cast<double>(step.valid)});
+  }
+  std::map<int64_t, pipeline::StageRunner*> runners;
+  for (const auto& [number, stage] : stages_) {
+    stage->begin(step);
+    runners[number] = stage.get();
+  }
+  const auto count = static_cast<int64_t>(step.microbatches.size());
+  auto found = programs_.find(count);
+  if (found == programs_.end()) {
+    found = programs_.emplace(count, build_pipeline_program(parts_.config, count)).first;
+  }
+  pipeline::run_program(found->second, pp().rank(), &pp(), runners, {.device = device});
+  for (shard::FullySharded& sharded : parts_.sharded) {
+    sharded.finish_backward();
+  }
+  copies_.collect_gradients();
+}
+
+void Pipeline::share(std::map<std::string, double>& numbers) const {
+  // Names first: only the last stage's rank knows them.
+  const int64_t last = rank_of_stage_.back();
+  std::string names;
+  std::vector<double> values;
+  for (const auto& [name, value] : numbers) {
+    names += name + '\n';
+    values.push_back(value);
+  }
+  at::Tensor sizes = at::tensor({static_cast<int64_t>(names.size()), static_cast<int64_t>(values.size())}, at::kLong);
+  pp().broadcast(sizes, last);
+  names.resize(static_cast<size_t>(sizes[0].item<int64_t>()));
+  values.resize(static_cast<size_t>(sizes[1].item<int64_t>()));
+  if (values.empty()) {
+    numbers.clear();
+    return;
+  }
+  pp().broadcast(at::from_blob(names.data(), {static_cast<int64_t>(names.size())}, at::kChar), last);
+  pp().broadcast(at::from_blob(values.data(), {static_cast<int64_t>(values.size())}, at::kDouble), last);
+  numbers.clear();
+  size_t begin = 0;
+  for (const double value : values) {
+    const size_t end = names.find('\n', begin);
+    numbers[names.substr(begin, end - begin)] = value;
+    begin = end + 1;
+  }
+}
+
+at::Tensor Pipeline::all_mixtures(const at::Tensor& tokens_per_expert) const {
+  if (num_experts_ == 0) {
+    return {};
+  }
+  int64_t total = 0;
+  for (const int64_t count : mixtures_) {
+    total += count;
+  }
+  at::Tensor all = at::zeros({total, num_experts_}, at::kLong);
+  int64_t row = 0;
+  int64_t mine = 0;
+  for (size_t stage = 0; stage < mixtures_.size(); ++stage) {
+    if (rank_of_stage_[stage] == pp().rank() && mixtures_[stage] > 0) {
+      all.narrow(0, row, mixtures_[stage]).copy_(tokens_per_expert.narrow(0, mine, mixtures_[stage]));
+      mine += mixtures_[stage];
+    }
+    row += mixtures_[stage];
+  }
+  pp().all_reduce(all);
+  return all;
+}
+
+}  // namespace lehr::train

@@ -1,0 +1,82 @@
+#include "lehr/train/stage_layout.h"
+
+#include "lehr/base/error.h"
+#include "lehr/base/file.h"
+#include "lehr/nn/moe.h"
+#include "lehr/pipeline/check_program.h"
+#include "lehr/pipeline/communication.h"
+#include "lehr/pipeline/program_csv.h"
+#include "lehr/pipeline/schedules.h"
+
+namespace lehr::train {
+
+int64_t StageLayout::stage_of(const std::string& parameter) const {
+  for (size_t stage = 0; stage < names.size(); ++stage) {
+    if (names[stage].contains(parameter)) {
+      return static_cast<int64_t>(stage);
+    }
+  }
+  fail("pipeline: no stage has a parameter {}", parameter);
+}
+
+int64_t microbatch_rows(const TrainConfig& config) {
+  const int64_t rows = config.parallelism.pipeline_parallel_microbatch_size;
+  return rows > 0 ? rows : config.training.local_batch_size;
+}
+
+pipeline::Program build_pipeline_program(const TrainConfig& config, int64_t num_microbatches) {
+  const ParallelismConfig& parallelism = config.parallelism;
+  if (const auto& file = parallelism.pipeline_parallel_schedule_csv) {
+    auto program = pipeline::program_from_csv(*file, read_file(*file));
+    require(
+        program.num_ranks() == parallelism.pipeline_parallel_degree && program.num_microbatches == num_microbatches,
+        "parallelism.pipeline_parallel_schedule_csv: {} is for {} ranks and {} microbatches; the run has {} "
+        "(pipeline_parallel_degree) and {} (rows of a step on one rank by rows of a microbatch)",
+        *file,
+        program.num_ranks(),
+        program.num_microbatches,
+        parallelism.pipeline_parallel_degree,
+        num_microbatches);
+    require(program.has_backward(), "parallelism.pipeline_parallel_schedule_csv: {} has no backward", *file);
+    return program;
+  }
+  const auto& info = pipeline::schedule_info(pipeline::parse_schedule(parallelism.pipeline_parallel_schedule));
+  require(
+      info.has_backward,
+      "parallelism.pipeline_parallel_schedule: {} has no backward, so it trains nothing",
+      info.name);
+  const int64_t asked = parallelism.pipeline_parallel_stages_per_rank;
+  const auto program = pipeline::add_communication(pipeline::build_program(
+      {.schedule = info.schedule,
+       .num_ranks = parallelism.pipeline_parallel_degree,
+       .num_stages_per_rank = asked > 0 ? asked : info.default_stages_per_rank,
+       .num_microbatches = num_microbatches}));
+  pipeline::check_program(program);
+  return program;
+}
+
+StageLayout lay_out_stages(
+    const TrainConfig& config,
+    const descriptor::ModelArgs& args,
+    const Builders& build,
+    const std::vector<int64_t>& rank_of_stage) {
+  StageLayout layout{.rank_of_stage = rank_of_stage};
+  const auto stages = static_cast<int64_t>(rank_of_stage.size());
+  for (int64_t stage = 0; stage < stages; ++stage) {
+    auto model = build.model(config, args, {.current_stage = stage, .num_stages = stages});
+    std::set<std::string> names;
+    for (const auto& [name, parameter] : nn::named_parameters(*model)) {
+      names.insert(name);
+    }
+    const auto mixtures = nn::moe_layers(*model);
+    if (!mixtures.empty()) {
+      layout.num_experts = mixtures.front()->num_experts();
+    }
+    layout.mixtures.push_back(static_cast<int64_t>(mixtures.size()));
+    layout.names.push_back(std::move(names));
+    layout.models.push_back(std::move(model));
+  }
+  return layout;
+}
+
+}  // namespace lehr::train

@@ -1,0 +1,48 @@
+// The stages of a model that one rank holds, side by side.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "lehr/mesh/group.h"
+#include "lehr/nn/model.h"
+#include "lehr/pipeline/stage.h"
+
+namespace lehr::train {
+
+/// One model to those who list parameters, save, or compute without gradients: names are those of the whole model, and
+/// forward goes through the stages of all ranks of the pipeline, who call it alike.
+class StagedModel : public nn::Model {
+ public:
+  struct Stage {
+    int64_t number;
+    std::shared_ptr<nn::Model> model;
+  };
+  /// `stages` are those of this rank, ascending; `rank_of_stage` those of all, along `pp`, which must outlive the model.
+  StagedModel(std::vector<Stage> stages, std::vector<int64_t> rank_of_stage, const mesh::Group& pp);
+
+  bool names_children() const override { return false; }
+  const std::vector<Stage>& stages() const { return stages_; }
+
+  /// Without gradients. What the head gives is on all ranks. Rows go through the pipeline in several parts; where there
+  /// are caches they are not parted, and the final hidden states are on all ranks too, for `logits`.
+  nn::ModelOutputs forward(const nn::ModelInputs& inputs) override;
+  /// The same on all ranks.
+  at::Tensor logits(const at::Tensor& final_hidden_states) override;
+  at::ScalarType output_dtype() const override { return stages_.back().model->output_dtype(); }
+  int64_t num_local_layers() const override;
+  at::Tensor moe_tokens_per_expert() override;
+  void reset_moe_stats() override;
+
+ private:
+  class Runner;
+  int64_t last_rank() const { return rank_of_stage_.back(); }
+  bool has_last() const { return pp_.rank() == last_rank(); }
+  void from_last(at::Tensor& tensor) const;
+
+  std::vector<Stage> stages_;
+  std::vector<int64_t> rank_of_stage_;
+  const mesh::Group& pp_;
+};
+
+}  // namespace lehr::train

@@ -1,0 +1,28 @@
+// What the rows of a step add up to, on one rank.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "lehr/nn/model.h"
+#include "lehr/train/task.h"
+
+namespace lehr::train {
+
+/// Sums over the batches of a step so far.
+struct StepSums {
+  at::Tensor loss = {};  ///< Divided by the step's valid items; undefined before the first batch.
+  std::map<std::string, at::Tensor> metrics = {};
+  double load_balancing = 0;
+  double router_z = 0;
+
+  /// Adds the losses of a forward that is `share` of the step.
+  void add_routers(const nn::RouterLosses& routers, double share);
+  void add(const at::Tensor& batch_loss, const std::map<std::string, at::Tensor>& batch_metrics);
+};
+
+/// The task's metrics of a batch. Throws a usage error for one that is not one number.
+std::map<std::string, at::Tensor> compute_metrics(
+    const TrainTask& task, const nn::ModelOutputs& outputs, const Batch& batch);
+
+}  // namespace lehr::train
