@@ -31,12 +31,16 @@ struct Action {
 
   bool is_compute() const { return kind <= ActionKind::backward_weight; }
   bool is_backward() const { return kind == ActionKind::backward_full || kind == ActionKind::backward_input; }
+  bool is_send() const { return kind == ActionKind::send_forward || kind == ActionKind::send_backward; }
+  bool is_receive() const { return kind == ActionKind::receive_forward || kind == ActionKind::receive_backward; }
 };
 
 /// One entry of a rank's list: an action, or several that may overlap ("0F3|3B1"). None of them needs what another one
 /// of the same entry gives.
 using Actions = std::vector<Action>;
 
+/// "F", "B", "I", "W", "SEND_F", "RECV_F", "SEND_B", "RECV_B".
+std::string_view name_of(ActionKind kind);
 std::string to_string(const Action& action);
 std::string to_string(const Actions& actions);
 /// The reverse. Throws a usage error that quotes the text.

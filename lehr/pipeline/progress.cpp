@@ -1,0 +1,132 @@
+// What needs what, and the message of a deadlock.
+#include "lehr/pipeline/progress.h"
+
+#include <algorithm>
+
+#include "lehr/base/error.h"
+
+namespace lehr::pipeline {
+namespace {
+
+// B stands for I, as only one of them exists for a stage and microbatch.
+ActionKind slot(ActionKind kind) {
+  return kind == ActionKind::backward_full ? ActionKind::backward_input : kind;
+}
+
+bool same(const Action& a, const Action& b) {
+  return slot(a.kind) == slot(b.kind) && a.stage == b.stage && a.microbatch == b.microbatch;
+}
+
+// "1B0, entry 7 of rank 1".
+std::string place_of(const Program& program, const Action& wanted) {
+  for (size_t rank = 0; rank < program.ranks.size(); ++rank) {
+    for (size_t i = 0; i < program.ranks[rank].size(); ++i) {
+      for (const Action& action : program.ranks[rank][i]) {
+        if (same(action, wanted)) {
+          return fmt::format("{}, entry {} of rank {}", to_string(action), i, rank);
+        }
+      }
+    }
+  }
+  return to_string(wanted) + ", which no rank does";
+}
+
+}  // namespace
+
+Progress::Progress(const Program& program)
+    : program_(program),
+      has_communication_(program.has_communication()),
+      done_(static_cast<size_t>(8 * program.num_stages() * program.num_microbatches), 0) {}
+
+size_t Progress::index(const Action& action) const {
+  const auto kind = static_cast<int64_t>(slot(action.kind));
+  return static_cast<size_t>(
+      (kind * program_.num_stages() + action.stage) * program_.num_microbatches + action.microbatch);
+}
+
+std::optional<Action> Progress::missing(const Action& action) const {
+  const auto [kind, stage, microbatch] = action;
+  const auto unless_done = [this](const Action& needed) {
+    return is_done(needed) ? std::nullopt : std::optional(needed);
+  };
+  switch (kind) {
+    case ActionKind::forward:
+      if (stage == 0) {
+        return std::nullopt;
+      }
+      return has_communication_ && sends_forward(program_, stage - 1)
+                 ? unless_done({ActionKind::receive_forward, stage, microbatch})
+                 : unless_done({ActionKind::forward, stage - 1, microbatch});
+    case ActionKind::backward_full:
+    case ActionKind::backward_input:
+      if (const auto own = unless_done({ActionKind::forward, stage, microbatch});
+          own || stage == program_.num_stages() - 1) {
+        return own;
+      }
+      return has_communication_ && sends_forward(program_, stage)
+                 ? unless_done({ActionKind::receive_backward, stage, microbatch})
+                 : unless_done({ActionKind::backward_input, stage + 1, microbatch});
+    case ActionKind::backward_weight:
+    case ActionKind::send_backward:
+      return unless_done({ActionKind::backward_input, stage, microbatch});
+    case ActionKind::send_forward:
+      return unless_done({ActionKind::forward, stage, microbatch});
+    case ActionKind::receive_forward:
+      return unless_done({ActionKind::send_forward, stage - 1, microbatch});
+    case ActionKind::receive_backward:
+      return unless_done({ActionKind::send_backward, stage + 1, microbatch});
+  }
+  return std::nullopt;
+}
+
+std::optional<Action> Progress::missing(const Actions& entry) const {
+  for (const Action& action : entry) {
+    if (const auto needed = missing(action)) {
+      return needed;
+    }
+  }
+  return std::nullopt;
+}
+
+void Progress::finish(const Actions& entry) {
+  for (const Action& action : entry) {
+    done_[index(action)] = 1;
+  }
+}
+
+bool sends_forward(const Program& program, int64_t stage) {
+  const auto s = static_cast<size_t>(stage);
+  return stage + 1 < program.num_stages() && program.rank_of_stage[s] != program.rank_of_stage[s + 1];
+}
+
+void run_to_the_end(const Program& program) {
+  Progress progress(program);
+  std::vector<size_t> next(program.ranks.size(), 0);
+  bool moved = true;
+  while (moved) {
+    moved = false;
+    for (size_t rank = 0; rank < program.ranks.size(); ++rank) {
+      const auto& list = program.ranks[rank];
+      for (; next[rank] < list.size() && !progress.missing(list[next[rank]]); ++next[rank]) {
+        progress.finish(list[next[rank]]);
+        moved = true;
+      }
+    }
+  }
+  std::string waits;
+  for (size_t rank = 0; rank < program.ranks.size(); ++rank) {
+    const auto& list = program.ranks[rank];
+    if (next[rank] < list.size()) {
+      waits += fmt::format(
+          "{}rank {} at entry {}, {}, waits for {}",
+          waits.empty() ? "" : "; ",
+          rank,
+          next[rank],
+          to_string(list[next[rank]]),
+          place_of(program, *progress.missing(list[next[rank]])));
+    }
+  }
+  require(waits.empty(), "pipeline program: it comes to a stop: {}", waits);
+}
+
+}  // namespace lehr::pipeline
