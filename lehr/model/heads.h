@@ -113,6 +113,7 @@ class ForCausalLMImpl : public WithHead<Backbone> {
   }
 
   nn::SplitLanguageModellingHead lm_head{nullptr};  // the last stage's
+  nn::SplitTokenEmbeddings tied_table{nullptr};      // that the head reads, where the embeddings are on another stage
 
  private:
   // The first stage's, or a second instance of the same table under the same names: initial values and checkpoints go
@@ -121,10 +122,11 @@ class ForCausalLMImpl : public WithHead<Backbone> {
     if (this->model->embed_tokens) {
       return this->model->embed_tokens;
     }
-    return this->model->register_module(
+    tied_table = this->model->register_module(
         "embed_tokens",
         nn::SplitTokenEmbeddings(
             params.vocabulary(), params.layer.hidden_size, nn::Init::normal(params.layer.initializer_range)));
+    return tied_table;
   }
 
  protected:

@@ -117,15 +117,21 @@ shard::FullySharded parallelize_decoder_for_causal_lm(
     ForCausalLMImpl<Backbone>& model,
     const PipelineStageInfo& stage,
     const shard::ParallelizeOptions& options) {
+  if (model.tied_table) {
+    shard::vocab_parallel(*model.tied_table, context);
+  }
   lay_out_decoder(context, *model.model, stage, options);
   if (!model.lm_head) {
     return shard::fully_shard(context, model, decoder_units(*model.model), options.fully_shard);
   }
   shard::vocab_parallel(*model.lm_head, context);
-  const bool tied = model.lm_head->segments.front()->tied() != nullptr;
-  auto units = decoder_units(*model.model, tied ? model.lm_head.ptr() : nullptr);
-  if (!tied) {
+  const bool with_embeddings = model.model->embed_tokens && model.lm_head->segments.front()->tied() != nullptr;
+  auto units = decoder_units(*model.model, with_embeddings ? model.lm_head.ptr() : nullptr);
+  if (!with_embeddings) {
     units.back().modules.push_back(model.lm_head.ptr());
+  }
+  if (model.tied_table) {
+    units.back().read.push_back(model.tied_table.ptr());
   }
   return shard::fully_shard(context, model, units, options.fully_shard);
 }

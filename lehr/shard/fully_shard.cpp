@@ -40,7 +40,9 @@ using UnitOf = std::unordered_map<const nn::Parameter*, const UnitModules*>;
 
 std::vector<nn::ParameterPtr> parameters_of(const UnitModules& unit, UnitOf& unit_of) {
   std::vector<nn::ParameterPtr> parameters;
-  for (const auto& module : unit.modules) {
+  auto modules = unit.modules;
+  modules.insert(modules.end(), unit.read.begin(), unit.read.end());
+  for (const auto& module : modules) {
     for (const auto& [name, parameter] : nn::named_parameters(*module)) {
       if (parameter->is_state()) {
         continue;

@@ -35,6 +35,8 @@ struct FullyShardOptions {
 struct UnitModules {
   std::string name;  ///< For messages: "layers.3".
   std::vector<std::shared_ptr<nn::Module>> modules;
+  /// Modules whose parameters those read without calling them: a tied table that stands beside its head.
+  std::vector<std::shared_ptr<nn::Module>> read = {};
 };
 
 /// A model after fully_shard: the trainer tells it where a step stands. All ranks call everything in the same order.

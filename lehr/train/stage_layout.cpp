@@ -1,11 +1,8 @@
 #include "lehr/train/stage_layout.h"
 
 #include "lehr/base/error.h"
-#include "lehr/base/file.h"
 #include "lehr/nn/moe.h"
-#include "lehr/pipeline/check_program.h"
 #include "lehr/pipeline/communication.h"
-#include "lehr/pipeline/program_csv.h"
 #include "lehr/pipeline/schedules.h"
 
 namespace lehr::train {
@@ -26,33 +23,17 @@ int64_t microbatch_rows(const TrainConfig& config) {
 
 pipeline::Program build_pipeline_program(const TrainConfig& config, int64_t num_microbatches) {
   const ParallelismConfig& parallelism = config.parallelism;
-  if (const auto& file = parallelism.pipeline_parallel_schedule_csv) {
-    auto program = pipeline::program_from_csv(*file, read_file(*file));
-    require(
-        program.num_ranks() == parallelism.pipeline_parallel_degree && program.num_microbatches == num_microbatches,
-        "parallelism.pipeline_parallel_schedule_csv: {} is for {} ranks and {} microbatches; the run has {} "
-        "(pipeline_parallel_degree) and {} (rows of a step on one rank by rows of a microbatch)",
-        *file,
-        program.num_ranks(),
-        program.num_microbatches,
-        parallelism.pipeline_parallel_degree,
-        num_microbatches);
-    require(program.has_backward(), "parallelism.pipeline_parallel_schedule_csv: {} has no backward", *file);
-    return program;
-  }
   const auto& info = pipeline::schedule_info(pipeline::parse_schedule(parallelism.pipeline_parallel_schedule));
   require(
       info.has_backward,
       "parallelism.pipeline_parallel_schedule: {} has no backward, so it trains nothing",
       info.name);
   const int64_t asked = parallelism.pipeline_parallel_stages_per_rank;
-  const auto program = pipeline::add_communication(pipeline::build_program(
+  return pipeline::add_communication(pipeline::build_program(
       {.schedule = info.schedule,
        .num_ranks = parallelism.pipeline_parallel_degree,
        .num_stages_per_rank = asked > 0 ? asked : info.default_stages_per_rank,
        .num_microbatches = num_microbatches}));
-  pipeline::check_program(program);
-  return program;
 }
 
 StageLayout lay_out_stages(

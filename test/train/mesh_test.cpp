@@ -134,7 +134,10 @@ TEST(AnyMeshToAnyMesh, GoesOnAsOneDeviceWould) {
       {{.dp_replicate = 2, .dp_shard = 4}, {.dp_shard = 2, .cp = 2}},
       {{.tp = 2}, {.tp = 4, .ep = 2}},
       {{.dp_shard = 4, .ep = 2}, {.dp_shard = 2, .ep = 2}},
-      {{.dp_shard = 2, .tp = 4, .ep = 4}, {}}};
+      {{.dp_shard = 2, .tp = 4, .ep = 4}, {}},
+      {{.pp = 2}, {.dp_shard = 2}},
+      {{.dp_shard = 4, .ep = 2}, {.dp_shard = 2, .ep = 2, .pp = 2}},
+      {{.tp = 2, .pp = 2}, {}}};
   const Folder alone;
   const auto one_device = tiny_run(alone.path(), family("qwen3_moe"));
   testing::train(one_device);
@@ -186,7 +189,7 @@ std::vector<Kind> kinds(const std::filesystem::path& folder, const std::filesyst
         {"data.datasets.0.split_documents", "\"\""},
         {"data.validation_path", quoted(folder / "rows.jsonl")},
         {"data.validation_fraction", "0"}},
-       {{.dp_shard = 2}, {.dp_shard = 2, .tp = 2}, {.dp_replicate = 2, .tp = 4}}},
+       {{.dp_shard = 2}, {.dp_shard = 2, .tp = 2}, {.dp_replicate = 2, .tp = 4}, {.dp_shard = 2, .pp = 2}}},
       {"sft",
        {{"model.args.vocab_size", "1024"},
         {"model.args.max_position_embeddings", "128"},
@@ -202,7 +205,7 @@ std::vector<Kind> kinds(const std::filesystem::path& folder, const std::filesyst
         {"training.task", "\"sft\""},
         {"training.seq_len", "64"},
         {"validation.local_batch_size", "32"}},
-       {{.dp_shard = 2, .cp = 2}, {.tp = 2}}},
+       {{.dp_shard = 2, .cp = 2}, {.tp = 2}, {.cp = 2, .pp = 2}}},
       {"tied", {{"model.args.tie_word_embeddings", "true"}}, {{.dp_shard = 2, .tp = 2}, {.dp_replicate = 2, .cp = 2}}},
       {"ring",
        {{"parallelism.context_parallel_rotate_method", "ring"}},
@@ -213,7 +216,7 @@ std::vector<Kind> kinds(const std::filesystem::path& folder, const std::filesyst
       {"always_resharded",
        {{"parallelism.fsdp_reshard_after_forward", "always"}, {"activation_checkpoint.mode", "selective"}},
        {{.dp_shard = 2, .cp = 2}}},
-      {"text", {{"sample.prompt", "\"KING\""}, {"sample.max_new_tokens", "8"}}, {{.dp_shard = 2}}},
+      {"text", {{"sample.prompt", "\"KING\""}, {"sample.max_new_tokens", "8"}}, {{.dp_shard = 2}, {.dp_shard = 2, .pp = 2}}},
       {"adapters", lora, {{.dp_shard = 2}, {.dp_replicate = 2, .cp = 2}}, "adapter_model"},
       {"adapters_with_dropout", with_dropout, {{.dp_shard = 2}}, "adapter_model"}};
 }
@@ -286,6 +289,27 @@ TEST(IllegalMeshes, AreRefusedByName) {
       {{.cp = 2},
        {{"peft.method", "lora"}, {"peft.dropout", "0.5"}, {"checkpoint.initial_load_path", "none"}},
        "peft.dropout: masks are drawn by a token's place"},
+      {{.pp = 2},
+       {{"peft.method", "lora"}, {"checkpoint.initial_load_path", "none"}},
+       "peft.method: adapters and partly frozen models train on one stage only"},
+      {{.pp = 4},
+       {{model + "num_hidden_layers", "3"}},
+       "3 layers (with 0 virtual ones before and 0 after) over 4 stages would leave it no layer"},
+      {{.pp = 2},
+       {{"parallelism.pipeline_parallel_schedule", "1F1C"}},
+       "parallelism.pipeline_parallel_schedule"},
+      {{.pp = 2},
+       {{"parallelism.pipeline_parallel_schedule", "Inference"}},
+       "parallelism.pipeline_parallel_schedule: Inference has no backward"},
+      {{.pp = 2},
+       {{"parallelism.pipeline_parallel_stages_per_rank", "3"}},
+       "parallelism.pipeline_parallel_stages_per_rank"},
+      {{.pp = 2},
+       {{"training.local_batch_size", "2"}, {"parallelism.pipeline_parallel_microbatch_size", "3"}},
+       "parallelism.pipeline_parallel_microbatch_size: must divide training.local_batch_size (2), found 3"},
+      {{.pp = 2},
+       {{"parallelism.pipeline_parallel_schedule", "DualPipeV"}, {"training.global_batch_size", "3"}},
+       "DualPipeV"},
       {{.dp_shard = 2},
        {{"parallelism.expert_parallel_degree", "4"}},
        "parallelism.expert_parallel_degree: 4 does not divide the 2 ranks"}};
