@@ -53,6 +53,9 @@ class Drawing {
   }
 
  private:
+  std::string time_text(double seconds) const {
+    return fmt::format("{:.6g}{}{}", seconds, options_.unit.empty() ? "" : " ", options_.unit);
+  }
   double x_of(double seconds) const { return kLeft + scale_ * seconds; }
 
   std::string legend() const {
@@ -99,7 +102,11 @@ class Drawing {
         options_.width - right_,
         y + 17,
         " text-anchor=\"end\"",
-        fmt::format("{:.4g} {}, bubble {:.1f} %", timeline.makespan, options_.unit, 100 * timeline.bubble_share()));
+        fmt::format(
+            "{}, bubble {:.1f} %; {:.1f} % if no rank waited at the end",
+            time_text(timeline.makespan),
+            100 * timeline.bubble_share(),
+            100 * timeline.bubble_share_without_barrier()));
     y += kNameHeight;
     const std::vector<double> peaks = timeline.peak_memory();
     for (size_t rank = 0; rank < timeline.ranks.size(); ++rank) {
@@ -168,7 +175,7 @@ class Drawing {
       boxes += box_element(
           {x_of(start), y, scale_ * timeline.update, options_.row_height},
           "U c0",
-          options_.hover_titles ? fmt::format("rank {}: update, {:.4g} {}", rank, timeline.update, options_.unit) : "");
+          options_.hover_titles ? fmt::format("rank {}: update, {}", rank, time_text(timeline.update)) : "");
     }
     return boxes + frames;
   }
@@ -183,14 +190,13 @@ class Drawing {
     std::string hover;
     if (options_.hover_titles) {
       hover = fmt::format(
-          "rank {}: {}, stage {}, microbatch {}, {:.6g} to {:.6g} {}",
+          "rank {}: {}, stage {}, microbatch {}, {:.6g} to {}",
           rank,
           to_string(timed.action),
           timed.action.stage,
           timed.action.microbatch,
           timed.start,
-          timed.end,
-          options_.unit);
+          time_text(timed.end));
     }
     std::string svg = box_element(box, fmt::format("{} c{}", name_of(timed.action.kind), shade), hover);
     const std::string number = std::to_string(timed.action.microbatch);
@@ -252,8 +258,7 @@ class Drawing {
     for (int64_t i = 0; static_cast<double>(i) * step <= longest_ * (1 + 1e-9); ++i) {
       const double seconds = static_cast<double>(i) * step;
       svg += line_element("axis", x_of(seconds), height, x_of(seconds), height + 4);
-      svg += text_element(
-          x_of(seconds), height + 18, " text-anchor=\"middle\"", fmt::format("{:.6g} {}", seconds, options_.unit));
+      svg += text_element(x_of(seconds), height + 18, " text-anchor=\"middle\"", time_text(seconds));
     }
     return svg;
   }

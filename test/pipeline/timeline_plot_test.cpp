@@ -99,9 +99,12 @@ TEST(TimelinePlot, DrawsThePictureOfTheDocumentation) {
     timelines.push_back(
         timeline(name, 4, stages, 8, {.forward = {share}, .backward_input = {share}, .backward_weight = {share}}));
   }
+  // 990 pixels for 33 units: whole numbers, so that every compiler rounds alike.
   const std::string svg = timeline_svg(
       timelines,
-      {.title = "4 ranks, 8 microbatches; forward, input and weight halves of a rank take 1 each", .unit = ""});
+      {.title = "4 ranks, 8 microbatches; forward, input and weight halves of a rank take 1 each",
+       .unit = "",
+       .width = 1072});
   const std::filesystem::path path =
       std::filesystem::path(LEHR_SOURCE_DIR) / "docs" / "picture" / "pipeline_schedules.svg";
   if (std::getenv("LEHR_UPDATE_PICTURES") != nullptr) {
