@@ -17,7 +17,7 @@ constexpr double kLeft = 62, kTop = 62, kBottom = 40;
 constexpr double kNameHeight = 26, kRowGap = 3, kMemoryHeight = 12, kGroupGap = 12;
 constexpr double kDigit = 6.2;   // generous width of a digit in a box
 constexpr double kNarrow = 1.0;  // pixels below which boxes are drawn together
-constexpr double kNumberHeight = 12;
+constexpr double kNumberHeight = 11;
 
 class Drawing {
  public:

@@ -18,7 +18,7 @@ struct TimelinePlotOptions {
   std::string title = "Pipeline";
   std::string unit = "s";     ///< Of times, where they are written.
   double width = 1100;        ///< Pixels, at least 300.
-  double row_height = 22;     ///< Pixels of a rank's row, at least 4. Microbatch numbers are written from 12 on.
+  double row_height = 22;     ///< Pixels of a rank's row, at least 4. Microbatch numbers are written from 11 on.
   bool memory = false;        ///< Below each row what the rank holds, all at one scale, with its peak at the right.
   bool hover_titles = false;  ///< Each box tells its action and times when pointed at; browsers show that.
 };

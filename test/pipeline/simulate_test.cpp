@@ -2,7 +2,10 @@
 
 #include <gmock/gmock.h>
 
+#include <cmath>
+
 #include "lehr/base/error.h"
+#include "lehr/base/file.h"
 #include "lehr/pipeline/check_program.h"
 #include "lehr/pipeline/communication.h"
 #include "lehr/pipeline/schedules.h"
@@ -103,6 +106,12 @@ TEST(Simulate, AgreesWithTheClosedFormsOfBubbles) {
       // (P - 1) (F + I - W) remain of (P - 1) (F + I + W).
       EXPECT_NEAR(bubble("ZBH1", ranks, 1, microbatches), waits / (3 * m + waits), kRounding)
           << ranks << " " << microbatches;
+      for (const char* name : {"ZBVZeroBubble", "InterleavedZeroBubble"}) {
+        if (microbatches >= 2 * ranks) {
+          EXPECT_NEAR(bubble(name, ranks, 2, microbatches), waits / (6 * m + waits), kRounding)
+              << name << " " << ranks << " " << microbatches;
+        }
+      }
       for (int64_t stages = 2; microbatches % ranks == 0 && stages <= 4; ++stages) {
         const double work = static_cast<double>(stages) * m;
         EXPECT_NEAR(bubble("Interleaved1F1B", ranks, stages, microbatches), waits / (work + waits), kRounding);
@@ -126,6 +135,44 @@ TEST(Simulate, FindsRaggedRoundsNoSlowerThanFilledOnes) {
           simulate(build("Interleaved1F1B", ranks, 2, microbatches), {}).makespan,
           simulate(build("Interleaved1F1B", ranks, 2, filled), {}).makespan)
           << ranks << " " << microbatches;
+    }
+  }
+}
+
+// "| 1F1B | **1** | loop | 4 3 2 1 | 8.6 % | 8.6 % | 12.9 % | one forward, ... |"
+std::string row_of_the_documentation(const ScheduleInfo& info) {
+  const Program program = build_program({info.schedule, 4, info.default_stages_per_rank, 32});
+  std::string stages = fmt::format("**{}**", info.default_stages_per_rank);
+  if (info.max_stages_per_rank == 0) {
+    stages = info.min_stages_per_rank < info.default_stages_per_rank
+                 ? fmt::format("{}, {}, ...", info.min_stages_per_rank, stages)
+                 : stages + ", ...";
+  }
+  std::string held;
+  for (const int64_t peak : peak_forwards(program)) {
+    held += fmt::format("{} ", peak);
+  }
+  const double share = 1.0 / static_cast<double>(info.default_stages_per_rank);
+  PipelineCosts costs{.forward = {share}, .backward_input = {share}, .backward_weight = {share}};
+  const Timeline fast = simulate(program, costs);
+  costs.transfer = [](int64_t, int64_t) { return 0.1; };
+  return fmt::format(
+      "| {} | {} | {} | {}| {:.1f} % | {:.1f} % | {:.1f} % | {} |\n",
+      info.name,
+      stages,
+      name_of(info.placement),
+      held,
+      100 * fast.bubble_share(),
+      100 * std::abs(fast.bubble_share_without_barrier()),  // not "-0.0"
+      100 * simulate(program, costs).bubble_share(),
+      info.about);
+}
+
+TEST(Simulate, GivesTheTableOfTheDocumentation) {
+  const std::string page = read_file(LEHR_SOURCE_DIR "/docs/pipeline.md");
+  for (const ScheduleInfo& info : all_schedules()) {
+    if (info.has_backward) {
+      EXPECT_THAT(page, HasSubstr(row_of_the_documentation(info)));
     }
   }
 }
