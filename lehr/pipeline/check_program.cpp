@@ -1,4 +1,5 @@
-// The checks of a program, from single actions to the order of all.
+// The checks of a program, from single actions to the order of all. Where an action each is looked at, a message is
+// written only when it is needed (if and fail, not require).
 #include "lehr/pipeline/check_program.h"
 
 #include <algorithm>
@@ -64,34 +65,33 @@ int64_t peer_stage(const Action& action) {
 }
 
 void check_action(const Program& program, const Position& at, const Action& action, const Actions& entry) {
-  require(
-      action.stage >= 0 && action.stage < program.num_stages(),
-      "{}: expected a stage below {}",
-      describe(at, action),
-      program.num_stages());
-  require(
-      action.microbatch >= 0 && action.microbatch < program.num_microbatches,
-      "{}: expected a microbatch below {}",
-      describe(at, action),
-      program.num_microbatches);
+  if (action.stage < 0 || action.stage >= program.num_stages()) {
+    fail("{}: expected a stage below {}", describe(at, action), program.num_stages());
+  }
+  if (action.microbatch < 0 || action.microbatch >= program.num_microbatches) {
+    fail("{}: expected a microbatch below {}", describe(at, action), program.num_microbatches);
+  }
   const int64_t host = program.rank_of_stage[static_cast<size_t>(action.stage)];
-  require(host == at.rank, "{}: stage {} is on rank {}", describe(at, action), action.stage, host);
+  if (host != at.rank) {
+    fail("{}: stage {} is on rank {}", describe(at, action), action.stage, host);
+  }
   if (action.is_compute()) {
     return;
   }
-  require(
-      entry.size() == 1,
-      "{}: a send or receive must be an entry of its own, found it in {}",
-      describe(at, action),
-      to_string(entry));
+  if (entry.size() != 1) {
+    fail("{}: a send or receive must be an entry of its own, found it in {}", describe(at, action), to_string(entry));
+  }
   const int64_t peer = peer_stage(action);
-  require(peer >= 0 && peer < program.num_stages(), "{}: there is no stage {}", describe(at, action), peer);
-  require(
-      program.rank_of_stage[static_cast<size_t>(peer)] != host,
-      "{}: stages {} and {} are on the same rank, which hands over without communication",
-      describe(at, action),
-      action.stage,
-      peer);
+  if (peer < 0 || peer >= program.num_stages()) {
+    fail("{}: there is no stage {}", describe(at, action), peer);
+  }
+  if (program.rank_of_stage[static_cast<size_t>(peer)] == host) {
+    fail(
+        "{}: stages {} and {} are on the same rank, which hands over without communication",
+        describe(at, action),
+        action.stage,
+        peer);
+  }
 }
 
 // How often each action occurs: exactly once, or not at all where it must not.
@@ -101,7 +101,9 @@ class Counts {
       : program_(program), first_(static_cast<size_t>(8 * program.num_stages() * program.num_microbatches), -1) {
     for_each_action(program, [this](const Position& at, const Action& action, const Actions&) {
       int64_t& first = first_[index(action)];
-      require(first < 0, "{}: it is already at entry {}", describe(at, action), first);
+      if (first >= 0) {
+        fail("{}: it is already at entry {}", describe(at, action), first);
+      }
       first = at.entry;
     });
   }
@@ -120,24 +122,26 @@ class Counts {
         }
         if (there(full)) {
           for (const Action& half : {input, weight}) {
-            require(
-                !there(half),
-                "{}: the backward is at entry {} as a whole, {}",
-                describe({host(stage), first_[index(half)]}, half),
-                first_[index(full)],
-                to_string(full));
+            if (there(half)) {
+              fail(
+                  "{}: the backward is at entry {} as a whole, {}",
+                  describe({host(stage), first_[index(half)]}, half),
+                  first_[index(full)],
+                  to_string(full));
+            }
           }
           continue;
         }
-        require(
-            there(input) || there(weight),
-            "pipeline program, rank {}: stage {} has no backward of microbatch {}: expected {}, or {} and {}",
-            host(stage),
-            stage,
-            m,
-            to_string(full),
-            to_string(input),
-            to_string(weight));
+        if (!there(input) && !there(weight)) {
+          fail(
+              "pipeline program, rank {}: stage {} has no backward of microbatch {}: expected {}, or {} and {}",
+              host(stage),
+              stage,
+              m,
+              to_string(full),
+              to_string(input),
+              to_string(weight));
+        }
         require_there(input);
         require_there(weight);
       }
@@ -145,6 +149,7 @@ class Counts {
   }
 
   void check_communication() const {
+    const bool backward = program_.has_backward();
     for (int64_t stage = 0; stage + 1 < program_.num_stages(); ++stage) {
       if (!sends_forward(program_, stage)) {
         continue;
@@ -152,7 +157,7 @@ class Counts {
       for (int64_t m = 0; m < program_.num_microbatches; ++m) {
         require_there({ActionKind::send_forward, stage, m});
         require_there({ActionKind::receive_forward, stage + 1, m});
-        if (program_.has_backward()) {
+        if (backward) {
           require_there({ActionKind::send_backward, stage + 1, m});
           require_there({ActionKind::receive_backward, stage, m});
         }
@@ -169,13 +174,14 @@ class Counts {
   int64_t host(int64_t stage) const { return program_.rank_of_stage[static_cast<size_t>(stage)]; }
   bool there(const Action& action) const { return first_[index(action)] >= 0; }
   void require_there(const Action& action) const {
-    require(
-        there(action),
-        "pipeline program, rank {}: {} is missing ({} stages, {} microbatches)",
-        host(action.stage),
-        to_string(action),
-        program_.num_stages(),
-        program_.num_microbatches);
+    if (!there(action)) {
+      fail(
+          "pipeline program, rank {}: {} is missing ({} stages, {} microbatches)",
+          host(action.stage),
+          to_string(action),
+          program_.num_stages(),
+          program_.num_microbatches);
+    }
   }
 
   const Program& program_;
@@ -209,18 +215,19 @@ void check_pair_order(const Program& program) {
   for (const auto& [pair, sent] : sends) {
     const auto& received = receives[pair];
     for (size_t i = 0; i < sent.size(); ++i) {
-      require(
-          sent[i].send == received[i].send,
-          "{}: transfer {} from rank {} to rank {} is {} (entry {} of the sender) but the receiver expects {}; both "
-          "ends "
-          "must have the same order",
-          describe(received[i].at, received[i].action),
-          i,
-          pair.first,
-          pair.second,
-          to_string(sent[i].send),
-          sent[i].at.entry,
-          to_string(received[i].send));
+      if (sent[i].send != received[i].send) {
+        fail(
+            "{}: transfer {} from rank {} to rank {} is {} (entry {} of the sender) but the receiver expects {}; both "
+            "ends "
+            "must have the same order",
+            describe(received[i].at, received[i].action),
+            i,
+            pair.first,
+            pair.second,
+            to_string(sent[i].send),
+            sent[i].at.entry,
+            to_string(received[i].send));
+      }
     }
   }
 }

@@ -120,14 +120,16 @@ Program program_from_ranks(std::vector<std::vector<Actions>> ranks) {
   for (size_t rank = 0; rank < program.ranks.size(); ++rank) {
     for (size_t i = 0; i < program.ranks[rank].size(); ++i) {
       for (const Action& action : program.ranks[rank][i]) {
-        require(
-            action.stage < num_actions && action.microbatch < num_actions,
-            "pipeline program, rank {}, entry {}: {} names a stage or microbatch far beyond the {} actions that there "
-            "are",
-            rank,
-            i,
-            to_string(action),
-            num_actions);
+        if (action.stage >= num_actions || action.microbatch >= num_actions) {
+          fail(
+              "pipeline program, rank {}, entry {}: {} names a stage or microbatch far beyond the {} actions that "
+              "there "
+              "are",
+              rank,
+              i,
+              to_string(action),
+              num_actions);
+        }
         program.num_microbatches = std::max(program.num_microbatches, action.microbatch + 1);
         const auto stage = static_cast<size_t>(action.stage);
         if (stage >= program.rank_of_stage.size()) {
@@ -135,16 +137,17 @@ Program program_from_ranks(std::vector<std::vector<Actions>> ranks) {
         }
         int64_t& host = program.rank_of_stage[stage];
         if (action.kind == ActionKind::forward) {
-          require(
-              host < 0 || host == static_cast<int64_t>(rank),
-              "pipeline program, rank {}, entry {}: {} computes stage {}, which rank {} computes as well; a stage is "
-              "on "
-              "one rank",
-              rank,
-              i,
-              to_string(action),
-              action.stage,
-              host);
+          if (host >= 0 && host != static_cast<int64_t>(rank)) {
+            fail(
+                "pipeline program, rank {}, entry {}: {} computes stage {}, which rank {} computes as well; a stage is "
+                "on "
+                "one rank",
+                rank,
+                i,
+                to_string(action),
+                action.stage,
+                host);
+          }
           host = static_cast<int64_t>(rank);
         }
       }

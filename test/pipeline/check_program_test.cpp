@@ -4,6 +4,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/pipeline/communication.h"
+#include "lehr/pipeline/schedules.h"
 
 namespace lehr::pipeline {
 namespace {
@@ -114,6 +115,29 @@ TEST(CheckProgram, RefusesOrdersThatComeToAStop) {
   EXPECT_THAT(
       refusal("0SEND_F0 0F0\n1RECV_F0 1F0"),
       HasSubstr("rank 0 at entry 0, 0SEND_F0, waits for 0F0, entry 1 of rank 0"));
+}
+
+// Whatever is left out, done twice or done as something else, of a program of all kinds of actions.
+TEST(CheckProgram, RefusesEverySingleMistake) {
+  const Program right = add_communication(build_program({Schedule::dual_pipe_v, 2, 2, 5}));
+  check_program(right);
+  for (size_t rank = 0; rank < right.ranks.size(); ++rank) {
+    for (size_t i = 0; i < right.ranks[rank].size(); ++i) {
+      const auto at = static_cast<std::ptrdiff_t>(i);
+      const std::string what = fmt::format("rank {}, entry {}: {}", rank, i, to_string(right.ranks[rank][i]));
+      Program wrong = right;
+      wrong.ranks[rank].erase(wrong.ranks[rank].begin() + at);
+      EXPECT_NE(refusal(wrong), "no error") << "without " << what;
+      wrong = right;
+      wrong.ranks[rank].push_back(right.ranks[rank][i]);
+      EXPECT_NE(refusal(wrong), "no error") << "twice " << what;
+      for (int kind = 0; kind < 8; ++kind) {
+        wrong = right;
+        wrong.ranks[rank][i][0].kind = static_cast<ActionKind>(kind);
+        EXPECT_EQ(refusal(wrong) == "no error", wrong == right) << what << " as " << to_string(wrong.ranks[rank][i]);
+      }
+    }
+  }
 }
 
 TEST(AddCommunication, NamesTheRanksOfADeadlock) {
