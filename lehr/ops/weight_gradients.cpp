@@ -37,8 +37,8 @@ struct Behind {
   std::vector<at::Tensor> gradients = {};
 
   void add(const at::Tensor& weight, const at::Tensor& gradient) {
-    const auto found = std::find_if(
-        weights.begin(), weights.end(), [&](const at::Tensor& known) { return known.is_same(weight); });
+    const auto found =
+        std::find_if(weights.begin(), weights.end(), [&](const at::Tensor& known) { return known.is_same(weight); });
     if (found == weights.end()) {
       weights.push_back(weight);
       gradients.push_back(gradient);
@@ -75,8 +75,7 @@ std::shared_ptr<WeightGradients> WeightGradients::current() {
   return t_current;
 }
 
-void WeightGradients::backward_input(
-    const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& gradients) {
+void WeightGradients::backward_input(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& gradients) {
   require_none_lost();
   require(
       state_ == State::forward,

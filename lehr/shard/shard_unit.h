@@ -55,7 +55,8 @@ class ShardUnit {
 
   /// Takes those of `own_values()` out of the gradients of the trainable parameters, for autograd to add.
   std::vector<at::Tensor> take_own_gradients(std::vector<at::Tensor>& gradients) const;
-  /// Takes the other gradients of the whole trainable parameters (undefined where there is none) and starts to sum them.
+  /// Takes the other gradients of the whole trainable parameters (undefined where there is none) and starts to sum
+  /// them.
   void start_reduce(const std::vector<at::Tensor>& gradients);
   /// Waits, and adds them to the gradients of the values.
   void finish_reduce();

@@ -22,7 +22,7 @@ struct UnitPass {
   bool in_graph = false;
   at::Tensor begin = {};  // a parameter as the graph shows it, while modules of the unit are still to come
   std::weak_ptr<ops::WeightGradients> weight_gradients = ops::WeightGradients::current();
-  bool waiting = false;                     // between the halves of backward, with the ...
+  bool waiting = false;                    // between the halves of backward, with the ...
   std::vector<at::Tensor> gradients = {};  // ... sums so far, of the trainable parameters in order
 
   void add(const std::vector<at::Tensor>& more);

@@ -64,7 +64,8 @@ at::Tensor UnitSchedule::join_graph(Unit& unit, const std::shared_ptr<UnitPass>&
   require(
       !unit.sent || nn::is_recomputing(),
       "fully sharded unit {}: another microbatch after its gradients were summed over the ranks as the step's last; "
-      "where several microbatches come before finish_backward(), call set_last_microbatch(false) before the first of them "
+      "where several microbatches come before finish_backward(), call set_last_microbatch(false) before the first of "
+      "them "
       "and set_last_microbatch(true) when no forward pass is to come",
       shards.name());
   if (!pass->in_graph) {

@@ -6,9 +6,9 @@
 // making, and a unit's output hangs on its parameters even if no operator used them; so ranks that run the same modules
 // issue the same collectives in the same order, whatever their data.
 //
-// Where backward comes in two halves (ops/weight_gradients.h), the first one releases the unit as a whole backward does,
-// and keeps what gradients it has; those of the products join them in the second half, which then sums over ranks, unit
-// by unit in the order of the first.
+// Where backward comes in two halves (ops/weight_gradients.h), the first one releases the unit as a whole backward
+// does, and keeps what gradients it has; those of the products join them in the second half, which then sums over
+// ranks, unit by unit in the order of the first.
 #pragma once
 
 #include <memory>
@@ -49,8 +49,7 @@ class UnitSchedule : public std::enable_shared_from_this<UnitSchedule> {
   at::Tensor call(size_t unit, size_t module, const at::Tensor& input, const nn::CallHook::Forward& forward);
   /// What the nodes in the graph do.
   void enter_backward(const UnitPass& pass);
-  std::vector<at::Tensor> leave_backward(
-      const std::shared_ptr<UnitPass>& pass, std::vector<at::Tensor> gradients);
+  std::vector<at::Tensor> leave_backward(const std::shared_ptr<UnitPass>& pass, std::vector<at::Tensor> gradients);
 
   void begin_step();
   void set_last_microbatch(bool last) { last_ = last; }

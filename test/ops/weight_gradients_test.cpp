@@ -70,8 +70,7 @@ Halves in_halves(const std::function<at::Tensor()>& forward, const Tensors& leav
 }
 
 // Holds both halves to one backward, and gives how many products waited.
-size_t expect_equal_to_whole(
-    const std::function<at::Tensor()>& forward, const Tensors& leaves, double tolerance = 0) {
+size_t expect_equal_to_whole(const std::function<at::Tensor()>& forward, const Tensors& leaves, double tolerance = 0) {
   forward().backward();
   const Tensors expected = take_gradients(leaves);
   const Halves found = in_halves(forward, leaves);
@@ -102,9 +101,16 @@ TEST(WeightGradients, OfEveryProductWaitAndAreTheSameBits) {
   for (const Case& c :
        {Case{"linear", [&] { return (ops::linear(x, w) * slope).sum(); }, x, w},
         Case{"linear with bias", [&] { return (ops::linear(x, w, b) * slope).sum(); }, x, w},
-        Case{"transposed input", [&] { return (ops::linear(x.transpose(0, 1), w) * slope.transpose(0, 1)).sum(); }, x, w},
-        Case{"grouped_linear", [&] { return (grouped_linear(rows, experts, some_ends()) * row_slope).sum(); },
-             rows, experts}}) {
+        Case{
+            "transposed input",
+            [&] { return (ops::linear(x.transpose(0, 1), w) * slope.transpose(0, 1)).sum(); },
+            x,
+            w},
+        Case{
+            "grouped_linear",
+            [&] { return (grouped_linear(rows, experts, some_ends()) * row_slope).sum(); },
+            rows,
+            experts}}) {
     SCOPED_TRACE(c.name);
     EXPECT_EQ(expect_equal_to_whole(c.forward, {c.input, c.weight, b}), 1U);
     const Halves halves = in_halves(c.forward, {c.input, c.weight, b});
@@ -124,7 +130,10 @@ TEST(WeightGradients, OfAWeightThatIsUsedTwiceAreSummed) {
   const at::Tensor x = leaf({3, 4}), a = leaf({4, 4}), b = leaf({4, 4});
   // In parallel, in series with another one between, and both with a residual.
   EXPECT_EQ(expect_equal_to_whole([&] { return (ops::linear(x, a) * ops::linear(x.sin(), a)).sum(); }, {x, a}), 2U);
-  EXPECT_EQ(expect_equal_to_whole([&] { return ops::linear(ops::linear(ops::linear(x, a), b), a).square().sum(); }, {x, a, b}), 3U);
+  EXPECT_EQ(
+      expect_equal_to_whole(
+          [&] { return ops::linear(ops::linear(ops::linear(x, a), b), a).square().sum(); }, {x, a, b}),
+      3U);
   EXPECT_EQ(
       expect_equal_to_whole(
           [&] {
@@ -168,7 +177,8 @@ TEST(WeightGradients, WaitOnlyWhereTheyAreWanted) {
           },
           {x, w, frozen, idle}),
       1U);
-  EXPECT_EQ(expect_equal_to_whole([&] { return ops::linear(ops::linear(ids, idle), w).square().sum(); }, {w, idle}), 2U);
+  EXPECT_EQ(
+      expect_equal_to_whole([&] { return ops::linear(ops::linear(ids, idle), w).square().sum(); }, {w, idle}), 2U);
   EXPECT_EQ(expect_equal_to_whole([&] { return ops::linear(x, frozen).square().sum(); }, {x}), 0U);
 }
 
@@ -178,7 +188,9 @@ TEST(WeightGradients, ComeForWeightsThatHaveNothingToDoWithTheInputs) {
   const at::Tensor x = leaf({3, 4}), w = leaf({4, 4}), side = leaf({4, 4});
   const at::Tensor constant = at::randn({3, 4}, at::kDouble);
   EXPECT_EQ(
-      expect_equal_to_whole([&] { return (ops::linear(x, w) * ops::linear(constant, side).tanh()).sum(); }, {x, w, side}), 2U);
+      expect_equal_to_whole(
+          [&] { return (ops::linear(x, w) * ops::linear(constant, side).tanh()).sum(); }, {x, w, side}),
+      2U);
 }
 
 // One factor in two weights, which share no node with the path of the inputs.
@@ -191,7 +203,8 @@ TEST(WeightGradients, OfWeightsThatAreComputedComeAtOnce) {
       0U);
   EXPECT_EQ(expect_equal_to_whole([&] { return ops::linear(x, big.narrow(0, 2, 4)).square().sum(); }, {x, big}), 0U);
   EXPECT_EQ(
-      expect_equal_to_whole([&] { return ops::linear(x.to(at::kFloat), p1.to(at::kFloat)).square().sum(); }, {x, p1}), 0U);
+      expect_equal_to_whole([&] { return ops::linear(x.to(at::kFloat), p1.to(at::kFloat)).square().sum(); }, {x, p1}),
+      0U);
 }
 
 // Hands on a gradient in forward's sense of "no gradient at all".
@@ -203,8 +216,7 @@ struct Stop : torch::autograd::Function<Stop> {
 TEST(WeightGradients, AreZerosWhereNoGradientArrives) {
   at::manual_seed(7);
   const at::Tensor x = leaf({3, 4}), w = leaf({4, 4});
-  EXPECT_EQ(
-      expect_equal_to_whole([&] { return Stop::apply(ops::linear(x, w)).sum() + x.square().sum(); }, {x, w}), 1U);
+  EXPECT_EQ(expect_equal_to_whole([&] { return Stop::apply(ops::linear(x, w)).sum() + x.square().sum(); }, {x, w}), 1U);
 }
 
 // Random graphs of residuals, shared weights and gates: what is saved must survive what autograd adds in place.
