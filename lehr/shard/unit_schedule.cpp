@@ -152,29 +152,26 @@ std::vector<at::Tensor> UnitSchedule::leave_backward(
     const std::shared_ptr<UnitPass>& pass, std::vector<at::Tensor> gradients) {
   require(pass->generation == generation_, "fully sharded model: backward of a forward pass from before reset()");
   Unit& unit = units_[pass->unit];
-  if (!pass->waiting) {
-    settle();
+  const auto trainable = unit.shards->trainable();
+  for (size_t i = 0; i < trainable.size(); ++i) {
+    if (gradients[i].defined()) {
+      had_gradient_.insert(trainable[i].get());
+    }
   }
-  std::vector<at::Tensor> own;
+  auto own = unit.shards->take_own_gradients(gradients);
+  if (pass->waiting) {
+    pass->add(gradients);
+    return own;
+  }
+  settle();
   if (pass->in_graph) {
-    const auto trainable = unit.shards->trainable();
-    for (size_t i = 0; i < trainable.size(); ++i) {
-      if (gradients[i].defined()) {
-        had_gradient_.insert(trainable[i].get());
-      }
-    }
-    own = unit.shards->take_own_gradients(gradients);
-    if (pass->waiting) {
-      pass->add(gradients);
-      return own;
-    }
     --unit.graphs;
     const auto weight_gradients = pass->weight_gradients.lock();
     if (weight_gradients && weight_gradients->defers()) {
       pass->waiting = true;
       ++waiting_;
       pass->add(gradients);
-      weight_gradients->then([schedule = shared_from_this(), pass] { schedule->finish_halves(*pass); });
+      weight_gradients->then([pass] { finish_halves(*pass); });
     } else {
       reduce(*pass, gradients);
     }
@@ -186,12 +183,14 @@ std::vector<at::Tensor> UnitSchedule::leave_backward(
 }
 
 void UnitSchedule::finish_halves(UnitPass& pass) {
+  const auto self = pass.schedule.lock();
   require(
-      pass.generation == generation_, "fully sharded model: weight gradients of a forward pass from before reset()");
-  settle();
+      self && pass.generation == self->generation_,
+      "fully sharded model: weight gradients of a forward pass from before reset(), or after the model's end");
+  self->settle();
   pass.waiting = false;
-  --waiting_;
-  reduce(pass, std::exchange(pass.gradients, {}));
+  --self->waiting_;
+  self->reduce(pass, std::exchange(pass.gradients, {}));
 }
 
 void UnitSchedule::reduce(const UnitPass& pass, const std::vector<at::Tensor>& gradients) {
@@ -221,9 +220,7 @@ void UnitSchedule::release_all(bool learn) {
   for (Unit& unit : units_) {
     close(unit);
     unit.shards->release();
-    unit.graphs = 0;
-    unit.calls = 0;
-    unit.done = 0;
+    unit.graphs = unit.calls = unit.done = 0;
     unit.sent = false;
   }
   forward_.restart(learn);
@@ -289,9 +286,7 @@ void UnitSchedule::reset() noexcept {
   for (Unit& unit : units_) {
     end_pass(unit);
     unit.shards->reset();
-    unit.graphs = 0;
-    unit.calls = 0;
-    unit.done = 0;
+    unit.graphs = unit.calls = unit.done = 0;
     unit.sent = false;
   }
   forward_.restart(/*learn=*/false);

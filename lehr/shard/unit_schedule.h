@@ -66,7 +66,7 @@ class UnitSchedule : public std::enable_shared_from_this<UnitSchedule> {
   static void end_pass(Unit& unit);
   void close(Unit& unit);
   void release(Unit& unit);
-  void finish_halves(UnitPass& pass);
+  static void finish_halves(UnitPass& pass);
   void reduce(const UnitPass& pass, const std::vector<at::Tensor>& gradients);
   void settle();
   void require_none_waiting(const char* call) const;
