@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "lehr/ops/weight_gradients.h"
+
 namespace lehr::nn {
 
 namespace {
@@ -18,6 +20,8 @@ struct Recomputing {
 struct BlockHolder : torch::CustomClassHolder {
   explicit BlockHolder(Block b) : block(std::move(b)) {}
   Block block;
+  // What the block's weights are to note when it runs again, whatever is current then.
+  std::weak_ptr<ops::WeightGradients> weight_gradients = ops::WeightGradients::current();
 };
 
 class Checkpoint : public torch::autograd::Function<Checkpoint> {
@@ -44,6 +48,7 @@ class Checkpoint : public torch::autograd::Function<Checkpoint> {
     {
       const at::AutoGradMode grad(true);
       const Recomputing recomputing;
+      const ops::WeightGradients::Scope scope(holder->weight_gradients.lock());
       output = holder->block(input);
     }
     if (output.requires_grad()) {

@@ -28,6 +28,8 @@ struct ActivationCheckpointing {
 /// reach `input` and every parameter that the block reads, whether or not `input` itself needs one. The block must
 /// compute the same thing both times. Without grad mode it just runs.
 ///
+/// If the weights' gradients wait (ops/weight_gradients.h), the block runs again in the input half and not once more.
+///
 /// Gradients of parameters are added to their .grad during backward, so use `Tensor::backward`, not
 /// `torch::autograd::grad` for chosen parameters.
 at::Tensor checkpoint(const std::function<at::Tensor(const at::Tensor&)>& block, const at::Tensor& input);

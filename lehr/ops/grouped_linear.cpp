@@ -6,6 +6,7 @@
 #include "lehr/base/operator_watch.h"
 #include "lehr/ops/autograd.h"
 #include "lehr/ops/matmul.h"
+#include "lehr/ops/weight_gradients.h"
 
 namespace lehr::ops {
 
@@ -26,7 +27,15 @@ void for_each_group(const at::Tensor& ends, Work work) {
   }
 }
 
+// ATen's product keeps `ends` on the device.
+bool on_device(const at::Tensor& input) {
+  return input.is_cuda() && input.scalar_type() == at::kBFloat16;
+}
+
 at::Tensor forward_product(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& ends) {
+  if (on_device(input)) {
+    return at::_grouped_mm(input, weight.transpose(1, 2), ends);
+  }
   at::Tensor output = at::empty({input.size(0), weight.size(1)}, input.options());
   for_each_group(ends, [&](int64_t g, int64_t first, int64_t rows) {
     output.narrow(0, first, rows).copy_(product(input.narrow(0, first, rows), weight[g].t()));
@@ -34,10 +43,34 @@ at::Tensor forward_product(const at::Tensor& input, const at::Tensor& weight, co
   return output;
 }
 
+at::Tensor input_gradient(const at::Tensor& grad, const at::Tensor& weight, const at::Tensor& ends) {
+  if (on_device(grad)) {
+    return at::_grouped_mm(grad, weight, ends);
+  }
+  at::Tensor gradient = at::empty({grad.size(0), weight.size(2)}, grad.options());
+  for_each_group(ends, [&](int64_t g, int64_t first, int64_t rows) {
+    gradient.narrow(0, first, rows).copy_(product(grad.narrow(0, first, rows), weight[g]));
+  });
+  return gradient;
+}
+
+at::Tensor product_of_rows(const at::Tensor& grad, const at::Tensor& input, const at::Tensor& ends) {
+  if (on_device(grad)) {
+    return at::_grouped_mm(grad.t(), input, ends);
+  }
+  at::Tensor gradient = at::zeros({ends.size(0), grad.size(1), input.size(1)}, grad.options());
+  for_each_group(ends, [&](int64_t g, int64_t first, int64_t rows) {
+    gradient[g].copy_(product(grad.narrow(0, first, rows).t(), input.narrow(0, first, rows)));
+  });
+  return gradient;
+}
+
 struct GroupedLinear : torch::autograd::Function<GroupedLinear> {
   static at::Tensor forward(
       AutogradContext* ctx, const at::Tensor& input, const at::Tensor& weight, const at::Tensor& ends) {
-    ctx->save_for_backward({input, weight, ends});
+    // A frozen weight has no gradient that needs the input.
+    ctx->save_for_backward({weight.requires_grad() ? input : at::Tensor(), weight, ends});
+    note_weight_gradients(ctx, weight);
     return forward_product(input, weight, ends);
   }
 
@@ -51,20 +84,12 @@ struct GroupedLinear : torch::autograd::Function<GroupedLinear> {
     at::Tensor grad_input;
     at::Tensor grad_weight;
     if (ctx->needs_input_grad(0)) {
-      grad_input = at::empty_like(input);
+      grad_input = input_gradient(grad, weight, ends);
     }
     if (ctx->needs_input_grad(1)) {
-      grad_weight = at::zeros_like(weight);
+      grad_weight = weight_gradient(
+          ctx, weight, [grad, rows = input.detach(), ends] { return product_of_rows(grad, rows, ends); });
     }
-    for_each_group(ends, [&](int64_t g, int64_t first, int64_t rows) {
-      const at::Tensor grad_rows = grad.narrow(0, first, rows);
-      if (grad_input.defined()) {
-        grad_input.narrow(0, first, rows).copy_(product(grad_rows, weight[g]));
-      }
-      if (grad_weight.defined()) {
-        grad_weight[g].copy_(product(grad_rows.t(), input.narrow(0, first, rows)));
-      }
-    });
     return {grad_input, grad_weight, at::Tensor()};
   }
 };
@@ -92,14 +117,13 @@ at::Tensor grouped_linear(const at::Tensor& input, const at::Tensor& weight, con
       weight.size(0),
       shape_of(ends),
       c10::toString(ends.scalar_type()));
-  if (input.is_cuda() && input.scalar_type() == at::kBFloat16) {
-    return at::_grouped_mm(input, weight.transpose(1, 2), ends);
+  const bool in_halves = weight.requires_grad() && WeightGradients::current() != nullptr;
+  if (!input.is_cpu() && !in_halves) {
+    return on_device(input) ? forward_product(input, weight, ends) : grouped_linear_reference(input, weight, ends);
   }
-  if (!input.is_cpu()) {
-    return grouped_linear_reference(input, weight, ends);
-  }
-  return will_differentiate(input, weight) ? GroupedLinear::apply(input, weight, ends)
-                                           : forward_product(input, weight, ends);
+  const at::Tensor read = on_device(input) ? ends : ends.cpu();
+  return will_differentiate(input, weight) ? GroupedLinear::apply(input, weight, read)
+                                           : forward_product(input, weight, read);
 }
 
 }  // namespace lehr::ops

@@ -6,6 +6,7 @@
 #include "lehr/base/operator_watch.h"
 #include "lehr/ops/autograd.h"
 #include "lehr/ops/matmul.h"
+#include "lehr/ops/weight_gradients.h"
 
 namespace lehr::ops {
 
@@ -28,6 +29,7 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& input, const at::Tensor& weight) {
     // A frozen weight has no gradient that needs the input.
     ctx->save_for_backward({weight.requires_grad() ? input : at::Tensor(), weight});
+    note_weight_gradients(ctx, weight);
     return forward_product(input, weight);
   }
 
@@ -45,7 +47,7 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
       grad_input = product(grad, weight).view(shape);
     }
     if (ctx->needs_input_grad(1)) {
-      grad_weight = product(grad.t(), rows_of(input));
+      grad_weight = weight_gradient(ctx, weight, [grad, x = input.detach()] { return product(grad.t(), rows_of(x)); });
     }
     return {grad_input, grad_weight};
   }
@@ -64,7 +66,8 @@ at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const at::T
       weight.size(-1),
       c10::toString(input.scalar_type()),
       shape_of(input));
-  if (!input.is_cpu()) {
+  const bool in_halves = weight.requires_grad() && WeightGradients::current() != nullptr;
+  if (!input.is_cpu() && !in_halves) {
     return at::linear(input, weight, bias);
   }
   const at::Tensor output =

@@ -121,6 +121,7 @@ FullySharded fully_shard(
              units[i].name, parameters[i], context, options.compute, options.reduce, *count),
          .modules = units[i].modules.size(),
          .reshard = reshard,
+         .keep = options.reshard_after_forward == ReshardPolicy::never,
          .backward_reads_weights = reads});
   }
   auto schedule = std::make_shared<UnitSchedule>(

@@ -19,7 +19,7 @@ class UnitSchedule;
 enum class ReshardPolicy {
   all_but_last,  ///< The last unit of the list is the first one that backward needs.
   always,
-  never,  ///< Gathered once a microbatch; the memory of all whole parameters.
+  never,  ///< Gathered once between finish_backward() calls; the memory of all whole parameters.
 };
 
 struct FullyShardOptions {
@@ -48,6 +48,10 @@ struct UnitModules {
 ///       sharded.finish_backward();
 ///
 /// Then gradients of all values are final: the sums over all ranks and microbatches.
+///
+/// In a pipeline several microbatches are under way at once, their backward perhaps in two halves
+/// (ops/weight_gradients.h), and all of them stand between one begin_step() and one finish_backward():
+/// set_last_microbatch(false) comes before the first one, set_last_microbatch(true) when no forward pass is to come.
 class FullySharded {
  public:
   explicit FullySharded(std::shared_ptr<UnitSchedule> schedule, std::shared_ptr<ByteCount> count);
@@ -57,7 +61,8 @@ class FullySharded {
   /// Values may have changed: nothing that was gathered is used any more. Passes without gradients need no step, but
   /// another begin_step() or reset() after values changed.
   void begin_step();
-  /// Whether the step's gradients are complete after the next finish_backward().
+  /// Whether the step's gradients are complete after the next finish_backward(): units whose backward is done then need
+  /// not wait for the others, and another forward pass through one of them is a usage error. True after begin_step().
   void set_last_microbatch(bool last);
   /// After each microbatch (or pipeline of them): gradients of sharded parameters are added to those of the values,
   /// everything gathered is released; after the last microbatch gradients are summed over replicas too. A parameter

@@ -187,25 +187,35 @@ void ShardUnit::show_nothing() {
   }
 }
 
-std::vector<at::Tensor> ShardUnit::start_reduce(const std::vector<at::Tensor>& gradients) {
-  const at::NoGradGuard no_grad;
+std::vector<at::Tensor> ShardUnit::take_own_gradients(std::vector<at::Tensor>& gradients) const {
   std::vector<at::Tensor> own;
+  size_t next = 0;
+  for (const Entry& entry : entries_) {
+    if (entry.parameter->trainable()) {
+      if (entry.memory < 0) {
+        own.push_back(std::exchange(gradients[next], {}));
+      }
+      ++next;
+    }
+  }
+  return own;
+}
+
+void ShardUnit::start_reduce(const std::vector<at::Tensor>& gradients) {
+  const at::NoGradGuard no_grad;
   std::vector<std::vector<at::Tensor>> sent(flats_.size());
   size_t next = 0;
   for (const Entry& entry : entries_) {
     const at::Tensor gradient = entry.parameter->trainable() ? gradients[next++] : at::Tensor();
     if (entry.flat >= 0) {
       sent[static_cast<size_t>(entry.flat)].push_back(gradient);
-    } else if (entry.parameter->trainable() && entry.memory < 0) {
-      own.push_back(gradient);
-    } else if (gradient.defined()) {
+    } else if (entry.memory >= 0 && gradient.defined()) {
       add_to_gradient(entry.parameter->value(), gradient);
     }
   }
   for (size_t i = 0; i < flats_.size(); ++i) {
     flats_[i]->start_reduce(sent[i]);
   }
-  return own;
 }
 
 void ShardUnit::finish_reduce() {

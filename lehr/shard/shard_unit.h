@@ -53,9 +53,11 @@ class ShardUnit {
   /// Shows what cannot be read: shapes and types without memory; for values shown as they are, the values.
   void show_nothing();
 
-  /// Takes the gradients of the whole trainable parameters (undefined where there is none) and starts to sum them.
-  /// Gives the gradients of `own_values()`, which autograd is to add.
-  std::vector<at::Tensor> start_reduce(const std::vector<at::Tensor>& gradients);
+  /// Takes those of `own_values()` out of the gradients of the trainable parameters, for autograd to add.
+  std::vector<at::Tensor> take_own_gradients(std::vector<at::Tensor>& gradients) const;
+  /// Takes the other gradients of the whole trainable parameters (undefined where there is none) and starts to sum
+  /// them.
+  void start_reduce(const std::vector<at::Tensor>& gradients);
   /// Waits, and adds them to the gradients of the values.
   void finish_reduce();
 

@@ -40,7 +40,7 @@ struct Begin : torch::autograd::Function<Begin> {
   }
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const auto [pass, schedule] = kept(context);
-    variable_list own = schedule->leave_backward(*pass, gradients);
+    variable_list own = schedule->leave_backward(pass, std::move(gradients));
     own.insert(own.begin(), at::Tensor());  // the anchor's
     own.insert(own.end(), {at::Tensor(), at::Tensor()});
     return own;
@@ -55,7 +55,7 @@ struct BeginFrozen : torch::autograd::Function<BeginFrozen> {
   }
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const auto [pass, schedule] = kept(context);
-    schedule->leave_backward(*pass, {});
+    schedule->leave_backward(pass, {});
     return {gradients[0], {}};
   }
 };
@@ -79,11 +79,24 @@ struct End : torch::autograd::Function<End> {
 };
 }  // namespace
 
+void UnitPass::add(const std::vector<at::Tensor>& more) {
+  gradients.resize(more.size());
+  for (size_t i = 0; i < more.size(); ++i) {
+    if (more[i].defined()) {
+      gradients[i] = gradients[i].defined() ? gradients[i] + more[i] : more[i];
+    }
+  }
+}
+
 std::vector<at::Tensor> begin_graph(const ShardUnit& shards, const std::shared_ptr<UnitPass>& pass, at::Device device) {
   const auto options = at::TensorOptions().device(device).dtype(at::kFloat);
   const at::Tensor anchor = at::empty({0}, options).set_requires_grad(true);
   const auto own = shards.own_values();
-  return Begin::apply(anchor, at::TensorList(own), pass, &shards);
+  auto tensors = Begin::apply(anchor, at::TensorList(own), pass, &shards);
+  if (const auto weight_gradients = pass->weight_gradients.lock()) {
+    weight_gradients->allow(tensors.front().grad_fn());
+  }
+  return tensors;
 }
 
 at::Tensor begin_frozen(const at::Tensor& input, const std::shared_ptr<UnitPass>& pass) {

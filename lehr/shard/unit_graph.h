@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "lehr/base/torch.h"
+#include "lehr/ops/weight_gradients.h"
 
 namespace lehr::shard {
 
@@ -21,10 +21,15 @@ struct UnitPass {
   int64_t calls_in_graph = 0;
   bool in_graph = false;
   at::Tensor begin = {};  // a parameter as the graph shows it, while modules of the unit are still to come
+  std::weak_ptr<ops::WeightGradients> weight_gradients = ops::WeightGradients::current();
+  bool waiting = false;                    // between the halves of backward, with the ...
+  std::vector<at::Tensor> gradients = {};  // ... sums so far, of the trainable parameters in order
+
+  void add(const std::vector<at::Tensor>& more);
 };
 
 /// The unit's trainable parameters as the graph shows them. In backward, when it comes there, all their gradients are
-/// there: UnitSchedule::leave_backward.
+/// there: UnitSchedule::leave_backward. Where weight gradients wait, it comes there once for each half.
 std::vector<at::Tensor> begin_graph(const ShardUnit& shards, const std::shared_ptr<UnitPass>& pass, at::Device device);
 
 /// The same for a unit without trainable parameters, at the input of a call, which it gives.

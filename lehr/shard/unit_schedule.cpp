@@ -61,6 +61,13 @@ at::Tensor UnitSchedule::join_graph(Unit& unit, const std::shared_ptr<UnitPass>&
       !synchronized_,
       "fully sharded unit {}: a forward pass with gradients outside of a step; call begin_step() first",
       shards.name());
+  require(
+      !unit.sent || nn::is_recomputing(),
+      "fully sharded unit {}: another microbatch after its gradients were summed over the ranks as the step's last; "
+      "where several microbatches come before finish_backward(), call set_last_microbatch(false) before the first of "
+      "them "
+      "and set_last_microbatch(true) when no forward pass is to come",
+      shards.name());
   if (!pass->in_graph) {
     const auto tensors = begin_graph(shards, pass, input.device());
     shards.show(tensors);
@@ -141,27 +148,56 @@ void UnitSchedule::enter_backward(const UnitPass& pass) {
   }
 }
 
-std::vector<at::Tensor> UnitSchedule::leave_backward(const UnitPass& pass, const std::vector<at::Tensor>& gradients) {
-  require(pass.generation == generation_, "fully sharded model: backward of a forward pass from before reset()");
-  Unit& unit = units_[pass.unit];
-  settle();
-  std::vector<at::Tensor> own;
-  if (pass.in_graph) {
-    --unit.graphs;
-    const auto trainable = unit.shards->trainable();
-    for (size_t i = 0; i < trainable.size(); ++i) {
-      if (gradients[i].defined()) {
-        had_gradient_.insert(trainable[i].get());
-      }
+std::vector<at::Tensor> UnitSchedule::leave_backward(
+    const std::shared_ptr<UnitPass>& pass, std::vector<at::Tensor> gradients) {
+  require(pass->generation == generation_, "fully sharded model: backward of a forward pass from before reset()");
+  Unit& unit = units_[pass->unit];
+  const auto trainable = unit.shards->trainable();
+  for (size_t i = 0; i < trainable.size(); ++i) {
+    if (gradients[i].defined()) {
+      had_gradient_.insert(trainable[i].get());
     }
-    own = unit.shards->start_reduce(gradients);
-    unit.done += pass.calls_in_graph;
-    reducing_ = &unit;
   }
-  if (unit.reshard || unit.graphs == 0) {
+  auto own = unit.shards->take_own_gradients(gradients);
+  if (pass->waiting) {
+    pass->add(gradients);
+    return own;
+  }
+  settle();
+  if (pass->in_graph) {
+    --unit.graphs;
+    const auto weight_gradients = pass->weight_gradients.lock();
+    if (weight_gradients && weight_gradients->defers()) {
+      pass->waiting = true;
+      ++waiting_;
+      pass->add(gradients);
+      weight_gradients->then([pass] { finish_halves(*pass); });
+    } else {
+      reduce(*pass, gradients);
+    }
+  }
+  if (unit.reshard || (unit.graphs == 0 && !unit.keep)) {
     release(unit);
   }
   return own;
+}
+
+void UnitSchedule::finish_halves(UnitPass& pass) {
+  const auto self = pass.schedule.lock();
+  require(
+      self && pass.generation == self->generation_,
+      "fully sharded model: weight gradients of a forward pass from before reset(), or after the model's end");
+  self->settle();
+  pass.waiting = false;
+  --self->waiting_;
+  self->reduce(pass, std::exchange(pass.gradients, {}));
+}
+
+void UnitSchedule::reduce(const UnitPass& pass, const std::vector<at::Tensor>& gradients) {
+  Unit& unit = units_[pass.unit];
+  unit.shards->start_reduce(gradients);
+  unit.done += pass.calls_in_graph;
+  reducing_ = &unit;
 }
 
 // Waits for the gradients under way, and hands them on if they are the step's.
@@ -172,6 +208,7 @@ void UnitSchedule::settle() {
   Unit& unit = *std::exchange(reducing_, nullptr);
   unit.shards->finish_reduce();
   if (last_ && unit.done == unit.calls) {
+    unit.sent = true;
     for (const auto& parameter : unit.shards->trainable()) {
       sync_->ready(*parameter);
     }
@@ -183,15 +220,23 @@ void UnitSchedule::release_all(bool learn) {
   for (Unit& unit : units_) {
     close(unit);
     unit.shards->release();
-    unit.graphs = 0;
-    unit.calls = 0;
-    unit.done = 0;
+    unit.graphs = unit.calls = unit.done = 0;
+    unit.sent = false;
   }
   forward_.restart(learn);
   backward_.restart(learn);
 }
 
+void UnitSchedule::require_none_waiting(const char* call) const {
+  require(
+      waiting_ == 0,
+      "fully sharded model: {} while units wait for weight gradients; call backward_weight() for each microbatch that "
+      "had backward_input(), or reset() after a failure",
+      call);
+}
+
 void UnitSchedule::begin_step() {
+  require_none_waiting("begin_step()");
   held_ = false;
   settle();
   release_all(/*learn=*/false);
@@ -202,6 +247,7 @@ void UnitSchedule::begin_step() {
 
 void UnitSchedule::finish_backward() {
   require(!synchronized_, "fully sharded model: finish_backward() outside of a step; call begin_step() first");
+  require_none_waiting("finish_backward()");
   settle();
   release_all(/*learn=*/true);
   if (!last_) {
@@ -230,6 +276,7 @@ void UnitSchedule::hold() {
 
 void UnitSchedule::reset() noexcept {
   ++generation_;
+  waiting_ = 0;
   ahead_ = nullptr;
   reducing_ = nullptr;
   held_ = false;
@@ -239,9 +286,8 @@ void UnitSchedule::reset() noexcept {
   for (Unit& unit : units_) {
     end_pass(unit);
     unit.shards->reset();
-    unit.graphs = 0;
-    unit.calls = 0;
-    unit.done = 0;
+    unit.graphs = unit.calls = unit.done = 0;
+    unit.sent = false;
   }
   forward_.restart(/*learn=*/false);
   backward_.restart(/*learn=*/false);

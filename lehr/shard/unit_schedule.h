@@ -5,6 +5,10 @@
 // that call, and where it has passed the beginning of the unit. Autograd runs nodes in the reverse order of their
 // making, and a unit's output hangs on its parameters even if no operator used them; so ranks that run the same modules
 // issue the same collectives in the same order, whatever their data.
+//
+// Where backward comes in two halves (ops/weight_gradients.h), the first one releases the unit as a whole backward
+// does, and keeps what gradients it has; those of the products join them in the second half, which then sums over
+// ranks, unit by unit in the order of the first.
 #pragma once
 
 #include <memory>
@@ -25,12 +29,14 @@ class UnitSchedule : public std::enable_shared_from_this<UnitSchedule> {
     std::unique_ptr<ShardUnit> shards;
     size_t modules = 1;
     bool reshard = true;                 ///< Released between forward and backward.
+    bool keep = false;                   ///< Released by finish_backward() alone.
     bool backward_reads_weights = true;  ///< Not so for embeddings.
 
     std::shared_ptr<UnitPass> pass = {};  // the one that is not through its modules
     int64_t graphs = 0;                   // passes whose backward is to come
     int64_t calls = 0;                    // that add gradients in this step's last microbatch, ...
     int64_t done = 0;                     // ... and those of them that did
+    bool sent = false;                    // the step's gradients, as far as the schedule knows
   };
 
   /// `count` is the one that the units' memory is counted by.
@@ -43,7 +49,7 @@ class UnitSchedule : public std::enable_shared_from_this<UnitSchedule> {
   at::Tensor call(size_t unit, size_t module, const at::Tensor& input, const nn::CallHook::Forward& forward);
   /// What the nodes in the graph do.
   void enter_backward(const UnitPass& pass);
-  std::vector<at::Tensor> leave_backward(const UnitPass& pass, const std::vector<at::Tensor>& gradients);
+  std::vector<at::Tensor> leave_backward(const std::shared_ptr<UnitPass>& pass, std::vector<at::Tensor> gradients);
 
   void begin_step();
   void set_last_microbatch(bool last) { last_ = last; }
@@ -60,7 +66,10 @@ class UnitSchedule : public std::enable_shared_from_this<UnitSchedule> {
   static void end_pass(Unit& unit);
   void close(Unit& unit);
   void release(Unit& unit);
+  static void finish_halves(UnitPass& pass);
+  void reduce(const UnitPass& pass, const std::vector<at::Tensor>& gradients);
   void settle();
+  void require_none_waiting(const char* call) const;
   void release_all(bool learn);
 
   std::shared_ptr<ByteCount> count_;  // outlives the units
@@ -72,6 +81,7 @@ class UnitSchedule : public std::enable_shared_from_this<UnitSchedule> {
   Unit* reducing_ = nullptr;    // whose gradients are under way
   std::unordered_set<const nn::Parameter*> had_gradient_;
   int64_t generation_ = 0;
+  int64_t waiting_ = 0;  // passes that are between the halves of their backward
   bool last_ = true;
   bool synchronized_ = true;  // the step's gradients are final
   bool held_ = false;

@@ -20,9 +20,10 @@ struct VocabularyPart {
 /// of weight each rank's own.
 ///
 /// Two small collectives a call: the largest logit of each row, then the sum of exponentials and the label's logit.
-/// Neither all logits nor all of a rank's exist at once (ops::kLogitsBytes); backward computes them again. In bfloat16
-/// sums are float32, and the weight's gradient is rounded to bfloat16 once a chunk. Throws a usage error for a label
-/// outside the vocabulary, and for shapes that do not match.
+/// Neither all logits nor all of a rank's exist at once (ops::kLogitsBytes); backward computes them again, once for
+/// both gradients: the weight's never waits (ops/weight_gradients.h). In bfloat16 sums are float32, and the weight's
+/// gradient is rounded to bfloat16 once a chunk. Throws a usage error for a label outside the vocabulary, and for
+/// shapes that do not match.
 at::Tensor vocab_parallel_linear_cross_entropy(
     const at::Tensor& hidden,
     const at::Tensor& weight,

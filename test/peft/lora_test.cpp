@@ -5,6 +5,7 @@
 #include "lehr/base/error.h"
 #include "lehr/nn/activation_checkpoint.h"
 #include "lehr/ops/linear.h"
+#include "lehr/ops/weight_gradients.h"
 #include "lehr/peft/inject.h"
 
 namespace lehr::peft {
@@ -27,6 +28,22 @@ Adapted adapted(int64_t in, int64_t out, const Lora& settings, at::ScalarType dt
   Adapted made{nn::Linear(in, out), std::make_shared<LoraLinear>("layer", in, out, settings)};
   made.linear->set_adapter(kAdapterName, made.lora);
   nn::materialize(*made.linear, at::kCPU, dtype);
+  made.linear->reset_parameters({.seed = 1});
+  at::NoGradGuard no_grad;
+  made.lora->B.normal_();
+  return made;
+}
+
+struct AdaptedGroups {
+  nn::GroupedLinear linear;
+  std::shared_ptr<LoraGroupedLinear> lora;
+};
+
+AdaptedGroups adapted_groups(int64_t groups, int64_t in, int64_t out, const Lora& settings) {
+  AdaptedGroups made{
+      nn::GroupedLinear(groups, in, out), std::make_shared<LoraGroupedLinear>("experts", groups, in, out, settings)};
+  made.linear->set_adapter(kAdapterName, made.lora);
+  nn::materialize(*made.linear, at::kCPU, at::kDouble);
   made.linear->reset_parameters({.seed = 1});
   at::NoGradGuard no_grad;
   made.lora->B.normal_();
@@ -143,27 +160,43 @@ TEST(LoraLinear, DropsTheSameWhenABlockIsComputedAgain) {
   EXPECT_TRUE(at::equal(lora->A.grad(), plain));
 }
 
+// Frozen weights under trained adapters, alone and in groups: two products of an adapter wait, and nothing else.
+TEST(LoraLinear, GradientsOfAdaptersMayComeInASecondHalf) {
+  const auto expect_same = [](const auto& layer, const auto& lora, const auto& forward) {
+    layer->own_parameter("weight")->set_trainable(false);
+    forward().backward();
+    const at::Tensor a = lora->A.grad(), b = lora->B.grad();
+    lora->A.mutable_grad().reset();
+    lora->B.mutable_grad().reset();
+    const auto halves = std::make_shared<ops::WeightGradients>();
+    at::Tensor loss;
+    {
+      const ops::WeightGradients::Scope scope(halves);
+      loss = forward();
+    }
+    halves->backward_input({loss});
+    EXPECT_EQ(halves->size(), 2U);
+    EXPECT_FALSE(lora->A.grad().defined());
+    halves->backward_weight();
+    EXPECT_TRUE(at::equal(lora->A.grad(), a));
+    EXPECT_TRUE(at::equal(lora->B.grad(), b));
+    EXPECT_FALSE(layer->weight.grad().defined());
+  };
+  const at::Tensor input = at::randn({2, 3, 8}, at::kDouble);
+  auto [linear, lora] = adapted(8, 6, {.r = 2});
+  expect_same(linear, lora, [&, layer = linear]() mutable { return layer(input).square().sum(); });
+  auto [grouped, loras] = adapted_groups(3, 8, 6, {.r = 2});
+  const at::Tensor ends = at::tensor({4, 4, 6}, at::kInt);
+  expect_same(grouped, loras, [&, layer = grouped]() mutable {
+    return layer(input.view({6, 8}), ends).square().sum();
+  });
+}
+
 TEST(LoraLinear, RefusesSettingsThatMeanNothing) {
   const auto made = [](const Lora& settings) { return [settings] { LoraLinear("layer", 3, 3, settings); }; };
   EXPECT_THAT(made(Lora{.r = 0}), fails_with("peft.r: expected a rank of 1 or more"));
   EXPECT_THAT(made(Lora{.alpha = 0}), fails_with("peft.alpha: expected a positive number"));
   EXPECT_THAT(made(Lora{.dropout = 1}), fails_with("peft.dropout: expected 0 <= p < 1"));
-}
-
-struct AdaptedGroups {
-  nn::GroupedLinear linear;
-  std::shared_ptr<LoraGroupedLinear> lora;
-};
-
-AdaptedGroups adapted_groups(int64_t groups, int64_t in, int64_t out, const Lora& settings) {
-  AdaptedGroups made{
-      nn::GroupedLinear(groups, in, out), std::make_shared<LoraGroupedLinear>("experts", groups, in, out, settings)};
-  made.linear->set_adapter(kAdapterName, made.lora);
-  nn::materialize(*made.linear, at::kCPU, at::kDouble);
-  made.linear->reset_parameters({.seed = 1});
-  at::NoGradGuard no_grad;
-  made.lora->B.normal_();
-  return made;
 }
 
 // The same as a LoraLinear for each group; the middle one has no rows. 1e-12: float64, the same sums.

@@ -1,0 +1,214 @@
+// How the halves of a backward are used: in which order, with what around them, and what is refused.
+#include <gmock/gmock.h>
+
+#include <stdexcept>
+
+#include "lehr/base/error.h"
+#include "lehr/ops/linear.h"
+#include "lehr/ops/weight_gradients.h"
+
+namespace lehr::ops {
+namespace {
+
+using testing::HasSubstr;
+using Tensors = std::vector<at::Tensor>;
+
+at::Tensor leaf(at::IntArrayRef sizes) {
+  return at::randn(sizes, at::kDouble).set_requires_grad(true);
+}
+
+// Of the leaves, cleared afterwards.
+Tensors take_gradients(const Tensors& leaves) {
+  Tensors gradients;
+  for (at::Tensor leaf : leaves) {
+    gradients.push_back(leaf.grad());
+    leaf.mutable_grad().reset();
+  }
+  return gradients;
+}
+
+template <class Body>
+std::string problem_of(const Body& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::usage);
+    return error.what();
+  }
+  return "";
+}
+
+TEST(WeightGradients, OfSeveralMicrobatchesComeInAnyOrder) {
+  at::manual_seed(8);
+  const at::Tensor w1 = leaf({6, 4}), w2 = leaf({4, 6});
+  const Tensors leaves{w1, w2};
+  Tensors inputs;
+  for (int i = 0; i < 3; ++i) {
+    inputs.push_back(leaf({5, 4}));
+  }
+  const auto forward = [&](size_t i) { return ops::linear(ops::linear(inputs[i], w1).tanh(), w2).square().sum(); };
+  for (size_t i = 0; i < 3; ++i) {
+    forward(i).backward();
+  }
+  const Tensors expected = take_gradients(leaves);
+  std::vector<std::shared_ptr<WeightGradients>> halves;
+  Tensors outputs;
+  const auto do_f = [&](size_t i) {
+    halves.push_back(std::make_shared<WeightGradients>());
+    const WeightGradients::Scope scope(halves.back());
+    outputs.push_back(forward(i));
+  };
+  do_f(0), do_f(1);
+  halves[0]->backward_input({outputs[0]});
+  do_f(2);
+  halves[1]->backward_input({outputs[1]});
+  halves[0]->backward_weight();
+  halves[2]->backward_input({outputs[2]});
+  halves[1]->backward_weight();
+  halves[2]->backward_weight();
+  const Tensors found = take_gradients(leaves);
+  EXPECT_TRUE(at::equal(found[0], expected[0]));
+  EXPECT_TRUE(at::equal(found[1], expected[1]));
+}
+
+TEST(WeightGradients, AreAddedToWhatIsThereAndPassHooksOnce) {
+  at::manual_seed(9);
+  const at::Tensor x = leaf({3, 4}), w = leaf({4, 4});
+  w.mutable_grad() = at::ones_like(w);
+  int calls = 0;
+  w.register_hook([&](const at::Tensor& gradient) {
+    calls += gradient.defined() ? 1 : 0;
+    return gradient.defined() ? gradient * 2 : gradient;
+  });
+  const auto halves = std::make_shared<WeightGradients>();
+  at::Tensor output;
+  {
+    const WeightGradients::Scope scope(halves);
+    output = (ops::linear(x, w) + ops::linear(x.sin(), w)).sum();
+  }
+  halves->backward_input({output});
+  EXPECT_TRUE(at::equal(w.grad(), at::ones_like(w)));
+  halves->backward_weight();
+  EXPECT_EQ(calls, 1) << "the sum, once";
+  const at::Tensor expected = 1 + 2 * (x + x.sin()).detach().sum(0).expand({4, 4});
+  EXPECT_TRUE(at::allclose(w.grad(), expected, 1e-12, 1e-14));
+}
+
+TEST(WeightGradients, KeepNothingAfterwards) {
+  const at::Tensor x = leaf({3, 4}), w = leaf({4, 4});
+  const auto halves = std::make_shared<WeightGradients>();
+  const at::Tensor hidden = x.detach().clone();
+  at::Tensor output;
+  {
+    const WeightGradients::Scope scope(halves);
+    output = ops::linear(hidden, w).sum();
+  }
+  halves->backward_input({output});
+  output.reset();
+  EXPECT_GT(hidden.storage().use_count(), 1U) << "the product reads it";
+  halves->backward_weight();
+  EXPECT_EQ(hidden.storage().use_count(), 1U);
+}
+
+TEST(WeightGradients, WaitForNoOneInAUsualBackward) {
+  at::manual_seed(10);
+  const at::Tensor x = leaf({3, 4}), w = leaf({4, 4});
+  const auto halves = std::make_shared<WeightGradients>();
+  const auto forward = [&] {
+    const WeightGradients::Scope scope(halves);
+    return ops::linear(x, w).square().sum();
+  };
+  forward().backward();
+  EXPECT_EQ(halves->size(), 0U);
+  const Tensors once = take_gradients({x, w});
+  EXPECT_TRUE(once[1].defined());
+  at::Tensor of_dead_object;
+  {
+    const WeightGradients::Scope scope(std::make_shared<WeightGradients>());
+    of_dead_object = ops::linear(x, w).square().sum();
+  }
+  of_dead_object.backward();
+  EXPECT_TRUE(at::equal(take_gradients({x, w})[1], once[1])) << "nobody could run a second half";
+}
+
+TEST(WeightGradients, CallWhatFollowsThemInItsOrder) {
+  const at::Tensor x = leaf({3, 4}), w = leaf({4, 4});
+  const auto halves = std::make_shared<WeightGradients>();
+  std::vector<std::string> order;
+  w.register_hook([&](const at::Tensor& gradient) {
+    if (gradient.defined()) {
+      order.emplace_back("gradient");
+    }
+  });
+  at::Tensor output;
+  {
+    const WeightGradients::Scope scope(halves);
+    output = ops::linear(x, w).sum();
+  }
+  halves->backward_input({output});
+  halves->then([&] { order.emplace_back("first"); });
+  halves->then([&] { order.emplace_back("second"); });
+  halves->backward_weight();
+  EXPECT_THAT(order, testing::ElementsAre("gradient", "first", "second"));
+}
+
+TEST(WeightGradients, RefuseHalvesOutOfOrder) {
+  const at::Tensor x = leaf({3, 4}), w = leaf({4, 4});
+  const auto halves = std::make_shared<WeightGradients>();
+  const auto forward = [&] {
+    const WeightGradients::Scope scope(halves);
+    return ops::linear(x, w).sum();
+  };
+  const at::Tensor output = forward();
+  EXPECT_THAT(problem_of([&] { halves->backward_weight(); }), HasSubstr("backward_weight() before backward_input()"));
+  halves->backward_input({output});
+  EXPECT_THAT(problem_of([&] { halves->backward_input({forward()}); }), HasSubstr("that had one already"));
+  halves->backward_weight();
+  EXPECT_THAT(problem_of([&] { halves->backward_weight(); }), HasSubstr("of a microbatch that is over"));
+}
+
+TEST(WeightGradients, AreNotLostSilently) {
+  const at::Tensor x = leaf({3, 4}), w = leaf({4, 4});
+  const auto input_half = [&] {
+    auto halves = std::make_shared<WeightGradients>();
+    at::Tensor output;
+    {
+      const WeightGradients::Scope scope(halves);
+      output = (ops::linear(x, w) + ops::linear(x, w)).sum();
+    }
+    halves->backward_input({output});
+    return halves;
+  };
+  input_half();  // and away
+  EXPECT_THAT(problem_of(input_half), HasSubstr("2 of an earlier microbatch were never computed"));
+  input_half()->backward_weight();  // said once
+  input_half()->discard();
+  input_half()->backward_weight();
+  try {
+    const auto halves = input_half();
+    throw std::runtime_error("elsewhere");
+  } catch (const std::runtime_error&) {
+  }
+  input_half()->backward_weight();  // an exception is no loss that nobody knows of
+}
+
+struct Failing : torch::autograd::Function<Failing> {
+  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) { return x.clone(); }
+  static Tensors backward(torch::autograd::AutogradContext*, const Tensors&) { throw std::runtime_error("no"); }
+};
+
+TEST(WeightGradients, AreForgottenWithABackwardThatFails) {
+  const at::Tensor x = leaf({3, 4}), w = leaf({4, 4});
+  const auto halves = std::make_shared<WeightGradients>();
+  at::Tensor output;
+  {
+    const WeightGradients::Scope scope(halves);
+    output = ops::linear(Failing::apply(x), w).sum();
+  }
+  EXPECT_THROW(halves->backward_input({output}), std::runtime_error);
+  EXPECT_EQ(halves->size(), 0U);
+  EXPECT_THAT(problem_of([&] { halves->backward_weight(); }), HasSubstr("that is over"));
+}
+
+}  // namespace
+}  // namespace lehr::ops
