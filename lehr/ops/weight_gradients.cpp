@@ -1,6 +1,7 @@
 #include "lehr/ops/weight_gradients.h"
 
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/engine.h>
 
 #include <algorithm>
 #include <exception>
@@ -76,13 +77,27 @@ std::shared_ptr<WeightGradients> WeightGradients::current() {
 }
 
 void WeightGradients::backward_input(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& gradients) {
+  input_half([&] { torch::autograd::backward(outputs, gradients); });
+}
+
+void WeightGradients::backward_input(
+    const torch::autograd::edge_list& roots, const std::vector<at::Tensor>& gradients) {
+  input_half([&] {
+    if (!roots.empty()) {
+      torch::autograd::Engine::get_default_engine().execute(
+          roots, gradients, /*keep_graph=*/false, /*create_graph=*/false, /*accumulate_grad=*/true);
+    }
+  });
+}
+
+void WeightGradients::input_half(const std::function<void()>& backward) {
   require_none_lost();
   require(
       state_ == State::forward,
       "weight gradients: backward_input() of a microbatch that had one already; make a new object for each forward");
   state_ = State::input_half;
   try {
-    torch::autograd::backward(outputs, gradients);
+    backward();
   } catch (...) {
     discard();
     throw;

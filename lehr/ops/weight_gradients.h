@@ -67,6 +67,8 @@ class WeightGradients {
   /// The input half: torch::autograd::backward(outputs, gradients), which frees the graph. Once; throws a usage error
   /// otherwise. After an exception nothing is left to do.
   void backward_input(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& gradients = {});
+  /// The same from places in the graph, whose tensors may be gone. Without any there is nothing to compute.
+  void backward_input(const torch::autograd::edge_list& roots, const std::vector<at::Tensor>& gradients);
   /// The weight half. Once, after the input half; throws a usage error otherwise. Memory that was kept for a product is
   /// freed after it.
   void backward_weight();
@@ -92,6 +94,7 @@ class WeightGradients {
   /// @}
 
  private:
+  void input_half(const std::function<void()>& backward);
   enum class State { forward, input_half, between, done };
   struct Step {
     at::Tensor weight;

@@ -34,6 +34,9 @@ ModelStage::ModelStage(Parts parts)
 
 void ModelStage::begin(StageStep& step) {
   step_ = &step;
+  for (auto& [number, kept] : kept_) {
+    kept.weights->discard();  // of a step that failed
+  }
   kept_.clear();
   done_ = 0;
 }

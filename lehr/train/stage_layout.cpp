@@ -1,11 +1,25 @@
 #include "lehr/train/stage_layout.h"
 
+#include <functional>
+
 #include "lehr/base/error.h"
 #include "lehr/nn/moe.h"
 #include "lehr/pipeline/communication.h"
+#include "lehr/pipeline/program_csv.h"
 #include "lehr/pipeline/schedules.h"
 
 namespace lehr::train {
+
+namespace {
+// Puts the key before the message of what goes wrong.
+void name_key(const char* key, const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    throw Error(error.kind(), fmt::format("{}: {}", key, error.what()));
+  }
+}
+}  // namespace
 
 int64_t StageLayout::stage_of(const std::string& parameter) const {
   for (size_t stage = 0; stage < names.size(); ++stage) {
@@ -23,17 +37,37 @@ int64_t microbatch_rows(const TrainConfig& config) {
 
 pipeline::Program build_pipeline_program(const TrainConfig& config, int64_t num_microbatches) {
   const ParallelismConfig& parallelism = config.parallelism;
-  const auto& info = pipeline::schedule_info(pipeline::parse_schedule(parallelism.pipeline_parallel_schedule));
+  if (const auto& file = parallelism.pipeline_parallel_schedule_csv) {
+    auto program = pipeline::read_program_csv(*file);
+    require(
+        program.num_ranks() == parallelism.pipeline_parallel_degree && program.num_microbatches == num_microbatches,
+        "parallelism.pipeline_parallel_schedule_csv: {} is for {} ranks and {} microbatches; the run has {} "
+        "(pipeline_parallel_degree) and {} (rows of a step on one rank by rows of a microbatch)",
+        *file,
+        program.num_ranks(),
+        program.num_microbatches,
+        parallelism.pipeline_parallel_degree,
+        num_microbatches);
+    require(program.has_backward(), "parallelism.pipeline_parallel_schedule_csv: {} has no backward", *file);
+    return program;
+  }
+  pipeline::ScheduleOptions options{
+      .num_ranks = parallelism.pipeline_parallel_degree, .num_microbatches = num_microbatches};
+  name_key("parallelism.pipeline_parallel_schedule", [&] {
+    options.schedule = pipeline::parse_schedule(parallelism.pipeline_parallel_schedule);
+  });
+  const auto& info = pipeline::schedule_info(options.schedule);
   require(
       info.has_backward,
       "parallelism.pipeline_parallel_schedule: {} has no backward, so it trains nothing",
       info.name);
   const int64_t asked = parallelism.pipeline_parallel_stages_per_rank;
-  return pipeline::add_communication(pipeline::build_program(
-      {.schedule = info.schedule,
-       .num_ranks = parallelism.pipeline_parallel_degree,
-       .num_stages_per_rank = asked > 0 ? asked : info.default_stages_per_rank,
-       .num_microbatches = num_microbatches}));
+  options.num_stages_per_rank = asked > 0 ? asked : info.default_stages_per_rank;
+  pipeline::Program program;
+  name_key("parallelism.pipeline_parallel_schedule, pipeline_parallel_stages_per_rank", [&] {
+    program = pipeline::add_communication(pipeline::build_program(options));
+  });
+  return program;
 }
 
 StageLayout lay_out_stages(
