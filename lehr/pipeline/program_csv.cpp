@@ -88,7 +88,7 @@ Program program_from_csv(std::string_view csv, std::string_view file) {
     check_program(program);
     return program;
   } catch (const Error& error) {
-    fail("{}: {}", file, error.what());
+    fail("{}: {} (rank 0 is row 1; entries are counted from 0, without empty cells)", file, error.what());
   }
 }
 
