@@ -104,7 +104,7 @@ std::string program_to_csv(const Program& program) {
       std::string cell = to_string(list[i]);
       if (list[i].size() > 1) {
         std::replace(cell.begin(), cell.end(), '|', ';');
-        cell = "(" + cell + std::string(kOverlap);
+        cell = fmt::format("({}{}", cell, kOverlap);
       }
       csv += cell;
     }
