@@ -88,7 +88,7 @@ Program program_from_csv(std::string_view csv, std::string_view file) {
     check_program(program);
     return program;
   } catch (const Error& error) {
-    fail("{}: {}", file, error.what());
+    fail("{}: {} (rank 0 is row 1; entries are counted from 0, without empty cells)", file, error.what());
   }
 }
 
@@ -104,7 +104,7 @@ std::string program_to_csv(const Program& program) {
       std::string cell = to_string(list[i]);
       if (list[i].size() > 1) {
         std::replace(cell.begin(), cell.end(), '|', ';');
-        cell = "(" + cell + std::string(kOverlap);
+        cell = fmt::format("({}{}", cell, kOverlap);
       }
       csv += cell;
     }

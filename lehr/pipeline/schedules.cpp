@@ -166,9 +166,10 @@ void check_schedule_options(const ScheduleOptions& options) {
   const int64_t low = info.min_stages_per_rank;
   const int64_t high = info.max_stages_per_rank;
   const bool good = options.num_stages_per_rank >= low && (high == 0 || options.num_stages_per_rank <= high);
-  std::string expected = fmt::format("at least {}", low);
+  std::string expected = fmt::format("at least {} stage{}", low, low == 1 ? "" : "s");
   if (high != 0) {
-    expected = low == high ? fmt::format("exactly {}", low) : fmt::format("{} to {}", low, high);
+    expected = low == high ? fmt::format("exactly {} stage{}", low, low == 1 ? "" : "s")
+                           : fmt::format("{} to {} stages", low, high);
   }
   std::string advice;
   if (info.schedule == Schedule::interleaved_1f1b) {
@@ -178,7 +179,7 @@ void check_schedule_options(const ScheduleOptions& options) {
   }
   require(
       good,
-      "pipeline schedule {}: expected {} stages per rank, found {}{}",
+      "pipeline schedule {}: expected {} per rank, found {}{}",
       info.name,
       expected,
       options.num_stages_per_rank,

@@ -61,6 +61,8 @@ TEST(ProgramCsv, NamesTheFileAndThePlaceOfAMistake) {
   EXPECT_THAT(refusal("0F0,0B0\n1F0\n"), HasSubstr("my.csv: pipeline program, rank 1: stage 1 has no backward"));
   EXPECT_THAT(refusal("0F0,1F0\n1F0\n"), HasSubstr("my.csv: pipeline program, rank 1, entry 0: 1F0 computes stage 1"));
   EXPECT_THAT(refusal("0B0,0F0\n"), HasSubstr("my.csv: pipeline program: it comes to a stop: rank 0 at entry 0"));
+  EXPECT_THAT(
+      refusal("0B0,0F0\n"), testing::EndsWith("(rank 0 is row 1; entries are counted from 0, without empty cells)"));
 }
 
 TEST(ProgramCsv, IsReadFromAFile) {

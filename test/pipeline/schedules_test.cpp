@@ -51,7 +51,7 @@ TEST(Schedules, AreFoundByNameInAnyCase) {
 TEST(Schedules, RefuseNumbersThatTheyAreNotDefinedFor) {
   EXPECT_EQ(
       message_of([] { build("1F1B", 4, 2, 8); }),
-      "pipeline schedule 1F1B: expected exactly 1 stages per rank, found 2; with several stages per rank use "
+      "pipeline schedule 1F1B: expected exactly 1 stage per rank, found 2; with several stages per rank use "
       "Interleaved1F1B");
   EXPECT_THAT(message_of([] { build("Interleaved1F1B", 4, 1, 8); }), HasSubstr("at least 2 stages per rank, found 1"));
   EXPECT_THAT(message_of([] { build("ZBVZeroBubble", 4, 3, 8); }), HasSubstr("exactly 2 stages per rank, found 3"));
