@@ -310,6 +310,9 @@ TEST(IllegalMeshes, AreRefusedByName) {
       {{.pp = 2},
        {{"parallelism.pipeline_parallel_schedule", "DualPipeV"}, {"training.global_batch_size", "3"}},
        "DualPipeV"},
+      {{.pp = 2},
+       {{"parallelism.pipeline_parallel_schedule_csv", "\"recipe/none.csv\""}},
+       "recipe/none.csv"},
       {{.dp_shard = 2},
        {{"parallelism.expert_parallel_degree", "4"}},
        "parallelism.expert_parallel_degree: 4 does not divide the 2 ranks"}};

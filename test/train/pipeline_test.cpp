@@ -47,58 +47,119 @@ Overrides of(const Schedule& schedule) {
 
 struct Model {
   std::string name;
+  std::string family;
   Overrides overrides;
 };
 
-// Runs every schedule on every mesh, and compares with one device.
-void expect_law(const Model& model, const std::vector<Mesh>& meshes, const std::vector<Schedule>& schedules) {
-  const std::string family_name = model.name.substr(0, model.name.find('.'));
-  const Folder alone;
-  const auto one_device = tiny_run(alone.path(), with(family(family_name), model.overrides));
-  testing::train(one_device);
-  const Outcome wanted = outcome_of(one_device);
-  for (const Schedule& schedule : schedules) {
-    for (const Mesh& mesh : meshes) {
-      SCOPED_TRACE(model.name + " " + schedule.name + " " + mesh.name());
-      Overrides overrides = model.overrides;
-      const Overrides chosen = of(schedule);
-      overrides.insert(overrides.end(), chosen.begin(), chosen.end());
-      const Folder folder;
-      const auto config = tiny_run(folder.path(), with(family(family_name), overrides));
-      train_on(mesh, config);
-      expect_equal(wanted, outcome_of(config));
-      if (::testing::Test::HasFailure()) {
-        return;  // the others would say the same at length
-      }
-    }
+// What one device makes of it, once for all schedules.
+const Outcome& alone(const Model& model) {
+  static std::map<std::string, Outcome> outcomes;
+  const auto found = outcomes.find(model.name);
+  if (found != outcomes.end()) {
+    return found->second;
   }
+  const Folder folder;
+  const auto one_device = tiny_run(folder.path(), with(family(model.family), model.overrides));
+  testing::train(one_device);
+  return outcomes[model.name] = outcome_of(one_device);
 }
 
-const Overrides kTied{{"model.args.tie_word_embeddings", "true"}};
-const Overrides kUntied{{"model.args.tie_word_embeddings", "false"}};
-const Overrides kKeep{{"activation_checkpoint.mode", "none"}};
+void expect_law(const Model& model, const Schedule& schedule, const Mesh& mesh) {
+  SCOPED_TRACE(model.name + " " + schedule.name + " " + mesh.name());
+  Overrides overrides = model.overrides;
+  const Overrides chosen = of(schedule);
+  overrides.insert(overrides.end(), chosen.begin(), chosen.end());
+  const Folder folder;
+  const auto config = tiny_run(folder.path(), with(family(model.family), overrides));
+  train_on(mesh, config);
+  expect_equal(alone(model), outcome_of(config));
+}
+
+const Model kUntied{"untied", "qwen3", {{"model.args.tie_word_embeddings", "false"}}};
+const Model kTied{
+    "tied, nothing computed again",
+    "qwen3",
+    {{"model.args.tie_word_embeddings", "true"}, {"activation_checkpoint.mode", "none"}}};
+const Model kExperts{"experts", "qwen3_moe", {}};
+
+struct Combination {
+  const Model& model;
+  Mesh mesh;
+};
+
+// What pipelines are combined with: checkpointing of activations is on but for the tied model.
+const std::vector<Combination> kCombinations{
+    {kUntied, {.dp_shard = 2, .pp = 2}},
+    {kTied, {.dp_shard = 2, .pp = 2}},
+    {kExperts, {.dp_shard = 2, .ep = 2, .pp = 2}},
+    {kUntied, {.tp = 2, .pp = 2}},
+    {kTied, {.tp = 2, .pp = 2}},
+    {kExperts, {.tp = 2, .pp = 2}},
+    {kUntied, {.cp = 2, .pp = 2}},
+    {kTied, {.cp = 2, .pp = 2}},
+    {kExperts, {.cp = 2, .ep = 2, .pp = 2}},
+    {kUntied, {.dp_replicate = 2, .pp = 4}},
+    {kExperts, {.dp_shard = 2, .ep = 2, .pp = 4}}};
 
 class EverySchedule : public ::testing::TestWithParam<Schedule> {};
 INSTANTIATE_TEST_SUITE_P(Schedules, EverySchedule, ::testing::ValuesIn(kSchedules), [](const auto& schedule) {
   return schedule.param.name.front() == '1' ? "OneF1B" : schedule.param.name;
 });
 
-TEST_P(EverySchedule, TrainsADenseModelAsOneDevice) {
-  expect_law({"qwen3", kUntied}, {{.pp = 2}, {.pp = 4}, {.dp_shard = 2, .pp = 2}, {.tp = 2, .pp = 2}, {.cp = 2, .pp = 2}},
-             {GetParam()});
+TEST_P(EverySchedule, TrainsAsOneDevice) {
+  for (const Model& model : {kUntied, kTied, kExperts}) {
+    for (const int64_t ranks : {2, 4}) {
+      expect_law(model, GetParam(), {.pp = ranks});
+    }
+  }
 }
 
-TEST_P(EverySchedule, TrainsTiedTablesAndKeptActivationsAsOneDevice) {
-  Overrides tied = kTied;
-  tied.insert(tied.end(), kKeep.begin(), kKeep.end());
-  expect_law({"qwen3.tied", tied}, {{.pp = 2}, {.pp = 4}, {.dp_shard = 2, .pp = 2}, {.tp = 2, .pp = 2}}, {GetParam()});
+// All of them with LEHR_ALL_MESHES=1, which takes some minutes; else three of each schedule, in turn.
+TEST_P(EverySchedule, IsCombinedWithEveryOtherKindOfParallelism) {
+  const bool all = std::getenv("LEHR_ALL_MESHES") != nullptr;
+  size_t number = 0;
+  while (kSchedules[number].name != GetParam().name) {
+    ++number;
+  }
+  for (size_t i = 0; i < (all ? kCombinations.size() : 3); ++i) {
+    const Combination& one = kCombinations[all ? i : (3 * number + i) % kCombinations.size()];
+    expect_law(one.model, GetParam(), one.mesh);
+  }
 }
 
-TEST_P(EverySchedule, TrainsMixturesOfExpertsAsOneDevice) {
-  expect_law(
-      {"qwen3_moe", {}},
-      {{.pp = 2}, {.pp = 4}, {.dp_shard = 2, .ep = 2, .pp = 2}, {.cp = 2, .ep = 2, .pp = 2}, {.tp = 2, .pp = 2}},
-      {GetParam()});
+// A schedule of one's own: GPipe by hand, with the stages of a V.
+TEST(OwnSchedule, TrainsFromAFile) {
+  const Folder folder;
+  std::string rows[2];
+  const auto add = [&](int64_t rank, const std::string& kind, int64_t stage, int64_t m) {
+    rows[rank] += fmt::format("{}{}{}{}", rows[rank].empty() ? "" : ",", stage, kind, m);
+  };
+  for (const int64_t stage : {0, 1, 2, 3}) {
+    for (int64_t m = 0; m < 16; ++m) {
+      add(stage == 0 || stage == 3 ? 0 : 1, "F", stage, m);
+    }
+  }
+  for (const int64_t stage : {3, 2, 1, 0}) {
+    for (int64_t m = 0; m < 16; ++m) {
+      add(stage == 0 || stage == 3 ? 0 : 1, m % 2 == 0 ? "B" : "I", stage, m);
+    }
+  }
+  for (const int64_t stage : {0, 1, 2, 3}) {
+    for (int64_t m = 1; m < 16; m += 2) {
+      add(stage == 0 || stage == 3 ? 0 : 1, "W", stage, m);
+    }
+  }
+  const auto file = folder.path() / "schedule.csv";
+  write_file_atomically(file, rows[0] + "\n" + rows[1] + "\n");
+  const auto config = tiny_run(
+      folder.path(),
+      with(
+          family("qwen3"),
+          {{"model.args.tie_word_embeddings", "true"},
+           {"activation_checkpoint.mode", "none"},
+           {"parallelism.pipeline_parallel_schedule_csv", "\"" + file.string() + "\""}}));
+  train_on({.pp = 2}, config);
+  expect_equal(alone(kTied), outcome_of(config));
 }
 
 }  // namespace

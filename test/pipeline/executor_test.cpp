@@ -1,0 +1,219 @@
+// The executor: every schedule gives the gradients of one device. (bench/pipeline_bubble.cpp looks at the time it takes.)
+#include "lehr/pipeline/executor.h"
+
+#include <gmock/gmock.h>
+
+#include <mutex>
+
+#include "lehr/base/error.h"
+#include "lehr/mesh/distributed_context.h"
+#include "lehr/mesh/thread_transport.h"
+#include "lehr/ops/linear.h"
+#include "lehr/ops/weight_gradients.h"
+#include "lehr/pipeline/communication.h"
+#include "lehr/pipeline/schedules.h"
+
+namespace lehr::pipeline {
+namespace {
+
+using ::testing::HasSubstr;
+
+// The stage of d9d's end-to-end case: three square matrices, and a residual that every stage is given.
+struct Weights {
+  at::Tensor w1, w2, w3;
+  Weights() {
+    torch::manual_seed(42);
+    for (at::Tensor* w : {&w1, &w2, &w3}) {
+      *w = (at::randn({8, 8}) / 4).requires_grad_(true);
+    }
+  }
+};
+
+class Stage : public StageRunner {
+ public:
+  Stage(int64_t number, int64_t stages, int64_t rows, at::Tensor x, at::Tensor y)
+      : number_(number), stages_(stages), rows_(rows), x_(std::move(x)), y_(std::move(y)) {}
+
+  TensorDict input_specs(int64_t) const override {
+    return {{"x", at::empty({rows_, 8}, at::TensorOptions().device(at::kMeta))}};
+  }
+  TensorDict output_specs(int64_t m) const override { return input_specs(m); }
+
+  TensorDict forward(int64_t m, TensorDict inputs) override {
+    Kept& kept = kept_[m];
+    kept.input = number_ == 0 ? x_.narrow(0, m * rows_, rows_) : inputs.at("x").set_requires_grad(true);
+    kept.halves = std::make_shared<ops::WeightGradients>();
+    const ops::WeightGradients::Scope scope(kept.halves);
+    const at::Tensor r = ops::linear(ops::linear(kept.input, weights.w1.t()) * 1.05, weights.w2.t());
+    kept.output = ops::linear(at::gelu(r) + y_.narrow(0, m * rows_, rows_), weights.w3.t());
+    if (number_ + 1 == stages_) {
+      kept.output = kept.output.sum();
+      loss += kept.output.item<double>();
+    }
+    return {{"x", kept.output.detach()}};
+  }
+  TensorDict backward(int64_t m, TensorDict gradients, bool weights_later) override {
+    Kept& kept = kept_.at(m);
+    const at::Tensor gradient = number_ + 1 == stages_ ? at::ones({}) : gradients.at("x");
+    weights_later ? kept.halves->backward_input({kept.output}, {gradient}) : kept.output.backward(gradient);
+    TensorDict result;
+    if (number_ > 0) {
+      result["x"] = kept.input.grad();
+    }
+    kept.output.reset();
+    kept.input.reset();
+    if (!weights_later) {
+      kept_.erase(m);
+    }
+    return result;
+  }
+  void backward_weight(int64_t m) override {
+    kept_.at(m).halves->backward_weight();
+    kept_.erase(m);
+  }
+  bool nothing_kept() const { return kept_.empty(); }
+
+  Weights weights;
+  double loss = 0;
+
+ private:
+  struct Kept {
+    at::Tensor input, output;
+    std::shared_ptr<ops::WeightGradients> halves;
+  };
+  int64_t number_, stages_, rows_;
+  at::Tensor x_, y_;
+  std::map<int64_t, Kept> kept_;
+};
+
+// Runs a program on threads; `make` gives the runner of a stage.
+void on_ranks(
+    const Program& program,
+    const std::function<std::unique_ptr<StageRunner>(int64_t stage)>& make,
+    const std::function<void(int64_t stage, StageRunner& runner)>& look) {
+  mesh::run_ranks(
+      program.num_ranks(),
+      [&](mesh::Transport& transport) {
+        mesh::DistributedContext context({.pipeline_parallel = program.num_ranks()}, transport);
+        const mesh::Group& pp = context.group(mesh::axis::pp);
+        std::map<int64_t, std::unique_ptr<StageRunner>> owned;
+        std::map<int64_t, StageRunner*> runners;
+        for (const int64_t stage : program.stages_of(pp.rank())) {
+          owned[stage] = make(stage);
+          runners[stage] = owned[stage].get();
+        }
+        run_program(program, pp.rank(), &pp, runners);
+        for (const auto& [stage, runner] : owned) {
+          look(stage, *runner);
+        }
+      },
+      std::chrono::seconds(60));
+}
+
+struct Golden {
+  int64_t stages;
+  double loss;
+  std::vector<std::vector<double>> sums;  // of absolute gradients, by stage: w1, w2, w3
+};
+
+// From d9d's test suite (its tolerance too: rtol 1e-3), computed there with float32.
+const std::vector<Golden> kGolden{
+    {1, -11.7502, {{371.786, 474.551, 718.381}}},
+    {2, -10.7873, {{60.258, 87.466, 381.04}, {377.552, 443.844, 664.066}}},
+    {4, -12.6306, {{2.445, 3.933, 22.587}, {26.945, 32.667, 67.218}}},
+    {8, -12.969, {{.009, .016, .091}, {.121, .172, .249}}}};
+
+TEST(Executor, EveryScheduleGivesTheGradientsOfThePublishedCase) {
+  torch::manual_seed(4242);
+  const at::Tensor x = at::randn({128, 8});
+  const at::Tensor y = at::randn({128, 8});
+  ASSERT_NEAR(x[0][0].item<double>(), .40564063, 1e-6);
+  ASSERT_NEAR(y[0][2].item<double>(), -.41586486, 1e-6);
+  for (const Golden& golden : kGolden) {
+    for (const ScheduleInfo& info : all_schedules()) {
+      if (!info.has_backward || golden.stages % info.min_stages_per_rank != 0) {
+        continue;
+      }
+      const int64_t per_rank = info.min_stages_per_rank;
+      const int64_t ranks = golden.stages / per_rank;
+      for (const int64_t microbatches : {8, 16, 32}) {
+        SCOPED_TRACE(fmt::format("{} {} stages {} microbatches", info.name, golden.stages, microbatches));
+        const Program program = add_communication(build_program(
+            {.schedule = info.schedule,
+             .num_ranks = ranks,
+             .num_stages_per_rank = per_rank,
+             .num_microbatches = microbatches}));
+        std::mutex mutex;
+        double loss = 0;
+        on_ranks(
+            program,
+            [&](int64_t stage) {
+              const std::lock_guard lock(mutex);  // the seed is the process's
+              return std::make_unique<Stage>(stage, golden.stages, 128 / microbatches, x, y);
+            },
+            [&](int64_t stage, StageRunner& runner) {
+              const auto& done = dynamic_cast<const Stage&>(runner);
+              const std::lock_guard lock(mutex);
+              loss += done.loss;
+              EXPECT_TRUE(done.nothing_kept());
+              if (stage < static_cast<int64_t>(golden.sums.size())) {
+                const auto& sums = golden.sums[static_cast<size_t>(stage)];
+                const at::Tensor* weights[] = {&done.weights.w1, &done.weights.w2, &done.weights.w3};
+                for (size_t i = 0; i < 3; ++i) {
+                  const double sum = weights[i]->grad().abs().sum().item<double>();
+                  // Three digits are all that the published ones of eight stages have.
+                  EXPECT_NEAR(sum, sums[i], 1e-3 * sums[i] + 5e-4) << stage << " w" << i + 1;
+                }
+              }
+            });
+        EXPECT_NEAR(loss, golden.loss, 1e-3 * std::abs(golden.loss));
+      }
+    }
+  }
+}
+
+// A stage that computes nothing.
+class Idle : public StageRunner {
+ public:
+  TensorDict input_specs(int64_t) const override {
+    return {{"x", at::empty({1}, at::TensorOptions().device(at::kMeta))}};
+  }
+  TensorDict output_specs(int64_t m) const override { return input_specs(m); }
+  TensorDict forward(int64_t, TensorDict) override { return {{"x", at::zeros({1})}}; }
+  TensorDict backward(int64_t, TensorDict, bool) override { return {{"x", at::zeros({1})}}; }
+  void backward_weight(int64_t) override {}
+};
+
+TEST(Executor, SaysWhereAStageFailed) {
+  class Failing : public Idle {
+   public:
+    TensorDict backward(int64_t m, TensorDict gradients, bool later) override {
+      require(m != 2, "weight: not finite");
+      return Idle::backward(m, std::move(gradients), later);
+    }
+  };
+  const Program program =
+      add_communication(build_program({.schedule = Schedule::one_f_one_b, .num_ranks = 2, .num_microbatches = 4}));
+  try {
+    on_ranks(
+        program, [](int64_t) { return std::make_unique<Failing>(); }, [](int64_t, StageRunner&) {});
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("stage 1, microbatch 2: weight: not finite"));
+  }
+}
+
+TEST(Executor, RefusesStagesOfAnotherRank) {
+  const Program program =
+      add_communication(build_program({.schedule = Schedule::one_f_one_b, .num_ranks = 2, .num_microbatches = 2}));
+  Idle idle;
+  try {
+    run_program(program, 0, nullptr, {{1, &idle}});
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("rank 0: the stages given are not those that the program has there"));
+  }
+}
+
+}  // namespace
+}  // namespace lehr::pipeline
