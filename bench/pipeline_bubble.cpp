@@ -1,5 +1,5 @@
-// How far the executor is from the simulator: four ranks as threads, whose computations only take time. Prints the bubble
-// that each schedule has on paper and in the run.
+// How far the executor is from the simulator: four ranks as threads, whose computations only take time. Prints the
+// bubble that each schedule has on paper and in the run.
 //
 // The ranks sleep, which takes no core; so two cores are enough for four of them. Needs a quiet machine: a rank that is
 // woken late makes others late.

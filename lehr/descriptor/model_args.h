@@ -55,7 +55,8 @@ struct BuildOptions {
   pipeline::PipelineStageInfo stage = {};
   nn::HiddenStatesAggregationMode hidden_states_snapshot_mode = nn::HiddenStatesAggregationMode::no;
   nn::ActivationCheckpointing checkpointing = {};
-  int64_t num_virtual_layers_pre = 0;   ///< Layers that the first stage has less: see distribute_layers_for_pipeline_stage.
+  int64_t num_virtual_layers_pre =
+      0;  ///< Layers that the first stage has less: see distribute_layers_for_pipeline_stage.
   int64_t num_virtual_layers_post = 0;  ///< The same for the last stage.
 };
 

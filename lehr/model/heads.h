@@ -113,7 +113,7 @@ class ForCausalLMImpl : public WithHead<Backbone> {
   }
 
   nn::SplitLanguageModellingHead lm_head{nullptr};  // the last stage's
-  nn::SplitTokenEmbeddings tied_table{nullptr};      // that the head reads, where the embeddings are on another stage
+  nn::SplitTokenEmbeddings tied_table{nullptr};     // that the head reads, where the embeddings are on another stage
 
  private:
   // The first stage's, or a second instance of the same table under the same names: initial values and checkpoints go

@@ -58,8 +58,8 @@ class Parameter {
   void add_slot(at::Tensor* slot);
   void remove_slot(at::Tensor* slot);
 
-  /// A copy of a parameter that another stage of a pipeline holds: a tied table. That one is trained, saved and counted;
-  /// this one gets its values, and its gradient goes there. Not listed by named_parameters.
+  /// A copy of a parameter that another stage of a pipeline holds: a tied table. That one is trained, saved and
+  /// counted; this one gets its values, and its gradient goes there. Not listed by named_parameters.
   bool is_copy() const { return copy_; }
   void make_copy() { copy_ = true; }
 
@@ -149,8 +149,8 @@ struct NamedParameter {
 };
 
 /// All parameters under `root`, in the order of declaration, each once (tied ones under their first name), without
-/// copies. Throws a usage error for a module of torch::nn with parameters: nothing here would materialize, save or train
-/// them.
+/// copies. Throws a usage error for a module of torch::nn with parameters: nothing here would materialize, save or
+/// train them.
 std::vector<NamedParameter> named_parameters(const torch::nn::Module& root, const std::string& prefix = "");
 /// The copies under `root` (Parameter::is_copy).
 std::vector<NamedParameter> named_copies(const torch::nn::Module& root);

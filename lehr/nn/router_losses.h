@@ -52,9 +52,9 @@ class RouterLosses {
   Forward take();
   void put(const Forward& forward);
 
-  /// For a model in several stages: what was counted so far, as one tensor (2 E + 2) float64, to be added to by the next
-  /// stage; and the whole sums, which the last stage has (`packed_totals`), to be set on the ones before. Undefined if
-  /// nothing was added.
+  /// For a model in several stages: what was counted so far, as one tensor (2 E + 2) float64, to be added to by the
+  /// next stage; and the whole sums, which the last stage has (`packed_totals`), to be set on the ones before.
+  /// Undefined if nothing was added.
   at::Tensor packed() const;
   void add_packed(const at::Tensor& packed);
   at::Tensor packed_totals() const;

@@ -43,7 +43,10 @@ struct Departure {
 
 class Run {
  public:
-  Run(const Program& program, const mesh::Group* group, const std::map<int64_t, StageRunner*>& stages, at::Device device)
+  Run(const Program& program,
+      const mesh::Group* group,
+      const std::map<int64_t, StageRunner*>& stages,
+      at::Device device)
       : program_(program), group_(group), stages_(stages), device_(device) {}
 
   void act(const Action& action) {
@@ -183,8 +186,7 @@ void run_program(
         throw;
       } catch (const Error& error) {
         throw Error(
-            error.kind(),
-            fmt::format("stage {}, microbatch {}: {}", action.stage, action.microbatch, error.what()));
+            error.kind(), fmt::format("stage {}, microbatch {}: {}", action.stage, action.microbatch, error.what()));
       }
       if (options.on_action) {
         options.on_action(action, start, now());

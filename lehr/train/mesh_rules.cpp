@@ -23,7 +23,8 @@ void check_pipeline(const TrainConfig& config, const Ranks& ranks) {
       "parallelism.pipeline_parallel_degree to 1, found {}",
       parallelism.pipeline_parallel_degree);
   // Is the schedule one, for these numbers?
-  build_pipeline_program(config, config.training.rows_per_step() / ranks.data_parallel_size() / microbatch_rows(config));
+  build_pipeline_program(
+      config, config.training.rows_per_step() / ranks.data_parallel_size() / microbatch_rows(config));
 }
 }  // namespace
 

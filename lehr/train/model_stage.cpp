@@ -118,7 +118,9 @@ TensorDict ModelStage::forward(int64_t number, TensorDict received) {
     if (routers_.active()) {
       const at::Tensor so_far = routers_.packed();
       sent[kRouterTotals] =
-          so_far.defined() ? so_far : at::zeros({2 * parts_.num_experts + 2}, outputs.hidden_states.options().dtype(at::kDouble));
+          so_far.defined()
+              ? so_far
+              : at::zeros({2 * parts_.num_experts + 2}, outputs.hidden_states.options().dtype(at::kDouble));
     }
   }
   kept.routers = routers_.take();
@@ -149,7 +151,10 @@ TensorDict ModelStage::backward(int64_t number, TensorDict gradients, bool weigh
     one_done();
     if (!kept.roots.empty()) {
       torch::autograd::Engine::get_default_engine().execute(
-          std::exchange(kept.roots, {}), root_gradients, /*keep_graph=*/false, /*create_graph=*/false,
+          std::exchange(kept.roots, {}),
+          root_gradients,
+          /*keep_graph=*/false,
+          /*create_graph=*/false,
           /*accumulate_grad=*/true);
     }
   }

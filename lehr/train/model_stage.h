@@ -17,9 +17,9 @@ namespace lehr::train {
 
 /// Rows that go through the pipeline together.
 struct Microbatch {
-  Batch batch;             ///< This rank's positions of the rows, on the device.
-  int64_t first_row = 0;   ///< Of the step.
-  double share = 1;        ///< Of the step's valid items.
+  Batch batch;            ///< This rank's positions of the rows, on the device.
+  int64_t first_row = 0;  ///< Of the step.
+  double share = 1;       ///< Of the step's valid items.
 };
 
 /// What the stages of a rank must know of the step under way.
@@ -54,8 +54,7 @@ class ModelStage : public pipeline::StageRunner {
   pipeline::TensorDict input_specs(int64_t microbatch) const override;
   pipeline::TensorDict output_specs(int64_t microbatch) const override;
   pipeline::TensorDict forward(int64_t microbatch, pipeline::TensorDict inputs) override;
-  pipeline::TensorDict backward(
-      int64_t microbatch, pipeline::TensorDict output_gradients, bool weights_later) override;
+  pipeline::TensorDict backward(int64_t microbatch, pipeline::TensorDict output_gradients, bool weights_later) override;
   void backward_weight(int64_t microbatch) override;
 
  private:

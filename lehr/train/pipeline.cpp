@@ -40,13 +40,12 @@ Pipeline::Pipeline(const StageLayout& layout, const Parts& parts)
         .task = parts_.task,
         .sharded = &parts_.sharded[place++],
         .num_experts = num_experts_,
-        .sum_over_ranks = parts_of_rows.size() == 1
-                              ? nn::RouterLosses::SumOverRanks{}
-                              : [&parts_of_rows](const at::Tensor& mine) {
-                                  at::Tensor sum = mine.clone();
-                                  parts_of_rows.all_reduce(sum);
-                                  return sum;
-                                }});
+        .sum_over_ranks =
+            parts_of_rows.size() == 1 ? nn::RouterLosses::SumOverRanks{} : [&parts_of_rows](const at::Tensor& mine) {
+              at::Tensor sum = mine.clone();
+              parts_of_rows.all_reduce(sum);
+              return sum;
+            }});
   }
 }
 

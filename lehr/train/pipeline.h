@@ -29,13 +29,14 @@ class Pipeline {
   /// References must outlive the object. `layout` is read now.
   Pipeline(const StageLayout& layout, const Parts& parts);
 
-  /// Forward and backward of the rows of `batch`, of which the first is row `first_row` of the step. `step` says all but
-  /// the microbatches; gets the sums, which are those of the last stage's ranks.
+  /// Forward and backward of the rows of `batch`, of which the first is row `first_row` of the step. `step` says all
+  /// but the microbatches; gets the sums, which are those of the last stage's ranks.
   void run(const Batch& batch, int64_t first_row, at::Device device, StageStep& step);
 
   /// Numbers of the last stage's rank, on all ranks of the pipeline.
   void share(std::map<std::string, double>& numbers) const;
-  /// The counts of all mixtures of the model, (mixtures, E), from those of this rank's stages; undefined without experts.
+  /// The counts of all mixtures of the model, (mixtures, E), from those of this rank's stages; undefined without
+  /// experts.
   at::Tensor all_mixtures(const at::Tensor& tokens_per_expert) const;
   const StageCopies& copies() const { return copies_; }
 

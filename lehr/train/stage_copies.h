@@ -10,12 +10,12 @@
 
 namespace lehr::train {
 
-/// The first stage that has such a parameter trains it. Later ones hold a copy: the gradient goes there, the value comes
-/// back. All ranks of a pipeline call the same functions in the same order.
+/// The first stage that has such a parameter trains it. Later ones hold a copy: the gradient goes there, the value
+/// comes back. All ranks of a pipeline call the same functions in the same order.
 class StageCopies {
  public:
-  /// `models` are this rank's, by stage. Marks the copies in them (nn::Parameter::make_copy); call it when the stages are
-  /// laid out. `pp` and `models` must outlive the object.
+  /// `models` are this rank's, by stage. Marks the copies in them (nn::Parameter::make_copy); call it when the stages
+  /// are laid out. `pp` and `models` must outlive the object.
   StageCopies(
       const StageLayout& layout, const std::vector<std::pair<int64_t, nn::Model*>>& models, const mesh::Group& pp);
 

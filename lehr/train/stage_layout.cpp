@@ -58,9 +58,7 @@ pipeline::Program build_pipeline_program(const TrainConfig& config, int64_t num_
   });
   const auto& info = pipeline::schedule_info(options.schedule);
   require(
-      info.has_backward,
-      "parallelism.pipeline_parallel_schedule: {} has no backward, so it trains nothing",
-      info.name);
+      info.has_backward, "parallelism.pipeline_parallel_schedule: {} has no backward, so it trains nothing", info.name);
   const int64_t asked = parallelism.pipeline_parallel_stages_per_rank;
   options.num_stages_per_rank = asked > 0 ? asked : info.default_stages_per_rank;
   pipeline::Program program;

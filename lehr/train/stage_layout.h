@@ -12,14 +12,14 @@
 
 namespace lehr::train {
 
-/// What every rank knows of all stages. The same on all of them, without a word to one another: stages are built on meta
-/// in no time.
+/// What every rank knows of all stages. The same on all of them, without a word to one another: stages are built on
+/// meta in no time.
 struct StageLayout {
-  std::vector<int64_t> rank_of_stage;                     ///< Along pp.
-  std::vector<std::shared_ptr<nn::Model>> models;         ///< On meta, by stage.
-  std::vector<std::set<std::string>> names;               ///< Of the stage's parameters.
-  std::vector<int64_t> mixtures;                          ///< Of experts, by stage.
-  int64_t num_experts = 0;                                ///< Of a mixture; 0 without.
+  std::vector<int64_t> rank_of_stage;              ///< Along pp.
+  std::vector<std::shared_ptr<nn::Model>> models;  ///< On meta, by stage.
+  std::vector<std::set<std::string>> names;        ///< Of the stage's parameters.
+  std::vector<int64_t> mixtures;                   ///< Of experts, by stage.
+  int64_t num_experts = 0;                         ///< Of a mixture; 0 without.
 
   int64_t num_stages() const { return static_cast<int64_t>(models.size()); }
   /// The first stage that has a parameter, which trains it; later ones hold copies.

@@ -93,7 +93,9 @@ class StagedModel::Runner : public pipeline::StageRunner {
     }
     return sent;
   }
-  pipeline::TensorDict backward(int64_t, pipeline::TensorDict, bool) override { fail("stage {}: no gradients", number_); }
+  pipeline::TensorDict backward(int64_t, pipeline::TensorDict, bool) override {
+    fail("stage {}: no gradients", number_);
+  }
   void backward_weight(int64_t) override { fail("stage {}: no gradients", number_); }
 
   void keep() { kept_ = true; }
@@ -123,7 +125,8 @@ void StagedModel::from_last(at::Tensor& tensor) const {
     return;
   }
   if (!has_last()) {
-    tensor = at::empty(at::IntArrayRef(fields + 2, static_cast<size_t>(fields[1])), static_cast<at::ScalarType>(fields[0]));
+    tensor =
+        at::empty(at::IntArrayRef(fields + 2, static_cast<size_t>(fields[1])), static_cast<at::ScalarType>(fields[0]));
   }
   pp_.broadcast(tensor, last_rank());
 }
@@ -170,8 +173,11 @@ nn::ModelOutputs StagedModel::forward(const nn::ModelInputs& inputs) {
     }
   }
   nn::ModelOutputs outputs;
-  for (const auto member : {&nn::ModelOutputs::logps, &nn::ModelOutputs::scores, &nn::ModelOutputs::embeddings,
-                            &nn::ModelOutputs::hidden_states}) {
+  for (const auto member :
+       {&nn::ModelOutputs::logps,
+        &nn::ModelOutputs::scores,
+        &nn::ModelOutputs::embeddings,
+        &nn::ModelOutputs::hidden_states}) {
     if (member == &nn::ModelOutputs::hidden_states && inputs.caches == nullptr) {
       break;
     }

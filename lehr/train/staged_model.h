@@ -18,7 +18,8 @@ class StagedModel : public nn::Model {
     int64_t number;
     std::shared_ptr<nn::Model> model;
   };
-  /// `stages` are those of this rank, ascending; `rank_of_stage` those of all, along `pp`, which must outlive the model.
+  /// `stages` are those of this rank, ascending; `rank_of_stage` those of all, along `pp`, which must outlive the
+  /// model.
   StagedModel(std::vector<Stage> stages, std::vector<int64_t> rank_of_stage, const mesh::Group& pp);
 
   bool names_children() const override { return false; }

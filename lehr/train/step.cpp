@@ -135,7 +135,7 @@ void TrainStep::add_up(const StepSums& sums, StepResult& result) {
     numbers.push_back(sum.item<double>());
   }
   ranks_.sum_over_tokens(numbers);
-  const std::string loss = "loss";  // a task's metric cannot have this name: metrics.jsonl has one
+  const std::string loss;  // no metric is called by no name
   std::map<std::string, double> totals{{loss, numbers[0]}};
   size_t place = 1;
   for (const auto& [name, sum] : sums.metrics) {

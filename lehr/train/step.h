@@ -48,11 +48,11 @@ class TrainStep {
     uint64_t seed = 0;
     double router_aux_loss_coef = 0;  ///< For models with experts; see nn::RouterLosses.
     double router_z_loss_coef = 0;
-    double load_balance_coeff = 0;               ///< For models with expert biases; see nn::TopKRouter.
-    const Ranks* ranks = nullptr;                ///< Null: one device.
+    double load_balance_coeff = 0;  ///< For models with expert biases; see nn::TopKRouter.
+    const Ranks* ranks = nullptr;   ///< Null: one device.
     /// The model's, on many ranks, or those of its stages; they compute in their own type.
     std::vector<shard::FullySharded>* sharded = nullptr;
-    Pipeline* pipeline = nullptr;  ///< Where the model's stages are on several ranks.
+    Pipeline* pipeline = nullptr;                ///< Where the model's stages are on several ranks.
     std::function<void()> gradients_ready = {};  ///< Called when gradients are summed and judged, before the update.
   };
   /// All references must outlive this object.

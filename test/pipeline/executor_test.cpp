@@ -1,4 +1,5 @@
-// The executor: every schedule gives the gradients of one device. (bench/pipeline_bubble.cpp looks at the time it takes.)
+// The executor: every schedule gives the gradients of one device. (bench/pipeline_bubble.cpp looks at the time it
+// takes.)
 #include "lehr/pipeline/executor.h"
 
 #include <gmock/gmock.h>

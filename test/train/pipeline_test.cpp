@@ -1,14 +1,14 @@
-// The equality law of pipelines: whatever the schedule, and whatever it is combined with, a run computes what one device
-// computes. As test/train/mesh_test.cpp, in float64 over ten whole steps.
+// The equality law of pipelines: whatever the schedule, and whatever it is combined with, a run computes what one
+// device computes. As test/train/mesh_test.cpp, in float64 over ten whole steps.
 #include "test/train/mesh_support.h"
 
 namespace lehr::train {
 namespace {
 
-using ::testing::HasSubstr;
 using testing::expect_equal;
 using testing::family;
 using testing::Folder;
+using ::testing::HasSubstr;
 using testing::Mesh;
 using testing::Outcome;
 using testing::outcome_of;
