@@ -61,13 +61,6 @@ at::Tensor UnitSchedule::join_graph(Unit& unit, const std::shared_ptr<UnitPass>&
       !synchronized_,
       "fully sharded unit {}: a forward pass with gradients outside of a step; call begin_step() first",
       shards.name());
-  require(
-      !unit.sent || nn::is_recomputing(),
-      "fully sharded unit {}: another microbatch after its gradients were summed over the ranks as the step's last; "
-      "where several microbatches come before finish_backward(), call set_last_microbatch(false) before the first of "
-      "them "
-      "and set_last_microbatch(true) when no forward pass is to come",
-      shards.name());
   if (!pass->in_graph) {
     const auto tensors = begin_graph(shards, pass, input.device());
     shards.show(tensors);
@@ -83,6 +76,11 @@ at::Tensor UnitSchedule::call(
     size_t index, size_t module, const at::Tensor& input, const nn::CallHook::Forward& forward) {
   Unit& unit = units_[index];
   const bool recomputing = nn::is_recomputing();
+  require(
+      recomputing || !unit.sent,
+      "fully sharded unit {}: a microbatch after the step's last; where several come before finish_backward(), call "
+      "set_last_microbatch(false) before the first of them and set_last_microbatch(true) when no forward is to come",
+      unit.shards->name());
   use(unit, recomputing ? Direction::backward : Direction::forward);
 
   // A block that backward runs again is differentiated at once, apart from what surrounds it.

@@ -29,8 +29,8 @@ Tensors take_gradients(const Tensors& leaves) {
 }
 
 struct Halves {
-  Tensors after_input;  // gradients of the leaves, copies
-  Tensors after_weight;
+  Tensors after_input = {};  // gradients of the leaves, copies
+  Tensors after_weight = {};
   size_t waited = 0;
 };
 

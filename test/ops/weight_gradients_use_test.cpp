@@ -75,9 +75,9 @@ TEST(WeightGradients, AreAddedToWhatIsThereAndPassHooksOnce) {
   at::manual_seed(9);
   const at::Tensor x = leaf({3, 4}), w = leaf({4, 4});
   w.mutable_grad() = at::ones_like(w);
-  int calls = 0;
+  int calls = 0, without = 0;
   w.register_hook([&](const at::Tensor& gradient) {
-    calls += gradient.defined() ? 1 : 0;
+    (gradient.defined() ? calls : without) += 1;
     return gradient.defined() ? gradient * 2 : gradient;
   });
   const auto halves = std::make_shared<WeightGradients>();
@@ -90,6 +90,7 @@ TEST(WeightGradients, AreAddedToWhatIsThereAndPassHooksOnce) {
   EXPECT_TRUE(at::equal(w.grad(), at::ones_like(w)));
   halves->backward_weight();
   EXPECT_EQ(calls, 1) << "the sum, once";
+  EXPECT_EQ(without, 1) << "in the first half";
   const at::Tensor expected = 1 + 2 * (x + x.sin()).detach().sum(0).expand({4, 4});
   EXPECT_TRUE(at::allclose(w.grad(), expected, 1e-12, 1e-14));
 }

@@ -162,7 +162,7 @@ TEST(LoraLinear, DropsTheSameWhenABlockIsComputedAgain) {
 
 // Frozen weights under trained adapters, alone and in groups: two products of an adapter wait, and nothing else.
 TEST(LoraLinear, GradientsOfAdaptersMayComeInASecondHalf) {
-  const auto expect_same = [](const auto& layer, const auto& lora, const auto& forward) {
+  const auto expect_same = [](const auto& layer, const auto& lora, auto forward) {
     layer->own_parameter("weight")->set_trainable(false);
     forward().backward();
     const at::Tensor a = lora->A.grad(), b = lora->B.grad();

@@ -136,16 +136,9 @@ TEST(FullyShardInHalves, RefusesToLoseGradients) {
       return text;
     };
     EXPECT_THAT(problem({{'F', 0}, {'I', 0}}), HasSubstr("finish_backward() while units wait for weight gradients"));
-    // Each microbatch as if it were the last one.
-    const Rows rows = make_rows(2, 0);
-    sharded.begin_step();
-    model.loss(rows.ids, rows.labels).backward();
-    EXPECT_THAT(
-        problem_of([&] { model.loss(rows.ids, rows.labels).backward(); }),
-        HasSubstr("call set_last_microbatch(false) before the first of them"));
-    sharded.reset();
     // A second half from before reset().
     const auto halves = std::make_shared<WeightGradients>();
+    const Rows rows = make_rows(2, 0);
     sharded.begin_step();
     at::Tensor loss;
     {
@@ -159,6 +152,25 @@ TEST(FullyShardInHalves, RefusesToLoseGradients) {
     sharded.reset();
     EXPECT_EQ(sharded.gathered_bytes(), 0);
   });
+}
+
+// Its gradients would come after those that were summed over the ranks.
+TEST(FullyShardInHalves, RefusesAMicrobatchAfterTheLastOne) {
+  for (const bool checkpoint : {false, true}) {
+    on_mesh({.data_parallel_replicate = 2}, [&](mesh::DistributedContext& context) {
+      Stack model({.checkpoint = checkpoint});
+      FullySharded sharded = fully_shard(context, model, model.units(), kDouble);
+      nn::materialize(model, at::kCPU, at::kDouble);
+      model.reset_parameters({.seed = 3});
+      const Rows rows = make_rows(2, 0);
+      sharded.begin_step();
+      model.loss(rows.ids, rows.labels).backward();
+      EXPECT_THAT(
+          problem_of([&] { model.loss(rows.ids, rows.labels).backward(); }),
+          HasSubstr("call set_last_microbatch(false) before the first of them"));
+      sharded.reset();
+    });
+  }
 }
 
 }  // namespace
