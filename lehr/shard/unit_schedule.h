@@ -24,7 +24,8 @@ class UnitSchedule : public std::enable_shared_from_this<UnitSchedule> {
   struct Unit {
     std::unique_ptr<ShardUnit> shards;
     size_t modules = 1;
-    bool reshard = true;                 ///< Released between forward and backward.
+    bool reshard = true;                 ///< Released between forward and backward, ...
+    bool stays_at_end = false;           ///< ... but not where forward ends with it, and backward begins.
     bool backward_reads_weights = true;  ///< Not so for embeddings.
 
     std::shared_ptr<UnitPass> pass = {};  // the one that is not through its modules
@@ -34,7 +35,11 @@ class UnitSchedule : public std::enable_shared_from_this<UnitSchedule> {
   };
 
   /// `count` is the one that the units' memory is counted by.
-  UnitSchedule(std::vector<Unit> units, std::unique_ptr<GradientSync> sync, std::shared_ptr<ByteCount> count);
+  UnitSchedule(
+      std::vector<Unit> units,
+      std::unique_ptr<GradientSync> sync,
+      std::shared_ptr<ByteCount> count,
+      bool reduce_each_microbatch);
   ~UnitSchedule();
   UnitSchedule(const UnitSchedule&) = delete;
   UnitSchedule& operator=(const UnitSchedule&) = delete;
@@ -61,6 +66,7 @@ class UnitSchedule : public std::enable_shared_from_this<UnitSchedule> {
   void close(Unit& unit);
   void release(Unit& unit);
   void settle();
+  void reduce_leftovers();
   void release_all(bool learn);
 
   std::shared_ptr<ByteCount> count_;  // outlives the units
@@ -72,6 +78,8 @@ class UnitSchedule : public std::enable_shared_from_this<UnitSchedule> {
   Unit* reducing_ = nullptr;    // whose gradients are under way
   std::unordered_set<const nn::Parameter*> had_gradient_;
   int64_t generation_ = 0;
+  bool ends_forward_ = false;  // no unit is expected after the one in use
+  bool reduce_each_microbatch_;
   bool last_ = true;
   bool synchronized_ = true;  // the step's gradients are final
   bool held_ = false;

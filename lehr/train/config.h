@@ -72,6 +72,7 @@ struct ParallelismConfig {
   int64_t expert_parallel_degree = 1;
   int64_t pipeline_parallel_degree = 1;
   shard::ReshardPolicy fsdp_reshard_after_forward = shard::ReshardPolicy::all_but_last;
+  bool fsdp_reduce_each_microbatch = true;
   shard::ContextParallelMethod context_parallel_rotate_method = shard::ContextParallelMethod::all_gather;
   void fields(FieldVisitor& v);
   void check(Problems& problems) const;

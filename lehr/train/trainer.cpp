@@ -146,7 +146,8 @@ void Trainer::parallelize() {
       .fully_shard =
           {.compute = compute_type(config_.training),
            .reduce = reduce_type(config_.training),
-           .reshard_after_forward = config_.parallelism.fsdp_reshard_after_forward},
+           .reshard_after_forward = config_.parallelism.fsdp_reshard_after_forward,
+           .reduce_each_microbatch = config_.parallelism.fsdp_reduce_each_microbatch},
       .context_method = config_.parallelism.context_parallel_rotate_method};
   sharded_ = std::make_unique<shard::FullySharded>(spec_.parallelize(*ranks_.context(), *model_, options));
   shard::check_plan(*ranks_.context(), *model_);
