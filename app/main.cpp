@@ -1,6 +1,4 @@
 // lehr COMMAND ...: the program.
-#include <malloc.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <exception>
@@ -8,6 +6,7 @@
 #include "app/command.h"
 #include "lehr/base/error.h"
 #include "lehr/base/suggest.h"
+#include "lehr/base/tensor_memory.h"
 #include "lehr/mesh/connect.h"
 
 namespace lehr::app {
@@ -47,14 +46,6 @@ std::string usage() {
          "143 stopped by SIGTERM after saving.\n";
 }
 
-// A step's large tensors come and go every step; handing their pages back to the system in between costs 10 to 20 % of
-// a small model's step.
-void keep_freed_memory() {
-  mallopt(M_MMAP_THRESHOLD, 1 << 30);
-  mallopt(M_TRIM_THRESHOLD, 2'000'000'000);
-  mallopt(M_TOP_PAD, 64 << 20);
-}
-
 int run(const std::vector<std::string>& args) {
   if (args.empty() || args[0] == "--help" || args[0] == "-h" || args[0] == "help") {
     std::fputs(usage().c_str(), args.empty() ? stderr : stdout);
@@ -80,7 +71,7 @@ int run(const std::vector<std::string>& args) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  keep_freed_memory();
+  lehr::keep_tensor_memory();
   try {
     return run({argv + 1, argv + argc});
   } catch (const lehr::Error& error) {

@@ -1,7 +1,5 @@
 #include "bench/bench_model.h"
 
-#include <malloc.h>
-
 #include "lehr/metric/throughput.h"
 #include "lehr/model/llama3/spec.h"
 #include "lehr/model/qwen3_dense/parallelize.h"
@@ -11,12 +9,6 @@
 #include "lehr/train/weights.h"
 
 namespace lehr::bench {
-
-void keep_freed_memory() {
-  mallopt(M_MMAP_THRESHOLD, 1 << 30);
-  mallopt(M_TRIM_THRESHOLD, 2'000'000'000);
-  mallopt(M_TOP_PAD, 64 << 20);
-}
 
 BenchModel::BenchModel(const Options& options, mesh::Transport& transport)
     : ranks(train::ParallelismConfig{}, &transport), dtype_(options.dtype) {

@@ -13,9 +13,6 @@
 
 namespace lehr::bench {
 
-/// Lets the memory of tensors be used again instead of going back to the system, as the program `lehr` does.
-void keep_freed_memory();
-
 /// What a benchmark trains or saves: AdamW with lr 3e-4, betas 0.9 and 0.95, eps 1e-8, decay 0.1 on every parameter.
 class BenchModel {
  public:

@@ -8,6 +8,7 @@
 #include "lehr/base/command_line.h"
 #include "lehr/base/error.h"
 #include "lehr/base/json.h"
+#include "lehr/base/tensor_memory.h"
 #include "lehr/mesh/connect.h"
 #include "lehr/state/checkpoint_contents.h"
 #include "lehr/state/integrity.h"
@@ -110,7 +111,7 @@ void run(const Options& options, mesh::Transport& transport) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  bench::keep_freed_memory();
+  keep_tensor_memory();
   try {
     Options options;
     const Arguments arguments = parse_arguments({argv + 1, argv + argc}, ConfigObject::of(options));

@@ -9,11 +9,11 @@ alternate, so that a busy moment of the machine hits both; a ratio is taken with
 import argparse
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 
+import memory_law
 from compare import HERE, SHAPES, cpu_name, run, spread
 
 TOLERANCE = {"fp32": 1e-4, "amp": 2e-2}  # of losses; bfloat16 has 8 bits
@@ -36,18 +36,18 @@ def others_share(work):
 
 
 class Rounds:
-    """Starts programs on two ranks, and notes what else the machine did."""
+    """Starts programs on two ranks or more, and notes what else the machine did."""
 
     def __init__(self, a):
         build = os.path.abspath(a.build)
-        self.ours = [os.path.join(build, "lehr"), "launch", "-n", "2", "--"]
+        self.launch = [os.path.join(build, "lehr"), "launch", "-n"]
         self.theirs = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
         self.bin = os.path.join(build, "bin")
         self.others = []
         os.environ["OMP_NUM_THREADS"] = "1"
 
-    def lehr(self, program, arguments):
-        return self.measure(self.ours + [os.path.join(self.bin, program + "_bench")] + arguments)
+    def lehr(self, program, arguments, ranks=2):
+        return self.measure(self.launch + [str(ranks), "--", os.path.join(self.bin, program + "_bench")] + arguments)
 
     def peer(self, script, arguments):
         return self.measure(self.theirs + [os.path.join(HERE, script)] + arguments)
@@ -142,6 +142,32 @@ def background(rounds, a, folder, disk):
             "| what | median (min to max) |", "| --- | --- |"] + table
 
 
+def sections_of(path):
+    """The report's sections by their titles, as they stand in the file."""
+    found = {}
+    if os.path.exists(path):
+        with open(path) as f:
+            for part in f.read().split("\n## ")[1:]:
+                title, _, text = part.partition("\n")
+                found[title] = text.strip("\n").split("\n")
+    return found
+
+
+def put(report, rounds, a, title, measure):
+    """Measures, and writes the report with the new section in its place."""
+    rounds.others = []
+    lines = measure()
+    report[title] = [
+        f"{cpu_name()}, {os.cpu_count()} cores, of which other programs took {spread(rounds.others)} meanwhile; one thread a rank"
+        + ("." if "closed" in title else f"; {a.rounds} alternating rounds, {a.steps} timed training steps each after 2 others."),
+        ""] + lines
+    text = ["# Ranks over Gloo, side by side", "", "Written by bench/fsdp.py, part by part."]
+    for name, section in report.items():
+        text += ["", "## " + name, ""] + section
+    with open(a.out, "w") as f:
+        f.write("\n".join(text) + "\n")
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--build", default=os.path.join(HERE, "..", "build"))
@@ -150,34 +176,30 @@ def main():
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--steps", type=int, default=3)
     p.add_argument("--save-every", type=int, default=20)
-    p.add_argument("--parts", default="training,checkpoints,background")
+    p.add_argument("--parts", default="training,memory,checkpoints,background",
+                   help="the others' sections of the report stay as they are")
     p.add_argument("--disk", help="a folder on the disk to measure; else that for temporary files")
     p.add_argument("--out", default=os.path.join(HERE, "results_ranks.md"))
     a = p.parse_args()
     rounds = Rounds(a)
     parts = a.parts.split(",")
-    report = []
+    report = sections_of(a.out)
     with tempfile.TemporaryDirectory() as models, tempfile.TemporaryDirectory(dir=a.disk) as disk:
         presets = set(a.presets.split(",")) if "training" in parts else set()
-        for preset in sorted(presets | ({"small"} if {"checkpoints", "background"} & set(parts) else set())):
-            subprocess.run([sys.executable, os.path.join(HERE, "peer_transformers.py"), "--preset", preset, "--save-init",
-                            os.path.join(models, preset)], check=True, capture_output=True)
+        presets |= {"small"} if {"checkpoints", "background"} & set(parts) else set()
+        memory_law.save_models(models, sorted(presets))
         if "training" in parts:
-            report += ["", "## Training: FSDP on 2 ranks", "",
-                       "| preset | dtype | tokens/s: Lehr | FSDP2 | ratio (min to max) | peak MB of both ranks: Lehr | FSDP2 | "
-                       "ratio (min to max) | losses differ by at most |", "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
-            report += [training(rounds, a, preset, dtype, os.path.join(models, preset))
-                       for preset in a.presets.split(",") for dtype in a.dtypes.split(",")]
+            head = ["| preset | dtype | tokens/s: Lehr | FSDP2 | ratio (min to max) | peak MB of both ranks: Lehr | FSDP2 | "
+                    "ratio (min to max) | losses differ by at most |", "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
+            put(report, rounds, a, "Training: FSDP on 2 ranks", lambda: head + [
+                training(rounds, a, preset, dtype, os.path.join(models, preset))
+                for preset in a.presets.split(",") for dtype in a.dtypes.split(",")])
+        if "memory" in parts:
+            put(report, rounds, a, "Peak memory and its closed form", lambda: memory_law.section(rounds, models))
         if "checkpoints" in parts:
-            report += ["", "## Checkpoints of 2 ranks", ""] + checkpoints(rounds, a, os.path.join(models, "small"), disk)
+            put(report, rounds, a, "Checkpoints of 2 ranks", lambda: checkpoints(rounds, a, os.path.join(models, "small"), disk))
         if "background" in parts:
-            report += ["", "## Saving in the background", ""] + background(rounds, a, os.path.join(models, "small"), disk)
-    head = ["# Two ranks over Gloo, side by side", "",
-            f"{cpu_name()}, {os.cpu_count()} cores, of which other programs took {spread(rounds.others)} meanwhile; {a.rounds} "
-            f"alternating rounds, {a.steps} timed training steps each after 2 others, one thread a rank. Written by "
-            "bench/fsdp.py."]
-    with open(a.out, "w") as f:
-        f.write("\n".join(head + report) + "\n")
+            put(report, rounds, a, "Saving in the background", lambda: background(rounds, a, os.path.join(models, "small"), disk))
 
 
 if __name__ == "__main__":

@@ -17,10 +17,10 @@ PRESETS = {
 
 def save_init(preset, folder):
     torch.manual_seed(1)
-    config = Qwen3Config(
-        **PRESETS[preset], tie_word_embeddings=True, max_position_embeddings=4096, rms_norm_eps=1e-6,
-        initializer_range=0.02, use_cache=False, attention_dropout=0.0,
-        rope_parameters={"rope_type": "default", "rope_theta": 1e6})
+    config = Qwen3Config(**{
+        **dict(tie_word_embeddings=True, max_position_embeddings=4096, rms_norm_eps=1e-6, initializer_range=0.02,
+               use_cache=False, attention_dropout=0.0, rope_parameters={"rope_type": "default", "rope_theta": 1e6}),
+        **PRESETS[preset]})
     Qwen3ForCausalLM(config).save_pretrained(folder, max_shard_size="10GB")
 
 

@@ -14,6 +14,7 @@
 #include "lehr/base/command_line.h"
 #include "lehr/base/error.h"
 #include "lehr/base/json.h"
+#include "lehr/base/tensor_memory.h"
 #include "lehr/mesh/connect.h"
 #include "lehr/state/async_checkpointer.h"
 #include "lehr/train/rank_share.h"
@@ -187,6 +188,7 @@ void run(const Options& options, mesh::Transport& transport) {
   const auto cpus = bench::of_all_ranks(bench.ranks, cpu_seconds() - cpu);
   const auto [waited, written] = saves ? saves->finish() : std::pair<std::vector<double>, std::vector<double>>{};
   const auto peaks = bench::of_all_ranks(bench.ranks, bench::peak_rss_mb());
+  const auto tensors = bench::of_all_ranks(bench.ranks, static_cast<double>(tensor_memory().peak) / 1e6);
   const auto starts = bench::of_all_ranks(bench.ranks, start_mb);
   if (!bench.ranks.is_main()) {
     return;
@@ -204,6 +206,7 @@ void run(const Options& options, mesh::Transport& transport) {
   report.set("tokens_per_s", Node(static_cast<double>(options.seq * share.global) / median * 1000));
   report.set("peak_rss_mb", Node(std::accumulate(peaks.begin(), peaks.end(), 0.0)));
   report.set("peak_rss_mb_of_ranks", numbers(peaks));
+  report.set("large_tensors_mb_of_ranks", numbers(tensors));
   report.set("rss_mb_before_steps", numbers(starts));
   report.set(
       "gathered_mb", Node(bench.sharded ? static_cast<double>(bench.sharded->gathered_bytes_peak()) / 1e6 : 0.0));
@@ -217,7 +220,7 @@ void run(const Options& options, mesh::Transport& transport) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  bench::keep_freed_memory();
+  keep_tensor_memory();
   try {
     Options options;
     const Arguments arguments = parse_arguments({argv + 1, argv + argc}, ConfigObject::of(options));

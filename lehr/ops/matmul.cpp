@@ -7,6 +7,8 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/mm.h>
 
+#include <algorithm>
+
 namespace lehr::ops {
 
 namespace {
@@ -59,10 +61,16 @@ at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
 void add_product_(at::Tensor& sum, const at::Tensor& a, const at::Tensor& b) {
   constexpr int64_t kWorthASecondPass = 256;  // terms of each sum, so that adding costs little beside multiplying
   const Handle& onednn = onednn_for(a, b);
-  if (onednn && a.size(1) >= kWorthASecondPass) {
-    sum.add_(call(onednn, a, b));
-  } else {
+  if (!onednn || a.size(1) < kWorthASecondPass) {
     sum.addmm_(a, b);
+    return;
+  }
+  constexpr int64_t kSliceBytes = 16 << 20;  // a large sum must not need its own size of memory a second time
+  const int64_t row_bytes = b.size(1) * static_cast<int64_t>(b.element_size());
+  const int64_t rows = std::max<int64_t>(1, kSliceBytes / row_bytes);
+  for (int64_t first = 0; first < a.size(0); first += rows) {
+    const int64_t size = std::min(rows, a.size(0) - first);
+    sum.narrow(0, first, size).add_(call(onednn, a.narrow(0, first, size), b));
   }
 }
 

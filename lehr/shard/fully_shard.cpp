@@ -114,18 +114,20 @@ FullySharded fully_shard(
   for (size_t i = 0; i < units.size(); ++i) {
     const bool reads = !std::all_of(
         units[i].modules.begin(), units[i].modules.end(), [](const auto& module) { return is_embedding(*module); });
-    const bool reshard = options.reshard_after_forward == ReshardPolicy::always ||
-                         (options.reshard_after_forward == ReshardPolicy::all_but_last && i + 1 < units.size());
     scheduled.push_back(
         {.shards = std::make_unique<ShardUnit>(
              units[i].name, parameters[i], context, options.compute, options.reduce, *count),
          .modules = units[i].modules.size(),
-         .reshard = reshard,
+         .reshard = options.reshard_after_forward != ReshardPolicy::never,
+         .stays_at_end = options.reshard_after_forward == ReshardPolicy::all_but_last,
          .keep = options.reshard_after_forward == ReshardPolicy::never,
          .backward_reads_weights = reads});
   }
   auto schedule = std::make_shared<UnitSchedule>(
-      std::move(scheduled), std::make_unique<GradientSync>(context, all, options.bucket_bytes), count);
+      std::move(scheduled),
+      std::make_unique<GradientSync>(context, all, options.bucket_bytes),
+      count,
+      options.reduce_each_microbatch);
   for (size_t i = 0; i < units.size(); ++i) {
     for (size_t module = 0; module < units[i].modules.size(); ++module) {
       units[i].modules[module]->add_call_hook(std::make_shared<UnitHook>(schedule, i, module));

@@ -17,7 +17,7 @@ class UnitSchedule;
 
 /// Which units are released between forward and backward, to be gathered once more for the latter.
 enum class ReshardPolicy {
-  all_but_last,  ///< The last unit of the list is the first one that backward needs.
+  all_but_last,  ///< The unit with which forward ends is the first one that backward needs.
   always,
   never,  ///< Gathered once between finish_backward() calls; the memory of all whole parameters.
 };
@@ -26,6 +26,9 @@ struct FullyShardOptions {
   at::ScalarType compute = at::kFloat;  ///< What whole parameters are sent, kept and computed in.
   at::ScalarType reduce = at::kFloat;   ///< What gradients of sharded parameters are summed in.
   ReshardPolicy reshard_after_forward = ReshardPolicy::all_but_last;
+  /// False: gradients of sharded parameters stay whole on each rank, in the reduce type, until the step's last
+  /// microbatch, and are summed over the ranks once: less communication, and the memory of all whole gradients.
+  bool reduce_each_microbatch = true;
   int64_t bucket_bytes = 25 << 20;  ///< Of gradients that are summed over replicas: see GradientSync.
 };
 

@@ -36,7 +36,7 @@ ShardUnit::ShardUnit(
     at::ScalarType compute,
     at::ScalarType reduce,
     ByteCount& count)
-    : name_(std::move(name)), parameters_(std::move(parameters)), compute_(compute), count_(count) {
+    : name_(std::move(name)), parameters_(std::move(parameters)), compute_(compute), reduce_(reduce), count_(count) {
   std::vector<std::string> axes;  // of flats_
   std::vector<std::vector<ShardedParameter>> sharded;
   for (const auto& parameter : parameters_) {
@@ -187,6 +187,21 @@ void ShardUnit::show_nothing() {
   }
 }
 
+void ShardUnit::keep(Entry& entry, const at::Tensor& gradient) const {
+  if (gradient.defined() && entry.kept.defined()) {
+    entry.kept.add_(gradient);
+  } else if (gradient.defined()) {
+    entry.kept = gradient.to(reduce_, /*non_blocking=*/false, /*copy=*/true);  // autograd's may be read elsewhere
+  }
+}
+
+void ShardUnit::drop_gradients() {
+  for (Entry& entry : entries_) {
+    entry.kept.reset();
+  }
+  keeps_gradients_ = false;
+}
+
 std::vector<at::Tensor> ShardUnit::take_own_gradients(std::vector<at::Tensor>& gradients) const {
   std::vector<at::Tensor> own;
   size_t next = 0;
@@ -201,21 +216,30 @@ std::vector<at::Tensor> ShardUnit::take_own_gradients(std::vector<at::Tensor>& g
   return own;
 }
 
-void ShardUnit::start_reduce(const std::vector<at::Tensor>& gradients) {
+void ShardUnit::start_reduce(const std::vector<at::Tensor>& gradients, bool send) {
   const at::NoGradGuard no_grad;
   std::vector<std::vector<at::Tensor>> sent(flats_.size());
   size_t next = 0;
-  for (const Entry& entry : entries_) {
-    const at::Tensor gradient = entry.parameter->trainable() ? gradients[next++] : at::Tensor();
+  for (Entry& entry : entries_) {
+    at::Tensor gradient = entry.parameter->trainable() ? gradients[next++] : at::Tensor();
+    if (entry.flat >= 0 && (keeps_gradients_ || !send)) {
+      keep(entry, gradient);
+      gradient = send ? entry.kept : at::Tensor();
+    }
     if (entry.flat >= 0) {
       sent[static_cast<size_t>(entry.flat)].push_back(gradient);
     } else if (entry.memory >= 0 && gradient.defined()) {
       add_to_gradient(entry.parameter->value(), gradient);
     }
   }
+  if (!send) {
+    keeps_gradients_ = true;
+    return;
+  }
   for (size_t i = 0; i < flats_.size(); ++i) {
     flats_[i]->start_reduce(sent[i]);
   }
+  drop_gradients();
 }
 
 void ShardUnit::finish_reduce() {
@@ -228,6 +252,7 @@ void ShardUnit::reset() noexcept {
   for (const auto& flat : flats_) {
     flat->reset();
   }
+  drop_gradients();
   gathering_ = false;
   if (memory_) {
     memory_->release();

@@ -55,9 +55,12 @@ class ShardUnit {
 
   /// Takes those of `own_values()` out of the gradients of the trainable parameters, for autograd to add.
   std::vector<at::Tensor> take_own_gradients(std::vector<at::Tensor>& gradients) const;
-  /// Takes the other gradients of the whole trainable parameters (undefined where there is none) and starts to sum
-  /// them.
-  void start_reduce(const std::vector<at::Tensor>& gradients);
+  /// Takes the other gradients of the whole trainable parameters (undefined where there is none) and, with those that
+  /// were kept, starts to sum them over the ranks; without `send` they are kept for a later call.
+  void start_reduce(const std::vector<at::Tensor>& gradients, bool send);
+  /// Whether there are gradients that were not sent. The same on all ranks, used there or not.
+  bool keeps_gradients() const { return keeps_gradients_; }
+  void drop_gradients();
   /// Waits, and adds them to the gradients of the values.
   void finish_reduce();
 
@@ -70,18 +73,22 @@ class ShardUnit {
     std::vector<int64_t> shape;  // of what forward reads
     int64_t flat = -1;           // number of the FlatShards that gathers it; -1: this rank has it whole
     int64_t memory = -1;         // number in the memory; -1: shown as it is
+    at::Tensor kept = {};        // the whole gradient so far, in the reduce type
   };
   void prepare();
+  void keep(Entry& entry, const at::Tensor& gradient) const;
   at::Tensor shown(const Entry& entry) const;
 
   std::string name_;
   std::vector<nn::ParameterPtr> parameters_;
   at::ScalarType compute_;
+  at::ScalarType reduce_;
   ByteCount& count_;
   std::vector<Entry> entries_;
   std::vector<std::unique_ptr<FlatShards>> flats_;  // the dense domain's, the experts'
   std::unique_ptr<GatheredMemory> memory_;          // once the parameters have memory
   bool gathering_ = false;
+  bool keeps_gradients_ = false;
 };
 
 }  // namespace lehr::shard

@@ -19,8 +19,15 @@ std::vector<ShardUnit*> in_order(const std::vector<UnitSchedule::Unit>& units) {
 }  // namespace
 
 UnitSchedule::UnitSchedule(
-    std::vector<Unit> units, std::unique_ptr<GradientSync> sync, std::shared_ptr<ByteCount> count)
-    : count_(std::move(count)), units_(std::move(units)), sync_(std::move(sync)), forward_(in_order(units_)) {}
+    std::vector<Unit> units,
+    std::unique_ptr<GradientSync> sync,
+    std::shared_ptr<ByteCount> count,
+    bool reduce_each_microbatch)
+    : count_(std::move(count)),
+      units_(std::move(units)),
+      sync_(std::move(sync)),
+      forward_(in_order(units_)),
+      reduce_each_microbatch_(reduce_each_microbatch) {}
 
 UnitSchedule::~UnitSchedule() {
   for (Unit& unit : units_) {
@@ -38,6 +45,7 @@ void UnitSchedule::use(Unit& unit, Direction direction) {
   shards->gather();
   ahead_ = ahead_ == shards ? nullptr : ahead_;
   ShardUnit* const next = (direction == Direction::forward ? forward_ : backward_).enter(shards);
+  ends_forward_ = direction == Direction::forward && next == nullptr;
   if (next != nullptr && next != shards && ahead_ == nullptr && !next->gathered()) {
     next->start_gather();
     ahead_ = next->gathering() ? next : nullptr;
@@ -114,7 +122,7 @@ at::Tensor UnitSchedule::call(
     }
   } else if (std::all_of(pass->called.begin(), pass->called.end(), [](bool one) { return one; })) {
     close(unit);
-    if (unit.reshard) {
+    if (unit.reshard && !(unit.stays_at_end && ends_forward_)) {
       release(unit);
     }
   }
@@ -162,8 +170,11 @@ std::vector<at::Tensor> UnitSchedule::leave_backward(
     return own;
   }
   settle();
+  unit.graphs -= pass->in_graph ? 1 : 0;
+  if (unit.reshard || (unit.graphs == 0 && !unit.keep)) {
+    release(unit);  // before buffers for the sum are asked for
+  }
   if (pass->in_graph) {
-    --unit.graphs;
     const auto weight_gradients = pass->weight_gradients.lock();
     if (weight_gradients && weight_gradients->defers()) {
       pass->waiting = true;
@@ -173,9 +184,6 @@ std::vector<at::Tensor> UnitSchedule::leave_backward(
     } else {
       reduce(*pass, gradients);
     }
-  }
-  if (unit.reshard || (unit.graphs == 0 && !unit.keep)) {
-    release(unit);
   }
   return own;
 }
@@ -193,7 +201,7 @@ void UnitSchedule::finish_halves(UnitPass& pass) {
 
 void UnitSchedule::reduce(const UnitPass& pass, const std::vector<at::Tensor>& gradients) {
   Unit& unit = units_[pass.unit];
-  unit.shards->start_reduce(gradients);
+  unit.shards->start_reduce(gradients, /*send=*/reduce_each_microbatch_ || last_);
   unit.done += pass.calls_in_graph;
   reducing_ = &unit;
 }
@@ -209,6 +217,16 @@ void UnitSchedule::settle() {
     unit.sent = true;
     for (const auto& parameter : unit.shards->trainable()) {
       sync_->ready(*parameter);
+    }
+  }
+}
+
+// Gradients of units that the last microbatch did not use.
+void UnitSchedule::reduce_leftovers() {
+  for (Unit& unit : units_) {
+    if (unit.shards->keeps_gradients()) {
+      unit.shards->start_reduce(std::vector<at::Tensor>(unit.shards->trainable().size()), /*send=*/true);
+      unit.shards->finish_reduce();
     }
   }
 }
@@ -238,6 +256,9 @@ void UnitSchedule::begin_step() {
   held_ = false;
   settle();
   release_all(/*learn=*/false);
+  for (Unit& unit : units_) {
+    unit.shards->drop_gradients();
+  }
   had_gradient_.clear();
   last_ = true;
   synchronized_ = false;
@@ -251,6 +272,7 @@ void UnitSchedule::finish_backward() {
   if (!last_) {
     return;
   }
+  reduce_leftovers();
   std::unordered_set<const nn::Parameter*> ours;
   for (const Unit& unit : units_) {
     for (const auto& parameter : unit.shards->parameters()) {

@@ -28,7 +28,8 @@ class UnitSchedule : public std::enable_shared_from_this<UnitSchedule> {
   struct Unit {
     std::unique_ptr<ShardUnit> shards;
     size_t modules = 1;
-    bool reshard = true;                 ///< Released between forward and backward.
+    bool reshard = true;                 ///< Released between forward and backward, ...
+    bool stays_at_end = false;           ///< ... but not where forward ends with it, and backward begins.
     bool keep = false;                   ///< Released by finish_backward() alone.
     bool backward_reads_weights = true;  ///< Not so for embeddings.
 
@@ -40,7 +41,11 @@ class UnitSchedule : public std::enable_shared_from_this<UnitSchedule> {
   };
 
   /// `count` is the one that the units' memory is counted by.
-  UnitSchedule(std::vector<Unit> units, std::unique_ptr<GradientSync> sync, std::shared_ptr<ByteCount> count);
+  UnitSchedule(
+      std::vector<Unit> units,
+      std::unique_ptr<GradientSync> sync,
+      std::shared_ptr<ByteCount> count,
+      bool reduce_each_microbatch);
   ~UnitSchedule();
   UnitSchedule(const UnitSchedule&) = delete;
   UnitSchedule& operator=(const UnitSchedule&) = delete;
@@ -70,6 +75,7 @@ class UnitSchedule : public std::enable_shared_from_this<UnitSchedule> {
   void reduce(const UnitPass& pass, const std::vector<at::Tensor>& gradients);
   void settle();
   void require_none_waiting(const char* call) const;
+  void reduce_leftovers();
   void release_all(bool learn);
 
   std::shared_ptr<ByteCount> count_;  // outlives the units
@@ -81,7 +87,9 @@ class UnitSchedule : public std::enable_shared_from_this<UnitSchedule> {
   Unit* reducing_ = nullptr;    // whose gradients are under way
   std::unordered_set<const nn::Parameter*> had_gradient_;
   int64_t generation_ = 0;
-  int64_t waiting_ = 0;  // passes that are between the halves of their backward
+  int64_t waiting_ = 0;        // passes that are between the halves of their backward
+  bool ends_forward_ = false;  // no unit is expected after the one in use
+  bool reduce_each_microbatch_;
   bool last_ = true;
   bool synchronized_ = true;  // the step's gradients are final
   bool held_ = false;

@@ -172,6 +172,11 @@ void ParallelismConfig::fields(FieldVisitor& v) {
        {"never", shard::ReshardPolicy::never}},
       "Whether a layer's whole weights are given back between forward and backward: less memory, more communication. "
       "default: all but the last layer's.");
+  v.optional(
+      "fsdp_reduce_each_microbatch",
+      fsdp_reduce_each_microbatch,
+      "Whether gradients are summed over the ranks after each microbatch of a step. false: once a step, so less "
+      "communication, and every rank keeps whole gradients of all parameters meanwhile (4 bytes for each).");
   v.choice(
       "context_parallel_rotate_method",
       context_parallel_rotate_method,

@@ -39,6 +39,9 @@ void ModelStage::begin(StageStep& step) {
   }
   kept_.clear();
   done_ = 0;
+  if (parts_.sharded != nullptr) {
+    parts_.sharded->set_last_microbatch(false);
+  }
 }
 
 // Specs of a microbatch's hidden states, and the counts that travel with them.

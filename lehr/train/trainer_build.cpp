@@ -105,7 +105,8 @@ void Trainer::parallelize(nn::Model& model, const pipeline::PipelineStageInfo& s
       .fully_shard =
           {.compute = compute_type(config_.training),
            .reduce = reduce_type(config_.training),
-           .reshard_after_forward = config_.parallelism.fsdp_reshard_after_forward},
+           .reshard_after_forward = config_.parallelism.fsdp_reshard_after_forward,
+           .reduce_each_microbatch = config_.parallelism.fsdp_reduce_each_microbatch},
       .context_method = config_.parallelism.context_parallel_rotate_method};
   sharded_.push_back(spec_.parallelize(*ranks_.context(), model, options));
   shard::check_plan(

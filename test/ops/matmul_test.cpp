@@ -24,6 +24,18 @@ TEST(Product, EqualsTheFloat64ProductForAllLayoutsAndSizes) {
   }
 }
 
+TEST(Product, AddsALargeProductInSlicesThatMakeUpTheWhole) {
+  constexpr int64_t kRows = 9001;  // of 2400 bytes: a slice of 16 MiB and a part of one
+  for (const bool transposed : {false, true}) {
+    const at::Tensor a =
+        transposed ? random_tensor({260, kRows}, at::kFloat).t() : random_tensor({kRows, 260}, at::kFloat);
+    const at::Tensor b = random_tensor({260, 600}, at::kFloat);
+    at::Tensor sum = at::ones({kRows, 600}, at::kFloat);
+    add_product_(sum, a, b);
+    EXPECT_LE(worst_error(sum, a.to(at::kDouble).matmul(b.to(at::kDouble)) + 1), tolerance(at::kFloat));
+  }
+}
+
 TEST(Product, TakesEmptyMatrices) {
   EXPECT_TRUE(at::equal(product(at::ones({2, 0}), at::ones({0, 3})), at::zeros({2, 3})));
   EXPECT_EQ(product(at::ones({0, 4}), at::ones({4, 3})).sizes(), (std::vector<int64_t>{0, 3}));

@@ -21,6 +21,7 @@ struct Case {
   ReshardPolicy policy = ReshardPolicy::all_but_last;
   int64_t microbatches = 2;
   int64_t bucket_bytes = 25 << 20;
+  bool reduce_each_microbatch = true;
 };
 
 void expect_equal_to_one_device(const Case& c, const Prepare& prepare = {}) {
@@ -34,6 +35,7 @@ void expect_equal_to_one_device(const Case& c, const Prepare& prepare = {}) {
     FullyShardOptions options = kDouble;
     options.reshard_after_forward = c.policy;
     options.bucket_bytes = c.bucket_bytes;
+    options.reduce_each_microbatch = c.reduce_each_microbatch;
     FullySharded sharded = fully_shard(context, model, model.units(), options);
     nn::materialize(model, at::kCPU, at::kDouble);
     model.reset_parameters({.seed = 3});
@@ -105,6 +107,23 @@ TEST(FullyShard, UnitsMayBeLeftOutOrUsedTwice) {
       }
     }
   }
+}
+
+TEST(FullyShard, TrainsAsOneDeviceDoesIfGradientsStayWholeBetweenMicrobatches) {
+  for (const auto& mesh : meshes()) {
+    for (const bool checkpoint : {false, true}) {
+      expect_equal_to_one_device(
+          {.mesh = mesh,
+           .stack = {.checkpoint = checkpoint, .tied = checkpoint},
+           .policy = checkpoint ? ReshardPolicy::all_but_last : ReshardPolicy::never,
+           .reduce_each_microbatch = false});
+    }
+  }
+  expect_equal_to_one_device(
+      {.mesh = {.data_parallel_shard = 4},
+       .stack = {.order = {0, 1, 1, 2}},
+       .microbatches = 4,
+       .reduce_each_microbatch = false});
 }
 
 TEST(FullyShard, GradientsTravelInBucketsOfAnySize) {

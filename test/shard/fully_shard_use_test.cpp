@@ -131,6 +131,51 @@ TEST(FullyShard, HoldsExactlyTwoUnitsOfOneSizeEvenIfOneIsGatheredInVain) {
   EXPECT_EQ(peak(ReshardPolicy::never, {0, 1, 2, 3, 4, 5}), 7 * kBytes);
 }
 
+TEST(FullyShard, GradientsThatStayWholeAreSummedInTheLastMicrobatchWhateverItUses) {
+  on_mesh({.data_parallel_shard = 2}, [](mesh::DistributedContext& context) {
+    Chain model;
+    std::vector<UnitModules> units;
+    for (auto& link : model.links) {
+      units.push_back({"link", {link.ptr()}});
+    }
+    FullyShardOptions options = kDouble;
+    options.reduce_each_microbatch = false;
+    FullySharded sharded = fully_shard(context, model, units, options);
+    nn::materialize(model, at::kCPU, at::kDouble);
+    model.reset_parameters();
+    const auto gradient = [&](size_t i) { return nn::named_parameters(*model.links[i])[0].parameter->value().grad(); };
+    const auto backward = [&](const std::vector<size_t>& links, bool last) {
+      sharded.set_last_microbatch(last);
+      for (const size_t i : links) {
+        model.links[i](at::ones({1, 32}, at::kDouble)).sum().backward();
+      }
+      sharded.finish_backward();
+    };
+    sharded.begin_step();
+    backward({0, 1}, /*last=*/false);
+    EXPECT_FALSE(gradient(0).defined()) << "nothing was sent yet";
+    EXPECT_FALSE(gradient(1).defined());
+    backward({0}, /*last=*/true);
+    // Each use gives a gradient of ones, on both ranks.
+    EXPECT_TRUE(at::equal(gradient(0), at::full({16, 32}, 4, at::kDouble)));
+    EXPECT_TRUE(at::equal(gradient(1), at::full({16, 32}, 2, at::kDouble)));
+    EXPECT_FALSE(gradient(2).defined()) << "nobody used it";
+
+    // What a step that failed had kept is not the next one's.
+    for (const bool reset : {true, false}) {
+      clear_gradients(model);
+      sharded.begin_step();
+      backward({1}, /*last=*/false);
+      if (reset) {
+        sharded.reset();
+      }
+      sharded.begin_step();
+      backward({1}, /*last=*/true);
+      EXPECT_TRUE(at::equal(gradient(1), at::full({16, 32}, 2, at::kDouble))) << reset;
+    }
+  });
+}
+
 // Uses its weight for positive inputs only.
 class SometimesImpl : public nn::Module {
  public:

@@ -180,6 +180,8 @@ std::vector<Kind> kinds(const std::filesystem::path& folder, const std::filesyst
       {"peft.target_pattern", "'.*_proj'"}};
   Overrides with_dropout = lora;
   with_dropout.emplace_back("peft.dropout", "0.25");
+  Overrides experts_reduced_once = family("qwen3_moe");
+  experts_reduced_once.emplace_back("parallelism.fsdp_reduce_each_microbatch", "false");
   return {
       {"classification",
        {{"training.task", "classification"},
@@ -216,6 +218,10 @@ std::vector<Kind> kinds(const std::filesystem::path& folder, const std::filesyst
       {"always_resharded",
        {{"parallelism.fsdp_reshard_after_forward", "always"}, {"activation_checkpoint.mode", "selective"}},
        {{.dp_shard = 2, .cp = 2}}},
+      {"reduced_once",
+       {{"parallelism.fsdp_reduce_each_microbatch", "false"}},
+       {{.dp_shard = 2, .cp = 2}, {.dp_replicate = 2, .dp_shard = 2}, {.dp_shard = 2, .pp = 2}}},
+      {"experts_reduced_once", experts_reduced_once, {{.dp_shard = 4, .ep = 2}}},
       {"text",
        {{"sample.prompt", "\"KING\""}, {"sample.max_new_tokens", "8"}},
        {{.dp_shard = 2}, {.dp_shard = 2, .pp = 2}}},
@@ -303,7 +309,7 @@ TEST(IllegalMeshes, AreRefusedByName) {
        "parallelism.pipeline_parallel_schedule: Inference has no backward"},
       {{.pp = 2},
        {{"parallelism.pipeline_parallel_stages_per_rank", "3"}},
-       "parallelism.pipeline_parallel_stages_per_rank"},
+       "pipeline_parallel_stages_per_rank: pipeline schedule 1F1B: expected exactly 1 stage per rank, found 3"},
       {{.pp = 2},
        {{"training.local_batch_size", "2"}, {"parallelism.pipeline_parallel_microbatch_size", "3"}},
        "parallelism.pipeline_parallel_microbatch_size: must divide training.local_batch_size (2), found 3"},

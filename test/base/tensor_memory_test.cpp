@@ -1,0 +1,153 @@
+// Blocks for large tensors: kept for the next request, bounded by what was in use at one time.
+#include "lehr/base/tensor_memory.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "lehr/base/error.h"
+#include "lehr/base/torch.h"
+
+namespace lehr {
+namespace {
+constexpr size_t kMiB = size_t{1} << 20;
+
+TEST(KeptBlocks, ServesTheNextRequestOfTheSameSizeWithoutMapping) {
+  KeptBlocks blocks;
+  void* const first = blocks.take(5 * kMiB);
+  void* const second = blocks.take(3 * kMiB);
+  ASSERT_TRUE(blocks.give_back(first));
+  ASSERT_TRUE(blocks.give_back(second));
+  for (int step = 0; step < 10; ++step) {
+    void* const again = blocks.take(3 * kMiB);
+    EXPECT_EQ(again, second);
+    void* const other = blocks.take(5 * kMiB);
+    EXPECT_EQ(other, first);
+    blocks.give_back(other);
+    blocks.give_back(again);
+  }
+  EXPECT_EQ(blocks.figures().mapped_ever, 8 * kMiB);
+  EXPECT_EQ(blocks.figures().kept, 8 * kMiB);
+}
+
+TEST(KeptBlocks, GivesTheOldestToTheSystemBeforeThereIsMoreThanEverWasInUse) {
+  KeptBlocks blocks;
+  void* const oldest = blocks.take(4 * kMiB);
+  void* const newer = blocks.take(6 * kMiB);
+  blocks.give_back(oldest);
+  blocks.give_back(newer);
+  void* const other = blocks.take(3 * kMiB);  // 10 MiB are kept, and 10 were the peak
+  EXPECT_EQ(blocks.figures().kept, 6 * kMiB);
+  EXPECT_EQ(blocks.take(6 * kMiB), newer);
+  EXPECT_EQ(blocks.figures().peak, 10 * kMiB);
+  blocks.give_back(newer);
+  blocks.give_back(other);
+}
+
+TEST(KeptBlocks, NeverHoldsMoreThanThePeakAndWhatIsSpare) {
+  constexpr size_t kSpare = 8 * kMiB;
+  KeptBlocks blocks(kSpare);
+  std::mt19937_64 random(7);
+  std::vector<void*> used;
+  size_t in_use = 0;
+  for (int i = 0; i < 4000; ++i) {
+    if (!used.empty() && random() % 64 < used.size()) {
+      std::swap(used[random() % used.size()], used.back());
+      EXPECT_TRUE(blocks.give_back(used.back()));
+      used.pop_back();
+    } else {
+      const size_t bytes = kMiB + random() % (3 * kMiB);
+      used.push_back(blocks.take(bytes));
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(used.back()) % 64, 0);
+    }
+    const auto figures = blocks.figures();
+    ASSERT_LE(figures.used + figures.kept, figures.peak + kSpare);
+    in_use = std::max(in_use, figures.used);
+  }
+  EXPECT_EQ(blocks.figures().peak, in_use);
+  for (void* block : used) {
+    EXPECT_TRUE(blocks.give_back(block));
+  }
+  EXPECT_EQ(blocks.figures().used, 0);
+}
+
+TEST(KeptBlocks, RoundUpByNoMoreThanAnEighth) {
+  KeptBlocks blocks;
+  for (const size_t bytes : {kMiB, kMiB + 1, 3 * kMiB + 5, 127 * kMiB / 2, 4 * kMiB - 1}) {
+    const size_t before = blocks.figures().used;
+    auto* const block = static_cast<char*>(blocks.take(bytes));
+    const size_t size = blocks.figures().used - before;
+    EXPECT_GE(size, bytes);
+    EXPECT_LE(size, bytes + bytes / 8 + 4096);
+    std::memset(block, 1, size);  // all of it can be written
+  }
+}
+
+TEST(KeptBlocks, RefuseWhatIsNotTheirs) {
+  KeptBlocks blocks;
+  int foreign = 0;
+  EXPECT_FALSE(blocks.give_back(&foreign));
+  void* const block = blocks.take(kMiB);
+  EXPECT_TRUE(blocks.give_back(block));
+  EXPECT_FALSE(blocks.give_back(block)) << "a second time";
+}
+
+TEST(KeptBlocks, SayHowMuchTheSystemDidNotHave) {
+  KeptBlocks blocks;
+  blocks.give_back(blocks.take(2 * kMiB));
+  try {
+    blocks.take(size_t{1} << 60);
+    FAIL() << "there is no such machine";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "memory: the system has none for a tensor of 1099511627776 MiB; 0 MiB are in use");
+    EXPECT_EQ(error.kind(), ErrorKind::runtime);
+  }
+  EXPECT_EQ(blocks.figures().kept, 0) << "what was kept went to the system first";
+}
+
+TEST(KeptBlocks, NoTwoThreadsGetTheSameBlock) {
+  KeptBlocks blocks(16 * kMiB);
+  std::vector<std::thread> threads;
+  std::atomic<int> mixed = 0;
+  for (int id = 0; id < 4; ++id) {
+    threads.emplace_back([&, id] {
+      for (int i = 0; i < 300; ++i) {
+        const size_t bytes = (1 + static_cast<size_t>(i + id) % 3) * kMiB;
+        auto* const block = static_cast<int*>(blocks.take(bytes));
+        block[0] = block[bytes / sizeof(int) - 1] = id;
+        std::this_thread::yield();
+        mixed += block[0] != id || block[bytes / sizeof(int) - 1] != id;
+        blocks.give_back(block);
+      }
+    });
+  }
+  for (auto& thread : threads) {
+    thread.join();
+  }
+  EXPECT_EQ(mixed, 0);
+  EXPECT_EQ(blocks.figures().used, 0);
+}
+
+TEST(TensorMemory, LargeTensorsReuseMemoryAndThoseFromBeforeAreFreedAsBefore) {
+  at::Tensor before = at::ones({1 << 20});
+  keep_tensor_memory();
+  keep_tensor_memory();  // a second call changes nothing
+  at::Tensor large = at::ones({1 << 20});
+  at::Tensor small = at::ones({10});
+  void* const place = large.data_ptr();
+  EXPECT_EQ((large + before).sum().item<float>(), 2 << 20);
+  large.reset();
+  before.reset();
+  small.reset();
+  large = at::zeros({1 << 20});
+  EXPECT_EQ(large.data_ptr(), place);
+  EXPECT_EQ(large.sum().item<float>(), 0) << "zeros are written, whatever was there";
+  large.resize_({2 << 20});
+  EXPECT_EQ(large.narrow(0, 0, 1 << 20).sum().item<float>(), 0) << "a tensor that grows takes its values along";
+}
+}  // namespace
+}  // namespace lehr
