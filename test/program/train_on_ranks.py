@@ -115,6 +115,7 @@ with tempfile.TemporaryDirectory() as work:
         "two_shards": degrees(data_parallel_shard=2),
         "two_by_two": degrees(data_parallel_shard=2, tensor_parallel=2),
         "context": degrees(data_parallel_replicate=2, context_parallel=2),
+        "stages": [*degrees(data_parallel_shard=2, pipeline_parallel=2), "--parallelism.pipeline_parallel_schedule=ZBH1"],
     }
     for name, options in meshes.items():
         run(f"{work}/{name}", 2 if name == "two_shards" else 4, *options)
@@ -131,8 +132,11 @@ with tempfile.TemporaryDirectory() as work:
     worst = max(abs(found.get(key, 0) - value) / abs(value) for key, value in alone.items())
     expect(f"ranks as threads compute what one device computes (off by {worst:.1e})", worst < 1e-10)
 
-    four = degrees(data_parallel_shard=2, tensor_parallel=2)
-    whole = bytes_of(f"{work}/two_by_two", 12)
+    # Long enough to be killed that often.
+    steps = 12 if kills <= 4 else 10 * kills
+    four = [*degrees(data_parallel_shard=2, tensor_parallel=2), f"--training.steps={steps}"]
+    run(f"{work}/never_killed", 4, *four)
+    whole = bytes_of(f"{work}/never_killed", steps)
     random.seed(20261121)
     folder = f"{work}/killed"
     done_kills = 0
@@ -156,7 +160,7 @@ with tempfile.TemporaryDirectory() as work:
             f"rank {victim}, exit code {running.returncode}\n{err}")
     expect(f"{done_kills} ranks were killed", done_kills > 0)
     run(folder, 4, *four)
-    expect("killed and resumed is never killed, bit for bit", bytes_of(folder, 12) == whole)
+    expect("killed and resumed is never killed, bit for bit", bytes_of(folder, steps) == whole)
 
     shutil.copytree(f"{work}/two_by_two", f"{work}/elsewhere")
     run(f"{work}/elsewhere", 1, "--checkpoint.load_step=6")
