@@ -1,0 +1,1 @@
+#include "lehr/plan/measure_stage.h"
