@@ -3,6 +3,7 @@
 #include <map>
 
 #include "lehr/base/error.h"
+#include "lehr/base/on_meta.h"
 #include "lehr/shard/ownership.h"
 
 namespace lehr::shard {
@@ -81,7 +82,7 @@ void ShardUnit::prepare() {
   for (Entry& entry : entries_) {
     const at::Tensor& value = entry.parameter->value();
     require(
-        !value.is_meta(),
+        !value.is_meta() || runs_on_meta(),
         "fully sharded unit {}: called before its parameters have memory; call nn::materialize first",
         name_);
     device = value.device();
