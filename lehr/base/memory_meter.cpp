@@ -111,6 +111,12 @@ MemoryMeter::MemoryMeter(at::DeviceType device) : count_(std::make_shared<Count>
 
 MemoryMeter::~MemoryMeter() = default;
 
+NotCounted::NotCounted() : before_(std::exchange(t_meta, nullptr)) {}
+
+NotCounted::~NotCounted() {
+  t_meta = std::move(before_);
+}
+
 int64_t MemoryMeter::now() const {
   return count_->now;
 }

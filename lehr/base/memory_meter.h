@@ -32,4 +32,16 @@ class MemoryMeter {
   std::unique_ptr<Scope> scope_;
 };
 
+/// While one lives, meters of this thread do not count on meta: for tensors that only say a shape, in a run on meta.
+class NotCounted {
+ public:
+  NotCounted();
+  ~NotCounted();
+  NotCounted(const NotCounted&) = delete;
+  NotCounted& operator=(const NotCounted&) = delete;
+
+ private:
+  std::shared_ptr<MemoryMeter::Count> before_;
+};
+
 }  // namespace lehr

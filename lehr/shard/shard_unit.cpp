@@ -3,6 +3,7 @@
 #include <map>
 
 #include "lehr/base/error.h"
+#include "lehr/base/memory_meter.h"
 #include "lehr/base/on_meta.h"
 #include "lehr/shard/ownership.h"
 
@@ -179,6 +180,7 @@ void ShardUnit::show(const std::vector<at::Tensor>& tensors) {
 }
 
 void ShardUnit::show_nothing() {
+  const NotCounted shapes;
   for (const Entry& entry : entries_) {
     if (entry.memory >= 0) {
       entry.parameter->show(at::empty(entry.shape, at::TensorOptions().device(at::kMeta).dtype(compute_)));
