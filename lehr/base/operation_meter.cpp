@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lehr/base/error.h"
+#include "lehr/base/recorded_inputs.h"
 
 namespace lehr {
 
@@ -119,7 +120,7 @@ struct Seen : at::ObserverContext {
 std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   auto seen = std::make_unique<Seen>();
   const std::string_view name = function.name();
-  const auto inputs = function.inputs();
+  const auto inputs = recorded_inputs(function);
   const bool room = starts_with(name, "aten::empty") || starts_with(name, "aten::resize");
   if (!t_meter->has_inner.empty() && !room) {
     t_meter->has_inner.back() = true;
