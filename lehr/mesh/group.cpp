@@ -17,18 +17,20 @@ Pending::Pending(
     const Group& group,
     std::string what,
     int64_t ticket,
+    bool message,
     c10::intrusive_ptr<c10d::Work> work,
     std::vector<at::Tensor> alive)
-    : group_(&group), what_(std::move(what)), ticket_(ticket), work_(std::move(work)), alive_(std::move(alive)) {}
+    : group_(&group),
+      what_(std::move(what)),
+      ticket_(ticket),
+      message_(message),
+      work_(std::move(work)),
+      alive_(std::move(alive)) {}
 Pending::Pending(Pending&&) noexcept = default;
 Pending& Pending::operator=(Pending&&) noexcept = default;
 Pending::~Pending() = default;
 Pending::operator bool() const {
   return static_cast<bool>(work_);
-}
-
-bool Pending::done() const {
-  return !work_ || work_->isCompleted();
 }
 
 void Pending::wait() {
@@ -39,7 +41,7 @@ void Pending::wait() {
   work_.reset();
   try {
     if (group_->watch_ != nullptr) {
-      group_->watch_->wait(work, ticket_, group_->ranks_);
+      group_->watch_->wait(work, ticket_, message_, group_->ranks_);
     } else {
       work->wait();
     }
@@ -70,8 +72,13 @@ Group::Group(
 Group::~Group() = default;
 
 template <class Start>
-Pending Group::start(const char* collective, std::vector<at::Tensor> tensors, const Start& start_work) const {
-  const std::string what = fmt::format("{} on axis {} (ranks {})", collective, name_, fmt::join(ranks_, ", "));
+Pending Group::start(
+    const char* collective, std::vector<at::Tensor> tensors, const Start& start_work, int64_t peer) const {
+  const bool message = peer >= 0;
+  const std::string other =
+      message ? fmt::format(" (rank {} of the world)", ranks_.at(static_cast<size_t>(peer))) : std::string();
+  const std::string what =
+      fmt::format("{}{} on axis {} (ranks {})", collective, other, name_, fmt::join(ranks_, ", "));
   require(
       operator_watch() == nullptr,
       "{}: says nothing of layouts, so a plan with it cannot be checked; use the operators of mesh/collectives.h, or "
@@ -86,10 +93,9 @@ Pending Group::start(const char* collective, std::vector<at::Tensor> tensors, co
   try {
     if (watch_ != nullptr) {
       watch_->check();
-      const std::string_view name = collective;
-      ticket = watch_->log().begin(watch_group_, collective, bytes, name != "send" && name != "receive");
+      ticket = watch_->log().begin(watch_group_, collective, bytes, /*counted=*/!message);
     }
-    return Pending(*this, what, ticket, start_work(), std::move(tensors));
+    return Pending(*this, what, ticket, message, start_work(), std::move(tensors));
   } catch (const Error&) {
     throw;
   } catch (const std::exception& problem) {
@@ -186,17 +192,19 @@ void Group::broadcast(at::Tensor tensor, int64_t root) const {
 }
 
 Pending Group::start_send(at::Tensor tensor, int64_t to) const {
-  return start("send", {tensor}, [&] {
+  const auto work = [&] {
     std::vector<at::Tensor> tensors{tensor};
     return backend_->send(tensors, static_cast<int>(to), 0);
-  });
+  };
+  return start("send", {tensor}, work, to);
 }
 
 Pending Group::start_receive(at::Tensor tensor, int64_t from) const {
-  return start("receive", {tensor}, [&] {
+  const auto work = [&] {
     std::vector<at::Tensor> tensors{tensor};
     return backend_->recv(tensors, static_cast<int>(from), 0);
-  });
+  };
+  return start("receive", {tensor}, work, from);
 }
 
 void Group::barrier() const {

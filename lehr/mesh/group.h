@@ -22,11 +22,13 @@ class RankWatch;
 class Pending {
  public:
   Pending();
-  /// `group` must outlive it; `ticket` is that of the watch's log, where the group has a watch.
+  /// `group` must outlive it; `ticket` is that of the watch's log, where the group has a watch. A `message` goes from one
+  /// rank to another.
   Pending(
       const Group& group,
       std::string what,
       int64_t ticket,
+      bool message,
       c10::intrusive_ptr<c10d::Work> work,
       std::vector<at::Tensor> alive);
   Pending(Pending&&) noexcept;
@@ -36,14 +38,13 @@ class Pending {
   /// collective and the group if it failed or took too long (PeerFailure where the transport has a watch). A second
   /// call does nothing.
   void wait();
-  /// Whether wait() would return, or throw, at once. What is never waited for must be kept until then.
-  bool done() const;
   explicit operator bool() const;
 
  private:
   const Group* group_ = nullptr;
   std::string what_;
   int64_t ticket_ = -1;
+  bool message_ = false;
   c10::intrusive_ptr<c10d::Work> work_;
   std::vector<at::Tensor> alive_;  // what the collective reads and writes
 };
@@ -106,8 +107,10 @@ class Group {
 
  private:
   friend class Pending;
+  // `peer`: to or from which rank of the group a message goes; -1 for a collective.
   template <class Start>
-  Pending start(const char* collective, std::vector<at::Tensor> tensors, const Start& start) const;
+  Pending start(
+      const char* collective, std::vector<at::Tensor> tensors, const Start& start, int64_t peer = -1) const;
 
   std::string name_;
   std::vector<int64_t> ranks_;

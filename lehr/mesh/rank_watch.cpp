@@ -127,13 +127,17 @@ void RankWatch::check() const {
   }
 }
 
-void RankWatch::wait(const c10::intrusive_ptr<c10d::Work>& work, int64_t ticket, const std::vector<int64_t>& ranks) {
+void RankWatch::wait(
+    const c10::intrusive_ptr<c10d::Work>& work, int64_t ticket, bool message, const std::vector<int64_t>& ranks) {
   log_.waits(ticket);
-  const auto record = log_.find(ticket);
   try {
-    if (record && record->number == 0) {
+    if (message) {
       {
         const std::lock_guard lock(mutex_);
+        if (failure_) {  // nothing would end the wait any more
+          options_.disconnect();
+          throw PeerFailure(*failure_);
+        }
         message_ = work;
       }
       const bool done = work->wait();

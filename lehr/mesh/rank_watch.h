@@ -66,8 +66,9 @@ class RankWatch {
 
   /// Throws PeerFailure if a rank has failed.
   void check() const;
-  /// Waits for the collective of `ticket`. `ranks` are the group's.
-  void wait(const c10::intrusive_ptr<c10d::Work>& work, int64_t ticket, const std::vector<int64_t>& ranks);
+  /// Waits for the collective of `ticket`, or for a message from one rank to another. `ranks` are the group's.
+  void wait(
+      const c10::intrusive_ptr<c10d::Work>& work, int64_t ticket, bool message, const std::vector<int64_t>& ranks);
   /// To be called where a collective failed: asks the others, and throws the one error that says what happened.
   [[noreturn]] void explain(int64_t ticket, const std::vector<int64_t>& ranks, const std::string& problem);
 

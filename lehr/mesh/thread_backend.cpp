@@ -169,7 +169,17 @@ class Receiving : public c10d::Work {
       : room_(std::move(room)), from_(from), to_(to), number_(room_->expect(from, to)), target_(std::move(target)) {}
   bool wait(std::chrono::milliseconds /*timeout*/) override {
     const at::NoGradGuard no_grad;
-    target_.copy_(room_->take(from_, to_, number_));
+    const at::Tensor letter = room_->take(from_, to_, number_);
+    if (letter.scalar_type() != target_.scalar_type() || letter.sizes() != target_.sizes()) {
+      fail_runtime(
+          "receive: rank {} of the group sent {} [{}], and {} [{}] was expected",
+          from_,
+          c10::toString(letter.scalar_type()),
+          fmt::join(letter.sizes(), ", "),
+          c10::toString(target_.scalar_type()),
+          fmt::join(target_.sizes(), ", "));
+    }
+    target_.copy_(letter);
     return true;
   }
 

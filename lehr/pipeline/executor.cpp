@@ -1,10 +1,13 @@
 #include "lehr/pipeline/executor.h"
 
+#include <algorithm>
 #include <chrono>
 #include <deque>
+#include <set>
 #include <utility>
 
 #include "lehr/base/error.h"
+#include "lehr/mesh/exception_text.h"
 #include "lehr/mesh/rank_watch.h"
 
 namespace lehr::pipeline {
@@ -22,18 +25,11 @@ struct Arrival {
   std::vector<Pending> receives;
 };
 
+// Tensors on their way to another rank.
 struct Departure {
   std::vector<at::Tensor> tensors;
   std::vector<Pending> sends;
 
-  bool done() const {
-    for (const Pending& send : sends) {
-      if (!send.done()) {
-        return false;
-      }
-    }
-    return true;
-  }
   void wait() {
     for (Pending& send : sends) {
       send.wait();
@@ -41,13 +37,59 @@ struct Departure {
   }
 };
 
+// What two ranks may have under way to each other before the sender waits.
+constexpr size_t kSendsUnderWay = 2;
+
+// Whether a rank may wait for a send of its own: whether the program ends if each send waits until its receive was
+// started. So it is where communication was put in by add_communication, where a receive is never behind its send.
+bool sends_may_wait(const Program& program) {
+  std::vector<size_t> next(program.ranks.size(), 0);
+  std::set<Action> done;
+  const auto ready = [&](const Action& action) {
+    const auto [kind, stage, microbatch] = action;
+    switch (kind) {
+      case ActionKind::send_forward:
+        return done.contains({ActionKind::receive_forward, stage + 1, microbatch});
+      case ActionKind::send_backward:
+        return done.contains({ActionKind::receive_backward, stage - 1, microbatch});
+      case ActionKind::forward:
+        return stage == 0 || !done.contains({ActionKind::receive_forward, stage, microbatch}) ||
+               done.contains({ActionKind::send_forward, stage - 1, microbatch});
+      case ActionKind::backward_full:
+      case ActionKind::backward_input:
+        return !done.contains({ActionKind::receive_backward, stage, microbatch}) ||
+               done.contains({ActionKind::send_backward, stage + 1, microbatch});
+      default:
+        return true;
+    }
+  };
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (size_t rank = 0; rank < next.size(); ++rank) {
+      const auto& list = program.ranks[rank];
+      while (next[rank] < list.size() && std::all_of(list[next[rank]].begin(), list[next[rank]].end(), ready)) {
+        done.insert(list[next[rank]].begin(), list[next[rank]].end());
+        ++next[rank];
+        moved = true;
+      }
+    }
+  }
+  for (size_t rank = 0; rank < next.size(); ++rank) {
+    if (next[rank] < program.ranks[rank].size()) {
+      return false;
+    }
+  }
+  return true;
+}
+
 class Run {
  public:
-  Run(const Program& program,
-      const mesh::Group* group,
-      const std::map<int64_t, StageRunner*>& stages,
-      at::Device device)
-      : program_(program), group_(group), stages_(stages), device_(device) {}
+  Run(const Program& program, const mesh::Group* group, const std::map<int64_t, StageRunner*>& stages, at::Device device)
+      : program_(program),
+        group_(group),
+        stages_(stages),
+        device_(device),
+        bounded_(program.num_ranks() > 1 && sends_may_wait(program)) {}
 
   void act(const Action& action) {
     const auto [kind, stage, microbatch] = action;
@@ -78,8 +120,10 @@ class Run {
   }
 
   void finish() {
-    for (Departure& departure : departures_) {
-      departure.wait();
+    for (auto& [rank, departures] : departures_) {
+      for (Departure& departure : departures) {
+        departure.wait();
+      }
     }
     departures_.clear();
   }
@@ -124,16 +168,18 @@ class Run {
   }
 
   void send(TensorDict tensors, int64_t to) {
-    while (!departures_.empty() && departures_.front().done()) {
-      departures_.front().wait();  // for its failure, if there was one
-      departures_.pop_front();
+    auto& departures = departures_[to];
+    // Backends tell that a send is through only to those who wait for it.
+    while (bounded_ && departures.size() >= kSendsUnderWay) {
+      departures.front().wait();
+      departures.pop_front();
     }
     Departure departure;
     for (auto& [name, tensor] : tensors) {
       departure.tensors.push_back(tensor.contiguous());
       departure.sends.push_back(group_->start_send(departure.tensors.back(), to));
     }
-    departures_.push_back(std::move(departure));
+    departures.push_back(std::move(departure));
   }
 
   void receive(const TensorDict& specs, int64_t from_stage, Arrival& arrival) {
@@ -153,7 +199,8 @@ class Run {
   Arrivals outputs_;           // of the stage named, to be sent
   Arrivals gradients_;         // of the outputs of the stage named, for its backward
   Arrivals output_gradients_;  // of the inputs of the stage named, to be sent
-  std::deque<Departure> departures_;
+  std::map<int64_t, std::deque<Departure>> departures_;  // by rank
+  bool bounded_;
 };
 }  // namespace
 

@@ -21,6 +21,7 @@ class StageRunner {
   virtual TensorDict forward(int64_t microbatch, TensorDict inputs) = 0;
   /// Takes the gradients of what forward returned (none on the last stage) and gives those of what it took.
   virtual TensorDict backward(int64_t microbatch, TensorDict output_gradients, bool weights_later) = 0;
+  /// The other half of a backward that left the weights for later.
   virtual void backward_weight(int64_t microbatch) = 0;
 };
 

@@ -180,6 +180,10 @@ void ShardUnit::show(const std::vector<at::Tensor>& tensors) {
 }
 
 void ShardUnit::show_nothing() {
+  // Before the first gather too: what asks for a type must see that of the computation.
+  if (runs_on_meta() || !parameters_.front()->value().is_meta()) {
+    prepare();
+  }
   const NotCounted shapes;
   for (const Entry& entry : entries_) {
     if (entry.memory >= 0) {
@@ -259,8 +263,8 @@ void ShardUnit::reset() noexcept {
   gathering_ = false;
   if (memory_) {
     memory_->release();
-    show_nothing();
   }
+  show_nothing();
 }
 
 }  // namespace lehr::shard

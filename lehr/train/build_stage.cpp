@@ -21,9 +21,9 @@ std::string head_module(const descriptor::ModelArgs& args) {
 }
 
 // Of the hidden states that a later stage takes.
-int64_t hidden_size_of(const nn::Model& stage) {
+int64_t hidden_size_of(const nn::Model& stage, int64_t tokens) {
   const auto& shapes = dynamic_cast<const pipeline::ModuleSupportsPipelining&>(stage);
-  const at::Tensor ids = at::empty({1, 1 << 12}, at::TensorOptions().device(at::kMeta).dtype(at::kLong));
+  const at::Tensor ids = at::empty({1, tokens}, at::TensorOptions().device(at::kMeta).dtype(at::kLong));
   return shapes.infer_stage_inputs_from_pipeline_inputs({{"input_ids", ids}}, 1).at("hidden_states").size(-1);
 }
 }  // namespace
@@ -56,7 +56,8 @@ shard::FullySharded lay_out_stage(
            .reduce_each_microbatch = config.parallelism.fsdp_reduce_each_microbatch},
       .context_method = config.parallelism.context_parallel_rotate_method};
   shard::FullySharded sharded = spec.parallelize(context, model, options);
-  shard::check_plan(context, model, {.hidden_size = stage.is_current_stage_first() ? 0 : hidden_size_of(model)});
+  const int64_t hidden_size = stage.is_current_stage_first() ? 0 : hidden_size_of(model, config.training.seq_len);
+  shard::check_plan(context, model, {.hidden_size = hidden_size});
   return sharded;
 }
 

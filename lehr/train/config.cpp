@@ -2,6 +2,9 @@
 
 #include <charconv>
 
+#include "lehr/base/error.h"
+#include "lehr/pipeline/schedules.h"
+
 namespace lehr::train {
 
 void JobConfig::fields(FieldVisitor& v) {
@@ -187,6 +190,11 @@ void ParallelismConfig::fields(FieldVisitor& v) {
 void ParallelismConfig::check(Problems& problems) const {
   if (data_parallel_shard_degree == 0) {
     problems.add("parallelism.data_parallel_shard_degree", "expected -1 or a positive number, found 0");
+  }
+  try {
+    pipeline::parse_schedule(pipeline_parallel_schedule);
+  } catch (const Error& error) {
+    problems.add("parallelism.pipeline_parallel_schedule", error.what());
   }
   for (const auto& [key, value] :
        {std::pair("pipeline_parallel_stages_per_rank", pipeline_parallel_stages_per_rank),

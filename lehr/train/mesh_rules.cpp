@@ -1,12 +1,11 @@
 #include "lehr/train/mesh_rules.h"
 
 #include "lehr/base/error.h"
-#include "lehr/train/stage_layout.h"
 
 namespace lehr::train {
 
 namespace {
-void check_pipeline(const TrainConfig& config, const Ranks& ranks) {
+void check_pipeline(const TrainConfig& config) {
   const ParallelismConfig& parallelism = config.parallelism;
   if (parallelism.pipeline_parallel_degree == 1) {
     return;
@@ -22,9 +21,13 @@ void check_pipeline(const TrainConfig& config, const Ranks& ranks) {
       "peft.method: adapters and partly frozen models train on one stage only; set "
       "parallelism.pipeline_parallel_degree to 1, found {}",
       parallelism.pipeline_parallel_degree);
-  // Is the schedule one, for these numbers?
-  build_pipeline_program(
-      config, config.training.rows_per_step() / ranks.data_parallel_size() / microbatch_rows(config));
+  require(
+      together <= 0 || together == config.training.local_batch_size ||
+          (config.training.router_aux_loss_coef == 0 && config.training.router_z_loss_coef == 0),
+      "parallelism.pipeline_parallel_microbatch_size: router losses are those of the rows that go through the model "
+      "together, so they would change with it; set training.local_batch_size to {} as well, or the coefficients "
+      "(training.router_aux_loss_coef, router_z_loss_coef) to 0",
+      together);
 }
 }  // namespace
 
@@ -56,7 +59,7 @@ void check_mesh(const TrainConfig& config, const descriptor::ModelArgs& args, co
       "parallelism.context_parallel_degree: a classifier reads one position of a whole row; expected 1 for "
       "training.task = \"classification\", found {}",
       mesh.context_parallel);
-  check_pipeline(config, ranks);
+  check_pipeline(config);
   require(
       !config.sample.prompt || (mesh.context_parallel == 1 && mesh.tensor_parallel == 1 && mesh.expert_parallel == 1),
       "sample.prompt: a model that is spread by tensor_parallel, context_parallel or expert_parallel cannot write "

@@ -45,7 +45,7 @@ void ModelStage::begin(StageStep& step) {
 }
 
 // Specs of a microbatch's hidden states, and the counts that travel with them.
-TensorDict ModelStage::with_counts(TensorDict specs, const Batch& batch) const {
+TensorDict ModelStage::with_counts(TensorDict specs) const {
   specs.erase("input_ids");
   for (const char* of_the_head : {"logps", "scores", "embeddings"}) {
     specs.erase(of_the_head);
@@ -54,18 +54,17 @@ TensorDict ModelStage::with_counts(TensorDict specs, const Batch& batch) const {
     const auto options = at::TensorOptions().device(at::kMeta).dtype(at::kDouble);
     specs[kRouterTotals] = at::empty({2 * parts_.num_experts + 2}, options);
   }
-  require(batch.contains("input_ids"), "batch: expected 'input_ids', which say the shape of hidden states");
   return specs;
 }
 
 TensorDict ModelStage::input_specs(int64_t microbatch) const {
   const Batch& batch = step_->microbatches[static_cast<size_t>(microbatch)].batch;
-  return with_counts(parts_.shapes.infer_stage_inputs_from_pipeline_inputs(batch, 1), batch);
+  return with_counts(parts_.shapes.infer_stage_inputs_from_pipeline_inputs(batch, 1));
 }
 
 TensorDict ModelStage::output_specs(int64_t microbatch) const {
   const Batch& batch = step_->microbatches[static_cast<size_t>(microbatch)].batch;
-  return with_counts(parts_.shapes.infer_stage_outputs_from_pipeline_inputs(batch, 1), batch);
+  return with_counts(parts_.shapes.infer_stage_outputs_from_pipeline_inputs(batch, 1));
 }
 
 nn::ModelInputs ModelStage::inputs_of(const Batch& batch, const TensorDict& received) const {
@@ -88,7 +87,7 @@ TensorDict ModelStage::forward(int64_t number, TensorDict received) {
   const at::Tensor counted = take(received, kRouterTotals);
   Kept kept;
   for (auto& [name, tensor] : received) {
-    kept.inputs[name] = tensor.detach().set_requires_grad(at::GradMode::is_enabled());
+    kept.inputs[name] = tensor.detach().set_requires_grad(true);
   }
   nn::ModelOutputs outputs;
   {
@@ -127,9 +126,7 @@ TensorDict ModelStage::forward(int64_t number, TensorDict received) {
     }
   }
   kept.routers = routers_.take();
-  if (at::GradMode::is_enabled()) {
-    kept_[number] = std::move(kept);
-  }
+  kept_[number] = std::move(kept);
   return sent;
 }
 

@@ -48,7 +48,7 @@ class ModelStage : public pipeline::StageRunner {
   };
   explicit ModelStage(Parts parts);
 
-  /// Begins a step, or a pass without gradients. `step` must live until the next one.
+  /// Begins a step. `step` must live as long as actions of it run.
   void begin(StageStep& step);
 
   pipeline::TensorDict input_specs(int64_t microbatch) const override;
@@ -68,9 +68,8 @@ class ModelStage : public pipeline::StageRunner {
     std::shared_ptr<ops::WeightGradients> weights = {};
   };
   nn::ModelInputs inputs_of(const Batch& batch, const pipeline::TensorDict& received) const;
-  void count_routers(const Microbatch& microbatch, const pipeline::TensorDict& received);
   void one_done();
-  pipeline::TensorDict with_counts(pipeline::TensorDict specs, const Batch& batch) const;
+  pipeline::TensorDict with_counts(pipeline::TensorDict specs) const;
 
   Parts parts_;
   nn::RouterLosses counts_;  // in the place of the model's, where it has none

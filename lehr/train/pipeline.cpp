@@ -1,7 +1,6 @@
 #include "lehr/train/pipeline.h"
 
 #include "lehr/base/error.h"
-#include "lehr/nn/moe.h"
 
 namespace lehr::train {
 
@@ -21,6 +20,7 @@ const mesh::Group& Pipeline::pp() const {
 
 Pipeline::Pipeline(const StageLayout& layout, const Parts& parts)
     : parts_(parts),
+      program_(parts.program),
       rank_of_stage_(layout.rank_of_stage),
       mixtures_(layout.mixtures),
       num_experts_(layout.num_experts),
@@ -28,14 +28,9 @@ Pipeline::Pipeline(const StageLayout& layout, const Parts& parts)
   const mesh::Group& parts_of_rows = parts_.ranks.context()->group({mesh::axis::cp, mesh::axis::tp});
   size_t place = 0;
   for (const auto& [number, model] : parts_.model.stages()) {
-    const auto* shapes = dynamic_cast<const pipeline::ModuleSupportsPipelining*>(model.get());
-    require(
-        shapes != nullptr,
-        "model.name: models of this family do not say what flows between their stages "
-        "(pipeline::ModuleSupportsPipelining); set parallelism.pipeline_parallel_degree to 1");
     stages_[number] = std::make_unique<ModelStage>(ModelStage::Parts{
         .model = *model,
-        .shapes = *shapes,
+        .shapes = dynamic_cast<const pipeline::ModuleSupportsPipelining&>(*model),
         .info = {.current_stage = number, .num_stages = layout.num_stages()},
         .task = parts_.task,
         .sharded = &parts_.sharded[place++],
@@ -51,7 +46,7 @@ Pipeline::Pipeline(const StageLayout& layout, const Parts& parts)
 
 void Pipeline::run(const Batch& batch, int64_t first_row, at::Device device, StageStep& step) {
   const int64_t rows = batch.begin()->second.size(0);
-  const int64_t together = microbatch_rows(parts_.config);
+  const int64_t together = parts_.microbatch_rows;
   for (int64_t first = 0; first < rows; first += together) {
     const Batch part = rows_of(batch, first, std::min(together, rows - first));
     step.microbatches.push_back(
@@ -64,12 +59,13 @@ void Pipeline::run(const Batch& batch, int64_t first_row, at::Device device, Sta
     stage->begin(step);
     runners[number] = stage.get();
   }
-  const auto count = static_cast<int64_t>(step.microbatches.size());
-  auto found = programs_.find(count);
-  if (found == programs_.end()) {
-    found = programs_.emplace(count, build_pipeline_program(parts_.config, count)).first;
-  }
-  pipeline::run_program(found->second, pp().rank(), &pp(), runners, {.device = device});
+  require(
+      static_cast<int64_t>(step.microbatches.size()) == program_.num_microbatches,
+      "pipeline: the program is for {} microbatches of {} rows, and the step has {} rows here",
+      program_.num_microbatches,
+      together,
+      rows);
+  pipeline::run_program(program_, pp().rank(), &pp(), runners, {.device = device});
   for (shard::FullySharded& sharded : parts_.sharded) {
     sharded.finish_backward();
   }
@@ -89,10 +85,6 @@ void Pipeline::share(std::map<std::string, double>& numbers) const {
   pp().broadcast(sizes, last);
   names.resize(static_cast<size_t>(sizes[0].item<int64_t>()));
   values.resize(static_cast<size_t>(sizes[1].item<int64_t>()));
-  if (values.empty()) {
-    numbers.clear();
-    return;
-  }
   pp().broadcast(at::from_blob(names.data(), {static_cast<int64_t>(names.size())}, at::kChar), last);
   pp().broadcast(at::from_blob(values.data(), {static_cast<int64_t>(values.size())}, at::kDouble), last);
   numbers.clear();

@@ -20,13 +20,14 @@ namespace lehr::train {
 class Pipeline {
  public:
   struct Parts {
-    const TrainConfig& config;
+    const pipeline::Program& program;  ///< Of every step.
+    int64_t microbatch_rows = 1;
     const TrainTask& task;
     const Ranks& ranks;
     StagedModel& model;
     std::vector<shard::FullySharded>& sharded;  ///< Of the model's stages, in order.
   };
-  /// References must outlive the object. `layout` is read now.
+  /// References must outlive the object, but for the program's. `layout` is read now.
   Pipeline(const StageLayout& layout, const Parts& parts);
 
   /// Forward and backward of the rows of `batch`, of which the first is row `first_row` of the step. `step` says all
@@ -44,12 +45,12 @@ class Pipeline {
   const mesh::Group& pp() const;
 
   Parts parts_;
+  pipeline::Program program_;
   std::vector<int64_t> rank_of_stage_;
   std::vector<int64_t> mixtures_;  // by stage
   int64_t num_experts_;
   StageCopies copies_;
   std::map<int64_t, std::unique_ptr<ModelStage>> stages_;
-  std::map<int64_t, pipeline::Program> programs_;  // by number of microbatches
 };
 
 }  // namespace lehr::train

@@ -38,6 +38,9 @@ int64_t microbatch_rows(const TrainConfig& config) {
 pipeline::Program build_pipeline_program(const TrainConfig& config, int64_t num_microbatches) {
   const ParallelismConfig& parallelism = config.parallelism;
   if (const auto& file = parallelism.pipeline_parallel_schedule_csv) {
+    require(
+        parallelism.pipeline_parallel_stages_per_rank == -1,
+        "parallelism.pipeline_parallel_stages_per_rank: pipeline_parallel_schedule_csv says it; leave one of them out");
     auto program = pipeline::read_program_csv(*file);
     require(
         program.num_ranks() == parallelism.pipeline_parallel_degree && program.num_microbatches == num_microbatches,
@@ -76,7 +79,16 @@ StageLayout lay_out_stages(
   StageLayout layout{.rank_of_stage = rank_of_stage};
   const auto stages = static_cast<int64_t>(rank_of_stage.size());
   for (int64_t stage = 0; stage < stages; ++stage) {
-    auto model = build.model(config, args, {.current_stage = stage, .num_stages = stages});
+    std::shared_ptr<nn::Model> model;
+    name_key(
+        "parallelism.pipeline_parallel_degree, pipeline_parallel_stages_per_rank, "
+        "pipeline_parallel_first_stage_less_layers, pipeline_parallel_last_stage_less_layers, "
+        "model.args.num_hidden_layers",
+        [&] { model = build.model(config, args, {.current_stage = stage, .num_stages = stages}); });
+    require(
+        dynamic_cast<const pipeline::ModuleSupportsPipelining*>(model.get()) != nullptr,
+        "model.name: models of this family do not say what flows between their stages "
+        "(pipeline::ModuleSupportsPipelining); set parallelism.pipeline_parallel_degree to 1");
     std::set<std::string> names;
     for (const auto& [name, parameter] : nn::named_parameters(*model)) {
       names.insert(name);

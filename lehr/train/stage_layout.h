@@ -33,11 +33,18 @@ int64_t microbatch_rows(const TrainConfig& config);
 /// key: a schedule that is not known or not defined for these numbers, a file that is no schedule.
 pipeline::Program build_pipeline_program(const TrainConfig& config, int64_t num_microbatches);
 
-/// Builds all stages. Throws a usage error if there are fewer layers than stages.
+/// Builds all stages. Throws usage errors that name the keys: fewer layers than stages, a family that does not say what
+/// flows between stages.
 StageLayout lay_out_stages(
     const TrainConfig& config,
     const descriptor::ModelArgs& args,
     const Builders& build,
     const std::vector<int64_t>& rank_of_stage);
+
+/// What a run with several stages does, and with what.
+struct StagePlan {
+  pipeline::Program program;  ///< Of every step.
+  StageLayout layout;
+};
 
 }  // namespace lehr::train

@@ -110,7 +110,7 @@ class StagedModel::Runner : public pipeline::StageRunner {
 };
 
 // Gives every rank the tensor of the last stage's, whose shape and type only that one knows.
-void StagedModel::from_last(at::Tensor& tensor) const {
+void StagedModel::from_last(at::Tensor& tensor, at::Device device) const {
   constexpr int64_t kMaxDims = 8;
   at::Tensor header = at::full({kMaxDims + 2}, -1, at::kLong);
   auto* fields = header.data_ptr<int64_t>();
@@ -125,8 +125,9 @@ void StagedModel::from_last(at::Tensor& tensor) const {
     return;
   }
   if (!has_last()) {
-    tensor =
-        at::empty(at::IntArrayRef(fields + 2, static_cast<size_t>(fields[1])), static_cast<at::ScalarType>(fields[0]));
+    tensor = at::empty(
+        at::IntArrayRef(fields + 2, static_cast<size_t>(fields[1])),
+        at::TensorOptions().dtype(static_cast<at::ScalarType>(fields[0])).device(device));
   }
   pp_.broadcast(tensor, last_rank());
 }
@@ -160,8 +161,12 @@ nn::ModelOutputs StagedModel::forward(const nn::ModelInputs& inputs) {
   if (has_last()) {
     runners.at(last_stage)->keep();
   }
+  auto program = programs_.find(parts);
+  if (program == programs_.end()) {
+    program = programs_.emplace(parts, forward_program(rank_of_stage_, pp_.size(), parts)).first;
+  }
   pipeline::run_program(
-      forward_program(rank_of_stage_, pp_.size(), parts),
+      program->second,
       pp_.rank(),
       &pp_,
       by_stage,
@@ -192,7 +197,7 @@ nn::ModelOutputs StagedModel::forward(const nn::ModelInputs& inputs) {
         outputs.*member = at::cat(tensors);
       }
     }
-    from_last(outputs.*member);
+    from_last(outputs.*member, inputs.input_ids.device());
   }
   return outputs;
 }
@@ -202,7 +207,7 @@ at::Tensor StagedModel::logits(const at::Tensor& final_hidden_states) {
   if (has_last()) {
     logits = stages_.back().model->logits(final_hidden_states);
   }
-  from_last(logits);
+  from_last(logits, final_hidden_states.device());
   return logits;
 }
 

@@ -1,11 +1,13 @@
 // The stages of a model that one rank holds, side by side.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <vector>
 
 #include "lehr/mesh/group.h"
 #include "lehr/nn/model.h"
+#include "lehr/pipeline/program.h"
 #include "lehr/pipeline/stage.h"
 
 namespace lehr::train {
@@ -39,11 +41,12 @@ class StagedModel : public nn::Model {
   class Runner;
   int64_t last_rank() const { return rank_of_stage_.back(); }
   bool has_last() const { return pp_.rank() == last_rank(); }
-  void from_last(at::Tensor& tensor) const;
+  void from_last(at::Tensor& tensor, at::Device device) const;
 
   std::vector<Stage> stages_;
   std::vector<int64_t> rank_of_stage_;
   const mesh::Group& pp_;
+  std::map<int64_t, pipeline::Program> programs_;  // by number of parts
 };
 
 }  // namespace lehr::train

@@ -25,7 +25,8 @@ class TrainTask {
   virtual nn::ModelInputs build_forward_inputs(const Batch& batch) const = 0;
   /// Number of valid items of a batch; called on the CPU, before the forward.
   virtual int64_t count_valid(const Batch& batch) const = 0;
-  /// Sum of the loss over the valid items, a scalar that backward starts from.
+  /// Sum of the loss over the valid items, a scalar that backward starts from. In a validation of a model in several
+  /// pipeline stages, outputs are what the head gives: logps, scores, embeddings; not hidden states.
   virtual at::Tensor compute_loss(const nn::ModelOutputs& outputs, const Batch& batch) const = 0;
   /// Further sums over valid items, one number each, reported divided by the number of valid items ("accuracy").
   virtual std::map<std::string, at::Tensor> compute_metrics(

@@ -34,6 +34,9 @@ Trainer::Trainer(TrainConfig config, Environment environment)
   }
   ranks_.require_same("config", to_toml(config_));
   check_mesh(config_, *args_, ranks_);
+  if (config_.parallelism.pipeline_parallel_degree > 1) {
+    plan_stages();
+  }
   check_sample();
   ranks_.main_first([this] { open_data(); });  // which leaves tokens in a file
   lr_factor_ = spec_.build.lr_schedule(config_);

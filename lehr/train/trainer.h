@@ -28,6 +28,7 @@ namespace lehr::train {
 
 class Pipeline;
 class RunLog;
+struct StagePlan;
 
 /// How a run ended.
 struct TrainResult {
@@ -71,6 +72,7 @@ class Trainer {
   Prompt sample_prompt() const;
   void check_sample() const;
   void build_model();
+  void plan_stages();
   void build_stages();
   void parallelize(nn::Model& model, const pipeline::PipelineStageInfo& stage);
   void restore();
@@ -96,6 +98,7 @@ class Trainer {
   RunData data_;
   std::shared_ptr<nn::Model> model_;
   std::vector<shard::FullySharded> sharded_;  // of many ranks: the model's, or its stages'
+  std::unique_ptr<StagePlan> stage_plan_;     // of several stages, until they are built
   std::unique_ptr<Pipeline> pipeline_;        // of several stages
   std::unique_ptr<optim::Optimizer> optimizer_;
   LearningRateFactor lr_factor_;

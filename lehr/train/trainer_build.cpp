@@ -1,5 +1,6 @@
 // How a trainer builds its model: whole or in stages, laid out on the mesh, judged, and only then given memory.
 #include <filesystem>
+#include <set>
 
 #include "lehr/base/error.h"
 #include "lehr/peft/inject.h"
@@ -26,10 +27,22 @@ void Trainer::build_model() {
     }
   }
   optim::OptimizerContext context{.seed = static_cast<uint64_t>(config_.debug.seed)};
-  for (const auto& [name, parameter] : nn::named_parameters(*model_)) {
-    if (parameter->trainable()) {
-      context.parameters.push_back({.name = name, .shape = parameter->shape()});
+  // Of all stages: patterns are judged alike on all ranks.
+  std::set<std::string> known;
+  const auto tell = [&](const nn::Model& model) {
+    for (const auto& [name, parameter] : nn::named_parameters(model)) {
+      if (parameter->trainable() && known.insert(name).second) {
+        context.parameters.push_back({.name = name, .shape = parameter->shape()});
+      }
     }
+  };
+  if (stage_plan_) {
+    for (const auto& stage : stage_plan_->layout.models) {
+      tell(*stage);
+    }
+    stage_plan_.reset();
+  } else {
+    tell(*model_);
   }
   // Both judge the config by the model's names; nothing is allocated yet.
   optimizer_ = spec_.build.optimizer(config_.optimizer, context);
@@ -53,11 +66,18 @@ void Trainer::build_model() {
   nn::materialize(*model_, device_, parameter_type(config_.training));
 }
 
+// Before data is opened: what is wrong with it shall be told at once.
+void Trainer::plan_stages() {
+  const int64_t rows = config_.training.rows_per_step() / ranks_.data_parallel_size();
+  auto program = build_pipeline_program(config_, rows / microbatch_rows(config_));
+  ranks_.require_same("parallelism.pipeline_parallel_schedule_csv", pipeline::to_text(program));
+  auto layout = lay_out_stages(config_, *args_, spec_.build, program.rank_of_stage);
+  stage_plan_ = std::make_unique<StagePlan>(StagePlan{.program = std::move(program), .layout = std::move(layout)});
+}
+
 // The stages that this rank has of the model.
 void Trainer::build_stages() {
-  const int64_t rows = config_.training.rows_per_step() / ranks_.data_parallel_size();
-  const auto program = build_pipeline_program(config_, rows / microbatch_rows(config_));
-  const StageLayout layout = lay_out_stages(config_, *args_, spec_.build, program.rank_of_stage);
+  const auto& [program, layout] = *stage_plan_;
   const mesh::Group& pp = ranks_.context()->group(mesh::axis::pp);
   std::vector<StagedModel::Stage> stages;
   for (const int64_t number : program.stages_of(pp.rank())) {
@@ -67,7 +87,13 @@ void Trainer::build_stages() {
   const auto model = std::make_shared<StagedModel>(std::move(stages), layout.rank_of_stage, pp);
   pipeline_ = std::make_unique<Pipeline>(
       layout,
-      Pipeline::Parts{.config = config_, .task = *task_, .ranks = ranks_, .model = *model, .sharded = sharded_});
+      Pipeline::Parts{
+          .program = program,
+          .microbatch_rows = microbatch_rows(config_),
+          .task = *task_,
+          .ranks = ranks_,
+          .model = *model,
+          .sharded = sharded_});
   model_ = model;
 }
 
