@@ -81,7 +81,7 @@ TEST(MemoryMeter, TensorsMayOutliveIt) {
 }
 
 TEST(MemoryMeter, RefusesOtherDevices) {
-  EXPECT_THROW(MemoryMeter(at::kCUDA), Error);
+  EXPECT_THROW(MemoryMeter meter(at::DeviceType::CUDA), Error);
 }
 
 }  // namespace

@@ -70,7 +70,7 @@ TEST_P(OperationsOn, WhatIsComputedAgainIsCountedApartToo) {
 
 TEST(OperationMeter, DoesNotNest) {
   const OperationMeter meter;
-  EXPECT_THROW(OperationMeter(), Error);
+  EXPECT_THROW(OperationMeter another, Error);
 }
 
 }  // namespace
