@@ -77,8 +77,7 @@ Pending Group::start(
   const bool message = peer >= 0;
   const std::string other =
       message ? fmt::format(" (rank {} of the world)", ranks_.at(static_cast<size_t>(peer))) : std::string();
-  const std::string what =
-      fmt::format("{}{} on axis {} (ranks {})", collective, other, name_, fmt::join(ranks_, ", "));
+  const std::string what = fmt::format("{}{} on axis {} (ranks {})", collective, other, name_, fmt::join(ranks_, ", "));
   require(
       operator_watch() == nullptr,
       "{}: says nothing of layouts, so a plan with it cannot be checked; use the operators of mesh/collectives.h, or "

@@ -22,8 +22,8 @@ class RankWatch;
 class Pending {
  public:
   Pending();
-  /// `group` must outlive it; `ticket` is that of the watch's log, where the group has a watch. A `message` goes from one
-  /// rank to another.
+  /// `group` must outlive it; `ticket` is that of the watch's log, where the group has a watch. A `message` goes from
+  /// one rank to another.
   Pending(
       const Group& group,
       std::string what,
@@ -109,8 +109,7 @@ class Group {
   friend class Pending;
   // `peer`: to or from which rank of the group a message goes; -1 for a collective.
   template <class Start>
-  Pending start(
-      const char* collective, std::vector<at::Tensor> tensors, const Start& start, int64_t peer = -1) const;
+  Pending start(const char* collective, std::vector<at::Tensor> tensors, const Start& start, int64_t peer = -1) const;
 
   std::string name_;
   std::vector<int64_t> ranks_;

@@ -84,7 +84,10 @@ bool sends_may_wait(const Program& program) {
 
 class Run {
  public:
-  Run(const Program& program, const mesh::Group* group, const std::map<int64_t, StageRunner*>& stages, at::Device device)
+  Run(const Program& program,
+      const mesh::Group* group,
+      const std::map<int64_t, StageRunner*>& stages,
+      at::Device device)
       : program_(program),
         group_(group),
         stages_(stages),
@@ -195,10 +198,10 @@ class Run {
   const mesh::Group* group_;
   const std::map<int64_t, StageRunner*>& stages_;
   at::Device device_;
-  Arrivals inputs_;            // of the stage named, for its forward
-  Arrivals outputs_;           // of the stage named, to be sent
-  Arrivals gradients_;         // of the outputs of the stage named, for its backward
-  Arrivals output_gradients_;  // of the inputs of the stage named, to be sent
+  Arrivals inputs_;                                      // of the stage named, for its forward
+  Arrivals outputs_;                                     // of the stage named, to be sent
+  Arrivals gradients_;                                   // of the outputs of the stage named, for its backward
+  Arrivals output_gradients_;                            // of the inputs of the stage named, to be sent
   std::map<int64_t, std::deque<Departure>> departures_;  // by rank
   bool bounded_;
 };

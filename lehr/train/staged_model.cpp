@@ -165,12 +165,7 @@ nn::ModelOutputs StagedModel::forward(const nn::ModelInputs& inputs) {
   if (program == programs_.end()) {
     program = programs_.emplace(parts, forward_program(rank_of_stage_, pp_.size(), parts)).first;
   }
-  pipeline::run_program(
-      program->second,
-      pp_.rank(),
-      &pp_,
-      by_stage,
-      {.device = inputs.input_ids.device()});
+  pipeline::run_program(program->second, pp_.rank(), &pp_, by_stage, {.device = inputs.input_ids.device()});
   next_cache = 0;
   for (auto& of_stage : caches) {
     for (auto& cache : of_stage) {

@@ -130,9 +130,6 @@ void Trainer::restore() {
   } else {
     model_->reset_parameters({.seed = static_cast<uint64_t>(seed)});
   }
-  if (pipeline_) {
-    pipeline_->copies().refresh();
-  }
   step_ = std::make_unique<TrainStep>(
       *model_,
       *task_,
@@ -153,6 +150,7 @@ void Trainer::restore() {
           .gradients_ready = [this] {
             events_.emit(Event::gradients_ready, {.step = state_.step + 1, .model = model_.get()});
           }});
+  step_->refresh();
   if (ranks_.is_main()) {
     write_file_atomically(std::filesystem::path(config_.job.dump_folder) / "config.toml", to_toml(config_));
     run_log_ =
