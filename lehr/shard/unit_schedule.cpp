@@ -255,8 +255,6 @@ void UnitSchedule::begin_step() {
   require_none_waiting("begin_step()");
   held_ = false;
   settle();
-  for (Unit& unit : units_) {
-  }
   release_all(/*learn=*/false);
   for (Unit& unit : units_) {
     unit.shards->drop_gradients();

@@ -275,7 +275,7 @@ TEST_P(Recipes, RefuseConflictsBetweenKeys) {
       {"training.global_batch_size", "1000003"},
       {"lr_scheduler.warmup_steps", "100000000"},
       {"profiling.profile_freq", "1"},
-      {"parallelism.pipeline_parallel_degree", "2"},
+      {"parallelism.pipeline_parallel_schedule", "1F1C"},
   };
   for (const auto& [key, value] : conflicts) {
     try {
