@@ -6,6 +6,7 @@
 #include "lehr/base/command_line.h"
 #include "lehr/base/error.h"
 #include "lehr/plan/report.h"
+#include "lehr/plan/search.h"
 
 namespace lehr::app {
 
@@ -16,6 +17,9 @@ struct Options {
   std::string output;
   bool calibrate = false;
   bool schedules = true;
+  bool search = false;
+  double memory_gb = 0;
+  std::vector<int64_t> microbatch_sizes;
   void fields(FieldVisitor& v) {
     v.optional("machine", machine, "h100, h200, a100, cpu, or a TOML file with the keys below.");
     v.optional(
@@ -25,6 +29,16 @@ struct Options {
         at_least(0));
     v.optional("output", output, "Folder for report.txt, plan.json, memory.svg, timeline.svg and timeline.html.");
     v.optional("calibrate", calibrate, "Measure this computer's CPU for two seconds, print it as a machine, and stop.");
+    v.optional(
+        "search",
+        search,
+        "Find the best meshes of --devices: all degrees, schedules, checkpointing modes and reshard policies.");
+    v.optional("memory_gb", memory_gb, "Memory of a device in place of the machine's, 1e9 bytes; 0: the machine's.", at_least(0));
+    v.optional(
+        "microbatch_sizes",
+        microbatch_sizes,
+        "Under --search: rows of a microbatch to try, as [1, 2, 4]; empty: those of the config.",
+        positive());
     v.optional(
         "schedules", schedules, "Time the other pipeline schedules too (--no-schedules: only the configured one).");
   }
@@ -44,8 +58,9 @@ std::string help() {
          "  lehr plan recipe/plan_llama3_405b.toml --machine h100 --output outputs/plan\n"
          "  lehr plan my_run.toml --machine a100 --devices 64 --parallelism.tensor_parallel_degree=4\n"
          "  lehr plan my_run.toml --machine h100 --machine.network_gb_per_second=12.5\n"
+         "  lehr plan my_run.toml --machine h100 --search --devices 256 --microbatch-sizes '[1, 2, 4]'\n"
          "  lehr plan --calibrate > laptop.toml; lehr plan my_run.toml --machine laptop.toml\n\n"
-         "Exit codes: 0 it fits; 2 wrong use or wrong config, as lehr train would say; 3 it does not fit.\n\n" +
+         "Exit codes: 0 it fits; 2 wrong use or wrong config, as lehr train would say; 3 it does not fit, or nothing that a search tried does.\n\n" +
          arguments_help(ConfigObject::of(options)) + "\nKeys of a machine:\n" + help_text<plan::Machine>();
 }
 
@@ -64,6 +79,26 @@ std::vector<std::pair<std::string, std::string>> take_machine(
   }
   overrides = std::move(left);
   return taken;
+}
+
+int search(const Node& sources, const train::TrainConfig& config, const plan::Machine& machine, const Options& options) {
+  require(options.devices > 0, "lehr plan --search: say for how many devices, with --devices N");
+  const auto specs = models();
+  const plan::SearchResult result = with_places(sources, [&] {
+    return plan::search_plans(
+        config,
+        specs.at(config.model),
+        machine,
+        {.devices = options.devices, .microbatch_rows = options.microbatch_sizes});
+  });
+  std::fputs(plan::search_text(result, machine).c_str(), stdout);
+  if (result.best.empty()) {
+    return 3;
+  }
+  if (!options.output.empty()) {
+    plan::write_plan(result.best.front().plan, options.output);
+  }
+  return 0;
 }
 }  // namespace
 
@@ -89,7 +124,21 @@ int plan(const std::vector<std::string>& args) {
   const Node sources = merge_sources({.file = arguments.positionals[0], .overrides = arguments.overrides});
   const auto config = from_node<train::TrainConfig>(sources, arguments.positionals[0]);
   const auto specs = models();
-  const plan::Machine machine = plan::load_machine(options.machine, of_machine);
+  plan::Machine machine = plan::load_machine(options.machine, of_machine);
+  if (options.memory_gb > 0) {
+    require(
+        options.memory_gb > machine.reserved_gb,
+        "lehr plan --memory-gb: expected more than the {} GB that machine.reserved_gb takes, found {}",
+        machine.reserved_gb,
+        options.memory_gb);
+    machine.memory_gb = options.memory_gb;
+  }
+  require(
+      options.search || options.microbatch_sizes.empty(),
+      "lehr plan --microbatch-sizes: belongs to --search; for one plan set training.local_batch_size");
+  if (options.search) {
+    return search(sources, config, machine, options);
+  }
   const plan::Plan made = with_places(sources, [&] {
     return plan::make_plan(
         config, specs.at(config.model), machine, {.devices = options.devices, .compare_schedules = options.schedules});

@@ -1,0 +1,344 @@
+#include "lehr/plan/search.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <memory>
+#include <optional>
+#include <tuple>
+
+#include "lehr/base/error.h"
+#include "lehr/pipeline/communication.h"
+#include "lehr/plan/search_space.h"
+#include "lehr/plan/stage_pieces.h"
+#include "lehr/plan/step_time.h"
+#include "lehr/train/precision.h"
+
+namespace lehr::plan {
+
+namespace {
+constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr size_t kSpare = 4;  // beyond those asked for, in case the whole plan says that one does not fit
+
+struct Found {
+  MeshPoint point;
+  Trade trade;
+  pipeline::ScheduleOptions schedule;
+  double seconds = kNever;
+};
+
+class Search {
+ public:
+  Search(const train::TrainConfig& config, const train::TrainSpec& spec, const Machine& machine, size_t best)
+      : config_(config), spec_(spec), machine_(machine), best_(best), compute_(train::compute_type(config.training)) {
+    const auto args = spec.build.model_args(config, spec.family, *data::load_tokenizer("byte", "tokenizer.path"));
+    num_layers_ = args->build({})->num_local_layers();
+    has_experts_ = args->has_experts();
+  }
+
+  int64_t num_layers() const { return num_layers_; }
+  bool has_experts() const { return has_experts_; }
+
+  void run(const std::vector<MeshPoint>& points) {
+    std::vector<std::pair<double, const MeshPoint*>> order;
+    for (const MeshPoint& point : points) {
+      const double least = least_seconds(point);
+      if (least < kNever) {
+        order.emplace_back(least, &point);
+      }
+    }
+    result.meshes = static_cast<int64_t>(order.size());
+    std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+    for (const auto& [least, point] : order) {
+      if (least >= cutoff()) {
+        break;
+      }
+      try_point(*point);
+    }
+    result.layouts = static_cast<int64_t>(pieces_.size());
+  }
+
+  /// One for each mesh, best first.
+  std::vector<Found> found() const {
+    std::vector<Found> all;
+    for (const auto& [mesh, one] : by_mesh_) {
+      all.push_back(one);
+    }
+    std::stable_sort(all.begin(), all.end(), [](const Found& a, const Found& b) { return a.seconds < b.seconds; });
+    return all;
+  }
+
+  SearchResult result;
+
+ private:
+  using MeshKey = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t>;
+  static MeshKey key_of(const mesh::DeviceMeshParameters& m) {
+    return {
+        m.pipeline_parallel,
+        m.data_parallel_replicate,
+        m.data_parallel_shard,
+        m.context_parallel,
+        m.tensor_parallel,
+        m.expert_parallel};
+  }
+  CostContext context(const MeshPoint& point) const {
+    return {.machine = machine_, .mesh = point.mesh, .compute = compute_};
+  }
+
+  // Null where the model cannot be laid out so.
+  const StagePieces* pieces(const LayerLayout& layout, const Trade& trade) {
+    const auto [entry, is_new] = pieces_.try_emplace({layout, trade});
+    if (is_new) {
+      const MeshPoint point{
+          .mesh = {.context_parallel = layout.cp, .tensor_parallel = layout.tp, .expert_parallel = layout.ep}};
+      try {
+        entry->second = std::make_unique<StagePieces>(with_choices(config_, point, trade, {}), spec_);
+      } catch (const Error& error) {
+        if (error.kind() != ErrorKind::usage) {
+          throw;
+        }
+        why_not = error.what();
+      }
+    }
+    return entry->second.get();
+  }
+
+  PlannedStage stage(const MeshPoint& point, const StagePieces& from, const StageShape& shape) const {
+    PlannedStage planned;
+    planned.measured = from.stage(
+        shape,
+        point.mesh.data_parallel_shard * point.mesh.context_parallel,
+        point.mesh.data_parallel_replicate,
+        point.rows);
+    planned.expert_share = from.expert_share();
+    planned.cost = cost_of(planned.measured, planned.expert_share, context(point));
+    return planned;
+  }
+
+  // No step of this mesh is shorter: all layers, without checkpointing, gathers of weights or a bubble.
+  double least_seconds(const MeshPoint& point) {
+    const StagePieces* from = pieces(point.layout(), {"none", shard::ReshardPolicy::all_but_last});
+    if (from == nullptr) {
+      return kNever;
+    }
+    const PlannedStage all = stage(point, *from, {.layers = num_layers_});
+    double seconds = 0;
+    for (const ActionCost* action : {&all.cost.forward, &all.cost.backward}) {
+      seconds += action->computing();
+      for (const CommunicationCost& one : action->communication) {
+        seconds += one.axes == mesh::axis::tp || one.axes == mesh::axis::ep ? one.exposed : 0;
+      }
+    }
+    return seconds * static_cast<double>(point.microbatches) / static_cast<double>(point.mesh.pipeline_parallel);
+  }
+
+  // Of the meshes that are given in the end, the slowest.
+  double cutoff() const {
+    if (by_mesh_.size() < best_ + kSpare) {
+      return kNever;
+    }
+    return found()[best_ + kSpare - 1].seconds;
+  }
+
+  void try_point(const MeshPoint& point) {
+    const auto schedules = all_schedules_of(point, num_layers_);
+    for (const Trade& trade : all_trades(point)) {
+      const StagePieces* from = pieces(point.layout(), trade);
+      std::map<StageShape, PlannedStage> planned;
+      for (const pipeline::ScheduleOptions& schedule : schedules) {
+        if (from != nullptr) {
+          try_schedule({point, trade, schedule}, *from, planned);
+        }
+      }
+    }
+  }
+
+  void try_schedule(Found one, const StagePieces& from, std::map<StageShape, PlannedStage>& planned) {
+    const auto& mesh = one.point.mesh;
+    const auto placement = pipeline::place_stages(
+        pipeline::schedule_info(one.schedule.schedule).placement,
+        mesh.pipeline_parallel,
+        one.schedule.num_stages_per_rank);
+    const auto num_stages = static_cast<int64_t>(placement.size());
+    std::vector<const PlannedStage*> stages;
+    const auto& p = config_.parallelism;
+    const bool cut = mesh.pipeline_parallel > 1;
+    for (int64_t s = 0; s < num_stages; ++s) {
+      StageShape shape{.first = s == 0, .last = s + 1 == num_stages};
+      try {
+        const auto [begin, end] = pipeline::distribute_layers_for_pipeline_stage(
+            num_layers_,
+            cut ? p.pipeline_parallel_first_stage_less_layers : 0,
+            cut ? p.pipeline_parallel_last_stage_less_layers : 0,
+            {.current_stage = s, .num_stages = num_stages});
+        shape.layers = end - begin;
+      } catch (const Error&) {
+        return;  // a stage without layers
+      }
+      const auto [entry, is_new] = planned.try_emplace(shape);
+      if (is_new) {
+        entry->second = stage(one.point, from, shape);
+      }
+      stages.push_back(&entry->second);
+    }
+    const auto known = by_mesh_.find(key_of(mesh));
+    const double to_beat = std::min(cutoff(), known != by_mesh_.end() ? known->second.seconds : kNever);
+    if (least_seconds(one, placement, stages) >= to_beat || !could_fit(placement, stages) || !is_legal(one)) {
+      return;
+    }
+    const pipeline::Program& program = program_of(one.schedule);
+    const StepPrediction step = predict_step(program, stages, context(one.point));
+    ++result.simulated;
+    one.seconds = step.timeline.makespan;
+    double peak = 0;
+    for (const RankMemory& rank : step.memory) {
+      peak = std::max(peak, rank.peak.total());
+    }
+    if (peak > machine_.usable_bytes()) {
+      remember_least(peak);
+    } else if (one.seconds < to_beat) {
+      by_mesh_.insert_or_assign(key_of(mesh), one);
+    }
+  }
+
+  // A rank's own work, behind the first forward's way to it and before the last backward's way back.
+  double least_seconds(
+      const Found& one,
+      const std::vector<int64_t>& placement,
+      const std::vector<const PlannedStage*>& stages) const {
+    const bool halves = pipeline::schedule_info(one.schedule.schedule).splits_backward;
+    const auto m = static_cast<double>(one.point.microbatches);
+    double longest = 0;
+    double update = 0;
+    std::vector<double> work(static_cast<size_t>(one.point.mesh.pipeline_parallel));
+    std::vector<double> way(work.size(), -1);
+    double so_far = 0;
+    for (size_t s = 0; s < stages.size(); ++s) {
+      const StageCost& cost = stages[s]->cost;
+      const auto rank = static_cast<size_t>(placement[s]);
+      const double input = halves ? cost.backward_input.seconds() : cost.backward.seconds();
+      // Programs with halves may have whole backwards too.
+      const double backward = halves ? std::min(cost.backward.seconds(), input + cost.backward_weight.seconds())
+                                     : cost.backward.seconds();
+      work[rank] += m * (cost.forward.seconds() + backward);
+      way[rank] = way[rank] < 0 ? so_far : way[rank];
+      so_far += cost.forward.seconds() + std::min(input, backward);
+      update = std::max(update, cost.update());
+      longest = std::max(longest, work[rank] + (halves ? 0 : way[rank]));
+    }
+    return longest + update;
+  }
+
+  bool could_fit(const std::vector<int64_t>& placement, const std::vector<const PlannedStage*>& stages) {
+    std::map<int64_t, double> least;
+    for (size_t s = 0; s < stages.size(); ++s) {
+      const StageMeasurement& measured = stages[s]->measured;
+      least[placement[s]] += static_cast<double>(measured.at_rest());
+    }
+    double most = 0;
+    for (size_t s = 0; s < stages.size(); ++s) {
+      most = std::max(most, least[placement[s]] + static_cast<double>(stages[s]->measured.forward.kept));
+    }
+    if (most > machine_.usable_bytes()) {
+      remember_least(most);
+    }
+    return most <= machine_.usable_bytes();
+  }
+
+  void remember_least(double bytes) {
+    result.least_bytes = result.least_bytes == 0 ? bytes : std::min(result.least_bytes, bytes);
+  }
+
+  // As the trainer judges, once for each mesh and trade.
+  bool is_legal(const Found& one) {
+    const auto key = std::make_tuple(key_of(one.point.mesh), one.point.rows, one.trade, one.point.microbatches);
+    const auto [entry, is_new] = legal_.try_emplace(key, true);
+    if (is_new) {
+      try {
+        resolve(with_choices(config_, one.point, one.trade, one.schedule), spec_);
+      } catch (const Error& error) {
+        if (error.kind() != ErrorKind::usage) {
+          throw;
+        }
+        why_not = error.what();
+        entry->second = false;
+      }
+    }
+    return entry->second;
+  }
+
+  const pipeline::Program& program_of(const pipeline::ScheduleOptions& options) {
+    const auto key =
+        std::make_tuple(options.schedule, options.num_ranks, options.num_stages_per_rank, options.num_microbatches);
+    const auto [entry, is_new] = programs_.try_emplace(key);
+    if (is_new) {
+      entry->second = pipeline::add_communication(pipeline::build_program(options));
+    }
+    return entry->second;
+  }
+
+ public:
+  std::string why_not;  ///< Why the last of those that were left out was.
+
+ private:
+  const train::TrainConfig& config_;
+  const train::TrainSpec& spec_;
+  const Machine& machine_;
+  size_t best_;
+  at::ScalarType compute_;
+  int64_t num_layers_ = 0;
+  bool has_experts_ = false;
+  std::map<std::pair<LayerLayout, Trade>, std::unique_ptr<StagePieces>> pieces_;
+  std::map<MeshKey, Found> by_mesh_;
+  std::map<std::tuple<MeshKey, int64_t, Trade, int64_t>, bool> legal_;
+  std::map<std::tuple<pipeline::Schedule, int64_t, int64_t, int64_t>, pipeline::Program> programs_;
+};
+}  // namespace
+
+SearchResult search_plans(
+    const train::TrainConfig& config,
+    const train::TrainSpec& spec,
+    const Machine& machine,
+    const SearchOptions& options) {
+  require(options.devices >= 1, "search: expected 1 device or more, found {}; give --devices N", options.devices);
+  require(
+      config.training.global_batch_size > 0,
+      "training.global_batch_size: a search compares meshes at one batch, and -1 is another one on each; give a number");
+  require(
+      !config.parallelism.pipeline_parallel_schedule_csv,
+      "parallelism.pipeline_parallel_schedule_csv: a search chooses the schedule; leave the key out");
+  std::vector<int64_t> rows = options.microbatch_rows;
+  if (rows.empty()) {
+    rows.push_back(train::microbatch_rows(config));
+  }
+  for (const int64_t r : rows) {
+    require(r >= 1, "search: expected microbatches of 1 row or more, found {}", r);
+  }
+  Search search(config, spec, machine, options.best);
+  const auto points = all_meshes(config, options.devices, search.num_layers(), search.has_experts(), rows);
+  require(
+      !points.empty(),
+      "search: no mesh of {} devices shares training.global_batch_size = {} evenly in microbatches of {} rows",
+      options.devices,
+      config.training.global_batch_size,
+      rows.front());
+  search.run(points);
+  SearchResult result = std::move(search.result);
+  require(result.meshes > 0, "search: no mesh of {} devices is legal; the last one tried: {}", options.devices, search.why_not);
+  for (const Found& one : search.found()) {
+    if (result.best.size() == options.best) {
+      break;
+    }
+    train::TrainConfig chosen = with_choices(config, one.point, one.trade, one.schedule);
+    Plan plan = make_plan(chosen, spec, machine, {.compare_schedules = false});
+    if (plan.fits()) {
+      result.best.push_back({std::move(chosen), std::move(plan)});
+    }
+  }
+  std::stable_sort(result.best.begin(), result.best.end(), [](const Candidate& a, const Candidate& b) {
+    return a.plan.tokens_per_second > b.plan.tokens_per_second;
+  });
+  return result;
+}
+
+}  // namespace lehr::plan

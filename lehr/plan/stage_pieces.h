@@ -1,0 +1,45 @@
+// Stages of any number of layers, put together from a few that were measured: what a search over meshes can afford.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "lehr/plan/measure_stage.h"
+#include "lehr/train/config.h"
+#include "lehr/train/train_spec.h"
+
+namespace lehr::plan {
+
+/// A stage by what it consists of.
+struct StageShape {
+  int64_t layers = 1;
+  bool first = true;
+  bool last = true;
+  auto operator<=>(const StageShape&) const = default;
+};
+
+/// The stages of a model for one layout of its layers (tp, cp, ep), by measuring stages of one and two layers with one row
+/// a microbatch and following straight lines: in layers, in rows, and in the ranks that share weights.
+class StagePieces {
+ public:
+  /// Measures with the tensor, context and expert degrees, activation_checkpoint and fsdp_reshard_after_forward of
+  /// `config`, whatever its other degrees. Layers that differ from each other count as the model's middle ones. Throws
+  /// usage errors where the model cannot be laid out so.
+  StagePieces(const train::TrainConfig& config, const train::TrainSpec& spec);
+
+  /// A stage in a mesh whose weights are shared by `shard_ranks` (dp_shard x cp) with `replicas` copies, for microbatches
+  /// of `rows`.
+  StageMeasurement stage(const StageShape& shape, int64_t shard_ranks, int64_t replicas, int64_t rows) const;
+
+  /// Of the products of these stages' layers, what experts do.
+  double expert_share() const { return expert_share_; }
+
+ private:
+  int64_t shard_ranks_ = 1;  // as measured
+  double expert_share_ = 0;
+  StageMeasurement first_, middle_, two_, last_;
+};
+
+}  // namespace lehr::plan
