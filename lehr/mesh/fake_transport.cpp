@@ -40,6 +40,9 @@ class FakeBackend : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> _allgather_base(
       at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& /*options*/) override {
     const at::NoGradGuard no_grad;
+    if (output.is_meta()) {
+      return done("all_gather", input);
+    }
     output.view({size_, input.numel()}).copy_(input.view({1, -1}).expand({size_, input.numel()}));
     return done("all_gather", input);
   }
@@ -47,6 +50,9 @@ class FakeBackend : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> _reduce_scatter_base(
       at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& /*options*/) override {
     const at::NoGradGuard no_grad;
+    if (output.is_meta()) {
+      return done("reduce_scatter", input);
+    }
     // The output may be a part of the input.
     output.view(-1).copy_(input.view({size_, output.numel()}).select(0, rank_) * size_);
     return done("reduce_scatter", input);
@@ -59,6 +65,9 @@ class FakeBackend : public c10d::Backend {
       std::vector<int64_t>& /*input_sizes*/,
       const c10d::AllToAllOptions& /*options*/) override {
     const at::NoGradGuard no_grad;
+    if (output.is_meta()) {
+      return done("all_to_all", input);
+    }
     const int64_t rows = output.size(0);
     if (input.size(0) == 0) {
       output.zero_();

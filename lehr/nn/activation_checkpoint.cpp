@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "lehr/base/operation_meter.h"
 #include "lehr/ops/weight_gradients.h"
 
 namespace lehr::nn {
@@ -14,6 +15,7 @@ thread_local bool t_recomputing = false;
 
 struct Recomputing {
   const bool before = std::exchange(t_recomputing, true);
+  const Recomputed counted;
   ~Recomputing() { t_recomputing = before; }
 };
 

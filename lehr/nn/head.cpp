@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include "lehr/base/error.h"
+#include "lehr/base/on_meta.h"
 #include "lehr/base/random.h"
 #include "lehr/ops/linear_cross_entropy.h"
 
@@ -68,6 +69,11 @@ void ClassificationHeadImpl::set_dropout_stream(uint64_t seed, uint64_t step, in
 }
 
 at::Tensor ClassificationHeadImpl::dropout_mask(const at::Tensor& hidden_states, const at::Tensor& pooling_mask) {
+  if (runs_on_meta(hidden_states)) {
+    const auto options = hidden_states.options().dtype(at::kBool);
+    return pooling_mask.defined() ? at::empty({hidden_states.size(0), hidden_states.size(-1)}, options)
+                                  : at::empty(hidden_states.sizes(), options);
+  }
   const int64_t width = hidden_states.size(-1);
   const int64_t tokens = hidden_states.dim() > 2 ? hidden_states.size(1) : 1;  // of a row
   const at::Tensor all = at::arange(hidden_states.numel() / width);
@@ -97,6 +103,9 @@ at::Tensor pool(const at::Tensor& hidden_states, const at::Tensor& pooling_mask)
       hidden_states.size(0),
       hidden_states.size(1),
       fmt::join(pooling_mask.sizes().vec(), "x"));
+  if (runs_on_meta(hidden_states)) {  // one token of each row
+    return hidden_states.select(1, 0).clone();
+  }
   return hidden_states.index({pooling_mask.to(at::kBool)});
 }
 

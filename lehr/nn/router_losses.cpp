@@ -95,7 +95,7 @@ at::Tensor RouterLosses::packed() const {
 void RouterLosses::add_packed(const at::Tensor& packed) {
   const auto type = mine_.counts.defined() ? mine_.counts.scalar_type() : packed.scalar_type();
   const Totals before = unpack(packed, type);
-  rows_ += before.rows.item<double>();
+  rows_ += before.rows.is_meta() ? 0 : before.rows.item<double>();
   add_to(mine_.counts, before.counts);
   add_to(mine_.probabilities, before.probabilities);
   add_to(mine_.z, before.z);

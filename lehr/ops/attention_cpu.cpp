@@ -2,9 +2,10 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
+#include <algorithm>
 #include <unordered_set>
 
-#include "lehr/base/parallel.h"
+#include "lehr/base/operation_meter.h"
 #include "lehr/ops/cpu.h"
 
 namespace lehr::ops::cpu {
@@ -50,6 +51,15 @@ struct Scratch {
   float* data;
 };
 
+// Of scores and weighted values in causal order. Documents are in one piece and count as one.
+double causal_flops(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t window) {
+  const int64_t last = k.size(1), first = last - q.size(1) + 1;  // keys that a query sees, without a window
+  const int64_t most = std::clamp(window, first - 1, last);
+  const double pairs = static_cast<double>((first + most) * (most - first + 1)) / 2 +
+                       static_cast<double>(last - most) * static_cast<double>(std::min(window, last));
+  return 2 * pairs * static_cast<double>(q.size(0) * q.size(2) * (q.size(3) + v.size(3)));
+}
+
 // Runs with the type's kernels; float64 has none.
 template <class Body>
 void with_attention_type(at::ScalarType type, const Body& body) {
@@ -69,6 +79,9 @@ std::optional<at::Tensor> first_keys_of(const at::Tensor& document_ids, int64_t 
   }
   const at::Tensor ids = document_ids.to(at::kLong).expand({batch, keys}).contiguous();
   at::Tensor first_keys = at::empty({batch, keys}, ids.options().dtype(at::kInt));
+  if (document_ids.is_meta()) {
+    return first_keys;
+  }
   const int64_t* id = elements<int64_t>(ids);
   auto* first = elements<int32_t>(first_keys);
   for (int64_t row = 0; row < batch; ++row) {
@@ -93,6 +106,7 @@ std::tuple<at::Tensor, at::Tensor> attention_forward(
   at::Tensor out = at::empty({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options());
   at::Tensor log_sum =
       keep ? at::empty({q.size(0), q.size(2), q.size(1)}, q.options().dtype(at::kFloat)) : at::Tensor();
+  report_attention(causal_flops(q, k, v, plan.window));
   with_attention_type(q.scalar_type(), [&](auto element) {
     using T = decltype(element);
     const auto& kernel = kernels<T>();
@@ -100,7 +114,7 @@ std::tuple<at::Tensor, at::Tensor> attention_forward(
     const int64_t jobs = call.batch * call.key_heads;
     const int64_t parts =
         std::max<int64_t>(1, std::min(blocks_of(call.queries), (2 * num_threads() + jobs - 1) / jobs));
-    parallel_for(0, jobs * parts, 1, [&](int64_t first, int64_t last) {
+    run_kernel(q, 0, jobs * parts, 1, [&](int64_t first, int64_t last) {
       const Scratch scratch(attention_forward_scratch(call));
       for (int64_t i = first; i < last; ++i) {
         kernel.attention_forward(call, scratch.data, i / parts, i % parts, parts);
@@ -119,6 +133,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(
     const at::Tensor& log_sum,
     const AttentionPlan& plan) {
   at::Tensor dq = at::empty_like(q), dk = at::empty_like(k), dv = at::empty_like(v);
+  report_attention(2 * causal_flops(q, k, v, plan.window));
   with_attention_type(q.scalar_type(), [&](auto element) {
     using T = decltype(element);
     const auto& kernel = kernels<T>();
@@ -128,7 +143,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(
         .dq = elements<T>(dq),
         .dk = elements<T>(dk),
         .dv = elements<T>(dv)};
-    parallel_for(0, q.size(0) * k.size(2), 1, [&](int64_t first, int64_t last) {
+    run_kernel(q, 0, q.size(0) * k.size(2), 1, [&](int64_t first, int64_t last) {
       const Scratch scratch(attention_backward_scratch(call.forward));
       for (int64_t job = first; job < last; ++job) {
         kernel.attention_backward(call, scratch.data, job);

@@ -1,6 +1,7 @@
 // The fast CPU forms of the operators on tensors, forward and backward apart: what the autograd functions call.
 //
-// All tensors are contiguous CPU tensors of one type that `supports` names. A CUDA build adds functions of the same
+// All tensors are contiguous CPU tensors of one type that `supports` names, or stand for such on meta (base/on_meta.h):
+// everything is allocated and nothing computed then. A CUDA build adds functions of the same
 // shape; the place to choose between them is each operator's x.cpp.
 #pragma once
 
@@ -9,6 +10,8 @@
 #include <optional>
 #include <tuple>
 
+#include "lehr/base/on_meta.h"
+#include "lehr/base/parallel.h"
 #include "lehr/base/torch.h"
 #include "lehr/ops/attention.h"
 #include "lehr/ops/kernels/table.h"
@@ -17,7 +20,7 @@
 
 namespace lehr::ops::cpu {
 
-/// Whether there are kernels for tensors like this one: on the CPU, float32, float64 or bfloat16.
+/// Whether there are kernels for tensors like this one: on the CPU or running on meta, float32, float64 or bfloat16.
 bool supports(const at::Tensor& tensor);
 
 /// Which gradients of x and of the weight a backward pass shall compute; the others come back undefined.
@@ -122,6 +125,14 @@ void with_element_type(at::ScalarType type, const Body& body) {
 template <class T>
 T* elements(const at::Tensor& tensor) {
   return tensor.defined() ? static_cast<T*>(tensor.data_ptr()) : nullptr;
+}
+
+/// parallel_for over the work of a kernel on tensors like `like`; on meta there is none.
+template <class Body>
+void run_kernel(const at::Tensor& like, int64_t begin, int64_t end, int64_t grain, const Body& body) {
+  if (!like.is_meta()) {
+    parallel_for(begin, end, grain, body);
+  }
 }
 
 /// The least number of items for a thread, so that it has some ten microseconds of work.

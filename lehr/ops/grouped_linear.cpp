@@ -3,6 +3,7 @@
 
 #include <ATen/ops/_grouped_mm.h>
 
+#include "lehr/base/on_meta.h"
 #include "lehr/base/operator_watch.h"
 #include "lehr/ops/autograd.h"
 #include "lehr/ops/matmul.h"
@@ -14,9 +15,18 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Calls `work(group, first row, rows)` for every group that has rows.
+// Calls `work(group, first row, rows)` for every group that has rows. On meta `rows` are spread evenly.
 template <class Work>
-void for_each_group(const at::Tensor& ends, Work work) {
+void for_each_group(const at::Tensor& ends, int64_t rows, Work work) {
+  if (ends.is_meta()) {
+    const int64_t groups = ends.size(0);
+    for (int64_t g = 0; g < groups; ++g) {
+      if (const int64_t first = rows * g / groups, last = rows * (g + 1) / groups; last > first) {
+        work(g, first, last - first);
+      }
+    }
+    return;
+  }
   const auto* end = ends.const_data_ptr<int32_t>();
   int64_t begin = 0;
   for (int64_t g = 0; g < ends.size(0); ++g) {
@@ -37,8 +47,8 @@ at::Tensor forward_product(const at::Tensor& input, const at::Tensor& weight, co
     return at::_grouped_mm(input, weight.transpose(1, 2), ends);
   }
   at::Tensor output = at::empty({input.size(0), weight.size(1)}, input.options());
-  for_each_group(ends, [&](int64_t g, int64_t first, int64_t rows) {
-    output.narrow(0, first, rows).copy_(product(input.narrow(0, first, rows), weight[g].t()));
+  for_each_group(ends, input.size(0), [&](int64_t g, int64_t first, int64_t count) {
+    output.narrow(0, first, count).copy_(product(input.narrow(0, first, count), weight[g].t()));
   });
   return output;
 }
@@ -48,8 +58,8 @@ at::Tensor input_gradient(const at::Tensor& grad, const at::Tensor& weight, cons
     return at::_grouped_mm(grad, weight, ends);
   }
   at::Tensor gradient = at::empty({grad.size(0), weight.size(2)}, grad.options());
-  for_each_group(ends, [&](int64_t g, int64_t first, int64_t rows) {
-    gradient.narrow(0, first, rows).copy_(product(grad.narrow(0, first, rows), weight[g]));
+  for_each_group(ends, grad.size(0), [&](int64_t g, int64_t first, int64_t count) {
+    gradient.narrow(0, first, count).copy_(product(grad.narrow(0, first, count), weight[g]));
   });
   return gradient;
 }
@@ -59,8 +69,8 @@ at::Tensor product_of_rows(const at::Tensor& grad, const at::Tensor& input, cons
     return at::_grouped_mm(grad.t(), input, ends);
   }
   at::Tensor gradient = at::zeros({ends.size(0), grad.size(1), input.size(1)}, grad.options());
-  for_each_group(ends, [&](int64_t g, int64_t first, int64_t rows) {
-    gradient[g].copy_(product(grad.narrow(0, first, rows).t(), input.narrow(0, first, rows)));
+  for_each_group(ends, grad.size(0), [&](int64_t g, int64_t first, int64_t count) {
+    gradient[g].copy_(product(grad.narrow(0, first, count).t(), input.narrow(0, first, count)));
   });
   return gradient;
 }
@@ -118,10 +128,10 @@ at::Tensor grouped_linear(const at::Tensor& input, const at::Tensor& weight, con
       shape_of(ends),
       c10::toString(ends.scalar_type()));
   const bool in_halves = weight.requires_grad() && WeightGradients::current() != nullptr;
-  if (!input.is_cpu() && !in_halves) {
+  if (!input.is_cpu() && !runs_on_meta(input) && !in_halves) {
     return on_device(input) ? forward_product(input, weight, ends) : grouped_linear_reference(input, weight, ends);
   }
-  const at::Tensor read = on_device(input) ? ends : ends.cpu();
+  const at::Tensor read = on_device(input) || ends.is_meta() ? ends : ends.cpu();
   return will_differentiate(input, weight) ? GroupedLinear::apply(input, weight, read)
                                            : forward_product(input, weight, read);
 }

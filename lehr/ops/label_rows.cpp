@@ -10,6 +10,9 @@
 namespace lehr::ops {
 
 void check_labels(const at::Tensor& labels, int64_t vocabulary, int64_t ignore_index) {
+  if (labels.is_meta()) {
+    return;
+  }
   const at::Tensor bad = labels.ne(ignore_index).logical_and(labels.lt(0).logical_or(labels.ge(vocabulary))).nonzero();
   if (bad.numel() > 0) {
     const auto at = bad[0][0].item<int64_t>();
@@ -23,6 +26,9 @@ void check_labels(const at::Tensor& labels, int64_t vocabulary, int64_t ignore_i
 }
 
 LabelRows rows_that_count(const at::Tensor& hidden, const at::Tensor& labels, int64_t ignore_index) {
+  if (labels.is_meta()) {
+    return {hidden, labels, {}};  // the most that can be
+  }
   const at::Tensor index = labels.ne(ignore_index).nonzero().squeeze(1);
   if (index.size(0) == labels.size(0)) {
     return {hidden, labels, {}};

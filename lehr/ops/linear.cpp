@@ -3,6 +3,7 @@
 
 #include <ATen/ops/linear.h>
 
+#include "lehr/base/on_meta.h"
 #include "lehr/base/operator_watch.h"
 #include "lehr/ops/autograd.h"
 #include "lehr/ops/matmul.h"
@@ -67,7 +68,7 @@ at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const at::T
       c10::toString(input.scalar_type()),
       shape_of(input));
   const bool in_halves = weight.requires_grad() && WeightGradients::current() != nullptr;
-  if (!input.is_cpu() && !in_halves) {
+  if (!input.is_cpu() && !runs_on_meta(input) && !in_halves) {
     return at::linear(input, weight, bias);
   }
   const at::Tensor output =

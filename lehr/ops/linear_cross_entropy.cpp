@@ -6,6 +6,7 @@
 #include <ATen/ops/log_softmax.h>
 #include <ATen/ops/zeros_like.h>
 
+#include "lehr/base/on_meta.h"
 #include "lehr/base/operator_watch.h"
 #include "lehr/ops/autograd.h"
 #include "lehr/ops/cpu.h"
@@ -136,6 +137,9 @@ struct LinearCrossEntropyFunction : torch::autograd::Function<LinearCrossEntropy
     if (row_scale.numel() == 0) {
       return {hidden, weight};
     }
+    if (row_scale.is_meta()) {
+      return {hidden, weight};  // as if all were alike
+    }
     const bool uniform = row_scale.eq(row_scale[0]).all().item<bool>();
     if (uniform) {
       const auto factor = row_scale[0].item<double>();
@@ -172,7 +176,7 @@ at::Tensor linear_cross_entropy(
       c10::toString(hidden.scalar_type()),
       c10::toString(weight.scalar_type()),
       c10::toString(labels.scalar_type()));
-  if (hidden.is_meta()) {
+  if (hidden.is_meta() && !runs_on_meta()) {
     return reference::linear_cross_entropy(hidden, weight, labels, ignore_index);
   }
   check_labels(labels, weight.size(0), ignore_index);

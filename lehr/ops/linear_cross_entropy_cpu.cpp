@@ -1,5 +1,5 @@
 // The loss and its gradient on chunks of logits, on the CPU.
-#include "lehr/base/parallel.h"
+#include "lehr/base/operation_meter.h"
 #include "lehr/ops/cpu.h"
 
 namespace lehr::ops::cpu {
@@ -11,6 +11,7 @@ void cross_entropy_(
     bool gradient,
     const at::Tensor& row_scale) {
   const int64_t size = logits.size(1);
+  report_pointwise({logits, gradient ? logits : at::Tensor(), losses});
   const int64_t* label = elements<int64_t>(labels);
   with_element_type(logits.scalar_type(), [&](auto element) {
     using T = decltype(element);
@@ -18,7 +19,7 @@ void cross_entropy_(
     T* x = elements<T>(logits);
     Wide<T>* loss = elements<Wide<T>>(losses);
     const Wide<T>* scale = elements<Wide<T>>(row_scale);
-    parallel_for(0, logits.size(0), grain_for(size), [&](int64_t first, int64_t last) {
+    run_kernel(logits, 0, logits.size(0), grain_for(size), [&](int64_t first, int64_t last) {
       const Wide<T> one = 1;
       for (int64_t row = first; row < last; ++row) {
         const Wide<T>* row_gradient = gradient ? (scale ? scale + row : &one) : nullptr;

@@ -4,6 +4,7 @@
 // dispatcher, and with nothing fused it is that product on plain tensors. Where it is missing, at::mm serves.
 #include "lehr/ops/matmul.h"
 
+#include <ATen/Context.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/mm.h>
 
@@ -43,7 +44,7 @@ const Handle& onednn_for(const at::Tensor& a, const at::Tensor& b) {
   static const Handle none;
   const bool fits =
       a.is_cpu() && a.scalar_type() == at::kFloat && b.scalar_type() == at::kFloat && a.numel() > 0 && b.numel() > 0;
-  return fits ? handle : none;
+  return fits && at::globalContext().userEnabledMkldnn() ? handle : none;
 }
 
 at::Tensor call(const Handle& onednn, const at::Tensor& a, const at::Tensor& b) {

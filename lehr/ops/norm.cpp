@@ -21,7 +21,7 @@ struct Piece {
 };
 
 bool has_kernel(const at::Tensor& tensor) {
-  return cpu::supports(tensor) && tensor.is_non_overlapping_and_dense();
+  return tensor.is_cpu() && cpu::supports(tensor) && tensor.is_non_overlapping_and_dense();
 }
 
 std::vector<Piece> pieces_of(const std::vector<at::Tensor>& tensors) {

@@ -6,7 +6,7 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 
-#include "lehr/base/parallel.h"
+#include "lehr/base/operation_meter.h"
 #include "lehr/ops/cpu.h"
 
 namespace lehr::ops::cpu {
@@ -21,7 +21,7 @@ at::Tensor sum_of_blocks(const at::Tensor& blocks, at::ScalarType type) {
   at::Tensor sums = at::empty({size}, blocks.options().dtype(at::kDouble));
   const Wide<T>* from = elements<Wide<T>>(blocks);
   double* to = elements<double>(sums);
-  parallel_for(0, size, grain_for(count), [&](int64_t first, int64_t last) {
+  run_kernel(blocks, 0, size, grain_for(count), [&](int64_t first, int64_t last) {
     std::fill(to + first, to + last, 0.0);
     for (int64_t block = 0; block < count; ++block) {
       for (int64_t i = first; i < last; ++i) {
@@ -48,7 +48,7 @@ at::Tensor over_blocks(
     partial = at::zeros({blocks, size}, weight.options().dtype(wide_type(weight.scalar_type())));
   }
   Wide<T>* sums = elements<Wide<T>>(partial);
-  parallel_for(0, blocks, grain_for(items_a_block * elements_an_item), [&](int64_t first, int64_t last) {
+  run_kernel(weight, 0, blocks, grain_for(items_a_block * elements_an_item), [&](int64_t first, int64_t last) {
     for (int64_t block = first; block < last; ++block) {
       backward(
           sums ? sums + block * size : nullptr, block * items_a_block, std::min(items, (block + 1) * items_a_block));
@@ -113,13 +113,15 @@ RmsNormBackward<T> backward_call(
 
 bool supports(const at::Tensor& tensor) {
   const auto type = tensor.scalar_type();
-  return tensor.device().is_cpu() && (type == at::kFloat || type == at::kDouble || type == at::kBFloat16);
+  return (tensor.is_cpu() || runs_on_meta(tensor)) &&
+         (type == at::kFloat || type == at::kDouble || type == at::kBFloat16);
 }
 
 std::tuple<at::Tensor, at::Tensor> rms_norm_forward(
     const at::Tensor& x, const at::Tensor& weight, double eps, NormWeight kind, bool keep) {
   at::Tensor y = at::empty_like(x);
   at::Tensor inverse_rms = rms_buffer(x, keep);
+  report_pointwise({x, weight, y, inverse_rms});
   const int64_t size = x.size(-1);
   if (x.numel() == 0) {
     return {y, inverse_rms};
@@ -128,7 +130,7 @@ std::tuple<at::Tensor, at::Tensor> rms_norm_forward(
     using T = decltype(element);
     const auto& kernel = kernels<T>();
     const RmsNormForward<T> call = forward_call<T>(x, weight, eps, kind, y, inverse_rms);
-    parallel_for(0, x.numel() / size, grain_for(size), [&](int64_t first, int64_t last) {
+    run_kernel(x, 0, x.numel() / size, grain_for(size), [&](int64_t first, int64_t last) {
       kernel.rms_norm_forward(call, first, last);
     });
   });
@@ -144,6 +146,7 @@ std::tuple<at::Tensor, at::Tensor> rms_norm_backward(
     Wanted wanted) {
   at::Tensor dx = wanted.x ? at::empty_like(x) : at::Tensor();
   at::Tensor dweight;
+  report_pointwise({dy, x, weight, inverse_rms, dx});
   const int64_t size = x.size(-1);
   const int64_t rows = inverse_rms.numel();
   with_element_type(x.scalar_type(), [&](auto element) {
@@ -167,6 +170,7 @@ Angles angles_for(const at::Tensor& cos, const at::Tensor& sin, at::ScalarType t
 
 at::Tensor rotary(const at::Tensor& x, const Angles& angles, bool backward) {
   at::Tensor y = at::empty_like(x);
+  report_pointwise({x, angles.cos, angles.sin, y});
   if (x.numel() == 0) {
     return y;
   }
@@ -180,7 +184,7 @@ at::Tensor rotary(const at::Tensor& x, const Angles& angles, bool backward) {
         .heads = x.size(2),
         .size = x.size(3),
         .backward = backward};
-    parallel_for(0, x.size(0) * x.size(1), grain_for(x.size(2) * x.size(3)), [&](int64_t first, int64_t last) {
+    run_kernel(x, 0, x.size(0) * x.size(1), grain_for(x.size(2) * x.size(3)), [&](int64_t first, int64_t last) {
       kernel.rotary(call, first, last);
     });
   });
@@ -191,6 +195,7 @@ std::tuple<at::Tensor, at::Tensor> norm_rotary_forward(
     const at::Tensor& x, const at::Tensor& weight, double eps, NormWeight kind, const Angles& angles, bool keep) {
   at::Tensor y = at::empty_like(x);
   at::Tensor inverse_rms = rms_buffer(x, keep);
+  report_pointwise({x, weight, angles.cos, angles.sin, y, inverse_rms});
   if (x.numel() == 0) {
     return {y, inverse_rms};
   }
@@ -201,7 +206,7 @@ std::tuple<at::Tensor, at::Tensor> norm_rotary_forward(
         .norm = forward_call<T>(x, weight, eps, kind, y, inverse_rms),
         .angles = kernel_angles<T>(angles),
         .heads = x.size(2)};
-    parallel_for(0, x.size(0) * x.size(1), grain_for(x.size(2) * x.size(3)), [&](int64_t first, int64_t last) {
+    run_kernel(x, 0, x.size(0) * x.size(1), grain_for(x.size(2) * x.size(3)), [&](int64_t first, int64_t last) {
       kernel.norm_rotary_forward(call, first, last);
     });
   });
@@ -218,6 +223,7 @@ std::tuple<at::Tensor, at::Tensor> norm_rotary_backward(
     Wanted wanted) {
   at::Tensor dx = wanted.x ? at::empty_like(x) : at::Tensor();
   at::Tensor dweight;
+  report_pointwise({dy, x, weight, inverse_rms, angles.cos, angles.sin, dx});
   const int64_t heads = x.size(2);
   const int64_t tokens = x.numel() == 0 ? 0 : x.size(0) * x.size(1);
   const int64_t tokens_a_block = std::max<int64_t>(1, kRowsABlock / std::max<int64_t>(1, heads));

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "lehr/base/error.h"
+#include "lehr/base/on_meta.h"
 
 namespace lehr::optim {
 namespace {
@@ -20,7 +21,7 @@ void check_pair(const std::string& name, const char* what, const at::Tensor& oth
 }
 
 void check_value(const std::string& name, const at::Tensor& value) {
-  require(value.defined() && !value.is_meta(), "{}: the optimizer needs a parameter with storage", name);
+  require(value.defined() && (!value.is_meta() || runs_on_meta()), "{}: the optimizer needs a parameter with storage", name);
   const auto dtype = value.scalar_type();
   require(
       dtype == at::kFloat || dtype == at::kDouble || dtype == at::kBFloat16,

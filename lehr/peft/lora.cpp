@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "lehr/base/error.h"
+#include "lehr/base/on_meta.h"
 #include "lehr/base/parallel.h"
 #include "lehr/base/random.h"
 #include "lehr/ops/grouped_linear.h"
@@ -60,6 +61,9 @@ at::Tensor LoraLinear::drop(const at::Tensor& input) const {
       input.dim());
   const RandomStream random(dropout_seed_, name_ + " lora_dropout " + std::to_string(dropout_step_));
   const int64_t row_size = input.size(1) * input.size(2);
+  if (runs_on_meta(input)) {
+    return input.masked_fill(at::empty(input.sizes(), input.options().dtype(at::kBool)), 0);
+  }
   const at::Tensor dropped = at::empty(input.sizes(), at::kBool);
   auto* out = dropped.data_ptr<bool>();
   constexpr int64_t kBlock = 1024;

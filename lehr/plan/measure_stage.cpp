@@ -1,1 +1,248 @@
 #include "lehr/plan/measure_stage.h"
+
+#include <algorithm>
+
+#include "lehr/base/error.h"
+#include "lehr/base/memory_meter.h"
+#include "lehr/base/on_meta.h"
+#include "lehr/base/operation_meter.h"
+#include "lehr/mesh/fake_transport.h"
+#include "lehr/nn/module.h"
+#include "lehr/plan/stage_run.h"
+#include "lehr/train/step.h"
+
+namespace lehr::plan {
+
+namespace {
+int64_t bytes_of(const at::Tensor& tensor) {
+  return tensor.defined() ? static_cast<int64_t>(tensor.nbytes()) : 0;
+}
+
+// Collectives [first, last) added up by axes and kind.
+std::vector<Communication> added_up(const std::vector<mesh::FakeCollective>& seen, size_t first) {
+  std::vector<Communication> sums;
+  for (size_t i = first; i < seen.size(); ++i) {
+    const auto& one = seen[i];
+    auto found = std::find_if(sums.begin(), sums.end(), [&](const Communication& sum) {
+      return sum.axes == one.group && sum.collective == one.name;
+    });
+    if (found == sums.end()) {
+      sums.push_back({.axes = one.group, .collective = one.name, .group_size = one.size});
+      found = sums.end() - 1;
+    }
+    found->bytes += one.bytes;
+    ++found->calls;
+  }
+  return sums;
+}
+
+// What the last microbatch of a step sends beside what any other does.
+std::vector<Communication> without(std::vector<Communication> all, const std::vector<Communication>& usual) {
+  for (Communication& one : all) {
+    for (const Communication& other : usual) {
+      if (one.axes == other.axes && one.collective == other.collective) {
+        one.bytes -= other.bytes;
+        one.calls -= other.calls;
+      }
+    }
+  }
+  std::erase_if(all, [](const Communication& one) { return one.calls == 0; });
+  return all;
+}
+
+// Runs steps of a stage and reads the meters at their actions.
+class Measuring {
+ public:
+  Measuring(StageRun& run, const MemoryMeter& memory, const std::vector<mesh::FakeCollective>& seen)
+      : run_(run), memory_(const_cast<MemoryMeter&>(memory)), seen_(seen) {}
+
+  // Live bytes without gathered parameters.
+  int64_t live() const { return memory_.now() - gathered(); }
+  int64_t gathered() const { return run_.sharded() != nullptr ? run_.sharded()->gathered_bytes() : 0; }
+
+  // Peak and kept are beyond `rest`.
+  template <class Action>
+  ActionMeasurement measure(int64_t rest, const Action& action) {
+    const size_t first = seen_.size();
+    memory_.reset_peak();
+    const OperationMeter operations;
+    action();
+    const OperationCounts& counts = operations.counts();
+    return {
+        .peak = memory_.peak() - rest,
+        .kept = live() - rest,
+        .product_flops = counts.product_flops,
+        .attention_flops = counts.attention_flops,
+        .recomputed_flops = counts.recomputed_flops,
+        .pointwise_bytes = counts.pointwise_bytes,
+        .communication = added_up(seen_, first)};
+  }
+
+ private:
+  StageRun& run_;
+  MemoryMeter& memory_;
+  const std::vector<mesh::FakeCollective>& seen_;
+};
+
+void measure_parameters(StageRun& run, StageMeasurement& result) {
+  result.num_layers = run.model().num_local_layers();
+  result.parameters = nn::count_parameters(run.model());
+  for (const auto& list : {nn::named_parameters(run.model()), nn::named_copies(run.model())}) {
+    for (const auto& [name, parameter] : list) {
+      const at::Tensor& value = parameter->value();
+      result.parameter_bytes += bytes_of(value);
+      if (run.sharded() == nullptr && !parameter->shown().is_same(value)) {
+        result.compute_copy_bytes += bytes_of(parameter->shown());
+      }
+    }
+  }
+}
+
+int64_t gradient_bytes(StageRun& run) {
+  int64_t bytes = 0;
+  for (const auto& list : {nn::named_parameters(run.model()), nn::named_copies(run.model())}) {
+    for (const auto& [name, parameter] : list) {
+      bytes += bytes_of(parameter->value().grad());
+    }
+  }
+  return bytes;
+}
+
+int64_t batch_bytes(const train::Batch& batch) {
+  int64_t bytes = 0;
+  for (const auto& [name, tensor] : batch) {
+    bytes += bytes_of(tensor);
+  }
+  return bytes;
+}
+
+// Gradients come into being in the first of these steps; units learn their order.
+void measure_actions(StageRun& run, Measuring& measuring, StageMeasurement& result) {
+  run.begin_step(1);
+  run.forward(0);
+  run.backward(0);
+  run.finish_step();
+  const int64_t rest = measuring.live();
+  result.gradient_bytes = gradient_bytes(run);
+  result.batch_bytes = batch_bytes(run.batch());
+  result.other_bytes = rest - result.batch_bytes - result.parameter_bytes - result.compute_copy_bytes - result.gradient_bytes;
+  result.boundary_bytes = run.boundary_bytes();
+  const int64_t without_gradients = rest - result.gradient_bytes;
+
+  run.clear_gradients();
+  run.begin_step(1);
+  run.forward(0);
+  const auto last = [&](int64_t microbatch) {
+    run.backward(microbatch);
+    run.finish_step();
+  };
+  result.only_backward_peak = measuring.measure(without_gradients, [&] { last(0); }).peak;
+
+  run.clear_gradients();
+  run.begin_step(4);
+  if (run.sharded() != nullptr) {
+    run.sharded()->reset_peak();
+  }
+  run.forward(0);
+  result.first_backward_peak = measuring.measure(without_gradients, [&] { run.backward(0); }).peak;
+  result.forward = measuring.measure(rest, [&] { run.forward(1); });
+  result.gathered_after_forward = measuring.gathered();
+  result.backward = measuring.measure(rest, [&] { run.backward(1); });
+  run.forward(2);
+  result.backward_input = measuring.measure(rest, [&] { run.backward_input(2); });
+  result.backward_weight = measuring.measure(rest, [&] { run.backward_weight(2); });
+  run.forward(3);
+  const ActionMeasurement end = measuring.measure(rest, [&] { last(3); });
+  result.last_backward_peak = end.peak;
+  result.per_step = without(end.communication, result.backward.communication);
+  result.backward.kept = result.backward_weight.kept = 0;  // but for sums under way, which belong to no microbatch
+  if (run.sharded() != nullptr) {
+    result.gathered_peak = run.sharded()->gathered_bytes_peak();
+  }
+}
+
+int64_t optimizer_bytes(
+    const train::TrainConfig& config, const train::TrainSpec& spec, const descriptor::ModelArgs& args, StageRun& run) {
+  // Patterns are judged by the names of the whole model.
+  optim::OptimizerContext context{.seed = static_cast<uint64_t>(config.debug.seed)};
+  std::vector<optim::NamedParameter> trained;
+  for (const auto& [name, parameter] : nn::named_parameters(run.model())) {
+    if (parameter->trainable()) {
+      context.parameters.push_back({.name = name, .shape = parameter->shape()});
+      trained.push_back(
+          {.name = name, .value = parameter->value(), .placement = train::placement_of(*parameter)});
+    }
+  }
+  if (config.parallelism.pipeline_parallel_degree > 1) {
+    context.parameters.clear();
+    for (const auto& [name, parameter] : nn::named_parameters(*spec.build.model(config, args, {}))) {
+      context.parameters.push_back({.name = name, .shape = parameter->shape()});
+    }
+  }
+  const auto optimizer = spec.build.optimizer(config.optimizer, context);
+  optimizer->allocate(trained);
+  return optimizer->state_bytes();
+}
+
+int64_t product_of_degrees(const train::ParallelismConfig& config) {
+  return config.pipeline_parallel_degree * config.data_parallel_replicate_degree *
+         std::max<int64_t>(config.data_parallel_shard_degree, 1) * config.context_parallel_degree *
+         config.tensor_parallel_degree;
+}
+
+void check_place(const train::TrainConfig& config, const StagePlace& place) {
+  const auto stages = static_cast<int64_t>(place.rank_of_stage.size());
+  const int64_t ranks = config.parallelism.pipeline_parallel_degree;
+  require(
+      place.stage >= 0 && place.stage < stages,
+      "measure_stage: expected a stage from 0 to {}, found {}",
+      stages - 1,
+      place.stage);
+  require(
+      stages == 1 || ranks > 1,
+      "measure_stage: {} stages need parallelism.pipeline_parallel_degree above 1, found {}",
+      stages,
+      ranks);
+  for (const int64_t rank : place.rank_of_stage) {
+    require(rank >= 0 && rank < ranks, "measure_stage: expected ranks from 0 to {}, found {}", ranks - 1, rank);
+  }
+}
+}  // namespace
+
+StageMeasurement measure_run(
+    const train::TrainConfig& config,
+    const train::TrainSpec& spec,
+    const descriptor::ModelArgs& args,
+    const StagePlace& place,
+    at::Device device,
+    mesh::Transport* transport,
+    const std::vector<mesh::FakeCollective>& seen) {
+  StageMeasurement result;
+  StageRun run(config, spec, args, place, transport);
+  const MemoryMeter memory(device.type());
+  Measuring measuring(run, memory, seen);
+  run.allocate(device);
+  measure_parameters(run, result);
+  measure_actions(run, measuring, result);
+  run.clear_gradients();
+  result.optimizer_bytes = optimizer_bytes(config, spec, args, run);
+  return result;
+}
+
+StageMeasurement measure_stage(
+    const train::TrainConfig& config,
+    const train::TrainSpec& spec,
+    const descriptor::ModelArgs& args,
+    const StagePlace& place) {
+  check_place(config, place);
+  const OnMeta on_meta;
+  const int64_t world = place.world_size > 0 ? place.world_size : product_of_degrees(config.parallelism);
+  const int64_t rank = place.rank_of_stage[static_cast<size_t>(place.stage)] *
+                       (world / config.parallelism.pipeline_parallel_degree);
+  std::vector<mesh::FakeCollective> seen;
+  const auto transport =
+      mesh::fake_transport(rank, world, [&](const mesh::FakeCollective& one) { seen.push_back(one); });
+  return measure_run(config, spec, args, place, at::Device(at::kMeta), transport.get(), seen);
+}
+
+}  // namespace lehr::plan

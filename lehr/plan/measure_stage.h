@@ -22,12 +22,13 @@ struct Communication {
   int64_t calls = 0;
 };
 
-/// One action of a pipeline, for one microbatch. All in bytes or floating-point operations of this rank.
+/// One action of a pipeline, for one microbatch, on this rank.
 struct ActionMeasurement {
-  /// Highest point of live memory during the action beyond what is at rest and what is kept of microbatches when it
-  /// begins, its own forward included. Gathered parameters are in it.
+  /// Bytes: the highest point of live memory during the action beyond StageMeasurement::at_rest() (without the
+  /// optimizer's part) and what is kept of other microbatches. What is kept of its own is in it, and gathered parameters
+  /// are.
   int64_t peak = 0;
-  /// What is live afterwards for this microbatch (for its backward, or its weight half), without gathered parameters.
+  /// Bytes that stay afterwards for this microbatch, for its backward or its weight half, without gathered parameters.
   int64_t kept = 0;
   double product_flops = 0;    ///< Of matrix products; two for each multiplication and addition.
   double attention_flops = 0;  ///< Of scores and weighted values; where order is causal, of the keys that are seen.
@@ -45,19 +46,19 @@ struct StageMeasurement {
   int64_t num_layers = 0;
   int64_t parameters = 0;  ///< Elements of this stage over all ranks (but pp); tied copies are left out.
 
-  /// @name At rest: this rank's boxes
+  /// @name At rest, in bytes: this rank's boxes
   /// @{
   int64_t parameter_bytes = 0;
   int64_t compute_copy_bytes = 0;  ///< On one device in mixed precision: the parameters in the type of forward.
   int64_t gradient_bytes = 0;      ///< From the first backward of a step to its end.
-  int64_t optimizer_bytes = 0;
-  int64_t other_bytes = 0;  ///< Buffers of modules.
+  int64_t optimizer_bytes = 0;     ///< Of moments, but not what an update takes for a while.
+  int64_t other_bytes = 0;         ///< Of modules: counts and the last routing of experts.
   int64_t at_rest() const {
     return parameter_bytes + compute_copy_bytes + gradient_bytes + optimizer_bytes + other_bytes;
   }
   /// @}
 
-  /// @name Fully sharded: parameters that are whole for a while
+  /// @name Fully sharded: bytes of parameters that are whole for a while
   /// @{
   int64_t gathered_peak = 0;           ///< At most; in `peak` of the actions.
   int64_t gathered_after_forward = 0;  ///< Stay, once for the stage, whatever the number of microbatches.
@@ -66,15 +67,22 @@ struct StageMeasurement {
   int64_t batch_bytes = 0;     ///< Of a microbatch's ids, labels and positions; not in `kept`.
   int64_t boundary_bytes = 0;  ///< From this stage to the next for one microbatch, and as much back; 0 for the last.
 
-  /// All but `first_backward_peak` with the gradients of an earlier microbatch at rest.
+  /// As in the middle of a step: gradients of earlier microbatches are at rest, and more microbatches are to come.
   ActionMeasurement forward;
-  ActionMeasurement backward;         ///< Whole, as in 1F1B.
-  ActionMeasurement backward_input;   ///< Or in two halves,
+  ActionMeasurement backward;         ///< Whole, as in 1F1B,
+  ActionMeasurement backward_input;   ///< or in two halves,
   ActionMeasurement backward_weight;  ///< as in schedules without bubbles.
-  /// As backward.peak in a step's first microbatch, beyond parameters and optimizer state only: gradients are in it.
-  int64_t first_backward_peak = 0;
 
-  /// Once a step, after the last microbatch: sums of gradients over replicas, tied tables.
+  /// @name Whole backwards at the ends of a step
+  /// Peaks as ActionMeasurement::peak. Without earlier gradients those that come are in it, so it goes beyond at_rest()
+  /// without gradient_bytes. With the last one sums of gradients over replicas begin.
+  /// @{
+  int64_t first_backward_peak = 0;
+  int64_t last_backward_peak = 0;
+  int64_t only_backward_peak = 0;  ///< Of a step of one microbatch: first and last; without earlier gradients.
+  /// @}
+
+  /// Once a step, beside the last microbatch: sums of gradients over replicas, tied tables.
   std::vector<Communication> per_step = {};
 };
 
@@ -90,7 +98,7 @@ struct StagePlace {
 /// Measures a microbatch of train::microbatch_rows(config) rows of training.seq_len tokens, all in one document and all
 /// with a label, tokens spread evenly over experts. The rank is the first one of its stage. `args` is the shape of the
 /// whole model (Builders::model_args). Throws the usage errors that the run itself would throw when it builds the
-/// model. No device, no communication; milliseconds a layer.
+/// model; call train::check_mesh before for those of config and mesh. No device, no communication; milliseconds a layer.
 StageMeasurement measure_stage(
     const train::TrainConfig& config,
     const train::TrainSpec& spec,

@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "lehr/base/error.h"
+#include "lehr/base/on_meta.h"
 #include "lehr/base/operator_watch.h"
 #include "lehr/mesh/collectives.h"
 #include "lehr/shard/travelling_rows.h"
@@ -17,13 +18,27 @@ struct Route {
   ops::TokenPermutation arrival;  // from (source rank, expert) to (expert, source rank)
 };
 
-// `counts` (E) are this rank's copies by global expert.
-Route plan_route(const at::Tensor& counts, const mesh::Group& group) {
+// What plan_route gives on meta: of `copies`, each rank sends and gets as many as any other.
+Route even_route(const at::Tensor& counts, int64_t copies, const mesh::Group& group) {
+  const int64_t ranks = group.size();
+  std::vector<int64_t> sizes;
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    sizes.push_back(copies * (rank + 1) / ranks - copies * rank / ranks);
+  }
+  const at::Tensor expert_of_row = at::empty({copies, 1}, counts.options());
+  return {.sent = sizes, .received = sizes, .arrival = ops::sort_by_expert(expert_of_row, counts.size(0) / ranks)};
+}
+
+// `counts` (E) are this rank's copies by global expert, `copies` of them.
+Route plan_route(const at::Tensor& counts, int64_t copies, const mesh::Group& group) {
   const int64_t ranks = group.size();
   const int64_t experts = counts.size(0) / ranks;      // on a rank
   const at::Tensor arriving = at::empty_like(counts);  // by source rank and local expert
   const std::vector<int64_t> even(static_cast<size_t>(ranks), experts);
   group.all_to_all(arriving, counts, even, even);
+  if (runs_on_meta(counts)) {
+    return even_route(counts, copies, group);
+  }
   const at::Tensor on_host = at::stack({counts, arriving}).view({2, ranks, experts}).sum(-1).cpu();
   const auto* sums = on_host.const_data_ptr<int64_t>();
   Route route{.sent = {sums, sums + ranks}, .received = {sums + ranks, sums + 2 * ranks}, .arrival = {}};
@@ -40,7 +55,7 @@ class Dispatch : public nn::ExpertDispatch {
   Dispatch(const at::Tensor& tokens, const ops::TokenPermutation& permutation, const mesh::Group& group)
       : group_(group),
         permutation_(permutation),
-        route_(plan_route(permutation.counts, group)),
+        route_(plan_route(permutation.counts, permutation.order.size(0), group)),
         rows_(ops::permute_tokens(tokens, permutation), group, route_.received, route_.sent) {}
 
   nn::ExpertRows receive() override {

@@ -155,6 +155,9 @@ void GradientSync::agree(const std::vector<bool>& had) {
   if (holders_->size() > 1) {
     at::Tensor there = users.to(members_.front().parameter->value().device());
     holders_->all_reduce(there);
+    if (there.is_meta()) {
+      return;
+    }
     users = there.cpu();
   }
   for (size_t i = 0; i < had.size(); ++i) {

@@ -3,6 +3,8 @@
 #include <map>
 
 #include "lehr/base/error.h"
+#include "lehr/base/memory_meter.h"
+#include "lehr/base/on_meta.h"
 #include "lehr/shard/ownership.h"
 
 namespace lehr::shard {
@@ -81,7 +83,7 @@ void ShardUnit::prepare() {
   for (Entry& entry : entries_) {
     const at::Tensor& value = entry.parameter->value();
     require(
-        !value.is_meta(),
+        !value.is_meta() || runs_on_meta(),
         "fully sharded unit {}: called before its parameters have memory; call nn::materialize first",
         name_);
     device = value.device();
@@ -178,6 +180,7 @@ void ShardUnit::show(const std::vector<at::Tensor>& tensors) {
 }
 
 void ShardUnit::show_nothing() {
+  const NotCounted shapes;
   for (const Entry& entry : entries_) {
     if (entry.memory >= 0) {
       entry.parameter->show(at::empty(entry.shape, at::TensorOptions().device(at::kMeta).dtype(compute_)));

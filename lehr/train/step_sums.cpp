@@ -5,6 +5,9 @@
 namespace lehr::train {
 
 void StepSums::add_routers(const nn::RouterLosses& routers, double share) {
+  if (routers.z_loss().is_meta()) {
+    return;
+  }
   load_balancing += share * routers.load_balancing_loss().item<double>();
   router_z += share * routers.z_loss().item<double>();
 }

@@ -41,6 +41,9 @@ int64_t ClassificationTask::count_valid(const Batch& batch) const {
 // Rows of padding alone have no pooled token, so scores has a row for each other one.
 at::Tensor ClassificationTask::pooled_labels(const Batch& batch) {
   const at::Tensor labels = batch.at("labels");
+  if (labels.is_meta()) {
+    return labels;  // no row is padding alone
+  }
   return labels.index({batch.at("pooling_mask").any(1)});
 }
 

@@ -2,36 +2,15 @@
 #include <filesystem>
 
 #include "lehr/base/error.h"
-#include "lehr/peft/adapter_folder.h"
 #include "lehr/peft/inject.h"
-#include "lehr/shard/plan_check.h"
 #include "lehr/state/checkpoint.h"
+#include "lehr/train/build_stage.h"
 #include "lehr/train/device.h"
 #include "lehr/train/pipeline.h"
 #include "lehr/train/run_log.h"
 #include "lehr/train/trainer.h"
 
 namespace lehr::train {
-
-namespace {
-// The module of a classifier's head by its place on disk; nothing for other models. It starts from random values, so it
-// trains whatever else does.
-std::string head_module(const descriptor::ModelArgs& args) {
-  for (const auto& entry : peft::stored_names(args)) {
-    if (entry.stored == "score.weight") {
-      return peft::module_of(entry.parameter);
-    }
-  }
-  return "";
-}
-
-// Of the hidden states that a later stage takes.
-int64_t hidden_size_of(const nn::Model& stage) {
-  const auto& shapes = dynamic_cast<const pipeline::ModuleSupportsPipelining&>(stage);
-  const at::Tensor ids = at::empty({1, 1 << 12}, at::TensorOptions().device(at::kMeta).dtype(at::kLong));
-  return shapes.infer_stage_inputs_from_pipeline_inputs({{"input_ids", ids}}, 1).at("hidden_states").size(-1);
-}
-}  // namespace
 
 void Trainer::build_model() {
   if (config_.debug.deterministic) {
@@ -41,10 +20,7 @@ void Trainer::build_model() {
   if (config_.parallelism.pipeline_parallel_degree > 1) {
     build_stages();
   } else {
-    model_ = spec_.build.model(config_, *args_, {});
-    if (config_.peft.enabled()) {
-      peft::inject_peft_and_freeze(config_.peft.to_method(head_module(*args_)), *model_);
-    }
+    model_ = build_whole_model(config_, *args_, spec_.build);
     if (ranks_.world_size() > 1) {
       parallelize(*model_, {});
     }
@@ -96,20 +72,7 @@ void Trainer::build_stages() {
 }
 
 void Trainer::parallelize(nn::Model& model, const pipeline::PipelineStageInfo& stage) {
-  require(
-      static_cast<bool>(spec_.parallelize),
-      "model.name: the train spec of {} does not say how its models are laid out on several ranks "
-      "(TrainSpec::parallelize); train it on one",
-      spec_.family.name);
-  const shard::ParallelizeOptions options{
-      .fully_shard =
-          {.compute = compute_type(config_.training),
-           .reduce = reduce_type(config_.training),
-           .reshard_after_forward = config_.parallelism.fsdp_reshard_after_forward},
-      .context_method = config_.parallelism.context_parallel_rotate_method};
-  sharded_.push_back(spec_.parallelize(*ranks_.context(), model, options));
-  shard::check_plan(
-      *ranks_.context(), model, {.hidden_size = stage.is_current_stage_first() ? 0 : hidden_size_of(model)});
+  sharded_.push_back(lay_out_stage(config_, spec_, *ranks_.context(), model, stage));
 }
 
 }  // namespace lehr::train

@@ -12,10 +12,10 @@
 namespace lehr::train {
 namespace {
 
-using ::testing::HasSubstr;
 using testing::expect_equal;
 using testing::family;
 using testing::Folder;
+using ::testing::HasSubstr;
 using testing::Mesh;
 using testing::on_mesh;
 using testing::Outcome;
@@ -216,7 +216,9 @@ std::vector<Kind> kinds(const std::filesystem::path& folder, const std::filesyst
       {"always_resharded",
        {{"parallelism.fsdp_reshard_after_forward", "always"}, {"activation_checkpoint.mode", "selective"}},
        {{.dp_shard = 2, .cp = 2}}},
-      {"text", {{"sample.prompt", "\"KING\""}, {"sample.max_new_tokens", "8"}}, {{.dp_shard = 2}, {.dp_shard = 2, .pp = 2}}},
+      {"text",
+       {{"sample.prompt", "\"KING\""}, {"sample.max_new_tokens", "8"}},
+       {{.dp_shard = 2}, {.dp_shard = 2, .pp = 2}}},
       {"adapters", lora, {{.dp_shard = 2}, {.dp_replicate = 2, .cp = 2}}, "adapter_model"},
       {"adapters_with_dropout", with_dropout, {{.dp_shard = 2}}, "adapter_model"}};
 }
@@ -295,9 +297,7 @@ TEST(IllegalMeshes, AreRefusedByName) {
       {{.pp = 4},
        {{model + "num_hidden_layers", "3"}},
        "3 layers (with 0 virtual ones before and 0 after) over 4 stages would leave it no layer"},
-      {{.pp = 2},
-       {{"parallelism.pipeline_parallel_schedule", "1F1C"}},
-       "parallelism.pipeline_parallel_schedule"},
+      {{.pp = 2}, {{"parallelism.pipeline_parallel_schedule", "1F1C"}}, "parallelism.pipeline_parallel_schedule"},
       {{.pp = 2},
        {{"parallelism.pipeline_parallel_schedule", "Inference"}},
        "parallelism.pipeline_parallel_schedule: Inference has no backward"},

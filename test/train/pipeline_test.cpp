@@ -1,14 +1,14 @@
-// The equality law of pipelines: whatever the schedule, and whatever it is combined with, a run computes what one device
-// computes. As test/train/mesh_test.cpp, in float64 over ten whole steps.
+// The equality law of pipelines: whatever the schedule, and whatever it is combined with, a run computes what one
+// device computes. As test/train/mesh_test.cpp, in float64 over ten whole steps.
 #include "test/train/mesh_support.h"
 
 namespace lehr::train {
 namespace {
 
-using ::testing::HasSubstr;
 using testing::expect_equal;
 using testing::family;
 using testing::Folder;
+using ::testing::HasSubstr;
 using testing::Mesh;
 using testing::Outcome;
 using testing::outcome_of;
@@ -84,8 +84,10 @@ INSTANTIATE_TEST_SUITE_P(Schedules, EverySchedule, ::testing::ValuesIn(kSchedule
 });
 
 TEST_P(EverySchedule, TrainsADenseModelAsOneDevice) {
-  expect_law({"qwen3", kUntied}, {{.pp = 2}, {.pp = 4}, {.dp_shard = 2, .pp = 2}, {.tp = 2, .pp = 2}, {.cp = 2, .pp = 2}},
-             {GetParam()});
+  expect_law(
+      {"qwen3", kUntied},
+      {{.pp = 2}, {.pp = 4}, {.dp_shard = 2, .pp = 2}, {.tp = 2, .pp = 2}, {.cp = 2, .pp = 2}},
+      {GetParam()});
 }
 
 TEST_P(EverySchedule, TrainsTiedTablesAndKeptActivationsAsOneDevice) {

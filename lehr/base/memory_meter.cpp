@@ -1,0 +1,132 @@
+#include "lehr/base/memory_meter.h"
+
+#include <c10/core/Allocator.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
+
+#include <atomic>
+#include <optional>
+#include <utility>
+
+#include "lehr/base/error.h"
+
+namespace lehr {
+
+struct MemoryMeter::Count {
+  std::atomic<int64_t> now = 0;
+  std::atomic<int64_t> peak = 0;
+
+  void add(int64_t bytes) {
+    const int64_t total = now += bytes;
+    int64_t before = peak;
+    while (before < total && !peak.compare_exchange_weak(before, total)) {
+    }
+  }
+};
+
+namespace {
+using Count = MemoryMeter::Count;
+thread_local std::shared_ptr<Count> t_meta;
+
+// Memory that is not there, but counted until it is freed.
+struct Counted {
+  std::shared_ptr<Count> count;
+  int64_t bytes;
+};
+
+class MetaAllocator : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t bytes) override {
+    if (!t_meta || bytes == 0) {
+      return {nullptr, at::Device(at::kMeta)};
+    }
+    t_meta->add(static_cast<int64_t>(bytes));
+    return {nullptr, new Counted{t_meta, static_cast<int64_t>(bytes)}, &free, at::Device(at::kMeta)};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
+  void copy_data(void* /*to*/, const void* /*from*/, std::size_t /*bytes*/) const override {}
+
+ private:
+  static void free(void* context) {
+    const std::unique_ptr<Counted> counted(static_cast<Counted*>(context));
+    counted->count->now -= counted->bytes;
+  }
+};
+
+// LibTorch's allocator stays where it is and asks ours to be there first.
+void count_meta() {
+  static MetaAllocator allocator;
+  static const bool set = [] {
+    c10::SetAllocator(at::kMeta, &allocator, /*priority=*/1);
+    return true;
+  }();
+  static_cast<void>(set);
+}
+
+// LibTorch's CPU allocator tells this, for the profiler's sake, whatever it allocates and frees.
+class CpuReports : public c10::MemoryReportingInfoBase {
+ public:
+  explicit CpuReports(std::shared_ptr<Count> count) : count_(std::move(count)) {}
+  void reportMemoryUsage(
+      void* /*memory*/, int64_t bytes, size_t /*allocated*/, size_t /*reserved*/, c10::Device device) override {
+    if (device.is_cpu()) {
+      count_->add(bytes);
+    }
+  }
+  bool memoryProfilingEnabled() const override { return true; }
+
+ private:
+  std::shared_ptr<Count> count_;
+};
+}  // namespace
+
+struct MemoryMeter::Scope {
+  Scope(at::DeviceType device, const std::shared_ptr<Count>& count) : on_meta(device == at::kMeta) {
+    if (on_meta) {
+      count_meta();
+      before = std::exchange(t_meta, count);
+    } else {
+      reports.emplace(c10::DebugInfoKind::PROFILER_STATE, std::make_shared<CpuReports>(count));
+    }
+  }
+  ~Scope() {
+    if (on_meta) {
+      t_meta = std::move(before);
+    }
+  }
+  Scope(const Scope&) = delete;
+  Scope& operator=(const Scope&) = delete;
+
+  bool on_meta;
+  std::shared_ptr<Count> before;
+  std::optional<c10::DebugInfoGuard> reports;
+};
+
+MemoryMeter::MemoryMeter(at::DeviceType device) : count_(std::make_shared<Count>()) {
+  require(
+      device == at::kMeta || device == at::kCPU,
+      "memory meter: expected tensors on meta or cpu, found {}",
+      c10::DeviceTypeName(device, true));
+  scope_ = std::make_unique<Scope>(device, count_);
+}
+
+MemoryMeter::~MemoryMeter() = default;
+
+NotCounted::NotCounted() : before_(std::exchange(t_meta, nullptr)) {}
+
+NotCounted::~NotCounted() {
+  t_meta = std::move(before_);
+}
+
+int64_t MemoryMeter::now() const {
+  return count_->now;
+}
+
+int64_t MemoryMeter::peak() const {
+  return count_->peak;
+}
+
+void MemoryMeter::reset_peak() {
+  count_->peak = count_->now.load();
+}
+
+}  // namespace lehr

@@ -1,0 +1,15 @@
+// The inputs of an operator that LibTorch records (ATen/record_function.h).
+#pragma once
+
+#include "lehr/base/torch.h"
+
+namespace at {
+struct RecordFunction;
+}
+
+namespace lehr {
+
+/// In a start callback that asked for inputs.
+c10::ArrayRef<const c10::IValue> recorded_inputs(const at::RecordFunction& function);
+
+}  // namespace lehr

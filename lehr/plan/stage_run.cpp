@@ -1,0 +1,210 @@
+#include "lehr/plan/stage_run.h"
+
+#include "lehr/base/error.h"
+#include "lehr/base/memory_meter.h"
+#include "lehr/nn/moe.h"
+#include "lehr/peft/inject.h"
+#include "lehr/train/build_stage.h"
+
+namespace lehr::plan {
+
+namespace {
+class NoShapes : public pipeline::ModuleSupportsPipelining {
+ public:
+  pipeline::TensorDict infer_stage_inputs_from_pipeline_inputs(
+      const pipeline::TensorDict& /*inputs*/, int64_t /*microbatches*/) const override {
+    return {};
+  }
+  pipeline::TensorDict infer_stage_outputs_from_pipeline_inputs(
+      const pipeline::TensorDict& /*inputs*/, int64_t /*microbatches*/) const override {
+    return {};
+  }
+};
+}  // namespace
+
+StageRun::StageRun(
+    const train::TrainConfig& config,
+    const train::TrainSpec& spec,
+    const descriptor::ModelArgs& args,
+    const StagePlace& place,
+    mesh::Transport* transport)
+    : config_(config),
+      vocab_size_(args.vocab_size()),
+      info_{.current_stage = place.stage, .num_stages = static_cast<int64_t>(place.rank_of_stage.size())},
+      copies_travel_(place.rank_of_stage.front() != place.rank_of_stage.back()),
+      ranks_(config.parallelism, transport),
+      task_(spec.build.task(config)) {
+  int64_t num_experts = 0;
+  train::StageLayout layout;
+  if (staged()) {
+    layout = train::lay_out_stages(config, args, spec.build, place.rank_of_stage);
+    model_ = layout.models[static_cast<size_t>(info_.current_stage)];
+    num_experts = layout.num_experts;
+  } else {
+    model_ = train::build_whole_model(config, args, spec.build);
+  }
+  if (ranks_.world_size() > 1) {
+    sharded_.emplace(train::lay_out_stage(config, spec, *ranks_.context(), *model_, info_));
+  }
+  nn::RouterLosses::SumOverRanks sum_over_ranks;
+  if (staged()) {
+    mesh::DistributedContext& context = *ranks_.context();
+    copies_ = std::make_unique<train::StageCopies>(
+        layout,
+        std::vector<std::pair<int64_t, nn::Model*>>{{info_.current_stage, model_.get()}},
+        context.group(mesh::axis::pp));
+    if (const mesh::Group& rows = context.group({mesh::axis::cp, mesh::axis::tp}); rows.size() > 1) {
+      sum_over_ranks = [&rows](const at::Tensor& mine) {
+        at::Tensor sum = mine.clone();
+        rows.all_reduce(sum);
+        return sum;
+      };
+    }
+  }
+  const auto* shapes = dynamic_cast<const pipeline::ModuleSupportsPipelining*>(model_.get());
+  require(
+      shapes != nullptr || !staged(),
+      "model.name: models of this family do not say what flows between their stages "
+      "(pipeline::ModuleSupportsPipelining); set parallelism.pipeline_parallel_degree to 1");
+  if (shapes == nullptr) {
+    no_shapes_ = std::make_unique<NoShapes>();
+    shapes = no_shapes_.get();
+  }
+  stage_ = std::make_unique<train::ModelStage>(train::ModelStage::Parts{
+      .model = *model_,
+      .shapes = *shapes,
+      .info = info_,
+      .task = *task_,
+      .sharded = sharded(),
+      .num_experts = num_experts,
+      .sum_over_ranks = std::move(sum_over_ranks)});
+}
+
+StageRun::~StageRun() = default;
+
+void StageRun::allocate(at::Device device) {
+  const auto compute = train::compute_type(config_.training);
+  if (config_.peft.has_adapters()) {
+    peft::materialize_frozen(*model_, device, compute);
+  }
+  nn::materialize(*model_, device, train::parameter_type(config_.training));
+  if (!device.is_meta()) {
+    model_->reset_parameters({.seed = 1});
+  }
+  if (!sharded_) {
+    precision_ = std::make_unique<train::MixedPrecision>(nn::named_parameters(*model_), compute);
+  }
+  make_batch(device);
+}
+
+void StageRun::make_batch(at::Device device) {
+  const bool classifies = config_.training.task == train::TaskKind::classification;
+  const int64_t rows = train::microbatch_rows(config_);
+  const int64_t tokens = config_.training.seq_len;
+  const auto options = at::TensorOptions().device(device).dtype(at::kLong);
+  const auto numbers = [&](at::IntArrayRef shape, int64_t below) {
+    return device.is_meta() ? at::empty(shape, options) : at::randint(below, shape, options);
+  };
+  train::Batch whole{{"input_ids", numbers({rows, tokens}, vocab_size_)}};
+  if (classifies) {
+    whole["labels"] = numbers({rows}, config_.training.num_labels);
+    whole["attention_mask"] = at::ones({rows, tokens}, options.dtype(at::kBool));
+    whole["pooling_mask"] = at::zeros({rows, tokens}, options.dtype(at::kBool));
+    whole["pooling_mask"].narrow(1, tokens - 1, 1).fill_(true);
+  } else {
+    whole["labels"] = numbers({rows, tokens}, vocab_size_);
+    whole["position_ids"] = at::arange(tokens, options).repeat({rows, 1});
+    whole["document_ids"] = numbers({rows, tokens}, 1);
+  }
+  batch_ = ranks_.positions_of(whole);
+}
+
+int64_t StageRun::boundary_bytes() const {
+  int64_t bytes = 0;
+  for (const auto& [name, spec] : goes_) {
+    bytes += static_cast<int64_t>(spec.nbytes());
+  }
+  return bytes;
+}
+
+void StageRun::begin_step(int64_t microbatches) {
+  const int64_t rows = batch_.begin()->second.size(0);
+  step_ = {
+      .valid = rows * config_.training.seq_len * microbatches,
+      .router_losses = {
+          .load_balancing = config_.training.router_aux_loss_coef, .z = config_.training.router_z_loss_coef}};
+  for (int64_t m = 0; m < microbatches; ++m) {
+    step_.microbatches.push_back(
+        {.batch = batch_, .first_row = m * rows, .share = 1 / static_cast<double>(microbatches)});
+  }
+  if (sharded_) {
+    sharded_->begin_step();
+  }
+  stage_->begin(step_);
+  const NotCounted shapes;
+  comes_ = info_.is_current_stage_first() ? pipeline::TensorDict{} : stage_->input_specs(0);
+  goes_ = info_.is_current_stage_last() ? pipeline::TensorDict{} : stage_->output_specs(0);
+}
+
+pipeline::TensorDict StageRun::made_like(const pipeline::TensorDict& specs) const {
+  pipeline::TensorDict made;
+  const auto device = batch_.begin()->second.device();
+  for (const auto& [name, spec] : specs) {
+    const auto options = spec.options().device(device);
+    made[name] = device.is_meta() ? at::empty(spec.sizes(), options) : at::ones(spec.sizes(), options);
+  }
+  return made;
+}
+
+void StageRun::forward(int64_t microbatch) {
+  stage_->forward(microbatch, made_like(comes_));
+}
+
+void StageRun::backward(int64_t microbatch) {
+  stage_->backward(microbatch, made_like(goes_), /*weights_later=*/false);
+  collect();
+}
+
+void StageRun::backward_input(int64_t microbatch) {
+  stage_->backward(microbatch, made_like(goes_), /*weights_later=*/true);
+}
+
+void StageRun::backward_weight(int64_t microbatch) {
+  stage_->backward_weight(microbatch);
+  collect();
+}
+
+// Pipelines collect at the end of a step, others after each microbatch.
+void StageRun::collect() {
+  if (precision_) {
+    precision_->collect_gradients();
+  }
+  if (sharded_ && !staged()) {
+    sharded_->finish_backward();
+  }
+}
+
+void StageRun::finish_step() {
+  if (!staged()) {
+    return;
+  }
+  sharded_->finish_backward();
+  if (copies_travel_) {
+    copies_->collect_gradients();
+    copies_->refresh();
+  }
+}
+
+void StageRun::clear_gradients() {
+  for (const auto& list : {nn::named_parameters(*model_), nn::named_copies(*model_)}) {
+    for (const auto& [name, parameter] : list) {
+      at::Tensor value = parameter->value();
+      value.mutable_grad().reset();
+    }
+  }
+  if (precision_) {
+    precision_->clear_gradients();
+  }
+}
+
+}  // namespace lehr::plan

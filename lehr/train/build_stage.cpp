@@ -1,0 +1,62 @@
+#include "lehr/train/build_stage.h"
+
+#include "lehr/base/error.h"
+#include "lehr/peft/adapter_folder.h"
+#include "lehr/peft/inject.h"
+#include "lehr/shard/plan_check.h"
+#include "lehr/train/precision.h"
+
+namespace lehr::train {
+
+namespace {
+// The module of a classifier's head by its place on disk; nothing for other models. It starts from random values, so it
+// trains whatever else does.
+std::string head_module(const descriptor::ModelArgs& args) {
+  for (const auto& entry : peft::stored_names(args)) {
+    if (entry.stored == "score.weight") {
+      return peft::module_of(entry.parameter);
+    }
+  }
+  return "";
+}
+
+// Of the hidden states that a later stage takes.
+int64_t hidden_size_of(const nn::Model& stage) {
+  const auto& shapes = dynamic_cast<const pipeline::ModuleSupportsPipelining&>(stage);
+  const at::Tensor ids = at::empty({1, 1 << 12}, at::TensorOptions().device(at::kMeta).dtype(at::kLong));
+  return shapes.infer_stage_inputs_from_pipeline_inputs({{"input_ids", ids}}, 1).at("hidden_states").size(-1);
+}
+}  // namespace
+
+std::shared_ptr<nn::Model> build_whole_model(
+    const TrainConfig& config, const descriptor::ModelArgs& args, const Builders& build) {
+  auto model = build.model(config, args, {});
+  if (config.peft.enabled()) {
+    peft::inject_peft_and_freeze(config.peft.to_method(head_module(args)), *model);
+  }
+  return model;
+}
+
+shard::FullySharded lay_out_stage(
+    const TrainConfig& config,
+    const TrainSpec& spec,
+    mesh::DistributedContext& context,
+    nn::Model& model,
+    const pipeline::PipelineStageInfo& stage) {
+  require(
+      static_cast<bool>(spec.parallelize),
+      "model.name: the train spec of {} does not say how its models are laid out on several ranks "
+      "(TrainSpec::parallelize); train it on one",
+      spec.family.name);
+  const shard::ParallelizeOptions options{
+      .fully_shard =
+          {.compute = compute_type(config.training),
+           .reduce = reduce_type(config.training),
+           .reshard_after_forward = config.parallelism.fsdp_reshard_after_forward},
+      .context_method = config.parallelism.context_parallel_rotate_method};
+  shard::FullySharded sharded = spec.parallelize(context, model, options);
+  shard::check_plan(context, model, {.hidden_size = stage.is_current_stage_first() ? 0 : hidden_size_of(model)});
+  return sharded;
+}
+
+}  // namespace lehr::train

@@ -1,0 +1,106 @@
+// What tests of plans share.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lehr/mesh/thread_transport.h"
+#include "lehr/plan/stage_run.h"
+#include "test/train/support.h"
+
+namespace lehr::plan::testing {
+
+using Overrides = std::vector<std::pair<std::string, std::string>>;
+
+/// Small, but so large that tensors outweigh what is beside them; `changes` come last.
+inline Overrides model_of(const std::string& name, const Overrides& changes = {}) {
+  Overrides overrides{
+      {"model.name", name},
+      {"model.args.hidden_size", "64"},
+      {"model.args.intermediate_size", "160"},
+      {"model.args.num_hidden_layers", "4"},
+      {"model.args.num_attention_heads", "4"},
+      {"model.args.num_key_value_heads", "2"},
+      {"model.args.head_dim", "16"},
+      {"model.args.vocab_size", "512"},
+      {"training.seq_len", "256"}};
+  if (name == "qwen3_moe") {
+    for (const auto& entry :
+         Overrides{{"model.args.num_experts", "8"},
+                   {"model.args.num_experts_per_tok", "2"},
+                   {"model.args.moe_intermediate_size", "48"}}) {
+      overrides.push_back(entry);
+    }
+  }
+  overrides.insert(overrides.end(), changes.begin(), changes.end());
+  return overrides;
+}
+
+/// A run's config, what builds it, and the shape of its model.
+struct Planned {
+  explicit Planned(const Overrides& overrides)
+      : config(train::testing::tiny_run(folder.path(), overrides)),
+        list(train::testing::specs()),
+        spec(list.at(config.model)),
+        args(spec.build.model_args(config, spec.family, *spec.build.tokenizer(config))) {}
+
+  StageMeasurement on_meta(const StagePlace& place = {}) const { return measure_stage(config, spec, *args, place); }
+
+  /// The same with memory and numbers on one device, or as rank `rank` of ranks that are threads.
+  StageMeasurement on_cpu(int64_t ranks = 1, int64_t rank = 0, const StagePlace& place = {}) const {
+    StageMeasurement result;
+    if (ranks == 1) {
+      return measure_run(config, spec, *args, place, at::kCPU, nullptr);
+    }
+    mesh::run_ranks(ranks, [&](mesh::Transport& transport) {
+      const auto measured = measure_run(config, spec, *args, place, at::kCPU, &transport);
+      if (transport.rank() == rank) {
+        result = measured;
+      }
+    });
+    return result;
+  }
+
+  train::testing::Folder folder;
+  train::TrainConfig config;
+  train::TrainSpecs list;
+  const train::TrainSpec& spec;
+  std::unique_ptr<descriptor::ModelArgs> args;
+};
+
+/// The bytes of a measurement by name.
+inline std::vector<std::pair<std::string, int64_t>> bytes_of(const StageMeasurement& m) {
+  return {
+      {"parameters", m.parameter_bytes},
+      {"compute copies", m.compute_copy_bytes},
+      {"gradients", m.gradient_bytes},
+      {"optimizer", m.optimizer_bytes},
+      {"gathered peak", m.gathered_peak},
+      {"gathered after forward", m.gathered_after_forward},
+      {"batch", m.batch_bytes},
+      {"boundary", m.boundary_bytes},
+      {"forward kept", m.forward.kept},
+      {"forward peak", m.forward.peak},
+      {"backward peak", m.backward.peak},
+      {"backward_input kept", m.backward_input.kept},
+      {"backward_input peak", m.backward_input.peak},
+      {"backward_weight peak", m.backward_weight.peak},
+      {"first backward peak", m.first_backward_peak},
+      {"last backward peak", m.last_backward_peak},
+      {"only backward peak", m.only_backward_peak}};
+}
+
+/// Each within `tolerance`, relative, of what was counted in a run.
+inline void expect_same_bytes(const StageMeasurement& predicted, const StageMeasurement& counted, double tolerance) {
+  const auto found = bytes_of(predicted), wanted = bytes_of(counted);
+  for (size_t i = 0; i < found.size(); ++i) {
+    EXPECT_NEAR(
+        static_cast<double>(found[i].second),
+        static_cast<double>(wanted[i].second),
+        tolerance * static_cast<double>(wanted[i].second))
+        << found[i].first;
+  }
+}
+
+}  // namespace lehr::plan::testing
