@@ -20,7 +20,7 @@ class RankAccount {
  public:
   RankAccount(
       const pipeline::Program& program, int64_t rank, const std::vector<const StageMeasurement*>& stages, bool halves)
-      : rank_of_stage_(program.rank_of_stage), stages_(stages), halves_(halves) {
+      : rank_of_stage_(program.rank_of_stage), stages_(stages), halves_(halves), num_microbatches_(program.num_microbatches) {
     for (const int64_t stage : program.stages_of(rank)) {
       const StageMeasurement& s = at(stage);
       base_[MemoryKind::parameters] += bytes_of(s.parameter_bytes + s.compute_copy_bytes + s.other_bytes);
@@ -78,25 +78,32 @@ class RankAccount {
                                       : weight                                                     ? s.backward_weight
                                       : timed.action.kind == ActionKind::backward_input && halves_ ? s.backward_input
                                                                                                    : s.backward;
+    const auto key = std::make_pair(stage, timed.action.microbatch);
+    const double before = kept_[key];  // of this microbatch, which is in the action's peak
     double peak = bytes_of(action.peak);
-    double gradients = 0;  // of the first backward: they are in its peak
-    if (first_backward) {
-      gradients = std::min(bytes_of(s.gradient_bytes), bytes_of(s.first_backward_peak));
-      peak = std::max(peak, bytes_of(s.first_backward_peak) - gradients);
+    if (timed.action.kind == ActionKind::backward_full) {
+      const bool last_backward = ++backwards_[stage] == num_microbatches_;
+      if (first_backward) {
+        peak = bytes_of(last_backward ? s.only_backward_peak : s.first_backward_peak);
+      } else if (last_backward) {
+        peak = bytes_of(s.last_backward_peak);
+      }
+    } else if (first_backward) {
+      peak += bytes_of(s.gradient_bytes);
     }
-    double whole = std::min(peak, bytes_of(s.gathered_peak));
-    // Those of this stage that stayed are in the action's peak.
+    // Gradients that come with the first backward are in its peak.
+    const double gradients = first_backward ? std::min(bytes_of(s.gradient_bytes), peak) : 0;
+    const double whole = std::min(peak - gradients, bytes_of(s.gathered_peak));
+    // So are weights of this stage that stayed gathered.
     const double stayed = stays_.contains(stage) ? bytes_of(s.gathered_after_forward) : 0;
     MemoryByKind during = held_;
-    during[MemoryKind::gathered] += whole - std::min(stayed, whole);
+    during[MemoryKind::gathered] += std::max(0.0, whole - stayed);
     during[MemoryKind::gradients] += gradients;
-    during[MemoryKind::workspace] += peak - whole;
+    during[MemoryKind::workspace] += std::max(0.0, peak - gradients - whole - before);
     note(timed.start, during);
     if (first_backward) {
       later(timed.end, MemoryKind::gradients, bytes_of(s.gradient_bytes));
     }
-    const auto key = std::make_pair(stage, timed.action.microbatch);
-    const double before = kept_[key];
     const bool last = weight || timed.action.kind == ActionKind::backward_full;
     kept_[key] = last ? 0 : bytes_of(action.kept);
     later(timed.end, MemoryKind::activations, kept_[key] - before);
@@ -153,10 +160,12 @@ class RankAccount {
   const std::vector<int64_t>& rank_of_stage_;
   const std::vector<const StageMeasurement*>& stages_;
   bool halves_;
+  int64_t num_microbatches_;
   MemoryByKind base_;                                   // all the time
   MemoryByKind held_;                                   // now, beside it
   std::map<std::pair<int64_t, int64_t>, double> kept_;  // by stage and microbatch
   std::set<int64_t> had_backward_;
+  std::map<int64_t, int64_t> backwards_;
   std::set<int64_t> stays_;
   std::multimap<double, std::pair<MemoryKind, double>> ends_;
   RankMemory result_;

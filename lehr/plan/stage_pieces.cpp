@@ -11,6 +11,15 @@ namespace lehr::plan {
 
 namespace {
 constexpr int64_t kPieces = 3;  // first, middle, last
+constexpr auto kActions = {
+    &StageMeasurement::forward,
+    &StageMeasurement::backward,
+    &StageMeasurement::backward_input,
+    &StageMeasurement::backward_weight};
+constexpr auto kBackwardPeaks = {
+    &StageMeasurement::first_backward_peak,
+    &StageMeasurement::last_backward_peak,
+    &StageMeasurement::only_backward_peak};
 
 // a + factor * b, by axes and collective.
 std::vector<Communication> add(std::vector<Communication> a, const std::vector<Communication>& b, double factor) {
@@ -63,6 +72,8 @@ StageMeasurement add(const StageMeasurement& a, const StageMeasurement& b, doubl
       .backward_input = add(a.backward_input, b.backward_input, factor),
       .backward_weight = add(a.backward_weight, b.backward_weight, factor),
       .first_backward_peak = add(a.first_backward_peak, b.first_backward_peak, factor),
+      .last_backward_peak = add(a.last_backward_peak, b.last_backward_peak, factor),
+      .only_backward_peak = add(a.only_backward_peak, b.only_backward_peak, factor),
       .per_step = add(a.per_step, b.per_step, factor)};
 }
 
@@ -147,15 +158,13 @@ StageMeasurement StagePieces::stage(
   if (shape.first && shape.last) {
     // Both ends, of which one has the middle's layer too much.
     stage = add(add(first_, last_, 1), middle_, -1);
-    for (auto action :
-         {&StageMeasurement::forward,
-          &StageMeasurement::backward,
-          &StageMeasurement::backward_input,
-          &StageMeasurement::backward_weight}) {
+    for (auto action : kActions) {
       (stage.*action).peak = std::max((first_.*action).peak, (last_.*action).peak);
     }
     stage.gathered_peak = std::max(first_.gathered_peak, last_.gathered_peak);
-    stage.first_backward_peak = std::max(first_.first_backward_peak, last_.first_backward_peak);
+    for (auto peak : kBackwardPeaks) {
+      stage.*peak = std::max(first_.*peak, last_.*peak);
+    }
     stage.boundary_bytes = 0;
   } else if (shape.first) {
     stage = first_;
@@ -165,19 +174,18 @@ StageMeasurement StagePieces::stage(
   stage = add(stage, layer, more);
   const auto r = static_cast<double>(rows);
   const double shards = static_cast<double>(shard_ranks_) / static_cast<double>(shard_ranks);
-  const int64_t first_whole = std::min(stage.gathered_peak + stage.gradient_bytes, stage.first_backward_peak);
-  stage.first_backward_peak = first_whole + scaled(stage.first_backward_peak - first_whole, r);
-  for (auto action :
-       {&StageMeasurement::forward,
-        &StageMeasurement::backward,
-        &StageMeasurement::backward_input,
-        &StageMeasurement::backward_weight}) {
+  for (auto peak : kBackwardPeaks) {
+    const bool with_gradients = peak != &StageMeasurement::last_backward_peak;
+    const int64_t gradients = with_gradients ? std::min(stage.gradient_bytes, stage.*peak) : 0;
+    const int64_t whole = std::min(stage.gathered_peak, stage.*peak - gradients);
+    stage.*peak = scaled(gradients, shards) + whole + scaled(stage.*peak - gradients - whole, r);
+  }
+  for (auto action : kActions) {
     scale_rows(stage.*action, stage.gathered_peak, r);
     scale_shards(stage.*action, shards);
   }
   stage.batch_bytes = scaled(stage.batch_bytes, r);
   stage.boundary_bytes = scaled(stage.boundary_bytes, r);
-  const int64_t gradients = stage.gradient_bytes;
   for (auto bytes :
        {&StageMeasurement::parameter_bytes,
         &StageMeasurement::compute_copy_bytes,
@@ -185,7 +193,6 @@ StageMeasurement StagePieces::stage(
         &StageMeasurement::optimizer_bytes}) {
     stage.*bytes = scaled(stage.*bytes, shards);
   }
-  stage.first_backward_peak += stage.gradient_bytes - std::min(gradients, stage.first_backward_peak);
   stage.per_step.clear();
   if (replicas > 1) {
     constexpr int64_t kBucket = 25 << 20;
