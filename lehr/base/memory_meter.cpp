@@ -4,7 +4,9 @@
 #include <c10/util/ThreadLocalDebugInfo.h>
 
 #include <atomic>
+#include <mutex>
 #include <optional>
+#include <unordered_map>
 #include <utility>
 
 #include "lehr/base/error.h"
@@ -62,14 +64,42 @@ void count_meta() {
   static_cast<void>(set);
 }
 
+// Whose memory it is, as threads that work together free each other's.
+class Owners {
+ public:
+  void add(void* memory, int64_t bytes, const std::shared_ptr<Count>& count) {
+    const std::lock_guard lock(mutex_);
+    owners_[memory] = count;
+    count->add(bytes);
+  }
+  void remove(void* memory, int64_t bytes) {
+    const std::lock_guard lock(mutex_);
+    if (const auto found = owners_.find(memory); found != owners_.end()) {
+      found->second->now -= bytes;
+      owners_.erase(found);
+    }
+  }
+
+ private:
+  std::mutex mutex_;
+  std::unordered_map<void*, std::shared_ptr<Count>> owners_;
+};
+
+Owners& owners() {
+  static Owners all;
+  return all;
+}
+
 // LibTorch's CPU allocator tells this, for the profiler's sake, whatever it allocates and frees.
 class CpuReports : public c10::MemoryReportingInfoBase {
  public:
   explicit CpuReports(std::shared_ptr<Count> count) : count_(std::move(count)) {}
   void reportMemoryUsage(
-      void* /*memory*/, int64_t bytes, size_t /*allocated*/, size_t /*reserved*/, c10::Device device) override {
-    if (device.is_cpu()) {
-      count_->add(bytes);
+      void* memory, int64_t bytes, size_t /*allocated*/, size_t /*reserved*/, c10::Device device) override {
+    if (device.is_cpu() && bytes > 0) {
+      owners().add(memory, bytes, count_);
+    } else if (device.is_cpu()) {
+      owners().remove(memory, -bytes);
     }
   }
   bool memoryProfilingEnabled() const override { return true; }

@@ -45,6 +45,41 @@ Tensor& logical_not_out(const Tensor& self, Tensor& out) {
   return const_cast<Tensor&>(out.resize_(self.sizes()));
 }
 
+Tensor& abs_out(const Tensor& self, Tensor& out) {
+  return const_cast<Tensor&>(out.resize_(self.sizes()));
+}
+Tensor& index_fill(Tensor& self, int64_t /*dim*/, const Tensor& /*index*/, const at::Scalar& /*value*/) {
+  return self;
+}
+Tensor rsub(const Tensor& self, const Tensor& other, const at::Scalar& /*alpha*/) {
+  return at::sub(other, self);
+}
+Tensor var(const Tensor& self, at::OptionalIntArrayRef dims, const std::optional<at::Scalar>& /*correction*/, bool keep) {
+  return self.mean(dims, keep);
+}
+std::tuple<Tensor, Tensor> var_mean(
+    const Tensor& self, at::OptionalIntArrayRef dims, const std::optional<at::Scalar>& /*correction*/, bool keep) {
+  return {self.mean(dims, keep), self.mean(dims, keep)};
+}
+Tensor like_first(const Tensor& self, const Tensor& /*other*/) {
+  return at::empty_like(self);
+}
+Tensor log_sigmoid_backward(const Tensor& grad, const Tensor& /*self*/, const Tensor& /*buffer*/) {
+  return at::empty_like(grad);
+}
+std::tuple<Tensor, Tensor> log_sigmoid_forward(const Tensor& self) {
+  return {at::empty_like(self), at::empty_like(self)};
+}
+Tensor native_dropout_backward(const Tensor& grad, const Tensor& /*mask*/, double /*scale*/) {
+  return at::empty_like(grad);
+}
+Tensor floor_divide(const Tensor& self, const Tensor& other) {
+  return at::div(self, other, "floor");
+}
+Tensor dot(const Tensor& self, const Tensor& /*other*/) {
+  return at::empty({}, self.options());
+}
+
 Tensor roll(const Tensor& self, at::IntArrayRef /*shifts*/, at::IntArrayRef /*dims*/) {
   return at::empty(self.sizes(), self.options());
 }
@@ -110,6 +145,18 @@ void add_missing_shapes() {
     add(*made, "logical_or", "out", &logical_out);
     add(*made, "logical_xor", "out", &logical_out);
     add(*made, "logical_not", "out", &logical_not_out);
+    add(*made, "abs", "out", &abs_out);
+    add(*made, "index_fill_", "int_Scalar", &index_fill);
+    add(*made, "rsub", "Tensor", &rsub);
+    add(*made, "var", "correction", &var);
+    add(*made, "std", "correction", &var);
+    add(*made, "var_mean", "correction", &var_mean);
+    add(*made, "hardswish_backward", "", &like_first);
+    add(*made, "log_sigmoid_forward", "", &log_sigmoid_forward);
+    add(*made, "log_sigmoid_backward", "", &log_sigmoid_backward);
+    add(*made, "native_dropout_backward", "", &native_dropout_backward);
+    add(*made, "floor_divide", "", &floor_divide);
+    add(*made, "dot", "", &dot);
     add(*made, "roll", "", &roll);
     add(*made, "flip", "", &flip);
     add(*made, "_index_put_impl_", "", &index_put_impl);

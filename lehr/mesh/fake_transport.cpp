@@ -54,7 +54,7 @@ class FakeBackend : public c10d::Backend {
       return done("reduce_scatter", input);
     }
     // The output may be a part of the input.
-    output.view(-1).copy_(input.view({size_, output.numel()}).select(0, rank_) * size_);
+    output.view(-1).copy_(input.view({size_, output.numel()}).select(0, rank_)).mul_(size_);
     return done("reduce_scatter", input);
   }
 

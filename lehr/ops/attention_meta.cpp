@@ -17,7 +17,8 @@ struct Flash : torch::autograd::Function<Flash> {
       const std::optional<at::Tensor>& bias,
       double flops) {
     const at::Tensor output = at::empty({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options());
-    const at::Tensor log_sum = at::empty({q.size(0), q.size(2), q.size(1)}, q.options().dtype(at::kFloat));
+    const auto wide = q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    const at::Tensor log_sum = at::empty({q.size(0), q.size(2), q.size(1)}, q.options().dtype(wide));
     ctx->save_for_backward({q, k, v, output, log_sum, bias.value_or(at::Tensor())});
     ctx->saved_data["flops"] = flops;
     report_attention(flops);

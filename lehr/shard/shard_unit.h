@@ -37,6 +37,9 @@ class ShardUnit {
   /// where chunks are uneven.
   int64_t bytes() const { return memory_ ? memory_->bytes() : 0; }
 
+  /// Learns types and the device, once parameters have memory. From then on slots show the compute type, also while
+  /// nothing is gathered. Throws a usage error if they have none yet.
+  void prepare();
   /// Sends and casts; does nothing if that is under way or done. Throws a usage error if parameters have no memory yet.
   void start_gather();
   /// Waits; afterwards the whole parameters can be read.
@@ -71,7 +74,6 @@ class ShardUnit {
     int64_t flat = -1;           // number of the FlatShards that gathers it; -1: this rank has it whole
     int64_t memory = -1;         // number in the memory; -1: shown as it is
   };
-  void prepare();
   at::Tensor shown(const Entry& entry) const;
 
   std::string name_;

@@ -239,6 +239,9 @@ void UnitSchedule::begin_step() {
   require_none_waiting("begin_step()");
   held_ = false;
   settle();
+  for (Unit& unit : units_) {
+    unit.shards->prepare();  // what flows between stages has the type that slots show
+  }
   release_all(/*learn=*/false);
   had_gradient_.clear();
   last_ = true;

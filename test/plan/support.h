@@ -5,7 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "lehr/mesh/thread_transport.h"
 #include "lehr/plan/stage_run.h"
 #include "test/train/support.h"
 
@@ -24,6 +23,7 @@ inline Overrides model_of(const std::string& name, const Overrides& changes = {}
       {"model.args.num_key_value_heads", "2"},
       {"model.args.head_dim", "16"},
       {"model.args.vocab_size", "512"},
+      {"training.local_batch_size", "1"},
       {"training.seq_len", "256"}};
   if (name == "qwen3_moe") {
     for (const auto& entry :
@@ -47,19 +47,12 @@ struct Planned {
 
   StageMeasurement on_meta(const StagePlace& place = {}) const { return measure_stage(config, spec, *args, place); }
 
-  /// The same with memory and numbers on one device, or as rank `rank` of ranks that are threads.
-  StageMeasurement on_cpu(int64_t ranks = 1, int64_t rank = 0, const StagePlace& place = {}) const {
-    StageMeasurement result;
-    if (ranks == 1) {
-      return measure_run(config, spec, *args, place, at::kCPU, nullptr);
-    }
-    mesh::run_ranks(ranks, [&](mesh::Transport& transport) {
-      const auto measured = measure_run(config, spec, *args, place, at::kCPU, &transport);
-      if (transport.rank() == rank) {
-        result = measured;
-      }
-    });
-    return result;
+  /// The same with memory and numbers; other ranks are as in measure_stage, so that nothing depends on timing.
+  StageMeasurement on_cpu(int64_t ranks = 1, const StagePlace& place = {}) const {
+    const int64_t rank = place.rank_of_stage[static_cast<size_t>(place.stage)] * ranks /
+                         config.parallelism.pipeline_parallel_degree;
+    const auto transport = mesh::fake_transport(rank, ranks);
+    return measure_run(config, spec, *args, place, at::kCPU, transport.get());
   }
 
   train::testing::Folder folder;
@@ -91,10 +84,12 @@ inline std::vector<std::pair<std::string, int64_t>> bytes_of(const StageMeasurem
       {"only backward peak", m.only_backward_peak}};
 }
 
-/// Each within `tolerance`, relative, of what was counted in a run.
-inline void expect_same_bytes(const StageMeasurement& predicted, const StageMeasurement& counted, double tolerance) {
+/// What is there at rest and what is kept is that of a run but for some numbers beside tensors. Peaks are within 2 %:
+/// on meta autograd adds gradients up into a third tensor, and on the CPU a sum of two types copies one of them.
+inline void expect_same_bytes(const StageMeasurement& predicted, const StageMeasurement& counted) {
   const auto found = bytes_of(predicted), wanted = bytes_of(counted);
   for (size_t i = 0; i < found.size(); ++i) {
+    const double tolerance = found[i].first.ends_with("peak") ? 0.02 : 0.0005;
     EXPECT_NEAR(
         static_cast<double>(found[i].second),
         static_cast<double>(wanted[i].second),
