@@ -109,6 +109,20 @@ StageCost cost_of(const StageMeasurement& stage, double expert_share, const Cost
     beside.push_back(names_any(one.axes, {&mesh::axis::dp_replicate}));
   }
   hide(cost.per_step, beside, context.machine.communication_overlap * cost.backward.computing());
+  if (const double whole = static_cast<double>(stage.gathered_after_forward); context.keeps_gathered && whole > 0) {
+    // What stays gathered for a whole step is gathered in its first forward, which the measured one is not.
+    const GroupPlacement group = place_group(mesh::axis::fsdp, context.mesh, context.machine.ranks_per_node);
+    const auto units = static_cast<double>(stage.num_layers);
+    std::vector<CommunicationCost> gather{
+        {.axes = mesh::axis::fsdp,
+         .collective = "all_gather",
+         .bytes = whole / static_cast<double>(group.size),
+         .calls = units}};
+    gather[0].seconds =
+        units * collective_seconds(context.machine, group, "all_gather", gather[0].bytes / units);
+    hide(gather, {true}, context.machine.communication_overlap * cost.forward.computing());
+    cost.per_step.push_back(gather[0]);
+  }
   return cost;
 }
 

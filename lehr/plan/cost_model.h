@@ -53,6 +53,7 @@ struct CostContext {
   const Machine& machine;
   mesh::DeviceMeshParameters mesh;
   at::ScalarType compute = at::kFloat;
+  bool keeps_gathered = false;  ///< fsdp_reshard_after_forward = "never" in a pipeline: one gather a step.
 };
 
 /// The model, in words of docs/plan.md:
@@ -64,6 +65,7 @@ struct CostContext {
 ///   fsdp, dp_shard, ep_shard) are issued ahead: all but the first of an action hide behind
 ///   Machine::communication_overlap of its computing time; so does what goes around a ring of cp. The others (tp, ep,
 ///   gathers of cp) are waited for, every second of them.
+/// - Weights that stay gathered for a step are gathered beside its first forward.
 /// - Sums over replicas hide behind the same share of one backward, that of the last microbatch.
 StageCost cost_of(const StageMeasurement& stage, double expert_share, const CostContext& context);
 

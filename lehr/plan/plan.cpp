@@ -92,6 +92,11 @@ ResolvedRun resolve(const train::TrainConfig& config, const train::TrainSpec& sp
   return run;
 }
 
+bool keeps_gathered(const train::TrainConfig& config) {
+  return config.parallelism.pipeline_parallel_degree > 1 &&
+         config.parallelism.fsdp_reshard_after_forward == shard::ReshardPolicy::never;
+}
+
 pipeline::Program program_of(const ResolvedRun& run) {
   if (run.mesh.pipeline_parallel > 1) {
     return train::build_pipeline_program(run.config, run.microbatches);
@@ -149,7 +154,11 @@ Plan make_plan(
     const PlanOptions& options) {
   Plan plan{.run = resolve(config, spec, options.devices), .machine = machine};
   const train::TrainingConfig& training = plan.run.config.training;
-  const CostContext context{.machine = plan.machine, .mesh = plan.run.mesh, .compute = train::compute_type(training)};
+  const CostContext context{
+      .machine = plan.machine,
+      .mesh = plan.run.mesh,
+      .compute = train::compute_type(training),
+      .keeps_gathered = keeps_gathered(plan.run.config)};
   StageCosts costs(plan.run.config, spec, *plan.run.args, context);
   const auto program = program_of(plan.run);
   const auto stages = costs.of(program.rank_of_stage);

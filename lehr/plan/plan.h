@@ -29,6 +29,9 @@ struct ResolvedRun {
 /// above 1.
 ResolvedRun resolve(const train::TrainConfig& config, const train::TrainSpec& spec, int64_t devices = 0);
 
+/// Whether whole weights stay for all microbatches of a step (CostContext::keeps_gathered).
+bool keeps_gathered(const train::TrainConfig& config);
+
 /// The program of a step; on one stage its microbatches one after the other.
 pipeline::Program program_of(const ResolvedRun& run);
 

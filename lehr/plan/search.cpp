@@ -20,6 +20,8 @@ namespace {
 constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr size_t kSpare = 4;  // beyond those asked for, in case the whole plan says that one does not fit
 
+const Trade kLeast{.checkpointing = "none"};  // without work that is done twice
+
 struct Found {
   MeshPoint point;
   Trade trade;
@@ -81,8 +83,12 @@ class Search {
         m.tensor_parallel,
         m.expert_parallel};
   }
-  CostContext context(const MeshPoint& point) const {
-    return {.machine = machine_, .mesh = point.mesh, .compute = compute_};
+  CostContext context(const MeshPoint& point, const Trade& trade) const {
+    return {
+        .machine = machine_,
+        .mesh = point.mesh,
+        .compute = compute_,
+        .keeps_gathered = point.mesh.pipeline_parallel > 1 && trade.reshard == shard::ReshardPolicy::never};
   }
 
   // Null where the model cannot be laid out so.
@@ -103,7 +109,8 @@ class Search {
     return entry->second.get();
   }
 
-  PlannedStage stage(const MeshPoint& point, const StagePieces& from, const StageShape& shape) const {
+  PlannedStage stage(
+      const MeshPoint& point, const Trade& trade, const StagePieces& from, const StageShape& shape) const {
     PlannedStage planned;
     planned.measured = from.stage(
         shape,
@@ -111,17 +118,17 @@ class Search {
         point.mesh.data_parallel_replicate,
         point.rows);
     planned.expert_share = from.expert_share();
-    planned.cost = cost_of(planned.measured, planned.expert_share, context(point));
+    planned.cost = cost_of(planned.measured, planned.expert_share, context(point, trade));
     return planned;
   }
 
   // No step of this mesh is shorter: all layers, without checkpointing, gathers of weights or a bubble.
   double least_seconds(const MeshPoint& point) {
-    const StagePieces* from = pieces(point.layout(), {"none", shard::ReshardPolicy::all_but_last});
+    const StagePieces* from = pieces(point.layout(), kLeast);
     if (from == nullptr) {
       return kNever;
     }
-    const PlannedStage all = stage(point, *from, {.layers = num_layers_});
+    const PlannedStage all = stage(point, kLeast, *from, {.layers = num_layers_});
     double seconds = 0;
     for (const ActionCost* action : {&all.cost.forward, &all.cost.backward}) {
       seconds += action->computing();
@@ -133,27 +140,39 @@ class Search {
   }
 
   // Of the meshes that are given in the end, the slowest.
-  double cutoff() const {
-    if (by_mesh_.size() < best_ + kSpare) {
-      return kNever;
+  double cutoff() const { return cutoff_; }
+  void remember(const Found& one) {
+    by_mesh_.insert_or_assign(key_of(one.point.mesh), one);
+    if (by_mesh_.size() >= best_ + kSpare) {
+      std::vector<double> seconds;
+      for (const auto& [mesh, known] : by_mesh_) {
+        seconds.push_back(known.seconds);
+      }
+      const auto last = seconds.begin() + static_cast<int64_t>(best_ + kSpare - 1);
+      std::nth_element(seconds.begin(), last, seconds.end());
+      cutoff_ = *last;
     }
-    return found()[best_ + kSpare - 1].seconds;
   }
 
   void try_point(const MeshPoint& point) {
     const auto schedules = all_schedules_of(point, num_layers_);
+    std::string fits;  // the last mode of checkpointing with which a step fits
     for (const Trade& trade : all_trades(point)) {
+      if (trade.reshard == shard::ReshardPolicy::always && fits == trade.checkpointing) {
+        continue;  // more gathers, for memory that is there
+      }
       const StagePieces* from = pieces(point.layout(), trade);
       std::map<StageShape, PlannedStage> planned;
       for (const pipeline::ScheduleOptions& schedule : schedules) {
-        if (from != nullptr) {
-          try_schedule({point, trade, schedule}, *from, planned);
+        if (from != nullptr && try_schedule({point, trade, schedule}, *from, planned)) {
+          fits = trade.checkpointing;
         }
       }
     }
   }
 
-  void try_schedule(Found one, const StagePieces& from, std::map<StageShape, PlannedStage>& planned) {
+  // Whether the step fits, as far as it was looked at.
+  bool try_schedule(Found one, const StagePieces& from, std::map<StageShape, PlannedStage>& planned) {
     const auto& mesh = one.point.mesh;
     const auto placement = pipeline::place_stages(
         pipeline::schedule_info(one.schedule.schedule).placement,
@@ -173,21 +192,21 @@ class Search {
             {.current_stage = s, .num_stages = num_stages});
         shape.layers = end - begin;
       } catch (const Error&) {
-        return;  // a stage without layers
+        return false;  // a stage without layers
       }
       const auto [entry, is_new] = planned.try_emplace(shape);
       if (is_new) {
-        entry->second = stage(one.point, from, shape);
+        entry->second = stage(one.point, one.trade, from, shape);
       }
       stages.push_back(&entry->second);
     }
     const auto known = by_mesh_.find(key_of(mesh));
     const double to_beat = std::min(cutoff(), known != by_mesh_.end() ? known->second.seconds : kNever);
     if (least_seconds(one, placement, stages) >= to_beat || !could_fit(placement, stages) || !is_legal(one)) {
-      return;
+      return false;
     }
     const pipeline::Program& program = program_of(one.schedule);
-    const StepPrediction step = predict_step(program, stages, context(one.point));
+    const StepPrediction step = predict_step(program, stages, context(one.point, one.trade));
     ++result.simulated;
     one.seconds = step.timeline.makespan;
     double peak = 0;
@@ -196,9 +215,12 @@ class Search {
     }
     if (peak > machine_.usable_bytes()) {
       remember_least(peak);
-    } else if (one.seconds < to_beat) {
-      by_mesh_.insert_or_assign(key_of(mesh), one);
+      return false;
     }
+    if (one.seconds < to_beat) {
+      remember(one);
+    }
+    return true;
   }
 
   // A rank's own work, behind the first forward's way to it and before the last backward's way back.
@@ -249,9 +271,9 @@ class Search {
     result.least_bytes = result.least_bytes == 0 ? bytes : std::min(result.least_bytes, bytes);
   }
 
-  // As the trainer judges, once for each mesh and trade.
+  // As the trainer judges, once for each mesh and microbatch.
   bool is_legal(const Found& one) {
-    const auto key = std::make_tuple(key_of(one.point.mesh), one.point.rows, one.trade, one.point.microbatches);
+    const auto key = std::make_tuple(key_of(one.point.mesh), one.point.rows);
     const auto [entry, is_new] = legal_.try_emplace(key, true);
     if (is_new) {
       try {
@@ -290,7 +312,8 @@ class Search {
   bool has_experts_ = false;
   std::map<std::pair<LayerLayout, Trade>, std::unique_ptr<StagePieces>> pieces_;
   std::map<MeshKey, Found> by_mesh_;
-  std::map<std::tuple<MeshKey, int64_t, Trade, int64_t>, bool> legal_;
+  double cutoff_ = kNever;
+  std::map<std::tuple<MeshKey, int64_t>, bool> legal_;
   std::map<std::tuple<pipeline::Schedule, int64_t, int64_t, int64_t>, pipeline::Program> programs_;
 };
 }  // namespace

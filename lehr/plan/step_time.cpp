@@ -80,27 +80,29 @@ const ActionCost& cost_of(const StageCost& stage, pipeline::ActionKind kind) {
   }
 }
 
-const char* advice(const std::string& name) {
-  const std::pair<const char*, const char*> known[] = {
+std::string advice(const std::string& name) {
+  static const std::map<std::string, std::string> kKnown{
       {"pipeline bubble", "more microbatches a step, another schedule, or fewer pipeline ranks make it shorter"},
-      {"waiting for tp",
-       "these collectives cannot hide; fewer tensor_parallel ranks, all within a node, make them shorter"},
-      {"waiting for ep",
-       "tokens travel to experts and back; fewer expert_parallel ranks, all within a node, make it shorter"},
-      {"waiting for cp", "keys and values travel; fewer context_parallel ranks, or the ring method, make it shorter"},
-      {"waiting for", "more tokens a microbatch, or fewer ranks that share a copy, hide more of it"},
+      {"waiting for tp", "these collectives cannot hide; fewer tensor_parallel ranks, all within a node, shorten them"},
+      {"waiting for ep", "tokens travel to experts and back; expert_parallel ranks within a node shorten it"},
+      {"waiting for cp", "keys and values travel; fewer context_parallel ranks, or the ring method, shorten it"},
       {"attention", "it grows with training.seq_len"},
       {"operators bound by memory", "they are bound by the device's memory"},
       {"fixed cost of layers", "more tokens a microbatch spread it"},
       {"optimizer", "more ranks that share a copy, or more microbatches a step, make its share smaller"},
-      {"products of experts", "each has few tokens; more tokens a microbatch make their products faster"},
+      {"products of experts", "each has few tokens; more tokens a microbatch make its products faster"},
   };
-  for (const auto& [begin, text] : known) {
-    if (name.starts_with(begin)) {
-      return text;
-    }
+  if (const auto found = kKnown.find(name); found != kKnown.end()) {
+    return found->second;
   }
-  return "";
+  if (name.find("ep_shard") != std::string::npos) {
+    return "experts' weights and gradients travel for each microbatch; more expert_parallel ranks or more tokens a "
+           "microbatch make its share smaller";
+  }
+  return name.starts_with("waiting for")
+             ? "weights and gradients travel for each microbatch; more tokens a microbatch, or fewer ranks that share a "
+               "copy, make its share smaller"
+             : "";
 }
 
 std::string bottleneck_of(const Plan& plan) {
