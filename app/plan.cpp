@@ -33,7 +33,11 @@ struct Options {
         "search",
         search,
         "Find the best meshes of --devices: all degrees, schedules, checkpointing modes and reshard policies.");
-    v.optional("memory_gb", memory_gb, "Memory of a device in place of the machine's, 1e9 bytes; 0: the machine's.", at_least(0));
+    v.optional(
+        "memory_gb",
+        memory_gb,
+        "Memory of a device in place of the machine's, 1e9 bytes; 0: the machine's.",
+        at_least(0));
     v.optional(
         "microbatch_sizes",
         microbatch_sizes,
@@ -60,7 +64,8 @@ std::string help() {
          "  lehr plan my_run.toml --machine h100 --machine.network_gb_per_second=12.5\n"
          "  lehr plan my_run.toml --machine h100 --search --devices 256 --microbatch-sizes '[1, 2, 4]'\n"
          "  lehr plan --calibrate > laptop.toml; lehr plan my_run.toml --machine laptop.toml\n\n"
-         "Exit codes: 0 it fits; 2 wrong use or wrong config, as lehr train would say; 3 it does not fit, or nothing that a search tried does.\n\n" +
+         "Exit codes: 0 it fits; 2 wrong use or wrong config, as lehr train would say; 3 it does not fit, or nothing "
+         "that a search tried does.\n\n" +
          arguments_help(ConfigObject::of(options)) + "\nKeys of a machine:\n" + help_text<plan::Machine>();
 }
 
@@ -81,7 +86,8 @@ std::vector<std::pair<std::string, std::string>> take_machine(
   return taken;
 }
 
-int search(const Node& sources, const train::TrainConfig& config, const plan::Machine& machine, const Options& options) {
+int search(
+    const Node& sources, const train::TrainConfig& config, const plan::Machine& machine, const Options& options) {
   require(options.devices > 0, "lehr plan --search: say for how many devices, with --devices N");
   const auto specs = models();
   const plan::SearchResult result = with_places(sources, [&] {

@@ -118,8 +118,7 @@ StageCost cost_of(const StageMeasurement& stage, double expert_share, const Cost
          .collective = "all_gather",
          .bytes = whole / static_cast<double>(group.size),
          .calls = units}};
-    gather[0].seconds =
-        units * collective_seconds(context.machine, group, "all_gather", gather[0].bytes / units);
+    gather[0].seconds = units * collective_seconds(context.machine, group, "all_gather", gather[0].bytes / units);
     hide(gather, {true}, context.machine.communication_overlap * cost.forward.computing());
     cost.per_step.push_back(gather[0]);
   }

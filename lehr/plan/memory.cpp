@@ -20,7 +20,10 @@ class RankAccount {
  public:
   RankAccount(
       const pipeline::Program& program, int64_t rank, const std::vector<const StageMeasurement*>& stages, bool halves)
-      : rank_of_stage_(program.rank_of_stage), stages_(stages), halves_(halves), num_microbatches_(program.num_microbatches) {
+      : rank_of_stage_(program.rank_of_stage),
+        stages_(stages),
+        halves_(halves),
+        num_microbatches_(program.num_microbatches) {
     for (const int64_t stage : program.stages_of(rank)) {
       const StageMeasurement& s = at(stage);
       base_[MemoryKind::parameters] += bytes_of(s.parameter_bytes + s.compute_copy_bytes + s.other_bytes);
@@ -92,8 +95,8 @@ class RankAccount {
       peak += bytes_of(s.gradient_bytes);
     }
     // Gradients that come with the first backward are in its peak.
-    const double gradients = first_backward ? std::min(bytes_of(s.gradient_bytes), peak) : 0;
-    const double whole = std::min(peak - gradients, bytes_of(s.gathered_peak));
+    const double gradients = first_backward ? std::clamp(peak - before, 0.0, bytes_of(s.gradient_bytes)) : 0;
+    const double whole = std::clamp(peak - gradients - before, 0.0, bytes_of(s.gathered_peak));
     // So are weights of this stage that stayed gathered.
     const double stayed = stays_.contains(stage) ? bytes_of(s.gathered_after_forward) : 0;
     MemoryByKind during = held_;

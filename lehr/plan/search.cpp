@@ -8,7 +8,9 @@
 #include <tuple>
 
 #include "lehr/base/error.h"
+#include "lehr/pipeline/check_program.h"
 #include "lehr/pipeline/communication.h"
+#include "lehr/plan/links.h"
 #include "lehr/plan/search_space.h"
 #include "lehr/plan/stage_pieces.h"
 #include "lehr/plan/step_time.h"
@@ -19,8 +21,6 @@ namespace lehr::plan {
 namespace {
 constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr size_t kSpare = 4;  // beyond those asked for, in case the whole plan says that one does not fit
-
-const Trade kLeast{.checkpointing = "none"};  // without work that is done twice
 
 struct Found {
   MeshPoint point;
@@ -73,6 +73,10 @@ class Search {
   SearchResult result;
 
  private:
+  struct TimedProgram {
+    pipeline::Program program;
+    std::vector<int64_t> forwards;  // alive at once, by rank
+  };
   using MeshKey = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t>;
   static MeshKey key_of(const mesh::DeviceMeshParameters& m) {
     return {
@@ -92,11 +96,12 @@ class Search {
   }
 
   // Null where the model cannot be laid out so.
-  const StagePieces* pieces(const LayerLayout& layout, const Trade& trade) {
-    const auto [entry, is_new] = pieces_.try_emplace({layout, trade});
+  const StagePieces* pieces(const LayerLayout& layout, bool checkpointing) {
+    const auto [entry, is_new] = pieces_.try_emplace({layout, checkpointing});
     if (is_new) {
       const MeshPoint point{
           .mesh = {.context_parallel = layout.cp, .tensor_parallel = layout.tp, .expert_parallel = layout.ep}};
+      const Trade trade{.checkpointing = checkpointing ? "full" : "none"};
       try {
         entry->second = std::make_unique<StagePieces>(with_choices(config_, point, trade, {}), spec_);
       } catch (const Error& error) {
@@ -109,34 +114,61 @@ class Search {
     return entry->second.get();
   }
 
-  PlannedStage stage(
-      const MeshPoint& point, const Trade& trade, const StagePieces& from, const StageShape& shape) const {
-    PlannedStage planned;
-    planned.measured = from.stage(
-        shape,
-        point.mesh.data_parallel_shard * point.mesh.context_parallel,
-        point.mesh.data_parallel_replicate,
-        point.rows);
-    planned.expert_share = from.expert_share();
+  std::optional<PlannedStage> stage(const MeshPoint& point, const Trade& trade, const StageShape& shape) {
+    const auto measured = [&](const StagePieces& from) {
+      return from.stage(
+          shape,
+          point.mesh.data_parallel_shard * point.mesh.context_parallel,
+          point.mesh.data_parallel_replicate,
+          point.rows);
+    };
+    const StagePieces* from = pieces(point.layout(), trade.checkpointing == "full");
+    const StagePieces* other = trade.checkpointing == "selective" ? pieces(point.layout(), true) : from;
+    if (from == nullptr || other == nullptr) {
+      return std::nullopt;
+    }
+    PlannedStage planned{.expert_share = from->expert_share()};
+    planned.measured = from == other ? measured(*from) : StagePieces::half_and_half(measured(*from), measured(*other));
+    StagePieces::change_policy(planned.measured, trade.reshard, point.mesh.pipeline_parallel > 1);
     planned.cost = cost_of(planned.measured, planned.expert_share, context(point, trade));
     return planned;
   }
 
-  // No step of this mesh is shorter: all layers, without checkpointing, gathers of weights or a bubble.
+  // No step of this mesh is shorter: all layers, without checkpointing, gathers or a bubble. Taken from the layout
+  // without context and expert parallelism, which only add to it, so that few layouts need be measured.
   double least_seconds(const MeshPoint& point) {
-    const StagePieces* from = pieces(point.layout(), kLeast);
+    const auto& mesh = point.mesh;
+    const StagePieces* from = pieces({.tp = mesh.tensor_parallel}, false);
     if (from == nullptr) {
       return kNever;
     }
-    const PlannedStage all = stage(point, kLeast, *from, {.layers = num_layers_});
+    const StageMeasurement all =
+        from->stage({.layers = num_layers_}, mesh.data_parallel_shard * mesh.context_parallel, 1, point.rows);
+    const StageCost cost = cost_of(all, from->expert_share(), context(point, {}));
+    const auto parts = static_cast<double>(mesh.context_parallel);
     double seconds = 0;
-    for (const ActionCost* action : {&all.cost.forward, &all.cost.backward}) {
-      seconds += action->computing();
+    for (const ActionCost* action : {&cost.forward, &cost.backward}) {
+      seconds += (action->computing() - action->overhead) / parts;
       for (const CommunicationCost& one : action->communication) {
-        seconds += one.axes == mesh::axis::tp || one.axes == mesh::axis::ep ? one.exposed : 0;
+        seconds += one.axes == mesh::axis::tp ? one.exposed / parts : 0;
       }
     }
-    return seconds * static_cast<double>(point.microbatches) / static_cast<double>(point.mesh.pipeline_parallel);
+    // What is summed of experts' weights is an ep-th on each rank.
+    double sums = 0;
+    for (const Communication& one : all.backward.communication) {
+      if (one.collective == "reduce_scatter" && one.axes != mesh::axis::tp && one.calls > 0) {
+        const auto calls = static_cast<double>(one.calls);
+        const double bytes = static_cast<double>(one.bytes) / static_cast<double>(mesh.expert_parallel) / calls;
+        double least = kNever;
+        for (const std::string& axis : {mesh::axis::fsdp, mesh::axis::ep_shard}) {
+          const GroupPlacement group = place_group(axis, mesh, machine_.ranks_per_node);
+          least = std::min(least, calls * collective_seconds(machine_, group, one.collective, bytes));
+        }
+        sums += least;
+      }
+    }
+    seconds += std::max(0.0, sums - machine_.communication_overlap * cost.backward.computing() / parts);
+    return seconds * static_cast<double>(point.microbatches) / static_cast<double>(mesh.pipeline_parallel);
   }
 
   // Of the meshes that are given in the end, the slowest.
@@ -161,10 +193,9 @@ class Search {
       if (trade.reshard == shard::ReshardPolicy::always && fits == trade.checkpointing) {
         continue;  // more gathers, for memory that is there
       }
-      const StagePieces* from = pieces(point.layout(), trade);
       std::map<StageShape, PlannedStage> planned;
       for (const pipeline::ScheduleOptions& schedule : schedules) {
-        if (from != nullptr && try_schedule({point, trade, schedule}, *from, planned)) {
+        if (try_schedule({point, trade, schedule}, planned)) {
           fits = trade.checkpointing;
         }
       }
@@ -172,7 +203,7 @@ class Search {
   }
 
   // Whether the step fits, as far as it was looked at.
-  bool try_schedule(Found one, const StagePieces& from, std::map<StageShape, PlannedStage>& planned) {
+  bool try_schedule(Found one, std::map<StageShape, PlannedStage>& planned) {
     const auto& mesh = one.point.mesh;
     const auto placement = pipeline::place_stages(
         pipeline::schedule_info(one.schedule.schedule).placement,
@@ -194,19 +225,26 @@ class Search {
       } catch (const Error&) {
         return false;  // a stage without layers
       }
-      const auto [entry, is_new] = planned.try_emplace(shape);
-      if (is_new) {
-        entry->second = stage(one.point, one.trade, from, shape);
+      auto entry = planned.find(shape);
+      if (entry == planned.end()) {
+        const auto made = stage(one.point, one.trade, shape);
+        if (!made) {
+          return false;
+        }
+        entry = planned.emplace(shape, *made).first;
       }
       stages.push_back(&entry->second);
     }
     const auto known = by_mesh_.find(key_of(mesh));
     const double to_beat = std::min(cutoff(), known != by_mesh_.end() ? known->second.seconds : kNever);
-    if (least_seconds(one, placement, stages) >= to_beat || !could_fit(placement, stages) || !is_legal(one)) {
+    if (least_seconds(one, placement, stages) >= to_beat || !is_legal(one)) {
       return false;
     }
-    const pipeline::Program& program = program_of(one.schedule);
-    const StepPrediction step = predict_step(program, stages, context(one.point, one.trade));
+    const TimedProgram& timed = program_of(one.schedule);
+    if (!could_fit(timed, stages)) {
+      return false;
+    }
+    const StepPrediction step = predict_step(timed.program, stages, context(one.point, one.trade));
     ++result.simulated;
     one.seconds = step.timeline.makespan;
     double peak = 0;
@@ -225,9 +263,7 @@ class Search {
 
   // A rank's own work, behind the first forward's way to it and before the last backward's way back.
   double least_seconds(
-      const Found& one,
-      const std::vector<int64_t>& placement,
-      const std::vector<const PlannedStage*>& stages) const {
+      const Found& one, const std::vector<int64_t>& placement, const std::vector<const PlannedStage*>& stages) const {
     const bool halves = pipeline::schedule_info(one.schedule.schedule).splits_backward;
     const auto m = static_cast<double>(one.point.microbatches);
     double longest = 0;
@@ -240,8 +276,8 @@ class Search {
       const auto rank = static_cast<size_t>(placement[s]);
       const double input = halves ? cost.backward_input.seconds() : cost.backward.seconds();
       // Programs with halves may have whole backwards too.
-      const double backward = halves ? std::min(cost.backward.seconds(), input + cost.backward_weight.seconds())
-                                     : cost.backward.seconds();
+      const double backward =
+          halves ? std::min(cost.backward.seconds(), input + cost.backward_weight.seconds()) : cost.backward.seconds();
       work[rank] += m * (cost.forward.seconds() + backward);
       way[rank] = way[rank] < 0 ? so_far : way[rank];
       so_far += cost.forward.seconds() + std::min(input, backward);
@@ -251,15 +287,19 @@ class Search {
     return longest + update;
   }
 
-  bool could_fit(const std::vector<int64_t>& placement, const std::vector<const PlannedStage*>& stages) {
-    std::map<int64_t, double> least;
+  // A bound that needs no timeline: what is at rest, and the forwards that are alive at once.
+  bool could_fit(const TimedProgram& timed, const std::vector<const PlannedStage*>& stages) {
+    const auto& placement = timed.program.rank_of_stage;
+    std::vector<double> rest(timed.forwards.size());
+    std::vector<double> kept(timed.forwards.size(), kNever);
     for (size_t s = 0; s < stages.size(); ++s) {
-      const StageMeasurement& measured = stages[s]->measured;
-      least[placement[s]] += static_cast<double>(measured.at_rest());
+      const auto rank = static_cast<size_t>(placement[s]);
+      rest[rank] += static_cast<double>(stages[s]->measured.at_rest());
+      kept[rank] = std::min(kept[rank], static_cast<double>(stages[s]->measured.forward.kept));
     }
     double most = 0;
-    for (size_t s = 0; s < stages.size(); ++s) {
-      most = std::max(most, least[placement[s]] + static_cast<double>(stages[s]->measured.forward.kept));
+    for (size_t rank = 0; rank < rest.size(); ++rank) {
+      most = std::max(most, rest[rank] + static_cast<double>(timed.forwards[rank]) * kept[rank]);
     }
     if (most > machine_.usable_bytes()) {
       remember_least(most);
@@ -289,12 +329,15 @@ class Search {
     return entry->second;
   }
 
-  const pipeline::Program& program_of(const pipeline::ScheduleOptions& options) {
+  const TimedProgram& program_of(const pipeline::ScheduleOptions& options) {
     const auto key =
         std::make_tuple(options.schedule, options.num_ranks, options.num_stages_per_rank, options.num_microbatches);
     const auto [entry, is_new] = programs_.try_emplace(key);
     if (is_new) {
-      entry->second = pipeline::add_communication(pipeline::build_program(options));
+      const auto computations = pipeline::build_program(options);
+      entry->second = {
+          .program = pipeline::add_communication(computations),
+          .forwards = pipeline::peak_forwards_until_input(computations)};
     }
     return entry->second;
   }
@@ -310,11 +353,11 @@ class Search {
   at::ScalarType compute_;
   int64_t num_layers_ = 0;
   bool has_experts_ = false;
-  std::map<std::pair<LayerLayout, Trade>, std::unique_ptr<StagePieces>> pieces_;
+  std::map<std::pair<LayerLayout, bool>, std::unique_ptr<StagePieces>> pieces_;
   std::map<MeshKey, Found> by_mesh_;
   double cutoff_ = kNever;
   std::map<std::tuple<MeshKey, int64_t>, bool> legal_;
-  std::map<std::tuple<pipeline::Schedule, int64_t, int64_t, int64_t>, pipeline::Program> programs_;
+  std::map<std::tuple<pipeline::Schedule, int64_t, int64_t, int64_t>, TimedProgram> programs_;
 };
 }  // namespace
 
@@ -326,7 +369,8 @@ SearchResult search_plans(
   require(options.devices >= 1, "search: expected 1 device or more, found {}; give --devices N", options.devices);
   require(
       config.training.global_batch_size > 0,
-      "training.global_batch_size: a search compares meshes at one batch, and -1 is another one on each; give a number");
+      "training.global_batch_size: a search compares meshes at one batch, and -1 is another one on each; give a "
+      "number");
   require(
       !config.parallelism.pipeline_parallel_schedule_csv,
       "parallelism.pipeline_parallel_schedule_csv: a search chooses the schedule; leave the key out");
@@ -347,7 +391,11 @@ SearchResult search_plans(
       rows.front());
   search.run(points);
   SearchResult result = std::move(search.result);
-  require(result.meshes > 0, "search: no mesh of {} devices is legal; the last one tried: {}", options.devices, search.why_not);
+  require(
+      result.meshes > 0,
+      "search: no mesh of {} devices is legal; the last one tried: {}",
+      options.devices,
+      search.why_not);
   for (const Found& one : search.found()) {
     if (result.best.size() == options.best) {
       break;

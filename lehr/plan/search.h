@@ -33,11 +33,11 @@ struct SearchResult {
 /// policies, activation checkpointing "none", "selective" "2" and "full", and the microbatches given, at the config's
 /// training.global_batch_size; model, data, precision and optimizer are the config's. What the trainer refuses is left
 /// out. A mesh is passed over when not even a step without bubble, checkpointing or sharing of weights would bring it
-/// among the best found so far, so that nothing good is lost under the cost model. Stages are put together from measured
-/// pieces (plan/stage_pieces.h); those found are then planned as make_plan does, which is what is given.
+/// among the best found so far, so that nothing good is lost under the cost model. Stages are put together from
+/// measured pieces (plan/stage_pieces.h); those found are then planned as make_plan does, which is what is given.
 ///
-/// Throws usage errors: devices below 1, a microbatch below 1, a config without a global_batch_size or with a schedule of
-/// its own (pipeline_parallel_schedule_csv).
+/// Throws usage errors: devices below 1, a microbatch below 1, a config without a global_batch_size or with a schedule
+/// of its own (pipeline_parallel_schedule_csv).
 SearchResult search_plans(
     const train::TrainConfig& config,
     const train::TrainSpec& spec,

@@ -34,8 +34,8 @@ struct Trade {
   auto operator<=>(const Trade&) const = default;
 };
 
-/// All meshes of `devices` that divide the batch and the rows evenly (of a pipeline at most `num_layers` ranks), for each
-/// microbatch of `rows`. Experts are spread only if the model has any.
+/// All meshes of `devices` that divide the batch and the rows evenly (of a pipeline at most `num_layers` ranks), for
+/// each microbatch of `rows`. Experts are spread only if the model has any.
 std::vector<MeshPoint> all_meshes(
     const train::TrainConfig& config,
     int64_t devices,
@@ -46,8 +46,8 @@ std::vector<MeshPoint> all_meshes(
 /// Checkpointing modes times reshard policies; one policy where no weights are shared.
 std::vector<Trade> all_trades(const MeshPoint& point);
 
-/// Schedules with their stages a rank: the default of each, and twice and four times it where any number is taken, as long
-/// as every stage has a layer; those that are defined for the point's numbers. On one stage: 1F1B.
+/// Schedules with their stages a rank: the default of each, and twice and four times it where any number is taken, as
+/// long as every stage has a layer; those that are defined for the point's numbers. On one stage: 1F1B.
 std::vector<pipeline::ScheduleOptions> all_schedules_of(const MeshPoint& point, int64_t num_layers);
 
 /// `config` with these choices.

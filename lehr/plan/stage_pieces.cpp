@@ -119,6 +119,7 @@ StagePieces::StagePieces(const train::TrainConfig& config, const train::TrainSpe
   while (p.data_parallel_shard_degree * others % (2 * p.expert_parallel_degree) != 0) {
     ++p.data_parallel_shard_degree;
   }
+  p.fsdp_reshard_after_forward = shard::ReshardPolicy::all_but_last;
   p.pipeline_parallel_degree = kPieces;
   p.pipeline_parallel_schedule = "1F1B";
   p.pipeline_parallel_schedule_csv.reset();
@@ -134,15 +135,14 @@ StagePieces::StagePieces(const train::TrainConfig& config, const train::TrainSpe
     small.model.args.num_hidden_layers = layers;
     const auto args = spec.build.model_args(small, spec.family, *tokenizer);
     if (layers == kPieces && stage == 1) {
-      expert_share_ = plan::expert_share(*spec.build.model(small, *args, {.current_stage = stage, .num_stages = kPieces}));
+      expert_share_ =
+          plan::expert_share(*spec.build.model(small, *args, {.current_stage = stage, .num_stages = kPieces}));
     }
     return measure_stage(
         small,
         spec,
         *args,
-        {.stage = stage,
-         .rank_of_stage = {0, 1, 2},
-         .world_size = kPieces * p.data_parallel_shard_degree * others});
+        {.stage = stage, .rank_of_stage = {0, 1, 2}, .world_size = kPieces * p.data_parallel_shard_degree * others});
   };
   first_ = measure(kPieces, 0);
   middle_ = measure(kPieces, 1);
@@ -204,6 +204,51 @@ StageMeasurement StagePieces::stage(
          .calls = 1 + stage.gradient_bytes / kBucket});
   }
   return stage;
+}
+
+void StagePieces::change_policy(StageMeasurement& stage, shard::ReshardPolicy policy, bool pipelined) {
+  if (policy == shard::ReshardPolicy::all_but_last) {
+    return;
+  }
+  const auto is_gather = [](const Communication& one) { return shares_weights(one) && one.collective == "all_gather"; };
+  std::vector<Communication> gathers;
+  int64_t whole = 0;
+  for (const Communication& one : stage.forward.communication) {
+    if (is_gather(one)) {
+      gathers.push_back(one);
+      whole += one.bytes * one.group_size;
+    }
+  }
+  const bool never = policy == shard::ReshardPolicy::never;
+  for (auto action : kActions) {
+    std::erase_if((stage.*action).communication, [&](const Communication& one) {
+      const bool of_forward = action == &StageMeasurement::forward;
+      return is_gather(one) && (never ? pipelined || !of_forward : !of_forward);
+    });
+  }
+  if (!never) {
+    for (auto action : {&StageMeasurement::backward, &StageMeasurement::backward_input}) {
+      (stage.*action).communication.insert((stage.*action).communication.end(), gathers.begin(), gathers.end());
+    }
+    stage.gathered_after_forward = 0;
+    return;
+  }
+  const int64_t largest = stage.gathered_peak / 2;  // of two units that are gathered at a time
+  const int64_t more = std::max<int64_t>(0, whole + largest - stage.gathered_peak);
+  for (auto action : kActions) {
+    (stage.*action).peak += more;
+  }
+  for (auto peak : kBackwardPeaks) {
+    stage.*peak += more;
+  }
+  stage.gathered_peak += more;
+  stage.gathered_after_forward = whole;
+}
+
+StageMeasurement StagePieces::half_and_half(const StageMeasurement& one, const StageMeasurement& other) {
+  StageMeasurement half = add(add(one, one, -0.5), other, 0.5);
+  half.num_layers = one.num_layers;
+  return half;
 }
 
 }  // namespace lehr::plan

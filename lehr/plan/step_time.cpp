@@ -99,10 +99,10 @@ std::string advice(const std::string& name) {
     return "experts' weights and gradients travel for each microbatch; more expert_parallel ranks or more tokens a "
            "microbatch make its share smaller";
   }
-  return name.starts_with("waiting for")
-             ? "weights and gradients travel for each microbatch; more tokens a microbatch, or fewer ranks that share a "
-               "copy, make its share smaller"
-             : "";
+  return name.starts_with("waiting for") ? "weights and gradients travel for each microbatch; more tokens a "
+                                           "microbatch, or fewer ranks that share a "
+                                           "copy, make its share smaller"
+                                         : "";
 }
 
 std::string bottleneck_of(const Plan& plan) {

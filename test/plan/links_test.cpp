@@ -39,8 +39,7 @@ TEST(PlaceGroup, FillsNodesWithTheInnermostAxesFirst) {
 }
 
 TEST(PlaceGroup, RefusesAnUnknownAxisByName) {
-  EXPECT_THAT(
-      [] { place_group("tq", kMesh, 8); }, ::testing::ThrowsMessage<Error>(::testing::HasSubstr("axis 'tq'")));
+  EXPECT_THAT([] { place_group("tq", kMesh, 8); }, ::testing::ThrowsMessage<Error>(::testing::HasSubstr("axis 'tq'")));
 }
 
 // Tolerances are those of sums of a few doubles.

@@ -51,11 +51,12 @@ TEST(Machine, WhatItPrintsReadsBackAsTheSame) {
 TEST(Machine, RefusesWrongUseByName) {
   EXPECT_THAT([] { load_machine("h10"); }, ThrowsMessage<Error>(AllOf(HasSubstr("'h10'"), HasSubstr("'h100'"))));
   EXPECT_THAT(
-      [] { load_machine("h100", {{"achieved_fraction", "1.5"}}); }, ThrowsMessage<Error>(HasSubstr("achieved_fraction")));
-  EXPECT_THAT(
-      [] { load_machine("h100", {{"reserved_gb", "80"}}); }, ThrowsMessage<Error>(HasSubstr("reserved_gb")));
-  EXPECT_THAT(
-      [] { load_machine("h100", {{"memory", "80"}}); }, ThrowsMessage<Error>(HasSubstr("memory_gb")));
+      [] {
+        load_machine("h100", {{"achieved_fraction", "1.5"}});
+      },
+      ThrowsMessage<Error>(HasSubstr("achieved_fraction")));
+  EXPECT_THAT([] { load_machine("h100", {{"reserved_gb", "80"}}); }, ThrowsMessage<Error>(HasSubstr("reserved_gb")));
+  EXPECT_THAT([] { load_machine("h100", {{"memory", "80"}}); }, ThrowsMessage<Error>(HasSubstr("memory_gb")));
 }
 
 TEST(Machine, CalibrationFindsWhatThisComputerReaches) {

@@ -13,9 +13,9 @@ namespace lehr::plan {
 namespace {
 
 using ::testing::HasSubstr;
-using ::testing::ThrowsMessage;
 using testing::model_of;
 using testing::Overrides;
+using ::testing::ThrowsMessage;
 
 Plan plan_of(const Overrides& overrides, const Machine& machine, const PlanOptions& options = {}) {
   const train::testing::Folder folder;
@@ -101,7 +101,8 @@ TEST(CostOf, CommunicationIsHiddenUpToTheShareOfComputing) {
 
 TEST(MakePlan, PartsOfTheTimeSumToTheStep) {
   const Plan plan = plan_of(
-      pipeline_of(2, 8, "1F1B", {{"parallelism.data_parallel_shard_degree", "2"}, {"training.global_batch_size", "16"}}),
+      pipeline_of(
+          2, 8, "1F1B", {{"parallelism.data_parallel_shard_degree", "2"}, {"training.global_batch_size", "16"}}),
       load_machine("cpu"));
   double sum = 0;
   for (const TimeShare& share : plan.time) {
@@ -190,7 +191,8 @@ TEST(MakePlan, RefusesWhatTheTrainerRefuses) {
   const Machine machine = load_machine("h100");
   const auto refuses = [&](const Overrides& changes, const std::string& text, int64_t devices = 0) {
     EXPECT_THAT(
-        [&] { plan_of(model_of("qwen3", changes), machine, {.devices = devices}); }, ThrowsMessage<Error>(HasSubstr(text)))
+        [&] { plan_of(model_of("qwen3", changes), machine, {.devices = devices}); },
+        ThrowsMessage<Error>(HasSubstr(text)))
         << text;
   };
   refuses({{"parallelism.tensor_parallel_degree", "2"}}, "parallelism.data_parallel_shard_degree: -1");
