@@ -10,11 +10,9 @@
 #include "lehr/base/error.h"
 #include "lehr/pipeline/check_program.h"
 #include "lehr/pipeline/communication.h"
-#include "lehr/plan/links.h"
+#include "lehr/plan/mesh_stages.h"
 #include "lehr/plan/search_space.h"
-#include "lehr/plan/stage_pieces.h"
 #include "lehr/plan/step_time.h"
-#include "lehr/train/precision.h"
 
 namespace lehr::plan {
 
@@ -32,19 +30,21 @@ struct Found {
 class Search {
  public:
   Search(const train::TrainConfig& config, const train::TrainSpec& spec, const Machine& machine, size_t best)
-      : config_(config), spec_(spec), machine_(machine), best_(best), compute_(train::compute_type(config.training)) {
+      : config_(config), spec_(spec), machine_(machine), best_(best), stages_(config, spec, machine) {
     const auto args = spec.build.model_args(config, spec.family, *data::load_tokenizer("byte", "tokenizer.path"));
     num_layers_ = args->build({})->num_local_layers();
+    stages_.set_layers(num_layers_);
     has_experts_ = args->has_experts();
   }
 
+  const std::string& why_not() const { return stages_.why_not; }
   int64_t num_layers() const { return num_layers_; }
   bool has_experts() const { return has_experts_; }
 
   void run(const std::vector<MeshPoint>& points) {
     std::vector<std::pair<double, const MeshPoint*>> order;
     for (const MeshPoint& point : points) {
-      const double least = least_seconds(point);
+      const double least = stages_.least_seconds(point);
       if (least < kNever) {
         order.emplace_back(least, &point);
       }
@@ -57,7 +57,7 @@ class Search {
       }
       try_point(*point);
     }
-    result.layouts = static_cast<int64_t>(pieces_.size());
+    result.layouts = stages_.layouts();
   }
 
   /// One for each mesh, best first.
@@ -87,90 +87,6 @@ class Search {
         m.tensor_parallel,
         m.expert_parallel};
   }
-  CostContext context(const MeshPoint& point, const Trade& trade) const {
-    return {
-        .machine = machine_,
-        .mesh = point.mesh,
-        .compute = compute_,
-        .keeps_gathered = point.mesh.pipeline_parallel > 1 && trade.reshard == shard::ReshardPolicy::never};
-  }
-
-  // Null where the model cannot be laid out so.
-  const StagePieces* pieces(const LayerLayout& layout, bool checkpointing) {
-    const auto [entry, is_new] = pieces_.try_emplace({layout, checkpointing});
-    if (is_new) {
-      const MeshPoint point{
-          .mesh = {.context_parallel = layout.cp, .tensor_parallel = layout.tp, .expert_parallel = layout.ep}};
-      const Trade trade{.checkpointing = checkpointing ? "full" : "none"};
-      try {
-        entry->second = std::make_unique<StagePieces>(with_choices(config_, point, trade, {}), spec_);
-      } catch (const Error& error) {
-        if (error.kind() != ErrorKind::usage) {
-          throw;
-        }
-        why_not = error.what();
-      }
-    }
-    return entry->second.get();
-  }
-
-  std::optional<PlannedStage> stage(const MeshPoint& point, const Trade& trade, const StageShape& shape) {
-    const auto measured = [&](const StagePieces& from) {
-      return from.stage(
-          shape,
-          point.mesh.data_parallel_shard * point.mesh.context_parallel,
-          point.mesh.data_parallel_replicate,
-          point.rows);
-    };
-    const StagePieces* from = pieces(point.layout(), trade.checkpointing == "full");
-    const StagePieces* other = trade.checkpointing == "selective" ? pieces(point.layout(), true) : from;
-    if (from == nullptr || other == nullptr) {
-      return std::nullopt;
-    }
-    PlannedStage planned{.expert_share = from->expert_share()};
-    planned.measured = from == other ? measured(*from) : StagePieces::half_and_half(measured(*from), measured(*other));
-    StagePieces::change_policy(planned.measured, trade.reshard, point.mesh.pipeline_parallel > 1);
-    planned.cost = cost_of(planned.measured, planned.expert_share, context(point, trade));
-    return planned;
-  }
-
-  // No step of this mesh is shorter: all layers, without checkpointing, gathers or a bubble. Taken from the layout
-  // without context and expert parallelism, which only add to it, so that few layouts need be measured.
-  double least_seconds(const MeshPoint& point) {
-    const auto& mesh = point.mesh;
-    const StagePieces* from = pieces({.tp = mesh.tensor_parallel}, false);
-    if (from == nullptr) {
-      return kNever;
-    }
-    const StageMeasurement all =
-        from->stage({.layers = num_layers_}, mesh.data_parallel_shard * mesh.context_parallel, 1, point.rows);
-    const StageCost cost = cost_of(all, from->expert_share(), context(point, {}));
-    const auto parts = static_cast<double>(mesh.context_parallel);
-    double seconds = 0;
-    for (const ActionCost* action : {&cost.forward, &cost.backward}) {
-      seconds += (action->computing() - action->overhead) / parts;
-      for (const CommunicationCost& one : action->communication) {
-        seconds += one.axes == mesh::axis::tp ? one.exposed / parts : 0;
-      }
-    }
-    // What is summed of experts' weights is an ep-th on each rank.
-    double sums = 0;
-    for (const Communication& one : all.backward.communication) {
-      if (one.collective == "reduce_scatter" && one.axes != mesh::axis::tp && one.calls > 0) {
-        const auto calls = static_cast<double>(one.calls);
-        const double bytes = static_cast<double>(one.bytes) / static_cast<double>(mesh.expert_parallel) / calls;
-        double least = kNever;
-        for (const std::string& axis : {mesh::axis::fsdp, mesh::axis::ep_shard}) {
-          const GroupPlacement group = place_group(axis, mesh, machine_.ranks_per_node);
-          least = std::min(least, calls * collective_seconds(machine_, group, one.collective, bytes));
-        }
-        sums += least;
-      }
-    }
-    seconds += std::max(0.0, sums - machine_.communication_overlap * cost.backward.computing() / parts);
-    return seconds * static_cast<double>(point.microbatches) / static_cast<double>(mesh.pipeline_parallel);
-  }
-
   // Of the meshes that are given in the end, the slowest.
   double cutoff() const { return cutoff_; }
   void remember(const Found& one) {
@@ -227,7 +143,7 @@ class Search {
       }
       auto entry = planned.find(shape);
       if (entry == planned.end()) {
-        const auto made = stage(one.point, one.trade, shape);
+        const auto made = stages_.stage(one.point, one.trade, shape);
         if (!made) {
           return false;
         }
@@ -244,7 +160,7 @@ class Search {
     if (!could_fit(timed, stages)) {
       return false;
     }
-    const StepPrediction step = predict_step(timed.program, stages, context(one.point, one.trade));
+    const StepPrediction step = predict_step(timed.program, stages, stages_.context(one.point, one.trade));
     ++result.simulated;
     one.seconds = step.timeline.makespan;
     double peak = 0;
@@ -322,7 +238,7 @@ class Search {
         if (error.kind() != ErrorKind::usage) {
           throw;
         }
-        why_not = error.what();
+        stages_.why_not = error.what();
         entry->second = false;
       }
     }
@@ -342,18 +258,13 @@ class Search {
     return entry->second;
   }
 
- public:
-  std::string why_not;  ///< Why the last of those that were left out was.
-
- private:
   const train::TrainConfig& config_;
   const train::TrainSpec& spec_;
   const Machine& machine_;
   size_t best_;
-  at::ScalarType compute_;
   int64_t num_layers_ = 0;
   bool has_experts_ = false;
-  std::map<std::pair<LayerLayout, bool>, std::unique_ptr<StagePieces>> pieces_;
+  MeshStages stages_;
   std::map<MeshKey, Found> by_mesh_;
   double cutoff_ = kNever;
   std::map<std::tuple<MeshKey, int64_t>, bool> legal_;
@@ -395,7 +306,7 @@ SearchResult search_plans(
       result.meshes > 0,
       "search: no mesh of {} devices is legal; the last one tried: {}",
       options.devices,
-      search.why_not);
+      search.why_not());
   for (const Found& one : search.found()) {
     if (result.best.size() == options.best) {
       break;

@@ -87,19 +87,6 @@ int64_t scaled(int64_t value, double factor) {
   return std::llround(factor * static_cast<double>(value));
 }
 
-void scale_rows(ActionMeasurement& action, int64_t gathered, double rows) {
-  const int64_t whole = std::min(gathered, action.peak);
-  action.peak = whole + scaled(action.peak - whole, rows);
-  action.kept = scaled(action.kept, rows);
-  action.product_flops *= rows;
-  action.attention_flops *= rows;
-  action.recomputed_flops *= rows;
-  action.pointwise_bytes = scaled(action.pointwise_bytes, rows);
-  for (Communication& one : action.communication) {
-    one.bytes = shares_weights(one) ? one.bytes : scaled(one.bytes, rows);
-  }
-}
-
 void scale_shards(ActionMeasurement& action, double factor) {
   for (Communication& one : action.communication) {
     // A rank gives its part of a gather, and the whole of what is reduced.
@@ -115,7 +102,7 @@ StagePieces::StagePieces(const train::TrainConfig& config, const train::TrainSpe
   auto& p = small.parallelism;
   const int64_t others = p.context_parallel_degree * p.tensor_parallel_degree;
   p.data_parallel_replicate_degree = 1;
-  p.data_parallel_shard_degree = 2;  // weights and experts' weights are sent
+  p.data_parallel_shard_degree = 4;  // weights and experts' weights are sent
   while (p.data_parallel_shard_degree * others % (2 * p.expert_parallel_degree) != 0) {
     ++p.data_parallel_shard_degree;
   }
@@ -124,11 +111,10 @@ StagePieces::StagePieces(const train::TrainConfig& config, const train::TrainSpe
   p.pipeline_parallel_schedule = "1F1B";
   p.pipeline_parallel_schedule_csv.reset();
   p.pipeline_parallel_stages_per_rank = 1;
-  p.pipeline_parallel_microbatch_size = 1;
+  p.pipeline_parallel_microbatch_size = -1;
   p.pipeline_parallel_first_stage_less_layers = 0;
   p.pipeline_parallel_last_stage_less_layers = 0;
-  small.training.local_batch_size = 1;
-  small.training.global_batch_size = p.data_parallel_shard_degree * kPieces;
+  small.training.global_batch_size = small.training.local_batch_size * p.data_parallel_shard_degree * kPieces;
   shard_ranks_ = p.data_parallel_shard_degree * p.context_parallel_degree;
   const auto tokenizer = data::load_tokenizer("byte", "tokenizer.path");
   const auto measure = [&](int64_t layers, int64_t stage) {
@@ -150,8 +136,7 @@ StagePieces::StagePieces(const train::TrainConfig& config, const train::TrainSpe
   two_ = measure(2 * kPieces, 1);
 }
 
-StageMeasurement StagePieces::stage(
-    const StageShape& shape, int64_t shard_ranks, int64_t replicas, int64_t rows) const {
+StageMeasurement StagePieces::stage(const StageShape& shape, int64_t shard_ranks, int64_t replicas) const {
   const StageMeasurement layer = add(two_, middle_, -1);
   const auto more = static_cast<double>(shape.layers - 1);
   StageMeasurement stage = middle_;
@@ -172,20 +157,14 @@ StageMeasurement StagePieces::stage(
     stage = last_;
   }
   stage = add(stage, layer, more);
-  const auto r = static_cast<double>(rows);
   const double shards = static_cast<double>(shard_ranks_) / static_cast<double>(shard_ranks);
-  for (auto peak : kBackwardPeaks) {
-    const bool with_gradients = peak != &StageMeasurement::last_backward_peak;
-    const int64_t gradients = with_gradients ? std::min(stage.gradient_bytes, stage.*peak) : 0;
-    const int64_t whole = std::min(stage.gathered_peak, stage.*peak - gradients);
-    stage.*peak = scaled(gradients, shards) + whole + scaled(stage.*peak - gradients - whole, r);
+  for (auto peak : {&StageMeasurement::first_backward_peak, &StageMeasurement::only_backward_peak}) {
+    const int64_t gradients = std::min(stage.gradient_bytes, stage.*peak);
+    stage.*peak += scaled(gradients, shards) - gradients;
   }
   for (auto action : kActions) {
-    scale_rows(stage.*action, stage.gathered_peak, r);
     scale_shards(stage.*action, shards);
   }
-  stage.batch_bytes = scaled(stage.batch_bytes, r);
-  stage.boundary_bytes = scaled(stage.boundary_bytes, r);
   for (auto bytes :
        {&StageMeasurement::parameter_bytes,
         &StageMeasurement::compute_copy_bytes,

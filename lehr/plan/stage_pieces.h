@@ -25,13 +25,14 @@ struct StageShape {
 class StagePieces {
  public:
   /// Measures with the tensor, context and expert degrees, and activation_checkpoint of `config`, under the
-  /// policy all_but_last, whatever its other degrees. Layers that differ from each other count as the model's middle
+  /// policy all_but_last, whatever its other degrees, for microbatches of
+  /// training.local_batch_size rows. Layers that differ from each other count as the model's middle
   /// ones. Throws usage errors where the model cannot be laid out so.
   StagePieces(const train::TrainConfig& config, const train::TrainSpec& spec);
 
   /// A stage in a mesh whose weights are shared by `shard_ranks` (dp_shard x cp) with `replicas` copies, for
   /// microbatches of `rows`.
-  StageMeasurement stage(const StageShape& shape, int64_t shard_ranks, int64_t replicas, int64_t rows) const;
+  StageMeasurement stage(const StageShape& shape, int64_t shard_ranks, int64_t replicas) const;
 
   /// `stage`, measured with the policy all_but_last, under another one; `pipelined`: in a pipeline of several ranks,
   /// where weights that stay gathered do so for a whole step.

@@ -159,6 +159,13 @@ TEST(StagePieces, GiveTheStagesThatAreMeasuredWhole) {
            {"parallelism.pipeline_parallel_degree", std::to_string(stages)},
            {"model.args.num_hidden_layers", std::to_string(4 * stages)},
            {"model.args.tie_word_embeddings", "false"},
+           {"model.args.hidden_size", "2048"},
+           {"model.args.intermediate_size", "6144"},
+           {"model.args.num_attention_heads", "16"},
+           {"model.args.num_key_value_heads", "8"},
+           {"model.args.head_dim", "128"},
+           {"model.args.max_position_embeddings", "8192"},
+           {"training.seq_len", "8192"},
            {"activation_checkpoint.mode", mode},
            {"training.local_batch_size", "2"},
            {"training.global_batch_size", "24"},
@@ -170,9 +177,10 @@ TEST(StagePieces, GiveTheStagesThatAreMeasuredWhole) {
           place.rank_of_stage.push_back(rank);
         }
         const StageShape shape{.layers = 4, .first = stage == 0, .last = stage + 1 == stages};
-        // 2 %: straight lines, but for sizes that are rounded up for the ranks that share them. Both ends of a model in
-        // one stage are put together from two, which hand each other what a whole model need not keep.
-        expect_same_stage(pieces.stage(shape, 4, 1, 2), planned.on_meta(place), stages == 1 ? 0.5 : 0.02);
+        // 5 %: straight lines, but for what does not grow with rows (tables of positions, copies of weights) and sizes
+        // that are rounded up for the ranks that share them. Both ends of a model in one stage are put together from
+        // two, of which each keeps something for the other.
+        expect_same_stage(pieces.stage(shape, 4, 1), planned.on_meta(place), stages == 1 ? 0.1 : 0.05);
       }
     }
   }
