@@ -8,9 +8,9 @@
 
 namespace lehr {
 
-/// Counts what its thread allocates for tensors on one kind of device while it lives, and what of that is freed: on meta
-/// by any thread, on the CPU by threads that have a meter. Views share their tensor's memory and count once. Meters
-/// nest; the innermost of a device counts. Threads that have none pay nothing.
+/// Counts what its thread allocates for tensors on one kind of device while it lives, and what of that is freed: on
+/// meta by any thread, on the CPU by threads that have a meter. Views share their tensor's memory and count once.
+/// Meters nest; the innermost of a device counts. Threads that have none pay nothing.
 class MemoryMeter {
  public:
   /// `device` is at::kMeta or at::kCPU; throws a usage error otherwise.

@@ -54,7 +54,8 @@ Tensor& index_fill(Tensor& self, int64_t /*dim*/, const Tensor& /*index*/, const
 Tensor rsub(const Tensor& self, const Tensor& other, const at::Scalar& /*alpha*/) {
   return at::sub(other, self);
 }
-Tensor var(const Tensor& self, at::OptionalIntArrayRef dims, const std::optional<at::Scalar>& /*correction*/, bool keep) {
+Tensor var(
+    const Tensor& self, at::OptionalIntArrayRef dims, const std::optional<at::Scalar>& /*correction*/, bool keep) {
   return self.mean(dims, keep);
 }
 std::tuple<Tensor, Tensor> var_mean(

@@ -60,7 +60,8 @@ const std::unordered_map<std::string_view, CountFlops>& products() {
 // Of q (B, H, T, D), k (B, H', S, D) and v (B, H', S, Dv), which begin at input `first`.
 double attention_of(const Inputs& in, size_t first, bool causal) {
   const auto tensor = [&](size_t i) { return in[first + i].toTensor(); };
-  const double pairs = as_double(tensor(0).numel() / std::max<int64_t>(tensor(0).size(-1), 1)) * as_double(tensor(1).size(-2));
+  const double pairs =
+      as_double(tensor(0).numel() / std::max<int64_t>(tensor(0).size(-1), 1)) * as_double(tensor(1).size(-2));
   return (causal ? 1 : 2) * pairs * as_double(tensor(0).size(-1) + tensor(2).size(-1));
 }
 
@@ -70,7 +71,8 @@ bool starts_with(std::string_view name, std::string_view beginning) {
 
 // ATen's own attention; whether order is causal stands among the flags.
 bool count_attention(std::string_view name, const Inputs& in) {
-  if (!starts_with(name, "aten::_scaled_dot_product_") || in.size() < 3 || name.find("math") != std::string_view::npos) {
+  if (!starts_with(name, "aten::_scaled_dot_product_") || in.size() < 3 ||
+      name.find("math") != std::string_view::npos) {
     return false;
   }
   const bool backward = name.find("_backward") != std::string_view::npos;
@@ -89,12 +91,36 @@ bool count_attention(std::string_view name, const Inputs& in) {
 // What moves nothing, or is only room for others.
 bool moves_nothing(std::string_view name) {
   static const std::unordered_set<std::string_view> names{
-      "aten::view",        "aten::_unsafe_view", "aten::_reshape_alias", "aten::as_strided", "aten::t",
-      "aten::transpose",   "aten::permute",      "aten::narrow",         "aten::slice",      "aten::select",
-      "aten::expand",      "aten::unsqueeze",    "aten::squeeze",        "aten::alias",      "aten::detach",
-      "aten::detach_",     "aten::unbind",       "aten::split",          "aten::chunk",      "aten::movedim",
-      "aten::unfold",      "aten::diagonal",     "aten::set_",           "aten::resize_",    "aten::result_type",
-      "aten::split_with_sizes", "aten::_local_scalar_dense", "aten::item", "aten::is_nonzero", "aten::lift_fresh"};
+      "aten::view",
+      "aten::_unsafe_view",
+      "aten::_reshape_alias",
+      "aten::as_strided",
+      "aten::t",
+      "aten::transpose",
+      "aten::permute",
+      "aten::narrow",
+      "aten::slice",
+      "aten::select",
+      "aten::expand",
+      "aten::unsqueeze",
+      "aten::squeeze",
+      "aten::alias",
+      "aten::detach",
+      "aten::detach_",
+      "aten::unbind",
+      "aten::split",
+      "aten::chunk",
+      "aten::movedim",
+      "aten::unfold",
+      "aten::diagonal",
+      "aten::set_",
+      "aten::resize_",
+      "aten::result_type",
+      "aten::split_with_sizes",
+      "aten::_local_scalar_dense",
+      "aten::item",
+      "aten::is_nonzero",
+      "aten::lift_fresh"};
   return starts_with(name, "aten::empty") || names.contains(name);
 }
 
@@ -113,7 +139,7 @@ int64_t bytes_of(const c10::IValue& value) {
 }
 
 struct Seen : at::ObserverContext {
-  int64_t bytes = 0;      // of inputs
+  int64_t bytes = 0;     // of inputs
   bool counted = false;  // as a product, or moves nothing
 };
 

@@ -134,17 +134,16 @@ at::Tensor by_aten(
       attention_bias = attention_bias->unsqueeze(0);
     }
   }
-  const at::Tensor attended = runs_on_meta(q)
-                                  ? flash_attention_on_meta(q, k, v, attention_bias, plain_causal)
-                                  : at::scaled_dot_product_attention(
-                                        q.transpose(1, 2),
-                                        k.transpose(1, 2),
-                                        v.transpose(1, 2),
-                                        attention_bias,
-                                        0.0,
-                                        plain_causal,
-                                        options.scale,
-                                        q.size(2) != k.size(2));  // (B, Hq, T, Dv)
+  const at::Tensor attended = runs_on_meta(q) ? flash_attention_on_meta(q, k, v, attention_bias, plain_causal)
+                                              : at::scaled_dot_product_attention(
+                                                    q.transpose(1, 2),
+                                                    k.transpose(1, 2),
+                                                    v.transpose(1, 2),
+                                                    attention_bias,
+                                                    0.0,
+                                                    plain_causal,
+                                                    options.scale,
+                                                    q.size(2) != k.size(2));  // (B, Hq, T, Dv)
   const at::Tensor kept = blind.defined() ? attended.masked_fill(blind, 0) : attended;
   return kept.transpose(1, 2);
 }

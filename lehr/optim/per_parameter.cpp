@@ -21,7 +21,10 @@ void check_pair(const std::string& name, const char* what, const at::Tensor& oth
 }
 
 void check_value(const std::string& name, const at::Tensor& value) {
-  require(value.defined() && (!value.is_meta() || runs_on_meta()), "{}: the optimizer needs a parameter with storage", name);
+  require(
+      value.defined() && (!value.is_meta() || runs_on_meta()),
+      "{}: the optimizer needs a parameter with storage",
+      name);
   const auto dtype = value.scalar_type();
   require(
       dtype == at::kFloat || dtype == at::kDouble || dtype == at::kBFloat16,

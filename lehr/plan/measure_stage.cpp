@@ -125,7 +125,8 @@ void measure_actions(StageRun& run, Measuring& measuring, StageMeasurement& resu
   const int64_t rest = measuring.live();
   result.gradient_bytes = gradient_bytes(run);
   result.batch_bytes = batch_bytes(run.batch());
-  result.other_bytes = rest - result.batch_bytes - result.parameter_bytes - result.compute_copy_bytes - result.gradient_bytes;
+  result.other_bytes =
+      rest - result.batch_bytes - result.parameter_bytes - result.compute_copy_bytes - result.gradient_bytes;
   result.boundary_bytes = run.boundary_bytes();
   const int64_t without_gradients = rest - result.gradient_bytes;
 
@@ -161,26 +162,16 @@ void measure_actions(StageRun& run, Measuring& measuring, StageMeasurement& resu
   }
 }
 
-int64_t optimizer_bytes(
-    const train::TrainConfig& config, const train::TrainSpec& spec, const descriptor::ModelArgs& args, StageRun& run) {
-  // Patterns are judged by the names of the whole model.
-  optim::OptimizerContext context{.seed = static_cast<uint64_t>(config.debug.seed)};
-  std::vector<optim::NamedParameter> trained;
+int64_t optimizer_bytes(const train::TrainConfig& config, const train::TrainSpec& spec, StageRun& run) {
+  std::vector<optim::NamedParameter> here;
   for (const auto& [name, parameter] : nn::named_parameters(run.model())) {
     if (parameter->trainable()) {
-      context.parameters.push_back({.name = name, .shape = parameter->shape()});
-      trained.push_back(
-          {.name = name, .value = parameter->value(), .placement = train::placement_of(*parameter)});
+      here.push_back({.name = name, .value = parameter->value(), .placement = train::placement_of(*parameter)});
     }
   }
-  if (config.parallelism.pipeline_parallel_degree > 1) {
-    context.parameters.clear();
-    for (const auto& [name, parameter] : nn::named_parameters(*spec.build.model(config, args, {}))) {
-      context.parameters.push_back({.name = name, .shape = parameter->shape()});
-    }
-  }
-  const auto optimizer = spec.build.optimizer(config.optimizer, context);
-  optimizer->allocate(trained);
+  const auto optimizer = spec.build.optimizer(
+      config.optimizer, {.parameters = run.trained(), .seed = static_cast<uint64_t>(config.debug.seed)});
+  optimizer->allocate(here);
   return optimizer->state_bytes();
 }
 
@@ -225,7 +216,7 @@ StageMeasurement measure_run(
   measure_parameters(run, result);
   measure_actions(run, measuring, result);
   run.clear_gradients();
-  result.optimizer_bytes = optimizer_bytes(config, spec, args, run);
+  result.optimizer_bytes = optimizer_bytes(config, spec, run);
   return result;
 }
 
@@ -237,8 +228,8 @@ StageMeasurement measure_stage(
   check_place(config, place);
   const OnMeta on_meta;
   const int64_t world = place.world_size > 0 ? place.world_size : product_of_degrees(config.parallelism);
-  const int64_t rank = place.rank_of_stage[static_cast<size_t>(place.stage)] *
-                       (world / config.parallelism.pipeline_parallel_degree);
+  const int64_t rank =
+      place.rank_of_stage[static_cast<size_t>(place.stage)] * (world / config.parallelism.pipeline_parallel_degree);
   std::vector<mesh::FakeCollective> seen;
   const auto transport =
       mesh::fake_transport(rank, world, [&](const mesh::FakeCollective& one) { seen.push_back(one); });

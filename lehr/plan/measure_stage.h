@@ -25,8 +25,8 @@ struct Communication {
 /// One action of a pipeline, for one microbatch, on this rank.
 struct ActionMeasurement {
   /// Bytes: the highest point of live memory during the action beyond StageMeasurement::at_rest() (without the
-  /// optimizer's part) and what is kept of other microbatches. What is kept of its own is in it, and gathered parameters
-  /// are.
+  /// optimizer's part) and what is kept of other microbatches. What is kept of its own is in it, and gathered
+  /// parameters are.
   int64_t peak = 0;
   /// Bytes that stay afterwards for this microbatch, for its backward or its weight half, without gathered parameters.
   int64_t kept = 0;
@@ -98,7 +98,8 @@ struct StagePlace {
 /// Measures a microbatch of train::microbatch_rows(config) rows of training.seq_len tokens, all in one document and all
 /// with a label, tokens spread evenly over experts. The rank is the first one of its stage. `args` is the shape of the
 /// whole model (Builders::model_args). Throws the usage errors that the run itself would throw when it builds the
-/// model; call train::check_mesh before for those of config and mesh. No device, no communication; milliseconds a layer.
+/// model; call train::check_mesh before for those of config and mesh. No device, no communication; milliseconds a
+/// layer.
 StageMeasurement measure_stage(
     const train::TrainConfig& config,
     const train::TrainSpec& spec,

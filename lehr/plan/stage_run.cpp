@@ -1,5 +1,7 @@
 #include "lehr/plan/stage_run.h"
 
+#include <algorithm>
+
 #include "lehr/base/error.h"
 #include "lehr/base/memory_meter.h"
 #include "lehr/nn/moe.h"
@@ -35,13 +37,23 @@ StageRun::StageRun(
       ranks_(config.parallelism, transport),
       task_(spec.build.task(config)) {
   int64_t num_experts = 0;
+  const auto add_trained = [&](const nn::Model& model) {
+    for (const auto& [name, parameter] : nn::named_parameters(model)) {
+      const auto same = [&, &own = name](const optim::ParameterInfo& other) { return other.name == own; };
+      if (parameter->trainable() && std::none_of(trained_.begin(), trained_.end(), same)) {  // tied tables are twice
+        trained_.push_back({.name = name, .shape = parameter->shape()});
+      }
+    }
+  };
   train::StageLayout layout;
   if (staged()) {
     layout = train::lay_out_stages(config, args, spec.build, place.rank_of_stage);
     model_ = layout.models[static_cast<size_t>(info_.current_stage)];
     num_experts = layout.num_experts;
+    std::for_each(layout.models.begin(), layout.models.end(), [&](const auto& model) { add_trained(*model); });
   } else {
     model_ = train::build_whole_model(config, args, spec.build);
+    add_trained(*model_);
   }
   if (ranks_.world_size() > 1) {
     sharded_.emplace(train::lay_out_stage(config, spec, *ranks_.context(), *model_, info_));

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "lehr/mesh/fake_transport.h"
+#include "lehr/optim/optimizer.h"
 #include "lehr/plan/measure_stage.h"
 #include "lehr/train/model_stage.h"
 #include "lehr/train/precision.h"
@@ -36,6 +37,8 @@ class StageRun {
   /// Null on one device.
   shard::FullySharded* sharded() { return sharded_ ? &*sharded_ : nullptr; }
   const train::Batch& batch() const { return batch_; }
+  /// What is trained of the whole model.
+  const std::vector<optim::ParameterInfo>& trained() const { return trained_; }
   /// Bytes of what goes to the next stage.
   int64_t boundary_bytes() const;
 
@@ -64,6 +67,7 @@ class StageRun {
   train::Ranks ranks_;
   std::unique_ptr<train::TrainTask> task_;
   std::shared_ptr<nn::Model> model_;
+  std::vector<optim::ParameterInfo> trained_;
   std::unique_ptr<pipeline::ModuleSupportsPipelining> no_shapes_;  // of a model in one stage that tells none
   std::optional<shard::FullySharded> sharded_;
   std::unique_ptr<train::MixedPrecision> precision_;

@@ -51,7 +51,8 @@ TEST_F(MeasureStage, MemoryIsThatOfARunInMixedPrecision) {
   expect_memory_of_a_run(kMixed);
 }
 
-void expect_memory_on_ranks(const Overrides& changes, int64_t ranks, const std::vector<std::string>& families = kFamilies) {
+void expect_memory_on_ranks(
+    const Overrides& changes, int64_t ranks, const std::vector<std::string>& families = kFamilies) {
   for (const std::string& family : families) {
     SCOPED_TRACE(family);
     const Planned planned(model_of(family, changes));
@@ -119,7 +120,11 @@ TEST_F(MeasureStage, MemoryIsThatOfStagesOfAPipeline) {
 
 TEST_F(MeasureStage, MemoryIsThatOfAdapters) {
   const Planned planned(model_of(
-      "qwen3", {{"peft.method", "lora"}, {"peft.target_pattern", ".*_proj"}, {"peft.dropout", "0.1"}, {"checkpoint.initial_load_path", "base"}}));
+      "qwen3",
+      {{"peft.method", "lora"},
+       {"peft.target_pattern", ".*_proj"},
+       {"peft.dropout", "0.1"},
+       {"checkpoint.initial_load_path", "base"}}));
   expect_same_bytes(planned.on_meta(), planned.on_cpu());
 }
 

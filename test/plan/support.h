@@ -26,10 +26,10 @@ inline Overrides model_of(const std::string& name, const Overrides& changes = {}
       {"training.local_batch_size", "1"},
       {"training.seq_len", "256"}};
   if (name == "qwen3_moe") {
-    for (const auto& entry :
-         Overrides{{"model.args.num_experts", "8"},
-                   {"model.args.num_experts_per_tok", "2"},
-                   {"model.args.moe_intermediate_size", "48"}}) {
+    for (const auto& entry : Overrides{
+             {"model.args.num_experts", "8"},
+             {"model.args.num_experts_per_tok", "2"},
+             {"model.args.moe_intermediate_size", "48"}}) {
       overrides.push_back(entry);
     }
   }
@@ -49,8 +49,8 @@ struct Planned {
 
   /// The same with memory and numbers; other ranks are as in measure_stage, so that nothing depends on timing.
   StageMeasurement on_cpu(int64_t ranks = 1, const StagePlace& place = {}) const {
-    const int64_t rank = place.rank_of_stage[static_cast<size_t>(place.stage)] * ranks /
-                         config.parallelism.pipeline_parallel_degree;
+    const int64_t rank =
+        place.rank_of_stage[static_cast<size_t>(place.stage)] * ranks / config.parallelism.pipeline_parallel_degree;
     const auto transport = mesh::fake_transport(rank, ranks);
     return measure_run(config, spec, *args, place, at::kCPU, transport.get());
   }

@@ -103,5 +103,21 @@ TEST_P(EverySchedule, TrainsMixturesOfExpertsAsOneDevice) {
       {GetParam()});
 }
 
+// Hidden states flow in the type of the arithmetic from the first step on, when no parameter was gathered yet.
+TEST(Pipeline, TrainsInMixedPrecision) {
+  const Overrides mixed{{"training.dtype", "float32"}, {"training.mixed_precision_param", "bfloat16"}};
+  const Folder alone;
+  const auto one_device = tiny_run(alone.path(), with(family("qwen3"), mixed));
+  testing::train(one_device);
+  const Folder folder;
+  const auto staged = tiny_run(folder.path(), with(family("qwen3"), mixed));
+  train_on({.dp_shard = 2, .pp = 2}, staged);
+  const auto wanted = outcome_of(one_device).curves.at("loss"), found = outcome_of(staged).curves.at("loss");
+  ASSERT_EQ(found.size(), wanted.size());
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    EXPECT_NEAR(found[i], wanted[i], 0.01 * wanted[i]) << i;  // sums in bfloat16, in another order
+  }
+}
+
 }  // namespace
 }  // namespace lehr::train

@@ -1,0 +1,180 @@
+// What an operator keeps and allocates on meta is what it keeps and allocates on the CPU.
+#include "lehr/base/on_meta.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "lehr/base/memory_meter.h"
+#include "lehr/base/operation_meter.h"
+#include "lehr/ops/attention.h"
+#include "lehr/ops/grouped_linear.h"
+#include "lehr/ops/linear.h"
+#include "lehr/ops/linear_cross_entropy.h"
+#include "lehr/ops/qk_norm_rotary.h"
+#include "lehr/ops/rms_norm.h"
+#include "lehr/ops/rotary.h"
+#include "lehr/ops/silu_mul.h"
+#include "lehr/ops/token_permutation.h"
+
+namespace lehr::ops {
+namespace {
+
+/// Makes inputs on one device.
+class Maker {
+ public:
+  Maker(at::Device device, at::ScalarType type) : device_(device), type_(type) {}
+  at::Tensor input(at::IntArrayRef shape) const {
+    return at::ones(shape, at::TensorOptions().device(device_).dtype(type_)).requires_grad_();
+  }
+  at::Tensor ids(at::IntArrayRef shape) const {
+    return at::zeros(shape, at::TensorOptions().device(device_).dtype(at::kLong));
+  }
+  /// Ends of groups of `rows` rows each.
+  at::Tensor ends(int64_t groups, int64_t rows) const {
+    return (at::arange(1, groups + 1, at::TensorOptions().device(device_).dtype(at::kInt)) * rows).to(at::kInt);
+  }
+
+ private:
+  at::Device device_;
+  at::ScalarType type_;
+};
+
+using Call = std::function<at::Tensor()>;
+using MakeCall = std::function<Call(const Maker&)>;
+
+struct Cost {
+  int64_t kept = 0;  // bytes after forward, the result included
+  int64_t forward_peak = 0, backward_peak = 0;
+  double flops = 0;
+};
+
+Cost cost_of(const MakeCall& make, at::Device device, at::ScalarType type) {
+  const Call call = make(Maker(device, type));
+  MemoryMeter memory(device.type());
+  const OperationMeter operations;
+  Cost cost;
+  at::Tensor result = call();
+  cost.kept = memory.now();
+  cost.forward_peak = memory.peak();
+  const at::Tensor gradient = at::ones_like(result);
+  memory.reset_peak();
+  result.backward(gradient);
+  cost.backward_peak = memory.peak();
+  cost.flops = operations.counts().flops();
+  return cost;
+}
+
+// `beside`: bytes of what a run makes to look at data, as checks of labels do.
+void expect_cost_of_cpu(const MakeCall& make, at::ScalarType type = at::kFloat, int64_t beside = 0) {
+  at::globalContext().setUserEnabledMkldnn(false);  // whose products copy transposed operands
+  const Cost wanted = cost_of(make, at::kCPU, type);
+  at::globalContext().setUserEnabledMkldnn(true);
+  const OnMeta on_meta;
+  const Cost found = cost_of(make, at::kMeta, type);
+  EXPECT_EQ(found.kept, wanted.kept);
+  EXPECT_LE(found.forward_peak, wanted.forward_peak);
+  EXPECT_GE(found.forward_peak, wanted.forward_peak - beside);
+  EXPECT_LE(found.backward_peak, wanted.backward_peak);
+  EXPECT_GE(found.backward_peak, wanted.backward_peak - beside);
+  EXPECT_EQ(found.flops, wanted.flops);
+}
+
+TEST(OnMeta, Linear) {
+  expect_cost_of_cpu([](const Maker& make) -> Call {
+    return [x = make.input({2, 8, 16}), w = make.input({24, 16}), b = make.input({24})] { return linear(x, w, b); };
+  });
+}
+
+TEST(OnMeta, GroupedLinearOfEvenGroups) {
+  expect_cost_of_cpu([](const Maker& make) -> Call {
+    return [x = make.input({32, 16}), w = make.input({4, 24, 16}), ends = make.ends(4, 8)] {
+      return grouped_linear(x, w, ends);
+    };
+  });
+}
+
+TEST(OnMeta, RmsNorm) {
+  expect_cost_of_cpu([](const Maker& make) -> Call {
+    return [x = make.input({2, 8, 16}), w = make.input({16})] { return rms_norm(x, w, 1e-6); };
+  });
+}
+
+TEST(OnMeta, QkNormRotary) {
+  expect_cost_of_cpu([](const Maker& make) -> Call {
+    return [q = make.input({2, 8, 4, 16}),
+            k = make.input({2, 8, 2, 16}),
+            w = make.input({16}),
+            angles = make.input({1, 8, 16}).detach()] {
+      const auto [rotated_q, rotated_k] = qk_norm_rotary(q, k, w, w, 1e-6, angles, angles);
+      return at::cat({rotated_q, rotated_k}, 2);
+    };
+  });
+}
+
+TEST(OnMeta, SiluMul) {
+  expect_cost_of_cpu([](const Maker& make) -> Call {
+    return [gate = make.input({2, 8, 16}), up = make.input({2, 8, 16})] { return silu_mul(gate, up); };
+  });
+}
+
+MakeCall attention_call(const AttentionOptions& options, bool documents) {
+  return [=](const Maker& make) -> Call {
+    return [q = make.input({2, 32, 4, 16}),
+            k = make.input({2, 32, 2, 16}),
+            v = make.input({2, 32, 2, 8}),
+            options,
+            ids = documents ? make.ids({2, 32}) : at::Tensor()] {
+      AttentionMask mask;
+      mask.document_ids = ids;
+      return attention(q, k, v, mask, options);
+    };
+  };
+}
+
+TEST(OnMeta, AttentionInTiles) {
+  expect_cost_of_cpu(attention_call({}, false));
+  expect_cost_of_cpu(attention_call({.window = 8}, true));
+  expect_cost_of_cpu(attention_call({}, true), at::kBFloat16);
+}
+
+TEST(OnMeta, AttentionInTilesCountsTheKeysThatAreSeen) {
+  const OnMeta on_meta;
+  const double full = 2 * 4 * (16 + 8) * 2.0 * (32 * 33 / 2.0);  // rows, heads, sizes, products; pairs
+  EXPECT_EQ(cost_of(attention_call({}, false), at::kMeta, at::kFloat).flops, 3 * full);
+  const double pairs = 8 * 9 / 2.0 + 24 * 8;
+  EXPECT_EQ(
+      cost_of(attention_call({.window = 8}, false), at::kMeta, at::kFloat).flops, 3 * (2 * 4 * (16 + 8) * 2.0 * pairs));
+}
+
+TEST(OnMeta, LinearCrossEntropyWhereAllLabelsCount) {
+  constexpr int64_t kChecks = 64 * 8;  // of labels
+  expect_cost_of_cpu(
+      [](const Maker& make) -> Call {
+        return [h = make.input({64, 16}), w = make.input({32, 16}), labels = make.ids({64})] {
+          return linear_cross_entropy(h, w, labels, -100).sum();
+        };
+      },
+      at::kFloat,
+      kChecks);
+}
+
+TEST(OnMeta, TokensToExpertsAndBack) {
+  expect_cost_of_cpu([](const Maker& make) -> Call {
+    return [x = make.input({32, 16}), weights = make.input({32, 2}), chosen = make.ids({32, 2})] {
+      const TokenPermutation permutation = sort_by_expert(chosen, 4);
+      return combine_tokens(permute_tokens(x, permutation), weights, permutation);
+    };
+  });
+}
+
+TEST(OnMeta, ATensorStandsForAnotherOnlyInARun) {
+  const at::Tensor tensor = at::empty({2}, at::TensorOptions().device(at::kMeta));
+  EXPECT_FALSE(runs_on_meta(tensor));
+  const OnMeta on_meta;
+  EXPECT_TRUE(runs_on_meta(tensor));
+  EXPECT_FALSE(runs_on_meta(at::empty({2})));
+}
+
+}  // namespace
+}  // namespace lehr::ops
