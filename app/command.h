@@ -24,6 +24,7 @@ int train_on_threads(const std::vector<std::string>& args, int64_t ranks);
 int eval(const std::vector<std::string>& args);
 int generate(const std::vector<std::string>& args);
 int merge(const std::vector<std::string>& args);
+int plan(const std::vector<std::string>& args);
 int verify(const std::vector<std::string>& args);
 int convert(const std::vector<std::string>& args);
 int inspect(const std::vector<std::string>& args);

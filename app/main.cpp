@@ -14,6 +14,7 @@ namespace lehr::app {
 const std::vector<Command>& commands() {
   static const std::vector<Command> kCommands{
       {"train", "train a model from a TOML file; resumes by itself", train},
+      {"plan", "time, memory and bubble of a run, before it is started", plan},
       {"eval", "loss and perplexity of a checkpoint on a data set", eval},
       {"generate", "text from a checkpoint", generate},
       {"verify", "compare a model with values from another implementation", verify},

@@ -27,7 +27,7 @@ def holds(what, condition):
 
 
 # --- help ------------------------------------------------------------------------------------------------------------
-commands = ["train", "eval", "generate", "verify", "merge", "inspect", "convert", "tokenize"]
+commands = ["train", "plan", "eval", "generate", "verify", "merge", "inspect", "convert", "tokenize"]
 overview = run("--help")
 holds("--help names every command", all(f"  {command} " in overview for command in commands))
 for command in commands:
@@ -65,6 +65,30 @@ bits = [(folder / "checkpoints/step-12/model.safetensors").read_bytes() for fold
 holds("the saved config gives the same weights, bit for bit", bits[0] == bits[1])
 run("train", work / "resolved.toml", "--quiet")
 holds("a run that is done stays as it is", (again / "metrics.jsonl").read_text().count("\n") == len(lines))
+
+# --- plan ------------------------------------------------------------------------------------------------------------
+plan = work / "plan"
+quick = ["plan", "recipe/quickstart.toml", "--machine", "cpu"]
+shown = run(*quick, "--output", plan)
+holds("plan tells time, memory and what holds it up",
+      all(word in shown for word in ("tokens/s", "MFU", "fits:", "bottleneck", "activations")))
+planned = json.loads((plan / "plan.json").read_text())
+holds("plan.json has the numbers", planned["fits"] and planned["devices"] == 1 and planned["step_seconds"] > 0)
+holds("plan's files are there", {p.name for p in plan.iterdir()}
+      == {"report.txt", "plan.json", "memory.svg", "timeline.svg", "timeline.html"})
+holds("a device that is too small is exit code 3", "DOES NOT FIT" in run(*quick, "--memory-gb", "0.301", code=3))
+run("plan", "recipe/quickstart.toml", "--machine", "h10", code=2)
+run(*quick, "--search", code=2)
+run(*quick, "--parallelism.tensor_parallel_degree=2", code=2)
+run("plan", "recipe/plan_llama3_405b.toml", "--no-schedules", "--output", plan, "--model.args.num_hidden_layers=32",
+    "--parallelism.pipeline_parallel_first_stage_less_layers=0", "--parallelism.pipeline_parallel_last_stage_less_layers=0")
+piped = json.loads((plan / "plan.json").read_text())
+holds("16,384 devices are planned in a moment", piped["devices"] == 16384 and len(piped["ranks"]) == 16)
+found = run(*quick, "--search", "--devices", "4", "--training.global_batch_size=8")
+holds("a search gives keys to train with", "[parallelism]" in found and "dp_" in found)
+machine = work / "machine.toml"
+machine.write_text(run("plan", "--calibrate"))
+holds("a calibrated machine is one", "MFU" in run("plan", "recipe/quickstart.toml", "--machine", machine))
 
 # --- the others ------------------------------------------------------------------------------------------------------
 model = out / "checkpoints/step-12"

@@ -1,0 +1,168 @@
+#include "lehr/plan/cost_model.h"
+
+#include <algorithm>
+
+#include "lehr/plan/links.h"
+
+namespace lehr::plan {
+
+namespace {
+bool names_any(const std::string& axes, std::initializer_list<const std::string*> names) {
+  const std::string parted = "," + axes + ",";
+  return std::any_of(names.begin(), names.end(), [&](const std::string* name) {
+    return parted.find("," + *name + ",") != std::string::npos;
+  });
+}
+
+// Issued before they are needed, or waited for after others were issued.
+bool runs_beside(const Communication& one) {
+  if (one.collective == "send" || one.collective == "receive") {
+    return true;
+  }
+  return (one.collective == "all_gather" || one.collective == "reduce_scatter") &&
+         names_any(one.axes, {&mesh::axis::fsdp, &mesh::axis::dp_shard, &mesh::axis::ep_shard});
+}
+
+CommunicationCost cost_of(const Communication& one, const CostContext& context) {
+  const auto calls = static_cast<double>(one.calls);
+  const GroupPlacement group = place_group(one.axes, context.mesh, context.machine.ranks_per_node);
+  CommunicationCost cost{
+      .axes = one.axes, .collective = one.collective, .bytes = static_cast<double>(one.bytes), .calls = calls};
+  if (calls > 0) {
+    cost.seconds = calls * collective_seconds(context.machine, group, one.collective, cost.bytes / calls);
+  }
+  return cost;
+}
+
+// Spreads the time in which nothing else is done over those that may run beside, by their length.
+void hide(std::vector<CommunicationCost>& all, const std::vector<bool>& beside, double behind) {
+  double total = 0;
+  double first = 0;  // of each kind: nothing was there to issue it ahead
+  for (size_t i = 0; i < all.size(); ++i) {
+    all[i].exposed = all[i].seconds;
+    if (beside[i] && all[i].calls > 0) {
+      total += all[i].seconds;
+      first = std::max(first, all[i].seconds / all[i].calls);
+    }
+  }
+  const double exposed = std::max(first, total - behind);
+  for (size_t i = 0; i < all.size() && total > 0; ++i) {
+    if (beside[i]) {
+      all[i].exposed = all[i].seconds * std::min(1.0, exposed / total);
+    }
+  }
+}
+
+ActionCost cost_of(
+    const ActionMeasurement& action, int64_t num_layers, double expert_share, const CostContext& context) {
+  const Machine& machine = context.machine;
+  const double peak = machine.peak_flops(context.compute);
+  ActionCost cost{
+      .products = (1 - expert_share) * action.product_flops / (peak * machine.achieved_fraction),
+      .experts = expert_share * action.product_flops / (peak * machine.achieved_expert_fraction),
+      .attention = action.attention_flops / (peak * machine.achieved_attention_fraction),
+      .pointwise = static_cast<double>(action.pointwise_bytes) / machine.memory_bandwidth(),
+      .overhead = static_cast<double>(num_layers) * machine.layer_overhead_us * 1e-6};
+  std::vector<bool> beside;
+  for (const Communication& one : action.communication) {
+    cost.communication.push_back(cost_of(one, context));
+    beside.push_back(runs_beside(one));
+  }
+  hide(cost.communication, beside, machine.communication_overlap * cost.computing());
+  return cost;
+}
+
+double sum_exposed(const std::vector<CommunicationCost>& all) {
+  double sum = 0;
+  for (const CommunicationCost& one : all) {
+    sum += one.exposed;
+  }
+  return sum;
+}
+}  // namespace
+
+double ActionCost::exposed() const {
+  return sum_exposed(communication);
+}
+
+double StageCost::update() const {
+  return optimizer + sum_exposed(per_step);
+}
+
+StageCost cost_of(const StageMeasurement& stage, double expert_share, const CostContext& context) {
+  const auto action = [&](const ActionMeasurement& one) {
+    return cost_of(one, stage.num_layers, expert_share, context);
+  };
+  StageCost cost{
+      .forward = action(stage.forward),
+      .backward = action(stage.backward),
+      .backward_input = action(stage.backward_input),
+      .backward_weight = action(stage.backward_weight)};
+  // The norm reads gradients; the update reads them again, and reads and writes values and state.
+  const double touched =
+      2.0 * static_cast<double>(stage.gradient_bytes + stage.parameter_bytes + stage.optimizer_bytes) +
+      2.0 * static_cast<double>(stage.compute_copy_bytes);
+  cost.optimizer = touched / context.machine.memory_bandwidth();
+  std::vector<bool> beside;
+  for (const Communication& one : stage.per_step) {
+    cost.per_step.push_back(cost_of(one, context));
+    beside.push_back(names_any(one.axes, {&mesh::axis::dp_replicate}));
+  }
+  hide(cost.per_step, beside, context.machine.communication_overlap * cost.backward.computing());
+  if (const double whole = static_cast<double>(stage.gathered_after_forward); context.keeps_gathered && whole > 0) {
+    // What stays gathered for a whole step is gathered in its first forward, which the measured one is not.
+    const GroupPlacement group = place_group(mesh::axis::fsdp, context.mesh, context.machine.ranks_per_node);
+    const auto units = static_cast<double>(stage.num_layers);
+    std::vector<CommunicationCost> gather{
+        {.axes = mesh::axis::fsdp,
+         .collective = "all_gather",
+         .bytes = whole / static_cast<double>(group.size),
+         .calls = units}};
+    gather[0].seconds = units * collective_seconds(context.machine, group, "all_gather", gather[0].bytes / units);
+    hide(gather, {true}, context.machine.communication_overlap * cost.forward.computing());
+    cost.per_step.push_back(gather[0]);
+  }
+  return cost;
+}
+
+bool has_halves(const pipeline::Program& program) {
+  for (const auto& rank : program.ranks) {
+    for (const auto& entry : rank) {
+      for (const pipeline::Action& action : entry) {
+        if (action.kind == pipeline::ActionKind::backward_weight) {
+          return true;
+        }
+      }
+    }
+  }
+  return false;
+}
+
+pipeline::PipelineCosts pipeline_costs(
+    const std::vector<const StageCost*>& stages,
+    double boundary_bytes,
+    const std::vector<int64_t>& rank_of_stage,
+    bool halves,
+    const CostContext& context) {
+  pipeline::PipelineCosts costs;
+  costs.forward.clear();
+  costs.backward_input.clear();
+  costs.backward_weight.clear();
+  std::vector<double> updates(1 + static_cast<size_t>(*std::max_element(rank_of_stage.begin(), rank_of_stage.end())));
+  for (size_t stage = 0; stage < stages.size(); ++stage) {
+    const StageCost& cost = *stages[stage];
+    costs.forward.push_back(cost.forward.seconds());
+    costs.backward_input.push_back(halves ? cost.backward_input.seconds() : cost.backward.seconds());
+    costs.backward_weight.push_back(halves ? cost.backward_weight.seconds() : 0);
+    updates[static_cast<size_t>(rank_of_stage[stage])] += cost.update();
+  }
+  costs.update = *std::max_element(updates.begin(), updates.end());
+  const Machine machine = context.machine;
+  const auto mesh = context.mesh;
+  costs.transfer = [machine, mesh, boundary_bytes](int64_t from, int64_t to) {
+    return transfer_seconds(machine, mesh, from, to, boundary_bytes);
+  };
+  return costs;
+}
+
+}  // namespace lehr::plan

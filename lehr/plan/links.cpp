@@ -1,0 +1,107 @@
+#include "lehr/plan/links.h"
+
+#include <algorithm>
+#include <cmath>
+#include <sstream>
+#include <vector>
+
+#include "lehr/base/error.h"
+
+namespace lehr::plan {
+
+namespace {
+// Ranks of an axis are `stride` apart.
+struct AxisRanks {
+  int64_t size;
+  int64_t stride;
+};
+
+AxisRanks axis_ranks(const std::string& name, const mesh::DeviceMeshParameters& mesh) {
+  const int64_t tp = mesh.tensor_parallel;
+  const int64_t cp = mesh.context_parallel;
+  const int64_t replica = mesh.data_parallel_shard * cp * tp;
+  const int64_t stage = mesh.data_parallel_replicate * replica;
+  const std::pair<std::string, AxisRanks> axes[] = {
+      {mesh::axis::tp, {tp, 1}},
+      {mesh::axis::cp, {cp, tp}},
+      {mesh::axis::dp_shard, {mesh.data_parallel_shard, tp * cp}},
+      {mesh::axis::fsdp, {mesh.data_parallel_shard * cp, tp}},
+      {mesh::axis::ep, {mesh.expert_parallel, 1}},
+      {mesh::axis::ep_shard, {replica / mesh.expert_parallel, mesh.expert_parallel}},
+      {mesh::axis::dp_replicate, {mesh.data_parallel_replicate, replica}},
+      {mesh::axis::pp, {mesh.pipeline_parallel, stage}},
+  };
+  for (const auto& [known, ranks] : axes) {
+    if (known == name) {
+      return ranks;
+    }
+  }
+  fail("plan: no mesh has an axis '{}'", name);
+}
+
+struct Link {
+  double bandwidth;
+  double latency;
+};
+Link node_link(const Machine& machine) {
+  return {machine.node_gb_per_second * machine.achieved_link_fraction * 1e9, machine.node_latency_us * 1e-6};
+}
+Link network_link(const Machine& machine) {
+  return {machine.network_gb_per_second * machine.achieved_link_fraction * 1e9, machine.network_latency_us * 1e-6};
+}
+}  // namespace
+
+GroupPlacement place_group(const std::string& axes, const mesh::DeviceMeshParameters& mesh, int64_t ranks_per_node) {
+  std::vector<int64_t> ranks{0};
+  std::istringstream names(axes == "none" ? "" : axes);
+  for (std::string name; std::getline(names, name, ',');) {
+    const AxisRanks axis = axis_ranks(name, mesh);
+    const size_t before = ranks.size();
+    for (int64_t index = 1; index < axis.size; ++index) {
+      for (size_t i = 0; i < before; ++i) {
+        ranks.push_back(ranks[i] + index * axis.stride);
+      }
+    }
+  }
+  GroupPlacement group{.size = static_cast<int64_t>(ranks.size())};
+  group.per_node = std::count_if(ranks.begin(), ranks.end(), [&](int64_t rank) { return rank < ranks_per_node; });
+  group.nodes = (group.size + group.per_node - 1) / group.per_node;
+  return group;
+}
+
+double collective_seconds(
+    const Machine& machine, const GroupPlacement& group, const std::string& collective, double bytes) {
+  if (group.size <= 1) {
+    return 0;
+  }
+  const Link node = node_link(machine);
+  const Link network = network_link(machine);
+  const auto n = static_cast<double>(group.size);
+  const auto m = static_cast<double>(group.per_node);
+  const auto k = static_cast<double>(group.nodes);
+  const double latency = (m - 1) * node.latency + std::ceil(std::log2(k)) * network.latency;
+  if (collective == "send" || collective == "receive") {
+    const Link& link = group.nodes > 1 ? network : node;
+    return link.latency + bytes / link.bandwidth;
+  }
+  if (collective == "all_to_all") {
+    return latency + std::max(bytes * (m - 1) / n / node.bandwidth, bytes * (n - m) / n / network.bandwidth);
+  }
+  if (collective == "barrier") {
+    return latency;
+  }
+  const double all = collective == "all_gather" ? n * bytes : bytes;
+  const double once =
+      latency + std::max(all * (m - 1) / m / node.bandwidth, all * (k - 1) / k / (m * network.bandwidth));
+  return collective.starts_with("all_reduce") ? 2 * once : once;
+}
+
+double transfer_seconds(
+    const Machine& machine, const mesh::DeviceMeshParameters& mesh, int64_t from, int64_t to, double bytes) {
+  const int64_t stride = axis_ranks(mesh::axis::pp, mesh).stride;
+  const bool near = from * stride / machine.ranks_per_node == to * stride / machine.ranks_per_node;
+  const Link link = near ? node_link(machine) : network_link(machine);
+  return link.latency + bytes / link.bandwidth;
+}
+
+}  // namespace lehr::plan

@@ -1,0 +1,198 @@
+#include "lehr/plan/memory.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <set>
+#include <utility>
+
+namespace lehr::plan {
+
+namespace {
+using pipeline::ActionKind;
+using pipeline::TimedAction;
+
+double bytes_of(int64_t value) {
+  return static_cast<double>(value);
+}
+
+class RankAccount {
+ public:
+  RankAccount(
+      const pipeline::Program& program, int64_t rank, const std::vector<const StageMeasurement*>& stages, bool halves)
+      : rank_of_stage_(program.rank_of_stage),
+        stages_(stages),
+        halves_(halves),
+        num_microbatches_(program.num_microbatches) {
+    for (const int64_t stage : program.stages_of(rank)) {
+      const StageMeasurement& s = at(stage);
+      base_[MemoryKind::parameters] += bytes_of(s.parameter_bytes + s.compute_copy_bytes + s.other_bytes);
+      base_[MemoryKind::optimizer] += bytes_of(s.optimizer_bytes);
+      const double batches = bytes_of(s.batch_bytes) * static_cast<double>(program.num_microbatches);
+      base_[MemoryKind::activations] = std::max(base_[MemoryKind::activations], batches);  // stages share them
+    }
+  }
+
+  RankMemory account(const std::vector<TimedAction>& list) {
+    std::vector<const TimedAction*> order;
+    for (const TimedAction& timed : list) {
+      order.push_back(&timed);
+    }
+    // By start: receives begin while others compute.
+    std::stable_sort(order.begin(), order.end(), [](const auto* a, const auto* b) { return a->start < b->start; });
+    for (const TimedAction* timed : order) {
+      release_until(timed->start);
+      begin(*timed);
+    }
+    release_until(std::numeric_limits<double>::infinity());
+    return std::move(result_);
+  }
+
+ private:
+  const StageMeasurement& at(int64_t stage) const { return *stages_[static_cast<size_t>(stage)]; }
+  bool crosses(int64_t stage) const {
+    return stage >= 0 && stage + 1 < static_cast<int64_t>(stages_.size()) &&
+           rank_of_stage_[static_cast<size_t>(stage)] != rank_of_stage_[static_cast<size_t>(stage + 1)];
+  }
+
+  void begin(const TimedAction& timed) {
+    const auto& action = timed.action;
+    const int64_t stage = action.stage;
+    if (action.is_send()) {
+      const int64_t boundary = action.kind == ActionKind::send_forward ? stage : stage - 1;
+      later(timed.end, MemoryKind::boundary, -bytes_of(at(boundary).boundary_bytes));
+      return;
+    }
+    if (action.is_receive()) {
+      const int64_t boundary = action.kind == ActionKind::receive_forward ? stage - 1 : stage;
+      add(timed.start, MemoryKind::boundary, bytes_of(at(boundary).boundary_bytes));
+      return;
+    }
+    compute(timed);
+  }
+
+  void compute(const TimedAction& timed) {
+    const int64_t stage = timed.action.stage;
+    const StageMeasurement& s = at(stage);
+    const bool forward = timed.action.kind == ActionKind::forward;
+    const bool weight = timed.action.kind == ActionKind::backward_weight;
+    const bool first_backward = !forward && had_backward_.insert(stage).second;
+    const ActionMeasurement& action = forward                                                      ? s.forward
+                                      : weight                                                     ? s.backward_weight
+                                      : timed.action.kind == ActionKind::backward_input && halves_ ? s.backward_input
+                                                                                                   : s.backward;
+    const auto key = std::make_pair(stage, timed.action.microbatch);
+    const double before = kept_[key];  // of this microbatch, which is in the action's peak
+    double peak = bytes_of(action.peak);
+    if (timed.action.kind == ActionKind::backward_full) {
+      const bool last_backward = ++backwards_[stage] == num_microbatches_;
+      if (first_backward) {
+        peak = bytes_of(last_backward ? s.only_backward_peak : s.first_backward_peak);
+      } else if (last_backward) {
+        peak = bytes_of(s.last_backward_peak);
+      }
+    } else if (first_backward) {
+      peak += bytes_of(s.gradient_bytes);
+    }
+    // Gradients that come with the first backward are in its peak.
+    const double gradients = first_backward ? std::clamp(peak - before, 0.0, bytes_of(s.gradient_bytes)) : 0;
+    const double whole = std::clamp(peak - gradients - before, 0.0, bytes_of(s.gathered_peak));
+    // So are weights of this stage that stayed gathered.
+    const double stayed = stays_.contains(stage) ? bytes_of(s.gathered_after_forward) : 0;
+    MemoryByKind during = held_;
+    during[MemoryKind::gathered] += std::max(0.0, whole - stayed);
+    during[MemoryKind::gradients] += gradients;
+    during[MemoryKind::workspace] += std::max(0.0, peak - gradients - whole - before);
+    note(timed.start, during);
+    if (first_backward) {
+      later(timed.end, MemoryKind::gradients, bytes_of(s.gradient_bytes));
+    }
+    const bool last = weight || timed.action.kind == ActionKind::backward_full;
+    kept_[key] = last ? 0 : bytes_of(action.kept);
+    later(timed.end, MemoryKind::activations, kept_[key] - before);
+    if (forward) {
+      if (stays_.insert(stage).second) {
+        later(timed.end, MemoryKind::gathered, bytes_of(s.gathered_after_forward));
+      }
+      // What it received is kept, as its input.
+      later(timed.end, MemoryKind::boundary, crosses(stage - 1) ? -bytes_of(at(stage - 1).boundary_bytes) : 0);
+      later(timed.end, MemoryKind::boundary, crosses(stage) ? bytes_of(s.boundary_bytes) : 0);
+    } else if (!weight) {
+      later(timed.end, MemoryKind::boundary, crosses(stage) ? -bytes_of(s.boundary_bytes) : 0);
+      later(timed.end, MemoryKind::boundary, crosses(stage - 1) ? bytes_of(at(stage - 1).boundary_bytes) : 0);
+    }
+  }
+
+  void add(double seconds, MemoryKind kind, double bytes) {
+    held_[kind] = std::max(0.0, held_[kind] + bytes);
+    note(seconds, held_);
+  }
+  void later(double seconds, MemoryKind kind, double bytes) {
+    if (bytes != 0) {
+      ends_.emplace(seconds, std::make_pair(kind, bytes));
+    }
+  }
+  void release_until(double seconds) {
+    while (!ends_.empty() && ends_.begin()->first <= seconds) {
+      const double moment = ends_.begin()->first;
+      // What is let go at a moment makes room for what is taken at it.
+      for (; !ends_.empty() && ends_.begin()->first == moment; ends_.erase(ends_.begin())) {
+        const auto [kind, bytes] = ends_.begin()->second;
+        held_[kind] += bytes;
+      }
+      for (double& bytes : held_.bytes) {
+        bytes = std::max(0.0, bytes);
+      }
+      note(moment, held_);
+    }
+  }
+  void note(double seconds, MemoryByKind held) {
+    for (size_t kind = 0; kind < kMemoryKinds; ++kind) {
+      held.bytes[kind] += base_.bytes[kind];
+    }
+    if (!result_.moments.empty() && result_.moments.back().seconds == seconds) {
+      result_.moments.back().held = held;
+    } else {
+      result_.moments.push_back({seconds, held});
+    }
+    if (held.total() > result_.peak.total()) {
+      result_.peak = held;
+    }
+  }
+
+  const std::vector<int64_t>& rank_of_stage_;
+  const std::vector<const StageMeasurement*>& stages_;
+  bool halves_;
+  int64_t num_microbatches_;
+  MemoryByKind base_;                                   // all the time
+  MemoryByKind held_;                                   // now, beside it
+  std::map<std::pair<int64_t, int64_t>, double> kept_;  // by stage and microbatch
+  std::set<int64_t> had_backward_;
+  std::map<int64_t, int64_t> backwards_;
+  std::set<int64_t> stays_;
+  std::multimap<double, std::pair<MemoryKind, double>> ends_;
+  RankMemory result_;
+};
+}  // namespace
+
+std::string_view name_of(MemoryKind kind) {
+  constexpr std::array<std::string_view, kMemoryKinds> kNames{
+      "parameters", "gradients", "optimizer state", "gathered weights", "activations", "boundary buffers", "workspace"};
+  return kNames[static_cast<size_t>(kind)];
+}
+
+double MemoryByKind::total() const {
+  return std::accumulate(bytes.begin(), bytes.end(), 0.0);
+}
+
+std::vector<RankMemory> memory_by_rank(
+    const pipeline::Timeline& timeline, const std::vector<const StageMeasurement*>& stages, bool halves) {
+  std::vector<RankMemory> ranks;
+  for (int64_t rank = 0; rank < timeline.program.num_ranks(); ++rank) {
+    RankAccount account(timeline.program, rank, stages, halves);
+    ranks.push_back(account.account(timeline.ranks[static_cast<size_t>(rank)]));
+  }
+  return ranks;
+}
+
+}  // namespace lehr::plan

@@ -1,0 +1,99 @@
+#include "lehr/plan/mesh_stages.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "lehr/base/error.h"
+#include "lehr/plan/links.h"
+#include "lehr/train/precision.h"
+
+namespace lehr::plan {
+
+namespace {
+constexpr double kNever = std::numeric_limits<double>::infinity();
+}  // namespace
+
+MeshStages::MeshStages(const train::TrainConfig& config, const train::TrainSpec& spec, const Machine& machine)
+    : config_(config), spec_(spec), machine_(machine), compute_(train::compute_type(config.training)) {}
+
+CostContext MeshStages::context(const MeshPoint& point, const Trade& trade) const {
+  return {
+      .machine = machine_,
+      .mesh = point.mesh,
+      .compute = compute_,
+      .keeps_gathered = point.mesh.pipeline_parallel > 1 && trade.reshard == shard::ReshardPolicy::never};
+}
+
+// Null where the model cannot be laid out so.
+const StagePieces* MeshStages::pieces(const LayerLayout& layout, int64_t rows, bool checkpointing) {
+  const auto [entry, is_new] = pieces_.try_emplace({layout, rows, checkpointing});
+  if (is_new) {
+    const MeshPoint point{
+        .mesh = {.context_parallel = layout.cp, .tensor_parallel = layout.tp, .expert_parallel = layout.ep},
+        .rows = rows};
+    const Trade trade{.checkpointing = checkpointing ? "full" : "none"};
+    try {
+      entry->second = std::make_unique<StagePieces>(with_choices(config_, point, trade, {}), spec_);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::usage) {
+        throw;
+      }
+      why_not = error.what();
+    }
+  }
+  return entry->second.get();
+}
+
+std::optional<PlannedStage> MeshStages::stage(const MeshPoint& point, const Trade& trade, const StageShape& shape) {
+  const auto measured = [&](const StagePieces& from) {
+    return from.stage(
+        shape, point.mesh.data_parallel_shard * point.mesh.context_parallel, point.mesh.data_parallel_replicate);
+  };
+  const StagePieces* from = pieces(point.layout(), point.rows, trade.checkpointing == "full");
+  const StagePieces* other = trade.checkpointing == "selective" ? pieces(point.layout(), point.rows, true) : from;
+  if (from == nullptr || other == nullptr) {
+    return std::nullopt;
+  }
+  PlannedStage planned{.expert_share = from->expert_share()};
+  planned.measured = from == other ? measured(*from) : StagePieces::half_and_half(measured(*from), measured(*other));
+  StagePieces::change_policy(planned.measured, trade.reshard, point.mesh.pipeline_parallel > 1);
+  planned.cost = cost_of(planned.measured, planned.expert_share, context(point, trade));
+  return planned;
+}
+
+double MeshStages::least_seconds(const MeshPoint& point) {
+  const auto& mesh = point.mesh;
+  const StagePieces* from = pieces({.tp = mesh.tensor_parallel}, point.rows, false);
+  if (from == nullptr) {
+    return kNever;
+  }
+  const StageMeasurement all =
+      from->stage({.layers = num_layers_}, mesh.data_parallel_shard * mesh.context_parallel, 1);
+  const StageCost cost = cost_of(all, from->expert_share(), context(point, {}));
+  const auto parts = static_cast<double>(mesh.context_parallel);
+  double seconds = 0;
+  for (const ActionCost* action : {&cost.forward, &cost.backward}) {
+    seconds += (action->computing() - action->overhead) / parts;
+    for (const CommunicationCost& one : action->communication) {
+      seconds += one.axes == mesh::axis::tp ? one.exposed / parts : 0;
+    }
+  }
+  // What is summed of experts' weights is an ep-th on each rank.
+  double sums = 0;
+  for (const Communication& one : all.backward.communication) {
+    if (one.collective == "reduce_scatter" && one.axes != mesh::axis::tp && one.calls > 0) {
+      const auto calls = static_cast<double>(one.calls);
+      const double bytes = static_cast<double>(one.bytes) / static_cast<double>(mesh.expert_parallel) / calls;
+      double least = kNever;
+      for (const std::string& axis : {mesh::axis::fsdp, mesh::axis::ep_shard}) {
+        const GroupPlacement group = place_group(axis, mesh, machine_.ranks_per_node);
+        least = std::min(least, calls * collective_seconds(machine_, group, one.collective, bytes));
+      }
+      sums += least;
+    }
+  }
+  seconds += std::max(0.0, sums - machine_.communication_overlap * cost.backward.computing() / parts);
+  return seconds * static_cast<double>(point.microbatches) / static_cast<double>(mesh.pipeline_parallel);
+}
+
+}  // namespace lehr::plan

@@ -1,0 +1,205 @@
+#include "lehr/plan/plan.h"
+
+#include <algorithm>
+#include <map>
+
+#include "lehr/base/error.h"
+#include "lehr/mesh/fake_transport.h"
+#include "lehr/pipeline/schedules.h"
+#include "lehr/plan/links.h"
+#include "lehr/plan/step_time.h"
+#include "lehr/train/mesh_rules.h"
+#include "lehr/train/precision.h"
+#include "lehr/train/ranks.h"
+
+namespace lehr::plan {
+
+namespace {
+int64_t world_of(const train::ParallelismConfig& p, int64_t devices) {
+  if (devices > 0) {
+    return devices;
+  }
+  const int64_t others = p.data_parallel_replicate_degree * p.tensor_parallel_degree * p.context_parallel_degree *
+                         p.pipeline_parallel_degree;
+  require(
+      p.data_parallel_shard_degree != -1 || (others == 1 && p.expert_parallel_degree == 1),
+      "parallelism.data_parallel_shard_degree: -1 takes the devices that the other degrees leave, and a plan has none; "
+      "give a number, or --devices N");
+  return others * std::max<int64_t>(1, p.data_parallel_shard_degree);
+}
+
+// The one schedule that the run's program stands for.
+std::string schedule_name(const ResolvedRun& run) {
+  const auto& p = run.config.parallelism;
+  if (p.pipeline_parallel_degree == 1) {
+    return "none";
+  }
+  return p.pipeline_parallel_schedule_csv
+             ? *p.pipeline_parallel_schedule_csv
+             : std::string(pipeline::schedule_info(pipeline::parse_schedule(p.pipeline_parallel_schedule)).name);
+}
+
+void warn_of_slower_than_1f1b(Plan& plan) {
+  const auto find = [&](auto condition) {
+    return std::find_if(plan.schedules.begin(), plan.schedules.end(), condition);
+  };
+  const auto plain = find([](const SchedulePrediction& one) { return one.name == "1F1B"; });
+  if (plain != plan.schedules.end() && plan.step_seconds > 1.002 * plain->step_seconds) {
+    plan.warnings.push_back(fmt::format(
+        "parallelism.pipeline_parallel_schedule: {} is predicted {:.1f} % slower than 1F1B on this mesh",
+        plan.schedule,
+        100 * (plan.step_seconds / plain->step_seconds - 1)));
+  }
+  const SchedulePrediction& best = plan.schedules.front();
+  if (best.fits && best.step_seconds < 0.98 * plan.step_seconds) {
+    plan.warnings.push_back(fmt::format(
+        "parallelism.pipeline_parallel_schedule: {}{} is predicted {:.1f} % faster than {}, and fits",
+        best.name,
+        best.stages_per_rank > 1 ? fmt::format(" with {} stages a rank", best.stages_per_rank) : "",
+        100 * (1 - best.step_seconds / plan.step_seconds),
+        plan.schedule));
+  }
+}
+
+void warn_of_mesh(Plan& plan) {
+  const GroupPlacement group = place_group(mesh::axis::tp, plan.run.mesh, plan.machine.ranks_per_node);
+  if (group.nodes > 1) {
+    plan.warnings.push_back(fmt::format(
+        "parallelism.tensor_parallel_degree: {} ranks are on {} nodes of {}; its collectives are waited for, over the "
+        "slow links",
+        group.size,
+        group.nodes,
+        plan.machine.ranks_per_node));
+  }
+}
+}  // namespace
+
+ResolvedRun resolve(const train::TrainConfig& config, const train::TrainSpec& spec, int64_t devices) {
+  ResolvedRun run{.config = config};
+  train::TrainConfig& c = run.config;
+  const int64_t world = world_of(c.parallelism, devices);
+  const auto transport = mesh::fake_transport(0, world);
+  const train::Ranks ranks(c.parallelism, transport.get());
+  run.mesh = train::mesh_of(c.parallelism, world);
+  c.parallelism.data_parallel_shard_degree = run.mesh.data_parallel_shard;
+  if (c.training.global_batch_size < 0) {
+    c.training.global_batch_size = c.training.local_batch_size * ranks.data_parallel_size();
+  }
+  run.args = spec.build.model_args(c, spec.family, *data::load_tokenizer("byte", "tokenizer.path"));
+  train::check_mesh(c, *run.args, ranks);
+  run.rows = run.mesh.pipeline_parallel > 1 ? train::microbatch_rows(c) : c.training.local_batch_size;
+  run.microbatches = c.training.rows_per_step() / ranks.data_parallel_size() / run.rows;
+  return run;
+}
+
+bool keeps_gathered(const train::TrainConfig& config) {
+  return config.parallelism.pipeline_parallel_degree > 1 &&
+         config.parallelism.fsdp_reshard_after_forward == shard::ReshardPolicy::never;
+}
+
+pipeline::Program program_of(const ResolvedRun& run) {
+  if (run.mesh.pipeline_parallel > 1) {
+    return train::build_pipeline_program(run.config, run.microbatches);
+  }
+  return pipeline::build_program({.num_microbatches = run.microbatches});
+}
+
+std::vector<SchedulePrediction> compare_schedules(
+    const ResolvedRun& run, StageCosts& costs, const CostContext& context) {
+  std::vector<SchedulePrediction> found;
+  for (const pipeline::ScheduleInfo& info : pipeline::all_schedules()) {
+    if (!info.has_backward) {
+      continue;
+    }
+    std::vector<int64_t> per_rank{info.default_stages_per_rank};
+    if (info.max_stages_per_rank == 0) {
+      per_rank.push_back(2 * info.default_stages_per_rank);
+    }
+    for (const int64_t stages : per_rank) {
+      const pipeline::ScheduleOptions options{
+          .schedule = info.schedule,
+          .num_ranks = run.mesh.pipeline_parallel,
+          .num_stages_per_rank = stages,
+          .num_microbatches = run.microbatches};
+      try {
+        const auto program = pipeline::build_program(options);
+        const StepPrediction step = predict_step(program, costs.of(program.rank_of_stage), context);
+        SchedulePrediction one{
+            .name = std::string(info.name),
+            .stages_per_rank = stages,
+            .step_seconds = step.timeline.makespan,
+            .bubble_share = step.timeline.bubble_share()};
+        for (const RankMemory& rank : step.memory) {
+          one.peak_bytes = std::max(one.peak_bytes, rank.peak.total());
+        }
+        one.fits = one.peak_bytes <= context.machine.usable_bytes();
+        found.push_back(one);
+      } catch (const Error& error) {
+        if (error.kind() != ErrorKind::usage) {
+          throw;
+        }  // not defined for these numbers, or more stages than layers
+      }
+    }
+  }
+  std::stable_sort(found.begin(), found.end(), [](const auto& a, const auto& b) {
+    return std::pair(!a.fits, a.step_seconds) < std::pair(!b.fits, b.step_seconds);
+  });
+  return found;
+}
+
+Plan make_plan(
+    const train::TrainConfig& config,
+    const train::TrainSpec& spec,
+    const Machine& machine,
+    const PlanOptions& options) {
+  Plan plan{.run = resolve(config, spec, options.devices), .machine = machine};
+  const train::TrainingConfig& training = plan.run.config.training;
+  const CostContext context{
+      .machine = plan.machine,
+      .mesh = plan.run.mesh,
+      .compute = train::compute_type(training),
+      .keeps_gathered = keeps_gathered(plan.run.config)};
+  StageCosts costs(plan.run.config, spec, *plan.run.args, context);
+  const auto program = program_of(plan.run);
+  const auto stages = costs.of(program.rank_of_stage);
+  StepPrediction step = predict_step(program, stages, context);
+  plan.schedule = schedule_name(plan.run);
+  plan.rank_of_stage = program.rank_of_stage;
+  for (const PlannedStage* stage : stages) {
+    plan.stages.push_back(*stage);
+  }
+  plan.counts = plan.run.args->get_nparams_and_flops(training.seq_len);
+  plan.step_seconds = step.timeline.makespan;
+  plan.bubble_share = step.timeline.bubble_share();
+  const double tokens = static_cast<double>(training.rows_per_step()) * static_cast<double>(training.seq_len);
+  plan.tokens_per_second = tokens / plan.step_seconds;
+  const double peak = machine.peak_flops(context.compute) * static_cast<double>(plan.run.mesh.world_size());
+  plan.mfu = static_cast<double>(plan.counts.causal_flops_per_token) * plan.tokens_per_second / peak;
+  plan.mfu_full = static_cast<double>(plan.counts.flops_per_token) * plan.tokens_per_second / peak;
+  account_for_time(plan, step, stages);
+  plan.timeline = std::move(step.timeline);
+  plan.memory = std::move(step.memory);
+  for (const RankMemory& rank : plan.memory) {
+    auto& points = plan.timeline.memory.emplace_back();
+    for (const MemoryMoment& moment : rank.moments) {
+      points.push_back({moment.seconds, moment.held.total()});
+    }
+  }
+  for (size_t rank = 0; rank < plan.memory.size(); ++rank) {
+    if (plan.memory[rank].peak.total() > plan.memory[plan.fullest_rank].peak.total()) {
+      plan.fullest_rank = rank;
+    }
+  }
+  if (options.compare_schedules && plan.run.mesh.pipeline_parallel > 1) {
+    plan.schedules = compare_schedules(plan.run, costs, context);
+    const auto per_rank = static_cast<int64_t>(plan.rank_of_stage.size()) / plan.run.mesh.pipeline_parallel;
+    for (SchedulePrediction& one : plan.schedules) {
+      one.configured = one.name == plan.schedule && one.stages_per_rank == per_rank;
+    }
+    warn_of_slower_than_1f1b(plan);
+  }
+  warn_of_mesh(plan);
+  return plan;
+}
+
+}  // namespace lehr::plan

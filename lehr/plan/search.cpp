@@ -1,0 +1,326 @@
+#include "lehr/plan/search.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <memory>
+#include <optional>
+#include <tuple>
+
+#include "lehr/base/error.h"
+#include "lehr/pipeline/check_program.h"
+#include "lehr/pipeline/communication.h"
+#include "lehr/plan/mesh_stages.h"
+#include "lehr/plan/search_space.h"
+#include "lehr/plan/step_time.h"
+
+namespace lehr::plan {
+
+namespace {
+constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr size_t kSpare = 4;  // beyond those asked for, in case the whole plan says that one does not fit
+
+struct Found {
+  MeshPoint point;
+  Trade trade;
+  pipeline::ScheduleOptions schedule;
+  double seconds = kNever;
+};
+
+class Search {
+ public:
+  Search(const train::TrainConfig& config, const train::TrainSpec& spec, const Machine& machine, size_t best)
+      : config_(config), spec_(spec), machine_(machine), best_(best), stages_(config, spec, machine) {
+    const auto args = spec.build.model_args(config, spec.family, *data::load_tokenizer("byte", "tokenizer.path"));
+    num_layers_ = args->build({})->num_local_layers();
+    stages_.set_layers(num_layers_);
+    has_experts_ = args->has_experts();
+  }
+
+  const std::string& why_not() const { return stages_.why_not; }
+  int64_t num_layers() const { return num_layers_; }
+  bool has_experts() const { return has_experts_; }
+
+  void run(const std::vector<MeshPoint>& points) {
+    std::vector<std::pair<double, const MeshPoint*>> order;
+    for (const MeshPoint& point : points) {
+      const double least = stages_.least_seconds(point);
+      if (least < kNever) {
+        order.emplace_back(least, &point);
+      }
+    }
+    result.meshes = static_cast<int64_t>(order.size());
+    std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+    for (const auto& [least, point] : order) {
+      if (least >= cutoff()) {
+        break;
+      }
+      try_point(*point);
+    }
+    result.layouts = stages_.layouts();
+  }
+
+  /// One for each mesh, best first.
+  std::vector<Found> found() const {
+    std::vector<Found> all;
+    for (const auto& [mesh, one] : by_mesh_) {
+      all.push_back(one);
+    }
+    std::stable_sort(all.begin(), all.end(), [](const Found& a, const Found& b) { return a.seconds < b.seconds; });
+    return all;
+  }
+
+  SearchResult result;
+
+ private:
+  struct TimedProgram {
+    pipeline::Program program;
+    std::vector<int64_t> forwards;  // alive at once, by rank
+  };
+  using MeshKey = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t>;
+  static MeshKey key_of(const mesh::DeviceMeshParameters& m) {
+    return {
+        m.pipeline_parallel,
+        m.data_parallel_replicate,
+        m.data_parallel_shard,
+        m.context_parallel,
+        m.tensor_parallel,
+        m.expert_parallel};
+  }
+  // Of the meshes that are given in the end, the slowest.
+  double cutoff() const { return cutoff_; }
+  void remember(const Found& one) {
+    by_mesh_.insert_or_assign(key_of(one.point.mesh), one);
+    if (by_mesh_.size() >= best_ + kSpare) {
+      std::vector<double> seconds;
+      for (const auto& [mesh, known] : by_mesh_) {
+        seconds.push_back(known.seconds);
+      }
+      const auto last = seconds.begin() + static_cast<int64_t>(best_ + kSpare - 1);
+      std::nth_element(seconds.begin(), last, seconds.end());
+      cutoff_ = *last;
+    }
+  }
+
+  void try_point(const MeshPoint& point) {
+    const auto schedules = all_schedules_of(point, num_layers_);
+    std::string fits;  // the last mode of checkpointing with which a step fits
+    for (const Trade& trade : all_trades(point)) {
+      if (trade.reshard == shard::ReshardPolicy::always && fits == trade.checkpointing) {
+        continue;  // more gathers, for memory that is there
+      }
+      std::map<StageShape, PlannedStage> planned;
+      for (const pipeline::ScheduleOptions& schedule : schedules) {
+        if (try_schedule({point, trade, schedule}, planned)) {
+          fits = trade.checkpointing;
+        }
+      }
+    }
+  }
+
+  // Whether the step fits, as far as it was looked at.
+  bool try_schedule(Found one, std::map<StageShape, PlannedStage>& planned) {
+    const auto& mesh = one.point.mesh;
+    const auto placement = pipeline::place_stages(
+        pipeline::schedule_info(one.schedule.schedule).placement,
+        mesh.pipeline_parallel,
+        one.schedule.num_stages_per_rank);
+    const auto num_stages = static_cast<int64_t>(placement.size());
+    std::vector<const PlannedStage*> stages;
+    const auto& p = config_.parallelism;
+    const bool cut = mesh.pipeline_parallel > 1;
+    for (int64_t s = 0; s < num_stages; ++s) {
+      StageShape shape{.first = s == 0, .last = s + 1 == num_stages};
+      try {
+        const auto [begin, end] = pipeline::distribute_layers_for_pipeline_stage(
+            num_layers_,
+            cut ? p.pipeline_parallel_first_stage_less_layers : 0,
+            cut ? p.pipeline_parallel_last_stage_less_layers : 0,
+            {.current_stage = s, .num_stages = num_stages});
+        shape.layers = end - begin;
+      } catch (const Error&) {
+        return false;  // a stage without layers
+      }
+      auto entry = planned.find(shape);
+      if (entry == planned.end()) {
+        const auto made = stages_.stage(one.point, one.trade, shape);
+        if (!made) {
+          return false;
+        }
+        entry = planned.emplace(shape, *made).first;
+      }
+      stages.push_back(&entry->second);
+    }
+    const auto known = by_mesh_.find(key_of(mesh));
+    const double to_beat = std::min(cutoff(), known != by_mesh_.end() ? known->second.seconds : kNever);
+    if (least_seconds(one, placement, stages) >= to_beat || !is_legal(one)) {
+      return false;
+    }
+    const TimedProgram& timed = program_of(one.schedule);
+    if (!could_fit(timed, stages)) {
+      return false;
+    }
+    const StepPrediction step = predict_step(timed.program, stages, stages_.context(one.point, one.trade));
+    ++result.simulated;
+    one.seconds = step.timeline.makespan;
+    double peak = 0;
+    for (const RankMemory& rank : step.memory) {
+      peak = std::max(peak, rank.peak.total());
+    }
+    if (peak > machine_.usable_bytes()) {
+      remember_least(peak);
+      return false;
+    }
+    if (one.seconds < to_beat) {
+      remember(one);
+    }
+    return true;
+  }
+
+  // A rank's own work, behind the first forward's way to it and before the last backward's way back.
+  double least_seconds(
+      const Found& one, const std::vector<int64_t>& placement, const std::vector<const PlannedStage*>& stages) const {
+    const bool halves = pipeline::schedule_info(one.schedule.schedule).splits_backward;
+    const auto m = static_cast<double>(one.point.microbatches);
+    double longest = 0;
+    double update = 0;
+    std::vector<double> work(static_cast<size_t>(one.point.mesh.pipeline_parallel));
+    std::vector<double> way(work.size(), -1);
+    double so_far = 0;
+    for (size_t s = 0; s < stages.size(); ++s) {
+      const StageCost& cost = stages[s]->cost;
+      const auto rank = static_cast<size_t>(placement[s]);
+      const double input = halves ? cost.backward_input.seconds() : cost.backward.seconds();
+      // Programs with halves may have whole backwards too.
+      const double backward =
+          halves ? std::min(cost.backward.seconds(), input + cost.backward_weight.seconds()) : cost.backward.seconds();
+      work[rank] += m * (cost.forward.seconds() + backward);
+      way[rank] = way[rank] < 0 ? so_far : way[rank];
+      so_far += cost.forward.seconds() + std::min(input, backward);
+      update = std::max(update, cost.update());
+      longest = std::max(longest, work[rank] + (halves ? 0 : way[rank]));
+    }
+    return longest + update;
+  }
+
+  // A bound that needs no timeline: what is at rest, and the forwards that are alive at once.
+  bool could_fit(const TimedProgram& timed, const std::vector<const PlannedStage*>& stages) {
+    const auto& placement = timed.program.rank_of_stage;
+    std::vector<double> rest(timed.forwards.size());
+    std::vector<double> kept(timed.forwards.size(), kNever);
+    for (size_t s = 0; s < stages.size(); ++s) {
+      const auto rank = static_cast<size_t>(placement[s]);
+      rest[rank] += static_cast<double>(stages[s]->measured.at_rest());
+      kept[rank] = std::min(kept[rank], static_cast<double>(stages[s]->measured.forward.kept));
+    }
+    double most = 0;
+    for (size_t rank = 0; rank < rest.size(); ++rank) {
+      most = std::max(most, rest[rank] + static_cast<double>(timed.forwards[rank]) * kept[rank]);
+    }
+    if (most > machine_.usable_bytes()) {
+      remember_least(most);
+    }
+    return most <= machine_.usable_bytes();
+  }
+
+  void remember_least(double bytes) {
+    result.least_bytes = result.least_bytes == 0 ? bytes : std::min(result.least_bytes, bytes);
+  }
+
+  // As the trainer judges, once for each mesh and microbatch.
+  bool is_legal(const Found& one) {
+    const auto key = std::make_tuple(key_of(one.point.mesh), one.point.rows);
+    const auto [entry, is_new] = legal_.try_emplace(key, true);
+    if (is_new) {
+      try {
+        resolve(with_choices(config_, one.point, one.trade, one.schedule), spec_);
+      } catch (const Error& error) {
+        if (error.kind() != ErrorKind::usage) {
+          throw;
+        }
+        stages_.why_not = error.what();
+        entry->second = false;
+      }
+    }
+    return entry->second;
+  }
+
+  const TimedProgram& program_of(const pipeline::ScheduleOptions& options) {
+    const auto key =
+        std::make_tuple(options.schedule, options.num_ranks, options.num_stages_per_rank, options.num_microbatches);
+    const auto [entry, is_new] = programs_.try_emplace(key);
+    if (is_new) {
+      const auto computations = pipeline::build_program(options);
+      entry->second = {
+          .program = pipeline::add_communication(computations),
+          .forwards = pipeline::peak_forwards_until_input(computations)};
+    }
+    return entry->second;
+  }
+
+  const train::TrainConfig& config_;
+  const train::TrainSpec& spec_;
+  const Machine& machine_;
+  size_t best_;
+  int64_t num_layers_ = 0;
+  bool has_experts_ = false;
+  MeshStages stages_;
+  std::map<MeshKey, Found> by_mesh_;
+  double cutoff_ = kNever;
+  std::map<std::tuple<MeshKey, int64_t>, bool> legal_;
+  std::map<std::tuple<pipeline::Schedule, int64_t, int64_t, int64_t>, TimedProgram> programs_;
+};
+}  // namespace
+
+SearchResult search_plans(
+    const train::TrainConfig& config,
+    const train::TrainSpec& spec,
+    const Machine& machine,
+    const SearchOptions& options) {
+  require(options.devices >= 1, "search: expected 1 device or more, found {}; give --devices N", options.devices);
+  require(
+      config.training.global_batch_size > 0,
+      "training.global_batch_size: a search compares meshes at one batch, and -1 is another one on each; give a "
+      "number");
+  require(
+      !config.parallelism.pipeline_parallel_schedule_csv,
+      "parallelism.pipeline_parallel_schedule_csv: a search chooses the schedule; leave the key out");
+  std::vector<int64_t> rows = options.microbatch_rows;
+  if (rows.empty()) {
+    rows.push_back(train::microbatch_rows(config));
+  }
+  for (const int64_t r : rows) {
+    require(r >= 1, "search: expected microbatches of 1 row or more, found {}", r);
+  }
+  Search search(config, spec, machine, options.best);
+  const auto points = all_meshes(config, options.devices, search.num_layers(), search.has_experts(), rows);
+  require(
+      !points.empty(),
+      "search: no mesh of {} devices shares training.global_batch_size = {} evenly in microbatches of {} rows",
+      options.devices,
+      config.training.global_batch_size,
+      rows.front());
+  search.run(points);
+  SearchResult result = std::move(search.result);
+  require(
+      result.meshes > 0,
+      "search: no mesh of {} devices is legal; the last one tried: {}",
+      options.devices,
+      search.why_not());
+  for (const Found& one : search.found()) {
+    if (result.best.size() == options.best) {
+      break;
+    }
+    train::TrainConfig chosen = with_choices(config, one.point, one.trade, one.schedule);
+    Plan plan = make_plan(chosen, spec, machine, {.compare_schedules = false});
+    if (plan.fits()) {
+      result.best.push_back({std::move(chosen), std::move(plan)});
+    }
+  }
+  std::stable_sort(result.best.begin(), result.best.end(), [](const Candidate& a, const Candidate& b) {
+    return a.plan.tokens_per_second > b.plan.tokens_per_second;
+  });
+  return result;
+}
+
+}  // namespace lehr::plan

@@ -1,0 +1,133 @@
+#include "lehr/plan/search_space.h"
+
+#include "lehr/base/error.h"
+
+namespace lehr::plan {
+
+namespace {
+std::vector<int64_t> divisors(int64_t n) {
+  std::vector<int64_t> found;
+  for (int64_t d = 1; d <= n; ++d) {
+    if (n % d == 0) {
+      found.push_back(d);
+    }
+  }
+  return found;
+}
+}  // namespace
+
+std::vector<MeshPoint> all_meshes(
+    const train::TrainConfig& config,
+    int64_t devices,
+    int64_t num_layers,
+    bool has_experts,
+    const std::vector<int64_t>& rows) {
+  const train::TrainingConfig& training = config.training;
+  std::vector<MeshPoint> points;
+  for (const int64_t tp : divisors(devices)) {
+    for (const int64_t cp : divisors(devices / tp)) {
+      if (training.seq_len % ((cp > 1 ? 2 * cp : 1) * tp) != 0) {
+        continue;
+      }
+      for (const int64_t pp : divisors(devices / tp / cp)) {
+        if (pp > num_layers) {
+          break;
+        }
+        const int64_t data = devices / tp / cp / pp;
+        for (const int64_t shard : divisors(data)) {
+          for (const int64_t ep : has_experts ? divisors(shard * cp * tp) : std::vector<int64_t>{1}) {
+            for (const int64_t r : rows) {
+              if (training.global_batch_size % (data * r) == 0) {
+                points.push_back(
+                    {.mesh =
+                         {.pipeline_parallel = pp,
+                          .data_parallel_replicate = data / shard,
+                          .data_parallel_shard = shard,
+                          .context_parallel = cp,
+                          .tensor_parallel = tp,
+                          .expert_parallel = ep},
+                     .rows = r,
+                     .microbatches = training.global_batch_size / data / r});
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+  return points;
+}
+
+std::vector<Trade> all_trades(const MeshPoint& point) {
+  using shard::ReshardPolicy;
+  const bool shares = point.mesh.data_parallel_shard * point.mesh.context_parallel > 1;
+  std::vector<Trade> trades;
+  for (const char* mode : {"none", "selective", "full"}) {
+    trades.push_back({mode, ReshardPolicy::all_but_last});
+    if (shares) {
+      trades.push_back({mode, ReshardPolicy::never});
+      trades.push_back({mode, ReshardPolicy::always});
+    }
+  }
+  return trades;
+}
+
+std::vector<pipeline::ScheduleOptions> all_schedules_of(const MeshPoint& point, int64_t num_layers) {
+  std::vector<pipeline::ScheduleOptions> found;
+  const int64_t ranks = point.mesh.pipeline_parallel;
+  if (ranks == 1) {
+    return {{.num_microbatches = point.microbatches}};
+  }
+  for (const pipeline::ScheduleInfo& info : pipeline::all_schedules()) {
+    if (!info.has_backward) {
+      continue;
+    }
+    for (const int64_t times : {1, 2, 4}) {
+      const pipeline::ScheduleOptions options{
+          .schedule = info.schedule,
+          .num_ranks = ranks,
+          .num_stages_per_rank = times * info.default_stages_per_rank,
+          .num_microbatches = point.microbatches};
+      if ((times > 1 && info.max_stages_per_rank != 0) || ranks * options.num_stages_per_rank > num_layers) {
+        break;
+      }
+      try {
+        pipeline::check_schedule_options(options);
+        found.push_back(options);
+      } catch (const Error&) {  // not defined for so few microbatches
+        break;
+      }
+    }
+  }
+  return found;
+}
+
+train::TrainConfig with_choices(
+    const train::TrainConfig& config,
+    const MeshPoint& point,
+    const Trade& trade,
+    const pipeline::ScheduleOptions& schedule) {
+  train::TrainConfig chosen = config;
+  auto& p = chosen.parallelism;
+  p.data_parallel_replicate_degree = point.mesh.data_parallel_replicate;
+  p.data_parallel_shard_degree = point.mesh.data_parallel_shard;
+  p.context_parallel_degree = point.mesh.context_parallel;
+  p.tensor_parallel_degree = point.mesh.tensor_parallel;
+  p.expert_parallel_degree = point.mesh.expert_parallel;
+  p.pipeline_parallel_degree = point.mesh.pipeline_parallel;
+  p.fsdp_reshard_after_forward = trade.reshard;
+  p.pipeline_parallel_microbatch_size = -1;
+  if (point.mesh.pipeline_parallel > 1) {
+    p.pipeline_parallel_schedule = pipeline::schedule_info(schedule.schedule).name;
+    p.pipeline_parallel_stages_per_rank = schedule.num_stages_per_rank;
+  } else {
+    p.pipeline_parallel_first_stage_less_layers = 0;
+    p.pipeline_parallel_last_stage_less_layers = 0;
+  }
+  chosen.training.local_batch_size = point.rows;
+  chosen.activation_checkpoint.mode = trade.checkpointing;
+  chosen.activation_checkpoint.selective_ac_option = "2";
+  return chosen;
+}
+
+}  // namespace lehr::plan

@@ -1,0 +1,83 @@
+#include "lehr/plan/stage_costs.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+
+#include "lehr/nn/moe.h"
+
+namespace lehr::plan {
+
+namespace {
+// Names with "#" for layer numbers: stages with the same list do the same.
+std::string kind_of(const std::set<std::string>& names, bool first, bool last) {
+  std::map<std::string, int64_t> counts;
+  for (const std::string& name : names) {
+    std::string kind;
+    for (size_t i = 0; i < name.size(); ++i) {
+      const bool digit = std::isdigit(static_cast<unsigned char>(name[i])) != 0;
+      const bool number = digit && (i == 0 || name[i - 1] == '.' || kind.back() == '#');
+      if (!number) {
+        kind += name[i];
+      } else if (kind.empty() || kind.back() != '#') {
+        kind += '#';
+      }
+    }
+    ++counts[kind];
+  }
+  std::string text = fmt::format("{}{}", first, last);
+  for (const auto& [name, count] : counts) {
+    text += fmt::format(" {} {}", count, name);
+  }
+  return text;
+}
+}  // namespace
+
+double expert_share(nn::Model& model) {
+  double experts = 0;
+  double all = static_cast<double>(nn::count_parameters(model));
+  for (const nn::MoELayerImpl* mixture : nn::moe_layers(model)) {
+    const auto idle = static_cast<double>(mixture->num_idle_parameters());
+    experts += static_cast<double>(nn::count_parameters(*mixture)) - idle;
+    all -= idle;
+  }
+  for (const auto& [name, parameter] : nn::named_parameters(model)) {
+    if (name.find("embed_tokens") != std::string::npos) {
+      all -= static_cast<double>(c10::multiply_integers(parameter->shape()));
+    }
+  }
+  return all > 0 ? std::min(1.0, experts / all) : 0;
+}
+
+StageCosts::StageCosts(
+    const train::TrainConfig& config,
+    const train::TrainSpec& spec,
+    const descriptor::ModelArgs& args,
+    const CostContext& context)
+    : config_(config), spec_(spec), args_(args), context_(context) {}
+
+std::vector<const PlannedStage*> StageCosts::of(const std::vector<int64_t>& rank_of_stage) {
+  const train::StageLayout layout = train::lay_out_stages(config_, args_, spec_.build, rank_of_stage);
+  const auto last = rank_of_stage.size() - 1;
+  std::vector<const PlannedStage*> stages;
+  for (size_t stage = 0; stage <= last; ++stage) {
+    const auto [found, is_new] = by_kind_.try_emplace(kind_of(layout.names[stage], stage == 0, stage == last));
+    PlannedStage& planned = found->second;
+    if (is_new) {
+      planned.measured = measure_stage(
+          config_,
+          spec_,
+          args_,
+          {.stage = static_cast<int64_t>(stage),
+           .rank_of_stage = rank_of_stage,
+           .world_size = context_.mesh.world_size()});
+      planned.expert_share = expert_share(*layout.models[stage]);
+      planned.cost = cost_of(planned.measured, planned.expert_share, context_);
+    }
+    stages.push_back(&planned);
+  }
+  return stages;
+}
+
+}  // namespace lehr::plan

@@ -1,0 +1,174 @@
+#include "lehr/plan/step_time.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "lehr/plan/links.h"
+#include "lehr/plan/plan.h"
+
+namespace lehr::plan {
+
+namespace {
+double largest_boundary(const std::vector<const PlannedStage*>& stages) {
+  int64_t bytes = 0;
+  for (const PlannedStage* stage : stages) {
+    bytes = std::max(bytes, stage->measured.boundary_bytes);
+  }
+  return static_cast<double>(bytes);
+}
+
+class TimeAccount {
+ public:
+  void add(const ActionCost& cost) {
+    shares_["matrix products"] += cost.products;
+    shares_["products of experts"] += cost.experts;
+    shares_["attention"] += cost.attention;
+    shares_["operators bound by memory"] += cost.pointwise;
+    shares_["fixed cost of layers"] += cost.overhead;
+    add(cost.communication);
+  }
+  void add(const std::vector<CommunicationCost>& communication) {
+    for (const CommunicationCost& one : communication) {
+      auto [found, is_new] = sums_.try_emplace({one.axes, one.collective}, one);
+      if (!is_new) {
+        CommunicationCost& sum = found->second;
+        sum.bytes += one.bytes;
+        sum.calls += one.calls;
+        sum.seconds += one.seconds;
+        sum.exposed += one.exposed;
+      }
+      shares_["waiting for " + one.axes] += one.exposed;
+    }
+  }
+  void add(const std::string& name, double seconds) { shares_[name] += seconds; }
+
+  std::vector<TimeShare> shares(double step_seconds) const {
+    std::vector<TimeShare> result;
+    for (const auto& [name, seconds] : shares_) {
+      if (seconds > 1e-6 * step_seconds) {
+        result.push_back({name, seconds});
+      }
+    }
+    std::stable_sort(result.begin(), result.end(), [](const auto& a, const auto& b) { return a.seconds > b.seconds; });
+    return result;
+  }
+  std::vector<CommunicationCost> communication() const {
+    std::vector<CommunicationCost> result;
+    for (const auto& [key, sum] : sums_) {
+      result.push_back(sum);
+    }
+    return result;
+  }
+
+ private:
+  std::map<std::string, double> shares_;
+  std::map<std::pair<std::string, std::string>, CommunicationCost> sums_;
+};
+
+const ActionCost& cost_of(const StageCost& stage, pipeline::ActionKind kind) {
+  switch (kind) {
+    case pipeline::ActionKind::forward:
+      return stage.forward;
+    case pipeline::ActionKind::backward_input:
+      return stage.backward_input;
+    case pipeline::ActionKind::backward_weight:
+      return stage.backward_weight;
+    default:
+      return stage.backward;
+  }
+}
+
+std::string advice(const std::string& name) {
+  static const std::map<std::string, std::string> kKnown{
+      {"pipeline bubble", "more microbatches a step, another schedule, or fewer pipeline ranks make it shorter"},
+      {"waiting for tp", "these collectives cannot hide; fewer tensor_parallel ranks, all within a node, shorten them"},
+      {"waiting for ep", "tokens travel to experts and back; expert_parallel ranks within a node shorten it"},
+      {"waiting for cp", "keys and values travel; fewer context_parallel ranks, or the ring method, shorten it"},
+      {"attention", "it grows with training.seq_len"},
+      {"operators bound by memory", "they are bound by the device's memory"},
+      {"fixed cost of layers", "more tokens a microbatch spread it"},
+      {"optimizer", "more ranks that share a copy, or more microbatches a step, make its share smaller"},
+      {"products of experts", "each has few tokens; more tokens a microbatch make its products faster"},
+  };
+  if (const auto found = kKnown.find(name); found != kKnown.end()) {
+    return found->second;
+  }
+  if (name.find("ep_shard") != std::string::npos) {
+    return "experts' weights and gradients travel for each microbatch; more expert_parallel ranks or more tokens a "
+           "microbatch make its share smaller";
+  }
+  return name.starts_with("waiting for") ? "weights and gradients travel for each microbatch; more tokens a "
+                                           "microbatch, or fewer ranks that share a "
+                                           "copy, make its share smaller"
+                                         : "";
+}
+
+std::string bottleneck_of(const Plan& plan) {
+  const auto percent = [&](const TimeShare& share) { return 100 * share.seconds / plan.step_seconds; };
+  const TimeShare& first = plan.time.front();
+  std::string text = fmt::format("{}, {:.0f} % of a step", first.name, percent(first));
+  if (const std::string why = advice(first.name); !why.empty()) {
+    text += ": " + why;
+  }
+  for (size_t i = 1; i < plan.time.size() && first.name == "matrix products"; ++i) {
+    const std::string why = advice(plan.time[i].name);
+    if (!why.empty()) {
+      return text + fmt::format("; behind it {}, {:.0f} %: {}", plan.time[i].name, percent(plan.time[i]), why);
+    }
+  }
+  return text;
+}
+}  // namespace
+
+StepPrediction predict_step(
+    const pipeline::Program& program, const std::vector<const PlannedStage*>& stages, const CostContext& context) {
+  std::vector<const StageCost*> costs;
+  std::vector<const StageMeasurement*> measured;
+  for (const PlannedStage* stage : stages) {
+    costs.push_back(&stage->cost);
+    measured.push_back(&stage->measured);
+  }
+  const bool halves = has_halves(program);
+  StepPrediction step{
+      .timeline = pipeline::simulate(
+          program, pipeline_costs(costs, largest_boundary(stages), program.rank_of_stage, halves, context))};
+  step.memory = memory_by_rank(step.timeline, measured, halves);
+  return step;
+}
+
+void account_for_time(Plan& plan, const StepPrediction& step, const std::vector<const PlannedStage*>& stages) {
+  const auto& timeline = step.timeline;
+  const auto rank =
+      static_cast<size_t>(std::max_element(timeline.busy.begin(), timeline.busy.end()) - timeline.busy.begin());
+  TimeAccount account;
+  const double boundary = largest_boundary(stages);
+  CommunicationCost sends{.axes = mesh::axis::pp, .collective = "send"};
+  for (const pipeline::TimedAction& timed : timeline.ranks[rank]) {
+    if (timed.action.is_compute()) {
+      account.add(cost_of(stages[static_cast<size_t>(timed.action.stage)]->cost, timed.action.kind));
+    } else if (timed.action.is_send()) {
+      sends.bytes += boundary;
+      sends.calls += 1;
+      sends.seconds += timed.end - timed.start;
+    }
+  }
+  double updates = 0;
+  for (const int64_t stage : timeline.program.stages_of(static_cast<int64_t>(rank))) {
+    const StageCost& cost = stages[static_cast<size_t>(stage)]->cost;
+    account.add("optimizer", cost.optimizer);
+    account.add(cost.per_step);
+    updates += cost.update();
+  }
+  account.add("optimizer", timeline.update - updates);  // of a rank that has more of it
+  account.add("pipeline bubble", timeline.makespan - timeline.busy[rank]);
+  plan.time = account.shares(plan.step_seconds);
+  plan.communication = account.communication();
+  if (sends.calls > 0) {
+    plan.communication.push_back(sends);
+  }
+  plan.bottleneck = bottleneck_of(plan);
+}
+
+}  // namespace lehr::plan

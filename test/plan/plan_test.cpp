@@ -1,0 +1,239 @@
+#include "lehr/plan/plan.h"
+
+#include <gmock/gmock.h>
+
+#include "lehr/base/error.h"
+#include "lehr/base/json.h"
+#include "lehr/pipeline/schedules.h"
+#include "lehr/plan/report.h"
+#include "lehr/plan/step_time.h"
+#include "test/plan/support.h"
+
+namespace lehr::plan {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::model_of;
+using testing::Overrides;
+using ::testing::ThrowsMessage;
+
+Plan plan_of(const Overrides& overrides, const Machine& machine, const PlanOptions& options = {}) {
+  const train::testing::Folder folder;
+  const auto config = train::testing::tiny_run(folder.path(), overrides);
+  const auto specs = train::testing::specs();
+  return make_plan(config, specs.at(config.model), machine, options);
+}
+
+Overrides pipeline_of(int64_t ranks, int64_t microbatches, const std::string& schedule, const Overrides& more = {}) {
+  Overrides overrides = model_of("qwen3");
+  for (const auto& entry : Overrides{
+           {"model.args.num_hidden_layers", "8"},
+           {"parallelism.pipeline_parallel_degree", std::to_string(ranks)},
+           {"parallelism.pipeline_parallel_schedule", "\"" + schedule + "\""},
+           {"parallelism.data_parallel_shard_degree", "1"},
+           {"training.local_batch_size", "1"},
+           {"training.global_batch_size", std::to_string(microbatches)}}) {
+    overrides.push_back(entry);
+  }
+  overrides.insert(overrides.end(), more.begin(), more.end());
+  return overrides;
+}
+
+// Stages that cost the same, forward, input half and weight half alike.
+double bubble_of(const pipeline::ScheduleOptions& options) {
+  const Machine machine{.memory_gb_per_second = 1e9};
+  PlannedStage stage;
+  stage.measured.num_layers = 1;
+  for (auto action :
+       {&StageMeasurement::forward, &StageMeasurement::backward_input, &StageMeasurement::backward_weight}) {
+    (stage.measured.*action).product_flops = 1e15;
+  }
+  stage.measured.backward.product_flops = 2e15;
+  const CostContext context{.machine = machine, .mesh = {.pipeline_parallel = options.num_ranks}};
+  Machine quick = machine;
+  quick.layer_overhead_us = 0;
+  stage.cost = cost_of(stage.measured, 0, {.machine = quick, .mesh = context.mesh});
+  const auto program = pipeline::build_program(options);
+  const std::vector<const PlannedStage*> stages(static_cast<size_t>(program.num_stages()), &stage);
+  return predict_step(program, stages, context).timeline.bubble_share();
+}
+
+// 1e-4: transfers of no bytes still have their latency.
+TEST(PredictStep, HasTheBubblesOfThePapers) {
+  EXPECT_NEAR(bubble_of({.num_ranks = 4, .num_microbatches = 8}), 3.0 / 11, 1e-4);
+  EXPECT_NEAR(
+      bubble_of(
+          {.schedule = pipeline::Schedule::interleaved_1f1b,
+           .num_ranks = 4,
+           .num_stages_per_rank = 2,
+           .num_microbatches = 8}),
+      3.0 / 19,
+      1e-4);
+  EXPECT_NEAR(
+      bubble_of({.schedule = pipeline::Schedule::zero_bubble_h1, .num_ranks = 4, .num_microbatches = 8}),
+      3.0 / 27,
+      1e-4);
+}
+
+TEST(CostOf, CommunicationIsHiddenUpToTheShareOfComputing) {
+  StageMeasurement stage;
+  stage.forward.product_flops = 989e12;
+  stage.forward.communication = {
+      {.axes = "fsdp", .collective = "all_gather", .group_size = 8, .bytes = 45'000'000'000, .calls = 1000},
+      {.axes = "tp", .collective = "reduce_scatter", .group_size = 8, .bytes = 45'000'000'000, .calls = 10}};
+  Machine machine{.achieved_fraction = 1, .node_latency_us = 0, .achieved_link_fraction = 1, .layer_overhead_us = 0};
+  machine.communication_overlap = 0.5;
+  machine.ranks_per_node = 64;
+  const mesh::DeviceMeshParameters mesh{.data_parallel_shard = 8, .tensor_parallel = 8};
+  const auto exposed = [&](size_t which) {
+    const CostContext context{.machine = machine, .mesh = mesh, .compute = at::kBFloat16};
+    return cost_of(stage, 0, context).forward.communication[which].exposed;
+  };
+  // 7/8 of 8 x 45 GB over 450 GB/s are 0.7 s, of which half a second of computing hides as much.
+  EXPECT_NEAR(exposed(0), 0.7 - 0.5, 1e-9);
+  // What tensor parallelism waits for hides behind nothing.
+  EXPECT_NEAR(exposed(1), 0.0875, 1e-9);
+  machine.node_gb_per_second *= 2;
+  EXPECT_NEAR(exposed(1), 0.0875 / 2, 1e-9);
+  // All but the first gather, which nothing was there to issue ahead.
+  EXPECT_NEAR(exposed(0), 0.35 / 1000, 1e-9);
+}
+
+TEST(MakePlan, PartsOfTheTimeSumToTheStep) {
+  const Plan plan = plan_of(
+      pipeline_of(
+          2, 8, "1F1B", {{"parallelism.data_parallel_shard_degree", "2"}, {"training.global_batch_size", "16"}}),
+      load_machine("cpu"));
+  double sum = 0;
+  for (const TimeShare& share : plan.time) {
+    sum += share.seconds;
+  }
+  EXPECT_NEAR(sum, plan.step_seconds, 1e-5 * plan.step_seconds);  // shares below a millionth are left out
+  EXPECT_GT(plan.bubble_share, 0);
+  EXPECT_NEAR(plan.tokens_per_second, 16 * 256 / plan.step_seconds, 1e-6 * plan.tokens_per_second);
+  EXPECT_EQ(plan.run.mesh.world_size(), 4);
+}
+
+TEST(MakePlan, MfuIsTheModelsWorkOverThePeak) {
+  const Machine machine = load_machine("cpu");
+  const Plan plan = plan_of(model_of("llama3"), machine);
+  const double flops = static_cast<double>(plan.counts.causal_flops_per_token) * 4 * 256 / plan.step_seconds;
+  EXPECT_NEAR(plan.mfu, flops / (machine.tflops_float32 * 1e12), 1e-9);
+  EXPECT_LT(plan.mfu, machine.achieved_fraction);
+}
+
+TEST(MakePlan, MemoryFitsUntilTheDeviceIsTooSmall) {
+  Machine machine = load_machine("cpu");
+  const Plan roomy = plan_of(model_of("qwen3"), machine);
+  EXPECT_TRUE(roomy.fits());
+  const double peak = roomy.peak_bytes();
+  machine.reserved_gb = 0;
+  machine.memory_gb = 1.001 * peak / 1e9;
+  EXPECT_TRUE(plan_of(model_of("qwen3"), machine).fits());
+  machine.memory_gb = 0.999 * peak / 1e9;
+  const Plan tight = plan_of(model_of("qwen3"), machine);
+  EXPECT_FALSE(tight.fits());
+  EXPECT_THAT(report_text(tight), HasSubstr("DOES NOT FIT"));
+}
+
+TEST(MakePlan, MemoryOnOneDeviceIsThatOfTheMeasurement) {
+  const testing::Planned planned(model_of("qwen3"));
+  const StageMeasurement measured = planned.on_meta();
+  const Plan plan = plan_of(model_of("qwen3"), load_machine("cpu"));
+  // The first backward has its own gradients in its peak, later ones find them at rest.
+  const double wanted = static_cast<double>(
+      measured.at_rest() + plan.run.microbatches * measured.batch_bytes +
+      std::max(
+          {measured.last_backward_peak,
+           measured.forward.peak,
+           measured.first_backward_peak - measured.gradient_bytes}));
+  EXPECT_DOUBLE_EQ(plan.peak_bytes(), wanted);
+  EXPECT_DOUBLE_EQ(plan.memory[0].peak[MemoryKind::optimizer], static_cast<double>(measured.optimizer_bytes));
+}
+
+TEST(MakePlan, EarlierRanksOf1F1BHoldMoreMicrobatches) {
+  const Plan plan = plan_of(pipeline_of(4, 8, "1F1B"), load_machine("cpu"));
+  const auto activations = [&](size_t rank) { return plan.memory[rank].peak[MemoryKind::activations]; };
+  EXPECT_GT(activations(1), 1.3 * activations(2));
+  const Plan all = plan_of(pipeline_of(4, 8, "GPipe"), load_machine("cpu"));
+  EXPECT_GT(all.memory[2].peak[MemoryKind::activations], 2 * activations(2));
+}
+
+TEST(MakePlan, BoundaryBuffersComeAndGo) {
+  const Plan plan = plan_of(pipeline_of(4, 8, "1F1B"), load_machine("cpu"));
+  for (const RankMemory& rank : plan.memory) {
+    double most = 0;
+    for (const MemoryMoment& moment : rank.moments) {
+      most = std::max(most, moment.held[MemoryKind::boundary]);
+    }
+    EXPECT_GT(most, 0);
+    EXPECT_EQ(rank.moments.back().held[MemoryKind::boundary], 0);
+    EXPECT_LE(rank.moments.back().held[MemoryKind::workspace], 0);
+  }
+}
+
+TEST(MakePlan, ComparesSchedulesAndWarnsOfASlowerOne) {
+  const Plan plan = plan_of(pipeline_of(4, 8, "GPipe"), load_machine("h100"));
+  EXPECT_GT(plan.schedules.size(), 5U);
+  const auto configured = std::find_if(
+      plan.schedules.begin(), plan.schedules.end(), [](const SchedulePrediction& one) { return one.configured; });
+  ASSERT_NE(configured, plan.schedules.end());
+  EXPECT_EQ(configured->name, "GPipe");
+  EXPECT_DOUBLE_EQ(configured->step_seconds, plan.step_seconds);
+  // Where every layer costs as much as its fixed part, halves double it.
+  Machine slow_to_start = load_machine("h100");
+  slow_to_start.layer_overhead_us = 1e5;
+  const Plan halves = plan_of(pipeline_of(2, 16, "ZBH1"), slow_to_start);
+  EXPECT_THAT(report_text(halves), HasSubstr("slower than 1F1B"));
+}
+
+TEST(MakePlan, RefusesWhatTheTrainerRefuses) {
+  const Machine machine = load_machine("h100");
+  const auto refuses = [&](const Overrides& changes, const std::string& text, int64_t devices = 0) {
+    EXPECT_THAT(
+        [&] { plan_of(model_of("qwen3", changes), machine, {.devices = devices}); },
+        ThrowsMessage<Error>(HasSubstr(text)))
+        << text;
+  };
+  refuses({{"parallelism.tensor_parallel_degree", "2"}}, "parallelism.data_parallel_shard_degree: -1");
+  refuses({{"parallelism.tensor_parallel_degree", "2"}}, "which does not divide the 3", 3);
+  refuses({{"parallelism.data_parallel_shard_degree", "3"}}, "training.global_batch_size");
+  refuses(
+      {{"parallelism.data_parallel_shard_degree", "2"}, {"parallelism.expert_parallel_degree", "2"}},
+      "parallelism.expert_parallel_degree");
+  refuses(
+      {{"parallelism.data_parallel_shard_degree", "1"},
+       {"parallelism.pipeline_parallel_degree", "2"},
+       {"parallelism.pipeline_parallel_schedule", "\"1FB1\""}},
+      "parallelism.pipeline_parallel_schedule");
+}
+
+TEST(MakePlan, WritesAReportAndItsPictures) {
+  const train::testing::Folder folder;
+  const Plan plan = plan_of(pipeline_of(2, 8, "1F1B"), load_machine("cpu"));
+  write_plan(plan, folder.path() / "plan");
+  const Node json = parse_json_file(folder.path() / "plan" / "plan.json");
+  EXPECT_EQ(json.at("step_seconds").as_double(), plan.step_seconds);
+  EXPECT_EQ(json.at("ranks").size(), 2U);
+  EXPECT_EQ(json.at("ranks").at(0).at("peak").at("sum").as_double(), plan.memory[0].peak.total());
+  for (const char* file : {"memory.svg", "timeline.svg", "timeline.html"}) {
+    EXPECT_THAT(read_file(folder.path() / "plan" / file), HasSubstr("<svg")) << file;
+  }
+  EXPECT_EQ(read_file(folder.path() / "plan" / "report.txt"), report_text(plan));
+}
+
+TEST(MakePlan, ManyReplicasCostNoTime) {
+  const Plan plan = plan_of(
+      pipeline_of(
+          4,
+          4 * 4096,
+          "1F1B",
+          {{"parallelism.data_parallel_replicate_degree", "2048"}, {"parallelism.data_parallel_shard_degree", "2"}}),
+      load_machine("h100"),
+      {.compare_schedules = false});
+  EXPECT_EQ(plan.run.mesh.world_size(), 16384);
+  EXPECT_EQ(plan.memory.size(), 4U);
+}
+
+}  // namespace
+}  // namespace lehr::plan

@@ -1,0 +1,190 @@
+#include "lehr/plan/search.h"
+
+#include <gmock/gmock.h>
+
+#include "lehr/base/error.h"
+#include "lehr/plan/search_space.h"
+#include "lehr/plan/stage_pieces.h"
+#include "test/plan/support.h"
+
+namespace lehr::plan {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::model_of;
+using testing::Overrides;
+using ::testing::ThrowsMessage;
+
+Overrides small_run(const Overrides& changes = {}) {
+  Overrides overrides{{"training.local_batch_size", "1"}, {"training.global_batch_size", "32"}};
+  overrides.insert(overrides.end(), changes.begin(), changes.end());
+  return model_of("qwen3", overrides);
+}
+
+SearchResult search_of(const Overrides& overrides, const Machine& machine, const SearchOptions& options) {
+  const train::testing::Folder folder;
+  const auto config = train::testing::tiny_run(folder.path(), overrides);
+  const auto specs = train::testing::specs();
+  return search_plans(config, specs.at(config.model), machine, options);
+}
+
+// Work that dwarfs what is fixed, so that what is planted decides.
+Machine machine_with(double node, double network) {
+  Machine machine = load_machine("cpu");
+  machine.layer_overhead_us = 0;
+  machine.node_latency_us = machine.network_latency_us = 0;
+  machine.node_gb_per_second = node;
+  machine.network_gb_per_second = network;
+  machine.communication_overlap = 1;
+  return machine;
+}
+
+TEST(AllMeshes, HaveTheNumberOfDevicesAndDivideTheBatch) {
+  train::TrainConfig config;
+  config.training.global_batch_size = 32;
+  config.training.seq_len = 256;
+  const auto points = all_meshes(config, 16, 4, true, {1, 2});
+  for (const MeshPoint& point : points) {
+    EXPECT_NO_THROW(point.mesh.check(16));
+    EXPECT_LE(point.mesh.pipeline_parallel, 4);
+    EXPECT_EQ(
+        point.microbatches * point.rows * point.mesh.data_parallel_replicate * point.mesh.data_parallel_shard, 32);
+  }
+  EXPECT_GT(points.size(), 100U);
+}
+
+TEST(SearchPlans, WithLinksThatCostALotReplicasWin) {
+  // One gather of the weights a microbatch costs more than all else; the gradients travel once.
+  const SearchResult result = search_of(small_run(), machine_with(0.001, 0.001), {.devices = 4});
+  ASSERT_FALSE(result.best.empty());
+  const auto& mesh = result.best.front().plan.run.mesh;
+  EXPECT_EQ(mesh.tensor_parallel * mesh.context_parallel * mesh.data_parallel_shard, 1) << mesh.describe();
+}
+
+TEST(SearchPlans, WithoutRoomForReplicasWeightsAreShared) {
+  Machine machine = machine_with(1000, 1000);
+  const SearchResult roomy = search_of(small_run({{"model.args.intermediate_size", "40960"}}), machine, {.devices = 4});
+  ASSERT_FALSE(roomy.best.empty());
+  // Room for less than one whole copy of weights, gradients and moments: 4 x 4 bytes a parameter.
+  const double copy = 16 * static_cast<double>(roomy.best.front().plan.counts.num_parameters);
+  machine.reserved_gb = 0;
+  machine.memory_gb = 0.9 * copy / 1e9;
+  const SearchResult result =
+      search_of(small_run({{"model.args.intermediate_size", "40960"}}), machine, {.devices = 4});
+  ASSERT_FALSE(result.best.empty());
+  for (const Candidate& one : result.best) {
+    EXPECT_LT(one.plan.run.mesh.data_parallel_replicate, 4);
+    EXPECT_TRUE(one.plan.fits());
+  }
+}
+
+TEST(SearchPlans, NothingBetterIsLeftOut) {
+  const Machine machine = machine_with(1, 0.2);
+  const train::testing::Folder folder;
+  const auto config = train::testing::tiny_run(folder.path(), small_run());
+  const auto specs = train::testing::specs();
+  const auto& spec = specs.at(config.model);
+  const SearchResult result = search_plans(config, spec, machine, {.devices = 4, .best = 3});
+  ASSERT_EQ(result.best.size(), 3U);
+  // Every way to use four devices, planned as a whole.
+  double best = 0;
+  for (const MeshPoint& point : all_meshes(config, 4, 4, false, {1})) {
+    for (const Trade& trade : all_trades(point)) {
+      for (const auto& schedule : all_schedules_of(point, 4)) {
+        try {
+          const Plan plan =
+              make_plan(with_choices(config, point, trade, schedule), spec, machine, {.compare_schedules = false});
+          best = std::max(best, plan.tokens_per_second);
+        } catch (const Error&) {  // the trainer refuses it
+        }
+      }
+    }
+  }
+  // 2 %: stages are put together from pieces before the best are planned.
+  EXPECT_GE(result.best.front().plan.tokens_per_second, 0.98 * best);
+  EXPECT_LE(result.best.front().plan.tokens_per_second, 1.000001 * best);
+}
+
+TEST(SearchPlans, BestFirstAndEachMeshOnce) {
+  const SearchResult result = search_of(small_run(), machine_with(1, 0.2), {.devices = 8, .microbatch_rows = {1, 2}});
+  std::set<std::string> meshes;
+  for (size_t i = 0; i < result.best.size(); ++i) {
+    EXPECT_TRUE(meshes.insert(result.best[i].plan.run.mesh.describe()).second);
+    if (i > 0) {
+      EXPECT_LE(result.best[i].plan.tokens_per_second, result.best[i - 1].plan.tokens_per_second);
+    }
+  }
+  EXPECT_THAT(search_text(result, load_machine("cpu")), HasSubstr("[parallelism]"));
+}
+
+TEST(SearchPlans, SaysWhatTheLeastDemandingTakes) {
+  Machine machine = machine_with(1, 1);
+  machine.reserved_gb = 0;
+  machine.memory_gb = 1e-5;
+  const SearchResult result = search_of(small_run(), machine, {.devices = 2});
+  EXPECT_TRUE(result.best.empty());
+  EXPECT_GT(result.least_bytes, 1e4);
+  EXPECT_THAT(search_text(result, machine), HasSubstr("nothing fits"));
+}
+
+TEST(SearchPlans, RefusesWrongUseByName) {
+  const Machine machine = load_machine("cpu");
+  const auto refuses = [&](const Overrides& changes, const SearchOptions& options, const std::string& text) {
+    EXPECT_THAT([&] { search_of(small_run(changes), machine, options); }, ThrowsMessage<Error>(HasSubstr(text)));
+  };
+  refuses({{"training.global_batch_size", "-1"}}, {.devices = 2}, "training.global_batch_size");
+  refuses({}, {.devices = 0}, "--devices");
+  refuses({}, {.devices = 2, .microbatch_rows = {0}}, "microbatches of 1 row or more");
+  refuses({{"training.global_batch_size", "7"}}, {.devices = 32, .microbatch_rows = {4}}, "no mesh of 32 devices");
+}
+
+// `tolerance` is relative.
+void expect_same_stage(const StageMeasurement& made, const StageMeasurement& whole, double tolerance) {
+  const auto same = [&](double a, double b) { EXPECT_NEAR(a, b, tolerance * std::abs(b)); };
+  same(made.forward.flops(), whole.forward.flops());
+  same(made.backward.flops(), whole.backward.flops());
+  same(static_cast<double>(made.at_rest()), static_cast<double>(whole.at_rest()));
+  same(static_cast<double>(made.forward.kept), static_cast<double>(whole.forward.kept));
+  same(static_cast<double>(made.forward.pointwise_bytes), static_cast<double>(whole.forward.pointwise_bytes));
+}
+
+TEST(StagePieces, GiveTheStagesThatAreMeasuredWhole) {
+  for (const char* mode : {"none", "full"}) {
+    for (const int64_t stages : {1, 3}) {
+      SCOPED_TRACE(fmt::format("{}, {} stages", mode, stages));
+      const testing::Planned planned(model_of(
+          "qwen3",
+          {{"parallelism.data_parallel_shard_degree", "4"},
+           {"parallelism.tensor_parallel_degree", "2"},
+           {"parallelism.pipeline_parallel_degree", std::to_string(stages)},
+           {"model.args.num_hidden_layers", std::to_string(4 * stages)},
+           {"model.args.tie_word_embeddings", "false"},
+           {"model.args.hidden_size", "2048"},
+           {"model.args.intermediate_size", "6144"},
+           {"model.args.num_attention_heads", "16"},
+           {"model.args.num_key_value_heads", "8"},
+           {"model.args.head_dim", "128"},
+           {"model.args.max_position_embeddings", "8192"},
+           {"training.seq_len", "8192"},
+           {"activation_checkpoint.mode", mode},
+           {"training.local_batch_size", "2"},
+           {"training.global_batch_size", "24"},
+           {"training.mixed_precision_param", "bfloat16"}}));
+      const StagePieces pieces(planned.config, planned.spec);
+      for (int64_t stage = 0; stage < stages; ++stage) {
+        StagePlace place{.stage = stage, .rank_of_stage = {}, .world_size = 8 * stages};
+        for (int64_t rank = 0; rank < stages; ++rank) {
+          place.rank_of_stage.push_back(rank);
+        }
+        const StageShape shape{.layers = 4, .first = stage == 0, .last = stage + 1 == stages};
+        // 5 %: straight lines, but for what does not grow with rows (tables of positions, copies of weights) and sizes
+        // that are rounded up for the ranks that share them. Both ends of a model in one stage are put together from
+        // two, of which each keeps something for the other.
+        expect_same_stage(pieces.stage(shape, 4, 1), planned.on_meta(place), stages == 1 ? 0.1 : 0.05);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lehr::plan
