@@ -245,6 +245,7 @@ TEST_P(Recipes, RefuseValuesOutOfRange) {
       "input_key",
       "answer_key",
       "chat_template",
+      "pipeline_parallel_schedule",
       "split_documents",
       "validation_path",
       "initial_load_path",
@@ -276,6 +277,7 @@ TEST_P(Recipes, RefuseConflictsBetweenKeys) {
       {"lr_scheduler.warmup_steps", "100000000"},
       {"profiling.profile_freq", "1"},
       {"parallelism.pipeline_parallel_schedule", "1F1C"},
+      {"parallelism.pipeline_parallel_microbatch_size", "0"},
   };
   for (const auto& [key, value] : conflicts) {
     try {
