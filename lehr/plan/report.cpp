@@ -26,9 +26,13 @@ std::string percent(double share) {
 }
 
 std::string grouped(int64_t value) {
-  std::string text = std::to_string(value);
-  for (auto at = static_cast<int64_t>(text.size()) - 3; at > (value < 0 ? 1 : 0); at -= 3) {
-    text.insert(static_cast<size_t>(at), ",");
+  const std::string digits = std::to_string(std::abs(value));
+  std::string text = value < 0 ? "-" : "";
+  for (size_t i = 0; i < digits.size(); ++i) {
+    if (i > 0 && (digits.size() - i) % 3 == 0) {
+      text += ',';
+    }
+    text += digits[i];
   }
   return text;
 }

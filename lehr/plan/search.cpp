@@ -184,21 +184,24 @@ class Search {
     const auto m = static_cast<double>(one.point.microbatches);
     double longest = 0;
     double update = 0;
-    std::vector<double> work(static_cast<size_t>(one.point.mesh.pipeline_parallel));
-    std::vector<double> way(work.size(), -1);
+    struct OfRank {
+      double work = 0;
+      double way = -1;  // to its first stage
+    };
+    std::vector<OfRank> ranks(static_cast<size_t>(one.point.mesh.pipeline_parallel));
     double so_far = 0;
     for (size_t s = 0; s < stages.size(); ++s) {
       const StageCost& cost = stages[s]->cost;
-      const auto rank = static_cast<size_t>(placement[s]);
+      auto& [work, way] = ranks[static_cast<size_t>(placement[s])];
       const double input = halves ? cost.backward_input.seconds() : cost.backward.seconds();
       // Programs with halves may have whole backwards too.
       const double backward =
           halves ? std::min(cost.backward.seconds(), input + cost.backward_weight.seconds()) : cost.backward.seconds();
-      work[rank] += m * (cost.forward.seconds() + backward);
-      way[rank] = way[rank] < 0 ? so_far : way[rank];
+      work += m * (cost.forward.seconds() + backward);
+      way = way < 0 ? so_far : way;
       so_far += cost.forward.seconds() + std::min(input, backward);
       update = std::max(update, cost.update());
-      longest = std::max(longest, work[rank] + (halves ? 0 : way[rank]));
+      longest = std::max(longest, work + (halves ? 0 : way));
     }
     return longest + update;
   }

@@ -14,8 +14,8 @@ at::TensorOptions on(at::DeviceType device) {
 }
 
 class MeterOf : public ::testing::TestWithParam<at::DeviceType> {};
-INSTANTIATE_TEST_SUITE_P(Devices, MeterOf, ::testing::Values(at::kMeta, at::kCPU), [](const auto& info) {
-  return c10::DeviceTypeName(info.param, true);
+INSTANTIATE_TEST_SUITE_P(Devices, MeterOf, ::testing::Values(at::kMeta, at::kCPU), [](const auto& device) {
+  return c10::DeviceTypeName(device.param, true);
 });
 
 TEST_P(MeterOf, CountsWhatIsLiveAndTheMostThatWas) {

@@ -13,8 +13,8 @@ class OperationsOn : public ::testing::TestWithParam<at::DeviceType> {
     return at::empty(shape, at::TensorOptions().device(GetParam()).dtype(at::kDouble)).zero_();
   }
 };
-INSTANTIATE_TEST_SUITE_P(Devices, OperationsOn, ::testing::Values(at::kMeta, at::kCPU), [](const auto& info) {
-  return c10::DeviceTypeName(info.param, true);
+INSTANTIATE_TEST_SUITE_P(Devices, OperationsOn, ::testing::Values(at::kMeta, at::kCPU), [](const auto& device) {
+  return c10::DeviceTypeName(device.param, true);
 });
 
 TEST_P(OperationsOn, ProductsAreTwoForEachTerm) {
