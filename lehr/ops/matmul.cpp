@@ -10,6 +10,8 @@
 
 #include <algorithm>
 
+#include "lehr/base/on_meta.h"
+
 namespace lehr::ops {
 
 namespace {
@@ -44,12 +46,16 @@ using Handle = std::optional<c10::TypedOperatorHandle<LinearPointwise>>;
 const Handle& onednn_for(const at::Tensor& a, const at::Tensor& b) {
   static const Handle handle = find_linear_pointwise();
   static const Handle none;
-  const bool fits =
-      a.is_cpu() && a.scalar_type() == at::kFloat && b.scalar_type() == at::kFloat && a.numel() > 0 && b.numel() > 0;
+  const bool fits = (a.is_cpu() || runs_on_meta()) && a.scalar_type() == at::kFloat && b.scalar_type() == at::kFloat &&
+                    a.numel() > 0 && b.numel() > 0;
   return fits && at::globalContext().userEnabledMkldnn() ? handle : none;
 }
 
 at::Tensor call(const Handle& onednn, const at::Tensor& a, const at::Tensor& b) {
+  if (a.is_meta()) {
+    const at::Tensor copy = a.contiguous();  // which oneDNN makes of a transposed one
+    return at::mm(copy, b);
+  }
   return onednn->call(a, b.t(), std::nullopt, "none", c10::List<std::optional<at::Scalar>>(), "");
 }
 }  // namespace

@@ -1,0 +1,82 @@
+// A plan's peak memory beside that of real runs: whole training steps with the trainer, whose tensors are counted.
+#include <gtest/gtest.h>
+
+#include <mutex>
+
+#include "lehr/base/memory_meter.h"
+#include "lehr/mesh/thread_transport.h"
+#include "lehr/plan/plan.h"
+#include "test/plan/support.h"
+
+namespace lehr::plan {
+namespace {
+
+using testing::model_of;
+using testing::Overrides;
+
+struct Case {
+  std::string name;
+  std::string family;
+  Overrides changes;
+  int64_t ranks = 1;
+};
+
+// Most bytes that tensors of a rank had, of the rank along pp that had most.
+double peak_of_run(const train::TrainConfig& config, int64_t ranks) {
+  std::mutex mutex;
+  int64_t most = 0;
+  const auto train = [&](mesh::Transport* transport) {
+    const MemoryMeter meter(at::kCPU);
+    Logger quiet("", true);
+    const auto specs = train::testing::specs();
+    train::Trainer trainer(config, {.specs = specs, .log = quiet, .transport = transport});
+    trainer.run();
+    const std::lock_guard lock(mutex);
+    most = std::max(most, meter.peak());
+  };
+  if (ranks == 1) {
+    train(nullptr);
+  } else {
+    mesh::run_ranks(ranks, [&](mesh::Transport& transport) { train(&transport); });
+  }
+  return static_cast<double>(most);
+}
+
+const std::vector<Case> kCases{
+    {"dense", "qwen3", {}},
+    {"dense, computed again", "qwen3", {{"activation_checkpoint.mode", "full"}}},
+    {"dense, every second layer computed again", "qwen3", {{"activation_checkpoint.mode", "selective"}}},
+    {"dense, mixed", "qwen3", {{"training.mixed_precision_param", "bfloat16"}}},
+    {"dense, long rows", "qwen3", {{"training.seq_len", "1024"}}},
+    {"dense, four rows, accumulated", "qwen3", {{"training.local_batch_size", "2"}}},
+    {"llama", "llama3", {{"model.args.vocab_size", "4096"}}},
+    {"experts", "qwen3_moe", {}},
+    {"sharded", "qwen3", {{"parallelism.data_parallel_shard_degree", "2"}}, 2},
+    {"stages", "qwen3", {{"parallelism.pipeline_parallel_degree", "2"}}, 2},
+    {"stages without bubbles",
+     "qwen3",
+     {{"parallelism.pipeline_parallel_degree", "2"}, {"parallelism.pipeline_parallel_schedule", "ZBVZeroBubble"}},
+     2}};
+
+TEST(PeakMemory, IsThatOfRuns) {
+  for (const Case& one : kCases) {
+    SCOPED_TRACE(one.name);
+    Overrides changes{
+        {"model.args.max_position_embeddings", "1024"},
+        {"training.global_batch_size", "4"},
+        {"training.steps", "3"},
+        {"checkpoint.enable", "false"},
+        {"validation.enable", "false"}};
+    changes.insert(changes.end(), one.changes.begin(), one.changes.end());
+    const train::testing::Folder folder;
+    const auto config = train::testing::tiny_run(folder.path(), model_of(one.family, changes));
+    const auto specs = train::testing::specs();
+    const Plan plan = make_plan(
+        config, specs.at(config.model), load_machine("cpu"), {.devices = one.ranks, .compare_schedules = false});
+    const double measured = peak_of_run(config, one.ranks);
+    EXPECT_NEAR(plan.peak_bytes(), measured, 0.05 * measured);
+  }
+}
+
+}  // namespace
+}  // namespace lehr::plan
