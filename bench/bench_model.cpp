@@ -20,8 +20,7 @@ BenchModel::BenchModel(const Options& options, mesh::Transport& transport)
   if (ranks.context() != nullptr) {
     const shard::ParallelizeOptions parallelize{
         .fully_shard = {.compute = compute_type(), .reduce = dtype_ == "bf16" ? at::kBFloat16 : at::kFloat}};
-    sharded =
-        std::make_unique<shard::FullySharded>(model::parallelize_qwen3_dense(*ranks.context(), *model, parallelize));
+    sharded.push_back(model::parallelize_qwen3_dense(*ranks.context(), *model, parallelize));
   }
   nn::materialize(*model, at::kCPU, dtype_ == "bf16" ? at::kBFloat16 : at::kFloat);
   const state::WeightReader reader(options.folder);

@@ -29,8 +29,8 @@ class BenchModel {
   train::Ranks ranks;
   std::unique_ptr<descriptor::ModelArgs> args;
   std::shared_ptr<nn::Model> model;
-  std::unique_ptr<shard::FullySharded> sharded;  ///< Null on one device.
-  std::unique_ptr<optim::AdamW> optimizer;       ///< Its state has memory.
+  std::vector<shard::FullySharded> sharded;  ///< One; none on one device.
+  std::unique_ptr<optim::AdamW> optimizer;   ///< Its state has memory.
 
  private:
   std::string dtype_;

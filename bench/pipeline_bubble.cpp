@@ -90,7 +90,7 @@ int main() {
          .num_stages_per_rank = info.default_stages_per_rank,
          .num_microbatches = kMicrobatches}));
     // The same work on each rank, whatever the number of its stages.
-    const auto unit = std::chrono::microseconds(20'000 / info.default_stages_per_rank);
+    const auto unit = std::chrono::microseconds(60'000 / info.default_stages_per_rank);
     fmt::print(
         "| {} x{} | {:.1f} % | {:.1f} % |\n",
         info.name,

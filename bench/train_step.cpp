@@ -152,7 +152,7 @@ void run(const Options& options, mesh::Transport& transport) {
        .max_norm = 1.0,
        .compute = bench.compute_type(),
        .ranks = &bench.ranks,
-       .sharded = bench.sharded.get()});
+       .sharded = bench.sharded.empty() ? nullptr : &bench.sharded});
   std::unique_ptr<Saves> saves;
   if (options.save_every > 0) {
     saves = std::make_unique<Saves>(bench, options.save_folder);
@@ -209,7 +209,8 @@ void run(const Options& options, mesh::Transport& transport) {
   report.set("large_tensors_mb_of_ranks", numbers(tensors));
   report.set("rss_mb_before_steps", numbers(starts));
   report.set(
-      "gathered_mb", Node(bench.sharded ? static_cast<double>(bench.sharded->gathered_bytes_peak()) / 1e6 : 0.0));
+      "gathered_mb",
+      Node(bench.sharded.empty() ? 0.0 : static_cast<double>(bench.sharded.front().gathered_bytes_peak()) / 1e6));
   report.set("losses", numbers(losses));
   report.set("grad_norms", numbers(norms));
   report.set("cpu_s", Node(std::accumulate(cpus.begin(), cpus.end(), 0.0)));
