@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "lehr/base/error.h"
+#include "lehr/base/svg_text.h"
 #include "lehr/metric/plot_scale.h"
 #include "lehr/metric/plot_style.h"
 

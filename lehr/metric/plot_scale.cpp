@@ -106,36 +106,4 @@ std::string short_number(double value, int digits) {
   return fmt::format("{:.{}g}", value, digits);
 }
 
-std::string pixel(double value) {
-  return without_trailing_zeros(fmt::format("{:.2f}", value));
-}
-
-std::string xml_text(std::string_view text) {
-  std::string safe;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        safe += "&amp;";
-        break;
-      case '<':
-        safe += "&lt;";
-        break;
-      case '>':
-        safe += "&gt;";
-        break;
-      case '"':
-        safe += "&quot;";
-        break;
-      case '\'':
-        safe += "&#39;";
-        break;
-      default:
-        if (static_cast<unsigned char>(c) >= 0x20) {
-          safe.push_back(c);
-        }
-    }
-  }
-  return safe;
-}
-
 }  // namespace lehr::metric

@@ -33,10 +33,4 @@ std::string tick_label(double value, double step, double largest);
 /// `value` with `digits` significant digits and no needless zeros.
 std::string short_number(double value, int digits = 4);
 
-/// A pixel coordinate: two decimals, no needless zeros.
-std::string pixel(double value);
-
-/// `text` with the five characters that XML reserves replaced, and control characters left out.
-std::string xml_text(std::string_view text);
-
 }  // namespace lehr::metric

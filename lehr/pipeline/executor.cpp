@@ -1,9 +1,7 @@
 #include "lehr/pipeline/executor.h"
 
-#include <algorithm>
 #include <chrono>
 #include <deque>
-#include <set>
 #include <utility>
 
 #include "lehr/base/error.h"
@@ -40,59 +38,14 @@ struct Departure {
 // What two ranks may have under way to each other before the sender waits.
 constexpr size_t kSendsUnderWay = 2;
 
-// Whether a rank may wait for a send of its own: whether the program ends if each send waits until its receive was
-// started. So it is where communication was put in by add_communication, where a receive is never behind its send.
-bool sends_may_wait(const Program& program) {
-  std::vector<size_t> next(program.ranks.size(), 0);
-  std::set<Action> done;
-  const auto ready = [&](const Action& action) {
-    const auto [kind, stage, microbatch] = action;
-    switch (kind) {
-      case ActionKind::send_forward:
-        return done.contains({ActionKind::receive_forward, stage + 1, microbatch});
-      case ActionKind::send_backward:
-        return done.contains({ActionKind::receive_backward, stage - 1, microbatch});
-      case ActionKind::forward:
-        return stage == 0 || !done.contains({ActionKind::receive_forward, stage, microbatch}) ||
-               done.contains({ActionKind::send_forward, stage - 1, microbatch});
-      case ActionKind::backward_full:
-      case ActionKind::backward_input:
-        return !done.contains({ActionKind::receive_backward, stage, microbatch}) ||
-               done.contains({ActionKind::send_backward, stage + 1, microbatch});
-      default:
-        return true;
-    }
-  };
-  for (bool moved = true; moved;) {
-    moved = false;
-    for (size_t rank = 0; rank < next.size(); ++rank) {
-      const auto& list = program.ranks[rank];
-      while (next[rank] < list.size() && std::all_of(list[next[rank]].begin(), list[next[rank]].end(), ready)) {
-        done.insert(list[next[rank]].begin(), list[next[rank]].end());
-        ++next[rank];
-        moved = true;
-      }
-    }
-  }
-  for (size_t rank = 0; rank < next.size(); ++rank) {
-    if (next[rank] < program.ranks[rank].size()) {
-      return false;
-    }
-  }
-  return true;
-}
-
 class Run {
  public:
   Run(const Program& program,
       const mesh::Group* group,
       const std::map<int64_t, StageRunner*>& stages,
-      at::Device device)
-      : program_(program),
-        group_(group),
-        stages_(stages),
-        device_(device),
-        bounded_(program.num_ranks() > 1 && sends_may_wait(program)) {}
+      at::Device device,
+      bool bound_sends)
+      : program_(program), group_(group), stages_(stages), device_(device), bounded_(bound_sends) {}
 
   void act(const Action& action) {
     const auto [kind, stage, microbatch] = action;
@@ -226,7 +179,7 @@ void run_program(
       "pipeline: the program has {} ranks, the group {}",
       program.num_ranks(),
       group != nullptr ? group->size() : 1);
-  Run run(program, group, stages, options.device);
+  Run run(program, group, stages, options.device, options.bound_sends);
   for (const Actions& actions : program.ranks[static_cast<size_t>(rank)]) {
     for (const Action& action : actions) {
       const double start = options.on_action ? now() : 0;

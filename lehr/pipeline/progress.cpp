@@ -2,6 +2,7 @@
 #include "lehr/pipeline/progress.h"
 
 #include <algorithm>
+#include <set>
 
 #include "lehr/base/error.h"
 
@@ -99,20 +100,32 @@ bool sends_forward(const Program& program, int64_t stage) {
   return stage + 1 < program.num_stages() && program.rank_of_stage[s] != program.rank_of_stage[s + 1];
 }
 
-void run_to_the_end(const Program& program) {
-  Progress progress(program);
+namespace {
+// Carries out all lists, each rank as far as it can; gives how far that is.
+template <class CanBegin, class Finish>
+std::vector<size_t> carry_out(const Program& program, const CanBegin& can_begin, const Finish& finish) {
   std::vector<size_t> next(program.ranks.size(), 0);
   bool moved = true;
   while (moved) {
     moved = false;
     for (size_t rank = 0; rank < program.ranks.size(); ++rank) {
       const auto& list = program.ranks[rank];
-      for (; next[rank] < list.size() && !progress.missing(list[next[rank]]); ++next[rank]) {
-        progress.finish(list[next[rank]]);
+      for (; next[rank] < list.size() && can_begin(list[next[rank]]); ++next[rank]) {
+        finish(list[next[rank]]);
         moved = true;
       }
     }
   }
+  return next;
+}
+}  // namespace
+
+void run_to_the_end(const Program& program) {
+  Progress progress(program);
+  const auto next = carry_out(
+      program,
+      [&](const Actions& entry) { return !progress.missing(entry); },
+      [&](const Actions& entry) { progress.finish(entry); });
   std::string waits;
   for (size_t rank = 0; rank < program.ranks.size(); ++rank) {
     const auto& list = program.ranks[rank];
@@ -127,6 +140,35 @@ void run_to_the_end(const Program& program) {
     }
   }
   require(waits.empty(), "pipeline program: it comes to a stop: {}", waits);
+}
+
+bool sends_may_wait(const Program& program) {
+  std::set<Action> done;
+  const auto ready = [&](const Action& action) {
+    const auto [kind, stage, microbatch] = action;
+    switch (kind) {
+      case ActionKind::send_forward:
+        return done.contains({ActionKind::receive_forward, stage + 1, microbatch});
+      case ActionKind::send_backward:
+        return done.contains({ActionKind::receive_backward, stage - 1, microbatch});
+      case ActionKind::forward:
+        return !done.contains({ActionKind::receive_forward, stage, microbatch}) ||
+               done.contains({ActionKind::send_forward, stage - 1, microbatch});
+      case ActionKind::backward_full:
+      case ActionKind::backward_input:
+        return !done.contains({ActionKind::receive_backward, stage, microbatch}) ||
+               done.contains({ActionKind::send_backward, stage + 1, microbatch});
+      default:
+        return true;
+    }
+  };
+  const auto next = carry_out(
+      program,
+      [&](const Actions& entry) { return std::all_of(entry.begin(), entry.end(), ready); },
+      [&](const Actions& entry) { done.insert(entry.begin(), entry.end()); });
+  return std::equal(next.begin(), next.end(), program.ranks.begin(), [](size_t reached, const auto& list) {
+    return reached == list.size();
+  });
 }
 
 }  // namespace lehr::pipeline

@@ -39,4 +39,8 @@ bool sends_forward(const Program& program, int64_t stage);
 /// every rank that cannot go on and what it waits for.
 void run_to_the_end(const Program& program);
 
+/// Whether a rank may wait for a send of its own: whether the program, which has communication, ends if each send waits
+/// until its receive was started. So it does where add_communication put it in: no receive is behind its send.
+bool sends_may_wait(const Program& program);
+
 }  // namespace lehr::pipeline

@@ -6,38 +6,9 @@
 #include <array>
 #include <cmath>
 
+#include "lehr/base/svg_text.h"
+
 namespace lehr::pipeline {
-
-std::string pixel(double value) {
-  std::string text = fmt::format("{:.2f}", value);
-  text.erase(text.find_last_not_of('0') + 1);
-  if (text.back() == '.') {
-    text.pop_back();
-  }
-  return text == "-0" ? "0" : text;
-}
-
-std::string xml_text(std::string_view text) {
-  std::string safe;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        safe += "&amp;";
-        break;
-      case '<':
-        safe += "&lt;";
-        break;
-      case '>':
-        safe += "&gt;";
-        break;
-      default:
-        if (static_cast<unsigned char>(c) >= 0x20) {
-          safe.push_back(c);
-        }
-    }
-  }
-  return safe;
-}
 
 std::string bytes_text(double bytes) {
   constexpr std::array<const char*, 6> kUnits{"B", "KiB", "MiB", "GiB", "TiB", "PiB"};

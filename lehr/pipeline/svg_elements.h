@@ -6,12 +6,6 @@
 
 namespace lehr::pipeline {
 
-/// A length in pixels: two decimals, no needless zeros.
-std::string pixel(double value);
-
-/// `text` with what XML reserves replaced, and control characters left out.
-std::string xml_text(std::string_view text);
-
 /// "1.5 GiB".
 std::string bytes_text(double bytes);
 

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "lehr/base/error.h"
+#include "lehr/base/svg_text.h"
 #include "lehr/pipeline/svg_elements.h"
 #include "lehr/pipeline/timeline_style.h"
 

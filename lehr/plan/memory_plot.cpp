@@ -4,13 +4,13 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lehr/base/svg_text.h"
 #include "lehr/pipeline/svg_elements.h"
 #include "lehr/plan/report.h"
 
 namespace lehr::plan {
 
 namespace {
-using pipeline::pixel;
 using pipeline::text_element;
 
 constexpr double kWidth = 900;

@@ -10,20 +10,6 @@
 
 namespace lehr::plan {
 
-namespace {
-class NoShapes : public pipeline::ModuleSupportsPipelining {
- public:
-  pipeline::TensorDict infer_stage_inputs_from_pipeline_inputs(
-      const pipeline::TensorDict& /*inputs*/, int64_t /*microbatches*/) const override {
-    return {};
-  }
-  pipeline::TensorDict infer_stage_outputs_from_pipeline_inputs(
-      const pipeline::TensorDict& /*inputs*/, int64_t /*microbatches*/) const override {
-    return {};
-  }
-};
-}  // namespace
-
 StageRun::StageRun(
     const train::TrainConfig& config,
     const train::TrainSpec& spec,
@@ -58,38 +44,20 @@ StageRun::StageRun(
   if (ranks_.world_size() > 1) {
     sharded_.emplace(train::lay_out_stage(config, spec, *ranks_.context(), *model_, info_));
   }
-  nn::RouterLosses::SumOverRanks sum_over_ranks;
   if (staged()) {
     mesh::DistributedContext& context = *ranks_.context();
     copies_ = std::make_unique<train::StageCopies>(
         layout,
         std::vector<std::pair<int64_t, nn::Model*>>{{info_.current_stage, model_.get()}},
         context.group(mesh::axis::pp));
-    if (const mesh::Group& rows = context.group({mesh::axis::cp, mesh::axis::tp}); rows.size() > 1) {
-      sum_over_ranks = [&rows](const at::Tensor& mine) {
-        at::Tensor sum = mine.clone();
-        rows.all_reduce(sum);
-        return sum;
-      };
-    }
-  }
-  const auto* shapes = dynamic_cast<const pipeline::ModuleSupportsPipelining*>(model_.get());
-  require(
-      shapes != nullptr || !staged(),
-      "model.name: models of this family do not say what flows between their stages "
-      "(pipeline::ModuleSupportsPipelining); set parallelism.pipeline_parallel_degree to 1");
-  if (shapes == nullptr) {
-    no_shapes_ = std::make_unique<NoShapes>();
-    shapes = no_shapes_.get();
   }
   stage_ = std::make_unique<train::ModelStage>(train::ModelStage::Parts{
       .model = *model_,
-      .shapes = *shapes,
       .info = info_,
       .task = *task_,
       .sharded = sharded(),
       .num_experts = num_experts,
-      .sum_over_ranks = std::move(sum_over_ranks)});
+      .mesh = ranks_.context()});
 }
 
 StageRun::~StageRun() = default;

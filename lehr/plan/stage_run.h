@@ -68,7 +68,6 @@ class StageRun {
   std::unique_ptr<train::TrainTask> task_;
   std::shared_ptr<nn::Model> model_;
   std::vector<optim::ParameterInfo> trained_;
-  std::unique_ptr<pipeline::ModuleSupportsPipelining> no_shapes_;  // of a model in one stage that tells none
   std::optional<shard::FullySharded> sharded_;
   std::unique_ptr<train::MixedPrecision> precision_;
   std::unique_ptr<train::StageCopies> copies_;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "lehr/base/error.h"
+#include "lehr/shard/expert_parallel.h"
 
 namespace lehr::train {
 
@@ -26,9 +27,10 @@ at::Tensor take(TensorDict& tensors, const std::string& name) {
 
 ModelStage::ModelStage(Parts parts)
     : parts_(std::move(parts)),
+      shapes_(dynamic_cast<const pipeline::ModuleSupportsPipelining*>(&parts_.model)),
       routers_(parts_.model.router_losses() != nullptr ? *parts_.model.router_losses() : counts_) {
-  if (&routers_ == &counts_ && parts_.sum_over_ranks) {
-    counts_.set_sum_over_ranks(parts_.sum_over_ranks);
+  if (&routers_ == &counts_ && parts_.num_experts > 0 && parts_.mesh != nullptr) {
+    shard::share_router_losses(*parts_.mesh, counts_);
   }
 }
 
@@ -59,12 +61,12 @@ TensorDict ModelStage::with_counts(TensorDict specs) const {
 
 TensorDict ModelStage::input_specs(int64_t microbatch) const {
   const Batch& batch = step_->microbatches[static_cast<size_t>(microbatch)].batch;
-  return with_counts(parts_.shapes.infer_stage_inputs_from_pipeline_inputs(batch, 1));
+  return with_counts(shapes_->infer_stage_inputs_from_pipeline_inputs(batch, 1));
 }
 
 TensorDict ModelStage::output_specs(int64_t microbatch) const {
   const Batch& batch = step_->microbatches[static_cast<size_t>(microbatch)].batch;
-  return with_counts(parts_.shapes.infer_stage_outputs_from_pipeline_inputs(batch, 1));
+  return with_counts(shapes_->infer_stage_outputs_from_pipeline_inputs(batch, 1));
 }
 
 nn::ModelInputs ModelStage::inputs_of(const Batch& batch, const TensorDict& received) const {

@@ -37,14 +37,12 @@ struct StageStep {
 class ModelStage : public pipeline::StageRunner {
  public:
   struct Parts {
-    nn::Model& model;
-    const pipeline::ModuleSupportsPipelining& shapes;  ///< The model's.
+    nn::Model& model;  ///< A pipeline::ModuleSupportsPipelining where there are several stages.
     pipeline::PipelineStageInfo info;
     const TrainTask& task;
     shard::FullySharded* sharded = nullptr;
     int64_t num_experts = 0;  ///< Of the whole model; 0 without.
-    /// For the counts of a stage without experts in a model that has them.
-    nn::RouterLosses::SumOverRanks sum_over_ranks = {};
+    mesh::DistributedContext* mesh = nullptr;
   };
   explicit ModelStage(Parts parts);
 
@@ -72,7 +70,8 @@ class ModelStage : public pipeline::StageRunner {
   pipeline::TensorDict with_counts(pipeline::TensorDict specs) const;
 
   Parts parts_;
-  nn::RouterLosses counts_;  // in the place of the model's, where it has none
+  const pipeline::ModuleSupportsPipelining* shapes_;  // the model's
+  nn::RouterLosses counts_;                           // in the place of the model's, where it has none
   nn::RouterLosses& routers_;
   StageStep* step_ = nullptr;
   std::map<int64_t, Kept> kept_;  // by microbatch

@@ -1,6 +1,7 @@
 #include "lehr/train/pipeline.h"
 
 #include "lehr/base/error.h"
+#include "lehr/pipeline/progress.h"
 
 namespace lehr::train {
 
@@ -21,26 +22,19 @@ const mesh::Group& Pipeline::pp() const {
 Pipeline::Pipeline(const StageLayout& layout, const Parts& parts)
     : parts_(parts),
       program_(parts.program),
-      rank_of_stage_(layout.rank_of_stage),
+      bound_sends_(pipeline::sends_may_wait(program_)),
       mixtures_(layout.mixtures),
       num_experts_(layout.num_experts),
       copies_(layout, models_of(parts.model), pp()) {
-  const mesh::Group& parts_of_rows = parts_.ranks.context()->group({mesh::axis::cp, mesh::axis::tp});
   size_t place = 0;
   for (const auto& [number, model] : parts_.model.stages()) {
     stages_[number] = std::make_unique<ModelStage>(ModelStage::Parts{
         .model = *model,
-        .shapes = dynamic_cast<const pipeline::ModuleSupportsPipelining&>(*model),
         .info = {.current_stage = number, .num_stages = layout.num_stages()},
         .task = parts_.task,
         .sharded = &parts_.sharded[place++],
         .num_experts = num_experts_,
-        .sum_over_ranks =
-            parts_of_rows.size() == 1 ? nn::RouterLosses::SumOverRanks{} : [&parts_of_rows](const at::Tensor& mine) {
-              at::Tensor sum = mine.clone();
-              parts_of_rows.all_reduce(sum);
-              return sum;
-            }});
+        .mesh = parts_.ranks.context()});
   }
 }
 
@@ -65,7 +59,7 @@ void Pipeline::run(const Batch& batch, int64_t first_row, at::Device device, Sta
       program_.num_microbatches,
       together,
       rows);
-  pipeline::run_program(program_, pp().rank(), &pp(), runners, {.device = device});
+  pipeline::run_program(program_, pp().rank(), &pp(), runners, {.device = device, .bound_sends = bound_sends_});
   for (shard::FullySharded& sharded : parts_.sharded) {
     sharded.finish_backward();
   }
@@ -74,7 +68,7 @@ void Pipeline::run(const Batch& batch, int64_t first_row, at::Device device, Sta
 
 void Pipeline::share(std::map<std::string, double>& numbers) const {
   // Names first: only the last stage's rank knows them.
-  const int64_t last = rank_of_stage_.back();
+  const int64_t last = program_.rank_of_stage.back();
   std::string names;
   std::vector<double> values;
   for (const auto& [name, value] : numbers) {
@@ -108,7 +102,7 @@ at::Tensor Pipeline::all_mixtures(const at::Tensor& tokens_per_expert) const {
   int64_t row = 0;
   int64_t mine = 0;
   for (size_t stage = 0; stage < mixtures_.size(); ++stage) {
-    if (rank_of_stage_[stage] == pp().rank() && mixtures_[stage] > 0) {
+    if (program_.rank_of_stage[stage] == pp().rank() && mixtures_[stage] > 0) {
       all.narrow(0, row, mixtures_[stage]).copy_(tokens_per_expert.narrow(0, mine, mixtures_[stage]));
       mine += mixtures_[stage];
     }

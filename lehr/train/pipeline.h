@@ -46,7 +46,7 @@ class Pipeline {
 
   Parts parts_;
   pipeline::Program program_;
-  std::vector<int64_t> rank_of_stage_;
+  bool bound_sends_;
   std::vector<int64_t> mixtures_;  // by stage
   int64_t num_experts_;
   StageCopies copies_;

@@ -4,6 +4,7 @@
 #include "lehr/nn/moe.h"
 #include "lehr/pipeline/communication.h"
 #include "lehr/pipeline/executor.h"
+#include "lehr/pipeline/progress.h"
 
 namespace lehr::train {
 
@@ -163,9 +164,16 @@ nn::ModelOutputs StagedModel::forward(const nn::ModelInputs& inputs) {
   }
   auto program = programs_.find(parts);
   if (program == programs_.end()) {
-    program = programs_.emplace(parts, forward_program(rank_of_stage_, pp_.size(), parts)).first;
+    auto built = forward_program(rank_of_stage_, pp_.size(), parts);
+    const bool bound_sends = pipeline::sends_may_wait(built);
+    program = programs_.emplace(parts, ForwardProgram{std::move(built), bound_sends}).first;
   }
-  pipeline::run_program(program->second, pp_.rank(), &pp_, by_stage, {.device = inputs.input_ids.device()});
+  pipeline::run_program(
+      program->second.program,
+      pp_.rank(),
+      &pp_,
+      by_stage,
+      {.device = inputs.input_ids.device(), .bound_sends = program->second.bound_sends});
   next_cache = 0;
   for (auto& of_stage : caches) {
     for (auto& cache : of_stage) {

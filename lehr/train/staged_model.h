@@ -46,7 +46,11 @@ class StagedModel : public nn::Model {
   std::vector<Stage> stages_;
   std::vector<int64_t> rank_of_stage_;
   const mesh::Group& pp_;
-  std::map<int64_t, pipeline::Program> programs_;  // by number of parts
+  struct ForwardProgram {
+    pipeline::Program program;
+    bool bound_sends;
+  };
+  std::map<int64_t, ForwardProgram> programs_;  // by number of parts
 };
 
 }  // namespace lehr::train
