@@ -82,11 +82,14 @@ void run(const Options& options, mesh::Transport& transport) {
       require(!state::find_damage(store.path_of(i), true, *coordinator), "step {}: the checkpoint is damaged", i);
     }));
     loads.push_back(seconds_of(bench.ranks, [&] {
-      const state::WeightReader weights(store.path_of(i));
+      const state::WeightReader weights(store.path_of(i), "model", state::Reading::once);
       train::load_weights(*bench.model, train::checkpoint_map(*bench.args, weights), weights);
       const auto moments = train::share_of_optimizer(*bench.optimizer, *bench.model, bench.ranks.context());
       train::load_optimizer(
-          *bench.optimizer, *bench.model, moments.all, state::WeightReader(store.path_of(i), "optimizer"));
+          *bench.optimizer,
+          *bench.model,
+          moments.all,
+          state::WeightReader(store.path_of(i), "optimizer", state::Reading::once));
     }));
     require(parameter->value().sum().item<double>() == checked, "step {}: the load did not bring the weights back", i);
     barrier(bench.ranks);

@@ -41,7 +41,7 @@ def main():
         return time.perf_counter() - begin
 
     get_state_dict(model, optimizer)  # which gives AdamW its moments
-    saves, loads, size = [], [], 0
+    saves, loads, cold_loads, size = [], [], [], 0
     for i in range(a.runs):
         folder = os.path.join(a.folder, f"step-{i}")
 
@@ -50,11 +50,20 @@ def main():
             dcp.load(state, checkpoint_id=folder)
             set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
 
+        def forget():  # what the system keeps of the files, when they are on the disk
+            if rank == 0:
+                os.sync()
+                for name in os.listdir(folder):
+                    with open(os.path.join(folder, name), "rb") as file:
+                        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
         saves.append(seconds_of(lambda: dcp.save(states(), checkpoint_id=folder)))
         expected = params[0].to_local().sum().item()
         with torch.no_grad():
             params[0].to_local().zero_()
         loads.append(seconds_of(load))
+        forget()
+        cold_loads.append(seconds_of(load))
         assert params[0].to_local().sum().item() == expected, "the load did not bring the weights back"
         size = sum(os.path.getsize(os.path.join(folder, name)) for name in os.listdir(folder))
         dist.barrier()
@@ -63,7 +72,7 @@ def main():
     peaks = peaks_mb()
     if rank == 0:
         print(json.dumps(dict(
-            peer="DCP", ranks=dist.get_world_size(), mb=size / 1e6, save_s=saves, load_s=loads,
+            peer="DCP", ranks=dist.get_world_size(), mb=size / 1e6, save_s=saves, load_s=loads, cold_load_s=cold_loads,
             peak_rss_mb_of_ranks=peaks)), flush=True)
     dist.destroy_process_group()
 

@@ -1,19 +1,16 @@
 #include "lehr/state/integrity.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <cstring>
-#include <memory>
 #include <vector>
 
 #include "lehr/base/crc32c.h"
 #include "lehr/base/error.h"
 #include "lehr/base/file.h"
 #include "lehr/base/parallel.h"
+#include "lehr/state/direct_io.h"
+#include "lehr/state/input_file.h"
 #include "lehr/state/strict_json.h"
 
 namespace lehr::state {
@@ -22,25 +19,14 @@ namespace {
 namespace fs = std::filesystem;
 
 // Linear CRC of the bytes [begin, end) of a file.
-uint32_t crc_of_range(const fs::path& path, int64_t begin, int64_t end) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) {
-    fail_runtime("{}: cannot be opened: {}", path.string(), std::strerror(errno));
-  }
-  const std::unique_ptr<const int, void (*)(const int*)> closer(&fd, [](const int* open) { ::close(*open); });
-  constexpr int64_t kPiece = int64_t{1} << 20;
-  std::vector<std::byte> buffer(static_cast<size_t>(std::min(kPiece, end - begin)));
+uint32_t crc_of_range(const InputFile& file, int64_t begin, int64_t end) {
+  std::vector<std::byte> buffer(static_cast<size_t>(std::min(kDiskPiece, end - begin)));
   uint32_t crc = 0;
   while (begin < end) {
-    const ssize_t size = ::pread(fd, buffer.data(), std::min(buffer.size(), static_cast<size_t>(end - begin)), begin);
-    if (size < 0 && errno == EINTR) {
-      continue;
-    }
-    if (size <= 0) {
-      fail_runtime("{}: cannot be read: {}", path.string(), size == 0 ? "it ends too early" : std::strerror(errno));
-    }
-    crc = crc32c_linear(std::span(buffer).first(static_cast<size_t>(size)), crc);
-    begin += size;
+    const auto piece = std::span(buffer).first(std::min(buffer.size(), static_cast<size_t>(end - begin)));
+    file.read(begin, piece);
+    crc = crc32c_linear(piece, crc);
+    begin += static_cast<int64_t>(piece.size());
   }
   return crc;
 }
@@ -62,10 +48,10 @@ std::vector<uint32_t> crcs_of_share(const fs::path& folder, const Integrity& fil
     const int64_t end = std::clamp<int64_t>(last - before, 0, file.num_bytes);
     std::atomic<uint32_t> crc = 0;
     if (begin < end) {
-      const fs::path path = folder / name;
+      const InputFile content(folder / name);
       const int64_t size = file.num_bytes;
       parallel_for(begin, end, kGrain, [&](int64_t from, int64_t to) {
-        crc ^= Crc32cZeros(size - to).behind(crc_of_range(path, from, to));
+        crc ^= Crc32cZeros(size - to).behind(crc_of_range(content, from, to));
       });
     }
     crcs.push_back(crc);

@@ -16,7 +16,7 @@ class Evaluation {
   // Writes a part of a value into `target`, which has the box's shape.
   void fill(size_t value, const Box& box, const at::Tensor& target) const {
     if (const std::string* name = map_.input_name(value)) {
-      target.copy_(source_.read(*name, box));
+      source_.copy(*name, box, target);
       return;
     }
     size_t output = 0;
@@ -82,6 +82,19 @@ at::Tensor WeightSource::read(const std::string& name, const Box& box) const {
   Box rest = box;
   rest.front() = {0, box.front().size()};
   return narrow_to(reader_.rows(name, box.front().begin, box.front().end), rest);
+}
+
+void WeightSource::copy(const std::string& name, const Box& box, const at::Tensor& target) const {
+  const std::vector<int64_t>& shape = reader_.info(name).shape;
+  bool whole_rows = !box.empty();
+  for (size_t dim = 1; dim < box.size(); ++dim) {
+    whole_rows = whole_rows && box[dim].size() == shape[dim];
+  }
+  if (whole_rows) {
+    reader_.copy_rows(name, box.front().begin, box.front().end, target);
+  } else {
+    target.copy_(read(name, box));
+  }
 }
 
 ValueSource::ValueSource(const NamedTensors& tensors) {

@@ -17,6 +17,10 @@ class TensorSource {
   virtual ~TensorSource() = default;
   /// That part of a tensor, on any device; a view where there is one. It is not written to.
   virtual at::Tensor read(const std::string& name, const Box& box) const = 0;
+  /// Copies that part into `target`, which has its shape.
+  virtual void copy(const std::string& name, const Box& box, const at::Tensor& target) const {
+    target.copy_(read(name, box));
+  }
 };
 
 /// A checkpoint's files: views of mapped memory, so that only what is used is read. `reader` must outlive it.
@@ -24,6 +28,7 @@ class WeightSource : public TensorSource {
  public:
   explicit WeightSource(const WeightReader& reader) : reader_(reader) {}
   at::Tensor read(const std::string& name, const Box& box) const override;
+  void copy(const std::string& name, const Box& box, const at::Tensor& target) const override;
 
  private:
   const WeightReader& reader_;

@@ -15,6 +15,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/base/log.h"
+#include "lehr/state/direct_io.h"
 
 namespace lehr::state {
 
@@ -85,14 +86,22 @@ void take_space(int fd, const fs::path& path, int64_t num_bytes) {
 }
 }  // namespace
 
-OutputFile::OutputFile(fs::path path, int fd) : path_(std::move(path)), fd_(fd) {}
+OutputFile::OutputFile(fs::path path, int fd) : path_(std::move(path)), fd_(fd) {
+  if (fd_ >= 0) {
+    direct_fd_ = ::open(path_.c_str(), O_WRONLY | O_DIRECT | O_CLOEXEC);  // not every file system can
+  }
+}
 
 OutputFile::OutputFile(OutputFile&& other) noexcept
-    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)) {}
+    : path_(std::move(other.path_)),
+      fd_(std::exchange(other.fd_, -1)),
+      direct_fd_(std::exchange(other.direct_fd_, -1)) {}
 
 OutputFile::~OutputFile() {
-  if (fd_ >= 0) {
-    ::close(fd_);
+  for (const int fd : {fd_, direct_fd_}) {
+    if (fd >= 0) {
+      ::close(fd);
+    }
   }
 }
 
@@ -115,6 +124,40 @@ OutputFile OutputFile::open(const fs::path& path) {
 }
 
 void OutputFile::write(int64_t offset, std::span<const std::byte> bytes) const {
+  if (direct_fd_ >= 0 && bytes.size() >= kWorthDirect) {
+    // Blocks at the ends are shared with others' ranges, so they go through the system's memory.
+    const auto head = static_cast<size_t>((kDiskBlock - offset % kDiskBlock) % kDiskBlock);
+    const size_t whole = (bytes.size() - head) / kDiskBlock * kDiskBlock;
+    write_cached(offset, bytes.first(head));
+    const size_t done = head + write_direct(offset + static_cast<int64_t>(head), bytes.subspan(head, whole));
+    offset += static_cast<int64_t>(done);
+    bytes = bytes.subspan(done);
+  }
+  write_cached(offset, bytes);
+}
+
+// What was written, which is less than all where the file system turns out to be unable.
+size_t OutputFile::write_direct(int64_t offset, std::span<const std::byte> blocks) const {
+  size_t done = 0;
+  while (done < blocks.size()) {
+    const size_t piece = std::min(blocks.size() - done, static_cast<size_t>(kDiskPiece));
+    std::memcpy(disk_staging(), blocks.data() + done, piece);
+    const ssize_t wrote = ::pwrite(direct_fd_, disk_staging(), piece, offset + static_cast<int64_t>(done));
+    if (wrote < 0 && errno == EINTR) {
+      continue;
+    }
+    if (wrote < 0 && errno != EINVAL && errno != EOPNOTSUPP) {
+      fail_to_write(path_, static_cast<int64_t>(blocks.size() - done), errno);
+    }
+    if (wrote <= 0 || wrote % kDiskBlock != 0) {
+      break;
+    }
+    done += static_cast<size_t>(wrote);
+  }
+  return done;
+}
+
+void OutputFile::write_cached(int64_t offset, std::span<const std::byte> bytes) const {
   // One call moves less than 2 GiB; smaller pieces keep the process quick to end.
   constexpr size_t kPiece = size_t{64} << 20;
   while (!bytes.empty()) {

@@ -24,7 +24,9 @@ class OutputFile {
   OutputFile& operator=(const OutputFile&) = delete;
   OutputFile& operator=(OutputFile&&) = delete;
 
-  /// Writes at that offset. Ranges that do not overlap may be written from many threads at once.
+  /// Writes at that offset. Ranges that do not overlap may be written from many threads at once. Whole blocks of a
+  /// large range go to the disk directly where the file system can (O_DIRECT): a checkpoint then neither waits for
+  /// fresh memory of the system nor drives out what is in it.
   void write(int64_t offset, std::span<const std::byte> bytes) const;
   void write(int64_t offset, std::string_view text) const { write(offset, std::as_bytes(std::span(text))); }
   /// Returns when all that this process wrote is on the disk.
@@ -34,9 +36,12 @@ class OutputFile {
 
  private:
   OutputFile(std::filesystem::path path, int fd);
+  size_t write_direct(int64_t offset, std::span<const std::byte> blocks) const;
+  void write_cached(int64_t offset, std::span<const std::byte> bytes) const;
 
   std::filesystem::path path_;
   int fd_ = -1;
+  int direct_fd_ = -1;  // the same file, past the system's memory; -1 where it cannot be had
 };
 
 /// Makes a new file with this content, and returns when it is on the disk.

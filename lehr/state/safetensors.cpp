@@ -7,6 +7,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/base/suggest.h"
+#include "lehr/state/direct_io.h"
 
 namespace lehr::state {
 
@@ -45,8 +46,10 @@ std::string_view header_text(std::span<const std::byte> bytes, const std::string
 }
 }  // namespace
 
-SafetensorsFile::SafetensorsFile(std::filesystem::path path)
-    : path_(std::move(path)), map_(std::make_shared<const MappedFile>(path_)) {
+SafetensorsFile::SafetensorsFile(std::filesystem::path path, Reading reading)
+    : path_(std::move(path)),
+      map_(std::make_shared<const MappedFile>(path_)),
+      once_(reading == Reading::once ? std::make_shared<const InputFile>(path_) : nullptr) {
   const std::string file = path_.string();
   const std::string_view text = header_text(map_->bytes(), file);
   data_start_ = kHeaderLengthBytes + static_cast<int64_t>(text.size());
@@ -88,6 +91,21 @@ at::Tensor SafetensorsFile::rows(const std::string& name, int64_t begin, int64_t
   std::vector<int64_t> shape = found.shape;
   shape.front() = end - begin;
   return read(found, count == 0 ? 0 : found.num_bytes() / count * begin, std::move(shape));
+}
+
+void SafetensorsFile::copy_rows(const std::string& name, int64_t begin, int64_t end, const at::Tensor& target) const {
+  const at::Tensor there = rows(name, begin, end);  // a view: nothing is read yet
+  const bool as_stored = target.is_cpu() && target.is_contiguous() && target.scalar_type() == there.scalar_type() &&
+                         target.sizes() == there.sizes();
+  if (once_ == nullptr || !as_stored || !there.is_contiguous() || target.nbytes() < kWorthDirect) {
+    target.copy_(there);
+    return;
+  }
+  const TensorInfo& stored = info(name);
+  const int64_t row_bytes = stored.num_bytes() / stored.shape.front();
+  once_->read(
+      data_start_ + stored.begin + begin * row_bytes,
+      {static_cast<std::byte*>(target.mutable_data_ptr()), target.nbytes()});
 }
 
 at::Tensor SafetensorsFile::read(const TensorInfo& stored, int64_t begin_byte, std::vector<int64_t> shape) const {

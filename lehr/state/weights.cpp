@@ -52,7 +52,8 @@ bool WeightReader::exists(const fs::path& folder, const std::string& stem) {
          fs::exists(folder / (stem + ".safetensors.index.json"), ignored);
 }
 
-WeightReader::WeightReader(const fs::path& path, const std::string& stem) : path_(path) {
+WeightReader::WeightReader(const fs::path& path, const std::string& stem, Reading reading)
+    : path_(path), reading_(reading) {
   std::error_code error;
   const auto status = fs::status(path, error);
   require(fs::exists(status), "{}: no such file or folder", path.string());
@@ -60,10 +61,10 @@ WeightReader::WeightReader(const fs::path& path, const std::string& stem) : path
     if (path.extension() == ".json") {
       open_index(path);
     } else {
-      files_.emplace_back(path);
+      files_.emplace_back(path, reading_);
     }
   } else if (const fs::path single = path / (stem + ".safetensors"); fs::exists(single, error)) {
-    files_.emplace_back(single);
+    files_.emplace_back(single, reading_);
   } else {
     const fs::path index = path / (stem + ".safetensors.index.json");
     require(
@@ -92,7 +93,7 @@ void WeightReader::open_index(const fs::path& index) {
           file,
           name,
           kAdvice);
-      files_.emplace_back(shard);
+      files_.emplace_back(shard, reading_);
     }
     require(
         files_[place->second].has(name),
@@ -156,6 +157,10 @@ at::Tensor WeightReader::tensor(const std::string& name) const {
 
 at::Tensor WeightReader::rows(const std::string& name, int64_t begin, int64_t end) const {
   return file_of(name).rows(name, begin, end);
+}
+
+void WeightReader::copy_rows(const std::string& name, int64_t begin, int64_t end, const at::Tensor& target) const {
+  file_of(name).copy_rows(name, begin, end, target);
 }
 
 }  // namespace lehr::state

@@ -16,7 +16,8 @@ class WeightReader {
  public:
   /// `path` is a folder, in which `stem` is looked for ("model", "optimizer"), or one safetensors or index file. Opens
   /// every file and checks that index and files agree. Throws usage errors that name the file and the tensor.
-  explicit WeightReader(const std::filesystem::path& path, const std::string& stem = "model");
+  explicit WeightReader(
+      const std::filesystem::path& path, const std::string& stem = "model", Reading reading = Reading::mapped);
 
   /// Whether a folder holds files of that stem.
   static bool exists(const std::filesystem::path& folder, const std::string& stem = "model");
@@ -32,6 +33,8 @@ class WeightReader {
   at::Tensor tensor(const std::string& name) const;
   /// As SafetensorsFile::rows.
   at::Tensor rows(const std::string& name, int64_t begin, int64_t end) const;
+  /// As SafetensorsFile::copy_rows.
+  void copy_rows(const std::string& name, int64_t begin, int64_t end, const at::Tensor& target) const;
   /// Of all tensors together.
   int64_t total_bytes() const { return total_bytes_; }
   const std::vector<SafetensorsFile>& files() const { return files_; }
@@ -42,6 +45,7 @@ class WeightReader {
   const SafetensorsFile& file_of(const std::string& name) const;
 
   std::filesystem::path path_;
+  Reading reading_;
   std::vector<SafetensorsFile> files_;
   std::vector<std::string> names_;
   std::unordered_map<std::string, size_t> file_of_;

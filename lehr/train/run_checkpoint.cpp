@@ -186,8 +186,9 @@ RunState RunCheckpoints::load_here(
       folder.string(),
       training.steps);
 
-  load_weights(model_, map_, state::WeightReader(folder, config_.peft.has_adapters() ? peft::kAdapterStem : "model"));
-  load_optimizer(optimizer_, model_, entries, state::WeightReader(folder, "optimizer"));
+  const std::string stem = config_.peft.has_adapters() ? peft::kAdapterStem : "model";
+  load_weights(model_, map_, state::WeightReader(folder, stem, state::Reading::once));
+  load_optimizer(optimizer_, model_, entries, state::WeightReader(folder, "optimizer", state::Reading::once));
   return state;
 }
 

@@ -29,6 +29,23 @@ at::Tensor random_bits(at::ScalarType type, std::vector<int64_t> shape) {
   return tensor;
 }
 
+TEST(SafetensorsWriter, RowsAreReadOnceOrMappedBitForBit) {
+  const TemporaryFolder folder;
+  const at::Tensor weight = random_bits(at::kFloat, {900, 1001});  // rows end inside the disk's blocks
+  save_safetensors(folder.path() / "model.safetensors", {{"first", random_bits(at::kByte, {3})}, {"weight", weight}});
+  for (const Reading reading : {Reading::mapped, Reading::once}) {
+    const WeightReader reader(folder.path(), "model", reading);
+    for (const auto& [begin, end] : std::vector<std::pair<int64_t, int64_t>>{{0, 900}, {13, 700}, {5, 6}, {900, 900}}) {
+      const at::Tensor rows = at::zeros({end - begin, 1001});
+      reader.copy_rows("weight", begin, end, rows);
+      EXPECT_TRUE(bit_equal(rows, weight.slice(0, begin, end))) << begin << " to " << end;
+    }
+    const at::Tensor turned = at::empty({1001, 500}).t();  // not as the file has it
+    reader.copy_rows("weight", 200, 700, turned);
+    EXPECT_TRUE(bit_equal(turned.contiguous(), weight.slice(0, 200, 700)));
+  }
+}
+
 TEST(SafetensorsWriter, GivesBackEveryTypeBitForBit) {
   const TemporaryFolder folder;
   NamedTensors tensors;

@@ -1,0 +1,86 @@
+#include "lehr/state/input_file.h"
+
+#include <fcntl.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "lehr/base/error.h"
+#include "lehr/state/direct_io.h"
+
+namespace lehr::state {
+
+InputFile::InputFile(std::filesystem::path path)
+    : path_(std::move(path)), fd_(::open(path_.c_str(), O_RDONLY | O_CLOEXEC)) {
+  if (fd_ < 0) {
+    fail_runtime("{}: cannot be opened: {}", path_.string(), std::strerror(errno));
+  }
+  direct_fd_ = ::open(path_.c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC);
+}
+
+InputFile::InputFile(InputFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      fd_(std::exchange(other.fd_, -1)),
+      direct_fd_(std::exchange(other.direct_fd_, -1)) {}
+
+InputFile::~InputFile() {
+  for (const int fd : {fd_, direct_fd_}) {
+    if (fd >= 0) {
+      ::close(fd);
+    }
+  }
+}
+
+void InputFile::read(int64_t offset, std::span<std::byte> bytes) const {
+  while (!bytes.empty()) {
+    const size_t got = read_some(offset, bytes);
+    offset += static_cast<int64_t>(got);
+    bytes = bytes.subspan(got);
+  }
+}
+
+// At least one byte.
+size_t InputFile::read_some(int64_t offset, std::span<std::byte> bytes) const {
+  const bool direct = direct_fd_ >= 0 && bytes.size() >= kWorthDirect;
+  const size_t size = std::min(bytes.size(), static_cast<size_t>(kDiskPiece));
+  const struct iovec part { .iov_base = bytes.data(), .iov_len = size };
+  ssize_t got = 0;
+  do {
+    got = direct ? ::preadv2(fd_, &part, 1, offset, RWF_NOWAIT) : ::pread(fd_, bytes.data(), size, offset);
+  } while (got < 0 && errno == EINTR);
+  if (direct && got < 0) {  // not cached, or the system cannot tell
+    if (const size_t read = read_direct(offset, bytes); read > 0) {
+      return read;
+    }
+    do {
+      got = ::pread(fd_, bytes.data(), size, offset);
+    } while (got < 0 && errno == EINTR);
+  }
+  if (got <= 0) {
+    fail_runtime("{}: cannot be read: {}", path_.string(), got == 0 ? "it ends too early" : std::strerror(errno));
+  }
+  return static_cast<size_t>(got);
+}
+
+// The bytes that were read; 0 where the file system turns out to be unable.
+size_t InputFile::read_direct(int64_t offset, std::span<std::byte> bytes) const {
+  const int64_t before = offset % kDiskBlock;
+  const int64_t blocks = (before + static_cast<int64_t>(bytes.size()) + kDiskBlock - 1) / kDiskBlock;
+  const auto size = static_cast<size_t>(std::min(kDiskPiece, blocks * kDiskBlock));
+  ssize_t got = 0;
+  do {
+    got = ::pread(direct_fd_, disk_staging(), size, offset - before);
+  } while (got < 0 && errno == EINTR);
+  if (got <= before) {
+    return 0;
+  }
+  const size_t useful = std::min(bytes.size(), static_cast<size_t>(got - before));
+  std::memcpy(bytes.data(), disk_staging() + before, useful);
+  return useful;
+}
+
+}  // namespace lehr::state

@@ -1,0 +1,35 @@
+// A file of which large ranges are read once, past the system's memory where they are not in it already.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+
+namespace lehr::state {
+
+/// Reading a checkpoint through the system's memory drives out what is in there, and fresh memory can be slower than
+/// the disk. So what is cached is copied, and the rest comes directly (O_DIRECT) where the file system can. Every
+/// function throws a runtime error with the path and the reason.
+class InputFile {
+ public:
+  explicit InputFile(std::filesystem::path path);
+  ~InputFile();
+  InputFile(InputFile&& other) noexcept;
+  InputFile(const InputFile&) = delete;
+  InputFile& operator=(const InputFile&) = delete;
+  InputFile& operator=(InputFile&&) = delete;
+
+  /// Fills `bytes` with what stands at that offset. May be called from many threads at once.
+  void read(int64_t offset, std::span<std::byte> bytes) const;
+
+ private:
+  size_t read_some(int64_t offset, std::span<std::byte> bytes) const;
+  size_t read_direct(int64_t offset, std::span<std::byte> bytes) const;
+
+  std::filesystem::path path_;
+  int fd_ = -1;
+  int direct_fd_ = -1;  // the same file, past the system's memory; -1 where it cannot be had
+};
+
+}  // namespace lehr::state
