@@ -5,10 +5,12 @@
 
 #include "lehr/base/error.h"
 #include "lehr/nn/moe.h"
+#include "lehr/peft/inject.h"
 #include "lehr/pipeline/balance.h"
 #include "lehr/pipeline/communication.h"
 #include "lehr/pipeline/program_csv.h"
 #include "lehr/pipeline/schedules.h"
+#include "lehr/train/build_stage.h"
 
 namespace lehr::train {
 
@@ -108,6 +110,9 @@ StageLayout lay_out_stages(
   StageLayout layout{.rank_of_stage = rank_of_stage};
   const auto stages = static_cast<int64_t>(rank_of_stage.size());
   const auto chosen = chosen_layers(config, args, stages);
+  if (config.peft.enabled()) {
+    layout.whole = build_whole_model(config, args, build);
+  }
   for (int64_t stage = 0; stage < stages; ++stage) {
     std::shared_ptr<nn::Model> model;
     name_key(
@@ -129,6 +134,9 @@ StageLayout lay_out_stages(
         dynamic_cast<const pipeline::ModuleSupportsPipelining*>(model.get()) != nullptr,
         "model.name: models of this family do not say what flows between their stages "
         "(pipeline::ModuleSupportsPipelining); set parallelism.pipeline_parallel_degree to 1");
+    if (layout.whole) {
+      peft::inject_as_in(*layout.whole, *model);
+    }
     std::set<std::string> names;
     for (const auto& [name, parameter] : nn::named_parameters(*model)) {
       names.insert(name);

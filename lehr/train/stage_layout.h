@@ -21,6 +21,8 @@ struct StageLayout {
   std::vector<int64_t> mixtures;                   ///< Of experts, by stage.
   int64_t num_experts = 0;                         ///< Of a mixture; 0 without.
   std::vector<int64_t> layers;                     ///< By stage.
+  /// The model in one stage, on meta, where only a part of it trains ([peft]); null otherwise. Its names are judged.
+  std::shared_ptr<nn::Model> whole;
 
   int64_t num_stages() const { return static_cast<int64_t>(models.size()); }
   /// The first stage that has a parameter, which trains it; later ones hold copies.

@@ -58,8 +58,8 @@ void Trainer::build_model() {
       "logs; choose another job.dump_folder",
       root.string());
   if (config_.checkpoint.enable) {
-    checkpoints_ =
-        std::make_unique<RunCheckpoints>(config_, *args_, *tokenizer_, *model_, *optimizer_, ranks_.context());
+    checkpoints_ = std::make_unique<RunCheckpoints>(
+        config_, *args_, *tokenizer_, *model_, by_names(), *optimizer_, ranks_.context());
   }
   if (config_.peft.has_adapters()) {
     // They are in no checkpoint, so what the arithmetic needs of them is enough.
@@ -102,6 +102,7 @@ void Trainer::build_stages() {
           .model = *model,
           .sharded = sharded_});
   model_ = model;
+  whole_ = layout.whole;
 }
 
 void Trainer::parallelize(nn::Model& model, const pipeline::PipelineStageInfo& stage) {
