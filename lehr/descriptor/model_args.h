@@ -79,6 +79,9 @@ struct ModelCounts {
   int64_t flops_per_token =
       0;  ///< torchtitan's: 6 a weight used and 6 a layer, head dimension and position, not causal.
   int64_t causal_flops_per_token = 0;  ///< The same with each token attending to the positions before it only.
+  /// What of causal_flops_per_token is each layer's, in order; the rest is the head's. Empty where a family does not
+  /// say: then its layers cannot be spread over stages by cost.
+  std::vector<int64_t> layer_flops_per_token = {};
 };
 
 /// The shape of one model: a family's parameters and what follows from them.

@@ -5,6 +5,15 @@
 
 namespace lehr::model {
 
+namespace {
+// "model.layers.3", and nothing in it.
+bool is_layer(const std::string& name) {
+  const size_t number = name.rfind('.') + 1;
+  return number != 0 && name.find_first_not_of("0123456789", number) == std::string::npos &&
+         ("." + name.substr(0, number)).ends_with(".layers.");
+}
+}  // namespace
+
 descriptor::ModelCounts count_decoder(const DecoderConfig& config, nn::Module& model, int64_t seq_len) {
   descriptor::ModelCounts counts;
   counts.num_parameters = nn::count_parameters(model);
@@ -18,6 +27,15 @@ descriptor::ModelCounts count_decoder(const DecoderConfig& config, nn::Module& m
   const int64_t attention = 12 * config.num_hidden_layers * config.num_attention_heads * config.head_dim * seq_len;
   counts.flops_per_token = 6 * multiplied + attention;
   counts.causal_flops_per_token = 6 * multiplied + attention / 2;
+  for (const auto& entry : model.named_modules("", /*include_self=*/false)) {
+    if (is_layer(entry.key())) {
+      int64_t weights = nn::count_parameters(*entry.value());
+      for (const nn::MoELayerImpl* mixture : nn::moe_layers(*entry.value())) {
+        weights -= mixture->num_idle_parameters();
+      }
+      counts.layer_flops_per_token.push_back(6 * weights + attention / 2 / config.num_hidden_layers);
+    }
+  }
   return counts;
 }
 

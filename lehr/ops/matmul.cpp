@@ -5,7 +5,9 @@
 #include "lehr/ops/matmul.h"
 
 #include <ATen/Context.h>
+#include <ATen/Parallel.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
 
 #include <algorithm>
@@ -58,10 +60,44 @@ at::Tensor call(const Handle& onednn, const at::Tensor& a, const at::Tensor& b) 
   }
   return onednn->call(a, b.t(), std::nullopt, "none", c10::List<std::optional<at::Scalar>>(), "");
 }
+
+bool multiplies_bfloat16_by_onednn() {
+#ifdef __x86_64__
+  return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+#else
+  return false;
+#endif
+}
+
+// What stands for the workspace of at::mm in bfloat16, which is oneDNN's: blocks of sums in float32 and of the second
+// operand, and of a transposed first one, for each thread. How large blocks are is oneDNN's choice; these are its own
+// for matrices so small that they count beside tensors (seen in LibTorch 2.11 with AVX-512, on one and two threads).
+at::Tensor workspace_on_meta(const at::Tensor& a, const at::Tensor& b) {
+  constexpr int64_t kRows = 256;
+  constexpr int64_t kColumns = 64;
+  constexpr int64_t kTerms = 512;
+  constexpr int64_t kWorthIt = 16 * 16 * 16;  // multiplications; ATen has a loop of its own for fewer
+  const int64_t m = a.size(0);
+  const int64_t k = a.size(1);
+  const int64_t n = b.size(1);
+  static const bool here = multiplies_bfloat16_by_onednn();
+  if (!here || !a.is_meta() || !runs_on_meta() || a.scalar_type() != at::kBFloat16 || m * k * n <= kWorthIt ||
+      !at::globalContext().userEnabledMkldnn()) {
+    return {};
+  }
+  const int64_t threads = at::get_num_threads();
+  const int64_t terms = std::min(k, kTerms);
+  int64_t bytes = 4 * std::min(m * n, threads * kRows * kColumns) + 2 * threads * terms * kColumns;
+  if (!a.is_contiguous()) {
+    bytes += 2 * terms * std::min(m, threads * kRows);
+  }
+  return at::empty({bytes}, a.options().dtype(at::kByte));
+}
 }  // namespace
 
 at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
   const Handle& onednn = onednn_for(a, b);
+  const at::Tensor workspace = workspace_on_meta(a, b);
   return onednn ? call(onednn, a, b) : at::mm(a, b);
 }
 
@@ -69,6 +105,7 @@ void add_product_(at::Tensor& sum, const at::Tensor& a, const at::Tensor& b) {
   constexpr int64_t kWorthASecondPass = 256;  // terms of each sum, so that adding costs little beside multiplying
   const Handle& onednn = onednn_for(a, b);
   if (!onednn || a.size(1) < kWorthASecondPass) {
+    const at::Tensor workspace = workspace_on_meta(a, b);
     sum.addmm_(a, b);
     return;
   }

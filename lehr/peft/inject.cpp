@@ -17,9 +17,13 @@ namespace {
 using NamedModules = std::vector<std::pair<std::string, torch::nn::Module*>>;
 
 void collect(const torch::nn::Module& module, const std::string& prefix, NamedModules& found) {
+  const auto* own = dynamic_cast<const nn::Module*>(&module);
+  const bool names = own == nullptr || own->names_children();  // else parts of one model, side by side
   for (const auto& child : module.named_children()) {
-    found.emplace_back(prefix + child.key(), child.value().get());
-    collect(*child.value(), prefix + child.key() + ".", found);
+    if (names) {
+      found.emplace_back(prefix + child.key(), child.value().get());
+    }
+    collect(*child.value(), names ? prefix + child.key() + "." : prefix, found);
   }
 }
 
@@ -206,6 +210,27 @@ std::vector<nn::NamedParameter> inject_peft_and_freeze(
   return trainable;
 }
 
+void inject_as_in(const torch::nn::Module& whole, torch::nn::Module& stage) {
+  std::set<std::string> here;
+  for (const auto& [name, module] : named_modules(stage)) {
+    here.insert(name);
+  }
+  std::vector<std::pair<std::string, Lora>> layers;
+  for (const auto& adapted : adapted_layers(whole)) {
+    if (here.contains(adapted.name)) {
+      layers.emplace_back(adapted.name, adapted.lora->settings());
+    }
+  }
+  add_lora(stage, layers);
+  std::map<std::string, bool> trains;
+  for (const auto& [name, parameter] : nn::named_parameters(whole)) {
+    trains[name] = parameter->trainable();
+  }
+  for (const auto& [name, parameter] : nn::named_parameters(stage)) {
+    parameter->set_trainable(trains.at(name));
+  }
+}
+
 void reset_adapters(torch::nn::Module& model, const nn::InitContext& context) {
   for (const auto& adapted : adapted_layers(model)) {
     reset(adapted, context);
@@ -213,10 +238,12 @@ void reset_adapters(torch::nn::Module& model, const nn::InitContext& context) {
 }
 
 void materialize_frozen(torch::nn::Module& model, at::Device device, at::ScalarType dtype) {
-  for (const auto& [name, parameter] : nn::named_parameters(model)) {
-    if (!parameter->trainable() && parameter->value().is_meta()) {
-      parameter->set_value(
-          at::empty(shape_of(parameter->box()), at::TensorOptions().device(device).dtype(parameter->dtype_in(dtype))));
+  for (const auto& list : {nn::named_parameters(model), nn::named_copies(model)}) {
+    for (const auto& [name, parameter] : list) {
+      if (!parameter->trainable() && parameter->value().is_meta()) {
+        parameter->set_value(at::empty(
+            shape_of(parameter->box()), at::TensorOptions().device(device).dtype(parameter->dtype_in(dtype))));
+      }
     }
   }
 }

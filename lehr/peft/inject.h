@@ -32,14 +32,18 @@ std::vector<AdaptedLayer> adapted_layers(const torch::nn::Module& model);
 std::vector<nn::NamedParameter> inject_peft_and_freeze(
     const Method& method, torch::nn::Module& model, const nn::InitContext& context = {});
 
+/// Puts the adapters of `whole` into `stage`, some of its modules under the same names, and lets train what trains
+/// there. Both are on meta.
+void inject_as_in(const torch::nn::Module& whole, torch::nn::Module& stage);
+
 /// Puts an adapter on each of the named linear layers, without freezing anything. Errors as above.
 void add_lora(torch::nn::Module& model, const std::vector<std::pair<std::string, Lora>>& layers);
 
 /// Fills the (materialized) adapters alone with their initial values.
 void reset_adapters(torch::nn::Module& model, const nn::InitContext& context);
 
-/// Allocates the frozen parameters that are still on meta, in a type of their own: nothing updates them, so they need
-/// no master copy.
+/// Allocates the frozen parameters that are still on meta, copies of other stages' among them, in a type of their own:
+/// nothing updates them, so they need no master copy.
 void materialize_frozen(torch::nn::Module& model, at::Device device, at::ScalarType dtype);
 
 /// Adds every adapter's update to its layer's weight, computed in float32 at least and rounded once, and removes the

@@ -1,5 +1,10 @@
 #include "lehr/pipeline/stage.h"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <numeric>
+
 #include "lehr/base/error.h"
 
 namespace lehr::pipeline {
@@ -14,6 +19,19 @@ std::pair<int64_t, int64_t> distribute_layers_for_pipeline_stage(
       "pipeline stage: expected 0 <= stage < {}, found {}",
       stage.num_stages,
       stage.current_stage);
+  if (const auto& chosen = stage.layers_by_stage; !chosen.empty()) {
+    const auto first = chosen.begin();
+    require(
+        static_cast<int64_t>(chosen.size()) == stage.num_stages &&
+            std::all_of(first, chosen.end(), [](int64_t count) { return count > 0; }) &&
+            std::accumulate(first, chosen.end(), int64_t{0}) == num_layers,
+        "pipeline stage: expected {} layers on {} stages, each with one at least, found {}",
+        num_layers,
+        stage.num_stages,
+        fmt::join(chosen, ", "));
+    const int64_t begin = std::accumulate(first, first + stage.current_stage, int64_t{0});
+    return {begin, begin + chosen[static_cast<size_t>(stage.current_stage)]};
+  }
   const int64_t total = num_layers + num_virtual_layers_pre + num_virtual_layers_post;
   int64_t begin = 0;
   std::pair<int64_t, int64_t> mine;

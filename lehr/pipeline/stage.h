@@ -5,6 +5,7 @@
 #include <map>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "lehr/base/torch.h"
 
@@ -14,6 +15,7 @@ namespace lehr::pipeline {
 struct PipelineStageInfo {
   int64_t current_stage = 0;
   int64_t num_stages = 1;
+  std::vector<int64_t> layers_by_stage = {};  ///< Where a run has chosen them; empty: spread evenly.
 
   bool is_current_stage_first() const { return current_stage == 0; }
   bool is_current_stage_last() const { return current_stage == num_stages - 1; }
@@ -37,7 +39,8 @@ class ModuleSupportsPipelining {
 
 /// The layers [first, second) of a stage. Virtual layers stand for the cost of what comes before the first layer
 /// (embeddings) and after the last one (norm, head). The total is spread evenly, earlier stages taking the remainder.
-/// Throws a usage error if a stage would hold no layer.
+/// Where `stage.layers_by_stage` has been chosen, it counts alone. Throws a usage error if a stage would hold no layer,
+/// or if those chosen are not all layers on all stages.
 std::pair<int64_t, int64_t> distribute_layers_for_pipeline_stage(
     int64_t num_layers,
     int64_t num_virtual_layers_pre,

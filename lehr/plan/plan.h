@@ -76,6 +76,7 @@ struct Plan {
   std::vector<CommunicationCost> communication;  ///< Of the rank that works longest, over a step, pp included.
   std::string bottleneck;                        ///< In words.
 
+  std::vector<int64_t> layers_by_stage() const;
   size_t fullest_rank = 0;  ///< Along pp.
   double peak_bytes() const { return memory[fullest_rank].peak.total(); }
   bool fits() const { return peak_bytes() <= machine.usable_bytes(); }

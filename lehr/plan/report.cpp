@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "lehr/base/log.h"
+#include "lehr/pipeline/balance.h"
 #include "lehr/plan/links.h"
 
 namespace lehr::plan {
@@ -75,6 +76,10 @@ std::string head(const Plan& plan) {
         "schedule   {}, {} stages a rank\n",
         plan.schedule,
         static_cast<int64_t>(plan.rank_of_stage.size()) / plan.run.mesh.pipeline_parallel);
+    if (config.parallelism.pipeline_parallel_balance == train::PipelineBalance::cost) {
+      text +=
+          fmt::format("layers     {} by stage, spread by cost\n", pipeline::describe_layers(plan.layers_by_stage()));
+    }
   }
   return text;
 }

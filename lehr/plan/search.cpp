@@ -31,10 +31,10 @@ class Search {
  public:
   Search(const train::TrainConfig& config, const train::TrainSpec& spec, const Machine& machine, size_t best)
       : config_(config), spec_(spec), machine_(machine), best_(best), stages_(config, spec, machine) {
-    const auto args = spec.build.model_args(config, spec.family, *data::load_tokenizer("byte", "tokenizer.path"));
-    num_layers_ = args->build({})->num_local_layers();
+    args_ = spec.build.model_args(config, spec.family, *data::load_tokenizer("byte", "tokenizer.path"));
+    num_layers_ = args_->build({})->num_local_layers();
     stages_.set_layers(num_layers_);
-    has_experts_ = args->has_experts();
+    has_experts_ = args_->has_experts();
   }
 
   const std::string& why_not() const { return stages_.why_not; }
@@ -129,6 +129,7 @@ class Search {
     std::vector<const PlannedStage*> stages;
     const auto& p = config_.parallelism;
     const bool cut = mesh.pipeline_parallel > 1;
+    const auto chosen = cut ? chosen_layers(one, num_stages) : std::vector<int64_t>{};
     for (int64_t s = 0; s < num_stages; ++s) {
       StageShape shape{.first = s == 0, .last = s + 1 == num_stages};
       try {
@@ -136,7 +137,7 @@ class Search {
             num_layers_,
             cut ? p.pipeline_parallel_first_stage_less_layers : 0,
             cut ? p.pipeline_parallel_last_stage_less_layers : 0,
-            {.current_stage = s, .num_stages = num_stages});
+            {.current_stage = s, .num_stages = num_stages, .layers_by_stage = chosen});
         shape.layers = end - begin;
       } catch (const Error&) {
         return false;  // a stage without layers
@@ -175,6 +176,15 @@ class Search {
       remember(one);
     }
     return true;
+  }
+
+  const std::vector<int64_t>& chosen_layers(const Found& one, int64_t num_stages) {
+    const auto [entry, is_new] = chosen_layers_.try_emplace({num_stages, one.trade.checkpointing});
+    if (is_new) {
+      const auto config = with_choices(config_, one.point, one.trade, one.schedule);
+      entry->second = train::chosen_layers(config, *args_, num_stages);
+    }
+    return entry->second;
   }
 
   // A rank's own work, behind the first forward's way to it and before the last backward's way back.
@@ -267,6 +277,8 @@ class Search {
   size_t best_;
   int64_t num_layers_ = 0;
   bool has_experts_ = false;
+  std::unique_ptr<descriptor::ModelArgs> args_;
+  std::map<std::pair<int64_t, std::string>, std::vector<int64_t>> chosen_layers_;  // by stages and checkpointing
   MeshStages stages_;
   std::map<MeshKey, Found> by_mesh_;
   double cutoff_ = kNever;

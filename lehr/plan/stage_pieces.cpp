@@ -112,6 +112,7 @@ StagePieces::StagePieces(const train::TrainConfig& config, const train::TrainSpe
   p.pipeline_parallel_schedule_csv.reset();
   p.pipeline_parallel_stages_per_rank = 1;
   p.pipeline_parallel_microbatch_size = -1;
+  p.pipeline_parallel_balance = train::PipelineBalance::even;
   p.pipeline_parallel_first_stage_less_layers = 0;
   p.pipeline_parallel_last_stage_less_layers = 0;
   small.training.global_batch_size = small.training.local_batch_size * p.data_parallel_shard_degree * kPieces;

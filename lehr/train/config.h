@@ -38,6 +38,8 @@ struct TokenizerConfig {
 };
 
 enum class TaskKind { causal_lm, classification, sft };
+/// How a pipeline's layers are spread: the same number for every stage, or the same work.
+enum class PipelineBalance { even, cost };
 enum class Precision { float32, bfloat16, float64 };
 
 struct TrainingConfig {
@@ -75,6 +77,7 @@ struct ParallelismConfig {
   std::optional<std::string> pipeline_parallel_schedule_csv;
   int64_t pipeline_parallel_stages_per_rank = -1;
   int64_t pipeline_parallel_microbatch_size = -1;
+  PipelineBalance pipeline_parallel_balance = PipelineBalance::even;
   int64_t pipeline_parallel_first_stage_less_layers = 0;
   int64_t pipeline_parallel_last_stage_less_layers = 0;
   shard::ReshardPolicy fsdp_reshard_after_forward = shard::ReshardPolicy::all_but_last;

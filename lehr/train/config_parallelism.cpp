@@ -40,6 +40,12 @@ void ParallelismConfig::fields(FieldVisitor& v) {
       pipeline_parallel_microbatch_size,
       "Rows that go through the pipeline together; must divide training.local_batch_size. -1: all of these.",
       at_least(-1));
+  v.choice(
+      "pipeline_parallel_balance",
+      pipeline_parallel_balance,
+      {{"even", PipelineBalance::even}, {"cost", PipelineBalance::cost}},
+      "How layers are spread over the stages. even: the same number for each, less what the two keys below say. cost: "
+      "so that the dearest stage is as cheap as it can be, by the operations of each layer and of the head.");
   v.optional(
       "pipeline_parallel_first_stage_less_layers",
       pipeline_parallel_first_stage_less_layers,
@@ -73,6 +79,13 @@ void ParallelismConfig::fields(FieldVisitor& v) {
 void ParallelismConfig::check(Problems& problems) const {
   if (data_parallel_shard_degree == 0) {
     problems.add("parallelism.data_parallel_shard_degree", "expected -1 or a positive number, found 0");
+  }
+  if (pipeline_parallel_balance == PipelineBalance::cost &&
+      pipeline_parallel_first_stage_less_layers + pipeline_parallel_last_stage_less_layers > 0) {
+    problems.add(
+        "parallelism.pipeline_parallel_balance",
+        "\"cost\" chooses the layers of every stage; leave out pipeline_parallel_first_stage_less_layers and "
+        "pipeline_parallel_last_stage_less_layers, or set \"even\"");
   }
   try {
     pipeline::parse_schedule(pipeline_parallel_schedule);

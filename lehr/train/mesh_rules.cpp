@@ -17,11 +17,6 @@ void check_pipeline(const TrainConfig& config) {
       config.training.local_batch_size,
       together);
   require(
-      !config.peft.enabled(),
-      "peft.method: adapters and partly frozen models train on one stage only; set "
-      "parallelism.pipeline_parallel_degree to 1, found {}",
-      parallelism.pipeline_parallel_degree);
-  require(
       together <= 0 || together == config.training.local_batch_size ||
           (config.training.router_aux_loss_coef == 0 && config.training.router_z_loss_coef == 0),
       "parallelism.pipeline_parallel_microbatch_size: router losses are those of the rows that go through the model "
@@ -76,8 +71,8 @@ void check_mesh(const TrainConfig& config, const descriptor::ModelArgs& args, co
       "context_parallel; set peft.dropout to 0 or parallelism.context_parallel_degree to 1");
   require(
       !config.peft.has_adapters() || (mesh.tensor_parallel == 1 && mesh.expert_parallel == 1),
-      "peft.method: adapters train with data_parallel_replicate, data_parallel_shard and context_parallel only, not "
-      "with tensor_parallel or expert_parallel");
+      "peft.method: adapters do not train with tensor_parallel or expert_parallel; set these degrees of "
+      "[parallelism] to 1");
   require(
       mesh.expert_parallel == 1 || args.has_experts(),
       "parallelism.expert_parallel_degree: expected 1, as the model has no experts, found {}",

@@ -95,19 +95,21 @@ RunCheckpoints::RunCheckpoints(
     const descriptor::ModelArgs& args,
     const data::Tokenizer& tokenizer,
     nn::Model& model,
+    const nn::Model& by_names,
     optim::Optimizer& optimizer,
     mesh::DistributedContext* mesh)
     : config_(config),
       args_(args),
       tokenizer_files_(data::tokenizer_file_contents(tokenizer)),
       model_(model),
+      by_names_(by_names),
       optimizer_(optimizer),
       stop_ids_(args.eos_token_ids()),
       base_names_(config.peft.has_adapters() ? peft::stored_names(args) : std::vector<peft::StoredName>{}),
       map_(
-          config.peft.has_adapters()
-              ? peft::to_map(peft::adapter_stored_names(model, base_names_, peft::tuned_tensors(model, base_names_)))
-              : args.state_map(descriptor::ExpertLayout::per_expert)),
+          config.peft.has_adapters() ? peft::to_map(peft::adapter_stored_names(
+                                           by_names, base_names_, peft::tuned_tensors(by_names, base_names_)))
+                                     : args.state_map(descriptor::ExpertLayout::per_expert)),
       mesh_(mesh),
       coordinator_(make_coordinator(mesh, "checkpoints")),
       store_(std::make_unique<state::CheckpointStore>(checkpoint_root(config))),
@@ -201,7 +203,7 @@ void RunCheckpoints::require_same_peft(
       adapters ? "adapters" : "without adapters",
       folder.string());
   if (adapters) {
-    peft::require_same_scaling(peft::read_adapter_config(folder), model_, base_names_);
+    peft::require_same_scaling(peft::read_adapter_config(folder), by_names_, base_names_);
     require(
         then.base_fingerprint == now.base_fingerprint,
         "checkpoint.initial_load_path: {} holds other weights than those that the adapters in {} were trained on",
@@ -281,7 +283,7 @@ void RunCheckpoints::add_texts(state::CheckpointContents& contents, const RunSta
   contents.texts = tokenizer_files_;
   if (config_.peft.has_adapters()) {
     const auto base = std::filesystem::absolute(*config_.checkpoint.initial_load_path).lexically_normal().string();
-    const Node adapter = peft::adapter_config(model_, base_names_, args_.head(), base);
+    const Node adapter = peft::adapter_config(by_names_, base_names_, args_.head(), base);
     contents.texts.emplace_back("adapter_config.json", to_json(adapter, true) + "\n");
   }
   contents.texts.emplace_back(

@@ -50,12 +50,13 @@ class RunCheckpoints {
  public:
   /// References must outlive this object. `mesh`: null on one device; else every parameter of `model` must be laid out
   /// (shard::replicate_elsewhere) by the first save or load, and job.dump_folder be on a file system that all ranks
-  /// see.
+  /// see. `by_names` has all names of the model, of which `model` may be some stages; adapters are judged by it.
   RunCheckpoints(
       const TrainConfig& config,
       const descriptor::ModelArgs& args,
       const data::Tokenizer& tokenizer,
       nn::Model& model,
+      const nn::Model& by_names,
       optim::Optimizer& optimizer,
       mesh::DistributedContext* mesh = nullptr);
   ~RunCheckpoints();
@@ -101,6 +102,7 @@ class RunCheckpoints {
   const descriptor::ModelArgs& args_;
   std::vector<std::pair<std::string, std::string>> tokenizer_files_;  // name and content
   nn::Model& model_;
+  const nn::Model& by_names_;
   optim::Optimizer& optimizer_;
   std::vector<int64_t> stop_ids_;  // of generation_config.json
   std::vector<peft::StoredName> base_names_;

@@ -40,6 +40,7 @@ RunLog::RunLog(
     const TrainConfig& config,
     const descriptor::ModelArgs& args,
     const nn::Model& model,
+    const peft::TrainableCounts& trains,
     const optim::Optimizer& optimizer,
     at::Device device,
     const Ranks& ranks,
@@ -52,7 +53,7 @@ RunLog::RunLog(
       first_step_(state.step),
       metrics_(folder_ / "metrics.jsonl", state.step == 0 ? -1 : state.step),
       profiler_(config.profiling, folder_, device),
-      trains_(peft::count_trainable(model)) {
+      trains_(trains) {
   if (config.peft.enabled()) {
     counts_.flops_per_token += trains_.flops_per_token_change;
     counts_.causal_flops_per_token += trains_.flops_per_token_change;

@@ -38,6 +38,7 @@ class RunLog {
       const TrainConfig& config,
       const descriptor::ModelArgs& args,
       const nn::Model& model,
+      const peft::TrainableCounts& trains,
       const optim::Optimizer& optimizer,
       at::Device device,
       const Ranks& ranks,

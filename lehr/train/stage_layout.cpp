@@ -1,12 +1,16 @@
 #include "lehr/train/stage_layout.h"
 
+#include <algorithm>
 #include <functional>
 
 #include "lehr/base/error.h"
 #include "lehr/nn/moe.h"
+#include "lehr/peft/inject.h"
+#include "lehr/pipeline/balance.h"
 #include "lehr/pipeline/communication.h"
 #include "lehr/pipeline/program_csv.h"
 #include "lehr/pipeline/schedules.h"
+#include "lehr/train/build_stage.h"
 
 namespace lehr::train {
 
@@ -71,6 +75,33 @@ pipeline::Program build_pipeline_program(const TrainConfig& config, int64_t num_
   return program;
 }
 
+std::vector<int64_t> chosen_layers(const TrainConfig& config, const descriptor::ModelArgs& args, int64_t num_stages) {
+  if (config.parallelism.pipeline_parallel_balance == PipelineBalance::even) {
+    return {};
+  }
+  const auto counts = args.get_nparams_and_flops(config.training.seq_len);
+  require(
+      !counts.layer_flops_per_token.empty(),
+      "parallelism.pipeline_parallel_balance: models of type {} do not say what their layers cost "
+      "(ModelCounts::layer_flops_per_token); set \"even\"",
+      args.model_type());
+  const auto checkpointing = nn::ActivationCheckpointing::every_nth(config.activation_checkpoint.every());
+  pipeline::PartCosts costs;
+  auto head = static_cast<double>(counts.causal_flops_per_token);
+  for (size_t layer = 0; layer < counts.layer_flops_per_token.size(); ++layer) {
+    const auto flops = static_cast<double>(counts.layer_flops_per_token[layer]);
+    head -= flops;
+    // Forward is a third of all three products.
+    costs.layers.push_back(checkpointing.applies_to(static_cast<int64_t>(layer)) ? flops * 4 / 3 : flops);
+  }
+  costs.after = std::max(head, 0.0);
+  std::vector<int64_t> layers;
+  name_key(
+      "parallelism.pipeline_parallel_degree, pipeline_parallel_stages_per_rank, model.args.num_hidden_layers",
+      [&] { layers = pipeline::balance_layers(costs, num_stages); });
+  return layers;
+}
+
 StageLayout lay_out_stages(
     const TrainConfig& config,
     const descriptor::ModelArgs& args,
@@ -78,17 +109,34 @@ StageLayout lay_out_stages(
     const std::vector<int64_t>& rank_of_stage) {
   StageLayout layout{.rank_of_stage = rank_of_stage};
   const auto stages = static_cast<int64_t>(rank_of_stage.size());
+  const auto chosen = chosen_layers(config, args, stages);
+  if (config.peft.enabled()) {
+    layout.whole = build_whole_model(config, args, build);
+  }
   for (int64_t stage = 0; stage < stages; ++stage) {
     std::shared_ptr<nn::Model> model;
     name_key(
         "parallelism.pipeline_parallel_degree, pipeline_parallel_stages_per_rank, "
         "pipeline_parallel_first_stage_less_layers, pipeline_parallel_last_stage_less_layers, "
         "model.args.num_hidden_layers",
-        [&] { model = build.model(config, args, {.current_stage = stage, .num_stages = stages}); });
+        [&] {
+          model = build.model(config, args, {.current_stage = stage, .num_stages = stages, .layers_by_stage = chosen});
+        });
+    layout.layers.push_back(model->num_local_layers());
+    require(
+        chosen.empty() || layout.layers.back() == chosen[static_cast<size_t>(stage)],
+        "parallelism.pipeline_parallel_balance: the model's family gives stage {} {} layers where {} were chosen by "
+        "cost (pipeline::distribute_layers_for_pipeline_stage does as it is told); set \"even\"",
+        stage,
+        layout.layers.back(),
+        chosen[static_cast<size_t>(stage)]);
     require(
         dynamic_cast<const pipeline::ModuleSupportsPipelining*>(model.get()) != nullptr,
         "model.name: models of this family do not say what flows between their stages "
         "(pipeline::ModuleSupportsPipelining); set parallelism.pipeline_parallel_degree to 1");
+    if (layout.whole) {
+      peft::inject_as_in(*layout.whole, *model);
+    }
     std::set<std::string> names;
     for (const auto& [name, parameter] : nn::named_parameters(*model)) {
       names.insert(name);

@@ -20,6 +20,9 @@ struct StageLayout {
   std::vector<std::set<std::string>> names;        ///< Of the stage's parameters.
   std::vector<int64_t> mixtures;                   ///< Of experts, by stage.
   int64_t num_experts = 0;                         ///< Of a mixture; 0 without.
+  std::vector<int64_t> layers;                     ///< By stage.
+  /// The model in one stage, on meta, where only a part of it trains ([peft]); null otherwise. Its names are judged.
+  std::shared_ptr<nn::Model> whole;
 
   int64_t num_stages() const { return static_cast<int64_t>(models.size()); }
   /// The first stage that has a parameter, which trains it; later ones hold copies.
@@ -32,6 +35,11 @@ int64_t microbatch_rows(const TrainConfig& config);
 /// The program that the config asks for, for this many microbatches on each rank. Throws usage errors that name the
 /// key: a schedule that is not known or not defined for these numbers, a file that is no schedule.
 pipeline::Program build_pipeline_program(const TrainConfig& config, int64_t num_microbatches);
+
+/// How many layers each stage gets where parallelism.pipeline_parallel_balance is "cost", from the config alone; empty
+/// where they are spread evenly. What is computed again in backward costs once more. Throws usage errors that name the
+/// key: fewer layers than stages, a family that does not say what its layers cost.
+std::vector<int64_t> chosen_layers(const TrainConfig& config, const descriptor::ModelArgs& args, int64_t num_stages);
 
 /// Builds all stages. Throws usage errors that name the keys: fewer layers than stages, a family that does not say what
 /// flows between stages.

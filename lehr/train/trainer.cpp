@@ -153,8 +153,16 @@ void Trainer::restore() {
   step_->refresh();
   if (ranks_.is_main()) {
     write_file_atomically(std::filesystem::path(config_.job.dump_folder) / "config.toml", to_toml(config_));
-    run_log_ =
-        std::make_unique<RunLog>(config_, *args_, *model_, *optimizer_, device_, ranks_, state_, environment_.log);
+    run_log_ = std::make_unique<RunLog>(
+        config_,
+        *args_,
+        *model_,
+        peft::count_trainable(by_names()),
+        *optimizer_,
+        device_,
+        ranks_,
+        state_,
+        environment_.log);
   }
 }
 
@@ -167,10 +175,10 @@ void Trainer::start_adapters() {
   require(
       peft::is_adapter_folder(folder), "peft.init_from: {} holds no adapter (adapter_config.json)", folder.string());
   const auto base_names = peft::stored_names(*args_);
-  peft::require_same_scaling(peft::read_adapter_config(folder), *model_, base_names);
+  peft::require_same_scaling(peft::read_adapter_config(folder), by_names(), base_names);
   load_weights(
       *model_,
-      peft::to_map(peft::adapter_stored_names(*model_, base_names, peft::tuned_tensors(*model_, base_names))),
+      peft::to_map(peft::adapter_stored_names(by_names(), base_names, peft::tuned_tensors(by_names(), base_names))),
       state::WeightReader(folder, peft::kAdapterStem));
 }
 

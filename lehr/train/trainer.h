@@ -78,6 +78,8 @@ class Trainer {
   void restore();
   void load_initial_weights();
   void start_adapters();
+  /// The model by all its names, whatever of it is on this rank.
+  const nn::Model& by_names() const { return whole_ ? *whole_ : *model_; }
   bool due(int64_t every, int64_t step) const { return step % every == 0 || step == config_.training.steps; }
   bool validation_due(int64_t step) const { return config_.validation.enable && due(config_.validation.freq, step); }
   void validate_now(int64_t step);
@@ -97,6 +99,7 @@ class Trainer {
   std::unique_ptr<TrainTask> task_;
   RunData data_;
   std::shared_ptr<nn::Model> model_;
+  std::shared_ptr<const nn::Model> whole_;    // on meta, if model_ is stages of a model of which a part trains
   std::vector<shard::FullySharded> sharded_;  // of many ranks: the model's, or its stages'
   std::unique_ptr<StagePlan> stage_plan_;     // of several stages, until they are built
   std::unique_ptr<Pipeline> pipeline_;        // of several stages

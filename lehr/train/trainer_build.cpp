@@ -3,7 +3,9 @@
 #include <set>
 
 #include "lehr/base/error.h"
+#include "lehr/base/log.h"
 #include "lehr/peft/inject.h"
+#include "lehr/pipeline/balance.h"
 #include "lehr/state/checkpoint.h"
 #include "lehr/train/build_stage.h"
 #include "lehr/train/device.h"
@@ -56,8 +58,8 @@ void Trainer::build_model() {
       "logs; choose another job.dump_folder",
       root.string());
   if (config_.checkpoint.enable) {
-    checkpoints_ =
-        std::make_unique<RunCheckpoints>(config_, *args_, *tokenizer_, *model_, *optimizer_, ranks_.context());
+    checkpoints_ = std::make_unique<RunCheckpoints>(
+        config_, *args_, *tokenizer_, *model_, by_names(), *optimizer_, ranks_.context());
   }
   if (config_.peft.has_adapters()) {
     // They are in no checkpoint, so what the arithmetic needs of them is enough.
@@ -72,6 +74,11 @@ void Trainer::plan_stages() {
   auto program = build_pipeline_program(config_, rows / microbatch_rows(config_));
   ranks_.require_same("parallelism.pipeline_parallel_schedule_csv", pipeline::to_text(program));
   auto layout = lay_out_stages(config_, *args_, spec_.build, program.rank_of_stage);
+  if (config_.parallelism.pipeline_parallel_balance == PipelineBalance::cost) {
+    environment_.log.info(
+        "layers by stage, spread by cost (parallelism.pipeline_parallel_balance): {}",
+        pipeline::describe_layers(layout.layers));
+  }
   stage_plan_ = std::make_unique<StagePlan>(StagePlan{.program = std::move(program), .layout = std::move(layout)});
 }
 
@@ -95,6 +102,7 @@ void Trainer::build_stages() {
           .model = *model,
           .sharded = sharded_});
   model_ = model;
+  whole_ = layout.whole;
 }
 
 void Trainer::parallelize(nn::Model& model, const pipeline::PipelineStageInfo& stage) {

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <fstream>
+#include <numeric>
 
 #include "lehr/base/error.h"
 #include "lehr/base/json.h"
@@ -285,6 +286,34 @@ TEST(Families, CountParametersAndFlopsAsTorchtitanDoes) {
     EXPECT_EQ(counts.num_parameters, row.parameters) << row.flavor;
     EXPECT_EQ(counts.flops_per_token, row.flops) << row.flavor;
   }
+}
+
+TEST(Families, CountWhatEachLayerCosts) {
+  for (const auto& family : {qwen3_dense_family(), qwen3_moe_family(), llama3_family()}) {
+    for (const auto& [flavor, make] : family.flavors) {
+      const auto args = make();
+      const auto counts = args->get_nparams_and_flops(4096);
+      const auto& layers = counts.layer_flops_per_token;
+      ASSERT_EQ(static_cast<int64_t>(layers.size()), args->build({})->num_local_layers()) << flavor;
+      EXPECT_EQ(layers.front(), layers.back()) << flavor;
+      // What is left are the head's table and the norm before it.
+      const Node config = args->to_hf_config("float32");
+      const int64_t width = config.at("hidden_size").as_int();
+      EXPECT_EQ(
+          counts.causal_flops_per_token - std::accumulate(layers.begin(), layers.end(), int64_t{0}),
+          6 * width * (args->vocab_size() + 1))
+          << flavor;
+    }
+  }
+  // Layers without experts by what they have instead.
+  const auto args = qwen3_moe_family().from_flavor("debugmodel");
+  const auto of_all = args->get_nparams_and_flops(64).layer_flops_per_token;
+  args->apply({.mlp_only_layers = {1}});
+  const auto of_some = args->get_nparams_and_flops(64).layer_flops_per_token;
+  EXPECT_EQ(of_some[0], of_all[0]);
+  EXPECT_EQ(of_some[2], of_all[2]);
+  // Eight experts of 768 and a router for 64 of them, in the place of 3072; width 256.
+  EXPECT_EQ(of_some[1] - of_all[1], 6 * 256 * (3 * (3072 - 8 * 768) - 64));
 }
 
 TEST(Families, RefuseANameThatIsTaken) {

@@ -1,6 +1,8 @@
 // Matrix products, whichever library makes them.
 #include "lehr/ops/matmul.h"
 
+#include "lehr/base/memory_meter.h"
+#include "lehr/base/on_meta.h"
 #include "test/ops/against_reference.h"
 
 namespace lehr::ops::test {
@@ -34,6 +36,41 @@ TEST(Product, AddsALargeProductInSlicesThatMakeUpTheWhole) {
     add_product_(sum, a, b);
     EXPECT_LE(worst_error(sum, a.to(at::kDouble).matmul(b.to(at::kDouble)) + 1), tolerance(at::kFloat));
   }
+}
+
+// Beyond the result. Meters count by thread, and oneDNN asks for all of it in the one that multiplies.
+int64_t workspace_of(int64_t m, int64_t k, int64_t n, bool transposed, at::Device device) {
+  const auto options = at::TensorOptions().dtype(at::kBFloat16).device(device);
+  const at::Tensor a = transposed ? at::zeros({k, m}, options).t() : at::zeros({m, k}, options);
+  const at::Tensor b = at::zeros({n, k}, options).t();
+  const OnMeta on_meta;
+  const MemoryMeter meter(device.type());
+  const at::Tensor result = product(a, b);
+  return meter.peak() - static_cast<int64_t>(result.nbytes());
+}
+
+// The sizes of small models, at which it counts beside tensors.
+TEST(Product, OnMetaHasTheWorkspaceOfBfloat16) {
+  const int threads = at::get_num_threads();
+  for (const int used : {1, 2}) {
+    at::set_num_threads(used);
+    for (const auto& [m, k, n, transposed] :
+         {std::tuple{256, 64, 64, false},
+          {256, 64, 512, false},
+          {1024, 256, 64, false},
+          {256, 512, 64, false},
+          {512, 256, 64, true},
+          {256, 256, 64, true}}) {
+      const auto here = static_cast<double>(workspace_of(m, k, n, transposed, at::kCPU));
+      const auto on_meta = static_cast<double>(workspace_of(m, k, n, transposed, at::kMeta));
+      if (used == 1 && here == 0) {
+        GTEST_SKIP() << "bfloat16 is not multiplied by oneDNN here";
+      }
+      // A kilobyte a thread is its own, and blocks are a little longer than their terms.
+      EXPECT_NEAR(on_meta, here, 0.05 * here) << m << "x" << k << "x" << n << " on " << used;
+    }
+  }
+  at::set_num_threads(threads);
 }
 
 TEST(Product, TakesEmptyMatrices) {

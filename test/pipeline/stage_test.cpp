@@ -27,6 +27,18 @@ TEST(DistributeLayers, GivesTheKnownSplits) {
   EXPECT_EQ(sizes(10, 1, 1, 2), (std::vector<int64_t>{10}));
 }
 
+TEST(DistributeLayers, TakesWhatWasChosen) {
+  const auto chosen = [](int64_t stage, std::vector<int64_t> layers) {
+    return distribute_layers_for_pipeline_stage(6, 1, 1, {stage, 3, std::move(layers)});
+  };
+  EXPECT_EQ(chosen(0, {1, 3, 2}), std::pair(int64_t{0}, int64_t{1}));
+  EXPECT_EQ(chosen(1, {1, 3, 2}), std::pair(int64_t{1}, int64_t{4}));
+  EXPECT_EQ(chosen(2, {1, 3, 2}), std::pair(int64_t{4}, int64_t{6}));
+  EXPECT_THROW(chosen(0, {1, 3, 3}), Error);
+  EXPECT_THROW(chosen(0, {3, 3}), Error);
+  EXPECT_THROW(chosen(0, {6, 0, 0}), Error);
+}
+
 TEST(DistributeLayers, RefusesAnEmptyStage) {
   EXPECT_THROW(distribute_layers_for_pipeline_stage(2, 2, 0, {0, 2}), Error);
   EXPECT_THROW(distribute_layers_for_pipeline_stage(2, 0, 0, {2, 2}), Error);

@@ -19,8 +19,11 @@ struct Case {
   std::string family;
   Overrides changes;
   int64_t ranks = 1;
-  double tolerance = 0.05;
+  int threads = 1;  // oneDNN's workspace grows with them
 };
+
+// Twice what is seen, where a pipeline's transfers come later or sooner than planned; the plan promises 5 %.
+constexpr double kTolerance = 0.03;
 
 // Most bytes that tensors of a rank had, of the rank along pp that had most.
 double peak_of_run(const train::TrainConfig& config, int64_t ranks) {
@@ -47,8 +50,16 @@ const std::vector<Case> kCases{
     {"dense", "qwen3", {}},
     {"dense, computed again", "qwen3", {{"activation_checkpoint.mode", "full"}}},
     {"dense, every second layer computed again", "qwen3", {{"activation_checkpoint.mode", "selective"}}},
-    // The CPU's products of bfloat16 copy operands, and it depends on the compiler what lives beside the copies.
-    {"dense, mixed", "qwen3", {{"training.mixed_precision_param", "bfloat16"}}, 1, 0.08},
+    {"dense, mixed", "qwen3", {{"training.mixed_precision_param", "bfloat16"}}},
+    {"dense, mixed, on two threads", "qwen3", {{"training.mixed_precision_param", "bfloat16"}}, 1, 2},
+    {"dense, mixed, computed again",
+     "qwen3",
+     {{"training.mixed_precision_param", "bfloat16"}, {"activation_checkpoint.mode", "full"}}},
+    {"experts, mixed", "qwen3_moe", {{"training.mixed_precision_param", "bfloat16"}}},
+    {"sharded, mixed",
+     "qwen3",
+     {{"training.mixed_precision_param", "bfloat16"}, {"parallelism.data_parallel_shard_degree", "2"}},
+     2},
     {"dense, long rows", "qwen3", {{"training.seq_len", "1024"}}},
     {"dense, four rows, accumulated", "qwen3", {{"training.local_batch_size", "2"}}},
     {"llama", "llama3", {{"model.args.vocab_size", "4096"}}},
@@ -61,8 +72,10 @@ const std::vector<Case> kCases{
      2}};
 
 TEST(PeakMemory, IsThatOfRuns) {
+  const int threads = at::get_num_threads();
   for (const Case& one : kCases) {
     SCOPED_TRACE(one.name);
+    at::set_num_threads(one.threads);
     Overrides changes{
         {"model.args.max_position_embeddings", "1024"},
         {"training.global_batch_size", "4"},
@@ -76,8 +89,9 @@ TEST(PeakMemory, IsThatOfRuns) {
     const Plan plan = make_plan(
         config, specs.at(config.model), load_machine("cpu"), {.devices = one.ranks, .compare_schedules = false});
     const double measured = peak_of_run(config, one.ranks);
-    EXPECT_NEAR(plan.peak_bytes(), measured, one.tolerance * measured);
+    EXPECT_NEAR(plan.peak_bytes(), measured, kTolerance * measured);
   }
+  at::set_num_threads(threads);
 }
 
 }  // namespace

@@ -187,6 +187,22 @@ TEST(MakePlan, ComparesSchedulesAndWarnsOfASlowerOne) {
   EXPECT_THAT(report_text(halves), HasSubstr("slower than 1F1B"));
 }
 
+TEST(MakePlan, LayersByCostAreFasterWhereTheHeadIsDear) {
+  const Overrides large{{"model.args.vocab_size", "4096"}};
+  Overrides by_cost = large;
+  by_cost.emplace_back("parallelism.pipeline_parallel_balance", "cost");
+  Machine machine = load_machine("h100");
+  machine.layer_overhead_us = 0;  // else this small model is nothing but overheads
+  const Plan even = plan_of(pipeline_of(4, 16, "1F1B", large), machine);
+  const Plan spread = plan_of(pipeline_of(4, 16, "1F1B", by_cost), machine);
+  EXPECT_EQ(even.layers_by_stage(), (std::vector<int64_t>{2, 2, 2, 2}));
+  EXPECT_EQ(spread.layers_by_stage(), (std::vector<int64_t>{3, 2, 2, 1}));
+  EXPECT_LT(spread.step_seconds, 0.98 * even.step_seconds);
+  EXPECT_THAT(report_text(even), HasSubstr("\"cost\" (layers by stage: 3, 2 x 2, 1) is predicted"));
+  EXPECT_THAT(report_text(spread), HasSubstr("layers     3, 2 x 2, 1 by stage"));
+  EXPECT_THAT(report_text(spread), ::testing::Not(HasSubstr("pipeline_parallel_balance")));
+}
+
 TEST(MakePlan, RefusesWhatTheTrainerRefuses) {
   const Machine machine = load_machine("h100");
   const auto refuses = [&](const Overrides& changes, const std::string& text, int64_t devices = 0) {

@@ -181,6 +181,71 @@ TEST(MixedRuns, EqualOneDeviceWhereTypesAllowIt) {
   }
 }
 
+// A head as dear as three layers, and layers with experts behind layers without.
+const Model kLargeVocabulary{"large vocabulary", "qwen3", {{"model.args.vocab_size", "1028"}}};
+const Model kHalfExperts{
+    "experts in the second half",
+    "qwen3_moe",
+    {{"model.args.mlp_only_layers", "[0, 1, 2, 3]"}, {"model.args.intermediate_size", "160"}}};
+
+Model by_cost(Model model) {
+  model.overrides.emplace_back("parallelism.pipeline_parallel_balance", "cost");
+  return model;
+}
+
+TEST(LayersByCost, TrainAsOneDevice) {
+  expect_law(by_cost(kLargeVocabulary), {"1F1B", 1}, {.pp = 4});
+  expect_law(by_cost(kLargeVocabulary), {"ZBVZeroBubble", 2}, {.dp_shard = 2, .pp = 2});
+  expect_law(by_cost(kHalfExperts), {"Interleaved1F1B", 2}, {.pp = 2});
+}
+
+// Layers on the rank that has this stage.
+std::vector<int64_t> layers_of_ranks(const TrainConfig& config, int64_t ranks) {
+  std::vector<int64_t> layers(static_cast<size_t>(ranks));
+  testing::on_mesh({.pp = ranks}, config, 0, [&](Trainer& trainer) {
+    layers[static_cast<size_t>(trainer.ranks().context()->rank())] = trainer.model().num_local_layers();
+  });
+  return layers;
+}
+
+TEST(LayersByCost, AreFewerWhereTheHeadIsAndWhereLayersAreDear) {
+  const auto layers = [](const Model& model, int64_t ranks) {
+    const Folder folder;
+    return layers_of_ranks(tiny_run(folder.path(), with(family(model.family), model.overrides)), ranks);
+  };
+  EXPECT_EQ(layers(kLargeVocabulary, 4), (std::vector<int64_t>{2, 2, 2, 2}));
+  EXPECT_EQ(layers(by_cost(kLargeVocabulary), 4), (std::vector<int64_t>{3, 2, 2, 1}));
+  EXPECT_EQ(layers(by_cost(kLargeVocabulary), 2), (std::vector<int64_t>{6, 2}));
+  EXPECT_EQ(layers(by_cost(kHalfExperts), 2), (std::vector<int64_t>{3, 5}));
+}
+
+// Checkpoints have no stages, so that a run may spread its layers anew at any time.
+TEST(LayersByCost, GoOnWithAnyOtherStages) {
+  const Folder folder;
+  const auto config = [&](const Model& model) {
+    return tiny_run(folder.path(), with(family(model.family), model.overrides));
+  };
+  train_on({.pp = 2}, config(by_cost(kLargeVocabulary)), 4);
+  train_on({.pp = 4}, config(kLargeVocabulary), 3);
+  train_on({.pp = 4}, config(by_cost(kLargeVocabulary)));
+  expect_equal(alone(kLargeVocabulary), outcome_of(config(kLargeVocabulary)));
+}
+
+TEST(LayersByCost, AreChosenByTheRunAlone) {
+  const auto refuses = [](const Overrides& more, const std::string& text) {
+    const Folder folder;
+    Overrides overrides = by_cost(kLargeVocabulary).overrides;
+    overrides.insert(overrides.end(), more.begin(), more.end());
+    EXPECT_THAT(
+        [&] { train_on({.pp = 4}, tiny_run(folder.path(), with(family("qwen3"), overrides))); },
+        ::testing::ThrowsMessage<Error>(::testing::HasSubstr(text)));
+  };
+  refuses(
+      {{"parallelism.pipeline_parallel_last_stage_less_layers", "1"}},
+      "parallelism.pipeline_parallel_balance: \"cost\" chooses the layers of every stage");
+  refuses({{"model.args.num_hidden_layers", "3"}}, "model.args.num_hidden_layers: pipeline stages: 3 layers cannot");
+}
+
 // A schedule of one's own: GPipe by hand, with the stages of a V.
 TEST(OwnSchedule, TrainsFromAFile) {
   const Folder folder;

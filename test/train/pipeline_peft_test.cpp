@@ -1,0 +1,201 @@
+// Runs on several stages that train a part of a model: they equal one device, and what they save has no stages.
+#include <gmock/gmock.h>
+
+#include "lehr/base/error.h"
+#include "lehr/base/file.h"
+#include "lehr/peft/inject.h"
+#include "lehr/train/model_folder.h"
+#include "test/train/mesh_support.h"
+
+namespace lehr::train {
+namespace {
+
+using testing::expect_equal;
+using testing::family;
+using testing::Folder;
+using testing::Mesh;
+using testing::Outcome;
+using testing::outcome_of;
+using testing::Overrides;
+using testing::tiny_run;
+using testing::train_on;
+
+Overrides joined(Overrides first, const Overrides& second) {
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
+}
+
+// Four layers, for up to four stages.
+Overrides shape_of(const std::string& name) {
+  return joined(family(name), {{"model.args.num_hidden_layers", "4"}, {"training.global_batch_size", "8"}});
+}
+
+// What adapters stand on.
+struct Base {
+  std::string name;
+  Overrides shape;
+};
+const Base kUntied{"qwen3", joined(shape_of("qwen3"), {{"model.args.tie_word_embeddings", "false"}})};
+const Base kTied{"qwen3", joined(shape_of("qwen3"), {{"model.args.tie_word_embeddings", "true"}})};
+const Base kExperts{"qwen3_moe", shape_of("qwen3_moe")};
+
+// The folder of one such model, trained once for all tests.
+std::string folder_of(const Base& base) {
+  struct Trained {
+    Folder folder;
+    std::string path;
+  };
+  static std::map<const Base*, std::unique_ptr<Trained>> all;
+  auto& trained = all[&base];
+  if (!trained) {
+    trained = std::make_unique<Trained>();
+    const auto config =
+        tiny_run(trained->folder.path(), joined(base.shape, {{"training.steps", "2"}, {"checkpoint.interval", "2"}}));
+    testing::train(config);
+    trained->path = testing::checkpoint(config, 2).string();
+  }
+  return trained->path;
+}
+
+struct Part {
+  std::string name;
+  const Base& base;
+  Overrides peft;
+  std::string weights = "adapter_model";  // what is saved
+};
+
+const Overrides kLora{{"peft.method", "lora"}, {"peft.r", "3"}, {"optimizer.lr", "0.01"}};
+const Part kAdapters{"adapters", kUntied, kLora};
+const Part kDropout{"adapters with dropout", kUntied, joined(kLora, {{"peft.dropout", "0.25"}})};
+const Part kOfExperts{"adapters of experts", kExperts, kLora};
+const Part kTable{
+    "adapters, and a tied table",
+    kTied,
+    joined(kLora, {{"peft.full_tune_pattern", R"('model\.(embed_tokens|norm)')"}})};
+const Part kFrozenTable{"adapters, and a tied table that is frozen", kTied, kLora};
+// Whole stages train nothing.
+const Part kLastLayer{
+    "adapters of the last layer", kUntied, joined(kLora, {{"peft.target_pattern", R"('.*layers\.3\..*_proj')"}})};
+const Part kFirstLayer{
+    "the first layer",
+    kUntied,
+    {{"peft.method", "full_tune"}, {"peft.full_tune_pattern", R"('model\.layers\.0')"}},
+    "model"};
+const Part kNorm{
+    "the last norm", kUntied, {{"peft.method", "full_tune"}, {"peft.full_tune_pattern", R"('model\.norm')"}}, "model"};
+
+TrainConfig run_of(const Folder& folder, const Part& part, const Overrides& more = {}) {
+  const Overrides start{{"checkpoint.initial_load_path", "\"" + folder_of(part.base) + "\""}};
+  return tiny_run(folder.path(), joined(joined(joined(part.base.shape, start), part.peft), more));
+}
+
+const Outcome& alone(const Part& part) {
+  static std::map<const Part*, Outcome> outcomes;
+  if (!outcomes.contains(&part)) {
+    const Folder folder;
+    const auto config = run_of(folder, part);
+    testing::train(config);
+    outcomes[&part] = outcome_of(config, part.weights);
+  }
+  return outcomes.at(&part);
+}
+
+struct Case {
+  const Part& part;
+  Mesh mesh;
+  std::string schedule = "1F1B";
+};
+
+TEST(PartsOnStages, TrainAsOneDevice) {
+  const std::vector<Case> cases{
+      {kAdapters, {.pp = 2}},
+      {kAdapters, {.dp_shard = 2, .pp = 2}, "ZBVZeroBubble"},
+      {kAdapters, {.cp = 2, .pp = 2}, "Interleaved1F1B"},
+      {kDropout, {.pp = 4}, "ZBH1"},
+      {kOfExperts, {.dp_shard = 2, .pp = 2}},
+      {kOfExperts, {.pp = 2}, "ZBVZeroBubble"},
+      {kTable, {.pp = 2}},
+      {kTable, {.dp_shard = 2, .pp = 2}, "ZBVZeroBubble"},
+      {kFrozenTable, {.pp = 4}},
+      {kLastLayer, {.pp = 4}, "ZBH2"},
+      {kLastLayer, {.dp_shard = 2, .pp = 2}},
+      {kFirstLayer, {.pp = 4}},
+      {kFirstLayer, {.tp = 2, .pp = 2}, "InterleavedZeroBubble"},
+      {kNorm, {.dp_shard = 2, .pp = 2}},
+      {kNorm, {.pp = 4}, "ZBH1"}};
+  for (const Case& one : cases) {
+    SCOPED_TRACE(one.part.name + " " + one.schedule + " " + one.mesh.name());
+    const Folder folder;
+    const auto config =
+        run_of(folder, one.part, {{"parallelism.pipeline_parallel_schedule", "\"" + one.schedule + "\""}});
+    train_on(one.mesh, config);
+    expect_equal(alone(one.part), outcome_of(config, one.part.weights));
+  }
+}
+
+TEST(PartsOnStages, GoOnOnAnyOtherMesh) {
+  for (const Part* part : {&kAdapters, &kTable, &kLastLayer, &kFirstLayer}) {
+    SCOPED_TRACE(part->name);
+    const Folder folder;
+    const auto config = run_of(folder, *part);
+    train_on({.pp = 4}, config, 3);
+    train_on({.dp_shard = 2}, config, 2);
+    train_on({.dp_shard = 2, .pp = 2}, config, 2);
+    train_on({}, config);
+    expect_equal(alone(*part), outcome_of(config, part->weights));
+  }
+}
+
+// The folder says the same as one device's, byte for byte, but for the run's own numbers; and a new run starts from it.
+TEST(PartsOnStages, SaveAFolderThatOneDeviceReads) {
+  for (const Part* part : {&kTable, &kOfExperts}) {
+    SCOPED_TRACE(part->name);
+    const Folder one;
+    const auto on_one = run_of(one, *part);
+    testing::train(on_one);
+    const Folder folder;
+    const auto config = run_of(folder, *part);
+    train_on({.pp = 4}, config);
+    const auto saved = testing::checkpoint(config, 10);
+    for (const char* file : {"adapter_config.json", "model_config.json"}) {
+      EXPECT_EQ(read_file(saved / file), read_file(testing::checkpoint(on_one, 10) / file)) << file;
+    }
+    const auto model = ModelFolder::open(saved, testing::families()).load(at::kCPU, at::kDouble);
+    EXPECT_EQ(
+        peft::adapted_layers(*model).size(),
+        peft::adapted_layers(
+            *ModelFolder::open(testing::checkpoint(on_one, 10), testing::families()).load(at::kCPU, at::kDouble))
+            .size());
+
+    const Overrides more{{"peft.init_from", "\"" + saved.string() + "\""}};
+    const Folder next_one;
+    const auto goes_on = run_of(next_one, *part, more);
+    testing::train(goes_on);
+    const Folder next;
+    const auto on_stages = run_of(next, *part, more);
+    train_on({.pp = 2}, on_stages);
+    expect_equal(outcome_of(goes_on, part->weights), outcome_of(on_stages, part->weights));
+  }
+}
+
+// A pattern that is right for one stage only is right; one that no stage has anything for is not.
+TEST(PartsOnStages, JudgePatternsByTheWholeModel) {
+  const auto refuses = [](const Overrides& more, const std::string& text) {
+    const Folder folder;
+    const auto config = run_of(folder, kAdapters, more);
+    EXPECT_THAT([&] { train_on({.pp = 2}, config); }, ::testing::ThrowsMessage<Error>(::testing::HasSubstr(text)));
+  };
+  refuses({{"peft.target_pattern", "'.*qproj'"}}, "the nearest are: model.layers.0.self_attn.");
+  refuses({{"peft.target_pattern", R"('.*layers\.4\..*')"}}, "peft.target_pattern: \".*layers\\.4\\..*\" matches");
+  refuses({{"peft.full_tune_pattern", R"('.*layers\.3\..*')"}}, "falls to lora and to full_tune");
+  const Folder folder;
+  const auto first = run_of(folder, kAdapters, {{"training.steps", "2"}});
+  train_on({.pp = 2}, first);
+  const auto rescaled = run_of(folder, kAdapters, {{"peft.alpha", "3"}});
+  EXPECT_THAT(
+      [&] { train_on({.pp = 4}, rescaled); },
+      ::testing::ThrowsMessage<Error>(::testing::HasSubstr("by 1 here; set peft.r, peft.alpha")));
+}
+
+}  // namespace
+}  // namespace lehr::train
