@@ -15,7 +15,14 @@ descriptor::ModelCounts count_decoder(const DecoderConfig& config, nn::Module& m
   for (const nn::MoELayerImpl* mixture : nn::moe_layers(model)) {
     multiplied -= mixture->num_idle_parameters();
   }
-  const int64_t attention = 12 * config.num_hidden_layers * config.num_attention_heads * config.head_dim * seq_len;
+  int64_t attention_layers = 0;
+  for (const auto& block : config.blocks()) {
+    const auto* attention = std::get_if<descriptor::AttentionSubblock>(&block.attention);
+    attention_layers += attention != nullptr ? 1 : 0;
+    counts.kv_cache_per_token.push_back(
+        attention != nullptr ? 2 * attention->num_key_value_heads * config.head_dim : 0);
+  }
+  const int64_t attention = 12 * attention_layers * config.num_attention_heads * config.head_dim * seq_len;
   counts.flops_per_token = 6 * multiplied + attention;
   counts.causal_flops_per_token = 6 * multiplied + attention / 2;
   return counts;

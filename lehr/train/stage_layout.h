@@ -19,7 +19,7 @@ struct StageLayout {
   std::vector<std::shared_ptr<nn::Model>> models;  ///< On meta, by stage.
   std::vector<std::set<std::string>> names;        ///< Of the stage's parameters.
   std::vector<int64_t> mixtures;                   ///< Of experts, by stage.
-  int64_t num_experts = 0;                         ///< Of a mixture; 0 without.
+  int64_t num_experts = 0;                         ///< Of the largest mixture; 0 without.
 
   int64_t num_stages() const { return static_cast<int64_t>(models.size()); }
   /// The first stage that has a parameter, which trains it; later ones hold copies.
