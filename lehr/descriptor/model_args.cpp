@@ -51,6 +51,10 @@ void ModelOverrides::fields(FieldVisitor& v) {
   v.optional("split_vocab_order", split_vocab_order, "The segments in the order of their ids.");
 }
 
+void ModelArgs::set_block_configs(std::vector<BlockConfig>) {
+  fail("block_configs: the layers of models of type {} are all alike", model_type());
+}
+
 void ModelFamilies::add(ModelFamily family) {
   for (const auto& known : families_) {
     require(
@@ -121,6 +125,24 @@ std::unique_ptr<ModelArgs> ModelFamilies::from_hf_folder(const std::filesystem::
 
 std::unique_ptr<ModelArgs> ModelFamilies::from_flavor(const std::string& name, const std::string& flavor) const {
   return at(name).from_flavor(flavor);
+}
+
+namespace {
+const ModelDescriptor& descriptor_in(const ModelFamily& family) {
+  require(
+      family.descriptor != nullptr,
+      "model family '{}': has no descriptor; give it one where it is made (ModelFamily::descriptor)",
+      family.name);
+  return *family.descriptor;
+}
+}  // namespace
+
+const ModelDescriptor& ModelFamilies::descriptor(const std::string& name) const {
+  return descriptor_in(at(name));
+}
+
+const ModelDescriptor& ModelFamilies::descriptor_of_hf_folder(const std::filesystem::path& folder) const {
+  return descriptor_in(of_hf_folder(folder));
 }
 
 std::unique_ptr<ModelArgs> ModelFamily::from_hf_folder(const std::filesystem::path& folder) const {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lehr/base/fields.h"
+#include "lehr/descriptor/block_config.h"
 #include "lehr/nn/activation_checkpoint.h"
 #include "lehr/nn/model.h"
 #include "lehr/pipeline/stage.h"
@@ -20,6 +21,8 @@ class Node;
 }
 
 namespace lehr::descriptor {
+
+class ModelDescriptor;
 
 /// Changes to a model's shape from a config: the keys of [model.args], named as in Hugging Face's config.json.
 struct ModelOverrides {
@@ -82,6 +85,8 @@ struct ModelCounts {
   /// What of causal_flops_per_token is each layer's, in order; the rest is the head's. Empty where a family does not
   /// say: then its layers cannot be spread over stages by cost.
   std::vector<int64_t> layer_flops_per_token = {};
+  /// Elements that a token leaves in the cache of each layer: a key and a value for each KV head; 0 without attention.
+  std::vector<int64_t> kv_cache_per_token = {};
 };
 
 /// The shape of one model: a family's parameters and what follows from them.
@@ -109,6 +114,14 @@ class ModelArgs {
   /// Throws a usage error that names the field, behind `where`, when the shape does not fit together.
   virtual void check(const std::string& where) const = 0;
 
+  /// What each layer is; empty for a family that does not say so, as by default.
+  virtual std::vector<BlockConfig> block_configs() const { return {}; }
+  /// Whether its layers have block configs of their own.
+  virtual bool is_heterogeneous() const { return false; }
+  /// Lets each layer be what its block config says. Call check() then. Throws a usage error for a family whose layers
+  /// are all alike, as by default.
+  virtual void set_block_configs(std::vector<BlockConfig> blocks);
+
   /// Parameters and FLOPs a token for training at this sequence length (torchtitan's name).
   virtual ModelCounts get_nparams_and_flops(int64_t seq_len) const = 0;
   /// Builds one stage on meta.
@@ -126,6 +139,7 @@ struct ModelFamily {
   std::vector<std::string> hf_model_types;  ///< The model_type values of config.json that this family reads.
   std::map<std::string, std::function<std::unique_ptr<ModelArgs>()>> flavors;  ///< Known sizes, by name.
   std::function<std::unique_ptr<ModelArgs>(const Node& config)> from_hf_config;
+  std::shared_ptr<const ModelDescriptor> descriptor = {};  ///< How to take its models apart; null: nobody has said.
 
   /// The shape of a flavor. Throws a usage error that lists the flavors.
   std::unique_ptr<ModelArgs> from_flavor(const std::string& flavor) const;
@@ -146,6 +160,11 @@ class ModelFamilies {
   std::unique_ptr<ModelArgs> from_hf_folder(const std::filesystem::path& folder) const;
   /// The shape of a flavor. Throws a usage error that lists the flavors of the family.
   std::unique_ptr<ModelArgs> from_flavor(const std::string& family, const std::string& flavor) const;
+  /// How models of the family `name` are built. Throws a usage error that lists the known names, or says that the
+  /// family has no descriptor.
+  const ModelDescriptor& descriptor(const std::string& name) const;
+  /// The same for the family that reads `folder`/config.json.
+  const ModelDescriptor& descriptor_of_hf_folder(const std::filesystem::path& folder) const;
 
  private:
   std::vector<ModelFamily> families_;

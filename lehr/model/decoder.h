@@ -26,7 +26,7 @@ using pipeline::TensorDict;
 /// Parameters of a decoder backbone whose layers are described by `LayerParameters`.
 template <class LayerParameters>
 struct DecoderParameters {
-  LayerParameters layer;                            ///< Shared by all layers.
+  LayerParameters layer;                            ///< Of all layers, where they are alike.
   int64_t num_hidden_layers;                        ///< Over all stages.
   double rope_base;                                 ///< Base of the rotary frequencies, theta.
   int64_t max_position_ids;                         ///< Longest sequence.
@@ -35,7 +35,13 @@ struct DecoderParameters {
   int64_t pipeline_num_virtual_layers_pre = 0;      ///< Cost of the embeddings, in layers.
   int64_t pipeline_num_virtual_layers_post = 0;     ///< Cost of the final norm and the head, in layers.
   nn::RopeScaling rope_scaling = nn::NoRopeScaling{};
+  /// Of each layer over all stages, where they differ, in what is inside of them: `layer` says then what the backbone
+  /// and the heads share with them (hidden_size, head_dim, rms_norm_eps, initializer_range).
+  std::vector<LayerParameters> layers = {};
 
+  const LayerParameters& layer_at(int64_t index) const {
+    return layers.empty() ? layer : layers.at(static_cast<size_t>(index));
+  }
   nn::SplitVocabulary vocabulary() const { return {split_vocab_size, split_vocab_order}; }
 };
 

@@ -24,7 +24,15 @@ descriptor::ModelCounts count_decoder(const DecoderConfig& config, nn::Module& m
   for (const nn::MoELayerImpl* mixture : nn::moe_layers(model)) {
     multiplied -= mixture->num_idle_parameters();
   }
-  const int64_t attention = 12 * config.num_hidden_layers * config.num_attention_heads * config.head_dim * seq_len;
+  const int64_t attention_of_layer = 12 * config.num_attention_heads * config.head_dim * seq_len;
+  int64_t attention = 0;
+  std::vector<int64_t> attention_of_layers;
+  for (const auto& block : config.blocks()) {
+    const auto* kept = std::get_if<descriptor::AttentionSubblock>(&block.attention);
+    attention_of_layers.push_back(kept != nullptr ? attention_of_layer : 0);
+    attention += attention_of_layers.back();
+    counts.kv_cache_per_token.push_back(kept != nullptr ? 2 * kept->num_key_value_heads * config.head_dim : 0);
+  }
   counts.flops_per_token = 6 * multiplied + attention;
   counts.causal_flops_per_token = 6 * multiplied + attention / 2;
   for (const auto& entry : model.named_modules("", /*include_self=*/false)) {
@@ -33,7 +41,8 @@ descriptor::ModelCounts count_decoder(const DecoderConfig& config, nn::Module& m
       for (const nn::MoELayerImpl* mixture : nn::moe_layers(*entry.value())) {
         weights -= mixture->num_idle_parameters();
       }
-      counts.layer_flops_per_token.push_back(6 * weights + attention / 2 / config.num_hidden_layers);
+      const size_t layer = counts.layer_flops_per_token.size();
+      counts.layer_flops_per_token.push_back(6 * weights + attention_of_layers.at(layer) / 2);
     }
   }
   return counts;

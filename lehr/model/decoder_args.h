@@ -2,6 +2,7 @@
 // config.json's fields.
 #pragma once
 
+#include "lehr/base/error.h"
 #include "lehr/base/node.h"
 #include "lehr/descriptor/model_args.h"
 #include "lehr/model/decoder_config.h"
@@ -10,11 +11,18 @@
 
 namespace lehr::model {
 
-/// Counts for a decoder in which every layer is alike; `model` is any stage-complete instance on meta.
+/// Counts for a decoder; `model` is any stage-complete instance on meta.
 descriptor::ModelCounts count_decoder(const DecoderConfig& config, nn::Module& model, int64_t seq_len);
 
 /// The name of the only vocabulary segment of a model that was not split.
 inline constexpr const char* kWholeVocabulary = "default";
+
+/// Whether the parameters of a layer can say that it lacks sub-blocks: then each layer may have its own.
+template <class LayerParameters>
+inline constexpr bool kLayersMayDiffer = requires(LayerParameters p) {
+  p.attention_no_op;
+  p.ffn_no_op;
+};
 
 /// `Family` has: kModelType, kArchitecture (as "Qwen3"), Backbone, CausalLM, Classification, Embedding (module
 /// holders), LayerParameters and static layer_parameters(const DecoderConfig&).
@@ -42,7 +50,19 @@ class DecoderArgs : public descriptor::ModelArgs {
     config_.pad_token_id = pad;
   }
   void apply(const descriptor::ModelOverrides& overrides) override { config_.apply(overrides); }
-  void check(const std::string& where) const override { config_.check(where); }
+  void check(const std::string& where) const override {
+    config_.check(where);
+    require(
+        kLayersMayDiffer<LayerParameters> || config_.block_configs.empty(),
+        "{}block_configs: the layers of models of type {} are all alike",
+        where,
+        Family::kModelType);
+  }
+  std::vector<descriptor::BlockConfig> block_configs() const override { return config_.blocks(); }
+  bool is_heterogeneous() const override { return !config_.block_configs.empty(); }
+  void set_block_configs(std::vector<descriptor::BlockConfig> blocks) override {
+    config_.set_blocks(std::move(blocks));
+  }
 
   descriptor::ModelCounts get_nparams_and_flops(int64_t seq_len) const override {
     return count_decoder(config_, *build({}), seq_len);
@@ -94,19 +114,45 @@ class DecoderArgs : public descriptor::ModelArgs {
         .split_vocab_size =
             whole ? std::map{std::pair(std::string(kWholeVocabulary), config_.vocab_size)} : config_.split_vocab_size,
         .split_vocab_order = whole ? std::vector<std::string>{kWholeVocabulary} : config_.split_vocab_order,
-        .rope_scaling = config_.rope_scaling};
+        .rope_scaling = config_.rope_scaling,
+        .layers = own_layers()};
   }
   const DecoderConfig& config() const { return config_; }
 
  private:
+  using LayerParameters = decltype(Family::layer_parameters(std::declval<const DecoderConfig&>()));
+
+  // Of each layer, where they differ.
+  std::vector<LayerParameters> own_layers() const {
+    std::vector<LayerParameters> layers;
+    for (const descriptor::BlockConfig& block : config_.block_configs) {
+      layers.push_back(Family::layer_parameters(config_.of_block(block)));
+      if constexpr (kLayersMayDiffer<LayerParameters>) {
+        layers.back().attention_no_op = block.attention_is_no_op();
+        layers.back().ffn_no_op = block.ffn_is_no_op();
+      }
+    }
+    return layers;
+  }
+
   DecoderConfig config_;
 };
 
-/// A family whose flavors are the given shapes.
+/// A family whose flavors are the given shapes. It reads config.json files of its own model_type and of others that
+/// mean the same models.
 template <class Family>
-descriptor::ModelFamily make_decoder_family(const std::string& name, std::map<std::string, DecoderConfig> flavors) {
+descriptor::ModelFamily make_decoder_family(
+    const std::string& name,
+    std::map<std::string, DecoderConfig> flavors,
+    std::shared_ptr<const descriptor::ModelDescriptor> descriptor,
+    const std::vector<std::string>& other_model_types = {}) {
   descriptor::ModelFamily family{
-      .name = name, .hf_model_types = {Family::kModelType}, .flavors = {}, .from_hf_config = {}};
+      .name = name,
+      .hf_model_types = {Family::kModelType},
+      .flavors = {},
+      .from_hf_config = {},
+      .descriptor = std::move(descriptor)};
+  family.hf_model_types.insert(family.hf_model_types.end(), other_model_types.begin(), other_model_types.end());
   for (auto& [flavor, config] : flavors) {
     family.flavors[flavor] = [shape = config] { return std::make_unique<DecoderArgs<Family>>(shape); };
   }

@@ -4,6 +4,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/model/config_values.h"
+#include "lehr/model/decoder_blocks.h"
 #include "lehr/model/rope_config.h"
 #include "lehr/nn/embedding.h"
 
@@ -65,10 +66,11 @@ DecoderConfig DecoderConfig::from_hf(const Node& config) {
   DecoderConfig c;
   c.vocab_size = config.at("vocab_size").as_int();
   c.hidden_size = config.at("hidden_size").as_int();
-  c.intermediate_size = config.at("intermediate_size").as_int();
+  const bool blocks_say = config.find("block_configs") != nullptr && !config.at("block_configs").is_null();
+  c.intermediate_size = blocks_say ? int_or(config, "intermediate_size", 0) : config.at("intermediate_size").as_int();
   c.num_hidden_layers = config.at("num_hidden_layers").as_int();
   c.num_attention_heads = config.at("num_attention_heads").as_int();
-  c.num_key_value_heads = int_or(config, "num_key_value_heads", c.num_attention_heads);
+  c.num_key_value_heads = int_or(config, "num_key_value_heads", blocks_say ? 0 : c.num_attention_heads);
   c.head_dim = int_or(config, "head_dim", c.hidden_size / std::max<int64_t>(c.num_attention_heads, 1));
   c.max_position_embeddings = config.at("max_position_embeddings").as_int();
   c.rms_norm_eps = double_or(config, "rms_norm_eps", 1e-6);
@@ -102,6 +104,7 @@ DecoderConfig DecoderConfig::from_hf(const Node& config) {
   if (config.find("num_experts_per_tok") != nullptr) {
     c.moe = MoEConfig::from_hf(config);
   }
+  read_blocks(config, c);
   c.head = read_head(config);
   c.num_labels = count_labels(config);
   c.classifier_dropout = double_or(config, "classifier_dropout", 0);
@@ -109,6 +112,9 @@ DecoderConfig DecoderConfig::from_hf(const Node& config) {
 }
 
 void DecoderConfig::apply(const descriptor::ModelOverrides& o) {
+  if (!block_configs.empty()) {
+    refuse_overrides_of_blocks(o);
+  }
   vocab_size = o.vocab_size.value_or(vocab_size);
   hidden_size = o.hidden_size.value_or(hidden_size);
   intermediate_size = o.intermediate_size.value_or(intermediate_size);
@@ -162,6 +168,7 @@ void DecoderConfig::check(const std::string& where) const {
       where,
       num_key_value_heads,
       num_attention_heads);
+  check_blocks(*this, where);
   require(
       head_dim % 2 == 0,
       "{}head_dim: expected an even number (rotary positions turn pairs), found {}",
@@ -186,6 +193,9 @@ Node to_hf(
   node.set("architectures", architectures);
   node.set("attention_bias", Node(false));
   node.set("attention_dropout", Node(0.0));
+  if (!c.block_configs.empty()) {
+    node.set("block_configs", descriptor::write_block_configs(c.block_configs));
+  }
   node.set("bos_token_id", optional_id(c.bos_token_id));
   if (c.eos_token_id.size() > 1) {
     Node ids = Node::make_list();

@@ -38,11 +38,21 @@ struct DecoderConfig {
   std::vector<std::string> split_vocab_order = {};
   double classifier_dropout = 0;
   std::optional<MoEConfig> moe = {};  ///< For families with experts.
+  /// What each layer is, where layers differ; empty if they are as the fields above say.
+  std::vector<descriptor::BlockConfig> block_configs = {};
 
   /// Reads config.json. A feature that the shared decoder does not have (sliding windows, attention dropout, another
   /// activation, ...) is a usage error that names the field.
   static DecoderConfig from_hf(const Node& config);
 
+  /// What each layer is, from block_configs or from the fields that hold for all.
+  std::vector<descriptor::BlockConfig> blocks() const;
+  /// Lets each layer be what its block says; block_configs stays empty if the fields above say the same.
+  void set_blocks(std::vector<descriptor::BlockConfig> blocks);
+  /// The shape whose layers are all as this block; what the block lacks stays as it is.
+  DecoderConfig of_block(const descriptor::BlockConfig& block) const;
+
+  /// Throws a usage error for a change of what block_configs says.
   void apply(const descriptor::ModelOverrides& overrides);
   /// Throws a usage error that names the field, behind `where`, when the shape does not fit together.
   void check(const std::string& where) const;

@@ -1,6 +1,8 @@
 // Bodies of model/decoder.h, for the one .cpp of each family that instantiates them.
 #pragma once
 
+#include <algorithm>
+
 #include "lehr/base/error.h"
 #include "lehr/model/decoder.h"
 
@@ -21,15 +23,21 @@ DecoderImpl<Layer, LayerParameters>::DecoderImpl(
   if (stage.is_current_stage_first()) {
     embed_tokens = register_module("embed_tokens", nn::SplitTokenEmbeddings(params.vocabulary(), hidden_size_, init));
   }
+  require(
+      params.layers.empty() || static_cast<int64_t>(params.layers.size()) == params.num_hidden_layers,
+      "layers: expected parameters for each of the {} layers, found {}",
+      params.num_hidden_layers,
+      params.layers.size());
   const auto [begin, end] = pipeline::distribute_layers_for_pipeline_stage(
       params.num_hidden_layers, params.pipeline_num_virtual_layers_pre, params.pipeline_num_virtual_layers_post, stage);
   first_layer_ = begin;
   layers = register_module("layers", std::make_shared<nn::LayerMapImpl<Layer>>());
   for (int64_t index = begin; index < end; ++index) {
+    const LayerParameters& own = params.layer_at(index);
     if constexpr (std::is_constructible_v<typename Layer::Impl, const LayerParameters&, int64_t>) {
-      layers->insert(index, Layer(params.layer, index));  // a family whose layers differ
+      layers->insert(index, Layer(own, index));  // a family that tells its layers apart by number
     } else {
-      layers->insert(index, Layer(params.layer));
+      layers->insert(index, Layer(own));
     }
   }
   for (nn::MoELayerImpl* mixture : nn::moe_layers(*this)) {
@@ -41,6 +49,14 @@ DecoderImpl<Layer, LayerParameters>::DecoderImpl(
   if (stage.is_current_stage_last()) {
     norm = register_module("norm", nn::RMSNorm(hidden_size_, params.layer.rms_norm_eps));
   }
+  require(
+      embed_tokens || norm || nn::count_parameters(*this) > 0,
+      "pipeline stage {} of {}: has nothing to do: all sub-blocks of its layers {} to {} are no-ops (block_configs); "
+      "use fewer stages",
+      stage.current_stage,
+      stage.num_stages,
+      begin,
+      end - 1);
 }
 
 template <class Layer, class LayerParameters>
@@ -60,7 +76,10 @@ nn::ModelOutputs DecoderImpl<Layer, LayerParameters>::forward(const nn::ModelInp
       "caches: expected one for each of the stage's {} layers, found {}",
       num_local_layers(),
       inputs.caches != nullptr ? inputs.caches->size() : 0);
-  const int64_t cached = inputs.caches != nullptr ? inputs.caches->front().length() : 0;
+  int64_t cached = 0;  // a layer without attention keeps nothing
+  for (size_t i = 0; inputs.caches != nullptr && i < inputs.caches->size(); ++i) {
+    cached = std::max(cached, inputs.caches->at(i).length());
+  }
   const at::Tensor position_ids =
       inputs.position_ids.defined()
           ? inputs.position_ids
@@ -92,7 +111,19 @@ nn::ModelOutputs DecoderImpl<Layer, LayerParameters>::forward(const nn::ModelInp
 
 template <class Layer, class LayerParameters>
 at::ScalarType DecoderImpl<Layer, LayerParameters>::output_dtype() const {
-  return layers->begin()->second->input_layernorm->weight.scalar_type();
+  for (const auto& entry : *layers) {
+    const auto& layer = *entry.second;
+    if (layer.input_layernorm) {
+      return layer.input_layernorm->weight.scalar_type();
+    }
+    if constexpr (requires { layer.post_attention_layernorm; }) {
+      if (layer.post_attention_layernorm) {
+        return layer.post_attention_layernorm->weight.scalar_type();
+      }
+    }
+  }
+  // All layers pass hidden states by: those of the embeddings, or those that the norm gives.
+  return nn::named_parameters(*this).front().parameter->shown().scalar_type();
 }
 
 template <class Layer, class LayerParameters>

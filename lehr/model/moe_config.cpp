@@ -1,9 +1,21 @@
 #include "lehr/model/moe_config.h"
 
+#include <algorithm>
+
 #include "lehr/base/error.h"
 #include "lehr/model/config_values.h"
 
 namespace lehr::model {
+
+bool layer_has_experts(
+    int64_t layer, int64_t num_experts, int64_t decoder_sparse_step, const std::vector<int64_t>& mlp_only_layers) {
+  const bool excepted = std::find(mlp_only_layers.begin(), mlp_only_layers.end(), layer) != mlp_only_layers.end();
+  return !excepted && num_experts > 0 && (layer + 1) % decoder_sparse_step == 0;
+}
+
+bool MoEConfig::has_experts(int64_t layer) const {
+  return layer_has_experts(layer, num_experts, decoder_sparse_step, mlp_only_layers);
+}
 
 MoEConfig MoEConfig::from_hf(const Node& config) {
   MoEConfig moe;

@@ -22,6 +22,16 @@ nn::MoELayerImpl* mixture_of(Layer& layer) {
   }
 }
 
+/// Names the layer in errors of what is done to it.
+template <class Work>
+void name_layer(int64_t index, const Work& work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    throw Error(error.kind(), fmt::format("{} (layer {})", error.what(), index));
+  }
+}
+
 /// Tensor and sequence parallelism of a backbone. A mixture of experts works on sequence parts as it is, and its
 /// parameters are left to expert parallelism.
 template <class Backbone>
@@ -32,12 +42,18 @@ void tensor_parallel_decoder(mesh::DistributedContext& context, Backbone& model)
     shard::vocab_parallel(*model.embed_tokens, context);
   }
   for (auto& [index, layer] : *model.layers) {
-    shard::on_parts(*layer->input_layernorm, context);
-    shard::tensor_parallel(*layer->self_attn, context);
-    shard::on_parts(*layer->post_attention_layernorm, context);
-    if (layer->mlp) {
-      shard::tensor_parallel(*layer->mlp, context);
-    }
+    name_layer(index, [&context, &parts = *layer] {
+      if (parts.self_attn) {
+        shard::on_parts(*parts.input_layernorm, context);
+        shard::tensor_parallel(*parts.self_attn, context);
+      }
+      if (parts.post_attention_layernorm) {
+        shard::on_parts(*parts.post_attention_layernorm, context);
+      }
+      if (parts.mlp) {
+        shard::tensor_parallel(*parts.mlp, context);
+      }
+    });
     if (const nn::Module* mixture = mixture_of(*layer)) {
       left.push_back(mixture);
     }
@@ -69,8 +85,10 @@ void lay_out_decoder(
     const shard::ParallelizeOptions& options) {
   require_stage(model, stage);
   tensor_parallel_decoder(context, model);
-  for (nn::MoELayerImpl* mixture : nn::moe_layers(model)) {
-    shard::parallelize_experts(context, *mixture);
+  for (auto& [index, layer] : *model.layers) {
+    if (nn::MoELayerImpl* mixture = mixture_of(*layer)) {
+      name_layer(index, [&] { shard::parallelize_experts(context, *mixture); });
+    }
   }
   if (nn::RouterLosses* losses = model.router_losses()) {
     shard::share_router_losses(context, *losses);
@@ -90,6 +108,9 @@ std::vector<shard::UnitModules> decoder_units(Backbone& model, std::shared_ptr<n
     }
   }
   for (auto& [index, layer] : *model.layers) {
+    if (nn::named_parameters(*layer).empty()) {
+      continue;  // both of its sub-blocks are no-ops
+    }
     units.push_back({.name = "layers." + std::to_string(index), .modules = {layer.ptr()}});
   }
   if (model.norm) {

@@ -1,5 +1,7 @@
 #include "lehr/nn/moe.h"
 
+#include <algorithm>
+
 #include "lehr/base/error.h"
 #include "lehr/base/operator_watch.h"
 #include "lehr/nn/activation_checkpoint.h"
@@ -73,9 +75,16 @@ std::vector<MoELayerImpl*> moe_layers(torch::nn::Module& root) {
 }
 
 at::Tensor moe_tokens_per_expert(torch::nn::Module& root) {
+  const auto layers = moe_layers(root);
+  int64_t experts = 0;
+  for (const MoELayerImpl* layer : layers) {
+    experts = std::max(experts, layer->num_experts());
+  }
   std::vector<at::Tensor> rows;
-  for (MoELayerImpl* layer : moe_layers(root)) {
-    rows.push_back(layer->moe_tokens_per_expert());
+  for (const MoELayerImpl* layer : layers) {
+    const at::Tensor& counts = layer->moe_tokens_per_expert();
+    const int64_t lacking = experts - layer->num_experts();
+    rows.push_back(lacking == 0 ? counts : at::cat({counts, at::full({lacking}, -1, counts.options())}));
   }
   return rows.empty() ? at::Tensor() : at::stack(rows);
 }
@@ -100,7 +109,8 @@ void update_expert_bias(torch::nn::Module& root, const at::Tensor& tokens_per_ex
       "update_expert_bias: expected counts of {} mixtures, one row each",
       layers.size());
   for (size_t i = 0; i < layers.size(); ++i) {
-    layers[i]->router->update_expert_bias(tokens_per_expert[static_cast<int64_t>(i)], rate);
+    const at::Tensor row = tokens_per_expert[static_cast<int64_t>(i)];
+    layers[i]->router->update_expert_bias(row.narrow(0, 0, layers[i]->num_experts()), rate);
   }
 }
 

@@ -79,14 +79,14 @@ LEHR_MODULE(MoELayer);
 /// The mixtures under `root`, in the order of layers.
 std::vector<MoELayerImpl*> moe_layers(torch::nn::Module& root);
 
-/// moe_tokens_per_expert() of all mixtures under `root`, (layers, E) int64; undefined if there are none. All must have
-/// the same number of experts.
+/// moe_tokens_per_expert() of all mixtures under `root`, (layers, E) int64; undefined if there are none. E is that of
+/// the largest; a mixture with fewer experts has -1 for those that it has not, and sums over ranks stay negative there.
 at::Tensor moe_tokens_per_expert(torch::nn::Module& root);
 void reset_moe_stats(torch::nn::Module& root);
 
 /// Balances the routers' biases by the tokens counted since the last reset; see TopKRouter::update_expert_bias.
 void update_expert_bias(torch::nn::Module& root, double rate);
-/// The same by given counts, (layers, E) in the order of moe_layers: those of all ranks.
+/// The same by given counts, (layers, E or more) in the order of moe_layers: those of all ranks.
 void update_expert_bias(torch::nn::Module& root, const at::Tensor& tokens_per_expert, double rate);
 
 }  // namespace lehr::nn

@@ -1,6 +1,6 @@
 #include "lehr/plan/stage_costs.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cctype>
@@ -10,10 +10,10 @@
 namespace lehr::plan {
 
 namespace {
-// Names with "#" for layer numbers: stages with the same list do the same.
-std::string kind_of(const std::set<std::string>& names, bool first, bool last) {
+// Names with "#" for layer numbers, and shapes: stages with the same list do the same.
+std::string kind_of(const nn::Module& stage, bool first, bool last) {
   std::map<std::string, int64_t> counts;
-  for (const std::string& name : names) {
+  for (const auto& [name, parameter] : nn::named_parameters(stage)) {
     std::string kind;
     for (size_t i = 0; i < name.size(); ++i) {
       const bool digit = std::isdigit(static_cast<unsigned char>(name[i])) != 0;
@@ -24,7 +24,7 @@ std::string kind_of(const std::set<std::string>& names, bool first, bool last) {
         kind += '#';
       }
     }
-    ++counts[kind];
+    ++counts[fmt::format("{}({})", kind, fmt::join(parameter->shape(), ","))];
   }
   std::string text = fmt::format("{}{}", first, last);
   for (const auto& [name, count] : counts) {
@@ -62,7 +62,7 @@ std::vector<const PlannedStage*> StageCosts::of(const std::vector<int64_t>& rank
   const auto last = rank_of_stage.size() - 1;
   std::vector<const PlannedStage*> stages;
   for (size_t stage = 0; stage <= last; ++stage) {
-    const auto [found, is_new] = by_kind_.try_emplace(kind_of(layout.names[stage], stage == 0, stage == last));
+    const auto [found, is_new] = by_kind_.try_emplace(kind_of(*layout.models[stage], stage == 0, stage == last));
     PlannedStage& planned = found->second;
     if (is_new) {
       planned.measured = measure_stage(

@@ -31,6 +31,27 @@ void choose_special_tokens(const TrainConfig& config, const data::Tokenizer& tok
   }
   args.set_special_tokens(tokenizer.bos_id(), tokenizer.eos_id(), pad);
 }
+
+// The router losses are of all mixtures together.
+void require_like_mixtures(const descriptor::ModelArgs& args) {
+  const auto blocks = args.block_configs();
+  std::optional<int64_t> experts;
+  for (size_t layer = 0; layer < blocks.size(); ++layer) {
+    const auto* moe = std::get_if<descriptor::MoESubblock>(&blocks[layer].ffn);
+    if (moe == nullptr) {
+      continue;
+    }
+    experts = experts.value_or(moe->num_local_experts);
+    require(
+        *experts == moe->num_local_experts,
+        "training.router_aux_loss_coef: this loss and training.router_z_loss_coef count the choices of all mixtures "
+        "together, and the model's have different numbers of experts ({}; layer {} has {}); leave both at 0, and use "
+        "model.args.expert_bias",
+        *experts,
+        layer,
+        moe->num_local_experts);
+  }
+}
 }  // namespace
 
 std::unique_ptr<data::Tokenizer> build_tokenizer(const TrainConfig& config) {
@@ -64,6 +85,9 @@ std::unique_ptr<descriptor::ModelArgs> build_model_args(
       !balances || args->has_experts(),
       "training.router_aux_loss_coef: the model has no experts to balance; leave it and training.router_z_loss_coef at "
       "0");
+  if (balances) {
+    require_like_mixtures(*args);
+  }
   return args;
 }
 

@@ -98,12 +98,16 @@ at::Tensor Pipeline::all_mixtures(const at::Tensor& tokens_per_expert) const {
   for (const int64_t count : mixtures_) {
     total += count;
   }
+  // Negative, whatever is added up, where a mixture has no such expert.
   at::Tensor all = at::zeros({total, num_experts_}, at::kLong);
   int64_t row = 0;
   int64_t mine = 0;
   for (size_t stage = 0; stage < mixtures_.size(); ++stage) {
     if (program_.rank_of_stage[stage] == pp().rank() && mixtures_[stage] > 0) {
-      all.narrow(0, row, mixtures_[stage]).copy_(tokens_per_expert.narrow(0, mine, mixtures_[stage]));
+      const int64_t here = tokens_per_expert.size(1);
+      const at::Tensor rows = all.narrow(0, row, mixtures_[stage]);
+      rows.narrow(1, 0, here).copy_(tokens_per_expert.narrow(0, mine, mixtures_[stage]));
+      rows.narrow(1, here, num_experts_ - here).fill_(-1);
       mine += mixtures_[stage];
     }
     row += mixtures_[stage];

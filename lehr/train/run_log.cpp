@@ -148,11 +148,18 @@ void RunLog::step_begins(int64_t step) {
 }
 
 // Each expert's load relative to an even one, averaged over mixtures after sorting, so that the picture shows how
-// uneven mixtures are and not which expert is which.
+// uneven mixtures are and not which expert is which. Mixtures with fewer experts are stretched to the largest one's E.
 void RunLog::remember_expert_loads(int64_t step, const at::Tensor& tokens_per_expert) {
   const at::Tensor counts = tokens_per_expert.cpu().to(at::kDouble);
-  const at::Tensor load = counts / counts.mean(-1, /*keepdim=*/true).clamp_min(1);
-  const at::Tensor row = std::get<0>(load.sort(-1)).mean(0).contiguous();  // (E)
+  const int64_t columns = counts.size(-1);
+  std::vector<at::Tensor> loads;
+  for (const at::Tensor& of_mixture : counts.unbind()) {
+    const at::Tensor own = of_mixture.masked_select(of_mixture.ge(0));  // negative: no such expert
+    const at::Tensor load = std::get<0>((own / own.mean().clamp_min(1)).sort());
+    const at::Tensor places = at::floor_divide(at::arange(columns, at::kLong) * own.size(0), columns);
+    loads.push_back(load.index_select(0, places));
+  }
+  const at::Tensor row = at::stack(loads).mean(0).contiguous();  // (E)
   const auto* values = row.const_data_ptr<double>();
   expert_loads_.emplace_back(values, values + row.numel());
   expert_load_steps_.push_back(std::to_string(step));

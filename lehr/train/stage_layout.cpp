@@ -142,8 +142,8 @@ StageLayout lay_out_stages(
       names.insert(name);
     }
     const auto mixtures = nn::moe_layers(*model);
-    if (!mixtures.empty()) {
-      layout.num_experts = mixtures.front()->num_experts();
+    for (const nn::MoELayerImpl* mixture : mixtures) {
+      layout.num_experts = std::max(layout.num_experts, mixture->num_experts());
     }
     layout.mixtures.push_back(static_cast<int64_t>(mixtures.size()));
     layout.names.push_back(std::move(names));

@@ -19,7 +19,7 @@ struct StageLayout {
   std::vector<std::shared_ptr<nn::Model>> models;  ///< On meta, by stage.
   std::vector<std::set<std::string>> names;        ///< Of the stage's parameters.
   std::vector<int64_t> mixtures;                   ///< Of experts, by stage.
-  int64_t num_experts = 0;                         ///< Of a mixture; 0 without.
+  int64_t num_experts = 0;                         ///< Of the largest mixture; 0 without.
   std::vector<int64_t> layers;                     ///< By stage.
   /// The model in one stage, on meta, where only a part of it trains ([peft]); null otherwise. Its names are judged.
   std::shared_ptr<nn::Model> whole;

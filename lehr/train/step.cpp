@@ -156,7 +156,9 @@ void TrainStep::add_up(const StepSums& sums, StepResult& result) {
   if (result.tokens_per_expert.defined()) {
     // 1: every expert gets the same; E / top_k: all tokens go to the same ones.
     const at::Tensor load = result.tokens_per_expert.to(at::kDouble);
-    result.metrics["expert_load_max"] = (load.amax(-1) / load.mean(-1).clamp_min(1)).max().item<double>();
+    const at::Tensor experts = load.ge(0).sum(-1);  // negative: the mixture has no such expert
+    const at::Tensor mean = load.clamp_min(0).sum(-1) / experts;
+    result.metrics["expert_load_max"] = (load.amax(-1) / mean.clamp_min(1)).max().item<double>();
   }
 }
 

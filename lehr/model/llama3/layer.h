@@ -20,6 +20,7 @@ class Llama3LayerImpl : public nn::Module {
       const nn::AttentionMask& attention_mask = {},
       nn::KeyValueCache* cache = nullptr);
 
+  // What a no-op leaves out is empty.
   nn::GroupedQueryAttention self_attn{nullptr};
   nn::SwiGLU mlp{nullptr};
   nn::RMSNorm input_layernorm{nullptr};

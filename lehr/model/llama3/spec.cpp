@@ -1,6 +1,7 @@
 #include "lehr/model/llama3/spec.h"
 
 #include "lehr/model/decoder_args.h"
+#include "lehr/model/llama3/descriptor.h"
 #include "lehr/model/llama3/model.h"
 
 namespace lehr::model {
@@ -64,7 +65,9 @@ descriptor::ModelFamily llama3_family() {
           {"8B", published({4096, 32, 32, 8, 14336, false})},
           {"70B", published({8192, 80, 64, 8, 28672, false})},
           {"405B", published({16384, 126, 128, 8, 53248, false})},
-      });
+      },
+      llama3_descriptor(),
+      {"nemotron-nas"});
 }
 
 }  // namespace lehr::model

@@ -15,6 +15,8 @@ struct Qwen3DenseLayerParameters {
   double rms_norm_eps;              ///< Epsilon of every RMSNorm.
   int64_t head_dim;                 ///< Width of a head; need not be hidden_size / num_attention_heads.
   double initializer_range = 0.02;  ///< Standard deviation of initial weights.
+  bool attention_no_op = false;     ///< The layer has no attention, and no norm before it.
+  bool ffn_no_op = false;           ///< The layer has no SwiGLU, and no norm before it.
 };
 
 using Qwen3DenseParameters = DecoderParameters<Qwen3DenseLayerParameters>;

@@ -1,6 +1,7 @@
 #include "lehr/model/qwen3_dense/spec.h"
 
 #include "lehr/model/decoder_args.h"
+#include "lehr/model/qwen3_dense/descriptor.h"
 #include "lehr/model/qwen3_dense/model.h"
 
 namespace lehr::model {
@@ -65,7 +66,8 @@ descriptor::ModelFamily qwen3_dense_family() {
           {"8B", published({4096, 36, 32, 8, 12288, false})},
           {"14B", published({5120, 40, 40, 8, 17408, false})},
           {"32B", published({5120, 64, 64, 8, 25600, false})},
-      });
+      },
+      qwen3_dense_descriptor());
 }
 
 }  // namespace lehr::model

@@ -25,6 +25,7 @@ class Qwen3MoELayerImpl : public nn::Module {
   at::Tensor moe_tokens_per_expert() const { return experts ? experts->moe_tokens_per_expert() : at::Tensor(); }
   void reset_moe_stats();
 
+  // What a no-op leaves out is empty.
   nn::GroupedQueryAttention self_attn{nullptr};
   nn::MoELayer experts{nullptr};  // "mlp" of a layer with experts
   nn::SwiGLU mlp{nullptr};        // "mlp" of one without

@@ -22,6 +22,8 @@ struct Qwen3MoELayerParameters {
   bool enable_expert_bias = false;            ///< Experts are chosen by probability + bias; see nn::TopKRouter.
   int64_t dense_intermediate_size = 0;        ///< Inner width of the SwiGLU of layers without experts.
   double initializer_range = 0.02;            ///< Standard deviation of initial weights.
+  bool attention_no_op = false;               ///< The layer has no attention, and no norm before it.
+  bool ffn_no_op = false;                     ///< The layer has neither experts nor SwiGLU, and no norm before them.
 
   /// Whether the layer of this number (from 0) has experts.
   bool has_experts(int64_t layer) const;

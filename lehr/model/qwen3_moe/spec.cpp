@@ -1,6 +1,7 @@
 #include "lehr/model/qwen3_moe/spec.h"
 
 #include "lehr/model/decoder_args.h"
+#include "lehr/model/qwen3_moe/descriptor.h"
 #include "lehr/model/qwen3_moe/model.h"
 
 namespace lehr::model {
@@ -72,7 +73,8 @@ descriptor::ModelFamily qwen3_moe_family() {
           {"debugmodel", debug_model()},
           {"30B-A3B", published({2048, 48, 32, 4, 6144, 128, 8, 768, 1e6})},
           {"235B-A22B", published({4096, 94, 64, 4, 12288, 128, 8, 1536, 5e6})},
-      });
+      },
+      qwen3_moe_descriptor());
 }
 
 }  // namespace lehr::model

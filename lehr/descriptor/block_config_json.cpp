@@ -1,0 +1,171 @@
+// Reads `block_configs` of a config.json, in puzzletron's dialect and in that of Nemotron-NAS models.
+#include "lehr/base/error.h"
+#include "lehr/descriptor/block_config_dialects.h"
+
+namespace lehr::descriptor {
+
+namespace {
+// What every sub-block has in both dialects of block_configs. Gives whether it is a no-op.
+bool read_subblock(Entries& entries) {
+  const bool no_op = entries.flag("no_op");
+  entries.refuse_flag("replace_with_linear", "a linear layer in the place of a sub-block is");
+  const Node* sparse = entries.get("sparsify");
+  if (sparse != nullptr && !no_op && !sparse->items().empty()) {
+    refuse(*sparse, "expected null; 2:4 sparsity is not supported");
+  }
+  return no_op;
+}
+
+void read_precision(Entries& entries) {
+  const Node* precision = entries.get("weights_precision");
+  if (precision != nullptr && precision->as_string() != "bf16") {
+    refuse(
+        *precision,
+        fmt::format(
+            "expected \"bf16\", found \"{}\"; weights have the types of their tensors", precision->as_string()));
+  }
+}
+
+int64_t divided(int64_t heads, const Node& group) {
+  const int64_t size = group.as_int();
+  if (size <= 0 || heads % size != 0) {
+    refuse(group, fmt::format("expected a divisor of num_attention_heads ({}), found {}", heads, size));
+  }
+  return heads / size;
+}
+
+decltype(BlockConfig::attention) read_attention(const Node& node, const LayersByDefault& model) {
+  Entries entries(node);
+  const bool of_nas = entries.has("n_heads_in_group");
+  if (of_nas && entries.has("num_key_value_heads")) {
+    refuse(node, "n_heads_in_group and num_key_value_heads say the same; leave one of them out");
+  }
+  const bool no_op = read_subblock(entries);
+  AttentionSubblock attention{};
+  if (of_nas) {
+    const Node* group = entries.get("n_heads_in_group");
+    entries.refuse_value("window_length", "attention windows are");
+    entries.refuse_value("num_sink_tokens", "sink tokens are");
+    entries.refuse_flag("unshifted_sink", "sink tokens are");
+    entries.refuse_flag("use_prefill_window_in_sink_attention", "sink tokens are");
+    if (!no_op) {
+      attention.num_key_value_heads =
+          divided(model.num_attention_heads, group != nullptr ? *group : node.at("n_heads_in_group"));
+    }
+  } else {
+    read_precision(entries);
+    entries.refuse_value("llama4", "attention of Llama 4 is");
+    entries.refuse_value("mamba", "Mamba is");
+    if (no_op) {
+      entries.get("num_key_value_heads");
+    } else {
+      attention.num_key_value_heads = entries.integer("num_key_value_heads");
+    }
+  }
+  entries.finish();
+  if (no_op) {
+    return NoOpSubblock{};
+  }
+  return attention;
+}
+
+MoESubblock read_moe(const Node& node) {
+  Entries entries(node);
+  MoESubblock moe{
+      .num_local_experts = entries.integer("num_local_experts"),
+      .num_experts_per_tok = entries.integer("num_experts_per_tok"),
+      .expert_intermediate_dim = entries.integer("expert_intermediate_dim")};
+  if (const Node* shared = entries.get("shared_expert_intermediate_dim")) {
+    moe.shared_expert_intermediate_dim = shared->as_int();
+  }
+  entries.finish();
+  return moe;
+}
+
+// As DeciLM computes it.
+int64_t width_of(const Node& ffn_mult, int64_t hidden_size) {
+  const double factor = ffn_mult.as_double();
+  const double width = 2 * factor * static_cast<double>(hidden_size) / 3;
+  if (!(width >= 1 && width < 1e12)) {
+    refuse(ffn_mult, fmt::format("expected a positive factor on hidden_size ({}), found {}", hidden_size, factor));
+  }
+  return (static_cast<int64_t>(width) + 255) / 256 * 256;
+}
+
+decltype(BlockConfig::ffn) read_ffn(const Node& node, const LayersByDefault& model) {
+  Entries entries(node);
+  const bool of_nas = entries.has("ffn_mult");
+  if (of_nas && entries.has("intermediate_size")) {
+    refuse(node, "ffn_mult and intermediate_size say the same; leave one of them out");
+  }
+  const bool no_op = read_subblock(entries);
+  decltype(BlockConfig::ffn) ffn = NoOpSubblock{};
+  if (of_nas) {
+    const Node* factor = entries.get("ffn_mult");
+    if (!no_op) {
+      ffn = FFNSubblock{width_of(factor != nullptr ? *factor : node.at("ffn_mult"), model.hidden_size)};
+    }
+  } else {
+    read_precision(entries);
+    const Node* moe = entries.get("moe");
+    if (no_op || moe != nullptr) {
+      entries.get("intermediate_size");
+    } else {
+      ffn = FFNSubblock{entries.integer("intermediate_size")};
+    }
+    if (moe != nullptr && !no_op) {
+      ffn = read_moe(*moe);
+    }
+  }
+  entries.finish();
+  return ffn;
+}
+
+BlockConfig read_block(const Node& node, const LayersByDefault& model) {
+  Entries entries(node);
+  for (const char* half : {"attention", "ffn"}) {
+    if (entries.get(half) == nullptr) {
+      fail("{}: {}.{}: expected a table, found nothing; say \"no_op\": true for none", node.origin(), node.key(), half);
+    }
+  }
+  BlockConfig block{.attention = read_attention(node.at("attention"), model), .ffn = read_ffn(node.at("ffn"), model)};
+  const Node* parallel = entries.get("parallel_blocks");
+  if (parallel != nullptr && !parallel->items().empty()) {
+    refuse(*parallel, "expected null; blocks side by side are not supported");
+  }
+  entries.finish();
+  check_block_config(block, fmt::format("{}: {}.", node.origin(), node.key()), model.num_attention_heads);
+  return block;
+}
+
+std::vector<BlockConfig> read_all(const Node& list, const LayersByDefault& model) {
+  const size_t layers = model.blocks.size();
+  if (list.items().size() != layers) {
+    refuse(
+        list, fmt::format("expected one for each of the {} layers (num_hidden_layers), found {}", layers, list.size()));
+  }
+  std::vector<BlockConfig> blocks;
+  for (const Node& block : list.items()) {
+    blocks.push_back(read_block(block, model));
+  }
+  return blocks;
+}
+}  // namespace
+
+std::optional<std::vector<BlockConfig>> read_block_configs(const Node& config, const LayersByDefault& by_default) {
+  Entries entries(config);
+  const Node* blocks = entries.get("block_configs");
+  const Node* per_layer = entries.get("per_layer_config");
+  if (blocks != nullptr && per_layer != nullptr) {
+    refuse(*per_layer, "block_configs says the same; leave one of them out");
+  }
+  if (blocks != nullptr) {
+    return read_all(*blocks, by_default);
+  }
+  if (per_layer != nullptr) {
+    return read_per_layer_config(*per_layer, by_default);
+  }
+  return std::nullopt;
+}
+
+}  // namespace lehr::descriptor

@@ -1,0 +1,181 @@
+#include "lehr/model/decoder_blocks.h"
+
+#include <algorithm>
+
+#include "lehr/base/error.h"
+
+namespace lehr::model {
+
+using descriptor::AttentionSubblock;
+using descriptor::BlockConfig;
+using descriptor::FFNSubblock;
+using descriptor::MoESubblock;
+
+descriptor::ModelOverrides block_overrides(const BlockConfig& block) {
+  descriptor::ModelOverrides overrides;
+  if (const auto* attention = std::get_if<AttentionSubblock>(&block.attention)) {
+    overrides.num_key_value_heads = attention->num_key_value_heads;
+  }
+  if (const auto* ffn = std::get_if<FFNSubblock>(&block.ffn)) {
+    overrides.intermediate_size = ffn->intermediate_size;
+  }
+  if (const auto* moe = std::get_if<MoESubblock>(&block.ffn)) {
+    overrides.num_experts = moe->num_local_experts;
+    overrides.num_experts_per_tok = moe->num_experts_per_tok;
+    overrides.moe_intermediate_size = moe->expert_intermediate_dim;
+  }
+  return overrides;
+}
+
+namespace {
+BlockConfig plain_block(const DecoderConfig& shape, int64_t layer) {
+  BlockConfig block{
+      .attention = AttentionSubblock{shape.num_key_value_heads}, .ffn = FFNSubblock{shape.intermediate_size}};
+  if (shape.moe && shape.moe->has_experts(layer)) {
+    block.ffn = MoESubblock{
+        .num_local_experts = shape.moe->num_experts,
+        .num_experts_per_tok = shape.moe->num_experts_per_tok,
+        .expert_intermediate_dim = shape.moe->moe_intermediate_size};
+  }
+  return block;
+}
+
+std::vector<BlockConfig> plain_blocks(const DecoderConfig& shape) {
+  std::vector<BlockConfig> blocks;
+  for (int64_t layer = 0; layer < shape.num_hidden_layers; ++layer) {
+    blocks.push_back(plain_block(shape, layer));
+  }
+  return blocks;
+}
+
+void fill_from_blocks(const std::vector<BlockConfig>& blocks, DecoderConfig& shape) {
+  int64_t heads = 0;
+  int64_t width = 0;
+  for (const BlockConfig& block : blocks) {
+    const auto own = block_overrides(block);
+    heads = std::max(heads, own.num_key_value_heads.value_or(0));
+    width = std::max(width, own.intermediate_size.value_or(0));
+  }
+  if (shape.num_key_value_heads == 0) {
+    shape.num_key_value_heads = heads > 0 ? heads : shape.num_attention_heads;
+  }
+  if (shape.intermediate_size == 0) {
+    shape.intermediate_size = width;
+  }
+}
+
+// puzzletron writes this of every model with experts, shared ones or not.
+constexpr int64_t kUpstreamsSharedExpert = 8192;
+
+bool is_there(const Node& config, const char* key) {
+  const Node* found = config.find(key);
+  return found != nullptr && !found->is_null();
+}
+}  // namespace
+
+std::vector<BlockConfig> DecoderConfig::blocks() const {
+  return block_configs.empty() ? plain_blocks(*this) : block_configs;
+}
+
+DecoderConfig DecoderConfig::of_block(const BlockConfig& block) const {
+  DecoderConfig own = *this;
+  own.block_configs.clear();
+  if (own.moe) {
+    // The block says whether the layer has experts.
+    own.moe->decoder_sparse_step = 1;
+    own.moe->mlp_only_layers.clear();
+    own.moe->num_experts = 0;
+  }
+  auto overrides = block_overrides(block);
+  overrides.split_vocab_size = split_vocab_size;
+  overrides.split_vocab_order = split_vocab_order;
+  own.apply(overrides);
+  return own;
+}
+
+void DecoderConfig::set_blocks(std::vector<BlockConfig> blocks) {
+  block_configs = blocks == plain_blocks(*this) ? std::vector<BlockConfig>{} : std::move(blocks);
+}
+
+void read_blocks(const Node& config, DecoderConfig& shape) {
+  if (!is_there(config, "block_configs") && !is_there(config, "per_layer_config")) {
+    return;
+  }
+  constexpr int64_t kMostLayers = 100'000;
+  require(
+      shape.num_hidden_layers > 0 && shape.num_hidden_layers <= kMostLayers,
+      "{}: num_hidden_layers: expected 1 to {}, found {}",
+      config.origin(),
+      kMostLayers,
+      shape.num_hidden_layers);
+  require(
+      !shape.moe || shape.moe->decoder_sparse_step > 0,
+      "{}: decoder_sparse_step: expected a positive number, found {}",
+      config.origin(),
+      shape.moe ? shape.moe->decoder_sparse_step : 0);
+  auto blocks = descriptor::read_block_configs(
+      config,
+      {.blocks = plain_blocks(shape),
+       .hidden_size = shape.hidden_size,
+       .num_attention_heads = shape.num_attention_heads});
+  if (!blocks) {
+    return;
+  }
+  for (BlockConfig& block : *blocks) {
+    auto* moe = std::get_if<MoESubblock>(&block.ffn);
+    if (moe != nullptr && moe->shared_expert_intermediate_dim == kUpstreamsSharedExpert) {
+      moe->shared_expert_intermediate_dim = 0;
+    }
+  }
+  fill_from_blocks(*blocks, shape);
+  shape.set_blocks(std::move(*blocks));
+}
+
+void check_blocks(const DecoderConfig& shape, const std::string& where) {
+  const auto& blocks = shape.block_configs;
+  if (blocks.empty()) {
+    return;
+  }
+  require(
+      static_cast<int64_t>(blocks.size()) == shape.num_hidden_layers,
+      "{}block_configs: expected one for each of the {} layers (num_hidden_layers), found {}",
+      where,
+      shape.num_hidden_layers,
+      blocks.size());
+  for (size_t layer = 0; layer < blocks.size(); ++layer) {
+    const std::string key = fmt::format("{}block_configs[{}].", where, layer);
+    check_block_config(blocks[layer], key, shape.num_attention_heads);
+    if (const auto* moe = std::get_if<MoESubblock>(&blocks[layer].ffn)) {
+      require(
+          shape.moe.has_value(), "{}ffn.moe: this family has no experts; expected intermediate_size, or no_op", key);
+      require(
+          moe->shared_expert_intermediate_dim == 0,
+          "{}ffn.moe.shared_expert_intermediate_dim: this family has no shared experts; expected 0 (or {}, which "
+          "puzzletron writes in any case), found {}",
+          key,
+          kUpstreamsSharedExpert,
+          moe->shared_expert_intermediate_dim);
+    }
+  }
+}
+
+void refuse_overrides_of_blocks(const descriptor::ModelOverrides& o) {
+  const std::pair<const char*, bool> given[] = {
+      {"num_hidden_layers", o.num_hidden_layers.has_value()},
+      {"num_key_value_heads", o.num_key_value_heads.has_value()},
+      {"intermediate_size", o.intermediate_size.has_value()},
+      {"num_experts", o.num_experts.has_value()},
+      {"num_experts_per_tok", o.num_experts_per_tok.has_value()},
+      {"moe_intermediate_size", o.moe_intermediate_size.has_value()},
+      {"decoder_sparse_step", o.decoder_sparse_step.has_value()},
+      {"mlp_only_layers", !o.mlp_only_layers.empty()}};
+  for (const auto& [key, is_given] : given) {
+    require(
+        !is_given,
+        "model.args.{}: block_configs in the model's config.json says it, layer by layer; change it there, or leave "
+        "this key out",
+        key);
+  }
+}
+
+}  // namespace lehr::model

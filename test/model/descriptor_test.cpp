@@ -1,0 +1,307 @@
+// Descriptors of the families: groups of weights, paths of modules, and layers that lose a sub-block.
+#include <gmock/gmock.h>
+
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "lehr/base/error.h"
+#include "lehr/descriptor/model_descriptor.h"
+#include "lehr/model/llama3/layer.h"
+#include "lehr/model/qwen3_dense/layer.h"
+#include "lehr/model/qwen3_moe/layer.h"
+#include "test/model/plain_decoder.h"
+#include "test/shard/one_device.h"
+
+namespace lehr::model::test {
+namespace {
+
+using descriptor::ExpertLayout;
+using descriptor::ModelDescriptor;
+using shard::test::make_real;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::UnorderedElementsAre;
+using Names = std::vector<std::string>;
+
+template <class Work>
+std::string problem(const Work& work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+std::filesystem::path reference(const std::string& name) {
+  return std::filesystem::path(LEHR_SOURCE_DIR) / "test/data/reference" / name;
+}
+
+TEST(Descriptors, AreFoundByNameOrByConfig) {
+  const auto families = all_families();
+  EXPECT_EQ(&families.descriptor("qwen3"), &families.descriptor_of_hf_folder(reference("qwen3_tied_v4config")));
+  EXPECT_EQ(&families.descriptor("qwen3_moe"), &families.descriptor_of_hf_folder(reference("qwen3moe_sparse_step2")));
+  EXPECT_EQ(&families.descriptor("llama3"), &families.descriptor_of_hf_folder(reference("llama_rope_llama3")));
+  EXPECT_THAT(
+      problem([&] { families.descriptor("qwen"); }),
+      HasSubstr("'qwen' is not known, did you mean 'qwen3'; known: qwen3, qwen3_moe, llama3"));
+  descriptor::ModelFamilies own;
+  auto family = qwen3_dense_family();
+  family.descriptor = nullptr;
+  own.add(family);
+  EXPECT_THAT(problem([&] { own.descriptor("qwen3"); }), HasSubstr("model family 'qwen3': has no descriptor"));
+}
+
+// The table of puzzletron's llama and qwen3 descriptors; e_score_correction_bias is ours.
+TEST(WeightGroups, AreThoseOfTheReference) {
+  const auto families = all_families();
+  const auto layer = [](const Names& endings) {
+    Names names;
+    for (const std::string& ending : endings) {
+      names.push_back("model.layers.1." + ending);
+    }
+    return names;
+  };
+  const Names attention = layer(
+      {"input_layernorm.weight",
+       "self_attn.q_proj.weight",
+       "self_attn.k_proj.weight",
+       "self_attn.v_proj.weight",
+       "self_attn.o_proj.weight"});
+  const Names qk_norm = layer({"self_attn.q_norm.weight", "self_attn.k_norm.weight"});
+  const Names ffn =
+      layer({"post_attention_layernorm.weight", "mlp.gate_proj.weight", "mlp.up_proj.weight", "mlp.down_proj.weight"});
+  const Names experts = layer(
+      {"mlp.gate.weight",
+       "mlp.gate.e_score_correction_bias",
+       "mlp.experts.0.gate_proj.weight",
+       "mlp.experts.127.up_proj.weight",
+       "mlp.experts.12.down_proj.weight",
+       "mlp.experts.gate_up_proj",
+       "mlp.experts.down_proj"});
+  const auto together = [](Names a, const Names& b) {
+    a.insert(a.end(), b.begin(), b.end());
+    return a;
+  };
+  const std::map<std::string, std::pair<Names, Names>> table{
+      {"llama3", {attention, ffn}},
+      {"qwen3", {together(attention, qk_norm), ffn}},
+      {"qwen3_moe", {together(attention, qk_norm), together(ffn, experts)}}};
+  for (const auto& [family, halves] : table) {
+    Names all{"model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"};
+    all = together(together(all, halves.second), halves.first);
+    EXPECT_THAT(
+        families.descriptor(family).get_weight_groups(all, 2),
+        UnorderedElementsAre(
+            std::pair<const std::string, Names>("embeddings", {"model.embed_tokens.weight"}),
+            std::pair<const std::string, Names>("lm_head", {"model.norm.weight", "lm_head.weight"}),
+            std::pair<const std::string, Names>("block_1_attention", halves.first),
+            std::pair<const std::string, Names>("block_1_ffn", halves.second)))
+        << family;
+  }
+}
+
+TEST(WeightGroups, NameAWeightThatBelongsNowhere) {
+  const auto families = all_families();
+  const auto found = [&](const std::string& family, const Names& names) {
+    return problem([&] { families.descriptor(family).get_weight_groups(names, 12); });
+  };
+  for (const char* wrong :
+       {"model.layers.12.mlp.up_proj.weight",  // there are 12
+        "model.layers.1x.mlp.up_proj.weight",
+        "model.layers.1.mlp.up_proj.weights",
+        "model.layers.1.mlp.up_proj.bias",
+        "model.layers.1.mlp.experts.3.up_proj.weight",
+        "layers.1.mlp.up_proj.weight",
+        "model.embed_tokens.token_embedding.default.weight",
+        "xlm_head.weight",
+        ""}) {
+    EXPECT_THAT(
+        found("qwen3", {"model.layers.11.mlp.up_proj.weight", wrong, "also.wrong"}),
+        HasSubstr(fmt::format("weight {}: belongs to no group", wrong)));
+  }
+  EXPECT_THAT(found("llama3", {"model.layers.1.self_attn.q_norm.weight"}), HasSubstr("belongs to no group"));
+  EXPECT_THAT(found("qwen3_moe", {"model.layers.1.mlp.experts..up_proj.weight"}), HasSubstr("belongs to no group"));
+  EXPECT_THAT(found("qwen3", {"lm_head.weight", "lm_head.weight"}), HasSubstr("weight lm_head.weight: is given twice"));
+}
+
+struct Case {
+  std::string name, model_type;
+  std::vector<LayerShape> layers;
+};
+
+class Descriptor : public ::testing::TestWithParam<Case> {
+ protected:
+  const descriptor::ModelFamily family = family_of(GetParam().model_type);
+  const ModelDescriptor& described = *family.descriptor;
+  const std::vector<LayerShape>& layers = GetParam().layers;
+
+  std::shared_ptr<nn::Model> build(const std::vector<LayerShape>& of) const {
+    return args_of(GetParam().model_type, of)->build({});
+  }
+  // The module of that path.
+  static std::shared_ptr<torch::nn::Module> at(const nn::Model& model, const std::string& path) {
+    const auto found = model.named_modules();
+    const auto* module = found.find(path);
+    return module != nullptr ? *module : nullptr;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(
+    Families,
+    Descriptor,
+    ::testing::Values(
+        Case{"Qwen3", "qwen3", kMixed}, Case{"Llama", "llama", kMixed}, Case{"Qwen3Moe", "qwen3_moe", kMixtures}),
+    [](const auto& one) { return one.param.name; });
+
+// All tensors of the model are in exactly one group, and what is not there has no group.
+TEST_P(Descriptor, GroupsAllWeightsOfItsModels) {
+  const auto args = args_of(GetParam().model_type, layers);
+  const auto count = static_cast<int64_t>(layers.size());
+  for (const ExpertLayout layout : {ExpertLayout::per_expert, ExpertLayout::fused}) {
+    const Names names = args->state_map(layout).input_names();
+    const auto groups = described.get_weight_groups(names, count);
+    size_t grouped = 0;
+    for (const auto& [group, members] : groups) {
+      grouped += members.size();
+    }
+    EXPECT_EQ(grouped, names.size());
+    for (size_t i = 0; i < layers.size(); ++i) {
+      EXPECT_EQ(groups.contains(fmt::format("block_{}_attention", i)), layers[i].kv_heads > 0) << i;
+      EXPECT_EQ(groups.contains(fmt::format("block_{}_ffn", i)), layers[i].width > 0) << i;
+    }
+  }
+  EXPECT_EQ(described.layer_name_predicates(count).size(), 2 * layers.size() + 2);
+  auto classifier = args_of(GetParam().model_type, layers);
+  classifier->set_classification(3, 0);
+  const auto groups = described.get_weight_groups(classifier->state_map(ExpertLayout::per_expert).input_names(), count);
+  EXPECT_THAT(groups.at("lm_head"), UnorderedElementsAre("model.norm.weight", "score.weight"));
+}
+
+TEST_P(Descriptor, NamesModulesByTheirPaths) {
+  const auto model = build(layers);
+  for (const std::string& path :
+       {described.input_embedding_name(), described.output_embedding_name(), described.final_norm_name()}) {
+    EXPECT_NE(at(*model, path), nullptr) << path;
+  }
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const auto layer = at(*model, described.layer_block_name(static_cast<int64_t>(i)));
+    ASSERT_NE(layer, nullptr);
+    EXPECT_TRUE(described.is_decoder_layer(*layer));
+  }
+  int64_t decoder_layers = 0;
+  for (const auto& module : model->modules()) {
+    decoder_layers += described.is_decoder_layer(*module) ? 1 : 0;
+  }
+  EXPECT_EQ(decoder_layers, static_cast<int64_t>(layers.size()));
+}
+
+// A model whose layers lose a sub-block afterwards is the one that was built without it.
+TEST_P(Descriptor, TakesSubblocksAway) {
+  EXPECT_TRUE(described.attn_no_op_supported());
+  EXPECT_TRUE(described.mlp_no_op_supported());
+  std::vector<LayerShape> full = layers;
+  for (LayerShape& layer : full) {
+    layer.kv_heads = layer.kv_heads > 0 ? layer.kv_heads : 2;
+    layer.width = layer.width > 0 ? layer.width : 16;
+  }
+  const auto model = build(full);
+  make_real(*model);
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const auto layer = at(*model, described.layer_block_name(static_cast<int64_t>(i)));
+    for (int twice = 0; twice < 2; ++twice) {  // it is gone already
+      if (layers[i].kv_heads == 0) {
+        described.attn_no_op_post_init(*layer);
+      }
+      if (layers[i].width == 0) {
+        described.mlp_no_op_post_init(*layer);
+      }
+    }
+  }
+  const auto wanted = build(layers);
+  make_real(*wanted);
+  shard::test::expect_same_values(*model, *wanted);  // names too
+  const at::Tensor ids = at::arange(6).unsqueeze(0);
+  EXPECT_TRUE(
+      at::equal(model->forward({.input_ids = ids}).hidden_states, wanted->forward({.input_ids = ids}).hidden_states));
+  const nn::RMSNorm no_layer(4, 1e-6);
+  EXPECT_THAT(
+      problem([&] { described.attn_no_op_post_init(*no_layer.ptr()); }),
+      HasSubstr("attn_no_op_post_init: expected a decoder layer of this family, found"));
+}
+
+TEST_P(Descriptor, MakesBlocksThatPassHiddenStatesBy) {
+  const auto model = build(layers);
+  const auto layer = at(*model, described.layer_block_name(1));
+  const auto dummy = described.create_dummy_block(*layer, 1);
+  EXPECT_TRUE(described.is_decoder_layer(*dummy));
+  EXPECT_EQ(nn::count_parameters(*dummy), 0);
+  EXPECT_TRUE(dummy->children().empty());
+  const at::Tensor x = at::ones({1, 2, kHidden});
+  const auto pass = [&](auto& block) { EXPECT_TRUE(block.forward(x, {}).is_same(x)); };
+  if (auto* qwen = dynamic_cast<Qwen3DenseLayerImpl*>(dummy.get())) {
+    pass(*qwen);
+  } else if (auto* llama = dynamic_cast<Llama3LayerImpl*>(dummy.get())) {
+    pass(*llama);
+  } else {
+    pass(dynamic_cast<Qwen3MoELayerImpl&>(*dummy));
+  }
+  EXPECT_THAT(
+      problem([&] { described.create_dummy_block(*model, 1); }), HasSubstr("create_dummy_block: expected a decoder"));
+}
+
+// A layer of a plain model whose config.json has these values is the layer of the heterogeneous model.
+TEST_P(Descriptor, SaysWhichKeysABlockChanges) {
+  const auto blocks = args_of(GetParam().model_type, layers)->block_configs();
+  const auto model = build(layers);
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const auto overrides = described.block_config_to_layer_overrides(blocks[i]);
+    EXPECT_EQ(overrides.num_key_value_heads.has_value(), layers[i].kv_heads > 0);
+    EXPECT_EQ(overrides.intermediate_size.has_value(), layers[i].width > 0 && layers[i].experts == 0);
+    EXPECT_EQ(overrides.num_experts.has_value(), layers[i].experts > 0);
+    if (layers[i].kv_heads == 0 || layers[i].width == 0) {
+      continue;
+    }
+    const std::vector<LayerShape> uniform(
+        1, GetParam().model_type == "qwen3_moe" ? LayerShape{4, 8, 6, 2} : LayerShape{4, 32});
+    auto args = args_of(GetParam().model_type, uniform);
+    ASSERT_FALSE(args->is_heterogeneous());
+    auto changed = overrides;
+    if (layers[i].experts == 0 && args->has_experts()) {
+      changed.mlp_only_layers = {0};
+    }
+    args->apply(changed);
+    const auto plain = args->build({});
+    const auto wanted = nn::named_parameters(*at(*plain, "model.layers.0"));
+    const auto found = nn::named_parameters(*at(*model, described.layer_block_name(static_cast<int64_t>(i))));
+    ASSERT_EQ(found.size(), wanted.size());
+    for (size_t p = 0; p < found.size(); ++p) {
+      EXPECT_EQ(found[p].name, wanted[p].name);
+      EXPECT_EQ(found[p].parameter->shape(), wanted[p].parameter->shape()) << found[p].name;
+    }
+  }
+}
+
+// On meta there are no tables to lose: filled afterwards, positions are right without help and with it.
+TEST_P(Descriptor, HasNothingToRestoreOfRotaryEmbeddings) {
+  const auto model = build(layers);
+  EXPECT_TRUE(model->buffers().empty());
+  make_real(*model);
+  Weights weights = copies_of(*model);
+  const at::Tensor ids = at::arange(6).unsqueeze(0);
+  const at::Tensor before = model->forward({.input_ids = ids}).hidden_states;
+  described.init_rotary_embedding(*model);
+  EXPECT_TRUE(at::equal(model->forward({.input_ids = ids}).hidden_states, before));
+  const at::Tensor plain = plain_decoder(ids, weights, layers, GetParam().model_type != "llama");
+  EXPECT_LE((before - plain).abs().max().item<double>(), 1e-12 * plain.abs().max().item<double>());
+}
+
+TEST_P(Descriptor, SaysHowItsModelsAreLoadedAndComputed) {
+  EXPECT_FALSE(described.requires_trust_remote_code());
+  EXPECT_TRUE(described.uses_autocast());
+  const Node config = parse_json(config_json(GetParam().model_type, layers), "config.json");
+  EXPECT_EQ(&described.get_language_model_config(config), &config);
+}
+
+}  // namespace
+}  // namespace lehr::model::test

@@ -1,0 +1,96 @@
+// What the tests of heterogeneous models share: shapes written out layer by layer, and their config.json.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lehr/base/json.h"
+#include "lehr/model/llama3/spec.h"
+#include "lehr/model/qwen3_dense/spec.h"
+#include "lehr/model/qwen3_moe/spec.h"
+
+namespace lehr::model::test {
+
+/// One layer. 0 KV heads: no attention. Width 0: no feed-forward. With experts, the width is that of one.
+struct LayerShape {
+  int64_t kv_heads, width, experts = 0, top_k = 0;
+};
+
+inline constexpr int64_t kHidden = 24, kHeads = 8, kHeadDim = 6, kVocabulary = 29;
+inline constexpr double kEps = 1e-6, kRopeBase = 100;
+
+/// Different KV heads and widths, two layers without attention, one without a feed-forward block.
+inline const std::vector<LayerShape> kMixed{{4, 32}, {2, 16}, {0, 40}, {8, 0}, {0, 16}, {2, 8}};
+/// The first layer without attention, and one that is nothing at all.
+inline const std::vector<LayerShape> kWithHoles{{0, 16}, {4, 32}, {0, 0}, {2, 24}};
+/// Mixtures of different sizes, an ordinary feed-forward block, none at all.
+inline const std::vector<LayerShape> kMixtures{{4, 8, 6, 2}, {2, 32}, {0, 12, 4, 3}, {8, 0}, {4, 8, 6, 3}};
+
+inline std::string block_json(const LayerShape& layer) {
+  const std::string attention =
+      layer.kv_heads > 0 ? fmt::format(R"("num_key_value_heads": {})", layer.kv_heads) : R"("no_op": true)";
+  std::string ffn = R"("no_op": true)";
+  if (layer.experts > 0) {
+    ffn = fmt::format(
+        R"("moe": {{"num_local_experts": {}, "num_experts_per_tok": {}, "expert_intermediate_dim": {}}})",
+        layer.experts,
+        layer.top_k,
+        layer.width);
+  } else if (layer.width > 0) {
+    ffn = fmt::format(R"("intermediate_size": {})", layer.width);
+  }
+  return fmt::format(R"({{"attention": {{{}}}, "ffn": {{{}}}}})", attention, ffn);
+}
+
+/// config.json of a model of that model_type with these layers; `vocabulary` 0 is kVocabulary.
+inline std::string config_json(
+    const std::string& model_type, const std::vector<LayerShape>& layers, int64_t vocabulary = 0, bool tied = false) {
+  std::string blocks;
+  for (const LayerShape& layer : layers) {
+    blocks += (blocks.empty() ? "" : ", ") + block_json(layer);
+  }
+  const std::string experts = model_type == "qwen3_moe"
+                                  ? R"("num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 8,
+  "norm_topk_prob": true, )"
+                                  : "";
+  return fmt::format(
+      R"({{"model_type": "{}", "architectures": ["XForCausalLM"], "vocab_size": {}, "hidden_size": {},
+  "intermediate_size": 32, "num_hidden_layers": {}, "num_attention_heads": {}, "num_key_value_heads": 4,
+  "head_dim": {}, "max_position_embeddings": 128, "rms_norm_eps": {}, "rope_theta": {}, "tie_word_embeddings": {},
+  {}"block_configs": [{}]}})",
+      model_type,
+      vocabulary > 0 ? vocabulary : kVocabulary,
+      kHidden,
+      layers.size(),
+      kHeads,
+      kHeadDim,
+      kEps,
+      kRopeBase,
+      tied,
+      experts,
+      blocks);
+}
+
+inline descriptor::ModelFamilies all_families() {
+  descriptor::ModelFamilies families;
+  families.add(qwen3_dense_family());
+  families.add(qwen3_moe_family());
+  families.add(llama3_family());
+  return families;
+}
+
+inline descriptor::ModelFamily family_of(const std::string& model_type) {
+  return model_type == "qwen3" ? qwen3_dense_family() : model_type == "llama" ? llama3_family() : qwen3_moe_family();
+}
+
+inline std::unique_ptr<descriptor::ModelArgs> args_of(
+    const std::string& model_type, const std::vector<LayerShape>& layers) {
+  auto args = family_of(model_type).from_hf_config(parse_json(config_json(model_type, layers), "config.json"));
+  args->check("config.json: ");
+  return args;
+}
+
+}  // namespace lehr::model::test

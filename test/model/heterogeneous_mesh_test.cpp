@@ -1,0 +1,104 @@
+// Heterogeneous models on meshes: tensor, expert and fully sharded data parallelism equal one device.
+#include <gmock/gmock.h>
+
+#include "lehr/base/error.h"
+#include "lehr/model/llama3/parallelize.h"
+#include "lehr/model/qwen3_dense/parallelize.h"
+#include "lehr/model/qwen3_moe/parallelize.h"
+#include "lehr/shard/plan_check.h"
+#include "test/model/heterogeneous.h"
+#include "test/shard/one_device.h"
+
+namespace lehr::model::test {
+namespace {
+
+using mesh::DistributedContext;
+using shard::test::expect_near;
+using shard::test::make_real;
+using shard::test::on_mesh;
+using shard::test::problem_on;
+using ::testing::HasSubstr;
+
+struct Case {
+  std::string name, model_type;
+  std::vector<LayerShape> layers;
+  mesh::DeviceMeshParameters mesh;
+};
+
+// All sizes divide by two ranks.
+const std::vector<Case> kCases{
+    {"Qwen3Tensor", "qwen3", kMixed, {.tensor_parallel = 2}},
+    {"Qwen3Sharded", "qwen3", kMixed, {.data_parallel_shard = 2}},
+    {"Qwen3WithHoles", "qwen3", kWithHoles, {.data_parallel_shard = 2, .tensor_parallel = 2}},
+    {"Llama", "llama", kWithHoles, {.data_parallel_shard = 2, .tensor_parallel = 2}},
+    {"Qwen3Moe", "qwen3_moe", kMixtures, {.data_parallel_shard = 2, .tensor_parallel = 2, .expert_parallel = 2}}};
+
+class HeterogeneousOnMeshes : public ::testing::TestWithParam<Case> {};
+INSTANTIATE_TEST_SUITE_P(Families, HeterogeneousOnMeshes, ::testing::ValuesIn(kCases), [](const auto& one) {
+  return one.param.name;
+});
+
+shard::FullySharded parallelize(const std::string& model_type, DistributedContext& context, nn::Model& model) {
+  const shard::ParallelizeOptions options{.fully_shard = {.compute = at::kDouble, .reduce = at::kDouble}};
+  return model_type == "qwen3"   ? parallelize_qwen3_dense(context, model, options)
+         : model_type == "llama" ? parallelize_llama3(context, model, options)
+                                 : parallelize_qwen3_moe(context, model, options);
+}
+
+TEST_P(HeterogeneousOnMeshes, EqualOneDevice) {
+  const Case& one = GetParam();
+  at::manual_seed(8);
+  nn::ModelInputs inputs;
+  inputs.input_ids = at::randint(kVocabulary - 1, {2, 8});
+  inputs.labels = at::randint(kVocabulary - 1, {2, 8});
+  // An even vocabulary, for two ranks of tp.
+  const auto build = [&] {
+    const auto args = family_of(one.model_type)
+                          .from_hf_config(parse_json(config_json(one.model_type, one.layers, 28), "config.json"));
+    return args->build({.checkpointing = true});
+  };
+  const auto whole = build();
+  make_real(*whole);
+  const at::Tensor wanted = whole->forward(inputs).logps;
+  wanted.sum().backward();
+  const auto expected = nn::named_parameters(*whole);
+  on_mesh(one.mesh, [&](DistributedContext& context) {
+    const auto model = build();
+    auto sharded = parallelize(one.model_type, context, *model);
+    shard::check_plan(context, *model);
+    make_real(*model);
+    shard::test::expect_same_values(*model, *whole);
+    sharded.begin_step();
+    const at::Tensor logps = model->forward(inputs).logps;
+    expect_near("logps", logps, wanted, wanted);
+    logps.sum().backward();
+    sharded.finish_backward();
+    const auto found = nn::named_parameters(*model);
+    for (size_t i = 0; i < found.size(); ++i) {
+      // Data ranks have the same rows here.
+      const at::Tensor sum = expected[i].parameter->value().grad() * one.mesh.data_parallel_shard;
+      const nn::Parameter& parameter = *found[i].parameter;
+      expect_near(found[i].name, parameter.value().grad(), narrow_to(sum, parameter.box()), sum);
+    }
+  });
+}
+
+TEST(HeterogeneousOnMeshes, RefuseALayerThatDoesNotDivideByItsNumber) {
+  const auto problem =
+      [](const std::string& model_type, const std::vector<LayerShape>& layers, const mesh::DeviceMeshParameters& mesh) {
+        return problem_on(mesh, [&](DistributedContext& context) {
+          parallelize(model_type, context, *args_of(model_type, layers)->build({}));
+        });
+      };
+  EXPECT_THAT(
+      problem("qwen3", {{4, 32}, {2, 32}, {4, 15}}, {.tensor_parallel = 2}),
+      HasSubstr(
+          "intermediate_size: 15 cannot be split evenly over parallelism.tensor_parallel_degree = 2; choose a degree "
+          "that divides it (layer 2)"));
+  EXPECT_THAT(
+      problem("qwen3_moe", {{4, 8, 6, 2}, {4, 8, 5, 2}}, {.data_parallel_shard = 2, .expert_parallel = 2}),
+      HasSubstr("num_experts (5) must be a multiple of it, found 2 (layer 1)"));
+}
+
+}  // namespace
+}  // namespace lehr::model::test

@@ -1,0 +1,245 @@
+// Heterogeneous models against a decoder that is written out in ATen, in float64: outputs, gradients, generation,
+// stages and counts.
+#include <gmock/gmock.h>
+
+#include <cmath>
+
+#include "lehr/base/error.h"
+#include "test/model/plain_decoder.h"
+#include "test/shard/one_device.h"
+
+namespace lehr::model::test {
+namespace {
+
+using shard::test::make_real;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+struct Case {
+  std::string name, model_type;
+  std::vector<LayerShape> layers;
+};
+
+const std::vector<Case> kCases{
+    {"Qwen3", "qwen3", kMixed},
+    {"Qwen3WithHoles", "qwen3", kWithHoles},
+    {"Llama", "llama", kMixed},
+    {"LlamaWithHoles", "llama", kWithHoles},
+    {"Qwen3Moe", "qwen3_moe", kMixtures},
+    {"Qwen3MoeWithoutExperts", "qwen3_moe", kMixed}};
+
+class Heterogeneous : public ::testing::TestWithParam<Case> {
+ protected:
+  std::unique_ptr<descriptor::ModelArgs> args = args_of(GetParam().model_type, GetParam().layers);
+  bool qk_norm = GetParam().model_type != "llama";
+
+  std::shared_ptr<nn::Model> build(const descriptor::BuildOptions& options = {}) const {
+    auto model = args->build(options);
+    make_real(*model);
+    return model;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Families, Heterogeneous, ::testing::ValuesIn(kCases), [](const auto& one) {
+  return one.param.name;
+});
+
+at::Tensor token_ids() {
+  at::manual_seed(3);
+  return at::randint(kVocabulary, {2, 7});
+}
+
+// Sums of some dozens of terms in another order: 1e-12 of the largest leaves room.
+void expect_equal(const std::string& what, const at::Tensor& found, const at::Tensor& wanted) {
+  ASSERT_TRUE(found.defined()) << what;
+  const double scale = wanted.detach().abs().max().item<double>();
+  EXPECT_GT(scale, 0) << what << ": zeros show nothing";
+  EXPECT_LE((found - wanted).detach().abs().max().item<double>(), 1e-12 * scale) << what;
+}
+
+TEST_P(Heterogeneous, EqualsThePlainModel) {
+  const at::Tensor ids = token_ids();
+  const at::Tensor labels = ids.roll(-1, 1);
+  for (const bool checkpointing : {false, true}) {
+    const auto model = build({.checkpointing = checkpointing});
+    Weights weights = copies_of(*model);
+    const at::Tensor wanted_states = plain_decoder(ids, weights, GetParam().layers, qk_norm);
+    const at::Tensor wanted =
+        -at::log_softmax(plain_logits(wanted_states, weights, false), -1).gather(-1, labels.unsqueeze(-1)).squeeze(-1);
+    wanted.sum().backward();
+    const nn::ModelOutputs outputs = model->forward({.input_ids = ids, .labels = labels});
+    expect_equal("hidden_states", outputs.hidden_states, wanted_states);
+    expect_equal("logps", outputs.logps, wanted);
+    outputs.logps.sum().backward();
+    for (const auto& [name, parameter] : nn::named_parameters(*model)) {
+      expect_equal(name, parameter->value().grad(), weights.at(name).grad());
+    }
+  }
+}
+
+TEST_P(Heterogeneous, HasTheParametersOfItsLayersAndNoOthers) {
+  int64_t expected = 2 * kVocabulary * kHidden + kHidden;
+  int64_t multiplied = kVocabulary * kHidden + kHidden;
+  int64_t attention_layers = 0;
+  std::vector<int64_t> cache;
+  for (const LayerShape& layer : GetParam().layers) {
+    int64_t own = 0;
+    int64_t idle = 0;
+    if (layer.kv_heads > 0) {
+      own += kHidden + 2 * kHidden * kHeadDim * (kHeads + layer.kv_heads) + (qk_norm ? 2 * kHeadDim : 0);
+      ++attention_layers;
+    }
+    const int64_t block = 3 * kHidden * layer.width;
+    if (layer.width > 0) {
+      own += kHidden + block * std::max<int64_t>(1, layer.experts) + layer.experts * kHidden;
+      idle = block * std::max<int64_t>(0, layer.experts - layer.top_k);
+    }
+    expected += own;
+    multiplied += own - (layer.experts > 0 ? idle : 0);
+    cache.push_back(2 * layer.kv_heads * kHeadDim);
+  }
+  const auto counts = args->get_nparams_and_flops(100);
+  EXPECT_EQ(counts.num_parameters, expected);
+  EXPECT_EQ(counts.flops_per_token, 6 * multiplied + 12 * attention_layers * kHeads * kHeadDim * 100);
+  EXPECT_EQ(counts.causal_flops_per_token, 6 * multiplied + 6 * attention_layers * kHeads * kHeadDim * 100);
+  EXPECT_EQ(counts.kv_cache_per_token, cache);
+  EXPECT_TRUE(args->is_heterogeneous());
+}
+
+TEST_P(Heterogeneous, GeneratesWithCachesOfItsAttentionOnly) {
+  const c10::InferenceMode inference;
+  const at::Tensor ids = token_ids();
+  const auto model = build();
+  const at::Tensor whole = model->forward({.input_ids = ids}).hidden_states;
+  nn::KeyValueCaches caches(static_cast<size_t>(model->num_local_layers()));
+  std::vector<at::Tensor> parts;
+  for (const auto& [first, count] : {std::pair<int64_t, int64_t>{0, 4}, {4, 1}, {5, 1}, {6, 1}}) {
+    nn::ModelInputs inputs{.input_ids = ids.narrow(1, first, count)};
+    inputs.caches = &caches;
+    parts.push_back(model->forward(inputs).hidden_states);
+  }
+  expect_equal("token by token", at::cat(parts, 1), whole);
+  for (size_t i = 0; i < caches.size(); ++i) {
+    EXPECT_EQ(caches[i].length(), GetParam().layers[i].kv_heads > 0 ? 7 : 0) << "layer " << i;
+  }
+}
+
+TEST_P(Heterogeneous, IsTheSameInStages) {
+  const at::Tensor ids = token_ids();
+  const at::Tensor labels = ids.roll(-1, 1);
+  const auto whole = build();
+  const at::Tensor wanted = whole->forward({.input_ids = ids, .labels = labels}).logps;
+  for (const int64_t stages : {2, 3}) {
+    if (GetParam().layers.size() == kWithHoles.size() && stages == 3) {
+      continue;  // its third layer alone would be a stage: refused below
+    }
+    nn::ModelInputs inputs{.input_ids = ids, .labels = labels};
+    nn::ModelOutputs outputs;
+    int64_t parameters = 0;
+    for (int64_t stage = 0; stage < stages; ++stage) {
+      const auto part = build({.stage = {stage, stages}});
+      parameters += nn::count_parameters(*part);
+      outputs = part->forward(inputs);
+      const auto& shapes = dynamic_cast<const pipeline::ModuleSupportsPipelining&>(*part);
+      const auto announced = shapes.infer_stage_outputs_from_pipeline_inputs({{"input_ids", ids}}, 1);
+      EXPECT_EQ(announced.at("hidden_states").sizes(), outputs.hidden_states.sizes());
+      EXPECT_EQ(announced.at("hidden_states").scalar_type(), at::kDouble);
+      inputs.input_ids = at::Tensor();
+      inputs.hidden_states = outputs.hidden_states;
+    }
+    EXPECT_EQ(parameters, nn::count_parameters(*whole));
+    EXPECT_TRUE(at::equal(outputs.logps, wanted)) << stages;
+  }
+}
+
+TEST(HeterogeneousStages, WithNothingToDoAreRefused) {
+  const auto args = args_of("qwen3", {{4, 32}, {0, 0}, {2, 8}});
+  try {
+    args->build({.stage = {1, 3}});
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_THAT(
+        error.what(), HasSubstr("pipeline stage 1 of 3: has nothing to do: all sub-blocks of its layers 1 to 1"));
+  }
+  // With the embeddings or the norm there is something to do.
+  EXPECT_NO_THROW(args_of("qwen3", {{0, 0}, {4, 32}, {0, 0}})->build({.stage = {2, 3}}));
+}
+
+TEST_P(Heterogeneous, WritesAConfigThatReadsBackTheSame) {
+  const Node written = args->to_hf_config("float32");
+  const auto again = family_of(GetParam().model_type).from_hf_config(parse_json(to_json(written), "config.json"));
+  EXPECT_EQ(again->block_configs(), args->block_configs());
+  EXPECT_EQ(to_json(again->to_hf_config("float32")), to_json(written));
+  // What holds for all layers is as it was given.
+  EXPECT_EQ(written.at("intermediate_size").as_int(), 32);
+  EXPECT_EQ(written.at("num_key_value_heads").as_int(), 4);
+}
+
+TEST(HeterogeneousConfig, IsAnOrdinaryOneIfAllLayersAreAlike) {
+  const auto args = args_of("qwen3", {{4, 32}, {4, 32}});
+  EXPECT_FALSE(args->is_heterogeneous());
+  EXPECT_EQ(args->to_hf_config("float32").find("block_configs"), nullptr);
+  EXPECT_EQ(args->block_configs(), args_of("qwen3", {{4, 32}, {4, 32}})->block_configs());
+  EXPECT_EQ(args->block_configs().size(), 2U);
+}
+
+// Its sizes stand in the blocks only, and Llama's family reads it.
+TEST(HeterogeneousConfig, OfNemotronNASIsALlama) {
+  const char* text = R"({"model_type": "nemotron-nas", "architectures": ["DeciLMForCausalLM"], "vocab_size": 29,
+    "hidden_size": 192, "intermediate_size": null, "num_hidden_layers": 2, "num_attention_heads": 8,
+    "num_key_value_heads": null, "max_position_embeddings": 128, "rms_norm_eps": 1e-5, "block_configs": [
+      {"attention": {"n_heads_in_group": 4}, "ffn": {"ffn_mult": 2.0}},
+      {"attention": {"no_op": true, "n_heads_in_group": null}, "ffn": {"ffn_mult": 4.0}}]})";
+  const auto args = llama3_family().from_hf_config(parse_json(text, "config.json"));
+  args->check("config.json: ");
+  const Node config = args->to_hf_config("bfloat16");
+  EXPECT_EQ(config.at("model_type").as_string(), "llama");
+  EXPECT_EQ(config.at("intermediate_size").as_int(), 512);
+  EXPECT_EQ(config.at("num_key_value_heads").as_int(), 2);
+  EXPECT_EQ(args->block_configs()[1].ffn, (decltype(descriptor::BlockConfig::ffn){descriptor::FFNSubblock{512}}));
+  EXPECT_THAT(llama3_family().hf_model_types, ElementsAre("llama", "nemotron-nas"));
+}
+
+// The message of the error that the work ends with.
+template <class Work>
+std::string problem(const Work& work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(HeterogeneousConfig, IsRefusedWhereItDoesNotFit) {
+  EXPECT_THAT(
+      problem([] { args_of("qwen3", kMixtures); }),
+      HasSubstr("config.json: block_configs[0].ffn.moe: this family has no experts"));
+  const auto args = args_of("qwen3", kMixed);
+  auto blocks = args->block_configs();
+  blocks[1].attention = descriptor::AttentionSubblock{3};
+  args->set_block_configs(blocks);
+  EXPECT_THAT(
+      problem([&] { args->check("plan: "); }),
+      HasSubstr("plan: block_configs[1].attention.num_key_value_heads: expected a divisor of num_attention_heads (8)"));
+  blocks.pop_back();
+  args->set_block_configs(blocks);
+  EXPECT_THAT(problem([&] { args->check(""); }), HasSubstr("block_configs: expected one for each of the 6 layers"));
+  descriptor::ModelOverrides overrides;
+  overrides.intermediate_size = 64;
+  EXPECT_THAT(
+      problem([&] { args->apply(overrides); }),
+      HasSubstr("model.args.intermediate_size: block_configs in the model's"));
+  std::string shared = config_json("qwen3_moe", kMixtures);
+  const std::string width = "\"expert_intermediate_dim\": 8";
+  for (const auto& [dim, refused] : {std::pair{8192, false}, {16, true}}) {
+    std::string text = shared;
+    text.replace(text.find(width), width.size(), width + fmt::format(", \"shared_expert_intermediate_dim\": {}", dim));
+    const std::string found =
+        problem([&] { qwen3_moe_family().from_hf_config(parse_json(text, "config.json"))->check("config.json: "); });
+    EXPECT_THAT(
+        found, refused ? HasSubstr("block_configs[0].ffn.moe.shared_expert_intermediate_dim") : HasSubstr("accepted"));
+  }
+}
+
+}  // namespace
+}  // namespace lehr::model::test
