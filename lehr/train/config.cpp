@@ -149,43 +149,6 @@ void ActivationCheckpointConfig::check(Problems& problems) const {
   }
 }
 
-void CheckpointConfig::fields(FieldVisitor& v) {
-  v.optional("enable", enable, "Save checkpoints, and resume from the newest complete one.");
-  v.optional("folder", folder, "Folder of the checkpoints, inside job.dump_folder.");
-  v.optional("interval", interval, "Steps between checkpoints; the last step always has one.", positive());
-  v.optional("keep_latest_k", keep_latest_k, "Complete checkpoints to keep; 0: all.", at_least(0));
-  v.optional("load_step", load_step, "Resume from this step's checkpoint; -1: the newest.", at_least(-1));
-  v.optional(
-      "verify",
-      verify,
-      "Before resuming, compare every byte of the files with their checksums, each rank its share; false: sizes only.");
-  v.optional(
-      "initial_load_path",
-      initial_load_path,
-      "Folder whose weights a new run starts from (Hugging Face layout); a run that resumes does not read it, but "
-      "under "
-      "peft.method = \"lora\".");
-  v.optional(
-      "async_mode",
-      async_mode,
-      "async: write while training goes on. disabled: wait for the disk.",
-      one_of({"async", "disabled"}));
-  v.optional(
-      "max_shard_size_mb",
-      max_shard_size_mb,
-      "Size at which weights are split over several files, in MB.",
-      between(1, 1'000'000'000));
-}
-
-void CheckpointConfig::check(Problems& problems) const {
-  if (folder.empty()) {
-    problems.add("checkpoint.folder", "expected the name of a folder, found nothing");
-  }
-  if (!enable && load_step >= 0) {
-    problems.add("checkpoint.load_step", "has no meaning while checkpoint.enable is false; remove one of the two");
-  }
-}
-
 void MetricsConfig::fields(FieldVisitor& v) {
   v.optional("log_freq", log_freq, "Steps between lines of the log; metrics.jsonl has every step.", positive());
   v.optional("enable_tensorboard", enable_tensorboard, "Write TensorBoard event files.");
@@ -290,6 +253,9 @@ void TrainConfig::check(Problems& problems) const {
   if (peft.has_adapters() && !checkpoint.initial_load_path) {
     problems.add(
         "peft.method", "adapters need the model that they adapt: set checkpoint.initial_load_path to its folder");
+  }
+  if (peft.has_adapters()) {
+    checkpoint.check_adapters(problems);
   }
   profiling.check(problems);
   if (optimizer.name == optim::OptimizerKind::stochastic_adamw && training.dtype != Precision::bfloat16) {

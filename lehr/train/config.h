@@ -104,10 +104,23 @@ struct CheckpointConfig {
   int64_t load_step = -1;
   bool verify = true;
   std::optional<std::string> initial_load_path;
+  bool initial_load_model_only = true;
+  bool initial_load_strict = true;
+  std::vector<std::string> exclude_from_loading = {};
   std::string async_mode = "async";
   int64_t max_shard_size_mb = 5000;
   void fields(FieldVisitor& v);
   void check(Problems& problems) const;
+
+  /// Whether exclude_from_loading names that part: "optimizer", "lr_scheduler", "dataloader" or "train_state".
+  bool excludes(const std::string& part) const;
+  /// The entries of exclude_from_loading that are no parts: regular expressions for names of weights.
+  std::vector<std::string> excluded_weights() const;
+  /// Further rules for a run that trains adapters.
+  void check_adapters(Problems& problems) const;
+
+ private:
+  void check_exclusions(Problems& problems) const;
 };
 
 struct MetricsConfig {

@@ -70,11 +70,11 @@ std::shared_ptr<nn::Model> ModelFolder::load(at::Device device, at::ScalarType d
   const auto adapter_names = peft::add_adapters_of(peft::read_adapter_config(path), *model, names);
   nn::materialize(*model, device, dtype);
   // What the adapter folder holds itself, the base may lack: a classifier's head.
-  std::set<std::string> may_lack;
+  LoadRules rules;
   for (const auto& entry : adapter_names) {
-    may_lack.insert(entry.stored.substr(std::string(peft::kAdapterPrefix).size()));
+    rules.may_lack.insert(entry.stored.substr(std::string(peft::kAdapterPrefix).size()));
   }
-  load_or_start_weights(*model, *args, state::WeightReader(base), may_lack, /*seed=*/0);
+  load_or_start_weights(*model, *args, state::WeightReader(base), rules, /*seed=*/0);
   load_weights(*model, peft::to_map(adapter_names), state::WeightReader(path, peft::kAdapterStem));
   model->eval();
   return model;

@@ -165,7 +165,9 @@ void load_optimizer(
     optim::Optimizer& optimizer,
     const nn::Module& model,
     const std::vector<state::TensorInfo>& all,
-    const state::WeightReader& reader) {
+    const state::WeightReader& reader,
+    const std::set<std::string>& fresh,
+    bool strict) {
   const ParametersByName parameters = by_name(model);
   const state::WeightSource source(reader);
   std::map<std::string, at::Tensor> tensors;
@@ -175,6 +177,10 @@ void load_optimizer(
   }
   for (const auto& [name, tensor] : optimizer.state()) {
     elsewhere.erase(name);
+    if (fresh.contains(name.substr(0, name.rfind('.')))) {
+      tensors[name] = tensor;
+      continue;
+    }
     if (!reader.has(name)) {
       continue;  // load_state says so
     }
@@ -189,7 +195,7 @@ void load_optimizer(
     tensors[name] = tensor.numel() == 0 ? at::empty_like(tensor) : source.read(name, entry.box);
   }
   for (const std::string& name : reader.names()) {
-    if (!tensors.contains(name) && !elsewhere.contains(name)) {
+    if (strict && !tensors.contains(name) && !elsewhere.contains(name)) {
       tensors[name] = reader.tensor(name);  // which load_state refuses
     }
   }

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -50,12 +51,15 @@ std::vector<state::TensorInfo> of_all_stages(
     const std::string& key);
 
 /// Reads this rank's part of every tensor of the optimizer's (allocated) state. `all` are the tensors of all stages.
-/// Throws usage errors as Optimizer::load_state, and for tensors of other whole shapes; nothing is changed then.
+/// Throws usage errors as Optimizer::load_state, and for tensors of other whole shapes; nothing is changed then. The
+/// state of the parameters `fresh` stays as it is; with `strict` false, what belongs to no parameter is left out.
 void load_optimizer(
     optim::Optimizer& optimizer,
     const nn::Module& model,
     const std::vector<state::TensorInfo>& all,
-    const state::WeightReader& reader);
+    const state::WeightReader& reader,
+    const std::set<std::string>& fresh = {},
+    bool strict = true);
 
 /// The name of a trained parameter that is not finite; empty if there is none.
 std::string non_finite_parameter(const nn::Module& model);

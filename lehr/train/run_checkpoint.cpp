@@ -27,6 +27,8 @@ void RunState::fields(FieldVisitor& v) {
   v.required("step", step, "Optimizer steps done.", at_least(0));
   v.required("num_tokens", num_tokens, "Valid items trained on.", at_least(0));
   v.required("skipped", skipped, "Updates left out because something was not finite.", at_least(0));
+  v.optional("data_ahead", data_ahead, "Steps of data that were read before step 0, in another run.");
+  v.optional("schedule_ahead", schedule_ahead, "Steps of the schedule that were done before step 0, in another run.");
   v.required("seed", seed, "Seed of the run.");
   v.required("rows_per_step", rows_per_step, "Rows of an optimizer step.", positive());
   v.required("seq_len", seq_len, "Tokens in a row.", positive());

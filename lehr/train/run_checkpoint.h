@@ -35,6 +35,10 @@ struct RunState {
   int64_t step = 0;        ///< Steps done.
   int64_t num_tokens = 0;  ///< Valid items trained on.
   int64_t skipped = 0;     ///< Updates left out because something was not finite.
+  /// Steps by which the place in the data, and in the schedule of the learning rate, is ahead of `step`: 0 but in a run
+  /// that took over some of another one's state (train/initial_load.h). Negative where only the steps went on.
+  int64_t data_ahead = 0;
+  int64_t schedule_ahead = 0;
   int64_t seed = 0;
   int64_t rows_per_step = 0;
   int64_t seq_len = 0;

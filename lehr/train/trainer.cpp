@@ -1,22 +1,14 @@
 #include "lehr/train/trainer.h"
 
-#include <filesystem>
-#include <set>
-
 #include "lehr/base/config.h"
 #include "lehr/base/error.h"
-#include "lehr/base/file.h"
 #include "lehr/base/log.h"
-#include "lehr/peft/adapter_folder.h"
-#include "lehr/peft/inject.h"
-#include "lehr/state/checkpoint.h"
-#include "lehr/state/weights.h"
 #include "lehr/train/device.h"
 #include "lehr/train/generate.h"
+#include "lehr/train/initial_load.h"
 #include "lehr/train/mesh_rules.h"
 #include "lehr/train/pipeline.h"
 #include "lehr/train/run_log.h"
-#include "lehr/train/weights.h"
 
 namespace lehr::train {
 
@@ -39,7 +31,9 @@ Trainer::Trainer(TrainConfig config, Environment environment)
   }
   check_sample();
   ranks_.main_first([this] { open_data(); });  // which leaves tokens in a file
-  lr_factor_ = spec_.build.lr_schedule(config_);
+  steps_asked_ = config_.training.steps;
+  place_in_time();  // to judge the schedule early
+  config_.training.steps = steps_asked_;
   build_model();
   restore();
 }
@@ -52,14 +46,12 @@ void Trainer::open_data() {
   require(
       !config_.validation.enable || data_.validation,
       "validation.enable: there is no held-out data; set data.validation_fraction or data.validation_path");
-  const auto lasts = data_.num_steps(config_.training.rows_per_step());
-  if (lasts && *lasts < config_.training.steps) {
-    environment_.log.info(
-        "the data lasts {} of the {} steps asked for, and is not repeated: the run ends there",
-        *lasts,
-        config_.training.steps);
-    config_.training.steps = *lasts;
-  }
+  state_ = {
+      .seed = config_.debug.seed,
+      .rows_per_step = config_.training.rows_per_step(),
+      .seq_len = config_.training.seq_len,
+      .optimizer = optim::name_of(config_.optimizer.name),
+      .data_fingerprint = fmt::format("{:016x}", data_.fingerprint)};
 }
 
 Prompt Trainer::sample_prompt() const {
@@ -85,123 +77,10 @@ void Trainer::check_sample() const {
       args_->max_position_ids());
 }
 
-void Trainer::restore() {
-  const auto seed = config_.debug.seed;
-  state_ = {
-      .seed = seed,
-      .rows_per_step = config_.training.rows_per_step(),
-      .seq_len = config_.training.seq_len,
-      .optimizer = optim::name_of(config_.optimizer.name),
-      .data_fingerprint = fmt::format("{:016x}", data_.fingerprint)};
-  std::vector<optim::NamedParameter> trained;
-  for (const auto& [name, parameter] : nn::named_parameters(*model_)) {
-    if (parameter->trainable()) {
-      trained.push_back({.name = name, .value = parameter->value(), .placement = placement_of(*parameter)});
-    }
-  }
-  optimizer_->allocate(trained);
-  if (config_.peft.has_adapters()) {
-    load_initial_weights();
-    state_.base_fingerprint = weights_fingerprint(state::WeightReader(*config_.checkpoint.initial_load_path));
-  }
-  const auto folder = checkpoints_ ? checkpoints_->find() : std::nullopt;
-  for (const auto& warning : checkpoints_ ? checkpoints_->take_warnings() : std::vector<std::string>{}) {
-    environment_.log.warn("{}", warning);
-  }
-  if (folder) {
-    state_ = checkpoints_->load(*folder, state_);
-    environment_.log.info(
-        "resuming from {}: {} of {} steps done", folder->string(), state_.step, config_.training.steps);
-    const int64_t wanted = config_.checkpoint.load_step;
-    if (wanted >= 0 && wanted == state_.step) {
-      for (const int64_t step : checkpoints_->went_back_to(wanted)) {
-        environment_.log.warn("the later checkpoint of step {} is set aside, as step-{}.aside", step, step);
-      }
-    } else if (wanted >= 0) {
-      environment_.log.info(
-          "the run went back to step {} before; remove {} to go back again",
-          wanted,
-          checkpoints_->went_back_file(wanted).string());
-    }
-  } else if (config_.peft.has_adapters()) {
-    start_adapters();
-  } else if (config_.checkpoint.initial_load_path) {
-    load_initial_weights();
-  } else {
-    model_->reset_parameters({.seed = static_cast<uint64_t>(seed)});
-  }
-  step_ = std::make_unique<TrainStep>(
-      *model_,
-      *task_,
-      *optimizer_,
-      TrainStep::Options{
-          .local_batch_size = config_.training.local_batch_size,
-          .max_norm = config_.training.max_norm,
-          .non_finite = config_.training.non_finite,
-          .compute = compute_type(config_.training),
-          .seed = static_cast<uint64_t>(seed),
-          .router_aux_loss_coef = config_.training.router_aux_loss_coef,
-          .router_z_loss_coef = config_.training.router_z_loss_coef,
-          // Routers are frozen under adapters, and so are their biases: no checkpoint of adapters has them.
-          .load_balance_coeff = config_.peft.has_adapters() ? 0 : config_.training.load_balance_coeff,
-          .ranks = &ranks_,
-          .sharded = sharded_.empty() ? nullptr : &sharded_,
-          .pipeline = pipeline_.get(),
-          .gradients_ready = [this] {
-            events_.emit(Event::gradients_ready, {.step = state_.step + 1, .model = model_.get()});
-          }});
-  step_->refresh();
-  if (ranks_.is_main()) {
-    write_file_atomically(std::filesystem::path(config_.job.dump_folder) / "config.toml", to_toml(config_));
-    run_log_ = std::make_unique<RunLog>(
-        config_,
-        *args_,
-        *model_,
-        peft::count_trainable(by_names()),
-        *optimizer_,
-        device_,
-        ranks_,
-        state_,
-        environment_.log);
-  }
-}
-
-void Trainer::start_adapters() {
-  peft::reset_adapters(*model_, {.seed = static_cast<uint64_t>(config_.debug.seed)});
-  if (!config_.peft.init_from) {
-    return;
-  }
-  const std::filesystem::path folder = *config_.peft.init_from;
-  require(
-      peft::is_adapter_folder(folder), "peft.init_from: {} holds no adapter (adapter_config.json)", folder.string());
-  const auto base_names = peft::stored_names(*args_);
-  peft::require_same_scaling(peft::read_adapter_config(folder), by_names(), base_names);
-  load_weights(
-      *model_,
-      peft::to_map(peft::adapter_stored_names(by_names(), base_names, peft::tuned_tensors(by_names(), base_names))),
-      state::WeightReader(folder, peft::kAdapterStem));
-}
-
-void Trainer::load_initial_weights() {
-  require(
-      !peft::is_adapter_folder(*config_.checkpoint.initial_load_path),
-      "checkpoint.initial_load_path: {} holds an adapter, not a model; `lehr merge` makes one of it and its base, or "
-      "name the base here and the adapter in peft.init_from",
-      *config_.checkpoint.initial_load_path);
-  const state::WeightReader reader(*config_.checkpoint.initial_load_path);
-  // A classifier may start from a language model.
-  const bool classifier = args_->head() == descriptor::Head::classification;
-  const auto may_lack = classifier ? std::set<std::string>{"score.weight"} : std::set<std::string>{};
-  const auto seed = static_cast<uint64_t>(config_.debug.seed);
-  for (const auto& name : load_or_start_weights(*model_, *args_, reader, may_lack, seed)) {
-    environment_.log.info("{}: has no {}, which starts as in a new run", reader.path().string(), name);
-  }
-}
-
 TrainResult Trainer::run() {
   const int64_t last = config_.training.steps;
   const RowShare rows = ranks_.share(config_.training.rows_per_step());
-  auto batches = data_.train(rows, state_.step);
+  auto batches = data_.train(rows, state_.step + state_.data_ahead);
   events_.emit(Event::ready, {.step = state_.step, .model = model_.get()});
   result_.step = state_.step;
   // A validation that the stop had cut short.

@@ -1,6 +1,7 @@
 // The training run: builds everything from a config, in order, and loops.
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -26,6 +27,7 @@ class Logger;
 
 namespace lehr::train {
 
+class InitialLoad;
 class Pipeline;
 class RunLog;
 struct StagePlan;
@@ -76,7 +78,7 @@ class Trainer {
   void build_stages();
   void parallelize(nn::Model& model, const pipeline::PipelineStageInfo& stage);
   void restore();
-  void load_initial_weights();
+  void place_in_time();
   void start_adapters();
   /// The model by all its names, whatever of it is on this rank.
   const nn::Model& by_names() const { return whole_ ? *whole_ : *model_; }
@@ -108,6 +110,9 @@ class Trainer {
   std::unique_ptr<TrainStep> step_;
   std::unique_ptr<RunLock> lock_;
   std::unique_ptr<RunCheckpoints> checkpoints_;
+  std::optional<std::filesystem::path> resumes_from_;
+  std::unique_ptr<InitialLoad> initial_load_;  // of a new run, or of what adapters stand on
+  int64_t steps_asked_ = 0;                    // training.steps, whatever the data lasts
   std::optional<std::string> last_save_problem_;
   std::unique_ptr<RunLog> run_log_;  // the main rank's
   RunState state_;

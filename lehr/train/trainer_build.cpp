@@ -9,6 +9,7 @@
 #include "lehr/state/checkpoint.h"
 #include "lehr/train/build_stage.h"
 #include "lehr/train/device.h"
+#include "lehr/train/initial_load.h"
 #include "lehr/train/pipeline.h"
 #include "lehr/train/run_log.h"
 #include "lehr/train/trainer.h"
@@ -60,6 +61,14 @@ void Trainer::build_model() {
   if (config_.checkpoint.enable) {
     checkpoints_ = std::make_unique<RunCheckpoints>(
         config_, *args_, *tokenizer_, *model_, by_names(), *optimizer_, ranks_.context());
+  }
+  resumes_from_ = checkpoints_ ? checkpoints_->find() : std::nullopt;
+  for (const auto& warning : checkpoints_ ? checkpoints_->take_warnings() : std::vector<std::string>{}) {
+    environment_.log.warn("{}", warning);
+  }
+  if (config_.checkpoint.initial_load_path && (!resumes_from_ || config_.peft.has_adapters())) {
+    initial_load_ = std::make_unique<InitialLoad>(config_, *args_);
+    initial_load_->check(*model_, state_);
   }
   if (config_.peft.has_adapters()) {
     // They are in no checkpoint, so what the arithmetic needs of them is enough.

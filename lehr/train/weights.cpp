@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <regex>
 
 #include "lehr/base/error.h"
 #include "lehr/base/random.h"
@@ -62,24 +63,85 @@ state::TensorSpecs parameter_specs(const nn::Module& model) {
   return specs;
 }
 
+namespace {
+bool matches_any(const std::string& name, const std::vector<std::regex>& patterns) {
+  return std::any_of(
+      patterns.begin(), patterns.end(), [&](const auto& pattern) { return std::regex_match(name, pattern); });
+}
+
+std::vector<std::regex> patterns_of(
+    const LoadRules& rules, const std::vector<std::string>& wanted, const state::WeightReader& reader) {
+  std::vector<std::regex> patterns;
+  for (const std::string& text : rules.exclude) {
+    const std::regex& pattern = patterns.emplace_back(text);
+    const auto matches = [&](const std::string& name) { return std::regex_match(name, pattern); };
+    require(
+        std::any_of(wanted.begin(), wanted.end(), matches) ||
+            std::any_of(reader.names().begin(), reader.names().end(), matches),
+        "\"{}\" matches the whole name of no weight; there are {}",
+        text,
+        list_some(wanted));
+  }
+  return patterns;
+}
+
+state::NameSet own_outputs(const state::StateMap& map, const state::TensorSpecs& parameters) {
+  state::NameSet own;
+  for (const std::string& name : map.output_names()) {
+    if (parameters.contains(name)) {
+      own.insert(name);
+    }
+  }
+  return own;
+}
+
+// A parameter of several tensors is read from all or from none.
+void refuse_halves(const state::StateMap& map, const state::NameSet& readable, const state::WeightReader& reader) {
+  for (const state::StateGroup& group : map.groups()) {
+    const auto is_there = [&](const std::string& name) { return readable.contains(name); };
+    const auto found = std::find_if(group.inputs.begin(), group.inputs.end(), is_there);
+    const auto gone = std::find_if_not(group.inputs.begin(), group.inputs.end(), is_there);
+    require(
+        found == group.inputs.end() || gone == group.inputs.end(),
+        "{}: parameter {} is made of {} tensors, and only some are there to be read: {} is, {} is not; exclude all of "
+        "them (checkpoint.exclude_from_loading), or none",
+        reader.path().string(),
+        group.outputs.front(),
+        group.inputs.size(),
+        found == group.inputs.end() ? "" : *found,
+        gone == group.inputs.end() ? "" : *gone);
+  }
+}
+}  // namespace
+
 CheckpointDifference check_checkpoint(
     const state::StateMap& map,
     const state::TensorSpecs& parameters,
     const state::WeightReader& reader,
-    const std::set<std::string>& may_lack) {
+    const LoadRules& rules) {
   CheckpointDifference difference;
-  state::NameSet wanted;
+  const auto names = map.input_names();
+  const auto excluded = patterns_of(rules, names, reader);
+  // What other stages need, they miss.
+  const auto mine = map.to(own_outputs(map, parameters)).input_names();
+  const state::NameSet needed(mine.begin(), mine.end());
+  state::NameSet wanted, readable;
   std::vector<std::string> missing;
-  for (const std::string& name : map.input_names()) {
+  for (const std::string& name : names) {
     wanted.insert(name);
-    if (!reader.has(name)) {
-      (may_lack.contains(name) ? difference.lacked : missing).push_back(name);
+    if (matches_any(name, excluded)) {
+      difference.excluded.push_back(name);
+    } else if (reader.has(name)) {
+      readable.insert(name);
+    } else {
+      const bool allowed = !rules.strict || rules.may_lack.contains(name) || !needed.contains(name);
+      (allowed ? difference.lacked : missing).push_back(name);
     }
   }
   std::vector<std::string> misshapen;
   const state::BoundMap expected(map.inverse().from(names_of(parameters)), parameters);
   for (const state::TensorInfo& tensor : expected.outputs()) {
-    if (reader.has(tensor.name) && reader.info(tensor.name).shape != tensor.shape) {
+    if (readable.contains(tensor.name) && reader.info(tensor.name).shape != tensor.shape) {
       misshapen.push_back(fmt::format(
           "{} (expected {}, found {})",
           tensor.name,
@@ -89,8 +151,15 @@ CheckpointDifference check_checkpoint(
   }
   std::vector<std::string> surplus;
   for (const std::string& name : std::set<std::string>(reader.names().begin(), reader.names().end())) {
-    if (!wanted.contains(name)) {
-      (is_expected_surplus(name, wanted, reader) ? difference.left_out : surplus).push_back(name);
+    if (wanted.contains(name)) {
+      continue;
+    }
+    if (matches_any(name, excluded)) {
+      difference.excluded.push_back(name);
+    } else if (is_expected_surplus(name, wanted, reader)) {
+      difference.left_out.push_back(name);
+    } else {
+      (rules.strict ? surplus : difference.unexpected).push_back(name);
     }
   }
   require(missing.empty(), "{}: the checkpoint lacks {}", reader.path().string(), list_some(missing));
@@ -100,30 +169,28 @@ CheckpointDifference check_checkpoint(
       reader.path().string(),
       list_some(misshapen));
   require(surplus.empty(), "{}: the model has no place for {}", reader.path().string(), list_some(surplus));
+  if (readable.size() < wanted.size()) {
+    refuse_halves(map, readable, reader);
+  }
   return difference;
 }
 
-std::vector<std::string> load_weights(
-    nn::Module& model,
-    const state::StateMap& map,
-    const state::WeightReader& reader,
-    const std::set<std::string>& may_lack) {
+CheckpointDifference load_weights(
+    nn::Module& model, const state::StateMap& map, const state::WeightReader& reader, const LoadRules& rules) {
   const state::TensorSpecs parameters = parameter_specs(model);
-  const auto lacked = check_checkpoint(map, parameters, reader, may_lack).lacked;
+  auto difference = check_checkpoint(map, parameters, reader, rules);
   // Types are those of the parameters, to which the values are cast, whatever the files have.
   state::TensorSpecs stored = state::specs_of(reader);
   for (auto& [name, spec] : stored) {
     spec.dtype = state::DType::kF32;
   }
-  const state::StateMap possible = map.from(names_of(stored));
-  state::NameSet mine;
-  for (const std::string& name : possible.output_names()) {
-    if (parameters.contains(name)) {
-      mine.insert(name);
-    }
+  for (const std::string& name : difference.excluded) {
+    stored.erase(name);
   }
-  read_parameters(model, state::BoundMap(possible.to(mine), stored), state::WeightSource(reader));
-  return lacked;
+  const state::StateMap possible = map.from(names_of(stored));
+  const state::StateMap mine = possible.to(own_outputs(possible, parameters));
+  read_parameters(model, state::BoundMap(mine, stored), state::WeightSource(reader));
+  return difference;
 }
 
 void read_parameters(nn::Module& model, const state::BoundMap& bound, const state::TensorSource& source) {
@@ -147,25 +214,32 @@ std::set<std::string> stored_state(const nn::Module& model, const state::StateMa
   return {stored.begin(), stored.end()};
 }
 
-std::vector<std::string> load_or_start_weights(
+LoadRules with_state(LoadRules rules, const nn::Module& model, const state::StateMap& map) {
+  rules.may_lack.merge(stored_state(model, map));
+  return rules;
+}
+
+StartedWeights load_or_start_weights(
     nn::Module& model,
     const descriptor::ModelArgs& args,
     const state::WeightReader& reader,
-    const std::set<std::string>& may_lack,
+    const LoadRules& rules,
     uint64_t seed) {
   const state::StateMap map = checkpoint_map(args, reader);
-  std::set<std::string> optional = stored_state(model, map);
-  optional.insert(may_lack.begin(), may_lack.end());
-  auto lacked = load_weights(model, map, reader, optional);
-  const auto starting = map.from({lacked.begin(), lacked.end()}).output_names();
-  const state::NameSet fresh(starting.begin(), starting.end());
+  StartedWeights started{.difference = load_weights(model, map, reader, with_state(rules, model, map)), .fresh = {}};
+  state::NameSet starting;
+  for (const auto* names : {&started.difference.lacked, &started.difference.excluded}) {
+    starting.insert(names->begin(), names->end());
+  }
+  const auto fresh = map.from(starting).output_names();
+  started.fresh = {fresh.begin(), fresh.end()};
   for (const auto& [name, parameter] : nn::named_parameters(model)) {
-    if (fresh.contains(name)) {
+    if (started.fresh.contains(name)) {
       at::Tensor value = parameter->value().detach();
       nn::fill(value, parameter->init(), seed, name, parameter->box(), parameter->shape());
     }
   }
-  return lacked;
+  return started;
 }
 
 std::string weights_fingerprint(const state::WeightReader& reader) {

@@ -24,31 +24,52 @@ state::StateMap checkpoint_map(const descriptor::ModelArgs& args, const state::W
 /// Shapes of parameters, or of what is named like them. The type is the parameters' own.
 state::TensorSpecs parameter_specs(const nn::Module& model);
 
-/// What a checkpoint lacks or has too much, where that is no mistake.
+/// How well a checkpoint must fit a model, and what of it is not read. As it is by default: exactly, all of it.
+struct LoadRules {
+  std::set<std::string> may_lack = {};  ///< Tensors of the checkpoint that it may lack.
+  /// Regular expressions; tensors whose whole name one of them matches are not looked at.
+  std::vector<std::string> exclude = {};
+  bool strict = true;  ///< False: any may be missing, and what the model has no place for is left out.
+};
+
+/// What a checkpoint lacks or has too much, where that is no mistake. Names are those of the checkpoint's tensors.
 struct CheckpointDifference {
-  std::vector<std::string> lacked;    ///< Of `may_lack`.
-  std::vector<std::string> left_out;  ///< Rotary tables, the copy of a tied head, a language model's head.
+  std::vector<std::string> lacked;      ///< By LoadRules; and what other pipeline stages need, which they judge.
+  std::vector<std::string> left_out;    ///< Rotary tables, the copy of a tied head, a language model's head.
+  std::vector<std::string> unexpected;  ///< The model has no place for them, and LoadRules::strict is false.
+  std::vector<std::string> excluded;    ///< By LoadRules.
 };
 
 /// Throws a usage error that lists the tensors that the map reads and the checkpoint lacks, that have another shape
-/// than the parameters (`parameters` may be those of a pipeline stage) ask for, or that the map has no place for.
+/// than the parameters (`parameters` may be those of a pipeline stage) ask for, or that the map has no place for. Other
+/// shapes are an error whatever the rules say; so are a pattern of theirs that no tensor's name matches, and a
+/// parameter that would be made of several tensors of which only some are to be read.
 CheckpointDifference check_checkpoint(
     const state::StateMap& map,
     const state::TensorSpecs& parameters,
     const state::WeightReader& reader,
-    const std::set<std::string>& may_lack = {});
+    const LoadRules& rules = {});
 
 /// The tensors that hold state (nn::Module::declare_state), which another program's checkpoint may lack: it starts then
 /// as in a new run.
 std::set<std::string> stored_state(const nn::Module& model, const state::StateMap& map);
 
-/// load_weights of a whole model from another program's checkpoint or another model's: state that it lacks, and the
-/// tensors `may_lack` that it lacks, start as in a new run of that seed. Returns those.
-std::vector<std::string> load_or_start_weights(
+/// What load_or_start_weights did.
+struct StartedWeights {
+  CheckpointDifference difference;
+  std::set<std::string> fresh;  ///< Parameters of the whole model that start as in a new run.
+};
+
+/// The rules for another program's checkpoint: it may lack state, too.
+LoadRules with_state(LoadRules rules, const nn::Module& model, const state::StateMap& map);
+
+/// load_weights from another program's checkpoint or another model's: state that it lacks, and what `rules` let it
+/// lack or exclude, start as in a new run of that seed, the same bits whatever the ranks hold of them.
+StartedWeights load_or_start_weights(
     nn::Module& model,
     const descriptor::ModelArgs& args,
     const state::WeightReader& reader,
-    const std::set<std::string>& may_lack,
+    const LoadRules& rules,
     uint64_t seed);
 
 /// A number, in hexadecimal, for "the same weights", from the names, the shapes and some elements of every tensor.
@@ -56,13 +77,10 @@ std::string weights_fingerprint(const state::WeightReader& reader);
 
 /// Copies the checkpoint's tensors into the model's (materialized) parameters, casting to their type; of a parameter
 /// that is laid out over ranks the box. `map` is that of the whole model; of a pipeline stage only its own parameters
-/// are read. Throws as check_checkpoint. `may_lack` names tensors that keep their values when the checkpoint has none
-/// of them; returns those.
-std::vector<std::string> load_weights(
-    nn::Module& model,
-    const state::StateMap& map,
-    const state::WeightReader& reader,
-    const std::set<std::string>& may_lack = {});
+/// are read. Throws as check_checkpoint. Parameters that need what the checkpoint lacks or `rules` exclude keep their
+/// values.
+CheckpointDifference load_weights(
+    nn::Module& model, const state::StateMap& map, const state::WeightReader& reader, const LoadRules& rules = {});
 
 /// Copies what `bound` gives for each of the model's (materialized) parameters that it knows into the parameter,
 /// casting: of a parameter that is laid out over ranks the box, and no other byte of the source is read.

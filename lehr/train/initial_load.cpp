@@ -1,0 +1,170 @@
+#include "lehr/train/initial_load.h"
+
+#include <fmt/ranges.h>
+
+#include "lehr/base/config.h"
+#include "lehr/base/error.h"
+#include "lehr/base/json.h"
+#include "lehr/base/log.h"
+#include "lehr/peft/adapter_folder.h"
+#include "lehr/train/rank_share.h"
+#include "lehr/train/store_coordinator.h"
+
+namespace lehr::train {
+
+namespace {
+namespace fs = std::filesystem;
+
+// Before the files are opened, which would say less.
+fs::path require_model(const std::string& folder) {
+  require(
+      !peft::is_adapter_folder(folder),
+      "checkpoint.initial_load_path: {} holds an adapter, not a model; `lehr merge` makes one of it and its base, or "
+      "name the base here and the adapter in peft.init_from",
+      folder);
+  return folder;
+}
+
+LoadRules rules_of(const TrainConfig& config, const descriptor::ModelArgs& args) {
+  LoadRules rules{
+      .may_lack = {}, .exclude = config.checkpoint.excluded_weights(), .strict = config.checkpoint.initial_load_strict};
+  if (args.head() == descriptor::Head::classification) {
+    rules.may_lack.insert("score.weight");  // a classifier may start from a language model
+  }
+  return rules;
+}
+
+// The patterns are the user's, so their key stands first.
+template <class Body>
+auto named(const LoadRules& rules, const Body& body) {
+  try {
+    return body();
+  } catch (const Error& error) {
+    for (const std::string& pattern : rules.exclude) {
+      if (std::string_view(error.what()).starts_with("\"" + pattern + "\"")) {
+        fail("checkpoint.exclude_from_loading: {}", error.what());
+      }
+    }
+    throw;
+  }
+}
+
+RunState read_state(const fs::path& folder) {
+  const fs::path file = folder / "trainer.json";
+  require(
+      fs::exists(file) && state::WeightReader::exists(folder, "optimizer"),
+      "checkpoint.initial_load_path: {} is no checkpoint of a run (trainer.json, optimizer.safetensors), which "
+      "checkpoint.initial_load_model_only = false asks for",
+      folder.string());
+  return from_node<RunState>(parse_json_file(file), file.string());
+}
+
+void tell(Logger& log, const fs::path& folder, const char* what, const std::vector<std::string>& names) {
+  if (!names.empty()) {
+    log.info("{}: {}: {}", folder.string(), what, fmt::join(names, ", "));
+  }
+}
+}  // namespace
+
+InitialLoad::InitialLoad(const TrainConfig& config, const descriptor::ModelArgs& args)
+    : config_(config),
+      args_(args),
+      folder_(require_model(*config.checkpoint.initial_load_path)),
+      reader_(folder_),
+      rules_(rules_of(config, args)) {
+  if (!config.checkpoint.initial_load_model_only) {
+    then_ = read_state(folder_);
+  }
+}
+
+bool InitialLoad::takes(const std::string& part) const {
+  return then_ && !config_.checkpoint.excludes(part);
+}
+
+// What is not taken over starts at 0, and so may be another than that of the other run.
+RunState InitialLoad::joined(const RunState& now) const {
+  if (!then_) {
+    return now;
+  }
+  RunState state = now;
+  if (takes("train_state")) {
+    state.step = then_->step;
+    state.num_tokens = then_->num_tokens;
+    state.skipped = then_->skipped;
+  }
+  state.data_ahead = (takes("dataloader") ? then_->step + then_->data_ahead : 0) - state.step;
+  state.schedule_ahead = (takes("lr_scheduler") ? then_->step + then_->schedule_ahead : 0) - state.step;
+  return state;
+}
+
+void InitialLoad::check(const nn::Model& model, const RunState& now) const {
+  const state::StateMap map = checkpoint_map(args_, reader_);
+  named(rules_, [&] { check_checkpoint(map, parameter_specs(model), reader_, with_state(rules_, model, map)); });
+  const auto exclude = [&](const char* part) {
+    return fmt::format("add \"{}\" to checkpoint.exclude_from_loading to start without it", part);
+  };
+  if (takes("optimizer")) {
+    require(
+        then_->optimizer.empty() || then_->optimizer == now.optimizer,
+        "optimizer.name: {} was trained with {}, the config says {}; {}",
+        folder_.string(),
+        then_->optimizer,
+        now.optimizer,
+        exclude("optimizer"));
+  }
+  if (takes("dataloader")) {
+    const auto same = [&](const char* key, int64_t then, int64_t wanted) {
+      require(
+          then == wanted,
+          "{}: the run of {} had {}, the config says {}, which would change the order of data; {}",
+          key,
+          folder_.string(),
+          then,
+          wanted,
+          exclude("dataloader"));
+    };
+    same("debug.seed", then_->seed, now.seed);
+    same("training.global_batch_size", then_->rows_per_step, now.rows_per_step);
+    same("training.seq_len", then_->seq_len, now.seq_len);
+    require(
+        then_->data_fingerprint.empty() || then_->data_fingerprint == now.data_fingerprint,
+        "data: the run of {} read other data than [data] says now (files, weights, packing, data.seed or what is held "
+        "out); {}",
+        folder_.string(),
+        exclude("dataloader"));
+  }
+  if (takes("train_state")) {
+    require(
+        then_->step <= config_.training.steps,
+        "training.steps: {} steps are done in {}, which is more than the {} asked for; {}",
+        then_->step,
+        folder_.string(),
+        config_.training.steps,
+        exclude("train_state"));
+  }
+}
+
+RunState InitialLoad::load(
+    nn::Model& model,
+    optim::Optimizer& optimizer,
+    mesh::DistributedContext* mesh,
+    const RunState& now,
+    Logger& log) const {
+  const auto seed = static_cast<uint64_t>(config_.debug.seed);
+  const StartedWeights weights =
+      named(rules_, [&] { return load_or_start_weights(model, args_, reader_, rules_, seed); });
+  tell(log, folder_, "it lacks, and these start as in a new run", weights.difference.lacked);
+  tell(log, folder_, "left out by checkpoint.exclude_from_loading", weights.difference.excluded);
+  tell(log, folder_, "the model has no place for", weights.difference.unexpected);
+  if (takes("optimizer")) {
+    const auto coordinator = make_coordinator(mesh, "initial load");
+    auto all = share_of_optimizer(optimizer, model, mesh).all;
+    if (mesh != nullptr) {
+      all = of_all_stages(all, {}, *mesh, *coordinator, "optimizer");
+    }
+    load_optimizer(optimizer, model, all, state::WeightReader(folder_, "optimizer"), weights.fresh, rules_.strict);
+  }
+  return joined(now);
+}
+
+}  // namespace lehr::train
