@@ -32,6 +32,10 @@ class Search {
   Search(const train::TrainConfig& config, const train::TrainSpec& spec, const Machine& machine, size_t best)
       : config_(config), spec_(spec), machine_(machine), best_(best), stages_(config, spec, machine) {
     args_ = spec.build.model_args(config, spec.family, *data::load_tokenizer("byte", "tokenizer.path"));
+    require(
+        !args_->is_heterogeneous(),
+        "lehr plan --search: measures one layer for all, and the layers of this model differ (block_configs in its "
+        "config.json); plan single meshes");
     num_layers_ = args_->build({})->num_local_layers();
     stages_.set_layers(num_layers_);
     has_experts_ = args_->has_experts();

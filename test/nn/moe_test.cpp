@@ -125,6 +125,27 @@ TEST(MoELayer, MovesTheBiasTowardsExpertsWithFewTokensAndKeepsItsMean) {
   EXPECT_EQ(count_parameters(*layer), count_parameters(*made(small(4, 1, true)))) << "it is state, not a parameter";
 }
 
+// Sums over ranks keep what is not there negative.
+TEST(MoELayer, IsCountedAndBalancedBesideMixturesOfOtherSizes) {
+  struct Two : torch::nn::Module {
+    MoELayer large, small;
+    Two(const MoELayer& four, const MoELayer& two)
+        : large(register_module("large", four)), small(register_module("small", two)) {}
+  };
+  auto four = small(4, 1, true);
+  auto two = small(2, 2, true);
+  four.enable_expert_bias = two.enable_expert_bias = true;
+  Two model(made(four), made(two));
+  const at::Tensor tokens = at::randn({1, 3, 6}, at::kDouble);
+  model.small(model.large(tokens));
+  const at::Tensor counts = moe_tokens_per_expert(model);
+  EXPECT_TRUE(counts[0].equal(model.large->moe_tokens_per_expert()));
+  EXPECT_TRUE(counts[1].equal(at::tensor({3, 3, -1, -1}, at::kLong)));
+  update_expert_bias(model, at::tensor({10, 0, 3, 3, 8, 4, -2, -2}, at::kLong).view({2, 4}), 0.5);
+  EXPECT_TRUE(model.large->router->expert_bias.equal(at::tensor({-0.75F, 0.25F, 0.25F, 0.25F})));
+  EXPECT_TRUE(model.small->router->expert_bias.equal(at::tensor({-0.5F, 0.5F})));
+}
+
 // Notes when tokens leave and arrive, and when a module is called.
 struct Diary : ExpertDispatcher, CallHook {
   struct Dispatch : ExpertDispatch {

@@ -1,0 +1,151 @@
+// Heterogeneous models through the trainer: runs, resumed runs, meshes, pipelines, checkpoints, generation.
+#include "test/model/heterogeneous.h"
+
+#include <gmock/gmock.h>
+
+#include "lehr/base/error.h"
+#include "lehr/base/json.h"
+#include "lehr/train/convert.h"
+#include "lehr/train/generate.h"
+#include "lehr/train/model_folder.h"
+#include "test/train/mesh_support.h"
+
+namespace lehr::train {
+namespace {
+
+using model::test::kMixed;
+using model::test::kMixtures;
+using model::test::LayerShape;
+using testing::expect_equal;
+using testing::Folder;
+using ::testing::HasSubstr;
+using testing::Mesh;
+using testing::Outcome;
+using testing::outcome_of;
+using testing::Overrides;
+using testing::train_on;
+
+/// Ten steps in float64 of a model that stands in the folder as a config.json.
+TrainConfig run_of(
+    const std::filesystem::path& folder,
+    const std::string& model_type,
+    const std::vector<LayerShape>& layers,
+    const Overrides& more = {}) {
+  std::filesystem::create_directory(folder / "shape");
+  write_file_atomically(folder / "shape/config.json", model::test::config_json(model_type, layers, 257, /*tied=*/true));
+  Overrides overrides{
+      {"training.dtype", "float64"},
+      {"training.local_batch_size", "1"},
+      {"training.global_batch_size", "4"},
+      {"training.steps", "10"},
+      {"activation_checkpoint.mode", "full"},
+      {"checkpoint.interval", "5"}};
+  overrides.insert(overrides.end(), more.begin(), more.end());
+  TrainConfig config = testing::tiny_run(folder, overrides);
+  config.model = {};
+  config.model.hf_assets_path = (folder / "shape").string();
+  return config;
+}
+
+const Outcome& alone() {
+  static const Outcome outcome = [] {
+    const Folder folder;
+    const auto config = run_of(folder.path(), "qwen3", kMixed);
+    testing::train(config);
+    return outcome_of(config);
+  }();
+  return outcome;
+}
+
+TEST(HeterogeneousRuns, Learn) {
+  const auto& loss = alone().curves.at("loss");
+  ASSERT_EQ(loss.size(), 10U);
+  EXPECT_LT(loss.back(), loss.front() - 0.02);
+}
+
+TEST(HeterogeneousRuns, StoppedAndResumedEqualNeverStoppedBitForBit) {
+  const Folder folder;
+  const auto config = run_of(folder.path(), "qwen3", kMixed);
+  EXPECT_TRUE(testing::train(config, 5).stopped);
+  testing::train(config);
+  const Outcome outcome = outcome_of(config);
+  testing::expect_same_bits(outcome.tensors, alone().tensors);
+  EXPECT_EQ(outcome.curves.at("loss"), alone().curves.at("loss"));
+}
+
+TEST(HeterogeneousRuns, EqualOneDeviceOnMeshesAndInPipelines) {
+  for (const Mesh& mesh : {Mesh{.dp_shard = 2, .tp = 2}, Mesh{.cp = 2}, Mesh{.pp = 2}, Mesh{.dp_shard = 2, .pp = 2}}) {
+    SCOPED_TRACE(mesh.name());
+    const Folder folder;
+    const auto config = run_of(folder.path(), "qwen3", kMixed);
+    train_on(mesh, config);
+    expect_equal(alone(), outcome_of(config));
+  }
+}
+
+TEST(HeterogeneousRuns, WithMixturesOfDifferentSizesEqualOneDevice) {
+  const Folder one;
+  const Overrides bias{{"training.load_balance_coeff", "0.01"}};
+  auto config = run_of(one.path(), "qwen3_moe", kMixtures, bias);
+  config.model.args.expert_bias = true;
+  testing::train(config);
+  const Outcome wanted = outcome_of(config);
+  EXPECT_EQ(wanted.curves.at("expert_load_max").size(), 10U);
+  EXPECT_GT(wanted.tensors.at("model.layers.0.mlp.gate.e_score_correction_bias").abs().max().item<double>(), 0);
+  EXPECT_EQ(wanted.tensors.at("model.layers.2.mlp.gate.e_score_correction_bias").size(0), 4);
+  for (const Mesh& mesh : {Mesh{.dp_shard = 2, .ep = 2}, Mesh{.pp = 2}}) {
+    SCOPED_TRACE(mesh.name());
+    const Folder folder;
+    auto on_ranks = run_of(folder.path(), "qwen3_moe", kMixtures, bias);
+    on_ranks.model.args.expert_bias = true;
+    train_on(mesh, on_ranks);
+    expect_equal(wanted, outcome_of(on_ranks));
+  }
+}
+
+TEST(HeterogeneousRuns, LeaveAModelThatLoadsConvertsAndWrites) {
+  const Folder folder;
+  const auto config = run_of(folder.path(), "qwen3_moe", kMixtures);
+  testing::train(config);
+  const auto checkpoint = testing::checkpoint(config, 10);
+  const auto blocks = testing::families().from_hf_folder(folder.path() / "shape")->block_configs();
+  EXPECT_EQ(testing::families().from_hf_folder(checkpoint)->block_configs(), blocks);
+
+  convert_checkpoint(
+      {.model = checkpoint, .output = folder.path() / "fused", .layout = descriptor::ExpertLayout::fused},
+      testing::families());
+  std::vector<std::vector<int64_t>> written;
+  std::vector<at::Tensor> states;
+  for (const auto& path : {checkpoint, folder.path() / "fused"}) {
+    const auto opened = ModelFolder::open(path, testing::families());
+    EXPECT_EQ(opened.args->block_configs(), blocks);
+    const auto model = opened.load(at::kCPU, at::kDouble);
+    const c10::InferenceMode inference;
+    states.push_back(model->forward({.input_ids = at::arange(9).unsqueeze(0)}).hidden_states);
+    written.push_back(generate(*model, {72, 101}, {.max_new_tokens = 6, .temperature = 0}));
+  }
+  EXPECT_TRUE(at::equal(states[0], states[1]));
+  EXPECT_EQ(written[0], written[1]);
+  EXPECT_EQ(written[0].size(), 6U);
+}
+
+TEST(HeterogeneousRuns, RefuseWhatHasNoMeaningForThem) {
+  const Folder folder;
+  const auto problem = [&](const std::vector<LayerShape>& layers, const Overrides& more, const Mesh& mesh = {}) {
+    try {
+      const auto config = run_of(folder.path(), "qwen3_moe", layers, more);
+      mesh.world() > 1 ? train_on(mesh, config) : static_cast<void>(testing::train(config));
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  EXPECT_THAT(
+      problem(kMixtures, {{"training.router_aux_loss_coef", "0.01"}}),
+      HasSubstr("training.router_aux_loss_coef: this loss and training.router_z_loss_coef count"));
+  EXPECT_THAT(
+      problem({{4, 16}, {4, 16}, {0, 0}, {0, 0}, {2, 16}, {4, 16}}, {}, {.pp = 3}), HasSubstr("has nothing to do"));
+}
+
+}  // namespace
+}  // namespace lehr::train
