@@ -25,7 +25,7 @@ Trainer::Trainer(TrainConfig config, Environment environment)
       environment_(std::move(environment)),
       spec_(environment_.specs.at(config_.model)),
       ranks_(config_.parallelism, environment_.transport),
-      device_(choose_device(config_.training.device, ranks_.world_size())),
+      device_(choose_device(config_.training.device, environment_.transport)),
       tokenizer_(spec_.build.tokenizer(config_)),
       args_(spec_.build.model_args(config_, spec_.family, *tokenizer_)),
       task_(spec_.build.task(config_)) {
