@@ -152,14 +152,12 @@ void GradientSync::agree(const std::vector<bool>& had) {
   for (size_t i = 0; i < had.size(); ++i) {
     users.data_ptr<float>()[i] = had[i] ? 1.0F : 0.0F;
   }
-  if (holders_->size() > 1) {
-    at::Tensor there = users.to(members_.front().parameter->value().device());
-    holders_->all_reduce(there);
-    if (there.is_meta()) {
-      return;
-    }
-    users = there.cpu();
+  const bool on_meta = members_.front().parameter->value().is_meta();
+  if (on_meta && holders_->size() > 1) {
+    holders_->all_reduce(users.to(at::kMeta));
+    return;
   }
+  holders_->all_reduce(users);  // from host memory: no device is waited for
   for (size_t i = 0; i < had.size(); ++i) {
     at::Tensor value = members_[i].parameter->value();
     if (users.data_ptr<float>()[i] == 0) {
