@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "lehr/base/error.h"
+#include "lehr/base/side_stream.h"
 #include "lehr/shard/ownership.h"
 
 namespace lehr::shard {
@@ -40,8 +41,11 @@ std::vector<std::string> axes_of_sum(const nn::NamedParameter& named, const mesh
 }  // namespace
 
 GradientSync::GradientSync(
-    mesh::DistributedContext& context, const std::vector<nn::NamedParameter>& parameters, int64_t bucket_bytes)
-    : bucket_bytes_(bucket_bytes) {
+    mesh::DistributedContext& context,
+    const std::vector<nn::NamedParameter>& parameters,
+    int64_t bucket_bytes,
+    std::optional<at::Device> device)
+    : bucket_bytes_(bucket_bytes), device_(device) {
   using namespace mesh::axis;
   holders_ = &context.group({dp_replicate, dp_shard, cp, mesh::axis::tp});
   for (auto named = parameters.rbegin(); named != parameters.rend(); ++named) {
@@ -109,6 +113,9 @@ void GradientSync::send(Bucket& bucket) {
     parts.push_back(gradient.reshape(-1));
   }
   bucket.flat = at::cat(parts);
+  if (device_) {
+    bucket.flat = to_device_pinned(bucket.flat, *device_);
+  }
   if (bucket.flat.numel() > 0) {  // all boxes may be empty, and then they are on all of the group's ranks
     bucket.pending = bucket.group->start_all_reduce(bucket.flat);
   }
@@ -126,6 +133,9 @@ void GradientSync::finish(const std::function<bool(const nn::Parameter&)>& had_g
   }
   for (auto& bucket : buckets_) {
     bucket->pending.wait();
+    if (device_ && !bucket->flat.is_meta()) {
+      bucket->flat = bucket->flat.cpu();
+    }
     int64_t first = 0;
     for (const auto& parameter : bucket->parameters) {
       at::Tensor value = parameter->value();

@@ -46,7 +46,7 @@ TrainStep::TrainStep(nn::Model& model, const TrainTask& task, optim::Optimizer& 
       options_(options),
       parameters_(nn::named_parameters(model)),
       precision_(options.sharded != nullptr ? std::vector<nn::NamedParameter>{} : parameters_, options.compute),
-      device_(parameters_.front().parameter->value().device()),
+      device_(options.device.value_or(parameters_.front().parameter->value().device())),
       ranks_(options.ranks != nullptr ? *options.ranks : one_device_) {}
 
 template <class Do>

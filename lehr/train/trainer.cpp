@@ -146,6 +146,7 @@ void Trainer::restore() {
           .load_balance_coeff = config_.peft.has_adapters() ? 0 : config_.training.load_balance_coeff,
           .ranks = &ranks_,
           .sharded = sharded_.empty() ? nullptr : &sharded_,
+          .device = device_,
           .pipeline = pipeline_.get(),
           .gradients_ready = [this] {
             events_.emit(Event::gradients_ready, {.step = state_.step + 1, .model = model_.get()});
@@ -264,7 +265,10 @@ void Trainer::validate_now(int64_t step) {
       *model_,
       *task_,
       *stream,
-      {.max_batches = config_.validation.steps, .stop = environment_.stop_requested, .ranks = &ranks_});
+      {.max_batches = config_.validation.steps,
+       .stop = environment_.stop_requested,
+       .ranks = &ranks_,
+       .device = device_});
   if (!measured.complete) {
     return;
   }
@@ -315,7 +319,8 @@ void Trainer::write_sample() {
       .top_p = config_.sample.top_p,
       .seed = static_cast<uint64_t>(config_.debug.seed),
       .stop_ids = std::move(prompt.stop_ids),
-      .max_positions = args_->max_position_ids()};
+      .max_positions = args_->max_position_ids(),
+      .device = device_};
   model_->eval();
   for (shard::FullySharded& sharded : sharded_) {
     sharded.hold();

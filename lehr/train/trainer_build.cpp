@@ -3,6 +3,7 @@
 #include <set>
 
 #include "lehr/base/error.h"
+#include "lehr/base/log.h"
 #include "lehr/peft/inject.h"
 #include "lehr/state/checkpoint.h"
 #include "lehr/train/build_stage.h"
@@ -59,11 +60,20 @@ void Trainer::build_model() {
     checkpoints_ =
         std::make_unique<RunCheckpoints>(config_, *args_, *tokenizer_, *model_, *optimizer_, ranks_.context());
   }
+  const bool offload = config_.parallelism.fsdp_cpu_offload;
   if (config_.peft.has_adapters()) {
     // They are in no checkpoint, so what the arithmetic needs of them is enough.
-    peft::materialize_frozen(*model_, device_, compute_type(config_.training));
+    peft::materialize_frozen(*model_, offload ? at::Device(at::kCPU) : device_, compute_type(config_.training));
   }
-  nn::materialize(*model_, device_, parameter_type(config_.training));
+  if (!offload) {
+    nn::materialize(*model_, device_, parameter_type(config_.training));
+    return;
+  }
+  if (device_.is_cpu() && ranks_.is_main()) {
+    environment_.log.warn(
+        "parallelism.fsdp_cpu_offload: the run computes on the CPU, so this saves no memory and copies in vain");
+  }
+  shard::materialize_offloaded(*model_, device_, parameter_type(config_.training));
 }
 
 // Before data is opened: what is wrong with it shall be told at once.
@@ -98,7 +108,8 @@ void Trainer::build_stages() {
 }
 
 void Trainer::parallelize(nn::Model& model, const pipeline::PipelineStageInfo& stage) {
-  sharded_.push_back(lay_out_stage(config_, spec_, *ranks_.context(), model, stage));
+  const auto compute_device = config_.parallelism.fsdp_cpu_offload ? std::optional(device_) : std::nullopt;
+  sharded_.push_back(lay_out_stage(config_, spec_, *ranks_.context(), model, stage, compute_device));
 }
 
 }  // namespace lehr::train
