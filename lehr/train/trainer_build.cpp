@@ -65,15 +65,15 @@ void Trainer::build_model() {
     // They are in no checkpoint, so what the arithmetic needs of them is enough.
     peft::materialize_frozen(*model_, offload ? at::Device(at::kCPU) : device_, compute_type(config_.training));
   }
-  if (!offload) {
-    nn::materialize(*model_, device_, parameter_type(config_.training));
-    return;
-  }
-  if (device_.is_cpu() && ranks_.is_main()) {
+  if (offload && device_.is_cpu() && ranks_.is_main()) {
     environment_.log.warn(
         "parallelism.fsdp_cpu_offload: the run computes on the CPU, so this saves no memory and copies in vain");
   }
-  shard::materialize_offloaded(*model_, device_, parameter_type(config_.training));
+  if (offload) {
+    shard::materialize_offloaded(*model_, device_, parameter_type(config_.training));
+    return;
+  }
+  nn::materialize(*model_, device_, parameter_type(config_.training));
 }
 
 // Before data is opened: what is wrong with it shall be told at once.
