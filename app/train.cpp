@@ -12,7 +12,9 @@
 #include "lehr/base/log.h"
 #include "lehr/base/stop_signals.h"
 #include "lehr/mesh/connect.h"
+#include "lehr/mesh/rank_environment.h"
 #include "lehr/mesh/thread_transport.h"
+#include "lehr/train/device.h"
 #include "lehr/train/trainer.h"
 
 namespace lehr::app {
@@ -93,9 +95,14 @@ int train_on(
 
 int train(const std::vector<std::string>& args) {
   return train_on(args, [](const train::TrainConfig& config, const RankBody& body) {
-    const auto transport = mesh::connect_ranks(
-        {.init_timeout = std::chrono::seconds(config.comm.init_timeout_seconds),
-         .timeout = std::chrono::seconds(config.comm.train_timeout_seconds)});
+    const auto ranks = mesh::read_rank_environment(mesh::environment_variables());
+    mesh::ConnectOptions options{
+        .init_timeout = std::chrono::seconds(config.comm.init_timeout_seconds),
+        .timeout = std::chrono::seconds(config.comm.train_timeout_seconds)};
+    if (ranks.world_size > 1) {
+      options.device = train::choose_rank_device(config.training.device, ranks.local_rank);
+    }
+    const auto transport = mesh::connect_ranks(ranks, options);
     mesh::run_connected(*transport, [&] { body(*transport); });
   });
 }

@@ -5,10 +5,12 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include <cstdio>
+#include <thread>
 
 #include "lehr/mesh/exception_text.h"
 #include "lehr/mesh/gloo_transport.h"
 #include "lehr/mesh/launched_ranks.h"
+#include "lehr/mesh/nccl_transport.h"
 
 namespace lehr::mesh {
 
@@ -26,6 +28,25 @@ class SingleTransport : public Transport {
  private:
   c10::intrusive_ptr<c10d::Store> store_ = c10::make_intrusive<c10d::HashStore>();
 };
+
+// Ranks on different kinds of devices would wait for each other's connections.
+void require_same_device(Transport& transport) {
+  const auto key_of = [](int64_t rank) { return fmt::format("device/{}", rank); };
+  const std::string mine = c10::DeviceTypeName(transport.device().type(), /*lower_case=*/true);
+  const auto store = transport.store();
+  store->set(key_of(transport.rank()), mine);
+  while (!store->check({key_of(0)})) {
+    transport.check();
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  const std::string theirs = store->get_to_str(key_of(0));
+  require(
+      mine == theirs,
+      "training.device: rank {} would compute on {}, rank 0 on {}; start all ranks alike",
+      transport.rank(),
+      mine,
+      theirs);
+}
 
 std::string text_of(const std::exception& problem) {
   if (dynamic_cast<const Error*>(&problem) != nullptr) {
@@ -47,13 +68,15 @@ std::unique_ptr<Transport> connect_ranks(const RankEnvironment& environment, con
   if (environment.world_size == 1) {
     return single_transport();
   }
-  require(
-      options.device.is_cpu(),
-      "training.device: {} started {} ranks, and ranks on GPUs need NCCL, which is not there yet; use \"cpu\", or one "
-      "rank",
-      environment.launcher,
-      environment.world_size);
-  return gloo_transport(environment, {.init_timeout = options.init_timeout, .timeout = options.timeout});
+  const GlooOptions host{.init_timeout = options.init_timeout, .timeout = options.timeout};
+  at::Device device = options.device;
+  if (!device.is_cpu() && !device.has_index()) {
+    device.set_index(static_cast<c10::DeviceIndex>(environment.local_rank));
+  }
+  auto transport = device.is_cpu() ? gloo_transport(environment, host)
+                                   : nccl_transport(environment, {.host = host, .device = device});
+  require_same_device(*transport);
+  return transport;
 }
 
 void run_connected(Transport& transport, const std::function<void()>& body) {

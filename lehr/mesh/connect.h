@@ -16,12 +16,14 @@ struct ConnectOptions {
   std::chrono::milliseconds init_timeout = std::chrono::minutes(5);
   /// How long a collective may take before it is given up and explained.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
-  /// Where the tensors are that ranks exchange. Several ranks on GPUs are refused: Gloo carries data of CPUs.
+  /// Where the tensors are that ranks exchange: host memory, carried by Gloo; or a GPU, by default the one that the
+  /// rank's number on its machine names, carried by NCCL.
   at::Device device = at::kCPU;
 };
 
-/// Connects this process to the ranks that its launcher started, by Gloo; alone where nobody started it. Throws as
-/// read_rank_environment and gloo_transport do.
+/// Connects this process to the ranks that its launcher started; alone where nobody started it. Throws as
+/// read_rank_environment, gloo_transport and nccl_transport do, and a usage error if the ranks want different kinds of
+/// devices.
 std::unique_ptr<Transport> connect_ranks(const ConnectOptions& options = {});
 std::unique_ptr<Transport> connect_ranks(const RankEnvironment& environment, const ConnectOptions& options = {});
 

@@ -177,6 +177,9 @@ class GlooTransport : public Transport {
         backend->disconnect();
       }
     }
+    if (options_.disconnect) {
+      options_.disconnect();
+    }
   }
 
   c10::intrusive_ptr<c10d::Store> store_;

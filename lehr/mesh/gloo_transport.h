@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 
 #include "lehr/mesh/rank_environment.h"
@@ -17,6 +18,8 @@ struct GlooOptions {
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
   /// How long the others get to say where they are after a failure, before it is reported.
   std::chrono::milliseconds patience = std::chrono::milliseconds(2500);
+  /// Breaks connections that another transport has beside this one, when a rank has failed. Any thread.
+  std::function<void()> disconnect = {};
 };
 
 /// Meets the other ranks at the environment's address, where rank 0 (or the launcher) keeps a TCP store. Throws a

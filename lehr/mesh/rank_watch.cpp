@@ -66,6 +66,7 @@ void RankWatch::watch() {
   std::unique_lock lock(mutex_);
   while (!wake_.wait_for(lock, interval, [this] { return ending_; })) {
     lock.unlock();
+    look_at_device();
     try {
       alarmed = alarmed || store_->check({kAlarm});
       if (alarmed) {
@@ -79,8 +80,48 @@ void RankWatch::watch() {
   }
 }
 
+void RankWatch::leave_to_device(
+    const c10::intrusive_ptr<c10d::Work>& work, int64_t ticket, const std::vector<int64_t>& ranks) {
+  const auto record = log_.find(ticket);
+  const std::lock_guard lock(mutex_);
+  // The thread comes by now and then; a step has many collectives.
+  while (!on_device_.empty() && on_device_.front().work->isCompleted()) {
+    on_device_.pop_front();
+  }
+  on_device_.push_back({.work = work, .record = record.value_or(CollectiveRecord{}), .ranks = ranks});
+}
+
+void RankWatch::look_at_device() {
+  std::optional<OnDevice> late;
+  {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(on_device_, [](const OnDevice& one) { return one.work->isCompleted(); });
+    const bool limited = options_.timeout.count() > 0 && !failure_;
+    if (limited && !on_device_.empty() && Clock::now() - on_device_.front().record.start >= options_.timeout) {
+      late = on_device_.front();
+    }
+  }
+  if (!late) {
+    return;
+  }
+  try {
+    explain(late->record, late->ranks, "the device has not done it");
+  } catch (const PeerFailure& failure) {
+    const std::lock_guard lock(mutex_);
+    if (!failure_) {
+      failure_.emplace(failure);
+    }
+  }
+}
+
 void RankWatch::publish_where() {
   std::string word = log_.where();
+  {
+    const std::lock_guard lock(mutex_);
+    if (!on_device_.empty()) {
+      word += "; its device has not done " + on_device_.front().record.describe();
+    }
+  }
   for (const GroupCount& group : log_.groups()) {
     word +=
         fmt::format("\n{} {} {} {}", group.key, group.started, group.started > 0 ? group.last : "-", group.last_bytes);
@@ -106,6 +147,7 @@ void RankWatch::look_for_failure() {
     return;
   }
   const std::string full = culprit < 0 ? message : fmt::format("{} failed: {}", called(culprit), message);
+  bool device_waits = false;
   {
     const std::lock_guard lock(mutex_);
     if (failure_) {
@@ -115,6 +157,10 @@ void RankWatch::look_for_failure() {
     if (message_) {
       message_->abort();
     }
+    device_waits = !on_device_.empty();
+  }
+  if (device_waits) {
+    options_.disconnect();  // the host may wait for the device, and comes to no collective meanwhile
   }
   store_->add(kHeard, 1);
 }
@@ -174,6 +220,9 @@ void RankWatch::wait(
     explain(ticket, ranks, problem.what());
   }
   log_.end(ticket);
+  if (!work->isCompleted()) {
+    leave_to_device(work, ticket, ranks);
+  }
 }
 
 // What a rank did instead of coming to a collective, by its word; nothing if it came.
@@ -200,7 +249,10 @@ std::optional<std::string> RankWatch::absence(
 }
 
 void RankWatch::explain(int64_t ticket, const std::vector<int64_t>& ranks, const std::string& problem) {
-  const CollectiveRecord record = log_.find(ticket).value_or(CollectiveRecord{.name = "a collective", .axis = "?"});
+  explain(log_.find(ticket).value_or(CollectiveRecord{.name = "a collective", .axis = "?"}), ranks, problem);
+}
+
+void RankWatch::explain(const CollectiveRecord& record, const std::vector<int64_t>& ranks, const std::string& problem) {
   const auto started = record.start;
   const bool late = options_.timeout.count() > 0 && Clock::now() - started >= options_.timeout * 9 / 10;
   const std::string what = fmt::format(
@@ -249,6 +301,10 @@ void RankWatch::explain(int64_t ticket, const std::vector<int64_t>& ranks, const
     report = fmt::format("{}: {} (and what keeps the ranks' store, rank 0 or the launcher, is gone)", what, problem);
   }
   check();
+  {
+    const std::lock_guard lock(mutex_);
+    failure_.emplace(report, -1);  // before a device that waits lets the host go on
+  }
   options_.disconnect();
   throw PeerFailure(report, -1);
 }

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <deque>
 #include <exception>
 #include <functional>
 #include <map>
@@ -66,7 +67,9 @@ class RankWatch {
 
   /// Throws PeerFailure if a rank has failed.
   void check() const;
-  /// Waits for the collective of `ticket`, or for a message from one rank to another. `ranks` are the group's.
+  /// Waits for the collective of `ticket`, or for a message from one rank to another. `ranks` are the group's. Work
+  /// that is not completed then goes on on a device, and the watch's thread waits for it: when it takes too long, all
+  /// ranks are told, connections are broken so that nobody waits for the device any more, and `check` throws.
   void wait(
       const c10::intrusive_ptr<c10d::Work>& work, int64_t ticket, bool message, const std::vector<int64_t>& ranks);
   /// To be called where a collective failed: asks the others, and throws the one error that says what happened.
@@ -82,7 +85,17 @@ class RankWatch {
   void linger(std::chrono::milliseconds limit) noexcept;
 
  private:
+  /// Of a collective that the host has waited for and the device has not done yet.
+  struct OnDevice {
+    c10::intrusive_ptr<c10d::Work> work;
+    CollectiveRecord record;
+    std::vector<int64_t> ranks;
+  };
   void watch();
+  void leave_to_device(const c10::intrusive_ptr<c10d::Work>& work, int64_t ticket, const std::vector<int64_t>& ranks);
+  void look_at_device();
+  [[noreturn]] void explain(
+      const CollectiveRecord& record, const std::vector<int64_t>& ranks, const std::string& problem);
   void publish_where();
   void look_for_failure();
   void wait_for_count(const std::string& key, int64_t count, std::chrono::milliseconds limit);
@@ -98,6 +111,7 @@ class RankWatch {
   std::function<std::string(int64_t)> coordinates_;
   std::optional<PeerFailure> failure_;      // of another rank
   c10::intrusive_ptr<c10d::Work> message_;  // a send or receive that this rank waits for
+  std::deque<OnDevice> on_device_;          // oldest first
   bool ending_ = false;
   std::atomic<bool> failed_ = false;
   std::thread thread_;

@@ -1,4 +1,4 @@
-// What carries data between ranks: processes (Gloo), threads of one process, or nobody at all (planning).
+// What carries data between ranks: processes (Gloo, NCCL), threads of one process, or nobody at all (planning).
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,10 @@ class Transport {
   virtual ~Transport() = default;
   virtual int64_t rank() const = 0;
   virtual int64_t world_size() const = 0;
-  /// "gloo", "threads", "fake", "single"
+  /// "gloo", "nccl", "threads", "fake", "single"
   virtual std::string name() const = 0;
+  /// Where tensors that ranks exchange may be beside host memory: this rank's GPU.
+  virtual at::Device device() const { return at::kCPU; }
 
   /// A backend for the collectives of `ranks` (ascending global ranks, this one among them). All of them call it with
   /// the same name, which no other group has. Throws a runtime error if not all come in time.

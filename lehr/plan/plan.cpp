@@ -119,6 +119,9 @@ ResolvedRun resolve(const train::TrainConfig& config, const train::TrainSpec& sp
   require(
       config.parallelism.fsdp_reduce_each_microbatch,
       "parallelism.fsdp_reduce_each_microbatch: plans of false are not there yet; expected true");
+  require(
+      !config.parallelism.fsdp_cpu_offload,
+      "parallelism.fsdp_cpu_offload: plans do not know copies to the host and an optimizer there; expected false");
   ResolvedRun run{.config = config};
   train::TrainConfig& c = run.config;
   const int64_t world = world_of(c.parallelism, devices);

@@ -19,8 +19,14 @@ FlatShards::FlatShards(
     std::vector<ShardedParameter> parameters,
     at::ScalarType compute,
     at::ScalarType reduce,
-    ByteCount& count)
-    : group_(group), parameters_(std::move(parameters)), compute_(compute), reduce_(reduce), count_(count) {
+    ByteCount& count,
+    std::optional<at::Device> compute_device)
+    : group_(group),
+      parameters_(std::move(parameters)),
+      compute_(compute),
+      reduce_(reduce),
+      count_(count),
+      compute_device_(compute_device) {
   for (const ShardedParameter& sharded : parameters_) {
     auto shape = sharded.shape;
     shape[static_cast<size_t>(sharded.dim)] = chunk_of_rank(sharded, group_, 0).size();  // the largest is the first
@@ -45,21 +51,40 @@ at::Tensor FlatShards::place_of(const at::Tensor& buffer, size_t index, int64_t 
   return buffer.select(0, rank).narrow(0, offset, numel_of(shape)).view(shape);
 }
 
+at::TensorOptions FlatShards::options_of(at::ScalarType type) const {
+  const at::Tensor& value = parameters_.front().parameter->value();
+  const bool elsewhere = compute_device_ && !value.is_meta();
+  return at::TensorOptions().dtype(type).device(elsewhere ? *compute_device_ : value.device());
+}
+
 void FlatShards::start_gather() {
   const at::NoGradGuard no_grad;
   const int64_t size = std::accumulate(rooms_.begin(), rooms_.end(), int64_t{0});
-  const auto options = parameters_.front().parameter->value().options().dtype(compute_).requires_grad(false);
+  const auto options = options_of(compute_);
   gathered_ = at::empty({group_.size(), size}, options);
   count_.add(bytes());
   // NCCL gathers in place; the others read what they send before they write.
   const at::Tensor mine = at::empty({size}, options);
-  int64_t offset = 0;
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    const at::Tensor& value = parameters_[i].parameter->value();
-    mine.narrow(0, offset, value.numel()).view(value.sizes()).copy_(value);
-    offset += room_for(i);
+  const auto send = [&] {
+    int64_t offset = 0;
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      const at::Tensor& value = parameters_[i].parameter->value();
+      const at::Tensor there = compute_device_ ? to_device_pinned(value, options.device()) : value;
+      mine.narrow(0, offset, value.numel()).view(value.sizes()).copy_(there);
+      offset += room_for(i);
+    }
+    gathering_ = group_.start_all_gather(gathered_, mine);
+  };
+  if (!compute_device_) {
+    send();
+    return;
   }
-  gathering_ = group_.start_all_gather(gathered_, mine);
+  if (!copies_) {
+    copies_.emplace(options.device());
+  }
+  copies_->follow();  // the buffers may be memory that the current stream still uses
+  copies_->run(send);
+  copies_->mark();
 }
 
 void FlatShards::finish_gather(const std::vector<at::Tensor>& targets) {
@@ -76,6 +101,9 @@ void FlatShards::finish_gather(const std::vector<at::Tensor>& targets) {
 }
 
 void FlatShards::drop_gather() {
+  if (gathering_ && copies_) {
+    copies_->wait();  // nobody uses what comes, so nothing else keeps the values from being written meanwhile
+  }
   gathering_.wait();
   if (gathered_.defined()) {
     gathered_.reset();
@@ -92,7 +120,7 @@ void FlatShards::start_reduce(const std::vector<at::Tensor>& gradients) {
   if (size == 0) {
     return;
   }
-  const auto options = parameters_.front().parameter->value().options().dtype(reduce_).requires_grad(false);
+  const auto options = options_of(reduce_);
   const at::Tensor buffer = at::zeros({group_.size(), size}, options);
   int64_t offset = 0;
   for (size_t i = 0; i < parameters_.size(); ++i) {
@@ -113,7 +141,7 @@ void FlatShards::finish_reduce() {
     return;
   }
   const at::NoGradGuard no_grad;
-  reducing_.wait();
+  compute_device_ ? copy_back() : reducing_.wait();
   int64_t offset = 0;
   for (size_t i = 0; i < parameters_.size(); ++i) {
     if (!parameters_[i].parameter->trainable()) {
@@ -124,11 +152,29 @@ void FlatShards::finish_reduce() {
     if (value.grad().defined()) {
       value.mutable_grad().add_(part);
     } else {
-      value.mutable_grad() = part.to(value.scalar_type());
+      value.mutable_grad() = part.to(value.scalar_type(), /*non_blocking=*/false, /*copy=*/compute_device_.has_value());
     }
     offset += room_for(i);
   }
   reduced_.reset();
+}
+
+// The host waits for the sum and its copy alone, not for what the device computes beside them: the backward pass of the
+// unit after this one.
+void FlatShards::copy_back() {
+  if (reduced_.is_cpu() || reduced_.is_meta()) {
+    reducing_.wait();
+    return;
+  }
+  at::Tensor landed;
+  copies_->run([&] {
+    reducing_.wait();
+    landed = at::empty(reduced_.sizes(), reduced_.options().device(at::kCPU).pinned_memory(true));
+    landed.copy_(reduced_, /*non_blocking=*/true);
+  });
+  copies_->mark();
+  copies_->wait();
+  reduced_ = landed;
 }
 
 void FlatShards::reset() noexcept {

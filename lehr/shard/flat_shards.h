@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include "lehr/base/side_stream.h"
 #include "lehr/mesh/group.h"
 #include "lehr/nn/module.h"
 #include "lehr/shard/gathered_memory.h"
@@ -21,13 +22,16 @@ struct ShardedParameter {
 /// need no collective of their own.
 class FlatShards {
  public:
-  /// Parameters are sent in type `compute`, gradients in type `reduce`. The group and `count` must live on.
+  /// Parameters are sent in type `compute`, gradients in type `reduce`. With `compute_device` values stay in host
+  /// memory and are sent from that device, to which they are copied beside what it computes; gradients come back the
+  /// same way. The group and `count` must live on.
   FlatShards(
       const mesh::Group& group,
       std::vector<ShardedParameter> parameters,
       at::ScalarType compute,
       at::ScalarType reduce,
-      ByteCount& count);
+      ByteCount& count,
+      std::optional<at::Device> compute_device = {});
 
   /// Starts to gather; `finish_gather` waits, and copies each whole parameter to its target.
   void start_gather();
@@ -50,6 +54,8 @@ class FlatShards {
   at::Tensor chunk_of(const at::Tensor& whole, size_t index, int64_t rank) const;
   at::Tensor place_of(const at::Tensor& buffer, size_t index, int64_t offset, int64_t rank) const;
   int64_t room_for(size_t index) const { return rooms_[index]; }
+  at::TensorOptions options_of(at::ScalarType type) const;
+  void copy_back();
 
   const mesh::Group& group_;
   std::vector<ShardedParameter> parameters_;
@@ -57,6 +63,8 @@ class FlatShards {
   at::ScalarType compute_;
   at::ScalarType reduce_;
   ByteCount& count_;
+  std::optional<at::Device> compute_device_;
+  std::optional<SideStream> copies_;  // between host and compute device
 
   at::Tensor gathered_;  // (ranks, elements a rank) in the compute type, while a gather is under way
   mesh::Pending gathering_;

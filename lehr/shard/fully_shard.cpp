@@ -116,7 +116,7 @@ FullySharded fully_shard(
         units[i].modules.begin(), units[i].modules.end(), [](const auto& module) { return is_embedding(*module); });
     scheduled.push_back(
         {.shards = std::make_unique<ShardUnit>(
-             units[i].name, parameters[i], context, options.compute, options.reduce, *count),
+             units[i].name, parameters[i], context, options.compute, options.reduce, *count, options.compute_device),
          .modules = units[i].modules.size(),
          .reshard = options.reshard_after_forward != ReshardPolicy::never,
          .stays_at_end = options.reshard_after_forward == ReshardPolicy::all_but_last,
@@ -125,7 +125,7 @@ FullySharded fully_shard(
   }
   auto schedule = std::make_shared<UnitSchedule>(
       std::move(scheduled),
-      std::make_unique<GradientSync>(context, all, options.bucket_bytes),
+      std::make_unique<GradientSync>(context, all, options.bucket_bytes, options.compute_device),
       count,
       options.reduce_each_microbatch);
   for (size_t i = 0; i < units.size(); ++i) {
@@ -134,6 +134,26 @@ FullySharded fully_shard(
     }
   }
   return FullySharded(std::move(schedule), std::move(count));
+}
+
+void materialize_offloaded(torch::nn::Module& root, at::Device compute_device, at::ScalarType dtype) {
+  const bool pinned = !compute_device.is_cpu();
+  auto parameters = nn::named_parameters(root);
+  const auto copies = nn::named_copies(root);
+  parameters.insert(parameters.end(), copies.begin(), copies.end());
+  for (const auto& [name, parameter] : parameters) {
+    const at::Tensor& value = parameter->value();
+    if (parameter->is_state()) {
+      continue;
+    }
+    if (value.is_meta()) {
+      const auto options = at::TensorOptions().dtype(parameter->dtype_in(dtype)).device(at::kCPU);
+      parameter->set_value(at::empty(shape_of(parameter->box()), options.pinned_memory(pinned)));
+    } else if (pinned && value.is_cpu() && !value.is_pinned()) {
+      parameter->set_value(value.detach().pin_memory());
+    }
+  }
+  nn::materialize(root, compute_device, dtype);
 }
 
 FullySharded::FullySharded(std::shared_ptr<UnitSchedule> schedule, std::shared_ptr<ByteCount> count)

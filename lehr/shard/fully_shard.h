@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,9 @@ struct FullyShardOptions {
   /// microbatch, and are summed over the ranks once: less communication, and the memory of all whole gradients.
   bool reduce_each_microbatch = true;
   int64_t bucket_bytes = 25 << 20;  ///< Of gradients that are summed over replicas: see GradientSync.
+  /// CPU offload. If set, values, their gradients and what an optimizer keeps of them are in host memory; whole
+  /// parameters are gathered and used, and gradients summed, on this device. Give memory by materialize_offloaded.
+  std::optional<at::Device> compute_device = {};
 };
 
 /// Modules whose parameters are gathered together: a decoder layer; the final norm and the head, which are called one
@@ -106,5 +110,9 @@ FullySharded fully_shard(
     torch::nn::Module& root,
     const std::vector<UnitModules>& units,
     const FullyShardOptions& options);
+
+/// nn::materialize for a model with FullyShardOptions::compute_device: values in host memory, which is pinned where
+/// that device is no CPU, and state, which forward reads as it is, on the device.
+void materialize_offloaded(torch::nn::Module& root, at::Device compute_device, at::ScalarType dtype);
 
 }  // namespace lehr::shard

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "lehr/base/error.h"
+#include "lehr/base/side_stream.h"
 #include "lehr/shard/ownership.h"
 
 namespace lehr::shard {
@@ -40,8 +41,11 @@ std::vector<std::string> axes_of_sum(const nn::NamedParameter& named, const mesh
 }  // namespace
 
 GradientSync::GradientSync(
-    mesh::DistributedContext& context, const std::vector<nn::NamedParameter>& parameters, int64_t bucket_bytes)
-    : bucket_bytes_(bucket_bytes) {
+    mesh::DistributedContext& context,
+    const std::vector<nn::NamedParameter>& parameters,
+    int64_t bucket_bytes,
+    std::optional<at::Device> device)
+    : bucket_bytes_(bucket_bytes), device_(device) {
   using namespace mesh::axis;
   holders_ = &context.group({dp_replicate, dp_shard, cp, mesh::axis::tp});
   for (auto named = parameters.rbegin(); named != parameters.rend(); ++named) {
@@ -109,6 +113,9 @@ void GradientSync::send(Bucket& bucket) {
     parts.push_back(gradient.reshape(-1));
   }
   bucket.flat = at::cat(parts);
+  if (device_) {
+    bucket.flat = to_device_pinned(bucket.flat, *device_);
+  }
   if (bucket.flat.numel() > 0) {  // all boxes may be empty, and then they are on all of the group's ranks
     bucket.pending = bucket.group->start_all_reduce(bucket.flat);
   }
@@ -126,6 +133,9 @@ void GradientSync::finish(const std::function<bool(const nn::Parameter&)>& had_g
   }
   for (auto& bucket : buckets_) {
     bucket->pending.wait();
+    if (device_ && !bucket->flat.is_meta()) {
+      bucket->flat = bucket->flat.cpu();
+    }
     int64_t first = 0;
     for (const auto& parameter : bucket->parameters) {
       at::Tensor value = parameter->value();
@@ -152,14 +162,12 @@ void GradientSync::agree(const std::vector<bool>& had) {
   for (size_t i = 0; i < had.size(); ++i) {
     users.data_ptr<float>()[i] = had[i] ? 1.0F : 0.0F;
   }
-  if (holders_->size() > 1) {
-    at::Tensor there = users.to(members_.front().parameter->value().device());
-    holders_->all_reduce(there);
-    if (there.is_meta()) {
-      return;
-    }
-    users = there.cpu();
+  const bool on_meta = members_.front().parameter->value().is_meta();
+  if (on_meta && holders_->size() > 1) {
+    holders_->all_reduce(users.to(at::kMeta));
+    return;
   }
+  holders_->all_reduce(users);  // from host memory: no device is waited for
   for (size_t i = 0; i < had.size(); ++i) {
     at::Tensor value = members_[i].parameter->value();
     if (users.data_ptr<float>()[i] == 0) {

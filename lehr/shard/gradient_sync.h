@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -19,9 +20,12 @@ class GradientSync {
  public:
   /// The parameters are laid out on every axis of more than one rank; those that are frozen have no part. All ranks
   /// construct it at the same place of the program: it asks for groups. A bucket is closed when it has `bucket_bytes`
-  /// or more.
+  /// or more. Gradients are summed on `device`, or where they are.
   GradientSync(
-      mesh::DistributedContext& context, const std::vector<nn::NamedParameter>& parameters, int64_t bucket_bytes);
+      mesh::DistributedContext& context,
+      const std::vector<nn::NamedParameter>& parameters,
+      int64_t bucket_bytes,
+      std::optional<at::Device> device = {});
   ~GradientSync();
 
   /// Says that this step adds nothing more to the parameter's gradient. Buckets are sent in their order as soon as all
@@ -49,6 +53,7 @@ class GradientSync {
   std::vector<Member> members_;           // in the order of backward
   const mesh::Group* holders_ = nullptr;  // all ranks that hold parts of these parameters
   int64_t bucket_bytes_;
+  std::optional<at::Device> device_;
   std::vector<std::unique_ptr<Bucket>> buckets_;  // once memory is there
   std::unordered_map<const nn::Parameter*, std::pair<Bucket*, size_t>> places_;
   size_t sent_ = 0;  // buckets

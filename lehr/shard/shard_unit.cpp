@@ -5,6 +5,7 @@
 #include "lehr/base/error.h"
 #include "lehr/base/memory_meter.h"
 #include "lehr/base/on_meta.h"
+#include "lehr/base/side_stream.h"
 #include "lehr/shard/ownership.h"
 
 namespace lehr::shard {
@@ -24,9 +25,10 @@ Box box_without(const nn::Parameter& parameter, const std::string& axis, const m
 
 void add_to_gradient(at::Tensor value, const at::Tensor& gradient) {
   if (value.grad().defined()) {
-    value.mutable_grad().add_(gradient);
+    value.mutable_grad().add_(gradient.to(value.device()));
   } else {
-    value.mutable_grad() = gradient.to(value.scalar_type());
+    // Where a value is shown in another form only because that is on another device, the types may be the same.
+    value.mutable_grad() = gradient.to(value.options().requires_grad(false), /*non_blocking=*/false, /*copy=*/true);
   }
 }
 }  // namespace
@@ -37,8 +39,14 @@ ShardUnit::ShardUnit(
     mesh::DistributedContext& context,
     at::ScalarType compute,
     at::ScalarType reduce,
-    ByteCount& count)
-    : name_(std::move(name)), parameters_(std::move(parameters)), compute_(compute), reduce_(reduce), count_(count) {
+    ByteCount& count,
+    std::optional<at::Device> compute_device)
+    : name_(std::move(name)),
+      parameters_(std::move(parameters)),
+      compute_(compute),
+      reduce_(reduce),
+      count_(count),
+      compute_device_(compute_device) {
   std::vector<std::string> axes;  // of flats_
   std::vector<std::vector<ShardedParameter>> sharded;
   for (const auto& parameter : parameters_) {
@@ -59,7 +67,8 @@ ShardUnit::ShardUnit(
     entries_.push_back(std::move(entry));
   }
   for (size_t i = 0; i < axes.size(); ++i) {
-    flats_.push_back(std::make_unique<FlatShards>(context.group(axes[i]), sharded[i], compute, reduce, count));
+    flats_.push_back(
+        std::make_unique<FlatShards>(context.group(axes[i]), sharded[i], compute, reduce, count, compute_device));
   }
 }
 
@@ -86,8 +95,16 @@ void ShardUnit::prepare() {
         !value.is_meta() || runs_on_meta(),
         "fully sharded unit {}: called before its parameters have memory; call nn::materialize first",
         name_);
-    device = value.device();
-    if (entry.flat >= 0 || value.scalar_type() != compute_) {
+    require(
+        !compute_device_ || value.is_cpu() || value.is_meta(),
+        "fully sharded unit {}: with a compute device of their own, parameters stay in host memory; found {} on {}; "
+        "use "
+        "shard::materialize_offloaded",
+        name_,
+        entry.parameter->name(),
+        value.device().str());
+    device = compute_device_ && !value.is_meta() ? *compute_device_ : value.device();
+    if (entry.flat >= 0 || compute_device_ || value.scalar_type() != compute_) {
       entry.memory = static_cast<int64_t>(shapes.size());
       shapes.push_back(entry.shape);
     }
@@ -124,7 +141,8 @@ void ShardUnit::gather() {
       if (entry.flat >= 0) {
         targets[static_cast<size_t>(entry.flat)].push_back(target);
       } else {
-        target.copy_(entry.parameter->value());
+        const at::Tensor& value = entry.parameter->value();
+        target.copy_(compute_device_ ? to_device_pinned(value, target.device()) : value);
       }
     }
   }

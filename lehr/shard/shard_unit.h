@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,14 +17,16 @@ namespace lehr::shard {
 /// have its chunks; cast; or the value itself, which takes no memory and no copy.
 class ShardUnit {
  public:
-  /// Parameters are laid out. All ranks construct the units of a model in the same order: groups are asked for.
+  /// Parameters are laid out. With `compute_device` values stay in host memory, and whole parameters are on that
+  /// device: none is shown as it is. All ranks construct the units of a model in the same order: groups are asked for.
   ShardUnit(
       std::string name,
       std::vector<nn::ParameterPtr> parameters,
       mesh::DistributedContext& context,
       at::ScalarType compute,
       at::ScalarType reduce,
-      ByteCount& count);
+      ByteCount& count,
+      std::optional<at::Device> compute_device = {});
 
   const std::string& name() const { return name_; }
   const std::vector<nn::ParameterPtr>& parameters() const { return parameters_; }
@@ -86,6 +89,7 @@ class ShardUnit {
   at::ScalarType compute_;
   at::ScalarType reduce_;
   ByteCount& count_;
+  std::optional<at::Device> compute_device_;
   std::vector<Entry> entries_;
   std::vector<std::unique_ptr<FlatShards>> flats_;  // the dense domain's, the experts'
   std::unique_ptr<GatheredMemory> memory_;          // once the parameters have memory

@@ -16,7 +16,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 // Whether a buffer of an earlier save can take this tensor.
 bool fits(const at::Tensor& buffer, const at::Tensor& tensor, at::ScalarType type) {
   return buffer.defined() && buffer.scalar_type() == type && buffer.sizes() == tensor.sizes() &&
-         buffer.is_pinned() == tensor.is_cuda();
+         buffer.is_pinned() == !tensor.is_cpu();
 }
 }  // namespace
 
@@ -64,15 +64,26 @@ void AsyncCheckpointer::save(const CheckpointContents& contents) {
 CheckpointContents AsyncCheckpointer::copy(const CheckpointContents& contents) {
   const at::NoGradGuard no_grad;
   CheckpointContents staged = contents;
+  bool any_copies = false;
   auto buffers = std::move(staging_);
   staging_.clear();
   const auto stage = [&](const std::pair<std::string, std::string>& key, at::Tensor& tensor, at::ScalarType type) {
     at::Tensor buffer = std::move(buffers[key]);
     if (!fits(buffer, tensor, type)) {
-      const auto options = at::TensorOptions().dtype(type).device(at::kCPU).pinned_memory(tensor.is_cuda());
+      const auto options = at::TensorOptions().dtype(type).device(at::kCPU).pinned_memory(!tensor.is_cpu());
       buffer = at::empty(tensor.sizes(), options);
     }
-    buffer.copy_(tensor.detach());
+    if (tensor.is_cpu()) {
+      buffer.copy_(tensor.detach());
+    } else {
+      if (!copies_) {
+        copies_.emplace(tensor.device());
+      }
+      if (!std::exchange(any_copies, true)) {
+        copies_->follow();
+      }
+      copies_->run([&] { buffer.copy_(tensor.detach(), /*non_blocking=*/true); });
+    }
     staging_[key] = buffer;
     tensor = std::move(buffer);
   };
@@ -84,12 +95,18 @@ CheckpointContents AsyncCheckpointer::copy(const CheckpointContents& contents) {
       stage({set.stem, part.name + lehr::describe(part.box)}, part.tensor, part.tensor.scalar_type());
     }
   }
+  if (any_copies) {
+    copies_->join();
+  }
   return staged;
 }
 
 void AsyncCheckpointer::write(const CheckpointContents& contents, const std::string& failure) {
   const auto start = std::chrono::steady_clock::now();
   try {
+    if (copies_) {
+      copies_->wait();
+    }
     write_checkpoint(store_, contents, *coordinator_, failure);
     if (keep_latest_ > 0) {
       coordinator_->from_main("save tidy", [&] {

@@ -12,6 +12,7 @@
 #include <thread>
 #include <utility>
 
+#include "lehr/base/side_stream.h"
 #include "lehr/state/checkpoint_contents.h"
 
 namespace lehr::state {
@@ -43,8 +44,10 @@ class AsyncCheckpointer {
   AsyncCheckpointer(const AsyncCheckpointer&) = delete;
   AsyncCheckpointer& operator=(const AsyncCheckpointer&) = delete;
 
-  /// Copies the contents and returns; the tensors may then change. Waits for a save before it. Throws a usage error for
-  /// contents that `check` refuses where a rank is alone; all else that can go wrong is a SaveResult.
+  /// Copies the contents and returns; the tensors may then change. (Those on a GPU are copied behind what the current
+  /// stream was given before, and what it is given afterwards waits for that; the host does not.) Waits for a save
+  /// before it. Throws a usage error for contents that `check` refuses where a rank is alone; all else that can go
+  /// wrong is a SaveResult.
   void save(const CheckpointContents& contents);
 
   /// The oldest result that was not given yet, if there is one. Does not wait.
@@ -63,6 +66,7 @@ class AsyncCheckpointer {
   int64_t keep_latest_;
   std::shared_ptr<Coordinator> coordinator_;
   std::map<std::pair<std::string, std::string>, at::Tensor> staging_;  // by stem, and name and box
+  std::optional<SideStream> copies_;                                   // from a GPU, which the writing thread waits for
   std::deque<SaveResult> results_;
   SaveResult current_;  // the thread's, until it is joined
   std::atomic<bool> written_ = false;

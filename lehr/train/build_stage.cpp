@@ -42,7 +42,8 @@ shard::FullySharded lay_out_stage(
     const TrainSpec& spec,
     mesh::DistributedContext& context,
     nn::Model& model,
-    const pipeline::PipelineStageInfo& stage) {
+    const pipeline::PipelineStageInfo& stage,
+    std::optional<at::Device> compute_device) {
   require(
       static_cast<bool>(spec.parallelize),
       "model.name: the train spec of {} does not say how its models are laid out on several ranks "
@@ -53,7 +54,8 @@ shard::FullySharded lay_out_stage(
           {.compute = compute_type(config.training),
            .reduce = reduce_type(config.training),
            .reshard_after_forward = config.parallelism.fsdp_reshard_after_forward,
-           .reduce_each_microbatch = config.parallelism.fsdp_reduce_each_microbatch},
+           .reduce_each_microbatch = config.parallelism.fsdp_reduce_each_microbatch,
+           .compute_device = compute_device},
       .context_method = config.parallelism.context_parallel_rotate_method};
   shard::FullySharded sharded = spec.parallelize(context, model, options);
   const int64_t hidden_size = stage.is_current_stage_first() ? 0 : hidden_size_of(model, config.training.seq_len);

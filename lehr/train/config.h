@@ -82,6 +82,7 @@ struct ParallelismConfig {
   int64_t pipeline_parallel_last_stage_less_layers = 0;
   shard::ReshardPolicy fsdp_reshard_after_forward = shard::ReshardPolicy::all_but_last;
   bool fsdp_reduce_each_microbatch = true;
+  bool fsdp_cpu_offload = false;
   shard::ContextParallelMethod context_parallel_rotate_method = shard::ContextParallelMethod::all_gather;
   void fields(FieldVisitor& v);
   void check(Problems& problems) const;

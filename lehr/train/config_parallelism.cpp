@@ -69,6 +69,14 @@ void ParallelismConfig::fields(FieldVisitor& v) {
       fsdp_reduce_each_microbatch,
       "Whether gradients are summed over the ranks after each microbatch of a step. false: once a step, so less "
       "communication, and every rank keeps whole gradients of all parameters meanwhile (4 bytes for each).");
+  v.optional(
+      "fsdp_cpu_offload",
+      fsdp_cpu_offload,
+      "Whether weights, gradients and what the optimizer keeps of them stay in host memory: a layer's weights are "
+      "copied "
+      "to the device while it needs them, and the optimizer runs on the CPU. Less memory of the device, slower steps; "
+      "on "
+      "several ranks.");
   v.choice(
       "context_parallel_rotate_method",
       context_parallel_rotate_method,

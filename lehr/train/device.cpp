@@ -1,6 +1,7 @@
 #include "lehr/train/device.h"
 
 #include <ATen/Context.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <dlfcn.h>
 
 #include <filesystem>
@@ -25,22 +26,41 @@ std::string load_cuda() {
 }
 }  // namespace
 
-at::Device choose_device(const std::string& wanted, int64_t world_size) {
-  if (world_size > 1) {
-    require(
-        wanted != "cuda",
-        "training.device: several ranks train on CPUs only in this version; expected cpu (or auto), found cuda");
-    return at::kCPU;
-  }
+at::Device choose_device(const std::string& wanted, int64_t local_rank) {
   if (wanted == "cpu") {
     return at::kCPU;
   }
   const std::string problem = load_cuda();
-  if (problem.empty()) {
-    return at::Device(at::kCUDA, 0);
+  if (!problem.empty()) {
+    require(wanted == "auto", "training.device: a GPU was asked for, but {}", problem);
+    return at::kCPU;
   }
-  require(wanted == "auto", "training.device: a GPU was asked for, but {}", problem);
-  return at::kCPU;
+  const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(local_rank));
+  const c10::impl::VirtualGuardImpl devices(at::kCUDA);
+  require(
+      local_rank < devices.deviceCount(),
+      "training.device: this rank is number {} on its machine, which has {} usable GPUs; start as many ranks as there "
+      "are, or use \"cpu\"",
+      local_rank,
+      static_cast<int>(devices.deviceCount()));
+  devices.setDevice(device);
+  return device;
+}
+
+at::Device choose_rank_device(const std::string& wanted, int64_t local_rank) {
+  return wanted == "cuda" ? choose_device(wanted, local_rank) : at::Device(at::kCPU);
+}
+
+at::Device choose_device(const std::string& wanted, const mesh::Transport* transport) {
+  if (transport == nullptr || transport->world_size() == 1) {
+    return choose_device(wanted);
+  }
+  require(
+      wanted != "cuda" || !transport->device().is_cpu(),
+      "training.device: a GPU was asked for, but the ranks are connected by {}, which carries data of CPUs; expected "
+      "cpu (or auto)",
+      transport->name());
+  return transport->device();
 }
 
 }  // namespace lehr::train

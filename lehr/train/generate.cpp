@@ -44,7 +44,7 @@ std::vector<int64_t> generate(
       prompt.size(),
       options.max_new_tokens,
       options.max_positions);
-  const at::Device device = nn::named_parameters(model).front().parameter->value().device();
+  const at::Device device = options.device.value_or(nn::named_parameters(model).front().parameter->value().device());
   c10::InferenceMode inference;
   nn::KeyValueCaches caches(static_cast<size_t>(model.num_local_layers()));
   const RandomStream stream(options.seed, "generate");

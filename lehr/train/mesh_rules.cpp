@@ -36,6 +36,10 @@ void check_mesh(const TrainConfig& config, const descriptor::ModelArgs& args, co
       training.local_batch_size,
       row_ranks,
       training.global_batch_size);
+  require(
+      ranks.world_size() > 1 || !config.parallelism.fsdp_cpu_offload,
+      "parallelism.fsdp_cpu_offload: a model on one rank is not sharded, and stays on its device; start several ranks, "
+      "or leave it out");
   if (ranks.world_size() == 1) {
     return;
   }

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "lehr/base/error.h"
+#include "lehr/base/side_stream.h"
 #include "lehr/nn/moe.h"
 #include "lehr/shard/expert_parallel.h"
 #include "lehr/shard/gradient_norm.h"
@@ -22,7 +23,7 @@ Batch rows_of(const Batch& batch, int64_t first, int64_t count) {
 Batch to_device(const Batch& batch, at::Device device) {
   Batch moved;
   for (const auto& [name, tensor] : batch) {
-    moved[name] = tensor.to(device, /*non_blocking=*/true);
+    moved[name] = to_device_pinned(tensor, device);
   }
   return moved;
 }
@@ -45,7 +46,7 @@ TrainStep::TrainStep(nn::Model& model, const TrainTask& task, optim::Optimizer& 
       options_(options),
       parameters_(nn::named_parameters(model)),
       precision_(options.sharded != nullptr ? std::vector<nn::NamedParameter>{} : parameters_, options.compute),
-      device_(parameters_.front().parameter->value().device()),
+      device_(options.device.value_or(parameters_.front().parameter->value().device())),
       ranks_(options.ranks != nullptr ? *options.ranks : one_device_) {}
 
 template <class Do>
@@ -130,10 +131,13 @@ at::Tensor TrainStep::count_tokens_per_expert() {
 
 // What the ranks counted, each for its own tokens, as the step's.
 void TrainStep::add_up(const StepSums& sums, StepResult& result) {
-  std::vector<double> numbers{sums.loss.defined() ? sums.loss.item<double>() : 0};
+  std::vector<at::Tensor> tensors{sums.load_balancing, sums.router_z, sums.loss};
   for (const auto& [name, sum] : sums.metrics) {
-    numbers.push_back(sum.item<double>());
+    tensors.push_back(sum);
   }
+  std::vector<double> numbers = read_numbers(tensors);
+  std::vector<double> losses(numbers.begin(), numbers.begin() + 2);
+  numbers.erase(numbers.begin(), numbers.begin() + 2);
   ranks_.sum_over_tokens(numbers);
   const std::string loss;  // no metric is called by no name
   std::map<std::string, double> totals{{loss, numbers[0]}};
@@ -142,8 +146,7 @@ void TrainStep::add_up(const StepSums& sums, StepResult& result) {
     totals[name] = numbers[place++] / static_cast<double>(result.valid);
   }
   if (balances()) {
-    std::vector<double> losses{sums.load_balancing, sums.router_z};  // of whole rows already
-    ranks_.sum_over_rows(losses);
+    ranks_.sum_over_rows(losses);  // they are of whole rows already
     totals["load_balancing_loss"] = losses[0];
     totals["router_z_loss"] = losses[1];
   }

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -52,6 +53,7 @@ class TrainStep {
     const Ranks* ranks = nullptr;   ///< Null: one device.
     /// The model's, on many ranks, or those of its stages; they compute in their own type.
     std::vector<shard::FullySharded>* sharded = nullptr;
+    std::optional<at::Device> device = {};       ///< Where forward computes; by default where the parameters are.
     Pipeline* pipeline = nullptr;                ///< Where the model's stages are on several ranks.
     std::function<void()> gradients_ready = {};  ///< Called when gradients are summed and judged, before the update.
   };

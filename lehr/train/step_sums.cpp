@@ -8,8 +8,13 @@ void StepSums::add_routers(const nn::RouterLosses& routers, double share) {
   if (routers.z_loss().is_meta()) {
     return;
   }
-  load_balancing += share * routers.load_balancing_loss().item<double>();
-  router_z += share * routers.z_loss().item<double>();
+  const at::NoGradGuard no_grad;
+  const auto add_to = [&](at::Tensor& sum, const at::Tensor& addend) {
+    const at::Tensor part = addend.detach().to(at::kDouble) * share;
+    sum = sum.defined() ? sum + part : part;
+  };
+  add_to(load_balancing, routers.load_balancing_loss());
+  add_to(router_z, routers.z_loss());
 }
 
 void StepSums::add(const at::Tensor& batch_loss, const std::map<std::string, at::Tensor>& batch_metrics) {
@@ -19,6 +24,26 @@ void StepSums::add(const at::Tensor& batch_loss, const std::map<std::string, at:
     at::Tensor& total = metrics[name];
     total = total.defined() ? total + sum : sum;
   }
+}
+
+std::vector<double> read_numbers(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> defined;
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.defined()) {
+      const at::Tensor number = tensor.detach().to(at::kDouble).reshape({});
+      defined.push_back(defined.empty() ? number : number.to(defined.front().device()));
+    }
+  }
+  std::vector<double> numbers(tensors.size(), 0.0);
+  if (defined.empty()) {
+    return numbers;
+  }
+  const at::Tensor on_host = at::stack(defined).cpu();
+  const double* next = on_host.const_data_ptr<double>();
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    numbers[i] = tensors[i].defined() ? *next++ : 0.0;
+  }
+  return numbers;
 }
 
 std::map<std::string, at::Tensor> compute_metrics(

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "lehr/nn/model.h"
 #include "lehr/train/task.h"
@@ -13,13 +14,16 @@ namespace lehr::train {
 struct StepSums {
   at::Tensor loss = {};  ///< Divided by the step's valid items; undefined before the first batch.
   std::map<std::string, at::Tensor> metrics = {};
-  double load_balancing = 0;
-  double router_z = 0;
+  at::Tensor load_balancing = {};  ///< Of router losses, float64 on the device; undefined before the first batch.
+  at::Tensor router_z = {};
 
   /// Adds the losses of a forward that is `share` of the step.
   void add_routers(const nn::RouterLosses& routers, double share);
   void add(const at::Tensor& batch_loss, const std::map<std::string, at::Tensor>& batch_metrics);
 };
+
+/// The numbers in host memory, which waits for a device once; 0 for undefined tensors. They have one element each.
+std::vector<double> read_numbers(const std::vector<at::Tensor>& tensors);
 
 /// The task's metrics of a batch. Throws a usage error for one that is not one number.
 std::map<std::string, at::Tensor> compute_metrics(

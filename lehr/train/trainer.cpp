@@ -17,7 +17,7 @@ Trainer::Trainer(TrainConfig config, Environment environment)
       environment_(std::move(environment)),
       spec_(environment_.specs.at(config_.model)),
       ranks_(config_.parallelism, environment_.transport),
-      device_(choose_device(config_.training.device, ranks_.world_size())),
+      device_(choose_device(config_.training.device, environment_.transport)),
       tokenizer_(spec_.build.tokenizer(config_)),
       args_(spec_.build.model_args(config_, spec_.family, *tokenizer_)),
       task_(spec_.build.task(config_)) {
@@ -151,7 +151,10 @@ void Trainer::validate_now(int64_t step) {
       *model_,
       *task_,
       *stream,
-      {.max_batches = config_.validation.steps, .stop = environment_.stop_requested, .ranks = &ranks_});
+      {.max_batches = config_.validation.steps,
+       .stop = environment_.stop_requested,
+       .ranks = &ranks_,
+       .device = device_});
   if (!measured.complete) {
     return;
   }
@@ -202,7 +205,8 @@ void Trainer::write_sample() {
       .top_p = config_.sample.top_p,
       .seed = static_cast<uint64_t>(config_.debug.seed),
       .stop_ids = std::move(prompt.stop_ids),
-      .max_positions = args_->max_position_ids()};
+      .max_positions = args_->max_position_ids(),
+      .device = device_};
   model_->eval();
   for (shard::FullySharded& sharded : sharded_) {
     sharded.hold();

@@ -70,9 +70,18 @@ void Trainer::build_model() {
     initial_load_ = std::make_unique<InitialLoad>(config_, *args_);
     initial_load_->check(*model_, state_);
   }
+  const bool offload = config_.parallelism.fsdp_cpu_offload;
   if (config_.peft.has_adapters()) {
     // They are in no checkpoint, so what the arithmetic needs of them is enough.
-    peft::materialize_frozen(*model_, device_, compute_type(config_.training));
+    peft::materialize_frozen(*model_, offload ? at::Device(at::kCPU) : device_, compute_type(config_.training));
+  }
+  if (offload && device_.is_cpu() && ranks_.is_main()) {
+    environment_.log.warn(
+        "parallelism.fsdp_cpu_offload: the run computes on the CPU, so this saves no memory and copies in vain");
+  }
+  if (offload) {
+    shard::materialize_offloaded(*model_, device_, parameter_type(config_.training));
+    return;
   }
   nn::materialize(*model_, device_, parameter_type(config_.training));
 }
@@ -115,7 +124,8 @@ void Trainer::build_stages() {
 }
 
 void Trainer::parallelize(nn::Model& model, const pipeline::PipelineStageInfo& stage) {
-  sharded_.push_back(lay_out_stage(config_, spec_, *ranks_.context(), model, stage));
+  const auto compute_device = config_.parallelism.fsdp_cpu_offload ? std::optional(device_) : std::nullopt;
+  sharded_.push_back(lay_out_stage(config_, spec_, *ranks_.context(), model, stage, compute_device));
 }
 
 }  // namespace lehr::train

@@ -95,6 +95,7 @@ void Trainer::restore() {
           .load_balance_coeff = config_.peft.has_adapters() ? 0 : config_.training.load_balance_coeff,
           .ranks = &ranks_,
           .sharded = sharded_.empty() ? nullptr : &sharded_,
+          .device = device_,
           .pipeline = pipeline_.get(),
           .gradients_ready = [this] {
             events_.emit(Event::gradients_ready, {.step = state_.step + 1, .model = model_.get()});

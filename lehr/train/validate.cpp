@@ -12,7 +12,7 @@ ValidationResult validate(
   at::NoGradGuard no_grad;
   const Ranks one_device;
   const Ranks& ranks = options.ranks != nullptr ? *options.ranks : one_device;
-  const at::Device device = nn::named_parameters(model).front().parameter->value().device();
+  const at::Device device = options.device.value_or(nn::named_parameters(model).front().parameter->value().device());
   struct Mode {  // as it was, whatever happens
     nn::Model& model;
     bool training;

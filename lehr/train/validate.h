@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "lehr/train/batches.h"
@@ -23,6 +24,7 @@ struct ValidateOptions {
   int64_t max_batches = -1;         ///< 0 or less: all.
   std::function<bool()> stop = {};  ///< Asked before every batch; true ends it. On many ranks, any of them ends all.
   const Ranks* ranks = nullptr;     ///< Null: one device. Each rank's stream gives its own rows.
+  std::optional<at::Device> device = {};  ///< Where forward computes; by default where the parameters are.
 };
 
 /// Runs the model over `stream` without gradients; the result is the same on all ranks. Throws a usage error if there

@@ -90,6 +90,27 @@ TEST_P(EveryMesh, StartsFromTheBitsOfOneDevice) {
   }
 }
 
+// Every kind of run below does so too.
+TEST(CpuOffload, ComputesWhatOneDeviceComputes) {
+  const std::map<std::string, std::vector<Mesh>> meshes_of{
+      {"qwen3", {{.dp_replicate = 2, .dp_shard = 2}, {.dp_shard = 2, .cp = 2, .tp = 2}, {.dp_shard = 2, .pp = 2}}},
+      {"qwen3_moe", {{.dp_shard = 4, .ep = 2}}}};
+  for (const auto& [name, list] : meshes_of) {
+    const Folder alone;
+    const auto one_device = tiny_run(alone.path(), family(name));
+    testing::train(one_device);
+    const Outcome wanted = outcome_of(one_device);
+    for (const Mesh& mesh : list) {
+      SCOPED_TRACE(mesh.name());
+      const Folder folder;
+      auto config = tiny_run(folder.path(), family(name));
+      config.parallelism.fsdp_cpu_offload = true;
+      train_on(mesh, config);
+      expect_equal(wanted, outcome_of(config));
+    }
+  }
+}
+
 TEST(Shares, OfRanksTogetherAreTheRowsOfOneDevice) {
   const Folder folder;
   const auto config = tiny_run(folder.path());
@@ -242,10 +263,13 @@ TEST(EveryKindOfRun, ComputesWhatOneDeviceComputes) {
     const auto one_device = tiny_run(alone.path(), overrides);
     testing::train(one_device);
     const Outcome wanted = outcome_of(one_device, kind.weights);
-    for (const Mesh& mesh : kind.meshes) {
-      SCOPED_TRACE(mesh.name());
+    for (size_t i = 0; i <= kind.meshes.size(); ++i) {
+      const bool offload = i == kind.meshes.size();  // the last mesh once more
+      const Mesh& mesh = offload ? kind.meshes.back() : kind.meshes[i];
+      SCOPED_TRACE(mesh.name() + (offload ? " with weights in host memory" : ""));
       const Folder folder;
-      const auto config = tiny_run(folder.path(), overrides);
+      auto config = tiny_run(folder.path(), overrides);
+      config.parallelism.fsdp_cpu_offload = offload;
       train_on(mesh, config);
       expect_equal(wanted, outcome_of(config, kind.weights));
       const std::string text = "sample.txt";
@@ -287,7 +311,10 @@ TEST(IllegalMeshes, AreRefusedByName) {
       {{.dp_shard = 4, .ep = 4},
        {},
        "parallelism.expert_parallel_degree: expected 1, as the model has no experts, found 4"},
-      {{.dp_shard = 2}, {{"training.device", "cuda"}}, "training.device: several ranks train on CPUs only"},
+      {{.dp_shard = 2},
+       {{"training.device", "cuda"}},
+       "training.device: a GPU was asked for, but the ranks are connected by threads"},
+      {{}, {{"parallelism.fsdp_cpu_offload", "true"}}, "parallelism.fsdp_cpu_offload: a model on one rank"},
       {{.cp = 2},
        {{"training.task", "classification"}},
        "parallelism.context_parallel_degree: a classifier reads one position of a whole row"},
