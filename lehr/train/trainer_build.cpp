@@ -59,7 +59,7 @@ void Trainer::build_model() {
       root.string());
   if (config_.checkpoint.enable) {
     checkpoints_ = std::make_unique<RunCheckpoints>(
-        config_, *args_, *tokenizer_, *model_, by_names(), *optimizer_, ranks_.context());
+        config_, *args_, *tokenizer_, *model_, *optimizer_, ranks_.context(), whole_.get());
   }
   if (config_.peft.has_adapters()) {
     // They are in no checkpoint, so what the arithmetic needs of them is enough.
