@@ -116,9 +116,6 @@ std::vector<int64_t> Plan::layers_by_stage() const {
 }
 
 ResolvedRun resolve(const train::TrainConfig& config, const train::TrainSpec& spec, int64_t devices) {
-  require(
-      config.parallelism.fsdp_reduce_each_microbatch,
-      "parallelism.fsdp_reduce_each_microbatch: plans of false are not there yet; expected true");
   ResolvedRun run{.config = config};
   train::TrainConfig& c = run.config;
   const int64_t world = world_of(c.parallelism, devices);
