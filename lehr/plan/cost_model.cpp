@@ -106,7 +106,7 @@ StageCost cost_of(const StageMeasurement& stage, double expert_share, const Cost
   std::vector<bool> beside;
   for (const Communication& one : stage.per_step) {
     cost.per_step.push_back(cost_of(one, context));
-    beside.push_back(names_any(one.axes, {&mesh::axis::dp_replicate}));
+    beside.push_back(runs_beside(one) || names_any(one.axes, {&mesh::axis::dp_replicate}));
   }
   hide(cost.per_step, beside, context.machine.communication_overlap * cost.backward.computing());
   if (const double whole = static_cast<double>(stage.gathered_after_forward); context.keeps_gathered && whole > 0) {

@@ -122,13 +122,13 @@ void measure_actions(StageRun& run, Measuring& measuring, StageMeasurement& resu
   run.forward(0);
   run.backward(0);
   run.finish_step();
-  const int64_t rest = measuring.live();
+  const int64_t steps_end = measuring.live();
   result.gradient_bytes = gradient_bytes(run);
   result.batch_bytes = batch_bytes(run.batch());
   result.other_bytes =
-      rest - result.batch_bytes - result.parameter_bytes - result.compute_copy_bytes - result.gradient_bytes;
+      steps_end - result.batch_bytes - result.parameter_bytes - result.compute_copy_bytes - result.gradient_bytes;
   result.boundary_bytes = run.boundary_bytes();
-  const int64_t without_gradients = rest - result.gradient_bytes;
+  const int64_t without_gradients = steps_end - result.gradient_bytes;
 
   run.clear_gradients();
   run.begin_step(1);
@@ -146,6 +146,10 @@ void measure_actions(StageRun& run, Measuring& measuring, StageMeasurement& resu
   }
   run.forward(0);
   result.first_backward_peak = measuring.measure(without_gradients, [&] { run.backward(0); }).peak;
+  if (run.sums_once_a_step()) {
+    result.whole_gradient_bytes = std::max<int64_t>(0, measuring.live() - steps_end);
+  }
+  const int64_t rest = steps_end + result.whole_gradient_bytes;
   result.forward = measuring.measure(rest, [&] { run.forward(1); });
   result.gathered_after_forward = measuring.gathered();
   result.backward = measuring.measure(rest, [&] { run.backward(1); });

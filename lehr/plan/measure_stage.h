@@ -25,8 +25,8 @@ struct Communication {
 /// One action of a pipeline, for one microbatch, on this rank.
 struct ActionMeasurement {
   /// Bytes: the highest point of live memory during the action beyond StageMeasurement::at_rest() (without the
-  /// optimizer's part) and what is kept of other microbatches. What is kept of its own is in it, and gathered
-  /// parameters are.
+  /// optimizer's part), whole gradients, and what is kept of other microbatches. What is kept of its own is in it, and
+  /// gathered parameters are.
   int64_t peak = 0;
   /// Bytes that stay afterwards for this microbatch, for its backward or its weight half, without gathered parameters.
   int64_t kept = 0;
@@ -51,8 +51,11 @@ struct StageMeasurement {
   int64_t parameter_bytes = 0;
   int64_t compute_copy_bytes = 0;  ///< On one device in mixed precision: the parameters in the type of forward.
   int64_t gradient_bytes = 0;      ///< From the first backward of a step to its end.
-  int64_t optimizer_bytes = 0;     ///< Of moments, but not what an update takes for a while.
-  int64_t other_bytes = 0;         ///< Of modules: counts and the last routing of experts.
+  /// Beside them until the last backward of a step of several microbatches: gradients that are summed over the ranks
+  /// once a step are whole until then (parallelism.fsdp_reduce_each_microbatch = false).
+  int64_t whole_gradient_bytes = 0;
+  int64_t optimizer_bytes = 0;  ///< Of moments, but not what an update takes for a while.
+  int64_t other_bytes = 0;      ///< Of modules: counts and the last routing of experts.
   int64_t at_rest() const {
     return parameter_bytes + compute_copy_bytes + gradient_bytes + optimizer_bytes + other_bytes;
   }

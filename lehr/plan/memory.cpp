@@ -84,18 +84,20 @@ class RankAccount {
     const auto key = std::make_pair(stage, timed.action.microbatch);
     const double before = kept_[key];  // of this microbatch, which is in the action's peak
     double peak = bytes_of(action.peak);
+    const bool completes = weight || timed.action.kind == ActionKind::backward_full;
+    const bool last_backward = completes && ++backwards_[stage] == num_microbatches_;
+    const double coming = bytes_of(s.gradient_bytes + (last_backward ? 0 : s.whole_gradient_bytes));
     if (timed.action.kind == ActionKind::backward_full) {
-      const bool last_backward = ++backwards_[stage] == num_microbatches_;
       if (first_backward) {
         peak = bytes_of(last_backward ? s.only_backward_peak : s.first_backward_peak);
       } else if (last_backward) {
         peak = bytes_of(s.last_backward_peak);
       }
     } else if (first_backward) {
-      peak += bytes_of(s.gradient_bytes);
+      peak += coming;
     }
     // Gradients that come with the first backward are in its peak.
-    const double gradients = first_backward ? std::clamp(peak - before, 0.0, bytes_of(s.gradient_bytes)) : 0;
+    const double gradients = first_backward ? std::clamp(peak - before, 0.0, coming) : 0;
     const double whole = std::clamp(peak - gradients - before, 0.0, bytes_of(s.gathered_peak));
     // So are weights of this stage that stayed gathered.
     const double stayed = stays_.contains(stage) ? bytes_of(s.gathered_after_forward) : 0;
@@ -105,10 +107,11 @@ class RankAccount {
     during[MemoryKind::workspace] += std::max(0.0, peak - gradients - whole - before);
     note(timed.start, during);
     if (first_backward) {
-      later(timed.end, MemoryKind::gradients, bytes_of(s.gradient_bytes));
+      later(timed.end, MemoryKind::gradients, coming);
+    } else if (last_backward) {
+      later(timed.end, MemoryKind::gradients, -bytes_of(s.whole_gradient_bytes));
     }
-    const bool last = weight || timed.action.kind == ActionKind::backward_full;
-    kept_[key] = last ? 0 : bytes_of(action.kept);
+    kept_[key] = completes ? 0 : bytes_of(action.kept);
     later(timed.end, MemoryKind::activations, kept_[key] - before);
     if (forward) {
       if (stays_.insert(stage).second) {

@@ -117,9 +117,6 @@ std::vector<int64_t> Plan::layers_by_stage() const {
 
 ResolvedRun resolve(const train::TrainConfig& config, const train::TrainSpec& spec, int64_t devices) {
   require(
-      config.parallelism.fsdp_reduce_each_microbatch,
-      "parallelism.fsdp_reduce_each_microbatch: plans of false are not there yet; expected true");
-  require(
       !config.parallelism.fsdp_cpu_offload,
       "parallelism.fsdp_cpu_offload: plans do not know copies to the host and an optimizer there; expected false");
   ResolvedRun run{.config = config};

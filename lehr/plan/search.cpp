@@ -304,6 +304,10 @@ SearchResult search_plans(
   require(
       !config.parallelism.pipeline_parallel_schedule_csv,
       "parallelism.pipeline_parallel_schedule_csv: a search chooses the schedule; leave the key out");
+  require(
+      config.parallelism.fsdp_reduce_each_microbatch,
+      "parallelism.fsdp_reduce_each_microbatch: a search puts stages together whose gradients are summed after every "
+      "microbatch; expected true, or a plan of one config");
   std::vector<int64_t> rows = options.microbatch_rows;
   if (rows.empty()) {
     rows.push_back(train::microbatch_rows(config));

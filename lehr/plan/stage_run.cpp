@@ -64,10 +64,18 @@ StageRun::~StageRun() = default;
 
 void StageRun::allocate(at::Device device) {
   const auto compute = train::compute_type(config_.training);
-  if (config_.peft.has_adapters()) {
-    peft::materialize_frozen(*model_, device, compute);
+  const auto materialize_frozen = [&] {
+    if (config_.peft.has_adapters()) {
+      peft::materialize_frozen(*model_, device, compute);
+    }
+  };
+  if (!device.is_meta()) {
+    materialize_frozen();
   }
   nn::materialize(*model_, device, train::parameter_type(config_.training));
+  if (device.is_meta()) {
+    materialize_frozen();  // last: what is on meta counts as not materialized yet
+  }
   if (!device.is_meta()) {
     model_->reset_parameters({.seed = 1});
   }

@@ -51,6 +51,8 @@ class StageRun {
   void backward_weight(int64_t microbatch);
   /// After the last microbatch: sums over replicas, gradients of tied tables and their new values.
   void finish_step();
+  /// Whether gradients stay whole until the last microbatch of a step.
+  bool sums_once_a_step() const { return sharded_ && !config_.parallelism.fsdp_reduce_each_microbatch; }
   void clear_gradients();
   /// @}
 

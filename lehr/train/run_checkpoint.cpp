@@ -97,20 +97,20 @@ RunCheckpoints::RunCheckpoints(
     const descriptor::ModelArgs& args,
     const data::Tokenizer& tokenizer,
     nn::Model& model,
-    const nn::Model& by_names,
     optim::Optimizer& optimizer,
-    mesh::DistributedContext* mesh)
+    mesh::DistributedContext* mesh,
+    const nn::Model* whole)
     : config_(config),
       args_(args),
       tokenizer_files_(data::tokenizer_file_contents(tokenizer)),
       model_(model),
-      by_names_(by_names),
+      by_names_(whole != nullptr ? *whole : model),
       optimizer_(optimizer),
       stop_ids_(args.eos_token_ids()),
       base_names_(config.peft.has_adapters() ? peft::stored_names(args) : std::vector<peft::StoredName>{}),
       map_(
           config.peft.has_adapters() ? peft::to_map(peft::adapter_stored_names(
-                                           by_names, base_names_, peft::tuned_tensors(by_names, base_names_)))
+                                           by_names_, base_names_, peft::tuned_tensors(by_names_, base_names_)))
                                      : args.state_map(descriptor::ExpertLayout::per_expert)),
       mesh_(mesh),
       coordinator_(make_coordinator(mesh, "checkpoints")),

@@ -54,15 +54,16 @@ class RunCheckpoints {
  public:
   /// References must outlive this object. `mesh`: null on one device; else every parameter of `model` must be laid out
   /// (shard::replicate_elsewhere) by the first save or load, and job.dump_folder be on a file system that all ranks
-  /// see. `by_names` has all names of the model, of which `model` may be some stages; adapters are judged by it.
+  /// see. `whole` has all names of the model (on meta, say) where `model` is some stages of it; adapters are judged by
+  /// it.
   RunCheckpoints(
       const TrainConfig& config,
       const descriptor::ModelArgs& args,
       const data::Tokenizer& tokenizer,
       nn::Model& model,
-      const nn::Model& by_names,
       optim::Optimizer& optimizer,
-      mesh::DistributedContext* mesh = nullptr);
+      mesh::DistributedContext* mesh = nullptr,
+      const nn::Model* whole = nullptr);
   ~RunCheckpoints();
 
   /// The folder to resume from: checkpoint.load_step if the run has not gone back to it before, or the newest complete

@@ -60,7 +60,7 @@ void Trainer::build_model() {
       root.string());
   if (config_.checkpoint.enable) {
     checkpoints_ = std::make_unique<RunCheckpoints>(
-        config_, *args_, *tokenizer_, *model_, by_names(), *optimizer_, ranks_.context());
+        config_, *args_, *tokenizer_, *model_, *optimizer_, ranks_.context(), whole_.get());
   }
   resumes_from_ = checkpoints_ ? checkpoints_->find() : std::nullopt;
   for (const auto& warning : checkpoints_ ? checkpoints_->take_warnings() : std::vector<std::string>{}) {

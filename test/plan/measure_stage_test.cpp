@@ -128,6 +128,25 @@ TEST_F(MeasureStage, MemoryIsThatOfAdapters) {
   expect_same_bytes(planned.on_meta(), planned.on_cpu());
 }
 
+TEST_F(MeasureStage, MemoryIsThatOfAdaptersOnStages) {
+  const Planned planned(model_of(
+      "qwen3",
+      both(
+          kMixed,
+          {{"peft.method", "lora"},
+           {"peft.target_pattern", R"('.*layers\.[12]\..*_proj')"},
+           {"checkpoint.initial_load_path", "base"},
+           {"model.args.tie_word_embeddings", "true"},
+           {"parallelism.pipeline_parallel_degree", "2"},
+           {"parallelism.data_parallel_shard_degree", "2"},
+           {"training.global_batch_size", "16"}})));
+  for (const int64_t stage : {0, 1}) {
+    SCOPED_TRACE(stage);
+    const StagePlace place{.stage = stage, .rank_of_stage = {0, 1}};
+    expect_same_bytes(planned.on_meta(place), planned.on_cpu(4, place));
+  }
+}
+
 TEST_F(MeasureStage, MemoryIsThatOfAClassifier) {
   const Planned planned(model_of(
       "qwen3",
@@ -196,6 +215,22 @@ TEST_F(MeasureStage, MessagesOfFullyShardedRanksAreTheirParameters) {
   EXPECT_EQ(gathers->group_size, 4);
   EXPECT_EQ(find(m.backward.communication, "all_gather")->bytes, 2 * (part - table));
   EXPECT_EQ(find(m.backward.communication, "reduce_scatter")->bytes, 4 * 4 * part);  // in float32, the whole
+}
+
+TEST_F(MeasureStage, GradientsThatAreSummedOnceAStepAreWholeUntilThen) {
+  const Planned planned(model_of(
+      "llama3",
+      {{"parallelism.data_parallel_shard_degree", "4"},
+       {"parallelism.fsdp_reduce_each_microbatch", "false"},
+       {"training.global_batch_size", "16"}}));
+  const auto m = planned.on_meta();
+  expect_same_bytes(m, planned.on_cpu(4));
+  EXPECT_EQ(m.gradient_bytes, 4 * m.parameters / 4);
+  EXPECT_EQ(m.whole_gradient_bytes, 4 * m.parameters - m.gradient_bytes);
+  EXPECT_EQ(find(m.backward.communication, "reduce_scatter"), nullptr);
+  const Communication* sums = find(m.per_step, "reduce_scatter");
+  ASSERT_NE(sums, nullptr);
+  EXPECT_EQ(sums->bytes, 4 * m.parameters);
 }
 
 TEST_F(MeasureStage, ReplicasAddUpOnceAStep) {

@@ -105,6 +105,31 @@ TEST(SearchPlans, NothingBetterIsLeftOut) {
   EXPECT_LE(result.best.front().plan.tokens_per_second, 1.000001 * best);
 }
 
+TEST(SearchPlans, SpreadsLayersAsTheConfigSays) {
+  const auto best_pipeline = [](const char* balance) {
+    const Overrides large{
+        {"model.args.num_hidden_layers", "8"},
+        {"model.args.vocab_size", "4096"},
+        {"parallelism.pipeline_parallel_balance", balance}};
+    const SearchResult all = search_of(small_run(large), machine_with(1, 1), {.devices = 4, .best = 1000});
+    const auto found = std::find_if(all.best.begin(), all.best.end(), [](const Candidate& one) {
+      return one.plan.run.mesh.pipeline_parallel == 4;
+    });
+    EXPECT_NE(found, all.best.end());
+    return found->plan.tokens_per_second;
+  };
+  EXPECT_GT(best_pipeline("cost"), 1.02 * best_pipeline("even"));
+}
+
+TEST(SearchPlans, RefusesWhatItDoesNotPutTogether) {
+  EXPECT_THAT(
+      [] {
+        search_of(
+            small_run({{"parallelism.fsdp_reduce_each_microbatch", "false"}}), machine_with(1, 1), {.devices = 4});
+      },
+      ThrowsMessage<Error>(HasSubstr("parallelism.fsdp_reduce_each_microbatch: a search")));
+}
+
 TEST(SearchPlans, BestFirstAndEachMeshOnce) {
   const SearchResult result = search_of(small_run(), machine_with(1, 0.2), {.devices = 8, .microbatch_rows = {1, 2}});
   std::set<std::string> meshes;

@@ -68,6 +68,7 @@ inline std::vector<std::pair<std::string, int64_t>> bytes_of(const StageMeasurem
       {"parameters", m.parameter_bytes},
       {"compute copies", m.compute_copy_bytes},
       {"gradients", m.gradient_bytes},
+      {"whole gradients", m.whole_gradient_bytes},
       {"optimizer", m.optimizer_bytes},
       {"gathered peak", m.gathered_peak},
       {"gathered after forward", m.gathered_after_forward},
