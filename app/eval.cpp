@@ -74,10 +74,9 @@ Node measure(train::TrainConfig config, const Options& options) {
   } else {
     task = std::make_unique<train::CausalLMTask>();
   }
-  const int64_t rows = config.validation.local_batch_size;
-  const auto stream =
-      options.train_data ? data.train_once(train::RowShare::all(rows)) : data.validation(train::RowShare::all(rows));
-  const auto result = train::validate(*model, *task, *stream, {.max_batches = config.validation.steps});
+  const auto rows = train::RowShare::all(config.validation.local_batch_size);
+  const auto stream = (options.train_data ? data.train_once : data.validation)(rows, config.validation.max_rows());
+  const auto result = train::validate(*model, *task, *stream);
   Node report = Node::make_table();
   report.set("model", Node(folder.string()));
   report.set("loss", Node(result.loss));

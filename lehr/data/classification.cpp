@@ -63,9 +63,10 @@ LabelledText parse_json(
 
 int64_t width_of(const ClassificationDataset& dataset, const SampleOrder& order, const BatchPlan& plan, int64_t step) {
   int64_t width = 1;
+  const auto size = plan.rows_of(order.size());
   for (int64_t row = 0; row < plan.global_batch_size; ++row) {
     const int64_t index = step * plan.global_batch_size + row;
-    if (!order.size() || index < *order.size()) {
+    if (!size || index < *size) {
       width = std::max(width, static_cast<int64_t>(dataset.example(order.at(index).sample).ids.size()));
     }
   }
@@ -76,6 +77,7 @@ int64_t width_of(const ClassificationDataset& dataset, const SampleOrder& order,
 ClassificationBatch make_batch(
     const ClassificationDataset& dataset, const SampleOrder& order, const BatchPlan& plan, int64_t step) {
   const int64_t width = width_of(dataset, order, plan, step);
+  const auto size = plan.rows_of(order.size());
   ClassificationBatch batch{
       .step = step,
       .input_ids = at::full({plan.num_rows, width}, dataset.pad_id(), at::kLong),
@@ -84,7 +86,7 @@ ClassificationBatch make_batch(
       .labels = at::full({plan.num_rows}, kNoLabel, at::kLong)};
   for (int64_t row = 0; row < plan.num_rows; ++row) {
     const int64_t index = step * plan.global_batch_size + plan.first_row + row;
-    if (order.size() && index >= *order.size()) {
+    if (size && index >= *size) {
       continue;
     }
     const ClassificationExample& example = dataset.example(order.at(index).sample);

@@ -25,6 +25,10 @@ BatchPlan checked(const BatchPlan& plan) {
 
 }  // namespace
 
+std::optional<int64_t> BatchPlan::rows_of(std::optional<int64_t> dataset_size) const {
+  return dataset_size && max_rows ? std::min(*dataset_size, *max_rows) : dataset_size ? dataset_size : max_rows;
+}
+
 BatchPlan batch_plan_of_rank(int64_t global_batch_size, int64_t rank, int64_t num_ranks, int64_t start_step) {
   require(
       num_ranks > 0 && global_batch_size > 0 && global_batch_size % num_ranks == 0,
@@ -59,7 +63,7 @@ Batch make_batch(const RowDataset& dataset, const BatchPlan& plan, int64_t step)
       batch.labels.data_ptr<int64_t>(),
       batch.position_ids.data_ptr<int64_t>(),
       batch.document_ids.data_ptr<int64_t>()};
-  const auto size = dataset.size();
+  const auto size = plan.rows_of(dataset.size());
   for (int64_t i = 0; i < plan.num_rows; ++i) {
     const int64_t at = i * length;
     const RowSpan row{all.input_ids + at, all.labels + at, all.position_ids + at, all.document_ids + at};
@@ -78,7 +82,7 @@ Batch make_batch(const RowDataset& dataset, const BatchPlan& plan, int64_t step)
 
 std::function<std::optional<int64_t>()> steps_of(std::optional<int64_t> dataset_size, const BatchPlan& plan) {
   checked(plan);
-  const auto end = num_steps(dataset_size, plan.global_batch_size, plan.drop_last);
+  const auto end = num_steps(plan.rows_of(dataset_size), plan.global_batch_size, plan.drop_last);
   require(
       !end || *end > 0,
       "data: one pass has {} rows, fewer than one global batch of {}. Set data.repeat = true, or make "

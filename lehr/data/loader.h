@@ -21,6 +21,11 @@ struct BatchPlan {
   /// Finite data that does not fill the last global batch: true drops the rest; false fills the batch with rows of
   /// padding (no labels), so that every row is seen.
   bool drop_last = true;
+  /// Rows of the data that are given at most, whoever gets them: it ends there as at its own end.
+  std::optional<int64_t> max_rows = {};
+
+  /// The rows that there are, of a data set of that size (nothing: endless).
+  std::optional<int64_t> rows_of(std::optional<int64_t> dataset_size) const;
 };
 
 /// The plan of one of `num_ranks` data-parallel ranks. The ranks share a global batch evenly, in order; a batch that

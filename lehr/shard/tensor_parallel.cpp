@@ -3,6 +3,7 @@
 #include <unordered_set>
 
 #include "lehr/base/error.h"
+#include "lehr/base/operator_watch.h"
 #include "lehr/mesh/collectives.h"
 #include "lehr/ops/linear.h"
 
@@ -71,6 +72,65 @@ class RowParallel : public nn::CallHook {
   const Group& group_;
 };
 
+// Of fewer heads than ranks each rank's layer gives a part; they are joined, and each rank takes the head that its
+// queries read. Seen as a type, the heads stand there once for every rank, and are shard(last); on the way back the
+// gradients of those that are one head are summed.
+class RepeatHeads : public nn::CallHook {
+ public:
+  RepeatHeads(const Group& group, int64_t heads) : group_(group), heads_(heads) {}
+  at::Tensor call(const at::Tensor& input, const Forward& forward) override {
+    const at::Tensor part = forward(input);  // (B, T, heads * D / ranks)
+    const int64_t last = part.dim() - 1;
+    const int64_t size = part.size(last) * group_.size() / heads_;
+    if (OperatorWatch* watch = operator_watch()) {
+      std::vector<int64_t> shape = part.sizes().vec();
+      shape.back() = size;
+      return watch->state(
+          {.name = "repeat_heads",
+           .ranks = group_.ranks(),
+           .inputs = {{"heads", part, Placement::shard(last)}},
+           .gives = Placement::shard(last),
+           .shape = std::move(shape),
+           .dtype = part.scalar_type()});
+    }
+    const at::Tensor all = mesh::all_gather(part, group_, last);  // (B, T, heads * D)
+    const int64_t head = group_.rank() * heads_ / group_.size();
+    return all.narrow(last, head * size, size).contiguous();  // (B, T, D); not a view, which would keep all of it
+  }
+
+ private:
+  const Group& group_;
+  int64_t heads_;
+};
+
+void repeat_heads(nn::LinearImpl& projection, int64_t heads, DistributedContext& context) {
+  projection.add_call_hook(std::make_shared<RepeatHeads>(context.group(mesh::axis::tp), heads));
+}
+
+// Whether there are fewer key/value heads than ranks, which then share them.
+bool shares_heads(const nn::GroupedQueryAttentionImpl& attention, const DistributedContext& context) {
+  const int64_t heads = attention.num_key_value_heads(), ranks = context.size(mesh::axis::tp);
+  if (heads % ranks == 0) {
+    return false;
+  }
+  require(
+      ranks % heads == 0,
+      "num_key_value_heads: {} cannot be split evenly over parallelism.tensor_parallel_degree = {}; choose a degree "
+      "that divides it, or a multiple of it",
+      heads,
+      ranks);
+  const int64_t rows = attention.k_proj->own_parameter("weight")->shape()[0];
+  require(
+      rows % ranks == 0,
+      "num_key_value_heads: each of {} key/value heads lies on {} ranks (parallelism.tensor_parallel_degree = {}), "
+      "which does not divide its {} rows (head_dim)",
+      heads,
+      ranks / heads,
+      ranks,
+      rows / heads);
+  return true;
+}
+
 template <class Gated>
 void gated_feed_forward(Gated& block, DistributedContext& context) {
   require_divisible("intermediate_size", block.gate_proj->own_parameter("weight")->shape()[0], context);
@@ -131,11 +191,15 @@ void on_whole_sequences(nn::Module& module, DistributedContext& context) {
 
 void tensor_parallel(nn::GroupedQueryAttentionImpl& attention, DistributedContext& context) {
   require_divisible("num_attention_heads", attention.num_attention_heads(), context);
-  require_divisible("num_key_value_heads", attention.num_key_value_heads(), context);
+  const bool shared = shares_heads(attention, context);
   gather_sequence(attention, context);
   column_parallel(*attention.q_proj, context);
   column_parallel(*attention.k_proj, context);
   column_parallel(*attention.v_proj, context);
+  if (shared) {
+    repeat_heads(*attention.k_proj, attention.num_key_value_heads(), context);
+    repeat_heads(*attention.v_proj, attention.num_key_value_heads(), context);
+  }
   row_parallel(*attention.o_proj, context);
   if (attention.q_norm) {
     on_parts(*attention.q_norm, context);

@@ -16,8 +16,10 @@ namespace lehr::shard {
 
 // Blocks. Each maps shard(1) to shard(1).
 
-/// Heads are spread over the ranks. Throws a usage error that names the key if num_attention_heads or
-/// num_key_value_heads is no multiple of the ranks, or if a projection has an adapter.
+/// Heads are spread over the ranks. Of key/value heads that are fewer than the ranks, each rank has a part of the rows
+/// of the one that its queries read; the parts of what they give are joined in forward. Throws a usage error that names
+/// the key if num_attention_heads is no multiple of the ranks, if num_key_value_heads is neither a multiple nor a
+/// divisor of them, if so many ranks cannot share a head's rows evenly, or if a projection has an adapter.
 void tensor_parallel(nn::GroupedQueryAttentionImpl& attention, mesh::DistributedContext& context);
 /// As above; the latents, which all heads share, are computed on every rank.
 void tensor_parallel(nn::MultiHeadLatentAttentionImpl& attention, mesh::DistributedContext& context);

@@ -60,13 +60,15 @@ class ClassificationStream : public BatchStream {
 };
 
 // Training rows of a step are never padded up; held-out rows are all seen.
-data::BatchPlan plan_of(const RowShare& rows, int64_t start_step, bool drop_last) {
+data::BatchPlan plan_of(
+    const RowShare& rows, int64_t start_step, bool drop_last, std::optional<int64_t> max_rows = std::nullopt) {
   return {
       .global_batch_size = rows.global,
       .first_row = rows.first,
       .num_rows = rows.count,
       .start_step = start_step,
-      .drop_last = drop_last};
+      .drop_last = drop_last,
+      .max_rows = max_rows};
 }
 
 // No more rows than there are: the rest would be padding. Only where one rank takes them all, so that shares stay even.
@@ -105,13 +107,14 @@ RunData open_run_data(
     run.train = [train = opened.train, prefetch](const RowShare& rows, int64_t start) {
       return std::make_unique<LanguageStream>(train, plan_of(rows, start, true), prefetch);
     };
-    run.train_once = [train = opened.train, prefetch](const RowShare& rows) {
-      return std::make_unique<LanguageStream>(train, plan_of(rows, 0, false), prefetch);
+    run.train_once = [train = opened.train, prefetch](const RowShare& rows, std::optional<int64_t> max_rows) {
+      return std::make_unique<LanguageStream>(train, plan_of(rows, 0, false, max_rows), prefetch);
     };
     if (opened.validation) {
-      run.validation = [validation = opened.validation, prefetch](const RowShare& rows) {
+      run.validation = [validation = opened.validation, prefetch](
+                           const RowShare& rows, std::optional<int64_t> max_rows) {
         const RowShare wanted = fitting(rows, validation->size().value_or(rows.global));
-        return std::make_unique<LanguageStream>(validation, plan_of(wanted, 0, false), prefetch);
+        return std::make_unique<LanguageStream>(validation, plan_of(wanted, 0, false, max_rows), prefetch);
       };
     }
     return run;
@@ -135,15 +138,15 @@ RunData open_run_data(
   run.train = [train = opened.train, order, prefetch](const RowShare& rows, int64_t start) {
     return std::make_unique<ClassificationStream>(train, order, plan_of(rows, start, true), prefetch);
   };
-  run.train_once = [train = opened.train, order, prefetch](const RowShare& rows) {
-    return std::make_unique<ClassificationStream>(train, order, plan_of(rows, 0, false), prefetch);
+  run.train_once = [train = opened.train, order, prefetch](const RowShare& rows, std::optional<int64_t> max_rows) {
+    return std::make_unique<ClassificationStream>(train, order, plan_of(rows, 0, false, max_rows), prefetch);
   };
   if (opened.validation) {
-    run.validation = [validation = opened.validation, prefetch](const RowShare& rows) {
+    run.validation = [validation = opened.validation, prefetch](const RowShare& rows, std::optional<int64_t> max_rows) {
       return std::make_unique<ClassificationStream>(
           validation,
           data::SampleOrder::Options{.shuffle = false, .repeat = false},
-          plan_of(fitting(rows, validation->size()), 0, false),
+          plan_of(fitting(rows, validation->size()), 0, false, max_rows),
           prefetch);
     };
   }

@@ -30,10 +30,11 @@ struct RunData {
   /// Batches from step `start_step` (0-based) on, endless or not as data.repeat says. Which row stands where depends on
   /// the seed and `rows.global` alone, not on how ranks share it.
   std::function<std::unique_ptr<BatchStream>(const RowShare& rows, int64_t start_step)> train;
-  /// All training data once, without dropping a last batch that is not full. Needs data.repeat = false.
-  std::function<std::unique_ptr<BatchStream>(const RowShare& rows)> train_once;
-  /// All held-out data once, in order; an empty function without held-out data.
-  std::function<std::unique_ptr<BatchStream>(const RowShare& rows)> validation;
+  /// All training data once, or its first `max_rows` rows, without dropping a last batch that is not full. Needs
+  /// data.repeat = false.
+  std::function<std::unique_ptr<BatchStream>(const RowShare& rows, std::optional<int64_t> max_rows)> train_once;
+  /// All held-out data once, or its first `max_rows` rows, in order; an empty function without held-out data.
+  std::function<std::unique_ptr<BatchStream>(const RowShare& rows, std::optional<int64_t> max_rows)> validation;
 };
 
 /// Opens what [data] names. Throws usage errors: missing files, data of another kind than the task's, ids that do not

@@ -182,7 +182,8 @@ void ValidationConfig::fields(FieldVisitor& v) {
   v.optional(
       "steps",
       steps,
-      "Batches of a validation, on each rank that takes rows of its own; -1: all held-out data, once.",
+      "Batches of validation.local_batch_size rows in a validation, of all ranks together; -1: all held-out data, "
+      "once.",
       at_least(-1));
   v.optional("local_batch_size", local_batch_size, "Rows in one forward pass.", positive());
 }

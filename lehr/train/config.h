@@ -148,6 +148,8 @@ struct ValidationConfig {
   int64_t steps = -1;
   int64_t local_batch_size = 8;
   void fields(FieldVisitor& v);
+  /// Rows of a validation; nothing: all that are held out.
+  std::optional<int64_t> max_rows() const { return steps > 0 ? std::optional(steps * local_batch_size) : std::nullopt; }
 };
 
 struct SampleConfig {

@@ -146,15 +146,9 @@ class Trainer::Pause {
 void Trainer::validate_now(int64_t step) {
   const Pause pause(run_log_.get());
   const int64_t rows = config_.validation.local_batch_size * ranks_.data_parallel_size();
-  const auto stream = data_.validation(ranks_.share(rows));
+  const auto stream = data_.validation(ranks_.share(rows), config_.validation.max_rows());
   const ValidationResult measured = spec_.build.validate(
-      *model_,
-      *task_,
-      *stream,
-      {.max_batches = config_.validation.steps,
-       .stop = environment_.stop_requested,
-       .ranks = &ranks_,
-       .device = device_});
+      *model_, *task_, *stream, {.stop = environment_.stop_requested, .ranks = &ranks_, .device = device_});
   if (!measured.complete) {
     return;
   }

@@ -21,7 +21,7 @@ ValidationResult validate(
   model.eval();
   std::vector<double> sums(2);  // valid items, loss, metrics in the order of names
   std::set<std::string> names;
-  for (int64_t batches = 0; options.max_batches <= 0 || batches < options.max_batches; ++batches) {
+  while (true) {
     if (options.stop && ranks.any(options.stop())) {
       return {.complete = false};
     }

@@ -21,7 +21,6 @@ struct ValidationResult {
 
 /// How much is measured, and by whom.
 struct ValidateOptions {
-  int64_t max_batches = -1;         ///< 0 or less: all.
   std::function<bool()> stop = {};  ///< Asked before every batch; true ends it. On many ranks, any of them ends all.
   const Ranks* ranks = nullptr;     ///< Null: one device. Each rank's stream gives its own rows.
   std::optional<at::Device> device = {};  ///< Where forward computes; by default where the parameters are.

@@ -79,6 +79,21 @@ TEST(TensorParallel, AttentionWithBiasesAddsThatOfTheOutputOnce) {
   expect_attention_equal(params);
 }
 
+TEST(TensorParallel, AttentionWithFewerKeyValueHeadsThanRanksEqualsOneDevice) {
+  for (const int64_t heads : {1, 2}) {
+    auto params = plain_attention();
+    params.num_key_value_heads = heads;
+    expect_attention_equal(params);
+    params.qk_norm_eps = 1e-6;
+    params.attention_bias = true;
+    params.sinks = true;
+    params.output_gate = true;
+    nn::AttentionMask mask;
+    mask.document_ids = documents();
+    expect_attention_equal(params, mask);
+  }
+}
+
 TEST(TensorParallel, AttentionWithSinksAndWindowEqualsOneDevice) {
   auto params = plain_attention();
   params.sinks = true;
@@ -169,15 +184,25 @@ TEST(TensorParallel, DoesNothingOnOneRank) {
 TEST(TensorParallel, RefusesSizesThatItsRanksDoNotDivide) {
   const mesh::DeviceMeshParameters mesh{.tensor_parallel = 4};
   auto params = plain_attention();
-  params.num_key_value_heads = 2;
+  const auto refused = [&] {
+    return test::problem_on(mesh, [&](DistributedContext& context) {
+      nn::GroupedQueryAttention attention(params);
+      tensor_parallel(*attention, context);
+    });
+  };
+  params.num_attention_heads = 12;
+  params.num_key_value_heads = 6;
   EXPECT_THAT(
-      test::problem_on(
-          mesh,
-          [&](DistributedContext& context) {
-            nn::GroupedQueryAttention attention(params);
-            tensor_parallel(*attention, context);
-          }),
-      HasSubstr("num_key_value_heads: 2 cannot be split evenly over parallelism.tensor_parallel_degree = 4"));
+      refused(),
+      HasSubstr("num_key_value_heads: 6 cannot be split evenly over parallelism.tensor_parallel_degree = 4"));
+  params.num_key_value_heads = 1;
+  params.head_dim = 6;
+  EXPECT_THAT(
+      refused(),
+      HasSubstr("num_key_value_heads: each of 1 key/value heads lies on 4 ranks (parallelism.tensor_parallel_degree = "
+                "4), which does not divide its 6 rows (head_dim)"));
+  params = plain_attention();
+  params.num_key_value_heads = 2;
   params.num_attention_heads = 6;
   EXPECT_THAT(
       test::problem_on(

@@ -299,7 +299,9 @@ TEST(IllegalMeshes, AreRefusedByName) {
       {{.dp_shard = 4},
        {{"training.global_batch_size", "6"}},
        "training.global_batch_size: must be a multiple of training.local_batch_size (1) times the 4 ranks"},
-      {{.tp = 4}, {{model + "num_key_value_heads", "2"}}, "num_key_value_heads: 2 cannot be split evenly"},
+      {{.tp = 4},
+       {{model + "num_attention_heads", "12"}, {model + "num_key_value_heads", "6"}},
+       "num_key_value_heads: 6 cannot be split evenly"},
       {{.tp = 4},
        {{model + "num_attention_heads", "6"}, {model + "num_key_value_heads", "6"}},
        "num_attention_heads: 6"},
@@ -367,6 +369,58 @@ TEST(IllegalMeshes, AreRefusedByName) {
       EXPECT_THAT(error.what(), HasSubstr(one.message));
     }
     EXPECT_FALSE(std::filesystem::exists(std::filesystem::path(config.job.dump_folder) / "metrics.jsonl"));
+  }
+}
+
+// Losses, norms that clip, weights and moments; and what is saved goes on anywhere.
+TEST(KeyValueHeads, FewerThanRanksComputeWhatOneDeviceComputes) {
+  for (const auto& [name, heads] : {std::pair("qwen3", "2"), std::pair("qwen3", "1"), std::pair("llama3", "2")}) {
+    Overrides overrides = family(name);
+    overrides.emplace_back("model.args.num_key_value_heads", heads);
+    const Folder alone;
+    const auto one_device = tiny_run(alone.path(), overrides);
+    testing::train(one_device);
+    const Outcome wanted = outcome_of(one_device);
+    for (const Mesh& mesh :
+         {Mesh{.tp = 4}, Mesh{.dp_shard = 2, .tp = 4}, Mesh{.cp = 2, .tp = 4}, Mesh{.tp = 4, .pp = 2}}) {
+      SCOPED_TRACE(fmt::format("{} with {} heads on {}", name, heads, mesh.name()));
+      const Folder folder;
+      const auto config = tiny_run(folder.path(), overrides);
+      train_on(mesh, config, 5);
+      train_on(mesh.cp > 1 ? Mesh{.dp_shard = 4} : mesh, config);
+      expect_equal(wanted, outcome_of(config));
+    }
+  }
+}
+
+// 12 rows: two ranks with four each see the last four together with padding.
+TEST(Meshes, ABoundedValidationSeesTheSameRows) {
+  auto overrides = family("qwen3");
+  for (const auto& entry : Overrides{
+           {"training.steps", "1"},
+           {"lr_scheduler.warmup_steps", "0"},
+           {"validation.steps", "3"},
+           {"validation.local_batch_size", "4"}}) {
+    overrides.push_back(entry);
+  }
+  const auto loss_of = [&](const Mesh& mesh, const Overrides& more) {
+    const Folder folder;
+    auto all = overrides;
+    all.insert(all.end(), more.begin(), more.end());
+    const auto config = tiny_run(folder.path(), all);
+    train_on(mesh, config);
+    return metric::read_metric(std::filesystem::path(config.job.dump_folder) / "metrics.jsonl", "validation_loss")
+        .values.front();
+  };
+  const double expected = loss_of({}, {});
+  // As many rows in other batches.
+  EXPECT_NEAR(
+      loss_of({}, {{"validation.steps", "4"}, {"validation.local_batch_size", "3"}}),
+      expected,
+      testing::kTolerance * expected);
+  EXPECT_GT(std::abs(loss_of({}, {{"validation.steps", "2"}}) - expected), 1e-6);
+  for (const Mesh& mesh : {Mesh{.dp_shard = 2}, Mesh{.dp_replicate = 2, .dp_shard = 2}, Mesh{.dp_shard = 2, .tp = 2}}) {
+    EXPECT_NEAR(loss_of(mesh, {}), expected, testing::kTolerance * expected) << mesh.name();
   }
 }
 

@@ -173,7 +173,7 @@ double validation_loss(const TrainConfig& config, const std::filesystem::path& m
   const auto data = open_run_data(config, *tokenizer, 257, [](const std::string&) {});
   const auto model = opened.load(at::kCPU, parameter_type(config.training));
   const CausalLMTask task;
-  return validate(*model, task, *data.validation(RowShare::all(config.validation.local_batch_size)), {}).loss;
+  return validate(*model, task, *data.validation(RowShare::all(config.validation.local_batch_size), {}), {}).loss;
 }
 
 TEST(PeftRun, ItsFolderIsLoadedWithTheBaseThatItNames) {
