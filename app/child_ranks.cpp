@@ -214,15 +214,21 @@ class ChildRanks {
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0) {
       return;
     }
+    const auto words = mesh::read_last_words(words_file(rank));
+    // One that ends before it could save: the others cannot go on.
+    const bool at_once = is_stop(status) && words && !words->consequence;
     if (passed_on_ != 0 && (is_stop(status) || (WIFSIGNALED(status) && WTERMSIG(status) == passed_on_))) {
+      stopped_at_once_ = stopped_at_once_ || at_once;
       return;
     }
-    if (is_stop(status) && !failed_) {
+    if (stopped_at_once_ && words && words->consequence) {
+      return;
+    }
+    if (is_stop(status) && !at_once && !failed_) {
       stopped_ = WEXITSTATUS(status);
       deadline_ = deadline_.value_or(Clock::now() + kStopTime);
       return;
     }
-    const auto words = mesh::read_last_words(words_file(rank));
     if (!failed_) {
       failed_ = rank;
       deadline_ = Clock::now() + kLastWordsTime;
@@ -267,6 +273,7 @@ class ChildRanks {
   bool termed_ = false;
   int passed_on_ = 0;
   int stopped_ = 0;
+  bool stopped_at_once_ = false;
 };
 }  // namespace
 

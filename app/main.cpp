@@ -1,4 +1,6 @@
 // lehr COMMAND ...: the program.
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <exception>
@@ -8,6 +10,7 @@
 #include "lehr/base/suggest.h"
 #include "lehr/base/tensor_memory.h"
 #include "lehr/mesh/connect.h"
+#include "lehr/mesh/rank_environment.h"
 
 namespace lehr::app {
 
@@ -47,6 +50,20 @@ std::string usage() {
          "143 stopped by SIGTERM after saving.\n";
 }
 
+// Several processes would each do the whole work, and write the same files.
+void require_alone(const std::string& command, const std::vector<std::string>& args) {
+  const auto beside = lehr::mesh::started_beside_others(lehr::mesh::environment_variables());
+  const bool asks = std::find(args.begin(), args.end(), "--help") != args.end();
+  lehr::require(
+      beside.description.empty() || asks,
+      "lehr {}: works in one process, but {}; start it without the launcher, or, in a rank of another program, as: env "
+      "-u {} lehr {} ...",
+      command,
+      beside.description,
+      fmt::join(beside.variables, " -u "),
+      command);
+}
+
 int run(const std::vector<std::string>& args) {
   if (args.empty() || args[0] == "--help" || args[0] == "-h" || args[0] == "help") {
     std::fputs(usage().c_str(), args.empty() ? stderr : stdout);
@@ -59,6 +76,9 @@ int run(const std::vector<std::string>& args) {
   std::vector<std::string> names;
   for (const auto& command : commands()) {
     if (command.name == args[0]) {
+      if (command.name != "train") {
+        require_alone(command.name, args);
+      }
       return command.run({args.begin() + 1, args.end()});
     }
     names.push_back(command.name);

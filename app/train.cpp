@@ -61,11 +61,11 @@ int run(const train::TrainConfig& config, bool quiet, mesh::Transport& transport
   // A signal may have reached other ranks only.
   return 128 + (signals.received() != 0 ? signals.received() : SIGTERM);
 }
-// Parses, and trains on the ranks that `on_ranks` makes: it calls its argument on each with the rank's transport.
+// Parses, and trains on the ranks that `on_ranks` makes: it calls `body` on each with the rank's transport.
 using RankBody = std::function<void(mesh::Transport& transport)>;
 int train_on(
     const std::vector<std::string>& args,
-    const std::function<void(const train::TrainConfig& config, const RankBody& body)>& on_ranks) {
+    const std::function<void(const train::TrainConfig& config, StopSignals& signals, const RankBody& body)>& on_ranks) {
   Options options;
   const Arguments arguments = parse_arguments(args, ConfigObject::of(options));
   if (arguments.help) {
@@ -86,7 +86,7 @@ int train_on(
   // A file that may not grow is an error of its write, not the end of the program.
   std::signal(SIGXFSZ, SIG_IGN);
   std::atomic<int> code = 0;  // the same on all ranks
-  on_ranks(config, [&](mesh::Transport& transport) {
+  on_ranks(config, signals, [&](mesh::Transport& transport) {
     code = with_places(sources, [&] { return run(config, options.quiet, transport, signals); });
   });
   return code;
@@ -94,7 +94,8 @@ int train_on(
 }  // namespace
 
 int train(const std::vector<std::string>& args) {
-  return train_on(args, [](const train::TrainConfig& config, const RankBody& body) {
+  return train_on(args, [](const train::TrainConfig& config, StopSignals& signals, const RankBody& body) {
+    signals.set_last_act([](int signal, bool second) { mesh::report_stop(nullptr, signal, second); });
     const auto ranks = mesh::read_rank_environment(mesh::environment_variables());
     mesh::ConnectOptions options{
         .init_timeout = std::chrono::seconds(config.comm.init_timeout_seconds),
@@ -103,12 +104,14 @@ int train(const std::vector<std::string>& args) {
       options.device = train::choose_rank_device(config.training.device, ranks.local_rank);
     }
     const auto transport = mesh::connect_ranks(ranks, options);
+    const LastAct telling(
+        signals, [&](int signal, bool second) { mesh::report_stop(transport.get(), signal, second); });
     mesh::run_connected(*transport, [&] { body(*transport); });
   });
 }
 
 int train_on_threads(const std::vector<std::string>& args, int64_t ranks) {
-  return train_on(args, [&](const train::TrainConfig& config, const RankBody& body) {
+  return train_on(args, [&](const train::TrainConfig& config, StopSignals&, const RankBody& body) {
     mesh::run_ranks(ranks, body, std::chrono::seconds(config.comm.train_timeout_seconds));
   });
 }

@@ -4,6 +4,7 @@
 
 #include <csignal>
 #include <cstdlib>
+#include <exception>
 
 namespace lehr {
 
@@ -31,6 +32,11 @@ StopSignals::~StopSignals() {
   pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
 }
 
+void StopSignals::set_last_act(std::function<void(int signal, bool second)> act) {
+  const std::lock_guard lock(mutex_);
+  last_act_ = std::move(act);
+}
+
 void StopSignals::listen() {
   const sigset_t set = stop_signals();
   for (int signal = 0; sigwait(&set, &signal) == 0;) {
@@ -38,6 +44,14 @@ void StopSignals::listen() {
       return;
     }
     if (!deferred_ || received_ != 0) {
+      const std::lock_guard lock(mutex_);
+      try {
+        if (last_act_) {
+          last_act_(signal, received_ != 0);
+        }
+      } catch (const std::exception&) {
+        // It ends in any case.
+      }
       std::_Exit(128 + signal);
     }
     received_ = signal;

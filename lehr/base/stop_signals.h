@@ -2,7 +2,10 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
+#include <mutex>
 #include <thread>
+#include <utility>
 
 namespace lehr {
 
@@ -25,6 +28,11 @@ class StopSignals {
   /// From here on the loop answers the first signal.
   void defer() { deferred_ = true; }
 
+  /// What is done before a signal ends the program at once, on the thread that receives signals: `act(signal, second)`,
+  /// where `second` says that the first one was not answered yet. It should take seconds at most. Empty: nothing.
+  /// Returns when an act that is under way is done, so never then.
+  void set_last_act(std::function<void(int signal, bool second)> act);
+
   /// The signal that came, or 0.
   int received() const { return received_; }
 
@@ -34,7 +42,23 @@ class StopSignals {
   std::atomic<bool> deferred_ = false;
   std::atomic<bool> ending_ = false;
   std::atomic<int> received_ = 0;
+  std::mutex mutex_;  // over last_act_
+  std::function<void(int signal, bool second)> last_act_;
   std::thread listener_;
+};
+
+/// A last act for as long as what it uses lives.
+class LastAct {
+ public:
+  LastAct(StopSignals& signals, std::function<void(int signal, bool second)> act) : signals_(signals) {
+    signals_.set_last_act(std::move(act));
+  }
+  ~LastAct() { signals_.set_last_act({}); }
+  LastAct(const LastAct&) = delete;
+  LastAct& operator=(const LastAct&) = delete;
+
+ private:
+  StopSignals& signals_;
 };
 
 }  // namespace lehr

@@ -5,6 +5,7 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include <cstdio>
+#include <cstring>
 #include <thread>
 
 #include "lehr/mesh/exception_text.h"
@@ -95,6 +96,24 @@ void report_failure(const std::exception& problem) {
   const auto* const peer = dynamic_cast<const PeerFailure*>(&problem);
   if (file.empty() || !write_last_words(file, {.message = text_of(problem), .consequence = peer != nullptr})) {
     fmt::print(stderr, "{}\n", text_of(problem));
+  }
+}
+
+void report_stop(Transport* transport, int signal, bool second) {
+  const char* const name = sigabbrev_np(signal);
+  const std::string text = fmt::format(
+      "stopped by SIG{} {}",
+      name == nullptr ? "?" : name,
+      second ? "for the second time, without saving" : "before its first step, with nothing to save");
+  const std::string file = last_words_file();
+  const bool alone = transport == nullptr || transport->world_size() == 1;
+  if (!file.empty()) {
+    write_last_words(file, {.message = text});
+  } else if (!alone) {
+    fmt::print(stderr, "rank {}: {}\n", transport->rank(), text);
+  }
+  if (!alone) {
+    transport->abort(text);
   }
 }
 

@@ -38,4 +38,9 @@ void run_connected(Transport& transport, const std::function<void()>& body);
 /// its last words, which the launcher shows once for all ranks.
 void report_failure(const std::exception& problem);
 
+/// Tells the other ranks and the launcher that a signal ends this rank at once, because it came before the first step
+/// or (`second`) for the second time. For StopSignals::set_last_act; null: not connected yet. Takes some seconds at
+/// most.
+void report_stop(Transport* transport, int signal, bool second);
+
 }  // namespace lehr::mesh

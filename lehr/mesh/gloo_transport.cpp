@@ -25,15 +25,9 @@ std::string seconds_text(milliseconds time) {
   return fmt::format("{:g} s", static_cast<double>(time.count()) / 1000);
 }
 
-// Gloo's backend waits for the work under way when it is destroyed, which may be forever when a rank has failed.
 class GlooBackend : public c10d::ProcessGroupGloo {
  public:
   using c10d::ProcessGroupGloo::ProcessGroupGloo;
-  ~GlooBackend() override {
-    if (std::uncaught_exceptions() > 0) {
-      disconnect();
-    }
-  }
   void disconnect() noexcept {
     try {
       for (const auto& context : contexts_) {
@@ -44,6 +38,17 @@ class GlooBackend : public c10d::ProcessGroupGloo {
     }
   }
 };
+using GlooBackends = std::vector<c10::intrusive_ptr<GlooBackend>>;
+
+// Gloo's backend waits for the work under way when it is destroyed. After a failure that takes until the collective's
+// time is up: a connection that this rank closes itself wakes nobody who waits for data from it. The process ends soon,
+// and the system closes what is left.
+void never_destroy(GlooBackends backends) {
+  static std::mutex mutex;
+  static auto* const kept = new std::vector<GlooBackends>();
+  const std::lock_guard lock(mutex);
+  kept->push_back(std::move(backends));
+}
 
 std::vector<std::shared_ptr<::gloo::transport::Device>> devices(bool local) {
   const char* const interfaces = std::getenv("GLOO_SOCKET_IFNAME");
@@ -77,16 +82,13 @@ class GlooTransport : public Transport {
         local_(local),
         keeps_store_(keeps_store),
         options_(options) {
-    // Blocking calls of this rank must not hold up the watch.
-    const auto own = store_->clone();
-    own->setTimeout(std::chrono::seconds(5));
     std::vector<int64_t> all;
     for (int64_t other = 0; other < world_size_; ++other) {
       all.push_back(other);
     }
     meet("the start", "start", all);
     watch_ = std::make_unique<RankWatch>(
-        own,
+        store_,  // of which it makes a connection of its own: blocking calls must not hold it up
         RankWatch::Options{
             .rank = rank_,
             .world_size = world_size_,
@@ -102,6 +104,10 @@ class GlooTransport : public Transport {
       watch_->linger(std::chrono::seconds(2));
     }
     watch_.reset();
+    if (disconnected_ || std::uncaught_exceptions() > 0) {
+      disconnect();
+      never_destroy(std::move(backends_));
+    }
   }
 
   int64_t rank() const override { return rank_; }
@@ -172,10 +178,9 @@ class GlooTransport : public Transport {
 
   void disconnect() noexcept {
     const std::lock_guard lock(mutex_);
-    for (const auto& weak : backends_) {
-      if (const auto backend = weak.lock()) {
-        backend->disconnect();
-      }
+    disconnected_ = true;
+    for (const auto& backend : backends_) {
+      backend->disconnect();
     }
     if (options_.disconnect) {
       options_.disconnect();
@@ -188,7 +193,8 @@ class GlooTransport : public Transport {
   GlooOptions options_;
   std::map<std::string, int64_t> connected_;
   std::mutex mutex_;
-  std::vector<c10::weak_intrusive_ptr<GlooBackend>> backends_;
+  GlooBackends backends_;
+  bool disconnected_ = false;
   std::unique_ptr<RankWatch> watch_;
 };
 

@@ -271,4 +271,34 @@ RankEnvironment read_rank_environment(const Variables& variables) {
   return result;
 }
 
+StartedBeside started_beside_others(const Variables& variables) {
+  const Reader reader(variables);
+  if (reader.has("SLURM_PROCID") && reader.text("ENVIRONMENT") == "BATCH" && !reader.has("SLURM_STEP_ID")) {
+    return {};  // the job's script itself
+  }
+  for (const Names& names : {kTorchrun, kOpenMpi, kPmi, slurm_names(reader)}) {
+    int64_t rank = 0, size = 1;
+    try {
+      rank = reader.number(names.rank, 0);
+      size = reader.number(names.world_size, 1);
+    } catch (const Error&) {
+      continue;  // absent, or not a launcher's
+    }
+    if (size > 1) {
+      const bool own = names.rank == kTorchrun.rank && reader.text("TORCHELASTIC_RUN_ID") == kLaunchRunId;
+      return {
+          .description = fmt::format(
+              "{} started {} processes ({}={}, {}={})",
+              own ? "lehr launch" : names.launcher,
+              size,
+              names.rank,
+              rank,
+              names.world_size,
+              size),
+          .variables = {names.rank, names.world_size, names.local_rank}};
+    }
+  }
+  return {};
+}
+
 }  // namespace lehr::mesh

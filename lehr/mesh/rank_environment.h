@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 namespace lehr::mesh {
 
@@ -38,6 +39,14 @@ Variables environment_variables();
 /// names the variables when some are missing, are no numbers, or contradict each other, so that a run never takes
 /// itself for alone while a launcher started several. No launcher: rank 0 of 1.
 RankEnvironment read_rank_environment(const Variables& variables);
+
+/// What says that a launcher started this process beside others: "torchrun started 4 processes (RANK=1, WORLD_SIZE=4)";
+/// empty where nothing does, or too little to tell. For programs that work alone; it never throws.
+struct StartedBeside {
+  std::string description = "";
+  std::vector<std::string> variables = {};  ///< Their names.
+};
+StartedBeside started_beside_others(const Variables& variables);
 
 /// "node003" for "node[003-006,010],gpu7": the first host of a list as SLURM writes it. Throws a usage error for text
 /// that is none.

@@ -17,6 +17,7 @@ const std::string kFailure = "failure";
 const std::string kAlarm = "alarm";
 const std::string kHeard = "heard";  // ranks that know of the failure and did not cause it
 const std::string kGone = "gone";
+const std::string kStoreGone = "what keeps the ranks' store, rank 0 or the launcher, is gone";
 constexpr size_t kMostNamed = 8;  // ranks in one message
 
 std::string where_key(int64_t rank) {
@@ -33,8 +34,8 @@ void publish_failure(c10d::Store& store, int64_t rank, const std::string& messag
   store.add(kAlarm, 1);
 }
 
-RankWatch::RankWatch(c10::intrusive_ptr<c10d::Store> store, Options options)
-    : store_(std::move(store)), options_(std::move(options)) {
+RankWatch::RankWatch(const c10::intrusive_ptr<c10d::Store>& store, Options options)
+    : store_(store, options.answer_time), options_(std::move(options)) {
   coordinates_ = [](int64_t) { return std::string(); };
   thread_ = std::thread([this] { watch(); });
 }
@@ -45,6 +46,7 @@ RankWatch::~RankWatch() {
     ending_ = true;
   }
   wake_.notify_all();
+  store_.close();
   thread_.join();
 }
 
@@ -63,18 +65,25 @@ void RankWatch::watch() {
   // All ranks of a large world ask one store.
   const milliseconds interval(300 + options_.world_size);
   bool alarmed = false;
+  std::optional<Clock::time_point> unreachable;
   std::unique_lock lock(mutex_);
   while (!wake_.wait_for(lock, interval, [this] { return ending_; })) {
     lock.unlock();
     look_at_device();
     try {
-      alarmed = alarmed || store_->check({kAlarm});
+      alarmed = alarmed || store_.check(kAlarm);
       if (alarmed) {
         publish_where();
         look_for_failure();
       }
+      unreachable.reset();
+    } catch (const StoreSilence&) {
+      // Busy, or its machine hangs: collectives go on, and tell if they do not.
     } catch (const std::exception&) {
-      return;  // The store is gone: whoever kept it has ended. The next collective says what that means.
+      unreachable = unreachable.value_or(Clock::now());
+      if (Clock::now() - *unreachable >= options_.store_patience) {
+        set_failure(kStoreGone, -1);
+      }
     }
     lock.lock();
   }
@@ -126,7 +135,7 @@ void RankWatch::publish_where() {
     word +=
         fmt::format("\n{} {} {} {}", group.key, group.started, group.started > 0 ? group.last : "-", group.last_bytes);
   }
-  store_->set(where_key(options_.rank), word);
+  store_.set(where_key(options_.rank), word);
 }
 
 void RankWatch::look_for_failure() {
@@ -136,10 +145,10 @@ void RankWatch::look_for_failure() {
       return;
     }
   }
-  if (!store_->check({kFailure})) {
+  if (!store_.check(kFailure)) {
     return;
   }
-  const std::string text = store_->get_to_str(kFailure);
+  const std::string text = store_.get(kFailure);
   const size_t line = text.find('\n');
   const int64_t culprit = std::stoll(text.substr(0, line));
   const std::string message = text.substr(line + 1);
@@ -147,22 +156,31 @@ void RankWatch::look_for_failure() {
     return;
   }
   const std::string full = culprit < 0 ? message : fmt::format("{} failed: {}", called(culprit), message);
-  bool device_waits = false;
-  {
-    const std::lock_guard lock(mutex_);
-    if (failure_) {
-      return;
-    }
-    failure_.emplace(full, culprit);
-    if (message_) {
-      message_->abort();
-    }
-    device_waits = !on_device_.empty();
+  if (!set_failure(full, culprit)) {
+    return;
   }
-  if (device_waits) {
+  if (device_waits()) {
     options_.disconnect();  // the host may wait for the device, and comes to no collective meanwhile
   }
-  store_->add(kHeard, 1);
+  store_.add(kHeard, 1);
+}
+
+bool RankWatch::device_waits() const {
+  const std::lock_guard lock(mutex_);
+  return !on_device_.empty();
+}
+
+// The first one stays.
+bool RankWatch::set_failure(const std::string& message, int64_t culprit) {
+  const std::lock_guard lock(mutex_);
+  if (failure_) {
+    return false;
+  }
+  failure_.emplace(message, culprit);
+  if (message_) {
+    message_->abort();
+  }
+  return true;
 }
 
 void RankWatch::check() const {
@@ -263,8 +281,8 @@ void RankWatch::explain(const CollectiveRecord& record, const std::vector<int64_
   std::string report;
   try {
     publish_where();
-    store_->add(kAlarm, 1);
-    const auto has_word = [&](int64_t rank) { return rank == options_.rank || store_->check({where_key(rank)}); };
+    store_.add(kAlarm, 1);
+    const auto has_word = [&](int64_t rank) { return rank == options_.rank || store_.check(where_key(rank)); };
     // A connection that breaks is a rank that ends: its own message may be on the way.
     const auto deadline = Clock::now() + options_.patience;
     while (Clock::now() < deadline) {
@@ -281,7 +299,7 @@ void RankWatch::explain(const CollectiveRecord& record, const std::vector<int64_
       if (!has_word(rank)) {
         absent.push_back(called(rank) + " is silent: dead or hung");
       } else if (rank != options_.rank && record.number > 0) {
-        if (const auto instead = absence(store_->get_to_str(where_key(rank)), key, record)) {
+        if (const auto instead = absence(store_.get(where_key(rank)), key, record)) {
           absent.push_back(called(rank) + " " + *instead);
         }
       }
@@ -293,12 +311,14 @@ void RankWatch::explain(const CollectiveRecord& record, const std::vector<int64_
     }
     report = absent.empty() ? fmt::format("{} on {}: {}", what, called(options_.rank), problem)
                             : fmt::format("{}: {}", what, fmt::join(absent, "; "));
-    publish_failure(*store_, -1, report);
+    store_.run([report](c10d::Store& store) { publish_failure(store, -1, report); });
     look_for_failure();  // All ranks say the same: the first report.
   } catch (const PeerFailure&) {
     throw;
+  } catch (const StoreSilence& silence) {
+    report = fmt::format("{}: {} (and {})", what, problem, silence.what());
   } catch (const std::exception&) {
-    report = fmt::format("{}: {} (and what keeps the ranks' store, rank 0 or the launcher, is gone)", what, problem);
+    report = fmt::format("{}: {} (and {})", what, problem, kStoreGone);
   }
   check();
   {
@@ -312,7 +332,7 @@ void RankWatch::explain(const CollectiveRecord& record, const std::vector<int64_
 void RankWatch::fail(const std::string& message) noexcept {
   failed_ = true;
   try {
-    publish_failure(*store_, options_.rank, message);
+    store_.run([rank = options_.rank, message](c10d::Store& store) { publish_failure(store, rank, message); });
   } catch (const std::exception&) {
     // Nobody is left to be told.
   }
@@ -321,7 +341,7 @@ void RankWatch::fail(const std::string& message) noexcept {
 
 void RankWatch::wait_for_count(const std::string& key, int64_t count, milliseconds limit) {
   const auto deadline = Clock::now() + limit;
-  while (store_->add(key, 0) < count && Clock::now() < deadline) {
+  while (store_.add(key, 0) < count && Clock::now() < deadline) {
     std::this_thread::sleep_for(milliseconds(20));
   }
 }
@@ -333,8 +353,8 @@ void RankWatch::leave(milliseconds limit) noexcept {
       ending_ = true;  // The last word stays.
     }
     wake_.notify_all();
-    store_->set(where_key(options_.rank), std::string("has ended without an error"));
-    store_->add(kGone, 1);
+    store_.set(where_key(options_.rank), "has ended without an error");
+    store_.add(kGone, 1);
     wait_for_count(kGone, limit.count() > 0 ? options_.world_size : 0, limit);
   } catch (const std::exception&) {
     // The store has ended first.

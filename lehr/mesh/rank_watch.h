@@ -17,6 +17,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/base/torch.h"
+#include "lehr/mesh/bounded_store.h"
 #include "lehr/mesh/collective_log.h"
 
 namespace c10d {
@@ -42,7 +43,8 @@ void publish_failure(c10d::Store& store, int64_t rank, const std::string& messag
 
 /// The watch over the collectives of one rank. A thread looks at the store a few times a second: when another rank
 /// raises the alarm, it publishes where this one is, even while the rank computes; when another rank has failed, the
-/// collectives of this one fail with that rank's message.
+/// collectives of this one fail with that rank's message. It goes on looking when the store does not answer; when there
+/// is nothing to connect to any more, the collectives fail with that.
 class RankWatch {
  public:
   struct Options {
@@ -52,11 +54,15 @@ class RankWatch {
     std::chrono::milliseconds timeout{};
     /// How long the other ranks get to say where they are.
     std::chrono::milliseconds patience{2500};
+    /// How long the store may take to answer a call.
+    std::chrono::milliseconds answer_time{6000};
+    /// How long the store may be out of reach (no connection, not: no answer) before this rank ends, too.
+    std::chrono::milliseconds store_patience{10'000};
     /// Breaks the connections of this rank, so that nothing waits for the others any more.
     std::function<void()> disconnect = [] {};
   };
-  /// `store` is used by the watch alone.
-  RankWatch(c10::intrusive_ptr<c10d::Store> store, Options options);
+  /// The watch uses a connection of its own, like that of `store`.
+  RankWatch(const c10::intrusive_ptr<c10d::Store>& store, Options options);
   ~RankWatch();
   RankWatch(const RankWatch&) = delete;
   RankWatch& operator=(const RankWatch&) = delete;
@@ -98,12 +104,14 @@ class RankWatch {
       const CollectiveRecord& record, const std::vector<int64_t>& ranks, const std::string& problem);
   void publish_where();
   void look_for_failure();
+  bool device_waits() const;
+  bool set_failure(const std::string& message, int64_t culprit);
   void wait_for_count(const std::string& key, int64_t count, std::chrono::milliseconds limit);
   std::string called(int64_t rank) const;
   std::optional<std::string> absence(
       const std::string& word, const std::string& group_key, const CollectiveRecord& missed) const;
 
-  c10::intrusive_ptr<c10d::Store> store_;
+  BoundedStore store_;
   Options options_;
   CollectiveLog log_;
   mutable std::mutex mutex_;

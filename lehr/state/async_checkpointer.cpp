@@ -30,7 +30,8 @@ AsyncCheckpointer::AsyncCheckpointer(
 
 AsyncCheckpointer::~AsyncCheckpointer() {
   if (std::uncaught_exceptions() > 0) {
-    coordinator_->hurry(std::chrono::minutes(1));
+    // The others wait for this rank in their collectives until it has ended and says why.
+    coordinator_->hurry(std::chrono::seconds(5));
   }
   wait();
 }

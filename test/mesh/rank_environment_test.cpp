@@ -176,5 +176,19 @@ TEST(RankEnvironment, AnExportedRankThatHidesALauncherIsRefused) {
   EXPECT_EQ(read_rank_environment(torchrun({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "2"}})).world_size, 8);
 }
 
+TEST(RankEnvironment, ProgramsThatWorkAloneLearnOfOthers) {
+  EXPECT_EQ(started_beside_others(torchrun()).description, "torchrun started 8 processes (RANK=3, WORLD_SIZE=8)");
+  EXPECT_EQ(started_beside_others(srun()).description, "srun started 16 processes (SLURM_PROCID=5, SLURM_NTASKS=16)");
+  EXPECT_THAT(
+      started_beside_others(srun()).variables, testing::ElementsAre("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"));
+  // What is no launcher's is left alone, and so is what started one process.
+  EXPECT_EQ(started_beside_others({}).description, "");
+  EXPECT_EQ(started_beside_others({{"RANK", "many"}, {"WORLD_SIZE", "8"}}).description, "");
+  EXPECT_EQ(started_beside_others({{"WORLD_SIZE", "8"}}).description, "");
+  EXPECT_EQ(started_beside_others(torchrun({{"RANK", "0"}, {"WORLD_SIZE", "1"}})).description, "");
+  EXPECT_EQ(
+      started_beside_others({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}, {"ENVIRONMENT", "BATCH"}}).description, "");
+}
+
 }  // namespace
 }  // namespace lehr::mesh

@@ -1,6 +1,7 @@
 // mesh_ranks DO [RANK]: a program for launchers to start, whose ranks add numbers and, at step 20, do what DO says.
 //   run    nothing; each ends with the sum of all ranks in its last line
 //   work   as run, for a minute; on SIGTERM to any rank all stop together and exit with 143
+//   early  as work, but the first step never comes: a signal ends a rank at once
 //   throw, usage, exit, kill, hang, leave   what RANK does instead of coming to a collective
 #include <unistd.h>
 
@@ -36,14 +37,19 @@ int run(const std::string& what, int64_t culprit) {
   lehr::StopSignals signals;
   at::set_num_threads(1);
   const bool hangs = what == "hang";
+  const bool lasts = what == "work" || what == "early";
   const auto transport = lehr::mesh::connect_ranks({.timeout = std::chrono::seconds(hangs ? 2 : 60)});
+  const lehr::LastAct telling(
+      signals, [&](int signal, bool second) { lehr::mesh::report_stop(transport.get(), signal, second); });
   int stopped = 0;
   lehr::mesh::run_connected(*transport, [&] {
     lehr::mesh::DistributedContext context({.data_parallel_shard = transport->world_size()}, *transport);
     const auto& group = context.group(dp_shard);
-    signals.defer();
+    if (what != "early") {
+      signals.defer();
+    }
     at::Tensor sum;
-    for (int64_t step = 0; step < (what == "work" ? 6000 : 40) && stopped == 0; ++step) {
+    for (int64_t step = 0; step < (lasts ? 6000 : 40) && stopped == 0; ++step) {
       if (step == 20) {
         std::printf("rank %d at step 20\n", static_cast<int>(context.rank()));
         std::fflush(stdout);
@@ -59,7 +65,7 @@ int run(const std::string& what, int64_t culprit) {
       at::Tensor signal = at::full({1}, signals.received(), at::kLong);
       group.all_reduce_max(signal);
       stopped = static_cast<int>(signal.item<int64_t>());
-      if (what == "work") {
+      if (lasts) {
         std::this_thread::sleep_for(std::chrono::milliseconds(10));
       }
     }
