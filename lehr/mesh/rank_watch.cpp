@@ -65,7 +65,7 @@ void RankWatch::watch() {
   // All ranks of a large world ask one store.
   const milliseconds interval(300 + options_.world_size);
   bool alarmed = false;
-  std::optional<Clock::time_point> unreachable;
+  auto reached = Clock::now();  // the store, or a machine that keeps a connection to it
   std::unique_lock lock(mutex_);
   while (!wake_.wait_for(lock, interval, [this] { return ending_; })) {
     lock.unlock();
@@ -76,12 +76,12 @@ void RankWatch::watch() {
         publish_where();
         look_for_failure();
       }
-      unreachable.reset();
+      reached = Clock::now();
     } catch (const StoreSilence&) {
       // Busy, or its machine hangs: collectives go on, and tell if they do not.
+      reached = Clock::now();
     } catch (const std::exception&) {
-      unreachable = unreachable.value_or(Clock::now());
-      if (Clock::now() - *unreachable >= options_.store_patience) {
+      if (Clock::now() - reached >= options_.store_patience) {
         set_failure(kStoreGone, -1);
       }
     }
