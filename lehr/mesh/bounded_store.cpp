@@ -1,5 +1,7 @@
 #include "lehr/mesh/bounded_store.h"
 
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <condition_variable>
@@ -12,6 +14,13 @@ namespace lehr::mesh {
 namespace {
 // For a connection, and for the value of a key that is there.
 constexpr std::chrono::seconds kConnectTime{2};
+
+bool within_process(c10d::Store& store) {
+  if (auto* prefixed = dynamic_cast<c10d::PrefixStore*>(&store)) {
+    return within_process(*prefixed->getUnderlyingNonPrefixStore());
+  }
+  return dynamic_cast<c10d::HashStore*>(&store) != nullptr;
+}
 }  // namespace
 
 struct BoundedStore::Call {
@@ -35,7 +44,7 @@ struct BoundedStore::State {
 BoundedStore::BoundedStore(const c10::intrusive_ptr<c10d::Store>& store, std::chrono::milliseconds limit)
     : state_(std::make_shared<State>()), limit_(limit) {
   state_->store = store->clone();
-  if (state_->store != store) {  // one within this process is its own clone
+  if (!within_process(*store)) {  // whose clone would be the store itself, or share it
     state_->store->setTimeout(kConnectTime);
   }
   std::thread([state = state_] { serve(state); }).detach();

@@ -31,13 +31,18 @@ class SingleTransport : public Transport {
 };
 
 // Ranks on different kinds of devices would wait for each other's connections.
-void require_same_device(Transport& transport) {
+void require_same_device(Transport& transport, std::chrono::milliseconds limit) {
   const auto key_of = [](int64_t rank) { return fmt::format("device/{}", rank); };
   const std::string mine = c10::DeviceTypeName(transport.device().type(), /*lower_case=*/true);
   const auto store = transport.store();
   store->set(key_of(transport.rank()), mine);
+  const auto deadline = std::chrono::steady_clock::now() + limit;
   while (!store->check({key_of(0)})) {
     transport.check();
+    if (std::chrono::steady_clock::now() >= deadline) {
+      fail_runtime(
+          "rank 0 connected, but did not say within {} s on what it computes: dead or hung", limit.count() / 1000);
+    }
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   const std::string theirs = store->get_to_str(key_of(0));
@@ -76,7 +81,7 @@ std::unique_ptr<Transport> connect_ranks(const RankEnvironment& environment, con
   }
   auto transport = device.is_cpu() ? gloo_transport(environment, host)
                                    : nccl_transport(environment, {.host = host, .device = device});
-  require_same_device(*transport);
+  run_connected(*transport, [&] { require_same_device(*transport, options.init_timeout); });
   return transport;
 }
 

@@ -16,7 +16,11 @@ class DeviceWork : public c10d::Work {
   DeviceWork(c10::intrusive_ptr<c10d::Work> work, at::Device device) : work_(std::move(work)), device_(device) {}
   bool isCompleted() override {
     const c10::DeviceGuard guard(device_);  // a thread without one would take memory on the first device
-    return work_->isCompleted();
+    try {
+      return work_->isCompleted();
+    } catch (const std::exception&) {
+      return true;  // the device failed, and says so to whoever uses it next
+    }
   }
   bool isSuccess() const override { return work_->exception() == nullptr; }
   bool wait(std::chrono::milliseconds /*timeout*/) override { return work_->wait(); }

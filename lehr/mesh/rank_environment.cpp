@@ -273,10 +273,12 @@ RankEnvironment read_rank_environment(const Variables& variables) {
 
 StartedBeside started_beside_others(const Variables& variables) {
   const Reader reader(variables);
-  if (reader.has("SLURM_PROCID") && reader.text("ENVIRONMENT") == "BATCH" && !reader.has("SLURM_STEP_ID")) {
-    return {};  // the job's script itself
-  }
+  const bool job_script =
+      reader.has("SLURM_PROCID") && reader.text("ENVIRONMENT") == "BATCH" && !reader.has("SLURM_STEP_ID");
   for (const Names& names : {kTorchrun, kOpenMpi, kPmi, slurm_names(reader)}) {
+    if (job_script && names.rank == std::string_view("SLURM_PROCID")) {
+      continue;  // SLURM started one process, the script, whatever its variables say of tasks
+    }
     int64_t rank = 0, size = 1;
     try {
       rank = reader.number(names.rank, 0);

@@ -89,15 +89,21 @@ void RankWatch::watch() {
   }
 }
 
+// The log forgets what hundreds of others came after; then its time counts from now.
+CollectiveRecord RankWatch::record_of(int64_t ticket) const {
+  const auto found = log_.find(ticket);
+  return found ? *found : CollectiveRecord{.name = "a collective", .axis = "?", .start = Clock::now()};
+}
+
 void RankWatch::leave_to_device(
     const c10::intrusive_ptr<c10d::Work>& work, int64_t ticket, const std::vector<int64_t>& ranks) {
-  const auto record = log_.find(ticket);
+  const CollectiveRecord record = record_of(ticket);
   const std::lock_guard lock(mutex_);
   // The thread comes by now and then; a step has many collectives.
   while (!on_device_.empty() && on_device_.front().work->isCompleted()) {
     on_device_.pop_front();
   }
-  on_device_.push_back({.work = work, .record = record.value_or(CollectiveRecord{}), .ranks = ranks});
+  on_device_.push_back({.work = work, .record = record, .ranks = ranks});
 }
 
 void RankWatch::look_at_device() {
@@ -267,7 +273,7 @@ std::optional<std::string> RankWatch::absence(
 }
 
 void RankWatch::explain(int64_t ticket, const std::vector<int64_t>& ranks, const std::string& problem) {
-  explain(log_.find(ticket).value_or(CollectiveRecord{.name = "a collective", .axis = "?"}), ranks, problem);
+  explain(record_of(ticket), ranks, problem);
 }
 
 void RankWatch::explain(const CollectiveRecord& record, const std::vector<int64_t>& ranks, const std::string& problem) {

@@ -105,6 +105,7 @@ class RankWatch {
   void publish_where();
   void look_for_failure();
   bool device_waits() const;
+  CollectiveRecord record_of(int64_t ticket) const;
   bool set_failure(const std::string& message, int64_t culprit);
   void wait_for_count(const std::string& key, int64_t count, std::chrono::milliseconds limit);
   std::string called(int64_t rank) const;

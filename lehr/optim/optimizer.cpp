@@ -16,11 +16,10 @@ std::string describe(const at::Tensor& tensor) {
       "{} [{}] on {}", c10::toString(tensor.scalar_type()), c10::Join(", ", tensor.sizes()), tensor.device().str());
 }
 
-void Optimizer::load_state(const std::map<std::string, at::Tensor>& tensors) {
-  const at::NoGradGuard no_grad;
+void Optimizer::require_state(const std::map<std::string, at::Tensor>& tensors) const {
   std::string problems;
   const auto entries = state();
-  std::map<std::string, at::Tensor> own(entries.begin(), entries.end());
+  const std::map<std::string, at::Tensor> own(entries.begin(), entries.end());
   for (const auto& [name, tensor] : own) {
     const auto it = tensors.find(name);
     if (it == tensors.end()) {
@@ -38,7 +37,12 @@ void Optimizer::load_state(const std::map<std::string, at::Tensor>& tensors) {
       problems.empty(),
       "optimizer state: it does not fit the model and [optimizer], so nothing was loaded:{}",
       problems);
-  for (auto& [name, tensor] : own) {
+}
+
+void Optimizer::load_state(const std::map<std::string, at::Tensor>& tensors) {
+  require_state(tensors);
+  const at::NoGradGuard no_grad;
+  for (const auto& [name, tensor] : state()) {
     tensor.copy_(tensors.at(name));
   }
 }

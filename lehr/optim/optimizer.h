@@ -63,6 +63,8 @@ class Optimizer {
   /// Copies `tensors` into the state of all allocated parameters. Throws a usage error that lists every entry that is
   /// missing, left over, or of another shape or dtype; the state is then as it was. Nothing is ever dropped in silence.
   void load_state(const std::map<std::string, at::Tensor>& tensors);
+  /// Throws what load_state would, and copies nothing.
+  void require_state(const std::map<std::string, at::Tensor>& tensors) const;
 
   /// Bytes that the state takes, but for counters.
   int64_t state_bytes() const;

@@ -240,7 +240,7 @@ void reset_adapters(torch::nn::Module& model, const nn::InitContext& context) {
 void materialize_frozen(torch::nn::Module& model, at::Device device, at::ScalarType dtype) {
   for (const auto& list : {nn::named_parameters(model), nn::named_copies(model)}) {
     for (const auto& [name, parameter] : list) {
-      if (!parameter->trainable() && parameter->value().is_meta()) {
+      if (!parameter->trainable() && !parameter->is_state() && parameter->value().is_meta()) {
         parameter->set_value(at::empty(
             shape_of(parameter->box()), at::TensorOptions().device(device).dtype(parameter->dtype_in(dtype))));
       }

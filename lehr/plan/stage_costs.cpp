@@ -10,8 +10,8 @@
 namespace lehr::plan {
 
 namespace {
-// Names with "#" for layer numbers, and shapes: stages with the same list do the same.
-std::string kind_of(const nn::Module& stage, bool first, bool last) {
+// Names with "#" for layer numbers, shapes, and what shapes do not tell: stages with the same list do the same.
+std::string kind_of(nn::Model& stage, bool first, bool last) {
   std::map<std::string, int64_t> counts;
   for (const auto& [name, parameter] : nn::named_parameters(stage)) {
     std::string kind;
@@ -26,7 +26,10 @@ std::string kind_of(const nn::Module& stage, bool first, bool last) {
     }
     ++counts[fmt::format("{}({})", kind, fmt::join(parameter->shape(), ","))];
   }
-  std::string text = fmt::format("{}{}", first, last);
+  std::string text = fmt::format("{}{} of {} layers, of", first, last, stage.num_local_layers());
+  for (const nn::MoELayerImpl* mixture : nn::moe_layers(stage)) {
+    text += fmt::format(" {}", mixture->router->top_k());
+  }
   for (const auto& [name, count] : counts) {
     text += fmt::format(" {} {}", count, name);
   }

@@ -19,7 +19,7 @@ namespace lehr::state {
 enum class Reading {
   mapped,  ///< Through the memory map, so that the system keeps them for the next who reads the file.
   once,    ///< `copy_rows` reads past the system's memory what is not in it: for checkpoints, of which each rank reads
-         ///< its own bytes, and nobody else does so soon.
+           ///< its own bytes, and nobody else does so soon.
 };
 
 /// One file. Copies share the map. Safe to use from many threads.

@@ -246,7 +246,11 @@ void TrainConfig::check(Problems& problems) const {
   data.check(problems);
   training.check(problems);
   optimizer.check(problems);
-  lr_scheduler.check(problems, training.steps);
+  if (checkpoint.initial_load_model_only) {
+    lr_scheduler.check(problems, training.steps);
+  } else {
+    lr_scheduler.check(problems);  // the fit is judged when the steps of the other run are known
+  }
   parallelism.check(problems);
   activation_checkpoint.check(problems);
   peft.check(problems);

@@ -39,7 +39,7 @@ void CheckpointConfig::fields(FieldVisitor& v) {
       "initial_load_strict",
       initial_load_strict,
       "Weights that initial_load_path lacks or has too many are an error. false: they are listed, the former start as "
-      "in a new run.");
+      "in a new run. State of the optimizer that is missing for others is an error.");
   v.optional(
       "exclude_from_loading",
       exclude_from_loading,

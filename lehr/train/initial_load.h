@@ -32,6 +32,9 @@ class InitialLoad {
   /// fit, a pattern that matches none, state of another optimizer or other data than `now`'s. `model` may be on meta.
   void check(const nn::Model& model, const RunState& now) const;
 
+  /// Where the run stands after `load`: what it takes over of the other run's state, and `now` for the rest.
+  RunState joined(const RunState& now) const;
+
   /// Fills the model, and the (allocated) optimizer where its state is taken over. Returns where the run stands:
   /// `now`, or, without checkpoint.initial_load_model_only, with the other run's steps and its places in the data and
   /// the schedule but for what checkpoint.exclude_from_loading names. What starts as in a new run is logged.
@@ -44,7 +47,6 @@ class InitialLoad {
 
  private:
   bool takes(const std::string& part) const;
-  RunState joined(const RunState& now) const;
 
   const TrainConfig& config_;
   const descriptor::ModelArgs& args_;

@@ -182,7 +182,7 @@ void load_optimizer(
       continue;
     }
     if (!reader.has(name)) {
-      continue;  // load_state says so
+      continue;  // require_state says so
     }
     const StateEntry entry = entry_of(name, tensor, parameters);
     require(
@@ -192,14 +192,20 @@ void load_optimizer(
         fmt::join(entry.shape, ", "),
         fmt::join(reader.info(name).shape, ", "),
         reader.path().string());
-    tensors[name] = tensor.numel() == 0 ? at::empty_like(tensor) : source.read(name, entry.box);
+    tensors[name] = tensor.numel() == 0 ? at::empty_like(tensor) : source.read(name, entry.box);  // a view
   }
   for (const std::string& name : reader.names()) {
     if (strict && !tensors.contains(name) && !elsewhere.contains(name)) {
-      tensors[name] = reader.tensor(name);  // which load_state refuses
+      tensors[name] = reader.tensor(name);  // which require_state refuses
     }
   }
-  optimizer.load_state(tensors);
+  optimizer.require_state(tensors);
+  const at::NoGradGuard no_grad;
+  for (const auto& [name, tensor] : optimizer.state()) {
+    if (tensor.numel() != 0 && !fresh.contains(name.substr(0, name.rfind('.')))) {
+      source.copy(name, entry_of(name, tensor, parameters).box, tensor);
+    }
+  }
 }
 
 std::string non_finite_parameter(const nn::Module& model) {

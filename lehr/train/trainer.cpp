@@ -32,8 +32,6 @@ Trainer::Trainer(TrainConfig config, Environment environment)
   check_sample();
   ranks_.main_first([this] { open_data(); });  // which leaves tokens in a file
   steps_asked_ = config_.training.steps;
-  place_in_time();  // to judge the schedule early
-  config_.training.steps = steps_asked_;
   build_model();
   restore();
 }

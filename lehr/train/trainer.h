@@ -78,7 +78,7 @@ class Trainer {
   void build_stages();
   void parallelize(nn::Model& model, const pipeline::PipelineStageInfo& stage);
   void restore();
-  void place_in_time();
+  void place_in_time(const RunState& state);
   void start_adapters();
   /// The model by all its names, whatever of it is on this rank.
   const nn::Model& by_names() const { return whole_ ? *whole_ : *model_; }

@@ -70,6 +70,8 @@ void Trainer::build_model() {
     initial_load_ = std::make_unique<InitialLoad>(config_, *args_);
     initial_load_->check(*model_, state_);
   }
+  place_in_time(initial_load_ ? initial_load_->joined(state_) : state_);  // to judge the schedule early
+  config_.training.steps = steps_asked_;
   const bool offload = config_.parallelism.fsdp_cpu_offload;
   if (config_.peft.has_adapters()) {
     // They are in no checkpoint, so what the arithmetic needs of them is enough.

@@ -18,14 +18,14 @@
 namespace lehr::train {
 
 // When a run ends, and where it stands in the schedule, by what it started from.
-void Trainer::place_in_time() {
+void Trainer::place_in_time(const RunState& state) {
   config_.training.steps = steps_asked_;
   if (const auto lasts = data_.num_steps(config_.training.rows_per_step())) {
-    config_.training.steps = std::min(steps_asked_, std::max(*lasts - state_.data_ahead, state_.step));
+    config_.training.steps = std::min(steps_asked_, std::max(*lasts - state.data_ahead, state.step));
   }
   TrainConfig shifted = config_;
-  shifted.training.steps = std::max<int64_t>(config_.training.steps + state_.schedule_ahead, 1);
-  lr_factor_ = [factor = spec_.build.lr_schedule(shifted), ahead = state_.schedule_ahead](int64_t step) {
+  shifted.training.steps = std::max<int64_t>(config_.training.steps + state.schedule_ahead, 1);
+  lr_factor_ = [factor = spec_.build.lr_schedule(shifted), ahead = state.schedule_ahead](int64_t step) {
     return factor(step + ahead);
   };
 }
@@ -72,7 +72,7 @@ void Trainer::restore() {
   } else {
     model_->reset_parameters({.seed = static_cast<uint64_t>(seed)});
   }
-  place_in_time();
+  place_in_time(state_);
   if (config_.training.steps < steps_asked_) {
     environment_.log.info(
         "the data lasts {} of the {} steps asked for, and is not repeated: the run ends there",

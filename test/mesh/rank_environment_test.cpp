@@ -188,6 +188,10 @@ TEST(RankEnvironment, ProgramsThatWorkAloneLearnOfOthers) {
   EXPECT_EQ(started_beside_others(torchrun({{"RANK", "0"}, {"WORLD_SIZE", "1"}})).description, "");
   EXPECT_EQ(
       started_beside_others({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}, {"ENVIRONMENT", "BATCH"}}).description, "");
+  EXPECT_THAT(
+      started_beside_others(torchrun({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}, {"ENVIRONMENT", "BATCH"}}))
+          .description,
+      HasSubstr("torchrun"));
 }
 
 }  // namespace

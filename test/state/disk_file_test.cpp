@@ -2,6 +2,7 @@
 // the file system can do so (a disk's) or not (one in memory).
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <random>
@@ -62,6 +63,28 @@ TEST_P(DiskFile, HoldsWhatWasWrittenAtAnyOffset) {
   const std::string there = read_file(path);
   ASSERT_EQ(there.size(), content.size());
   EXPECT_EQ(std::memcmp(there.data(), content.data(), content.size()), 0);
+}
+
+TEST_P(DiskFile, GoesPastTheSystemsMemoryWhereTheFileSystemCan) {
+  const TemporaryFolder folder(GetParam());
+  const fs::path path = folder.path() / "file";
+  const std::vector<std::byte> content = noise(static_cast<size_t>(2 * kDiskPiece));
+  write_ranges(path, content, {content.size()});
+  const int direct = ::open(path.c_str(), O_RDONLY | O_DIRECT);
+  if (direct < 0) {
+    GTEST_SKIP() << GetParam() << " cannot";
+  }
+  ::close(direct);
+  const int fd = ::open(path.c_str(), O_RDONLY);
+  std::byte byte{};
+  const struct iovec part { .iov_base = &byte, .iov_len = 1 };
+  const auto cached = [&] { return ::preadv2(fd, &part, 1, kDiskPiece, RWF_NOWAIT) == 1; };
+  EXPECT_FALSE(cached()) << "after writing";
+  std::vector<std::byte> read(content.size());
+  InputFile(path).read(0, read);
+  EXPECT_EQ(read, content);
+  EXPECT_FALSE(cached()) << "after reading";
+  ::close(fd);
 }
 
 TEST_P(DiskFile, IsReadAtAnyOffsetWhetherCachedOrNot) {
