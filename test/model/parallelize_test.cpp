@@ -249,10 +249,11 @@ TYPED_TEST(Parallelize, RefusesWhatItCannotDo) {
     });
   };
   auto params = small<Model>();
-  params.model.layer.num_key_value_heads = 2;
+  params.model.layer.num_attention_heads = 12;
+  params.model.layer.num_key_value_heads = 3;
   EXPECT_THAT(
       problem([&] { return build<Model>(params); }),
-      HasSubstr("num_key_value_heads: 2 cannot be split evenly over parallelism.tensor_parallel_degree = 4"));
+      HasSubstr("num_key_value_heads: 3 cannot be split evenly over parallelism.tensor_parallel_degree = 4"));
   params = small<Model>();
   EXPECT_THAT(
       problem([&] { return build<Model>(params, false, HiddenStatesAggregationMode::mean); }),
