@@ -1,13 +1,14 @@
 #include "lehr/state/input_file.h"
 
 #include <fcntl.h>
-#include <sys/uio.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "lehr/base/error.h"
 #include "lehr/state/direct_io.h"
@@ -43,23 +44,34 @@ void InputFile::read(int64_t offset, std::span<std::byte> bytes) const {
   }
 }
 
+// Whether all of it is in the system's memory. Asked by mincore: a read that must not wait (RWF_NOWAIT) would begin to
+// read ahead what is then read directly.
+bool InputFile::is_cached(int64_t offset, size_t size) const {
+  const int64_t before = offset % kDiskBlock;
+  const size_t whole = size + static_cast<size_t>(before);
+  void* const map = ::mmap(nullptr, whole, PROT_READ, MAP_SHARED, fd_, offset - before);
+  if (map == MAP_FAILED) {
+    return false;
+  }
+  const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  std::vector<unsigned char> resident((whole + page - 1) / page);
+  const bool known = ::mincore(map, whole, resident.data()) == 0;
+  ::munmap(map, whole);
+  return known && std::all_of(resident.begin(), resident.end(), [](unsigned char one) { return (one & 1) != 0; });
+}
+
 // At least one byte.
 size_t InputFile::read_some(int64_t offset, std::span<std::byte> bytes) const {
-  const bool direct = direct_fd_ >= 0 && bytes.size() >= kWorthDirect;
   const size_t size = std::min(bytes.size(), static_cast<size_t>(kDiskPiece));
-  const struct iovec part { .iov_base = bytes.data(), .iov_len = size };
-  ssize_t got = 0;
-  do {
-    got = direct ? ::preadv2(fd_, &part, 1, offset, RWF_NOWAIT) : ::pread(fd_, bytes.data(), size, offset);
-  } while (got < 0 && errno == EINTR);
-  if (direct && got < 0) {  // not cached, or the system cannot tell
+  if (direct_fd_ >= 0 && bytes.size() >= kWorthDirect && !is_cached(offset, size)) {
     if (const size_t read = read_direct(offset, bytes); read > 0) {
       return read;
     }
-    do {
-      got = ::pread(fd_, bytes.data(), size, offset);
-    } while (got < 0 && errno == EINTR);
   }
+  ssize_t got = 0;
+  do {
+    got = ::pread(fd_, bytes.data(), size, offset);
+  } while (got < 0 && errno == EINTR);
   if (got <= 0) {
     fail_runtime("{}: cannot be read: {}", path_.string(), got == 0 ? "it ends too early" : std::strerror(errno));
   }

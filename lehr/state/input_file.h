@@ -24,6 +24,7 @@ class InputFile {
   void read(int64_t offset, std::span<std::byte> bytes) const;
 
  private:
+  bool is_cached(int64_t offset, size_t size) const;
   size_t read_some(int64_t offset, std::span<std::byte> bytes) const;
   size_t read_direct(int64_t offset, std::span<std::byte> bytes) const;
 
