@@ -107,8 +107,9 @@ void BoundedStore::run(std::function<void(c10d::Store&)> work, bool even_late) {
   state_->news.wait_for(lock, limit_, [&] { return call->done || state_->ending; });
   if (!call->done) {
     call->given_up = true;
-    throw StoreSilence(
-        fmt::format("the ranks' store has not answered for {:g} s", static_cast<double>(limit_.count()) / 1000));
+    throw StoreSilence(fmt::format(
+        "the ranks' store has not answered for {:g} s: what keeps it, rank 0 or the launcher, is gone or hangs",
+        static_cast<double>(limit_.count()) / 1000));
   }
   if (call->problem) {
     std::rethrow_exception(call->problem);
