@@ -17,8 +17,8 @@ inline constexpr int64_t kDefaultMaxShardBytes = 5'000'000'000;
 
 /// A file to be written.
 struct PlannedFile {
-  std::string name;                 ///< "model-00001-of-00002.safetensors"; may be in a folder below, "blocks/0.safetensors".
-  std::string header;               ///< The first bytes of the file.
+  std::string name;    ///< "model-00001-of-00002.safetensors"; may be in a folder below, "blocks/0.safetensors".
+  std::string header;  ///< The first bytes of the file.
   std::vector<TensorInfo> tensors;  ///< In the order of the file.
   int64_t num_bytes = 0;            ///< Of the whole file.
 };

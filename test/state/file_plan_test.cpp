@@ -181,12 +181,12 @@ TEST(FilePlan, TakesFilesByNameAndIndexesThem) {
   const WeightReader reader(folder.path());
   EXPECT_THAT(reader.names(), ElementsAre("a", "b", "c"));
   EXPECT_TRUE(at::equal(reader.tensor("c"), at::full({4}, 'c', at::kByte)));
-  EXPECT_EQ(plan_named_files("model", {{.name = "one.safetensors", .tensors = {bytes("a", 1)}}}).index_name,
-            "model.safetensors.index.json");
+  EXPECT_EQ(
+      plan_named_files("model", {{.name = "one.safetensors", .tensors = {bytes("a", 1)}}}).index_name,
+      "model.safetensors.index.json");
   EXPECT_THAT(
       error_of([] {
-        plan_named_files(
-            "m", {{.name = "x", .tensors = {bytes("a", 1)}}, {.name = "y", .tensors = {bytes("a", 1)}}});
+        plan_named_files("m", {{.name = "x", .tensors = {bytes("a", 1)}}, {.name = "y", .tensors = {bytes("a", 1)}}});
       }),
       HasSubstr("m.safetensors: a: planned to be written twice"));
 }
