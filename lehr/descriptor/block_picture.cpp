@@ -101,7 +101,8 @@ class Drawing {
         66,
         "",
         fmt::format(
-            "width {}, {} query heads of {}; KV cache of {} x {} tokens: {}; {} FLOPs for {} tokens, {} to decode the last",
+            "width {}, {} query heads of {}; KV cache of {} x {} tokens: {}; {} FLOPs for {} tokens, {} to decode the "
+            "last",
             model_.form.hidden_size,
             model_.form.num_attention_heads,
             model_.form.head_dim,
