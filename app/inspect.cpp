@@ -1,14 +1,19 @@
 // lehr inspect PATH
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <map>
 
 #include "app/command.h"
 #include "app/models.h"
 #include "lehr/base/command_line.h"
 #include "lehr/base/error.h"
+#include "lehr/base/file.h"
 #include "lehr/base/log.h"
+#include "lehr/descriptor/block_picture.h"
 #include "lehr/peft/adapter_folder.h"
+#include "lehr/state/dtype.h"
 #include "lehr/state/weights.h"
 #include "lehr/train/weights.h"
 
@@ -17,10 +22,23 @@ namespace lehr::app {
 namespace {
 struct Options {
   int64_t seq_len = 4096;
+  int64_t num_sequences = 1;
+  std::optional<std::string> dtype;
+  std::optional<std::string> picture;
   bool tensors = true;
   bool map = false;
   void fields(FieldVisitor& v) {
-    v.optional("seq_len", seq_len, "Sequence length that the FLOPs are counted for.", positive());
+    v.optional(
+        "seq_len", seq_len, "Sequence length that FLOPs and the KV cache are counted for.", between(1, 100'000'000));
+    v.optional("num_sequences", num_sequences, "Sequences in the KV cache at once.", between(1, 100'000'000));
+    v.optional(
+        "dtype",
+        dtype,
+        "Type that the memory of weights and KV cache is counted for; not given: that of most weights, bfloat16 where "
+        "there are none.",
+        one_of({"float32", "float64", "bfloat16", "float16"}));
+    v.optional(
+        "picture", picture, "SVG file to be written: the layers side by side, bars for what each half of them takes.");
     v.optional(
         "map", map, "Show what becomes of each tensor: stored name and shape, operations, parameter and its shape.");
     v.optional("tensors", tensors, "List every tensor (--no-tensors: the sums only).");
@@ -43,6 +61,67 @@ void print_map(const std::filesystem::path& path, const state::WeightReader& rea
   }
   fmt::print("{} tensors, {} parameters\n", map.inputs().size(), map.outputs().size());
 }
+
+// Of an element of most weights.
+int64_t element_bytes(const Options& options, const state::WeightReader* reader) {
+  if (options.dtype) {
+    return static_cast<int64_t>(c10::elementSize(*state::type_from_torch_name(*options.dtype)));
+  }
+  std::map<state::DType, int64_t> bytes;
+  if (reader != nullptr) {
+    for (const std::string& name : reader->names()) {
+      bytes[reader->info(name).dtype] += reader->info(name).num_bytes();
+    }
+  }
+  constexpr int64_t kBitsPerByte = 8, kBFloat16 = 2;
+  const auto most =
+      std::max_element(bytes.begin(), bytes.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  return most != bytes.end() ? std::max<int64_t>(state::dtype_bits(most->first) / kBitsPerByte, 1) : kBFloat16;
+}
+
+// What config.json says; `reader` is null if there are no weights.
+void show_shape(const std::filesystem::path& path, const Options& options, const state::WeightReader* reader) {
+  const auto shape = models().families().from_hf_folder(path);
+  const auto counts = shape->get_nparams_and_flops(options.seq_len);
+  fmt::print(
+      "{}: {} parameters, vocabulary {}, {} positions\n{} FLOPs a token for training at {} tokens ({} causal)\n\n",
+      shape->model_type(),
+      counts.num_parameters,
+      shape->vocab_size(),
+      shape->max_position_ids(),
+      human_count(static_cast<double>(counts.flops_per_token)),
+      options.seq_len,
+      human_count(static_cast<double>(counts.causal_flops_per_token)));
+  const int64_t bytes = element_bytes(options, reader);
+  const auto model = descriptor::blocks_of(
+      *shape,
+      {.num_tokens = options.seq_len,
+       .num_sequences = options.num_sequences,
+       .bytes_a_weight = bytes,
+       .bytes_a_cached = bytes});
+  fmt::print("{}\n", descriptor::format_blocks(model));
+  if (options.picture) {
+    // "folder/" and "." have a name too.
+    std::filesystem::path folder = std::filesystem::absolute(path).lexically_normal();
+    folder = folder.has_filename() ? folder : folder.parent_path();
+    write_file_atomically(
+        *options.picture,
+        descriptor::draw_blocks(
+            model,
+            fmt::format("{}: {}, {} layers", folder.filename().string(), shape->model_type(), model.blocks.size())));
+  }
+}
+
+void list_tensors(const state::WeightReader& reader) {
+  size_t width = 0;
+  for (const auto& name : reader.names()) {
+    width = std::max(width, name.size());
+  }
+  for (const auto& name : reader.names()) {
+    const auto& info = reader.info(name);
+    fmt::print("{:<{}}  {:<8}  {}\n", name, width, state::dtype_name(info.dtype), fmt::join(info.shape, " x "));
+  }
+}
 }  // namespace
 
 int inspect(const std::vector<std::string>& args) {
@@ -51,7 +130,9 @@ int inspect(const std::vector<std::string>& args) {
   if (arguments.help) {
     std::fputs(
         ("lehr inspect PATH [OPTIONS]\n\n"
-         "Shows what is in a model folder, a checkpoint or one safetensors file, without reading the weights.\n\n" +
+         "Shows what is in a model folder, a checkpoint or one safetensors file, without reading the weights. A folder "
+         "with\n"
+         "a config.json is shown layer by layer, with what each takes, and needs no weights for that.\n\n" +
          arguments_help(ConfigObject::of(options)))
             .c_str(),
         stdout);
@@ -61,35 +142,28 @@ int inspect(const std::vector<std::string>& args) {
       arguments.positionals.size() == 1 && arguments.overrides.empty(),
       "lehr inspect: expected one folder or file; see lehr inspect --help");
   const std::filesystem::path path(arguments.positionals[0]);
-  if (std::filesystem::exists(path / "config.json")) {
-    const auto shape = models().families().from_hf_folder(path);
-    const auto counts = shape->get_nparams_and_flops(options.seq_len);
-    fmt::print(
-        "{}: {} parameters, vocabulary {}, {} positions\n{} FLOPs a token for training at {} tokens ({} causal)\n\n",
-        shape->model_type(),
-        counts.num_parameters,
-        shape->vocab_size(),
-        shape->max_position_ids(),
-        human_count(static_cast<double>(counts.flops_per_token)),
-        options.seq_len,
-        human_count(static_cast<double>(counts.causal_flops_per_token)));
+  const bool has_shape = std::filesystem::exists(path / "config.json");
+  const bool has_adapters = peft::is_adapter_folder(path);
+  require(
+      has_shape || !options.picture,
+      "lehr inspect --picture: {}: expected a folder with a config.json, which says what the layers are",
+      path.string());
+  if (has_shape && !has_adapters && !options.map && !state::WeightReader::exists(path)) {
+    show_shape(path, options, nullptr);
+    fmt::print("no weights\n");
+    return 0;
   }
-  const state::WeightReader reader(path, peft::is_adapter_folder(path) ? peft::kAdapterStem : "model");
+  const state::WeightReader reader(path, has_adapters ? peft::kAdapterStem : "model");
+  if (has_shape) {
+    show_shape(path, options, &reader);
+  }
   if (options.map) {
-    require(
-        !peft::is_adapter_folder(path), "{}: holds adapters; --map shows how a whole model is stored", path.string());
+    require(!has_adapters, "{}: holds adapters; --map shows how a whole model is stored", path.string());
     print_map(path, reader);
     return 0;
   }
-  size_t width = 0;
-  for (const auto& name : reader.names()) {
-    width = std::max(width, name.size());
-  }
   if (options.tensors) {
-    for (const auto& name : reader.names()) {
-      const auto& info = reader.info(name);
-      fmt::print("{:<{}}  {:<8}  {}\n", name, width, state::dtype_name(info.dtype), fmt::join(info.shape, " x "));
-    }
+    list_tensors(reader);
   }
   fmt::print("{} tensors, {}\n", reader.names().size(), human_bytes(static_cast<double>(reader.total_bytes())));
   return 0;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lehr/base/fields.h"
+#include "lehr/descriptor/block_account.h"
 #include "lehr/descriptor/block_config.h"
 #include "lehr/nn/activation_checkpoint.h"
 #include "lehr/nn/model.h"
@@ -121,6 +122,8 @@ class ModelArgs {
   /// Lets each layer be what its block config says. Call check() then. Throws a usage error for a family whose layers
   /// are all alike, as by default.
   virtual void set_block_configs(std::vector<BlockConfig> blocks);
+  /// What its sub-blocks share, for account_for; nothing for a family that does not say so, as by default.
+  virtual std::optional<DecoderForm> decoder_form() const { return std::nullopt; }
 
   /// Parameters and FLOPs a token for training at this sequence length (torchtitan's name).
   virtual ModelCounts get_nparams_and_flops(int64_t seq_len) const = 0;

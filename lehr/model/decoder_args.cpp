@@ -14,6 +14,18 @@ bool is_layer(const std::string& name) {
 }
 }  // namespace
 
+descriptor::DecoderForm with_sizes(descriptor::DecoderForm form, const DecoderConfig& config) {
+  form.vocab_size = config.vocab_size;
+  form.hidden_size = config.hidden_size;
+  form.num_attention_heads = config.num_attention_heads;
+  form.head_dim = config.head_dim;
+  form.head_rows = config.head == descriptor::Head::causal_lm        ? config.vocab_size
+                   : config.head == descriptor::Head::classification ? config.num_labels
+                                                                     : 0;
+  form.tied_head = config.head == descriptor::Head::causal_lm && config.tie_word_embeddings;
+  return form;
+}
+
 descriptor::ModelCounts count_decoder(const DecoderConfig& config, nn::Module& model, int64_t seq_len) {
   descriptor::ModelCounts counts;
   counts.num_parameters = nn::count_parameters(model);

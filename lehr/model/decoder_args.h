@@ -14,6 +14,9 @@ namespace lehr::model {
 /// Counts for a decoder; `model` is any stage-complete instance on meta.
 descriptor::ModelCounts count_decoder(const DecoderConfig& config, nn::Module& model, int64_t seq_len);
 
+/// `form`, which has the family's flags, with the sizes of the config.
+descriptor::DecoderForm with_sizes(descriptor::DecoderForm form, const DecoderConfig& config);
+
 /// The name of the only vocabulary segment of a model that was not split.
 inline constexpr const char* kWholeVocabulary = "default";
 
@@ -25,7 +28,8 @@ inline constexpr bool kLayersMayDiffer = requires(LayerParameters p) {
 };
 
 /// `Family` has: kModelType, kArchitecture (as "Qwen3"), Backbone, CausalLM, Classification, Embedding (module
-/// holders), LayerParameters and static layer_parameters(const DecoderConfig&).
+/// holders), LayerParameters and static layer_parameters(const DecoderConfig&). It may have kForm, a DecoderForm with
+/// the flags of its sub-blocks: then its models are accounted for in closed form.
 template <class Family>
 class DecoderArgs : public descriptor::ModelArgs {
  public:
@@ -62,6 +66,13 @@ class DecoderArgs : public descriptor::ModelArgs {
   bool is_heterogeneous() const override { return !config_.block_configs.empty(); }
   void set_block_configs(std::vector<descriptor::BlockConfig> blocks) override {
     config_.set_blocks(std::move(blocks));
+  }
+
+  std::optional<descriptor::DecoderForm> decoder_form() const override {
+    if constexpr (requires { Family::kForm; }) {
+      return with_sizes(Family::kForm, config_);
+    }
+    return std::nullopt;
   }
 
   descriptor::ModelCounts get_nparams_and_flops(int64_t seq_len) const override {

@@ -3,7 +3,6 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <set>
 #include <tuple>
 
 #include "lehr/base/error.h"
@@ -51,17 +50,74 @@ void lay_out(std::vector<TensorInfo>& tensors) {
   }
 }
 
-std::string format_index(const FilePlan& plan, int64_t total_parameters) {
+std::string format_index(const FilePlan& plan) {
   nlohmann::json weight_map = nlohmann::json::object();  // sorted by name
+  int64_t total_parameters = 0;
   for (const PlannedFile& file : plan.files) {
     for (const TensorInfo& tensor : file.tensors) {
       weight_map[tensor.name] = file.name;
+      total_parameters += num_elements(tensor.shape, tensor.name);
     }
   }
   const nlohmann::json index = {
       {"metadata", {{"total_parameters", total_parameters}, {"total_size", plan.total_bytes}}},
       {"weight_map", weight_map}};
   return index.dump(2) + "\n";
+}
+
+// Gives each tensor its bytes, from 0, and adds them to `total`.
+void measure(const std::string& stem, std::vector<TensorInfo>& tensors, int64_t& total) {
+  for (TensorInfo& tensor : tensors) {
+    const std::string subject = fmt::format("{}.safetensors: {}", stem, tensor.name);
+    require(tensor.name != "__metadata__", "{}: the format keeps this name for itself", subject);
+    tensor.begin = 0;
+    tensor.end = num_bytes(tensor.dtype, tensor.shape, subject);
+    require(!__builtin_add_overflow(total, tensor.end, &total), "{}: more bytes than can be counted", subject);
+  }
+}
+
+// `files` have measured tensors.
+FilePlan plan_of(
+    const std::string& stem,
+    std::vector<FileContents> files,
+    bool with_index,
+    const std::map<std::string, std::string>& metadata) {
+  FilePlan plan;
+  for (FileContents& contents : files) {
+    lay_out(contents.tensors);
+    PlannedFile file{
+        .name = std::move(contents.name),
+        .header = format_safetensors_header({.tensors = contents.tensors, .metadata = metadata}),
+        .tensors = std::move(contents.tensors)};
+    const auto header_bytes = static_cast<int64_t>(file.header.size());
+    require(
+        header_bytes <= kMaxHeaderBytes,
+        "{}: its header would have {} bytes, the format allows {}; save in smaller shards",
+        file.name,
+        header_bytes,
+        kMaxHeaderBytes);
+    file.num_bytes = header_bytes + (file.tensors.empty() ? 0 : file.tensors.back().end);
+    for (const TensorInfo& tensor : file.tensors) {
+      const PlannedTensor place{
+          .file = plan.files.size(),
+          .offset = header_bytes + tensor.begin,
+          .num_bytes = tensor.num_bytes(),
+          .dtype = tensor.dtype,
+          .shape = tensor.shape};
+      require(
+          plan.places.emplace(tensor.name, place).second,
+          "{}.safetensors: {}: planned to be written twice",
+          stem,
+          tensor.name);
+      plan.total_bytes += place.num_bytes;
+    }
+    plan.files.push_back(std::move(file));
+  }
+  if (with_index) {
+    plan.index_name = stem + ".safetensors.index.json";
+    plan.index = format_index(plan);
+  }
+  return plan;
 }
 }  // namespace
 
@@ -78,54 +134,29 @@ FilePlan plan_files(
     const std::map<std::string, std::string>& metadata) {
   require(
       max_shard_bytes > 0, "{}.safetensors: max_shard_bytes: expected more than 0, found {}", stem, max_shard_bytes);
-  FilePlan plan;
   std::vector<TensorInfo> sized = tensors;
-  std::set<std::string> names;
-  int64_t total_parameters = 0;
-  for (TensorInfo& tensor : sized) {
-    const std::string subject = fmt::format("{}.safetensors: {}", stem, tensor.name);
-    require(tensor.name != "__metadata__", "{}: the format keeps this name for itself", subject);
-    require(names.insert(tensor.name).second, "{}: planned to be written twice", subject);
-    tensor.begin = 0;
-    tensor.end = num_bytes(tensor.dtype, tensor.shape, subject);
-    require(
-        !__builtin_add_overflow(plan.total_bytes, tensor.end, &plan.total_bytes),
-        "{}: more bytes than can be counted",
-        subject);
-    total_parameters += num_elements(tensor.shape, subject);
-  }
-
+  int64_t total_bytes = 0;
+  measure(stem, sized, total_bytes);
   auto shards = cut_into_shards(std::move(sized), max_shard_bytes);
+  std::vector<FileContents> files;
   for (size_t i = 0; i < shards.size(); ++i) {
-    lay_out(shards[i]);
-    PlannedFile file{
-        .name = shards.size() == 1 ? stem + ".safetensors"
-                                   : fmt::format("{}-{:05}-of-{:05}.safetensors", stem, i + 1, shards.size()),
-        .header = format_safetensors_header({.tensors = shards[i], .metadata = metadata}),
-        .tensors = std::move(shards[i])};
-    const auto header_bytes = static_cast<int64_t>(file.header.size());
-    require(
-        header_bytes <= kMaxHeaderBytes,
-        "{}: its header would have {} bytes, the format allows {}; save in smaller shards",
-        file.name,
-        header_bytes,
-        kMaxHeaderBytes);
-    file.num_bytes = header_bytes + (file.tensors.empty() ? 0 : file.tensors.back().end);
-    for (const TensorInfo& tensor : file.tensors) {
-      plan.places[tensor.name] = {
-          .file = i,
-          .offset = header_bytes + tensor.begin,
-          .num_bytes = tensor.num_bytes(),
-          .dtype = tensor.dtype,
-          .shape = tensor.shape};
-    }
-    plan.files.push_back(std::move(file));
+    std::string name = shards.size() == 1 ? stem + ".safetensors"
+                                          : fmt::format("{}-{:05}-of-{:05}.safetensors", stem, i + 1, shards.size());
+    files.push_back({.name = std::move(name), .tensors = std::move(shards[i])});
   }
-  if (plan.files.size() > 1) {
-    plan.index_name = stem + ".safetensors.index.json";
-    plan.index = format_index(plan, total_parameters);
+  return plan_of(stem, std::move(files), /*with_index=*/shards.size() > 1, metadata);
+}
+
+FilePlan plan_named_files(
+    const std::string& stem,
+    const std::vector<FileContents>& files,
+    const std::map<std::string, std::string>& metadata) {
+  std::vector<FileContents> sized = files;
+  int64_t total_bytes = 0;
+  for (FileContents& file : sized) {
+    measure(stem, file.tensors, total_bytes);
   }
-  return plan;
+  return plan_of(stem, std::move(sized), /*with_index=*/true, metadata);
 }
 
 }  // namespace lehr::state

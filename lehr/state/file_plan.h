@@ -17,8 +17,8 @@ inline constexpr int64_t kDefaultMaxShardBytes = 5'000'000'000;
 
 /// A file to be written.
 struct PlannedFile {
-  std::string name;                 ///< "model-00001-of-00002.safetensors"
-  std::string header;               ///< The first bytes of the file.
+  std::string name;    ///< "model-00001-of-00002.safetensors"; may be in a folder below, "blocks/0.safetensors".
+  std::string header;  ///< The first bytes of the file.
   std::vector<TensorInfo> tensors;  ///< In the order of the file.
   int64_t num_bytes = 0;            ///< Of the whole file.
 };
@@ -35,7 +35,7 @@ struct PlannedTensor {
 /// All files of a stem.
 struct FilePlan {
   std::vector<PlannedFile> files;
-  std::string index_name;   ///< "model.safetensors.index.json"; empty where one file holds all.
+  std::string index_name;   ///< "model.safetensors.index.json"; empty where one file of that stem holds all.
   std::string index;        ///< Content of the index.
   int64_t total_bytes = 0;  ///< Of all tensors.
   std::unordered_map<std::string, PlannedTensor> places;
@@ -52,6 +52,18 @@ FilePlan plan_files(
     const std::string& stem,
     const std::vector<TensorInfo>& tensors,
     int64_t max_shard_bytes = kDefaultMaxShardBytes,
+    const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
+
+/// A file by its name, and what it is to hold.
+struct FileContents {
+  std::string name;  ///< As PlannedFile::name.
+  std::vector<TensorInfo> tensors;
+};
+
+/// Plans these files, whatever their size, and an index of that stem, as `plan_files` does otherwise.
+FilePlan plan_named_files(
+    const std::string& stem,
+    const std::vector<FileContents>& files,
     const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
 
 }  // namespace lehr::state

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <map>
+#include <set>
 #include <thread>
 
 #include "lehr/base/crc32c.h"
@@ -58,6 +59,19 @@ SafetensorsWriter::SafetensorsWriter(fs::path folder, FilePlan plan, std::chrono
       shares_(plan_.files.size()) {}
 
 void SafetensorsWriter::create() {
+  std::set<fs::path> below;
+  for (const PlannedFile& planned : plan_.files) {
+    if (const fs::path parent = fs::path(planned.name).parent_path(); !parent.empty()) {
+      below.insert(folder_ / parent);
+    }
+  }
+  for (const fs::path& path : below) {
+    std::error_code error;
+    fs::create_directories(path, error);
+    if (error) {
+      fail_runtime("{}: cannot be created: {}", path.string(), error.message());
+    }
+  }
   // All space first, so that a full disk is found before the first gigabyte is written.
   for (size_t i = 0; i < plan_.files.size(); ++i) {
     const PlannedFile& planned = plan_.files[i];
@@ -68,6 +82,9 @@ void SafetensorsWriter::create() {
     files_[i]->write(0, header);
     const auto size = static_cast<int64_t>(header.size());
     count(i, size, size, crc32c_linear(std::as_bytes(std::span(header))));
+  }
+  for (const fs::path& path : below) {
+    sync_folder(path);
   }
   if (!plan_.index_name.empty()) {
     write_synced(folder_ / plan_.index_name, plan_.index);

@@ -8,7 +8,8 @@
 #include "lehr/base/json.h"
 #include "lehr/state/map_stream.h"
 #include "lehr/state/output_file.h"
-#include "lehr/state/weights.h"
+#include "lehr/train/model_parts.h"
+#include "lehr/train/subblocks.h"
 #include "lehr/train/weights.h"
 
 namespace lehr::train {
@@ -44,19 +45,30 @@ std::vector<std::string> companions_of(const fs::path& folder) {
   return names;
 }
 
-// config.json as it is, but for the type. transformers 4 says torch_dtype, 5 says dtype.
-std::string converted_config(const fs::path& file, const std::optional<at::ScalarType>& dtype) {
-  if (!dtype) {
+// config.json as it is, but for the type and for layers that were replaced. transformers 4 says torch_dtype, 5 says
+// dtype.
+std::string converted_config(const ConvertOptions& options, const descriptor::ModelArgs& args) {
+  const fs::path file = options.model / "config.json";
+  if (!options.dtype && options.replacements.empty()) {
     return read_file(file);
   }
   Node config = parse_json_file(file);
-  const std::string name = state::torch_name(*dtype);
-  const bool is_new = config.find("dtype") != nullptr;
-  if (is_new) {
-    config.set("dtype", Node(name));
+  if (options.dtype) {
+    const std::string name = state::torch_name(*options.dtype);
+    const bool is_new = config.find("dtype") != nullptr;
+    if (is_new) {
+      config.set("dtype", Node(name));
+    }
+    if (!is_new || config.find("torch_dtype") != nullptr) {
+      config.set("torch_dtype", Node(name));
+    }
   }
-  if (!is_new || config.find("torch_dtype") != nullptr) {
-    config.set("torch_dtype", Node(name));
+  if (!options.replacements.empty()) {
+    const bool had_blocks = config.find("block_configs") != nullptr || config.find("per_layer_config") != nullptr;
+    config.erase("per_layer_config");  // another dialect of the same
+    if (had_blocks || args.is_heterogeneous()) {
+      config.set("block_configs", descriptor::write_block_configs(args.block_configs()));
+    }
   }
   return to_json(config, true) + "\n";
 }
@@ -102,14 +114,12 @@ class TemporaryFolder {
 }  // namespace
 
 ConvertReport convert_checkpoint(const ConvertOptions& options, const descriptor::ModelFamilies& families) {
-  const auto args = families.from_hf_folder(options.model);
-  const state::WeightReader reader(options.model);
-  const state::StateMap from = checkpoint_map(*args, reader);
-  ConvertReport report;
-  const auto model = args->build({});
-  report.left_out = check_checkpoint(from, parameter_specs(*model), reader).left_out;
-  const auto state = stored_state(*model, from);  // keeps its type
-  const auto layout = options.layout.value_or(descriptor::expert_layout_of(reader.names()));
+  const ModelParts parts(options.model, options.replacements, families);
+  const descriptor::ModelArgs& args = parts.args();
+  if (!options.dtype) {
+    parts.require_own_types();
+  }
+  const auto state = stored_state(*args.build({}), parts.map());  // keeps its type
 
   fs::path output = fs::absolute(options.output).lexically_normal();
   if (!output.has_filename()) {
@@ -118,21 +128,24 @@ ConvertReport convert_checkpoint(const ConvertOptions& options, const descriptor
   require(!fs::exists(output), "{}: is already there; choose another folder", options.output.string());
   require(fs::is_directory(output.parent_path()), "{}: no such folder; make it first", output.parent_path().string());
 
-  state::TensorSpecs stored = state::specs_of(reader);
+  state::TensorSpecs stored = parts.specs();
   for (auto& [name, spec] : stored) {
     if (options.dtype && is_floating(spec.dtype) && !state.contains(name)) {
       spec.dtype = state::dtype_of(*options.dtype);
     }
   }
-  const state::BoundMap map(state::sequential({from, args->state_map(layout).inverse()}), stored);
+  const auto layout = options.layout.value_or(parts.layout());
+  const state::BoundMap map(state::sequential({parts.map(), args.state_map(layout).inverse()}), stored);
+  state::FilePlan plan = options.subblocks
+                             ? plan_subblock_files(args, families.descriptor_of_hf_folder(options.model), map.outputs())
+                             : state::plan_files("model", map.outputs(), options.max_shard_bytes);
   const TemporaryFolder folder(output);
-  state::SafetensorsWriter writer(folder.path(), state::plan_files("model", map.outputs(), options.max_shard_bytes));
+  state::SafetensorsWriter writer(folder.path(), std::move(plan));
   writer.create();
-  const state::WeightSource source(reader);
-  state::stream(map, source, state::file_sink(writer));
+  state::stream(map, parts, state::file_sink(writer));
   writer.sync();
-  state::write_synced(folder.path() / "config.json", converted_config(options.model / "config.json", options.dtype));
-  report.companions = companions_of(options.model);
+  state::write_synced(folder.path() / "config.json", converted_config(options, args));
+  ConvertReport report{.left_out = parts.left_out(), .companions = companions_of(options.model)};
   for (const std::string& name : report.companions) {
     state::write_synced(folder.path() / name, read_file(options.model / name));
   }

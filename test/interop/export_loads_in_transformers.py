@@ -108,6 +108,10 @@ fused = work / "fused"
 subprocess.run([lehr, "convert", "--model", mixture, "--output", fused, "--expert-layout", "fused"], check=True,
                stdout=subprocess.DEVNULL)
 same("Qwen3 MoE with fused experts", fused)
+subblocks = work / "subblocks"
+subprocess.run([lehr, "convert", "--model", mixture, "--output", subblocks, "--subblocks"], check=True,
+               stdout=subprocess.DEVNULL)
+same("Qwen3 MoE, a file for each sub-block", subblocks)
 same("Qwen3 in bfloat16", train("bf16", dtype="bfloat16"))
 same("Qwen3 classifier",
      train("cls", task="classification", data="who_speaks.txt", kind='kind = "classification"',

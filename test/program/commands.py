@@ -3,7 +3,7 @@
 
 Usage: commands.py LEHR      (standard library only)
 """
-import gzip, json, os, shutil, subprocess, sys, tempfile
+import gzip, json, os, shutil, subprocess, sys, tempfile, time
 from pathlib import Path
 
 lehr = os.path.abspath(sys.argv[1])
@@ -109,6 +109,14 @@ holds("ids go in and out, and greedy text needs no seed", len(ids) == 30 and ids
 shown = run("inspect", model)
 holds("inspect shows shape, size and tensors", "model.layers.0.self_attn.q_proj.weight" in shown and "qwen3" in shown)
 
+picture = work / "blocks.svg"
+shown = run("inspect", model, "--picture", picture, "--seq-len", "64")
+holds("and what each layer takes, drawn too", "KV head" in shown and "KV cache" in shown and "<svg" in picture.read_text())
+(work / "shape").mkdir()
+shutil.copy(model / "config.json", work / "shape")
+holds("for which config.json is enough", "no weights" in run("inspect", work / "shape"))
+run("inspect", model / "model.safetensors", "--picture", picture, code=2)
+
 mixture = "test/data/reference/qwen3moe_sparse_step2"
 shown = run("inspect", "--map", mixture)
 holds("inspect --map shows what becomes of experts",
@@ -122,6 +130,41 @@ holds("a fused folder is the same model",
 run("convert", "--model", fused, "--output", back, "--expert-layout", "per_expert")
 holds("and there and back gives the same bytes",
       (back / "model.safetensors").read_bytes() == Path(mixture, "model.safetensors").read_bytes())
+blocks, whole = work / "blocks", work / "whole"
+run("convert", "--model", fused, "--output", blocks, "--subblocks", "--expert-layout", "per_expert")
+holds("a folder of sub-blocks is the same model", (blocks / "subblocks_safetensors/block_1_ffn.safetensors").exists()
+      and run("generate", "--model", blocks, "--tokens", "[1, 2]", "--temperature", "0", "--max-new-tokens", "8")
+      == run("generate", "--model", mixture, "--tokens", "[1, 2]", "--temperature", "0", "--max-new-tokens", "8"))
+run("convert", "--model", blocks, "--output", whole)
+holds("and together again they are the same bytes",
+      (whole / "model.safetensors").read_bytes() == Path(mixture, "model.safetensors").read_bytes())
+run("convert", "--model", blocks, "--output", work / "new", "--subblocks", "--max-shard-size-mb", "1", code=2)
+killed, target = 0, work / "killed"
+started = time.monotonic()
+run("convert", "--model", mixture, "--output", work / "timed", "--subblocks")
+whole_run = time.monotonic() - started
+for part in range(12):
+    process = subprocess.Popen([lehr, "convert", "--model", mixture, "--output", target, "--subblocks"],
+                               stdout=subprocess.DEVNULL)
+    time.sleep(whole_run * (0.4 + 0.06 * part))
+    process.kill()
+    process.wait()
+    if target.exists():
+        same = [(target / "subblocks_safetensors" / file.name).read_bytes() == file.read_bytes()
+                for file in (blocks / "subblocks_safetensors").iterdir()]
+        assert all(same) and (target / "config.json").exists(), f"half of a folder after part {part}"
+        shutil.rmtree(target)
+    else:
+        killed += 1
+holds(f"a conversion that is killed leaves no half of a folder ({killed} killed before the end)", killed > 0)
+run("convert", "--model", mixture, "--output", target, "--subblocks")
+holds("and the next one does not mind what it left", not (work / ".killed.converting").exists() and target.exists())
+(work / "swap.json").write_text('[{"layer": 0, "attention": {"no_op": true}, "ffn": {"model": "blocks", "layer": 1}}]')
+run("convert", "--model", mixture, "--replace", work / "swap.json", "--output", work / "child")
+holds("sub-blocks of several models are a model",
+      "none" in run("inspect", work / "child")
+      and len(json.loads(run("generate", "--model", work / "child", "--tokens", "[1, 2]", "--ids", "--temperature", "0",
+                             "--max-new-tokens", "8"))) == 8)
 half = work / "half"
 run("convert", "--model", model, "--output", half, "--dtype", "bfloat16")
 holds("another type in half the size, and the tokenizer is there",

@@ -153,5 +153,43 @@ TEST(FilePlan, RefusesWhatNoFileCanHold) {
   EXPECT_THAT(error_of([] { plan_files("m", {}).at("a"); }), HasSubstr("a: not among the 0 tensors"));
 }
 
+TEST(FilePlan, TakesFilesByNameAndIndexesThem) {
+  const FilePlan plan = plan_named_files(
+      "model",
+      {{.name = "parts/a.safetensors", .tensors = {bytes("b", 3), bytes("a", 2)}},
+       {.name = "parts/c.safetensors", .tensors = {bytes("c", 4)}}});
+  EXPECT_EQ(summary(plan), "a b|c");
+  EXPECT_EQ(plan.index, R"({
+  "metadata": {
+    "total_parameters": 9,
+    "total_size": 9
+  },
+  "weight_map": {
+    "a": "parts/a.safetensors",
+    "b": "parts/a.safetensors",
+    "c": "parts/c.safetensors"
+  }
+}
+)");
+  const TemporaryFolder folder;
+  SafetensorsWriter writer(folder.path(), plan);
+  writer.create();
+  for (const auto& [name, place] : plan.places) {
+    writer.write(name, at::full({place.num_bytes}, name[0], at::kByte));
+  }
+  writer.sync();
+  const WeightReader reader(folder.path());
+  EXPECT_THAT(reader.names(), ElementsAre("a", "b", "c"));
+  EXPECT_TRUE(at::equal(reader.tensor("c"), at::full({4}, 'c', at::kByte)));
+  EXPECT_EQ(
+      plan_named_files("model", {{.name = "one.safetensors", .tensors = {bytes("a", 1)}}}).index_name,
+      "model.safetensors.index.json");
+  EXPECT_THAT(
+      error_of([] {
+        plan_named_files("m", {{.name = "x", .tensors = {bytes("a", 1)}}, {.name = "y", .tensors = {bytes("a", 1)}}});
+      }),
+      HasSubstr("m.safetensors: a: planned to be written twice"));
+}
+
 }  // namespace
 }  // namespace lehr::state

@@ -14,6 +14,7 @@ struct Family {
   using CausalLM = Llama3ForCausalLM;
   using Classification = Llama3ForClassification;
   using Embedding = Llama3ForEmbedding;
+  static constexpr descriptor::DecoderForm kForm{};
 
   static Llama3LayerParameters layer_parameters(const DecoderConfig& config) {
     return {

@@ -14,6 +14,7 @@ struct Family {
   using CausalLM = Qwen3DenseForCausalLM;
   using Classification = Qwen3DenseForClassification;
   using Embedding = Qwen3DenseForEmbedding;
+  static constexpr descriptor::DecoderForm kForm{.qk_norm = true};
 
   static Qwen3DenseLayerParameters layer_parameters(const DecoderConfig& config) {
     return {

@@ -14,6 +14,7 @@ struct Family {
   using CausalLM = Qwen3MoEForCausalLM;
   using Classification = Qwen3MoEForClassification;
   using Embedding = Qwen3MoEForEmbedding;
+  static constexpr descriptor::DecoderForm kForm{.qk_norm = true};
 
   static Qwen3MoELayerParameters layer_parameters(const DecoderConfig& config) {
     const MoEConfig& moe = config.moe.value();

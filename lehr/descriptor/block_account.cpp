@@ -1,0 +1,151 @@
+#include "lehr/descriptor/block_account.h"
+
+#include <initializer_list>
+
+#include "lehr/base/error.h"
+
+namespace lehr::descriptor {
+
+namespace {
+[[noreturn]] void refuse_size() {
+  fail("model: its sizes are too large to be counted; look for a number with too many digits in config.json");
+}
+
+int64_t product(std::initializer_list<int64_t> factors) {
+  int64_t result = 1;
+  for (const int64_t factor : factors) {
+    if (__builtin_mul_overflow(result, factor, &result)) {
+      refuse_size();
+    }
+  }
+  return result;
+}
+
+int64_t sum(std::initializer_list<int64_t> terms) {
+  int64_t result = 0;
+  for (const int64_t term : terms) {
+    if (__builtin_add_overflow(result, term, &result)) {
+      refuse_size();
+    }
+  }
+  return result;
+}
+
+// Of weights that hold and of those in matrices that a token is multiplied with.
+Account of_weights(int64_t parameters, int64_t active, int64_t multiplied, const Workload& work) {
+  return {
+      .num_parameters = parameters,
+      .active_parameters = active,
+      .weight_bytes = product({parameters, work.bytes_a_weight}),
+      .kv_cache_bytes = 0,
+      .prefill_flops = product({2, multiplied, work.num_tokens}),
+      .decode_flops = product({2, multiplied})};
+}
+
+Account of_attention(const DecoderForm& form, const AttentionSubblock& attention, const Workload& work) {
+  const int64_t queries = product({form.num_attention_heads, form.head_dim});
+  const int64_t keys = product({attention.num_key_value_heads, form.head_dim});
+  const int64_t matrices = product({form.hidden_size, sum({queries, keys, keys, queries})});
+  const int64_t vectors = sum(
+      {form.hidden_size,  // the norm before it
+       form.qk_norm ? product({2, form.head_dim}) : 0,
+       form.qkv_bias ? sum({queries, keys, keys}) : 0,
+       form.output_bias ? form.hidden_size : 0,
+       form.attention_sinks ? form.num_attention_heads : 0});
+  const int64_t parameters = sum({matrices, vectors});
+  Account account = of_weights(parameters, parameters, matrices, work);
+  // A score and a weighted value for each query head, element and position that is attended to.
+  const int64_t pairs = product({work.num_tokens, sum({work.num_tokens, 1})}) / 2;
+  account.prefill_flops = sum({account.prefill_flops, product({4, queries, pairs})});
+  account.decode_flops = sum({account.decode_flops, product({4, queries, work.num_tokens})});
+  account.kv_cache_bytes = product({2, keys, work.num_tokens, work.num_sequences, work.bytes_a_cached});
+  return account;
+}
+
+// One feed-forward block, or one expert of that width: its matrices, and its biases.
+struct Ffn {
+  int64_t matrices, biases;
+};
+Ffn ffn_of(const DecoderForm& form, int64_t width) {
+  return {
+      .matrices = product({form.ffn_matrices, form.hidden_size, width}),
+      .biases = form.ffn_bias && width > 0 ? sum({product({form.ffn_matrices - 1, width}), form.hidden_size}) : 0};
+}
+
+Account of_ffn(const DecoderForm& form, const FFNSubblock& ffn, const Workload& work) {
+  const auto [matrices, biases] = ffn_of(form, ffn.intermediate_size);
+  const int64_t parameters = sum({matrices, biases, form.hidden_size});
+  return of_weights(parameters, parameters, matrices, work);
+}
+
+Account of_mixture(const DecoderForm& form, const MoESubblock& moe, const Workload& work) {
+  const Ffn expert = ffn_of(form, moe.expert_intermediate_dim);
+  const Ffn shared = ffn_of(form, moe.shared_expert_intermediate_dim);
+  const int64_t router = product({moe.num_local_experts, form.hidden_size});
+  const int64_t rest =
+      sum({shared.matrices, shared.biases, router, form.router_bias ? moe.num_local_experts : 0, form.hidden_size});
+  const int64_t size = sum({expert.matrices, expert.biases});
+  return of_weights(
+      sum({product({moe.num_local_experts, size}), rest}),
+      sum({product({moe.num_experts_per_tok, size}), rest}),
+      sum({product({moe.num_experts_per_tok, expert.matrices}), shared.matrices, router}),
+      work);
+}
+
+LayerAccount of_layer(const DecoderForm& form, const BlockConfig& block, const Workload& work) {
+  LayerAccount layer;
+  if (const auto* attention = std::get_if<AttentionSubblock>(&block.attention)) {
+    layer.attention = of_attention(form, *attention, work);
+  }
+  if (const auto* ffn = std::get_if<FFNSubblock>(&block.ffn)) {
+    layer.ffn = of_ffn(form, *ffn, work);
+  } else if (const auto* moe = std::get_if<MoESubblock>(&block.ffn)) {
+    layer.ffn = of_mixture(form, *moe, work);
+  }
+  return layer;
+}
+}  // namespace
+
+Account& Account::operator+=(const Account& other) {
+  num_parameters = sum({num_parameters, other.num_parameters});
+  active_parameters = sum({active_parameters, other.active_parameters});
+  weight_bytes = sum({weight_bytes, other.weight_bytes});
+  kv_cache_bytes = sum({kv_cache_bytes, other.kv_cache_bytes});
+  prefill_flops = sum({prefill_flops, other.prefill_flops});
+  decode_flops = sum({decode_flops, other.decode_flops});
+  return *this;
+}
+
+Account LayerAccount::total() const {
+  Account account = attention;
+  return account += ffn;
+}
+
+Account ModelAccount::all_layers() const {
+  Account account;
+  for (const LayerAccount& layer : layers) {
+    account += layer.total();
+  }
+  return account;
+}
+
+Account ModelAccount::total() const {
+  Account account = all_layers();
+  account += embeddings;
+  return account += head;
+}
+
+ModelAccount account_for(const DecoderForm& form, const std::vector<BlockConfig>& blocks, const Workload& work) {
+  const int64_t table = product({form.vocab_size, form.hidden_size});
+  const int64_t rows = product({form.head_rows, form.hidden_size});
+  const int64_t of_head = sum({form.tied_head ? 0 : rows, form.hidden_size});  // with the final norm
+  ModelAccount account{
+      .embeddings = of_weights(table, table, 0, work), .layers = {}, .head = of_weights(of_head, of_head, rows, work)};
+  account.head.prefill_flops = account.head.decode_flops;
+  for (const BlockConfig& block : blocks) {
+    account.layers.push_back(of_layer(form, block, work));
+  }
+  return account;
+}
+
+}  // namespace lehr::descriptor

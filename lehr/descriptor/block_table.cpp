@@ -1,0 +1,145 @@
+#include "lehr/descriptor/block_table.h"
+
+#include <algorithm>
+
+#include "lehr/base/error.h"
+#include "lehr/base/log.h"
+#include "lehr/descriptor/model_args.h"
+
+namespace lehr::descriptor {
+
+namespace {
+using Row = std::vector<std::string>;
+
+std::string count_text(int64_t count) {
+  return count == 0 ? "-" : human_count(static_cast<double>(count));
+}
+
+std::string bytes_text(int64_t bytes) {
+  return bytes == 0 ? "-" : human_bytes(static_cast<double>(bytes));
+}
+
+// `layer` has the parameters of the halves.
+Row row_of(const std::string& name, const std::string& attention, const std::string& ffn, const LayerAccount& layer) {
+  const Account all = layer.total();
+  return {
+      name,
+      attention,
+      ffn,
+      count_text(layer.attention.num_parameters),
+      count_text(layer.ffn.num_parameters),
+      count_text(all.num_parameters),
+      bytes_text(all.weight_bytes),
+      bytes_text(all.kv_cache_bytes),
+      count_text(all.prefill_flops),
+      count_text(all.decode_flops)};
+}
+
+// The same for what is no layer, and has no halves.
+Row row_of(const std::string& name, const Account& account) {
+  Row row = row_of(name, "", "", {.attention = account, .ffn = {}});
+  row[3] = row[4] = "";
+  return row;
+}
+
+// Names to the left, numbers to the right.
+std::string aligned(const std::vector<Row>& rows) {
+  constexpr size_t kNames = 3;
+  std::vector<size_t> widths(rows.front().size(), 0);
+  for (const Row& row : rows) {
+    for (size_t i = 0; i < row.size(); ++i) {
+      widths[i] = std::max(widths[i], row[i].size());
+    }
+  }
+  std::string text;
+  for (const Row& row : rows) {
+    std::string line;
+    for (size_t i = 0; i < row.size(); ++i) {
+      line += i == 0 ? "" : "  ";
+      line += i < kNames ? fmt::format("{:<{}}", row[i], widths[i]) : fmt::format("{:>{}}", row[i], widths[i]);
+    }
+    text += line + "\n";
+  }
+  return text;
+}
+}  // namespace
+
+ModelBlocks blocks_of(const ModelArgs& args, const Workload& work) {
+  const auto form = args.decoder_form();
+  require(
+      form.has_value(),
+      "models of type {}: their family does not say what its sub-blocks share (ModelArgs::decoder_form), so they "
+      "cannot "
+      "be accounted for layer by layer",
+      args.model_type());
+  std::vector<BlockConfig> blocks = args.block_configs();
+  ModelAccount account = account_for(*form, blocks, work);
+  return {
+      .name = args.model_type(),
+      .form = *form,
+      .blocks = std::move(blocks),
+      .work = work,
+      .account = std::move(account)};
+}
+
+std::string attention_text(const BlockConfig& block) {
+  const auto* attention = std::get_if<AttentionSubblock>(&block.attention);
+  if (attention == nullptr) {
+    return "none";
+  }
+  return fmt::format("{} KV head{}", attention->num_key_value_heads, attention->num_key_value_heads == 1 ? "" : "s");
+}
+
+std::string ffn_text(const BlockConfig& block) {
+  if (const auto* ffn = std::get_if<FFNSubblock>(&block.ffn)) {
+    return fmt::format("{}", ffn->intermediate_size);
+  }
+  if (const auto* moe = std::get_if<MoESubblock>(&block.ffn)) {
+    return fmt::format("{} of {} x {}", moe->num_experts_per_tok, moe->num_local_experts, moe->expert_intermediate_dim);
+  }
+  return "none";
+}
+
+std::string format_blocks(const ModelBlocks& model) {
+  std::vector<Row> rows{
+      {"layer",
+       "attention",
+       "feed-forward",
+       "attn params",
+       "ffn params",
+       "params",
+       "weights",
+       "KV cache",
+       "prefill FLOPs",
+       "decode FLOPs"}};
+  rows.push_back(row_of("embeddings", model.account.embeddings));
+  for (size_t first = 0, end = 0; first < model.blocks.size(); first = end) {
+    while (end < model.blocks.size() && model.blocks[end] == model.blocks[first]) {
+      ++end;
+    }
+    const std::string name = end - first == 1 ? fmt::format("{}", first) : fmt::format("{}-{}, each", first, end - 1);
+    const BlockConfig& block = model.blocks[first];
+    rows.push_back(row_of(name, attention_text(block), ffn_text(block), model.account.layers[first]));
+  }
+  rows.push_back(row_of("head", model.account.head));
+  rows.push_back(row_of("all", model.account.total()));
+  const Account all = model.account.total();
+  std::string text = fmt::format(
+      "{} layer{} of width {}, {} query heads of {}; weights of {} bytes, cache of {}; {} sequence{} of {} tokens\n",
+      model.blocks.size(),
+      model.blocks.size() == 1 ? "" : "s",
+      model.form.hidden_size,
+      model.form.num_attention_heads,
+      model.form.head_dim,
+      model.work.bytes_a_weight,
+      model.work.bytes_a_cached,
+      model.work.num_sequences,
+      model.work.num_sequences == 1 ? "" : "s",
+      model.work.num_tokens);
+  if (all.active_parameters != all.num_parameters) {
+    text += fmt::format("{} of {} parameters are active for a token\n", all.active_parameters, all.num_parameters);
+  }
+  return text + "\n" + aligned(rows);
+}
+
+}  // namespace lehr::descriptor

@@ -1,0 +1,245 @@
+#include "lehr/train/model_parts.h"
+
+#include <array>
+#include <set>
+
+#include "lehr/base/error.h"
+#include "lehr/base/json.h"
+#include "lehr/train/subblocks.h"
+#include "lehr/train/weights.h"
+
+namespace lehr::train {
+
+namespace {
+namespace fs = std::filesystem;
+using descriptor::BlockConfig;
+
+// What changes what a sub-block computes from the same weights; sizes that a block config has are not among them.
+constexpr std::array kSharedKeys = {
+    "hidden_size",
+    "num_attention_heads",
+    "head_dim",
+    "rms_norm_eps",
+    "rope_theta",
+    "rope_scaling",
+    "norm_topk_prob",
+    "expert_bias"};
+
+// A folder that was found to hold the model that it describes.
+struct Opened {
+  std::unique_ptr<descriptor::ModelArgs> args;
+  state::WeightReader reader;
+  state::StateMap map;              // from its tensors to its parameters
+  descriptor::WeightGroups groups;  // of its tensors
+  std::vector<std::string> left_out;
+};
+
+Opened open_model(const fs::path& folder, const descriptor::ModelFamilies& families) {
+  Opened opened{
+      .args = families.from_hf_folder(folder),
+      .reader = state::WeightReader(folder),
+      .map = {},
+      .groups = {},
+      .left_out = {}};
+  opened.map = checkpoint_map(*opened.args, opened.reader);
+  const auto model = opened.args->build({});
+  opened.left_out = check_checkpoint(opened.map, parameter_specs(*model), opened.reader).left_out;
+  return opened;
+}
+
+std::string text_of(const Node& config, const char* key) {
+  const Node* value = config.find(key);
+  return value != nullptr ? to_json(*value) : "null";
+}
+
+void require_same_computation(
+    const Replacement& replacement, const descriptor::ModelArgs& other, const descriptor::ModelArgs& own) {
+  const std::string& folder = replacement.origin->model.string();
+  require(
+      other.model_type() == own.model_type(),
+      "{}: expected a model of type {}, found {} in {}",
+      replacement.where,
+      own.model_type(),
+      other.model_type(),
+      folder);
+  const Node there = other.to_hf_config("float32");
+  const Node here = own.to_hf_config("float32");
+  for (const char* key : kSharedKeys) {
+    require(
+        text_of(there, key) == text_of(here, key),
+        "{}: {} has {} = {}, the model that it goes into has {}; a sub-block would compute something else there",
+        replacement.where,
+        folder,
+        key,
+        text_of(there, key),
+        text_of(here, key));
+  }
+}
+
+void require_layer(const Replacement& replacement, int64_t layer, size_t count, const std::string& folder) {
+  require(
+      layer < static_cast<int64_t>(count),
+      "{}: {} has layers 0 to {}, and no layer {}",
+      replacement.where,
+      folder,
+      static_cast<int64_t>(count) - 1,
+      layer);
+}
+
+std::string group_name(int64_t layer, Half half) {
+  return fmt::format("block_{}_{}", layer, name_of(half));
+}
+
+// From the stored tensors of one half of a layer to the parameters of layer `layer`; empty if it is a no-op there.
+state::StateMap take_half(
+    const Opened& opened,
+    const descriptor::ModelDescriptor& descriptor,
+    const SubblockOrigin& origin,
+    Half half,
+    int64_t layer) {
+  const auto names = opened.groups.find(group_name(origin.layer, half));
+  if (names == opened.groups.end()) {
+    return {};
+  }
+  const state::StateMap map = opened.map.from(state::NameSet(names->second.begin(), names->second.end()));
+  const std::string there = descriptor.layer_block_name(origin.layer) + ".";
+  const std::string here = descriptor.layer_block_name(layer) + ".";
+  std::vector<std::pair<std::string, std::string>> renamed;
+  for (const std::string& name : map.output_names()) {
+    require(name.starts_with(there), "{}: expected a parameter of {}", name, there);
+    renamed.emplace_back(name, here + name.substr(there.size()));
+  }
+  return state::sequential({map, state::rename(renamed)});
+}
+
+state::StateMap all_but(const Opened& opened, const std::set<std::string>& groups) {
+  state::NameSet kept;
+  for (const auto& [group, names] : opened.groups) {
+    if (!groups.contains(group)) {
+      kept.insert(names.begin(), names.end());
+    }
+  }
+  return opened.map.from(kept);
+}
+
+void set_half(BlockConfig& block, Half half, const BlockConfig& from) {
+  if (half == Half::attention) {
+    block.attention = from.attention;
+  } else {
+    block.ffn = from.ffn;
+  }
+}
+
+// A folder's tensors have it before their names, but for those of the first.
+std::string prefix_of(const fs::path& folder) {
+  return folder.string() + ": ";
+}
+}  // namespace
+
+ModelParts::ModelParts(
+    const fs::path& folder, const std::vector<Replacement>& replacements, const descriptor::ModelFamilies& families) {
+  Opened own = open_model(folder, families);
+  map_ = own.map;
+  if (!replacements.empty()) {
+    const descriptor::ModelDescriptor& descriptor = families.descriptor_of_hf_folder(folder);
+    const auto open_with_groups = [&](const fs::path& path) {
+      Opened opened = open_model(path, families);
+      opened.groups = subblock_groups(*opened.args, descriptor, opened.map.input_names());
+      return opened;
+    };
+    own.groups = subblock_groups(*own.args, descriptor, own.map.input_names());
+    std::map<fs::path, Opened> others;
+    std::set<std::string> replaced;
+    std::vector<BlockConfig> blocks = own.args->block_configs();
+    std::vector<state::StateMap> pieces;
+    for (const Replacement& one : replacements) {
+      require_layer(one, one.layer, blocks.size(), folder.string());
+      replaced.insert(group_name(one.layer, one.half));
+      BlockConfig& block = blocks[static_cast<size_t>(one.layer)];
+      if (!one.origin) {
+        set_half(block, one.half, {.attention = descriptor::NoOpSubblock{}, .ffn = descriptor::NoOpSubblock{}});
+        continue;
+      }
+      const fs::path& path = one.origin->model;
+      if (!others.contains(path)) {
+        others.emplace(path, open_with_groups(path));
+      }
+      const Opened& other = others.at(path);
+      require_same_computation(one, *other.args, *own.args);
+      const auto there = other.args->block_configs();
+      require_layer(one, one.origin->layer, there.size(), path.string());
+      set_half(block, one.half, there[static_cast<size_t>(one.origin->layer)]);
+      pieces.push_back(take_half(other, descriptor, *one.origin, one.half, one.layer).scope(prefix_of(path), ""));
+    }
+    pieces.push_back(all_but(own, replaced));
+    map_ = state::parallel(pieces);
+    own.args->set_block_configs(std::move(blocks));
+    own.args->check(folder.string() + ": after replacements: ");
+    for (auto& [path, other] : others) {
+      readers_.emplace(prefix_of(path), std::move(other.reader));
+    }
+  }
+  left_out_ = std::move(own.left_out);
+  args_ = std::move(own.args);
+  readers_.emplace("", std::move(own.reader));
+  for (const std::string& name : map_.input_names()) {
+    const Stored one = stored(name);
+    const state::TensorInfo& info = one.reader.info(one.name);
+    specs_[name] = {.shape = info.shape, .dtype = info.dtype};
+  }
+}
+
+ModelParts::Stored ModelParts::stored(const std::string& name) const {
+  for (const auto& [prefix, reader] : readers_) {
+    if (!prefix.empty() && name.starts_with(prefix)) {
+      return {.reader = reader, .name = name.substr(prefix.size())};
+    }
+  }
+  return {.reader = readers_.at(""), .name = name};
+}
+
+descriptor::ExpertLayout ModelParts::layout() const {
+  return descriptor::expert_layout_of(readers_.at("").names());
+}
+
+void ModelParts::require_own_types() const {
+  const state::WeightReader& own = readers_.at("");
+  std::set<state::DType> types;
+  for (const std::string& name : own.names()) {
+    types.insert(own.info(name).dtype);
+  }
+  for (const std::string& name : map_.input_names()) {
+    const state::DType type = specs_.at(name).dtype;
+    require(
+        types.contains(type),
+        "{}: has type {}, which no tensor of {} has; say one type for all (--dtype)",
+        name,
+        state::dtype_name(type),
+        own.path().string());
+  }
+}
+
+at::Tensor ModelParts::read(const std::string& name, const Box& box) const {
+  const Stored one = stored(name);
+  return state::WeightSource(one.reader).read(one.name, box);
+}
+
+void ModelParts::copy(const std::string& name, const Box& box, const at::Tensor& target) const {
+  const Stored one = stored(name);
+  state::WeightSource(one.reader).copy(one.name, box, target);
+}
+
+void ModelParts::load(nn::Module& model) const {
+  state::NameSet wanted;
+  for (const auto& [name, parameter] : nn::named_parameters(model)) {
+    wanted.insert(name);
+  }
+  // Types are those of the parameters, to which the values are cast, whatever the files have.
+  state::TensorSpecs stored = specs_;
+  for (auto& [name, spec] : stored) {
+    spec.dtype = state::DType::kF32;
+  }
+  read_parameters(model, state::BoundMap(map_.to(wanted), stored), *this);
+}
+
+}  // namespace lehr::train

@@ -1,0 +1,160 @@
+#include "lehr/train/replacements.h"
+
+#include <algorithm>
+#include <charconv>
+#include <set>
+
+#include "lehr/base/error.h"
+#include "lehr/base/json.h"
+#include "lehr/descriptor/block_config_dialects.h"
+#include "lehr/train/subblocks.h"
+
+namespace lehr::train {
+
+namespace {
+namespace fs = std::filesystem;
+using descriptor::Entries;
+using descriptor::refuse;
+
+constexpr Half kHalves[] = {Half::attention, Half::ffn};
+
+std::string place_of(const Node& node) {
+  return node.origin() + ": " + node.key();
+}
+
+int64_t layer_of(const Node& number) {
+  if (number.as_int() < 0) {
+    refuse(number, fmt::format("expected a layer's number from 0, found {}", number.as_int()));
+  }
+  return number.as_int();
+}
+
+fs::path model_folder(const Node& path, const fs::path& base) {
+  if (path.as_string().empty()) {
+    refuse(path, "expected a model's folder, found \"\"");
+  }
+  return (base / path.as_string()).lexically_normal();
+}
+
+Replacement read_half(const Node& node, int64_t layer, Half half, const fs::path& base) {
+  Entries entries(node);
+  Replacement replacement{.layer = layer, .half = half, .where = place_of(node)};
+  const bool no_op = entries.flag("no_op");
+  const Node* model = entries.get("model");
+  const Node* other = entries.get("layer");
+  if (no_op == (model != nullptr) || (other != nullptr && model == nullptr)) {
+    refuse(node, R"(expected {"model": DIR}, {"model": DIR, "layer": NUMBER} or {"no_op": true})");
+  }
+  entries.finish();
+  if (model != nullptr) {
+    replacement.origin = {.model = model_folder(*model, base), .layer = other != nullptr ? layer_of(*other) : layer};
+  }
+  return replacement;
+}
+
+std::vector<Replacement> read_own(const Node& node, const fs::path& base) {
+  Entries entries(node);
+  entries.get("layer");
+  const int64_t layer = layer_of(node.at("layer"));
+  std::vector<Replacement> found;
+  for (const Half half : kHalves) {
+    if (const Node* given = entries.get(name_of(half).c_str())) {
+      found.push_back(read_half(*given, layer, half, base));
+    }
+  }
+  entries.finish();
+  if (found.empty()) {
+    refuse(node, R"(expected "attention", "ffn" or both, found neither)");
+  }
+  return found;
+}
+
+// ".../DIR/subblocks_safetensors/block_3_ffn.safetensors": layer 3 of DIR.
+std::pair<Half, SubblockOrigin> read_weight_path(const Node& node, const fs::path& base) {
+  const fs::path path = model_folder(node, base);
+  const std::string stem = path.stem().string();
+  const std::string prefix = "block_";
+  for (const Half half : kHalves) {
+    const std::string ending = "_" + name_of(half);
+    if (!stem.starts_with(prefix) || !stem.ends_with(ending) || stem.size() <= prefix.size() + ending.size()) {
+      continue;
+    }
+    const char* begin = stem.data() + prefix.size();
+    const char* end = stem.data() + stem.size() - ending.size();
+    int64_t layer = 0;
+    const auto [stopped, error] = std::from_chars(begin, end, layer);
+    const bool is_file = path.extension() == ".safetensors" && path.parent_path().filename() == kSubblocksFolder;
+    if (error == std::errc() && stopped == end && layer >= 0 && is_file) {
+      return {half, {.model = path.parent_path().parent_path(), .layer = layer}};
+    }
+  }
+  refuse(
+      node,
+      fmt::format(
+          "expected DIR/{}/block_N_attention.safetensors or block_N_ffn.safetensors, found \"{}\"",
+          kSubblocksFolder,
+          node.as_string()));
+}
+
+const Node& the_only(const Node& list, const char* what) {
+  if (list.items().size() != 1) {
+    refuse(list, fmt::format("expected one {}, found {}; several layers as one are not supported", what, list.size()));
+  }
+  return list.at(0);
+}
+
+std::vector<Replacement> read_puzzletrons(const Node& node, const fs::path& base) {
+  Entries entries(node);
+  for (const char* key : {"parent_layer_indices", "child_block_configs", "weight_paths"}) {
+    entries.get(key);
+  }
+  const int64_t layer = layer_of(the_only(node.at("parent_layer_indices"), "layer"));
+  const Node& block = the_only(node.at("child_block_configs"), "block config");
+  std::vector<Replacement> found;
+  for (const Node& path : node.at("weight_paths").items()) {
+    auto [half, origin] = read_weight_path(path, base);
+    found.push_back({.layer = layer, .half = half, .origin = std::move(origin), .where = place_of(path)});
+  }
+  entries.finish();
+  for (const Half half : kHalves) {
+    const Node& config = block.at(name_of(half));
+    const Node* flag = config.find("no_op");
+    const bool no_op = flag != nullptr && !flag->is_null() && flag->as_bool();
+    const bool has_path =
+        std::any_of(found.begin(), found.end(), [&](const Replacement& one) { return one.half == half; });
+    if (no_op == has_path) {
+      refuse(
+          node.at("weight_paths"),
+          fmt::format("expected {} for {}, as its block config says", no_op ? "no file" : "a file", name_of(half)));
+    }
+    if (no_op) {
+      found.push_back({.layer = layer, .half = half, .where = place_of(config)});
+    }
+  }
+  return found;
+}
+}  // namespace
+
+std::string name_of(Half half) {
+  return half == Half::attention ? "attention" : "ffn";
+}
+
+std::vector<Replacement> read_replacements(const fs::path& file) {
+  const Node root = parse_json_file(file);
+  const fs::path base = fs::absolute(file).parent_path();
+  const Node& list = root.is_table() ? root.at("chosen_replacements") : root;
+  std::vector<Replacement> all;
+  std::set<std::pair<int64_t, Half>> seen;
+  for (const Node& entry : list.items()) {
+    const bool is_own = entry.find("parent_layer_indices") == nullptr;
+    for (Replacement& one : is_own ? read_own(entry, base) : read_puzzletrons(entry, base)) {
+      if (!seen.emplace(one.layer, one.half).second) {
+        refuse(entry, fmt::format("the {} of layer {} is replaced twice", name_of(one.half), one.layer));
+      }
+      all.push_back(std::move(one));
+    }
+  }
+  return all;
+}
+
+}  // namespace lehr::train

@@ -1,0 +1,124 @@
+// Closed-form accounts against models that are built, and against the operations that they do.
+#include "lehr/descriptor/block_account.h"
+
+#include <gmock/gmock.h>
+
+#include "lehr/base/operation_meter.h"
+#include "lehr/descriptor/block_picture.h"
+#include "lehr/nn/module.h"
+#include "test/model/heterogeneous.h"
+#include "test/shard/one_device.h"
+
+namespace lehr::model::test {
+namespace {
+
+using descriptor::Account;
+using descriptor::blocks_of;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+struct Case {
+  std::string model_type;
+  std::vector<LayerShape> layers;
+};
+
+std::vector<Case> cases() {
+  return {{"qwen3", kMixed}, {"llama", kMixed}, {"qwen3", kWithHoles}, {"qwen3_moe", kMixtures}};
+}
+
+TEST(BlockAccounts, CountTheParametersOfTheModelsThatAreBuilt) {
+  for (const auto& [model_type, layers] : cases()) {
+    const auto args = args_of(model_type, layers);
+    const auto account = blocks_of(*args, {}).account;
+    const auto model = args->build({});
+    EXPECT_EQ(account.total().num_parameters, nn::count_parameters(*model));
+    for (size_t i = 0; i < layers.size(); ++i) {
+      int64_t in_layer = 0;
+      for (const auto& [name, parameter] : nn::named_parameters(*model)) {
+        in_layer += name.starts_with(fmt::format("model.layers.{}.", i)) ? parameter->numel() : 0;
+      }
+      EXPECT_EQ(account.layers[i].total().num_parameters, in_layer) << model_type << " layer " << i;
+    }
+  }
+}
+
+TEST(BlockAccounts, CountTheHeadsThatThereAre) {
+  auto classifier = args_of("qwen3", kMixed);
+  classifier->set_classification(3, 0);
+  EXPECT_EQ(blocks_of(*classifier, {}).account.total().num_parameters, nn::count_parameters(*classifier->build({})));
+  for (const bool tied : {false, true}) {
+    const auto args = qwen3_dense_family().from_hf_config(parse_json(config_json("qwen3", kMixed, 50, tied), "c"));
+    EXPECT_EQ(blocks_of(*args, {}).account.total().num_parameters, nn::count_parameters(*args->build({})));
+  }
+}
+
+TEST(BlockAccounts, AgreeWithPublishedSizes) {
+  const auto families = all_families();
+  const auto counts = [&](const char* family, const char* flavor) {
+    return blocks_of(*families.from_flavor(family, flavor), {}).account.total();
+  };
+  EXPECT_EQ(counts("qwen3", "8B").num_parameters, 8'190'735'360);
+  EXPECT_EQ(counts("llama3", "8B").num_parameters, 8'030'261'248);
+  const Account moe = counts("qwen3_moe", "30B-A3B");
+  EXPECT_EQ(moe.num_parameters, 30'532'122'624);
+  EXPECT_NEAR(static_cast<double>(moe.active_parameters), 3.35e9, 0.01e9) << "3.3B activated, says the model card";
+}
+
+// The meter counts what operators do: here for a prompt of T tokens, and for the last one's logits.
+TEST(BlockAccounts, CountTheOperationsThatAreDone) {
+  constexpr int64_t kTokens = 11;
+  for (const auto& [model_type, layers] : cases()) {
+    const auto args = args_of(model_type, layers);
+    const auto model = args->build({});
+    shard::test::make_real(*model);
+    model->eval();
+    const at::NoGradGuard no_grad;
+    const at::Tensor ids = at::arange(kTokens).unsqueeze(0);
+    OperationMeter meter;
+    const at::Tensor states = model->forward({.input_ids = ids}).hidden_states;
+    model->logits(states.narrow(1, kTokens - 1, 1));
+    // It takes half of all pairs of positions as seen, T^2 / 2; there are T (T + 1) / 2.
+    const double attention = meter.counts().attention_flops * (kTokens + 1) / kTokens;
+    const Account all = blocks_of(*args, {.num_tokens = kTokens}).account.total();
+    EXPECT_EQ(meter.counts().product_flops + attention, static_cast<double>(all.prefill_flops)) << model_type;
+  }
+}
+
+TEST(BlockTable, ShowsEachKindOfLayerOnceAndWhatItTakes) {
+  const std::vector<LayerShape> layers{{4, 32}, {4, 32}, {0, 16}, {2, 0}};
+  const std::string table = format_blocks(blocks_of(*args_of("qwen3", layers), {.num_tokens = 100}));
+  EXPECT_THAT(table, HasSubstr("4 layers of width 24, 8 query heads of 6"));
+  EXPECT_THAT(table, HasSubstr("\n0-1, each   4 KV heads  32 "));
+  EXPECT_THAT(table, HasSubstr("\n2           none        16 "));
+  EXPECT_THAT(table, HasSubstr("\n3           2 KV heads  none "));
+  EXPECT_THAT(table, Not(HasSubstr("active for a token")));
+  const std::string mixture = format_blocks(blocks_of(*args_of("qwen3_moe", kMixtures), {}));
+  EXPECT_THAT(mixture, HasSubstr("2 of 6 x 8"));
+  EXPECT_THAT(mixture, HasSubstr("active for a token"));
+}
+
+size_t count(const std::string& text, const std::string& word) {
+  size_t found = 0;
+  for (size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) {
+    ++found;
+  }
+  return found;
+}
+
+TEST(BlockPicture, HasABarForEachHalfAndNoneForANoOp) {
+  const auto model = blocks_of(*args_of("qwen3", kMixed), {});
+  const std::string svg = draw_blocks(model, "a <child>");
+  EXPECT_TRUE(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));
+  EXPECT_THAT(svg, HasSubstr("a &lt;child&gt;"));
+  // Of six layers four have attention, in three rows; five have a feed-forward block, in two.
+  EXPECT_EQ(count(svg, "<rect class=\"attention\""), 4 * 3);
+  EXPECT_EQ(count(svg, "<rect class=\"ffn\""), 5 * 2);
+  EXPECT_THAT(svg, HasSubstr("layer 2, attention: none: 0 parameters"));
+  const std::string mixtures = draw_blocks(blocks_of(*args_of("qwen3_moe", kMixtures), {}), "mixtures");
+  EXPECT_EQ(count(mixtures, "<rect class=\"experts\""), 3 * 2);
+  EXPECT_EQ(count(mixtures, "<rect class=\"experts idle\""), 3);
+  EXPECT_EQ(count(mixtures, "<rect class=\"ffn\""), 2);
+}
+
+}  // namespace
+}  // namespace lehr::model::test

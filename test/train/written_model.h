@@ -1,0 +1,48 @@
+// Models with random weights in folders, for tests that take folders apart.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "lehr/base/error.h"
+#include "lehr/base/file.h"
+#include "lehr/state/safetensors_writer.h"
+#include "lehr/train/weights.h"
+#include "test/model/heterogeneous.h"
+#include "test/train/support.h"
+
+namespace lehr::train::testing {
+
+/// A folder with a config.json of these layers and the weights that a new run of that seed starts with.
+inline void write_model(
+    const std::filesystem::path& folder,
+    const std::string& model_type,
+    const std::vector<model::test::LayerShape>& layers,
+    uint64_t seed,
+    int64_t vocabulary = 0) {
+  std::filesystem::create_directory(folder);
+  write_file_atomically(folder / "config.json", model::test::config_json(model_type, layers, vocabulary));
+  const auto args = families().from_hf_folder(folder);
+  const auto built = args->build({});
+  nn::materialize(*built, at::kCPU, at::kFloat);
+  built->reset_parameters({.seed = seed});
+  state::save_safetensors(
+      folder / "model.safetensors", stored_tensors(*built, args->state_map(descriptor::ExpertLayout::per_expert)));
+}
+
+/// The message of the error that `action` ends with.
+template <class Action>
+std::string error_of(const Action& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  ADD_FAILURE() << "expected an error";
+  return "";
+}
+
+}  // namespace lehr::train::testing
