@@ -45,7 +45,8 @@ RunLog::RunLog(
     at::Device device,
     const Ranks& ranks,
     const RunState& state,
-    Logger& log)
+    Logger& log,
+    std::optional<int64_t> expected_peak)
     : config_(config),
       log_(log),
       folder_(config.job.dump_folder),
@@ -54,6 +55,16 @@ RunLog::RunLog(
       metrics_(folder_ / "metrics.jsonl", state.step == 0 ? -1 : state.step),
       profiler_(config.profiling, folder_, device),
       trains_(trains) {
+  if (config.profiling.operator_table) {
+    step_profile_.emplace(config, device, ranks.world_size(), state.step);
+    if (step_profile_->last_step() > config.training.steps) {
+      log.warn(
+          "profiling.operator_table: there will be no table: it would be of steps up to {}, and the run ends with {}",
+          step_profile_->last_step(),
+          config.training.steps);
+      step_profile_.reset();
+    }
+  }
   if (config.peft.enabled()) {
     counts_.flops_per_token += trains_.flops_per_token_change;
     counts_.causal_flops_per_token += trains_.flops_per_token_change;
@@ -65,7 +76,7 @@ RunLog::RunLog(
   if (config.metrics.measure_peak) {
     peak_flops_ = metric::measure_peak_flops(device, compute_type(config.training)) * ranks.world_size();
   }
-  report_start(args, model, optimizer, device, ranks, state);
+  report_start(args, model, optimizer, device, ranks, state, expected_peak);
 }
 
 RunLog::~RunLog() = default;
@@ -76,7 +87,8 @@ void RunLog::report_start(
     const optim::Optimizer& optimizer,
     at::Device device,
     const Ranks& ranks,
-    const RunState& state) {
+    const RunState& state,
+    std::optional<int64_t> expected_peak) {
   const TrainingConfig& t = config_.training;
   const int64_t tokens = t.rows_per_step() * t.seq_len;
   // Value and gradient in the parameters' type; a copy and its gradient to compute with under mixed precision.
@@ -123,9 +135,11 @@ void RunLog::report_start(
     (parameter->trainable() ? trained : frozen) += parameter->value().numel();
   }
   log_.info(
-      "memory     {} for weights, gradients and optimizer state{}, activations besides",
+      "memory     {} for weights, gradients and optimizer state{}, {}",
       human_bytes(static_cast<double>(each * trained + frozen_each * frozen + optimizer.state_bytes())),
-      ranks.world_size() > 1 ? " on this rank" : "");
+      ranks.world_size() > 1 ? " on this rank" : "",
+      expected_peak ? fmt::format("{} with activations at the peak", human_bytes(static_cast<double>(*expected_peak)))
+                    : "activations besides");
   log_.info(
       "work       {} FLOPs a token ({} counting only what causal attention needs){}",
       human_count(static_cast<double>(counts_.flops_per_token)),
@@ -145,6 +159,27 @@ void RunLog::report_start(
 
 void RunLog::step_begins(int64_t step) {
   profiler_.step_begins(step);
+  if (!step_profile_) {
+    return;
+  }
+  const bool measures_machine = step_profile_->measures_machine_before(step);
+  if (measures_machine) {
+    meter_.pause();
+  }
+  step_profile_->step_begins(step);
+  if (measures_machine) {
+    meter_.resume();
+  }
+}
+
+void RunLog::show_table() {
+  const auto table = step_profile_->take_table();
+  if (!table) {
+    return;
+  }
+  log_.end_live();
+  log_.plain("");
+  log_.plain(*table);
 }
 
 // Each expert's load relative to an even one, averaged over mixtures after sorting, so that the picture shows how
@@ -194,7 +229,10 @@ void RunLog::draw_expert_loads() const {
 // Once: the run goes on, and so would the warnings.
 void RunLog::warn_of_full_disk() {
   for (const std::string& problem :
-       {metrics_.problem(), tensorboard_ ? tensorboard_->problem() : std::string(), profiler_.problem()}) {
+       {metrics_.problem(),
+        tensorboard_ ? tensorboard_->problem() : std::string(),
+        profiler_.problem(),
+        step_profile_ ? step_profile_->problem() : std::string()}) {
     if (!problem.empty() && warned_.insert(problem.substr(0, problem.find(':'))).second) {
       log_.warn("{}", problem);
     }
@@ -203,6 +241,9 @@ void RunLog::warn_of_full_disk() {
 
 std::map<std::string, double> RunLog::step_ended(
     const RunState& state, const StepResult& result, double learning_rate) {
+  if (step_profile_) {
+    step_profile_->step_ended(state.step);
+  }
   profiler_.step_ended(state.step);
   const int64_t tokens = config_.training.rows_per_step() * config_.training.seq_len;
   meter_.step(tokens);
@@ -273,6 +314,9 @@ std::map<std::string, double> RunLog::step_ended(
     log_.info("{}", text);
   }
   log_.live(text);
+  if (step_profile_) {
+    show_table();
+  }
   return metrics;
 }
 
@@ -310,6 +354,9 @@ void RunLog::sample(const std::string& prompt, const std::string& text) {
 
 void RunLog::finish() {
   log_.end_live();
+  if (step_profile_ && !step_profile_->is_done()) {
+    log_.warn("profiling.operator_table: the run ended before the steps of the table were over; there is none");
+  }
   draw_expert_loads();
   std::vector<metric::PlotSeries> series;
   for (const auto& [key, name] : {std::pair{"loss", "training"}, std::pair{"validation_loss", "validation"}}) {
