@@ -59,7 +59,8 @@ def main():
     report = ["# Training steps, side by side", "",
               f"{cpu_name()}, {os.cpu_count()} cores; {a.rounds} alternating rounds, {a.steps} timed steps each after 2 "
               "others; the median step of a round counts. Written by bench/compare.py." +
-              "".join(f" Without {name}, which was not installed." for name in absent), "",
+              "".join(f" Without {name}, which was not installed." for name in absent) +
+              (" torchtitan's experts compute in bfloat16 under fp32 too." if "moe" in a.presets.split(",") else ""), "",
               "| preset | dtype | contender | tokens/s: median (min to max) | Lehr's ratio to it | peak memory MB |",
               "| --- | --- | --- | --- | --- | --- |"]
     for preset in a.presets.split(","):

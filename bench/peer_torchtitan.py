@@ -2,7 +2,7 @@
 
 torchtitan's trainer needs GPUs, so its model, loss and state-dict adapter are used directly, and
 scaled_dot_product_attention is plugged in: its own attention backends cannot run backward on a CPU. --mode compile compiles
-each block, as its trainer does. Needs torchtitan 0.3.0 and what it imports:
+each block, as its trainer does. Its experts compute in bfloat16 under every dtype. Needs torchtitan 0.3.0 and what it imports:
 
     .bench/bin/pip install --no-deps torchtitan==0.3.0
     .bench/bin/pip install spmd_types==0.2.3 einops tyro torchdata grain torch_checkpointing datasets tensorboard pillow tomli
@@ -50,9 +50,10 @@ def build(folder, seq, dtype):
         n_layers=c["num_hidden_layers"], dim=c["hidden_size"], n_heads=c["num_attention_heads"],
         n_kv_heads=c["num_key_value_heads"], head_dim=c["head_dim"], attn_backend="varlen",
         rope=CosSinRoPE.Config(dim=c["head_dim"], max_seq_len=seq, theta=theta))
-    if "num_experts" in c:
+    experts = c.get("num_experts") or c.get("num_local_experts")
+    if experts:
         layers = qwen3._build_qwen3_moe_layers(
-            **shape, moe_hidden_dim=c["moe_intermediate_size"], num_experts=c["num_experts"],
+            **shape, moe_hidden_dim=c["moe_intermediate_size"], num_experts=experts,
             top_k=c["num_experts_per_tok"], moe_comm_backend="standard")
     else:
         layers = qwen3._build_qwen3_layers(**shape, hidden_dim=c["intermediate_size"])
