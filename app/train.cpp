@@ -14,6 +14,7 @@
 #include "lehr/mesh/connect.h"
 #include "lehr/mesh/rank_environment.h"
 #include "lehr/mesh/thread_transport.h"
+#include "lehr/plan/one_device.h"
 #include "lehr/train/device.h"
 #include "lehr/train/trainer.h"
 
@@ -23,9 +24,14 @@ namespace {
 struct Options {
   bool quiet = false;
   bool print_config = false;
+  bool profile = false;
   void fields(FieldVisitor& v) {
     v.optional("quiet", quiet, "Show warnings and errors only.");
     v.optional("print_config", print_config, "Print the resolved config and stop.");
+    v.optional(
+        "profile",
+        profile,
+        "Show where the time of some steps goes: a table by kind of operator (profiling.operator_table).");
   }
 };
 
@@ -47,7 +53,11 @@ int run(const train::TrainConfig& config, bool quiet, mesh::Transport& transport
   const auto specs = models();
   train::Trainer trainer(
       config,
-      {.specs = specs, .log = log, .stop_requested = [&] { return signals.received() != 0; }, .transport = &transport});
+      {.specs = specs,
+       .log = log,
+       .stop_requested = [&] { return signals.received() != 0; },
+       .transport = &transport,
+       .predict_peak = plan::peak_on_one_device});
   signals.defer();
   const train::TrainResult result = trainer.run();
   if (!result.stopped) {
@@ -76,7 +86,11 @@ int train_on(
       arguments.positionals.size() == 1,
       "lehr train: expected one config file, found {}; lehr train --help explains",
       arguments.positionals.size());
-  const Node sources = merge_sources({.file = arguments.positionals[0], .overrides = arguments.overrides});
+  auto overrides = arguments.overrides;
+  if (options.profile) {
+    overrides.emplace_back("profiling.operator_table", "true");
+  }
+  const Node sources = merge_sources({.file = arguments.positionals[0], .overrides = overrides});
   const auto config = from_node<train::TrainConfig>(sources, arguments.positionals[0]);
   if (options.print_config) {
     std::fputs(to_toml(config).c_str(), stdout);

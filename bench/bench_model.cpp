@@ -4,6 +4,8 @@
 #include "lehr/model/llama3/spec.h"
 #include "lehr/model/qwen3_dense/parallelize.h"
 #include "lehr/model/qwen3_dense/spec.h"
+#include "lehr/model/qwen3_moe/parallelize.h"
+#include "lehr/model/qwen3_moe/spec.h"
 #include "lehr/state/weights.h"
 #include "lehr/train/step.h"
 #include "lehr/train/weights.h"
@@ -14,13 +16,16 @@ BenchModel::BenchModel(const Options& options, mesh::Transport& transport)
     : ranks(train::ParallelismConfig{}, &transport), dtype_(options.dtype) {
   descriptor::ModelFamilies families;
   families.add(model::qwen3_dense_family());
+  families.add(model::qwen3_moe_family());
   families.add(model::llama3_family());
   args = families.from_hf_folder(options.folder);
   model = args->build({});
   if (ranks.context() != nullptr) {
     const shard::ParallelizeOptions parallelize{
         .fully_shard = {.compute = compute_type(), .reduce = dtype_ == "bf16" ? at::kBFloat16 : at::kFloat}};
-    sharded.push_back(model::parallelize_qwen3_dense(*ranks.context(), *model, parallelize));
+    const auto lay_out =
+        args->model_type() == "qwen3_moe" ? model::parallelize_qwen3_moe : model::parallelize_qwen3_dense;
+    sharded.push_back(lay_out(*ranks.context(), *model, parallelize));
   }
   nn::materialize(*model, at::kCPU, dtype_ == "bf16" ? at::kBFloat16 : at::kFloat);
   const state::WeightReader reader(options.folder);

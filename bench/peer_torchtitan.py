@@ -2,7 +2,7 @@
 
 torchtitan's trainer needs GPUs, so its model, loss and state-dict adapter are used directly, and
 scaled_dot_product_attention is plugged in: its own attention backends cannot run backward on a CPU. --mode compile compiles
-each block, as its trainer does. Needs torchtitan 0.3.0 and what it imports:
+each block, as its trainer does. Its experts compute in bfloat16 under every dtype. Needs torchtitan 0.3.0 and what it imports:
 
     .bench/bin/pip install --no-deps torchtitan==0.3.0
     .bench/bin/pip install spmd_types==0.2.3 einops tyro torchdata grain torch_checkpointing datasets tensorboard pillow tomli
@@ -46,10 +46,17 @@ def build(folder, seq, dtype):
     with open(os.path.join(folder, "config.json")) as f:
         c = json.load(f)
     theta = (c.get("rope_parameters") or c)["rope_theta"]
-    layers = qwen3._build_qwen3_layers(
+    shape = dict(
         n_layers=c["num_hidden_layers"], dim=c["hidden_size"], n_heads=c["num_attention_heads"],
-        n_kv_heads=c["num_key_value_heads"], head_dim=c["head_dim"], hidden_dim=c["intermediate_size"],
-        attn_backend="varlen", rope=CosSinRoPE.Config(dim=c["head_dim"], max_seq_len=seq, theta=theta))
+        n_kv_heads=c["num_key_value_heads"], head_dim=c["head_dim"], attn_backend="varlen",
+        rope=CosSinRoPE.Config(dim=c["head_dim"], max_seq_len=seq, theta=theta))
+    experts = c.get("num_experts") or c.get("num_local_experts")
+    if experts:
+        layers = qwen3._build_qwen3_moe_layers(
+            **shape, moe_hidden_dim=c["moe_intermediate_size"], num_experts=experts,
+            top_k=c["num_experts_per_tok"], moe_comm_backend="standard")
+    else:
+        layers = qwen3._build_qwen3_layers(**shape, hidden_dim=c["intermediate_size"])
     for layer in layers:
         layer.attention.inner_attention = Attention.Config()
     tied = c["tie_word_embeddings"]
@@ -69,7 +76,9 @@ def build(folder, seq, dtype):
     with torch.no_grad():
         model.init_states(buffer_device=torch.device("cpu"))
     weights = {k: v.to(dtype) for k, v in load_file(os.path.join(folder, "model.safetensors")).items()}
-    model.load_state_dict(qwen3.Qwen3StateDictAdapter(config, None).from_hf(weights), strict=False)
+    loaded = model.load_state_dict(qwen3.Qwen3StateDictAdapter(config, None).from_hf(weights), strict=False)
+    missing = [name for name in loaded.missing_keys if "expert_bias" not in name and "rope" not in name]
+    assert not missing and not loaded.unexpected_keys, (missing, loaded.unexpected_keys)
     return model.train(), c["vocab_size"]
 
 
@@ -79,6 +88,7 @@ def main():
     model, vocab_size = build(a.model, a.seq, torch.bfloat16 if a.dtype == "bf16" else torch.float32)
     cross_entropy = CrossEntropyLoss.Config().build(compile_config=None)
     if a.mode == "compile":
+        torch._dynamo.config.capture_scalar_outputs = True  # tokens of an expert
         for layer in model.layers.values():
             layer.compile(backend="inductor", fullgraph=True)
         cross_entropy.fn = torch.compile(cross_entropy.fn, backend="inductor")

@@ -3,7 +3,7 @@
 --save-init FOLDER writes the initial weights that every contender starts from, and stops.
 """
 import torch
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3MoeConfig
 
 from peer_work import arguments, train
 
@@ -12,16 +12,20 @@ PRESETS = {
                  intermediate_size=768, vocab_size=8192),
     "small": dict(hidden_size=1024, num_hidden_layers=8, num_attention_heads=16, num_key_value_heads=8, head_dim=128,
                   intermediate_size=3072, vocab_size=32768),
+    "moe": dict(hidden_size=512, num_hidden_layers=6, num_attention_heads=8, num_key_value_heads=4, head_dim=64,
+                intermediate_size=1536, vocab_size=32768, tie_word_embeddings=False, num_experts=32,
+                num_experts_per_tok=4, moe_intermediate_size=256, norm_topk_prob=True, decoder_sparse_step=1,
+                mlp_only_layers=[], output_router_logits=False),
 }
 
 
 def save_init(preset, folder):
     torch.manual_seed(1)
-    config = Qwen3Config(**{
+    config = (Qwen3MoeConfig if "num_experts" in PRESETS[preset] else Qwen3Config)(**{
         **dict(tie_word_embeddings=True, max_position_embeddings=4096, rms_norm_eps=1e-6, initializer_range=0.02,
                use_cache=False, attention_dropout=0.0, rope_parameters={"rope_type": "default", "rope_theta": 1e6}),
         **PRESETS[preset]})
-    Qwen3ForCausalLM(config).save_pretrained(folder, max_shard_size="10GB")
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder, max_shard_size="10GB")
 
 
 def main():
@@ -34,7 +38,7 @@ def main():
         save_init(a.preset, a.save_init)
         return
     dtype = torch.bfloat16 if a.dtype == "bf16" else torch.float32
-    model = Qwen3ForCausalLM.from_pretrained(a.model, dtype=dtype, attn_implementation="sdpa")
+    model = AutoModelForCausalLM.from_pretrained(a.model, dtype=dtype, attn_implementation="sdpa")
     model.train()
     run = torch.compile(model) if a.mode == "compile" else model
 

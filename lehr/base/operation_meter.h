@@ -46,12 +46,14 @@ class Recomputed {
   Recomputed& operator=(const Recomputed&) = delete;
 };
 
-/// @name For fused operators; they do nothing without a meter
+/// @name For fused operators; they do nothing without a meter or a profile (operator_profile.h)
 /// @{
 
 void report_attention(double flops);
 /// The tensors that an operator reads and writes; undefined ones are left out.
 void report_pointwise(std::initializer_list<at::Tensor> tensors);
+/// The same of operators that a meter counts by their operations, or not at all: for a profile.
+void report_moved(c10::ArrayRef<at::Tensor> tensors);
 /// @}
 
 }  // namespace lehr

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "lehr/base/error.h"
+#include "lehr/base/operator_profile.h"
 #include "lehr/base/operator_watch.h"
 #include "lehr/mesh/exception_text.h"
 #include "lehr/mesh/rank_watch.h"
@@ -37,6 +38,7 @@ void Pending::wait() {
   if (!work_) {
     return;
   }
+  const OperatorScope scope(OperatorKind::communication, "lehr::wait_for_ranks");
   const auto work = std::move(work_);
   work_.reset();
   try {
@@ -74,6 +76,7 @@ Group::~Group() = default;
 template <class Start>
 Pending Group::start(
     const char* collective, std::vector<at::Tensor> tensors, const Start& start_work, int64_t peer) const {
+  const OperatorScope scope(OperatorKind::communication, "lehr::communicate");
   const bool message = peer >= 0;
   const std::string other =
       message ? fmt::format(" (rank {} of the world)", ranks_.at(static_cast<size_t>(peer))) : std::string();
@@ -88,6 +91,7 @@ Pending Group::start(
     require(tensor.is_contiguous(), "{}: expected contiguous tensors", what);
     bytes += static_cast<int64_t>(tensor.nbytes());
   }
+  add_to_profile(0, bytes);
   int64_t ticket = -1;
   try {
     if (watch_ != nullptr) {

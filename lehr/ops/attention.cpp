@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "lehr/base/operator_profile.h"
 #include "lehr/base/operator_watch.h"
 #include "lehr/ops/autograd.h"
 #include "lehr/ops/cpu.h"
@@ -41,6 +42,7 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const OperatorScope scope(OperatorKind::attention, "lehr::attention_backward");
     refuse_double_backward("attention");
     const auto saved = ctx->get_saved_variables();
     const cpu::AttentionPlan plan{
@@ -151,6 +153,7 @@ at::Tensor attention(
          .shape = {q.size(0), q.size(1), q.size(2), v.size(3)},
          .dtype = q.scalar_type()});
   }
+  const OperatorScope scope(OperatorKind::attention, "lehr::attention");
   check(q, k, v, mask, options);
   if (cpu::supports_attention(q, k, v, mask)) {
     if (const auto first_keys = cpu::first_keys_of(mask.document_ids, k.size(0), k.size(1))) {

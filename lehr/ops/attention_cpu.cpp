@@ -107,6 +107,7 @@ std::tuple<at::Tensor, at::Tensor> attention_forward(
   at::Tensor log_sum =
       keep ? at::empty({q.size(0), q.size(2), q.size(1)}, q.options().dtype(at::kFloat)) : at::Tensor();
   report_attention(causal_flops(q, k, v, plan.window));
+  report_moved({q, k, v, out, log_sum});
   with_attention_type(q.scalar_type(), [&](auto element) {
     using T = decltype(element);
     const auto& kernel = kernels<T>();
@@ -134,6 +135,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(
     const AttentionPlan& plan) {
   at::Tensor dq = at::empty_like(q), dk = at::empty_like(k), dv = at::empty_like(v);
   report_attention(2 * causal_flops(q, k, v, plan.window));
+  report_moved({q, k, v, out, dout, log_sum, dq, dk, dv});
   with_attention_type(q.scalar_type(), [&](auto element) {
     using T = decltype(element);
     const auto& kernel = kernels<T>();

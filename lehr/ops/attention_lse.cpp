@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "lehr/base/operator_profile.h"
 #include "lehr/ops/reference.h"
 
 namespace lehr::ops {
@@ -100,6 +101,7 @@ AttentionPart attention_part(
     const at::Tensor& v,
     const AttentionStretch& stretch,
     const AttentionOptions& options) {
+  const OperatorScope scope(OperatorKind::attention, "lehr::attention_part");
   const Heads heads = heads_of(q, k, v);
   AttentionPart part = empty_attention_part(q, v.size(3));
   for (int64_t first = 0; first < q.size(1); first += kQueriesAtATime) {
@@ -136,6 +138,7 @@ AttentionPartGradients attention_part_backward(
     const at::Tensor& v,
     const AttentionStretch& stretch,
     const AttentionOptions& options) {
+  const OperatorScope scope(OperatorKind::attention, "lehr::attention_part_backward");
   const Heads heads = heads_of(q, k, v);
   const at::Tensor dout_by_head = by_key_head(dout, k.size(2));
   const at::Tensor products_by_head = by_key_head(products.unsqueeze(-1), k.size(2));

@@ -4,6 +4,7 @@
 #include <ATen/ops/_grouped_mm.h>
 
 #include "lehr/base/on_meta.h"
+#include "lehr/base/operator_profile.h"
 #include "lehr/base/operator_watch.h"
 #include "lehr/ops/autograd.h"
 #include "lehr/ops/matmul.h"
@@ -85,6 +86,7 @@ struct GroupedLinear : torch::autograd::Function<GroupedLinear> {
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const OperatorScope scope(OperatorKind::product, "lehr::grouped_linear_backward");
     refuse_double_backward("grouped_linear");
     const auto saved = ctx->get_saved_variables();
     const at::Tensor& input = saved[0];
@@ -113,6 +115,7 @@ at::Tensor grouped_linear(const at::Tensor& input, const at::Tensor& weight, con
          .shape = {input.size(0), weight.size(1)},
          .dtype = input.scalar_type()});
   }
+  const OperatorScope scope(OperatorKind::product, "lehr::grouped_linear");
   require(
       input.dim() == 2 && weight.dim() == 3 && input.size(1) == weight.size(2) &&
           input.scalar_type() == weight.scalar_type(),

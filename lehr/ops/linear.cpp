@@ -4,6 +4,7 @@
 #include <ATen/ops/linear.h>
 
 #include "lehr/base/on_meta.h"
+#include "lehr/base/operator_profile.h"
 #include "lehr/base/operator_watch.h"
 #include "lehr/ops/autograd.h"
 #include "lehr/ops/matmul.h"
@@ -35,6 +36,7 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const OperatorScope scope(OperatorKind::product, "lehr::linear_backward");
     refuse_double_backward("linear");
     const auto saved = ctx->get_saved_variables();
     const at::Tensor& input = saved[0];
@@ -59,6 +61,7 @@ at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const at::T
   if (operator_watch() != nullptr) {
     return at::linear(input, weight, bias);
   }
+  const OperatorScope scope(OperatorKind::product, "lehr::linear");
   require(
       weight.dim() == 2 && input.dim() >= 1 && input.size(-1) == weight.size(1) &&
           input.scalar_type() == weight.scalar_type(),

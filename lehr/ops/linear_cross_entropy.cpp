@@ -7,6 +7,7 @@
 #include <ATen/ops/zeros_like.h>
 
 #include "lehr/base/on_meta.h"
+#include "lehr/base/operator_profile.h"
 #include "lehr/base/operator_watch.h"
 #include "lehr/ops/autograd.h"
 #include "lehr/ops/cpu.h"
@@ -104,6 +105,7 @@ struct LinearCrossEntropyFunction : torch::autograd::Function<LinearCrossEntropy
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const OperatorScope scope(OperatorKind::loss, "lehr::linear_cross_entropy_backward");
     refuse_double_backward("linear_cross_entropy");
     const auto saved = ctx->get_saved_variables();
     const cpu::Wanted wanted{.x = ctx->needs_input_grad(0), .weight = ctx->needs_input_grad(1)};
@@ -163,6 +165,7 @@ at::Tensor linear_cross_entropy(
          .shape = {hidden.size(0)},
          .dtype = hidden.scalar_type() == at::kDouble ? at::kDouble : at::kFloat});
   }
+  const OperatorScope scope(OperatorKind::loss, "lehr::linear_cross_entropy");
   require(
       hidden.dim() == 2 && weight.dim() == 2 && hidden.size(1) == weight.size(1) && labels.dim() == 1 &&
           labels.size(0) == hidden.size(0),

@@ -5,6 +5,8 @@
 #include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/scalar_tensor.h>
 
+#include "lehr/base/operation_meter.h"
+#include "lehr/base/operator_profile.h"
 #include "lehr/base/parallel.h"
 #include "lehr/ops/cpu.h"
 
@@ -38,6 +40,8 @@ std::vector<Piece> pieces_of(const std::vector<at::Tensor>& tensors) {
 }  // namespace
 
 at::Tensor sum_of_squares(const std::vector<at::Tensor>& tensors) {
+  const OperatorScope scope(OperatorKind::clipping, "lehr::sum_of_squares");
+  report_moved(tensors);
   const at::NoGradGuard no_grad;
   const std::vector<Piece> pieces = pieces_of(tensors);
   const Arch arch = current_arch();

@@ -1,6 +1,7 @@
 // RMS normalization: checks, dispatch and the autograd function.
 #include "lehr/ops/rms_norm.h"
 
+#include "lehr/base/operator_profile.h"
 #include "lehr/ops/autograd.h"
 #include "lehr/ops/cpu.h"
 #include "lehr/ops/reference.h"
@@ -21,6 +22,7 @@ struct RmsNormFunction : torch::autograd::Function<RmsNormFunction> {
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const OperatorScope scope(OperatorKind::norm, "lehr::rms_norm_backward");
     refuse_double_backward("rms_norm");
     const auto saved = ctx->get_saved_variables();
     auto [dx, dweight] = cpu::rms_norm_backward(
@@ -36,6 +38,7 @@ struct RmsNormFunction : torch::autograd::Function<RmsNormFunction> {
 }  // namespace
 
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, NormWeight kind) {
+  const OperatorScope scope(OperatorKind::norm, "lehr::rms_norm");
   require(
       weight.dim() == 1 && x.dim() > 0 && x.size(-1) == weight.size(0),
       "rms_norm: expected a weight of the input's last dimension, found input {} and weight {}",

@@ -1,6 +1,7 @@
 // Rotary embedding, alone and behind QK-norm: checks, dispatch and the autograd functions.
 #include "lehr/ops/rotary.h"
 
+#include "lehr/base/operator_profile.h"
 #include "lehr/ops/autograd.h"
 #include "lehr/ops/cpu.h"
 #include "lehr/ops/qk_norm_rotary.h"
@@ -22,6 +23,7 @@ struct RotaryFunction : torch::autograd::Function<RotaryFunction> {
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const OperatorScope scope(OperatorKind::rotary, "lehr::apply_rotary_backward");
     refuse_double_backward("apply_rotary");
     const auto saved = ctx->get_saved_variables();
     const cpu::Angles angles{saved[0], saved[1], ctx->saved_data["interleaved"].toBool()};
@@ -45,6 +47,7 @@ struct NormRotaryFunction : torch::autograd::Function<NormRotaryFunction> {
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const OperatorScope scope(OperatorKind::norm, "lehr::qk_norm_rotary_backward");
     refuse_double_backward("qk_norm_rotary");
     const auto saved = ctx->get_saved_variables();
     const cpu::Angles angles{saved[3], saved[4], ctx->saved_data["interleaved"].toBool()};
@@ -101,6 +104,7 @@ at::Tensor norm_rotate(
 
 std::tuple<at::Tensor, at::Tensor> apply_rotary(
     const at::Tensor& q, const at::Tensor& k, const at::Tensor& cos, const at::Tensor& sin, RotaryStyle style) {
+  const OperatorScope scope(OperatorKind::rotary, "lehr::apply_rotary");
   check("apply_rotary", q, k, cos, sin);
   if (!cpu::supports(q)) {
     return reference::apply_rotary(q, k, cos, sin, style);
@@ -119,6 +123,7 @@ std::tuple<at::Tensor, at::Tensor> qk_norm_rotary(
     const at::Tensor& sin,
     RotaryStyle style,
     NormWeight kind) {
+  const OperatorScope scope(OperatorKind::norm, "lehr::qk_norm_rotary");
   check("qk_norm_rotary", q, k, cos, sin);
   require(
       q_weight.dim() == 1 && k_weight.dim() == 1 && q_weight.size(0) == q.size(3) && k_weight.size(0) == k.size(3) &&

@@ -1,6 +1,7 @@
 // The gate of SwiGLU: checks, dispatch and the autograd function.
 #include "lehr/ops/silu_mul.h"
 
+#include "lehr/base/operator_profile.h"
 #include "lehr/ops/autograd.h"
 #include "lehr/ops/cpu.h"
 #include "lehr/ops/reference.h"
@@ -18,6 +19,7 @@ struct SiluMulFunction : torch::autograd::Function<SiluMulFunction> {
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const OperatorScope scope(OperatorKind::activation, "lehr::silu_mul_backward");
     refuse_double_backward("silu_mul");
     const auto saved = ctx->get_saved_variables();
     auto [dgate, dup] = cpu::silu_mul_backward(
@@ -28,6 +30,7 @@ struct SiluMulFunction : torch::autograd::Function<SiluMulFunction> {
 }  // namespace
 
 at::Tensor silu_mul(const at::Tensor& gate, const at::Tensor& up) {
+  const OperatorScope scope(OperatorKind::activation, "lehr::silu_mul");
   require(
       gate.sizes() == up.sizes() && gate.scalar_type() == up.scalar_type() && gate.is_floating_point(),
       "silu_mul: expected gate and up of one shape and floating type, found {} {} and {} {}",

@@ -1,5 +1,6 @@
 #include "lehr/ops/token_permutation.h"
 
+#include "lehr/base/operator_profile.h"
 #include "lehr/base/operator_watch.h"
 #include "lehr/ops/autograd.h"
 
@@ -20,6 +21,7 @@ struct Permute : torch::autograd::Function<Permute> {
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const OperatorScope scope(OperatorKind::routing, "lehr::permute_tokens_backward");
     const int64_t tokens = ctx->saved_data["tokens"].toInt();
     const at::Tensor inverse = ctx->get_saved_variables().front();
     const at::Tensor copies = grads[0].index_select(0, inverse);
@@ -36,6 +38,7 @@ struct Reorder : torch::autograd::Function<Reorder> {
     return sorted.index_select(0, inverse);
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const OperatorScope scope(OperatorKind::routing, "lehr::unpermute_rows_backward");
     return {grads[0].index_select(0, ctx->get_saved_variables().front()), at::Tensor(), at::Tensor()};
   }
 };
@@ -57,6 +60,7 @@ TokenPermutation sort_by_expert(const at::Tensor& selected_experts, int64_t num_
   if (OperatorWatch* watch = operator_watch()) {
     return sizes_only(*watch, selected_experts, num_experts);
   }
+  const OperatorScope scope(OperatorKind::routing, "lehr::sort_by_expert");
   const at::Tensor flat = selected_experts.flatten();
   const at::Tensor order = std::get<1>(flat.sort(/*stable=*/true, /*dim=*/0, /*descending=*/false));
   const at::Tensor inverse = at::empty_like(order).scatter_(0, order, at::arange(order.size(0), order.options()));
@@ -72,10 +76,12 @@ at::Tensor permute_tokens(const at::Tensor& tokens, const TokenPermutation& perm
          .shape = {permutation.order.size(0), tokens.size(1)},
          .dtype = tokens.scalar_type()});
   }
+  const OperatorScope scope(OperatorKind::routing, "lehr::permute_tokens");
   return Permute::apply(tokens, permutation.order, permutation.inverse);
 }
 
 at::Tensor unpermute_rows(const at::Tensor& sorted, const TokenPermutation& permutation) {
+  const OperatorScope scope(OperatorKind::routing, "lehr::unpermute_rows");
   return Reorder::apply(sorted, permutation.order, permutation.inverse);
 }
 
@@ -87,6 +93,7 @@ at::Tensor combine_tokens(const at::Tensor& sorted, const at::Tensor& weights, c
          .shape = {weights.size(0), sorted.size(1)},
          .dtype = sorted.scalar_type()});
   }
+  const OperatorScope scope(OperatorKind::routing, "lehr::combine_tokens");
   const at::Tensor copies = unpermute_rows(sorted, permutation);  // (N*k, H)
   return (copies.view({weights.size(0), weights.size(1), sorted.size(-1)}) * weights.unsqueeze(-1)).sum(1);
 }

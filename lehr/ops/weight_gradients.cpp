@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "lehr/base/error.h"
+#include "lehr/base/operator_profile.h"
 
 namespace lehr::ops {
 
@@ -134,6 +135,7 @@ void WeightGradients::run(std::vector<Step> steps) {
     Behind& group = found->second;
     {
       const at::NoGradGuard no_grad;
+      const OperatorScope scope(OperatorKind::product, "lehr::weight_gradient");
       group.add(step.weight, step.product());
     }
     if (--group.to_come == 0) {  // as early as can be: no more gradients stand about than those of one node

@@ -1,6 +1,7 @@
 // Attention around a ring of ranks.
 #include <array>
 
+#include "lehr/base/operator_profile.h"
 #include "lehr/ops/attention_lse.h"
 #include "lehr/ops/autograd.h"
 #include "lehr/shard/context_attention.h"
@@ -174,6 +175,7 @@ struct RingFunction : torch::autograd::Function<RingFunction> {
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const OperatorScope scope(OperatorKind::attention, "lehr::ring_attention_backward");
     ops::refuse_double_backward("ring attention");
     const auto saved = context->get_saved_variables();
     const at::Tensor& sinks = saved[5];
@@ -207,6 +209,7 @@ at::Tensor ring_attention(
     return watch->state(context_attention_statement("ring_attention", q, k, v, mask, options, group));
   }
   check_context_attention(q, k, mask, options);
+  const OperatorScope scope(OperatorKind::attention, "lehr::ring_attention");
   Ring ring{
       .group = &group,
       .causal = mask.causal,

@@ -2,6 +2,7 @@
 
 #include <limits>
 
+#include "lehr/base/operator_profile.h"
 #include "lehr/base/operator_watch.h"
 #include "lehr/ops/autograd.h"
 #include "lehr/ops/label_rows.h"
@@ -124,6 +125,7 @@ struct VocabParallelLoss : torch::autograd::Function<VocabParallelLoss> {
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const OperatorScope scope(OperatorKind::loss, "lehr::vocab_parallel_linear_cross_entropy_backward");
     ops::refuse_double_backward("vocab_parallel_linear_cross_entropy");
     const auto saved = ctx->get_saved_variables();
     const at::Tensor &hidden = saved[0], &weight = saved[1], &index = saved[2];
@@ -164,6 +166,7 @@ at::Tensor vocab_parallel_linear_cross_entropy(
          .dtype = wide_type(hidden),
          .like = 2});
   }
+  const OperatorScope scope(OperatorKind::loss, "lehr::vocab_parallel_linear_cross_entropy");
   int64_t own = 0;
   for (const Range& rows : part.rows) {
     own += rows.size();

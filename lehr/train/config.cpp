@@ -165,6 +165,19 @@ void ProfilingConfig::fields(FieldVisitor& v) {
   v.optional("profile_freq", profile_freq, "Steps of a cycle that ends with the traced ones.", positive());
   v.optional("profiler_active", profiler_active, "Steps that are traced in a cycle.", positive());
   v.optional("profiler_warmup", profiler_warmup, "Steps before those that are left to settle.", at_least(0));
+  v.optional(
+      "operator_table",
+      operator_table,
+      "Show a table of some steps: time by kind of operator beside what this machine reaches at best. lehr train "
+      "--profile sets this. On the CPU.");
+  v.optional(
+      "operator_table_warmup", operator_table_warmup, "Steps of this start before those of the table.", at_least(0));
+  v.optional("operator_table_steps", operator_table_steps, "Steps that the table is about.", positive());
+  v.optional(
+      "operator_table_measure_seconds",
+      operator_table_measure_seconds,
+      "Seconds to find out what this machine reaches, in products and in memory each.",
+      positive());
 }
 
 void ProfilingConfig::check(Problems& problems) const {
@@ -263,6 +276,13 @@ void TrainConfig::check(Problems& problems) const {
     checkpoint.check_adapters(problems);
   }
   profiling.check(problems);
+  if (profiling.operator_table && profiling.operator_table_steps > training.steps - profiling.operator_table_warmup) {
+    problems.add(
+        "profiling.operator_table_steps",
+        "must fit into training.steps (" + std::to_string(training.steps) + ") behind operator_table_warmup (" +
+            std::to_string(profiling.operator_table_warmup) + "), found " +
+            std::to_string(profiling.operator_table_steps));
+  }
   if (optimizer.name == optim::OptimizerKind::stochastic_adamw && training.dtype != Precision::bfloat16) {
     problems.add(
         "optimizer.name",

@@ -138,6 +138,10 @@ struct ProfilingConfig {
   int64_t profile_freq = 10;
   int64_t profiler_active = 1;
   int64_t profiler_warmup = 3;
+  bool operator_table = false;
+  int64_t operator_table_warmup = 2;
+  int64_t operator_table_steps = 3;
+  double operator_table_measure_seconds = 0.8;
   void fields(FieldVisitor& v);
   void check(Problems& problems) const;
 };

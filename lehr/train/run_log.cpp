@@ -9,16 +9,6 @@
 
 namespace lehr::train {
 
-namespace {
-const char* name_of(Precision precision) {
-  return precision == Precision::bfloat16 ? "bfloat16" : precision == Precision::float64 ? "float64" : "float32";
-}
-
-int64_t bytes_of(Precision precision) {
-  return precision == Precision::bfloat16 ? 2 : precision == Precision::float64 ? 8 : 4;
-}
-}  // namespace
-
 std::map<std::string, double> learned_metrics(const RunState& state, const StepResult& result, double learning_rate) {
   auto metrics = result.metrics;
   metrics["loss"] = result.loss;
@@ -45,7 +35,8 @@ RunLog::RunLog(
     at::Device device,
     const Ranks& ranks,
     const RunState& state,
-    Logger& log)
+    Logger& log,
+    std::optional<int64_t> expected_peak)
     : config_(config),
       log_(log),
       folder_(config.job.dump_folder),
@@ -54,6 +45,16 @@ RunLog::RunLog(
       metrics_(folder_ / "metrics.jsonl", state.step == 0 ? -1 : state.step),
       profiler_(config.profiling, folder_, device),
       trains_(trains) {
+  if (config.profiling.operator_table) {
+    step_profile_.emplace(config, device, ranks.world_size(), state.step);
+    if (step_profile_->last_step() > config.training.steps) {
+      log.warn(
+          "profiling.operator_table: there will be no table: it would be of steps up to {}, and the run ends with {}",
+          step_profile_->last_step(),
+          config.training.steps);
+      step_profile_.reset();
+    }
+  }
   if (config.peft.enabled()) {
     counts_.flops_per_token += trains_.flops_per_token_change;
     counts_.causal_flops_per_token += trains_.flops_per_token_change;
@@ -65,86 +66,34 @@ RunLog::RunLog(
   if (config.metrics.measure_peak) {
     peak_flops_ = metric::measure_peak_flops(device, compute_type(config.training)) * ranks.world_size();
   }
-  report_start(args, model, optimizer, device, ranks, state);
+  report_start(args, model, optimizer, device, ranks, state, expected_peak);
 }
 
 RunLog::~RunLog() = default;
 
-void RunLog::report_start(
-    const descriptor::ModelArgs& args,
-    const nn::Model& model,
-    const optim::Optimizer& optimizer,
-    at::Device device,
-    const Ranks& ranks,
-    const RunState& state) {
-  const TrainingConfig& t = config_.training;
-  const int64_t tokens = t.rows_per_step() * t.seq_len;
-  // Value and gradient in the parameters' type; a copy and its gradient to compute with under mixed precision.
-  const int64_t each =
-      2 * bytes_of(t.dtype) + (compute_type(t) == at::kBFloat16 && t.dtype != Precision::bfloat16 ? 4 : 0);
-  log_.plain("");
-  log_.info("{}", config_.job.description);
-  log_.info(
-      "model      {} {}: {} parameters, {} layers{}",
-      args.model_type(),
-      config_.model.flavor,
-      human_count(static_cast<double>(counts_.num_parameters)),
-      model.num_local_layers(),
-      config_.parallelism.pipeline_parallel_degree > 1 ? " on this rank" : "");
-  log_.info(
-      "compute    {} in {}{}, {} threads",
-      device.str(),
-      name_of(t.dtype),
-      t.mixed_precision_param ? ", arithmetic in " + *t.mixed_precision_param : "",
-      at::get_num_threads());
-  if (ranks.world_size() > 1) {
-    log_.info(
-        "mesh       {} ranks: {} ({})",
-        ranks.world_size(),
-        ranks.context()->parameters().describe(),
-        ranks.context()->transport().name());
-  }
-  if (config_.peft.enabled()) {
-    log_.info(
-        "peft       {}: {} of {} parameters train ({:.2g} %){}",
-        config_.peft.method,
-        human_count(static_cast<double>(trains_.trainable)),
-        human_count(static_cast<double>(trains_.total)),
-        100.0 * static_cast<double>(trains_.trainable) / static_cast<double>(trains_.total),
-        config_.peft.has_adapters() ? fmt::format("; rank {}, alpha {}", config_.peft.r, config_.peft.alpha) : "");
-  }
-  // Without adapters checkpoints hold everything, so frozen weights stay in the parameters' type.
-  const int64_t copy = compute_type(t) == at::kBFloat16 ? 2 : bytes_of(t.dtype);
-  const int64_t frozen_each =
-      config_.peft.has_adapters() || copy == bytes_of(t.dtype) ? copy : bytes_of(t.dtype) + copy;
-  int64_t trained = 0;
-  int64_t frozen = 0;
-  for (const auto& [name, parameter] : nn::named_parameters(model)) {
-    (parameter->trainable() ? trained : frozen) += parameter->value().numel();
-  }
-  log_.info(
-      "memory     {} for weights, gradients and optimizer state{}, activations besides",
-      human_bytes(static_cast<double>(each * trained + frozen_each * frozen + optimizer.state_bytes())),
-      ranks.world_size() > 1 ? " on this rank" : "");
-  log_.info(
-      "work       {} FLOPs a token ({} counting only what causal attention needs){}",
-      human_count(static_cast<double>(counts_.flops_per_token)),
-      human_count(static_cast<double>(counts_.causal_flops_per_token)),
-      peak_flops_ > 0 ? fmt::format("; this machine multiplies at {}FLOP/s", human_count(peak_flops_)) : "");
-  log_.info(
-      "run        steps {} to {}, {} tokens each ({} rows of {}{}), seed {}, results in {}",
-      state.step + 1,
-      t.steps,
-      tokens,
-      t.rows_per_step(),
-      t.seq_len,
-      t.rows_per_step() > t.local_batch_size ? fmt::format(", {} at a time", t.local_batch_size) : "",
-      config_.debug.seed,
-      folder_.string());
-}
-
 void RunLog::step_begins(int64_t step) {
   profiler_.step_begins(step);
+  if (!step_profile_) {
+    return;
+  }
+  const bool measures_machine = step_profile_->measures_machine_before(step);
+  if (measures_machine) {
+    meter_.pause();
+  }
+  step_profile_->step_begins(step);
+  if (measures_machine) {
+    meter_.resume();
+  }
+}
+
+void RunLog::show_table() {
+  const auto table = step_profile_->take_table();
+  if (!table) {
+    return;
+  }
+  log_.end_live();
+  log_.plain("");
+  log_.plain(*table);
 }
 
 // Each expert's load relative to an even one, averaged over mixtures after sorting, so that the picture shows how
@@ -194,7 +143,10 @@ void RunLog::draw_expert_loads() const {
 // Once: the run goes on, and so would the warnings.
 void RunLog::warn_of_full_disk() {
   for (const std::string& problem :
-       {metrics_.problem(), tensorboard_ ? tensorboard_->problem() : std::string(), profiler_.problem()}) {
+       {metrics_.problem(),
+        tensorboard_ ? tensorboard_->problem() : std::string(),
+        profiler_.problem(),
+        step_profile_ ? step_profile_->problem() : std::string()}) {
     if (!problem.empty() && warned_.insert(problem.substr(0, problem.find(':'))).second) {
       log_.warn("{}", problem);
     }
@@ -203,6 +155,9 @@ void RunLog::warn_of_full_disk() {
 
 std::map<std::string, double> RunLog::step_ended(
     const RunState& state, const StepResult& result, double learning_rate) {
+  if (step_profile_) {
+    step_profile_->step_ended(state.step);
+  }
   profiler_.step_ended(state.step);
   const int64_t tokens = config_.training.rows_per_step() * config_.training.seq_len;
   meter_.step(tokens);
@@ -273,6 +228,9 @@ std::map<std::string, double> RunLog::step_ended(
     log_.info("{}", text);
   }
   log_.live(text);
+  if (step_profile_) {
+    show_table();
+  }
   return metrics;
 }
 
@@ -310,6 +268,9 @@ void RunLog::sample(const std::string& prompt, const std::string& text) {
 
 void RunLog::finish() {
   log_.end_live();
+  if (step_profile_ && !step_profile_->is_done()) {
+    log_.warn("profiling.operator_table: the run ended before the steps of the table were over; there is none");
+  }
   draw_expert_loads();
   std::vector<metric::PlotSeries> series;
   for (const auto& [key, name] : {std::pair{"loss", "training"}, std::pair{"validation_loss", "validation"}}) {

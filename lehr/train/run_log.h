@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 
@@ -18,6 +19,7 @@
 #include "lehr/train/ranks.h"
 #include "lehr/train/run_checkpoint.h"
 #include "lehr/train/step.h"
+#include "lehr/train/step_profile.h"
 #include "lehr/train/validate.h"
 
 namespace lehr {
@@ -33,7 +35,8 @@ std::map<std::string, double> learned_metrics(const ValidationResult& result);
 /// One run's voice. References must outlive it.
 class RunLog {
  public:
-  /// Cuts what an earlier attempt logged after `state.step`, and tells how the run begins.
+  /// Cuts what an earlier attempt logged after `state.step`, and tells how the run begins. `expected_peak`: bytes of
+  /// tensors at most, where that is known.
   RunLog(
       const TrainConfig& config,
       const descriptor::ModelArgs& args,
@@ -43,7 +46,8 @@ class RunLog {
       at::Device device,
       const Ranks& ranks,
       const RunState& state,
-      Logger& log);
+      Logger& log,
+      std::optional<int64_t> expected_peak = {});
   ~RunLog();
 
   void step_begins(int64_t step);
@@ -63,6 +67,7 @@ class RunLog {
 
  private:
   void warn_of_full_disk();
+  void show_table();
   void remember_expert_loads(int64_t step, const at::Tensor& tokens_per_expert);
   void draw_expert_loads() const;
 
@@ -72,7 +77,8 @@ class RunLog {
       const optim::Optimizer& optimizer,
       at::Device device,
       const Ranks& ranks,
-      const RunState& state);
+      const RunState& state,
+      std::optional<int64_t> expected_peak);
 
   const TrainConfig& config_;
   Logger& log_;
@@ -88,6 +94,7 @@ class RunLog {
   std::unique_ptr<metric::TensorBoardWriter> tensorboard_;
   metric::ThroughputMeter meter_;
   Profiler profiler_;
+  std::optional<StepProfile> step_profile_;
   peft::TrainableCounts trains_;
 };
 

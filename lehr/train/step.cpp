@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "lehr/base/error.h"
+#include "lehr/base/operator_profile.h"
 #include "lehr/base/side_stream.h"
 #include "lehr/nn/moe.h"
 #include "lehr/shard/expert_parallel.h"
@@ -176,6 +177,19 @@ at::Tensor TrainStep::gradient_norm(const std::vector<optim::NamedParameter>& up
   return optim::global_norm(gradients);
 }
 
+void TrainStep::update_parameters(
+    const std::vector<optim::NamedParameter>& updates, const optim::StepOptions& options) {
+  OperatorScope scope(OperatorKind::optimizer, "lehr::optimizer_step");
+  if (profiles_operators()) {  // values and state are read and written, gradients read
+    int64_t bytes = 2 * optimizer_.state_bytes();
+    for (const optim::NamedParameter& update : updates) {
+      bytes += static_cast<int64_t>(2 * update.value.nbytes() + (update.grad.defined() ? update.grad.nbytes() : 0));
+    }
+    scope.moves(bytes);
+  }
+  optimizer_.step(updates, options);
+}
+
 StepResult TrainStep::run(const Batch& batch, int64_t first_row, int64_t step, double lr_factor) {
   struct Clear {
     TrainStep& step;
@@ -222,7 +236,7 @@ StepResult TrainStep::run(const Batch& batch, int64_t first_row, int64_t step, d
     if (options_.max_norm > 0) {
       update.grad_divisor = optim::clip_divisor(norm, options_.max_norm);
     }
-    optimizer_.step(updates, update);
+    update_parameters(updates, update);
     nn::update_expert_bias(model_, tokens_per_expert, options_.load_balance_coeff);
     refresh();
   }

@@ -77,6 +77,7 @@ class TrainStep {
   at::Tensor count_tokens_per_expert();
   void add_up(const StepSums& sums, StepResult& result);
   at::Tensor gradient_norm(const std::vector<optim::NamedParameter>& updates) const;
+  void update_parameters(const std::vector<optim::NamedParameter>& updates, const optim::StepOptions& options);
   bool balances() const { return options_.router_aux_loss_coef > 0 || options_.router_z_loss_coef > 0; }
   template <class Do>
   void each_sharded(const Do& action);

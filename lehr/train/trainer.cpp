@@ -3,6 +3,7 @@
 #include "lehr/base/config.h"
 #include "lehr/base/error.h"
 #include "lehr/base/log.h"
+#include "lehr/base/operator_profile.h"
 #include "lehr/train/device.h"
 #include "lehr/train/generate.h"
 #include "lehr/train/initial_load.h"
@@ -75,6 +76,14 @@ void Trainer::check_sample() const {
       args_->max_position_ids());
 }
 
+namespace {
+// There is one: finite data set the number of steps.
+std::optional<Batch> next_of(BatchStream& batches) {
+  const OperatorScope scope(OperatorKind::data, "lehr::next_batch");
+  return batches.next();
+}
+}  // namespace
+
 TrainResult Trainer::run() {
   const int64_t last = config_.training.steps;
   const RowShare rows = ranks_.share(config_.training.rows_per_step());
@@ -93,7 +102,7 @@ TrainResult Trainer::run() {
     if (run_log_) {
       run_log_->step_begins(step);
     }
-    const auto batch = batches->next();  // there is one: finite data set the number of steps
+    const auto batch = next_of(*batches);
     const double factor = lr_factor_(state_.step);
     const StepResult done = step_->run(*batch, rows.first, step, factor);
     state_.step = step;

@@ -53,6 +53,10 @@ class Trainer {
     /// Connects this rank to the others; null: one device. It must outlive the trainer. `log` should be quiet on all
     /// ranks but the first.
     mesh::Transport* transport = nullptr;
+    /// The most bytes that tensors of a run on one device will take, for the report at the start. Asked for models so
+    /// large that it matters; may throw what has no answer.
+    std::function<int64_t(const TrainConfig& config, const TrainSpec& spec, const descriptor::ModelArgs& args)>
+        predict_peak = {};
   };
 
   /// Builds the whole run and, if there is a checkpoint, loads it. Throws usage errors before memory is allocated
@@ -80,6 +84,7 @@ class Trainer {
   void restore();
   void place_in_time(const RunState& state);
   void start_adapters();
+  std::optional<int64_t> predicted_peak() const;
   /// The model by all its names, whatever of it is on this rank.
   const nn::Model& by_names() const { return whole_ ? *whole_ : *model_; }
   bool due(int64_t every, int64_t step) const { return step % every == 0 || step == config_.training.steps; }

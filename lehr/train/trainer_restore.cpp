@@ -112,7 +112,22 @@ void Trainer::restore() {
         device_,
         ranks_,
         state_,
-        environment_.log);
+        environment_.log,
+        predicted_peak());
+  }
+}
+
+// Takes a few milliseconds a layer, which the start of a small model, whose memory nobody asks for, shall not wait.
+std::optional<int64_t> Trainer::predicted_peak() const {
+  constexpr int64_t kLarge = 20'000'000;  // parameters
+  if (!environment_.predict_peak || ranks_.world_size() > 1 || !device_.is_cpu() ||
+      args_->get_nparams_and_flops(1).num_parameters < kLarge) {
+    return std::nullopt;
+  }
+  try {
+    return environment_.predict_peak(config_, spec_, *args_);
+  } catch (const std::exception&) {
+    return std::nullopt;  // a family that does not run on meta, which the run itself need not
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include "lehr/base/memory_meter.h"
 #include "lehr/mesh/thread_transport.h"
+#include "lehr/plan/one_device.h"
 #include "lehr/plan/plan.h"
 #include "test/plan/support.h"
 
@@ -96,6 +97,13 @@ TEST(PeakMemory, IsThatOfRuns) {
         config, specs.at(config.model), load_machine("cpu"), {.devices = one.ranks, .compare_schedules = false});
     const double measured = peak_of_run(config, one.ranks);
     EXPECT_NEAR(plan.peak_bytes(), measured, kTolerance * measured);
+    if (one.ranks == 1) {
+      const auto args =
+          specs.at(config.model)
+              .build.model_args(config, specs.at(config.model).family, *data::load_tokenizer("byte", "tokenizer.path"));
+      const auto alone = static_cast<double>(peak_on_one_device(config, specs.at(config.model), *args));
+      EXPECT_NEAR(alone, plan.peak_bytes(), 1e-3 * plan.peak_bytes());  // a plan measures one layer of those alike
+    }
   }
   at::set_num_threads(threads);
 }

@@ -60,9 +60,12 @@ holds("checkpoints are there", sorted(p.name for p in (out / "checkpoints").iter
 again = work / "again"
 text = (out / "config.toml").read_text().replace(str(out), str(again))
 (work / "resolved.toml").write_text(text)
-run("train", work / "resolved.toml", "--quiet")
+run("train", work / "resolved.toml", "--quiet", "--profile")
 bits = [(folder / "checkpoints/step-12/model.safetensors").read_bytes() for folder in (out, again)]
-holds("the saved config gives the same weights, bit for bit", bits[0] == bits[1])
+holds("the saved config gives the same weights, bit for bit, also under --profile", bits[0] == bits[1])
+table = json.loads((again / "profile/operators.json").read_text())
+holds("--profile keeps a table of operators, for people and for programs",
+      (table["first_step"], table["steps"]) == (3, 3) and "matrix products" in (again / "profile/operators.txt").read_text())
 run("train", work / "resolved.toml", "--quiet")
 holds("a run that is done stays as it is", (again / "metrics.jsonl").read_text().count("\n") == len(lines))
 

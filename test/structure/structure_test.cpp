@@ -197,6 +197,80 @@ std::vector<std::string> long_files(const std::vector<Source>& sources) {
   return complaints;
 }
 
+/// Every operator of lehr/ops/*.h without an OperatorScope of its name, and every backward of lehr/ without a scope:
+/// their time would stand under no name in `lehr train --profile`.
+std::vector<std::string> operators_without_kind(const std::vector<Source>& sources) {
+  // What is only called by operators, or made of others' scopes.
+  static const std::set<std::string> kParts = {
+      "product",
+      "add_product_",
+      "rows_that_count",
+      "spread",
+      "chunk_rows",
+      "check_labels",
+      "weight_gradient",
+      "note_weight_gradients",
+      "flash_attention_on_meta",
+      "empty_attention_part",
+      "merge",
+      "with_sinks",
+      "sinks_gradient",
+      "check_attention_options",
+      "global_norm",
+      "scale_",
+      "grouped_linear_reference"};
+  // Backward functions that compute nothing by themselves: they send, wait, or run what has scopes of its own.
+  static const std::set<std::string> kGlue = {
+      "Flash", "Attach", "Checkpoint", "Collective", "AllToAll", "Start", "Wait", "Begin", "BeginFrozen", "End"};
+  static const std::regex kDeclared(R"(^[A-Za-z][A-Za-z_:<>, ]* ([a-z_0-9]+)\()");
+  static const std::regex kFunction(R"((?:struct|class) (\w+) : (?:public )?torch::autograd::Function<)");
+  static const std::regex kScope(R"re(OperatorScope scope\(OperatorKind::\w+, "lehr::(\w+)"\))re");
+  std::set<std::string> scopes;
+  std::vector<std::string> complaints;
+  for (const Source& source : sources) {
+    std::string function;
+    bool in_backward = false;
+    for (size_t i = 0; i < source.lines.size(); ++i) {
+      const std::string& line = source.lines[i];
+      std::smatch match;
+      if (std::regex_search(line, match, kFunction)) {
+        function = match[1];
+      }
+      if (line.find(" backward(") != std::string::npos && line.find("static") != std::string::npos) {
+        in_backward = kGlue.count(function) == 0;
+      }
+      if (std::regex_search(line, match, kScope)) {
+        scopes.insert(match[1]);
+        in_backward = false;
+      }
+      if (in_backward && (line == "  }" || line == "};")) {
+        complaints.push_back(fmt::format("{}:{}: {}: backward has no OperatorScope", source.path, i + 1, function));
+        in_backward = false;
+      }
+    }
+  }
+  for (const Source& source : sources) {
+    static const std::set<std::string> kInside = {"lehr/ops/cpu.h", "lehr/ops/reference.h", "lehr/ops/autograd.h"};
+    if (!source.is_header() || !source.path.starts_with("lehr/ops/") || kInside.count(source.path) != 0 ||
+        source.path.starts_with("lehr/ops/kernels/")) {
+      continue;
+    }
+    for (size_t i = 0; i < source.lines.size(); ++i) {
+      std::smatch match;
+      if (std::regex_search(source.lines[i], match, kDeclared) && kParts.count(match[1]) == 0 &&
+          scopes.count(match[1]) == 0) {
+        complaints.push_back(fmt::format(
+            "{}:{}: {} has no OperatorScope(OperatorKind::..., \"lehr::{}\")",
+            source.path,
+            i + 1,
+            match[1].str(),
+            match[1].str()));
+      }
+    }
+  }
+  return complaints;
+}
+
 std::string joined(const std::vector<std::string>& lines) {
   return fmt::format("{}", fmt::join(lines, "\n"));
 }
@@ -259,6 +333,11 @@ TEST_F(Tree, KeepsFilesShort) {
   EXPECT_TRUE(complaints.empty()) << joined(complaints);
 }
 
+TEST_F(Tree, GivesEveryOperatorAKind) {
+  const std::vector<std::string> complaints = operators_without_kind(library());
+  EXPECT_TRUE(complaints.empty()) << joined(complaints);
+}
+
 // The rules above pass on a good tree; these show that they do not pass on a bad one.
 
 TEST(StructureRules, ReadTheArrowsOfCMakeLists) {
@@ -297,6 +376,24 @@ TEST(StructureRules, FindLibTorchInHeadersOnly) {
   EXPECT_EQ(stray_torch_includes({{.path = "lehr/nn/a.h", .lines = lines}}).size(), 2u);
   EXPECT_EQ(stray_torch_includes({{.path = "lehr/nn/a.cpp", .lines = lines}}).size(), 0u);
   EXPECT_EQ(stray_torch_includes({{.path = "lehr/base/torch.h", .lines = lines}}).size(), 0u);
+}
+
+TEST(StructureRules, FindOperatorsWithoutAKind) {
+  const Source header = {.path = "lehr/ops/new_op.h", .lines = {"at::Tensor new_op(const at::Tensor& x);"}};
+  const Source function = {
+      .path = "lehr/ops/new_op.cpp",
+      .lines = {
+          "struct NewOp : torch::autograd::Function<NewOp> {",
+          "  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {",
+          "    return {grads[0]};",
+          "  }",
+          "};"}};
+  Source scoped = function;
+  scoped.lines.insert(
+      scoped.lines.begin() + 2, "    const OperatorScope scope(OperatorKind::other, \"lehr::new_op_backward\");");
+  scoped.lines.push_back("  const OperatorScope scope(OperatorKind::other, \"lehr::new_op\");");
+  EXPECT_EQ(operators_without_kind({function, header}).size(), 2u);
+  EXPECT_EQ(operators_without_kind({scoped, header}).size(), 0u);
 }
 
 TEST(StructureRules, FindUnmarkedAndLongFiles) {

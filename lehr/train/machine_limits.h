@@ -1,0 +1,19 @@
+// What this machine reaches at best, measured: the lines that a profile draws its figures against.
+#pragma once
+
+#include "lehr/base/torch.h"
+
+namespace lehr::train {
+
+/// With as many threads as the run has, on the CPU.
+struct MachineLimits {
+  double flops = 0;             ///< A second, in matrix products of one type.
+  double bytes_per_second = 0;  ///< Read and written together, in memory that no cache holds.
+};
+
+/// Takes about 2 * `seconds`. Products are square, of up to 4096 rows, by whichever library runs ours (ops/matmul.h).
+/// Memory is the best of a copy, c = a + s b, and an update in place of 64 MB tensors; what a processor reads of a line
+/// before it writes it does not count.
+MachineLimits measure_limits(at::ScalarType dtype, double seconds);
+
+}  // namespace lehr::train

@@ -1,0 +1,72 @@
+#include "lehr/train/step_profile.h"
+
+#include "lehr/base/error.h"
+#include "lehr/base/file.h"
+#include "lehr/base/json.h"
+#include "lehr/metric/throughput.h"
+#include "lehr/train/machine_limits.h"
+#include "lehr/train/precision.h"
+
+namespace lehr::train {
+
+namespace {
+const char* name_of_type(at::ScalarType type) {
+  return type == at::kBFloat16 ? "bfloat16" : type == at::kDouble ? "float64" : "float32";
+}
+}  // namespace
+
+StepProfile::StepProfile(const TrainConfig& config, at::Device device, int64_t ranks, int64_t done)
+    : folder_(std::filesystem::path(config.job.dump_folder) / config.profiling.save_traces_folder),
+      first_(done + config.profiling.operator_table_warmup + 1),
+      steps_(config.profiling.operator_table_steps),
+      measure_seconds_(config.profiling.operator_table_measure_seconds),
+      dtype_(compute_type(config.training)) {
+  require(
+      device.is_cpu(),
+      "profiling.operator_table: expected training.device cpu, found {}: its work goes on after an operator returns; "
+      "profiling.enable_profiling writes traces of it",
+      device.str());
+  report_.first_step = first_;
+  report_.ranks = ranks;
+  report_.threads = at::get_num_threads();
+  report_.dtype = name_of_type(dtype_);
+}
+
+void StepProfile::step_begins(int64_t step) {
+  if (step < first_ || step > last_step()) {
+    return;
+  }
+  if (measures_machine_before(step)) {
+    report_.limits = measure_limits(dtype_, measure_seconds_);
+  }
+  began_ = metric::ThroughputMeter::steady_seconds();
+  profile_.start();
+}
+
+void StepProfile::step_ended(int64_t step) {
+  if (step < first_ || step > last_step()) {
+    return;
+  }
+  profile_.stop();
+  report_.seconds += metric::ThroughputMeter::steady_seconds() - began_;
+  ++report_.steps;
+  if (!is_done()) {
+    return;
+  }
+  report_.kinds = profile_.kinds();
+  report_.products = profile_.products();
+  table_ = to_text(report_);
+  try {
+    std::filesystem::create_directories(folder_);
+    write_file_atomically(folder_ / "operators.txt", *table_);
+    write_file_atomically(folder_ / "operators.json", to_json(to_node(report_)) + "\n");
+  } catch (const std::exception& error) {
+    problem_ = fmt::format("{}: the table of operators was not written: {}", folder_.string(), error.what());
+  }
+}
+
+std::optional<std::string> StepProfile::take_table() {
+  return std::exchange(table_, std::nullopt);
+}
+
+}  // namespace lehr::train
