@@ -9,6 +9,8 @@
 #include <mutex>
 #include <thread>
 
+#include "lehr/mesh/exception_text.h"
+
 namespace lehr::mesh {
 
 namespace {
@@ -108,8 +110,8 @@ void BoundedStore::run(std::function<void(c10d::Store&)> work, bool even_late) {
   if (!call->done) {
     call->given_up = true;
     throw StoreSilence(fmt::format(
-        "the ranks' store has not answered for {:g} s: what keeps it, rank 0 or the launcher, is gone or hangs",
-        static_cast<double>(limit_.count()) / 1000));
+        "the ranks' store has not answered for {}: what keeps it, rank 0 or the launcher, is gone or hangs",
+        seconds_text(limit_)));
   }
   if (call->problem) {
     std::rethrow_exception(call->problem);

@@ -1,6 +1,7 @@
 #include "lehr/mesh/exception_text.h"
 
 #include <c10/util/Exception.h>
+#include <fmt/format.h>
 
 namespace lehr::mesh {
 
@@ -9,6 +10,10 @@ std::string exception_text(const std::exception& problem) {
   const std::string text = torch != nullptr ? torch->what_without_backtrace() : problem.what();
   // Some carry it in the message itself.
   return text.substr(0, text.find("\nException raised from "));
+}
+
+std::string seconds_text(std::chrono::milliseconds time) {
+  return fmt::format("{:g} s", static_cast<double>(time.count()) / 1000);
 }
 
 }  // namespace lehr::mesh

@@ -1,6 +1,7 @@
-// What an exception says to people: LibTorch's own carry stack traces of its sources.
+// What messages say to people: of exceptions (LibTorch's own carry stack traces of its sources) and of times.
 #pragma once
 
+#include <chrono>
 #include <exception>
 #include <string>
 
@@ -8,5 +9,8 @@ namespace lehr::mesh {
 
 /// The message without a stack trace.
 std::string exception_text(const std::exception& problem);
+
+/// "2.5 s".
+std::string seconds_text(std::chrono::milliseconds time);
 
 }  // namespace lehr::mesh

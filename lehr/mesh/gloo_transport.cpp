@@ -15,15 +15,12 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "lehr/base/error.h"
+#include "lehr/mesh/exception_text.h"
 
 namespace lehr::mesh {
 
 namespace {
 using std::chrono::milliseconds;
-
-std::string seconds_text(milliseconds time) {
-  return fmt::format("{:g} s", static_cast<double>(time.count()) / 1000);
-}
 
 class GlooBackend : public c10d::ProcessGroupGloo {
  public:

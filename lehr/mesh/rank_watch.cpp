@@ -6,6 +6,8 @@
 
 #include <sstream>
 
+#include "lehr/mesh/exception_text.h"
+
 namespace lehr::mesh {
 
 namespace {
@@ -24,9 +26,6 @@ std::string where_key(int64_t rank) {
   return fmt::format("where/{}", rank);
 }
 
-std::string seconds_text(milliseconds time) {
-  return fmt::format("{:g} s", static_cast<double>(time.count()) / 1000);
-}
 }  // namespace
 
 void publish_failure(c10d::Store& store, int64_t rank, const std::string& message) {

@@ -1,8 +1,12 @@
 #include "lehr/state/direct_io.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <cstdlib>
 #include <memory>
 #include <new>
+#include <utility>
 
 namespace lehr::state {
 
@@ -19,6 +23,23 @@ std::byte* disk_staging() {
     throw std::bad_alloc();
   }
   return memory.get();
+}
+
+DiskDescriptors::DiskDescriptors(const std::filesystem::path& path, int cached, int access) : cached_(cached) {
+  if (cached_ >= 0) {
+    direct_ = ::open(path.c_str(), access | O_DIRECT | O_CLOEXEC);
+  }
+}
+
+DiskDescriptors::DiskDescriptors(DiskDescriptors&& other) noexcept
+    : cached_(std::exchange(other.cached_, -1)), direct_(std::exchange(other.direct_, -1)) {}
+
+DiskDescriptors::~DiskDescriptors() {
+  for (const int fd : {cached_, direct_}) {
+    if (fd >= 0) {
+      ::close(fd);
+    }
+  }
 }
 
 }  // namespace lehr::state

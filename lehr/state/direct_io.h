@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 
 namespace lehr::state {
 
@@ -15,5 +16,25 @@ inline constexpr size_t kWorthDirect = size_t{1} << 20;
 
 /// kDiskPiece bytes of this thread, aligned; made once, as fresh pages would cost as much as the copy.
 std::byte* disk_staging();
+
+/// A file opened twice: as usual, and past the system's memory where the file system can. Both are closed at the end.
+class DiskDescriptors {
+ public:
+  /// Takes `cached`, what open() gave (-1 where it failed), and opens the file again with the same `access` (O_RDONLY,
+  /// O_WRONLY).
+  DiskDescriptors(const std::filesystem::path& path, int cached, int access);
+  ~DiskDescriptors();
+  DiskDescriptors(DiskDescriptors&& other) noexcept;
+  DiskDescriptors(const DiskDescriptors&) = delete;
+  DiskDescriptors& operator=(const DiskDescriptors&) = delete;
+  DiskDescriptors& operator=(DiskDescriptors&&) = delete;
+
+  int cached() const { return cached_; }
+  int direct() const { return direct_; }  ///< -1 where it cannot be had.
+
+ private:
+  int cached_;
+  int direct_ = -1;
+};
 
 }  // namespace lehr::state

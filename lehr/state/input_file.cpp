@@ -11,28 +11,13 @@
 #include <vector>
 
 #include "lehr/base/error.h"
-#include "lehr/state/direct_io.h"
 
 namespace lehr::state {
 
 InputFile::InputFile(std::filesystem::path path)
-    : path_(std::move(path)), fd_(::open(path_.c_str(), O_RDONLY | O_CLOEXEC)) {
-  if (fd_ < 0) {
+    : path_(std::move(path)), file_(path_, ::open(path_.c_str(), O_RDONLY | O_CLOEXEC), O_RDONLY) {
+  if (file_.cached() < 0) {
     fail_runtime("{}: cannot be opened: {}", path_.string(), std::strerror(errno));
-  }
-  direct_fd_ = ::open(path_.c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC);
-}
-
-InputFile::InputFile(InputFile&& other) noexcept
-    : path_(std::move(other.path_)),
-      fd_(std::exchange(other.fd_, -1)),
-      direct_fd_(std::exchange(other.direct_fd_, -1)) {}
-
-InputFile::~InputFile() {
-  for (const int fd : {fd_, direct_fd_}) {
-    if (fd >= 0) {
-      ::close(fd);
-    }
   }
 }
 
@@ -49,7 +34,7 @@ void InputFile::read(int64_t offset, std::span<std::byte> bytes) const {
 bool InputFile::is_cached(int64_t offset, size_t size) const {
   const int64_t before = offset % kDiskBlock;
   const size_t whole = size + static_cast<size_t>(before);
-  void* const map = ::mmap(nullptr, whole, PROT_READ, MAP_SHARED, fd_, offset - before);
+  void* const map = ::mmap(nullptr, whole, PROT_READ, MAP_SHARED, file_.cached(), offset - before);
   if (map == MAP_FAILED) {
     return false;
   }
@@ -63,14 +48,14 @@ bool InputFile::is_cached(int64_t offset, size_t size) const {
 // At least one byte.
 size_t InputFile::read_some(int64_t offset, std::span<std::byte> bytes) const {
   const size_t size = std::min(bytes.size(), static_cast<size_t>(kDiskPiece));
-  if (direct_fd_ >= 0 && bytes.size() >= kWorthDirect && !is_cached(offset, size)) {
+  if (file_.direct() >= 0 && bytes.size() >= kWorthDirect && !is_cached(offset, size)) {
     if (const size_t read = read_direct(offset, bytes); read > 0) {
       return read;
     }
   }
   ssize_t got = 0;
   do {
-    got = ::pread(fd_, bytes.data(), size, offset);
+    got = ::pread(file_.cached(), bytes.data(), size, offset);
   } while (got < 0 && errno == EINTR);
   if (got <= 0) {
     fail_runtime("{}: cannot be read: {}", path_.string(), got == 0 ? "it ends too early" : std::strerror(errno));
@@ -85,7 +70,7 @@ size_t InputFile::read_direct(int64_t offset, std::span<std::byte> bytes) const 
   const auto size = static_cast<size_t>(std::min(kDiskPiece, blocks * kDiskBlock));
   ssize_t got = 0;
   do {
-    got = ::pread(direct_fd_, disk_staging(), size, offset - before);
+    got = ::pread(file_.direct(), disk_staging(), size, offset - before);
   } while (got < 0 && errno == EINTR);
   if (got <= before) {
     return 0;

@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <span>
 
+#include "lehr/state/direct_io.h"
+
 namespace lehr::state {
 
 /// Reading a checkpoint through the system's memory drives out what is in there, and fresh memory can be slower than
@@ -14,11 +16,6 @@ namespace lehr::state {
 class InputFile {
  public:
   explicit InputFile(std::filesystem::path path);
-  ~InputFile();
-  InputFile(InputFile&& other) noexcept;
-  InputFile(const InputFile&) = delete;
-  InputFile& operator=(const InputFile&) = delete;
-  InputFile& operator=(InputFile&&) = delete;
 
   /// Fills `bytes` with what stands at that offset. May be called from many threads at once.
   void read(int64_t offset, std::span<std::byte> bytes) const;
@@ -29,8 +26,7 @@ class InputFile {
   size_t read_direct(int64_t offset, std::span<std::byte> bytes) const;
 
   std::filesystem::path path_;
-  int fd_ = -1;
-  int direct_fd_ = -1;  // the same file, past the system's memory; -1 where it cannot be had
+  DiskDescriptors file_;
 };
 
 }  // namespace lehr::state

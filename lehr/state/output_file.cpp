@@ -15,7 +15,6 @@
 
 #include "lehr/base/error.h"
 #include "lehr/base/log.h"
-#include "lehr/state/direct_io.h"
 
 namespace lehr::state {
 
@@ -86,45 +85,28 @@ void take_space(int fd, const fs::path& path, int64_t num_bytes) {
 }
 }  // namespace
 
-OutputFile::OutputFile(fs::path path, int fd) : path_(std::move(path)), fd_(fd) {
-  if (fd_ >= 0) {
-    direct_fd_ = ::open(path_.c_str(), O_WRONLY | O_DIRECT | O_CLOEXEC);  // not every file system can
-  }
-}
-
-OutputFile::OutputFile(OutputFile&& other) noexcept
-    : path_(std::move(other.path_)),
-      fd_(std::exchange(other.fd_, -1)),
-      direct_fd_(std::exchange(other.direct_fd_, -1)) {}
-
-OutputFile::~OutputFile() {
-  for (const int fd : {fd_, direct_fd_}) {
-    if (fd >= 0) {
-      ::close(fd);
-    }
-  }
-}
+OutputFile::OutputFile(fs::path path, int fd) : path_(std::move(path)), file_(path_, fd, O_WRONLY) {}
 
 OutputFile OutputFile::create(const fs::path& path, int64_t num_bytes) {
   check_size_limit(path, num_bytes);
   OutputFile file(path, ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-  if (file.fd_ < 0) {
+  if (file.file_.cached() < 0) {
     fail_to_write(path, num_bytes, errno);
   }
-  take_space(file.fd_, path, num_bytes);
+  take_space(file.file_.cached(), path, num_bytes);
   return file;
 }
 
 OutputFile OutputFile::open(const fs::path& path) {
   OutputFile file(path, ::open(path.c_str(), O_WRONLY | O_CLOEXEC));
-  if (file.fd_ < 0) {
+  if (file.file_.cached() < 0) {
     fail_runtime("{}: cannot be opened for writing: {}", path.string(), std::strerror(errno));
   }
   return file;
 }
 
 void OutputFile::write(int64_t offset, std::span<const std::byte> bytes) const {
-  if (direct_fd_ >= 0 && bytes.size() >= kWorthDirect) {
+  if (file_.direct() >= 0 && bytes.size() >= kWorthDirect) {
     // Blocks at the ends are shared with others' ranges, so they go through the system's memory.
     const auto head = static_cast<size_t>((kDiskBlock - offset % kDiskBlock) % kDiskBlock);
     const size_t whole = (bytes.size() - head) / kDiskBlock * kDiskBlock;
@@ -142,7 +124,7 @@ size_t OutputFile::write_direct(int64_t offset, std::span<const std::byte> block
   while (done < blocks.size()) {
     const size_t piece = std::min(blocks.size() - done, static_cast<size_t>(kDiskPiece));
     std::memcpy(disk_staging(), blocks.data() + done, piece);
-    const ssize_t wrote = ::pwrite(direct_fd_, disk_staging(), piece, offset + static_cast<int64_t>(done));
+    const ssize_t wrote = ::pwrite(file_.direct(), disk_staging(), piece, offset + static_cast<int64_t>(done));
     if (wrote < 0 && errno == EINTR) {
       continue;
     }
@@ -161,7 +143,7 @@ void OutputFile::write_cached(int64_t offset, std::span<const std::byte> bytes) 
   // One call moves less than 2 GiB; smaller pieces keep the process quick to end.
   constexpr size_t kPiece = size_t{64} << 20;
   while (!bytes.empty()) {
-    const ssize_t wrote = ::pwrite(fd_, bytes.data(), std::min(bytes.size(), kPiece), offset);
+    const ssize_t wrote = ::pwrite(file_.cached(), bytes.data(), std::min(bytes.size(), kPiece), offset);
     if (wrote < 0) {
       if (errno == EINTR) {
         continue;
@@ -174,14 +156,14 @@ void OutputFile::write_cached(int64_t offset, std::span<const std::byte> bytes) 
 }
 
 void OutputFile::sync() const {
-  if (::fsync(fd_) != 0) {
+  if (::fsync(file_.cached()) != 0) {
     fail_runtime("{}: cannot be written to disk: {}", path_.string(), std::strerror(errno));
   }
 }
 
 void OutputFile::require_size(int64_t num_bytes) const {
   struct stat info {};
-  if (::fstat(fd_, &info) != 0) {
+  if (::fstat(file_.cached(), &info) != 0) {
     fail_runtime("{}: cannot be looked at: {}", path_.string(), std::strerror(errno));
   }
   if (info.st_size != num_bytes) {

@@ -7,6 +7,8 @@
 #include <span>
 #include <string_view>
 
+#include "lehr/state/direct_io.h"
+
 namespace lehr::state {
 
 /// Every function throws a runtime error with the path and the reason; for a full disk also with the bytes that were
@@ -18,11 +20,6 @@ class OutputFile {
   static OutputFile create(const std::filesystem::path& path, int64_t num_bytes);
   /// A file that `create` made, perhaps in another process.
   static OutputFile open(const std::filesystem::path& path);
-  ~OutputFile();
-  OutputFile(OutputFile&& other) noexcept;
-  OutputFile(const OutputFile&) = delete;
-  OutputFile& operator=(const OutputFile&) = delete;
-  OutputFile& operator=(OutputFile&&) = delete;
 
   /// Writes at that offset. Ranges that do not overlap may be written from many threads at once. Whole blocks of a
   /// large range go to the disk directly where the file system can (O_DIRECT): a checkpoint then neither waits for
@@ -40,8 +37,7 @@ class OutputFile {
   void write_cached(int64_t offset, std::span<const std::byte> bytes) const;
 
   std::filesystem::path path_;
-  int fd_ = -1;
-  int direct_fd_ = -1;  // the same file, past the system's memory; -1 where it cannot be had
+  DiskDescriptors file_;
 };
 
 /// Makes a new file with this content, and returns when it is on the disk.

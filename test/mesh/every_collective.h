@@ -1,6 +1,8 @@
 // What a group can do, once each: for tests that compare transports.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <vector>
 
 #include "lehr/mesh/group.h"
@@ -56,6 +58,14 @@ inline std::vector<at::Tensor> every_collective(const Group& group, at::ScalarTy
   results.push_back(second);
   group.barrier();
   return results;
+}
+
+// What two transports gave, bit for bit.
+inline void expect_equal(const std::vector<at::Tensor>& found, const std::vector<at::Tensor>& expected) {
+  ASSERT_EQ(found.size(), expected.size());
+  for (size_t i = 0; i < found.size(); ++i) {
+    EXPECT_TRUE(at::equal(found[i], expected[i])) << c10::toString(found[i].scalar_type()) << ", collective " << i;
+  }
 }
 
 }  // namespace lehr::mesh

@@ -166,10 +166,7 @@ TEST(NcclTransport, GivesTheValuesOfTheThreadTransportForTensorsOfTheHostAndOfTh
     });
     EXPECT_THAT(problems, testing::Each(""));
     for (size_t rank = 0; rank < 3; ++rank) {
-      ASSERT_EQ(found[rank].size(), expected[rank].size());
-      for (size_t i = 0; i < found[rank].size(); ++i) {
-        EXPECT_TRUE(at::equal(found[rank][i], expected[rank][i])) << c10::toString(type) << ", collective " << i;
-      }
+      expect_equal(found[rank], expected[rank]);
     }
   }
 }
