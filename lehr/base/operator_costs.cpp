@@ -20,7 +20,7 @@ ProductSize size_of(const OperatorInputs& inputs, size_t a, size_t b) {
   return {.batch = batch, .m = rows, .k = k, .n = right.size(-1)};
 }
 
-// Of ATen's matrix products, by name.
+// Of matrix products, by name.
 using Size = ProductSize (*)(const OperatorInputs&);
 const std::unordered_map<std::string_view, Size>& products() {
   static const std::unordered_map<std::string_view, Size> known{
@@ -45,11 +45,8 @@ const std::unordered_map<std::string_view, Size>& products() {
        }},
       {"aten::dot",
        [](const OperatorInputs& in) { return ProductSize{.m = 1, .k = in[0].toTensor().numel(), .n = 1}; }},
-      {"mkldnn::_linear_pointwise", [](const OperatorInputs& in) {
-         const at::Tensor a = in[0].toTensor();
-         return ProductSize{
-             .m = a.numel() / std::max<int64_t>(a.size(-1), 1), .k = a.size(-1), .n = in[1].toTensor().size(0)};
-       }}};
+      {"lehr::mm", [](const OperatorInputs& in) { return size_of(in, 0, 1); }},
+      {"lehr::mm_", [](const OperatorInputs& in) { return size_of(in, 1, 2); }}};
   return known;
 }
 

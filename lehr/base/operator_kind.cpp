@@ -78,7 +78,7 @@ const std::unordered_map<std::string_view, OperatorKind>& by_name() {
 OperatorKind by_beginning(std::string_view name) {
   using enum OperatorKind;
   constexpr std::array<std::pair<std::string_view, OperatorKind>, 10> kBeginnings{{
-      {"mkldnn::_linear", product},
+      {"lehr::mm", product},
       {"aten::mkldnn_linear", product},
       {"aten::_scaled_dot_product_", attention},
       {"aten::silu", activation},

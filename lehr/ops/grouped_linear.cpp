@@ -49,7 +49,7 @@ at::Tensor forward_product(const at::Tensor& input, const at::Tensor& weight, co
   }
   at::Tensor output = at::empty({input.size(0), weight.size(1)}, input.options());
   for_each_group(ends, input.size(0), [&](int64_t g, int64_t first, int64_t count) {
-    output.narrow(0, first, count).copy_(product(input.narrow(0, first, count), weight[g].t()));
+    put_product(output.narrow(0, first, count), input.narrow(0, first, count), weight[g].t());
   });
   return output;
 }
@@ -60,7 +60,7 @@ at::Tensor input_gradient(const at::Tensor& grad, const at::Tensor& weight, cons
   }
   at::Tensor gradient = at::empty({grad.size(0), weight.size(2)}, grad.options());
   for_each_group(ends, grad.size(0), [&](int64_t g, int64_t first, int64_t count) {
-    gradient.narrow(0, first, count).copy_(product(grad.narrow(0, first, count), weight[g]));
+    put_product(gradient.narrow(0, first, count), grad.narrow(0, first, count), weight[g]);
   });
   return gradient;
 }
@@ -69,10 +69,14 @@ at::Tensor product_of_rows(const at::Tensor& grad, const at::Tensor& input, cons
   if (on_device(grad)) {
     return at::_grouped_mm(grad.t(), input, ends);
   }
-  at::Tensor gradient = at::zeros({ends.size(0), grad.size(1), input.size(1)}, grad.options());
+  at::Tensor gradient = at::empty({ends.size(0), grad.size(1), input.size(1)}, grad.options());
+  int64_t filled = 0;
   for_each_group(ends, grad.size(0), [&](int64_t g, int64_t first, int64_t count) {
-    gradient[g].copy_(product(grad.narrow(0, first, count).t(), input.narrow(0, first, count)));
+    gradient.slice(0, filled, g).zero_();
+    filled = g + 1;
+    put_product(gradient[g], grad.narrow(0, first, count).t(), input.narrow(0, first, count));
   });
+  gradient.slice(0, filled).zero_();
   return gradient;
 }
 

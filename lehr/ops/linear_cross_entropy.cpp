@@ -75,7 +75,7 @@ Result over_chunks(
         wanted.x || wanted.weight,
         row_scale.defined() ? row_scale.narrow(0, first, size) : row_scale);
     if (wanted.x) {
-      result.unit.hidden.narrow(0, first, size).copy_(product(logits, weight));
+      put_product(result.unit.hidden.narrow(0, first, size), logits, weight);
     }
     if (wanted.weight && first == 0) {
       result.unit.weight = product(logits.t(), hidden);

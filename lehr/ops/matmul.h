@@ -7,11 +7,14 @@ namespace lehr::ops {
 
 /// a b for matrices a (m, k) and b (k, n) of one type, either of which may be a transposed view; not differentiable.
 ///
-/// ATen sends float32 products to MKL, which on CPUs not made by Intel keeps to 256-bit vectors and there runs at half
-/// the speed of oneDNN or less; this one sends them to oneDNN then. Everything else is at::mm.
+/// ATen sends float32 products to MKL, which on CPUs not made by Intel keeps to 256-bit vectors; there ops/gemm.h
+/// multiplies them, and bfloat16 where the CPU has AVX512-BF16 but no AMX. Everything else is at::mm.
 at::Tensor product(const at::Tensor& a, const at::Tensor& b);
 
-/// sum += a b, in place, under the same rules.
-void add_product_(at::Tensor& sum, const at::Tensor& a, const at::Tensor& b);
+/// result = a b, for a result (m, n) that is there already.
+void put_product(const at::Tensor& result, const at::Tensor& a, const at::Tensor& b);
+
+/// sum += a b, in place.
+void add_product_(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b);
 
 }  // namespace lehr::ops

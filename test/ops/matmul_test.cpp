@@ -3,6 +3,8 @@
 
 #include "lehr/base/memory_meter.h"
 #include "lehr/base/on_meta.h"
+#include "lehr/ops/gemm.h"
+#include "lehr/ops/kernels/table.h"
 #include "test/ops/against_reference.h"
 
 namespace lehr::ops::test {
@@ -10,7 +12,7 @@ namespace {
 
 TEST(Product, EqualsTheFloat64ProductForAllLayoutsAndSizes) {
   for (const at::ScalarType type : all_types()) {
-    for (const auto& [m, n, k] : {std::tuple{1, 1, 1}, {7, 17, 127}, {64, 1, 33}, {127, 96, 256}}) {
+    for (const auto& [m, n, k] : {std::tuple{1, 1, 1}, {7, 17, 127}, {16, 16, 16}, {64, 1, 33}, {127, 96, 513}}) {
       const at::Tensor a = random_tensor({m, k}, type);
       const at::Tensor b = random_tensor({k, n}, type);
       const at::Tensor expected = a.to(at::kDouble).matmul(b.to(at::kDouble));
@@ -20,27 +22,59 @@ TEST(Product, EqualsTheFloat64ProductForAllLayoutsAndSizes) {
           at::Tensor sum = at::ones({m, n}, type);
           add_product_(sum, left, right);
           EXPECT_LE(worst_error(sum, expected + 1), tolerance(type)) << "added, " << type << " " << m << "x" << n;
+          const at::Tensor wider = at::full({m + 1, n + 3}, 7, type);
+          put_product(wider.narrow(0, 1, m).narrow(1, 2, n), left, right);
+          EXPECT_LE(worst_error(wider.narrow(0, 1, m).narrow(1, 2, n), expected), tolerance(type)) << "put, " << type;
+          wider.narrow(0, 1, m).narrow(1, 2, n).fill_(7);
+          EXPECT_TRUE(wider.eq(7).all().item<bool>()) << "what lies around the result was written, " << type;
         }
       }
     }
   }
 }
 
-TEST(Product, AddsALargeProductInSlicesThatMakeUpTheWhole) {
-  constexpr int64_t kRows = 9001;  // of 2400 bytes: a slice of 16 MiB and a part of one
-  for (const bool transposed : {false, true}) {
-    const at::Tensor a =
-        transposed ? random_tensor({260, kRows}, at::kFloat).t() : random_tensor({kRows, 260}, at::kFloat);
-    const at::Tensor b = random_tensor({260, 600}, at::kFloat);
-    at::Tensor sum = at::ones({kRows, 600}, at::kFloat);
-    add_product_(sum, a, b);
-    EXPECT_LE(worst_error(sum, a.to(at::kDouble).matmul(b.to(at::kDouble)) + 1), tolerance(at::kFloat));
+TEST(Product, IsMadeOfBlocksOfAnyNumberAndRest) {
+  constexpr int64_t m = 1056 + 13, n = 2048 + 33, k = 2 * 2048 + 5;
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    const at::Tensor a = random_tensor({m, k}, type);
+    const at::Tensor b = random_tensor({k, n}, type);
+    const at::Tensor expected = at::mm(a.to(at::kFloat), b.to(at::kFloat));
+    for (const Arch arch : {Arch::avx512, Arch::avx2, Arch::generic}) {
+      const ArchScope scope(arch);
+      if (!gemm_takes(a, b)) {
+        continue;  // bfloat16 needs instructions of its own
+      }
+      EXPECT_LE(worst_error(gemm(a, b), expected), tolerance(type)) << type;
+      EXPECT_LE(worst_error(gemm(a.t().contiguous().t(), b.t().contiguous().t()), expected), tolerance(type)) << type;
+      const at::Tensor sum = at::ones({m, n}, type);
+      gemm_(sum, a, b, true);
+      EXPECT_LE(worst_error(sum, expected + 1), tolerance(type)) << "added, " << type;
+    }
   }
 }
 
+TEST(Product, HasTheSameBitsOnAnyNumberOfThreads) {
+  const int threads = at::get_num_threads();
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    const at::Tensor a = random_tensor({301, 700}, type);
+    const at::Tensor b = random_tensor({700, 217}, type);
+    if (!gemm_takes(a, b)) {
+      continue;
+    }
+    at::set_num_threads(1);
+    const at::Tensor expected = gemm(a, b);
+    for (const int used : {2, 3, 7}) {
+      at::set_num_threads(used);
+      EXPECT_TRUE(at::equal(gemm(a, b), expected)) << used << " threads, " << type;
+    }
+  }
+  at::set_num_threads(threads);
+}
+
 // Beyond the result. Meters count by thread, and oneDNN asks for all of it in the one that multiplies.
-int64_t workspace_of(int64_t m, int64_t k, int64_t n, bool transposed, at::Device device) {
-  const auto options = at::TensorOptions().dtype(at::kBFloat16).device(device);
+int64_t workspace_of(
+    int64_t m, int64_t k, int64_t n, bool transposed, at::Device device, at::ScalarType type = at::kBFloat16) {
+  const auto options = at::TensorOptions().dtype(type).device(device);
   const at::Tensor a = transposed ? at::zeros({k, m}, options).t() : at::zeros({m, k}, options);
   const at::Tensor b = at::zeros({n, k}, options).t();
   const OnMeta on_meta;
@@ -50,7 +84,10 @@ int64_t workspace_of(int64_t m, int64_t k, int64_t n, bool transposed, at::Devic
 }
 
 // The sizes of small models, at which it counts beside tensors.
-TEST(Product, OnMetaHasTheWorkspaceOfBfloat16) {
+TEST(Product, OnMetaHasTheWorkspaceOfOneDnnInBfloat16) {
+  if (gemm_takes(at::ones({16, 16}, at::kBFloat16), at::ones({16, 16}, at::kBFloat16))) {
+    GTEST_SKIP() << "bfloat16 is not multiplied by oneDNN here";
+  }
   const int threads = at::get_num_threads();
   for (const int used : {1, 2}) {
     at::set_num_threads(used);
@@ -71,6 +108,19 @@ TEST(Product, OnMetaHasTheWorkspaceOfBfloat16) {
     }
   }
   at::set_num_threads(threads);
+}
+
+TEST(Product, OnMetaHasTheWorkspaceOfPanels) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    if (!gemm_takes(at::ones({16, 16}, type), at::ones({16, 16}, type))) {
+      continue;
+    }
+    for (const auto& [m, k, n, transposed] :
+         {std::tuple{256, 64, 64, false}, {1024, 300, 640, false}, {2500, 5000, 3000, true}}) {
+      const int64_t expected = workspace_of(m, k, n, transposed, at::kCPU, type);
+      EXPECT_EQ(workspace_of(m, k, n, transposed, at::kMeta, type), expected) << m << "x" << k << "x" << n;
+    }
+  }
 }
 
 TEST(Product, TakesEmptyMatrices) {

@@ -15,6 +15,7 @@ struct No {
 // The order matters: rotary uses the rows of rms_norm.
 #include "lehr/ops/kernels/attention.inl"
 #include "lehr/ops/kernels/cross_entropy.inl"
+#include "lehr/ops/kernels/gemm.inl"
 #include "lehr/ops/kernels/pointwise.inl"
 #include "lehr/ops/kernels/rms_norm.inl"
 #include "lehr/ops/kernels/rotary.inl"
@@ -66,6 +67,9 @@ constexpr KernelTable<T> kTable = {
 
 }  // namespace
 
+const GemmKernels& gemm_kernels() {
+  return kGemm<float>;
+}
 const KernelTable<float>& float_kernels() {
   return kTable<float>;
 }

@@ -1,6 +1,10 @@
 // Chooses the kernels for the CPU at hand.
 #include "lehr/ops/kernels/table.h"
 
+#ifdef LEHR_X86_KERNELS
+#include <cpuid.h>
+#endif
+
 namespace lehr::ops {
 
 #define LEHR_DECLARE_TABLES(arch)              \
@@ -8,11 +12,15 @@ namespace lehr::ops {
   const KernelTable<float>& float_kernels();   \
   const KernelTable<double>& double_kernels(); \
   const KernelTable<Bf16>& bf16_kernels();     \
+  const GemmKernels& gemm_kernels();           \
   }
 LEHR_DECLARE_TABLES(generic)
 #ifdef LEHR_X86_KERNELS
 LEHR_DECLARE_TABLES(avx2)
 LEHR_DECLARE_TABLES(avx512)
+namespace avx512bf16 {
+const GemmKernels& gemm_kernels();
+}
 #endif
 
 namespace {
@@ -30,6 +38,13 @@ Arch best_arch() {
 #endif
   return Arch::generic;
 }
+
+#ifdef LEHR_X86_KERNELS
+bool has_amx_bf16() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d & (1U << 22)) != 0;
+}
+#endif
 }  // namespace
 
 Arch current_arch() {
@@ -71,6 +86,20 @@ const KernelTable<double>& kernels<double>(Arch arch) {
 template <>
 const KernelTable<Bf16>& kernels<Bf16>(Arch arch) {
   LEHR_CHOOSE(bf16_kernels)
+}
+
+const GemmKernels& gemm_kernels(Arch arch) {
+  LEHR_CHOOSE(gemm_kernels)
+}
+
+const GemmKernels* bf16_gemm_kernels(Arch arch) {
+#ifdef LEHR_X86_KERNELS
+  static const bool fit = __builtin_cpu_supports("avx512bf16") && !has_amx_bf16();
+  return fit && arch == Arch::avx512 ? &avx512bf16::gemm_kernels() : nullptr;
+#else
+  static_cast<void>(arch);
+  return nullptr;
+#endif
 }
 
 }  // namespace lehr::ops

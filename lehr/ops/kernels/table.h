@@ -177,6 +177,43 @@ struct StochasticAdamWCall {
   float eps;
 };
 
+/// An operand of a product: `count` rows of a, or columns of b, `across` elements apart, each of `depth` elements that
+/// lie `along` elements apart.
+struct GemmOperand {
+  const void* elements;
+  int64_t across, along, count, depth;
+};
+
+/// A row-major matrix of float32 or bfloat16.
+struct GemmPlace {
+  void* words = nullptr;
+  int64_t stride = 0;  ///< Of rows, in elements.
+  bool is_bf16 = false;
+};
+
+/// to = from + a b, where a `from` without words is zero. a and b are packed in panels, [panel][depth][rows or
+/// columns]: words of four bytes, one float32 or two bfloat16, the last panel filled up with zeros.
+struct GemmCall {
+  const float* a;
+  const float* b;
+  int64_t rows, columns;
+  int64_t depth;  ///< In words.
+  GemmPlace from, to;
+};
+/// Rows of a that are multiplied with one panel of b before the next.
+constexpr int64_t kGemmUnitRows = 48;
+/// The longest panels, in words: those rows fit into a level-2 cache of 256 KiB then, and sums are seldom left halfway.
+constexpr int64_t kGemmDepth = 1024;
+
+/// The product of matrices of one type.
+struct GemmKernels {
+  int64_t rows, columns;  ///< Of panels.
+  /// Panels [first, last) of an operand.
+  void (*pack)(const GemmOperand& operand, bool is_b, float* to, int64_t first, int64_t last);
+  /// Unit i is panel i % P of b, of which there are P, with the rows of a from i / P * kGemmUnitRows on.
+  void (*multiply)(const GemmCall& call, int64_t first, int64_t last);
+};
+
 /// All kernels on elements of type T. Ranges are rows, tokens or elements, [first, last).
 template <class T>
 struct KernelTable {
@@ -213,6 +250,11 @@ Arch current_arch();
 /// that started it.
 template <class T>
 const KernelTable<T>& kernels(Arch arch = current_arch());
+
+/// Of float32 matrices.
+const GemmKernels& gemm_kernels(Arch arch = current_arch());
+/// Of bfloat16 matrices; null where this CPU has no instructions for them, or better ones (AMX), which are oneDNN's.
+const GemmKernels* bf16_gemm_kernels(Arch arch = current_arch());
 
 /// Limits current_arch() of this thread while it lives, so that a test can run every variant.
 class ArchScope {

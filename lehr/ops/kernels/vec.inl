@@ -167,6 +167,13 @@ LEHR_INLINE typename VecOf<A>::type splat(A value) {
   return value - typename VecOf<A>::type{};
 }
 
+/// The four bytes at p in all lanes, whatever they stand for.
+LEHR_INLINE FloatVec repeat(const float* p) {
+  uint32_t bits;
+  __builtin_memcpy(&bits, p, sizeof(bits));
+  return bit_cast<FloatVec>(bits - UintVec{});
+}
+
 template <class A, class V>
 LEHR_INLINE A horizontal_sum(const V& v) {
   constexpr int lanes = static_cast<int>(sizeof(V) / sizeof(A));

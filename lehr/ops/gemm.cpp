@@ -1,0 +1,181 @@
+// The product in blocks: both operands are packed into panels, by all threads, and multiplied, by all threads.
+//
+// What comes out of a block of c is shared evenly at the grain of one panel, so no thread waits for long; the order of
+// sums is that of the depth.
+#include "lehr/ops/gemm.h"
+
+#include <ATen/ops/empty.h>
+#include <torch/library.h>
+
+#include <algorithm>
+
+#include "lehr/base/on_meta.h"
+#include "lehr/base/parallel.h"
+#include "lehr/ops/kernels/table.h"
+
+namespace lehr::ops {
+
+namespace {
+// Of one block of c, which bounds the memory for panels.
+constexpr int64_t kMostRows = 22 * kGemmUnitRows;
+constexpr int64_t kMostColumns = 2048;
+
+int64_t ceil_div(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+
+// How a dimension is cut: into parts of one size but the last.
+int64_t part_of(int64_t size, int64_t most, int64_t unit) {
+  return std::min(size, ceil_div(ceil_div(size, ceil_div(size, most)), unit) * unit);
+}
+
+const GemmKernels* kernels_for(at::ScalarType type) {
+  if (type == at::kBFloat16) {
+    return bf16_gemm_kernels();
+  }
+  return type == at::kFloat ? &gemm_kernels() : nullptr;
+}
+
+// One product, cut into blocks.
+class Product {
+ public:
+  Product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& c, bool add)
+      : kernels_(*kernels_for(a.scalar_type())),
+        a_(a),
+        b_(b),
+        c_(c),
+        add_(add),
+        is_bf16_(a.scalar_type() == at::kBFloat16),
+        rows_(part_of(a.size(0), kMostRows, kGemmUnitRows)),
+        columns_(part_of(b.size(1), kMostColumns, kernels_.columns)),
+        depth_(part_of(a.size(1), kGemmDepth * per_word(), per_word())) {
+    constexpr int64_t kLine = 16;  // words of a cache line, on which panels of b shall begin
+    const int64_t words = ceil_div(depth_, per_word());
+    a_words_ = ceil_div(ceil_div(rows_, kernels_.rows) * kernels_.rows * words, kLine) * kLine;
+    const int64_t b_words = ceil_div(columns_, kernels_.columns) * kernels_.columns * words;
+    panels_ = at::empty({a_words_ + b_words}, a.options().dtype(at::kFloat));
+    if (is_bf16_ && depth_ < a.size(1)) {
+      sums_ = at::empty({rows_, columns_}, a.options().dtype(at::kFloat));
+    }
+  }
+
+  void run() {
+    for (int64_t column = 0; column < b_.size(1); column += columns_) {
+      if (sums_.defined()) {  // there is room for those of one block
+        for (int64_t row = 0; row < a_.size(0); row += rows_) {
+          for (int64_t at = 0; at < a_.size(1); at += depth_) {
+            multiply(row, column, at, true);
+          }
+        }
+      } else {
+        for (int64_t at = 0; at < a_.size(1); at += depth_) {
+          for (int64_t row = 0; row < a_.size(0); row += rows_) {
+            multiply(row, column, at, row == 0);
+          }
+        }
+      }
+    }
+  }
+
+ private:
+  int64_t per_word() const { return is_bf16_ ? 2 : 1; }
+
+  static char* element(const at::Tensor& tensor, int64_t row, int64_t column) {
+    const int64_t at = row * tensor.stride(0) + column * tensor.stride(1);
+    return static_cast<char*>(tensor.data_ptr()) + at * static_cast<int64_t>(tensor.element_size());
+  }
+
+  // The block of c at (row, column), terms from `at` on.
+  void multiply(int64_t row, int64_t column, int64_t at, bool pack_b) {
+    const int64_t rows = std::min(rows_, a_.size(0) - row);
+    const int64_t columns = std::min(columns_, b_.size(1) - column);
+    const int64_t depth = std::min(depth_, a_.size(1) - at);
+    float* const a_panels = panels_.mutable_data_ptr<float>();
+    float* const b_panels = a_panels + a_words_;
+    const GemmOperand a{element(a_, row, at), a_.stride(0), a_.stride(1), rows, depth};
+    const GemmOperand b{element(b_, at, column), b_.stride(1), b_.stride(0), pack_b ? columns : 0, depth};
+    constexpr int64_t kShares = 256;  // so that threads get as much of a as of b
+    const int64_t of_a = ceil_div(a.count, kernels_.rows), of_b = ceil_div(b.count, kernels_.columns);
+    parallel_for(0, kShares, 1, [&](int64_t first, int64_t last) {
+      kernels_.pack(a, false, a_panels, of_a * first / kShares, of_a * last / kShares);
+      kernels_.pack(b, true, b_panels, of_b * first / kShares, of_b * last / kShares);
+    });
+    const GemmPlace result{element(c_, row, column), c_.stride(0), is_bf16_};
+    const GemmPlace sums =
+        sums_.defined() ? GemmPlace{sums_.mutable_data_ptr<float>(), sums_.stride(0), false} : result;
+    const GemmCall call{
+        .a = a_panels,
+        .b = b_panels,
+        .rows = rows,
+        .columns = columns,
+        .depth = ceil_div(depth, per_word()),
+        .from = at > 0 ? sums : (add_ ? result : GemmPlace{}),
+        .to = at + depth < a_.size(1) ? sums : result};
+    const int64_t units = ceil_div(rows, kGemmUnitRows) * ceil_div(columns, kernels_.columns);
+    parallel_for(0, units, 1, [&](int64_t first, int64_t last) { kernels_.multiply(call, first, last); });
+  }
+
+  const GemmKernels& kernels_;
+  const at::Tensor& a_;
+  const at::Tensor& b_;
+  const at::Tensor& c_;
+  bool add_;
+  bool is_bf16_;
+  int64_t rows_, columns_, depth_;  // of a block
+  int64_t a_words_ = 0;
+  at::Tensor panels_;  // of a, then of b
+  at::Tensor sums_;    // of a block whose depth is cut, where the type of c would round them
+};
+
+void multiply(const at::Tensor& a, const at::Tensor& b, const at::Tensor& c, bool add) {
+  Product product(a, b, c, add);
+  if (!a.is_meta()) {
+    product.run();
+  }
+}
+
+at::Tensor mm(const at::Tensor& a, const at::Tensor& b) {
+  at::Tensor c = at::empty({a.size(0), b.size(1)}, a.options());
+  multiply(a, b, c, false);
+  return c;
+}
+
+void mm_(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, bool add) {
+  multiply(a, b, c, add);
+}
+
+TORCH_LIBRARY(lehr, library) {
+  library.def("mm(Tensor a, Tensor b) -> Tensor");
+  library.def("mm_(Tensor(a!) c, Tensor a, Tensor b, bool add) -> ()");
+}
+TORCH_LIBRARY_IMPL(lehr, CPU, library) {
+  library.impl("mm", mm);
+  library.impl("mm_", mm_);
+}
+TORCH_LIBRARY_IMPL(lehr, Meta, library) {
+  library.impl("mm", mm);
+  library.impl("mm_", mm_);
+}
+
+bool is_packable(const at::Tensor& x) {
+  return (x.is_cpu() || runs_on_meta(x)) && (x.stride(0) == 1 || x.stride(1) == 1);
+}
+}  // namespace
+
+bool gemm_takes(const at::Tensor& a, const at::Tensor& b) {
+  constexpr int64_t kSmallest = 16;  // of any dimension: below, packing costs as much as multiplying
+  return a.scalar_type() == b.scalar_type() && kernels_for(a.scalar_type()) != nullptr && is_packable(a) &&
+         is_packable(b) && std::min({a.size(0), a.size(1), b.size(1)}) >= kSmallest;
+}
+
+at::Tensor gemm(const at::Tensor& a, const at::Tensor& b) {
+  static const auto call = c10::Dispatcher::singleton().findSchemaOrThrow("lehr::mm", "").typed<decltype(mm)>();
+  return call.call(a, b);
+}
+
+void gemm_(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, bool add) {
+  static const auto call = c10::Dispatcher::singleton().findSchemaOrThrow("lehr::mm_", "").typed<decltype(mm_)>();
+  call.call(c, a, b, add);
+}
+
+}  // namespace lehr::ops
