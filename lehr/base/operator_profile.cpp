@@ -83,9 +83,9 @@ struct Seen : at::ObserverContext {
   bool composes = false;  // counts only if others do not do its work
 };
 
-// Lehr's own operators are on the profile's stack by their scopes.
+// Lehr's own operators are on the profile's stack by their scopes, but for those of the dispatcher.
 bool is_scope(std::string_view name) {
-  return name.starts_with("lehr::");
+  return name.starts_with("lehr::") && kind_of_operator(name) == OperatorKind::other;
 }
 
 std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {

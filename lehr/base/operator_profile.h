@@ -43,7 +43,7 @@ inline constexpr size_t kOperatorKinds = static_cast<size_t>(OperatorKind::betwe
 /// "matrix products"
 std::string_view name_of(OperatorKind kind);
 
-/// The kind of an operator of ATen, by its name: "aten::mm" is a product. Unknown ones are `other`.
+/// The kind of an operator of the dispatcher, by its name: "aten::mm" is a product. Unknown ones are `other`.
 OperatorKind kind_of_operator(std::string_view name);
 
 /// What operators of one kind did.
@@ -71,7 +71,7 @@ class OperatorProfile {
   /// Their seconds are all seconds between start() and stop().
   const std::array<OperatorTotals, kOperatorKinds>& kinds() const;
   const OperatorTotals& of(OperatorKind kind) const { return kinds()[static_cast<size_t>(kind)]; }
-  /// ATen's matrix products, whatever they are for, by size. Seconds include what the product calls.
+  /// Matrix products, ATen's and Lehr's, whatever they are for, by size. Seconds include what the product calls.
   const std::map<ProductSize, OperatorTotals>& products() const;
 
   struct State;

@@ -3,6 +3,7 @@
 
 #include "lehr/base/memory_meter.h"
 #include "lehr/base/on_meta.h"
+#include "lehr/base/operator_profile.h"
 #include "lehr/ops/gemm.h"
 #include "lehr/ops/kernels/table.h"
 #include "test/ops/against_reference.h"
@@ -121,6 +122,18 @@ TEST(Product, OnMetaHasTheWorkspaceOfPanels) {
       EXPECT_EQ(workspace_of(m, k, n, transposed, at::kMeta, type), expected) << m << "x" << k << "x" << n;
     }
   }
+}
+
+TEST(Product, IsCountedByItsSize) {
+  const at::Tensor a = at::ones({32, 48}), b = at::ones({48, 64}), sum = at::ones({32, 64});
+  OperatorProfile profile;
+  profile.start();
+  product(a, b);
+  add_product_(sum, a, b);
+  profile.stop();
+  EXPECT_EQ(profile.of(OperatorKind::product).flops, 2 * 2.0 * 32 * 48 * 64);
+  ASSERT_EQ(profile.products().size(), 1);
+  EXPECT_EQ(profile.products().begin()->second.calls, 2);
 }
 
 TEST(Product, TakesEmptyMatrices) {

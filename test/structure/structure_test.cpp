@@ -203,7 +203,10 @@ std::vector<std::string> operators_without_kind(const std::vector<Source>& sourc
   // What is only called by operators, or made of others' scopes.
   static const std::set<std::string> kParts = {
       "product",
+      "put_product",
       "add_product_",
+      "gemm",
+      "gemm_",
       "rows_that_count",
       "spread",
       "chunk_rows",
