@@ -207,6 +207,7 @@ std::vector<std::string> operators_without_kind(const std::vector<Source>& sourc
       "add_product_",
       "gemm",
       "gemm_",
+      "gemm_takes",
       "rows_that_count",
       "spread",
       "chunk_rows",
