@@ -163,9 +163,8 @@ bool is_packable(const at::Tensor& x) {
 }  // namespace
 
 bool gemm_takes(const at::Tensor& a, const at::Tensor& b) {
-  constexpr int64_t kSmallest = 16;  // of any dimension: below, packing costs as much as multiplying
   return a.scalar_type() == b.scalar_type() && kernels_for(a.scalar_type()) != nullptr && is_packable(a) &&
-         is_packable(b) && std::min({a.size(0), a.size(1), b.size(1)}) >= kSmallest;
+         is_packable(b) && a.numel() > 0 && b.numel() > 0;
 }
 
 at::Tensor gemm(const at::Tensor& a, const at::Tensor& b) {

@@ -6,7 +6,7 @@
 namespace lehr::ops {
 
 /// Whether gemm takes these matrices: float32, or bfloat16 with AVX512-BF16 and without AMX, on the CPU (or running on
-/// meta), either rows or columns contiguous, and large enough for it to be the faster one.
+/// meta), not empty, and either rows or columns contiguous.
 bool gemm_takes(const at::Tensor& a, const at::Tensor& b);
 
 /// a b for a (m, k) and b (k, n); not differentiable. Each element is summed up in float32, in the same order whatever

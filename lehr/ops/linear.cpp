@@ -3,6 +3,8 @@
 
 #include <ATen/ops/linear.h>
 
+#include <algorithm>
+
 #include "lehr/base/on_meta.h"
 #include "lehr/base/operator_profile.h"
 #include "lehr/base/operator_watch.h"
@@ -74,8 +76,11 @@ at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const at::T
   if (!input.is_cpu() && !runs_on_meta(input) && !in_halves) {
     return at::linear(input, weight, bias);
   }
-  const at::Tensor output =
-      will_differentiate(input, weight) ? LinearFunction::apply(input, weight) : forward_product(input, weight);
+  const bool differentiated = will_differentiate(input, weight);
+  if (!differentiated && few_rows(input.numel() / std::max<int64_t>(weight.size(1), 1))) {
+    return at::linear(input, weight, bias);
+  }
+  const at::Tensor output = differentiated ? LinearFunction::apply(input, weight) : forward_product(input, weight);
   return bias.defined() ? output + bias : output;
 }
 

@@ -9,10 +9,19 @@ namespace lehr::ops {
 ///
 /// ATen sends float32 products to MKL, which on CPUs not made by Intel keeps to 256-bit vectors; there ops/gemm.h
 /// multiplies them, and bfloat16 where the CPU has AVX512-BF16 but no AMX. Everything else is at::mm.
+///
+/// Small matrices too, so that the number of threads changes no bit of a training step (MKL shares out even the terms
+/// of a sum). Where nothing is differentiated, few rows times a large weight are left to ATen: few_rows.
 at::Tensor product(const at::Tensor& a, const at::Tensor& b);
 
 /// result = a b, for a result (m, n) that is there already.
 void put_product(const at::Tensor& result, const at::Tensor& a, const at::Tensor& b);
+
+/// Whether a product of so many rows, of which no gradient is wanted, is left to ATen: reading the weight once is all
+/// that its time goes to.
+constexpr bool few_rows(int64_t rows) {
+  return rows < 16;
+}
 
 /// sum += a b, in place.
 void add_product_(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b);

@@ -204,6 +204,7 @@ std::vector<std::string> operators_without_kind(const std::vector<Source>& sourc
   static const std::set<std::string> kParts = {
       "product",
       "put_product",
+      "few_rows",
       "add_product_",
       "gemm",
       "gemm_",
