@@ -22,6 +22,7 @@ int train(const std::vector<std::string>& args);
 /// `lehr train` on so many ranks that are threads of this process.
 int train_on_threads(const std::vector<std::string>& args, int64_t ranks);
 int eval(const std::vector<std::string>& args);
+int score(const std::vector<std::string>& args);
 int generate(const std::vector<std::string>& args);
 int merge(const std::vector<std::string>& args);
 int plan(const std::vector<std::string>& args);

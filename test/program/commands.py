@@ -27,7 +27,7 @@ def holds(what, condition):
 
 
 # --- help ------------------------------------------------------------------------------------------------------------
-commands = ["train", "plan", "eval", "generate", "verify", "merge", "inspect", "convert", "tokenize"]
+commands = ["train", "plan", "eval", "score", "generate", "verify", "merge", "inspect", "convert", "tokenize"]
 overview = run("--help")
 holds("--help names every command", all(f"  {command} " in overview for command in commands))
 for command in commands:
@@ -100,6 +100,25 @@ holds("eval gives the logged loss", report["loss"] == validation[-1]["validation
 holds("eval takes an older checkpoint",
       json.loads(run("eval", out / "config.toml", "--model", out / "checkpoints/step-6"))["loss"]
       == validation[0]["validation_loss"])
+
+scores = ["score", out / "config.toml", "--max-rows", "24"]
+told = run(*scores, "--output", work / "scores")
+facts = json.loads((work / "scores/scores.json").read_text())
+holds("score says what it did", set(facts["formulas"]) == {"ffn_channels", "kv_heads", "attention", "ffn"}
+      and all(formula in told for formula in facts["formulas"].values())
+      and facts["model"] == "step-12" and 0 < facts["num_tokens"] <= 24 * 64 and facts["num_batches"] == 3)
+listed = run("inspect", work / "scores/scores.safetensors")
+holds("for each layer", all(f"layers.{layer}.{kind}" in listed for layer in (0, 1) for kind in facts["formulas"]))
+run(*scores, "--output", work / "again_scores")
+holds("the same data gives the same scores, bit for bit", (work / "scores/scores.safetensors").read_bytes()
+      == (work / "again_scores/scores.safetensors").read_bytes())
+run(*scores, "--output", work / "again_scores", "--held-out", "--kinds", "kv_heads,ffn_channels", "--ffn-method", "l2")
+listed = run("inspect", work / "again_scores/scores.safetensors")
+holds("and only the kinds that are asked for, replacing what was there",
+      "kv_heads" in listed and "ffn_channels" in listed and "attention" not in listed)
+run(*scores, "--output", work / "none", "--kinds", "kv_heads,expert", code=2)
+run(*scores, "--output", work / "none", "--kinds", "experts", code=2)
+holds("what the model has not is refused", not (work / "none").exists())
 
 write = ["generate", "--model", model, "--prompt", "ROMEO:", "--max-new-tokens", "30"]
 holds("the same seed writes the same text", run(*write, "--seed", "3") == run(*write, "--seed", "3"))
@@ -199,6 +218,7 @@ run("train", "recipe/quickstart.toml", f"--job.dump_folder={work / 'adapters'}",
 holds("adapters are a small part of a model", {p.name for p in adapters.iterdir()} >= {"adapter_config.json",
       "adapter_model.safetensors", "optimizer.safetensors"} and not (adapters / "model.safetensors").exists())
 apart = json.loads(run("eval", out / "config.toml", "--model", adapters))["loss"]
+run("score", out / "config.toml", "--model", adapters, "--output", work / "none", code=2)
 run("merge", "--adapter", adapters, "--output", work / "merged")
 together = json.loads(run("eval", out / "config.toml", "--model", work / "merged"))["loss"]
 holds("merged, they give the same loss to rounding", abs(together - apart) < 1e-5)
