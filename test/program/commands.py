@@ -3,7 +3,7 @@
 
 Usage: commands.py LEHR      (standard library only)
 """
-import gzip, json, os, shutil, subprocess, sys, tempfile, time
+import gzip, json, os, shutil, struct, subprocess, sys, tempfile, time
 from pathlib import Path
 
 lehr = os.path.abspath(sys.argv[1])
@@ -27,7 +27,7 @@ def holds(what, condition):
 
 
 # --- help ------------------------------------------------------------------------------------------------------------
-commands = ["train", "plan", "eval", "generate", "verify", "merge", "inspect", "convert", "tokenize"]
+commands = ["train", "plan", "eval", "generate", "verify", "merge", "inspect", "convert", "prune", "tokenize"]
 overview = run("--help")
 holds("--help names every command", all(f"  {command} " in overview for command in commands))
 for command in commands:
@@ -168,6 +168,59 @@ holds("sub-blocks of several models are a model",
       "none" in run("inspect", work / "child")
       and len(json.loads(run("generate", "--model", work / "child", "--tokens", "[1, 2]", "--ids", "--temperature", "0",
                              "--max-new-tokens", "8"))) == 8)
+
+# --- prune -----------------------------------------------------------------------------------------------------------
+shape = json.loads((model / "config.json").read_text())
+scores = work / "scores"
+scores.mkdir()
+(scores / "scores.json").write_text("{}")
+values = {f"layers.{n}.ffn_channels": [(n + 1) * (c % 16) for c in range(shape["intermediate_size"])] for n in range(2)}
+header, payload = {}, b""
+for name, numbers in values.items():
+    packed = struct.pack(f"<{len(numbers)}d", *numbers)
+    header[name] = {"dtype": "F64", "shape": [len(numbers)], "data_offsets": [len(payload), len(payload) + len(packed)]}
+    payload += packed
+encoded = json.dumps(header).encode()
+encoded += b" " * (-len(encoded) % 8)
+(scores / "scores.safetensors").write_bytes(struct.pack("<Q", len(encoded)) + encoded + payload)
+pruned = work / "pruned"
+shown = run("prune", "--model", model, "--scores", scores, "--ffn-width", "16", "--output", pruned)
+holds("prune tells what became smaller", "FFN channels" in shown and "128 -> 32" in shown and "parameters" in shown)
+record = json.loads((pruned / "pruning.json").read_text())
+holds("prune keeps the highest scores and writes them down",
+      record["layers"][1] == {"layer": 1, "ffn_channels": [c for c in range(64) if c % 16 >= 12]})
+holds("a child generates", run("generate", "--model", pruned, "--prompt", "a", "--max-new-tokens", "2") is not None)
+run("prune", "--model", model, "--like", pruned / "pruning.json", "--output", work / "pruned_again")
+holds("and is made again from its record",
+      all((work / "pruned_again" / name).read_bytes() == (pruned / name).read_bytes()
+          for name in ("model.safetensors", "config.json", "pruning.json", "tokenizer.json")
+          if (pruned / name).exists()))
+run("prune", "--model", model, "--by", "random", "--seed", "3", "--ffn-width", "64", "--output", work / "same")
+holds("pruning to equal size changes no byte",
+      all((work / "same" / name).read_bytes() == (model / name).read_bytes()
+          for name in ("model.safetensors", "config.json")))
+run("prune", "--model", mixture, "--by", "first", "--experts", "4", "--kv-heads", "1", "--drop-ffn-layers", "0,2-2",
+    "--layers", "1-3", "--subblocks", "--output", work / "fewer_experts")
+holds("experts and halves of layers go",
+      all(word in run("inspect", work / "fewer_experts") for word in ("2 of 4 x 12", "1 KV head", "none")))
+unwritten = work / "unwritten"
+for wrong, message in [
+        (["--ffn-width", "16"], "scores are needed; give --scores, or choose --by random or first"),
+        (["--scores", scores, "--kv-heads", "1"], "has no kv_heads at all; lehr score makes them"),
+        (["--scores", model, "--ffn-width", "1"], "expected a folder of scores, found no scores.json"),
+        (["--scores", scores, "--by", "random", "--ffn-width", "16"], "nothing that is asked for looks at scores"),
+        ([], "nothing to do; give a size"),
+        (["--ffn-width", "16", "--seed", "3"], "--seed: goes with --by random"),
+        (["--like", pruned / "pruning.json", "--ffn-width", "16"], "--like: says all that is to be kept"),
+        (["--drop-ffn-layers", "1-x"], 'expected layers as 3,5,10-12, found "1-x"'),
+        (["--drop-ffn-layers", "3-1"], "3-1: expected the lower number first"),
+        (["--ffn-with", "16"], "ffn_width")]:
+    done = subprocess.run([lehr, "prune", "--model", model, "--output", unwritten, *map(str, wrong)],
+                          capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and message in done.stderr and not unwritten.exists(), (wrong, done.stderr)
+holds("wrong use of prune is refused before anything is written", True)
+run("prune", "--model", model, "--by", "first", "--ffn-width", "1", "--output", pruned, code=2)
+
 half = work / "half"
 run("convert", "--model", model, "--output", half, "--dtype", "bfloat16")
 holds("another type in half the size, and the tokenizer is there",
