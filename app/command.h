@@ -28,6 +28,7 @@ int merge(const std::vector<std::string>& args);
 int plan(const std::vector<std::string>& args);
 int verify(const std::vector<std::string>& args);
 int convert(const std::vector<std::string>& args);
+int prune(const std::vector<std::string>& args);
 int inspect(const std::vector<std::string>& args);
 int tokenize(const std::vector<std::string>& args);
 int launch(const std::vector<std::string>& args);

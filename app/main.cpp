@@ -25,6 +25,7 @@ const std::vector<Command>& commands() {
       {"merge", "adapters and their base model as one model", merge},
       {"inspect", "show what is in a model folder", inspect},
       {"convert", "a model folder in another layout, type or cut into files", convert},
+      {"prune", "a smaller model of what a trained one needs most", prune},
       {"tokenize", "text to token ids and back", tokenize},
       {"launch", "a command as several ranks on this machine", launch},
   };

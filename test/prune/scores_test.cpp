@@ -49,7 +49,8 @@ TEST(Scores, SayWhatIsWrongWithAFolder) {
     EXPECT_THAT(problem(), HasSubstr(fmt::format("scores.safetensors: {}: expected layers.N.KIND, where KIND", name)));
   }
   save("layers.1.kv_heads", at::ones({2}));
-  EXPECT_THAT(problem(), HasSubstr("layers.1.kv_heads: expected float64 values in 1 dimension, found F32 of shape (2)"));
+  EXPECT_THAT(
+      problem(), HasSubstr("layers.1.kv_heads: expected float64 values in 1 dimension, found F32 of shape (2)"));
   save("layers.1.expert_channels", at::ones({2}, at::kDouble));
   EXPECT_THAT(problem(), HasSubstr("expected float64 values in 2 dimensions, found F64 of shape (2)"));
 }
