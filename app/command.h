@@ -22,11 +22,13 @@ int train(const std::vector<std::string>& args);
 /// `lehr train` on so many ranks that are threads of this process.
 int train_on_threads(const std::vector<std::string>& args, int64_t ranks);
 int eval(const std::vector<std::string>& args);
+int score(const std::vector<std::string>& args);
 int generate(const std::vector<std::string>& args);
 int merge(const std::vector<std::string>& args);
 int plan(const std::vector<std::string>& args);
 int verify(const std::vector<std::string>& args);
 int convert(const std::vector<std::string>& args);
+int prune(const std::vector<std::string>& args);
 int inspect(const std::vector<std::string>& args);
 int tokenize(const std::vector<std::string>& args);
 int launch(const std::vector<std::string>& args);

@@ -3,15 +3,11 @@
 #include <cstdio>
 
 #include "app/command.h"
-#include "app/models.h"
+#include "app/model_and_data.h"
 #include "lehr/base/command_line.h"
 #include "lehr/base/error.h"
 #include "lehr/base/json.h"
-#include "lehr/base/log.h"
-#include "lehr/state/checkpoint.h"
-#include "lehr/train/batches.h"
 #include "lehr/train/device.h"
-#include "lehr/train/model_folder.h"
 #include "lehr/train/precision.h"
 #include "lehr/train/validate.h"
 
@@ -28,59 +24,25 @@ struct Options {
   }
 };
 
-std::filesystem::path newest_checkpoint(const train::TrainConfig& config) {
-  const auto root = std::filesystem::path(config.job.dump_folder) / config.checkpoint.folder;
-  const state::CheckpointStore store(root);
-  const auto latest = store.latest();
-  require(latest.has_value(), "{}: holds no complete checkpoint; name a model with --model", root.string());
-  return latest->path;
-}
-
 Node measure(train::TrainConfig config, const Options& options) {
-  Logger log;
   const at::Device device = train::choose_device(config.training.device);
-  const std::filesystem::path folder =
-      options.model ? std::filesystem::path(*options.model) : newest_checkpoint(config);
-  const auto opened = train::ModelFolder::open(folder, models().families());
-  const auto& shape = opened.args;
-  require(
-      config.training.seq_len <= shape->max_position_ids(),
-      "training.seq_len: {} tokens do not fit into the {} positions of {}",
-      config.training.seq_len,
-      shape->max_position_ids(),
-      folder.string());
-  const bool classification = config.training.task == train::TaskKind::classification;
-  require(
-      (shape->head() == descriptor::Head::classification) == classification,
-      "training.task: {} has a {} head",
-      folder.string(),
-      classification ? "language-model" : "classification");
-  const std::string where = config.tokenizer.path.empty() ? opened.tokenizer_folder().string() : config.tokenizer.path;
-  const auto tokenizer = data::load_tokenizer(where);
   if (options.train_data) {
     config.data.repeat = false;
     config.data.shuffle = false;
   }
-  const auto data = train::open_run_data(
-      config, *tokenizer, shape->vocab_size(), [&](const std::string& text) { log.info("{}", text); });
+  const auto [folder, opened, tokenizer, data, task] = open_model_and_data(config, options.model);
   require(
       options.train_data || data.validation,
       "lehr eval: the config holds no data out; set data.validation_fraction or data.validation_path, or use "
       "--train-data");
   const auto model = opened.load(device, train::compute_type(config.training));
-  std::unique_ptr<train::TrainTask> task;
-  if (classification) {
-    task = std::make_unique<train::ClassificationTask>();
-  } else {
-    task = std::make_unique<train::CausalLMTask>();
-  }
   const auto rows = train::RowShare::all(config.validation.local_batch_size);
   const auto stream = (options.train_data ? data.train_once : data.validation)(rows, config.validation.max_rows());
   const auto result = train::validate(*model, *task, *stream);
   Node report = Node::make_table();
   report.set("model", Node(folder.string()));
   report.set("loss", Node(result.loss));
-  if (!classification) {
+  if (config.training.task != train::TaskKind::classification) {
     report.set("perplexity", Node(std::exp(result.loss)));
   }
   report.set("items", Node(result.valid));

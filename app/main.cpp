@@ -19,11 +19,13 @@ const std::vector<Command>& commands() {
       {"train", "train a model from a TOML file; resumes by itself", train},
       {"plan", "time, memory and bubble of a run, before it is started", plan},
       {"eval", "loss and perplexity of a checkpoint on a data set", eval},
+      {"score", "how much each part of a model matters, for pruning", score},
       {"generate", "text from a checkpoint", generate},
       {"verify", "compare a model with values from another implementation", verify},
       {"merge", "adapters and their base model as one model", merge},
       {"inspect", "show what is in a model folder", inspect},
       {"convert", "a model folder in another layout, type or cut into files", convert},
+      {"prune", "a smaller model of what a trained one needs most", prune},
       {"tokenize", "text to token ids and back", tokenize},
       {"launch", "a command as several ranks on this machine", launch},
   };

@@ -39,6 +39,8 @@ class TopKRouterImpl : public Module {
   void update_expert_bias(const at::Tensor& tokens_per_expert, double rate);
 
   int64_t top_k() const { return top_k_; }
+  /// Whether the weights of a token's experts are made to sum up to one.
+  bool renormalizes() const { return renormalize_; }
 
   Linear gate{nullptr};    // weight (E, H)
   at::Tensor expert_bias;  // (E) float32 state; undefined if not enabled

@@ -9,6 +9,7 @@
 #include "lehr/base/torch.h"
 #include "lehr/descriptor/model_args.h"
 #include "lehr/state/file_plan.h"
+#include "lehr/train/model_output.h"
 #include "lehr/train/replacements.h"
 
 namespace lehr::train {
@@ -24,12 +25,8 @@ struct ConvertOptions {
   std::vector<Replacement> replacements = {};  ///< Halves of layers that come from other folders.
 };
 
-struct ConvertReport {
-  int64_t num_tensors = 0;
-  int64_t num_files = 0;
-  int64_t num_bytes = 0;                ///< Of all tensors.
-  std::vector<std::string> left_out;    ///< Tensors of `model` that need not be stored: a copy of tied embeddings, say.
-  std::vector<std::string> companions;  ///< Files that were copied: config.json, the tokenizer's.
+struct ConvertReport : WrittenModel {
+  std::vector<std::string> left_out;  ///< Tensors of `model` that need not be stored: a copy of tied embeddings, say.
 };
 
 /// Streams the weights through the family's state map and the inverse of the other layout's, tensor by tensor, so that

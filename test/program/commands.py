@@ -3,7 +3,7 @@
 
 Usage: commands.py LEHR      (standard library only)
 """
-import gzip, json, os, shutil, subprocess, sys, tempfile, time
+import gzip, json, os, shutil, struct, subprocess, sys, tempfile, time
 from pathlib import Path
 
 lehr = os.path.abspath(sys.argv[1])
@@ -27,7 +27,7 @@ def holds(what, condition):
 
 
 # --- help ------------------------------------------------------------------------------------------------------------
-commands = ["train", "plan", "eval", "generate", "verify", "merge", "inspect", "convert", "tokenize"]
+commands = ["train", "plan", "eval", "score", "generate", "verify", "merge", "inspect", "convert", "prune", "tokenize"]
 overview = run("--help")
 holds("--help names every command", all(f"  {command} " in overview for command in commands))
 for command in commands:
@@ -101,6 +101,28 @@ holds("eval takes an older checkpoint",
       json.loads(run("eval", out / "config.toml", "--model", out / "checkpoints/step-6"))["loss"]
       == validation[0]["validation_loss"])
 
+measure = ["score", out / "config.toml", "--max-rows", "24"]
+told = run(*measure, "--output", work / "measured")
+facts = json.loads((work / "measured/scores.json").read_text())
+holds("score says what it did", set(facts["formulas"]) == {"ffn_channels", "kv_heads", "attention", "ffn"}
+      and all(formula in told for formula in facts["formulas"].values())
+      and facts["model"] == "step-12" and 0 < facts["num_tokens"] <= 24 * 64 and facts["num_batches"] == 3)
+listed = run("inspect", work / "measured/scores.safetensors")
+holds("for each layer", all(f"layers.{layer}.{kind}" in listed for layer in (0, 1) for kind in facts["formulas"]))
+run(*measure, "--output", work / "measured_again")
+holds("the same data gives the same scores, bit for bit", (work / "measured/scores.safetensors").read_bytes()
+      == (work / "measured_again/scores.safetensors").read_bytes())
+run(*measure, "--output", work / "measured_again", "--held-out", "--kinds", "kv_heads,ffn_channels", "--ffn-method", "l2")
+listed = run("inspect", work / "measured_again/scores.safetensors")
+holds("and only the kinds that are asked for, replacing what was there",
+      "kv_heads" in listed and "ffn_channels" in listed and "attention" not in listed)
+run(*measure, "--output", work / "unmeasured", "--kinds", "kv_heads,expert", code=2)
+run(*measure, "--output", work / "unmeasured", "--kinds", "experts", code=2)
+holds("what the model has not is refused", not (work / "unmeasured").exists())
+run("prune", "--model", out / "checkpoints/step-12", "--scores", work / "measured", "--ffn-width", "32",
+    "--drop-attention", "1", "--output", work / "by_measure")
+holds("prune takes them", 0 < json.loads(run("eval", out / "config.toml", "--model", work / "by_measure"))["loss"] < 20)
+
 write = ["generate", "--model", model, "--prompt", "ROMEO:", "--max-new-tokens", "30"]
 holds("the same seed writes the same text", run(*write, "--seed", "3") == run(*write, "--seed", "3"))
 holds("another seed another one", run(*write, "--seed", "3") != run(*write, "--seed", "4"))
@@ -168,6 +190,59 @@ holds("sub-blocks of several models are a model",
       "none" in run("inspect", work / "child")
       and len(json.loads(run("generate", "--model", work / "child", "--tokens", "[1, 2]", "--ids", "--temperature", "0",
                              "--max-new-tokens", "8"))) == 8)
+
+# --- prune -----------------------------------------------------------------------------------------------------------
+shape = json.loads((model / "config.json").read_text())
+scores = work / "scores"
+scores.mkdir()
+(scores / "scores.json").write_text("{}")
+values = {f"layers.{n}.ffn_channels": [(n + 1) * (c % 16) for c in range(shape["intermediate_size"])] for n in range(2)}
+header, payload = {}, b""
+for name, numbers in values.items():
+    packed = struct.pack(f"<{len(numbers)}d", *numbers)
+    header[name] = {"dtype": "F64", "shape": [len(numbers)], "data_offsets": [len(payload), len(payload) + len(packed)]}
+    payload += packed
+encoded = json.dumps(header).encode()
+encoded += b" " * (-len(encoded) % 8)
+(scores / "scores.safetensors").write_bytes(struct.pack("<Q", len(encoded)) + encoded + payload)
+pruned = work / "pruned"
+shown = run("prune", "--model", model, "--scores", scores, "--ffn-width", "16", "--output", pruned)
+holds("prune tells what became smaller", "FFN channels" in shown and "128 -> 32" in shown and "parameters" in shown)
+record = json.loads((pruned / "pruning.json").read_text())
+holds("prune keeps the highest scores and writes them down",
+      record["layers"][1] == {"layer": 1, "ffn_channels": [c for c in range(64) if c % 16 >= 12]})
+holds("a child generates", run("generate", "--model", pruned, "--prompt", "a", "--max-new-tokens", "2") is not None)
+run("prune", "--model", model, "--like", pruned / "pruning.json", "--output", work / "pruned_again")
+holds("and is made again from its record",
+      all((work / "pruned_again" / name).read_bytes() == (pruned / name).read_bytes()
+          for name in ("model.safetensors", "config.json", "pruning.json", "tokenizer.json")
+          if (pruned / name).exists()))
+run("prune", "--model", model, "--by", "random", "--seed", "3", "--ffn-width", "64", "--output", work / "same")
+holds("pruning to equal size changes no byte",
+      all((work / "same" / name).read_bytes() == (model / name).read_bytes()
+          for name in ("model.safetensors", "config.json")))
+run("prune", "--model", mixture, "--by", "first", "--experts", "4", "--kv-heads", "1", "--drop-ffn-layers", "0,2-2",
+    "--layers", "1-3", "--subblocks", "--output", work / "fewer_experts")
+holds("experts and halves of layers go",
+      all(word in run("inspect", work / "fewer_experts") for word in ("2 of 4 x 12", "1 KV head", "none")))
+unwritten = work / "unwritten"
+for wrong, message in [
+        (["--ffn-width", "16"], "scores are needed; give --scores, or choose --by random or first"),
+        (["--scores", scores, "--kv-heads", "1"], "has no kv_heads at all; lehr score makes them"),
+        (["--scores", model, "--ffn-width", "1"], "expected a folder of scores, found no scores.json"),
+        (["--scores", scores, "--by", "random", "--ffn-width", "16"], "nothing that is asked for looks at scores"),
+        ([], "nothing to do; give a size"),
+        (["--ffn-width", "16", "--seed", "3"], "--seed: goes with --by random"),
+        (["--like", pruned / "pruning.json", "--ffn-width", "16"], "--like: says all that is to be kept"),
+        (["--drop-ffn-layers", "1-x"], 'expected layers as 3,5,10-12, found "1-x"'),
+        (["--drop-ffn-layers", "3-1"], "3-1: expected the lower number first"),
+        (["--ffn-with", "16"], "--ffn-with: unknown option; did you mean --ffn-width?")]:
+    done = subprocess.run([lehr, "prune", "--model", model, "--output", unwritten, *map(str, wrong)],
+                          capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and message in done.stderr and not unwritten.exists(), (wrong, done.stderr)
+holds("wrong use of prune is refused before anything is written", True)
+run("prune", "--model", model, "--by", "first", "--ffn-width", "1", "--output", pruned, code=2)
+
 half = work / "half"
 run("convert", "--model", model, "--output", half, "--dtype", "bfloat16")
 holds("another type in half the size, and the tokenizer is there",
@@ -199,6 +274,7 @@ run("train", "recipe/quickstart.toml", f"--job.dump_folder={work / 'adapters'}",
 holds("adapters are a small part of a model", {p.name for p in adapters.iterdir()} >= {"adapter_config.json",
       "adapter_model.safetensors", "optimizer.safetensors"} and not (adapters / "model.safetensors").exists())
 apart = json.loads(run("eval", out / "config.toml", "--model", adapters))["loss"]
+run("score", out / "config.toml", "--model", adapters, "--output", work / "unmeasured", code=2)
 run("merge", "--adapter", adapters, "--output", work / "merged")
 together = json.loads(run("eval", out / "config.toml", "--model", work / "merged"))["loss"]
 holds("merged, they give the same loss to rounding", abs(together - apart) < 1e-5)

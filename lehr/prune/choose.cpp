@@ -1,0 +1,276 @@
+#include "lehr/prune/choose.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "lehr/base/error.h"
+#include "lehr/base/random.h"
+
+namespace lehr::prune {
+
+namespace {
+using descriptor::AttentionSubblock;
+using descriptor::BlockConfig;
+using descriptor::FFNSubblock;
+using descriptor::MoESubblock;
+using Values = std::vector<double>;
+
+// "layer 3: has 8 KV heads, ..."
+void require_enough(int64_t layer, int64_t has, const char* what, const char* option, int64_t wanted) {
+  require(
+      wanted > 0 && wanted <= has,
+      "layer {}: has {} {}, so {} must be 1 to {}, found {}; --layers leaves out layers that have fewer already",
+      layer,
+      has,
+      what,
+      option,
+      has,
+      wanted);
+}
+
+class Chooser {
+ public:
+  Chooser(const PruneOptions& options, const std::vector<BlockConfig>& blocks, const Scores* scores)
+      : options_(options), blocks_(blocks), scores_(scores) {
+    pruning_.layers.resize(blocks.size());
+    pruning_.scale_pruned_weights = options.scale_pruned_weights;
+    if (options.layers) {
+      require(!options.layers->empty(), "--layers: expected layers, found none");
+      selected_ = *options.layers;
+      require_layers(selected_, "--layers");
+    } else {
+      selected_.resize(blocks.size());
+      std::iota(selected_.begin(), selected_.end(), 0);
+    }
+  }
+
+  Pruning run() {
+    drop(Kind::attention, options_.drop_attention, options_.drop_attention_layers, "--drop-attention");
+    drop(Kind::ffn, options_.drop_ffn, options_.drop_ffn_layers, "--drop-ffn");
+    int64_t heads = 0, channels = 0, mixtures = 0;
+    for (const int64_t layer : selected_) {
+      const BlockConfig& block = blocks_[static_cast<size_t>(layer)];
+      LayerKeeps& keeps = pruning_.layers[static_cast<size_t>(layer)];
+      const auto* attention = std::get_if<AttentionSubblock>(&block.attention);
+      if (attention != nullptr && !keeps.no_attention) {
+        heads += 1;
+        choose_heads(layer, attention->num_key_value_heads, keeps);
+      }
+      const auto* ffn = std::get_if<FFNSubblock>(&block.ffn);
+      if (ffn != nullptr && !keeps.no_ffn) {
+        channels += 1;
+        if (options_.ffn_width) {
+          require_enough(layer, ffn->intermediate_size, "FFN channels", "--ffn-width", *options_.ffn_width);
+          keeps.ffn_channels = best(layer, Kind::ffn_channels, ffn->intermediate_size, *options_.ffn_width);
+        }
+      }
+      const auto* moe = std::get_if<MoESubblock>(&block.ffn);
+      if (moe != nullptr && !keeps.no_ffn) {
+        mixtures += 1;
+        choose_experts(layer, *moe, keeps);
+      }
+    }
+    const char* all = "{}: no layer that is pruned has {}";
+    require(!options_.kv_heads || heads > 0, fmt::runtime(all), "--kv-heads", "attention");
+    require(!options_.ffn_width || channels > 0, fmt::runtime(all), "--ffn-width", "a feed-forward block");
+    require(!options_.experts || mixtures > 0, fmt::runtime(all), "--experts", "experts");
+    require(!options_.expert_width || mixtures > 0, fmt::runtime(all), "--expert-width", "experts");
+    return std::move(pruning_);
+  }
+
+ private:
+  void require_layers(const std::vector<int64_t>& layers, const char* option) const {
+    for (const int64_t layer : layers) {
+      require(
+          layer >= 0 && layer < static_cast<int64_t>(blocks_.size()),
+          "{}: the model has layers 0 to {}, and no layer {}",
+          option,
+          blocks_.size() - 1,
+          layer);
+      require(std::count(layers.begin(), layers.end(), layer) == 1, "{}: names layer {} twice", option, layer);
+    }
+  }
+
+  bool has_half(Kind half, int64_t layer) const {
+    const BlockConfig& block = blocks_[static_cast<size_t>(layer)];
+    return half == Kind::attention ? !block.attention_is_no_op() : !block.ffn_is_no_op();
+  }
+
+  void drop(Kind half, int64_t count, const std::vector<int64_t>& layers, const std::string& option) {
+    require(count == 0 || layers.empty(), "{0}: expected a number of layers, or {0}-layers; found both", option);
+    require_layers(layers, (option + "-layers").c_str());
+    for (const int64_t layer : layers) {
+      require(has_half(half, layer), "{}-layers: layer {} has none already", option, layer);
+      drop_one(half, layer);
+    }
+    if (count == 0) {
+      return;
+    }
+    std::vector<int64_t> candidates;
+    Values values;
+    for (const int64_t layer : selected_) {
+      if (has_half(half, layer)) {
+        candidates.push_back(layer);
+        values.push_back(worth(layer, half, {1}, layer)[0]);
+      }
+    }
+    const auto num = static_cast<int64_t>(candidates.size());
+    require(count > 0 && count <= num, "{}: expected 1 to {}, the layers that have one; found {}", option, num, count);
+    const std::vector<int64_t> kept = best_of(values, num - count);
+    for (int64_t i = 0; i < num; ++i) {
+      if (!std::binary_search(kept.begin(), kept.end(), i)) {
+        drop_one(half, candidates[static_cast<size_t>(i)]);
+      }
+    }
+  }
+
+  void drop_one(Kind half, int64_t layer) {
+    LayerKeeps& keeps = pruning_.layers[static_cast<size_t>(layer)];
+    (half == Kind::attention ? keeps.no_attention : keeps.no_ffn) = true;
+  }
+
+  void choose_heads(int64_t layer, int64_t has, LayerKeeps& keeps) {
+    if (!options_.kv_heads) {
+      return;
+    }
+    require_enough(layer, has, "KV heads", "--kv-heads", *options_.kv_heads);
+    if (options_.average_kv) {
+      keeps.averaged_kv_heads = *options_.kv_heads;
+    } else {
+      keeps.kv_heads = best(layer, Kind::kv_heads, has, *options_.kv_heads);
+    }
+  }
+
+  void choose_experts(int64_t layer, const MoESubblock& moe, LayerKeeps& keeps) {
+    if (options_.experts) {
+      require_enough(layer, moe.num_local_experts, "experts", "--experts", *options_.experts);
+      keeps.experts = best(layer, Kind::experts, moe.num_local_experts, *options_.experts);
+    }
+    if (!options_.expert_width) {
+      return;
+    }
+    const int64_t width = moe.expert_intermediate_dim;
+    require_enough(layer, width, "channels in each expert", "--expert-width", *options_.expert_width);
+    const Values values = worth(layer, Kind::expert_channels, {moe.num_local_experts, width});
+    for (int64_t expert = 0; expert < moe.num_local_experts; ++expert) {
+      if (keeps.experts.empty() || std::binary_search(keeps.experts.begin(), keeps.experts.end(), expert)) {
+        const auto begin = values.begin() + expert * width;
+        keeps.expert_channels.push_back(best_of(Values(begin, begin + width), *options_.expert_width));
+      }
+    }
+  }
+
+  std::vector<int64_t> best(int64_t layer, Kind kind, int64_t has, int64_t wanted) const {
+    return best_of(worth(layer, kind, {has}), wanted);
+  }
+
+  // A number for each element of `shape`, higher for what is to stay. `first` is the place of a single one among those
+  // that it is compared with.
+  Values worth(int64_t layer, Kind kind, const std::vector<int64_t>& shape, int64_t first = 0) const {
+    const int64_t count = shape.front() * (shape.size() > 1 ? shape.back() : 1);
+    Values values(static_cast<size_t>(count));
+    if (options_.by == By::score) {
+      const at::Tensor scores = scores_of(layer, kind, shape);
+      std::copy_n(scores.const_data_ptr<double>(), count, values.begin());
+      return values;
+    }
+    const RandomStream chance(options_.seed, fmt::format("layers.{}.{}", layer, name_of(kind)));
+    for (int64_t i = 0; i < count; ++i) {
+      const auto number = static_cast<uint64_t>(i);
+      values[number] =
+          options_.by == By::random ? chance.uniform(number) : -static_cast<double>(first + i % shape.back());
+    }
+    return values;
+  }
+
+  at::Tensor scores_of(int64_t layer, Kind kind, const std::vector<int64_t>& shape) const {
+    require(scores_ != nullptr, "{}: scores are needed; give --scores, or choose --by random or first", name_of(kind));
+    const std::string folder = scores_->folder.string();
+    const at::Tensor* found = scores_->find(layer, kind);
+    require(
+        found != nullptr,
+        "{}: has no {} {}; lehr score makes them",
+        folder,
+        name_of(kind),
+        scores_->has(kind) ? fmt::format("of layer {}", layer) : "at all");
+    require(
+        found->sizes() == at::IntArrayRef(shape),
+        "{}: layers.{}.{}: expected scores of shape ({}) for this model, found ({}); they were made for another one",
+        folder,
+        layer,
+        name_of(kind),
+        fmt::join(shape, ", "),
+        fmt::join(found->sizes(), ", "));
+    return found->to(at::kCPU, at::kDouble).contiguous();
+  }
+
+  const PruneOptions& options_;
+  const std::vector<BlockConfig>& blocks_;
+  const Scores* scores_;
+  std::vector<int64_t> selected_;
+  Pruning pruning_;
+};
+
+Node facts_of(const PruneOptions& options, const Scores* scores) {
+  Node facts = Node::make_table();
+  facts.set("by", Node(options.by == By::score ? "score" : options.by == By::random ? "random" : "first"));
+  if (scores != nullptr) {
+    facts.set("scores", Node(scores->folder.string()));
+  }
+  if (options.by == By::random) {
+    facts.set("seed", Node(static_cast<int64_t>(options.seed)));
+  }
+  const auto add = [&](const char* key, std::optional<int64_t> size) {
+    if (size.value_or(0) > 0) {
+      facts.set(key, Node(*size));
+    }
+  };
+  add("ffn_width", options.ffn_width);
+  add("kv_heads", options.kv_heads);
+  add("experts", options.experts);
+  add("expert_width", options.expert_width);
+  add("drop_attention", options.drop_attention);
+  add("drop_ffn", options.drop_ffn);
+  return facts;
+}
+}  // namespace
+
+bool needs_scores(const PruneOptions& options) {
+  return options.by == By::score &&
+         (options.ffn_width || (options.kv_heads && !options.average_kv) || options.experts || options.expert_width ||
+          options.drop_attention != 0 || options.drop_ffn != 0);
+}
+
+std::vector<int64_t> best_of(const std::vector<double>& values, int64_t count) {
+  std::vector<int64_t> order(values.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto value = [&](int64_t i) { return values[static_cast<size_t>(i)]; };
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+    return std::isnan(value(b)) ? !std::isnan(value(a)) : value(a) > value(b);
+  });
+  order.resize(static_cast<size_t>(count));
+  std::sort(order.begin(), order.end());
+  return order;
+}
+
+Pruning choose(const PruneOptions& options, const std::vector<BlockConfig>& blocks, const Scores* scores) {
+  require(!blocks.empty(), "pruning: the model's family does not say what its layers are");
+  require(
+      options.ffn_width || options.kv_heads || options.experts || options.expert_width || options.drop_attention != 0 ||
+          options.drop_ffn != 0 || !options.drop_attention_layers.empty() || !options.drop_ffn_layers.empty(),
+      "pruning: nothing to do; give a size (--ffn-width, --kv-heads, --experts, --expert-width), or what to leave out "
+      "(--drop-attention, --drop-ffn)");
+  require(!options.average_kv || options.kv_heads, "--average-kv: says how to make KV heads, and needs --kv-heads");
+  require(
+      !options.scale_pruned_weights || options.ffn_width || options.expert_width,
+      "--scale-pruned-weights: needs --ffn-width or --expert-width");
+  Pruning pruning = Chooser(options, blocks, scores).run();
+  pruning.facts = facts_of(options, needs_scores(options) ? scores : nullptr);
+  child_blocks(pruning, blocks, "");
+  return pruning;
+}
+
+}  // namespace lehr::prune

@@ -1,0 +1,37 @@
+#include "lehr/prune/prune.h"
+
+#include "lehr/base/file.h"
+#include "lehr/base/json.h"
+#include "lehr/prune/pruned_model.h"
+
+namespace lehr::prune {
+
+PruneReport write_pruned(const PruneTarget& target, const Pruning& pruning, const descriptor::ModelFamilies& families) {
+  train::require_new_folder(target.output);
+  const PrunedModel child(target.model, pruning, families);
+  PruneReport report;
+  report.before = families.from_hf_folder(target.model)->block_configs();
+  report.after = child.args().block_configs();
+  report.left_out = child.parent().left_out();
+
+  std::string config = read_file(target.model / "config.json");
+  if (report.after != report.before) {
+    Node changed = parse_json(config, (target.model / "config.json").string());
+    train::set_blocks(changed, child.args());
+    config = to_json(changed, true) + "\n";
+  }
+  const auto layout = child.parent().layout();
+  static_cast<train::WrittenModel&>(report) = train::write_model_folder(
+      {.model = target.model,
+       .output = target.output,
+       .max_shard_bytes = target.max_shard_bytes,
+       .subblocks = target.subblocks,
+       .texts = {{"config.json", config}, {kPruningFile, pruning_json(pruning, target.model)}}},
+      child.args(),
+      state::BoundMap(child.args().state_map(layout).inverse(), child.specs()),
+      child,
+      families);
+  return report;
+}
+
+}  // namespace lehr::prune

@@ -1,0 +1,91 @@
+#include "lehr/prune/pruned_model.h"
+
+#include "lehr/base/error.h"
+#include "lehr/descriptor/model_descriptor.h"
+#include "lehr/prune/layer_cuts.h"
+#include "lehr/train/weights.h"
+
+namespace lehr::prune {
+
+namespace {
+std::vector<train::Replacement> dropped_halves(const Pruning& pruning) {
+  std::vector<train::Replacement> dropped;
+  for (size_t i = 0; i < pruning.layers.size(); ++i) {
+    const auto layer = static_cast<int64_t>(i);
+    if (pruning.layers[i].no_attention) {
+      dropped.push_back({.layer = layer, .half = train::Half::attention});
+    }
+    if (pruning.layers[i].no_ffn) {
+      dropped.push_back({.layer = layer, .half = train::Half::ffn});
+    }
+  }
+  return dropped;
+}
+}  // namespace
+
+PrunedModel::PrunedModel(
+    const std::filesystem::path& folder, const Pruning& pruning, const descriptor::ModelFamilies& families)
+    : parts_(folder, dropped_halves(pruning), families),
+      parameters_(parts_.map(), parts_.specs()),
+      args_(families.from_hf_folder(folder)) {
+  const auto blocks = args_->block_configs();
+  args_->set_block_configs(child_blocks(pruning, blocks, folder.string() + ": "));
+  args_->check(folder.string() + ": after pruning: ");
+  specs_ = parameters_.output_specs();
+  const descriptor::ModelDescriptor& descriptor = families.descriptor_of_hf_folder(folder);
+  for (size_t layer = 0; layer < blocks.size(); ++layer) {
+    const std::string prefix = descriptor.layer_block_name(static_cast<int64_t>(layer)) + ".";
+    for (auto& [name, spec] : specs_) {
+      if (!name.starts_with(prefix)) {
+        continue;
+      }
+      auto found = cut_of(
+          name.substr(prefix.size()), spec.shape, pruning.layers[layer], blocks[layer], pruning.scale_pruned_weights);
+      if (found) {
+        spec.shape = shape_after(*found, spec.shape);
+        cuts_.emplace(name, std::move(*found));
+      }
+    }
+  }
+  for (const auto& [name, wanted] : train::parameter_specs(*args_->build({}))) {
+    require(
+        specs_.contains(name) && specs_.at(name).shape == wanted.shape,
+        "{}: {}: pruning gives it another shape than the child's config.json",
+        folder.string(),
+        name);
+  }
+}
+
+const ParameterCut* PrunedModel::cut(const std::string& name) const {
+  const auto found = cuts_.find(name);
+  return found == cuts_.end() ? nullptr : &found->second;
+}
+
+at::Tensor PrunedModel::read(const std::string& name, const Box& box) const {
+  const auto read_parent = [&](const Box& wanted) { return state::read_output(parameters_, parts_, name, wanted); };
+  const ParameterCut* how = cut(name);
+  if (how == nullptr) {
+    return read_parent(box);
+  }
+  const auto type = state::scalar_type(specs_.at(name).dtype);
+  require(type.has_value(), "{}: weights of type {} cannot be pruned", name, state::dtype_name(specs_.at(name).dtype));
+  return apply(*how, box, *type, read_parent);
+}
+
+void PrunedModel::copy(const std::string& name, const Box& box, const at::Tensor& target) const {
+  if (cut(name) == nullptr) {
+    state::read_into(parameters_, parts_, name, box, target);
+  } else {
+    target.copy_(read(name, box));
+  }
+}
+
+void PrunedModel::load(nn::Module& model) const {
+  std::vector<std::string> wanted;
+  for (const auto& [name, parameter] : nn::named_parameters(model)) {
+    wanted.push_back(name);
+  }
+  train::read_parameters(model, state::BoundMap(state::identity(wanted), specs_), *this);
+}
+
+}  // namespace lehr::prune

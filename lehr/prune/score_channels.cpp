@@ -1,0 +1,117 @@
+#include "lehr/prune/score_channels.h"
+
+#include <limits>
+
+#include "lehr/base/error.h"
+
+namespace lehr::prune {
+
+std::vector<int64_t> removal_schedule(int64_t channels, int64_t batches) {
+  std::vector<int64_t> schedule(static_cast<size_t>(batches), channels / batches);
+  if (channels >= batches) {
+    std::for_each_n(schedule.begin(), channels % batches, [](int64_t& count) { ++count; });
+    return schedule;
+  }
+  for (int64_t i = 1; i <= channels; ++i) {
+    ++schedule[static_cast<size_t>(i * batches / channels - 1)];
+  }
+  return schedule;
+}
+
+at::Tensor errors_of_removal(const at::Tensor& inputs, const at::Tensor& weight, const at::Tensor& removed) {
+  const at::Tensor lost = inputs.index_select(1, removed).matmul(weight.index_select(1, removed).t());  // s, (N, H)
+  const at::Tensor along = lost.matmul(weight);                                                         // s . W_i
+  const at::Tensor norms = weight.square().sum(0);
+  const at::Tensor squared =
+      lost.square().sum(1, /*keepdim=*/true) + inputs * (2 * along + inputs * norms);  // below 0 by rounding only
+  return squared.clamp_min(0).add(1e-8).sqrt();
+}
+
+IterativeChannelContribution::IterativeChannelContribution(int64_t channels, int64_t batches) : channels_(channels) {
+  require(batches > 0, "IterativeChannelContribution: expected 1 batch or more, found {}", batches);
+  schedule_ = removal_schedule(channels, batches);
+  removed_ = at::empty({0}, at::kLong);
+}
+
+void IterativeChannelContribution::accumulate(
+    const at::Tensor& input, const at::Tensor& weight, const at::Tensor& counted) {
+  require(
+      batches_seen_ < schedule_.size(),
+      "IterativeChannelContribution: expected {} batches, found one more",
+      schedule_.size());
+  removed_ = removed_.to(input.device());
+  const at::Tensor wide = weight.to(at::kDouble);
+  for_rows_in_float64(counted_rows(input, counted), [&](const at::Tensor& rows) {
+    errors_.add(errors_of_removal(rows, wide, removed_).sum(0), rows.size(0));
+  });
+  remove(schedule_[batches_seen_++]);
+}
+
+void IterativeChannelContribution::remove(int64_t count) {
+  if (count == 0) {
+    return;
+  }
+  const at::Tensor left = errors_.value().index_fill(0, removed_, std::numeric_limits<double>::infinity());
+  const at::Tensor order = std::get<1>(left.sort(/*stable=*/true, /*dim=*/0, /*descending=*/false));
+  removed_ = at::cat({removed_, order.narrow(0, 0, count)});
+  errors_.reset();
+}
+
+at::Tensor IterativeChannelContribution::scores() const {
+  require(
+      batches_seen_ == schedule_.size(),
+      "IterativeChannelContribution: expected {} batches, found {}",
+      schedule_.size(),
+      batches_seen_);
+  const at::Tensor ranks = at::arange(channels_, removed_.options().dtype(at::kDouble));
+  return at::empty_like(ranks).index_copy_(0, removed_, ranks);
+}
+
+void IndependentChannelContribution::accumulate(
+    const at::Tensor& input, const at::Tensor& weight, const at::Tensor& counted) {
+  const at::Tensor rows = counted_rows(input, counted);
+  activations_.add(rows.abs().sum(0, /*keepdim=*/false, at::kDouble), rows.size(0));
+  norms_ = weight.to(at::kDouble).norm(2, 0);
+}
+
+at::Tensor IndependentChannelContribution::scores() const {
+  return activations_.value() * norms_;
+}
+
+void L2Norm::accumulate(const at::Tensor& input, const at::Tensor& /*weight*/, const at::Tensor& counted) {
+  for (int64_t row = 0; row < input.size(0); ++row) {
+    const at::Tensor tokens = counted_rows(input[row], counted.defined() ? counted[row] : at::Tensor());
+    if (tokens.size(0) > 0) {
+      const at::Tensor mean = tokens.abs().sum(0, /*keepdim=*/false, at::kDouble) / tokens.size(0);
+      squares_ = squares_.defined() ? squares_ + mean.square() : mean.square();
+    }
+  }
+}
+
+at::Tensor L2Norm::scores() const {
+  require(squares_.defined(), "L2Norm: no token was seen; scores are sums over rows of tokens");
+  return squares_.sqrt();
+}
+
+void IndependentKvHeadContribution::accumulate(
+    const at::Tensor& input, const at::Tensor& weight, const at::Tensor& counted) {
+  const auto columns = weight.to(at::kDouble).chunk(heads_, 1);  // (H, I / heads) each
+  for_rows_in_float64(counted_rows(input, counted), [&](const at::Tensor& rows) {
+    const auto inputs = rows.chunk(heads_, 1);
+    std::vector<at::Tensor> sums;
+    for (size_t head = 0; head < columns.size(); ++head) {
+      sums.push_back(inputs[head].matmul(columns[head].t()).norm(2, 1).sum());
+    }
+    contributions_.add(at::stack(sums), rows.size(0));
+  });
+}
+
+void BlockInfluence::accumulate(const at::Tensor& before, const at::Tensor& after, const at::Tensor& counted) {
+  const at::Tensor both = at::cat({counted_rows(before, counted), counted_rows(after, counted)}, 1);  // (N, 2H)
+  for_rows_in_float64(both, [&](const at::Tensor& rows) {
+    const auto parts = rows.chunk(2, 1);
+    turns_.add((1 - at::cosine_similarity(parts[0], parts[1], -1)).sum().view(1), rows.size(0));
+  });
+}
+
+}  // namespace lehr::prune

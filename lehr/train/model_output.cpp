@@ -1,0 +1,130 @@
+#include "lehr/train/model_output.h"
+
+#include <algorithm>
+#include <array>
+
+#include "lehr/base/error.h"
+#include "lehr/base/file.h"
+#include "lehr/state/output_file.h"
+#include "lehr/train/subblocks.h"
+
+namespace lehr::train {
+
+namespace {
+namespace fs = std::filesystem;
+
+// What belongs to a model beside its weights, by the beginning of the name.
+constexpr std::array<std::string_view, 11> kCompanions = {
+    "LICENSE",
+    "README",
+    "added_tokens.json",
+    "chat_template.",
+    "generation_config.json",
+    "merges.txt",
+    "preprocessor_config.json",
+    "special_tokens_map.json",
+    "tokenizer.",
+    "tokenizer_config.json",
+    "vocab.json"};
+
+std::vector<std::string> companions_of(const fs::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    const bool known = std::any_of(
+        kCompanions.begin(), kCompanions.end(), [&](std::string_view prefix) { return name.starts_with(prefix); });
+    if (known && entry.is_regular_file()) {
+      names.push_back(name);
+    }
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+fs::path without_slash(const fs::path& folder) {
+  const fs::path path = fs::absolute(folder).lexically_normal();
+  return path.has_filename() ? path : path.parent_path();  // "folder/" is "folder"
+}
+
+class TemporaryFolder {
+ public:
+  explicit TemporaryFolder(const fs::path& target)
+      : target_(target), path_(target.parent_path() / ("." + target.filename().string() + ".converting")) {
+    std::error_code error;
+    fs::remove_all(path_, error);
+    fs::create_directory(path_, error);
+    if (error) {
+      fail_runtime("{}: cannot be created: {}", path_.string(), error.message());
+    }
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+
+  const fs::path& path() const { return path_; }
+  void commit() const {
+    state::sync_folder(path_);
+    std::error_code error;
+    fs::rename(path_, target_, error);
+    if (error) {
+      fail_runtime("{}: cannot be renamed to {}: {}", path_.string(), target_.string(), error.message());
+    }
+    state::sync_folder(target_.parent_path());
+  }
+
+ private:
+  fs::path target_;
+  fs::path path_;
+};
+}  // namespace
+
+void require_new_folder(const fs::path& output) {
+  const fs::path path = without_slash(output);
+  require(!fs::exists(path), "{}: is already there; choose another folder", output.string());
+  require(fs::is_directory(path.parent_path()), "{}: no such folder; make it first", path.parent_path().string());
+}
+
+void set_blocks(Node& config, const descriptor::ModelArgs& args) {
+  const bool had_blocks = config.find("block_configs") != nullptr || config.find("per_layer_config") != nullptr;
+  config.erase("per_layer_config");  // another dialect of the same
+  if (had_blocks || args.is_heterogeneous()) {
+    config.set("block_configs", descriptor::write_block_configs(args.block_configs()));
+  }
+}
+
+WrittenModel write_model_folder(
+    const ModelOutput& options,
+    const descriptor::ModelArgs& args,
+    const state::BoundMap& map,
+    const state::TensorSource& source,
+    const descriptor::ModelFamilies& families) {
+  require_new_folder(options.output);
+  state::FilePlan plan = options.subblocks
+                             ? plan_subblock_files(args, families.descriptor_of_hf_folder(options.model), map.outputs())
+                             : state::plan_files("model", map.outputs(), options.max_shard_bytes);
+  const TemporaryFolder folder(without_slash(options.output));
+  state::SafetensorsWriter writer(folder.path(), std::move(plan));
+  writer.create();
+  state::stream(map, source, state::file_sink(writer));
+  writer.sync();
+  WrittenModel written{
+      .num_tensors = static_cast<int64_t>(map.map().outputs().size()),
+      .num_files = static_cast<int64_t>(writer.plan().files.size()),
+      .num_bytes = writer.plan().total_bytes,
+      .companions = {}};
+  for (const auto& [name, text] : options.texts) {
+    state::write_synced(folder.path() / name, text);
+    written.companions.push_back(name);
+  }
+  for (const std::string& name : companions_of(options.model)) {
+    state::write_synced(folder.path() / name, read_file(options.model / name));
+    written.companions.push_back(name);
+  }
+  folder.commit();
+  return written;
+}
+
+}  // namespace lehr::train

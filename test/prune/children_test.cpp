@@ -1,0 +1,207 @@
+// Children compute what their parents do without what was taken away, in float64.
+#include <gmock/gmock.h>
+
+#include "test/prune/support.h"
+
+namespace lehr::prune {
+namespace {
+
+using testing::all_but;
+using testing::kTolerance;
+using testing::largest_difference;
+using testing::logits_of;
+using testing::prune_to;
+using testing::scores_of;
+using testing::Weights;
+
+std::string layer(int64_t index, const std::string& name) {
+  return fmt::format("model.layers.{}.{}", index, name);
+}
+
+void blank_columns(at::Tensor weight, const std::vector<int64_t>& columns) {
+  weight.index_fill_(-1, at::tensor(columns), 0);
+}
+
+class Children : public testing::ModelsInFolders, public ::testing::WithParamInterface<const char*> {
+ protected:
+  std::string family() const { return GetParam(); }
+  // A child whose parent, with weights changed like this, computes the same; and without the change something else.
+  void expect_same_as(const std::function<void(Weights&)>& change) const {
+    const at::Tensor child = logits_of(at("child"));
+    EXPECT_LT(largest_difference(child, logits_of(at("parent"), change)), kTolerance);
+    EXPECT_GT(largest_difference(child, logits_of(at("parent"))), 1e-6) << "what was taken away has to matter";
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Families, Children, ::testing::Values("qwen3", "llama"));
+
+TEST_P(Children, WithFewerChannelsAreParentsWhoseOtherDownColumnsAreZero) {
+  write("parent", family(), {{4, 32}, {4, 32}});
+  const Pruning pruning = prune_to(at("parent"), at("child"), {.ffn_width = 12, .by = By::random, .seed = 3});
+  expect_same_as([&](Weights& weights) {
+    for (int64_t i = 0; i < 2; ++i) {
+      const auto& kept = pruning.layers[static_cast<size_t>(i)].ffn_channels;
+      blank_columns(weights.at(layer(i, "mlp.down_proj.weight")), all_but(kept, 32));
+    }
+  });
+}
+
+TEST_P(Children, ScaledOnesHaveLargerDownWeightsAndTheSameOthers) {
+  write("parent", family(), {{4, 32}});
+  prune_to(at("parent"), at("plain"), {.ffn_width = 12, .by = By::first});
+  prune_to(at("parent"), at("scaled"), {.ffn_width = 12, .by = By::first, .scale_pruned_weights = true});
+  const state::WeightReader plain(at("plain")), scaled(at("scaled"));
+  for (const std::string& name : plain.names()) {
+    const bool is_down = name.find("down_proj") != std::string::npos;
+    const at::Tensor expected =
+        is_down ? (plain.tensor(name).to(at::kDouble) * (32.0 / 12)).to(at::kFloat) : plain.tensor(name);
+    EXPECT_TRUE(at::equal(scaled.tensor(name), expected)) << name;
+  }
+}
+
+// Qwen3 has norms of queries and keys, Llama has none; 2 and 4 query groups for each KV head that stays, and 8 of them.
+TEST_P(Children, WithFewerKVHeadsAreParentsWithoutTheGroupsThatLostTheirs) {
+  const std::vector<std::pair<int64_t, int64_t>> sizes{{4, 2}, {8, 2}, {8, 1}};
+  for (const auto& size : sizes) {
+    const int64_t before = size.first, after = size.second;
+    const std::string parent = fmt::format("parent{}{}", before, after),
+                      child = fmt::format("child{}{}", before, after);
+    write(parent, family(), {{before, 32}, {before, 32}});
+    const Scores scores = scores_of(
+        Kind::kv_heads, {at::arange(before, at::kDouble).fmod(3.0), -at::arange(before, at::kDouble).fmod(3.0)});
+    const Pruning pruning = prune_to(at(parent), at(child), {.kv_heads = after}, &scores);
+    const int64_t columns = model::test::kHeads / before * model::test::kHeadDim;  // of a group
+    const at::Tensor without = logits_of(at(parent), [&](Weights& weights) {
+      for (int64_t i = 0; i < 2; ++i) {
+        for (const int64_t gone : all_but(pruning.layers[static_cast<size_t>(i)].kv_heads, before)) {
+          weights.at(layer(i, "self_attn.o_proj.weight")).narrow(1, gone * columns, columns).zero_();
+        }
+      }
+    });
+    EXPECT_LT(largest_difference(logits_of(at(child)), without), kTolerance) << before << " to " << after;
+    EXPECT_GT(largest_difference(logits_of(at(parent)), without), 1e-6);
+    // All queries are still there, so that those without a part in the output can get one.
+    const auto rows = [&](const std::string& folder) {
+      const at::Tensor q = state::WeightReader(at(folder)).tensor(layer(0, "self_attn.q_proj.weight"));
+      return std::get<0>(q.select(1, 0).sort());
+    };
+    EXPECT_TRUE(at::equal(rows(child), rows(parent)));
+  }
+}
+
+TEST_P(Children, WithAveragedKVHeadsAreParentsWhoseHeadsWereAlike) {
+  write("parent", family(), {{8, 32}, {8, 32}});
+  // Heads 0 to 3 are alike, and 4 to 7.
+  change("parent", [](const std::string& name, at::Tensor& value) {
+    if (name.find("k_proj") != std::string::npos || name.find("v_proj") != std::string::npos) {
+      at::Tensor heads = value.view({2, 4, model::test::kHeadDim, -1});
+      heads.copy_(heads.select(1, 0).unsqueeze(1).expand_as(heads).clone());
+    }
+  });
+  prune_to(at("parent"), at("child"), {.kv_heads = 2, .average_kv = true});
+  EXPECT_EQ(
+      testing::blocks_of(at("child"))[0],
+      (descriptor::BlockConfig{descriptor::AttentionSubblock{2}, descriptor::FFNSubblock{32}}));
+  EXPECT_LT(largest_difference(logits_of(at("child")), logits_of(at("parent"))), kTolerance);
+}
+
+TEST_P(Children, WithoutHalvesAreParentsWhoseHalvesGiveNothing) {
+  write("parent", family(), {{4, 32}, {4, 32}, {4, 32}});
+  prune_to(at("parent"), at("child"), {.drop_attention_layers = {0, 2}, .drop_ffn_layers = {2}});
+  expect_same_as([&](Weights& weights) {
+    weights.at(layer(0, "self_attn.o_proj.weight")).zero_();
+    weights.at(layer(2, "self_attn.o_proj.weight")).zero_();
+    weights.at(layer(2, "mlp.down_proj.weight")).zero_();
+  });
+}
+
+TEST_P(Children, OfAllKindsAtOnceAreParentsWithoutAllOfThat) {
+  write("parent", family(), {{4, 32}, {8, 16}, {4, 32}});
+  const Pruning pruning = prune_to(
+      at("parent"),
+      at("child"),
+      {.ffn_width = 8, .kv_heads = 2, .drop_ffn_layers = {0}, .layers = {{0, 1}}, .by = By::random, .seed = 5});
+  expect_same_as([&](Weights& weights) {
+    weights.at(layer(0, "mlp.down_proj.weight")).zero_();
+    blank_columns(weights.at(layer(1, "mlp.down_proj.weight")), all_but(pruning.layers[1].ffn_channels, 16));
+    for (const int64_t i : {0, 1}) {
+      const int64_t before = i == 0 ? 4 : 8;
+      const int64_t columns = model::test::kHeads / before * model::test::kHeadDim;
+      for (const int64_t gone : all_but(pruning.layers[static_cast<size_t>(i)].kv_heads, before)) {
+        weights.at(layer(i, "self_attn.o_proj.weight")).narrow(1, gone * columns, columns).zero_();
+      }
+    }
+  });
+  EXPECT_EQ(testing::blocks_of(at("child"))[2], testing::blocks_of(at("parent"))[2]);
+}
+
+class ChildrenWithExperts : public testing::ModelsInFolders {
+ protected:
+  // A mixture whose router has a bias, by which experts 1 and 4 are never chosen. Those of the others differ by less
+  // than their probabilities do: a token's choice is by the sum, and probabilities grow when there are fewer experts.
+  void write_biased(const std::string& name) const {
+    write(name, "qwen3_moe", {{4, 8, 6, 2}, {4, 32}});
+    Node config = parse_json_file(at(name) / "config.json");
+    config.set("expert_bias", Node(true));
+    write_file_atomically(at(name) / "config.json", to_json(config));
+    state::NamedTensors tensors;
+    {
+      const state::WeightReader reader(at(name));
+      for (const std::string& weight : reader.names()) {
+        tensors.emplace_back(weight, reader.tensor(weight).clone());
+      }
+    }
+    tensors.emplace_back(kBias, at::tensor({1e-9F, -10.F, 2e-9F, 3e-9F, -10.F, 4e-9F}));
+    state::save_safetensors(at(name) / "model.safetensors", tensors);
+  }
+  static constexpr const char* kBias = "model.layers.0.mlp.gate.e_score_correction_bias";
+};
+
+TEST_F(ChildrenWithExperts, LoseNothingWithExpertsThatNoTokenGoesTo) {
+  write_biased("parent");
+  const Scores scores = scores_of(Kind::experts, {at::tensor({5., 1., 4., 3., 0., 2.})});
+  const Pruning pruning = prune_to(at("parent"), at("child"), {.experts = 4}, &scores);
+  EXPECT_THAT(pruning.layers[0].experts, ::testing::ElementsAre(0, 2, 3, 5));
+  EXPECT_LT(largest_difference(logits_of(at("child")), logits_of(at("parent"))), kTolerance);
+  const state::WeightReader child(at("child")), parent(at("parent"));
+  const at::Tensor kept = at::tensor({0, 2, 3, 5});
+  for (const std::string& name : {std::string(kBias), std::string("model.layers.0.mlp.gate.weight")}) {
+    EXPECT_TRUE(at::equal(child.tensor(name), parent.tensor(name).index_select(0, kept))) << name;
+  }
+  EXPECT_TRUE(at::equal(
+      child.tensor("model.layers.0.mlp.experts.3.up_proj.weight"),
+      parent.tensor("model.layers.0.mlp.experts.5.up_proj.weight")));
+  EXPECT_FALSE(child.has("model.layers.0.mlp.experts.4.up_proj.weight"));
+}
+
+// Probabilities are those among the experts that are left, so a child is a parent whose router never takes the others.
+TEST_F(ChildrenWithExperts, RouteAsIfTheOthersHadNeverBeenThere) {
+  write_biased("parent");
+  const Scores scores = scores_of(Kind::experts, {at::tensor({5., 1., 4., 3., 0., 2.})});
+  prune_to(at("parent"), at("child"), {.experts = 3}, &scores);  // 0, 2 and 3
+  const at::Tensor child = logits_of(at("child"));
+  const at::Tensor never = logits_of(at("parent"), [](Weights& weights) {
+    weights.at("model.layers.0.mlp.router.expert_bias").narrow(0, 5, 1).fill_(-10);
+  });
+  EXPECT_LT(largest_difference(child, never), kTolerance);
+  EXPECT_GT(largest_difference(child, logits_of(at("parent"))), 1e-6);
+}
+
+TEST_F(ChildrenWithExperts, WithFewerChannelsAreParentsWhoseOtherDownColumnsAreZero) {
+  write("parent", "qwen3_moe", {{4, 8, 6, 2}, {4, 32}, {4, 12, 4, 3}});
+  const Pruning pruning = prune_to(at("parent"), at("child"), {.expert_width = 3, .by = By::random, .seed = 2});
+  const at::Tensor child = logits_of(at("child"));
+  const at::Tensor blanked = logits_of(at("parent"), [&](Weights& weights) {
+    for (const auto& [index, width] : {std::pair{0, 8}, std::pair{2, 12}}) {
+      const auto& channels = pruning.layers[static_cast<size_t>(index)].expert_channels;
+      for (size_t expert = 0; expert < channels.size(); ++expert) {
+        const at::Tensor down = weights.at(layer(index, "mlp.grouped_experts.down_proj.weight"));
+        blank_columns(down[static_cast<int64_t>(expert)], all_but(channels[expert], width));
+      }
+    }
+  });
+  EXPECT_LT(largest_difference(child, blanked), kTolerance);
+  EXPECT_GT(largest_difference(child, logits_of(at("parent"))), 1e-6);
+}
+
+}  // namespace
+}  // namespace lehr::prune
