@@ -1,28 +1,75 @@
-# lehr_cuda: the CUDA kernels (lehr/ops/*.cu) as one module. The program does not link it, and so neither loads nor needs
-# the CUDA libraries until a run asks for a CUDA device and opens liblehr_cuda.so beside it. Included with LEHR_CUDA.
+# lehr_cuda: the CUDA kernels (lehr/ops/cuda/) as one module. The program does not link it, and so neither loads nor needs
+# the CUDA libraries until a run asks for a CUDA device and opens liblehr_cuda.so beside it. LEHR_CUDA: AUTO builds it
+# where all that it takes is found, ON stops where something is missing, OFF never builds it.
+#
+# nvcc is called by rules of their own instead of CMake's CUDA language: it would try compilers out at every first
+# configuration, and hand nvcc options of the other compiler and linker that it does not know.
 
-file(GLOB LEHR_CUDA_SOURCES CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/lehr/ops/*.cu")
-if(NOT LEHR_CUDA_SOURCES)
-  message(STATUS "LEHR_CUDA is on, and lehr/ops has no .cu file: there is no module to build")
+if(NOT LEHR_CUDA MATCHES "^(AUTO|ON|OFF)$")
+  message(FATAL_ERROR "LEHR_CUDA: expected AUTO, ON or OFF, found '${LEHR_CUDA}'")
+endif()
+if(LEHR_CUDA STREQUAL "OFF")
+  message(STATUS "CUDA kernels: not built (LEHR_CUDA is OFF)")
   return()
 endif()
 
-if(NOT CMAKE_CUDA_ARCHITECTURES)
-  set(CMAKE_CUDA_ARCHITECTURES 80 90a)  # A100; H100 and H200.
+find_program(LEHR_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin)
+set(missing "")
+if(NOT LEHR_NVCC)
+  list(APPEND missing nvcc)
+else()
+  get_filename_component(toolkit "${LEHR_NVCC}" REALPATH)
+  get_filename_component(toolkit "${toolkit}/../.." ABSOLUTE)
+  find_library(LEHR_CUDART cudart HINTS "${toolkit}" PATH_SUFFIXES lib64 lib targets/x86_64-linux/lib NO_DEFAULT_PATH)
+  find_path(LEHR_CUDART_INCLUDE cuda_runtime_api.h
+    HINTS "${toolkit}" PATH_SUFFIXES include targets/x86_64-linux/include NO_DEFAULT_PATH)
+  if(NOT LEHR_CUDART OR NOT LEHR_CUDART_INCLUDE)
+    list(APPEND missing "CUDA's runtime beside nvcc (libcudart.so, cuda_runtime_api.h)")
+  endif()
 endif()
-enable_language(CUDA)
-# CMake 3.25 does not ask nvcc for C++20 by itself.
-set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
-set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+if(NOT EXISTS "${LEHR_TORCH_DIR}/lib/libc10_cuda.so")
+  list(APPEND missing "a torch package for CUDA (libc10_cuda.so)")
+endif()
+if(missing)
+  list(JOIN missing ", " missing)
+  if(LEHR_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "LEHR_CUDA is ON, and there is no ${missing}")
+  endif()
+  message(STATUS "CUDA kernels: not built, there is no ${missing}; on a GPU operators run as plain ATen")
+  return()
+endif()
 
-add_library(lehr_cuda MODULE ${LEHR_CUDA_SOURCES})
-set_target_properties(lehr_cuda PROPERTIES
-  CUDA_STANDARD 20 CUDA_RUNTIME_LIBRARY Shared LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}")
+# A100 and, by its intermediate code, whatever comes later; H100 and H200.
+set(LEHR_CUDA_ARCHITECTURES "arch=compute_80,code=[sm_80,compute_80]" "arch=compute_90a,code=sm_90a" CACHE STRING
+  "What nvcc generates code for")
+message(STATUS "CUDA kernels: built by ${LEHR_NVCC}")
+
+set(options -std=c++20 -O3 -DNDEBUG --expt-relaxed-constexpr "-I${PROJECT_SOURCE_DIR}"
+  -Xcompiler=-fPIC,-Wall,-Wextra,-Wshadow,-Wno-unknown-pragmas)
+foreach(architecture IN LISTS LEHR_CUDA_ARCHITECTURES)
+  list(APPEND options "-gencode=${architecture}")
+endforeach()
+if(LEHR_WERROR)
+  list(APPEND options -Werror=all-warnings -Xcompiler=-Werror)
+endif()
+
+set(objects "")
+foreach(name norms rest)
+  set(object "${PROJECT_BINARY_DIR}/folder/cuda/${name}.o")
+  add_custom_command(OUTPUT "${object}"
+    COMMAND "${CMAKE_COMMAND}" -E make_directory "${PROJECT_BINARY_DIR}/folder/cuda"
+    COMMAND "${LEHR_NVCC}" ${options} -MD -MT "${object}" -MF "${object}.d"
+            -c "${PROJECT_SOURCE_DIR}/lehr/ops/cuda/${name}.cu" -o "${object}"
+    DEPENDS "${PROJECT_SOURCE_DIR}/lehr/ops/cuda/${name}.cu" DEPFILE "${object}.d"
+    COMMENT "Building CUDA kernels ${name}" VERBATIM)
+  list(APPEND objects "${object}")
+endforeach()
+
+add_library(lehr_cuda MODULE "${PROJECT_SOURCE_DIR}/lehr/ops/cuda/module.cpp" ${objects})
+set_source_files_properties(${objects} PROPERTIES EXTERNAL_OBJECT TRUE GENERATED TRUE)
+set_target_properties(lehr_cuda PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}" CXX_VISIBILITY_PRESET hidden)
 target_include_directories(lehr_cuda PRIVATE "${PROJECT_SOURCE_DIR}")
-# ATen's headers use lambdas in device code, and constexpr functions on both sides.
-target_compile_options(lehr_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr --extended-lambda>)
+target_include_directories(lehr_cuda SYSTEM PRIVATE "${LEHR_CUDART_INCLUDE}")
 target_link_libraries(lehr_cuda PRIVATE
-  lehr::torch fmt::fmt "${LEHR_TORCH_DIR}/lib/libtorch_cuda.so" "${LEHR_TORCH_DIR}/lib/libc10_cuda.so")
-# Opening the module must bring ATen's own CUDA operators along, whether a kernel calls them by name or not.
-target_link_options(lehr_cuda PRIVATE LINKER:--no-as-needed)
+  lehr_warnings lehr::torch "${LEHR_TORCH_DIR}/lib/libc10_cuda.so" "${LEHR_CUDART}")
 install(TARGETS lehr_cuda LIBRARY DESTINATION bin)

@@ -1,8 +1,8 @@
 // The fast CPU forms of the operators on tensors, forward and backward apart: what the autograd functions call.
 //
 // All tensors are contiguous CPU tensors of one type that `supports` names, or stand for such on meta (base/on_meta.h):
-// everything is allocated and nothing computed then. A CUDA build adds functions of the same
-// shape; the place to choose between them is each operator's x.cpp.
+// everything is allocated and nothing computed then. cuda.h has functions of the same shape,
+// and fast.h chooses between the two.
 #pragma once
 
 #include <algorithm>

@@ -45,12 +45,13 @@ at::Tensor spread(const at::Tensor& rows, const at::Tensor& index, int64_t count
   return at::zeros(sizes, rows.options()).index_copy_(0, index, rows);
 }
 
-int64_t chunk_rows(int64_t rows, int64_t vocabulary, int64_t element_bytes) {
+int64_t chunk_rows(int64_t rows, int64_t vocabulary, int64_t element_bytes, bool on_gpu) {
   constexpr int64_t kCachedBytes = 16 << 20;
   constexpr int64_t kEfficientRows = 512;
   const int64_t row_bytes = std::max<int64_t>(1, vocabulary * element_bytes);
-  const int64_t at_most =
-      std::max<int64_t>(1, std::min(kLogitsBytes / row_bytes, std::max(kEfficientRows, kCachedBytes / row_bytes)));
+  const int64_t fit = on_gpu ? kGpuLogitsBytes / row_bytes
+                             : std::min(kLogitsBytes / row_bytes, std::max(kEfficientRows, kCachedBytes / row_bytes));
+  const int64_t at_most = std::max<int64_t>(1, fit);
   const int64_t chunks = std::max<int64_t>(1, (rows + at_most - 1) / at_most);
   return (rows + chunks - 1) / chunks;
 }

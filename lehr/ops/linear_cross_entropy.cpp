@@ -10,7 +10,7 @@
 #include "lehr/base/operator_profile.h"
 #include "lehr/base/operator_watch.h"
 #include "lehr/ops/autograd.h"
-#include "lehr/ops/cpu.h"
+#include "lehr/ops/fast.h"
 #include "lehr/ops/label_rows.h"
 #include "lehr/ops/matmul.h"
 #include "lehr/ops/norm.h"
@@ -29,8 +29,8 @@ void cross_entropy_(
     const at::Tensor& losses,
     bool gradient,
     const at::Tensor& row_scale) {
-  if (cpu::supports(logits)) {
-    return cpu::cross_entropy_(logits, labels, losses, gradient, row_scale);
+  if (fast::supports(logits)) {
+    return fast::cross_entropy_(logits, labels, losses, gradient, row_scale);
   }
   const at::Tensor label = labels.unsqueeze(1);
   const at::Tensor log_p = at::log_softmax(logits, -1, losses.scalar_type());
@@ -63,7 +63,7 @@ Result over_chunks(
   if (wanted.weight && count == 0) {
     result.unit.weight = at::zeros_like(weight);
   }
-  const int64_t chunk = chunk_rows(count, weight.size(0), weight.element_size());
+  const int64_t chunk = chunk_rows(count, weight.size(0), weight.element_size(), weight.is_cuda());
   for (int64_t first = 0; first < count; first += chunk) {
     const int64_t size = std::min(chunk, count - first);
     const at::Tensor hidden = rows.hidden.narrow(0, first, size);

@@ -21,5 +21,7 @@ at::Tensor linear_cross_entropy(
 
 /// Memory for the logits of one chunk of rows.
 constexpr int64_t kLogitsBytes = 64 << 20;
+/// The same on a GPU.
+constexpr int64_t kGpuLogitsBytes = 512 << 20;
 
 }  // namespace lehr::ops

@@ -5,10 +5,12 @@
 #include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/scalar_tensor.h>
 
+#include <map>
+
 #include "lehr/base/operation_meter.h"
 #include "lehr/base/operator_profile.h"
 #include "lehr/base/parallel.h"
-#include "lehr/ops/cpu.h"
+#include "lehr/ops/fast.h"
 
 namespace lehr::ops {
 
@@ -22,8 +24,23 @@ struct Piece {
   int64_t count;
 };
 
+bool has_cuda_kernel(const at::Tensor& tensor) {
+  return cuda::supports(tensor) && tensor.is_non_overlapping_and_dense();
+}
+
 bool has_kernel(const at::Tensor& tensor) {
-  return tensor.is_cpu() && cpu::supports(tensor) && tensor.is_non_overlapping_and_dense();
+  return tensor.is_cpu() && cpu::supports(tensor) && tensor.is_non_overlapping_and_dense() && !has_cuda_kernel(tensor);
+}
+
+// Those with CUDA kernels, by device.
+std::map<int, std::vector<at::Tensor>> on_gpus(const std::vector<at::Tensor>& tensors) {
+  std::map<int, std::vector<at::Tensor>> lists;
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.defined() && tensor.numel() > 0 && has_cuda_kernel(tensor)) {
+      lists[tensor.device().index()].push_back(tensor);
+    }
+  }
+  return lists;
 }
 
 std::vector<Piece> pieces_of(const std::vector<at::Tensor>& tensors) {
@@ -61,14 +78,19 @@ at::Tensor sum_of_squares(const std::vector<at::Tensor>& tensors) {
   }
   std::vector<at::Tensor> rest;
   for (const at::Tensor& tensor : tensors) {
-    if (tensor.defined() && tensor.numel() > 0 && !has_kernel(tensor)) {
+    if (tensor.defined() && tensor.numel() > 0 && !has_kernel(tensor) && !has_cuda_kernel(tensor)) {
       rest.push_back(tensor);
     }
   }
   at::Tensor total = at::scalar_tensor(sum, at::kDouble);
+  const auto add = [&](const at::Tensor& more) {
+    total = more + (total.is_cpu() ? total : total.to(more.device()));  // ATen adds a CPU's scalar to any device's
+  };
+  for (const auto& [index, list] : on_gpus(tensors)) {
+    add(cuda::sum_of_squares(list));
+  }
   if (!rest.empty()) {
-    const at::Tensor norms = at::stack(at::_foreach_norm(rest, 2, at::kDouble));
-    total = norms.square().sum() + sum;
+    add(at::stack(at::_foreach_norm(rest, 2, at::kDouble)).square().sum());
   }
   for (const at::Tensor& tensor : tensors) {
     if (tensor.defined()) {
@@ -98,11 +120,14 @@ void scale_(const std::vector<at::Tensor>& tensors, double factor) {
       });
     }
   });
+  for (const auto& [index, list] : on_gpus(tensors)) {
+    cuda::scale_(list, factor);
+  }
   for (const at::Tensor& tensor : tensors) {
     if (!tensor.defined()) {
       continue;
     }
-    if (has_kernel(tensor)) {
+    if (has_kernel(tensor) || has_cuda_kernel(tensor)) {
       tensor.unsafeGetTensorImpl()->bump_version();
     } else {
       tensor.mul_(factor);

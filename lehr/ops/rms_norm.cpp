@@ -3,7 +3,7 @@
 
 #include "lehr/base/operator_profile.h"
 #include "lehr/ops/autograd.h"
-#include "lehr/ops/cpu.h"
+#include "lehr/ops/fast.h"
 #include "lehr/ops/reference.h"
 
 namespace lehr::ops {
@@ -15,7 +15,7 @@ using torch::autograd::variable_list;
 struct RmsNormFunction : torch::autograd::Function<RmsNormFunction> {
   static at::Tensor forward(
       AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight, double eps, NormWeight kind) {
-    auto [y, inverse_rms] = cpu::rms_norm_forward(x, weight, eps, kind, true);
+    auto [y, inverse_rms] = fast::rms_norm_forward(x, weight, eps, kind, true);
     ctx->save_for_backward({x, weight, inverse_rms});
     ctx->saved_data["kind"] = static_cast<int64_t>(kind);
     return y;
@@ -25,13 +25,13 @@ struct RmsNormFunction : torch::autograd::Function<RmsNormFunction> {
     const OperatorScope scope(OperatorKind::norm, "lehr::rms_norm_backward");
     refuse_double_backward("rms_norm");
     const auto saved = ctx->get_saved_variables();
-    auto [dx, dweight] = cpu::rms_norm_backward(
+    auto [dx, dweight] = fast::rms_norm_backward(
         grads[0].contiguous(),
         saved[0],
         saved[1],
         saved[2],
         static_cast<NormWeight>(ctx->saved_data["kind"].toInt()),
-        {.x = ctx->needs_input_grad(0), .weight = ctx->needs_input_grad(1)});
+        cpu::Wanted{.x = ctx->needs_input_grad(0), .weight = ctx->needs_input_grad(1)});
     return {dx, dweight, {}, {}};
   }
 };
@@ -49,13 +49,13 @@ at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, N
       "rms_norm: expected one floating type for input and weight, found {} and {}",
       c10::toString(x.scalar_type()),
       c10::toString(weight.scalar_type()));
-  if (!cpu::supports(x)) {
+  if (!fast::supports_rows(x)) {
     return reference::rms_norm(x, weight, eps, kind);
   }
   if (will_differentiate(x, weight)) {
     return RmsNormFunction::apply(x.contiguous(), weight.contiguous(), eps, kind);
   }
-  return std::get<0>(cpu::rms_norm_forward(x.contiguous(), weight.contiguous(), eps, kind, false));
+  return std::get<0>(fast::rms_norm_forward(x.contiguous(), weight.contiguous(), eps, kind, false));
 }
 
 }  // namespace lehr::ops

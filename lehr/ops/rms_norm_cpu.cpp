@@ -7,9 +7,18 @@
 #include <ATen/ops/zeros.h>
 
 #include "lehr/base/operation_meter.h"
-#include "lehr/ops/cpu.h"
+#include "lehr/ops/norm_calls.h"
 
-namespace lehr::ops::cpu {
+namespace lehr::ops {
+
+at::Tensor rms_buffer(const at::Tensor& x, bool keep) {
+  if (!keep) {
+    return {};
+  }
+  return at::empty(x.sizes().slice(0, x.dim() - 1), x.options().dtype(cpu::wide_type(x.scalar_type())));
+}
+
+namespace cpu {
 
 namespace {
 constexpr int64_t kRowsABlock = 64;
@@ -57,58 +66,6 @@ at::Tensor over_blocks(
   return want_weight ? sum_of_blocks<T>(partial, weight.scalar_type()) : at::Tensor();
 }
 
-template <class T>
-RotaryAngles<T> kernel_angles(const Angles& angles) {
-  return {
-      .cos = elements<Wide<T>>(angles.cos),
-      .sin = elements<Wide<T>>(angles.sin),
-      .angle_rows = angles.cos.size(0),
-      .rotated = angles.cos.size(1),
-      .interleaved = angles.interleaved};
-}
-
-at::Tensor rms_buffer(const at::Tensor& x, bool keep) {
-  if (!keep) {
-    return {};
-  }
-  return at::empty(x.sizes().slice(0, x.dim() - 1), x.options().dtype(wide_type(x.scalar_type())));
-}
-
-template <class T>
-RmsNormForward<T> forward_call(
-    const at::Tensor& x,
-    const at::Tensor& weight,
-    double eps,
-    NormWeight kind,
-    const at::Tensor& y,
-    const at::Tensor& inverse_rms) {
-  return {
-      .x = elements<T>(x),
-      .weight = elements<T>(weight),
-      .y = elements<T>(y),
-      .inverse_rms = elements<Wide<T>>(inverse_rms),
-      .size = x.size(-1),
-      .eps = eps,
-      .zero_centered = kind == NormWeight::zero_centered};
-}
-
-template <class T>
-RmsNormBackward<T> backward_call(
-    const at::Tensor& dy,
-    const at::Tensor& x,
-    const at::Tensor& weight,
-    const at::Tensor& inverse_rms,
-    NormWeight kind,
-    const at::Tensor& dx) {
-  return {
-      .dy = elements<T>(dy),
-      .x = elements<T>(x),
-      .weight = elements<T>(weight),
-      .inverse_rms = elements<Wide<T>>(inverse_rms),
-      .dx = elements<T>(dx),
-      .size = x.size(-1),
-      .zero_centered = kind == NormWeight::zero_centered};
-}
 }  // namespace
 
 bool supports(const at::Tensor& tensor) {
@@ -245,4 +202,5 @@ std::tuple<at::Tensor, at::Tensor> norm_rotary_backward(
   return {dx, dweight};
 }
 
-}  // namespace lehr::ops::cpu
+}  // namespace cpu
+}  // namespace lehr::ops

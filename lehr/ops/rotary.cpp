@@ -3,7 +3,7 @@
 
 #include "lehr/base/operator_profile.h"
 #include "lehr/ops/autograd.h"
-#include "lehr/ops/cpu.h"
+#include "lehr/ops/fast.h"
 #include "lehr/ops/qk_norm_rotary.h"
 #include "lehr/ops/reference.h"
 #include "lehr/ops/rms_norm.h"
@@ -19,7 +19,7 @@ struct RotaryFunction : torch::autograd::Function<RotaryFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const cpu::Angles& angles) {
     ctx->save_for_backward({angles.cos, angles.sin});
     ctx->saved_data["interleaved"] = angles.interleaved;
-    return cpu::rotary(x, angles, false);
+    return fast::rotary(x, angles, false);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
@@ -27,7 +27,7 @@ struct RotaryFunction : torch::autograd::Function<RotaryFunction> {
     refuse_double_backward("apply_rotary");
     const auto saved = ctx->get_saved_variables();
     const cpu::Angles angles{saved[0], saved[1], ctx->saved_data["interleaved"].toBool()};
-    return {cpu::rotary(grads[0].contiguous(), angles, true), {}};
+    return {fast::rotary(grads[0].contiguous(), angles, true), {}};
   }
 };
 
@@ -39,7 +39,7 @@ struct NormRotaryFunction : torch::autograd::Function<NormRotaryFunction> {
       double eps,
       NormWeight kind,
       const cpu::Angles& angles) {
-    auto [y, inverse_rms] = cpu::norm_rotary_forward(x, weight, eps, kind, angles, true);
+    auto [y, inverse_rms] = fast::norm_rotary_forward(x, weight, eps, kind, angles, true);
     ctx->saved_data["kind"] = static_cast<int64_t>(kind);
     ctx->save_for_backward({x, weight, inverse_rms, angles.cos, angles.sin});
     ctx->saved_data["interleaved"] = angles.interleaved;
@@ -51,14 +51,14 @@ struct NormRotaryFunction : torch::autograd::Function<NormRotaryFunction> {
     refuse_double_backward("qk_norm_rotary");
     const auto saved = ctx->get_saved_variables();
     const cpu::Angles angles{saved[3], saved[4], ctx->saved_data["interleaved"].toBool()};
-    auto [dx, dweight] = cpu::norm_rotary_backward(
+    auto [dx, dweight] = fast::norm_rotary_backward(
         grads[0].contiguous(),
         saved[0],
         saved[1],
         saved[2],
         static_cast<NormWeight>(ctx->saved_data["kind"].toInt()),
         angles,
-        {.x = ctx->needs_input_grad(0), .weight = ctx->needs_input_grad(1)});
+        cpu::Wanted{.x = ctx->needs_input_grad(0), .weight = ctx->needs_input_grad(1)});
     return {dx, dweight, {}, {}, {}};
   }
 };
@@ -90,7 +90,7 @@ void check(const char* name, const at::Tensor& q, const at::Tensor& k, const at:
 
 at::Tensor rotate(const at::Tensor& x, const cpu::Angles& angles) {
   return will_differentiate(x) ? RotaryFunction::apply(x.contiguous(), angles)
-                               : cpu::rotary(x.contiguous(), angles, false);
+                               : fast::rotary(x.contiguous(), angles, false);
 }
 
 at::Tensor norm_rotate(
@@ -98,7 +98,7 @@ at::Tensor norm_rotate(
   if (will_differentiate(x, weight)) {
     return NormRotaryFunction::apply(x.contiguous(), weight.contiguous(), eps, kind, angles);
   }
-  return std::get<0>(cpu::norm_rotary_forward(x.contiguous(), weight.contiguous(), eps, kind, angles, false));
+  return std::get<0>(fast::norm_rotary_forward(x.contiguous(), weight.contiguous(), eps, kind, angles, false));
 }
 }  // namespace
 
@@ -106,7 +106,7 @@ std::tuple<at::Tensor, at::Tensor> apply_rotary(
     const at::Tensor& q, const at::Tensor& k, const at::Tensor& cos, const at::Tensor& sin, RotaryStyle style) {
   const OperatorScope scope(OperatorKind::rotary, "lehr::apply_rotary");
   check("apply_rotary", q, k, cos, sin);
-  if (!cpu::supports(q)) {
+  if (!fast::supports_rotation(q, cos.size(-1), false)) {
     return reference::apply_rotary(q, k, cos, sin, style);
   }
   const cpu::Angles angles = cpu::angles_for(cos, sin, q.scalar_type(), style);
@@ -135,7 +135,7 @@ std::tuple<at::Tensor, at::Tensor> qk_norm_rotary(
       shape_of(q_weight),
       c10::toString(k_weight.scalar_type()),
       shape_of(k_weight));
-  if (!cpu::supports(q) || q.size(3) > kMaxFusedHeadSize) {
+  if (!fast::supports_rotation(q, cos.size(-1), true)) {
     return apply_rotary(rms_norm(q, q_weight, eps, kind), rms_norm(k, k_weight, eps, kind), cos, sin, style);
   }
   const cpu::Angles angles = cpu::angles_for(cos, sin, q.scalar_type(), style);

@@ -3,7 +3,7 @@
 
 #include "lehr/base/operator_profile.h"
 #include "lehr/ops/autograd.h"
-#include "lehr/ops/cpu.h"
+#include "lehr/ops/fast.h"
 #include "lehr/ops/reference.h"
 
 namespace lehr::ops {
@@ -15,14 +15,14 @@ using torch::autograd::variable_list;
 struct SiluMulFunction : torch::autograd::Function<SiluMulFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& gate, const at::Tensor& up) {
     ctx->save_for_backward({gate, up});
-    return cpu::silu_mul_forward(gate, up);
+    return fast::silu_mul_forward(gate, up);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const OperatorScope scope(OperatorKind::activation, "lehr::silu_mul_backward");
     refuse_double_backward("silu_mul");
     const auto saved = ctx->get_saved_variables();
-    auto [dgate, dup] = cpu::silu_mul_backward(
+    auto [dgate, dup] = fast::silu_mul_backward(
         grads[0].contiguous(), saved[0], saved[1], ctx->needs_input_grad(0), ctx->needs_input_grad(1));
     return {dgate, dup};
   }
@@ -38,13 +38,13 @@ at::Tensor silu_mul(const at::Tensor& gate, const at::Tensor& up) {
       shape_of(gate),
       c10::toString(up.scalar_type()),
       shape_of(up));
-  if (!cpu::supports(gate)) {
+  if (!fast::supports(gate)) {
     return reference::silu_mul(gate, up);
   }
   if (will_differentiate(gate, up)) {
     return SiluMulFunction::apply(gate.contiguous(), up.contiguous());
   }
-  return cpu::silu_mul_forward(gate.contiguous(), up.contiguous());
+  return fast::silu_mul_forward(gate.contiguous(), up.contiguous());
 }
 
 }  // namespace lehr::ops

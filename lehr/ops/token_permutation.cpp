@@ -3,6 +3,7 @@
 #include "lehr/base/operator_profile.h"
 #include "lehr/base/operator_watch.h"
 #include "lehr/ops/autograd.h"
+#include "lehr/ops/fast.h"
 
 namespace lehr::ops {
 
@@ -27,6 +28,40 @@ struct Permute : torch::autograd::Function<Permute> {
     const at::Tensor copies = grads[0].index_select(0, inverse);
     const int64_t choices = ctx->saved_data["choices"].toInt();
     return {copies.view({tokens, choices, copies.size(-1)}).sum(1), at::Tensor(), at::Tensor()};
+  }
+};
+
+// The same on a GPU with kernels.
+struct CopyTokens : torch::autograd::Function<CopyTokens> {
+  static at::Tensor forward(
+      AutogradContext* ctx, const at::Tensor& tokens, const at::Tensor& order, const at::Tensor& inverse) {
+    ctx->save_for_backward({inverse});
+    ctx->saved_data["choices"] = order.size(0) / tokens.size(0);
+    return cuda::copy_tokens(tokens, order);
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const OperatorScope scope(OperatorKind::routing, "lehr::permute_tokens_backward");
+    refuse_double_backward("permute_tokens");
+    const at::Tensor inverse = ctx->get_saved_variables().front();
+    return {cuda::sum_copies(grads[0].contiguous(), {}, inverse, ctx->saved_data["choices"].toInt()), {}, {}};
+  }
+};
+
+struct SumCopies : torch::autograd::Function<SumCopies> {
+  static at::Tensor forward(
+      AutogradContext* ctx, const at::Tensor& sorted, const at::Tensor& weights, const at::Tensor& inverse) {
+    ctx->save_for_backward({sorted, weights, inverse});
+    return cuda::sum_copies(sorted, weights, inverse, weights.size(1));
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const OperatorScope scope(OperatorKind::routing, "lehr::combine_tokens_backward");
+    refuse_double_backward("combine_tokens");
+    const auto saved = ctx->get_saved_variables();
+    const cpu::Wanted wanted{.x = ctx->needs_input_grad(0), .weight = ctx->needs_input_grad(1)};
+    auto [dsorted, dweights] = cuda::sum_copies_backward(grads[0].contiguous(), saved[0], saved[1], saved[2], wanted);
+    return {dsorted, dweights, {}};
   }
 };
 
@@ -77,6 +112,9 @@ at::Tensor permute_tokens(const at::Tensor& tokens, const TokenPermutation& perm
          .dtype = tokens.scalar_type()});
   }
   const OperatorScope scope(OperatorKind::routing, "lehr::permute_tokens");
+  if (cuda::supports(tokens) && tokens.numel() > 0) {
+    return CopyTokens::apply(tokens.contiguous(), permutation.order, permutation.inverse);
+  }
   return Permute::apply(tokens, permutation.order, permutation.inverse);
 }
 
@@ -94,6 +132,9 @@ at::Tensor combine_tokens(const at::Tensor& sorted, const at::Tensor& weights, c
          .dtype = sorted.scalar_type()});
   }
   const OperatorScope scope(OperatorKind::routing, "lehr::combine_tokens");
+  if (cuda::supports(sorted) && sorted.numel() > 0 && weights.scalar_type() == sorted.scalar_type()) {
+    return SumCopies::apply(sorted.contiguous(), weights.contiguous(), permutation.inverse);
+  }
   const at::Tensor copies = unpermute_rows(sorted, permutation);  // (N*k, H)
   return (copies.view({weights.size(0), weights.size(1), sorted.size(-1)}) * weights.unsqueeze(-1)).sum(1);
 }

@@ -2,11 +2,13 @@
 #include "lehr/optim/stochastic_rounding.h"
 
 #include <cmath>
+#include <optional>
 
 #include "lehr/base/error.h"
 #include "lehr/base/parallel.h"
 #include "lehr/base/random.h"
 #include "lehr/ops/cpu.h"
+#include "lehr/ops/cuda.h"
 
 namespace lehr::optim {
 
@@ -26,15 +28,20 @@ struct Run {
   ops::RoundingRange range = {};
 };
 
-std::vector<Run> runs_of(const at::Tensor& tensor, const Placement& placement) {
-  if (placement.shape.empty()) {
-    return {{.local = 0, .range = {.first = 0, .count = tensor.numel()}}};
-  }
-  // Dimensions behind `split` are whole here, so a run goes over them and `split`.
+/// Dimensions behind this one are whole here, so a run goes over them and this one.
+int64_t split_dim(const at::Tensor& tensor, const Placement& placement) {
   int64_t split = tensor.dim() - 1;
   while (split > 0 && tensor.size(split) == placement.shape[static_cast<size_t>(split)]) {
     --split;
   }
+  return split;
+}
+
+std::vector<Run> runs_of(const at::Tensor& tensor, const Placement& placement) {
+  if (placement.shape.empty()) {
+    return {{.local = 0, .range = {.first = 0, .count = tensor.numel()}}};
+  }
+  const int64_t split = split_dim(tensor, placement);
   int64_t count = 1;
   for (int64_t dim = split; dim < tensor.dim(); ++dim) {
     count *= tensor.size(dim);
@@ -52,6 +59,34 @@ std::vector<Run> runs_of(const at::Tensor& tensor, const Placement& placement) {
     }
     runs.push_back({.local = local, .range = {.first = global, .count = count}});
   }
+  return runs;
+}
+
+/// The same for kernels on a GPU; nothing for more dimensions than they take.
+std::optional<ops::cuda::RoundingRuns> gpu_runs_of(const at::Tensor& tensor, const Placement& placement) {
+  ops::cuda::RoundingRuns runs = {};
+  runs.count = tensor.numel();
+  runs.runs = 1;
+  if (placement.shape.empty()) {
+    return runs;
+  }
+  const int64_t split = split_dim(tensor, placement);
+  if (split > ops::cuda::RoundingRuns::kMostDims) {
+    return std::nullopt;
+  }
+  int64_t stride = 1;
+  for (int64_t dim = tensor.dim() - 1; dim >= 0; --dim) {
+    const auto at = static_cast<size_t>(dim);
+    runs.first += stride * placement.offset[at];
+    if (dim < split) {
+      runs.size[at] = tensor.size(dim);
+      runs.step[at] = stride;
+      runs.runs *= tensor.size(dim);
+    }
+    stride *= placement.shape[at];
+  }
+  runs.dims = std::max<int64_t>(split, 0);
+  runs.count = tensor.numel() / std::max<int64_t>(1, runs.runs);
   return runs;
 }
 
@@ -105,10 +140,10 @@ using ops::Bf16;
 using ops::cpu::elements;
 
 template <class T>
-void step_with_moments(
+ops::StochasticAdamWCall<T> whole_call(
     const StochasticAdamWTensors& t, const StochasticAdamWNumbers& n, const StochasticAdamWNoise& noise) {
   const bool wide = t.grad.scalar_type() == at::kFloat;
-  const ops::StochasticAdamWCall<T> whole{
+  return {
       .value = elements<Bf16>(t.value),
       .grad = wide ? elements<float>(t.grad) : nullptr,
       .grad_bf16 = wide ? nullptr : elements<Bf16>(t.grad),
@@ -127,6 +162,13 @@ void step_with_moments(
       .step_size = static_cast<float>(n.lr / (1 - std::pow(n.beta1, n.step))),
       .root_factor = static_cast<float>(1 / std::sqrt(1 - std::pow(n.beta2, n.step))),
       .eps = static_cast<float>(n.eps)};
+}
+
+template <class T>
+void step_with_moments(
+    const StochasticAdamWTensors& t, const StochasticAdamWNumbers& n, const StochasticAdamWNoise& noise) {
+  const bool wide = t.grad.scalar_type() == at::kFloat;
+  const ops::StochasticAdamWCall<T> whole = whole_call<T>(t, n, noise);
   const auto& kernel = ops::kernels<T>();
   over_runs(t.value, t.placement, [&](const Run& run, int64_t first, int64_t last) {
     auto call = whole;
@@ -140,12 +182,40 @@ void step_with_moments(
   });
 }
 
+/// Whether the step was taken by a kernel on a GPU.
+bool step_on_gpu(const StochasticAdamWTensors& t, const StochasticAdamWNumbers& n, const StochasticAdamWNoise& noise) {
+  const auto runs = gpu_runs_of(t.value, t.placement);
+  if (!ops::cuda::supports(t.value) || !runs || noise.value.block_an_element || noise.exp_avg.block_an_element ||
+      noise.exp_avg_sq.block_an_element) {
+    return false;
+  }
+  ops::cuda::run("stochastic_adamw", t.exp_avg, [&](auto element, const auto& kernels) {
+    return kernels.stochastic_adamw(whole_call<decltype(element)>(t, n, noise), *runs);
+  });
+  return true;
+}
+
+bool round_on_gpu(
+    const at::Tensor& target, const at::Tensor& source, const RoundingNoise& noise, const Placement& placement) {
+  const auto runs = gpu_runs_of(target, placement);
+  if (!ops::cuda::supports(target) || !runs || noise.block_an_element) {
+    return false;
+  }
+  ops::cuda::run("stochastic rounding", target, [&](auto, const auto&) {
+    return ops::cuda::table().stochastic_round(elements<float>(source), elements<Bf16>(target), noise, *runs);
+  });
+  return true;
+}
+
 }  // namespace
 
 void copy_stochastically_(
     const at::Tensor& target, const at::Tensor& source, const RoundingNoise& noise, const Placement& placement) {
   check_target(target);
   check("the source", source, target, /*narrow_allowed=*/false);
+  if (round_on_gpu(target, source, noise, placement)) {
+    return;
+  }
   if (!target.is_cpu()) {
     return copy_stochastically_reference_(target, source, noise, placement);
   }
@@ -167,6 +237,9 @@ void stochastic_adamw_(
       "stochastic rounding: exp_avg is {}, exp_avg_sq is {}; they must agree",
       describe(tensors.exp_avg),
       describe(tensors.exp_avg_sq));
+  if (step_on_gpu(tensors, numbers, noise)) {
+    return;
+  }
   if (!tensors.value.is_cpu()) {
     stochastic_adamw_reference_(tensors, numbers, noise);
   } else if (tensors.exp_avg.scalar_type() == at::kFloat) {

@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "lehr/base/error.h"
+#include "lehr/ops/cuda.h"
 
 namespace lehr::train {
 
@@ -44,6 +45,7 @@ at::Device choose_device(const std::string& wanted, int64_t local_rank) {
       local_rank,
       static_cast<int>(devices.deviceCount()));
   devices.setDevice(device);
+  ops::cuda::open_kernels();
   return device;
 }
 

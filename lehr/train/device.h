@@ -8,9 +8,9 @@
 
 namespace lehr::train {
 
-/// "cpu", "cuda", or "auto": a GPU if there is one. Loads LibTorch's CUDA half when a GPU is wanted, and makes GPU
-/// number `local_rank` the thread's current one. Throws a usage error if "cuda" is asked for and cannot be had, with
-/// the reason.
+/// "cpu", "cuda", or "auto": a GPU if there is one. Loads LibTorch's CUDA half and Lehr's kernels (ops/cuda.h) when a
+/// GPU is wanted, and makes GPU number `local_rank` the thread's current one. Throws a usage error if "cuda" is asked
+/// for and cannot be had, with the reason.
 at::Device choose_device(const std::string& wanted, int64_t local_rank = 0);
 
 /// The device that a launched rank asks its connection for: as choose_device, but "auto" means the CPU, since one rank

@@ -4,6 +4,7 @@
 #include "lehr/base/error.h"
 #include "lehr/base/log.h"
 #include "lehr/base/operator_profile.h"
+#include "lehr/ops/cuda.h"
 #include "lehr/train/device.h"
 #include "lehr/train/generate.h"
 #include "lehr/train/initial_load.h"
@@ -24,6 +25,11 @@ Trainer::Trainer(TrainConfig config, Environment environment)
       task_(spec_.build.task(config_)) {
   if (config_.training.global_batch_size < 0) {
     config_.training.global_batch_size = config_.training.local_batch_size * ranks_.data_parallel_size();
+  }
+  if (device_.is_cuda()) {
+    if (const std::string reason = ops::cuda::open_kernels(); !reason.empty()) {
+      environment_.log.info("operators run as plain ATen, without Lehr's CUDA kernels: {}", reason);
+    }
   }
   ranks_.require_same("config", to_toml(config_));
   check_mesh(config_, *args_, ranks_);

@@ -255,9 +255,15 @@ std::vector<std::string> operators_without_kind(const std::vector<Source>& sourc
     }
   }
   for (const Source& source : sources) {
-    static const std::set<std::string> kInside = {"lehr/ops/cpu.h", "lehr/ops/reference.h", "lehr/ops/autograd.h"};
+    static const std::set<std::string> kInside = {
+        "lehr/ops/autograd.h",
+        "lehr/ops/cpu.h",
+        "lehr/ops/cuda.h",
+        "lehr/ops/fast.h",
+        "lehr/ops/norm_calls.h",
+        "lehr/ops/reference.h"};
     if (!source.is_header() || !source.path.starts_with("lehr/ops/") || kInside.count(source.path) != 0 ||
-        source.path.starts_with("lehr/ops/kernels/")) {
+        source.path.starts_with("lehr/ops/kernels/") || source.path.starts_with("lehr/ops/cuda/")) {
       continue;
     }
     for (size_t i = 0; i < source.lines.size(); ++i) {

@@ -1,0 +1,109 @@
+#include "lehr/ops/cuda.h"
+
+#include <dlfcn.h>
+
+#include <atomic>
+#include <filesystem>
+
+namespace lehr::ops::cuda {
+
+namespace {
+std::atomic<const Table*> opened = nullptr;  // by open_kernels, for as long as the process lives
+thread_local TableScope::Use in_scope = {nullptr, at::kCPU};
+
+const Table* table_for(at::DeviceType device) {
+  if (in_scope.table != nullptr && in_scope.device == device) {
+    return in_scope.table;
+  }
+  return device == at::kCUDA ? opened.load(std::memory_order_acquire) : nullptr;
+}
+
+const Table& table_of(void* module, const std::string& file) {
+  void* const function = dlsym(module, kTableFunction);
+  require(function != nullptr, "{}: has no function {}; build it together with the program", file, kTableFunction);
+  return checked_table(*reinterpret_cast<TableFunction*>(function)());
+}
+
+template <class Body>
+bool with_type(const at::Tensor& tensor, const Body& body) {
+  return supports(tensor) && (tensor.scalar_type() == at::kFloat ? body(float{}) : body(Bf16{}));
+}
+}  // namespace
+
+const Table& checked_table(const Table& table) {
+  require(
+      table.version == kTableVersion && table.layout == kTableLayout,
+      "liblehr_cuda.so: its kernels are version {}.{}, the program expects {}.{}; build both from the same sources",
+      table.version,
+      table.layout,
+      kTableVersion,
+      kTableLayout);
+  return table;
+}
+
+std::string open_kernels() {
+  if (opened.load() != nullptr) {
+    return "";
+  }
+  // The module lies where the program does, or one folder above (test programs).
+  const auto folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+  for (const auto& place : {folder, folder.parent_path()}) {
+    const std::string file = place / "liblehr_cuda.so";
+    if (!std::filesystem::exists(file)) {
+      continue;
+    }
+    void* const module = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+    require(module != nullptr, "{}: cannot be opened: {}", file, module != nullptr ? "" : dlerror());
+    opened.store(&table_of(module, file), std::memory_order_release);
+    return "";
+  }
+  return "liblehr_cuda.so is not beside the program (" + folder.string() + ")";
+}
+
+TableScope::TableScope(const Table& table, at::DeviceType device)
+    : before_(std::exchange(in_scope, {&checked_table(table), device})) {}
+
+TableScope::~TableScope() {
+  in_scope = before_;
+}
+
+bool supports(const at::Tensor& tensor) {
+  const auto type = tensor.scalar_type();
+  return (type == at::kFloat || type == at::kBFloat16) && table_for(tensor.device().type()) != nullptr;
+}
+
+bool supports_rows(const at::Tensor& tensor) {
+  return with_type(tensor, [&](auto element) { return fits_row<decltype(element)>(tensor.size(-1)); });
+}
+
+bool supports_rotation(const at::Tensor& tensor, int64_t rotated, bool normalized) {
+  const int64_t size = tensor.size(-1);
+  return (!normalized || size <= kMostInHead) &&
+         with_type(tensor, [&](auto element) { return fits_rotation<decltype(element)>(size, rotated); });
+}
+
+const Table& table() {
+  const Table* const scoped = in_scope.table;
+  return scoped != nullptr ? *scoped : *opened.load(std::memory_order_acquire);
+}
+
+void check_devices(const char* name, std::initializer_list<at::Tensor> tensors) {
+  const at::Tensor& first = *tensors.begin();
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.defined() && tensor.device() != first.device()) {
+      fail("{}: expected all tensors on {}, found one on {}", name, first.device().str(), tensor.device().str());
+    }
+  }
+}
+
+at::Tensor aligned_for_kernels(const at::Tensor& tensor) {
+  return reinterpret_cast<uintptr_t>(tensor.data_ptr()) % 16 == 0 ? tensor : tensor.clone();
+}
+
+void check_status(const char* name, Status status) {
+  if (status != nullptr) {
+    fail_runtime("{}: its CUDA kernel could not be started: {}", name, status);
+  }
+}
+
+}  // namespace lehr::ops::cuda

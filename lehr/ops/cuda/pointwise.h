@@ -1,0 +1,187 @@
+// Bodies without rows: the gate of SwiGLU, sums of squares and scaling of many tensors.
+#pragma once
+
+#include "lehr/ops/cuda/portable.h"
+
+namespace lehr::ops::cuda {
+
+/// Packs that a thread has in flight.
+constexpr int kPacksATile = 2;
+constexpr int64_t kTileThreads = 256;
+template <class T>
+constexpr int64_t kTile = kTileThreads* kPacksATile* kPack<T>;
+
+/// The first element of pack `u` of this thread in tile `index`.
+template <class T, class Group>
+LEHR_HOST_DEVICE int64_t in_tile(Group& group, int64_t index, int64_t u) {
+  return ((index * kPacksATile + u) * group.size() + group.rank()) * kPack<T>;
+}
+
+/// One tile; all pointers lie at multiples of 16 bytes if `packed`.
+template <class T>
+struct SiluMulForward {
+  const T* gate;
+  const T* up;
+  T* y;
+  int64_t count;
+  bool packed;
+
+  template <class Group>
+  LEHR_HOST_DEVICE void operator()(Group& group, int64_t index) const {
+    constexpr int width = kPack<T>;
+    Values<width> g[kPacksATile];
+    Values<width> v[kPacksATile];
+#pragma unroll
+    for (int u = 0; u < kPacksATile; ++u) {
+      g[u] = read_any<width>(gate, in_tile<T>(group, index, u), count, packed);
+      v[u] = read_any<width>(up, in_tile<T>(group, index, u), count, packed);
+    }
+#pragma unroll
+    for (int u = 0; u < kPacksATile; ++u) {
+#pragma unroll
+      for (int j = 0; j < width; ++j) {
+        v[u].at[j] *= g[u].at[j] / (exponential(-g[u].at[j]) + 1);
+      }
+      write_any(y, in_tile<T>(group, index, u), count, packed, v[u]);
+    }
+  }
+};
+
+/// With s = sigmoid(gate): silu'(gate) = s (1 + gate (1 - s)).
+template <class T>
+struct SiluMulBackward {
+  const T* dy;
+  const T* gate;
+  const T* up;
+  T* dgate;  ///< Null if not wanted, as dup.
+  T* dup;
+  int64_t count;
+  bool packed;
+
+  template <class Group>
+  LEHR_HOST_DEVICE void operator()(Group& group, int64_t index) const {
+    constexpr int width = kPack<T>;
+    Values<width> d[kPacksATile];
+    Values<width> g[kPacksATile];
+    Values<width> v[kPacksATile];
+#pragma unroll
+    for (int u = 0; u < kPacksATile; ++u) {
+      const int64_t i = in_tile<T>(group, index, u);
+      d[u] = read_any<width>(dy, i, count, packed);
+      g[u] = read_any<width>(gate, i, count, packed);
+      v[u] = read_any<width>(up, i, count, packed);
+    }
+#pragma unroll
+    for (int u = 0; u < kPacksATile; ++u) {
+#pragma unroll
+      for (int j = 0; j < width; ++j) {
+        const float s = 1 / (exponential(-g[u].at[j]) + 1);
+        const float silu = g[u].at[j] * s;
+        v[u].at[j] *= d[u].at[j] * (s * (g[u].at[j] * (1 - s) + 1));
+        d[u].at[j] *= silu;
+      }
+      const int64_t i = in_tile<T>(group, index, u);
+      if (dgate != nullptr) {
+        write_any(dgate, i, count, packed, v[u]);
+      }
+      if (dup != nullptr) {
+        write_any(dup, i, count, packed, d[u]);
+      }
+    }
+  }
+};
+
+/// A piece of a list: elements [first, last) of `data`, of which the ones before `last` are there.
+template <class T>
+struct ListPiece {
+  T* data;
+  int64_t first;
+  int64_t last;
+  bool packed;
+};
+
+template <class T>
+LEHR_HOST_DEVICE ListPiece<T> piece_of(const TensorList& list, int64_t index) {
+  int64_t tensor = 0;
+  for (int64_t step = TensorList::kMost / 2; step > 0; step /= 2) {
+    if (tensor + step < list.tensors && list.first_piece[tensor + step] <= index) {
+      tensor += step;
+    }
+  }
+  const int64_t first = (index - list.first_piece[tensor]) * kListPiece;
+  const int64_t count = list.count[tensor];
+  T* const data = static_cast<T*>(list.data[tensor]);
+  return {
+      data,
+      first,
+      count - first < kListPiece ? count : first + kListPiece,
+      (reinterpret_cast<uintptr_t>(data) & 15) == 0};
+}
+
+/// One piece, in float64, in which squares of float32 are exact and do not overflow.
+template <class T>
+struct SumSquaresOfPiece {
+  TensorList list;
+  double* sums;
+
+  template <class Group>
+  LEHR_HOST_DEVICE void operator()(Group& group, int64_t index) const {
+    constexpr int width = kPack<T>;
+    const ListPiece<T> piece = piece_of<T>(list, index);
+    double sum = 0;
+#pragma unroll 4
+    for (int64_t i = piece.first + group.rank() * width; i < piece.last; i += group.size() * width) {
+      const Values<width> values = read_any<width>(piece.data, i, piece.last, piece.packed);
+#pragma unroll
+      for (int j = 0; j < width; ++j) {
+        sum += static_cast<double>(values.at[j]) * static_cast<double>(values.at[j]);
+      }
+    }
+    sum = group.sum(sum);
+    if (group.rank() == 0) {
+      sums[index] = sum;
+    }
+  }
+};
+
+template <class T>
+struct ScalePiece {
+  TensorList list;
+  float factor;
+
+  template <class Group>
+  LEHR_HOST_DEVICE void operator()(Group& group, int64_t index) const {
+    constexpr int width = kPack<T>;
+    const ListPiece<T> piece = piece_of<T>(list, index);
+#pragma unroll 4
+    for (int64_t i = piece.first + group.rank() * width; i < piece.last; i += group.size() * width) {
+      Values<width> values = read_any<width>(piece.data, i, piece.last, piece.packed);
+#pragma unroll
+      for (int j = 0; j < width; ++j) {
+        values.at[j] *= factor;
+      }
+      write_any(piece.data, i, piece.last, piece.packed, values);
+    }
+  }
+};
+
+/// All of them, by one group.
+struct SumAll {
+  const double* parts;
+  int64_t count;
+  double* total;
+
+  template <class Group>
+  LEHR_HOST_DEVICE void operator()(Group& group, int64_t) const {
+    double sum = 0;
+    for (int64_t i = group.rank(); i < count; i += group.size()) {
+      sum += parts[i];
+    }
+    sum = group.sum(sum);
+    if (group.rank() == 0) {
+      *total = sum;
+    }
+  }
+};
+
+}  // namespace lehr::ops::cuda

@@ -1,0 +1,140 @@
+// What bodies of kernels are written with, for the device and for the host alike.
+//
+// A body is a struct with operator()(Group& group, int64_t index): what one group of threads does, of as many as are
+// launched. A group has rank() and size(), and sum(x) and max(x) over its threads, which all of them call and get.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "lehr/ops/cuda/table.h"
+
+#ifdef __CUDACC__
+#define LEHR_HOST_DEVICE __host__ __device__ __forceinline__
+#else
+#define LEHR_HOST_DEVICE inline
+#endif
+
+namespace lehr::ops::cuda {
+
+LEHR_HOST_DEVICE float widen(float x) {
+  return x;
+}
+LEHR_HOST_DEVICE float widen(Bf16 x) {
+  return __builtin_bit_cast(float, static_cast<uint32_t>(x.bits) << 16);
+}
+
+template <class T>
+LEHR_HOST_DEVICE T narrow(float x);
+template <>
+LEHR_HOST_DEVICE float narrow<float>(float x) {
+  return x;
+}
+/// To the nearest, ties to even.
+template <>
+LEHR_HOST_DEVICE Bf16 narrow<Bf16>(float x) {
+#ifdef __CUDA_ARCH__
+  uint16_t half;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(half) : "f"(x));
+  return {half};
+#else
+  const uint32_t bits = __builtin_bit_cast(uint32_t, x);
+  const uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+  return {static_cast<uint16_t>(x != x ? 0x7fff : rounded)};
+#endif
+}
+
+/// x as it comes back from memory of type T.
+template <class T>
+LEHR_HOST_DEVICE float rounded_to(float x) {
+  return widen(narrow<T>(x));
+}
+
+/// 16 bytes that are read and written at once.
+template <class T>
+struct alignas(16) Pack {
+  T at[kPack<T>];
+};
+
+template <int kCount>
+struct Values {
+  float at[kCount];
+};
+
+/// Elements [i, i + kCount) of a run of `size`, or `otherwise` behind it. The run begins at a multiple of 16 bytes, and
+/// i and size are multiples of kCount.
+template <int kCount, class T, class Index>
+LEHR_HOST_DEVICE Values<kCount> read(const T* p, Index i, Index size, float otherwise = 0) {
+  static_assert(kCount % kPack<T> == 0);
+  Values<kCount> values;
+#pragma unroll
+  for (int first = 0; first < kCount; first += kPack<T>) {
+    Pack<T> pack;
+    if (i < size) {
+      pack = *reinterpret_cast<const Pack<T>*>(p + i + first);
+    }
+#pragma unroll
+    for (int j = 0; j < kPack<T>; ++j) {
+      values.at[first + j] = i < size ? widen(pack.at[j]) : otherwise;
+    }
+  }
+  return values;
+}
+
+/// The other way; what lies behind the run is left alone.
+template <int kCount, class T, class Index>
+LEHR_HOST_DEVICE void write(T* p, Index i, Index size, const Values<kCount>& values) {
+  static_assert(kCount % kPack<T> == 0);
+  if (i < size) {
+#pragma unroll
+    for (int first = 0; first < kCount; first += kPack<T>) {
+      Pack<T> pack;
+#pragma unroll
+      for (int j = 0; j < kPack<T>; ++j) {
+        pack.at[j] = narrow<T>(values.at[first + j]);
+      }
+      *reinterpret_cast<Pack<T>*>(p + i + first) = pack;
+    }
+  }
+}
+
+/// As read, for any size, and for any place of the run if not `packed`.
+template <int kCount, class T>
+LEHR_HOST_DEVICE Values<kCount> read_any(const T* p, int64_t i, int64_t size, bool packed, float otherwise = 0) {
+  if (packed && i + kCount <= size) {
+    return read<kCount>(p, i, size);
+  }
+  Values<kCount> values;
+#pragma unroll
+  for (int j = 0; j < kCount; ++j) {
+    values.at[j] = i + j < size ? widen(p[i + j]) : otherwise;
+  }
+  return values;
+}
+
+template <int kCount, class T>
+LEHR_HOST_DEVICE void write_any(T* p, int64_t i, int64_t size, bool packed, const Values<kCount>& values) {
+  if (packed && i + kCount <= size) {
+    write(p, i, size, values);
+    return;
+  }
+#pragma unroll
+  for (int j = 0; j < kCount; ++j) {
+    if (i + j < size) {
+      p[i + j] = narrow<T>(values.at[j]);
+    }
+  }
+}
+
+/// exp(x)
+LEHR_HOST_DEVICE float exponential(float x) {
+  return exp2f(x * 1.44269504088896340736f);
+}
+
+/// Whether all pointers (null ones do not count) are at multiples of 16 bytes.
+template <class... T>
+bool aligned(const T*... pointers) {
+  return (((reinterpret_cast<uintptr_t>(pointers) & 15) == 0) && ...);
+}
+
+}  // namespace lehr::ops::cuda

@@ -1,0 +1,152 @@
+// Bodies of RMS normalization: a group of threads holds a row in registers, so that it is read once.
+#pragma once
+
+#include "lehr/ops/cuda/portable.h"
+
+namespace lehr::ops::cuda {
+
+/// What multiplies normalized values, and what they are when it does.
+template <class T>
+struct NormFactor {
+  bool zero_centered;
+  LEHR_HOST_DEVICE float of(float weight) const { return zero_centered ? 1 + weight : weight; }
+  LEHR_HOST_DEVICE float met(float normalized) const { return zero_centered ? normalized : rounded_to<T>(normalized); }
+};
+
+LEHR_HOST_DEVICE float inverse_rms_of(float squares, int64_t size, double eps) {
+  return 1 / sqrtf(squares / static_cast<float>(size) + static_cast<float>(eps));
+}
+
+/// One row.
+template <class T>
+struct RmsNormForwardRow {
+  RmsNormForward<T> call;
+
+  template <class Group>
+  LEHR_HOST_DEVICE void operator()(Group& group, int64_t row) const {
+    constexpr int width = kPack<T>;
+    const int size = static_cast<int>(call.size);
+    const T* x = call.x + row * call.size;
+    const NormFactor<T> factor{call.zero_centered};
+    Values<width> kept[kKeptPacks<T>];
+#pragma unroll
+    for (int k = 0; k < kKeptPacks<T>; ++k) {
+      kept[k] = read<width>(x, (k * group.size() + group.rank()) * width, size);
+    }
+    float squares = 0;
+#pragma unroll
+    for (int k = 0; k < kKeptPacks<T>; ++k) {
+#pragma unroll
+      for (int j = 0; j < width; ++j) {
+        squares += kept[k].at[j] * kept[k].at[j];
+      }
+    }
+    const float inverse_rms = inverse_rms_of(group.sum(squares), call.size, call.eps);
+    if (call.inverse_rms != nullptr && group.rank() == 0) {
+      call.inverse_rms[row] = inverse_rms;
+    }
+#pragma unroll
+    for (int k = 0; k < kKeptPacks<T>; ++k) {
+      const int i = (k * group.size() + group.rank()) * width;
+      const Values<width> weight = read<width>(call.weight, i, size);
+#pragma unroll
+      for (int j = 0; j < width; ++j) {
+        kept[k].at[j] = factor.met(kept[k].at[j] * inverse_rms) * factor.of(weight.at[j]);
+      }
+      write(call.y + row * call.size, i, size, kept[k]);
+    }
+  }
+};
+
+/// The rows index, index + groups, ...; with h = x / rms and g = dy * factor, dx = (g - h mean(g h)) / rms and
+/// dweight = sum of dy h, where the rounding of h counts as the identity for dx.
+template <class T>
+struct RmsNormBackwardRows {
+  RmsNormBackward<T> call;
+  float* parts;  ///< (groups, size); null if not wanted.
+  int64_t rows;
+  int64_t groups;
+
+  template <class Group>
+  LEHR_HOST_DEVICE void operator()(Group& group, int64_t index) const {
+    constexpr int width = kPack<T>;
+    const int size = static_cast<int>(call.size);
+    const NormFactor<T> factor{call.zero_centered};
+    const float mean_factor = 1 / static_cast<float>(call.size);
+    Values<width> dweight[kKeptPacks<T>] = {};
+    for (int64_t row = index; row < rows; row += groups) {
+      const T* x = call.x + row * call.size;
+      const T* dy = call.dy + row * call.size;
+      const float inverse_rms = call.inverse_rms[row];
+      Values<width> normalized[kKeptPacks<T>];
+      Values<width> incoming[kKeptPacks<T>];
+#pragma unroll
+      for (int k = 0; k < kKeptPacks<T>; ++k) {
+        const int i = (k * group.size() + group.rank()) * width;
+        normalized[k] = read<width>(x, i, size);
+        incoming[k] = read<width>(dy, i, size);
+      }
+      float sum = 0;
+#pragma unroll
+      for (int k = 0; k < kKeptPacks<T>; ++k) {
+        const int i = (k * group.size() + group.rank()) * width;
+        const Values<width> weight = read<width>(call.weight, i, size);
+#pragma unroll
+        for (int j = 0; j < width; ++j) {
+          normalized[k].at[j] *= inverse_rms;
+          dweight[k].at[j] += incoming[k].at[j] * factor.met(normalized[k].at[j]);
+          incoming[k].at[j] *= factor.of(weight.at[j]);
+          sum += incoming[k].at[j] * normalized[k].at[j];
+        }
+      }
+      if (call.dx != nullptr) {
+        const float mean = group.sum(sum) * mean_factor;
+#pragma unroll
+        for (int k = 0; k < kKeptPacks<T>; ++k) {
+#pragma unroll
+          for (int j = 0; j < width; ++j) {
+            incoming[k].at[j] = (incoming[k].at[j] - normalized[k].at[j] * mean) * inverse_rms;
+          }
+          const int i = (k * group.size() + group.rank()) * width;
+          write(call.dx + row * call.size, i, size, incoming[k]);
+        }
+      }
+    }
+    if (parts != nullptr) {
+#pragma unroll
+      for (int k = 0; k < kKeptPacks<T>; ++k) {
+        const int i = (k * group.size() + group.rank()) * width;
+        write(parts + index * call.size, i, size, dweight[k]);
+      }
+    }
+  }
+};
+
+/// Four columns of the parts of a weight's gradient, summed in float64.
+template <class T>
+struct SumParts {
+  static constexpr int kColumns = 4;
+  WeightGradient<T> dweight;
+  int64_t size;
+
+  template <class Group>
+  LEHR_HOST_DEVICE void operator()(Group& group, int64_t index) const {
+    double sums[kColumns] = {};
+    for (int64_t part = group.rank(); part < dweight.count; part += group.size()) {
+      const Values<kColumns> values = read<kColumns>(dweight.parts + part * size, index * kColumns, size);
+#pragma unroll
+      for (int j = 0; j < kColumns; ++j) {
+        sums[j] += static_cast<double>(values.at[j]);
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < kColumns; ++j) {
+      const double total = group.sum(sums[j]);
+      if (group.rank() == 0) {
+        dweight.sum[index * kColumns + j] = narrow<T>(static_cast<float>(total));
+      }
+    }
+  }
+};
+
+}  // namespace lehr::ops::cuda

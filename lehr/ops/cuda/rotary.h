@@ -1,0 +1,237 @@
+// Bodies of the rotation of heads, alone and behind RMS normalization. A thread holds pairs of elements that turn
+// together; elements that pass through are paired with their neighbours.
+#pragma once
+
+#include "lehr/ops/cuda/rms_norm.h"
+
+namespace lehr::ops::cuda {
+
+template <int kCount>
+struct PairValues {
+  Values<kCount> first;
+  Values<kCount> second;
+};
+
+/// Which elements of a head of `size` are a pair: i and i + rotated / 2 in the half style, neighbours in the
+/// interleaved one and behind what is rotated. Threads take runs of kCount pairs, of which size / 2 and rotated / 2 are
+/// multiples.
+struct HeadPairs {
+  int rotated;
+  int size;
+  bool interleaved;
+
+  LEHR_HOST_DEVICE int count() const { return size / 2; }
+
+  /// Pairs [q, q + kCount) of a head, zeros behind the last.
+  template <int kCount, class T>
+  LEHR_HOST_DEVICE PairValues<kCount> read_pairs(const T* head, int q) const {
+    const Places at = places<kCount>(q);
+    PairValues<kCount> pairs = {read<kCount>(head, at.first, size), read<kCount>(head, at.second, size)};
+    if (at.neighbours) {
+      const PairValues<kCount> in_order = pairs;
+#pragma unroll
+      for (int j = 0; j < kCount; ++j) {
+        pairs.first.at[j] = element(in_order, 2 * j);
+        pairs.second.at[j] = element(in_order, 2 * j + 1);
+      }
+    }
+    return pairs;
+  }
+
+  template <int kCount, class T>
+  LEHR_HOST_DEVICE void write_pairs(T* head, int q, const PairValues<kCount>& pairs) const {
+    const Places at = places<kCount>(q);
+    PairValues<kCount> in_order = pairs;
+    if (at.neighbours) {
+#pragma unroll
+      for (int j = 0; j < kCount; ++j) {
+        element(in_order, 2 * j) = pairs.first.at[j];
+        element(in_order, 2 * j + 1) = pairs.second.at[j];
+      }
+    }
+    write(head, at.first, size, in_order.first);
+    write(head, at.second, size, in_order.second);
+  }
+
+ private:
+  /// Where the two runs of kCount elements lie that a run of pairs is made of.
+  struct Places {
+    int first;
+    int second;
+    bool neighbours;  ///< Pairs follow each other through both runs.
+  };
+  template <int kCount>
+  LEHR_HOST_DEVICE Places places(int q) const {
+    const bool neighbours = interleaved || q >= rotated / 2;
+    return {neighbours ? 2 * q : q, neighbours ? 2 * q + kCount : q + rotated / 2, neighbours};
+  }
+  template <int kCount>
+  static LEHR_HOST_DEVICE float& element(PairValues<kCount>& runs, int i) {
+    return i < kCount ? runs.first.at[i] : runs.second.at[i - kCount];
+  }
+  template <int kCount>
+  static LEHR_HOST_DEVICE float element(const PairValues<kCount>& runs, int i) {
+    return i < kCount ? runs.first.at[i] : runs.second.at[i - kCount];
+  }
+};
+
+/// Turns pairs [q, q + kCount) by the angles of a token; backward is the transposed map.
+template <int kCount, class T>
+LEHR_HOST_DEVICE void turn(
+    const RotaryAngles<T>& angles, int64_t token, int q, bool backward, PairValues<kCount>& pairs) {
+  const int half = static_cast<int>(angles.rotated) / 2;
+  if (q >= half) {
+    return;
+  }
+  const float* cos = angles.cos + token % angles.angle_rows * angles.rotated;
+  const float* sin = angles.sin + token % angles.angle_rows * angles.rotated;
+  const int other = angles.interleaved ? 0 : half;  // where the second elements' angles begin
+  const Values<kCount> cos1 = read<kCount>(cos, q, half);
+  const Values<kCount> sin1 = read<kCount>(sin, q, half);
+  const Values<kCount> cos2 = read<kCount>(cos + other, q, half);
+  const Values<kCount> sin2 = read<kCount>(sin + other, q, half);
+#pragma unroll
+  for (int j = 0; j < kCount; ++j) {
+    const float a = pairs.first.at[j];
+    const float b = pairs.second.at[j];
+    pairs.first.at[j] = a * cos1.at[j] - b * (backward ? -sin2.at[j] : sin1.at[j]);
+    pairs.second.at[j] = b * cos2.at[j] + a * (backward ? -sin1.at[j] : sin2.at[j]);
+  }
+}
+
+/// One head of one token: number index % heads of token index / heads.
+template <class T>
+struct RotateHead {
+  RotaryCall<T> call;
+  HeadPairs pairs;
+
+  template <class Group>
+  LEHR_HOST_DEVICE void operator()(Group& group, int64_t index) const {
+    constexpr int width = kPack<T>;
+    for (int q = group.rank() * width; q < pairs.count(); q += group.size() * width) {
+      auto values = pairs.template read_pairs<width>(call.x + index * call.size, q);
+      turn(call.angles, index / call.heads, q, call.backward, values);
+      pairs.write_pairs(call.y + index * call.size, q, values);
+    }
+  }
+};
+
+template <class T>
+struct NormRotateHead {
+  NormRotaryForward<T> call;
+  HeadPairs pairs;
+
+  template <class Group>
+  LEHR_HOST_DEVICE void operator()(Group& group, int64_t index) const {
+    constexpr int width = kPack<T>;
+    const RmsNormForward<T>& norm = call.norm;
+    const NormFactor<T> factor{norm.zero_centered};
+    PairValues<width> kept[kKeptPairPacks<T>];
+    float squares = 0;
+#pragma unroll
+    for (int k = 0; k < kKeptPairPacks<T>; ++k) {
+      const int q = (k * group.size() + group.rank()) * width;
+      kept[k] = pairs.template read_pairs<width>(norm.x + index * norm.size, q);
+#pragma unroll
+      for (int j = 0; j < width; ++j) {
+        squares += kept[k].first.at[j] * kept[k].first.at[j] + kept[k].second.at[j] * kept[k].second.at[j];
+      }
+    }
+    const float inverse_rms = inverse_rms_of(group.sum(squares), norm.size, norm.eps);
+    if (norm.inverse_rms != nullptr && group.rank() == 0) {
+      norm.inverse_rms[index] = inverse_rms;
+    }
+#pragma unroll
+    for (int k = 0; k < kKeptPairPacks<T>; ++k) {
+      const int q = (k * group.size() + group.rank()) * width;
+      if (q < pairs.count()) {
+        const auto weight = pairs.template read_pairs<width>(norm.weight, q);
+#pragma unroll
+        for (int j = 0; j < width; ++j) {
+          kept[k].first.at[j] *= inverse_rms * factor.of(weight.first.at[j]);
+          kept[k].second.at[j] *= inverse_rms * factor.of(weight.second.at[j]);
+        }
+        turn(call.angles, index / call.heads, q, false, kept[k]);
+        pairs.write_pairs(norm.y + index * norm.size, q, kept[k]);
+      }
+    }
+  }
+};
+
+/// The heads index, index + groups, ... of all tokens. As RmsNormBackwardRows, behind the rotation's backward; the
+/// normalized values met the weight without rounding.
+template <class T>
+struct NormRotateBackwardHeads {
+  NormRotaryBackward<T> call;
+  HeadPairs pairs;
+  float* parts;  ///< (groups, size); null if not wanted.
+  int64_t rows;  ///< tokens * heads
+  int64_t groups;
+
+  template <class Group>
+  LEHR_HOST_DEVICE void operator()(Group& group, int64_t index) const {
+    constexpr int width = kPack<T>;
+    const RmsNormBackward<T>& norm = call.norm;
+    const NormFactor<T> factor{norm.zero_centered};
+    const float mean_factor = 1 / static_cast<float>(norm.size);
+    PairValues<width> dweight[kKeptPairPacks<T>] = {};
+    for (int64_t row = index; row < rows; row += groups) {
+      const float inverse_rms = norm.inverse_rms[row];
+      PairValues<width> normalized[kKeptPairPacks<T>];
+      PairValues<width> incoming[kKeptPairPacks<T>];
+      float sum = 0;
+#pragma unroll
+      for (int k = 0; k < kKeptPairPacks<T>; ++k) {
+        const int q = (k * group.size() + group.rank()) * width;
+        normalized[k] = pairs.template read_pairs<width>(norm.x + row * norm.size, q);
+        incoming[k] = pairs.template read_pairs<width>(norm.dy + row * norm.size, q);
+        turn(call.angles, row / call.heads, q, true, incoming[k]);
+        const auto weight = pairs.template read_pairs<width>(norm.weight, q);
+        sum += visit(factor, inverse_rms, weight.first, normalized[k].first, incoming[k].first, dweight[k].first);
+        sum += visit(factor, inverse_rms, weight.second, normalized[k].second, incoming[k].second, dweight[k].second);
+      }
+      if (norm.dx != nullptr) {
+        const float mean = group.sum(sum) * mean_factor;
+#pragma unroll
+        for (int k = 0; k < kKeptPairPacks<T>; ++k) {
+          const int q = (k * group.size() + group.rank()) * width;
+#pragma unroll
+          for (int j = 0; j < width; ++j) {
+            incoming[k].first.at[j] = (incoming[k].first.at[j] - normalized[k].first.at[j] * mean) * inverse_rms;
+            incoming[k].second.at[j] = (incoming[k].second.at[j] - normalized[k].second.at[j] * mean) * inverse_rms;
+          }
+          pairs.write_pairs(norm.dx + row * norm.size, q, incoming[k]);
+        }
+      }
+    }
+    if (parts != nullptr) {
+#pragma unroll
+      for (int k = 0; k < kKeptPairPacks<T>; ++k) {
+        pairs.write_pairs(parts + index * norm.size, (k * group.size() + group.rank()) * width, dweight[k]);
+      }
+    }
+  }
+
+ private:
+  /// From x and dy to x / rms and dy * factor; adds to the weight's gradient and returns the sum of their products.
+  template <int kCount>
+  static LEHR_HOST_DEVICE float visit(
+      const NormFactor<T>& factor,
+      float inverse_rms,
+      const Values<kCount>& weight,
+      Values<kCount>& normalized,
+      Values<kCount>& incoming,
+      Values<kCount>& dweight) {
+    float sum = 0;
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      normalized.at[j] *= inverse_rms;
+      dweight.at[j] += incoming.at[j] * normalized.at[j];
+      incoming.at[j] *= factor.of(weight.at[j]);
+      sum += incoming.at[j] * normalized.at[j];
+    }
+    return sum;
+  }
+};
+
+}  // namespace lehr::ops::cuda

@@ -1,0 +1,230 @@
+// Bodies of stochastic rounding, alone and at the end of a step of AdamW. The random bits are those of
+// kernels/stochastic.inl: 128 elements share 16 blocks of Philox, and number i takes half (i / 16) of block (i % 16).
+//
+// Eight threads have such a group of elements, each the two blocks next to each other and so pairs of elements, which
+// it reads and writes at once.
+#pragma once
+
+#include "lehr/ops/cuda/portable.h"
+
+namespace lehr::ops::cuda {
+
+constexpr int64_t kNoiseThreads = 8;
+
+/// Two elements next to each other.
+template <class T>
+struct alignas(2 * sizeof(T)) Pair {
+  T at[2];
+};
+
+struct PhiloxBlock {
+  uint32_t word[4];
+};
+
+/// Philox4x32-10 (see lehr/base/random.h) of block number `block`.
+LEHR_HOST_DEVICE PhiloxBlock philox(const RoundingNoise& noise, uint64_t block) {
+  PhiloxBlock c = {
+      {static_cast<uint32_t>(block),
+       static_cast<uint32_t>(block >> 32),
+       static_cast<uint32_t>(noise.stream),
+       static_cast<uint32_t>(noise.stream >> 32)}};
+  uint32_t low = static_cast<uint32_t>(noise.seed);
+  uint32_t high = static_cast<uint32_t>(noise.seed >> 32);
+#pragma unroll
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t a = static_cast<uint64_t>(c.word[0]) * 0xD2511F53u;
+    const uint64_t b = static_cast<uint64_t>(c.word[2]) * 0xCD9E8D57u;
+    c = {
+        {static_cast<uint32_t>(b >> 32) ^ c.word[1] ^ low,
+         static_cast<uint32_t>(b),
+         static_cast<uint32_t>(a >> 32) ^ c.word[3] ^ high,
+         static_cast<uint32_t>(a)}};
+    low += 0x9E3779B9u;
+    high += 0xBB67AE85u;
+  }
+  return c;
+}
+
+/// The bits of a thread's elements 2 rank + 16 h and the one after it, for h from 0 to 7.
+struct ThreadNoise {
+  PhiloxBlock block[2];
+
+  /// 16 bits of element `second` of pair h.
+  LEHR_HOST_DEVICE uint32_t bits(int h, int second) const {
+    const uint32_t word = block[second].word[h / 2];
+    return h % 2 == 1 ? word >> 16 : word & 0xffff;
+  }
+};
+
+/// `group` counts groups of 128 in the whole parameter.
+LEHR_HOST_DEVICE ThreadNoise noise_of(const RoundingNoise& noise, int64_t group, int rank) {
+  const auto first = static_cast<uint64_t>(group * 16 + 2 * rank);
+  return {{philox(noise, first), philox(noise, first + 1)}};
+}
+
+/// x + bits units of 2^-16 of its last place, cut; infinities and NaN stay what they are, and the finite finite.
+LEHR_HOST_DEVICE Bf16 narrow_stochastically(float x, uint32_t random) {
+  const uint32_t bits = __builtin_bit_cast(uint32_t, x);
+  const uint32_t cut = bits >> 16;
+  const uint32_t moved = (bits + random) >> 16;
+  const uint32_t rounded = (moved & 0x7fff) >= 0x7f80 ? cut : moved;
+  return {static_cast<uint16_t>(x == x ? rounded : (cut | 0x40))};
+}
+
+/// What a tensor's memory gets for x.
+LEHR_HOST_DEVICE void put(float& to, float x, uint32_t) {
+  to = x;
+}
+LEHR_HOST_DEVICE void put(Bf16& to, float x, uint32_t random) {
+  to = narrow_stochastically(x, random);
+}
+
+/// The elements of one group of 128 in one run, and which of them are a thread's.
+struct RunGroup {
+  int64_t local;  ///< Where the run begins in the tensor.
+  int64_t first;  ///< And in the whole parameter.
+  int64_t count;  ///< Its elements.
+  int64_t group;  ///< Of 128 in the whole parameter.
+  bool paired;    ///< Pairs with an even number lie at even elements of the tensor.
+
+  /// The tensor's element that is number i of the group.
+  LEHR_HOST_DEVICE int64_t at(int64_t i) const { return local + group * kNoiseGroup + i - first; }
+  LEHR_HOST_DEVICE bool has(int64_t i) const {
+    const int64_t in_run = group * kNoiseGroup + i - first;
+    return in_run >= 0 && in_run < count;
+  }
+};
+
+/// Groups of 128 that a run touches, at most.
+constexpr int64_t groups_a_run(int64_t count) {
+  return (count + kNoiseGroup - 1) / kNoiseGroup + 1;
+}
+
+LEHR_HOST_DEVICE RunGroup run_group(const RoundingRuns& runs, int64_t index, bool even) {
+  const int64_t groups = groups_a_run(runs.count);
+  const int64_t run = index / groups;
+  int64_t first = runs.first;
+  int64_t rest = run;
+  for (int64_t dim = runs.dims - 1; dim >= 0; --dim) {
+    first += rest % runs.size[dim] * runs.step[dim];
+    rest /= runs.size[dim];
+  }
+  const int64_t local = run * runs.count;
+  return {local, first, runs.count, first / kNoiseGroup + index % groups, even && (local - first) % 2 == 0};
+}
+
+/// Elements i and i + 1 of the group.
+template <class T>
+LEHR_HOST_DEVICE Values<2> read_pair(const T* p, const RunGroup& in, int64_t i) {
+  Values<2> values = {};
+  if (in.paired && in.has(i) && in.has(i + 1)) {
+    const Pair<T> pair = *reinterpret_cast<const Pair<T>*>(p + in.at(i));
+    values.at[0] = widen(pair.at[0]);
+    values.at[1] = widen(pair.at[1]);
+  } else {
+    values.at[0] = in.has(i) ? widen(p[in.at(i)]) : 0;
+    values.at[1] = in.has(i + 1) ? widen(p[in.at(i + 1)]) : 0;
+  }
+  return values;
+}
+
+template <class T>
+LEHR_HOST_DEVICE void write_pair(
+    T* p, const RunGroup& in, int64_t i, const Values<2>& values, const uint32_t random[2]) {
+  Pair<T> pair;
+  put(pair.at[0], values.at[0], random[0]);
+  put(pair.at[1], values.at[1], random[1]);
+  if (in.paired && in.has(i) && in.has(i + 1)) {
+    *reinterpret_cast<Pair<T>*>(p + in.at(i)) = pair;
+    return;
+  }
+  if (in.has(i)) {
+    p[in.at(i)] = pair.at[0];
+  }
+  if (in.has(i + 1)) {
+    p[in.at(i + 1)] = pair.at[1];
+  }
+}
+
+struct RoundGroup {
+  const float* x;
+  Bf16* y;
+  RoundingNoise noise;
+  RoundingRuns runs;
+  bool even;  ///< Pointers lie at multiples of a pair.
+
+  template <class Group>
+  LEHR_HOST_DEVICE void operator()(Group& group, int64_t index) const {
+    const RunGroup in = run_group(runs, index, even);
+    const ThreadNoise random = noise_of(noise, in.group, group.rank());
+#pragma unroll
+    for (int h = 0; h < 8; ++h) {
+      const int64_t i = 2 * group.rank() + 16 * h;
+      const uint32_t bits[2] = {random.bits(h, 0), random.bits(h, 1)};
+      write_pair(y, in, i, read_pair(x, in, i), bits);
+    }
+  }
+};
+
+/// With gradients of type G.
+template <class T, class G>
+struct StochasticAdamWGroup {
+  StochasticAdamWCall<T> c;
+  const G* grad;
+  RoundingRuns runs;
+  bool even;
+
+  template <class Group>
+  LEHR_HOST_DEVICE void operator()(Group& group, int64_t index) const {
+    const RunGroup in = run_group(runs, index, even);
+    const ThreadNoise value_noise = noise_of(c.value_noise, in.group, group.rank());
+    ThreadNoise m_noise = {};
+    ThreadNoise v_noise = {};
+    if constexpr (sizeof(T) == sizeof(Bf16)) {
+      m_noise = noise_of(c.exp_avg_noise, in.group, group.rank());
+      v_noise = noise_of(c.exp_avg_sq_noise, in.group, group.rank());
+    }
+#pragma unroll
+    for (int begin = 0; begin < 8; begin += kAhead) {
+      Values<2> p[kAhead], g[kAhead], m[kAhead], v[kAhead];
+#pragma unroll
+      for (int u = 0; u < kAhead; ++u) {
+        const int64_t i = 2 * group.rank() + 16 * (begin + u);
+        p[u] = read_pair(c.value, in, i);
+        g[u] = read_pair(grad, in, i);
+        m[u] = read_pair(c.exp_avg, in, i);
+        v[u] = read_pair(c.exp_avg_sq, in, i);
+      }
+#pragma unroll
+      for (int u = 0; u < kAhead; ++u) {
+        const int h = begin + u;
+        const int64_t i = 2 * group.rank() + 16 * h;
+        uint32_t random[3][2] = {};
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          step(p[u].at[j], g[u].at[j], m[u].at[j], v[u].at[j]);
+          random[0][j] = value_noise.bits(h, j);
+          if constexpr (sizeof(T) == sizeof(Bf16)) {
+            random[1][j] = m_noise.bits(h, j);
+            random[2][j] = v_noise.bits(h, j);
+          }
+        }
+        write_pair(c.value, in, i, p[u], random[0]);
+        write_pair(c.exp_avg, in, i, m[u], random[1]);
+        write_pair(c.exp_avg_sq, in, i, v[u], random[2]);
+      }
+    }
+  }
+
+ private:
+  static constexpr int kAhead = 4;  // pairs of each tensor that a thread has in flight
+
+  LEHR_HOST_DEVICE void step(float& p, float g, float& m, float& v) const {
+    g *= c.grad_factor;
+    m = m * c.beta1 + g * c.one_minus_beta1;
+    v = v * c.beta2 + g * g * c.one_minus_beta2;
+    p = p * c.decay - m * c.step_size / (sqrtf(v) * c.root_factor + c.eps);
+  }
+};
+
+}  // namespace lehr::ops::cuda

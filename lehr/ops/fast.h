@@ -1,0 +1,57 @@
+// The fused forms of the operators for whichever device a tensor is on: those of cuda.h or of cpu.h.
+//
+// The functions stand for those of the same names there; `supports...` says whether one of the two takes the call.
+#pragma once
+
+#include "lehr/ops/cpu.h"
+#include "lehr/ops/cuda.h"
+
+namespace lehr::ops::fast {
+
+inline bool supports(const at::Tensor& tensor) {
+  return cuda::supports(tensor) || cpu::supports(tensor);
+}
+/// For norms of its rows.
+inline bool supports_rows(const at::Tensor& x) {
+  return cuda::supports(x) ? cuda::supports_rows(x) : cpu::supports(x);
+}
+/// For rotations of `rotated` elements of its heads; if `normalized`, behind a norm.
+inline bool supports_rotation(const at::Tensor& x, int64_t rotated, bool normalized) {
+  return cuda::supports(x) ? cuda::supports_rotation(x, rotated, normalized)
+                           : cpu::supports(x) && (!normalized || x.size(-1) <= kMaxFusedHeadSize);
+}
+
+template <class... More>
+auto rms_norm_forward(const at::Tensor& x, const More&... more) {
+  return cuda::supports(x) ? cuda::rms_norm_forward(x, more...) : cpu::rms_norm_forward(x, more...);
+}
+template <class... More>
+auto rms_norm_backward(const at::Tensor& dy, const More&... more) {
+  return cuda::supports(dy) ? cuda::rms_norm_backward(dy, more...) : cpu::rms_norm_backward(dy, more...);
+}
+template <class... More>
+auto rotary(const at::Tensor& x, const More&... more) {
+  return cuda::supports(x) ? cuda::rotary(x, more...) : cpu::rotary(x, more...);
+}
+template <class... More>
+auto norm_rotary_forward(const at::Tensor& x, const More&... more) {
+  return cuda::supports(x) ? cuda::norm_rotary_forward(x, more...) : cpu::norm_rotary_forward(x, more...);
+}
+template <class... More>
+auto norm_rotary_backward(const at::Tensor& dy, const More&... more) {
+  return cuda::supports(dy) ? cuda::norm_rotary_backward(dy, more...) : cpu::norm_rotary_backward(dy, more...);
+}
+template <class... More>
+auto silu_mul_forward(const at::Tensor& gate, const More&... more) {
+  return cuda::supports(gate) ? cuda::silu_mul_forward(gate, more...) : cpu::silu_mul_forward(gate, more...);
+}
+template <class... More>
+auto silu_mul_backward(const at::Tensor& dy, const More&... more) {
+  return cuda::supports(dy) ? cuda::silu_mul_backward(dy, more...) : cpu::silu_mul_backward(dy, more...);
+}
+template <class... More>
+void cross_entropy_(const at::Tensor& logits, const More&... more) {
+  cuda::supports(logits) ? cuda::cross_entropy_(logits, more...) : cpu::cross_entropy_(logits, more...);
+}
+
+}  // namespace lehr::ops::fast

@@ -1,0 +1,372 @@
+// The CUDA kernels against the operators' definitions: as loops on the host everywhere, and on a GPU where there is
+// one.
+#include <dlfcn.h>
+#include <gmock/gmock.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "lehr/ops/cuda.h"
+#include "lehr/ops/linear_cross_entropy.h"
+#include "lehr/ops/norm.h"
+#include "lehr/ops/qk_norm_rotary.h"
+#include "lehr/ops/reference.h"
+#include "lehr/ops/silu_mul.h"
+#include "lehr/ops/token_permutation.h"
+#include "test/ops/against_reference.h"
+#include "test/ops/host_launch.h"
+
+namespace lehr::ops::test {
+namespace {
+
+using testing::HasSubstr;
+
+// "" once LibTorch's CUDA half and the module are loaded and there is a GPU.
+std::string why_no_gpu() {
+  if (!std::filesystem::exists("/dev/nvidiactl") && !std::filesystem::exists("/dev/dxg")) {
+    return "there is no NVIDIA driver";
+  }
+  if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
+    return dlerror();
+  }
+  return at::globalContext().hasCUDA() ? cuda::open_kernels() : "LibTorch finds no GPU";
+}
+
+// Where kernels run: true for a GPU.
+class CudaKernels : public testing::TestWithParam<bool> {
+ protected:
+  void SetUp() override {
+    at::manual_seed(1);
+    if (GetParam()) {
+      const std::string reason = why_no_gpu();
+      if (!reason.empty()) {
+        GTEST_SKIP() << reason;
+      }
+    } else {
+      scope_.emplace(host_table(), at::kCPU);
+    }
+  }
+
+  at::Device device() const { return GetParam() ? at::kCUDA : at::kCPU; }
+
+  // The operator on the kernels' device. On the host it must have launched kernels, or none.
+  Operator here(const Operator& op, bool by_kernels = true) const {
+    return [this, op, by_kernels](const Tensors& in) {
+      Tensors moved;
+      for (const at::Tensor& tensor : in) {
+        moved.push_back(tensor.to(device()));
+      }
+      const int64_t before = HostLaunch::launches();
+      Tensors out = op(moved);
+      if (!GetParam()) {
+        EXPECT_EQ(HostLaunch::launches() > before, by_kernels);
+      }
+      for (at::Tensor& tensor : out) {
+        tensor = tensor.cpu();
+      }
+      return out;
+    };
+  }
+
+  void expect_equal(
+      const std::string& what,
+      const Operator& fast,
+      const Operator& definition,
+      const Tensors& inputs,
+      const std::vector<bool>& frozen = {},
+      double tolerances = 1) const {
+    const std::string type = c10::toString(inputs[0].scalar_type());
+    expect_equal_to_definition(type + " " + what, here(fast), definition, inputs, frozen, tolerances);
+  }
+
+ private:
+  std::optional<cuda::TableScope> scope_;
+};
+
+const std::vector<at::ScalarType> kTypes = {at::kFloat, at::kBFloat16};
+constexpr double kEps = 0.3;  // as in rms_norm_test.cpp
+
+TEST_P(CudaKernels, RmsNormEqualsItsDefinition) {
+  for (const auto type : kTypes) {
+    for (const auto kind : {NormWeight::plain, NormWeight::zero_centered}) {
+      const Operator fast = [&](const Tensors& in) -> Tensors { return {rms_norm(in[0], in[1], kEps, kind)}; };
+      const Operator definition = [&](const Tensors& in) -> Tensors {
+        return {reference::rms_norm(in[0], in[1], kEps, kind)};
+      };
+      // One or two threads, part of a warp, a warp, several, a whole block.
+      for (const auto& [rows, size] :
+           std::vector<std::pair<int64_t, int64_t>>{{3, 8}, {40, 24}, {7, 1024}, {5, 1544}, {3, 4096}, {2, 8192}}) {
+        const Tensors inputs = {random_tensor({rows, size}, type), random_tensor({size}, type)};
+        const std::string what = std::to_string(rows) + "x" + std::to_string(size);
+        expect_equal(what, fast, definition, inputs, {}, 4);  // as in rms_norm_test.cpp
+      }
+      const Tensors inputs = {random_tensor({9, 64}, type), random_tensor({64}, type)};
+      expect_equal("frozen input", fast, definition, inputs, {true, false}, 4);
+      expect_equal("frozen weight", fast, definition, inputs, {false, true}, 4);
+      expect_equal("no rows", fast, definition, {random_tensor({0, 64}, type), random_tensor({64}, type)});
+    }
+  }
+}
+
+TEST_P(CudaKernels, RmsNormGivesGroupsManyRows) {
+  const int64_t groups = cuda::weight_gradient_parts(1 << 20, cuda::row_threads<float>(128));
+  const Operator fast = [&](const Tensors& in) -> Tensors { return {rms_norm(in[0], in[1], kEps)}; };
+  const Operator definition = [&](const Tensors& in) -> Tensors { return {reference::rms_norm(in[0], in[1], kEps)}; };
+  const Tensors inputs = {random_tensor({groups + 90, 128}, at::kFloat), random_tensor({128}, at::kFloat)};
+  expect_equal("many rows", fast, definition, inputs, {}, 4);  // as above
+}
+
+TEST_P(CudaKernels, RmsNormLeavesOtherRowsToTheDefinition) {
+  const Operator op = [](const Tensors& in) -> Tensors { return {rms_norm(in[0], in[1], kEps)}; };
+  const Operator definition = [](const Tensors& in) -> Tensors { return {reference::rms_norm(in[0], in[1], kEps)}; };
+  for (const int64_t size : {int64_t{7}, cuda::kMostInRow + 8}) {
+    const Tensors inputs = {random_tensor({3, size}, at::kFloat), random_tensor({size}, at::kFloat)};
+    expect_equal_to_definition(std::to_string(size), here(op, false), definition, inputs, {}, 4);
+  }
+}
+
+TEST_P(CudaKernels, TakeTensorsThatBeginAnywhere) {
+  const auto shifted = [&](at::IntArrayRef sizes) {
+    const int64_t count = c10::multiply_integers(sizes);
+    return random_tensor({count + 1}, at::kFloat).to(device()).narrow(0, 1, count).view(sizes);
+  };
+  const at::Tensor x = shifted({5, 64});
+  const at::Tensor weight = shifted({64});
+  EXPECT_LE(worst_error(rms_norm(x, weight, kEps), reference::rms_norm(x, weight, kEps)), tolerance(at::kFloat));
+  const at::Tensor gate = shifted({777});
+  EXPECT_LE(worst_error(silu_mul(gate, gate), reference::silu_mul(gate, gate)), tolerance(at::kFloat));
+}
+
+TEST_P(CudaKernels, RotationsEqualTheirDefinitions) {
+  for (const auto type : kTypes) {
+    for (const auto style : {RotaryStyle::half, RotaryStyle::interleaved}) {
+      for (const auto& [size, rotated, own_angles] : std::vector<std::tuple<int64_t, int64_t, bool>>{
+               {16, 16, false}, {64, 32, true}, {128, 128, false}, {80, 48, false}, {512, 512, true}}) {
+        const at::Tensor angles = random_tensor({own_angles ? 2 : 1, 5, rotated}, at::kDouble, 3);
+        const Tensors inputs = {random_tensor({2, 5, 3, size}, type), random_tensor({2, 5, 1, size}, type)};
+        const auto with = [&](const Tensors& in) {
+          return std::pair(angles.cos().to(in[0].device()), angles.sin().to(in[0].device()));
+        };
+        const Operator fast = [&](const Tensors& in) -> Tensors {
+          const auto [cos, sin] = with(in);
+          const auto [q, k] = apply_rotary(in[0], in[1], cos, sin, style);
+          return {q, k};
+        };
+        const Operator definition = [&](const Tensors& in) -> Tensors {
+          const auto [cos, sin] = with(in);
+          const auto [q, k] = reference::apply_rotary(in[0], in[1], cos, sin, style);
+          return {q, k};
+        };
+        const std::string what = std::to_string(size) + " of which " + std::to_string(rotated) +
+                                 (style == RotaryStyle::half ? " in halves" : " interleaved");
+        expect_equal(what, fast, definition, inputs);
+
+        const Tensors with_weights = {inputs[0], inputs[1], random_tensor({size}, type), random_tensor({size}, type)};
+        for (const auto kind : {NormWeight::plain, NormWeight::zero_centered}) {
+          const Operator normed = [&](const Tensors& in) -> Tensors {
+            const auto [cos, sin] = with(in);
+            const auto [q, k] = qk_norm_rotary(in[0], in[1], in[2], in[3], kEps, cos, sin, style, kind);
+            return {q, k};
+          };
+          const Operator composed = [&](const Tensors& in) -> Tensors {
+            const auto [cos, sin] = with(in);
+            const auto [q, k] = reference::apply_rotary(
+                reference::rms_norm(in[0], in[2], kEps, kind),
+                reference::rms_norm(in[1], in[3], kEps, kind),
+                cos,
+                sin,
+                style);
+            return {q, k};
+          };
+          expect_equal("normed " + what, normed, composed, with_weights, {}, 4);  // as RmsNorm
+        }
+      }
+    }
+  }
+}
+
+TEST_P(CudaKernels, RotationsLeaveOtherHeadsToTheDefinition) {
+  for (const int64_t size : {18, 1024}) {  // the latter is turned by a kernel, after the norm
+    const at::Tensor angles = random_tensor({5, 12}, at::kFloat);
+    const Operator op = [&](const Tensors& in) -> Tensors {
+      const at::Tensor cos = angles.cos().to(in[0].device());
+      const at::Tensor sin = angles.sin().to(in[0].device());
+      const auto [q, k] = qk_norm_rotary(in[0], in[1], in[2], in[2], kEps, cos, sin);
+      return {q, k};
+    };
+    const Tensors inputs = {
+        random_tensor({2, 5, 3, size}, at::kFloat),
+        random_tensor({2, 5, 1, size}, at::kFloat),
+        random_tensor({size}, at::kFloat)};
+    const Operator definition = [&](const Tensors& in) -> Tensors {
+      const auto [q, k] = reference::apply_rotary(
+          reference::rms_norm(in[0], in[2], kEps),
+          reference::rms_norm(in[1], in[2], kEps),
+          angles.cos(),
+          angles.sin(),
+          RotaryStyle::half);
+      return {q, k};
+    };
+    expect_equal_to_definition(std::to_string(size), here(op, size == 1024), definition, inputs, {}, 4);
+  }
+}
+
+TEST_P(CudaKernels, SiluMulEqualsItsDefinition) {
+  const Operator fast = [](const Tensors& in) -> Tensors { return {silu_mul(in[0], in[1])}; };
+  const Operator definition = [](const Tensors& in) -> Tensors { return {reference::silu_mul(in[0], in[1])}; };
+  for (const auto type : kTypes) {
+    for (const int64_t size : {0, 1, 7, 4099}) {
+      expect_equal(
+          std::to_string(size), fast, definition, {random_tensor({size}, type, 4), random_tensor({size}, type)});
+    }
+    const Tensors inputs = {random_tensor({9, 33}, type), random_tensor({9, 33}, type)};
+    expect_equal("frozen gate", fast, definition, inputs, {true, false});
+    expect_equal("frozen up", fast, definition, inputs, {false, true});
+    for (const double g : {-1e30, -800.0, -88.5, 0.0, 20.0, 800.0, 1e30}) {
+      const at::Tensor one = at::full({9}, g, at::kDouble).to(type).to(device());
+      const double wide = one[0].item<double>();
+      const double expected = wide / (1 + std::exp(-wide));
+      const auto value = silu_mul(one, at::ones_like(one))[0].item<double>();
+      EXPECT_NEAR(value, expected, std::max(1.0, std::abs(expected)) * tolerance(type)) << type << " at " << g;
+    }
+  }
+}
+
+TEST_P(CudaKernels, LossEqualsItsDefinition) {
+  for (const auto type : kTypes) {
+    for (const int64_t vocabulary : {3, 1000, 20003}) {
+      at::Tensor labels = at::randint(0, vocabulary, {11}, at::kLong);
+      labels[4] = -100;
+      const at::Tensor factors = at::rand({11}, at::kDouble);
+      const auto scaled = [&](const at::Tensor& losses) {
+        return losses.to(at::kDouble) * factors.to(losses.device());
+      };
+      const Operator fast = [&](const Tensors& in) -> Tensors {
+        return {scaled(linear_cross_entropy(in[0], in[1], labels.to(in[0].device())))};
+      };
+      const Operator definition = [&](const Tensors& in) -> Tensors {
+        return {scaled(reference::linear_cross_entropy(in[0], in[1], labels, -100))};
+      };
+      const Tensors inputs = {random_tensor({11, 32}, type), random_tensor({vocabulary, 32}, type)};
+      // Logits are rounded to the type before the softmax: their size times its last place.
+      expect_equal(
+          "vocabulary " + std::to_string(vocabulary), fast, definition, inputs, {}, type == at::kFloat ? 4 : 8);
+    }
+  }
+}
+
+TEST_P(CudaKernels, LossTakesLogitsOfMinusInfinity) {
+  const double inf = std::numeric_limits<double>::infinity();
+  at::Tensor logits = random_tensor({3, 5000}, at::kFloat, 5);
+  logits.slice(1, 1, 5000, 2).fill_(-inf);
+  logits[1].slice(0, 0, 4096).fill_(-inf);
+  const at::Tensor labels = at::full({3}, 4998, at::kLong);
+  const at::Tensor expected = at::log_softmax(logits.to(at::kDouble), -1);
+  const at::Tensor losses = at::empty({3}, at::TensorOptions(device()).dtype(at::kFloat));
+  const at::Tensor here = logits.to(device(), at::kFloat, false, /*copy=*/true);
+  cuda::cross_entropy_(here, labels.to(device()), losses, true);
+  EXPECT_LE(worst_error(losses.cpu(), -expected.select(1, 4998)), tolerance(at::kFloat));
+  at::Tensor gradient = expected.exp();
+  gradient.select(1, 4998) -= 1;
+  EXPECT_LE(worst_error(here.cpu(), gradient), tolerance(at::kFloat));
+}
+
+TEST_P(CudaKernels, NormAndScalingEqualThoseOfTheCpu) {
+  Tensors tensors;
+  double square = 0;
+  for (int64_t i = 0; i < 150; ++i) {  // more than a list has room for
+    const int64_t size = i == 3 ? 200'001 : i == 5 ? 0 : 3 * i + 1;
+    tensors.push_back(random_tensor({size}, i % 3 == 0 ? at::kBFloat16 : at::kFloat));
+    square += tensors.back().to(at::kDouble).square().sum().item<double>();
+    tensors.back() = tensors.back().to(device());
+  }
+  tensors.emplace_back();
+  tensors.push_back(random_tensor({40, 30}, at::kFloat).to(device()).t());
+  tensors.push_back(random_tensor({40, 30}, at::kFloat).to(device()).slice(1, 0, 30, 3));
+  for (size_t i = tensors.size() - 2; i < tensors.size(); ++i) {
+    square += tensors[i].to(at::kDouble).square().sum().item<double>();
+  }
+  const at::Tensor norm = global_norm(tensors);
+  EXPECT_EQ(norm.scalar_type(), at::kDouble);
+  EXPECT_EQ(norm.device().type(), device().type());
+  EXPECT_NEAR(norm.item<double>() / std::sqrt(square), 1, 1e-13);  // sums in float64, in another order
+  EXPECT_EQ(global_norm(tensors).item<double>(), norm.item<double>());
+  EXPECT_EQ(global_norm({at::full({4}, 1e30f, device())}).item<double>(), 2 * static_cast<double>(1e30f));
+  EXPECT_TRUE(std::isnan(global_norm({at::full({3}, std::nanf(""), device())}).item<double>()));
+
+  Tensors expected;
+  for (const at::Tensor& tensor : tensors) {
+    expected.push_back(tensor.defined() ? (tensor.to(at::kFloat) * 0.3f).to(tensor.scalar_type()) : tensor);
+  }
+  scale_(tensors, 0.3);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].defined()) {
+      EXPECT_LE(worst_error(tensors[i], expected[i]), tolerance(tensors[i].scalar_type())) << i;
+    }
+  }
+}
+
+TEST_P(CudaKernels, TokensGoToTheirExpertsAndBack) {
+  for (const auto type : kTypes) {
+    for (const int64_t size : {5, 64, 1000}) {
+      const at::Tensor selected =
+          std::get<1>(at::rand({13, 6}).sort(-1)).narrow(-1, 0, 3).contiguous();  // three of six experts
+      const Operator fast = [&](const Tensors& in) -> Tensors {
+        const TokenPermutation permutation = sort_by_expert(selected.to(in[0].device()), 6);
+        const at::Tensor sorted = permute_tokens(in[0], permutation);
+        return {sorted, combine_tokens(sorted * in[2], in[1], permutation)};
+      };
+      const Operator definition = [&](const Tensors& in) -> Tensors {
+        const TokenPermutation permutation = sort_by_expert(selected, 6);
+        const at::Tensor copies = in[0].unsqueeze(1).expand({-1, 3, -1});
+        const at::Tensor sorted = copies.reshape({39, -1}).index_select(0, permutation.order);
+        const at::Tensor results = (sorted * in[2]).index_select(0, permutation.inverse).view({13, 3, -1});
+        return {sorted, (results * in[1].unsqueeze(-1)).sum(1)};
+      };
+      const Tensors inputs = {
+          random_tensor({13, size}, type), random_tensor({13, 3}, type), random_tensor({size}, type)};
+      expect_equal(std::to_string(size), fast, definition, inputs, {}, 4);  // a few roundings one after the other
+      expect_equal("frozen tokens", fast, definition, inputs, {true, false, true}, 4);
+      expect_equal("frozen weights", fast, definition, inputs, {false, true, true}, 4);
+    }
+  }
+}
+
+TEST_P(CudaKernels, RefuseSecondDerivatives) {
+  at::Tensor leaf = at::ones({2, 8}, device()).set_requires_grad(true);
+  const at::Tensor sum = silu_mul(leaf, leaf).sum();
+  EXPECT_THAT(
+      error_of([&] { torch::autograd::grad({sum}, {leaf}, {}, true, true); }), HasSubstr("differentiated again"));
+}
+
+INSTANTIATE_TEST_SUITE_P(, CudaKernels, testing::Bool(), [](const auto& parameter) {
+  return parameter.param ? "OnTheGpu" : "OnTheHost";
+});
+
+TEST(CudaModule, MustBeOfTheProgramsVersion) {
+  cuda::Table other = host_table();
+  other.layout += 8;
+  EXPECT_THAT(error_of([&] { cuda::TableScope(other, at::kCPU); }), HasSubstr("build both from the same sources"));
+}
+
+TEST(CudaModule, NamesTheOperatorWhoseKernelDoesNotStart) {
+  cuda::Table broken = host_table();
+  broken.f32.silu_mul_forward = [](const float*, const float*, float*, int64_t) -> cuda::Status { return "no device"; };
+  const cuda::TableScope scope(broken, at::kCPU);
+  EXPECT_THAT(
+      error_of([] { silu_mul(at::ones({3}), at::ones({3})); }),
+      HasSubstr("silu_mul: its CUDA kernel could not be started: no device"));
+}
+
+TEST(CudaModule, OpensWhereItWasBuilt) {
+  const std::string reason = cuda::open_kernels();
+  if (!reason.empty()) {
+    GTEST_SKIP() << reason;
+  }
+  // Found, opened, and of this version, which needs no GPU; what it says about one belongs to the tests above.
+  EXPECT_EQ(cuda::open_kernels(), "");
+}
+
+}  // namespace
+}  // namespace lehr::ops::test

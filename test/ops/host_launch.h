@@ -1,0 +1,182 @@
+// Runs bodies of CUDA kernels on the host, thread by thread, in groups of the very sizes that a GPU would get: what is
+// left to a GPU are launches, shuffles and barriers (lehr/ops/cuda/launch.h).
+#pragma once
+
+#include <gtest/gtest.h>
+#include <ucontext.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <vector>
+
+#include "lehr/ops/cuda/fill_norms.h"
+#include "lehr/ops/cuda/fill_rest.h"
+
+namespace lehr::ops::test {
+
+/// The threads of a group, each with a stack of its own; one runs until it waits for the others or ends.
+class HostThreads {
+ public:
+  /// Calls body(rank) on each.
+  template <class Body>
+  void run(int size, const Body& body) {
+    call_ = [](const void* of, int rank) { (*static_cast<const Body*>(of))(rank); };
+    body_ = &body;
+    threads_.resize(std::max(static_cast<size_t>(size), threads_.size()));
+    size_ = size;
+    current() = this;
+    for (int rank = 0; rank < size; ++rank) {
+      start(at(rank));
+    }
+    for (int waiting = size; waiting > 0;) {
+      const int before = waiting;
+      waiting = 0;
+      for (rank_ = 0; rank_ < size; ++rank_) {
+        if (!at(rank_).done) {
+          swapcontext(&scheduler_, &at(rank_).context);
+          waiting += at(rank_).done ? 0 : 1;
+        }
+      }
+      if (waiting != 0 && (waiting != size || before != size)) {
+        ADD_FAILURE() << waiting << " of " << size << " threads of a group wait for the others";
+        std::abort();
+      }
+    }
+  }
+
+  /// The numbers that all threads bring, in the order of ranks. Two buffers in turns, as others may be slower.
+  const std::vector<double>& gather(double mine) {
+    Thread& me = at(rank_);
+    std::vector<double>& all = buffers_[static_cast<size_t>(me.gathers++ % 2)];
+    all.resize(static_cast<size_t>(size_));
+    all[static_cast<size_t>(rank_)] = mine;
+    swapcontext(&me.context, &scheduler_);
+    return all;
+  }
+
+  static HostThreads*& current() {
+    thread_local HostThreads* threads = nullptr;
+    return threads;
+  }
+
+ private:
+  static constexpr size_t kStack = 256 << 10;
+  struct Thread {
+    ucontext_t context = {};
+    std::unique_ptr<char[]> stack = {};
+    int gathers = 0;
+    bool done = true;
+  };
+  Thread& at(int rank) { return threads_[static_cast<size_t>(rank)]; }
+
+  void start(Thread& thread) {
+    if (thread.stack == nullptr) {
+      thread.stack.reset(new char[kStack]);  // untouched, so that it costs no memory
+    }
+    thread.gathers = 0;
+    thread.done = false;
+    getcontext(&thread.context);
+    thread.context.uc_stack.ss_sp = thread.stack.get();
+    thread.context.uc_stack.ss_size = kStack;
+    thread.context.uc_link = &scheduler_;
+    makecontext(
+        &thread.context,
+        [] {
+          HostThreads& all = *current();
+          const int rank = all.rank_;
+          all.call_(all.body_, rank);
+          all.at(rank).done = true;
+        },
+        0);
+  }
+
+  std::vector<Thread> threads_;
+  std::vector<double> buffers_[2];
+  ucontext_t scheduler_ = {};
+  void (*call_)(const void* body, int rank) = nullptr;
+  const void* body_ = nullptr;
+  int size_ = 0;
+  int rank_ = 0;
+};
+
+/// A group as bodies see it.
+class HostGroup {
+ public:
+  HostGroup(HostThreads& threads, int rank, int size) : threads_(threads), rank_(rank), size_(size) {}
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  template <class X>
+  X sum(X mine) {
+    double total = 0;
+    for (const double x : threads_.gather(static_cast<double>(mine))) {
+      total += x;
+    }
+    return static_cast<X>(total);
+  }
+  float max(float mine) {
+    float most = mine;
+    for (const double x : threads_.gather(static_cast<double>(mine))) {
+      most = fmaxf(most, static_cast<float>(x));
+    }
+    return most;
+  }
+
+ private:
+  HostThreads& threads_;
+  int rank_;
+  int size_;
+};
+
+/// See lehr/ops/cuda/fill_norms.h; refuses what a GPU would.
+struct HostLaunch {
+  /// Launches so far, so that a test can tell that it ran kernels.
+  static int64_t& launches() {
+    static int64_t count = 0;
+    return count;
+  }
+
+  template <class Body>
+  static cuda::Status groups(const Body& body, int64_t count, int64_t threads) {
+    ++launches();
+    if (threads > cuda::kMostThreads || (threads > 32 && threads % 32 != 0) || (threads & (threads - 1)) != 0) {
+      return "no such group of threads";
+    }
+    static HostThreads host;
+    for (int64_t index = 0; index < count; ++index) {
+      const int size = static_cast<int>(threads);
+      host.run(size, [&](int rank) {
+        HostGroup group(host, rank, size);
+        body(group, index);
+      });
+    }
+    return nullptr;
+  }
+  template <class Body>
+  static cuda::Status warps(const Body& body, int64_t count, int64_t threads) {
+    return threads <= 32 ? groups(body, count, threads) : "more threads than a warp has";
+  }
+  template <class Body>
+  static cuda::Status blocks(const Body& body, int64_t count, int64_t threads) {
+    return threads >= 32 ? groups(body, count, threads) : "fewer threads than a warp has";
+  }
+};
+
+/// The CUDA kernels as loops on the host.
+inline const cuda::Table& host_table() {
+  static const cuda::Table table = [] {
+    cuda::Table made = {};
+    made.version = cuda::kTableVersion;
+    made.layout = cuda::kTableLayout;
+    cuda::NormKernels<HostLaunch, float>::fill(made.f32);
+    cuda::NormKernels<HostLaunch, Bf16>::fill(made.bf16);
+    cuda::RestKernels<HostLaunch, float>::fill(made.f32);
+    cuda::RestKernels<HostLaunch, Bf16>::fill(made.bf16);
+    made.sum = cuda::PlainKernels<HostLaunch>::sum;
+    made.stochastic_round = cuda::PlainKernels<HostLaunch>::stochastic_round;
+    return made;
+  }();
+  return table;
+}
+
+}  // namespace lehr::ops::test
