@@ -214,7 +214,7 @@ for wrong, message in [
         (["--like", pruned / "pruning.json", "--ffn-width", "16"], "--like: says all that is to be kept"),
         (["--drop-ffn-layers", "1-x"], 'expected layers as 3,5,10-12, found "1-x"'),
         (["--drop-ffn-layers", "3-1"], "3-1: expected the lower number first"),
-        (["--ffn-with", "16"], "ffn_width")]:
+        (["--ffn-with", "16"], "--ffn-with: unknown option; did you mean --ffn-width?")]:
     done = subprocess.run([lehr, "prune", "--model", model, "--output", unwritten, *map(str, wrong)],
                           capture_output=True, text=True, timeout=120)
     assert done.returncode == 2 and message in done.stderr and not unwritten.exists(), (wrong, done.stderr)
