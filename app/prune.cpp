@@ -80,7 +80,7 @@ constexpr const char* kHelp =
     "heterogeneous\n"
     "one, docs/descriptors.md), to be trained on, evaluated, or cut into sub-blocks; its pruning.json tells what was "
     "kept.\n\n"
-    "  lehr score --model teacher --output scores                what parts are worth\n"
+    "  lehr score CONFIG.toml --model teacher --output scores    what parts are worth\n"
     "  lehr prune --model teacher --scores scores --ffn-width 1536 --kv-heads 4 --output child\n"
     "  lehr prune --model teacher --scores scores --ffn-width 1024 --layers 4-11 --output child2\n"
     "  lehr prune --model teacher --by random --ffn-width 1536 --output control\n"
