@@ -8,14 +8,15 @@ namespace lehr::ops {
 /// Negative log-likelihood of each label under softmax(hidden weight^T); 0 where the label is ignore_index.
 ///
 /// hidden is (N, H), weight (V, H) of the same floating type, labels (N) int64; the result is (N), float32 (float64 for
-/// float64). Rows are taken in chunks whose logits fit kLogitsBytes, so the (N, V) logits never exist; ignored rows
-/// cost nothing. When gradients are wanted, the forward pass already computes them for a gradient of 1 at each row,
-/// which makes three matrix products for a training step where recomputing would take four. The backward pass then only
-/// scales, as long as all rows that count have one incoming gradient (any sum or mean); other incoming gradients are
-/// exact too, but compute the weight's part again. The weight's gradient never waits (ops/weight_gradients.h): it is
-/// there after forward already, and computing it later would take the logits once more. Without gradients
-/// (at::NoGradGuard) only the forward product is done. In bfloat16 the weight's gradient is rounded to bfloat16 once a
-/// chunk. Throws a usage error for a label outside [0, V) that is not ignore_index, and for shapes that do not match.
+/// float64). Rows are taken in chunks whose logits fit kLogitsBytes (kGpuLogitsBytes on a GPU), so the (N, V) logits
+/// never exist; ignored rows cost nothing. When gradients are wanted, the forward pass already computes them for a
+/// gradient of 1 at each row, which makes three matrix products for a training step where recomputing would take four.
+/// The backward pass then only scales, as long as all rows that count have one incoming gradient (any sum or mean);
+/// other incoming gradients are exact too, but compute the weight's part again. The weight's gradient never waits
+/// (ops/weight_gradients.h): it is there after forward already, and computing it later would take the logits once more.
+/// Without gradients (at::NoGradGuard) only the forward product is done. In bfloat16 the weight's gradient is rounded
+/// to bfloat16 once a chunk. Throws a usage error for a label outside [0, V) that is not ignore_index, and for shapes
+/// that do not match.
 at::Tensor linear_cross_entropy(
     const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels, int64_t ignore_index = -100);
 

@@ -56,6 +56,21 @@ struct alignas(16) Pack {
   T at[kPack<T>];
 };
 
+/// Writes a pack as one access: nvcc takes plain assignments apart where it can.
+template <class T>
+LEHR_HOST_DEVICE void store(T* p, const Pack<T>& pack) {
+#ifdef __CUDA_ARCH__
+  struct Words {
+    uint32_t at[4];
+  };
+  const Words w = __builtin_bit_cast(Words, pack);
+  asm volatile("st.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(w.at[0]), "r"(w.at[1]), "r"(w.at[2]), "r"(w.at[3])
+               : "memory");
+#else
+  *reinterpret_cast<Pack<T>*>(p) = pack;
+#endif
+}
+
 template <int kCount>
 struct Values {
   float at[kCount];
@@ -93,7 +108,7 @@ LEHR_HOST_DEVICE void write(T* p, Index i, Index size, const Values<kCount>& val
       for (int j = 0; j < kPack<T>; ++j) {
         pack.at[j] = narrow<T>(values.at[first + j]);
       }
-      *reinterpret_cast<Pack<T>*>(p + i + first) = pack;
+      store(p + i + first, pack);
     }
   }
 }

@@ -17,6 +17,23 @@ struct alignas(2 * sizeof(T)) Pair {
   T at[2];
 };
 
+/// Writes a pair as one access (see store in portable.h).
+LEHR_HOST_DEVICE void store_pair(Bf16* p, const Pair<Bf16>& pair) {
+#ifdef __CUDA_ARCH__
+  const uint32_t both = pair.at[0].bits | static_cast<uint32_t>(pair.at[1].bits) << 16;
+  asm volatile("st.b32 [%0], %1;" ::"l"(p), "r"(both) : "memory");
+#else
+  *reinterpret_cast<Pair<Bf16>*>(p) = pair;
+#endif
+}
+LEHR_HOST_DEVICE void store_pair(float* p, const Pair<float>& pair) {
+#ifdef __CUDA_ARCH__
+  asm volatile("st.v2.f32 [%0], {%1, %2};" ::"l"(p), "f"(pair.at[0]), "f"(pair.at[1]) : "memory");
+#else
+  *reinterpret_cast<Pair<float>*>(p) = pair;
+#endif
+}
+
 struct PhiloxBlock {
   uint32_t word[4];
 };
@@ -135,7 +152,7 @@ LEHR_HOST_DEVICE void write_pair(
   put(pair.at[0], values.at[0], random[0]);
   put(pair.at[1], values.at[1], random[1]);
   if (in.paired && in.has(i) && in.has(i + 1)) {
-    *reinterpret_cast<Pair<T>*>(p + in.at(i)) = pair;
+    store_pair(p + in.at(i), pair);
     return;
   }
   if (in.has(i)) {
