@@ -73,13 +73,54 @@ TEST(HeterogeneousRuns, StoppedAndResumedEqualNeverStoppedBitForBit) {
   EXPECT_EQ(outcome.curves.at("loss"), alone().curves.at("loss"));
 }
 
-TEST(HeterogeneousRuns, EqualOneDeviceOnMeshesAndInPipelines) {
-  for (const Mesh& mesh : {Mesh{.dp_shard = 2, .tp = 2}, Mesh{.cp = 2}, Mesh{.pp = 2}, Mesh{.dp_shard = 2, .pp = 2}}) {
-    SCOPED_TRACE(mesh.name());
+struct Placed {
+  Mesh mesh;
+  Overrides overrides = {};
+};
+
+// All meshes of the law of other models (mesh_test.cpp), and all schedules, alone and combined (pipeline_test.cpp);
+// some of them, of all kinds, unless LEHR_ALL_MESHES=1.
+std::vector<Placed> runs_of_the_law() {
+  std::vector<Placed> runs;
+  for (const Mesh& mesh : testing::every_mesh(false)) {
+    runs.push_back({mesh});
+  }
+  for (const auto& schedule : testing::kSchedules) {
+    for (const Mesh& mesh :
+         {Mesh{.pp = 2}, Mesh{.pp = 4}, Mesh{.dp_shard = 2, .pp = 2}, Mesh{.tp = 2, .pp = 2}, Mesh{.cp = 2, .pp = 2}}) {
+      runs.push_back({mesh, testing::of(schedule)});
+    }
+  }
+  std::vector<Placed> chosen;
+  for (size_t i = 0; i < runs.size(); i += testing::all_meshes() ? 1 : 9) {  // 9 meets every schedule's other meshes
+    chosen.push_back(runs[i]);
+  }
+  return chosen;
+}
+
+TEST(HeterogeneousRuns, EqualOneDeviceOnEveryMeshAndInEverySchedule) {
+  // Eight stages of a layer each. Two layers without attention, one without a feed-forward block.
+  const std::vector<LayerShape> layers{{8, 32}, {2, 16}, {0, 40}, {4, 0}, {0, 16}, {2, 8}, {4, 24}, {8, 32}};
+  const Overrides law{
+      {"training.global_batch_size", "16"},
+      {"training.max_norm", "0.5"},
+      {"data.datasets.0.split_documents", "\"blank_line\""},
+      {"checkpoint.interval", "10"}};
+  const Folder one;
+  const auto on_one = run_of(one.path(), "qwen3", layers, law);
+  testing::train(on_one);
+  const Outcome wanted = outcome_of(on_one);
+  for (const Placed& run : runs_of_the_law()) {
+    SCOPED_TRACE(run.mesh.name());
+    Overrides overrides = law;
+    overrides.insert(overrides.end(), run.overrides.begin(), run.overrides.end());
     const Folder folder;
-    const auto config = run_of(folder.path(), "qwen3", kMixed);
-    train_on(mesh, config);
-    expect_equal(alone(), outcome_of(config));
+    const auto config = run_of(folder.path(), "qwen3", layers, overrides);
+    train_on(run.mesh, config);
+    expect_equal(wanted, outcome_of(config));
+    if (HasFailure()) {
+      break;  // the others would say the same at length
+    }
   }
 }
 
@@ -93,7 +134,13 @@ TEST(HeterogeneousRuns, WithMixturesOfDifferentSizesEqualOneDevice) {
   EXPECT_EQ(wanted.curves.at("expert_load_max").size(), 10U);
   EXPECT_GT(wanted.tensors.at("model.layers.0.mlp.gate.e_score_correction_bias").abs().max().item<double>(), 0);
   EXPECT_EQ(wanted.tensors.at("model.layers.2.mlp.gate.e_score_correction_bias").size(0), 4);
-  for (const Mesh& mesh : {Mesh{.dp_shard = 2, .ep = 2}, Mesh{.pp = 2}}) {
+  std::vector<Mesh> meshes{{.dp_shard = 2, .ep = 2}, {.pp = 2}};
+  for (const Mesh& mesh : testing::every_mesh(true)) {
+    if (testing::all_meshes() && mesh.ep <= 2) {  // which divides six experts and four
+      meshes.push_back(mesh);
+    }
+  }
+  for (const Mesh& mesh : meshes) {
     SCOPED_TRACE(mesh.name());
     const Folder folder;
     auto on_ranks = run_of(folder.path(), "qwen3_moe", kMixtures, bias);

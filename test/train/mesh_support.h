@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 
+#include <cstdlib>
 #include <map>
 #include <string>
 #include <utility>
@@ -27,6 +28,54 @@ struct Mesh {
     return fmt::format("pp{}_dpr{}_dps{}_cp{}_tp{}_ep{}", pp, dp_replicate, dp_shard, cp, tp, ep);
   }
 };
+
+/// All meshes of at most eight ranks with degrees 1, 2 and 4, of one stage.
+inline std::vector<Mesh> every_mesh(bool experts) {
+  const std::vector<int64_t> degrees{1, 2, 4};
+  std::vector<Mesh> found;
+  for (const int64_t dpr : degrees) {
+    for (const int64_t dps : degrees) {
+      for (const int64_t cp : degrees) {
+        for (const int64_t tp : degrees) {
+          for (const int64_t ep : experts ? degrees : std::vector<int64_t>{1}) {
+            const Mesh mesh{dpr, dps, cp, tp, ep};
+            if (mesh.world() > 1 && mesh.world() <= 8 && dps * cp * tp % ep == 0) {
+              found.push_back(mesh);
+            }
+          }
+        }
+      }
+    }
+  }
+  return found;
+}
+
+/// Whether tests shall run all of what takes minutes: LEHR_ALL_MESHES=1.
+inline bool all_meshes() {
+  return std::getenv("LEHR_ALL_MESHES") != nullptr;
+}
+
+struct Schedule {
+  std::string name;
+  int64_t stages_per_rank;
+};
+
+inline const std::vector<Schedule> kSchedules{
+    {"GPipe", 1},
+    {"1F1B", 1},
+    {"ZBH1", 1},
+    {"ZBH2", 1},
+    {"LoopedBFS", 2},
+    {"Interleaved1F1B", 2},
+    {"InterleavedZeroBubble", 2},
+    {"ZBVZeroBubble", 2},
+    {"DualPipeV", 2}};
+
+inline Overrides of(const Schedule& schedule) {
+  return {
+      {"parallelism.pipeline_parallel_schedule", schedule.name},
+      {"parallelism.pipeline_parallel_stages_per_rank", std::to_string(schedule.stages_per_rank)}};
+}
 
 inline Overrides family(const std::string& name) {
   Overrides overrides{

@@ -12,6 +12,7 @@
 namespace lehr::train {
 namespace {
 
+using testing::every_mesh;
 using testing::expect_equal;
 using testing::family;
 using testing::Folder;
@@ -24,27 +25,6 @@ using testing::Overrides;
 using testing::tiny_run;
 using testing::train_on;
 
-// All meshes of at most eight ranks with degrees 1, 2 and 4.
-std::vector<Mesh> meshes(bool experts) {
-  const std::vector<int64_t> degrees{1, 2, 4};
-  std::vector<Mesh> found;
-  for (const int64_t dpr : degrees) {
-    for (const int64_t dps : degrees) {
-      for (const int64_t cp : degrees) {
-        for (const int64_t tp : degrees) {
-          for (const int64_t ep : experts ? degrees : std::vector<int64_t>{1}) {
-            const Mesh mesh{dpr, dps, cp, tp, ep};
-            if (mesh.world() > 1 && mesh.world() <= 8 && dps * cp * tp % ep == 0) {
-              found.push_back(mesh);
-            }
-          }
-        }
-      }
-    }
-  }
-  return found;
-}
-
 class EveryMesh : public ::testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(
     Families, EveryMesh, ::testing::Values("qwen3", "qwen3_moe", "llama3"), [](const auto& family_name) {
@@ -56,7 +36,7 @@ TEST_P(EveryMesh, ComputesWhatOneDeviceComputes) {
   const auto one_device = tiny_run(alone.path(), family(GetParam()));
   testing::train(one_device);
   const Outcome wanted = outcome_of(one_device);
-  for (const Mesh& mesh : meshes(GetParam() == "qwen3_moe")) {
+  for (const Mesh& mesh : every_mesh(GetParam() == "qwen3_moe")) {
     SCOPED_TRACE(mesh.name());
     const Folder folder;
     const auto config = tiny_run(folder.path(), family(GetParam()));
@@ -77,7 +57,7 @@ TEST_P(EveryMesh, StartsFromTheBitsOfOneDevice) {
       whole[name] = parameter->value().detach().clone();
     }
   });
-  for (const Mesh& mesh : meshes(GetParam() == "qwen3_moe")) {
+  for (const Mesh& mesh : every_mesh(GetParam() == "qwen3_moe")) {
     const Folder folder;
     std::mutex mutex;
     on_mesh(mesh, tiny_run(folder.path(), family(GetParam())), 0, [&](Trainer& trainer) {

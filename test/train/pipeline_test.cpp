@@ -5,43 +5,24 @@
 namespace lehr::train {
 namespace {
 
+using testing::all_meshes;
 using testing::expect_equal;
 using testing::family;
 using testing::Folder;
+using testing::kSchedules;
 using testing::Mesh;
 using testing::Outcome;
 using testing::outcome_of;
 using testing::Overrides;
+using testing::Schedule;
 using testing::tiny_run;
 using testing::train_on;
-
-struct Schedule {
-  std::string name;
-  int64_t stages_per_rank;
-};
-
-const std::vector<Schedule> kSchedules{
-    {"GPipe", 1},
-    {"1F1B", 1},
-    {"ZBH1", 1},
-    {"ZBH2", 1},
-    {"LoopedBFS", 2},
-    {"Interleaved1F1B", 2},
-    {"InterleavedZeroBubble", 2},
-    {"ZBVZeroBubble", 2},
-    {"DualPipeV", 2}};
 
 // Enough layers for eight stages, and microbatches for every schedule on four ranks.
 Overrides with(Overrides overrides, const Overrides& more) {
   overrides.emplace_back("model.args.num_hidden_layers", "8");
   overrides.insert(overrides.end(), more.begin(), more.end());
   return overrides;
-}
-
-Overrides of(const Schedule& schedule) {
-  return {
-      {"parallelism.pipeline_parallel_schedule", schedule.name},
-      {"parallelism.pipeline_parallel_stages_per_rank", std::to_string(schedule.stages_per_rank)}};
 }
 
 struct Model {
@@ -106,10 +87,6 @@ INSTANTIATE_TEST_SUITE_P(Schedules, EverySchedule, ::testing::ValuesIn(kSchedule
 });
 
 // Everything below runs whole with LEHR_ALL_MESHES=1, which takes some minutes; else a part of it, in turn.
-bool all_meshes() {
-  return std::getenv("LEHR_ALL_MESHES") != nullptr;
-}
-
 TEST_P(EverySchedule, TrainsAsOneDevice) {
   for (const Model& model : {kUntied, kTied, kExperts}) {
     for (const int64_t ranks : {2, 4}) {

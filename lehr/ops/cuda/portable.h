@@ -84,7 +84,7 @@ LEHR_HOST_DEVICE Values<kCount> read(const T* p, Index i, Index size, float othe
   Values<kCount> values;
 #pragma unroll
   for (int first = 0; first < kCount; first += kPack<T>) {
-    Pack<T> pack;
+    Pack<T> pack = {};
     if (i < size) {
       pack = *reinterpret_cast<const Pack<T>*>(p + i + first);
     }

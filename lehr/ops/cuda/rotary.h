@@ -67,11 +67,11 @@ struct HeadPairs {
   }
   template <int kCount>
   static LEHR_HOST_DEVICE float& element(PairValues<kCount>& runs, int i) {
-    return i < kCount ? runs.first.at[i] : runs.second.at[i - kCount];
+    return (i < kCount ? runs.first : runs.second).at[i % kCount];
   }
   template <int kCount>
   static LEHR_HOST_DEVICE float element(const PairValues<kCount>& runs, int i) {
-    return i < kCount ? runs.first.at[i] : runs.second.at[i - kCount];
+    return (i < kCount ? runs.first : runs.second).at[i % kCount];
   }
 };
 
