@@ -20,17 +20,23 @@
 namespace lehr::app {
 
 namespace {
+constexpr int64_t kSeqLen = 4096;
+
 struct Options {
-  int64_t seq_len = 4096;
-  int64_t num_sequences = 1;
+  std::optional<int64_t> seq_len;
+  std::optional<int64_t> num_sequences;
   std::optional<std::string> dtype;
   std::optional<std::string> picture;
   bool tensors = true;
   bool map = false;
   void fields(FieldVisitor& v) {
     v.optional(
-        "seq_len", seq_len, "Sequence length that FLOPs and the KV cache are counted for.", between(1, 100'000'000));
-    v.optional("num_sequences", num_sequences, "Sequences in the KV cache at once.", between(1, 100'000'000));
+        "seq_len",
+        seq_len,
+        "Sequence length that FLOPs and the KV cache are counted for; not given: 4096.",
+        between(1, 100'000'000));
+    v.optional(
+        "num_sequences", num_sequences, "Sequences in the KV cache at once; not given: 1.", between(1, 100'000'000));
     v.optional(
         "dtype",
         dtype,
@@ -79,24 +85,41 @@ int64_t element_bytes(const Options& options, const state::WeightReader* reader)
   return most != bytes.end() ? std::max<int64_t>(state::dtype_bits(most->first) / kBitsPerByte, 1) : kBFloat16;
 }
 
-// What config.json says; `reader` is null if there are no weights.
-void show_shape(const std::filesystem::path& path, const Options& options, const state::WeightReader* reader) {
-  const auto shape = models().families().from_hf_folder(path);
-  const auto counts = shape->get_nparams_and_flops(options.seq_len);
-  fmt::print(
-      "{}: {} parameters, vocabulary {}, {} positions\n{} FLOPs a token for training at {} tokens ({} causal)\n\n",
-      shape->model_type(),
-      counts.num_parameters,
-      shape->vocab_size(),
-      shape->max_position_ids(),
-      human_count(static_cast<double>(counts.flops_per_token)),
-      options.seq_len,
-      human_count(static_cast<double>(counts.causal_flops_per_token)));
-  const int64_t bytes = element_bytes(options, reader);
+// What is asked of the layers needs a config.json, and a picture a place to be.
+void check_options(const Options& options, const std::filesystem::path& path, bool has_shape) {
+  const std::pair<const char*, bool> of_layers[] = {
+      {"--picture", options.picture.has_value()},
+      {"--seq-len", options.seq_len.has_value()},
+      {"--num-sequences", options.num_sequences.has_value()},
+      {"--dtype", options.dtype.has_value()}};
+  for (const auto& [option, is_given] : of_layers) {
+    require(
+        has_shape || !is_given,
+        "lehr inspect {}: {}: expected a folder with a config.json, which says what the layers are",
+        option,
+        path.string());
+  }
+  if (!options.picture) {
+    return;
+  }
+  const std::filesystem::path picture(*options.picture);
+  require(
+      picture.has_filename() && !std::filesystem::is_directory(picture),
+      "lehr inspect --picture: expected the name of an SVG file, found {}",
+      picture.empty() ? "\"\"" : "the folder " + picture.string());
+  require(
+      !picture.has_parent_path() || std::filesystem::is_directory(picture.parent_path()),
+      "lehr inspect --picture: {}: no such folder; make it first",
+      picture.parent_path().string());
+}
+
+// What each layer takes, and the picture of it; `bytes` are those of an element of most weights.
+void show_layers(
+    const std::filesystem::path& path, const Options& options, const descriptor::ModelArgs& shape, int64_t bytes) {
   const auto model = descriptor::blocks_of(
-      *shape,
-      {.num_tokens = options.seq_len,
-       .num_sequences = options.num_sequences,
+      shape,
+      {.num_tokens = options.seq_len.value_or(kSeqLen),
+       .num_sequences = options.num_sequences.value_or(1),
        .bytes_a_weight = bytes,
        .bytes_a_cached = bytes});
   fmt::print("{}\n", descriptor::format_blocks(model));
@@ -108,7 +131,31 @@ void show_shape(const std::filesystem::path& path, const Options& options, const
         *options.picture,
         descriptor::draw_blocks(
             model,
-            fmt::format("{}: {}, {} layers", folder.filename().string(), shape->model_type(), model.blocks.size())));
+            fmt::format("{}: {}, {} layers", folder.filename().string(), shape.model_type(), model.blocks.size())));
+  }
+}
+
+// What config.json says; `reader` is null if there are no weights.
+void show_shape(const std::filesystem::path& path, const Options& options, const state::WeightReader* reader) {
+  const auto shape = models().families().from_hf_folder(path);
+  const int64_t seq_len = options.seq_len.value_or(kSeqLen);
+  const auto counts = shape->get_nparams_and_flops(seq_len);
+  fmt::print(
+      "{}: {} parameters, vocabulary {}, {} positions\n{} FLOPs a token for training at {} tokens ({} causal)\n\n",
+      shape->model_type(),
+      counts.num_parameters,
+      shape->vocab_size(),
+      shape->max_position_ids(),
+      human_count(static_cast<double>(counts.flops_per_token)),
+      seq_len,
+      human_count(static_cast<double>(counts.causal_flops_per_token)));
+  try {
+    show_layers(path, options, *shape, element_bytes(options, reader));
+  } catch (const Error& error) {
+    if (options.picture) {
+      throw;
+    }
+    fmt::print("no table of layers: {}\n\n", error.what());  // the tensors are there all the same
   }
 }
 
@@ -144,10 +191,7 @@ int inspect(const std::vector<std::string>& args) {
   const std::filesystem::path path(arguments.positionals[0]);
   const bool has_shape = std::filesystem::exists(path / "config.json");
   const bool has_adapters = peft::is_adapter_folder(path);
-  require(
-      has_shape || !options.picture,
-      "lehr inspect --picture: {}: expected a folder with a config.json, which says what the layers are",
-      path.string());
+  check_options(options, path, has_shape);
   if (has_shape && !has_adapters && !options.map && !state::WeightReader::exists(path)) {
     show_shape(path, options, nullptr);
     fmt::print("no weights\n");

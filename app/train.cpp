@@ -31,7 +31,8 @@ struct Options {
     v.optional(
         "profile",
         profile,
-        "Show where the time of some steps goes: a table by kind of operator (profiling.operator_table).");
+        "Show where the time of some steps goes: a table by kind of operator. As profiling.operator_table, "
+        "for this start alone.");
   }
 };
 
@@ -48,8 +49,8 @@ std::string help() {
          arguments_help(ConfigObject::of(options)) + "\nKeys of the config:\n" + help_text<train::TrainConfig>();
 }
 
-int run(const train::TrainConfig& config, bool quiet, mesh::Transport& transport, StopSignals& signals) {
-  Logger log("", quiet || transport.rank() != 0);
+int run(const train::TrainConfig& config, const Options& options, mesh::Transport& transport, StopSignals& signals) {
+  Logger log("", options.quiet || transport.rank() != 0);
   const auto specs = models();
   train::Trainer trainer(
       config,
@@ -57,7 +58,8 @@ int run(const train::TrainConfig& config, bool quiet, mesh::Transport& transport
        .log = log,
        .stop_requested = [&] { return signals.received() != 0; },
        .transport = &transport,
-       .predict_peak = plan::peak_on_one_device});
+       .predict_peak = plan::peak_on_one_device,
+       .profile = options.profile});
   signals.defer();
   const train::TrainResult result = trainer.run();
   if (!result.stopped) {
@@ -71,6 +73,24 @@ int run(const train::TrainConfig& config, bool quiet, mesh::Transport& transport
   // A signal may have reached other ranks only.
   return 128 + (signals.received() != 0 ? signals.received() : SIGTERM);
 }
+
+constexpr const char* kOperatorTable = "profiling.operator_table";
+
+// --profile is that key for one start, so that the run's config.toml does not ask for it again.
+void check_profile(const Arguments& arguments, const train::TrainConfig& config) {
+  for (const auto& [key, value] : arguments.overrides) {
+    require(
+        key != kOperatorTable || config.profiling.operator_table,
+        "lehr train --profile: --{}={} says the opposite; leave one of them out",
+        key,
+        value);
+  }
+  auto overrides = arguments.overrides;
+  overrides.emplace_back(kOperatorTable, "true");
+  const std::string& file = arguments.positionals[0];
+  from_node<train::TrainConfig>(merge_sources({.file = file, .overrides = overrides}), file);  // what it finds wrong
+}
+
 // Parses, and trains on the ranks that `on_ranks` makes: it calls `body` on each with the rank's transport.
 using RankBody = std::function<void(mesh::Transport& transport)>;
 int train_on(
@@ -86,12 +106,11 @@ int train_on(
       arguments.positionals.size() == 1,
       "lehr train: expected one config file, found {}; lehr train --help explains",
       arguments.positionals.size());
-  auto overrides = arguments.overrides;
-  if (options.profile) {
-    overrides.emplace_back("profiling.operator_table", "true");
-  }
-  const Node sources = merge_sources({.file = arguments.positionals[0], .overrides = overrides});
+  const Node sources = merge_sources({.file = arguments.positionals[0], .overrides = arguments.overrides});
   const auto config = from_node<train::TrainConfig>(sources, arguments.positionals[0]);
+  if (options.profile) {
+    check_profile(arguments, config);
+  }
   if (options.print_config) {
     std::fputs(to_toml(config).c_str(), stdout);
     return 0;
@@ -101,7 +120,7 @@ int train_on(
   std::signal(SIGXFSZ, SIG_IGN);
   std::atomic<int> code = 0;  // the same on all ranks
   on_ranks(config, signals, [&](mesh::Transport& transport) {
-    code = with_places(sources, [&] { return run(config, options.quiet, transport, signals); });
+    code = with_places(sources, [&] { return run(config, options, transport, signals); });
   });
   return code;
 }

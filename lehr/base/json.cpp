@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <unordered_set>
+#include <vector>
 
 #include "lehr/base/error.h"
 #include "lehr/base/file.h"
@@ -57,6 +59,64 @@ Node convert(const Json& json, const std::string& name, const std::string& key) 
   return node;
 }
 
+// Refuses a key that stands twice in one object, of which the parser would keep the last. Told of each value as it is
+// read.
+class KeysOnce {
+ public:
+  explicit KeysOnce(const std::string& name) : name_(name) {}
+
+  void see(Json::parse_event_t event, const Json& value) {
+    switch (event) {
+      case Json::parse_event_t::key: {
+        Level& object = levels_.back();
+        object.key = value.get<std::string>();
+        if (!object.keys.insert(object.key).second) {
+          fail("{}: {}: stands there twice", name_, place());
+        }
+        break;
+      }
+      case Json::parse_event_t::object_start:
+      case Json::parse_event_t::array_start:
+        next_item();
+        levels_.push_back({.is_list = event == Json::parse_event_t::array_start});
+        break;
+      case Json::parse_event_t::object_end:
+      case Json::parse_event_t::array_end:
+        levels_.pop_back();
+        break;
+      case Json::parse_event_t::value:
+        next_item();
+        break;
+    }
+  }
+
+ private:
+  // An object or a list that is not over yet.
+  struct Level {
+    bool is_list = false;
+    int64_t items = 0;
+    std::string key = {};  // the last one
+    std::unordered_set<std::string> keys = {};
+  };
+
+  void next_item() {
+    if (!levels_.empty()) {
+      ++levels_.back().items;
+    }
+  }
+
+  std::string place() const {
+    std::string place;
+    for (const Level& level : levels_) {
+      place += level.is_list ? fmt::format("[{}]", level.items - 1) : (place.empty() ? "" : ".") + level.key;
+    }
+    return place;
+  }
+
+  const std::string& name_;
+  std::vector<Level> levels_;
+};
+
 Json convert(const Node& node) {
   if (node.is_bool()) {
     return node.as_bool();
@@ -91,7 +151,12 @@ Json convert(const Node& node) {
 
 Node parse_json(std::string_view text, const std::string& name) {
   try {
-    return convert(Json::parse(text), name, "");
+    KeysOnce keys(name);
+    const auto see = [&](int, Json::parse_event_t event, const Json& value) {
+      keys.see(event, value);
+      return true;
+    };
+    return convert(Json::parse(text, see), name, "");
   } catch (const Json::parse_error& error) {
     const auto end = text.begin() + static_cast<long>(std::min(error.byte, text.size()));
     const auto line = 1 + std::count(text.begin(), end, '\n');

@@ -9,7 +9,8 @@
 
 namespace lehr {
 
-/// Parses JSON. `name` is the file's, for messages. Syntax errors are usage errors with line and column.
+/// Parses JSON. `name` is the file's, for messages. Syntax errors are usage errors with line and column, a key that
+/// stands twice in one object is one with its place.
 Node parse_json(std::string_view text, const std::string& name);
 Node parse_json_file(const std::filesystem::path& path);
 

@@ -31,6 +31,10 @@ int64_t sum(std::initializer_list<int64_t> terms) {
   return result;
 }
 
+double real(int64_t number) {
+  return static_cast<double>(number);
+}
+
 // Of weights that hold and of those in matrices that a token is multiplied with.
 Account of_weights(int64_t parameters, int64_t active, int64_t multiplied, const Workload& work) {
   return {
@@ -38,8 +42,8 @@ Account of_weights(int64_t parameters, int64_t active, int64_t multiplied, const
       .active_parameters = active,
       .weight_bytes = product({parameters, work.bytes_a_weight}),
       .kv_cache_bytes = 0,
-      .prefill_flops = product({2, multiplied, work.num_tokens}),
-      .decode_flops = product({2, multiplied})};
+      .prefill_flops = 2 * real(multiplied) * real(work.num_tokens),
+      .decode_flops = 2 * real(multiplied)};
 }
 
 Account of_attention(const DecoderForm& form, const AttentionSubblock& attention, const Workload& work) {
@@ -55,10 +59,11 @@ Account of_attention(const DecoderForm& form, const AttentionSubblock& attention
   const int64_t parameters = sum({matrices, vectors});
   Account account = of_weights(parameters, parameters, matrices, work);
   // A score and a weighted value for each query head, element and position that is attended to.
-  const int64_t pairs = product({work.num_tokens, sum({work.num_tokens, 1})}) / 2;
-  account.prefill_flops = sum({account.prefill_flops, product({4, queries, pairs})});
-  account.decode_flops = sum({account.decode_flops, product({4, queries, work.num_tokens})});
-  account.kv_cache_bytes = product({2, keys, work.num_tokens, work.num_sequences, work.bytes_a_cached});
+  const double tokens = real(work.num_tokens);
+  const double pairs = tokens * (tokens + 1) / 2;
+  account.prefill_flops += 4 * real(queries) * pairs;
+  account.decode_flops += 4 * real(queries) * tokens;
+  account.kv_cache_bytes = 2 * real(keys) * tokens * real(work.num_sequences) * real(work.bytes_a_cached);
   return account;
 }
 
@@ -110,9 +115,9 @@ Account& Account::operator+=(const Account& other) {
   num_parameters = sum({num_parameters, other.num_parameters});
   active_parameters = sum({active_parameters, other.active_parameters});
   weight_bytes = sum({weight_bytes, other.weight_bytes});
-  kv_cache_bytes = sum({kv_cache_bytes, other.kv_cache_bytes});
-  prefill_flops = sum({prefill_flops, other.prefill_flops});
-  decode_flops = sum({decode_flops, other.decode_flops});
+  kv_cache_bytes += other.kv_cache_bytes;
+  prefill_flops += other.prefill_flops;
+  decode_flops += other.decode_flops;
   return *this;
 }
 

@@ -35,14 +35,15 @@ struct Workload {
 };
 
 /// What a part of a model takes. Operations are the multiplications and additions of matrix products and of attention,
-/// of one sequence; norms, activations and positions are left out.
+/// of one sequence; norms, activations and positions are left out. They and the cache grow with the workload beyond
+/// what an integer holds; up to 2^53 they are exact.
 struct Account {
   int64_t num_parameters = 0;
   int64_t active_parameters = 0;  ///< All but those of experts that a token does not go to.
   int64_t weight_bytes = 0;
-  int64_t kv_cache_bytes = 0;  ///< Of Workload::num_sequences sequences of num_tokens each.
-  int64_t prefill_flops = 0;   ///< num_tokens tokens at once, each attends to those before it; logits of the last one.
-  int64_t decode_flops = 0;    ///< One token, the last of num_tokens: the others are in the cache.
+  double kv_cache_bytes = 0;  ///< Of Workload::num_sequences sequences of num_tokens each.
+  double prefill_flops = 0;   ///< num_tokens tokens at once, each attends to those before it; logits of the last one.
+  double decode_flops = 0;    ///< One token, the last of num_tokens: the others are in the cache.
 
   Account& operator+=(const Account& other);
   bool operator==(const Account&) const = default;
@@ -66,7 +67,8 @@ struct ModelAccount {
   Account total() const;
 };
 
-/// Throws a usage error for sizes that are so large that the results cannot be counted.
+/// Throws a usage error for sizes of the model that are so large that its parameters cannot be counted; any workload
+/// can.
 ModelAccount account_for(const DecoderForm& form, const std::vector<BlockConfig>& blocks, const Workload& work);
 
 }  // namespace lehr::descriptor

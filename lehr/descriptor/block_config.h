@@ -25,6 +25,9 @@ struct FFNSubblock {
   bool operator==(const FFNSubblock&) const = default;
 };
 
+/// What puzzletron writes as shared_expert_intermediate_dim of every model with experts, shared ones or not.
+inline constexpr int64_t kUpstreamsSharedExpert = 8192;
+
 /// A mixture of experts.
 struct MoESubblock {
   int64_t num_local_experts;                   ///< Experts of the layer.

@@ -1,5 +1,5 @@
-// What the readers of block configs share: tables that are read key by key, and the one dialect that has no
-// block_configs.
+// What the readers of block configs share: tables that are read key by key, halves of a layer, and the one dialect that
+// has no block_configs.
 #pragma once
 
 #include <string>
@@ -36,6 +36,14 @@ class Entries {
   const Node& table_;
   std::vector<std::string> asked_;
 };
+
+/// Throws a usage error unless the table of a layer in block_configs has both halves, and nothing that is not known.
+void require_halves(const Node& node);
+
+/// One half of a layer, as block_configs have it in either dialect. Of `model` the sizes alone are looked at. Throws as
+/// read_block_configs, but for sizes that do not fit, which are check_block_config's.
+decltype(BlockConfig::attention) read_attention(const Node& node, const LayersByDefault& model);
+decltype(BlockConfig::ffn) read_ffn(const Node& node, const LayersByDefault& model);
 
 std::vector<BlockConfig> read_per_layer_config(const Node& table, const LayersByDefault& model);
 

@@ -34,6 +34,8 @@ int64_t divided(int64_t heads, const Node& group) {
   return heads / size;
 }
 
+}  // namespace
+
 decltype(BlockConfig::attention) read_attention(const Node& node, const LayersByDefault& model) {
   Entries entries(node);
   const bool of_nas = entries.has("n_heads_in_group");
@@ -69,6 +71,7 @@ decltype(BlockConfig::attention) read_attention(const Node& node, const LayersBy
   return attention;
 }
 
+namespace {
 MoESubblock read_moe(const Node& node) {
   Entries entries(node);
   MoESubblock moe{
@@ -91,6 +94,8 @@ int64_t width_of(const Node& ffn_mult, int64_t hidden_size) {
   }
   return (static_cast<int64_t>(width) + 255) / 256 * 256;
 }
+
+}  // namespace
 
 decltype(BlockConfig::ffn) read_ffn(const Node& node, const LayersByDefault& model) {
   Entries entries(node);
@@ -121,19 +126,24 @@ decltype(BlockConfig::ffn) read_ffn(const Node& node, const LayersByDefault& mod
   return ffn;
 }
 
-BlockConfig read_block(const Node& node, const LayersByDefault& model) {
+void require_halves(const Node& node) {
   Entries entries(node);
   for (const char* half : {"attention", "ffn"}) {
     if (entries.get(half) == nullptr) {
       fail("{}: {}.{}: expected a table, found nothing; say \"no_op\": true for none", node.origin(), node.key(), half);
     }
   }
-  BlockConfig block{.attention = read_attention(node.at("attention"), model), .ffn = read_ffn(node.at("ffn"), model)};
   const Node* parallel = entries.get("parallel_blocks");
   if (parallel != nullptr && !parallel->items().empty()) {
     refuse(*parallel, "expected null; blocks side by side are not supported");
   }
   entries.finish();
+}
+
+namespace {
+BlockConfig read_block(const Node& node, const LayersByDefault& model) {
+  require_halves(node);
+  BlockConfig block{.attention = read_attention(node.at("attention"), model), .ffn = read_ffn(node.at("ffn"), model)};
   check_block_config(block, fmt::format("{}: {}.", node.origin(), node.key()), model.num_attention_heads);
   return block;
 }

@@ -108,10 +108,10 @@ class Drawing {
             model_.form.head_dim,
             model_.work.num_sequences,
             model_.work.num_tokens,
-            human_bytes(static_cast<double>(all.kv_cache_bytes)),
-            count_text(all.prefill_flops),
+            human_bytes(all.kv_cache_bytes),
+            human_count(all.prefill_flops),
             model_.work.num_tokens,
-            count_text(all.decode_flops)));
+            human_count(all.decode_flops)));
     return svg;
   }
 
@@ -126,8 +126,8 @@ class Drawing {
           layer,
           half,
           account.num_parameters,
-          human_bytes(static_cast<double>(account.kv_cache_bytes)),
-          count_text(account.decode_flops));
+          human_bytes(account.kv_cache_bytes),
+          human_count(account.decode_flops));
     };
     const auto of_attention = [this, tell, &layers](size_t i) {
       return tell(i, "attention: " + attention_text(model_.blocks[i]), layers[i].attention);
@@ -177,7 +177,7 @@ class Drawing {
          .height = 44,
          .parts =
              [&layers](size_t i) {
-               return std::vector<Part>{{"attention", static_cast<double>(layers[i].attention.kv_cache_bytes)}};
+               return std::vector<Part>{{"attention", layers[i].attention.kv_cache_bytes}};
              },
          .label = none,
          .hover = of_attention,
@@ -189,8 +189,7 @@ class Drawing {
          .parts =
              [this, &layers](size_t i) {
                return std::vector<Part>{
-                   {"attention", static_cast<double>(layers[i].attention.decode_flops)},
-                   {ffn_class(i), static_cast<double>(layers[i].ffn.decode_flops)}};
+                   {"attention", layers[i].attention.decode_flops}, {ffn_class(i), layers[i].ffn.decode_flops}};
              },
          .label = none,
          .hover = of_both,

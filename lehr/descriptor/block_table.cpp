@@ -11,12 +11,12 @@ namespace lehr::descriptor {
 namespace {
 using Row = std::vector<std::string>;
 
-std::string count_text(int64_t count) {
-  return count == 0 ? "-" : human_count(static_cast<double>(count));
+std::string count_cell(double count) {
+  return count == 0 ? "-" : human_count(count);
 }
 
-std::string bytes_text(int64_t bytes) {
-  return bytes == 0 ? "-" : human_bytes(static_cast<double>(bytes));
+std::string bytes_cell(double bytes) {
+  return bytes == 0 ? "-" : human_bytes(bytes);
 }
 
 // `layer` has the parameters of the halves.
@@ -26,13 +26,13 @@ Row row_of(const std::string& name, const std::string& attention, const std::str
       name,
       attention,
       ffn,
-      count_text(layer.attention.num_parameters),
-      count_text(layer.ffn.num_parameters),
-      count_text(all.num_parameters),
-      bytes_text(all.weight_bytes),
-      bytes_text(all.kv_cache_bytes),
-      count_text(all.prefill_flops),
-      count_text(all.decode_flops)};
+      count_cell(static_cast<double>(layer.attention.num_parameters)),
+      count_cell(static_cast<double>(layer.ffn.num_parameters)),
+      count_cell(static_cast<double>(all.num_parameters)),
+      bytes_cell(static_cast<double>(all.weight_bytes)),
+      bytes_cell(all.kv_cache_bytes),
+      count_cell(all.prefill_flops),
+      count_cell(all.decode_flops)};
 }
 
 // The same for what is no layer, and has no halves.
@@ -74,12 +74,7 @@ ModelBlocks blocks_of(const ModelArgs& args, const Workload& work) {
       args.model_type());
   std::vector<BlockConfig> blocks = args.block_configs();
   ModelAccount account = account_for(*form, blocks, work);
-  return {
-      .name = args.model_type(),
-      .form = *form,
-      .blocks = std::move(blocks),
-      .work = work,
-      .account = std::move(account)};
+  return {.form = *form, .blocks = std::move(blocks), .work = work, .account = std::move(account)};
 }
 
 std::string attention_text(const BlockConfig& block) {

@@ -12,7 +12,6 @@ class ModelArgs;
 
 /// What tables and pictures of a model show.
 struct ModelBlocks {
-  std::string name;  ///< Its model_type.
   DecoderForm form;
   std::vector<BlockConfig> blocks;
   Workload work;

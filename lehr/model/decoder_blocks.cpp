@@ -64,9 +64,6 @@ void fill_from_blocks(const std::vector<BlockConfig>& blocks, DecoderConfig& sha
   }
 }
 
-// puzzletron writes this of every model with experts, shared ones or not.
-constexpr int64_t kUpstreamsSharedExpert = 8192;
-
 bool is_there(const Node& config, const char* key) {
   const Node* found = config.find(key);
   return found != nullptr && !found->is_null();
@@ -123,7 +120,7 @@ void read_blocks(const Node& config, DecoderConfig& shape) {
   }
   for (BlockConfig& block : *blocks) {
     auto* moe = std::get_if<MoESubblock>(&block.ffn);
-    if (moe != nullptr && moe->shared_expert_intermediate_dim == kUpstreamsSharedExpert) {
+    if (moe != nullptr && moe->shared_expert_intermediate_dim == descriptor::kUpstreamsSharedExpert) {
       moe->shared_expert_intermediate_dim = 0;
     }
   }
@@ -153,7 +150,7 @@ void check_blocks(const DecoderConfig& shape, const std::string& where) {
           "{}ffn.moe.shared_expert_intermediate_dim: this family has no shared experts; expected 0 (or {}, which "
           "puzzletron writes in any case), found {}",
           key,
-          kUpstreamsSharedExpert,
+          descriptor::kUpstreamsSharedExpert,
           moe->shared_expert_intermediate_dim);
     }
   }

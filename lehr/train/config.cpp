@@ -169,7 +169,7 @@ void ProfilingConfig::fields(FieldVisitor& v) {
       "operator_table",
       operator_table,
       "Show a table of some steps: time by kind of operator beside what this machine reaches at best. lehr train "
-      "--profile sets this. On the CPU.");
+      "--profile does so for one start. On the CPU.");
   v.optional(
       "operator_table_warmup", operator_table_warmup, "Steps of this start before those of the table.", at_least(0));
   v.optional("operator_table_steps", operator_table_steps, "Steps that the table is about.", positive());

@@ -5,7 +5,8 @@
 
 namespace lehr::train {
 
-/// With as many threads as the run has, on the CPU.
+/// With as many threads as the process has, on the CPU. Of several ranks on one machine this is what one reaches while
+/// the others wait; in a step they share the machine.
 struct MachineLimits {
   double flops = 0;             ///< A second, in matrix products of one type.
   double bytes_per_second = 0;  ///< Read and written together, in memory that no cache holds.

@@ -1,10 +1,10 @@
 #include "lehr/train/model_parts.h"
 
-#include <array>
 #include <set>
+#include <tuple>
 
 #include "lehr/base/error.h"
-#include "lehr/base/json.h"
+#include "lehr/train/replacement_rules.h"
 #include "lehr/train/subblocks.h"
 #include "lehr/train/weights.h"
 
@@ -14,21 +14,10 @@ namespace {
 namespace fs = std::filesystem;
 using descriptor::BlockConfig;
 
-// What changes what a sub-block computes from the same weights; sizes that a block config has are not among them.
-constexpr std::array kSharedKeys = {
-    "hidden_size",
-    "num_attention_heads",
-    "head_dim",
-    "rms_norm_eps",
-    "rope_theta",
-    "rope_scaling",
-    "norm_topk_prob",
-    "expert_bias"};
-
 // A folder that was found to hold the model that it describes.
 struct Opened {
   std::unique_ptr<descriptor::ModelArgs> args;
-  state::WeightReader reader;
+  std::shared_ptr<const state::WeightReader> reader;
   state::StateMap map;              // from its tensors to its parameters
   descriptor::WeightGroups groups;  // of its tensors
   std::vector<std::string> left_out;
@@ -37,53 +26,14 @@ struct Opened {
 Opened open_model(const fs::path& folder, const descriptor::ModelFamilies& families) {
   Opened opened{
       .args = families.from_hf_folder(folder),
-      .reader = state::WeightReader(folder),
+      .reader = std::make_shared<const state::WeightReader>(folder),
       .map = {},
       .groups = {},
       .left_out = {}};
-  opened.map = checkpoint_map(*opened.args, opened.reader);
+  opened.map = checkpoint_map(*opened.args, *opened.reader);
   const auto model = opened.args->build({});
-  opened.left_out = check_checkpoint(opened.map, parameter_specs(*model), opened.reader).left_out;
+  opened.left_out = check_checkpoint(opened.map, parameter_specs(*model), *opened.reader).left_out;
   return opened;
-}
-
-std::string text_of(const Node& config, const char* key) {
-  const Node* value = config.find(key);
-  return value != nullptr ? to_json(*value) : "null";
-}
-
-void require_same_computation(
-    const Replacement& replacement, const descriptor::ModelArgs& other, const descriptor::ModelArgs& own) {
-  const std::string& folder = replacement.origin->model.string();
-  require(
-      other.model_type() == own.model_type(),
-      "{}: expected a model of type {}, found {} in {}",
-      replacement.where,
-      own.model_type(),
-      other.model_type(),
-      folder);
-  const Node there = other.to_hf_config("float32");
-  const Node here = own.to_hf_config("float32");
-  for (const char* key : kSharedKeys) {
-    require(
-        text_of(there, key) == text_of(here, key),
-        "{}: {} has {} = {}, the model that it goes into has {}; a sub-block would compute something else there",
-        replacement.where,
-        folder,
-        key,
-        text_of(there, key),
-        text_of(here, key));
-  }
-}
-
-void require_layer(const Replacement& replacement, int64_t layer, size_t count, const std::string& folder) {
-  require(
-      layer < static_cast<int64_t>(count),
-      "{}: {} has layers 0 to {}, and no layer {}",
-      replacement.where,
-      folder,
-      static_cast<int64_t>(count) - 1,
-      layer);
 }
 
 std::string group_name(int64_t layer, Half half) {
@@ -130,9 +80,11 @@ void set_half(BlockConfig& block, Half half, const BlockConfig& from) {
   }
 }
 
-// A folder's tensors have it before their names, but for those of the first.
-std::string prefix_of(const fs::path& folder) {
-  return folder.string() + ": ";
+// A folder's tensors have it before their names, but for those of the first. Maps use a tensor once, so a half that
+// comes a second time comes under other names.
+std::string prefix_of(const Replacement& replacement, bool again) {
+  const std::string& folder = replacement.origin->model.string();
+  return again ? fmt::format("{} (for layer {}): ", folder, replacement.layer) : folder + ": ";
 }
 }  // namespace
 
@@ -149,6 +101,8 @@ ModelParts::ModelParts(
     };
     own.groups = subblock_groups(*own.args, descriptor, own.map.input_names());
     std::map<fs::path, Opened> others;
+    std::map<std::string, fs::path> prefixes;
+    std::set<std::tuple<fs::path, int64_t, Half>> taken;
     std::set<std::string> replaced;
     std::vector<BlockConfig> blocks = own.args->block_configs();
     std::vector<state::StateMap> pieces;
@@ -168,20 +122,24 @@ ModelParts::ModelParts(
       require_same_computation(one, *other.args, *own.args);
       const auto there = other.args->block_configs();
       require_layer(one, one.origin->layer, there.size(), path.string());
-      set_half(block, one.half, there[static_cast<size_t>(one.origin->layer)]);
-      pieces.push_back(take_half(other, descriptor, *one.origin, one.half, one.layer).scope(prefix_of(path), ""));
+      const BlockConfig& from = there[static_cast<size_t>(one.origin->layer)];
+      require_as_said(one, from, own.args->decoder_form().value_or(descriptor::DecoderForm{}));
+      set_half(block, one.half, from);
+      const std::string prefix = prefix_of(one, !taken.emplace(path, one.origin->layer, one.half).second);
+      prefixes.emplace(prefix, path);
+      pieces.push_back(take_half(other, descriptor, *one.origin, one.half, one.layer).scope(prefix, ""));
     }
     pieces.push_back(all_but(own, replaced));
     map_ = state::parallel(pieces);
     own.args->set_block_configs(std::move(blocks));
     own.args->check(folder.string() + ": after replacements: ");
-    for (auto& [path, other] : others) {
-      readers_.emplace(prefix_of(path), std::move(other.reader));
+    for (const auto& [prefix, path] : prefixes) {
+      readers_.emplace(prefix, others.at(path).reader);
     }
   }
   left_out_ = std::move(own.left_out);
   args_ = std::move(own.args);
-  readers_.emplace("", std::move(own.reader));
+  readers_.emplace("", own.reader);
   for (const std::string& name : map_.input_names()) {
     const Stored one = stored(name);
     const state::TensorInfo& info = one.reader.info(one.name);
@@ -192,18 +150,18 @@ ModelParts::ModelParts(
 ModelParts::Stored ModelParts::stored(const std::string& name) const {
   for (const auto& [prefix, reader] : readers_) {
     if (!prefix.empty() && name.starts_with(prefix)) {
-      return {.reader = reader, .name = name.substr(prefix.size())};
+      return {.reader = *reader, .name = name.substr(prefix.size())};
     }
   }
-  return {.reader = readers_.at(""), .name = name};
+  return {.reader = *readers_.at(""), .name = name};
 }
 
 descriptor::ExpertLayout ModelParts::layout() const {
-  return descriptor::expert_layout_of(readers_.at("").names());
+  return descriptor::expert_layout_of(readers_.at("")->names());
 }
 
 void ModelParts::require_own_types() const {
-  const state::WeightReader& own = readers_.at("");
+  const state::WeightReader& own = *readers_.at("");
   std::set<state::DType> types;
   for (const std::string& name : own.names()) {
     types.insert(own.info(name).dtype);

@@ -15,13 +15,15 @@
 namespace lehr::train {
 
 /// A model that is opened but not loaded: its shape, the map from stored tensors to its parameters, and where these
-/// tensors are read. Those of other folders have the folder before their names, as "DIR: model.norm.weight".
+/// tensors are read. Those of other folders have the folder before their names, as "DIR: model.norm.weight"; where one
+/// half goes into several layers, "DIR (for layer 3): model.norm.weight" from the second on, and it is read for each.
 class ModelParts : public state::TensorSource {
  public:
   /// Opens the headers of `folder` and of all folders that halves are taken from. A half takes its block config along,
   /// so the layers may differ afterwards. Throws usage errors: a folder that does not hold the model that its
-  /// config.json describes, with the weights named; a layer that is not there; a model of another family, or one in
-  /// which a sub-block computes something else (hidden_size, heads, positions, epsilon, ...).
+  /// config.json describes, with the weights named; a layer that is not there, or not as its replacement says
+  /// (block_config); a model of another family, or one in which a sub-block computes something else (hidden_size,
+  /// heads, positions, epsilon, ...).
   ModelParts(
       const std::filesystem::path& folder,
       const std::vector<Replacement>& replacements,
@@ -53,7 +55,7 @@ class ModelParts : public state::TensorSource {
   };
   Stored stored(const std::string& name) const;
 
-  std::map<std::string, state::WeightReader> readers_;  // by what stands before the names of their tensors
+  std::map<std::string, std::shared_ptr<const state::WeightReader>> readers_;  // by what is before their names
   std::unique_ptr<descriptor::ModelArgs> args_;
   state::StateMap map_;
   state::TensorSpecs specs_;

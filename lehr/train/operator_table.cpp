@@ -59,12 +59,13 @@ std::string to_text(const OperatorReport& report) {
   const auto steps = static_cast<double>(report.steps);
   std::string text = fmt::format(
       "steps {} to {}: {:.1f} ms each, {} threads{}\n"
-      "at best this machine computes {:.1f} GFLOP/s in {} products and moves {:.1f} GB/s\n\n",
+      "at best {} {:.1f} GFLOP/s in {} products and moves {:.1f} GB/s\n\n",
       report.first_step,
       report.first_step + report.steps - 1,
       1e3 * report.seconds / steps,
       report.threads,
       report.ranks > 1 ? fmt::format(", rank 0 of {}", report.ranks) : "",
+      report.ranks > 1 ? "rank 0 alone, while the others wait, computes" : "this machine computes",
       report.limits.flops / 1e9,
       report.dtype,
       report.limits.bytes_per_second / 1e9);

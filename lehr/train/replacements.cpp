@@ -116,6 +116,7 @@ std::vector<Replacement> read_puzzletrons(const Node& node, const fs::path& base
     found.push_back({.layer = layer, .half = half, .origin = std::move(origin), .where = place_of(path)});
   }
   entries.finish();
+  descriptor::require_halves(block);
   for (const Half half : kHalves) {
     const Node& config = block.at(name_of(half));
     const Node* flag = config.find("no_op");
@@ -130,6 +131,11 @@ std::vector<Replacement> read_puzzletrons(const Node& node, const fs::path& base
     if (no_op) {
       found.push_back({.layer = layer, .half = half, .where = place_of(config)});
     }
+    for (Replacement& one : found) {
+      if (one.half == half) {
+        one.block_config = config;
+      }
+    }
   }
   return found;
 }
@@ -143,6 +149,10 @@ std::vector<Replacement> read_replacements(const fs::path& file) {
   const Node root = parse_json_file(file);
   const fs::path base = fs::absolute(file).parent_path();
   const Node& list = root.is_table() ? root.at("chosen_replacements") : root;
+  require(
+      !list.items().empty(),
+      "{}: expected replacements, found an empty list, which would leave the model as it is",
+      root.is_table() ? place_of(list) : list.origin());
   std::vector<Replacement> all;
   std::set<std::pair<int64_t, Half>> seen;
   for (const Node& entry : list.items()) {

@@ -281,6 +281,17 @@ std::optional<std::string> RunCheckpoints::save(const RunState& state) {
   return earlier;
 }
 
+int64_t RunCheckpoints::copied_bytes() const {
+  int64_t bytes = 0;
+  for (const RankShare& share :
+       {share_of_parameters(model_, map_, mesh_), share_of_optimizer(optimizer_, model_, mesh_)}) {
+    for (const state::TensorPart& part : share.parts) {
+      bytes += static_cast<int64_t>(part.tensor.nbytes());
+    }
+  }
+  return bytes;
+}
+
 void RunCheckpoints::add_texts(state::CheckpointContents& contents, const RunState& state) const {
   contents.texts = tokenizer_files_;
   if (config_.peft.has_adapters()) {

@@ -90,6 +90,10 @@ class RunCheckpoints {
   /// loses itself, never an earlier checkpoint. Throws a runtime error, and saves nothing, when a weight is not finite.
   std::optional<std::string> save(const RunState& state);
 
+  /// Bytes of the copy that save() makes on this rank. It is written beside training, and the next save takes its
+  /// memory again, so it stays from the first save on. The optimizer's state must be allocated.
+  int64_t copied_bytes() const;
+
   /// Waits until everything is on disk. Returns what went wrong, if it did.
   std::optional<std::string> wait();
 

@@ -36,7 +36,7 @@ RunLog::RunLog(
     const Ranks& ranks,
     const RunState& state,
     Logger& log,
-    std::optional<int64_t> expected_peak)
+    const std::optional<ExpectedMemory>& expected)
     : config_(config),
       log_(log),
       folder_(config.job.dump_folder),
@@ -46,13 +46,15 @@ RunLog::RunLog(
       profiler_(config.profiling, folder_, device),
       trains_(trains) {
   if (config.profiling.operator_table) {
-    step_profile_.emplace(config, device, ranks.world_size(), state.step);
+    step_profile_.emplace(config, ranks.world_size(), state.step);
     if (step_profile_->last_step() > config.training.steps) {
       log.warn(
           "profiling.operator_table: there will be no table: it would be of steps up to {}, and the run ends with {}",
           step_profile_->last_step(),
           config.training.steps);
       step_profile_.reset();
+    } else if (config.profiling.enable_profiling) {
+      log.warn("profiling.operator_table: its times hold what profiling.enable_profiling's traces cost");
     }
   }
   if (config.peft.enabled()) {
@@ -66,7 +68,7 @@ RunLog::RunLog(
   if (config.metrics.measure_peak) {
     peak_flops_ = metric::measure_peak_flops(device, compute_type(config.training)) * ranks.world_size();
   }
-  report_start(args, model, optimizer, device, ranks, state, expected_peak);
+  report_start(args, model, optimizer, device, ranks, state, expected);
 }
 
 RunLog::~RunLog() = default;
@@ -87,7 +89,7 @@ void RunLog::step_begins(int64_t step) {
 }
 
 void RunLog::show_table() {
-  const auto table = step_profile_->take_table();
+  const auto table = step_profile_ ? step_profile_->take_table() : std::nullopt;
   if (!table) {
     return;
   }
@@ -228,9 +230,7 @@ std::map<std::string, double> RunLog::step_ended(
     log_.info("{}", text);
   }
   log_.live(text);
-  if (step_profile_) {
-    show_table();
-  }
+  show_table();
   return metrics;
 }
 

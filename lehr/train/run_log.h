@@ -32,11 +32,17 @@ namespace lehr::train {
 std::map<std::string, double> learned_metrics(const RunState& state, const StepResult& result, double learning_rate);
 std::map<std::string, double> learned_metrics(const ValidationResult& result);
 
+/// Bytes that all tensors of a run will take at most.
+struct ExpectedMemory {
+  int64_t step = 0;   ///< In a training step.
+  int64_t saves = 0;  ///< More from the first save on, for the copy that is written; 0 where nothing is saved.
+};
+
 /// One run's voice. References must outlive it.
 class RunLog {
  public:
-  /// Cuts what an earlier attempt logged after `state.step`, and tells how the run begins. `expected_peak`: bytes of
-  /// tensors at most, where that is known.
+  /// Cuts what an earlier attempt logged after `state.step`, and tells how the run begins. `expected`:
+  /// where that is known.
   RunLog(
       const TrainConfig& config,
       const descriptor::ModelArgs& args,
@@ -47,7 +53,7 @@ class RunLog {
       const Ranks& ranks,
       const RunState& state,
       Logger& log,
-      std::optional<int64_t> expected_peak = {});
+      const std::optional<ExpectedMemory>& expected = {});
   ~RunLog();
 
   void step_begins(int64_t step);
@@ -78,7 +84,7 @@ class RunLog {
       at::Device device,
       const Ranks& ranks,
       const RunState& state,
-      std::optional<int64_t> expected_peak);
+      const std::optional<ExpectedMemory>& expected);
 
   const TrainConfig& config_;
   Logger& log_;

@@ -22,7 +22,7 @@ void RunLog::report_start(
     at::Device device,
     const Ranks& ranks,
     const RunState& state,
-    std::optional<int64_t> expected_peak) {
+    const std::optional<ExpectedMemory>& expected) {
   const TrainingConfig& t = config_.training;
   const int64_t tokens = t.rows_per_step() * t.seq_len;
   // Value and gradient in the parameters' type; a copy and its gradient to compute with under mixed precision.
@@ -69,12 +69,16 @@ void RunLog::report_start(
     (parameter->trainable() ? trained : frozen) += parameter->value().numel();
   }
   const int64_t state_and_frozen = frozen_each * frozen + optimizer.state_bytes();
-  if (expected_peak) {
+  if (expected) {
     const int64_t kept_each = bytes_of(t.dtype) + (copy == bytes_of(t.dtype) ? 0 : copy);
     log_.info(
-        "memory     {} of tensors at most, of which {} (weights and optimizer state) stay between steps",
-        human_bytes(static_cast<double>(*expected_peak)),
-        human_bytes(static_cast<double>(kept_each * trained + state_and_frozen)));
+        "memory     {} of tensors at most in a step, of which {} (weights and optimizer state) stay between steps{}",
+        human_bytes(static_cast<double>(expected->step)),
+        human_bytes(static_cast<double>(kept_each * trained + state_and_frozen)),
+        expected->saves > 0 ? fmt::format(
+                                  "; {} more from the first save on, for the copy that is written",
+                                  human_bytes(static_cast<double>(expected->saves)))
+                            : "");
   } else {
     log_.info(
         "memory     {} for weights, gradients and optimizer state{}, activations besides",

@@ -4,32 +4,30 @@
 #include "lehr/base/file.h"
 #include "lehr/base/json.h"
 #include "lehr/metric/throughput.h"
+#include "lehr/state/dtype.h"
 #include "lehr/train/machine_limits.h"
 #include "lehr/train/precision.h"
 
 namespace lehr::train {
 
-namespace {
-const char* name_of_type(at::ScalarType type) {
-  return type == at::kBFloat16 ? "bfloat16" : type == at::kDouble ? "float64" : "float32";
+void StepProfile::check_device(const TrainConfig& config, at::Device device) {
+  require(
+      !config.profiling.operator_table || device.is_cpu(),
+      "profiling.operator_table: expected training.device cpu, found {}: its work goes on after an operator returns; "
+      "profiling.enable_profiling writes traces of it",
+      device.str());
 }
-}  // namespace
 
-StepProfile::StepProfile(const TrainConfig& config, at::Device device, int64_t ranks, int64_t done)
+StepProfile::StepProfile(const TrainConfig& config, int64_t ranks, int64_t done)
     : folder_(std::filesystem::path(config.job.dump_folder) / config.profiling.save_traces_folder),
       first_(done + config.profiling.operator_table_warmup + 1),
       steps_(config.profiling.operator_table_steps),
       measure_seconds_(config.profiling.operator_table_measure_seconds),
       dtype_(compute_type(config.training)) {
-  require(
-      device.is_cpu(),
-      "profiling.operator_table: expected training.device cpu, found {}: its work goes on after an operator returns; "
-      "profiling.enable_profiling writes traces of it",
-      device.str());
   report_.first_step = first_;
   report_.ranks = ranks;
   report_.threads = at::get_num_threads();
-  report_.dtype = name_of_type(dtype_);
+  report_.dtype = state::torch_name(dtype_);
 }
 
 void StepProfile::step_begins(int64_t step) {

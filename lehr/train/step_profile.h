@@ -15,8 +15,12 @@ namespace lehr::train {
 /// operator costs about a microsecond, which is part of the figures. Lives on the thread that trains.
 class StepProfile {
  public:
-  /// `done` steps were done before. Throws a usage error for a device whose work is not done when an operator returns.
-  StepProfile(const TrainConfig& config, at::Device device, int64_t ranks, int64_t done);
+  /// Throws a usage error if the config asks for a table of a device whose work goes on after an operator returns. For
+  /// all ranks, before anything is allocated.
+  static void check_device(const TrainConfig& config, at::Device device);
+
+  /// `done` steps were done before.
+  StepProfile(const TrainConfig& config, int64_t ranks, int64_t done);
 
   /// The last step that is measured; a run that ends before has no table.
   int64_t last_step() const { return first_ + steps_ - 1; }

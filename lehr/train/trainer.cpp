@@ -11,6 +11,7 @@
 #include "lehr/train/mesh_rules.h"
 #include "lehr/train/pipeline.h"
 #include "lehr/train/run_log.h"
+#include "lehr/train/step_profile.h"
 
 namespace lehr::train {
 
@@ -22,7 +23,10 @@ Trainer::Trainer(TrainConfig config, Environment environment)
       device_(choose_device(config_.training.device, environment_.transport)),
       tokenizer_(spec_.build.tokenizer(config_)),
       args_(spec_.build.model_args(config_, spec_.family, *tokenizer_)),
-      task_(spec_.build.task(config_)) {
+      task_(spec_.build.task(config_)),
+      always_profiles_(config_.profiling.operator_table) {
+  config_.profiling.operator_table = always_profiles_ || environment_.profile;
+  StepProfile::check_device(config_, device_);
   if (config_.training.global_batch_size < 0) {
     config_.training.global_batch_size = config_.training.local_batch_size * ranks_.data_parallel_size();
   }

@@ -30,6 +30,7 @@ namespace lehr::train {
 class InitialLoad;
 class Pipeline;
 class RunLog;
+struct ExpectedMemory;
 struct StagePlan;
 
 /// How a run ended.
@@ -53,10 +54,12 @@ class Trainer {
     /// Connects this rank to the others; null: one device. It must outlive the trainer. `log` should be quiet on all
     /// ranks but the first.
     mesh::Transport* transport = nullptr;
-    /// The most bytes that tensors of a run on one device will take, for the report at the start. Asked for models so
-    /// large that it matters; may throw what has no answer.
+    /// The most bytes that tensors of a run on one device will take in a training step, for the report at the start.
+    /// Asked for models so large that it matters; may throw what has no answer.
     std::function<int64_t(const TrainConfig& config, const TrainSpec& spec, const descriptor::ModelArgs& args)>
         predict_peak = {};
+    /// As profiling.operator_table, for this start alone: the config.toml that the run leaves does not say so.
+    bool profile = false;
   };
 
   /// Builds the whole run and, if there is a checkpoint, loads it. Throws usage errors before memory is allocated
@@ -84,7 +87,8 @@ class Trainer {
   void restore();
   void place_in_time(const RunState& state);
   void start_adapters();
-  std::optional<int64_t> predicted_peak() const;
+  void save_config() const;
+  std::optional<ExpectedMemory> expected_memory() const;
   /// The model by all its names, whatever of it is on this rank.
   const nn::Model& by_names() const { return whole_ ? *whole_ : *model_; }
   bool due(int64_t every, int64_t step) const { return step % every == 0 || step == config_.training.steps; }
@@ -118,6 +122,7 @@ class Trainer {
   std::optional<std::filesystem::path> resumes_from_;
   std::unique_ptr<InitialLoad> initial_load_;  // of a new run, or of what adapters stand on
   int64_t steps_asked_ = 0;                    // training.steps, whatever the data lasts
+  bool always_profiles_;                       // the config's own profiling.operator_table
   std::optional<std::string> last_save_problem_;
   std::unique_ptr<RunLog> run_log_;  // the main rank's
   RunState state_;

@@ -102,7 +102,7 @@ void Trainer::restore() {
           }});
   step_->refresh();
   if (ranks_.is_main()) {
-    write_file_atomically(std::filesystem::path(config_.job.dump_folder) / "config.toml", to_toml(config_));
+    save_config();
     run_log_ = std::make_unique<RunLog>(
         config_,
         *args_,
@@ -113,19 +113,28 @@ void Trainer::restore() {
         ranks_,
         state_,
         environment_.log,
-        predicted_peak());
+        expected_memory());
   }
 }
 
+// What was asked for this start alone is not for those that come.
+void Trainer::save_config() const {
+  TrainConfig config = config_;
+  config.profiling.operator_table = always_profiles_;
+  write_file_atomically(std::filesystem::path(config_.job.dump_folder) / "config.toml", to_toml(config));
+}
+
 // Takes a few milliseconds a layer, which the start of a small model, whose memory nobody asks for, shall not wait.
-std::optional<int64_t> Trainer::predicted_peak() const {
+std::optional<ExpectedMemory> Trainer::expected_memory() const {
   constexpr int64_t kLarge = 20'000'000;  // parameters
   if (!environment_.predict_peak || ranks_.world_size() > 1 || !device_.is_cpu() ||
       args_->get_nparams_and_flops(1).num_parameters < kLarge) {
     return std::nullopt;
   }
   try {
-    return environment_.predict_peak(config_, spec_, *args_);
+    return ExpectedMemory{
+        .step = environment_.predict_peak(config_, spec_, *args_),
+        .saves = checkpoints_ ? checkpoints_->copied_bytes() : 0};
   } catch (const std::exception&) {
     return std::nullopt;  // a family that does not run on meta, which the run itself need not
   }

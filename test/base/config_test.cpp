@@ -239,6 +239,18 @@ TEST(Json, NamesLineAndColumnOfASyntaxError) {
       [] { parse_json("{\n \"a\": }\n", "c.json"); }, Throws<Error>(Property(&Error::what, HasSubstr("c.json:2:"))));
 }
 
+TEST(Json, RefusesAKeyThatStandsTwiceInOneObject) {
+  EXPECT_THAT(
+      [] { parse_json(R"({"x": [1, {"b": 1}, {"b": {"c": 1, "d": [], "c": 2}}]})", "t"); },
+      Throws<Error>(Property(&Error::what, ::testing::StrEq("t: x[2].b.c: stands there twice"))));
+  EXPECT_THAT(
+      [] { parse_json(R"([[], {}, {"a": 1, "a": 1}])", "t"); },
+      Throws<Error>(Property(&Error::what, ::testing::StrEq("t: [2].a: stands there twice"))));
+  EXPECT_EQ(
+      to_json(parse_json(R"([{"a": {"a": [{"a": 1}, {"a": 1}]}}, {"a": 1}])", "t")),
+      R"([{"a":{"a":[{"a":1},{"a":1}]}},{"a":1}])");
+}
+
 TEST(Json, KeepsOrderAndEveryBitOfNumbers) {
   const std::string text = R"({"z":1,"a":[0.1,1e-310,-9223372036854775808,true,null,"\u00e9"]})";
   const Node node = parse_json(text, "t");

@@ -30,7 +30,7 @@ BlockConfig mixture(int64_t kv_heads, const MoESubblock& moe) {
 }
 
 double mebibytes(const Account& account) {
-  return static_cast<double>(account.weight_bytes + account.kv_cache_bytes) / kMiB;
+  return (static_cast<double>(account.weight_bytes) + account.kv_cache_bytes) / kMiB;
 }
 
 // The nine models that NVIDIA Model-Optimizer's puzzletron is tested with (tests/gpu/torch/puzzletron/
@@ -151,7 +151,7 @@ TEST(BlockAccount, GivesThePublishedFiguresOfPrunedModels) {
     EXPECT_EQ(account.total().num_parameters, one.parameters);
     EXPECT_EQ(mebibytes(account.total()), one.mib);
     EXPECT_EQ(attention.num_parameters, one.attention_parameters);
-    EXPECT_EQ(static_cast<double>(attention.kv_cache_bytes) / kMiB, one.cache_mib);
+    EXPECT_EQ(attention.kv_cache_bytes / kMiB, one.cache_mib);
     EXPECT_EQ(ffn.num_parameters, 5'637'275'648);
     EXPECT_EQ(mebibytes(ffn), 10'752.25);
   }
@@ -191,7 +191,7 @@ TEST(BlockAccount, CountsTheExpertsOfATokenAsActive) {
 TEST(BlockAccount, PrefillIsTheSumOfDecodes) {
   const std::vector<BlockConfig> blocks{
       block(8, 512), mixture(2, {.num_local_experts = 4, .num_experts_per_tok = 2, .expert_intermediate_dim = 8})};
-  int64_t decoded = 0;
+  double decoded = 0;
   for (int64_t tokens = 1; tokens <= 20; ++tokens) {
     const Account layers = account_for(tiny(128), blocks, {.num_tokens = tokens}).all_layers();
     decoded += layers.decode_flops;
@@ -210,6 +210,17 @@ TEST(BlockAccount, TakesTypesAndSequencesIntoAccount) {
   EXPECT_EQ(more.weight_bytes, 4 * one.num_parameters);
   EXPECT_EQ(more.kv_cache_bytes, 2 * 8 * 128 * 10 * 7);
   EXPECT_EQ(more.decode_flops, one.decode_flops) << "of one sequence";
+}
+
+// Of 10^10 sequences of 10^8 tokens: what no integer of 64 bits holds, to the 53 bits of a double.
+TEST(BlockAccount, TakesAnyWorkload) {
+  const Account all =
+      account_for(tiny(128), {block(8, 512)}, {.num_tokens = 100'000'000, .num_sequences = 10'000'000'000})
+          .layers[0]
+          .attention;
+  EXPECT_DOUBLE_EQ(all.kv_cache_bytes, 2.0 * 8 * 128 * 1e8 * 1e10 * 2);
+  const double matrices = 256.0 * (2 * 32 + 2 * 8) * 128;
+  EXPECT_DOUBLE_EQ(all.prefill_flops, 2 * matrices * 1e8 + 4.0 * 32 * 128 * (1e8 * (1e8 + 1) / 2));
 }
 
 TEST(BlockAccount, RefusesSizesThatCannotBeCounted) {

@@ -80,7 +80,7 @@ TEST(BlockAccounts, CountTheOperationsThatAreDone) {
     // It takes half of all pairs of positions as seen, T^2 / 2; there are T (T + 1) / 2.
     const double attention = meter.counts().attention_flops * (kTokens + 1) / kTokens;
     const Account all = blocks_of(*args, {.num_tokens = kTokens}).account.total();
-    EXPECT_EQ(meter.counts().product_flops + attention, static_cast<double>(all.prefill_flops)) << model_type;
+    EXPECT_EQ(meter.counts().product_flops + attention, all.prefill_flops) << model_type;
   }
 }
 

@@ -3,7 +3,7 @@
 
 Usage: commands.py LEHR      (standard library only)
 """
-import gzip, json, os, shutil, struct, subprocess, sys, tempfile, time
+import gzip, json, os, random, shutil, struct, subprocess, sys, tempfile, time
 from pathlib import Path
 
 lehr = os.path.abspath(sys.argv[1])
@@ -66,6 +66,7 @@ holds("the saved config gives the same weights, bit for bit, also under --profil
 table = json.loads((again / "profile/operators.json").read_text())
 holds("--profile keeps a table of operators, for people and for programs",
       (table["first_step"], table["steps"]) == (3, 3) and "matrix products" in (again / "profile/operators.txt").read_text())
+holds("for that start alone", "operator_table = false" in (again / "config.toml").read_text())
 run("train", work / "resolved.toml", "--quiet")
 holds("a run that is done stays as it is", (again / "metrics.jsonl").read_text().count("\n") == len(lines))
 
@@ -141,6 +142,9 @@ holds("and what each layer takes, drawn too", "KV head" in shown and "KV cache" 
 shutil.copy(model / "config.json", work / "shape")
 holds("for which config.json is enough", "no weights" in run("inspect", work / "shape"))
 run("inspect", model / "model.safetensors", "--picture", picture, code=2)
+holds("a workload of any size is counted, and the tensors are listed",
+      all(word in run("inspect", model, "--seq-len", "100000000", "--num-sequences", "100000000")
+          for word in ("KV cache", "model.layers.0.self_attn.q_proj.weight")))
 
 mixture = "test/data/reference/qwen3moe_sparse_step2"
 shown = run("inspect", "--map", mixture)
@@ -164,26 +168,42 @@ run("convert", "--model", blocks, "--output", whole)
 holds("and together again they are the same bytes",
       (whole / "model.safetensors").read_bytes() == Path(mixture, "model.safetensors").read_bytes())
 run("convert", "--model", blocks, "--output", work / "new", "--subblocks", "--max-shard-size-mb", "1", code=2)
-killed, target = 0, work / "killed"
-started = time.monotonic()
-run("convert", "--model", mixture, "--output", work / "timed", "--subblocks")
-whole_run = time.monotonic() - started
-for part in range(12):
-    process = subprocess.Popen([lehr, "convert", "--model", mixture, "--output", target, "--subblocks"],
-                               stdout=subprocess.DEVNULL)
-    time.sleep(whole_run * (0.4 + 0.06 * part))
+target, hidden = work / "killed", work / ".killed.converting"
+convert = [lehr, "convert", "--model", mixture, "--output", target, "--subblocks"]
+
+
+def writes_until(seconds):
+    """Starts a conversion, kills it so long after its hidden folder appeared, and says how long it has written."""
+    process = subprocess.Popen(convert, stdout=subprocess.DEVNULL)
+    while process.poll() is None and not hidden.exists():
+        time.sleep(0.0002)
+    began = time.monotonic()
+    while process.poll() is None and time.monotonic() - began < seconds:
+        time.sleep(0.0002)
     process.kill()
     process.wait()
+    return time.monotonic() - began
+
+
+writing = writes_until(60)  # to its end
+holds("a conversion ends", target.exists() and not hidden.exists())
+killed, attempts = 0, 0
+while killed < 5 and attempts < 100:
+    attempts += 1
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.rmtree(hidden, ignore_errors=True)  # else it would be taken for the next one's
+    writes_until(random.random() * writing)
     if target.exists():
         same = [(target / "subblocks_safetensors" / file.name).read_bytes() == file.read_bytes()
                 for file in (blocks / "subblocks_safetensors").iterdir()]
-        assert all(same) and (target / "config.json").exists(), f"half of a folder after part {part}"
-        shutil.rmtree(target)
-    else:
+        assert all(same) and (target / "config.json").exists(), f"half of a folder at attempt {attempts}"
+    elif hidden.exists():
         killed += 1
-holds(f"a conversion that is killed leaves no half of a folder ({killed} killed before the end)", killed > 0)
+shutil.rmtree(target, ignore_errors=True)
+holds(f"a conversion that is killed leaves no half of a folder ({killed} of {attempts} killed in the middle)", killed > 0)
+hidden.mkdir(exist_ok=True)
 run("convert", "--model", mixture, "--output", target, "--subblocks")
-holds("and the next one does not mind what it left", not (work / ".killed.converting").exists() and target.exists())
+holds("and the next one does not mind what it left", not hidden.exists() and target.exists())
 (work / "swap.json").write_text('[{"layer": 0, "attention": {"no_op": true}, "ffn": {"model": "blocks", "layer": 1}}]')
 run("convert", "--model", mixture, "--replace", work / "swap.json", "--output", work / "child")
 holds("sub-blocks of several models are a model",

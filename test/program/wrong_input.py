@@ -149,6 +149,10 @@ wrong("missing config file", ["train", "no/such.toml"], r"no/such\.toml")
 wrong("unknown key on the command line", ["train", work / "run.toml", "--training.step=3"], "training.step", "steps")
 wrong("wrong type on the command line", ["train", work / "run.toml", "--training.steps=many"], "training.steps", "many")
 wrong("no config file", ["train"], "config file")
+wrong("a profile and none", ["train", work / "run.toml", "--profile", "--profiling.operator_table=false"],
+      "--profile", r"profiling\.operator_table=false", "opposite")
+wrong("a profile of a run that is too short", ["train", work / "run.toml", "--profile"],
+      r"profiling\.operator_table_steps", "training.steps")
 wrong("unknown command", ["trian"], "trian", "train")
 wrong("unknown option", ["generate", "--modle", "x"], "modle", "model")
 wrong("missing option", ["generate", "--prompt", "x"], "--model")
@@ -168,6 +172,15 @@ wrong("convert what is no model", ["convert", "--model", work / "none", "--outpu
 wrong("unknown layout", ["convert", "--model", model, "--output", work / "new", "--expert-layout", "stacked"],
       "stacked", "per_expert", "fused")
 wrong("convert to an unknown type", ["convert", "--model", model, "--output", work / "new", "--dtype", "int4"], "int4")
+for option in (["--picture", work / "x.svg"], ["--dtype", "float32"], ["--num-sequences", "2"], ["--seq-len", "64"]):
+    wrong(f"{option[0]} of one file", ["inspect", model / "model.safetensors", *option], option[0], r"config\.json")
+wrong("a picture without a name", ["inspect", model, "--picture", ""], r"--picture: expected the name", '""')
+wrong("a picture that is a folder", ["inspect", model, "--picture", work], r"--picture: expected the name", str(work))
+wrong("a picture in no folder", ["inspect", model, "--picture", work / "no/x.svg"], "--picture", "no such folder")
+twice = work / "twice.json"
+twice.write_text('[{"layer": 0, "ffn": {"no_op": true}, "ffn": {"no_op": true}}]')
+wrong("a key that stands twice", ["convert", "--model", model, "--replace", twice, "--output", work / "new"],
+      r"twice\.json: \[0\]\.ffn: stands there twice")
 wrong("the map of one file", ["inspect", "--map", model / "model.safetensors"], r"config\.json")
 lacking = model_copy("lacking")
 header, data = tensors(lacking / "model.safetensors")

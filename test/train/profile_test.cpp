@@ -6,6 +6,7 @@
 #include "lehr/base/json.h"
 #include "lehr/train/machine_limits.h"
 #include "lehr/train/operator_table.h"
+#include "lehr/train/step_profile.h"
 #include "test/train/mesh_support.h"
 
 namespace lehr::train::testing {
@@ -119,15 +120,19 @@ TEST_P(Profile, HoldsAllTimeAndTheOperationsOfTheModel) {
   EXPECT_THAT(text, ::testing::AnyOf(HasSubstr("128 x 16 x 257"), HasSubstr("64 x 16 x 257")));
 }
 
+// In the very first step, too.
 TEST(ProfileOfOptimizer, StatesWhatAnUpdateMustReadAndWrite) {
-  const Folder folder;
-  const TrainConfig config = tiny_run(folder.path(), profiled());
-  train(config);
-  // Of AdamW in float32: value and two moments read and written, the gradient read; counters aside.
-  const double parameters = 2 * (16 * 16 + 2 * 16 * 8 + 16 * 16 + 3 * 16 * 24 + 2 * 16 + 2 * 8) + 16 + 16 * 257;
-  const double bytes = of(table_of(config), OperatorKind::optimizer, "bytes");
-  EXPECT_GE(bytes, 7 * 4 * parameters);
-  EXPECT_LE(bytes, 7 * 4 * parameters * 1.05);
+  for (const char* warmup : {"0", "1"}) {
+    SCOPED_TRACE(warmup);
+    const Folder folder;
+    const TrainConfig config = tiny_run(folder.path(), profiled({{"profiling.operator_table_warmup", warmup}}));
+    train(config);
+    // Of AdamW in float32: value and two moments read and written, the gradient read; counters aside.
+    const double parameters = 2 * (16 * 16 + 2 * 16 * 8 + 16 * 16 + 3 * 16 * 24 + 2 * 16 + 2 * 8) + 16 + 16 * 257;
+    const double bytes = of(table_of(config), OperatorKind::optimizer, "bytes");
+    EXPECT_GE(bytes, 7 * 4 * parameters);
+    EXPECT_LE(bytes, 7 * 4 * parameters * 1.05);
+  }
 }
 
 TEST(ProfileOfExperts, KnowsTheirProductsAndRouting) {
@@ -170,6 +175,40 @@ TEST(ProfileRefuses, ARunThatIsTooShort) {
   }
 }
 
+TEST(ProfileRefuses, ADeviceWhoseWorkGoesOn) {
+  const Folder folder;
+  const TrainConfig plain = tiny_run(folder.path());
+  StepProfile::check_device(plain, at::kCUDA);
+  const TrainConfig config = tiny_run(folder.path(), profiled());
+  StepProfile::check_device(config, at::kCPU);
+  try {
+    StepProfile::check_device(config, at::Device(at::kCUDA, 1));
+    FAIL() << "its work goes on after an operator returns";
+  } catch (const Error& error) {
+    EXPECT_THAT(
+        error.what(), ::testing::StartsWith("profiling.operator_table: expected training.device cpu, found cuda:1"));
+  }
+}
+
+// Of one start, as lehr train --profile asks for it.
+TEST(ProfileOfOneStart, IsNotInTheConfigThatTheRunLeaves) {
+  for (const bool always : {false, true}) {
+    const Folder folder;
+    const TrainConfig config = tiny_run(
+        folder.path(),
+        profiled({{"profiling.operator_table", always ? "true" : "false"}, {"profiling.enable_profiling", "true"}}));
+    ::testing::internal::CaptureStderr();
+    Logger log;
+    const auto list = specs();
+    Trainer(config, {.specs = list, .log = log, .profile = true}).run();
+    const std::string told = ::testing::internal::GetCapturedStderr();
+    EXPECT_EQ(table_of(config).at("steps").as_int(), 2);
+    EXPECT_THAT(told, HasSubstr("its times hold what profiling.enable_profiling's traces cost"));
+    const std::string left = read_file(std::filesystem::path(config.job.dump_folder) / "config.toml");
+    EXPECT_THAT(left, HasSubstr(always ? "operator_table = true" : "operator_table = false"));
+  }
+}
+
 TEST(ProfileOfAResumedRun, IsLeftOutWhereTooFewStepsAreLeft) {
   const Folder folder;
   const TrainConfig config =
@@ -177,6 +216,13 @@ TEST(ProfileOfAResumedRun, IsLeftOutWhereTooFewStepsAreLeft) {
   train(config, 2);
   EXPECT_EQ(train(config).step, 3);
   EXPECT_FALSE(std::filesystem::exists(std::filesystem::path(config.job.dump_folder) / "profile"));
+}
+
+TEST(OperatorTable, SaysWhoseLimitsTheyAre) {
+  OperatorReport report{.steps = 1, .first_step = 1, .seconds = 1, .limits = {.flops = 1, .bytes_per_second = 1}};
+  EXPECT_THAT(to_text(report), HasSubstr("at best this machine computes "));
+  report.ranks = 2;
+  EXPECT_THAT(to_text(report), HasSubstr("at best rank 0 alone, while the others wait, computes "));
 }
 
 TEST(OperatorTable, SaysWhatLimits) {

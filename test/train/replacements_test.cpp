@@ -114,7 +114,7 @@ TEST_F(Replacements, AreReadFromPuzzletronsSolutions) {
         {{"parent_layer_indices": [0],
           "weight_paths": ["{0}/subblocks_safetensors/block_0_attention.safetensors",
                            "teacher/subblocks_safetensors/block_0_ffn.safetensors"],
-          "child_block_configs": [{{"attention": {{"num_key_value_heads": 2}}, "ffn": {{"no_op": false}}}}]}}
+          "child_block_configs": [{{"attention": {{"num_key_value_heads": 2}}, "ffn": {{"intermediate_size": 32}}}}]}}
       ], "total_value": 1.5}})",
       heads,
       narrow));
@@ -132,6 +132,97 @@ TEST_F(Replacements, AreReadFromPuzzletronsSolutions) {
     }
   }
   EXPECT_EQ(find(0, Half::ffn).origin->model, at("teacher"));
+}
+
+// Of the attention of heads' layer 1 twice, in layers 0 and 2, and of narrow's feed-forward blocks everywhere.
+TEST_F(Replacements, MayTakeOneHalfSeveralTimes) {
+  const auto swap = read(R"([
+    {"layer": 0, "attention": {"model": "heads", "layer": 1}, "ffn": {"model": "narrow", "layer": 2}},
+    {"layer": 1, "ffn": {"model": "narrow", "layer": 2}},
+    {"layer": 2, "attention": {"model": "heads", "layer": 1}, "ffn": {"model": "narrow", "layer": 2}}
+  ])");
+  convert_checkpoint({.model = at("teacher"), .output = at("child"), .replacements = swap}, families());
+  const state::WeightReader child(at("child")), heads(at("heads")), narrow(at("narrow"));
+  for (const char* layer : {"0", "2"}) {
+    EXPECT_TRUE(at::equal(
+        child.tensor(fmt::format("model.layers.{}.self_attn.k_proj.weight", layer)),
+        heads.tensor("model.layers.1.self_attn.k_proj.weight")));
+  }
+  for (const char* layer : {"0", "1", "2"}) {
+    EXPECT_TRUE(at::equal(
+        child.tensor(fmt::format("model.layers.{}.mlp.up_proj.weight", layer)),
+        narrow.tensor("model.layers.2.mlp.up_proj.weight")));
+  }
+  const ModelParts parts(at("teacher"), swap, families());
+  const auto model = parts.args().build({});
+  nn::materialize(*model, at::kCPU, at::kFloat);
+  parts.load(*model);
+  const auto written = ModelFolder::open(at("child"), families()).load(at::kCPU, at::kFloat);
+  const auto expected = nn::named_parameters(*written);
+  const auto loaded = nn::named_parameters(*model);
+  ASSERT_EQ(loaded.size(), expected.size());
+  for (size_t i = 0; i < loaded.size(); ++i) {
+    EXPECT_TRUE(at::equal(loaded[i].parameter->value(), expected[i].parameter->value())) << loaded[i].name;
+  }
+}
+
+TEST_F(Replacements, AreWhatPuzzletronsBlockConfigsSay) {
+  write_model(at("experts"), "qwen3_moe", {{4, 8, 6, 2}, {4, 8, 6, 2}}, 4);
+  const auto entry = [&](const std::string& attention, const std::string& ffn, const std::string& origin) {
+    return fmt::format(
+        R"([{{"parent_layer_indices": [0], "child_block_configs": [{{"attention": {}, "ffn": {}}}],
+             "weight_paths": ["{}/subblocks_safetensors/block_1_attention.safetensors",
+                              "{}/subblocks_safetensors/block_1_ffn.safetensors"]}}])",
+        attention,
+        ffn,
+        origin,
+        origin);
+  };
+  const auto check = [&](const std::string& json) {
+    const std::string teacher = json.find("experts/") != std::string::npos ? "experts" : "teacher";
+    ModelParts(at(teacher), read(json), families());
+  };
+  const auto problem = [&](const std::string& json) { return error_of([&] { check(json); }); };
+  // heads keeps a file a half, heads_whole one file for all: a path names the model and the layer.
+  for (const char* origin : {"heads", "heads_whole"}) {
+    check(entry(R"({"num_key_value_heads": 2})", R"({"intermediate_size": 32})", origin));
+    check(entry(R"({"n_heads_in_group": 4})", R"({"intermediate_size": 32})", origin));  // Nemotron-NAS: of 8 heads
+  }
+  EXPECT_THAT(
+      problem(entry(R"({"num_key_value_heads": 4})", R"({"intermediate_size": 32})", "heads")),
+      AllOf(
+          HasSubstr(
+              "swap.json: [0].child_block_configs[0].attention.num_key_value_heads: expected 2, as in layer 1 of "),
+          HasSubstr("heads, found 4")));
+  EXPECT_THAT(
+      problem(entry(R"({"num_key_value_heads": 2})", R"({"intermediate_size": 24})", "heads")),
+      HasSubstr("[0].child_block_configs[0].ffn.intermediate_size: expected 32"));
+  // narrow's layer 1 has no feed-forward block.
+  EXPECT_THAT(
+      problem(entry(R"({"num_key_value_heads": 4})", R"({"intermediate_size": 24})", "narrow")),
+      HasSubstr("[0].child_block_configs[0].ffn.no_op: expected true, as in layer 1 of "));
+  EXPECT_THAT(
+      problem(entry(R"({"num_key_value_heads": 2, "colour": 1})", R"({"intermediate_size": 32})", "heads")),
+      HasSubstr("[0].child_block_configs[0].attention: 'colour' is not known"));
+  EXPECT_THAT(
+      problem(entry(R"({"num_key_value_heads": 2})", R"({"intermediate_size": 32}, "mamba": {})", "heads")),
+      HasSubstr("[0].child_block_configs[0]: 'mamba' is not known"));
+  const auto experts = [&](const char* number, const char* shared) {
+    return entry(
+        R"({"num_key_value_heads": 4})",
+        fmt::format(
+            R"({{"moe": {{"num_local_experts": {}, "num_experts_per_tok": 2, "expert_intermediate_dim": 8,
+                          "shared_expert_intermediate_dim": {}}}}})",
+            number,
+            shared),
+        "experts");
+  };
+  check(experts("6", "0"));
+  check(experts("6", "8192"));  // which puzzletron writes whatever is there
+  EXPECT_THAT(
+      problem(experts("5", "8192")),
+      AllOf(HasSubstr("ffn.moe.num_local_experts: expected 6, as in layer 1 of "), HasSubstr("experts, found 5")));
+  EXPECT_THAT(problem(experts("6", "16")), HasSubstr("shared_expert_intermediate_dim: expected 0"));
 }
 
 TEST_F(Replacements, GoIntoEveryLayout) {
@@ -263,6 +354,16 @@ TEST_F(Replacements, SayWhatIsWrongWithThem) {
   EXPECT_THAT(
       refused(R"([{"parent_layer_indices": [0, 1], "child_block_configs": [], "weight_paths": []}])"),
       HasSubstr("[0].parent_layer_indices: expected one layer, found 2; several layers as one are not supported"));
+}
+
+TEST_F(Replacements, AreSome) {
+  EXPECT_THAT(error_of([&] { read("[]"); }), HasSubstr("swap.json: expected replacements, found an empty list"));
+  EXPECT_THAT(
+      error_of([&] { read(R"({"chosen_replacements": []})"); }),
+      HasSubstr("swap.json: chosen_replacements: expected replacements, found an empty list"));
+  EXPECT_THAT(
+      error_of([&] { read(R"([{"layer": 0, "ffn": {"no_op": true}, "ffn": {"model": "x"}}])"); }),
+      HasSubstr("swap.json: [0].ffn: stands there twice"));
 }
 
 TEST_F(Replacements, SayWhatDoesNotFit) {

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <fstream>
 
+#include "lehr/base/memory_meter.h"
 #include "lehr/state/async_checkpointer.h"
 #include "lehr/state/integrity.h"
 #include "lehr/state/map_stream.h"
@@ -388,6 +389,36 @@ TEST(RunCheckpointsOfManyRanks, GoOnFromTheNewestWholeOneOnAnyMesh) {
       {.data_parallel_shard = 3}, [&](DistributedContext& context, Coordinator&) { expect_goes_on(&context, true); });
   expect_goes_on(nullptr, false);
   EXPECT_TRUE(fs::exists(newest.string() + ".damaged"));
+}
+
+// What stays after a save is the copy, to the byte: on one device, and on each rank what it has to write.
+TEST(RunCheckpointsOfManyRanks, KeepTheBytesThatTheyTell) {
+  const Folder folder;
+  const auto expect_told = [&](DistributedContext* context) {
+    RankRun run(own_folder(folder.path(), context), context);
+    run.rank.fill(7);
+    const int64_t told = run.checkpoints.copied_bytes();
+    const MemoryMeter meter(at::kCPU);
+    for (const int64_t step : {4, 8}) {
+      RunState now = kStart;
+      now.step = step + (context == nullptr ? 0 : 100);
+      EXPECT_EQ(run.checkpoints.save(now), std::nullopt);
+      EXPECT_EQ(run.checkpoints.wait(), std::nullopt);
+      EXPECT_EQ(meter.now(), told);
+    }
+    const int64_t whole = 3 * 4 * nn::count_parameters(*run.rank.args->build({}));  // value and two moments
+    if (context == nullptr) {
+      EXPECT_GT(told, whole);  // counters of steps beside
+      EXPECT_LT(told, 1.01 * static_cast<double>(whole));
+    } else {
+      EXPECT_GT(told, 0);
+      EXPECT_LT(told, whole);
+    }
+  };
+  expect_told(nullptr);
+  on_mesh({.data_parallel_shard = 2, .tensor_parallel = 2}, [&](DistributedContext& context, Coordinator&) {
+    expect_told(&context);
+  });
 }
 
 TEST(RunCheckpointsOfManyRanks, FailOnAllRanksWhereOneFails) {

@@ -304,6 +304,21 @@ TEST(Trainer, TellsBeforeTrainingThatASampleDoesNotFit) {
   EXPECT_FALSE(std::filesystem::exists(folder.path() / "out" / "metrics.jsonl"));
 }
 
+// Of a model so large that memory is asked for: 20.5 M parameters, nearly all of them in a table.
+TEST(Trainer, TellsTheMemoryOfAStepAndWhatSavesAddToIt) {
+  const Folder folder;
+  const auto config =
+      tiny_run(folder.path(), {{"model.args.vocab_size", "1280000"}, {"model.args.tie_word_embeddings", "true"}});
+  ::testing::internal::CaptureStderr();
+  Logger log;
+  const auto list = testing::specs();
+  Trainer trainer(config, {.specs = list, .log = log, .predict_peak = [](const auto&...) { return 3LL << 30; }});
+  const auto parameters = static_cast<double>(nn::count_parameters(trainer.model()));
+  const std::string report = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(report, HasSubstr("3 GiB of tensors at most in a step, of which "));
+  EXPECT_THAT(report, HasSubstr("; " + human_bytes(3 * 4 * parameters) + " more from the first save on"));
+}
+
 TEST(Trainer, StartsAClassifierFromALanguageModel) {
   const Folder folder;
   const auto language = tiny_run(folder.path(), {{"training.steps", "4"}});

@@ -1,0 +1,115 @@
+#include "lehr/train/replacement_rules.h"
+
+#include <array>
+
+#include "lehr/base/error.h"
+#include "lehr/base/json.h"
+#include "lehr/descriptor/block_config_dialects.h"
+
+namespace lehr::train {
+
+using descriptor::BlockConfig;
+
+namespace {
+// What changes what a sub-block computes from the same weights; sizes that a block config has are not among them.
+constexpr std::array kSharedKeys = {
+    "hidden_size",
+    "num_attention_heads",
+    "head_dim",
+    "rms_norm_eps",
+    "rope_theta",
+    "rope_scaling",
+    "norm_topk_prob",
+    "expert_bias"};
+
+std::string text_of(const Node& config, const char* key) {
+  const Node* value = config.find(key);
+  return value != nullptr ? to_json(*value) : "null";
+}
+
+struct Difference {
+  std::string key, said, there;
+};
+
+Difference first_difference(const Node& said, const Node& there, const std::string& key) {
+  if (said.is_table() && there.is_table()) {
+    for (const auto& [name, value] : said.entries()) {
+      const Node& other = there.at(name);
+      if (to_json(value) != to_json(other)) {
+        return first_difference(value, other, key + "." + name);
+      }
+    }
+  }
+  return {.key = key, .said = to_json(said), .there = to_json(there)};
+}
+}  // namespace
+
+void require_same_computation(
+    const Replacement& replacement, const descriptor::ModelArgs& other, const descriptor::ModelArgs& own) {
+  const std::string& folder = replacement.origin->model.string();
+  require(
+      other.model_type() == own.model_type(),
+      "{}: expected a model of type {}, found {} in {}",
+      replacement.where,
+      own.model_type(),
+      other.model_type(),
+      folder);
+  const Node there = other.to_hf_config("float32");
+  const Node here = own.to_hf_config("float32");
+  for (const char* key : kSharedKeys) {
+    require(
+        text_of(there, key) == text_of(here, key),
+        "{}: {} has {} = {}, the model that it goes into has {}; a sub-block would compute something else there",
+        replacement.where,
+        folder,
+        key,
+        text_of(there, key),
+        text_of(here, key));
+  }
+}
+
+void require_layer(const Replacement& replacement, int64_t layer, size_t count, const std::string& folder) {
+  require(
+      layer < static_cast<int64_t>(count),
+      "{}: {} has layers 0 to {}, and no layer {}",
+      replacement.where,
+      folder,
+      static_cast<int64_t>(count) - 1,
+      layer);
+}
+
+void require_as_said(const Replacement& replacement, const BlockConfig& there, const descriptor::DecoderForm& form) {
+  if (!replacement.block_config) {
+    return;
+  }
+  const Node& config = *replacement.block_config;
+  const descriptor::LayersByDefault sizes{
+      .blocks = {}, .hidden_size = form.hidden_size, .num_attention_heads = form.num_attention_heads};
+  BlockConfig said = there;
+  if (replacement.half == Half::attention) {
+    said.attention = descriptor::read_attention(config, sizes);
+  } else {
+    said.ffn = descriptor::read_ffn(config, sizes);
+    auto* moe = std::get_if<descriptor::MoESubblock>(&said.ffn);
+    if (moe != nullptr && moe->shared_expert_intermediate_dim == descriptor::kUpstreamsSharedExpert) {
+      moe->shared_expert_intermediate_dim = 0;  // as in a config.json
+    }
+  }
+  if (said == there) {
+    return;
+  }
+  const auto written = [&](const BlockConfig& block) {
+    return descriptor::write_block_configs({block}).at(0).at(name_of(replacement.half));
+  };
+  const Difference found = first_difference(written(said), written(there), config.key());
+  fail(
+      "{}: {}: expected {}, as in layer {} of {}, found {}",
+      config.origin(),
+      found.key,
+      found.there,
+      replacement.origin->layer,
+      replacement.origin->model.string(),
+      found.said);
+}
+
+}  // namespace lehr::train
