@@ -29,6 +29,11 @@ int64_t part_of(int64_t size, int64_t most, int64_t unit) {
   return std::min(size, ceil_div(ceil_div(size, ceil_div(size, most)), unit) * unit);
 }
 
+// Contiguous ones, which do not overlap.
+bool has_rows(const at::Tensor& c) {
+  return (c.stride(1) == 1 || c.size(1) == 1) && (c.stride(0) >= c.size(1) || c.size(0) == 1);
+}
+
 const GemmKernels* kernels_for(at::ScalarType type) {
   if (type == at::kBFloat16) {
     return bf16_gemm_kernels();
@@ -94,12 +99,14 @@ class Product {
     float* const b_panels = a_panels + a_words_;
     const GemmOperand a{element(a_, row, at), a_.stride(0), a_.stride(1), rows, depth};
     const GemmOperand b{element(b_, at, column), b_.stride(1), b_.stride(0), pack_b ? columns : 0, depth};
-    constexpr int64_t kShares = 256;  // so that threads get as much of a as of b
+    constexpr int64_t kShares = 256;             // so that threads get as much of a as of b
+    constexpr int64_t kWorthAThread = 16 << 10;  // elements to pack
     const int64_t of_a = ceil_div(a.count, kernels_.rows), of_b = ceil_div(b.count, kernels_.columns);
-    parallel_for(0, kShares, 1, [&](int64_t first, int64_t last) {
-      kernels_.pack(a, false, a_panels, of_a * first / kShares, of_a * last / kShares);
-      kernels_.pack(b, true, b_panels, of_b * first / kShares, of_b * last / kShares);
-    });
+    parallel_for(
+        0, kShares, ceil_div(kShares * kWorthAThread, (a.count + b.count) * depth), [&](int64_t first, int64_t last) {
+          kernels_.pack(a, false, a_panels, of_a * first / kShares, of_a * last / kShares);
+          kernels_.pack(b, true, b_panels, of_b * first / kShares, of_b * last / kShares);
+        });
     const GemmPlace result{element(c_, row, column), c_.stride(0), is_bf16_};
     const GemmPlace sums =
         sums_.defined() ? GemmPlace{sums_.mutable_data_ptr<float>(), sums_.stride(0), false} : result;
@@ -112,7 +119,9 @@ class Product {
         .from = at > 0 ? sums : (add_ ? result : GemmPlace{}),
         .to = at + depth < a_.size(1) ? sums : result};
     const int64_t units = ceil_div(rows, kGemmUnitRows) * ceil_div(columns, kernels_.columns);
-    parallel_for(0, units, 1, [&](int64_t first, int64_t last) { kernels_.multiply(call, first, last); });
+    constexpr int64_t kMultiplications = 1 << 20;  // that are worth a thread
+    const int64_t grain = ceil_div(kMultiplications, kGemmUnitRows * kernels_.columns * depth);
+    parallel_for(0, units, grain, [&](int64_t first, int64_t last) { kernels_.multiply(call, first, last); });
   }
 
   const GemmKernels& kernels_;
@@ -128,6 +137,13 @@ class Product {
 };
 
 void multiply(const at::Tensor& a, const at::Tensor& b, const at::Tensor& c, bool add) {
+  TORCH_CHECK(
+      a.dim() == 2 && b.dim() == 2 && a.size(1) == b.size(0) && c.dim() == 2 && c.size(0) == a.size(0) &&
+          c.size(1) == b.size(1),
+      "lehr::mm: shapes do not match");
+  TORCH_CHECK(
+      a.scalar_type() == b.scalar_type() && a.scalar_type() == c.scalar_type() && gemm_takes(a, b) && has_rows(c),
+      "lehr::mm: takes float32 or bfloat16 with contiguous rows or columns (see lehr/ops/gemm.h)");
   Product product(a, b, c, add);
   if (!a.is_meta()) {
     product.run();
@@ -135,7 +151,7 @@ void multiply(const at::Tensor& a, const at::Tensor& b, const at::Tensor& c, boo
 }
 
 at::Tensor mm(const at::Tensor& a, const at::Tensor& b) {
-  at::Tensor c = at::empty({a.size(0), b.size(1)}, a.options());
+  const at::Tensor c = at::empty({a.size(0), b.size(1)}, a.options());
   multiply(a, b, c, false);
   return c;
 }
@@ -156,9 +172,14 @@ TORCH_LIBRARY_IMPL(lehr, Meta, library) {
   library.impl("mm", mm);
   library.impl("mm_", mm_);
 }
+// Operators call it under their own autograd functions.
+TORCH_LIBRARY_IMPL(lehr, Autograd, library) {
+  library.impl("mm", torch::CppFunction::makeFallthrough());
+  library.impl("mm_", torch::CppFunction::makeFallthrough());
+}
 
 bool is_packable(const at::Tensor& x) {
-  return (x.is_cpu() || runs_on_meta(x)) && (x.stride(0) == 1 || x.stride(1) == 1);
+  return x.dim() == 2 && (x.is_cpu() || runs_on_meta(x)) && (x.stride(0) == 1 || x.stride(1) == 1);
 }
 }  // namespace
 
@@ -175,6 +196,9 @@ at::Tensor gemm(const at::Tensor& a, const at::Tensor& b) {
 void gemm_(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, bool add) {
   static const auto call = c10::Dispatcher::singleton().findSchemaOrThrow("lehr::mm_", "").typed<decltype(mm_)>();
   call.call(c, a, b, add);
+  if (!c.is_inference()) {
+    c.unsafeGetTensorImpl()->bump_version();
+  }
 }
 
 }  // namespace lehr::ops

@@ -22,6 +22,6 @@ at::Tensor spread(const at::Tensor& rows, const at::Tensor& index, int64_t count
 /// Rows a chunk: enough for an efficient product, few enough that the logits stay in a cache where the vocabulary
 /// allows it, and never more than kLogitsBytes. On a GPU as many as kGpuLogitsBytes hold, for its products want
 /// thousands of rows. Chunks are of nearly equal size.
-int64_t chunk_rows(int64_t rows, int64_t vocabulary, int64_t element_bytes, bool on_gpu = false);
+int64_t chunk_rows(int64_t rows, int64_t vocabulary, int64_t element_bytes, bool on_gpu);
 
 }  // namespace lehr::ops

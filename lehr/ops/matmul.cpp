@@ -23,9 +23,17 @@ bool mkl_is_slow_here() {
 #endif
 }
 
+// Where every run shall have the same bits, our own too: MKL shares out even the terms of a sum.
 bool by_gemm(const at::Tensor& a, const at::Tensor& b) {
   static const bool slow = mkl_is_slow_here();
-  return (slow || a.scalar_type() != at::kFloat) && current_arch() != Arch::generic && gemm_takes(a, b);
+  const bool wanted = slow || a.scalar_type() != at::kFloat || at::globalContext().deterministicAlgorithms();
+  return wanted && current_arch() != Arch::generic && gemm_takes(a, b);
+}
+
+// Whether gemm can put a product of that type there.
+bool fits(const at::Tensor& result, const at::Tensor& a) {
+  return result.scalar_type() == a.scalar_type() && result.stride(1) == 1 &&
+         (result.stride(0) >= result.size(1) || result.size(0) == 1);
 }
 
 bool multiplies_bfloat16_by_onednn() {
@@ -71,7 +79,7 @@ at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
 }
 
 void put_product(const at::Tensor& result, const at::Tensor& a, const at::Tensor& b) {
-  if (by_gemm(a, b) && result.stride(1) == 1) {
+  if (by_gemm(a, b) && fits(result, a)) {
     return gemm_(result, a, b, false);
   }
   const at::Tensor workspace = workspace_on_meta(a, b);
@@ -80,7 +88,7 @@ void put_product(const at::Tensor& result, const at::Tensor& a, const at::Tensor
 }
 
 void add_product_(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b) {
-  if (by_gemm(a, b) && sum.stride(1) == 1) {
+  if (by_gemm(a, b) && fits(sum, a)) {
     return gemm_(sum, a, b, true);
   }
   const at::Tensor workspace = workspace_on_meta(a, b);

@@ -10,8 +10,9 @@ namespace lehr::ops {
 /// ATen sends float32 products to MKL, which on CPUs not made by Intel keeps to 256-bit vectors; there ops/gemm.h
 /// multiplies them, and bfloat16 where the CPU has AVX512-BF16 but no AMX. Everything else is at::mm.
 ///
-/// Small matrices too, so that the number of threads changes no bit of a training step (MKL shares out even the terms
-/// of a sum). Where nothing is differentiated, few rows times a large weight are left to ATen: few_rows.
+/// Small matrices too, so that the number of threads changes no bit of a training step; with
+/// debug.deterministic gemm multiplies float32 on every CPU with AVX2. Where nothing is differentiated, few rows times
+/// a large weight are left to ATen: few_rows.
 at::Tensor product(const at::Tensor& a, const at::Tensor& b);
 
 /// result = a b, for a result (m, n) that is there already.

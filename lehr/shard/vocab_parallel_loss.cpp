@@ -36,7 +36,8 @@ template <class Body>
 void for_chunks(const at::Tensor& hidden, const at::Tensor& weight, const Body& body) {
   const int64_t count = hidden.size(0);
   const auto wide = wide_type(hidden);
-  const int64_t chunk = ops::chunk_rows(count, weight.size(0), static_cast<int64_t>(c10::elementSize(wide)));
+  const int64_t chunk =
+      ops::chunk_rows(count, weight.size(0), static_cast<int64_t>(c10::elementSize(wide)), weight.is_cuda());
   for (int64_t first = 0; first < count; first += chunk) {
     const int64_t size = std::min(chunk, count - first);
     body(first, size, ops::product(hidden.narrow(0, first, size), weight.t()).to(wide));
@@ -99,7 +100,7 @@ Gradients gradients_of(
     p.mul_(row_scale.narrow(0, first, size).unsqueeze(1));
     const at::Tensor gradient = p.to(hidden.scalar_type());  // of the logits
     if (hidden_wanted) {
-      gradients.hidden.narrow(0, first, size).copy_(ops::product(gradient, weight));
+      ops::put_product(gradients.hidden.narrow(0, first, size), gradient, weight);
     }
     if (weight_wanted) {
       ops::add_product_(gradients.weight, gradient.t(), hidden.narrow(0, first, size));

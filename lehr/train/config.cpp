@@ -231,7 +231,8 @@ void DebugConfig::fields(FieldVisitor& v) {
   v.optional(
       "deterministic",
       deterministic,
-      "Take the same path through every operator on a GPU too, or fail where there is none (CPU runs always do).");
+      "The same bits in every run: on a GPU only operators that promise it, or fail where there is none; on a CPU "
+      "float32 products whose bits no number of threads changes (bfloat16 so where Lehr multiplies it, docs/ops.md).");
 }
 
 void TrainConfig::fields(FieldVisitor& v) {

@@ -54,11 +54,48 @@ TEST(Product, IsMadeOfBlocksOfAnyNumberAndRest) {
   }
 }
 
+// A sum that was rounded to bfloat16 halfway would be wrong where large parts cancel.
+TEST(Product, OfBfloat16IsRoundedOnceHoweverDeepItIs) {
+  const at::Tensor a = random_tensor({61, 4101}, at::kBFloat16), b = random_tensor({4101, 70}, at::kBFloat16);
+  if (!gemm_takes(a, b)) {
+    GTEST_SKIP() << "this CPU has no instructions for it";
+  }
+  const at::Tensor expected = at::mm(a.to(at::kDouble), b.to(at::kDouble));
+  const at::Tensor error = (gemm(a, b).to(at::kDouble) - expected).abs();
+  // Half a unit in the last of eight bits, and what 4101 terms around 1 lose in float32.
+  EXPECT_TRUE(error.le(expected.abs() / 256 + 1e-3).all().item<bool>()) << error.max();
+}
+
+TEST(Product, TakesOperandsThatRepeat) {
+  const at::Tensor row = random_tensor({1, 50}, at::kFloat), b = random_tensor({50, 40}, at::kFloat);
+  const at::Tensor all = row.expand({33, 50});  // as the gradient of a sum
+  EXPECT_LE(worst_error(product(all, b), at::mm(all.contiguous(), b)), tolerance(at::kFloat));
+  EXPECT_LE(worst_error(product(b.t(), all.t()), at::mm(b.t(), all.t().contiguous())), tolerance(at::kFloat));
+}
+
+TEST(Product, RefusesWhatItWouldReadOrWriteWrongly) {
+  const at::Tensor a = at::ones({4, 6}), b = at::ones({6, 5});
+  EXPECT_THROW(gemm(a, at::ones({5, 6})), c10::Error);
+  EXPECT_THROW(gemm(a, b.to(at::kDouble)), c10::Error);
+  EXPECT_THROW(gemm_(at::ones({4, 4}), a, b, true), c10::Error);
+  EXPECT_THROW(gemm_(at::ones({4, 5}, at::kBFloat16), a, b, true), c10::Error);
+  EXPECT_THROW(gemm_(at::ones({1, 5}).expand({4, 5}), a, b, true), c10::Error);
+}
+
+// Sets it back when the test ends.
+class Threads {
+ public:
+  ~Threads() { at::set_num_threads(before_); }
+
+ private:
+  int before_ = at::get_num_threads();
+};
+
 TEST(Product, HasTheSameBitsOnAnyNumberOfThreads) {
-  const int threads = at::get_num_threads();
+  const Threads threads;
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
-    const at::Tensor a = random_tensor({301, 700}, type);
-    const at::Tensor b = random_tensor({700, 217}, type);
+    const at::Tensor a = random_tensor({1101, 2100}, type);
+    const at::Tensor b = random_tensor({2100, 217}, type);
     if (!gemm_takes(a, b)) {
       continue;
     }
@@ -69,7 +106,6 @@ TEST(Product, HasTheSameBitsOnAnyNumberOfThreads) {
       EXPECT_TRUE(at::equal(gemm(a, b), expected)) << used << " threads, " << type;
     }
   }
-  at::set_num_threads(threads);
 }
 
 // Beyond the result. Meters count by thread, and oneDNN asks for all of it in the one that multiplies.
