@@ -10,6 +10,7 @@ namespace lehr::ops::cuda {
 namespace {
 std::atomic<const Table*> opened = nullptr;  // by open_kernels, for as long as the process lives
 thread_local TableScope::Use in_scope = {nullptr, at::kCPU};
+thread_local int64_t uses = 0;
 
 const Table* table_for(at::DeviceType device) {
   if (in_scope.table != nullptr && in_scope.device == device) {
@@ -18,10 +19,25 @@ const Table* table_for(at::DeviceType device) {
   return device == at::kCUDA ? opened.load(std::memory_order_acquire) : nullptr;
 }
 
-const Table& table_of(void* module, const std::string& file) {
-  void* const function = dlsym(module, kTableFunction);
-  require(function != nullptr, "{}: has no function {}; build it together with the program", file, kTableFunction);
-  return checked_table(*reinterpret_cast<TableFunction*>(function)());
+template <class Function>
+Function* function_of(void* module, const std::string& file, const char* name) {
+  void* const function = dlsym(module, name);
+  require(function != nullptr, "{}: has no function {}; build it together with the program", file, name);
+  return reinterpret_cast<Function*>(function);
+}
+
+std::string open_module(const std::string& file) {
+  void* const module = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (module == nullptr) {
+    const char* const error = dlerror();
+    return fmt::format("{} cannot be opened: {}", file, error != nullptr ? error : "no reason given");
+  }
+  const Table& table = checked_table(*function_of<TableFunction>(module, file, kTableFunction)());
+  if (const Status problem = function_of<ProblemFunction>(module, file, kProblemFunction)()) {
+    return fmt::format("the kernels of {} do not run here: {}", file, problem);
+  }
+  opened.store(&table, std::memory_order_release);
+  return "";
 }
 
 template <class Body>
@@ -49,13 +65,9 @@ std::string open_kernels() {
   const auto folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
   for (const auto& place : {folder, folder.parent_path()}) {
     const std::string file = place / "liblehr_cuda.so";
-    if (!std::filesystem::exists(file)) {
-      continue;
+    if (std::filesystem::exists(file)) {
+      return open_module(file);
     }
-    void* const module = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
-    require(module != nullptr, "{}: cannot be opened: {}", file, module != nullptr ? "" : dlerror());
-    opened.store(&table_of(module, file), std::memory_order_release);
-    return "";
   }
   return "liblehr_cuda.so is not beside the program (" + folder.string() + ")";
 }
@@ -83,8 +95,13 @@ bool supports_rotation(const at::Tensor& tensor, int64_t rotated, bool normalize
 }
 
 const Table& table() {
+  ++uses;
   const Table* const scoped = in_scope.table;
   return scoped != nullptr ? *scoped : *opened.load(std::memory_order_acquire);
+}
+
+int64_t table_uses() {
+  return uses;
 }
 
 void check_devices(const char* name, std::initializer_list<at::Tensor> tensors) {

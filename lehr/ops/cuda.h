@@ -15,8 +15,9 @@
 
 namespace lehr::ops::cuda {
 
-/// Opens the module once for the process, after LibTorch's CUDA half. Returns "", or why there are no kernels: it is
-/// not beside the program. Throws a usage error for a module that cannot be opened or was built from other sources.
+/// Opens the module once for the process, after LibTorch's CUDA half. Returns "", or why there are no kernels and
+/// operators run as plain ATen: the module is not beside the program or cannot be opened, or the current GPU or its
+/// driver does not run what it holds. Throws a usage error for a module that was built from other sources.
 std::string open_kernels();
 
 /// The table as it is if the program and the module agree about it. Throws a usage error if not.
@@ -107,6 +108,8 @@ void run(const char* name, const at::Tensor& like, const Body& body);
 
 /// The table in use on this thread; only where `supports` says so.
 const Table& table();
+/// How often this thread has asked for it, which is at least once a launch: how tests see that kernels ran.
+int64_t table_uses();
 /// Throws a usage error unless the defined ones among the tensors are on one device.
 void check_devices(const char* name, std::initializer_list<at::Tensor> tensors);
 /// The tensor, or a copy where its elements do not begin at a multiple of 16 bytes. Contiguous already.

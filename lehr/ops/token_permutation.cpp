@@ -23,6 +23,7 @@ struct Permute : torch::autograd::Function<Permute> {
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const OperatorScope scope(OperatorKind::routing, "lehr::permute_tokens_backward");
+    refuse_double_backward("permute_tokens");
     const int64_t tokens = ctx->saved_data["tokens"].toInt();
     const at::Tensor inverse = ctx->get_saved_variables().front();
     const at::Tensor copies = grads[0].index_select(0, inverse);
@@ -74,6 +75,7 @@ struct Reorder : torch::autograd::Function<Reorder> {
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const OperatorScope scope(OperatorKind::routing, "lehr::unpermute_rows_backward");
+    refuse_double_backward("unpermute_rows");
     return {grads[0].index_select(0, ctx->get_saved_variables().front()), at::Tensor(), at::Tensor()};
   }
 };

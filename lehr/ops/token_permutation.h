@@ -1,4 +1,5 @@
-// Tokens to their experts and back.
+// Tokens to their experts and back. No backward pass here can be differentiated again, on any device: it throws a usage
+// error under create_graph.
 #pragma once
 
 #include "lehr/base/torch.h"

@@ -182,6 +182,13 @@ void step_with_moments(
   });
 }
 
+/// Tells autograd of what kernels have written, as ATen's operators do.
+void mark_written(std::initializer_list<at::Tensor> tensors) {
+  for (const at::Tensor& tensor : tensors) {
+    tensor.unsafeGetTensorImpl()->bump_version();
+  }
+}
+
 /// Whether the step was taken by a kernel on a GPU.
 bool step_on_gpu(const StochasticAdamWTensors& t, const StochasticAdamWNumbers& n, const StochasticAdamWNoise& noise) {
   const auto runs = gpu_runs_of(t.value, t.placement);
@@ -213,17 +220,17 @@ void copy_stochastically_(
     const at::Tensor& target, const at::Tensor& source, const RoundingNoise& noise, const Placement& placement) {
   check_target(target);
   check("the source", source, target, /*narrow_allowed=*/false);
-  if (round_on_gpu(target, source, noise, placement)) {
-    return;
+  if (!round_on_gpu(target, source, noise, placement)) {
+    if (!target.is_cpu()) {
+      return copy_stochastically_reference_(target, source, noise, placement);
+    }
+    const auto& kernel = ops::kernels<float>();
+    over_runs(target, placement, [&](const Run& run, int64_t first, int64_t last) {
+      kernel.stochastic_round(
+          elements<float>(source) + run.local, elements<Bf16>(target) + run.local, run.range, noise, first, last);
+    });
   }
-  if (!target.is_cpu()) {
-    return copy_stochastically_reference_(target, source, noise, placement);
-  }
-  const auto& kernel = ops::kernels<float>();
-  over_runs(target, placement, [&](const Run& run, int64_t first, int64_t last) {
-    kernel.stochastic_round(
-        elements<float>(source) + run.local, elements<Bf16>(target) + run.local, run.range, noise, first, last);
-  });
+  mark_written({target});
 }
 
 void stochastic_adamw_(
@@ -237,16 +244,17 @@ void stochastic_adamw_(
       "stochastic rounding: exp_avg is {}, exp_avg_sq is {}; they must agree",
       describe(tensors.exp_avg),
       describe(tensors.exp_avg_sq));
-  if (step_on_gpu(tensors, numbers, noise)) {
-    return;
+  if (!step_on_gpu(tensors, numbers, noise)) {
+    if (!tensors.value.is_cpu()) {
+      return stochastic_adamw_reference_(tensors, numbers, noise);
+    }
+    if (tensors.exp_avg.scalar_type() == at::kFloat) {
+      step_with_moments<float>(tensors, numbers, noise);
+    } else {
+      step_with_moments<Bf16>(tensors, numbers, noise);
+    }
   }
-  if (!tensors.value.is_cpu()) {
-    stochastic_adamw_reference_(tensors, numbers, noise);
-  } else if (tensors.exp_avg.scalar_type() == at::kFloat) {
-    step_with_moments<float>(tensors, numbers, noise);
-  } else {
-    step_with_moments<Bf16>(tensors, numbers, noise);
-  }
+  mark_written({tensors.value, tensors.exp_avg, tensors.exp_avg_sq});
 }
 
 }  // namespace lehr::optim

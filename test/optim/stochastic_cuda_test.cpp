@@ -1,15 +1,33 @@
-// Stochastic rounding and AdamW with it by the CUDA kernels, as loops on the host, against those of the CPU.
-#include <gtest/gtest.h>
-
-#include "lehr/ops/cuda.h"
+// Stochastic rounding and AdamW with it by the CUDA kernels, as loops on the host and on a GPU where there is one,
+// against those of the CPU.
 #include "lehr/optim/stochastic_rounding.h"
-#include "test/ops/host_launch.h"
+#include "test/ops/kernels_test.h"
 
 namespace lehr::optim {
 namespace {
 
-using ops::test::host_table;
-using ops::test::HostLaunch;
+class StochasticCudaKernels : public ops::test::KernelsTest {
+ protected:
+  // body() by the CPU's own kernels.
+  template <class Body>
+  static void on_cpu(const Body& body) {
+    const ops::cuda::TableScope none(ops::test::host_table(), at::kMeta);
+    body();
+  }
+
+  // body() writes the tensors, of which autograd must hear.
+  template <class Body>
+  static void expect_written(const std::vector<at::Tensor>& tensors, const Body& body) {
+    std::vector<int64_t> before;
+    for (const at::Tensor& tensor : tensors) {
+      before.push_back(tensor._version());
+    }
+    body();
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      EXPECT_GT(tensors[i]._version(), before[i]) << i;
+    }
+  }
+};
 
 struct Case {
   std::vector<int64_t> sizes;
@@ -27,31 +45,28 @@ std::vector<Case> cases() {
       {.sizes = {3, 2, 50}, .placement = {.shape = {3, 4, 50}, .offset = {0, 1, 0}}}};
 }
 
-TEST(StochasticCudaKernels, RoundWithTheBitsOfTheCpu) {
-  at::manual_seed(1);
+TEST_P(StochasticCudaKernels, RoundWithTheBitsOfTheCpu) {
   const RoundingNoise noise = rounding_noise(7, 3, "layer.weight");
-  for (const auto& [sizes, placement] : cases()) {
+  for (const Case& one : cases()) {
+    const auto& sizes = one.sizes;  // no bindings: lambdas below take them
+    const Placement& placement = one.placement;
     at::Tensor source = at::randn(sizes);
     if (source.numel() > 3) {
       source.view({-1})[1] = std::numeric_limits<float>::infinity();
       source.view({-1})[2] = std::nanf("");
       source.view({-1})[3] = std::numeric_limits<float>::max();
     }
-    const at::Tensor on_cpu = at::empty(sizes, at::kBFloat16);
-    copy_stochastically_(on_cpu, source, noise, placement);
-    const at::Tensor by_kernel = at::empty(sizes, at::kBFloat16);
-    const int64_t before = HostLaunch::launches();
-    {
-      const ops::cuda::TableScope scope(host_table(), at::kCPU);
-      copy_stochastically_(by_kernel, source, noise, placement);
-    }
-    EXPECT_GT(HostLaunch::launches(), before);
-    EXPECT_TRUE(at::equal(on_cpu.view(at::kShort), by_kernel.view(at::kShort)));
+    const at::Tensor by_cpu = at::empty(sizes, at::kBFloat16);
+    expect_written({by_cpu}, [&] { on_cpu([&] { copy_stochastically_(by_cpu, source, noise, placement); }); });
+    const at::Tensor by_kernel = there(at::empty(sizes, at::kBFloat16));
+    expect_written({by_kernel}, [&] {
+      expect_kernels(true, [&] { copy_stochastically_(by_kernel, there(source), noise, placement); });
+    });
+    EXPECT_TRUE(at::equal(by_cpu.view(at::kShort), by_kernel.cpu().view(at::kShort)));
   }
 }
 
-TEST(StochasticCudaKernels, TakeTheStepsOfTheCpu) {
-  at::manual_seed(1);
+TEST_P(StochasticCudaKernels, TakeTheStepsOfTheCpu) {
   for (const auto state : {at::kFloat, at::kBFloat16}) {
     for (const auto grad : {at::kFloat, at::kBFloat16}) {
       for (const auto& [sizes, placement] : cases()) {
@@ -62,21 +77,23 @@ TEST(StochasticCudaKernels, TakeTheStepsOfTheCpu) {
             .exp_avg_sq = at::rand(sizes).to(state),
             .placement = placement};
         StochasticAdamWTensors by_kernel = by_cpu;
-        for (at::Tensor* tensor : {&by_kernel.value, &by_kernel.exp_avg, &by_kernel.exp_avg_sq}) {
-          *tensor = tensor->clone();
+        for (at::Tensor* tensor : {&by_kernel.value, &by_kernel.grad, &by_kernel.exp_avg, &by_kernel.exp_avg_sq}) {
+          *tensor = there(tensor->clone());
         }
         const StochasticAdamWNumbers numbers{.lr = 0.01, .weight_decay = 0.1, .step = 3, .grad_divisor = 1.7};
         const StochasticAdamWNoise noise = {
             .value = rounding_noise(1, 3, "w"),
             .exp_avg = rounding_noise(1, 3, "m"),
             .exp_avg_sq = rounding_noise(1, 3, "v")};
-        stochastic_adamw_(by_cpu, numbers, noise);
-        const int64_t before = HostLaunch::launches();
-        {
-          const ops::cuda::TableScope scope(host_table(), at::kCPU);
-          stochastic_adamw_(by_kernel, numbers, noise);
+        expect_written({by_cpu.value, by_cpu.exp_avg, by_cpu.exp_avg_sq}, [&] {
+          on_cpu([&] { stochastic_adamw_(by_cpu, numbers, noise); });
+        });
+        expect_written({by_kernel.value, by_kernel.exp_avg, by_kernel.exp_avg_sq}, [&] {
+          expect_kernels(true, [&] { stochastic_adamw_(by_kernel, numbers, noise); });
+        });
+        for (at::Tensor* written : {&by_kernel.value, &by_kernel.exp_avg, &by_kernel.exp_avg_sq}) {
+          *written = written->cpu();
         }
-        EXPECT_GT(HostLaunch::launches(), before);
         const auto differing = [](const at::Tensor& a, const at::Tensor& b) {
           return a.numel() == 0 ? 0.0 : (a != b).to(at::kDouble).mean().item<double>();
         };
@@ -93,15 +110,16 @@ TEST(StochasticCudaKernels, TakeTheStepsOfTheCpu) {
   }
 }
 
-TEST(StochasticCudaKernels, LeaveTritonsNoiseToTheDefinition) {
+TEST_P(StochasticCudaKernels, LeaveTritonsNoiseToTheDefinition) {
   const at::Tensor source = at::ones({300});
   const at::Tensor expected = at::empty({300}, at::kBFloat16);
-  copy_stochastically_(expected, source, raw_rounding_noise(5));
-  const at::Tensor target = at::empty({300}, at::kBFloat16);
-  const ops::cuda::TableScope scope(host_table(), at::kCPU);
-  copy_stochastically_(target, source, raw_rounding_noise(5));
-  EXPECT_TRUE(at::equal(target, expected));
+  on_cpu([&] { copy_stochastically_(expected, source, raw_rounding_noise(5)); });
+  const at::Tensor target = there(at::empty({300}, at::kBFloat16));
+  expect_kernels(false, [&] { copy_stochastically_(target, there(source), raw_rounding_noise(5)); });
+  EXPECT_TRUE(at::equal(target.cpu(), expected));
 }
+
+INSTANTIATE_TEST_SUITE_P(, StochasticCudaKernels, testing::Bool(), ops::test::place_name);
 
 }  // namespace
 }  // namespace lehr::optim

@@ -1,8 +1,10 @@
-// The door of the module liblehr_cuda.so: the table of kernels, and the stream that they are launched on. The one file
-// of the module that knows LibTorch.
+// The door of the module liblehr_cuda.so: the table of kernels, whether the device runs them, and the stream that they
+// are launched on. The one file of the module that knows LibTorch.
 #include "lehr/ops/cuda/module.h"
 
 #include <c10/cuda/CUDAStream.h>
+
+#include <string>
 
 namespace lehr::ops::cuda {
 
@@ -26,4 +28,26 @@ extern "C" const lehr::ops::cuda::Table* lehr_cuda_table() {
     return made;
   }();
   return &table;
+}
+
+extern "C" __attribute__((visibility("default"))) lehr::ops::cuda::Status lehr_cuda_problem();
+
+extern "C" lehr::ops::cuda::Status lehr_cuda_problem() {
+  const lehr::ops::cuda::Status problem = lehr::ops::cuda::find_kernel();
+  if (problem == nullptr) {
+    return nullptr;
+  }
+  thread_local std::string text;
+  text = problem;
+  int device = 0;
+  int major = 0;
+  int minor = 0;
+  if (cudaGetDevice(&device) == cudaSuccess &&
+      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
+      cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) == cudaSuccess) {
+    text += " (GPU " + std::to_string(device) + ", compute capability " + std::to_string(major) + "." +
+            std::to_string(minor) + ")";
+  }
+  cudaGetLastError();  // as in find_kernel
+  return text.c_str();
 }

@@ -8,4 +8,8 @@ namespace lehr::ops::cuda {
 void fill_norms(Table& table);
 void fill_rest(Table& table);
 
+/// Asks CUDA for one of the kernels on the current device: null, or what it says where it has no code for it. All are
+/// compiled for the same architectures, so one speaks for all.
+Status find_kernel();
+
 }  // namespace lehr::ops::cuda

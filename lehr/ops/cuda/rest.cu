@@ -12,4 +12,11 @@ void fill_rest(Table& table) {
   table.stochastic_round = PlainKernels<DeviceLaunch>::stochastic_round;
 }
 
+Status find_kernel() {
+  cudaFuncAttributes attributes = {};
+  const cudaError_t error = cudaFuncGetAttributes(&attributes, in_blocks<SumAll>);
+  cudaGetLastError();  // which would else be found behind the next launch
+  return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
+}
+
 }  // namespace lehr::ops::cuda

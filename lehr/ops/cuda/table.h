@@ -113,9 +113,12 @@ constexpr int64_t kTableLayout = static_cast<int64_t>(
     7 * sizeof(RotaryCall<float>) + 11 * sizeof(CrossEntropyCall<float>) + 13 * sizeof(TokenCopies<float>) +
     17 * sizeof(TensorList) + 19 * sizeof(RoundingRuns) + 23 * sizeof(StochasticAdamWCall<float>));
 
-/// The module's one function.
+/// The module's functions: one gives the table; the other null, or why the current device does not run its kernels (a
+/// text that lives until this thread's next call).
 constexpr const char* kTableFunction = "lehr_cuda_table";
 using TableFunction = const Table*();
+constexpr const char* kProblemFunction = "lehr_cuda_problem";
+using ProblemFunction = Status();
 
 /// The longest row that a group of threads holds.
 constexpr int64_t kMostInRow = 8192;

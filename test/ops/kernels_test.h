@@ -1,0 +1,68 @@
+// Where tests run the CUDA kernels: as loops on the host everywhere, and on a GPU where there is one.
+#pragma once
+
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "lehr/ops/cuda.h"
+#include "test/ops/host_launch.h"
+
+namespace lehr::ops::test {
+
+/// "" once LibTorch's CUDA half is loaded and there is a GPU.
+inline std::string why_no_gpu() {
+  if (!std::filesystem::exists("/dev/nvidiactl") && !std::filesystem::exists("/dev/dxg")) {
+    return "there is no NVIDIA driver";
+  }
+  if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
+    return dlerror();
+  }
+  return at::globalContext().hasCUDA() ? "" : "LibTorch finds no GPU";
+}
+
+/// The parameter is where kernels run: true for a GPU.
+class KernelsTest : public testing::TestWithParam<bool> {
+ protected:
+  void SetUp() override {
+    at::manual_seed(1);
+    if (GetParam()) {
+      std::string reason = why_no_gpu();
+      reason = reason.empty() ? cuda::open_kernels() : reason;
+      if (!reason.empty()) {
+        GTEST_SKIP() << reason;
+      }
+    } else {
+      scope_.emplace(host_table(), at::kCPU);
+    }
+    for (const auto type : {at::kFloat, at::kBFloat16}) {
+      ASSERT_TRUE(cuda::supports(at::empty({1}, at::TensorOptions(device()).dtype(type))));
+    }
+  }
+
+  at::Device device() const { return GetParam() ? at::kCUDA : at::kCPU; }
+
+  at::Tensor there(const at::Tensor& tensor) const { return tensor.defined() ? tensor.to(device()) : tensor; }
+
+  /// Calls body, which must start kernels, or none. On the host they are counted themselves.
+  template <class Body>
+  void expect_kernels(bool wanted, const Body& body) const {
+    const int64_t uses = cuda::table_uses();
+    const int64_t launches = HostLaunch::launches();
+    body();
+    EXPECT_EQ(cuda::table_uses() > uses, wanted);
+    EXPECT_EQ(HostLaunch::launches() > launches, wanted && !GetParam());
+  }
+
+ private:
+  std::optional<cuda::TableScope> scope_;
+};
+
+inline std::string place_name(const testing::TestParamInfo<bool>& on_gpu) {
+  return on_gpu.param ? "OnTheGpu" : "OnTheHost";
+}
+
+}  // namespace lehr::ops::test
