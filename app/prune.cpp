@@ -23,9 +23,9 @@ struct Options {
   std::string output;
   std::optional<std::string> scores;
   std::optional<std::string> like;
-  std::string drop_attention_layers;
-  std::string drop_ffn_layers;
-  std::string layers;
+  std::optional<std::string> drop_attention_layers;
+  std::optional<std::string> drop_ffn_layers;
+  std::optional<std::string> layers;
   std::optional<int64_t> seed;
   bool subblocks = false;
   prune::PruneOptions chosen;
@@ -49,12 +49,17 @@ struct Options {
     v.optional(
         "drop_attention_layers", drop_attention_layers, "Layers that lose their attention, as 3,5,10-12; no scores.");
     v.optional("drop_ffn_layers", drop_ffn_layers, "Layers that lose their feed-forward block; no scores.");
-    v.optional("layers", layers, "Layers that are pruned, as 4-11 or 0,2,4-7; not given: all.");
+    v.optional(
+        "layers",
+        layers,
+        "Layers that sizes hold for, and that --drop-attention and --drop-ffn choose from, as 4-11 or 0,2,4-7; not "
+        "given: all. Layers that are named to lose a half lose it in any case.");
     v.choice(
         "by",
         chosen.by,
         {{"score", prune::By::score}, {"random", prune::By::random}, {"first", prune::By::first}},
-        "What stays: the highest scores; by chance, to see what scores are worth; the lowest numbers.");
+        "What stays: the highest scores, unless something else is given; by chance, to see what scores are worth; the "
+        "lowest numbers.");
     v.optional("seed", seed, "Of --by random; not given: 0.", at_least(0));
     v.optional(
         "average_kv",
@@ -76,10 +81,10 @@ struct Options {
 constexpr const char* kHelp =
     "lehr prune --model DIR --scores SCORES [--ffn-width N] [--kv-heads N] [...] --output CHILD\n\n"
     "Makes a smaller model of what a trained one needs most: narrower feed-forward blocks, fewer KV heads, fewer or\n"
-    "narrower experts, layers without attention or feed-forward. CHILD is a model folder like any other (a "
-    "heterogeneous\n"
-    "one, docs/descriptors.md), to be trained on, evaluated, or cut into sub-blocks; its pruning.json tells what was "
-    "kept.\n\n"
+    "narrower experts, layers without attention or feed-forward. CHILD is a model folder like any other (if its "
+    "layers\n"
+    "differ, a heterogeneous one, docs/descriptors.md), to be trained on, evaluated, or cut into sub-blocks; its\n"
+    "pruning.json tells what was kept.\n\n"
     "  lehr score CONFIG.toml --model teacher --output scores    what parts are worth\n"
     "  lehr prune --model teacher --scores scores --ffn-width 1536 --kv-heads 4 --output child\n"
     "  lehr prune --model teacher --scores scores --ffn-width 1024 --layers 4-11 --output child2\n"
@@ -101,7 +106,7 @@ int64_t layer_of(std::string_view text, const std::string& whole, const char* op
 // "3,5,10-12"
 std::vector<int64_t> layers_of(const std::string& text, const char* option) {
   std::vector<int64_t> layers;
-  for (size_t begin = 0; begin < text.size();) {
+  for (size_t begin = 0; begin <= text.size();) {  // an empty part, at the end too, is refused
     const size_t end = std::min(text.find(',', begin), text.size());
     const std::string_view part = std::string_view(text).substr(begin, end - begin);
     const size_t dash = part.find('-');
@@ -118,10 +123,14 @@ std::vector<int64_t> layers_of(const std::string& text, const char* option) {
 
 prune::Pruning choose(Options& options, const std::vector<BlockConfig>& blocks) {
   prune::PruneOptions& chosen = options.chosen;
-  chosen.drop_attention_layers = layers_of(options.drop_attention_layers, "--drop-attention-layers");
-  chosen.drop_ffn_layers = layers_of(options.drop_ffn_layers, "--drop-ffn-layers");
-  if (!options.layers.empty()) {
-    chosen.layers = layers_of(options.layers, "--layers");
+  if (options.drop_attention_layers) {
+    chosen.drop_attention_layers = layers_of(*options.drop_attention_layers, "--drop-attention-layers");
+  }
+  if (options.drop_ffn_layers) {
+    chosen.drop_ffn_layers = layers_of(*options.drop_ffn_layers, "--drop-ffn-layers");
+  }
+  if (options.layers) {
+    chosen.layers = layers_of(*options.layers, "--layers");
   }
   require(!options.seed || chosen.by == prune::By::random, "lehr prune: --seed: goes with --by random");
   chosen.seed = static_cast<uint64_t>(options.seed.value_or(0));

@@ -21,7 +21,7 @@ namespace {
 struct Options {
   std::optional<std::string> model;
   std::string output;
-  std::string kinds;
+  std::optional<std::string> kinds;
   std::string ffn_method = "iterative";
   std::string expert_method = "mse";
   int64_t max_rows = 256;
@@ -57,7 +57,7 @@ std::set<prune::Kind> kinds_of(const std::string& list) {
   for (const prune::Kind kind : prune::kKinds) {
     known.emplace_back(prune::name_of(kind));
   }
-  for (size_t first = 0; !list.empty() && first <= list.size();) {
+  for (size_t first = 0; first <= list.size();) {  // an empty name is refused
     const size_t end = std::min(list.find(',', first), list.size());
     const std::string name = list.substr(first, end - first);
     const auto found = std::find(known.begin(), known.end(), name);
@@ -78,7 +78,7 @@ prune::ScoreOptions score_options(const Options& options) {
   using prune::ExpertMethod;
   using prune::FfnMethod;
   return {
-      .kinds = kinds_of(options.kinds),
+      .kinds = options.kinds ? kinds_of(*options.kinds) : std::set<prune::Kind>(),
       .ffn = options.ffn_method == "iterative"     ? FfnMethod::iterative
              : options.ffn_method == "independent" ? FfnMethod::independent
                                                    : FfnMethod::l2,
@@ -89,6 +89,7 @@ prune::ScoreOptions score_options(const Options& options) {
 
 void write(train::TrainConfig config, const Options& options) {
   const prune::ScoreOptions wanted = score_options(options);
+  prune::require_writable(options.output);
   const at::Device device = train::choose_device(config.training.device);
   config.data.repeat = false;
   const auto [folder, opened, tokenizer, data, task] = open_model_and_data(config, options.model);

@@ -48,6 +48,28 @@ std::vector<BlockConfig> plain_blocks(const DecoderConfig& shape) {
   return blocks;
 }
 
+// The shape with the sizes that its blocks have. Where sizes differ from block to block it is not what they say.
+DecoderConfig with_sizes_of(const std::vector<BlockConfig>& blocks, DecoderConfig shape) {
+  shape.block_configs.clear();
+  for (const BlockConfig& block : blocks) {
+    const auto own = block_overrides(block);
+    shape.num_key_value_heads = own.num_key_value_heads.value_or(shape.num_key_value_heads);
+    shape.intermediate_size = own.intermediate_size.value_or(shape.intermediate_size);
+    if (shape.moe) {
+      shape.moe->apply(own);
+    }
+  }
+  return shape;
+}
+
+// Whether a model can have these sizes; if not, it is better told which block has them.
+bool sizes_fit(const DecoderConfig& shape) {
+  const bool experts_fit = !shape.moe || (shape.moe->num_experts_per_tok > 0 && shape.moe->moe_intermediate_size > 0 &&
+                                          shape.moe->num_experts_per_tok <= shape.moe->num_experts);
+  return experts_fit && shape.intermediate_size > 0 && shape.num_key_value_heads > 0 &&
+         shape.num_attention_heads % shape.num_key_value_heads == 0;
+}
+
 void fill_from_blocks(const std::vector<BlockConfig>& blocks, DecoderConfig& shape) {
   int64_t heads = 0;
   int64_t width = 0;
@@ -91,7 +113,12 @@ DecoderConfig DecoderConfig::of_block(const BlockConfig& block) const {
 }
 
 void DecoderConfig::set_blocks(std::vector<BlockConfig> blocks) {
-  block_configs = blocks == plain_blocks(*this) ? std::vector<BlockConfig>{} : std::move(blocks);
+  DecoderConfig plain = with_sizes_of(blocks, *this);
+  if (blocks == plain_blocks(plain) && sizes_fit(plain)) {
+    *this = std::move(plain);
+  } else {
+    block_configs = std::move(blocks);
+  }
 }
 
 void read_blocks(const Node& config, DecoderConfig& shape) {

@@ -47,7 +47,7 @@ struct DecoderConfig {
 
   /// What each layer is, from block_configs or from the fields that hold for all.
   std::vector<descriptor::BlockConfig> blocks() const;
-  /// Lets each layer be what its block says; block_configs stays empty if the fields above say the same.
+  /// Lets each layer be what its block says: by the fields above if they can say it, and block_configs is empty then.
   void set_blocks(std::vector<descriptor::BlockConfig> blocks);
   /// The shape whose layers are all as this block; what the block lacks stays as it is.
   DecoderConfig of_block(const descriptor::BlockConfig& block) const;

@@ -31,6 +31,37 @@ void require_enough(int64_t layer, int64_t has, const char* what, const char* op
       wanted);
 }
 
+By way_of(const PruneOptions& options) {
+  return options.by.value_or(By::score);
+}
+
+// Whether any part is chosen, be it by scores, by chance or by its number.
+bool chooses(const PruneOptions& options) {
+  return options.ffn_width || (options.kv_heads && !options.average_kv) || options.experts || options.expert_width ||
+         options.drop_attention != 0 || options.drop_ffn != 0;
+}
+
+// Scores of layers that the model has not, or that their facts count otherwise, are another model's.
+void require_same_model(const Scores& scores, size_t num_layers) {
+  const std::string folder = scores.folder.string();
+  for (const auto& [place, values] : scores.values) {
+    require(
+        place.first < static_cast<int64_t>(num_layers),
+        "{}: has {} of layer {}, and this model has layers 0 to {}; they were made for another one",
+        folder,
+        name_of(place.second),
+        place.first,
+        num_layers - 1);
+  }
+  const Node* layers = scores.facts.is_table() ? scores.facts.find("layers") : nullptr;
+  require(
+      layers == nullptr || !layers->is_list() || layers->size() == num_layers,
+      "{}: of a model of {} layers, and this one has {}; they were made for another one",
+      folder,
+      layers == nullptr || !layers->is_list() ? 0 : layers->size(),
+      num_layers);
+}
+
 class Chooser {
  public:
   Chooser(const PruneOptions& options, const std::vector<BlockConfig>& blocks, const Scores* scores)
@@ -172,7 +203,7 @@ class Chooser {
   Values worth(int64_t layer, Kind kind, const std::vector<int64_t>& shape, int64_t first = 0) const {
     const int64_t count = shape.front() * (shape.size() > 1 ? shape.back() : 1);
     Values values(static_cast<size_t>(count));
-    if (options_.by == By::score) {
+    if (way_of(options_) == By::score) {
       const at::Tensor scores = scores_of(layer, kind, shape);
       std::copy_n(scores.const_data_ptr<double>(), count, values.begin());
       return values;
@@ -181,7 +212,7 @@ class Chooser {
     for (int64_t i = 0; i < count; ++i) {
       const auto number = static_cast<uint64_t>(i);
       values[number] =
-          options_.by == By::random ? chance.uniform(number) : -static_cast<double>(first + i % shape.back());
+          way_of(options_) == By::random ? chance.uniform(number) : -static_cast<double>(first + i % shape.back());
     }
     return values;
   }
@@ -216,12 +247,15 @@ class Chooser {
 
 Node facts_of(const PruneOptions& options, const Scores* scores) {
   Node facts = Node::make_table();
-  facts.set("by", Node(options.by == By::score ? "score" : options.by == By::random ? "random" : "first"));
-  if (scores != nullptr) {
-    facts.set("scores", Node(scores->folder.string()));
-  }
-  if (options.by == By::random) {
-    facts.set("seed", Node(static_cast<int64_t>(options.seed)));
+  if (chooses(options)) {
+    const By by = way_of(options);
+    facts.set("by", Node(by == By::score ? "score" : by == By::random ? "random" : "first"));
+    if (by == By::score && scores != nullptr) {
+      facts.set("scores", Node(scores->folder.string()));
+    }
+    if (by == By::random) {
+      facts.set("seed", Node(static_cast<int64_t>(options.seed)));
+    }
   }
   const auto add = [&](const char* key, std::optional<int64_t> size) {
     if (size.value_or(0) > 0) {
@@ -234,14 +268,27 @@ Node facts_of(const PruneOptions& options, const Scores* scores) {
   add("expert_width", options.expert_width);
   add("drop_attention", options.drop_attention);
   add("drop_ffn", options.drop_ffn);
+  const auto add_layers = [&](const char* key, const std::vector<int64_t>& layers) {
+    Node list = Node::make_list();
+    for (const int64_t layer : layers) {
+      list.push_back(Node(layer));
+    }
+    if (!layers.empty()) {
+      facts.set(key, std::move(list));
+    }
+  };
+  add_layers("drop_attention_layers", options.drop_attention_layers);
+  add_layers("drop_ffn_layers", options.drop_ffn_layers);
+  add_layers("layers", options.layers.value_or(std::vector<int64_t>{}));
+  if (options.average_kv) {
+    facts.set("average_kv", Node(true));
+  }
   return facts;
 }
 }  // namespace
 
 bool needs_scores(const PruneOptions& options) {
-  return options.by == By::score &&
-         (options.ffn_width || (options.kv_heads && !options.average_kv) || options.experts || options.expert_width ||
-          options.drop_attention != 0 || options.drop_ffn != 0);
+  return way_of(options) == By::score && chooses(options);
 }
 
 std::vector<int64_t> best_of(const std::vector<double>& values, int64_t count) {
@@ -267,8 +314,14 @@ Pruning choose(const PruneOptions& options, const std::vector<BlockConfig>& bloc
   require(
       !options.scale_pruned_weights || options.ffn_width || options.expert_width,
       "--scale-pruned-weights: needs --ffn-width or --expert-width");
+  require(
+      !options.by || chooses(options),
+      "--by: nothing that is asked for is chosen by it: layers are named, or KV heads averaged; leave it out");
+  if (scores != nullptr && needs_scores(options)) {
+    require_same_model(*scores, blocks.size());
+  }
   Pruning pruning = Chooser(options, blocks, scores).run();
-  pruning.facts = facts_of(options, needs_scores(options) ? scores : nullptr);
+  pruning.facts = facts_of(options, scores);
   child_blocks(pruning, blocks, "");
   return pruning;
 }

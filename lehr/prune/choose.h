@@ -25,12 +25,14 @@ struct PruneOptions {
   std::optional<int64_t> expert_width;  ///< Inner channels of each expert.
   int64_t drop_attention = 0;           ///< So many attentions of the whole model are left out, the worst first.
   int64_t drop_ffn = 0;                 ///< The same for feed-forward blocks and mixtures.
-  std::vector<int64_t> drop_attention_layers = {};  ///< Layers that lose their attention, whatever the scores.
+  /// Layers that lose their attention, whatever the scores, and whatever `layers` says.
+  std::vector<int64_t> drop_attention_layers = {};
   std::vector<int64_t> drop_ffn_layers = {};
-  std::optional<std::vector<int64_t>> layers = {};  ///< Only these are pruned; none: all.
-  By by = By::score;
-  uint64_t seed = 0;        ///< Of By::random.
-  bool average_kv = false;  ///< KV heads that stay are the means of neighbours, whatever the scores.
+  /// Layers that sizes hold for, and that drop_attention and drop_ffn choose from; none: all.
+  std::optional<std::vector<int64_t>> layers = {};
+  std::optional<By> by = {};  ///< Not given: scores.
+  uint64_t seed = 0;          ///< Of By::random.
+  bool average_kv = false;    ///< KV heads that stay are the means of neighbours, whatever the scores.
   bool scale_pruned_weights = false;
 };
 
@@ -41,8 +43,8 @@ bool needs_scores(const PruneOptions& options);
 std::vector<int64_t> best_of(const std::vector<double>& values, int64_t count);
 
 /// Chooses, layer by layer. Halves that are dropped have no other sizes. Throws usage errors that name layer and
-/// option: nothing to do; sizes that a layer is below already, or that no layer has; scores that are missing, or made
-/// for a model of another shape; and as child_blocks.
+/// option: nothing to do; sizes that a layer is below already, or that no layer has; `by` where nothing is chosen by
+/// it; scores that are missing, or made for a model of another shape or another number of layers; and as child_blocks.
 Pruning choose(
     const PruneOptions& options, const std::vector<descriptor::BlockConfig>& blocks, const Scores* scores = nullptr);
 

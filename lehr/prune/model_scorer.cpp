@@ -98,7 +98,8 @@ class ModelScorer::Parts {
     }
   }
 
-  at::Tensor counted;  // of the present forward
+  at::Tensor counted;  // of the present forward; undefined: all
+  int64_t bytes_a_token = 0;
 
   std::map<std::pair<int64_t, Kind>, at::Tensor> scores() const {
     std::map<std::pair<int64_t, Kind>, at::Tensor> all;
@@ -181,6 +182,9 @@ class ModelScorer::Parts {
     if (wants(Kind::experts)) {
       hooks.push_back(expert_hook(options_.experts));
       keep(Kind::experts, hooks.back());
+      if (options_.experts == ExpertMethod::voting) {
+        bytes_a_token += RankedChoiceVoting::bytes_a_token(mixture.num_experts());
+      }
     }
     if (!hooks.empty()) {
       const auto inner = std::make_shared<at::Tensor>();
@@ -192,7 +196,7 @@ class ModelScorer::Parts {
             .output = output.reshape({-1, output.size(-1)}),
             .inner = *inner,
             .routing = mixture.last_routing(),
-            .counted = counted.flatten()};
+            .counted = counted.defined() ? counted.flatten() : counted};
         for (const auto& hook : hooks) {
           hook->accumulate(mixture, call);
         }
@@ -221,8 +225,12 @@ ModelScorer::~ModelScorer() = default;
 void ModelScorer::forward(const nn::ModelInputs& inputs, const at::Tensor& counted) {
   at::NoGradGuard no_grad;
   model_.eval();
-  parts_->counted = counted;
+  parts_->counted = counted.all().item<bool>() ? at::Tensor() : counted;  // then no rows need to be picked
   model_.forward(inputs);
+}
+
+int64_t ModelScorer::bytes_a_token() const {
+  return parts_->bytes_a_token;
 }
 
 std::map<std::pair<int64_t, Kind>, at::Tensor> ModelScorer::scores() const {

@@ -42,6 +42,9 @@ class ModelScorer {
   /// A forward without gradients, in eval mode. `counted` (B, T) bool: the tokens that count; at least one.
   void forward(const nn::ModelInputs& inputs, const at::Tensor& counted);
 
+  /// What is kept in memory of each token that counts, of all layers together: RankedChoiceVoting's; 0 without.
+  int64_t bytes_a_token() const;
+
   /// By layer and kind, float64 on the CPU. Throws usage errors before the last batch, and for activations that are not
   /// finite.
   std::map<std::pair<int64_t, Kind>, at::Tensor> scores() const;

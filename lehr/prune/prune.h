@@ -29,7 +29,7 @@ struct PruneReport : train::WrittenModel {
 };
 
 /// Writes the child that keeps this of the parent: weights, tensor by tensor, in the parent's types and layout of
-/// experts; config.json, with block configs if layers differ from what its other keys say; pruning.json; the
+/// experts; config.json, with block configs if layers differ, else with their sizes; pruning.json; the
 /// tokenizer's files. A pruning that keeps all gives the parent's weights and config.json byte for byte. The folder
 /// appears under its name when everything is on the disk. Throws usage errors before anything is written.
 PruneReport write_pruned(const PruneTarget& target, const Pruning& pruning, const descriptor::ModelFamilies& families);

@@ -93,6 +93,11 @@ LayerKeeps read_layer(Entries& entries) {
   read(Kind::experts, keeps.experts);
   if (entries.has(kAveraged)) {
     keeps.averaged_kv_heads = entries.integer(kAveraged);
+    if (keeps.averaged_kv_heads < 1) {
+      refuse(
+          *entries.get(kAveraged),
+          fmt::format("expected 1 or more, found {}; leave it out where none is averaged", keeps.averaged_kv_heads));
+    }
   }
   if (const Node* lists = entries.get(name_of(Kind::expert_channels))) {
     for (const Node& list : lists->items()) {

@@ -18,13 +18,35 @@ std::vector<int64_t> removal_schedule(int64_t channels, int64_t batches) {
   return schedule;
 }
 
+namespace {
+// errors_of_removal of some rows after the other: what does not depend on the rows is made once.
+class Removal {
+ public:
+  Removal(const at::Tensor& weight, const at::Tensor& removed)
+      : weight_(weight),
+        removed_(removed),
+        columns_(weight.index_select(1, removed).t()),  // (n, H)
+        norms_(weight.square().sum(0)) {}
+
+  at::Tensor errors(const at::Tensor& inputs) const {
+    if (removed_.size(0) == 0) {
+      return root(inputs.square() * norms_);
+    }
+    const at::Tensor lost = inputs.index_select(1, removed_).matmul(columns_);  // s, (N, H)
+    const at::Tensor along = lost.matmul(weight_);                              // s . W_i
+    return root(lost.square().sum(1, /*keepdim=*/true) + inputs * (2 * along + inputs * norms_));
+  }
+
+ private:
+  // Squares are below 0 by rounding only.
+  static at::Tensor root(const at::Tensor& squares) { return squares.clamp_min(0).add(1e-8).sqrt(); }
+
+  at::Tensor weight_, removed_, columns_, norms_;
+};
+}  // namespace
+
 at::Tensor errors_of_removal(const at::Tensor& inputs, const at::Tensor& weight, const at::Tensor& removed) {
-  const at::Tensor lost = inputs.index_select(1, removed).matmul(weight.index_select(1, removed).t());  // s, (N, H)
-  const at::Tensor along = lost.matmul(weight);                                                         // s . W_i
-  const at::Tensor norms = weight.square().sum(0);
-  const at::Tensor squared =
-      lost.square().sum(1, /*keepdim=*/true) + inputs * (2 * along + inputs * norms);  // below 0 by rounding only
-  return squared.clamp_min(0).add(1e-8).sqrt();
+  return Removal(weight, removed).errors(inputs);
 }
 
 IterativeChannelContribution::IterativeChannelContribution(int64_t channels, int64_t batches) : channels_(channels) {
@@ -40,9 +62,9 @@ void IterativeChannelContribution::accumulate(
       "IterativeChannelContribution: expected {} batches, found one more",
       schedule_.size());
   removed_ = removed_.to(input.device());
-  const at::Tensor wide = weight.to(at::kDouble);
+  const Removal removal(weight.to(at::kDouble), removed_);
   for_rows_in_float64(counted_rows(input, counted), [&](const at::Tensor& rows) {
-    errors_.add(errors_of_removal(rows, wide, removed_).sum(0), rows.size(0));
+    errors_.add(removal.errors(rows).sum(0), rows.size(0));
   });
   remove(schedule_[batches_seen_++]);
 }
@@ -71,11 +93,13 @@ void IndependentChannelContribution::accumulate(
     const at::Tensor& input, const at::Tensor& weight, const at::Tensor& counted) {
   const at::Tensor rows = counted_rows(input, counted);
   activations_.add(rows.abs().sum(0, /*keepdim=*/false, at::kDouble), rows.size(0));
-  norms_ = weight.to(at::kDouble).norm(2, 0);
+  if (!norms_.defined()) {
+    norms_ = weight.to(at::kDouble).norm(2, 0);
+  }
 }
 
 at::Tensor IndependentChannelContribution::scores() const {
-  return activations_.value() * norms_;
+  return require_finite(activations_.value() * norms_);
 }
 
 void L2Norm::accumulate(const at::Tensor& input, const at::Tensor& /*weight*/, const at::Tensor& counted) {
@@ -90,7 +114,7 @@ void L2Norm::accumulate(const at::Tensor& input, const at::Tensor& /*weight*/, c
 
 at::Tensor L2Norm::scores() const {
   require(squares_.defined(), "L2Norm: no token was seen; scores are sums over rows of tokens");
-  return squares_.sqrt();
+  return require_finite(squares_.sqrt());
 }
 
 void IndependentKvHeadContribution::accumulate(

@@ -19,7 +19,8 @@ class ChannelHook {
   /// `input` (B, T, I) is a, `weight` (H, I) is W, of any floating type; a bias is of no account. `counted` (B, T) bool
   /// says which tokens count, undefined that all do.
   virtual void accumulate(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& counted = {}) = 0;
-  /// One number a channel or head, float64; higher is a part to keep. Throws a usage error if it has seen no token.
+  /// One number a channel or head, float64; higher is a part to keep. Throws a usage error if it has seen no token, and
+  /// for what is not finite.
   virtual at::Tensor scores() const = 0;
 };
 

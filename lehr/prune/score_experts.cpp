@@ -86,6 +86,8 @@ void RemoveExpertsIndependent::accumulate(nn::MoELayerImpl& mixture, const Mixtu
 
 void RankedChoiceVoting::accumulate(nn::MoELayerImpl& mixture, const MixtureCall& call) {
   const at::Tensor likes = preferences(*mixture.router, counted_of(call.routing.probabilities, call));
+  const at::Tensor sum = likes.sum(at::kDouble);
+  probabilities_ = probabilities_.defined() ? probabilities_ + sum : sum;
   const at::Tensor order = std::get<1>(likes.sort(/*stable=*/true, /*dim=*/-1, /*descending=*/true));
   ballots_.push_back(order.to(at::kCPU, at::kShort));
   votes_ = mixture.router->top_k();
@@ -93,6 +95,7 @@ void RankedChoiceVoting::accumulate(nn::MoELayerImpl& mixture, const MixtureCall
 
 at::Tensor RankedChoiceVoting::scores() const {
   require(!ballots_.empty(), "RankedChoiceVoting: no token was seen; tokens are the voters");
+  require_finite(probabilities_);
   return count(at::cat(ballots_), votes_);
 }
 
@@ -145,7 +148,11 @@ void IndependentExpertChannelContribution::accumulate(nn::MoELayerImpl& mixture,
   const at::Tensor inner = counted_rows(call.inner, counts);
   const at::Tensor weight = mixture.grouped_experts->down_proj->weight;  // (E, H, I)
   if (!norms_.defined()) {
-    norms_ = weight.to(at::kDouble).norm(2, 1);
+    std::vector<at::Tensor> norms;  // expert by expert: a float64 copy of all would be large
+    for (const at::Tensor& of_expert : weight.unbind(0)) {
+      norms.push_back(of_expert.to(at::kDouble).norm(2, 0));
+    }
+    norms_ = at::stack(norms);
     activations_ = at::zeros_like(norms_);
     tokens_ = at::zeros({mixture.num_experts()}, norms_.options());
   }
@@ -162,7 +169,7 @@ at::Tensor IndependentExpertChannelContribution::scores() const {
   require(
       tokens_.defined() && tokens_.sum().item<double>() > 0,
       "IndependentExpertChannelContribution: no token was seen; scores are means over tokens");
-  return activations_ / tokens_.clamp_min(1).unsqueeze(1) * norms_;
+  return require_finite(activations_ / tokens_.clamp_min(1).unsqueeze(1) * norms_);
 }
 
 }  // namespace lehr::prune

@@ -25,7 +25,7 @@ class ExpertHook {
  public:
   virtual ~ExpertHook() = default;
   virtual void accumulate(nn::MoELayerImpl& mixture, const MixtureCall& call) = 0;
-  /// Float64; higher is a part to keep. Throws a usage error if it has seen no token.
+  /// Float64; higher is a part to keep. Throws a usage error if it has seen no token, and for what is not finite.
   virtual at::Tensor scores() const = 0;
 };
 
@@ -53,17 +53,20 @@ class RemoveExpertsIndependent : public ExpertHook {
 /// in that order, 0 for the first that goes. (E)
 ///
 /// Of experts with as many votes, the one with fewer votes in the first count goes, then the one of higher number.
-/// Keeps 2 E bytes a token.
+/// Keeps bytes_a_token of each token that counts, and all of them twice while it counts the votes.
 class RankedChoiceVoting : public ExpertHook {
  public:
   void accumulate(nn::MoELayerImpl& mixture, const MixtureCall& call) override;
   at::Tensor scores() const override;
+
+  static int64_t bytes_a_token(int64_t num_experts) { return 2 * num_experts; }
 
   /// The scores of ballots (N, E) int16, experts by falling rank, of which `votes` count: k.
   static at::Tensor count(const at::Tensor& ballots, int64_t votes);
 
  private:
   std::vector<at::Tensor> ballots_;  // on the CPU
+  at::Tensor probabilities_;         // the sum of all, which is finite if they are
   int64_t votes_ = 0;
 };
 

@@ -1,6 +1,9 @@
 #include "lehr/prune/score_model.h"
 
+#include <unistd.h>
+
 #include "lehr/base/error.h"
+#include "lehr/base/log.h"
 #include "lehr/nn/head.h"
 #include "lehr/train/step.h"
 
@@ -30,6 +33,23 @@ const char* formula_of(Kind kind, const ScoreOptions& options) {
   return "";
 }
 
+namespace {
+void require_memory(const ModelScorer& scorer, int64_t tokens, int64_t memory) {
+  if (memory == 0) {
+    memory = sysconf(_SC_PHYS_PAGES) * (sysconf(_SC_PAGE_SIZE) / 2);
+  }
+  const auto text = [](int64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
+  require(
+      scorer.bytes_a_token() == 0 || tokens <= memory / scorer.bytes_a_token(),
+      "scores of experts by voting: the votes of {} tokens take {} bytes each, {} together; expected at most {}; look "
+      "at fewer rows (--max-rows), or take --expert-method mse, which keeps nothing of a token",
+      tokens,
+      scorer.bytes_a_token(),
+      text(tokens * scorer.bytes_a_token()),
+      text(memory));
+}
+}  // namespace
+
 at::Tensor counted_tokens(const train::Batch& batch) {
   const auto padding = batch.find("attention_mask");
   return padding != batch.end() ? padding->second.to(at::kBool) : batch.at("labels").ne(nn::kIgnoreIndex);
@@ -58,6 +78,7 @@ Scores score_model(
 
   const at::Device device = nn::named_parameters(model).front().parameter->value().device();
   ModelScorer scorer(model, descriptor, batches, options);
+  require_memory(scorer, tokens, data.memory);
   int64_t done = 0;
   each([&](const train::Batch& batch) {
     const train::Batch local = train::to_device(batch, device);

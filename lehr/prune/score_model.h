@@ -20,12 +20,14 @@ struct ScoreData {
   const train::TrainTask& task;
   /// Opens the batches, the same ones each time.
   std::function<std::unique_ptr<train::BatchStream>()> open;
+  /// Bytes that may be kept of all tokens together; 0: half of the machine's memory.
+  int64_t memory = 0;
   /// Told of every batch that is done: how many are, of how many.
   std::function<void(int64_t done, int64_t all)> progress = {};
 };
 
 /// Scores the model on all batches. The facts say `num_tokens`, `num_batches` and the `formulas`. Throws usage errors
-/// as ModelScorer, and if no token counts.
+/// as ModelScorer, if no token counts, and before the model runs if what is kept of tokens needs more memory.
 Scores score_model(
     nn::Model& model,
     const descriptor::ModelDescriptor& descriptor,

@@ -9,6 +9,13 @@ at::Tensor counted_rows(const at::Tensor& activations, const at::Tensor& counted
   return counted.defined() ? rows.index({counted.flatten()}) : rows;
 }
 
+at::Tensor require_finite(const at::Tensor& scores) {
+  require(
+      scores.isfinite().all().item<bool>(),
+      "scores: the model's activations or weights are not finite, so they say nothing");
+  return scores;
+}
+
 void TokenMean::add(const at::Tensor& sum, int64_t tokens) {
   sum_ = sum_.defined() ? sum_ + sum : sum;
   tokens_ += tokens;
@@ -20,8 +27,7 @@ void TokenMean::reset() {
 
 at::Tensor TokenMean::value() const {
   require(tokens_ > 0, "scores: no token was seen; they are means over tokens");
-  require(sum_.isfinite().all().item<bool>(), "scores: the model's activations are not finite, so they say nothing");
-  return sum_ / tokens_;
+  return require_finite(sum_) / tokens_;
 }
 
 }  // namespace lehr::prune

@@ -12,6 +12,9 @@ namespace lehr::prune {
 /// before C; undefined: all count.
 at::Tensor counted_rows(const at::Tensor& activations, const at::Tensor& counted);
 
+/// The scores. Throws a usage error if one is not finite: then the model's activations or weights are not.
+at::Tensor require_finite(const at::Tensor& scores);
+
 /// A mean over tokens, in float64.
 class TokenMean {
  public:

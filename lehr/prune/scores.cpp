@@ -3,12 +3,16 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
+#include <cstdlib>
+#include <cstring>
 #include <optional>
 
 #include "lehr/base/error.h"
 #include "lehr/base/file.h"
 #include "lehr/base/json.h"
+#include "lehr/state/output_file.h"
 #include "lehr/state/safetensors.h"
 #include "lehr/state/safetensors_writer.h"
 
@@ -42,6 +46,24 @@ std::optional<std::pair<int64_t, Kind>> place_of(const std::string& name) {
   }
   return std::nullopt;
 }
+
+// Files beside those that they will replace; gone in any case.
+class NewFiles {
+ public:
+  explicit NewFiles(const fs::path& folder) : folder_(folder) {}
+  ~NewFiles() {
+    std::error_code ignored;
+    for (const char* name : {kValues, kFacts}) {
+      fs::remove(of(name), ignored);
+    }
+  }
+  NewFiles(const NewFiles&) = delete;
+  NewFiles& operator=(const NewFiles&) = delete;
+  fs::path of(const std::string& name) const { return folder_ / ("." + name + ".new"); }
+
+ private:
+  fs::path folder_;
+};
 
 std::vector<const char*> names_of_kinds() {
   std::vector<const char*> names;
@@ -112,19 +134,49 @@ Scores read_scores(const fs::path& folder) {
   return scores;
 }
 
+void require_writable(const fs::path& folder) {
+  require(!folder.empty(), "scores: expected the name of a folder to write them to, found none");
+  fs::path there = fs::absolute(folder).lexically_normal();
+  std::error_code error;
+  while (!fs::exists(there, error) && there.has_relative_path()) {
+    there = there.parent_path();
+  }
+  require(
+      fs::is_directory(there, error),
+      "{}: expected a folder for scores, but {} is none",
+      folder.string(),
+      there.string());
+  std::string probe = (there / ".lehr_score_XXXXXX").string();  // permissions do not say whether a disk is read-only
+  if (::mkdtemp(probe.data()) == nullptr) {
+    fail("{}: {} cannot be written to: {}", folder.string(), there.string(), std::strerror(errno));
+  }
+  fs::remove(probe, error);
+}
+
 void write_scores(const fs::path& folder, const Scores& scores) {
   std::error_code error;
+  const auto check = [&](const char* what) {
+    if (error) {
+      fail_runtime("{}: {}: {}", folder.string(), what, error.message());
+    }
+  };
   fs::create_directories(folder, error);
-  if (error) {
-    fail_runtime("{}: cannot be created: {}", folder.string(), error.message());
-  }
-  fs::remove(folder / kFacts, error);  // a folder without it is not read
+  check("cannot be created");
   state::NamedTensors tensors;
   for (const auto& [place, values] : scores.values) {
     tensors.emplace_back(name_in_file(place.first, place.second), values.to(at::kCPU, at::kDouble).contiguous());
   }
-  state::save_safetensors(folder / kValues, tensors);
-  write_file_atomically(folder / kFacts, to_json(scores.facts, true) + "\n");
+  const NewFiles files(folder);
+  state::save_safetensors(files.of(kValues), tensors);
+  write_file_atomically(files.of(kFacts), to_json(scores.facts, true) + "\n");
+  // Between these the folder has no facts, so that nobody reads those of other values.
+  fs::remove(folder / kFacts, error);
+  check("the old scores cannot be removed");
+  for (const char* name : {kValues, kFacts}) {
+    fs::rename(files.of(name), folder / name, error);
+    check(name);
+    state::sync_folder(folder);
+  }
 }
 
 }  // namespace lehr::prune

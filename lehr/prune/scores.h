@@ -49,8 +49,13 @@ struct Scores {
 /// kind's, another type than float64, and other numbers of dimensions.
 Scores read_scores(const std::filesystem::path& folder);
 
-/// Makes the folder if it is not there, and replaces what scores it holds; scores.json comes last. Values of any
-/// floating-point type and device are stored as float64. Throws a runtime error if the disk does not take it.
+/// Throws a usage error if write_scores cannot make that folder, or files in it: what is called so is a file, or the
+/// folder, or else the nearest above it that is there, does not take one. Leaves nothing behind.
+void require_writable(const std::filesystem::path& folder);
+
+/// Makes the folder if it is not there, and replaces what scores it holds, when the new ones are on the disk. Values of
+/// any floating-point type and device are stored as float64. Throws a runtime error if the disk does not take it; the
+/// old ones then stand.
 void write_scores(const std::filesystem::path& folder, const Scores& scores);
 
 }  // namespace lehr::prune

@@ -27,6 +27,12 @@ constexpr std::array<std::string_view, 11> kCompanions = {
     "tokenizer_config.json",
     "vocab.json"};
 
+// What block configs say, where it holds for all layers; transformers 5 has another name for one of them.
+constexpr const char* kNumExperts = "num_experts";
+constexpr const char* kNumLocalExperts = "num_local_experts";
+constexpr std::array<const char*, 5> kSizes = {
+    "num_key_value_heads", "intermediate_size", kNumExperts, "num_experts_per_tok", "moe_intermediate_size"};
+
 std::vector<std::string> companions_of(const fs::path& folder) {
   std::vector<std::string> names;
   for (const auto& entry : fs::directory_iterator(folder)) {
@@ -88,10 +94,25 @@ void require_new_folder(const fs::path& output) {
 }
 
 void set_blocks(Node& config, const descriptor::ModelArgs& args) {
-  const bool had_blocks = config.find("block_configs") != nullptr || config.find("per_layer_config") != nullptr;
   config.erase("per_layer_config");  // another dialect of the same
-  if (had_blocks || args.is_heterogeneous()) {
+  if (args.is_heterogeneous()) {
     config.set("block_configs", descriptor::write_block_configs(args.block_configs()));
+    return;
+  }
+  config.erase("block_configs");
+  const Node plain = args.to_hf_config("");
+  for (const char* key : kSizes) {
+    const Node* size = plain.find(key);
+    if (size == nullptr) {
+      continue;
+    }
+    const bool as_transformers_5 = std::string_view(key) == kNumExperts && config.find(kNumLocalExperts) != nullptr;
+    if (as_transformers_5) {
+      config.set(kNumLocalExperts, *size);
+    }
+    if (!as_transformers_5 || config.find(key) != nullptr) {
+      config.set(key, *size);
+    }
   }
 }
 

@@ -32,7 +32,8 @@ struct WrittenModel {
 /// Throws a usage error if the folder is there already, or its parent is not.
 void require_new_folder(const std::filesystem::path& output);
 
-/// Gives a config.json that another model's was the block configs of `args`, if there were some or the layers differ.
+/// Gives a config.json that another model's was the layers of `args`: block configs if they differ, and else the sizes
+/// that hold for all, and no block configs, so that whoever reads the family's models reads it.
 void set_blocks(Node& config, const descriptor::ModelArgs& args);
 
 /// Writes the outputs of `map`, a checkpoint's tensors of the model that `args` describes, one at a time. The folder

@@ -119,6 +119,8 @@ holds("and only the kinds that are asked for, replacing what was there",
       "kv_heads" in listed and "ffn_channels" in listed and "attention" not in listed)
 run(*measure, "--output", work / "unmeasured", "--kinds", "kv_heads,expert", code=2)
 run(*measure, "--output", work / "unmeasured", "--kinds", "experts", code=2)
+run(*measure, "--output", work / "unmeasured", "--kinds", "", code=2)
+run(*measure, "--output", out / "config.toml", code=2)
 holds("what the model has not is refused", not (work / "unmeasured").exists())
 run("prune", "--model", out / "checkpoints/step-12", "--scores", work / "measured", "--ffn-width", "32",
     "--drop-attention", "1", "--output", work / "by_measure")
@@ -231,6 +233,9 @@ holds("prune tells what became smaller", "FFN channels" in shown and "128 -> 32"
 record = json.loads((pruned / "pruning.json").read_text())
 holds("prune keeps the highest scores and writes them down",
       record["layers"][1] == {"layer": 1, "ffn_channels": [c for c in range(64) if c % 16 >= 12]})
+child = json.loads((pruned / "config.json").read_text())
+holds("a child whose layers are alike has an ordinary config.json",
+      child["intermediate_size"] == 16 and "block_configs" not in child)
 holds("a child generates", run("generate", "--model", pruned, "--prompt", "a", "--max-new-tokens", "2") is not None)
 run("prune", "--model", model, "--like", pruned / "pruning.json", "--output", work / "pruned_again")
 holds("and is made again from its record",
@@ -255,6 +260,9 @@ for wrong, message in [
         (["--ffn-width", "16", "--seed", "3"], "--seed: goes with --by random"),
         (["--like", pruned / "pruning.json", "--ffn-width", "16"], "--like: says all that is to be kept"),
         (["--drop-ffn-layers", "1-x"], 'expected layers as 3,5,10-12, found "1-x"'),
+        (["--drop-ffn-layers", ""], 'expected layers as 3,5,10-12, found ""'),
+        (["--ffn-width", "16", "--by", "first", "--layers", "0,"], 'expected layers as 3,5,10-12, found "0,"'),
+        (["--drop-ffn-layers", "1", "--by", "random", "--seed", "3"], "--by: nothing that is asked for is chosen by it"),
         (["--drop-ffn-layers", "3-1"], "3-1: expected the lower number first"),
         (["--ffn-with", "16"], "--ffn-with: unknown option; did you mean --ffn-width?")]:
     done = subprocess.run([lehr, "prune", "--model", model, "--output", unwritten, *map(str, wrong)],

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <set>
 
+#include "lehr/base/json.h"
 #include "test/prune/support.h"
 
 namespace lehr::prune {
@@ -110,6 +111,53 @@ TEST(Choose, InOrderKeepsTheFirst) {
   EXPECT_THAT(pruning.layers[2].ffn_channels, ElementsAre(0, 1));
 }
 
+TEST(Choose, WritesDownWhatWasAskedForAndWhatChose) {
+  const std::vector<BlockConfig> blocks{kDense, kDense, kDense};
+  const auto facts = [&](const PruneOptions& options, const Scores* scores = nullptr) {
+    return to_json(choose(options, blocks, scores).facts);
+  };
+  EXPECT_EQ(
+      facts({.kv_heads = 2, .drop_ffn_layers = {2}, .layers = {{0, 1}}, .average_kv = true}),
+      R"({"kv_heads":2,"drop_ffn_layers":[2],"layers":[0,1],"average_kv":true})")
+      << "nothing was chosen";
+  EXPECT_EQ(
+      facts({.ffn_width = 2, .drop_attention_layers = {1}, .by = By::random, .seed = 5}),
+      R"({"by":"random","seed":5,"ffn_width":2,"drop_attention_layers":[1]})");
+  const Scores scores = scores_of(Kind::attention, {at::ones({1}), at::ones({1}), at::ones({1})});
+  EXPECT_EQ(facts({.drop_attention = 1}, &scores), R"({"by":"score","scores":"scores","drop_attention":1})");
+  EXPECT_EQ(facts({.drop_attention = 1, .by = By::first}, &scores), R"({"by":"first","drop_attention":1})");
+}
+
+// Layers that are named need not be among those that sizes hold for.
+TEST(Choose, LimitsSizesAndCountsToSomeLayers) {
+  const Pruning pruning = choose(
+      {.ffn_width = 2, .drop_attention = 1, .drop_ffn_layers = {0}, .layers = {{1}}, .by = By::first},
+      {kDense, kDense, kDense});
+  EXPECT_TRUE(pruning.layers[0].no_ffn);
+  EXPECT_FALSE(pruning.layers[0].no_attention);
+  EXPECT_TRUE(pruning.layers[1].no_attention);
+  EXPECT_THAT(pruning.layers[1].ffn_channels, ElementsAre(0, 1));
+  EXPECT_TRUE(pruning.layers[2].keeps_all());
+}
+
+TEST(Choose, RefusesScoresOfAnotherModel) {
+  Scores scores = scores_of(Kind::ffn_channels, {at::ones({6}), at::ones({6})});
+  const auto choose_for = [&](size_t layers) {
+    choose({.ffn_width = 2, .layers = {{0}}}, std::vector<BlockConfig>(layers, kDense), &scores);
+  };
+  const auto problem = [&](size_t layers) { return error_of([&] { choose_for(layers); }); };
+  EXPECT_THAT(
+      problem(1), HasSubstr("scores: has ffn_channels of layer 1, and this model has layers 0 to 0; they were"));
+  EXPECT_NO_THROW(choose_for(2));
+  EXPECT_NO_THROW(choose_for(3)) << "scores of some layers may be missing";
+  Node layers = Node::make_list();
+  layers.push_back(Node("4 KV heads, FFN 6"));
+  layers.push_back(Node("4 KV heads, FFN 6"));
+  scores.facts.set("layers", layers);
+  EXPECT_NO_THROW(choose_for(2));
+  EXPECT_THAT(problem(3), HasSubstr("scores: of a model of 2 layers, and this one has 3; they were made for another"));
+}
+
 TEST(Choose, SaysWhatCannotBe) {
   const Scores scores = scores_of(Kind::ffn_channels, {at::ones({6}, at::kDouble), at::ones({5}, at::kDouble), {}});
   const auto problem = [&](const PruneOptions& options, std::vector<BlockConfig> blocks = {kDense, kMixture}) {
@@ -149,6 +197,10 @@ TEST(Choose, SaysWhatCannotBe) {
   EXPECT_THAT(problem({.average_kv = true}), HasSubstr("nothing to do"));
   EXPECT_THAT(problem({.ffn_width = 2, .average_kv = true}), HasSubstr("--average-kv: says how to make KV heads"));
   EXPECT_THAT(problem({.kv_heads = 2, .scale_pruned_weights = true}), HasSubstr("--scale-pruned-weights: needs"));
+  EXPECT_THAT(
+      problem({.kv_heads = 2, .by = first, .average_kv = true}),
+      HasSubstr("--by: nothing that is asked for is chosen by it"));
+  EXPECT_THAT(problem({.drop_ffn_layers = {0}, .by = By::random}), HasSubstr("--by: nothing that is asked for"));
   // Scores.
   EXPECT_THAT(problem({.kv_heads = 2}), HasSubstr("scores: has no kv_heads at all; lehr score makes them"));
   EXPECT_THAT(

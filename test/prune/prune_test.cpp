@@ -119,6 +119,68 @@ TEST_F(PrunedFolders, MayBeSubblockCheckpointsAndKeepTheParentsTypes) {
       half.tensor(key).to(at::kDouble).view({4, model::test::kHeadDim, -1}).mean(0).to(at::kBFloat16)));
 }
 
+// So that transformers, which knows no block configs, loads it.
+TEST_F(PrunedFolders, AreOrdinaryOnesWhereAllLayersAreAlike) {
+  write("parent", "qwen3", {{4, 32}, {4, 32}});
+  prune_to(at("parent"), at("child"), {.ffn_width = 12, .kv_heads = 2, .by = By::first});
+  const Node config = parse_json_file(at("child/config.json"));
+  EXPECT_EQ(config.find("block_configs"), nullptr);
+  EXPECT_EQ(config.at("intermediate_size").as_int(), 12);
+  EXPECT_EQ(config.at("num_key_value_heads").as_int(), 2);
+  const descriptor::BlockConfig block{descriptor::AttentionSubblock{2}, descriptor::FFNSubblock{12}};
+  EXPECT_EQ(blocks_of(at("child")), std::vector(2, block));
+  EXPECT_FALSE(families().from_hf_folder(at("child"))->is_heterogeneous());
+  // All else is the parent's.
+  Node others = config, before = parse_json_file(at("parent/config.json"));
+  for (const char* key : {"intermediate_size", "num_key_value_heads", "block_configs"}) {
+    others.erase(key);
+    before.erase(key);
+  }
+  EXPECT_EQ(to_json(others), to_json(before));
+  // Layers apart, and together again.
+  prune_to(at("child"), at("apart"), {.ffn_width = 6, .layers = {{0}}, .by = By::first});
+  EXPECT_NE(parse_json_file(at("apart/config.json")).find("block_configs"), nullptr);
+  EXPECT_EQ(parse_json_file(at("apart/config.json")).at("intermediate_size").as_int(), 12);
+  prune_to(at("apart"), at("alike"), {.ffn_width = 6, .by = By::first});
+  EXPECT_EQ(parse_json_file(at("alike/config.json")).find("block_configs"), nullptr);
+  EXPECT_EQ(parse_json_file(at("alike/config.json")).at("intermediate_size").as_int(), 6);
+  EXPECT_TRUE(testing::logits_of(at("alike")).isfinite().all().item<bool>());
+  // As with halves of another model.
+  std::vector<train::Replacement> replacements;
+  for (const int64_t layer : {0, 1}) {
+    replacements.push_back({layer, train::Half::ffn, train::SubblockOrigin{at("alike"), layer}});
+  }
+  convert_checkpoint({.model = at("parent"), .output = at("replaced"), .replacements = replacements}, families());
+  EXPECT_EQ(parse_json_file(at("replaced/config.json")).find("block_configs"), nullptr);
+  EXPECT_EQ(parse_json_file(at("replaced/config.json")).at("intermediate_size").as_int(), 6);
+  EXPECT_EQ(
+      blocks_of(at("replaced")),
+      std::vector(2, descriptor::BlockConfig{descriptor::AttentionSubblock{4}, descriptor::FFNSubblock{6}}));
+}
+
+TEST_F(PrunedFolders, OfMixturesAreOrdinaryOnesToo) {
+  write("parent", "qwen3_moe", {{4, 8, 6, 2}, {4, 8, 6, 2}});
+  for (const bool as_transformers_5 : {false, true}) {
+    const std::string name = as_transformers_5 ? "child5" : "child4";
+    const char* key = as_transformers_5 ? "num_local_experts" : "num_experts";
+    if (as_transformers_5) {
+      Node config = parse_json_file(at("parent/config.json"));
+      config.set(key, config.at("num_experts"));
+      config.erase("num_experts");
+      write_file_atomically(at("parent/config.json"), to_json(config));
+    }
+    prune_to(at("parent"), at(name), {.experts = 4, .expert_width = 5, .by = By::first});
+    const Node config = parse_json_file(at(name) / "config.json");
+    EXPECT_EQ(config.find("block_configs"), nullptr);
+    EXPECT_EQ(config.at(key).as_int(), 4);
+    EXPECT_EQ(config.find(as_transformers_5 ? "num_experts" : "num_local_experts"), nullptr);
+    EXPECT_EQ(config.at("moe_intermediate_size").as_int(), 5);
+    EXPECT_EQ(
+        blocks_of(at(name)),
+        std::vector(2, descriptor::BlockConfig{descriptor::AttentionSubblock{4}, descriptor::MoESubblock{4, 2, 5}}));
+  }
+}
+
 TEST_F(PrunedFolders, AreMadeAgainFromTheirRecord) {
   write("parent", "qwen3_moe", kMixtures);
   Scores scores;
@@ -231,6 +293,11 @@ TEST_F(PrunedFolders, RecordsSayWhatIsWrongWithThem) {
   EXPECT_THAT(problem(R"({"layer": 1, "drop": ["attention"], "kv_heads": [1]})", dense), HasSubstr("has no attention"));
   EXPECT_THAT(
       problem(R"({"layer": 1, "averaged_kv_heads": 2, "kv_heads": [1, 2]})", dense), HasSubstr("divides the 4"));
+  for (const int64_t none : {0, -1}) {
+    EXPECT_THAT(
+        problem(fmt::format(R"({{"layer": 1, "averaged_kv_heads": {}}})", none), dense),
+        HasSubstr(fmt::format("expected 1 or more, found {}", none)));
+  }
   EXPECT_THAT(
       problem(R"({"layer": 1, "expert_channels": [[0], [0], [0, 1], [0]]})", mixtures),
       HasSubstr("expected equally long lists of channels for the 4 experts that are kept"));

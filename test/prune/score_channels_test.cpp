@@ -132,6 +132,35 @@ TEST(IterativeChannelContribution, RefusesActivationsThatAreNotFinite) {
       ::testing::ThrowsMessage<Error>(HasSubstr("not finite")));
 }
 
+TEST(ChannelHooks, RefuseWhatIsNotFinite) {
+  const auto refuses = [](const auto& make) {
+    for (const double bad : {static_cast<double>(NAN), static_cast<double>(INFINITY)}) {
+      at::Tensor input = at::ones({2, 3, 4}, at::kDouble), weight = at::ones({5, 4}, at::kDouble);
+      input[1][2][3] = bad;
+      const auto problem = [&] {
+        const auto hook = make();
+        hook->accumulate(input, weight);
+        hook->scores();
+      };
+      EXPECT_THAT(problem, ::testing::ThrowsMessage<Error>(HasSubstr("not finite"))) << bad;
+    }
+  };
+  refuses([] { return std::make_unique<IterativeChannelContribution>(4, 1); });
+  refuses([] { return std::make_unique<IndependentChannelContribution>(); });
+  refuses([] { return std::make_unique<IndependentKvHeadContribution>(2); });
+  refuses([] { return std::make_unique<L2Norm>(); });
+  BlockInfluence influence;
+  influence.accumulate(at::full({1, 2, 3}, INFINITY), at::ones({1, 2, 3}));
+  EXPECT_THAT([&] { influence.scores(); }, ::testing::ThrowsMessage<Error>(HasSubstr("not finite")));
+  at::Tensor weight = at::ones({5, 4}, at::kDouble);
+  weight[0][1] = NAN;
+  EXPECT_THAT(
+      [&] {
+        scores_of(IndependentChannelContribution(), weight, {at::ones({1, 2, 4})});
+      },
+      ::testing::ThrowsMessage<Error>(HasSubstr("weights are not finite")));
+}
+
 // Alone the second matters less than the third; but the third makes up for the first, which goes before both.
 TEST(IterativeChannelContribution, SeesChannelsThatMakeUpForEachOther) {
   const at::Tensor weight = at::tensor({3.0, 4.0, -5.0}, at::kDouble).view({1, 3});

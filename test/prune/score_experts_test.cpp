@@ -150,6 +150,24 @@ TEST(ExpertHooks, DoNotChangeWithBatchesAndPadding) {
   each([] { return std::make_unique<IndependentExpertChannelContribution>(); });
 }
 
+TEST(ExpertHooks, RefuseWhatIsNotFinite) {
+  nn::MoELayer mixture = mixture_of({});
+  at::NoGradGuard no_grad;
+  const auto each = [&](const auto& make) {
+    for (const double bad : {static_cast<double>(NAN), static_cast<double>(INFINITY)}) {
+      at::Tensor tokens = tokens_of();
+      tokens[kTokens - 1][2] = bad;
+      const auto hook = make();
+      hook->accumulate(*mixture, call_of(mixture, tokens));
+      EXPECT_THAT([&] { hook->scores(); }, ::testing::ThrowsMessage<Error>(::testing::HasSubstr("not finite"))) << bad;
+    }
+  };
+  each([] { return std::make_unique<RemoveExpertsIndependent>(RemoveExpertsIndependent::Distance::mse); });
+  each([] { return std::make_unique<RemoveExpertsIndependent>(RemoveExpertsIndependent::Distance::cosine); });
+  each([] { return std::make_unique<RankedChoiceVoting>(); });
+  each([] { return std::make_unique<IndependentExpertChannelContribution>(); });
+}
+
 std::vector<double> elected(std::vector<std::pair<int, std::vector<int16_t>>> ballots, int64_t votes) {
   std::vector<at::Tensor> rows;
   for (const auto& [copies, ballot] : ballots) {

@@ -265,6 +265,39 @@ TEST_P(ScoresOfQwen3, CountTheTokensThatALossIsTakenOf) {
       ::testing::ThrowsMessage<Error>(HasSubstr("the data has no token that counts")));
 }
 
+class ScoresOfMixtures : public ScoresOf {};
+INSTANTIATE_TEST_SUITE_P(Sparse, ScoresOfMixtures, ::testing::Values(Case{"Qwen3Moe", "qwen3_moe", kMixtures}));
+
+// Votes are kept of every token; that they fit is known before the model runs.
+TEST_P(ScoresOfMixtures, ByVotingFitIntoMemoryOrDoNotStart) {
+  int64_t experts = 0;
+  for (const LayerShape& layer : GetParam().layers) {
+    experts += layer.experts;
+  }
+  const train::CausalLMTask task;
+  const auto batches = std::vector{batch_of(token_ids(), counted())};
+  int64_t done = 0;
+  const auto score = [&](ExpertMethod method, int64_t memory) {
+    return score_model(
+        *model,
+        how,
+        {.task = task,
+         .open = [&] { return std::make_unique<ListStream>(batches); },
+         .memory = memory,
+         .progress = [&](int64_t, int64_t) { ++done; }},
+        {.kinds = {Kind::experts}, .experts = method});
+  };
+  const int64_t needed = 18 * 2 * experts;  // tokens that count, bytes a token and expert
+  EXPECT_THAT(
+      [&] { score(ExpertMethod::voting, needed - 1); },
+      ::testing::ThrowsMessage<Error>(::testing::AllOf(
+          HasSubstr(fmt::format("the votes of 18 tokens take {} bytes each", 2 * experts)), HasSubstr("--max-rows"))));
+  EXPECT_EQ(done, 0);
+  EXPECT_TRUE(score(ExpertMethod::voting, needed).has(Kind::experts));
+  EXPECT_TRUE(score(ExpertMethod::mse, 1).has(Kind::experts));
+  EXPECT_EQ(done, 2);
+}
+
 TEST(CountedTokens, OfAClassifierAreAllButPadding) {
   const at::Tensor mask = at::tensor({1, 0}, at::kLong).to(at::kBool).view({1, 2});
   EXPECT_TRUE(at::equal(counted_tokens({{"attention_mask", mask}, {"labels", at::zeros({1}, at::kLong)}}), mask));

@@ -11,6 +11,7 @@
 namespace lehr::prune {
 namespace {
 
+namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 using train::testing::error_of;
 using train::testing::Folder;
@@ -33,6 +34,39 @@ TEST(Scores, AreWrittenAndRead) {
   EXPECT_EQ(back.find(1, Kind::ffn_channels), nullptr);
   EXPECT_TRUE(back.has(Kind::ffn_channels));
   EXPECT_FALSE(back.has(Kind::kv_heads));
+}
+
+TEST(Scores, StandUntilNewOnesAreOnTheDisk) {
+  const Folder folder;
+  Scores scores;
+  scores.facts.set("num_tokens", Node(int64_t{1}));
+  scores.values[{0, Kind::kv_heads}] = at::ones({2}, at::kDouble);
+  write_scores(folder.path(), scores);
+  const fs::path in_the_way = folder.path() / ".scores.json.new" / "file";
+  fs::create_directories(in_the_way);
+  scores.facts.set("num_tokens", Node(int64_t{2}));
+  scores.values[{0, Kind::kv_heads}] = at::zeros({2}, at::kDouble);
+  EXPECT_THAT(error_of([&] { write_scores(folder.path(), scores); }), HasSubstr("scores.json.new"));
+  const Scores old = read_scores(folder.path());
+  EXPECT_EQ(old.facts.at("num_tokens").as_int(), 1);
+  EXPECT_TRUE(at::equal(*old.find(0, Kind::kv_heads), at::ones({2}, at::kDouble)));
+  fs::remove_all(in_the_way.parent_path());
+  write_scores(folder.path(), scores);
+  EXPECT_TRUE(at::equal(*read_scores(folder.path()).find(0, Kind::kv_heads), at::zeros({2}, at::kDouble)));
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), {}), 2) << "nothing else is left";
+}
+
+TEST(Scores, GoWhereAFolderCanBeMade) {
+  const Folder folder;
+  write_file_atomically(folder.path() / "file", "");
+  const auto problem = [](const fs::path& output) { return error_of([&] { require_writable(output); }); };
+  EXPECT_THAT(problem(folder.path() / "file"), HasSubstr("file: expected a folder for scores, but "));
+  EXPECT_THAT(problem(folder.path() / "file/scores"), HasSubstr("file is none"));
+  EXPECT_THAT(problem("/proc/scores"), HasSubstr("/proc/scores: /proc cannot be written to: "));
+  EXPECT_THAT(problem(""), HasSubstr("expected the name of a folder"));
+  require_writable(folder.path());
+  require_writable(folder.path() / "new" / "scores");
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), {}), 1) << "nothing is left";
 }
 
 TEST(Scores, SayWhatIsWrongWithAFolder) {
