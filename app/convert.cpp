@@ -1,15 +1,15 @@
 // lehr convert --model DIR --output DIR
 #include "lehr/train/convert.h"
 
-#include <fmt/ranges.h>
+#include <fmt/format.h>
 
 #include <cstdio>
 
 #include "app/command.h"
 #include "app/models.h"
+#include "app/written_model.h"
 #include "lehr/base/command_line.h"
 #include "lehr/base/error.h"
-#include "lehr/base/log.h"
 #include "lehr/state/dtype.h"
 
 namespace lehr::app {
@@ -102,14 +102,7 @@ int convert(const std::vector<std::string>& args) {
   for (const std::string& name : report.left_out) {
     fmt::print("{}: left out, the model does not use it\n", name);
   }
-  fmt::print(
-      "{}: {} tensors, {} in {} {}; {}\n",
-      options.output,
-      report.num_tensors,
-      human_bytes(static_cast<double>(report.num_bytes)),
-      report.num_files,
-      report.num_files == 1 ? "file" : "files",
-      fmt::join(report.companions, ", "));
+  print_written(options.output, report);
   return 0;
 }
 

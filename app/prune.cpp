@@ -1,13 +1,14 @@
 // lehr prune --model DIR --scores DIR --ffn-width N ... --output DIR
 #include "lehr/prune/prune.h"
 
-#include <fmt/ranges.h>
+#include <fmt/format.h>
 
 #include <charconv>
 #include <cstdio>
 
 #include "app/command.h"
 #include "app/models.h"
+#include "app/written_model.h"
 #include "lehr/base/command_line.h"
 #include "lehr/base/error.h"
 #include "lehr/base/log.h"
@@ -241,14 +242,7 @@ int prune(const std::vector<std::string>& args) {
     fmt::print("{}: left out, the model does not use it\n", name);
   }
   print_report(report, parent->decoder_form());
-  fmt::print(
-      "{}: {} tensors, {} in {} {}; {}\n",
-      options.output,
-      report.num_tensors,
-      human_bytes(static_cast<double>(report.num_bytes)),
-      report.num_files,
-      report.num_files == 1 ? "file" : "files",
-      fmt::join(report.companions, ", "));
+  print_written(options.output, report);
   return 0;
 }
 

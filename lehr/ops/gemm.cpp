@@ -29,11 +29,6 @@ int64_t part_of(int64_t size, int64_t most, int64_t unit) {
   return std::min(size, ceil_div(ceil_div(size, ceil_div(size, most)), unit) * unit);
 }
 
-// Contiguous ones, which do not overlap.
-bool has_rows(const at::Tensor& c) {
-  return (c.stride(1) == 1 || c.size(1) == 1) && (c.stride(0) >= c.size(1) || c.size(0) == 1);
-}
-
 const GemmKernels* kernels_for(at::ScalarType type) {
   if (type == at::kBFloat16) {
     return bf16_gemm_kernels();
@@ -142,7 +137,7 @@ void multiply(const at::Tensor& a, const at::Tensor& b, const at::Tensor& c, boo
           c.size(1) == b.size(1),
       "lehr::mm: shapes do not match");
   TORCH_CHECK(
-      a.scalar_type() == b.scalar_type() && a.scalar_type() == c.scalar_type() && gemm_takes(a, b) && has_rows(c),
+      gemm_takes(a, b) && gemm_fills(c, a),
       "lehr::mm: takes float32 or bfloat16 with contiguous rows or columns (see lehr/ops/gemm.h)");
   Product product(a, b, c, add);
   if (!a.is_meta()) {
@@ -186,6 +181,11 @@ bool is_packable(const at::Tensor& x) {
 bool gemm_takes(const at::Tensor& a, const at::Tensor& b) {
   return a.scalar_type() == b.scalar_type() && kernels_for(a.scalar_type()) != nullptr && is_packable(a) &&
          is_packable(b) && a.numel() > 0 && b.numel() > 0;
+}
+
+bool gemm_fills(const at::Tensor& c, const at::Tensor& a) {
+  return c.scalar_type() == a.scalar_type() && (c.stride(1) == 1 || c.size(1) == 1) &&
+         (c.stride(0) >= c.size(1) || c.size(0) == 1);
 }
 
 at::Tensor gemm(const at::Tensor& a, const at::Tensor& b) {

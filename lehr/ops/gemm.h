@@ -9,6 +9,9 @@ namespace lehr::ops {
 /// meta), not empty, and either rows or columns contiguous.
 bool gemm_takes(const at::Tensor& a, const at::Tensor& b);
 
+/// Whether gemm_ can put a product of a's type into c: rows are contiguous and do not overlap.
+bool gemm_fills(const at::Tensor& c, const at::Tensor& a);
+
 /// a b for a (m, k) and b (k, n); not differentiable. Each element is summed up in float32, in the same order whatever
 /// the number of threads. In profiles and meters it is the operator lehr::mm.
 at::Tensor gemm(const at::Tensor& a, const at::Tensor& b);

@@ -30,12 +30,6 @@ bool by_gemm(const at::Tensor& a, const at::Tensor& b) {
   return wanted && current_arch() != Arch::generic && gemm_takes(a, b);
 }
 
-// Whether gemm can put a product of that type there.
-bool fits(const at::Tensor& result, const at::Tensor& a) {
-  return result.scalar_type() == a.scalar_type() && result.stride(1) == 1 &&
-         (result.stride(0) >= result.size(1) || result.size(0) == 1);
-}
-
 bool multiplies_bfloat16_by_onednn() {
 #ifdef __x86_64__
   return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
@@ -79,7 +73,7 @@ at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
 }
 
 void put_product(const at::Tensor& result, const at::Tensor& a, const at::Tensor& b) {
-  if (by_gemm(a, b) && fits(result, a)) {
+  if (by_gemm(a, b) && gemm_fills(result, a)) {
     return gemm_(result, a, b, false);
   }
   const at::Tensor workspace = workspace_on_meta(a, b);
@@ -88,7 +82,7 @@ void put_product(const at::Tensor& result, const at::Tensor& a, const at::Tensor
 }
 
 void add_product_(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b) {
-  if (by_gemm(a, b) && fits(sum, a)) {
+  if (by_gemm(a, b) && gemm_fills(sum, a)) {
     return gemm_(sum, a, b, true);
   }
   const at::Tensor workspace = workspace_on_meta(a, b);

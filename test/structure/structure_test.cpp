@@ -209,6 +209,7 @@ std::vector<std::string> operators_without_kind(const std::vector<Source>& sourc
       "gemm",
       "gemm_",
       "gemm_takes",
+      "gemm_fills",
       "rows_that_count",
       "spread",
       "chunk_rows",

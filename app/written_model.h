@@ -1,0 +1,13 @@
+// What a command tells of a model folder that it has written.
+#pragma once
+
+#include <string>
+
+#include "lehr/train/model_output.h"
+
+namespace lehr::app {
+
+/// "child: 39 tensors, 2.35 MiB in 1 file; config.json, pruning.json" on standard output.
+void print_written(const std::string& folder, const train::WrittenModel& written);
+
+}  // namespace lehr::app
