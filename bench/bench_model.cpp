@@ -12,13 +12,17 @@
 
 namespace lehr::bench {
 
+descriptor::ModelFamilies families() {
+  descriptor::ModelFamilies all;
+  all.add(model::qwen3_dense_family());
+  all.add(model::qwen3_moe_family());
+  all.add(model::llama3_family());
+  return all;
+}
+
 BenchModel::BenchModel(const Options& options, mesh::Transport& transport)
     : ranks(train::ParallelismConfig{}, &transport), dtype_(options.dtype) {
-  descriptor::ModelFamilies families;
-  families.add(model::qwen3_dense_family());
-  families.add(model::qwen3_moe_family());
-  families.add(model::llama3_family());
-  args = families.from_hf_folder(options.folder);
+  args = families().from_hf_folder(options.folder);
   model = args->build({});
   if (ranks.context() != nullptr) {
     const shard::ParallelizeOptions parallelize{

@@ -13,6 +13,9 @@
 
 namespace lehr::bench {
 
+/// Whose folders benchmarks read.
+descriptor::ModelFamilies families();
+
 /// What a benchmark trains or saves: AdamW with lr 3e-4, betas 0.9 and 0.95, eps 1e-8, decay 0.1 on every parameter.
 class BenchModel {
  public:

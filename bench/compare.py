@@ -1,7 +1,12 @@
-"""Runs Lehr and its peers alternately on the same work and writes bench/results.md.
+"""Runs Lehr and its peers alternately on the same work and writes bench/results.md, part by part.
 
     make bench                                    builds what is needed, then runs this
-    .bench/bin/python bench/compare.py --presets tiny,small,moe --dtypes fp32,bf16 --rounds 5
+    .bench/bin/python bench/compare.py --parts training --presets tiny,small,moe --dtypes fp32,bf16 --rounds 5
+
+training   steps of every preset: tokens a second and peak memory
+memory     preset small with longer rows: peak memory, beside the peers at --memory-seq and alone up to 16384 tokens
+start      from the start of the process to the end of the first step of preset tiny
+loading    2 GB of weights into a model, from the disk and from the system's memory, beside from_pretrained
 
 Every contender starts from the same weights (the first losses are compared) and trains on the same tokens. Rounds
 alternate, so that a busy moment of the machine hits all alike; a ratio is taken within each round.
@@ -15,6 +20,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
+
+from report import Report
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SHAPES = {"tiny": (512, 4), "small": (1024, 1), "moe": (1024, 2)}
@@ -37,61 +45,173 @@ def cpu_name():
     return platform.processor()
 
 
-def spread(values):
-    return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+def spread(values, digits=2):
+    return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
+
+
+class Contenders:
+    """Lehr and the peers that are installed: what to start for a piece of work."""
+
+    def __init__(self, a):
+        self.bin = os.path.dirname(os.path.abspath(a.lehr))
+        self.lehr = os.path.abspath(a.lehr)
+        self.peers = [name for name in a.peers.split(",") if importlib.util.find_spec(name.split()[0])]
+        self.absent = sorted({name.split()[0] for name in a.peers.split(",")} - {name.split()[0] for name in self.peers})
+        for name in self.absent:
+            print(f"{name} is not installed and left out; bench/peer_{name}.py says how to install it")
+
+    def commands(self, folder, dtype, seq, batch, steps, warmup):
+        work = ["--model", folder, "--dtype", dtype, "--seq", str(seq), "--batch", str(batch),
+                "--steps", str(steps), "--warmup", str(warmup), "--threads", str(os.cpu_count())]
+        found = {"lehr": [self.lehr] + work}
+        for name in self.peers:
+            script, mode = name.split()
+            found[name] = [sys.executable, os.path.join(HERE, f"peer_{script}.py")] + work + ["--mode", mode]
+        return found
+
+    @staticmethod
+    def save_init(preset, folder):
+        subprocess.run([sys.executable, os.path.join(HERE, "peer_transformers.py"), "--preset", preset, "--save-init", folder],
+                       check=True, capture_output=True)
+
+
+def head(text):
+    return [f"{cpu_name()}, {os.cpu_count()} cores; {text}", ""]
+
+
+def training(contenders, a):
+    lines = head(f"{a.rounds} alternating rounds, {a.steps} timed steps each after 2 others; the median step of a round counts."
+                 + "".join(f" Without {name}, which was not installed." for name in contenders.absent)
+                 + " torchtitan's experts compute in bfloat16 under fp32 too.")
+    lines += ["| preset | dtype | contender | tokens/s: median (min to max) | Lehr's ratio to it | peak memory MB |",
+              "| --- | --- | --- | --- | --- | --- |"]
+    for preset in a.presets.split(","):
+        seq, batch = SHAPES[preset]
+        with tempfile.TemporaryDirectory() as folder:
+            contenders.save_init(preset, folder)
+            for dtype in a.dtypes.split(","):
+                commands = contenders.commands(folder, dtype, seq, batch, a.steps, 2)
+                rounds = [{name: run(command) for name, command in commands.items()} for _ in range(a.rounds)]
+                for name in commands:
+                    both = [(r["lehr"], r[name]) for r in rounds if r["lehr"] and r[name]]
+                    if not both:
+                        lines.append(f"| {preset} | {dtype} | {name} | did not run | | |")
+                        continue
+                    speed = [theirs["tokens_per_s"] for _, theirs in both]
+                    ratios = [ours["tokens_per_s"] / theirs["tokens_per_s"] for ours, theirs in both]
+                    gap = max(abs(x - y) for x, y in zip(both[0][0]["losses"], both[0][1]["losses"]))
+                    lines.append(f"| {preset} | {dtype} | {name} | {spread(speed, 0)} | {spread(ratios)} | "
+                                 f"{max(theirs['peak_rss_mb'] for _, theirs in both):.0f} |")
+                    print(lines[-1], f"largest difference of losses {gap:.1e}", flush=True)
+    return lines
+
+
+def memory(contenders, a):
+    lines = head("preset small in float32, one row, two steps; the process's peak resident memory.")
+    lines += ["| tokens in the row | contender | peak memory MB | of its parameters, gradients and moments | Lehr's ratio to it |",
+              "| --- | --- | --- | --- | --- |"]
+
+    def row(seq, name, result, ours):
+        ratio = f"{ours['peak_rss_mb'] / result['peak_rss_mb']:.2f}"
+        lines.append(f"| {seq} | {name} | {result['peak_rss_mb']:.0f} | {result['peak_rss_mb'] / state:.2f} | {ratio} |")
+        print(lines[-1], flush=True)
+
+    with tempfile.TemporaryDirectory() as folder:
+        contenders.save_init("small", folder)
+        state = 4 * os.path.getsize(os.path.join(folder, "model.safetensors")) / 1e6
+        results = {name: run(command)
+                   for name, command in contenders.commands(folder, "fp32", a.memory_seq, 1, 1, 1).items()}
+        for name, result in results.items():
+            if result:
+                row(a.memory_seq, name, result, results["lehr"])
+        before = None
+        for seq in (512, 1024, 2048, 4096, 8192, 16384):
+            result = run(contenders.commands(folder, "fp32", seq, 1, 1, 1)["lehr"])
+            if result is None:
+                lines.append(f"| {seq} | lehr, alone | did not run | | |")
+                continue
+            row(seq, "lehr, alone", result, result)
+            if before:
+                each = (result["peak_rss_mb"] - before[1]) / (seq - before[0]) * 1000
+                lines[-1] = lines[-1].rsplit("|", 2)[0] + f"| {each:.0f} KB a token more |"
+            before = (seq, result["peak_rss_mb"])
+    return lines
+
+
+def start(contenders, a):
+    lines = head(f"preset tiny in float32; {a.rounds} alternating rounds after one that fills caches (files, and compiled code "
+                 "of those who compile).")
+    lines += ["| contender | seconds: median (min to max) | of Lehr's: median (min to max) |", "| --- | --- | --- |"]
+    seq, batch = SHAPES["tiny"]
+
+    def seconds(command):
+        begin = time.perf_counter()
+        return time.perf_counter() - begin if run(command) else None
+
+    with tempfile.TemporaryDirectory() as folder:
+        contenders.save_init("tiny", folder)
+        commands = contenders.commands(folder, "fp32", seq, batch, 1, 0)
+        rounds = [{name: seconds(command) for name, command in commands.items()} for _ in range(a.rounds + 1)][1:]
+        for name in commands:
+            both = [(r["lehr"], r[name]) for r in rounds if r["lehr"] and r[name]]
+            if both:
+                lines.append(f"| {name} | {spread([theirs for _, theirs in both])} | "
+                             f"{spread([theirs / ours for ours, theirs in both], 1)} |")
+                print(lines[-1], flush=True)
+    return lines
+
+
+def loading(contenders, a):
+    lines = head(f"30 layers of preset small; {a.rounds} alternating rounds, a process each; seconds, median (min to max). What is "
+                 "mapped and touched is in no tensor yet.")
+    lines += ["| file is | map and touch every page | read into one buffer | Lehr: a model's parameters | its share of the touch | "
+              "of the read | from_pretrained | times Lehr's |", "| --- | --- | --- | --- | --- | --- | --- | --- |"]
+    with tempfile.TemporaryDirectory(dir=a.disk) as folder:
+        contenders.save_init("loading", folder)
+        os.sync()
+        for place in ("cached", "cold"):
+            work = ["--model", folder, "--cold", "true" if place == "cold" else "false"]
+            commands = {what: [os.path.join(contenders.bin, "load_model_bench"), "--what", what] + work
+                        for what in ("touch", "read", "load")}
+            commands["peer"] = [sys.executable, os.path.join(HERE, "peer_loading.py")] + work
+            rounds = [{name: run(command) for name, command in commands.items()} for _ in range(a.rounds)]
+            seconds = {name: [r[name]["seconds"] for r in rounds if all(r.values())] for name in commands}
+
+            def times(name):
+                return [other / ours for other, ours in zip(seconds[name], seconds["load"])]
+
+            lines.append(f"| {place} | " + " | ".join([
+                spread(seconds["touch"]), spread(seconds["read"]), spread(seconds["load"]), spread(times("touch")),
+                spread(times("read")), spread(seconds["peer"]), spread(times("peer"), 1)]) + " |")
+            print(lines[-1], flush=True)
+    return lines
+
+
+PARTS = {"training": ("Training steps", training), "memory": ("Memory and length of rows", memory),
+         "start": ("First step", start), "loading": ("Loading weights", loading)}
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--lehr", default=os.path.join(HERE, "..", "build", "bin", "train_step_bench"))
+    p.add_argument("--parts", default=",".join(PARTS), help="the others' sections of the report stay as they are")
     p.add_argument("--presets", default="tiny,small,moe")
     p.add_argument("--dtypes", default="fp32,bf16")
     p.add_argument("--peers", default="transformers eager,transformers compile,torchtitan eager,torchtitan compile")
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--steps", type=int, default=3)
+    p.add_argument("--memory-seq", type=int, default=2048)
+    p.add_argument("--disk", help="a folder on the disk to load from; else that for temporary files")
     p.add_argument("--out", default=os.path.join(HERE, "results.md"))
     a = p.parse_args()
-    start = [sys.executable, os.path.join(HERE, "peer_transformers.py")]
-    peers = [name for name in a.peers.split(",") if importlib.util.find_spec(name.split()[0])]
-    absent = sorted({name.split()[0] for name in a.peers.split(",")} - {name.split()[0] for name in peers})
-    for name in absent:
-        print(f"{name} is not installed and left out; bench/peer_{name}.py says how to install it")
-    report = ["# Training steps, side by side", "",
-              f"{cpu_name()}, {os.cpu_count()} cores; {a.rounds} alternating rounds, {a.steps} timed steps each after 2 "
-              "others; the median step of a round counts. Written by bench/compare.py." +
-              "".join(f" Without {name}, which was not installed." for name in absent) +
-              (" torchtitan's experts compute in bfloat16 under fp32 too." if "moe" in a.presets.split(",") else ""), "",
-              "| preset | dtype | contender | tokens/s: median (min to max) | Lehr's ratio to it | peak memory MB |",
-              "| --- | --- | --- | --- | --- | --- |"]
-    for preset in a.presets.split(","):
-        seq, batch = SHAPES[preset]
-        with tempfile.TemporaryDirectory() as folder:
-            subprocess.run(start + ["--preset", preset, "--save-init", folder], check=True, capture_output=True)
-            for dtype in a.dtypes.split(","):
-                work = ["--model", folder, "--dtype", dtype, "--seq", str(seq), "--batch", str(batch),
-                        "--steps", str(a.steps), "--warmup", "2", "--threads", str(os.cpu_count())]
-                contenders = {"lehr": [a.lehr] + work}
-                for name in peers:
-                    script, mode = name.split()
-                    contenders[name] = [sys.executable, os.path.join(HERE, f"peer_{script}.py")] + work + ["--mode", mode]
-                results = {name: [] for name in contenders}
-                for _ in range(a.rounds):
-                    for name, command in contenders.items():
-                        result = run(command)
-                        if result:
-                            results[name].append(result)
-                for name, found in results.items():
-                    if not found:
-                        report.append(f"| {preset} | {dtype} | {name} | did not run | | |")
-                        continue
-                    ratios = [ours["tokens_per_s"] / theirs["tokens_per_s"] for ours, theirs in zip(results["lehr"], found)]
-                    gap = max(abs(x - y) for x, y in zip(results["lehr"][0]["losses"], found[0]["losses"]))
-                    report.append(
-                        f"| {preset} | {dtype} | {name} | {spread([r['tokens_per_s'] for r in found])} | {spread(ratios)} | "
-                        f"{max(r['peak_rss_mb'] for r in found):.0f} |")
-                    print(report[-1], f"largest difference of losses {gap:.1e}", flush=True)
-    with open(a.out, "w") as f:
-        f.write("\n".join(report) + "\n")
+    unknown = set(a.parts.split(",")) - set(PARTS)
+    if unknown:
+        p.error(f"--parts: there is no part {', '.join(sorted(unknown))}; the parts are {', '.join(PARTS)}")
+    contenders = Contenders(a)
+    report = Report(a.out, "Lehr and its peers, side by side", "Written by bench/compare.py, part by part (`make bench`).")
+    for part in a.parts.split(","):
+        title, measure = PARTS[part]
+        report.put(title, measure(contenders, a))
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import time
 
 import memory_law
 from compare import HERE, SHAPES, cpu_name, run, spread
+from report import Report
 
 TOLERANCE = {"fp32": 1e-4, "amp": 2e-2}  # of losses; bfloat16 has 8 bits
 
@@ -150,30 +151,14 @@ def background(rounds, a, folder, disk):
             "| what | median (min to max) |", "| --- | --- |"] + table
 
 
-def sections_of(path):
-    """The report's sections by their titles, as they stand in the file."""
-    found = {}
-    if os.path.exists(path):
-        with open(path) as f:
-            for part in f.read().split("\n## ")[1:]:
-                title, _, text = part.partition("\n")
-                found[title] = text.strip("\n").split("\n")
-    return found
-
-
 def put(report, rounds, a, title, measure):
     """Measures, and writes the report with the new section in its place."""
     rounds.others = []
     lines = measure()
-    report[title] = [
+    report.put(title, [
         f"{cpu_name()}, {os.cpu_count()} cores, of which other programs took {spread(rounds.others)} meanwhile; one thread a rank"
         + ("." if "closed" in title else f"; {a.rounds} alternating rounds, {a.steps} timed training steps each after 2 others."),
-        ""] + lines
-    text = ["# Ranks over Gloo, side by side", "", "Written by bench/fsdp.py, part by part."]
-    for name, section in report.items():
-        text += ["", "## " + name, ""] + section
-    with open(a.out, "w") as f:
-        f.write("\n".join(text) + "\n")
+        ""] + lines)
 
 
 def main():
@@ -191,7 +176,7 @@ def main():
     a = p.parse_args()
     rounds = Rounds(a)
     parts = a.parts.split(",")
-    report = sections_of(a.out)
+    report = Report(a.out, "Ranks over Gloo, side by side", "Written by bench/fsdp.py, part by part.")
     with tempfile.TemporaryDirectory() as models, tempfile.TemporaryDirectory(dir=a.disk) as disk:
         presets = set(a.presets.split(",")) if "training" in parts else set()
         presets |= {"small"} if {"checkpoints", "background"} & set(parts) else set()

@@ -8,33 +8,18 @@
 #include <cstdlib>
 #include <sstream>
 
-// The wheel has no headers of Gloo; those of Debian's libgloo-dev declare what this one needs, and the code is the
-// wheel's. No other file may include it.
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "lehr/base/error.h"
 #include "lehr/mesh/exception_text.h"
+#include "lehr/mesh/gloo_backend.h"
 
 namespace lehr::mesh {
 
 namespace {
 using std::chrono::milliseconds;
 
-class GlooBackend : public c10d::ProcessGroupGloo {
- public:
-  using c10d::ProcessGroupGloo::ProcessGroupGloo;
-  void disconnect() noexcept {
-    try {
-      for (const auto& context : contexts_) {
-        context->closeConnections();
-      }
-    } catch (const std::exception&) {
-      // Another thread did it.
-    }
-  }
-};
 using GlooBackends = std::vector<c10::intrusive_ptr<GlooBackend>>;
 
 // Gloo's backend waits for the work under way when it is destroyed. After a failure that takes until the collective's

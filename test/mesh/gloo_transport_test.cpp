@@ -68,6 +68,55 @@ TEST(GlooTransport, GivesTheValuesOfTheThreadTransportInEveryType) {
   }
 }
 
+TEST(GlooTransport, AFinishedCollectiveHoldsNoMemory) {
+  const auto problems = on_gloo(2, [](Transport& transport) {
+    DistributedContext context({.data_parallel_shard = 2}, transport);
+    const Group& group = context.group(axis::dp_shard);
+    const auto tensor = [](int64_t count) { return at::ones({count}); };
+    const auto expect_let_go = [](const char* what, const at::Tensor& output, const at::Tensor& input) {
+      const auto held = [&] { return output.storage().use_count() > 1 || input.storage().use_count() > 1; };
+      for (int i = 0; i < 500 && held(); ++i) {  // Gloo's thread lets go after it has told that it is done
+        std::this_thread::sleep_for(milliseconds(10));
+      }
+      EXPECT_FALSE(held()) << what;
+    };
+    for (int round = 0; round < 3; ++round) {
+      const at::Tensor sum = tensor(8), two = tensor(8), one = tensor(4), parts = tensor(8), part = tensor(4);
+      group.all_reduce(sum);
+      expect_let_go("all_reduce", sum, sum);
+      group.all_gather(two, one);
+      expect_let_go("all_gather", two, one);
+      group.reduce_scatter(part, parts);
+      expect_let_go("reduce_scatter", part, parts);
+      group.all_to_all(two, parts, {4, 4}, {4, 4});
+      expect_let_go("all_to_all", two, parts);
+      group.broadcast(one, 1);
+      expect_let_go("broadcast", one, one);
+    }
+  });
+  EXPECT_THAT(problems, testing::Each(""));
+}
+
+// A wait that is over before all have come must not be taken for the end.
+TEST(GlooTransport, ReduceScatterWaitsForALateRank) {
+  std::vector<at::Tensor> found(3);
+  const auto problems = on_gloo(3, [&](Transport& transport) {
+    DistributedContext context({.data_parallel_shard = 3}, transport);
+    if (context.rank() == 2) {
+      std::this_thread::sleep_for(milliseconds(700));  // the others look up every 250 ms
+    }
+    at::Tensor part = at::empty({2}, at::kDouble);
+    const auto rank = static_cast<double>(context.rank());
+    context.group(axis::dp_shard).reduce_scatter(part, at::arange(6, at::kDouble) * (rank + 1));
+    found[static_cast<size_t>(context.rank())] = part;
+  });
+  EXPECT_THAT(problems, testing::Each(""));
+  for (size_t rank = 0; rank < 3; ++rank) {
+    const auto first = static_cast<double>(2 * rank);
+    EXPECT_TRUE(at::equal(found[rank], at::tensor({6 * first, 6 * (first + 1)}, at::kDouble))) << found[rank];
+  }
+}
+
 TEST(GlooTransport, ConnectsEveryAxisOfAMeshAndASecondMesh) {
   const auto problems = on_gloo(4, [](Transport& transport) {
     for (int round = 0; round < 2; ++round) {
