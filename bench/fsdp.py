@@ -99,7 +99,7 @@ def raw_write(folder, megabytes):
 
 def checkpoints(rounds, a, folder, disk):
     work = ["--model", folder, "--folder", os.path.join(disk, "checkpoints"), "--runs", "2"]
-    saves, loads, cold, checked, to_disk, rows = [], [], [], [], [], []
+    saves, loads, cold, checked, to_disk, rows = [], [], [], [], [], []  # ratios, and seconds by run
     for _ in range(a.rounds):
         # DCP leaves its bytes in the system's memory: each waits until the disk has what came before.
         os.sync()
@@ -108,25 +108,26 @@ def checkpoints(rounds, a, folder, disk):
         theirs = rounds.peer("peer_dcp.py", work)
         os.sync()
         disk_s = raw_write(disk, ours["mb"])
-        for our, verify, load, their, their_load, their_cold in zip(
-                ours["save_s"], ours["verify_s"], ours["load_s"], theirs["save_s"], theirs["load_s"], theirs["cold_load_s"]):
+        for our, verify, load, cached, their, their_cached, their_load in zip(
+                ours["save_s"], ours["verify_s"], ours["load_s"], ours["cached_load_s"], theirs["save_s"], theirs["load_s"],
+                theirs["cold_load_s"]):
             saves.append(their / our)
             to_disk.append(disk_s / our)
-            loads.append(their_load / load)
-            cold.append(their_cold / load)
-            checked.append(their_cold / (load + verify))
-            rows.append((our, their, disk_s, load, verify, their_load, their_cold, ours["mb"]))
+            loads.append(their_cached / cached)
+            cold.append(their_load / load)
+            checked.append(their_load / (load + verify))
+            rows.append((our, their, disk_s, load, verify, their_load, cached, their_cached, ours["mb"]))
     names = ["save, s: Lehr", "save, s: DCP", "plain write and fsync of as much, s", "load from the disk, s: Lehr",
-             "comparing checksums before it, s: Lehr", "load of what the system still has in memory, s: DCP",
-             "load from the disk, s: DCP"]
+             "comparing checksums before it, s: Lehr", "load from the disk, s: DCP",
+             "load of what the system has in memory, s: Lehr", "load of what the system has in memory, s: DCP"]
     table = [f"| {name} | {spread([row[i] for row in rows])} |" for i, name in enumerate(names)]
     table += [f"| {name} | {spread(values)} |" for name, values in (
         ("save: times as fast as DCP", saves), ("save: share of the plain write's speed", to_disk),
-        ("load from the disk: times as fast as DCP from memory", loads),
+        ("load from memory: times as fast as DCP", loads),
         ("load from the disk: times as fast as DCP", cold),
         ("load from the disk, with checksums: times as fast as DCP", checked))]
     print("\n".join(table), flush=True)
-    return [f"State of {rows[0][7]:.0f} MB: float32 weights and AdamW's moments, in the files of each.", "",
+    return [f"State of {rows[0][8]:.0f} MB: float32 weights and AdamW's moments, in the files of each.", "",
             "| what | median (min to max) |", "| --- | --- |"] + table
 
 

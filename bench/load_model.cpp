@@ -1,6 +1,6 @@
 // Times how long a folder's weights take to become a model's parameters, or one of two floors: mapping the file and
-// touching every page, and reading it into one buffer. One measurement a process, whose memory is fresh, as a user's is;
-// prints one JSON line.
+// touching every page, and reading it into one buffer. One measurement a process, whose memory is fresh, as a user's
+// is; prints one JSON line.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -26,7 +26,8 @@ struct Options {
   bool cold = false;
   void fields(FieldVisitor& v) {
     v.required("model", model, "Folder with config.json and model.safetensors.");
-    v.optional("what", what, "load: into a model; read: into one buffer; touch: map it.", one_of({"load", "read", "touch"}));
+    v.optional(
+        "what", what, "load: into a model; read: into one buffer; touch: map it.", one_of({"load", "read", "touch"}));
     v.optional("cold", cold, "Drop the file from the system's memory first.");
   }
 };
@@ -74,8 +75,7 @@ void read_into_one_buffer(const std::filesystem::path& path) {
   const OpenFile file(path);
   const at::Tensor buffer = at::empty({static_cast<int64_t>(file.size())}, at::kByte);
   for (size_t at = 0; at < file.size();) {
-    const ssize_t got =
-        ::pread(file.get(), buffer.data_ptr<uint8_t>() + at, file.size() - at, static_cast<off_t>(at));
+    const ssize_t got = ::pread(file.get(), buffer.data_ptr<uint8_t>() + at, file.size() - at, static_cast<off_t>(at));
     require(got > 0, "{}: cannot be read", path.string());
     at += static_cast<size_t>(got);
   }

@@ -33,7 +33,7 @@ def closed_form(model, ranks, dtype, tokens):
     n_layer, n_head = d * (2 * q + 2 * k) + 3 * d * f, v * d
     layer, head = c * n_layer, c * n_head  # W of a unit
     parameters = layers * n_layer + n_head * (1 if tied else 2)
-    saved = c * tokens * (4 * d + 3 * q + 3 * k + 3 * f)  # of a layer, for backward
+    saved = c * tokens * (2 * d + 2 * q + 2 * k + 2 * f)  # of a layer, for backward
     logits = c * v * min(tokens, max(512, (16 << 20) // (c * v)))
     two_units = (2 + 1 / ranks) * layer  # one whole, one on its way, and what this rank sends
 

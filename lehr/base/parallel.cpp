@@ -12,6 +12,7 @@ void GOMP_parallel(void (*function)(void*), void* data, unsigned num_threads, un
 int omp_get_thread_num();
 int omp_get_num_threads();
 int omp_in_parallel();
+void omp_set_num_threads(int threads);
 }
 
 namespace lehr {
@@ -42,6 +43,11 @@ void run_region(void* data) {
 
 int num_threads() {
   return at::get_num_threads();
+}
+
+void run_in_place() {
+  at::get_num_threads();  // takes the program's number for a new thread, once
+  omp_set_num_threads(1);
 }
 
 void detail::run_chunks(

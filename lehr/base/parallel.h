@@ -29,4 +29,7 @@ void parallel_for(int64_t begin, int64_t end, int64_t grain, const Body& body) {
 /// The number of threads that parallel_for uses, which is ATen's.
 int num_threads();
 
+/// From now on parallel_for and ATen run in place when this thread calls them; other threads do as before.
+void run_in_place();
+
 }  // namespace lehr

@@ -7,8 +7,8 @@
 
 namespace lehr::mesh {
 
-/// c10d's reduce_scatter over Gloo is an all_reduce of everything, of which each rank drops what is not its own, and its
-/// work never says that it is done. Here each rank sends the others their chunks and adds up what it gets.
+/// c10d's reduce_scatter over Gloo is an all_reduce of everything, of which each rank drops what is not its own, and
+/// its work never says that it is done. Here each rank sends the others their chunks and adds up what it gets.
 class GlooBackend : public c10d::ProcessGroupGloo {
  public:
   using c10d::ProcessGroupGloo::ProcessGroupGloo;

@@ -2,14 +2,13 @@
 
 #include <fmt/ranges.h>
 #include <gloo/transport/device.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <sstream>
-
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "lehr/base/error.h"
 #include "lehr/mesh/exception_text.h"

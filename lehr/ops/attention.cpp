@@ -8,6 +8,7 @@
 #include "lehr/ops/autograd.h"
 #include "lehr/ops/cpu.h"
 #include "lehr/ops/reference.h"
+#include "lehr/ops/remake.h"
 
 namespace lehr::ops {
 
@@ -31,7 +32,8 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
       const std::optional<at::Tensor>& sinks,
       const cpu::AttentionPlan& plan) {
     auto [out, log_sum] = cpu::attention_forward(q, k, v, plan, true);
-    ctx->save_for_backward({q, k, v, out, log_sum, plan.first_keys, plan.sinks});
+    ctx->save_for_backward(
+        {keep(ctx, "q", q), keep(ctx, "k", k), keep(ctx, "v", v), out, log_sum, plan.first_keys, plan.sinks});
     ctx->saved_data["scale"] = plan.scale;
     ctx->saved_data["softcap"] = plan.softcap;
     ctx->saved_data["window"] = plan.window;
@@ -52,7 +54,8 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
         .softcap = ctx->saved_data["softcap"].toDouble(),
         .window = ctx->saved_data["window"].toInt()};
     const at::Tensor dout = grads[0].contiguous();
-    auto [dq, dk, dv] = cpu::attention_backward(dout, saved[0], saved[1], saved[2], saved[3], saved[4], plan);
+    auto [dq, dk, dv] = cpu::attention_backward(
+        dout, kept(ctx, "q", saved[0]), kept(ctx, "k", saved[1]), kept(ctx, "v", saved[2]), saved[3], saved[4], plan);
     at::Tensor dsinks;
     if (plan.sinks.defined() && ctx->needs_input_grad(3)) {
       dsinks = sinks_gradient(dout, saved[3], saved[4], plan.sinks).to(ctx->saved_data["sinks_type"].toScalarType());

@@ -75,6 +75,19 @@ void cross_entropy_(
     bool gradient,
     const at::Tensor& row_scale = {});
 
+/// Rows of tokens (N, H) in sorted order, (N*k, H), for `order` of a TokenPermutation.
+at::Tensor copy_tokens(const at::Tensor& tokens, const at::Tensor& order);
+/// The sums of each token's rows of `sorted`, times weights (N, k) unless they are undefined, each in the order of the
+/// token's choices; `inverse` of a TokenPermutation with k choices a token.
+at::Tensor sum_copies(const at::Tensor& sorted, const at::Tensor& weights, const at::Tensor& inverse, int64_t choices);
+/// Gradients of sum_copies for sorted and weights.
+std::tuple<at::Tensor, at::Tensor> sum_copies_backward(
+    const at::Tensor& dout,
+    const at::Tensor& sorted,
+    const at::Tensor& weights,
+    const at::Tensor& inverse,
+    Wanted wanted);
+
 /// Whether attention_forward takes this call: causal order and documents only, float32 or bfloat16, and not so few
 /// queries that tiles would be mostly empty. It takes all options.
 bool supports_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionMask& mask);

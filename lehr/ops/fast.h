@@ -50,6 +50,19 @@ auto silu_mul_backward(const at::Tensor& dy, const More&... more) {
   return cuda::supports(dy) ? cuda::silu_mul_backward(dy, more...) : cpu::silu_mul_backward(dy, more...);
 }
 template <class... More>
+at::Tensor copy_tokens(const at::Tensor& tokens, const More&... more) {
+  return cuda::supports(tokens) ? cuda::copy_tokens(tokens, more...) : cpu::copy_tokens(tokens, more...);
+}
+inline at::Tensor sum_copies(
+    const at::Tensor& sorted, const at::Tensor& weights, const at::Tensor& inverse, int64_t choices) {
+  return cuda::supports(sorted) ? cuda::sum_copies(sorted, weights, inverse, choices)
+                                : cpu::sum_copies(sorted, weights, inverse, choices);
+}
+template <class... More>
+auto sum_copies_backward(const at::Tensor& dout, const More&... more) {
+  return cuda::supports(dout) ? cuda::sum_copies_backward(dout, more...) : cpu::sum_copies_backward(dout, more...);
+}
+template <class... More>
 void cross_entropy_(const at::Tensor& logits, const More&... more) {
   cuda::supports(logits) ? cuda::cross_entropy_(logits, more...) : cpu::cross_entropy_(logits, more...);
 }

@@ -8,6 +8,7 @@
 #include "lehr/base/operator_watch.h"
 #include "lehr/ops/autograd.h"
 #include "lehr/ops/matmul.h"
+#include "lehr/ops/remake.h"
 #include "lehr/ops/weight_gradients.h"
 
 namespace lehr::ops {
@@ -84,7 +85,7 @@ struct GroupedLinear : torch::autograd::Function<GroupedLinear> {
   static at::Tensor forward(
       AutogradContext* ctx, const at::Tensor& input, const at::Tensor& weight, const at::Tensor& ends) {
     // A frozen weight has no gradient that needs the input.
-    ctx->save_for_backward({weight.requires_grad() ? input : at::Tensor(), weight, ends});
+    ctx->save_for_backward({weight.requires_grad() ? keep(ctx, "input", input) : at::Tensor(), weight, ends});
     note_weight_gradients(ctx, weight);
     return forward_product(input, weight, ends);
   }
@@ -93,7 +94,6 @@ struct GroupedLinear : torch::autograd::Function<GroupedLinear> {
     const OperatorScope scope(OperatorKind::product, "lehr::grouped_linear_backward");
     refuse_double_backward("grouped_linear");
     const auto saved = ctx->get_saved_variables();
-    const at::Tensor& input = saved[0];
     const at::Tensor& weight = saved[1];
     const at::Tensor& ends = saved[2];
     const at::Tensor grad = grads[0].contiguous();
@@ -103,8 +103,8 @@ struct GroupedLinear : torch::autograd::Function<GroupedLinear> {
       grad_input = input_gradient(grad, weight, ends);
     }
     if (ctx->needs_input_grad(1)) {
-      grad_weight = weight_gradient(
-          ctx, weight, [grad, rows = input.detach(), ends] { return product_of_rows(grad, rows, ends); });
+      const at::Tensor input = kept(ctx, "input", saved[0]);
+      grad_weight = weight_gradient(ctx, weight, [grad, input, ends] { return product_of_rows(grad, input, ends); });
     }
     return {grad_input, grad_weight, at::Tensor()};
   }

@@ -10,6 +10,7 @@
 #include "lehr/base/operator_watch.h"
 #include "lehr/ops/autograd.h"
 #include "lehr/ops/matmul.h"
+#include "lehr/ops/remake.h"
 #include "lehr/ops/weight_gradients.h"
 
 namespace lehr::ops {
@@ -32,7 +33,7 @@ at::Tensor forward_product(const at::Tensor& input, const at::Tensor& weight) {
 struct LinearFunction : torch::autograd::Function<LinearFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& input, const at::Tensor& weight) {
     // A frozen weight has no gradient that needs the input.
-    ctx->save_for_backward({weight.requires_grad() ? input : at::Tensor(), weight});
+    ctx->save_for_backward({weight.requires_grad() ? keep(ctx, "input", input) : at::Tensor(), weight});
     note_weight_gradients(ctx, weight);
     return forward_product(input, weight);
   }
@@ -41,7 +42,6 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
     const OperatorScope scope(OperatorKind::product, "lehr::linear_backward");
     refuse_double_backward("linear");
     const auto saved = ctx->get_saved_variables();
-    const at::Tensor& input = saved[0];
     const at::Tensor& weight = saved[1];
     const at::Tensor grad = rows_of(grads[0]);
     at::Tensor grad_input;
@@ -52,7 +52,8 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
       grad_input = product(grad, weight).view(shape);
     }
     if (ctx->needs_input_grad(1)) {
-      grad_weight = weight_gradient(ctx, weight, [grad, x = input.detach()] { return product(grad.t(), rows_of(x)); });
+      const at::Tensor input = kept(ctx, "input", saved[0]);
+      grad_weight = weight_gradient(ctx, weight, [grad, input] { return product(grad.t(), rows_of(input)); });
     }
     return {grad_input, grad_weight};
   }

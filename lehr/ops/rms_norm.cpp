@@ -5,6 +5,7 @@
 #include "lehr/ops/autograd.h"
 #include "lehr/ops/fast.h"
 #include "lehr/ops/reference.h"
+#include "lehr/ops/remake.h"
 
 namespace lehr::ops {
 
@@ -18,7 +19,15 @@ struct RmsNormFunction : torch::autograd::Function<RmsNormFunction> {
     auto [y, inverse_rms] = fast::rms_norm_forward(x, weight, eps, kind, true);
     ctx->save_for_backward({x, weight, inverse_rms});
     ctx->saved_data["kind"] = static_cast<int64_t>(kind);
+    ctx->saved_data["eps"] = eps;
     return y;
+  }
+
+  static at::Tensor again(AutogradContext* ctx) {
+    const OperatorScope scope(OperatorKind::norm, "lehr::rms_norm_again");
+    const auto saved = ctx->get_saved_variables();
+    const auto kind = static_cast<NormWeight>(ctx->saved_data["kind"].toInt());
+    return std::get<0>(fast::rms_norm_forward(saved[0], saved[1], ctx->saved_data["eps"].toDouble(), kind, false));
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
@@ -53,7 +62,8 @@ at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, N
     return reference::rms_norm(x, weight, eps, kind);
   }
   if (will_differentiate(x, weight)) {
-    return RmsNormFunction::apply(x.contiguous(), weight.contiguous(), eps, kind);
+    return remade_by<RmsNormFunction>(
+        RmsNormFunction::apply(x.contiguous(), weight.contiguous(), eps, kind), RmsNormFunction::again);
   }
   return std::get<0>(fast::rms_norm_forward(x.contiguous(), weight.contiguous(), eps, kind, false));
 }

@@ -6,6 +6,7 @@
 #include "lehr/ops/fast.h"
 #include "lehr/ops/qk_norm_rotary.h"
 #include "lehr/ops/reference.h"
+#include "lehr/ops/remake.h"
 #include "lehr/ops/rms_norm.h"
 
 namespace lehr::ops {
@@ -41,9 +42,19 @@ struct NormRotaryFunction : torch::autograd::Function<NormRotaryFunction> {
       const cpu::Angles& angles) {
     auto [y, inverse_rms] = fast::norm_rotary_forward(x, weight, eps, kind, angles, true);
     ctx->saved_data["kind"] = static_cast<int64_t>(kind);
+    ctx->saved_data["eps"] = eps;
     ctx->save_for_backward({x, weight, inverse_rms, angles.cos, angles.sin});
     ctx->saved_data["interleaved"] = angles.interleaved;
     return y;
+  }
+
+  static at::Tensor again(AutogradContext* ctx) {
+    const OperatorScope scope(OperatorKind::norm, "lehr::qk_norm_rotary_again");
+    const auto saved = ctx->get_saved_variables();
+    const auto kind = static_cast<NormWeight>(ctx->saved_data["kind"].toInt());
+    const cpu::Angles angles{saved[3], saved[4], ctx->saved_data["interleaved"].toBool()};
+    const double eps = ctx->saved_data["eps"].toDouble();
+    return std::get<0>(fast::norm_rotary_forward(saved[0], saved[1], eps, kind, angles, false));
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
@@ -96,7 +107,8 @@ at::Tensor rotate(const at::Tensor& x, const cpu::Angles& angles) {
 at::Tensor norm_rotate(
     const at::Tensor& x, const at::Tensor& weight, double eps, NormWeight kind, const cpu::Angles& angles) {
   if (will_differentiate(x, weight)) {
-    return NormRotaryFunction::apply(x.contiguous(), weight.contiguous(), eps, kind, angles);
+    return remade_by<NormRotaryFunction>(
+        NormRotaryFunction::apply(x.contiguous(), weight.contiguous(), eps, kind, angles), NormRotaryFunction::again);
   }
   return std::get<0>(fast::norm_rotary_forward(x.contiguous(), weight.contiguous(), eps, kind, angles, false));
 }

@@ -5,6 +5,7 @@
 #include "lehr/ops/autograd.h"
 #include "lehr/ops/fast.h"
 #include "lehr/ops/reference.h"
+#include "lehr/ops/remake.h"
 
 namespace lehr::ops {
 
@@ -16,6 +17,12 @@ struct SiluMulFunction : torch::autograd::Function<SiluMulFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& gate, const at::Tensor& up) {
     ctx->save_for_backward({gate, up});
     return fast::silu_mul_forward(gate, up);
+  }
+
+  static at::Tensor again(AutogradContext* ctx) {
+    const OperatorScope scope(OperatorKind::activation, "lehr::silu_mul_again");
+    const auto saved = ctx->get_saved_variables();
+    return fast::silu_mul_forward(saved[0], saved[1]);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
@@ -42,7 +49,8 @@ at::Tensor silu_mul(const at::Tensor& gate, const at::Tensor& up) {
     return reference::silu_mul(gate, up);
   }
   if (will_differentiate(gate, up)) {
-    return SiluMulFunction::apply(gate.contiguous(), up.contiguous());
+    return remade_by<SiluMulFunction>(
+        SiluMulFunction::apply(gate.contiguous(), up.contiguous()), SiluMulFunction::again);
   }
   return fast::silu_mul_forward(gate.contiguous(), up.contiguous());
 }

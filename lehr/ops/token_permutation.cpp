@@ -4,6 +4,7 @@
 #include "lehr/base/operator_watch.h"
 #include "lehr/ops/autograd.h"
 #include "lehr/ops/fast.h"
+#include "lehr/ops/remake.h"
 
 namespace lehr::ops {
 
@@ -11,41 +12,42 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+// Where there are kernels for it.
+bool is_fused(const at::Tensor& rows) {
+  return fast::supports(rows) && rows.numel() > 0;
+}
+
+at::Tensor copies_of(const at::Tensor& tokens, const at::Tensor& order) {
+  if (is_fused(tokens)) {
+    return fast::copy_tokens(tokens, order);
+  }
+  return tokens.index_select(0, order.div(tokens.size(0) > 0 ? order.size(0) / tokens.size(0) : 1, "floor"));
+}
+
 struct Permute : torch::autograd::Function<Permute> {
   static at::Tensor forward(
       AutogradContext* ctx, const at::Tensor& tokens, const at::Tensor& order, const at::Tensor& inverse) {
-    ctx->save_for_backward({inverse});
-    const int64_t choices = tokens.size(0) > 0 ? order.size(0) / tokens.size(0) : 1;
-    ctx->saved_data["tokens"] = tokens.size(0);
-    ctx->saved_data["choices"] = choices;
-    return tokens.index_select(0, order.div(choices, "floor"));
+    ctx->save_for_backward({inverse, order, keep(ctx, "tokens", tokens)});
+    ctx->saved_data["count"] = tokens.size(0);
+    return copies_of(tokens, order);
+  }
+
+  static at::Tensor again(AutogradContext* ctx) {
+    const OperatorScope scope(OperatorKind::routing, "lehr::permute_tokens_again");
+    const auto saved = ctx->get_saved_variables();
+    return copies_of(kept(ctx, "tokens", saved[2]), saved[1]);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const OperatorScope scope(OperatorKind::routing, "lehr::permute_tokens_backward");
     refuse_double_backward("permute_tokens");
-    const int64_t tokens = ctx->saved_data["tokens"].toInt();
+    const int64_t tokens = ctx->saved_data["count"].toInt();
     const at::Tensor inverse = ctx->get_saved_variables().front();
-    const at::Tensor copies = grads[0].index_select(0, inverse);
-    const int64_t choices = ctx->saved_data["choices"].toInt();
-    return {copies.view({tokens, choices, copies.size(-1)}).sum(1), at::Tensor(), at::Tensor()};
-  }
-};
-
-// The same on a GPU with kernels.
-struct CopyTokens : torch::autograd::Function<CopyTokens> {
-  static at::Tensor forward(
-      AutogradContext* ctx, const at::Tensor& tokens, const at::Tensor& order, const at::Tensor& inverse) {
-    ctx->save_for_backward({inverse});
-    ctx->saved_data["choices"] = order.size(0) / tokens.size(0);
-    return cuda::copy_tokens(tokens, order);
-  }
-
-  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    const OperatorScope scope(OperatorKind::routing, "lehr::permute_tokens_backward");
-    refuse_double_backward("permute_tokens");
-    const at::Tensor inverse = ctx->get_saved_variables().front();
-    return {cuda::sum_copies(grads[0].contiguous(), {}, inverse, ctx->saved_data["choices"].toInt()), {}, {}};
+    const int64_t choices = tokens > 0 ? inverse.size(0) / tokens : 1;
+    if (is_fused(grads[0])) {
+      return {fast::sum_copies(grads[0].contiguous(), {}, inverse, choices), {}, {}};
+    }
+    return {grads[0].index_select(0, inverse).view({tokens, choices, grads[0].size(-1)}).sum(1), {}, {}};
   }
 };
 
@@ -53,7 +55,7 @@ struct SumCopies : torch::autograd::Function<SumCopies> {
   static at::Tensor forward(
       AutogradContext* ctx, const at::Tensor& sorted, const at::Tensor& weights, const at::Tensor& inverse) {
     ctx->save_for_backward({sorted, weights, inverse});
-    return cuda::sum_copies(sorted, weights, inverse, weights.size(1));
+    return fast::sum_copies(sorted, weights, inverse, weights.size(1));
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
@@ -61,7 +63,7 @@ struct SumCopies : torch::autograd::Function<SumCopies> {
     refuse_double_backward("combine_tokens");
     const auto saved = ctx->get_saved_variables();
     const cpu::Wanted wanted{.x = ctx->needs_input_grad(0), .weight = ctx->needs_input_grad(1)};
-    auto [dsorted, dweights] = cuda::sum_copies_backward(grads[0].contiguous(), saved[0], saved[1], saved[2], wanted);
+    auto [dsorted, dweights] = fast::sum_copies_backward(grads[0].contiguous(), saved[0], saved[1], saved[2], wanted);
     return {dsorted, dweights, {}};
   }
 };
@@ -114,10 +116,8 @@ at::Tensor permute_tokens(const at::Tensor& tokens, const TokenPermutation& perm
          .dtype = tokens.scalar_type()});
   }
   const OperatorScope scope(OperatorKind::routing, "lehr::permute_tokens");
-  if (cuda::supports(tokens) && tokens.numel() > 0) {
-    return CopyTokens::apply(tokens.contiguous(), permutation.order, permutation.inverse);
-  }
-  return Permute::apply(tokens, permutation.order, permutation.inverse);
+  const at::Tensor copies = Permute::apply(tokens.contiguous(), permutation.order, permutation.inverse);
+  return will_differentiate(tokens) ? remade_by<Permute>(copies, Permute::again) : copies;
 }
 
 at::Tensor unpermute_rows(const at::Tensor& sorted, const TokenPermutation& permutation) {
@@ -134,7 +134,7 @@ at::Tensor combine_tokens(const at::Tensor& sorted, const at::Tensor& weights, c
          .dtype = sorted.scalar_type()});
   }
   const OperatorScope scope(OperatorKind::routing, "lehr::combine_tokens");
-  if (cuda::supports(sorted) && sorted.numel() > 0 && weights.scalar_type() == sorted.scalar_type()) {
+  if (is_fused(sorted) && weights.scalar_type() == sorted.scalar_type()) {
     return SumCopies::apply(sorted.contiguous(), weights.contiguous(), permutation.inverse);
   }
   const at::Tensor copies = unpermute_rows(sorted, permutation);  // (N*k, H)

@@ -6,6 +6,7 @@
 #include <string>
 #include <unordered_map>
 
+#include "lehr/base/at_once.h"
 #include "lehr/state/bound_map.h"
 #include "lehr/state/safetensors_writer.h"
 
@@ -21,6 +22,8 @@ class TensorSource {
   virtual void copy(const std::string& name, const Box& box, const at::Tensor& target) const {
     target.copy_(read(name, box));
   }
+  /// How many threads may read at once, and gain by it.
+  virtual int64_t reads_at_once() const { return 1; }
 };
 
 /// A checkpoint's files: views of mapped memory, so that only what is used is read. `reader` must outlive it.
@@ -29,6 +32,7 @@ class WeightSource : public TensorSource {
   explicit WeightSource(const WeightReader& reader) : reader_(reader) {}
   at::Tensor read(const std::string& name, const Box& box) const override;
   void copy(const std::string& name, const Box& box, const at::Tensor& target) const override;
+  int64_t reads_at_once() const override { return kReadsAtOnce; }
 
  private:
   const WeightReader& reader_;

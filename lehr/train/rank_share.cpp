@@ -200,12 +200,14 @@ void load_optimizer(
     }
   }
   optimizer.require_state(tensors);
-  const at::NoGradGuard no_grad;
-  for (const auto& [name, tensor] : optimizer.state()) {
-    if (tensor.numel() != 0 && !fresh.contains(name.substr(0, name.rfind('.')))) {
-      source.copy(name, entry_of(name, tensor, parameters).box, tensor);
-    }
-  }
+  auto wanted = optimizer.state();
+  std::erase_if(wanted, [&](const auto& named) {
+    return named.second.numel() == 0 || fresh.contains(named.first.substr(0, named.first.rfind('.')));
+  });
+  at_once(source.reads_at_once(), static_cast<int64_t>(wanted.size()), [&](int64_t i) {
+    const auto& [name, tensor] = wanted[static_cast<size_t>(i)];
+    source.copy(name, entry_of(name, tensor, parameters).box, tensor);
+  });
 }
 
 std::string non_finite_parameter(const nn::Module& model) {

@@ -196,11 +196,12 @@ CheckpointDifference load_weights(
 void read_parameters(nn::Module& model, const state::BoundMap& bound, const state::TensorSource& source) {
   const auto names = bound.map().output_names();
   const state::NameSet known(names.begin(), names.end());
-  for (const auto& [name, parameter] : nn::named_parameters(model)) {
-    if (known.contains(name)) {
-      state::read_into(bound, source, name, parameter->box(), parameter->value());
-    }
-  }
+  auto wanted = nn::named_parameters(model);
+  std::erase_if(wanted, [&](const auto& named) { return !known.contains(named.name); });
+  at_once(source.reads_at_once(), static_cast<int64_t>(wanted.size()), [&](int64_t i) {
+    const auto& [name, parameter] = wanted[static_cast<size_t>(i)];
+    state::read_into(bound, source, name, parameter->box(), parameter->value());
+  });
 }
 
 std::set<std::string> stored_state(const nn::Module& model, const state::StateMap& map) {

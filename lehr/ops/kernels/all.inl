@@ -20,6 +20,7 @@ struct No {
 #include "lehr/ops/kernels/rms_norm.inl"
 #include "lehr/ops/kernels/rotary.inl"
 #include "lehr/ops/kernels/stochastic.inl"
+#include "lehr/ops/kernels/token_copies.inl"
 
 template <class T>
 constexpr auto attention_kernels() {
@@ -59,6 +60,8 @@ constexpr KernelTable<T> kTable = {
     .cross_entropy_row = cross_entropy_row<T>,
     .sum_of_squares = sum_of_squares<T>,
     .scale = scale<T>,
+    .sum_copies = sum_copies<T>,
+    .sum_copies_backward = sum_copies_backward<T>,
     .attention_forward = attention_kernels<T>().forward,
     .attention_backward = attention_kernels<T>().backward,
     .stochastic_round = stochastic_kernels<T>().round,

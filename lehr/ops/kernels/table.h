@@ -214,6 +214,15 @@ struct GemmKernels {
   void (*multiply)(const GemmCall& call, int64_t first, int64_t last);
 };
 
+/// Rows of `sorted` that belong to tokens: choice c of token n is row inverse[n * choices + c].
+template <class T>
+struct TokenCopies {
+  const T* sorted;   ///< (tokens * choices, size)
+  const T* weights;  ///< (tokens, choices); null for ones.
+  const int64_t* inverse;
+  int64_t choices, size;
+};
+
 /// All kernels on elements of type T. Ranges are rows, tokens or elements, [first, last).
 template <class T>
 struct KernelTable {
@@ -230,6 +239,11 @@ struct KernelTable {
   /// The sum of squares, in float64.
   double (*sum_of_squares)(const T* x, int64_t size);
   void (*scale)(T* x, double factor, int64_t size);
+  /// The weighted sum of each token's rows, in out (tokens, size).
+  void (*sum_copies)(const TokenCopies<T>& call, T* out, int64_t first, int64_t last);
+  /// Gradients of the rows and of the weights, which must be there; either may be null.
+  void (*sum_copies_backward)(
+      const TokenCopies<T>& call, const T* dout, T* dsorted, T* dweights, int64_t first, int64_t last);
   /// Job `index` is key head index % key_heads of batch row index / key_heads. Null for float64.
   void (*attention_forward)(const AttentionCall<T>& call, float* scratch, int64_t index, int64_t part, int64_t parts);
   void (*attention_backward)(const AttentionBackwardCall<T>& call, float* scratch, int64_t index);

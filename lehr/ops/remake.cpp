@@ -1,0 +1,74 @@
+#include "lehr/ops/remake.h"
+
+namespace lehr::ops {
+
+namespace {
+using torch::autograd::AutogradContext;
+using torch::autograd::Node;
+using torch::autograd::variable_list;
+
+// Weak: the reader's own edges hold the node.
+struct MadeBy : torch::CustomClassHolder {
+  MadeBy(const std::shared_ptr<Node>& made_by, const at::Tensor& input) : node(made_by), sizes(input.sizes().vec()) {}
+  std::weak_ptr<Node> node;
+  std::vector<int64_t> sizes;
+};
+
+Remaker* remaker_of(const Node& node) {
+  for (const auto& hook : node.post_hooks()) {
+    if (auto* const found = dynamic_cast<Remaker*>(hook.get())) {
+      return found;
+    }
+  }
+  return nullptr;
+}
+
+// The node that can make `input` again; null if there is none. What was written to since has another node.
+std::shared_ptr<Node> maker_of(const at::Tensor& input) {
+  const auto able = [](const at::Tensor& tensor) {
+    return tensor.grad_fn() && remaker_of(*tensor.grad_fn()) != nullptr ? tensor.grad_fn() : nullptr;
+  };
+  if (!input.is_view()) {
+    return able(input);
+  }
+  const at::Tensor base(input._base());
+  const bool other_shape_only = input.numel() == base.numel() && input.is_contiguous() && base.is_contiguous();
+  return other_shape_only ? able(base) : nullptr;
+}
+}  // namespace
+
+at::Tensor Remaker::tensor() {
+  if (!made_.defined()) {
+    const at::NoGradGuard no_grad;
+    made_ = make_();
+  }
+  return made_;
+}
+
+variable_list Remaker::operator()(const variable_list& outputs, const variable_list& /*inputs*/) {
+  made_.reset();
+  return outputs;
+}
+
+at::Tensor keep(AutogradContext* ctx, const char* name, const at::Tensor& input) {
+  const auto node = maker_of(input);
+  if (node == nullptr) {
+    return input;
+  }
+  ctx->saved_data[name] = c10::IValue::make_capsule(c10::make_intrusive<MadeBy>(node, input));
+  return {};
+}
+
+at::Tensor kept(AutogradContext* ctx, const char* name, const at::Tensor& saved) {
+  if (saved.defined()) {
+    return saved.detach();
+  }
+  const auto found = ctx->saved_data.find(name);
+  if (found == ctx->saved_data.end()) {
+    return {};
+  }
+  const auto made_by = c10::static_intrusive_pointer_cast<MadeBy>(found->second.toCapsule());
+  return remaker_of(*made_by->node.lock())->tensor().view(made_by->sizes);
+}
+
+}  // namespace lehr::ops

@@ -1,0 +1,43 @@
+// Activations that one pass over memory makes are not kept for backward, but made again there from what is kept anyway:
+// outputs of norms, of rotations behind them, of SwiGLU's gate, and tokens in the order of their experts.
+#pragma once
+
+#include <functional>
+
+#include "lehr/base/torch.h"
+
+namespace lehr::ops {
+
+/// On the node that made a tensor: how to make it again. What was made stays until that node's backward is done, which
+/// comes after that of all who read the tensor.
+class Remaker : public torch::autograd::FunctionPostHook {
+ public:
+  explicit Remaker(std::function<at::Tensor()> make) : make_(std::move(make)) {}
+
+  /// The tensor, with the bits that it had; without a graph.
+  at::Tensor tensor();
+  torch::autograd::variable_list operator()(
+      const torch::autograd::variable_list& outputs, const torch::autograd::variable_list& inputs) override;
+
+ private:
+  std::function<at::Tensor()> make_;
+  at::Tensor made_;
+};
+
+/// Lets `output`, which Function::apply has just given, be made again by `make(ctx)`, from what the function saved.
+/// Only for what costs little beside the product that reads it, and has the same bits each time. Gives `output`.
+template <class Function, class Make>
+at::Tensor remade_by(const at::Tensor& output, const Make& make) {
+  auto* const node = static_cast<torch::autograd::CppNode<Function>*>(output.grad_fn().get());
+  node->add_post_hook(std::make_unique<Remaker>([node, make] { return make(&node->ctx_); }));
+  return output;
+}
+
+/// In the forward of an autograd function: what to save of an input that its backward reads; nothing if the input can
+/// be made again. `name` tells the function's inputs apart.
+at::Tensor keep(torch::autograd::AutogradContext* ctx, const char* name, const at::Tensor& input);
+
+/// In its backward: that input, without a graph, kept or made again; undefined if it was. `saved` is what keep() gave.
+at::Tensor kept(torch::autograd::AutogradContext* ctx, const char* name, const at::Tensor& saved);
+
+}  // namespace lehr::ops

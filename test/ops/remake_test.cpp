@@ -1,0 +1,192 @@
+// Activations that are made again in backward: the bits of those that are kept, and no memory in between.
+#include "lehr/ops/remake.h"
+
+#include <gtest/gtest.h>
+
+#include "lehr/ops/attention.h"
+#include "lehr/ops/grouped_linear.h"
+#include "lehr/ops/linear.h"
+#include "lehr/ops/qk_norm_rotary.h"
+#include "lehr/ops/rms_norm.h"
+#include "lehr/ops/silu_mul.h"
+#include "lehr/ops/token_permutation.h"
+#include "lehr/ops/weight_gradients.h"
+
+namespace lehr::ops {
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+
+at::Tensor leaf(at::IntArrayRef sizes) {
+  return at::randn(sizes).set_requires_grad(true);
+}
+
+Tensors take_gradients(const Tensors& leaves) {
+  Tensors gradients;
+  for (at::Tensor leaf : leaves) {
+    gradients.push_back(leaf.grad());
+    leaf.mutable_grad().reset();
+  }
+  return gradients;
+}
+
+// How a reader gets what was made: as it is, or as a copy, which nobody can make again.
+using Pass = std::function<at::Tensor(const at::Tensor&)>;
+const Pass kAsItIs = [](const at::Tensor& made) { return made; };
+const Pass kCopied = [](const at::Tensor& made) { return made.clone(); };
+
+struct Case {
+  const char* name;
+  Tensors leaves;
+  std::function<at::Tensor(const Tensors& leaves, const Pass& pass)> forward;
+};
+
+std::vector<Case> cases() {
+  const at::Tensor angles = at::rand({6, 4});
+  const TokenPermutation permutation = sort_by_expert(at::tensor({0, 2, 1, 2, 0, 1, 1, 0, 2, 1}).view({5, 2}), 3);
+  return {
+      {"rms_norm, of which three read",
+       {leaf({5, 8}), leaf({8}), leaf({4, 8}), leaf({4, 8}), leaf({4, 8})},
+       [](const Tensors& l, const Pass& pass) {
+         const at::Tensor normed = pass(rms_norm(l[0], l[1], 1e-6));
+         return ops::linear(normed, l[2]) + ops::linear(normed, l[3]) * ops::linear(normed, l[4]);
+       }},
+      {"silu_mul",
+       {leaf({5, 8}), leaf({5, 8}), leaf({4, 8})},
+       [](const Tensors& l, const Pass& pass) { return ops::linear(pass(silu_mul(l[0], l[1])), l[2]); }},
+      {"qk_norm_rotary",
+       {leaf({1, 6, 2, 4}), leaf({1, 6, 1, 4}), leaf({4}), leaf({4})},
+       [angles](const Tensors& l, const Pass& pass) {
+         const auto [q, k] = qk_norm_rotary(
+             l[0].repeat({1, 4, 1, 1}),
+             l[1].repeat({1, 4, 1, 1}),
+             l[2],
+             l[3],
+             1e-6,
+             angles.cos().repeat({4, 1}),
+             angles.sin().repeat({4, 1}));
+         return attention(pass(q), pass(k), l[1].repeat({1, 4, 1, 1}), {});
+       }},
+      {"permute_tokens behind rms_norm and a change of shape",
+       {leaf({1, 5, 8}), leaf({8}), leaf({3, 4, 8})},
+       [permutation](const Tensors& l, const Pass& pass) {
+         const at::Tensor tokens = pass(rms_norm(l[0], l[1], 1e-6)).reshape({5, 8});
+         return grouped_linear(pass(permute_tokens(tokens, permutation)), l[2], permutation.ends);
+       }},
+  };
+}
+
+Tensors gradients_of(const Case& c, const Pass& pass) {
+  at::Tensor output = c.forward(c.leaves, pass);
+  output.backward(at::ones_like(output));
+  return take_gradients(c.leaves);
+}
+
+void expect_same_bits(const Tensors& found, const Tensors& expected, const std::string& where) {
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_TRUE(at::equal(found[i], expected[i])) << where << ", leaf " << i;
+  }
+}
+
+TEST(Remake, GradientsHaveTheBitsOfThoseFromKeptInputs) {
+  for (const Case& c : cases()) {
+    expect_same_bits(gradients_of(c, kAsItIs), gradients_of(c, kCopied), c.name);
+  }
+}
+
+// Whether the memory of what was made is still there between forward and backward.
+bool stays(const Case& c, const Pass& pass) {
+  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> made;
+  const at::Tensor output = c.forward(c.leaves, [&](const at::Tensor& tensor) {
+    const at::Tensor passed = pass(tensor);
+    made.emplace_back(passed.storage().getWeakStorageImpl());
+    return passed;
+  });
+  bool stays = false;
+  for (const auto& one : made) {
+    stays = stays || !one.expired();
+  }
+  return stays;
+}
+
+TEST(Remake, NothingIsKeptThatCanBeMadeAgain) {
+  for (const Case& c : cases()) {
+    EXPECT_FALSE(stays(c, kAsItIs)) << c.name;
+    EXPECT_TRUE(stays(c, kCopied)) << c.name;
+  }
+}
+
+TEST(Remake, WhatWasWrittenToIsKept) {
+  const Case c = cases()[1];
+  const Pass doubled_in_place = [](const at::Tensor& made) {
+    at::Tensor written = made;
+    return written.mul_(2);
+  };
+  const Pass doubled = [](const at::Tensor& made) { return made * 2; };
+  expect_same_bits(gradients_of(c, doubled_in_place), gradients_of(c, doubled), "silu_mul, doubled");
+}
+
+TEST(Remake, APartOfWhatWasMadeIsKept) {
+  const at::Tensor gate = leaf({5, 8}), up = leaf({5, 8}), weight = leaf({4, 4});
+  const auto run = [&](const Pass& pass) {
+    ops::linear(pass(silu_mul(gate, up)).narrow(0, 1, 3).narrow(1, 4, 4), weight).sum().backward();
+    return take_gradients({gate, up, weight});
+  };
+  expect_same_bits(run(kAsItIs), run(kCopied), "a part");
+}
+
+TEST(Remake, AGraphThatIsRetainedGoesBackwardTwice) {
+  for (const Case& c : cases()) {
+    at::Tensor output = c.forward(c.leaves, kAsItIs);
+    output.backward(at::ones_like(output), /*retain_graph=*/true);
+    const Tensors first = take_gradients(c.leaves);
+    output.backward(at::ones_like(output));
+    expect_same_bits(take_gradients(c.leaves), first, c.name);
+    EXPECT_ANY_THROW(output.backward(at::ones_like(output))) << c.name;
+  }
+}
+
+TEST(Remake, WeightGradientsMayWait) {
+  for (const Case& c : cases()) {
+    const Tensors expected = gradients_of(c, kAsItIs);
+    const auto halves = std::make_shared<WeightGradients>();
+    at::Tensor output;
+    {
+      const WeightGradients::Scope scope(halves);
+      output = c.forward(c.leaves, kAsItIs);
+    }
+    halves->backward_input({output}, {at::ones_like(output)});
+    output.reset();
+    halves->backward_weight();
+    expect_same_bits(take_gradients(c.leaves), expected, c.name);
+  }
+}
+
+// Doubles its input; counts how often it made the result again.
+struct Twice : torch::autograd::Function<Twice> {
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x) {
+    ctx->save_for_backward({x});
+    return x * 2;
+  }
+  static torch::autograd::variable_list backward(
+      torch::autograd::AutogradContext* /*ctx*/, const torch::autograd::variable_list& grads) {
+    return {grads[0] * 2};
+  }
+};
+
+TEST(Remake, AllReadersShareOneThatIsMadeAgain) {
+  int made = 0;
+  const at::Tensor x = leaf({3, 4}), weight = leaf({2, 4});
+  const at::Tensor twice = remade_by<Twice>(Twice::apply(x), [&made](torch::autograd::AutogradContext* ctx) {
+    ++made;
+    return ctx->get_saved_variables()[0] * 2;
+  });
+  at::Tensor sum = ops::linear(twice, weight).sum() + ops::linear(twice, weight * 3).sum();
+  sum.backward();
+  EXPECT_EQ(made, 1);
+  const at::Tensor expected = (x * 2).sum(0).expand({2, 4}) * 4;
+  EXPECT_TRUE(at::allclose(weight.grad(), expected, 1e-5, 1e-5));
+}
+
+}  // namespace
+}  // namespace lehr::ops
