@@ -1,5 +1,14 @@
 #include "lehr/mesh/gloo_backend.h"
 
+#include <gloo/transport/device.h>
+
+#include <cstdlib>
+#include <sstream>
+
+// The wheel has no headers of Gloo; those of Debian's libgloo-dev declare what this one needs, and the code is the
+// wheel's. No other file may include it.
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
 namespace lehr::mesh {
 
 namespace {
@@ -33,28 +42,57 @@ class SumOfChunks : public c10d::Work {
   at::Tensor chunks_;  // (ranks, elements of one)
   at::Tensor output_;
 };
+class Collectives : public c10d::ProcessGroupGloo {
+ public:
+  using c10d::ProcessGroupGloo::ProcessGroupGloo;
+
+  c10::intrusive_ptr<c10d::Work> _reduce_scatter_base(
+      at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) override {
+    if (options.reduceOp != c10d::ReduceOp::SUM) {
+      return ProcessGroupGloo::_reduce_scatter_base(output, input, options);
+    }
+    at::Tensor sent = input.view({getSize(), -1});
+    at::Tensor chunks = at::empty_like(sent);
+    std::vector<int64_t> even;  // all ranks get as much
+    auto arrival = alltoall_base(chunks, sent, even, even);
+    return c10::make_intrusive<SumOfChunks>(std::move(arrival), chunks, output.view(-1));
+  }
+
+  void disconnect() noexcept {
+    try {
+      for (const auto& context : contexts_) {
+        context->closeConnections();
+      }
+    } catch (const std::exception&) {
+      // Another thread did it.
+    }
+  }
+};
+
+std::vector<std::shared_ptr<::gloo::transport::Device>> devices(bool local) {
+  const char* const interfaces = std::getenv("GLOO_SOCKET_IFNAME");
+  std::vector<std::shared_ptr<::gloo::transport::Device>> result;
+  if (interfaces != nullptr && *interfaces != '\0') {
+    std::istringstream names(interfaces);
+    for (std::string name; std::getline(names, name, ',');) {
+      result.push_back(c10d::ProcessGroupGloo::createDeviceForInterface(name));
+    }
+  } else if (local) {
+    // A machine's own name is not always one that it can find.
+    result.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
+  } else {
+    result.push_back(c10d::ProcessGroupGloo::createDefaultDevice());
+  }
+  return result;
+}
 }  // namespace
 
-c10::intrusive_ptr<c10d::Work> GlooBackend::_reduce_scatter_base(
-    at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) {
-  if (options.reduceOp != c10d::ReduceOp::SUM) {
-    return ProcessGroupGloo::_reduce_scatter_base(output, input, options);
-  }
-  at::Tensor sent = input.view({getSize(), -1});
-  at::Tensor chunks = at::empty_like(sent);
-  std::vector<int64_t> even;  // all ranks get as much
-  auto arrival = alltoall_base(chunks, sent, even, even);
-  return c10::make_intrusive<SumOfChunks>(std::move(arrival), chunks, output.view(-1));
-}
-
-void GlooBackend::disconnect() noexcept {
-  try {
-    for (const auto& context : contexts_) {
-      context->closeConnections();
-    }
-  } catch (const std::exception&) {
-    // Another thread did it.
-  }
+GlooBackend connect_gloo(c10::intrusive_ptr<c10d::Store> store, const GlooBackendOptions& options) {
+  const auto connecting = c10d::ProcessGroupGloo::Options::create(options.init_timeout);
+  connecting->devices = devices(options.local);
+  const auto connected = c10::make_intrusive<Collectives>(std::move(store), options.rank, options.size, connecting);
+  connected->setTimeout(options.timeout);
+  return {.collectives = connected, .disconnect = [connected] { connected->disconnect(); }};
 }
 
 }  // namespace lehr::mesh

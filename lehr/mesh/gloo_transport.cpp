@@ -1,7 +1,7 @@
 #include "lehr/mesh/gloo_transport.h"
 
 #include <fmt/ranges.h>
-#include <gloo/transport/device.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <unistd.h>
@@ -19,7 +19,7 @@ namespace lehr::mesh {
 namespace {
 using std::chrono::milliseconds;
 
-using GlooBackends = std::vector<c10::intrusive_ptr<GlooBackend>>;
+using GlooBackends = std::vector<GlooBackend>;
 
 // Gloo's backend waits for the work under way when it is destroyed. After a failure that takes until the collective's
 // time is up: a connection that this rank closes itself wakes nobody who waits for data from it. The process ends soon,
@@ -29,23 +29,6 @@ void never_destroy(GlooBackends backends) {
   static auto* const kept = new std::vector<GlooBackends>();
   const std::lock_guard lock(mutex);
   kept->push_back(std::move(backends));
-}
-
-std::vector<std::shared_ptr<::gloo::transport::Device>> devices(bool local) {
-  const char* const interfaces = std::getenv("GLOO_SOCKET_IFNAME");
-  std::vector<std::shared_ptr<::gloo::transport::Device>> result;
-  if (interfaces != nullptr && *interfaces != '\0') {
-    std::istringstream names(interfaces);
-    for (std::string name; std::getline(names, name, ',');) {
-      result.push_back(c10d::ProcessGroupGloo::createDeviceForInterface(name));
-    }
-  } else if (local) {
-    // A machine's own name is not always one that it can find.
-    result.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
-  } else {
-    result.push_back(c10d::ProcessGroupGloo::createDefaultDevice());
-  }
-  return result;
 }
 
 class GlooTransport : public Transport {
@@ -105,18 +88,17 @@ class GlooTransport : public Transport {
     key += fmt::format("#{}", ++connected_[key]);  // A second mesh over the same ranks has groups of its own.
     meet("axis " + group, key, ranks);
     const int64_t index = std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin();
-    const auto options = c10d::ProcessGroupGloo::Options::create(options_.init_timeout);
-    options->devices = devices(local_);
     try {
-      auto backend = c10::make_intrusive<GlooBackend>(
+      GlooBackend backend = connect_gloo(
           c10::make_intrusive<c10d::PrefixStore>(key, store_),
-          static_cast<int>(index),
-          static_cast<int>(ranks.size()),
-          options);
-      backend->setTimeout(options_.timeout);
+          {.rank = static_cast<int>(index),
+           .size = static_cast<int>(ranks.size()),
+           .local = local_,
+           .init_timeout = options_.init_timeout,
+           .timeout = options_.timeout});
       const std::lock_guard lock(mutex_);
-      backends_.emplace_back(backend);
-      return backend;
+      backends_.push_back(backend);
+      return backend.collectives;
     } catch (const std::exception& problem) {
       watch_->check();
       fail_runtime("axis {} (ranks {}): cannot connect: {}", group, fmt::join(ranks, ", "), problem.what());
@@ -161,7 +143,7 @@ class GlooTransport : public Transport {
     const std::lock_guard lock(mutex_);
     disconnected_ = true;
     for (const auto& backend : backends_) {
-      backend->disconnect();
+      backend.disconnect();
     }
     if (options_.disconnect) {
       options_.disconnect();

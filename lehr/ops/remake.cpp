@@ -15,7 +15,7 @@ struct MadeBy : torch::CustomClassHolder {
 };
 
 Remaker* remaker_of(const Node& node) {
-  for (const auto& hook : node.post_hooks()) {
+  for (const auto& hook : node.pre_hooks()) {
     if (auto* const found = dynamic_cast<Remaker*>(hook.get())) {
       return found;
     }
@@ -45,9 +45,9 @@ at::Tensor Remaker::tensor() {
   return made_;
 }
 
-variable_list Remaker::operator()(const variable_list& outputs, const variable_list& /*inputs*/) {
+variable_list Remaker::operator()(const variable_list& grads) {
   made_.reset();
-  return outputs;
+  return grads;
 }
 
 at::Tensor keep(AutogradContext* ctx, const char* name, const at::Tensor& input) {

@@ -8,16 +8,15 @@
 
 namespace lehr::ops {
 
-/// On the node that made a tensor: how to make it again. What was made stays until that node's backward is done, which
-/// comes after that of all who read the tensor.
-class Remaker : public torch::autograd::FunctionPostHook {
+/// On the node that made a tensor: how to make it again. What was made stays until that node's backward, which comes after
+/// that of all who read the tensor.
+class Remaker : public torch::autograd::FunctionPreHook {
  public:
   explicit Remaker(std::function<at::Tensor()> make) : make_(std::move(make)) {}
 
   /// The tensor, with the bits that it had; without a graph.
   at::Tensor tensor();
-  torch::autograd::variable_list operator()(
-      const torch::autograd::variable_list& outputs, const torch::autograd::variable_list& inputs) override;
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& grads) override;
 
  private:
   std::function<at::Tensor()> make_;
@@ -29,7 +28,7 @@ class Remaker : public torch::autograd::FunctionPostHook {
 template <class Function, class Make>
 at::Tensor remade_by(const at::Tensor& output, const Make& make) {
   auto* const node = static_cast<torch::autograd::CppNode<Function>*>(output.grad_fn().get());
-  node->add_post_hook(std::make_unique<Remaker>([node, make] { return make(&node->ctx_); }));
+  node->add_pre_hook(std::make_unique<Remaker>([node, make] { return make(&node->ctx_); }));
   return output;
 }
 

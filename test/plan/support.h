@@ -85,13 +85,13 @@ inline std::vector<std::pair<std::string, int64_t>> bytes_of(const StageMeasurem
       {"only backward peak", m.only_backward_peak}};
 }
 
-/// What is there at rest and what is kept is that of a run but for some numbers beside tensors. Peaks are within 3 %:
+/// What is there at rest and what is kept is that of a run but for some numbers beside tensors. Peaks are within 4 %:
 /// on meta autograd adds gradients up into a third tensor, and on the CPU a sum of two types copies one of them; and
 /// compilers evaluate arguments in their own order.
 inline void expect_same_bytes(const StageMeasurement& predicted, const StageMeasurement& counted) {
   const auto found = bytes_of(predicted), wanted = bytes_of(counted);
   for (size_t i = 0; i < found.size(); ++i) {
-    const double tolerance = found[i].first.ends_with("peak") ? 0.03 : 0.0005;
+    const double tolerance = found[i].first.ends_with("peak") ? 0.04 : 0.0005;
     EXPECT_NEAR(
         static_cast<double>(found[i].second),
         static_cast<double>(wanted[i].second),
