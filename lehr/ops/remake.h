@@ -8,8 +8,8 @@
 
 namespace lehr::ops {
 
-/// On the node that made a tensor: how to make it again. What was made stays until that node's backward, which comes after
-/// that of all who read the tensor.
+/// On the node that made a tensor: how to make it again. What was made stays until that node's backward, which comes
+/// after that of all who read the tensor.
 class Remaker : public torch::autograd::FunctionPreHook {
  public:
   explicit Remaker(std::function<at::Tensor()> make) : make_(std::move(make)) {}
