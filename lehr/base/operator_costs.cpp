@@ -30,6 +30,7 @@ const std::unordered_map<std::string_view, Size>& products() {
       {"aten::addmm_", [](const OperatorInputs& in) { return size_of(in, 1, 2); }},
       {"aten::baddbmm", [](const OperatorInputs& in) { return size_of(in, 1, 2); }},
       {"aten::baddbmm_", [](const OperatorInputs& in) { return size_of(in, 1, 2); }},
+      {"aten::_scaled_mm", [](const OperatorInputs& in) { return size_of(in, 0, 1); }},
       {"aten::_grouped_mm",
        [](const OperatorInputs& in) {
          const at::Tensor a = in[0].toTensor();

@@ -41,6 +41,7 @@ const std::unordered_map<std::string_view, OperatorKind>& by_name() {
       {"aten::matmul", product},
       {"aten::linear", product},
       {"aten::_grouped_mm", product},
+      {"aten::_scaled_mm", product},
       {"aten::scaled_dot_product_attention", attention},
       {"aten::layer_norm", norm},
       {"aten::native_layer_norm", norm},

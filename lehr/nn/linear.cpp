@@ -32,7 +32,8 @@ void LinearImpl::read_weight_from(const ParameterPtr& other) {
 }
 
 at::Tensor LinearImpl::forward(const at::Tensor& input) {
-  const at::Tensor output = ops::linear(input, weight, bias);
+  const at::Tensor output =
+      float8_ ? ops::linear_float8(input, weight, bias, *float8_) : ops::linear(input, weight, bias);
   return adapter_ ? output + adapter_->forward(input) : output;
 }
 

@@ -1,7 +1,10 @@
 // The linear layer, and the place where an adapter joins it.
 #pragma once
 
+#include <optional>
+
 #include "lehr/nn/module.h"
+#include "lehr/ops/linear_float8.h"
 
 namespace lehr::nn {
 
@@ -30,6 +33,11 @@ class LinearImpl : public Module {
   void remove_adapter();
   const std::shared_ptr<LinearAdapter>& adapter() const { return adapter_; }
 
+  /// Computes the product in float8 from now on (ops/linear_float8.h). The parameters stay in their type, and an
+  /// adapter computes in its own.
+  void set_float8(ops::Float8Recipe recipe) { float8_ = recipe; }
+  const std::optional<ops::Float8Recipe>& float8() const { return float8_; }
+
   /// Reads the weight of another module from now on, instead of a parameter of its own: tied weights.
   void read_weight_from(const ParameterPtr& other);
   /// The other module's parameter that is read; null where the weight is the layer's own.
@@ -42,6 +50,7 @@ class LinearImpl : public Module {
   ParameterPtr tied_;  // the other module's, which knows `weight` as a slot
   std::shared_ptr<LinearAdapter> adapter_;
   std::string adapter_name_;
+  std::optional<ops::Float8Recipe> float8_;
 };
 LEHR_MODULE(Linear);
 

@@ -9,30 +9,14 @@
 #include "lehr/base/error.h"
 #include "lehr/nn/head.h"
 #include "lehr/nn/moe.h"
+#include "lehr/nn/named_modules.h"
 #include "lehr/peft/module_names.h"
 
 namespace lehr::peft {
 
 namespace {
-using NamedModules = std::vector<std::pair<std::string, torch::nn::Module*>>;
-
-void collect(const torch::nn::Module& module, const std::string& prefix, NamedModules& found) {
-  const auto* own = dynamic_cast<const nn::Module*>(&module);
-  const bool names = own == nullptr || own->names_children();  // else parts of one model, side by side
-  for (const auto& child : module.named_children()) {
-    if (names) {
-      found.emplace_back(prefix + child.key(), child.value().get());
-    }
-    collect(*child.value(), names ? prefix + child.key() + "." : prefix, found);
-  }
-}
-
-// Every module below `root` by its full name, in order.
-NamedModules named_modules(const torch::nn::Module& root) {
-  NamedModules modules;
-  collect(root, "", modules);
-  return modules;
-}
+using nn::named_modules;
+using nn::NamedModules;
 
 // Layers that a language model's head reads by their weight.
 std::set<const torch::nn::Module*> read_as_tables(const torch::nn::Module& root) {

@@ -4,6 +4,7 @@
 #include "lehr/peft/adapter_folder.h"
 #include "lehr/peft/inject.h"
 #include "lehr/shard/plan_check.h"
+#include "lehr/train/float8.h"
 #include "lehr/train/precision.h"
 
 namespace lehr::train {
@@ -34,6 +35,7 @@ std::shared_ptr<nn::Model> build_whole_model(
   if (config.peft.enabled()) {
     peft::inject_peft_and_freeze(config.peft.to_method(head_module(args)), *model);
   }
+  use_float8(config.float8, *model);
   return model;
 }
 

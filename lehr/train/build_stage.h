@@ -8,7 +8,7 @@
 
 namespace lehr::train {
 
-/// The model in one stage, with the adapters of config.peft.
+/// The model in one stage, with the adapters of config.peft and the linear layers of config.float8.
 std::shared_ptr<nn::Model> build_whole_model(
     const TrainConfig& config, const descriptor::ModelArgs& args, const Builders& build);
 

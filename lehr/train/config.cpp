@@ -245,6 +245,7 @@ void TrainConfig::fields(FieldVisitor& v) {
   v.group("lr_scheduler", lr_scheduler, "How the learning rate changes.");
   v.group("parallelism", parallelism, "How the work is spread over devices.");
   v.group("activation_checkpoint", activation_checkpoint, "Memory for time.");
+  v.group("float8", float8, "Products of linear layers in float8.");
   v.group("peft", peft, "Training a part of the model.");
   v.group("checkpoint", checkpoint, "Saving and resuming.");
   v.group("metrics", metrics, "What is logged.");
@@ -267,6 +268,7 @@ void TrainConfig::check(Problems& problems) const {
   }
   parallelism.check(problems);
   activation_checkpoint.check(problems);
+  float8.check(problems);
   peft.check(problems);
   checkpoint.check(problems);
   if (peft.has_adapters() && !checkpoint.initial_load_path) {

@@ -8,6 +8,7 @@
 #include "lehr/base/fields.h"
 #include "lehr/data/data_config.h"
 #include "lehr/descriptor/model_args.h"
+#include "lehr/ops/linear_float8.h"
 #include "lehr/optim/clip.h"
 #include "lehr/optim/lr_schedule.h"
 #include "lehr/optim/optimizer_config.h"
@@ -95,6 +96,14 @@ struct ActivationCheckpointConfig {
   void check(Problems& problems) const;
   /// Every n-th layer; 0 for none.
   int64_t every() const;
+};
+
+struct Float8Config {
+  bool enable = false;
+  ops::Float8Recipe recipe = ops::Float8Recipe::rowwise;
+  std::vector<std::string> exclude = {};
+  void fields(FieldVisitor& v);
+  void check(Problems& problems) const;
 };
 
 struct CheckpointConfig {
@@ -188,6 +197,7 @@ struct TrainConfig {
   optim::LRSchedulerConfig lr_scheduler;
   ParallelismConfig parallelism;
   ActivationCheckpointConfig activation_checkpoint;
+  Float8Config float8;
   peft::PeftConfig peft;
   CheckpointConfig checkpoint;
   MetricsConfig metrics;

@@ -1,6 +1,7 @@
 #include "lehr/train/mesh_rules.h"
 
 #include "lehr/base/error.h"
+#include "lehr/train/float8.h"
 
 namespace lehr::train {
 
@@ -59,6 +60,8 @@ void check_mesh(const TrainConfig& config, const descriptor::ModelArgs& args, co
       "training.task = \"classification\", found {}",
       mesh.context_parallel);
   check_pipeline(config);
+  const std::string problem = float8_problem(config.float8, mesh);
+  require(problem.empty(), "{}", problem);
   require(
       !config.sample.prompt || (mesh.context_parallel == 1 && mesh.tensor_parallel == 1 && mesh.expert_parallel == 1),
       "sample.prompt: a model that is spread by tensor_parallel, context_parallel or expert_parallel cannot write "

@@ -1,5 +1,6 @@
 // How a run begins: what trains, where, with how much memory and work.
 #include "lehr/base/log.h"
+#include "lehr/train/float8.h"
 #include "lehr/train/precision.h"
 #include "lehr/train/run_log.h"
 
@@ -49,6 +50,9 @@ void RunLog::report_start(
         ranks.world_size(),
         ranks.context()->parameters().describe(),
         ranks.context()->transport().name());
+  }
+  if (config_.float8.enable) {
+    log_.info("float8     {}", describe_float8(config_.float8, model, device));
   }
   if (config_.peft.enabled()) {
     log_.info(

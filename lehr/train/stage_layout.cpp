@@ -11,6 +11,7 @@
 #include "lehr/pipeline/program_csv.h"
 #include "lehr/pipeline/schedules.h"
 #include "lehr/train/build_stage.h"
+#include "lehr/train/float8.h"
 
 namespace lehr::train {
 
@@ -137,6 +138,7 @@ StageLayout lay_out_stages(
     if (layout.whole) {
       peft::inject_as_in(*layout.whole, *model);
     }
+    use_float8(config.float8, *model);
     std::set<std::string> names;
     for (const auto& [name, parameter] : nn::named_parameters(*model)) {
       names.insert(name);

@@ -5,11 +5,13 @@
 #include "lehr/base/log.h"
 #include "lehr/base/operator_profile.h"
 #include "lehr/ops/cuda.h"
+#include "lehr/ops/linear_float8.h"
 #include "lehr/train/device.h"
 #include "lehr/train/generate.h"
 #include "lehr/train/initial_load.h"
 #include "lehr/train/mesh_rules.h"
 #include "lehr/train/pipeline.h"
+#include "lehr/train/precision.h"
 #include "lehr/train/run_log.h"
 #include "lehr/train/step_profile.h"
 
@@ -37,6 +39,9 @@ Trainer::Trainer(TrainConfig config, Environment environment)
   }
   ranks_.require_same("config", to_toml(config_));
   check_mesh(config_, *args_, ranks_);
+  if (config_.float8.enable) {
+    ops::require_float8(device_, compute_type(config_.training), "float8.enable");
+  }
   if (config_.parallelism.pipeline_parallel_degree > 1) {
     plan_stages();
   }

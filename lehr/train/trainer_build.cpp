@@ -9,6 +9,7 @@
 #include "lehr/state/checkpoint.h"
 #include "lehr/train/build_stage.h"
 #include "lehr/train/device.h"
+#include "lehr/train/float8.h"
 #include "lehr/train/initial_load.h"
 #include "lehr/train/pipeline.h"
 #include "lehr/train/run_log.h"
@@ -40,11 +41,13 @@ void Trainer::build_model() {
     }
   };
   if (stage_plan_) {
+    check_float8(config_.float8, stage_plan_->layout.models);
     for (const auto& stage : stage_plan_->layout.models) {
       tell(*stage);
     }
     stage_plan_.reset();
   } else {
+    check_float8(config_.float8, {model_});
     tell(*model_);
   }
   // Both judge the config by the model's names; nothing is allocated yet.

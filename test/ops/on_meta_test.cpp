@@ -11,6 +11,7 @@
 #include "lehr/ops/grouped_linear.h"
 #include "lehr/ops/linear.h"
 #include "lehr/ops/linear_cross_entropy.h"
+#include "lehr/ops/linear_float8.h"
 #include "lehr/ops/qk_norm_rotary.h"
 #include "lehr/ops/rms_norm.h"
 #include "lehr/ops/rotary.h"
@@ -84,6 +85,20 @@ TEST(OnMeta, Linear) {
   expect_cost_of_cpu([](const Maker& make) -> Call {
     return [x = make.input({2, 8, 16}), w = make.input({24, 16}), b = make.input({24})] { return linear(x, w, b); };
   });
+}
+
+TEST(OnMeta, LinearFloat8) {
+  for (const Float8Recipe recipe : {Float8Recipe::rowwise, Float8Recipe::rowwise_with_gw_hp}) {
+    for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+      expect_cost_of_cpu(
+          [recipe](const Maker& make) -> Call {
+            return [recipe, x = make.input({2, 8, 16}), w = make.input({24, 16}), b = make.input({24})] {
+              return linear_float8(x, w, b, recipe);
+            };
+          },
+          type);
+    }
+  }
 }
 
 TEST(OnMeta, GroupedLinearOfEvenGroups) {

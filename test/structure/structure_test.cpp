@@ -225,6 +225,7 @@ std::vector<std::string> operators_without_kind(const std::vector<Source>& sourc
       "with_sinks",
       "sinks_gradient",
       "check_attention_options",
+      "require_float8",
       "global_norm",
       "scale_",
       "grouped_linear_reference"};

@@ -181,6 +181,13 @@ std::vector<Kind> kinds(const std::filesystem::path& folder, const std::filesyst
       {"peft.target_pattern", "'.*_proj'"}};
   Overrides with_dropout = lora;
   with_dropout.emplace_back("peft.dropout", "0.25");
+  // Each forward pass has one row, on every mesh, so scales over tokens are the same. A difference of 1e-16 turns the
+  // rounding of an element with a probability of about 1e-15.
+  const Overrides float8{{"float8.enable", "true"}, {"model.args.intermediate_size", "32"}};
+  Overrides float8_but_gradients = float8;
+  float8_but_gradients.emplace_back("float8.recipe", "rowwise_with_gw_hp");
+  Overrides float8_lora = float8_but_gradients;
+  float8_lora.insert(float8_lora.end(), lora.begin(), lora.end());
   Overrides experts_reduced_once = family("qwen3_moe");
   experts_reduced_once.emplace_back("parallelism.fsdp_reduce_each_microbatch", "false");
   return {
@@ -226,6 +233,9 @@ std::vector<Kind> kinds(const std::filesystem::path& folder, const std::filesyst
       {"text",
        {{"sample.prompt", "\"KING\""}, {"sample.max_new_tokens", "8"}},
        {{.dp_shard = 2}, {.dp_shard = 2, .pp = 2}}},
+      {"float8", float8, {{.dp_shard = 2}, {.dp_replicate = 2, .dp_shard = 2}, {.dp_shard = 2, .pp = 2}}},
+      {"float8_but_gradients", float8_but_gradients, {{.cp = 2}, {.dp_shard = 2, .cp = 2, .pp = 2}}},
+      {"float8_lora", float8_lora, {{.dp_shard = 2}}, "adapter_model"},
       {"adapters", lora, {{.dp_shard = 2}, {.dp_replicate = 2, .cp = 2}}, "adapter_model"},
       {"adapters_with_dropout", with_dropout, {{.dp_shard = 2}}, "adapter_model"}};
 }
@@ -289,6 +299,10 @@ TEST(IllegalMeshes, AreRefusedByName) {
       {{.dp_shard = 2}, {{"optimizer.name", "\"muon\""}}, "optimizer.name: muon updates whole matrices"},
       {{.tp = 2}, {{"optimizer.name", "\"muon\""}}, "optimizer.name: muon updates whole matrices"},
       {{.tp = 2}, {{"sample.prompt", "\"a\""}}, "sample.prompt: a model that is spread"},
+      {{.dp_shard = 2, .tp = 2},
+       {{"float8.enable", "true"}},
+       "float8.enable: a scale is that of the largest element of a whole row"},
+      {{.cp = 2}, {{"float8.enable", "true"}}, "float8.recipe: \"rowwise\" has scales over all tokens"},
       {{.cp = 2}, {{"sample.prompt", "\"a\""}}, "sample.prompt: a model that is spread"},
       {{.dp_shard = 4, .ep = 4},
        {},

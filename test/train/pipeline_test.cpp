@@ -158,6 +158,15 @@ TEST(MixedRuns, EqualOneDeviceWhereTypesAllowIt) {
   }
 }
 
+// Scales over tokens are those of a microbatch, which has one row everywhere; weight gradients that wait are of the
+// same rows. Some 1e-16 of difference turns the rounding of an element with a probability of about 1e-15.
+TEST(Float8, TrainsAsOneDevice) {
+  const Overrides float8{{"float8.enable", "true"}, {"model.args.intermediate_size", "32"}};
+  expect_law({"float8", "qwen3", float8}, {"ZBVZeroBubble", 2}, {.pp = 2});
+  expect_law({"float8", "qwen3", float8}, {"ZBH1", 1}, {.dp_shard = 2, .pp = 2});
+  expect_law({"float8 and experts", "qwen3_moe", float8}, {"DualPipeV", 2}, {.dp_shard = 2, .ep = 2, .pp = 2});
+}
+
 // A head as dear as three layers, and layers with experts behind layers without.
 const Model kLargeVocabulary{"large vocabulary", "qwen3", {{"model.args.vocab_size", "1028"}}};
 const Model kHalfExperts{

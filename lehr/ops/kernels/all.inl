@@ -15,6 +15,7 @@ struct No {
 // The order matters: rotary uses the rows of rms_norm.
 #include "lehr/ops/kernels/attention.inl"
 #include "lehr/ops/kernels/cross_entropy.inl"
+#include "lehr/ops/kernels/float8.inl"
 #include "lehr/ops/kernels/gemm.inl"
 #include "lehr/ops/kernels/pointwise.inl"
 #include "lehr/ops/kernels/rms_norm.inl"
@@ -62,6 +63,8 @@ constexpr KernelTable<T> kTable = {
     .scale = scale<T>,
     .sum_copies = sum_copies<T>,
     .sum_copies_backward = sum_copies_backward<T>,
+    .float8_rows = float8_rows<T>,
+    .float8_columns = float8_columns<T>,
     .attention_forward = attention_kernels<T>().forward,
     .attention_backward = attention_kernels<T>().backward,
     .stochastic_round = stochastic_kernels<T>().round,

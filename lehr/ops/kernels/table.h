@@ -177,6 +177,16 @@ struct StochasticAdamWCall {
   float eps;
 };
 
+/// A matrix (rows, columns) and where its numbers as float8 has them go, both without gaps.
+template <class T>
+struct Float8Call {
+  const T* x;
+  T* y;
+  int64_t rows, columns;
+};
+/// Columns of a job of float8_columns.
+constexpr int64_t kFloat8Columns = 64;
+
 /// An operand of a product: `count` rows of a, or columns of b, `across` elements apart, each of `depth` elements that
 /// lie `along` elements apart.
 struct GemmOperand {
@@ -244,6 +254,10 @@ struct KernelTable {
   /// Gradients of the rows and of the weights, which must be there; either may be null.
   void (*sum_copies_backward)(
       const TokenCopies<T>& call, const T* dout, T* dsorted, T* dweights, int64_t first, int64_t last);
+  /// Rounds to float8_e4m3fn (ops/float8.h), with a scale a row; over rows.
+  void (*float8_rows)(const Float8Call<T>& call, int64_t first, int64_t last);
+  /// The same with a scale a column; job i is the columns from i * kFloat8Columns on.
+  void (*float8_columns)(const Float8Call<T>& call, int64_t first, int64_t last);
   /// Job `index` is key head index % key_heads of batch row index / key_heads. Null for float64.
   void (*attention_forward)(const AttentionCall<T>& call, float* scratch, int64_t index, int64_t part, int64_t parts);
   void (*attention_backward)(const AttentionBackwardCall<T>& call, float* scratch, int64_t index);

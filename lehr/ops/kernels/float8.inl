@@ -1,0 +1,116 @@
+// Numbers as float8_e4m3fn has them, beside a power of two for each row or column: ops/float8.h has the definition.
+
+struct Float8Scale {
+  float scale;    // What elements are multiplied by before they are rounded, and after.
+  float inverse;  // NaN for what is not finite: float8_e4m3fn has no infinity.
+};
+
+// The largest power of two that keeps amax within 448 = 1.75 * 2^8, made of the bits of amax = 1.m * 2^(e - 127).
+LEHR_INLINE Float8Scale float8_scale(float amax) {
+  constexpr float kLeast = 1e-12f;
+  const uint32_t bits = bit_cast<uint32_t>(amax > kLeast ? amax : kLeast);
+  if (!(amax < __builtin_inff())) {
+    return {1, __builtin_nanf("")};
+  }
+  const uint32_t exponent = 262 - (bits >> 23) - ((bits & 0x7fffff) > 0x600000 ? 1 : 0);
+  return {bit_cast<float>(exponent << 23), bit_cast<float>((254 - exponent) << 23)};
+}
+
+// To three bits behind the leading one, or to a multiple of 2^-9 below 2^-6; to nearest even. |v| <= 448 but for the
+// rounding of float64.
+LEHR_INLINE FloatVec to_e4m3(const FloatVec& v) {
+  const UintVec bits = bit_cast<UintVec>(v);
+  const FloatVec normal = bit_cast<FloatVec>((bits + 0x7ffff + ((bits >> 20) & 1)) & 0xfff00000);
+  constexpr float kUnits = 24576;  // whose last bit is worth 2^-9
+  const FloatVec tiny = (v + kUnits) - kUnits;
+  return maximum(v, -v) < 0.015625f ? tiny : normal;
+}
+LEHR_INLINE float to_e4m3(float v) {
+  return to_e4m3(splat(v))[0];
+}
+
+// The larger size, as bits: NaN is above infinity.
+LEHR_INLINE UintVec larger_size(const UintVec& sizes, const FloatVec& v) {
+  const UintVec size = bit_cast<UintVec>(v) & 0x7fffffff;
+  return size > sizes ? size : sizes;
+}
+LEHR_INLINE uint32_t larger_size(uint32_t sizes, float v) {
+  const uint32_t size = bit_cast<uint32_t>(v) & 0x7fffffff;
+  return size > sizes ? size : sizes;
+}
+
+template <class T>
+void float8_rows(const Float8Call<T>& call, int64_t first, int64_t last) {
+  for (int64_t row = first; row < last; ++row) {
+    const T* x = call.x + row * call.columns;
+    T* y = call.y + row * call.columns;
+    uint32_t size = 0;
+    if constexpr (sizeof(Wide<T>) == sizeof(float)) {
+      UintVec sizes{};
+      for_each_vector<T>(
+          call.columns, [&](int64_t i, auto count) __attribute__((always_inline)) {
+            sizes = larger_size(sizes, load(x + i, count));
+          });
+      for (int64_t lane = 0; lane < kLanes<T>; ++lane) {
+        size = sizes[lane] > size ? sizes[lane] : size;
+      }
+      const Float8Scale by = float8_scale(bit_cast<float>(size));
+      for_each_vector<T>(
+          call.columns, [&](int64_t i, auto count) __attribute__((always_inline)) {
+            store(y + i, to_e4m3(load(x + i, count) * by.scale) * by.inverse, count);
+          });
+    } else {
+      for (int64_t i = 0; i < call.columns; ++i) {
+        size = larger_size(size, static_cast<float>(x[i]));
+      }
+      const Float8Scale by = float8_scale(bit_cast<float>(size));
+      for (int64_t i = 0; i < call.columns; ++i) {
+        y[i] = static_cast<T>(to_e4m3(static_cast<float>(x[i] * by.scale))) * by.inverse;
+      }
+    }
+  }
+}
+
+// Blocks of columns: a block of all rows is read twice, the second time from a cache.
+template <class T>
+void float8_columns(const Float8Call<T>& call, int64_t first, int64_t last) {
+  for (int64_t block = first; block < last; ++block) {
+    const int64_t begin = block * kFloat8Columns;
+    const int64_t width = call.columns - begin < kFloat8Columns ? call.columns - begin : kFloat8Columns;
+    uint32_t sizes[kFloat8Columns] = {};
+    float scales[kFloat8Columns];
+    float inverses[kFloat8Columns];
+    for (int64_t row = 0; row < call.rows; ++row) {
+      const T* x = call.x + row * call.columns + begin;
+      if constexpr (sizeof(Wide<T>) == sizeof(float)) {
+        for_each_vector<T>(
+            width, [&](int64_t i, auto count) __attribute__((always_inline)) {
+              write(sizes + i, larger_size(read<UintVec>(sizes + i, count), load(x + i, count)), count);
+            });
+      } else {
+        for (int64_t i = 0; i < width; ++i) {
+          sizes[i] = larger_size(sizes[i], static_cast<float>(x[i]));
+        }
+      }
+    }
+    for (int64_t i = 0; i < width; ++i) {
+      const Float8Scale by = float8_scale(bit_cast<float>(sizes[i]));
+      scales[i] = by.scale;
+      inverses[i] = by.inverse;
+    }
+    for (int64_t row = 0; row < call.rows; ++row) {
+      const T* x = call.x + row * call.columns + begin;
+      T* y = call.y + row * call.columns + begin;
+      if constexpr (sizeof(Wide<T>) == sizeof(float)) {
+        for_each_vector<T>(
+            width, [&](int64_t i, auto count) __attribute__((always_inline)) {
+              store(y + i, to_e4m3(load(x + i, count) * load(scales + i, count)) * load(inverses + i, count), count);
+            });
+      } else {
+        for (int64_t i = 0; i < width; ++i) {
+          y[i] = static_cast<T>(to_e4m3(static_cast<float>(x[i] * scales[i]))) * inverses[i];
+        }
+      }
+    }
+  }
+}

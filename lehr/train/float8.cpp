@@ -1,0 +1,121 @@
+#include "lehr/train/float8.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <regex>
+
+#include "lehr/base/error.h"
+#include "lehr/nn/float8.h"
+#include "lehr/peft/module_names.h"
+
+namespace lehr::train {
+
+using ops::Float8Recipe;
+
+void Float8Config::fields(FieldVisitor& v) {
+  v.optional(
+      "enable",
+      enable,
+      "Round the operands of linear layers' products to float8 (e4m3), each row with a scale of its own. Weights, "
+      "gradients and checkpoints keep their types; heads, routers and experts compute as without.");
+  v.choice(
+      "recipe",
+      recipe,
+      {{"rowwise", Float8Recipe::rowwise}, {"rowwise_with_gw_hp", Float8Recipe::rowwise_with_gw_hp}},
+      "rowwise: all three products of a layer. rowwise_with_gw_hp: the weight's gradient keeps high precision.");
+  v.optional(
+      "exclude",
+      exclude,
+      "Regular expressions; linear layers whose whole name one of them matches compute as without, as "
+      "\".*\\\\.down_proj\".");
+}
+
+void Float8Config::check(Problems& problems) const {
+  for (size_t i = 0; i < exclude.size(); ++i) {
+    try {
+      const std::regex compiled(exclude[i]);
+    } catch (const std::regex_error& error) {
+      problems.add(
+          "float8.exclude." + std::to_string(i), "\"" + exclude[i] + "\" is not a regular expression: " + error.what());
+    }
+  }
+}
+
+void use_float8(const Float8Config& config, nn::Model& model) {
+  if (!config.enable) {
+    return;
+  }
+  const std::vector<std::regex> patterns(config.exclude.begin(), config.exclude.end());
+  nn::use_float8(model, config.recipe, [&](const std::string& name) {
+    return std::any_of(
+        patterns.begin(), patterns.end(), [&](const std::regex& pattern) { return std::regex_match(name, pattern); });
+  });
+}
+
+void check_float8(const Float8Config& config, const std::vector<std::shared_ptr<nn::Model>>& stages) {
+  if (!config.enable) {
+    return;
+  }
+  std::vector<std::string> names;
+  std::vector<std::string> other_sizes;
+  int64_t used = 0;
+  for (const auto& stage : stages) {
+    const nn::Float8Layers layers = nn::float8_layers(*stage);
+    for (const auto* list : {&layers.fit, &layers.other_sizes, &layers.kept}) {
+      names.insert(names.end(), list->begin(), list->end());
+    }
+    other_sizes.insert(other_sizes.end(), layers.other_sizes.begin(), layers.other_sizes.end());
+    used += nn::count_float8(*stage);
+  }
+  for (const std::string& pattern : config.exclude) {
+    peft::matching(pattern, names, "float8.exclude", "linear layer");
+  }
+  require(
+      used > 0,
+      "float8.enable: none of the model's {} linear layers would compute in float8: {} have sizes that are no "
+      "multiples of {}, the others are heads, routers or in float8.exclude; leave the section out",
+      names.size(),
+      other_sizes.size(),
+      ops::kFloat8Multiple);
+}
+
+std::string float8_problem(const Float8Config& config, const mesh::DeviceMeshParameters& mesh) {
+  if (config.enable && mesh.tensor_parallel > 1) {
+    return fmt::format(
+        "float8.enable: a scale is that of the largest element of a whole row, of which each rank has a part under "
+        "tensor_parallel, so that results would depend on the mesh; set parallelism.tensor_parallel_degree to 1, found "
+        "{}",
+        mesh.tensor_parallel);
+  }
+  if (config.enable && mesh.context_parallel > 1 && config.recipe == Float8Recipe::rowwise) {
+    return fmt::format(
+        "float8.recipe: \"rowwise\" has scales over all tokens of a forward pass in the weights' gradients, and each "
+        "rank has a part of them under context_parallel; set \"rowwise_with_gw_hp\", or "
+        "parallelism.context_parallel_degree to 1, found {}",
+        mesh.context_parallel);
+  }
+  return "";
+}
+
+std::string describe_float8(const Float8Config& config, const nn::Model& model, at::Device device) {
+  const nn::Float8Layers layers = nn::float8_layers(model);
+  std::string text = fmt::format(
+      "{} of {} linear layers, {}",
+      nn::count_float8(model),
+      layers.size(),
+      config.recipe == Float8Recipe::rowwise ? "rowwise" : "rowwise_with_gw_hp");
+  if (!layers.other_sizes.empty()) {
+    constexpr size_t kShown = 3;
+    const size_t shown = std::min(kShown, layers.other_sizes.size());
+    text += fmt::format(
+        "; {} stay as they are, with sizes that are no multiples of {}: {}{}",
+        layers.other_sizes.size(),
+        ops::kFloat8Multiple,
+        fmt::join(layers.other_sizes.begin(), layers.other_sizes.begin() + static_cast<int64_t>(shown), ", "),
+        shown < layers.other_sizes.size() ? ", ..." : "");
+  }
+  return text + (device.is_cpu() ? "; the CPU computes the same numbers, and no faster" : "");
+}
+
+}  // namespace lehr::train
