@@ -5,7 +5,7 @@
 
 training   steps of every preset: tokens a second and peak memory
 memory     preset small with longer rows: peak memory, beside the peers at --memory-seq and alone up to 16384 tokens
-start      from the start of the process to the end of the first step of preset tiny
+start      from the start to the end of a process that does one step of preset tiny
 loading    2 GB of weights into a model, from the disk and from the system's memory, beside from_pretrained
 
 Every contender starts from the same weights (the first losses are compared) and trains on the same tokens. Rounds
@@ -111,9 +111,11 @@ def memory(contenders, a):
     lines += ["| tokens in the row | contender | peak memory MB | of its parameters, gradients and moments | Lehr's ratio to it |",
               "| --- | --- | --- | --- | --- |"]
 
-    def row(seq, name, result, ours):
-        ratio = f"{ours['peak_rss_mb'] / result['peak_rss_mb']:.2f}"
-        lines.append(f"| {seq} | {name} | {result['peak_rss_mb']:.0f} | {result['peak_rss_mb'] / state:.2f} | {ratio} |")
+    def row(seq, name, result, last):
+        if result is None:
+            lines.append(f"| {seq} | {name} | did not run | | |")
+        else:
+            lines.append(f"| {seq} | {name} | {result['peak_rss_mb']:.0f} | {result['peak_rss_mb'] / state:.2f} | {last} |")
         print(lines[-1], flush=True)
 
     with tempfile.TemporaryDirectory() as folder:
@@ -121,20 +123,17 @@ def memory(contenders, a):
         state = 4 * os.path.getsize(os.path.join(folder, "model.safetensors")) / 1e6
         results = {name: run(command)
                    for name, command in contenders.commands(folder, "fp32", a.memory_seq, 1, 1, 1).items()}
+        ours = results["lehr"]
         for name, result in results.items():
-            if result:
-                row(a.memory_seq, name, result, results["lehr"])
+            row(a.memory_seq, name, result, f"{ours['peak_rss_mb'] / result['peak_rss_mb']:.2f}" if ours and result else "")
+        lines += ["", "Lehr alone:", "", "| tokens in the row | contender | peak memory MB | of its parameters, gradients and moments | "
+                  "KB more for each token |", "| --- | --- | --- | --- | --- |"]
         before = None
         for seq in (512, 1024, 2048, 4096, 8192, 16384):
             result = run(contenders.commands(folder, "fp32", seq, 1, 1, 1)["lehr"])
-            if result is None:
-                lines.append(f"| {seq} | lehr, alone | did not run | | |")
-                continue
-            row(seq, "lehr, alone", result, result)
-            if before:
-                each = (result["peak_rss_mb"] - before[1]) / (seq - before[0]) * 1000
-                lines[-1] = lines[-1].rsplit("|", 2)[0] + f"| {each:.0f} KB a token more |"
-            before = (seq, result["peak_rss_mb"])
+            each = (result["peak_rss_mb"] - before[1]) / (seq - before[0]) * 1000 if before and result else None
+            row(seq, "lehr", result, f"{each:.0f}" if each else "")
+            before = (seq, result["peak_rss_mb"]) if result else None
     return lines
 
 
@@ -157,7 +156,9 @@ def start(contenders, a):
             if both:
                 lines.append(f"| {name} | {spread([theirs for _, theirs in both])} | "
                              f"{spread([theirs / ours for ours, theirs in both], 1)} |")
-                print(lines[-1], flush=True)
+            else:
+                lines.append(f"| {name} | did not run | |")
+            print(lines[-1], flush=True)
     return lines
 
 
@@ -175,20 +176,22 @@ def loading(contenders, a):
                         for what in ("touch", "read", "load")}
             commands["peer"] = [sys.executable, os.path.join(HERE, "peer_loading.py")] + work
             rounds = [{name: run(command) for name, command in commands.items()} for _ in range(a.rounds)]
-            seconds = {name: [r[name]["seconds"] for r in rounds if all(r.values())] for name in commands}
+
+            def seconds(name):
+                return [r[name]["seconds"] for r in rounds if r[name]] or [float("nan")]
 
             def times(name):
-                return [other / ours for other, ours in zip(seconds[name], seconds["load"])]
+                return [r[name]["seconds"] / r["load"]["seconds"] for r in rounds if r[name] and r["load"]] or [float("nan")]
 
             lines.append(f"| {place} | " + " | ".join([
-                spread(seconds["touch"]), spread(seconds["read"]), spread(seconds["load"]), spread(times("touch")),
-                spread(times("read")), spread(seconds["peer"]), spread(times("peer"), 1)]) + " |")
+                spread(seconds("touch")), spread(seconds("read")), spread(seconds("load")), spread(times("touch")),
+                spread(times("read")), spread(seconds("peer")), spread(times("peer"), 1)]) + " |")
             print(lines[-1], flush=True)
     return lines
 
 
 PARTS = {"training": ("Training steps", training), "memory": ("Memory and length of rows", memory),
-         "start": ("First step", start), "loading": ("Loading weights", loading)}
+         "start": ("A process of one step", start), "loading": ("Loading weights", loading)}
 
 
 def main():

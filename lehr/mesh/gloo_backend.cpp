@@ -18,29 +18,45 @@ class SumOfChunks : public c10d::Work {
   SumOfChunks(c10::intrusive_ptr<c10d::Work> arrival, at::Tensor chunks, at::Tensor output)
       : arrival_(std::move(arrival)), chunks_(std::move(chunks)), output_(std::move(output)) {}
 
-  bool isCompleted() override { return arrival_->isCompleted(); }
-  bool isSuccess() const override { return arrival_->isSuccess(); }
-  std::exception_ptr exception() const override { return arrival_->exception(); }
+  // With the sum, or without hope of one.
+  bool isCompleted() override { return problem_ || (arrival_->isCompleted() && (summed_ || !arrival_->isSuccess())); }
+  bool isSuccess() const override { return !problem_ && arrival_->isSuccess(); }
+  std::exception_ptr exception() const override { return problem_ ? problem_ : arrival_->exception(); }
   void abort() override { arrival_->abort(); }
 
   bool wait(std::chrono::milliseconds timeout) override {
+    if (problem_) {
+      std::rethrow_exception(problem_);
+    }
     const bool arrived = arrival_->wait(timeout);
-    if (arrived && chunks_.defined()) {
-      const at::NoGradGuard no_grad;
-      output_.copy_(chunks_[0]);
-      for (int64_t rank = 1; rank < chunks_.size(0); ++rank) {
-        output_.add_(chunks_[rank]);
+    if (arrived && !summed_) {
+      try {
+        sum();
+      } catch (...) {
+        problem_ = std::current_exception();
+        throw;
       }
-      chunks_.reset();
-      output_.reset();
+      summed_ = true;
     }
     return arrived;
   }
 
  private:
+  void sum() {
+    const at::NoGradGuard no_grad;
+    output_.copy_(chunks_[0]);
+    for (int64_t rank = 1; rank < chunks_.size(0); ++rank) {
+      output_.add_(chunks_[rank]);
+    }
+    chunks_.reset();
+    output_.reset();
+  }
+
   c10::intrusive_ptr<c10d::Work> arrival_;
   at::Tensor chunks_;  // (ranks, elements of one)
   at::Tensor output_;
+  bool summed_ = false;
+  std::exception_ptr problem_;  // of the sum
 };
 class Collectives : public c10d::ProcessGroupGloo {
  public:

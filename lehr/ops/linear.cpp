@@ -73,11 +73,10 @@ at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const at::T
       weight.size(-1),
       c10::toString(input.scalar_type()),
       shape_of(input));
-  const bool in_halves = weight.requires_grad() && WeightGradients::current() != nullptr;
-  if (!input.is_cpu() && !runs_on_meta(input) && !in_halves) {
+  const bool differentiated = will_differentiate(input, weight);
+  if (!input.is_cpu() && !runs_on_meta(input) && !(differentiated && input.is_cuda())) {
     return at::linear(input, weight, bias);
   }
-  const bool differentiated = will_differentiate(input, weight);
   if (!differentiated && few_rows(input.numel() / std::max<int64_t>(weight.size(1), 1))) {
     return at::linear(input, weight, bias);
   }

@@ -7,10 +7,11 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
-// Weak: the reader's own edges hold the node.
+// The node stands before the reader's, so that neither holds the other in a circle.
 struct MadeBy : torch::CustomClassHolder {
-  MadeBy(const std::shared_ptr<Node>& made_by, const at::Tensor& input) : node(made_by), sizes(input.sizes().vec()) {}
-  std::weak_ptr<Node> node;
+  MadeBy(std::shared_ptr<Node> made_by, const at::Tensor& input)
+      : node(std::move(made_by)), sizes(input.sizes().vec()) {}
+  std::shared_ptr<Node> node;
   std::vector<int64_t> sizes;
 };
 
@@ -23,11 +24,16 @@ Remaker* remaker_of(const Node& node) {
   return nullptr;
 }
 
-// The node that can make `input` again; null if there is none. What was written to since has another node.
+// The node that can make `input` again; null if there is none. What was written to since has another node, or another
+// version if that was without grad mode.
 std::shared_ptr<Node> maker_of(const at::Tensor& input) {
-  const auto able = [](const at::Tensor& tensor) {
-    return tensor.grad_fn() && remaker_of(*tensor.grad_fn()) != nullptr ? tensor.grad_fn() : nullptr;
+  const auto able = [](const at::Tensor& tensor) -> std::shared_ptr<Node> {
+    const Remaker* const remaker = tensor.grad_fn() ? remaker_of(*tensor.grad_fn()) : nullptr;
+    return remaker != nullptr && remaker->version() == tensor._version() ? tensor.grad_fn() : nullptr;
   };
+  if (!input.grad_fn()) {
+    return nullptr;
+  }
   if (!input.is_view()) {
     return able(input);
   }
@@ -38,6 +44,7 @@ std::shared_ptr<Node> maker_of(const at::Tensor& input) {
 }  // namespace
 
 at::Tensor Remaker::tensor() {
+  const std::lock_guard lock(mutex_);
   if (!made_.defined()) {
     const at::NoGradGuard no_grad;
     made_ = make_();
@@ -46,6 +53,7 @@ at::Tensor Remaker::tensor() {
 }
 
 variable_list Remaker::operator()(const variable_list& grads) {
+  const std::lock_guard lock(mutex_);
   made_.reset();
   return grads;
 }
@@ -68,7 +76,7 @@ at::Tensor kept(AutogradContext* ctx, const char* name, const at::Tensor& saved)
     return {};
   }
   const auto made_by = c10::static_intrusive_pointer_cast<MadeBy>(found->second.toCapsule());
-  return remaker_of(*made_by->node.lock())->tensor().view(made_by->sizes);
+  return remaker_of(*made_by->node)->tensor().view(made_by->sizes);
 }
 
 }  // namespace lehr::ops

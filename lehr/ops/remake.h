@@ -3,23 +3,29 @@
 #pragma once
 
 #include <functional>
+#include <mutex>
 
 #include "lehr/base/torch.h"
 
 namespace lehr::ops {
 
 /// On the node that made a tensor: how to make it again. What was made stays until that node's backward, which comes
-/// after that of all who read the tensor.
+/// after that of all who read the tensor. A backward pass that frees the node's graph ends that for other passes, too:
+/// they fail as if they had come through the node.
 class Remaker : public torch::autograd::FunctionPreHook {
  public:
-  explicit Remaker(std::function<at::Tensor()> make) : make_(std::move(make)) {}
+  /// `version` is that of the tensor: one that was written to since cannot be made again.
+  Remaker(std::function<at::Tensor()> make, uint32_t version) : make_(std::move(make)), version_(version) {}
 
-  /// The tensor, with the bits that it had; without a graph.
+  uint32_t version() const { return version_; }
+  /// The tensor, with the bits that it had; without a graph. Any thread.
   at::Tensor tensor();
   torch::autograd::variable_list operator()(const torch::autograd::variable_list& grads) override;
 
  private:
   std::function<at::Tensor()> make_;
+  uint32_t version_;
+  std::mutex mutex_;
   at::Tensor made_;
 };
 
@@ -28,7 +34,7 @@ class Remaker : public torch::autograd::FunctionPreHook {
 template <class Function, class Make>
 at::Tensor remade_by(const at::Tensor& output, const Make& make) {
   auto* const node = static_cast<torch::autograd::CppNode<Function>*>(output.grad_fn().get());
-  node->add_pre_hook(std::make_unique<Remaker>([node, make] { return make(&node->ctx_); }));
+  node->add_pre_hook(std::make_unique<Remaker>([node, make] { return make(&node->ctx_); }, output._version()));
   return output;
 }
 

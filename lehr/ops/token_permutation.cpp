@@ -24,10 +24,15 @@ at::Tensor copies_of(const at::Tensor& tokens, const at::Tensor& order) {
   return tokens.index_select(0, order.div(tokens.size(0) > 0 ? order.size(0) / tokens.size(0) : 1, "floor"));
 }
 
+// Where copies are no more than the tokens, they may as well be kept themselves.
+bool multiplies(const at::Tensor& tokens, const at::Tensor& order) {
+  return order.size(0) > tokens.size(0);
+}
+
 struct Permute : torch::autograd::Function<Permute> {
   static at::Tensor forward(
       AutogradContext* ctx, const at::Tensor& tokens, const at::Tensor& order, const at::Tensor& inverse) {
-    ctx->save_for_backward({inverse, order, keep(ctx, "tokens", tokens)});
+    ctx->save_for_backward({inverse, order, multiplies(tokens, order) ? keep(ctx, "tokens", tokens) : at::Tensor()});
     ctx->saved_data["count"] = tokens.size(0);
     return copies_of(tokens, order);
   }
@@ -116,8 +121,17 @@ at::Tensor permute_tokens(const at::Tensor& tokens, const TokenPermutation& perm
          .dtype = tokens.scalar_type()});
   }
   const OperatorScope scope(OperatorKind::routing, "lehr::permute_tokens");
+  const int64_t count = permutation.order.size(0);
+  require(
+      tokens.dim() == 2 && permutation.inverse.size(0) == count &&
+          (tokens.size(0) == 0 ? count == 0 : count % tokens.size(0) == 0),
+      "permute_tokens: expected tokens (N, H) of a permutation of N * k copies, found {} and {} copies",
+      shape_of(tokens),
+      count);
   const at::Tensor copies = Permute::apply(tokens.contiguous(), permutation.order, permutation.inverse);
-  return will_differentiate(tokens) ? remade_by<Permute>(copies, Permute::again) : copies;
+  return will_differentiate(tokens) && multiplies(tokens, permutation.order)
+             ? remade_by<Permute>(copies, Permute::again)
+             : copies;
 }
 
 at::Tensor unpermute_rows(const at::Tensor& sorted, const TokenPermutation& permutation) {
@@ -134,6 +148,14 @@ at::Tensor combine_tokens(const at::Tensor& sorted, const at::Tensor& weights, c
          .dtype = sorted.scalar_type()});
   }
   const OperatorScope scope(OperatorKind::routing, "lehr::combine_tokens");
+  require(
+      sorted.dim() == 2 && weights.dim() == 2 && sorted.size(0) == weights.numel() &&
+          permutation.inverse.size(0) == weights.numel(),
+      "combine_tokens: expected results (N*k, H) and weights (N, k) of a permutation of N * k copies, found {}, {} and "
+      "{} copies",
+      shape_of(sorted),
+      shape_of(weights),
+      permutation.inverse.size(0));
   if (is_fused(sorted) && weights.scalar_type() == sorted.scalar_type()) {
     return SumCopies::apply(sorted.contiguous(), weights.contiguous(), permutation.inverse);
   }

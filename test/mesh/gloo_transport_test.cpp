@@ -2,6 +2,7 @@
 #include "lehr/mesh/gloo_transport.h"
 
 #include <gmock/gmock.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
@@ -11,6 +12,7 @@
 #include "lehr/base/error.h"
 #include "lehr/mesh/connect.h"
 #include "lehr/mesh/distributed_context.h"
+#include "lehr/mesh/gloo_backend.h"
 #include "lehr/mesh/thread_transport.h"
 
 namespace lehr::mesh {
@@ -95,6 +97,30 @@ TEST(GlooTransport, AFinishedCollectiveHoldsNoMemory) {
     }
   });
   EXPECT_THAT(problems, testing::Each(""));
+}
+
+// What looks whether it is done must not take the arrival of the chunks for their sum.
+TEST(GlooTransport, ReduceScatterIsDoneWithItsSum) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  const auto run = [&](int rank) {
+    const GlooBackend connected = connect_gloo(
+        store,
+        {.rank = rank,
+         .size = 2,
+         .local = true,
+         .init_timeout = milliseconds(10'000),
+         .timeout = milliseconds(10'000)});
+    at::Tensor part = at::zeros({2}), parts = at::arange(4, at::kFloat);
+    const auto work = connected.collectives->_reduce_scatter_base(part, parts, {});
+    std::this_thread::sleep_for(milliseconds(300));  // all is there by now
+    EXPECT_FALSE(work->isCompleted());
+    EXPECT_TRUE(work->wait(milliseconds(10'000)));
+    EXPECT_TRUE(work->isCompleted() && work->isSuccess());
+    EXPECT_TRUE(at::equal(part, at::tensor({4.F * static_cast<float>(rank), 4.F * static_cast<float>(rank) + 2.F})));
+  };
+  std::thread other(run, 1);
+  run(0);
+  other.join();
 }
 
 // A wait that is over before all have come must not be taken for the end.

@@ -123,6 +123,12 @@ TEST(Remake, WhatWasWrittenToIsKept) {
     return written.mul_(2);
   };
   const Pass doubled = [](const at::Tensor& made) { return made * 2; };
+  const Pass cleared_behind_autograd = [](const at::Tensor& made) {
+    const at::NoGradGuard no_grad;
+    at::Tensor(made).zero_();
+    return made;
+  };
+  EXPECT_EQ(gradients_of(c, cleared_behind_autograd)[2].abs().max().item<float>(), 0) << "weight";
   expect_same_bits(gradients_of(c, doubled_in_place), gradients_of(c, doubled), "silu_mul, doubled");
 }
 
@@ -133,6 +139,18 @@ TEST(Remake, APartOfWhatWasMadeIsKept) {
     return take_gradients({gate, up, weight});
   };
   expect_same_bits(run(kAsItIs), run(kCopied), "a part");
+}
+
+TEST(Remake, AViewFromWithoutGradModeIsKept) {
+  const at::Tensor x = leaf({2, 3, 8}), norm = leaf({8}), weight = leaf({4, 8});
+  at::Tensor flat;
+  {
+    const at::Tensor normed = rms_norm(x, norm, 1e-6);
+    const at::NoGradGuard no_grad;
+    flat = normed.view({6, 8});
+  }
+  ops::linear(flat, weight).sum().backward();
+  EXPECT_TRUE(at::allclose(weight.grad(), flat.sum(0).expand({4, 8}), 1e-5, 1e-5));
 }
 
 TEST(Remake, AGraphThatIsRetainedGoesBackwardTwice) {

@@ -49,5 +49,15 @@ TEST(TokenPermutation, TakesNoTokensAndFrozenOnes) {
   expect_equal_to_definition("frozen tokens", both, sum, inputs, {false, true});
 }
 
+TEST(TokenPermutation, RefusesWhatDoesNotFit) {
+  const TokenPermutation p = sort_by_expert(at::randint(0, 3, {5, 2}, at::kLong), 3);
+  EXPECT_NE(error_of([&] { permute_tokens(at::ones({4, 8}), p); }).find("4x8 and 10 copies"), std::string::npos);
+  EXPECT_NE(
+      error_of([&] {
+        combine_tokens(at::ones({9, 8}), at::ones({5, 2}), p);
+      }).find("9x8, 5x2 and 10 copies"),
+      std::string::npos);
+}
+
 }  // namespace
 }  // namespace lehr::ops::test
