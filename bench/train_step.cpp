@@ -46,7 +46,7 @@ struct Options {
     v.optional("seq", seq, "Tokens in a row.", positive());
     v.optional("batch", batch, "Rows of a rank.", positive());
     v.optional("steps", steps, "Timed steps.", positive());
-    v.optional("warmup", warmup, "Steps before them.", positive());
+    v.optional("warmup", warmup, "Steps before them.", at_least(0));
     v.optional("threads", threads, "CPU threads.", positive());
     v.optional("seed", seed, "Of the tokens.");
     v.optional("random_weights", random_weights, "Do not read weights.");
