@@ -9,6 +9,7 @@
 #include "lehr/base/operator_profile.h"
 #include "lehr/base/operator_watch.h"
 #include "lehr/ops/autograd.h"
+#include "lehr/ops/linear_shapes.h"
 #include "lehr/ops/matmul.h"
 #include "lehr/ops/remake.h"
 #include "lehr/ops/weight_gradients.h"
@@ -18,11 +19,6 @@ namespace lehr::ops {
 namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-
-// (..., n) as a matrix of rows.
-at::Tensor rows_of(const at::Tensor& tensor) {
-  return tensor.reshape({-1, tensor.size(-1)});
-}
 
 at::Tensor forward_product(const at::Tensor& input, const at::Tensor& weight) {
   auto shape = input.sizes().vec();
@@ -65,14 +61,7 @@ at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const at::T
     return at::linear(input, weight, bias);
   }
   const OperatorScope scope(OperatorKind::product, "lehr::linear");
-  require(
-      weight.dim() == 2 && input.dim() >= 1 && input.size(-1) == weight.size(1) &&
-          input.scalar_type() == weight.scalar_type(),
-      "linear: expected an input of {} {} in its last dimension, found {} {}",
-      c10::toString(weight.scalar_type()),
-      weight.size(-1),
-      c10::toString(input.scalar_type()),
-      shape_of(input));
+  check_linear("linear", input, weight);
   const bool differentiated = will_differentiate(input, weight);
   if (!input.is_cpu() && !runs_on_meta(input) && !(differentiated && input.is_cuda())) {
     return at::linear(input, weight, bias);

@@ -12,6 +12,7 @@
 #include "lehr/base/operator_watch.h"
 #include "lehr/ops/autograd.h"
 #include "lehr/ops/float8.h"
+#include "lehr/ops/linear_shapes.h"
 #include "lehr/ops/matmul.h"
 #include "lehr/ops/remake.h"
 #include "lehr/ops/weight_gradients.h"
@@ -23,11 +24,6 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 constexpr const char* kRecipe = "recipe";
-
-// (..., n) as a matrix of rows.
-at::Tensor rows_of(const at::Tensor& tensor) {
-  return tensor.reshape({-1, tensor.size(-1)});
-}
 
 // a b^T by the units for float8. `fast` sums in fewer bits than float32 has.
 at::Tensor scaled_product(const at::Tensor& a, const at::Tensor& b, bool fast) {
@@ -107,14 +103,7 @@ at::Tensor linear_float8(
     return at::linear(input, weight, bias);  // of the same shapes
   }
   const OperatorScope scope(OperatorKind::product, "lehr::linear_float8");
-  require(
-      weight.dim() == 2 && input.dim() >= 1 && input.size(-1) == weight.size(1) &&
-          input.scalar_type() == weight.scalar_type(),
-      "linear_float8: expected an input of {} {} in its last dimension, found {} {}",
-      c10::toString(weight.scalar_type()),
-      weight.size(-1),
-      c10::toString(input.scalar_type()),
-      shape_of(input));
+  check_linear("linear_float8", input, weight);
   require(
       !input.is_cuda() || (weight.size(0) % kFloat8Multiple == 0 && weight.size(1) % kFloat8Multiple == 0),
       "linear_float8: expected a weight whose sizes are multiples of {}, which a GPU needs, found {}",

@@ -205,6 +205,8 @@ std::vector<std::string> operators_without_kind(const std::vector<Source>& sourc
       "product",
       "put_product",
       "few_rows",
+      "rows_of",
+      "check_linear",
       "add_product_",
       "gemm",
       "gemm_",
