@@ -23,6 +23,7 @@ class BenchModel {
     std::string folder;  ///< With config.json and model.safetensors.
     std::string dtype;   ///< fp32; bf16: all in bfloat16; amp: float32 weights and sums, bfloat16 arithmetic.
     bool random_weights = false;
+    bool remake_products = false;  ///< activation_checkpoint.selective_ac_option = "op".
   };
   BenchModel(const Options& options, mesh::Transport& transport);
 

@@ -25,6 +25,7 @@ import time
 from report import Report
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+LEAN = 'lehr, "op"'  # activation_checkpoint.selective_ac_option: products are made again in backward
 SHAPES = {"tiny": (512, 4), "small": (1024, 1), "moe": (1024, 2)}
 
 
@@ -60,10 +61,12 @@ class Contenders:
         for name in self.absent:
             print(f"{name} is not installed and left out; bench/peer_{name}.py says how to install it")
 
-    def commands(self, folder, dtype, seq, batch, steps, warmup):
+    def commands(self, folder, dtype, seq, batch, steps, warmup, lean=False):
         work = ["--model", folder, "--dtype", dtype, "--seq", str(seq), "--batch", str(batch),
                 "--steps", str(steps), "--warmup", str(warmup), "--threads", str(os.cpu_count())]
         found = {"lehr": [self.lehr] + work}
+        if lean:
+            found[LEAN] = [self.lehr] + work + ["--remake_products=true"]
         for name in self.peers:
             script, mode = name.split()
             found[name] = [sys.executable, os.path.join(HERE, f"peer_{script}.py")] + work + ["--mode", mode]
@@ -90,7 +93,7 @@ def training(contenders, a):
         with tempfile.TemporaryDirectory() as folder:
             contenders.save_init(preset, folder)
             for dtype in a.dtypes.split(","):
-                commands = contenders.commands(folder, dtype, seq, batch, a.steps, 2)
+                commands = contenders.commands(folder, dtype, seq, batch, a.steps, 2, lean=preset == "small")
                 rounds = [{name: run(command) for name, command in commands.items()} for _ in range(a.rounds)]
                 for name in commands:
                     both = [(r["lehr"], r[name]) for r in rounds if r["lehr"] and r[name]]
@@ -108,8 +111,8 @@ def training(contenders, a):
 
 def memory(contenders, a):
     lines = head("preset small in float32, one row, two steps; the process's peak resident memory.")
-    lines += ["| tokens in the row | contender | peak memory MB | of its parameters, gradients and moments | Lehr's ratio to it |",
-              "| --- | --- | --- | --- | --- |"]
+    lines += ["| tokens in the row | contender | peak memory MB | of its parameters, gradients and moments | Lehr's ratio to it | "
+              "of Lehr's with \"op\" |", "| --- | --- | --- | --- | --- | --- |"]
 
     def row(seq, name, result, last):
         if result is None:
@@ -122,18 +125,20 @@ def memory(contenders, a):
         contenders.save_init("small", folder)
         state = 4 * os.path.getsize(os.path.join(folder, "model.safetensors")) / 1e6
         results = {name: run(command)
-                   for name, command in contenders.commands(folder, "fp32", a.memory_seq, 1, 1, 1).items()}
-        ours = results["lehr"]
+                   for name, command in contenders.commands(folder, "fp32", a.memory_seq, 1, 1, 1, lean=True).items()}
         for name, result in results.items():
-            row(a.memory_seq, name, result, f"{ours['peak_rss_mb'] / result['peak_rss_mb']:.2f}" if ours and result else "")
+            row(a.memory_seq, name, result, " | ".join(
+                f"{results[ours]['peak_rss_mb'] / result['peak_rss_mb']:.2f}" if results[ours] and result else ""
+                for ours in ("lehr", LEAN)))
         lines += ["", "Lehr alone:", "", "| tokens in the row | contender | peak memory MB | of its parameters, gradients and moments | "
                   "KB more for each token |", "| --- | --- | --- | --- | --- |"]
-        before = None
-        for seq in (512, 1024, 2048, 4096, 8192, 16384):
-            result = run(contenders.commands(folder, "fp32", seq, 1, 1, 1)["lehr"])
-            each = (result["peak_rss_mb"] - before[1]) / (seq - before[0]) * 1000 if before and result else None
-            row(seq, "lehr", result, f"{each:.0f}" if each else "")
-            before = (seq, result["peak_rss_mb"]) if result else None
+        for name in ("lehr", LEAN):
+            before = None
+            for seq in (512, 1024, 2048, 4096, 8192, 16384):
+                result = run(contenders.commands(folder, "fp32", seq, 1, 1, 1, lean=True)[name])
+                each = (result["peak_rss_mb"] - before[1]) / (seq - before[0]) * 1000 if before and result else None
+                row(seq, name, result, f"{each:.0f}" if each else "")
+                before = (seq, result["peak_rss_mb"]) if result else None
     return lines
 
 

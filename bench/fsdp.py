@@ -99,7 +99,7 @@ def raw_write(folder, megabytes):
 
 def checkpoints(rounds, a, folder, disk):
     work = ["--model", folder, "--folder", os.path.join(disk, "checkpoints"), "--runs", "2"]
-    saves, loads, cold, checked, to_disk, rows = [], [], [], [], [], []  # ratios, and seconds by run
+    rows = []
     for _ in range(a.rounds):
         # DCP leaves its bytes in the system's memory: each waits until the disk has what came before.
         os.sync()
@@ -108,27 +108,20 @@ def checkpoints(rounds, a, folder, disk):
         theirs = rounds.peer("peer_dcp.py", work)
         os.sync()
         disk_s = raw_write(disk, ours["mb"])
-        for our, verify, load, cached, their, their_cached, their_load in zip(
-                ours["save_s"], ours["verify_s"], ours["load_s"], ours["cached_load_s"], theirs["save_s"], theirs["load_s"],
-                theirs["cold_load_s"]):
-            saves.append(their / our)
-            to_disk.append(disk_s / our)
-            loads.append(their_cached / cached)
-            cold.append(their_load / load)
-            checked.append(their_load / (load + verify))
-            rows.append((our, their, disk_s, load, verify, their_load, cached, their_cached, ours["mb"]))
-    names = ["save, s: Lehr", "save, s: DCP", "plain write and fsync of as much, s", "load from the disk, s: Lehr",
-             "comparing checksums before it, s: Lehr", "load from the disk, s: DCP",
-             "load of what the system has in memory, s: Lehr", "load of what the system has in memory, s: DCP"]
-    table = [f"| {name} | {spread([row[i] for row in rows])} |" for i, name in enumerate(names)]
-    table += [f"| {name} | {spread(values)} |" for name, values in (
-        ("save: times as fast as DCP", saves), ("save: share of the plain write's speed", to_disk),
-        ("load from memory: times as fast as DCP", loads),
-        ("load from the disk: times as fast as DCP", cold),
-        ("load from the disk, with checksums: times as fast as DCP", checked))]
+        for i in range(len(ours["save_s"])):
+            rows.append({"disk": disk_s} | {f"lehr {key}": ours[key][i] for key in ours if key.endswith("_s")}
+                        | {f"dcp {key}": theirs[key][i] for key in theirs if key.endswith("_s")})
+    seconds = {"save": ("lehr save_s", "dcp save_s"), "load from the disk": ("lehr load_s", "dcp cold_load_s"),
+               "the same, checksums compared": ("lehr checked_load_s", "dcp cold_load_s"),
+               "load of what the system has in memory": ("lehr cached_load_s", "dcp load_s"),
+               "the same, with checksums": ("lehr cached_checked_load_s", "dcp load_s")}
+    table = [f"| {name} | {spread([row[our] for row in rows])} | {spread([row[their] for row in rows])} | "
+             f"{spread([row[their] / row[our] for row in rows])} |" for name, (our, their) in seconds.items()]
+    write = [row["disk"] for row in rows]
+    table += [f"| plain write and fsync of as much | {spread(write)} | | {spread([row['disk'] / row['lehr save_s'] for row in rows])} |"]
     print("\n".join(table), flush=True)
-    return [f"State of {rows[0][8]:.0f} MB: float32 weights and AdamW's moments, in the files of each.", "",
-            "| what | median (min to max) |", "| --- | --- |"] + table
+    return [f"State of {ours['mb']:.0f} MB: float32 weights and AdamW's moments, in the files of each. Seconds, median (min to max); DCP "
+            "has no checksums.", "", "| what | Lehr | DCP | times as fast |", "| --- | --- | --- | --- |"] + table
 
 
 def background(rounds, a, folder, disk):

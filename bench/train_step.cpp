@@ -34,6 +34,7 @@ struct Options {
   int64_t threads = 2;
   int64_t seed = 1234;
   bool random_weights = false;
+  bool remake_products = false;
   int64_t save_every = 0;
   std::string save_folder;
   void fields(FieldVisitor& v) {
@@ -50,6 +51,7 @@ struct Options {
     v.optional("threads", threads, "CPU threads.", positive());
     v.optional("seed", seed, "Of the tokens.");
     v.optional("random_weights", random_weights, "Do not read weights.");
+    v.optional("remake_products", remake_products, "Products are made again in backward, for less memory.");
     v.optional(
         "save_every",
         save_every,
@@ -140,7 +142,11 @@ class Saves {
 
 void run(const Options& options, mesh::Transport& transport) {
   bench::BenchModel bench(
-      {.folder = options.model, .dtype = options.dtype, .random_weights = options.random_weights}, transport);
+      {.folder = options.model,
+       .dtype = options.dtype,
+       .random_weights = options.random_weights,
+       .remake_products = options.remake_products},
+      transport);
   const double start_mb = bench::peak_rss_mb();
   const train::RowShare share = bench.ranks.share(options.batch * bench.ranks.world_size());
   const train::CausalLMTask task;

@@ -7,36 +7,17 @@
 #include <bit>
 
 #include "lehr/base/error.h"
+#include "lehr/base/system_memory.h"
 #include "lehr/base/torch.h"
 
 namespace lehr {
 
 namespace {
 constexpr size_t kLarge = size_t{1} << 20;
-constexpr size_t kHugePage = size_t{2} << 20;
 
 size_t rounded(size_t bytes) {
   const size_t step = std::max<size_t>(std::bit_floor(bytes) / 8, 4096);
   return (bytes + step - 1) / step * step;
-}
-
-// On huge pages where it is large enough, which take a fraction of the page faults.
-void* map(size_t size) {
-  const size_t more = size >= kHugePage ? kHugePage : 0;
-  void* const begin = mmap(nullptr, size + more, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (begin == MAP_FAILED || more == 0) {
-    return begin == MAP_FAILED ? nullptr : begin;
-  }
-  auto* const first = static_cast<std::byte*>(begin);
-  const size_t before = (kHugePage - reinterpret_cast<uintptr_t>(begin) % kHugePage) % kHugePage;
-  if (before > 0) {
-    munmap(first, before);
-  }
-  if (more > before) {
-    munmap(first + before + size, more - before);
-  }
-  madvise(first + before, size, MADV_HUGEPAGE);  // a wish
-  return first + before;
 }
 }  // namespace
 
@@ -76,10 +57,10 @@ void* KeptBlocks::take(size_t bytes) {
     while (!kept_.empty() && figures_.used + figures_.kept + size > peak + spare_) {
       unmap_oldest();
     }
-    block = map(size);
+    block = map_pages(size);
     while (block == nullptr && !kept_.empty()) {
       unmap_oldest();
-      block = map(size);
+      block = map_pages(size);
     }
     if (block == nullptr) {
       fail_runtime(

@@ -95,8 +95,8 @@ nn::ModelOutputs DecoderImpl<Layer, LayerParameters>::forward(const nn::ModelInp
     // By value: under checkpointing, backward runs this after the frame is gone.
     auto block = [current = layer, position_embeddings, mask = inputs.attention_mask, cache](
                      const at::Tensor& x) mutable { return current(x, position_embeddings, mask, cache); };
-    const bool recompute = checkpointing_.applies_to(index) && cache == nullptr;
-    hidden_states = recompute ? nn::checkpoint(block, hidden_states) : block(hidden_states);
+    hidden_states =
+        cache == nullptr ? nn::run_layer(checkpointing_, index, block, hidden_states) : block(hidden_states);
     aggregator.add_hidden_states(hidden_states);
   }
   if (norm) {

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "lehr/base/operation_meter.h"
+#include "lehr/ops/remake.h"
 #include "lehr/ops/weight_gradients.h"
 
 namespace lehr::nn {
@@ -60,6 +61,11 @@ class Checkpoint : public torch::autograd::Function<Checkpoint> {
   }
 };
 }  // namespace
+
+at::Tensor run_layer(ActivationCheckpointing policy, int64_t layer, const Block& block, const at::Tensor& input) {
+  const ops::RemakeProducts again(policy.products);
+  return policy.applies_to(layer) ? checkpoint(block, input) : block(input);
+}
 
 bool is_recomputing() {
   return t_recomputing;

@@ -4,6 +4,7 @@
 #include <ATen/ops/_grouped_mm.h>
 
 #include "lehr/base/on_meta.h"
+#include "lehr/base/operation_meter.h"
 #include "lehr/base/operator_profile.h"
 #include "lehr/base/operator_watch.h"
 #include "lehr/ops/autograd.h"
@@ -85,9 +86,17 @@ struct GroupedLinear : torch::autograd::Function<GroupedLinear> {
   static at::Tensor forward(
       AutogradContext* ctx, const at::Tensor& input, const at::Tensor& weight, const at::Tensor& ends) {
     // A frozen weight has no gradient that needs the input.
-    ctx->save_for_backward({weight.requires_grad() ? keep(ctx, "input", input) : at::Tensor(), weight, ends});
+    const bool reads_input = weight.requires_grad() || RemakeProducts::on();
+    ctx->save_for_backward({reads_input ? keep(ctx, "input", input) : at::Tensor(), weight, ends});
     note_weight_gradients(ctx, weight);
     return forward_product(input, weight, ends);
+  }
+
+  static at::Tensor again(AutogradContext* ctx) {
+    const OperatorScope scope(OperatorKind::product, "lehr::grouped_linear_again");
+    const Recomputed counted;
+    const auto saved = ctx->get_saved_variables();
+    return forward_product(kept(ctx, "input", saved[0]), saved[1], saved[2]);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
@@ -135,11 +144,11 @@ at::Tensor grouped_linear(const at::Tensor& input, const at::Tensor& weight, con
       shape_of(ends),
       c10::toString(ends.scalar_type()));
   const bool in_halves = weight.requires_grad() && WeightGradients::current() != nullptr;
-  if (!input.is_cpu() && !runs_on_meta(input) && !in_halves) {
+  if (!input.is_cpu() && !runs_on_meta(input) && !in_halves && !RemakeProducts::on()) {
     return on_device(input) ? forward_product(input, weight, ends) : grouped_linear_reference(input, weight, ends);
   }
   const at::Tensor read = on_device(input) || ends.is_meta() ? ends : ends.cpu();
-  return will_differentiate(input, weight) ? GroupedLinear::apply(input, weight, read)
+  return will_differentiate(input, weight) ? remade_product<GroupedLinear>(GroupedLinear::apply(input, weight, read))
                                            : forward_product(input, weight, read);
 }
 

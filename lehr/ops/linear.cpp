@@ -1,11 +1,13 @@
 // Linear layers: the autograd function over ops/matmul.h.
 #include "lehr/ops/linear.h"
 
+#include <ATen/ops/_unsafe_view.h>
 #include <ATen/ops/linear.h>
 
 #include <algorithm>
 
 #include "lehr/base/on_meta.h"
+#include "lehr/base/operation_meter.h"
 #include "lehr/base/operator_profile.h"
 #include "lehr/base/operator_watch.h"
 #include "lehr/ops/autograd.h"
@@ -23,15 +25,23 @@ using torch::autograd::variable_list;
 at::Tensor forward_product(const at::Tensor& input, const at::Tensor& weight) {
   auto shape = input.sizes().vec();
   shape.back() = weight.size(0);
-  return product(rows_of(input), weight.t()).view(shape);
+  return at::_unsafe_view(product(rows_of(input), weight.t()), shape);  // no view, so that it can be made again
 }
 
 struct LinearFunction : torch::autograd::Function<LinearFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& input, const at::Tensor& weight) {
     // A frozen weight has no gradient that needs the input.
-    ctx->save_for_backward({weight.requires_grad() ? keep(ctx, "input", input) : at::Tensor(), weight});
+    const bool reads_input = weight.requires_grad() || RemakeProducts::on();
+    ctx->save_for_backward({reads_input ? keep(ctx, "input", input) : at::Tensor(), weight});
     note_weight_gradients(ctx, weight);
     return forward_product(input, weight);
+  }
+
+  static at::Tensor again(AutogradContext* ctx) {
+    const OperatorScope scope(OperatorKind::product, "lehr::linear_again");
+    const Recomputed counted;
+    const auto saved = ctx->get_saved_variables();
+    return forward_product(kept(ctx, "input", saved[0]), saved[1]);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
@@ -69,7 +79,8 @@ at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const at::T
   if (!differentiated && few_rows(input.numel() / std::max<int64_t>(weight.size(1), 1))) {
     return at::linear(input, weight, bias);
   }
-  const at::Tensor output = differentiated ? LinearFunction::apply(input, weight) : forward_product(input, weight);
+  const at::Tensor output = differentiated ? remade_product<LinearFunction>(LinearFunction::apply(input, weight))
+                                           : forward_product(input, weight);
   return bias.defined() ? output + bias : output;
 }
 

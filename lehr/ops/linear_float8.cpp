@@ -2,12 +2,14 @@
 #include "lehr/ops/linear_float8.h"
 
 #include <ATen/ops/_scaled_mm.h>
+#include <ATen/ops/_unsafe_view.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 
 #include "lehr/base/on_meta.h"
+#include "lehr/base/operation_meter.h"
 #include "lehr/base/operator_profile.h"
 #include "lehr/base/operator_watch.h"
 #include "lehr/ops/autograd.h"
@@ -58,17 +60,25 @@ at::Tensor float8_product(const at::Tensor& a, const at::Tensor& b, bool fast) {
 at::Tensor forward_product(const at::Tensor& input, const at::Tensor& weight) {
   auto shape = input.sizes().vec();
   shape.back() = weight.size(0);
-  return float8_product(rows_of(input), weight, /*fast=*/true).view(shape);
+  return at::_unsafe_view(float8_product(rows_of(input), weight, /*fast=*/true), shape);
 }
 
 struct LinearFloat8 : torch::autograd::Function<LinearFloat8> {
   // The operands are kept as they came: the gradients need other scales.
   static at::Tensor forward(
       AutogradContext* ctx, const at::Tensor& input, const at::Tensor& weight, Float8Recipe recipe) {
-    ctx->save_for_backward({weight.requires_grad() ? keep(ctx, "input", input) : at::Tensor(), weight});
+    const bool reads_input = weight.requires_grad() || RemakeProducts::on();
+    ctx->save_for_backward({reads_input ? keep(ctx, "input", input) : at::Tensor(), weight});
     ctx->saved_data[kRecipe] = static_cast<int64_t>(recipe);
     note_weight_gradients(ctx, weight);
     return forward_product(input, weight);
+  }
+
+  static at::Tensor again(AutogradContext* ctx) {
+    const OperatorScope scope(OperatorKind::product, "lehr::linear_float8_again");
+    const Recomputed counted;
+    const auto saved = ctx->get_saved_variables();
+    return forward_product(kept(ctx, "input", saved[0]), saved[1]);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
@@ -109,8 +119,9 @@ at::Tensor linear_float8(
       "linear_float8: expected a weight whose sizes are multiples of {}, which a GPU needs, found {}",
       kFloat8Multiple,
       shape_of(weight));
-  const at::Tensor output =
-      will_differentiate(input, weight) ? LinearFloat8::apply(input, weight, recipe) : forward_product(input, weight);
+  const at::Tensor output = will_differentiate(input, weight)
+                                ? remade_product<LinearFloat8>(LinearFloat8::apply(input, weight, recipe))
+                                : forward_product(input, weight);
   return bias.defined() ? output + bias : output;
 }
 

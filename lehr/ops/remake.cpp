@@ -1,11 +1,15 @@
 #include "lehr/ops/remake.h"
 
+#include <utility>
+
 namespace lehr::ops {
 
 namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::Node;
 using torch::autograd::variable_list;
+
+thread_local bool t_remakes_products = false;
 
 // The node stands before the reader's, so that neither holds the other in a circle.
 struct MadeBy : torch::CustomClassHolder {
@@ -42,6 +46,20 @@ std::shared_ptr<Node> maker_of(const at::Tensor& input) {
   return other_shape_only ? able(base) : nullptr;
 }
 }  // namespace
+
+RemakeProducts::RemakeProducts(bool on) : before_(std::exchange(t_remakes_products, on)) {}
+
+RemakeProducts::~RemakeProducts() {
+  t_remakes_products = before_;
+}
+
+bool RemakeProducts::on() {
+  return t_remakes_products;
+}
+
+bool can_be_made_again(const at::Tensor& tensor) {
+  return maker_of(tensor) != nullptr;
+}
 
 at::Tensor Remaker::tensor() {
   const std::lock_guard lock(mutex_);

@@ -1,5 +1,6 @@
 // Activations that one pass over memory makes are not kept for backward, but made again there from what is kept anyway:
-// outputs of norms, of rotations behind them, of SwiGLU's gate, and tokens in the order of their experts.
+// outputs of norms, of rotations behind them, of SwiGLU's gate, and tokens in the order of their experts; where asked
+// for, outputs of matrix products as well.
 #pragma once
 
 #include <functional>
@@ -30,13 +31,40 @@ class Remaker : public torch::autograd::FunctionPreHook {
 };
 
 /// Lets `output`, which Function::apply has just given, be made again by `make(ctx)`, from what the function saved.
-/// Only for what costs little beside the product that reads it, and has the same bits each time. Gives `output`.
+/// Only for what has the same bits each time, and costs little beside the product that reads it or was asked for
+/// (RemakeProducts). Gives `output`.
 template <class Function, class Make>
 at::Tensor remade_by(const at::Tensor& output, const Make& make) {
   auto* const node = static_cast<torch::autograd::CppNode<Function>*>(output.grad_fn().get());
   node->add_pre_hook(std::make_unique<Remaker>([node, make] { return make(&node->ctx_); }, output._version()));
   return output;
 }
+
+/// While one lives, what this thread's products give (linear, linear_float8, grouped_linear, and rotations of that) can
+/// be made again, too: less memory for about a seventh more operations. Projections to queries, keys, values, gates and
+/// channels are then made twice in a step; what is added to the residual stream is read by no backward, so not.
+class RemakeProducts {
+ public:
+  explicit RemakeProducts(bool on);
+  ~RemakeProducts();
+  RemakeProducts(const RemakeProducts&) = delete;
+  RemakeProducts& operator=(const RemakeProducts&) = delete;
+
+  /// Whether one that is on lives in this thread, the innermost.
+  static bool on();
+
+ private:
+  bool before_;
+};
+
+/// remade_by() with Function::again, where products are to be.
+template <class Function>
+at::Tensor remade_product(const at::Tensor& output) {
+  return RemakeProducts::on() ? remade_by<Function>(output, Function::again) : output;
+}
+
+/// Whether backward can make `tensor` again.
+bool can_be_made_again(const at::Tensor& tensor);
 
 /// In the forward of an autograd function: what to save of an input that its backward reads; nothing if the input can
 /// be made again. `name` tells the function's inputs apart.

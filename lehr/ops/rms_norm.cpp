@@ -17,7 +17,7 @@ struct RmsNormFunction : torch::autograd::Function<RmsNormFunction> {
   static at::Tensor forward(
       AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight, double eps, NormWeight kind) {
     auto [y, inverse_rms] = fast::rms_norm_forward(x, weight, eps, kind, true);
-    ctx->save_for_backward({x, weight, inverse_rms});
+    ctx->save_for_backward({keep(ctx, "x", x), weight, inverse_rms});
     ctx->saved_data["kind"] = static_cast<int64_t>(kind);
     ctx->saved_data["eps"] = eps;
     return y;
@@ -27,7 +27,8 @@ struct RmsNormFunction : torch::autograd::Function<RmsNormFunction> {
     const OperatorScope scope(OperatorKind::norm, "lehr::rms_norm_again");
     const auto saved = ctx->get_saved_variables();
     const auto kind = static_cast<NormWeight>(ctx->saved_data["kind"].toInt());
-    return std::get<0>(fast::rms_norm_forward(saved[0], saved[1], ctx->saved_data["eps"].toDouble(), kind, false));
+    return std::get<0>(
+        fast::rms_norm_forward(kept(ctx, "x", saved[0]), saved[1], ctx->saved_data["eps"].toDouble(), kind, false));
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
@@ -36,7 +37,7 @@ struct RmsNormFunction : torch::autograd::Function<RmsNormFunction> {
     const auto saved = ctx->get_saved_variables();
     auto [dx, dweight] = fast::rms_norm_backward(
         grads[0].contiguous(),
-        saved[0],
+        kept(ctx, "x", saved[0]),
         saved[1],
         saved[2],
         static_cast<NormWeight>(ctx->saved_data["kind"].toInt()),

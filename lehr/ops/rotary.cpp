@@ -20,7 +20,17 @@ struct RotaryFunction : torch::autograd::Function<RotaryFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const cpu::Angles& angles) {
     ctx->save_for_backward({angles.cos, angles.sin});
     ctx->saved_data["interleaved"] = angles.interleaved;
+    if (can_be_made_again(x)) {
+      keep(ctx, "x", x);  // for again(); backward does not read it
+    }
     return fast::rotary(x, angles, false);
+  }
+
+  static at::Tensor again(AutogradContext* ctx) {
+    const OperatorScope scope(OperatorKind::rotary, "lehr::apply_rotary_again");
+    const auto saved = ctx->get_saved_variables();
+    const cpu::Angles angles{saved[0], saved[1], ctx->saved_data["interleaved"].toBool()};
+    return fast::rotary(kept(ctx, "x", {}), angles, false);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
@@ -43,7 +53,7 @@ struct NormRotaryFunction : torch::autograd::Function<NormRotaryFunction> {
     auto [y, inverse_rms] = fast::norm_rotary_forward(x, weight, eps, kind, angles, true);
     ctx->saved_data["kind"] = static_cast<int64_t>(kind);
     ctx->saved_data["eps"] = eps;
-    ctx->save_for_backward({x, weight, inverse_rms, angles.cos, angles.sin});
+    ctx->save_for_backward({keep(ctx, "x", x), weight, inverse_rms, angles.cos, angles.sin});
     ctx->saved_data["interleaved"] = angles.interleaved;
     return y;
   }
@@ -54,7 +64,7 @@ struct NormRotaryFunction : torch::autograd::Function<NormRotaryFunction> {
     const auto kind = static_cast<NormWeight>(ctx->saved_data["kind"].toInt());
     const cpu::Angles angles{saved[3], saved[4], ctx->saved_data["interleaved"].toBool()};
     const double eps = ctx->saved_data["eps"].toDouble();
-    return std::get<0>(fast::norm_rotary_forward(saved[0], saved[1], eps, kind, angles, false));
+    return std::get<0>(fast::norm_rotary_forward(kept(ctx, "x", saved[0]), saved[1], eps, kind, angles, false));
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
@@ -64,7 +74,7 @@ struct NormRotaryFunction : torch::autograd::Function<NormRotaryFunction> {
     const cpu::Angles angles{saved[3], saved[4], ctx->saved_data["interleaved"].toBool()};
     auto [dx, dweight] = fast::norm_rotary_backward(
         grads[0].contiguous(),
-        saved[0],
+        kept(ctx, "x", saved[0]),
         saved[1],
         saved[2],
         static_cast<NormWeight>(ctx->saved_data["kind"].toInt()),
@@ -100,8 +110,12 @@ void check(const char* name, const at::Tensor& q, const at::Tensor& k, const at:
 }
 
 at::Tensor rotate(const at::Tensor& x, const cpu::Angles& angles) {
-  return will_differentiate(x) ? RotaryFunction::apply(x.contiguous(), angles)
-                               : fast::rotary(x.contiguous(), angles, false);
+  if (!will_differentiate(x)) {
+    return fast::rotary(x.contiguous(), angles, false);
+  }
+  const at::Tensor dense = x.contiguous();
+  const at::Tensor rotated = RotaryFunction::apply(dense, angles);
+  return can_be_made_again(dense) ? remade_by<RotaryFunction>(rotated, RotaryFunction::again) : rotated;
 }
 
 at::Tensor norm_rotate(

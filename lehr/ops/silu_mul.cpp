@@ -15,14 +15,14 @@ using torch::autograd::variable_list;
 
 struct SiluMulFunction : torch::autograd::Function<SiluMulFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& gate, const at::Tensor& up) {
-    ctx->save_for_backward({gate, up});
+    ctx->save_for_backward({keep(ctx, "gate", gate), keep(ctx, "up", up)});
     return fast::silu_mul_forward(gate, up);
   }
 
   static at::Tensor again(AutogradContext* ctx) {
     const OperatorScope scope(OperatorKind::activation, "lehr::silu_mul_again");
     const auto saved = ctx->get_saved_variables();
-    return fast::silu_mul_forward(saved[0], saved[1]);
+    return fast::silu_mul_forward(kept(ctx, "gate", saved[0]), kept(ctx, "up", saved[1]));
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
@@ -30,7 +30,11 @@ struct SiluMulFunction : torch::autograd::Function<SiluMulFunction> {
     refuse_double_backward("silu_mul");
     const auto saved = ctx->get_saved_variables();
     auto [dgate, dup] = fast::silu_mul_backward(
-        grads[0].contiguous(), saved[0], saved[1], ctx->needs_input_grad(0), ctx->needs_input_grad(1));
+        grads[0].contiguous(),
+        kept(ctx, "gate", saved[0]),
+        kept(ctx, "up", saved[1]),
+        ctx->needs_input_grad(0),
+        ctx->needs_input_grad(1));
     return {dgate, dup};
   }
 };

@@ -1,24 +1,25 @@
 #include "lehr/state/direct_io.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <memory>
 #include <new>
 #include <utility>
 
+#include "lehr/base/system_memory.h"
+
 namespace lehr::state {
 
 namespace {
-struct Free {
-  void operator()(std::byte* memory) const { std::free(memory); }
+struct Unmap {
+  void operator()(std::byte* memory) const { ::munmap(memory, kDiskPiece); }
 };
 }  // namespace
 
 std::byte* disk_staging() {
-  static thread_local const std::unique_ptr<std::byte, Free> memory(
-      static_cast<std::byte*>(std::aligned_alloc(kDiskBlock, kDiskPiece)));
+  static thread_local const std::unique_ptr<std::byte, Unmap> memory(static_cast<std::byte*>(map_pages(kDiskPiece)));
   if (memory == nullptr) {
     throw std::bad_alloc();
   }

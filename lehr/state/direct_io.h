@@ -14,7 +14,8 @@ inline constexpr int64_t kDiskPiece = int64_t{4} << 20;
 /// Below so many bytes the system's memory is as good.
 inline constexpr size_t kWorthDirect = size_t{1} << 20;
 
-/// kDiskPiece bytes of this thread, aligned; made once, as fresh pages would cost as much as the copy.
+/// kDiskPiece bytes of this thread, aligned and on huge pages, from which and to which disks are twice as fast; made
+/// once, as fresh pages would cost as much as the copy.
 std::byte* disk_staging();
 
 /// A file opened twice: as usual, and past the system's memory where the file system can. Both are closed at the end.

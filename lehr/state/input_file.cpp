@@ -29,6 +29,14 @@ void InputFile::read(int64_t offset, std::span<std::byte> bytes) const {
   }
 }
 
+void InputFile::read_cached(int64_t offset, std::span<std::byte> bytes) const {
+  while (!bytes.empty()) {
+    const size_t got = read_some_cached(offset, bytes);
+    offset += static_cast<int64_t>(got);
+    bytes = bytes.subspan(got);
+  }
+}
+
 // Whether all of it is in the system's memory. Asked by mincore: a read that must not wait (RWF_NOWAIT) would begin to
 // read ahead what is then read directly.
 bool InputFile::is_cached(int64_t offset, size_t size) const {
@@ -53,6 +61,12 @@ size_t InputFile::read_some(int64_t offset, std::span<std::byte> bytes) const {
       return read;
     }
   }
+  return read_some_cached(offset, bytes);
+}
+
+// At least one byte.
+size_t InputFile::read_some_cached(int64_t offset, std::span<std::byte> bytes) const {
+  const size_t size = std::min(bytes.size(), static_cast<size_t>(kDiskPiece));
   ssize_t got = 0;
   do {
     got = ::pread(file_.cached(), bytes.data(), size, offset);

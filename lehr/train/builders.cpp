@@ -95,7 +95,7 @@ std::shared_ptr<nn::Model> build_model(
     const TrainConfig& config, const descriptor::ModelArgs& args, const pipeline::PipelineStageInfo& stage) {
   return args.build(
       {.stage = stage,
-       .checkpointing = nn::ActivationCheckpointing::every_nth(config.activation_checkpoint.every()),
+       .checkpointing = config.activation_checkpoint.policy(),
        .num_virtual_layers_pre = config.parallelism.pipeline_parallel_first_stage_less_layers,
        .num_virtual_layers_post = config.parallelism.pipeline_parallel_last_stage_less_layers});
 }

@@ -123,9 +123,17 @@ void ActivationCheckpointConfig::fields(FieldVisitor& v) {
   v.optional(
       "mode",
       mode,
-      "Which layers compute their activations again in backward instead of keeping them.",
+      "What is computed again in backward instead of being kept: nothing, all layers, or a part.",
       one_of({"none", "full", "selective"}));
-  v.optional("selective_ac_option", selective_ac_option, "Under selective: \"n\", every n-th layer.");
+  v.optional(
+      "selective_ac_option",
+      selective_ac_option,
+      "Under selective: \"n\", every n-th layer; \"op\", in every layer the matrix products that backward reads.");
+}
+
+nn::ActivationCheckpointing ActivationCheckpointConfig::policy() const {
+  return mode == "selective" && selective_ac_option == "op" ? nn::ActivationCheckpointing::of_products()
+                                                            : nn::ActivationCheckpointing::every_nth(every());
 }
 
 int64_t ActivationCheckpointConfig::every() const {
@@ -142,10 +150,10 @@ int64_t ActivationCheckpointConfig::every() const {
 }
 
 void ActivationCheckpointConfig::check(Problems& problems) const {
-  if (mode == "selective" && every() < 1) {
+  if (mode == "selective" && selective_ac_option != "op" && every() < 1) {
     problems.add(
         "activation_checkpoint.selective_ac_option",
-        "expected a positive whole number in quotes, as \"2\", found \"" + selective_ac_option + "\"");
+        "expected \"op\" or a positive whole number in quotes, as \"2\", found \"" + selective_ac_option + "\"");
   }
 }
 

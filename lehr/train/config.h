@@ -94,7 +94,10 @@ struct ActivationCheckpointConfig {
   std::string selective_ac_option = "2";
   void fields(FieldVisitor& v);
   void check(Problems& problems) const;
-  /// Every n-th layer; 0 for none.
+  /// What a model is built with.
+  nn::ActivationCheckpointing policy() const;
+
+ private:
   int64_t every() const;
 };
 

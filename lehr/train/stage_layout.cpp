@@ -86,14 +86,14 @@ std::vector<int64_t> chosen_layers(const TrainConfig& config, const descriptor::
       "parallelism.pipeline_parallel_balance: models of type {} do not say what their layers cost "
       "(ModelCounts::layer_flops_per_token); set \"even\"",
       args.model_type());
-  const auto checkpointing = nn::ActivationCheckpointing::every_nth(config.activation_checkpoint.every());
+  const auto checkpointing = config.activation_checkpoint.policy();
   pipeline::PartCosts costs;
   auto head = static_cast<double>(counts.causal_flops_per_token);
   for (size_t layer = 0; layer < counts.layer_flops_per_token.size(); ++layer) {
     const auto flops = static_cast<double>(counts.layer_flops_per_token[layer]);
     head -= flops;
     // Forward is a third of all three products.
-    costs.layers.push_back(checkpointing.applies_to(static_cast<int64_t>(layer)) ? flops * 4 / 3 : flops);
+    costs.layers.push_back(flops * checkpointing.cost(static_cast<int64_t>(layer)));
   }
   costs.after = std::max(head, 0.0);
   std::vector<int64_t> layers;

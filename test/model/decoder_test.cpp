@@ -106,7 +106,10 @@ TYPED_TEST(Decoder, SplitOverStagesEqualsOneStage) {
 
   for (const int64_t stages : {2, 3}) {
     for (const auto checkpointing :
-         {ActivationCheckpointing(false), ActivationCheckpointing(true), ActivationCheckpointing::every_nth(2)}) {
+         {ActivationCheckpointing(false),
+          ActivationCheckpointing(true),
+          ActivationCheckpointing::every_nth(2),
+          ActivationCheckpointing::of_products()}) {
       std::vector<Model> parts;
       at::Tensor hidden, snapshot;
       nn::ModelOutputs outputs;

@@ -104,7 +104,10 @@ TYPED_TEST(ModelInHalves, GivesTheBitsOfWholeBackwards) {
       (whole->forward(inputs).logps * slope).sum().backward();
     }
     for (const auto checkpointing :
-         {ActivationCheckpointing(false), ActivationCheckpointing(true), ActivationCheckpointing::every_nth(2)}) {
+         {ActivationCheckpointing(false),
+          ActivationCheckpointing(true),
+          ActivationCheckpointing::every_nth(2),
+          ActivationCheckpointing::of_products()}) {
       Model model = build<Model>({}, checkpointing, tied);
       make_real(*model);
       std::vector<std::shared_ptr<WeightGradients>> halves(kMicrobatches);

@@ -3,11 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include "lehr/base/operation_meter.h"
 #include "lehr/ops/attention.h"
 #include "lehr/ops/grouped_linear.h"
 #include "lehr/ops/linear.h"
+#include "lehr/ops/linear_float8.h"
 #include "lehr/ops/qk_norm_rotary.h"
 #include "lehr/ops/rms_norm.h"
+#include "lehr/ops/rotary.h"
 #include "lehr/ops/silu_mul.h"
 #include "lehr/ops/token_permutation.h"
 #include "lehr/ops/weight_gradients.h"
@@ -74,6 +77,60 @@ std::vector<Case> cases() {
          return grouped_linear(pass(permute_tokens(tokens, permutation)), l[2], permutation.ends);
        }},
   };
+}
+
+// Blocks of which nothing but the input is to stay where products are made again.
+std::vector<Case> products() {
+  const at::Tensor angles = at::rand({6, 4});
+  const TokenPermutation permutation = sort_by_expert(at::tensor({0, 2, 1, 2, 0, 1, 1, 0, 2, 1}).view({5, 2}), 3);
+  const auto heads = [](const at::Tensor& x) { return x.view({1, 6, 2, 4}); };
+  return {
+      {"a gated feed-forward",
+       {leaf({5, 8}), leaf({8}), leaf({6, 8}), leaf({6, 8}), leaf({8, 6})},
+       [](const Tensors& l, const Pass& pass) {
+         const at::Tensor x = rms_norm(l[0], l[1], 1e-6);
+         return ops::linear(silu_mul(pass(ops::linear(x, l[2])), pass(ops::linear(x, l[3]))), l[4]);
+       }},
+      {"the same in float8",
+       {leaf({5, 8}), leaf({8}), leaf({6, 8}), leaf({6, 8}), leaf({8, 6})},
+       [](const Tensors& l, const Pass& pass) {
+         const at::Tensor x = rms_norm(l[0], l[1], 1e-6);
+         return linear_float8(silu_mul(pass(linear_float8(x, l[2])), pass(linear_float8(x, l[3]))), l[4]);
+       }},
+      {"attention behind QK-norm",
+       {leaf({1, 6, 8}), leaf({8, 8}), leaf({8, 8}), leaf({8, 8}), leaf({4}), leaf({4})},
+       [angles, heads](const Tensors& l, const Pass& pass) {
+         const auto [q, k] = qk_norm_rotary(
+             heads(pass(ops::linear(l[0], l[1]))),
+             heads(pass(ops::linear(l[0], l[2]))),
+             l[4],
+             l[5],
+             1e-6,
+             angles.cos(),
+             angles.sin());
+         return attention(q, k, heads(pass(ops::linear(l[0], l[3]))), {});
+       }},
+      {"attention behind rotations alone",
+       {leaf({1, 6, 8}), leaf({8, 8}), leaf({8, 8}), leaf({8, 8})},
+       [angles, heads](const Tensors& l, const Pass& pass) {
+         const at::Tensor first = ops::linear(l[0], l[1]), second = ops::linear(l[0], l[2]);
+         const auto [q, k] = apply_rotary(heads(pass(first)), heads(pass(second)), angles.cos(), angles.sin());
+         return attention(pass(q), pass(k), heads(pass(ops::linear(l[0], l[3]))), {});
+       }},
+      {"a norm behind a product of frozen weights",
+       {leaf({5, 8}), leaf({8}), leaf({8})},
+       [frozen = at::randn({8, 8})](const Tensors& l, const Pass& pass) {
+         const at::Tensor x = rms_norm(l[0], l[1], 1e-6);
+         return rms_norm(pass(ops::linear(x, frozen)), l[2], 1e-6);
+       }},
+      {"experts",
+       {leaf({5, 8}), leaf({3, 6, 8}), leaf({3, 6, 8}), leaf({3, 8, 6})},
+       [permutation](const Tensors& l, const Pass& pass) {
+         const at::Tensor x = permute_tokens(l[0], permutation);
+         const at::Tensor gate = pass(grouped_linear(x, l[1], permutation.ends));
+         const at::Tensor up = pass(grouped_linear(x, l[2], permutation.ends));
+         return grouped_linear(silu_mul(gate, up), l[3], permutation.ends);
+       }}};
 }
 
 Tensors gradients_of(const Case& c, const Pass& pass) {
@@ -178,6 +235,32 @@ TEST(Remake, WeightGradientsMayWait) {
     halves->backward_weight();
     expect_same_bits(take_gradients(c.leaves), expected, c.name);
   }
+}
+
+TEST(Remake, ProductsAreMadeAgainWhereAskedFor) {
+  for (const Case& c : products()) {
+    const Tensors expected = gradients_of(c, kAsItIs);
+    EXPECT_TRUE(stays(c, kAsItIs)) << c.name << ": without being asked for";
+    const RemakeProducts again(true);
+    EXPECT_FALSE(stays(c, kAsItIs)) << c.name;
+    EXPECT_TRUE(stays(c, kCopied)) << c.name;
+    expect_same_bits(gradients_of(c, kAsItIs), expected, c.name);
+  }
+}
+
+TEST(Remake, OperationsOfProductsThatAreMadeAgainAreCountedAsSuch) {
+  const Case c = products().front();
+  const auto counted = [&c] {
+    const OperationMeter meter;
+    gradients_of(c, kAsItIs);
+    return meter.counts();
+  };
+  const OperationCounts once = counted();
+  const RemakeProducts again(true);
+  const OperationCounts twice = counted();
+  EXPECT_EQ(once.recomputed_flops, 0);
+  EXPECT_EQ(twice.recomputed_flops, 2 * 2 * 5 * 8 * 6) << "gate and up";
+  EXPECT_EQ(twice.product_flops, once.product_flops + twice.recomputed_flops);
 }
 
 // Doubles its input; counts how often it made the result again.

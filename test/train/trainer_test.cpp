@@ -78,14 +78,24 @@ TEST(Trainer, HowAStepIsCutIntoBatchesChangesNothing) {
 
 TEST(Trainer, ActivationCheckpointingChangesNoLoss) {
   std::vector<std::vector<double>> runs;
-  for (const char* mode : {"none", "full", "selective"}) {
+  using Option = std::pair<const char*, const char*>;
+  for (const auto& [mode, option] :
+       {Option("none", "\"2\""),
+        Option("full", "\"2\""),
+        Option("selective", "\"2\""),
+        Option("selective", "\"op\"")}) {
     const Folder folder;
-    const auto config = tiny_run(folder.path(), {{"activation_checkpoint.mode", mode}, {"training.dtype", "float64"}});
+    const auto config = tiny_run(
+        folder.path(),
+        {{"activation_checkpoint.mode", mode},
+         {"activation_checkpoint.selective_ac_option", option},
+         {"training.dtype", "float64"}});
     train(config);
     runs.push_back(metric::read_metric(std::filesystem::path(config.job.dump_folder) / "metrics.jsonl", "loss").values);
   }
   EXPECT_EQ(runs[0], runs[1]);
   EXPECT_EQ(runs[0], runs[2]);
+  EXPECT_EQ(runs[0], runs[3]);
 }
 
 TEST(Trainer, KeepsTheLatestCheckpointsOnly) {
