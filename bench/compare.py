@@ -25,12 +25,13 @@ import time
 from report import Report
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+SLOW = 1.25
 LEAN = 'lehr, "op"'  # activation_checkpoint.selective_ac_option: products are made again in backward
 SHAPES = {"tiny": (512, 4), "small": (1024, 1), "moe": (1024, 2)}
 
 
-def run(command):
-    done = subprocess.run(command, capture_output=True, text=True)
+def run(command, **environment):
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | environment)
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode != 0 or not lines:
         print("failed:", " ".join(command), done.stderr[-2000:], file=sys.stderr)
@@ -83,7 +84,8 @@ def head(text):
 
 
 def training(contenders, a):
-    lines = head(f"{a.rounds} alternating rounds, {a.steps} timed steps each after 2 others; the median step of a round counts."
+    lines = head(f"{a.rounds} alternating rounds, {a.steps} timed steps each after 2 others; the median step of a round counts. Who is "
+                 f"{SLOW} times as slow as the fastest peer in the first round is left out of the others."
                  + "".join(f" Without {name}, which was not installed." for name in contenders.absent)
                  + " torchtitan's experts compute in bfloat16 under fp32 too.")
     lines += ["| preset | dtype | contender | tokens/s: median (min to max) | Lehr's ratio to it | peak memory MB |",
@@ -94,9 +96,12 @@ def training(contenders, a):
             contenders.save_init(preset, folder)
             for dtype in a.dtypes.split(","):
                 commands = contenders.commands(folder, dtype, seq, batch, a.steps, 2, lean=preset == "small")
-                rounds = [{name: run(command) for name, command in commands.items()} for _ in range(a.rounds)]
+                rounds = [{name: run(command) for name, command in commands.items()}]
+                fastest = max([r["tokens_per_s"] for name, r in rounds[0].items() if name in contenders.peers and r], default=0)
+                near = [name for name, r in rounds[0].items() if name == "lehr" or r and SLOW * r["tokens_per_s"] > fastest]
+                rounds += [{name: run(commands[name]) for name in near} for _ in range(a.rounds - 1)]
                 for name in commands:
-                    both = [(r["lehr"], r[name]) for r in rounds if r["lehr"] and r[name]]
+                    both = [(r["lehr"], r[name]) for r in rounds if r["lehr"] and r.get(name)]
                     if not both:
                         lines.append(f"| {preset} | {dtype} | {name} | did not run | | |")
                         continue
@@ -116,7 +121,7 @@ def memory(contenders, a):
 
     def row(seq, name, result, last):
         if result is None:
-            lines.append(f"| {seq} | {name} | did not run | | |")
+            lines.append(f"| {seq} | {name} | did not run | | {last} |")
         else:
             lines.append(f"| {seq} | {name} | {result['peak_rss_mb']:.0f} | {result['peak_rss_mb'] / state:.2f} | {last} |")
         print(lines[-1], flush=True)
@@ -143,20 +148,32 @@ def memory(contenders, a):
 
 
 def start(contenders, a):
-    lines = head(f"preset tiny in float32; {a.rounds} alternating rounds after one that fills caches (files, and compiled code "
-                 "of those who compile).")
+    lines = head(f"preset tiny in float32; {a.rounds} alternating rounds after one that fills the system's cache of files. Those who "
+                 "compile begin without compiled code, and then once more with what that left on the disk.")
     lines += ["| contender | seconds: median (min to max) | of Lehr's: median (min to max) |", "| --- | --- | --- |"]
     seq, batch = SHAPES["tiny"]
 
-    def seconds(command):
+    def seconds(command, **environment):
         begin = time.perf_counter()
-        return time.perf_counter() - begin if run(command) else None
+        return time.perf_counter() - begin if run(command, **environment) else None
+
+    def one_round(commands):
+        found = {}
+        for name, command in commands.items():
+            if "compile" not in name:
+                found[name] = seconds(command)
+                continue
+            with tempfile.TemporaryDirectory() as compiled:
+                for label in (name, name + ", compiled before"):
+                    found[label] = seconds(command, TORCHINDUCTOR_CACHE_DIR=compiled)
+        return found
 
     with tempfile.TemporaryDirectory() as folder:
         contenders.save_init("tiny", folder)
         commands = contenders.commands(folder, "fp32", seq, batch, 1, 0)
-        rounds = [{name: seconds(command) for name, command in commands.items()} for _ in range(a.rounds + 1)][1:]
-        for name in commands:
+        one_round({name: command for name, command in commands.items() if "compile" not in name})
+        rounds = [one_round(commands) for _ in range(a.rounds)]
+        for name in rounds[0]:
             both = [(r["lehr"], r[name]) for r in rounds if r["lehr"] and r[name]]
             if both:
                 lines.append(f"| {name} | {spread([theirs for _, theirs in both])} | "

@@ -85,7 +85,7 @@ at::Tensor product_of_rows(const at::Tensor& grad, const at::Tensor& input, cons
 struct GroupedLinear : torch::autograd::Function<GroupedLinear> {
   static at::Tensor forward(
       AutogradContext* ctx, const at::Tensor& input, const at::Tensor& weight, const at::Tensor& ends) {
-    // A frozen weight has no gradient that needs the input.
+    // Without again(), a frozen weight has nothing that needs the input.
     const bool reads_input = weight.requires_grad() || RemakeProducts::on();
     ctx->save_for_backward({reads_input ? keep(ctx, "input", input) : at::Tensor(), weight, ends});
     note_weight_gradients(ctx, weight);
@@ -143,13 +143,15 @@ at::Tensor grouped_linear(const at::Tensor& input, const at::Tensor& weight, con
       weight.size(0),
       shape_of(ends),
       c10::toString(ends.scalar_type()));
+  const bool differentiated = will_differentiate(input, weight);
   const bool in_halves = weight.requires_grad() && WeightGradients::current() != nullptr;
-  if (!input.is_cpu() && !runs_on_meta(input) && !in_halves && !RemakeProducts::on()) {
+  const bool own_backward = in_halves || (differentiated && RemakeProducts::on());
+  if (!input.is_cpu() && !runs_on_meta(input) && !own_backward) {
     return on_device(input) ? forward_product(input, weight, ends) : grouped_linear_reference(input, weight, ends);
   }
   const at::Tensor read = on_device(input) || ends.is_meta() ? ends : ends.cpu();
-  return will_differentiate(input, weight) ? remade_product<GroupedLinear>(GroupedLinear::apply(input, weight, read))
-                                           : forward_product(input, weight, read);
+  return differentiated ? remade_product<GroupedLinear>(GroupedLinear::apply(input, weight, read))
+                        : forward_product(input, weight, read);
 }
 
 }  // namespace lehr::ops

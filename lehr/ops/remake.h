@@ -41,8 +41,9 @@ at::Tensor remade_by(const at::Tensor& output, const Make& make) {
 }
 
 /// While one lives, what this thread's products give (linear, linear_float8, grouped_linear, and rotations of that) can
-/// be made again, too: less memory for about a seventh more operations. Projections to queries, keys, values, gates and
-/// channels are then made twice in a step; what is added to the residual stream is read by no backward, so not.
+/// be made again, too: less memory for up to two ninths more operations of a layer. Projections to queries, keys,
+/// values, gates and channels are then made twice in a step, and those of experts; what else is added to the residual
+/// stream is read by no backward.
 class RemakeProducts {
  public:
   explicit RemakeProducts(bool on);

@@ -20,9 +20,7 @@ struct RotaryFunction : torch::autograd::Function<RotaryFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const cpu::Angles& angles) {
     ctx->save_for_backward({angles.cos, angles.sin});
     ctx->saved_data["interleaved"] = angles.interleaved;
-    if (can_be_made_again(x)) {
-      keep(ctx, "x", x);  // for again(); backward does not read it
-    }
+    keep(ctx, "x", x);  // for again(), where that can make it; backward does not read it
     return fast::rotary(x, angles, false);
   }
 

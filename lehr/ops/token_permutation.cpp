@@ -59,7 +59,7 @@ struct Permute : torch::autograd::Function<Permute> {
 struct SumCopies : torch::autograd::Function<SumCopies> {
   static at::Tensor forward(
       AutogradContext* ctx, const at::Tensor& sorted, const at::Tensor& weights, const at::Tensor& inverse) {
-    ctx->save_for_backward({sorted, weights, inverse});
+    ctx->save_for_backward({keep(ctx, "sorted", sorted), weights, inverse});
     return fast::sum_copies(sorted, weights, inverse, weights.size(1));
   }
 
@@ -68,7 +68,8 @@ struct SumCopies : torch::autograd::Function<SumCopies> {
     refuse_double_backward("combine_tokens");
     const auto saved = ctx->get_saved_variables();
     const cpu::Wanted wanted{.x = ctx->needs_input_grad(0), .weight = ctx->needs_input_grad(1)};
-    auto [dsorted, dweights] = fast::sum_copies_backward(grads[0].contiguous(), saved[0], saved[1], saved[2], wanted);
+    auto [dsorted, dweights] =
+        fast::sum_copies_backward(grads[0].contiguous(), kept(ctx, "sorted", saved[0]), saved[1], saved[2], wanted);
     return {dsorted, dweights, {}};
   }
 };

@@ -40,10 +40,14 @@ std::string keys_of(const train::TrainConfig& config) {
         p.pipeline_parallel_stages_per_rank);
     text += fmt::format("pipeline_parallel_microbatch_size = {}\n", p.pipeline_parallel_microbatch_size);
   }
-  return text + fmt::format(
-                    "fsdp_reshard_after_forward = \"{}\"\n\n[activation_checkpoint]\nmode = \"{}\"\n",
-                    name_of(p.fsdp_reshard_after_forward),
-                    config.activation_checkpoint.mode);
+  text += fmt::format(
+      "fsdp_reshard_after_forward = \"{}\"\n\n[activation_checkpoint]\nmode = \"{}\"\n",
+      name_of(p.fsdp_reshard_after_forward),
+      config.activation_checkpoint.mode);
+  if (config.activation_checkpoint.mode == "selective") {
+    text += fmt::format("selective_ac_option = \"{}\"\n", config.activation_checkpoint.selective_ac_option);
+  }
+  return text;
 }
 }  // namespace
 

@@ -22,16 +22,16 @@ InputFile::InputFile(std::filesystem::path path)
 }
 
 void InputFile::read(int64_t offset, std::span<std::byte> bytes) const {
-  while (!bytes.empty()) {
-    const size_t got = read_some(offset, bytes);
-    offset += static_cast<int64_t>(got);
-    bytes = bytes.subspan(got);
-  }
+  read_all(&InputFile::read_some, offset, bytes);
 }
 
 void InputFile::read_cached(int64_t offset, std::span<std::byte> bytes) const {
+  read_all(&InputFile::read_some_cached, offset, bytes);
+}
+
+void InputFile::read_all(Read some, int64_t offset, std::span<std::byte> bytes) const {
   while (!bytes.empty()) {
-    const size_t got = read_some_cached(offset, bytes);
+    const size_t got = (this->*some)(offset, bytes);
     offset += static_cast<int64_t>(got);
     bytes = bytes.subspan(got);
   }

@@ -24,6 +24,8 @@ class InputFile {
 
  private:
   bool is_cached(int64_t offset, size_t size) const;
+  using Read = size_t (InputFile::*)(int64_t offset, std::span<std::byte> bytes) const;
+  void read_all(Read some, int64_t offset, std::span<std::byte> bytes) const;
   size_t read_some(int64_t offset, std::span<std::byte> bytes) const;
   size_t read_some_cached(int64_t offset, std::span<std::byte> bytes) const;
   size_t read_direct(int64_t offset, std::span<std::byte> bytes) const;

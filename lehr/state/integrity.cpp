@@ -25,7 +25,11 @@ uint32_t crc_of_range(const InputFile& file, int64_t begin, int64_t end, bool st
   uint32_t crc = 0;
   while (begin < end) {
     const auto piece = std::span(buffer).first(std::min(buffer.size(), static_cast<size_t>(end - begin)));
-    stay ? file.read_cached(begin, piece) : file.read(begin, piece);
+    if (stay) {
+      file.read_cached(begin, piece);
+    } else {
+      file.read(begin, piece);
+    }
     crc = crc32c_linear(piece, crc);
     begin += static_cast<int64_t>(piece.size());
   }
@@ -39,7 +43,7 @@ std::vector<uint32_t> crcs_of_share(const fs::path& folder, const Integrity& fil
   for (const auto& [name, file] : files) {
     total += file.num_bytes;
   }
-  // What is compared is loaded next: then the disk is read once. Where it would fill the memory, twice.
+  // What is compared is loaded next: on one host the disk is then read once. Where it would fill the memory, twice.
   const bool stay = total <= available_memory() / 2;
   const int64_t share = (total + coordinator.world_size() - 1) / coordinator.world_size();
   const int64_t first = share * coordinator.rank();

@@ -92,7 +92,6 @@ std::vector<int64_t> chosen_layers(const TrainConfig& config, const descriptor::
   for (size_t layer = 0; layer < counts.layer_flops_per_token.size(); ++layer) {
     const auto flops = static_cast<double>(counts.layer_flops_per_token[layer]);
     head -= flops;
-    // Forward is a third of all three products.
     costs.layers.push_back(flops * checkpointing.cost(static_cast<int64_t>(layer)));
   }
   costs.after = std::max(head, 0.0);

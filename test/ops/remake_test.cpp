@@ -81,9 +81,9 @@ std::vector<Case> cases() {
 
 // Blocks of which nothing but the input is to stay where products are made again.
 std::vector<Case> products() {
-  const at::Tensor angles = at::rand({6, 4});
+  const at::Tensor angles = at::rand({24, 4});  // as many rows as the fused attention takes
   const TokenPermutation permutation = sort_by_expert(at::tensor({0, 2, 1, 2, 0, 1, 1, 0, 2, 1}).view({5, 2}), 3);
-  const auto heads = [](const at::Tensor& x) { return x.view({1, 6, 2, 4}); };
+  const auto heads = [](const at::Tensor& x) { return x.view({1, 24, 2, 4}); };
   return {
       {"a gated feed-forward",
        {leaf({5, 8}), leaf({8}), leaf({6, 8}), leaf({6, 8}), leaf({8, 6})},
@@ -98,7 +98,7 @@ std::vector<Case> products() {
          return linear_float8(silu_mul(pass(linear_float8(x, l[2])), pass(linear_float8(x, l[3]))), l[4]);
        }},
       {"attention behind QK-norm",
-       {leaf({1, 6, 8}), leaf({8, 8}), leaf({8, 8}), leaf({8, 8}), leaf({4}), leaf({4})},
+       {leaf({1, 24, 8}), leaf({8, 8}), leaf({8, 8}), leaf({8, 8}), leaf({4}), leaf({4})},
        [angles, heads](const Tensors& l, const Pass& pass) {
          const auto [q, k] = qk_norm_rotary(
              heads(pass(ops::linear(l[0], l[1]))),
@@ -111,7 +111,7 @@ std::vector<Case> products() {
          return attention(q, k, heads(pass(ops::linear(l[0], l[3]))), {});
        }},
       {"attention behind rotations alone",
-       {leaf({1, 6, 8}), leaf({8, 8}), leaf({8, 8}), leaf({8, 8})},
+       {leaf({1, 24, 8}), leaf({8, 8}), leaf({8, 8}), leaf({8, 8})},
        [angles, heads](const Tensors& l, const Pass& pass) {
          const at::Tensor first = ops::linear(l[0], l[1]), second = ops::linear(l[0], l[2]);
          const auto [q, k] = apply_rotary(heads(pass(first)), heads(pass(second)), angles.cos(), angles.sin());
@@ -124,13 +124,22 @@ std::vector<Case> products() {
          return rms_norm(pass(ops::linear(x, frozen)), l[2], 1e-6);
        }},
       {"experts",
-       {leaf({5, 8}), leaf({3, 6, 8}), leaf({3, 6, 8}), leaf({3, 8, 6})},
+       {leaf({5, 8}), leaf({3, 6, 8}), leaf({3, 6, 8}), leaf({3, 8, 6}), leaf({10})},
        [permutation](const Tensors& l, const Pass& pass) {
          const at::Tensor x = permute_tokens(l[0], permutation);
          const at::Tensor gate = pass(grouped_linear(x, l[1], permutation.ends));
          const at::Tensor up = pass(grouped_linear(x, l[2], permutation.ends));
-         return grouped_linear(silu_mul(gate, up), l[3], permutation.ends);
+         const at::Tensor results = pass(grouped_linear(silu_mul(gate, up), l[3], permutation.ends));
+         return combine_tokens(results, l[4].view({5, 2}), permutation);
        }}};
+}
+
+std::vector<Case> cases_and_products() {
+  std::vector<Case> all = cases();
+  for (Case& c : products()) {
+    all.push_back(std::move(c));
+  }
+  return all;
 }
 
 Tensors gradients_of(const Case& c, const Pass& pass) {
@@ -211,7 +220,8 @@ TEST(Remake, AViewFromWithoutGradModeIsKept) {
 }
 
 TEST(Remake, AGraphThatIsRetainedGoesBackwardTwice) {
-  for (const Case& c : cases()) {
+  const RemakeProducts again(true);
+  for (const Case& c : cases_and_products()) {
     at::Tensor output = c.forward(c.leaves, kAsItIs);
     output.backward(at::ones_like(output), /*retain_graph=*/true);
     const Tensors first = take_gradients(c.leaves);
@@ -222,7 +232,8 @@ TEST(Remake, AGraphThatIsRetainedGoesBackwardTwice) {
 }
 
 TEST(Remake, WeightGradientsMayWait) {
-  for (const Case& c : cases()) {
+  const RemakeProducts again(true);
+  for (const Case& c : cases_and_products()) {
     const Tensors expected = gradients_of(c, kAsItIs);
     const auto halves = std::make_shared<WeightGradients>();
     at::Tensor output;

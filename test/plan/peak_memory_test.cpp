@@ -47,6 +47,14 @@ double peak_of_run(const train::TrainConfig& config, int64_t ranks) {
   return static_cast<double>(most);
 }
 
+// What `lehr train` tells at its start.
+double told_peak(const train::TrainConfig& config) {
+  const auto specs = train::testing::specs();
+  const auto& spec = specs.at(config.model);
+  const auto args = spec.build.model_args(config, spec.family, *data::load_tokenizer("byte", "tokenizer.path"));
+  return static_cast<double>(peak_on_one_device(config, spec, *args));
+}
+
 const std::vector<Case> kCases{
     {"dense", "qwen3", {}},
     {"dense, computed again", "qwen3", {{"activation_checkpoint.mode", "full"}}},
@@ -110,14 +118,27 @@ TEST(PeakMemory, IsThatOfRuns) {
     const double measured = peak_of_run(config, one.ranks);
     EXPECT_NEAR(plan.peak_bytes(), measured, kTolerance * measured);
     if (one.ranks == 1) {
-      const auto args =
-          specs.at(config.model)
-              .build.model_args(config, specs.at(config.model).family, *data::load_tokenizer("byte", "tokenizer.path"));
-      const auto alone = static_cast<double>(peak_on_one_device(config, specs.at(config.model), *args));
-      EXPECT_NEAR(alone, plan.peak_bytes(), 1e-3 * plan.peak_bytes());  // a plan measures one layer of those alike
+      EXPECT_NEAR(
+          told_peak(config), plan.peak_bytes(), 1e-3 * plan.peak_bytes());  // a plan measures one layer of those alike
     }
   }
   at::set_num_threads(threads);
+}
+
+TEST(PeakMemory, FallsWithWhatIsComputedAgain) {
+  for (const char* family : {"qwen3", "qwen3_moe", "llama3"}) {
+    const train::testing::Folder folder;
+    const auto peak = [&](Overrides changes) {
+      changes.insert(changes.end(), {{"model.args.max_position_embeddings", "1024"}, {"training.seq_len", "1024"}});
+      return told_peak(train::testing::tiny_run(folder.path(), model_of(family, changes)));
+    };
+    const double nothing = peak({});
+    const double products =
+        peak({{"activation_checkpoint.mode", "selective"}, {"activation_checkpoint.selective_ac_option", "\"op\""}});
+    const double layers = peak({{"activation_checkpoint.mode", "full"}});
+    EXPECT_LT(products, 0.9 * nothing) << family;
+    EXPECT_LT(layers, products) << family;
+  }
 }
 
 }  // namespace

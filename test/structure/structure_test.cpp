@@ -207,6 +207,8 @@ std::vector<std::string> operators_without_kind(const std::vector<Source>& sourc
       "few_rows",
       "rows_of",
       "check_linear",
+      "remade_product",
+      "can_be_made_again",
       "add_product_",
       "gemm",
       "gemm_",
