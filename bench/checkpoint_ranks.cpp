@@ -105,7 +105,7 @@ void run(const Options& options, mesh::Transport& transport) {
       require(!state::find_damage(store.path_of(i), true, *coordinator), "step {}: the checkpoint is damaged", i);
       load();
     };
-    // Neither the save nor the first load leaves the files in the system's memory.
+    // Saves and loads leave nothing of the files in the system's memory.
     loads.push_back(seconds_of(bench.ranks, load));
     checked_loads.push_back(seconds_of(bench.ranks, checked_load));
     if (bench.ranks.is_main()) {

@@ -7,7 +7,7 @@
 #include <bit>
 
 #include "lehr/base/error.h"
-#include "lehr/base/system_memory.h"
+#include "lehr/base/map_pages.h"
 #include "lehr/base/torch.h"
 
 namespace lehr {

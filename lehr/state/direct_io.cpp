@@ -8,7 +8,7 @@
 #include <new>
 #include <utility>
 
-#include "lehr/base/system_memory.h"
+#include "lehr/base/map_pages.h"
 
 namespace lehr::state {
 

@@ -22,16 +22,8 @@ InputFile::InputFile(std::filesystem::path path)
 }
 
 void InputFile::read(int64_t offset, std::span<std::byte> bytes) const {
-  read_all(&InputFile::read_some, offset, bytes);
-}
-
-void InputFile::read_cached(int64_t offset, std::span<std::byte> bytes) const {
-  read_all(&InputFile::read_some_cached, offset, bytes);
-}
-
-void InputFile::read_all(Read some, int64_t offset, std::span<std::byte> bytes) const {
   while (!bytes.empty()) {
-    const size_t got = (this->*some)(offset, bytes);
+    const size_t got = read_some(offset, bytes);
     offset += static_cast<int64_t>(got);
     bytes = bytes.subspan(got);
   }
@@ -61,12 +53,6 @@ size_t InputFile::read_some(int64_t offset, std::span<std::byte> bytes) const {
       return read;
     }
   }
-  return read_some_cached(offset, bytes);
-}
-
-// At least one byte.
-size_t InputFile::read_some_cached(int64_t offset, std::span<std::byte> bytes) const {
-  const size_t size = std::min(bytes.size(), static_cast<size_t>(kDiskPiece));
   ssize_t got = 0;
   do {
     got = ::pread(file_.cached(), bytes.data(), size, offset);

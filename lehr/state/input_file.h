@@ -10,24 +10,19 @@
 
 namespace lehr::state {
 
-/// Reading a checkpoint through the system's memory drives out what is in there. So what is cached is copied, and the
-/// rest comes directly (O_DIRECT) where the file system can. Every function throws a runtime error with the path and
-/// the reason.
+/// Reading a checkpoint through the system's memory drives out what is in there, and fresh memory is slower than a good
+/// disk. So what is cached is copied, and the rest comes directly (O_DIRECT) where the file system can. Every
+/// function throws a runtime error with the path and the reason.
 class InputFile {
  public:
   explicit InputFile(std::filesystem::path path);
 
   /// Fills `bytes` with what stands at that offset. May be called from many threads at once.
   void read(int64_t offset, std::span<std::byte> bytes) const;
-  /// The same through the system's memory, where it stays: for what is read again soon.
-  void read_cached(int64_t offset, std::span<std::byte> bytes) const;
 
  private:
   bool is_cached(int64_t offset, size_t size) const;
-  using Read = size_t (InputFile::*)(int64_t offset, std::span<std::byte> bytes) const;
-  void read_all(Read some, int64_t offset, std::span<std::byte> bytes) const;
   size_t read_some(int64_t offset, std::span<std::byte> bytes) const;
-  size_t read_some_cached(int64_t offset, std::span<std::byte> bytes) const;
   size_t read_direct(int64_t offset, std::span<std::byte> bytes) const;
 
   std::filesystem::path path_;

@@ -5,11 +5,10 @@
 #include <cstring>
 #include <vector>
 
+#include "lehr/base/at_once.h"
 #include "lehr/base/crc32c.h"
 #include "lehr/base/error.h"
 #include "lehr/base/file.h"
-#include "lehr/base/parallel.h"
-#include "lehr/base/system_memory.h"
 #include "lehr/state/direct_io.h"
 #include "lehr/state/input_file.h"
 #include "lehr/state/strict_json.h"
@@ -19,52 +18,58 @@ namespace lehr::state {
 namespace {
 namespace fs = std::filesystem;
 
-// Linear CRC of the bytes [begin, end) of a file; `stay`: they stay in the system's memory.
-uint32_t crc_of_range(const InputFile& file, int64_t begin, int64_t end, bool stay) {
+// Linear CRC of the bytes [begin, end) of a file.
+uint32_t crc_of_range(const InputFile& file, int64_t begin, int64_t end) {
   std::vector<std::byte> buffer(static_cast<size_t>(std::min(kDiskPiece, end - begin)));
   uint32_t crc = 0;
   while (begin < end) {
     const auto piece = std::span(buffer).first(std::min(buffer.size(), static_cast<size_t>(end - begin)));
-    if (stay) {
-      file.read_cached(begin, piece);
-    } else {
-      file.read(begin, piece);
-    }
+    file.read(begin, piece);
     crc = crc32c_linear(piece, crc);
     begin += static_cast<int64_t>(piece.size());
   }
   return crc;
 }
 
+// A stretch of a file that is read in one go, long enough for a disk.
+struct Stretch {
+  size_t file;  // by its place among all
+  int64_t begin;
+  int64_t end;
+};
+
 // What this rank's share of all bytes gives to each file's checksum.
 std::vector<uint32_t> crcs_of_share(const fs::path& folder, const Integrity& files, const Coordinator& coordinator) {
-  constexpr int64_t kGrain = int64_t{16} << 20;
+  constexpr int64_t kLongest = int64_t{16} << 20;
   int64_t total = 0;
   for (const auto& [name, file] : files) {
     total += file.num_bytes;
   }
-  // What is compared is loaded next: on one host the disk is then read once. Where it would fill the memory, twice.
-  const bool stay = total <= available_memory() / 2;
   const int64_t share = (total + coordinator.world_size() - 1) / coordinator.world_size();
   const int64_t first = share * coordinator.rank();
   const int64_t last = std::min(total, first + share);
-  std::vector<uint32_t> crcs;
+  std::vector<std::optional<InputFile>> contents(files.size());
+  std::vector<int64_t> sizes;
+  std::vector<Stretch> stretches;
   int64_t before = 0;  // bytes of the files before this one
   for (const auto& [name, file] : files) {
-    const int64_t begin = std::clamp<int64_t>(first - before, 0, file.num_bytes);
+    const size_t index = sizes.size();
+    sizes.push_back(file.num_bytes);
     const int64_t end = std::clamp<int64_t>(last - before, 0, file.num_bytes);
-    std::atomic<uint32_t> crc = 0;
-    if (begin < end) {
-      const InputFile content(folder / name);
-      const int64_t size = file.num_bytes;
-      parallel_for(begin, end, kGrain, [&](int64_t from, int64_t to) {
-        crc ^= Crc32cZeros(size - to).behind(crc_of_range(content, from, to, stay));
-      });
+    for (int64_t begin = std::clamp<int64_t>(first - before, 0, file.num_bytes); begin < end; begin += kLongest) {
+      stretches.push_back({index, begin, std::min(end, begin + kLongest)});
+      if (!contents[index]) {
+        contents[index].emplace(folder / name);
+      }
     }
-    crcs.push_back(crc);
     before += file.num_bytes;
   }
-  return crcs;
+  std::vector<std::atomic<uint32_t>> crcs(files.size());
+  at_once(kReadsAtOnce, static_cast<int64_t>(stretches.size()), [&](int64_t i) {
+    const auto& [index, begin, end] = stretches[static_cast<size_t>(i)];
+    crcs[index] ^= Crc32cZeros(sizes[index] - end).behind(crc_of_range(*contents[index], begin, end));
+  });
+  return {crcs.begin(), crcs.end()};
 }
 
 void require_sizes(const fs::path& folder, const Integrity& files) {

@@ -1,10 +1,9 @@
-#include "lehr/base/system_memory.h"
+#include "lehr/base/map_pages.h"
 
 #include <sys/mman.h>
 
-#include <fstream>
-#include <limits>
-#include <string>
+#include <cstddef>
+#include <cstdint>
 
 namespace lehr {
 
@@ -28,19 +27,6 @@ void* map_pages(size_t size) {
   }
   madvise(first + before, size, MADV_HUGEPAGE);  // a wish
   return first + before;
-}
-
-int64_t available_memory() {
-  std::ifstream file("/proc/meminfo");
-  std::string name;
-  int64_t kilobytes = 0;
-  while (file >> name >> kilobytes) {
-    if (name == "MemAvailable:") {
-      return kilobytes * 1024;
-    }
-    file.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
-  }
-  return 0;
 }
 
 }  // namespace lehr

@@ -1,8 +1,7 @@
-// What is asked of the system about memory: whole pages, and how much is left.
+// Whole pages of memory from the system.
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 
 namespace lehr {
 
@@ -11,8 +10,5 @@ namespace lehr {
 /// reads or writes it directly is asked for megabytes at once, where small pages go in lists that are a few hundred
 /// long.
 void* map_pages(size_t size);
-
-/// Bytes that programs can still take before others are driven out (MemAvailable of /proc/meminfo); 0 if unknown.
-int64_t available_memory();
 
 }  // namespace lehr

@@ -1,16 +1,15 @@
-// What the system gives and says of memory.
-#include "lehr/base/system_memory.h"
+// Whole pages of memory from the system.
+#include "lehr/base/map_pages.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <cstring>
 
 namespace lehr {
 namespace {
 
-TEST(SystemMemory, LargeBlocksBeginOnAHugePage) {
+TEST(MapPages, LargeBlocksBeginOnAHugePage) {
   for (const size_t size : {size_t{4096}, size_t{2} << 20, (size_t{5} << 20) + 4096}) {
     void* const block = map_pages(size);
     ASSERT_NE(block, nullptr);
@@ -21,14 +20,8 @@ TEST(SystemMemory, LargeBlocksBeginOnAHugePage) {
   }
 }
 
-TEST(SystemMemory, MoreThanThereIsIsNull) {
+TEST(MapPages, MoreThanThereIsIsNull) {
   EXPECT_EQ(map_pages(size_t{1} << 60), nullptr);
-}
-
-TEST(SystemMemory, WhatIsAvailableIsAPartOfAll) {
-  const int64_t all = static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE);
-  EXPECT_GT(available_memory(), 0);
-  EXPECT_LE(available_memory(), all);
 }
 
 }  // namespace
