@@ -14,8 +14,8 @@
 
 namespace lehr::state {
 
-InputFile::InputFile(std::filesystem::path path)
-    : path_(std::move(path)), file_(path_, ::open(path_.c_str(), O_RDONLY | O_CLOEXEC), O_RDONLY) {
+InputFile::InputFile(std::filesystem::path path, Reading reading)
+    : path_(std::move(path)), reading_(reading), file_(path_, ::open(path_.c_str(), O_RDONLY | O_CLOEXEC), O_RDONLY) {
   if (file_.cached() < 0) {
     fail_runtime("{}: cannot be opened: {}", path_.string(), std::strerror(errno));
   }
@@ -48,7 +48,7 @@ bool InputFile::is_cached(int64_t offset, size_t size) const {
 // At least one byte.
 size_t InputFile::read_some(int64_t offset, std::span<std::byte> bytes) const {
   const size_t size = std::min(bytes.size(), static_cast<size_t>(kDiskPiece));
-  if (file_.direct() >= 0 && bytes.size() >= kWorthDirect && !is_cached(offset, size)) {
+  if (reading_ == Reading::once && file_.direct() >= 0 && bytes.size() >= kWorthDirect && !is_cached(offset, size)) {
     if (const size_t read = read_direct(offset, bytes); read > 0) {
       return read;
     }

@@ -1,4 +1,4 @@
-// A file of which large ranges are read once, past the system's memory where they are not in it already.
+// A file of which large ranges are read, through the system's memory or past it.
 #pragma once
 
 #include <cstddef>
@@ -10,12 +10,18 @@
 
 namespace lehr::state {
 
-/// Reading a checkpoint through the system's memory drives out what is in there, and fresh memory is slower than a good
-/// disk. So what is cached is copied, and the rest comes directly (O_DIRECT) where the file system can. Every
-/// function throws a runtime error with the path and the reason.
+/// Who else wants the bytes.
+enum class Reading {
+  again,  ///< Another soon, maybe: they come through the system's memory and stay there.
+  once,   ///< Nobody, as with checkpoints, of which each rank reads its own: what is not cached comes directly
+         ///< (O_DIRECT) where the file system can. That drives nothing out, and fresh memory is slower than a good
+         ///< disk.
+};
+
+/// Every function throws a runtime error with the path and the reason.
 class InputFile {
  public:
-  explicit InputFile(std::filesystem::path path);
+  explicit InputFile(std::filesystem::path path, Reading reading = Reading::once);
 
   /// Fills `bytes` with what stands at that offset. May be called from many threads at once.
   void read(int64_t offset, std::span<std::byte> bytes) const;
@@ -26,6 +32,7 @@ class InputFile {
   size_t read_direct(int64_t offset, std::span<std::byte> bytes) const;
 
   std::filesystem::path path_;
+  Reading reading_;
   DiskDescriptors file_;
 };
 

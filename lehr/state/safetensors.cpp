@@ -49,7 +49,7 @@ std::string_view header_text(std::span<const std::byte> bytes, const std::string
 SafetensorsFile::SafetensorsFile(std::filesystem::path path, Reading reading)
     : path_(std::move(path)),
       map_(std::make_shared<const MappedFile>(path_)),
-      once_(reading == Reading::once ? std::make_shared<const InputFile>(path_) : nullptr) {
+      content_(std::make_shared<const InputFile>(path_, reading)) {
   const std::string file = path_.string();
   const std::string_view text = header_text(map_->bytes(), file);
   data_start_ = kHeaderLengthBytes + static_cast<int64_t>(text.size());
@@ -97,13 +97,13 @@ void SafetensorsFile::copy_rows(const std::string& name, int64_t begin, int64_t 
   const at::Tensor there = rows(name, begin, end);  // a view: nothing is read yet
   const bool as_stored = target.is_cpu() && target.is_contiguous() && target.scalar_type() == there.scalar_type() &&
                          target.sizes() == there.sizes();
-  if (once_ == nullptr || !as_stored || !there.is_contiguous() || target.nbytes() < kWorthDirect) {
+  if (!as_stored || !there.is_contiguous() || target.nbytes() < kWorthDirect) {
     target.copy_(there);
     return;
   }
   const TensorInfo& stored = info(name);
   const int64_t row_bytes = stored.num_bytes() / stored.shape.front();
-  once_->read(
+  content_->read(
       data_start_ + stored.begin + begin * row_bytes,
       {static_cast<std::byte*>(target.mutable_data_ptr()), target.nbytes()});
 }

@@ -1,4 +1,4 @@
-// Reads a safetensors file through a memory map: opening costs the header only, and a tensor is read when it is used.
+// Reads a safetensors file: opening costs the header only, and a tensor is read when it is used.
 #pragma once
 
 #include <filesystem>
@@ -15,19 +15,12 @@
 
 namespace lehr::state {
 
-/// How the bytes of tensors are read.
-enum class Reading {
-  mapped,  ///< Through the memory map, so that the system keeps them for the next who reads the file.
-  once,    ///< `copy_rows` reads past the system's memory what is not in it: for checkpoints, of which each rank reads
-           ///< its own bytes, and nobody else does so soon.
-};
-
 /// One file. Copies share the map. Safe to use from many threads.
 class SafetensorsFile {
  public:
   /// Opens the file and checks everything that its header says; what passes can be read. Throws usage errors that name
   /// the file and the tensor.
-  explicit SafetensorsFile(std::filesystem::path path, Reading reading = Reading::mapped);
+  explicit SafetensorsFile(std::filesystem::path path, Reading reading = Reading::again);
 
   const std::filesystem::path& path() const { return path_; }
   /// All tensors in the order of the file.
@@ -44,7 +37,8 @@ class SafetensorsFile {
   at::Tensor tensor(const std::string& name) const;
   /// The elements [begin, end) of its first dimension, as above: no byte of the others is read.
   at::Tensor rows(const std::string& name, int64_t begin, int64_t end) const;
-  /// Copies these rows into `target`, of any type and device and of their shape.
+  /// Copies these rows into `target`, of any type and device and of their shape: by reading where that is as stored
+  /// and large, as a map costs a fault for every few pages.
   void copy_rows(const std::string& name, int64_t begin, int64_t end, const at::Tensor& target) const;
 
  private:
@@ -52,7 +46,7 @@ class SafetensorsFile {
 
   std::filesystem::path path_;
   std::shared_ptr<const MappedFile> map_;
-  std::shared_ptr<const InputFile> once_;  // if the map is for the header only
+  std::shared_ptr<const InputFile> content_;
   int64_t data_start_ = 0;
   SafetensorsHeader header_;
   std::unordered_map<std::string, size_t> index_;

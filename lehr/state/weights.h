@@ -17,7 +17,7 @@ class WeightReader {
   /// `path` is a folder, in which `stem` is looked for ("model", "optimizer"), or one safetensors or index file. Opens
   /// every file and checks that index and files agree. Throws usage errors that name the file and the tensor.
   explicit WeightReader(
-      const std::filesystem::path& path, const std::string& stem = "model", Reading reading = Reading::mapped);
+      const std::filesystem::path& path, const std::string& stem = "model", Reading reading = Reading::again);
 
   /// Whether a folder holds files of that stem.
   static bool exists(const std::filesystem::path& folder, const std::string& stem = "model");

@@ -93,6 +93,9 @@ TEST_P(DiskFile, GoesPastTheSystemsMemoryWhereTheFileSystemCan) {
   InputFile(path).read(0, read);
   EXPECT_EQ(read, content);
   EXPECT_EQ(cached_pages(), 0) << "after reading";
+  InputFile(path, Reading::again).read(0, read);
+  EXPECT_EQ(read, content);
+  EXPECT_GT(cached_pages(), 0) << "after reading what is read again";
   ::munmap(map, content.size());
   ::close(fd);
 }
