@@ -14,8 +14,8 @@ namespace lehr::state {
 enum class Reading {
   again,  ///< Another soon, maybe: they come through the system's memory and stay there.
   once,   ///< Nobody, as with checkpoints, of which each rank reads its own: what is not cached comes directly
-         ///< (O_DIRECT) where the file system can. That drives nothing out, and fresh memory is slower than a good
-         ///< disk.
+          ///< (O_DIRECT) where the file system can. That drives nothing out, and fresh memory is slower than a good
+          ///< disk.
 };
 
 /// Every function throws a runtime error with the path and the reason.
