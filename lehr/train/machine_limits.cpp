@@ -53,7 +53,7 @@ double best_product(at::ScalarType dtype, double seconds) {
 }
 
 double best_memory(double seconds) {
-  constexpr int64_t kElements = 16 << 20;
+  constexpr int64_t kElements = 64 << 20;
   const at::Tensor a = at::ones({kElements}), b = at::ones({kElements});
   at::Tensor c = at::ones({kElements});
   const auto bytes = static_cast<double>(a.nbytes());
