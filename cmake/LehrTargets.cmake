@@ -56,8 +56,14 @@ endfunction()
 
 # One binary a folder, one ctest entry a binary: loading LibTorch for every case would cost minutes.
 function(lehr_test name)
+  if(NOT TARGET lehr_test_main)
+    add_library(lehr_test_main OBJECT "${PROJECT_SOURCE_DIR}/test/main.cpp")
+    target_link_libraries(lehr_test_main PUBLIC GTest::gmock PRIVATE lehr_base lehr_warnings)
+    target_precompile_headers(lehr_test_main REUSE_FROM lehr_base)
+    target_compile_options(lehr_test_main PRIVATE -fPIC)
+  endif()
   lehr_executable(${name}_test ${ARGN})
-  target_link_libraries(${name}_test PRIVATE GTest::gmock GTest::gtest_main)
+  target_link_libraries(${name}_test PRIVATE lehr_test_main)
   target_compile_definitions(${name}_test PRIVATE LEHR_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   add_test(NAME ${name} COMMAND ${name}_test WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
   # Threads that wait without spinning: tests run beside each other.

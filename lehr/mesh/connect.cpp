@@ -75,8 +75,6 @@ std::unique_ptr<Transport> connect_ranks(const RankEnvironment& environment, con
   if (environment.world_size == 1) {
     return single_transport();
   }
-  // A rank that ends while Gloo writes to it is an error of that write, and no end of this process.
-  std::signal(SIGPIPE, SIG_IGN);
   const GlooOptions host{.init_timeout = options.init_timeout, .timeout = options.timeout};
   at::Device device = options.device;
   if (!device.is_cpu() && !device.has_index()) {

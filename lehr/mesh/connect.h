@@ -23,7 +23,7 @@ struct ConnectOptions {
 
 /// Connects this process to the ranks that its launcher started; alone where nobody started it. Throws as
 /// read_rank_environment, gloo_transport and nccl_transport do, and a usage error if the ranks want different kinds of
-/// devices. Among several ranks the process ignores SIGPIPE from now on.
+/// devices. Among several ranks the process ignores SIGPIPE from now on, as gloo_transport says.
 std::unique_ptr<Transport> connect_ranks(const ConnectOptions& options = {});
 std::unique_ptr<Transport> connect_ranks(const RankEnvironment& environment, const ConnectOptions& options = {});
 

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdlib>
 #include <sstream>
 
@@ -227,6 +228,7 @@ std::unique_ptr<Transport> gloo_transport(
     bool local,
     bool keeps_store,
     const GlooOptions& options) {
+  std::signal(SIGPIPE, SIG_IGN);
   stop_flight_recorder();
   return std::make_unique<GlooTransport>(std::move(store), rank, world_size, local, keeps_store, options);
 }

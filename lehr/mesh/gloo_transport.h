@@ -23,7 +23,8 @@ struct GlooOptions {
 };
 
 /// Meets the other ranks at the environment's address, where rank 0 (or the launcher) keeps a TCP store. Throws a
-/// runtime error that names the ranks that did not come in time.
+/// runtime error that names the ranks that did not come in time. The process ignores SIGPIPE from now on: a rank that
+/// ends while this one writes to it fails that write, and does not end this process without a word.
 std::unique_ptr<Transport> gloo_transport(const RankEnvironment& environment, const GlooOptions& options = {});
 
 /// The same over a store that the caller provides, and that `keeps_store` says ends with this rank.
