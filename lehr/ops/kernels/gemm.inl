@@ -124,12 +124,16 @@ template <class T>
 void gemm_multiply(const GemmCall& call, int64_t first, int64_t last) {
   const auto min = [](int64_t x, int64_t y) { return x < y ? x : y; };
   const int64_t column_panels = (call.columns + kGemmColumns - 1) / kGemmColumns;
+  const int64_t row_panels = (call.rows + kGemmRows - 1) / kGemmRows;
+  const int64_t row_blocks = (call.rows + kGemmUnitRows - 1) / kGemmUnitRows;
   for (int64_t unit = first; unit < last; ++unit) {
     const int64_t column = unit % column_panels * kGemmColumns;
     const float* b = call.b + column * call.depth;
     const int64_t columns = min(kGemmColumns, call.columns - column);
-    const int64_t begin = unit / column_panels * kGemmUnitRows;
-    for (int64_t row = begin; row < min(begin + kGemmUnitRows, call.rows); row += kGemmRows) {
+    const int64_t block = unit / column_panels;  // blocks differ by one panel at most, so that units cost the same
+    const int64_t last_panel = row_panels * (block + 1) / row_blocks;
+    for (int64_t panel = row_panels * block / row_blocks; panel < last_panel; ++panel) {
+      const int64_t row = panel * kGemmRows;
       const float* a = call.a + row * call.depth;
       const int64_t rows = min(kGemmRows, call.rows - row);
       if (rows < kGemmRows || columns < kGemmColumns) {

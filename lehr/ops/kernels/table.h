@@ -210,7 +210,7 @@ struct GemmCall {
   int64_t depth;  ///< In words.
   GemmPlace from, to;
 };
-/// Rows of a that are multiplied with one panel of b before the next.
+/// Rows of a, at most, that are multiplied with one panel of b before the next.
 constexpr int64_t kGemmUnitRows = 48;
 /// The longest panels, in words: those rows fit into a level-2 cache of 256 KiB then, and sums are seldom left halfway.
 constexpr int64_t kGemmDepth = 1024;
@@ -220,7 +220,8 @@ struct GemmKernels {
   int64_t rows, columns;  ///< Of panels.
   /// Panels [first, last) of an operand.
   void (*pack)(const GemmOperand& operand, bool is_b, float* to, int64_t first, int64_t last);
-  /// Unit i is panel i % P of b, of which there are P, with the rows of a from i / P * kGemmUnitRows on.
+  /// Unit i is panel i % P of b, of which there are P, with block i / P of the rows of a, which are cut into as few even
+  /// blocks as possible.
   void (*multiply)(const GemmCall& call, int64_t first, int64_t last);
 };
 
