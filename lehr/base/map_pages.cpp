@@ -2,14 +2,11 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
 namespace lehr {
-
-namespace {
-constexpr size_t kHugePage = size_t{2} << 20;
-}  // namespace
 
 void* map_pages(size_t size) {
   const size_t more = size >= kHugePage ? kHugePage : 0;
@@ -27,6 +24,33 @@ void* map_pages(size_t size) {
   }
   madvise(first + before, size, MADV_HUGEPAGE);  // a wish
   return first + before;
+}
+
+std::vector<size_t> move_pages(Pages& from, std::byte* to, size_t most) {
+  const auto drop = [&](size_t bytes) {
+    from.size -= bytes;
+    from.parts.back() -= bytes;
+    if (from.parts.back() == 0) {
+      from.parts.pop_back();
+    }
+  };
+  std::vector<size_t> moved;
+  while (most > 0 && from.size > 0) {
+    if (const size_t behind = from.size % kHugePage; behind > 0) {
+      munmap(from.begin + from.size - behind, behind);
+      drop(behind);
+      continue;
+    }
+    const size_t bytes = std::min(most, from.parts.back());
+    if (mremap(from.begin + from.size - bytes, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, to) != to) {
+      break;
+    }
+    drop(bytes);
+    moved.push_back(bytes);
+    to += bytes;
+    most -= bytes;
+  }
+  return moved;
 }
 
 }  // namespace lehr

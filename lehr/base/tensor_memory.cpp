@@ -7,13 +7,14 @@
 #include <bit>
 
 #include "lehr/base/error.h"
-#include "lehr/base/map_pages.h"
 #include "lehr/base/torch.h"
 
 namespace lehr {
 
 namespace {
 constexpr size_t kLarge = size_t{1} << 20;
+// The system knows some 65000 mappings of a process, of which others need some.
+constexpr size_t kMostParts = 16384;
 
 size_t rounded(size_t bytes) {
   const size_t step = std::max<size_t>(std::bit_floor(bytes) / 8, 4096);
@@ -27,48 +28,105 @@ KeptBlocks::~KeptBlocks() {
   }
 }
 
-void KeptBlocks::unmap_oldest() {
-  const Kept oldest = kept_.front();
-  const auto same = kept_of_size_.find(oldest.size);
-  same->second.pop_front();  // which are in the order of their coming too
+void KeptBlocks::keep(Pages pages, Kept::iterator before) {
+  const size_t size = pages.size;
+  figures_.kept += size;
+  kept_of_size_[size].push_back(kept_.insert(before, std::move(pages)));
+}
+
+Pages KeptBlocks::take_out(Kept::iterator block) {
+  const auto same = kept_of_size_.find(block->size);
+  same->second.remove(block);
   if (same->second.empty()) {
     kept_of_size_.erase(same);
   }
-  kept_.pop_front();
-  figures_.kept -= oldest.size;
-  munmap(oldest.block, oldest.size);
+  Pages pages = std::move(*block);
+  kept_.erase(block);
+  figures_.kept -= pages.size;
+  return pages;
+}
+
+void KeptBlocks::unmap_oldest() {
+  const Pages oldest = take_out(kept_.begin());
+  parts_ -= oldest.parts.size();
+  munmap(oldest.begin, oldest.size);
+}
+
+void* KeptBlocks::take_kept(size_t size) {
+  const auto same = kept_of_size_.find(size);
+  if (same == kept_of_size_.end()) {
+    return nullptr;
+  }
+  Pages pages = take_out(same->second.back());  // the newest, whose content may still be in a cache
+  void* const block = pages.begin;
+  used_.emplace(block, std::move(pages));
+  return block;
+}
+
+// Moves pages of kept blocks, `bytes` or a little more, to the beginning of `pages`, which nobody has touched.
+void KeptBlocks::fill_from_kept(Pages& pages, size_t bytes) {
+  const size_t most = std::min(pages.size, bytes + kHugePage - 1) / kHugePage * kHugePage;
+  std::vector<size_t> parts;
+  size_t filled = 0;
+  for (auto donor = kept_.begin(); filled < most && donor != kept_.end() && parts_ < kMostParts;) {
+    const auto next = std::next(donor);
+    if (donor->size >= kHugePage) {
+      Pages from = take_out(donor);
+      parts_ -= from.parts.size();
+      for (const size_t part : move_pages(from, pages.begin + filled, most - filled)) {
+        parts.push_back(part);
+        filled += part;
+      }
+      if (from.size > 0) {  // there is enough, or the system moves no more
+        parts_ += from.parts.size();
+        keep(std::move(from), next);
+        break;
+      }
+    }
+    donor = next;
+  }
+  if (filled < pages.size) {
+    parts.push_back(pages.size - filled);
+    figures_.mapped_ever += pages.size - filled;
+  }
+  pages.parts = std::move(parts);
+}
+
+void* KeptBlocks::take_new(size_t size) {
+  Pages pages{static_cast<std::byte*>(map_pages(size)), size};
+  while (pages.begin == nullptr && !kept_.empty()) {
+    unmap_oldest();
+    pages.begin = static_cast<std::byte*>(map_pages(size));
+  }
+  if (pages.begin == nullptr) {
+    return nullptr;
+  }
+  const size_t most = std::max(figures_.peak, figures_.used + size) + spare_;
+  const auto too_much = [&] {
+    const size_t all = figures_.used + figures_.kept + size;
+    return all - std::min(all, most);
+  };
+  fill_from_kept(pages, too_much());
+  while (!kept_.empty() && too_much() > 0) {
+    unmap_oldest();
+  }
+  parts_ += pages.parts.size();
+  void* const block = pages.begin;
+  used_.emplace(block, std::move(pages));
+  return block;
 }
 
 void* KeptBlocks::take(size_t bytes) {
   const size_t size = rounded(bytes);
   const std::lock_guard lock(mutex_);
-  void* block = nullptr;
-  if (const auto same = kept_of_size_.find(size); same != kept_of_size_.end()) {
-    const auto newest = same->second.back();  // whose content may still be in a cache
-    block = newest->block;
-    kept_.erase(newest);
-    same->second.pop_back();
-    if (same->second.empty()) {
-      kept_of_size_.erase(same);
-    }
-    figures_.kept -= size;
-  } else {
-    const size_t peak = std::max(figures_.peak, figures_.used + size);
-    while (!kept_.empty() && figures_.used + figures_.kept + size > peak + spare_) {
-      unmap_oldest();
-    }
-    block = map_pages(size);
-    while (block == nullptr && !kept_.empty()) {
-      unmap_oldest();
-      block = map_pages(size);
-    }
-    if (block == nullptr) {
-      fail_runtime(
-          "memory: the system has none for a tensor of {} MiB; {} MiB are in use", bytes >> 20, figures_.used >> 20);
-    }
-    figures_.mapped_ever += size;
+  void* block = take_kept(size);
+  if (block == nullptr) {
+    block = take_new(size);
   }
-  used_.emplace(block, size);
+  if (block == nullptr) {
+    fail_runtime(
+        "memory: the system has none for a tensor of {} MiB; {} MiB are in use", bytes >> 20, figures_.used >> 20);
+  }
   figures_.used += size;
   figures_.peak = std::max(figures_.peak, figures_.used);
   return block;
@@ -80,11 +138,10 @@ bool KeptBlocks::give_back(void* block) {
   if (found == used_.end()) {
     return false;
   }
-  const size_t size = found->second;
+  Pages pages = std::move(found->second);
   used_.erase(found);
-  kept_of_size_[size].push_back(kept_.insert(kept_.end(), {block, size}));
-  figures_.used -= size;
-  figures_.kept += size;
+  figures_.used -= pages.size;
+  keep(std::move(pages), kept_.end());
   return true;
 }
 

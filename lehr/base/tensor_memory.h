@@ -13,16 +13,18 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "lehr/base/map_pages.h"
+
 namespace lehr {
 
 /// Blocks of memory from the system, one for each request. Requests are rounded up to one of eight sizes between two
-/// powers of two, and a block that was given back serves the next request of its size. Before a new one is mapped,
-/// those that were given back first go to the system until all together stay within the peak of what was in use,
-/// and `spare` bytes. May be called by
-/// any thread.
+/// powers of two, and a block that was given back serves the next request of its size. Where there is none, the request
+/// gets a new one. Its pages are fresh while all blocks together stay within the peak of what was in use, and `spare`
+/// bytes; else they come from the blocks that were given back first, of which the rest goes to the system until that
+/// holds. May be called by any thread.
 class KeptBlocks {
  public:
-  /// In bytes, as rounded; `mapped_ever` counts each block once, so it stands still where every request finds one.
+  /// In bytes, as rounded; `mapped_ever` counts fresh pages, so it stands still where every request finds others.
   struct Figures {
     size_t used = 0;
     size_t kept = 0;
@@ -44,18 +46,21 @@ class KeptBlocks {
   Figures figures() const;
 
  private:
-  struct Kept {
-    void* block;
-    size_t size;
-  };
+  using Kept = std::list<Pages>;
+  void* take_kept(size_t size);
+  void* take_new(size_t size);
+  void fill_from_kept(Pages& pages, size_t bytes);
+  void keep(Pages pages, Kept::iterator before);
+  Pages take_out(Kept::iterator block);
   void unmap_oldest();
 
   size_t spare_;
   mutable std::mutex mutex_;
   Figures figures_;
-  std::unordered_map<void*, size_t> used_;
-  std::list<Kept> kept_;  // the oldest first
-  std::map<size_t, std::list<std::list<Kept>::iterator>> kept_of_size_;
+  std::unordered_map<void*, Pages> used_;
+  size_t parts_ = 0;  // of all blocks
+  Kept kept_;         // the oldest first
+  std::map<size_t, std::list<Kept::iterator>> kept_of_size_;
 };
 
 /// From now on tensors of this process of 1 MiB or more, on the CPU, lie in KeptBlocks. For programs, at their start.

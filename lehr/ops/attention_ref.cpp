@@ -97,7 +97,8 @@ at::Tensor written_out(
   }
   const at::Tensor grouped = weights.view({batch, key_heads, heads / key_heads, queries, keys});
   const at::Tensor attended = grouped.matmul(of_keys(v)).view({batch, heads, queries, v.size(3)});
-  // The highest weight is 1, or there is none: dividing by a tiny sum would make gradients infinite, and zero times them.
+  // The highest weight is 1, or there is none: dividing by a tiny sum would make gradients infinite, and zero times
+  // them.
   return (attended / sum.clamp_min(1)).transpose(1, 2).to(q.scalar_type());
 }
 

@@ -1,13 +1,15 @@
 // Whole pages of memory from the system.
 #include "lehr/base/map_pages.h"
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 #include <sys/mman.h>
 
 #include <cstring>
 
 namespace lehr {
 namespace {
+using testing::ElementsAre;
+using testing::IsEmpty;
 
 TEST(MapPages, LargeBlocksBeginOnAHugePage) {
   for (const size_t size : {size_t{4096}, size_t{2} << 20, (size_t{5} << 20) + 4096}) {
@@ -18,6 +20,36 @@ TEST(MapPages, LargeBlocksBeginOnAHugePage) {
     std::memset(block, 1, size);
     EXPECT_EQ(::munmap(block, size), 0);
   }
+}
+
+TEST(MovePages, TakeTheirContentAlongAndLeaveTheRest) {
+  constexpr size_t kSize = 3 * kHugePage + 8192;
+  Pages from{static_cast<std::byte*>(map_pages(kSize)), kSize, {kSize}};
+  Pages to{static_cast<std::byte*>(map_pages(4 * kHugePage)), 4 * kHugePage, {4 * kHugePage}};
+  ASSERT_TRUE(from.begin != nullptr && to.begin != nullptr);
+  for (int i = 0; i < 3; ++i) {
+    std::memset(from.begin + static_cast<size_t>(i) * kHugePage, 1 + i, kHugePage);
+  }
+  EXPECT_THAT(move_pages(from, to.begin, 2 * kHugePage), ElementsAre(2 * kHugePage));
+  EXPECT_EQ(from.size, kHugePage);
+  EXPECT_THAT(from.parts, ElementsAre(kHugePage));
+  EXPECT_THAT(move_pages(from, to.begin + 2 * kHugePage, 2 * kHugePage), ElementsAre(kHugePage));
+  EXPECT_EQ(from.size, 0);
+  EXPECT_THAT(from.parts, IsEmpty());
+  const int expected[] = {2, 3, 1, 0};  // the last ones first; nobody has touched what was not filled
+  for (size_t i = 0; i < 4; ++i) {
+    for (const size_t at : {size_t{0}, kHugePage - 1}) {
+      EXPECT_EQ(static_cast<int>(to.begin[i * kHugePage + at]), expected[i]) << i;
+    }
+  }
+  // What was moved moves again, part by part.
+  to.parts = {2 * kHugePage, kHugePage, kHugePage};
+  Pages last{static_cast<std::byte*>(map_pages(4 * kHugePage)), 4 * kHugePage, {4 * kHugePage}};
+  EXPECT_THAT(move_pages(to, last.begin, 3 * kHugePage), ElementsAre(kHugePage, kHugePage, kHugePage));
+  EXPECT_EQ(static_cast<int>(last.begin[kHugePage]), 1);
+  EXPECT_EQ(static_cast<int>(to.begin[0]), 2);
+  EXPECT_EQ(::munmap(to.begin, to.size), 0);
+  EXPECT_EQ(::munmap(last.begin, last.size), 0);
 }
 
 TEST(MapPages, MoreThanThereIsIsNull) {

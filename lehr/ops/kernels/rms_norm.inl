@@ -1,7 +1,7 @@
 // Normalization of one row at a time; a row stays in the first cache between its two passes.
 
-template <class T>
-LEHR_INLINE Wide<T> inverse_rms_of(const T* x, int64_t size, double eps) {
+template <class T, class Size>
+LEHR_INLINE Wide<T> inverse_rms_of(const T* x, Size size, double eps) {
   constexpr int64_t lanes = kLanes<T>;
   Vec<T> sum0{}, sum1{}, sum2{}, sum3{};
   int64_t i = 0;
@@ -20,7 +20,7 @@ LEHR_INLINE Wide<T> inverse_rms_of(const T* x, int64_t size, double eps) {
       });
   const Wide<T> sum = horizontal_sum<Wide<T>>((sum0 + sum1) + (sum2 + sum3));
   const Wide<T> mean_square = sum / static_cast<Wide<T>>(size);
-  return static_cast<Wide<T>>(1) / static_cast<Wide<T>>(__builtin_sqrt(mean_square + static_cast<Wide<T>>(eps)));
+  return static_cast<Wide<T>>(1) / square_root(mean_square + static_cast<Wide<T>>(eps));
 }
 
 // Calls body(Yes{}) or body(No{}), so that a choice is made outside of a loop.
@@ -67,7 +67,7 @@ void rms_norm_forward(const RmsNormForward<T>& call, int64_t first, int64_t last
 // With h = x / rms and g = dy * factor: dx = (g - h mean(g h)) / rms and dweight = sum over rows of dy h. The rounding
 // of h to T counts as the identity, as autograd's cast does; dweight takes the h, rounded or not, that dy met going
 // forward. dy is T, or Wide<T> when it comes from a fused operator.
-template <class T, class D, class ZeroCentered>
+template <class T, class D, class ZeroCentered, class Size>
 LEHR_INLINE void rms_norm_backward_row(
     const D* dy,
     const T* x,
@@ -76,7 +76,7 @@ LEHR_INLINE void rms_norm_backward_row(
     Wide<T> inverse_rms,
     T* dx,
     Wide<T>* dweight,
-    int64_t size) {
+    Size size) {
   Vec<T> sum{};
   const auto visit = [&](auto with_dweight) __attribute__((always_inline)) {
     for_each_vector<T>(

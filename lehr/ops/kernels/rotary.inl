@@ -1,14 +1,33 @@
 // Rotation of one head at a time, alone and behind RMS normalization. `turn` is 1 forward and -1 backward: the
 // transposed map turns the other way and, in the half style, reads the sine of the other element of the pair.
 
-template <class T, class In, class Out>
+// A number of elements that the compiler knows: loops over a head of so many stay in registers.
+template <int64_t count>
+struct Known {
+  constexpr operator int64_t() const { return count; }
+};
+
+// Calls body(size, rotated) with the sizes of heads, known ones if they are common.
+template <class T, class Body>
+LEHR_INLINE void with_head_sizes(int64_t size, const RotaryAngles<T>& angles, const Body& body) {
+  const bool whole = angles.rotated == size && !angles.interleaved;
+  if (whole && size == 128) {
+    body(Known<128>{}, Known<128>{});
+  } else if (whole && size == 64) {
+    body(Known<64>{}, Known<64>{});
+  } else {
+    body(size, angles.rotated);
+  }
+}
+
+template <class T, class In, class Out, class Rotated, class Size>
 LEHR_INLINE void rotate_head(
     const In* x,
     Out* y,
     const Wide<T>* cos,
     const Wide<T>* sin,
-    int64_t rotated,
-    int64_t size,
+    Rotated rotated,
+    Size size,
     bool interleaved,
     bool backward) {
   const int64_t half = rotated / 2;
@@ -63,66 +82,78 @@ template <class T>
 void norm_rotary_forward(const NormRotaryForward<T>& call, int64_t first, int64_t last) {
   const RmsNormForward<T>& norm = call.norm;
   const RotaryAngles<T>& angles = call.angles;
-  alignas(64) Wide<T> scaled[kMaxFusedHeadSize];
-  for (int64_t token = first; token < last; ++token) {
-    const int64_t angle = (token % angles.angle_rows) * angles.rotated;
-    for (int64_t head = token * call.heads; head < (token + 1) * call.heads; ++head) {
-      const T* x = norm.x + head * norm.size;
-      const Wide<T> inverse_rms = inverse_rms_of(x, norm.size, norm.eps);
-      if (norm.inverse_rms != nullptr) {
-        norm.inverse_rms[head] = inverse_rms;
+  const auto visit = [&](auto size, auto rotated, auto zero_centered) __attribute__((always_inline)) {
+    alignas(64) Wide<T> scaled[kMaxFusedHeadSize];
+    for (int64_t token = first; token < last; ++token) {
+      const int64_t angle = (token % angles.angle_rows) * angles.rotated;
+      for (int64_t head = token * call.heads; head < (token + 1) * call.heads; ++head) {
+        const T* x = norm.x + head * size;
+        const Wide<T> inverse_rms = inverse_rms_of(x, size, norm.eps);
+        if (norm.inverse_rms != nullptr) {
+          norm.inverse_rms[head] = inverse_rms;
+        }
+        for_each_vector<T>(
+            size, [&](int64_t i, auto count) __attribute__((always_inline)) {
+              const Vec<T> factor = norm_factor(norm.weight + i, zero_centered, count);
+              store(scaled + i, load(x + i, count) * inverse_rms * factor, count);
+            });
+        rotate_head<T>(
+            scaled,
+            norm.y + head * size,
+            angles.cos + angle,
+            angles.sin + angle,
+            rotated,
+            size,
+            angles.interleaved,
+            false);
       }
-      choose(
-          norm.zero_centered, [&](auto zero_centered) __attribute__((always_inline)) {
-            for_each_vector<T>(
-                norm.size, [&](int64_t i, auto count) __attribute__((always_inline)) {
-                  const Vec<T> factor = norm_factor(norm.weight + i, zero_centered, count);
-                  store(scaled + i, load(x + i, count) * inverse_rms * factor, count);
-                });
-          });
-      rotate_head<T>(
-          scaled,
-          norm.y + head * norm.size,
-          angles.cos + angle,
-          angles.sin + angle,
-          angles.rotated,
-          norm.size,
-          angles.interleaved,
-          false);
     }
-  }
+  };
+  with_head_sizes(
+      norm.size, angles, [&](auto size, auto rotated) __attribute__((always_inline)) {
+        choose(
+            norm.zero_centered, [&](auto zero_centered) __attribute__((always_inline)) {
+              visit(size, rotated, zero_centered);
+            });
+      });
 }
 
 template <class T>
 void norm_rotary_backward(const NormRotaryBackward<T>& call, Wide<T>* dweight, int64_t first, int64_t last) {
   const RmsNormBackward<T>& norm = call.norm;
   const RotaryAngles<T>& angles = call.angles;
-  alignas(64) Wide<T> unrotated[kMaxFusedHeadSize];
-  for (int64_t token = first; token < last; ++token) {
-    const int64_t angle = (token % angles.angle_rows) * angles.rotated;
-    for (int64_t head = token * call.heads; head < (token + 1) * call.heads; ++head) {
-      const int64_t at = head * norm.size;
-      rotate_head<T>(
-          norm.dy + at,
-          unrotated,
-          angles.cos + angle,
-          angles.sin + angle,
-          angles.rotated,
-          norm.size,
-          angles.interleaved,
-          true);
-      choose(
-          norm.zero_centered, [&](auto zero_centered) __attribute__((always_inline)) {
-            rms_norm_backward_row(
-                unrotated,
-                norm.x + at,
-                norm.weight,
-                zero_centered,
-                norm.inverse_rms[head],
-                norm.dx ? norm.dx + at : nullptr,
-                dweight,
-                norm.size);
-          });
+  const auto visit = [&](auto size, auto rotated, auto zero_centered) __attribute__((always_inline)) {
+    alignas(64) Wide<T> unrotated[kMaxFusedHeadSize];
+    for (int64_t token = first; token < last; ++token) {
+      const int64_t angle = (token % angles.angle_rows) * angles.rotated;
+      for (int64_t head = token * call.heads; head < (token + 1) * call.heads; ++head) {
+        const int64_t at = head * size;
+        rotate_head<T>(
+            norm.dy + at,
+            unrotated,
+            angles.cos + angle,
+            angles.sin + angle,
+            rotated,
+            size,
+            angles.interleaved,
+            true);
+        rms_norm_backward_row(
+            unrotated,
+            norm.x + at,
+            norm.weight,
+            zero_centered,
+            norm.inverse_rms[head],
+            norm.dx ? norm.dx + at : nullptr,
+            dweight,
+            size);
+      }
     }
-  }
+  };
+  with_head_sizes(
+      norm.size, angles, [&](auto size, auto rotated) __attribute__((always_inline)) {
+        choose(
+            norm.zero_centered, [&](auto zero_centered) __attribute__((always_inline)) {
+              visit(size, rotated, zero_centered);
+            });
+      });
 }

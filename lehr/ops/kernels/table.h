@@ -220,8 +220,8 @@ struct GemmKernels {
   int64_t rows, columns;  ///< Of panels.
   /// Panels [first, last) of an operand.
   void (*pack)(const GemmOperand& operand, bool is_b, float* to, int64_t first, int64_t last);
-  /// Unit i is panel i % P of b, of which there are P, with block i / P of the rows of a, which are cut into as few even
-  /// blocks as possible.
+  /// Unit i is panel i % P of b, of which there are P, with block i / P of the rows of a, which are cut into as few
+  /// even blocks as possible.
   void (*multiply)(const GemmCall& call, int64_t first, int64_t last);
 };
 

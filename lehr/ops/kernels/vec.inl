@@ -65,14 +65,30 @@ LEHR_INLINE void write(T* p, const V& v, First first) {
   }
 }
 
+// With 64 bytes, gcc would convert halves of a vector and join them. (Of intrinsics without a mask it warns.)
+LEHR_INLINE UintVec lanes_of(const HalfBitsVec& bits) {
+#if LEHR_VECTOR_BYTES == 64
+  return bit_cast<UintVec>(_mm512_maskz_cvtepu16_epi32(0xffff, bit_cast<__m256i>(bits)));
+#else
+  return __builtin_convertvector(bits, UintVec);
+#endif
+}
+LEHR_INLINE HalfBitsVec lower_halves(const UintVec& lanes) {
+#if LEHR_VECTOR_BYTES == 64
+  return bit_cast<HalfBitsVec>(_mm512_maskz_cvtepi32_epi16(0xffff, bit_cast<__m512i>(lanes)));
+#else
+  return __builtin_convertvector(lanes, HalfBitsVec);
+#endif
+}
+
 LEHR_INLINE FloatVec widen(const HalfBitsVec& bits) {
-  return bit_cast<FloatVec>(__builtin_convertvector(bits, UintVec) << 16);
+  return bit_cast<FloatVec>(lanes_of(bits) << 16);
 }
 LEHR_INLINE HalfBitsVec narrow(const FloatVec& v) {
   const UintVec bits = bit_cast<UintVec>(v);
   const UintVec rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
   const UintVec quiet = (bits >> 16) | 0x40;
-  return __builtin_convertvector((v == v) ? rounded : quiet, HalfBitsVec);
+  return lower_halves((v == v) ? rounded : quiet);
 }
 
 template <class Count>
@@ -174,30 +190,43 @@ LEHR_INLINE FloatVec repeat(const float* p) {
   return bit_cast<FloatVec>(bits - UintVec{});
 }
 
+template <class A, int bytes>
+struct ShortVec {
+  typedef A type __attribute__((vector_size(bytes)));  // gcc takes no size that depends in a using
+};
+
+/// Lanes of a vector combined in pairs that lie half of it apart, then half of that, down to one.
+template <class A, class V, class Combine>
+LEHR_INLINE A across_lanes(const V& v, const Combine& combine) {
+  if constexpr (sizeof(V) == 2 * sizeof(A)) {
+    return combine(v[0], v[1]);
+  } else {
+    using Half = typename ShortVec<A, static_cast<int>(sizeof(V) / 2)>::type;
+    struct Halves {
+      Half low, high;
+    };
+    const auto halves = bit_cast<Halves>(v);
+    return across_lanes<A>(combine(halves.low, halves.high), combine);
+  }
+}
+
 template <class A, class V>
 LEHR_INLINE A horizontal_sum(const V& v) {
-  constexpr int lanes = static_cast<int>(sizeof(V) / sizeof(A));
-  A parts[lanes];
-  __builtin_memcpy(parts, &v, sizeof(V));
-  for (int width = lanes / 2; width > 0; width /= 2) {
-    for (int i = 0; i < width; ++i) {
-      parts[i] += parts[i + width];
-    }
-  }
-  return parts[0];
+  return across_lanes<A>(
+      v, [](const auto& a, const auto& b) __attribute__((always_inline)) { return a + b; });
 }
 
 template <class A, class V>
 LEHR_INLINE A horizontal_max(const V& v) {
-  constexpr int lanes = static_cast<int>(sizeof(V) / sizeof(A));
-  A parts[lanes];
-  __builtin_memcpy(parts, &v, sizeof(V));
-  for (int width = lanes / 2; width > 0; width /= 2) {
-    for (int i = 0; i < width; ++i) {
-      parts[i] = parts[i] > parts[i + width] ? parts[i] : parts[i + width];
-    }
-  }
-  return parts[0];
+  return across_lanes<A>(
+      v, [](const auto& a, const auto& b) __attribute__((always_inline)) { return a > b ? a : b; });
+}
+
+LEHR_INLINE float square_root(float x) {
+  return __builtin_sqrtf(x);
+}
+LEHR_INLINE double square_root(double x) {
+  return __builtin_sqrt(x);
 }
 
 // exp(x) = 2^n exp(r) with n = round(x / ln 2), r in [-ln2/2, ln2/2]; adding 1.5 * 2^23 (2^52) rounds to an integer and
