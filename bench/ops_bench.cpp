@@ -8,6 +8,7 @@
 
 #include "lehr/base/torch.h"
 #include "lehr/ops/attention.h"
+#include "lehr/ops/embedding.h"
 #include "lehr/ops/linear_cross_entropy.h"
 #include "lehr/ops/norm.h"
 #include "lehr/ops/qk_norm_rotary.h"
@@ -162,6 +163,16 @@ void attention_bench(
       state, static_cast<double>(s.batch * s.query_heads * s.tokens * s.tokens * s.size) * (training ? 7.0 : 2.0));
 }
 
+void embedding_bench(benchmark::State& state, at::ScalarType type, bool fused) {
+  const at::Tensor ids = at::randint(32768, {1024}, at::kLong);
+  const Tensors inputs = {random_leaf({32768, 1024}, type)};
+  forward_backward(
+      state,
+      [=](const Tensors& in) -> Tensors { return {fused ? ops::embedding(in[0], ids) : at::embedding(in[0], ids)}; },
+      inputs);
+  set_bytes(state, 1, 32768 * 1024 + 3 * 1024 * 1024, type);
+}
+
 void global_norm_bench(benchmark::State& state, at::ScalarType type, bool fused) {
   const at::NoGradGuard no_grad;
   Tensors tensors;
@@ -201,6 +212,7 @@ void register_all() {
   add("rotary 1024x(16+8)x128", [](auto& s, auto type, bool fused) { rotary_bench(s, type, fused, false); });
   add("qk_norm_rotary 1024x(16+8)x128", [](auto& s, auto type, bool fused) { rotary_bench(s, type, fused, true); });
   add("silu_mul 1024x3072", [](auto& s, auto type, bool fused) { silu_mul_bench(s, type, fused); });
+  add("embedding 1024 of 32768x1024", [](auto& s, auto type, bool fused) { embedding_bench(s, type, fused); });
   add("global_norm 40M", [](auto& s, auto type, bool fused) { global_norm_bench(s, type, fused); });
   for (const AttentionShape shape :
        {AttentionShape{1, 512, 16, 8, 128}, {1, 1024, 16, 8, 128}, {1, 2048, 16, 8, 128}, {2, 1024, 8, 4, 64}}) {

@@ -3,8 +3,12 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+
+#include "lehr/base/error.h"
 
 namespace lehr {
 
@@ -26,6 +30,21 @@ void* map_pages(size_t size) {
   return first + before;
 }
 
+namespace {
+// The system unmaps what is at the target of a move before it knows all reasons to refuse it.
+void close_hole(std::byte* at, size_t size) {
+  constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE;
+  void* const pages = mmap(at, size, PROT_READ | PROT_WRITE, kFlags, -1, 0);
+  if (pages == at) {
+    madvise(at, size, MADV_HUGEPAGE);
+  } else if (pages != MAP_FAILED) {  // a system that knows no MAP_FIXED_NOREPLACE: there was no hole
+    munmap(pages, size);
+  } else if (errno != EEXIST) {
+    fail_runtime("memory: {} MiB were lost while the system moved them: {}", size >> 20, std::strerror(errno));
+  }
+}
+}  // namespace
+
 std::vector<size_t> move_pages(Pages& from, std::byte* to, size_t most) {
   const auto drop = [&](size_t bytes) {
     from.size -= bytes;
@@ -43,6 +62,7 @@ std::vector<size_t> move_pages(Pages& from, std::byte* to, size_t most) {
     }
     const size_t bytes = std::min(most, from.parts.back());
     if (mremap(from.begin + from.size - bytes, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, to) != to) {
+      close_hole(to, bytes);
       break;
     }
     drop(bytes);

@@ -26,7 +26,7 @@ struct Pages {
 /// Moves the last huge pages of `from`, `most` bytes of them at most, to `to`, where pages are mapped that nobody has
 /// touched; both addresses and `most` are multiples of kHugePage. What lies behind the last whole huge page of `from`
 /// goes to the system. Returns the parts that are at `to` now, fewer than could be where the system refuses; `from` is
-/// what is left.
+/// what is left. Throws a runtime error if the system has no memory left to undo such a refusal.
 std::vector<size_t> move_pages(Pages& from, std::byte* to, size_t most);
 
 }  // namespace lehr

@@ -28,10 +28,17 @@ KeptBlocks::~KeptBlocks() {
   }
 }
 
-void KeptBlocks::keep(Pages pages, Kept::iterator before) {
+void KeptBlocks::keep(Pages pages) {
   const size_t size = pages.size;
   figures_.kept += size;
-  kept_of_size_[size].push_back(kept_.insert(before, std::move(pages)));
+  kept_of_size_[size].push_back(kept_.insert(kept_.end(), std::move(pages)));
+}
+
+// What is left of a block that was the oldest, or nearly.
+void KeptBlocks::keep_as_oldest(Pages pages) {
+  const size_t size = pages.size;
+  figures_.kept += size;
+  kept_of_size_[size].push_front(kept_.insert(kept_.begin(), std::move(pages)));
 }
 
 Pages KeptBlocks::take_out(Kept::iterator block) {
@@ -79,7 +86,7 @@ void KeptBlocks::fill_from_kept(Pages& pages, size_t bytes) {
       }
       if (from.size > 0) {  // there is enough, or the system moves no more
         parts_ += from.parts.size();
-        keep(std::move(from), next);
+        keep_as_oldest(std::move(from));
         break;
       }
     }
@@ -141,7 +148,7 @@ bool KeptBlocks::give_back(void* block) {
   Pages pages = std::move(found->second);
   used_.erase(found);
   figures_.used -= pages.size;
-  keep(std::move(pages), kept_.end());
+  keep(std::move(pages));
   return true;
 }
 

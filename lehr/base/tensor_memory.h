@@ -50,7 +50,8 @@ class KeptBlocks {
   void* take_kept(size_t size);
   void* take_new(size_t size);
   void fill_from_kept(Pages& pages, size_t bytes);
-  void keep(Pages pages, Kept::iterator before);
+  void keep(Pages pages);
+  void keep_as_oldest(Pages pages);
   Pages take_out(Kept::iterator block);
   void unmap_oldest();
 

@@ -4,7 +4,6 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <thread>

@@ -205,10 +205,16 @@ c10::intrusive_ptr<c10d::Store> connect_store(
         seconds_text(options.init_timeout));
   }
 }
+
+// Else a rank that ends while this one writes to it would end this process, too, without a word.
+void ignore_broken_connections() {
+  std::signal(SIGPIPE, SIG_IGN);
+}
 }  // namespace
 
 std::unique_ptr<Transport> gloo_transport(const RankEnvironment& environment, const GlooOptions& options) {
   silence_c10d();
+  ignore_broken_connections();
   const bool keeps_store = environment.rank == 0 && !environment.launcher_keeps_store;
   const std::string& address = environment.master_address;
   const bool local = address == "127.0.0.1" || address == "localhost" || address == "::1";
@@ -228,7 +234,7 @@ std::unique_ptr<Transport> gloo_transport(
     bool local,
     bool keeps_store,
     const GlooOptions& options) {
-  std::signal(SIGPIPE, SIG_IGN);
+  ignore_broken_connections();
   stop_flight_recorder();
   return std::make_unique<GlooTransport>(std::move(store), rank, world_size, local, keeps_store, options);
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lehr/base/error.h"
+#include "lehr/ops/embedding.h"
 
 namespace lehr::nn {
 
@@ -34,7 +35,7 @@ EmbeddingImpl::EmbeddingImpl(int64_t num_embeddings, int64_t embedding_dim, Init
 }
 
 at::Tensor EmbeddingImpl::forward(const at::Tensor& ids) {
-  return at::embedding(weight, ids);
+  return ops::embedding(weight, ids);
 }
 
 SplitTokenEmbeddingsImpl::SplitTokenEmbeddingsImpl(SplitVocabulary vocabulary, int64_t hidden_size, Init init)

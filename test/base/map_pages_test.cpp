@@ -52,6 +52,24 @@ TEST(MovePages, TakeTheirContentAlongAndLeaveTheRest) {
   EXPECT_EQ(::munmap(last.begin, last.size), 0);
 }
 
+TEST(MovePages, WhatTheSystemRefusesLeavesMemoryAtBothPlaces) {
+  // Two mappings that are said to be one: the system moves no range over their border, or (newer ones) does.
+  auto* const block = static_cast<std::byte*>(map_pages(2 * kHugePage));
+  auto* const to = static_cast<std::byte*>(map_pages(2 * kHugePage));
+  ASSERT_TRUE(block != nullptr && to != nullptr);
+  ASSERT_EQ(::madvise(block + kHugePage, kHugePage, MADV_DONTFORK), 0);
+  std::memset(block, 3, 2 * kHugePage);
+  Pages from{block, 2 * kHugePage, {2 * kHugePage}};
+  const bool moved = !move_pages(from, to, 2 * kHugePage).empty();
+  std::byte* const holder = moved ? to : block;
+  EXPECT_EQ(static_cast<int>(holder[0]), 3);
+  EXPECT_EQ(static_cast<int>(holder[2 * kHugePage - 1]), 3);
+  std::memset(to, 4, 2 * kHugePage);
+  EXPECT_EQ(from.size, moved ? 0 : 2 * kHugePage);
+  EXPECT_EQ(::munmap(to, 2 * kHugePage), 0);
+  EXPECT_EQ(::munmap(block, 2 * kHugePage), 0);
+}
+
 TEST(MapPages, MoreThanThereIsIsNull) {
   EXPECT_EQ(map_pages(size_t{1} << 60), nullptr);
 }

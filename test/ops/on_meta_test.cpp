@@ -8,6 +8,7 @@
 #include "lehr/base/memory_meter.h"
 #include "lehr/base/operation_meter.h"
 #include "lehr/ops/attention.h"
+#include "lehr/ops/embedding.h"
 #include "lehr/ops/grouped_linear.h"
 #include "lehr/ops/linear.h"
 #include "lehr/ops/linear_cross_entropy.h"
@@ -125,6 +126,21 @@ TEST(OnMeta, QkNormRotary) {
       return at::cat({rotated_q, rotated_k}, 2);
     };
   });
+}
+
+TEST(OnMeta, Embedding) {
+  const MakeCall call = [](const Maker& make) -> Call {
+    return [table = make.input({100, 16}), ids = make.ids({2, 8})] { return ops::embedding(table, ids); };
+  };
+  expect_cost_of_cpu(call);
+  for (const at::Device device : {at::kCPU, at::kMeta}) {
+    const OnMeta on_meta;
+    const at::Tensor found = call(Maker(device, at::kFloat))();
+    const OperationMeter backward;
+    found.backward(at::ones_like(found));
+    EXPECT_GE(backward.counts().pointwise_bytes, 4.0 * (100 * 16 + 16 * 16))
+        << device << ": the whole table is written";
+  }
 }
 
 TEST(OnMeta, SiluMul) {

@@ -61,6 +61,7 @@ constexpr KernelTable<T> kTable = {
     .cross_entropy_row = cross_entropy_row<T>,
     .sum_of_squares = sum_of_squares<T>,
     .scale = scale<T>,
+    .sum_rows = sum_rows<T>,
     .sum_copies = sum_copies<T>,
     .sum_copies_backward = sum_copies_backward<T>,
     .float8_rows = float8_rows<T>,

@@ -7,17 +7,20 @@ struct Known {
   constexpr operator int64_t() const { return count; }
 };
 
-// Calls body(size, rotated) with the sizes of heads, known ones if they are common.
+// Calls body(size, rotated, zero_centered) for normalized heads; sizes are known ones if they are common.
 template <class T, class Body>
-LEHR_INLINE void with_head_sizes(int64_t size, const RotaryAngles<T>& angles, const Body& body) {
+LEHR_INLINE void with_heads_of(int64_t size, bool zero_centered, const RotaryAngles<T>& angles, const Body& body) {
   const bool whole = angles.rotated == size && !angles.interleaved;
-  if (whole && size == 128) {
-    body(Known<128>{}, Known<128>{});
-  } else if (whole && size == 64) {
-    body(Known<64>{}, Known<64>{});
-  } else {
-    body(size, angles.rotated);
-  }
+  choose(
+      zero_centered, [&](auto centered) __attribute__((always_inline)) {
+        if (whole && size == 128) {
+          body(Known<128>{}, Known<128>{}, centered);
+        } else if (whole && size == 64) {
+          body(Known<64>{}, Known<64>{}, centered);
+        } else {
+          body(size, angles.rotated, centered);
+        }
+      });
 }
 
 template <class T, class In, class Out, class Rotated, class Size>
@@ -109,13 +112,7 @@ void norm_rotary_forward(const NormRotaryForward<T>& call, int64_t first, int64_
       }
     }
   };
-  with_head_sizes(
-      norm.size, angles, [&](auto size, auto rotated) __attribute__((always_inline)) {
-        choose(
-            norm.zero_centered, [&](auto zero_centered) __attribute__((always_inline)) {
-              visit(size, rotated, zero_centered);
-            });
-      });
+  with_heads_of(norm.size, norm.zero_centered, angles, visit);
 }
 
 template <class T>
@@ -149,11 +146,5 @@ void norm_rotary_backward(const NormRotaryBackward<T>& call, Wide<T>* dweight, i
       }
     }
   };
-  with_head_sizes(
-      norm.size, angles, [&](auto size, auto rotated) __attribute__((always_inline)) {
-        choose(
-            norm.zero_centered, [&](auto zero_centered) __attribute__((always_inline)) {
-              visit(size, rotated, zero_centered);
-            });
-      });
+  with_heads_of(norm.size, norm.zero_centered, angles, visit);
 }

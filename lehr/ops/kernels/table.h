@@ -250,6 +250,8 @@ struct KernelTable {
   /// The sum of squares, in float64.
   double (*sum_of_squares)(const T* x, int64_t size);
   void (*scale)(T* x, double factor, int64_t size);
+  /// The sum of the `count` rows (size) that stand at `places`.
+  void (*sum_rows)(const T* rows, const int64_t* places, int64_t count, int64_t size, T* sum);
   /// The weighted sum of each token's rows, in out (tokens, size).
   void (*sum_copies)(const TokenCopies<T>& call, T* out, int64_t first, int64_t last);
   /// Gradients of the rows and of the weights, which must be there; either may be null.

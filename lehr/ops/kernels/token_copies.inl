@@ -1,4 +1,17 @@
-// Copies of tokens, in the order of their experts: their weighted sums, and gradients of those.
+// Rows that belong together: all that were looked up at one row of a table, and the copies of a token, which stand in
+// the order of their experts.
+
+template <class T>
+void sum_rows(const T* rows, const int64_t* places, int64_t count, int64_t size, T* sum) {
+  for_each_vector<T>(
+      size, [&](int64_t i, auto lanes) __attribute__((always_inline)) {
+        Vec<T> total{};
+        for (int64_t row = 0; row < count; ++row) {
+          total += load(rows + places[row] * size + i, lanes);
+        }
+        store(sum + i, total, lanes);
+      });
+}
 
 template <class T>
 void sum_copies(const TokenCopies<T>& call, T* out, int64_t first, int64_t last) {

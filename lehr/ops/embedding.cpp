@@ -1,0 +1,119 @@
+// Looking up is ATen's. The gradient of the table is ours on the CPU: all threads write it once.
+#include "lehr/ops/embedding.h"
+
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "lehr/base/operation_meter.h"
+#include "lehr/base/operator_profile.h"
+#include "lehr/base/operator_watch.h"
+#include "lehr/ops/autograd.h"
+#include "lehr/ops/cpu.h"
+
+namespace lehr::ops {
+
+namespace {
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// Where rows of the table were looked up: row i of `rows` at places[first[i]] to places[first[i + 1] - 1], rising.
+struct Looks {
+  std::vector<int64_t> rows;  // rising
+  std::vector<size_t> first;
+  std::vector<int64_t> places;
+};
+
+Looks looks_of(const at::Tensor& ids) {
+  const at::Tensor flat = ids.reshape({-1}).to(at::kLong);
+  const int64_t* const row_at = flat.const_data_ptr<int64_t>();
+  Looks looks;
+  looks.places.resize(static_cast<size_t>(flat.numel()));
+  std::iota(looks.places.begin(), looks.places.end(), 0);
+  std::stable_sort(
+      looks.places.begin(), looks.places.end(), [&](int64_t a, int64_t b) { return row_at[a] < row_at[b]; });
+  for (size_t i = 0; i < looks.places.size(); ++i) {
+    if (const int64_t row = row_at[looks.places[i]]; looks.rows.empty() || looks.rows.back() != row) {
+      looks.rows.push_back(row);
+      looks.first.push_back(i);
+    }
+  }
+  looks.first.push_back(looks.places.size());
+  return looks;
+}
+
+// Rows [first, last) of the gradient.
+template <class T>
+void fill_rows(
+    const KernelTable<T>& kernel,
+    const T* dy,
+    const Looks& looks,
+    int64_t size,
+    T* dtable,
+    int64_t first,
+    int64_t last) {
+  const auto zeros = [&](int64_t from, int64_t to) {
+    std::memset(dtable + from * size, 0, static_cast<size_t>((to - from) * size) * sizeof(T));
+  };
+  auto row = std::lower_bound(looks.rows.begin(), looks.rows.end(), first);
+  for (; row != looks.rows.end() && *row < last; ++row) {
+    zeros(first, *row);
+    const size_t* const range = &looks.first[static_cast<size_t>(row - looks.rows.begin())];
+    const auto count = static_cast<int64_t>(range[1] - range[0]);
+    kernel.sum_rows(dy, &looks.places[range[0]], count, size, dtable + *row * size);
+    first = *row + 1;
+  }
+  zeros(first, last);
+}
+
+at::Tensor gradient_of_table(const at::Tensor& dy, const at::Tensor& ids, int64_t rows) {
+  const int64_t size = dy.size(-1);
+  const at::Tensor dtable = at::empty({rows, size}, dy.options());
+  report_pointwise({ids, dy, dtable});
+  const Looks looks = dy.is_meta() ? Looks() : looks_of(ids);
+  cpu::with_element_type(dy.scalar_type(), [&](auto element) {
+    using T = decltype(element);
+    const auto& kernel = kernels<T>();
+    cpu::run_kernel(dy, 0, rows, cpu::grain_for(size), [&](int64_t first, int64_t last) {
+      fill_rows<T>(kernel, cpu::elements<T>(dy), looks, size, cpu::elements<T>(dtable), first, last);
+    });
+  });
+  return dtable;
+}
+
+struct EmbeddingFunction : torch::autograd::Function<EmbeddingFunction> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& table, const at::Tensor& ids) {
+    ctx->save_for_backward({ids});
+    ctx->saved_data["rows"] = table.size(0);
+    return at::embedding(table, ids);
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const OperatorScope scope(OperatorKind::embedding, "lehr::embedding_backward");
+    refuse_double_backward("embedding");
+    const at::Tensor ids = ctx->get_saved_variables()[0];
+    return {gradient_of_table(grads[0].contiguous(), ids, ctx->saved_data["rows"].toInt()), at::Tensor()};
+  }
+};
+}  // namespace
+
+at::Tensor embedding(const at::Tensor& table, const at::Tensor& ids) {
+  if (operator_watch() != nullptr) {
+    return at::embedding(table, ids);  // which says itself what it does
+  }
+  const OperatorScope scope(OperatorKind::embedding, "lehr::embedding");
+  require(
+      table.dim() == 2 && table.is_floating_point() &&
+          (ids.scalar_type() == at::kLong || ids.scalar_type() == at::kInt),
+      "embedding: expected a floating table (V, H) and int32 or int64 ids, found {} {} and {}",
+      c10::toString(table.scalar_type()),
+      shape_of(table),
+      c10::toString(ids.scalar_type()));
+  return will_differentiate(table) && cpu::supports(table) ? EmbeddingFunction::apply(table, ids)
+                                                           : at::embedding(table, ids);
+}
+
+}  // namespace lehr::ops
