@@ -160,7 +160,7 @@ KeptBlocks::Figures KeptBlocks::figures() const {
 namespace {
 // Tensors may outlive everything that ends with the program.
 KeptBlocks& blocks() {
-  static auto* const kBlocks = new KeptBlocks(/*spare=*/size_t{64} << 20);
+  static auto* const kBlocks = new KeptBlocks(/*spare=*/size_t{32} << 20);
   return *kBlocks;
 }
 
