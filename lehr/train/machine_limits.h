@@ -13,8 +13,8 @@ struct MachineLimits {
 };
 
 /// Takes about 2 * `seconds`. Products are square, of up to 4096 rows, by whichever library runs ours (ops/matmul.h).
-/// Memory is the best of a copy, c = a + s b, and an update in place of 256 MB tensors, as caches of servers hold a good
-/// part of 64 MB; what a processor reads of a line before it writes it does not count.
+/// Memory is the best of a copy, c = a + s b, and an update in place of 256 MB tensors, as caches of servers hold a
+/// good part of 64 MB; what a processor reads of a line before it writes it does not count.
 MachineLimits measure_limits(at::ScalarType dtype, double seconds);
 
 }  // namespace lehr::train
