@@ -59,15 +59,10 @@ void KeptBlocks::unmap_oldest() {
   munmap(oldest.begin, oldest.size);
 }
 
-void* KeptBlocks::take_kept(size_t size) {
+Pages KeptBlocks::take_kept(size_t size) {
   const auto same = kept_of_size_.find(size);
-  if (same == kept_of_size_.end()) {
-    return nullptr;
-  }
-  Pages pages = take_out(same->second.back());  // the newest, whose content may still be in a cache
-  void* const block = pages.begin;
-  used_.emplace(block, std::move(pages));
-  return block;
+  // The newest, whose content may still be in a cache.
+  return same == kept_of_size_.end() ? Pages() : take_out(same->second.back());
 }
 
 // Moves pages of kept blocks, `bytes` or a little more, to the beginning of `pages`, which nobody has touched.
@@ -99,14 +94,14 @@ void KeptBlocks::fill_from_kept(Pages& pages, size_t bytes) {
   pages.parts = std::move(parts);
 }
 
-void* KeptBlocks::take_new(size_t size) {
+Pages KeptBlocks::take_new(size_t size) {
   Pages pages{static_cast<std::byte*>(map_pages(size)), size};
   while (pages.begin == nullptr && !kept_.empty()) {
     unmap_oldest();
     pages.begin = static_cast<std::byte*>(map_pages(size));
   }
   if (pages.begin == nullptr) {
-    return nullptr;
+    return pages;
   }
   const size_t most = std::max(figures_.peak, figures_.used + size) + spare_;
   const auto too_much = [&] {
@@ -118,22 +113,22 @@ void* KeptBlocks::take_new(size_t size) {
     unmap_oldest();
   }
   parts_ += pages.parts.size();
-  void* const block = pages.begin;
-  used_.emplace(block, std::move(pages));
-  return block;
+  return pages;
 }
 
 void* KeptBlocks::take(size_t bytes) {
   const size_t size = rounded(bytes);
   const std::lock_guard lock(mutex_);
-  void* block = take_kept(size);
-  if (block == nullptr) {
-    block = take_new(size);
+  Pages pages = take_kept(size);
+  if (pages.begin == nullptr) {
+    pages = take_new(size);
   }
+  void* const block = pages.begin;
   if (block == nullptr) {
     fail_runtime(
         "memory: the system has none for a tensor of {} MiB; {} MiB are in use", bytes >> 20, figures_.used >> 20);
   }
+  used_.emplace(block, std::move(pages));
   figures_.used += size;
   figures_.peak = std::max(figures_.peak, figures_.used);
   return block;

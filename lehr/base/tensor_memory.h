@@ -47,8 +47,8 @@ class KeptBlocks {
 
  private:
   using Kept = std::list<Pages>;
-  void* take_kept(size_t size);
-  void* take_new(size_t size);
+  Pages take_kept(size_t size);
+  Pages take_new(size_t size);
   void fill_from_kept(Pages& pages, size_t bytes);
   void keep(Pages pages);
   void keep_as_oldest(Pages pages);

@@ -156,14 +156,14 @@ TEST(Inject, AdaptsExperts) {
   }
 }
 
-// Tolerances: rounding of one product, summed in another order, which the norms of two layers enlarge (up to 4e-6 was
-// seen in 400 draws); float64 has 2^29 times less of it than float32.
+// Tolerances: rounding of one product, summed in another order, which the norms of two layers enlarge (up to 2.6e-6
+// was seen in 200 draws); float64 has 2^29 times less of it than float32.
 class Merge : public ::testing::TestWithParam<bool> {};
 INSTANTIATE_TEST_SUITE_P(DenseAndMixture, Merge, ::testing::Bool());
 
 TEST_P(Merge, ComputesWhatTheAdaptersComputed) {
   const auto args = GetParam() ? tiny_mixture() : tiny();
-  for (const auto& [dtype, tolerance] : {std::pair{at::kFloat, 1e-5}, {at::kDouble, 1e-12}}) {
+  for (const auto& [dtype, tolerance] : {std::pair{at::kFloat, 4e-6}, {at::kDouble, 1e-12}}) {
     const auto model = args->build({});
     inject_peft_and_freeze({Lora{.module_name_pattern = ".*_proj", .r = 4}}, *model);
     nn::materialize(*model, at::kCPU, dtype);
