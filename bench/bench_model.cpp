@@ -23,9 +23,7 @@ descriptor::ModelFamilies families() {
 BenchModel::BenchModel(const Options& options, mesh::Transport& transport)
     : ranks(train::ParallelismConfig{}, &transport), dtype_(options.dtype) {
   args = families().from_hf_folder(options.folder);
-  model = args->build(
-      {.checkpointing =
-           options.remake_products ? nn::ActivationCheckpointing::of_products() : nn::ActivationCheckpointing()});
+  model = args->build({.checkpointing = nn::ActivationCheckpointing::products_of_every_nth(options.remake_products)});
   if (ranks.context() != nullptr) {
     const shard::ParallelizeOptions parallelize{
         .fully_shard = {.compute = compute_type(), .reduce = dtype_ == "bf16" ? at::kBFloat16 : at::kFloat}};

@@ -6,7 +6,8 @@
 training   steps of every preset: tokens a second and peak memory
 memory     preset small with longer rows: peak memory, beside the peers at --memory-seq and alone up to 16384 tokens
 start      from the start to the end of a process that does one step of preset tiny
-loading    2 GB of weights into a model, from the disk and from the system's memory, beside from_pretrained
+loading    2 GB of weights as tensors and into a model, from the disk and from the system's memory, beside safetensors
+           and from_pretrained
 
 Every contender starts from the same weights (the first losses are compared) and trains on the same tokens. Rounds
 alternate, so that a busy moment of the machine hits all alike; a ratio is taken within each round.
@@ -26,7 +27,8 @@ from report import Report
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SLOW = 1.25
-LEAN = 'lehr, "op"'  # activation_checkpoint.selective_ac_option: products are made again in backward
+# Lehr with activation_checkpoint.selective_ac_option: in every n-th layer products are made again in backward.
+LEAN = {'lehr, "op 2"': 2, 'lehr, "op"': 1}
 SHAPES = {"tiny": (512, 4), "small": (1024, 1), "moe": (1024, 2)}
 
 
@@ -67,7 +69,7 @@ class Contenders:
                 "--steps", str(steps), "--warmup", str(warmup), "--threads", str(os.cpu_count())]
         found = {"lehr": [self.lehr] + work}
         if lean:
-            found[LEAN] = [self.lehr] + work + ["--remake_products=true"]
+            found |= {name: [self.lehr] + work + [f"--remake_products={n}"] for name, n in LEAN.items()}
         for name in self.peers:
             script, mode = name.split()
             found[name] = [sys.executable, os.path.join(HERE, f"peer_{script}.py")] + work + ["--mode", mode]
@@ -117,7 +119,7 @@ def training(contenders, a):
 def memory(contenders, a):
     lines = head("preset small in float32, one row, two steps; the process's peak resident memory.")
     lines += ["| tokens in the row | contender | peak memory MB | of its parameters, gradients and moments | Lehr's ratio to it | "
-              "of Lehr's with \"op\" |", "| --- | --- | --- | --- | --- | --- |"]
+              "with \"op 2\" | with \"op\" |", "| --- | --- | --- | --- | --- | --- | --- |"]
 
     def row(seq, name, result, last):
         if result is None:
@@ -134,10 +136,10 @@ def memory(contenders, a):
         for name, result in results.items():
             row(a.memory_seq, name, result, " | ".join(
                 f"{results[ours]['peak_rss_mb'] / result['peak_rss_mb']:.2f}" if results[ours] and result else ""
-                for ours in ("lehr", LEAN)))
+                for ours in ("lehr", *LEAN)))
         lines += ["", "Lehr alone:", "", "| tokens in the row | contender | peak memory MB | of its parameters, gradients and moments | "
                   "KB more for each token |", "| --- | --- | --- | --- | --- |"]
-        for name in ("lehr", LEAN):
+        for name in ("lehr", *LEAN):
             before = None
             for seq in (512, 1024, 2048, 4096, 8192, 16384):
                 result = run(contenders.commands(folder, "fp32", seq, 1, 1, 1, lean=True)[name])
@@ -185,31 +187,29 @@ def start(contenders, a):
 
 
 def loading(contenders, a):
-    lines = head(f"30 layers of preset small; {a.rounds} alternating rounds, a process each; seconds, median (min to max). What is "
-                 "mapped and touched is in no tensor yet.")
-    lines += ["| file is | map and touch every page | read into one buffer | Lehr: a model's parameters | its share of the touch | "
-              "of the read | from_pretrained | times Lehr's |", "| --- | --- | --- | --- | --- | --- | --- | --- |"]
+    lines = head(f"30 layers of preset small, 2 GB; {a.rounds} alternating rounds, a process each; seconds and what they are of a touch "
+                 "of every page of the mapped file, median (min to max). Tensors that view the file are mapped, too, and each page of "
+                 "them is touched; a model's parameters are memory of their own.")
+    lines += ["| what | cached: seconds | of the touch | cold: seconds | of the touch |", "| --- | --- | --- | --- | --- |"]
+    cells = {}
     with tempfile.TemporaryDirectory(dir=a.disk) as folder:
         contenders.save_init("loading", folder)
         os.sync()
         for place in ("cached", "cold"):
             work = ["--model", folder, "--cold", "true" if place == "cold" else "false"]
-            commands = {what: [os.path.join(contenders.bin, "load_model_bench"), "--what", what] + work
-                        for what in ("touch", "read", "load")}
-            commands["peer"] = [sys.executable, os.path.join(HERE, "peer_loading.py")] + work
+            lehr = [os.path.join(contenders.bin, "load_model_bench")] + work + ["--what"]
+            peer = [sys.executable, os.path.join(HERE, "peer_loading.py")] + work + ["--what"]
+            commands = {"map and touch every page": lehr + ["touch"], "Lehr: all tensors, viewing the file": lehr + ["view"],
+                        "safetensors: safe_open, get_tensor": peer + ["view"], "read into one buffer": lehr + ["read"],
+                        "Lehr: a model's parameters": lehr + ["load"], "transformers: from_pretrained": peer + ["load"]}
             rounds = [{name: run(command) for name, command in commands.items()} for _ in range(a.rounds)]
-
-            def seconds(name):
-                return [r[name]["seconds"] for r in rounds if r[name]] or [float("nan")]
-
-            def times(name):
-                return [r[name]["seconds"] / r["load"]["seconds"] for r in rounds if r[name] and r["load"]] or [float("nan")]
-
-            lines.append(f"| {place} | " + " | ".join([
-                spread(seconds("touch")), spread(seconds("read")), spread(seconds("load")), spread(times("touch")),
-                spread(times("read")), spread(seconds("peer")), spread(times("peer"), 1)]) + " |")
-            print(lines[-1], flush=True)
-    return lines
+            for name in commands:
+                both = [(r["map and touch every page"], r[name]) for r in rounds if r["map and touch every page"] and r[name]]
+                seconds = [theirs["seconds"] for _, theirs in both] or [float("nan")]
+                shares = [theirs["seconds"] / touch["seconds"] for touch, theirs in both] or [float("nan")]
+                cells.setdefault(name, []).extend([spread(seconds, 3), spread(shares)])
+                print(place, name, *cells[name][-2:], flush=True)
+    return lines + [f"| {name} | {' | '.join(each)} |" for name, each in cells.items()]
 
 
 PARTS = {"training": ("Training steps", training), "memory": ("Memory and length of rows", memory),

@@ -1,6 +1,6 @@
-// Times how long a folder's weights take to become a model's parameters, or one of two floors: mapping the file and
-// touching every page, and reading it into one buffer. One measurement a process, whose memory is fresh, as a user's
-// is; prints one JSON line.
+// Times how long a folder's weights take to become a model's parameters or tensors that view the file, or one of two
+// floors: mapping the file and touching every page, and reading it into one buffer. One measurement a process, whose
+// memory is fresh, as a user's is; prints one JSON line.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -27,7 +27,10 @@ struct Options {
   void fields(FieldVisitor& v) {
     v.required("model", model, "Folder with config.json and model.safetensors.");
     v.optional(
-        "what", what, "load: into a model; read: into one buffer; touch: map it.", one_of({"load", "read", "touch"}));
+        "what",
+        what,
+        "load: into a model; view: as tensors of the file, touched; read: into one buffer; touch: map it.",
+        one_of({"load", "view", "read", "touch"}));
     v.optional("cold", cold, "Drop the file from the system's memory first.");
   }
 };
@@ -59,16 +62,28 @@ void drop(const std::filesystem::path& path) {
 // So that no compiler leaves the reading out.
 volatile uint64_t seen = 0;
 
+void touch(const void* bytes, size_t size) {
+  uint64_t sum = 0;
+  for (size_t i = 0; i < size; i += 4096) {
+    sum += static_cast<const unsigned char*>(bytes)[i];
+  }
+  seen = sum;
+}
+
 void map_and_touch(const std::filesystem::path& path) {
   const OpenFile file(path);
   void* const map = ::mmap(nullptr, file.size(), PROT_READ, MAP_SHARED, file.get(), 0);
   require(map != MAP_FAILED, "{}: cannot be mapped", path.string());
-  uint64_t sum = 0;
-  for (size_t i = 0; i < file.size(); i += 4096) {
-    sum += static_cast<const unsigned char*>(map)[i];
-  }
-  seen = sum;
+  touch(map, file.size());
   ::munmap(map, file.size());
+}
+
+void view_tensors(const std::string& folder) {
+  const state::WeightReader reader(folder);
+  for (const std::string& name : reader.names()) {
+    const at::Tensor tensor = reader.tensor(name);
+    touch(tensor.const_data_ptr(), tensor.nbytes());
+  }
 }
 
 void read_into_one_buffer(const std::filesystem::path& path) {
@@ -107,6 +122,8 @@ int main(int argc, char** argv) {
     const auto begin = std::chrono::steady_clock::now();
     if (options.what == "load") {
       load(options.model, *args);
+    } else if (options.what == "view") {
+      view_tensors(options.model);
     } else if (options.what == "read") {
       read_into_one_buffer(file);
     } else {

@@ -1,5 +1,6 @@
-"""Seconds that transformers' from_pretrained takes for a folder of weights; prints one JSON line.
+"""Seconds that a folder of weights takes; prints one JSON line.
 
+--what load: transformers' from_pretrained; view: safetensors' safe_open and get_tensor, every page touched.
 --cold true drops the files from the system's memory first.
 """
 import argparse
@@ -7,6 +8,7 @@ import json
 import os
 import time
 
+from safetensors import safe_open
 from transformers import AutoModelForCausalLM
 import torch
 
@@ -18,17 +20,30 @@ def drop(folder):
         os.close(descriptor)
 
 
+def touch(tensors):
+    for tensor in tensors:
+        tensor.detach().view(-1)[::1024].sum()
+
+
+def load(folder):
+    touch(AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).parameters())  # some are only mapped so far
+
+
+def view(folder):
+    with safe_open(os.path.join(folder, "model.safetensors"), "pt") as file:
+        touch([file.get_tensor(name) for name in file.keys()])
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--model", required=True)
+    p.add_argument("--what", choices=["load", "view"], default="load")
     p.add_argument("--cold", choices=["true", "false"], default="false")
     a = p.parse_args()
     if a.cold == "true":
         drop(a.model)
     begin = time.perf_counter()
-    model = AutoModelForCausalLM.from_pretrained(a.model, dtype=torch.float32)
-    for value in model.parameters():  # some are only mapped so far
-        value.data.view(-1)[::1024].sum()
+    {"load": load, "view": view}[a.what](a.model)
     print(json.dumps(dict(seconds=time.perf_counter() - begin)))
 
 

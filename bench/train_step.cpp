@@ -34,7 +34,7 @@ struct Options {
   int64_t threads = 2;
   int64_t seed = 1234;
   bool random_weights = false;
-  bool remake_products = false;
+  int64_t remake_products = 0;
   int64_t save_every = 0;
   std::string save_folder;
   void fields(FieldVisitor& v) {
@@ -51,7 +51,11 @@ struct Options {
     v.optional("threads", threads, "CPU threads.", positive());
     v.optional("seed", seed, "Of the tokens.");
     v.optional("random_weights", random_weights, "Do not read weights.");
-    v.optional("remake_products", remake_products, "Products are made again in backward, for less memory.");
+    v.optional(
+        "remake_products",
+        remake_products,
+        "In every n-th layer products are made again in backward, for less memory; 0: in none.",
+        at_least(0));
     v.optional(
         "save_every",
         save_every,

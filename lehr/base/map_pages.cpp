@@ -45,32 +45,82 @@ void close_hole(std::byte* at, size_t size) {
 }
 }  // namespace
 
-std::vector<size_t> move_pages(Pages& from, std::byte* to, size_t most) {
-  const auto drop = [&](size_t bytes) {
-    from.size -= bytes;
-    from.parts.back() -= bytes;
-    if (from.parts.back() == 0) {
-      from.parts.pop_back();
-    }
-  };
+namespace {
+// Takes the last `bytes`, which have moved or are gone, out of the account; they lie in the last part.
+void drop_last(Pages& pages, size_t bytes) {
+  pages.size -= bytes;
+  pages.parts.back() -= bytes;
+  if (pages.parts.back() == 0) {
+    pages.parts.pop_back();
+  }
+}
+}  // namespace
+
+void unmap_last(Pages& pages, size_t bytes) {
+  const size_t left = pages.size > bytes ? (pages.size - bytes) / kHugePage * kHugePage : 0;
+  if (pages.size > left) {
+    munmap(pages.begin + left, pages.size - left);
+  }
+  while (pages.size > left) {
+    drop_last(pages, std::min(pages.size - left, pages.parts.back()));
+  }
+}
+
+std::vector<size_t> move_last(Pages& from, std::byte* to, size_t bytes) {
   std::vector<size_t> moved;
-  while (most > 0 && from.size > 0) {
-    if (const size_t behind = from.size % kHugePage; behind > 0) {
-      munmap(from.begin + from.size - behind, behind);
-      drop(behind);
-      continue;
-    }
-    const size_t bytes = std::min(most, from.parts.back());
-    if (mremap(from.begin + from.size - bytes, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, to) != to) {
-      close_hole(to, bytes);
+  while (bytes > 0 && from.size > 0) {
+    const size_t part = std::min(bytes, from.parts.back());
+    if (mremap(from.begin + from.size - part, part, part, MREMAP_MAYMOVE | MREMAP_FIXED, to) != to) {
+      close_hole(to, part);
       break;
     }
-    drop(bytes);
-    moved.push_back(bytes);
-    to += bytes;
-    most -= bytes;
+    drop_last(from, part);
+    moved.push_back(part);
+    to += part;
+    bytes -= part;
   }
   return moved;
+}
+
+PagesToFill::PagesToFill(Pages& pages) : pages_(pages) {
+  huge_ = {.begin = pages.begin, .size = pages.size / kHugePage * kHugePage};
+  small_ = {.begin = pages.begin + huge_.size, .size = pages.size - huge_.size};
+}
+
+bool PagesToFill::can_use(const Pages& from) const {
+  return (huge_.left() > 0 && from.size >= kHugePage) || (small_.left() > 0 && from.size % kHugePage > 0);
+}
+
+bool PagesToFill::Range::take(Pages& from, size_t bytes) {
+  const size_t before = filled;
+  for (const size_t part : move_last(from, begin + filled, bytes)) {
+    parts.push_back(part);
+    filled += part;
+  }
+  return filled == before + bytes;
+}
+
+bool PagesToFill::take(Pages& from, size_t most) {
+  if (!small_.take(from, std::min(small_.left(), from.size % kHugePage))) {
+    return false;
+  }
+  const size_t wanted = most > bytes() ? (most - bytes() + kHugePage - 1) / kHugePage * kHugePage : 0;
+  const size_t huge = std::min({wanted, huge_.left(), from.size / kHugePage * kHugePage});
+  if (huge > 0 && from.size % kHugePage > 0) {
+    unmap_last(from, from.size % kHugePage);
+  }
+  return huge_.take(from, huge);
+}
+
+size_t PagesToFill::finish() {
+  pages_.parts.clear();
+  for (const Range& range : {huge_, small_}) {
+    pages_.parts.insert(pages_.parts.end(), range.parts.begin(), range.parts.end());
+    if (range.left() > 0) {
+      pages_.parts.push_back(range.left());
+    }
+  }
+  return huge_.left() + small_.left();
 }
 
 }  // namespace lehr

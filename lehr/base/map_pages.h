@@ -23,10 +23,42 @@ struct Pages {
   std::vector<size_t> parts = {};
 };
 
-/// Moves the last huge pages of `from`, `most` bytes of them at most, to `to`, where pages are mapped that nobody has
-/// touched; both addresses and `most` are multiples of kHugePage. What lies behind the last whole huge page of `from`
-/// goes to the system. Returns the parts that are at `to` now, fewer than could be where the system refuses; `from` is
-/// what is left. Throws a runtime error if the system has no memory left to undo such a refusal.
-std::vector<size_t> move_pages(Pages& from, std::byte* to, size_t most);
+/// Gives the last `bytes` of `pages` to the system, rounded up so that whole huge pages are left, or nothing.
+void unmap_last(Pages& pages, size_t bytes);
+
+/// Moves the last `bytes` of `from`, whole pages, to `to`, where pages are mapped that nobody has touched; huge pages
+/// stay what they are if all three are multiples of kHugePage. Returns the parts that are at `to` now, less than
+/// `bytes` where the system refuses; `from` is what is left. Throws a runtime error if the system has no memory left to
+/// undo such a refusal.
+std::vector<size_t> move_last(Pages& from, std::byte* to, size_t bytes);
+
+/// Fresh pages that are filled with those of other blocks, huge ones with huge ones.
+class PagesToFill {
+ public:
+  /// Nobody has touched `pages`, which begin on a huge page if they are as large as one.
+  explicit PagesToFill(Pages& pages);
+
+  /// Of those that were moved.
+  size_t bytes() const { return huge_.filled + small_.filled; }
+  bool can_use(const Pages& from) const;
+  /// Moves pages of `from` until bytes() is `most` or a little more; `from` is what is left, and may have lost what lay
+  /// behind its last huge page. False if the system refused.
+  bool take(Pages& from, size_t most);
+  /// Says the parts of `pages`. Returns the bytes that stayed fresh.
+  size_t finish();
+
+ private:
+  struct Range {
+    std::byte* begin = nullptr;
+    size_t size = 0;
+    size_t filled = 0;
+    std::vector<size_t> parts = {};
+    size_t left() const { return size - filled; }
+    bool take(Pages& from, size_t bytes);
+  };
+  Pages& pages_;
+  Range huge_;
+  Range small_;  // behind the last huge page
+};
 
 }  // namespace lehr

@@ -4,7 +4,9 @@
 #include <malloc.h>
 #include <sys/mman.h>
 
+#include <atomic>
 #include <bit>
+#include <new>
 
 #include "lehr/base/error.h"
 #include "lehr/base/torch.h"
@@ -20,11 +22,17 @@ size_t rounded(size_t bytes) {
   const size_t step = std::max<size_t>(std::bit_floor(bytes) / 8, 4096);
   return (bytes + step - 1) / step * step;
 }
+
+// The largest block that serves a request. What lies behind the last huge page of a block does not move to others, and
+// fresh pages cost more than what is wasted.
+size_t most_for(size_t size) {
+  return size < kHugePage ? 2 * size : (size < 8 * kHugePage ? size + size / 4 : size);
+}
 }  // namespace
 
 KeptBlocks::~KeptBlocks() {
   while (!kept_.empty()) {
-    unmap_oldest();
+    unmap_oldest(kept_.front().size);
   }
 }
 
@@ -53,51 +61,49 @@ Pages KeptBlocks::take_out(Kept::iterator block) {
   return pages;
 }
 
-void KeptBlocks::unmap_oldest() {
-  const Pages oldest = take_out(kept_.begin());
+void KeptBlocks::unmap_oldest(size_t bytes) {
+  Pages oldest = take_out(kept_.begin());
   parts_ -= oldest.parts.size();
-  munmap(oldest.begin, oldest.size);
+  unmap_last(oldest, bytes);
+  if (oldest.size > 0) {
+    parts_ += oldest.parts.size();
+    keep_as_oldest(std::move(oldest));
+  }
 }
 
 Pages KeptBlocks::take_kept(size_t size) {
-  const auto same = kept_of_size_.find(size);
+  const auto fit = kept_of_size_.lower_bound(size);
   // The newest, whose content may still be in a cache.
-  return same == kept_of_size_.end() ? Pages() : take_out(same->second.back());
+  return fit == kept_of_size_.end() || fit->first > most_for(size) ? Pages() : take_out(fit->second.back());
 }
 
-// Moves pages of kept blocks, `bytes` or a little more, to the beginning of `pages`, which nobody has touched.
+// Moves pages of kept blocks, `bytes` or a little more, to `pages`, which nobody has touched.
 void KeptBlocks::fill_from_kept(Pages& pages, size_t bytes) {
-  const size_t most = std::min(pages.size, bytes + kHugePage - 1) / kHugePage * kHugePage;
-  std::vector<size_t> parts;
-  size_t filled = 0;
-  for (auto donor = kept_.begin(); filled < most && donor != kept_.end() && parts_ < kMostParts;) {
+  constexpr size_t kTooSmall = size_t{64} << 10;  // to be kept
+  PagesToFill filling(pages);
+  bool moves = true;
+  for (auto donor = kept_.begin(); moves && filling.bytes() < bytes && donor != kept_.end() && parts_ < kMostParts;) {
     const auto next = std::next(donor);
-    if (donor->size >= kHugePage) {
+    if (filling.can_use(*donor)) {
       Pages from = take_out(donor);
       parts_ -= from.parts.size();
-      for (const size_t part : move_pages(from, pages.begin + filled, most - filled)) {
-        parts.push_back(part);
-        filled += part;
-      }
-      if (from.size > 0) {  // there is enough, or the system moves no more
+      moves = filling.take(from, bytes);
+      if (from.size < kTooSmall) {
+        unmap_last(from, kTooSmall);
+      } else {
         parts_ += from.parts.size();
         keep_as_oldest(std::move(from));
-        break;
       }
     }
     donor = next;
   }
-  if (filled < pages.size) {
-    parts.push_back(pages.size - filled);
-    figures_.mapped_ever += pages.size - filled;
-  }
-  pages.parts = std::move(parts);
+  figures_.mapped_ever += filling.finish();
 }
 
 Pages KeptBlocks::take_new(size_t size) {
   Pages pages{static_cast<std::byte*>(map_pages(size)), size};
   while (pages.begin == nullptr && !kept_.empty()) {
-    unmap_oldest();
+    unmap_oldest(kept_.front().size);
     pages.begin = static_cast<std::byte*>(map_pages(size));
   }
   if (pages.begin == nullptr) {
@@ -110,7 +116,7 @@ Pages KeptBlocks::take_new(size_t size) {
   };
   fill_from_kept(pages, too_much());
   while (!kept_.empty() && too_much() > 0) {
-    unmap_oldest();
+    unmap_oldest(too_much());
   }
   parts_ += pages.parts.size();
   return pages;
@@ -128,8 +134,8 @@ void* KeptBlocks::take(size_t bytes) {
     fail_runtime(
         "memory: the system has none for a tensor of {} MiB; {} MiB are in use", bytes >> 20, figures_.used >> 20);
   }
+  figures_.used += pages.size;
   used_.emplace(block, std::move(pages));
-  figures_.used += size;
   figures_.peak = std::max(figures_.peak, figures_.used);
   return block;
 }
@@ -159,6 +165,8 @@ KeptBlocks& blocks() {
   return *kBlocks;
 }
 
+std::atomic<bool> keeps_tensors = false;
+
 void free_tensor(void* data) {
   if (data == nullptr) {
     return;
@@ -187,6 +195,7 @@ class TensorMemory final : public c10::Allocator {
 void keep_tensor_memory() {
   static TensorMemory memory;
   c10::SetCPUAllocator(&memory, /*priority=*/1);
+  keeps_tensors = true;
   // The heap keeps what is smaller, and what does not belong to tensors.
   mallopt(M_MMAP_THRESHOLD, 1 << 30);
   mallopt(M_TRIM_THRESHOLD, 2'000'000'000);
@@ -195,6 +204,21 @@ void keep_tensor_memory() {
 
 KeptBlocks::Figures tensor_memory() {
   return blocks().figures();
+}
+
+namespace {
+constexpr std::align_val_t kLine{64};
+}  // namespace
+
+ScratchMemory::ScratchMemory(size_t bytes)
+    : kept_(keeps_tensors && bytes >= kLarge), data_(kept_ ? blocks().take(bytes) : ::operator new(bytes, kLine)) {}
+
+ScratchMemory::~ScratchMemory() {
+  if (kept_) {
+    blocks().give_back(data_);
+  } else {
+    ::operator delete(data_, kLine);
+  }
 }
 
 }  // namespace lehr

@@ -18,10 +18,11 @@
 namespace lehr {
 
 /// Blocks of memory from the system, one for each request. Requests are rounded up to one of eight sizes between two
-/// powers of two, and a block that was given back serves the next request of its size. Where there is none, the request
-/// gets a new one. Its pages are fresh while all blocks together stay within the peak of what was in use, and `spare`
-/// bytes; else they come from the blocks that were given back first, of which the rest goes to the system until that
-/// holds. May be called by any thread.
+/// powers of two, and a block that was given back serves the next request of its size, or of a size that is a little
+/// smaller (half, below 2 MiB; four fifths, below 16). Where there is none, the request gets a new one. Its pages are
+/// fresh while all blocks together stay within the peak of what was in use, and `spare` bytes; else they come from the
+/// blocks that were given back first, of which the rest goes to the system until that holds. May be called by any
+/// thread.
 class KeptBlocks {
  public:
   /// In bytes, as rounded; `mapped_ever` counts fresh pages, so it stands still where every request finds others.
@@ -53,7 +54,7 @@ class KeptBlocks {
   void keep(Pages pages);
   void keep_as_oldest(Pages pages);
   Pages take_out(Kept::iterator block);
-  void unmap_oldest();
+  void unmap_oldest(size_t bytes);
 
   size_t spare_;
   mutable std::mutex mutex_;
@@ -68,5 +69,22 @@ class KeptBlocks {
 void keep_tensor_memory();
 /// Of those blocks; zeros before the call.
 KeptBlocks::Figures tensor_memory();
+
+/// Memory that a kernel needs for a moment, at a multiple of 64 bytes; its content is anything. It comes from where
+/// tensors do, as megabytes that come and go would break a heap into pieces, but counts as no tensor's. Throws
+/// std::bad_alloc or a runtime error if the system has no more.
+class ScratchMemory {
+ public:
+  explicit ScratchMemory(size_t bytes);
+  ~ScratchMemory();
+  ScratchMemory(const ScratchMemory&) = delete;
+  ScratchMemory& operator=(const ScratchMemory&) = delete;
+
+  void* data() const { return data_; }
+
+ private:
+  bool kept_;
+  void* data_;
+};
 
 }  // namespace lehr

@@ -63,8 +63,9 @@ class Checkpoint : public torch::autograd::Function<Checkpoint> {
 }  // namespace
 
 at::Tensor run_layer(ActivationCheckpointing policy, int64_t layer, const Block& block, const at::Tensor& input) {
-  const ops::RemakeProducts again(policy.products);
-  return policy.applies_to(layer) ? checkpoint(block, input) : block(input);
+  const bool applies = policy.applies_to(layer);
+  const ops::RemakeProducts again(applies && policy.products);
+  return applies && !policy.products ? checkpoint(block, input) : block(input);
 }
 
 bool is_recomputing() {

@@ -11,8 +11,8 @@ namespace lehr::nn {
 
 /// What a model computes again in backward. Converts from bool, so that `enable_checkpointing = true` means all layers.
 struct ActivationCheckpointing {
-  int64_t every = 0;      ///< Every n-th layer (0, n, 2n, ...) as a whole; 0 means none.
-  bool products = false;  ///< Of every layer, the products that backward reads the results of (ops::RemakeProducts).
+  int64_t every = 0;      ///< Every n-th layer (0, n, 2n, ...); 0 means none.
+  bool products = false;  ///< Of those layers not all, but the products whose results backward reads (RemakeProducts).
 
   constexpr ActivationCheckpointing() = default;
   template <std::same_as<bool> Bool>                                         // not from 2, which would mean every layer
@@ -22,15 +22,15 @@ struct ActivationCheckpointing {
     policy.every = n;
     return policy;
   }
-  static constexpr ActivationCheckpointing of_products() {
-    ActivationCheckpointing policy;
+  static constexpr ActivationCheckpointing products_of_every_nth(int64_t n) {
+    ActivationCheckpointing policy = every_nth(n);
     policy.products = true;
     return policy;
   }
   constexpr bool applies_to(int64_t layer) const { return every > 0 && layer % every == 0; }
   /// Operations of a layer's training step, over those without any of it: forward is a third of them, and the products
   /// that are made again are about two thirds of forward.
-  constexpr double cost(int64_t layer) const { return applies_to(layer) ? 4.0 / 3 : products ? 11.0 / 9 : 1.0; }
+  constexpr double cost(int64_t layer) const { return !applies_to(layer) ? 1.0 : products ? 11.0 / 9 : 4.0 / 3; }
 };
 
 /// Runs `block(input)`, the layer of that number, and keeps for backward what `policy` says.

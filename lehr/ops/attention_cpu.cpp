@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include "lehr/base/operation_meter.h"
+#include "lehr/base/tensor_memory.h"
 #include "lehr/ops/cpu.h"
 
 namespace lehr::ops::cpu {
@@ -41,14 +42,14 @@ AttentionCall<T> attention_call(
       .softcap = static_cast<float>(plan.softcap)};
 }
 
-// Scratch memory of one thread.
-struct Scratch {
-  explicit Scratch(int64_t floats) : data(static_cast<float*>(::operator new (bytes(floats), std::align_val_t{64}))) {}
-  ~Scratch() { ::operator delete (data, std::align_val_t{64}); }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-  static size_t bytes(int64_t floats) { return static_cast<size_t>(floats) * sizeof(float); }
-  float* data;
+// Scratch memory of one thread, in floats.
+class Scratch {
+ public:
+  explicit Scratch(int64_t floats) : memory_(static_cast<size_t>(floats) * sizeof(float)) {}
+  float* data() const { return static_cast<float*>(memory_.data()); }
+
+ private:
+  ScratchMemory memory_;
 };
 
 // Of scores and weighted values in causal order. Documents are in one piece and count as one.
@@ -118,7 +119,7 @@ std::tuple<at::Tensor, at::Tensor> attention_forward(
     run_kernel(q, 0, jobs * parts, 1, [&](int64_t first, int64_t last) {
       const Scratch scratch(attention_forward_scratch(call));
       for (int64_t i = first; i < last; ++i) {
-        kernel.attention_forward(call, scratch.data, i / parts, i % parts, parts);
+        kernel.attention_forward(call, scratch.data(), i / parts, i % parts, parts);
       }
     });
   });
@@ -148,7 +149,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(
     run_kernel(q, 0, q.size(0) * k.size(2), 1, [&](int64_t first, int64_t last) {
       const Scratch scratch(attention_backward_scratch(call.forward));
       for (int64_t job = first; job < last; ++job) {
-        kernel.attention_backward(call, scratch.data, job);
+        kernel.attention_backward(call, scratch.data(), job);
       }
     });
   });

@@ -1,6 +1,9 @@
 #include "lehr/train/config.h"
 
 #include <charconv>
+#include <string_view>
+
+#include "lehr/base/error.h"
 
 namespace lehr::train {
 
@@ -128,32 +131,40 @@ void ActivationCheckpointConfig::fields(FieldVisitor& v) {
   v.optional(
       "selective_ac_option",
       selective_ac_option,
-      "Under selective: \"n\", every n-th layer; \"op\", in every layer the matrix products that backward reads.");
+      "Under selective: \"n\", every n-th layer; \"op\", in every layer the matrix products that backward reads; \"op "
+      "n\", "
+      "these in every n-th layer.");
 }
 
 nn::ActivationCheckpointing ActivationCheckpointConfig::policy() const {
-  return mode == "selective" && selective_ac_option == "op" ? nn::ActivationCheckpointing::of_products()
-                                                            : nn::ActivationCheckpointing::every_nth(every());
-}
-
-int64_t ActivationCheckpointConfig::every() const {
+  using nn::ActivationCheckpointing;
   if (mode == "none") {
-    return 0;
+    return {};
   }
   if (mode == "full") {
-    return 1;
+    return true;
   }
+  if (selective_ac_option == "op") {
+    return ActivationCheckpointing::products_of_every_nth(1);
+  }
+  std::string_view number = selective_ac_option;
+  const bool products = number.starts_with("op ");
+  number.remove_prefix(products ? 3 : 0);
   int64_t n = 0;
-  const char* end = selective_ac_option.data() + selective_ac_option.size();
-  const auto [rest, error] = std::from_chars(selective_ac_option.data(), end, n);
-  return error == std::errc() && rest == end ? n : -1;
+  const auto [rest, error] = std::from_chars(number.data(), number.data() + number.size(), n);
+  if (error != std::errc() || rest != number.data() + number.size() || n < 1) {
+    fail(
+        "expected \"n\", \"op\" or \"op n\" with a positive whole number n, as \"2\" or \"op 2\", found \"{}\"",
+        selective_ac_option);
+  }
+  return products ? ActivationCheckpointing::products_of_every_nth(n) : ActivationCheckpointing::every_nth(n);
 }
 
 void ActivationCheckpointConfig::check(Problems& problems) const {
-  if (mode == "selective" && selective_ac_option != "op" && every() < 1) {
-    problems.add(
-        "activation_checkpoint.selective_ac_option",
-        "expected \"op\" or a positive whole number in quotes, as \"2\", found \"" + selective_ac_option + "\"");
+  try {
+    policy();
+  } catch (const Error& error) {
+    problems.add("activation_checkpoint.selective_ac_option", error.what());
   }
 }
 

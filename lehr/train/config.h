@@ -94,11 +94,8 @@ struct ActivationCheckpointConfig {
   std::string selective_ac_option = "2";
   void fields(FieldVisitor& v);
   void check(Problems& problems) const;
-  /// What a model is built with.
+  /// What a model is built with. Throws a usage error for an option that is none; check() has found it before.
   nn::ActivationCheckpointing policy() const;
-
- private:
-  int64_t every() const;
 };
 
 struct Float8Config {

@@ -22,18 +22,18 @@ TEST(MapPages, LargeBlocksBeginOnAHugePage) {
   }
 }
 
-TEST(MovePages, TakeTheirContentAlongAndLeaveTheRest) {
-  constexpr size_t kSize = 3 * kHugePage + 8192;
+TEST(MoveLast, TakeTheirContentAlongAndLeaveTheRest) {
+  constexpr size_t kSize = 3 * kHugePage;
   Pages from{static_cast<std::byte*>(map_pages(kSize)), kSize, {kSize}};
   Pages to{static_cast<std::byte*>(map_pages(4 * kHugePage)), 4 * kHugePage, {4 * kHugePage}};
   ASSERT_TRUE(from.begin != nullptr && to.begin != nullptr);
   for (int i = 0; i < 3; ++i) {
     std::memset(from.begin + static_cast<size_t>(i) * kHugePage, 1 + i, kHugePage);
   }
-  EXPECT_THAT(move_pages(from, to.begin, 2 * kHugePage), ElementsAre(2 * kHugePage));
+  EXPECT_THAT(move_last(from, to.begin, 2 * kHugePage), ElementsAre(2 * kHugePage));
   EXPECT_EQ(from.size, kHugePage);
   EXPECT_THAT(from.parts, ElementsAre(kHugePage));
-  EXPECT_THAT(move_pages(from, to.begin + 2 * kHugePage, 2 * kHugePage), ElementsAre(kHugePage));
+  EXPECT_THAT(move_last(from, to.begin + 2 * kHugePage, kHugePage), ElementsAre(kHugePage));
   EXPECT_EQ(from.size, 0);
   EXPECT_THAT(from.parts, IsEmpty());
   const int expected[] = {2, 3, 1, 0};  // the last ones first; nobody has touched what was not filled
@@ -45,14 +45,14 @@ TEST(MovePages, TakeTheirContentAlongAndLeaveTheRest) {
   // What was moved moves again, part by part.
   to.parts = {2 * kHugePage, kHugePage, kHugePage};
   Pages last{static_cast<std::byte*>(map_pages(4 * kHugePage)), 4 * kHugePage, {4 * kHugePage}};
-  EXPECT_THAT(move_pages(to, last.begin, 3 * kHugePage), ElementsAre(kHugePage, kHugePage, kHugePage));
+  EXPECT_THAT(move_last(to, last.begin, 3 * kHugePage), ElementsAre(kHugePage, kHugePage, kHugePage));
   EXPECT_EQ(static_cast<int>(last.begin[kHugePage]), 1);
   EXPECT_EQ(static_cast<int>(to.begin[0]), 2);
   EXPECT_EQ(::munmap(to.begin, to.size), 0);
   EXPECT_EQ(::munmap(last.begin, last.size), 0);
 }
 
-TEST(MovePages, WhatTheSystemRefusesLeavesMemoryAtBothPlaces) {
+TEST(MoveLast, WhatTheSystemRefusesLeavesMemoryAtBothPlaces) {
   // Two mappings that are said to be one: the system moves no range over their border, or (newer ones) does.
   auto* const block = static_cast<std::byte*>(map_pages(2 * kHugePage));
   auto* const to = static_cast<std::byte*>(map_pages(2 * kHugePage));
@@ -60,7 +60,7 @@ TEST(MovePages, WhatTheSystemRefusesLeavesMemoryAtBothPlaces) {
   ASSERT_EQ(::madvise(block + kHugePage, kHugePage, MADV_DONTFORK), 0);
   std::memset(block, 3, 2 * kHugePage);
   Pages from{block, 2 * kHugePage, {2 * kHugePage}};
-  const bool moved = !move_pages(from, to, 2 * kHugePage).empty();
+  const bool moved = !move_last(from, to, 2 * kHugePage).empty();
   std::byte* const holder = moved ? to : block;
   EXPECT_EQ(static_cast<int>(holder[0]), 3);
   EXPECT_EQ(static_cast<int>(holder[2 * kHugePage - 1]), 3);

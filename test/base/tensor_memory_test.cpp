@@ -105,6 +105,29 @@ TEST(KeptBlocks, MakeBlocksOfOtherSizesOutOfPagesThatAreThere) {
   EXPECT_LE(blocks.figures().mapped_ever, 30 * kMiB);
 }
 
+TEST(KeptBlocks, GiveTheSystemNoMoreThanIsTooMuch) {
+  KeptBlocks blocks;
+  blocks.give_back(blocks.take(64 * kMiB));
+  void* const small = blocks.take(kMiB);
+  EXPECT_EQ(blocks.figures().kept, 62 * kMiB) << "a whole huge page is the least";
+  EXPECT_EQ(blocks.figures().mapped_ever, 65 * kMiB);
+  blocks.give_back(small);
+}
+
+TEST(KeptBlocks, SmallPagesMoveAsHugeOnesDo) {
+  KeptBlocks blocks;
+  void* const small = blocks.take(7 * kMiB / 4);
+  std::memset(small, 7, 7 * kMiB / 4);
+  blocks.give_back(small);
+  auto* const large = static_cast<char*>(blocks.take(7 * kMiB / 2));  // a huge page and 1.5 MiB
+  EXPECT_EQ(blocks.figures().mapped_ever, 7 * kMiB / 4 + kHugePage);
+  EXPECT_EQ(large[0], 0) << "fresh";
+  EXPECT_EQ(large[kHugePage], 7);
+  EXPECT_EQ(large[7 * kMiB / 2 - 1], 7);
+  EXPECT_EQ(blocks.figures().kept, 0);
+  blocks.give_back(large);
+}
+
 TEST(KeptBlocks, RoundUpByNoMoreThanAnEighth) {
   KeptBlocks blocks;
   for (const size_t bytes : {kMiB, kMiB + 1, 3 * kMiB + 5, 127 * kMiB / 2, 4 * kMiB - 1}) {
@@ -178,6 +201,20 @@ TEST(TensorMemory, LargeTensorsReuseMemoryAndThoseFromBeforeAreFreedAsBefore) {
   EXPECT_EQ(large.sum().item<float>(), 0) << "zeros are written, whatever was there";
   large.resize_({2 << 20});
   EXPECT_EQ(large.narrow(0, 0, 1 << 20).sum().item<float>(), 0) << "a tensor that grows takes its values along";
+}
+
+TEST(ScratchMemory, LiesAmongTensorsButIsNone) {
+  keep_tensor_memory();
+  const size_t before = tensor_memory().used;
+  {
+    const ScratchMemory large(3 * kMiB), small(100);
+    EXPECT_EQ(tensor_memory().used, before + 3 * kMiB);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(large.data()) % 64, 0);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(small.data()) % 64, 0);
+    std::memset(large.data(), 1, 3 * kMiB);
+    std::memset(small.data(), 1, 100);
+  }
+  EXPECT_EQ(tensor_memory().used, before);
 }
 }  // namespace
 }  // namespace lehr

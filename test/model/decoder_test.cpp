@@ -109,7 +109,8 @@ TYPED_TEST(Decoder, SplitOverStagesEqualsOneStage) {
          {ActivationCheckpointing(false),
           ActivationCheckpointing(true),
           ActivationCheckpointing::every_nth(2),
-          ActivationCheckpointing::of_products()}) {
+          ActivationCheckpointing::products_of_every_nth(1),
+          ActivationCheckpointing::products_of_every_nth(2)}) {
       std::vector<Model> parts;
       at::Tensor hidden, snapshot;
       nn::ModelOutputs outputs;

@@ -107,7 +107,8 @@ TYPED_TEST(ModelInHalves, GivesTheBitsOfWholeBackwards) {
          {ActivationCheckpointing(false),
           ActivationCheckpointing(true),
           ActivationCheckpointing::every_nth(2),
-          ActivationCheckpointing::of_products()}) {
+          ActivationCheckpointing::products_of_every_nth(1),
+          ActivationCheckpointing::products_of_every_nth(2)}) {
       Model model = build<Model>({}, checkpointing, tied);
       make_real(*model);
       std::vector<std::shared_ptr<WeightGradients>> halves(kMicrobatches);

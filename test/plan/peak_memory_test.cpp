@@ -62,6 +62,9 @@ const std::vector<Case> kCases{
     {"dense, products computed again",
      "qwen3",
      {{"activation_checkpoint.mode", "selective"}, {"activation_checkpoint.selective_ac_option", "\"op\""}}},
+    {"dense, products of every second layer computed again",
+     "qwen3",
+     {{"activation_checkpoint.mode", "selective"}, {"activation_checkpoint.selective_ac_option", "\"op 2\""}}},
     {"experts, products computed again",
      "qwen3_moe",
      {{"activation_checkpoint.mode", "selective"}, {"activation_checkpoint.selective_ac_option", "\"op\""}}},
@@ -133,9 +136,14 @@ TEST(PeakMemory, FallsWithWhatIsComputedAgain) {
       return told_peak(train::testing::tiny_run(folder.path(), model_of(family, changes)));
     };
     const double nothing = peak({});
-    const double products =
-        peak({{"activation_checkpoint.mode", "selective"}, {"activation_checkpoint.selective_ac_option", "\"op\""}});
+    const auto selective = [&](const char* option) {
+      return peak({{"activation_checkpoint.mode", "selective"}, {"activation_checkpoint.selective_ac_option", option}});
+    };
+    const double some_products = selective("\"op 2\"");
+    const double products = selective("\"op\"");
     const double layers = peak({{"activation_checkpoint.mode", "full"}});
+    EXPECT_LT(some_products, 0.97 * nothing) << family;
+    EXPECT_LT(products, 0.97 * some_products) << family;
     EXPECT_LT(products, 0.9 * nothing) << family;
     EXPECT_LT(layers, products) << family;
   }

@@ -143,6 +143,8 @@ config("more tokens than positions", "seq_len = 32", "seq_len = 4096", "seq_len"
 config("vocabulary smaller than the tokenizer's", "vocab_size = 257", "vocab_size = 200", "vocab_size", "200", "257")
 config("batches do not divide", "global_batch_size = 2", "global_batch_size = 3", "global_batch_size", "3")
 config("warm-up longer than the run", "warmup_steps = 1", "warmup_steps = 50", "warmup_steps", "50")
+config("products of every zeroth layer", "[training]", '[activation_checkpoint]\nmode = "selective"\n'
+       'selective_ac_option = "op 0"\n[training]', "selective_ac_option", '"op n"', '"op 0"')
 config("parallelism on one device", "[training]", "[parallelism]\ndata_parallel_shard_degree = 2\n[training]",
        "parallelism")
 wrong("missing config file", ["train", "no/such.toml"], r"no/such\.toml")

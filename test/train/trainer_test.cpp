@@ -83,7 +83,8 @@ TEST(Trainer, ActivationCheckpointingChangesNoLoss) {
        {Option("none", "\"2\""),
         Option("full", "\"2\""),
         Option("selective", "\"2\""),
-        Option("selective", "\"op\"")}) {
+        Option("selective", "\"op\""),
+        Option("selective", "\"op 2\"")}) {
     const Folder folder;
     const auto config = tiny_run(
         folder.path(),
@@ -93,9 +94,9 @@ TEST(Trainer, ActivationCheckpointingChangesNoLoss) {
     train(config);
     runs.push_back(metric::read_metric(std::filesystem::path(config.job.dump_folder) / "metrics.jsonl", "loss").values);
   }
-  EXPECT_EQ(runs[0], runs[1]);
-  EXPECT_EQ(runs[0], runs[2]);
-  EXPECT_EQ(runs[0], runs[3]);
+  for (const auto& losses : runs) {
+    EXPECT_EQ(losses, runs[0]);
+  }
 }
 
 TEST(Trainer, KeepsTheLatestCheckpointsOnly) {
