@@ -89,7 +89,8 @@ def training(contenders, a):
     lines = head(f"{a.rounds} alternating rounds, {a.steps} timed steps each after 2 others; the median step of a round counts. Who is "
                  f"{SLOW} times as slow as the fastest peer in the first round is left out of the others."
                  + "".join(f" Without {name}, which was not installed." for name in contenders.absent)
-                 + " torchtitan's experts compute in bfloat16 under fp32 too.")
+                 + " torchtitan's experts compute in bfloat16 under fp32 too. With \"op n\" Lehr makes products of every n-th layer "
+                 "again in backward (activation_checkpoint.selective_ac_option).")
     lines += ["| preset | dtype | contender | tokens/s: median (min to max) | Lehr's ratio to it | peak memory MB |",
               "| --- | --- | --- | --- | --- | --- |"]
     for preset in a.presets.split(","):
@@ -199,15 +200,15 @@ def loading(contenders, a):
             work = ["--model", folder, "--cold", "true" if place == "cold" else "false"]
             lehr = [os.path.join(contenders.bin, "load_model_bench")] + work + ["--what"]
             peer = [sys.executable, os.path.join(HERE, "peer_loading.py")] + work + ["--what"]
-            commands = {"map and touch every page": lehr + ["touch"], "Lehr: all tensors, viewing the file": lehr + ["view"],
+            floor = "map and touch every page"
+            commands = {floor: lehr + ["touch"], "Lehr: all tensors, viewing the file": lehr + ["view"],
                         "safetensors: safe_open, get_tensor": peer + ["view"], "read into one buffer": lehr + ["read"],
                         "Lehr: a model's parameters": lehr + ["load"], "transformers: from_pretrained": peer + ["load"]}
             rounds = [{name: run(command) for name, command in commands.items()} for _ in range(a.rounds)]
             for name in commands:
-                both = [(r["map and touch every page"], r[name]) for r in rounds if r["map and touch every page"] and r[name]]
-                seconds = [theirs["seconds"] for _, theirs in both] or [float("nan")]
-                shares = [theirs["seconds"] / touch["seconds"] for touch, theirs in both] or [float("nan")]
-                cells.setdefault(name, []).extend([spread(seconds, 3), spread(shares)])
+                seconds = [r[name]["seconds"] for r in rounds if r[name]]
+                shares = [r[name]["seconds"] / r[floor]["seconds"] for r in rounds if r[floor] and r[name]]
+                cells.setdefault(name, []).extend([spread(seconds, 3) if seconds else "did not run", spread(shares) if shares else ""])
                 print(place, name, *cells[name][-2:], flush=True)
     return lines + [f"| {name} | {' | '.join(each)} |" for name, each in cells.items()]
 

@@ -39,13 +39,11 @@ void close_hole(std::byte* at, size_t size) {
     madvise(at, size, MADV_HUGEPAGE);
   } else if (pages != MAP_FAILED) {  // a system that knows no MAP_FIXED_NOREPLACE: there was no hole
     munmap(pages, size);
-  } else if (errno != EEXIST) {
+  } else if (errno != EEXIST) {  // with EEXIST no hole: nobody else maps memory in the moment since the refusal
     fail_runtime("memory: {} MiB were lost while the system moved them: {}", size >> 20, std::strerror(errno));
   }
 }
-}  // namespace
 
-namespace {
 // Takes the last `bytes`, which have moved or are gone, out of the account; they lie in the last part.
 void drop_last(Pages& pages, size_t bytes) {
   pages.size -= bytes;
@@ -58,8 +56,8 @@ void drop_last(Pages& pages, size_t bytes) {
 
 void unmap_last(Pages& pages, size_t bytes) {
   const size_t left = pages.size > bytes ? (pages.size - bytes) / kHugePage * kHugePage : 0;
-  if (pages.size > left) {
-    munmap(pages.begin + left, pages.size - left);
+  if (pages.size > left && munmap(pages.begin + left, pages.size - left) != 0) {
+    madvise(pages.begin + left, pages.size - left, MADV_DONTNEED);  // the addresses are lost, their pages are not
   }
   while (pages.size > left) {
     drop_last(pages, std::min(pages.size - left, pages.parts.back()));
@@ -113,11 +111,15 @@ bool PagesToFill::take(Pages& from, size_t most) {
 }
 
 size_t PagesToFill::finish() {
-  pages_.parts.clear();
-  for (const Range& range : {huge_, small_}) {
-    pages_.parts.insert(pages_.parts.end(), range.parts.begin(), range.parts.end());
-    if (range.left() > 0) {
-      pages_.parts.push_back(range.left());
+  pages_.parts = huge_.parts;
+  const size_t between = huge_.left() + (small_.filled == 0 ? small_.left() : 0);
+  if (between > 0) {
+    pages_.parts.push_back(between);
+  }
+  if (small_.filled > 0) {
+    pages_.parts.insert(pages_.parts.end(), small_.parts.begin(), small_.parts.end());
+    if (small_.left() > 0) {
+      pages_.parts.push_back(small_.left());
     }
   }
   return huge_.left() + small_.left();

@@ -29,7 +29,7 @@ void unmap_last(Pages& pages, size_t bytes);
 /// Moves the last `bytes` of `from`, whole pages, to `to`, where pages are mapped that nobody has touched; huge pages
 /// stay what they are if all three are multiples of kHugePage. Returns the parts that are at `to` now, less than
 /// `bytes` where the system refuses; `from` is what is left. Throws a runtime error if the system has no memory left to
-/// undo such a refusal.
+/// undo such a refusal; what was to move is lost then.
 std::vector<size_t> move_last(Pages& from, std::byte* to, size_t bytes);
 
 /// Fresh pages that are filled with those of other blocks, huge ones with huge ones.

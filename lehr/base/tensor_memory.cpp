@@ -2,8 +2,8 @@
 
 #include <c10/core/CPUAllocator.h>
 #include <malloc.h>
-#include <sys/mman.h>
 
+#include <algorithm>
 #include <atomic>
 #include <bit>
 #include <new>
@@ -23,8 +23,8 @@ size_t rounded(size_t bytes) {
   return (bytes + step - 1) / step * step;
 }
 
-// The largest block that serves a request. What lies behind the last huge page of a block does not move to others, and
-// fresh pages cost more than what is wasted.
+// The largest block that serves a request. The smaller it is, the more of it are small pages, of which new ones cost
+// more than those that are wasted.
 size_t most_for(size_t size) {
   return size < kHugePage ? 2 * size : (size < 8 * kHugePage ? size + size / 4 : size);
 }
@@ -42,11 +42,12 @@ void KeptBlocks::keep(Pages pages) {
   kept_of_size_[size].push_back(kept_.insert(kept_.end(), std::move(pages)));
 }
 
-// What is left of a block that was the oldest, or nearly.
-void KeptBlocks::keep_as_oldest(Pages pages) {
+// What is left of a block, at its place in the order of age.
+void KeptBlocks::keep_rest(Kept::iterator place, Pages pages) {
   const size_t size = pages.size;
   figures_.kept += size;
-  kept_of_size_[size].push_front(kept_.insert(kept_.begin(), std::move(pages)));
+  parts_ += pages.parts.size();
+  kept_of_size_[size].push_front(kept_.insert(place, std::move(pages)));
 }
 
 Pages KeptBlocks::take_out(Kept::iterator block) {
@@ -66,15 +67,15 @@ void KeptBlocks::unmap_oldest(size_t bytes) {
   parts_ -= oldest.parts.size();
   unmap_last(oldest, bytes);
   if (oldest.size > 0) {
-    parts_ += oldest.parts.size();
-    keep_as_oldest(std::move(oldest));
+    keep_rest(kept_.begin(), std::move(oldest));
   }
 }
 
 Pages KeptBlocks::take_kept(size_t size) {
+  const size_t most = std::min(most_for(size), size + spare_ - figures_.wasted);
   const auto fit = kept_of_size_.lower_bound(size);
   // The newest, whose content may still be in a cache.
-  return fit == kept_of_size_.end() || fit->first > most_for(size) ? Pages() : take_out(fit->second.back());
+  return fit == kept_of_size_.end() || fit->first > most ? Pages() : take_out(fit->second.back());
 }
 
 // Moves pages of kept blocks, `bytes` or a little more, to `pages`, which nobody has touched.
@@ -89,10 +90,9 @@ void KeptBlocks::fill_from_kept(Pages& pages, size_t bytes) {
       parts_ -= from.parts.size();
       moves = filling.take(from, bytes);
       if (from.size < kTooSmall) {
-        unmap_last(from, kTooSmall);
+        unmap_last(from, from.size);
       } else {
-        parts_ += from.parts.size();
-        keep_as_oldest(std::move(from));
+        keep_rest(next, std::move(from));
       }
     }
     donor = next;
@@ -111,7 +111,7 @@ Pages KeptBlocks::take_new(size_t size) {
   }
   const size_t most = std::max(figures_.peak, figures_.used + size) + spare_;
   const auto too_much = [&] {
-    const size_t all = figures_.used + figures_.kept + size;
+    const size_t all = figures_.used + figures_.wasted + figures_.kept + size;
     return all - std::min(all, most);
   };
   fill_from_kept(pages, too_much());
@@ -134,8 +134,9 @@ void* KeptBlocks::take(size_t bytes) {
     fail_runtime(
         "memory: the system has none for a tensor of {} MiB; {} MiB are in use", bytes >> 20, figures_.used >> 20);
   }
-  figures_.used += pages.size;
-  used_.emplace(block, std::move(pages));
+  figures_.used += size;
+  figures_.wasted += pages.size - size;
+  used_.emplace(block, Used{std::move(pages), size});
   figures_.peak = std::max(figures_.peak, figures_.used);
   return block;
 }
@@ -146,9 +147,10 @@ bool KeptBlocks::give_back(void* block) {
   if (found == used_.end()) {
     return false;
   }
-  Pages pages = std::move(found->second);
+  auto [pages, request] = std::move(found->second);
   used_.erase(found);
-  figures_.used -= pages.size;
+  figures_.used -= request;
+  figures_.wasted -= pages.size - request;
   keep(std::move(pages));
   return true;
 }

@@ -19,15 +19,18 @@ namespace lehr {
 
 /// Blocks of memory from the system, one for each request. Requests are rounded up to one of eight sizes between two
 /// powers of two, and a block that was given back serves the next request of its size, or of a size that is a little
-/// smaller (half, below 2 MiB; four fifths, below 16). Where there is none, the request gets a new one. Its pages are
+/// smaller (half, below 2 MiB; four fifths, below 16), while what that wastes is within `spare` bytes. Where there is
+/// none, the request gets a new one. Its pages are
 /// fresh while all blocks together stay within the peak of what was in use, and `spare` bytes; else they come from the
 /// blocks that were given back first, of which the rest goes to the system until that holds. May be called by any
 /// thread.
 class KeptBlocks {
  public:
-  /// In bytes, as rounded; `mapped_ever` counts fresh pages, so it stands still where every request finds others.
+  /// In bytes, requests as rounded; `wasted` is how much larger the blocks are that serve them; `mapped_ever` counts
+  /// fresh pages, so it stands still where every request finds others.
   struct Figures {
     size_t used = 0;
+    size_t wasted = 0;
     size_t kept = 0;
     size_t peak = 0;
     size_t mapped_ever = 0;
@@ -52,14 +55,18 @@ class KeptBlocks {
   Pages take_new(size_t size);
   void fill_from_kept(Pages& pages, size_t bytes);
   void keep(Pages pages);
-  void keep_as_oldest(Pages pages);
+  void keep_rest(Kept::iterator place, Pages pages);
   Pages take_out(Kept::iterator block);
   void unmap_oldest(size_t bytes);
 
   size_t spare_;
   mutable std::mutex mutex_;
   Figures figures_;
-  std::unordered_map<void*, Pages> used_;
+  struct Used {
+    Pages pages;
+    size_t request;  // as rounded
+  };
+  std::unordered_map<void*, Used> used_;
   size_t parts_ = 0;  // of all blocks
   Kept kept_;         // the oldest first
   std::map<size_t, std::list<Kept::iterator>> kept_of_size_;
@@ -71,8 +78,8 @@ void keep_tensor_memory();
 KeptBlocks::Figures tensor_memory();
 
 /// Memory that a kernel needs for a moment, at a multiple of 64 bytes; its content is anything. It comes from where
-/// tensors do, as megabytes that come and go would break a heap into pieces, but counts as no tensor's. Throws
-/// std::bad_alloc or a runtime error if the system has no more.
+/// tensors do, as megabytes that come and go would break a heap into pieces: tensor_memory() has it, profilers and a
+/// MemoryMeter do not. Throws std::bad_alloc or a runtime error if the system has no more.
 class ScratchMemory {
  public:
   explicit ScratchMemory(size_t bytes);

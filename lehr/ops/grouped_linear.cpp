@@ -85,9 +85,7 @@ at::Tensor product_of_rows(const at::Tensor& grad, const at::Tensor& input, cons
 struct GroupedLinear : torch::autograd::Function<GroupedLinear> {
   static at::Tensor forward(
       AutogradContext* ctx, const at::Tensor& input, const at::Tensor& weight, const at::Tensor& ends) {
-    // Without again(), a frozen weight has nothing that needs the input.
-    const bool reads_input = weight.requires_grad() || RemakeProducts::on();
-    ctx->save_for_backward({reads_input ? keep(ctx, "input", input) : at::Tensor(), weight, ends});
+    ctx->save_for_backward({keep_operand(ctx, "input", input, weight), weight, ends});
     note_weight_gradients(ctx, weight);
     return forward_product(input, weight, ends);
   }

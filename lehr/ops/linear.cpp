@@ -30,9 +30,7 @@ at::Tensor forward_product(const at::Tensor& input, const at::Tensor& weight) {
 
 struct LinearFunction : torch::autograd::Function<LinearFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& input, const at::Tensor& weight) {
-    // Without again(), a frozen weight has nothing that needs the input.
-    const bool reads_input = weight.requires_grad() || RemakeProducts::on();
-    ctx->save_for_backward({reads_input ? keep(ctx, "input", input) : at::Tensor(), weight});
+    ctx->save_for_backward({keep_operand(ctx, "input", input, weight), weight});
     note_weight_gradients(ctx, weight);
     return forward_product(input, weight);
   }

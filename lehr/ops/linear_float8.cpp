@@ -67,9 +67,7 @@ struct LinearFloat8 : torch::autograd::Function<LinearFloat8> {
   // The operands are kept as they came: the gradients need other scales.
   static at::Tensor forward(
       AutogradContext* ctx, const at::Tensor& input, const at::Tensor& weight, Float8Recipe recipe) {
-    // Without again(), a frozen weight has nothing that needs the input.
-    const bool reads_input = weight.requires_grad() || RemakeProducts::on();
-    ctx->save_for_backward({reads_input ? keep(ctx, "input", input) : at::Tensor(), weight});
+    ctx->save_for_backward({keep_operand(ctx, "input", input, weight), weight});
     ctx->saved_data[kRecipe] = static_cast<int64_t>(recipe);
     note_weight_gradients(ctx, weight);
     return forward_product(input, weight);

@@ -85,6 +85,10 @@ at::Tensor keep(AutogradContext* ctx, const char* name, const at::Tensor& input)
   return {};
 }
 
+at::Tensor keep_operand(AutogradContext* ctx, const char* name, const at::Tensor& input, const at::Tensor& weight) {
+  return weight.requires_grad() || RemakeProducts::on() ? keep(ctx, name, input) : at::Tensor();
+}
+
 at::Tensor kept(AutogradContext* ctx, const char* name, const at::Tensor& saved) {
   if (saved.defined()) {
     return saved.detach();

@@ -71,6 +71,11 @@ bool can_be_made_again(const at::Tensor& tensor);
 /// be made again. `name` tells the function's inputs apart.
 at::Tensor keep(torch::autograd::AutogradContext* ctx, const char* name, const at::Tensor& input);
 
+/// keep() in a product's forward: the gradient of `weight` reads the input, and so does Function::again. Nothing if
+/// there will be neither, as with a frozen weight.
+at::Tensor keep_operand(
+    torch::autograd::AutogradContext* ctx, const char* name, const at::Tensor& input, const at::Tensor& weight);
+
 /// In its backward: that input, without a graph, kept or made again; undefined if it was. `saved` is what keep() gave.
 at::Tensor kept(torch::autograd::AutogradContext* ctx, const char* name, const at::Tensor& saved);
 

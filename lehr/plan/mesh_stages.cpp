@@ -24,14 +24,25 @@ CostContext MeshStages::context(const MeshPoint& point, const Trade& trade) cons
       .keeps_gathered = point.mesh.pipeline_parallel > 1 && trade.reshard == shard::ReshardPolicy::never};
 }
 
+namespace {
+// How two neighbouring layers are checkpointed: stages are half of the one and half of the other.
+std::pair<std::string, std::string> of_two_layers(const std::string& checkpointing) {
+  if (checkpointing == "op 2") {
+    return {"none", "op"};
+  }
+  return checkpointing == "2" ? std::pair<std::string, std::string>{"none", "full"}
+                              : std::pair{checkpointing, checkpointing};
+}
+}  // namespace
+
 // Null where the model cannot be laid out so.
-const StagePieces* MeshStages::pieces(const LayerLayout& layout, int64_t rows, bool checkpointing) {
+const StagePieces* MeshStages::pieces(const LayerLayout& layout, int64_t rows, const std::string& checkpointing) {
   const auto [entry, is_new] = pieces_.try_emplace({layout, rows, checkpointing});
   if (is_new) {
     const MeshPoint point{
         .mesh = {.context_parallel = layout.cp, .tensor_parallel = layout.tp, .expert_parallel = layout.ep},
         .rows = rows};
-    const Trade trade{.checkpointing = checkpointing ? "full" : "none"};
+    const Trade trade{.checkpointing = checkpointing};
     try {
       entry->second = std::make_unique<StagePieces>(with_choices(config_, point, trade, {}), spec_);
     } catch (const Error& error) {
@@ -49,8 +60,9 @@ std::optional<PlannedStage> MeshStages::stage(const MeshPoint& point, const Trad
     return from.stage(
         shape, point.mesh.data_parallel_shard * point.mesh.context_parallel, point.mesh.data_parallel_replicate);
   };
-  const StagePieces* from = pieces(point.layout(), point.rows, trade.checkpointing == "full");
-  const StagePieces* other = trade.checkpointing == "selective" ? pieces(point.layout(), point.rows, true) : from;
+  const auto [one, next] = of_two_layers(trade.checkpointing);
+  const StagePieces* from = pieces(point.layout(), point.rows, one);
+  const StagePieces* other = pieces(point.layout(), point.rows, next);
   if (from == nullptr || other == nullptr) {
     return std::nullopt;
   }
@@ -63,7 +75,7 @@ std::optional<PlannedStage> MeshStages::stage(const MeshPoint& point, const Trad
 
 double MeshStages::least_seconds(const MeshPoint& point) {
   const auto& mesh = point.mesh;
-  const StagePieces* from = pieces({.tp = mesh.tensor_parallel}, point.rows, false);
+  const StagePieces* from = pieces({.tp = mesh.tensor_parallel}, point.rows, "none");
   if (from == nullptr) {
     return kNever;
   }

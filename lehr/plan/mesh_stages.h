@@ -35,14 +35,14 @@ class MeshStages {
   std::string why_not;  ///< Why the last of those that were left out was.
 
  private:
-  const StagePieces* pieces(const LayerLayout& layout, int64_t rows, bool checkpointing);
+  const StagePieces* pieces(const LayerLayout& layout, int64_t rows, const std::string& checkpointing);
 
   const train::TrainConfig& config_;
   const train::TrainSpec& spec_;
   const Machine& machine_;
   at::ScalarType compute_;
   int64_t num_layers_ = 1;
-  std::map<std::tuple<LayerLayout, int64_t, bool>, std::unique_ptr<StagePieces>> pieces_;
+  std::map<std::tuple<LayerLayout, int64_t, std::string>, std::unique_ptr<StagePieces>> pieces_;
 };
 
 }  // namespace lehr::plan

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <tuple>
 
 #include "lehr/base/error.h"
@@ -108,22 +109,32 @@ class Search {
 
   void try_point(const MeshPoint& point) {
     const auto schedules = all_schedules_of(point, num_layers_);
-    std::string fits;  // the last mode of checkpointing with which a step fits
+    std::string fits;                                         // the last checkpointing with which a step fits
+    std::set<std::pair<size_t, shard::ReshardPolicy>> ended;  // schedules that gain nothing by computing more again
     for (const Trade& trade : all_trades(point)) {
       if (trade.reshard == shard::ReshardPolicy::always && fits == trade.checkpointing) {
         continue;  // more gathers, for memory that is there
       }
       std::map<StageShape, PlannedStage> planned;
-      for (const pipeline::ScheduleOptions& schedule : schedules) {
-        if (try_schedule({point, trade, schedule}, planned)) {
+      for (size_t i = 0; i < schedules.size(); ++i) {
+        if (ended.contains({i, trade.reshard})) {
+          continue;
+        }
+        const Outcome outcome = try_schedule({point, trade, schedules[i]}, planned);
+        if (outcome != Outcome::refused) {
+          ended.emplace(i, trade.reshard);
+        }
+        if (outcome == Outcome::fits) {
           fits = trade.checkpointing;
         }
       }
     }
   }
 
-  // Whether the step fits, as far as it was looked at.
-  bool try_schedule(Found one, std::map<StageShape, PlannedStage>& planned) {
+  enum class Outcome { fits, too_slow, refused };
+
+  // Refused where it does not fit or is not legal.
+  Outcome try_schedule(Found one, std::map<StageShape, PlannedStage>& planned) {
     const auto& mesh = one.point.mesh;
     const auto placement = pipeline::place_stages(
         pipeline::schedule_info(one.schedule.schedule).placement,
@@ -144,13 +155,13 @@ class Search {
             {.current_stage = s, .num_stages = num_stages, .layers_by_stage = chosen});
         shape.layers = end - begin;
       } catch (const Error&) {
-        return false;  // a stage without layers
+        return Outcome::refused;  // a stage without layers
       }
       auto entry = planned.find(shape);
       if (entry == planned.end()) {
         const auto made = stages_.stage(one.point, one.trade, shape);
         if (!made) {
-          return false;
+          return Outcome::refused;
         }
         entry = planned.emplace(shape, *made).first;
       }
@@ -158,12 +169,15 @@ class Search {
     }
     const auto known = by_mesh_.find(key_of(mesh));
     const double to_beat = std::min(cutoff(), known != by_mesh_.end() ? known->second.seconds : kNever);
-    if (least_seconds(one, placement, stages) >= to_beat || !is_legal(one)) {
-      return false;
+    if (least_seconds(one, placement, stages) >= to_beat) {
+      return Outcome::too_slow;
+    }
+    if (!is_legal(one)) {
+      return Outcome::refused;
     }
     const TimedProgram& timed = program_of(one.schedule);
     if (!could_fit(timed, stages)) {
-      return false;
+      return Outcome::refused;
     }
     const StepPrediction step = predict_step(timed.program, stages, stages_.context(one.point, one.trade));
     ++result.simulated;
@@ -174,12 +188,12 @@ class Search {
     }
     if (peak > machine_.usable_bytes()) {
       remember_least(peak);
-      return false;
+      return Outcome::refused;
     }
     if (one.seconds < to_beat) {
       remember(one);
     }
-    return true;
+    return Outcome::fits;
   }
 
   const std::vector<int64_t>& chosen_layers(const Found& one, int64_t num_stages) {

@@ -14,7 +14,7 @@ struct SearchOptions {
   size_t best = 10;                           ///< Meshes to give.
 };
 
-/// One mesh with the best of its schedules, reshard policies, checkpointing modes and microbatches.
+/// One mesh with the best of its schedules, reshard policies, ways of checkpointing and microbatches.
 struct Candidate {
   train::TrainConfig config;  ///< Of the run, with what was found: a config to train or plan.
   Plan plan;
@@ -30,7 +30,7 @@ struct SearchResult {
 };
 
 /// Tries all degrees whose product is the number of devices, with all schedules (and numbers of stages), reshard
-/// policies, activation checkpointing "none", "selective" "2" and "full", and the microbatches given, at the config's
+/// policies, activation checkpointing (none, "op 2", "2", "op" and full), and the microbatches given, at the config's
 /// training.global_batch_size; model, data, precision and optimizer are the config's. What the trainer refuses is left
 /// out. A mesh is passed over when not even a step without bubble, checkpointing or sharing of weights would bring it
 /// among the best found so far, so that nothing good is lost under the cost model. Stages are put together from

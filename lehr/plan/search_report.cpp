@@ -49,6 +49,11 @@ std::string keys_of(const train::TrainConfig& config) {
   }
   return text;
 }
+
+std::string described(const train::ActivationCheckpointConfig& checkpointing) {
+  return checkpointing.mode == "selective" ? fmt::format("\"{}\"", checkpointing.selective_ac_option)
+                                           : checkpointing.mode;
+}
 }  // namespace
 
 std::string search_text(const SearchResult& result, const Machine& machine) {
@@ -69,7 +74,7 @@ std::string search_text(const SearchResult& result, const Machine& machine) {
              ? fmt::format("{} x {}", p.pipeline_parallel_schedule, p.pipeline_parallel_stages_per_rank)
              : "-",
          std::to_string(one.plan.run.rows),
-         one.config.activation_checkpoint.mode,
+         described(one.config.activation_checkpoint),
          name_of(p.fsdp_reshard_after_forward),
          fmt::format("{:.3f}", one.plan.step_seconds),
          human_count(one.plan.tokens_per_second),

@@ -64,11 +64,11 @@ std::vector<Trade> all_trades(const MeshPoint& point) {
   using shard::ReshardPolicy;
   const bool shares = point.mesh.data_parallel_shard * point.mesh.context_parallel > 1;
   std::vector<Trade> trades;
-  for (const char* mode : {"none", "selective", "full"}) {
-    trades.push_back({mode, ReshardPolicy::all_but_last});
+  for (const char* checkpointing : {"none", "op 2", "2", "op", "full"}) {
+    trades.push_back({checkpointing, ReshardPolicy::all_but_last});
     if (shares) {
-      trades.push_back({mode, ReshardPolicy::never});
-      trades.push_back({mode, ReshardPolicy::always});
+      trades.push_back({checkpointing, ReshardPolicy::never});
+      trades.push_back({checkpointing, ReshardPolicy::always});
     }
   }
   return trades;
@@ -127,8 +127,11 @@ train::TrainConfig with_choices(
     p.pipeline_parallel_last_stage_less_layers = 0;
   }
   chosen.training.local_batch_size = point.rows;
-  chosen.activation_checkpoint.mode = trade.checkpointing;
-  chosen.activation_checkpoint.selective_ac_option = "2";
+  const bool is_mode = trade.checkpointing == "none" || trade.checkpointing == "full";
+  chosen.activation_checkpoint.mode = is_mode ? trade.checkpointing : "selective";
+  if (!is_mode) {
+    chosen.activation_checkpoint.selective_ac_option = trade.checkpointing;
+  }
   return chosen;
 }
 

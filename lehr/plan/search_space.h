@@ -29,7 +29,8 @@ struct MeshPoint {
 
 /// What else is chosen that costs time or memory.
 struct Trade {
-  std::string checkpointing;  ///< activation_checkpoint.mode
+  /// activation_checkpoint: "none", "full", or the selective_ac_option under "selective".
+  std::string checkpointing;
   shard::ReshardPolicy reshard = shard::ReshardPolicy::all_but_last;
   auto operator<=>(const Trade&) const = default;
 };
@@ -43,7 +44,8 @@ std::vector<MeshPoint> all_meshes(
     bool has_experts,
     const std::vector<int64_t>& rows);
 
-/// Checkpointing modes times reshard policies; one policy where no weights are shared.
+/// Ways of checkpointing, from those that compute least again, times reshard policies; one policy where no weights are
+/// shared.
 std::vector<Trade> all_trades(const MeshPoint& point);
 
 /// Schedules with their stages a rank: the default of each, and twice and four times it where any number is taken, as

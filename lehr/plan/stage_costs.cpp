@@ -63,9 +63,15 @@ StageCosts::StageCosts(
 std::vector<const PlannedStage*> StageCosts::of(const std::vector<int64_t>& rank_of_stage) {
   const train::StageLayout layout = train::lay_out_stages(config_, args_, spec_.build, rank_of_stage);
   const auto last = rank_of_stage.size() - 1;
+  const auto checkpointing = config_.activation_checkpoint.policy();
   std::vector<const PlannedStage*> stages;
+  int64_t layer = 0;
   for (size_t stage = 0; stage <= last; ++stage) {
-    const auto [found, is_new] = by_kind_.try_emplace(kind_of(*layout.models[stage], stage == 0, stage == last));
+    std::string kind = kind_of(*layout.models[stage], stage == 0, stage == last) + " computed again:";
+    for (const int64_t end = layer + layout.layers[stage]; layer < end; ++layer) {
+      kind += checkpointing.applies_to(layer) ? " yes" : " no";
+    }
+    const auto [found, is_new] = by_kind_.try_emplace(kind);
     PlannedStage& planned = found->second;
     if (is_new) {
       planned.measured = measure_stage(

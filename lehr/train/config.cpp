@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <string_view>
+#include <variant>
 
 #include "lehr/base/error.h"
 
@@ -131,40 +132,47 @@ void ActivationCheckpointConfig::fields(FieldVisitor& v) {
   v.optional(
       "selective_ac_option",
       selective_ac_option,
-      "Under selective: \"n\", every n-th layer; \"op\", in every layer the matrix products that backward reads; \"op "
-      "n\", "
-      "these in every n-th layer.");
+      "Under selective: \"n\", every n-th layer; \"op\", in every layer the matrix products that backward reads; "
+      "\"op n\", these in every n-th layer.");
 }
 
-nn::ActivationCheckpointing ActivationCheckpointConfig::policy() const {
+namespace {
+constexpr const char* kSelectiveKey = "activation_checkpoint.selective_ac_option";
+
+// What the option asks for, or why it is none.
+std::variant<nn::ActivationCheckpointing, std::string> parse_selective(const std::string& option) {
   using nn::ActivationCheckpointing;
-  if (mode == "none") {
-    return {};
-  }
-  if (mode == "full") {
-    return true;
-  }
-  if (selective_ac_option == "op") {
+  if (option == "op") {
     return ActivationCheckpointing::products_of_every_nth(1);
   }
-  std::string_view number = selective_ac_option;
+  std::string_view number = option;
   const bool products = number.starts_with("op ");
   number.remove_prefix(products ? 3 : 0);
   int64_t n = 0;
   const auto [rest, error] = std::from_chars(number.data(), number.data() + number.size(), n);
   if (error != std::errc() || rest != number.data() + number.size() || n < 1) {
-    fail(
-        "expected \"n\", \"op\" or \"op n\" with a positive whole number n, as \"2\" or \"op 2\", found \"{}\"",
-        selective_ac_option);
+    return fmt::format(
+        R"(expected "n", "op" or "op n" with a positive whole number n, as "2" or "op 2", found "{}")", option);
   }
   return products ? ActivationCheckpointing::products_of_every_nth(n) : ActivationCheckpointing::every_nth(n);
 }
+}  // namespace
+
+nn::ActivationCheckpointing ActivationCheckpointConfig::policy() const {
+  if (mode != "selective") {
+    return mode == "full";
+  }
+  const auto parsed = parse_selective(selective_ac_option);
+  if (const auto* problem = std::get_if<std::string>(&parsed)) {
+    fail("{}: {}", kSelectiveKey, *problem);
+  }
+  return std::get<nn::ActivationCheckpointing>(parsed);
+}
 
 void ActivationCheckpointConfig::check(Problems& problems) const {
-  try {
-    policy();
-  } catch (const Error& error) {
-    problems.add("activation_checkpoint.selective_ac_option", error.what());
+  const auto parsed = parse_selective(selective_ac_option);
+  if (const auto* problem = std::get_if<std::string>(&parsed); mode == "selective" && problem != nullptr) {
+    problems.add(kSelectiveKey, *problem);
   }
 }
 

@@ -94,7 +94,7 @@ struct ActivationCheckpointConfig {
   std::string selective_ac_option = "2";
   void fields(FieldVisitor& v);
   void check(Problems& problems) const;
-  /// What a model is built with. Throws a usage error for an option that is none; check() has found it before.
+  /// What a model is built with. Throws a usage error for an option that check() refuses.
   nn::ActivationCheckpointing policy() const;
 };
 

@@ -70,6 +70,40 @@ TEST(MoveLast, WhatTheSystemRefusesLeavesMemoryAtBothPlaces) {
   EXPECT_EQ(::munmap(block, 2 * kHugePage), 0);
 }
 
+TEST(UnmapLast, LeavesWholeHugePages) {
+  Pages pages{static_cast<std::byte*>(map_pages(3 * kHugePage)), 3 * kHugePage, {kHugePage, 2 * kHugePage}};
+  ASSERT_NE(pages.begin, nullptr);
+  unmap_last(pages, kHugePage + 4096);
+  EXPECT_EQ(pages.size, kHugePage);
+  EXPECT_THAT(pages.parts, ElementsAre(kHugePage));
+  std::memset(pages.begin, 1, kHugePage);
+  unmap_last(pages, 1);
+  EXPECT_EQ(pages.size, 0);
+  EXPECT_THAT(pages.parts, IsEmpty());
+}
+
+TEST(PagesToFill, TakeSmallPagesBehindHugeOnes) {
+  constexpr size_t kFrom = 2 * kHugePage + 12288, kTo = 2 * kHugePage + 8192;
+  Pages from{static_cast<std::byte*>(map_pages(kFrom)), kFrom, {kFrom}};
+  Pages to{static_cast<std::byte*>(map_pages(kTo)), kTo};
+  ASSERT_TRUE(from.begin != nullptr && to.begin != nullptr);
+  std::memset(from.begin, 1, 2 * kHugePage);
+  std::memset(from.begin + 2 * kHugePage, 2, 12288);
+  PagesToFill filling(to);
+  ASSERT_TRUE(filling.can_use(from));
+  EXPECT_TRUE(filling.take(from, kHugePage));
+  EXPECT_EQ(filling.bytes(), kHugePage + 8192) << "small ones, and as many huge ones as are wanted";
+  EXPECT_EQ(from.size, kHugePage) << "4096 bytes behind its last huge page went to the system";
+  EXPECT_EQ(filling.finish(), kHugePage);
+  EXPECT_THAT(to.parts, ElementsAre(kHugePage, kHugePage, 8192));
+  EXPECT_EQ(static_cast<int>(to.begin[0]), 1);
+  EXPECT_EQ(static_cast<int>(to.begin[kHugePage]), 0) << "fresh";
+  EXPECT_EQ(static_cast<int>(to.begin[2 * kHugePage]), 2);
+  EXPECT_EQ(static_cast<int>(to.begin[kTo - 1]), 2);
+  EXPECT_EQ(::munmap(from.begin, from.size), 0);
+  EXPECT_EQ(::munmap(to.begin, to.size), 0);
+}
+
 TEST(MapPages, MoreThanThereIsIsNull) {
   EXPECT_EQ(map_pages(size_t{1} << 60), nullptr);
 }

@@ -132,6 +132,15 @@ TEST(LinearCrossEntropy, StaysFiniteForExtremeLogits) {
   });
 }
 
+TEST(LinearCrossEntropy, TakesLogitsOfMinusInfinity) {
+  everywhere([](at::ScalarType type, const std::string& where) {
+    at::Tensor weight = at::zeros({700, 1}, type);  // the first 600 of which are out of the question
+    weight.narrow(0, 0, 600).fill_(-std::numeric_limits<double>::infinity());
+    const at::Tensor losses = linear_cross_entropy(at::ones({1, 1}, type), weight, at::tensor({650}, at::kLong));
+    EXPECT_NEAR(losses.item<double>(), std::log(100.0), 1e-6) << where;  // float32's rounding
+  });
+}
+
 TEST(LinearCrossEntropy, NamesALabelOutOfRange) {
   const auto message = [](int64_t label) {
     return error_of([=] {

@@ -1,5 +1,6 @@
 #include "lehr/plan/measure_stage.h"
 
+#include "lehr/plan/stage_costs.h"
 #include "test/plan/support.h"
 
 namespace lehr::plan {
@@ -271,6 +272,21 @@ TEST_F(MeasureStage, AStageOfALargeModelTakesNoTime) {
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
   EXPECT_LT(took.count(), 10);  // about a half on a quiet machine
   EXPECT_EQ(m.num_layers, 7);
+}
+
+TEST(StageCosts, TellStagesApartThatComputeOtherLayersAgain) {
+  const Planned planned(model_of(
+      "qwen3",
+      {{"model.args.num_hidden_layers", "8"},
+       {"parallelism.pipeline_parallel_degree", "4"},
+       {"training.global_batch_size", "4"},
+       {"activation_checkpoint.mode", "selective"},
+       {"activation_checkpoint.selective_ac_option", "\"op 3\""}}));
+  const Machine machine = load_machine("cpu");
+  StageCosts costs(planned.config, planned.spec, *planned.args, {.machine = machine, .mesh = {.pipeline_parallel = 4}});
+  const auto stages = costs.of({0, 1, 2, 3});
+  EXPECT_LT(stages[1]->measured.forward.kept, stages[2]->measured.forward.kept) << "layer 3, and neither of 4 and 5";
+  EXPECT_GT(stages[1]->cost.backward.seconds(), stages[2]->cost.backward.seconds());
 }
 
 }  // namespace

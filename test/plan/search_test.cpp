@@ -192,9 +192,11 @@ void expect_same_stage(const StageMeasurement& made, const StageMeasurement& who
 }
 
 TEST(StagePieces, GiveTheStagesThatAreMeasuredWhole) {
-  for (const char* mode : {"none", "full"}) {
+  using Checkpointing = std::pair<const char*, const char*>;
+  for (const auto& [mode, option] :
+       {Checkpointing("none", "\"2\""), Checkpointing("selective", "\"op\""), Checkpointing("full", "\"2\"")}) {
     for (const int64_t stages : {1, 3}) {
-      SCOPED_TRACE(fmt::format("{}, {} stages", mode, stages));
+      SCOPED_TRACE(fmt::format("{} {}, {} stages", mode, option, stages));
       const testing::Planned planned(model_of(
           "qwen3",
           {{"parallelism.data_parallel_shard_degree", "4"},
@@ -210,6 +212,7 @@ TEST(StagePieces, GiveTheStagesThatAreMeasuredWhole) {
            {"model.args.max_position_embeddings", "8192"},
            {"training.seq_len", "8192"},
            {"activation_checkpoint.mode", mode},
+           {"activation_checkpoint.selective_ac_option", option},
            {"training.local_batch_size", "2"},
            {"training.global_batch_size", "24"},
            {"training.mixed_precision_param", "bfloat16"}}));

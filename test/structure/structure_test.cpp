@@ -222,6 +222,7 @@ std::vector<std::string> operators_without_kind(const std::vector<Source>& sourc
       "note_weight_gradients",
       "remade_by",
       "keep",
+      "keep_operand",
       "kept",
       "flash_attention_on_meta",
       "empty_attention_part",
