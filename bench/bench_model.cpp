@@ -1,5 +1,9 @@
 #include "bench/bench_model.h"
 
+#include <cstdio>
+
+#include "lehr/base/command_line.h"
+#include "lehr/base/error.h"
 #include "lehr/metric/throughput.h"
 #include "lehr/model/llama3/spec.h"
 #include "lehr/model/qwen3_dense/parallelize.h"
@@ -58,6 +62,19 @@ std::vector<double> of_all_ranks(const train::Ranks& ranks, double mine) {
   numbers[ranks.context() != nullptr ? static_cast<size_t>(ranks.context()->rank()) : 0] = mine;
   ranks.sum_over_rows(numbers);
   return numbers;
+}
+
+bool read_options(int argc, char** argv, const ConfigObject& options) {
+  const Arguments arguments = parse_arguments({argv + 1, argv + argc}, options);
+  if (arguments.help) {
+    std::fputs(arguments_help(options).c_str(), stdout);
+    return false;
+  }
+  require(
+      arguments.positionals.empty() && arguments.overrides.empty(),
+      "command line: \"{}\" belongs to no option; a flag's value is written --flag=false",
+      arguments.positionals.empty() ? arguments.overrides.front().first : arguments.positionals.front());
+  return true;
 }
 
 double peak_rss_mb() {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "lehr/base/config.h"
 #include "lehr/descriptor/model_args.h"
 #include "lehr/mesh/transport.h"
 #include "lehr/optim/adamw.h"
@@ -43,6 +44,10 @@ class BenchModel {
 
 /// A number of every rank, in the order of ranks; collective.
 std::vector<double> of_all_ranks(const train::Ranks& ranks, double mine);
+
+/// Fills a program's options; false if --help was there, which it has shown then. Throws a usage error for wrong ones,
+/// and for what belongs to none, as "false" behind a flag.
+bool read_options(int argc, char** argv, const ConfigObject& options);
 
 /// Most memory that this process had so far, in MB.
 double peak_rss_mb();

@@ -188,29 +188,43 @@ def start(contenders, a):
 
 
 def loading(contenders, a):
-    lines = head(f"30 layers of preset small, 2 GB; {a.rounds} alternating rounds, a process each; seconds and what they are of a touch "
-                 "of every page of the mapped file, median (min to max). Tensors that view the file are mapped, too, and each page of "
-                 "them is touched; a model's parameters are memory of their own.")
-    lines += ["| what | cached: seconds | of the touch | cold: seconds | of the touch |", "| --- | --- | --- | --- | --- |"]
-    cells = {}
+    lines = head(f"30 layers of preset small, 2 GB; {a.rounds} rounds, each of which begins with another, a process each; cached: after "
+                 "a touch that does not count. Seconds and what they are of a touch of every page of the mapped file, median (min to "
+                 "max). Tensors that view the file are mapped, too, and each page of them is touched. A model's parameters are memory of "
+                 "their own, for which the system needs a while, so they are compared apart.")
+    lines += ["| file is | what | seconds | of the touch |", "| --- | --- | --- | --- |"]
     with tempfile.TemporaryDirectory(dir=a.disk) as folder:
         contenders.save_init("loading", folder)
         os.sync()
         for place in ("cached", "cold"):
-            work = ["--model", folder, "--cold", "true" if place == "cold" else "false"]
+            work = [f"--model={folder}", f"--cold={'true' if place == 'cold' else 'false'}"]
             lehr = [os.path.join(contenders.bin, "load_model_bench")] + work + ["--what"]
             peer = [sys.executable, os.path.join(HERE, "peer_loading.py")] + work + ["--what"]
-            floor = "map and touch every page"
-            commands = {floor: lehr + ["touch"], "Lehr: all tensors, viewing the file": lehr + ["view"],
-                        "safetensors: safe_open, get_tensor": peer + ["view"], "read into one buffer": lehr + ["read"],
-                        "Lehr: a model's parameters": lehr + ["load"], "transformers: from_pretrained": peer + ["load"]}
-            rounds = [{name: run(command) for name, command in commands.items()} for _ in range(a.rounds)]
-            for name in commands:
-                seconds = [r[name]["seconds"] for r in rounds if r[name]]
-                shares = [r[name]["seconds"] / r[floor]["seconds"] for r in rounds if r[floor] and r[name]]
-                cells.setdefault(name, []).extend([spread(seconds, 3) if seconds else "did not run", spread(shares) if shares else ""])
-                print(place, name, *cells[name][-2:], flush=True)
-    return lines + [f"| {name} | {' | '.join(each)} |" for name, each in cells.items()]
+            touch = {"map and touch every page": lehr + ["touch"]}
+            views = {"Lehr: all tensors, viewing the file": lehr + ["view"], "safetensors: safe_open, get_tensor": peer + ["view"]}
+            copies = {"read into one buffer": lehr + ["read"], "Lehr: a model's parameters": lehr + ["load"],
+                      "transformers: from_pretrained": peer + ["load"]}
+            for group in (touch | views, touch | copies):
+                lines += loading_rows(place, group, a.rounds)
+    return lines
+
+
+def loading_rows(place, group, count):
+    names = list(group)
+    rounds = []
+    for first in range(count):
+        rounds.append({})
+        for name in names[first % len(names):] + names[:first % len(names)]:
+            if place == "cached":
+                run(group[names[0]])
+            rounds[-1][name] = run(group[name])
+    lines = []
+    for name in names:
+        seconds = [r[name]["seconds"] for r in rounds if r[name]]
+        shares = [r[name]["seconds"] / r[names[0]]["seconds"] for r in rounds if r[names[0]] and r[name]]
+        lines.append(f"| {place} | {name} | {spread(seconds, 3) if seconds else 'did not run'} | {spread(shares) if shares else ''} |")
+        print(lines[-1], flush=True)
+    return lines
 
 
 PARTS = {"training": ("Training steps", training), "memory": ("Memory and length of rows", memory),

@@ -11,7 +11,6 @@
 #include <numeric>
 
 #include "bench/bench_model.h"
-#include "lehr/base/command_line.h"
 #include "lehr/base/error.h"
 #include "lehr/base/json.h"
 #include "lehr/base/tensor_memory.h"
@@ -234,9 +233,7 @@ int main(int argc, char** argv) {
   keep_tensor_memory();
   try {
     Options options;
-    const Arguments arguments = parse_arguments({argv + 1, argv + argc}, ConfigObject::of(options));
-    if (arguments.help) {
-      std::fputs(arguments_help(ConfigObject::of(options)).c_str(), stdout);
+    if (!bench::read_options(argc, argv, ConfigObject::of(options))) {
       return 0;
     }
     require(

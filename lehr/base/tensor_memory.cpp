@@ -42,7 +42,7 @@ void KeptBlocks::keep(Pages pages) {
   kept_of_size_[size].push_back(kept_.insert(kept_.end(), std::move(pages)));
 }
 
-// What is left of a block, at its place in the order of age.
+// What is left of a block, at its place in the order of age; the last to serve a request of its size.
 void KeptBlocks::keep_rest(Kept::iterator place, Pages pages) {
   const size_t size = pages.size;
   figures_.kept += size;

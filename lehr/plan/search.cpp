@@ -5,7 +5,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <tuple>
 
 #include "lehr/base/error.h"
@@ -107,25 +106,27 @@ class Search {
     }
   }
 
+  // Whether a step takes at least as long with `other` as with `one`, of which all_trades() names `one` first.
+  static bool costs_more(const std::string& other, const std::string& one) {
+    return !(one == "2" && other == "op");  // half of all, or all of a half
+  }
+
   void try_point(const MeshPoint& point) {
+    using shard::ReshardPolicy;
     const auto schedules = all_schedules_of(point, num_layers_);
-    std::string fits;                                         // the last checkpointing with which a step fits
-    std::set<std::pair<size_t, shard::ReshardPolicy>> ended;  // schedules that gain nothing by computing more again
+    std::map<std::pair<size_t, ReshardPolicy>, std::string> enough;  // checkpointing with which a schedule was judged
     for (const Trade& trade : all_trades(point)) {
-      if (trade.reshard == shard::ReshardPolicy::always && fits == trade.checkpointing) {
-        continue;  // more gathers, for memory that is there
-      }
       std::map<StageShape, PlannedStage> planned;
       for (size_t i = 0; i < schedules.size(); ++i) {
-        if (ended.contains({i, trade.reshard})) {
+        const auto found = enough.find({i, trade.reshard});
+        if (found != enough.end() && costs_more(trade.checkpointing, found->second)) {
           continue;
         }
-        const Outcome outcome = try_schedule({point, trade, schedules[i]}, planned);
-        if (outcome != Outcome::refused) {
-          ended.emplace(i, trade.reshard);
-        }
-        if (outcome == Outcome::fits) {
-          fits = trade.checkpointing;
+        if (try_schedule({point, trade, schedules[i]}, planned) != Outcome::refused) {
+          enough.emplace(std::pair(i, trade.reshard), trade.checkpointing);
+          if (trade.reshard == ReshardPolicy::all_but_last) {  // "always" gathers more, for memory that is there
+            enough.emplace(std::pair(i, ReshardPolicy::always), trade.checkpointing);
+          }
         }
       }
     }

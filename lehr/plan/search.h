@@ -23,7 +23,7 @@ struct Candidate {
 struct SearchResult {
   std::vector<Candidate> best;  ///< By tokens a second; empty if nothing fits.
   int64_t meshes = 0;           ///< Legal ones, each with its microbatches.
-  int64_t layouts = 0;          ///< Layouts of a layer that were measured.
+  int64_t layouts = 0;          ///< Layouts of a layer that were measured, those that are computed again anew.
   int64_t simulated = 0;        ///< Steps that were timed.
   /// If nothing fits: what the least demanding of those tried would take of a device, in bytes.
   double least_bytes = 0;

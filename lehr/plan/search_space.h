@@ -44,8 +44,8 @@ std::vector<MeshPoint> all_meshes(
     bool has_experts,
     const std::vector<int64_t>& rows);
 
-/// Ways of checkpointing, from those that compute least again, times reshard policies; one policy where no weights are
-/// shared.
+/// Ways of checkpointing, those that compute less again before those that compute more, times reshard policies; one
+/// policy where no weights are shared.
 std::vector<Trade> all_trades(const MeshPoint& point);
 
 /// Schedules with their stages a rank: the default of each, and twice and four times it where any number is taken, as

@@ -136,8 +136,12 @@ TEST(LinearCrossEntropy, TakesLogitsOfMinusInfinity) {
   everywhere([](at::ScalarType type, const std::string& where) {
     at::Tensor weight = at::zeros({700, 1}, type);  // the first 600 of which are out of the question
     weight.narrow(0, 0, 600).fill_(-std::numeric_limits<double>::infinity());
+    weight.set_requires_grad(true);
     const at::Tensor losses = linear_cross_entropy(at::ones({1, 1}, type), weight, at::tensor({650}, at::kLong));
     EXPECT_NEAR(losses.item<double>(), std::log(100.0), 1e-6) << where;  // float32's rounding
+    losses.sum().backward();
+    EXPECT_EQ(weight.grad().narrow(0, 0, 600).abs().max().item<double>(), 0) << where;
+    EXPECT_NEAR(weight.grad()[600].item<double>(), 0.01, 1e-4) << where;  // bfloat16's rounding
   });
 }
 
