@@ -122,7 +122,7 @@ class Search {
         if (found != enough.end() && costs_more(trade.checkpointing, found->second)) {
           continue;
         }
-        if (try_schedule({point, trade, schedules[i]}, planned) != Outcome::refused) {
+        if (try_schedule({point, trade, schedules[i]}, planned)) {
           enough.emplace(std::pair(i, trade.reshard), trade.checkpointing);
           if (trade.reshard == ReshardPolicy::all_but_last) {  // "always" gathers more, for memory that is there
             enough.emplace(std::pair(i, ReshardPolicy::always), trade.checkpointing);
@@ -132,10 +132,8 @@ class Search {
     }
   }
 
-  enum class Outcome { fits, too_slow, refused };
-
-  // Refused where it does not fit or is not legal.
-  Outcome try_schedule(Found one, std::map<StageShape, PlannedStage>& planned) {
+  // False where the step does not fit, as far as it was looked at, or is not legal.
+  bool try_schedule(Found one, std::map<StageShape, PlannedStage>& planned) {
     const auto& mesh = one.point.mesh;
     const auto placement = pipeline::place_stages(
         pipeline::schedule_info(one.schedule.schedule).placement,
@@ -156,13 +154,13 @@ class Search {
             {.current_stage = s, .num_stages = num_stages, .layers_by_stage = chosen});
         shape.layers = end - begin;
       } catch (const Error&) {
-        return Outcome::refused;  // a stage without layers
+        return false;  // a stage without layers
       }
       auto entry = planned.find(shape);
       if (entry == planned.end()) {
         const auto made = stages_.stage(one.point, one.trade, shape);
         if (!made) {
-          return Outcome::refused;
+          return false;
         }
         entry = planned.emplace(shape, *made).first;
       }
@@ -171,14 +169,14 @@ class Search {
     const auto known = by_mesh_.find(key_of(mesh));
     const double to_beat = std::min(cutoff(), known != by_mesh_.end() ? known->second.seconds : kNever);
     if (least_seconds(one, placement, stages) >= to_beat) {
-      return Outcome::too_slow;
+      return true;  // whether it fits or not
     }
     if (!is_legal(one)) {
-      return Outcome::refused;
+      return false;
     }
     const TimedProgram& timed = program_of(one.schedule);
     if (!could_fit(timed, stages)) {
-      return Outcome::refused;
+      return false;
     }
     const StepPrediction step = predict_step(timed.program, stages, stages_.context(one.point, one.trade));
     ++result.simulated;
@@ -189,12 +187,12 @@ class Search {
     }
     if (peak > machine_.usable_bytes()) {
       remember_least(peak);
-      return Outcome::refused;
+      return false;
     }
     if (one.seconds < to_beat) {
       remember(one);
     }
-    return Outcome::fits;
+    return true;
   }
 
   const std::vector<int64_t>& chosen_layers(const Found& one, int64_t num_stages) {
