@@ -55,8 +55,8 @@ endfunction()
 
 find_program(LEHR_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin)
 set(missing "")
-if(NOT EXISTS "${LEHR_TORCH_DIR}/lib/libc10_cuda.so")
-  list(APPEND missing "a torch package for CUDA (libc10_cuda.so)")
+if(NOT EXISTS "${LEHR_TORCH_DIR}/lib/libtorch_cuda.so")
+  list(APPEND missing "a torch package for CUDA (libtorch_cuda.so)")
 endif()
 if(NOT LEHR_NVCC)
   list(APPEND missing nvcc)
@@ -106,11 +106,13 @@ foreach(name norms rest)
   list(APPEND objects "${object}")
 endforeach()
 
-add_library(lehr_cuda MODULE "${PROJECT_SOURCE_DIR}/lehr/ops/cuda/module.cpp" ${objects})
+add_library(lehr_cuda MODULE
+  "${PROJECT_SOURCE_DIR}/lehr/ops/cuda/graph.cpp" "${PROJECT_SOURCE_DIR}/lehr/ops/cuda/module.cpp" ${objects})
 set_source_files_properties(${objects} PROPERTIES EXTERNAL_OBJECT TRUE GENERATED TRUE)
 set_target_properties(lehr_cuda PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}" CXX_VISIBILITY_PRESET hidden)
 target_include_directories(lehr_cuda PRIVATE "${PROJECT_SOURCE_DIR}")
 target_include_directories(lehr_cuda SYSTEM PRIVATE "${LEHR_CUDART_INCLUDE}")
 target_link_libraries(lehr_cuda PRIVATE
-  lehr_warnings lehr::torch "${LEHR_TORCH_DIR}/lib/libc10_cuda.so" "${LEHR_CUDART}")
+  lehr_warnings lehr::torch "${LEHR_TORCH_DIR}/lib/libtorch_cuda.so" "${LEHR_TORCH_DIR}/lib/libc10_cuda.so"
+  "${LEHR_CUDART}")
 install(TARGETS lehr_cuda LIBRARY DESTINATION bin)

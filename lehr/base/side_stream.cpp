@@ -62,8 +62,11 @@ void SideStream::wait() const {
 }
 
 at::Tensor to_device_pinned(const at::Tensor& tensor, at::Device device) {
-  if (device.is_cpu() || tensor.is_meta()) {
+  if (tensor.is_meta()) {
     return tensor;
+  }
+  if (device.is_cpu() || device.is_meta()) {
+    return tensor.to(device);
   }
   const at::Tensor pinned = tensor.is_pinned() ? tensor : tensor.pin_memory();
   return pinned.to(device, /*non_blocking=*/true);

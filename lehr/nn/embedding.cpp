@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lehr/base/error.h"
+#include "lehr/ops/cuda.h"
 #include "lehr/ops/embedding.h"
 
 namespace lehr::nn {
@@ -48,7 +49,7 @@ SplitTokenEmbeddingsImpl::SplitTokenEmbeddingsImpl(SplitVocabulary vocabulary, i
 }
 
 void SplitTokenEmbeddingsImpl::check_ids(const at::Tensor& input_ids) const {
-  if (input_ids.is_cpu() && input_ids.numel() > 0) {
+  if (input_ids.is_cpu() && !ops::cuda::on_gpu(input_ids) && input_ids.numel() > 0) {
     const auto [smallest, largest] = input_ids.aminmax();
     const int64_t size = vocabulary_.size();
     require(

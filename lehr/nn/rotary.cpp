@@ -5,6 +5,7 @@
 #include <numbers>
 
 #include "lehr/base/error.h"
+#include "lehr/base/side_stream.h"
 
 namespace lehr::nn {
 
@@ -157,15 +158,20 @@ RotaryEmbeddingProvider::RotaryEmbeddingProvider(double rope_base, int64_t rotar
 PositionEmbeddings RotaryEmbeddingProvider::operator()(
     const at::Tensor& position_ids, at::ScalarType compute_dtype) const {
   at::NoGradGuard no_grad;
+  const bool depends_on_length = std::holds_alternative<DynamicNtkRopeScaling>(scaling_);
   int64_t length = 0;
-  if (std::holds_alternative<DynamicNtkRopeScaling>(scaling_) && position_ids.numel() > 0 && !position_ids.is_meta()) {
+  if (depends_on_length && position_ids.numel() > 0 && !position_ids.is_meta()) {
     length = position_ids.max().item<int64_t>() + 1;
   }
   const auto frequencies = rotary_frequencies(scaling_, rope_base_, rotary_dim_, length);
-  const at::Tensor inverse =
-      at::tensor(frequencies.inverse_frequencies, at::kDouble).to(position_ids.device());  // (D/2)
-  at::Tensor angles = position_ids.unsqueeze(-1).to(at::kDouble) * inverse;                // (B, T, D/2)
-  angles = at::cat({angles, angles}, -1);                                                  // (B, T, D)
+  const bool keeps = position_ids.is_cuda() && !depends_on_length;
+  at::Tensor inverse = keeps ? on_gpu_ : at::Tensor();  // (D/2)
+  if (!inverse.defined() || inverse.device() != position_ids.device()) {
+    inverse = to_device_pinned(at::tensor(frequencies.inverse_frequencies, at::kDouble), position_ids.device());
+    on_gpu_ = keeps ? inverse : at::Tensor();
+  }
+  at::Tensor angles = position_ids.unsqueeze(-1).to(at::kDouble) * inverse;  // (B, T, D/2)
+  angles = at::cat({angles, angles}, -1);                                    // (B, T, D)
   const auto dtype = compute_dtype == at::kDouble ? at::kDouble : at::kFloat;
   return {
       (angles.cos() * frequencies.attention_scaling).to(dtype),

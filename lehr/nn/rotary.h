@@ -79,6 +79,7 @@ class RotaryEmbeddingProvider {
   double rope_base_;
   int64_t rotary_dim_;
   RopeScaling scaling_;
+  mutable at::Tensor on_gpu_;  // the frequencies, where they depend on nothing: a copy would be in each step's way
 };
 
 }  // namespace lehr::nn

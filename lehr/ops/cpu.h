@@ -67,7 +67,8 @@ std::tuple<at::Tensor, at::Tensor> silu_mul_backward(
     const at::Tensor& dy, const at::Tensor& gate, const at::Tensor& up, bool want_gate, bool want_up);
 
 /// Writes -log softmax(logits)[labels] to losses (N); if `gradient`, turns logits (N, V) into softmax(logits) -
-/// one_hot, row n times row_scale[n] where row_scale is defined. losses and row_scale are in the wide type.
+/// one_hot, row n times row_scale[n] where row_scale is defined. losses and row_scale are in the wide type. A row with
+/// the label -1 gives zeros, with another one out of range NaN.
 void cross_entropy_(
     const at::Tensor& logits,
     const at::Tensor& labels,

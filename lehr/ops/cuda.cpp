@@ -8,7 +8,8 @@
 namespace lehr::ops::cuda {
 
 namespace {
-std::atomic<const Table*> opened = nullptr;  // by open_kernels, for as long as the process lives
+std::atomic<const Table*> opened = nullptr;                  // by open_kernels, for as long as the process lives
+std::atomic<const GraphFunctions*> opened_graphs = nullptr;  // likewise
 thread_local TableScope::Use in_scope = {nullptr, at::kCPU};
 thread_local int64_t uses = 0;
 
@@ -36,6 +37,7 @@ std::string open_module(const std::string& file) {
   if (const Status problem = function_of<ProblemFunction>(module, file, kProblemFunction)()) {
     return fmt::format("the kernels of {} do not run here: {}", file, problem);
   }
+  opened_graphs.store(function_of<GraphsFunction>(module, file, kGraphsFunction)(), std::memory_order_release);
   opened.store(&table, std::memory_order_release);
   return "";
 }
@@ -72,11 +74,19 @@ std::string open_kernels() {
   return "liblehr_cuda.so is not beside the program (" + folder.string() + ")";
 }
 
+const GraphFunctions* graph_functions() {
+  return opened_graphs.load(std::memory_order_acquire);
+}
+
 TableScope::TableScope(const Table& table, at::DeviceType device)
     : before_(std::exchange(in_scope, {&checked_table(table), device})) {}
 
 TableScope::~TableScope() {
   in_scope = before_;
+}
+
+bool on_gpu(const at::Tensor& tensor) {
+  return tensor.is_cuda() || (in_scope.table != nullptr && in_scope.device == tensor.device().type());
 }
 
 bool supports(const at::Tensor& tensor) {

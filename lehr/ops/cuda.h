@@ -20,6 +20,9 @@ namespace lehr::ops::cuda {
 /// driver does not run what it holds. Throws a usage error for a module that was built from other sources.
 std::string open_kernels();
 
+/// Those of the module that was opened; null if none was.
+const GraphFunctions* graph_functions();
+
 /// The table as it is if the program and the module agree about it. Throws a usage error if not.
 const Table& checked_table(const Table& table);
 
@@ -41,6 +44,9 @@ class TableScope {
   Use before_;
 };
 
+/// Whether it lies on a GPU, or on the device that a TableScope takes for one. Operators do not look at its numbers
+/// then: the host would wait for all that the GPU was given before, and a step could not be recorded as a graph.
+bool on_gpu(const at::Tensor& tensor);
 /// Whether there are kernels for tensors like this one: on a device with a table, float32 or bfloat16.
 bool supports(const at::Tensor& tensor);
 /// Whether the kernels of norms take its rows.
@@ -86,7 +92,7 @@ void cross_entropy_(
 /// order depends on the shapes alone, and nothing is read back.
 at::Tensor sum_of_squares(const std::vector<at::Tensor>& tensors);
 /// Multiplies them in place; tensors as above.
-void scale_(const std::vector<at::Tensor>& tensors, double factor);
+void scale_(const std::vector<at::Tensor>& tensors, const at::Tensor& factor);
 
 /// Rows of tokens (N, H) in sorted order, (N*k, H), for `order` of a TokenPermutation.
 at::Tensor copy_tokens(const at::Tensor& tokens, const at::Tensor& order);

@@ -36,6 +36,11 @@ LabelRows rows_that_count(const at::Tensor& hidden, const at::Tensor& labels, in
   return {hidden.index_select(0, index), labels.index_select(0, index), index};
 }
 
+LabelRows all_rows(const at::Tensor& hidden, const at::Tensor& labels, int64_t vocabulary, int64_t ignore_index) {
+  const at::Tensor in_range = labels.masked_fill(labels.lt(0), vocabulary).clamp_max(vocabulary);
+  return {hidden, in_range.masked_fill(labels.eq(ignore_index), -1), {}};
+}
+
 at::Tensor spread(const at::Tensor& rows, const at::Tensor& index, int64_t count) {
   if (!index.defined()) {
     return rows;

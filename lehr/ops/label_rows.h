@@ -16,6 +16,10 @@ struct LabelRows {
 };
 LabelRows rows_that_count(const at::Tensor& hidden, const at::Tensor& labels, int64_t ignore_index);
 
+/// The same for a GPU, where the host does not wait to learn which rows count: all rows, those that do not with the
+/// label -1, and those that check_labels would throw for with the label `vocabulary`.
+LabelRows all_rows(const at::Tensor& hidden, const at::Tensor& labels, int64_t vocabulary, int64_t ignore_index);
+
 /// Puts rows that count back among all `count`, the others zero.
 at::Tensor spread(const at::Tensor& rows, const at::Tensor& index, int64_t count);
 

@@ -6,6 +6,8 @@
 #include <ATen/ops/log_softmax.h>
 #include <ATen/ops/zeros_like.h>
 
+#include <limits>
+
 #include "lehr/base/on_meta.h"
 #include "lehr/base/operator_profile.h"
 #include "lehr/base/operator_watch.h"
@@ -32,14 +34,24 @@ void cross_entropy_(
   if (fast::supports(logits)) {
     return fast::cross_entropy_(logits, labels, losses, gradient, row_scale);
   }
-  const at::Tensor label = labels.unsqueeze(1);
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const at::Tensor ignored = labels.eq(-1);
+  const at::Tensor bad = labels.lt(-1).logical_or(labels.ge(logits.size(1)));
+  const at::Tensor label = labels.clamp(0, logits.size(1) - 1).unsqueeze(1);
   const at::Tensor log_p = at::log_softmax(logits, -1, losses.scalar_type());
-  losses.copy_(log_p.gather(1, label).squeeze(1).neg());
+  losses.copy_(log_p.gather(1, label).squeeze(1).neg().masked_fill(ignored, 0).masked_fill(bad, nan));
   if (gradient) {
     at::Tensor p = log_p.exp();
     p.scatter_(1, label, p.gather(1, label) - 1);
-    logits.copy_(row_scale.defined() ? p * row_scale.unsqueeze(1) : p);
+    p = row_scale.defined() ? p * row_scale.unsqueeze(1) : p;
+    logits.copy_(p.masked_fill(ignored.unsqueeze(1), 0).masked_fill(bad.unsqueeze(1), nan));
   }
+}
+
+// The rows that the loss is computed of.
+LabelRows rows_of(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels, int64_t ignore_index) {
+  return cuda::on_gpu(labels) ? all_rows(hidden, labels, weight.size(0), ignore_index)
+                              : rows_that_count(hidden, labels, ignore_index);
 }
 
 struct Gradients {
@@ -95,7 +107,7 @@ struct LinearCrossEntropyFunction : torch::autograd::Function<LinearCrossEntropy
       int64_t ignore_index,
       bool hidden_wanted,
       bool weight_wanted) {
-    const LabelRows rows = rows_that_count(hidden, labels, ignore_index);
+    const LabelRows rows = rows_of(hidden, weight, labels, ignore_index);
     const Result result = over_chunks(rows, weight, {.x = hidden_wanted, .weight = weight_wanted});
     ctx->save_for_backward({hidden, weight, labels});
     ctx->saved_data["ignore_index"] = ignore_index;
@@ -109,9 +121,10 @@ struct LinearCrossEntropyFunction : torch::autograd::Function<LinearCrossEntropy
     refuse_double_backward("linear_cross_entropy");
     const auto saved = ctx->get_saved_variables();
     const cpu::Wanted wanted{.x = ctx->needs_input_grad(0), .weight = ctx->needs_input_grad(1)};
-    const LabelRows rows = rows_that_count(saved[0], saved[2], ctx->saved_data["ignore_index"].toInt());
+    const LabelRows rows = rows_of(saved[0], saved[1], saved[2], ctx->saved_data["ignore_index"].toInt());
     const at::Tensor row_scale = (rows.index.defined() ? grads[0].index_select(0, rows.index) : grads[0]).contiguous();
-    Gradients gradients = scaled(take(ctx, "unit_hidden"), take(ctx, "unit_weight"), row_scale);
+    Gradients gradients =
+        scaled(take(ctx, "unit_hidden"), take(ctx, "unit_weight"), row_scale, is_uniform(grads[0], row_scale));
     const cpu::Wanted missing{
         .x = wanted.x && !gradients.hidden.defined(), .weight = wanted.weight && !gradients.weight.defined()};
     if (missing.x || missing.weight) {
@@ -134,18 +147,22 @@ struct LinearCrossEntropyFunction : torch::autograd::Function<LinearCrossEntropy
     return tensor;
   }
 
+  // Whether the gradient is one number at all rows that count (where it is `row_scale`), as a sum's and a mean's are.
+  // On a GPU only its layout is asked.
+  static bool is_uniform(const at::Tensor& grad, const at::Tensor& row_scale) {
+    if (row_scale.is_meta() || row_scale.numel() < 2 || grad.stride(0) == 0) {
+      return true;
+    }
+    return !cuda::on_gpu(grad) && row_scale.eq(row_scale[0]).all().item<bool>();
+  }
+
   // Unit gradients times the incoming ones. The weight's stays undefined if the rows' factors differ.
-  static Gradients scaled(at::Tensor hidden, at::Tensor weight, const at::Tensor& row_scale) {
-    if (row_scale.numel() == 0) {
+  static Gradients scaled(at::Tensor hidden, at::Tensor weight, const at::Tensor& row_scale, bool uniform) {
+    if (row_scale.numel() == 0 || row_scale.is_meta()) {
       return {hidden, weight};
     }
-    if (row_scale.is_meta()) {
-      return {hidden, weight};  // as if all were alike
-    }
-    const bool uniform = row_scale.eq(row_scale[0]).all().item<bool>();
     if (uniform) {
-      const auto factor = row_scale[0].item<double>();
-      scale_({hidden, weight}, factor);
+      scale_({hidden, weight}, row_scale[0]);
       return {hidden, weight};
     }
     if (hidden.defined()) {
@@ -182,14 +199,16 @@ at::Tensor linear_cross_entropy(
   if (hidden.is_meta() && !runs_on_meta()) {
     return reference::linear_cross_entropy(hidden, weight, labels, ignore_index);
   }
-  check_labels(labels, weight.size(0), ignore_index);
+  if (!cuda::on_gpu(labels)) {
+    check_labels(labels, weight.size(0), ignore_index);
+  }
   const at::Tensor h = hidden.contiguous();
   const at::Tensor w = weight.contiguous();
   const at::Tensor l = labels.contiguous();
   if (will_differentiate(hidden, weight)) {
     return LinearCrossEntropyFunction::apply(h, w, l, ignore_index, hidden.requires_grad(), weight.requires_grad());
   }
-  const LabelRows rows = rows_that_count(h, l, ignore_index);
+  const LabelRows rows = rows_of(h, w, l, ignore_index);
   return spread(over_chunks(rows, w, {.x = false, .weight = false}).losses, rows.index, labels.size(0));
 }
 

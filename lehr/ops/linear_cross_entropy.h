@@ -17,6 +17,10 @@ namespace lehr::ops {
 /// Without gradients (at::NoGradGuard) only the forward product is done. In bfloat16 the weight's gradient is rounded
 /// to bfloat16 once a chunk. Throws a usage error for a label outside [0, V) that is not ignore_index, and for shapes
 /// that do not match.
+///
+/// On a GPU the host does not wait to look at labels and gradients: ignored rows are computed like others and give
+/// zeros, a label that is out of range gives NaN, and a sum's or mean's gradient is known by its stride of 0; where
+/// a copy of it has lost that, the weight's part is computed again.
 at::Tensor linear_cross_entropy(
     const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels, int64_t ignore_index = -100);
 

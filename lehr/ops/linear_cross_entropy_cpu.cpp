@@ -4,6 +4,19 @@
 
 namespace lehr::ops::cpu {
 
+namespace {
+// What a row without a label gives: 0 where that was meant, else NaN.
+template <class T>
+T without_label(int64_t label) {
+  const float value = label == -1 ? 0 : std::numeric_limits<float>::quiet_NaN();
+  if constexpr (std::is_same_v<T, Bf16>) {
+    return {.bits = c10::BFloat16(value).x};
+  } else {
+    return value;
+  }
+}
+}  // namespace
+
 void cross_entropy_(
     const at::Tensor& logits,
     const at::Tensor& labels,
@@ -22,8 +35,16 @@ void cross_entropy_(
     run_kernel(logits, 0, logits.size(0), grain_for(size), [&](int64_t first, int64_t last) {
       const Wide<T> one = 1;
       for (int64_t row = first; row < last; ++row) {
+        T* const logits_of_row = x + row * size;
+        if (label[row] < 0 || label[row] >= size) {
+          loss[row] = without_label<Wide<T>>(label[row]);
+          if (gradient) {
+            std::fill(logits_of_row, logits_of_row + size, without_label<T>(label[row]));
+          }
+          continue;
+        }
         const Wide<T>* row_gradient = gradient ? (scale ? scale + row : &one) : nullptr;
-        loss[row] = kernel.cross_entropy_row(x + row * size, size, label[row], row_gradient);
+        loss[row] = kernel.cross_entropy_row(logits_of_row, size, label[row], row_gradient);
       }
     });
   });

@@ -5,6 +5,7 @@
 #include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/scalar_tensor.h>
 
+#include <algorithm>
 #include <map>
 
 #include "lehr/base/operation_meter.h"
@@ -104,11 +105,9 @@ at::Tensor global_norm(const std::vector<at::Tensor>& tensors) {
   return sum_of_squares(tensors).sqrt();
 }
 
-void scale_(const std::vector<at::Tensor>& tensors, double factor) {
-  if (factor == 1) {
-    return;
-  }
-  const at::NoGradGuard no_grad;
+namespace {
+// Those with kernels of the CPU.
+void scale_pieces(const std::vector<at::Tensor>& tensors, double factor) {
   const std::vector<Piece> pieces = pieces_of(tensors);
   const Arch arch = current_arch();
   parallel_for(0, static_cast<int64_t>(pieces.size()), 1, [&](int64_t first, int64_t last) {
@@ -120,6 +119,14 @@ void scale_(const std::vector<at::Tensor>& tensors, double factor) {
       });
     }
   });
+}
+
+// `factor` is read only where there are kernels of the CPU for some of them.
+void scale_all(const std::vector<at::Tensor>& tensors, const at::Tensor& factor) {
+  const at::NoGradGuard no_grad;
+  if (std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& t) { return t.defined() && has_kernel(t); })) {
+    scale_pieces(tensors, factor.item<double>());
+  }
   for (const auto& [index, list] : on_gpus(tensors)) {
     cuda::scale_(list, factor);
   }
@@ -129,10 +136,26 @@ void scale_(const std::vector<at::Tensor>& tensors, double factor) {
     }
     if (has_kernel(tensor) || has_cuda_kernel(tensor)) {
       tensor.unsafeGetTensorImpl()->bump_version();
-    } else {
+    } else if (factor.is_cpu()) {
       tensor.mul_(factor);
+    } else {
+      tensor.copy_(tensor.to(at::kDouble) * factor);  // ATen would round the factor to the tensor's type
     }
   }
+}
+}  // namespace
+
+void scale_(const std::vector<at::Tensor>& tensors, double factor) {
+  if (factor != 1) {
+    scale_all(tensors, at::scalar_tensor(factor, at::kDouble));
+  }
+}
+
+void scale_(const std::vector<at::Tensor>& tensors, const at::Tensor& factor) {
+  if (!cuda::on_gpu(factor)) {
+    return scale_(tensors, factor.item<double>());
+  }
+  scale_all(tensors, factor.detach().to(at::kDouble).reshape({}));
 }
 
 }  // namespace lehr::ops

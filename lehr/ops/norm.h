@@ -19,5 +19,7 @@ at::Tensor global_norm(const std::vector<at::Tensor>& tensors);
 
 /// Multiplies every element in place. Undefined tensors are skipped; a factor of 1 touches nothing.
 void scale_(const std::vector<at::Tensor>& tensors, double factor);
+/// The same by a factor of one element; the host does not wait for one that lies on a GPU.
+void scale_(const std::vector<at::Tensor>& tensors, const at::Tensor& factor);
 
 }  // namespace lehr::ops

@@ -59,9 +59,10 @@ at::Tensor sum_of_squares(const std::vector<at::Tensor>& tensors) {
   return total;
 }
 
-void scale_(const std::vector<at::Tensor>& tensors, double factor) {
+void scale_(const std::vector<at::Tensor>& tensors, const at::Tensor& factor) {
   const c10::DeviceGuard guard(tensors.front().device());
-  const auto by = static_cast<float>(factor);
+  const at::Tensor on_device = factor.to(tensors.front().device(), at::kDouble);
+  const double* const by = cpu::elements<double>(on_device);
   for (const at::ScalarType type : kTypes) {
     over_lists(tensors, type, 0, [&](const TensorList& list, int64_t) {
       check_status("scale_", type == at::kFloat ? table().f32.scale(list, by) : table().bf16.scale(list, by));

@@ -4,6 +4,8 @@
 #include <ATen/ops/_fused_adam.h>
 #include <ATen/ops/_fused_adamw.h>
 
+#include "lehr/base/side_stream.h"
+
 namespace lehr::optim {
 
 AdamW::AdamW(const OptimizerConfig& config, const std::vector<std::string>& names)
@@ -20,7 +22,7 @@ std::vector<at::Tensor> step_tensors(const Items& items) {
   for (size_t i = 0; i < items.size(); ++i) {
     steps.template data_ptr<float>()[i] = static_cast<float>(items[i].step);
   }
-  return steps.to(items.front().value.device()).unbind();
+  return to_device_pinned(steps, items.front().value.device()).unbind();
 }
 }  // namespace
 
@@ -40,7 +42,8 @@ void AdamW::update(const GroupSettings& group, const std::vector<Item>& items, c
       group.eps,
       /*amsgrad=*/false,
       /*maximize=*/false,
-      scale);
+      scale,
+      found_inf(options));
 }
 
 void Adam::update(const GroupSettings& group, const std::vector<Item>& items, const StepOptions& options) {
@@ -59,7 +62,8 @@ void Adam::update(const GroupSettings& group, const std::vector<Item>& items, co
       group.eps,
       /*amsgrad=*/false,
       /*maximize=*/false,
-      scale);
+      scale,
+      found_inf(options));
 }
 
 }  // namespace lehr::optim

@@ -15,6 +15,8 @@ class AdamW final : public PerParameterOptimizer {
   /// `names` as for PerParameterOptimizer.
   AdamW(const OptimizerConfig& config, const std::vector<std::string>& names);
 
+  bool takes_found_inf() const override { return true; }
+
  private:
   void update(const GroupSettings& group, const std::vector<Item>& items, const StepOptions& options) override;
 };
@@ -25,6 +27,8 @@ class Adam final : public PerParameterOptimizer {
  public:
   /// `names` as for PerParameterOptimizer.
   Adam(const OptimizerConfig& config, const std::vector<std::string>& names);
+
+  bool takes_found_inf() const override { return true; }
 
  private:
   void update(const GroupSettings& group, const std::vector<Item>& items, const StepOptions& options) override;

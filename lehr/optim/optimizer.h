@@ -36,6 +36,9 @@ struct StepOptions {
   double lr_factor = 1.0;  ///< What the schedule multiplies every group's learning rate by.
   /// What gradients are divided by before use, as clip_divisor() gives it: one element, any device. Undefined: 1.
   at::Tensor grad_divisor = {};
+  /// One float32 element on the parameters' device: where it is 1, values and moments stay as they are. So the host
+  /// need not know yet whether the gradients are finite. Only for optimizers with takes_found_inf(). Undefined: 0.
+  at::Tensor found_inf = {};
 };
 
 /// Updates parameters from their gradients. Not for several threads at once.
@@ -55,6 +58,9 @@ class Optimizer {
   /// torch.nn.utils.clip_grad_norm_. Throws a usage error, before anything is changed, for parameters that it was not
   /// built for and tensors that do not fit together.
   virtual void step(const std::vector<NamedParameter>& parameters, const StepOptions& options = {}) = 0;
+
+  /// Whether step() heeds StepOptions::found_inf. Counters of steps go on in any case.
+  virtual bool takes_found_inf() const { return false; }
 
   /// The state in the order of names, each "<parameter>.<what>", shaped like the parameter (a local shard like its
   /// local shard) or without dimensions. The tensors are the optimizer's own: filling them in place restores a state.

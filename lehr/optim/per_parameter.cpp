@@ -6,6 +6,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/base/on_meta.h"
+#include "lehr/ops/cuda.h"
 
 namespace lehr::optim {
 namespace {
@@ -97,6 +98,9 @@ void PerParameterOptimizer::check(const std::vector<NamedParameter>& parameters)
 
 void PerParameterOptimizer::step(const std::vector<NamedParameter>& parameters, const StepOptions& options) {
   const at::NoGradGuard no_grad;
+  require(
+      !options.found_inf.defined() || takes_found_inf(),
+      "found_inf: this optimizer cannot leave a step out by itself; tell it no step that is to be left out");
   check(parameters);
   std::map<std::tuple<size_t, std::string, at::ScalarType>, std::vector<Item>> buckets;
   for (const auto& parameter : parameters) {
@@ -154,13 +158,17 @@ std::vector<at::Tensor> PerParameterOptimizer::states(const std::vector<Item>& i
   return list;
 }
 
+std::optional<at::Tensor> PerParameterOptimizer::found_inf(const StepOptions& options) {
+  return options.found_inf.defined() ? std::optional(options.found_inf) : std::nullopt;
+}
+
 std::optional<at::Tensor> PerParameterOptimizer::grad_scale(
     const std::vector<Item>& items, const StepOptions& options) {
   if (!options.grad_divisor.defined()) {
     return std::nullopt;
   }
   const at::Tensor divisor = options.grad_divisor.detach();
-  if (divisor.is_cpu() && divisor.item<double>() == 1.0) {
+  if (!ops::cuda::on_gpu(divisor) && divisor.item<double>() == 1.0) {
     return std::nullopt;  // the usual case: nothing to clip, so the kernel need not write the gradients back
   }
   const at::Device device = items.front().value.device();

@@ -49,6 +49,8 @@ class PerParameterOptimizer : public Optimizer {
   /// The divisor of `options` as ATen's fused kernels take it; nothing where it is 1. For float64, for which theirs is
   /// too coarse, the gradients are divided here.
   static std::optional<at::Tensor> grad_scale(const std::vector<Item>& items, const StepOptions& options);
+  /// found_inf of `options` as ATen's fused kernels take it.
+  static std::optional<at::Tensor> found_inf(const StepOptions& options);
   static std::vector<at::Tensor> values(const std::vector<Item>& items);
   static std::vector<at::Tensor> grads(const std::vector<Item>& items);
   /// State tensor number `index` of each.

@@ -33,7 +33,8 @@ void SGD::update(const GroupSettings& group, const std::vector<Item>& items, con
           nesterov_,
           /*maximize=*/false,
           /*is_first_step=*/part.front().step == 1,
-          scale);
+          scale,
+          found_inf(options));
     }
   }
 }

@@ -15,6 +15,8 @@ class SGD final : public PerParameterOptimizer {
   /// `names` as for PerParameterOptimizer.
   SGD(const OptimizerConfig& config, const std::vector<std::string>& names);
 
+  bool takes_found_inf() const override { return true; }
+
  private:
   void update(const GroupSettings& group, const std::vector<Item>& items, const StepOptions& options) override;
 

@@ -99,6 +99,12 @@ void TrainingConfig::fields(FieldVisitor& v) {
       "Models with model.args.expert_bias: how far a step moves the bias of experts with too few or too many tokens.",
       at_least(0));
   v.optional("device", device, "Where to train; auto takes a GPU if there is one.", one_of({"auto", "cpu", "cuda"}));
+  v.optional(
+      "cuda_graphs",
+      cuda_graphs,
+      "On a GPU: record forward and backward of a batch once, and start them as a whole from then on. For small "
+      "models, "
+      "whose kernels are over before the host has started the next; takes the memory of a step for good.");
   v.optional("num_labels", num_labels, "Classification: number of classes.", at_least(2));
   v.optional("classifier_dropout", classifier_dropout, "Classification: dropout before the head.", from_below(0, 1));
 }

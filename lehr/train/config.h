@@ -58,6 +58,7 @@ struct TrainingConfig {
   double router_z_loss_coef = 0;
   optim::NonFinitePolicy non_finite = optim::NonFinitePolicy::stop;
   std::string device = "auto";
+  bool cuda_graphs = false;
   int64_t num_labels = 2;
   double classifier_dropout = 0;
   void fields(FieldVisitor& v);

@@ -32,6 +32,7 @@ class EventBus {
  public:
   using Handler = std::function<void(const EventContext&)>;
   void subscribe(Event event, Handler handler) { handlers_[event].push_back(std::move(handler)); }
+  bool has_subscribers(Event event) const { return handlers_.contains(event); }
   void emit(Event event, const EventContext& context) const {
     if (const auto found = handlers_.find(event); found != handlers_.end()) {
       for (const auto& handler : found->second) {

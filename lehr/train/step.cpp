@@ -48,7 +48,13 @@ TrainStep::TrainStep(nn::Model& model, const TrainTask& task, optim::Optimizer& 
       parameters_(nn::named_parameters(model)),
       precision_(options.sharded != nullptr ? std::vector<nn::NamedParameter>{} : parameters_, options.compute),
       device_(options.device.value_or(parameters_.front().parameter->value().device())),
-      ranks_(options.ranks != nullptr ? *options.ranks : one_device_) {}
+      ranks_(options.ranks != nullptr ? *options.ranks : one_device_) {
+  if (options_.recorder) {
+    graph_.emplace(parameters_, options_.recorder, [this](const Batch& local, const at::Tensor& valid_items) {
+      return run_recorded(local, valid_items);
+    });
+  }
+}
 
 template <class Do>
 void TrainStep::each_sharded(const Do& action) {
@@ -83,8 +89,13 @@ int64_t TrainStep::count_valid(const Batch& batch) const {
 }
 
 // Forward and backward of some of the step's rows.
-void TrainStep::run_rows(const Batch& rows, int64_t first_row, int64_t step, int64_t valid, StepSums& sums) {
+void TrainStep::run_rows(const Batch& rows, int64_t first_row, int64_t step, int64_t valid, bool only, StepSums& sums) {
   const Batch local = to_device(ranks_.positions_of(rows), device_);
+  if (graph_) {
+    const auto [loss, metrics] = (*graph_)(local, valid, only);
+    sums.add(loss, metrics);
+    return;
+  }
   model_.set_dropout_stream(options_.seed, static_cast<uint64_t>(step), first_row);
   nn::RouterLosses* routers = model_.router_losses();
   const double share =
@@ -104,6 +115,17 @@ void TrainStep::run_rows(const Batch& rows, int64_t first_row, int64_t step, int
   sums.add(loss, metrics);
 }
 
+// The same for what need not be told anything but the batch.
+StepGraph::Sums TrainStep::run_recorded(const Batch& local, const at::Tensor& valid) {
+  const nn::ModelOutputs outputs = model_.forward(task_.build_forward_inputs(local));
+  const at::Tensor sum = task_.compute_loss(outputs, local);
+  const at::Tensor loss = sum / valid.to(sum.scalar_type());
+  auto metrics = compute_metrics(task_, outputs, local);
+  loss.backward();
+  precision_.collect_gradients();
+  return {loss.detach(), std::move(metrics)};
+}
+
 StepSums TrainStep::run_all_rows(const Batch& batch, int64_t first_row, int64_t step, int64_t valid) {
   if (options_.pipeline != nullptr) {
     StageStep all{
@@ -119,7 +141,7 @@ StepSums TrainStep::run_all_rows(const Batch& batch, int64_t first_row, int64_t 
   for (int64_t first = 0; first < rows; first += options_.local_batch_size) {
     const int64_t count = std::min(options_.local_batch_size, rows - first);
     each_sharded([&](shard::FullySharded& sharded) { sharded.set_last_microbatch(first + count == rows); });
-    run_rows(rows_of(batch, first, count), first_row + first, step, valid, sums);
+    run_rows(rows_of(batch, first, count), first_row + first, step, valid, count == rows, sums);
   }
   return sums;
 }
@@ -130,20 +152,32 @@ at::Tensor TrainStep::count_tokens_per_expert() {
                                      : model_.moe_tokens_per_expert();
 }
 
-// What the ranks counted, each for its own tokens, as the step's.
-void TrainStep::add_up(const StepSums& sums, StepResult& result) {
-  std::vector<at::Tensor> tensors{sums.load_balancing, sums.router_z, sums.loss};
-  for (const auto& [name, sum] : sums.metrics) {
-    tensors.push_back(sum);
-  }
-  std::vector<double> numbers = read_numbers(tensors);
-  std::vector<double> losses(numbers.begin(), numbers.begin() + 2);
-  numbers.erase(numbers.begin(), numbers.begin() + 2);
+namespace {
+// The numbers of a step in the order in which they travel, before the task's metrics.
+constexpr int64_t kGradNorm = 0;
+constexpr int64_t kLoadBalancing = 1;  // and the routers' z loss behind it
+constexpr int64_t kLoss = 3;
+
+// What must be finite.
+double judged(const StepResult& result) {
+  return std::isfinite(result.loss) ? result.grad_norm : result.loss;
+}
+}  // namespace
+
+// The result, from what the ranks counted, each for its own tokens.
+void TrainStep::read(LaunchedStep& launched) {
+  StepResult& result = launched.result;
+  const at::Tensor on_host = launched.numbers.wait().cpu();
+  const auto* first = on_host.const_data_ptr<double>();
+  result.grad_norm = first[kGradNorm];
+  std::vector<double> losses(first + kLoadBalancing, first + kLoss);
+  std::vector<double> numbers(first + kLoss, first + on_host.numel());
+  result.tokens_per_expert = launched.tokens_per_expert.wait();
   ranks_.sum_over_tokens(numbers);
   const std::string loss;  // no metric is called by no name
   std::map<std::string, double> totals{{loss, numbers[0]}};
   size_t place = 1;
-  for (const auto& [name, sum] : sums.metrics) {
+  for (const std::string& name : launched.metrics) {
     totals[name] = numbers[place++] / static_cast<double>(result.valid);
   }
   if (balances()) {
@@ -190,7 +224,31 @@ void TrainStep::update_parameters(
   optimizer_.step(updates, options);
 }
 
+bool TrainStep::can_be_late() const {
+  return ranks_.context() == nullptr && options_.pipeline == nullptr && options_.sharded == nullptr &&
+         options_.non_finite == optim::NonFinitePolicy::stop && optimizer_.takes_found_inf();
+}
+
 StepResult TrainStep::run(const Batch& batch, int64_t first_row, int64_t step, double lr_factor) {
+  return finish(launch(batch, first_row, step, lr_factor, /*late=*/false));
+}
+
+StepResult TrainStep::finish(LaunchedStep launched) {
+  if (launched.late) {
+    read(launched);
+    if (!std::isfinite(judged(launched.result))) {
+      failed_.reset();  // whoever catches what is thrown may go on
+    }
+    launched.result.updated = admit(launched);
+  }
+  return std::move(launched.result);
+}
+
+bool TrainStep::admit(const LaunchedStep& launched) const {
+  return optim::admit_step(judged(launched.result), options_.non_finite, launched.step);
+}
+
+LaunchedStep TrainStep::launch(const Batch& batch, int64_t first_row, int64_t step, double lr_factor, bool late) {
   struct Clear {
     TrainStep& step;
     bool done = false;
@@ -201,10 +259,11 @@ StepResult TrainStep::run(const Batch& batch, int64_t first_row, int64_t step, d
       }
     }
   } clear{*this};
-  StepResult result;
+  LaunchedStep launched{.step = step};
+  StepResult& result = launched.result;
   result.valid = count_valid(batch);
   if (result.valid == 0) {
-    return result;
+    return launched;
   }
 
   model_.train();
@@ -223,25 +282,41 @@ StepResult TrainStep::run(const Batch& batch, int64_t first_row, int64_t step, d
     }
   }
   const at::Tensor norm = gradient_norm(updates);
-  result.grad_norm = norm.item<double>();
-  const at::Tensor tokens_per_expert = result.tokens_per_expert = count_tokens_per_expert();
-  add_up(sums, result);
-  const double judged = std::isfinite(result.loss) ? result.grad_norm : result.loss;
-  result.updated = optim::admit_step(judged, options_.non_finite, step);
-  if (result.updated) {
+  at::Tensor tokens_per_expert = count_tokens_per_expert();
+  std::vector<at::Tensor> numbers{norm, sums.load_balancing, sums.router_z, sums.loss};
+  for (const auto& [name, sum] : sums.metrics) {
+    launched.metrics.push_back(name);
+    numbers.push_back(sum);
+  }
+  const at::Tensor packed = pack_numbers(numbers);
+  optim::StepOptions update{.lr_factor = lr_factor};
+  if (options_.max_norm > 0) {
+    update.grad_divisor = optim::clip_divisor(norm, options_.max_norm);
+  }
+  launched.late = late;
+  launched.numbers = HostCopy(packed);
+  launched.tokens_per_expert = tokens_per_expert.defined() ? HostCopy(tokens_per_expert) : HostCopy();
+  if (late) {
+    const at::Tensor failed = (packed[kGradNorm] + packed[kLoss]).isfinite().logical_not().to(at::kFloat);
+    failed_ = failed_.defined() ? at::maximum(failed_, failed) : failed;
+    update.found_inf = failed_;
+    // Without tokens nothing moves a bias.
+    tokens_per_expert =
+        tokens_per_expert.defined() ? tokens_per_expert * failed_.logical_not().to(at::kLong) : tokens_per_expert;
+  } else {
+    read(launched);
+    result.updated = admit(launched);
+  }
+  if (late || result.updated) {
     if (options_.gradients_ready) {
       options_.gradients_ready();
-    }
-    optim::StepOptions update{.lr_factor = lr_factor};
-    if (options_.max_norm > 0) {
-      update.grad_divisor = optim::clip_divisor(norm, options_.max_norm);
     }
     update_parameters(updates, update);
     nn::update_expert_bias(model_, tokens_per_expert, options_.load_balance_coeff);
     refresh();
   }
   clear.done = true;
-  return result;
+  return launched;
 }
 
 }  // namespace lehr::train

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "lehr/base/host_copy.h"
 #include "lehr/nn/model.h"
 #include "lehr/optim/clip.h"
 #include "lehr/optim/optimizer.h"
@@ -14,6 +15,7 @@
 #include "lehr/train/events.h"
 #include "lehr/train/precision.h"
 #include "lehr/train/ranks.h"
+#include "lehr/train/step_graph.h"
 #include "lehr/train/step_sums.h"
 #include "lehr/train/task.h"
 
@@ -38,6 +40,16 @@ struct StepResult {
   at::Tensor tokens_per_expert;           ///< (mixtures, E) int64, of this step; undefined without experts.
 };
 
+/// A step that was given to the device, for TrainStep::finish.
+struct LaunchedStep {
+  int64_t step = 0;
+  StepResult result = {};  ///< All of it is there unless the numbers are on their way.
+  bool late = false;
+  std::vector<std::string> metrics = {};  ///< The task's, whose sums are the last of the numbers.
+  HostCopy numbers = {};
+  HostCopy tokens_per_expert = {};
+};
+
 /// Trains a model step by step. Owns gradients' arithmetic, not the loop around it.
 class TrainStep {
  public:
@@ -55,6 +67,7 @@ class TrainStep {
     std::vector<shard::FullySharded>* sharded = nullptr;
     std::optional<at::Device> device = {};       ///< Where forward computes; by default where the parameters are.
     Pipeline* pipeline = nullptr;                ///< Where the model's stages are on several ranks.
+    ops::Recorder recorder = {};                 ///< Records batches (check_cuda_graphs); null: they are not recorded.
     std::function<void()> gradients_ready = {};  ///< Called when gradients are summed and judged, before the update.
   };
   /// All references must outlive this object.
@@ -66,16 +79,26 @@ class TrainStep {
   /// optim::NonFinitePolicy::stop; weights are then as before. Leaves no gradients behind, whatever happens.
   StepResult run(const Batch& batch, int64_t first_row, int64_t step, double lr_factor);
 
+  /// run() in two parts. If `late`, the first does not wait for what the device is given: whether something was not
+  /// finite is then judged on the device, and if so, neither this step nor one that is launched after it changes
+  /// weights; finish() throws what run() would. Otherwise the first does it all. Only where can_be_late() allows it.
+  LaunchedStep launch(const Batch& batch, int64_t first_row, int64_t step, double lr_factor, bool late);
+  StepResult finish(LaunchedStep launched);
+  /// On one device, where a step that is not finite ends the run, and with an optimizer that leaves one out by itself.
+  bool can_be_late() const;
+
   /// Shows forward the present weights; call after weights were changed from outside (a load).
   void refresh();
 
  private:
   void clear_gradients();
   int64_t count_valid(const Batch& batch) const;
-  void run_rows(const Batch& rows, int64_t first_row, int64_t step, int64_t valid, StepSums& sums);
+  void run_rows(const Batch& rows, int64_t first_row, int64_t step, int64_t valid, bool only, StepSums& sums);
+  StepGraph::Sums run_recorded(const Batch& local, const at::Tensor& valid);
   StepSums run_all_rows(const Batch& batch, int64_t first_row, int64_t step, int64_t valid);
   at::Tensor count_tokens_per_expert();
-  void add_up(const StepSums& sums, StepResult& result);
+  void read(LaunchedStep& launched);
+  bool admit(const LaunchedStep& launched) const;
   at::Tensor gradient_norm(const std::vector<optim::NamedParameter>& updates) const;
   void update_parameters(const std::vector<optim::NamedParameter>& updates, const optim::StepOptions& options);
   bool balances() const { return options_.router_aux_loss_coef > 0 || options_.router_z_loss_coef > 0; }
@@ -87,10 +110,12 @@ class TrainStep {
   optim::Optimizer& optimizer_;
   Options options_;
   std::vector<nn::NamedParameter> parameters_;
+  at::Tensor failed_;  // on the device, float32: 1 once a late step was not finite
   MixedPrecision precision_;
   at::Device device_;
   const Ranks one_device_;
   const Ranks& ranks_;
+  std::optional<StepGraph> graph_;
 };
 
 }  // namespace lehr::train

@@ -26,24 +26,22 @@ void StepSums::add(const at::Tensor& batch_loss, const std::map<std::string, at:
   }
 }
 
-std::vector<double> read_numbers(const std::vector<at::Tensor>& tensors) {
-  std::vector<at::Tensor> defined;
+at::Tensor pack_numbers(const std::vector<at::Tensor>& tensors) {
+  const at::NoGradGuard no_grad;
+  at::Device device = at::kCPU;
   for (const at::Tensor& tensor : tensors) {
     if (tensor.defined()) {
-      const at::Tensor number = tensor.detach().to(at::kDouble).reshape({});
-      defined.push_back(defined.empty() ? number : number.to(defined.front().device()));
+      device = tensor.device();
+      break;
     }
   }
-  std::vector<double> numbers(tensors.size(), 0.0);
-  if (defined.empty()) {
-    return numbers;
+  std::vector<at::Tensor> numbers;
+  for (const at::Tensor& tensor : tensors) {
+    numbers.push_back(
+        tensor.defined() ? tensor.detach().to(device, at::kDouble).reshape({})
+                         : at::zeros({}, at::TensorOptions(device).dtype(at::kDouble)));
   }
-  const at::Tensor on_host = at::stack(defined).cpu();
-  const double* next = on_host.const_data_ptr<double>();
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    numbers[i] = tensors[i].defined() ? *next++ : 0.0;
-  }
-  return numbers;
+  return numbers.empty() ? at::empty({0}, at::kDouble) : at::stack(numbers);
 }
 
 std::map<std::string, at::Tensor> compute_metrics(

@@ -22,8 +22,9 @@ struct StepSums {
   void add(const at::Tensor& batch_loss, const std::map<std::string, at::Tensor>& batch_metrics);
 };
 
-/// The numbers in host memory, which waits for a device once; 0 for undefined tensors. They have one element each.
-std::vector<double> read_numbers(const std::vector<at::Tensor>& tensors);
+/// The numbers as one tensor (n) of float64, on the device of the first; 0 for undefined tensors. They have one element
+/// each. The host does not wait.
+at::Tensor pack_numbers(const std::vector<at::Tensor>& tensors);
 
 /// The task's metrics of a batch. Throws a usage error for one that is not one number.
 std::map<std::string, at::Tensor> compute_metrics(

@@ -1,5 +1,7 @@
 #include "lehr/train/trainer.h"
 
+#include <utility>
+
 #include "lehr/base/config.h"
 #include "lehr/base/error.h"
 #include "lehr/base/log.h"
@@ -39,6 +41,7 @@ Trainer::Trainer(TrainConfig config, Environment environment)
   }
   ranks_.require_same("config", to_toml(config_));
   check_mesh(config_, *args_, ranks_);
+  check_cuda_graphs(config_, device_, ranks_.world_size(), args_->has_experts());
   if (config_.float8.enable) {
     ops::require_float8(device_, compute_type(config_.training), "float8.enable");
   }
@@ -99,6 +102,27 @@ std::optional<Batch> next_of(BatchStream& batches) {
 }
 }  // namespace
 
+bool Trainer::results_are_late() const {
+  return environment_.late_results.value_or(device_.is_cuda()) && step_->can_be_late() &&
+         !config_.profiling.enable_profiling && !config_.profiling.operator_table &&
+         !events_.has_subscribers(Event::gradients_ready) && !events_.has_subscribers(Event::step_end);
+}
+
+// Reads what a step gave, which may wait for the device, and logs it. Throws for a step that ends the run.
+void Trainer::conclude(std::optional<DoneStep>& done) {
+  if (!done) {
+    return;
+  }
+  auto [launched, state, learning_rate] = *std::exchange(done, {});
+  const StepResult result = step_->finish(std::move(launched));
+  state_.skipped += result.updated ? 0 : 1;
+  state.skipped = state_.skipped;
+  result_ = {.step = state.step, .loss = result.loss, .validation_loss = result_.validation_loss};
+  const auto metrics =
+      run_log_ ? run_log_->step_ended(state, result, learning_rate) : learned_metrics(state, result, learning_rate);
+  events_.emit(Event::step_end, {.step = state.step, .model = model_.get(), .metrics = &metrics});
+}
+
 TrainResult Trainer::run() {
   const int64_t last = config_.training.steps;
   const RowShare rows = ranks_.share(config_.training.rows_per_step());
@@ -111,6 +135,8 @@ TrainResult Trainer::run() {
   if (ranks_.any(owed)) {
     validate_now(state_.step);
   }
+  const bool late = results_are_late();
+  std::optional<DoneStep> before;  // a step that is not concluded yet
   while (state_.step < last) {
     const int64_t step = state_.step + 1;
     events_.emit(Event::step_begin, {.step = step, .model = model_.get()});
@@ -119,24 +145,25 @@ TrainResult Trainer::run() {
     }
     const auto batch = next_of(*batches);
     const double factor = lr_factor_(state_.step);
-    const StepResult done = step_->run(*batch, rows.first, step, factor);
+    LaunchedStep launched = step_->launch(*batch, rows.first, step, factor, late);
+    conclude(before);
     state_.step = step;
-    state_.num_tokens += done.valid;
-    state_.skipped += done.updated ? 0 : 1;
-    result_ = {.step = step, .loss = done.loss, .validation_loss = result_.validation_loss};
-    const double learning_rate = config_.optimizer.lr * factor;
-    const auto metrics =
-        run_log_ ? run_log_->step_ended(state_, done, learning_rate) : learned_metrics(state_, done, learning_rate);
-    events_.emit(Event::step_end, {.step = step, .model = model_.get(), .metrics = &metrics});
+    state_.num_tokens += launched.result.valid;
+    before = DoneStep{std::move(launched), state_, config_.optimizer.lr * factor};
+    if (!late || validation_due(step) || step == last) {
+      conclude(before);
+    }
 
     if (validation_due(step)) {
       validate_now(step);
     }
     const bool stop = ranks_.any(environment_.stop_requested && environment_.stop_requested());
     if (checkpoints_ && (stop || due(config_.checkpoint.interval, step))) {
+      conclude(before);
       save(step);
     }
     if (stop && step < last) {
+      conclude(before);
       result_.stopped = true;
       break;
     }

@@ -58,6 +58,10 @@ class Trainer {
     /// Asked for models so large that it matters; may throw what has no answer.
     std::function<int64_t(const TrainConfig& config, const TrainSpec& spec, const descriptor::ModelArgs& args)>
         predict_peak = {};
+    /// Whether a step's numbers are read, logged and judged only when the next step was given to the device, which so
+    /// never waits for the host. By default where there is a GPU; never where something is to see the model between two
+    /// steps, several ranks take part, or a step that is not finite is skipped.
+    std::optional<bool> late_results = {};
     /// As profiling.operator_table, for this start alone: the config.toml that the run leaves does not say so.
     bool profile = false;
   };
@@ -93,6 +97,14 @@ class Trainer {
   const nn::Model& by_names() const { return whole_ ? *whole_ : *model_; }
   bool due(int64_t every, int64_t step) const { return step % every == 0 || step == config_.training.steps; }
   bool validation_due(int64_t step) const { return config_.validation.enable && due(config_.validation.freq, step); }
+  /// A step whose result is to be logged.
+  struct DoneStep {
+    LaunchedStep launched;
+    RunState state;
+    double learning_rate;
+  };
+  bool results_are_late() const;
+  void conclude(std::optional<DoneStep>& done);
   void validate_now(int64_t step);
   void save(int64_t step);
   void finish();

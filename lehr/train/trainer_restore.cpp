@@ -97,6 +97,7 @@ void Trainer::restore() {
           .sharded = sharded_.empty() ? nullptr : &sharded_,
           .device = device_,
           .pipeline = pipeline_.get(),
+          .recorder = config_.training.cuda_graphs ? ops::record_cuda_graph : ops::Recorder(),
           .gradients_ready = [this] {
             events_.emit(Event::gradients_ready, {.step = state_.step + 1, .model = model_.get()});
           }});

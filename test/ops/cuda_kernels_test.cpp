@@ -225,6 +225,37 @@ TEST_P(CudaKernels, LossEqualsItsDefinition) {
   }
 }
 
+// A sum's and a mean's gradients have a stride of 0; uneven ones are above.
+TEST_P(CudaKernels, LossOfRowsThatCountIsScaledByWhatComesIn) {
+  for (const auto type : kTypes) {
+    at::Tensor labels = at::randint(0, 300, {40}, at::kLong);
+    labels.slice(0, 3, 40, 7).fill_(-100);
+    const Operator fast = [&](const Tensors& in) -> Tensors {
+      return {linear_cross_entropy(in[0], in[1], labels.to(in[0].device())).sum() / 37};
+    };
+    const Operator definition = [&](const Tensors& in) -> Tensors {
+      return {reference::linear_cross_entropy(in[0], in[1], labels, -100).sum() / 37};
+    };
+    expect_equal("sum", fast, definition, {random_tensor({40, 32}, type), random_tensor({300, 32}, type)}, {}, 8);
+  }
+}
+
+TEST_P(CudaKernels, LossIsNotANumberForALabelOutOfRange) {
+  for (const auto type : {at::kFloat, at::kBFloat16, at::kDouble}) {  // the last without kernels
+    for (const int64_t wrong : {5, -1}) {
+      at::Tensor hidden = there(random_tensor({4, 16}, type)).set_requires_grad(true);
+      const at::Tensor weight = there(random_tensor({5, 16}, type));
+      const at::Tensor labels = there(at::tensor({0, -100, int(wrong), 4}, at::kLong));
+      const at::Tensor losses = linear_cross_entropy(hidden, weight, labels);
+      losses.sum().backward();
+      const at::Tensor lost = at::stack({losses.isnan(), hidden.grad().isnan().all(-1)}).cpu();
+      EXPECT_TRUE(at::equal(lost, at::tensor({0, 0, 1, 0}).to(at::kBool).expand({2, 4}))) << type << " " << wrong;
+      EXPECT_EQ(losses[1].item<double>(), 0);
+      EXPECT_EQ(hidden.grad()[1].abs().max().item<double>(), 0);
+    }
+  }
+}
+
 TEST_P(CudaKernels, LossTakesLogitsOfMinusInfinity) {
   const double inf = std::numeric_limits<double>::infinity();
   at::Tensor logits = random_tensor({3, 5000}, at::kFloat, 5);
@@ -274,7 +305,8 @@ TEST_P(CudaKernels, NormAndScalingEqualThoseOfTheCpu) {
     expected.push_back(tensor.defined() ? (tensor.to(at::kFloat) * 0.3f).to(tensor.scalar_type()) : tensor);
   }
   const Operator scale = here([](const Tensors& in) {
-    scale_(in, 0.3);
+    scale_(in, at::full({}, 0.6, in[0].options().dtype(at::kDouble)));
+    scale_(in, 0.5);
     return in;
   });
   scale(tensors);

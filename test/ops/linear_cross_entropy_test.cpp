@@ -106,6 +106,16 @@ TEST(LinearCrossEntropy, TakesNoRowsAndAnotherIgnoreIndex) {
   EXPECT_GT(losses[1].item<float>(), 0);
 }
 
+TEST(LinearCrossEntropy, TakesAFactorThatOnlyTheRowsThatCountShare) {
+  const at::Tensor labels = random_labels(30, 40, 0.3);
+  const at::Tensor factors = labels.ne(-100).to(at::kDouble) * 0.7;
+  const auto scaled = [&](const Operator& op) -> Operator {
+    return [=](const Tensors& in) -> Tensors { return {op(in)[0] * factors}; };
+  };
+  expect_equal_to_definition(
+      "masked", scaled(fast(labels)), scaled(definition(labels)), inputs(30, 8, 40, at::kDouble), {}, 4);
+}
+
 TEST(LinearCrossEntropy, GivesTheSameGradientsASecondTime) {
   const Tensors in = inputs(11, 6, 40, at::kDouble);
   at::Tensor hidden = in[0].detach().set_requires_grad(true);

@@ -283,13 +283,29 @@ TEST(Trainer, RefusesToResumeWithOtherDataOrAnotherModelOfTheSameShape) {
 }
 
 TEST(Trainer, ResumesWhenEveryUpdateWasSkipped) {
+  class NotFinite : public CausalLMTask {
+   public:
+    at::Tensor compute_loss(const nn::ModelOutputs& outputs, const Batch& batch) const override {
+      return CausalLMTask::compute_loss(outputs, batch) * std::numeric_limits<double>::quiet_NaN();
+    }
+  };
+  TrainSpec spec{.family = model::qwen3_dense_family()};
+  spec.build.task = [](const TrainConfig&) { return std::make_unique<NotFinite>(); };
+  TrainSpecs list;
+  list.add(spec);
+  Logger log("", true);
   const Folder folder;
-  const std::vector<std::pair<std::string, std::string>> broken = {
-      {"model.args.initializer_range", "3e37"}, {"training.non_finite", "skip"}, {"validation.enable", "false"}};
-  auto more = broken;
-  more.emplace_back("training.steps", "6");
-  EXPECT_EQ(train(tiny_run(folder.path(), more)).step, 6);
-  EXPECT_EQ(train(tiny_run(folder.path(), broken)).step, 12);
+  const std::vector<std::pair<std::string, std::string>> skip = {
+      {"training.non_finite", "skip"}, {"validation.enable", "false"}};
+  auto half = skip;
+  half.emplace_back("training.steps", "6");
+  EXPECT_EQ(Trainer(tiny_run(folder.path(), half), {.specs = list, .log = log}).run().step, 6);
+  const auto config = tiny_run(folder.path(), skip);
+  EXPECT_EQ(Trainer(config, {.specs = list, .log = log}).run().step, 12);
+  const auto skipped =
+      metric::read_metric(std::filesystem::path(config.job.dump_folder) / "metrics.jsonl", "skipped").values;
+  ASSERT_EQ(skipped.size(), 12U);
+  EXPECT_EQ(skipped.back(), 12);
 }
 
 TEST(Trainer, DoesNotSaveWeightsThatAreNotFinite) {

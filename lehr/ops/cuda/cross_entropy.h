@@ -16,6 +16,9 @@ struct CrossEntropyRow {
     constexpr int width = kPack<T>;
     T* const logits = call.logits + row * call.size;
     const int64_t label = call.labels[row];
+    if (label < 0 || label >= call.size) {
+      return without_label(group, row, label == -1 ? 0 : __builtin_nanf(""));
+    }
     const float at_label = widen(logits[label]);  // before anyone writes: sums below wait for all
     const float lowest = -__builtin_huge_valf();
     float max = lowest;
@@ -72,6 +75,22 @@ struct CrossEntropyRow {
 
  private:
   static constexpr int kAhead = 4;  // packs that a thread has in flight
+
+  template <class Group>
+  LEHR_HOST_DEVICE void without_label(Group& group, int64_t row, float value) const {
+    constexpr int width = kPack<T>;
+    if (group.rank() == 0) {
+      call.losses[row] = value;
+    }
+    Values<width> values;
+#pragma unroll
+    for (int j = 0; j < width; ++j) {
+      values.at[j] = value;
+    }
+    for (int64_t i = group.rank() * width; call.gradient && i < call.size; i += group.size() * width) {
+      write_any(call.logits + row * call.size, i, call.size, packed, values);
+    }
+  }
 };
 
 }  // namespace lehr::ops::cuda

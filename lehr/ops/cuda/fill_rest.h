@@ -30,7 +30,7 @@ struct RestKernels {
     return Launch::blocks(SumSquaresOfPiece<T>{list, sums}, list.pieces, kMostThreads);
   }
 
-  static Status scale(const TensorList& list, float factor) {
+  static Status scale(const TensorList& list, const double* factor) {
     return Launch::blocks(ScalePiece<T>{list, factor}, list.pieces, kMostThreads);
   }
 

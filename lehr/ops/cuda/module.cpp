@@ -1,5 +1,5 @@
 // The door of the module liblehr_cuda.so: the table of kernels, whether the device runs them, and the stream that they
-// are launched on. The one file of the module that knows LibTorch.
+// are launched on.
 #include "lehr/ops/cuda/module.h"
 
 #include <c10/cuda/CUDAStream.h>

@@ -147,18 +147,22 @@ struct SumSquaresOfPiece {
 template <class T>
 struct ScalePiece {
   TensorList list;
-  float factor;
+  const double* factor;
 
   template <class Group>
   LEHR_HOST_DEVICE void operator()(Group& group, int64_t index) const {
     constexpr int width = kPack<T>;
+    const float by = static_cast<float>(*factor);
+    if (by == 1) {
+      return;
+    }
     const ListPiece<T> piece = piece_of<T>(list, index);
 #pragma unroll 4
     for (int64_t i = piece.first + group.rank() * width; i < piece.last; i += group.size() * width) {
       Values<width> values = read_any<width>(piece.data, i, piece.last, piece.packed);
 #pragma unroll
       for (int j = 0; j < width; ++j) {
-        values.at[j] *= factor;
+        values.at[j] *= by;
       }
       write_any(piece.data, i, piece.last, piece.packed, values);
     }

@@ -26,8 +26,8 @@ struct WeightGradient {
 /// Losses and gradients of rows of logits.
 template <class T>
 struct CrossEntropyCall {
-  T* logits;  ///< (rows, size); becomes the gradient if that is wanted.
-  const int64_t* labels;
+  T* logits;              ///< (rows, size); becomes the gradient if that is wanted.
+  const int64_t* labels;  ///< -1: the row does not count, and gives zeros. Others out of range give NaN.
   float* losses;
   const float* row_scale;  ///< What each row's gradient is multiplied by; null for 1.
   int64_t size;
@@ -84,7 +84,8 @@ struct ElementKernels {
   Status (*cross_entropy)(const CrossEntropyCall<T>& call, int64_t rows);
   /// One sum in float64 a piece.
   Status (*sums_of_squares)(const TensorList& list, double* sums);
-  Status (*scale)(const TensorList& list, float factor);
+  /// `factor` lies on the device.
+  Status (*scale)(const TensorList& list, const double* factor);
   /// copies[i] = tokens[order[i] / choices], rows of `size`.
   Status (*copy_tokens)(const T* tokens, const int64_t* order, T* copies, int64_t rows, int64_t choices, int64_t size);
   /// out (tokens, size): the weighted sum of each token's copies, in the order of its choices.
@@ -106,17 +107,26 @@ struct Table {
 };
 
 /// Raised with every change of what a function of the table means.
-constexpr int64_t kTableVersion = 1;
+constexpr int64_t kTableVersion = 2;
 /// Differs, as a rule, between tables and calls of different layouts.
 constexpr int64_t kTableLayout = static_cast<int64_t>(
     sizeof(Table) + 3 * sizeof(NormRotaryForward<float>) + 5 * sizeof(NormRotaryBackward<float>) +
     7 * sizeof(RotaryCall<float>) + 11 * sizeof(CrossEntropyCall<float>) + 13 * sizeof(TokenCopies<float>) +
     17 * sizeof(TensorList) + 19 * sizeof(RoundingRuns) + 23 * sizeof(StochasticAdamWCall<float>));
 
+/// Work of the current device that is recorded as a graph (ops/recorded_work.h). They throw what LibTorch throws.
+struct GraphFunctions {
+  void* (*record)(void (*work)(void* context), void* context);  ///< Calls work(context) once.
+  void (*replay)(void* graph);                                  ///< On the current stream.
+  void (*destroy)(void* graph);
+};
+
 /// The module's functions: one gives the table; the other null, or why the current device does not run its kernels (a
 /// text that lives until this thread's next call).
 constexpr const char* kTableFunction = "lehr_cuda_table";
 using TableFunction = const Table*();
+constexpr const char* kGraphsFunction = "lehr_cuda_graphs";
+using GraphsFunction = const GraphFunctions*();
 constexpr const char* kProblemFunction = "lehr_cuda_problem";
 using ProblemFunction = Status();
 

@@ -1,0 +1,208 @@
+// Recorded batches, with a recorder of the host that keeps what it made where it was, as a CUDA graph does.
+#include "lehr/train/step_graph.h"
+
+#include <gmock/gmock.h>
+
+#include "lehr/base/error.h"
+#include "lehr/nn/swiglu.h"
+#include "test/train/support.h"
+
+namespace lehr::train {
+namespace {
+using testing::Folder;
+using ::testing::HasSubstr;
+using ::testing::Throws;
+using testing::tiny_run;
+
+class OnHost final : public ops::RecordedWork {
+ public:
+  explicit OnHost(const ops::Work& work) : RecordedWork(work()), work_(work) {
+    for (const at::Tensor& tensor : made()) {
+      if (tensor.defined()) {
+        tensor.fill_(-1e9);  // nothing is computed before the first replay
+      }
+    }
+  }
+  void replay() override {
+    ++replays;
+    const auto now = work_();
+    for (size_t i = 0; i < now.size(); ++i) {
+      if (now[i].defined()) {
+        made()[i].copy_(now[i]);
+      }
+    }
+  }
+  static inline int replays = 0;
+
+ private:
+  ops::Work work_;
+};
+
+std::unique_ptr<ops::RecordedWork> record_on_host(const ops::Work& work) {
+  return std::make_unique<OnHost>(work);
+}
+
+Batch batch_of(int64_t rows, int64_t step) {
+  return {{"x", at::randn({rows, 4}, at::TensorOptions(at::kDouble)) + static_cast<double>(step)}};
+}
+
+class StepGraphs : public ::testing::Test {
+ protected:
+  StepGraphs() : block_(4, 6) {
+    at::manual_seed(1);
+    OnHost::replays = 0;
+    nn::materialize(*block_, at::kCPU, at::kDouble);
+    block_->reset_parameters({.seed = 1});
+  }
+
+  StepGraph::Sums run(const Batch& batch, const at::Tensor& valid) {
+    const at::Tensor sum = block_(batch.at("x")).square().sum();
+    const at::Tensor loss = sum / valid;
+    loss.backward();
+    return {loss.detach(), {{"sum", sum.detach()}}};
+  }
+
+  std::vector<at::Tensor> take_gradients() {
+    std::vector<at::Tensor> gradients;
+    for (const auto& [name, parameter] : nn::named_parameters(*block_)) {
+      at::Tensor value = parameter->value();
+      gradients.push_back(value.grad().clone());
+      value.mutable_grad().reset();
+    }
+    return gradients;
+  }
+
+  nn::SwiGLU block_;
+};
+
+TEST_F(StepGraphs, GiveTheSumsAndGradientsOfEveryBatch) {
+  StepGraph graph(nn::named_parameters(*block_), record_on_host, [&](const Batch& batch, const at::Tensor& valid) {
+    return run(batch, valid);
+  });
+  for (int64_t step = 1; step <= 6; ++step) {
+    // One batch, then several of a step, one of them of another shape.
+    const std::vector<int64_t> rows = step < 4 ? std::vector<int64_t>{3} : std::vector<int64_t>{3, 3, 5, 3};
+    std::vector<Batch> batches;
+    for (const int64_t count : rows) {
+      batches.push_back(batch_of(count, step));
+    }
+    std::vector<StepGraph::Sums> expected;
+    for (const Batch& batch : batches) {
+      expected.push_back(run(batch, at::full({}, 7.0 + static_cast<double>(step), at::kDouble)));
+    }
+    const auto expected_gradients = take_gradients();
+    std::vector<StepGraph::Sums> found;
+    for (const Batch& batch : batches) {
+      found.push_back(graph(batch, 7 + step, rows.size() == 1));
+    }
+    const auto gradients = take_gradients();
+    for (size_t i = 0; i < batches.size(); ++i) {
+      EXPECT_TRUE(at::equal(found[i].loss, expected[i].loss)) << step << ", batch " << i;
+      EXPECT_TRUE(at::equal(found[i].metrics.at("sum"), expected[i].metrics.at("sum"))) << step << ", batch " << i;
+    }
+    for (size_t i = 0; i < gradients.size(); ++i) {
+      EXPECT_TRUE(at::equal(gradients[i], expected_gradients[i])) << step << ", gradient " << i;
+    }
+  }
+  EXPECT_EQ(OnHost::replays, 1 + 3 * 3 + 1);  // but the first two of each shape
+}
+
+TEST_F(StepGraphs, RunPlainlyWhatHasAThirdShape) {
+  StepGraph graph(nn::named_parameters(*block_), record_on_host, [&](const Batch& batch, const at::Tensor& valid) {
+    return run(batch, valid);
+  });
+  for (int64_t i = 0; i < 4; ++i) {
+    for (const int64_t rows : {1, 2, 3}) {
+      const Batch batch = batch_of(rows, i);
+      const at::Tensor expected = run(batch, at::full({}, 5.0, at::kDouble)).loss;
+      take_gradients();
+      EXPECT_TRUE(at::equal(graph(batch, 5, true).loss, expected)) << rows;
+      take_gradients();
+    }
+  }
+  EXPECT_EQ(OnHost::replays, 2 * 2);
+}
+
+TEST_F(StepGraphs, SayWhatCannotBeRecorded) {
+  const auto refuses = [](const ops::Work&) -> std::unique_ptr<ops::RecordedWork> {
+    throw std::runtime_error("operation not permitted when stream is capturing");
+  };
+  StepGraph graph(nn::named_parameters(*block_), refuses, [&](const Batch& batch, const at::Tensor& valid) {
+    return run(batch, valid);
+  });
+  graph(batch_of(2, 0), 1, true);
+  graph(batch_of(2, 0), 1, true);
+  EXPECT_THAT(
+      [&] { graph(batch_of(2, 0), 1, true); },
+      Throws<Error>(::testing::Property(
+          &Error::what, ::testing::AllOf(HasSubstr("training.cuda_graphs: "), HasSubstr("stream is capturing")))));
+}
+
+// The losses and weights of some steps of a tiny model in bfloat16 with master weights, two batches a step.
+std::pair<std::vector<double>, std::vector<at::Tensor>> train_steps(const ops::Recorder& recorder) {
+  const Folder folder;
+  Logger log("", true);
+  const auto list = testing::specs();
+  Trainer trainer(tiny_run(folder.path()), {.specs = list, .log = log});
+  nn::Model& model = trainer.model();
+  optim::OptimizerContext context;
+  for (const auto& [name, parameter] : nn::named_parameters(model)) {
+    context.parameters.push_back({.name = name, .shape = parameter->shape()});
+  }
+  const auto optimizer = optim::build_optimizer({}, context);
+  const CausalLMTask task;
+  TrainStep step(
+      model, task, *optimizer, {.local_batch_size = 2, .max_norm = 1, .compute = at::kBFloat16, .recorder = recorder});
+  at::manual_seed(3);
+  std::vector<double> losses;
+  for (int64_t i = 1; i <= 6; ++i) {
+    const at::Tensor ids = at::randint(257, {i == 5 ? 2 : 4, 17}, at::kLong);
+    const Batch batch{
+        {"input_ids", ids.narrow(1, 0, 16)},
+        {"labels", ids.narrow(1, 1, 16).masked_fill(at::rand({ids.size(0), 16}) < 0.1 * static_cast<double>(i), -100)},
+        {"position_ids", at::arange(16, at::kLong).expand({ids.size(0), 16})}};
+    losses.push_back(step.run(batch, 0, i, 1.0).loss);
+  }
+  std::vector<at::Tensor> weights;
+  for (const auto& [name, parameter] : nn::named_parameters(model)) {
+    weights.push_back(parameter->value().detach().clone());
+  }
+  return {losses, weights};
+}
+
+TEST(CudaGraphs, MakeTheStepsOfBatchesThatAreNotRecorded) {
+  const auto [losses, weights] = train_steps({});
+  OnHost::replays = 0;
+  const auto [recorded_losses, recorded_weights] = train_steps(record_on_host);
+  EXPECT_GT(OnHost::replays, 4);
+  EXPECT_EQ(recorded_losses, losses);
+  for (size_t i = 0; i < weights.size(); ++i) {
+    EXPECT_TRUE(at::equal(recorded_weights[i], weights[i])) << i;
+  }
+}
+
+TEST(CudaGraphs, AreRefusedWhereABatchIsNotAll) {
+  const Folder folder;
+  TrainConfig config = tiny_run(folder.path(), {{"training.cuda_graphs", "true"}});
+  const auto error = [&](at::Device device, int64_t ranks, bool experts) -> std::string {
+    try {
+      check_cuda_graphs(config, device, ranks, experts);
+    } catch (const Error& problem) {
+      return problem.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(error(at::kCUDA, 1, false), "");
+  EXPECT_THAT(error(at::kCPU, 1, false), HasSubstr("computes on the CPU"));
+  EXPECT_THAT(error(at::kCUDA, 2, false), HasSubstr("2 ranks"));
+  EXPECT_THAT(error(at::kCUDA, 1, true), HasSubstr("experts"));
+  config.peft.dropout = 0.1;
+  EXPECT_THAT(error(at::kCUDA, 1, false), HasSubstr("other masks"));
+  config.training.task = TaskKind::classification;
+  EXPECT_THAT(error(at::kCUDA, 1, false), HasSubstr("classifier"));
+  config.training.cuda_graphs = false;
+  EXPECT_EQ(error(at::kCPU, 2, true), "");
+}
+
+}  // namespace
+}  // namespace lehr::train
