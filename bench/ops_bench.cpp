@@ -2,6 +2,7 @@
 //
 // "bytes_per_second" counts what a one-pass kernel must read and write; "FLOP/s" of attention counts causal products.
 #include <benchmark/benchmark.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <functional>
 #include <vector>
@@ -33,13 +34,7 @@ void forward_backward(benchmark::State& state, const Operator& op, const Tensors
     incoming.push_back(at::randn(value.sizes()).to(value.scalar_type()));
   }
   for (auto _ : state) {
-    const Tensors values = op(inputs);
-    for (size_t i = 0; i < values.size(); ++i) {
-      values[i].backward(incoming[i]);
-    }
-    for (const at::Tensor& input : inputs) {
-      input.mutable_grad().reset();
-    }
+    torch::autograd::grad(op(inputs), inputs, incoming, {}, /*create_graph=*/false, /*allow_unused=*/true);
   }
 }
 
@@ -61,6 +56,12 @@ void rms_norm_bench(benchmark::State& state, at::ScalarType type, bool fused, in
       },
       inputs);
   set_bytes(state, 5, rows * size, type);
+}
+
+void add_rms_norm_bench(benchmark::State& state, at::ScalarType type, const Operator& op, int64_t rows, int64_t size) {
+  forward_backward(
+      state, op, {random_leaf({rows, size}, type), random_leaf({rows, size}, type), random_leaf({size}, type)});
+  set_bytes(state, 8, rows * size, type);
 }
 
 void rotary_bench(benchmark::State& state, at::ScalarType type, bool fused, bool norm) {
@@ -209,6 +210,27 @@ void add(const std::string& name, Body body) {
 void register_all() {
   add("rms_norm 1024x1024", [](auto& s, auto type, bool fused) { rms_norm_bench(s, type, fused, 1024, 1024); });
   add("rms_norm 24576x128", [](auto& s, auto type, bool fused) { rms_norm_bench(s, type, fused, 24576, 128); });
+  const Operator one_pass = [](const Tensors& in) -> Tensors {
+    const auto [sum, normed] = add_rms_norm(in[0], in[1], in[2], 1e-6);
+    return {sum, normed};
+  };
+  const Operator definition = [](const Tensors& in) -> Tensors {
+    const auto [sum, normed] = reference::add_rms_norm(in[0], in[1], in[2], 1e-6);
+    return {sum, normed};
+  };
+  const Operator two_calls = [](const Tensors& in) -> Tensors {
+    const at::Tensor sum = in[0] + in[1];
+    return {sum, rms_norm(sum, in[2], 1e-6)};
+  };
+  add("add_rms_norm 1024x1024",
+      [=](auto& s, auto type, bool fused) { add_rms_norm_bench(s, type, fused ? one_pass : definition, 1024, 1024); });
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    benchmark::RegisterBenchmark(
+        type == at::kFloat ? "sum and rms_norm 1024x1024 fp32" : "sum and rms_norm 1024x1024 bf16",
+        [=](benchmark::State& s) { add_rms_norm_bench(s, type, two_calls, 1024, 1024); })
+        ->Unit(benchmark::kMillisecond)
+        ->UseRealTime();
+  }
   add("rotary 1024x(16+8)x128", [](auto& s, auto type, bool fused) { rotary_bench(s, type, fused, false); });
   add("qk_norm_rotary 1024x(16+8)x128", [](auto& s, auto type, bool fused) { rotary_bench(s, type, fused, true); });
   add("silu_mul 1024x3072", [](auto& s, auto type, bool fused) { silu_mul_bench(s, type, fused); });

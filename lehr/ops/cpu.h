@@ -29,16 +29,24 @@ struct Wanted {
   bool weight = true;
 };
 
+/// What a norm adds to x before it, and where their sum goes, both of x's shape; undefined for nothing.
+struct Added {
+  at::Tensor branch = {};
+  at::Tensor sum = {};
+};
+
 /// Returns y and, if `keep`, the rows' inverse_rms for the backward pass.
 std::tuple<at::Tensor, at::Tensor> rms_norm_forward(
-    const at::Tensor& x, const at::Tensor& weight, double eps, NormWeight kind, bool keep);
+    const at::Tensor& x, const at::Tensor& weight, double eps, NormWeight kind, bool keep, const Added& added = {});
+/// x is what was normalized. Its gradient includes dsum, if that is defined.
 std::tuple<at::Tensor, at::Tensor> rms_norm_backward(
     const at::Tensor& dy,
     const at::Tensor& x,
     const at::Tensor& weight,
     const at::Tensor& inverse_rms,
     NormWeight kind,
-    Wanted wanted);
+    Wanted wanted,
+    const at::Tensor& dsum = {});
 
 /// cos and sin as kernels read them: (rows, R), each (1, T, R) or (T, R) kept as T rows.
 struct Angles {

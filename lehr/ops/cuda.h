@@ -58,14 +58,20 @@ bool supports_rotation(const at::Tensor& tensor, int64_t rotated, bool normalize
 /// @{
 
 std::tuple<at::Tensor, at::Tensor> rms_norm_forward(
-    const at::Tensor& x, const at::Tensor& weight, double eps, NormWeight kind, bool keep);
+    const at::Tensor& x,
+    const at::Tensor& weight,
+    double eps,
+    NormWeight kind,
+    bool keep,
+    const cpu::Added& added = {});
 std::tuple<at::Tensor, at::Tensor> rms_norm_backward(
     const at::Tensor& dy,
     const at::Tensor& x,
     const at::Tensor& weight,
     const at::Tensor& inverse_rms,
     NormWeight kind,
-    cpu::Wanted wanted);
+    cpu::Wanted wanted,
+    const at::Tensor& dsum = {});
 at::Tensor rotary(const at::Tensor& x, const cpu::Angles& angles, bool backward);
 std::tuple<at::Tensor, at::Tensor> norm_rotary_forward(
     const at::Tensor& x, const at::Tensor& weight, double eps, NormWeight kind, const cpu::Angles& angles, bool keep);

@@ -23,9 +23,12 @@ RmsNormForward<T> forward_call(
     double eps,
     NormWeight kind,
     const at::Tensor& y,
-    const at::Tensor& inverse_rms) {
+    const at::Tensor& inverse_rms,
+    const cpu::Added& added = {}) {
   return {
       .x = cpu::elements<T>(x),
+      .branch = cpu::elements<T>(added.branch),
+      .sum = cpu::elements<T>(added.sum),
       .weight = cpu::elements<T>(weight),
       .y = cpu::elements<T>(y),
       .inverse_rms = cpu::elements<Wide<T>>(inverse_rms),
@@ -41,12 +44,14 @@ RmsNormBackward<T> backward_call(
     const at::Tensor& weight,
     const at::Tensor& inverse_rms,
     NormWeight kind,
-    const at::Tensor& dx) {
+    const at::Tensor& dx,
+    const at::Tensor& dsum = {}) {
   return {
       .dy = cpu::elements<T>(dy),
       .x = cpu::elements<T>(x),
       .weight = cpu::elements<T>(weight),
       .inverse_rms = cpu::elements<Wide<T>>(inverse_rms),
+      .dsum = cpu::elements<T>(dsum),
       .dx = cpu::elements<T>(dx),
       .size = x.size(-1),
       .zero_centered = kind == NormWeight::zero_centered};

@@ -14,6 +14,14 @@ namespace lehr::ops::reference {
 
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, NormWeight kind = NormWeight::plain);
 
+/// An undefined branch adds nothing.
+std::tuple<at::Tensor, at::Tensor> add_rms_norm(
+    const at::Tensor& hidden_states,
+    const at::Tensor& branch,
+    const at::Tensor& weight,
+    double eps,
+    NormWeight kind = NormWeight::plain);
+
 std::tuple<at::Tensor, at::Tensor> apply_rotary(
     const at::Tensor& q, const at::Tensor& k, const at::Tensor& cos, const at::Tensor& sin, RotaryStyle style);
 

@@ -33,7 +33,7 @@ Remaker* remaker_of(const Node& node) {
 std::shared_ptr<Node> maker_of(const at::Tensor& input) {
   const auto able = [](const at::Tensor& tensor) -> std::shared_ptr<Node> {
     const Remaker* const remaker = tensor.grad_fn() ? remaker_of(*tensor.grad_fn()) : nullptr;
-    return remaker != nullptr && remaker->version() == tensor._version() ? tensor.grad_fn() : nullptr;
+    return remaker != nullptr && remaker->makes(tensor) ? tensor.grad_fn() : nullptr;
   };
   if (!input.grad_fn()) {
     return nullptr;

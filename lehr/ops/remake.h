@@ -15,28 +15,34 @@ namespace lehr::ops {
 /// they fail as if they had come through the node.
 class Remaker : public torch::autograd::FunctionPreHook {
  public:
-  /// `version` is that of the tensor: one that was written to since cannot be made again.
-  Remaker(std::function<at::Tensor()> make, uint32_t version) : make_(std::move(make)), version_(version) {}
+  /// `output` is the tensor, as the node has just given it.
+  Remaker(std::function<at::Tensor()> make, const at::Tensor& output)
+      : make_(std::move(make)), output_nr_(output.output_nr()), version_(output._version()) {}
 
-  uint32_t version() const { return version_; }
+  /// Whether it makes `tensor`, a result of its node: not another of them, and not what was written to since.
+  bool makes(const at::Tensor& tensor) const {
+    return tensor.output_nr() == output_nr_ && tensor._version() == version_;
+  }
   /// The tensor, with the bits that it had; without a graph. Any thread.
   at::Tensor tensor();
   torch::autograd::variable_list operator()(const torch::autograd::variable_list& grads) override;
 
  private:
   std::function<at::Tensor()> make_;
-  uint32_t version_;
+  int64_t output_nr_;
+  int64_t version_;
   std::mutex mutex_;
   at::Tensor made_;
 };
 
-/// Lets `output`, which Function::apply has just given, be made again by `make(ctx)`, from what the function saved.
+/// Lets `output`, which Function::apply has just given, be made again by `make(ctx)`, from what the function saved; one
+/// of a function's outputs at most.
 /// Only for what has the same bits each time, and costs little beside the product that reads it or was asked for
 /// (RemakeProducts). Gives `output`.
 template <class Function, class Make>
 at::Tensor remade_by(const at::Tensor& output, const Make& make) {
   auto* const node = static_cast<torch::autograd::CppNode<Function>*>(output.grad_fn().get());
-  node->add_pre_hook(std::make_unique<Remaker>([node, make] { return make(&node->ctx_); }, output._version()));
+  node->add_pre_hook(std::make_unique<Remaker>([node, make] { return make(&node->ctx_); }, output));
   return output;
 }
 

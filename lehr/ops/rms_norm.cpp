@@ -1,4 +1,5 @@
-// RMS normalization: checks, dispatch and the autograd function.
+// RMS normalization, alone and of a residual stream to which a block's output is added: checks, dispatch and the
+// autograd function.
 #include "lehr/ops/rms_norm.h"
 
 #include "lehr/base/operator_profile.h"
@@ -13,14 +14,35 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+cpu::Added added_to(const at::Tensor& x, const at::Tensor& branch) {
+  return branch.defined() ? cpu::Added{branch.contiguous(), at::empty_like(x)} : cpu::Added{};
+}
+
 struct RmsNormFunction : torch::autograd::Function<RmsNormFunction> {
-  static at::Tensor forward(
-      AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight, double eps, NormWeight kind) {
-    auto [y, inverse_rms] = fast::rms_norm_forward(x, weight, eps, kind, true);
-    ctx->save_for_backward({keep(ctx, "x", x), weight, inverse_rms});
+  // Gives the normalized rows and, if `with_sum`, what was normalized: x itself where there is no branch.
+  static variable_list forward(
+      AutogradContext* ctx,
+      const at::Tensor& x,
+      const at::Tensor& weight,
+      const std::optional<at::Tensor>& branch,
+      double eps,
+      NormWeight kind,
+      bool with_sum) {
+    const cpu::Added added = added_to(x, branch.value_or(at::Tensor()));
+    auto [normed, inverse_rms] = fast::rms_norm_forward(x, weight, eps, kind, true, added);
+    ctx->save_for_backward({branch ? added.sum : keep(ctx, "x", x), weight, inverse_rms});
     ctx->saved_data["kind"] = static_cast<int64_t>(kind);
     ctx->saved_data["eps"] = eps;
-    return y;
+    ctx->saved_data["adds"] = branch.has_value();
+    ctx->set_materialize_grads(false);
+    if (!with_sum) {
+      return {normed};
+    }
+    const at::Tensor& sum = branch ? added.sum : x;
+    if (!x.requires_grad() && !(branch && branch->requires_grad())) {
+      ctx->mark_non_differentiable({sum});
+    }
+    return {normed, sum};
   }
 
   static at::Tensor again(AutogradContext* ctx) {
@@ -31,42 +53,83 @@ struct RmsNormFunction : torch::autograd::Function<RmsNormFunction> {
         fast::rms_norm_forward(kept(ctx, "x", saved[0]), saved[1], ctx->saved_data["eps"].toDouble(), kind, false));
   }
 
+  // Either gradient is undefined where nobody has read that output.
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const OperatorScope scope(OperatorKind::norm, "lehr::rms_norm_backward");
     refuse_double_backward("rms_norm");
-    const auto saved = ctx->get_saved_variables();
-    auto [dx, dweight] = fast::rms_norm_backward(
-        grads[0].contiguous(),
-        kept(ctx, "x", saved[0]),
-        saved[1],
-        saved[2],
-        static_cast<NormWeight>(ctx->saved_data["kind"].toInt()),
-        cpu::Wanted{.x = ctx->needs_input_grad(0), .weight = ctx->needs_input_grad(1)});
-    return {dx, dweight, {}, {}};
+    const bool adds = ctx->saved_data["adds"].toBool();
+    at::Tensor dsum = grads.size() > 1 ? grads[1] : at::Tensor();
+    at::Tensor dweight;
+    if (grads[0].defined()) {
+      const auto saved = ctx->get_saved_variables();
+      std::tie(dsum, dweight) = fast::rms_norm_backward(
+          grads[0].contiguous(),
+          kept(ctx, "x", saved[0]),
+          saved[1],
+          saved[2],
+          static_cast<NormWeight>(ctx->saved_data["kind"].toInt()),
+          cpu::Wanted{
+              .x = ctx->needs_input_grad(0) || (adds && ctx->needs_input_grad(2)), .weight = ctx->needs_input_grad(1)},
+          dsum.defined() ? dsum.contiguous() : dsum);
+    }
+    return {dsum, dweight, adds ? dsum : at::Tensor(), {}, {}, {}};
   }
 };
-}  // namespace
 
-at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, NormWeight kind) {
-  const OperatorScope scope(OperatorKind::norm, "lehr::rms_norm");
+void check(const char* name, const at::Tensor& x, const at::Tensor& weight) {
   require(
       weight.dim() == 1 && x.dim() > 0 && x.size(-1) == weight.size(0),
-      "rms_norm: expected a weight of the input's last dimension, found input {} and weight {}",
+      "{}: expected a weight of the input's last dimension, found input {} and weight {}",
+      name,
       shape_of(x),
       shape_of(weight));
   require(
       x.scalar_type() == weight.scalar_type() && x.is_floating_point(),
-      "rms_norm: expected one floating type for input and weight, found {} and {}",
+      "{}: expected one floating type for input and weight, found {} and {}",
+      name,
       c10::toString(x.scalar_type()),
       c10::toString(weight.scalar_type()));
+}
+}  // namespace
+
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, NormWeight kind) {
+  const OperatorScope scope(OperatorKind::norm, "lehr::rms_norm");
+  check("rms_norm", x, weight);
   if (!fast::supports_rows(x)) {
     return reference::rms_norm(x, weight, eps, kind);
   }
   if (will_differentiate(x, weight)) {
-    return remade_by<RmsNormFunction>(
-        RmsNormFunction::apply(x.contiguous(), weight.contiguous(), eps, kind), RmsNormFunction::again);
+    const auto outputs =
+        RmsNormFunction::apply(x.contiguous(), weight.contiguous(), std::optional<at::Tensor>(), eps, kind, false);
+    return remade_by<RmsNormFunction>(outputs[0], RmsNormFunction::again);
   }
   return std::get<0>(fast::rms_norm_forward(x.contiguous(), weight.contiguous(), eps, kind, false));
+}
+
+std::tuple<at::Tensor, at::Tensor> add_rms_norm(
+    const at::Tensor& hidden_states, const at::Tensor& branch, const at::Tensor& weight, double eps, NormWeight kind) {
+  const OperatorScope scope(OperatorKind::norm, "lehr::add_rms_norm");
+  check("add_rms_norm", hidden_states, weight);
+  require(
+      !branch.defined() ||
+          (branch.sizes() == hidden_states.sizes() && branch.scalar_type() == hidden_states.scalar_type()),
+      "add_rms_norm: expected a branch of the shape and type of the hidden states, {} {}, found {} {}",
+      shape_of(hidden_states),
+      c10::toString(hidden_states.scalar_type()),
+      shape_of(branch),
+      c10::toString(branch.scalar_type()));
+  if (!fast::supports_rows(hidden_states)) {
+    return reference::add_rms_norm(hidden_states, branch, weight, eps, kind);
+  }
+  const at::Tensor x = hidden_states.contiguous();
+  if (will_differentiate(hidden_states, branch, weight)) {
+    const auto outputs = RmsNormFunction::apply(
+        x, weight.contiguous(), branch.defined() ? std::optional(branch) : std::nullopt, eps, kind, true);
+    return {outputs[1], remade_by<RmsNormFunction>(outputs[0], RmsNormFunction::again)};
+  }
+  const cpu::Added added = added_to(x, branch);
+  const at::Tensor normed = std::get<0>(fast::rms_norm_forward(x, weight.contiguous(), eps, kind, false, added));
+  return {branch.defined() ? added.sum : hidden_states, normed};
 }
 
 }  // namespace lehr::ops

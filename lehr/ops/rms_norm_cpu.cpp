@@ -75,10 +75,10 @@ bool supports(const at::Tensor& tensor) {
 }
 
 std::tuple<at::Tensor, at::Tensor> rms_norm_forward(
-    const at::Tensor& x, const at::Tensor& weight, double eps, NormWeight kind, bool keep) {
+    const at::Tensor& x, const at::Tensor& weight, double eps, NormWeight kind, bool keep, const Added& added) {
   at::Tensor y = at::empty_like(x);
   at::Tensor inverse_rms = rms_buffer(x, keep);
-  report_pointwise({x, weight, y, inverse_rms});
+  report_pointwise({x, added.branch, added.sum, weight, y, inverse_rms});
   const int64_t size = x.size(-1);
   if (x.numel() == 0) {
     return {y, inverse_rms};
@@ -86,7 +86,7 @@ std::tuple<at::Tensor, at::Tensor> rms_norm_forward(
   with_element_type(x.scalar_type(), [&](auto element) {
     using T = decltype(element);
     const auto& kernel = kernels<T>();
-    const RmsNormForward<T> call = forward_call<T>(x, weight, eps, kind, y, inverse_rms);
+    const RmsNormForward<T> call = forward_call<T>(x, weight, eps, kind, y, inverse_rms, added);
     run_kernel(x, 0, x.numel() / size, grain_for(size), [&](int64_t first, int64_t last) {
       kernel.rms_norm_forward(call, first, last);
     });
@@ -100,16 +100,17 @@ std::tuple<at::Tensor, at::Tensor> rms_norm_backward(
     const at::Tensor& weight,
     const at::Tensor& inverse_rms,
     NormWeight kind,
-    Wanted wanted) {
+    Wanted wanted,
+    const at::Tensor& dsum) {
   at::Tensor dx = wanted.x ? at::empty_like(x) : at::Tensor();
   at::Tensor dweight;
-  report_pointwise({dy, x, weight, inverse_rms, dx});
+  report_pointwise({dy, x, weight, inverse_rms, dsum, dx});
   const int64_t size = x.size(-1);
   const int64_t rows = inverse_rms.numel();
   with_element_type(x.scalar_type(), [&](auto element) {
     using T = decltype(element);
     const auto& kernel = kernels<T>();
-    const RmsNormBackward<T> call = backward_call<T>(dy, x, weight, inverse_rms, kind, dx);
+    const RmsNormBackward<T> call = backward_call<T>(dy, x, weight, inverse_rms, kind, dx, dsum);
     dweight =
         over_blocks<T>(weight, rows, kRowsABlock, size, wanted.weight, [&](Wide<T>* sums, int64_t first, int64_t last) {
           kernel.rms_norm_backward(call, sums, first, last);

@@ -32,22 +32,32 @@ class WeightGradientBuffers {
   at::Tensor sum_;
 };
 
+at::Tensor aligned_or_none(const at::Tensor& tensor) {
+  return tensor.defined() ? aligned_for_kernels(tensor) : tensor;
+}
+
 std::tuple<at::Tensor, at::Tensor> no_rows(const at::Tensor& x, const at::Tensor& weight, cpu::Wanted wanted) {
   return {wanted.x ? at::empty_like(x) : at::Tensor(), wanted.weight ? at::zeros_like(weight) : at::Tensor()};
 }
 }  // namespace
 
 std::tuple<at::Tensor, at::Tensor> rms_norm_forward(
-    const at::Tensor& unaligned, const at::Tensor& unaligned_weight, double eps, NormWeight kind, bool keep) {
-  check_devices("rms_norm", {unaligned, unaligned_weight});
+    const at::Tensor& unaligned,
+    const at::Tensor& unaligned_weight,
+    double eps,
+    NormWeight kind,
+    bool keep,
+    const cpu::Added& added) {
+  check_devices("rms_norm", {unaligned, unaligned_weight, added.branch});
   const at::Tensor x = aligned_for_kernels(unaligned);
   const at::Tensor weight = aligned_for_kernels(unaligned_weight);
+  const cpu::Added aligned_added{aligned_or_none(added.branch), added.sum};
   const at::Tensor y = at::empty_like(x);
   const at::Tensor inverse_rms = rms_buffer(x, keep);
-  report_pointwise({x, weight, y, inverse_rms});
+  report_pointwise({x, added.branch, added.sum, weight, y, inverse_rms});
   run("rms_norm", x, [&](auto element, const auto& kernels) {
     return kernels.rms_norm_forward(
-        forward_call<decltype(element)>(x, weight, eps, kind, y, inverse_rms), x.numel() / x.size(-1));
+        forward_call<decltype(element)>(x, weight, eps, kind, y, inverse_rms, aligned_added), x.numel() / x.size(-1));
   });
   return {y, inverse_rms};
 }
@@ -58,22 +68,25 @@ std::tuple<at::Tensor, at::Tensor> rms_norm_backward(
     const at::Tensor& unaligned_weight,
     const at::Tensor& inverse_rms,
     NormWeight kind,
-    cpu::Wanted wanted) {
+    cpu::Wanted wanted,
+    const at::Tensor& unaligned_dsum) {
   if (unaligned.numel() == 0) {
     return no_rows(unaligned, unaligned_weight, wanted);
   }
   const at::Tensor dy = aligned_for_kernels(unaligned_dy);
   const at::Tensor x = aligned_for_kernels(unaligned);
   const at::Tensor weight = aligned_for_kernels(unaligned_weight);
+  const at::Tensor dsum = aligned_or_none(unaligned_dsum);
   const at::Tensor dx = wanted.x ? at::empty_like(x) : at::Tensor();
   at::Tensor dweight;
-  report_pointwise({dy, x, weight, inverse_rms, dx});
+  report_pointwise({dy, x, weight, inverse_rms, dsum, dx});
   run("rms_norm_backward", x, [&](auto element, const auto& kernels) {
     using T = decltype(element);
     const int64_t rows = inverse_rms.numel();
     const WeightGradientBuffers<T> buffers(weight, rows, row_threads<T>(x.size(-1)), wanted.weight);
     dweight = buffers.sum();
-    return kernels.rms_norm_backward(backward_call<T>(dy, x, weight, inverse_rms, kind, dx), buffers.call(), rows);
+    return kernels.rms_norm_backward(
+        backward_call<T>(dy, x, weight, inverse_rms, kind, dx, dsum), buffers.call(), rows);
   });
   return {dx, dweight};
 }

@@ -12,4 +12,10 @@ at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, N
   return (wide * inverse_rms).to(x.scalar_type()) * weight;
 }
 
+std::tuple<at::Tensor, at::Tensor> add_rms_norm(
+    const at::Tensor& hidden_states, const at::Tensor& branch, const at::Tensor& weight, double eps, NormWeight kind) {
+  const at::Tensor sum = branch.defined() ? hidden_states + branch : hidden_states;
+  return {sum, reference::rms_norm(sum, weight, eps, kind)};
+}
+
 }  // namespace lehr::ops::reference

@@ -75,6 +75,28 @@ TEST_P(CudaKernels, RmsNormEqualsItsDefinition) {
   }
 }
 
+TEST_P(CudaKernels, AddRmsNormEqualsItsDefinition) {
+  for (const auto type : kTypes) {
+    for (const bool adds : {false, true}) {
+      const auto branch = [adds](const Tensors& in) { return adds ? in[2] : at::Tensor(); };
+      const Operator fast = [&](const Tensors& in) -> Tensors {
+        const auto [sum, normed] = add_rms_norm(in[0], branch(in), in[1], kEps);
+        return {sum, normed};
+      };
+      const Operator definition = [&](const Tensors& in) -> Tensors {
+        const auto [sum, normed] = reference::add_rms_norm(in[0], branch(in), in[1], kEps);
+        return {sum, normed};
+      };
+      for (const int64_t size : {8, 24, 1024, 1544, 8192}) {
+        Tensors inputs = {random_tensor({5, size}, type), random_tensor({size}, type), random_tensor({5, size}, type)};
+        inputs.resize(adds ? 3 : 2);
+        expect_equal(std::to_string(size), fast, definition, inputs, {}, 4);  // as in add_rms_norm_test.cpp
+        expect_equal("frozen hidden states", fast, definition, inputs, {true, false, false}, 4);
+      }
+    }
+  }
+}
+
 TEST_P(CudaKernels, RmsNormGivesGroupsManyRows) {
   const int64_t groups = cuda::weight_gradient_parts(1 << 20, cuda::row_threads<float>(128));
   const Operator fast = [&](const Tensors& in) -> Tensors { return {rms_norm(in[0], in[1], kEps)}; };
@@ -97,11 +119,13 @@ TEST_P(CudaKernels, TakeTensorsThatBeginAnywhere) {
     const int64_t count = c10::multiply_integers(sizes);
     return random_tensor({count + 1}, at::kFloat).to(device()).narrow(0, 1, count).view(sizes);
   };
-  const at::Tensor x = shifted({5, 64});
-  const at::Tensor weight = shifted({64});
-  const Operator norm = here([](const Tensors& in) -> Tensors { return {rms_norm(in[0], in[1], kEps)}; });
-  const at::Tensor expected = reference::rms_norm(x, weight, kEps).cpu();
-  EXPECT_LE(worst_error(norm({x, weight})[0], expected), tolerance(at::kFloat));
+  const at::Tensor x = shifted({5, 64}), branch = shifted({5, 64}), weight = shifted({64});
+  const Operator norms = here([](const Tensors& in) -> Tensors {
+    return {rms_norm(in[0], in[2], kEps), std::get<1>(add_rms_norm(in[0], in[1], in[2], kEps))};
+  });
+  const Tensors found = norms({x, branch, weight});
+  EXPECT_LE(worst_error(found[0], reference::rms_norm(x, weight, kEps).cpu()), tolerance(at::kFloat));
+  EXPECT_LE(worst_error(found[1], reference::rms_norm(x + branch, weight, kEps).cpu()), tolerance(at::kFloat));
   const at::Tensor gate = shifted({777});
   const Operator gated = here([](const Tensors& in) -> Tensors { return {silu_mul(in[0], in[0])}; });
   EXPECT_LE(worst_error(gated({gate})[0], reference::silu_mul(gate, gate).cpu()), tolerance(at::kFloat));

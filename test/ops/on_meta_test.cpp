@@ -116,6 +116,19 @@ TEST(OnMeta, RmsNorm) {
   });
 }
 
+TEST(OnMeta, AddRmsNorm) {
+  for (const bool with_branch : {false, true}) {
+    expect_cost_of_cpu([with_branch](const Maker& make) -> Call {
+      return [x = make.input({2, 8, 16}),
+              branch = with_branch ? make.input({2, 8, 16}) : at::Tensor(),
+              w = make.input({16})] {
+        const auto [sum, normed] = add_rms_norm(x, branch, w, 1e-6);
+        return sum * normed;
+      };
+    });
+  }
+}
+
 TEST(OnMeta, QkNormRotary) {
   expect_cost_of_cpu([](const Maker& make) -> Call {
     return [q = make.input({2, 8, 4, 16}),

@@ -76,6 +76,19 @@ std::vector<Case> cases() {
          const at::Tensor tokens = pass(rms_norm(l[0], l[1], 1e-6)).reshape({5, 8});
          return grouped_linear(pass(permute_tokens(tokens, permutation)), l[2], permutation.ends);
        }},
+      {"add_rms_norm, of which both are read",
+       {leaf({5, 8}), leaf({5, 8}), leaf({8}), leaf({4, 8}), leaf({4, 8})},
+       [](const Tensors& l, const Pass& pass) {
+         const auto [sum, normed] = add_rms_norm(l[0], l[1], l[2], 1e-6);
+         const at::Tensor read = pass(normed);
+         return ops::linear(read, l[3]) * ops::linear(read, l[4]) + sum.narrow(1, 0, 4);
+       }},
+      {"add_rms_norm without a branch",
+       {leaf({5, 8}), leaf({8}), leaf({4, 8})},
+       [](const Tensors& l, const Pass& pass) {
+         const auto [sum, normed] = add_rms_norm(l[0], {}, l[1], 1e-6);
+         return ops::linear(pass(normed), l[2]) + sum.narrow(1, 0, 4);
+       }},
   };
 }
 

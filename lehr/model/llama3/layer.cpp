@@ -1,5 +1,7 @@
 #include "lehr/model/llama3/layer.h"
 
+#include "lehr/nn/residual_stream.h"
+
 namespace lehr::model {
 
 Llama3LayerImpl::Llama3LayerImpl(const Llama3LayerParameters& params) {
@@ -28,18 +30,18 @@ Llama3LayerImpl::Llama3LayerImpl(const Llama3LayerParameters& params) {
 }
 
 at::Tensor Llama3LayerImpl::forward(
-    at::Tensor hidden_states,
+    const at::Tensor& hidden_states,
     const nn::PositionEmbeddings& position_embeddings,
     const nn::AttentionMask& attention_mask,
     nn::KeyValueCache* cache) {
+  nn::ResidualStream residual(hidden_states);
   if (self_attn) {
-    hidden_states =
-        hidden_states + self_attn(input_layernorm(hidden_states), position_embeddings, attention_mask, cache);
+    residual.add(self_attn(residual.normed(input_layernorm), position_embeddings, attention_mask, cache));
   }
   if (mlp) {
-    hidden_states = hidden_states + mlp(post_attention_layernorm(hidden_states));
+    residual.add(mlp(residual.normed(post_attention_layernorm)));
   }
-  return hidden_states;
+  return residual.hidden_states();
 }
 
 }  // namespace lehr::model

@@ -15,7 +15,7 @@ class Qwen3DenseLayerImpl : public nn::Module {
 
   /// Maps hidden states (B, T, H) to hidden states (B, T, H).
   at::Tensor forward(
-      at::Tensor hidden_states,
+      const at::Tensor& hidden_states,
       const nn::PositionEmbeddings& position_embeddings,
       const nn::AttentionMask& attention_mask = {},
       nn::KeyValueCache* cache = nullptr);

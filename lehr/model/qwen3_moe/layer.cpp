@@ -1,6 +1,7 @@
 #include "lehr/model/qwen3_moe/layer.h"
 
 #include "lehr/model/moe_config.h"
+#include "lehr/nn/residual_stream.h"
 
 namespace lehr::model {
 
@@ -48,19 +49,19 @@ Qwen3MoELayerImpl::Qwen3MoELayerImpl(const Qwen3MoELayerParameters& params, int6
 }
 
 at::Tensor Qwen3MoELayerImpl::forward(
-    at::Tensor hidden_states,
+    const at::Tensor& hidden_states,
     const nn::PositionEmbeddings& position_embeddings,
     const nn::AttentionMask& attention_mask,
     nn::KeyValueCache* cache) {
+  nn::ResidualStream residual(hidden_states);
   if (self_attn) {
-    hidden_states =
-        hidden_states + self_attn(input_layernorm(hidden_states), position_embeddings, attention_mask, cache);
+    residual.add(self_attn(residual.normed(input_layernorm), position_embeddings, attention_mask, cache));
   }
   if (post_attention_layernorm) {
-    const at::Tensor normed = post_attention_layernorm(hidden_states);
-    hidden_states = hidden_states + (experts ? experts(normed) : mlp(normed));
+    const at::Tensor normed = residual.normed(post_attention_layernorm);
+    residual.add(experts ? experts(normed) : mlp(normed));
   }
-  return hidden_states;
+  return residual.hidden_states();
 }
 
 void Qwen3MoELayerImpl::reset_moe_stats() {

@@ -17,7 +17,7 @@ LEHR_HOST_DEVICE float inverse_rms_of(float squares, int64_t size, double eps) {
   return 1 / sqrtf(squares / static_cast<float>(size) + static_cast<float>(eps));
 }
 
-/// One row.
+/// One row, or the sum of two.
 template <class T>
 struct RmsNormForwardRow {
   RmsNormForward<T> call;
@@ -32,6 +32,9 @@ struct RmsNormForwardRow {
 #pragma unroll
     for (int k = 0; k < kKeptPacks<T>; ++k) {
       kept[k] = read<width>(x, (k * group.size() + group.rank()) * width, size);
+    }
+    if (call.branch != nullptr) {
+      add(group, row, kept);
     }
     float squares = 0;
 #pragma unroll
@@ -56,10 +59,28 @@ struct RmsNormForwardRow {
       write(call.y + row * call.size, i, size, kept[k]);
     }
   }
+
+ private:
+  // To what is held of x, the branch; the sum is held as it is written.
+  template <class Group>
+  LEHR_HOST_DEVICE void add(const Group& group, int64_t row, Values<kPack<T>> (&kept)[kKeptPacks<T>]) const {
+    constexpr int width = kPack<T>;
+    const int size = static_cast<int>(call.size);
+#pragma unroll
+    for (int k = 0; k < kKeptPacks<T>; ++k) {
+      const int i = (k * group.size() + group.rank()) * width;
+      const Values<width> branch = read<width>(call.branch + row * call.size, i, size);
+#pragma unroll
+      for (int j = 0; j < width; ++j) {
+        kept[k].at[j] = rounded_to<T>(kept[k].at[j] + branch.at[j]);
+      }
+      write(call.sum + row * call.size, i, size, kept[k]);
+    }
+  }
 };
 
 /// The rows index, index + groups, ...; with h = x / rms and g = dy * factor, dx = (g - h mean(g h)) / rms and
-/// dweight = sum of dy h, where the rounding of h counts as the identity for dx.
+/// dweight = sum of dy h, where the rounding of h counts as the identity for dx. dx includes dsum.
 template <class T>
 struct RmsNormBackwardRows {
   RmsNormBackward<T> call;
@@ -108,6 +129,13 @@ struct RmsNormBackwardRows {
             incoming[k].at[j] = (incoming[k].at[j] - normalized[k].at[j] * mean) * inverse_rms;
           }
           const int i = (k * group.size() + group.rank()) * width;
+          if (call.dsum != nullptr) {
+            const Values<width> dsum = read<width>(call.dsum + row * call.size, i, size);
+#pragma unroll
+            for (int j = 0; j < width; ++j) {
+              incoming[k].at[j] += dsum.at[j];
+            }
+          }
           write(call.dx + row * call.size, i, size, incoming[k]);
         }
       }

@@ -44,9 +44,22 @@ LEHR_INLINE Vec<T> norm_factor(const T* weight, ZeroCentered, Count count) {
 }
 
 template <class T>
+LEHR_INLINE void add_row(const T* x, const T* branch, T* sum, int64_t size) {
+  for_each_vector<T>(
+      size, [&](int64_t i, auto count) __attribute__((always_inline)) {
+        store(sum + i, load(x + i, count) + load(branch + i, count), count);
+      });
+}
+
+template <class T>
 void rms_norm_forward(const RmsNormForward<T>& call, int64_t first, int64_t last) {
   for (int64_t row = first; row < last; ++row) {
     const T* x = call.x + row * call.size;
+    if (call.branch != nullptr) {
+      T* const sum = call.sum + row * call.size;
+      add_row(x, call.branch + row * call.size, sum, call.size);
+      x = sum;
+    }
     T* y = call.y + row * call.size;
     const Wide<T> inverse_rms = inverse_rms_of(x, call.size, call.eps);
     if (call.inverse_rms != nullptr) {
@@ -66,7 +79,7 @@ void rms_norm_forward(const RmsNormForward<T>& call, int64_t first, int64_t last
 
 // With h = x / rms and g = dy * factor: dx = (g - h mean(g h)) / rms and dweight = sum over rows of dy h. The rounding
 // of h to T counts as the identity, as autograd's cast does; dweight takes the h, rounded or not, that dy met going
-// forward. dy is T, or Wide<T> when it comes from a fused operator.
+// forward. dx includes dsum, if there is one. dy is T, or Wide<T> when it comes from a fused operator.
 template <class T, class D, class ZeroCentered, class Size>
 LEHR_INLINE void rms_norm_backward_row(
     const D* dy,
@@ -76,7 +89,8 @@ LEHR_INLINE void rms_norm_backward_row(
     Wide<T> inverse_rms,
     T* dx,
     Wide<T>* dweight,
-    Size size) {
+    Size size,
+    const T* dsum = nullptr) {
   Vec<T> sum{};
   const auto visit = [&](auto with_dweight) __attribute__((always_inline)) {
     for_each_vector<T>(
@@ -95,12 +109,19 @@ LEHR_INLINE void rms_norm_backward_row(
     return;
   }
   const Wide<T> mean = horizontal_sum<Wide<T>>(sum) / static_cast<Wide<T>>(size);
-  for_each_vector<T>(
-      size, [&](int64_t i, auto count) __attribute__((always_inline)) {
-        const Vec<T> normalized = load(x + i, count) * inverse_rms;
-        const Vec<T> g = load(dy + i, count) * norm_factor(weight + i, zero_centered, count);
-        store(dx + i, (g - normalized * mean) * inverse_rms, count);
-      });
+  const auto write = [&](auto with_dsum) __attribute__((always_inline)) {
+    for_each_vector<T>(
+        size, [&](int64_t i, auto count) __attribute__((always_inline)) {
+          const Vec<T> normalized = load(x + i, count) * inverse_rms;
+          const Vec<T> g = load(dy + i, count) * norm_factor(weight + i, zero_centered, count);
+          Vec<T> d = (g - normalized * mean) * inverse_rms;
+          if constexpr (decltype(with_dsum)::value) {
+            d += load(dsum + i, count);
+          }
+          store(dx + i, d, count);
+        });
+  };
+  choose(dsum != nullptr, write);
 }
 
 template <class T>
@@ -117,7 +138,8 @@ void rms_norm_backward(const RmsNormBackward<T>& call, Wide<T>* dweight, int64_t
               call.inverse_rms[row],
               call.dx ? call.dx + at : nullptr,
               dweight,
-              call.size);
+              call.size,
+              call.dsum ? call.dsum + at : nullptr);
         });
   }
 }

@@ -30,6 +30,8 @@ using Wide = typename WideOf<T>::type;
 template <class T>
 struct RmsNormForward {
   const T* x;
+  const T* branch;  ///< What is added to x before; null for nothing.
+  T* sum;           ///< Of the two, rounded to T, which is normalized; null without a branch.
   const T* weight;
   T* y;
   Wide<T>* inverse_rms;  ///< One a row; null if no backward pass follows.
@@ -44,7 +46,8 @@ struct RmsNormBackward {
   const T* x;
   const T* weight;
   const Wide<T>* inverse_rms;
-  T* dx;  ///< Null if not wanted.
+  const T* dsum;  ///< The gradient of x from elsewhere, which dx includes; null for none.
+  T* dx;          ///< Null if not wanted.
   int64_t size;
   bool zero_centered;
 };
