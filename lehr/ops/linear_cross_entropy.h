@@ -18,9 +18,9 @@ namespace lehr::ops {
 /// to bfloat16 once a chunk. Throws a usage error for a label outside [0, V) that is not ignore_index, and for shapes
 /// that do not match.
 ///
-/// On a GPU the host does not wait to look at labels and gradients: ignored rows are computed like others and give
-/// zeros, a label that is out of range gives NaN, and a sum's or mean's gradient is known by its stride of 0; where
-/// a copy of it has lost that, the weight's part is computed again.
+/// On a GPU the host does not wait to look at labels and gradients: ignored rows are computed like others and (if
+/// their hidden states are finite) give zeros, a label that is out of range gives NaN, and a sum's or mean's gradient
+/// is known by its stride of 0; where a copy of it has lost that, the weight's part is computed again.
 at::Tensor linear_cross_entropy(
     const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels, int64_t ignore_index = -100);
 

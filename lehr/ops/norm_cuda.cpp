@@ -1,5 +1,6 @@
 // The joint norm and scaling of many tensors on a GPU: lists of them go to kernels by value.
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 
 #include "lehr/ops/cuda.h"
 
@@ -61,7 +62,8 @@ at::Tensor sum_of_squares(const std::vector<at::Tensor>& tensors) {
 
 void scale_(const std::vector<at::Tensor>& tensors, const at::Tensor& factor) {
   const c10::DeviceGuard guard(tensors.front().device());
-  const at::Tensor on_device = factor.to(tensors.front().device(), at::kDouble);
+  const auto options = tensors.front().options().dtype(at::kDouble);
+  const at::Tensor on_device = factor.is_cpu() ? at::full({}, factor.item<double>(), options) : factor.to(options);
   const double* const by = cpu::elements<double>(on_device);
   for (const at::ScalarType type : kTypes) {
     over_lists(tensors, type, 0, [&](const TensorList& list, int64_t) {

@@ -18,9 +18,13 @@ class CudaGraph final : public RecordedWork {
 };
 }  // namespace
 
+bool records_cuda_graphs() {
+  return cuda::graph_functions() != nullptr;
+}
+
 std::unique_ptr<RecordedWork> record_cuda_graph(const Work& work) {
   const cuda::GraphFunctions* const functions = cuda::graph_functions();
-  require(functions != nullptr, "CUDA graphs: the module liblehr_cuda.so is needed for them; build it (LEHR_CUDA=ON)");
+  require(functions != nullptr, "record_cuda_graph: liblehr_cuda.so was not opened");
   struct Call {
     const Work& work;
     std::vector<at::Tensor> made;

@@ -32,10 +32,13 @@ class RecordedWork {
 using Work = std::function<std::vector<at::Tensor>()>;
 
 /// Records what `work` gives the device, which need not do any of it yet: replay() does. Throws what `work` throws; on
-/// a GPU that is an error of CUDA, too, for whatever cannot be recorded, such as looking at a number of a tensor.
+/// a GPU that is an error of CUDA, too, for whatever cannot be recorded, such as looking at a number of a tensor; the
+/// process can do no more than say so and end.
 using Recorder = std::function<std::unique_ptr<RecordedWork>(const Work& work)>;
 
-/// A Recorder for the current GPU. Throws a usage error where Lehr's module of CUDA kernels is not there (cuda.h).
+/// Whether record_cuda_graph can be called: Lehr's module of CUDA kernels was opened (cuda.h).
+bool records_cuda_graphs();
+/// A Recorder for the current GPU.
 std::unique_ptr<RecordedWork> record_cuda_graph(const Work& work);
 
 }  // namespace lehr::ops

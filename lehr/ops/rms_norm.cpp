@@ -110,14 +110,15 @@ std::tuple<at::Tensor, at::Tensor> add_rms_norm(
     const at::Tensor& hidden_states, const at::Tensor& branch, const at::Tensor& weight, double eps, NormWeight kind) {
   const OperatorScope scope(OperatorKind::norm, "lehr::add_rms_norm");
   check("add_rms_norm", hidden_states, weight);
-  require(
-      !branch.defined() ||
-          (branch.sizes() == hidden_states.sizes() && branch.scalar_type() == hidden_states.scalar_type()),
-      "add_rms_norm: expected a branch of the shape and type of the hidden states, {} {}, found {} {}",
-      shape_of(hidden_states),
-      c10::toString(hidden_states.scalar_type()),
-      shape_of(branch),
-      c10::toString(branch.scalar_type()));
+  if (branch.defined()) {
+    require(
+        branch.sizes() == hidden_states.sizes() && branch.scalar_type() == hidden_states.scalar_type(),
+        "add_rms_norm: expected a branch of the shape and type of the hidden states, {} {}, found {} {}",
+        shape_of(hidden_states),
+        c10::toString(hidden_states.scalar_type()),
+        shape_of(branch),
+        c10::toString(branch.scalar_type()));
+  }
   if (!fast::supports_rows(hidden_states)) {
     return reference::add_rms_norm(hidden_states, branch, weight, eps, kind);
   }

@@ -168,7 +168,7 @@ std::optional<at::Tensor> PerParameterOptimizer::grad_scale(
     return std::nullopt;
   }
   const at::Tensor divisor = options.grad_divisor.detach();
-  if (!ops::cuda::on_gpu(divisor) && divisor.item<double>() == 1.0) {
+  if (divisor.is_cpu() && !ops::cuda::on_gpu(divisor) && divisor.item<double>() == 1.0) {
     return std::nullopt;  // the usual case: nothing to clip, so the kernel need not write the gradients back
   }
   const at::Device device = items.front().value.device();

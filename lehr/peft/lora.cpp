@@ -9,6 +9,7 @@
 #include "lehr/base/on_meta.h"
 #include "lehr/base/parallel.h"
 #include "lehr/base/random.h"
+#include "lehr/base/side_stream.h"
 #include "lehr/ops/grouped_linear.h"
 #include "lehr/ops/linear.h"
 
@@ -81,7 +82,7 @@ at::Tensor LoraLinear::drop(const at::Tensor& input) const {
           draws.data(), draws.data() + count, out + row * row_size + start, [p](double draw) { return draw < p; });
     }
   });
-  return input.masked_fill(dropped.to(input.device()), 0);
+  return input.masked_fill(to_device_pinned(dropped, input.device()), 0);
 }
 
 at::Tensor LoraLinear::forward(const at::Tensor& input) {

@@ -102,9 +102,8 @@ void TrainingConfig::fields(FieldVisitor& v) {
   v.optional(
       "cuda_graphs",
       cuda_graphs,
-      "On a GPU: record forward and backward of a batch once, and start them as a whole from then on. For small "
-      "models, "
-      "whose kernels are over before the host has started the next; takes the memory of a step for good.");
+      "On a GPU: record forward and backward of a batch once, and start them as a whole from then on. For models so "
+      "small that kernels are over before the host has started the next; takes the memory of a step for good.");
   v.optional("num_labels", num_labels, "Classification: number of classes.", at_least(2));
   v.optional("classifier_dropout", classifier_dropout, "Classification: dropout before the head.", from_below(0, 1));
 }

@@ -156,7 +156,7 @@ namespace {
 // The numbers of a step in the order in which they travel, before the task's metrics.
 constexpr int64_t kGradNorm = 0;
 constexpr int64_t kLoadBalancing = 1;  // and the routers' z loss behind it
-constexpr int64_t kLoss = 3;
+constexpr int64_t kLoss = 3;           // and the task's metrics behind it
 
 // What must be finite.
 double judged(const StepResult& result) {
@@ -236,9 +236,6 @@ StepResult TrainStep::run(const Batch& batch, int64_t first_row, int64_t step, d
 StepResult TrainStep::finish(LaunchedStep launched) {
   if (launched.late) {
     read(launched);
-    if (!std::isfinite(judged(launched.result))) {
-      failed_.reset();  // whoever catches what is thrown may go on
-    }
     launched.result.updated = admit(launched);
   }
   return std::move(launched.result);

@@ -80,8 +80,9 @@ class TrainStep {
   StepResult run(const Batch& batch, int64_t first_row, int64_t step, double lr_factor);
 
   /// run() in two parts. If `late`, the first does not wait for what the device is given: whether something was not
-  /// finite is then judged on the device, and if so, neither this step nor one that is launched after it changes
-  /// weights; finish() throws what run() would. Otherwise the first does it all. Only where can_be_late() allows it.
+  /// finite is then judged on the device, and if so, neither this step nor any late one that is launched after it
+  /// changes weights; finish() throws what run() would, and the run has to end. Otherwise the first part does it all.
+  /// Only where can_be_late() allows it.
   LaunchedStep launch(const Batch& batch, int64_t first_row, int64_t step, double lr_factor, bool late);
   StepResult finish(LaunchedStep launched);
   /// On one device, where a step that is not finite ends the run, and with an optimizer that leaves one out by itself.

@@ -17,9 +17,8 @@ void check_cuda_graphs(const TrainConfig& config, at::Device device, int64_t ran
   require(ranks == 1, "{}: a graph holds the work of one device; leave the key out on {} ranks", key, ranks);
   require(
       !has_experts,
-      "{}: a step of a model with experts counts their tokens, which a graph would do in one place for all steps; "
-      "leave "
-      "the key out",
+      "{}: a model with experts counts their tokens, which a graph would do in one place for all steps; leave the key "
+      "out",
       key);
   require(
       config.training.task != TaskKind::classification,
@@ -27,8 +26,7 @@ void check_cuda_graphs(const TrainConfig& config, at::Device device, int64_t ran
       key);
   require(
       config.peft.dropout == 0,
-      "{}: dropout (peft.dropout = {}) draws other masks in every step, and a graph would repeat one; leave one of "
-      "them "
+      "{}: dropout (peft.dropout = {}) draws other masks in every step, and a graph repeats one; leave one of the two "
       "out",
       key,
       config.peft.dropout);
@@ -96,25 +94,24 @@ StepGraph::Sums StepGraph::operator()(const Batch& batch, int64_t valid, bool on
   std::vector<at::Tensor> before = take_gradients();
   Sums sums;
   std::vector<at::Tensor> gradients;
-  const std::string key = shape_of(batch);
-  const bool room = shapes_.contains(key) || shapes_.size() < kMostShapes;
-  Shape* const shape = room ? &shapes_[key] : nullptr;
-  const bool recorded = shape != nullptr && shape->runs++ >= kWarmups;
+  Shape& shape = shapes_[shape_of(batch)];
+  if (!shape.recorded && shape.runs++ >= kWarmups && recordings_ < kMostShapes) {
+    record(shape, batch);
+    ++recordings_;
+  }
+  const bool recorded = shape.recorded != nullptr;
   if (recorded) {
-    if (!shape->recorded) {
-      record(*shape, batch);
-    }
     for (const auto& [name, tensor] : batch) {
-      shape->batch.at(name).copy_(tensor);
+      shape.batch.at(name).copy_(tensor);
     }
-    shape->valid.fill_(static_cast<double>(valid));
-    shape->recorded->replay();
-    auto made = shape->recorded->made().begin();
+    shape.valid.fill_(static_cast<double>(valid));
+    shape.recorded->replay();
+    auto made = shape.recorded->made().begin();
     sums.loss = (made++)->clone();
-    for (const std::string& name : shape->metrics) {
+    for (const std::string& name : shape.metrics) {
       sums.metrics[name] = (made++)->clone();
     }
-    gradients.assign(made, shape->recorded->made().end());
+    gradients.assign(made, shape.recorded->made().end());
   } else {
     sums = run_plainly(batch, valid);
     gradients = take_gradients();

@@ -41,8 +41,8 @@ class StepGraph {
  private:
   // Batches of one shape are run so often before they are recorded: libraries settle, and what happens once is over.
   static constexpr int kWarmups = 2;
-  // Recordings hold the memory of a step each.
-  static constexpr size_t kMostShapes = 2;
+  // Recordings hold the memory of a step each; other shapes run plainly.
+  static constexpr int kMostShapes = 2;
 
   struct Shape {
     int runs = 0;
@@ -59,6 +59,7 @@ class StepGraph {
   ops::Recorder record_;
   Run run_;
   std::map<std::string, Shape> shapes_;
+  int recordings_ = 0;
 };
 
 }  // namespace lehr::train

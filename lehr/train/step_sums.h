@@ -22,8 +22,8 @@ struct StepSums {
   void add(const at::Tensor& batch_loss, const std::map<std::string, at::Tensor>& batch_metrics);
 };
 
-/// The numbers as one tensor (n) of float64, on the device of the first; 0 for undefined tensors. They have one element
-/// each. The host does not wait.
+/// The numbers as one tensor (n) of float64, on the device of the first that is defined; 0 for undefined tensors. They
+/// have one element each. The host does not wait where all are on one device.
 at::Tensor pack_numbers(const std::vector<at::Tensor>& tensors);
 
 /// The task's metrics of a batch. Throws a usage error for one that is not one number.

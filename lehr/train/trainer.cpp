@@ -42,6 +42,10 @@ Trainer::Trainer(TrainConfig config, Environment environment)
   ranks_.require_same("config", to_toml(config_));
   check_mesh(config_, *args_, ranks_);
   check_cuda_graphs(config_, device_, ranks_.world_size(), args_->has_experts());
+  require(
+      !config_.training.cuda_graphs || ops::records_cuda_graphs(),
+      "training.cuda_graphs: needs Lehr's CUDA kernels, and {}; leave the key out, or build them (LEHR_CUDA=ON)",
+      ops::cuda::open_kernels());
   if (config_.float8.enable) {
     ops::require_float8(device_, compute_type(config_.training), "float8.enable");
   }
@@ -108,6 +112,17 @@ bool Trainer::results_are_late() const {
          !events_.has_subscribers(Event::gradients_ready) && !events_.has_subscribers(Event::step_end);
 }
 
+// The step that `next` is about is the first to fail; the one before it is logged all the same.
+template <class Next>
+auto Trainer::after(std::optional<DoneStep>& before, const Next& next) {
+  try {
+    return next();
+  } catch (...) {
+    conclude(before);  // which throws where that step is why
+    throw;
+  }
+}
+
 // Reads what a step gave, which may wait for the device, and logs it. Throws for a step that ends the run.
 void Trainer::conclude(std::optional<DoneStep>& done) {
   if (!done) {
@@ -139,13 +154,14 @@ TrainResult Trainer::run() {
   std::optional<DoneStep> before;  // a step that is not concluded yet
   while (state_.step < last) {
     const int64_t step = state_.step + 1;
-    events_.emit(Event::step_begin, {.step = step, .model = model_.get()});
-    if (run_log_) {
-      run_log_->step_begins(step);
-    }
-    const auto batch = next_of(*batches);
     const double factor = lr_factor_(state_.step);
-    LaunchedStep launched = step_->launch(*batch, rows.first, step, factor, late);
+    LaunchedStep launched = after(before, [&] {
+      events_.emit(Event::step_begin, {.step = step, .model = model_.get()});
+      if (run_log_) {
+        run_log_->step_begins(step);
+      }
+      return step_->launch(*next_of(*batches), rows.first, step, factor, late);
+    });
     conclude(before);
     state_.step = step;
     state_.num_tokens += launched.result.valid;

@@ -105,6 +105,8 @@ class Trainer {
   };
   bool results_are_late() const;
   void conclude(std::optional<DoneStep>& done);
+  template <class Next>
+  auto after(std::optional<DoneStep>& before, const Next& next);
   void validate_now(int64_t step);
   void save(int64_t step);
   void finish();

@@ -264,6 +264,21 @@ TEST_P(CudaKernels, LossOfRowsThatCountIsScaledByWhatComesIn) {
   }
 }
 
+TEST_P(CudaKernels, LossThatIsSummedIsNotComputedAgain) {
+  at::Tensor hidden = there(random_tensor({9, 32}, at::kFloat)).set_requires_grad(true);
+  at::Tensor weight = there(random_tensor({50, 32}, at::kFloat)).set_requires_grad(true);
+  const at::Tensor labels = there(at::randint(0, 50, {3, 3}, at::kLong));
+  const auto uses = [&](const std::function<at::Tensor(const at::Tensor&)>& reduce) {
+    const at::Tensor loss = reduce(linear_cross_entropy(hidden, weight, labels.view(-1)).view({3, 3}));
+    const int64_t before = cuda::table_uses();
+    loss.backward();
+    return cuda::table_uses() - before;
+  };
+  EXPECT_EQ(uses([](const at::Tensor& losses) { return losses.sum() / 9; }), 1);  // scales
+  EXPECT_EQ(uses([](const at::Tensor& losses) { return losses.mean(); }), 1);
+  EXPECT_EQ(uses([](const at::Tensor& losses) { return (losses * losses).sum(); }), 1);  // the loss of the rows again
+}
+
 TEST_P(CudaKernels, LossIsNotANumberForALabelOutOfRange) {
   for (const auto type : {at::kFloat, at::kBFloat16, at::kDouble}) {  // the last without kernels
     for (const int64_t wrong : {5, -1}) {

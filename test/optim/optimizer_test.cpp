@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 
+#include <cmath>
 #include <set>
 
 #include "test/optim/support.h"
@@ -35,6 +36,47 @@ TEST(BuildOptimizer, BuildsTheOneThatIsNamed) {
   EXPECT_EQ(
       state_names({.name = OptimizerKind::muon}),
       (std::set<std::string>{"norm.exp_avg", "norm.exp_avg_sq", "norm.step", "w.momentum_buffer", "w.step"}));
+}
+
+TEST(BuildOptimizer, MakesOptimizersThatLeaveOutAStepWhereTheyAreToldOnTheDevice) {
+  const OptimizerContext context{.parameters = {{.name = "w", .shape = {kSize}}}};
+  for (const OptimizerConfig& config :
+       {OptimizerConfig{.lr = 0.05},
+        OptimizerConfig{.name = OptimizerKind::adam, .lr = 0.05},
+        OptimizerConfig{.name = OptimizerKind::sgd, .lr = 0.05, .momentum = 0.9}}) {
+    for (const auto dtype : {at::kFloat, at::kBFloat16, at::kDouble}) {
+      const auto optimizer = build_optimizer(config, context);
+      ASSERT_TRUE(optimizer->takes_found_inf());
+      const at::Tensor w = values(dtype);
+      const auto now = [&] {
+        std::vector<at::Tensor> tensors{w.clone()};
+        for (const auto& [name, tensor] : optimizer->state()) {
+          if (name != "w.step") {
+            tensors.push_back(tensor.clone());
+          }
+        }
+        return tensors;
+      };
+      const auto step = [&](float found_inf, const at::Tensor& gradient) {
+        const at::Tensor divisor = at::full({}, 2.0, at::kDouble);
+        optimizer->step({{"w", w, gradient}}, {.grad_divisor = divisor, .found_inf = at::full({}, found_inf)});
+      };
+      step(0, grads(1, dtype));
+      const auto before = now();
+      step(1, at::full({kSize}, std::nan(""), dtype));
+      const auto left_out = now();
+      step(0, grads(2, dtype));
+      const auto after = now();
+      for (size_t i = 0; i < before.size(); ++i) {
+        EXPECT_TRUE(at::equal(left_out[i], before[i])) << i << " " << dtype;
+        EXPECT_FALSE(at::equal(after[i], before[i])) << i << " " << dtype;
+      }
+    }
+  }
+  const auto muon = build_optimizer({.name = OptimizerKind::muon}, kContext);
+  EXPECT_FALSE(muon->takes_found_inf());
+  EXPECT_THAT(
+      error_of([&] { muon->step({}, {.found_inf = at::zeros({})}); }), HasSubstr("cannot leave a step out by itself"));
 }
 
 TEST(OptimizerConfig, DecaysByDefaultOnlyWhereThatIsDecoupled) {

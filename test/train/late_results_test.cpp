@@ -86,6 +86,78 @@ TEST(LateResults, EndARunThatIsNotFiniteBeforeItSaves) {
   EXPECT_FALSE(std::filesystem::exists(checkpoint(config, 4)));
 }
 
+// A task whose batches say what the loss is multiplied by.
+class ScaledTask : public CausalLMTask {
+ public:
+  at::Tensor compute_loss(const nn::ModelOutputs& outputs, const Batch& batch) const override {
+    return CausalLMTask::compute_loss(outputs, batch) * batch.at("factor").sum();
+  }
+};
+
+TEST(LateResults, ThatAreNotFiniteLeaveEverythingAsItWas) {
+  const Folder folder;
+  Logger log("", true);
+  const auto list = testing::specs();
+  Trainer trainer(
+      tiny_run(
+          folder.path(),
+          {{"model.name", "qwen3_moe"},
+           {"model.args.num_experts", "4"},
+           {"model.args.num_experts_per_tok", "2"},
+           {"model.args.moe_intermediate_size", "8"},
+           {"model.args.expert_bias", "true"}}),
+      {.specs = list, .log = log});
+  optim::OptimizerContext context;
+  const auto parameters = nn::named_parameters(trainer.model());
+  for (const auto& [name, parameter] : parameters) {
+    if (parameter->trainable()) {
+      context.parameters.push_back({.name = name, .shape = parameter->shape()});
+    }
+  }
+  const auto optimizer = optim::build_optimizer({}, context);
+  const ScaledTask task;
+  TrainStep step(trainer.model(), task, *optimizer, {.local_batch_size = 4, .max_norm = 1, .load_balance_coeff = 0.1});
+  ASSERT_TRUE(step.can_be_late());
+  const auto launch = [&](int64_t number, double factor) {
+    const at::Tensor ids = at::randint(257, {4, 17}, at::kLong);
+    const Batch batch{
+        {"input_ids", ids.narrow(1, 0, 16)},
+        {"labels", ids.narrow(1, 1, 16)},
+        {"position_ids", at::arange(16, at::kLong).expand({4, 16})},
+        {"factor", at::full({4, 1}, factor)}};
+    return step.launch(batch, 0, number, 1.0, /*late=*/true);
+  };
+  const auto everything = [&] {
+    std::vector<at::Tensor> tensors;
+    for (const auto& [name, parameter] : parameters) {
+      tensors.push_back(parameter->value().detach().clone());
+    }
+    for (const auto& [name, tensor] : optimizer->state()) {
+      if (tensor.dim() > 0) {  // but counters of steps
+        tensors.push_back(tensor.clone());
+      }
+    }
+    return tensors;
+  };
+  const auto changed = [](const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
+    size_t count = 0;
+    for (size_t i = 0; i < a.size(); ++i) {
+      count += at::equal(a[i], b[i]) ? 0 : 1;
+    }
+    return count;
+  };
+  const auto first = everything();
+  EXPECT_TRUE(step.finish(launch(1, 1)).updated);
+  const auto before = everything();
+  EXPECT_EQ(changed(first, before), first.size());  // biases of experts, too
+  LaunchedStep bad = launch(2, std::numeric_limits<double>::quiet_NaN());
+  EXPECT_EQ(changed(before, everything()), 0U);
+  LaunchedStep after = launch(3, 1);
+  EXPECT_EQ(changed(before, everything()), 0U);
+  EXPECT_THAT(
+      [&] { step.finish(std::move(bad)); }, Throws<Error>(::testing::Property(&Error::what, HasSubstr("step 2"))));
+}
+
 // What of this thread's operators makes the host wait for a device. ATen's optimizers of the CPU, which read their
 // steps, stand for others.
 thread_local std::vector<std::string> t_reads;
