@@ -63,7 +63,7 @@ at::Tensor sum_of_squares(const std::vector<at::Tensor>& tensors) {
 void scale_(const std::vector<at::Tensor>& tensors, const at::Tensor& factor) {
   const c10::DeviceGuard guard(tensors.front().device());
   const auto options = tensors.front().options().dtype(at::kDouble);
-  const at::Tensor on_device = factor.is_cpu() ? at::full({}, factor.item<double>(), options) : factor.to(options);
+  const at::Tensor on_device = on_gpu(factor) ? factor.to(options) : at::full({}, factor.item<double>(), options);
   const double* const by = cpu::elements<double>(on_device);
   for (const at::ScalarType type : kTypes) {
     over_lists(tensors, type, 0, [&](const TensorList& list, int64_t) {
