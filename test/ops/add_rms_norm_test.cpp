@@ -9,6 +9,7 @@
 #include "lehr/ops/remake.h"
 #include "lehr/ops/rms_norm.h"
 #include "test/ops/against_reference.h"
+#include "test/ops/gradients.h"
 
 namespace lehr::ops::test {
 namespace {
@@ -51,15 +52,6 @@ Tensors leaves_of(const Tensors& inputs) {
     leaves.push_back(input.detach().clone().set_requires_grad(true));
   }
   return leaves;
-}
-
-Tensors take_gradients(const Tensors& leaves) {
-  Tensors gradients;
-  for (at::Tensor leaf : leaves) {
-    gradients.push_back(leaf.grad());
-    leaf.mutable_grad().reset();
-  }
-  return gradients;
 }
 
 TEST(AddRmsNorm, EqualsItsDefinitionForAllSizesAndTypes) {

@@ -14,23 +14,15 @@
 #include "lehr/ops/silu_mul.h"
 #include "lehr/ops/token_permutation.h"
 #include "lehr/ops/weight_gradients.h"
+#include "test/ops/gradients.h"
 
 namespace lehr::ops {
 namespace {
-
-using Tensors = std::vector<at::Tensor>;
+using test::take_gradients;
+using test::Tensors;
 
 at::Tensor leaf(at::IntArrayRef sizes) {
   return at::randn(sizes).set_requires_grad(true);
-}
-
-Tensors take_gradients(const Tensors& leaves) {
-  Tensors gradients;
-  for (at::Tensor leaf : leaves) {
-    gradients.push_back(leaf.grad());
-    leaf.mutable_grad().reset();
-  }
-  return gradients;
 }
 
 // How a reader gets what was made: as it is, or as a copy, which nobody can make again.

@@ -8,24 +8,15 @@
 #include "lehr/ops/linear.h"
 #include "lehr/ops/linear_cross_entropy.h"
 #include "lehr/ops/silu_mul.h"
+#include "test/ops/gradients.h"
 
 namespace lehr::ops {
 namespace {
-
-using Tensors = std::vector<at::Tensor>;
+using test::take_gradients;
+using test::Tensors;
 
 at::Tensor leaf(at::IntArrayRef sizes, bool requires_grad = true) {
   return at::randn(sizes, at::kDouble).set_requires_grad(requires_grad);
-}
-
-// Of the leaves, cleared afterwards.
-Tensors take_gradients(const Tensors& leaves) {
-  Tensors gradients;
-  for (at::Tensor leaf : leaves) {
-    gradients.push_back(leaf.grad());
-    leaf.mutable_grad().reset();
-  }
-  return gradients;
 }
 
 struct Halves {

@@ -6,25 +6,17 @@
 #include "lehr/base/error.h"
 #include "lehr/ops/linear.h"
 #include "lehr/ops/weight_gradients.h"
+#include "test/ops/gradients.h"
 
 namespace lehr::ops {
 namespace {
 
+using test::take_gradients;
+using test::Tensors;
 using testing::HasSubstr;
-using Tensors = std::vector<at::Tensor>;
 
 at::Tensor leaf(at::IntArrayRef sizes) {
   return at::randn(sizes, at::kDouble).set_requires_grad(true);
-}
-
-// Of the leaves, cleared afterwards.
-Tensors take_gradients(const Tensors& leaves) {
-  Tensors gradients;
-  for (at::Tensor leaf : leaves) {
-    gradients.push_back(leaf.grad());
-    leaf.mutable_grad().reset();
-  }
-  return gradients;
 }
 
 template <class Body>

@@ -1,0 +1,22 @@
+// Gradients as tests compare them.
+#pragma once
+
+#include <vector>
+
+#include "lehr/base/torch.h"
+
+namespace lehr::ops::test {
+
+using Tensors = std::vector<at::Tensor>;
+
+/// The gradients of leaves, which have none afterwards.
+inline Tensors take_gradients(const Tensors& leaves) {
+  Tensors gradients;
+  for (at::Tensor leaf : leaves) {
+    gradients.push_back(leaf.grad());
+    leaf.mutable_grad().reset();
+  }
+  return gradients;
+}
+
+}  // namespace lehr::ops::test
