@@ -109,7 +109,7 @@ struct LinearCrossEntropyFunction : torch::autograd::Function<LinearCrossEntropy
       bool weight_wanted) {
     const LabelRows rows = rows_of(hidden, weight, labels, ignore_index);
     const Result result = over_chunks(rows, weight, {.x = hidden_wanted, .weight = weight_wanted});
-    ctx->save_for_backward({hidden, weight, labels});
+    ctx->save_for_backward({hidden, weight, cuda::on_gpu(labels) ? rows.labels : labels});
     ctx->saved_data["ignore_index"] = ignore_index;
     ctx->saved_data["unit_hidden"] = result.unit.hidden;
     ctx->saved_data["unit_weight"] = result.unit.weight;
@@ -121,16 +121,15 @@ struct LinearCrossEntropyFunction : torch::autograd::Function<LinearCrossEntropy
     refuse_double_backward("linear_cross_entropy");
     const auto saved = ctx->get_saved_variables();
     const cpu::Wanted wanted{.x = ctx->needs_input_grad(0), .weight = ctx->needs_input_grad(1)};
-    const int64_t ignore_index = ctx->saved_data["ignore_index"].toInt();
-    LabelRows rows =
-        cuda::on_gpu(saved[2]) ? LabelRows{saved[0], saved[2], {}} : rows_that_count(saved[0], saved[2], ignore_index);
+    const LabelRows rows = cuda::on_gpu(saved[2])
+                               ? LabelRows{saved[0], saved[2], {}}
+                               : rows_that_count(saved[0], saved[2], ctx->saved_data["ignore_index"].toInt());
     const at::Tensor row_scale = (rows.index.defined() ? grads[0].index_select(0, rows.index) : grads[0]).contiguous();
     Gradients gradients =
         scaled(take(ctx, "unit_hidden"), take(ctx, "unit_weight"), row_scale, is_uniform(grads[0], row_scale));
     const cpu::Wanted missing{
         .x = wanted.x && !gradients.hidden.defined(), .weight = wanted.weight && !gradients.weight.defined()};
     if (missing.x || missing.weight) {
-      rows = rows_of(saved[0], saved[1], saved[2], ignore_index);
       const Gradients exact = over_chunks(rows, saved[1], missing, row_scale).unit;
       gradients.hidden = missing.x ? exact.hidden : gradients.hidden;
       gradients.weight = missing.weight ? exact.weight : gradients.weight;

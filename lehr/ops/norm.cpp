@@ -120,10 +120,18 @@ void scale_pieces(const std::vector<at::Tensor>& tensors, double factor) {
     }
   });
 }
+}  // namespace
 
-// `factor` is read only where there are kernels of the CPU for some of them.
-void scale_all(const std::vector<at::Tensor>& tensors, const at::Tensor& factor) {
+void scale_(const std::vector<at::Tensor>& tensors, double factor) {
+  scale_(tensors, at::scalar_tensor(factor, at::kDouble));
+}
+
+void scale_(const std::vector<at::Tensor>& tensors, const at::Tensor& of_any_type) {
   const at::NoGradGuard no_grad;
+  const at::Tensor factor = of_any_type.detach().to(at::kDouble).reshape({});
+  if (!cuda::on_gpu(factor) && factor.item<double>() == 1) {
+    return;
+  }
   if (std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& t) { return t.defined() && has_kernel(t); })) {
     scale_pieces(tensors, factor.item<double>());
   }
@@ -142,20 +150,6 @@ void scale_all(const std::vector<at::Tensor>& tensors, const at::Tensor& factor)
       tensor.copy_(tensor.to(at::kDouble) * factor);  // ATen would round the factor to the tensor's type
     }
   }
-}
-}  // namespace
-
-void scale_(const std::vector<at::Tensor>& tensors, double factor) {
-  if (factor != 1) {
-    scale_all(tensors, at::scalar_tensor(factor, at::kDouble));
-  }
-}
-
-void scale_(const std::vector<at::Tensor>& tensors, const at::Tensor& factor) {
-  if (!cuda::on_gpu(factor)) {
-    return scale_(tensors, factor.item<double>());
-  }
-  scale_all(tensors, factor.detach().to(at::kDouble).reshape({}));
 }
 
 }  // namespace lehr::ops

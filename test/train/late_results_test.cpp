@@ -107,14 +107,8 @@ TEST(LateResults, ThatAreNotFiniteLeaveEverythingAsItWas) {
            {"model.args.moe_intermediate_size", "8"},
            {"model.args.expert_bias", "true"}}),
       {.specs = list, .log = log});
-  optim::OptimizerContext context;
   const auto parameters = nn::named_parameters(trainer.model());
-  for (const auto& [name, parameter] : parameters) {
-    if (parameter->trainable()) {
-      context.parameters.push_back({.name = name, .shape = parameter->shape()});
-    }
-  }
-  const auto optimizer = optim::build_optimizer({}, context);
+  const auto optimizer = testing::default_optimizer(trainer.model());
   const ScaledTask task;
   TrainStep step(trainer.model(), task, *optimizer, {.local_batch_size = 4, .max_norm = 1, .load_balance_coeff = 0.1});
   ASSERT_TRUE(step.can_be_late());

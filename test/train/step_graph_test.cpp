@@ -145,11 +145,7 @@ std::pair<std::vector<double>, std::vector<at::Tensor>> train_steps(const ops::R
   const auto list = testing::specs();
   Trainer trainer(tiny_run(folder.path()), {.specs = list, .log = log});
   nn::Model& model = trainer.model();
-  optim::OptimizerContext context;
-  for (const auto& [name, parameter] : nn::named_parameters(model)) {
-    context.parameters.push_back({.name = name, .shape = parameter->shape()});
-  }
-  const auto optimizer = optim::build_optimizer({}, context);
+  const auto optimizer = testing::default_optimizer(model);
   const CausalLMTask task;
   TrainStep step(
       model, task, *optimizer, {.local_batch_size = 2, .max_norm = 1, .compute = at::kBFloat16, .recorder = recorder});

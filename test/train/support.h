@@ -110,6 +110,17 @@ inline TrainResult train(const TrainConfig& config, int64_t stop_after = 0) {
   return trainer.run();
 }
 
+/// The optimizer of a config that says nothing, for what trains of a model.
+inline std::unique_ptr<optim::Optimizer> default_optimizer(const nn::Model& model) {
+  optim::OptimizerContext context;
+  for (const auto& [name, parameter] : nn::named_parameters(model)) {
+    if (parameter->trainable()) {
+      context.parameters.push_back({.name = name, .shape = parameter->shape()});
+    }
+  }
+  return optim::build_optimizer({}, context);
+}
+
 /// The tensors of a checkpoint's files of that stem.
 inline std::map<std::string, at::Tensor> tensors(const std::filesystem::path& folder, const std::string& stem) {
   const state::WeightReader reader(folder, stem);
