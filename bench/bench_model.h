@@ -24,7 +24,7 @@ class BenchModel {
     std::string folder;  ///< With config.json and model.safetensors.
     std::string dtype;   ///< fp32; bf16: all in bfloat16; amp: float32 weights and sums, bfloat16 arithmetic.
     bool random_weights = false;
-    int64_t remake_products = 0;  ///< n of activation_checkpoint.selective_ac_option = "op n"; 0: none.
+    int64_t remake_products = 2;  ///< n of activation_checkpoint.selective_ac_option = "op n"; 0: none.
   };
   BenchModel(const Options& options, mesh::Transport& transport);
 

@@ -27,8 +27,9 @@ from report import Report
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SLOW = 1.25
-# Lehr with activation_checkpoint.selective_ac_option: in every n-th layer products are made again in backward.
-LEAN = {'lehr, "op 2"': 2, 'lehr, "op"': 1}
+# Lehr with other activation checkpointing than its default, which makes products of every second layer again in backward:
+# in every n-th layer, or in none.
+OTHERS = {"lehr, all kept": 0, 'lehr, "op"': 1}
 SHAPES = {"tiny": (512, 4), "small": (1024, 1), "moe": (1024, 2)}
 
 
@@ -64,12 +65,12 @@ class Contenders:
         for name in self.absent:
             print(f"{name} is not installed and left out; bench/peer_{name}.py says how to install it")
 
-    def commands(self, folder, dtype, seq, batch, steps, warmup, lean=False):
+    def commands(self, folder, dtype, seq, batch, steps, warmup, others=False):
         work = ["--model", folder, "--dtype", dtype, "--seq", str(seq), "--batch", str(batch),
                 "--steps", str(steps), "--warmup", str(warmup), "--threads", str(os.cpu_count())]
         found = {"lehr": [self.lehr] + work}
-        if lean:
-            found |= {name: [self.lehr] + work + [f"--remake_products={n}"] for name, n in LEAN.items()}
+        if others:
+            found |= {name: [self.lehr] + work + [f"--remake_products={n}"] for name, n in OTHERS.items()}
         for name in self.peers:
             script, mode = name.split()
             found[name] = [sys.executable, os.path.join(HERE, f"peer_{script}.py")] + work + ["--mode", mode]
@@ -89,8 +90,8 @@ def training(contenders, a):
     lines = head(f"{a.rounds} alternating rounds, {a.steps} timed steps each after 2 others; the median step of a round counts. Who is "
                  f"{SLOW} times as slow as the fastest peer in the first round is left out of the others."
                  + "".join(f" Without {name}, which was not installed." for name in contenders.absent)
-                 + " torchtitan's experts compute in bfloat16 under fp32 too. With \"op n\" Lehr makes products of every n-th layer "
-                 "again in backward (activation_checkpoint.selective_ac_option).")
+                 + " torchtitan's experts compute in bfloat16 under fp32 too. By default Lehr makes products of every second "
+                 "layer again in backward (activation_checkpoint.selective_ac_option = \"op 2\"); \"op\": those of every layer.")
     lines += ["| preset | dtype | contender | tokens/s: median (min to max) | Lehr's ratio to it | peak memory MB |",
               "| --- | --- | --- | --- | --- | --- |"]
     for preset in a.presets.split(","):
@@ -98,7 +99,7 @@ def training(contenders, a):
         with tempfile.TemporaryDirectory() as folder:
             contenders.save_init(preset, folder)
             for dtype in a.dtypes.split(","):
-                commands = contenders.commands(folder, dtype, seq, batch, a.steps, 2, lean=preset == "small")
+                commands = contenders.commands(folder, dtype, seq, batch, a.steps, 2, others=preset == "small")
                 rounds = [{name: run(command) for name, command in commands.items()}]
                 fastest = max([r["tokens_per_s"] for name, r in rounds[0].items() if name in contenders.peers and r], default=0)
                 near = [name for name, r in rounds[0].items() if name == "lehr" or r and SLOW * r["tokens_per_s"] > fastest]
@@ -120,7 +121,7 @@ def training(contenders, a):
 def memory(contenders, a):
     lines = head("preset small in float32, one row, two steps; the process's peak resident memory.")
     lines += ["| tokens in the row | contender | peak memory MB | of its parameters, gradients and moments | Lehr's ratio to it | "
-              "with \"op 2\" | with \"op\" |", "| --- | --- | --- | --- | --- | --- | --- |"]
+              "with all kept | with \"op\" |", "| --- | --- | --- | --- | --- | --- | --- |"]
 
     def row(seq, name, result, last):
         if result is None:
@@ -133,17 +134,17 @@ def memory(contenders, a):
         contenders.save_init("small", folder)
         state = 4 * os.path.getsize(os.path.join(folder, "model.safetensors")) / 1e6
         results = {name: run(command)
-                   for name, command in contenders.commands(folder, "fp32", a.memory_seq, 1, 1, 1, lean=True).items()}
+                   for name, command in contenders.commands(folder, "fp32", a.memory_seq, 1, 1, 1, others=True).items()}
         for name, result in results.items():
             row(a.memory_seq, name, result, " | ".join(
                 f"{results[ours]['peak_rss_mb'] / result['peak_rss_mb']:.2f}" if results[ours] and result else ""
-                for ours in ("lehr", *LEAN)))
+                for ours in ("lehr", *OTHERS)))
         lines += ["", "Lehr alone:", "", "| tokens in the row | contender | peak memory MB | of its parameters, gradients and moments | "
                   "KB more for each token |", "| --- | --- | --- | --- | --- |"]
-        for name in ("lehr", *LEAN):
+        for name in ("lehr", *OTHERS):
             before = None
             for seq in (512, 1024, 2048, 4096, 8192, 16384):
-                result = run(contenders.commands(folder, "fp32", seq, 1, 1, 1, lean=True)[name])
+                result = run(contenders.commands(folder, "fp32", seq, 1, 1, 1, others=True)[name])
                 each = (result["peak_rss_mb"] - before[1]) / (seq - before[0]) * 1000 if before and result else None
                 row(seq, name, result, f"{each:.0f}" if each else "")
                 before = (seq, result["peak_rss_mb"]) if result else None

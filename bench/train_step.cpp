@@ -33,7 +33,7 @@ struct Options {
   int64_t threads = 2;
   int64_t seed = 1234;
   bool random_weights = false;
-  int64_t remake_products = 0;
+  int64_t remake_products = 2;
   int64_t save_every = 0;
   std::string save_folder;
   void fields(FieldVisitor& v) {
@@ -53,7 +53,7 @@ struct Options {
     v.optional(
         "remake_products",
         remake_products,
-        "In every n-th layer products are made again in backward, for less memory; 0: in none.",
+        "In every n-th layer products are made again in backward, as in training by default; 0: in none.",
         at_least(0));
     v.optional(
         "save_every",

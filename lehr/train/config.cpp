@@ -132,13 +132,15 @@ void ActivationCheckpointConfig::fields(FieldVisitor& v) {
   v.optional(
       "mode",
       mode,
-      "What is computed again in backward instead of being kept: nothing, all layers, or a part.",
+      "What is computed again in backward instead of being kept: a part (selective), nothing (none: the fastest, "
+      "if there is memory for it), or all layers (full).",
       one_of({"none", "full", "selective"}));
   v.optional(
       "selective_ac_option",
       selective_ac_option,
       "Under selective: \"n\", every n-th layer; \"op\", in every layer the matrix products that backward reads; "
-      "\"op n\", these in every n-th layer.");
+      "\"op n\", these in every n-th layer. \"op 2\" takes about a third less memory for activations than keeping all, "
+      "and 0 to 7 % more time.");
 }
 
 namespace {

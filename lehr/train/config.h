@@ -91,8 +91,8 @@ struct ParallelismConfig {
 };
 
 struct ActivationCheckpointConfig {
-  std::string mode = "none";
-  std::string selective_ac_option = "2";
+  std::string mode = "selective";
+  std::string selective_ac_option = "op 2";
   void fields(FieldVisitor& v);
   void check(Problems& problems) const;
   /// What a model is built with. Throws a usage error for an option that check() refuses.

@@ -13,6 +13,7 @@ using testing::Planned;
 
 const Overrides kFloat64{{"training.dtype", "float64"}};
 const Overrides kMixed{{"training.mixed_precision_param", "bfloat16"}};
+const Overrides kAllKept{{"activation_checkpoint.mode", "none"}};
 const Overrides kCheckpointing{{"activation_checkpoint.mode", "full"}};
 const std::vector<const char*> kPolicies{"\"default\"", "\"always\"", "\"never\""};
 const std::vector<std::string> kFamilies{"qwen3", "qwen3_moe", "llama3"};
@@ -162,7 +163,7 @@ TEST_F(MeasureStage, MemoryIsThatOfAClassifier) {
 TEST_F(MeasureStage, OperationsAreThoseOfTheModelsOwnCount) {
   for (const std::string& family : kFamilies) {
     SCOPED_TRACE(family);
-    const Planned planned(model_of(family, {{"training.seq_len", "512"}}));
+    const Planned planned(model_of(family, both(kAllKept, {{"training.seq_len", "512"}})));
     const auto m = planned.on_meta();
     const double tokens = 512.0 * static_cast<double>(planned.config.training.local_batch_size);
     const auto counts = planned.args->get_nparams_and_flops(512);
@@ -176,7 +177,7 @@ TEST_F(MeasureStage, OperationsAreThoseOfTheModelsOwnCount) {
 }
 
 TEST_F(MeasureStage, CheckpointingComputesLayersOnceMore) {
-  const auto plain = Planned(model_of("qwen3")).on_meta();
+  const auto plain = Planned(model_of("qwen3", kAllKept)).on_meta();
   const auto checkpointed = Planned(model_of("qwen3", kCheckpointing)).on_meta();
   EXPECT_EQ(plain.backward.recomputed_flops, 0);
   EXPECT_EQ(checkpointed.forward.flops(), plain.forward.flops());

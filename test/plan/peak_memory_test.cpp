@@ -58,16 +58,11 @@ double told_peak(const train::TrainConfig& config) {
 const std::vector<Case> kCases{
     {"dense", "qwen3", {}},
     {"dense, computed again", "qwen3", {{"activation_checkpoint.mode", "full"}}},
-    {"dense, every second layer computed again", "qwen3", {{"activation_checkpoint.mode", "selective"}}},
-    {"dense, products computed again",
-     "qwen3",
-     {{"activation_checkpoint.mode", "selective"}, {"activation_checkpoint.selective_ac_option", "\"op\""}}},
-    {"dense, products of every second layer computed again",
-     "qwen3",
-     {{"activation_checkpoint.mode", "selective"}, {"activation_checkpoint.selective_ac_option", "\"op 2\""}}},
-    {"experts, products computed again",
-     "qwen3_moe",
-     {{"activation_checkpoint.mode", "selective"}, {"activation_checkpoint.selective_ac_option", "\"op\""}}},
+    {"dense, every second layer computed again", "qwen3", {{"activation_checkpoint.selective_ac_option", "\"2\""}}},
+    {"dense, all kept", "qwen3", {{"activation_checkpoint.mode", "none"}}},
+    {"dense, products computed again", "qwen3", {{"activation_checkpoint.selective_ac_option", "\"op\""}}},
+    {"experts, products computed again", "qwen3_moe", {{"activation_checkpoint.selective_ac_option", "\"op\""}}},
+    {"experts, all kept", "qwen3_moe", {{"activation_checkpoint.mode", "none"}}},
     {"dense, mixed", "qwen3", {{"training.mixed_precision_param", "bfloat16"}}},
     {"dense, mixed, on two threads", "qwen3", {{"training.mixed_precision_param", "bfloat16"}}, 1, 2},
     {"dense, mixed, computed again",
@@ -135,9 +130,9 @@ TEST(PeakMemory, FallsWithWhatIsComputedAgain) {
       changes.insert(changes.end(), {{"model.args.max_position_embeddings", "1024"}, {"training.seq_len", "1024"}});
       return told_peak(train::testing::tiny_run(folder.path(), model_of(family, changes)));
     };
-    const double nothing = peak({});
+    const double nothing = peak({{"activation_checkpoint.mode", "none"}});
     const auto selective = [&](const char* option) {
-      return peak({{"activation_checkpoint.mode", "selective"}, {"activation_checkpoint.selective_ac_option", option}});
+      return peak({{"activation_checkpoint.selective_ac_option", option}});
     };
     const double some_products = selective("\"op 2\"");
     const double products = selective("\"op\"");

@@ -217,7 +217,7 @@ std::vector<Kind> kinds(const std::filesystem::path& folder, const std::filesyst
        {{"parallelism.fsdp_reshard_after_forward", "never"}, {"activation_checkpoint.mode", "none"}},
        {{.dp_shard = 4}}},
       {"always_resharded",
-       {{"parallelism.fsdp_reshard_after_forward", "always"}, {"activation_checkpoint.mode", "selective"}},
+       {{"parallelism.fsdp_reshard_after_forward", "always"}, {"activation_checkpoint.selective_ac_option", "\"2\""}},
        {{.dp_shard = 2, .cp = 2}}},
       {"products_made_again",
        {{"activation_checkpoint.mode", "selective"}, {"activation_checkpoint.selective_ac_option", "\"op\""}},
