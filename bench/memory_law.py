@@ -1,4 +1,5 @@
-"""The closed form of a rank's peak memory under FSDP (docs/parallelism.md), beside what real runs take.
+"""The closed form of a rank's peak memory under FSDP (docs/parallelism.md), beside what real runs take that keep all
+activations.
 
 A part of bench/fsdp.py: make bench-fsdp ARGS="--parts memory". The base (the process, its libraries, connections and small
 tensors) is measured, by a model of almost nothing; the rest is computed.
@@ -62,7 +63,8 @@ def save_models(folder, names):
 def peak_mb(rounds, folder, name, ranks, dtype, seq, batch):
     """The largest of the ranks', with the bytes of large tensors among it."""
     found = rounds.lehr("train_step", ["--model", os.path.join(folder, name), "--dtype", dtype, "--seq", str(seq), "--batch",
-                                       str(batch), "--steps", "2", "--warmup", "1", "--threads", "1"], ranks)
+                                       str(batch), "--steps", "2", "--warmup", "1", "--threads", "1",
+                                       "--remake_products=0"], ranks)
     return max(found["peak_rss_mb_of_ranks"]), max(found["large_tensors_mb_of_ranks"])
 
 
@@ -70,7 +72,8 @@ def section(rounds, folder):
     """Lines of the report."""
     save_models(folder, MODELS)
     base = {n: peak_mb(rounds, folder, "nothing", n, "fp32", 16, 1)[0] for n in sorted({run[1] for run in RUNS})}
-    lines = ["MB of a rank: the largest of all ranks, three steps with AdamW. The closed form is that of docs/parallelism.md, with "
+    lines = ["MB of a rank: the largest of all ranks, three steps with AdamW, all activations kept. The closed "
+             "form is that of docs/parallelism.md, with "
              "a base (process, libraries, connections) that is measured by a model of almost nothing: " +
              ", ".join(f"{mb:.0f} MB for {n} ranks" for n, mb in base.items()) + ".", "",
              "| preset | ranks | dtype | tokens of a rank | state | at the worst moment | which is | closed form | resident peak | "

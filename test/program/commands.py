@@ -194,8 +194,10 @@ while killed < 5 and attempts < 100:
     attempts += 1
     shutil.rmtree(target, ignore_errors=True)
     shutil.rmtree(hidden, ignore_errors=True)  # else it would be taken for the next one's
-    writes_until(random.random() * writing)
+    wait = random.random() * writing
+    writes_until(wait)
     if target.exists():
+        writing = wait  # enough for all of it: the first one may have been held up
         same = [(target / "subblocks_safetensors" / file.name).read_bytes() == file.read_bytes()
                 for file in (blocks / "subblocks_safetensors").iterdir()]
         assert all(same) and (target / "config.json").exists(), f"half of a folder at attempt {attempts}"
