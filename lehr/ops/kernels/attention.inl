@@ -119,16 +119,16 @@ void attention_forward(const AttentionCall<T>& call, float* scratch, int64_t ind
 
   for (int64_t block = 0; block < key_blocks; ++block) {
     const int64_t first = block * kTile, rows = job.rows_of(block, call.keys);
-    pack_rows(call.k + job.key_at(first), job.key_stride(), rows, call.size, padded, 1, query);
-    transpose_rows(query, padded, keys_transposed + block * tile_size);
+    pack_rows(call.k + job.key_at(first), job.key_stride(), rows, call.size, padded, query);
+    transpose_rows<T>(query, padded, keys_transposed + block * tile_size);
     const T* value = call.v + job.value_at(first);
-    pack_rows(value, job.value_stride(), rows, call.value_size, padded_value, 1, values + block * value_tile_size);
+    pack_rows(value, job.value_stride(), rows, call.value_size, padded_value, values + block * value_tile_size);
   }
   for (int64_t work = part; work < job.group() * blocks_of(call.queries); work += parts) {
     const int64_t member = work % job.group(), query_block = work / job.group();
     const int64_t first = query_block * kTile, rows = job.rows_of(query_block, call.queries);
-    pack_rows(call.q + job.query_at(member, first), job.query_stride(), rows, call.size, padded, call.scale, query);
-    transpose_rows(query, padded, query_transposed);
+    pack_rows(call.q + job.query_at(member, first), job.query_stride(), rows, call.size, padded, query);
+    transpose_rows<T>(query, padded, query_transposed);
     for (int64_t i = 0; i < value_tile_size; ++i) {
       output[i] = 0;
     }
@@ -138,7 +138,8 @@ void attention_forward(const AttentionCall<T>& call, float* scratch, int64_t ind
     }
     const int64_t last_block = job.last_key(first + rows - 1) / kTile;
     for (int64_t key_block = job.first_key(first) / kTile; key_block <= last_block; ++key_block) {
-      multiply<1, kTile, false>(query_transposed, keys_transposed + key_block * tile_size, kTile, scores, padded);
+      const float* keys = keys_transposed + key_block * tile_size;
+      multiply_transposed<T>(query_transposed, keys, scores, padded, call.scale);
       for (int64_t row = 0; row < rows; ++row) {
         float* score = scores + row * kTile;
         if (call.softcap > 0) {
@@ -164,9 +165,9 @@ void attention_forward(const AttentionCall<T>& call, float* scratch, int64_t ind
   }
 }
 
-// With P the weights and dP = dO V^T: dV = P^T dO, dS = P (dP - rowsum(dO O)), dQ = scale dS K, dK = scale dS^T Q. The
-// queries are scaled when packed, so dK needs no factor. A sink is in the log-sums, and its value is zero, so nothing
-// else changes; its own gradient needs no tiles and is the caller's.
+// With P the weights and dP = dO V^T: dV = P^T dO, dS = P (dP - rowsum(dO O)), dQ = scale dS K, dK = scale dS^T Q. A
+// sink is in the log-sums, and its value is zero, so nothing else changes; its own gradient needs no tiles and is the
+// caller's.
 template <class T>
 void attention_backward(const AttentionBackwardCall<T>& backward, float* scratch, int64_t index) {
   const AttentionCall<T>& call = backward.forward;
@@ -195,8 +196,8 @@ void attention_backward(const AttentionBackwardCall<T>& backward, float* scratch
     float* query = queries + tile * tile_size;
     float* dout = outgoing + tile * value_tile_size;
     float* out = outgoing_transposed + tile * value_tile_size;  // until the products are made
-    pack_rows(call.out + at, job.out_stride(), rows, call.value_size, padded_value, 1, out);
-    pack_rows(backward.dout + at, job.out_stride(), rows, call.value_size, padded_value, 1, dout);
+    pack_rows(call.out + at, job.out_stride(), rows, call.value_size, padded_value, out);
+    pack_rows(backward.dout + at, job.out_stride(), rows, call.value_size, padded_value, dout);
     for (int64_t row = 0; row < rows; ++row) {
       FloatVec product{};
       for (int64_t i = row * padded_value; i < (row + 1) * padded_value; i += kLanes<float>) {
@@ -204,9 +205,9 @@ void attention_backward(const AttentionBackwardCall<T>& backward, float* scratch
       }
       row_products[member * call.queries + first + row] = horizontal_sum<float>(product);
     }
-    pack_rows(call.q + job.query_at(member, first), job.query_stride(), rows, call.size, padded, call.scale, query);
-    transpose_rows(query, padded, queries_transposed + tile * tile_size);
-    transpose_rows(dout, padded_value, outgoing_transposed + tile * value_tile_size);
+    pack_rows(call.q + job.query_at(member, first), job.query_stride(), rows, call.size, padded, query);
+    transpose_rows<T>(query, padded, queries_transposed + tile * tile_size);
+    transpose_rows<T>(dout, padded_value, outgoing_transposed + tile * value_tile_size);
     for (int64_t i = 0; i < tile_size; ++i) {
       dqueries[tile * tile_size + i] = 0;
     }
@@ -214,10 +215,10 @@ void attention_backward(const AttentionBackwardCall<T>& backward, float* scratch
   for (int64_t key_block = 0; key_block < blocks_of(call.keys); ++key_block) {
     const int64_t at = job.key_at(key_block * kTile), value_at = job.value_at(key_block * kTile);
     const int64_t key_rows = job.rows_of(key_block, call.keys);
-    pack_rows(call.v + value_at, job.value_stride(), key_rows, call.value_size, padded_value, 1, dvalue);
-    transpose_rows(dvalue, padded_value, value_transposed);
-    pack_rows(call.k + at, job.key_stride(), key_rows, call.size, padded, 1, key);
-    transpose_rows(key, padded, key_transposed);
+    pack_rows(call.v + value_at, job.value_stride(), key_rows, call.value_size, padded_value, dvalue);
+    transpose_rows<T>(dvalue, padded_value, value_transposed);
+    pack_rows(call.k + at, job.key_stride(), key_rows, call.size, padded, key);
+    transpose_rows<T>(key, padded, key_transposed);
     for (int64_t i = 0; i < tile_size; ++i) {
       dkey[i] = 0;
     }
@@ -232,9 +233,9 @@ void attention_backward(const AttentionBackwardCall<T>& backward, float* scratch
       }
       const float* query = queries + tile * tile_size;
       const float* dout = outgoing + tile * value_tile_size;
-      multiply<1, kTile, false>(queries_transposed + tile * tile_size, key_transposed, kTile, weights, padded);
+      multiply_transposed<T>(queries_transposed + tile * tile_size, key_transposed, weights, padded, call.scale);
       const float* dout_transposed = outgoing_transposed + tile * value_tile_size;
-      multiply<1, kTile, false>(dout_transposed, value_transposed, kTile, dscores, padded_value);
+      multiply_transposed<T>(dout_transposed, value_transposed, dscores, padded_value, 1);
       for (int64_t row = 0; row < kTile; ++row) {
         float* weight = weights + row * kTile;
         float* dscore = dscores + row * kTile;
@@ -258,7 +259,7 @@ void attention_backward(const AttentionBackwardCall<T>& backward, float* scratch
       multiply<1, kTile, true>(dscores, query, padded, dkey, kTile);
       multiply<kTile, 1, true>(dscores, key, padded, dqueries + tile * tile_size, kTile);
     }
-    unpack_rows(dkey, padded, key_rows, call.size, 1, backward.dk + at, job.key_stride());
+    unpack_rows(dkey, padded, key_rows, call.size, call.scale, backward.dk + at, job.key_stride());
     unpack_rows(dvalue, padded_value, key_rows, call.value_size, 1, backward.dv + value_at, job.value_stride());
   }
   for (int64_t tile = 0; tile < tiles; ++tile) {

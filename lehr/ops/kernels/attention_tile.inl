@@ -1,15 +1,26 @@
 // The 64-row tiles that attention works on: products, and the ways in and out of memory.
 //
-// All tiles are float32, whatever the type in memory. Rows are padded to a multiple of 64 and heads to
-// padded_head_size with zeros, so that products have no ragged edges. "Transposed" tiles are [dim][64].
+// Tiles are float32, whatever the type in memory. Rows are padded to a multiple of 64 and heads to padded_head_size with
+// zeros, so that products have no ragged edges. "Transposed" tiles are [dim][64]. Where the CPU multiplies pairs of
+// bfloat16, transposed tiles of what is bfloat16 in memory are [dim / 2][64] such pairs: no bit is lost, and products of
+// two of them take half the time.
 
 constexpr int64_t kTile = kAttentionTile;
 constexpr int64_t kTileRows = LEHR_VECTOR_BYTES >= 64 ? 8 : 4;  // of the register block; it is 2 vectors wide
 
-// C (64 or more rows in steps of 64, cols) = or += A B. A(m, k) stands at a[m * kRow + k * kCol], B and C are
-// row-major.
-template <int64_t kRow, int64_t kCol, bool kAdd>
-void multiply(const float* a, const float* b, int64_t cols, float* c, int64_t depth) {
+#ifdef __AVX512BF16__
+template <class T>
+using TileWord = T;
+#else
+template <class T>
+using TileWord = float;
+#endif
+
+// C (64 rows, cols) = factor A B, or += A B. A(m, k) stands at a[m * kRow + k * kCol], B and C are row-major; along the
+// depth they hold words (multiply_add).
+template <int64_t kRow, int64_t kCol, bool kAdd, class Word = float>
+void multiply(const float* a, const float* b, int64_t cols, float* c, int64_t depth, float factor = 1) {
+  constexpr const Word* kWord = nullptr;
   constexpr int64_t lanes = kLanes<float>;
   for (int64_t n = 0; n < cols; n += 2 * lanes) {
     for (int64_t m = 0; m < kTile; m += kTileRows) {
@@ -25,31 +36,38 @@ void multiply(const float* a, const float* b, int64_t cols, float* c, int64_t de
         const FloatVec b0 = load(b_at, All{});
         const FloatVec b1 = load(b_at + lanes, All{});
         for (int64_t r = 0; r < kTileRows; ++r) {
-          const FloatVec factor = splat(a_at[r * kRow]);
-          sum[r][0] += factor * b0;
-          sum[r][1] += factor * b1;
+          const FloatVec word = repeat(a_at + r * kRow);
+          sum[r][0] = multiply_add(kWord, sum[r][0], word, b0);
+          sum[r][1] = multiply_add(kWord, sum[r][1], word, b1);
         }
         a_at += kCol;
         b_at += cols;
       }
       for (int64_t r = 0; r < kTileRows; ++r) {
         float* to = c + (m + r) * cols + n;
-        store(to, sum[r][0], All{});
-        store(to + lanes, sum[r][1], All{});
+        store(to, kAdd ? sum[r][0] : sum[r][0] * factor, All{});
+        store(to + lanes, kAdd ? sum[r][1] : sum[r][1] * factor, All{});
       }
     }
   }
 }
 
-// Up to 64 rows of one head, `stride` elements apart, times `factor`, zero-padded to (64, padded).
+// factor A B^T of two transposed tiles of what is T in memory.
 template <class T>
-void pack_rows(const T* x, int64_t stride, int64_t rows, int64_t size, int64_t padded, float factor, float* to) {
+void multiply_transposed(const float* a, const float* b, float* c, int64_t padded, float factor) {
+  constexpr int64_t in_word = sizeof(float) / sizeof(TileWord<T>);
+  multiply<1, kTile, false, TileWord<T>>(a, b, kTile, c, padded / in_word, factor);
+}
+
+// Up to 64 rows of one head, `stride` elements apart, zero-padded to (64, padded).
+template <class T>
+void pack_rows(const T* x, int64_t stride, int64_t rows, int64_t size, int64_t padded, float* to) {
   for (int64_t row = 0; row < kTile; ++row) {
     float* out = to + row * padded;
     if (row < rows) {
       for_each_vector<T>(
           size, [&](int64_t i, auto count) __attribute__((always_inline)) {
-            store(out + i, load(x + row * stride + i, count) * factor, count);
+            store(out + i, load(x + row * stride + i, count), count);
           });
     }
     for (int64_t i = row < rows ? size : 0; i < padded; ++i) {
@@ -58,13 +76,24 @@ void pack_rows(const T* x, int64_t stride, int64_t rows, int64_t size, int64_t p
   }
 }
 
-// (64, padded) to (padded, 64).
+LEHR_INLINE float word_at(const float*, const float* from) {
+  return *from;
+}
+// Of two numbers of bfloat16.
+LEHR_INLINE float word_at(const Bf16*, const float* from) {
+  return bit_cast<float>(bit_cast<uint32_t>(from[0]) >> 16 | bit_cast<uint32_t>(from[1]));
+}
+
+// A tile of what is T in memory, (64, padded), to (padded, 64), or to (padded / 2, 64) pairs.
+template <class T>
 void transpose_rows(const float* from, int64_t padded, float* to) {
-  constexpr int64_t block = 8;
+  using Word = TileWord<T>;
+  constexpr const Word* kWord = nullptr;
+  constexpr int64_t block = 8, in_word = sizeof(float) / sizeof(Word);
   for (int64_t row = 0; row < kTile; row += block) {
-    for (int64_t i = 0; i < padded; ++i) {
+    for (int64_t i = 0; i < padded / in_word; ++i) {
       for (int64_t r = 0; r < block; ++r) {
-        to[i * kTile + row + r] = from[(row + r) * padded + i];
+        to[i * kTile + row + r] = word_at(kWord, from + (row + r) * padded + in_word * i);
       }
     }
   }

@@ -9,8 +9,14 @@ namespace lehr::ops::LEHR_ARCH {
 namespace {
 #include "lehr/ops/kernels/vec.inl"
 // What it is made of.
+#include "lehr/ops/kernels/attention.inl"
 #include "lehr/ops/kernels/gemm.inl"
 }  // namespace
+
+void put_attention(KernelTable<Bf16>& table) {
+  table.attention_forward = attention_forward<Bf16>;
+  table.attention_backward = attention_backward<Bf16>;
+}
 
 const GemmKernels& gemm_kernels() {
   return kGemm<Bf16>;

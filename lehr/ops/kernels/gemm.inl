@@ -10,15 +10,6 @@ static_assert(kGemmUnitRows % kGemmRows == 0);
 
 #include "lehr/ops/kernels/gemm_pack.inl"
 
-LEHR_INLINE FloatVec multiply_add(const float*, const FloatVec& sum, const FloatVec& a, const FloatVec& b) {
-  return sum + a * b;
-}
-#ifdef __AVX512BF16__
-LEHR_INLINE FloatVec multiply_add(const Bf16*, const FloatVec& sum, const FloatVec& a, const FloatVec& b) {
-  return bit_cast<FloatVec>(_mm512_dpbf16_ps(bit_cast<__m512>(sum), bit_cast<__m512bh>(a), bit_cast<__m512bh>(b)));
-}
-#endif
-
 using GemmBlock = FloatVec[kGemmRows][2];
 
 // sum += a b for panels a [depth][kGemmRows] and b [depth][kGemmColumns] of words of type T.

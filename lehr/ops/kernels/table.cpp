@@ -20,7 +20,8 @@ LEHR_DECLARE_TABLES(avx2)
 LEHR_DECLARE_TABLES(avx512)
 namespace avx512bf16 {
 const GemmKernels& gemm_kernels();
-}
+void put_attention(KernelTable<Bf16>& table);
+}  // namespace avx512bf16
 #endif
 
 namespace {
@@ -43,6 +44,21 @@ Arch best_arch() {
 bool has_amx_bf16() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d & (1U << 22)) != 0;
+}
+
+bool multiplies_pairs(Arch arch) {
+  static const bool fit = __builtin_cpu_supports("avx512bf16") && !has_amx_bf16();
+  return fit && arch == Arch::avx512;
+}
+
+// With attention by the instructions of AVX512-BF16.
+const KernelTable<Bf16>& kernels_of_pairs() {
+  static const KernelTable<Bf16> table = [] {
+    KernelTable<Bf16> all = avx512::bf16_kernels();
+    avx512bf16::put_attention(all);
+    return all;
+  }();
+  return table;
 }
 #endif
 }  // namespace
@@ -85,6 +101,11 @@ const KernelTable<double>& kernels<double>(Arch arch) {
 }
 template <>
 const KernelTable<Bf16>& kernels<Bf16>(Arch arch) {
+#ifdef LEHR_X86_KERNELS
+  if (multiplies_pairs(arch)) {
+    return kernels_of_pairs();
+  }
+#endif
   LEHR_CHOOSE(bf16_kernels)
 }
 
@@ -94,8 +115,7 @@ const GemmKernels& gemm_kernels(Arch arch) {
 
 const GemmKernels* bf16_gemm_kernels(Arch arch) {
 #ifdef LEHR_X86_KERNELS
-  static const bool fit = __builtin_cpu_supports("avx512bf16") && !has_amx_bf16();
-  return fit && arch == Arch::avx512 ? &avx512bf16::gemm_kernels() : nullptr;
+  return multiplies_pairs(arch) ? &avx512bf16::gemm_kernels() : nullptr;
 #else
   static_cast<void>(arch);
   return nullptr;

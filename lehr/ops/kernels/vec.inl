@@ -280,3 +280,13 @@ LEHR_INLINE DoubleVec exponential(const DoubleVec& x) {
   const DoubleVec result = p * power;
   return x < -708.0 ? DoubleVec{} : (x > 709.0 ? x * 1e308 : result);
 }
+
+/// sum + a b, where a lane of a and b is a word: an element of float32, or two of bfloat16 that both add to the sum.
+LEHR_INLINE FloatVec multiply_add(const float*, const FloatVec& sum, const FloatVec& a, const FloatVec& b) {
+  return sum + a * b;
+}
+#ifdef __AVX512BF16__
+LEHR_INLINE FloatVec multiply_add(const Bf16*, const FloatVec& sum, const FloatVec& a, const FloatVec& b) {
+  return bit_cast<FloatVec>(_mm512_dpbf16_ps(bit_cast<__m512>(sum), bit_cast<__m512bh>(a), bit_cast<__m512bh>(b)));
+}
+#endif
