@@ -123,6 +123,7 @@ void attention_forward(const AttentionCall<T>& call, float* scratch, int64_t ind
     transpose_rows<T>(query, padded, keys_transposed + block * tile_size);
     const T* value = call.v + job.value_at(first);
     pack_rows(value, job.value_stride(), rows, call.value_size, padded_value, values + block * value_tile_size);
+    words_of_rows<T>(values + block * value_tile_size, padded_value);
   }
   for (int64_t work = part; work < job.group() * blocks_of(call.queries); work += parts) {
     const int64_t member = work % job.group(), query_block = work / job.group();
@@ -153,7 +154,8 @@ void attention_forward(const AttentionCall<T>& call, float* scratch, int64_t ind
           }
         }
       }
-      multiply<kTile, 1, true>(scores, values + key_block * value_tile_size, padded_value, output, kTile);
+      words_of_columns<T>(scores, scores);
+      add_product<T>(scores, values + key_block * value_tile_size, padded_value, output);
     }
     for (int64_t row = 0; row < rows; ++row) {
       T* out = call.out + job.out_at(member, first + row);
@@ -208,6 +210,8 @@ void attention_backward(const AttentionBackwardCall<T>& backward, float* scratch
     pack_rows(call.q + job.query_at(member, first), job.query_stride(), rows, call.size, padded, query);
     transpose_rows<T>(query, padded, queries_transposed + tile * tile_size);
     transpose_rows<T>(dout, padded_value, outgoing_transposed + tile * value_tile_size);
+    words_of_rows<T>(query, padded);
+    words_of_rows<T>(dout, padded_value);
     for (int64_t i = 0; i < tile_size; ++i) {
       dqueries[tile * tile_size + i] = 0;
     }
@@ -219,6 +223,7 @@ void attention_backward(const AttentionBackwardCall<T>& backward, float* scratch
     transpose_rows<T>(dvalue, padded_value, value_transposed);
     pack_rows(call.k + at, job.key_stride(), key_rows, call.size, padded, key);
     transpose_rows<T>(key, padded, key_transposed);
+    words_of_rows<T>(key, padded);
     for (int64_t i = 0; i < tile_size; ++i) {
       dkey[i] = 0;
     }
@@ -255,9 +260,13 @@ void attention_backward(const AttentionBackwardCall<T>& backward, float* scratch
           store(dscore + i, load(dscore + i, All{}) * load(slope + i, All{}), All{});
         }
       }
-      multiply<1, kTile, true>(weights, dout, padded_value, dvalue, kTile);
-      multiply<1, kTile, true>(dscores, query, padded, dkey, kTile);
-      multiply<kTile, 1, true>(dscores, key, padded, dqueries + tile * tile_size, kTile);
+      words_of_rows<T>(weights, kTile);
+      add_transposed_product<T>(weights, dout, padded_value, dvalue);
+      float* dscores_by_row = kInWord<T> == 1 ? dscores : weights;
+      words_of_columns<T>(dscores, dscores_by_row);
+      words_of_rows<T>(dscores, kTile);
+      add_transposed_product<T>(dscores, query, padded, dkey);
+      add_product<T>(dscores_by_row, key, padded, dqueries + tile * tile_size);
     }
     unpack_rows(dkey, padded, key_rows, call.size, call.scale, backward.dk + at, job.key_stride());
     unpack_rows(dvalue, padded_value, key_rows, call.value_size, 1, backward.dv + value_at, job.value_stride());

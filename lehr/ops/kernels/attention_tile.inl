@@ -1,9 +1,11 @@
 // The 64-row tiles that attention works on: products, and the ways in and out of memory.
 //
 // Tiles are float32, whatever the type in memory. Rows are padded to a multiple of 64 and heads to padded_head_size with
-// zeros, so that products have no ragged edges. "Transposed" tiles are [dim][64]. Where the CPU multiplies pairs of
-// bfloat16, transposed tiles of what is bfloat16 in memory are [dim / 2][64] such pairs: no bit is lost, and products of
-// two of them take half the time.
+// zeros, so that products have no ragged edges. "Transposed" tiles are [dim][64].
+//
+// Where the CPU multiplies pairs of bfloat16, tiles of bfloat16 attention become words of two numbers that follow each
+// other along the depth of their product, for products in half the time. Queries, keys, values and the output's gradient
+// lose no bit by that; weights and gradients of scores are rounded, as everywhere in flash attention.
 
 constexpr int64_t kTile = kAttentionTile;
 constexpr int64_t kTileRows = LEHR_VECTOR_BYTES >= 64 ? 8 : 4;  // of the register block; it is 2 vectors wide
@@ -15,6 +17,8 @@ using TileWord = T;
 template <class T>
 using TileWord = float;
 #endif
+template <class T>
+constexpr int64_t kInWord = sizeof(float) / sizeof(TileWord<T>);
 
 // C (64 rows, cols) = factor A B, or += A B. A(m, k) stands at a[m * kRow + k * kCol], B and C are row-major; along the
 // depth they hold words (multiply_add).
@@ -55,8 +59,19 @@ void multiply(const float* a, const float* b, int64_t cols, float* c, int64_t de
 // factor A B^T of two transposed tiles of what is T in memory.
 template <class T>
 void multiply_transposed(const float* a, const float* b, float* c, int64_t padded, float factor) {
-  constexpr int64_t in_word = sizeof(float) / sizeof(TileWord<T>);
-  multiply<1, kTile, false, TileWord<T>>(a, b, kTile, c, padded / in_word, factor);
+  multiply<1, kTile, false, TileWord<T>>(a, b, kTile, c, padded / kInWord<T>, factor);
+}
+
+// C (64, cols) += A B, for a (64, 64) after words_of_columns and b (64, cols) after words_of_rows.
+template <class T>
+void add_product(const float* a, const float* b, int64_t cols, float* c) {
+  multiply<kTile / kInWord<T>, 1, true, TileWord<T>>(a, b, cols, c, kTile / kInWord<T>);
+}
+
+// C (64, cols) += A^T B, for both after words_of_rows.
+template <class T>
+void add_transposed_product(const float* a, const float* b, int64_t cols, float* c) {
+  multiply<1, kTile, true, TileWord<T>>(a, b, cols, c, kTile / kInWord<T>);
 }
 
 // Up to 64 rows of one head, `stride` elements apart, zero-padded to (64, padded).
@@ -87,14 +102,37 @@ LEHR_INLINE float word_at(const Bf16*, const float* from) {
 // A tile of what is T in memory, (64, padded), to (padded, 64), or to (padded / 2, 64) pairs.
 template <class T>
 void transpose_rows(const float* from, int64_t padded, float* to) {
-  using Word = TileWord<T>;
-  constexpr const Word* kWord = nullptr;
-  constexpr int64_t block = 8, in_word = sizeof(float) / sizeof(Word);
+  constexpr const TileWord<T>* kWord = nullptr;
+  constexpr int64_t block = 8;
   for (int64_t row = 0; row < kTile; row += block) {
-    for (int64_t i = 0; i < padded / in_word; ++i) {
+    for (int64_t i = 0; i < padded / kInWord<T>; ++i) {
       for (int64_t r = 0; r < block; ++r) {
-        to[i * kTile + row + r] = word_at(kWord, from + (row + r) * padded + in_word * i);
+        to[i * kTile + row + r] = word_at(kWord, from + (row + r) * padded + kInWord<T> * i);
       }
+    }
+  }
+}
+
+// (64, cols) to words of two rows, (32, cols), in place.
+template <class T>
+void words_of_rows(float* tile, int64_t cols) {
+  if constexpr (kInWord<T> == 2) {
+    for (int64_t row = 0; row < kTile; row += 2) {
+      for (int64_t i = 0; i < cols; i += kLanes<float>) {
+        const float* from = tile + row * cols + i;
+        const UintVec low = narrow_bits(load(from, All{})), high = narrow_bits(load(from + cols, All{}));
+        store(tile + row / 2 * cols + i, bit_cast<FloatVec>(low | high << 16), All{});
+      }
+    }
+  }
+}
+
+// (64, 64) to words of two columns, (64, 32). `to` may be `tile`.
+template <class T>
+void words_of_columns(const float* tile, float* to) {
+  if constexpr (kInWord<T> == 2) {
+    for (int64_t i = 0; i < kTile * kTile; i += kLanes<float>) {
+      store(reinterpret_cast<Bf16*>(to) + i, load(tile + i, All{}), All{});
     }
   }
 }

@@ -84,11 +84,15 @@ LEHR_INLINE HalfBitsVec lower_halves(const UintVec& lanes) {
 LEHR_INLINE FloatVec widen(const HalfBitsVec& bits) {
   return bit_cast<FloatVec>(lanes_of(bits) << 16);
 }
-LEHR_INLINE HalfBitsVec narrow(const FloatVec& v) {
+// Rounded to bfloat16, whose bits are the lower halves of the lanes.
+LEHR_INLINE UintVec narrow_bits(const FloatVec& v) {
   const UintVec bits = bit_cast<UintVec>(v);
   const UintVec rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
   const UintVec quiet = (bits >> 16) | 0x40;
-  return lower_halves((v == v) ? rounded : quiet);
+  return (v == v) ? rounded : quiet;
+}
+LEHR_INLINE HalfBitsVec narrow(const FloatVec& v) {
+  return lower_halves(narrow_bits(v));
 }
 
 template <class Count>
