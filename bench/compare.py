@@ -30,6 +30,8 @@ SLOW = 1.25
 # Lehr with other activation checkpointing than its default, which makes products of every second layer again in backward:
 # in every n-th layer, or in none.
 OTHERS = {"lehr, all kept": 0, 'lehr, "op"': 1}
+DEFAULT = ("By default Lehr makes products of every second layer again in backward (activation_checkpoint.selective_ac_option = "
+           "\"op 2\"); \"op\": those of every layer; the peers keep everything.")
 SHAPES = {"tiny": (512, 4), "small": (1024, 1), "moe": (1024, 2)}
 
 
@@ -90,8 +92,7 @@ def training(contenders, a):
     lines = head(f"{a.rounds} alternating rounds, {a.steps} timed steps each after 2 others; the median step of a round counts. Who is "
                  f"{SLOW} times as slow as the fastest peer in the first round is left out of the others."
                  + "".join(f" Without {name}, which was not installed." for name in contenders.absent)
-                 + " torchtitan's experts compute in bfloat16 under fp32 too. By default Lehr makes products of every second "
-                 "layer again in backward (activation_checkpoint.selective_ac_option = \"op 2\"); \"op\": those of every layer.")
+                 + " torchtitan's experts compute in bfloat16 under fp32 too. " + DEFAULT)
     lines += ["| preset | dtype | contender | tokens/s: median (min to max) | Lehr's ratio to it | peak memory MB |",
               "| --- | --- | --- | --- | --- | --- |"]
     for preset in a.presets.split(","):
@@ -119,7 +120,7 @@ def training(contenders, a):
 
 
 def memory(contenders, a):
-    lines = head("preset small in float32, one row, two steps; the process's peak resident memory.")
+    lines = head("preset small in float32, one row, two steps; the process's peak resident memory. " + DEFAULT)
     lines += ["| tokens in the row | contender | peak memory MB | of its parameters, gradients and moments | Lehr's ratio to it | "
               "with all kept | with \"op\" |", "| --- | --- | --- | --- | --- | --- | --- |"]
 

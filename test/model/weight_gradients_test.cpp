@@ -34,6 +34,9 @@ TYPED_TEST_SUITE(ModelInHalves, Families);
 constexpr int64_t kLayers = 4;
 constexpr size_t kMicrobatches = 3;
 
+const std::vector<ActivationCheckpointing> kPolicies{
+    ActivationCheckpointing(false), ActivationCheckpointing(true), ActivationCheckpointing::products_of_every_nth(2)};
+
 template <class Model>
 Model build(const PipelineStageInfo& stage, ActivationCheckpointing checkpointing, bool tied = false) {
   typename Model::Impl::Parameters p{};
@@ -143,7 +146,7 @@ TYPED_TEST(ModelInHalves, StagesOfAPipelineEqualOneStage) {
   for (const auto& [inputs, slope] : microbatches) {
     (whole->forward(inputs).logps * slope).sum().backward();
   }
-  for (const bool checkpointing : {false, true}) {
+  for (const ActivationCheckpointing checkpointing : kPolicies) {
     struct Stage {
       Model model;
       std::vector<std::shared_ptr<WeightGradients>> halves;
@@ -185,7 +188,7 @@ TYPED_TEST(ModelInHalves, StagesOfAPipelineEqualOneStage) {
           }
         });
     for (const Stage& stage : stages) {
-      expect_same_gradients(*stage.model, *whole, checkpointing ? "checkpointed, " : "");
+      expect_same_gradients(*stage.model, *whole, checkpointing.every > 0 ? "checkpointed, " : "");
     }
   }
 }
@@ -209,7 +212,7 @@ TYPED_TEST(ModelInHalves, EqualsOneDeviceOnMeshes) {
   }
   for (const auto& mesh : meshes) {
     SCOPED_TRACE(mesh.describe());
-    for (const bool checkpointing : {false, true}) {
+    for (const ActivationCheckpointing checkpointing : kPolicies) {
       for (const auto policy : {shard::ReshardPolicy::always, shard::ReshardPolicy::never}) {
         on_mesh(mesh, [&](DistributedContext& context) {
           Model model = build<Model>({}, checkpointing);

@@ -33,9 +33,9 @@ class MeasureStage : public ::testing::Test {
 // On one device.
 void expect_memory_of_a_run(const Overrides& changes) {
   for (const std::string& family : kFamilies) {
-    for (const bool checkpointing : {false, true}) {
-      SCOPED_TRACE(family + (checkpointing ? ", checkpointing" : ""));
-      const Planned planned(model_of(family, both(changes, checkpointing ? kCheckpointing : Overrides{})));
+    for (const Overrides& checkpointing : {Overrides{}, kAllKept, kCheckpointing}) {
+      SCOPED_TRACE(family + (checkpointing.empty() ? "" : ", checkpointing: " + checkpointing.front().second));
+      const Planned planned(model_of(family, both(changes, checkpointing)));
       expect_same_bytes(planned.on_meta(), planned.on_cpu());
     }
   }

@@ -126,7 +126,8 @@ TEST(PeftRun, StoppedAndResumedEqualsNeverStoppedBitForBit) {
 // dropout must not depend on it either, nor on whether a block is computed again.
 TEST(PeftRun, HowAStepIsComputedChangesNothing) {
   std::vector<std::vector<double>> runs;
-  for (const auto& [rows, mode] : {std::pair{"1", "none"}, {"2", "none"}, {"4", "none"}, {"2", "full"}}) {
+  for (const auto& [rows, mode] :
+       {std::pair{"1", "none"}, {"2", "none"}, {"4", "none"}, {"2", "full"}, {"2", "selective"}}) {
     const Folder folder;
     const auto config = lora_run(
         folder.path(),
@@ -142,6 +143,7 @@ TEST(PeftRun, HowAStepIsComputedChangesNothing) {
     EXPECT_NEAR(runs[0][i], runs[2][i], 1e-12 * runs[0][i]);
   }
   EXPECT_EQ(runs[1], runs[3]);
+  EXPECT_EQ(runs[1], runs[4]);
 }
 
 TEST(PeftRun, DropoutChangesTheTrainingAndNotTheValidation) {

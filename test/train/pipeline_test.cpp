@@ -60,7 +60,7 @@ const Model kTied{
     "tied, nothing computed again",
     "qwen3",
     {{"model.args.tie_word_embeddings", "true"}, {"activation_checkpoint.mode", "none"}}};
-const Model kExperts{"experts", "qwen3_moe", {}};
+const Model kExperts{"experts", "qwen3_moe", {{"activation_checkpoint.mode", "selective"}}};
 
 struct Combination {
   const Model& model;
