@@ -10,6 +10,7 @@
 #include "lehr/base/torch.h"
 #include "lehr/ops/attention.h"
 #include "lehr/ops/embedding.h"
+#include "lehr/ops/kernels/table.h"
 #include "lehr/ops/linear_cross_entropy.h"
 #include "lehr/ops/norm.h"
 #include "lehr/ops/qk_norm_rotary.h"
@@ -252,6 +253,16 @@ void register_all() {
         [opt = options](auto& s, auto type, bool fused) {
           attention_bench(s, type, fused, {1, 1024, 16, 8, 128}, true, opt);
         });
+  }
+  if (current_arch() == Arch::avx512_bf16) {
+    benchmark::RegisterBenchmark(
+        "attention B1 S1024 heads 16/8 x 128 fwd+bwd bf16 lehr, oneDNN's products",
+        [](benchmark::State& state) {
+          const PairProductScope as_with_amx;
+          attention_bench(state, at::kBFloat16, true, {1, 1024, 16, 8, 128}, true);
+        })
+        ->Unit(benchmark::kMillisecond)
+        ->UseRealTime();
   }
   for (const int64_t vocabulary : {8192, 32768, 151936}) {
     const int64_t hidden = vocabulary == 8192 ? 256 : 1024;

@@ -3,11 +3,14 @@
 #include <ATen/ops/empty_like.h>
 
 #include <algorithm>
+#include <optional>
+#include <type_traits>
 #include <unordered_set>
 
 #include "lehr/base/operation_meter.h"
 #include "lehr/base/tensor_memory.h"
 #include "lehr/ops/cpu.h"
+#include "lehr/ops/pair_product.h"
 
 namespace lehr::ops::cpu {
 
@@ -39,17 +42,23 @@ AttentionCall<T> attention_call(
       .value_size = v.size(3),
       .window = plan.window,
       .scale = static_cast<float>(plan.scale),
-      .softcap = static_cast<float>(plan.softcap)};
+      .softcap = static_cast<float>(plan.softcap),
+      .pair_product = std::is_same_v<T, Bf16> && wants_pair_product() ? PairProducts::product : nullptr};
 }
 
-// Scratch memory of one thread, in floats.
+// What one thread needs for a call's jobs: memory, in floats, and maybe the CPU's tile registers.
 class Scratch {
  public:
-  explicit Scratch(int64_t floats) : memory_(static_cast<size_t>(floats) * sizeof(float)) {}
+  Scratch(int64_t floats, PairProduct product) : memory_(static_cast<size_t>(floats) * sizeof(float)) {
+    if (product != nullptr) {
+      products_.emplace();
+    }
+  }
   float* data() const { return static_cast<float*>(memory_.data()); }
 
  private:
   ScratchMemory memory_;
+  std::optional<PairProducts> products_;
 };
 
 // Of scores and weighted values in causal order. Documents are in one piece and count as one.
@@ -117,7 +126,7 @@ std::tuple<at::Tensor, at::Tensor> attention_forward(
     const int64_t parts =
         std::max<int64_t>(1, std::min(blocks_of(call.queries), (2 * num_threads() + jobs - 1) / jobs));
     run_kernel(q, 0, jobs * parts, 1, [&](int64_t first, int64_t last) {
-      const Scratch scratch(attention_forward_scratch(call));
+      const Scratch scratch(attention_forward_scratch(call), call.pair_product);
       for (int64_t i = first; i < last; ++i) {
         kernel.attention_forward(call, scratch.data(), i / parts, i % parts, parts);
       }
@@ -147,7 +156,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(
         .dk = elements<T>(dk),
         .dv = elements<T>(dv)};
     run_kernel(q, 0, q.size(0) * k.size(2), 1, [&](int64_t first, int64_t last) {
-      const Scratch scratch(attention_backward_scratch(call.forward));
+      const Scratch scratch(attention_backward_scratch(call.forward), call.forward.pair_product);
       for (int64_t job = first; job < last; ++job) {
         kernel.attention_backward(call, scratch.data(), job);
       }

@@ -140,7 +140,7 @@ void ActivationCheckpointConfig::fields(FieldVisitor& v) {
       selective_ac_option,
       "Under selective: \"n\", every n-th layer; \"op\", in every layer the matrix products that backward reads; "
       "\"op n\", these in every n-th layer. \"op 2\" takes a third less memory for activations than keeping all (on a "
-      "GPU a quarter), and 3 to 7 % more time.");
+      "GPU a quarter), and 2 to 7 % more time.");
 }
 
 namespace {

@@ -99,6 +99,12 @@ TEST(Trainer, ActivationCheckpointingChangesNoLoss) {
   }
 }
 
+TEST(Trainer, ByDefaultProductsOfEverySecondLayerAreMadeAgain) {
+  const auto policy = ActivationCheckpointConfig().policy();
+  EXPECT_EQ(policy.every, 2);
+  EXPECT_TRUE(policy.products);
+}
+
 TEST(Trainer, KeepsTheLatestCheckpointsOnly) {
   const Folder folder;
   const auto config = tiny_run(folder.path(), {{"checkpoint.interval", "2"}, {"checkpoint.keep_latest_k", "2"}});

@@ -109,18 +109,18 @@ void attention_forward(const AttentionCall<T>& call, float* scratch, int64_t ind
   const int64_t padded = job.padded(), padded_value = job.padded_value();
   const int64_t tile_size = kTile * padded, value_tile_size = kTile * padded_value;
   const int64_t key_blocks = blocks_of(call.keys);
+  const int64_t depth = padded / kInWord<T>, key_depth = kTile / kInWord<T>;
   float* keys_transposed = scratch;
   float* values = keys_transposed + key_blocks * tile_size;
   float* query = values + key_blocks * value_tile_size;
-  float* query_transposed = query + tile_size;
-  float* output = query_transposed + tile_size;
+  float* output = query + tile_size;
   float* scores = output + value_tile_size;
   float max[kTile], sum[kTile];
 
   for (int64_t block = 0; block < key_blocks; ++block) {
     const int64_t first = block * kTile, rows = job.rows_of(block, call.keys);
     pack_rows(call.k + job.key_at(first), job.key_stride(), rows, call.size, padded, query);
-    transpose_rows<T>(query, padded, keys_transposed + block * tile_size);
+    transpose<T>(query, kTile, padded, keys_transposed + block * tile_size);
     const T* value = call.v + job.value_at(first);
     pack_rows(value, job.value_stride(), rows, call.value_size, padded_value, values + block * value_tile_size);
     words_of_rows<T>(values + block * value_tile_size, padded_value);
@@ -129,7 +129,7 @@ void attention_forward(const AttentionCall<T>& call, float* scratch, int64_t ind
     const int64_t member = work % job.group(), query_block = work / job.group();
     const int64_t first = query_block * kTile, rows = job.rows_of(query_block, call.queries);
     pack_rows(call.q + job.query_at(member, first), job.query_stride(), rows, call.size, padded, query);
-    transpose_rows<T>(query, padded, query_transposed);
+    words_of_columns<T>(query, tile_size, query);
     for (int64_t i = 0; i < value_tile_size; ++i) {
       output[i] = 0;
     }
@@ -140,7 +140,7 @@ void attention_forward(const AttentionCall<T>& call, float* scratch, int64_t ind
     const int64_t last_block = job.last_key(first + rows - 1) / kTile;
     for (int64_t key_block = job.first_key(first) / kTile; key_block <= last_block; ++key_block) {
       const float* keys = keys_transposed + key_block * tile_size;
-      multiply_transposed<T>(query_transposed, keys, scores, padded, call.scale);
+      multiply<false, T>(call.pair_product, query, keys, scores, kTile, kTile, depth, call.scale);
       for (int64_t row = 0; row < rows; ++row) {
         float* score = scores + row * kTile;
         if (call.softcap > 0) {
@@ -154,8 +154,9 @@ void attention_forward(const AttentionCall<T>& call, float* scratch, int64_t ind
           }
         }
       }
-      words_of_columns<T>(scores, scores);
-      add_product<T>(scores, values + key_block * value_tile_size, padded_value, output);
+      words_of_columns<T>(scores, kTile * kTile, scores);
+      const float* value = values + key_block * value_tile_size;
+      multiply<true, T>(call.pair_product, scores, value, output, kTile, padded_value, key_depth);
     }
     for (int64_t row = 0; row < rows; ++row) {
       T* out = call.out + job.out_at(member, first + row);
@@ -167,30 +168,67 @@ void attention_forward(const AttentionCall<T>& call, float* scratch, int64_t ind
   }
 }
 
-// With P the weights and dP = dO V^T: dV = P^T dO, dS = P (dP - rowsum(dO O)), dQ = scale dS K, dK = scale dS^T Q. A
-// sink is in the log-sums, and its value is zero, so nothing else changes; its own gradient needs no tiles and is the
-// caller's.
+// What backward needs to know of a block of queries and one of keys, for each query.
+struct TileQueries {
+  alignas(64) int32_t first_key[kTile], past_key[kTile];  // of the keys of the block that it sees
+  const float* log_sum;
+  const float* row_product;  // sum(dO O)
+};
+template <class T>
+void find_keys(const AttentionJob<T>& job, int64_t first, int64_t rows, int64_t key_block, TileQueries& queries) {
+  for (int64_t row = 0; row < kTile; ++row) {
+    const Columns seen = row < rows ? columns_of(job, first + row, key_block) : Columns{0, 0};
+    queries.first_key[row] = static_cast<int32_t>(seen.first);
+    queries.past_key[row] = static_cast<int32_t>(seen.last);
+  }
+}
+
+// A key's row of scores and of dP, both over queries, become weights and gradients of scores.
+LEHR_INLINE void backward_row(const TileQueries& queries, int64_t key, float softcap, float* score, float* gradient) {
+  alignas(64) float slope[kTile];  // of the capped scores
+  const auto at = static_cast<int32_t>(key);
+  if (softcap > 0) {
+    cap_row(score, softcap, slope);
+  }
+  for (int64_t i = 0; i < kTile; i += kLanes<float>) {
+    const IntVec first = read<IntVec>(queries.first_key + i, All{}), past = read<IntVec>(queries.past_key + i, All{});
+    const FloatVec weight = exponential(load(score + i, All{}) - load(queries.log_sum + i, All{}));
+    const FloatVec seen = ((first <= at) & (past > at)) ? weight : FloatVec{};
+    FloatVec change = seen * (load(gradient + i, All{}) - load(queries.row_product + i, All{}));
+    if (softcap > 0) {
+      change *= load(slope + i, All{});
+    }
+    store(score + i, seen, All{});
+    store(gradient + i, change, All{});
+  }
+}
+
+// With P the weights and dP = dO V^T: dV = P^T dO, dS = P (dP - rowsum(dO O)), dQ = scale dS K, dK = scale dS^T Q. All
+// but O stands here with keys as rows: S^T = K Q^T, dP^T = V dO^T and dQ^T = K^T dS^T, so that no tile of scores needs a
+// transposition. A sink is in the log-sums, and its value is zero, so nothing else changes; its own gradient needs no
+// tiles and is the caller's.
 template <class T>
 void attention_backward(const AttentionBackwardCall<T>& backward, float* scratch, int64_t index) {
   const AttentionCall<T>& call = backward.forward;
   const AttentionJob<T> job{call, index / call.key_heads, index % call.key_heads};
   const int64_t padded = job.padded(), padded_value = job.padded_value();
-  const int64_t tile_size = kTile * padded, value_tile_size = kTile * padded_value;
+  const int64_t tile_size = kTile * padded, value_tile_size = kTile * padded_value, score_tile_size = kTile * kTile;
+  const int64_t depth = padded / kInWord<T>, value_depth = padded_value / kInWord<T>, row_depth = kTile / kInWord<T>;
   const int64_t query_blocks = blocks_of(call.queries), tiles = job.group() * query_blocks;
   float* queries = scratch;
   float* queries_transposed = queries + tiles * tile_size;
   float* outgoing = queries_transposed + tiles * tile_size;
   float* outgoing_transposed = outgoing + tiles * value_tile_size;
-  float* dqueries = outgoing_transposed + tiles * value_tile_size;
-  float* key = dqueries + tiles * tile_size;
+  float* dqueries_transposed = outgoing_transposed + tiles * value_tile_size;
+  float* key = dqueries_transposed + tiles * tile_size;
   float* key_transposed = key + tile_size;
-  float* value_transposed = key_transposed + tile_size;
-  float* dkey = value_transposed + value_tile_size;
+  float* value = key_transposed + tile_size;
+  float* dkey = value + value_tile_size;
   float* dvalue = dkey + tile_size;
   float* weights = dvalue + value_tile_size;
-  float* dscores = weights + kTile * kTile;
-  float* row_products = dscores + kTile * kTile;  // rowsum(dO O), (group, queries)
-  alignas(64) float slope[kTile] = {};            // of the capped scores
+  float* dscores = weights + score_tile_size;
+  float* log_sums = dscores + score_tile_size;      // (tiles, 64)
+  float* row_products = log_sums + tiles * kTile;  // (tiles, 64)
 
   for (int64_t tile = 0; tile < tiles; ++tile) {
     const int64_t member = tile / query_blocks, first = tile % query_blocks * kTile;
@@ -200,30 +238,32 @@ void attention_backward(const AttentionBackwardCall<T>& backward, float* scratch
     float* out = outgoing_transposed + tile * value_tile_size;  // until the products are made
     pack_rows(call.out + at, job.out_stride(), rows, call.value_size, padded_value, out);
     pack_rows(backward.dout + at, job.out_stride(), rows, call.value_size, padded_value, dout);
-    for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t row = 0; row < kTile; ++row) {
       FloatVec product{};
       for (int64_t i = row * padded_value; i < (row + 1) * padded_value; i += kLanes<float>) {
         product += load(out + i, All{}) * load(dout + i, All{});
       }
-      row_products[member * call.queries + first + row] = horizontal_sum<float>(product);
+      row_products[tile * kTile + row] = horizontal_sum<float>(product);
+      log_sums[tile * kTile + row] = row < rows ? call.log_sum[job.statistic_at(member, first + row)] : 0;
     }
     pack_rows(call.q + job.query_at(member, first), job.query_stride(), rows, call.size, padded, query);
-    transpose_rows<T>(query, padded, queries_transposed + tile * tile_size);
-    transpose_rows<T>(dout, padded_value, outgoing_transposed + tile * value_tile_size);
+    transpose<T>(query, kTile, padded, queries_transposed + tile * tile_size);
+    transpose<T>(dout, kTile, padded_value, outgoing_transposed + tile * value_tile_size);
     words_of_rows<T>(query, padded);
     words_of_rows<T>(dout, padded_value);
     for (int64_t i = 0; i < tile_size; ++i) {
-      dqueries[tile * tile_size + i] = 0;
+      dqueries_transposed[tile * tile_size + i] = 0;
     }
   }
   for (int64_t key_block = 0; key_block < blocks_of(call.keys); ++key_block) {
     const int64_t at = job.key_at(key_block * kTile), value_at = job.value_at(key_block * kTile);
     const int64_t key_rows = job.rows_of(key_block, call.keys);
-    pack_rows(call.v + value_at, job.value_stride(), key_rows, call.value_size, padded_value, dvalue);
-    transpose_rows<T>(dvalue, padded_value, value_transposed);
+    pack_rows(call.v + value_at, job.value_stride(), key_rows, call.value_size, padded_value, value);
+    words_of_columns<T>(value, value_tile_size, value);
     pack_rows(call.k + at, job.key_stride(), key_rows, call.size, padded, key);
-    transpose_rows<T>(key, padded, key_transposed);
-    words_of_rows<T>(key, padded);
+    transpose<float>(key, kTile, padded, key_transposed);
+    words_of_columns<T>(key_transposed, tile_size, key_transposed);
+    words_of_columns<T>(key, tile_size, key);
     for (int64_t i = 0; i < tile_size; ++i) {
       dkey[i] = 0;
     }
@@ -231,55 +271,40 @@ void attention_backward(const AttentionBackwardCall<T>& backward, float* scratch
       dvalue[i] = 0;
     }
     for (int64_t tile = 0; tile < tiles; ++tile) {
-      const int64_t member = tile / query_blocks, first = tile % query_blocks * kTile;
-      const int64_t rows = job.rows_of(tile % query_blocks, call.queries);
+      const int64_t first = tile % query_blocks * kTile, rows = job.rows_of(tile % query_blocks, call.queries);
       if (job.last_key(first + rows - 1) < key_block * kTile || job.first_key(first) >= (key_block + 1) * kTile) {
         continue;
       }
-      const float* query = queries + tile * tile_size;
-      const float* dout = outgoing + tile * value_tile_size;
-      multiply_transposed<T>(queries_transposed + tile * tile_size, key_transposed, weights, padded, call.scale);
-      const float* dout_transposed = outgoing_transposed + tile * value_tile_size;
-      multiply_transposed<T>(dout_transposed, value_transposed, dscores, padded_value, 1);
+      const float* query = queries_transposed + tile * tile_size;
+      const float* dout = outgoing_transposed + tile * value_tile_size;
+      multiply<false, T>(call.pair_product, key, query, weights, kTile, kTile, depth, call.scale);
+      multiply<false, T>(call.pair_product, value, dout, dscores, kTile, kTile, value_depth);
+      TileQueries of_tile;
+      find_keys(job, first, rows, key_block, of_tile);
+      of_tile.log_sum = log_sums + tile * kTile;
+      of_tile.row_product = row_products + tile * kTile;
       for (int64_t row = 0; row < kTile; ++row) {
-        float* weight = weights + row * kTile;
-        float* dscore = dscores + row * kTile;
-        const bool real = row < rows;
-        const float log_sum = real ? call.log_sum[job.statistic_at(member, first + row)] : 0;
-        const float product = real ? row_products[member * call.queries + first + row] : 0;
-        if (call.softcap > 0) {
-          cap_row(weight, call.softcap, slope);
-        }
-        mask_row(weight, real ? columns_of(job, first + row, key_block) : Columns{0, 0}, -__builtin_inff());
-        for (int64_t i = 0; i < kTile; i += kLanes<float>) {
-          const FloatVec p = exponential(load(weight + i, All{}) - log_sum);
-          store(weight + i, p, All{});
-          store(dscore + i, p * (load(dscore + i, All{}) - product), All{});
-        }
-        for (int64_t i = 0; call.softcap > 0 && i < kTile; i += kLanes<float>) {
-          store(dscore + i, load(dscore + i, All{}) * load(slope + i, All{}), All{});
-        }
+        backward_row(of_tile, row, call.softcap, weights + row * kTile, dscores + row * kTile);
       }
-      words_of_rows<T>(weights, kTile);
-      add_transposed_product<T>(weights, dout, padded_value, dvalue);
-      float* dscores_by_row = kInWord<T> == 1 ? dscores : weights;
-      words_of_columns<T>(dscores, dscores_by_row);
+      query = queries + tile * tile_size;
+      dout = outgoing + tile * value_tile_size;
+      words_of_columns<T>(weights, score_tile_size, weights);
+      multiply<true, T>(call.pair_product, weights, dout, dvalue, kTile, padded_value, row_depth);
+      const float* dscores_by_row = words_of_columns<T>(dscores, score_tile_size, weights);
+      multiply<true, T>(call.pair_product, dscores_by_row, query, dkey, kTile, padded, row_depth);
       words_of_rows<T>(dscores, kTile);
-      add_transposed_product<T>(dscores, query, padded, dkey);
-      add_product<T>(dscores_by_row, key, padded, dqueries + tile * tile_size);
+      float* dquery = dqueries_transposed + tile * tile_size;
+      multiply<true, T>(call.pair_product, key_transposed, dscores, dquery, padded, kTile, row_depth);
     }
     unpack_rows(dkey, padded, key_rows, call.size, call.scale, backward.dk + at, job.key_stride());
     unpack_rows(dvalue, padded_value, key_rows, call.value_size, 1, backward.dv + value_at, job.value_stride());
   }
   for (int64_t tile = 0; tile < tiles; ++tile) {
     const int64_t member = tile / query_blocks, first = tile % query_blocks * kTile;
-    unpack_rows(
-        dqueries + tile * tile_size,
-        padded,
-        job.rows_of(tile % query_blocks, call.queries),
-        call.size,
-        call.scale,
-        backward.dq + job.query_at(member, first),
-        job.query_stride());
+    const int64_t rows = job.rows_of(tile % query_blocks, call.queries);
+    float* dquery = queries + tile * tile_size;
+    transpose<float>(dqueries_transposed + tile * tile_size, padded, kTile, dquery);
+    T* to = backward.dq + job.query_at(member, first);
+    unpack_rows(dquery, padded, rows, call.size, call.scale, to, job.query_stride());
   }
 }

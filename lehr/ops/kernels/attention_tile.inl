@@ -1,16 +1,17 @@
 // The 64-row tiles that attention works on: products, and the ways in and out of memory.
 //
 // Tiles are float32, whatever the type in memory. Rows are padded to a multiple of 64 and heads to padded_head_size with
-// zeros, so that products have no ragged edges. "Transposed" tiles are [dim][64].
+// zeros, so that products have no ragged edges.
 //
-// Where the CPU multiplies pairs of bfloat16, tiles of bfloat16 attention become words of two numbers that follow each
-// other along the depth of their product, for products in half the time. Queries, keys, values and the output's gradient
-// lose no bit by that; weights and gradients of scores are rounded, as everywhere in flash attention.
+// Where the CPU multiplies pairs of bfloat16, the operands of bfloat16 attention become words of two numbers that follow
+// each other along the depth of their product: half the time with AVX512-BF16, and the layout that AMX wants. Queries,
+// keys, values and the output's gradient lose no bit by that (but subnormal numbers count as zero); weights and gradients of scores are rounded, as everywhere
+// in flash attention.
 
 constexpr int64_t kTile = kAttentionTile;
 constexpr int64_t kTileRows = LEHR_VECTOR_BYTES >= 64 ? 8 : 4;  // of the register block; it is 2 vectors wide
 
-#ifdef __AVX512BF16__
+#ifdef LEHR_PAIRS
 template <class T>
 using TileWord = T;
 #else
@@ -20,31 +21,45 @@ using TileWord = float;
 template <class T>
 constexpr int64_t kInWord = sizeof(float) / sizeof(TileWord<T>);
 
-// C (64 rows, cols) = factor A B, or += A B. A(m, k) stands at a[m * kRow + k * kCol], B and C are row-major; along the
-// depth they hold words (multiply_add).
-template <int64_t kRow, int64_t kCol, bool kAdd, class Word = float>
-void multiply(const float* a, const float* b, int64_t cols, float* c, int64_t depth, float factor = 1) {
-  constexpr const Word* kWord = nullptr;
+// C (rows, cols) = factor A B, or += A B for factor 1, of what is T in memory. All are row-major; along the depth A and B
+// hold words, `depth` of them. Rows are a multiple of 32, cols too.
+template <bool kAdd, class T>
+void multiply(
+    PairProduct product,
+    const float* a,
+    const float* b,
+    float* c,
+    int64_t rows,
+    int64_t cols,
+    int64_t depth,
+    float factor = 1) {
+  constexpr const TileWord<T>* kWord = nullptr;
   constexpr int64_t lanes = kLanes<float>;
+  if (kInWord<T> == 2 && product != nullptr) {
+    product(rows, cols, depth * kInWord<T>, a, b, c, kAdd);
+    for (int64_t i = 0; factor != 1 && i < rows * cols; i += lanes) {
+      store(c + i, load(c + i, All{}) * factor, All{});
+    }
+    return;
+  }
   for (int64_t n = 0; n < cols; n += 2 * lanes) {
-    for (int64_t m = 0; m < kTile; m += kTileRows) {
+    for (int64_t m = 0; m < rows; m += kTileRows) {
       FloatVec sum[kTileRows][2];
       for (int64_t r = 0; r < kTileRows; ++r) {
         const float* from = c + (m + r) * cols + n;
         sum[r][0] = kAdd ? load(from, All{}) : FloatVec{};
         sum[r][1] = kAdd ? load(from + lanes, All{}) : FloatVec{};
       }
-      const float* a_at = a + m * kRow;
+      const float* a_at = a + m * depth;
       const float* b_at = b + n;
       for (int64_t k = 0; k < depth; ++k) {
         const FloatVec b0 = load(b_at, All{});
         const FloatVec b1 = load(b_at + lanes, All{});
         for (int64_t r = 0; r < kTileRows; ++r) {
-          const FloatVec word = repeat(a_at + r * kRow);
+          const FloatVec word = repeat(a_at + r * depth + k);
           sum[r][0] = multiply_add(kWord, sum[r][0], word, b0);
           sum[r][1] = multiply_add(kWord, sum[r][1], word, b1);
         }
-        a_at += kCol;
         b_at += cols;
       }
       for (int64_t r = 0; r < kTileRows; ++r) {
@@ -54,24 +69,6 @@ void multiply(const float* a, const float* b, int64_t cols, float* c, int64_t de
       }
     }
   }
-}
-
-// factor A B^T of two transposed tiles of what is T in memory.
-template <class T>
-void multiply_transposed(const float* a, const float* b, float* c, int64_t padded, float factor) {
-  multiply<1, kTile, false, TileWord<T>>(a, b, kTile, c, padded / kInWord<T>, factor);
-}
-
-// C (64, cols) += A B, for a (64, 64) after words_of_columns and b (64, cols) after words_of_rows.
-template <class T>
-void add_product(const float* a, const float* b, int64_t cols, float* c) {
-  multiply<kTile / kInWord<T>, 1, true, TileWord<T>>(a, b, cols, c, kTile / kInWord<T>);
-}
-
-// C (64, cols) += A^T B, for both after words_of_rows.
-template <class T>
-void add_transposed_product(const float* a, const float* b, int64_t cols, float* c) {
-  multiply<1, kTile, true, TileWord<T>>(a, b, cols, c, kTile / kInWord<T>);
 }
 
 // Up to 64 rows of one head, `stride` elements apart, zero-padded to (64, padded).
@@ -99,15 +96,15 @@ LEHR_INLINE float word_at(const Bf16*, const float* from) {
   return bit_cast<float>(bit_cast<uint32_t>(from[0]) >> 16 | bit_cast<uint32_t>(from[1]));
 }
 
-// A tile of what is T in memory, (64, padded), to (padded, 64), or to (padded / 2, 64) pairs.
+// (rows, cols) of what is T in memory, to (cols, rows), or to (cols / 2, rows) of words.
 template <class T>
-void transpose_rows(const float* from, int64_t padded, float* to) {
+void transpose(const float* from, int64_t rows, int64_t cols, float* to) {
   constexpr const TileWord<T>* kWord = nullptr;
   constexpr int64_t block = 8;
-  for (int64_t row = 0; row < kTile; row += block) {
-    for (int64_t i = 0; i < padded / kInWord<T>; ++i) {
+  for (int64_t row = 0; row < rows; row += block) {
+    for (int64_t i = 0; i < cols / kInWord<T>; ++i) {
       for (int64_t r = 0; r < block; ++r) {
-        to[i * kTile + row + r] = word_at(kWord, from + (row + r) * padded + kInWord<T> * i);
+        to[i * rows + row + r] = word_at(kWord, from + (row + r) * cols + kInWord<T> * i);
       }
     }
   }
@@ -127,13 +124,16 @@ void words_of_rows(float* tile, int64_t cols) {
   }
 }
 
-// (64, 64) to words of two columns, (64, 32). `to` may be `tile`.
+// A row-major tile of that many numbers as words of two columns: in `to`, which may be `tile`, or where it is.
 template <class T>
-void words_of_columns(const float* tile, float* to) {
-  if constexpr (kInWord<T> == 2) {
-    for (int64_t i = 0; i < kTile * kTile; i += kLanes<float>) {
+const float* words_of_columns(const float* tile, int64_t count, float* to) {
+  if constexpr (kInWord<T> == 1) {
+    return tile;
+  } else {
+    for (int64_t i = 0; i < count; i += kLanes<float>) {
       store(reinterpret_cast<Bf16*>(to) + i, load(tile + i, All{}), All{});
     }
+    return to;
   }
 }
 

@@ -1,8 +1,9 @@
-// Products of bfloat16 by the instructions of AVX512-BF16, which only some CPUs with AVX-512 have.
+// Attention and products of bfloat16 by the instructions of AVX512-BF16, which only some CPUs with AVX-512 have.
 #include <immintrin.h>
 
 #define LEHR_ARCH avx512bf16
 #define LEHR_VECTOR_BYTES 64
+#define LEHR_PAIRS
 #include "lehr/ops/kernels/table.h"
 
 namespace lehr::ops::LEHR_ARCH {

@@ -25,13 +25,14 @@ void put_attention(KernelTable<Bf16>& table);
 #endif
 
 namespace {
-thread_local Arch at_most_of_this_thread = Arch::avx512;
+thread_local Arch at_most_of_this_thread = Arch::avx512_bf16;
+thread_local bool pair_product_of_this_thread = false;
 
 Arch best_arch() {
 #ifdef LEHR_X86_KERNELS
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
       __builtin_cpu_supports("avx512vl")) {
-    return Arch::avx512;
+    return __builtin_cpu_supports("avx512bf16") ? Arch::avx512_bf16 : Arch::avx512;
   }
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
     return Arch::avx2;
@@ -42,13 +43,11 @@ Arch best_arch() {
 
 #ifdef LEHR_X86_KERNELS
 bool has_amx_bf16() {
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d & (1U << 22)) != 0;
-}
-
-bool multiplies_pairs(Arch arch) {
-  static const bool fit = __builtin_cpu_supports("avx512bf16") && !has_amx_bf16();
-  return fit && arch == Arch::avx512;
+  static const bool has = [] {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d & (1U << 22)) != 0;
+  }();
+  return has;
 }
 
 // With attention by the instructions of AVX512-BF16.
@@ -75,9 +74,26 @@ ArchScope::~ArchScope() {
   at_most_of_this_thread = before_;
 }
 
+PairProductScope::PairProductScope() : before_(pair_product_of_this_thread) {
+  pair_product_of_this_thread = true;
+}
+PairProductScope::~PairProductScope() {
+  pair_product_of_this_thread = before_;
+}
+
+bool wants_pair_product(Arch arch) {
+#ifdef LEHR_X86_KERNELS
+  return arch == Arch::avx512_bf16 && (pair_product_of_this_thread || has_amx_bf16());
+#else
+  static_cast<void>(arch);
+  return false;
+#endif
+}
+
 #ifdef LEHR_X86_KERNELS
 #define LEHR_CHOOSE(table)     \
   switch (arch) {              \
+    case Arch::avx512_bf16:    \
     case Arch::avx512:         \
       return avx512::table();  \
     case Arch::avx2:           \
@@ -102,7 +118,7 @@ const KernelTable<double>& kernels<double>(Arch arch) {
 template <>
 const KernelTable<Bf16>& kernels<Bf16>(Arch arch) {
 #ifdef LEHR_X86_KERNELS
-  if (multiplies_pairs(arch)) {
+  if (arch == Arch::avx512_bf16) {
     return kernels_of_pairs();
   }
 #endif
@@ -115,7 +131,7 @@ const GemmKernels& gemm_kernels(Arch arch) {
 
 const GemmKernels* bf16_gemm_kernels(Arch arch) {
 #ifdef LEHR_X86_KERNELS
-  return multiplies_pairs(arch) ? &avx512bf16::gemm_kernels() : nullptr;
+  return arch == Arch::avx512_bf16 && !has_amx_bf16() ? &avx512bf16::gemm_kernels() : nullptr;
 #else
   static_cast<void>(arch);
   return nullptr;

@@ -90,6 +90,11 @@ struct NormRotaryBackward {
 /// The largest head that the norm_rotary kernels take.
 constexpr int64_t kMaxFusedHeadSize = 1024;
 
+/// C (rows, cols) = A B, or C += A B if `add`: A is (rows, depth) of bfloat16, B (depth / 2, cols) of words of two that
+/// follow each other along the depth, C float32; row-major and without gaps.
+using PairProduct =
+    void (*)(int64_t rows, int64_t cols, int64_t depth, const float* a, const float* b, float* c, bool add);
+
 /// Causal attention of (batch, queries, query_heads, size) to (batch, keys, key_heads, size), the queries last; values
 /// and output have value_size in place of size.
 template <class T>
@@ -104,7 +109,8 @@ struct AttentionCall {
   int64_t batch, queries, keys, query_heads, key_heads, size, value_size;
   int64_t window;  ///< A query sees this many keys at most, its own the last.
   float scale;
-  float softcap;  ///< 0 for none.
+  float softcap;                       ///< 0 for none.
+  PairProduct pair_product = nullptr;  ///< For bfloat16 where kernels multiply pairs: instead of their own.
 };
 
 template <class T>
@@ -131,16 +137,14 @@ constexpr int64_t attention_forward_scratch(const AttentionCall<T>& call) {
   const int64_t key_tile = kAttentionTile * padded_head_size(call.size);
   const int64_t value_tile = kAttentionTile * padded_head_size(call.value_size);
   const int64_t blocks = blocks_of(call.keys);
-  return (blocks + 2) * key_tile + (blocks + 1) * value_tile + kAttentionTile * kAttentionTile;
+  return (blocks + 1) * (key_tile + value_tile) + kAttentionTile * kAttentionTile;
 }
 template <class T>
 constexpr int64_t attention_backward_scratch(const AttentionCall<T>& call) {
   const int64_t key_tile = kAttentionTile * padded_head_size(call.size);
   const int64_t value_tile = kAttentionTile * padded_head_size(call.value_size);
-  const int64_t group = call.query_heads / call.key_heads;
-  const int64_t tiles = group * blocks_of(call.queries);
-  return 3 * (tiles + 1) * key_tile + 2 * (tiles + 1) * value_tile + 2 * kAttentionTile * kAttentionTile +
-         group * (call.queries + 16);
+  const int64_t tiles = call.query_heads / call.key_heads * blocks_of(call.queries);
+  return (tiles + 1) * (3 * key_tile + 2 * value_tile) + 2 * kAttentionTile * (kAttentionTile + tiles);
 }
 
 /// The random bits of a rounding: 16 for each element of a tensor, a function of its index there alone. They come from
@@ -274,8 +278,8 @@ struct KernelTable {
   void (*stochastic_adamw)(const StochasticAdamWCall<T>& call, int64_t first, int64_t last);
 };
 
-/// Instruction sets, weakest first.
-enum class Arch { generic, avx2, avx512 };
+/// Instruction sets, weakest first. The last is AVX-512 with products of pairs of bfloat16 (AVX512-BF16).
+enum class Arch { generic, avx2, avx512, avx512_bf16 };
 
 /// The best one that this build has and this CPU runs, unless an ArchScope of this thread asks for less.
 Arch current_arch();
@@ -289,6 +293,23 @@ const KernelTable<T>& kernels(Arch arch = current_arch());
 const GemmKernels& gemm_kernels(Arch arch = current_arch());
 /// Of bfloat16 matrices; null where this CPU has no instructions for them, or better ones (AMX), which are oneDNN's.
 const GemmKernels* bf16_gemm_kernels(Arch arch = current_arch());
+
+/// Whether attention in bfloat16 leaves its products to a PairProduct: on CPUs with AMX, and within a PairProductScope
+/// if there is AVX512-BF16.
+bool wants_pair_product(Arch arch = current_arch());
+
+/// While it lives, attention on this thread leaves products of pairs to a PairProduct though the CPU has no AMX, so
+/// that a test can run what CPUs with AMX run.
+class PairProductScope {
+ public:
+  PairProductScope();
+  ~PairProductScope();
+  PairProductScope(const PairProductScope&) = delete;
+  PairProductScope& operator=(const PairProductScope&) = delete;
+
+ private:
+  bool before_;
+};
 
 /// Limits current_arch() of this thread while it lives, so that a test can run every variant.
 class ArchScope {

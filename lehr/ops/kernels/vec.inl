@@ -1,5 +1,6 @@
 // Vectors of LEHR_VECTOR_BYTES bytes, written with the vector types of GCC and Clang, so that one text serves all
-// instruction sets. Arithmetic on bfloat16 is float32: load widens, store rounds to nearest even.
+// instruction sets. Arithmetic on bfloat16 is float32 (but of pairs,
+// below): load widens, store rounds to nearest even.
 
 #define LEHR_INLINE inline __attribute__((always_inline))
 
@@ -289,7 +290,7 @@ LEHR_INLINE DoubleVec exponential(const DoubleVec& x) {
 LEHR_INLINE FloatVec multiply_add(const float*, const FloatVec& sum, const FloatVec& a, const FloatVec& b) {
   return sum + a * b;
 }
-#ifdef __AVX512BF16__
+#ifdef LEHR_PAIRS
 LEHR_INLINE FloatVec multiply_add(const Bf16*, const FloatVec& sum, const FloatVec& a, const FloatVec& b) {
   return bit_cast<FloatVec>(_mm512_dpbf16_ps(bit_cast<__m512>(sum), bit_cast<__m512bh>(a), bit_cast<__m512bh>(b)));
 }

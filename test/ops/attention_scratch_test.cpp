@@ -1,0 +1,95 @@
+// The attention kernels themselves, called as ops/attention_cpu.cpp calls them.
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <optional>
+
+#include "lehr/ops/pair_product.h"
+#include "test/ops/against_reference.h"
+
+namespace lehr::ops::test {
+namespace {
+
+template <class T>
+T* elements(const at::Tensor& tensor) {
+  return static_cast<T*>(tensor.data_ptr());
+}
+
+at::Tensor scratch_of(int64_t floats, float filled_with) {
+  return at::full({floats}, filled_with, at::kFloat);
+}
+
+// Output and gradients of two heads of keys that four of queries share; sizes that leave every kind of padding.
+template <class T>
+Tensors outcome(at::ScalarType type, PairProduct product, float filled_with) {
+  constexpr int64_t queries = 70, keys = 131, size = 33, value_size = 20;
+  at::manual_seed(1);
+  const at::Tensor q = random_tensor({1, queries, 4, size}, type), k = random_tensor({1, keys, 2, size}, type);
+  const at::Tensor v = random_tensor({1, keys, 2, value_size}, type);
+  const at::Tensor dout = random_tensor({1, queries, 4, value_size}, type);
+  Tensors results = {at::empty_like(dout), at::empty_like(q), at::empty_like(k), at::empty_like(v)};
+  const at::Tensor log_sum = at::empty({1, 4, queries}, at::kFloat);
+  const AttentionCall<T> call{
+      .q = elements<T>(q),
+      .k = elements<T>(k),
+      .v = elements<T>(v),
+      .out = elements<T>(results[0]),
+      .log_sum = elements<float>(log_sum),
+      .first_keys = nullptr,
+      .sinks = nullptr,
+      .batch = 1,
+      .queries = queries,
+      .keys = keys,
+      .query_heads = 4,
+      .key_heads = 2,
+      .size = size,
+      .value_size = value_size,
+      .window = 90,
+      .scale = 0.2F,
+      .softcap = 5,
+      .pair_product = product};
+  const AttentionBackwardCall<T> backward{
+      .forward = call,
+      .dout = elements<T>(dout),
+      .dq = elements<T>(results[1]),
+      .dk = elements<T>(results[2]),
+      .dv = elements<T>(results[3])};
+  std::optional<cpu::PairProducts> products;
+  if (product != nullptr) {
+    products.emplace();
+  }
+  for (int64_t head = 0; head < 2; ++head) {
+    const at::Tensor scratch = scratch_of(attention_forward_scratch(call), filled_with);
+    kernels<T>().attention_forward(call, elements<float>(scratch), head, 0, 1);
+  }
+  for (int64_t head = 0; head < 2; ++head) {
+    const at::Tensor scratch = scratch_of(attention_backward_scratch(call), filled_with);
+    kernels<T>().attention_backward(backward, elements<float>(scratch), head);
+  }
+  return results;
+}
+
+template <class T>
+void expect_no_trace_of_scratch(at::ScalarType type, PairProduct product, const std::string& where) {
+  const Tensors clean = outcome<T>(type, product, 0);
+  const Tensors dirty = outcome<T>(type, product, std::numeric_limits<float>::quiet_NaN());
+  for (size_t i = 0; i < clean.size(); ++i) {
+    EXPECT_TRUE(at::equal(clean[i], dirty[i])) << where << ", result " << i;
+  }
+}
+
+TEST(AttentionScratch, MayHoldAnything) {
+  everywhere([](at::ScalarType type, const std::string& where) {
+    if (type == at::kFloat) {
+      expect_no_trace_of_scratch<float>(type, nullptr, where);
+    } else if (type == at::kBFloat16) {
+      expect_no_trace_of_scratch<Bf16>(type, nullptr, where);
+      if (current_arch() == Arch::avx512_bf16) {
+        expect_no_trace_of_scratch<Bf16>(type, cpu::PairProducts::product, where + ", oneDNN's products");
+      }
+    }
+  });
+}
+
+}  // namespace
+}  // namespace lehr::ops::test
