@@ -90,15 +90,16 @@ Owners& owners() {
   return all;
 }
 
-// LibTorch's CPU allocator tells this, for the profiler's sake, whatever it allocates and frees.
+// LibTorch's CPU allocator tells this, for the profiler's sake, whatever it allocates and frees. Without a count,
+// only what is freed matters.
 class CpuReports : public c10::MemoryReportingInfoBase {
  public:
   explicit CpuReports(std::shared_ptr<Count> count) : count_(std::move(count)) {}
   void reportMemoryUsage(
       void* memory, int64_t bytes, size_t /*allocated*/, size_t /*reserved*/, c10::Device device) override {
-    if (device.is_cpu() && bytes > 0) {
+    if (device.is_cpu() && bytes > 0 && count_) {
       owners().add(memory, bytes, count_);
-    } else if (device.is_cpu()) {
+    } else if (device.is_cpu() && bytes < 0) {
       owners().remove(memory, -bytes);
     }
   }
@@ -141,11 +142,24 @@ MemoryMeter::MemoryMeter(at::DeviceType device) : count_(std::make_shared<Count>
 
 MemoryMeter::~MemoryMeter() = default;
 
-NotCounted::NotCounted() : before_(std::exchange(t_meta, nullptr)) {}
+struct NotCounted::Scope {
+  Scope() : before(std::exchange(t_meta, nullptr)) {
+    constexpr auto kState = c10::DebugInfoKind::PROFILER_STATE;
+    if (dynamic_cast<CpuReports*>(c10::ThreadLocalDebugInfo::get(kState)) != nullptr) {
+      reports.emplace(kState, std::make_shared<CpuReports>(nullptr));
+    }
+  }
+  ~Scope() { t_meta = std::move(before); }
+  Scope(const Scope&) = delete;
+  Scope& operator=(const Scope&) = delete;
 
-NotCounted::~NotCounted() {
-  t_meta = std::move(before_);
-}
+  std::shared_ptr<Count> before;
+  std::optional<c10::DebugInfoGuard> reports;
+};
+
+NotCounted::NotCounted() : scope_(std::make_unique<Scope>()) {}
+
+NotCounted::~NotCounted() = default;
 
 int64_t MemoryMeter::now() const {
   return count_->now;

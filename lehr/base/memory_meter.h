@@ -32,7 +32,8 @@ class MemoryMeter {
   std::unique_ptr<Scope> scope_;
 };
 
-/// While one lives, meters of this thread do not count on meta: for tensors that only say a shape, in a run on meta.
+/// While one lives, meters of this thread do not count what it allocates: for tensors that only say a shape, in a run
+/// on meta, and for those that no rank owns.
 class NotCounted {
  public:
   NotCounted();
@@ -41,7 +42,8 @@ class NotCounted {
   NotCounted& operator=(const NotCounted&) = delete;
 
  private:
-  std::shared_ptr<MemoryMeter::Count> before_;
+  struct Scope;
+  std::unique_ptr<Scope> scope_;
 };
 
 }  // namespace lehr

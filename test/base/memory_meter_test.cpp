@@ -64,10 +64,26 @@ TEST_P(MeterOf, SeesItsMemoryFreedByAnotherThread) {
   EXPECT_EQ(meter.now(), 0);
 }
 
-TEST(MemoryMeter, LeavesOutWhatOnlySaysAShape) {
-  const MemoryMeter meter(at::kMeta);
-  const NotCounted shapes;
-  const at::Tensor tensor = at::empty({100}, on(at::kMeta));
+TEST_P(MeterOf, LeavesOutWhatIsNotToBeCounted) {
+  const MemoryMeter meter(GetParam());
+  const at::Tensor mine = at::empty({25}, on(GetParam()));
+  at::Tensor nobodys;
+  {
+    const NotCounted scope;
+    nobodys = at::empty({100}, on(GetParam()));
+    const at::Tensor passing = at::empty({50}, on(GetParam()));
+  }
+  EXPECT_EQ(meter.now(), 100);
+  nobodys.reset();
+  EXPECT_EQ(meter.now(), 100);
+  EXPECT_EQ(meter.peak(), 100);
+}
+
+TEST_P(MeterOf, SeesItsMemoryFreedWhereNothingIsCounted) {
+  const MemoryMeter meter(GetParam());
+  at::Tensor mine = at::empty({25}, on(GetParam()));
+  const NotCounted scope;
+  mine.reset();
   EXPECT_EQ(meter.now(), 0);
 }
 

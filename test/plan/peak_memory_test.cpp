@@ -23,7 +23,7 @@ struct Case {
   int threads = 1;  // oneDNN's workspace grows with them
 };
 
-// Twice what is seen, where a pipeline's transfers come later or sooner than planned; the plan promises 5 %.
+// Three times what is seen, as workspaces of oneDNN differ between CPUs; the plan promises 5 %.
 constexpr double kTolerance = 0.03;
 
 // Most bytes that tensors of a rank had, of the rank along pp that had most.
