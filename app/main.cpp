@@ -7,6 +7,7 @@
 
 #include "app/command.h"
 #include "lehr/base/error.h"
+#include "lehr/base/leave.h"
 #include "lehr/base/suggest.h"
 #include "lehr/base/tensor_memory.h"
 #include "lehr/mesh/connect.h"
@@ -91,12 +92,10 @@ int run(const std::vector<std::string>& args) {
       args[0],
       nearest ? fmt::format(", did you mean '{}'?", *nearest) : "");
 }
-}  // namespace
 
-int main(int argc, char** argv) {
-  lehr::keep_tensor_memory();
+int code_of(const std::vector<std::string>& args) {
   try {
-    return run({argv + 1, argv + argc});
+    return run(args);
   } catch (const lehr::Error& error) {
     lehr::mesh::report_failure(error);
     return error.exit_code();
@@ -104,4 +103,10 @@ int main(int argc, char** argv) {
     lehr::mesh::report_failure(error);
     return 1;
   }
+}
+}  // namespace
+
+int main(int argc, char** argv) {
+  lehr::keep_tensor_memory();
+  lehr::leave(code_of({argv + 1, argv + argc}));
 }

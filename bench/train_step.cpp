@@ -13,6 +13,7 @@
 #include "bench/bench_model.h"
 #include "lehr/base/error.h"
 #include "lehr/base/json.h"
+#include "lehr/base/leave.h"
 #include "lehr/base/tensor_memory.h"
 #include "lehr/mesh/connect.h"
 #include "lehr/state/async_checkpointer.h"
@@ -227,10 +228,8 @@ void run(const Options& options, mesh::Transport& transport) {
   report.set("save_write_s", numbers(written));
   std::puts(to_json(report).c_str());
 }
-}  // namespace
 
-int main(int argc, char** argv) {
-  keep_tensor_memory();
+int code_of(int argc, char** argv) {
   try {
     Options options;
     if (!bench::read_options(argc, argv, ConfigObject::of(options))) {
@@ -247,4 +246,10 @@ int main(int argc, char** argv) {
     mesh::report_failure(error);
     return 1;
   }
+}
+}  // namespace
+
+int main(int argc, char** argv) {
+  keep_tensor_memory();
+  leave(code_of(argc, argv));
 }
