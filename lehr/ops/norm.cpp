@@ -132,6 +132,8 @@ void scale_(const std::vector<at::Tensor>& tensors, const at::Tensor& of_any_typ
   if (!cuda::on_gpu(factor) && factor.item<double>() == 1) {
     return;
   }
+  report_moved(tensors);  // read
+  report_moved(tensors);  // and written
   if (std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& t) { return t.defined() && has_kernel(t); })) {
     scale_pieces(tensors, factor.item<double>());
   }

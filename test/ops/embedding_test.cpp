@@ -28,6 +28,20 @@ TEST(Embedding, EqualsItsDefinition) {
   });
 }
 
+TEST(Embedding, WritesAllOfATableThatNoCacheHolds) {
+  at::globalContext().setDeterministicAlgorithms(true, false);  // fresh tensors are NaN
+  for (const int64_t size : {517, 1024}) {                      // rows that begin anywhere, and at vectors
+    const int64_t rows = 64'000'000 / 4 / size;
+    const at::Tensor table = at::zeros({rows, size}).set_requires_grad(true);
+    const at::Tensor ids = at::tensor({int64_t{3}, rows - 1, int64_t{3}, rows / 2});
+    const at::Tensor dy = random_tensor({4, size}, at::kFloat);
+    ops::embedding(table, ids).backward(dy);
+    const at::Tensor expected = at::zeros({rows, size}).index_add_(0, ids, dy);
+    EXPECT_TRUE(at::equal(table.grad(), expected)) << size;
+  }
+  at::globalContext().setDeterministicAlgorithms(false, false);
+}
+
 TEST(Embedding, AddsManyLooksAtOneRowInFloat32) {
   const at::Tensor table = at::zeros({2, 32}, at::kBFloat16).set_requires_grad(true);
   const at::Tensor ids = at::ones({4096}, at::kLong);

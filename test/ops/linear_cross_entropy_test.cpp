@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include "lehr/ops/cpu.h"
 #include "lehr/ops/reference.h"
 #include "test/ops/against_reference.h"
 
@@ -50,6 +51,44 @@ TEST(LinearCrossEntropy, EqualsItsDefinitionWithUnevenGradients) {
     for (const auto& [rows, hidden, vocabulary] : {std::tuple{1, 1, 1}, {7, 17, 127}, {130, 32, 4099}}) {
       for (const double ignored : {0.0, 0.4}) {
         expect_close(random_labels(rows, vocabulary, ignored), inputs(rows, hidden, vocabulary, type), where);
+      }
+    }
+  });
+}
+
+// Rows that rise, fall, are level, and have stretches of -inf before, between and behind, whose gradient is exactly
+// zero; 300,000 logits are more than the usual pieces of a row.
+TEST(CrossEntropyOfLogits, EqualsItsDefinitionWhereverTheGreatestLogitIs) {
+  everywhere([](at::ScalarType type, const std::string& where) {
+    for (const int64_t size : {3001, 300'000}) {
+      const at::Tensor rising = at::linspace(-30, 30, size, at::kDouble);
+      at::Tensor logits = at::stack({rising, -rising, 0 * rising, rising, -rising});
+      for (const int64_t row : {3, 4}) {
+        for (const int64_t begin : {int64_t{0}, size / 2, size - 600}) {
+          logits[row].narrow(0, begin, 600).fill_(-std::numeric_limits<double>::infinity());
+        }
+      }
+      logits = logits.to(type);
+      const at::Tensor labels = at::tensor({size - 1, size / 3, int64_t{7}, size / 3, size - 601}, at::kLong);
+      const auto wide = type == at::kDouble ? at::kDouble : at::kFloat;
+      const at::Tensor factors = at::tensor({1.0, 0.5, -2.0, 1.0, 3.0}, at::TensorOptions(wide));
+      const at::Tensor exact = at::log_softmax(logits, 1, at::kDouble);
+      const at::Tensor at_labels = exact.gather(1, labels.unsqueeze(1)).squeeze(1);
+      const at::Tensor gradient = factors.unsqueeze(1) * (exact.exp() - at::one_hot(labels, size));
+      // Differences of logits, up to 60, are rounded before they are raised.
+      const double relative = type == at::kDouble ? 1e-13 : 1e-5;
+      for (const bool wanted : {false, true}) {
+        const at::Tensor x = logits.clone(), losses = at::empty({5}, at::TensorOptions(wide));
+        cpu::cross_entropy_(x, labels, losses, wanted, factors);
+        EXPECT_TRUE(at::allclose(losses.to(at::kDouble), -at_labels, relative, relative)) << where << ", " << size;
+        if (!wanted) {
+          EXPECT_TRUE(at::equal(x, logits)) << where << ", " << size;
+          continue;
+        }
+        const double of_result = type == at::kBFloat16 ? 0x1p-8 : relative;
+        EXPECT_TRUE(at::allclose(x.to(at::kDouble), gradient, of_result, 1e-20)) << where << ", " << size;
+        EXPECT_TRUE(at::equal(x.eq(0).logical_and(logits.eq(-INFINITY)), logits.eq(-INFINITY)))
+            << where << ", " << size;
       }
     }
   });

@@ -1,46 +1,96 @@
-// Log-likelihood and its gradient for one row of logits: one reading pass, and one writing pass when the gradient is
-// wanted. The row (at most a few hundred KB) stays in the second cache between them.
+// Log-likelihood and its gradient for one row of logits: a reading pass, and a writing pass when the gradient is wanted.
+// The row (at most a few hundred KB) stays in the second cache between them.
+
+template <class A>
+constexpr A kLowest = -static_cast<A>(__builtin_inf());
+
+// Elements of a block: read twice, the second time from the first cache.
+constexpr int64_t kMostLogitBlocks = 512;
+LEHR_INLINE int64_t logits_of_block(int64_t size) {
+  return size <= 512 * kMostLogitBlocks ? 512 : (size / kMostLogitBlocks / 64 + 1) * 64;
+}
+
+template <class Body>
+LEHR_INLINE void for_each_block(int64_t size, const Body& body) {
+  const int64_t block = logits_of_block(size);
+  for (int64_t start = 0; start < size; start += block) {
+    body(start, size - start < block ? size - start : block, start / block);
+  }
+}
+
+template <class T>
+LEHR_INLINE Wide<T> greatest_of(const T* x, int64_t count) {
+  Vec<T> greatest = splat(kLowest<Wide<T>>);
+  for_each_vector<T>(
+      count, [&](int64_t i, auto lanes) __attribute__((always_inline)) {
+        greatest = maximum(greatest, load_or(x + i, kLowest<Wide<T>>, lanes));
+      });
+  return horizontal_max<Wide<T>>(greatest);
+}
+
+// The sum of exp(x - beside); if `keep`, they take x's place.
+template <bool keep, class T>
+LEHR_INLINE double sum_exponentials(T* x, int64_t count, Wide<T> beside) {
+  Vec<T> sum{};
+  for_each_vector<T>(
+      count, [&](int64_t i, auto lanes) __attribute__((always_inline)) {
+        const Vec<T> each = exponential(load_or(x + i, kLowest<Wide<T>>, lanes) - beside);
+        if constexpr (keep) {
+          store(x + i, each, lanes);
+        }
+        sum += each;
+      });
+  return static_cast<double>(horizontal_sum<Wide<T>>(sum));
+}
+
+// Exponentials are most of the work. With `keep` the reading pass leaves them to the writing one, each beside the
+// greatest logit up to its block. Without, no gradient is wanted, or they would be rounded twice.
+template <bool keep, class T>
+LEHR_INLINE Wide<T> cross_entropy_of(T* logits, int64_t size, int64_t label, const Wide<T>* gradient_scale) {
+  using A = Wide<T>;
+  const A at_label = load_one(logits + label);
+  A max = kLowest<A>;
+  A max_up_to[kMostLogitBlocks];
+  double sum = 0;  // of exp(logit - max)
+  for_each_block(
+      size, [&](int64_t start, int64_t count, int64_t block) __attribute__((always_inline)) {
+        const A here = greatest_of(logits + start, count);
+        if (here > max) {
+          sum *= __builtin_exp(static_cast<double>(max) - static_cast<double>(here));
+          max = here;
+        }
+        max_up_to[block] = max;
+        // -inf - -inf would be NaN; such logits add nothing.
+        const A beside = here == kLowest<A> && max == kLowest<A> ? 0 : max;
+        sum += sum_exponentials<keep>(logits + start, count, beside);
+      });
+  const double log_likelihood = static_cast<double>(at_label) - static_cast<double>(max) - __builtin_log(sum);
+  if (gradient_scale == nullptr) {
+    return static_cast<A>(-log_likelihood);
+  }
+  const double by = static_cast<double>(*gradient_scale) / sum;
+  for_each_block(
+      size, [&](int64_t start, int64_t count, int64_t block) __attribute__((always_inline)) {
+        T* const x = logits + start;
+        const A moved = max_up_to[block] == max
+                            ? static_cast<A>(by)
+                            : static_cast<A>(by * __builtin_exp(static_cast<double>(max_up_to[block]) - static_cast<double>(max)));
+        for_each_vector<T>(
+            count, [&](int64_t i, auto lanes) __attribute__((always_inline)) {
+              const Vec<T> value = load(x + i, lanes);
+              store(x + i, keep ? value * moved : exponential(value - max) * static_cast<A>(by), lanes);
+            });
+      });
+  store_one(logits + label, static_cast<A>(*gradient_scale * (__builtin_exp(log_likelihood) - 1)));
+  return static_cast<A>(-log_likelihood);
+}
 
 template <class T>
 Wide<T> cross_entropy_row(T* logits, int64_t size, int64_t label, const Wide<T>* gradient_scale) {
-  using A = Wide<T>;
-  constexpr int64_t block = 512;  // read twice, the second time from the first cache
-  const A lowest = -static_cast<A>(__builtin_inf());
-  A max = lowest;
-  double sum = 0;  // of exp(logit - max)
-  for (int64_t start = 0; start < size; start += block) {
-    const T* x = logits + start;
-    const int64_t count_here = size - start < block ? size - start : block;
-    Vec<T> block_max = splat(lowest);
-    for_each_vector<T>(
-        count_here, [&](int64_t i, auto count) __attribute__((always_inline)) {
-          block_max = maximum(block_max, load_or(x + i, lowest, count));
-        });
-    const A here = horizontal_max<A>(block_max);
-    if (here == lowest && max == lowest) {
-      continue;  // -inf - -inf would be NaN; such logits add nothing
+  if constexpr (sizeof(T) == sizeof(Wide<T>)) {
+    if (gradient_scale != nullptr) {
+      return cross_entropy_of<true>(logits, size, label, gradient_scale);
     }
-    if (here > max) {
-      sum *= __builtin_exp(static_cast<double>(max) - static_cast<double>(here));
-      max = here;
-    }
-    Vec<T> block_sum{};
-    for_each_vector<T>(
-        count_here, [&](int64_t i, auto count) __attribute__((always_inline)) {
-          block_sum += exponential(load_or(x + i, lowest, count) - max);
-        });
-    sum += static_cast<double>(horizontal_sum<A>(block_sum));
   }
-  const double log_likelihood =
-      static_cast<double>(load_one(logits + label)) - static_cast<double>(max) - __builtin_log(sum);
-  if (gradient_scale != nullptr) {
-    const A by = static_cast<A>(static_cast<double>(*gradient_scale) / sum);
-    const A at_label = static_cast<A>(*gradient_scale * (__builtin_exp(log_likelihood) - 1));
-    for_each_vector<T>(
-        size, [&](int64_t i, auto count) __attribute__((always_inline)) {
-          store(logits + i, exponential(load(logits + i, count) - max) * by, count);
-        });
-    store_one(logits + label, at_label);
-  }
-  return static_cast<A>(-log_likelihood);
+  return cross_entropy_of<false>(logits, size, label, gradient_scale);
 }
