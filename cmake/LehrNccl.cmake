@@ -10,23 +10,56 @@ if(LEHR_NCCL STREQUAL "OFF")
   return()
 endif()
 
-# LibTorch's CUDA headers include all of these.
+# CUDA's headers come with the torch package (script/requirements.txt adds the ones that its wheels leave out), or with a
+# CUDA toolkit.
 set(missing "")
 if(NOT EXISTS "${LEHR_TORCH_DIR}/lib/libtorch_cuda.so")
   list(APPEND missing "a torch package for CUDA (libtorch_cuda.so)")
 endif()
 find_path(LEHR_CUDA_INCLUDE cusolverDn.h
-  HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda "${LEHR_TORCH_DIR}/../nvidia/cu13" PATH_SUFFIXES include)
-foreach(header cuda_runtime_api.h cublas_v2.h cublasLt.h cusparse.h cusolverDn.h)
-  if(NOT EXISTS "${LEHR_CUDA_INCLUDE}/${header}")
-    list(APPEND missing "${header} (CUDA toolkit)")
-  endif()
-endforeach()
+  HINTS ENV CUDA_HOME ENV CUDA_PATH "${LEHR_TORCH_DIR}/../nvidia/cu13" PATHS /usr/local/cuda PATH_SUFFIXES include)
+if(NOT LEHR_CUDA_INCLUDE)
+  list(APPEND missing "cusolverDn.h (CUDA toolkit)")
+endif()
 # The wheel's NCCL is the one that its libtorch_cuda.so loads.
 find_path(LEHR_NCCL_INCLUDE nccl.h
   HINTS "${LEHR_TORCH_DIR}/../nvidia/nccl" PATHS "${LEHR_CUDA_INCLUDE}" /usr PATH_SUFFIXES include NO_CACHE)
 if(NOT LEHR_NCCL_INCLUDE)
   list(APPEND missing "nccl.h")
+endif()
+
+# Compiles the headers that the module includes, with the options that it is compiled with. A file that exists proves
+# little: it may include one that does not. A success is remembered; after a failure the next configuration tries again.
+function(lehr_try_nccl problem)
+  set(${problem} "" PARENT_SCOPE)
+  set(headers "${LEHR_CUDA_INCLUDE}" "${LEHR_NCCL_INCLUDE}")
+  if("${LEHR_NCCL_WORKS}" STREQUAL "${headers}")
+    return()
+  endif()
+  set(source "${PROJECT_BINARY_DIR}/folder/nccl/try.cpp")
+  file(STRINGS "${PROJECT_SOURCE_DIR}/lehr/mesh/nccl_module.cpp" includes REGEX "^#include <")
+  list(JOIN includes "\n" includes)
+  file(WRITE "${source}" "${includes}\n")
+  get_target_property(torch_includes lehr::torch INTERFACE_INCLUDE_DIRECTORIES)
+  get_target_property(torch_definitions lehr::torch INTERFACE_COMPILE_DEFINITIONS)
+  list(TRANSFORM torch_includes PREPEND "-isystem")
+  list(TRANSFORM torch_definitions PREPEND "-D")
+  execute_process(
+    COMMAND "${CMAKE_CXX_COMPILER}" -std=c++20 -fPIC -fsyntax-only -DUSE_CUDA -DUSE_C10D_NCCL ${torch_definitions}
+            ${torch_includes} "-isystem${LEHR_NCCL_INCLUDE}" "-isystem${LEHR_CUDA_INCLUDE}" "${source}"
+    RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
+  if(result EQUAL 0)
+    set(LEHR_NCCL_WORKS "${headers}" CACHE INTERNAL "The headers of CUDA and NCCL that were compiled")
+    return()
+  endif()
+  string(REGEX MATCH "[^\n;]*error[^\n;]*" line "${output}")
+  set(${problem} "headers that compile (${line})" PARENT_SCOPE)
+endfunction()
+if(NOT missing)
+  lehr_try_nccl(problem)
+  if(problem)
+    list(APPEND missing "${problem}")
+  endif()
 endif()
 if(missing)
   list(JOIN missing ", " missing)

@@ -1,19 +1,36 @@
 #!/usr/bin/env bash
 # Brings a fresh Debian 12 or Ubuntu 22.04+ to the point where Lehr compiles: system packages, and LibTorch in .venv.
 #
-# Arguments name further system packages, which single verbs of the Makefile need.
+# The compiler is clang, or the one that CXX names (CXX=g++ make train). Arguments name further system packages, which
+# single verbs of the Makefile need.
 # Does only what is missing, and takes a moment when nothing is. Exit code 2: something that only you can mend (no root,
 # no disk space, an old Python); the message says what to run.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
+# The packages of the compiler. clang compiles Lehr several times as fast as g++, so it is the default.
+compiler_packages() {
+  case "${CXX:-}" in
+    "") echo clang lld make ;;
+    */*) ;;  # a compiler of yours
+    *clang++*) echo "${CXX/clang++/clang}" make ;;
+    *) echo "$CXX" make ;;
+  esac
+}
+
 # In step with cmake/LehrDependencies.cmake. Debian and Ubuntu name them alike.
-packages=(
-  build-essential clang clang-format lld ninja-build cmake pkg-config python3-venv
+read -ra packages < <(compiler_packages || true)
+packages+=(
+  ninja-build cmake pkg-config python3-venv
   libfmt-dev libgloo-dev libgmock-dev libgtest-dev libpcre2-dev libsimdjson-dev libspdlog-dev libtomlplusplus-dev libzstd-dev
   nlohmann-json3-dev zlib1g-dev
-  "$@"
 )
+for package in "$@"; do
+  # clang's runtimes for sanitizers are a package of its version in some releases, and come with clang in others.
+  [ "$package" = sanitizers ] || { packages+=("$package"); continue; }
+  version=$(clang --version 2>/dev/null | grep -oE 'version [0-9]+' | grep -oE '[0-9]+' || echo 14)
+  [ -z "$(apt-cache search --names-only "^libclang-rt-$version-dev$" 2>/dev/null)" ] || packages+=("libclang-rt-$version-dev")
+done
 python=${PYTHON:-python3}
 torch_gigabytes=10  # Room for the wheels, and for what they unpack to (4.7 GB).
 

@@ -1,0 +1,131 @@
+#!/usr/bin/env bash
+# Runs commands on a machine that has nothing: a minimal Debian root of its own with make, git and ca-certificates, and a
+# clone of HEAD in it. The root lies in a folder (or in a disk of a given size) and sees no program of this machine.
+#
+#   script/fresh_machine.sh [--suite bookworm] [--with "g++ clang"] [--disk 10G] [--cache DIR] [--keep] [COMMAND...]
+#
+#   --suite S       the Debian release: bookworm (12, the default), trixie (13), ...
+#   --with LIST     packages that are there from the start
+#   --disk SIZE     the root is a disk of that size, and its use is measured
+#   --cache DIR     is kept between runs: downloads of pip, and what commands put into $LEHR_CACHE
+#   --keep          leaves the root where it is, and says where
+#   COMMAND         lines for a shell in the clone; make train and make test where none is given
+#
+# Needs root and debootstrap (which it installs). Exit code 77: this user or sandbox may not make such a root.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+suite=bookworm with='' disk='' cache='' keep=''
+while [ $# -gt 0 ]; do
+  case $1 in
+    --suite) suite=$2; shift 2 ;;
+    --with) with=$2; shift 2 ;;
+    --disk) disk=$2; shift 2 ;;
+    --cache) cache=$2; shift 2 ;;
+    --keep) keep=yes; shift ;;
+    --) shift; break ;;
+    -*) echo "fresh machine: unknown option $1" >&2; exit 2 ;;
+    *) break ;;
+  esac
+done
+[ $# -gt 0 ] || set -- 'make train' 'make test'
+say() { printf 'fresh machine: %s\n' "$*"; }
+
+if [ -z "${LEHR_FRESH_INNER:-}" ]; then
+  skip() { say "skipped: $*"; exit 77; }
+  [ "$(id -u)" = 0 ] || skip "making a root takes the rights of root"
+  # Everything is mounted in a name space of its own, so nothing is left mounted when this ends, however it ends.
+  unshare --mount --pid --fork true 2>/dev/null || skip "this sandbox allows no name spaces of its own"
+  command -v debootstrap >/dev/null || { apt-get -q update && apt-get -q install -y --no-install-recommends debootstrap; } \
+    >/dev/null || skip "debootstrap cannot be installed here"
+  LEHR_FRESH_INNER=$(mktemp -d "${LEHR_FRESH_DIR:-/var/tmp}/lehr-fresh.XXXXXX")
+  export LEHR_FRESH_INNER
+  options=(--suite "$suite")
+  [ -z "$with" ] || options+=(--with "$with")
+  [ -z "$disk" ] || options+=(--disk "$disk")
+  [ -z "$cache" ] || options+=(--cache "$cache")
+  code=0
+  unshare --mount --pid --fork --kill-child --propagation private \
+    bash "${BASH_SOURCE[0]}" "${options[@]}" -- "$@" || code=$?
+  if [ -n "$keep" ]; then
+    say "the root is ${LEHR_FRESH_INNER}"
+  else
+    rm -rf --one-file-system "$LEHR_FRESH_INNER"
+  fi
+  exit "$code"
+fi
+
+root=$LEHR_FRESH_INNER/root
+mkdir -p "$root"
+if [ -n "$disk" ]; then
+  truncate -s "$disk" "$LEHR_FRESH_INNER/disk"
+  mkfs.ext4 -q -F -m 0 "$LEHR_FRESH_INNER/disk"
+  mount -o loop "$LEHR_FRESH_INNER/disk" "$root"
+fi
+
+# The mirror that this machine uses, else Debian's own.
+mirror=$(cat /etc/apt/sources.list /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources 2>/dev/null |
+  grep -vE '^ *#' | grep -oE '(http|https)://[^ ]*/debian/?( |$)' | head -n 1 | tr -d ' ' || true)
+mirror=${mirror:-http://deb.debian.org/debian}
+say "making a minimal $suite"
+debootstrap --variant=minbase --include=make,git,ca-certificates "$suite" "$root" "$mirror" >"$LEHR_FRESH_INNER/debootstrap.log" 2>&1 ||
+  { tail -n 5 "$LEHR_FRESH_INNER/debootstrap.log"; say "skipped: debootstrap failed"; exit 77; }
+# The way to the network is this machine's.
+printf 'deb %s %s main\n' "$mirror" "$suite" >"$root/etc/apt/sources.list"
+for file in /etc/resolv.conf /etc/hosts /etc/pip.conf /etc/ssl/certs/ca-certificates.crt; do
+  [ ! -e "$file" ] || cp -L "$file" "$root$file"
+done
+mount -t proc proc "$root/proc"
+mount --rbind /dev "$root/dev"
+mount --rbind /sys "$root/sys"
+git clone -q --no-hardlinks . "$root/root/lehr"
+git -C "$root/root/lehr" remote remove origin
+if [ -n "$cache" ]; then
+  mkdir -p "$cache" "$root/root/.cache/lehr-ci"
+  mount --bind "$cache" "$root/root/.cache/lehr-ci"
+  export LEHR_CACHE=/root/.cache/lehr-ci PIP_CACHE_DIR=/root/.cache/lehr-ci/pip
+fi
+
+inside() {
+  local kept=()
+  for name in http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY PIP_INDEX_URL PIP_CERT PIP_DEFAULT_TIMEOUT PIP_CACHE_DIR LEHR_CACHE \
+    SSL_CERT_FILE CI ${LEHR_FRESH_ENV:-}; do
+    [ -z "${!name:-}" ] || kept+=("$name=${!name}")
+  done
+  chroot "$root" env -i HOME=/root USER=root LANG=C.UTF-8 TERM="${TERM:-dumb}" \
+    PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "${kept[@]}" bash -c "cd /root/lehr && $1"
+}
+
+if [ -n "$with" ]; then
+  say "with $with"
+  inside "apt-get -q update && apt-get -q install -y --no-install-recommends $with" >"$LEHR_FRESH_INNER/apt.log" 2>&1 ||
+    { tail -n 5 "$LEHR_FRESH_INNER/apt.log"; exit 1; }
+fi
+say "compilers before: $(inside 'ls /usr/bin | grep -E "^(clang\+\+|g\+\+)(-[0-9]+)?$" | tr "\n" " "')"
+
+used() { df -Pm "$root" | awk 'NR == 2 { print $3 }'; }
+before=$(used)
+most=$before
+if [ -n "$disk" ]; then
+  (while sleep 2; do used; done >"$LEHR_FRESH_INNER/used") &
+fi
+free_memory() { awk '/MemAvailable/ { print int($2 / 1000) }' /proc/meminfo; }
+memory=$(free_memory)
+(while sleep 2; do free_memory; done >"$LEHR_FRESH_INNER/memory") &
+
+failed=0
+for command in "$@"; do
+  say "$command"
+  start=$SECONDS
+  code=0
+  inside "$command" </dev/null || code=$?
+  least=$(sort -n "$LEHR_FRESH_INNER/memory" | head -n 1)
+  say "$command: exit code $code after $((SECONDS - start)) s; memory in use at most $((memory - least)) MB"
+  [ "$code" = 0 ] || failed=$code
+done
+if [ -n "$disk" ]; then
+  most=$(sort -n "$LEHR_FRESH_INNER/used" | tail -n 1)
+  say "disk: $(($(used) - before)) MB more than at the start, at most $((most - before)) MB on the way"
+fi
+say "compilers after: $(inside 'ls /usr/bin | grep -E "^(clang\+\+|g\+\+)(-[0-9]+)?$" | tr "\n" " "')"
+exit "$failed"
