@@ -12,7 +12,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help setup configure build train test bench bench-fsdp bench-ops bench-tokenizer bench-build format format-check tidy clean
+.PHONY: help setup configure build train test test-all mutants bench bench-fsdp bench-ops bench-tokenizer bench-build format format-check tidy clean
 
 help: ## Show this list
 	@echo "Lehr trains large language models. From a fresh clone:"
@@ -24,12 +24,12 @@ help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
 	@echo "Variables:"
-	@echo "  PRESET=$(PRESET)  a preset of CMakePresets.json: release, dev, ci, asan or cuda; builds in $(BUILD)/"
+	@echo "  PRESET=$(PRESET)  a preset of CMakePresets.json: release, dev, ci, asan, tsan or cuda; builds in $(BUILD)/"
 	@echo "  JOBS=$(JOBS)          files to compile at once"
 	@echo "  ARGS=           goes to the program or to ctest: make train ARGS=--training.steps=20"
 
 setup: ## Install system packages and LibTorch (into .venv)
-	@script/setup.sh
+	@script/setup.sh $(if $(filter asan tsan,$(PRESET)),sanitizers)
 
 configure: setup
 	@test $(BUILD)/build.ninja -nt CMakePresets.json || { cmake --preset $(PRESET) && touch $(BUILD)/build.ninja; }
@@ -42,7 +42,10 @@ train: build ## Train recipe/quickstart.toml; ARGS="--section.key=value ..." cha
 
 test: configure ## Compile everything and run the tests; ARGS="-R nn" picks some
 	@cmake --build $(BUILD) -j $(JOBS)
-	ctest --preset $(PRESET) -j2 $(ARGS)
+	@script/run_tests.sh $(PRESET) $(BUILD) $(ARGS)
+
+test-all: ## Also sanitizers, every mesh, transformers and peft, planted bugs: hours; ARGS="--share 3/8" does a part
+	@script/test_all.sh $(ARGS)
 
 bench: bench-build ## Train steps beside transformers, into bench/results.md (fetches the peers into .bench)
 	@script/bench_setup.sh
@@ -66,9 +69,11 @@ bench-build: configure
 	@cmake --build $(BUILD) -j $(JOBS) --target lehr_benchmarks
 
 format: ## Lay out all sources by .clang-format
+	@script/setup.sh clang-format
 	@script/format.sh
 
 format-check: ## Name the sources whose layout differs from .clang-format
+	@script/setup.sh clang-format
 	@script/format.sh --check
 
 tidy: ## Run clang-tidy over the sources that differ from the main branch

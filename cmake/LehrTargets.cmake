@@ -35,15 +35,19 @@ function(lehr_library name)
   set_property(GLOBAL APPEND PROPERTY LEHR_LIBRARIES lehr_${name})
 endfunction()
 
-# lehr_executable(name SOURCES file... USES folder...): what programs, tests and benchmarks share.
+# lehr_executable(name SOURCES file... USES folder...): what programs, tests and benchmarks share. HEADERS_OF names the
+# target whose precompiled headers they use, lehr_base where it is left out.
 function(lehr_executable name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;USES" ${ARGN})
+  cmake_parse_arguments(ARG "" "HEADERS_OF" "SOURCES;USES" ${ARGN})
+  if(NOT ARG_HEADERS_OF)
+    set(ARG_HEADERS_OF lehr_base)
+  endif()
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE lehr_warnings)
   foreach(used IN LISTS ARG_USES)
     target_link_libraries(${name} PRIVATE lehr_${used})
   endforeach()
-  target_precompile_headers(${name} REUSE_FROM lehr_base)
+  target_precompile_headers(${name} REUSE_FROM ${ARG_HEADERS_OF})
   # CMake gives programs -fPIE, which clang refuses together with a header precompiled with -fPIC.
   target_compile_options(${name} PRIVATE -fPIC)
 endfunction()
@@ -54,20 +58,35 @@ function(lehr_program name)
   install(TARGETS ${name} RUNTIME DESTINATION bin)
 endfunction()
 
-# One binary a folder, one ctest entry a binary: loading LibTorch for every case would cost minutes.
+# One binary per folder: loading LibTorch for every case would cost minutes. One ctest entry per binary, or per shard of
+# its cases where SHARDS says so. Each entry leaves results/<entry>.xml, which script/test_report.py reads.
 function(lehr_test name)
+  cmake_parse_arguments(ARG "" "SHARDS" "SOURCES;USES" ${ARGN})
   if(NOT TARGET lehr_test_main)
     add_library(lehr_test_main OBJECT "${PROJECT_SOURCE_DIR}/test/main.cpp")
     target_link_libraries(lehr_test_main PUBLIC GTest::gmock PRIVATE lehr_base lehr_warnings)
-    target_precompile_headers(lehr_test_main REUSE_FROM lehr_base)
+    target_precompile_headers(lehr_test_main PRIVATE "${PROJECT_SOURCE_DIR}/lehr/base/torch.h" <gmock/gmock.h>)
     target_compile_options(lehr_test_main PRIVATE -fPIC)
   endif()
-  lehr_executable(${name}_test ${ARGN})
+  lehr_executable(${name}_test SOURCES ${ARG_SOURCES} USES ${ARG_USES} HEADERS_OF lehr_test_main)
   target_link_libraries(${name}_test PRIVATE lehr_test_main)
   target_compile_definitions(${name}_test PRIVATE LEHR_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
-  add_test(NAME ${name} COMMAND ${name}_test WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
-  # Threads that wait without spinning: tests run beside each other.
-  set_tests_properties(${name} PROPERTIES TIMEOUT 900 ENVIRONMENT "OMP_WAIT_POLICY=PASSIVE")
+  if(NOT ARG_SHARDS)
+    set(ARG_SHARDS 1)
+  endif()
+  foreach(shard RANGE 1 ${ARG_SHARDS})
+    set(entry ${name})
+    # Threads that wait without spinning: tests run beside each other.
+    set(environment "OMP_WAIT_POLICY=PASSIVE")
+    if(ARG_SHARDS GREATER 1)
+      math(EXPR index "${shard} - 1")
+      set(entry ${name}_${shard})
+      list(APPEND environment "GTEST_TOTAL_SHARDS=${ARG_SHARDS}" "GTEST_SHARD_INDEX=${index}")
+    endif()
+    add_test(NAME ${entry} COMMAND ${name}_test "--gtest_output=xml:${PROJECT_BINARY_DIR}/results/${entry}.xml"
+      WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
+    set_tests_properties(${entry} PROPERTIES TIMEOUT ${LEHR_TEST_TIMEOUT} ENVIRONMENT "${environment}")
+  endforeach()
 endfunction()
 
 # One binary a benchmark, built with LEHR_BENCH and all at once by the target lehr_benchmarks.

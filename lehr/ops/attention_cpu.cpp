@@ -43,7 +43,9 @@ AttentionCall<T> attention_call(
       .window = plan.window,
       .scale = static_cast<float>(plan.scale),
       .softcap = static_cast<float>(plan.softcap),
-      .pair_product = std::is_same_v<T, Bf16> && wants_pair_product() ? PairProducts::product : nullptr};
+      .pair_product = std::is_same_v<T, Bf16> && wants_pair_product() && PairProducts::available()
+                          ? PairProducts::product
+                          : nullptr};
 }
 
 // What one thread needs for a call's jobs: memory, in floats, and maybe the CPU's tile registers.

@@ -13,6 +13,10 @@ class PairProducts {
   PairProducts(const PairProducts&) = delete;
   PairProducts& operator=(const PairProducts&) = delete;
 
+  /// Whether `product` can be called: oneDNN is on, and the system lets it use what the CPU has. A container may forbid
+  /// AMX that the CPU names.
+  static bool available();
+
   static void product(int64_t rows, int64_t cols, int64_t depth, const float* a, const float* b, float* c, bool add);
 };
 

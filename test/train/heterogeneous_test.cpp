@@ -78,8 +78,16 @@ struct Placed {
   Overrides overrides = {};
 };
 
+void PrintTo(const Placed& run, std::ostream* out) {
+  *out << (run.overrides.empty() ? "" : run.overrides.front().second + "_") << run.mesh.name();
+}
+
+std::string name_of(const ::testing::TestParamInfo<Placed>& run) {
+  return ::testing::PrintToString(run.param);
+}
+
 // All meshes of the law of other models (mesh_test.cpp), and all schedules, alone and combined (pipeline_test.cpp);
-// some of them, of all kinds, unless LEHR_ALL_MESHES=1.
+// every third of them unless LEHR_ALL_MESHES=1.
 std::vector<Placed> runs_of_the_law() {
   std::vector<Placed> runs;
   for (const Mesh& mesh : testing::every_mesh(false)) {
@@ -92,63 +100,77 @@ std::vector<Placed> runs_of_the_law() {
     }
   }
   std::vector<Placed> chosen;
-  for (size_t i = 0; i < runs.size(); i += testing::all_meshes() ? 1 : 9) {  // 9 meets every schedule's other meshes
+  for (size_t i = 0; i < runs.size(); i += testing::all_meshes() ? 1 : 3) {
     chosen.push_back(runs[i]);
   }
   return chosen;
 }
 
-TEST(HeterogeneousRuns, EqualOneDeviceOnEveryMeshAndInEverySchedule) {
-  // Eight stages of a layer each. Two layers without attention, one without a feed-forward block.
+// Eight stages of a layer each. Two layers without attention, one without a feed-forward block.
+TrainConfig heterogeneous_law(const std::filesystem::path& folder, const Overrides& more = {}) {
   const std::vector<LayerShape> layers{{8, 32}, {2, 16}, {0, 40}, {4, 0}, {0, 16}, {2, 8}, {4, 24}, {8, 32}};
-  const Overrides law{
+  Overrides overrides{
       {"training.global_batch_size", "16"},
       {"training.max_norm", "0.5"},
       {"data.datasets.0.split_documents", "\"blank_line\""},
       {"checkpoint.interval", "10"}};
-  const Folder one;
-  const auto on_one = run_of(one.path(), "qwen3", layers, law);
-  testing::train(on_one);
-  const Outcome wanted = outcome_of(on_one);
-  for (const Placed& run : runs_of_the_law()) {
-    SCOPED_TRACE(run.mesh.name());
-    Overrides overrides = law;
-    overrides.insert(overrides.end(), run.overrides.begin(), run.overrides.end());
-    const Folder folder;
-    const auto config = run_of(folder.path(), "qwen3", layers, overrides);
-    train_on(run.mesh, config);
-    expect_equal(wanted, outcome_of(config));
-    if (HasFailure()) {
-      break;  // the others would say the same at length
-    }
-  }
+  overrides.insert(overrides.end(), more.begin(), more.end());
+  return run_of(folder, "qwen3", layers, overrides);
 }
 
-TEST(HeterogeneousRuns, WithMixturesOfDifferentSizesEqualOneDevice) {
-  const Folder one;
-  const Overrides bias{{"training.load_balance_coeff", "0.01"}};
-  auto config = run_of(one.path(), "qwen3_moe", kMixtures, bias);
+class HeterogeneousMeshes : public ::testing::TestWithParam<Placed> {};
+INSTANTIATE_TEST_SUITE_P(Runs, HeterogeneousMeshes, ::testing::ValuesIn(runs_of_the_law()), name_of);
+
+TEST_P(HeterogeneousMeshes, EqualOneDevice) {
+  static const Outcome wanted = [] {
+    const Folder one;
+    const auto on_one = heterogeneous_law(one.path());
+    testing::train(on_one);
+    return outcome_of(on_one);
+  }();
+  const Folder folder;
+  const auto config = heterogeneous_law(folder.path(), GetParam().overrides);
+  train_on(GetParam().mesh, config);
+  expect_equal(wanted, outcome_of(config));
+}
+
+// Experts are 6 and 4 and sequences 4, so not every mesh fits. All that do with LEHR_ALL_MESHES=1, else every fourth.
+std::vector<Placed> meshes_with_experts() {
+  std::vector<Placed> runs{{{.dp_shard = 2, .ep = 2}}, {{.pp = 2}}};
+  size_t number = 0;
+  for (const Mesh& mesh : testing::every_mesh(true)) {
+    const bool fits = mesh.ep <= 2 && mesh.dp_replicate * mesh.dp_shard <= 4;
+    const bool first = mesh.name() == runs.front().mesh.name();
+    if (fits && !first && (testing::all_meshes() || number++ % 4 == 0)) {
+      runs.push_back({mesh});
+    }
+  }
+  return runs;
+}
+
+TrainConfig unequal_experts(const std::filesystem::path& folder) {
+  auto config = run_of(folder, "qwen3_moe", kMixtures, {{"training.load_balance_coeff", "0.01"}});
   config.model.args.expert_bias = true;
-  testing::train(config);
-  const Outcome wanted = outcome_of(config);
+  return config;
+}
+
+class UnequalMoELayers : public ::testing::TestWithParam<Placed> {};
+INSTANTIATE_TEST_SUITE_P(Meshes, UnequalMoELayers, ::testing::ValuesIn(meshes_with_experts()), name_of);
+
+TEST_P(UnequalMoELayers, EqualOneDevice) {
+  static const Outcome wanted = [] {
+    const Folder one;
+    const auto config = unequal_experts(one.path());
+    testing::train(config);
+    return outcome_of(config);
+  }();
   EXPECT_EQ(wanted.curves.at("expert_load_max").size(), 10U);
   EXPECT_GT(wanted.tensors.at("model.layers.0.mlp.gate.e_score_correction_bias").abs().max().item<double>(), 0);
   EXPECT_EQ(wanted.tensors.at("model.layers.2.mlp.gate.e_score_correction_bias").size(0), 4);
-  std::vector<Mesh> meshes{{.dp_shard = 2, .ep = 2}, {.pp = 2}};
-  for (const Mesh& mesh : testing::every_mesh(true)) {
-    const bool fits = mesh.ep <= 2 && mesh.dp_replicate * mesh.dp_shard <= 4;  // experts are 6 and 4, rows 4
-    if (testing::all_meshes() && fits) {
-      meshes.push_back(mesh);
-    }
-  }
-  for (const Mesh& mesh : meshes) {
-    SCOPED_TRACE(mesh.name());
-    const Folder folder;
-    auto on_ranks = run_of(folder.path(), "qwen3_moe", kMixtures, bias);
-    on_ranks.model.args.expert_bias = true;
-    train_on(mesh, on_ranks);
-    expect_equal(wanted, outcome_of(on_ranks));
-  }
+  const Folder folder;
+  const auto config = unequal_experts(folder.path());
+  train_on(GetParam().mesh, config);
+  expect_equal(wanted, outcome_of(config));
 }
 
 TEST(HeterogeneousRuns, LeaveAModelThatLoadsConvertsAndWrites) {

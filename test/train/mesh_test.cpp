@@ -25,49 +25,77 @@ using testing::Overrides;
 using testing::tiny_run;
 using testing::train_on;
 
-class EveryMesh : public ::testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(
-    Families, EveryMesh, ::testing::Values("qwen3", "qwen3_moe", "llama3"), [](const auto& family_name) {
-      return family_name.param;
-    });
+struct Case {
+  std::string family;
+  Mesh mesh;
+};
 
-TEST_P(EveryMesh, ComputesWhatOneDeviceComputes) {
-  const Folder alone;
-  const auto one_device = tiny_run(alone.path(), family(GetParam()));
-  testing::train(one_device);
-  const Outcome wanted = outcome_of(one_device);
-  for (const Mesh& mesh : every_mesh(GetParam() == "qwen3_moe")) {
-    SCOPED_TRACE(mesh.name());
-    const Folder folder;
-    const auto config = tiny_run(folder.path(), family(GetParam()));
-    train_on(mesh, config);
-    expect_equal(wanted, outcome_of(config));
-    if (HasFailure()) {
-      break;  // the others would say the same at length
-    }
-  }
+void PrintTo(const Case& one, std::ostream* out) {
+  *out << one.family << "_" << one.mesh.name();
 }
 
-TEST_P(EveryMesh, StartsFromTheBitsOfOneDevice) {
-  const Folder alone;
-  const auto config = tiny_run(alone.path(), family(GetParam()));
-  std::map<std::string, at::Tensor> whole;
-  on_mesh({}, config, 0, [&](Trainer& trainer) {
-    for (const auto& [name, parameter] : nn::named_parameters(trainer.model())) {
-      whole[name] = parameter->value().detach().clone();
+std::vector<Case> every_family_and_mesh() {
+  std::vector<Case> cases;
+  for (const std::string name : {"qwen3", "qwen3_moe", "llama3"}) {
+    for (const Mesh& mesh : every_mesh(name == "qwen3_moe")) {
+      cases.push_back({name, mesh});
     }
-  });
-  for (const Mesh& mesh : every_mesh(GetParam() == "qwen3_moe")) {
+  }
+  return cases;
+}
+
+class EveryMesh : public ::testing::TestWithParam<Case> {};
+INSTANTIATE_TEST_SUITE_P(Families, EveryMesh, ::testing::ValuesIn(every_family_and_mesh()), [](const auto& one) {
+  return ::testing::PrintToString(one.param);
+});
+
+// One device's run of a family, once per process.
+const Outcome& alone(const std::string& name) {
+  static std::map<std::string, Outcome> outcomes;
+  const auto found = outcomes.find(name);
+  if (found != outcomes.end()) {
+    return found->second;
+  }
+  const Folder folder;
+  const auto one_device = tiny_run(folder.path(), family(name));
+  testing::train(one_device);
+  return outcomes[name] = outcome_of(one_device);
+}
+
+TEST_P(EveryMesh, ComputesWhatOneDeviceComputes) {
+  const auto& [name, mesh] = GetParam();
+  const Folder folder;
+  const auto config = tiny_run(folder.path(), family(name));
+  train_on(mesh, config);
+  expect_equal(alone(name), outcome_of(config));
+}
+
+// The initial parameters of one device.
+const std::map<std::string, at::Tensor>& whole_parameters(const std::string& name) {
+  static std::map<std::string, std::map<std::string, at::Tensor>> parameters;
+  std::map<std::string, at::Tensor>& whole = parameters[name];
+  if (whole.empty()) {
     const Folder folder;
-    std::mutex mutex;
-    on_mesh(mesh, tiny_run(folder.path(), family(GetParam())), 0, [&](Trainer& trainer) {
-      const std::lock_guard lock(mutex);
-      for (const auto& [name, parameter] : nn::named_parameters(trainer.model())) {
-        EXPECT_TRUE(at::equal(parameter->value(), narrow_to(whole.at(name), parameter->box())))
-            << mesh.name() << " " << name;
+    on_mesh({}, tiny_run(folder.path(), family(name)), 0, [&](Trainer& trainer) {
+      for (const auto& [key, parameter] : nn::named_parameters(trainer.model())) {
+        whole[key] = parameter->value().detach().clone();
       }
     });
   }
+  return whole;
+}
+
+TEST_P(EveryMesh, StartsFromTheBitsOfOneDevice) {
+  const std::string& name = GetParam().family;
+  const auto& whole = whole_parameters(name);
+  const Folder folder;
+  std::mutex mutex;
+  on_mesh(GetParam().mesh, tiny_run(folder.path(), family(name)), 0, [&](Trainer& trainer) {
+    const std::lock_guard lock(mutex);
+    for (const auto& [key, parameter] : nn::named_parameters(trainer.model())) {
+      EXPECT_TRUE(at::equal(parameter->value(), narrow_to(whole.at(key), parameter->box()))) << key;
+    }
+  });
 }
 
 // Every kind of run below does so too.
@@ -76,17 +104,13 @@ TEST(CpuOffload, ComputesWhatOneDeviceComputes) {
       {"qwen3", {{.dp_replicate = 2, .dp_shard = 2}, {.dp_shard = 2, .cp = 2, .tp = 2}, {.dp_shard = 2, .pp = 2}}},
       {"qwen3_moe", {{.dp_shard = 4, .ep = 2}}}};
   for (const auto& [name, list] : meshes_of) {
-    const Folder alone;
-    const auto one_device = tiny_run(alone.path(), family(name));
-    testing::train(one_device);
-    const Outcome wanted = outcome_of(one_device);
     for (const Mesh& mesh : list) {
       SCOPED_TRACE(mesh.name());
       const Folder folder;
       auto config = tiny_run(folder.path(), family(name));
       config.parallelism.fsdp_cpu_offload = true;
       train_on(mesh, config);
-      expect_equal(wanted, outcome_of(config));
+      expect_equal(alone(name), outcome_of(config));
     }
   }
 }
@@ -120,39 +144,47 @@ TEST(Shares, OfRanksTogetherAreTheRowsOfOneDevice) {
   }
 }
 
+struct TwoMeshes {
+  Mesh from;
+  Mesh to;
+};
+
+void PrintTo(const TwoMeshes& pair, std::ostream* out) {
+  *out << pair.from.name() << "_to_" << pair.to.name();
+}
+
+const std::vector<TwoMeshes> kPairsOfMeshes{
+    {{.dp_shard = 4}, {.dp_shard = 2, .tp = 2}},
+    {{.dp_shard = 4, .ep = 4}, {.dp_shard = 4}},
+    {{.dp_replicate = 2, .dp_shard = 2, .tp = 2}, {}},
+    {{}, {.dp_shard = 2, .cp = 2, .tp = 2}},
+    {{.cp = 4}, {.dp_replicate = 4}},
+    {{.tp = 4}, {.dp_shard = 4}},
+    {{.dp_shard = 2, .ep = 2}, {.cp = 2, .ep = 2}},
+    {{.dp_replicate = 2, .dp_shard = 2}, {.tp = 2}},
+    {{.dp_shard = 2, .cp = 2, .tp = 2, .ep = 4}, {.dp_replicate = 2}},
+    {{.dp_replicate = 2, .dp_shard = 4}, {.dp_shard = 2, .cp = 2}},
+    {{.tp = 2}, {.tp = 4, .ep = 2}},
+    {{.dp_shard = 4, .ep = 2}, {.dp_shard = 2, .ep = 2}},
+    {{.dp_shard = 2, .tp = 4, .ep = 4}, {}},
+    {{.pp = 2}, {.dp_shard = 2}},
+    {{.dp_shard = 4, .ep = 2}, {.dp_shard = 2, .ep = 2, .pp = 2}},
+    {{.tp = 2, .pp = 2}, {}}};
+
+class AnyMeshToAnyMesh : public ::testing::TestWithParam<TwoMeshes> {};
+INSTANTIATE_TEST_SUITE_P(Pairs, AnyMeshToAnyMesh, ::testing::ValuesIn(kPairsOfMeshes), [](const auto& pair) {
+  return ::testing::PrintToString(pair.param);
+});
+
 // A run that is stopped on one mesh and resumed on another goes on as if nothing had happened.
-TEST(AnyMeshToAnyMesh, GoesOnAsOneDeviceWould) {
-  const std::vector<std::pair<Mesh, Mesh>> pairs{
-      {{.dp_shard = 4}, {.dp_shard = 2, .tp = 2}},
-      {{.dp_shard = 4, .ep = 4}, {.dp_shard = 4}},
-      {{.dp_replicate = 2, .dp_shard = 2, .tp = 2}, {}},
-      {{}, {.dp_shard = 2, .cp = 2, .tp = 2}},
-      {{.cp = 4}, {.dp_replicate = 4}},
-      {{.tp = 4}, {.dp_shard = 4}},
-      {{.dp_shard = 2, .ep = 2}, {.cp = 2, .ep = 2}},
-      {{.dp_replicate = 2, .dp_shard = 2}, {.tp = 2}},
-      {{.dp_shard = 2, .cp = 2, .tp = 2, .ep = 4}, {.dp_replicate = 2}},
-      {{.dp_replicate = 2, .dp_shard = 4}, {.dp_shard = 2, .cp = 2}},
-      {{.tp = 2}, {.tp = 4, .ep = 2}},
-      {{.dp_shard = 4, .ep = 2}, {.dp_shard = 2, .ep = 2}},
-      {{.dp_shard = 2, .tp = 4, .ep = 4}, {}},
-      {{.pp = 2}, {.dp_shard = 2}},
-      {{.dp_shard = 4, .ep = 2}, {.dp_shard = 2, .ep = 2, .pp = 2}},
-      {{.tp = 2, .pp = 2}, {}}};
-  const Folder alone;
-  const auto one_device = tiny_run(alone.path(), family("qwen3_moe"));
-  testing::train(one_device);
-  const Outcome wanted = outcome_of(one_device);
-  for (const auto& [from, to] : pairs) {
-    SCOPED_TRACE(from.name() + " to " + to.name());
-    const Folder folder;
-    const auto config = tiny_run(folder.path(), family("qwen3_moe"));
-    train_on(from, config, 5);
-    EXPECT_TRUE(std::filesystem::exists(testing::checkpoint(config, 5)));
-    EXPECT_FALSE(std::filesystem::exists(testing::checkpoint(config, 10)));
-    train_on(to, config);
-    expect_equal(wanted, outcome_of(config));
-  }
+TEST_P(AnyMeshToAnyMesh, GoesOnAsOneDeviceWould) {
+  const Folder folder;
+  const auto config = tiny_run(folder.path(), family("qwen3_moe"));
+  train_on(GetParam().from, config, 5);
+  EXPECT_TRUE(std::filesystem::exists(testing::checkpoint(config, 5)));
+  EXPECT_FALSE(std::filesystem::exists(testing::checkpoint(config, 10)));
+  train_on(GetParam().to, config);
+  expect_equal(alone("qwen3_moe"), outcome_of(config));
 }
 
 std::string quoted(const std::filesystem::path& path) {
@@ -240,8 +272,8 @@ void expect_law(const std::vector<Kind>& list) {
     SCOPED_TRACE(kind.name);
     Overrides overrides = family("qwen3");
     overrides.insert(overrides.end(), kind.overrides.begin(), kind.overrides.end());
-    const Folder alone;
-    const auto one_device = tiny_run(alone.path(), overrides);
+    const Folder of_one;
+    const auto one_device = tiny_run(of_one.path(), overrides);
     testing::train(one_device);
     const Outcome wanted = outcome_of(one_device, kind.weights);
     for (size_t i = 0; i <= kind.meshes.size(); ++i) {
@@ -294,13 +326,13 @@ TEST(Float8, ComputesWhatOneDeviceComputes) {
 
 // Each is refused before memory is allocated, by every rank alike, with the keys and what to do.
 TEST(IllegalMeshes, AreRefusedByName) {
-  struct Case {
+  struct Refused {
     Mesh mesh;
     Overrides overrides;
     std::string message;
   };
   const std::string model = "model.args.";
-  const std::vector<Case> cases{
+  const std::vector<Refused> cases{
       {{.tp = 2},
        {{"training.seq_len", "33"}},
        "training.seq_len: must be a multiple of 2 for context_parallel_degree 1 (twice that, so that ranks have even "
@@ -365,7 +397,7 @@ TEST(IllegalMeshes, AreRefusedByName) {
       {{.dp_shard = 2},
        {{"parallelism.expert_parallel_degree", "4"}},
        "parallelism.expert_parallel_degree: 4 does not divide the 2 ranks"}};
-  for (const Case& one : cases) {
+  for (const Refused& one : cases) {
     SCOPED_TRACE(one.message);
     const Folder folder;
     Overrides overrides = family("qwen3");
@@ -391,8 +423,8 @@ TEST(KeyValueHeads, FewerThanRanksComputeWhatOneDeviceComputes) {
   for (const auto& [name, heads] : {std::pair("qwen3", "2"), std::pair("qwen3", "1"), std::pair("llama3", "2")}) {
     Overrides overrides = family(name);
     overrides.emplace_back("model.args.num_key_value_heads", heads);
-    const Folder alone;
-    const auto one_device = tiny_run(alone.path(), overrides);
+    const Folder of_one;
+    const auto one_device = tiny_run(of_one.path(), overrides);
     testing::train(one_device);
     const Outcome wanted = outcome_of(one_device);
     for (const Mesh& mesh :
