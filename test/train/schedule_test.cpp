@@ -1,0 +1,86 @@
+// The learning-rate schedule on its way from the config through the trainer to the optimizer and to the log.
+#include <gtest/gtest.h>
+
+#include "lehr/metric/metrics_log.h"
+#include "test/train/support.h"
+
+namespace lehr::train {
+namespace {
+
+using testing::Folder;
+using testing::tiny_run;
+
+// Hands everything on to the usual optimizer, and keeps the factors.
+class KeepFactors : public optim::Optimizer {
+ public:
+  KeepFactors(std::unique_ptr<optim::Optimizer> usual, std::vector<double>& factors)
+      : usual_(std::move(usual)), factors_(factors) {}
+  void allocate(const std::vector<optim::NamedParameter>& parameters) override { usual_->allocate(parameters); }
+  void step(const std::vector<optim::NamedParameter>& parameters, const optim::StepOptions& options) override {
+    factors_.push_back(options.lr_factor);
+    usual_->step(parameters, options);
+  }
+  bool takes_found_inf() const override { return usual_->takes_found_inf(); }
+  std::vector<std::pair<std::string, at::Tensor>> state() const override { return usual_->state(); }
+
+ private:
+  std::unique_ptr<optim::Optimizer> usual_;
+  std::vector<double>& factors_;
+};
+
+struct Rates {
+  std::vector<double> factors;  // that the optimizer got
+  std::vector<double> logged;   // learning rates in metrics.jsonl
+};
+
+// Of a run of five steps that is stopped after those, and then goes on.
+Rates rates_of(bool late_results, const std::vector<int64_t>& stops) {
+  const Folder folder;
+  const TrainConfig config = tiny_run(
+      folder.path(),
+      {{"training.steps", "5"},
+       {"optimizer.lr", "0.001"},
+       {"lr_scheduler.warmup_steps", "2"},
+       {"lr_scheduler.decay_type", "\"linear\""},
+       {"validation.enable", "false"}});
+  Rates rates;
+  TrainSpec spec{.family = model::qwen3_dense_family()};
+  spec.build.optimizer = [&](const optim::OptimizerConfig& optimizer, const optim::OptimizerContext& context) {
+    return std::make_unique<KeepFactors>(optim::build_optimizer(optimizer, context), rates.factors);
+  };
+  TrainSpecs list;
+  list.add(spec);
+  Logger quiet("", true);
+  const auto run_until = [&](int64_t last) {
+    int64_t done = static_cast<int64_t>(rates.factors.size());
+    Trainer trainer(
+        config,
+        {.specs = list, .log = quiet, .stop_requested = [&] { return ++done == last; }, .late_results = late_results});
+    EXPECT_EQ(trainer.run().step, last);
+  };
+  for (const int64_t stop : stops) {
+    run_until(stop);
+  }
+  run_until(5);
+  rates.logged = metric::read_metric(std::filesystem::path(config.job.dump_folder) / "metrics.jsonl", "lr").values;
+  return rates;
+}
+
+// Two steps of warm-up, then a decay over three more that would end one step behind the run.
+TEST(Schedule, GivesEachStepItsOwnFactor) {
+  const std::vector<double> wanted{1. / 2, 1, 1, 1 - 1. / 3, 1 - 2. / 3};
+  for (const bool late_results : {false, true}) {
+    for (const auto& stops : {std::vector<int64_t>{}, {1, 3}}) {
+      const Rates rates = rates_of(late_results, stops);
+      ASSERT_EQ(rates.factors.size(), wanted.size());
+      ASSERT_EQ(rates.logged.size(), wanted.size());
+      for (size_t i = 0; i < wanted.size(); ++i) {
+        EXPECT_DOUBLE_EQ(rates.factors[i], wanted[i]) << "step " << i + 1;
+        EXPECT_DOUBLE_EQ(rates.logged[i], 0.001 * wanted[i]) << "step " << i + 1;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lehr::train
