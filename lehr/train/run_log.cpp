@@ -26,6 +26,10 @@ std::map<std::string, double> learned_metrics(const ValidationResult& result) {
   return metrics;
 }
 
+double measured_peak_flops(at::Device device, at::ScalarType dtype) {
+  return metric::measure_peak_flops(device, dtype);
+}
+
 RunLog::RunLog(
     const TrainConfig& config,
     const descriptor::ModelArgs& args,
@@ -36,7 +40,8 @@ RunLog::RunLog(
     const Ranks& ranks,
     const RunState& state,
     Logger& log,
-    const std::optional<ExpectedMemory>& expected)
+    const std::optional<ExpectedMemory>& expected,
+    const PeakFlops& peak_flops)
     : config_(config),
       log_(log),
       folder_(config.job.dump_folder),
@@ -66,7 +71,7 @@ RunLog::RunLog(
         folder_ / config.metrics.save_tb_folder, state.step == 0 ? std::nullopt : std::optional(state.step + 1));
   }
   if (config.metrics.measure_peak) {
-    peak_flops_ = metric::measure_peak_flops(device, compute_type(config.training)) * ranks.world_size();
+    peak_flops_ = peak_flops(device, compute_type(config.training)) * static_cast<double>(ranks.world_size());
   }
   report_start(args, model, optimizer, device, ranks, state, expected);
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -38,11 +39,16 @@ struct ExpectedMemory {
   int64_t saves = 0;  ///< More from the first save on, for the copy that is written; 0 where nothing is saved.
 };
 
+/// Floating-point operations a second that one rank's device reaches at best in that type.
+using PeakFlops = std::function<double(at::Device device, at::ScalarType dtype)>;
+/// metric::measure_peak_flops.
+double measured_peak_flops(at::Device device, at::ScalarType dtype);
+
 /// One run's voice. References must outlive it.
 class RunLog {
  public:
   /// Cuts what an earlier attempt logged after `state.step`, and tells how the run begins. `expected`:
-  /// where that is known.
+  /// where that is known. `peak_flops` is asked once if metrics.measure_peak says so.
   RunLog(
       const TrainConfig& config,
       const descriptor::ModelArgs& args,
@@ -53,7 +59,8 @@ class RunLog {
       const Ranks& ranks,
       const RunState& state,
       Logger& log,
-      const std::optional<ExpectedMemory>& expected = {});
+      const std::optional<ExpectedMemory>& expected = {},
+      const PeakFlops& peak_flops = measured_peak_flops);
   ~RunLog();
 
   void step_begins(int64_t step);
