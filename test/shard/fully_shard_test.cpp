@@ -218,5 +218,66 @@ TEST(FullyShard, ComputesInBfloat16WithFloat32Weights) {
   });
 }
 
+// One weight, each of whose elements has the same gradient: the sum of the tokens.
+class OneWeightImpl : public nn::Module {
+ public:
+  OneWeightImpl() { declare_parameter("weight", weight, {3}, nn::Init::zeros()); }
+  at::Tensor forward(const at::Tensor& tokens) { return (tokens * weight).sum(); }
+  at::Tensor weight;
+};
+LEHR_MODULE(OneWeight);
+
+class ModelOfOneWeight : public nn::Module {
+ public:
+  ModelOfOneWeight() : layer(register_module("layer", OneWeight())) {}
+  OneWeight layer{nullptr};
+};
+
+// The gradient of this rank's part of a float32 weight that is computed with in bfloat16. The gradient is 256 on rank 0
+// and 1 on rank 1, or in one microbatch and in the next.
+at::Tensor sum_of_256_and_1(mesh::DistributedContext& context, FullyShardOptions options, bool over_microbatches) {
+  ModelOfOneWeight model;
+  options.compute = at::kBFloat16;
+  FullySharded sharded = fully_shard(context, model, {{"layer", {model.layer.ptr()}}}, options);
+  nn::materialize(model, at::kCPU, at::kFloat);
+  model.reset_parameters();
+  sharded.begin_step();
+  for (const int64_t number : over_microbatches ? std::vector<int64_t>{0, 1} : std::vector{context.rank()}) {
+    // Over microbatches rank 1 has nothing to add.
+    const double gradient = number == 0 ? 256 : 1;
+    const double own = over_microbatches && context.rank() == 1 ? 0 : gradient;
+    sharded.set_last_microbatch(!over_microbatches || number == 1);
+    model.layer(at::full({1}, own, at::kBFloat16)).backward();
+    sharded.finish_backward();
+  }
+  return model.layer->own_parameter("weight")->value().grad();
+}
+
+// 257 is no bfloat16 number: a sum in bfloat16 would be 256 or 258.
+TEST(FullyShard, SumsGradientsInTheReduceTypeAndNotInTheComputeType) {
+  for (const bool reduce_each_microbatch : {true, false}) {
+    for (const bool over_microbatches : {true, false}) {
+      for (const auto& mesh :
+           {mesh::DeviceMeshParameters{.data_parallel_shard = 2},
+            mesh::DeviceMeshParameters{.data_parallel_replicate = 2}}) {
+        on_mesh(mesh, [&](mesh::DistributedContext& context) {
+          const FullyShardOptions options{.reduce = at::kFloat, .reduce_each_microbatch = reduce_each_microbatch};
+          const at::Tensor sum = sum_of_256_and_1(context, options, over_microbatches);
+          EXPECT_EQ(sum.scalar_type(), at::kFloat);
+          EXPECT_TRUE(at::equal(sum, at::full_like(sum, 257))) << mesh.describe() << sum;
+        });
+      }
+    }
+  }
+}
+
+TEST(FullyShard, SumsGradientsInBfloat16IfThatIsTheReduceType) {
+  on_mesh({.data_parallel_shard = 2}, [&](mesh::DistributedContext& context) {
+    const at::Tensor sum = sum_of_256_and_1(context, {.reduce = at::kBFloat16}, /*over_microbatches=*/false);
+    EXPECT_EQ(sum.scalar_type(), at::kFloat) << "that of the weight";
+    EXPECT_TRUE(at::equal(sum, at::full_like(sum, 256))) << sum;
+  });
+}
+
 }  // namespace
 }  // namespace lehr::shard

@@ -1,13 +1,43 @@
-// Master weights of a model whose backward comes in two halves.
+// The types of a run; master weights of a model whose backward comes in two halves.
 #include "lehr/train/precision.h"
 
 #include <gtest/gtest.h>
 
 #include "lehr/nn/swiglu.h"
 #include "lehr/ops/weight_gradients.h"
+#include "test/train/mesh_support.h"
 
 namespace lehr::train {
 namespace {
+
+TEST(Precision, RanksSumGradientsInTheTypeOfTheParametersUnlessToldOtherwise) {
+  TrainingConfig config;
+  config.mixed_precision_param = "bfloat16";
+  EXPECT_EQ(compute_type(config), at::kBFloat16);
+  EXPECT_EQ(parameter_type(config), at::kFloat);
+  EXPECT_EQ(reduce_type(config), at::kFloat);
+  config.mixed_precision_reduce = "bfloat16";
+  EXPECT_EQ(reduce_type(config), at::kBFloat16);
+}
+
+// In bfloat16 the sum over ranks is rounded to three digits, which moves every number behind the first loss.
+TEST(Precision, OfTheSumOverRanksIsThatOfTheConfig) {
+  const auto norms_of = [](const testing::Overrides& more) {
+    const testing::Folder folder;
+    testing::Overrides overrides{
+        {"training.mixed_precision_param", "bfloat16"},
+        {"training.steps", "2"},
+        {"checkpoint.enable", "false"},
+        {"validation.enable", "false"}};
+    overrides.insert(overrides.end(), more.begin(), more.end());
+    const TrainConfig config = testing::tiny_run(folder.path(), overrides);
+    testing::train_on({.dp_shard = 2}, config);
+    return metric::read_metric(std::filesystem::path(config.job.dump_folder) / "metrics.jsonl", "grad_norm").values;
+  };
+  const auto in_float32 = norms_of({{"training.mixed_precision_reduce", "float32"}});
+  EXPECT_EQ(norms_of({}), in_float32);
+  EXPECT_NE(norms_of({{"training.mixed_precision_reduce", "bfloat16"}})[0], in_float32[0]);
+}
 
 TEST(MixedPrecision, CollectsGradientsThatCameInTwoHalves) {
   nn::SwiGLU block(4, 6);
