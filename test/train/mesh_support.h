@@ -170,6 +170,30 @@ inline Outcome outcome_of(const TrainConfig& config, const std::string& weights 
   return outcome;
 }
 
+/// The weights that a run starts from, by the names of its checkpoints: what a learning rate leaves that is too small
+/// to change a bit of them. Only the biases of experts, which have a rate of their own, are one step on.
+inline std::map<std::string, at::Tensor> initial_weights(Overrides overrides) {
+  overrides.emplace_back("optimizer.lr", "1e-40");
+  overrides.emplace_back("training.steps", "1");
+  overrides.emplace_back("lr_scheduler.warmup_steps", "0");
+  const Folder folder;
+  const auto config = tiny_run(folder.path(), overrides);
+  train(config);
+  return tensors(checkpoint(config, 1), "model");
+}
+
+/// An equality law holds for an optimizer that does nothing, too: every matrix must have changed, by far more than laws
+/// tolerate. (Norms in bfloat16 may well round back to 1.)
+inline void expect_moved(
+    const std::map<std::string, at::Tensor>& before, const std::map<std::string, at::Tensor>& after) {
+  for (const auto& [name, value] : before) {
+    const at::Tensor old = value.to(at::kDouble);
+    if (old.dim() > 1) {
+      EXPECT_GT((after.at(name).to(at::kDouble) - old).norm().item<double>(), 1e-3 * old.norm().item<double>()) << name;
+    }
+  }
+}
+
 inline void expect_equal(const Outcome& wanted, const Outcome& found) {
   for (const auto& [key, values] : wanted.curves) {
     ASSERT_EQ(found.curves.at(key).size(), values.size()) << key;

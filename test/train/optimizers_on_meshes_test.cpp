@@ -1,0 +1,160 @@
+// The equality law of meshes for the optimizers that test/train/mesh_test.cpp does not train with: SGD, Adam, Muon, and
+// AdamW that rounds stochastically.
+#include <gmock/gmock.h>
+
+#include "lehr/base/error.h"
+#include "test/train/mesh_support.h"
+
+namespace lehr::train {
+namespace {
+
+using testing::expect_equal;
+using testing::family;
+using testing::Folder;
+using ::testing::HasSubstr;
+using testing::Mesh;
+using testing::Outcome;
+using testing::outcome_of;
+using testing::Overrides;
+using testing::tiny_run;
+using testing::train_on;
+
+Overrides with(Overrides overrides, const Overrides& more) {
+  overrides.insert(overrides.end(), more.begin(), more.end());
+  return overrides;
+}
+
+struct Case {
+  std::string name;
+  std::string family;
+  Overrides optimizer;
+  std::vector<Mesh> meshes;
+};
+
+const std::vector<Mesh> kMeshes{{.dp_replicate = 2, .dp_shard = 2}, {.tp = 2}, {.cp = 2}, {.pp = 2}};
+
+class OptimizersOnMeshes : public ::testing::TestWithParam<Case> {};
+
+TEST_P(OptimizersOnMeshes, ComputeWhatOneDeviceComputes) {
+  const Overrides overrides = with(family(GetParam().family), GetParam().optimizer);
+  const Folder alone;
+  const auto one_device = tiny_run(alone.path(), overrides);
+  testing::train(one_device);
+  const Outcome wanted = outcome_of(one_device);
+  testing::expect_moved(testing::initial_weights(overrides), wanted.tensors);
+  for (const Mesh& mesh : GetParam().meshes) {
+    SCOPED_TRACE(mesh.name());
+    const Folder folder;
+    const auto config = tiny_run(folder.path(), overrides);
+    train_on(mesh, config);
+    expect_equal(wanted, outcome_of(config));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All,
+    OptimizersOnMeshes,
+    ::testing::Values(
+        Case{
+            "sgd",
+            "qwen3",
+            {{"optimizer.name", "sgd"},
+             {"optimizer.lr", "0.5"},
+             {"optimizer.momentum", "0.9"},
+             {"optimizer.dampening", "0.1"},
+             {"optimizer.weight_decay", "0.01"}},
+            kMeshes},
+        Case{
+            "sgd_nesterov_experts",
+            "qwen3_moe",
+            {{"optimizer.name", "sgd"},
+             {"optimizer.lr", "0.5"},
+             {"optimizer.momentum", "0.9"},
+             {"optimizer.nesterov", "true"}},
+            {{.dp_shard = 4, .ep = 2}}},
+        Case{
+            "adam",
+            "qwen3",
+            {{"optimizer.name", "adam"}, {"optimizer.lr", "0.01"}, {"optimizer.weight_decay", "0.01"}},
+            kMeshes},
+        Case{
+            "adam_experts",
+            "qwen3_moe",
+            {{"optimizer.name", "adam"}, {"optimizer.lr", "0.01"}},
+            {{.dp_shard = 2, .tp = 2, .ep = 4}}},
+        Case{"muon", "qwen3", {{"optimizer.name", "muon"}, {"optimizer.lr", "0.01"}}, {{.dp_replicate = 4}}},
+        Case{
+            "muon_experts",
+            "qwen3_moe",
+            {{"optimizer.name", "muon"}, {"optimizer.lr", "0.01"}},
+            {{.dp_replicate = 2}}}),
+    [](const auto& test) { return test.param.name; });
+
+TEST(Muon, IsRefusedWhereARankHasNoWholeMatrices) {
+  for (const Mesh& mesh :
+       {Mesh{.dp_shard = 2}, Mesh{.tp = 2}, Mesh{.cp = 2}, Mesh{.pp = 2}, Mesh{.dp_replicate = 2, .dp_shard = 2}}) {
+    const Folder folder;
+    const auto config = tiny_run(folder.path(), with(family("qwen3"), {{"optimizer.name", "muon"}}));
+    EXPECT_THAT(
+        [&] { train_on(mesh, config); },
+        ::testing::ThrowsMessage<Error>(
+            HasSubstr("optimizer.name: muon updates whole matrices, so it trains with data_parallel_replicate only")))
+        << mesh.name();
+  }
+}
+
+// Sums of bfloat16 in another order round otherwise, so a law of equal bits has no meaning but in a pure pipeline
+// (MixedRuns in test/train/pipeline_test.cpp). But the first step of AdamW is as long as the learning rate, whatever
+// the gradient: results differ where rounding turns its sign, by twice that, and where one in some thousands comes to
+// lie on the other side of the noise. Noise of another element would round a fifth of all weights otherwise.
+constexpr double kRate = 1e-3;
+const Overrides kStochastic = with(
+    family("qwen3"),
+    {{"training.dtype", "bfloat16"},
+     {"optimizer.name", "stochastic_adamw"},
+     {"optimizer.lr", "1e-3"},
+     {"lr_scheduler.warmup_steps", "0"}});
+
+std::map<std::string, at::Tensor> weights_after(int64_t steps, const Mesh& mesh) {
+  const Folder folder;
+  const auto config = tiny_run(folder.path(), with(kStochastic, {{"training.steps", std::to_string(steps)}}));
+  train_on(mesh, config);
+  return testing::tensors(testing::checkpoint(config, steps), "model");
+}
+
+TEST(StochasticAdamW, RoundsAnElementByTheSameNoiseOnEveryMesh) {
+  const auto wanted = weights_after(1, {});
+  testing::expect_moved(testing::initial_weights(kStochastic), wanted);
+  for (const Mesh& mesh : kMeshes) {
+    SCOPED_TRACE(mesh.name());
+    double differing = 0, all = 0;
+    for (const auto& [name, found] : weights_after(1, mesh)) {
+      const at::Tensor a = wanted.at(name).to(at::kDouble), b = found.to(at::kDouble);
+      differing += a.ne(b).sum().item<double>();
+      all += static_cast<double>(a.numel());
+      const at::Tensor most = 2 * kRate + a.abs() / 128;  // and one unit of the last place
+      EXPECT_TRUE((a - b).abs().le(most).all().item<bool>()) << name;
+    }
+    EXPECT_LE(differing, 0.01 * all);
+  }
+}
+
+// In ten steps roundings that differ add up as a random walk does: to some 3 % of the way, all weights together.
+TEST(StochasticAdamW, GoesWhereItGoesOnOneDevice) {
+  const auto before = testing::initial_weights(kStochastic), wanted = weights_after(10, {});
+  testing::expect_moved(before, wanted);
+  const auto square = [](const at::Tensor& a, const at::Tensor& b) {
+    return (a.to(at::kDouble) - b.to(at::kDouble)).square().sum().item<double>();
+  };
+  for (const Mesh& mesh : kMeshes) {
+    double error = 0, way = 0;
+    for (const auto& [name, found] : weights_after(10, mesh)) {
+      error += square(found, wanted.at(name));
+      way += square(wanted.at(name), before.at(name));
+    }
+    EXPECT_LE(std::sqrt(error), 0.1 * std::sqrt(way)) << mesh.name();
+  }
+}
+
+}  // namespace
+}  // namespace lehr::train
