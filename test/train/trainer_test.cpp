@@ -143,17 +143,38 @@ TEST(Trainer, HoldsItsFolderAgainstASecondRun) {
   EXPECT_EQ(train(config).step, 12);
 }
 
+// Its weights bit for bit, and nothing else: the first step is step 1, with an optimizer that has no past.
 TEST(Trainer, StartsFromTheWeightsOfAnotherRun) {
   const Folder first;
   const auto source = tiny_run(first.path(), {{"training.steps", "4"}});
   train(source);
   const Folder second;
   const auto path = "\"" + checkpoint(source, 4).string() + "\"";
-  auto config = tiny_run(second.path(), {{"checkpoint.initial_load_path", path}, {"training.steps", "2"}});
-  train(config);
-  const auto before = metric::read_metric(std::filesystem::path(source.job.dump_folder) / "metrics.jsonl", "loss");
-  const auto after = metric::read_metric(std::filesystem::path(config.job.dump_folder) / "metrics.jsonl", "loss");
-  EXPECT_LT(after.values.front(), before.values.front());
+  const auto config = tiny_run(
+      second.path(), {{"checkpoint.initial_load_path", path}, {"training.steps", "2"}, {"checkpoint.interval", "1"}});
+  Logger log("", true);
+  const auto list = testing::specs();
+  // The trainers of a finished run and of one that begins hold the same weights.
+  Trainer finished(source, {.specs = list, .log = log});
+  Trainer trainer(config, {.specs = list, .log = log});
+  const auto wanted = nn::named_parameters(finished.model());
+  const auto found = nn::named_parameters(trainer.model());
+  ASSERT_EQ(found.size(), wanted.size());
+  for (size_t i = 0; i < found.size(); ++i) {
+    EXPECT_TRUE(at::equal(found[i].parameter->value(), wanted[i].parameter->value())) << found[i].name;
+  }
+  EXPECT_EQ(trainer.run().step, 2);
+  const auto log_of = [](const TrainConfig& run) {
+    return metric::read_metric(std::filesystem::path(run.job.dump_folder) / "metrics.jsonl", "loss");
+  };
+  EXPECT_EQ(log_of(config).steps, (std::vector<double>{1, 2}));
+  for (const auto& [name, tensor] : tensors(checkpoint(config, 2), "optimizer")) {
+    if (name.ends_with(".step")) {
+      EXPECT_EQ(tensor.item<int64_t>(), 2) << name;
+    }
+  }
+  // Both read the same rows first.
+  EXPECT_LT(log_of(config).values.front(), log_of(source).values.front());
 }
 
 TEST(Trainer, TellsSubscribersOfEveryMoment) {
@@ -236,24 +257,6 @@ TEST(TrainSpecs, RefuseANameThatIsTakenAndSuggestTheNearest) {
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("did you mean 'qwen3_moe'"), std::string::npos) << error.what();
   }
-}
-
-TEST(Trainer, ClassifiesText) {
-  const Folder folder;
-  const std::string sample = std::string(LEHR_SOURCE_DIR) + "/test/data/data/sst2_sample.txt";
-  const auto config = tiny_run(
-      folder.path(),
-      {{"training.task", "classification"},
-       {"data.datasets", "[{path = \"" + sample + "\", kind = \"classification\"}]"},
-       {"data.validation_fraction", "0.0"},
-       {"data.validation_path", "\"" + sample + "\""},
-       {"training.seq_len", "64"},
-       {"training.classifier_dropout", "0.1"}});
-  const TrainResult result = train(config);
-  EXPECT_EQ(result.step, 12);
-  const auto out = std::filesystem::path(config.job.dump_folder) / "metrics.jsonl";
-  EXPECT_EQ(metric::read_metric(out, "accuracy").values.size(), 12U);
-  EXPECT_EQ(metric::read_metric(out, "validation_accuracy").values.size(), 2U);
 }
 
 TEST(Trainer, EndsWithFiniteDataAndSavesThere) {
@@ -350,23 +353,6 @@ TEST(Trainer, TellsTheMemoryOfAStepAndWhatSavesAddToIt) {
   const std::string report = ::testing::internal::GetCapturedStderr();
   EXPECT_THAT(report, HasSubstr("3 GiB of tensors at most in a step, of which "));
   EXPECT_THAT(report, HasSubstr("; " + human_bytes(3 * 4 * parameters) + " more from the first save on"));
-}
-
-TEST(Trainer, StartsAClassifierFromALanguageModel) {
-  const Folder folder;
-  const auto language = tiny_run(folder.path(), {{"training.steps", "4"}});
-  train(language);
-  const Folder other;
-  const auto config = tiny_run(
-      other.path(),
-      {{"training.task", "\"classification\""},
-       {"training.steps", "4"},
-       {"data.datasets.0.path", "\"recipe/data/who_speaks.txt\""},
-       {"data.datasets.0.kind", "\"classification\""},
-       {"data.validation_fraction", "0.0"},
-       {"data.validation_path", "\"recipe/data/who_speaks_validation.txt\""},
-       {"checkpoint.initial_load_path", "\"" + checkpoint(language, 4).string() + "\""}});
-  EXPECT_EQ(train(config).step, 4);
 }
 
 TEST(Trainer, GoesBackToAStepOnceAndKeepsWhatWasThere) {
