@@ -2,7 +2,10 @@
 
 #include <gmock/gmock.h>
 
+#include <set>
+
 #include "lehr/base/error.h"
+#include "lehr/base/random.h"
 #include "test/train/support.h"
 
 namespace lehr::train {
@@ -34,41 +37,82 @@ TEST(SampleToken, KeepsToTopKAndTopP) {
   }
 }
 
-TEST(Generate, ContinuesWithTheCacheAsWithoutIt) {
-  auto shape = testing::families().from_flavor("qwen3", "debugmodel");
-  descriptor::ModelOverrides small;
-  small.hidden_size = 16;
-  small.intermediate_size = 24;
-  small.num_hidden_layers = 2;
-  small.num_attention_heads = 4;
-  small.num_key_value_heads = 2;
-  small.head_dim = 8;
-  small.vocab_size = 50;
-  small.initializer_range = 0.3;
-  shape->apply(small);
-  const auto model = shape->build({});
+// The shapes of reference checkpoints, in float64, with weights large enough that every layer matters.
+std::shared_ptr<nn::Model> model_of(const std::string& reference) {
+  const auto shape =
+      testing::families().from_hf_folder(std::filesystem::path(LEHR_SOURCE_DIR) / "test/data/reference" / reference);
+  descriptor::ModelOverrides large;
+  large.initializer_range = 0.3;
+  shape->apply(large);
+  auto model = shape->build({});
   nn::materialize(*model, at::kCPU, at::kDouble);
   model->reset_parameters({.seed = 3});
   model->eval();
-  std::vector<int64_t> sequence{7, 11, 13};
-  const auto generated = generate(*model, sequence, {.max_new_tokens = 20, .temperature = 0});
-  ASSERT_EQ(generated.size(), 20U);
-  at::NoGradGuard no_grad;
-  for (const int64_t token : generated) {
-    nn::ModelInputs inputs;
-    inputs.input_ids = at::tensor(sequence, at::kLong).unsqueeze(0);
-    const at::Tensor hidden = model->forward(inputs).hidden_states;
-    const int64_t last = static_cast<int64_t>(sequence.size()) - 1;
-    EXPECT_EQ(model->logits(hidden.narrow(1, last, 1)).argmax().item<int64_t>(), token);
-    sequence.push_back(token);
+  return model;
+}
+
+at::Tensor logits_of(nn::Model& model, const at::Tensor& ids, nn::KeyValueCaches* caches = nullptr) {
+  const at::NoGradGuard no_grad;
+  nn::ModelInputs inputs;
+  inputs.input_ids = ids;
+  inputs.caches = caches;
+  return model.logits(model.forward(inputs).hidden_states);  // (B, T, V)
+}
+
+// Dense, with experts in every second layer, and with Llama 3's scaled rotary frequencies.
+class Families : public ::testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(
+    Generate,
+    Families,
+    ::testing::Values("qwen3_tied_v4config", "qwen3moe_sparse_step2", "llama_rope_llama3"),
+    [](const auto& reference) { return std::string(reference.param); });
+
+// Rounding of sums in another order leaves 1e-12 of the largest logit.
+TEST_P(Families, GiveTheLogitsOfTheWholeSequenceThroughACache) {
+  const auto model = model_of(GetParam());
+  at::manual_seed(5);
+  const at::Tensor ids = at::randint(80, {2, 100}, at::kLong);  // past the 64 positions that a cache begins with
+  const at::Tensor whole = logits_of(*model, ids);
+  nn::KeyValueCaches caches(static_cast<size_t>(model->num_local_layers()));
+  for (const auto& [first, count] : {std::pair{0, 7}, {7, 1}, {8, 1}, {9, 40}, {49, 1}, {50, 30}, {80, 20}}) {
+    const at::Tensor found = logits_of(*model, ids.narrow(1, first, count), &caches);
+    const double error = (found - whole.narrow(1, first, count)).abs().max().item<double>();
+    EXPECT_LE(error, 1e-12 * whole.abs().max().item<double>()) << "token " << first;
+  }
+  EXPECT_EQ(caches.front().length(), 100);
+}
+
+// Greedily, and drawn: the token at each place is the one that the logits of the whole sequence give.
+TEST_P(Families, ContinueWithACacheAsWithout) {
+  const auto model = model_of(GetParam());
+  for (const double temperature : {0.0, 1.0}) {
+    std::vector<int64_t> sequence{7, 11, 13};
+    const SamplingOptions options{.max_new_tokens = 70, .temperature = temperature, .seed = 9};
+    const auto generated = generate(*model, sequence, options);
+    ASSERT_EQ(generated.size(), 70U);
+    EXPECT_GT(std::set<int64_t>(generated.begin(), generated.end()).size(), 3U) << "a constant shows little";
+    const RandomStream stream(options.seed, "generate");
+    for (size_t i = 0; i < generated.size(); ++i) {
+      const at::Tensor logits = logits_of(*model, at::tensor(sequence, at::kLong).unsqueeze(0));
+      ASSERT_EQ(generated[i], sample_token(logits[0][-1], options, stream.uniform(i))) << "token " << i;
+      sequence.push_back(generated[i]);
+    }
   }
 }
 
-TEST(Generate, RefusesWhatDoesNotFit) {
-  auto shape = testing::families().from_flavor("qwen3", "debugmodel");
-  const auto model = shape->build({});
-  EXPECT_THROW(generate(*model, {}, {}), Error);
-  EXPECT_THROW(generate(*model, {1, 2, 3}, {.max_new_tokens = 8, .max_positions = 10}), Error);
+// Nothing slides: a sequence ends with the model's positions, and what would go beyond them is refused.
+TEST(Generate, FillsTheModelsPositionsAndRefusesWhatGoesBeyondThem) {
+  const auto model = model_of("qwen3_tied_v4config");
+  EXPECT_EQ(generate(*model, {1, 2, 3}, {.max_new_tokens = 7, .max_positions = 10}).size(), 7U);
+  EXPECT_THAT(
+      [&] {
+        generate(*model, {1, 2, 3}, {.max_new_tokens = 8, .max_positions = 10});
+      },
+      ::testing::ThrowsMessage<Error>(
+          ::testing::HasSubstr("prompt: 3 tokens and 8 new ones do not fit into the model's 10 positions")));
+  EXPECT_THAT(
+      [&] { generate(*model, {}, {}); },
+      ::testing::ThrowsMessage<Error>(::testing::HasSubstr("prompt: expected at least one token, found none")));
 }
 
 }  // namespace
