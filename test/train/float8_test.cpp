@@ -38,15 +38,60 @@ std::string problem_of(const std::function<void()>& body) {
   return "";
 }
 
-// Losses of 20 steps: near those without, and not the same.
+// What a run of one step changes of each parameter. With plain SGD that is its gradient, times the learning rate.
+std::map<std::string, at::Tensor> change_of_one_step(const TrainConfig& config) {
+  Logger quiet("", true);
+  const auto list = testing::specs();
+  Trainer trainer(config, {.specs = list, .log = quiet});
+  std::map<std::string, at::Tensor> before, change;
+  for (const auto& [name, parameter] : nn::named_parameters(trainer.model())) {
+    before[name] = parameter->value().detach().clone();
+  }
+  trainer.run();
+  for (const auto& [name, parameter] : nn::named_parameters(trainer.model())) {
+    change[name] = parameter->value().detach() - before.at(name);
+  }
+  return change;
+}
+
+// Rounding an operand to float8 costs 2.6 % of it on average. Gradients go through up to fourteen layers forward and as
+// many backward, whose errors are independent: some 3 to 12 % of each. Layers that compute as without would err by
+// nothing, a scale that is lost or doubled by half of the gradient or more.
+TEST(Float8Run, HasGradientsThatErrByTheRoundingOfOperands) {
+  const Overrides one_step{
+      {"training.steps", "1"},
+      {"lr_scheduler.warmup_steps", "0"},
+      {"optimizer.name", "sgd"},
+      {"optimizer.lr", "1"},
+      {"training.max_norm", "0"}};
+  const Folder without;
+  auto plain = float8_run(without.path(), one_step);
+  plain.float8.enable = false;
+  const auto wanted = change_of_one_step(plain);
+  for (const auto recipe : {ops::Float8Recipe::rowwise, ops::Float8Recipe::rowwise_with_gw_hp}) {
+    const Folder folder;
+    auto config = float8_run(folder.path(), one_step);
+    config.float8.recipe = recipe;
+    for (const auto& [name, found] : change_of_one_step(config)) {
+      const at::Tensor& expected = wanted.at(name);
+      const double error = (found - expected).norm().item<double>() / expected.norm().item<double>();
+      EXPECT_GT(error, 0.01) << name;
+      EXPECT_LT(error, 0.25) << name;
+    }
+  }
+}
+
+// Losses of 20 steps in which the model learns: within 2 % of those without (0.5 % were found), and not the same.
 TEST(Float8Run, LearnsAsOneWithout) {
   for (const char* type : {"float32", "bfloat16"}) {
-    const Overrides precision{{"training.mixed_precision_param", type}, {"training.steps", "20"}};
+    const Overrides precision{
+        {"training.mixed_precision_param", type}, {"training.steps", "20"}, {"optimizer.lr", "0.005"}};
     const Folder without;
     auto plain = float8_run(without.path(), precision);
     plain.float8.enable = false;
     testing::train(plain);
     const auto wanted = losses(plain);
+    EXPECT_LT(wanted.back(), wanted.front() - 1) << "nats; a run that does not learn compares nothing";
     for (const auto recipe : {ops::Float8Recipe::rowwise, ops::Float8Recipe::rowwise_with_gw_hp}) {
       const Folder folder;
       auto config = float8_run(folder.path(), precision);
@@ -56,7 +101,7 @@ TEST(Float8Run, LearnsAsOneWithout) {
       ASSERT_EQ(found.size(), wanted.size());
       EXPECT_NE(found.back(), wanted.back());
       for (size_t i = 0; i < found.size(); ++i) {
-        EXPECT_NEAR(found[i], wanted[i], 0.02 * wanted[i]) << type << " step " << i;  // of some 5.5 nats
+        EXPECT_NEAR(found[i], wanted[i], 0.02 * wanted[i]) << type << " step " << i;
       }
     }
   }
