@@ -1,9 +1,11 @@
 #include "lehr/ops/linear_float8.h"
 
+#include <ATen/ops/_scaled_mm.h>
 #include <gmock/gmock.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include "lehr/base/error.h"
+#include "lehr/ops/float8.h"
 #include "lehr/ops/linear.h"
 #include "lehr/ops/weight_gradients.h"
 #include "test/ops/against_reference.h"
@@ -222,6 +224,32 @@ TEST(LinearFloat8, RefusesWhatDoesNotFit) {
   EXPECT_THAT(
       error_of([&] { require_float8(at::kMPS, at::kFloat, "float8.enable"); }),
       HasSubstr("float8.enable: products in float8 run on CPUs and NVIDIA GPUs, found mps"));
+}
+
+// What a GPU is given for all rows at once: values, and the scales that at::_scaled_mm multiplies a product by. ATen's
+// CPU kernel takes one scale for a matrix, so each row is a matrix here. Only float32's sums differ.
+TEST(LinearFloat8, RoundsToTheValuesAndScalesThatScaledMmTakes) {
+  at::manual_seed(8);
+  const at::Tensor a = at::randn({5, 64}) * at::randn({5, 1}).mul(5).exp();
+  const at::Tensor b = at::randn({3, 64}) * at::randn({3, 1}).mul(5).exp();
+  const Float8Rows left = to_float8_rows(a), right = to_float8_rows(b);
+  const at::Tensor x = round_rows_to_float8(a).to(at::kDouble);  // by the CPU's own kernel
+  const at::Tensor w = round_rows_to_float8(b).to(at::kDouble);
+  for (int64_t i = 0; i < a.size(0); ++i) {
+    for (int64_t j = 0; j < b.size(0); ++j) {
+      const double found = at::_scaled_mm(
+                               left.values.narrow(0, i, 1),
+                               right.values.narrow(0, j, 1).t(),
+                               left.inverse_scales[i],
+                               right.inverse_scales[j],
+                               /*bias=*/{},
+                               /*scale_result=*/{},
+                               at::kFloat)
+                               .item<double>();
+      const double summands = (x[i].abs() * w[j].abs()).sum().item<double>();
+      EXPECT_NEAR(found, (x[i] * w[j]).sum().item<double>(), 1e-6 * summands) << i << ", " << j;
+    }
+  }
 }
 
 // The numbers of the CPU, on a GPU if this machine has one that multiplies float8.
