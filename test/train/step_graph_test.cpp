@@ -1,4 +1,6 @@
-// Recorded batches, with a recorder of the host that keeps what it made where it was, as a CUDA graph does.
+// Recorded batches, with a recorder of the host that keeps what it made where it was, as a CUDA graph does, and calls
+// the work again at each replay. So what surrounds a recording is tested; capture, streams and memory pools of CUDA are
+// not.
 #include "lehr/train/step_graph.h"
 
 #include <gmock/gmock.h>
@@ -46,9 +48,9 @@ Batch batch_of(int64_t rows, int64_t step) {
   return {{"x", at::randn({rows, 4}, at::TensorOptions(at::kDouble)) + static_cast<double>(step)}};
 }
 
-class StepGraphs : public ::testing::Test {
+class RecordedBatches : public ::testing::Test {
  protected:
-  StepGraphs() : block_(4, 6) {
+  RecordedBatches() : block_(4, 6) {
     at::manual_seed(1);
     OnHost::replays = 0;
     nn::materialize(*block_, at::kCPU, at::kDouble);
@@ -75,7 +77,7 @@ class StepGraphs : public ::testing::Test {
   nn::SwiGLU block_;
 };
 
-TEST_F(StepGraphs, GiveTheSumsAndGradientsOfEveryBatch) {
+TEST_F(RecordedBatches, GiveTheSumsAndGradientsOfEveryBatch) {
   StepGraph graph(nn::named_parameters(*block_), record_on_host, [&](const Batch& batch, const at::Tensor& valid) {
     return run(batch, valid);
   });
@@ -107,7 +109,7 @@ TEST_F(StepGraphs, GiveTheSumsAndGradientsOfEveryBatch) {
   EXPECT_EQ(OnHost::replays, 1 + 3 * 3 + 1);  // but the first two of each shape
 }
 
-TEST_F(StepGraphs, RunPlainlyWhatHasAThirdShape) {
+TEST_F(RecordedBatches, RunPlainlyWhatHasAThirdShape) {
   StepGraph graph(nn::named_parameters(*block_), record_on_host, [&](const Batch& batch, const at::Tensor& valid) {
     return run(batch, valid);
   });
@@ -123,7 +125,7 @@ TEST_F(StepGraphs, RunPlainlyWhatHasAThirdShape) {
   EXPECT_EQ(OnHost::replays, 2 * 2);
 }
 
-TEST_F(StepGraphs, SayWhatCannotBeRecorded) {
+TEST_F(RecordedBatches, SayWhatCannotBeRecorded) {
   const auto refuses = [](const ops::Work&) -> std::unique_ptr<ops::RecordedWork> {
     throw std::runtime_error("operation not permitted when stream is capturing");
   };
@@ -166,7 +168,7 @@ std::pair<std::vector<double>, std::vector<at::Tensor>> train_steps(const ops::R
   return {losses, weights};
 }
 
-TEST(CudaGraphs, MakeTheStepsOfBatchesThatAreNotRecorded) {
+TEST(RecordedStep, TakesTheStepsOfBatchesThatAreNotRecorded) {
   const auto [losses, weights] = train_steps({});
   OnHost::replays = 0;
   const auto [recorded_losses, recorded_weights] = train_steps(record_on_host);
@@ -177,7 +179,7 @@ TEST(CudaGraphs, MakeTheStepsOfBatchesThatAreNotRecorded) {
   }
 }
 
-TEST(CudaGraphs, AreRefusedWhereABatchIsNotAll) {
+TEST(CudaGraphsOption, IsRefusedWhereABatchIsNotAll) {
   const Folder folder;
   TrainConfig config = tiny_run(folder.path(), {{"training.cuda_graphs", "true"}});
   const auto error = [&](at::Device device, int64_t ranks, bool experts) -> std::string {
