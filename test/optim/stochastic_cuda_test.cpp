@@ -67,6 +67,15 @@ TEST_P(StochasticCudaKernels, RoundWithTheBitsOfTheCpu) {
 }
 
 TEST_P(StochasticCudaKernels, TakeTheStepsOfTheCpu) {
+  int64_t rounded = 0;    // bfloat16 elements that were stored
+  int64_t differing = 0;  // and those that one of the two rounded up and the other down
+  const auto compare = [&](const at::Tensor& a, const at::Tensor& b) {
+    rounded += a.numel();
+    // Bit patterns of neighbours are neighbouring numbers.
+    const at::Tensor apart = (a.view(at::kShort).to(at::kLong) - b.view(at::kShort).to(at::kLong)).abs();
+    differing += apart.ne(0).sum().item<int64_t>();
+    EXPECT_TRUE(apart.le(1).all().item<bool>());
+  };
   for (const auto state : {at::kFloat, at::kBFloat16}) {
     for (const auto grad : {at::kFloat, at::kBFloat16}) {
       for (const auto& [sizes, placement] : cases()) {
@@ -94,20 +103,22 @@ TEST_P(StochasticCudaKernels, TakeTheStepsOfTheCpu) {
         for (at::Tensor* written : {&by_kernel.value, &by_kernel.exp_avg, &by_kernel.exp_avg_sq}) {
           *written = written->cpu();
         }
-        const auto differing = [](const at::Tensor& a, const at::Tensor& b) {
-          return a.numel() == 0 ? 0.0 : (a != b).to(at::kDouble).mean().item<double>();
-        };
-        // The CPU's arithmetic keeps some products unrounded, which moves float32 by an ulp and so one bfloat16 in
-        // 2^16 across the border that the noise draws.
-        for (const auto& [a, b] :
-             {std::pair(by_cpu.exp_avg, by_kernel.exp_avg), std::pair(by_cpu.exp_avg_sq, by_kernel.exp_avg_sq)}) {
-          EXPECT_TRUE(at::allclose(a.to(at::kDouble), b.to(at::kDouble), state == at::kFloat ? 1e-6 : 1e-2, 1e-6));
-          EXPECT_LE(state == at::kFloat ? 0 : differing(a, b), 2e-3);
+        if (state == at::kFloat) {
+          EXPECT_TRUE(at::allclose(by_cpu.exp_avg, by_kernel.exp_avg, 1e-6, 1e-6));
+          EXPECT_TRUE(at::allclose(by_cpu.exp_avg_sq, by_kernel.exp_avg_sq, 1e-6, 1e-6));
+        } else {
+          compare(by_cpu.exp_avg, by_kernel.exp_avg);
+          compare(by_cpu.exp_avg_sq, by_kernel.exp_avg_sq);
         }
-        EXPECT_LE(differing(by_cpu.value, by_kernel.value), 2e-3);
+        compare(by_cpu.value, by_kernel.value);
       }
     }
   }
+  // The CPU's arithmetic keeps some products unrounded, which moves some float32 results by one unit of the last place.
+  // 2^16 of these are one unit of bfloat16, so one element in about 2^17 comes to lie on the other side of its noise:
+  // in 200 such tests with other numbers one of these 28,360 elements in 21 of them, two in 2.
+  EXPECT_GT(rounded, 20000);
+  EXPECT_LE(differing, 3);
 }
 
 TEST_P(StochasticCudaKernels, LeaveTritonsNoiseToTheDefinition) {
