@@ -127,7 +127,7 @@ OneDevice on_one_device(int64_t stages, const at::Tensor& x, const at::Tensor& y
   }
   const at::Tensor loss = hidden.sum();
   loss.backward();
-  OneDevice result{.loss = loss.item<double>()};
+  OneDevice result{.loss = loss.item<double>(), .gradients = {}};
   for (const Weights& stage : weights) {
     result.gradients.push_back(stage.gradients());
   }
