@@ -2,7 +2,7 @@
 # Trains on all pairs of model, mesh and schedule that tests know (LEHR_ALL_MESHES=1): run_meshes.sh BUILD_FOLDER.
 # GTEST_TOTAL_SHARDS and GTEST_SHARD_INDEX choose a part of them.
 set -uo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 export LEHR_ALL_MESHES=1
 make --no-print-directory configure && cmake --build "$1" --target train_mesh_test train_pipeline_test train_test || exit
 suites='*EveryMesh*:*EverySchedule*:*HeterogeneousMeshes*:*UnequalMoELayers*'

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs what is built and says what passed, failed and was skipped: run_tests.sh PRESET BUILD_FOLDER [ctest arguments].
 set -uo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 preset=$1 build=$2
 shift 2
 rm -rf "$build/results"

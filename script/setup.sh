@@ -25,11 +25,10 @@ packages+=(
   libfmt-dev libgloo-dev libgmock-dev libgtest-dev libpcre2-dev libsimdjson-dev libspdlog-dev libtomlplusplus-dev libzstd-dev
   nlohmann-json3-dev zlib1g-dev
 )
+# The runtimes of clang's sanitizers, which come with clang itself in older releases.
+sanitizers=libclang-rt-dev
 for package in "$@"; do
-  # clang's runtimes for sanitizers are a package of its version in some releases, and come with clang in others.
-  [ "$package" = sanitizers ] || { packages+=("$package"); continue; }
-  version=$(clang --version 2>/dev/null | grep -oE 'version [0-9]+' | grep -oE '[0-9]+' || echo 14)
-  [ -z "$(apt-cache search --names-only "^libclang-rt-$version-dev$" 2>/dev/null)" ] || packages+=("libclang-rt-$version-dev")
+  packages+=("${package/#sanitizers/$sanitizers}")
 done
 python=${PYTHON:-python3}
 torch_gigabytes=10  # Room for the wheels, and for what they unpack to (4.7 GB).
@@ -68,6 +67,10 @@ install_packages() {
   local apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300)
   say "installing system packages: ${missing[*]}"
   twice "${apt[@]}" update
+  if ! apt-cache show "$sanitizers" >/dev/null 2>&1; then
+    mapfile -t missing < <(printf '%s\n' "${missing[@]}" | grep -vx "$sanitizers")
+    [ ${#missing[@]} -gt 0 ] || return 0
+  fi
   twice "${apt[@]}" install -y --no-install-recommends "${missing[@]}"
 }
 
@@ -105,6 +108,8 @@ install_torch() {
   fi
   local quiet=()
   [ -t 1 ] || quiet=(--progress-bar off)
+  # The wheels are 2.6 GB; who installs them once has no use for a second copy in pip's cache.
+  [ -n "${PIP_CACHE_DIR:-}" ] || quiet+=(--no-cache-dir)
   twice .venv/bin/python -m pip install --disable-pip-version-check "${quiet[@]}" "${wanted[@]}"
   printf '%s\n' "$key" >"$stamp"
   say "done"

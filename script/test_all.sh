@@ -10,7 +10,7 @@
 # are threads); an eighth of the planted bugs (make mutants). Two shares install transformers and peft, and compare with
 # them. Closing lines name what failed, and where.
 set -uo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 
 # share: suites under a sanitizer, and whether the peers are installed.
 shares=(

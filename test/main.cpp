@@ -1,9 +1,11 @@
 // The main() of every test program: random numbers are the same in every run, whichever tests run. LEHR_TEST_SEED=N
 // draws others, and finds tests that hold by luck.
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <charconv>
 #include <cstdlib>
+#include <filesystem>
 #include <iostream>
 #include <string_view>
 
@@ -24,6 +26,11 @@ class SeedEveryTest : public testing::EmptyTestEventListener {
 
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
+  // A seed asks ATen for its accelerator. Were LibTorch's CUDA half loaded only after that, this process would have no
+  // GPU for good, and every test of one would skip.
+  if (std::filesystem::exists("/dev/nvidiactl") || std::filesystem::exists("/dev/dxg")) {
+    dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL);
+  }
   uint64_t seed = 0;
   if (const char* const text = std::getenv("LEHR_TEST_SEED")) {
     const std::string_view given(text);
