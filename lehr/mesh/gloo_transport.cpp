@@ -163,11 +163,15 @@ class GlooTransport : public Transport {
 };
 
 // c10d writes every try to connect and every broken connection to standard error, with stack traces. What matters of
-// them is in the errors that are thrown.
+// them is in the errors that are thrown. Once per process: ranks may be threads, and the level is a plain int.
 void silence_c10d() {
-  if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) {
-    FLAGS_caffe2_log_level = 3;
-  }
+  static const bool done = [] {
+    if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) {
+      FLAGS_caffe2_log_level = 3;
+    }
+    return true;
+  }();
+  static_cast<void>(done);
 }
 
 // c10d's flight recorder writes to a map of the process without a lock, so ranks that are threads would break it. Lehr
