@@ -81,5 +81,8 @@ tidy: ## Run clang-tidy over the sources that differ from the main branch
 	@$(MAKE) --no-print-directory configure PRESET=dev
 	@script/tidy.sh
 
+mutants: setup ## Plant bugs one at a time and see their tests fail; ARGS="--only muon" or "--share 1/8"
+	script/mutants.py --jobs $(JOBS) $(ARGS)
+
 clean: ## Remove what was compiled (build/); keep .venv
 	rm -rf build
