@@ -193,8 +193,8 @@ def configure():
 def build(targets, jobs):
     """Nothing, or what the compiler said."""
     done = subprocess.run(
-        ["cmake", "--build", BUILD, "-j", str(jobs), "--target", *targets], stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True, errors="replace")
+        ["ninja", "-C", BUILD, "-j", str(jobs), *targets], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        errors="replace", close_fds=False)  # holds the lock, too, should this script be killed
     return done.stdout if done.returncode else None
 
 
@@ -325,6 +325,7 @@ def main():
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             sys.exit("mutants: another run works in build/mutants; wait for it")
+        os.set_inheritable(lock.fileno(), True)
         sync()
         configure()
         require_green(mutants, options.jobs)
@@ -332,6 +333,7 @@ def main():
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         sys.exit(main())
     except ListError as error:

@@ -12,6 +12,7 @@
 #include "lehr/base/log.h"
 #include "lehr/base/parallel.h"
 #include "lehr/base/suggest.h"
+#include "lehr/base/torch.h"
 
 namespace lehr {
 namespace {
@@ -41,6 +42,27 @@ TEST(RandomStream, DiffersByNameAndSeed) {
   EXPECT_NE(RandomStream(1, "a").bits(0), RandomStream(2, "a").bits(0));
 }
 
+// With more than 32 bits in the seed, the name's hash and the index, so that no half is lost.
+TEST(RandomStream, DrawsTheWordsOfItsPhiloxBlocksInOrder) {
+  const RandomStream stream(0x0123456789abcdef, "weights");
+  const uint64_t name = hash_name("weights");
+  const auto block = [&](uint64_t index) {
+    return philox(
+        {static_cast<uint32_t>(index),
+         static_cast<uint32_t>(index >> 32),
+         static_cast<uint32_t>(name),
+         static_cast<uint32_t>(name >> 32)},
+        {0x89abcdef, 0x01234567});
+  };
+  for (const uint64_t first : {uint64_t{0}, uint64_t{1} << 40}) {
+    for (uint64_t i = first; i < first + 8; ++i) {
+      EXPECT_EQ(stream.uniform(i), block(i / 4)[i % 4] * 0x1p-32) << i;
+      const auto words = block(i / 2);
+      EXPECT_EQ(stream.bits(i), uint64_t{words[2 * (i % 2) + 1]} << 32 | words[2 * (i % 2)]) << i;
+    }
+  }
+}
+
 // A million numbers: five standard errors of each moment.
 TEST(RandomStream, HasTheMomentsOfItsDistribution) {
   const RandomStream stream(1, "moments");
@@ -67,15 +89,21 @@ TEST(RandomStream, HasTheMomentsOfItsDistribution) {
 }
 
 TEST(ParallelFor, CoversTheRangeOnceAndRethrows) {
-  std::vector<std::atomic<int>> seen(1000);
-  parallel_for(0, 1000, 7, [&](int64_t first, int64_t last) {
-    for (int64_t i = first; i < last; ++i) {
-      ++seen[static_cast<size_t>(i)];
+  const int before = at::get_num_threads();
+  for (const int threads : {1, 2, 3}) {  // of which the last two do not divide the range
+    at::set_num_threads(threads);
+    std::vector<std::atomic<int>> seen(1001);
+    parallel_for(0, 1001, 7, [&](int64_t first, int64_t last) {
+      ASSERT_LE(last, 1001);
+      for (int64_t i = first; i < last; ++i) {
+        ++seen[static_cast<size_t>(i)];
+      }
+    });
+    for (const auto& count : seen) {
+      EXPECT_EQ(count.load(), 1);
     }
-  });
-  for (const auto& count : seen) {
-    EXPECT_EQ(count.load(), 1);
   }
+  at::set_num_threads(before);
   auto throwing = [](int64_t, int64_t) { throw std::runtime_error("from a thread"); };
   EXPECT_THROW(parallel_for(0, 1000, 1, throwing), std::runtime_error);
   parallel_for(5, 5, 1, throwing);  // nothing to do
@@ -99,7 +127,9 @@ TEST(File, IsReplacedInOneStepOrNotAtAll) {
   EXPECT_THROW(read_file(folder), Error);
   write_file_atomically(folder / "empty", "");
   EXPECT_TRUE(MappedFile(folder / "empty").bytes().empty());
-  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), {}), 2);  // no temporary is left
+  std::filesystem::create_directory(folder / "b");  // which no file can replace
+  EXPECT_THROW(write_file_atomically(folder / "b", "x"), Error);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), {}), 3);  // no temporary is left
   std::filesystem::remove_all(folder);
 }
 

@@ -29,6 +29,19 @@ at::Tensor ranks_rows(int64_t rank, int64_t rows = 2, int64_t columns = 3) {
   return at::arange(rows * columns, at::kDouble).view({rows, columns}) + 100.0 * static_cast<double>(rank);
 }
 
+TEST(Collectives, ReduceToTheSumAndToTheLargestOfAllRanks) {
+  on_mesh({.data_parallel_replicate = 3}, [](DistributedContext& context) {
+    const Group& world = context.world();
+    const auto rank = static_cast<double>(world.rank());
+    at::Tensor sum = at::tensor({1.0, -rank, 10 * rank}, at::kDouble);
+    at::Tensor largest = sum.clone();
+    world.all_reduce(sum);
+    world.all_reduce_max(largest);
+    EXPECT_TRUE(at::equal(sum, at::tensor({3.0, -3.0, 30.0}, at::kDouble)));
+    EXPECT_TRUE(at::equal(largest, at::tensor({1.0, 0.0, 20.0}, at::kDouble)));
+  });
+}
+
 TEST(Collectives, GatherAndScatterAreEachOthersInverseAlongEveryDimension) {
   on_mesh({.tensor_parallel = 4}, [](DistributedContext& context) {
     const Group& tp = context.group(axis::tp);
@@ -146,6 +159,12 @@ TEST(DistributedContext, CountsRanksRowByRow) {
         context.group(axis::fsdp).ranks(), (std::vector<int64_t>{rank % 2, rank % 2 + 2, rank % 2 + 4, rank % 2 + 6}));
     EXPECT_EQ(context.group({axis::dp_shard, axis::tp}).rank(), rank / 4 * 2 + rank % 2);
     EXPECT_EQ(context.world().size(), 8);
+    EXPECT_EQ(
+        context.coordinates(),
+        fmt::format("dp_shard {}, cp {}, tp {}, ep {}", rank / 4, rank / 2 % 2, rank % 2, rank % 4));
+  });
+  on_mesh({.data_parallel_replicate = 2, .data_parallel_shard = 3}, [](DistributedContext& context) {
+    EXPECT_EQ(context.data_parallel_rank(), context.rank());
   });
 }
 

@@ -24,15 +24,21 @@ uint64_t little_endian(std::string_view bytes) {
   return value;
 }
 
+// A checksum of a record without TensorFlow's mask, taken off as tensorflow/core/lib/hash/crc32c.h does.
+uint32_t unmasked(uint64_t stored) {
+  const uint32_t rotated = static_cast<uint32_t>(stored) - 0xa282ead8U;
+  return (rotated >> 17U) | (rotated << 15U);
+}
+
 // The data of each record, after all checksums have been compared.
 std::vector<std::string> read_records(std::string_view file) {
   std::vector<std::string> records;
   while (!file.empty()) {
     const std::string_view length_bytes = file.substr(0, 8);
     const auto length = static_cast<size_t>(little_endian(length_bytes));
-    EXPECT_EQ(little_endian(file.substr(8, 4)), masked_crc32c(length_bytes));
+    EXPECT_EQ(unmasked(little_endian(file.substr(8, 4))), crc32c(length_bytes));
     const std::string_view data = file.substr(12, length);
-    EXPECT_EQ(little_endian(file.substr(12 + length, 4)), masked_crc32c(data));
+    EXPECT_EQ(unmasked(little_endian(file.substr(12 + length, 4))), crc32c(data));
     records.emplace_back(data);
     file.remove_prefix(16 + length);
   }
