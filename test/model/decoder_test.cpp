@@ -14,6 +14,7 @@
 #include "lehr/model/qwen3_dense/spec.h"
 #include "lehr/model/qwen3_moe/model.h"
 #include "lehr/model/qwen3_moe/spec.h"
+#include "lehr/nn/moe.h"
 
 namespace lehr::model {
 namespace {
@@ -335,6 +336,19 @@ TEST(Families, WriteAConfigThatReadsBackTheSame) {
       const auto again = family.from_hf_config(parse_json(to_json(written), "config.json"));
       EXPECT_EQ(to_json(again->to_hf_config("bfloat16")), to_json(written)) << family.name << " " << flavor;
       EXPECT_EQ(again->get_nparams_and_flops(64).num_parameters, make()->get_nparams_and_flops(64).num_parameters);
+    }
+  }
+}
+
+TEST(Families, NormalizeATokensExpertWeightsIfTheConfigSaysSo) {
+  for (const bool normalizes : {true, false}) {
+    Node config = qwen3_moe_family().flavors.at("debugmodel")()->to_hf_config("float32");
+    config.set("norm_topk_prob", Node(normalizes));
+    const auto model = qwen3_moe_family().from_hf_config(config)->build({});
+    const auto mixtures = nn::moe_layers(*model);
+    ASSERT_FALSE(mixtures.empty());
+    for (const nn::MoELayerImpl* mixture : mixtures) {
+      EXPECT_EQ(mixture->router->renormalizes(), normalizes);
     }
   }
 }

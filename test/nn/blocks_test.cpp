@@ -129,6 +129,10 @@ TEST(Rotary, ScalesFrequenciesAsPublished) {
   check(LinearRopeScaling{4}, {.25, .025, .0025, .00025}, 1);
   YarnRopeScaling yarn{.factor = 4, .original_max_position_embeddings = 4096, .truncate = false};
   check(yarn, {1, .1, .006557, .00025}, 1.1386294);
+  // Waves below 1024 / 4 stay, those above 1024 are 8 times as long. The third is one of 628, between the two.
+  const Llama3RopeScaling llama{
+      .factor = 8, .low_freq_factor = 1, .high_freq_factor = 4, .original_max_position_embeddings = 1024};
+  check(llama, {1, .1, .00308676, .000125}, 1);
 }
 
 TEST(Rotary, DynamicScalingBeginsBehindTheTrainedLength) {
@@ -242,6 +246,19 @@ TEST(ClassificationHead, PoolsMarkedTokensAndDropsByStepAlone) {
       << "a row alone has the mask that it has among others";
   EXPECT_THROW(head(hidden, mask.view(-1)), Error);
   EXPECT_THROW(ClassificationHead(4, 2, 1.0), Error);
+}
+
+// The head is the identity, so that scores are the pooled tokens.
+TEST(ClassificationHead, DropoutScalesWhatItKeeps) {
+  auto head = made(ClassificationHead(64, 64, 0.75));
+  {
+    const at::NoGradGuard no_grad;
+    head->score->own_parameter("weight")->value().detach().copy_(at::eye(64, at::kDouble));
+  }
+  head->train();
+  const at::Tensor pooled = head(at::ones({2, 3, 64}, at::kDouble));
+  EXPECT_TRUE(pooled.eq(0).logical_or(pooled.eq(4)).all().item<bool>());
+  EXPECT_TRUE(pooled.eq(4).any().item<bool>());
 }
 
 TEST(HiddenStatesAggregator, AveragesOverTheMaskAndKeepsEarlierRows) {

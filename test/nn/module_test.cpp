@@ -34,6 +34,15 @@ TEST(Init, DependsOnSeedNameAndElementAlone) {
   }
 }
 
+TEST(Init, FillsAPartWithTheNumbersOfTheWhole) {
+  const Init init = Init::normal(0.02);
+  const at::Tensor whole = filled(at::kFloat, init, {6, 10});
+  const Box part{{2, 5}, {3, 7}};
+  at::Tensor tensor = at::empty(shape_of(part), at::kFloat);
+  fill(tensor, init, 5, "layers.0.weight", part, {6, 10});
+  EXPECT_TRUE(at::equal(tensor, narrow_to(whole, part)));
+}
+
 // 400,000 numbers; bounds are five standard errors.
 TEST(Init, HasItsDistribution) {
   const at::Tensor normal = filled(at::kDouble, Init::normal(0.02), {400000});

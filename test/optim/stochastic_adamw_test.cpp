@@ -71,6 +71,26 @@ TEST(StochasticAdamW, RoundsOtherwiseForAnotherSeedAndName) {
   EXPECT_FALSE(at::equal(after(1, "a"), after(1, "b")));
 }
 
+// The numbers before rounding are the same for all elements, and lie 0.74, 0.80 and 0.07 of the way between two
+// bfloat16 numbers. With one noise, an element whose less likely tensor is rounded up would have both rounded up.
+TEST(StochasticAdamW, RoundsTheValueAndEachMomentByNoiseOfItsOwn) {
+  OptimizerConfig config = config_of("bfloat16");
+  config.lr = 1e-3;
+  config.weight_decay = 0.0;
+  StochasticAdamW adamw(config, {"w"}, 5);
+  const auto w = at::ones({10000}, at::kBFloat16);
+  adamw.step({{"w", w, at::ones_like(w)}});
+  const auto is_up = [](const at::Tensor& rounded) { return rounded.gt(rounded.min()); };
+  const std::vector<at::Tensor> up{is_up(w), is_up(entry(adamw, "w.exp_avg")), is_up(entry(adamw, "w.exp_avg_sq"))};
+  for (size_t a = 0; a < up.size(); ++a) {
+    for (size_t b = 0; b < up.size(); ++b) {
+      if (a != b) {
+        EXPECT_TRUE(up[a].logical_and(up[b].logical_not()).any().item<bool>()) << a << " up and " << b << " down";
+      }
+    }
+  }
+}
+
 // 200 steps of 1e-4 from 1, where bfloat16's neighbours are 2^-7 above and 2^-8 below: each step is far below half of
 // that. Plain AdamW in bfloat16 never moves. Here the mean of 10000 parameters falls by 0.02, to within five standard
 // errors: each makes a walk of steps of 2^-8 with a variance of at most 0.02 * 2^-8.

@@ -77,9 +77,10 @@ TEST(MapStream, DoesWhatTorchDoes) {
     EXPECT_TRUE(bit_equal(parts.at("1"), c.unbind(dim)[1])) << dim;
   }
   EXPECT_TRUE(bit_equal(one(concatenate({"a", "d"}, "r", 1, {4, 2})).at("r"), at::cat({a, d}, 1)));
-  const auto halves = one(split("c", {"0", "1"}, -1, {1, 3}));
-  EXPECT_TRUE(bit_equal(halves.at("0"), c.narrow(2, 0, 1)));
-  EXPECT_TRUE(bit_equal(halves.at("1"), c.narrow(2, 1, 3)));
+  const auto pieces = one(split("c", {"0", "1", "2"}, -1, {1, 2, 1}));
+  EXPECT_TRUE(bit_equal(pieces.at("0"), c.narrow(2, 0, 1)));
+  EXPECT_TRUE(bit_equal(pieces.at("1"), c.narrow(2, 1, 2)));
+  EXPECT_TRUE(bit_equal(pieces.at("2"), c.narrow(2, 3, 1)));
   EXPECT_TRUE(bit_equal(one(transpose("c", "r", 0, -1)).at("r"), c.transpose(0, -1)));
   EXPECT_TRUE(bit_equal(one(sequential({slice("c", "s", 0, {1, 2}, 2), squeeze("s", "r", -3)})).at("r"), c[1]));
   const auto tied = one(tie("a", {"0", "1"}));

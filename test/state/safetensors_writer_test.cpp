@@ -5,6 +5,7 @@
 
 #include <thread>
 
+#include "lehr/base/crc32c.h"
 #include "lehr/state/weights.h"
 #include "test/state/support.h"
 
@@ -149,6 +150,29 @@ TEST(SafetensorsWriter, ByteRangesFromFourRanksMakeTheFilesThatOneWouldWrite) {
   for (const auto& entry : fs::directory_iterator(whole.path())) {
     EXPECT_TRUE(read_file(entry.path()) == read_file(pieces.path() / entry.path().filename())) << entry.path();
   }
+}
+
+// Each writes columns, so that its parts lie between those of the other.
+TEST(SafetensorsWriter, SharesOfTwoRanksGiveTheChecksumOfTheFile) {
+  const TemporaryFolder folder;
+  const NamedTensors tensors{{"a", random_bits(at::kFloat, {6, 10})}, {"b", random_bits(at::kBFloat16, {5, 3})}};
+  const FilePlan plan = plan_files("model", describe(tensors), 4000);
+  ASSERT_EQ(plan.files.size(), 1U);
+  SafetensorsWriter first(folder.path(), plan);
+  first.create();
+  SafetensorsWriter second(folder.path(), plan);
+  for (const auto& [name, tensor] : tensors) {
+    const int64_t rows = tensor.size(0), columns = tensor.size(1);
+    first.write(name, {{0, rows}, {0, 2}}, tensor.narrow(1, 0, 2));
+    second.write(name, {{0, rows}, {2, columns}}, tensor.narrow(1, 2, columns - 2));
+  }
+  first.sync();
+  second.sync();
+  const std::string content = read_file(folder.path() / plan.files[0].name);
+  const auto size = static_cast<int64_t>(content.size());
+  const FileShare a = first.shares()[0], b = second.shares()[0];
+  EXPECT_EQ(a.num_bytes + b.num_bytes, size);
+  EXPECT_EQ(crc32c_from_linear(a.crc ^ b.crc, size), crc32c(std::as_bytes(std::span(content))));
 }
 
 TEST(SafetensorsWriter, RefusesWhatIsNotInThePlan) {

@@ -34,7 +34,9 @@ TEST(SampleToken, KeepsToTopKAndTopP) {
   for (int i = 0; i < 100; ++i) {
     EXPECT_THAT(sample_token(logits(), {.top_k = 2}, i / 100.0), ::testing::AnyOf(1, 3));
     EXPECT_EQ(sample_token(logits(), {.top_p = 0.1}, i / 100.0), 1);
+    EXPECT_THAT(sample_token(logits(), {.top_p = 0.8}, i / 100.0), ::testing::AnyOf(1, 3));  // 0.64 and 0.24
   }
+  EXPECT_EQ(sample_token(logits(), {.top_p = 0.8}, 0.99), 3) << "the token that reaches top_p is kept";
 }
 
 // The shapes of reference checkpoints, in float64, with weights large enough that every layer matters.

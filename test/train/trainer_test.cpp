@@ -29,6 +29,8 @@ TEST(Trainer, LearnsAndWritesWhatItPromises) {
   ASSERT_EQ(losses.values.size(), 60U);
   EXPECT_LT(losses.values.back(), losses.values.front() - 1.5);  // ln 257 = 5.5 falls below the unigram entropy's area
   EXPECT_FALSE(metric::read_metric(out / "metrics.jsonl", "validation_loss").values.empty());
+  // Four rows of 32 tokens a step, each of which has a label.
+  EXPECT_EQ(metric::read_metric(out / "metrics.jsonl", "num_tokens").values.back(), 60 * 4 * 32);
   for (const char* file :
        {"config.toml",
         "loss.svg",

@@ -13,6 +13,10 @@ namespace {
 /// Gives the losses that stand in its batches, and notes the mode of each forward.
 class GivenLosses : public nn::Model {
  public:
+  GivenLosses() {  // a model has parameters, and computes where they are
+    declare_parameter("weight", weight_, {1}, nn::Init::zeros());
+    nn::materialize(*this, at::kCPU, at::kDouble);
+  }
   nn::ModelOutputs forward(const nn::ModelInputs& inputs) override {
     modes.push_back(is_training());
     nn::ModelOutputs outputs;
@@ -24,6 +28,9 @@ class GivenLosses : public nn::Model {
   int64_t num_local_layers() const override { return 0; }
 
   std::vector<bool> modes;  ///< Whether the model was training, by forward.
+
+ private:
+  at::Tensor weight_;
 };
 
 /// Batches have "losses" and "labels", (B, T) each. A token counts if its label is not -100.
@@ -61,7 +68,8 @@ class TwoBatches : public BatchStream {
  private:
   static Batch batch(const std::vector<double>& losses, const std::vector<int64_t>& labels) {
     return {
-        {"losses", at::tensor(losses, at::kDouble).unsqueeze(0)}, {"labels", at::tensor(labels, at::kLong).unsqueeze(0)}};
+        {"losses", at::tensor(losses, at::kDouble).unsqueeze(0)},
+        {"labels", at::tensor(labels, at::kLong).unsqueeze(0)}};
   }
   int step_ = 0;
 };
@@ -70,7 +78,7 @@ class TwoBatches : public BatchStream {
 TEST(Validation, AveragesOverTheLabelledTokensOfAllBatches) {
   GivenLosses model;
   TwoBatches batches;
-  const ValidationResult result = validate(model, SumOfLosses(), batches, {.device = at::kCPU});
+  const ValidationResult result = validate(model, SumOfLosses(), batches);
   EXPECT_TRUE(result.complete);
   EXPECT_EQ(result.valid, 3);
   EXPECT_DOUBLE_EQ(result.loss, 3);
@@ -82,7 +90,7 @@ TEST(Validation, RunsInEvaluationModeAndLeavesTheModeAsItWas) {
     GivenLosses model;
     model.train(training);
     TwoBatches batches;
-    validate(model, SumOfLosses(), batches, {.device = at::kCPU});
+    validate(model, SumOfLosses(), batches);
     EXPECT_EQ(model.modes, std::vector<bool>({false, false}));
     EXPECT_EQ(model.is_training(), training);
   }
