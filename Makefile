@@ -10,6 +10,12 @@ BUILD := $(if $(filter release,$(PRESET)),build,build/$(PRESET))
 # setup.sh puts cmake and ninja into .venv where the system's are too old.
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export PYTHON
+# The compilers that presets name; else the one that CXX names, if the user says so.
+ifneq ($(filter ci,$(PRESET)),)
+export CXX := g++
+else ifneq ($(filter dev asan tsan,$(PRESET)),)
+export CXX := clang++
+endif
 
 .DEFAULT_GOAL := help
 .PHONY: help setup configure build train test test-all mutants bench bench-fsdp bench-ops bench-tokenizer bench-build format format-check tidy clean
@@ -44,7 +50,7 @@ test: configure ## Compile everything and run the tests; ARGS="-R nn" picks some
 	@cmake --build $(BUILD) -j $(JOBS)
 	@script/run_tests.sh $(PRESET) $(BUILD) $(ARGS)
 
-test-all: ## Also sanitizers, every mesh, transformers and peft, planted bugs: hours; ARGS="--share 3/8" does a part
+test-all: ## Checks too long for make test: sanitizers, every mesh, peers, mutants; ARGS="--share 3/8" runs one share
 	@script/test_all.sh $(ARGS)
 
 bench: bench-build ## Train steps beside transformers, into bench/results.md (fetches the peers into .bench)

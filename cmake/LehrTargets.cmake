@@ -86,6 +86,7 @@ function(lehr_test name)
     add_test(NAME ${entry} COMMAND ${name}_test "--gtest_output=xml:${PROJECT_BINARY_DIR}/results/${entry}.xml"
       WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
     set_tests_properties(${entry} PROPERTIES TIMEOUT ${LEHR_TEST_TIMEOUT} ENVIRONMENT "${environment}")
+    set_property(GLOBAL APPEND PROPERTY LEHR_GTEST_ENTRIES ${entry})
   endforeach()
 endfunction()
 

@@ -3,6 +3,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
+command -v clang-format >/dev/null || { echo "format: clang-format is not installed (package clang-format)" >&2; exit 2; }
 mapfile -t files < <(git ls-files --cached --others --exclude-standard '*.cpp' '*.h' '*.cu' | sort -u)
 # Tables that a script wrote keep the script's layout.
 mapfile -t files < <(for file in "${files[@]}"; do [[ $file == *_tables.cpp ]] || [ ! -f "$file" ] || echo "$file"; done)

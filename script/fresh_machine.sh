@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs commands on a machine that has nothing: a minimal Debian root of its own with make, git and ca-certificates, and a
-# clone of HEAD in it. The root lies in a folder (or in a disk of a given size) and sees no program of this machine.
+# Runs commands as on a new machine: in a minimal Debian root with only make, git and ca-certificates, and a clone of HEAD.
+# The root is a folder (or a disk image of a given size) and uses no program of the host.
 #
 #   script/fresh_machine.sh [--suite bookworm] [--with "g++ clang"] [--disk 10G] [--cache DIR] [--keep] [COMMAND...]
 #
@@ -11,7 +11,8 @@
 #   --keep          leaves the root where it is, and says where
 #   COMMAND         lines for a shell in the clone; make train and make test where none is given
 #
-# Needs root and debootstrap (which it installs). Exit code 77: this user or sandbox may not make such a root.
+# LEHR_FRESH_DIR is where the root is made (/var/tmp); LEHR_FRESH_ENV names variables that commands get, too.
+# Needs root privileges and debootstrap (which it installs). Exit code 77: such a root cannot be made here.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -33,9 +34,10 @@ say() { printf 'fresh machine: %s\n' "$*"; }
 
 if [ -z "${LEHR_FRESH_INNER:-}" ]; then
   skip() { say "skipped: $*"; exit 77; }
-  [ "$(id -u)" = 0 ] || skip "making a root takes the rights of root"
-  # Everything is mounted in a name space of its own, so nothing is left mounted when this ends, however it ends.
-  unshare --mount --pid --fork true 2>/dev/null || skip "this sandbox allows no name spaces of its own"
+  [ "$(id -u)" = 0 ] || skip "creating a root file system requires root privileges"
+  # Everything is mounted in a namespace of its own, so nothing is left mounted when this ends, however it ends.
+  unshare --mount --pid --fork --propagation private sh -c 'mount -t proc proc /mnt' 2>/dev/null ||
+    skip "this sandbox allows no namespaces with mounts"
   command -v debootstrap >/dev/null || { apt-get -q update && apt-get -q install -y --no-install-recommends debootstrap; } \
     >/dev/null || skip "debootstrap cannot be installed here"
   LEHR_FRESH_INNER=$(mktemp -d "${LEHR_FRESH_DIR:-/var/tmp}/lehr-fresh.XXXXXX")
@@ -44,14 +46,23 @@ if [ -z "${LEHR_FRESH_INNER:-}" ]; then
   [ -z "$with" ] || options+=(--with "$with")
   [ -z "$disk" ] || options+=(--disk "$disk")
   [ -z "$cache" ] || options+=(--cache "$cache")
-  code=0
+  clean_up() {
+    kill -KILL "$child" 2>/dev/null || true
+    wait "$child" 2>/dev/null || true
+    if [ -n "$keep" ]; then
+      say "the root is $LEHR_FRESH_INNER"
+    else
+      rm -rf --one-file-system "$LEHR_FRESH_INNER"
+    fi
+  }
   unshare --mount --pid --fork --kill-child --propagation private \
-    bash "${BASH_SOURCE[0]}" "${options[@]}" -- "$@" || code=$?
-  if [ -n "$keep" ]; then
-    say "the root is ${LEHR_FRESH_INNER}"
-  else
-    rm -rf --one-file-system "$LEHR_FRESH_INNER"
-  fi
+    bash "${BASH_SOURCE[0]}" "${options[@]}" -- "$@" &
+  child=$!
+  trap clean_up EXIT
+  trap 'exit 143' TERM
+  trap 'exit 130' INT
+  code=0
+  wait "$child" || code=$?
   exit "$code"
 fi
 
@@ -67,13 +78,18 @@ fi
 mirror=$(cat /etc/apt/sources.list /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources 2>/dev/null |
   grep -vE '^ *#' | grep -oE '(http|https)://[^ ]*/debian/?( |$)' | head -n 1 | tr -d ' ' || true)
 mirror=${mirror:-http://deb.debian.org/debian}
+# The end of a log, without the mirror's address.
+end_of() { tail -n 5 "$1" | sed -E 's#(https?://)[^ ]+#\1...#g'; }
+make_root() {
+  debootstrap --variant=minbase --include=make,git,ca-certificates "$suite" "$root" "$mirror" >"$LEHR_FRESH_INNER/debootstrap.log" 2>&1
+}
 say "making a minimal $suite"
-debootstrap --variant=minbase --include=make,git,ca-certificates "$suite" "$root" "$mirror" >"$LEHR_FRESH_INNER/debootstrap.log" 2>&1 ||
-  { tail -n 5 "$LEHR_FRESH_INNER/debootstrap.log"; say "skipped: debootstrap failed"; exit 77; }
-# The way to the network is this machine's.
+make_root || make_root || { end_of "$LEHR_FRESH_INNER/debootstrap.log"; say "debootstrap failed"; exit 1; }
+# The host's network configuration.
 printf 'deb %s %s main\n' "$mirror" "$suite" >"$root/etc/apt/sources.list"
-for file in /etc/resolv.conf /etc/hosts /etc/pip.conf /etc/ssl/certs/ca-certificates.crt; do
-  [ ! -e "$file" ] || cp -L "$file" "$root$file"
+for file in /etc/resolv.conf /etc/hosts /etc/pip.conf /etc/ssl/certs/ca-certificates.crt "${SSL_CERT_FILE:-}" \
+  "${PIP_CERT:-}"; do
+  [ ! -f "$file" ] || { mkdir -p "$root$(dirname "$file")" && cp -L "$file" "$root$file"; }
 done
 mount -t proc proc "$root/proc"
 mount --rbind /dev "$root/dev"
@@ -88,7 +104,7 @@ fi
 
 inside() {
   local kept=()
-  for name in http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY PIP_INDEX_URL PIP_CERT PIP_DEFAULT_TIMEOUT PIP_CACHE_DIR LEHR_CACHE \
+  for name in http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY PIP_INDEX_URL PIP_EXTRA_INDEX_URL PIP_TRUSTED_HOST PIP_CERT PIP_DEFAULT_TIMEOUT PIP_CACHE_DIR LEHR_CACHE \
     SSL_CERT_FILE CI ${LEHR_FRESH_ENV:-}; do
     [ -z "${!name:-}" ] || kept+=("$name=${!name}")
   done
@@ -99,33 +115,33 @@ inside() {
 if [ -n "$with" ]; then
   say "with $with"
   inside "apt-get -q update && apt-get -q install -y --no-install-recommends $with" >"$LEHR_FRESH_INNER/apt.log" 2>&1 ||
-    { tail -n 5 "$LEHR_FRESH_INNER/apt.log"; exit 1; }
+    { end_of "$LEHR_FRESH_INNER/apt.log"; exit 1; }
 fi
 say "compilers before: $(inside 'ls /usr/bin | grep -E "^(clang\+\+|g\+\+)(-[0-9]+)?$" | tr "\n" " "')"
 
 used() { df -Pm "$root" | awk 'NR == 2 { print $3 }'; }
-before=$(used)
-most=$before
-if [ -n "$disk" ]; then
-  (while sleep 2; do used; done >"$LEHR_FRESH_INNER/used") &
-fi
 free_memory() { awk '/MemAvailable/ { print int($2 / 1000) }' /proc/meminfo; }
+watch() { while sleep 2; do used >>"$LEHR_FRESH_INNER/used"; free_memory >>"$LEHR_FRESH_INNER/memory"; done; }
+least() { awk 'NR == 1 || $1 < least { least = $1 } END { print least }' "$1"; }
+most() { awk '$1 > most { most = $1 } END { print most }' "$1"; }
+before=$(used)
 memory=$(free_memory)
-(while sleep 2; do free_memory; done >"$LEHR_FRESH_INNER/memory") &
+echo "$before" >"$LEHR_FRESH_INNER/used"
+watch &
 
 failed=0
 for command in "$@"; do
   say "$command"
   start=$SECONDS
   code=0
+  free_memory >"$LEHR_FRESH_INNER/memory"
   inside "$command" </dev/null || code=$?
-  least=$(sort -n "$LEHR_FRESH_INNER/memory" | head -n 1)
-  say "$command: exit code $code after $((SECONDS - start)) s; memory in use at most $((memory - least)) MB"
-  [ "$code" = 0 ] || failed=$code
+  say "$command: exit code $code after $((SECONDS - start)) s;" \
+    "memory in use at most $((memory - $(least "$LEHR_FRESH_INNER/memory"))) MB"
+  [ "$code" = 0 ] || failed=1
 done
 if [ -n "$disk" ]; then
-  most=$(sort -n "$LEHR_FRESH_INNER/used" | tail -n 1)
-  say "disk: $(($(used) - before)) MB more than at the start, at most $((most - before)) MB on the way"
+  say "disk: $(($(used) - before)) MB more than at the start, at most $(($(most "$LEHR_FRESH_INNER/used") - before)) MB on the way"
 fi
 say "compilers after: $(inside 'ls /usr/bin | grep -E "^(clang\+\+|g\+\+)(-[0-9]+)?$" | tr "\n" " "')"
 exit "$failed"

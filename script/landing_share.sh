@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Prints which share of the checks that take turns (script/test_all.sh) this commit runs: K/8.
+# Prints which share of the rotating checks (script/test_all.sh) this commit runs: K/8.
 #
 # The number in .ci/share is the landing's, and `script/landing_share.sh --next` moves it on; do that once before you push.
 # Where it was forgotten (the number is older than a day or 60 commits), the commits since then are added, so that shares

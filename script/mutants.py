@@ -1,27 +1,29 @@
 #!/usr/bin/env python3
 """Plants the bugs of test/mutants/*.txt one at a time and demands that the test named beside each catches it.
 
-Works on a copy of the tree with a build folder of its own, both in build/mutants/, so that the user's tree and build
-stay as they are, even when this script is killed. Needs nothing but Python's standard library.
+Takes the objects of a finished build (build/): a mutant is a copy of one source with the bug in it, compiled beside the
+others, and linked in place of its original into a copy of the test. Neither the sources nor the tests of the build are
+touched. Needs nothing but Python's standard library.
 """
 import argparse
-import fcntl
+import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LISTS = ROOT / "test" / "mutants"
-WORK = ROOT / "build" / "mutants"
-SOURCE = WORK / "source"
-BUILD = WORK / "build"
+BUILD = ROOT / "build"
+WORK = BUILD / "mutants"
 SECONDS = 120  # for a test, unless its mutant hangs it
 
 
@@ -36,7 +38,7 @@ class Mutant:
     file: str = ""
     find: str = ""
     put: str = ""
-    test: str = ""  # "ops_test RmsNorm.*" or "ctest launch"
+    test: str = ""  # "ops_test RmsNorm.*"
     hangs: int = 0  # a test that hangs is a catch, after so many seconds
 
     def fail(self, what):
@@ -49,10 +51,6 @@ class Mutant:
     @property
     def filter(self):
         return self.test.split()[1]
-
-    @property
-    def targets(self):
-        return ["lehr", "mesh_ranks"] if self.binary == "ctest" else [self.binary]
 
 
 def read_list(path):
@@ -92,13 +90,15 @@ def read_lists():
         if mutant.find == mutant.put:
             mutant.fail("the replacement (+) is the text itself")
         if len(mutant.test.split()) != 2:
-            mutant.fail(f"expected 'by BINARY FILTER' or 'by ctest NAME', found: by {mutant.test}")
+            mutant.fail(f"expected 'by BINARY FILTER', found: by {mutant.test}")
+        if mutant.file.endswith(".h"):
+            mutant.fail("expected a bug in a .cpp or an .inl file; a header is part of too many objects")
     return mutants
 
 
-def planted(mutant, root):
+def planted(mutant):
     """The text of the file with the bug in it."""
-    path = root / mutant.file
+    path = ROOT / mutant.file
     if not path.is_file():
         mutant.fail(f"the list is stale: there is no {mutant.file}")
     text = path.read_text("utf-8")
@@ -108,14 +108,13 @@ def planted(mutant, root):
 
 
 class Tests:
-    """The test binaries and program tests of test/CMakeLists.txt, and the names in their sources."""
+    """The test binaries of test/CMakeLists.txt, and the names in their sources."""
 
     def __init__(self):
         cmake = re.sub(r"#.*", "", (ROOT / "test" / "CMakeLists.txt").read_text("utf-8"))
         self.sources = {}
         for kind, name, rest in re.findall(r"(lehr_test|add_executable)\((\w+)\s([^)]*)\)", cmake):
             self.sources[name + ("_test" if kind == "lehr_test" else "")] = re.findall(r"\S+\.cpp", rest)
-        self.programs = set(re.findall(r"lehr_(?:program|python)_test\((\w+)", cmake)) - {"name"}
         self.names = {}
 
     def names_of(self, binary):
@@ -126,10 +125,6 @@ class Tests:
         return self.names[binary]
 
     def check(self, mutant):
-        if mutant.binary == "ctest":
-            if mutant.filter not in self.programs:
-                mutant.fail(f"test/CMakeLists.txt has no program test {mutant.filter}")
-            return
         if mutant.binary not in self.sources:
             mutant.fail(f"test/CMakeLists.txt has no test binary {mutant.binary}")
         for pattern in mutant.filter.split(":"):
@@ -147,7 +142,7 @@ def check_all(mutants):
     tests = Tests()
     problems = []
     for mutant in mutants:
-        for look in (lambda: planted(mutant, ROOT), lambda: tests.check(mutant)):
+        for look in (lambda: planted(mutant), lambda: tests.check(mutant)):
             try:
                 look()
             except ListError as problem:
@@ -155,59 +150,94 @@ def check_all(mutants):
     return problems
 
 
-def write_if_other(path, data):
-    """Leaves the time of a file with the same content alone, so that it is not compiled again."""
-    if not path.is_file() or path.is_symlink() or path.read_bytes() != data:
-        path.unlink(missing_ok=True)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
+class Build:
+    """What is known of the finished build: how its sources are compiled and its tests linked."""
+
+    def __init__(self):
+        self.compiles = {}
+        self.links = {}
+        for entry in json.loads((BUILD / "compile_commands.json").read_text("utf-8")):
+            name = os.path.relpath(entry["file"], ROOT)
+            self.compiles.setdefault(name, []).append((entry["directory"], shlex.split(entry["command"])))
+
+    def make(self, targets):
+        """Builds the tests as they are."""
+        done = subprocess.run(["cmake", "--build", BUILD, "-j", str(os.cpu_count()), "--target", *targets],
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+        if done.returncode:
+            sys.exit(done.stdout + "mutants: the tree does not compile")
+        for target in targets:
+            said = subprocess.run(["ninja", "-C", BUILD, "-t", "commands", f"bin/{target}"], check=True,
+                                  capture_output=True, text=True).stdout
+            self.links[target] = shlex.split(said.splitlines()[-1].removeprefix(": && ").split(" && ")[0])
+
+    def sources_with(self, name):
+        """The sources that are, or include, this file."""
+        if name.endswith(".cpp"):
+            return [name]
+        line = f'#include "{name}"'
+        return [source for source in self.compiles
+                if source.startswith("lehr/") and line in (ROOT / source).read_text("utf-8")]
+
+    def compile(self, mutant, folder):
+        """The objects of the source with the bug in it; None where it does not compile."""
+        tree = folder / "planted"
+        shutil.rmtree(tree, ignore_errors=True)
+        (tree / mutant.file).parent.mkdir(parents=True)
+        (tree / mutant.file).write_text(planted(mutant), "utf-8")
+        calls = [call for source in self.sources_with(mutant.file) for call in self.compiles.get(source, [])]
+        if not calls:
+            mutant.fail("the build has no such source")
+        objects = []
+        for directory, command in calls:
+            objects.append(folder / f"{len(objects)}.o")
+            call = without_dependencies(command)
+            call[call.index("-o") + 1] = str(objects[-1])
+            source = call.index("-c") + 1
+            if mutant.file == os.path.relpath(call[source], ROOT):
+                call[source] = str(tree / mutant.file)
+            else:  # which includes it, from the tree that is searched first
+                call[source - 1:source - 1] = ["-iquote", str(tree)]
+            done = subprocess.run(call, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                  errors="replace")
+            if done.returncode:
+                print(done.stdout)
+                return None
+        return objects
+
+    def link(self, mutant, objects, folder):
+        """The test with these objects. A library's own version of one is not taken, since nothing needs it."""
+        call = list(self.links[mutant.binary])
+        call[call.index("-o") + 1] = str(folder / mutant.binary)
+        first = next(i for i, word in enumerate(call) if word.endswith(".a"))
+        call[first:first] = map(str, objects)
+        done = subprocess.run(call, cwd=BUILD, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              errors="replace")
+        if done.returncode:
+            print(done.stdout)
+            return None
+        return folder / mutant.binary
 
 
-def sync():
-    """Makes the copy equal to the tree: what git tracks, and what it does not ignore."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, check=True,
-        capture_output=True).stdout
-    names = {name.decode() for name in listed.split(b"\0") if name and os.path.isfile(ROOT / name.decode())}
-    for path in list(SOURCE.rglob("*")):
-        if not path.is_dir() and str(path.relative_to(SOURCE)) not in names:
-            path.unlink()
-    for name in names:
-        write_if_other(SOURCE / name, (ROOT / name).read_bytes())
-        shutil.copymode(ROOT / name, SOURCE / name)
+def without_dependencies(command):
+    """The same call without -MD, -MT name and -MF file, which would write beside the build's own objects."""
+    kept = []
+    words = iter(command)
+    for word in words:
+        if word in ("-MT", "-MF"):
+            next(words)
+        elif word != "-MD":
+            kept.append(word)
+    return kept
 
 
-def configure():
-    torch = sorted(ROOT.glob(".venv/lib/python3*/site-packages/torch"))
-    options = [f"-DLEHR_TORCH_DIR={torch[0].resolve()}"] if torch else []  # else CMake looks for it
-    log = WORK / "configure.log"
-    with log.open("w") as out:
-        done = subprocess.run(
-            ["cmake", "-G", "Ninja", "-S", SOURCE, "-B", BUILD, "-DCMAKE_BUILD_TYPE=None", "-DCMAKE_CXX_FLAGS=-O1",
-             "-DLEHR_WERROR=OFF", "-DLEHR_TESTS=ON", "-DLEHR_CUDA=OFF", "-DLEHR_NCCL=OFF", *options],
-            stdout=out, stderr=subprocess.STDOUT)
-    if done.returncode:
-        sys.exit(log.read_text() + "mutants: the copy of the tree cannot be configured; run `make setup` first")
-
-
-def build(targets, jobs):
-    """Nothing, or what the compiler said."""
-    done = subprocess.run(
-        ["ninja", "-C", BUILD, "-j", str(jobs), *targets], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        errors="replace", close_fds=False)  # holds the lock, too, should this script be killed
-    return done.stdout if done.returncode else None
-
-
-def run_test(mutant, seconds):
+def run_test(program, mutant, seconds):
     """The exit code, None for a hang, and what the test wrote."""
-    if mutant.binary == "ctest":
-        command = ["ctest", "--test-dir", BUILD, "--no-tests=error", "--output-on-failure", "-R", f"^{mutant.filter}$"]
-    else:
-        command = [BUILD / "bin" / mutant.binary, f"--gtest_filter={mutant.filter}"]
-    with (WORK / "test.log").open("w+", errors="replace") as log:
+    log_file = WORK / f"{program.parent.name}.log"
+    with log_file.open("w+", errors="replace") as log:
         child = subprocess.Popen(
-            command, cwd=SOURCE, env={**os.environ, "OMP_WAIT_POLICY": "PASSIVE"}, stdin=subprocess.DEVNULL, stdout=log,
-            stderr=subprocess.STDOUT, start_new_session=True)
+            [program, f"--gtest_filter={mutant.filter}"], cwd=ROOT, env={**os.environ, "OMP_WAIT_POLICY": "PASSIVE"},
+            stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
         try:
             code = child.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -222,35 +252,31 @@ def run_test(mutant, seconds):
         return code, log.read()
 
 
-def require_green(mutants, jobs):
+def require_green(mutants, build):
     """Builds the tests of the mutants as they are, and runs them: a red test would catch anything."""
-    print(f"building the tests of {len(mutants)} mutants in {BUILD.relative_to(ROOT)}", flush=True)
-    if said := build(sorted({target for mutant in mutants for target in mutant.targets}), jobs):
-        sys.exit(said + "mutants: the tree does not compile")
+    print(f"building the tests of {len(mutants)} mutants", flush=True)
+    build.make(sorted({mutant.binary for mutant in mutants}))
     of_test = {mutant.test: mutant for mutant in mutants}
     print(f"running their {len(of_test)} tests without a bug", flush=True)
     for test, mutant in of_test.items():
-        code, text = run_test(mutant, SECONDS)
+        code, text = run_test(BUILD / "bin" / mutant.binary, mutant, SECONDS)
         if code != 0:
             sys.exit(f"{text}mutants: {test}: fails without a bug" + (", by taking too long" if code is None else ""))
-        passed = re.search(r"PASSED  \] (\d+) test" if mutant.binary != "ctest" else r"1/1 Test .* (Passed)", text)
+        passed = re.search(r"PASSED  \] (\d+) test", text)
         if not passed or passed[1] == "0":
             mutant.fail(f"'{test}' runs no test here, so it can catch nothing")
 
 
-def verdict_on(mutant, jobs):
-    """Plants the bug, builds, runs its test and takes the bug out again. 'caught', or what went wrong."""
-    path = SOURCE / mutant.file
-    original = path.read_bytes()
-    path.write_text(planted(mutant, SOURCE), "utf-8")
-    try:
-        if said := build(mutant.targets, jobs):
-            print(said)
-            return "does not compile"
-        code, _ = run_test(mutant, mutant.hangs or SECONDS)
-        return ("caught" if mutant.hangs else "hung") if code is None else "caught" if code else "survived"
-    finally:
-        path.write_bytes(original)  # with the present time, so that the next build compiles it again
+def verdict_on(mutant, build, folder):
+    """Compiles the bug, links the test and runs it. 'caught', or what went wrong."""
+    folder.mkdir(parents=True, exist_ok=True)
+    objects = build.compile(mutant, folder)
+    program = objects and build.link(mutant, objects, folder)
+    if not program:
+        return "does not compile"
+    code, _ = run_test(program, mutant, mutant.hangs or SECONDS)
+    program.unlink()
+    return ("caught" if mutant.hangs else "hung") if code is None else "caught" if code else "survived"
 
 
 ADVICE = {
@@ -260,19 +286,26 @@ ADVICE = {
 }
 
 
-def run_all(mutants, jobs):
+def run_all(mutants, build, jobs):
     """True if all were caught."""
     start = time.monotonic()
-    # Those of a binary, and of a file, one behind the other: less is compiled.
-    mutants = sorted(mutants, key=lambda mutant: (mutant.binary, mutant.file))
     verdicts = {}
-    for number, mutant in enumerate(mutants, 1):
+    folders = [WORK / str(number) for number in range(jobs)]
+
+    def run(mutant):
+        folder = folders.pop()
         before = time.monotonic()
-        verdicts[mutant.name] = verdict_on(mutant, jobs)
+        try:
+            verdicts[mutant.name] = verdict_on(mutant, build, folder)
+        finally:
+            folders.append(folder)
         now = time.monotonic()
-        left = (now - start) / number * (len(mutants) - number)
-        print(f"{number:3}/{len(mutants)}  {verdicts[mutant.name]:8}  {now - before:5.1f} s  {mutant.name}"
+        left = (now - start) / len(verdicts) * (len(mutants) - len(verdicts))
+        print(f"{len(verdicts):3}/{len(mutants)}  {verdicts[mutant.name]:8}  {now - before:5.1f} s  {mutant.name}"
               f"  [{mutant.test}]  {left / 60:.0f} min left", flush=True)
+
+    with ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(run, mutants))
     bad = [mutant for mutant in mutants if verdicts[mutant.name] != "caught"]
     print()
     for mutant in bad:
@@ -299,7 +332,7 @@ def main():
     parser.add_argument("--share", type=share_of, default=(1, 1), metavar="K/N",
                         help="every N-th mutant from the K-th on, so that N runs cover all")
     parser.add_argument("--only", type=re.compile, metavar="REGEX", help="mutants whose name, file or test has this")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="files to compile at once")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="mutants at once")
     options = parser.parse_args()
 
     mutants = read_lists()
@@ -319,17 +352,12 @@ def main():
     if not mutants:
         print("mutants: none is chosen by --share and --only")
         return 1
-    SOURCE.mkdir(parents=True, exist_ok=True)
-    with (WORK / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            sys.exit("mutants: another run works in build/mutants; wait for it")
-        os.set_inheritable(lock.fileno(), True)
-        sync()
-        configure()
-        require_green(mutants, options.jobs)
-        return 0 if run_all(mutants, options.jobs) else 1
+    if not (BUILD / "compile_commands.json").is_file():
+        sys.exit("mutants: there is no build; run `make test` first")
+    WORK.mkdir(parents=True, exist_ok=True)
+    build = Build()
+    require_green(mutants, build)
+    return 0 if run_all(mutants, build, options.jobs) else 1
 
 
 if __name__ == "__main__":

@@ -8,27 +8,32 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-# The packages of the compiler. clang compiles Lehr several times as fast as g++, so it is the default.
+# The packages of the compiler. clang compiles Lehr several times as fast as g++, so it is the default. A compiler that is
+# already there needs none.
 compiler_packages() {
-  case "${CXX:-}" in
-    "") echo clang lld make ;;
-    */*) ;;  # a compiler of yours
-    *clang++*) echo "${CXX/clang++/clang}" make ;;
-    *) echo "$CXX" make ;;
-  esac
+  if [ -z "${CXX:-}" ]; then
+    echo clang lld make
+  elif command -v "${CXX%% *}" >/dev/null; then
+    echo make
+  else
+    echo "${CXX/clang++/clang}" make
+  fi
 }
 
 # In step with cmake/LehrDependencies.cmake. Debian and Ubuntu name them alike.
-read -ra packages < <(compiler_packages || true)
+read -ra packages <<<"$(compiler_packages)"
 packages+=(
   ninja-build cmake pkg-config python3-venv
   libfmt-dev libgloo-dev libgmock-dev libgtest-dev libpcre2-dev libsimdjson-dev libspdlog-dev libtomlplusplus-dev libzstd-dev
   nlohmann-json3-dev zlib1g-dev
 )
-# The runtimes of clang's sanitizers, which come with clang itself in older releases.
-sanitizers=libclang-rt-dev
 for package in "$@"; do
-  packages+=("${package/#sanitizers/$sanitizers}")
+  # The runtimes of clang's sanitizers come with clang itself in older releases.
+  if [ "$package" != sanitizers ]; then
+    packages+=("$package")
+  elif ! compgen -G '/usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.asan*' >/dev/null; then
+    packages+=(libclang-rt-dev)
+  fi
 done
 python=${PYTHON:-python3}
 torch_gigabytes=10  # Room for the wheels, and for what they unpack to (4.7 GB).
@@ -67,10 +72,6 @@ install_packages() {
   local apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300)
   say "installing system packages: ${missing[*]}"
   twice "${apt[@]}" update
-  if ! apt-cache show "$sanitizers" >/dev/null 2>&1; then
-    mapfile -t missing < <(printf '%s\n' "${missing[@]}" | grep -vx "$sanitizers")
-    [ ${#missing[@]} -gt 0 ] || return 0
-  fi
   twice "${apt[@]}" install -y --no-install-recommends "${missing[@]}"
 }
 
@@ -108,7 +109,7 @@ install_torch() {
   fi
   local quiet=()
   [ -t 1 ] || quiet=(--progress-bar off)
-  # The wheels are 2.6 GB; who installs them once has no use for a second copy in pip's cache.
+  # The wheels are 2.6 GB; a single installation needs no copy in pip's cache.
   [ -n "${PIP_CACHE_DIR:-}" ] || quiet+=(--no-cache-dir)
   twice .venv/bin/python -m pip install --disable-pip-version-check "${quiet[@]}" "${wanted[@]}"
   printf '%s\n' "$key" >"$stamp"

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Every check that exists, in eight shares of which each landing runs one (.ci/run).
+# The checks that are too long for `make test`, in eight shares of which each landing runs one (.ci/run).
 #
 #   script/test_all.sh                 all shares, one after the other (some hours on two cores)
 #   script/test_all.sh --share 3/8     the third: what a landing runs
 #   script/test_all.sh --list          what each share holds
 #
-# Each share runs with another seed for its random numbers, and holds: an eighth of all pairs of model, mesh and schedule
+# A share takes its random numbers from a seed of the commit, and holds: an eighth of all pairs of model, mesh and schedule
 # (LEHR_ALL_MESHES=1); some suites under address and undefined-behaviour sanitizers, or under the thread sanitizer (ranks
 # are threads); an eighth of the planted bugs (make mutants). Two shares install transformers and peft, and compare with
 # them. Closing lines name what failed, and where.
@@ -17,11 +17,11 @@ shares=(
   'asan base|mesh|data|metric|optim|state|descriptor|pipeline'
   'asan ops|nn interop'
   'asan shard|peft|model|prune'
-  'asan train.*|plan'
+  'asan train|train_mesh|train_pipeline|plan'
   'asan commands|launch|wrong_input|train_on_ranks|kill_and_resume|stop_and_disk_full'
   'tsan base|mesh|data|metric|optim|state|pipeline|launch interop'
   'tsan ops|nn|shard|peft|model|prune'
-  'tsan train.*|plan'
+  'tsan train|train_mesh|train_pipeline|plan'
 )
 count=${#shares[@]}
 
@@ -47,27 +47,32 @@ mkdir -p "$logs"
 failed=()
 lines=()
 
-# step NAME COMMAND...: runs it, keeps its log, and what must be read of it if it fails.
+# step NAME COMMAND...: runs it, keeps its log, and says at once what must be read of it if it fails.
 step() {
-  local name=$1 log start=$SECONDS code=0
+  local name=$1 log=$logs/${1//[^A-Za-z0-9]/_}.log start=$SECONDS code=0
   shift
-  log=$logs/${name// /_}.log
   printf '\n---- %s\n' "$name"
-  "$@" > >(tee "$log") 2>&1 || code=$?
-  wait
+  "$@" </dev/null 2>&1 | tee "$log"
+  code=${PIPESTATUS[0]}
   if [ "$code" = 0 ]; then
     lines+=("passed  $name ($((SECONDS - start)) s): $(grep -E '^[0-9]+ (passed|caught)' "$log" | tail -n 1)")
   else
     failed+=("$name")
-    lines+=("FAILED  $name (exit code $code, $((SECONDS - start)) s), see $log")
-    lines+=("$(script/what_failed.sh "$log")")
+    lines+=("FAILED  $name (exit code $code, $((SECONDS - start)) s)" "$(script/what_failed.sh "$log")")
   fi
+  printf '%s\n' "${lines[-1]}"
+  [ "$code" = 0 ] || echo "FAILED  $name"
 }
 
 # The suites of a share by ctest's names, in a build with a sanitizer.
 sanitized() {
-  local preset=$1 suites=$2
-  LEHR_TEST_SEED=$seed make test PRESET="$preset" ARGS="-R ^($suites)(_[0-9]+)?\$"
+  local preset=$1 suites=$2 suite
+  make --no-print-directory configure PRESET="$preset" || return
+  for suite in ${suites//|/ }; do
+    ctest --preset "$preset" -N -R "^$suite(_[0-9]+)?\$" | grep -q 'Total Tests: [1-9]' ||
+      { echo "FAILED: ctest knows no suite $suite"; return 1; }
+  done
+  LEHR_TEST_SEED=$seed make --no-print-directory test PRESET="$preset" ARGS="-R '^($suites)(_[0-9]+)?\$\$'"
 }
 
 meshes() {

@@ -10,7 +10,8 @@ import xml.etree.ElementTree as xml
 from pathlib import Path
 
 root = Path(__file__).resolve().parents[1]
-results = Path(sys.argv[1]) / "results"
+build = Path(sys.argv[1])
+results = build / "results"
 
 
 def last_lines(text, count=12):
@@ -33,6 +34,7 @@ def first_line(message):
 
 
 passed, failed, skipped, slowest = 0, [], [], []
+of_googletest = set((build / "gtest_entries.txt").read_text().split())
 try:
     entries = xml.parse(results / "ctest.xml").getroot().iter("testcase")
 except (OSError, xml.ParseError) as problem:
@@ -41,13 +43,10 @@ except (OSError, xml.ParseError) as problem:
 for entry in entries:
     name, output = entry.get("name"), entry.findtext("system-out")
     slowest.append((float(entry.get("time") or 0), name))
-    cases = []
     try:
         cases = list(xml.parse(results / f"{name}.xml").getroot().iter("testcase"))
-    except OSError:
-        pass  # not a GoogleTest program, or it died before it could write
-    except xml.ParseError:
-        cases = []
+    except (OSError, xml.ParseError):
+        cases = []  # not a GoogleTest program, or it ended before it could write
     before = len(failed)
     for case in cases:
         label = f"{name}: {case.get('classname')}.{case.get('name')}"
@@ -57,13 +56,17 @@ for entry in entries:
             skipped.append((label, first_line(case.find("skipped").get("message")).split(" ", 1)[-1]))
         elif case.get("status") == "run":
             passed += 1
+        else:
+            skipped.append((label, "it is disabled"))
     if entry.find("skipped") is not None:
         lines = [line for line in (output or "").splitlines() if line.startswith("skipped: ")]
-        skipped.append((name, lines[0][len("skipped: "):] if lines else "it gives no reason"))
+        skipped.append((name, lines[0][len("skipped: "):] if lines else "no reason given"))
     elif entry.get("status") != "run" and len(failed) == before:
         reason = entry.find("failure")
-        why = (reason.get("message") if reason is not None else "") or "it did not end well"
+        why = (reason.get("message") if reason is not None else "") or "it exited with an error"
         failed.append((name, f"{why}\n{last_lines(output)}"))
+    elif name in of_googletest and not cases:
+        failed.append((name, f"it ended before it wrote its results\n{last_lines(output)}"))
     elif not cases:
         passed += 1
 
@@ -80,7 +83,7 @@ for reason, names in sorted(reasons.items()):
     shown = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
     print(f"Skipped: {shown}: {reason}")
 for name, reason in unlisted:
-    print(f"FAILED to run: {name} skips ({reason}), and test/expected_skips.txt does not allow that")
+    print(f"FAILED: {name} was skipped ({reason}), but test/expected_skips.txt does not list it")
 for name, reason in failed:
     print(f"FAILED: {name}: {reason}")
 if passed == 0:

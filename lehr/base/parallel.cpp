@@ -15,6 +15,20 @@ int omp_in_parallel();
 void omp_set_num_threads(int threads);
 }
 
+// libgomp is not compiled with the thread sanitizer, which therefore must be told that a region's threads begin after the
+// caller's last write, and that the caller goes on after theirs.
+#if defined(__SANITIZE_THREAD__)
+#define LEHR_THREAD_SANITIZER
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define LEHR_THREAD_SANITIZER
+#endif
+#endif
+#ifdef LEHR_THREAD_SANITIZER
+extern "C" void __tsan_acquire(void* address);
+extern "C" void __tsan_release(void* address);
+#endif
+
 namespace lehr {
 
 namespace {
@@ -26,8 +40,20 @@ struct Region {
   std::exception_ptr error;
 };
 
+void happens_before([[maybe_unused]] Region& region) {
+#ifdef LEHR_THREAD_SANITIZER
+  __tsan_release(&region);
+#endif
+}
+void happens_after([[maybe_unused]] Region& region) {
+#ifdef LEHR_THREAD_SANITIZER
+  __tsan_acquire(&region);
+#endif
+}
+
 void run_region(void* data) {
   auto& region = *static_cast<Region*>(data);
+  happens_after(region);
   const int64_t stride = region.chunk * omp_get_num_threads();
   try {
     for (int64_t first = region.begin + region.chunk * omp_get_thread_num(); first < region.end; first += stride) {
@@ -38,6 +64,7 @@ void run_region(void* data) {
       region.error = std::current_exception();
     }
   }
+  happens_before(region);
 }
 }  // namespace
 
@@ -63,7 +90,9 @@ void detail::run_chunks(
     return;
   }
   Region region{begin, end, (count + threads - 1) / threads, body, context, ATOMIC_FLAG_INIT, nullptr};
+  happens_before(region);
   GOMP_parallel(run_region, &region, static_cast<unsigned>(threads), 0);
+  happens_after(region);
   if (region.error) {
     std::rethrow_exception(region.error);
   }
