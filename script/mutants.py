@@ -172,12 +172,14 @@ class Build:
             self.links[target] = shlex.split(said.splitlines()[-1].removeprefix(": && ").split(" && ")[0])
 
     def sources_with(self, name):
-        """The sources that are, or include, this file."""
+        """The sources that are, or include, this file, maybe by another .inl."""
         if name.endswith(".cpp"):
             return [name]
         line = f'#include "{name}"'
-        return [source for source in self.compiles
-                if source.startswith("lehr/") and line in (ROOT / source).read_text("utf-8")]
+        among = [source for source in self.compiles if source.startswith("lehr/")]
+        among += [str(path.relative_to(ROOT)) for path in (ROOT / "lehr").rglob("*.inl")]
+        holders = [file for file in among if line in (ROOT / file).read_text("utf-8")]
+        return sorted({source for holder in holders for source in self.sources_with(holder)})
 
     def compile(self, mutant, folder):
         """The objects of the source with the bug in it; None where it does not compile."""
