@@ -36,7 +36,7 @@ for package in "$@"; do
   fi
 done
 python=${PYTHON:-python3}
-torch_gigabytes=10  # Room for the wheels, and for what they unpack to (4.7 GB).
+torch_gigabytes=8  # Room for the wheels (2.6 GB), and for what they unpack to (4.7 GB).
 
 say() { printf 'setup: %s\n' "$*"; }
 stop() { printf 'setup: %s\n' "$*" >&2; exit 2; }
@@ -105,7 +105,7 @@ install_torch() {
     local free
     free=$(df -Pk . | awk 'NR == 2 { print int($4 / 1048576) }')
     [ "$free" -ge "$torch_gigabytes" ] || stop "$free GB are free on this disk, LibTorch needs $torch_gigabytes to install"
-    say "fetching LibTorch (the torch wheel and its CUDA libraries, 2 to 3 GB): a minute or a few"
+    say "fetching LibTorch (the torch wheel and its CUDA libraries, 2.6 GB): a minute or a few"
   fi
   local quiet=()
   [ -t 1 ] || quiet=(--progress-bar off)
