@@ -26,8 +26,8 @@ class SeedEveryTest : public testing::EmptyTestEventListener {
 
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
-  // Seeding makes ATen look up its accelerator once. If libtorch_cuda.so were loaded later, this process would never see
-  // a GPU and every GPU test would skip.
+  // Seeding makes ATen look up its accelerator once. If libtorch_cuda.so were loaded later, this process would never
+  // see a GPU and every GPU test would skip.
   if (std::filesystem::exists("/dev/nvidiactl") || std::filesystem::exists("/dev/dxg")) {
     dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL);
   }

@@ -15,8 +15,8 @@ int omp_in_parallel();
 void omp_set_num_threads(int threads);
 }
 
-// libgomp is not compiled with the thread sanitizer, which therefore must be told that a region's threads begin after the
-// caller's last write, and that the caller goes on after theirs.
+// libgomp is not compiled with the thread sanitizer, which therefore must be told that a region's threads begin after
+// the caller's last write, and that the caller goes on after theirs.
 #if defined(__SANITIZE_THREAD__)
 #define LEHR_THREAD_SANITIZER
 #elif defined(__has_feature)

@@ -39,15 +39,15 @@ bool multiplies_bfloat16_by_onednn() {
 #endif
 }
 
-// What stands for the workspace of at::mm in bfloat16, which is oneDNN's: for each thread a block of the second operand,
-// one of a transposed first operand, and one of float32 sums, which AMX keeps in its tiles. How large blocks are is
-// oneDNN's choice; these are its own for matrices so small that they count beside tensors (seen in LibTorch 2.11 with
-// AVX-512 and with AMX, on one and two threads).
+// What stands for the workspace of at::mm in bfloat16, which is oneDNN's: for each thread a block of the second
+// operand, one of a transposed first operand, and one of float32 sums, which AMX keeps in its tiles. How large blocks
+// are is oneDNN's choice; these are its own for matrices so small that they count beside tensors (seen in LibTorch 2.11
+// with AVX-512 and with AMX, on one and two threads).
 at::Tensor workspace_on_meta(const at::Tensor& a, const at::Tensor& b) {
   constexpr int64_t kRows = 256;
   constexpr int64_t kColumns = 64;
   constexpr int64_t kTerms = 512;
-  constexpr int64_t kTiles = 5 * 1024;  // AMX: what a thread stores tiles into, bytes
+  constexpr int64_t kTiles = 5 * 1024;        // AMX: what a thread stores tiles into, bytes
   constexpr int64_t kWorthIt = 16 * 16 * 16;  // multiplications; ATen has a loop of its own for fewer
   const int64_t m = a.size(0);
   const int64_t k = a.size(1);

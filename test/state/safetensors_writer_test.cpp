@@ -24,9 +24,10 @@ at::Tensor random_bits(at::ScalarType type, std::vector<int64_t> shape) {
   if (type == at::kBool) {
     return at::randint(2, shape, at::kByte).to(at::kBool);
   }
-  auto* bytes = static_cast<uint8_t*>(tensor.mutable_data_ptr());
   const at::Tensor noise = at::randint(256, {static_cast<int64_t>(tensor.nbytes())}, at::kByte);
-  std::memcpy(bytes, noise.const_data_ptr(), tensor.nbytes());
+  if (tensor.nbytes() > 0) {  // an empty tensor has no address, which memcpy must not be given
+    std::memcpy(tensor.mutable_data_ptr(), noise.const_data_ptr(), tensor.nbytes());
+  }
   return tensor;
 }
 
