@@ -1,4 +1,5 @@
-# The verbs of daily work. Each does what is missing first and, when repeated, only its own part. `make` alone explains.
+# The verbs of daily work. Each first makes its missing prerequisites; repeated, it does only its own work. `make` alone
+# lists them.
 
 PRESET ?= release
 ARGS ?=
@@ -7,18 +8,21 @@ JOBS ?= $(shell awk -v cores=$$(nproc) '/MemAvailable/ { fit = int($$2 / 1500000
 	END { print fit < 1 ? 1 : (fit < cores ? fit : cores) }' /proc/meminfo)
 
 BUILD := $(if $(filter release,$(PRESET)),build,build/$(PRESET))
-# setup.sh puts cmake and ninja into .venv where the system's are too old.
+# setup.sh installs cmake and ninja in .venv if the system's are too old.
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export PYTHON
-# The compilers that presets name; else the one that CXX names, if the user says so.
+# The compilers that presets name; else the one that CXX names, if it is set.
 ifneq ($(filter ci,$(PRESET)),)
 export CXX := g++
 else ifneq ($(filter dev asan tsan,$(PRESET)),)
 export CXX := clang++
 endif
 
+# Test programs with tests that use a GPU.
+GPU_TESTS := mesh_test ops_test optim_test
+
 .DEFAULT_GOAL := help
-.PHONY: help setup configure build train test test-all mutants bench bench-fsdp bench-ops bench-tokenizer bench-build format format-check tidy clean
+.PHONY: help setup configure build train test test-all mutants bench bench-fsdp bench-ops bench-tokenizer bench-build gpu-check gpu-pack gpu-build format format-check tidy clean
 
 help: ## Show this list
 	@echo "Lehr trains large language models. From a fresh clone:"
@@ -53,18 +57,18 @@ test: configure ## Compile everything and run the tests; ARGS="-R nn" picks some
 test-all: ## Checks too long for make test: sanitizers, every mesh, peers, mutants; ARGS="--share 3/8" runs one share
 	@script/test_all.sh $(ARGS)
 
-bench: bench-build ## Train steps beside transformers, into bench/results.md (fetches the peers into .bench)
+bench: bench-build ## Time train steps against transformers, into bench/results.md (fetches the peers into .bench)
 	@script/bench_setup.sh
 	.bench/bin/python bench/compare.py --lehr $(BUILD)/bin/train_step_bench $(ARGS)
 
-bench-fsdp: build bench-build ## Two ranks beside FSDP2 and DCP, into bench/results_ranks.md (fetches the peers into .bench)
+bench-fsdp: build bench-build ## Two ranks against FSDP2 and DCP, into bench/results_ranks.md (fetches the peers into .bench)
 	@script/bench_setup.sh
 	.bench/bin/python bench/fsdp.py --build $(BUILD) $(ARGS)
 
-bench-ops: bench-build ## Each kernel beside its plain definition; ARGS="--benchmark_filter=..." picks some
+bench-ops: bench-build ## Each kernel against its plain definition; ARGS="--benchmark_filter=..." picks some
 	$(BUILD)/bin/ops_bench $(ARGS)
 
-bench-tokenizer: bench-build ## Encoding speed beside the tokenizers package
+bench-tokenizer: bench-build ## Encoding speed against the tokenizers package
 	@script/bench_setup.sh
 	.bench/bin/python bench/tokenizer_vs_python.py --bench $(BUILD)/bin/tokenizer_bench \
 		test/data/tokenizer/qwen3 recipe/data/tinyshakespeare.txt $(ARGS)
@@ -74,11 +78,11 @@ bench-build: configure
 	@cmake -DLEHR_BENCH=ON $(BUILD) >/dev/null
 	@cmake --build $(BUILD) -j $(JOBS) --target lehr_benchmarks
 
-format: ## Lay out all sources by .clang-format
+format: ## Format all sources by .clang-format
 	@script/setup.sh clang-format
 	@script/format.sh
 
-format-check: ## Name the sources whose layout differs from .clang-format
+format-check: ## Name the sources that .clang-format would change
 	@script/setup.sh clang-format
 	@script/format.sh --check
 
@@ -87,8 +91,17 @@ tidy: ## Run clang-tidy over the sources that differ from the main branch
 	@$(MAKE) --no-print-directory configure PRESET=dev
 	@script/tidy.sh
 
-mutants: setup ## Plant bugs one at a time and see their tests fail; ARGS="--only muon" or "--share 1/8"
+gpu-check: gpu-build ## Check this machine's GPU in ten minutes (docs/gpu.md); ARGS=--rehearse goes through it on the CPU
+	@.venv/bin/python script/gpu_check --build $(BUILD) $(ARGS)
+
+gpu-pack: gpu-build ## Pack gpu-check for another machine that has Python with torch, as build/gpu_pack.tar.xz
+	@.venv/bin/python script/gpu_check --build $(BUILD) --pack $(BUILD)/gpu_pack $(ARGS)
+
+gpu-build: configure
+	@cmake --build $(BUILD) -j $(JOBS) --target lehr $(GPU_TESTS)
+
+mutants: setup ## Plant bugs one at a time and check that their tests fail; ARGS="--only muon" or "--share 1/8"
 	script/mutants.py --jobs $(JOBS) $(ARGS)
 
-clean: ## Remove what was compiled (build/); keep .venv
+clean: ## Remove all build output (build/); keep .venv
 	rm -rf build

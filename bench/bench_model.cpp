@@ -5,11 +5,9 @@
 #include "lehr/base/command_line.h"
 #include "lehr/base/error.h"
 #include "lehr/metric/throughput.h"
-#include "lehr/model/llama3/spec.h"
-#include "lehr/model/qwen3_dense/parallelize.h"
-#include "lehr/model/qwen3_dense/spec.h"
-#include "lehr/model/qwen3_moe/parallelize.h"
-#include "lehr/model/qwen3_moe/spec.h"
+#include "lehr/model/llama3/family.h"
+#include "lehr/model/qwen3_dense/family.h"
+#include "lehr/model/qwen3_moe/family.h"
 #include "lehr/state/weights.h"
 #include "lehr/train/step.h"
 #include "lehr/train/weights.h"
@@ -27,7 +25,7 @@ descriptor::ModelFamilies families() {
 BenchModel::BenchModel(const Options& options, mesh::Transport& transport)
     : ranks(train::ParallelismConfig{}, &transport), dtype_(options.dtype) {
   args = families().from_hf_folder(options.folder);
-  model = args->build({.checkpointing = nn::ActivationCheckpointing::products_of_every_nth(options.remake_products)});
+  model = args->build({.checkpointing = nn::ActivationCheckpointing::matmuls_of_every_nth(options.recompute_matmuls)});
   if (ranks.context() != nullptr) {
     const shard::ParallelizeOptions parallelize{
         .fully_shard = {.compute = compute_type(), .reduce = dtype_ == "bf16" ? at::kBFloat16 : at::kFloat}};
@@ -60,7 +58,7 @@ BenchModel::BenchModel(const Options& options, mesh::Transport& transport)
 std::vector<double> of_all_ranks(const train::Ranks& ranks, double mine) {
   std::vector<double> numbers(static_cast<size_t>(ranks.world_size()), 0.0);
   numbers[ranks.context() != nullptr ? static_cast<size_t>(ranks.context()->rank()) : 0] = mine;
-  ranks.sum_over_rows(numbers);
+  ranks.sum_over_world(at::from_blob(numbers.data(), {ranks.world_size()}, at::kDouble));
   return numbers;
 }
 

@@ -1,4 +1,4 @@
-// The model and the optimizer of the benchmarks, on one device or fully sharded over the ranks that a launcher started.
+// Model and optimizer of the benchmarks, on one device or fully sharded over the ranks of a launcher.
 #pragma once
 
 #include <memory>
@@ -14,17 +14,17 @@
 
 namespace lehr::bench {
 
-/// Whose folders benchmarks read.
+/// Returns the families whose model folders benchmarks can read.
 descriptor::ModelFamilies families();
 
-/// What a benchmark trains or saves: AdamW with lr 3e-4, betas 0.9 and 0.95, eps 1e-8, decay 0.1 on every parameter.
+/// A model with its optimizer: AdamW with lr 3e-4, betas 0.9 and 0.95, eps 1e-8, decay 0.1 on every parameter.
 class BenchModel {
  public:
   struct Options {
-    std::string folder;  ///< With config.json and model.safetensors.
+    std::string folder;  ///< Folder with config.json and model.safetensors.
     std::string dtype;   ///< fp32; bf16: all in bfloat16; amp: float32 weights and sums, bfloat16 arithmetic.
     bool random_weights = false;
-    int64_t remake_products = 2;  ///< n of activation_checkpoint.selective_ac_option = "op n"; 0: none.
+    int64_t recompute_matmuls = 2;  ///< n of activation_checkpoint.selective_ac_option = "op n"; 0: none.
   };
   BenchModel(const Options& options, mesh::Transport& transport);
 
@@ -34,22 +34,22 @@ class BenchModel {
   train::Ranks ranks;
   std::unique_ptr<descriptor::ModelArgs> args;
   std::shared_ptr<nn::Model> model;
-  std::vector<shard::FullySharded> sharded;  ///< One; none on one device.
-  std::unique_ptr<optim::AdamW> optimizer;   ///< Its state has memory.
+  std::vector<shard::FullySharded> sharded;  ///< One element; empty on one device.
+  std::unique_ptr<optim::AdamW> optimizer;   ///< Its state is allocated.
 
  private:
   std::string dtype_;
   state::StateMap map_;
 };
 
-/// A number of every rank, in the order of ranks; collective.
+/// Returns `mine` of every rank, in the order of ranks. All ranks must call it.
 std::vector<double> of_all_ranks(const train::Ranks& ranks, double mine);
 
-/// Fills a program's options; false if --help was there, which it has shown then. Throws a usage error for wrong ones,
-/// and for what belongs to none, as "false" behind a flag.
+/// Parses a program's options. Returns false if --help was given, after printing the help. Throws a usage error for
+/// wrong options, and for arguments that belong to no option, such as "false" after a flag.
 bool read_options(int argc, char** argv, const ConfigObject& options);
 
-/// Most memory that this process had so far, in MB.
+/// Returns the peak resident memory of this process in MB.
 double peak_rss_mb();
 
 }  // namespace lehr::bench

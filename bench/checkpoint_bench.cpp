@@ -1,5 +1,6 @@
-// Saves and loads weights from several ranks (threads), each with its rows of every matrix: seconds and bytes a second.
-// LEHR_BENCH_DIR chooses the folder (else the one for temporary files), LEHR_BENCH_MB the size (else 1000).
+// Saves and loads weights from several ranks (threads), each with its shard of every matrix; reports seconds and bytes
+// per second. LEHR_BENCH_DIR is the folder (default: the one for temporary files), LEHR_BENCH_MB the size (default:
+// 1000).
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 
@@ -29,9 +30,9 @@ fs::path folder() {
 }
 
 constexpr int64_t kRows = 2048;
-constexpr int64_t kColumns = 2048;  // of float32: 16.8 MB a matrix
+constexpr int64_t kColumns = 2048;  // float32: 16.8 MB per matrix
 
-// What a rank holds: chunk `rank` of dimension `dim` of every matrix.
+// The shards of a rank: chunk `rank` of dimension `dim` of every matrix.
 state::CheckpointContents make_contents(int64_t rank, int64_t ranks, int64_t dim) {
   state::WeightSet set{.stem = "model", .tensors = {}};
   const int64_t matrices = std::max<int64_t>(1, megabytes() * 1'000'000 / (kRows * kColumns * 4));
@@ -49,7 +50,7 @@ void report(benchmark::State& bench) {
   bench.SetBytesProcessed(bench.iterations() * megabytes() * 1'000'000);
 }
 
-// Arguments: ranks, the dimension that they cut.
+// Arguments: number of ranks, sharded dimension.
 void BM_Save(benchmark::State& bench) {
   const int64_t ranks = bench.range(0);
   std::vector<state::CheckpointContents> contents;
@@ -68,7 +69,7 @@ void BM_Save(benchmark::State& bench) {
 }
 BENCHMARK(BM_Save)->Args({1, 0})->Args({2, 0})->Args({2, 1})->Unit(benchmark::kMillisecond)->UseRealTime();
 
-// The checksums of all bytes, which a resumed run compares.
+// Checksums of all bytes, which a resumed run verifies.
 void BM_Verify(benchmark::State& bench) {
   for (auto _ : bench) {
     mesh::run_ranks(bench.range(0), [&](mesh::Transport& transport) {

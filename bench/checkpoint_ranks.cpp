@@ -1,14 +1,14 @@
-// Saves and loads a whole training state (weights and AdamW's moments) as one of the ranks that a launcher started,
-// each with its part, and prints one JSON line: bench/peer_dcp.py does the same with torch.distributed.checkpoint.
+// Saves and loads a whole training state (weights and AdamW's moments) as one rank of a launcher, each with its shards,
+// and prints one JSON line. bench/peer_dcp.py does the same with torch.distributed.checkpoint.
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 
 #include "bench/bench_model.h"
+#include "lehr/base/caching_allocator.h"
 #include "lehr/base/error.h"
 #include "lehr/base/json.h"
-#include "lehr/base/tensor_memory.h"
 #include "lehr/mesh/connect.h"
 #include "lehr/state/checkpoint_contents.h"
 #include "lehr/state/integrity.h"
@@ -26,8 +26,8 @@ struct Options {
   int64_t runs = 3;
   void fields(FieldVisitor& v) {
     v.required("model", model, "Folder with config.json and model.safetensors to start from.");
-    v.required("folder", folder, "Where checkpoints go; on the disk of all ranks.");
-    v.optional("runs", runs, "Saves and loads.", positive());
+    v.required("folder", folder, "Folder to write checkpoints to, on a disk that all ranks share.");
+    v.optional("runs", runs, "Number of saves and loads.", positive());
   }
 };
 
@@ -35,7 +35,7 @@ void barrier(const train::Ranks& ranks) {
   ranks.any(false);
 }
 
-// Seconds from the moment at which all ranks have come until all are done.
+// Returns the seconds between a barrier before the work and one after it.
 template <class Work>
 double seconds_of(const train::Ranks& ranks, const Work& work) {
   barrier(ranks);
@@ -53,7 +53,7 @@ Node numbers(const std::vector<double>& values) {
   return list;
 }
 
-// Through the system's memory, where all files stay.
+// Reads all files through the page cache, where they stay.
 void read_all(const std::filesystem::path& folder) {
   std::vector<char> piece(size_t{8} << 20);
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
@@ -73,7 +73,7 @@ void run(const Options& options, mesh::Transport& transport) {
   std::vector<double> cached_loads;
   std::vector<double> cached_checked_loads;
   int64_t bytes = 0;
-  double checked = 0;  // what a load must bring back
+  double checked = 0;  // the sum of the weights, which a load must restore
   for (int64_t i = 1; i <= options.runs; ++i) {
     saves.push_back(seconds_of(bench.ranks, [&] {
       auto weights = train::share_of_parameters(*bench.model, bench.map(), bench.ranks.context());
@@ -104,7 +104,7 @@ void run(const Options& options, mesh::Transport& transport) {
       require(!state::find_damage(store.path_of(i), true, *coordinator), "step {}: the checkpoint is damaged", i);
       load();
     };
-    // Saves and loads leave nothing of the files in the system's memory.
+    // Saves and loads bypass the page cache, so the first load is from the disk.
     loads.push_back(seconds_of(bench.ranks, load));
     checked_loads.push_back(seconds_of(bench.ranks, checked_load));
     if (bench.ranks.is_main()) {
@@ -112,7 +112,7 @@ void run(const Options& options, mesh::Transport& transport) {
     }
     cached_loads.push_back(seconds_of(bench.ranks, load));
     cached_checked_loads.push_back(seconds_of(bench.ranks, checked_load));
-    require(parameter->value().sum().item<double>() == checked, "step {}: the load did not bring the weights back", i);
+    require(parameter->value().sum().item<double>() == checked, "step {}: the load did not restore the weights", i);
     barrier(bench.ranks);
     if (bench.ranks.is_main()) {
       std::filesystem::remove_all(store.path_of(i));

@@ -1,16 +1,17 @@
-"""Runs Lehr and its peers alternately on the same work and writes bench/results.md, part by part.
+"""Runs Lehr and its peers alternately on the same work, and writes bench/results.md section by section.
 
-    make bench                                    builds what is needed, then runs this
+    make bench                                    builds the benchmarks, then runs this script
     .bench/bin/python bench/compare.py --parts training --presets tiny,small,moe --dtypes fp32,bf16 --rounds 5
 
-training   steps of every preset: tokens a second and peak memory
-memory     preset small with longer rows: peak memory, beside the peers at --memory-seq and alone up to 16384 tokens
-start      from the start to the end of a process that does one step of preset tiny
-loading    2 GB of weights as tensors and into a model, from the disk and from the system's memory, beside safetensors
+training   training steps of every preset: tokens per second and peak memory
+memory     preset small with longer sequences: peak memory, with the peers at --memory-seq, and Lehr alone up to 16384
+           tokens
+start      wall time of a process that runs one step of preset tiny
+loading    2 GB of weights loaded as tensors and into a model, from the disk and from the page cache, with safetensors
            and from_pretrained
 
-Every contender starts from the same weights (the first losses are compared) and trains on the same tokens. Rounds
-alternate, so that a busy moment of the machine hits all alike; a ratio is taken within each round.
+All contenders start from the same weights (the first losses are compared) and train on the same tokens. Contenders
+alternate within a round, so that load on the machine affects all alike; ratios are computed per round.
 """
 import argparse
 import importlib.util
@@ -27,11 +28,11 @@ from report import Report
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SLOW = 1.25
-# Lehr with other activation checkpointing than its default, which makes products of every second layer again in backward:
-# in every n-th layer, or in none.
+# Lehr with n of selective_ac_option = "op n" (matmul outputs of every n-th layer are recomputed in backward) other than
+# the default of 2; 0: nothing is recomputed.
 OTHERS = {"lehr, all kept": 0, 'lehr, "op"': 1}
-DEFAULT = ("By default Lehr makes products of every second layer again in backward (activation_checkpoint.selective_ac_option = "
-           "\"op 2\"); \"op\": those of every layer; the peers keep everything.")
+DEFAULT = ("By default Lehr recomputes matmul outputs of every second layer in backward (activation_checkpoint.selective_ac_option = "
+           "\"op 2\"); \"op\": of every layer; the peers save all activations.")
 SHAPES = {"tiny": (512, 4), "small": (1024, 1), "moe": (1024, 2)}
 
 
@@ -57,7 +58,7 @@ def spread(values, digits=2):
 
 
 class Contenders:
-    """Lehr and the peers that are installed: what to start for a piece of work."""
+    """Lehr and the installed peers, with their commands."""
 
     def __init__(self, a):
         self.bin = os.path.dirname(os.path.abspath(a.lehr))
@@ -65,14 +66,14 @@ class Contenders:
         self.peers = [name for name in a.peers.split(",") if importlib.util.find_spec(name.split()[0])]
         self.absent = sorted({name.split()[0] for name in a.peers.split(",")} - {name.split()[0] for name in self.peers})
         for name in self.absent:
-            print(f"{name} is not installed and left out; bench/peer_{name}.py says how to install it")
+            print(f"{name} is not installed and is left out; bench/peer_{name}.py tells how to install it")
 
     def commands(self, folder, dtype, seq, batch, steps, warmup, others=False):
         work = ["--model", folder, "--dtype", dtype, "--seq", str(seq), "--batch", str(batch),
                 "--steps", str(steps), "--warmup", str(warmup), "--threads", str(os.cpu_count())]
         found = {"lehr": [self.lehr] + work}
         if others:
-            found |= {name: [self.lehr] + work + [f"--remake_products={n}"] for name, n in OTHERS.items()}
+            found |= {name: [self.lehr] + work + [f"--recompute_matmuls={n}"] for name, n in OTHERS.items()}
         for name in self.peers:
             script, mode = name.split()
             found[name] = [sys.executable, os.path.join(HERE, f"peer_{script}.py")] + work + ["--mode", mode]
@@ -89,8 +90,8 @@ def head(text):
 
 
 def training(contenders, a):
-    lines = head(f"{a.rounds} alternating rounds, {a.steps} timed steps each after 2 others; the median step of a round counts. Who is "
-                 f"{SLOW} times as slow as the fastest peer in the first round is left out of the others."
+    lines = head(f"{a.rounds} alternating rounds of {a.steps} timed steps after 2 warm-up steps; the median step of a round counts. "
+                 f"Contenders that are {SLOW} times slower than the fastest peer in the first round run in no other round."
                  + "".join(f" Without {name}, which was not installed." for name in contenders.absent)
                  + " torchtitan's experts compute in bfloat16 under fp32 too. " + DEFAULT)
     lines += ["| preset | dtype | contender | tokens/s: median (min to max) | Lehr's ratio to it | peak memory MB |",
@@ -120,8 +121,8 @@ def training(contenders, a):
 
 
 def memory(contenders, a):
-    lines = head("preset small in float32, one row, two steps; the process's peak resident memory. " + DEFAULT)
-    lines += ["| tokens in the row | contender | peak memory MB | of its parameters, gradients and moments | Lehr's ratio to it | "
+    lines = head("preset small in float32, one sequence, two steps; the process's peak resident memory. " + DEFAULT)
+    lines += ["| tokens per sequence | contender | peak memory MB | times its parameters, gradients and moments | Lehr's ratio to it | "
               "with all kept | with \"op\" |", "| --- | --- | --- | --- | --- | --- | --- |"]
 
     def row(seq, name, result, last):
@@ -140,8 +141,8 @@ def memory(contenders, a):
             row(a.memory_seq, name, result, " | ".join(
                 f"{results[ours]['peak_rss_mb'] / result['peak_rss_mb']:.2f}" if results[ours] and result else ""
                 for ours in ("lehr", *OTHERS)))
-        lines += ["", "Lehr alone:", "", "| tokens in the row | contender | peak memory MB | of its parameters, gradients and moments | "
-                  "KB more for each token |", "| --- | --- | --- | --- | --- |"]
+        lines += ["", "Lehr alone:", "", "| tokens per sequence | contender | peak memory MB | times its parameters, gradients and moments | "
+                  "more KB per token |", "| --- | --- | --- | --- | --- |"]
         for name in ("lehr", *OTHERS):
             before = None
             for seq in (512, 1024, 2048, 4096, 8192, 16384):
@@ -153,9 +154,9 @@ def memory(contenders, a):
 
 
 def start(contenders, a):
-    lines = head(f"preset tiny in float32; {a.rounds} alternating rounds after one that fills the system's cache of files. Those who "
-                 "compile begin without compiled code, and then once more with what that left on the disk.")
-    lines += ["| contender | seconds: median (min to max) | of Lehr's: median (min to max) |", "| --- | --- | --- |"]
+    lines = head(f"preset tiny in float32; {a.rounds} alternating rounds after one that fills the page cache. Contenders that compile run "
+                 "first without compiled code, and then a second time with the code that the first run cached on the disk.")
+    lines += ["| contender | seconds: median (min to max) | times Lehr's: median (min to max) |", "| --- | --- | --- |"]
     seq, batch = SHAPES["tiny"]
 
     def seconds(command, **environment):
@@ -190,11 +191,11 @@ def start(contenders, a):
 
 
 def loading(contenders, a):
-    lines = head(f"30 layers of preset small, 2 GB; {a.rounds} rounds, each of which begins with another, a process each; cached: after "
-                 "a touch that does not count. Seconds and what they are of a touch of every page of the mapped file, median (min to "
-                 "max). Tensors that view the file are mapped, too, and each page of them is touched. A model's parameters are memory of "
-                 "their own, for which the system needs a while, so they are compared apart.")
-    lines += ["| file is | what | seconds | of the touch |", "| --- | --- | --- | --- |"]
+    lines = head(f"30 layers of preset small, 2 GB; {a.rounds} rounds in rotating order, one process per measurement; cached: after an "
+                 "untimed touch. Seconds, and their ratio to touching every page of the mapped file, median (min to max). Tensors that "
+                 "view the file are mapped too, and each of their pages is touched. A model's parameters need memory of their own, whose "
+                 "allocation takes time, so they are compared separately.")
+    lines += ["| file is | operation | seconds | times the touch |", "| --- | --- | --- | --- |"]
     with tempfile.TemporaryDirectory(dir=a.disk) as folder:
         contenders.save_init("loading", folder)
         os.sync()
@@ -229,21 +230,22 @@ def loading_rows(place, group, count):
     return lines
 
 
-PARTS = {"training": ("Training steps", training), "memory": ("Memory and length of rows", memory),
+PARTS = {"training": ("Training steps", training), "memory": ("Memory and sequence length", memory),
          "start": ("A process of one step", start), "loading": ("Loading weights", loading)}
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--lehr", default=os.path.join(HERE, "..", "build", "bin", "train_step_bench"))
-    p.add_argument("--parts", default=",".join(PARTS), help="the others' sections of the report stay as they are")
+    p.add_argument("--parts", default=",".join(PARTS),
+                   help="parts to measure (default: %(default)s); other sections of the report are kept")
     p.add_argument("--presets", default="tiny,small,moe")
     p.add_argument("--dtypes", default="fp32,bf16")
     p.add_argument("--peers", default="transformers eager,transformers compile,torchtitan eager,torchtitan compile")
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--steps", type=int, default=3)
     p.add_argument("--memory-seq", type=int, default=2048)
-    p.add_argument("--disk", help="a folder on the disk to load from; else that for temporary files")
+    p.add_argument("--disk", help="folder on the disk to load from; default: the folder for temporary files")
     p.add_argument("--out", default=os.path.join(HERE, "results.md"))
     a = p.parse_args()
     unknown = set(a.parts.split(",")) - set(PARTS)

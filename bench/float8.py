@@ -1,9 +1,9 @@
-"""Trains the quickstart in bfloat16 and in float8, and writes how far the losses are apart.
+"""Trains the quickstart recipe in bfloat16 and in float8, and reports the differences of the losses.
 
     bench/float8.py --lehr build/lehr --out bench/results_float8.md       some minutes on two cores
 
-All runs are recipe/quickstart.toml with the same rows and initial weights; one more has another seed, which says how far
-apart losses are that differ by chance alone. With --plot (build/bin/plot_losses_bench) it draws them too.
+All runs are recipe/quickstart.toml with the same sequences and initial weights. One more run has another seed: it shows
+how much losses differ by chance. With --plot (build/bin/plot_losses_bench) the losses are drawn too.
 """
 import argparse
 import json
@@ -20,7 +20,7 @@ RUNS = [
     ("float8 rowwise", [*MIXED, "--float8.enable=true", "--float8.recipe=rowwise"]),
     ("float8 rowwise_with_gw_hp", [*MIXED, "--float8.enable=true", "--float8.recipe=rowwise_with_gw_hp"]),
 ]
-MEASURE = "bfloat16"  # what the others are compared with
+MEASURE = "bfloat16"  # the run that the others are compared with
 
 
 def run(a, name, options, folder):
@@ -60,7 +60,7 @@ def main():
     p.add_argument("--threads", type=int, default=os.cpu_count())
     p.add_argument("--steps", type=int, default=1400)
     p.add_argument("--out", default="bench/results_float8.md")
-    p.add_argument("--plot", help="program that draws; without it there is no picture")
+    p.add_argument("--plot", help="program that draws the picture; default: no picture")
     p.add_argument("--picture", default="docs/picture/float8_loss.svg")
     a = p.parse_args()
     with tempfile.TemporaryDirectory() as work:
@@ -72,11 +72,11 @@ def main():
             lines = [f"{name}={work}/{i}" for i, (name, _) in enumerate(RUNS) if name != "float32"]
             subprocess.run([a.plot, a.picture, "The quickstart in bfloat16 and float8", *lines], check=True)
     last = a.steps // 10
-    report = ["# Float8 beside bfloat16", "",
-              f"recipe/quickstart.toml, {a.steps} steps, on a CPU, which computes the numbers of float8 without its speed. Losses "
-              f"in nats a byte: of the training text, the mean of the last {last} steps, and of the held-out text. Differences "
-              "are those to bfloat16: at the end, held out, and of the same step, on average and at most. Another seed has other "
-              "weights and rows. Written by bench/float8.py.", "",
+    report = ["# Float8 compared with bfloat16", "",
+              f"recipe/quickstart.toml, {a.steps} steps, on a CPU, which emulates float8 without its speed. Losses in nats per byte: "
+              f"on the training text, as the mean of the last {last} steps, and on the held-out text. Differences are relative to "
+              "bfloat16: at the end, held out, and at the same step (mean and maximum). Another seed has other weights and "
+              "sequences. Written by bench/float8.py.", "",
               "| arithmetic | loss | held out | at the end | held out | of a step | at most |",
               "| --- | --- | --- | --- | --- | --- | --- |"]
     report += ["| " + " | ".join(row(name, one, found[MEASURE])) + " |" for name, one in found.items()]

@@ -1,10 +1,10 @@
 """Runs Lehr and PyTorch's FSDP2 and DCP alternately, two ranks each over Gloo, and writes bench/results_ranks.md.
 
-    make bench-fsdp                               builds what is needed, then runs this
+    make bench-fsdp                               builds the benchmarks, then runs this script
     .bench/bin/python bench/fsdp.py --presets tiny --dtypes fp32 --rounds 3
 
-Both sides start from the same weights, and their losses must agree; a rank has one thread and its own rows. Rounds
-alternate, so that a busy moment of the machine hits both; a ratio is taken within each round.
+Both start from the same weights, and their losses must agree. A rank has one thread and its own sequences. The two
+alternate within a round, so that load on the machine affects both; ratios are computed per round.
 """
 import argparse
 import os
@@ -18,11 +18,11 @@ from compare import HERE, SHAPES, cpu_name, run, spread
 from report import Report
 
 TOLERANCE = {"fp32": 1e-4, "amp": 2e-2}  # of losses; bfloat16 has 8 bits
-KEPT = "Lehr makes products of every second layer again in backward, as by default; FSDP2 keeps all activations."
+KEPT = "Lehr recomputes matmul outputs of every second layer in backward, its default; FSDP2 saves all activations."
 
 
 def others_share(work):
-    """The result of `work`, and how many cores were busy meanwhile with anything but its processes."""
+    """Returns the result of `work`, and the mean number of cores that other processes kept busy meanwhile."""
     ticks = os.sysconf("SC_CLK_TCK")
 
     def busy():
@@ -38,7 +38,7 @@ def others_share(work):
 
 
 class Rounds:
-    """Starts programs on two ranks or more, and notes what else the machine did."""
+    """Starts programs on two or more ranks, and records the load of the machine by other processes."""
 
     def __init__(self, a):
         build = os.path.abspath(a.build)
@@ -85,7 +85,7 @@ def training(rounds, a, preset, dtype, folder):
 
 
 def raw_write(folder, megabytes):
-    """Seconds that one program takes to write so much and have it on the disk."""
+    """Returns the seconds of a plain write and fsync of as many MB."""
     block = os.urandom(8_000_000)
     path = os.path.join(folder, "raw")
     begin = time.perf_counter()
@@ -102,7 +102,7 @@ def checkpoints(rounds, a, folder, disk):
     work = ["--model", folder, "--folder", os.path.join(disk, "checkpoints"), "--runs", "2"]
     rows = []
     for _ in range(a.rounds):
-        # DCP leaves its bytes in the system's memory: each waits until the disk has what came before.
+        # DCP leaves dirty pages in the page cache: sync before each contender, so that it does not pay for the other.
         os.sync()
         ours = rounds.lehr("checkpoint_ranks", work)
         os.sync()
@@ -114,7 +114,7 @@ def checkpoints(rounds, a, folder, disk):
                         | {f"dcp {key}": theirs[key][i] for key in theirs if key.endswith("_s")})
     seconds = {"save": ("lehr save_s", "dcp save_s"), "load from the disk": ("lehr load_s", "dcp cold_load_s"),
                "the same, checksums compared": ("lehr checked_load_s", "dcp cold_load_s"),
-               "load of what the system has in memory": ("lehr cached_load_s", "dcp load_s"),
+               "load from the page cache": ("lehr cached_load_s", "dcp load_s"),
                "the same, with checksums": ("lehr cached_checked_load_s", "dcp load_s")}
     table = [f"| {name} | {spread([row[our] for row in rows])} | {spread([row[their] for row in rows])} | "
              f"{spread([row[their] / row[our] for row in rows])} |" for name, (our, their) in seconds.items()]
@@ -122,11 +122,11 @@ def checkpoints(rounds, a, folder, disk):
     table += [f"| plain write and fsync of as much | {spread(write)} | | {spread([row['disk'] / row['lehr save_s'] for row in rows])} |"]
     print("\n".join(table), flush=True)
     return [f"State of {ours['mb']:.0f} MB: float32 weights and AdamW's moments, in the files of each. Seconds, median (min to max); DCP "
-            "has no checksums.", "", "| what | Lehr | DCP | times as fast |", "| --- | --- | --- | --- |"] + table
+            "has no checksums.", "", "| operation | Lehr | DCP | times as fast |", "| --- | --- | --- | --- |"] + table
 
 
 def background(rounds, a, folder, disk):
-    """What one save in the background costs, beside steps without one; CPU time does not depend on who else works."""
+    """Measures the cost of one asynchronous save, against steps without one. CPU time does not depend on other load."""
     seq, _ = SHAPES["small"]
     work = ["--model", folder, "--seq", str(seq), "--batch", "1", "--steps", str(a.save_every), "--warmup", "2", "--threads", "1"]
     wall, cpu, waited, written = [], [], [], []
@@ -139,19 +139,19 @@ def background(rounds, a, folder, disk):
         waited.append(saving["save_wait_s"][-1])
         written.append(saving["save_write_s"][-1])
     table = [f"| {name} | {spread(values)} |" for name, values in (
-        ("more wall time, %", wall), ("more CPU time of all ranks, %", cpu), ("the loop waited for the copy, s", waited),
-        ("the thread wrote, s", written))]
+        ("more wall time, %", wall), ("more CPU time of all ranks, %", cpu), ("wait of the loop for the copy, s", waited),
+        ("writing in the thread, s", written))]
     print("\n".join(table), flush=True)
     return [f"Preset small in float32, one save in {a.save_every} steps, against as many steps without.", "",
-            "| what | median (min to max) |", "| --- | --- |"] + table
+            "| cost | median (min to max) |", "| --- | --- |"] + table
 
 
 def put(report, rounds, a, title, measure):
-    """Measures, and writes the report with the new section in its place."""
+    """Measures one section, and writes the report with it."""
     rounds.others = []
     lines = measure()
     report.put(title, [
-        f"{cpu_name()}, {os.cpu_count()} cores, of which other programs took {spread(rounds.others)} meanwhile; one thread a rank"
+        f"{cpu_name()}, {os.cpu_count()} cores, of which other programs took {spread(rounds.others)} meanwhile; one thread per rank"
         + ("." if "closed" in title else f"; {a.rounds} alternating rounds, {a.steps} timed training steps each after 2 others."),
         ""] + lines)
 
@@ -165,8 +165,8 @@ def main():
     p.add_argument("--steps", type=int, default=3)
     p.add_argument("--save-every", type=int, default=20)
     p.add_argument("--parts", default="training,memory,checkpoints,background",
-                   help="the others' sections of the report stay as they are")
-    p.add_argument("--disk", help="a folder on the disk to measure; else that for temporary files")
+                   help="parts to measure (default: %(default)s); other sections of the report are kept")
+    p.add_argument("--disk", help="folder on the disk to measure; default: the folder for temporary files")
     p.add_argument("--out", default=os.path.join(HERE, "results_ranks.md"))
     a = p.parse_args()
     rounds = Rounds(a)

@@ -1,6 +1,6 @@
-// Times how long a folder's weights take to become a model's parameters or tensors that view the file, or one of two
-// floors: mapping the file and touching every page, and reading it into one buffer. One measurement a process, whose
-// memory is fresh, as a user's is; prints one JSON line.
+// Times loading a folder's weights into a model's parameters or as tensors that view the file, or one of two lower
+// bounds: mapping the file and touching every page, and reading it into one buffer. One measurement per process, so
+// that memory is fresh, as for a user; prints one JSON line.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -10,9 +10,9 @@
 #include <filesystem>
 
 #include "bench/bench_model.h"
+#include "lehr/base/caching_allocator.h"
 #include "lehr/base/error.h"
 #include "lehr/base/json.h"
-#include "lehr/base/tensor_memory.h"
 #include "lehr/state/weights.h"
 #include "lehr/train/weights.h"
 
@@ -28,9 +28,9 @@ struct Options {
     v.optional(
         "what",
         what,
-        "load: into a model; view: as tensors of the file, touched; read: into one buffer; touch: map it.",
+        "load: into a model; view: as tensors over the mapped file; read: into one buffer; touch: map and touch pages.",
         one_of({"load", "view", "read", "touch"}));
-    v.optional("cold", cold, "Drop the file from the system's memory first.");
+    v.optional("cold", cold, "Drop the file from the page cache first.");
   }
 };
 
@@ -58,7 +58,7 @@ void drop(const std::filesystem::path& path) {
   ::posix_fadvise(file.get(), 0, 0, POSIX_FADV_DONTNEED);
 }
 
-// So that no compiler leaves the reading out.
+// Keeps the compiler from removing the reads.
 volatile uint64_t seen = 0;
 
 void touch(const void* bytes, size_t size) {

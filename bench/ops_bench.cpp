@@ -1,6 +1,7 @@
-// Speed of the operators, forward and backward, each beside its ATen definition in the same run.
+// Speed of the operators, forward and backward, each compared with its ATen definition in the same run.
 //
-// "bytes_per_second" counts what a one-pass kernel must read and write; "FLOP/s" of attention counts causal products.
+// "bytes_per_second" counts the bytes that a one-pass kernel must read and write; "FLOP/s" of attention counts the
+// matmuls below the causal diagonal.
 #include <benchmark/benchmark.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -10,9 +11,9 @@
 #include "lehr/base/torch.h"
 #include "lehr/ops/attention.h"
 #include "lehr/ops/embedding.h"
+#include "lehr/ops/global_norm.h"
 #include "lehr/ops/kernels/table.h"
 #include "lehr/ops/linear_cross_entropy.h"
-#include "lehr/ops/norm.h"
 #include "lehr/ops/qk_norm_rotary.h"
 #include "lehr/ops/reference.h"
 #include "lehr/ops/rms_norm.h"
@@ -28,7 +29,7 @@ at::Tensor random_leaf(at::IntArrayRef sizes, at::ScalarType type) {
   return at::randn(sizes).to(type).set_requires_grad(true);
 }
 
-// One training pass: values, then gradients of all inputs.
+// One training pass: forward, then gradients of all inputs.
 void forward_backward(benchmark::State& state, const Operator& op, const Tensors& inputs) {
   Tensors incoming;
   for (const at::Tensor& value : op(inputs)) {
@@ -160,7 +161,7 @@ void attention_bench(
       benchmark::DoNotOptimize(op(inputs));
     }
   }
-  // Half of 2 (forward) or 7 (with backward, which makes the scores again) products.
+  // Causal: half the FLOPs of 2 matmuls (forward), or of 7 (with backward, which recomputes the scores).
   set_flops(
       state, static_cast<double>(s.batch * s.query_heads * s.tokens * s.tokens * s.size) * (training ? 7.0 : 2.0));
 }

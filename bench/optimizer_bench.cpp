@@ -1,4 +1,4 @@
-// Nanoseconds per parameter of an optimizer step, and bytes that it holds beside the parameter.
+// Nanoseconds per parameter of an optimizer step, and bytes of optimizer state per parameter.
 #include <benchmark/benchmark.h>
 
 #include "lehr/optim/optimizer.h"

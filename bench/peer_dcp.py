@@ -19,7 +19,7 @@ from peer_fsdp2 import peaks_mb, sharded_model
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--model", required=True, help="folder to start from, as peer_transformers.py --save-init makes it")
-    p.add_argument("--folder", required=True, help="where checkpoints go")
+    p.add_argument("--folder", required=True, help="folder to write checkpoints to")
     p.add_argument("--runs", type=int, default=3)
     a = p.parse_args()
     torch.set_num_threads(1)
@@ -40,7 +40,7 @@ def main():
         dist.barrier()
         return time.perf_counter() - begin
 
-    get_state_dict(model, optimizer)  # which gives AdamW its moments
+    get_state_dict(model, optimizer)  # allocates AdamW's moments
     saves, loads, cold_loads, size = [], [], [], 0
     for i in range(a.runs):
         folder = os.path.join(a.folder, f"step-{i}")
@@ -50,13 +50,13 @@ def main():
             dcp.load(state, checkpoint_id=folder)
             set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
 
-        def forget():  # what the system keeps of the files, when they are on the disk
+        def forget():  # drops the files from the page cache, after they were written to the disk
             if rank == 0:
                 os.sync()
                 for name in os.listdir(folder):
                     with open(os.path.join(folder, name), "rb") as file:
                         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-                try:  # which leaves some; this takes a superuser, and leaves none
+                try:  # fadvise may leave some pages; this leaves none, but needs root
                     with open("/proc/sys/vm/drop_caches", "w") as switch:
                         switch.write("1")
                 except OSError:

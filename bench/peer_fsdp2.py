@@ -19,7 +19,7 @@ from peer_work import arguments, splitmix_tokens
 
 
 def sharded_model(folder, dtype):
-    """The model with this rank's part of the weights of `folder`; whole ones are on no rank, not even while it loads."""
+    """Returns the model with this rank's shards of the weights in `folder`. No rank ever holds whole weights."""
     rank, world = dist.get_rank(), dist.get_world_size()
     mesh = init_device_mesh("cpu", (world,), mesh_dim_names=("fsdp",))
     config = Qwen3Config.from_pretrained(folder, attn_implementation="sdpa")
@@ -46,7 +46,7 @@ def sharded_model(folder, dtype):
 
 
 def peaks_mb():
-    """Of every rank."""
+    """Returns the peak resident memory of every rank."""
     found = [None] * dist.get_world_size()
     dist.all_gather_object(found, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6)
     return found

@@ -1,7 +1,7 @@
-"""Seconds that a folder of weights takes; prints one JSON line.
+"""Times loading a folder of weights, and prints one JSON line.
 
---what load: transformers' from_pretrained; view: safetensors' safe_open and get_tensor, every page touched.
---cold true drops the files from the system's memory first.
+--what load: transformers' from_pretrained; view: safetensors' safe_open and get_tensor, touching every page.
+--cold true drops the files from the page cache first.
 """
 import argparse
 import json
@@ -26,7 +26,7 @@ def touch(tensors):
 
 
 def load(folder):
-    touch(AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).parameters())  # some are only mapped so far
+    touch(AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).parameters())  # some are mapped but not read yet
 
 
 def view(folder):

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 from peer_work import arguments, train
 
-# torchtitan 0.3.0 is written for a torch after 2.11; what it misses there is not used on one device.
+# torchtitan 0.3.0 needs a newer torch than 2.11; the missing functions are not used on one device.
 if not hasattr(torch.distributed.fsdp, "DataParallelMeshDims"):
     torch.distributed.fsdp.DataParallelMeshDims = type("DataParallelMeshDims", (), {})
 import torchtitan.models.qwen3 as qwen3  # noqa: E402
@@ -27,7 +27,7 @@ from torchtitan.protocols.module import Module
 
 
 class Attention(Module):
-    """torch's attention, (B, T, heads, width) in and out."""
+    """torch's scaled_dot_product_attention, for (B, T, heads, width) in and out."""
 
     @dataclass(kw_only=True, slots=True)
     class Config(Module.Config):
@@ -88,7 +88,7 @@ def main():
     model, vocab_size = build(a.model, a.seq, torch.bfloat16 if a.dtype == "bf16" else torch.float32)
     cross_entropy = CrossEntropyLoss.Config().build(compile_config=None)
     if a.mode == "compile":
-        torch._dynamo.config.capture_scalar_outputs = True  # tokens of an expert
+        torch._dynamo.config.capture_scalar_outputs = True  # the number of tokens per expert is a scalar
         for layer in model.layers.values():
             layer.compile(backend="inductor", fullgraph=True)
         cross_entropy.fn = torch.compile(cross_entropy.fn, backend="inductor")

@@ -12,7 +12,7 @@ PRESETS = {
                  intermediate_size=768, vocab_size=8192),
     "small": dict(hidden_size=1024, num_hidden_layers=8, num_attention_heads=16, num_key_value_heads=8, head_dim=128,
                   intermediate_size=3072, vocab_size=32768),
-    # 2 GB in float32, for loading alone.
+    # 2 GB in float32; used by the loading benchmark only.
     "loading": dict(hidden_size=1024, num_hidden_layers=30, num_attention_heads=16, num_key_value_heads=8, head_dim=128,
                     intermediate_size=3072, vocab_size=32768),
     "moe": dict(hidden_size=512, num_hidden_layers=6, num_attention_heads=8, num_key_value_heads=4, head_dim=64,

@@ -1,4 +1,4 @@
-"""The work of bench/train_step.cpp, for peers written in Python: the same tokens, steps, optimizer and measure."""
+"""The work of bench/train_step.cpp for peers written in Python: the same tokens, steps, optimizer and measurement."""
 import argparse
 import json
 import os

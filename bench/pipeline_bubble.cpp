@@ -1,8 +1,8 @@
-// How far the executor is from the simulator: four ranks as threads, whose computations only take time. Prints the
-// bubble that each schedule has on paper and in the run.
+// Pipeline bubble in the executor, compared with the simulator: four ranks as threads, whose computations are sleeps.
+// Prints the simulated and the measured bubble of each schedule.
 //
-// The ranks sleep, which takes no core; so two cores are enough for four of them. Needs a quiet machine: a rank that is
-// woken late makes others late.
+// Sleeping ranks need no core, so two cores are enough for four ranks. Needs an idle machine: a rank that wakes up late
+// delays others.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -40,14 +40,14 @@ class Sleeper : public pipeline::StageRunner {
   pipeline::TensorDict after(int64_t units) const {
     const auto end = Clock::now() + units * unit_;
     std::this_thread::sleep_until(end - std::chrono::microseconds(300));
-    while (Clock::now() < end) {  // the kernel wakes late
+    while (Clock::now() < end) {  // spins to the end: the OS wakes threads late
     }
     return {{"hidden_states", at::zeros({1})}};
   }
   Clock::duration unit_;
 };
 
-// The share of the ranks' time in which they do not work.
+// Returns the share of the ranks' time in which they idle.
 double measure(const pipeline::Program& program, Clock::duration unit) {
   std::mutex mutex;
   double begin = std::numeric_limits<double>::max();
@@ -78,7 +78,7 @@ double measure(const pipeline::Program& program, Clock::duration unit) {
 }  // namespace
 
 int main() {
-  fmt::print("{} ranks, {} microbatches, F = I = W\n\n", kRanks, kMicrobatches);
+  fmt::print("{} ranks, {} micro-batches, F = I = W\n\n", kRanks, kMicrobatches);
   fmt::print("| schedule | simulated | run |\n| --- | --- | --- |\n");
   for (const pipeline::ScheduleInfo& info : pipeline::all_schedules()) {
     if (!info.has_backward) {
@@ -89,7 +89,7 @@ int main() {
          .num_ranks = kRanks,
          .num_stages_per_rank = info.default_stages_per_rank,
          .num_microbatches = kMicrobatches}));
-    // The same work on each rank, whatever the number of its stages.
+    // The same work per rank for any number of stages.
     const auto unit = std::chrono::microseconds(60'000 / info.default_stages_per_rank);
     fmt::print(
         "| {} x{} | {:.1f} % | {:.1f} % |\n",

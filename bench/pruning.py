@@ -1,10 +1,9 @@
-"""Prunes the quickstart models by scores and at random, and writes what that costs and what training wins back.
+"""Prunes the quickstart models by scores and at random, and reports the losses after pruning and after further training.
 
     bench/pruning.py --lehr build/lehr --out bench/results_pruning.md     some minutes on two cores
 
-Trains both models first unless their folders are there (outputs/quickstart, outputs/quickstart_moe). Each child is
-evaluated on the held-out text, once as it was made and once after 200 steps of training on the other text. At random:
-the mean of two seeds.
+Trains both models first unless their folders exist (outputs/quickstart, outputs/quickstart_moe). Each pruned model is
+evaluated on the held-out text, before and after 200 steps on the training text. Random pruning is the mean of two seeds.
 """
 import argparse
 import json
@@ -48,7 +47,7 @@ CASES = {
     "quickstart": [
         ("FFN channels 384 to 96", "--ffn-width", 96, "ffn_channels"),
         ("KV heads 2 to 1", "--kv-heads", 1, "kv_heads"),
-        ("attentions 4 to 3", "--drop-attention", 1, "attention"),
+        ("attention blocks 4 to 3", "--drop-attention", 1, "attention"),
         ("feed-forward blocks 4 to 3", "--drop-ffn", 1, "ffn"),
     ],
     "quickstart_moe": [
@@ -107,9 +106,9 @@ def main():
     a = p.parse_args()
     lehr = Lehr(a.lehr, a.threads)
     report = ["# Pruning the quickstart models", "",
-              "Loss on the held-out text, nats a byte. After pruning, by score (`lehr score`, 64 rows of the training text) and at "
-              "random (mean of two seeds, and both); then after 200 more steps. Written by bench/pruning.py.", "",
-              "| model | cut | loss before | by score | at random | by score, trained | at random, trained | won back |",
+              "Loss on the held-out text, in nats per byte. After pruning by score (`lehr score`, 64 sequences of the training text) "
+              "and at random (mean of two seeds, and both); then after 200 more steps. Written by bench/pruning.py.", "",
+              "| model | pruning | loss before | by score | at random | by score, trained | at random, trained | recovered |",
               "| --- | --- | --- | --- | --- | --- | --- | --- |"]
     for model, cases in CASES.items():
         recipe = f"recipe/{model}.toml"

@@ -1,9 +1,9 @@
-"""The reports of benchmarks: Markdown files of sections, of which each is measured and put in its place on its own."""
+"""Reports of benchmarks: Markdown files whose sections are measured and replaced separately."""
 import os
 
 
 class Report:
-    """`path` with `title` at its top and `note` below; what the file holds already stays until `put` replaces it."""
+    """The file `path` with a title and a note. Sections that it has already are kept until `put` replaces them."""
 
     def __init__(self, path, title, note):
         self.path, self.head, self.sections = path, ["# " + title, "", note], {}
@@ -14,7 +14,7 @@ class Report:
                     self.sections[name] = text.strip("\n").split("\n")
 
     def put(self, name, lines):
-        """The section `name` is `lines` from now on, on the disk too."""
+        """Replaces the section `name` by `lines`, and writes the file."""
         self.sections[name] = lines
         text = list(self.head)
         for section, content in self.sections.items():

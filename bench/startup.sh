@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Seconds from the start of the process to its end, for one optimizer step of the quickstart's model; five runs.
+# Prints the wall time in seconds of a process that runs one optimizer step of the quickstart's model; five runs.
 # Usage: bench/startup.sh [LEHR]
 set -euo pipefail
 lehr=${1:-build/lehr}

@@ -1,10 +1,10 @@
-// How fast a tokenizer encodes: MB/s over given files, on one thread and on many.
+// Speed of a tokenizer's encoding: MB/s over given files, on one or several threads.
 //
 // usage: tokenizer_bench TOKENIZER FILE... [--lines] [--threads=N] [--rounds=N] [--step]
 //
-// Prints one JSON object a round: seconds and MB/s (10^6 bytes). A document is a whole file, or with
-// --lines each of its lines. With --step a round begins when a line comes in, so that a script can alternate with
-// another program (bench/tokenizer_vs_python.py). Loading is timed apart.
+// Prints one JSON object per round: seconds and MB/s (10^6 bytes). A document is a whole file, or each line with
+// --lines. With --step each round waits for a line of input, so that a script can alternate with another program
+// (bench/tokenizer_vs_python.py). Loading is timed separately.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -67,7 +67,7 @@ void append_lines(std::string_view text, std::vector<std::string_view>& document
   }
 }
 
-/// Encodes all documents, each thread taking the next that none has taken; returns the number of tokens.
+/// Encodes all documents; each thread takes the next free one. Returns the number of tokens.
 size_t encode_all(
     const lehr::data::Tokenizer& tokenizer, const std::vector<std::string_view>& documents, size_t num_threads) {
   constexpr size_t kBatch = 16;

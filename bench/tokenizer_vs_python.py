@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Compares tokenizer_bench with the Python package `tokenizers`: same text, one thread each, in turn.
+"""Compares tokenizer_bench with the Python package `tokenizers`: same text, one thread each, alternating.
 
 usage: bench/tokenizer_vs_python.py TOKENIZER_FOLDER FILE... [--lines] [--rounds N] [--bench PATH]
 
-The two take turns round by round, so that a slow moment of the machine hits both; the ratio is taken within a round.
-Both keep what they learned in the rounds before (the package has a cache of words). Without `tokenizers` installed, only
-the speed of tokenizer_bench is printed.
+The two alternate in each round, so that load on the machine affects both; the ratio is computed per round. Both keep
+their caches between rounds (the package has a cache of words). If `tokenizers` is not installed, only the speed of
+tokenizer_bench is printed.
 """
 import argparse
 import gzip
@@ -27,7 +27,7 @@ def read(path):
 
 
 def lines_of(text):
-    """As tokenizer_bench cuts: at "\n" alone, which stays."""
+    """Splits text into lines as tokenizer_bench does: at "\n" only, which is kept."""
     return [line + "\n" for line in text.split("\n")[:-1]] + [line for line in text.split("\n")[-1:] if line]
 
 

@@ -1,8 +1,8 @@
-// Times whole training steps on the work that bench/compare.py gives to every contender, and prints one JSON line.
-// Started as one of several ranks (lehr launch, torchrun), it is one of a fully sharded run, and rank 0 prints for all.
+// Times whole training steps on the work of all contenders of bench/compare.py, and prints one JSON line. If a
+// launcher starts several ranks (lehr launch, torchrun), the run is fully sharded, and rank 0 prints for all.
 //
 // The work: forward, mean cross-entropy, backward, clipping at 1.0, AdamW (lr 3e-4, betas 0.9 and 0.95, eps 1e-8, decay
-// 0.1 on every parameter). Tokens are splitmix64(seed * 2^32 + i) mod V, so that any language can make the same ones.
+// 0.1 on every parameter). Tokens are splitmix64(seed * 2^32 + i) mod V, which every language can compute.
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -11,10 +11,10 @@
 #include <numeric>
 
 #include "bench/bench_model.h"
+#include "lehr/base/caching_allocator.h"
 #include "lehr/base/error.h"
+#include "lehr/base/fast_exit.h"
 #include "lehr/base/json.h"
-#include "lehr/base/leave.h"
-#include "lehr/base/tensor_memory.h"
 #include "lehr/mesh/connect.h"
 #include "lehr/state/async_checkpointer.h"
 #include "lehr/train/rank_share.h"
@@ -34,7 +34,7 @@ struct Options {
   int64_t threads = 2;
   int64_t seed = 1234;
   bool random_weights = false;
-  int64_t remake_products = 2;
+  int64_t recompute_matmuls = 2;
   int64_t save_every = 0;
   std::string save_folder;
   void fields(FieldVisitor& v) {
@@ -44,23 +44,23 @@ struct Options {
         dtype,
         "fp32; bf16: all in bfloat16; amp: float32 weights, bfloat16 arithmetic.",
         one_of({"fp32", "bf16", "amp"}));
-    v.optional("seq", seq, "Tokens in a row.", positive());
-    v.optional("batch", batch, "Rows of a rank.", positive());
+    v.optional("seq", seq, "Tokens per sequence.", positive());
+    v.optional("batch", batch, "Sequences per rank.", positive());
     v.optional("steps", steps, "Timed steps.", positive());
-    v.optional("warmup", warmup, "Steps before them.", at_least(0));
+    v.optional("warmup", warmup, "Steps before the timed ones.", at_least(0));
     v.optional("threads", threads, "CPU threads.", positive());
-    v.optional("seed", seed, "Of the tokens.");
-    v.optional("random_weights", random_weights, "Do not read weights.");
+    v.optional("seed", seed, "Seed of the tokens.");
+    v.optional("random_weights", random_weights, "Initialize weights at random instead of reading them.");
     v.optional(
-        "remake_products",
-        remake_products,
-        "In every n-th layer products are made again in backward, as in training by default; 0: in none.",
+        "recompute_matmuls",
+        recompute_matmuls,
+        "Recompute matmul outputs of every n-th layer in backward, as selective_ac_option = \"op n\"; 0: of none.",
         at_least(0));
     v.optional(
         "save_every",
         save_every,
-        "Save in the background before the warm-up's end and after the first of so many timed steps; 0: never.");
-    v.optional("save_folder", save_folder, "Where to; on the disk of all ranks.");
+        "Save asynchronously after the first step, and after the first of every N timed steps; 0: never.");
+    v.optional("save_folder", save_folder, "Folder of these saves, on a disk that all ranks share.");
   }
 };
 
@@ -71,7 +71,7 @@ uint64_t splitmix(uint64_t z) {
   return z ^ (z >> 31);
 }
 
-// The rows of the step that this rank takes.
+// Returns this rank's sequences of a step.
 train::Batch make_batch(const Options& options, const train::RowShare& share, int64_t vocab_size, int64_t step) {
   at::Tensor ids = at::empty({options.batch, options.seq}, at::kLong);
   at::Tensor labels = at::empty_like(ids);
@@ -101,7 +101,7 @@ Node numbers(const std::vector<double>& values) {
   return list;
 }
 
-// That all threads of this process took so far, the kernel's work for them included.
+// The CPU time of all threads of this process so far, including system time.
 double cpu_seconds() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
@@ -109,7 +109,7 @@ double cpu_seconds() {
          static_cast<double>(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6;
 }
 
-// Saves what a checkpoint of a run has: the weights and the optimizer's moments.
+// Saves the contents of a run's checkpoint: weights and optimizer state.
 class Saves {
  public:
   Saves(const bench::BenchModel& bench, const std::string& folder)
@@ -127,7 +127,7 @@ class Saves {
 
   void wait() { writer_.wait(); }
 
-  // The seconds of every save: what the loop waited, and what the thread took.
+  // Returns the seconds of every save: those that the loop waited, and those that the thread took.
   std::pair<std::vector<double>, std::vector<double>> finish() {
     writer_.wait();
     std::pair<std::vector<double>, std::vector<double>> seconds;
@@ -149,7 +149,7 @@ void run(const Options& options, mesh::Transport& transport) {
       {.folder = options.model,
        .dtype = options.dtype,
        .random_weights = options.random_weights,
-       .remake_products = options.remake_products},
+       .recompute_matmuls = options.recompute_matmuls},
       transport);
   const double start_mb = bench::peak_rss_mb();
   const train::RowShare share = bench.ranks.share(options.batch * bench.ranks.world_size());
@@ -181,7 +181,7 @@ void run(const Options& options, mesh::Transport& transport) {
     const train::Batch batch = make_batch(options, share, bench.args->vocab_size(), i);
     const auto begin = std::chrono::steady_clock::now();
     const train::StepResult result = step.run(batch, share.first, i + 1, 1.0);
-    // The first save, which asks for the memory of the copies, is not timed.
+    // The first save, which allocates the copies, is not timed.
     if (saves && (i == 0 || (i >= options.warmup && (i - options.warmup) % options.save_every == 0))) {
       saves->save(i + 1);
     }
@@ -193,7 +193,7 @@ void run(const Options& options, mesh::Transport& transport) {
     }
   }
   if (saves) {
-    saves->wait();  // its work counts
+    saves->wait();  // the writer thread's CPU time counts
   }
   const auto cpus = bench::of_all_ranks(bench.ranks, cpu_seconds() - cpu);
   const auto [waited, written] = saves ? saves->finish() : std::pair<std::vector<double>, std::vector<double>>{};
@@ -251,5 +251,5 @@ int code_of(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   keep_tensor_memory();
-  leave(code_of(argc, argv));
+  fast_exit(code_of(argc, argv));
 }

@@ -1,9 +1,9 @@
-# lehr_cuda: the CUDA kernels (lehr/ops/cuda/) as one module. The program does not link it, and so neither loads nor needs
-# the CUDA libraries until a run asks for a CUDA device and opens liblehr_cuda.so beside it. LEHR_CUDA: AUTO builds it
-# where all that it takes is found and works, ON stops where something is missing, OFF never builds it.
+# lehr_cuda: the CUDA kernels (lehr/ops/cuda/) as one module. The program does not link it, and so neither loads nor
+# needs the CUDA libraries until a run asks for a CUDA device and loads liblehr_cuda.so beside it. LEHR_CUDA: AUTO
+# builds it if all prerequisites are found and work, ON fails if something is missing, OFF never builds it.
 #
-# nvcc is called by rules of their own instead of CMake's CUDA language: it would try compilers out at every first
-# configuration, and hand nvcc options of the other compiler and linker that it does not know.
+# Custom rules call nvcc instead of CMake's CUDA language, which would try out compilers at every first configuration,
+# and pass options of the C++ compiler and linker to nvcc that it does not know.
 
 if(NOT LEHR_CUDA MATCHES "^(AUTO|ON|OFF)$")
   message(FATAL_ERROR "LEHR_CUDA: expected AUTO, ON or OFF, found '${LEHR_CUDA}'")
@@ -13,23 +13,71 @@ if(LEHR_CUDA STREQUAL "OFF")
   return()
 endif()
 
-# A100 and, by its intermediate code, whatever comes later; H100 and H200.
-set(LEHR_CUDA_ARCHITECTURES "arch=compute_80,code=[sm_80,compute_80]" "arch=compute_90a,code=sm_90a" CACHE STRING
-  "What nvcc generates code for")
+set(LEHR_CUDA_ARCHITECTURES "" CACHE STRING
+  "What nvcc generates code for, as arch=compute_80,code=sm_80; empty: sm_80, sm_90a and what newer ones nvcc knows")
+
+# A module of another major version would need a runtime that the wheel does not contain, so the compiler must have
+# torch's major version. Sets LEHR_NVCC to the first one that has; else to the first one found.
+file(STRINGS "${LEHR_TORCH_DIR}/version.py" of_torch REGEX "^cuda.*= *'[0-9]+")
+string(REGEX REPLACE "^cuda.*= *'([0-9]+).*" "\\1" of_torch "${of_torch}")
+function(lehr_nvcc_release nvcc release)
+  execute_process(COMMAND "${nvcc}" --version OUTPUT_VARIABLE told ERROR_VARIABLE told)
+  string(REGEX MATCH "release [0-9]+" told "${told}")
+  set(${release} "${told}" PARENT_SCOPE)
+endfunction()
+function(lehr_find_nvcc)
+  find_program(LEHR_NVCC_ON_PATH nvcc NO_CACHE)
+  file(GLOB versions "/usr/local/cuda-${of_torch}*/bin/nvcc")
+  set(candidates "$ENV{CUDA_HOME}/bin/nvcc" "$ENV{CUDA_PATH}/bin/nvcc" "${LEHR_NVCC_ON_PATH}" /usr/local/cuda/bin/nvcc
+    ${versions} "${LEHR_TORCH_DIR}/../nvidia/cu${of_torch}/bin/nvcc")
+  set(first "")
+  foreach(candidate IN LISTS candidates)
+    if(NOT EXISTS "${candidate}" OR IS_DIRECTORY "${candidate}")
+      continue()
+    endif()
+    if(NOT first)
+      set(first "${candidate}")
+    endif()
+    lehr_nvcc_release("${candidate}" release)
+    if(release STREQUAL "release ${of_torch}")
+      set(first "${candidate}")
+      break()
+    endif()
+  endforeach()
+  set(LEHR_NVCC "${first}" CACHE FILEPATH "The compiler of CUDA kernels" FORCE)
+endfunction()
+set(of_nvcc "")
+if(LEHR_NVCC AND EXISTS "${LEHR_NVCC}")
+  lehr_nvcc_release("${LEHR_NVCC}" of_nvcc)
+endif()
+if(NOT of_nvcc STREQUAL "release ${of_torch}")
+  lehr_find_nvcc()
+endif()
+
+# A100 and, by its PTX, all later architectures; H100 and H200; B200.
+if(LEHR_NVCC AND NOT LEHR_CUDA_ARCHITECTURES)
+  set(architectures "arch=compute_80,code=[sm_80,compute_80]" "arch=compute_90a,code=sm_90a")
+  execute_process(COMMAND "${LEHR_NVCC}" --list-gpu-code OUTPUT_VARIABLE known ERROR_QUIET)
+  if(known MATCHES "sm_100\n")
+    list(APPEND architectures "arch=compute_100,code=sm_100")
+  endif()
+else()
+  set(architectures ${LEHR_CUDA_ARCHITECTURES})
+endif()
 set(options -std=c++20 -O3 -DNDEBUG --expt-relaxed-constexpr "-I${PROJECT_SOURCE_DIR}"
   -Xcompiler=-fPIC,-Wall,-Wextra,-Wshadow,-Wno-unknown-pragmas)
-foreach(architecture IN LISTS LEHR_CUDA_ARCHITECTURES)
+foreach(architecture IN LISTS architectures)
   list(APPEND options "-gencode=${architecture}")
 endforeach()
 if(LEHR_WERROR)
   list(APPEND options -Werror=all-warnings -Xcompiler=-Werror)
 endif()
-if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")  # else the g++ that nvcc finds
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")  # otherwise nvcc uses the g++ that it finds
   list(APPEND options -ccbin "${CMAKE_CXX_COMPILER}")
 endif()
 
-# Compiles a kernel with the very options. Gives "", or the first error of what nvcc said. Once for the same call that
-# works; one that does not is tried again, for what it lacks may have come.
+# Compiles a kernel with the same options as the build. Returns "" or the first error of nvcc. A call that works is
+# cached; a call that fails is tried again, since its prerequisites may have been installed.
 function(lehr_try_nvcc problem)
   set(call "${LEHR_NVCC}" ${options})
   set(${problem} "" PARENT_SCOPE)
@@ -45,15 +93,13 @@ function(lehr_try_nvcc problem)
     set(LEHR_NVCC_WORKS "${call}" CACHE INTERNAL "The call of nvcc that compiled a kernel")
     return()
   endif()
-  string(STRIP "${output}" output)
-  string(REGEX MATCH "[^\n;]*error[^\n;]*" line "${output}")
-  if(line STREQUAL "")
-    string(REGEX MATCH "^[^\n;]*" line "${output} (${result})")
-  endif()
+  lehr_first_error(line "${output} (${result})")
   set(${problem} "${line}" PARENT_SCOPE)
 endfunction()
 
-find_program(LEHR_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin)
+# The reason why the program has no kernels, in a file beside it: `lehr train` prints it if there is a GPU.
+set(reason_file "${PROJECT_BINARY_DIR}/liblehr_cuda.txt")
+file(REMOVE "${reason_file}")
 set(missing "")
 if(NOT EXISTS "${LEHR_TORCH_DIR}/lib/libtorch_cuda.so")
   list(APPEND missing "a torch package for CUDA (libtorch_cuda.so)")
@@ -63,17 +109,15 @@ if(NOT LEHR_NVCC)
 else()
   get_filename_component(toolkit "${LEHR_NVCC}" REALPATH)
   get_filename_component(toolkit "${toolkit}/../.." ABSOLUTE)
+  unset(LEHR_CUDART CACHE)  # nvcc may have changed since the last configuration
+  unset(LEHR_CUDART_INCLUDE CACHE)
   find_library(LEHR_CUDART cudart HINTS "${toolkit}" PATH_SUFFIXES lib64 lib targets/x86_64-linux/lib NO_DEFAULT_PATH)
   find_path(LEHR_CUDART_INCLUDE cuda_runtime_api.h
     HINTS "${toolkit}" PATH_SUFFIXES include targets/x86_64-linux/include NO_DEFAULT_PATH)
   if(NOT LEHR_CUDART OR NOT LEHR_CUDART_INCLUDE)
     list(APPEND missing "CUDA's runtime beside nvcc (libcudart.so, cuda_runtime_api.h)")
   endif()
-  # A module of another major version would ask for a runtime that the wheel does not bring.
-  file(STRINGS "${LEHR_TORCH_DIR}/version.py" of_torch REGEX "^cuda.*= *'[0-9]+")
-  string(REGEX REPLACE "^cuda.*= *'([0-9]+).*" "\\1" of_torch "${of_torch}")
-  execute_process(COMMAND "${LEHR_NVCC}" --version OUTPUT_VARIABLE of_nvcc ERROR_VARIABLE of_nvcc)
-  string(REGEX MATCH "release ([0-9]+)" of_nvcc "${of_nvcc}")
+  lehr_nvcc_release("${LEHR_NVCC}" of_nvcc)
   if(of_torch AND NOT of_nvcc STREQUAL "release ${of_torch}")
     list(APPEND missing "nvcc of CUDA ${of_torch}, with which torch was built (${LEHR_NVCC} says '${of_nvcc}')")
   endif()
@@ -81,6 +125,10 @@ else()
     lehr_try_nvcc(problem)
     if(problem)
       list(APPEND missing "nvcc that compiles a kernel (${LEHR_NVCC} says: ${problem})")
+    endif()
+    lehr_try_headers(problem CUDA SOURCE "${PROJECT_SOURCE_DIR}/lehr/ops/cuda/graph.cpp" INCLUDES "${LEHR_CUDART_INCLUDE}")
+    if(problem)
+      list(APPEND missing "set of CUDA headers that LibTorch's compile with (${problem})")
     endif()
   endif()
 endif()
@@ -90,16 +138,34 @@ if(missing)
     message(FATAL_ERROR "LEHR_CUDA is ON, and there is no ${missing}")
   endif()
   message(STATUS "CUDA kernels: not built, there is no ${missing}; on a GPU operators run as plain ATen")
+  file(WRITE "${reason_file}" "there was no ${missing}")
   return()
 endif()
-message(STATUS "CUDA kernels: built by ${LEHR_NVCC}")
+list(JOIN architectures ", " told)
+message(STATUS "CUDA kernels: built by ${LEHR_NVCC} for ${told}")
 
+# A build with optional kernels (AUTO, and warnings are not errors) continues without them if nvcc fails in one; the
+# failed kernel is compiled again after the next configuration.
+set(script "${PROJECT_SOURCE_DIR}/cmake/cuda_kernels.sh")
+set(may_fail FALSE)
+if(LEHR_CUDA STREQUAL "AUTO" AND NOT LEHR_WERROR)
+  set(may_fail TRUE)
+endif()
+file(GLOB failed "${PROJECT_BINARY_DIR}/folder/cuda/*.o.failed")
+foreach(mark IN LISTS failed)
+  string(REGEX REPLACE "\\.failed$" "" object "${mark}")
+  file(REMOVE "${mark}" "${object}")
+endforeach()
 set(objects "")
 foreach(name norms rest)
   set(object "${PROJECT_BINARY_DIR}/folder/cuda/${name}.o")
+  set(start "")
+  if(may_fail)
+    set(start "${script}" compile "${object}" "${CMAKE_CXX_COMPILER}")
+  endif()
   add_custom_command(OUTPUT "${object}"
     COMMAND "${CMAKE_COMMAND}" -E make_directory "${PROJECT_BINARY_DIR}/folder/cuda"
-    COMMAND "${LEHR_NVCC}" ${options} -MD -MT "${object}" -MF "${object}.d"
+    COMMAND ${start} "${LEHR_NVCC}" ${options} -MD -MT "${object}" -MF "${object}.d"
             -c "${PROJECT_SOURCE_DIR}/lehr/ops/cuda/${name}.cu" -o "${object}"
     DEPENDS "${PROJECT_SOURCE_DIR}/lehr/ops/cuda/${name}.cu" DEPFILE "${object}.d"
     COMMENT "Building CUDA kernels ${name}" VERBATIM)
@@ -115,4 +181,8 @@ target_include_directories(lehr_cuda SYSTEM PRIVATE "${LEHR_CUDART_INCLUDE}")
 target_link_libraries(lehr_cuda PRIVATE
   lehr_warnings lehr::torch "${LEHR_TORCH_DIR}/lib/libtorch_cuda.so" "${LEHR_TORCH_DIR}/lib/libc10_cuda.so"
   "${LEHR_CUDART}")
-install(TARGETS lehr_cuda LIBRARY DESTINATION bin)
+if(may_fail)
+  add_custom_command(TARGET lehr_cuda POST_BUILD
+    COMMAND "${script}" finish "$<TARGET_FILE:lehr_cuda>" "${reason_file}" ${objects} VERBATIM)
+endif()
+install(TARGETS lehr_cuda LIBRARY DESTINATION bin OPTIONAL)

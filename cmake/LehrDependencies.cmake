@@ -1,5 +1,5 @@
-# Finds every library that Lehr links beside LibTorch. The installed package includes this file as well, so that a project
-# that says find_package(lehr) gets the same targets. script/setup.sh installs what is looked for here.
+# Finds every library other than LibTorch that Lehr links. The installed package includes this file as well, so that a
+# project that calls find_package(lehr) gets the same targets. script/setup.sh installs these libraries.
 
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
@@ -14,8 +14,8 @@ pkg_check_modules(simdjson REQUIRED IMPORTED_TARGET GLOBAL simdjson)
 pkg_check_modules(tomlplusplus REQUIRED IMPORTED_TARGET GLOBAL tomlplusplus)
 pkg_check_modules(zstd REQUIRED IMPORTED_TARGET GLOBAL libzstd)
 
-# The torch wheel carries the headers of another fmt than the one that Lehr and spdlog link. A folder that holds the
-# right ones alone, searched before the wheel's, settles which are meant.
+# The torch wheel contains the headers of another fmt version than the one that Lehr and spdlog link. So the right
+# headers are in a folder of their own, which is searched before the wheel's.
 get_target_property(LEHR_FMT_INCLUDE fmt::fmt INTERFACE_INCLUDE_DIRECTORIES)
 file(MAKE_DIRECTORY "${CMAKE_BINARY_DIR}/include_first")
 file(CREATE_LINK "${LEHR_FMT_INCLUDE}/fmt" "${CMAKE_BINARY_DIR}/include_first/fmt" SYMBOLIC)

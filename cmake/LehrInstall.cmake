@@ -1,7 +1,8 @@
-# lehr_install(): the files that find_package(lehr) needs in another project: static libraries, headers and CMake targets.
+# lehr_install(): the files that find_package(lehr) needs in another project: static libraries, headers and CMake
+# targets.
 #
-# The targets are lehr::base, lehr::nn, ... and lehr::lehr for all of them. lehr::torch is not exported but made anew by
-# LehrTorch.cmake, so that an installed Lehr can be pointed at a torch package in another place (LEHR_TORCH_DIR).
+# The targets are lehr::base, lehr::nn, ... and lehr::lehr for all of them. lehr::torch is not exported but created
+# again by LehrTorch.cmake, so that an installed Lehr can use a torch package in another folder (LEHR_TORCH_DIR).
 
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)

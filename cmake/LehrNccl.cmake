@@ -1,6 +1,6 @@
-# lehr_nccl: NCCL for ranks on GPUs (lehr/mesh/nccl_module.cpp) as a module, which the program opens when a run asks for
-# it. It holds no kernels, so CUDA's headers are enough and nvcc is not needed. LEHR_NCCL: AUTO builds it where all that
-# it takes is found, ON stops where something is missing, OFF never builds it.
+# lehr_nccl: NCCL for ranks on GPUs (lehr/mesh/nccl_module.cpp) as a module, which the program loads when a run needs
+# it. It contains no kernels, so CUDA's headers are enough and nvcc is not needed. LEHR_NCCL: AUTO builds it if all
+# prerequisites are found, ON fails if something is missing, OFF never builds it.
 
 if(NOT LEHR_NCCL MATCHES "^(AUTO|ON|OFF)$")
   message(FATAL_ERROR "LEHR_NCCL: expected AUTO, ON or OFF, found '${LEHR_NCCL}'")
@@ -10,8 +10,8 @@ if(LEHR_NCCL STREQUAL "OFF")
   return()
 endif()
 
-# CUDA's headers come with the torch package (script/requirements.txt adds the ones that its wheels leave out), or with a
-# CUDA toolkit.
+# CUDA's headers are in the torch package (script/requirements.txt adds those that its wheels lack), or in a CUDA
+# toolkit.
 set(missing "")
 if(NOT EXISTS "${LEHR_TORCH_DIR}/lib/libtorch_cuda.so")
   list(APPEND missing "torch is not a package for CUDA (there is no libtorch_cuda.so)")
@@ -28,38 +28,11 @@ if(NOT LEHR_NCCL_INCLUDE)
   list(APPEND missing "there is no nccl.h")
 endif()
 
-# Compiles the headers that the module includes, with the options that it is compiled with. A file that exists proves
-# little: it may include one that does not exist. A success is remembered; after a failure the next configuration tries again.
-function(lehr_try_nccl problem)
-  set(${problem} "" PARENT_SCOPE)
-  set(source "${PROJECT_BINARY_DIR}/folder/nccl/try.cpp")
-  file(STRINGS "${PROJECT_SOURCE_DIR}/lehr/mesh/nccl_module.cpp" includes REGEX "^#include <")
-  set(tried "${LEHR_CUDA_INCLUDE}" "${LEHR_NCCL_INCLUDE}" "${LEHR_TORCH_VERSION}" ${includes})
-  if("${LEHR_NCCL_WORKS}" STREQUAL "${tried}")
-    return()
-  endif()
-  list(JOIN includes "\n" includes)
-  file(WRITE "${source}" "${includes}\n")
-  get_target_property(torch_includes lehr::torch INTERFACE_INCLUDE_DIRECTORIES)
-  get_target_property(torch_definitions lehr::torch INTERFACE_COMPILE_DEFINITIONS)
-  separate_arguments(flags UNIX_COMMAND "${CMAKE_CXX_FLAGS}")
-  list(TRANSFORM torch_includes PREPEND "-isystem")
-  list(TRANSFORM torch_definitions PREPEND "-D")
-  execute_process(
-    COMMAND "${CMAKE_CXX_COMPILER}" ${flags} -std=c++20 -fPIC -fsyntax-only -DUSE_CUDA -DUSE_C10D_NCCL ${torch_definitions}
-            ${torch_includes} "-isystem${LEHR_NCCL_INCLUDE}" "-isystem${LEHR_CUDA_INCLUDE}" "${source}"
-    RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
-  if(result EQUAL 0)
-    set(LEHR_NCCL_WORKS "${tried}" CACHE INTERNAL "The headers of CUDA and NCCL that were compiled")
-    return()
-  endif()
-  string(REGEX MATCH "[^\n;]*error[^\n;]*" line "${output}")
-  set(${problem} "its headers do not compile (${line})" PARENT_SCOPE)
-endfunction()
 if(NOT missing)
-  lehr_try_nccl(problem)
+  lehr_try_headers(problem NCCL SOURCE "${PROJECT_SOURCE_DIR}/lehr/mesh/nccl_module.cpp"
+    FLAGS -DUSE_CUDA -DUSE_C10D_NCCL INCLUDES "${LEHR_NCCL_INCLUDE}" "${LEHR_CUDA_INCLUDE}")
   if(problem)
-    list(APPEND missing "${problem}")
+    list(APPEND missing "its headers do not compile (${problem})")
   endif()
 endif()
 if(missing)

@@ -1,11 +1,12 @@
 # lehr_library(folder USES folder...) and lehr_test(folder): every folder of lehr/ is one static library and one test
-# binary. What a library USES is what it may include; test/structure_test.cpp holds the tree to it.
-# lehr_program(name SOURCES file... USES folder...) is a program for people: it lands on top of the build folder.
+# binary. A library may include only the folders that it USES; test/structure/structure_test.cpp checks it.
+# lehr_program(name SOURCES file... USES folder...) is a program for users: it is written to the top of the build
+# folder.
 
 add_library(lehr_warnings INTERFACE)
 target_compile_options(lehr_warnings INTERFACE
   -Wall -Wextra -Wpedantic -Wshadow -Wno-unknown-pragmas
-  # gcc means the fields that designated initializers leave to their defaults, on purpose.
+  # gcc also warns about fields that designated initializers leave at their defaults, which is intended.
   $<$<CXX_COMPILER_ID:GNU>:-Wno-attributes> $<$<CXX_COMPILER_ID:GNU>:-Wno-missing-field-initializers>)
 if(LEHR_WERROR)
   target_compile_options(lehr_warnings INTERFACE -Werror)
@@ -29,14 +30,14 @@ function(lehr_library name)
   foreach(used IN LISTS ARG_USES)
     target_link_libraries(lehr_${name} PUBLIC lehr_${used})
   endforeach()
-  # Not build/lehr/: that is the program.
+  # Not build/lehr/: that name is the program.
   add_subdirectory("${PROJECT_SOURCE_DIR}/lehr/${name}" "${PROJECT_BINARY_DIR}/folder/${name}")
   target_compile_features(lehr_${name} PUBLIC cxx_std_20)
   set_property(GLOBAL APPEND PROPERTY LEHR_LIBRARIES lehr_${name})
 endfunction()
 
-# lehr_executable(name SOURCES file... USES folder...): what programs, tests and benchmarks share. HEADERS_OF names the
-# target whose precompiled headers they use, lehr_base where it is left out.
+# lehr_executable(name SOURCES file... USES folder...): the common part of programs, tests and benchmarks. HEADERS_OF
+# names the target whose precompiled headers they use; default: lehr_base.
 function(lehr_executable name)
   cmake_parse_arguments(ARG "" "HEADERS_OF" "SOURCES;USES" ${ARGN})
   if(NOT ARG_HEADERS_OF)
@@ -48,18 +49,21 @@ function(lehr_executable name)
     target_link_libraries(${name} PRIVATE lehr_${used})
   endforeach()
   target_precompile_headers(${name} REUSE_FROM ${ARG_HEADERS_OF})
-  # CMake gives programs -fPIE, which clang refuses together with a header precompiled with -fPIC.
+  # CMake passes -fPIE for programs, which clang refuses together with a header precompiled with -fPIC.
   target_compile_options(${name} PRIVATE -fPIC)
 endfunction()
 
 function(lehr_program name)
   lehr_executable(${name} ${ARGN})
-  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}")
+  # An installed program finds LibTorch where the build found it. CMAKE_INSTALL_RPATH_USE_LINK_PATH would leave out
+  # folders of the project, and .venv is one.
+  set_target_properties(${name} PROPERTIES
+    RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}" INSTALL_RPATH "${LEHR_TORCH_DIR}/lib")
   install(TARGETS ${name} RUNTIME DESTINATION bin)
 endfunction()
 
-# One binary per folder: loading LibTorch for every case would cost minutes. One ctest entry per binary, or per shard of
-# its cases where SHARDS says so. Each entry leaves results/<entry>.xml, which script/test_report.py reads.
+# One binary per folder: loading LibTorch for every case would cost minutes. One ctest entry per binary, or SHARDS
+# entries with a share of its cases each. Each entry writes results/<entry>.xml, which script/test_report.py reads.
 function(lehr_test name)
   cmake_parse_arguments(ARG "" "SHARDS" "SOURCES;USES" ${ARGN})
   if(NOT TARGET lehr_test_main)
@@ -76,7 +80,7 @@ function(lehr_test name)
   endif()
   foreach(shard RANGE 1 ${ARG_SHARDS})
     set(entry ${name})
-    # Threads that wait without spinning: tests run beside each other.
+    # Threads wait without spinning, since tests run in parallel.
     set(environment "OMP_WAIT_POLICY=PASSIVE")
     if(ARG_SHARDS GREATER 1)
       math(EXPR index "${shard} - 1")
@@ -90,7 +94,7 @@ function(lehr_test name)
   endforeach()
 endfunction()
 
-# One binary a benchmark, built with LEHR_BENCH and all at once by the target lehr_benchmarks.
+# One binary per benchmark, built with LEHR_BENCH; the target lehr_benchmarks builds them all.
 function(lehr_benchmark name)
   lehr_executable(${name}_bench ${ARGN})
   target_link_libraries(${name}_bench PRIVATE benchmark::benchmark_main)

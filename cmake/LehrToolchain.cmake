@@ -1,16 +1,14 @@
-# How compilers and linkers are used: lld and ccache where they are installed, and what makes programs start quickly.
+# Settings of compilers and linkers: lld and ccache if they are installed, and options for a fast start of programs.
 
 find_program(LEHR_LLD ld.lld)
 if(LEHR_LLD)
   add_link_options(-fuse-ld=lld)
 endif()
-# A program names only those libraries that it calls: every further one is loaded and relocated at start.
+# A program links only the libraries that it calls, since every other one would be loaded and relocated at start.
 add_link_options(-Wl,--as-needed)
-# An installed program finds LibTorch where the build found it.
-set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)
 
-# ccache gives up on files that use a precompiled header unless it is told that their macros and times are harmless, and
-# the compilers must write headers that depend on their text alone.
+# ccache does not cache files with a precompiled header unless it is told that their macros and times are harmless, and
+# unless the compilers write precompiled headers that depend only on their text.
 if(LEHR_CCACHE)
   find_program(LEHR_CCACHE_PROGRAM ccache)
   if(LEHR_CCACHE_PROGRAM)

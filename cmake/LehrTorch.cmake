@@ -1,8 +1,9 @@
-# Finds the LibTorch inside the pinned torch wheel and makes the target lehr::torch of it.
+# Finds the LibTorch in the pinned torch wheel and creates the target lehr::torch.
 #
-# The wheel's own find_package(Torch) needs a CUDA toolchain as soon as the wheel was built with CUDA, and links the CUDA
-# libraries into every program, which costs 0.15 s and 350 MB at start. Lehr links the CPU half only and loads the
-# CUDA half when a run asks for it, so this file names what it needs itself. The installed package includes it too.
+# The wheel's own find_package(Torch) needs a CUDA toolchain as soon as the wheel was built with CUDA, and links the
+# CUDA libraries into every program, which costs 0.15 s and 350 MB at start. Lehr links the CPU half only and loads the
+# CUDA half when a run needs it, so this file names the required libraries itself. The installed package includes it,
+# too.
 
 if(TARGET lehr::torch)
   return()
@@ -34,7 +35,7 @@ if(NOT version_line MATCHES "'${LEHR_TORCH_VERSION}[+']")
   message(FATAL_ERROR "torch ${LEHR_TORCH_VERSION} is needed, ${LEHR_TORCH_DIR}/version.py says: ${version_line}")
 endif()
 
-# libgomp belongs to the wheel: a second OpenMP runtime in the process would fight over the same cores.
+# The wheel's libgomp, since a second OpenMP runtime in the process would compete for the same cores.
 file(GLOB LEHR_TORCH_GOMP "${LEHR_TORCH_DIR}/lib/libgomp*.so*")
 add_library(lehr::torch INTERFACE IMPORTED GLOBAL)
 target_link_libraries(lehr::torch INTERFACE

@@ -1,7 +1,7 @@
-// A model without a trainer: shapes first, then memory, then values; a forward pass, a loss, gradients.
+// A model without a trainer: declare shapes, allocate memory, initialize; then forward, loss and gradients.
 #include <fmt/core.h>
 
-#include "lehr/model/qwen3_dense/model.h"
+#include "lehr/model/qwen3_dense/family.h"
 
 using namespace lehr;
 
@@ -18,7 +18,7 @@ int main() {
            .num_hidden_layers = 2,
            .rope_base = 10000,
            .max_position_ids = 128,
-           .split_vocab_size = {{"text", 256}, {"special", 8}},  // two segments: new ids without touching the old ones
+           .split_vocab_size = {{"text", 256}, {"special", 8}},  // two segments: new ids do not change the old table
            .split_vocab_order = {"text", "special"}},
       .tie_word_embeddings = true};
 
@@ -27,21 +27,21 @@ int main() {
       pipeline::PipelineStageInfo{.current_stage = 0, .num_stages = 1},
       nn::HiddenStatesAggregationMode::mean,
       nn::ActivationCheckpointing{});
-  fmt::print("{} parameters, none of them allocated\n", nn::count_parameters(*qwen));
+  fmt::print("{} parameters, none of them allocated yet\n", nn::count_parameters(*qwen));
 
   nn::materialize(*qwen, at::kCPU, at::kFloat);
-  qwen->reset_parameters({.seed = 7});  // depends on the seed and the names alone
+  qwen->reset_parameters({.seed = 7});  // values depend on the seed and the parameters' names only
 
   const at::Tensor tokens = at::randint(264, {2, 33}, at::kLong);
   const nn::ModelOutputs outputs = qwen->forward({
       .input_ids = tokens.narrow(1, 0, 32),            // (B, T)
-      .hidden_states_agg_mask = at::ones({2, 32}),     // which tokens the snapshots average over
+      .hidden_states_agg_mask = at::ones({2, 32}),     // (B, T): tokens that the snapshots average over
       .labels = tokens.narrow(1, 1, 32).contiguous(),  // (B, T): labels[t] follows position t
   });
   outputs.logps.mean().backward();
 
   fmt::print("loss {:.4f}, near log(264) = 5.576\n", outputs.logps.mean().item<double>());
-  fmt::print("snapshots of {} places in the model, a row a sequence\n", outputs.hidden_states_snapshot.size(0));
+  fmt::print("{} snapshots of hidden states per sequence\n", outputs.hidden_states_snapshot.size(0));
   for (const auto& [name, parameter] : nn::named_parameters(*qwen)) {
     fmt::print("{:<52} gradient norm {:.4f}\n", name, parameter->value().grad().norm().item<double>());
   }

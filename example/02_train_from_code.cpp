@@ -1,10 +1,10 @@
-// The trainer from a program of one's own: a config in code, an event to act on.
+// The trainer in a program of your own: the config is written in code, and callbacks subscribe to events.
 #include <fmt/core.h>
 
 #include <filesystem>
 
 #include "lehr/base/log.h"
-#include "lehr/model/qwen3_dense/spec.h"
+#include "lehr/model/qwen3_dense/family.h"
 #include "lehr/train/trainer.h"
 
 using namespace lehr;
@@ -24,7 +24,7 @@ int main() {
   config.checkpoint.enable = false;
   config.metrics.enable_tensorboard = false;
 
-  // The list of models is a value: add your own family to it.
+  // The families that the trainer knows: add your own here.
   train::TrainSpecs specs;
   specs.add(model::qwen3_dense_family());
 
@@ -39,7 +39,7 @@ int main() {
       fmt::print("step {:>3}: loss {:.3f}\n", context.step, loss);
     }
   });
-  // Between backward and update: the place to look at gradients, or to change them.
+  // Runs between backward and the optimizer update: read or change gradients here.
   trainer.events().subscribe(train::Event::gradients_ready, [&](const train::EventContext& context) {
     if (context.step == 1) {
       const auto parameter = nn::named_parameters(*context.model).front();

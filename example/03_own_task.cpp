@@ -1,11 +1,11 @@
-// A task of one's own: what a batch is to a model, and what is minimised. Here, next-token prediction with the loss of
-// rare bytes counted twice; trainer, data, checkpoints and metrics stay as they are.
+// A task of your own: it maps a batch to model inputs, and outputs to the loss. Here it is next-token prediction that
+// counts the loss of capital letters twice. Trainer, data, checkpoints and metrics are Lehr's.
 #include <fmt/core.h>
 
 #include <filesystem>
 
 #include "lehr/base/log.h"
-#include "lehr/model/llama3/spec.h"
+#include "lehr/model/llama3/family.h"
 #include "lehr/train/trainer.h"
 
 using namespace lehr;

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Lays out all C++ and CUDA sources by .clang-format; --check changes nothing and fails if a file differs.
+# Formats all C++ and CUDA sources by .clang-format. --check changes nothing and fails if a file would change.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 command -v clang-format >/dev/null || { echo "format: clang-format is not installed (package clang-format)" >&2; exit 2; }
 mapfile -t files < <(git ls-files --cached --others --exclude-standard '*.cpp' '*.h' '*.cu' | sort -u)
-# Tables that a script wrote keep the script's layout.
+# Generated tables keep the layout of their script.
 mapfile -t files < <(for file in "${files[@]}"; do [[ $file == *_tables.cpp ]] || [ ! -f "$file" ] || echo "$file"; done)
 
 if [ "${1:-}" != --check ]; then
@@ -18,4 +18,4 @@ if [ -n "$differing" ]; then
   printf 'format: these files differ from .clang-format, each from the line given on; run `make format`:\n%s\n' "$differing"
   exit 1
 fi
-echo "format: ${#files[@]} files are laid out by .clang-format"
+echo "format: ${#files[@]} files are formatted by .clang-format"

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
 # Runs commands as on a new machine: in a minimal Debian root with only make, git and ca-certificates, and a clone of HEAD.
-# The root is a folder (or a disk image of a given size) and uses no program of the host.
+# The root is a folder, or a disk image of a given size, and uses no programs of the host.
 #
 #   script/fresh_machine.sh [--suite bookworm] [--with "g++ clang"] [--disk 10G] [--cache DIR] [--keep] [COMMAND...]
 #
 #   --suite S       the Debian release: bookworm (12, the default), trixie (13), ...
-#   --with LIST     packages that are there from the start
-#   --disk SIZE     the root is a disk of that size, and its use is measured
-#   --cache DIR     is kept between runs: downloads of pip, and what commands put into $LEHR_CACHE
-#   --keep          leaves the root where it is, and says where
-#   COMMAND         lines for a shell in the clone; make train and make test where none is given
+#   --with LIST     packages to install before the commands
+#   --disk SIZE     makes the root a disk image of that size, and measures its use
+#   --cache DIR     keeps pip's downloads and the contents of $LEHR_CACHE between runs
+#   --keep          keeps the root, and prints its path
+#   COMMAND         shell commands to run in the clone; default: make train and make test
 #
-# LEHR_FRESH_DIR is where the root is made (/var/tmp); LEHR_FRESH_ENV names variables that commands get, too.
+# LEHR_FRESH_DIR is the folder for the root (/var/tmp); LEHR_FRESH_ENV names variables to pass to the commands.
 # Needs root privileges and debootstrap (which it installs). Exit code 77: such a root cannot be made here.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -35,7 +35,7 @@ say() { printf 'fresh machine: %s\n' "$*"; }
 if [ -z "${LEHR_FRESH_INNER:-}" ]; then
   skip() { say "skipped: $*"; exit 77; }
   [ "$(id -u)" = 0 ] || skip "creating a root file system requires root privileges"
-  # Everything is mounted in a namespace of its own, so nothing is left mounted when this ends, however it ends.
+  # All mounts are in a private namespace, so none is left when the script ends, even if it is killed.
   unshare --mount --pid --fork --propagation private sh -c 'mount -t proc proc /mnt' 2>/dev/null ||
     skip "this sandbox allows no namespaces with mounts"
   command -v debootstrap >/dev/null || { apt-get -q update && apt-get -q install -y --no-install-recommends debootstrap; } \
@@ -74,11 +74,11 @@ if [ -n "$disk" ]; then
   mount -o loop "$LEHR_FRESH_INNER/disk" "$root"
 fi
 
-# The mirror that this machine uses, else Debian's own.
+# The package mirror of this machine, else Debian's own.
 mirror=$(cat /etc/apt/sources.list /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources 2>/dev/null |
   grep -vE '^ *#' | grep -oE '(http|https)://[^ ]*/debian/?( |$)' | head -n 1 | tr -d ' ' || true)
 mirror=${mirror:-http://deb.debian.org/debian}
-# The end of a log, without the mirror's address.
+# Prints the end of a log, without the mirror's address.
 end_of() { tail -n 5 "$1" | sed -E 's#(https?://)[^ ]+#\1...#g'; }
 make_root() {
   debootstrap --variant=minbase --include=make,git,ca-certificates "$suite" "$root" "$mirror" >"$LEHR_FRESH_INNER/debootstrap.log" 2>&1

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes test/data/jinja/cases.json: what Jinja itself writes, set up as transformers sets it up, for a list of small templates.
+"""Writes test/data/jinja/cases.json: the output of Jinja, configured as in transformers, for a list of small templates.
 
 Usage: make_jinja_fixtures.py OUT      (needs the package jinja2)
 """
@@ -126,7 +126,7 @@ b" }} {{- '' -}} {{ [1, 2,] }} {{ {'a': 1,} }} {{ x.__class__ is defined }}
 
 
 class Generation(jinja2.ext.Extension):
-    """{% generation %}, whose body is written as it is."""
+    """{% generation %}: writes its body without change."""
 
     tags = {"generation"}
 
@@ -157,7 +157,7 @@ def main():
     for template in templates:
         try:
             rendered.append([template, env.from_string(template).render(**VARIABLES)])
-        except Exception:  # refused, in whatever words
+        except Exception:  # refused; the message does not matter
             rendered.append([template, None])
     together = "\n".join(template for template, text in rendered if text is not None)
     for template in (together, together.replace("\n", "\r\n") + "\r\n"):

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Writes what test/data/tokenizer_*_test.cpp expect beyond the Qwen3 oracle: needs `pip install tokenizers==0.23.3`.
+"""Writes the fixtures of test/data/tokenizer_*_test.cpp other than the Qwen3 oracle: needs `pip install
+tokenizers==0.23.3`.
 
 usage: script/make_tokenizer_fixtures.py
 
-test/data/tokenizer/cases/variants.json.gz: small tokenizers, each with another part of tokenizer.json in use, and the ids
-that the package gives. test/data/tokenizer/cases/corpora.json: whole files, and the FNV-1a hash of their Qwen3 ids.
+test/data/tokenizer/cases/variants.json.gz: small tokenizers, each of which uses another part of tokenizer.json, with the
+package's ids. test/data/tokenizer/cases/corpora.json: whole files, with the FNV-1a hash of their Qwen3 ids.
 """
 import copy
 import gzip
@@ -37,7 +38,7 @@ def added(number, content, **flags):
 
 
 def base_tokenizer(qwen3):
-    """All bytes and the first merges of Qwen3."""
+    """A tokenizer with all bytes and the first merges of Qwen3."""
     merges = qwen3["model"]["merges"][:500]
     tokens = [t for t, i in sorted(qwen3["model"]["vocab"].items(), key=lambda x: x[1]) if i < 256]
     tokens += [a + b for a, b in merges]
@@ -48,7 +49,7 @@ def base_tokenizer(qwen3):
 
 
 def unknown_tokenizer(base, missing=(), **model):
-    """Few bytes in the vocabulary, so that unk_token and byte_fallback matter."""
+    """A tokenizer with few bytes in its vocabulary, so that unk_token and byte_fallback matter."""
     names = list("abcdefghijklmnopqrstuvwxyz") + ["<unk>", "th", "he", "the", "in", "er", "\u0120"]
     names += [f"<0x{b:02X}>" for b in range(256) if b not in missing]
     merges = [["t", "h"], ["h", "e"], ["th", "e"], ["i", "n"], ["e", "r"]]

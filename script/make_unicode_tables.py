@@ -44,10 +44,10 @@ def main():
         with open(f"{out}/{name}", "w", encoding="ascii") as f:
             f.write(HEAD.format(what=what) + "\n".join(arrays) + TAIL)
 
-    write("unicode_class_tables.cpp", "What the pre-tokenizer's regular expressions mean by \\p{L}, \\p{N} and \\s.",
+    write("unicode_class_tables.cpp", "Code points of \\p{L}, \\p{N} and \\s in the pre-tokenizer's regular expressions.",
           *(array("CodePointRange", name, map(row, tables[key]))
             for name, key in (("kLetters", "regex_L"), ("kNumbers", "regex_N"), ("kSpaces", "regex_s"))))
-    # A decomposition has at most four code points; the rest stays zero.
+    # A decomposition has at most four code points; missing ones are zero.
     assert max(len(r) for r in tables["nfd_decompositions"]) <= 5
     write("unicode_decomposition_tables.cpp", "Full canonical decompositions (Hangul is computed).",
           array("Decomposition", "kDecompositions", (f"{{{r[0]:#x},{row(r[1:])[:-1]}}}," for r in tables["nfd_decompositions"])))

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Plants the bugs of test/mutants/*.txt one at a time and demands that the test named beside each catches it.
+"""Mutation testing: plants the bugs of test/mutants/*.txt one at a time, and checks that the test given for each fails.
 
-Takes the objects of a finished build (build/): a mutant is a copy of one source with the bug in it, compiled beside the
-others, and linked in place of its original into a copy of the test. Neither the sources nor the tests of the build are
-touched. Needs nothing but Python's standard library.
+Uses the objects of a finished build (build/): a mutant is a copy of one source with a bug, compiled separately and linked
+instead of the original into a copy of the test. Sources and tests of the build are not changed. Needs only Python's
+standard library.
 """
 import argparse
 import json
@@ -24,11 +24,11 @@ ROOT = Path(__file__).resolve().parent.parent
 LISTS = ROOT / "test" / "mutants"
 BUILD = ROOT / "build"
 WORK = BUILD / "mutants"
-SECONDS = 120  # for a test, unless its mutant hangs it
+SECONDS = 120  # time limit of a test, unless the mutant is expected to hang it
 
 
 class ListError(Exception):
-    """Something in the list is wrong; the message names the mutant and says what to do."""
+    """An error in the list; the message names the mutant and the remedy."""
 
 
 @dataclass
@@ -39,7 +39,7 @@ class Mutant:
     find: str = ""
     put: str = ""
     test: str = ""  # "ops_test RmsNorm.*"
-    hangs: int = 0  # a test that hangs is a catch, after so many seconds
+    hangs: int = 0  # if set, the bug counts as caught when the test hangs for this many seconds
 
     def fail(self, what):
         raise ListError(f"{self.place}: '{self.name}': {what}")
@@ -54,7 +54,7 @@ class Mutant:
 
 
 def read_list(path):
-    """The mutants of one file. Each begins with its name in brackets."""
+    """Returns the mutants of one file. Each begins with its name in brackets."""
     mutants = []
     for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
         key, _, value = line.partition(" ")
@@ -97,7 +97,7 @@ def read_lists():
 
 
 def planted(mutant):
-    """The text of the file with the bug in it."""
+    """Returns the text of the file with the bug."""
     path = ROOT / mutant.file
     if not path.is_file():
         mutant.fail(f"the list is stale: there is no {mutant.file}")
@@ -118,7 +118,7 @@ class Tests:
         self.names = {}
 
     def names_of(self, binary):
-        """The pairs of a suite and a test."""
+        """Returns the pairs of a suite and a test."""
         if binary not in self.names:
             text = "".join((ROOT / "test" / source).read_text("utf-8") for source in self.sources[binary])
             self.names[binary] = re.findall(r"^(?:TYPED_)?TEST(?:_F|_P)?\(\s*(\w+),\s*(\w+)\)", text, re.M)
@@ -129,7 +129,7 @@ class Tests:
             mutant.fail(f"test/CMakeLists.txt has no test binary {mutant.binary}")
         for pattern in mutant.filter.split(":"):
             suite, dot, test = pattern.partition(".")
-            # Instantiations put their names and numbers beside a slash: Meshes/EveryMesh.Computes/3.
+            # Instantiations add a name and a number with slashes: Meshes/EveryMesh.Computes/3.
             found = dot and any(
                 any(fnmatchcase(a, part) for part in suite.split("/")) and fnmatchcase(b, test.split("/")[0])
                 for a, b in self.names_of(mutant.binary))
@@ -138,7 +138,7 @@ class Tests:
 
 
 def check_all(mutants):
-    """Whether all of the list fits the tree. Builds nothing, and reports every problem."""
+    """Returns whether the whole list fits the sources. Builds nothing, and reports every problem."""
     tests = Tests()
     problems = []
     for mutant in mutants:
@@ -151,7 +151,7 @@ def check_all(mutants):
 
 
 class Build:
-    """What is known of the finished build: how its sources are compiled and its tests linked."""
+    """The finished build: the commands that compile its sources and link its tests."""
 
     def __init__(self):
         self.compiles = {}
@@ -161,7 +161,7 @@ class Build:
             self.compiles.setdefault(name, []).append((entry["directory"], shlex.split(entry["command"])))
 
     def make(self, targets):
-        """Builds the tests as they are."""
+        """Builds the tests without bugs."""
         done = subprocess.run(["cmake", "--build", BUILD, "-j", str(os.cpu_count()), "--target", *targets],
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
         if done.returncode:
@@ -172,7 +172,7 @@ class Build:
             self.links[target] = shlex.split(said.splitlines()[-1].removeprefix(": && ").split(" && ")[0])
 
     def sources_with(self, name):
-        """The sources that are, or include, this file, maybe by another .inl."""
+        """Returns the sources that are this file or include it, directly or through another .inl."""
         if name.endswith(".cpp"):
             return [name]
         line = f'#include "{name}"'
@@ -182,7 +182,7 @@ class Build:
         return sorted({source for holder in holders for source in self.sources_with(holder)})
 
     def compile(self, mutant, folder):
-        """The objects of the source with the bug in it; None where it does not compile."""
+        """Compiles the source with the bug and returns the objects; None if it does not compile."""
         tree = folder / "planted"
         shutil.rmtree(tree, ignore_errors=True)
         (tree / mutant.file).parent.mkdir(parents=True)
@@ -198,7 +198,7 @@ class Build:
             source = call.index("-c") + 1
             if mutant.file == os.path.relpath(call[source], ROOT):
                 call[source] = str(tree / mutant.file)
-            else:  # which includes it, from the tree that is searched first
+            else:  # a source that includes the file, found first in the folder of the copy
                 call[source - 1:source - 1] = ["-iquote", str(tree)]
             done = subprocess.run(call, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                   errors="replace")
@@ -208,7 +208,7 @@ class Build:
         return objects
 
     def link(self, mutant, objects, folder):
-        """The test with these objects. A library's own version of one is not taken, since nothing needs it."""
+        """Links the test with these objects first, so that the linker does not take the libraries' versions of them."""
         call = list(self.links[mutant.binary])
         call[call.index("-o") + 1] = str(folder / mutant.binary)
         first = next(i for i, word in enumerate(call) if word.endswith(".a"))
@@ -222,7 +222,7 @@ class Build:
 
 
 def without_dependencies(command):
-    """The same call without -MD, -MT name and -MF file, which would write beside the build's own objects."""
+    """Returns the command without -MD, -MT and -MF, which would overwrite the build's dependency files."""
     kept = []
     words = iter(command)
     for word in words:
@@ -234,7 +234,7 @@ def without_dependencies(command):
 
 
 def run_test(program, mutant, seconds):
-    """The exit code, None for a hang, and what the test wrote."""
+    """Runs the test; returns its exit code (None for a hang) and its output."""
     log_file = WORK / f"{program.parent.name}.log"
     with log_file.open("w+", errors="replace") as log:
         child = subprocess.Popen(
@@ -244,7 +244,7 @@ def run_test(program, mutant, seconds):
             code = child.wait(seconds)
         except subprocess.TimeoutExpired:
             code = None
-        finally:  # its children too
+        finally:  # kills its children too
             try:
                 os.killpg(child.pid, signal.SIGKILL)
             except ProcessLookupError:
@@ -255,7 +255,7 @@ def run_test(program, mutant, seconds):
 
 
 def require_green(mutants, build):
-    """Builds the tests of the mutants as they are, and runs them: a red test would catch anything."""
+    """Builds and runs the tests without bugs: a failing test would seem to catch every bug."""
     print(f"building the tests of {len(mutants)} mutants", flush=True)
     build.make(sorted({mutant.binary for mutant in mutants}))
     of_test = {mutant.test: mutant for mutant in mutants}
@@ -270,7 +270,7 @@ def require_green(mutants, build):
 
 
 def verdict_on(mutant, build, folder):
-    """Compiles the bug, links the test and runs it. 'caught', or what went wrong."""
+    """Compiles the bug, links the test and runs it. Returns 'caught', or a key of ADVICE."""
     folder.mkdir(parents=True, exist_ok=True)
     objects = build.compile(mutant, folder)
     program = objects and build.link(mutant, objects, folder)
@@ -289,7 +289,7 @@ ADVICE = {
 
 
 def run_all(mutants, build, jobs):
-    """True if all were caught."""
+    """Runs all mutants; returns whether all were caught."""
     start = time.monotonic()
     verdicts = {}
     folders = [WORK / str(number) for number in range(jobs)]
@@ -329,12 +329,12 @@ def share_of(text):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="only see whether the list fits the tree; builds nothing")
-    parser.add_argument("--list", action="store_true", help="only show the mutants and their tests")
+    parser.add_argument("--check", action="store_true", help="only check that the list fits the sources; builds nothing")
+    parser.add_argument("--list", action="store_true", help="only list the mutants and their tests")
     parser.add_argument("--share", type=share_of, default=(1, 1), metavar="K/N",
-                        help="every N-th mutant from the K-th on, so that N runs cover all")
-    parser.add_argument("--only", type=re.compile, metavar="REGEX", help="mutants whose name, file or test has this")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="mutants at once")
+                        help="run every N-th mutant from the K-th on, so that N runs cover all")
+    parser.add_argument("--only", type=re.compile, metavar="REGEX", help="run mutants whose name, file or test matches")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="number of mutants to run in parallel")
     options = parser.parse_args()
 
     mutants = read_lists()
@@ -352,7 +352,7 @@ def main():
         print(f"{len(mutants)} mutants")
         return 0
     if not mutants:
-        print("mutants: none is chosen by --share and --only")
+        print("mutants: --share and --only select none")
         return 1
     if not (BUILD / "compile_commands.json").is_file():
         sys.exit("mutants: there is no build; run `make test` first")

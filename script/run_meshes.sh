@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Trains on all pairs of model, mesh and schedule that tests know (LEHR_ALL_MESHES=1): run_meshes.sh BUILD_FOLDER.
-# GTEST_TOTAL_SHARDS and GTEST_SHARD_INDEX choose a part of them. A binary that takes ten minutes hangs.
+# Trains on all combinations of model, mesh and schedule of the tests (LEHR_ALL_MESHES=1): run_meshes.sh BUILD_FOLDER.
+# GTEST_TOTAL_SHARDS and GTEST_SHARD_INDEX select a part of them. A binary that takes ten minutes is assumed to hang.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 export LEHR_ALL_MESHES=1

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Runs what is built and says what passed, failed and was skipped: run_tests.sh PRESET BUILD_FOLDER [ctest arguments].
+# Runs the built tests and reports those that passed, failed and were skipped: run_tests.sh PRESET BUILD_FOLDER [ctest
+# arguments].
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 preset=$1 build=$2
 shift 2
 rm -rf "$build/results"
 mkdir -p "$build/results"
-# Tests are threads and processes of their own: as many at once as there are cores, at least two.
+# Tests start threads and processes of their own: run as many in parallel as there are cores, but at least two.
 cores=$(nproc)
-# The thread sanitizer of clang 14 finds its memory taken where addresses are random over more than 28 bits.
+# clang 14's thread sanitizer cannot map its shadow memory if addresses are randomized over more than 28 bits.
 start=()
 [ "$preset" != tsan ] || ! setarch -R true 2>/dev/null || start=(setarch -R)
 "${start[@]}" ctest --preset "$preset" -j$((cores < 2 ? 2 : cores)) --output-junit "$PWD/$build/results/ctest.xml" "$@"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Compiles everything (library, program, tests, benches) with g++ and warnings as errors, as preset ci has it, and runs the
-# tests of some folders. Where CCACHE_DIR is set, objects are kept there between runs.
+# Compiles everything (library, program, tests, benchmarks) with g++ and warnings as errors (preset ci), and runs the tests
+# of some folders. If CCACHE_DIR is set, objects are cached there between runs.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export CXX=g++

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Brings a fresh Debian 12 or Ubuntu 22.04+ to the point where Lehr compiles: system packages, and LibTorch in .venv.
+# Installs everything that Lehr needs to compile on Debian 12 or Ubuntu 22.04+: system packages, and LibTorch in .venv.
 #
 # The compiler is clang, or the one that CXX names (CXX=g++ make train). Arguments name further system packages, which
-# single verbs of the Makefile need.
-# Does only what is missing, and takes a moment when nothing is. Exit code 2: something that only you can mend (no root,
-# no disk space, an old Python); the message says what to run.
+# some targets of the Makefile need.
+# Installs only missing packages, and returns immediately if there are none. Exit code 2: a problem that only you can
+# solve (no root, no disk space, an old Python); the message names the command to run.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-# The packages of the compiler. clang compiles Lehr several times as fast as g++, so it is the default. A compiler that is
-# already there needs none.
+# Packages of the compiler. clang, the default, compiles Lehr several times faster than g++. An installed compiler needs
+# none.
 compiler_packages() {
   if [ -z "${CXX:-}" ]; then
     echo clang lld make
@@ -20,7 +20,7 @@ compiler_packages() {
   fi
 }
 
-# In step with cmake/LehrDependencies.cmake. Debian and Ubuntu name them alike.
+# Keep in sync with cmake/LehrDependencies.cmake. Debian and Ubuntu use the same names.
 read -ra packages <<<"$(compiler_packages)"
 packages+=(
   ninja-build cmake pkg-config python3-venv
@@ -28,7 +28,7 @@ packages+=(
   nlohmann-json3-dev zlib1g-dev
 )
 for package in "$@"; do
-  # The runtimes of clang's sanitizers come with clang itself in older releases.
+  # In older releases the runtimes of clang's sanitizers are in the package clang itself.
   if [ "$package" != sanitizers ]; then
     packages+=("$package")
   elif ! compgen -G '/usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.asan*' >/dev/null; then
@@ -36,12 +36,12 @@ for package in "$@"; do
   fi
 done
 python=${PYTHON:-python3}
-torch_gigabytes=8  # Room for the wheels (2.6 GB), and for what they unpack to (4.7 GB).
+torch_gigabytes=8  # Disk space for the wheels (2.6 GB) and their contents (4.7 GB).
 
 say() { printf 'setup: %s\n' "$*"; }
 stop() { printf 'setup: %s\n' "$*" >&2; exit 2; }
 
-# Downloads fail now and then; a second try costs little.
+# Retries once: downloads fail now and then.
 twice() { "$@" || { say "failed, trying once more: $*"; sleep 5; "$@"; }; }
 
 missing_packages() {
@@ -54,7 +54,7 @@ missing_packages() {
 
 install_packages() {
   if ! command -v dpkg-query >/dev/null; then
-    say "not a Debian or Ubuntu: install your system's equivalents of: ${packages[*]}"
+    say "not Debian or Ubuntu: install your system's equivalents of: ${packages[*]}"
     return
   fi
   local missing
@@ -75,7 +75,7 @@ install_packages() {
   twice "${apt[@]}" install -y --no-install-recommends "${missing[@]}"
 }
 
-# Whether the program $1 is there with at least version $2.
+# Whether the program $1 is installed, with at least version $2.
 has_version() {
   local found
   found=$("$1" --version 2>/dev/null | grep -oE '[0-9]+\.[0-9]+(\.[0-9]+)?' | head -n 1) || return 1
@@ -87,7 +87,7 @@ install_torch() {
   has_version cmake 3.22 || wanted+=(cmake)
   has_version ninja 1.10 || wanted+=(ninja)
 
-  # The stamp is written last, so a stopped or failed run is taken up again.
+  # The stamp is written last, so the next run resumes a stopped or failed one.
   local stamp=.venv/.lehr-setup key
   key="$(cksum script/requirements.txt) ${wanted[*]}"
   if [ -x .venv/bin/python ] && [ "$(cat "$stamp" 2>/dev/null)" = "$key" ]; then
@@ -97,7 +97,7 @@ install_torch() {
   if ! .venv/bin/python -c '' 2>/dev/null; then
     has_version "$python" 3.10 || stop "Python 3.10 or newer is needed, '$python' is $("$python" --version 2>&1 || true).
   Name another one: make setup PYTHON=/path/to/python3"
-    say "making the Python environment .venv"
+    say "creating the Python environment .venv"
     rm -rf .venv
     "$python" -m venv .venv
   fi
@@ -105,7 +105,7 @@ install_torch() {
     local free
     free=$(df -Pk . | awk 'NR == 2 { print int($4 / 1048576) }')
     [ "$free" -ge "$torch_gigabytes" ] || stop "$free GB are free on this disk, LibTorch needs $torch_gigabytes to install"
-    say "fetching LibTorch (the torch wheel and its CUDA libraries, 2.6 GB): a minute or a few"
+    say "downloading LibTorch (the torch wheel and its CUDA libraries, 2.6 GB); this takes a few minutes"
   fi
   local quiet=()
   [ -t 1 ] || quiet=(--progress-bar off)
@@ -116,7 +116,7 @@ install_torch() {
   say "done"
 }
 
-# The system's own cmake and ninja are asked for their versions, not those that an earlier run put into .venv.
+# Check the versions of the system's own cmake and ninja, not of those that an earlier run installed in .venv.
 PATH=${PATH//"$PWD/.venv/bin:"/}
 install_packages
 install_torch

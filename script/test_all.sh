@@ -1,18 +1,19 @@
 #!/usr/bin/env bash
-# The checks that are too long for `make test`, in eight shares of which each landing runs one (.ci/run).
+# Runs the checks that take too long for `make test`, in eight shares. Each landing runs one share (.ci/run).
 #
-#   script/test_all.sh                 all shares, one after the other (some hours on two cores)
-#   script/test_all.sh --share 3/8     the third: what a landing runs
-#   script/test_all.sh --list          what each share holds
+#   script/test_all.sh                 all shares in turn (some hours on two cores)
+#   script/test_all.sh --share 3/8     the third share, as a landing does
+#   script/test_all.sh --share 3/8 --only asan    its parts whose names contain a word: meshes, asan, tsan, interop, mutants
+#   script/test_all.sh --list          lists the contents of each share
 #
-# A share takes its random numbers from a seed of the commit, and holds: an eighth of all pairs of model, mesh and schedule
-# (LEHR_ALL_MESHES=1); some suites under address and undefined-behaviour sanitizers, or under the thread sanitizer (ranks
-# are threads); an eighth of the planted bugs (make mutants). Two shares install transformers and peft, and compare with
-# them. Closing lines name what failed, and where.
+# A share has: an eighth of all combinations of model, mesh and schedule (LEHR_ALL_MESHES=1); some test suites under the
+# address and undefined-behaviour sanitizers, or under the thread sanitizer (ranks are threads); an eighth of the
+# planted bugs (make mutants). Two shares install transformers and peft, and compare with them. Random numbers are
+# seeded by the commit. The last lines name each failure and its place.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 
-# share: suites under a sanitizer, and whether the peers are installed.
+# Per share: the suites under a sanitizer, and whether the peers are installed.
 shares=(
   'asan base|mesh|data|metric|optim|state|descriptor|pipeline'
   'asan ops|nn interop'
@@ -31,40 +32,46 @@ list() {
   done
 }
 
-share=all
-case "${1:-}" in
-  --list) list; exit ;;
-  --share)
-    [[ ${2:-} =~ ^([1-9][0-9]*)/$count$ && ${BASH_REMATCH[1]} -le $count ]] ||
-      { echo "test-all: --share is K/$count with K from 1 to $count, found '${2:-}'" >&2; exit 2; }
-    share=${BASH_REMATCH[1]} ;;
-  '') ;;
-  *) echo "test-all: expected --share K/$count or --list, found '$1'" >&2; exit 2 ;;
-esac
+share=all only=''
+while [ $# -gt 0 ]; do
+  case $1 in
+    --list) list; exit ;;
+    --share)
+      [[ ${2:-} =~ ^([1-9][0-9]*)/$count$ && ${BASH_REMATCH[1]} -le $count ]] ||
+        { echo "test-all: --share is K/$count with K from 1 to $count, found '${2:-}'" >&2; exit 2; }
+      share=${BASH_REMATCH[1]}
+      shift 2 ;;
+    --only)
+      [[ " meshes asan tsan interop mutants " = *" ${2:-} "* ]] ||
+        { echo "test-all: --only is meshes, asan, tsan, interop or mutants, found '${2:-}'" >&2; exit 2; }
+      only=$2
+      shift 2 ;;
+    *) echo "test-all: expected --share K/$count, --only WORD or --list, found '$1'" >&2; exit 2 ;;
+  esac
+done
 
 logs=build/test_all
 mkdir -p "$logs"
 failed=()
 lines=()
 
-# step NAME COMMAND...: runs it, keeps its log, and says at once what must be read of it if it fails.
+. script/step_log.sh
+
+# step NAME COMMAND...: runs the command; if it fails, prints the relevant lines of its log immediately.
 step() {
-  local name=$1 log=$logs/${1//[^A-Za-z0-9]/_}.log start=$SECONDS code=0
-  shift
-  printf '\n---- %s\n' "$name"
-  "$@" </dev/null 2>&1 | tee "$log"
-  code=${PIPESTATUS[0]}
+  [[ $1 = *"$only"* ]] || return 0
+  run_step "$@"
   if [ "$code" = 0 ]; then
-    lines+=("passed  $name ($((SECONDS - start)) s): $(grep -E '^[0-9]+ (passed|caught)' "$log" | tail -n 1)")
+    lines+=("passed  $what: $(grep -E '^[0-9]+ (passed|caught)' "$(log_of "$1")" | tail -n 1)")
   else
-    failed+=("$name")
-    lines+=("FAILED  $name (exit code $code, $((SECONDS - start)) s)" "$(script/what_failed.sh "$log")")
+    failed+=("$1")
+    lines+=("FAILED  $what" "$(script/what_failed.sh "$(log_of "$1")")")
+    echo "FAILED  $1"
   fi
   printf '%s\n' "${lines[-1]}"
-  [ "$code" = 0 ] || echo "FAILED  $name"
 }
 
-# The suites of a share, by ctest's names, in a build with a sanitizer. Builds no more than they need.
+# Runs the suites of a share, by ctest's names, in a build with a sanitizer. Builds only their targets.
 sanitized() {
   local preset=$1 suites=$2 suite targets=()
   make --no-print-directory configure PRESET="$preset" || return
@@ -97,11 +104,11 @@ run_share() {
   read -r preset suites peers <<<"${shares[number - 1]}"
   step "share $number: all meshes, an eighth" meshes "$number"
   step "share $number: $preset of $suites" sanitized "$preset" "$suites"
-  [ -z "$peers" ] || step "share $number: transformers and peft" interop
-  step "share $number: planted bugs, an eighth" make mutants ARGS="--share $number/$count"
+  [ -z "$peers" ] || step "share $number: interop with transformers and peft" interop
+  step "share $number: mutants (planted bugs), an eighth" make mutants ARGS="--share $number/$count"
 }
 
-# A function of the commit, so that a failure can be seen again.
+# A function of the commit, so that failures can be reproduced.
 seed=${LEHR_TEST_SEED:-$((0x$(git rev-parse --short=6 HEAD 2>/dev/null || echo 1)))}
 echo "test-all: share $share of $count, random numbers from LEHR_TEST_SEED=$seed"
 if [ "$share" = all ]; then

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The closing lines of a test run: how many tests passed, failed and were skipped, where, and why.
+"""Prints the summary of a test run: the numbers of tests that passed, failed and were skipped, with names and reasons.
 
 Usage: test_report.py BUILD_FOLDER
 Reads what ctest (results/ctest.xml) and the test programs (results/<binary>.xml) wrote. Exit code 1: a test failed, no test
@@ -19,7 +19,7 @@ def last_lines(text, count=12):
 
 
 def expected_skips():
-    """Pairs of a test's name (with wildcards) and a part of the reason that it gives."""
+    """Returns the expected skips: pairs of a test's name (with wildcards) and a part of its reason."""
     for line in (root / "test/expected_skips.txt").read_text().splitlines():
         line = line.split("#")[0].strip()
         if line:
@@ -28,7 +28,7 @@ def expected_skips():
 
 
 def first_line(message):
-    """Of a message of GoogleTest: the file and line, then the text."""
+    """Returns the file, line and text of a GoogleTest message, in one line."""
     lines = [line.strip() for line in (message or "").strip().splitlines() if line.strip()]
     return " ".join(lines[:3])
 
@@ -46,7 +46,7 @@ for entry in entries:
     try:
         cases = list(xml.parse(results / f"{name}.xml").getroot().iter("testcase"))
     except (OSError, xml.ParseError):
-        cases = []  # not a GoogleTest program, or it ended before it could write
+        cases = []  # not a GoogleTest program, or it ended before it wrote its results
     before = len(failed)
     for case in cases:
         label = f"{name}: {case.get('classname')}.{case.get('name')}"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs clang-tidy over the sources that differ from the main branch, or over those named as arguments.
+# Runs clang-tidy on the sources that differ from the main branch, or on those given as arguments.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

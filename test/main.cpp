@@ -1,5 +1,5 @@
 // The main() of every test program: random numbers are the same in every run, whichever tests run. LEHR_TEST_SEED=N
-// draws others, and finds tests that hold by luck.
+// draws others, to find tests that pass by chance.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
@@ -27,7 +27,8 @@ class SeedEveryTest : public testing::EmptyTestEventListener {
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
   // Seeding makes ATen look up its accelerator once. If libtorch_cuda.so were loaded later, this process would never
-  // see a GPU and every GPU test would skip.
+  // see a GPU and every GPU test would skip. Likewise autograd creates its threads, one per device, at the first
+  // backward pass, which may be that of a test on the CPU.
   if (std::filesystem::exists("/dev/nvidiactl") || std::filesystem::exists("/dev/dxg")) {
     dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL);
   }

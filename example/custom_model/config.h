@@ -1,4 +1,4 @@
-// The config of this program: all of Lehr's sections, and one of its own.
+// Config of this program: all of Lehr's sections, and one of its own.
 #pragma once
 
 #include "lehr/train/config.h"
@@ -8,8 +8,7 @@ namespace parallel_decoder {
 struct GoalConfig {
   double loss_fall = 0;
   void fields(lehr::FieldVisitor& v) {
-    v.optional(
-        "loss_fall", loss_fall, "The run failed unless the loss fell by more than this, nats.", lehr::at_least(0));
+    v.optional("loss_fall", loss_fall, "Fail unless the loss falls by more than this many nats.", lehr::at_least(0));
   }
 };
 
@@ -18,7 +17,7 @@ struct Config {
   GoalConfig goal;
   void fields(lehr::FieldVisitor& v) {
     train.fields(v);
-    v.group("goal", goal, "What the run is expected to reach.");
+    v.group("goal", goal, "The goal of the run.");
   }
   void check(lehr::Problems& problems) const { train.check(problems); }
 };

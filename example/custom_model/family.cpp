@@ -1,29 +1,15 @@
 #include "family.h"
 
 #include "layer.h"
-#include "lehr/model/decoder_args.h"
-#include "lehr/model/decoder_impl.h"
+#include "lehr/model/define_decoder_family.h"
 
 namespace parallel_decoder {
 
 namespace {
-// The model: Lehr's backbone over our layer, and its heads over that backbone.
-using BackboneImpl = model::DecoderImpl<ParallelLayer, LayerParameters>;
-LEHR_MODULE(Backbone);
-using ForCausalLMImpl = model::ForCausalLMImpl<Backbone>;
-LEHR_MODULE(ForCausalLM);
-using ForClassificationImpl = model::ForClassificationImpl<Backbone>;
-LEHR_MODULE(ForClassification);
-using ForEmbeddingImpl = model::ForEmbeddingImpl<Backbone>;
-LEHR_MODULE(ForEmbedding);
-
 struct Family {
   static constexpr const char* kModelType = "parallel_decoder";
   static constexpr const char* kArchitecture = "ParallelDecoder";
-  using Backbone = parallel_decoder::Backbone;
-  using CausalLM = ForCausalLM;
-  using Classification = ForClassification;
-  using Embedding = ForEmbedding;
+  using Layer = ParallelLayer;
 
   static LayerParameters layer_parameters(const model::DecoderConfig& config) {
     return {
@@ -37,7 +23,7 @@ struct Family {
   }
 };
 
-// A tensor of a layer on disk, and the parameters that its rows are.
+// A stored tensor of a layer, and the parameters whose rows it concatenates.
 struct Stored {
   std::string name;
   std::vector<std::string> parameters;
@@ -61,9 +47,9 @@ class Args : public model::DecoderArgs<Family> {
  public:
   using DecoderArgs::DecoderArgs;
 
-  /// Our names to Hugging Face's usual ones, and from there as every decoder.
+  /// Maps the stored names to Hugging Face's usual ones, and those to parameters as for every decoder.
   state::StateMap state_map(descriptor::ExpertLayout layout) const override {
-    // A bare backbone, under an embedding head, is stored without "model.".
+    // With an embedding head, the backbone is stored without the prefix "model.".
     const std::string root = head() == descriptor::Head::embedding ? "layers." : "model.layers.";
     const auto stored_tensors = stored_tensors_of_a_layer(config());
     std::vector<state::StateMap> maps;
@@ -98,13 +84,7 @@ model::DecoderConfig small() {
 }  // namespace
 
 descriptor::ModelFamily family() {
-  return {
-      .name = "parallel",
-      .hf_model_types = {Family::kModelType},
-      .flavors = {{"small", [] { return std::make_unique<Args>(small()); }}},
-      .from_hf_config = [](const Node& config) {
-        return std::make_unique<Args>(model::DecoderConfig::from_hf(config));
-      }};
+  return model::make_decoder_family<Family, Args>("parallel", {{"small", small()}});
 }
 
 }  // namespace parallel_decoder

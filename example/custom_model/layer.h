@@ -8,7 +8,7 @@ namespace parallel_decoder {
 
 using namespace lehr;
 
-/// Shapes of one layer. The backbone and the heads read hidden_size, head_dim, rms_norm_eps and initializer_range.
+/// Sizes of one layer. The backbone and the heads read hidden_size, head_dim, rms_norm_eps and initializer_range.
 struct LayerParameters {
   int64_t hidden_size;          ///< Width of the residual stream.
   int64_t intermediate_size;    ///< Inner width of the SwiGLU.
@@ -19,7 +19,7 @@ struct LayerParameters {
   double initializer_range;     ///< Standard deviation of initial weights.
 };
 
-/// Attention and SwiGLU side by side behind one norm, as in GPT-J and PaLM (https://arxiv.org/abs/2204.02311):
+/// Parallel attention and SwiGLU after one norm, as in GPT-J and PaLM (https://arxiv.org/abs/2204.02311):
 /// x + attention(norm(x)) + mlp(norm(x)).
 class ParallelLayerImpl : public nn::Module {
  public:
@@ -50,7 +50,7 @@ class ParallelLayerImpl : public nn::Module {
 
   nn::GroupedQueryAttention self_attn{nullptr};
   nn::SwiGLU mlp{nullptr};
-  nn::RMSNorm input_layernorm{nullptr};  // the backbone takes the type of its results from this one
+  nn::RMSNorm input_layernorm{nullptr};
 };
 LEHR_MODULE(ParallelLayer);
 

@@ -1,6 +1,6 @@
 // custom_model RECIPE.toml [--data FILE] [--section.key=value ...]: trains a parallel decoder.
 //
-// Exit codes: 0 the loss fell as far as [goal] asks, 1 it did not or the run failed, 2 wrong input, 143 stopped.
+// Exit codes: 0: the loss reached [goal]; 1: it did not, or the run failed; 2: wrong input; 128 + S: signal S
 #include <fmt/core.h>
 
 #include <exception>
@@ -20,7 +20,9 @@ using namespace lehr;
 namespace {
 struct Options {
   std::string data;
-  void fields(FieldVisitor& v) { v.optional("data", data, "Train on this text instead of the recipe's first."); }
+  void fields(FieldVisitor& v) {
+    v.optional("data", data, "Train on this text instead of the recipe's first dataset.");
+  }
 };
 
 int run(const std::vector<std::string>& command_line) {
@@ -31,7 +33,7 @@ int run(const std::vector<std::string>& command_line) {
     fmt::print("\nKeys of the recipe:\n{}", help_text<parallel_decoder::Config>());
     return 0;
   }
-  require(arguments.positionals.size() == 1, "custom_model: expected one recipe; --help explains");
+  require(arguments.positionals.size() == 1, "custom_model: expected one recipe; see --help");
   auto config =
       load_config<parallel_decoder::Config>({.file = arguments.positionals[0], .overrides = arguments.overrides});
   if (!options.data.empty()) {
@@ -41,7 +43,7 @@ int run(const std::vector<std::string>& command_line) {
   StopSignals signals;
   Logger log("");
   train::TrainSpecs specs;
-  specs.add(parallel_decoder::family());  // and what builds a run of it: see train/builders.h
+  specs.add(parallel_decoder::family());  // builders of the run can be replaced here too: see train/builders.h
   train::Trainer trainer(
       config.train, {.specs = specs, .log = log, .stop_requested = [&] { return signals.received() != 0; }});
   signals.defer();
@@ -49,7 +51,7 @@ int run(const std::vector<std::string>& command_line) {
     return 128 + signals.received();
   }
 
-  // Of the whole run, however often it was stopped and resumed.
+  // Losses of the whole run, even if it was stopped and resumed.
   const auto loss =
       metric::read_metric(std::filesystem::path(config.train.job.dump_folder) / "metrics.jsonl", "loss").values;
   require(!loss.empty(), "{}: no step had a finite loss", config.train.job.dump_folder);

@@ -1,4 +1,4 @@
-// What must hold of a model of one's own: its formula, its files, its stages and its runs.
+// Tests of a custom model: its equations, its files, its pipeline stages and its runs.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -24,7 +24,7 @@ using Overrides = std::vector<std::pair<std::string, std::string>>;
 
 constexpr auto kLayout = descriptor::ExpertLayout::per_expert;
 
-/// An empty folder of the running test.
+/// Returns an empty folder for the running test.
 fs::path test_folder() {
   const std::string test = ::testing::UnitTest::GetInstance()->current_test_info()->name();
   const fs::path folder = fs::temp_directory_path() / "parallel_decoder" / test;
@@ -33,7 +33,8 @@ fs::path test_folder() {
   return folder;
 }
 
-/// Six steps of the recipe below `folder`, or fewer, as if a signal had come. The last checkpoint's folder.
+/// Runs six steps of the recipe in `folder`, or stops after fewer, as a signal would. Returns the last checkpoint's
+/// folder.
 fs::path train_six_steps(const fs::path& folder, int64_t stop_after = 6) {
   const Overrides overrides{
       {"job.dump_folder", "\"" + folder.string() + "\""}, {"training.steps", "6"}, {"checkpoint.interval", "6"}};
@@ -49,7 +50,7 @@ fs::path train_six_steps(const fs::path& folder, int64_t stop_after = 6) {
   return folder / "checkpoints" / ("step-" + std::to_string(step));
 }
 
-/// A stage of the model of a checkpoint; it reads its own tensors alone.
+/// Loads one pipeline stage of a checkpoint's model, reading only its own tensors.
 std::shared_ptr<nn::Model> load(const fs::path& checkpoint, const pipeline::PipelineStageInfo& stage = {}) {
   const auto args = family().from_hf_folder(checkpoint);
   auto model = args->build({.stage = stage});
@@ -106,7 +107,7 @@ TEST(ParallelLayer, IsAttentionAndFeedForwardSideBySideBehindOneNorm) {
   const at::Tensor expected = x + attention(normed, *layer->self_attn, params) +
                               at::matmul(gate * gate.sigmoid() * up, layer->mlp->down_proj->weight.t());
   const at::Tensor found = layer(x, nn::RotaryEmbeddingProvider(10000, params.head_dim)(positions, at::kDouble));
-  // Rounding of float64 in another order of operations: values are of size 10 at most.
+  // The order of float64 operations differs; values are at most about 10.
   EXPECT_LT((found - expected).abs().max().item<double>(), 1e-12);
 }
 
@@ -135,7 +136,7 @@ TEST(ParallelDecoder, KeepsFusedTensorsOnDiskAndWritesBackTheBytesThatItRead) {
   for (const auto& [name, tensor] : stored) {
     EXPECT_TRUE(at::equal(tensor.view(at::kInt), reader.tensor(name).view(at::kInt))) << name;  // bits
   }
-  // The tools work with the family as well, and give the same file.
+  // Lehr's tools support the family too, and write the same file.
   descriptor::ModelFamilies families;
   families.add(family());
   train::convert_checkpoint({.model = checkpoint, .output = folder / "copy"}, families);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes a folder that `lehr verify --model FOLDER` compares with, from any causal language model of transformers.
+"""Writes a reference folder for `lehr verify --model FOLDER` from any causal language model of transformers.
 
     python make_reference.py Qwen/Qwen3-0.6B reference/        (needs torch, transformers, safetensors)
     build/lehr verify --model reference/

@@ -48,7 +48,7 @@ Range chunk(const Range& range, int64_t index, int64_t count) {
 }
 
 std::vector<BoxRun> runs_of(const Box& box, const std::vector<int64_t>& shape) {
-  // A run goes on over all trailing dimensions that the box has whole, and the one before them.
+  // A run covers all trailing dimensions that the box covers whole, and the dimension before them.
   size_t inner = box.size();
   int64_t run = 1;
   while (inner > 0) {

@@ -1,4 +1,4 @@
-// Parts of tensors: what a rank holds of a parameter, what a map reads of a file.
+// Ranges and boxes: axis-aligned regions of tensors, such as the shard of a rank or the part of a file to read.
 #pragma once
 
 #include <cstdint>
@@ -16,29 +16,29 @@ struct Range {
   int64_t size() const { return end - begin; }
   bool operator==(const Range&) const = default;
 };
-/// A part of a tensor: a range for each dimension.
+/// A region of a tensor: one range per dimension.
 using Box = std::vector<Range>;
 
-/// All of a tensor of that shape.
+/// The box that covers a whole tensor of this shape.
 Box whole_box(const std::vector<int64_t>& shape);
 /// The sizes of a box.
 std::vector<int64_t> shape_of(const Box& box);
 /// "[0:4, 2:3]"
 std::string describe(const Box& box);
-/// The view of that part.
+/// Returns the view of `tensor` that the box covers.
 at::Tensor narrow_to(const at::Tensor& tensor, const Box& box);
 
-/// The part of `range` that chunk `index` of `count` is: all chunks have the same size, but for the last ones, which
-/// are shorter or empty (as torch.chunk cuts).
+/// The range of chunk `index` when `range` is cut into `count` chunks as by torch.chunk: all chunks have the same size,
+/// except the last ones, which are smaller or empty.
 Range chunk(const Range& range, int64_t index, int64_t count);
 
-/// A stretch of a box's elements that is one stretch of the whole tensor too (both in row-major order).
+/// A run of elements that is contiguous both in the box and in the whole tensor (row-major order).
 struct BoxRun {
-  int64_t local = 0;   ///< First element within the box.
-  int64_t global = 0;  ///< First element within the whole tensor.
+  int64_t local = 0;   ///< Offset of the first element in the box.
+  int64_t global = 0;  ///< Offset of the first element in the whole tensor.
   int64_t count = 0;
 };
-/// A box of a tensor of that shape as the fewest runs, in order.
+/// Splits a box of a tensor of this shape into the fewest runs, in order.
 std::vector<BoxRun> runs_of(const Box& box, const std::vector<int64_t>& shape);
 
 }  // namespace lehr

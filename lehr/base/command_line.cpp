@@ -23,7 +23,7 @@ std::string to_option(std::string_view key) {
   return "--" + name;
 }
 
-// What a command line must know of each option before it reads values.
+// The properties of each option that parsing needs before it reads values.
 class OptionList : public FieldVisitor {
  public:
   void visit(const Field& field, FieldRef value) override {
@@ -111,7 +111,7 @@ Arguments parse_arguments(const std::vector<std::string>& args, const ConfigObje
     const bool flag = !dotted && known.flags.count(key) != 0;
     if (!value && !flag) {
       if (i + 1 == args.size()) {
-        problems.push_back(fmt::format("command line: --{}: expected a value behind it", written));
+        problems.push_back(fmt::format("command line: --{}: expected a value", written));
         continue;
       }
       value = args[++i];

@@ -1,4 +1,4 @@
-// The program's command lines, by the same fields as config files.
+// Command-line parsing with the same field declarations as config files.
 #pragma once
 
 #include <string>
@@ -9,20 +9,21 @@
 
 namespace lehr {
 
-/// What stands on a command line behind the command's name.
+/// The arguments that follow the command's name.
 struct Arguments {
   std::vector<std::string> positionals;
   /// --section.key=value, in order.
   std::vector<std::pair<std::string, std::string>> overrides;
-  bool help = false;  ///< --help or -h was there.
+  bool help = false;  ///< True if --help or -h was given.
 };
 
-/// Fills `options` from `args`: "--name value", "--name=value", "--flag", "--no-flag" ('-' and '_' mean the same in
-/// names). Dotted names are overrides and are left to the caller. Throws one usage error for everything that is wrong;
-/// an unknown name comes with the one that was probably meant. Missing required options are no error under --help.
+/// Fills `options` from `args`: "--name value", "--name=value", "--flag", "--no-flag" ('-' and '_' are equivalent in
+/// names). Dotted names are overrides, which are returned to the caller. Throws one usage error that lists every
+/// problem; for an unknown name it suggests the closest known one. With --help, missing required options are not an
+/// error.
 Arguments parse_arguments(const std::vector<std::string>& args, const ConfigObject& options);
 
-/// The options as help text, written as on a command line.
+/// Returns the help text of the options, in command-line syntax.
 std::string arguments_help(const ConfigObject& options);
 
 }  // namespace lehr

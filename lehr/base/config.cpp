@@ -28,14 +28,14 @@ std::optional<size_t> as_index(const std::string& part) {
   return error == std::errc() && end == part.data() + part.size() ? std::optional(index) : std::nullopt;
 }
 
-// A value as TOML writes it, or else a bare word.
+// Parses a TOML value, or else a bare word as a string.
 Node parse_override(const std::string& key, const std::string& text) {
   Node value;
   try {
     value = parse_toml("x = " + text, "command line").at("x");
   } catch (const Error&) {
     const bool bare = !text.empty() && text.find_first_of("\"'[]{}\n") == std::string::npos;
-    require(bare, "command line: --{}: '{}' is no value; write strings in quotes, lists as [1, 2]", key, text);
+    require(bare, "command line: --{}: '{}' is not a value; write strings in quotes, lists as [1, 2]", key, text);
     value = Node(text);
   }
   value.set_origin({.file = "command line"});
@@ -54,7 +54,7 @@ void set_dotted(Node& root, const std::string& key, Node value) {
       const auto index = as_index(parts[i]);
       require(
           index && *index <= at->size(),
-          "command line: --{}: '{}' is no element of a list of {}; the first is 0",
+          "command line: --{}: '{}' is not an index of a list of {}; the first index is 0",
           key,
           parts[i],
           at->size());
@@ -67,7 +67,7 @@ void set_dotted(Node& root, const std::string& key, Node value) {
         *at = Node::make_table();
       }
       if (at->find(parts[i]) == nullptr) {
-        // A numbered element that follows makes this a list.
+        // If the next part is a number, this value is a list.
         const bool list = !last && as_index(parts[i + 1]).has_value();
         Node made = list ? Node::make_list() : Node::make_table();
         made.set_origin({.file = "command line"});

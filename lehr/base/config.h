@@ -1,4 +1,4 @@
-// Config structs from files and command lines, and back to text: the visitors of base/fields.h.
+// Loads config structs from files and command lines and prints them; built on the visitors of base/fields.h.
 #pragma once
 
 #include <filesystem>
@@ -14,17 +14,17 @@
 
 namespace lehr {
 
-/// Where a config comes from, weakest first: the struct's defaults, the file, the overrides.
+/// The sources of a config in increasing precedence: the struct's defaults, the file, the overrides.
 struct ConfigSources {
   std::optional<std::filesystem::path> file;
-  /// Dotted keys with values as TOML writes them; a bare word is a string.
+  /// Dotted keys with values in TOML syntax; a bare word is a string.
   std::vector<std::pair<std::string, std::string>> overrides;
 };
 
-/// File and overrides as one tree, each value with its origin. Throws usage errors for syntax.
+/// Merges file and overrides into one tree, each value with its origin. Throws a usage error for invalid syntax.
 Node merge_sources(const ConfigSources& sources);
 
-/// Any struct with `fields(FieldVisitor&)`, and perhaps `check(Problems&) const`, without its type.
+/// A type-erased struct with `fields(FieldVisitor&)` and optionally `check(Problems&) const`.
 struct ConfigObject {
   std::function<void(FieldVisitor&)> fields;
   std::function<void(Problems&)> check;  ///< May be empty.
@@ -39,12 +39,12 @@ struct ConfigObject {
   }
 };
 
-/// Fills `object` from `node`. Throws one usage error that lists everything that is wrong: unknown keys (with the key
-/// that was probably meant), missing ones, wrong types, broken rules, and what check() finds, each with file, line and
-/// column. `name` stands for the source in messages about missing keys.
+/// Fills `object` from `node`. Throws one usage error that lists every problem: unknown keys (with the closest known
+/// key), missing keys, wrong types, violated rules, and what check() reports, each with file, line and column. `name`
+/// is the name of the source in messages about missing keys.
 void load_object(const ConfigObject& object, const Node& node, const std::string& name);
 
-/// The config of type T from these sources.
+/// Loads a config of type T from these sources.
 template <class T>
 T load_config(const ConfigSources& sources) {
   T config{};
@@ -52,12 +52,12 @@ T load_config(const ConfigSources& sources) {
   return config;
 }
 
-/// `message` behind the place where its subject was set, if it begins with a dotted key that `sources` (or a table
-/// around it) holds: "run.toml:7:3: training.seq_len: ...".
+/// Prefixes `message` with the position where its subject was set, if it begins with a dotted key that `sources` (or an
+/// enclosing table) holds: "run.toml:7:3: training.seq_len: ...".
 std::string with_place(const Node& sources, const std::string& message);
 
-/// Runs `body`, which uses the config that was read from `sources`: a usage error about one of its keys gets the place
-/// where the key was set.
+/// Runs `body`, which uses the config that was read from `sources`. A usage error about one of its keys gets the
+/// position where the key was set.
 template <class Body>
 auto with_places(const Node& sources, Body body) {
   try {
@@ -65,13 +65,13 @@ auto with_places(const Node& sources, Body body) {
   } catch (const Error& error) {
     const std::string placed = with_place(sources, error.what());
     if (placed == error.what()) {
-      throw;  // as what it is
+      throw;  // rethrows the original type
     }
     throw Error(error.kind(), placed);
   }
 }
 
-/// A struct from a JSON or TOML tree.
+/// Builds a struct from a JSON or TOML tree.
 template <class T>
 T from_node(const Node& node, const std::string& name) {
   T config{};
@@ -79,11 +79,11 @@ T from_node(const Node& node, const std::string& name) {
   return config;
 }
 
-/// The fields as a tree; what is not given is left out.
+/// Returns the fields as a tree, without fields that are not given.
 Node object_to_node(const ConfigObject& object);
-/// The fields as TOML, each with its sentence above it; reads back as the same config.
+/// Returns the fields as TOML, each with its help sentence above it. The text loads as the same config.
 std::string object_to_toml(const ConfigObject& object);
-/// A table of all fields with type, default, rule and sentence, for people.
+/// Returns a readable table of all fields with type, default, rule and help sentence.
 std::string object_help(const ConfigObject& object);
 
 template <class T>

@@ -1,4 +1,4 @@
-// The visitor that fills a config struct and collects everything that is wrong.
+// The visitor that fills a config struct and collects all problems.
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ struct Mismatch {
   std::string expected;
 };
 
-// Each reads a node or says what it expected.
+// Each function reads a node or throws the type that it expected.
 void read(const Node& node, bool& value) {
   if (!node.is_bool()) {
     throw Mismatch{"true or false"};
@@ -147,7 +147,7 @@ struct CheckRule {
   }
 };
 
-// The node of a dotted key, or the nearest table around it.
+// Returns the node with a dotted key, or the nearest table around it.
 const Node* locate(const Node& root, const std::string& key) {
   const Node* at = &root;
   const Node* found = nullptr;
@@ -182,7 +182,7 @@ class Loader : public FieldVisitor {
     leaves_.push_back(key);
     const Node* node = find(field.name);
     if (node == nullptr) {
-      // An example of an item that the file does not have asks for nothing.
+      // An example item, which is not in the file, requires no fields.
       if (field.required && !levels_.back().example) {
         problem(nullptr, key, "is missing; it has no default");
       }
@@ -243,10 +243,10 @@ class Loader : public FieldVisitor {
   }
   void end_item() override { levels_.pop_back(); }
   void end_list() override { levels_.pop_back(); }
-  // An unknown key in a list that is not there is still to be told from a known one elsewhere.
+  // Makes the keys of an absent list's items known, so that they are recognized when misplaced.
   bool wants_list_prototype() const override { return true; }
 
-  /// Keys of the tree that no field asked for.
+  /// Reports the keys of the tree that no field has.
   void find_unknown(const Node& node, const std::string& key) {
     if (!key.empty() && known_.count(key) == 0) {
       problem(
@@ -327,7 +327,7 @@ class Loader : public FieldVisitor {
     const std::string leaf = leaf_of(key);
     const std::string table = table_of(key);
     const auto& candidates = is_table ? groups_ : leaves_;
-    // The same table first, then the same name elsewhere, then anything near.
+    // The same table first, then the same name in other tables, then any similar name.
     std::vector<std::string> siblings;
     std::vector<std::string> same_name;
     for (const auto& candidate : candidates) {
@@ -381,7 +381,7 @@ void load_object(const ConfigObject& object, const Node& node, const std::string
   object.fields(loader);
   loader.find_unknown(node, "");
   if (object.check) {
-    // Rules between fields are judged on what could be read, so that their problems come out together with the others.
+    // Rules between fields are checked on the fields that could be read, so that all problems are reported together.
     Problems problems;
     object.check(problems);
     loader.add_checks(problems, node);

@@ -1,4 +1,4 @@
-// The visitors that write a config: as a tree, as commented TOML, as help.
+// The visitors that print a config: as a tree, as commented TOML, as help.
 #include <fmt/ranges.h>
 
 #include <cmath>
@@ -78,7 +78,7 @@ class TreeWriter : public FieldVisitor {
   std::vector<std::string> names_;
 };
 
-// Values of a table stand before its tables, as TOML needs it; so each table is kept as text until it ends.
+// TOML requires the values of a table before its sub-tables, so the text of each table is buffered until it ends.
 class TomlWriter : public FieldVisitor {
  public:
   TomlWriter() { open_.push_back({}); }
@@ -134,9 +134,9 @@ struct TypeName {
   const char* operator()(const bool*) const { return "true|false"; }
   const char* operator()(const int64_t*) const { return "integer"; }
   const char* operator()(const double*) const { return "number"; }
-  const char* operator()(const std::string*) const { return "text"; }
+  const char* operator()(const std::string*) const { return "string"; }
   const char* operator()(const std::map<std::string, int64_t>*) const { return "table of integers"; }
-  const char* operator()(const std::vector<std::string>*) const { return "list of texts"; }
+  const char* operator()(const std::vector<std::string>*) const { return "list of strings"; }
   const char* operator()(const std::vector<int64_t>*) const { return "list of integers"; }
   const char* operator()(const std::vector<double>*) const { return "list of numbers"; }
   template <class T>

@@ -12,7 +12,7 @@ namespace lehr {
 namespace {
 constexpr uint32_t kPolynomial = 0x82f63b78;  // bits reversed: the highest bit is x^0
 
-// The product of two polynomials.
+// Multiplies two polynomials.
 constexpr uint32_t multiply(uint32_t a, uint32_t b) {
   uint32_t product = 0;
   for (uint32_t bit = uint32_t{1} << 31; bit != 0; bit >>= 1) {
@@ -22,7 +22,7 @@ constexpr uint32_t multiply(uint32_t a, uint32_t b) {
   return product;
 }
 
-// Number i is x^(8 * 2^i).
+// Element i is x^(8 * 2^i).
 constexpr std::array<uint32_t, 63> make_powers() {
   std::array<uint32_t, 63> powers{};
   powers[0] = uint32_t{1} << 23;  // x^8
@@ -68,7 +68,7 @@ uint64_t word(const std::byte* bytes) {
   return value;
 }
 
-// The instruction takes three cycles and can begin every cycle, so three lanes run beside each other.
+// The instruction has a latency of three cycles and a throughput of one per cycle, so three lanes run interleaved.
 __attribute__((target("sse4.2"))) uint32_t by_instruction(const std::byte* bytes, size_t size, uint32_t state) {
   constexpr size_t kLane = 4096;
   static constexpr uint32_t kOneLane = factor_of(kLane);

@@ -1,8 +1,8 @@
-// How a config struct says what it holds, once, for everything that is done with it.
+// Field declarations: a config struct declares its members once, for every visitor.
 //
-// A struct has one function, `void fields(FieldVisitor& v)`, that names each member with its sentence. Loading a TOML
-// or JSON file, applying command-line overrides, printing, `--help` and comparing are visitors; the struct knows none
-// of them. Cross-field rules go into an optional `void check(Problems& problems) const`.
+// A struct has one function, `void fields(FieldVisitor& v)`, that names each member with its help sentence. Loading a
+// TOML or JSON file, applying command-line overrides, printing, `--help` and comparing are visitors; the struct knows
+// none of them. Cross-field rules are in an optional `void check(Problems& problems) const`.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ using FieldRef = std::variant<
     std::vector<double>*,
     std::map<std::string, int64_t>*>;
 
-/// What a value must satisfy beyond its type. For lists it holds for each element.
+/// A constraint on a value beyond its type. For lists it applies to each element.
 struct Rule {
   double min = -std::numeric_limits<double>::infinity();
   double max = std::numeric_limits<double>::infinity();
@@ -41,7 +41,7 @@ struct Rule {
   std::vector<std::string> one_of = {};  ///< For strings: the allowed values. Empty: any.
 };
 
-/// Rules by name, as they stand in a `fields()` function.
+/// Shorthands for common rules in `fields()` functions.
 inline Rule at_least(double min) {
   return {.min = min};
 }
@@ -59,7 +59,7 @@ inline Rule one_of(std::vector<std::string> values) {
   return {.one_of = std::move(values)};
 }
 
-/// One field as a visitor sees it.
+/// The description of one field that a visitor receives.
 struct Field {
   std::string_view name;
   std::string_view help;
@@ -71,19 +71,19 @@ class FieldVisitor {
  public:
   virtual ~FieldVisitor() = default;
 
-  /// A field that a file must give.
+  /// Declares a field that a file must set.
   template <class T>
   void required(std::string_view name, T& value, std::string_view help, Rule rule = {}) {
     visit({name, help, true, std::move(rule)}, FieldRef(&value));
   }
 
-  /// A field whose default is the value it has now.
+  /// Declares a field whose default is its current value.
   template <class T>
   void optional(std::string_view name, T& value, std::string_view help, Rule rule = {}) {
     visit({name, help, false, std::move(rule)}, FieldRef(&value));
   }
 
-  /// A field with a closed set of values, written as strings in files.
+  /// Declares a field with a closed set of values, written as strings in files.
   template <class E>
   void choice(
       std::string_view name, E& value, const std::vector<std::pair<std::string, E>>& values, std::string_view help) {
@@ -103,7 +103,7 @@ class FieldVisitor {
     }
   }
 
-  /// A struct inside the struct: a table in TOML, an object in JSON.
+  /// Declares a nested struct: a table in TOML, an object in JSON.
   template <class T>
   void group(std::string_view name, T& value, std::string_view help) {
     begin_group(name, help);
@@ -111,7 +111,7 @@ class FieldVisitor {
     end_group();
   }
 
-  /// A list of structs: an array of tables in TOML.
+  /// Declares a list of structs: an array of tables in TOML.
   template <class T>
   void list(std::string_view name, std::vector<T>& items, std::string_view help) {
     items.resize(begin_list(name, help, items.size()));
@@ -133,19 +133,19 @@ class FieldVisitor {
   virtual void visit(const Field& field, FieldRef value) = 0;
   virtual void begin_group(std::string_view name, std::string_view help) = 0;
   virtual void end_group() = 0;
-  /// Gets the present number of items, returns the number that there shall be.
+  /// Takes the current number of items and returns the number that the list is resized to.
   virtual size_t begin_list(std::string_view name, std::string_view help, size_t size) = 0;
   virtual void begin_item(size_t index) = 0;
   virtual void end_item() = 0;
   virtual void end_list() = 0;
-  /// Whether an empty list should be shown with one default item (for --help).
+  /// True if an empty list should be shown with one default item (for --help).
   virtual bool wants_list_prototype() const { return false; }
 };
 
-/// Collects what is wrong, so that a user sees all of it at once.
+/// Collects problems, so that the user sees all of them at once.
 class Problems {
  public:
-  /// `key` is the dotted path of the field, as "training.seq_len"; the loader turns it into file, line and column.
+  /// `key` is the dotted path of the field, such as "training.seq_len"; the loader maps it to file, line and column.
   void add(std::string key, std::string message) { items_.push_back({std::move(key), std::move(message)}); }
   bool empty() const { return items_.empty(); }
 

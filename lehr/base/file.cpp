@@ -17,7 +17,7 @@ std::string reason() {
   return std::strerror(errno);
 }
 
-// Closes on every way out.
+// Closes the file descriptor on every exit path.
 struct Descriptor {
   int fd;
   explicit Descriptor(int descriptor) : fd(descriptor) {}
@@ -85,7 +85,7 @@ void write_file_atomically(const std::filesystem::path& path, std::string_view c
     give_up("written to disk");
   }
   if (::rename(temporary.c_str(), path.c_str()) != 0) {
-    give_up("put in its place");
+    give_up("renamed to its final name");
   }
   const Descriptor parent(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (parent.fd >= 0) {

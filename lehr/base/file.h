@@ -1,4 +1,4 @@
-// Files as a whole: read, mapped, and written so that nobody ever sees half of one.
+// Reading, mapping and atomic writing of whole files.
 #pragma once
 
 #include <cstddef>
@@ -9,17 +9,17 @@
 
 namespace lehr {
 
-/// The content of a file. Throws a usage error that names it when it cannot be read.
+/// Returns the content of a file. Throws a usage error that names the file if it cannot be read.
 std::string read_file(const std::filesystem::path& path);
 
-/// Replaces `path` by a file with this content in one step: a temporary file in the same folder, fsync, rename. Throws
-/// a runtime error with the path and the reason (a full disk, say); the old file then stands.
+/// Replaces `path` atomically by a file with this content: temporary file in the same folder, fsync, rename. Throws a
+/// runtime error with the path and the reason (such as a full disk); the old file is then unchanged.
 void write_file_atomically(const std::filesystem::path& path, std::string_view content);
 
-/// A file as memory, read-only. Empty files are empty spans.
+/// A read-only memory-mapped file. An empty file is an empty span.
 class MappedFile {
  public:
-  /// Throws a usage error that names the file when it cannot be opened.
+  /// Throws a usage error that names the file if it cannot be opened.
   explicit MappedFile(const std::filesystem::path& path);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;

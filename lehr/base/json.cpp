@@ -59,8 +59,7 @@ Node convert(const Json& json, const std::string& name, const std::string& key) 
   return node;
 }
 
-// Refuses a key that stands twice in one object, of which the parser would keep the last. Told of each value as it is
-// read.
+// Rejects duplicate keys in an object, of which the parser would keep the last. Receives each value as it is parsed.
 class KeysOnce {
  public:
   explicit KeysOnce(const std::string& name) : name_(name) {}
@@ -71,7 +70,7 @@ class KeysOnce {
         Level& object = levels_.back();
         object.key = value.get<std::string>();
         if (!object.keys.insert(object.key).second) {
-          fail("{}: {}: stands there twice", name_, place());
+          fail("{}: {}: duplicate key", name_, place());
         }
         break;
       }
@@ -91,11 +90,11 @@ class KeysOnce {
   }
 
  private:
-  // An object or a list that is not over yet.
+  // An open object or list.
   struct Level {
     bool is_list = false;
     int64_t items = 0;
-    std::string key = {};  // the last one
+    std::string key = {};  // the current one
     std::unordered_set<std::string> keys = {};
   };
 
@@ -125,7 +124,7 @@ Json convert(const Node& node) {
     return node.as_int();
   }
   if (node.is_double()) {
-    require(std::isfinite(node.as_double()), "JSON: {}: {} cannot be written", node.key(), node.as_double());
+    require(std::isfinite(node.as_double()), "JSON: {}: {} cannot be represented", node.key(), node.as_double());
     return node.as_double();
   }
   if (node.is_string()) {
@@ -166,9 +165,9 @@ Node parse_json(std::string_view text, const std::string& name) {
     if (const auto colon = what.find(": ", what.find("column")); colon != std::string::npos) {
       what = what.substr(colon + 2);
     }
-    fail("{}:{}:{}: no valid JSON: {}", name, line, column, what);
+    fail("{}:{}:{}: invalid JSON: {}", name, line, column, what);
   } catch (const Json::exception& error) {
-    fail("{}: no valid JSON: {}", name, error.what());
+    fail("{}: invalid JSON: {}", name, error.what());
   }
 }
 

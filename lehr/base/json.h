@@ -1,4 +1,4 @@
-// JSON documents as value trees, and back.
+// Parsing and writing of JSON documents as value trees.
 #pragma once
 
 #include <filesystem>
@@ -9,13 +9,13 @@
 
 namespace lehr {
 
-/// Parses JSON. `name` is the file's, for messages. Syntax errors are usage errors with line and column, a key that
-/// stands twice in one object is one with its place.
+/// Parses JSON. `name` is the file's name in messages. Throws a usage error with line and column for invalid syntax and
+/// for a key that occurs twice in one object.
 Node parse_json(std::string_view text, const std::string& name);
 Node parse_json_file(const std::filesystem::path& path);
 
-/// Writes JSON: on one line, or indented by two spaces. Numbers read back as the same bits; those that are not finite
-/// are a usage error, since JSON has none.
+/// Writes JSON: on one line, or indented by two spaces. Numbers round-trip bitwise. Throws a usage error for non-finite
+/// numbers, which JSON cannot represent.
 std::string to_json(const Node& node, bool indented = false);
 
 }  // namespace lehr

@@ -1,4 +1,4 @@
-// How tensors lie on a mesh of devices: for each of its axes, what the ranks along it hold.
+// Layouts: the placement of a tensor on each axis of a device mesh.
 #pragma once
 
 #include <cstdint>
@@ -7,18 +7,19 @@
 
 namespace lehr {
 
-/// What the ranks along one axis hold of a tensor. Gradients lie in the way that belongs to it: of a replicated tensor
-/// they are partial (each rank used it on its own data) and the other way round; of the other kinds they are the same.
+/// The relation between the tensors that the ranks of one axis hold. The gradient has the dual placement: partial for a
+/// replicated tensor (each rank used it on its own data) and replicate for a partial one; for the other kinds it is the
+/// same.
 struct Placement {
   enum class Kind {
-    replicate,  ///< All the same; the ranks do different work with it.
-    invariant,  ///< All the same; the ranks do the same work with it, so gradients are the same too.
-    partial,    ///< Summands: the tensor is their sum.
-    shard,      ///< Parts of dimension `dim`, in the order of the ranks (or in one that collectives undo).
-    varying,    ///< Each its own, with no relation.
+    replicate,  ///< Equal on all ranks; the ranks do different work with it.
+    invariant,  ///< Equal on all ranks; the ranks do the same work with it, so gradients are equal too.
+    partial,    ///< The tensor is the sum of the ranks' tensors.
+    shard,      ///< Shards of dimension `dim`, in the order of the ranks (or in one that collectives undo).
+    varying,    ///< Independent on each rank.
   };
   Kind kind = Kind::replicate;
-  int64_t dim = 0;  ///< Of shard; 0 otherwise.
+  int64_t dim = 0;  ///< Dimension of a shard; 0 otherwise.
 
   static Placement replicate() { return {}; }
   static Placement invariant() { return {.kind = Kind::invariant}; }
@@ -35,19 +36,19 @@ struct AxisPlacement {
   bool operator==(const AxisPlacement&) const = default;
 };
 
-/// The placements on all axes that a tensor is laid out on, in the order in which they cut it: what comes first cuts
-/// the whole, what follows cuts the part. On an axis that is not named nothing is said.
+/// The placements of a tensor on all axes of its layout, in the order in which they shard it: the first one shards the
+/// whole tensor, the next ones shard the local shard. The layout makes no statement about axes that it does not name.
 class Layout {
  public:
   Layout() = default;
   Layout(std::initializer_list<AxisPlacement> axes) : axes_(axes) {}
 
-  /// Of that axis; null if nothing is said of it.
+  /// Returns the placement on `axis`, or null if the layout does not name it.
   const Placement* find(const std::string& axis) const;
-  /// Says it anew, or for the first time.
+  /// Sets or replaces the placement on `axis`.
   void set(const std::string& axis, Placement placement);
   const std::vector<AxisPlacement>& axes() const { return axes_; }
-  /// The axes of that kind, in order.
+  /// The axes with this kind of placement, in order.
   std::vector<std::string> axes_of(Placement::Kind kind) const;
   bool operator==(const Layout&) const = default;
 

@@ -1,4 +1,4 @@
-// Lines for people, on standard error.
+// Logging for people, on standard error.
 #pragma once
 
 #include <fmt/format.h>
@@ -10,12 +10,12 @@
 
 namespace lehr {
 
-/// Writes lines with the time and, where there are several ranks, the rank. One object a rank; safe to use from many
-/// threads. Messages look the same on a terminal and in a file, but for colour.
+/// Writes lines with the time and, in a run with several ranks, the rank. Use one object per rank; it is thread-safe.
+/// Messages look the same on a terminal and in a file, except for colour.
 class Logger {
  public:
-  /// `prefix` stands in every line, as "[dp_shard 0, tp 1] "; empty for one rank. A quiet logger writes warnings and
-  /// errors only, which is what ranks other than the main one have.
+  /// `prefix` is part of every line, such as "[dp_shard 0, tp 1] "; empty for one rank. A quiet logger writes only
+  /// warnings and errors; ranks other than the main one are quiet.
   explicit Logger(std::string prefix = "", bool quiet = false);
   ~Logger();
   Logger(const Logger&) = delete;
@@ -34,13 +34,13 @@ class Logger {
     write(Level::error, fmt::format(format, std::forward<Args>(args)...));
   }
 
-  /// Text as it is, without time or prefix; nothing when quiet.
+  /// Writes the text without time or prefix; does nothing when quiet.
   void plain(const std::string& text);
 
-  /// A last line that is rewritten in place: on a terminal it is redrawn (at most ten times a second, cut to the width)
-  /// and stays below other lines; elsewhere it is not shown.
+  /// Shows a status line that is rewritten in place: on a terminal it is redrawn (at most ten times per second, cut to
+  /// the width) below the other lines; elsewhere it is not shown.
   void live(const std::string& text);
-  /// Takes the live line away.
+  /// Removes the status line.
   void end_live();
   bool is_terminal() const;
 

@@ -26,25 +26,26 @@ void* map_pages(size_t size) {
   if (more > before) {
     munmap(first + before + size, more - before);
   }
-  madvise(first + before, size, MADV_HUGEPAGE);  // a wish
+  madvise(first + before, size, MADV_HUGEPAGE);  // a hint
   return first + before;
 }
 
 namespace {
-// The system unmaps what is at the target of a move before it knows all reasons to refuse it.
+// mremap unmaps the target of a move before it has checked all reasons to refuse the move.
 void close_hole(std::byte* at, size_t size) {
   constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE;
   void* const pages = mmap(at, size, PROT_READ | PROT_WRITE, kFlags, -1, 0);
   if (pages == at) {
     madvise(at, size, MADV_HUGEPAGE);
-  } else if (pages != MAP_FAILED) {  // a system that knows no MAP_FIXED_NOREPLACE: there was no hole
+  } else if (pages != MAP_FAILED) {  // a system without MAP_FIXED_NOREPLACE: there was no hole
     munmap(pages, size);
-  } else if (errno != EEXIST) {  // with EEXIST no hole: nobody else maps memory in the moment since the refusal
+  } else if (errno != EEXIST) {  // EEXIST means that there is no hole: nobody else maps memory in the moment after the
+                                 // refusal
     fail_runtime("memory: {} MiB were lost while the system moved them: {}", size >> 20, std::strerror(errno));
   }
 }
 
-// Takes the last `bytes`, which have moved or are gone, out of the account; they lie in the last part.
+// Subtracts the last `bytes`, which were moved or lost, from the sizes; they are in the last part.
 void drop_last(Pages& pages, size_t bytes) {
   pages.size -= bytes;
   pages.parts.back() -= bytes;
@@ -57,7 +58,7 @@ void drop_last(Pages& pages, size_t bytes) {
 void unmap_last(Pages& pages, size_t bytes) {
   const size_t left = pages.size > bytes ? (pages.size - bytes) / kHugePage * kHugePage : 0;
   if (pages.size > left && munmap(pages.begin + left, pages.size - left) != 0) {
-    madvise(pages.begin + left, pages.size - left, MADV_DONTNEED);  // the addresses are lost, their pages are not
+    madvise(pages.begin + left, pages.size - left, MADV_DONTNEED);  // loses the addresses, but frees the pages
   }
   while (pages.size > left) {
     drop_last(pages, std::min(pages.size - left, pages.parts.back()));

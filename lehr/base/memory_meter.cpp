@@ -29,7 +29,7 @@ namespace {
 using Count = MemoryMeter::Count;
 thread_local std::shared_ptr<Count> t_meta;
 
-// Memory that is not there, but counted until it is freed.
+// A meta allocation: counted until it is freed, without memory.
 struct Counted {
   std::shared_ptr<Count> count;
   int64_t bytes;
@@ -54,7 +54,7 @@ class MetaAllocator : public c10::Allocator {
   }
 };
 
-// LibTorch's allocator stays where it is and asks ours to be there first.
+// Replaces LibTorch's meta allocator by one that counts.
 void count_meta() {
   static MetaAllocator allocator;
   static const bool set = [] {
@@ -64,7 +64,7 @@ void count_meta() {
   static_cast<void>(set);
 }
 
-// Whose memory it is, as threads that work together free each other's.
+// Maps memory to the meter that counts it, as cooperating threads free each other's tensors.
 class Owners {
  public:
   void add(void* memory, int64_t bytes, const std::shared_ptr<Count>& count) {
@@ -90,8 +90,8 @@ Owners& owners() {
   return all;
 }
 
-// LibTorch's CPU allocator tells this, for the profiler's sake, whatever it allocates and frees. Without a count,
-// only what is freed matters.
+// LibTorch's CPU allocator reports all allocations and releases to this object, which exists for the profiler. Threads
+// without a meter only report releases.
 class CpuReports : public c10::MemoryReportingInfoBase {
  public:
   explicit CpuReports(std::shared_ptr<Count> count) : count_(std::move(count)) {}
@@ -135,7 +135,7 @@ struct MemoryMeter::Scope {
 MemoryMeter::MemoryMeter(at::DeviceType device) : count_(std::make_shared<Count>()) {
   require(
       device == at::kMeta || device == at::kCPU,
-      "memory meter: expected tensors on meta or cpu, found {}",
+      "memory meter: expected device meta or cpu, found {}",
       c10::DeviceTypeName(device, true));
   scope_ = std::make_unique<Scope>(device, count_);
 }

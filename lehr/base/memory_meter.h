@@ -1,4 +1,4 @@
-// Counts the bytes of live tensors: on the CPU what was allocated, on meta what would have been.
+// A meter of the bytes of live tensors: allocated bytes on the CPU, hypothetical bytes on meta.
 #pragma once
 
 #include <cstdint>
@@ -8,18 +8,18 @@
 
 namespace lehr {
 
-/// Counts what its thread allocates for tensors on one kind of device while it lives, and what of that is freed: on
-/// meta by any thread, on the CPU by threads that have a meter. Views share their tensor's memory and count once.
-/// Meters nest; the innermost of a device counts. Threads that have none pay nothing.
+/// Counts the tensor bytes that its thread allocates on one kind of device during the meter's lifetime, and their
+/// release: by any thread on meta, by threads that have a meter on the CPU. Views share their tensor's memory and count
+/// once. Meters nest; the innermost meter of a device counts. Threads without a meter have no overhead.
 class MemoryMeter {
  public:
-  /// `device` is at::kMeta or at::kCPU; throws a usage error otherwise.
+  /// `device` must be at::kMeta or at::kCPU; otherwise throws a usage error.
   explicit MemoryMeter(at::DeviceType device);
   ~MemoryMeter();
   MemoryMeter(const MemoryMeter&) = delete;
   MemoryMeter& operator=(const MemoryMeter&) = delete;
 
-  /// Bytes now, and at most since the beginning or the last reset_peak().
+  /// Current bytes, and their maximum since construction or the last reset_peak().
   int64_t now() const;
   int64_t peak() const;
   void reset_peak();
@@ -32,8 +32,8 @@ class MemoryMeter {
   std::unique_ptr<Scope> scope_;
 };
 
-/// While one lives, meters of this thread do not count what it allocates: for tensors that only say a shape, in a run
-/// on meta, and for those that no rank owns.
+/// Scope in which the meters of this thread do not count allocations: for tensors that only carry a shape in a run on
+/// meta, and for tensors that belong to no rank.
 class NotCounted {
  public:
   NotCounted();

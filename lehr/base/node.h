@@ -1,4 +1,4 @@
-// A light value tree for configs and JSON documents, in which every node knows where it was written.
+// A lightweight value tree for configs and JSON documents. Every node records its position in the source.
 #pragma once
 
 #include <cstdint>
@@ -10,18 +10,18 @@
 
 namespace lehr {
 
-/// Where a value was written. Line 0: not known.
+/// The position of a value in its source. Line 0: unknown.
 struct Origin {
   std::string file;  ///< A path, or "command line".
   int64_t line = 0;
   int64_t column = 0;
 
-  /// "file:line:column" as far as known.
+  /// Returns "file:line:column" as far as known.
   std::string text() const;
 };
 
 /// A value of a TOML or JSON document. Tables keep the order of insertion. Accessors throw usage errors that name the
-/// origin, the key, what was expected and what was found.
+/// origin, the key, the expected type and the found value.
 class Node {
  public:
   using List = std::vector<Node>;
@@ -43,44 +43,44 @@ class Node {
   bool is_string() const { return std::holds_alternative<std::string>(value_); }
   bool is_list() const { return std::holds_alternative<List>(value_); }
   bool is_table() const { return std::holds_alternative<Table>(value_); }
-  /// "integer", "table", ..., for messages; with the value where it is short.
+  /// Returns the type for messages, such as "integer" or "table", with the value if it is short.
   std::string describe() const;
 
   bool as_bool() const;
   int64_t as_int() const;
-  /// Integers count as numbers too.
+  /// Accepts integers too.
   double as_double() const;
   const std::string& as_string() const;
   const List& items() const;
   const Table& entries() const;
-  /// Elements of a list or entries of a table.
+  /// Number of elements of a list or entries of a table.
   size_t size() const;
 
-  /// The entry of that key, or null if there is none.
+  /// Returns the entry with this key, or null.
   const Node* find(std::string_view key) const;
   Node* find(std::string_view key);
-  /// The entry of that key. Throws if there is none.
+  /// Returns the entry with this key. Throws a usage error if there is none.
   const Node& at(std::string_view key) const;
-  /// The element of a list. Throws if there is none.
+  /// Returns an element of a list. Throws a usage error if there is none.
   const Node& at(size_t index) const;
   const Node& at(int index) const { return at(static_cast<size_t>(index)); }
 
   /// Adds or replaces an entry of a table.
   void set(std::string_view key, Node value);
-  /// Removes an entry of a table, if it is there.
+  /// Removes an entry of a table if it exists.
   void erase(std::string_view key);
   void push_back(Node value);
   List& mutable_items();
   Table& mutable_entries();
 
-  /// "file:line:column" of this value, as far as known.
+  /// The "file:line:column" of this value, as far as known.
   std::string origin() const { return origin_.text(); }
   const Origin& where() const { return origin_; }
   void set_origin(Origin origin) { origin_ = std::move(origin); }
-  /// The dotted key under which the value stands, as far as a parser told it.
+  /// The dotted key of the value, if a parser set it.
   const std::string& key() const { return key_; }
   void set_key(std::string key) { key_ = std::move(key); }
-  /// The value as it was typed, for values from a command line, where 2024 may mean the text.
+  /// The original text of a value from a command line, where 2024 may be meant as a string.
   const std::string& typed() const { return typed_; }
   void set_typed(std::string text) { typed_ = std::move(text); }
 

@@ -132,7 +132,7 @@ void add(torch::Library& library, const char* name, const char* overload, Kernel
   }
 }
 
-// Once for the process. LibTorch has these for Python only.
+// Registers, once per process, the meta functions that LibTorch has for Python only.
 void add_missing_shapes() {
   static const auto library = [] {
     auto made =

@@ -1,16 +1,16 @@
-// Running a model on meta tensors: shapes, and what autograd keeps, without numbers and without memory.
+// Execution of a model on meta tensors: shapes and saved tensors without data or memory.
 //
-// ATen's operators do so by themselves; LibTorch has no shapes for some of them, which are added here. Lehr's own
-// operators take, while an OnMeta lives, the path that they take on the CPU, with the same saved tensors, results and
-// temporary buffers, and leave out the kernels.
+// ATen's operators support meta tensors; this file adds shapes for the few that lack them in LibTorch. While an OnMeta
+// is alive, Lehr's own operators take their CPU code path, with the same saved tensors, results and temporary buffers,
+// and skip the kernels.
 #pragma once
 
 #include "lehr/base/torch.h"
 
 namespace lehr {
 
-/// While one lives, what its thread runs on meta stands for a run. What depends on data is taken as even or at its
-/// worst: see docs/ops.md, On meta.
+/// Scope in which meta operators of this thread simulate a run. Data-dependent quantities are assumed to be even or at
+/// their worst case: see docs/ops.md, On meta.
 class OnMeta {
  public:
   OnMeta();
@@ -19,10 +19,10 @@ class OnMeta {
   OnMeta& operator=(const OnMeta&) = delete;
 };
 
-/// Whether this thread has one, and no watch (base/operator_watch.h), which follows ATen's operators.
+/// True if this thread has an OnMeta and no watch (base/operator_watch.h), which follows ATen's operators.
 bool runs_on_meta();
 
-/// Whether `tensor` stands for one with memory.
+/// True if `tensor` is a meta tensor of a simulated run.
 inline bool runs_on_meta(const at::Tensor& tensor) {
   return tensor.is_meta() && runs_on_meta();
 }

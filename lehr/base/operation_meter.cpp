@@ -14,7 +14,7 @@ namespace lehr {
 struct OperationMeter::State {
   OperationCounts counts;
   at::CallbackHandle handle = 0;
-  std::vector<bool> has_inner;  // of the operators under way, the outermost first
+  std::vector<bool> has_inner;  // of the running operators, outermost first
 };
 
 namespace {
@@ -30,7 +30,7 @@ void add_flops(double& sum, double flops) {
 
 struct Seen : at::ObserverContext {
   int64_t bytes = 0;     // of inputs
-  bool counted = false;  // as a product, or moves nothing
+  bool counted = false;  // as a matmul, or moves no elements
 };
 
 std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
@@ -42,7 +42,7 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   }
   t_meter->has_inner.push_back(false);
   if (const auto product = product_size(name, inputs)) {
-    add_flops(t_meter->counts.product_flops, product->flops());
+    add_flops(t_meter->counts.matmul_flops, product->flops());
     seen->counted = true;
   } else if (const auto attention = attention_flops(name, inputs)) {
     add_flops(t_meter->counts.attention_flops, *attention);
@@ -73,7 +73,7 @@ void end(const at::RecordFunction& function, at::ObserverContext* context) {
 }  // namespace
 
 OperationMeter::OperationMeter() : state_(std::make_unique<State>()) {
-  require(t_meter == nullptr, "operation meter: this thread has one already; they do not nest");
+  require(t_meter == nullptr, "operation meter: this thread already has one; meters do not nest");
   t_meter = state_.get();
   state_->handle = at::addThreadLocalCallback(at::RecordFunctionCallback(&begin, &end)
                                                   .needsInputs(true)

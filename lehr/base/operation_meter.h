@@ -1,4 +1,4 @@
-// Counts the floating-point operations of matrix products and attention, and the bytes that other operators move.
+// A meter of the floating-point operations of matmuls and attention, and of the bytes that other operators move.
 #pragma once
 
 #include <cstdint>
@@ -9,18 +9,19 @@
 
 namespace lehr {
 
-/// What operators did, or on meta would have done.
+/// The work of the operators that ran, or would have run on meta.
 struct OperationCounts {
-  double product_flops = 0;     ///< Of matrix products: two for each multiplication and addition.
-  double attention_flops = 0;   ///< Of scores and weighted values; backward counts twice the forward.
-  double recomputed_flops = 0;  ///< Of both: under a Recomputed.
-  int64_t pointwise_bytes = 0;  ///< Read and written by operators that are neither, nor views.
+  double matmul_flops = 0;      ///< Matmuls: two per multiply-add.
+  double attention_flops = 0;   ///< Attention scores and weighted values; backward counts twice the forward.
+  double recomputed_flops = 0;  ///< The part of both that ran under Recomputed.
+  int64_t pointwise_bytes = 0;  ///< Bytes read and written by all other operators, except views.
 
-  double flops() const { return product_flops + attention_flops; }
+  double flops() const { return matmul_flops + attention_flops; }
 };
 
-/// Counts what its thread does while it lives, and backward on that thread (of tensors on the CPU or meta): ATen's
-/// operators by themselves, Lehr's fused ones by what they report. Meters do not nest: throws a usage error.
+/// Counts the operators of its thread during its lifetime, including backward on that thread (tensors on the CPU or
+/// meta). ATen's operators are counted automatically, Lehr's fused ones by their reports. Meters do not nest: a second
+/// one throws a usage error.
 class OperationMeter {
  public:
   OperationMeter();
@@ -37,7 +38,7 @@ class OperationMeter {
   std::unique_ptr<State> state_;
 };
 
-/// For activation checkpointing: what is computed while one lives was computed before.
+/// Scope for activation checkpointing: operators in it are counted as recomputation.
 class Recomputed {
  public:
   Recomputed();
@@ -46,13 +47,12 @@ class Recomputed {
   Recomputed& operator=(const Recomputed&) = delete;
 };
 
-/// @name For fused operators; they do nothing without a meter or a profile (operator_profile.h)
-/// @{
+/// @name Reports of fused operators; they do nothing without a meter or a profile (operator_profile.h)
 
 void report_attention(double flops);
-/// The tensors that an operator reads and writes; undefined ones are left out.
+/// Reports the tensors that an operator reads and writes; undefined ones are skipped.
 void report_pointwise(std::initializer_list<at::Tensor> tensors);
-/// The same of operators that a meter counts by their operations, or not at all: for a profile.
+/// Reports the same for operators that a meter counts by FLOPs or not at all; only profiles use it.
 void report_moved(c10::ArrayRef<at::Tensor> tensors);
 /// @}
 

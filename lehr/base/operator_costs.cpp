@@ -11,7 +11,7 @@ double as_double(int64_t value) {
   return static_cast<double>(value);
 }
 
-// Of a b, as matrices or batches of them.
+// Size of the matmul of inputs a and b, which are matrices or batches of them.
 ProductSize size_of(const OperatorInputs& inputs, size_t a, size_t b) {
   const at::Tensor left = inputs[a].toTensor(), right = inputs[b].toTensor();
   const int64_t k = left.size(-1);
@@ -20,7 +20,7 @@ ProductSize size_of(const OperatorInputs& inputs, size_t a, size_t b) {
   return {.batch = batch, .m = rows, .k = k, .n = right.size(-1)};
 }
 
-// Of matrix products, by name.
+// Matmul operators by name.
 using Size = ProductSize (*)(const OperatorInputs&);
 const std::unordered_map<std::string_view, Size>& products() {
   static const std::unordered_map<std::string_view, Size> known{
@@ -37,7 +37,7 @@ const std::unordered_map<std::string_view, Size>& products() {
          return ProductSize{
              .m = a.numel() / std::max<int64_t>(a.size(-1), 1),
              .k = a.size(-1),
-             .n = in[1].toTensor().size(-1)};  // groups share the rows, or the terms
+             .n = in[1].toTensor().size(-1)};  // groups split the rows of a, or the terms of the sum
        }},
       {"aten::addmv",
        [](const OperatorInputs& in) {
@@ -51,7 +51,7 @@ const std::unordered_map<std::string_view, Size>& products() {
   return known;
 }
 
-// Of q (B, H, T, D), k (B, H', S, D) and v (B, H', S, Dv), which begin at input `first`.
+// FLOPs for q (B, H, T, D), k (B, H', S, D) and v (B, H', S, Dv), which are the inputs from `first` on.
 double attention_of(const OperatorInputs& in, size_t first, bool causal) {
   const auto tensor = [&](size_t i) { return in[first + i].toTensor(); };
   const double pairs =
@@ -69,7 +69,7 @@ std::optional<ProductSize> product_size(std::string_view name, const OperatorInp
   return found == products().end() ? std::nullopt : std::optional(found->second(inputs));
 }
 
-// Whether order is causal stands among the flags.
+// The causal flag is one of the boolean inputs.
 std::optional<double> attention_flops(std::string_view name, const OperatorInputs& in) {
   if (!name.starts_with("aten::_scaled_dot_product_") || in.size() < 3 || name.find("math") != std::string_view::npos) {
     return std::nullopt;

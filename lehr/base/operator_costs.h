@@ -1,5 +1,5 @@
-// What ATen's operators cost, told by their names and inputs: for meters and profiles (operation_meter.h,
-// operator_profile.h), in the start callback of a recorded operator.
+// Costs of ATen's operators, derived from names and inputs in the start callback of a recorded operator. Used by
+// operation_meter.h and operator_profile.h.
 #pragma once
 
 #include <compare>
@@ -13,32 +13,33 @@ namespace lehr {
 
 using OperatorInputs = c10::ArrayRef<const c10::IValue>;
 
-/// `batch` products of m x k and k x n matrices.
+/// The size of `batch` matmuls of an (m, k) and a (k, n) matrix.
 struct ProductSize {
   int64_t batch = 1;
   int64_t m = 0;
   int64_t k = 0;
   int64_t n = 0;
 
-  /// Two for each multiplication and addition.
+  /// Two per multiply-add.
   double flops() const;
   auto operator<=>(const ProductSize&) const = default;
 };
 
-/// Nothing if the operator is no matrix product, or one made of others.
+/// Returns nullopt if the operator is not a matmul, or if it calls other matmul operators.
 std::optional<ProductSize> product_size(std::string_view name, const OperatorInputs& inputs);
 
-/// Of scores and weighted values; backward counts twice the forward. Nothing if it is not ATen's attention.
+/// FLOPs of scores and weighted values; backward counts twice the forward. Returns nullopt if the operator is not
+/// ATen's attention.
 std::optional<double> attention_flops(std::string_view name, const OperatorInputs& inputs);
 
-/// Whether an operator moves no elements: views, and room for others.
+/// True if an operator moves no elements: views and allocations.
 bool moves_nothing(std::string_view name);
-/// Whether it only makes room, so that an operator that calls it is not made of others.
+/// True if an operator only allocates; an operator that calls only such operators counts as a leaf.
 bool makes_room(std::string_view name);
-/// Whether it writes its first input without reading it.
+/// True if an operator writes its first input without reading it.
 bool only_writes_first(std::string_view name);
 
-/// Of a tensor, or a list of them; 0 for anything else.
+/// Bytes of a tensor or of a list of tensors; 0 for anything else.
 int64_t bytes_of(const c10::IValue& value);
 
 }  // namespace lehr

@@ -1,4 +1,4 @@
-// The kinds of operators by name: those that LibTorch has, as far as training runs them.
+// Kinds of LibTorch's operators by name, as far as training runs them.
 #include <algorithm>
 #include <unordered_map>
 
@@ -8,14 +8,14 @@ namespace lehr {
 
 std::string_view name_of(OperatorKind kind) {
   constexpr std::array<std::string_view, kOperatorKinds> kNames{
-      "matrix products",
+      "matmul",
       "attention",
       "norms",
       "rotary embedding",
       "activation functions",
       "loss",
       "embedding",
-      "routing of tokens",
+      "MoE routing",
       "optimizer",
       "clipping",
       "communication",
@@ -30,18 +30,18 @@ namespace {
 const std::unordered_map<std::string_view, OperatorKind>& by_name() {
   using enum OperatorKind;
   static const std::unordered_map<std::string_view, OperatorKind> known{
-      {"aten::mm", product},
-      {"aten::bmm", product},
-      {"aten::addmm", product},
-      {"aten::addmm_", product},
-      {"aten::baddbmm", product},
-      {"aten::baddbmm_", product},
-      {"aten::addmv", product},
-      {"aten::dot", product},
-      {"aten::matmul", product},
-      {"aten::linear", product},
-      {"aten::_grouped_mm", product},
-      {"aten::_scaled_mm", product},
+      {"aten::mm", matmul},
+      {"aten::bmm", matmul},
+      {"aten::addmm", matmul},
+      {"aten::addmm_", matmul},
+      {"aten::baddbmm", matmul},
+      {"aten::baddbmm_", matmul},
+      {"aten::addmv", matmul},
+      {"aten::dot", matmul},
+      {"aten::matmul", matmul},
+      {"aten::linear", matmul},
+      {"aten::_grouped_mm", matmul},
+      {"aten::_scaled_mm", matmul},
       {"aten::scaled_dot_product_attention", attention},
       {"aten::layer_norm", norm},
       {"aten::native_layer_norm", norm},
@@ -75,12 +75,13 @@ const std::unordered_map<std::string_view, OperatorKind>& by_name() {
   return known;
 }
 
-// Families of names, each with its backward and in-place forms.
+// Operator families by name prefix, each with its backward and in-place variants.
 OperatorKind by_beginning(std::string_view name) {
   using enum OperatorKind;
-  constexpr std::array<std::pair<std::string_view, OperatorKind>, 10> kBeginnings{{
-      {"lehr::mm", product},
-      {"aten::mkldnn_linear", product},
+  constexpr std::array<std::pair<std::string_view, OperatorKind>, 11> kBeginnings{{
+      {"lehr::mm", matmul},
+      {"aten::mkldnn_linear", matmul},
+      {"aten::_flash_attention_", attention},
       {"aten::_scaled_dot_product_", attention},
       {"aten::silu", activation},
       {"aten::gelu", activation},

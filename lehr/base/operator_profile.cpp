@@ -1,49 +1,58 @@
-// Built with NDEBUG, as LibTorch is: otherwise the header gives at::RecordFunction another layout.
+// Built with NDEBUG, as LibTorch is: without it, the header lays out at::RecordFunction differently.
 #include "lehr/base/operator_profile.h"
 
 #include <ATen/record_function.h>
+#include <c10/core/AutogradState.h>
 
-#include <chrono>
 #include <utility>
 #include <vector>
 
 #include "lehr/base/error.h"
+#include "lehr/base/profile_clock.h"
 
 namespace lehr {
 
 namespace {
-using Clock = std::chrono::steady_clock;
 thread_local OperatorProfile::State* t_profile = nullptr;
-
-double seconds_between(Clock::time_point begin, Clock::time_point end) {
-  return std::chrono::duration<double>(end - begin).count();
-}
+thread_local std::unique_ptr<ProfileClock> t_clock;  // passes the clock to the constructor of the next profile
 }  // namespace
 
 struct OperatorProfile::State {
-  // An operator under way.
+  // A running operator.
   struct Open {
     OperatorKind kind = OperatorKind::other;
-    bool whole = false;     // its bytes are stated, so that those of what it calls do not count
-    bool composed = false;  // it calls others, which do its work
+    bool whole = false;     // its bytes are stated, so those of operators that it calls do not count
+    bool composed = false;  // it calls other operators, which do its work
+    bool timed = false;     // its own time is measured, not only that of its kind
   };
+  // Time between two marks of the clock, and the totals that it belongs to. An accelerator reports it later, so it is
+  // added at the end.
+  struct Charge {
+    size_t begin = 0;
+    size_t end = 0;
+    OperatorTotals* to = nullptr;
+  };
+  std::unique_ptr<ProfileClock> clock;
   std::array<OperatorTotals, kOperatorKinds> kinds;
   std::map<ProductSize, OperatorTotals> products;
-  std::vector<Open> open;  // the outermost first
-  Clock::time_point last;  // until here all time is given away
+  std::vector<Open> open;  // outermost first
+  std::vector<Charge> charges;
+  size_t last = 0;  // the last mark up to which time was assigned
   at::CallbackHandle handle = 0;
+  bool threads_of_autograd = true;  // the previous setting
 
   OperatorTotals& of(OperatorKind kind) { return kinds[static_cast<size_t>(kind)]; }
   OperatorTotals& running() { return of(open.empty() ? OperatorKind::between : open.back().kind); }
 
-  Clock::time_point charge() {
-    const Clock::time_point now = Clock::now();
-    running().seconds += seconds_between(last, now);
+  size_t charge() {
+    const size_t now = clock->mark();
+    charges.push_back({.begin = last, .end = now, .to = &running()});
     return last = now;
   }
 
-  Clock::time_point push(Open next) {
-    const Clock::time_point now = charge();
+  // If the kind stays the same there is no time to assign, and a mark costs an event on a device.
+  size_t push(Open next) {
+    const size_t now = next.timed || open.empty() || open.back().kind != next.kind ? charge() : last;
     next.whole = next.whole || (!open.empty() && open.back().whole);
     if (open.empty() || open.back().kind != next.kind) {
       ++of(next.kind).calls;
@@ -52,23 +61,36 @@ struct OperatorProfile::State {
     return now;
   }
 
-  Clock::time_point pop() {
-    const Clock::time_point now = charge();
+  size_t pop() {
+    const bool same = open.size() > 1 && open[open.size() - 2].kind == open.back().kind;
+    const size_t now = open.back().timed || !same ? charge() : last;
     open.pop_back();
     return now;
+  }
+
+  void add_times() {
+    if (charges.empty()) {
+      return;
+    }
+    clock->wait();
+    for (const Charge& one : charges) {
+      one.to->seconds += clock->seconds(one.begin, one.end);
+    }
+    charges.clear();
   }
 };
 
 namespace {
-// Of an operator of ATen that is called by one of kind `outer`, or by the program.
+// Returns the kind under which an ATen operator counts that is called by the program, or within an operator of kind
+// `outer`.
 OperatorKind kind_within(const OperatorKind* outer, OperatorKind own) {
   if (outer == nullptr || *outer == OperatorKind::other) {
     return own;
   }
-  return *outer == OperatorKind::loss && own == OperatorKind::product ? own : *outer;
+  return *outer == OperatorKind::loss && own == OperatorKind::matmul ? own : *outer;
 }
 
-// Reads as many elements of its first input as it gives, whatever that input's size.
+// True if the operator reads as many elements of its first input as it returns, whatever the size of that input.
 bool picks_elements(std::string_view name) {
   return name == "aten::embedding" || name == "aten::index_select" || name == "aten::gather" || name == "aten::index";
 }
@@ -76,14 +98,14 @@ bool picks_elements(std::string_view name) {
 struct Seen : at::ObserverContext {
   OperatorProfile::State* profile = nullptr;
   std::optional<ProductSize> product;
-  Clock::time_point began;
+  size_t began = 0;       // a mark
   int64_t bytes = 0;      // of inputs
-  bool counts = false;    // its bytes
-  bool picks = false;     // reads what it writes
-  bool composes = false;  // counts only if others do not do its work
+  bool counts = false;    // its bytes count
+  bool picks = false;     // reads only the elements that it returns
+  bool composes = false;  // its bytes count only if it calls no other operators
 };
 
-// Lehr's own operators are on the profile's stack by their scopes, but for those of the dispatcher.
+// True for Lehr's own operators with a scope. Those that are registered in the dispatcher have none.
 bool is_scope(std::string_view name) {
   return name.starts_with("lehr::") && kind_of_operator(name) == OperatorKind::other;
 }
@@ -113,7 +135,7 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   for (size_t i = only_writes_first(name) || seen->picks ? 1 : 0; seen->counts && i < inputs.size(); ++i) {
     seen->bytes += bytes_of(inputs[i]);
   }
-  seen->began = profile.push({.kind = kind, .whole = whole});
+  seen->began = profile.push({.kind = kind, .whole = whole, .timed = seen->product.has_value()});
   return seen;
 }
 
@@ -124,7 +146,7 @@ void end(const at::RecordFunction& function, at::ObserverContext* context) {
   }
   OperatorProfile::State& profile = *t_profile;
   const OperatorProfile::State::Open own = profile.open.back();
-  const Clock::time_point now = profile.pop();
+  const size_t now = profile.pop();
   double bytes = 0;
   if (seen->counts && !(seen->composes && own.composed)) {
     int64_t written = 0;
@@ -137,14 +159,21 @@ void end(const at::RecordFunction& function, at::ObserverContext* context) {
   if (seen->product) {
     OperatorTotals& totals = profile.products[*seen->product];
     ++totals.calls;
-    totals.seconds += seconds_between(seen->began, now);
+    profile.charges.push_back({.begin = seen->began, .end = now, .to = &totals});
     totals.flops += seen->product->flops();
     totals.bytes += bytes;
   }
 }
 }  // namespace
 
-OperatorProfile::OperatorProfile() : state_(std::make_unique<State>()) {}
+OperatorProfile::OperatorProfile() : state_(std::make_unique<State>()) {
+  state_->clock = t_clock ? std::move(t_clock) : profile_clock(at::kCPU);
+}
+
+OperatorProfile operator_profile(std::unique_ptr<ProfileClock> clock) {
+  t_clock = std::move(clock);
+  return OperatorProfile();
+}
 
 OperatorProfile::~OperatorProfile() {
   stop();
@@ -157,7 +186,12 @@ void OperatorProfile::start() {
                                                   .needsInputs(true)
                                                   .needsOutputs(true)
                                                   .scopes({at::RecordScope::FUNCTION}));
-  state_->last = Clock::now();
+  // Without this setting, backward on an accelerator would run on an autograd thread.
+  auto& autograd = c10::AutogradState::get_tls_state();
+  state_->threads_of_autograd = autograd.get_multithreading_enabled();
+  autograd.set_multithreading_enabled(false);
+  state_->clock->start();
+  state_->last = state_->clock->mark();
 }
 
 void OperatorProfile::stop() {
@@ -167,14 +201,17 @@ void OperatorProfile::stop() {
   state_->charge();
   state_->open.clear();
   at::removeCallback(state_->handle);
+  c10::AutogradState::get_tls_state().set_multithreading_enabled(state_->threads_of_autograd);
   t_profile = nullptr;
 }
 
 const std::array<OperatorTotals, kOperatorKinds>& OperatorProfile::kinds() const {
+  state_->add_times();
   return state_->kinds;
 }
 
 const std::map<ProductSize, OperatorTotals>& OperatorProfile::products() const {
+  state_->add_times();
   return state_->products;
 }
 

@@ -5,7 +5,7 @@
 namespace lehr {
 
 namespace {
-// Of the thread, as ranks may be threads: set for the time of a check only.
+// Thread-local because ranks may be threads; set only during a check.
 thread_local OperatorWatch* t_watch = nullptr;
 }  // namespace
 

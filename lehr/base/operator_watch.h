@@ -1,8 +1,8 @@
-// What watches the operators and modules of a thread: the seam at which a parallel plan is checked before it runs
+// Observation of the operators and modules of a thread, used to check a parallel plan before it runs
 // (shard/plan_check.h).
 //
-// A watch follows ATen's operators by itself. Those of Lehr whose bodies it cannot follow (loops over sizes that depend
-// on data, collectives with a backward of their own) state what they are instead, and are not run.
+// A watch follows ATen's operators automatically. Lehr's operators whose bodies it cannot follow (loops over
+// data-dependent sizes, collectives with a backward of their own) make a statement instead and are not run.
 #pragma once
 
 #include <vector>
@@ -12,39 +12,41 @@
 
 namespace lehr {
 
-/// A tensor that an operator takes, and how it must lie on the operator's axes.
+/// A tensor input of an operator, and its required placement on the operator's axes.
 struct StatedInput {
   const char* name;
   at::Tensor tensor;
   Placement placement = {};
 };
 
-/// What an operator says of itself. On axes other than its own it acts as on one device.
+/// The statement of an operator about itself. On axes other than its own it acts as on one device.
 struct Statement {
-  const char* name = "";                 ///< "all_gather"
-  std::vector<int64_t> ranks = {};       ///< That work together, which tells the operator's axes; none for one device.
-  std::vector<StatedInput> inputs = {};  ///< Undefined ones are left out of account.
-  Placement gives = {};                  ///< On its axes.
-  std::vector<int64_t> shape = {};       ///< Of the result on this rank; dimensions mean those of inputs[like].
+  const char* name = "";                 ///< Such as "all_gather".
+  std::vector<int64_t> ranks = {};       ///< Ranks that work together; they identify the operator's axes. Empty for one
+                                         ///< device.
+  std::vector<StatedInput> inputs = {};  ///< Undefined tensors are ignored.
+  Placement gives = {};                  ///< Placement of the result on the operator's axes.
+  std::vector<int64_t> shape = {};       ///< Shape of the result on this rank; its dimensions are those of
+                                         ///< inputs[like].
   at::ScalarType dtype = at::kFloat;
   size_t like = 0;
 };
 
-/// Sees what a thread does between WatchOperators' beginning and end.
+/// Observes a thread during the lifetime of a WatchOperators.
 class OperatorWatch {
  public:
   virtual ~OperatorWatch() = default;
-  /// Gives what the operator would give: a tensor on meta. Throws a usage error if it must not be called like this.
+  /// Returns the operator's result as a meta tensor. Throws a usage error if the inputs violate the statement.
   virtual at::Tensor state(const Statement& statement) = 0;
-  /// A module's call begins and ends.
+  /// Called at the begin and end of a module's call.
   virtual void enter(const torch::nn::Module& module) = 0;
   virtual void leave() = 0;
 };
 
-/// This thread's watch; null, as nearly always, if there is none.
+/// This thread's watch; null if there is none, which is the common case.
 OperatorWatch* operator_watch();
 
-/// Makes it the thread's watch for a scope.
+/// Sets the thread's watch for a scope.
 class WatchOperators {
  public:
   explicit WatchOperators(OperatorWatch& watch);
@@ -56,7 +58,7 @@ class WatchOperators {
   OperatorWatch* before_;
 };
 
-/// The call of a module, for a watch.
+/// The scope of a module's call, reported to the watch.
 class WatchedCall {
  public:
   explicit WatchedCall(const torch::nn::Module& module) : watch_(operator_watch()) {

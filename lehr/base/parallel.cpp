@@ -6,7 +6,7 @@
 #include <atomic>
 #include <exception>
 
-// The entry points of libgomp's stable interface; the library is the wheel's.
+// Entry points of libgomp's stable interface, resolved to the wheel's library.
 extern "C" {
 void GOMP_parallel(void (*function)(void*), void* data, unsigned num_threads, unsigned flags);
 int omp_get_thread_num();
@@ -15,8 +15,8 @@ int omp_in_parallel();
 void omp_set_num_threads(int threads);
 }
 
-// libgomp is not compiled with the thread sanitizer, which therefore must be told that a region's threads begin after
-// the caller's last write, and that the caller goes on after theirs.
+// libgomp is not compiled with the thread sanitizer, which must therefore be told that a region's threads start after
+// the caller's last write, and that the caller continues after their writes.
 #if defined(__SANITIZE_THREAD__)
 #define LEHR_THREAD_SANITIZER
 #elif defined(__has_feature)
@@ -73,7 +73,7 @@ int num_threads() {
 }
 
 void run_in_place() {
-  at::get_num_threads();  // takes the program's number for a new thread, once
+  at::get_num_threads();  // initializes the thread count of a new thread, which happens only once
   omp_set_num_threads(1);
 }
 

@@ -1,7 +1,7 @@
-// parallel_for over the threads that ATen uses.
+// parallel_for on ATen's thread pool.
 //
-// ATen's own parallel_for is a header with OpenMP pragmas, so with a compiler whose OpenMP is not the one in the wheel
-// it would run on one thread or bring a second thread pool. This one calls the wheel's OpenMP runtime by name.
+// ATen's own parallel_for is a header with OpenMP pragmas. With a compiler whose OpenMP differs from the wheel's, it
+// would run on one thread or create a second thread pool. This one calls the wheel's OpenMP runtime by name.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,10 @@ namespace detail {
 void run_chunks(int64_t begin, int64_t end, int64_t grain, void (*body)(void*, int64_t, int64_t), void* context);
 }
 
-/// Calls `body(first, last)` on disjoint chunks that cover [begin, end), at most one a thread and none smaller than
-/// `grain` (but the last). Chunk borders depend on the range, the grain and the number of threads alone, so sums over
-/// chunks are repeatable. Inside another parallel region, and for one chunk, it runs in place. An exception of `body`
-/// is rethrown here.
+/// Calls `body(first, last)` on disjoint chunks that cover [begin, end): at most one chunk per thread, none smaller
+/// than `grain` except the last. Chunk borders depend only on the range, the grain and the number of threads, so sums
+/// over chunks are reproducible. Runs in place inside another parallel region and if there is one chunk. Rethrows an
+/// exception of `body`.
 template <class Body>
 void parallel_for(int64_t begin, int64_t end, int64_t grain, const Body& body) {
   detail::run_chunks(
@@ -26,10 +26,10 @@ void parallel_for(int64_t begin, int64_t end, int64_t grain, const Body& body) {
       const_cast<void*>(static_cast<const void*>(&body)));
 }
 
-/// The number of threads that parallel_for uses, which is ATen's.
+/// The number of threads that parallel_for and ATen use.
 int num_threads();
 
-/// From now on parallel_for and ATen run in place when this thread calls them; other threads do as before.
+/// From now on parallel_for and ATen run in place on this thread; other threads are not affected.
 void run_in_place();
 
 }  // namespace lehr

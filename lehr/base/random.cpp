@@ -57,7 +57,7 @@ std::array<double, 4> RandomStream::normal_block(uint64_t index) const {
   const auto words = block(index);
   std::array<double, 4> values{};
   for (size_t pair = 0; pair < 4; pair += 2) {
-    // The half keeps the logarithm finite.
+    // Adding 0.5 keeps the logarithm finite.
     const double radius = std::sqrt(-2.0 * std::log((words[pair] + 0.5) * 0x1p-32));
     const double angle = 2.0 * std::numbers::pi * (words[pair + 1] * 0x1p-32);
     values[pair] = radius * std::cos(angle);

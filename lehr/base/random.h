@@ -1,5 +1,5 @@
-// Counter-based random numbers: a value is a function of a key and a counter, so no order of calls and no partition
-// over ranks can change it.
+// Counter-based random numbers: a value is a function of a key and a counter, so it does not depend on the order of
+// calls or on the partition over ranks.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@ namespace lehr {
 /// One block of Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC11).
 std::array<uint32_t, 4> philox(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key);
 
-/// A stream of numbers named by a seed and a name; number `index` of it can be asked for in any order.
+/// A random stream identified by a seed and a name, with random access by index.
 class RandomStream {
  public:
   RandomStream(uint64_t seed, std::string_view name);
@@ -22,9 +22,10 @@ class RandomStream {
   double uniform(uint64_t index) const;
   /// Standard normal, by Box and Muller's method from 32-bit uniforms.
   double normal(uint64_t index) const;
-  /// Writes uniform numbers (in [0, 1)) number first..first+count-1 to `out`.
+  /// Writes the uniform numbers (in [0, 1)) with indices first..first+count-1 to `out`.
   void fill_uniform(uint64_t first, int64_t count, double* out) const;
-  /// Writes standard normal numbers number first..first+count-1 to `out`; equal to `normal`, four at a time.
+  /// Writes the standard normal numbers with indices first..first+count-1 to `out`; equal to `normal`, computed four at
+  /// a time.
   void fill_normal(uint64_t first, int64_t count, double* out) const;
 
  private:

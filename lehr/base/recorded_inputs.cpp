@@ -1,4 +1,4 @@
-// Built with NDEBUG: in other builds the header checks a flag that LibTorch, which is built so, never sets.
+// Compiled with NDEBUG: without it the header checks a flag that LibTorch, which is compiled with it, never sets.
 #include "lehr/base/recorded_inputs.h"
 
 #include <ATen/record_function.h>

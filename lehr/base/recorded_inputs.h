@@ -1,4 +1,4 @@
-// The inputs of an operator that LibTorch records (ATen/record_function.h).
+// Access to the inputs of an operator that LibTorch records (ATen/record_function.h).
 #pragma once
 
 #include "lehr/base/torch.h"
@@ -9,7 +9,7 @@ struct RecordFunction;
 
 namespace lehr {
 
-/// In a start callback that asked for inputs.
+/// Call it in a start callback that requested inputs.
 c10::ArrayRef<const c10::IValue> recorded_inputs(const at::RecordFunction& function);
 
 }  // namespace lehr

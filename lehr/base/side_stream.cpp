@@ -1,63 +1,56 @@
 #include "lehr/base/side_stream.h"
 
-#include <c10/core/Event.h>
-#include <c10/core/StreamGuard.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
-
 namespace lehr {
 
 struct SideStream::Queue {
-  explicit Queue(at::Device where)
-      : device(where),
-        devices(where.type()),
-        stream(devices.getStreamFromGlobalPool(where)),
-        here(where.type()),
-        there(where.type()) {}
-  at::Device device;
-  c10::impl::VirtualGuardImpl devices;
+  explicit Queue(std::shared_ptr<DeviceQueues> queues)
+      : device(std::move(queues)),
+        stream(device->from_pool()),
+        here(device->make_event()),
+        there(device->make_event()) {}
+  std::shared_ptr<DeviceQueues> device;
   c10::Stream stream;
-  c10::Event here;   // of this stream
-  c10::Event there;  // of the one that was the current one
+  std::unique_ptr<DeviceEvent> here;   // in this stream
+  std::unique_ptr<DeviceEvent> there;  // in the stream that was current
 };
 
-SideStream::SideStream(at::Device device)
-    : queue_(device.is_cpu() || device.is_meta() ? nullptr : std::make_unique<Queue>(device)) {}
+SideStream::SideStream(std::shared_ptr<DeviceQueues> queues)
+    : queue_(queues ? std::make_unique<Queue>(std::move(queues)) : nullptr) {}
 SideStream::~SideStream() = default;
 SideStream::SideStream(SideStream&&) noexcept = default;
 SideStream& SideStream::operator=(SideStream&&) noexcept = default;
 
 void SideStream::follow() {
   if (queue_) {
-    queue_->there.record(queue_->devices.getStream(queue_->device));
-    queue_->there.block(queue_->stream);
+    queue_->there->record(queue_->device->current());
+    queue_->there->block(queue_->stream);
   }
 }
 
 void SideStream::run(const std::function<void()>& work) {
-  if (!queue_) {
+  if (queue_) {
+    queue_->device->run_on(queue_->stream, work);
+  } else {
     work();
-    return;
   }
-  const c10::StreamGuard guard(queue_->stream);
-  work();
 }
 
 void SideStream::join() {
   if (queue_) {
     mark();
-    queue_->here.block(queue_->devices.getStream(queue_->device));
+    queue_->here->block(queue_->device->current());
   }
 }
 
 void SideStream::mark() {
   if (queue_) {
-    queue_->here.record(queue_->stream);
+    queue_->here->record(queue_->stream);
   }
 }
 
 void SideStream::wait() const {
   if (queue_) {
-    queue_->here.synchronize();
+    queue_->here->synchronize();
   }
 }
 

@@ -26,7 +26,7 @@ StopSignals::StopSignals() {
 
 StopSignals::~StopSignals() {
   ending_ = true;
-  pthread_kill(listener_.native_handle(), SIGTERM);  // wakes the listener alone
+  pthread_kill(listener_.native_handle(), SIGTERM);  // wakes only the listener
   listener_.join();
   const sigset_t set = stop_signals();
   pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
@@ -50,7 +50,7 @@ void StopSignals::listen() {
           last_act_(signal, received_ != 0);
         }
       } catch (const std::exception&) {
-        // It ends in any case.
+        // The process ends in any case.
       }
       std::_Exit(128 + signal);
     }

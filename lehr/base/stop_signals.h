@@ -9,31 +9,31 @@
 
 namespace lehr {
 
-/// SIGTERM and SIGINT (Ctrl-C), as a question that a loop asks between two steps.
+/// SIGTERM and SIGINT (Ctrl-C) as a flag that a loop polls between two steps.
 ///
-/// The signals are blocked in every thread and received on one thread of this object, which computes nothing. A
-/// handler that interrupts a thread inside a matrix product destroys memory: for large K, oneDNN's sgemm kernels
-/// point the stack register at a workspace on the heap, and the kernel's signal frame is then written below it.
+/// The signals are blocked in every thread and received on one thread of this object, which computes nothing. A handler
+/// that interrupts a thread inside a matmul corrupts memory: for large K, oneDNN's sgemm kernels point the stack
+/// register at a workspace on the heap, and the kernel writes the signal frame below it.
 ///
-/// Until `defer` is called, a signal ends the program at once with 128 + its number, as without this object. After
-/// it, the first one is kept for `received`, and a second one ends the program.
+/// Until `defer` is called, a signal ends the program immediately with 128 + its number, as without this object. After
+/// that, the first signal is kept for `received`, and a second one ends the program.
 class StopSignals {
  public:
-  /// To be made before any thread that computes: threads take over the signal mask of the one that starts them.
+  /// Construct it before any computing thread: threads inherit the signal mask of the thread that starts them.
   StopSignals();
   ~StopSignals();
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
 
-  /// From here on the loop answers the first signal.
+  /// From now on the first signal is kept for `received`.
   void defer() { deferred_ = true; }
 
-  /// What is done before a signal ends the program at once, on the thread that receives signals: `act(signal, second)`,
-  /// where `second` says that the first one was not answered yet. It should take seconds at most. Empty: nothing.
-  /// Returns when an act that is under way is done, so never then.
+  /// Sets a callback that runs on the receiving thread before a signal ends the program: `act(signal, second)`, where
+  /// `second` is true if an earlier signal was not answered yet. It should take seconds at most. An empty function
+  /// removes it. Waits for a running callback, after which the process ends, so it does not return then.
   void set_last_act(std::function<void(int signal, bool second)> act);
 
-  /// The signal that came, or 0.
+  /// The received signal, or 0.
   int received() const { return received_; }
 
  private:
@@ -42,20 +42,20 @@ class StopSignals {
   std::atomic<bool> deferred_ = false;
   std::atomic<bool> ending_ = false;
   std::atomic<int> received_ = 0;
-  std::mutex mutex_;  // over last_act_
+  std::mutex mutex_;  // guards last_act_
   std::function<void(int signal, bool second)> last_act_;
   std::thread listener_;
 };
 
-/// A last act for as long as what it uses lives.
-class LastAct {
+/// Sets a pre-exit callback for the lifetime of the objects it uses.
+class ExitCallback {
  public:
-  LastAct(StopSignals& signals, std::function<void(int signal, bool second)> act) : signals_(signals) {
+  ExitCallback(StopSignals& signals, std::function<void(int signal, bool second)> act) : signals_(signals) {
     signals_.set_last_act(std::move(act));
   }
-  ~LastAct() { signals_.set_last_act({}); }
-  LastAct(const LastAct&) = delete;
-  LastAct& operator=(const LastAct&) = delete;
+  ~ExitCallback() { signals_.set_last_act({}); }
+  ExitCallback(const ExitCallback&) = delete;
+  ExitCallback& operator=(const ExitCallback&) = delete;
 
  private:
   StopSignals& signals_;

@@ -1,4 +1,4 @@
-// The word that a user probably meant.
+// Suggestions for misspelled words.
 #pragma once
 
 #include <optional>
@@ -8,11 +8,11 @@
 
 namespace lehr {
 
-/// Number of insertions, deletions, changes and swaps of neighbours that turn one word into the other (optimal string
-/// alignment).
+/// Number of insertions, deletions, substitutions and transpositions of neighbours between two words (optimal string
+/// alignment distance).
 int64_t edit_distance(std::string_view a, std::string_view b);
 
-/// The nearest of `known`, if it is near enough to be meant.
+/// Returns the closest of `known`, if it is close enough to be a misspelling or an abbreviation.
 std::optional<std::string> suggest(std::string_view word, const std::vector<std::string>& known);
 
 }  // namespace lehr

@@ -1,4 +1,4 @@
-// Numbers and texts as SVG wants them.
+// Formatting of numbers and text for SVG.
 #include "lehr/base/svg_text.h"
 
 #include <fmt/format.h>

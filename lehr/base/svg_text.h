@@ -1,4 +1,4 @@
-// Numbers and texts as SVG wants them.
+// Formatting of numbers and text for SVG.
 #pragma once
 
 #include <string>
@@ -6,10 +6,10 @@
 
 namespace lehr {
 
-/// A pixel coordinate: two decimals, no needless zeros.
+/// A pixel coordinate with at most two decimals and no trailing zeros.
 std::string pixel(double value);
 
-/// `text` with the five characters that XML reserves replaced, and control characters left out.
+/// Escapes the five characters that XML reserves and removes control characters.
 std::string xml_text(std::string_view text);
 
 }  // namespace lehr

@@ -29,12 +29,12 @@ Node convert(const toml::node& value, const std::string& name, const std::string
       node.push_back(convert(item, name, fmt::format("{}.{}", key, index++), line_offset));
     }
   } else if (const auto* table = value.as_table()) {
-    // toml++ sorts keys; their order in the file is what a reader expects back.
+    // toml++ sorts keys; readers expect the order of the file.
     std::vector<std::pair<toml::source_position, Node::Table::value_type>> entries;
     for (const auto& [entry, item] : *table) {
       const std::string entry_name(entry.str());
       Node converted = convert(item, name, key.empty() ? entry_name : key + "." + entry_name, line_offset);
-      // The key is what a message is about.
+      // Messages name the key.
       converted.set_origin(
           {name,
            static_cast<int64_t>(entry.source().begin.line) + line_offset,
@@ -48,7 +48,7 @@ Node convert(const toml::node& value, const std::string& name, const std::string
     }
   } else {
     fail(
-        "{}:{}:{}: {}: dates and times are not used here",
+        "{}:{}:{}: {}: dates and times are not supported",
         name,
         value.source().begin.line,
         value.source().begin.column,
@@ -68,7 +68,7 @@ Node parse_toml(std::string_view text, const std::string& name) {
     return convert(toml::parse(text), name, "", 0);
   } catch (const toml::parse_error& error) {
     fail(
-        "{}:{}:{}: no valid TOML: {}",
+        "{}:{}:{}: invalid TOML: {}",
         name,
         error.source().begin.line,
         error.source().begin.column,

@@ -1,4 +1,4 @@
-// TOML documents as value trees.
+// Parsing of TOML documents as value trees.
 #pragma once
 
 #include <filesystem>
@@ -9,11 +9,11 @@
 
 namespace lehr {
 
-/// Parses TOML; every value knows its line and column. `name` is the file's, for messages. Syntax errors, a key that is
-/// given twice among them, are usage errors with line and column.
+/// Parses TOML; every value has its line and column. `name` is the file's name in messages. Throws a usage error with
+/// line and column for invalid syntax and for duplicate keys.
 Node parse_toml(std::string_view text, const std::string& name);
 
-/// A value as TOML writes it: quoted strings, numbers that read back as the same bits. Not for tables.
+/// Formats a value as TOML: quoted strings, numbers that round-trip bitwise. Not for tables.
 std::string toml_value(const Node& node);
 
 }  // namespace lehr

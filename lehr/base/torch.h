@@ -1,7 +1,6 @@
-// The one door to LibTorch: every file of Lehr that needs tensors includes this and nothing else of it.
+// The only include of LibTorch: every file of Lehr that needs tensors includes this header and no other of LibTorch.
 //
-// It is also the precompiled header of every target, so what stands here is paid for once. torch/torch.h is left out
-// on purpose: it costs 17 seconds a file.
+// It is also the precompiled header of every target. torch/torch.h is excluded because it costs 17 seconds per file.
 #pragma once
 
 #include <torch/csrc/autograd/custom_function.h>

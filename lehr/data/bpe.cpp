@@ -1,4 +1,4 @@
-// Applies merges: by looking through all pairs of a short word, with a heap of pairs for a long one.
+// Application of merges: a scan over all pairs for short words, a heap of pairs for long ones.
 #include "lehr/data/bpe.h"
 
 #include <fmt/format.h>
@@ -80,7 +80,7 @@ void Bpe::encode_word(std::string_view word, std::vector<int32_t>& ids) const {
 
 void Bpe::merge_short(std::string_view word, std::vector<int32_t>& ids) const {
   std::array<int32_t, kShortWord> symbols;
-  std::array<uint32_t, kShortWord> ranks;  // of the pair that begins at each symbol
+  std::array<uint32_t, kShortWord> ranks;  // rank of the pair that begins at each symbol
   size_t count = word.size();
   for (size_t i = 0; i < count; ++i) {
     symbols[i] = byte_id_[static_cast<uint8_t>(word[i])];
@@ -130,7 +130,8 @@ std::vector<int32_t> Bpe::start_symbols(std::string_view word) const {
       flush_unk();
       symbols.push_back(byte_id_[byte]);
     } else if (!fallback_[byte].empty()) {
-      // `tokenizers` puts these before an unknown that waits to be fused; equal ids matter more than sense here.
+      // `tokenizers` emits these before an unknown symbol that waits to be fused; equal ids matter more than order
+      // here.
       symbols.insert(symbols.end(), fallback_[byte].begin(), fallback_[byte].end());
     } else if (unk_id_ >= 0) {
       if (pending_unk != 0 && !fuse_unk_) {
@@ -144,17 +145,16 @@ std::vector<int32_t> Bpe::start_symbols(std::string_view word) const {
 }
 
 void Bpe::merge_long(const std::vector<int32_t>& start, std::vector<int32_t>& ids) const {
-  require(
-      start.size() < INT32_MAX, "tokenizer: a word of {} bytes without a place to cut it is too long", start.size());
+  require(start.size() < INT32_MAX, "tokenizer: a word of {} bytes is too long and cannot be split", start.size());
   struct Symbol {
     int32_t id;
     int32_t previous;
-    int32_t next;   // -1: the last
-    uint32_t rank;  // of the pair that begins here; a heap entry with another rank is out of date
+    int32_t next;   // -1: none
+    uint32_t rank;  // rank of the pair that begins here; a heap entry with another rank is stale
   };
   const auto count = static_cast<int32_t>(start.size());
   std::vector<Symbol> symbols(start.size());
-  std::vector<uint64_t> heap;  // rank and position in one number: the lowest rank first, then the leftmost
+  std::vector<uint64_t> heap;  // rank and position in one number: lowest rank first, then leftmost
   heap.reserve(start.size());
   const auto entry = [](uint32_t rank, int32_t at) {
     return static_cast<uint64_t>(rank) << 32 | static_cast<uint32_t>(at);
@@ -191,7 +191,7 @@ void Bpe::merge_long(const std::vector<int32_t>& start, std::vector<int32_t>& id
     const int32_t after = at(right).next;
     at(left).id = merges_.merged(rank);
     at(left).next = after;
-    at(right).rank = Merges::kNone;  // gone
+    at(right).rank = Merges::kNone;  // merged into its left neighbour
     if (after >= 0) {
       at(after).previous = left;
     }

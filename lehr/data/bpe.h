@@ -1,4 +1,4 @@
-// Byte-pair encoding: the merges, applied to one word at a time.
+// Byte-pair encoding: the merge table, and its application to one word at a time.
 #pragma once
 
 #include <array>
@@ -14,26 +14,27 @@
 
 namespace lehr::data {
 
-/// The flags of a BPE model in tokenizer.json, under their names there.
+/// The flags of a BPE model in tokenizer.json, under their names in that file.
 struct BpeOptions {
-  std::optional<std::string> unk_token;  ///< Stands for a byte that is not in the vocabulary; without it that vanishes.
-  bool fuse_unk = false;                 ///< Unknown bytes in a row become one unk_token.
-  bool byte_fallback = false;            ///< An unknown byte becomes the tokens "<0xC4>" ... of its spelling.
-  bool ignore_merges = false;            ///< A word that is a token becomes it even where merges would not make it.
+  /// Token of a byte that is not in the vocabulary; without it such bytes are dropped.
+  std::optional<std::string> unk_token;
+  bool fuse_unk = false;       ///< Consecutive unknown bytes become one unk_token.
+  bool byte_fallback = false;  ///< An unknown byte becomes the tokens "<0xC4>" ... of its spelling.
+  bool ignore_merges = false;  ///< A word that is itself a token is not merged from parts.
 };
 
-/// The merges in their order: the first has the lowest rank, and the lowest rank is applied first.
+/// The merges in order: the first has the lowest rank, and merges are applied lowest rank first.
 class Merges {
  public:
-  /// Room for `merges` merges; must be called before `add`.
+  /// Allocates space for `merges` merges. Required before `add`.
   explicit Merges(size_t merges);
 
-  /// The next merge: `left` followed by `right` becomes `merged`. A pair given twice counts where it stands last.
+  /// Adds the next merge: `left` followed by `right` becomes `merged`. The last occurrence of a duplicate pair counts.
   void add(int32_t left, int32_t right, int32_t merged);
 
   static constexpr uint32_t kNone = UINT32_MAX;
 
-  /// The rank of a pair, or kNone.
+  /// Returns the rank of a pair, or kNone.
   uint32_t rank(int32_t left, int32_t right) const {
     const uint64_t pair = static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
     for (size_t i = hash(pair) & mask_;; i = (i + 1) & mask_) {
@@ -60,39 +61,39 @@ class Merges {
   }
 
   std::vector<Slot> slots_;
-  std::vector<int32_t> merged_;  // by rank
+  std::vector<int32_t> merged_;  // indexed by rank
   size_t mask_ = 0;
 };
 
-/// Vocabulary and merges together. Immutable but for a memo that many threads may fill at once.
+/// Vocabulary and merges together. Immutable except for a memo that many threads may fill concurrently.
 class Bpe {
  public:
   /// Throws a usage error that starts with `where` if unk_token is not in the vocabulary.
   Bpe(Vocabulary vocabulary, Merges merges, const BpeOptions& options, const std::string& where);
 
-  /// Appends the ids of `word`, one piece of a pre-tokenizer. Takes O(n log n) time for a word of n bytes.
+  /// Appends the ids of `word`, one piece of a pre-tokenizer. Takes O(n log n) time for n bytes.
   void encode_word(std::string_view word, std::vector<int32_t>& ids) const;
 
   const Vocabulary& vocabulary() const { return vocabulary_; }
 
  private:
-  static constexpr size_t kShortWord = 48;  // up to here, looking through all pairs beats a heap
+  static constexpr size_t kShortWord = 48;  // up to this size, a scan over all pairs is faster than a heap
 
   void merge_short(std::string_view word, std::vector<int32_t>& ids) const;
   void merge_long(const std::vector<int32_t>& symbols, std::vector<int32_t>& ids) const;
-  /// The symbols that `word` starts as, where some byte is not in the vocabulary.
+  /// Returns the initial symbols of `word` if some byte is not in the vocabulary.
   std::vector<int32_t> start_symbols(std::string_view word) const;
 
   Vocabulary vocabulary_;
   Merges merges_;
   std::array<int32_t, 256> byte_id_{};              // -1: not in the vocabulary
-  std::array<std::vector<int32_t>, 256> fallback_;  // for those, with byte_fallback
+  std::array<std::vector<int32_t>, 256> fallback_;  // for bytes not in the vocabulary, with byte_fallback
   int32_t unk_id_ = -1;
   bool fuse_unk_ = false;
   bool ignore_merges_ = false;
   bool has_all_bytes_ = true;
-  // By id: whether the merges make this token of its own bytes. Found out when a word first is the token; every thread
-  // finds the same, so it does not matter which one writes.
+  // By id: whether merges produce this token from its own bytes. Computed when a word is first equal to the token;
+  // every thread computes the same value, so concurrent writes are harmless.
   enum : uint8_t { kUnknown, kWhole, kParts };
   std::unique_ptr<std::atomic<uint8_t>[]> made_whole_;
 };

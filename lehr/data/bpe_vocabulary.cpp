@@ -1,4 +1,4 @@
-// The map between bytes and printable characters, and the hash table of tokens.
+// The mapping between bytes and printable characters, and the hash table of tokens.
 #include "lehr/data/bpe_vocabulary.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace lehr::data {
 namespace {
 
-/// GPT-2's map: printable bytes of Latin-1 stand for themselves, the others for U+0100 and on, in order.
+/// GPT-2's mapping: printable Latin-1 bytes map to themselves, the others to U+0100 and following, in order.
 struct ByteSpelling {
   std::array<uint16_t, 256> code_of{};
   std::array<int16_t, 0x144> byte_of{};

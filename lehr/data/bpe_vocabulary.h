@@ -1,4 +1,4 @@
-// Tokens of a byte-level vocabulary: the bytes of each id, and the id of given bytes.
+// A byte-level vocabulary: the bytes of each id, and the id of given bytes.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace lehr::data {
 
-/// A 64-bit hash; fast for a few bytes.
+/// A 64-bit hash that is fast for few bytes.
 inline uint64_t hash_bytes(std::string_view bytes) {
   constexpr uint64_t kFactor = 0x9E3779B97F4A7C15u;
   const auto load = [](const char* at, size_t size) {
@@ -34,29 +34,29 @@ inline uint64_t hash_bytes(std::string_view bytes) {
   return hash ^ hash >> 29;
 }
 
-/// Byte-level vocabularies spell each byte as one printable character ("Ġ" is a space). Here tokens are bytes.
+/// The tokens of a byte-level vocabulary, as bytes. Files spell each byte as one printable character ("Ġ" is a space).
 class Vocabulary {
  public:
-  /// The largest id that is believed.
+  /// The largest id that is accepted.
   static constexpr int64_t kMaxId = (1 << 26) - 1;
 
-  /// The bytes that `spelling` stands for. False if a character in it spells no byte; then `bytes` is `spelling`, as in
-  /// the `tokenizers` package: such a token decodes to itself, and text never becomes it but through merges.
+  /// Converts a spelling to bytes. Returns false if a character in it spells no byte; then `bytes` is `spelling`, as in
+  /// the `tokenizers` package: such a token decodes to itself, and text becomes it through merges only.
   static bool to_bytes(std::string_view spelling, std::string& bytes);
 
-  /// How `byte` is spelled.
+  /// Returns the spelling of `byte`.
   static std::string spell(uint8_t byte);
 
-  /// Room for `tokens` tokens.
+  /// Allocates space for `tokens` tokens.
   void reserve(size_t tokens);
 
-  /// Adds a token. False if the spelling, or the id, is taken by another.
+  /// Adds a token. Returns false if another token has the spelling or the id.
   bool add(std::string_view spelling, int64_t id);
 
-  /// Adds a token that text does not become by merging, for `bytes_of` and `id_of_spelling`. False if the id is taken.
+  /// Adds a token that merges cannot produce, for `bytes_of` and `id_of_spelling`. Returns false if the id is taken.
   bool add_apart(std::string_view spelling, int64_t id);
 
-  /// The id of the token that is `bytes`, or -1.
+  /// Returns the id of the token with these bytes, or -1.
   int32_t find(std::string_view bytes) const {
     if (slots_.empty()) {
       return -1;
@@ -75,10 +75,10 @@ class Vocabulary {
     }
   }
 
-  /// The id of a token by its spelling, or -1.
+  /// Returns the id of a token by its spelling, or -1.
   int32_t id_of_spelling(std::string_view spelling) const;
 
-  /// What `id` decodes to; empty for ids that no token has.
+  /// Returns the bytes that `id` decodes to; empty for ids without a token.
   std::string_view bytes_of(int64_t id) const {
     if (id < 0 || id >= size()) {
       return {};
@@ -87,9 +87,9 @@ class Vocabulary {
     return {arena_.data() + token.begin, token.size};
   }
 
-  /// One more than the largest id.
+  /// Returns the largest id plus one.
   int64_t size() const { return static_cast<int64_t>(tokens_.size()); }
-  /// The length of the longest token that `find` can find.
+  /// Returns the length of the longest token that `find` can return.
   size_t longest() const { return longest_; }
 
  private:
@@ -98,7 +98,7 @@ class Vocabulary {
     uint32_t size = 0;
     bool taken = false;
   };
-  /// 16 bytes, so that short tokens are compared without leaving the table.
+  /// 16 bytes, so that short tokens are compared within the table.
   struct Slot {
     uint64_t head = 0;
     uint32_t size = 0;
@@ -114,7 +114,7 @@ class Vocabulary {
       uint32_t high = 0;
       std::memcpy(&low, bytes.data(), 4);
       std::memcpy(&high, bytes.data() + bytes.size() - 4, 4);
-      head = low | static_cast<uint64_t>(high) << 32;  // overlapping, and unique together with the size
+      head = low | static_cast<uint64_t>(high) << 32;  // they overlap, but are unique together with the size
     } else if (!bytes.empty()) {
       const auto byte = [&](size_t i) { return static_cast<uint64_t>(static_cast<uint8_t>(bytes[i])); };
       head = byte(0) | byte(bytes.size() / 2) << 8 | byte(bytes.size() - 1) << 16;
@@ -132,7 +132,7 @@ class Vocabulary {
   size_t mask_ = 0;
   size_t used_ = 0;
   size_t longest_ = 0;
-  std::unordered_map<std::string, int32_t> apart_;  // by spelling: what `find` must not find
+  std::unordered_map<std::string, int32_t> apart_;  // by spelling: tokens that `find` must not return
 };
 
 }  // namespace lehr::data

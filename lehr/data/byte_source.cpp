@@ -1,4 +1,4 @@
-// Plain, gzip and Zstandard files as one stream of bytes each.
+// Sequential readers of plain, gzip and Zstandard files.
 #include "lehr/data/byte_source.h"
 
 #include <fcntl.h>
@@ -61,7 +61,7 @@ class GzipSource : public ByteSource {
     const char* text = ::gzerror(file_, &error);
     require(error != Z_BUF_ERROR, "{}: the gzip file is truncated", name_);
     require(got >= 0, "{}: the gzip file is damaged: {}", name_, text);
-    require(::gzdirect(file_) == 0, "{}: its name ends in .gz but it is not a gzip file", name_);
+    require(::gzdirect(file_) == 0, "{}: its name ends in .gz, but it is not a gzip file", name_);
     return got;
   }
 
@@ -98,13 +98,13 @@ class ZstdSource : public ByteSource {
   std::unique_ptr<ZSTD_DCtx, size_t (*)(ZSTD_DCtx*)> context_;
   std::vector<char> block_;
   ZSTD_inBuffer input_{nullptr, 0, 0};
-  bool inside_frame_ = true;  // an empty file is a truncated one
+  bool inside_frame_ = true;  // so that an empty file counts as truncated
 };
 
 }  // namespace
 
 std::unique_ptr<ByteSource> open_bytes(const std::filesystem::path& path) {
-  require(!std::filesystem::is_directory(path), "{}: is a folder, a file was expected", path.string());
+  require(!std::filesystem::is_directory(path), "{}: is a folder, expected a file", path.string());
   if (path.extension() == ".gz") {
     return std::make_unique<GzipSource>(path);
   }

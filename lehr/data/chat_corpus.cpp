@@ -23,7 +23,7 @@ EncodedConversation encode_row(const ChatRow& row, const DatasetConfig& dataset,
   }
 }
 
-/// The first token predicts nothing, so it cannot be learned.
+/// The first token has no predecessor to predict it, so it cannot be a label.
 bool has_something_to_learn(const EncodedConversation& conversation) {
   const auto& learned = conversation.learned;
   return !learned.empty() && std::find(learned.begin() + 1, learned.end(), 1) != learned.end();
@@ -85,7 +85,7 @@ TokenStream read_conversations(
   }
   require(
       kept > 0,
-      "{}: no conversation is left to learn from: {} are longer than training.seq_len = {}, {} have no token of an "
+      "{}: no conversation is left to train on: {} are longer than training.seq_len = {}, {} have no token of an "
       "answer within it",
       dataset.path,
       dropped,
@@ -93,12 +93,12 @@ TokenStream read_conversations(
       without_answer);
   if (inform && dropped + cut + without_answer > 0) {
     inform(fmt::format(
-        "{}: {} conversations; {} longer than training.seq_len = {} were {}, {} without a token to learn were left out",
+        "{}: {} conversations; {} longer than training.seq_len = {} were {}, {} without a token to learn were dropped",
         dataset.path,
         kept,
         dropped + cut,
         max_length,
-        dataset.too_long == TooLong::drop ? "left out (too_long = \"truncate\" would cut them)" : "cut",
+        dataset.too_long == TooLong::drop ? "dropped (too_long = \"truncate\" would truncate them)" : "truncated",
         without_answer));
   } else if (inform) {
     inform(fmt::format("{}: {} conversations", dataset.path, kept));

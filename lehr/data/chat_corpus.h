@@ -1,4 +1,4 @@
-// Files of conversations to a stream of tokens that knows which of them are learned.
+// Tokenization of conversation files into a stream of tokens, with a mask of the tokens to learn.
 #pragma once
 
 #include <functional>
@@ -10,9 +10,9 @@
 
 namespace lehr::data {
 
-/// Reads and encodes all conversations of `dataset`, a document each, with all cores. None is longer than `max_length`
-/// tokens: longer ones are left out or lose their end, as dataset.too_long says, and so are those without a token to
-/// learn; `inform` is told how many. Throws usage errors that name file and line.
+/// Reads and encodes all conversations of `dataset`, one document each, on all cores. Conversations longer than
+/// `max_length` tokens are dropped or truncated (dataset.too_long), and those without a token to learn are dropped;
+/// `inform` receives their numbers. Throws usage errors that name file and line.
 TokenStream read_conversations(
     const DatasetConfig& dataset,
     const ConversationEncoder& encoder,

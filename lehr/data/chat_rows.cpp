@@ -15,7 +15,7 @@ namespace {
 constexpr std::string_view kBlank = " \t\r\n";
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
-/// Whether the first character that counts is a '['.
+/// Returns whether the first non-blank character is a '['.
 bool is_list(const std::filesystem::path& path) {
   LineReader lines(open_bytes(path));
   for (std::string_view line; lines.next(line);) {
@@ -32,7 +32,7 @@ bool is_list(const std::filesystem::path& path) {
 
 }  // namespace
 
-/// One file, row by row.
+/// The objects of one file, one after another.
 class ChatRowReader::File {
  public:
   virtual ~File() = default;
@@ -64,7 +64,7 @@ class ChatRowReader::File::Lines : public File {
   LineReader lines_;
 };
 
-/// A list is cut at the commas between its elements, so that each has a line and is parsed by itself.
+/// Splits a list at the commas between its elements, so that each has a line number and is parsed separately.
 class ChatRowReader::File::OneList : public File {
  public:
   explicit OneList(const std::filesystem::path& path) : name_(path.string()), text_(read_whole_file(path)) {
@@ -81,7 +81,7 @@ class ChatRowReader::File::OneList : public File {
     }
     const int64_t line = line_;
     const size_t end = element_end();
-    require(end < text_.size(), "{}:{}: the list of the file does not end", name_, line);
+    require(end < text_.size(), "{}:{}: the list is not terminated", name_, line);
     ChatRow row{text_.substr(position_, end - position_), fmt::format("{}:{}", name_, line)};
     done_ = text_[end] == ']';
     first_ = false;
@@ -96,7 +96,7 @@ class ChatRowReader::File::OneList : public File {
     position_ += count;
   }
 
-  /// The position of the comma or bracket behind the element at the present position; the text's end if there is none.
+  /// Returns the position of the comma or bracket after the current element; the text's end if there is none.
   size_t element_end() const {
     int64_t depth = 0;
     bool in_string = false;
@@ -157,11 +157,11 @@ std::string text_of(const ChatJson& row, const std::string& key, const char* nam
   return row[key].get<std::string>();
 }
 
-constexpr int kMaxDepth = 200;  // nobody writes that; copying more would use up the stack
+constexpr int kMaxDepth = 200;  // deeper nesting is no real data, and its recursive copy would overflow the stack
 
 ChatJson parse(const std::string& text) {
   const auto shallow = [](int depth, ChatJson::parse_event_t, const ChatJson&) {
-    require(depth <= kMaxDepth, "JSON is nested more than {} deep", kMaxDepth);
+    require(depth <= kMaxDepth, "the JSON is nested more than {} levels deep", kMaxDepth);
     return true;
   };
   try {
@@ -187,8 +187,8 @@ ChatJson conversation_of(const ChatRow& row, const DatasetConfig& columns) {
   if (columns.prompt_key.empty()) {
     require(
         object.contains(columns.messages_key),
-        "the object has no key \"{}\". messages_key names the key that holds the messages, prompt_key and answer_key "
-        "those of a question and its answer",
+        "the object has no key \"{}\". messages_key names the key of the messages, prompt_key and answer_key those of "
+        "a question and its answer",
         columns.messages_key);
     conversation["messages"] = std::move(object[columns.messages_key]);
     return conversation;

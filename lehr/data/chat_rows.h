@@ -1,4 +1,4 @@
-// Files of conversations: JSON lines, or one JSON list.
+// Reader of conversation files: JSON lines, or one JSON list.
 #pragma once
 
 #include <cstdint>
@@ -13,21 +13,21 @@
 
 namespace lehr::data {
 
-/// The text of one JSON object, and where it stands, as "file:line".
+/// The text of one JSON object, and its position as "file:line".
 struct ChatRow {
   std::string text;
   std::string where;
 };
 
-/// Reads the rows of a file, or of all .jsonl, .ndjson and .json files of a folder, in order; .gz and .zst are
-/// unpacked. A file whose first character is '[' is one list of objects; in any other every line is an object.
+/// Reads the objects of a file, or of all .jsonl, .ndjson and .json files of a folder, in order; .gz and .zst are
+/// decompressed. A file whose first character is '[' is one list of objects; otherwise every line is an object.
 class ChatRowReader {
  public:
   explicit ChatRowReader(const std::filesystem::path& path);
   ~ChatRowReader();
 
-  /// The next row; nothing at the end. Throws a usage error that names file and line for bytes that are no UTF-8 and
-  /// for a list that does not end.
+  /// Returns the next object; nothing at the end. Throws a usage error that names file and line for invalid UTF-8 and
+  /// for an unterminated list.
   std::optional<ChatRow> next();
 
  private:
@@ -37,8 +37,8 @@ class ChatRowReader {
   std::unique_ptr<File> file_;
 };
 
-/// A row as a conversation (see ConversationEncoder): its messages under `messages_key`, or a question and an answer
-/// from the columns that the config names. Throws a usage error that names the key, without the place.
+/// Converts an object to a conversation (see ConversationEncoder): its messages under `messages_key`, or a question and
+/// an answer under the keys that the config names. Throws a usage error that names the key, without the position.
 ChatJson conversation_of(const ChatRow& row, const DatasetConfig& columns);
 
 }  // namespace lehr::data

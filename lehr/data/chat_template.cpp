@@ -19,11 +19,11 @@ ChatJson read_json(const fs::path& path) {
   try {
     return ChatJson::parse(read_whole_file(path));
   } catch (const ChatJson::exception& error) {
-    fail("{}: no valid JSON: {}", path.string(), error.what());
+    fail("{}: invalid JSON: {}", path.string(), error.what());
   }
 }
 
-/// The text of a token: "<s>", or {"content": "<s>", ...}.
+/// Returns the text of a token: "<s>", or {"content": "<s>", ...}.
 std::optional<std::string> token_text(const ChatJson& token) {
   if (token.is_string()) {
     return token.get<std::string>();
@@ -58,8 +58,8 @@ struct Source {
   std::optional<std::string> tool_use;
 };
 
-/// An entry "chat_template": the template itself, or a list of templates with names, of which "default" counts and
-/// "tool_use".
+/// Reads an entry "chat_template": the template itself, or a list of named templates, of which "default" and "tool_use"
+/// are used.
 std::optional<Source> source_in(const fs::path& path) {
   const ChatJson config = read_json(path);
   const std::string name = path.string() + ": chat_template";
@@ -102,7 +102,7 @@ std::optional<Source> find_source(const fs::path& folder) {
   return std::nullopt;
 }
 
-/// The time as strftime writes it.
+/// Formats the time by strftime.
 Value formatted_time(std::time_t now, const std::string& format) {
   std::tm parts{};
   ::gmtime_r(&now, &parts);
@@ -163,15 +163,15 @@ std::shared_ptr<const ChatTemplate> load_chat_template(
     auto source = find_source(what);
     require(
         source.has_value(),
-        "{}: {}: the folder holds no chat template (chat_template.jinja, or \"chat_template\" in "
-        "tokenizer_config.json); name one by tokenizer.chat_template",
+        "{}: {}: the folder has no chat template (chat_template.jinja, or \"chat_template\" in tokenizer_config.json); "
+        "set tokenizer.chat_template",
         subject,
         what);
     return std::make_shared<const ChatTemplate>(source->text, source->name, special_tokens_of(what), source->tool_use);
   }
   require(
       what != "byte",
-      "{}: the byte tokenizer has no chat template; name a file that holds one by tokenizer.chat_template",
+      "{}: the byte tokenizer has no chat template; set tokenizer.chat_template to a template file",
       subject);
   require(fs::is_regular_file(what), "{}: {}: no such file or folder; expected a chat template", subject, what);
   const bool folder = !tokenizer.empty() && fs::is_directory(tokenizer);

@@ -1,4 +1,4 @@
-// Chat templates: what Hugging Face folders say about writing a conversation as text.
+// Chat templates of Hugging Face folders, which render a conversation as text.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -15,40 +15,40 @@
 
 namespace lehr::data {
 
-/// JSON objects in the order in which they were written, which templates show.
+/// JSON objects in the order in which they were written, as templates may print them.
 using ChatJson = nlohmann::ordered_json;
 
-/// What a template is rendered with, beside the messages.
+/// Inputs of a template besides the messages.
 struct ChatOptions {
-  /// Ends with what makes the assistant speak.
+  /// Append the prompt after which the assistant answers.
   bool add_generation_prompt = false;
-  /// Descriptions of functions, a list; null: none.
+  /// List of function descriptions; null: none.
   const ChatJson* tools = nullptr;
-  /// Further variables by name, as enable_thinking; an object, or null.
+  /// Further variables by name, such as enable_thinking; an object, or null.
   const ChatJson* variables = nullptr;
-  /// What strftime_now() tells, in seconds since 1970, in UTC. The default is a fixed day, so that data does not change
-  /// from one day to the next.
+  /// The time of strftime_now(), in seconds since 1970, in UTC. The default is a fixed day, so that data does not
+  /// change from day to day.
   std::time_t now = 1721952000;  // 26 July 2024, which is Llama's own default
 };
 
-/// A template and the special tokens that it may name. Immutable; may render on many threads at once.
+/// A template and the special tokens that it may use. Immutable; several threads may render concurrently.
 class ChatTemplate {
  public:
   using Rendering = jinja::Template::Rendering;
 
-  /// `special_tokens`: names as "eos_token" and their texts. `tool_use`: the template for conversations with tools,
-  /// where a folder has one of its own.
+  /// `special_tokens`: names such as "eos_token" and their texts. `tool_use`: a separate template for conversations
+  /// with tools, if the folder has one.
   ChatTemplate(
       const std::string& source,
       std::string name,
       std::vector<std::pair<std::string, std::string>> special_tokens = {},
       const std::optional<std::string>& tool_use = std::nullopt);
 
-  /// `messages`: a list of objects with role and content. Gives what transformers' apply_chat_template gives. Throws a
-  /// usage error that names the template's line.
+  /// Renders `messages`, a list of objects with role and content. The result equals that of transformers'
+  /// apply_chat_template. Throws a usage error that names the template's line.
   Rendering render(const ChatJson& messages, const ChatOptions& options = {}) const;
 
-  /// Whether the template itself marks, by {% generation %}, what the assistant says.
+  /// Returns whether the template itself marks the assistant's text with {% generation %}.
   bool marks_generation() const;
 
  private:
@@ -57,14 +57,14 @@ class ChatTemplate {
   std::vector<std::pair<std::string, std::string>> special_tokens_;
 };
 
-/// Reads the template of `what`: a folder (chat_template.jinja, else chat_template.json, else the entry "chat_template"
-/// of tokenizer_config.json, each packed as .gz or not), or a file that holds a template (.jinja). `tokenizer` names
-/// the tokenizer whose folder gives the special tokens of a template file; "" and "byte" give none. Throws a usage
-/// error that names `subject`, the key that `what` comes from, when there is none.
+/// Loads the template of `what`: a folder (chat_template.jinja, else chat_template.json, else the entry "chat_template"
+/// of tokenizer_config.json, each also as .gz), or a template file (.jinja). For a template file, the special tokens
+/// are those of the folder `tokenizer`; "" and "byte" have none. Throws a usage error that names `subject`, the config
+/// key of `what`, if there is no template.
 std::shared_ptr<const ChatTemplate> load_chat_template(
     const std::string& what, const std::string& tokenizer = "", const std::string& subject = "chat template");
 
-/// Whether `folder` has a template that load_chat_template would find.
+/// Returns whether `folder` has a template that load_chat_template would find.
 bool has_chat_template(const std::string& folder);
 
 }  // namespace lehr::data

@@ -1,4 +1,4 @@
-// Reading "label text" lines and JSON lines, and padding them into batches.
+// Reads "label text" lines and JSON lines, and pads them into batches.
 #include "lehr/data/classification.h"
 
 #include <ATen/ops/full.h>
@@ -23,14 +23,14 @@ struct LabelledText {
   int64_t label = 0;
 };
 
-/// "1 a stirring film"
+/// Parses a line such as "1 a stirring film".
 LabelledText parse_line(std::string_view line, const std::string& where) {
   LabelledText result;
   const auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), result.label);
   const auto rest = line.substr(static_cast<size_t>(end - line.data()));
   require(
       error == std::errc() && (rest.empty() || rest.front() == ' ' || rest.front() == '\t'),
-      "{}: expected a label, a space and a text, as \"1 a stirring film\"",
+      "{}: expected a label, a space and a text, such as \"1 a stirring film\"",
       where);
   const size_t begin = rest.find_first_not_of(" \t");
   result.text = begin == std::string_view::npos ? "" : rest.substr(begin);
@@ -54,7 +54,7 @@ LabelledText parse_json(
       options.text_key);
   require(
       value.at_key(options.label_key).get(result.label) == simdjson::SUCCESS,
-      "{}: expected a whole number under the key \"{}\"",
+      "{}: expected an integer under the key \"{}\"",
       where,
       options.label_key);
   result.text = text;
@@ -106,7 +106,7 @@ ClassificationDataset::ClassificationDataset(
     : options_(std::move(options)), pad_id_(tokenizer.pad_id().value_or(tokenizer.eos_id().value_or(0))) {
   require(
       options_.max_length > 0 && options_.pad_to_multiple_of > 0,
-      "{}: max_length is {} and pad_to_multiple_of {}, both must be at least 1",
+      "{}: max_length is {} and pad_to_multiple_of {}, but both must be at least 1",
       path.string(),
       options_.max_length,
       options_.pad_to_multiple_of);
@@ -123,14 +123,14 @@ ClassificationDataset::ClassificationDataset(
       continue;
     }
     const LabelledText labelled = json ? parse_json(parser, line, options_, where) : parse_line(line, where);
-    require(labelled.label >= 0, "{}: the label is {}, labels are 0, 1, ...", where, labelled.label);
+    require(labelled.label >= 0, "{}: the label is {}, expected labels 0, 1, ...", where, labelled.label);
     std::vector<int32_t> ids = tokenizer.encode(labelled.text);
     require(!ids.empty(), "{}: the text is empty", where);
     ids.resize(std::min(ids.size(), static_cast<size_t>(options_.max_length)));
     num_labels_ = std::max(num_labels_, labelled.label + 1);
     examples_.push_back({std::move(ids), labelled.label});
   }
-  require(!examples_.empty(), "{}: holds no labelled text", path.string());
+  require(!examples_.empty(), "{}: contains no labelled text", path.string());
 }
 
 ClassificationLoader::ClassificationLoader(

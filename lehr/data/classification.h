@@ -1,4 +1,4 @@
-// Labelled texts, as padded batches.
+// Labelled texts as padded batches.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +14,12 @@
 
 namespace lehr::data {
 
-/// How labelled texts are read.
+/// Options for reading labelled texts.
 struct ClassificationOptions {
-  int64_t max_length = 0;          ///< Longer texts lose their end.
-  int64_t pad_to_multiple_of = 1;  ///< Batches are as wide as the longest text of the global batch, rounded up to this.
-  std::string text_key = "text";   ///< For JSON lines: {"text": "...", "label": 1}.
+  int64_t max_length = 0;  ///< Longer texts are truncated.
+  /// Batch width: the longest text of the global batch, rounded up to a multiple of this.
+  int64_t pad_to_multiple_of = 1;
+  std::string text_key = "text";  ///< Key in JSON lines: {"text": "...", "label": 1}.
   std::string label_key = "label";
 };
 
@@ -28,17 +29,16 @@ struct ClassificationExample {
   int64_t label = 0;
 };
 
-/// Texts with labels 0, 1, ..., held as ids in memory. Files of lines "label text" (as SST-2 and TREC come), or of JSON
-/// lines; .gz and .zst as well. A line that is neither, an empty text or a negative label is a usage error with file
-/// and line.
+/// Texts with labels 0, 1, ..., held in memory as ids. Reads lines "label text" (the format of SST-2 and TREC) or JSON
+/// lines; also .gz and .zst. Invalid lines, empty texts and negative labels are usage errors with file and line.
 class ClassificationDataset {
  public:
   ClassificationDataset(const std::filesystem::path& path, const Tokenizer& tokenizer, ClassificationOptions options);
 
   int64_t size() const { return static_cast<int64_t>(examples_.size()); }
-  /// A number for "the same examples in the same order".
+  /// Returns a hash of the examples and their order.
   uint64_t fingerprint(const SampleOrder::Options& order) const;
-  /// One more than the largest label.
+  /// Returns the largest label plus one.
   int64_t num_labels() const { return num_labels_; }
   const ClassificationExample& example(int64_t index) const { return examples_[index]; }
   const ClassificationOptions& options() const { return options_; }
@@ -51,18 +51,18 @@ class ClassificationDataset {
   int64_t pad_id_ = 0;
 };
 
-/// The local rows of one global step, padded on the right. A row of padding alone (see BatchPlan::drop_last) has the
-/// label kNoLabel and a pooling mask without a one.
+/// The local sequences of one global step, padded on the right. A sequence of padding only (see BatchPlan::drop_last)
+/// has the label kNoLabel and an empty pooling mask.
 struct ClassificationBatch {
   int64_t step = 0;
   at::Tensor input_ids;       ///< (B, T) int64
-  at::Tensor attention_mask;  ///< (B, T) bool: not padding
+  at::Tensor attention_mask;  ///< (B, T) bool: tokens that are not padding
   at::Tensor pooling_mask;    ///< (B, T) bool: the last token that is not padding
   at::Tensor labels;          ///< (B) int64
 };
 
-/// Gives batches of labelled texts, step by step, in the order of a SampleOrder. The width is that of the global batch,
-/// so that it is the same on every rank. May be destroyed at any time.
+/// Loads batches of labelled texts, step by step, in the order of a SampleOrder. The width is that of the global batch,
+/// so it is the same on every rank. May be destroyed at any time.
 class ClassificationLoader {
  public:
   ClassificationLoader(
@@ -71,7 +71,7 @@ class ClassificationLoader {
       BatchPlan plan,
       PrefetchOptions options = {});
 
-  /// The next step's batch; nothing once finite data is used up.
+  /// Returns the next step's batch; nothing at the end of finite data.
   std::optional<ClassificationBatch> next() { return pipeline_.next(); }
 
  private:

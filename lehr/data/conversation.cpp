@@ -26,7 +26,7 @@ std::string type_of(const ChatJson& object, const char* key) {
   return is_missing(object, key) ? "nothing" : object[key].type_name();
 }
 
-/// Checks what templates take for granted, since many leave out silently what they do not know.
+/// Checks the assumptions of templates, as many of them silently skip unknown content.
 void check(const ChatJson& conversation) {
   require(conversation.is_object(), "expected an object with \"messages\", found {}", conversation.type_name());
   require(!is_missing(conversation, "messages"), "the object has no key \"messages\"");
@@ -58,7 +58,7 @@ void check(const ChatJson& conversation) {
   }
   require(
       std::any_of(messages.begin(), messages.end(), is_assistant),
-      "messages: no message has the role \"assistant\", so there is nothing to learn");
+      "messages: no message has the role \"assistant\", so there is no answer to learn");
   require(
       is_missing(conversation, "tools") || conversation["tools"].is_array(),
       "tools: expected a list, found {}",
@@ -81,7 +81,7 @@ ChatJson first_messages(const ChatJson& messages, size_t count) {
   return ChatJson(messages.begin(), messages.begin() + static_cast<std::ptrdiff_t>(count));
 }
 
-/// A word that does not occur in `text`.
+/// Returns a word that does not occur in `text`.
 std::string unused_word(const std::string& text) {
   std::string word = "Qx7Zk";
   while (text.find(word) != std::string::npos) {
@@ -99,7 +99,7 @@ size_t common_prefix(std::string_view a, std::string_view b) {
 ConversationEncoder::ConversationEncoder(std::shared_ptr<const ChatTemplate> chat_template, const Tokenizer& tokenizer)
     : chat_template_(std::move(chat_template)), tokenizer_(tokenizer) {}
 
-/// The special token that `text` begins with; "" if it begins with none.
+/// Returns the special token that `text` begins with; "" if it begins with none.
 std::string ConversationEncoder::special_text(const std::string& text) const {
   const auto ids = tokenizer_.encode(std::string_view(text).substr(0, 256));
   if (ids.empty()) {
@@ -110,8 +110,8 @@ std::string ConversationEncoder::special_text(const std::string& text) const {
   return tokenizer_.decode(first, /*skip_special=*/true).empty() && text.starts_with(token) ? token : "";
 }
 
-/// `end` moved behind what ends the turn: a special token; or, where the template uses none, all of `closing`, the text
-/// that closes the turn, but for white space.
+/// Returns `end` advanced past the end of the turn: a special token, or, if the template uses none, all of `closing`
+/// (the text that closes the turn) except for trailing white space.
 size_t ConversationEncoder::end_with_token(const std::string& text, size_t end, const std::string& closing) const {
   const std::string after = text.substr(end);
   const std::string token = special_text(after);
@@ -122,9 +122,9 @@ size_t ConversationEncoder::end_with_token(const std::string& text, size_t end, 
   return end + jinja::strip_right(std::string_view(after).substr(0, size)).size();
 }
 
-/// Finds message `index` in `text`, the rendering of all messages. Templates may write a turn in another way when
-/// others follow it (Qwen3 then leaves its thoughts out), so its end is not that of the rendering of the messages so
-/// far. But with a word in its place, what follows that word is what follows the answer.
+/// Finds message `index` in `text`, the rendering of all messages. Templates may render a turn differently when others
+/// follow it (Qwen3 then drops its thoughts), so its end is not that of the rendering of the messages up to it.
+/// Instead, the message is replaced by a unique word: the text that follows the word also follows the answer.
 std::pair<size_t, size_t> ConversationEncoder::answer(
     const ChatJson& messages, size_t index, const std::string& text, const ChatOptions& options) const {
   const std::string word = unused_word(text);
@@ -132,7 +132,7 @@ std::pair<size_t, size_t> ConversationEncoder::answer(
   changed[index] = {{"role", "assistant"}, {"content", word}};
   const std::string marked = chat_template_->render(changed, options).text;
   const size_t place = marked.find(word);
-  require(place != std::string::npos, "messages[{}]: the template does not show what the assistant says", index);
+  require(place != std::string::npos, "messages[{}]: the template does not render the assistant's text", index);
   const std::string tail = marked.substr(place + word.size());
 
   size_t end = 0;
@@ -144,8 +144,9 @@ std::pair<size_t, size_t> ConversationEncoder::answer(
     const std::string so_far = chat_template_->render(first_messages(messages, index + 1), options).text;
     require(
         text.starts_with(so_far),
-        "messages[{}]: where the answer ends cannot be told, since the template writes it in another way than plain "
-        "answers, and again in another one when nothing follows; mark answers in the template by {{% generation %}}",
+        "messages[{}]: the end of the answer cannot be determined, since the template renders it differently from "
+        "plain answers, and differently again when nothing follows; mark answers in the template with {{% generation "
+        "%}}",
         index);
     end = jinja::strip_right(so_far).size();
   }
@@ -155,11 +156,11 @@ std::pair<size_t, size_t> ConversationEncoder::answer(
   const std::string opening = index == 0 ? "" : chat_template_->render(first_messages(messages, index), prompt).text;
   size_t begin = opening.size();
   if (index == 0 || begin > end || !text.starts_with(opening)) {
-    begin = place;  // behind the head of the message
+    begin = place;  // after the header of the message
     require(
         begin <= end && std::string_view(text).substr(0, begin) == std::string_view(marked).substr(0, begin),
-        "messages[{}]: where the answer begins cannot be told, since the template writes what stands before it in "
-        "another way when it is a prompt; mark answers in the template by {{% generation %}}",
+        "messages[{}]: the start of the answer cannot be determined, since the template renders the text before it "
+        "differently in a prompt; mark answers in the template with {{% generation %}}",
         index);
   }
   return {begin, end};
@@ -182,7 +183,7 @@ ConversationEncoder::Marked ConversationEncoder::mark(const ChatJson& conversati
   }
   size_t last = 0;
   for (const auto& [begin, end] : marked.answers) {
-    require(last <= begin && begin <= end, "messages: the template does not write the answers in their order");
+    require(last <= begin && begin <= end, "messages: the template does not render the answers in their order");
     last = end;
   }
   return marked;
@@ -220,7 +221,7 @@ std::optional<int32_t> ConversationEncoder::end_of_turn() const {
   try {
     marked = mark({{"messages", messages}});
   } catch (const Error&) {
-    return std::nullopt;  // a template that takes other conversations only
+    return std::nullopt;  // the template accepts only other conversations
   }
   if (marked.answers.empty()) {
     return std::nullopt;

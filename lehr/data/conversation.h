@@ -1,4 +1,4 @@
-// Conversations as token ids, with the answers marked that a model shall learn to give.
+// Encoding of conversations as token ids, with a mask of the answers that a model learns.
 #pragma once
 
 #include <cstdint>
@@ -16,34 +16,35 @@ namespace lehr::data {
 /// A conversation as ids.
 struct EncodedConversation {
   std::vector<int32_t> ids;
-  std::vector<uint8_t> learned;  ///< 1 for the tokens of an answer and the one that ends it, 0 for all others.
+  std::vector<uint8_t> learned;  ///< 1 for the tokens of an answer including its end token, 0 for all others.
 };
 
-/// Encodes conversations by a template. Immutable; may encode on many threads at once.
+/// Encodes conversations by a template. Immutable; several threads may encode concurrently.
 ///
-/// A conversation is an object {"messages": [...], "tools": [...], "chat_template_kwargs": {...}}, of which the last
-/// two may be missing. Its text is what the template renders. The answer of an assistant begins where the prompt ends
-/// that a model would be given for it (the messages before, with the generation prompt), and ends with the token that
-/// ends the turn. A template that marks answers itself, by {% generation %}, has the last word.
+/// A conversation is an object {"messages": [...], "tools": [...], "chat_template_kwargs": {...}}; the last two are
+/// optional. Its text is the rendered template. An assistant's answer begins where the prompt for it would end (the
+/// messages before it, rendered with the generation prompt), and ends with the token that ends the turn. If the
+/// template marks answers with {% generation %}, its marks are used instead.
 ///
-/// What lies between two such borders is encoded by itself, so that every border is one of tokens, and what a model
-/// reads in training is what it will read and write token by token when it is used.
+/// The text between two such borders is tokenized separately, so that no token crosses a border, and the model reads
+/// the same tokens in training as in generation.
 class ConversationEncoder {
  public:
   /// The tokenizer must outlive this object.
   ConversationEncoder(std::shared_ptr<const ChatTemplate> chat_template, const Tokenizer& tokenizer);
 
-  /// Throws a usage error that names the message: none at all, none of an assistant, a role or content that is none,
-  /// what the template refuses, an answer whose place cannot be told.
+  /// Throws a usage error that names the message: no messages, none of an assistant, an invalid role or content, an
+  /// error of the template, an answer whose position cannot be determined.
   EncodedConversation encode(const ChatJson& conversation) const;
 
-  /// The ids that make the assistant answer `text`, said by a user.
+  /// Returns the ids of the prompt after which the assistant answers `text` of a user.
   std::vector<int32_t> prompt(const std::string& text) const;
 
-  /// The special token that ends an answer, if the template ends a plain one by such a token. Generation stops there.
+  /// Returns the special token that ends an answer, if the template ends a plain answer with one. Generation stops
+  /// there.
   std::optional<int32_t> end_of_turn() const;
 
-  /// Where the answers lie in the text of a conversation, as bytes [begin, end); for looking at data.
+  /// The text of a conversation and its answers as byte ranges [begin, end), for inspection of data.
   struct Marked {
     std::string text;
     std::vector<std::pair<size_t, size_t>> answers;

@@ -1,4 +1,4 @@
-// Readers for whole texts, split texts and JSON lines, and the walk over files.
+// Readers of whole texts, split texts and JSON lines, and the traversal of files.
 #include "lehr/data/corpus.h"
 
 #include <simdjson.h>
@@ -12,11 +12,11 @@
 
 namespace lehr::data {
 
-/// One kind of file: gives its documents in order.
+/// The documents of one kind of file, in order.
 class CorpusReader::FileReader {
  public:
   virtual ~FileReader() = default;
-  /// Fills text and line; false at the end of the file.
+  /// Fills text and line; returns false at the end of the file.
   virtual bool next(Document& document) = 0;
 };
 
@@ -33,7 +33,7 @@ std::string_view without_mark(std::string_view line, int64_t number) {
   return number == 1 && line.starts_with(kByteOrderMark) ? line.substr(kByteOrderMark.size()) : line;
 }
 
-/// Documents between separators; with none, the whole file.
+/// Documents between separators; without a separator, the whole file.
 class SeparatedText : public CorpusReader::FileReader {
  public:
   SeparatedText(const std::filesystem::path& path, std::string separator)
@@ -77,7 +77,7 @@ class SeparatedText : public CorpusReader::FileReader {
   }
 
   void read_more(size_t kept) {
-    const size_t block = std::max(kBlockBytes, kept);  // doubling, so that a large document is not copied many times
+    const size_t block = std::max(kBlockBytes, kept);  // doubles, so that a large document is not copied many times
     buffer_.resize(kept + block);
     const int64_t got = source_->read(buffer_.data() + kept, static_cast<int64_t>(block));
     buffer_.resize(kept + static_cast<size_t>(got));
@@ -97,7 +97,7 @@ class SeparatedText : public CorpusReader::FileReader {
   bool first_ = true;
 };
 
-/// Every line, or every run of lines between blank ones, is a document.
+/// Each line, or each run of lines between blank ones, as a document.
 class LinesOfText : public CorpusReader::FileReader {
  public:
   LinesOfText(const std::filesystem::path& path, bool paragraphs) : lines_(open_bytes(path)), paragraphs_(paragraphs) {}
@@ -168,7 +168,7 @@ class JsonLines : public CorpusReader::FileReader {
       simdjson::dom::element text;
       require(
           value.at_key(key_).get(text) == simdjson::SUCCESS,
-          "{}:{}: the object has no key \"{}\". text_key names the key that holds the text",
+          "{}:{}: the object has no key \"{}\". text_key names the key of the text",
           name_,
           document.line,
           key_);
@@ -200,7 +200,7 @@ std::unique_ptr<CorpusReader::FileReader> open_file(const std::filesystem::path&
   return std::make_unique<SeparatedText>(path, source.split_documents);
 }
 
-/// The ending that says what is inside, below .gz or .zst.
+/// Returns the extension that determines the kind of content, below .gz or .zst.
 std::string inner_extension(const std::filesystem::path& path) {
   const auto outer = path.extension();
   return outer == ".gz" || outer == ".zst" ? path.stem().extension().string() : outer.string();
@@ -240,7 +240,7 @@ std::vector<std::filesystem::path> list_files(const TextSource& source) {
   const auto status = std::filesystem::status(source.path, error);
   require(!error && std::filesystem::exists(status), "{}: no such file or folder", name);
   if (!std::filesystem::is_directory(status)) {
-    require(std::filesystem::is_regular_file(status), "{}: expected a file or a folder, found something else", name);
+    require(std::filesystem::is_regular_file(status), "{}: is neither a file nor a folder", name);
     return {source.path};
   }
   std::vector<std::filesystem::path> files;
@@ -253,7 +253,7 @@ std::vector<std::filesystem::path> list_files(const TextSource& source) {
                         : source.kind == TextKind::text ? ".txt or .text"
                                                         : ".txt, .text, .jsonl, .ndjson or .json";
   require(
-      !files.empty(), "{}: the folder holds no file that ends in {} (with .gz or .zst behind or not)", name, endings);
+      !files.empty(), "{}: the folder has no file that ends in {} (optionally followed by .gz or .zst)", name, endings);
   std::sort(files.begin(), files.end());
   return files;
 }
@@ -262,7 +262,7 @@ void require_utf8(std::string_view text, const std::string& file, int64_t first_
   if (simdjson::validate_utf8(text.data(), text.size())) {
     return;
   }
-  // No character contains the byte of a line's end, so the lines can be judged one by one.
+  // No multi-byte character contains a newline byte, so lines can be checked one by one.
   int64_t line = first_line;
   for (size_t begin = 0;; ++line) {
     const size_t end = std::min(text.find('\n', begin), text.size());

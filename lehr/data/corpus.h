@@ -1,4 +1,4 @@
-// Documents of text from files and folders, one after another, in bounded memory.
+// Documents of text from files and folders, read one after another in bounded memory.
 #pragma once
 
 #include <cstdint>
@@ -12,50 +12,51 @@
 namespace lehr::data {
 
 enum class TextKind {
-  by_name,  ///< .jsonl, .ndjson and .json are JSON lines, anything else is text; also with .gz or .zst behind.
+  by_name,  ///< By extension: .jsonl, .ndjson and .json are JSON lines, others are text; also with .gz or .zst
+            ///< appended.
   text,
   jsonl,
 };
 
-/// Where text comes from: a file, or a folder, of which all files with a fitting name are read, those of its folders
-/// included, in the order of their paths. Names that start with a dot are passed over.
+/// A file, or a folder, of which all files with a matching name are read recursively in the order of their paths. Names
+/// that start with a dot are skipped.
 struct TextSource {
   std::filesystem::path path{};
   TextKind kind = TextKind::by_name;
-  /// The key of a JSON line that holds the text.
+  /// The key of the text in a JSON line.
   std::string text_key = "text";
-  /// What ends a document in a text file. "": the end of the file; "line": every line is a document; "blank_line": one
-  /// or more blank lines; anything else is a separator, such as "<|endoftext|>". Empty documents are passed over.
+  /// The end of a document in a text file. "": the end of the file; "line": every line is a document; "blank_line": one
+  /// or more blank lines; anything else is a separator, such as "<|endoftext|>". Empty documents are skipped.
   std::string split_documents{};
 };
 
-/// A document, and where it began, for messages.
+/// A document, and the position of its start, for messages.
 struct Document {
   std::string text{};
   std::string file{};
   int64_t line = 1;
 };
 
-/// The files of a source, sorted. A missing path, or a folder without a file that fits, is a usage error.
+/// Returns the files of a source, sorted. Throws a usage error for a missing path, or a folder without a matching file.
 std::vector<std::filesystem::path> list_files(const TextSource& source);
 
-/// Whether `path` holds JSON lines under this kind.
+/// Returns whether `path` contains JSON lines under this kind.
 bool is_jsonl(const std::filesystem::path& path, TextKind kind);
 
 /// Throws a usage error with file and line unless `text` is valid UTF-8.
 void require_utf8(std::string_view text, const std::string& file, int64_t first_line);
 
-/// Reads the documents of sources in order. Bytes that are no UTF-8 and lines that are no JSON object with the key are
-/// usage errors with file and line; a byte-order mark at the start of a file is dropped.
+/// Reads the documents of sources in order. Invalid UTF-8 and lines that are not a JSON object with the key are usage
+/// errors with file and line; a byte-order mark at the start of a file is skipped.
 class CorpusReader {
  public:
   explicit CorpusReader(std::vector<TextSource> sources);
   ~CorpusReader();
 
-  /// The next document; nothing at the end.
+  /// Returns the next document; nothing at the end.
   std::optional<Document> next();
 
-  /// Size of all files, and of those that were read to the end, in bytes on disk.
+  /// Return the size of all files, and of the files read completely, in bytes on disk.
   int64_t total_bytes() const { return total_bytes_; }
   int64_t finished_bytes() const { return finished_bytes_; }
 

@@ -13,10 +13,10 @@ namespace lehr::data {
 
 enum class DatasetKind { by_name, tokens, text, jsonl, classification, chat };
 
-/// What happens to conversations that are longer than a row.
+/// The handling of conversations longer than a sequence.
 enum class TooLong { drop, truncate };
 
-/// One of [[data.datasets]].
+/// An entry of [[data.datasets]].
 struct DatasetConfig {
   std::string path{};
   DatasetKind kind = DatasetKind::by_name;
@@ -33,7 +33,7 @@ struct DatasetConfig {
   void fields(FieldVisitor& v);
 };
 
-/// What is trained on, and in which order.
+/// The training data and its order.
 struct DataConfig {
   std::vector<DatasetConfig> datasets;
   std::optional<int64_t> seed;
@@ -47,11 +47,11 @@ struct DataConfig {
   int64_t prefetch = 4;
 
   void fields(FieldVisitor& v);
-  /// Cross-field rules; keys are full ("data.datasets.0.weight").
+  /// Checks rules across fields; keys are full ("data.datasets.0.weight").
   void check(Problems& problems) const;
-  /// Whether this is labelled text, for open_classification, and not text, for open_data.
+  /// Returns whether this is labelled text, for open_classification, rather than text, for open_data.
   bool is_classification() const;
-  /// Whether some of this is conversations.
+  /// Returns whether some of the datasets are conversations.
   bool has_chat() const;
 };
 

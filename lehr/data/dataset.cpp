@@ -1,4 +1,4 @@
-// Rows of several corpora in one order.
+// Sequences of several corpora in one order.
 #include "lehr/data/dataset.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ std::vector<SampleOrder::Dataset> sizes_and_weights(const std::vector<MixedDatas
   for (const auto& part : parts) {
     require(
         part.rows.seq_len() == parts.front().rows.seq_len(),
-        "{}: packed to rows of {} tokens, but {} to rows of {}",
+        "{}: packed to sequences of {} tokens, but {} to sequences of {}",
         part.rows.stream().name(),
         part.rows.seq_len(),
         parts.front().rows.stream().name(),
@@ -53,7 +53,7 @@ MixedDataset::MixedDataset(std::vector<Part> parts, SampleOrder::Options options
         stream.tokenizer_fingerprint(),
         part.rows.size(),
         part.weight);
-    // Some of the tokens: reading all would cost as much as a step.
+    // A sample of the tokens: reading all of them would cost as much as a step.
     const int64_t count = std::min<int64_t>(stream.num_tokens(), kSampledTokens);
     for (int64_t i = 0; i < count; ++i) {
       int64_t token = 0;

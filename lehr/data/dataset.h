@@ -1,4 +1,4 @@
-// Datasets for language models: rows by a global index that has the same meaning on every mesh.
+// Datasets for language models: sequences by a global index that has the same meaning on every mesh.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace lehr::data {
 
-/// One row of training data; each vector has seq_len elements. See RowSpan.
+/// One training sequence; each vector has seq_len elements. See RowSpan.
 struct Sample {
   std::vector<int64_t> input_ids;
   std::vector<int64_t> labels;
@@ -18,16 +18,17 @@ struct Sample {
   std::vector<int64_t> document_ids;
 };
 
-/// What a loader reads from. `fill` must be a pure function of the index, and is called from many threads at once.
+/// The source of a loader. `fill` must be a pure function of the index, and is called from several threads
+/// concurrently.
 class RowDataset {
  public:
   virtual ~RowDataset() = default;
   virtual int64_t seq_len() const = 0;
-  /// The number of rows; nothing when the dataset starts over for ever.
+  /// Returns the number of sequences; nothing if the dataset repeats forever.
   virtual std::optional<int64_t> size() const = 0;
   virtual void fill(int64_t index, const RowSpan& out) const = 0;
 
-  /// The same as `fill`, as a value.
+  /// Like `fill`, but returns a value.
   Sample sample_at(int64_t index) const;
 };
 
@@ -45,9 +46,8 @@ class MixedDataset : public RowDataset {
   std::optional<int64_t> size() const override { return order_.size(); }
   void fill(int64_t index, const RowSpan& out) const override;
 
-  /// A number for "the same rows in the same order": changes with the data's extent, a sample of its tokens, the
-  /// packing, the weights and the seed. A run that resumes compares it, because a step number means nothing in other
-  /// data.
+  /// Returns a hash of the sequences and their order. It depends on the data's size, some of its tokens, the packing,
+  /// the weights and the seed. A run that resumes compares it, because a step number is meaningless for other data.
   uint64_t fingerprint() const { return fingerprint_; }
 
   const SampleOrder& order() const { return order_; }

@@ -1,4 +1,4 @@
-// From rows to batches.
+// Preparation of batches from sequences.
 #include "lehr/data/loader.h"
 
 #include <ATen/ops/empty.h>
@@ -15,7 +15,7 @@ BatchPlan checked(const BatchPlan& plan) {
   require(
       plan.first_row >= 0 && plan.num_rows > 0 && plan.first_row + plan.num_rows <= plan.global_batch_size &&
           plan.start_step >= 0,
-      "batch plan: rows [{}, {}) of a global batch of {} from step {} on make no sense",
+      "batch plan: sequences [{}, {}) of a global batch of {} from step {} on are inconsistent",
       plan.first_row,
       plan.first_row + plan.num_rows,
       plan.global_batch_size,
@@ -68,6 +68,7 @@ Batch make_batch(const RowDataset& dataset, const BatchPlan& plan, int64_t step)
     const int64_t at = i * length;
     const RowSpan row{all.input_ids + at, all.labels + at, all.position_ids + at, all.document_ids + at};
     const int64_t index = step * plan.global_batch_size + plan.first_row + i;
+    // Past the end of finite data (drop_last = false).
     if (size && index >= *size) {
       fill_padding(length, 0, row);
     } else {
@@ -85,8 +86,8 @@ std::function<std::optional<int64_t>()> steps_of(std::optional<int64_t> dataset_
   const auto end = num_steps(plan.rows_of(dataset_size), plan.global_batch_size, plan.drop_last);
   require(
       !end || *end > 0,
-      "data: one pass has {} rows, fewer than one global batch of {}. Set data.repeat = true, or make "
-      "training.global_batch_size smaller",
+      "data: one pass has {} sequences, fewer than one global batch of {}. Set data.repeat = true, or reduce "
+      "training.global_batch_size",
       dataset_size.value_or(0),
       plan.global_batch_size);
   return [step = plan.start_step, end]() mutable { return end && step >= *end ? std::nullopt : std::optional(step++); };

@@ -1,4 +1,4 @@
-// Batches of rows as tensors, made ahead of time by threads, in an order that no thread can change.
+// Batches of sequences as tensors, prepared ahead by threads, in an order that does not depend on the threads.
 #pragma once
 
 #include <cstdint>
@@ -12,64 +12,64 @@
 
 namespace lehr::data {
 
-/// Which rows of each global step a loader gives. Row r of step n is sample n * global_batch_size + r.
+/// The sequences of each global step that a loader returns. Sequence r of step n is sample n * global_batch_size + r.
 struct BatchPlan {
   int64_t global_batch_size = 0;
-  int64_t first_row = 0;  ///< The local rows are [first_row, first_row + num_rows) of every global batch.
+  int64_t first_row = 0;  ///< The local sequences are [first_row, first_row + num_rows) of every global batch.
   int64_t num_rows = 0;
-  int64_t start_step = 0;  ///< Counted from 0; to resume, the number of steps that are done.
-  /// Finite data that does not fill the last global batch: true drops the rest; false fills the batch with rows of
-  /// padding (no labels), so that every row is seen.
+  int64_t start_step = 0;  ///< Counted from 0; on resume, the number of completed steps.
+  /// For finite data that does not fill the last global batch: true drops the remainder; false fills the batch with
+  /// sequences of padding (no labels), so that all data is seen.
   bool drop_last = true;
-  /// Rows of the data that are given at most, whoever gets them: it ends there as at its own end.
+  /// Maximum number of sequences over all ranks: the data ends there.
   std::optional<int64_t> max_rows = {};
 
-  /// The rows that there are, of a data set of that size (nothing: endless).
+  /// Returns the number of sequences of a dataset of that size (nothing: endless) under this plan.
   std::optional<int64_t> rows_of(std::optional<int64_t> dataset_size) const;
 };
 
-/// The plan of one of `num_ranks` data-parallel ranks. The ranks share a global batch evenly, in order; a batch that
-/// they cannot share is a usage error.
+/// Returns the plan of one of `num_ranks` data-parallel ranks. The ranks share a global batch evenly, in order. Throws
+/// a usage error if they cannot.
 BatchPlan batch_plan_of_rank(int64_t global_batch_size, int64_t rank, int64_t num_ranks, int64_t start_step = 0);
 
-/// The number of steps that `dataset` lasts; nothing when it never ends.
+/// Returns the number of steps of `dataset`; nothing if it never ends.
 std::optional<int64_t> num_steps(std::optional<int64_t> dataset_size, int64_t global_batch_size, bool drop_last);
 
-/// The local rows of one global step. All tensors are int64 on the CPU, (B, T); see RowSpan for their meaning.
+/// The local sequences of one global step. All tensors are int64 on the CPU, (B, T); see RowSpan for their meaning.
 struct Batch {
   int64_t step = 0;
   at::Tensor input_ids;
   at::Tensor labels;
   at::Tensor position_ids;
   at::Tensor document_ids;
-  bool has_packing = false;      ///< Some row holds more than one document, so attention needs document_ids.
-  int64_t num_valid_tokens = 0;  ///< Labels that are not kNoLabel, in the local rows.
+  bool has_packing = false;      ///< Some sequence contains several documents, so attention needs document_ids.
+  int64_t num_valid_tokens = 0;  ///< Labels other than kNoLabel, in the local sequences.
 };
 
-/// How batches are made ahead of time.
+/// Options for preparing batches ahead.
 struct PrefetchOptions {
-  int64_t num_workers = 1;  ///< Threads; 0: batches are made when they are asked for.
-  int64_t depth = 4;        ///< Batches made ahead at most.
+  int64_t num_workers = 1;  ///< Threads; 0: batches are prepared on request.
+  int64_t depth = 4;        ///< Maximum number of batches prepared ahead.
 };
 
-/// Gives the batches of a plan, step by step. May be destroyed at any time.
+/// Loads the batches of a plan, step by step. May be destroyed at any time.
 class BatchLoader {
  public:
   BatchLoader(std::shared_ptr<const RowDataset> dataset, BatchPlan plan, PrefetchOptions options = {});
 
-  /// The next step's batch; nothing once finite data is used up. What goes wrong in a thread is thrown here, at the
-  /// step that it belongs to.
+  /// Returns the next step's batch; nothing at the end of finite data. Rethrows an exception of a worker thread at the
+  /// step where it occurred.
   std::optional<Batch> next() { return pipeline_.next(); }
 
  private:
   OrderedPipeline<int64_t, Batch> pipeline_;
 };
 
-/// One batch, made now. What BatchLoader calls; useful for looking at data.
+/// Prepares one batch synchronously. BatchLoader calls it; also useful for inspection of data.
 Batch make_batch(const RowDataset& dataset, const BatchPlan& plan, int64_t step);
 
-/// A function that gives the plan's steps, one a call, and nothing after the last. Throws for a plan that makes no
-/// sense, and for data that does not fill a single step.
+/// Returns a function that returns the plan's steps, one per call, and nothing after the last one. Throws a usage error
+/// for an inconsistent plan, and for data that does not fill a single step.
 std::function<std::optional<int64_t>()> steps_of(std::optional<int64_t> dataset_size, const BatchPlan& plan);
 
 }  // namespace lehr::data

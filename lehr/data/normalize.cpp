@@ -1,4 +1,4 @@
-// NFC: a quick check, then decompose, reorder and compose the few stretches that need it.
+// NFC: a quick check, then decomposition, reordering and composition of the few ranges that need it.
 #include "lehr/data/normalize.h"
 
 #include <algorithm>
@@ -10,11 +10,11 @@
 namespace lehr::data {
 namespace {
 
-// Hangul syllables are computed, as the Unicode standard says (section 3.12).
+// Hangul syllables are computed according to the Unicode standard, section 3.12.
 constexpr uint32_t kSyllable = 0xAC00;
 constexpr uint32_t kLead = 0x1100;
 constexpr uint32_t kVowel = 0x1161;
-constexpr uint32_t kTail = 0x11A7;  // "no tail"; the first real one follows
+constexpr uint32_t kTail = 0x11A7;  // "no tail"; the first real tail follows
 constexpr uint32_t kLeads = 19;
 constexpr uint32_t kVowels = 21;
 constexpr uint32_t kTails = 28;
@@ -27,7 +27,7 @@ uint8_t combining_class(uint32_t code) {
   return after != kCombiningClasses.begin() && code <= after[-1].last ? after[-1].combining_class : uint8_t{0};
 }
 
-/// The composite of a pair, or 0.
+/// Returns the composite of a pair, or 0.
 uint32_t compose_pair(uint32_t first, uint32_t second) {
   if (first >= kLead && first < kLead + kLeads && second >= kVowel && second < kVowel + kVowels) {
     return kSyllable + ((first - kLead) * kVowels + (second - kVowel)) * kTails;
@@ -75,7 +75,7 @@ void append_decomposed(uint32_t code, std::vector<Mark>& out) {
   }
 }
 
-/// Canonical ordering: each run of non-starters is sorted by class, stably.
+/// Canonical ordering: sorts each run of non-starters stably by class.
 void reorder(std::vector<Mark>& marks) {
   const auto is_starter = [](const Mark& m) { return m.combining_class == 0; };
   for (auto begin = marks.begin(); begin != marks.end();) {
@@ -110,7 +110,7 @@ void compose(std::vector<Mark>& marks) {
   marks.resize(kept);
 }
 
-/// First byte at or after `at` that is not ASCII.
+/// Returns the first non-ASCII byte at or after `at`.
 const char* skip_ascii(const char* at, const char* end) {
   for (; end - at >= 8; at += 8) {
     uint64_t word;
@@ -125,8 +125,8 @@ const char* skip_ascii(const char* at, const char* end) {
   return at;
 }
 
-/// The first character at or after `at` that needs NFC, or `end`. `boundary` is set to the character before it (or to
-/// `at`): that one may be changed by it, nothing before can be.
+/// Returns the first character at or after `at` that needs NFC, or `end`. Sets `boundary` to the character before it
+/// (or to `at`): that one may combine with it, but nothing before can.
 const char* find_unsafe(const CodePoints& table, const char* at, const char* end, const char*& boundary) {
   boundary = at;
   while (true) {
@@ -192,7 +192,7 @@ std::string_view to_nfc(std::string_view text, std::string& buffer) {
   std::vector<Mark> marks;
   while (unsafe != end) {
     buffer.append(copied, boundary);
-    // The stretch: the boundary character, and all up to the next character that joins with nothing before it.
+    // The range to normalize: the boundary character, and all up to the next character that does not combine.
     marks.clear();
     const char* at = boundary;
     if (boundary != unsafe) {

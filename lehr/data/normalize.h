@@ -8,11 +8,12 @@
 
 namespace lehr::data {
 
-/// `text` in NFC. Text that already is (nearly all text) is returned as it stands, at memory speed; otherwise `buffer`
-/// holds the result, so it must outlive it. Bytes that are no UTF-8 stay as they are and join with nothing.
+/// Returns `text` in NFC. Text that is already normalized (nearly all text) is returned unchanged, at memory speed;
+/// otherwise `buffer` holds the result and must outlive it. Invalid UTF-8 is kept and does not combine with anything.
 std::string_view to_nfc(std::string_view text, std::string& buffer);
 
-/// Code points that NFC changes, reorders or may join with what stands before them; all others are boundaries.
+/// Returns the code points that NFC changes, reorders or may combine with a preceding character; all others are
+/// boundaries.
 std::vector<uint32_t> codes_that_need_nfc();
 
 }  // namespace lehr::data

@@ -1,4 +1,4 @@
-// Opening datasets, and the cache of tokenized text.
+// Opens datasets, and manages the cache of tokenized text.
 #include "lehr/data/open_data.h"
 
 #include <fcntl.h>
@@ -43,8 +43,8 @@ int64_t bytes_of(const TextSource& source) {
   return bytes;
 }
 
-/// Everything that the tokens depend on. Files count by path, size and time of change: reading them all would cost as
-/// much as it saves.
+/// Returns a cache key of everything that the tokens depend on. Files count by path, size and modification time, as
+/// reading them all would cost as much as the cache saves.
 std::string cache_name(const TextSource& source, const Tokenizer& tokenizer) {
   std::string key = fmt::format(
       "1|{}|{}|{}|{}|{:x}|{}",
@@ -69,8 +69,8 @@ std::string cache_name(const TextSource& source, const Tokenizer& tokenizer) {
   return fmt::format("{}-{:016x}.tokens", std::filesystem::absolute(source.path).stem().string(), hash_name(key));
 }
 
-/// Holds others of this machine back while it lives. Where the file system has no locks they do the same work twice,
-/// and nothing worse.
+/// Locks out other processes on this machine during its lifetime. Without support of the file system they do the same
+/// work redundantly, which is harmless.
 class FolderLock {
  public:
   explicit FolderLock(const std::filesystem::path& folder) {
@@ -109,10 +109,10 @@ TokenStream tokenize_through_cache(
   if (std::filesystem::exists(file)) {
     try {
       TokenStream stream = open_token_file(file);
-      inform(options, fmt::format("{}: tokens are in {}", source.path.string(), file.string()));
+      inform(options, fmt::format("{}: tokens are cached in {}", source.path.string(), file.string()));
       return stream;
     } catch (const Error& error) {
-      inform(options, fmt::format("{}; it is made again", error.what()));
+      inform(options, fmt::format("{}; it is created again", error.what()));
     }
   }
   inform(options, fmt::format("{}: tokenizing into {}", source.path.string(), file.string()));
@@ -125,8 +125,8 @@ TokenStream open_token_dataset(const DatasetConfig& dataset, const Tokenizer& to
   const uint64_t theirs = stream.tokenizer_fingerprint();
   require(
       theirs == 0 || theirs == tokenizer_fingerprint(tokenizer),
-      "{}: was made with another tokenizer than this run's [tokenizer]. Use that one, or make the file again with "
-      "'lehr tokenize'",
+      "{}: was created with another tokenizer than this run's [tokenizer]. Use that tokenizer, or create the file "
+      "again with 'lehr tokenize'",
       dataset.path);
   return stream;
 }
@@ -141,7 +141,7 @@ bool is_there(const std::string& path) {
   return std::filesystem::exists(path, unreadable);
 }
 
-// Before a long file is tokenized for nothing.
+// Checked before a long tokenization would be wasted.
 void require_files(const DataConfig& config) {
   for (size_t i = 0; i < config.datasets.size(); ++i) {
     const std::string& path = config.datasets[i].path;

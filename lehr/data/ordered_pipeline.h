@@ -1,4 +1,4 @@
-// Work for several threads whose results come out in the order in which it was taken.
+// A parallel pipeline whose results are returned in the order of its inputs.
 #pragma once
 
 #include <algorithm>
@@ -16,14 +16,14 @@
 
 namespace lehr::data {
 
-/// `take` gives items one at a time (never two calls at once) until it gives nothing; `work` turns items into results,
-/// many at once; next() returns the results in the order of the items, whatever the number of threads. At most `depth`
-/// items are on their way. An exception of either function comes out of next() in its turn, and of every later call.
-/// The destructor stops the threads, whatever they are at.
+/// `take` returns items one at a time (never called concurrently) until it returns nothing; `work` turns items into
+/// results, concurrently; next() returns the results in the order of the items, for any number of threads. At most
+/// `depth` items are in flight. An exception of either function is thrown by next() at its position, and by every later
+/// call. The destructor stops the threads at any time.
 template <class Item, class Result>
 class OrderedPipeline {
  public:
-  /// With no threads, the work is done in next().
+  /// Without threads, next() does the work.
   OrderedPipeline(
       int64_t num_threads, int64_t depth, std::function<std::optional<Item>()> take, std::function<Result(Item&&)> work)
       : take_(std::move(take)), work_(std::move(work)), depth_(std::max({depth, num_threads, int64_t{1}})) {
@@ -45,7 +45,7 @@ class OrderedPipeline {
   OrderedPipeline(const OrderedPipeline&) = delete;
   OrderedPipeline& operator=(const OrderedPipeline&) = delete;
 
-  /// The next result; nothing after the last one. For one thread at a time.
+  /// Returns the next result; nothing after the last one. Must not be called concurrently.
   std::optional<Result> next() {
     if (threads_.empty() && outcomes_.empty()) {
       produce_one();
@@ -57,7 +57,7 @@ class OrderedPipeline {
     }
     auto found = outcomes_.find(delivered_);
     if (auto* error = std::get_if<std::exception_ptr>(&found->second)) {
-      std::rethrow_exception(*error);  // stays where it is: there is nothing sensible after it
+      std::rethrow_exception(*error);  // not removed: every later call throws it too
     }
     std::optional<Result> result(std::move(std::get<Result>(found->second)));
     outcomes_.erase(found);
@@ -75,7 +75,7 @@ class OrderedPipeline {
     }
   }
 
-  /// Takes one item and works on it. False when there is nothing more to do.
+  /// Takes one item and works on it. Returns false if no work is left.
   bool produce_one() {
     std::optional<Item> item;
     int64_t index = 0;
@@ -128,7 +128,7 @@ class OrderedPipeline {
   int64_t depth_;
 
   std::mutex take_mutex_;  // held while taking; locked before mutex_
-  std::mutex mutex_;       // of everything below
+  std::mutex mutex_;       // guards everything below
   std::condition_variable changed_;
   std::map<int64_t, Outcome> outcomes_;
   int64_t taken_ = 0;

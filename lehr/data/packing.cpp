@@ -1,4 +1,4 @@
-// Rows by cutting a stream, and rows by best fit.
+// Packing of documents into sequences: by cutting the stream, or by best fit.
 #include "lehr/data/packing.h"
 
 #include <algorithm>
@@ -51,7 +51,7 @@ PackedRows::PackedRows(TokenStream stream, PackingOptions options) : stream_(std
   if (options.packing == Packing::whole) {
     plan_whole();
   } else {
-    // The stream's last token predicts nothing, so it does not deserve a row of its own.
+    // The stream's last token predicts nothing, so it needs no sequence of its own.
     num_rows_ = (std::max<int64_t>(stream_.num_tokens() - 1, 0) + options.seq_len - 1) / options.seq_len;
   }
   require(
@@ -96,7 +96,7 @@ void PackedRows::plan_whole() {
   });
 
   std::vector<int64_t> row_of(pieces_.size());
-  std::map<int64_t, std::vector<int64_t>> rows_by_space;  // only rows with room left
+  std::map<int64_t, std::vector<int64_t>> rows_by_space;  // only sequences with room left
   for (const int64_t index : longest_first) {
     const int64_t length = pieces_[index].length;
     auto best = rows_by_space.lower_bound(length);
@@ -116,8 +116,8 @@ void PackedRows::plan_whole() {
     }
   }
 
-  // Rows in the order of the first documents in them, documents of a row in the order of the corpus: without shuffling
-  // the corpus is then read roughly in its own order.
+  // Sequences are in the order of their first documents, and the documents of a sequence in the order of the corpus:
+  // without shuffling the corpus is then read roughly in its own order.
   std::vector<int64_t> rank(num_rows_, -1);
   int64_t next_rank = 0;
   row_begin_.assign(num_rows_ + 1, 0);

@@ -1,4 +1,4 @@
-// Documents packed into rows of equal length, with what a model must know about their borders.
+// Documents packed into sequences of equal length, with the labels, positions and document ids of their tokens.
 #pragma once
 
 #include <cstdint>
@@ -13,29 +13,29 @@ constexpr int64_t kNoLabel = -100;
 /// The document id of padding.
 constexpr int64_t kNoDocument = -1;
 
-/// Where a row is written: four arrays of seq_len numbers each.
+/// Output arrays of one sequence: four arrays of seq_len numbers each.
 struct RowSpan {
   int64_t* input_ids;
-  int64_t* labels;        ///< What follows each token in its own document; kNoLabel at a document's end and in padding.
-  int64_t* position_ids;  ///< From 0 where a document (or its part in this row) starts.
-  int64_t* document_ids;  ///< 0, 1, ... within the row; kNoDocument for padding. Tokens see only their own document.
+  int64_t* labels;        ///< The next token of the same document; kNoLabel at a document's end and in padding.
+  int64_t* position_ids;  ///< From 0 at the start of a document (or of its part in this sequence).
+  int64_t* document_ids;  ///< 0, 1, ... per sequence; kNoDocument: padding. Tokens attend to their own document only.
 };
 
 enum class Packing {
-  concat,  ///< All documents in a row, cut every seq_len tokens: a document may go on in the next row. No waste.
-  whole,   ///< As many whole documents a row as fit; only documents longer than a row are cut; the rest is padding.
+  concat,  ///< Concatenates documents, cut every seq_len tokens: a document may go on in the next one. No waste.
+  whole,   ///< As many whole documents per sequence as fit; only longer documents are cut; the rest is padding.
 };
 
 struct PackingOptions {
   int64_t seq_len = 0;
   Packing packing = Packing::concat;
-  int64_t pad_id = 0;  ///< What stands in input_ids where there is no document.
+  int64_t pad_id = 0;  ///< The id of padding in input_ids.
 };
 
-/// The rows of a token stream, any of them at once. What a row holds depends on the stream and the options only.
+/// The sequences of a token stream, with random access. A sequence depends on the stream and the options only.
 ///
-/// Every pair (token, next token of the same document) is a label exactly once, where the next token is learned.
-/// `concat` needs no memory; `whole` plans by best fit, longest first, and keeps 16 bytes a document.
+/// Every pair (token, next token of the same document) is a label exactly once, if the next token is learned. `concat`
+/// needs no memory; `whole` plans by best fit, longest document first, and keeps 16 bytes per document.
 class PackedRows {
  public:
   PackedRows(TokenStream stream, PackingOptions options);
@@ -44,9 +44,9 @@ class PackedRows {
   void fill(int64_t row, const RowSpan& out) const;
   const TokenStream& stream() const { return stream_; }
 
-  /// Part of a document in a row.
+  /// Part of a document in a sequence.
   struct Piece {
-    int64_t begin = 0;  ///< Its first token's position in the stream.
+    int64_t begin = 0;  ///< Position of its first token in the stream.
     int32_t length = 0;
     bool continues = false;  ///< The token after it belongs to the same document.
   };
@@ -58,11 +58,11 @@ class PackedRows {
   TokenStream stream_;
   PackingOptions options_;
   int64_t num_rows_ = 0;
-  std::vector<Piece> pieces_;       // whole: by row
+  std::vector<Piece> pieces_;       // whole: in the order of sequences
   std::vector<int64_t> row_begin_;  // whole: num_rows_ + 1 indices into pieces_
 };
 
-/// A row of padding alone.
+/// Fills a sequence with padding only.
 void fill_padding(int64_t seq_len, int64_t pad_id, const RowSpan& out);
 
 }  // namespace lehr::data

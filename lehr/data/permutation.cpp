@@ -15,7 +15,7 @@ uint64_t mix(uint64_t value) {
 }  // namespace
 
 Permutation::Permutation(int64_t size, uint64_t key) : size_(static_cast<uint64_t>(size)), key_(key), half_bits_(4) {
-  // At least 256 elements: with halves of a few bits the network would know too few permutations.
+  // At least 256 elements: with halves of only a few bits, the network would have too few permutations.
   while (half_bits_ < 31 && (uint64_t{1} << (2 * half_bits_)) < size_) {
     ++half_bits_;
   }

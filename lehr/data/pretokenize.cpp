@@ -1,4 +1,4 @@
-// Reads the pre_tokenizer of tokenizer.json into a splitter.
+// Builds a splitter from the pre_tokenizer of tokenizer.json.
 #include "lehr/data/pretokenize.h"
 
 #include <optional>
@@ -12,7 +12,7 @@ namespace {
 
 using nlohmann::json;
 
-/// ByteLevel's add_prefix_space: every piece that starts without a space gets one.
+/// ByteLevel's add_prefix_space: prefixes every piece that does not start with a space.
 class PrefixSpace : public Splitter {
  public:
   void split(std::string_view text, const PieceSink& sink) const override {
@@ -28,7 +28,7 @@ class PrefixSpace : public Splitter {
   }
 };
 
-/// Digits: runs of numbers, or single ones, apart from all else.
+/// Digits: separates runs of numbers, or single ones, from all other text.
 class DigitSplitter : public Splitter {
  public:
   explicit DigitSplitter(bool individual) : individual_(individual) {}
@@ -60,7 +60,7 @@ class DigitSplitter : public Splitter {
   bool individual_;
 };
 
-/// One splitter after the other, each on the pieces of the one before.
+/// Applies splitters one after the other, each to the pieces of the previous one.
 class SequenceSplitter : public Splitter {
  public:
   explicit SequenceSplitter(std::vector<std::unique_ptr<Splitter>> steps) : steps_(std::move(steps)) {}
@@ -106,7 +106,7 @@ std::unique_ptr<Splitter> read_split(const json& node, const std::string& where)
   const auto pattern = json_at<std::string>(pattern_node, literal ? "String" : "Regex", where + ".pattern");
   const SplitBehavior behavior = read_behavior(node, where);
   const bool invert = json_or(node, "invert", false, where);
-  // The scanners' patterns match everything, so that removing what does not match isolates the matches too.
+  // The scanners' patterns match all text, so removing non-matches also isolates the matches.
   const bool isolates = behavior == SplitBehavior::isolated || (behavior == SplitBehavior::removed && invert);
   if (!literal && isolates) {
     if (auto scanner = make_scanner(pattern)) {
@@ -116,14 +116,12 @@ std::unique_ptr<Splitter> read_split(const json& node, const std::string& where)
   return make_regex_splitter(pattern, literal, behavior, invert, where + ".pattern");
 }
 
-/// Reads one node into steps; `ended` tells that ByteLevel, which must be the last, was read.
+/// Converts one node to steps; `ended` is set once ByteLevel, which must be last, was read.
 void read_steps(
     const json& node, const std::string& where, std::vector<std::unique_ptr<Splitter>>& steps, bool& ended) {
   const auto type = json_at<std::string>(node, "type", where);
   require(
-      !ended,
-      "{}: stands after ByteLevel, which has to be the last step (the later one would see mapped bytes)",
-      where);
+      !ended, "{}: comes after ByteLevel, which must be the last step (a later step would see mapped bytes)", where);
   if (type == "Sequence") {
     const auto parts = json_at<json>(node, "pretokenizers", where);
     require(parts.is_array(), "{}.pretokenizers: expected a list, found {}", where, parts.type_name());
@@ -157,7 +155,7 @@ std::unique_ptr<Splitter> make_pre_tokenizer(const json& node, const std::string
   std::vector<std::unique_ptr<Splitter>> steps;
   bool ended = false;
   read_steps(node, where, steps, ended);
-  require(ended, "{}: no ByteLevel in it; only byte-level tokenizers are supported", where);
+  require(ended, "{}: contains no ByteLevel; only byte-level tokenizers are supported", where);
   if (steps.size() == 1) {
     return std::move(steps.front());
   }

@@ -1,4 +1,4 @@
-// Pre-tokenizers: how text is cut into words before merges are applied.
+// Pre-tokenizers: splitting of text into words before merges are applied.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -24,7 +24,7 @@ class PieceSink {
   void (*call_)(const void*, std::string_view);
 };
 
-/// Cuts text into pieces. Immutable: `split` may be called from many threads at once.
+/// Splits text into pieces. Immutable: several threads may call `split` concurrently.
 class Splitter {
  public:
   virtual ~Splitter() = default;
@@ -32,23 +32,24 @@ class Splitter {
   virtual void split(std::string_view text, const PieceSink& sink) const = 0;
 };
 
-/// What becomes of the stretches that a Split pattern matches, as in the `tokenizers` package.
+/// The treatment of matches of a Split pattern, as in the `tokenizers` package.
 enum class SplitBehavior { isolated, removed, merged_with_previous, merged_with_next, contiguous };
 
-/// A splitter for a regular expression (or, with `literal`, a plain string) through PCRE2, with PCRE2's own Unicode
-/// tables. `where` names the file and field in errors: what PCRE2 reads otherwise than Oniguruma is refused.
+/// Returns a splitter for a regular expression (or, with `literal`, a plain string) based on PCRE2 and its Unicode
+/// tables. Constructs that PCRE2 interprets differently from Oniguruma are refused. `where` names file and field in
+/// errors.
 std::unique_ptr<Splitter> make_regex_splitter(
     const std::string& pattern, bool literal, SplitBehavior behavior, bool invert, const std::string& where);
 
-/// The hand-written scanner for `pattern` if it is one of those that real models use (GPT-2; Qwen2 and Qwen3; Llama 3),
-/// else null. It isolates each match; the pattern matches everything, so there are no stretches between.
+/// Returns the hand-written scanner for `pattern` if it is one of common models (GPT-2; Qwen2 and Qwen3; Llama 3), else
+/// null. It isolates each match; these patterns match all text, so nothing lies between matches.
 std::unique_ptr<Splitter> make_scanner(const std::string& pattern);
 
-/// The pattern of GPT-2, which is also that of ByteLevel with `use_regex`.
+/// The pattern of GPT-2, which ByteLevel uses with `use_regex`.
 extern const char* const kGpt2Pattern;
 
-/// The splitter for a `pre_tokenizer` object of tokenizer.json, without the final mapping of bytes to characters:
-/// Split, ByteLevel (which must come last), Digits, Sequence. `where` names file and field in errors.
+/// Returns the splitter for a `pre_tokenizer` object of tokenizer.json, without the final mapping of bytes to
+/// characters: Split, ByteLevel (which must be last), Digits, Sequence. `where` names file and field in errors.
 std::unique_ptr<Splitter> make_pre_tokenizer(const nlohmann::json& node, const std::string& where);
 
 }  // namespace lehr::data

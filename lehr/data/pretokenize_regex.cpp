@@ -1,4 +1,4 @@
-// The general pre-tokenizer engine: any regular expression through PCRE2, compiled to machine code.
+// The general pre-tokenizer: any regular expression, compiled to machine code by PCRE2.
 #include "lehr/base/error.h"
 #include "lehr/data/pretokenize.h"
 #include "lehr/data/unicode.h"
@@ -25,7 +25,7 @@ std::string pcre2_message(int code) {
   return reinterpret_cast<const char*>(text);
 }
 
-/// Refuses what PCRE2 would accept but read otherwise than Oniguruma, which `tokenizers` uses.
+/// Refuses constructs that PCRE2 accepts but interprets differently from Oniguruma, which `tokenizers` uses.
 void refuse_other_dialect(const std::string& pattern, const std::string& where) {
   bool in_class = false;
   for (size_t i = 0; i < pattern.size(); ++i) {
@@ -33,7 +33,7 @@ void refuse_other_dialect(const std::string& pattern, const std::string& where) 
     std::string_view bad;
     if (rest[0] == '\\') {
       const char escaped = rest.size() > 1 ? rest[1] : '\0';
-      // Hexadecimal digits, \K, \R, \X and \G mean different things in the two engines.
+      // Hexadecimal digits, \K, \R, \X and \G differ between the two engines.
       if (std::string_view("hHKRXG").find(escaped) != std::string_view::npos) {
         bad = rest.substr(0, 2);
       }
@@ -81,7 +81,7 @@ class RegexSplitter : public Splitter {
         pcre2_message(error),
         offset,
         pattern);
-    pcre2_jit_compile(code_.get(), PCRE2_JIT_COMPLETE);  // where it cannot, pcre2_match interprets
+    pcre2_jit_compile(code_.get(), PCRE2_JIT_COMPLETE);  // without JIT support, pcre2_match interprets
   }
 
   void split(std::string_view text, const PieceSink& sink) const override {
@@ -89,7 +89,7 @@ class RegexSplitter : public Splitter {
       split_valid(text, sink);
       return;
     }
-    // PCRE2 wants valid UTF-8: every stretch of it by itself, and the bytes between as pieces of their own.
+    // PCRE2 requires valid UTF-8: each valid range is matched separately, and the bytes between are separate pieces.
     const char* const end = text.data() + text.size();
     const char* begin = text.data();
     for (const char* at = begin; at < end;) {
@@ -111,7 +111,7 @@ class RegexSplitter : public Splitter {
     bool matched = false;
   };
 
-  /// Turns matched and unmatched stretches, given in order, into pieces.
+  /// Converts matched and unmatched ranges, in order, to pieces.
   class Emitter {
    public:
     Emitter(SplitBehavior behavior, std::string_view text, const PieceSink& sink)
@@ -172,7 +172,7 @@ class RegexSplitter : public Splitter {
     Pcre2Ptr<pcre2_match_context> context;
     Pcre2Ptr<pcre2_jit_stack> stack;
     Emitter emitter(behavior_, text, sink);
-    size_t covered = 0;  // all before is emitted
+    size_t covered = 0;  // everything before it has been emitted
     size_t from = 0;
     while (from < text.size()) {
       const int found = pcre2_match(
@@ -206,7 +206,7 @@ class RegexSplitter : public Splitter {
         emitter.add({covered, begin, invert_});
         emitter.add({begin, end, !invert_});
         covered = from = end;
-      } else {  // an empty match is a cut and no piece
+      } else {  // an empty match splits without a piece
         emitter.add({covered, begin, invert_});
         emitter.flush();
         covered = begin;

@@ -1,7 +1,7 @@
 // Hand-written scanners for the pre-tokenizer patterns of GPT-2, Qwen2/Qwen3 and Llama 3.
 //
-// Each function below is one alternative of the pattern, tried in the pattern's order. Held to the same oracle as the
-// regular expression engine, and about ten times as fast.
+// Each function below is one alternative of the pattern, tried in the pattern's order. The scanners are tested against
+// the same oracle as the regular expression engine, and are about ten times as fast.
 #include <array>
 
 #include "lehr/data/pretokenize.h"
@@ -35,14 +35,14 @@ bool is_newline(char c) {
   return c == '\n' || c == '\r';
 }
 
-/// Kind and size of a character; size 0 at the end of the text.
+/// Class and size of a character; size 0 at the end of the text.
 struct Seen {
   CharKind kind;
   uint32_t size;
   bool is(CharKind wanted) const { return size != 0 && kind == wanted; }
 };
 
-/// What the patterns have in common. All positions are pointers into the text.
+/// The common part of the patterns. All positions are pointers into the text.
 class Scanner {
  public:
   explicit Scanner(std::string_view text) : end_(text.data() + text.size()), table_(CodePoints::get()) {}
@@ -60,7 +60,7 @@ class Scanner {
     return {table_.kind(c.code), c.size};
   }
 
-  /// The end of the run of characters of one kind that starts at `at`, at most `limit` of them.
+  /// Returns the end of the run of characters of one class that starts at `at`, at most `limit` of them.
   const char* run(CharKind kind, const char* at, size_t limit = SIZE_MAX) const {
     for (; limit != 0; --limit) {
       const Seen seen = look(at);
@@ -79,7 +79,7 @@ class Scanner {
     return at;
   }
 
-  /// 's|'t|'re|'ve|'m|'ll|'d at an apostrophe; `at` itself where none of them stands there.
+  /// Matches 's|'t|'re|'ve|'m|'ll|'d at an apostrophe; returns `at` itself if none matches.
   const char* contraction(const char* at, bool any_case) const {
     const auto letter = [&](ptrdiff_t i) {
       const char c = i < end_ - at ? at[i] : '\0';
@@ -93,11 +93,11 @@ class Scanner {
     if ((first == 'r' && second == 'e') || (first == 'v' && second == 'e') || (first == 'l' && second == 'l')) {
       return at + 3;
     }
-    // U+017F, the long s, is an "s" when case is ignored.
+    // U+017F, the long s, matches "s" if case is ignored.
     return any_case && first == '\xC5' && second == '\xBF' ? at + 3 : at;
   }
 
-  /// \s+(?!\S)|\s+ at a space: the whole run at the end of the text, else all of it but its last character.
+  /// Matches \s+(?!\S)|\s+ at a space: the whole run at the end of the text, else all of it except its last character.
   const char* spaces(const char* at) const {
     const char* last = at;
     const char* next = at;
@@ -140,7 +140,7 @@ class Gpt2Splitter : public Splitter {
   }
 };
 
-/// Qwen2 and Llama 3, which differ in how many digits make a word.
+/// Qwen2 and Llama 3, which differ in the number of digits of a word.
 class Cl100kSplitter : public Splitter {
  public:
   explicit Cl100kSplitter(size_t max_digits) : max_digits_(max_digits) {}
@@ -179,7 +179,7 @@ class Cl100kSplitter : public Splitter {
     if (first.kind == CharKind::other || (*at == ' ' && second.is(CharKind::other))) {
       return scanner.newlines(scanner.run(CharKind::other, rest));
     }
-    // \s*[\r\n]+: up to the last line end of the run of spaces.
+    // \s*[\r\n]+: up to the last newline of the run of spaces.
     const char* const spaces_end = scanner.run(CharKind::space, at);
     for (const char* back = spaces_end; back != at; --back) {
       if (is_newline(back[-1])) {

@@ -12,7 +12,8 @@ namespace {
 
 __extension__ using Uint128 = unsigned __int128;
 
-/// How many of the first `count` indices fall to a dataset with this share: floor(count * part / whole + phase).
+/// Returns how many of the first `count` indices belong to a dataset with this share: floor(count * part / whole +
+/// phase).
 int64_t taken(int64_t count, uint64_t part, uint64_t whole, uint64_t phase) {
   return static_cast<int64_t>((static_cast<Uint128>(count) * part + phase) / whole);
 }
@@ -26,7 +27,7 @@ SampleOrder::SampleOrder(std::vector<Dataset> datasets, Options options) : optio
     require(dataset.size > 0, "data: a dataset has no samples");
     require(
         dataset.weight > 0 && std::isfinite(dataset.weight),
-        "data: a dataset has the weight {}, weights must be > 0",
+        "data: a dataset has the weight {}, expected more than 0",
         dataset.weight);
     weights += dataset.weight;
     total_ += dataset.size;
@@ -50,7 +51,11 @@ SampleOrder::SampleOrder(std::vector<Dataset> datasets, Options options) : optio
 
 SampleOrder::Place SampleOrder::at(int64_t index) const {
   require(
-      index >= 0 && (options_.repeat || index < total_), "data: sample {} was asked for, there are {}", index, total_);
+      index >= 0 && (options_.repeat || index < total_),
+      "data: sample {} was requested, but there are {}",
+      index,
+      total_);
+  // Each dataset takes its share of the indices that earlier datasets left; `index` counts the remaining ones.
   size_t dataset = 0;
   for (;; ++dataset) {
     const Share& share = shares_[dataset];
@@ -59,7 +64,7 @@ SampleOrder::Place SampleOrder::at(int64_t index) const {
       index = before;
       break;
     }
-    index -= before;  // the last dataset has all of what is left, so the loop ends there
+    index -= before;  // the last dataset takes all remaining indices, so the loop ends there
   }
   const Share& share = shares_[dataset];
   Place place{.dataset = static_cast<int64_t>(dataset), .sample = index % share.size, .epoch = index / share.size};

@@ -1,4 +1,4 @@
-// The one order of data: which sample of which dataset stands at a global index, as a pure function.
+// The global order of data: the dataset and sample of each global index, as a pure function.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,14 @@ namespace lehr::data {
 /// Mixes datasets and shuffles each. The answer for an index depends on the constructor's arguments and the index
 /// alone: nothing is drawn, so nothing has to be saved, and resuming costs nothing.
 ///
-/// Repeating: dataset d gets its weight's share of every stretch of indices, exact to within the number of datasets;
-/// when its samples are used up it starts over, in another order (its next epoch). Not repeating: every sample of every
-/// dataset comes exactly once, and the datasets are mixed evenly by their sizes.
+/// With repeat, dataset d gets its weight's share of every range of indices, exact to within the number of datasets;
+/// when its samples are used up, it starts over in another order (its next epoch). Without repeat, every sample of
+/// every dataset occurs exactly once, and the datasets are mixed evenly by their sizes.
 class SampleOrder {
  public:
   struct Dataset {
     int64_t size = 0;
-    double weight = 1.0;  ///< Only looked at when repeating.
+    double weight = 1.0;  ///< Used only with repeat.
   };
   struct Options {
     uint64_t seed = 0;
@@ -33,17 +33,17 @@ class SampleOrder {
     int64_t sample = 0;
     int64_t epoch = 0;
   };
-  /// What stands at `index`, which must be in [0, size()) when not repeating.
+  /// Returns the sample at `index`, which must be in [0, size()) without repeat.
   Place at(int64_t index) const;
 
-  /// The number of indices; nothing when repeating.
+  /// Returns the number of indices; nothing with repeat.
   std::optional<int64_t> size() const;
 
  private:
   struct Share {
     int64_t size;
-    uint64_t part;   // this dataset's part...
-    uint64_t whole;  // ...of what the datasets before it left
+    uint64_t part;   // share of this dataset: part / whole...
+    uint64_t whole;  // ...of the indices that the datasets before it left
     uint64_t phase;  // in [0, whole)
     RandomStream keys;
   };

@@ -1,4 +1,4 @@
-// The token file's format: header, writer, memory-mapped reader.
+// The format of token files: header, writer, memory-mapped reader.
 #include "lehr/data/token_file.h"
 
 #include <fcntl.h>
@@ -19,7 +19,7 @@
 namespace lehr::data {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "token files are mapped as they are");
+static_assert(std::endian::native == std::endian::little, "token files are mapped without conversion");
 
 constexpr std::array<char, 8> kMagic = {'L', 'E', 'H', 'R', 'T', 'O', 'K', 'S'};
 constexpr uint32_t kVersion = 1;
@@ -38,7 +38,7 @@ struct Header {
   uint64_t tokenizer_fingerprint = 0;
   uint64_t content_hash = 0;
   std::array<uint64_t, 23> reserved{};
-  uint64_t header_hash = 0;  // of everything above
+  uint64_t header_hash = 0;  // hash of all fields above
 };
 static_assert(sizeof(Header) == kHeaderBytes);
 
@@ -46,7 +46,7 @@ uint64_t mix(uint64_t hash, uint64_t value) {
   return (std::rotl(hash, 23) ^ value) * 0xBF58476D1CE4E5B9;
 }
 
-/// Of the ids of each document, then its end: what the writer can do as it goes.
+/// Hashes the ids of each document, then its end, so that the writer can update it incrementally.
 template <class Id>
 uint64_t hash_ids(uint64_t hash, const Id* ids, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
@@ -65,7 +65,7 @@ int64_t boundaries_position(const Header& header) {
   return (kHeaderBytes + header.num_tokens * header.token_bytes + 7) / 8 * 8;
 }
 
-/// A mapped file, with its header checked.
+/// A mapped file with a validated header.
 struct Mapping {
   explicit Mapping(const std::filesystem::path& path) : name(path.string()) {
     const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
@@ -79,7 +79,8 @@ struct Mapping {
     }
     const int error = errno;
     ::close(descriptor);
-    require(size >= kHeaderBytes, "{}: not a token file: {} bytes, the header alone has {}", name, size, kHeaderBytes);
+    require(
+        size >= kHeaderBytes, "{}: not a token file: it has {} bytes, the header alone {}", name, size, kHeaderBytes);
     if (data == MAP_FAILED) {
       data = nullptr;
       fail_runtime("{}: cannot be mapped into memory: {}", name, std::strerror(error));
@@ -99,12 +100,12 @@ struct Mapping {
   void check_header() const {
     require(
         header.magic == kMagic,
-        "{}: not a token file: it does not start with \"{}\". Make one with 'lehr tokenize'",
+        "{}: not a token file: it does not start with \"{}\". Create one with 'lehr tokenize'",
         name,
         std::string_view(kMagic.data(), kMagic.size()));
     require(
         header.version == kVersion,
-        "{}: token file version {}, this program reads version {}. Make the file again",
+        "{}: token file version {}, but this program reads version {}. Create the file again",
         name,
         header.version,
         kVersion);
@@ -138,7 +139,7 @@ struct Mapping {
       const uint64_t begin = boundaries()[i], end = boundaries()[i + 1];
       require(
           begin <= end && end <= static_cast<uint64_t>(header.num_tokens),
-          "{}: the positions of document {} are damaged. Make the file again",
+          "{}: the positions of document {} are damaged. Create the file again",
           name,
           i);
       const auto count = static_cast<int64_t>(end - begin);
@@ -146,7 +147,7 @@ struct Mapping {
       hash = mix(hash, end);
     }
     require(
-        hash == header.content_hash, "{}: the content is damaged (its checksum differs). Make the file again", name);
+        hash == header.content_hash, "{}: the content is damaged (its checksum differs). Create the file again", name);
   }
 
   std::string name;
@@ -159,7 +160,7 @@ struct Mapping {
 
 TokenFileWriter::TokenFileWriter(const std::filesystem::path& path, int64_t vocab_size, uint64_t tokenizer_fingerprint)
     : path_(path), file_(path), boundaries_(path.string() + ".boundaries"), content_hash_(kHashStart) {
-  require(vocab_size > 0, "{}: the vocabulary size is {}, at least 1 is needed", path.string(), vocab_size);
+  require(vocab_size > 0, "{}: the vocabulary size is {}, expected at least 1", path.string(), vocab_size);
   info_.vocab_size = vocab_size;
   info_.tokenizer_fingerprint = tokenizer_fingerprint;
   const Header placeholder{};
@@ -176,7 +177,7 @@ void TokenFileWriter::append(std::span<const int32_t> document) {
   }
   require(
       low >= 0 && high < info_.vocab_size,
-      "{}: document {} holds the id {}, outside a vocabulary of {}",
+      "{}: document {} contains the id {}, outside a vocabulary of {}",
       path_.string(),
       info_.num_documents,
       low < 0 ? low : high,

@@ -9,22 +9,22 @@
 #include <filesystem>
 #include <span>
 
-#include "lehr/data/output_file.h"
+#include "lehr/data/append_file.h"
 #include "lehr/data/token_stream.h"
 
 namespace lehr::data {
 
-/// What a token file's header says.
+/// The header of a token file.
 struct TokenFileInfo {
   int64_t num_tokens = 0;
   int64_t num_documents = 0;
   int64_t vocab_size = 0;
   int64_t max_id = -1;
-  uint64_t tokenizer_fingerprint = 0;  ///< As tokenizer_fingerprint() of tokenize_corpus.h gives it; 0: not known.
+  uint64_t tokenizer_fingerprint = 0;  ///< See tokenizer_fingerprint() in tokenize_corpus.h; 0: unknown.
 };
 
-/// Writes a token file document by document in bounded memory. The file gets its name in finish(); without it nothing
-/// is left behind.
+/// Writes a token file document by document in bounded memory. finish() renames the file into place; without it nothing
+/// is left on disk.
 class TokenFileWriter {
  public:
   TokenFileWriter(const std::filesystem::path& path, int64_t vocab_size, uint64_t tokenizer_fingerprint = 0);
@@ -34,24 +34,24 @@ class TokenFileWriter {
 
  private:
   std::filesystem::path path_;
-  OutputFile file_;
-  OutputFile boundaries_;
+  AppendFile file_;
+  AppendFile boundaries_;
   TokenFileInfo info_;
   uint64_t content_hash_;
   std::vector<uint16_t> narrow_;
 };
 
-/// Maps a token file. A file that is not one, has another size than its header says, or (up to 64 MiB, where it costs
-/// little) other content is a usage error that says so.
+/// Maps a token file. Throws a usage error for a file that is not a token file, has another size than its header
+/// states, or (checked up to 64 MiB, where it is cheap) has damaged content.
 TokenStream open_token_file(const std::filesystem::path& path);
 
-/// Whether the file begins as a token file does.
+/// Returns whether the file begins like a token file.
 bool is_token_file(const std::filesystem::path& path);
 
-/// Reads the whole file and throws a usage error unless its content is what was written.
+/// Reads the whole file and throws a usage error if its content is damaged.
 void verify_token_file(const std::filesystem::path& path);
 
-/// The header alone.
+/// Reads the header alone.
 TokenFileInfo read_token_file_info(const std::filesystem::path& path);
 
 }  // namespace lehr::data

@@ -22,7 +22,7 @@ void copy_checked(
   if (low < 0 || high > max_id) {
     fail(
         "{}: among the tokens {} to {} is the id {}, but the header says that ids are in [0, {}]. The file is damaged: "
-        "make it again",
+        "create it again",
         name,
         position,
         position + count - 1,
@@ -45,7 +45,7 @@ int64_t TokenStream::boundary(int64_t index) const {
   const auto value = storage_->boundaries[index];
   if (value > static_cast<uint64_t>(storage_->num_tokens)) {
     fail(
-        "{}: document {} starts at token {}, past the end ({} tokens). The file is damaged: make it again",
+        "{}: document {} starts at token {}, past the end ({} tokens). The file is damaged: create it again",
         name(),
         index,
         value,
@@ -57,14 +57,14 @@ int64_t TokenStream::boundary(int64_t index) const {
 TokenRange TokenStream::document(int64_t index) const {
   require(
       index >= 0 && index < num_documents(),
-      "{}: document {} was asked for, there are {}",
+      "{}: document {} was requested, but there are {}",
       name(),
       index,
       num_documents());
   const TokenRange range{boundary(first_document_ + index), boundary(first_document_ + index + 1)};
   require(
       range.begin <= range.end,
-      "{}: document {} ends before it starts. The file is damaged: make it again",
+      "{}: document {} ends before it starts. The file is damaged: create it again",
       name(),
       index);
   return range;
@@ -76,7 +76,7 @@ int64_t TokenStream::document_at(int64_t position) const {
   const auto found = std::upper_bound(first, last, static_cast<uint64_t>(position + range_.begin)) - first;
   require(
       position >= 0 && position < num_tokens() && found < num_documents(),
-      "{}: no document holds token {} of {}. Either the position is wrong or the file is damaged",
+      "{}: no document contains token {} of {}. Either the position is wrong or the file is damaged",
       name(),
       position,
       num_tokens());
@@ -86,7 +86,7 @@ int64_t TokenStream::document_at(int64_t position) const {
 void TokenStream::copy(int64_t position, int64_t count, int64_t* out) const {
   require(
       position >= 0 && count >= 0 && position + count <= num_tokens(),
-      "{}: tokens {} to {} were asked for, there are {}",
+      "{}: tokens {} to {} were requested, but there are {}",
       name(),
       position,
       position + count - 1,
@@ -129,7 +129,7 @@ int64_t validation_cut(const TokenStream& stream, double validation_fraction) {
     return total - std::clamp<int64_t>(wanted, 0, total);
   }
   const int64_t cut = total - wanted;
-  // Documents stay whole if that costs less than half of what was asked for; one long text has to be cut.
+  // Documents stay whole if that changes the size by less than half of the request; a single long text must be cut.
   const TokenRange here = stream.document(stream.document_at(cut));
   if (here.begin == cut) {
     return cut;
@@ -143,8 +143,8 @@ int64_t validation_cut(const TokenStream& stream, double validation_fraction) {
 void require_vocabulary(const TokenStream& stream, int64_t vocab_size) {
   require(
       stream.max_id() < vocab_size,
-      "{}: its largest token id is {}, but the vocabulary of the model has only {} entries. Use the tokenizer that "
-      "the model was made for, or a model with a vocabulary of at least {}",
+      "{}: its largest token id is {}, but the vocabulary of the model has only {} entries. Use the tokenizer of the "
+      "model, or a model with a vocabulary of at least {}",
       stream.name(),
       stream.max_id(),
       vocab_size,
@@ -162,7 +162,7 @@ void TokenBuffer::append(std::span<const int32_t> document) {
   for (const int32_t id : document) {
     require(
         id >= 0 && id < storage_.vocab_size,
-        "{}: document {} holds the id {}, outside a vocabulary of {}",
+        "{}: document {} contains the id {}, outside a vocabulary of {}",
         storage_.name,
         memory_->boundaries.size() - 1,
         id,

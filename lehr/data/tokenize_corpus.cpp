@@ -1,4 +1,4 @@
-// The tokenizing pipeline: one reads, many encode, one writes in order.
+// The tokenizing pipeline: one thread reads, many encode, one writes in order.
 #include "lehr/data/tokenize_corpus.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace lehr::data {
 namespace {
 
-/// Enough text a chunk that handing it over costs nothing.
+/// Enough text per chunk that the cost of passing it between threads is negligible.
 constexpr size_t kChunkBytes = size_t{1} << 18;
 
 struct TextChunk {
@@ -96,10 +96,8 @@ TokenFileInfo tokenize_corpus(
     const std::filesystem::path& output,
     const TokenizeOptions& options) {
   require(
-      !std::filesystem::is_directory(output),
-      "{}: is a folder, the name of a token file was expected",
-      output.string());
-  // Never over somebody's text.
+      !std::filesystem::is_directory(output), "{}: is a folder, expected the name of a token file", output.string());
+  // Never overwrites input files or other data.
   for (const auto& source : sources) {
     for (const auto& file : list_files(source)) {
       std::error_code none;
@@ -108,7 +106,7 @@ TokenFileInfo tokenize_corpus(
   }
   require(
       !std::filesystem::exists(output) || is_token_file(output),
-      "{}: exists and is no token file; name another one, or remove it",
+      "{}: exists and is not a token file; choose another name, or remove it",
       output.string());
   TokenFileWriter writer(output, tokenizer.vocab_size(), tokenizer_fingerprint(tokenizer));
   tokenize_documents(

@@ -1,4 +1,4 @@
-// Text to ids at the speed of all cores, with a result that does not depend on how many there are.
+// Parallel tokenization of text, with a result that does not depend on the number of threads.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace lehr::data {
 
-/// How far tokenizing has come. Bytes are bytes of files on disk, counted when a file is done.
+/// Progress of tokenization. Bytes are bytes of files on disk, counted when a file is complete.
 struct TokenizeProgress {
   int64_t documents = 0;
   int64_t tokens = 0;
@@ -23,15 +23,15 @@ struct TokenizeProgress {
 };
 
 struct TokenizeOptions {
-  /// Threads that encode; 0: as many as the machine has cores.
+  /// Number of encoding threads; 0: as many as the machine has cores.
   int64_t num_threads = 0;
-  /// Ends every document with the tokenizer's eos id, if it has one.
+  /// Append the tokenizer's eos id, if it has one, to every document.
   bool append_eos = true;
-  /// Called now and then on the calling thread, and once at the end.
+  /// Called from time to time on the calling thread, and once at the end.
   std::function<void(const TokenizeProgress&)> progress{};
 };
 
-/// Gives the ids of every document, in order, to `sink` on the calling thread. Memory is bounded by the longest
+/// Passes the ids of every document, in order, to `sink` on the calling thread. Memory is bounded by the longest
 /// documents.
 TokenizeProgress tokenize_documents(
     std::vector<TextSource> sources,
@@ -39,14 +39,15 @@ TokenizeProgress tokenize_documents(
     const TokenizeOptions& options,
     const std::function<void(std::span<const int32_t>)>& sink);
 
-/// Writes the token file `output`. On any error nothing is left there.
+/// Writes the token file `output`. On errors nothing is left on disk.
 TokenFileInfo tokenize_corpus(
     std::vector<TextSource> sources,
     const Tokenizer& tokenizer,
     const std::filesystem::path& output,
     const TokenizeOptions& options = {});
 
-/// A number that tells tokenizers apart by what they do: the ids of a text of many scripts, and the eos id. Never 0.
+/// Returns a hash that distinguishes tokenizers by their behaviour: the ids of a text in many scripts, and the eos id.
+/// Never 0.
 uint64_t tokenizer_fingerprint(const Tokenizer& tokenizer);
 
 }  // namespace lehr::data

@@ -1,4 +1,4 @@
-// Finds out which tokenizer a name means, and which files belong to it.
+// Selects a tokenizer by name or path, and finds its files.
 #include "lehr/data/tokenizer.h"
 
 #include <fstream>
@@ -20,13 +20,13 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& what, const std::st
   if (!fs::is_directory(path)) {
     require(
         fs::exists(path),
-        "{}: {}: no such file or folder; expected \"byte\", a folder with tokenizer.json, or such a file",
+        "{}: {}: no such file or folder; expected \"byte\", a folder with tokenizer.json, or a tokenizer.json",
         subject,
         what);
     return make_bpe_tokenizer(path, std::nullopt, {path});
   }
   const std::optional<fs::path> file = find_file(path, "tokenizer.json");
-  require(file.has_value(), "{}: {}: the folder holds no tokenizer.json (nor tokenizer.json.gz)", subject, what);
+  require(file.has_value(), "{}: {}: the folder has no tokenizer.json (nor tokenizer.json.gz)", subject, what);
   std::vector<fs::path> files;
   for (const char* name :
        {"tokenizer.json",

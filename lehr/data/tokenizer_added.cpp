@@ -1,4 +1,4 @@
-// A trie over the added tokens, entered only at bytes that one of them begins with.
+// A trie of the added tokens, entered only at first bytes of tokens.
 #include "lehr/data/tokenizer_added.h"
 
 #include <algorithm>
@@ -90,7 +90,7 @@ std::pair<size_t, size_t> AddedTokenFinder::widen(std::string_view text, const M
       first = previous;
     }
   }
-  // The token before may have taken the white space up to here, or this very token, along.
+  // The previous token may have included the white space up to here, or this very token.
   first = std::max(first, begin);
   last = std::max(last, first);
   if (token.rstrip) {

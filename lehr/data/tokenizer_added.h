@@ -1,4 +1,4 @@
-// Added tokens: strings that are found in text before any other rule applies, such as "<|im_start|>".
+// Added tokens: strings that are matched in text before any other rule, such as "<|im_start|>".
 #pragma once
 
 #include <cstdint>
@@ -9,29 +9,29 @@
 
 namespace lehr::data {
 
-/// One entry of `added_tokens` in tokenizer.json, under its names there.
+/// One entry of `added_tokens` in tokenizer.json, under its names in that file.
 struct AddedToken {
   int32_t id = -1;
   std::string content;
-  bool special = false;     ///< Left out by decode with skip_special.
-  bool lstrip = false;      ///< Takes the white space before it along.
-  bool rstrip = false;      ///< Takes the white space after it along.
-  bool normalized = false;  ///< Looked for after normalization, not before.
+  bool special = false;     ///< Omitted by decode with skip_special.
+  bool lstrip = false;      ///< Includes preceding white space.
+  bool rstrip = false;      ///< Includes following white space.
+  bool normalized = false;  ///< Matched after normalization, not before.
 };
 
-/// Finds added tokens in text: the leftmost first, the longest of those that begin there.
+/// Finds added tokens in text: leftmost first, and the longest of those that begin at the same position.
 class AddedTokenFinder {
  public:
-  /// Tokens with empty content are left out.
+  /// Tokens with empty content are ignored.
   explicit AddedTokenFinder(const std::vector<AddedToken>& tokens);
 
-  /// A stretch of the text: an added token, or what lies between two (id -1).
+  /// A part of the text: an added token, or the text between two of them (id -1).
   struct Part {
     std::string_view text;
     int32_t id;
   };
 
-  /// Calls `sink(part)` for all stretches in order, none of them empty.
+  /// Calls `sink(part)` for all non-empty parts in order.
   template <class Sink>
   void split(std::string_view text, const Sink& sink) const {
     size_t begin = 0;
@@ -60,19 +60,20 @@ class AddedTokenFinder {
     int32_t token = -1;
   };
   struct Node {
-    std::vector<std::pair<uint8_t, uint32_t>> next;  // few: looked through in order
+    std::vector<std::pair<uint8_t, uint32_t>> next;  // few entries: searched linearly
     int32_t token = -1;
   };
 
-  /// The first match at or after `from`; token -1 if there is none.
+  /// Returns the first match at or after `from`; token -1 if there is none.
   Match find(std::string_view text, size_t from) const;
-  /// The match with the white space that it takes along; not before `begin`, where the part before it ended.
+  /// Extends the match by the white space that its token includes, but not before `begin`, the end of the previous
+  /// part.
   std::pair<size_t, size_t> widen(std::string_view text, const Match& match, size_t begin) const;
 
   std::vector<AddedToken> tokens_;
   std::vector<Node> nodes_;  // a trie; the first is the root
-  bool starts_[256] = {};    // bytes that some token begins with
-  int only_start_ = -1;      // the one such byte, if there is just one
+  bool starts_[256] = {};    // first bytes of tokens
+  int only_start_ = -1;      // the only first byte, if there is just one
 };
 
 }  // namespace lehr::data

@@ -7,7 +7,7 @@
 namespace lehr::data {
 namespace {
 
-/// The added tokens that are looked for before normalization, or (normalized themselves) after it.
+/// Returns the added tokens that are matched before normalization, or (with `normalized`) after it.
 std::vector<AddedToken> added_tokens(const TokenizerParts& parts, bool normalized) {
   std::vector<AddedToken> tokens;
   for (AddedToken token : parts.added) {
@@ -78,7 +78,7 @@ class BpeTokenizer : public Tokenizer {
   TokenizerParts parts_;
   AddedTokenFinder before_;
   AddedTokenFinder after_;
-  std::vector<bool> special_;  // by id
+  std::vector<bool> special_;  // indexed by id
   std::vector<std::filesystem::path> files_;
 };
 

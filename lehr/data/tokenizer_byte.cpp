@@ -1,4 +1,4 @@
-// The byte tokenizer: for tests, and for training without any file.
+// The byte tokenizer: for tests, and for training without a tokenizer file.
 #include "lehr/data/tokenizer_kinds.h"
 #include "lehr/data/unicode.h"
 

@@ -1,4 +1,4 @@
-// Small helpers to read the parts of tokenizer.json with errors that name file and field.
+// Helpers for reading tokenizer.json, with errors that name file and field.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -10,12 +10,12 @@
 
 namespace lehr::data {
 
-/// "file: a.b" for where "file: a" and key "b"; "file: b" for where "file: ", the top of a file.
+/// Returns "file: a.b" for `where` "file: a" and key "b", and "file: b" for `where` "file: ", the top of a file.
 inline std::string json_field(const std::string& where, const char* key) {
   return where.ends_with(": ") ? where + key : where + "." + key;
 }
 
-/// `node[key]` as T, or `fallback` where it is absent or null. `where` names file and field of `node`.
+/// Returns `node[key]` as T, or `fallback` if it is absent or null. `where` names file and field of `node`.
 template <class T>
 T json_or(const nlohmann::json& node, const char* key, T fallback, const std::string& where) {
   const auto at = node.find(key);
@@ -25,11 +25,11 @@ T json_or(const nlohmann::json& node, const char* key, T fallback, const std::st
   try {
     return at->get<T>();
   } catch (const nlohmann::json::exception&) {
-    fail("{}: a value of the wrong type: {}", json_field(where, key), at->dump(-1, ' ', true).substr(0, 80));
+    fail("{}: wrong type of value: {}", json_field(where, key), at->dump(-1, ' ', true).substr(0, 80));
   }
 }
 
-/// `node[key]` as T; it must be there.
+/// Returns `node[key]` as T; a missing key is a usage error.
 template <class T>
 T json_at(const nlohmann::json& node, const char* key, const std::string& where) {
   require(node.is_object(), "{}: expected an object, found {}", where, node.type_name());

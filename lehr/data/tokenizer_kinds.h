@@ -1,11 +1,11 @@
-// The kinds of tokenizers, as load_tokenizer makes them.
+// Factories of the kinds of tokenizers, for load_tokenizer.
 #pragma once
 
 #include "lehr/data/tokenizer.h"
 
 namespace lehr::data {
 
-/// Bytes as ids, and 256 as the end of a document (it decodes to nothing).
+/// A tokenizer with bytes as ids, and 256 as the end of a document (it decodes to nothing).
 std::unique_ptr<Tokenizer> make_byte_tokenizer();
 
 /// Byte-level BPE from tokenizer.json (see read_tokenizer). `files` are those of its folder.

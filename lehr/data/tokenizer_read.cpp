@@ -15,10 +15,10 @@ namespace {
 using nlohmann::json;
 namespace ondemand = simdjson::ondemand;
 
-/// The parts of the file, before anything is made of them.
+/// The parsed parts of the file.
 struct RawTokenizer {
-  json top;    // all but the model
-  json model;  // all but vocab and merges
+  json top;    // everything except the model
+  json model;  // everything except vocab and merges
   Vocabulary vocabulary;
   Merges merges{0};
 };
@@ -37,11 +37,11 @@ void read_vocabulary(ondemand::value value, const std::string& where, RawTokeniz
     int64_t id = -1;
     require(
         field.value().get_int64().get(id) == simdjson::SUCCESS && id >= 0 && id <= Vocabulary::kMaxId,
-        "{}: the id of \"{}\" is not a whole number from 0 to {}",
+        "{}: the id of \"{}\" is not an integer from 0 to {}",
         where,
         token,
         Vocabulary::kMaxId);
-    require(raw.vocabulary.add(token, id), "{}: token \"{}\" (id {}) or its id stands there twice", where, token, id);
+    require(raw.vocabulary.add(token, id), "{}: token \"{}\" (id {}) or its id occurs twice", where, token, id);
   }
 }
 
@@ -105,7 +105,7 @@ RawTokenizer read_raw(const std::filesystem::path& file) {
         continue;
       }
       ondemand::object model = field.value().get_object();
-      // The vocabulary first, wherever it stands: merges are resolved against it.
+      // The vocabulary is read first, wherever it occurs, as merges are resolved against it.
       ondemand::value vocab;
       has_vocab = model.find_field_unordered("vocab").get(vocab) == simdjson::SUCCESS;
       require(has_vocab, "{}: model.vocab: is missing", name);
@@ -123,9 +123,7 @@ RawTokenizer read_raw(const std::filesystem::path& file) {
     require(has_vocab, "{}: model: is missing; expected the tokenizer.json of a BPE tokenizer", name);
     const char* after = nullptr;
     require(
-        document.current_location().get(after) != simdjson::SUCCESS,
-        "{}: not valid JSON: something follows its end",
-        name);
+        document.current_location().get(after) != simdjson::SUCCESS, "{}: not valid JSON: text follows its end", name);
   } catch (const simdjson::simdjson_error& error) {
     fail("{}: not valid JSON, or not in the layout of tokenizer.json: {}", name, error.what());
   } catch (const json::exception& error) {
@@ -138,7 +136,7 @@ BpeOptions read_options(const json& model, const std::string& where) {
   const auto type = json_or<std::string>(model, "type", "BPE", where);
   require(type == "BPE", "{}.type: expected \"BPE\", found \"{}\", which is not supported", where, type);
   const double dropout = json_or(model, "dropout", 0.0, where);
-  require(dropout == 0, "{}.dropout: {} is not supported: the same text has to give the same ids", where, dropout);
+  require(dropout == 0, "{}.dropout: {} is not supported: the same text must give the same ids", where, dropout);
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     const auto affix = json_or<std::string>(model, key, "", where);
     require(affix.empty(), "{}.{}: expected none, found \"{}\", which is not supported", where, key, affix);
@@ -153,7 +151,7 @@ BpeOptions read_options(const json& model, const std::string& where) {
   return options;
 }
 
-/// Whether a normalizer is NFC; anything else but none is refused.
+/// Returns whether a normalizer is NFC; any other one is refused.
 bool read_normalizer(const json& node, const std::string& where) {
   if (node.is_null()) {
     return false;
@@ -181,7 +179,7 @@ void check_decoder(const json& node, const std::string& where) {
   const auto type = json_at<std::string>(node, "type", where);
   if (type == "Sequence") {
     const auto parts = json_at<json>(node, "decoders", where);
-    require(parts.is_array() && parts.size() == 1, "{}.decoders: expected ByteLevel alone", where);
+    require(parts.is_array() && parts.size() == 1, "{}.decoders: expected only ByteLevel", where);
     check_decoder(parts[0], where + ".decoders[0]");
     return;
   }
@@ -205,7 +203,7 @@ AddedToken read_added(const json& node, int64_t id, const std::string& where) {
   return token;
 }
 
-/// Makes the vocabulary know an added token, which may stand in it already.
+/// Adds an added token to the vocabulary, which may already contain it.
 void add_to_vocabulary(const AddedToken& token, Vocabulary& vocabulary, const std::string& where) {
   const int32_t known = vocabulary.id_of_spelling(token.content);
   require(
@@ -234,7 +232,7 @@ void read_added_tokens(
   }
 }
 
-/// The id of eos_token and the like: a string, or an object with `content`.
+/// Returns the id of eos_token and the like: a string, or an object with `content`.
 std::optional<int32_t> read_named_token(
     const json& config, const char* key, const std::string& name, const Vocabulary& vocabulary) {
   const auto node = json_or<json>(config, key, json(), name + ": ");

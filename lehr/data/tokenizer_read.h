@@ -1,4 +1,4 @@
-// What tokenizer.json says, read and checked.
+// Reader and validation of tokenizer.json.
 #pragma once
 
 #include <filesystem>
@@ -15,19 +15,19 @@ namespace lehr::data {
 
 /// The parts of a byte-level BPE tokenizer.
 struct TokenizerParts {
-  std::unique_ptr<Bpe> bpe;  ///< Its vocabulary knows the added tokens too.
+  std::unique_ptr<Bpe> bpe;  ///< Its vocabulary contains the added tokens too.
   std::unique_ptr<Splitter> splitter;
   std::vector<AddedToken> added;
-  bool nfc = false;  ///< Whether text is normalized to NFC.
+  bool nfc = false;  ///< Normalize text to NFC.
   std::optional<int32_t> eos_id;
   std::optional<int32_t> bos_id;
   std::optional<int32_t> pad_id;
 };
 
-/// Reads `file` (tokenizer.json, `.gz` or not) and, where it is given, `config` (tokenizer_config.json), of which count
-/// eos_token, bos_token and pad_token alone: ids are what `file` alone gives. Throws a usage error that names file and
-/// field where something is missing, wrong or not supported. Truncation, padding and post-processors (which add bos and
-/// the like) do not count: encoding adds nothing.
+/// Reads `file` (tokenizer.json, also `.gz`) and, if given, `config` (tokenizer_config.json), of which only eos_token,
+/// bos_token and pad_token are used: ids depend on `file` alone. Throws a usage error that names file and field if
+/// something is missing, wrong or unsupported. Truncation, padding and post-processors (which add bos and the like) are
+/// ignored: encoding adds nothing.
 TokenizerParts read_tokenizer(const std::filesystem::path& file, const std::optional<std::filesystem::path>& config);
 
 }  // namespace lehr::data

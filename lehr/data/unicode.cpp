@@ -1,4 +1,4 @@
-// The two-stage code point table, built from the generated ranges, and UTF-8 repair.
+// The two-stage code point table, built from the generated ranges, and the replacement of invalid UTF-8.
 #include "lehr/data/unicode.h"
 
 #include <simdjson.h>

@@ -1,4 +1,4 @@
-// UTF-8 decoding, and what kind of character a code point is for pre-tokenizers.
+// UTF-8 decoding, and the character class of code points for pre-tokenizers.
 #pragma once
 
 #include <cstddef>
@@ -9,15 +9,15 @@
 
 namespace lehr::data {
 
-/// What `decode_utf8` gives for bytes that are no UTF-8. It is not a code point.
+/// The result of `decode_utf8` for invalid UTF-8. It is not a code point.
 inline constexpr uint32_t kInvalidCode = 0x110000;
 
 struct DecodedChar {
   uint32_t code;  ///< The code point, or kInvalidCode.
-  uint32_t size;  ///< Bytes it takes: 1 to 4; of invalid UTF-8, its maximal subpart (what one U+FFFD stands for).
+  uint32_t size;  ///< Size in bytes, 1 to 4; of invalid UTF-8 its maximal subpart, which one U+FFFD replaces.
 };
 
-/// The character at `at`, which must be before `end`. Accepts exactly well-formed UTF-8.
+/// Decodes the character at `at`, which must be before `end`. Accepts exactly well-formed UTF-8.
 inline DecodedChar decode_utf8(const char* at, const char* end) {
   const auto byte = [&](ptrdiff_t i) { return i < end - at ? static_cast<uint8_t>(at[i]) : uint8_t{0}; };
   const auto continues = [](uint32_t b) { return (b & 0xC0) == 0x80; };
@@ -29,7 +29,7 @@ inline DecodedChar decode_utf8(const char* at, const char* end) {
   if (b0 < 0xE0) {
     return b0 >= 0xC2 && continues(b1) ? DecodedChar{(b0 & 0x1F) << 6 | (b1 & 0x3F), 2} : DecodedChar{kInvalidCode, 1};
   }
-  // The second byte alone rules out overlong forms, surrogates and code points above U+10FFFF.
+  // The range of the second byte rules out overlong forms, surrogates and code points above U+10FFFF.
   const uint32_t low = b0 == 0xE0 ? 0xA0 : b0 == 0xF0 ? 0x90 : 0x80;
   const uint32_t high = b0 == 0xED ? 0x9F : b0 == 0xF4 ? 0x8F : 0xBF;
   if (b0 > 0xF4 || b1 < low || b1 > high) {
@@ -52,20 +52,21 @@ inline DecodedChar decode_utf8(const char* at, const char* end) {
 /// Appends `code` (a code point) as UTF-8.
 void append_utf8(std::string& out, uint32_t code);
 
-/// `bytes` with each maximal subpart of invalid UTF-8 replaced by U+FFFD, as Rust's `String::from_utf8_lossy` does.
+/// Returns `bytes` with each maximal subpart of invalid UTF-8 replaced by U+FFFD, as Rust's `String::from_utf8_lossy`
+/// does.
 std::string replace_invalid_utf8(std::string bytes);
 
 /// \p{L}, \p{N}, \s of the `tokenizers` package (Unicode 16), or none of them.
 enum class CharKind : uint8_t { other, letter, number, space };
 
-/// The kind of every code point, and whether NFC leaves it alone, in two table look-ups.
+/// The class of every code point, and whether NFC may change it, in two table look-ups.
 class CodePoints {
  public:
-  /// The one instance, built at first use and never changed.
+  /// Returns the only instance, which is built on first use and never changed.
   static const CodePoints& get();
 
   CharKind kind(uint32_t code) const { return static_cast<CharKind>(entry(code) & 3); }
-  /// True for code points that change under NFC or may join with what stands before them.
+  /// Returns true for code points that NFC changes or may combine with a preceding character.
   bool needs_nfc(uint32_t code) const { return (entry(code) & 4) != 0; }
 
  private:
@@ -76,7 +77,7 @@ class CodePoints {
     uint8_t entries[256];
     uint8_t operator[](uint32_t i) const { return entries[i]; }
   };
-  std::vector<uint16_t> block_of_;  // one more than for U+10FFFF, so that kInvalidCode is "other"
+  std::vector<uint16_t> block_of_;  // one entry more than needed for U+10FFFF, so that kInvalidCode is "other"
   std::vector<Block> blocks_;
 };
 

@@ -1,4 +1,4 @@
-// The generated Unicode tables, as unicode.cpp and normalize.cpp read them.
+// Declarations of the generated Unicode tables for unicode.cpp and normalize.cpp.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 
 namespace lehr::data {
 
-/// Code points first..last, both included.
+/// Code points first..last, inclusive.
 struct CodePointRange {
   uint32_t first;
   uint32_t last;
@@ -19,7 +19,7 @@ struct CombiningRange {
   uint8_t combining_class;
 };
 
-/// The full canonical decomposition of one code point, ended by zero where shorter than four.
+/// The full canonical decomposition of one code point, terminated by zero if shorter than four.
 struct Decomposition {
   uint32_t code;
   uint32_t parts[4];

@@ -8,7 +8,7 @@ namespace lehr::descriptor {
 
 namespace {
 [[noreturn]] void refuse_size() {
-  fail("model: its sizes are too large to be counted; look for a number with too many digits in config.json");
+  fail("model: its sizes are too large to count; check config.json for a number with too many digits");
 }
 
 int64_t product(std::initializer_list<int64_t> factors) {
@@ -35,7 +35,7 @@ double real(int64_t number) {
   return static_cast<double>(number);
 }
 
-// Of weights that hold and of those in matrices that a token is multiplied with.
+// The costs of stored weights, of which `multiplied` are in matrices that a token is multiplied with.
 Account of_weights(int64_t parameters, int64_t active, int64_t multiplied, const Workload& work) {
   return {
       .num_parameters = parameters,
@@ -50,15 +50,17 @@ Account of_attention(const DecoderForm& form, const AttentionSubblock& attention
   const int64_t queries = product({form.num_attention_heads, form.head_dim});
   const int64_t keys = product({attention.num_key_value_heads, form.head_dim});
   const int64_t matrices = product({form.hidden_size, sum({queries, keys, keys, queries})});
+  const int64_t of_qk_norms =
+      form.qk_norm_width == nn::QKNormWidth::full ? sum({queries, keys}) : product({2, form.head_dim});
   const int64_t vectors = sum(
-      {form.hidden_size,  // the norm before it
-       form.qk_norm ? product({2, form.head_dim}) : 0,
+      {product({form.attention_norms, form.hidden_size}),
+       form.qk_norm ? of_qk_norms : 0,
        form.qkv_bias ? sum({queries, keys, keys}) : 0,
        form.output_bias ? form.hidden_size : 0,
        form.attention_sinks ? form.num_attention_heads : 0});
   const int64_t parameters = sum({matrices, vectors});
   Account account = of_weights(parameters, parameters, matrices, work);
-  // A score and a weighted value for each query head, element and position that is attended to.
+  // Two multiply-adds per query head, element and attended position: the score and the weighted value.
   const double tokens = real(work.num_tokens);
   const double pairs = tokens * (tokens + 1) / 2;
   account.prefill_flops += 4 * real(queries) * pairs;
@@ -67,7 +69,7 @@ Account of_attention(const DecoderForm& form, const AttentionSubblock& attention
   return account;
 }
 
-// One feed-forward block, or one expert of that width: its matrices, and its biases.
+// The sizes of one feed-forward block, or of one expert: its matrices and its biases.
 struct Ffn {
   int64_t matrices, biases;
 };
@@ -79,16 +81,20 @@ Ffn ffn_of(const DecoderForm& form, int64_t width) {
 
 Account of_ffn(const DecoderForm& form, const FFNSubblock& ffn, const Workload& work) {
   const auto [matrices, biases] = ffn_of(form, ffn.intermediate_size);
-  const int64_t parameters = sum({matrices, biases, form.hidden_size});
+  const int64_t parameters = sum({matrices, biases, product({form.ffn_norms, form.hidden_size})});
   return of_weights(parameters, parameters, matrices, work);
 }
 
-Account of_mixture(const DecoderForm& form, const MoESubblock& moe, const Workload& work) {
+Account of_moe_layer(const DecoderForm& form, const MoESubblock& moe, const Workload& work) {
   const Ffn expert = ffn_of(form, moe.expert_intermediate_dim);
   const Ffn shared = ffn_of(form, moe.shared_expert_intermediate_dim);
   const int64_t router = product({moe.num_local_experts, form.hidden_size});
-  const int64_t rest =
-      sum({shared.matrices, shared.biases, router, form.router_bias ? moe.num_local_experts : 0, form.hidden_size});
+  const int64_t rest = sum(
+      {shared.matrices,
+       shared.biases,
+       router,
+       form.router_bias ? moe.num_local_experts : 0,
+       product({form.ffn_norms, form.hidden_size})});
   const int64_t size = sum({expert.matrices, expert.biases});
   return of_weights(
       sum({product({moe.num_local_experts, size}), rest}),
@@ -105,7 +111,7 @@ LayerAccount of_layer(const DecoderForm& form, const BlockConfig& block, const W
   if (const auto* ffn = std::get_if<FFNSubblock>(&block.ffn)) {
     layer.ffn = of_ffn(form, *ffn, work);
   } else if (const auto* moe = std::get_if<MoESubblock>(&block.ffn)) {
-    layer.ffn = of_mixture(form, *moe, work);
+    layer.ffn = of_moe_layer(form, *moe, work);
   }
   return layer;
 }

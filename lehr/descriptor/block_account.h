@@ -1,55 +1,61 @@
-// What each sub-block of a decoder takes, in closed form: parameters, memory, operations. Nothing is built.
+// Closed-form costs of each sub-block of a decoder: parameters, memory and FLOPs, without building the model.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 #include "lehr/descriptor/block_config.h"
+#include "lehr/nn/attention.h"
 
 namespace lehr::descriptor {
 
-/// What the sub-blocks of a decoder share, and which weights they have beside their matrices. Families say the flags,
-/// a model's config the sizes.
+/// Sizes that the sub-blocks of a decoder share, and flags for weights other than their matrices. A family sets the
+/// flags, a model's config the sizes.
 struct DecoderForm {
   int64_t vocab_size = 0;
   int64_t hidden_size = 0;
   int64_t num_attention_heads = 0;  ///< Query heads.
-  int64_t head_dim = 0;             ///< Need not be hidden_size / num_attention_heads.
-  int64_t head_rows = 0;            ///< Rows of the output: vocab_size, the labels of a classifier, or 0 for no head.
-  bool tied_head = false;           ///< The head's rows are the embeddings', which are stored and counted once.
-  bool qk_norm = false;             ///< Norms of queries and keys, of head_dim weights each.
-  bool qkv_bias = false;            ///< Biases of the query, key and value projections.
-  bool output_bias = false;         ///< A bias of attention's output projection.
-  bool attention_sinks = false;     ///< A learned sink for each query head.
-  int64_t ffn_matrices = 3;         ///< Of a feed-forward block and of an expert: 3 with a gate, 2 without.
-  bool ffn_bias = false;            ///< Biases of all of these matrices.
-  bool router_bias = false;         ///< A bias of a mixture's router that is a parameter.
+  int64_t head_dim = 0;             ///< May differ from hidden_size / num_attention_heads.
+  int64_t head_rows = 0;            ///< Rows of the output matrix: vocab_size, the labels of a classifier, or 0 without
+                                    ///< a head.
+  bool tied_head = false;           ///< The head shares the embeddings' matrix, which is stored and counted once.
+  int64_t attention_norms = 1;      ///< Norms of hidden_size weights that belong to the attention: 2 with a norm before
+                                    ///< and one after it (sandwich norms).
+  int64_t ffn_norms = 1;            ///< The same of the feed-forward block; 0 if it uses the attention's norm.
+  bool qk_norm = false;             ///< Norms of queries and keys.
+  nn::QKNormWidth qk_norm_width = nn::QKNormWidth::head;  ///< Weights of each: head_dim, or one per element of all
+                                                          ///< heads.
+  bool qkv_bias = false;                                  ///< Biases of the query, key and value projections.
+  bool output_bias = false;                               ///< A bias of the output projection.
+  bool attention_sinks = false;                           ///< A learned attention sink per query head.
+  int64_t ffn_matrices = 3;  ///< Matrices of a feed-forward block or an expert: 3 with a gate, 2 without.
+  bool ffn_bias = false;     ///< Biases of all of these matrices.
+  bool router_bias = false;  ///< A router bias that is a parameter.
 };
 
-/// What is to be done with a model.
+/// The use of a model that costs are computed for.
 struct Workload {
-  int64_t num_tokens = 4096;   ///< Of a sequence, prompt and continuation.
-  int64_t num_sequences = 1;   ///< That the cache holds at once.
-  int64_t bytes_a_weight = 2;  ///< 2: bfloat16.
-  int64_t bytes_a_cached = 2;  ///< Of an element of the KV cache.
+  int64_t num_tokens = 4096;   ///< Length of a sequence, prompt and continuation.
+  int64_t num_sequences = 1;   ///< Number of sequences in the cache.
+  int64_t bytes_a_weight = 2;  ///< Bytes per weight; 2: bfloat16.
+  int64_t bytes_a_cached = 2;  ///< Bytes per element of the KV cache.
 };
 
-/// What a part of a model takes. Operations are the multiplications and additions of matrix products and of attention,
-/// of one sequence; norms, activations and positions are left out. They and the cache grow with the workload beyond
-/// what an integer holds; up to 2^53 they are exact.
+/// The costs of a part of a model. FLOPs are those of matmuls and attention, for one sequence; norms, activations and
+/// positions are excluded. FLOPs and cache sizes may exceed the range of an integer; up to 2^53 they are exact.
 struct Account {
   int64_t num_parameters = 0;
-  int64_t active_parameters = 0;  ///< All but those of experts that a token does not go to.
+  int64_t active_parameters = 0;  ///< Without the experts that a token is not routed to.
   int64_t weight_bytes = 0;
-  double kv_cache_bytes = 0;  ///< Of Workload::num_sequences sequences of num_tokens each.
-  double prefill_flops = 0;   ///< num_tokens tokens at once, each attends to those before it; logits of the last one.
-  double decode_flops = 0;    ///< One token, the last of num_tokens: the others are in the cache.
+  double kv_cache_bytes = 0;  ///< For Workload::num_sequences sequences of num_tokens tokens.
+  double prefill_flops = 0;   ///< All num_tokens tokens in one pass with causal attention; logits of the last one.
+  double decode_flops = 0;    ///< One token, the last of num_tokens; the others are in the cache.
 
   Account& operator+=(const Account& other);
   bool operator==(const Account&) const = default;
 };
 
-/// The halves of a layer, each with the norm before it; a no-op is all zeros.
+/// The sub-blocks of a layer, each with its norms; a no-op is all zeros.
 struct LayerAccount {
   Account attention;
   Account ffn;
@@ -60,15 +66,14 @@ struct LayerAccount {
 struct ModelAccount {
   Account embeddings;
   std::vector<LayerAccount> layers;
-  Account head;  ///< The final norm and the output's rows; of tied ones the operations only.
+  Account head;  ///< The final norm and the output matrix; FLOPs only if it is tied.
 
-  /// Of the layers alone.
+  /// The sum over the layers.
   Account all_layers() const;
   Account total() const;
 };
 
-/// Throws a usage error for sizes of the model that are so large that its parameters cannot be counted; any workload
-/// can.
+/// Throws a usage error if the model is so large that its parameters cannot be counted. Any workload is supported.
 ModelAccount account_for(const DecoderForm& form, const std::vector<BlockConfig>& blocks, const Workload& work);
 
 }  // namespace lehr::descriptor

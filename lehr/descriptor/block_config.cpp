@@ -27,7 +27,7 @@ void check_moe(const MoESubblock& moe, const std::string& where) {
       moe.shared_expert_intermediate_dim);
 }
 
-// What every sub-block has in puzzletron's dialect.
+// The keys that every sub-block has in puzzletron's format.
 Node subblock(bool no_op) {
   Node node = Node::make_table();
   node.set("no_op", Node(no_op));
@@ -72,7 +72,7 @@ std::string describe(const BlockConfig& block) {
   }
   if (const auto* moe = std::get_if<MoESubblock>(&block.ffn)) {
     return text + fmt::format(
-                      "{} experts of {}, {} a token",
+                      "{} experts of {}, {} per token",
                       moe->num_local_experts,
                       moe->expert_intermediate_dim,
                       moe->num_experts_per_tok);

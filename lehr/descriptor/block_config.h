@@ -1,4 +1,4 @@
-// What the layers of a heterogeneous model are: one BlockConfig a layer, as config.json keeps them.
+// The configs of the layers of a heterogeneous model: one BlockConfig per layer, as in config.json.
 #pragma once
 
 #include <cstdint>
@@ -25,19 +25,20 @@ struct FFNSubblock {
   bool operator==(const FFNSubblock&) const = default;
 };
 
-/// What puzzletron writes as shared_expert_intermediate_dim of every model with experts, shared ones or not.
+/// The value that puzzletron writes as shared_expert_intermediate_dim for every MoE model, with or without shared
+/// experts.
 inline constexpr int64_t kUpstreamsSharedExpert = 8192;
 
-/// A mixture of experts.
+/// An MoE layer.
 struct MoESubblock {
   int64_t num_local_experts;                   ///< Experts of the layer.
-  int64_t num_experts_per_tok;                 ///< Experts a token goes to.
+  int64_t num_experts_per_tok;                 ///< Experts per token.
   int64_t expert_intermediate_dim;             ///< Inner width of an expert.
-  int64_t shared_expert_intermediate_dim = 0;  ///< Inner width of the expert that all tokens go to; 0: there is none.
+  int64_t shared_expert_intermediate_dim = 0;  ///< Inner width of the shared expert; 0: none.
   bool operator==(const MoESubblock&) const = default;
 };
 
-/// Nothing: hidden states pass by. No weights, no norm before it, no computation, no cache.
+/// A removed sub-block: the residual stream passes through. No weights, no norm, no computation, no cache.
 struct NoOpSubblock {
   bool operator==(const NoOpSubblock&) const = default;
 };
@@ -53,32 +54,33 @@ struct BlockConfig {
   bool operator==(const BlockConfig&) const = default;
 };
 
-/// The layer in a few words, as "4 KV heads, FFN 1024" or "no attention, 8 experts of 64, 2 a token".
+/// A short description of the layer, such as "4 KV heads, FFN 1024" or "no attention, 8 experts of 64, 2 per token".
 std::string describe(const BlockConfig& block);
 
-/// Throws a usage error that names the field, behind `where` (as "config.json: block_configs[3]."), for a size that is
-/// not positive, KV heads that do not divide the query heads, or more experts a token than there are.
+/// Throws a usage error that names the field, prefixed with `where` (such as "config.json: block_configs[3]."), for a
+/// size that is not positive, KV heads that do not divide the query heads, or more experts per token than experts.
 void check_block_config(const BlockConfig& block, const std::string& where, int64_t num_attention_heads);
 
-/// What a config.json says of the layers beside their block configs.
+/// The layers as the other keys of a config.json describe them.
 struct LayersByDefault {
-  std::vector<BlockConfig> blocks;  ///< One a layer, from the keys that hold for all of them.
+  std::vector<BlockConfig> blocks;  ///< One per layer, from the keys that apply to all layers.
   int64_t hidden_size = 0;
   int64_t num_attention_heads = 0;
 };
 
-/// The block configs of a config.json, one a layer; nothing if it has none. Reads, and checks by name and value,
-/// - `block_configs` as puzzletron writes it: {"attention": {"num_key_value_heads"}, "ffn": {"intermediate_size"} or
+/// Returns the block configs of a config.json, one per layer, or nullopt if it has none. Reads these formats and checks
+/// all names and values:
+/// - `block_configs` of puzzletron: {"attention": {"num_key_value_heads"}, "ffn": {"intermediate_size"} or
 ///   {"moe": {...}}}, either with "no_op";
-/// - `block_configs` of Nemotron-NAS: "n_heads_in_group" (query heads a KV head), "ffn_mult" (the inner width is
-///   2/3 ffn_mult hidden_size, up to a multiple of 256);
-/// - `per_layer_config`, {"3": {"num_key_value_heads": 2, "skip": ["mlp"]}}: what differs from `by_default`.
+/// - `block_configs` of Nemotron-NAS: "n_heads_in_group" (query heads per KV head), "ffn_mult" (the inner width is
+///   2/3 ffn_mult hidden_size, rounded up to a multiple of 256);
+/// - `per_layer_config`, {"3": {"num_key_value_heads": 2, "skip": ["mlp"]}}: the differences from `by_default`.
 ///
-/// Throws a usage error that names file, key and layer for an unknown key, a value out of range, another number of
-/// layers, or what no family here computes (linear replacements, 2:4 sparsity, Mamba, Llama 4, windows, sinks).
+/// Throws a usage error that names file, key and layer for an unknown key, a value out of range, a wrong number of
+/// layers, or a feature that no family supports (linear replacements, 2:4 sparsity, Mamba, Llama 4, windows, sinks).
 std::optional<std::vector<BlockConfig>> read_block_configs(const Node& config, const LayersByDefault& by_default);
 
-/// The value of `block_configs`: puzzletron's dialect, with every key.
+/// Returns the value of `block_configs` in puzzletron's format, with every key.
 Node write_block_configs(const std::vector<BlockConfig>& blocks);
 
 }  // namespace lehr::descriptor

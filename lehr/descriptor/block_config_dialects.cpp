@@ -14,7 +14,7 @@ void refuse(const Node& value, const std::string& why) {
 }
 
 Entries::Entries(const Node& table) : table_(table) {
-  table_.entries();  // or it throws
+  table_.entries();  // throws if it is not a table
 }
 
 const Node* Entries::get(const char* key) {

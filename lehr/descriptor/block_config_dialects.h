@@ -1,5 +1,5 @@
-// What the readers of block configs share: tables that are read key by key, halves of a layer, and the one dialect that
-// has no block_configs.
+// Shared parts of the block config readers: tables that are read key by key, the sub-blocks of a layer, and the format
+// without block_configs.
 #pragma once
 
 #include <string>
@@ -10,26 +10,27 @@
 
 namespace lehr::descriptor {
 
-/// Throws a usage error with file and key of the value before `why`.
+/// Throws a usage error that consists of the file and key of the value, and `why`.
 [[noreturn]] void refuse(const Node& value, const std::string& why);
 
-/// The entries of a table, read by name; what nobody asked for is unknown. null is as good as absent.
+/// The entries of a table, read by name; finish() reports unread entries as unknown. null is equivalent to absent.
 class Entries {
  public:
-  /// Throws a usage error if it is no table.
+  /// Throws a usage error if the node is not a table.
   explicit Entries(const Node& table);
 
   const Node* get(const char* key);
   bool has(const char* key) const { return table_.find(key) != nullptr; }
-  /// Throws a usage error if it is not there, or no integer.
+  /// Throws a usage error if the entry is absent or not an integer.
   int64_t integer(const char* key);
-  /// false if it is not there.
+  /// Returns false if the entry is absent.
   bool flag(const char* key);
-  /// Throws a usage error unless it is false or not there. `what` is as "sink tokens are".
+  /// Throws a usage error unless the entry is false or absent. `what` completes "... not supported", such as "sink
+  /// tokens are".
   void refuse_flag(const char* key, const char* what);
   void refuse_value(const char* key, const char* what);
 
-  /// Throws a usage error that lists the known keys if there are others.
+  /// Throws a usage error that lists the known keys if there are other keys.
   void finish() const;
 
  private:
@@ -37,11 +38,11 @@ class Entries {
   std::vector<std::string> asked_;
 };
 
-/// Throws a usage error unless the table of a layer in block_configs has both halves, and nothing that is not known.
+/// Throws a usage error unless a layer's table in block_configs has both sub-blocks and no unknown keys.
 void require_halves(const Node& node);
 
-/// One half of a layer, as block_configs have it in either dialect. Of `model` the sizes alone are looked at. Throws as
-/// read_block_configs, but for sizes that do not fit, which are check_block_config's.
+/// Reads one sub-block of a layer from either format of block_configs. Uses only the sizes of `model`. Throws the
+/// errors of read_block_configs, except for inconsistent sizes, which check_block_config reports.
 decltype(BlockConfig::attention) read_attention(const Node& node, const LayersByDefault& model);
 decltype(BlockConfig::ffn) read_ffn(const Node& node, const LayersByDefault& model);
 

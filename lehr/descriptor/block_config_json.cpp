@@ -1,14 +1,14 @@
-// Reads `block_configs` of a config.json, in puzzletron's dialect and in that of Nemotron-NAS models.
+// Readers for `block_configs` of a config.json, in the formats of puzzletron and of Nemotron-NAS.
 #include "lehr/base/error.h"
 #include "lehr/descriptor/block_config_dialects.h"
 
 namespace lehr::descriptor {
 
 namespace {
-// What every sub-block has in both dialects of block_configs. Gives whether it is a no-op.
+// Reads the keys that every sub-block has in both formats. Returns true for a no-op.
 bool read_subblock(Entries& entries) {
   const bool no_op = entries.flag("no_op");
-  entries.refuse_flag("replace_with_linear", "a linear layer in the place of a sub-block is");
+  entries.refuse_flag("replace_with_linear", "replacing a sub-block by a linear layer is");
   const Node* sparse = entries.get("sparsify");
   if (sparse != nullptr && !no_op && !sparse->items().empty()) {
     refuse(*sparse, "expected null; 2:4 sparsity is not supported");
@@ -22,7 +22,7 @@ void read_precision(Entries& entries) {
     refuse(
         *precision,
         fmt::format(
-            "expected \"bf16\", found \"{}\"; weights have the types of their tensors", precision->as_string()));
+            "expected \"bf16\", found \"{}\"; the dtype of a weight is that of its tensor", precision->as_string()));
   }
 }
 
@@ -40,7 +40,7 @@ decltype(BlockConfig::attention) read_attention(const Node& node, const LayersBy
   Entries entries(node);
   const bool of_nas = entries.has("n_heads_in_group");
   if (of_nas && entries.has("num_key_value_heads")) {
-    refuse(node, "n_heads_in_group and num_key_value_heads say the same; leave one of them out");
+    refuse(node, "n_heads_in_group and num_key_value_heads define the same size; remove one of them");
   }
   const bool no_op = read_subblock(entries);
   AttentionSubblock attention{};
@@ -85,7 +85,7 @@ MoESubblock read_moe(const Node& node) {
   return moe;
 }
 
-// As DeciLM computes it.
+// DeciLM's formula.
 int64_t width_of(const Node& ffn_mult, int64_t hidden_size) {
   const double factor = ffn_mult.as_double();
   const double width = 2 * factor * static_cast<double>(hidden_size) / 3;
@@ -101,7 +101,7 @@ decltype(BlockConfig::ffn) read_ffn(const Node& node, const LayersByDefault& mod
   Entries entries(node);
   const bool of_nas = entries.has("ffn_mult");
   if (of_nas && entries.has("intermediate_size")) {
-    refuse(node, "ffn_mult and intermediate_size say the same; leave one of them out");
+    refuse(node, "ffn_mult and intermediate_size define the same size; remove one of them");
   }
   const bool no_op = read_subblock(entries);
   decltype(BlockConfig::ffn) ffn = NoOpSubblock{};
@@ -130,12 +130,16 @@ void require_halves(const Node& node) {
   Entries entries(node);
   for (const char* half : {"attention", "ffn"}) {
     if (entries.get(half) == nullptr) {
-      fail("{}: {}.{}: expected a table, found nothing; say \"no_op\": true for none", node.origin(), node.key(), half);
+      fail(
+          "{}: {}.{}: expected a table, found nothing; set \"no_op\": true to remove the sub-block",
+          node.origin(),
+          node.key(),
+          half);
     }
   }
   const Node* parallel = entries.get("parallel_blocks");
   if (parallel != nullptr && !parallel->items().empty()) {
-    refuse(*parallel, "expected null; blocks side by side are not supported");
+    refuse(*parallel, "expected null; parallel blocks are not supported");
   }
   entries.finish();
 }
@@ -151,8 +155,7 @@ BlockConfig read_block(const Node& node, const LayersByDefault& model) {
 std::vector<BlockConfig> read_all(const Node& list, const LayersByDefault& model) {
   const size_t layers = model.blocks.size();
   if (list.items().size() != layers) {
-    refuse(
-        list, fmt::format("expected one for each of the {} layers (num_hidden_layers), found {}", layers, list.size()));
+    refuse(list, fmt::format("expected one per layer ({}, num_hidden_layers), found {}", layers, list.size()));
   }
   std::vector<BlockConfig> blocks;
   for (const Node& block : list.items()) {
@@ -167,7 +170,7 @@ std::optional<std::vector<BlockConfig>> read_block_configs(const Node& config, c
   const Node* blocks = entries.get("block_configs");
   const Node* per_layer = entries.get("per_layer_config");
   if (blocks != nullptr && per_layer != nullptr) {
-    refuse(*per_layer, "block_configs says the same; leave one of them out");
+    refuse(*per_layer, "block_configs defines the same; remove one of them");
   }
   if (blocks != nullptr) {
     return read_all(*blocks, by_default);

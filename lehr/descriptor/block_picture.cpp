@@ -16,10 +16,10 @@ using pipeline::box_element;
 using pipeline::text_element;
 
 constexpr double kWidth = 960, kLeft = 168, kRight = 20, kTop = 92, kBottom = 34, kPanelGap = 16;
-constexpr double kLetter = 6.6;  // generous width of a letter
+constexpr double kLetter = 6.6;  // upper bound of a letter's width
 constexpr const char* kNothing = "-";
 
-// The timelines' page, text and greys, and the colours of the halves.
+// Page, text and grey styles of the timelines, and the colours of the sub-blocks.
 constexpr const char* kStyle = R"(<style>
 .attention { fill: #2166d1; } .ffn { fill: #1a8754; } .experts { fill: #c2570c; }
 .idle { opacity: 0.35; }
@@ -30,13 +30,13 @@ constexpr const char* kStyle = R"(<style>
 </style>
 )";
 
-// A part of a layer's bar, from below.
+// A segment of a layer's bar, from bottom to top.
 struct Part {
   std::string classes;
   double size = 0;
 };
 
-// A row of bars. Functions take a layer's number.
+// A row of bars. Its functions take a layer's index.
 struct Panel {
   std::string name, unit, below;
   double height = 0;
@@ -122,7 +122,7 @@ class Drawing {
     const auto number = [](double size) { return human_count(size); };
     const auto tell = [](size_t layer, const std::string& half, const Account& account) {
       return fmt::format(
-          "layer {}, {}: {} parameters, {} cached, {} FLOPs a decoded token",
+          "layer {}, {}: {} parameters, {} cached, {} FLOPs per decoded token",
           layer,
           half,
           account.num_parameters,
@@ -201,7 +201,7 @@ class Drawing {
         model_.blocks.begin(), model_.blocks.end(), [](const BlockConfig& block) { return block.is_moe(); });
   }
 
-  // One row; moves `y` below it.
+  // Draws one row and advances `y` below it.
   std::string draw(const Panel& panel, double& y) const {
     double largest = 0;
     size_t letters = 0;
@@ -222,7 +222,7 @@ class Drawing {
       svg += bar(panel, i, bottom, largest > 0 ? panel.height / largest : 0);
     }
     y = bottom;
-    constexpr double kNarrowest = 11;  // columns that a line of text fits
+    constexpr double kNarrowest = 11;  // columns that are wide enough for a line of text
     if (letters > 0 && column_ >= kNarrowest) {
       svg += labels(panel, letters, y);
     }
@@ -244,7 +244,7 @@ class Drawing {
     return svg;
   }
 
-  // What stands below the bars: across if it fits, upward else.
+  // The labels below the bars: horizontal if they fit, vertical otherwise.
   std::string labels(const Panel& panel, size_t letters, double& y) const {
     const double length = kLetter * static_cast<double>(letters);
     constexpr double kBetween = 4;
@@ -284,7 +284,7 @@ class Drawing {
 
   const ModelBlocks& model_;
   const std::string& title_;
-  double column_ = 0;  // width of a layer's
+  double column_ = 0;  // width of a layer's column
 };
 }  // namespace
 

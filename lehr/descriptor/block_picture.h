@@ -1,4 +1,4 @@
-// A model as a picture: its layers side by side, bars for what each half takes, gaps where there is nothing.
+// A picture of a model's layers: bars for the cost of each sub-block, and gaps for no-ops.
 #pragma once
 
 #include <string>
@@ -7,9 +7,9 @@
 
 namespace lehr::descriptor {
 
-/// An SVG document with four rows of bars, a column a layer: parameters of attention and of the feed-forward block
-/// (the part that a token uses is full, idle experts are pale), the KV cache, and operations of a decoded token. Each
-/// row has a scale of its own; pointing at a bar tells its numbers.
+/// Returns an SVG document with four rows of bars and one column per layer: parameters of attention and of the
+/// feed-forward block (active parameters in full colour, inactive experts pale), the KV cache, and FLOPs per decoded
+/// token. Each row has its own scale; hovering over a bar shows its numbers.
 std::string draw_blocks(const ModelBlocks& model, const std::string& title);
 
 }  // namespace lehr::descriptor

@@ -19,7 +19,7 @@ std::string bytes_cell(double bytes) {
   return bytes == 0 ? "-" : human_bytes(bytes);
 }
 
-// `layer` has the parameters of the halves.
+// The row of a layer, with the parameters of its sub-blocks.
 Row row_of(const std::string& name, const std::string& attention, const std::string& ffn, const LayerAccount& layer) {
   const Account all = layer.total();
   return {
@@ -35,14 +35,14 @@ Row row_of(const std::string& name, const std::string& attention, const std::str
       count_cell(all.decode_flops)};
 }
 
-// The same for what is no layer, and has no halves.
+// The row of a part that is not a layer and has no sub-blocks.
 Row row_of(const std::string& name, const Account& account) {
   Row row = row_of(name, "", "", {.attention = account, .ffn = {}});
   row[3] = row[4] = "";
   return row;
 }
 
-// Names to the left, numbers to the right.
+// Aligns names to the left and numbers to the right.
 std::string aligned(const std::vector<Row>& rows) {
   constexpr size_t kNames = 3;
   std::vector<size_t> widths(rows.front().size(), 0);
@@ -68,9 +68,8 @@ ModelBlocks blocks_of(const ModelArgs& args, const Workload& work) {
   const auto form = args.decoder_form();
   require(
       form.has_value(),
-      "models of type {}: their family does not say what its sub-blocks share (ModelArgs::decoder_form), so they "
-      "cannot "
-      "be accounted for layer by layer",
+      "models of type {}: their family has no decoder form (ModelArgs::decoder_form), so costs per layer cannot be "
+      "computed",
       args.model_type());
   std::vector<BlockConfig> blocks = args.block_configs();
   ModelAccount account = account_for(*form, blocks, work);

@@ -1,4 +1,4 @@
-// A model, layer by layer, with what each part of it takes: as a table for people.
+// A table of a model's layers with the costs of each sub-block.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@ namespace lehr::descriptor {
 
 class ModelArgs;
 
-/// What tables and pictures of a model show.
+/// The data of a model's tables and pictures.
 struct ModelBlocks {
   DecoderForm form;
   std::vector<BlockConfig> blocks;
@@ -18,7 +18,7 @@ struct ModelBlocks {
   ModelAccount account;
 };
 
-/// Throws a usage error for a family that does not say what its sub-blocks share (ModelArgs::decoder_form).
+/// Throws a usage error for a family without a decoder form (ModelArgs::decoder_form).
 ModelBlocks blocks_of(const ModelArgs& args, const Workload& work);
 
 /// "8 KV heads", or "none".
@@ -26,8 +26,8 @@ std::string attention_text(const BlockConfig& block);
 /// "3072", "8 of 128 x 768" (experts) or "none".
 std::string ffn_text(const BlockConfig& block);
 
-/// A row for the embeddings, for each run of layers that are alike (with what each of them takes), for the head, and
-/// for the sum: shape, parameters of either half, weights, cache, FLOPs of prefill and decode.
+/// Formats one row for the embeddings, for each run of equal layers (with the costs per layer), for the head, and for
+/// the sum. Columns: shape, parameters of each sub-block, weights, cache, FLOPs of prefill and decode.
 std::string format_blocks(const ModelBlocks& model);
 
 }  // namespace lehr::descriptor

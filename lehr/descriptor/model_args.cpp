@@ -18,41 +18,48 @@ ExpertLayout expert_layout_of(const std::vector<std::string>& stored_names) {
 }
 
 void ModelOverrides::fields(FieldVisitor& v) {
-  v.optional("vocab_size", vocab_size, "Number of token ids; at least the tokenizer's.", positive());
+  v.optional("vocab_size", vocab_size, "Vocabulary size; at least the tokenizer's.", positive());
   v.optional("hidden_size", hidden_size, "Width of the residual stream.", positive());
   v.optional("intermediate_size", intermediate_size, "Inner width of the feed-forward block.", positive());
   v.optional("num_hidden_layers", num_hidden_layers, "Number of layers.", positive());
-  v.optional("num_attention_heads", num_attention_heads, "Query heads.", positive());
+  v.optional("num_attention_heads", num_attention_heads, "Number of query heads.", positive());
   v.optional(
-      "num_key_value_heads", num_key_value_heads, "Key and value heads; divides num_attention_heads.", positive());
-  v.optional("head_dim", head_dim, "Width of a head; even.", positive());
-  v.optional("max_position_embeddings", max_position_embeddings, "Longest sequence.", positive());
+      "num_key_value_heads",
+      num_key_value_heads,
+      "Number of key and value heads; divides num_attention_heads.",
+      positive());
+  v.optional("head_dim", head_dim, "Width of an attention head; even.", positive());
+  v.optional("max_position_embeddings", max_position_embeddings, "Maximum sequence length.", positive());
   v.optional("rope_theta", rope_theta, "Base of the rotary frequencies.", positive());
   v.optional("rms_norm_eps", rms_norm_eps, "Epsilon of every RMSNorm.", positive());
   v.optional("initializer_range", initializer_range, "Standard deviation of initial weights.", positive());
-  v.optional("tie_word_embeddings", tie_word_embeddings, "The head reads the embeddings' weights.");
-  v.optional("num_experts", num_experts, "Experts of a layer.", positive());
-  v.optional("num_experts_per_tok", num_experts_per_tok, "Experts a token goes to.", positive());
-  v.optional("moe_intermediate_size", moe_intermediate_size, "Inner width of an expert.", positive());
-  v.optional("norm_topk_prob", norm_topk_prob, "The probabilities of a token's experts are scaled to sum to one.");
+  v.optional("tie_word_embeddings", tie_word_embeddings, "Share the weights of the embeddings and the head.");
+  v.optional("num_experts", num_experts, "MoE: number of experts per layer.", positive());
+  v.optional("num_experts_per_tok", num_experts_per_tok, "MoE: number of experts per token (top-k).", positive());
+  v.optional("moe_intermediate_size", moe_intermediate_size, "MoE: inner width of an expert.", positive());
+  v.optional("norm_topk_prob", norm_topk_prob, "MoE: normalize the probabilities of a token's experts to sum to one.");
   v.optional(
-      "decoder_sparse_step", decoder_sparse_step, "Every n-th layer has experts, the others one SwiGLU.", positive());
+      "decoder_sparse_step",
+      decoder_sparse_step,
+      "MoE: every n-th layer has experts, the others one SwiGLU.",
+      positive());
   v.optional(
       "expert_bias",
       expert_bias,
-      "Experts are chosen by probability + bias, which training.load_balance_coeff moves; results are weighed by "
-      "probability alone.");
-  v.optional("mlp_only_layers", mlp_only_layers, "Layers without experts, by their numbers from 0.", at_least(0));
+      "MoE: select experts by probability + bias, which training.load_balance_coeff updates; results are weighted by "
+      "the probability alone.");
+  v.optional("mlp_only_layers", mlp_only_layers, "MoE: indices of layers without experts, from 0.", at_least(0));
   v.optional(
       "split_vocab_size",
       split_vocab_size,
-      "The vocabulary as named segments with a table each, { text = 151643, added = 26 }; they add up to vocab_size.",
+      "Vocabulary split into named segments with a table each, such as { text = 151643, added = 26 }; they sum to "
+      "vocab_size.",
       positive());
-  v.optional("split_vocab_order", split_vocab_order, "The segments in the order of their ids.");
+  v.optional("split_vocab_order", split_vocab_order, "Names of the segments in the order of their ids.");
 }
 
 void ModelArgs::set_block_configs(std::vector<BlockConfig>) {
-  fail("block_configs: the layers of models of type {} are all alike", model_type());
+  fail("block_configs: models of type {} do not support layers that differ", model_type());
 }
 
 void ModelFamilies::add(ModelFamily family) {
@@ -131,7 +138,7 @@ namespace {
 const ModelDescriptor& descriptor_in(const ModelFamily& family) {
   require(
       family.descriptor != nullptr,
-      "model family '{}': has no descriptor; give it one where it is made (ModelFamily::descriptor)",
+      "model family '{}': has no descriptor; set ModelFamily::descriptor where it is defined",
       family.name);
   return *family.descriptor;
 }

@@ -1,4 +1,4 @@
-// What a tool must know of a model before it is built: its shape, its size, its names on disk.
+// The properties of a model before it is built: its shape, its size and its stored names.
 #pragma once
 
 #include <filesystem>
@@ -25,7 +25,7 @@ namespace lehr::descriptor {
 
 class ModelDescriptor;
 
-/// Changes to a model's shape from a config: the keys of [model.args], named as in Hugging Face's config.json.
+/// Overrides of a model's shape: the keys of [model.args], with the names of Hugging Face's config.json.
 struct ModelOverrides {
   std::optional<int64_t> vocab_size;
   std::optional<int64_t> hidden_size;
@@ -45,125 +45,130 @@ struct ModelOverrides {
   std::optional<bool> norm_topk_prob;
   std::optional<int64_t> decoder_sparse_step;
   std::optional<bool> expert_bias;
-  std::vector<int64_t> mlp_only_layers;  ///< Empty: those of the flavor or folder.
+  std::vector<int64_t> mlp_only_layers;  ///< Empty: unchanged.
   std::map<std::string, int64_t> split_vocab_size;
   std::vector<std::string> split_vocab_order;
   void fields(FieldVisitor& v);
 };
 
-/// What stands on a model's hidden states.
+/// The head on a model's hidden states.
 enum class Head { causal_lm, classification, embedding };
 
-/// How one stage of a model is to be built.
+/// Options for building one stage of a model.
 struct BuildOptions {
   pipeline::PipelineStageInfo stage = {};
   nn::HiddenStatesAggregationMode hidden_states_snapshot_mode = nn::HiddenStatesAggregationMode::no;
   nn::ActivationCheckpointing checkpointing = {};
   int64_t num_virtual_layers_pre =
-      0;  ///< Layers that the first stage has less: see distribute_layers_for_pipeline_stage.
+      0;  ///< Number of layers that the first stage holds fewer: see distribute_layers_for_pipeline_stage.
   int64_t num_virtual_layers_post = 0;  ///< The same for the last stage.
 };
 
-/// How a checkpoint keeps the experts of a mixture, E of inner width I for hidden size H.
+/// The layout of an MoE layer's experts in a checkpoint: E experts of inner width I, hidden size H.
 enum class ExpertLayout {
-  /// A tensor an expert and projection, as most checkpoints on the Hub: mlp.experts.3.gate_proj.weight (I, H), ...
+  /// One tensor per expert and projection, as in most checkpoints on the Hub: mlp.experts.3.gate_proj.weight (I, H),
+  /// ...
   per_expert,
-  /// As transformers 5 has them in memory: mlp.experts.gate_up_proj (E, 2I, H), gates first, and mlp.experts.down_proj
-  /// (E, H, I).
+  /// As in transformers 5's modules: mlp.experts.gate_up_proj (E, 2I, H), gates first, and mlp.experts.down_proj (E, H,
+  /// I).
   fused,
 };
 
-/// The layout of a checkpoint with these names: fused if it has a tensor ...mlp.experts.gate_up_proj or
+/// Returns the layout of a checkpoint with these names: fused if it has a tensor ...mlp.experts.gate_up_proj or
 /// ...mlp.experts.down_proj, per_expert otherwise.
 ExpertLayout expert_layout_of(const std::vector<std::string>& stored_names);
 
-/// Sizes that a start-up report and a throughput meter need.
+/// Sizes for the start-up report and the throughput meter.
 struct ModelCounts {
   int64_t num_parameters = 0;  ///< All distinct parameters; tied ones once.
   int64_t flops_per_token =
-      0;  ///< torchtitan's: 6 a weight used and 6 a layer, head dimension and position, not causal.
-  int64_t causal_flops_per_token = 0;  ///< The same with each token attending to the positions before it only.
-  /// What of causal_flops_per_token is each layer's, in order; the rest is the head's. Empty where a family does not
-  /// say: then its layers cannot be spread over stages by cost.
+      0;  ///< torchtitan's formula: 6 per active weight, and 6 per layer, head dimension and position, not causal.
+  int64_t causal_flops_per_token = 0;  ///< The same with causal attention.
+  /// The part of attention for one query and one key, over all layers and heads, forward and backward: 12 per layer,
+  /// head and element of a head.
+  int64_t attention_flops_per_pair = 0;
+  /// The part of causal_flops_per_token of each layer, in order; the rest is the head's. Empty if a family does not
+  /// provide it: then its layers cannot be balanced over stages by cost.
   std::vector<int64_t> layer_flops_per_token = {};
-  /// Elements that a token leaves in the cache of each layer: a key and a value for each KV head; 0 without attention.
+  /// Elements per token in the cache of each layer: a key and a value per KV head; 0 without attention.
   std::vector<int64_t> kv_cache_per_token = {};
 };
 
-/// The shape of one model: a family's parameters and what follows from them.
+/// The shape of one model: a family's parameters and the properties derived from them.
 class ModelArgs {
  public:
   virtual ~ModelArgs() = default;
 
-  /// Hugging Face's model_type, as "qwen3".
+  /// Hugging Face's model_type, such as "qwen3".
   virtual std::string model_type() const = 0;
   virtual Head head() const = 0;
-  /// Puts a classification head on the model.
+  /// Replaces the head by a classification head.
   virtual void set_classification(int64_t num_labels, double dropout) = 0;
   virtual int64_t num_labels() const = 0;
   virtual int64_t vocab_size() const = 0;
   virtual int64_t max_position_ids() const = 0;
-  /// Whether some of its layers have experts, whose use can be balanced.
+  /// True if some of its layers have experts.
   virtual bool has_experts() const { return false; }
   virtual std::optional<int64_t> pad_token_id() const = 0;
   virtual std::vector<int64_t> eos_token_ids() const = 0;
-  /// Ids that the exported config.json names.
+  /// Sets the special token ids of the exported config.json.
   virtual void set_special_tokens(
       std::optional<int64_t> bos, std::optional<int64_t> eos, std::optional<int64_t> pad) = 0;
-  /// Changes the shape. Call check() when all changes are made.
+  /// Changes the shape. Call check() after all changes.
   virtual void apply(const ModelOverrides& overrides) = 0;
-  /// Throws a usage error that names the field, behind `where`, when the shape does not fit together.
+  /// Throws a usage error that names the field, prefixed with `where`, for an inconsistent shape.
   virtual void check(const std::string& where) const = 0;
 
-  /// What each layer is; empty for a family that does not say so, as by default.
+  /// Returns one block config per layer; empty (the default) for a family without block configs.
   virtual std::vector<BlockConfig> block_configs() const { return {}; }
-  /// Whether its layers have block configs of their own.
+  /// True if its layers have block configs of their own.
   virtual bool is_heterogeneous() const { return false; }
-  /// Lets each layer be what its block config says. Call check() then. Throws a usage error for a family whose layers
-  /// are all alike, as by default.
+  /// Sets the block config of each layer. Call check() afterwards. The default throws a usage error, for a family whose
+  /// layers cannot differ.
   virtual void set_block_configs(std::vector<BlockConfig> blocks);
-  /// What its sub-blocks share, for account_for; nothing for a family that does not say so, as by default.
+  /// Sizes for account_for; nullopt (the default) for a family without closed-form accounting.
   virtual std::optional<DecoderForm> decoder_form() const { return std::nullopt; }
 
-  /// Parameters and FLOPs a token for training at this sequence length (torchtitan's name).
+  /// Parameters and FLOPs per token in training at this sequence length (torchtitan's name).
   virtual ModelCounts get_nparams_and_flops(int64_t seq_len) const = 0;
   /// Builds one stage on meta.
   virtual std::shared_ptr<nn::Model> build(const BuildOptions& options) const = 0;
-  /// From the tensors of a checkpoint, under Hugging Face's names, to the parameters of the whole model, in the order
-  /// of the model; the inverse is the export. Families without experts have one layout.
+  /// Returns the map from a checkpoint's tensors, under Hugging Face's names, to the parameters of the whole model, in
+  /// the model's order; its inverse is the export. Families without experts ignore the layout.
   virtual state::StateMap state_map(ExpertLayout layout) const = 0;
-  /// The content of config.json; `dtype` is torch's name of the weights' type.
+  /// Returns the content of config.json; `dtype` is torch's name of the weights' dtype.
   virtual Node to_hf_config(const std::string& dtype) const = 0;
 };
 
-/// A model family: what the list of models holds one of.
+/// A model family, an entry of ModelFamilies.
 struct ModelFamily {
-  std::string name;                         ///< What model.name says, as "qwen3".
+  std::string name;                         ///< The value of model.name, such as "qwen3".
   std::vector<std::string> hf_model_types;  ///< The model_type values of config.json that this family reads.
-  std::map<std::string, std::function<std::unique_ptr<ModelArgs>()>> flavors;  ///< Known sizes, by name.
+  std::map<std::string, std::function<std::unique_ptr<ModelArgs>()>> flavors;  ///< Known sizes by name.
   std::function<std::unique_ptr<ModelArgs>(const Node& config)> from_hf_config;
-  std::shared_ptr<const ModelDescriptor> descriptor = {};  ///< How to take its models apart; null: nobody has said.
+  std::shared_ptr<const ModelDescriptor> descriptor = {};  ///< Null if the family has no descriptor.
 
-  /// The shape of a flavor. Throws a usage error that lists the flavors.
+  /// Returns the shape of a flavor. Throws a usage error that lists the flavors if it is unknown.
   std::unique_ptr<ModelArgs> from_flavor(const std::string& flavor) const;
-  /// The shape that `folder`/config.json describes. `folder` may be the file itself.
+  /// Returns the shape that `folder`/config.json describes. `folder` may be the file itself.
   std::unique_ptr<ModelArgs> from_hf_folder(const std::filesystem::path& folder) const;
 };
 
-/// The families that a program knows; a plain value, made where the program starts.
+/// The model families of a program; a plain value, constructed at program start.
 class ModelFamilies {
  public:
-  /// Throws a usage error if a family of that name, or one that reads the same model_type, is already there.
+  /// Throws a usage error if there is already a family with this name, or one that reads the same model_type.
   void add(ModelFamily family);
-  /// Throws a usage error that lists the known names.
+  /// Throws a usage error that lists the known names if the name is unknown.
   const ModelFamily& at(const std::string& name) const;
-  /// The family that reads the model_type of `folder`/config.json. Throws a usage error that lists the known ones.
+  /// Returns the family that reads the model_type of `folder`/config.json. Throws a usage error that lists the known
+  /// ones.
   const ModelFamily& of_hf_folder(const std::filesystem::path& folder) const;
-  /// The shape that `folder`/config.json describes, by its model_type. `folder` may be the file itself.
+  /// Returns the shape that `folder`/config.json describes, by its model_type. `folder` may be the file itself.
   std::unique_ptr<ModelArgs> from_hf_folder(const std::filesystem::path& folder) const;
-  /// The shape of a flavor. Throws a usage error that lists the flavors of the family.
+  /// Returns the shape of a flavor. Throws a usage error that lists the family's flavors if it is unknown.
   std::unique_ptr<ModelArgs> from_flavor(const std::string& family, const std::string& flavor) const;
-  /// How models of the family `name` are built. Throws a usage error that lists the known names, or says that the
+  /// Returns the descriptor of the family `name`. Throws a usage error that lists the known names, or states that the
   /// family has no descriptor.
   const ModelDescriptor& descriptor(const std::string& name) const;
   /// The same for the family that reads `folder`/config.json.

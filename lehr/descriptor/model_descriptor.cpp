@@ -13,7 +13,7 @@ bool is_digit(char c) {
   return std::isdigit(static_cast<unsigned char>(c)) != 0;
 }
 
-// # in `pattern` stands for one digit or more.
+// Matches `name` against `pattern`, in which # stands for one or more digits.
 bool matches(std::string_view name, std::string_view pattern) {
   size_t at = 0;
   for (const char wanted : pattern) {
@@ -47,11 +47,11 @@ bool LayerNamePredicate::operator()(std::string_view name) const {
 }
 
 void ModelDescriptor::attn_no_op_post_init(torch::nn::Module&) const {
-  fail("attn_no_op_post_init: layers of this family cannot be without attention");
+  fail("attn_no_op_post_init: layers of this family do not support attention no-ops");
 }
 
 void ModelDescriptor::mlp_no_op_post_init(torch::nn::Module&) const {
-  fail("mlp_no_op_post_init: layers of this family cannot be without a feed-forward block");
+  fail("mlp_no_op_post_init: layers of this family do not support feed-forward no-ops");
 }
 
 void ModelDescriptor::init_rotary_embedding(nn::Model&) const {}
@@ -62,12 +62,12 @@ WeightGroups ModelDescriptor::get_weight_groups(
   WeightGroups groups;
   std::set<std::string_view> seen;
   for (const std::string& name : layer_names) {
-    require(seen.insert(name).second, "weight {}: is given twice", name);
+    require(seen.insert(name).second, "weight {}: occurs twice", name);
     const auto found = std::find_if(
         predicates.begin(), predicates.end(), [&](const WeightGroupPredicate& one) { return one.belongs(name); });
     require(
         found != predicates.end(),
-        "weight {}: belongs to no group of weights of a model of this family with {} layers",
+        "weight {}: belongs to no weight group of a model of this family with {} layers",
         name,
         num_hidden_layers);
     groups[found->group].push_back(name);

@@ -1,4 +1,4 @@
-// Reads `per_layer_config` of a config.json: a table of layers, each with the keys that differ from those for all.
+// Reader for `per_layer_config` of a config.json: a table of layers, each with the keys that differ from the model's.
 #include <charconv>
 
 #include "lehr/base/error.h"
@@ -7,7 +7,7 @@
 namespace lehr::descriptor {
 
 namespace {
-// What a layer leaves out, as ["attention", "mlp"].
+// True if `list`, such as ["attention", "mlp"], contains `part`.
 bool skips(const Node* list, const std::string& part) {
   if (list == nullptr) {
     return false;
@@ -30,12 +30,13 @@ void change_ffn(BlockConfig& block, Entries& entries, const Node& node) {
   const Node* chosen = entries.get("num_experts_per_tok");
   const Node* expert_width = entries.get("moe_intermediate_size");
   if (experts != nullptr && local_experts != nullptr) {
-    refuse(node, "num_experts and num_local_experts say the same; leave one of them out");
+    refuse(node, "num_experts and num_local_experts define the same size; remove one of them");
   }
   experts = experts != nullptr ? experts : local_experts;
-  if (block.is_moe() && experts != nullptr && experts->as_int() == 0) {  // as in transformers: not this layer
+  if (block.is_moe() && experts != nullptr && experts->as_int() == 0) {  // as in transformers: this layer has no
+                                                                         // experts
     if (width == nullptr) {
-      refuse(*experts, "a layer without experts needs intermediate_size");
+      refuse(*experts, "a layer without experts requires intermediate_size");
     }
     block.ffn = FFNSubblock{};
     experts = nullptr;
@@ -49,7 +50,8 @@ void change_ffn(BlockConfig& block, Entries& entries, const Node& node) {
     ffn->intermediate_size = width != nullptr ? width->as_int() : ffn->intermediate_size;
   } else if (auto* moe = std::get_if<MoESubblock>(&block.ffn)) {
     if (width != nullptr) {
-      refuse(*width, "the layer has experts; say moe_intermediate_size, or num_experts = 0 for a layer without");
+      refuse(
+          *width, "the layer has experts; set moe_intermediate_size, or num_experts = 0 for a layer without experts");
     }
     moe->num_local_experts = experts != nullptr ? experts->as_int() : moe->num_local_experts;
     moe->num_experts_per_tok = chosen != nullptr ? chosen->as_int() : moe->num_experts_per_tok;
@@ -89,7 +91,7 @@ std::vector<BlockConfig> read_per_layer_config(const Node& table, const LayersBy
   std::vector<BlockConfig> blocks = model.blocks;
   std::vector<bool> seen(blocks.size());
   for (const auto& [key, changes] : table.entries()) {
-    size_t layer = 0;  // "07" is one too: transformers pads with zeros
+    size_t layer = 0;  // transformers pads with zeros, so "07" is valid
     const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), layer);
     if (error != std::errc() || end != key.data() + key.size() || layer >= blocks.size() || seen[layer]) {
       refuse(table, fmt::format("expected each layer from 0 to {} at most once, found \"{}\"", blocks.size() - 1, key));

@@ -14,7 +14,7 @@
 namespace lehr::mesh {
 
 namespace {
-// For a connection, and for the value of a key that is there.
+// Limit for a connection, and for reading the value of an existing key.
 constexpr std::chrono::seconds kConnectTime{2};
 
 bool within_process(c10d::Store& store) {
@@ -33,11 +33,11 @@ struct BoundedStore::Call {
   std::exception_ptr problem;
 };
 
-// Shared with the thread, which may outlive the object in a call that nobody answers.
+// Shared with the thread, which may outlive the object in a call that is never answered.
 struct BoundedStore::State {
   std::mutex mutex;
   std::condition_variable news;
-  c10::intrusive_ptr<c10d::Store> store;  // the thread's
+  c10::intrusive_ptr<c10d::Store> store;  // used by the thread only
   std::deque<std::shared_ptr<Call>> calls;
   bool ending = false;
   bool ended = false;
@@ -46,7 +46,7 @@ struct BoundedStore::State {
 BoundedStore::BoundedStore(const c10::intrusive_ptr<c10d::Store>& store, std::chrono::milliseconds limit)
     : state_(std::make_shared<State>()), limit_(limit) {
   state_->store = store->clone();
-  if (!within_process(*store)) {  // whose clone would be the store itself, or share it
+  if (!within_process(*store)) {  // a store within the process clones to itself, or shares its state
     state_->store->setTimeout(kConnectTime);
   }
   std::thread([state = state_] { serve(state); }).detach();
@@ -81,7 +81,7 @@ void BoundedStore::serve(const std::shared_ptr<State>& state) {
     try {
       call->work(*state->store);
     } catch (const std::exception&) {
-      // What came too late for one call would be taken for the answer to the next.
+      // The connection is replaced: a delayed answer to this call would be taken for the answer to the next one.
       try {
         state->store = state->store->clone();
         call->work(*state->store);
@@ -109,7 +109,7 @@ void BoundedStore::run(std::function<void(c10d::Store&)> work, bool even_late) {
   state_->news.wait_for(lock, limit_, [&] { return call->done || state_->ending; });
   if (!call->done) {
     call->given_up = true;
-    throw StoreSilence(fmt::format(
+    throw StoreTimeout(fmt::format(
         "the ranks' store has not answered for {}: what keeps it, rank 0 or the launcher, is gone or hangs",
         seconds_text(limit_)));
   }
@@ -122,7 +122,7 @@ void BoundedStore::run(std::function<void(c10d::Store&)> work) {
   run(std::move(work), true);
 }
 
-// Results are shared with the call, which may be answered after the caller has gone.
+// Results are shared with the call, which may be answered after the caller has given up.
 bool BoundedStore::check(const std::string& key) {
   const auto found = std::make_shared<bool>(false);
   run([key, found](c10d::Store& store) { *found = store.check({key}); }, false);

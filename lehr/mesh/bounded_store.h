@@ -1,4 +1,4 @@
-// The ranks' store for those that must not wait for it for ever.
+// A client of the ranks' store for callers that must not block forever.
 #pragma once
 
 #include <chrono>
@@ -17,34 +17,34 @@ class Store;
 
 namespace lehr::mesh {
 
-/// A call that the store has not answered in time. It may be done yet.
-class StoreSilence : public Error {
+/// Thrown if the store has not answered a call in time. The call may still take effect.
+class StoreTimeout : public Error {
  public:
-  explicit StoreSilence(const std::string& message) : Error(ErrorKind::runtime, message) {}
+  explicit StoreTimeout(const std::string& message) : Error(ErrorKind::runtime, message) {}
 };
 
-/// A store whose calls end within a limit: c10d's wait for an answer as long as the connection stands, which a machine
-/// that hangs does not break. They are made on a thread of their own, one after the other. A call that fails is made
-/// once more over a new connection. Any thread.
+/// A store whose calls end within a limit. c10d's calls wait for an answer as long as the connection stands, and a
+/// machine that hangs does not break it. Calls run on a thread of their own, one after the other. A call that fails is
+/// repeated once over a new connection. Any thread may use it.
 class BoundedStore {
  public:
-  /// Makes a connection of its own, like that of `store`.
+  /// Opens a connection of its own, like that of `store`.
   BoundedStore(const c10::intrusive_ptr<c10d::Store>& store, std::chrono::milliseconds limit);
-  /// Leaves a call that is not answered to itself.
+  /// Abandons a call that is not answered.
   ~BoundedStore();
-  /// Calls that wait, and later ones, throw StoreSilence.
+  /// Pending and later calls throw StoreTimeout.
   void close();
   BoundedStore(const BoundedStore&) = delete;
   BoundedStore& operator=(const BoundedStore&) = delete;
 
-  // As c10d::Store's. Each throws StoreSilence after the limit, and what the store throws if a new connection does not
-  // help.
+  // Like c10d::Store's functions. Each throws StoreTimeout after the limit, and rethrows the store's error if a new
+  // connection does not help.
   bool check(const std::string& key);
   std::string get(const std::string& key);
   void set(const std::string& key, const std::string& value);
   int64_t add(const std::string& key, int64_t value);
 
-  /// Several calls as one. It is run twice if it fails, and, after StoreSilence, as soon as the store answers.
+  /// Runs several calls as one. `work` runs twice if it fails and, after StoreTimeout, as soon as the store answers.
   void run(std::function<void(c10d::Store&)> work);
 
  private:

@@ -39,7 +39,7 @@ int64_t CollectiveLog::begin(size_t group, const char* name, int64_t bytes, bool
   return next_++;
 }
 
-// Null when later ones have taken its place.
+// Null if later entries have overwritten it.
 CollectiveRecord* CollectiveLog::entry(int64_t ticket) {
   const bool kept = ticket >= 0 && ticket < next_ && next_ - ticket <= static_cast<int64_t>(ring_.size());
   return kept ? &ring_[static_cast<size_t>(ticket) % ring_.size()] : nullptr;
@@ -93,11 +93,13 @@ std::string CollectiveLog::where() const {
   }
   const auto records = recent();
   if (records.empty()) {
-    return "has not come to a collective yet";
+    return "has not entered a collective yet";
   }
   const CollectiveRecord& last = records.back();
   return fmt::format(
-      "computes; its last collective was {}, {} s ago", last.describe(), seconds_since(last.end.value_or(last.start)));
+      "is computing; its last collective was {}, {} s ago",
+      last.describe(),
+      seconds_since(last.end.value_or(last.start)));
 }
 
 }  // namespace lehr::mesh

@@ -1,4 +1,4 @@
-// The last collectives of one rank: what it says when something hangs.
+// A log of the last collectives of one rank, which is reported when something hangs.
 #pragma once
 
 #include <chrono>
@@ -10,50 +10,50 @@
 
 namespace lehr::mesh {
 
-/// One collective or message of this rank.
+/// One collective or point-to-point message of this rank.
 struct CollectiveRecord {
   using Clock = std::chrono::steady_clock;
-  const char* name = "";  ///< "all_reduce"; lives forever.
-  size_t group = 0;       ///< As add_group gave it.
+  const char* name = "";  ///< Such as "all_reduce"; a string with static lifetime.
+  size_t group = 0;       ///< The number that add_group returned.
   std::string axis = "";
-  /// Counts the collectives of the group from 1, the same on all of its members; 0 for send and receive.
+  /// Number of the collective within its group, from 1, the same on all members; 0 for send and receive.
   int64_t number = 0;
   int64_t bytes = 0;
   Clock::time_point start = {};
-  std::optional<Clock::time_point> end = {};  ///< When the rank had waited for it.
+  std::optional<Clock::time_point> end = {};  ///< When this rank's wait for it ended.
 
   /// "all_reduce number 17 on axis tp", "send on axis pp".
   std::string describe() const;
 };
 
-/// What one group has seen.
+/// This rank's view of one group.
 struct GroupCount {
-  std::string key;        ///< Names the group, the same on all members.
-  int64_t started = 0;    ///< Collectives that this rank came to.
+  std::string key;        ///< Name of the group, the same on all members.
+  int64_t started = 0;    ///< Collectives that this rank started.
   const char* last = "";  ///< Name of the last of them.
   int64_t last_bytes = 0;
 };
 
-/// A ring of the last collectives. Safe to use from several threads; an entry costs a lock and no allocation.
+/// A ring buffer of the last collectives. Thread-safe; an entry costs a lock and no allocation.
 class CollectiveLog {
  public:
   explicit CollectiveLog(size_t capacity = 256);
 
-  /// Makes a group known; `key` names it on all members. Gives the number to pass to `begin`.
+  /// Registers a group; `key` is its name on all members. Returns the number to pass to `begin`.
   size_t add_group(const std::string& axis, const std::string& key);
-  /// Gives the ticket of the collective. `counted`: all members take part, as against send and receive.
+  /// Returns the ticket of the collective. `counted`: true if all members take part, false for send and receive.
   int64_t begin(size_t group, const char* name, int64_t bytes, bool counted);
-  /// The rank waits for it, and nothing else.
+  /// States that the rank waits for this collective.
   void waits(int64_t ticket);
   void end(int64_t ticket);
 
-  /// Nothing if it is no longer in the ring.
+  /// Returns nullopt if it is no longer in the ring.
   std::optional<CollectiveRecord> find(int64_t ticket) const;
-  /// Oldest first.
+  /// The entries, oldest first.
   std::vector<CollectiveRecord> recent() const;
   std::vector<GroupCount> groups() const;
-  /// What the rank does now: "waits in all_reduce number 17 on axis tp for 31 s", "computes; its last collective was
-  /// all_gather number 16 on axis tp, 31 s ago", "has not come to a collective yet".
+  /// Describes what the rank is doing: "waits in all_reduce number 17 on axis tp for 31 s", "is computing; its last
+  /// collective was all_gather number 16 on axis tp, 31 s ago", "has not entered a collective yet".
   std::string where() const;
 
  private:

@@ -28,7 +28,7 @@ Kind backward_of(Kind forward, bool invariant) {
   return Kind::identity;
 }
 
-// Parts stand side by side along `dim`; collectives know only one behind the other.
+// Concatenates along `dim`; collectives concatenate along dimension 0 only.
 at::Tensor gathered(const at::Tensor& input, const Group& group, int64_t dim) {
   const at::Tensor part = input.contiguous();
   auto shape = part.sizes().vec();
@@ -119,10 +119,10 @@ struct AllToAll : torch::autograd::Function<AllToAll> {
   }
 };
 
-// The table of the header, for a watch.
+// The table of collectives.h, for an operator watch.
 Statement statement(
     const char* name, Kind kind, bool invariant, const at::Tensor& input, const Group& group, int64_t dim) {
-  Placement takes = Placement::invariant(), gives = Placement::replicate();  // of identity
+  Placement takes = Placement::invariant(), gives = Placement::replicate();  // enter_replicated
   auto shape = input.sizes().vec();
   switch (kind) {
     case Kind::all_gather:

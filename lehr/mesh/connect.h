@@ -1,4 +1,4 @@
-// How a program becomes one of several ranks, and how it ends as one.
+// Connects a program to the other ranks of its run, and reports its end to them.
 #pragma once
 
 #include <chrono>
@@ -12,35 +12,42 @@
 namespace lehr::mesh {
 
 struct ConnectOptions {
-  /// How long all ranks may take to come, at the start and when a group is connected.
+  /// Time limit for all ranks to arrive, at the start and when a group is connected.
   std::chrono::milliseconds init_timeout = std::chrono::minutes(5);
-  /// How long a collective may take before it is given up and explained.
+  /// Time limit of a collective; after it, the collective fails with an explanation.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
-  /// Where the tensors are that ranks exchange: host memory, carried by Gloo; or a GPU, by default the one that the
-  /// rank's number on its machine names, carried by NCCL.
+  /// Device of the tensors that ranks exchange: the CPU, over Gloo; or a GPU, by default the one of gpu_of_rank
+  /// (mesh/rank_device.h), over NCCL.
   at::Device device = at::kCPU;
+  /// True if only this kind of device is acceptable. If not, and some rank has no GPU of its own, all ranks use the
+  /// CPU.
+  bool require_device = true;
+  /// The reason why a rank without a GPU has none, if other ranks may have one.
+  std::string why_cpu = "";
+  /// Called with the reason if the ranks use the CPU because some rank has no GPU.
+  std::function<void(const std::string& why_cpu)> on_cpu_fallback = {};
 };
 
-/// Connects this process to the ranks that its launcher started; alone where nobody started it. Throws as
-/// read_rank_environment, gloo_transport and nccl_transport do, and a usage error if the ranks want different kinds of
-/// devices. Among several ranks the process ignores SIGPIPE from now on, as gloo_transport says.
+/// Connects this process to the ranks that its launcher started; without a launcher it is the only rank. Throws as
+/// read_rank_environment, gloo_transport and nccl_transport do, and a usage error if ranks insist on different kinds of
+/// devices, or on the same GPU. With several ranks the process ignores SIGPIPE from now on: see gloo_transport.
 std::unique_ptr<Transport> connect_ranks(const ConnectOptions& options = {});
 std::unique_ptr<Transport> connect_ranks(const RankEnvironment& environment, const ConnectOptions& options = {});
 
-/// The transport of a world of one: it connects nobody.
+/// The transport of a world of one rank: it has no connections.
 std::unique_ptr<Transport> single_transport();
 
-/// Runs `body` with the transport. If it throws, the other ranks are told why before the exception goes on, so that
-/// they end with this message, too. Everything that uses the transport should live inside of `body`.
+/// Runs `body` with the transport. If it throws, the other ranks receive the message before the exception is rethrown,
+/// so that they end with it, too. All users of the transport should live inside `body`.
 void run_connected(Transport& transport, const std::function<void()>& body);
 
-/// What a program says that ends with an error: on standard error, or, where lehr launch started it, in the file for
-/// its last words, which the launcher shows once for all ranks.
+/// Reports the error with which a program ends: on standard error or, if lehr launch started it, in the file for its
+/// crash report, which the launcher shows once for all ranks.
 void report_failure(const std::exception& problem);
 
-/// Tells the other ranks and the launcher that a signal ends this rank at once, because it came before the first step
-/// or (`second`) for the second time. For StopSignals::set_last_act; null: not connected yet. Takes some seconds at
-/// most.
+/// Tells the other ranks and the launcher that a signal ends this rank immediately, because it was received before the
+/// first step or (`second`) for the second time. For StopSignals::set_last_act. `transport` is null if the rank is not
+/// connected yet. Takes some seconds at most.
 void report_stop(Transport* transport, int signal, bool second);
 
 }  // namespace lehr::mesh

@@ -9,20 +9,17 @@
 namespace lehr::mesh {
 
 namespace {
-// NCCL's work takes a time limit as a wish to block the host, and says neither success nor failure; this one is what
-// RankWatch expects of work: wait() returns when the current stream may use the result.
+// Adapts NCCL's work to Watchdog, which expects that wait() returns when the current stream may use the result. NCCL's
+// own wait() takes a time limit as a request to block the host, and reports neither success nor failure.
 class DeviceWork : public c10d::Work {
  public:
   DeviceWork(c10::intrusive_ptr<c10d::Work> work, at::Device device) : work_(std::move(work)), device_(device) {}
   bool isCompleted() override {
-    const c10::DeviceGuard guard(device_);  // a thread without one would take memory on the first device
-    try {
-      return work_->isCompleted();
-    } catch (const std::exception&) {
-      return true;  // the device failed, and says so to whoever uses it next
-    }
+    const c10::DeviceGuard guard(device_);  // a thread without a current device would allocate on the first one
+    return work_->isCompleted();            // throws if the device failed: then it is unknown whether the work is done
   }
-  bool isSuccess() const override { return work_->exception() == nullptr; }
+  bool isSuccess() const override { return exception() == nullptr; }
+  std::exception_ptr exception() const override { return work_->exception(); }
   bool wait(std::chrono::milliseconds /*timeout*/) override { return work_->wait(); }
   void synchronize() override { work_->synchronize(); }
   void abort() override {
@@ -40,9 +37,7 @@ class DeviceBackend : public c10d::Backend {
   explicit DeviceBackend(DeviceBackendParts parts)
       : c10d::Backend(parts.host->getRank(), parts.host->getSize()), parts_(std::move(parts)) {}
 
-  const std::string getBackendName() const override {
-    return parts_.host->getBackendName() + " and " + parts_.collectives->getBackendName();
-  }
+  const std::string getBackendName() const override { return parts_.host->getBackendName() + " and the devices'"; }
 
   c10::intrusive_ptr<c10d::Work> allreduce(
       std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& options) override {
@@ -89,7 +84,13 @@ class DeviceBackend : public c10d::Backend {
  private:
   template <class Start>
   c10::intrusive_ptr<c10d::Work> with(const at::Tensor& tensor, const Start& start) {
-    return parts_.on_device(tensor) ? on_device(start(*parts_.collectives)) : start(*parts_.host);
+    return parts_.on_device(tensor) ? on_device(start(collectives())) : start(*parts_.host);
+  }
+  c10d::Backend& collectives() {
+    if (!collectives_) {
+      collectives_ = parts_.collectives();
+    }
+    return *collectives_;
   }
   c10::intrusive_ptr<c10d::Work> on_device(c10::intrusive_ptr<c10d::Work> work) const {
     return c10::make_intrusive<DeviceWork>(std::move(work), parts_.device);
@@ -103,6 +104,7 @@ class DeviceBackend : public c10d::Backend {
   }
 
   DeviceBackendParts parts_;
+  c10::intrusive_ptr<c10d::Backend> collectives_;
   std::map<std::pair<int, int>, c10::intrusive_ptr<c10d::Backend>> channels_;
 };
 }  // namespace

@@ -1,4 +1,4 @@
-// One group with two ways for its data: tensors in host memory by one backend, those of a device by another.
+// A group with two backends: one for tensors in host memory, another for tensors on a device.
 #pragma once
 
 #include <functional>
@@ -11,19 +11,20 @@ class Backend;
 
 namespace lehr::mesh {
 
-/// What a group of ranks on devices is made of.
+/// The parts of a group of ranks on devices.
 struct DeviceBackendParts {
-  /// Carries tensors in host memory, and barriers: they need no device and do not wait for one.
+  /// Backend for tensors in host memory and for barriers: they use no device and do not wait for one.
   c10::intrusive_ptr<c10d::Backend> host;
-  /// Carries the collectives of all other tensors. Waiting for one of them orders the current stream behind it; the
-  /// host goes on.
-  c10::intrusive_ptr<c10d::Backend> collectives;
-  /// A backend of two ranks, of which number 0 sends and number 1 receives; called once for each (from, to) that this
-  /// rank is one of. A device works off what one communicator has been given in order, so two ranks that both send
-  /// before they receive would wait for each other forever if both directions, or those of other ranks, shared one.
+  /// Returns a backend of all members for the collectives of all other tensors. Called once, by all members, at the
+  /// first such collective, so a group that only hosts use takes no device memory. Waiting for a collective makes the
+  /// current stream wait for it; the host does not block.
+  std::function<c10::intrusive_ptr<c10d::Backend>()> collectives;
+  /// Returns a backend of two ranks, of which number 0 sends and number 1 receives; called once for each (from, to)
+  /// that includes this rank. A device executes the operations of one communicator in order, so two ranks that both
+  /// send before they receive would deadlock if both directions, or those of other ranks, shared one.
   std::function<c10::intrusive_ptr<c10d::Backend>(int from, int to)> channel;
-  at::Device device = at::kCPU;  ///< Is the current one while works are asked whether they are done.
-  /// Which tensors are the device's; another one in tests.
+  at::Device device = at::kCPU;  ///< The current device while works are queried for completion.
+  /// Returns true if a tensor is on the device; tests replace it.
   std::function<bool(const at::Tensor& tensor)> on_device = [](const at::Tensor& tensor) { return !tensor.is_cpu(); };
 };
 

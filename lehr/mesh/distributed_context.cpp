@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "lehr/base/error.h"
-#include "lehr/mesh/rank_watch.h"
+#include "lehr/mesh/watchdog.h"
 
 namespace lehr::mesh {
 
@@ -89,15 +89,15 @@ std::string DeviceMeshParameters::coordinates(int64_t rank) const {
 DistributedContext::DistributedContext(const DeviceMeshParameters& parameters, Transport& transport)
     : parameters_(parameters), transport_(transport) {
   parameters_.check(transport.world_size());
-  if (RankWatch* const watch = transport_.watch()) {
-    // By value: the watch outlives the context.
+  if (Watchdog* const watch = transport_.watch()) {
+    // Captured by value: the watch outlives the context.
     watch->set_coordinates([parameters = parameters_](int64_t other) { return parameters.coordinates(other); });
   }
 }
 
 DistributedContext::~DistributedContext() = default;
 
-// The axes of the domain that all of `axes` are in, slowest first; dp_shard and cp as one where fsdp is asked for.
+// The axes of the domain that contains all of `axes`, slowest first; dp_shard and cp are merged if fsdp is among them.
 std::vector<DistributedContext::Axis> DistributedContext::domain_of(const std::vector<std::string>& axes) const {
   const auto& p = parameters_;
   const Axis pp{axis::pp, p.pipeline_parallel};
@@ -166,7 +166,7 @@ const Group& DistributedContext::group(const std::vector<std::string>& axes) {
     }
     ranks = std::move(longer);
   }
-  // Groups of the same ranks are one group, whatever their axes are called.
+  // Groups of the same ranks are one group, whatever the names of their axes.
   const std::string key = fmt::format("{}", fmt::join(ranks, ","));
   auto& group = groups_[key];
   if (!group) {
@@ -179,6 +179,20 @@ const Group& DistributedContext::group(const std::vector<std::string>& axes) {
 
 const Group& DistributedContext::world() {
   return group({axis::pp, axis::dp_replicate, axis::dp_shard, axis::cp, axis::tp});
+}
+
+void DistributedContext::connect_messages(const Group& group, const std::vector<Route>& routes) {
+  if (!transport_.connects_by_messages()) {
+    return;
+  }
+  for (const Route& route : routes) {
+    const at::Tensor word = at::zeros({1}, at::TensorOptions().dtype(at::kFloat).device(transport_.device()));
+    if (route.from == group.rank()) {
+      group.start_send(word, route.to).wait();
+    } else if (route.to == group.rank()) {
+      group.start_receive(word, route.from).wait();
+    }
+  }
 }
 
 int64_t DistributedContext::data_parallel_size() const {

@@ -1,4 +1,4 @@
-// The mesh of devices that a run is spread over, and this rank's place in it.
+// The device mesh of a run, and this rank's coordinates in it.
 #pragma once
 
 #include <map>
@@ -12,8 +12,8 @@
 
 namespace lehr::mesh {
 
-/// How many ranks there are along each axis. The world has the product of all but expert_parallel, which takes its
-/// ranks from data_parallel_shard, context_parallel and tensor_parallel.
+/// Number of ranks along each axis. The world size is the product of all but expert_parallel, which takes its ranks
+/// from data_parallel_shard, context_parallel and tensor_parallel.
 struct DeviceMeshParameters {
   int64_t pipeline_parallel = 1;
   int64_t data_parallel_replicate = 1;
@@ -26,15 +26,15 @@ struct DeviceMeshParameters {
   /// Throws a usage error for degrees below 1, for an expert_parallel that does not divide data_parallel_shard x
   /// context_parallel x tensor_parallel, and for a product that is not `world_size`.
   void check(int64_t world_size) const;
-  /// "dp_replicate 2 x dp_shard 4 x ep 4", without axes of one rank; "one device".
+  /// "dp_replicate 2 x dp_shard 4 x ep 4", without axes of one rank; or "one device".
   std::string describe() const;
-  /// "dp_shard 1, tp 0": the place of a rank on the axes of more than one; empty on one device.
+  /// "dp_shard 1, tp 0": the coordinates of a rank on the axes of more than one rank; empty on one device.
   std::string coordinates(int64_t rank) const;
 };
 
-/// Names of axes. Ranks count row by row over the axes of a domain, the last one fastest:
-/// dense: pp, dp_replicate, dp_shard, cp, tp; expert: pp, dp_replicate, ep_shard, ep, where ep_shard x ep takes the
-/// place of dp_shard x cp x tp, so that the ranks of an expert group are neighbours.
+/// Names of axes. Ranks are numbered in row-major order over the axes of a domain, the last one fastest. The dense
+/// domain is pp, dp_replicate, dp_shard, cp, tp. The expert domain is pp, dp_replicate, ep_shard, ep, where ep_shard x
+/// ep covers the ranks of dp_shard x cp x tp, so that the ranks of an expert group are neighbours.
 namespace axis {
 inline const std::string pp = "pp";
 inline const std::string dp_replicate = "dp_replicate";
@@ -44,14 +44,15 @@ inline const std::string tp = "tp";
 inline const std::string ep = "ep";
 /// The ranks that hold the same experts, within one replica: expert weights are sharded further over them.
 inline const std::string ep_shard = "ep_shard";
-/// dp_shard and cp as one axis: what dense weights are fully sharded over.
+/// dp_shard and cp as one axis, over which dense weights are fully sharded.
 inline const std::string fsdp = "fsdp";
 }  // namespace axis
 
-/// This rank's view of the mesh. Groups are connected when first asked for, so all ranks must ask in the same order.
+/// This rank's view of the mesh. Groups are connected at their first use, so all ranks must request them in the same
+/// order.
 class DistributedContext {
  public:
-  /// Throws as DeviceMeshParameters::check. `transport` must outlive the context.
+  /// Throws as DeviceMeshParameters::check does. `transport` must outlive the context.
   DistributedContext(const DeviceMeshParameters& parameters, Transport& transport);
   ~DistributedContext();
 
@@ -62,27 +63,39 @@ class DistributedContext {
   bool is_distributed() const { return world_size() > 1; }
   bool is_main_process() const { return rank() == 0; }
 
-  /// Ranks along an axis, and this one's index. `fsdp` is known too. Throws a usage error for an unknown name.
+  /// Number of ranks along an axis, and this rank's index. `fsdp` is an axis too. Throws a usage error for an unknown
+  /// name.
   int64_t size(const std::string& axis) const;
   int64_t index(const std::string& axis) const;
 
-  /// The ranks that differ from this one along these axes only, which must be of one domain (fsdp is of the dense one).
-  /// An empty list is this rank alone.
+  /// Returns the ranks that differ from this one along these axes only, which must be of one domain (fsdp is of the
+  /// dense one). An empty list yields the group of this rank alone.
   const Group& group(const std::vector<std::string>& axes);
   const Group& group(const std::string& axis) { return group(std::vector<std::string>{axis}); }
   /// All ranks.
   const Group& world();
 
-  /// The ranks that see different rows of a batch: dp_replicate x dp_shard. Their number, and this one's.
+  /// Sender and receiver of messages, as ranks of a group.
+  struct Route {
+    int64_t from;
+    int64_t to;
+  };
+  /// Connects ranks that will send to each other, in the order of `routes`, if the transport would otherwise connect
+  /// them at their first message: two ranks whose first messages are in different orders would deadlock. All members
+  /// call it with the same routes, before the first message on any of them, also if the same ranks send as a group of
+  /// another name.
+  void connect_messages(const Group& group, const std::vector<Route>& routes);
+
+  /// Number of ranks that see different sequences of a batch, dp_replicate x dp_shard, and this one's index.
   int64_t data_parallel_size() const;
   int64_t data_parallel_rank() const;
 
-  /// Returns when all ranks have come.
+  /// Returns when all ranks have called it.
   void wait_world() { world().barrier(); }
 
   /// "dp_shard 1, tp 0": axes of one rank are left out; empty on one device.
   std::string coordinates() const;
-  /// What a rank's Logger puts before its lines: "[dp_shard 1, tp 0] "; empty on one device.
+  /// The prefix of a rank's Logger: "[dp_shard 1, tp 0] "; empty on one device.
   std::string log_prefix() const;
 
  private:

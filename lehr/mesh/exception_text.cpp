@@ -8,7 +8,7 @@ namespace lehr::mesh {
 std::string exception_text(const std::exception& problem) {
   const auto* const torch = dynamic_cast<const c10::Error*>(&problem);
   const std::string text = torch != nullptr ? torch->what_without_backtrace() : problem.what();
-  // Some carry it in the message itself.
+  // Some exceptions carry the stack trace in the message itself.
   return text.substr(0, text.find("\nException raised from "));
 }
 

@@ -1,4 +1,4 @@
-// What messages say to people: of exceptions (LibTorch's own carry stack traces of its sources) and of times.
+// Text for messages: of exceptions (LibTorch's own carry stack traces of its sources) and of durations.
 #pragma once
 
 #include <chrono>
@@ -7,7 +7,7 @@
 
 namespace lehr::mesh {
 
-/// The message without a stack trace.
+/// Returns the message without a stack trace.
 std::string exception_text(const std::exception& problem);
 
 /// "2.5 s".

@@ -1,4 +1,4 @@
-// A world of any size in one process, for planning: the shapes and sizes of what ranks exchange, without the others.
+// A world of any size in one process, for planning: shapes and sizes of the communication, without the other ranks.
 #pragma once
 
 #include <cstdint>
@@ -10,18 +10,19 @@
 
 namespace lehr::mesh {
 
-/// One collective as the fake transport saw it.
+/// One collective, as the fake transport recorded it.
 struct FakeCollective {
   std::string name;   ///< "all_reduce"
-  std::string group;  ///< The axes.
+  std::string group;  ///< The group's axes: "dp_shard,cp".
   int64_t size = 1;   ///< Ranks of the group.
-  int64_t bytes = 0;  ///< Of this rank's input.
+  int64_t bytes = 0;  ///< Bytes of this rank's input.
 };
 
-/// Stands for `rank` of `world_size`. Collectives return at once and send nothing: every other rank is taken to hold
-/// what this one holds, so all_gather repeats the input, reduce_scatter gives this rank's chunk times the ranks,
-/// all_reduce the tensor times the ranks, all_to_all rows of this rank, over and over, and a receive leaves its tensor
-/// as it is. On meta tensors nothing is computed. `seen` is called with each; the store holds this rank's keys only.
+/// A transport that simulates `rank` of `world_size`. Collectives return immediately and send nothing. Every other rank
+/// is assumed to hold the same data as this one: all_gather repeats the input, reduce_scatter returns this rank's chunk
+/// times the number of ranks, all_reduce the tensor times that number, all_to_all repeats rows of this rank, and a
+/// receive leaves its tensor unchanged. On meta tensors nothing is computed. `seen` is called with each collective; the
+/// store holds this rank's keys only.
 std::unique_ptr<Transport> fake_transport(
     int64_t rank, int64_t world_size, std::function<void(const FakeCollective&)> seen = {});
 

@@ -5,20 +5,20 @@
 #include <cstdlib>
 #include <sstream>
 
-// The wheel has no headers of Gloo; those of Debian's libgloo-dev declare what this one needs, and the code is the
-// wheel's. No other file may include it.
+// The wheel has no headers of Gloo; those of Debian's libgloo-dev declare the part that this file needs, and the code
+// is the wheel's. No other file may include this header.
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 namespace lehr::mesh {
 
 namespace {
-// Chunks that are on their way from all ranks, and their sum, which the first successful wait() makes.
+// Chunks that are being received from all ranks, and their sum, which the first successful wait() computes.
 class SumOfChunks : public c10d::Work {
  public:
   SumOfChunks(c10::intrusive_ptr<c10d::Work> arrival, at::Tensor chunks, at::Tensor output)
       : arrival_(std::move(arrival)), chunks_(std::move(chunks)), output_(std::move(output)) {}
 
-  // With the sum, or without hope of one.
+  // True when the sum is computed, or cannot be any more.
   bool isCompleted() override { return problem_ || (arrival_->isCompleted() && (summed_ || !arrival_->isSuccess())); }
   bool isSuccess() const override { return !problem_ && arrival_->isSuccess(); }
   std::exception_ptr exception() const override { return problem_ ? problem_ : arrival_->exception(); }
@@ -53,7 +53,7 @@ class SumOfChunks : public c10d::Work {
   }
 
   c10::intrusive_ptr<c10d::Work> arrival_;
-  at::Tensor chunks_;  // (ranks, elements of one)
+  at::Tensor chunks_;  // (ranks, elements per chunk)
   at::Tensor output_;
   bool summed_ = false;
   std::exception_ptr problem_;  // of the sum
@@ -69,7 +69,7 @@ class Collectives : public c10d::ProcessGroupGloo {
     }
     at::Tensor sent = input.view({getSize(), -1});
     at::Tensor chunks = at::empty_like(sent);
-    std::vector<int64_t> even;  // all ranks get as much
+    std::vector<int64_t> even;  // empty: equal parts for all ranks
     auto arrival = alltoall_base(chunks, sent, even, even);
     return c10::make_intrusive<SumOfChunks>(std::move(arrival), chunks, output.view(-1));
   }
@@ -80,7 +80,7 @@ class Collectives : public c10d::ProcessGroupGloo {
         context->closeConnections();
       }
     } catch (const std::exception&) {
-      // Another thread did it.
+      // Another thread has done it.
     }
   }
 };
@@ -94,7 +94,7 @@ std::vector<std::shared_ptr<::gloo::transport::Device>> devices(bool local) {
       result.push_back(c10d::ProcessGroupGloo::createDeviceForInterface(name));
     }
   } else if (local) {
-    // A machine's own name is not always one that it can find.
+    // A machine's own hostname cannot always be resolved.
     result.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
   } else {
     result.push_back(c10d::ProcessGroupGloo::createDefaultDevice());

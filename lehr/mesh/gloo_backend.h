@@ -1,4 +1,4 @@
-// A group's connection by Gloo, with what c10d's has no good form of.
+// A group's connection over Gloo, with a reduce_scatter of its own.
 #pragma once
 
 #include <chrono>
@@ -13,11 +13,11 @@ class Store;
 
 namespace lehr::mesh {
 
-/// Ranks of one group that are connected.
+/// The connection of one rank to the other ranks of a group.
 struct GlooBackend {
-  /// c10d's over Gloo, but for reduce_scatter. That is an all_reduce of everything there, of which each rank drops what
-  /// is not its own, and its work never says that it is done. Here each rank sends the others their chunks and adds up
-  /// what it gets, in the order of ranks, as ranks that are threads do.
+  /// c10d's backend over Gloo, except for reduce_scatter. c10d implements it as an all_reduce of the whole input, of
+  /// which each rank drops all but its own chunk, and its work never reports completion. Here each rank sends the
+  /// others their chunks and sums the chunks that it receives in the order of ranks, as ranks that are threads do.
   c10::intrusive_ptr<c10d::Backend> collectives;
   /// Breaks all connections, so that waits on other threads end. Never throws.
   std::function<void()> disconnect;
@@ -26,12 +26,12 @@ struct GlooBackend {
 struct GlooBackendOptions {
   int rank = 0;
   int size = 1;
-  bool local = false;                      ///< All ranks are on this machine. GLOO_SOCKET_IFNAME comes first.
-  std::chrono::milliseconds init_timeout;  ///< To connect.
-  std::chrono::milliseconds timeout;       ///< Of a collective.
+  bool local = false;                      ///< All ranks are on this machine. GLOO_SOCKET_IFNAME has precedence.
+  std::chrono::milliseconds init_timeout;  ///< Time limit for connecting.
+  std::chrono::milliseconds timeout;       ///< Time limit of a collective.
 };
 
-/// Connects with the group's other ranks, whom it finds in `store`. Throws what c10d throws if they do not come in
+/// Connects to the group's other ranks, whose addresses are in `store`. Rethrows c10d's error if they do not arrive in
 /// time.
 GlooBackend connect_gloo(c10::intrusive_ptr<c10d::Store> store, const GlooBackendOptions& options);
 

@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "lehr/base/error.h"
+#include "lehr/mesh/backend_variables.h"
 #include "lehr/mesh/exception_text.h"
 #include "lehr/mesh/gloo_backend.h"
 
@@ -22,9 +23,9 @@ using std::chrono::milliseconds;
 
 using GlooBackends = std::vector<GlooBackend>;
 
-// Gloo's backend waits for the work under way when it is destroyed. After a failure that takes until the collective's
-// time is up: a connection that this rank closes itself wakes nobody who waits for data from it. The process ends soon,
-// and the system closes what is left.
+// Gloo's backend waits for pending work when it is destroyed. After a failure that lasts until the collective's time
+// limit: closing a connection on this rank does not wake those who wait for data from it. The process ends soon, and
+// the system closes the connections that are left.
 void never_destroy(GlooBackends backends) {
   static std::mutex mutex;
   static auto* const kept = new std::vector<GlooBackends>();
@@ -52,9 +53,9 @@ class GlooTransport : public Transport {
       all.push_back(other);
     }
     meet("the start", "start", all);
-    watch_ = std::make_unique<RankWatch>(
-        store_,  // of which it makes a connection of its own: blocking calls must not hold it up
-        RankWatch::Options{
+    watch_ = std::make_unique<Watchdog>(
+        store_,  // the watchdog clones it: blocking calls over this connection must not delay it
+        Watchdog::Options{
             .rank = rank_,
             .world_size = world_size_,
             .timeout = options_.timeout,
@@ -64,9 +65,9 @@ class GlooTransport : public Transport {
 
   ~GlooTransport() override {
     if (!watch_->failed() && std::uncaught_exceptions() == 0) {
-      watch_->leave(std::chrono::seconds(keeps_store_ ? 5 : 0));
+      watch_->shut_down(std::chrono::seconds(keeps_store_ ? 5 : 0));
     } else if (keeps_store_) {
-      watch_->linger(std::chrono::seconds(2));
+      watch_->wait_until_peers_know(std::chrono::seconds(2));
     }
     watch_.reset();
     if (disconnected_ || std::uncaught_exceptions() > 0) {
@@ -79,7 +80,7 @@ class GlooTransport : public Transport {
   int64_t world_size() const override { return world_size_; }
   std::string name() const override { return "gloo"; }
   c10::intrusive_ptr<c10d::Store> store() override { return store_; }
-  RankWatch* watch() override { return watch_.get(); }
+  Watchdog* watch() override { return watch_.get(); }
   void check() override { watch_->check(); }
   void abort(const std::string& message) noexcept override { watch_->fail(message); }
 
@@ -107,7 +108,7 @@ class GlooTransport : public Transport {
   }
 
  private:
-  // Returns when all have come to this point; says who did not.
+  // Returns when all ranks have reached this point; the error names those that have not.
   void meet(const std::string& what, const std::string& key, const std::vector<int64_t>& ranks) {
     const auto key_of = [&](int64_t rank) { return fmt::format("{}/here/{}", key, rank); };
     store_->set(key_of(rank_), std::string("1"));
@@ -141,13 +142,15 @@ class GlooTransport : public Transport {
   }
 
   void disconnect() noexcept {
-    const std::lock_guard lock(mutex_);
-    disconnected_ = true;
-    for (const auto& backend : backends_) {
-      backend.disconnect();
+    {
+      const std::lock_guard lock(mutex_);
+      disconnected_ = true;
+      for (const auto& backend : backends_) {
+        backend.disconnect();
+      }
     }
     if (options_.disconnect) {
-      options_.disconnect();
+      options_.disconnect();  // may wait for a device, and so for other threads
     }
   }
 
@@ -159,11 +162,11 @@ class GlooTransport : public Transport {
   std::mutex mutex_;
   GlooBackends backends_;
   bool disconnected_ = false;
-  std::unique_ptr<RankWatch> watch_;
+  std::unique_ptr<Watchdog> watch_;
 };
 
-// c10d writes every try to connect and every broken connection to standard error, with stack traces. What matters of
-// them is in the errors that are thrown. Once per process: ranks may be threads, and the level is a plain int.
+// c10d writes every connection attempt and every broken connection to standard error, with stack traces. The errors
+// that are thrown contain the relevant part. Once per process: ranks may be threads, and the level is a plain int.
 void silence_c10d() {
   static const bool done = [] {
     if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) {
@@ -171,13 +174,6 @@ void silence_c10d() {
     }
     return true;
   }();
-  static_cast<void>(done);
-}
-
-// c10d's flight recorder writes to a map of the process without a lock, so ranks that are threads would break it. Lehr
-// keeps a log of its own (collective_log.h). The recorder reads its size once, when the first group is used.
-void stop_flight_recorder() {
-  static const int done = setenv("TORCH_FR_BUFFER_SIZE", "0", 0);
   static_cast<void>(done);
 }
 
@@ -210,7 +206,7 @@ c10::intrusive_ptr<c10d::Store> connect_store(
   }
 }
 
-// Else a rank that ends while this one writes to it would end this process, too, without a word.
+// Without this, a rank that ends while this one writes to it would end this process, too, without a message.
 void ignore_broken_connections() {
   std::signal(SIGPIPE, SIG_IGN);
 }
@@ -239,7 +235,7 @@ std::unique_ptr<Transport> gloo_transport(
     bool keeps_store,
     const GlooOptions& options) {
   ignore_broken_connections();
-  stop_flight_recorder();
+  set_backend_variables();
   return std::make_unique<GlooTransport>(std::move(store), rank, world_size, local, keeps_store, options);
 }
 

@@ -9,7 +9,7 @@
 #include "lehr/base/operator_profile.h"
 #include "lehr/base/operator_watch.h"
 #include "lehr/mesh/exception_text.h"
-#include "lehr/mesh/rank_watch.h"
+#include "lehr/mesh/watchdog.h"
 
 namespace lehr::mesh {
 
@@ -60,12 +60,12 @@ Group::Group(
     std::vector<int64_t> ranks,
     int64_t global_rank,
     c10::intrusive_ptr<c10d::Backend> backend,
-    RankWatch* watch)
+    Watchdog* watch)
     : name_(std::move(name)), ranks_(std::move(ranks)), backend_(std::move(backend)), watch_(watch) {
   const auto place = std::find(ranks_.begin(), ranks_.end(), global_rank);
   require(place != ranks_.end(), "group {}: rank {} is not in it", name_, global_rank);
   rank_ = place - ranks_.begin();
-  require(size() == 1 || backend_, "group {}: {} ranks and nothing that connects them", name_, size());
+  require(size() == 1 || backend_, "group {}: {} ranks need a backend", name_, size());
   if (watch_ != nullptr) {
     watch_group_ = watch_->log().add_group(name_, fmt::format("{}", fmt::join(ranks_, ",")));
   }
@@ -83,8 +83,8 @@ Pending Group::start(
   const std::string what = fmt::format("{}{} on axis {} (ranks {})", collective, other, name_, fmt::join(ranks_, ", "));
   require(
       operator_watch() == nullptr,
-      "{}: says nothing of layouts, so a plan with it cannot be checked; use the operators of mesh/collectives.h, or "
-      "state what the operator around it takes and gives (base/operator_watch.h)",
+      "{}: states no placements, so a plan with it cannot be checked; use the operators of mesh/collectives.h, or "
+      "state the placements of the operator around it (base/operator_watch.h)",
       what);
   int64_t bytes = 0;
   for (const auto& tensor : tensors) {
@@ -143,7 +143,7 @@ Pending Group::start_all_gather(at::Tensor output, at::Tensor input) const {
     output.view(-1).copy_(input.view(-1));
     return {};
   }
-  // Gloo takes the first dimension for the ranks'.
+  // Gloo takes the first dimension as that of the ranks.
   at::Tensor to = output.view(-1);
   at::Tensor from = input.view(-1);
   return start("all_gather", {to, from}, [&] { return backend_->_allgather_base(to, from); });

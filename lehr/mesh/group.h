@@ -16,13 +16,13 @@ class Work;
 namespace lehr::mesh {
 
 class Group;
-class RankWatch;
+class Watchdog;
 
-/// A collective under way.
+/// A started collective.
 class Pending {
  public:
   Pending();
-  /// `group` must outlive it; `ticket` is that of the watch's log, where the group has a watch. A `message` goes from
+  /// `group` must outlive it; `ticket` is that of the watch's log, if the group has a watch. A `message` is sent from
   /// one rank to another.
   Pending(
       const Group& group,
@@ -46,12 +46,12 @@ class Pending {
   int64_t ticket_ = -1;
   bool message_ = false;
   c10::intrusive_ptr<c10d::Work> work_;
-  std::vector<at::Tensor> alive_;  // what the collective reads and writes
+  std::vector<at::Tensor> alive_;  // tensors that the collective reads and writes
 };
 
-/// Ranks that communicate. Every member calls the same functions in the same order. In a group of one rank nothing is
-/// sent and results are copies. Tensors must be contiguous, of one type and device, and, but for all_to_all, of one
-/// size on all ranks. None of these is seen by autograd: see mesh/collectives.h.
+/// A group of ranks that communicate. Every member calls the same functions in the same order. In a group of one rank
+/// nothing is sent and results are copies. Tensors must be contiguous, of one type and device, and, except for
+/// all_to_all, of the same size on all ranks. Autograd sees none of these functions: see mesh/collectives.h.
 class Group {
  public:
   /// `ranks` are global and ascending; `backend` may be null for a group of one. `watch` may be null.
@@ -60,7 +60,7 @@ class Group {
       std::vector<int64_t> ranks,
       int64_t global_rank,
       c10::intrusive_ptr<c10d::Backend> backend,
-      RankWatch* watch = nullptr);
+      Watchdog* watch = nullptr);
   ~Group();
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
@@ -68,22 +68,23 @@ class Group {
   /// The axes: "tp", "dp_shard,cp".
   const std::string& name() const { return name_; }
   int64_t size() const { return static_cast<int64_t>(ranks_.size()); }
-  /// This rank's place in the group.
+  /// This rank's index in the group.
   int64_t rank() const { return rank_; }
   const std::vector<int64_t>& ranks() const { return ranks_; }
 
   /// Sums over the ranks, in place; the same bits on all of them.
   void all_reduce(at::Tensor tensor) const { start_all_reduce(std::move(tensor)).wait(); }
   Pending start_all_reduce(at::Tensor tensor) const;
-  /// The largest of each element, in place.
+  /// The elementwise maximum over the ranks, in place.
   void all_reduce_max(at::Tensor tensor) const;
-  /// `output` has size() times the elements of `input`: the ranks' inputs one behind the other.
+  /// `output` has size() times the elements of `input`: the ranks' inputs, concatenated in the order of ranks.
   void all_gather(at::Tensor output, at::Tensor input) const { start_all_gather(output, input).wait(); }
   Pending start_all_gather(at::Tensor output, at::Tensor input) const;
-  /// `input` has size() times the elements of `output`, which becomes the sum of the ranks' chunks of this number.
+  /// `input` has size() times the elements of `output`, which becomes the sum over the ranks of chunk rank() of their
+  /// inputs.
   void reduce_scatter(at::Tensor output, at::Tensor input) const { start_reduce_scatter(output, input).wait(); }
   Pending start_reduce_scatter(at::Tensor output, at::Tensor input) const;
-  /// Sends `input_sizes[r]` rows (of dimension 0) to rank r, in order, and receives `output_sizes[r]` from it.
+  /// Sends `input_sizes[r]` rows (of dimension 0) to rank r, in order, and receives `output_sizes[r]` rows from it.
   void all_to_all(
       at::Tensor output,
       at::Tensor input,
@@ -96,18 +97,18 @@ class Group {
       at::Tensor input,
       const std::vector<int64_t>& output_sizes,
       const std::vector<int64_t>& input_sizes) const;
-  /// All get the tensor of rank `root` of the group.
+  /// Copies the tensor of rank `root` of the group to all members.
   void broadcast(at::Tensor tensor, int64_t root) const;
-  /// Point to point, by ranks of the group. What one rank sends to another one is received in the order in which the
-  /// receives were started, whichever is waited for first.
+  /// Point-to-point messages, by ranks of the group. The messages from one rank to another are received in the order in
+  /// which the receives were started, whichever is waited for first.
   Pending start_send(at::Tensor tensor, int64_t to) const;
   Pending start_receive(at::Tensor tensor, int64_t from) const;
-  /// Returns when all have come.
+  /// Returns when all members have called it.
   void barrier() const;
 
  private:
   friend class Pending;
-  // `peer`: to or from which rank of the group a message goes; -1 for a collective.
+  // `peer` is the other rank of a message within the group; -1 for a collective.
   template <class Start>
   Pending start(const char* collective, std::vector<at::Tensor> tensors, const Start& start, int64_t peer = -1) const;
 
@@ -115,7 +116,7 @@ class Group {
   std::vector<int64_t> ranks_;
   int64_t rank_ = 0;
   c10::intrusive_ptr<c10d::Backend> backend_;
-  RankWatch* watch_ = nullptr;
+  Watchdog* watch_ = nullptr;
   size_t watch_group_ = 0;  // this group's number in the watch's log
 };
 

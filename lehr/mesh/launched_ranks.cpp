@@ -9,25 +9,25 @@
 #include <sstream>
 
 #include "lehr/base/error.h"
-#include "lehr/mesh/rank_watch.h"
+#include "lehr/mesh/watchdog.h"
 
 namespace lehr::mesh {
 
-bool write_last_words(const std::string& path, const LastWords& words) {
+bool write_crash_report(const std::string& path, const CrashReport& words) {
   std::ofstream file(path);
   file << (words.consequence ? "consequence" : "cause") << '\n' << words.message;
   file.close();
   return file.good();
 }
 
-std::string last_words_file() {
-  const char* const value = std::getenv(kLastWordsVariable);
+std::string crash_report_file() {
+  const char* const value = std::getenv(kCrashReportVariable);
   const std::string text = value == nullptr ? "" : value;
   const std::string parent = std::to_string(::getppid()) + ":";
   return text.starts_with(parent) ? text.substr(parent.size()) : "";
 }
 
-std::optional<LastWords> read_last_words(const std::string& path) {
+std::optional<CrashReport> read_crash_report(const std::string& path) {
   std::ifstream file(path);
   std::string kind;
   if (!std::getline(file, kind)) {
@@ -35,17 +35,17 @@ std::optional<LastWords> read_last_words(const std::string& path) {
   }
   std::ostringstream message;
   message << file.rdbuf();
-  return LastWords{.message = message.str(), .consequence = kind == "consequence"};
+  return CrashReport{.message = message.str(), .consequence = kind == "consequence"};
 }
 
 struct LaunchedRanks::State {
   c10::intrusive_ptr<c10d::TCPStore> server;
-  c10::intrusive_ptr<c10d::Store> ranks;  // as the ranks see it
+  c10::intrusive_ptr<c10d::Store> ranks;  // the ranks' view, with their key prefix
 };
 
 LaunchedRanks::LaunchedRanks(int64_t world_size) : state_(std::make_unique<State>()), world_size_(world_size) {
   c10d::TCPStoreOptions options;
-  options.port = 0;  // any that is free
+  options.port = 0;  // any free port
   options.isServer = true;
   options.waitWorkers = false;
   try {
@@ -76,7 +76,7 @@ void LaunchedRanks::tell_failure(int64_t rank, const std::string& message) noexc
   try {
     publish_failure(*state_->ranks, rank, message);
   } catch (const std::exception&) {
-    // The ranks are told by their broken connections.
+    // The ranks notice by their broken connections.
   }
 }
 

@@ -1,5 +1,5 @@
-// What a launcher on this machine and the ranks that it starts agree on: the store that it keeps for them, their
-// environment, and the files for their last words.
+// Conventions between a launcher on this machine and the ranks that it starts: the store that it keeps for them, their
+// environment, and the files for their crash reports.
 #pragma once
 
 #include <cstdint>
@@ -10,34 +10,35 @@
 
 namespace lehr::mesh {
 
-/// "PID:FILE": where a child of the process PID leaves its last words; not what that child starts in turn.
-inline constexpr const char* kLastWordsVariable = "LEHR_LAST_WORDS";
+/// "PID:FILE": the file where a child of process PID leaves its crash report. It does not apply to that child's own
+/// children.
+inline constexpr const char* kCrashReportVariable = "LEHR_CRASH_REPORT";
 
-/// The run id of torchrun's variables, by which a rank knows that lehr launch set them.
+/// The run id of torchrun's variables by which a rank recognizes that lehr launch set them.
 inline constexpr const char* kLaunchRunId = "lehr-launch";
 
-/// What a rank ended with.
-struct LastWords {
+/// The error with which a rank ended.
+struct CrashReport {
   std::string message = "";
   bool consequence = false;  ///< Another rank was the cause.
 };
-/// False if the file cannot be written.
-bool write_last_words(const std::string& path, const LastWords& words);
-/// The file that this process's last words belong to; empty if lehr launch did not start it.
-std::string last_words_file();
-/// Nothing if the rank left none.
-std::optional<LastWords> read_last_words(const std::string& path);
+/// Returns false if the file cannot be written.
+bool write_crash_report(const std::string& path, const CrashReport& words);
+/// The file that this process's crash report belongs to; empty if lehr launch did not start it.
+std::string crash_report_file();
+/// Returns nullopt if the rank left none.
+std::optional<CrashReport> read_crash_report(const std::string& path);
 
-/// The store of the ranks, kept by their launcher, so that no rank's death takes it along.
+/// The ranks' store, kept by their launcher, so that it survives the death of any rank.
 class LaunchedRanks {
  public:
-  /// On a free port of this machine. Throws a runtime error if there is none.
+  /// Opens the store on a free port of this machine. Throws a runtime error if there is none.
   explicit LaunchedRanks(int64_t world_size);
   ~LaunchedRanks();
 
   /// torchrun's variables for one rank.
   std::map<std::string, std::string> variables(int64_t rank) const;
-  /// Lets the collectives of the other ranks fail, with this message about `rank`.
+  /// Makes the collectives of the other ranks fail, with this message about `rank`.
   void tell_failure(int64_t rank, const std::string& message) noexcept;
 
  private:

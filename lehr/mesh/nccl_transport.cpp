@@ -7,62 +7,64 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <filesystem>
 #include <map>
 #include <mutex>
 
 #include "lehr/base/error.h"
 #include "lehr/mesh/device_backend.h"
-#include "lehr/mesh/distributed_context.h"
 #include "lehr/mesh/exception_text.h"
 #include "lehr/mesh/nccl_module.h"
+#include "lehr/mesh/rank_device.h"
 
 namespace lehr::mesh {
 
 namespace {
-// The module lies where the program does, or one folder above (test programs).
-void* open_module() {
-  require(
-      built_with_nccl(),
-      "training.device: ranks on GPUs need NCCL, which this build of Lehr does not have; build it where CUDA's "
-      "headers, "
-      "nccl.h and a torch package for CUDA are (cmake -DLEHR_NCCL=ON says what is missing), or use \"cpu\", or one "
-      "rank");
+// The module is in the folder of the program, or one above (test programs). Opened once.
+struct Module {
+  void* handle = nullptr;
+  std::string problem = "";
+};
+
+Module open_module() {
+  if (!built_with_nccl()) {
+    return {
+        .problem =
+            "ranks on GPUs need NCCL, which this build of Lehr does not have; build it where CUDA's headers, "
+            "nccl.h and a torch package for CUDA are (cmake -DLEHR_NCCL=ON says what is missing), or use "
+            "\"cpu\", or one rank"};
+  }
   const auto folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
-  std::string problem;
+  std::string problem = "its module liblehr_nccl.so is not beside the program (" + folder.string() + ")";
   for (const auto& place : {folder, folder.parent_path()}) {
     const auto file = place / "liblehr_nccl.so";
     if (std::filesystem::exists(file)) {
-      if (void* const module = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL)) {
-        return module;
+      if (void* const handle = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL)) {
+        return {.handle = handle};
       }
-      problem = dlerror();
+      problem = fmt::format("its module cannot be opened: {}", dlerror());
     }
   }
-  fail(
-      "training.device: ranks on GPUs need NCCL, and {}",
-      problem.empty() ? "its module liblehr_nccl.so is not beside the program (" + folder.string() + ")"
-                      : "its module cannot be opened: " + problem);
+  return {.problem = "ranks on GPUs need NCCL, and " + problem};
+}
+
+const Module& module() {
+  static const Module kModule = open_module();
+  return kModule;
 }
 
 template <class Function>
-Function* function_of(void* module, const char* name) {
-  void* const address = dlsym(module, name);
+Function* function_of(const char* name) {
+  require(module().handle != nullptr, "training.device: {}", module().problem);
+  void* const address = dlsym(module().handle, name);
   require(address != nullptr, "liblehr_nccl.so: has no function {}; build it together with the program", name);
   return reinterpret_cast<Function*>(address);
 }
 
+// Connects by NCCL on `device`, which has an index.
 ConnectDevices nccl(at::Device device, std::chrono::milliseconds timeout) {
-  void* const module = open_module();
-  const int devices = function_of<NcclDeviceCount>(module, "lehr_nccl_device_count")();
-  require(
-      device.index() < devices,
-      "training.device: this rank is number {} on its machine, which has {} usable GPU{}; start as many ranks as there "
-      "are, or use \"cpu\"",
-      static_cast<int>(device.index()),
-      devices,
-      devices == 1 ? "" : "s");
-  auto* const connect = function_of<NcclConnect>(module, "lehr_nccl_connect");
+  auto* const connect = function_of<NcclConnect>("lehr_nccl_connect");
   return [connect, device, timeout](const DeviceGroup& group) {
     return c10::intrusive_ptr<c10d::Backend>::reclaim(connect(
         group.store.get(),
@@ -74,7 +76,7 @@ ConnectDevices nccl(at::Device device, std::chrono::milliseconds timeout) {
   };
 }
 
-// Those that a failure must break, by any thread.
+// The connections that a failure must break, by any thread.
 class Connected {
  public:
   explicit Connected(at::Device device) : device_(device) {}
@@ -82,11 +84,16 @@ class Connected {
     const std::lock_guard lock(mutex_);
     backends_.emplace_back(backend);
   }
+  // Takes as long as the device does. Concurrent callers need not wait: each connection is broken by one thread.
   void abort() noexcept {
-    const std::lock_guard lock(mutex_);
+    std::vector<c10::weak_intrusive_ptr<c10d::Backend>> backends;
+    {
+      const std::lock_guard lock(mutex_);
+      backends = std::exchange(backends_, {});
+    }
     try {
       const c10::DeviceGuard guard(device_);
-      for (const auto& weak : std::exchange(backends_, {})) {
+      for (const auto& weak : backends) {
         if (const auto backend = weak.lock()) {
           backend->abort();
         }
@@ -115,12 +122,15 @@ class NcclTransport : public Transport {
   std::string name() const override { return "nccl"; }
   at::Device device() const override { return options_.device; }
   c10::intrusive_ptr<c10d::Store> store() override { return host_->store(); }
-  RankWatch* watch() override { return host_->watch(); }
+  Watchdog* watch() override { return host_->watch(); }
   void check() override { host_->check(); }
   void abort(const std::string& message) noexcept override { host_->abort(message); }
+  std::unique_ptr<Transport> take_hosts() { return std::move(host_); }
+  bool connects_by_messages() const override { return true; }
+  int64_t num_communicators() const override { return num_communicators_; }
 
   c10::intrusive_ptr<c10d::Backend> connect(const std::string& group, const std::vector<int64_t>& ranks) override {
-    auto host = host_->connect(group, ranks);  // all are here then, so that NCCL waits for nobody
+    auto host = host_->connect(group, ranks);
     std::string key = fmt::format("devices/{}:{}", group, fmt::join(ranks, ","));
     key += fmt::format("#{}", ++connected_before_[key]);
     const auto size = static_cast<int>(ranks.size());
@@ -130,16 +140,16 @@ class NcclTransport : public Transport {
       const std::string name = fmt::format("{}/{}>{}", key, from, to);
       return connect_devices({nullptr, from == me ? 0 : 1, 2, name, /*messages=*/true}, what);
     };
-    const auto backend = make_device_backend(
+    auto collectives = [this, key, me, size, what, host] {
+      host->barrier()->wait();  // all ranks have arrived, so NCCL waits for none
+      return connect_devices({nullptr, me, size, key, /*messages=*/false}, what);
+    };
+    return make_device_backend(
         {.host = std::move(host),
-         .collectives = connect_devices({nullptr, me, size, key, /*messages=*/false}, what),
+         .collectives = std::move(collectives),
          .channel = channel,
          .device = options_.device,
          .on_device = options_.on_device});
-    if (group == axis::pp || group == axis::cp) {
-      greet_neighbours(*backend);
-    }
-    return backend;
   }
 
  private:
@@ -149,6 +159,7 @@ class NcclTransport : public Transport {
       const c10::DeviceGuard guard(options_.device);
       auto backend = options_.connect(group);
       connected_->add(backend);
+      ++num_communicators_;
       return backend;
     } catch (const std::exception& problem) {
       check();
@@ -156,29 +167,11 @@ class NcclTransport : public Transport {
     }
   }
 
-  // NCCL connects two ranks with their first message and holds both hosts meanwhile. In a pipeline and around a ring of
-  // context the order of first messages is not the same everywhere; here it is.
-  void greet_neighbours(c10d::Backend& backend) const {
-    const int size = backend.getSize();
-    const int me = backend.getRank();
-    const auto options = at::TensorOptions().dtype(at::kFloat).device(options_.device);
-    for (int left = 0; left < size; ++left) {
-      const int right = (left + 1) % size;
-      for (const auto& [from, to] : {std::pair(left, right), std::pair(right, left)}) {
-        std::vector<at::Tensor> word{at::zeros({1}, options)};
-        if (from == me) {
-          backend.send(word, to, 0)->wait();
-        } else if (to == me) {
-          backend.recv(word, from, 0)->wait();
-        }
-      }
-    }
-  }
-
   NcclOptions options_;
   std::shared_ptr<Connected> connected_;
   std::unique_ptr<Transport> host_;
   std::map<std::string, int64_t> connected_before_;
+  std::atomic<int64_t> num_communicators_ = 0;  // also counted by autograd's thread
 };
 }  // namespace
 
@@ -190,7 +183,21 @@ bool built_with_nccl() {
 #endif
 }
 
+std::string open_nccl() {
+  return module().problem;
+}
+
+std::string nccl_device_name(int64_t device) {
+  return function_of<NcclDeviceName>("lehr_nccl_device_name")(static_cast<int>(device));
+}
+
 std::unique_ptr<Transport> nccl_transport(const RankEnvironment& environment, NcclOptions options) {
+  if (!options.device.has_index()) {
+    const int visible = function_of<NcclDeviceCount>("lehr_nccl_device_count")();
+    const GpuNumber gpu = gpu_of_rank(environment.local_rank, environment.local_world_size, visible);
+    require(gpu.problem.empty(), "training.device: {}", gpu.problem);
+    options.device.set_index(static_cast<c10::DeviceIndex>(gpu.number));
+  }
   if (!options.connect) {
     options.connect = nccl(options.device, options.host.timeout);
   }
@@ -208,6 +215,10 @@ std::unique_ptr<Transport> nccl_transport(
     const std::function<std::unique_ptr<Transport>(std::function<void()> disconnect)>& connect_hosts,
     NcclOptions options) {
   return std::make_unique<NcclTransport>(connect_hosts, std::move(options));
+}
+
+std::unique_ptr<Transport> hosts_of(std::unique_ptr<Transport> nccl) {
+  return dynamic_cast<NcclTransport&>(*nccl).take_hosts();
 }
 
 }  // namespace lehr::mesh

@@ -4,6 +4,8 @@
 
 #include <charconv>
 #include <optional>
+#include <sstream>
+#include <string_view>
 
 #include "lehr/base/error.h"
 #include "lehr/mesh/launched_ranks.h"
@@ -11,7 +13,7 @@
 namespace lehr::mesh {
 
 namespace {
-// Ports below those that systems give to outgoing connections.
+// Ports below those that systems assign to outgoing connections.
 constexpr int64_t kFirstPort = 15000;
 constexpr int64_t kNumPorts = 16000;
 
@@ -20,6 +22,7 @@ struct Names {
   const char* rank;
   const char* world_size;
   const char* local_rank;
+  const char* local_size;  // null: no variable of its own
 };
 
 class Reader {
@@ -82,6 +85,9 @@ class Reader {
         result.local_rank,
         names.world_size,
         result.world_size);
+    if (names.local_size != nullptr && has(names.local_size)) {
+      result.local_world_size = number(names.local_size, 1);
+    }
     return result;
   }
 
@@ -104,20 +110,26 @@ class Reader {
   const Variables& variables_;
 };
 
-constexpr Names kTorchrun{"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK"};
-constexpr Names kOpenMpi{"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"};
-constexpr Names kPmi{"mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"};
+constexpr Names kTorchrun{"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"};
+constexpr Names kOpenMpi{
+    "mpirun",
+    "OMPI_COMM_WORLD_RANK",
+    "OMPI_COMM_WORLD_SIZE",
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "OMPI_COMM_WORLD_LOCAL_SIZE"};
+constexpr Names kPmi{"mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"};
 
 Names slurm_names(const Reader& reader) {
-  // The step's number is that of the tasks that this srun started; the job's may be larger.
+  // The step's number counts the tasks that this srun started; the job's may be larger.
   return {
       "srun",
       "SLURM_PROCID",
       reader.has("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS",
-      "SLURM_LOCALID"};
+      "SLURM_LOCALID",
+      nullptr};
 }
 
-// FNV-1a: the same port on all ranks of a job, another one for the next job.
+// FNV-1a hash of the job: all ranks of a job get the same port, the next job gets another one.
 int64_t port_from(const std::string& job) {
   uint64_t hash = 14695981039346656037ULL;
   for (const char c : job) {
@@ -146,7 +158,7 @@ void find_master(const Reader& reader, RankEnvironment& ranks, const char* local
   if (const auto port = reader.chosen_port()) {
     ranks.master_port = *port;
   } else if (job_id != nullptr && reader.has(job_id)) {
-    // SLURM's steps of one job may run beside each other.
+    // SLURM steps of one job may run concurrently.
     ranks.master_port = port_from(reader.text(job_id) + "." + reader.text("SLURM_STEP_ID"));
   } else {
     fail(
@@ -180,8 +192,8 @@ RankEnvironment from_torchrun(const Reader& reader) {
   return result;
 }
 
-// A RANK that somebody exported by hand hides what mpirun or srun say. torchrun itself may well run under them, with
-// other numbers.
+// An exported RANK would hide the variables of mpirun or srun. torchrun itself may well run under them, with other
+// numbers.
 void refuse_contradiction(const Reader& reader, const RankEnvironment& torchrun) {
   if (reader.has("TORCHELASTIC_RUN_ID")) {
     return;
@@ -239,6 +251,29 @@ std::string first_host(const std::string& node_list) {
   return host;
 }
 
+int64_t tasks_on_node(const std::string& tasks_per_node, int64_t node) {
+  std::istringstream parts(tasks_per_node);
+  for (std::string part; std::getline(parts, part, ',');) {
+    int64_t tasks = 0, nodes = 1;
+    const char* const end = part.data() + part.size();
+    auto [rest, problem] = std::from_chars(part.data(), end, tasks);
+    if (problem == std::errc() && std::string_view(rest, end).starts_with("(x")) {
+      const auto times = std::from_chars(rest + 2, end, nodes);
+      problem = times.ec;
+      rest = times.ptr + (times.ptr != end && *times.ptr == ')' ? 1 : 0);
+    }
+    require(
+        problem == std::errc() && rest == end,
+        "environment: '{}': expected a list of tasks by node as 4(x2),3",
+        tasks_per_node);
+    if (node < nodes) {
+      return tasks;
+    }
+    node -= nodes;
+  }
+  return 0;
+}
+
 RankEnvironment read_rank_environment(const Variables& variables) {
   const Reader reader(variables);
   if (any(reader, kTorchrun)) {
@@ -263,6 +298,11 @@ RankEnvironment read_rank_environment(const Variables& variables) {
     return {};  // A shell of salloc has SLURM's variables of the job, but no task's.
   }
   RankEnvironment result = reader.ranks(slurm_names(reader));
+  const char* const tasks =
+      reader.has("SLURM_STEP_TASKS_PER_NODE") ? "SLURM_STEP_TASKS_PER_NODE" : "SLURM_TASKS_PER_NODE";
+  if (reader.has(tasks) && reader.has("SLURM_NODEID")) {
+    result.local_world_size = tasks_on_node(reader.text(tasks), reader.number("SLURM_NODEID", 0));
+  }
   require(
       result.world_size == 1 || reader.text("ENVIRONMENT") != "BATCH" || reader.has("SLURM_STEP_ID"),
       "environment: SLURM_NTASKS={}, but this is the job's script itself: write srun before the command",
@@ -277,7 +317,7 @@ StartedBeside started_beside_others(const Variables& variables) {
       reader.has("SLURM_PROCID") && reader.text("ENVIRONMENT") == "BATCH" && !reader.has("SLURM_STEP_ID");
   for (const Names& names : {kTorchrun, kOpenMpi, kPmi, slurm_names(reader)}) {
     if (job_script && names.rank == std::string_view("SLURM_PROCID")) {
-      continue;  // SLURM started one process, the script, whatever its variables say of tasks
+      continue;  // SLURM started one process, the script, whatever its variables state about tasks
     }
     int64_t rank = 0, size = 1;
     try {

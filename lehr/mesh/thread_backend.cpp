@@ -12,7 +12,7 @@ namespace lehr::mesh {
 namespace {
 class ThreadBackend : public c10d::Backend {
  public:
-  ThreadBackend(std::shared_ptr<ThreadRoom> room, int64_t rank);
+  ThreadBackend(std::shared_ptr<ThreadCommunicator> room, int64_t rank);
 
   const std::string getBackendName() const override { return "threads"; }
   c10::intrusive_ptr<c10d::Work> allreduce(
@@ -34,10 +34,10 @@ class ThreadBackend : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors, int from, int tag) override;
 
  private:
-  std::shared_ptr<ThreadRoom> room_;
+  std::shared_ptr<ThreadCommunicator> room_;
 };
 
-// A collective that was done when it was called.
+// A collective that was complete when its call returned.
 class Done : public c10d::Work {
  public:
   bool isCompleted() override { return true; }
@@ -53,7 +53,7 @@ std::string call_of(const char* name, const at::Tensor& tensor) {
   return fmt::format("{} of {} {}", name, tensor.numel(), c10::toString(tensor.scalar_type()));
 }
 
-ThreadBackend::ThreadBackend(std::shared_ptr<ThreadRoom> room, int64_t rank)
+ThreadBackend::ThreadBackend(std::shared_ptr<ThreadCommunicator> room, int64_t rank)
     : c10d::Backend(static_cast<int>(rank), static_cast<int>(room->size())), room_(std::move(room)) {}
 
 c10::intrusive_ptr<c10d::Work> ThreadBackend::allreduce(
@@ -61,20 +61,20 @@ c10::intrusive_ptr<c10d::Work> ThreadBackend::allreduce(
   const at::NoGradGuard no_grad;
   const bool maximum = options.reduceOp == c10d::ReduceOp::MAX;
   const at::Tensor flat = tensors.front().view(-1);
-  // Each rank reduces its own chunk for all, out of place: the others still read.
+  // Each rank reduces its own chunk for all ranks, out of place: the others still read.
   const Range mine = chunk({0, flat.numel()}, rank_, size_);
   const at::Tensor reduced = at::empty({mine.size()}, flat.options());
   room_->meet(
       rank_, {.call = call_of(maximum ? "all_reduce_max" : "all_reduce", flat), .input = flat, .scratch = reduced});
-  reduced.copy_(room_->offer(0).input.narrow(0, mine.begin, mine.size()));
+  reduced.copy_(room_->slot(0).input.narrow(0, mine.begin, mine.size()));
   for (int64_t other = 1; other < size_; ++other) {
-    const at::Tensor theirs = room_->offer(other).input.narrow(0, mine.begin, mine.size());
+    const at::Tensor theirs = room_->slot(other).input.narrow(0, mine.begin, mine.size());
     maximum ? at::maximum_out(const_cast<at::Tensor&>(reduced), reduced, theirs) : reduced.add_(theirs);
   }
   room_->wait_for_all();
   for (int64_t other = 0; other < size_; ++other) {
     const Range part = chunk({0, flat.numel()}, other, size_);
-    flat.narrow(0, part.begin, part.size()).copy_(room_->offer(other).scratch);
+    flat.narrow(0, part.begin, part.size()).copy_(room_->slot(other).scratch);
   }
   room_->wait_for_all();
   return done();
@@ -86,7 +86,7 @@ c10::intrusive_ptr<c10d::Work> ThreadBackend::_allgather_base(
   room_->meet(rank_, {.call = call_of("all_gather", input), .input = input.view(-1)});
   const at::Tensor parts = output.view({size_, input.numel()});
   for (int64_t other = 0; other < size_; ++other) {
-    parts.select(0, other).copy_(room_->offer(other).input);
+    parts.select(0, other).copy_(room_->slot(other).input);
   }
   room_->wait_for_all();
   return done();
@@ -97,7 +97,7 @@ c10::intrusive_ptr<c10d::Work> ThreadBackend::_reduce_scatter_base(
   const at::NoGradGuard no_grad;
   const int64_t count = output.numel();
   room_->meet(rank_, {.call = call_of("reduce_scatter", output), .input = input.view(-1)});
-  const auto part_of = [&](int64_t other) { return room_->offer(other).input.narrow(0, rank_ * count, count); };
+  const auto part_of = [&](int64_t other) { return room_->slot(other).input.narrow(0, rank_ * count, count); };
   // The output may be a part of the input.
   at::Tensor sum = part_of(0).clone();
   for (int64_t other = 1; other < size_; ++other) {
@@ -126,7 +126,7 @@ c10::intrusive_ptr<c10d::Work> ThreadBackend::alltoall_base(
       {.call = fmt::format("all_to_all of {}", c10::toString(input.scalar_type())), .input = input, .offsets = begins});
   int64_t row = 0;
   for (int64_t other = 0; other < size_; ++other) {
-    const Offer& theirs = room_->offer(other);
+    const Slot& theirs = room_->slot(other);
     const int64_t begin = theirs.offsets[static_cast<size_t>(rank_)];
     const int64_t size = theirs.offsets[static_cast<size_t>(rank_) + 1] - begin;
     const int64_t expected = output_sizes.empty() ? output.size(0) / size_ : output_sizes[static_cast<size_t>(other)];
@@ -146,7 +146,7 @@ c10::intrusive_ptr<c10d::Work> ThreadBackend::broadcast(
   const at::Tensor& tensor = tensors.front();
   room_->meet(rank_, {.call = call_of("broadcast", tensor), .input = tensor});
   if (rank_ != options.rootRank) {
-    tensor.copy_(room_->offer(options.rootRank).input);
+    tensor.copy_(room_->slot(options.rootRank).input);
   }
   room_->wait_for_all();
   return done();
@@ -159,15 +159,15 @@ c10::intrusive_ptr<c10d::Work> ThreadBackend::barrier(const c10d::BarrierOptions
 }
 
 c10::intrusive_ptr<c10d::Work> ThreadBackend::send(std::vector<at::Tensor>& tensors, int to, int /*tag*/) {
-  const NotCounted on_its_way;  // how long is up to the threads
+  const NotCounted on_its_way;  // the number of messages in flight depends on timing
   room_->post(rank_, to, tensors.front().detach().clone());
   return done();
 }
 
-// Waits where the data is asked for, so that two ranks may send to each other.
+// Blocks in wait(), not at the call, so that two ranks may send to each other.
 class Receiving : public c10d::Work {
  public:
-  Receiving(std::shared_ptr<ThreadRoom> room, int64_t from, int64_t to, at::Tensor target)
+  Receiving(std::shared_ptr<ThreadCommunicator> room, int64_t from, int64_t to, at::Tensor target)
       : room_(std::move(room)), from_(from), to_(to), number_(room_->expect(from, to)), target_(std::move(target)) {}
   bool wait(std::chrono::milliseconds /*timeout*/) override {
     const at::NoGradGuard no_grad;
@@ -186,7 +186,7 @@ class Receiving : public c10d::Work {
   }
 
  private:
-  std::shared_ptr<ThreadRoom> room_;
+  std::shared_ptr<ThreadCommunicator> room_;
   int64_t from_, to_, number_;
   at::Tensor target_;
 };
@@ -197,7 +197,7 @@ c10::intrusive_ptr<c10d::Work> ThreadBackend::recv(std::vector<at::Tensor>& tens
 
 }  // namespace
 
-c10::intrusive_ptr<c10d::Backend> make_thread_backend(std::shared_ptr<ThreadRoom> room, int64_t rank) {
+c10::intrusive_ptr<c10d::Backend> make_thread_backend(std::shared_ptr<ThreadCommunicator> room, int64_t rank) {
   return c10::make_intrusive<ThreadBackend>(std::move(room), rank);
 }
 

@@ -1,10 +1,10 @@
-// The collectives among threads as a backend of c10d.
+// Collectives among threads, as a c10d backend.
 #pragma once
 
 #include <memory>
 
 #include "lehr/base/torch.h"
-#include "lehr/mesh/thread_room.h"
+#include "lehr/mesh/thread_communicator.h"
 
 namespace c10d {
 class Backend;
@@ -12,7 +12,8 @@ class Backend;
 
 namespace lehr::mesh {
 
-/// One rank's end of a room. Collectives are done when the call returns. Sums are taken in the order of ranks.
-c10::intrusive_ptr<c10d::Backend> make_thread_backend(std::shared_ptr<ThreadRoom> room, int64_t rank);
+/// One rank's backend of a room. Collectives are complete when the call returns. Sums are computed in the order of
+/// ranks.
+c10::intrusive_ptr<c10d::Backend> make_thread_backend(std::shared_ptr<ThreadCommunicator> room, int64_t rank);
 
 }  // namespace lehr::mesh

@@ -24,11 +24,11 @@ class ThreadHub {
         timeout_(timeout),
         abort_(std::make_shared<ThreadAbort>()) {}
 
-  std::shared_ptr<ThreadRoom> room(const std::string& name, const std::vector<int64_t>& ranks) {
+  std::shared_ptr<ThreadCommunicator> room(const std::string& name, const std::vector<int64_t>& ranks) {
     const std::lock_guard lock(mutex_);
     auto& room = rooms_[fmt::format("{}:{}", name, fmt::join(ranks, ","))];
     if (!room) {
-      room = std::make_shared<ThreadRoom>(name, static_cast<int64_t>(ranks.size()), abort_, timeout_);
+      room = std::make_shared<ThreadCommunicator>(name, static_cast<int64_t>(ranks.size()), abort_, timeout_);
     }
     return room;
   }
@@ -62,7 +62,7 @@ class ThreadHub {
   std::chrono::milliseconds timeout_;
   std::shared_ptr<ThreadAbort> abort_;
   std::mutex mutex_;
-  std::map<std::string, std::shared_ptr<ThreadRoom>> rooms_;
+  std::map<std::string, std::shared_ptr<ThreadCommunicator>> rooms_;
 };
 
 std::shared_ptr<ThreadHub> make_thread_hub(int64_t world_size, std::chrono::milliseconds timeout) {

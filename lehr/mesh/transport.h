@@ -1,4 +1,4 @@
-// What carries data between ranks: processes (Gloo, NCCL), threads of one process, or nobody at all (planning).
+// The connection between ranks: processes (Gloo, NCCL), threads of one process, or none at all (planning).
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ class Store;
 
 namespace lehr::mesh {
 
-class RankWatch;
+class Watchdog;
 
 /// The connection of one rank to all others.
 class Transport {
@@ -25,28 +25,36 @@ class Transport {
   virtual int64_t world_size() const = 0;
   /// "gloo", "nccl", "threads", "fake", "single"
   virtual std::string name() const = 0;
-  /// Where tensors that ranks exchange may be beside host memory: this rank's GPU.
+  /// The device, beside host memory, of tensors that ranks exchange: this rank's GPU.
   virtual at::Device device() const { return at::kCPU; }
 
-  /// A backend for the collectives of `ranks` (ascending global ranks, this one among them). All of them call it with
-  /// the same name, which no other group has. Throws a runtime error if not all come in time.
+  /// Returns a backend for the collectives of `ranks` (ascending global ranks, including this one). All of them call it
+  /// with the same name, which must be unique. Throws a runtime error if not all arrive in time.
   virtual c10::intrusive_ptr<c10d::Backend> connect(const std::string& group, const std::vector<int64_t>& ranks) = 0;
 
-  /// Keys and values that all ranks share: for what is no tensor.
+  /// True if two ranks are connected by the first message from one to the other, which blocks both hosts until both
+  /// have called it: then the order of first messages must be the same on all ranks
+  /// (DistributedContext::connect_messages).
+  virtual bool connects_by_messages() const { return false; }
+  /// Communicators that this rank has on its device, each of which takes memory there.
+  virtual int64_t num_communicators() const { return 0; }
+
+  /// Keys and values that all ranks share: for data that is no tensor.
   virtual c10::intrusive_ptr<c10d::Store> store() = 0;
 
-  /// Lets every collective that is under way or comes later fail on all ranks, with this message, as far as the
-  /// transport can. Any thread; never throws.
+  /// Makes every pending and later collective fail on all ranks, with this message, as far as the transport can. Any
+  /// thread; never throws.
   virtual void abort(const std::string& /*message*/) noexcept {}
 
   /// Throws if another rank has failed: for loops that wait outside of collectives. Any thread.
   virtual void check() {}
 
-  /// 0, 1, 2, ... in the order of calls: the same on all ranks at the same place of the program, for names of keys.
+  /// Returns 0, 1, 2, ... in the order of calls: the same on all ranks at the same point of the program, for names of
+  /// keys.
   int64_t next_number() { return next_number_++; }
 
-  /// What records the collectives of this rank and explains those that fail; null where nothing can hang silently.
-  virtual RankWatch* watch() { return nullptr; }
+  /// Records the collectives of this rank and explains those that fail; null if nothing can hang silently.
+  virtual Watchdog* watch() { return nullptr; }
 
  private:
   int64_t next_number_ = 0;

@@ -18,9 +18,9 @@ std::optional<std::string> append_whole(int file, std::string_view text) {
     }
     if (written < 0) {
       const std::string why = std::strerror(errno);
-      // Half a line would make what comes later unreadable.
+      // An incomplete line would make later lines unreadable.
       if (known && ::ftruncate(file, before.st_size) != 0) {
-        return why + ", and what was written of it cannot be taken back";
+        return why + ", and the incomplete line cannot be removed";
       }
       return why;
     }

@@ -1,4 +1,4 @@
-// Appending to a file that people read while it grows.
+// Appending of whole lines to a file that is read while it grows.
 #pragma once
 
 #include <optional>
@@ -7,7 +7,8 @@
 
 namespace lehr::metric {
 
-/// Appends all of `text` to the open file, or nothing of it: then says why (as "No space left on device").
+/// Appends all of `text` to the open file, or nothing of it. On failure returns the reason, such as "No space left on
+/// device".
 std::optional<std::string> append_whole(int file, std::string_view text);
 
 }  // namespace lehr::metric

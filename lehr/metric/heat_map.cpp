@@ -17,7 +17,7 @@ struct Color {
   double red, green, blue;
 };
 
-// Viridis at equal distances: even steps for the eye, also without colour vision, and on light and dark pages.
+// Viridis at equal distances: perceptually uniform, also with colour-vision deficiency, on light and dark pages.
 constexpr std::array<Color, 9> kViridis = {
     {{68, 1, 84},
      {71, 44, 122},
@@ -87,7 +87,7 @@ std::string heat_map_svg(const HeatMap& map) {
   const double left = 36 + kLetter * static_cast<double>(longest(map.row_names));
   const double grid_width = cell_width * static_cast<double>(map.columns);
   const double grid_height = std::max(cell_height * static_cast<double>(map.rows), 40.0);
-  // Names that are wider than their column are turned.
+  // Names wider than their column are rotated.
   const double column_name_width = kLetter * static_cast<double>(longest(map.column_names));
   const bool turned = column_name_width > cell_width - 4;
   const double below = 30 + (map.column_names.empty() ? 0 : (turned ? column_name_width : 16)) + 12;

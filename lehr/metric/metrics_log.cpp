@@ -1,4 +1,4 @@
-// Writes metrics.jsonl, and cuts it back on resume.
+// Writes metrics.jsonl, and truncates it on resume.
 #include "lehr/metric/metrics_log.h"
 
 #include <fcntl.h>
@@ -28,8 +28,8 @@ std::optional<int64_t> step_of(std::string_view line) {
   return object["step"].get<int64_t>();
 }
 
-// What of `text` a run that resumes at `last_step` keeps. Lines that cannot be read are what a crash leaves at the end
-// of a file; with readable ones after them they are something else, and not ours to delete.
+// Returns the part of `text` that a run keeps when it resumes at `last_step`. Unreadable lines at the end are left by a
+// crash and are removed; unreadable lines before readable ones have another cause, and are an error.
 std::string kept_lines(std::string_view text, int64_t last_step, const std::filesystem::path& path) {
   std::string kept;
   size_t number = 0;
@@ -47,7 +47,7 @@ std::string kept_lines(std::string_view text, int64_t last_step, const std::file
     }
     require(
         unreadable == 0,
-        "{}, line {}: expected a JSON object with a whole \"step\"; move the file away or mend the line",
+        "{}, line {}: expected a JSON object with an integer \"step\"; move the file away or fix the line",
         path.string(),
         unreadable);
     if (*step <= last_step) {
@@ -64,7 +64,7 @@ MetricsLog::MetricsLog(std::filesystem::path path, int64_t resume_step) : path_(
     std::error_code error;
     std::filesystem::create_directories(path_.parent_path(), error);
     if (error) {
-      fail_runtime("{}: the folder cannot be made: {}", path_.parent_path().string(), error.message());
+      fail_runtime("{}: the folder cannot be created: {}", path_.parent_path().string(), error.message());
     }
   }
   const std::string before = std::filesystem::exists(path_) ? read_file(path_) : std::string();
@@ -88,12 +88,12 @@ void MetricsLog::write(int64_t step, const std::vector<std::pair<std::string, Me
   Json object;
   object["step"] = step;
   for (const auto& [name, value] : values) {
-    require(!object.contains(name), "{}: the metric was given twice for step {}", name, step);
+    require(!object.contains(name), "{}: the metric occurs twice for step {}", name, step);
     std::visit([&, &key = name](const auto& content) { object[key] = content; }, value);
   }
-  // Neither text that is no UTF-8 nor a full disk must end a run.
+  // Neither invalid UTF-8 nor a full disk may end a run.
   if (const auto problem = append_whole(file_, object.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n")) {
-    problem_ = fmt::format("{}: cannot be written: {}; the lines of such steps are left out", path_.string(), *problem);
+    problem_ = fmt::format("{}: cannot be written: {}; the lines of such steps are skipped", path_.string(), *problem);
   }
 }
 

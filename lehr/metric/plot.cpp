@@ -1,4 +1,4 @@
-// Draws line plots: frame, grid, ticks, legend, and one path a series.
+// Draws line plots: frame, grid, ticks, legend, and one path per series.
 #include "lehr/metric/plot.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace lehr::metric {
 namespace {
 
 constexpr double kLeft = 68, kRight = 24, kTop = 66, kBottom = 52;
-constexpr double kLegendCharacter = 7.2;  // generous mean width of a letter, as fonts differ
+constexpr double kLegendCharacter = 7.2;  // generous mean width of a character, as fonts differ
 
 struct Point {
   double x, y;
@@ -35,7 +35,7 @@ bool drawable(double value, bool logarithmic) {
   return std::isfinite(value) && (!logarithmic || value > 0);
 }
 
-// Some room around the values, and some extent where all are alike.
+// Adds a margin around the values, and a minimum extent if all are equal.
 Range padded(Range range, bool logarithmic, double share) {
   if (range.empty()) {
     return logarithmic ? Range{1, 10} : Range{0, 1};
@@ -51,7 +51,8 @@ Range padded(Range range, bool logarithmic, double share) {
   return {range.low - room, range.high + room};
 }
 
-// Runs of drawable points in pixels; of the points that fall on one pixel column the first, lowest, highest and last.
+// Returns runs of drawable points in pixels. Points in one pixel column are reduced to the first, lowest, highest and
+// last.
 std::vector<Run> runs_of(
     const std::vector<double>& x,
     const std::vector<double>& y,
@@ -101,7 +102,7 @@ std::string path_element(const std::vector<Run>& runs, const std::string& classe
       data += (i == 0 ? "M" : "L") + pixel(run[i].x) + " " + pixel(run[i].y);
     }
     if (run.size() == 1) {
-      data += "h0.01";  // a round cap makes a dot of it
+      data += "h0.01";  // with round caps, this draws a dot
     }
   }
   return data.empty() ? "" : fmt::format("<path class=\"{}\" d=\"{}\"/>\n", classes, data);
@@ -141,9 +142,9 @@ std::string line_element(const char* name, double x1, double y1, double x2, doub
 std::string axes(const PlotOptions& options, const AxisScale& to_x, const AxisScale& to_y) {
   const double right = options.width - kRight, bottom = options.height - kBottom;
   std::string svg;
-  // Half pixels keep lines of one pixel sharp.
+  // Coordinates at half pixels keep one-pixel lines sharp.
   const auto sharp = [](double value) { return std::floor(value) + 0.5; };
-  // On a log axis each label stands for itself; on a linear one all share their unit and precision.
+  // On a log axis each label has its own unit; on a linear axis all labels share unit and precision.
   const auto label = [](const std::vector<double>& ticks, size_t i, bool logarithmic) {
     if (logarithmic || ticks.size() < 2) {
       return tick_label(ticks[i], std::abs(ticks[i]), std::abs(ticks[i]));

@@ -1,4 +1,4 @@
-// Drawings without a plotting library: lines and heat maps as SVG that reads well on light and dark pages.
+// SVG line plots and heat maps without a plotting library, readable on light and dark pages.
 #pragma once
 
 #include <string>
@@ -9,12 +9,12 @@ namespace lehr::metric {
 /// One line of a plot.
 struct PlotSeries {
   std::string name = {};
-  std::vector<double> x = {};  ///< Growing.
-  std::vector<double> y =
-      {};  ///< As many. Values that cannot be drawn (not finite; not above 0 on a log axis) leave a gap.
+  std::vector<double> x = {};  ///< Ascending.
+  /// As many as x. Values that cannot be drawn (not finite; not above 0 on a log axis) leave a gap.
+  std::vector<double> y = {};
   /// Draw the raw values faintly and an exponential average over about this many points on top. 0: the raw line only.
   double smoothing = 0;
-  bool markers = false;  ///< A dot on every point, for series with few of them.
+  bool markers = false;  ///< Draw a dot on every point, for series with few points.
 };
 
 struct PlotOptions {
@@ -27,11 +27,12 @@ struct PlotOptions {
   bool log_y = false;
 };
 
-/// A whole SVG file. The legend shows the last value of each series. Many points are reduced to the lowest and highest
-/// of each pixel, so that the file stays small. Throws a usage error when the x and y of a series differ in length.
+/// Returns an SVG file. The legend shows the last value of each series. Dense points are reduced to the lowest and
+/// highest of each pixel column, so that the file stays small. Throws a usage error if the x and y of a series differ
+/// in length.
 std::string line_plot_svg(const std::vector<PlotSeries>& series, const PlotOptions& options);
 
-/// Numbers on a grid: attention weights, expert loads, replacement scores.
+/// Values on a grid: attention weights, expert loads, replacement scores.
 struct HeatMap {
   std::string title = {};
   std::string x_label = {};
@@ -40,15 +41,15 @@ struct HeatMap {
   std::vector<std::string> column_names = {};  ///< May be empty.
   size_t rows = 0;
   size_t columns = 0;
-  std::vector<double> values = {};  ///< Row after row. Not finite: an empty cell.
-  bool show_values = false;         ///< Write the number into each cell.
+  std::vector<double> values = {};  ///< Row-major. A value that is not finite leaves its cell empty.
+  bool show_values = false;         ///< Print the number in each cell.
 };
 
-/// A whole SVG file with a colour bar. Throws a usage error when the sizes do not fit together.
+/// Returns an SVG file with a colour bar. Throws a usage error if the sizes are inconsistent.
 std::string heat_map_svg(const HeatMap& map);
 
-/// `values` as their exponential moving average over about `span` points, without the pull of the start. Values that
-/// are not finite stay and do not count.
+/// Returns the exponential moving average of `values` over about `span` points, with bias correction at the start.
+/// Values that are not finite are unchanged and do not count.
 std::vector<double> smoothed(const std::vector<double>& values, double span);
 
 }  // namespace lehr::metric

@@ -1,4 +1,4 @@
-// What every drawing needs: axes that map numbers to pixels, ticks at round numbers, and text that is safe in SVG.
+// Scales of drawings: axes that map numbers to pixels, ticks at round numbers, and number formats.
 #pragma once
 
 #include <string>
@@ -7,13 +7,13 @@
 
 namespace lehr::metric {
 
-/// Maps [low, high] to [begin, end] in pixels, linearly or by logarithm. SVG's y grows downward, so begin > end is
+/// Maps [low, high] to [begin, end] in pixels, linearly or logarithmically. SVG's y grows downward, so begin > end is
 /// usual.
 class AxisScale {
  public:
   AxisScale(double low, double high, double begin, double end, bool logarithmic = false);
   double operator()(double value) const;
-  /// Round numbers within the range, about `count` of them: 1, 2 or 5 times a power of ten.
+  /// Returns about `count` round numbers within the range: 1, 2 or 5 times a power of ten.
   std::vector<double> ticks(int count) const;
   double low() const { return low_; }
   double high() const { return high_; }
@@ -23,14 +23,14 @@ class AxisScale {
   bool logarithmic_;
 };
 
-/// The distance between ticks at round numbers, so that about `count` of them cover `range`.
+/// Returns a distance between ticks at round numbers, so that about `count` of them cover `range`.
 double tick_step(double range, int count);
 
-/// `value` as short as its neighbours at a distance of `step` allow: "0.25", "1,500", "20k", "1.5M". `largest` is the
-/// largest value on the axis, which decides on the unit, so that all of an axis have the same.
+/// Formats `value` as briefly as ticks at a distance of `step` allow: "0.25", "1,500", "20k", "1.5M". `largest` is the
+/// largest value on the axis; it determines the unit, so that all labels of an axis share it.
 std::string tick_label(double value, double step, double largest);
 
-/// `value` with `digits` significant digits and no needless zeros.
+/// Formats `value` with `digits` significant digits and without trailing zeros.
 std::string short_number(double value, int digits = 4);
 
 }  // namespace lehr::metric

@@ -1,12 +1,12 @@
-// The colours and fonts that all drawings share, as a style sheet with a light and a dark half.
+// Colours and fonts of all drawings, as a style sheet for light and dark pages.
 #pragma once
 
 namespace lehr::metric {
 
-/// How many colours for series there are: classes s0, s1, ...
+/// Number of series colours: classes s0, s1, ...
 inline constexpr int kSeriesColors = 6;
 
-/// A <style> element. Light is the default, so that renderers without media queries still draw well.
+/// A <style> element. Light is the default, for renderers without media queries.
 inline constexpr const char* kPlotStyle = R"(<style>
 text { font-family: system-ui, -apple-system, "Segoe UI", "Helvetica Neue", Arial, sans-serif; font-size: 12px; fill: #57606a; }
 .title { font-size: 15px; font-weight: 600; fill: #1f2328; }

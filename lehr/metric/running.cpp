@@ -11,7 +11,7 @@ namespace {
 void check_state(const char* what, const std::vector<double>& state, size_t size) {
   require(
       state.size() == size,
-      "{}: its saved state has {} numbers, expected {}; it was saved by another metric",
+      "{}: its saved state has {} numbers, expected {}; another metric saved it",
       what,
       state.size(),
       size);
@@ -20,7 +20,7 @@ void check_state(const char* what, const std::vector<double>& state, size_t size
 }  // namespace
 
 void WeightedMean::add(double value, double weight) {
-  if (weight != 0) {  // a value of no weight may be anything, not a number included
+  if (weight != 0) {  // a value of weight 0 may be NaN
     weighted_sum_ += value * weight;
     weight_ += weight;
   }

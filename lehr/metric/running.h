@@ -1,4 +1,4 @@
-// Running statistics: numbers that grow by one value at a time, can be saved, and merge with those of other ranks.
+// Running statistics: updated one value at a time, can be saved, and merged over ranks.
 #pragma once
 
 #include <cstdint>
@@ -7,23 +7,23 @@
 
 namespace lehr::metric {
 
-/// How the states of several ranks become one: element by element.
+/// The element-wise reduction that merges the states of several ranks.
 enum class Reduction { sum, max };
 
-/// The mean of values, each with its weight: a loss over tokens, say.
+/// The weighted mean of values, such as a loss over tokens.
 class WeightedMean {
  public:
   static constexpr Reduction kReduction = Reduction::sum;
 
   void add(double value, double weight = 1.0);
-  /// Not a number as long as the weights add up to 0.
+  /// Returns the mean; NaN while the weights sum to 0.
   double value() const;
   double weight() const { return weight_; }
   void merge(const WeightedMean& other);
   void reset() { *this = {}; }
-  /// {sum of weight * value, sum of weights}
+  /// Returns {sum of weight * value, sum of weights}.
   std::vector<double> state() const { return {weighted_sum_, weight_}; }
-  /// Throws a usage error when `state` is not of this kind.
+  /// Throws a usage error if `state` is not of this kind.
   void load_state(const std::vector<double>& state);
 
  private:
@@ -47,7 +47,7 @@ class RunningSum {
   double sum_ = 0;
 };
 
-/// The largest value; minus infinity before the first. Once a value is not a number, so is the result.
+/// The largest value; minus infinity before the first one, and NaN after any NaN.
 class RunningMax {
  public:
   static constexpr Reduction kReduction = Reduction::max;
@@ -63,7 +63,7 @@ class RunningMax {
   double max_ = -std::numeric_limits<double>::infinity();
 };
 
-/// A count: tokens trained, samples seen. Exact up to 2^53, also in state().
+/// A count, such as tokens trained or sequences seen. Exact up to 2^53, also in state().
 class RunningCount {
  public:
   static constexpr Reduction kReduction = Reduction::sum;

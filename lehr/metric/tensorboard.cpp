@@ -1,4 +1,4 @@
-// Encodes TensorBoard's Event and Summary messages. Field numbers are those of tensorflow/core/util/event.proto and
+// Encodes TensorBoard's Event and Summary messages. Field numbers are from tensorflow/core/util/event.proto and
 // tensorflow/core/framework/{summary,tensor}.proto.
 #include "lehr/metric/tensorboard.h"
 
@@ -45,7 +45,7 @@ std::string value_message(const ProtoMessage& value) {
   return ProtoMessage().bytes(kValue, value.encoded()).encoded();
 }
 
-// The numbers of a PNG's IHDR chunk that TensorBoard wants beside the bytes.
+// The fields of a PNG's IHDR chunk that TensorBoard stores with the image.
 struct PngHeader {
   uint32_t width = 0;
   uint32_t height = 0;
@@ -86,9 +86,9 @@ TensorBoardWriter::TensorBoardWriter(const std::filesystem::path& folder, std::o
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) {
-    fail_runtime("{}: the folder cannot be made: {}", folder.string(), error.message());
+    fail_runtime("{}: the folder cannot be created: {}", folder.string(), error.message());
   }
-  // A second writer of the same second and process gets the next number.
+  // A second writer in the same second and process gets the next number.
   for (int number = 0; file_ < 0; ++number) {
     path_ = folder / file_name();
     path_ += std::to_string(number);
@@ -148,7 +148,7 @@ void TensorBoardWriter::write_summary(int64_t step, const std::string& summary) 
 void TensorBoardWriter::write_record(const std::string& encoded) {
   const std::string record = tf_record(encoded);
   if (const auto problem = append_whole(file_, record)) {
-    problem_ = fmt::format("{}: cannot be written: {}; such steps are left out", path_.string(), *problem);
+    problem_ = fmt::format("{}: cannot be written: {}; such steps are skipped", path_.string(), *problem);
   }
 }
 

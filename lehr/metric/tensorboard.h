@@ -1,4 +1,4 @@
-// Writes event files that TensorBoard reads: scalars, text and images.
+// Writer of TensorBoard event files: scalars, text and images.
 #pragma once
 
 #include <cstdint>
@@ -11,26 +11,28 @@
 
 namespace lehr::metric {
 
-/// One event file in a folder. Every call is one write, so that a TensorBoard that looks on sees whole events.
+/// One event file in a folder. Every event is a single write, so that a concurrent TensorBoard sees whole events.
 class TensorBoardWriter {
  public:
-  /// Makes `folder` and a new event file in it. A run that resumes gives the first step that it will write again:
-  /// TensorBoard then drops what earlier files hold from that step on. Throws a runtime error when it cannot write.
+  /// Creates `folder` and a new event file in it. A run that resumes passes the first step that it will write again:
+  /// TensorBoard then drops events of earlier files from that step on. Throws a runtime error if the file cannot be
+  /// written.
   explicit TensorBoardWriter(const std::filesystem::path& folder, std::optional<int64_t> purge_from_step = {});
   ~TensorBoardWriter();
   TensorBoardWriter(const TensorBoardWriter&) = delete;
   TensorBoardWriter& operator=(const TensorBoardWriter&) = delete;
 
   void scalar(int64_t step, std::string_view tag, double value);
-  /// Several scalars as one event. TensorBoard keeps float32 of them.
+  /// Writes several scalars as one event. TensorBoard stores them as float32.
   void scalars(int64_t step, const std::vector<std::pair<std::string, double>>& values);
-  /// Shown as Markdown.
+  /// Writes text, which TensorBoard renders as Markdown.
   void text(int64_t step, std::string_view tag, std::string_view markdown);
-  /// `png` is a whole PNG file; its size is read from its header. Throws a usage error when it is none.
+  /// Writes an image. `png` is a whole PNG file; its size is read from its header. Throws a usage error if it is not a
+  /// PNG.
   void image(int64_t step, std::string_view tag, std::string_view png);
 
   const std::filesystem::path& path() const { return path_; }
-  /// Why the last record that could not be written was not; empty when all were.
+  /// Returns the reason of the last failed write; empty if all succeeded.
   const std::string& problem() const { return problem_; }
 
  private:

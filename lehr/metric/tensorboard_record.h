@@ -1,4 +1,4 @@
-// The file format under TensorBoard's event files: TFRecord frames with masked CRC32C, and protocol-buffer fields.
+// Encoding of TensorBoard's event files: TFRecord frames with masked CRC-32C, and protocol-buffer fields.
 #pragma once
 
 #include <cstdint>
@@ -7,13 +7,13 @@
 
 namespace lehr::metric {
 
-/// CRC-32C (Castagnoli), as in RFC 3720.
+/// Returns the CRC-32C (Castagnoli) of RFC 3720.
 uint32_t crc32c(std::string_view bytes);
 
-/// The form in which TFRecord stores a checksum, so that a checksum of checksums stays sound.
+/// Returns the masked form in which TFRecord stores a checksum, which stays sound for checksums of checksums.
 uint32_t masked_crc32c(std::string_view bytes);
 
-/// One TFRecord: length (8 bytes, little endian), its checksum, the data, its checksum.
+/// Returns one TFRecord: length (8 bytes, little-endian), its checksum, the data, its checksum.
 std::string tf_record(std::string_view data);
 
 /// Builds one protocol-buffer message field by field.
@@ -22,7 +22,7 @@ class ProtoMessage {
   ProtoMessage& varint(int field, uint64_t value);
   ProtoMessage& fixed32(int field, float value);
   ProtoMessage& fixed64(int field, double value);
-  /// A string, bytes, or another message.
+  /// Adds a string, bytes, or another message.
   ProtoMessage& bytes(int field, std::string_view value);
   const std::string& encoded() const { return encoded_; }
 

@@ -1,15 +1,10 @@
-// Clocks, a stopwatch around matrix products, and a look into /proc.
+// Clocks, and process memory from /proc.
 #include "lehr/metric/throughput.h"
-
-#include <ATen/ops/matmul.h>
-#include <ATen/ops/ones.h>
 
 #include <algorithm>
 #include <chrono>
 #include <fstream>
 #include <sstream>
-
-#include "lehr/base/error.h"
 
 namespace lehr::metric {
 
@@ -20,13 +15,19 @@ double ThroughputMeter::steady_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-void ThroughputMeter::step(int64_t tokens) {
+void ThroughputMeter::step(int64_t tokens, double flops) {
   const double now = clock_();
-  steps_.push_back({.seconds = counted_ + (paused_ ? 0 : now - began_), .tokens = tokens});
+  steps_.push_back(
+      {.seconds = counted_ + (paused_ ? 0 : now - began_), .tokens = static_cast<double>(tokens), .flops = flops});
   if (steps_.size() > window_) {
     steps_.pop_front();
   }
   began_ = now;
+  counted_ = 0;
+}
+
+void ThroughputMeter::restart() {
+  began_ = clock_();
   counted_ = 0;
 }
 
@@ -44,14 +45,22 @@ void ThroughputMeter::resume() {
   }
 }
 
-double ThroughputMeter::tokens_per_second() const {
+double ThroughputMeter::per_second(double Step::*amount) const {
   double seconds = 0;
-  int64_t tokens = 0;
+  double total = 0;
   for (const auto& step : steps_) {
     seconds += step.seconds;
-    tokens += step.tokens;
+    total += step.*amount;
   }
-  return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
+  return seconds > 0 ? total / seconds : 0;
+}
+
+double ThroughputMeter::tokens_per_second() const {
+  return per_second(&Step::tokens);
+}
+
+double ThroughputMeter::flops_per_second() const {
+  return per_second(&Step::flops);
 }
 
 double ThroughputMeter::step_seconds() const {
@@ -66,40 +75,8 @@ double ThroughputMeter::last_step_seconds() const {
   return steps_.empty() ? 0 : steps_.back().seconds;
 }
 
-double model_flops_utilization(double flops_per_token, double tokens_per_second, double peak_flops) {
-  return peak_flops > 0 ? flops_per_token * tokens_per_second / peak_flops : 0;
-}
-
-double measure_peak_flops(at::Device device, at::ScalarType dtype, double seconds) {
-  constexpr int64_t kSmallest = 512;
-  constexpr int64_t kLargest = 8192;
-  require(at::isFloatingType(dtype), "peak: expected a floating-point dtype, found {}", c10::toString(dtype));
-  const at::NoGradGuard no_grad;
-  const double deadline = ThroughputMeter::steady_seconds() + seconds;
-  const auto options = at::TensorOptions(dtype).device(device);
-  double best = 0;
-  int64_t size = kSmallest;
-  at::Tensor a = at::ones({size, size}, options);
-  for (bool warm = false;;) {
-    const double begin = ThroughputMeter::steady_seconds();
-    const at::Tensor c = at::matmul(a, a);
-    c.view({-1})[0].item<double>();  // waits for an accelerator
-    const double end = ThroughputMeter::steady_seconds();
-    const double elapsed = end - begin;
-    if (warm) {
-      best = std::max(best, 2.0 * static_cast<double>(size * size * size) / elapsed);
-    }
-    if (warm && size < kLargest && end + 3 * 8 * elapsed < deadline) {  // room for three of the next size
-      size *= 2;
-      a = at::ones({size, size}, options);
-      warm = false;
-      continue;
-    }
-    if (warm && end + elapsed > deadline) {
-      return best;
-    }
-    warm = true;
-  }
+double model_flops_utilization(double flops_per_second, double peak_flops) {
+  return peak_flops > 0 ? flops_per_second / peak_flops : 0;
 }
 
 ProcessMemory process_memory() {

@@ -1,33 +1,34 @@
-// How fast training goes: tokens a second, step time, use of the machine's peak, and the memory of this process.
+// Throughput of training: tokens per second, step time, utilization of the peak, and memory of this process.
 #pragma once
 
 #include <cstdint>
 #include <deque>
 #include <functional>
 
-#include "lehr/base/torch.h"
-
 namespace lehr::metric {
 
-/// Tokens a second over the last steps. Time between pause() and resume() (validation, checkpoints) does not count.
+/// Tokens per second over the last steps. Time between pause() and resume() (validation, checkpoints) does not count.
 class ThroughputMeter {
  public:
-  /// Seconds that only grow.
+  /// A monotonic clock in seconds.
   using Clock = std::function<double()>;
 
-  /// Averages over the last `window` steps, at least 1. Time runs from here on.
+  /// Averages over the last `window` steps, at least 1. The clock starts now.
   explicit ThroughputMeter(size_t window = 20, Clock clock = steady_seconds);
 
-  /// Ends a step in which `tokens` were trained.
-  void step(int64_t tokens);
+  /// Ends a step that trained `tokens` with `flops` floating-point operations.
+  void step(int64_t tokens, double flops = 0);
+  /// Starts the clock of the current step again: the time before does not count.
+  void restart();
   void pause();
   void resume();
 
-  /// Over the window; 0 before the first step.
+  /// Returns the mean over the window; 0 before the first step.
   double tokens_per_second() const;
-  /// Mean over the window in seconds, without pauses; 0 before the first step.
+  double flops_per_second() const;
+  /// Returns the mean over the window in seconds, without pauses; 0 before the first step.
   double step_seconds() const;
-  /// Of the last step alone.
+  /// Returns the seconds of the last step.
   double last_step_seconds() const;
 
   static double steady_seconds();
@@ -35,26 +36,24 @@ class ThroughputMeter {
  private:
   struct Step {
     double seconds = 0;
-    int64_t tokens = 0;
+    double tokens = 0;
+    double flops = 0;
   };
+  double per_second(double Step::*amount) const;
 
   size_t window_;
   Clock clock_;
   std::deque<Step> steps_;
-  double began_;        ///< When the running step began, or went on after a pause.
-  double counted_ = 0;  ///< Seconds of the running step before the last pause.
+  double began_;        ///< Start of the current step, or its last resume().
+  double counted_ = 0;  ///< Seconds of the current step before the last pause.
   bool paused_ = false;
 };
 
-/// The share (0 to 1) of `peak_flops` that a run uses; 0 when the peak is not known (0).
-double model_flops_utilization(double flops_per_token, double tokens_per_second, double peak_flops);
+/// Returns the fraction of `peak_flops` that a run uses (MFU), more than 1 if the peak is too low; 0 if the peak is
+/// unknown (0).
+double model_flops_utilization(double flops_per_second, double peak_flops);
 
-/// Floating-point operations a second of the fastest square matrix product found on `device` within about `seconds`.
-/// The peak that this machine really reaches with this many threads, which is what a share of "measured peak" refers
-/// to.
-double measure_peak_flops(at::Device device, at::ScalarType dtype, double seconds = 0.15);
-
-/// The memory of this process in bytes, from /proc/self/status; zeros where there is none.
+/// The memory of this process in bytes, from /proc/self/status; zeros if that is not available.
 struct ProcessMemory {
   int64_t resident = 0;
   int64_t peak_resident = 0;

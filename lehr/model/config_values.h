@@ -1,4 +1,4 @@
-// Optional values of a config.json: absent and null mean the same.
+// Optional values of a config.json; absent and null are equivalent.
 #pragma once
 
 #include <optional>

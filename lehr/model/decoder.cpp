@@ -13,7 +13,7 @@ std::pair<int64_t, int64_t> microbatch_shape(const TensorDict& inputs, int64_t n
   const int64_t batch = found->second.size(0);
   require(
       n_microbatches > 0 && batch % n_microbatches == 0,
-      "pipeline inputs: a batch of {} cannot be cut into {} equal microbatches",
+      "pipeline inputs: a batch of {} sequences cannot be split into {} equal micro-batches",
       batch,
       n_microbatches);
   return {batch / n_microbatches, found->second.size(1)};
@@ -27,12 +27,12 @@ TensorDict hidden(const DecoderStageShape& shape, int64_t batch, int64_t tokens,
   const int64_t parts = shape.sequence_parts;
   require(
       tokens % parts == 0,
-      "training.seq_len: rows of {} tokens cannot be split evenly over parallelism.tensor_parallel_degree = {}",
+      "training.seq_len: {} tokens cannot be split evenly over parallelism.tensor_parallel_degree = {}",
       tokens,
       parts);
   TensorDict result{{"hidden_states", on_meta({batch, tokens / parts, shape.hidden_size}, shape.dtype)}};
   if (shape.snapshot_mode != HiddenStatesAggregationMode::no) {
-    // One row for the embeddings.
+    // One more entry for the embeddings.
     result["hidden_states_snapshot"] = on_meta({layers_done + 1, batch, shape.hidden_size}, shape.dtype);
   }
   return result;

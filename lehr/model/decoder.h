@@ -1,10 +1,11 @@
-// The backbone that decoder-only models share: embeddings, layers, final norm, for one pipeline stage.
+// The backbone of decoder-only models: embeddings, layers and final norm of one pipeline stage.
 //
-// A family brings its layer and the layer's parameters; everything else stands here once.
+// A family supplies its layer and the layer's parameters; everything else is shared here.
 #pragma once
 
 #include <map>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -26,7 +27,7 @@ using pipeline::TensorDict;
 /// Parameters of a decoder backbone whose layers are described by `LayerParameters`.
 template <class LayerParameters>
 struct DecoderParameters {
-  LayerParameters layer;                            ///< Of all layers, where they are alike.
+  LayerParameters layer;                            ///< Shared by all layers, if they are alike.
   int64_t num_hidden_layers;                        ///< Over all stages.
   double rope_base;                                 ///< Base of the rotary frequencies, theta.
   int64_t max_position_ids;                         ///< Longest sequence.
@@ -35,7 +36,7 @@ struct DecoderParameters {
   int64_t pipeline_num_virtual_layers_pre = 0;      ///< Cost of the embeddings, in layers.
   int64_t pipeline_num_virtual_layers_post = 0;     ///< Cost of the final norm and the head, in layers.
   nn::RopeScaling rope_scaling = nn::NoRopeScaling{};
-  /// Of each layer over all stages, where they differ, in what is inside of them: `layer` says then what the backbone
+  /// One entry per layer over all stages, if layers differ internally. `layer` then holds the values that the backbone
   /// and the heads share with them (hidden_size, head_dim, rms_norm_eps, initializer_range).
   std::vector<LayerParameters> layers = {};
 
@@ -50,46 +51,56 @@ struct DecoderStageShape {
   PipelineStageInfo stage;
   HiddenStatesAggregationMode snapshot_mode;
   int64_t layers_before, local_layers, hidden_size;
-  int64_t sequence_parts;  // that hidden states are one of
+  int64_t sequence_parts;  // hidden states are one of so many parts of the sequence
   at::ScalarType dtype;
 };
 TensorDict infer_decoder_inputs(const DecoderStageShape& shape, const TensorDict& inputs, int64_t n_microbatches);
 TensorDict infer_decoder_outputs(const DecoderStageShape& shape, const TensorDict& inputs, int64_t n_microbatches);
 
-/// Positions 0..tokens-1 behind `offset` earlier ones, (1, tokens) int64.
+/// Positions offset..offset+tokens-1, (1, tokens) int64.
 at::Tensor default_position_ids(int64_t tokens, int64_t offset, at::Device device);
 
-/// A decoder backbone for one stage. `Layer` is a module holder with `Layer(LayerParameters)`, or
-/// `Layer(LayerParameters, index)` where layers differ, and `forward(hidden_states, position_embeddings,
-/// attention_mask, cache)`.
+/// Constructs the layer with this index: by `Layer(params, index)` if layers differ by index, else by `Layer(params)`.
+template <class Layer, class LayerParameters>
+Layer make_layer(const LayerParameters& params, int64_t index) {
+  if constexpr (std::is_constructible_v<typename Layer::Impl, const LayerParameters&, int64_t>) {
+    return Layer(params, index);
+  } else {
+    return Layer(params);
+  }
+}
+
+/// A decoder backbone for one stage. `Layer` is a module holder with the constructor `Layer(LayerParameters)`, or
+/// `Layer(LayerParameters, index)` if layers differ by index, and `forward(hidden_states, position_embeddings,
+/// attention_mask, cache)`. Its norms, their order and the names of its members are its own.
 template <class Layer, class LayerParameters>
 class DecoderImpl : public nn::Module, public pipeline::ModuleSupportsPipelining {
  public:
   using Parameters = DecoderParameters<LayerParameters>;
 
-  /// Throws a usage error for parameters that do not fit together.
+  /// Throws a usage error for inconsistent parameters.
   DecoderImpl(
       const Parameters& params,
       const PipelineStageInfo& stage,
       HiddenStatesAggregationMode hidden_states_snapshot_mode,
       ActivationCheckpointing enable_checkpointing);
 
-  /// Gives 'hidden_states' and, if collected, 'hidden_states_snapshot'.
+  /// Returns 'hidden_states' and, if collected, 'hidden_states_snapshot'.
   nn::ModelOutputs forward(const nn::ModelInputs& inputs);
 
-  /// The type of the hidden states that this stage gives.
+  /// The dtype of the hidden states that this stage returns: that of its parameters in forward.
   at::ScalarType output_dtype() const;
   int64_t num_local_layers() const { return static_cast<int64_t>(layers->size()); }
-  /// The stage it was built for.
+  /// The stage that the backbone was built for.
   const PipelineStageInfo& stage() const { return stage_; }
 
-  /// From now on hidden states between blocks are one of `parts` equal parts of the sequence (sequence parallelism);
+  /// From now on, hidden states between blocks are one of `parts` equal parts of the sequence (sequence parallelism);
   /// input_ids, position_ids and masks stay whole. Throws a usage error if snapshots of hidden states are collected.
   void set_sequence_parts(int64_t parts);
   int64_t sequence_parts() const { return sequence_parts_; }
 
-  /// Tokens that the experts of this stage's mixtures got since the last reset, (layers, E) int64; undefined for a
-  /// family without experts.
+  /// Tokens per expert of this stage's MoE layers since the last reset, (layers, E) int64; undefined for a family
+  /// without experts.
   at::Tensor moe_tokens_per_expert() { return nn::moe_tokens_per_expert(*this); }
   void reset_moe_stats() { nn::reset_moe_stats(*this); }
   nn::RouterLosses* router_losses() { return router_losses_.get(); }
@@ -97,9 +108,9 @@ class DecoderImpl : public nn::Module, public pipeline::ModuleSupportsPipelining
   TensorDict infer_stage_inputs_from_pipeline_inputs(const TensorDict& inputs, int64_t n_microbatches) const override;
   TensorDict infer_stage_outputs_from_pipeline_inputs(const TensorDict& inputs, int64_t n_microbatches) const override;
 
-  nn::SplitTokenEmbeddings embed_tokens{nullptr};  // the first stage's
+  nn::SplitTokenEmbeddings embed_tokens{nullptr};  // first stage only
   std::shared_ptr<nn::LayerMapImpl<Layer>> layers;
-  nn::RMSNorm norm{nullptr};  // the last stage's
+  nn::RMSNorm norm{nullptr};  // last stage only
 
  private:
   DecoderStageShape shape() const;
@@ -112,6 +123,14 @@ class DecoderImpl : public nn::Module, public pipeline::ModuleSupportsPipelining
   int64_t first_layer_ = 0;
   int64_t sequence_parts_ = 1;
   int64_t hidden_size_;
+};
+
+/// The holder of a backbone.
+template <class Layer, class LayerParameters>
+class Decoder : public nn::ModuleHolder<DecoderImpl<Layer, LayerParameters>> {
+ public:
+  using nn::ModuleHolder<DecoderImpl<Layer, LayerParameters>>::ModuleHolder;
+  using Impl = DecoderImpl<Layer, LayerParameters>;
 };
 
 }  // namespace lehr::model

@@ -6,7 +6,7 @@
 namespace lehr::model {
 
 namespace {
-// "model.layers.3", and nothing in it.
+// True for a name such as "model.layers.3", without anything after the number.
 bool is_layer(const std::string& name) {
   const size_t number = name.rfind('.') + 1;
   return number != 0 && name.find_first_not_of("0123456789", number) == std::string::npos &&
@@ -29,12 +29,12 @@ descriptor::DecoderForm with_sizes(descriptor::DecoderForm form, const DecoderCo
 descriptor::ModelCounts count_decoder(const DecoderConfig& config, nn::Module& model, int64_t seq_len) {
   descriptor::ModelCounts counts;
   counts.num_parameters = nn::count_parameters(model);
-  // Looking embeddings up multiplies nothing; as a tied head they do.
+  // An embedding lookup has no matmul; a tied head has one with the embeddings' weights.
   const bool embeddings_multiply = config.head == descriptor::Head::causal_lm && config.tie_word_embeddings;
   const int64_t embeddings = config.vocab_size * config.hidden_size;
   int64_t multiplied = counts.num_parameters - (embeddings_multiply ? 0 : embeddings);
-  for (const nn::MoELayerImpl* mixture : nn::moe_layers(model)) {
-    multiplied -= mixture->num_idle_parameters();
+  for (const nn::MoELayerImpl* moe_layer : nn::moe_layers(model)) {
+    multiplied -= moe_layer->num_idle_parameters();
   }
   const int64_t attention_of_layer = 12 * config.num_attention_heads * config.head_dim * seq_len;
   int64_t attention = 0;
@@ -45,13 +45,14 @@ descriptor::ModelCounts count_decoder(const DecoderConfig& config, nn::Module& m
     attention += attention_of_layers.back();
     counts.kv_cache_per_token.push_back(kept != nullptr ? 2 * kept->num_key_value_heads * config.head_dim : 0);
   }
+  counts.attention_flops_per_pair = attention / seq_len;
   counts.flops_per_token = 6 * multiplied + attention;
   counts.causal_flops_per_token = 6 * multiplied + attention / 2;
   for (const auto& entry : model.named_modules("", /*include_self=*/false)) {
     if (is_layer(entry.key())) {
       int64_t weights = nn::count_parameters(*entry.value());
-      for (const nn::MoELayerImpl* mixture : nn::moe_layers(*entry.value())) {
-        weights -= mixture->num_idle_parameters();
+      for (const nn::MoELayerImpl* moe_layer : nn::moe_layers(*entry.value())) {
+        weights -= moe_layer->num_idle_parameters();
       }
       const size_t layer = counts.layer_flops_per_token.size();
       counts.layer_flops_per_token.push_back(6 * weights + attention_of_layers.at(layer) / 2);

@@ -1,38 +1,60 @@
-// ModelArgs of a decoder-only family, written once: a family gives its types and how its layer's parameters follow from
-// config.json's fields.
+// ModelArgs shared by decoder-only families: a family supplies its types and a function from config.json's fields to
+// its layer's parameters.
 #pragma once
 
 #include "lehr/base/error.h"
 #include "lehr/base/node.h"
 #include "lehr/descriptor/model_args.h"
 #include "lehr/model/decoder_config.h"
+#include "lehr/model/decoder_descriptor.h"
 #include "lehr/model/decoder_state_map.h"
 #include "lehr/model/heads.h"
+#include "lehr/model/layer_parameters.h"
 
 namespace lehr::model {
 
-/// Counts for a decoder; `model` is any stage-complete instance on meta.
+/// Counts parameters and FLOPs of a decoder; `model` is an instance with all stages on meta.
 descriptor::ModelCounts count_decoder(const DecoderConfig& config, nn::Module& model, int64_t seq_len);
 
-/// `form`, which has the family's flags, with the sizes of the config.
+/// Returns `form`, which has the family's flags, with the sizes of the config.
 descriptor::DecoderForm with_sizes(descriptor::DecoderForm form, const DecoderConfig& config);
 
-/// The name of the only vocabulary segment of a model that was not split.
+/// The name of the only segment of a vocabulary that is not split.
 inline constexpr const char* kWholeVocabulary = "default";
 
-/// Whether the parameters of a layer can say that it lacks sub-blocks: then each layer may have its own.
+/// True if a layer's parameters have no-op flags for its sub-blocks: then layers may differ.
 template <class LayerParameters>
 inline constexpr bool kLayersMayDiffer = requires(LayerParameters p) {
   p.attention_no_op;
   p.ffn_no_op;
 };
 
-/// `Family` has: kModelType, kArchitecture (as "Qwen3"), Backbone, CausalLM, Classification, Embedding (module
-/// holders), LayerParameters and static layer_parameters(const DecoderConfig&). It may have kForm, a DecoderForm with
-/// the flags of its sub-blocks: then its models are accounted for in closed form.
+/// The sizes of a layer of `Family`, which may differ from those of a model whose layers are all alike.
 template <class Family>
+auto layer_parameters_of(const DecoderConfig& config) {
+  if constexpr (requires { Family::layer_parameters(config); }) {
+    return Family::layer_parameters(config);
+  } else {
+    return dense_layer_parameters(config);
+  }
+}
+
+/// The backbone of `Family`, a module holder.
+template <class Family>
+using BackboneOf =
+    Decoder<typename Family::Layer, decltype(layer_parameters_of<Family>(std::declval<const DecoderConfig&>()))>;
+
+/// `Family` has kModelType, kArchitecture (such as "Qwen3") and Layer (a module holder). It may have
+/// - static layer_parameters(const DecoderConfig&), if its layers are not built from DenseLayerParameters;
+/// - kRequiredKeys, names of keys without which its config.json is refused: keys whose default in transformers is not
+///   the one of DecoderConfig::from_hf, unless block_configs says what layers have.
+/// - kForm, a DecoderForm with the flags of its sub-blocks, which enables closed-form accounting of its models.
+template <class Family_>
 class DecoderArgs : public descriptor::ModelArgs {
  public:
+  using Family = Family_;
+  using Backbone = BackboneOf<Family>;
+
   explicit DecoderArgs(DecoderConfig config) : config_(std::move(config)) {}
 
   std::string model_type() const override { return Family::kModelType; }
@@ -58,7 +80,7 @@ class DecoderArgs : public descriptor::ModelArgs {
     config_.check(where);
     require(
         kLayersMayDiffer<LayerParameters> || config_.block_configs.empty(),
-        "{}block_configs: the layers of models of type {} are all alike",
+        "{}block_configs: models of type {} do not support layers that differ",
         where,
         Family::kModelType);
   }
@@ -80,26 +102,28 @@ class DecoderArgs : public descriptor::ModelArgs {
   }
 
   std::shared_ptr<nn::Model> build(const descriptor::BuildOptions& options) const override {
+    using CausalLM = typename ForCausalLM<Backbone>::Impl;
+    using Classification = typename ForClassification<Backbone>::Impl;
+    using Embedding = typename ForEmbedding<Backbone>::Impl;
     auto backbone = parameters();
     backbone.pipeline_num_virtual_layers_pre = options.num_virtual_layers_pre;
     backbone.pipeline_num_virtual_layers_post = options.num_virtual_layers_post;
     if (config_.head == descriptor::Head::causal_lm) {
-      return std::make_shared<typename Family::CausalLM::Impl>(
-          typename Family::CausalLM::Impl::Parameters{
-              .model = backbone, .tie_word_embeddings = config_.tie_word_embeddings},
+      return std::make_shared<CausalLM>(
+          typename CausalLM::Parameters{.model = backbone, .tie_word_embeddings = config_.tie_word_embeddings},
           options.stage,
           options.hidden_states_snapshot_mode,
           options.checkpointing);
     }
     if (config_.head == descriptor::Head::embedding) {
-      return std::make_shared<typename Family::Embedding::Impl>(
-          typename Family::Embedding::Impl::Parameters{.model = backbone},
+      return std::make_shared<Embedding>(
+          typename Embedding::Parameters{.model = backbone},
           options.stage,
           options.hidden_states_snapshot_mode,
           options.checkpointing);
     }
-    return std::make_shared<typename Family::Classification::Impl>(
-        typename Family::Classification::Impl::Parameters{
+    return std::make_shared<Classification>(
+        typename Classification::Parameters{
             .model = backbone, .num_labels = config_.num_labels, .classifier_dropout = config_.classifier_dropout},
         options.stage,
         options.hidden_states_snapshot_mode,
@@ -114,11 +138,11 @@ class DecoderArgs : public descriptor::ModelArgs {
     return to_hf(config_, Family::kModelType, Family::kArchitecture, dtype);
   }
 
-  /// The backbone's parameters that the shape stands for.
-  typename Family::Backbone::Impl::Parameters parameters() const {
+  /// The backbone's parameters for this shape.
+  typename Backbone::Impl::Parameters parameters() const {
     const bool whole = config_.split_vocab_order.empty();
     return {
-        .layer = Family::layer_parameters(config_),
+        .layer = layer_parameters_of<Family>(config_),
         .num_hidden_layers = config_.num_hidden_layers,
         .rope_base = config_.rope_theta,
         .max_position_ids = config_.max_position_embeddings,
@@ -131,13 +155,13 @@ class DecoderArgs : public descriptor::ModelArgs {
   const DecoderConfig& config() const { return config_; }
 
  private:
-  using LayerParameters = decltype(Family::layer_parameters(std::declval<const DecoderConfig&>()));
+  using LayerParameters = decltype(layer_parameters_of<Family>(std::declval<const DecoderConfig&>()));
 
-  // Of each layer, where they differ.
+  // One entry per layer, if layers differ.
   std::vector<LayerParameters> own_layers() const {
     std::vector<LayerParameters> layers;
     for (const descriptor::BlockConfig& block : config_.block_configs) {
-      layers.push_back(Family::layer_parameters(config_.of_block(block)));
+      layers.push_back(layer_parameters_of<Family>(config_.of_block(block)));
       if constexpr (kLayersMayDiffer<LayerParameters>) {
         layers.back().attention_no_op = block.attention_is_no_op();
         layers.back().ffn_no_op = block.ffn_is_no_op();
@@ -149,26 +173,85 @@ class DecoderArgs : public descriptor::ModelArgs {
   DecoderConfig config_;
 };
 
-/// A family whose flavors are the given shapes. It reads config.json files of its own model_type and of others that
-/// mean the same models.
-template <class Family>
+/// The descriptor of a family, derived from its layers and its state map. `Args` is DecoderArgs<Family>, or a subclass
+/// with a state map of its own; its LayerParameters have no-op flags.
+template <class Args>
+class DecoderDescriptor : public DecoderNames {
+  using Family = typename Args::Family;
+  using Holder = typename Family::Layer;
+  using Layer = typename Holder::Impl;
+
+ public:
+  /// `shape` is any valid model of the family.
+  explicit DecoderDescriptor(DecoderConfig shape) : DecoderNames(std::move(shape)) {}
+
+  const std::type_info& decoder_layer_cls() const override { return typeid(Layer); }
+
+  void attn_no_op_post_init(torch::nn::Module& decoder_layer) const override {
+    drop_attention(as_layer(decoder_layer, "attn_no_op_post_init"));
+  }
+  void mlp_no_op_post_init(torch::nn::Module& decoder_layer) const override {
+    drop_ffn(as_layer(decoder_layer, "mlp_no_op_post_init"));
+  }
+  std::shared_ptr<torch::nn::Module> create_dummy_block(
+      const torch::nn::Module& original_layer, int64_t /*block_index*/) const override {
+    as_layer(original_layer, "create_dummy_block");
+    return make({.attention = descriptor::NoOpSubblock{}, .ffn = descriptor::NoOpSubblock{}}).ptr();
+  }
+
+ protected:
+  std::vector<std::string> children(const descriptor::BlockConfig& block) const override {
+    return make(block)->named_children().keys();
+  }
+  std::vector<std::string> stored_names(const DecoderConfig& shape, descriptor::ExpertLayout layout) const override {
+    return Args(shape).state_map(layout).input_names();
+  }
+
+ private:
+  Holder make(const descriptor::BlockConfig& block) const {
+    auto params = layer_parameters_of<Family>(shape().of_block(block));
+    params.attention_no_op = block.attention_is_no_op();
+    params.ffn_no_op = block.ffn_is_no_op();
+    return make_layer<Holder>(params, 0);
+  }
+
+  template <class Module>
+  static auto& as_layer(Module& module, const char* what) {
+    using Wanted = std::conditional_t<std::is_const_v<Module>, const Layer, Layer>;
+    auto* layer = dynamic_cast<Wanted*>(&module);
+    require(layer != nullptr, "{}: expected a decoder layer of this family, found {}", what, module.name());
+    return *layer;
+  }
+};
+
+/// Makes a family with these flavors, at least one. It reads config.json files with its own model_type and with other
+/// model types of equivalent models. It has a descriptor if its LayerParameters have no-op flags. `Args` may be a
+/// subclass of DecoderArgs<Family> with a state map of its own.
+template <class Family, class Args = DecoderArgs<Family>>
 descriptor::ModelFamily make_decoder_family(
     const std::string& name,
     std::map<std::string, DecoderConfig> flavors,
-    std::shared_ptr<const descriptor::ModelDescriptor> descriptor,
     const std::vector<std::string>& other_model_types = {}) {
+  require(!flavors.empty(), "model family '{}': expected one flavor or more", name);
   descriptor::ModelFamily family{
-      .name = name,
-      .hf_model_types = {Family::kModelType},
-      .flavors = {},
-      .from_hf_config = {},
-      .descriptor = std::move(descriptor)};
+      .name = name, .hf_model_types = {Family::kModelType}, .flavors = {}, .from_hf_config = {}, .descriptor = {}};
+  if constexpr (kLayersMayDiffer<decltype(layer_parameters_of<Family>(flavors.begin()->second))>) {
+    family.descriptor = std::make_shared<DecoderDescriptor<Args>>(flavors.begin()->second);
+  }
   family.hf_model_types.insert(family.hf_model_types.end(), other_model_types.begin(), other_model_types.end());
   for (auto& [flavor, config] : flavors) {
-    family.flavors[flavor] = [shape = config] { return std::make_unique<DecoderArgs<Family>>(shape); };
+    family.flavors[flavor] = [shape = config] { return std::make_unique<Args>(shape); };
   }
   family.from_hf_config = [](const Node& config) {
-    return std::make_unique<DecoderArgs<Family>>(DecoderConfig::from_hf(config));
+    if constexpr (requires { Family::kRequiredKeys; }) {
+      const Node* blocks = config.find("block_configs");
+      for (const char* key : Family::kRequiredKeys) {
+        if (blocks == nullptr || blocks->is_null()) {
+          config.at(key);
+        }
+      }
+    }
+    return std::make_unique<Args>(DecoderConfig::from_hf(config));
   };
   return family;
 }

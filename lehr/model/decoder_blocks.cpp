@@ -48,7 +48,7 @@ std::vector<BlockConfig> plain_blocks(const DecoderConfig& shape) {
   return blocks;
 }
 
-// The shape with the sizes that its blocks have. Where sizes differ from block to block it is not what they say.
+// The shape with the sizes of its blocks. Sizes that differ between blocks are not meaningful in it.
 DecoderConfig with_sizes_of(const std::vector<BlockConfig>& blocks, DecoderConfig shape) {
   shape.block_configs.clear();
   for (const BlockConfig& block : blocks) {
@@ -62,7 +62,7 @@ DecoderConfig with_sizes_of(const std::vector<BlockConfig>& blocks, DecoderConfi
   return shape;
 }
 
-// Whether a model can have these sizes; if not, it is better told which block has them.
+// True if a model can have these sizes; otherwise the error is reported for the block that has them.
 bool sizes_fit(const DecoderConfig& shape) {
   const bool experts_fit = !shape.moe || (shape.moe->num_experts_per_tok > 0 && shape.moe->moe_intermediate_size > 0 &&
                                           shape.moe->num_experts_per_tok <= shape.moe->num_experts);
@@ -100,7 +100,7 @@ DecoderConfig DecoderConfig::of_block(const BlockConfig& block) const {
   DecoderConfig own = *this;
   own.block_configs.clear();
   if (own.moe) {
-    // The block says whether the layer has experts.
+    // The block decides whether the layer has experts.
     own.moe->decoder_sparse_step = 1;
     own.moe->mlp_only_layers.clear();
     own.moe->num_experts = 0;
@@ -162,7 +162,7 @@ void check_blocks(const DecoderConfig& shape, const std::string& where) {
   }
   require(
       static_cast<int64_t>(blocks.size()) == shape.num_hidden_layers,
-      "{}block_configs: expected one for each of the {} layers (num_hidden_layers), found {}",
+      "{}block_configs: expected one per layer ({}, num_hidden_layers), found {}",
       where,
       shape.num_hidden_layers,
       blocks.size());
@@ -196,8 +196,8 @@ void refuse_overrides_of_blocks(const descriptor::ModelOverrides& o) {
   for (const auto& [key, is_given] : given) {
     require(
         !is_given,
-        "model.args.{}: block_configs in the model's config.json says it, layer by layer; change it there, or leave "
-        "this key out",
+        "model.args.{}: block_configs in the model's config.json sets it per layer; change it there, or remove this "
+        "key",
         key);
   }
 }

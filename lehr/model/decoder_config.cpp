@@ -11,7 +11,7 @@
 namespace lehr::model {
 
 namespace {
-// What the shared decoder does not compute must not be read over.
+// Rejects features that the shared decoder does not compute.
 void refuse_unsupported(const Node& config) {
   auto refuse = [&](const char* key, const std::string& found, const char* expected) {
     fail("{}: {}: expected {}, found {}; this is not supported", config.origin(), key, expected, found);
@@ -76,7 +76,7 @@ DecoderConfig DecoderConfig::from_hf(const Node& config) {
   c.rms_norm_eps = double_or(config, "rms_norm_eps", 1e-6);
   c.initializer_range = double_or(config, "initializer_range", 0.02);
   c.tie_word_embeddings = bool_or(config, "tie_word_embeddings", false);
-  // transformers 5 keeps theta and scaling together, transformers 4 apart.
+  // transformers 5 stores theta and scaling in one table, transformers 4 separately.
   const Node* rope = config.find("rope_parameters");
   if (rope == nullptr || rope->is_null()) {
     rope = config.find("rope_scaling");
@@ -169,11 +169,7 @@ void DecoderConfig::check(const std::string& where) const {
       num_key_value_heads,
       num_attention_heads);
   check_blocks(*this, where);
-  require(
-      head_dim % 2 == 0,
-      "{}head_dim: expected an even number (rotary positions turn pairs), found {}",
-      where,
-      head_dim);
+  require(head_dim % 2 == 0, "{}head_dim: expected an even number (RoPE rotates pairs), found {}", where, head_dim);
 }
 
 Node to_hf(

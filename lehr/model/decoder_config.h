@@ -1,5 +1,5 @@
-// The fields that decoder-only families share in Hugging Face's config.json, read in both spellings (transformers 4 and
-// 5) and written in the one of transformers 4, which both read.
+// The config.json fields that decoder-only families share. Reads the formats of transformers 4 and 5, writes that of
+// transformers 4, which both read.
 #pragma once
 
 #include <map>
@@ -38,27 +38,28 @@ struct DecoderConfig {
   std::vector<std::string> split_vocab_order = {};
   double classifier_dropout = 0;
   std::optional<MoEConfig> moe = {};  ///< For families with experts.
-  /// What each layer is, where layers differ; empty if they are as the fields above say.
+  /// One block config per layer if layers differ; empty if the fields above describe all layers.
   std::vector<descriptor::BlockConfig> block_configs = {};
 
-  /// Reads config.json. A feature that the shared decoder does not have (sliding windows, attention dropout, another
-  /// activation, ...) is a usage error that names the field.
+  /// Reads config.json. Throws a usage error that names the field for a feature that the shared decoder does not
+  /// support (sliding windows, attention dropout, another activation, ...).
   static DecoderConfig from_hf(const Node& config);
 
-  /// What each layer is, from block_configs or from the fields that hold for all.
+  /// Returns one block config per layer, from block_configs or from the fields that apply to all layers.
   std::vector<descriptor::BlockConfig> blocks() const;
-  /// Lets each layer be what its block says: by the fields above if they can say it, and block_configs is empty then.
+  /// Sets the config of each layer: in the fields above if they can express it, with block_configs empty, else in
+  /// block_configs.
   void set_blocks(std::vector<descriptor::BlockConfig> blocks);
-  /// The shape whose layers are all as this block; what the block lacks stays as it is.
+  /// The shape of a model whose layers all match this block; values that the block does not set are unchanged.
   DecoderConfig of_block(const descriptor::BlockConfig& block) const;
 
-  /// Throws a usage error for a change of what block_configs says.
+  /// Throws a usage error for an override of a value that block_configs defines.
   void apply(const descriptor::ModelOverrides& overrides);
-  /// Throws a usage error that names the field, behind `where`, when the shape does not fit together.
+  /// Throws a usage error that names the field, prefixed with `where`, for an inconsistent shape.
   void check(const std::string& where) const;
 };
 
-/// Writes config.json. `architecture_prefix` is as "Qwen3": the head's suffix is added.
+/// Writes config.json. `architecture_prefix` is a name such as "Qwen3", to which the head's suffix is appended.
 Node to_hf(
     const DecoderConfig& config,
     const std::string& model_type,

@@ -1,10 +1,12 @@
-// Bodies of model/decoder.h, for the one .cpp of each family that instantiates them.
+// Member definitions of model/decoder.h, included by the one .cpp of each family that instantiates them.
 #pragma once
 
 #include <algorithm>
+#include <optional>
 
 #include "lehr/base/error.h"
 #include "lehr/model/decoder.h"
+#include "lehr/nn/attention.h"
 
 namespace lehr::model {
 
@@ -33,26 +35,21 @@ DecoderImpl<Layer, LayerParameters>::DecoderImpl(
   first_layer_ = begin;
   layers = register_module("layers", std::make_shared<nn::LayerMapImpl<Layer>>());
   for (int64_t index = begin; index < end; ++index) {
-    const LayerParameters& own = params.layer_at(index);
-    if constexpr (std::is_constructible_v<typename Layer::Impl, const LayerParameters&, int64_t>) {
-      layers->insert(index, Layer(own, index));  // a family that tells its layers apart by number
-    } else {
-      layers->insert(index, Layer(own));
-    }
+    layers->insert(index, make_layer<Layer>(params.layer_at(index), index));
   }
-  for (nn::MoELayerImpl* mixture : nn::moe_layers(*this)) {
+  for (nn::MoELayerImpl* moe_layer : nn::moe_layers(*this)) {
     if (!router_losses_) {
       router_losses_ = std::make_shared<nn::RouterLosses>();
     }
-    mixture->use_losses(router_losses_);
+    moe_layer->use_losses(router_losses_);
   }
   if (stage.is_current_stage_last()) {
     norm = register_module("norm", nn::RMSNorm(hidden_size_, params.layer.rms_norm_eps));
   }
   require(
       embed_tokens || norm || nn::count_parameters(*this) > 0,
-      "pipeline stage {} of {}: has nothing to do: all sub-blocks of its layers {} to {} are no-ops (block_configs); "
-      "use fewer stages",
+      "pipeline stage {} of {}: is empty: all sub-blocks of its layers {} to {} are no-ops (block_configs); use fewer "
+      "stages",
       stage.current_stage,
       stage.num_stages,
       begin,
@@ -65,18 +62,19 @@ nn::ModelOutputs DecoderImpl<Layer, LayerParameters>::forward(const nn::ModelInp
 
   at::Tensor hidden_states = inputs.hidden_states;  // (B, T, H)
   if (embed_tokens) {
-    require(inputs.input_ids.defined(), "input_ids: the first stage needs them");
+    require(inputs.input_ids.defined(), "input_ids: required by the first stage");
     hidden_states = embed_tokens(inputs.input_ids);
     aggregator.add_hidden_states(hidden_states);
   }
-  require(hidden_states.defined(), "hidden_states: stage {} needs those of the stage before", stage_.current_stage);
+  require(
+      hidden_states.defined(), "hidden_states: stage {} requires those of the previous stage", stage_.current_stage);
 
   require(
       inputs.caches == nullptr || static_cast<int64_t>(inputs.caches->size()) == num_local_layers(),
-      "caches: expected one for each of the stage's {} layers, found {}",
+      "caches: expected one per layer of the stage ({}), found {}",
       num_local_layers(),
       inputs.caches != nullptr ? inputs.caches->size() : 0);
-  int64_t cached = 0;  // a layer without attention keeps nothing
+  int64_t cached = 0;  // a layer without attention has no cache
   for (size_t i = 0; inputs.caches != nullptr && i < inputs.caches->size(); ++i) {
     cached = std::max(cached, inputs.caches->at(i).length());
   }
@@ -86,15 +84,18 @@ nn::ModelOutputs DecoderImpl<Layer, LayerParameters>::forward(const nn::ModelInp
           : default_position_ids(hidden_states.size(1) * sequence_parts_, cached, hidden_states.device());
   const nn::PositionEmbeddings position_embeddings = rope_provider_(position_ids, hidden_states.scalar_type());
 
+  const nn::AttentionMask attention_mask = nn::with_cumulative_lengths(inputs.attention_mask, hidden_states.size(0));
+
   size_t local = 0;
   for (auto& [index, layer] : *layers) {
     nn::KeyValueCache* cache = inputs.caches != nullptr ? &inputs.caches->at(local++) : nullptr;
     if (inputs.layer_inputs != nullptr) {
       inputs.layer_inputs->push_back(hidden_states);
     }
-    // By value: under checkpointing, backward runs this after the frame is gone.
-    auto block = [current = layer, position_embeddings, mask = inputs.attention_mask, cache](
-                     const at::Tensor& x) mutable { return current(x, position_embeddings, mask, cache); };
+    // Captured by value: with activation checkpointing, backward calls this after the frame has ended.
+    auto block = [current = layer, position_embeddings, mask = attention_mask, cache](const at::Tensor& x) mutable {
+      return current(x, position_embeddings, mask, cache);
+    };
     hidden_states =
         cache == nullptr ? nn::run_layer(checkpointing_, index, block, hidden_states) : block(hidden_states);
     aggregator.add_hidden_states(hidden_states);
@@ -111,26 +112,28 @@ nn::ModelOutputs DecoderImpl<Layer, LayerParameters>::forward(const nn::ModelInp
 
 template <class Layer, class LayerParameters>
 at::ScalarType DecoderImpl<Layer, LayerParameters>::output_dtype() const {
-  for (const auto& entry : *layers) {
-    const auto& layer = *entry.second;
-    if (layer.input_layernorm) {
-      return layer.input_layernorm->weight.scalar_type();
-    }
-    if constexpr (requires { layer.post_attention_layernorm; }) {
-      if (layer.post_attention_layernorm) {
-        return layer.post_attention_layernorm->weight.scalar_type();
+  // State, such as a router's bias, keeps a dtype of its own.
+  const auto parameter_of = [](const nn::Module& module) -> std::optional<at::ScalarType> {
+    for (const auto& [name, parameter] : nn::named_parameters(module)) {
+      if (!parameter->is_state()) {
+        return parameter->shown().scalar_type();
       }
     }
+    return std::nullopt;
+  };
+  for (const auto& entry : *layers) {
+    if (const auto dtype = parameter_of(*entry.second)) {
+      return *dtype;
+    }
   }
-  // All layers pass hidden states by: those of the embeddings, or those that the norm gives.
-  return nn::named_parameters(*this).front().parameter->shown().scalar_type();
+  return parameter_of(*this).value();  // all local layers are no-ops: the embeddings or the final norm
 }
 
 template <class Layer, class LayerParameters>
 void DecoderImpl<Layer, LayerParameters>::set_sequence_parts(int64_t parts) {
   require(
       parts == 1 || hidden_states_snapshot_mode_ == HiddenStatesAggregationMode::no,
-      "hidden_states_snapshot_mode: snapshots of hidden states are not collected where the sequence is split "
+      "hidden_states_snapshot_mode: snapshots of hidden states are not supported with sequence parallelism "
       "(parallelism.tensor_parallel_degree = {}); use HiddenStatesAggregationMode::no",
       parts);
   sequence_parts_ = parts;

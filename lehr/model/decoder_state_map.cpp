@@ -7,9 +7,9 @@ namespace lehr::model {
 namespace {
 constexpr std::string_view kGroupedExperts = ".mlp.grouped_experts.";
 constexpr const char* kExpertBias = ".mlp.router.expert_bias";
-constexpr const char* kStoredExpertBias = ".mlp.gate.e_score_correction_bias";  // as DeepSeek-V3 calls it
+constexpr const char* kStoredExpertBias = ".mlp.gate.e_score_correction_bias";  // DeepSeek-V3's name
 
-// The table `whole`, whose rows are those of the vocabulary's segments below `prefix`.
+// Splits the table `whole` by rows into the segments of the vocabulary, whose names begin with `prefix`.
 state::StateMap table(const std::string& whole, const std::string& prefix, const nn::SplitVocabulary& vocabulary) {
   std::vector<std::string> segments;
   std::vector<int64_t> rows;
@@ -20,19 +20,20 @@ state::StateMap table(const std::string& whole, const std::string& prefix, const
   return segments.size() == 1 ? state::rename(whole, segments.front()) : state::split(whole, segments, 0, rows);
 }
 
-// One mixture. `layer` is as "model.layers.3"; `parameters` are its experts' in the order of the model.
+// The map of one MoE layer. `layer` is a name such as "model.layers.3"; `parameters` are its experts' parameters in the
+// order of the model.
 state::StateMap experts_map(
     const std::string& layer, const std::vector<nn::NamedParameter>& parameters, descriptor::ExpertLayout layout) {
   const std::string ours = layer + std::string(kGroupedExperts);
   const std::string theirs = layer + ".mlp.experts.";
-  const std::vector<int64_t> shape = parameters.front().parameter->shape();  // gates: (E, I, H)
+  const std::vector<int64_t> shape = parameters.front().parameter->shape();  // (E, I, H) of the gate projections
   if (layout == descriptor::ExpertLayout::fused) {
     return state::parallel(
         {state::split(
              theirs + "gate_up_proj", {ours + "gate_proj.weight", ours + "up_proj.weight"}, 1, {shape[1], shape[1]}),
          state::rename(theirs + "down_proj", ours + "down_proj.weight")});
   }
-  // Expert by expert, as such checkpoints are written.
+  // Such checkpoints store one tensor per expert.
   std::vector<state::MapPort> inputs;
   std::vector<state::MapStep> stacks(parameters.size(), state::MapStep{state::Stack{0}, {}, {}});
   for (int64_t expert = 0; expert < shape[0]; ++expert) {
@@ -65,7 +66,7 @@ state::StateMap decoder_state_map(
   for (size_t i = 0; i < parameters.size();) {
     const std::string& name = parameters[i].name;
     size_t end = i + 1;
-    // Parameters that belong together stand together.
+    // Parameters that are mapped together are adjacent.
     auto take = [&](const std::string& prefix) {
       while (end < parameters.size() && parameters[end].name.starts_with(prefix)) {
         ++end;
@@ -97,7 +98,7 @@ state::StateMap decoder_state_map(
   if (head_kind != descriptor::Head::embedding) {
     return map;
   }
-  // Hugging Face keeps a bare backbone without the prefix.
+  // Hugging Face stores a bare backbone without the prefix.
   std::vector<std::pair<std::string, std::string>> bare;
   for (const std::string& name : map.input_names()) {
     bare.emplace_back(name.substr(std::string("model.").size()), name);

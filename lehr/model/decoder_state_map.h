@@ -1,4 +1,4 @@
-// How decoder-only models stand in checkpoints of Hugging Face's transformers.
+// The state map between decoder-only models and checkpoints of Hugging Face's transformers.
 #pragma once
 
 #include "lehr/descriptor/model_args.h"
@@ -7,8 +7,8 @@
 
 namespace lehr::model {
 
-/// From Hugging Face's tensors to the parameters of a one-stage model, in the model's order. Parameters bear Hugging
-/// Face's names but for these:
+/// Maps Hugging Face's tensors to the parameters of a one-stage model, in the model's order. Parameters have Hugging
+/// Face's names except for these:
 ///
 /// | stored | parameters |
 /// | --- | --- |
@@ -17,9 +17,9 @@ namespace lehr::model {
 /// | ...mlp.gate.weight | ...mlp.router.gate.weight |
 /// | ...mlp.gate.e_score_correction_bias | ...mlp.router.expert_bias |
 /// | ...mlp.experts.E.{gate,up,down}_proj.weight | ...mlp.grouped_experts.{gate,up,down}_proj.weight, stacked |
-/// | ...mlp.experts.gate_up_proj, ...down_proj | the same, split and renamed, where the layout is fused |
+/// | ...mlp.experts.gate_up_proj, ...down_proj | the same, split and renamed, if the layout is fused |
 ///
-/// A bare backbone (an embedding head) is stored without "model.".
+/// A bare backbone (with an embedding head) is stored without "model.".
 state::StateMap decoder_state_map(
     const nn::Module& model,
     const nn::SplitVocabulary& vocabulary,

@@ -1,5 +1,4 @@
-// Models with a head: a decoder backbone with a causal-LM, a classification or an embedding head, written once for all
-// families.
+// Models with a head, for all families: a decoder backbone with a causal-LM, a classification or an embedding head.
 #pragma once
 
 #include "lehr/base/error.h"
@@ -12,7 +11,7 @@ namespace lehr::model {
 template <class BackboneParameters>
 struct ForCausalLMParameters {
   BackboneParameters model;
-  /// The head reads the embeddings' weights. Where they are on different stages, both hold them, under one name.
+  /// The head uses the embeddings' weights. If they are on different stages, both hold them under one name.
   bool tie_word_embeddings = false;
 };
 
@@ -28,11 +27,12 @@ struct ForClassificationParameters {
 template <class BackboneParameters>
 struct ForEmbeddingParameters {
   BackboneParameters model;
-  std::optional<int64_t> embedding_dim = {};  ///< Width of a projection; without it, hidden states are the embeddings.
-  bool normalize = false;                     ///< Embeddings get length 1.
+  std::optional<int64_t> embedding_dim = {};  ///< Width of a projection; without it, the hidden states are the
+                                              ///< embeddings.
+  bool normalize = false;                     ///< Normalize embeddings to length 1.
 };
 
-/// What models with a head have in common: the backbone, and the last stage's knowledge of its own outputs.
+/// Base class of models with a head: the backbone, and the inference of the last stage's outputs.
 template <class Backbone>
 class WithHead : public nn::Model, public pipeline::ModuleSupportsPipelining {
  public:
@@ -64,16 +64,16 @@ class WithHead : public nn::Model, public pipeline::ModuleSupportsPipelining {
   Backbone model{nullptr};
 
  protected:
-  /// Adds what the head gives to the announced outputs, if this stage has the head.
+  /// Adds the head's outputs to the inferred ones, if this stage has the head.
   virtual void infer_head_output(TensorDict& outputs) const = 0;
-  /// A tensor of the type that heads give: float32, or float64 for float64 hidden states.
+  /// A tensor of the heads' output dtype: float32, or float64 for float64 hidden states.
   static at::Tensor wide_like(const at::Tensor& hidden_states, at::IntArrayRef shape) {
     const auto dtype = hidden_states.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
     return at::empty(shape, hidden_states.options().dtype(dtype));
   }
 };
 
-/// A backbone, and on the last stage a head that scores labels.
+/// A backbone, and on the last stage a language-modelling head.
 template <class Backbone>
 class ForCausalLMImpl : public WithHead<Backbone> {
  public:
@@ -98,7 +98,7 @@ class ForCausalLMImpl : public WithHead<Backbone> {
     }
   }
 
-  /// The backbone's results and, on the last stage when labels are given, 'logps': the per-token loss.
+  /// Returns the backbone's outputs and, on the last stage if labels are given, 'logps': the NLL per token.
   nn::ModelOutputs forward(const nn::ModelInputs& inputs) override {
     nn::ModelOutputs outputs = this->model->forward(inputs);
     if (lm_head && inputs.labels.defined()) {
@@ -108,16 +108,16 @@ class ForCausalLMImpl : public WithHead<Backbone> {
   }
 
   at::Tensor logits(const at::Tensor& final_hidden_states) override {
-    require(static_cast<bool>(lm_head), "logits: only the last stage has the head that computes them");
+    require(static_cast<bool>(lm_head), "logits: only the last stage has the language-modelling head");
     return lm_head->logits(final_hidden_states);
   }
 
-  nn::SplitLanguageModellingHead lm_head{nullptr};  // the last stage's
-  nn::SplitTokenEmbeddings tied_table{nullptr};     // that the head reads, where the embeddings are on another stage
+  nn::SplitLanguageModellingHead lm_head{nullptr};  // last stage only
+  nn::SplitTokenEmbeddings tied_table{nullptr};     // the head's table if the embeddings are on another stage
 
  private:
-  // The first stage's, or a second instance of the same table under the same names: initial values and checkpoints go
-  // by names, so both are one tensor that two stages hold.
+  // The first stage's embeddings, or a second instance of the same table with the same names: initialization and
+  // checkpoints go by name, so both are one tensor that two stages hold.
   nn::SplitTokenEmbeddings embeddings(const typename WithHead<Backbone>::BackboneParameters& params) {
     if (this->model->embed_tokens) {
       return this->model->embed_tokens;
@@ -139,7 +139,15 @@ class ForCausalLMImpl : public WithHead<Backbone> {
   }
 };
 
-/// A backbone, and on the last stage a head that scores sequences or tokens.
+/// Its holder.
+template <class Backbone>
+class ForCausalLM : public nn::ModuleHolder<ForCausalLMImpl<Backbone>> {
+ public:
+  using nn::ModuleHolder<ForCausalLMImpl<Backbone>>::ModuleHolder;
+  using Impl = ForCausalLMImpl<Backbone>;
+};
+
+/// A backbone, and on the last stage a head that classifies sequences or tokens.
 template <class Backbone>
 class ForClassificationImpl : public WithHead<Backbone> {
  public:
@@ -163,7 +171,7 @@ class ForClassificationImpl : public WithHead<Backbone> {
     }
   }
 
-  /// The backbone's results and, on the last stage, 'scores'.
+  /// Returns the backbone's outputs and, on the last stage, 'scores'.
   nn::ModelOutputs forward(const nn::ModelInputs& inputs) override {
     nn::ModelOutputs outputs = this->model->forward(inputs);
     if (cls_head) {
@@ -172,7 +180,7 @@ class ForClassificationImpl : public WithHead<Backbone> {
     return outputs;
   }
 
-  nn::ClassificationHead cls_head{nullptr};  // the last stage's
+  nn::ClassificationHead cls_head{nullptr};  // last stage only
 
  protected:
   void infer_head_output(TensorDict& outputs) const override {
@@ -186,7 +194,15 @@ class ForClassificationImpl : public WithHead<Backbone> {
   int64_t num_labels_;
 };
 
-/// A backbone, and on the last stage a head that gives embeddings of sequences or tokens.
+/// Its holder.
+template <class Backbone>
+class ForClassification : public nn::ModuleHolder<ForClassificationImpl<Backbone>> {
+ public:
+  using nn::ModuleHolder<ForClassificationImpl<Backbone>>::ModuleHolder;
+  using Impl = ForClassificationImpl<Backbone>;
+};
+
+/// A backbone, and on the last stage a head that embeds sequences or tokens.
 template <class Backbone>
 class ForEmbeddingImpl : public WithHead<Backbone> {
  public:
@@ -210,7 +226,7 @@ class ForEmbeddingImpl : public WithHead<Backbone> {
     }
   }
 
-  /// The backbone's results and, on the last stage, 'embeddings'.
+  /// Returns the backbone's outputs and, on the last stage, 'embeddings'.
   nn::ModelOutputs forward(const nn::ModelInputs& inputs) override {
     nn::ModelOutputs outputs = this->model->forward(inputs);
     if (embedding_head) {
@@ -219,7 +235,7 @@ class ForEmbeddingImpl : public WithHead<Backbone> {
     return outputs;
   }
 
-  nn::EmbeddingHead embedding_head{nullptr};  // the last stage's
+  nn::EmbeddingHead embedding_head{nullptr};  // last stage only
 
  protected:
   void infer_head_output(TensorDict& outputs) const override {
@@ -231,6 +247,14 @@ class ForEmbeddingImpl : public WithHead<Backbone> {
 
  private:
   int64_t width_;
+};
+
+/// Its holder.
+template <class Backbone>
+class ForEmbedding : public nn::ModuleHolder<ForEmbeddingImpl<Backbone>> {
+ public:
+  using nn::ModuleHolder<ForEmbeddingImpl<Backbone>>::ModuleHolder;
+  using Impl = ForEmbeddingImpl<Backbone>;
 };
 
 }  // namespace lehr::model

@@ -19,9 +19,11 @@ bool MoEConfig::has_experts(int64_t layer) const {
 
 MoEConfig MoEConfig::from_hf(const Node& config) {
   MoEConfig moe;
-  // transformers 5 says num_local_experts.
-  moe.num_experts = config.find("num_experts") != nullptr ? config.at("num_experts").as_int()
-                                                          : config.at("num_local_experts").as_int();
+  // The name in transformers 5 is num_local_experts; a message names the older one.
+  const Node* local_experts = config.find("num_local_experts");
+  moe.num_experts = config.find("num_experts") == nullptr && local_experts != nullptr
+                        ? local_experts->as_int()
+                        : config.at("num_experts").as_int();
   moe.num_experts_per_tok = config.at("num_experts_per_tok").as_int();
   moe.moe_intermediate_size = config.at("moe_intermediate_size").as_int();
   moe.norm_topk_prob = bool_or(config, "norm_topk_prob", false);
@@ -43,7 +45,7 @@ void MoEConfig::to_hf(Node& node) const {
   }
   node.set("decoder_sparse_step", Node(decoder_sparse_step));
   if (expert_bias) {
-    node.set("expert_bias", Node(true));  // not one of transformers' fields
+    node.set("expert_bias", Node(true));  // not a field of transformers
   }
   node.set("mlp_only_layers", layers);
   node.set("moe_intermediate_size", Node(moe_intermediate_size));
@@ -69,7 +71,7 @@ void refuse_experts(const descriptor::ModelOverrides& o) {
   require(
       !o.num_experts && !o.num_experts_per_tok && !o.moe_intermediate_size && !o.norm_topk_prob &&
           !o.decoder_sparse_step && !o.expert_bias && o.mlp_only_layers.empty(),
-      "model.args.{}: this family has no experts; choose model.name = \"qwen3_moe\"",
+      "model.args.{}: this family has no experts; set model.name = \"qwen3_moe\"",
       o.num_experts             ? "num_experts"
       : o.num_experts_per_tok   ? "num_experts_per_tok"
       : o.moe_intermediate_size ? "moe_intermediate_size"

@@ -1,5 +1,5 @@
-// How the decoder families are laid out on a mesh, written once: styles are attached to a finished model on meta, in
-// the order tensor, expert, context, (activation checkpointing, which is the model's own,) fully sharded.
+// Parallelization of decoder families on a mesh: styles are attached to a complete model on meta, in the order tensor,
+// expert and context parallelism, (activation checkpointing, which is part of the model,) FSDP.
 #pragma once
 
 #include "lehr/base/error.h"
@@ -12,17 +12,7 @@
 
 namespace lehr::model {
 
-/// The mixture of experts of a decoder layer, null if it has none.
-template <class Layer>
-nn::MoELayerImpl* mixture_of(Layer& layer) {
-  if constexpr (requires { layer.experts; }) {
-    return layer.experts ? layer.experts.get() : nullptr;
-  } else {
-    return nullptr;
-  }
-}
-
-/// Names the layer in errors of what is done to it.
+/// Runs `work` and appends the layer's index to its errors.
 template <class Work>
 void name_layer(int64_t index, const Work& work) {
   try {
@@ -32,7 +22,18 @@ void name_layer(int64_t index, const Work& work) {
   }
 }
 
-/// Tensor and sequence parallelism of a backbone. A mixture of experts works on sequence parts as it is, and its
+/// Applies tensor and sequence parallelism to a decoder layer: by the overload tensor_parallel(Layer&,
+/// mesh::DistributedContext&) in the layer's namespace if there is one, else by the style of each of its children.
+template <class Layer>
+void tensor_parallel_layer(Layer& layer, mesh::DistributedContext& context) {
+  if constexpr (requires { tensor_parallel(layer, context); }) {
+    tensor_parallel(layer, context);
+  } else {
+    shard::tensor_parallel_children(layer, context);
+  }
+}
+
+/// Applies tensor and sequence parallelism to a backbone. An MoE layer computes on sequence parts as it is, and its
 /// parameters are left to expert parallelism.
 template <class Backbone>
 void tensor_parallel_decoder(mesh::DistributedContext& context, Backbone& model) {
@@ -42,20 +43,9 @@ void tensor_parallel_decoder(mesh::DistributedContext& context, Backbone& model)
     shard::vocab_parallel(*model.embed_tokens, context);
   }
   for (auto& [index, layer] : *model.layers) {
-    name_layer(index, [&context, &parts = *layer] {
-      if (parts.self_attn) {
-        shard::on_parts(*parts.input_layernorm, context);
-        shard::tensor_parallel(*parts.self_attn, context);
-      }
-      if (parts.post_attention_layernorm) {
-        shard::on_parts(*parts.post_attention_layernorm, context);
-      }
-      if (parts.mlp) {
-        shard::tensor_parallel(*parts.mlp, context);
-      }
-    });
-    if (const nn::Module* mixture = mixture_of(*layer)) {
-      left.push_back(mixture);
+    name_layer(index, [&context, &own = *layer] { tensor_parallel_layer(own, context); });
+    for (const nn::MoELayerImpl* moe_layer : nn::moe_layers(*layer)) {
+      left.push_back(moe_layer);
     }
   }
   if (model.norm) {
@@ -69,14 +59,14 @@ template <class Backbone>
 void require_stage(const Backbone& model, const PipelineStageInfo& stage) {
   require(
       model.stage().current_stage == stage.current_stage && model.stage().num_stages == stage.num_stages,
-      "stage: the model was built for stage {} of {}, and is to be parallelized as stage {} of {}",
+      "stage: the model was built for stage {} of {}, but is parallelized as stage {} of {}",
       model.stage().current_stage,
       model.stage().num_stages,
       stage.current_stage,
       stage.num_stages);
 }
 
-/// Tensor, expert and context parallelism of a backbone for one stage: all that comes before fully sharded.
+/// Applies tensor, expert and context parallelism to a backbone for one stage: everything except FSDP.
 template <class Backbone>
 void lay_out_decoder(
     mesh::DistributedContext& context,
@@ -86,8 +76,8 @@ void lay_out_decoder(
   require_stage(model, stage);
   tensor_parallel_decoder(context, model);
   for (auto& [index, layer] : *model.layers) {
-    if (nn::MoELayerImpl* mixture = mixture_of(*layer)) {
-      name_layer(index, [&] { shard::parallelize_experts(context, *mixture); });
+    for (nn::MoELayerImpl* moe_layer : nn::moe_layers(*layer)) {
+      name_layer(index, [&] { shard::parallelize_experts(context, *moe_layer); });
     }
   }
   if (nn::RouterLosses* losses = model.router_losses()) {
@@ -96,8 +86,8 @@ void lay_out_decoder(
   shard::parallelize_context(context, model, options.context_method);
 }
 
-/// The units of a backbone in the order of forward: embeddings, layers, final norm. `reads_embeddings` is the module
-/// that reads the embeddings' weights too, if there is one.
+/// The FSDP units of a backbone in the order of forward: embeddings, layers, final norm. `reads_embeddings` is the
+/// module that also uses the embeddings' weights, if there is one.
 template <class Backbone>
 std::vector<shard::UnitModules> decoder_units(Backbone& model, std::shared_ptr<nn::Module> reads_embeddings = nullptr) {
   std::vector<shard::UnitModules> units;
@@ -119,7 +109,7 @@ std::vector<shard::UnitModules> decoder_units(Backbone& model, std::shared_ptr<n
   return units;
 }
 
-/// All styles of a backbone for one stage.
+/// Applies all styles to a backbone for one stage.
 template <class Backbone>
 shard::FullySharded parallelize_decoder_model(
     mesh::DistributedContext& context,
@@ -130,8 +120,8 @@ shard::FullySharded parallelize_decoder_model(
   return shard::fully_shard(context, model, decoder_units(model), options.fully_shard);
 }
 
-/// The backbone's styles, and those of the head on the last stage: the vocabulary's rows are spread over tp. The head
-/// is gathered together with the final norm, or with the embeddings that it reads.
+/// Applies the backbone's styles, and those of the head on the last stage: its vocabulary is split over tp. The head is
+/// unsharded together with the final norm, or with the embeddings if it is tied to them.
 template <class Backbone>
 shard::FullySharded parallelize_decoder_for_causal_lm(
     mesh::DistributedContext& context,
@@ -157,8 +147,8 @@ shard::FullySharded parallelize_decoder_for_causal_lm(
   return shard::fully_shard(context, model, units, options.fully_shard);
 }
 
-/// The backbone's styles, and those of a head on the last stage that scores or embeds sequences, which all ranks of tp
-/// compute.
+/// Applies the backbone's styles, and those of a classification or embedding head on the last stage, which all ranks of
+/// tp compute redundantly.
 template <class Model, class Head>
 shard::FullySharded parallelize_decoder_with_head(
     mesh::DistributedContext& context,
@@ -175,7 +165,7 @@ shard::FullySharded parallelize_decoder_with_head(
   return shard::fully_shard(context, model, units, options.fully_shard);
 }
 
-/// Whichever of a family's models with heads `model` is. Throws a usage error that names the family if it is none.
+/// Parallelizes any of a family's models with heads. Throws a usage error that names the family for any other model.
 template <class Backbone>
 shard::FullySharded parallelize_decoder(
     const char* family, mesh::DistributedContext& context, nn::Model& model, const shard::ParallelizeOptions& options) {

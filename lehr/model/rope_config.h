@@ -1,4 +1,4 @@
-// How positions are scaled, in a config.json.
+// RoPE scaling in a config.json.
 #pragma once
 
 #include "lehr/base/node.h"
@@ -9,7 +9,7 @@ namespace lehr::model {
 /// Reads a rope_scaling or rope_parameters table. Throws a usage error for an unknown rope_type.
 nn::RopeScaling read_rope_scaling(const Node& rope, int64_t max_position_embeddings);
 
-/// The rope_scaling entry for it; null where nothing is scaled.
+/// Returns the rope_scaling entry; null if there is no scaling.
 Node write_rope_scaling(const nn::RopeScaling& scaling);
 
 }  // namespace lehr::model

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "lehr/base/operation_meter.h"
-#include "lehr/ops/remake.h"
+#include "lehr/ops/recompute.h"
 #include "lehr/ops/weight_gradients.h"
 
 namespace lehr::nn {
@@ -11,7 +11,7 @@ namespace lehr::nn {
 namespace {
 using Block = std::function<at::Tensor(const at::Tensor&)>;
 
-// Of the thread: backward runs a block on the thread that asks for its gradients.
+// Thread-local, since backward runs a block on the thread that requests its gradients.
 thread_local bool t_recomputing = false;
 
 struct Recomputing {
@@ -23,13 +23,13 @@ struct Recomputing {
 struct BlockHolder : torch::CustomClassHolder {
   explicit BlockHolder(Block b) : block(std::move(b)) {}
   Block block;
-  // What the block's weights are to note when it runs again, whatever is current then.
+  // The recorder of deferred wgrads at the time of forward; recomputation uses it whatever is current then.
   std::weak_ptr<ops::WeightGradients> weight_gradients = ops::WeightGradients::current();
 };
 
 class Checkpoint : public torch::autograd::Function<Checkpoint> {
  public:
-  // `anchor` needs a gradient, so that backward runs even when the input does not need one.
+  // `anchor` requires a gradient, so that backward runs even if the input does not.
   static at::Tensor forward(
       torch::autograd::AutogradContext* context,
       const at::Tensor& input,
@@ -64,8 +64,8 @@ class Checkpoint : public torch::autograd::Function<Checkpoint> {
 
 at::Tensor run_layer(ActivationCheckpointing policy, int64_t layer, const Block& block, const at::Tensor& input) {
   const bool applies = policy.applies_to(layer);
-  const ops::RemakeProducts again(applies && policy.products);
-  return applies && !policy.products ? checkpoint(block, input) : block(input);
+  const ops::RecomputeMatmuls recompute(applies && policy.matmuls_only);
+  return applies && !policy.matmuls_only ? checkpoint(block, input) : block(input);
 }
 
 bool is_recomputing() {

@@ -20,15 +20,23 @@ void check(const GroupedQueryAttentionParameters& params, int64_t rotary_dim) {
       rotary_dim >= 0 && rotary_dim <= params.head_dim && rotary_dim % 2 == 0,
       "attention: {}: expected an even number{}, found {}",
       params.rotary_dim ? "rotary_dim" : "head_dim",
-      params.rotary_dim ? " from 0 to head_dim (" + std::to_string(params.head_dim) + ")" : ", as all of it is rotated",
+      params.rotary_dim ? " from 0 to head_dim (" + std::to_string(params.head_dim) + ")"
+                        : ", because the whole head is rotated",
       rotary_dim);
   require(
       !params.sliding_window || *params.sliding_window >= 1,
-      "attention: sliding_window: expected 1 or more tokens, found {}; leave it out for none",
+      "attention: sliding_window: expected 1 or more tokens, found {}; unset it for full attention",
       params.sliding_window.value_or(0));
   require(
       params.qk_norm_eps || params.qk_norm_weight == NormWeight::plain,
-      "attention: qk_norm_weight: there is no QK-norm; give qk_norm_eps");
+      "attention: qk_norm_weight: has no effect without QK-norm; set qk_norm_eps");
+  require(
+      params.qk_norm_eps || params.qk_norm_width == QKNormWidth::head,
+      "attention: qk_norm_width: has no effect without QK-norm; set qk_norm_eps");
+  require(
+      !params.output_gate || params.qk_norm_width == QKNormWidth::head,
+      "attention: qk_norm_width: a norm over the full width of q_proj's output would span its gates too (output_gate); "
+      "use QKNormWidth::head");
 }
 }  // namespace
 
@@ -38,6 +46,7 @@ GroupedQueryAttentionImpl::GroupedQueryAttentionImpl(const GroupedQueryAttention
       head_dim_(params.head_dim),
       rotary_dim_(params.rotary_dim.value_or(params.head_dim)),
       rotary_style_(params.rotary_style),
+      qk_norm_width_(params.qk_norm_width),
       output_gate_(params.output_gate),
       options_{.scale = params.scale, .softcap = params.softcap, .window = params.sliding_window, .sinks = {}} {
   check(params, rotary_dim_);
@@ -52,8 +61,11 @@ GroupedQueryAttentionImpl::GroupedQueryAttentionImpl(const GroupedQueryAttention
   o_proj =
       register_module("o_proj", Linear(query_size, params.hidden_size, params.init, params.output_bias.value_or(bias)));
   if (params.qk_norm_eps) {
-    q_norm = register_module("q_norm", RMSNorm(params.head_dim, *params.qk_norm_eps, params.qk_norm_weight));
-    k_norm = register_module("k_norm", RMSNorm(params.head_dim, *params.qk_norm_eps, params.qk_norm_weight));
+    const bool full = qk_norm_width_ == QKNormWidth::full;
+    const int64_t query_norm_size = full ? query_size : params.head_dim;
+    const int64_t key_norm_size = full ? key_value_size : params.head_dim;
+    q_norm = register_module("q_norm", RMSNorm(query_norm_size, *params.qk_norm_eps, params.qk_norm_weight));
+    k_norm = register_module("k_norm", RMSNorm(key_norm_size, *params.qk_norm_eps, params.qk_norm_weight));
   }
   if (params.sinks) {
     declare_parameter("sinks", sinks, {params.num_attention_heads}, params.init);
@@ -69,9 +81,15 @@ at::Tensor GroupedQueryAttentionImpl::forward(
   const int64_t tokens = hidden_states.size(1);
 
   const int64_t query_width = output_gate_ ? 2 * head_dim_ : head_dim_;
-  at::Tensor query = q_proj(hidden_states).view({batch, tokens, -1, query_width});  // (B, T, Hq, D)
-  at::Tensor key = k_proj(hidden_states).view({batch, tokens, -1, head_dim_});      // (B, T, Hkv, D)
-  at::Tensor value = v_proj(hidden_states).view({batch, tokens, -1, head_dim_});    // (B, T, Hkv, D)
+  at::Tensor query = q_proj(hidden_states);  // (B, T, Hq * D)
+  at::Tensor key = k_proj(hidden_states);    // (B, T, Hkv * D)
+  if (q_norm && qk_norm_width_ == QKNormWidth::full) {
+    query = q_norm(query);
+    key = k_norm(key);
+  }
+  query = query.view({batch, tokens, -1, query_width});                           // (B, T, Hq, D)
+  key = key.view({batch, tokens, -1, head_dim_});                                 // (B, T, Hkv, D)
+  at::Tensor value = v_proj(hidden_states).view({batch, tokens, -1, head_dim_});  // (B, T, Hkv, D)
   at::Tensor gate;
   if (output_gate_) {
     gate = query.narrow(-1, head_dim_, head_dim_);  // (B, T, Hq, D)
@@ -93,15 +111,16 @@ at::Tensor GroupedQueryAttentionImpl::forward(
 std::tuple<at::Tensor, at::Tensor> GroupedQueryAttentionImpl::with_positions(
     const at::Tensor& query, const at::Tensor& key, const PositionEmbeddings& position_embeddings) {
   const auto& [cos, sin] = position_embeddings;
+  const bool norm_heads = q_norm && qk_norm_width_ == QKNormWidth::head;
   if (rotary_dim_ == 0) {
-    return q_norm ? std::tuple{q_norm(query), k_norm(key)} : std::tuple{query, key};
+    return norm_heads ? std::tuple{q_norm(query), k_norm(key)} : std::tuple{query, key};
   }
   require(
       cos.defined() && cos.size(-1) == rotary_dim_,
-      "attention: expected angles of {} elements, found {}; give RotaryEmbeddingProvider the same rotary_dim",
+      "attention: expected angles of {} elements, found {}; construct RotaryEmbeddingProvider with the same rotary_dim",
       rotary_dim_,
       cos.defined() ? cos.size(-1) : 0);
-  if (q_norm) {
+  if (norm_heads) {
     return ops::qk_norm_rotary(
         query, key, q_norm->weight, k_norm->weight, q_norm->eps(), cos, sin, rotary_style_, q_norm->kind());
   }

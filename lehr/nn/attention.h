@@ -1,4 +1,4 @@
-// Grouped-query attention (Ainslie et al., https://arxiv.org/abs/2305.13245), and what models vary about it.
+// Grouped-query attention (Ainslie et al., https://arxiv.org/abs/2305.13245) with the variants that models use.
 #pragma once
 
 #include <functional>
@@ -9,15 +9,17 @@
 #include "lehr/nn/rms_norm.h"
 #include "lehr/nn/rotary.h"
 #include "lehr/ops/attention.h"
+#include "lehr/ops/attention_sequences.h"
 #include "lehr/ops/rotary.h"
 
 namespace lehr::nn {
 
 using ops::AttentionMask;
 using ops::RotaryStyle;
+using ops::with_cumulative_lengths;
 
-/// What mixes tokens inside an attention module: ops::attention, or a form of it for a sequence that several ranks hold
-/// parts of. Arguments and result are those of ops::attention.
+/// The operator that mixes tokens in an attention module: ops::attention, or a variant for a sequence that is split
+/// over ranks. Arguments and result are those of ops::attention.
 using AttentionCore = std::function<at::Tensor(
     const at::Tensor& q,
     const at::Tensor& k,
@@ -25,7 +27,7 @@ using AttentionCore = std::function<at::Tensor(
     const AttentionMask& mask,
     const ops::AttentionOptions& options)>;
 
-/// A module whose core can be replaced.
+/// A module with a replaceable attention core.
 class HasAttentionCore {
  public:
   virtual ~HasAttentionCore() = default;
@@ -33,7 +35,7 @@ class HasAttentionCore {
   bool has_own_attention_core() const { return static_cast<bool>(attention_core_); }
 
  protected:
-  /// The core that was set, or ops::attention.
+  /// Calls the core that was set, or ops::attention.
   at::Tensor attend(
       const at::Tensor& q,
       const at::Tensor& k,
@@ -47,47 +49,61 @@ class HasAttentionCore {
   AttentionCore attention_core_;
 };
 
-/// What is not named is plain; everything combines.
+/// The elements that one statistic of QK-norm is over.
+enum class QKNormWidth {
+  head,  ///< Each query and each key head by itself, with one weight of head_dim elements for all of them (Qwen3).
+  full,  ///< All query heads of a token together, and all its key heads, with a weight per element (OLMo 2,
+         ///< https://arxiv.org/abs/2501.00656).
+};
+
+/// Fields without a value are plain attention; all options can be combined, except those that a comment excludes.
 struct GroupedQueryAttentionParameters {
   int64_t hidden_size;
   int64_t num_attention_heads;
   int64_t num_key_value_heads;
   int64_t head_dim;
-  std::optional<double> qk_norm_eps = {};  ///< RMSNorm on each query and key head with this epsilon; none without.
-  NormWeight qk_norm_weight = NormWeight::plain;  ///< What those norms multiply with; needs qk_norm_eps.
-  bool attention_bias = false;                    ///< On q_proj, k_proj, v_proj and o_proj.
-  std::optional<bool> output_bias = {};           ///< On o_proj, where it is not as on the others (Qwen2: false).
+  std::optional<double> qk_norm_eps = {};         ///< Epsilon of the RMSNorms on queries and keys (QK-norm), before the
+                                                  ///< rotation; no QK-norm if unset.
+  QKNormWidth qk_norm_width = QKNormWidth::head;  ///< What they are over; full excludes output_gate, and requires
+                                                  ///< qk_norm_eps.
+  NormWeight qk_norm_weight = NormWeight::plain;  ///< How those norms apply their weight; requires qk_norm_eps.
+  bool attention_bias = false;                    ///< Biases of q_proj, k_proj, v_proj and o_proj.
+  std::optional<bool> output_bias = {};           ///< Bias of o_proj, if it differs from the others (Qwen2: false).
   Init init = Init::normal(0.02);
   RotaryStyle rotary_style = RotaryStyle::half;
-  /// The first elements of a head that are rotated, even; all if not given, 0 for a layer without positions.
+  /// Number of leading elements of a head that are rotated, even; all if unset, 0 for a layer without positions.
   std::optional<int64_t> rotary_dim = {};
-  std::optional<double> scale = {};            ///< Factor on the scores; 1 / sqrt(head_dim) if not given.
-  std::optional<double> softcap = {};          ///< Scores s become softcap tanh(s / softcap) (Gemma 2).
-  std::optional<int64_t> sliding_window = {};  ///< A token sees itself and the sliding_window - 1 before (Mistral).
-  bool sinks = false;                          ///< A learned logit a head in the softmax's sum (gpt-oss).
-  /// The heads' outputs are multiplied by the sigmoid of as many gates (Qiu et al., https://arxiv.org/abs/2505.06708).
-  /// As in Qwen3-Next, q_proj gives each head its query and then its gate.
+  std::optional<double> scale = {};            ///< Factor on the scores; 1 / sqrt(head_dim) if unset.
+  std::optional<double> softcap = {};          ///< Logit softcapping: scores s become softcap tanh(s / softcap) (Gemma
+                                               ///< 2).
+  std::optional<int64_t> sliding_window = {};  ///< A token attends to itself and the sliding_window - 1 tokens before
+                                               ///< it (Mistral).
+  bool sinks = false;                          ///< Attention sinks: a learned logit per head in the softmax's sum
+                                               ///< (gpt-oss).
+  /// Multiplies the heads' outputs by sigmoid gates (Qiu et al., https://arxiv.org/abs/2505.06708). As in Qwen3-Next,
+  /// q_proj outputs the query and then the gate of each head.
   bool output_gate = false;
 };
 
-/// Causal self-attention with grouped key/value heads and rotary positions. The number of heads follows from the
-/// projections' outputs, which may be those of a part of the heads.
+/// Causal self-attention with grouped key/value heads and rotary positions. The number of local heads follows from the
+/// projections' outputs, which may hold only some of the heads.
 class GroupedQueryAttentionImpl : public Module, public HasAttentionCore {
  public:
-  /// Throws a usage error that names the parameter if one is out of range or two do not fit.
+  /// Throws a usage error that names the parameter if one is out of range or two are inconsistent.
   explicit GroupedQueryAttentionImpl(const GroupedQueryAttentionParameters& params);
 
-  /// Maps (B, T, C) to (B, T, C). With a cache, the T tokens follow those in the cache. The angles are of rotary_dim
-  /// elements, and not read if that is 0.
+  /// Maps (B, T, C) to (B, T, C). With a cache, the T tokens follow those in the cache. The angles have rotary_dim
+  /// elements, and are not read if that is 0.
   at::Tensor forward(
       const at::Tensor& hidden_states,
       const PositionEmbeddings& position_embeddings,
       const AttentionMask& mask = {},
       KeyValueCache* cache = nullptr);
 
-  /// Heads of the whole module, whatever part of them its projections give.
+  /// Number of heads of the whole module, even if its projections hold only some of them.
   int64_t num_attention_heads() const { return num_attention_heads_; }
   int64_t num_key_value_heads() const { return num_key_value_heads_; }
+  QKNormWidth qk_norm_width() const { return qk_norm_width_; }
 
   Linear q_proj{nullptr};
   Linear k_proj{nullptr};
@@ -98,7 +114,7 @@ class GroupedQueryAttentionImpl : public Module, public HasAttentionCore {
   at::Tensor sinks;  // (Hq), undefined without sinks
 
  private:
-  // Queries and keys, normed where there is QK-norm, and rotated.
+  // Applies QK-norm over heads, if there is one, and the rotation to queries and keys.
   std::tuple<at::Tensor, at::Tensor> with_positions(
       const at::Tensor& query, const at::Tensor& key, const PositionEmbeddings& position_embeddings);
 
@@ -107,8 +123,9 @@ class GroupedQueryAttentionImpl : public Module, public HasAttentionCore {
   int64_t head_dim_;
   int64_t rotary_dim_;
   RotaryStyle rotary_style_;
+  QKNormWidth qk_norm_width_;
   bool output_gate_;
-  ops::AttentionOptions options_;  // but for the sinks, which are a slot
+  ops::AttentionOptions options_;  // without the sinks, which are a parameter
 };
 LEHR_MODULE(GroupedQueryAttention);
 

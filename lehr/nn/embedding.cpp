@@ -48,8 +48,18 @@ SplitTokenEmbeddingsImpl::SplitTokenEmbeddingsImpl(SplitVocabulary vocabulary, i
   }
 }
 
-void SplitTokenEmbeddingsImpl::check_ids(const at::Tensor& input_ids) const {
-  if (input_ids.is_cpu() && !ops::cuda::on_gpu(input_ids) && input_ids.numel() > 0) {
+at::Tensor SplitTokenEmbeddingsImpl::checked_ids(const at::Tensor& input_ids) {
+  if (ops::cuda::on_gpu(input_ids)) {
+    if (!unknown_ids_.defined() || unknown_ids_.device() != input_ids.device()) {
+      unknown_ids_ = at::zeros({2}, input_ids.options().dtype(at::kLong));
+    }
+    const at::Tensor known = ops::known_ids(input_ids, vocabulary_.size(), unknown_ids_);
+    if (!at::GradMode::is_enabled()) {  // the caller reads the results immediately
+      require_known_ids(unknown_ids_.cpu());
+    }
+    return known;
+  }
+  if (input_ids.is_cpu() && input_ids.numel() > 0) {
     const auto [smallest, largest] = input_ids.aminmax();
     const int64_t size = vocabulary_.size();
     require(
@@ -59,10 +69,35 @@ void SplitTokenEmbeddingsImpl::check_ids(const at::Tensor& input_ids) const {
         smallest.item<int64_t>(),
         largest.item<int64_t>());
   }
+  return input_ids;
 }
 
-at::Tensor SplitTokenEmbeddingsImpl::forward(const at::Tensor& input_ids) {
-  check_ids(input_ids);
+void SplitTokenEmbeddingsImpl::require_known_ids(const at::Tensor& note) {
+  const auto* found = note.const_data_ptr<int64_t>();
+  if (found[0] == 0) {
+    return;
+  }
+  const int64_t place = found[0] - 1, id = found[1];
+  unknown_ids_.zero_();
+  fail(
+      "input_ids: expected ids from 0 to {}, found {} at place {} of a batch's ids in one row; was the text made with "
+      "another tokenizer?",
+      vocabulary_.size() - 1,
+      id,
+      place);
+}
+
+SplitTokenEmbeddingsImpl* token_embeddings(torch::nn::Module& root) {
+  for (const auto& module : root.modules(/*include_self=*/false)) {
+    if (auto* embeddings = dynamic_cast<SplitTokenEmbeddingsImpl*>(module.get())) {
+      return embeddings;
+    }
+  }
+  return nullptr;
+}
+
+at::Tensor SplitTokenEmbeddingsImpl::forward(const at::Tensor& ids) {
+  const at::Tensor input_ids = checked_ids(ids);
   if (segments.size() == 1) {
     return segments.front()(input_ids);
   }
@@ -70,7 +105,7 @@ at::Tensor SplitTokenEmbeddingsImpl::forward(const at::Tensor& input_ids) {
   int64_t first = 0;
   for (size_t i = 0; i < segments.size(); ++i) {
     const int64_t last = first + vocabulary_.sizes.at(vocabulary_.order[i]);
-    const at::Tensor mine = (input_ids >= first).logical_and(input_ids < last);  // (B, T)
+    const at::Tensor mine = (input_ids >= first).logical_and(input_ids < last);  // (B, T), true for ids of this segment
     const at::Tensor found = segments[i]((input_ids - first).masked_fill(mine.logical_not(), 0));
     const at::Tensor part = found * mine.unsqueeze(-1).to(found.scalar_type());
     hidden_states = i == 0 ? part : hidden_states + part;

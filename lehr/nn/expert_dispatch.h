@@ -1,4 +1,5 @@
-// The way of tokens to their experts and back: the seam at which expert parallelism joins a mixture.
+// Token dispatch to experts and back: the extension point where expert parallelism replaces the exchange of an MoE
+// layer.
 #pragma once
 
 #include <memory>
@@ -7,34 +8,34 @@
 
 namespace lehr::nn {
 
-/// What the experts of this device work on.
+/// The input of this device's experts.
 struct ExpertRows {
-  at::Tensor rows;  ///< (M, H), sorted by expert.
-  at::Tensor ends;  ///< (experts here) int32, as ops::grouped_linear takes them.
+  at::Tensor rows;  ///< (M, H), token copies sorted by expert.
+  at::Tensor ends;  ///< (local experts) int32, as ops::grouped_linear takes them.
 };
 
-/// The tokens of one call, on their way. It takes two calls, in this order.
+/// The dispatch of one call's tokens. Call receive, then combine.
 class ExpertDispatch {
  public:
   virtual ~ExpertDispatch() = default;
-  /// The rows for the experts of this device; waits for those that are under way.
+  /// Returns the token copies for this device's experts; waits for transfers that are still running.
   virtual ExpertRows receive() = 0;
-  /// Brings the experts' results (M, H), in the order of the rows, back to their tokens: the sum of each token's k
-  /// results by `weights` (N, k), which are of the results' type. Gives (N, H).
+  /// Returns the experts' results (M, H), in the order of the received copies, to their tokens: the sum of each token's
+  /// k results weighted by `weights` (N, k), which have the results' dtype. The result is (N, H).
   virtual at::Tensor combine(const at::Tensor& results, const at::Tensor& weights) = 0;
 };
 
-/// Knows where the experts of a mixture are.
+/// Knows the placement of a layer's experts.
 class ExpertDispatcher {
  public:
   virtual ~ExpertDispatcher() = default;
-  /// Sends tokens (N, H) off to their experts. `permutation` sorts the copies by expert, counted over all devices. What
-  /// is computed before `receive` may run while rows are under way.
+  /// Starts sending tokens (N, H) to their experts. `permutation` sorts the copies by expert, over the experts of all
+  /// devices. Computation before `receive` may overlap the transfer.
   virtual std::unique_ptr<ExpertDispatch> start(
       const at::Tensor& tokens, const ops::TokenPermutation& permutation) const = 0;
 };
 
-/// All experts are here: nothing is sent.
+/// The dispatcher for layers whose experts are all local: nothing is sent.
 std::shared_ptr<const ExpertDispatcher> local_expert_dispatcher();
 
 }  // namespace lehr::nn

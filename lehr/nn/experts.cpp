@@ -16,7 +16,7 @@ at::Tensor GroupedLinearImpl::forward(const at::Tensor& rows, const at::Tensor& 
 }
 
 void GroupedLinearImpl::set_adapter(const std::string& name, std::shared_ptr<GroupedLinearAdapter> adapter) {
-  require(!adapter_, "adapter {}: the grouped linear layer has one already, '{}'", name, adapter_name_);
+  require(!adapter_, "adapter {}: the grouped linear layer already has adapter '{}'", name, adapter_name_);
   adapter_ = register_module(name, std::move(adapter));
   adapter_name_ = name;
 }
@@ -35,7 +35,7 @@ GroupedSwiGLUImpl::GroupedSwiGLUImpl(int64_t num_experts, int64_t hidden_size, i
 }
 
 at::Tensor GroupedSwiGLUImpl::forward(const at::Tensor& rows, const at::Tensor& ends) {
-  const at::Tensor gate = gate_proj(rows, ends);  // first, whatever the compiler
+  const at::Tensor gate = gate_proj(rows, ends);  // evaluated first: the order of function arguments is unspecified
   return down_proj(ops::silu_mul(gate, up_proj(rows, ends)), ends);
 }
 

@@ -1,4 +1,4 @@
-// The experts of a mixture: SwiGLU blocks side by side.
+// The experts of an MoE layer: SwiGLU blocks computed by grouped matmuls.
 #pragma once
 
 #include "lehr/nn/module.h"
@@ -6,22 +6,22 @@
 
 namespace lehr::nn {
 
-/// What may be added to the output of a GroupedLinear, as LinearAdapter to that of a Linear.
+/// An adapter whose output is added to a GroupedLinear's, like LinearAdapter for a Linear.
 class GroupedLinearAdapter : public Module {
  public:
-  /// Rows sorted by group, (N, in_features) to (N, out_features).
+  /// Maps token copies sorted by group, (N, in_features), to (N, out_features).
   virtual at::Tensor forward(const at::Tensor& rows, const at::Tensor& ends) = 0;
 };
 
-/// One linear layer a group, with the weights in one tensor (groups, out_features, in_features).
+/// One linear layer per group, with the weights in one tensor (groups, out_features, in_features).
 class GroupedLinearImpl : public Module {
  public:
   GroupedLinearImpl(int64_t num_groups, int64_t in_features, int64_t out_features, Init init = Init::normal(0.02));
 
-  /// Rows sorted by group, (N, in_features) to (N, out_features); see ops::grouped_linear for `ends`.
+  /// Maps token copies sorted by group, (N, in_features), to (N, out_features); see ops::grouped_linear for `ends`.
   at::Tensor forward(const at::Tensor& rows, const at::Tensor& ends);
 
-  /// As LinearImpl's.
+  /// See LinearImpl::set_adapter.
   void set_adapter(const std::string& name, std::shared_ptr<GroupedLinearAdapter> adapter);
   void remove_adapter();
   const std::shared_ptr<GroupedLinearAdapter>& adapter() const { return adapter_; }
@@ -40,7 +40,7 @@ class GroupedSwiGLUImpl : public Module {
   GroupedSwiGLUImpl(
       int64_t num_experts, int64_t hidden_size, int64_t intermediate_size, Init init = Init::normal(0.02));
 
-  /// Rows sorted by expert, (N, hidden_size) to (N, hidden_size).
+  /// Maps token copies sorted by expert, (N, hidden_size), to (N, hidden_size).
   at::Tensor forward(const at::Tensor& rows, const at::Tensor& ends);
 
   GroupedLinear gate_proj{nullptr};

@@ -17,7 +17,7 @@ bool keeps_its_layers(const torch::nn::Module& module) {
          dynamic_cast<const TopKRouterImpl*>(&module) != nullptr;
 }
 
-// A whole weight, whatever part of it this rank has.
+// Decides by the global shape, even if this rank holds a shard.
 bool fits(const LinearImpl& layer) {
   const ParameterPtr& weight = layer.tied() ? layer.tied() : layer.own_parameter("weight");
   return weight->shape()[0] % ops::kFloat8Multiple == 0 && weight->shape()[1] % ops::kFloat8Multiple == 0;

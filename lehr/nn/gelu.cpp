@@ -24,7 +24,8 @@ GeGLUImpl::GeGLUImpl(int64_t hidden_size, int64_t intermediate_size, Gelu gelu, 
 }
 
 at::Tensor GeGLUImpl::forward(const at::Tensor& hidden_states) {
-  const at::Tensor gate = activate(gelu_, gate_proj(hidden_states));  // first, whatever the compiler
+  const at::Tensor gate = activate(gelu_, gate_proj(hidden_states));  // evaluated first: the order of operands is
+                                                                      // unspecified
   return down_proj(gate * up_proj(hidden_states));
 }
 

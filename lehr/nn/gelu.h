@@ -1,14 +1,13 @@
-// Feed-forward blocks with GELU (Hendrycks and Gimpel, https://arxiv.org/abs/1606.08415): the plain one and the gated
-// one.
+// Feed-forward blocks with GELU (Hendrycks and Gimpel, https://arxiv.org/abs/1606.08415): plain and gated.
 #pragma once
 
 #include "lehr/nn/linear.h"
 
 namespace lehr::nn {
 
-/// Which form of x P(X <= x) for a standard normal X.
+/// The form of GELU, x P(X <= x) for a standard normal X.
 enum class Gelu {
-  exact,  ///< Through erf.
+  exact,  ///< Computed with erf.
   tanh,   ///< The approximation 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))): GPT-2, Gemma.
 };
 
@@ -20,7 +19,7 @@ struct GeluMlpParameters {
   Init init = Init::normal(0.02);
 };
 
-/// fc2(gelu(fc1(x))), the block of the first transformers; named as in Phi and OPT.
+/// fc2(gelu(fc1(x))), the block of the first transformers, with the names of Phi and OPT.
 class GeluMlpImpl : public Module {
  public:
   explicit GeluMlpImpl(const GeluMlpParameters& params);
@@ -36,7 +35,7 @@ class GeluMlpImpl : public Module {
 };
 LEHR_MODULE(GeluMlp);
 
-/// down_proj(gelu(gate_proj(x)) * up_proj(x)), without biases: Gemma's block, SwiGLU's sibling.
+/// down_proj(gelu(gate_proj(x)) * up_proj(x)), without biases: Gemma's block, SwiGLU with GELU.
 class GeGLUImpl : public Module {
  public:
   GeGLUImpl(int64_t hidden_size, int64_t intermediate_size, Gelu gelu = Gelu::tanh, Init init = Init::normal(0.02));

@@ -75,7 +75,7 @@ at::Tensor ClassificationHeadImpl::dropout_mask(const at::Tensor& hidden_states,
                                   : at::empty(hidden_states.sizes(), options);
   }
   const int64_t width = hidden_states.size(-1);
-  const int64_t tokens = hidden_states.dim() > 2 ? hidden_states.size(1) : 1;  // of a row
+  const int64_t tokens = hidden_states.dim() > 2 ? hidden_states.size(1) : 1;  // per sequence
   const at::Tensor all = at::arange(hidden_states.numel() / width);
   const at::Tensor pooled =
       pooling_mask.defined() ? pooling_mask.to(at::kBool).flatten().nonzero().flatten().cpu() : all;
@@ -92,7 +92,7 @@ at::Tensor ClassificationHeadImpl::dropout_mask(const at::Tensor& hidden_states,
 }
 
 namespace {
-// (B, T, H) to (N, H), the tokens where the mask is not zero; everything without a mask.
+// Maps (B, T, H) to (N, H), the tokens at which the mask is not zero; returns its input without a mask.
 at::Tensor pool(const at::Tensor& hidden_states, const at::Tensor& pooling_mask) {
   if (!pooling_mask.defined()) {
     return hidden_states;
@@ -103,7 +103,7 @@ at::Tensor pool(const at::Tensor& hidden_states, const at::Tensor& pooling_mask)
       hidden_states.size(0),
       hidden_states.size(1),
       fmt::join(pooling_mask.sizes().vec(), "x"));
-  if (runs_on_meta(hidden_states)) {  // one token of each row
+  if (runs_on_meta(hidden_states)) {  // one token per sequence
     return hidden_states.select(1, 0).clone();
   }
   return hidden_states.index({pooling_mask.to(at::kBool)});
@@ -138,7 +138,7 @@ at::Tensor EmbeddingHeadImpl::forward(const at::Tensor& hidden_states, const at:
   if (!normalize_) {
     return embeddings;
   }
-  constexpr double kEps = 1e-12;  // a zero vector stays one
+  constexpr double kEps = 1e-12;  // keeps a zero vector zero
   return embeddings / embeddings.norm(2, -1, /*keepdim=*/true).clamp_min(kEps);
 }
 

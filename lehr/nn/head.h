@@ -1,4 +1,4 @@
-// What stands after the last layer: language-model and classification heads.
+// Model heads: language model, classification and embedding.
 #pragma once
 
 #include <functional>
@@ -10,10 +10,10 @@
 
 namespace lehr::nn {
 
-/// Labels with this value take no part in the loss.
+/// Labels with this value are ignored in the loss.
 constexpr int64_t kIgnoreIndex = -100;
 
-/// Projects hidden states to a (split) vocabulary and scores labels without ever holding all logits.
+/// Projects hidden states to a (split) vocabulary and scores labels without storing all logits.
 class SplitLanguageModellingHeadImpl : public Module {
  public:
   SplitLanguageModellingHeadImpl(SplitVocabulary vocabulary, int64_t hidden_size, Init init = Init::normal(0.02));
@@ -21,16 +21,16 @@ class SplitLanguageModellingHeadImpl : public Module {
   /// Reads its weights from `embeddings` from now on: tied weights. Its own parameters are dropped.
   void tie_to(SplitTokenEmbeddingsImpl& embeddings);
 
-  /// Negative log-likelihood of each label, float32 (float64 under float64), 0 where the label is -100.
-  /// hidden_states (B, T, H), labels (B, T) int64, already shifted: labels[t] is what follows position t.
+  /// Returns the negative log-likelihood of each label (B, T), float32 (float64 for float64), 0 where the label is
+  /// -100. hidden_states (B, T, H), labels (B, T) int64, already shifted: labels[t] is the token after position t.
   at::Tensor forward(const at::Tensor& hidden_states, const at::Tensor& labels);
 
-  /// Scores labels with this function from now on, instead of ops::linear_cross_entropy: for weights that are parts
-  /// of the whole. There are no logits then.
+  /// Scores labels with this function from now on, instead of ops::linear_cross_entropy: for sharded weights. logits()
+  /// then throws.
   using Loss = std::function<at::Tensor(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels)>;
   void set_loss(Loss loss) { loss_ = std::move(loss); }
 
-  /// All logits, (B, T, V), in the type of the hidden states. Throws a usage error if a loss was set.
+  /// Returns all logits, (B, T, V), in the dtype of the hidden states. Throws a usage error if a loss was set.
   at::Tensor logits(const at::Tensor& hidden_states);
 
   /// The segments' weights, in order, each Linear without bias.
@@ -43,17 +43,18 @@ class SplitLanguageModellingHeadImpl : public Module {
 };
 LEHR_MODULE(SplitLanguageModellingHead);
 
-/// Scores sequences (or tokens): score(dropout(hidden)) at the pooled positions, in float32 at least.
+/// Scores sequences (or tokens): score(dropout(hidden)) at the pooled positions, in float32 (float64 for float64).
 class ClassificationHeadImpl : public Module, public DropoutModule {
  public:
   ClassificationHeadImpl(int64_t hidden_size, int64_t num_labels, double dropout, Init init = Init::normal(0.02));
 
-  /// hidden_states (B, T, H), pooling_mask (B, T): the rows where it is not zero are pooled in order, giving (N,
+  /// hidden_states (B, T, H), pooling_mask (B, T): the tokens at which it is not zero are pooled in order, (N,
   /// num_labels); without a mask every token is scored, (B, T, num_labels).
   at::Tensor forward(const at::Tensor& hidden_states, const at::Tensor& pooling_mask = {});
 
-  /// Names the random numbers of the next dropout mask: it depends on the seed, the step, and each token's place in the
-  /// step's batch, of which this call's rows begin at `first_row`; not on how the batch is cut. Later calls count on.
+  /// Selects the random numbers of the next dropout mask. It depends on the seed, the step, and each token's position
+  /// in the step's batch, in which this call's sequences begin at `first_row`; not on the micro-batch size. Later calls
+  /// use the following steps.
   void set_dropout_stream(uint64_t seed, uint64_t step, int64_t first_row = 0) override;
 
   Linear score{nullptr};
@@ -68,8 +69,8 @@ class ClassificationHeadImpl : public Module, public DropoutModule {
 };
 LEHR_MODULE(ClassificationHead);
 
-/// Embeddings of sequences (or tokens): the hidden states at the pooled positions, projected if asked for, in float32
-/// at least, and scaled to length 1 if asked for.
+/// Embeddings of sequences (or tokens): the hidden states at the pooled positions, optionally projected and normalized
+/// to length 1, in float32 (float64 for float64).
 class EmbeddingHeadImpl : public Module {
  public:
   EmbeddingHeadImpl(
@@ -78,11 +79,11 @@ class EmbeddingHeadImpl : public Module {
       bool normalize = false,
       Init init = Init::normal(0.02));
 
-  /// hidden_states (B, T, H), pooling_mask (B, T): the rows where it is not zero are taken in order, giving (N, E);
-  /// without a mask every token gets one, (B, T, E).
+  /// hidden_states (B, T, H), pooling_mask (B, T): the tokens at which it is not zero are pooled in order, (N, E);
+  /// without a mask every token has an embedding, (B, T, E).
   at::Tensor forward(const at::Tensor& hidden_states, const at::Tensor& pooling_mask = {});
 
-  Linear projection{nullptr};  // if asked for
+  Linear projection{nullptr};  // null without projection
 
  private:
   bool normalize_;

@@ -10,7 +10,7 @@ HiddenStatesAggregator::HiddenStatesAggregator(HiddenStatesAggregationMode mode,
     : mode_(mode), mask_(std::move(mask)) {
   require(
       mode == HiddenStatesAggregationMode::no || mask_.defined(),
-      "hidden_states_agg_mask: needed to average hidden states; pass a (batch, sequence) mask");
+      "hidden_states_agg_mask: required to average hidden states; pass a (batch, sequence) mask");
 }
 
 void HiddenStatesAggregator::add_hidden_states(const at::Tensor& hidden_states) {

@@ -1,4 +1,4 @@
-// Snapshots of hidden states, collected layer by layer and carried from stage to stage.
+// Snapshots of hidden states, collected per layer and passed from stage to stage.
 #pragma once
 
 #include <vector>
@@ -7,22 +7,23 @@
 
 namespace lehr::nn {
 
-/// What is kept of each layer's output.
+/// The aggregate of each layer's output that is kept.
 enum class HiddenStatesAggregationMode {
   no,    ///< Nothing.
   mean,  ///< The mean over the tokens that the aggregation mask selects.
 };
 
-/// Collects one (B, H) row a layer, under the mode's rule.
+/// Collects one (B, H) tensor per layer in the given mode.
 class HiddenStatesAggregator {
  public:
-  /// `mask` (B, T) selects tokens, or weighs them; mode `mean` needs it (usage error otherwise).
+  /// `mask` (B, T) selects or weights tokens. Throws a usage error if mode `mean` has no mask.
   HiddenStatesAggregator(HiddenStatesAggregationMode mode, at::Tensor mask);
 
-  /// Takes hidden states (B, T, H). A sequence with no selected token gives zeros.
+  /// Adds hidden states (B, T, H). A sequence without selected tokens yields zeros.
   void add_hidden_states(const at::Tensor& hidden_states);
 
-  /// All rows so far behind those of `snapshot` (earlier stages; may be undefined), (layers, B, H); undefined for no.
+  /// Returns all tensors so far after those of `snapshot` (earlier stages; may be undefined), (layers, B, H); undefined
+  /// for mode no.
   at::Tensor pack_with_snapshot(const at::Tensor& snapshot);
 
  private:

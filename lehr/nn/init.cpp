@@ -10,8 +10,8 @@
 namespace lehr::nn {
 
 namespace {
-// The inverse of the normal distribution function, for the truncated normal (Acklam's rational approximation, relative
-// error below 1.2e-9, which is far below the step of the 32-bit uniform it is fed with).
+// Quantile function of the normal distribution, for the truncated normal (Acklam's rational approximation, relative
+// error below 1.2e-9, far below the resolution of its 32-bit uniform input).
 double normal_quantile(double p) {
   constexpr double kA[] = {
       -3.969683028665376e+01,
@@ -26,14 +26,14 @@ double normal_quantile(double p) {
       -1.556989798598866e+02,
       6.680131188771972e+01,
       -1.328068155288572e+01};
-  // Only the central region is needed: the truncation leaves p in [0.0227, 0.9773], close to its borders.
+  // Only the central region is needed: the truncation keeps p in [0.0227, 0.9773], close to its borders.
   const double q = p - 0.5;
   const double r = q * q;
   return (((((kA[0] * r + kA[1]) * r + kA[2]) * r + kA[3]) * r + kA[4]) * r + kA[5]) * q /
          (((((kB[0] * r + kB[1]) * r + kB[2]) * r + kB[3]) * r + kB[4]) * r + 1);
 }
 
-// The share of a standard normal below -2.
+// The probability that a standard normal is below -2.
 constexpr double kBelowMinusTwo = 0.02275013194817921;
 
 void generate(const Init& init, const RandomStream& stream, int64_t first, int64_t count, double* out) {
@@ -77,7 +77,7 @@ void fill(at::Tensor& tensor, const Init& init, uint64_t seed, std::string_view 
         const int64_t first = block * kBlock;
         const int64_t count = std::min(kBlock, host.numel() - first);
         generate(init, stream, first_element + first, count, values.data());
-        // Through float, so that a float64 model starts from the numbers of the float32 one.
+        // Rounded to float, so that a float64 model starts from the same numbers as a float32 one.
         for (int64_t i = 0; i < count; ++i) {
           data[first + i] = static_cast<scalar_t>(static_cast<float>(values[static_cast<size_t>(i)]));
         }

@@ -1,4 +1,4 @@
-// What a parameter is filled with before training.
+// Initialization of parameters.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace lehr::nn {
 
-/// A distribution of initial values. Values depend on the seed, the parameter's full name and the index of the element
-/// in the whole parameter alone, so every mesh and every data type starts from the same numbers.
+/// A distribution of initial values. Values depend only on the seed, the parameter's full name and the index of the
+/// element in the whole parameter, so every mesh and every dtype starts from the same numbers.
 struct Init {
   enum class Kind { constant, normal, truncated_normal, uniform };
   Kind kind = Kind::constant;
@@ -20,21 +20,22 @@ struct Init {
   static Init zeros() { return {}; }
   static Init ones() { return {.kind = Kind::constant, .a = 1, .b = 0}; }
   static Init normal(double std, double mean = 0) { return {.kind = Kind::normal, .a = mean, .b = std}; }
-  /// Normal, cut at two standard deviations on either side.
+  /// Normal, truncated at two standard deviations on both sides.
   static Init truncated_normal(double std) { return {.kind = Kind::truncated_normal, .a = 0, .b = std}; }
   static Init uniform(double low, double high) { return {.kind = Kind::uniform, .a = low, .b = high}; }
 };
 
-/// Where initial values come from.
+/// The source of initial values.
 struct InitContext {
   uint64_t seed = 0;
-  std::string_view prefix = "";  ///< Put before every parameter's name, as "model.".
+  std::string_view prefix = "";  ///< Prepended to every parameter's name, such as "model.".
 };
 
-/// Fills `tensor` (contiguous, any floating type and device) with elements first_element.. of parameter `full_name`.
+/// Fills `tensor` (contiguous, any floating-point dtype and device) with the elements of parameter `full_name` from
+/// `first_element` on.
 void fill(at::Tensor& tensor, const Init& init, uint64_t seed, std::string_view full_name, int64_t first_element = 0);
 
-/// As above, for the tensor that is `box` of a parameter of that shape: its elements are those of the whole.
+/// The same for a tensor that is the region `box` of a parameter of this shape: its elements equal those of the whole.
 void fill(
     at::Tensor& tensor,
     const Init& init,

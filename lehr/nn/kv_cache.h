@@ -1,4 +1,4 @@
-// Keys and values of earlier tokens, so that generating the next one does not compute them again.
+// The key/value cache of generation.
 #pragma once
 
 #include <vector>
@@ -7,13 +7,13 @@
 
 namespace lehr::nn {
 
-/// One layer's cache. Grows by doubling; holds keys after rotation.
+/// The cache of one layer. Grows by doubling; holds keys after rotation.
 class KeyValueCache {
  public:
-  /// Puts new keys and values (B, T, Hkv, D) behind the earlier ones and returns all, (B, S, Hkv, D) each.
+  /// Appends new keys and values (B, T, Hkv, D) and returns all, (B, S, Hkv, D) each.
   std::pair<at::Tensor, at::Tensor> append(const at::Tensor& keys, const at::Tensor& values);
 
-  /// Number of positions held.
+  /// Number of cached positions.
   int64_t length() const { return length_; }
 
  private:
@@ -21,7 +21,7 @@ class KeyValueCache {
   int64_t length_ = 0;
 };
 
-/// The caches of a model's layers, by position in the stage.
+/// The caches of a model's layers, by index within the stage.
 using KeyValueCaches = std::vector<KeyValueCache>;
 
 }  // namespace lehr::nn

@@ -78,7 +78,9 @@ at::Tensor MultiHeadLatentAttentionImpl::forward(
     decoding = cache->length() > 0;
     std::tie(latent, k_rope) = cache->append(latent, k_rope);  // (B, S, 1, rank) and (B, S, 1, rope)
   }
-  const bool folds = decoding && !kv_b_proj->adapter() && !kv_b_proj->float8();  // which reads the weight alone
+  const bool folds = decoding && !kv_b_proj->adapter() && !kv_b_proj->float8();  // folding bypasses kv_b_proj's
+                                                                                 // forward, so it needs the plain
+                                                                                 // weight
   const at::Tensor attended = folds ? attend_to_latents(q_nope, q_rope, latent, k_rope, mask)
                                     : attend_to_heads(q_nope, q_rope, latent, k_rope, mask);  // (B, T, n, v)
   return o_proj(attended.reshape({batch, tokens, -1}));
@@ -99,7 +101,7 @@ at::Tensor MultiHeadLatentAttentionImpl::attend_to_heads(
 }
 
 // With kv_b_proj = [K; V] for a head: (K c) . q = c . (K^T q), and sum p (V c) = V sum p c. So all heads share one key,
-// the latent and the rotated part, and one value, the latent.
+// which is the latent and the rotated part, and one value, which is the latent.
 at::Tensor MultiHeadLatentAttentionImpl::attend_to_latents(
     const at::Tensor& q_nope,
     const at::Tensor& q_rope,

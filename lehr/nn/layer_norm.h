@@ -5,14 +5,14 @@
 
 namespace lehr::nn {
 
-/// y = (x - mean(x)) / sqrt(var(x) + eps) * weight (+ bias) over the last dimension, with the variance of all elements;
+/// y = (x - mean(x)) / sqrt(var(x) + eps) * weight (+ bias) over the last dimension, with the biased variance;
 /// statistics in float32 (float64 for float64).
 class LayerNormImpl : public Module {
  public:
   /// Throws a usage error unless eps is positive.
   explicit LayerNormImpl(int64_t normalized_size, double eps = 1e-5, bool bias = true);
 
-  /// Maps (..., normalized_size) to the same shape and type.
+  /// Maps (..., normalized_size) to the same shape and dtype.
   at::Tensor forward(const at::Tensor& input);
 
   at::Tensor weight;  // (normalized_size)

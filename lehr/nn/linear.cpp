@@ -38,7 +38,7 @@ at::Tensor LinearImpl::forward(const at::Tensor& input) {
 }
 
 void LinearImpl::set_adapter(const std::string& name, std::shared_ptr<LinearAdapter> adapter) {
-  require(!adapter_, "adapter {}: the linear layer has one already, '{}'", name, adapter_name_);
+  require(!adapter_, "adapter {}: the linear layer already has adapter '{}'", name, adapter_name_);
   adapter_ = register_module(name, std::move(adapter));
   adapter_name_ = name;
 }

@@ -1,4 +1,4 @@
-// The linear layer, and the place where an adapter joins it.
+// The linear layer, to which an adapter can be attached.
 #pragma once
 
 #include <optional>
@@ -8,16 +8,15 @@
 
 namespace lehr::nn {
 
-/// What may be added to a linear layer's output: a low-rank update, say (lehr/peft). Its parameters are those of a
-/// child of the layer.
+/// An addition to a linear layer's output, such as a low-rank update (lehr/peft). It is a child module of the layer.
 class LinearAdapter : public Module {
  public:
   /// Maps (..., in_features) to (..., out_features).
   virtual at::Tensor forward(const at::Tensor& input) = 0;
 };
 
-/// y = x W^T (+ b), with W (out_features, in_features). Every matrix-product weight of a model is one of these, so that
-/// what is done to weights (shards, adapters, delayed gradients) is done in one place.
+/// y = x W^T (+ b), with W (out_features, in_features). Every matmul weight of a model belongs to a LinearImpl, so that
+/// sharding, adapters and deferred wgrad are implemented once.
 class LinearImpl : public Module {
  public:
   LinearImpl(int64_t in_features, int64_t out_features, Init init = Init::normal(0.02), bool bias = false);
@@ -26,28 +25,28 @@ class LinearImpl : public Module {
   /// Maps (..., in_features) to (..., out_features).
   at::Tensor forward(const at::Tensor& input);
 
-  /// Adds adapter(x) to every output from now on; the adapter becomes the child `name`. Throws a usage error if there
-  /// is one already.
+  /// Adds adapter(x) to every output from now on; the adapter becomes the child `name`. Throws a usage error if the
+  /// layer already has one.
   void set_adapter(const std::string& name, std::shared_ptr<LinearAdapter> adapter);
-  /// Forgets the adapter, if there is one.
+  /// Removes the adapter, if there is one.
   void remove_adapter();
   const std::shared_ptr<LinearAdapter>& adapter() const { return adapter_; }
 
-  /// Computes the product in float8 from now on (ops/linear_float8.h). The parameters stay in their type, and an
-  /// adapter computes in its own.
+  /// Computes the matmul in float8 from now on (ops/linear_float8.h). The parameters keep their dtype, and an adapter
+  /// computes in its own.
   void set_float8(ops::Float8Recipe recipe) { float8_ = recipe; }
   const std::optional<ops::Float8Recipe>& float8() const { return float8_; }
 
-  /// Reads the weight of another module from now on, instead of a parameter of its own: tied weights.
+  /// Uses the weight of another module from now on, instead of a parameter of its own: tied weights.
   void read_weight_from(const ParameterPtr& other);
-  /// The other module's parameter that is read; null where the weight is the layer's own.
+  /// The other module's parameter; null if the weight is the layer's own.
   const ParameterPtr& tied() const { return tied_; }
 
   at::Tensor weight;  // (out_features, in_features)
   at::Tensor bias;    // (out_features), undefined without bias
 
  private:
-  ParameterPtr tied_;  // the other module's, which knows `weight` as a slot
+  ParameterPtr tied_;  // the other module's parameter, which has `weight` as a slot
   std::shared_ptr<LinearAdapter> adapter_;
   std::string adapter_name_;
   std::optional<ops::Float8Recipe> float8_;

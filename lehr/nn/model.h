@@ -1,4 +1,4 @@
-// What a trainer, an evaluator or a generator needs of a model, whatever its family.
+// The interface of a model for training, evaluation and generation, independent of its family.
 #pragma once
 
 #include <map>
@@ -14,31 +14,31 @@
 
 namespace lehr::nn {
 
-/// Arguments of a model's forward, by name: `model->forward({.input_ids = ids, .labels = labels})`.
-/// What a stage does not need may be left undefined. B batch, T tokens, H hidden size, L layers.
+/// Arguments of a model's forward, by name: `model->forward({.input_ids = ids, .labels = labels})`. Tensors that a
+/// stage does not use may be undefined. B batch, T tokens, H hidden size, L layers.
 struct ModelInputs {
-  at::Tensor input_ids;               ///< (B, T) int64; the first stage's input.
-  at::Tensor hidden_states;           ///< (B, T, H); what the stage before gave, for all stages but the first.
-  at::Tensor position_ids;            ///< (B, T) int64; 0..T-1 (after what a cache holds) when not given.
-  at::Tensor hidden_states_snapshot;  ///< (l, B, H); collected by the stages before.
+  at::Tensor input_ids;               ///< (B, T) int64; input of the first stage.
+  at::Tensor hidden_states;           ///< (B, T, H); output of the previous stage, for all stages except the first.
+  at::Tensor position_ids;            ///< (B, T) int64; default 0..T-1, after the cached positions.
+  at::Tensor hidden_states_snapshot;  ///< (l, B, H); collected by the previous stages.
   at::Tensor hidden_states_agg_mask;  ///< (B, T); the tokens that snapshots average over.
-  at::Tensor labels;                  ///< (B, T) int64, already shifted, -100 ignored; the causal-LM head's.
-  at::Tensor pooling_mask;            ///< (B, T); the tokens that a classification or embedding head takes.
-  ops::AttentionMask attention_mask;  ///< Padding and document borders; causal order is always kept.
-  KeyValueCaches* caches = nullptr;   ///< One cache a local layer; generation only.
+  at::Tensor labels;                  ///< (B, T) int64, already shifted, -100 ignored; for the causal-LM head.
+  at::Tensor pooling_mask;            ///< (B, T); the tokens that a classification or embedding head uses.
+  ops::AttentionMask attention_mask;  ///< Padding and document borders; attention is always causal.
+  KeyValueCaches* caches = nullptr;   ///< One cache per local layer; generation only.
   std::vector<at::Tensor>* layer_inputs =
-      nullptr;  ///< If given, gets the input (B, T, H) of each local layer, in order.
+      nullptr;  ///< If set, receives the input (B, T, H) of each local layer, in order.
 };
 
-/// Results of a model's forward; what does not apply is undefined.
+/// Results of a model's forward; those that do not apply are undefined.
 struct ModelOutputs {
   at::Tensor hidden_states;           ///< (B, T, H); after the final norm on the last stage.
   at::Tensor hidden_states_snapshot;  ///< (l, B, H).
-  at::Tensor logps;                   ///< (B, T) per-token negative log-likelihood of the labels, float32 or float64.
+  at::Tensor logps;                   ///< (B, T) NLL of the labels per token, float32 or float64.
   at::Tensor scores;                  ///< (N, num_labels), float32 or float64.
   at::Tensor embeddings;              ///< (N, E), float32 or float64.
 
-  /// What is defined, by name: as infer_stage_outputs_from_pipeline_inputs announces it.
+  /// The defined results by name, as infer_stage_outputs_from_pipeline_inputs announces them.
   std::map<std::string, at::Tensor> to_dict() const {
     std::map<std::string, at::Tensor> dict{
         {"hidden_states", hidden_states},
@@ -55,19 +55,20 @@ struct ModelOutputs {
 class Model : public Module {
  public:
   virtual ModelOutputs forward(const ModelInputs& inputs) = 0;
-  /// All logits of a causal language model, (B, T, V), from the final hidden states. Usage error for other heads.
+  /// All logits of a causal language model, (B, T, V), from the final hidden states. Throws a usage error for other
+  /// heads.
   virtual at::Tensor logits(const at::Tensor& final_hidden_states) = 0;
-  /// The type of the hidden states that this stage gives.
+  /// The dtype of the hidden states that this stage returns.
   virtual at::ScalarType output_dtype() const = 0;
-  /// Number of layers in this stage, which is the number of caches that generation needs.
+  /// Number of layers in this stage, which is the number of caches for generation.
   virtual int64_t num_local_layers() const = 0;
-  /// Tokens that each expert got since the last reset, (mixtures, E) int64; undefined without experts.
+  /// Tokens per expert since the last reset, (MoE layers, E) int64; undefined without experts.
   virtual at::Tensor moe_tokens_per_expert() { return {}; }
   virtual void reset_moe_stats() {}
-  /// The losses over all mixtures; null without experts.
+  /// The losses of all routers; null without experts.
   virtual RouterLosses* router_losses() { return nullptr; }
-  /// Names the dropout masks of the next forward, whose rows begin at `first_row` of the step's batch: masks depend on
-  /// the seed, the step and the row, not on how the batch is cut. Tells every DropoutModule in it.
+  /// Selects the dropout masks of the next forward, whose sequences begin at index `first_row` of the step's batch:
+  /// masks depend on the seed, the step and that index, not on the micro-batch size. Applies to every DropoutModule.
   void set_dropout_stream(uint64_t seed, uint64_t step, int64_t first_row) {
     nn::set_dropout_stream(*this, seed, step, first_row);
   }

@@ -17,14 +17,15 @@ int64_t Parameter::numel() const {
 }
 
 void Parameter::lay_out(const std::string& axis, Placement placement, int64_t index, int64_t count) {
-  require(value_.is_meta(), "parameter {}: laid out on axis {} after memory was allocated", name_, axis);
-  require(layout_.find(axis) == nullptr, "parameter {}: laid out on axis {} twice", name_, axis);
+  require(value_.is_meta(), "parameter {}: placed on axis {} after memory was allocated", name_, axis);
+  require(layout_.find(axis) == nullptr, "parameter {}: placed on axis {} twice", name_, axis);
   layout_.set(axis, placement);
   if (placement.kind != Placement::Kind::shard) {
     return;
   }
   const auto dim = static_cast<size_t>(placement.dim);
-  require(dim < box_.size(), "parameter {}: has {} dimensions, of which none is number {}", name_, box_.size(), dim);
+  require(
+      dim < box_.size(), "parameter {}: has {} dimensions, so dimension {} does not exist", name_, box_.size(), dim);
   box_[dim] = chunk(box_[dim], index, count);
   set_value(at::empty(shape_of(box_), value_.options().requires_grad(false)));
 }
@@ -60,12 +61,12 @@ void Parameter::set_trainable(bool trainable) {
   trainable = trainable && !is_state();
   trainable_ = trainable;
   value_.set_requires_grad(trainable);
-  at::Tensor in_use = shown();  // perhaps a copy in another type
+  at::Tensor in_use = shown();  // possibly a cast copy
   in_use.set_requires_grad(trainable);
 }
 
 namespace {
-// What names of the child's parameters begin with.
+// The prefix of the names of the child's parameters.
 std::string child_prefix(const torch::nn::Module& parent, std::string_view prefix, const std::string& key) {
   const auto* own = dynamic_cast<const Module*>(&parent);
   return own == nullptr || own->names_children() ? std::string(prefix) + key + "." : std::string(prefix);
@@ -109,9 +110,21 @@ at::Tensor Module::call_hooked(const at::Tensor& input, const CallHook::Forward&
 void Module::require_no_hooks() const {
   require(
       call_hooks_.empty(),
-      "module {}: a parallel style was attached, but the module's call takes or gives no tensor; attach it to a module "
-      "inside",
+      "module {}: a parallel style was attached, but the module's call does not map a tensor to a tensor; attach it to "
+      "a module inside",
       name());
+}
+
+void Module::drop_module(const std::string& name) {
+  const auto found = empty_member_.find(name);
+  require(
+      found != empty_member_.end(),
+      "module {}: has no child '{}' of declare_module, so it cannot drop it",
+      this->name(),
+      name);
+  unregister_module(name);
+  found->second();
+  empty_member_.erase(found);
 }
 
 const ParameterPtr& Module::own_parameter(const std::string& name) const {
@@ -160,8 +173,8 @@ void collect(
   const auto foreign = module.named_parameters(/*recurse=*/false);
   require(
       foreign.is_empty(),
-      "module {}: its parameter '{}' is torch's own, which Lehr does not lay out, save or train; use the modules of "
-      "lehr/nn, or declare_parameter()",
+      "module {}: its parameter '{}' was registered with torch, which Lehr does not shard, save or train; use the "
+      "modules of lehr/nn, or declare_parameter()",
       prefix.empty() ? "(root)" : prefix.substr(0, prefix.size() - 1),
       foreign.is_empty() ? "" : foreign.front().key());
   for (const auto& child : module.named_children()) {

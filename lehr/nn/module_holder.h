@@ -1,4 +1,5 @@
-// The call of a module by its holder, `layer(x)`: the seam at which parallel styles join a model from outside.
+// Hooked module calls: a call `layer(x)` through its holder runs hooks, by which parallel styles are applied from
+// outside.
 #pragma once
 
 #include <functional>
@@ -10,19 +11,18 @@
 
 namespace lehr::nn {
 
-/// What stands around a module's forward: it may change the input and the output, run what must precede or follow, or
-/// do the module's work in another way.
+/// Wraps a module's forward: it may change the input and the output, run code before and after it, or replace it.
 class CallHook {
  public:
   using Forward = std::function<at::Tensor(const at::Tensor& input)>;
   virtual ~CallHook() = default;
-  /// Gives what the call `module(input, ...)` gives; `forward` runs the module, and the hooks that were added before
-  /// this one, on the further arguments of the call as they are.
+  /// Returns the result of the call `module(input, ...)`. `forward` runs the module, and the hooks that were added
+  /// before this one, with the remaining arguments unchanged.
   virtual at::Tensor call(const at::Tensor& input, const Forward& forward) = 0;
 };
 
-/// As torch::nn::ModuleHolder, but a call runs through the module's hooks. They see calls whose first argument and
-/// result are tensors; a module with other calls has no use for hooks, and refuses them at the call.
+/// Like torch::nn::ModuleHolder, but a call runs the module's hooks. Hooks support calls whose first argument and
+/// result are tensors; a call of another form throws if the module has hooks.
 template <class Contained>
 class ModuleHolder : public torch::nn::ModuleHolder<Contained> {
  public:
@@ -46,7 +46,7 @@ class ModuleHolder : public torch::nn::ModuleHolder<Contained> {
 
 }  // namespace lehr::nn
 
-/// Makes the holder Name of the module NameImpl, as torch's TORCH_MODULE does.
+/// Defines the holder Name of the module NameImpl, like torch's TORCH_MODULE.
 #define LEHR_MODULE(Name)                                   \
   class Name : public lehr::nn::ModuleHolder<Name##Impl> {  \
    public:                                                  \

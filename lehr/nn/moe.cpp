@@ -33,7 +33,7 @@ at::Tensor MoELayerImpl::forward(const at::Tensor& hidden_states) {
   const auto permutation = ops::sort_by_expert(routing.selected_expert_indices, num_experts());
   const auto dispatch = dispatcher_->start(tokens, permutation);
   const at::Tensor shared = shared_expert ? shared_output(tokens) : at::Tensor();
-  const auto [rows, ends] = dispatch->receive();
+  const auto [rows, ends] = dispatch->receive();           // (M, H), sorted by expert
   const at::Tensor results = grouped_experts(rows, ends);  // (M, H); on one device M is N*k
   const at::Tensor weights = routing.selected_probabilities.to(results.scalar_type());
   at::Tensor output = dispatch->combine(results, weights);
@@ -42,16 +42,19 @@ at::Tensor MoELayerImpl::forward(const at::Tensor& hidden_states) {
   }
 
   if (!is_recomputing() && operator_watch() == nullptr) {
-    at::NoGradGuard no_grad;
+    const at::NoGradGuard no_grad;
+    last_routing_ = {};
+    if (!is_training()) {
+      last_routing_ = {
+          .selected_expert_indices = routing.selected_expert_indices,
+          .selected_probabilities = routing.selected_probabilities.detach(),
+          .logits = routing.logits.detach(),
+          .probabilities = routing.probabilities.detach()};
+    }
     if (losses_ && losses_->active()) {
       losses_->add(routing.logits, routing.probabilities, permutation.counts);
     }
     tokens_per_expert_ = tokens_per_expert_.to(permutation.counts.device()) + permutation.counts;
-    last_routing_ = {
-        .selected_expert_indices = routing.selected_expert_indices,
-        .selected_probabilities = routing.selected_probabilities.detach(),
-        .logits = routing.logits.detach(),
-        .probabilities = routing.probabilities.detach()};
   }
   return output.view(hidden_states.sizes());
 }
@@ -106,7 +109,7 @@ void update_expert_bias(torch::nn::Module& root, const at::Tensor& tokens_per_ex
   require(
       layers.empty() ||
           (tokens_per_expert.dim() == 2 && tokens_per_expert.size(0) == static_cast<int64_t>(layers.size())),
-      "update_expert_bias: expected counts of {} mixtures, one row each",
+      "update_expert_bias: expected counts of {} MoE layers, one row each",
       layers.size());
   for (size_t i = 0; i < layers.size(); ++i) {
     const at::Tensor row = tokens_per_expert[static_cast<int64_t>(i)];

@@ -1,4 +1,4 @@
-// A mixture of experts in place of a feed-forward block.
+// The MoE layer, which replaces a feed-forward block.
 #pragma once
 
 #include <memory>
@@ -12,27 +12,27 @@
 
 namespace lehr::nn {
 
-/// Shape of an expert that every token goes to.
+/// Shape of the shared expert, which processes every token.
 struct SharedExpertParameters {
   int64_t intermediate_size;  ///< Its inner width.
-  bool enable_gate = true;    ///< Its result is scaled by the sigmoid of a linear function of the token.
+  bool enable_gate = true;    ///< Scale its output by the sigmoid of a linear function of the token.
 };
 
-/// Shape of a mixture.
+/// Shape of an MoE layer.
 struct MoEParameters {
   int64_t hidden_size;
   int64_t intermediate_size;  ///< Inner width of an expert.
   int64_t num_experts;
-  int64_t top_k;  ///< Experts a token goes to.
+  int64_t top_k;  ///< Experts per token.
   bool renormalize_probabilities = true;
   bool enable_expert_bias = false;  ///< See TopKRouter.
   std::optional<SharedExpertParameters> shared_expert = {};
   Init init = Init::normal(0.02);
 };
 
-/// Every token goes to its top_k experts, and gets the sum of their results, weighed by the router's probabilities. No
-/// token is dropped, and an expert without tokens is an ordinary case. A shared expert, if there is one, adds its
-/// result for every token (DeepSeekMoE, https://arxiv.org/abs/2401.06066; gated as in Qwen2-MoE).
+/// A dropless MoE layer: the output for a token is the sum of the outputs of its top_k experts, weighted by the
+/// router's probabilities. Experts without tokens are supported. A shared expert, if there is one, adds its output for
+/// every token (DeepSeekMoE, https://arxiv.org/abs/2401.06066; gated as in Qwen2-MoE).
 class MoELayerImpl : public Module {
  public:
   explicit MoELayerImpl(const MoEParameters& parameters);
@@ -40,31 +40,31 @@ class MoELayerImpl : public Module {
   /// Maps hidden states (B, T, H) to (B, T, H).
   at::Tensor forward(const at::Tensor& hidden_states);
 
-  /// Tokens that each expert got since the last reset, (E) int64; a layer that is computed again for backward counts
-  /// once.
+  /// Tokens per expert since the last reset, (E) int64; a layer that is recomputed in backward counts once.
   const at::Tensor& moe_tokens_per_expert() const { return tokens_per_expert_; }
   void reset_moe_stats();
 
-  /// The decision of the last forward, without its graph.
+  /// The routing of the last forward in eval mode, without its graph. Not available in training: the results of all
+  /// layers would stay in memory until the next forward.
   const RoutingResult& last_routing() const { return last_routing_; }
 
-  /// Lets the mixture take part in losses over all mixtures of a model.
+  /// Makes the layer contribute to the router losses of a model.
   void use_losses(std::shared_ptr<RouterLosses> losses) { losses_ = std::move(losses); }
 
-  /// Lets tokens travel another way to the experts: those of `grouped_experts` may be a part of all. The shared expert
-  /// works while they are under way.
+  /// Replaces the dispatch of tokens, so that `grouped_experts` may hold only a part of the experts. The shared expert
+  /// is computed while tokens are being sent.
   void set_dispatcher(std::shared_ptr<const ExpertDispatcher> dispatcher) { dispatcher_ = std::move(dispatcher); }
 
-  /// Experts of the mixture, wherever they are.
+  /// Number of experts of the layer, on all ranks.
   int64_t num_experts() const { return tokens_per_expert_.size(0); }
 
-  /// Parameters of experts that a token does not go to.
+  /// Number of parameters in the experts that a token is not routed to.
   int64_t num_idle_parameters() const;
 
   TopKRouter router{nullptr};
   GroupedSwiGLU grouped_experts{nullptr};
-  SwiGLU shared_expert{nullptr};       // if there is one
-  Linear shared_expert_gate{nullptr};  // if it has one; weight (1, H)
+  SwiGLU shared_expert{nullptr};       // null without a shared expert
+  Linear shared_expert_gate{nullptr};  // null without a gate; weight (1, H)
 
  private:
   at::Tensor shared_output(const at::Tensor& tokens);
@@ -76,17 +76,18 @@ class MoELayerImpl : public Module {
 };
 LEHR_MODULE(MoELayer);
 
-/// The mixtures under `root`, in the order of layers.
+/// Returns the MoE layers under `root`, in the order of layers.
 std::vector<MoELayerImpl*> moe_layers(torch::nn::Module& root);
 
-/// moe_tokens_per_expert() of all mixtures under `root`, (layers, E) int64; undefined if there are none. E is that of
-/// the largest; a mixture with fewer experts has -1 for those that it has not, and sums over ranks stay negative there.
+/// Returns moe_tokens_per_expert() of all MoE layers under `root`, (MoE layers, E) int64; undefined if there are none.
+/// E is that of the largest layer; a layer with fewer experts has -1 for the missing ones, and sums over ranks stay
+/// negative there.
 at::Tensor moe_tokens_per_expert(torch::nn::Module& root);
 void reset_moe_stats(torch::nn::Module& root);
 
-/// Balances the routers' biases by the tokens counted since the last reset; see TopKRouter::update_expert_bias.
+/// Updates the routers' biases by the tokens counted since the last reset; see TopKRouter::update_expert_bias.
 void update_expert_bias(torch::nn::Module& root, double rate);
-/// The same by given counts, (layers, E or more) in the order of moe_layers: those of all ranks.
+/// The same with given counts, (MoE layers, E or more) in the order of moe_layers: those of all ranks.
 void update_expert_bias(torch::nn::Module& root, const at::Tensor& tokens_per_expert, double rate);
 
 }  // namespace lehr::nn

@@ -7,7 +7,7 @@ namespace lehr::nn {
 namespace {
 void collect(const torch::nn::Module& module, const std::string& prefix, NamedModules& found) {
   const auto* own = dynamic_cast<const Module*>(&module);
-  const bool names = own == nullptr || own->names_children();  // else parts of one model, side by side
+  const bool names = own == nullptr || own->names_children();  // otherwise it only groups parts of one model
   for (const auto& child : module.named_children()) {
     if (names) {
       found.emplace_back(prefix + child.key(), child.value().get());

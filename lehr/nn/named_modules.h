@@ -1,4 +1,4 @@
-// The modules of a model by their full names.
+// Enumeration of a model's modules by their full names.
 #pragma once
 
 #include <string>
@@ -11,7 +11,8 @@ namespace lehr::nn {
 
 using NamedModules = std::vector<std::pair<std::string, torch::nn::Module*>>;
 
-/// Every module below `root` by its full name, as parameters' names begin with it, in order: "model.layers.0.mlp".
+/// Returns every module below `root` with its full name, which is the prefix of its parameters' names, in order:
+/// "model.layers.0.mlp".
 NamedModules named_modules(const torch::nn::Module& root);
 
 }  // namespace lehr::nn

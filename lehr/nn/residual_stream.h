@@ -1,29 +1,32 @@
-// The residual stream of a decoder layer, which blocks read through a norm and add to.
+// The residual stream of a decoder layer: blocks read it through a norm and add their outputs to it.
 #pragma once
 
 #include "lehr/nn/rms_norm.h"
 
 namespace lehr::nn {
 
-/// Hidden states (..., C) during the forward of a layer. What a block gives waits, so that it is added in the pass of
-/// the norm that follows (ops::add_rms_norm).
+/// The hidden states (..., C) during the forward of a layer. A block's output is kept pending, so that it is added in
+/// the same pass as the norm that follows (ops::add_rms_norm).
 class ResidualStream {
  public:
   explicit ResidualStream(at::Tensor hidden_states) : hidden_states_(std::move(hidden_states)) {}
 
-  /// The norm of the hidden states, with the bits of `norm(hidden_states())`. A norm that has hooks, or is watched, is
-  /// called as a module.
+  /// Returns the norm of the hidden states, bitwise equal to `norm(hidden_states())`. A norm with hooks, or under a
+  /// watch, is called as a module.
   at::Tensor normed(const RMSNorm& norm);
 
-  /// Adds a block's output, of the shape and type of the hidden states.
+  /// Adds a block's output, with the shape and dtype of the hidden states.
   void add(at::Tensor output);
 
-  /// The hidden states, with everything that was added.
+  /// Adds the norm of a block's output: hidden_states + norm(output), as in OLMo 2 (https://arxiv.org/abs/2501.00656).
+  void add_normed(const at::Tensor& output, const RMSNorm& norm) { add(norm(output)); }
+
+  /// Returns the hidden states including all outputs that were added.
   const at::Tensor& hidden_states();
 
  private:
   at::Tensor hidden_states_;
-  at::Tensor waiting_;  // to be added; undefined for nothing
+  at::Tensor waiting_;  // pending addition; undefined if there is none
 };
 
 }  // namespace lehr::nn

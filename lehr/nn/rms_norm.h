@@ -8,13 +8,13 @@ namespace lehr::nn {
 
 using ops::NormWeight;
 
-/// y = x / sqrt(mean(x^2) + eps) * weight over the last dimension; statistics in float32 (float64 for float64). With
-/// zero-centered weights 1 + weight multiplies, and the weight starts at 0.
+/// y = x / sqrt(mean(x^2) + eps) * weight over the last dimension; statistics in float32 (float64 for float64). A
+/// zero-centered weight is initialized to 0, and the factor is 1 + weight.
 class RMSNormImpl : public Module {
  public:
   explicit RMSNormImpl(int64_t normalized_size, double eps = 1e-6, NormWeight kind = NormWeight::plain);
 
-  /// Maps (..., normalized_size) to the same shape and type.
+  /// Maps (..., normalized_size) to the same shape and dtype.
   at::Tensor forward(const at::Tensor& input);
 
   double eps() const { return eps_; }

@@ -32,7 +32,7 @@ double yarn_attention_scaling(const YarnRopeScaling& yarn) {
   return yarn_mscale(yarn.factor, 1);
 }
 
-// The dimension whose wavelength makes `rotations` turns over the trained length.
+// The dimension whose frequency completes `rotations` turns over the trained length.
 double yarn_correction_dim(double rotations, double base, int64_t dim, double trained_length) {
   return static_cast<double>(dim) * std::log(trained_length / (rotations * 2 * std::numbers::pi)) /
          (2 * std::log(base));
@@ -106,7 +106,7 @@ void require_positive(const char* what, double value) {
   require(value > 0, "rope_scaling: {}: expected a positive number, found {}", what, value);
 }
 
-// What would give infinite or undefined angles.
+// Rejects values that would make angles infinite or undefined.
 struct CheckScaling {
   int64_t dim;
 

@@ -1,4 +1,4 @@
-// Which experts a token goes to.
+// The router of an MoE layer: selects the experts of each token.
 #pragma once
 
 #include "lehr/nn/linear.h"
@@ -6,19 +6,19 @@
 
 namespace lehr::nn {
 
-/// The router's decision for N tokens.
+/// The routing of N tokens.
 struct RoutingResult {
-  at::Tensor selected_expert_indices;  ///< (N, k) int64, by descending probability (with a bias: of their sum).
-  at::Tensor selected_probabilities;   ///< (N, k) float32 (float64 under float64): what the experts' results weigh.
-  at::Tensor logits;                   ///< (N, E) in the type of the hidden states.
+  at::Tensor selected_expert_indices;  ///< (N, k) int64, by descending probability (with a bias: probability + bias).
+  at::Tensor selected_probabilities;   ///< (N, k) float32 (float64 for float64): the weights of the experts' results.
+  at::Tensor logits;                   ///< (N, E) in the dtype of the hidden states.
   at::Tensor probabilities;            ///< (N, E) softmax of the logits, float32 or float64.
 };
 
-/// Softmax over all experts, then the k most probable ones (Shazeer et al., https://arxiv.org/abs/1701.06538; as in
-/// Qwen3-MoE). The softmax is computed in float32, or float64 for float64 inputs.
+/// Softmax over all experts, then top-k (Shazeer et al., https://arxiv.org/abs/1701.06538; as in Qwen3-MoE). The
+/// softmax is computed in float32, or float64 for float64 inputs.
 ///
-/// With a bias the k experts are those of the largest probability + bias, while the results are weighed by the
-/// probability alone: the bias evens out the experts' load without a gradient of its own (Wang et al.,
+/// With a bias, the k experts are those with the largest probability + bias, but the results are weighted by the
+/// probability alone: the bias balances the experts' load without a gradient of its own (Wang et al.,
 /// https://arxiv.org/abs/2408.15664).
 class TopKRouterImpl : public Module {
  public:
@@ -31,15 +31,15 @@ class TopKRouterImpl : public Module {
       bool enable_expert_bias = false,
       Init init = Init::normal(0.02));
 
-  /// Decides for tokens (N, H). With `losses` that are active, their gradients flow into the gate as well.
+  /// Routes tokens (N, H). If `losses` are active, their gradients flow into the gate as well.
   RoutingResult forward(const at::Tensor& tokens, RouterLosses* losses = nullptr);
 
-  /// Raises the bias of experts that got fewer tokens than the mean, lowers that of the others, by `rate` each; the
-  /// bias keeps its mean. tokens_per_expert (E). Without a bias nothing happens.
+  /// Raises the bias of experts with fewer tokens than the mean by `rate` and lowers that of the others; the mean of
+  /// the bias is unchanged. tokens_per_expert is (E). Does nothing without a bias.
   void update_expert_bias(const at::Tensor& tokens_per_expert, double rate);
 
   int64_t top_k() const { return top_k_; }
-  /// Whether the weights of a token's experts are made to sum up to one.
+  /// True if the weights of a token's experts are normalized to sum to one.
   bool renormalizes() const { return renormalize_; }
 
   Linear gate{nullptr};    // weight (E, H)

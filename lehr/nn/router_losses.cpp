@@ -43,8 +43,18 @@ void RouterLosses::add(const at::Tensor& logits, const at::Tensor& probabilities
   totals_ = {};
 }
 
+// (2 E + 2): counts, probabilities, z, rows.
 at::Tensor RouterLosses::pack(const Totals& sums) {
-  return at::cat({sums.counts, sums.probabilities, sums.z.view(1), sums.rows.to(sums.z.device()).view(1)});
+  // A host number is written by a fill: a copy would wait for all work that the device was given before.
+  const at::Tensor rows = sums.rows.device() == sums.z.device()
+                              ? sums.rows.view(1)
+                              : at::full({1}, sums.rows.item<double>(), sums.z.options().dtype(at::kDouble));
+  return at::cat({sums.counts, sums.probabilities, sums.z.view(1), rows});
+}
+
+// On the host, where it is a plain number, unless a previous stage has added to it.
+at::Tensor RouterLosses::rows() const {
+  return rows_before_.defined() ? rows_before_ + rows_ : at::scalar_tensor(rows_, at::kDouble);
 }
 
 RouterLosses::Totals RouterLosses::unpack(const at::Tensor& packed, at::ScalarType type) {
@@ -63,7 +73,7 @@ const RouterLosses::Totals& RouterLosses::totals() const {
   }
   at::NoGradGuard no_grad;
   totals_ = mine_;
-  totals_.rows = at::scalar_tensor(rows_, at::kDouble);  // on the host: it counts as a number
+  totals_.rows = rows();
   if (sum_over_ranks_) {
     totals_ = unpack(sum_over_ranks_(pack(totals_)), mine_.counts.scalar_type());
   }
@@ -71,7 +81,7 @@ const RouterLosses::Totals& RouterLosses::totals() const {
 }
 
 RouterLosses::Forward RouterLosses::take() {
-  Forward forward{.weights = weights_, .mine = mine_, .rows = rows_, .totals = totals_};
+  Forward forward{.weights = weights_, .mine = mine_, .rows = rows_, .rows_before = rows_before_, .totals = totals_};
   begin({});
   return forward;
 }
@@ -80,6 +90,7 @@ void RouterLosses::put(const Forward& forward) {
   weights_ = forward.weights;
   mine_ = forward.mine;
   rows_ = forward.rows;
+  rows_before_ = forward.rows_before;
   totals_ = forward.totals;
 }
 
@@ -88,14 +99,14 @@ at::Tensor RouterLosses::packed() const {
     return {};
   }
   Totals sums = mine_;
-  sums.rows = at::scalar_tensor(rows_, at::kDouble);
+  sums.rows = rows();
   return pack(sums);
 }
 
 void RouterLosses::add_packed(const at::Tensor& packed) {
   const auto type = mine_.counts.defined() ? mine_.counts.scalar_type() : packed.scalar_type();
   const Totals before = unpack(packed, type);
-  rows_ += before.rows.is_meta() ? 0 : before.rows.item<double>();
+  add_to(rows_before_, before.rows);
   add_to(mine_.counts, before.counts);
   add_to(mine_.probabilities, before.probabilities);
   add_to(mine_.z, before.z);

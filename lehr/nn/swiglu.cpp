@@ -11,7 +11,7 @@ SwiGLUImpl::SwiGLUImpl(int64_t hidden_size, int64_t intermediate_size, Init init
 }
 
 at::Tensor SwiGLUImpl::forward(const at::Tensor& hidden_states) {
-  const at::Tensor gate = gate_proj(hidden_states);  // first, whatever the compiler
+  const at::Tensor gate = gate_proj(hidden_states);  // evaluated first: the order of function arguments is unspecified
   return down_proj(ops::silu_mul(gate, up_proj(hidden_states)));
 }
 

@@ -1,21 +1,20 @@
-// Causal attention on the CPU: which calls the kernels take, and their jobs on threads.
+// Causal attention on the CPU: the calls that the kernels support, and their division into jobs for threads.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
 #include <algorithm>
 #include <optional>
 #include <type_traits>
-#include <unordered_set>
 
+#include "lehr/base/caching_allocator.h"
 #include "lehr/base/operation_meter.h"
-#include "lehr/base/tensor_memory.h"
+#include "lehr/ops/attention_meta.h"
+#include "lehr/ops/bf16_brgemm.h"
 #include "lehr/ops/cpu.h"
-#include "lehr/ops/pair_product.h"
 
 namespace lehr::ops::cpu {
 
 namespace {
-constexpr int64_t kFewQueries = 16;  // below, most of a 64-row tile would be padding
 
 template <class T>
 AttentionCall<T> attention_call(
@@ -43,12 +42,11 @@ AttentionCall<T> attention_call(
       .window = plan.window,
       .scale = static_cast<float>(plan.scale),
       .softcap = static_cast<float>(plan.softcap),
-      .pair_product = std::is_same_v<T, Bf16> && wants_pair_product() && PairProducts::available()
-                          ? PairProducts::product
-                          : nullptr};
+      .pair_product =
+          std::is_same_v<T, Bf16> && wants_pair_product() && Bf16Brgemm::available() ? Bf16Brgemm::product : nullptr};
 }
 
-// What one thread needs for a call's jobs: memory, in floats, and maybe the CPU's tile registers.
+// The scratch memory of one thread, in floats, and the configuration of the CPU's tile registers if they are used.
 class Scratch {
  public:
   Scratch(int64_t floats, PairProduct product) : memory_(static_cast<size_t>(floats) * sizeof(float)) {
@@ -60,19 +58,10 @@ class Scratch {
 
  private:
   ScratchMemory memory_;
-  std::optional<PairProducts> products_;
+  std::optional<Bf16Brgemm> products_;
 };
 
-// Of scores and weighted values in causal order. Documents are in one piece and count as one.
-double causal_flops(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t window) {
-  const int64_t last = k.size(1), first = last - q.size(1) + 1;  // keys that a query sees, without a window
-  const int64_t most = std::clamp(window, first - 1, last);
-  const double pairs = static_cast<double>((first + most) * (most - first + 1)) / 2 +
-                       static_cast<double>(last - most) * static_cast<double>(std::min(window, last));
-  return 2 * pairs * static_cast<double>(q.size(0) * q.size(2) * (q.size(3) + v.size(3)));
-}
-
-// Runs with the type's kernels; float64 has none.
+// Calls body with an element of the dtype; there are no float64 kernels.
 template <class Body>
 void with_attention_type(at::ScalarType type, const Body& body) {
   type == at::kFloat ? body(float{}) : body(Bf16{});
@@ -80,45 +69,50 @@ void with_attention_type(at::ScalarType type, const Body& body) {
 }  // namespace
 
 bool supports_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionMask& mask) {
-  return supports(q) && q.scalar_type() != at::kDouble && mask.causal && !mask.key_padding.defined() &&
-         !mask.allowed.defined() && !mask.bias.defined() && q.size(1) >= kFewQueries && q.numel() > 0 &&
-         k.numel() > 0 && v.numel() > 0;
+  return supports(q) && q.scalar_type() != at::kDouble && mask.causal && !mask.allowed.defined() &&
+         !mask.bias.defined() && q.size(1) >= kFewQueries && q.numel() > 0 && k.numel() > 0 && v.numel() > 0;
 }
 
-std::optional<at::Tensor> first_keys_of(const at::Tensor& document_ids, int64_t batch, int64_t keys) {
-  if (!document_ids.defined()) {
-    return at::Tensor();
+at::Tensor first_keys_of(const at::Tensor& cumulative_lengths, int64_t batch, int64_t keys) {
+  if (!cumulative_lengths.defined()) {
+    return {};
   }
-  const at::Tensor ids = document_ids.to(at::kLong).expand({batch, keys}).contiguous();
-  at::Tensor first_keys = at::empty({batch, keys}, ids.options().dtype(at::kInt));
-  if (document_ids.is_meta()) {
-    return first_keys;
-  }
-  const int64_t* id = elements<int64_t>(ids);
-  auto* first = elements<int32_t>(first_keys);
-  for (int64_t row = 0; row < batch; ++row) {
-    std::unordered_set<int64_t> seen;
-    int32_t start = 0;
-    for (int64_t i = 0; i < keys; ++i) {
-      const int64_t at = row * keys + i;
-      if (i == 0 || id[at] != id[at - 1]) {
-        if (!seen.insert(id[at]).second) {
-          return std::nullopt;  // a document in two pieces
-        }
-        start = static_cast<int32_t>(i);
-      }
-      first[at] = start;
+  at::Tensor first_keys = at::empty({batch, keys}, cumulative_lengths.options());
+  if (!cumulative_lengths.is_meta()) {
+    const auto* border = elements<int32_t>(cumulative_lengths);
+    auto* first = elements<int32_t>(first_keys);
+    for (int64_t i = 0; i + 1 < cumulative_lengths.size(0); ++i) {
+      std::fill(first + border[i], first + border[i + 1], static_cast<int32_t>(border[i] % keys));
     }
   }
   return first_keys;
 }
+
+namespace {
+// Returns causal_attention_flops for the sequences of the plan.
+double flops_of(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionPlan& plan) {
+  if (!plan.first_keys.defined() || plan.first_keys.is_meta()) {
+    return causal_attention_flops(q, k, v, plan.window);
+  }
+  const int64_t keys = k.size(1);
+  const auto* first_keys = elements<int32_t>(plan.first_keys);  // (B, S)
+  double pairs = 0;
+  for (int64_t row = 0; row < q.size(0); ++row) {
+    for (int64_t position = keys - q.size(1); position < keys; ++position) {
+      const int64_t seen = position + 1 - first_keys[row * keys + position];
+      pairs += static_cast<double>(std::min(seen, plan.window));
+    }
+  }
+  return 2 * pairs * static_cast<double>(q.size(2) * (q.size(3) + v.size(3)));
+}
+}  // namespace
 
 std::tuple<at::Tensor, at::Tensor> attention_forward(
     const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionPlan& plan, bool keep) {
   at::Tensor out = at::empty({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options());
   at::Tensor log_sum =
       keep ? at::empty({q.size(0), q.size(2), q.size(1)}, q.options().dtype(at::kFloat)) : at::Tensor();
-  report_attention(causal_flops(q, k, v, plan.window));
+  report_attention(flops_of(q, k, v, plan));
   report_moved({q, k, v, out, log_sum});
   with_attention_type(q.scalar_type(), [&](auto element) {
     using T = decltype(element);
@@ -146,7 +140,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(
     const at::Tensor& log_sum,
     const AttentionPlan& plan) {
   at::Tensor dq = at::empty_like(q), dk = at::empty_like(k), dv = at::empty_like(v);
-  report_attention(2 * causal_flops(q, k, v, plan.window));
+  report_attention(2 * flops_of(q, k, v, plan));
   report_moved({q, k, v, out, dout, log_sum, dq, dk, dv});
   with_attention_type(q.scalar_type(), [&](auto element) {
     using T = decltype(element);

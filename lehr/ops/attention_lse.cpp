@@ -16,18 +16,18 @@ at::ScalarType wide(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-// The tensors of a call by key/value head, which G query heads share.
+// The inputs of a call, grouped by key/value head, which G query heads share.
 struct Heads {
   at::Tensor q;  // (B, Hkv, G, T, D)
   at::Tensor k;  // (B, Hkv, 1, S, D)
   at::Tensor v;  // (B, Hkv, 1, S, Dv)
 };
 
-// (B, T, Hq, D) to (B, Hkv, G, T, D), wide.
+// Converts (B, T, Hq, D) to (B, Hkv, G, T, D) in float32 or wider.
 at::Tensor by_key_head(const at::Tensor& x, int64_t key_heads) {
   return x.to(wide(x)).unflatten(2, {key_heads, x.size(2) / key_heads}).permute({0, 2, 3, 1, 4});
 }
-// And back.
+// The inverse.
 at::Tensor by_position(const at::Tensor& x) {
   return x.permute({0, 3, 1, 2, 4}).flatten(2, 3);
 }
@@ -36,7 +36,8 @@ Heads heads_of(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
   return {.q = by_key_head(q, k.size(2)), .k = by_key_head(k, k.size(2)), .v = by_key_head(v, k.size(2))};
 }
 
-// Bool, broadcasts to (B, Hkv, G, count, S): what queries [first, first + count) see; undefined if that is all keys.
+// Returns the mask of queries [first, first + count): bool, broadcasts to (B, Hkv, G, count, S), true for visible keys;
+// undefined if all keys are visible.
 at::Tensor visible_keys(
     const AttentionStretch& stretch, std::optional<int64_t> window, int64_t first, int64_t count, const at::Tensor& k) {
   at::Tensor visible;
@@ -68,7 +69,7 @@ at::Tensor visible_keys(
   return visible;
 }
 
-// Scores before the mask: scaled, and bent by the softcap.
+// Returns the scores before the mask, with scale and softcap.
 at::Tensor scores_of(const at::Tensor& q, const at::Tensor& k, const AttentionOptions& options) {
   const at::Tensor scores = q.matmul(k.transpose(-1, -2)) * options.scale.value_or(reference::default_scale(q.size(4)));
   return options.softcap ? (scores / *options.softcap).tanh() * *options.softcap : scores;
@@ -78,7 +79,7 @@ at::Tensor hide(const at::Tensor& scores, const at::Tensor& visible) {
   return visible.defined() ? scores.masked_fill(visible.logical_not(), -kInfinity) : scores;
 }
 
-// exp(a - b), where minus infinity minus itself is no weight.
+// Returns exp(a - b), and 0 where both are minus infinity.
 at::Tensor exp_difference(const at::Tensor& a, const at::Tensor& b) {
   return (a - b.masked_fill(b == -kInfinity, 0)).exp();
 }
@@ -150,15 +151,16 @@ AttentionPartGradients attention_part_backward(
   for (int64_t first = 0; first < q.size(1); first += kQueriesAtATime) {
     const int64_t count = std::min(kQueriesAtATime, q.size(1) - first);
     const auto tile = [&](const at::Tensor& x) { return x.narrow(3, first, count); };
-    const at::Tensor scores = scores_of(tile(heads.q), heads.k, options);
+    const at::Tensor scores = scores_of(tile(heads.q), heads.k, options);  // (B, Hkv, G, count, S)
     const at::Tensor visible = visible_keys(stretch, options.window, first, count, heads.k);
     const at::Tensor weights = exp_difference(hide(scores, visible), tile(log_sum_by_head));
+    // The gradient of the softmax: dS = P (dP - sum(dO O)).
     const at::Tensor slope = tile(dout_by_head).matmul(heads.v.transpose(-1, -2)) - tile(products_by_head);
     at::Tensor dscores = weights * slope * scale;
     if (options.softcap) {
-      dscores = dscores * (1 - (scores / *options.softcap).square());
+      dscores = dscores * (1 - (scores / *options.softcap).square());  // tanh' = 1 - tanh^2
     }
-    // The G query heads of a key head add up.
+    // Sum over the G query heads of a key head.
     dv.add_(weights.transpose(-1, -2).matmul(tile(dout_by_head)).sum(2, /*keepdim=*/true));
     dk.add_(dscores.transpose(-1, -2).matmul(tile(heads.q)).sum(2, /*keepdim=*/true));
     tile(dq).copy_(dscores.matmul(heads.k));

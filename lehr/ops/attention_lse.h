@@ -1,8 +1,9 @@
-// Attention of a stretch of queries to a stretch of keys, with the log-sums that join several such parts to the whole:
-// what attention over a row is made of when its keys come one stretch after the other.
+// Attention of a range of queries to a range of keys, with the log-sum-exps (LSEs) that merge such parts into the
+// whole: the building block of ring attention.
 //
-// The plain definition in ATen, for any device and type, computed in float32 at least. It holds the scores of 128
-// queries at a time. Autograd does not see it: whoever joins parts knows the gradient of the whole.
+// This is the plain definition in ATen, for any device and dtype, computed in float32 or wider. It holds the scores of
+// 128 queries at a time. It is not differentiable: its callers compute the gradient of the whole with the functions
+// below.
 #pragma once
 
 #include "lehr/base/torch.h"
@@ -10,7 +11,7 @@
 
 namespace lehr::ops {
 
-/// Where queries and keys stand in their row, and which keys a query may see.
+/// Positions of queries and keys in their row, and the keys that are visible.
 struct AttentionStretch {
   int64_t first_query = 0;  ///< Position of the first query.
   int64_t first_key = 0;    ///< Position of the first key.
@@ -19,38 +20,39 @@ struct AttentionStretch {
   at::Tensor key_documents = {};    ///< (B or 1, S).
   at::Tensor key_padding = {};      ///< (B or 1, S) bool: false hides a key.
 
-  /// Whether causal order and window leave any of `keys` keys to any of `queries` queries.
+  /// True if causal order and window leave any of `keys` keys visible to any of `queries` queries.
   bool sees_any(int64_t queries, int64_t keys, std::optional<int64_t> window) const;
 };
 
-/// A part of attention's result, in the wide type.
+/// The result of attention to a part of the keys, in float32 or wider.
 struct AttentionPart {
-  at::Tensor output;   ///< (B, T, Hq, Dv), as if there were no other keys; zeros for a query that sees none.
-  at::Tensor log_sum;  ///< (B, T, Hq), the logarithm of the sum of exp(score); minus infinity where there is none.
+  at::Tensor output;   ///< (B, T, Hq, Dv), as if there were no other keys; zeros for a fully masked query.
+  at::Tensor log_sum;  ///< (B, T, Hq): the LSE; minus infinity for a fully masked query.
 };
 
-/// The part of no keys at all, for queries like q.
+/// Returns the part of an empty range of keys, for queries like q.
 AttentionPart empty_attention_part(const at::Tensor& q, int64_t value_size);
-/// q (B, T, Hq, D), k (B, S, Hkv, D), v (B, S, Hkv, Dv), as ops::attention takes them. Sinks are left out.
+/// Returns the part of these keys: q (B, T, Hq, D), k (B, S, Hkv, D), v (B, S, Hkv, Dv), as in ops::attention. Ignores
+/// sinks.
 AttentionPart attention_part(
     const at::Tensor& q,
     const at::Tensor& k,
     const at::Tensor& v,
     const AttentionStretch& stretch,
     const AttentionOptions& options);
-/// Joins the results for two sets of keys.
+/// Merges the results for two disjoint sets of keys.
 AttentionPart merge(const AttentionPart& one, const AttentionPart& other);
-/// Adds sinks (Hq) to a whole result.
+/// Adds sinks (Hq) to a result for all keys.
 AttentionPart with_sinks(const AttentionPart& whole, const at::Tensor& sinks);
 
-/// Gradients of q, k and v, in the wide type.
+/// Gradients of q, k and v, in float32 or wider.
 struct AttentionPartGradients {
   at::Tensor q;
   at::Tensor k;
   at::Tensor v;
 };
-/// What a stretch of keys adds to the gradients. `log_sum` and `products` (B, T, Hq) are of the whole result: its
-/// log-sums, sinks included, and the sums of its gradient `dout` times its output over a head.
+/// Returns the contribution of a range of keys to the gradients. `log_sum` and `products` (B, T, Hq) are those of the
+/// whole result: its LSEs, sinks included, and the sums over a head's elements of its gradient `dout` times its output.
 AttentionPartGradients attention_part_backward(
     const at::Tensor& dout,
     const at::Tensor& products,
@@ -60,7 +62,7 @@ AttentionPartGradients attention_part_backward(
     const at::Tensor& v,
     const AttentionStretch& stretch,
     const AttentionOptions& options);
-/// The gradient of the sinks (Hq): each is a key with value zero, whose weight is exp(sink - log_sum).
+/// Returns the gradient of the sinks (Hq): each is a key with value zero, whose weight is exp(sink - log_sum).
 at::Tensor sinks_gradient(const at::Tensor& products, const at::Tensor& log_sum, const at::Tensor& sinks);
 
 }  // namespace lehr::ops

@@ -1,5 +1,7 @@
 #include "lehr/ops/attention_meta.h"
 
+#include <algorithm>
+
 #include "lehr/base/operation_meter.h"
 
 namespace lehr::ops {
@@ -39,9 +41,19 @@ at::Tensor flash_attention_on_meta(
   const double flops = (causal ? 1 : 2) * pairs * static_cast<double>(q.size(3) + v.size(3));
   std::optional<at::Tensor> scores_bias = bias;
   if (bias && bias->scalar_type() == at::kBool) {
-    scores_bias = bias->to(q.scalar_type());  // as ATen makes numbers of it
+    scores_bias = bias->to(q.scalar_type());  // ATen converts the mask the same way
   }
   return Flash::apply(q, k, v, scores_bias, flops);
+}
+
+double causal_attention_flops(
+    const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, std::optional<int64_t> window) {
+  const int64_t last = k.size(1), first = last - q.size(1) + 1;  // visible to the last and first query
+  const int64_t seen = std::min(window.value_or(last), last);
+  const int64_t most = std::clamp(seen, first - 1, last);
+  const double pairs = static_cast<double>((first + most) * (most - first + 1)) / 2 +
+                       static_cast<double>(last - most) * static_cast<double>(seen);
+  return 2 * pairs * static_cast<double>(q.size(0) * q.size(2) * (q.size(3) + v.size(3)));
 }
 
 }  // namespace lehr::ops

@@ -1,5 +1,5 @@
-// Attention, the definition: ATen's scaled_dot_product_attention with the mask spelled out, and the written-out
-// products for what that does not know.
+// The definition of attention: ATen's scaled_dot_product_attention with an explicit mask, and separate matmuls for
+// sinks and softcap, which it does not support.
 #include <ATen/ops/arange.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/where.h>
@@ -10,12 +10,14 @@
 
 #include "lehr/base/on_meta.h"
 #include "lehr/ops/attention_meta.h"
+#include "lehr/ops/attention_sequences.h"
 #include "lehr/ops/reference.h"
 
 namespace lehr::ops::reference {
 
 namespace {
-// Bool, broadcasts to (B, Hq, T, S); undefined if every query may see every key.
+// Returns the mask: bool, broadcasts to (B, Hq, T, S), true for visible keys; undefined if all keys are visible to all
+// queries.
 at::Tensor allowed_keys(
     const AttentionMask& mask, std::optional<int64_t> window, int64_t queries, int64_t keys, at::Device device) {
   at::Tensor allowed;
@@ -43,12 +45,12 @@ at::Tensor allowed_keys(
   return allowed;
 }
 
-// The keys that all queries of a window have left behind.
+// Returns the number of leading keys that are outside of the window of all queries.
 int64_t keys_left_behind(std::optional<int64_t> window, int64_t queries, int64_t keys) {
   return window && *window < keys - queries + 1 ? keys - queries + 1 - *window : 0;
 }
 
-// The mask of a call without its first `count` keys.
+// Returns the mask without its first `count` keys.
 AttentionMask without_first(const AttentionMask& mask, int64_t count, int64_t keys) {
   AttentionMask rest = mask;
   for (at::Tensor* tensor : {&rest.document_ids, &rest.key_padding, &rest.allowed, &rest.bias}) {
@@ -59,7 +61,7 @@ AttentionMask without_first(const AttentionMask& mask, int64_t count, int64_t ke
   return rest;
 }
 
-// The definition itself, in float32 at least. Holds all scores.
+// Computes the definition with separate matmuls, in float32 or wider. Holds all scores.
 at::Tensor written_out(
     const at::Tensor& q,
     const at::Tensor& k,
@@ -72,7 +74,7 @@ at::Tensor written_out(
   const at::Tensor query =
       q.to(type).transpose(1, 2).reshape({batch, key_heads, heads / key_heads, queries, q.size(3)});
   at::Tensor scores = query.matmul(of_keys(k).transpose(-1, -2)) * options.scale.value_or(default_scale(q.size(3)));
-  scores = scores.view({batch, heads, queries, keys});
+  scores = scores.view({batch, heads, queries, keys});  // (B, Hq, T, S)
   if (options.softcap) {
     scores = (scores / *options.softcap).tanh() * *options.softcap;
   }
@@ -89,7 +91,7 @@ at::Tensor written_out(
     sink = options.sinks.to(type).view({heads, 1, 1});
     highest = at::maximum(highest, sink.detach());
   }
-  highest = highest.clamp_min(std::numeric_limits<float>::lowest());  // of a query that sees nothing
+  highest = highest.clamp_min(std::numeric_limits<float>::lowest());  // for fully masked queries
   const at::Tensor weights = (scores - highest).exp();
   at::Tensor sum = weights.sum(-1, true);
   if (sink.defined()) {
@@ -97,12 +99,12 @@ at::Tensor written_out(
   }
   const at::Tensor grouped = weights.view({batch, key_heads, heads / key_heads, queries, keys});
   const at::Tensor attended = grouped.matmul(of_keys(v)).view({batch, heads, queries, v.size(3)});
-  // The highest weight is 1, or there is none: dividing by a tiny sum would make gradients infinite, and zero times
-  // them.
+  // The largest unnormalized weight is 1, so sums are at least 1, except for fully masked queries, whose sum is 0. A
+  // smaller bound than 1 would make their gradients infinite, and NaN when multiplied by zero.
   return (attended / sum.clamp_min(1)).transpose(1, 2).to(q.scalar_type());
 }
 
-// scaled_dot_product_attention, which knows neither sinks nor softcap.
+// Calls scaled_dot_product_attention, which supports neither sinks nor softcap.
 at::Tensor by_aten(
     const at::Tensor& q,
     const at::Tensor& k,
@@ -114,14 +116,15 @@ at::Tensor by_aten(
   const bool restricted = mask.document_ids.defined() || mask.key_padding.defined() || mask.allowed.defined() ||
                           mask.bias.defined() || (options.window && *options.window < keys);
   const bool plain_causal = mask.causal && !restricted && queries == keys;
-  at::Tensor blind;  // queries that may see no key
+  at::Tensor fully_masked;  // fully masked queries
   std::optional<at::Tensor> attention_bias;
   if (!plain_causal && (restricted || (mask.causal && queries > 1))) {
     at::Tensor allowed = allowed_keys(mask, options.window, queries, keys, q.device());
     if (allowed.defined()) {
-      // ATen's answer for such rows differs between its kernels, so let them see everything and take the row out after.
-      blind = allowed.any(-1, true).logical_not();
-      allowed = allowed.logical_or(blind);
+      // ATen's kernels differ in their outputs for fully masked queries, so their mask is removed and their output set
+      // to zero afterwards.
+      fully_masked = allowed.any(-1, true).logical_not();
+      allowed = allowed.logical_or(fully_masked);
     }
     if (mask.bias.defined()) {
       const at::Tensor bias = mask.bias.detach().to(q.scalar_type());
@@ -146,7 +149,7 @@ at::Tensor by_aten(
                                                     plain_causal,
                                                     options.scale,
                                                     q.size(2) != k.size(2));  // (B, Hq, T, Dv)
-  const at::Tensor kept = blind.defined() ? attended.masked_fill(blind, 0) : attended;
+  const at::Tensor kept = fully_masked.defined() ? attended.masked_fill(fully_masked, 0) : attended;
   return kept.transpose(1, 2);
 }
 }  // namespace
@@ -167,8 +170,9 @@ at::Tensor attention(
     return reference::attention(
         q, k.narrow(1, behind, seen), v.narrow(1, behind, seen), without_first(mask, behind, keys), options);
   }
-  return options.sinks.defined() || options.softcap ? written_out(q, k, v, mask, options)
-                                                    : by_aten(q, k, v, mask, options);
+  const at::Tensor attended = options.sinks.defined() || options.softcap ? written_out(q, k, v, mask, options)
+                                                                         : by_aten(q, k, v, mask, options);
+  return without_hidden_queries(attended, mask.key_padding);
 }
 
 }  // namespace lehr::ops::reference

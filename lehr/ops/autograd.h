@@ -1,4 +1,4 @@
-// What the operators' autograd functions share.
+// Helpers of the operators' autograd functions.
 #pragma once
 
 #include "lehr/base/error.h"
@@ -6,13 +6,13 @@
 
 namespace lehr::ops {
 
-/// Whether a call on these tensors will be differentiated, so that its forward pass must keep things for it.
+/// Whether a call on these tensors will be differentiated, so that its forward must save tensors for backward.
 template <class... Tensors>
 bool will_differentiate(const Tensors&... tensors) {
   return at::GradMode::is_enabled() && (tensors.requires_grad() || ...);
 }
 
-/// The fused operators' backward passes are no operators themselves: refuses create_graph.
+/// Throws a usage error under create_graph: backward of the fused operators is not differentiable.
 inline void refuse_double_backward(const char* name) {
   require(
       !at::GradMode::is_enabled(),
@@ -20,7 +20,7 @@ inline void refuse_double_backward(const char* name) {
       name);
 }
 
-/// "2x3x4", for messages.
+/// Returns "2x3x4", for messages.
 inline std::string shape_of(const at::Tensor& tensor) {
   std::string text;
   for (const int64_t size : tensor.sizes()) {

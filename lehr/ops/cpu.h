@@ -1,7 +1,7 @@
-// The fast CPU forms of the operators on tensors, forward and backward apart: what the autograd functions call.
+// Fused CPU operators on tensors, forward and backward separately, which the autograd functions call.
 //
-// All tensors are contiguous CPU tensors of one type that `supports` names, or stand for such on meta (base/on_meta.h):
-// everything is allocated and nothing computed then. cuda.h has functions of the same shape,
+// All tensors are contiguous CPU tensors of one type that `supports` accepts, or meta tensors in their place
+// (base/on_meta.h): then results are allocated and nothing is computed. cuda.h has functions with the same signatures,
 // and fast.h chooses between the two.
 #pragma once
 
@@ -20,63 +20,65 @@
 
 namespace lehr::ops::cpu {
 
-/// Whether there are kernels for tensors like this one: on the CPU or running on meta, float32, float64 or bfloat16.
+/// Whether there are kernels for this tensor: on the CPU or running on meta, float32, float64 or bfloat16.
 bool supports(const at::Tensor& tensor);
 
-/// Which gradients of x and of the weight a backward pass shall compute; the others come back undefined.
-struct Wanted {
+/// The gradients that a backward pass computes; the others are returned undefined.
+struct GradMask {
   bool x = true;
   bool weight = true;
 };
 
-/// What a norm adds to x before it, and where their sum goes, both of x's shape; undefined for nothing.
+/// Fused residual addition of a norm: `branch` is added to x before the norm, and the sum is written to `sum`. Both
+/// have x's shape, or are undefined for no addition.
 struct Added {
   at::Tensor branch = {};
   at::Tensor sum = {};
 };
 
-/// Returns y and, if `keep`, the rows' inverse_rms for the backward pass.
+/// Returns y and, if `keep`, the inverse RMS of each row for backward.
 std::tuple<at::Tensor, at::Tensor> rms_norm_forward(
     const at::Tensor& x, const at::Tensor& weight, double eps, NormWeight kind, bool keep, const Added& added = {});
-/// x is what was normalized. Its gradient includes dsum, if that is defined.
+/// Returns the gradients of x and weight. x is the tensor that was normalized, after a fused addition. Its gradient
+/// includes dsum, if that is defined.
 std::tuple<at::Tensor, at::Tensor> rms_norm_backward(
     const at::Tensor& dy,
     const at::Tensor& x,
     const at::Tensor& weight,
     const at::Tensor& inverse_rms,
     NormWeight kind,
-    Wanted wanted,
+    GradMask wanted,
     const at::Tensor& dsum = {});
 
-/// cos and sin as kernels read them: (rows, R), each (1, T, R) or (T, R) kept as T rows.
-struct Angles {
+/// cos and sin in the layout of the kernels: (B*T, R), or (T, R) if all sequences share them.
+struct CosSin {
   at::Tensor cos;
   at::Tensor sin;
   bool interleaved;
 };
-Angles angles_for(const at::Tensor& cos, const at::Tensor& sin, at::ScalarType type, RotaryStyle style);
+CosSin angles_for(const at::Tensor& cos, const at::Tensor& sin, at::ScalarType type, RotaryStyle style);
 
-/// x is (B, T, H, D). Backward applies the transposed map.
-at::Tensor rotary(const at::Tensor& x, const Angles& angles, bool backward);
+/// Rotates x (B, T, H, D). With `backward`, rotates by the negative angles, which is the transposed map.
+at::Tensor rotary(const at::Tensor& x, const CosSin& angles, bool backward);
 
 std::tuple<at::Tensor, at::Tensor> norm_rotary_forward(
-    const at::Tensor& x, const at::Tensor& weight, double eps, NormWeight kind, const Angles& angles, bool keep);
+    const at::Tensor& x, const at::Tensor& weight, double eps, NormWeight kind, const CosSin& angles, bool keep);
 std::tuple<at::Tensor, at::Tensor> norm_rotary_backward(
     const at::Tensor& dy,
     const at::Tensor& x,
     const at::Tensor& weight,
     const at::Tensor& inverse_rms,
     NormWeight kind,
-    const Angles& angles,
-    Wanted wanted);
+    const CosSin& angles,
+    GradMask wanted);
 
 at::Tensor silu_mul_forward(const at::Tensor& gate, const at::Tensor& up);
 std::tuple<at::Tensor, at::Tensor> silu_mul_backward(
     const at::Tensor& dy, const at::Tensor& gate, const at::Tensor& up, bool want_gate, bool want_up);
 
-/// Writes -log softmax(logits)[labels] to losses (N); if `gradient`, turns logits (N, V) into softmax(logits) -
-/// one_hot, row n times row_scale[n] where row_scale is defined. losses and row_scale are in the wide type. A row with
-/// the label -1 gives zeros, with another one out of range NaN.
+/// Writes -log softmax(logits)[labels] to losses (N). If `gradient`, overwrites logits (N, V) by softmax(logits) -
+/// one_hot(labels), with row n multiplied by row_scale[n] if row_scale is defined. losses and row_scale are in the wide
+/// type. Loss and gradient are zero for the label -1, and NaN for other labels out of range.
 void cross_entropy_(
     const at::Tensor& logits,
     const at::Tensor& labels,
@@ -84,34 +86,36 @@ void cross_entropy_(
     bool gradient,
     const at::Tensor& row_scale = {});
 
-/// Rows of tokens (N, H) in sorted order, (N*k, H), for `order` of a TokenPermutation.
+/// Returns the rows of tokens (N, H), copied once per choice, in sorted order (N*k, H), for a TokenPermutation's
+/// `order`.
 at::Tensor copy_tokens(const at::Tensor& tokens, const at::Tensor& order);
-/// The sums of each token's rows of `sorted`, times weights (N, k) unless they are undefined, each in the order of the
-/// token's choices; `inverse` of a TokenPermutation with k choices a token.
+/// Returns the sum of each token's rows of `sorted`, multiplied by weights (N, k) if defined, in the order of the
+/// token's choices, for the `inverse` of a TokenPermutation with k choices per token.
 at::Tensor sum_copies(const at::Tensor& sorted, const at::Tensor& weights, const at::Tensor& inverse, int64_t choices);
-/// Gradients of sum_copies for sorted and weights.
+/// Returns the gradients of sum_copies with respect to sorted and weights.
 std::tuple<at::Tensor, at::Tensor> sum_copies_backward(
     const at::Tensor& dout,
     const at::Tensor& sorted,
     const at::Tensor& weights,
     const at::Tensor& inverse,
-    Wanted wanted);
+    GradMask wanted);
 
-/// Whether attention_forward takes this call: causal order and documents only, float32 or bfloat16, and not so few
-/// queries that tiles would be mostly empty. It takes all options.
+/// Whether attention_forward takes this call: causal order, documents and padding that form sequences
+/// (attention_sequences.h), float32 or bfloat16, and not so few queries that tiles would be mostly empty. All options
+/// are supported.
 bool supports_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionMask& mask);
-/// (batch, keys) int32, where the document at each position begins; undefined without ids, nothing if a document comes
-/// in several pieces.
-std::optional<at::Tensor> first_keys_of(const at::Tensor& document_ids, int64_t batch, int64_t keys);
-/// What is the same for all queries of a call of attention.
+/// (batch, keys) int32, where in its row the sequence at each position begins, for cumulative lengths of the rows;
+/// undefined if these are.
+at::Tensor first_keys_of(const at::Tensor& cumulative_lengths, int64_t batch, int64_t keys);
+/// Arguments of a call of attention that all queries share.
 struct AttentionPlan {
-  at::Tensor first_keys;  ///< Of first_keys_of; undefined without documents.
+  at::Tensor first_keys;  ///< Of first_keys_of; undefined where each row is one sequence.
   at::Tensor sinks;       ///< (Hq) float32; undefined for none.
   double scale = 1;
   double softcap = 0;  ///< 0 for none.
   int64_t window = std::numeric_limits<int64_t>::max();
 };
-/// Returns the output and, if `keep`, the log-sums (B, Hq, T) for the backward pass.
+/// Returns the output and, if `keep`, the log-sum-exp of each query (B, Hq, T) for backward.
 std::tuple<at::Tensor, at::Tensor> attention_forward(
     const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionPlan& plan, bool keep);
 std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(
@@ -123,12 +127,12 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(
     const at::Tensor& log_sum,
     const AttentionPlan& plan);
 
-/// The type in which T is computed: float64 for float64, else float32.
+/// Returns the type in which `type` is computed: float64 for float64, else float32.
 inline at::ScalarType wide_type(at::ScalarType type) {
   return type == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-/// Calls body(T{}) with the kernels' element type for `type`.
+/// Calls body(T{}), where T is the kernels' element type for `type`.
 template <class Body>
 void with_element_type(at::ScalarType type, const Body& body) {
   switch (type) {
@@ -143,13 +147,13 @@ void with_element_type(at::ScalarType type, const Body& body) {
   }
 }
 
-/// The elements of a tensor, null if it is undefined.
+/// Returns a pointer to the elements of a tensor; null if it is undefined.
 template <class T>
 T* elements(const at::Tensor& tensor) {
   return tensor.defined() ? static_cast<T*>(tensor.data_ptr()) : nullptr;
 }
 
-/// parallel_for over the work of a kernel on tensors like `like`; on meta there is none.
+/// Runs a kernel's loop by parallel_for, unless `like` is a meta tensor.
 template <class Body>
 void run_kernel(const at::Tensor& like, int64_t begin, int64_t end, int64_t grain, const Body& body) {
   if (!like.is_meta()) {
@@ -157,7 +161,7 @@ void run_kernel(const at::Tensor& like, int64_t begin, int64_t end, int64_t grai
   }
 }
 
-/// The least number of items for a thread, so that it has some ten microseconds of work.
+/// Returns the minimum number of items per thread, such that a thread has about ten microseconds of work.
 inline int64_t grain_for(int64_t elements_an_item) {
   return std::max<int64_t>(1, 16384 / std::max<int64_t>(1, elements_an_item));
 }

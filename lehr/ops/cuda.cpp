@@ -5,10 +5,12 @@
 #include <atomic>
 #include <filesystem>
 
+#include "lehr/base/file.h"
+
 namespace lehr::ops::cuda {
 
 namespace {
-std::atomic<const Table*> opened = nullptr;                  // by open_kernels, for as long as the process lives
+std::atomic<const Table*> opened = nullptr;                  // set by open_kernels, valid until the process ends
 std::atomic<const GraphFunctions*> opened_graphs = nullptr;  // likewise
 thread_local TableScope::Use in_scope = {nullptr, at::kCPU};
 thread_local int64_t uses = 0;
@@ -23,7 +25,7 @@ const Table* table_for(at::DeviceType device) {
 template <class Function>
 Function* function_of(void* module, const std::string& file, const char* name) {
   void* const function = dlsym(module, name);
-  require(function != nullptr, "{}: has no function {}; build it together with the program", file, name);
+  require(function != nullptr, "{}: there is no function {}; build the module together with the program", file, name);
   return reinterpret_cast<Function*>(function);
 }
 
@@ -51,7 +53,8 @@ bool with_type(const at::Tensor& tensor, const Body& body) {
 const Table& checked_table(const Table& table) {
   require(
       table.version == kTableVersion && table.layout == kTableLayout,
-      "liblehr_cuda.so: its kernels are version {}.{}, the program expects {}.{}; build both from the same sources",
+      "liblehr_cuda.so: found kernels of version {}.{}, but the program expects {}.{}; build both from the same "
+      "sources",
       table.version,
       table.layout,
       kTableVersion,
@@ -63,12 +66,17 @@ std::string open_kernels() {
   if (opened.load() != nullptr) {
     return "";
   }
-  // The module lies where the program does, or one folder above (test programs).
+  // The module is in the program's folder, or one folder above (test programs).
   const auto folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
   for (const auto& place : {folder, folder.parent_path()}) {
     const std::string file = place / "liblehr_cuda.so";
     if (std::filesystem::exists(file)) {
       return open_module(file);
+    }
+  }
+  for (const auto& place : {folder, folder.parent_path()}) {
+    if (const auto why = place / "liblehr_cuda.txt"; std::filesystem::exists(why)) {
+      return "there is no liblehr_cuda.so: when the program was built, " + read_file(why);
     }
   }
   return "liblehr_cuda.so is not beside the program (" + folder.string() + ")";
@@ -87,6 +95,10 @@ TableScope::~TableScope() {
 
 bool on_gpu(const at::Tensor& tensor) {
   return tensor.is_cuda() || (in_scope.table != nullptr && in_scope.device == tensor.device().type());
+}
+
+bool has_kernels(const at::Tensor& tensor) {
+  return table_for(tensor.device().type()) != nullptr;
 }
 
 bool supports(const at::Tensor& tensor) {
@@ -129,7 +141,7 @@ at::Tensor aligned_for_kernels(const at::Tensor& tensor) {
 
 void check_status(const char* name, Status status) {
   if (status != nullptr) {
-    fail_runtime("{}: its CUDA kernel could not be started: {}", name, status);
+    fail_runtime("{}: its CUDA kernel could not be launched: {}", name, status);
   }
 }
 

@@ -1,7 +1,7 @@
-// The fused forms of the operators for CUDA tensors, as cpu.h has them for the CPU; fast.h chooses between the two.
+// The operators' kernels for CUDA tensors, as cpu.h has them for the CPU; fast.h chooses between the two.
 //
-// The kernels lie in a module of their own, liblehr_cuda.so beside the program (ops/cuda/, built where CMake finds
-// nvcc), which is opened when a run wants a GPU. Where it is missing, CUDA tensors take the plain ATen definitions.
+// The kernels are in a separate module, liblehr_cuda.so beside the program (ops/cuda/, built where CMake finds nvcc),
+// which is opened when a run needs a GPU. Without the module CUDA tensors take the plain ATen definitions.
 #pragma once
 
 #include <string>
@@ -12,22 +12,23 @@
 #include "lehr/base/torch.h"
 #include "lehr/ops/cpu.h"
 #include "lehr/ops/cuda/table.h"
+#include "lehr/ops/float8.h"
 
 namespace lehr::ops::cuda {
 
-/// Opens the module once for the process, after LibTorch's CUDA half. Returns "", or why there are no kernels and
-/// operators run as plain ATen: the module is not beside the program or cannot be opened, or the current GPU or its
-/// driver does not run what it holds. Throws a usage error for a module that was built from other sources.
+/// Opens the module once per process, after LibTorch's CUDA half. Returns "", or the reason why there are no kernels
+/// and operators run in plain ATen: the module is not beside the program or cannot be opened, or the current GPU or its
+/// driver does not run its code. Throws a usage error for a module that was built from other sources.
 std::string open_kernels();
 
-/// Those of the module that was opened; null if none was.
+/// Returns the graph functions of the opened module; null without one.
 const GraphFunctions* graph_functions();
 
-/// The table as it is if the program and the module agree about it. Throws a usage error if not.
+/// Returns the table unchanged if its version and layout are those of the program. Throws a usage error otherwise.
 const Table& checked_table(const Table& table);
 
-/// While one lives, this thread runs a table's kernels on tensors of another device: how tests run the loops of kernels
-/// on the host.
+/// While it exists, this thread runs a table's kernels on tensors of another device. Tests use it to run the bodies of
+/// kernels on the host.
 class TableScope {
  public:
   TableScope(const Table& table, at::DeviceType device);
@@ -44,14 +45,17 @@ class TableScope {
   Use before_;
 };
 
-/// Whether it lies on a GPU, or on the device that a TableScope takes for one. Operators do not look at its numbers
-/// then: the host would wait for all that the GPU was given before, and a step could not be recorded as a graph.
+/// True if the tensor is on a GPU, or on the device that a TableScope takes for one. Operators do not read its values
+/// then: the host would wait for all work that the GPU was given before, and a step could not be recorded as a graph.
 bool on_gpu(const at::Tensor& tensor);
-/// Whether there are kernels for tensors like this one: on a device with a table, float32 or bfloat16.
+/// True if there are kernels for tensors on its device.
+bool has_kernels(const at::Tensor& tensor);
+/// True if there are kernels for tensors like this one: on a device with a table, float32 or bfloat16.
 bool supports(const at::Tensor& tensor);
-/// Whether the kernels of norms take its rows.
+/// True if the kernels of norms support its rows.
 bool supports_rows(const at::Tensor& tensor);
-/// Whether those of rotations take its heads, of which `rotated` elements turn; if `normalized`, behind a norm.
+/// True if the kernels of rotations support its heads, of which `rotated` elements are rotated, after a norm if
+/// `normalized`.
 bool supports_rotation(const at::Tensor& tensor, int64_t rotated, bool normalized);
 
 /// @name As in cpu.h
@@ -70,19 +74,19 @@ std::tuple<at::Tensor, at::Tensor> rms_norm_backward(
     const at::Tensor& weight,
     const at::Tensor& inverse_rms,
     NormWeight kind,
-    cpu::Wanted wanted,
+    cpu::GradMask wanted,
     const at::Tensor& dsum = {});
-at::Tensor rotary(const at::Tensor& x, const cpu::Angles& angles, bool backward);
+at::Tensor rotary(const at::Tensor& x, const cpu::CosSin& angles, bool backward);
 std::tuple<at::Tensor, at::Tensor> norm_rotary_forward(
-    const at::Tensor& x, const at::Tensor& weight, double eps, NormWeight kind, const cpu::Angles& angles, bool keep);
+    const at::Tensor& x, const at::Tensor& weight, double eps, NormWeight kind, const cpu::CosSin& angles, bool keep);
 std::tuple<at::Tensor, at::Tensor> norm_rotary_backward(
     const at::Tensor& dy,
     const at::Tensor& x,
     const at::Tensor& weight,
     const at::Tensor& inverse_rms,
     NormWeight kind,
-    const cpu::Angles& angles,
-    cpu::Wanted wanted);
+    const cpu::CosSin& angles,
+    cpu::GradMask wanted);
 at::Tensor silu_mul_forward(const at::Tensor& gate, const at::Tensor& up);
 std::tuple<at::Tensor, at::Tensor> silu_mul_backward(
     const at::Tensor& dy, const at::Tensor& gate, const at::Tensor& up, bool want_gate, bool want_up);
@@ -94,37 +98,59 @@ void cross_entropy_(
     const at::Tensor& row_scale = {});
 /// @}
 
-/// The sum of all squares as a float64 scalar on the tensors' device; all of one device, `supports` and dense. Its
-/// order depends on the shapes alone, and nothing is read back.
+/// Returns the sum of all squares as a float64 scalar on the tensors' device. All tensors are on one device, dense, and
+/// accepted by `supports`. The order of the sum depends only on the shapes, and nothing is read back.
 at::Tensor sum_of_squares(const std::vector<at::Tensor>& tensors);
-/// Multiplies them in place; tensors as above.
+/// Multiplies the tensors in place; requirements as above.
 void scale_(const std::vector<at::Tensor>& tensors, const at::Tensor& factor);
 
-/// Rows of tokens (N, H) in sorted order, (N*k, H), for `order` of a TokenPermutation.
-at::Tensor copy_tokens(const at::Tensor& tokens, const at::Tensor& order);
-/// The sums of each token's rows of `sorted`, times weights (N, k) unless they are undefined; `inverse` of a
-/// TokenPermutation with k choices a token.
+/// Returns the rows of tokens (N, H) in sorted order, (N*k, H), for `inverse` of a TokenPermutation.
+at::Tensor copy_tokens(const at::Tensor& tokens, const at::Tensor& inverse);
+/// Returns, for each token, the sum of its rows of `sorted`, times weights (N, k) unless they are undefined. `inverse`
+/// is that of a TokenPermutation with k choices per token.
 at::Tensor sum_copies(const at::Tensor& sorted, const at::Tensor& weights, const at::Tensor& inverse, int64_t choices);
-/// Gradients of sum_copies for sorted and weights.
+/// Returns the gradients of sum_copies for sorted and weights.
 std::tuple<at::Tensor, at::Tensor> sum_copies_backward(
     const at::Tensor& dout,
     const at::Tensor& sorted,
     const at::Tensor& weights,
     const at::Tensor& inverse,
-    cpu::Wanted wanted);
+    cpu::GradMask wanted);
 
-/// Calls body(T{}, kernels of T) with the element type of a tensor that `supports`, with the tensor's device as the
-/// current one. The body returns a Status; throws a runtime error that names the operator if that is one.
+/// A matrix (m, k) of at least one element that `supports` accepts, in float8 (ops/float8.h): its rows, the rows of its
+/// transpose, or both with one search for scales. Undefined where not requested.
+struct Float8Both {
+  Float8Rows rows = {};     ///< (m, k)
+  Float8Rows columns = {};  ///< (k, m)
+};
+Float8Both to_float8(const at::Tensor& matrix, bool by_row, bool by_column);
+
+/// @name Grouped matmuls (ops/grouped_linear.h) by ATen's kernel, for which `ends` stays on the device
+/// @{
+/// True if there is a grouped matmul for such rows: bfloat16 on a GPU. Others are multiplied group by group.
+bool multiplies_groups(const at::Tensor& rows);
+/// Returns rows (N, in) times weight (G, out, in) transposed.
+at::Tensor grouped_product(const at::Tensor& rows, const at::Tensor& weight, const at::Tensor& ends);
+/// Returns grad (N, out) times weight.
+at::Tensor grouped_input_gradient(const at::Tensor& grad, const at::Tensor& weight, const at::Tensor& ends);
+/// Returns, for each group, its rows of grad transposed times its rows of the input: (G, out, in); zeros for groups
+/// without rows.
+at::Tensor grouped_weight_gradient(const at::Tensor& grad, const at::Tensor& input, const at::Tensor& ends);
+/// @}
+
+/// Calls body(T{}, kernels of T) with the element type of a tensor that `supports` accepts, with the tensor's device as
+/// the current one. Throws a runtime error that names the operator if the body returns a Status that is not null.
 template <class Body>
 void run(const char* name, const at::Tensor& like, const Body& body);
 
-/// The table in use on this thread; only where `supports` says so.
+/// Returns the table of this thread; only valid where `supports` is true.
 const Table& table();
-/// How often this thread has asked for it, which is at least once a launch: how tests see that kernels ran.
+/// Returns how often this thread has called table(), which is at least once per launch: tests check by it that kernels
+/// ran.
 int64_t table_uses();
-/// Throws a usage error unless the defined ones among the tensors are on one device.
+/// Throws a usage error unless all defined tensors are on one device.
 void check_devices(const char* name, std::initializer_list<at::Tensor> tensors);
-/// The tensor, or a copy where its elements do not begin at a multiple of 16 bytes. Contiguous already.
+/// Returns the tensor, which must be contiguous, or a copy if its elements do not begin at a multiple of 16 bytes.
 at::Tensor aligned_for_kernels(const at::Tensor& tensor);
 void check_status(const char* name, Status status);
 

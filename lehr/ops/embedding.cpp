@@ -1,4 +1,5 @@
-// Looking up is ATen's. The gradient of the table is ours on the CPU: all threads write it once.
+// Embedding lookup. The lookup is ATen's. On the CPU the gradient of the table is computed here: all threads write it
+// once.
 #include "lehr/ops/embedding.h"
 
 #include <ATen/ops/embedding.h>
@@ -24,9 +25,10 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Where rows of the table were looked up: row i of `rows` at places[first[i]] to places[first[i + 1] - 1], rising.
+// The positions at which each row of the table was looked up: row rows[i] at places[first[i]], ...,
+// places[first[i + 1] - 1], in ascending order.
 struct Looks {
-  std::vector<int64_t> rows;  // rising
+  std::vector<int64_t> rows;  // ascending
   std::vector<size_t> first;
   std::vector<int64_t> places;
 };
@@ -49,7 +51,8 @@ Looks looks_of(const at::Tensor& ids) {
   return looks;
 }
 
-// Zeros. Those of a table that no cache holds go past the caches, so that memory is not read before it is written.
+// Writes zeros. For a table larger than the caches it uses non-temporal stores, so memory is not read before it is
+// written.
 void fill_zeros(void* p, size_t bytes, bool past_caches) {
 #ifdef __SSE2__
   if (past_caches) {
@@ -68,7 +71,7 @@ void fill_zeros(void* p, size_t bytes, bool past_caches) {
   std::memset(p, 0, bytes);
 }
 
-// Rows [first, last) of the gradient.
+// Computes rows [first, last) of the gradient.
 template <class T>
 void fill_rows(
     const KernelTable<T>& kernel,
@@ -127,7 +130,7 @@ struct EmbeddingFunction : torch::autograd::Function<EmbeddingFunction> {
 
 at::Tensor embedding(const at::Tensor& table, const at::Tensor& ids) {
   if (operator_watch() != nullptr) {
-    return at::embedding(table, ids);  // which says itself what it does
+    return at::embedding(table, ids);  // the watch handles ATen's operator
   }
   const OperatorScope scope(OperatorKind::embedding, "lehr::embedding");
   require(

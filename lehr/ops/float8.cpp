@@ -5,11 +5,12 @@
 #include "lehr/base/operation_meter.h"
 #include "lehr/base/operator_profile.h"
 #include "lehr/ops/cpu.h"
+#include "lehr/ops/cuda.h"
 
 namespace lehr::ops {
 
 namespace {
-// `matrix` is without gaps; a scale for each row, or for each column.
+// `matrix` is contiguous; one scale per row, or one per column.
 at::Tensor rounded(const at::Tensor& matrix, bool by_row) {
   const at::Tensor result = at::empty_like(matrix);
   report_pointwise({matrix, result});
@@ -28,6 +29,15 @@ at::Tensor rounded(const at::Tensor& matrix, bool by_row) {
   return result;
 }
 }  // namespace
+
+Float8Rows to_float8_rows(const at::Tensor& matrix) {
+  const OperatorScope scope(OperatorKind::copy, "lehr::to_float8_rows");
+  if (!cuda::supports(matrix) || matrix.numel() == 0) {
+    return reference::to_float8_rows(matrix);
+  }
+  const bool transposed = !matrix.is_contiguous() && matrix.t().is_contiguous();
+  return transposed ? cuda::to_float8(matrix.t(), false, true).columns : cuda::to_float8(matrix, true, false).rows;
+}
 
 at::Tensor round_rows_to_float8(const at::Tensor& matrix) {
   const OperatorScope scope(OperatorKind::copy, "lehr::round_rows_to_float8");

@@ -1,28 +1,26 @@
-// Rounding rows to float8 in plain ATen: the definition, and what runs on a GPU.
+// Rounding of rows to float8 in plain ATen: the definition, which also runs on a GPU without kernels.
 #include <ATen/ops/frexp.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/where.h>
 
 #include <limits>
 
-#include "lehr/base/operator_profile.h"
 #include "lehr/ops/float8.h"
 
 namespace lehr::ops {
 
 namespace {
-// 2^exponents, made of bits: pow and ldexp may be some bits off on a GPU.
+// Returns 2^exponents, built from bits: pow and ldexp may be inexact on a GPU.
 at::Tensor power_of_two(const at::Tensor& exponents) {
   return (exponents + 127).bitwise_left_shift(23).view(at::kFloat);
 }
 }  // namespace
 
-Float8Rows to_float8_rows(const at::Tensor& matrix) {
-  const OperatorScope scope(OperatorKind::copy, "lehr::to_float8_rows");
+Float8Rows reference::to_float8_rows(const at::Tensor& matrix) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   constexpr double kLeast = 1e-12;
   const at::Tensor largest = at::linalg_vector_norm(matrix, kInfinity, {-1}, /*keepdim=*/true).to(at::kFloat);
-  const at::Tensor finite = largest < kInfinity;  // which NaN is not either
+  const at::Tensor finite = largest < kInfinity;  // false for NaN too
   // largest = m 2^e with 0.5 <= m < 1, and 448 = 0.875 * 2^9.
   const auto [mantissa, exponent] = at::frexp(at::where(finite, largest.clamp_min(kLeast), 1.0));
   const at::Tensor power = 9 - exponent - (mantissa > 0.875).to(at::kInt);

@@ -1,7 +1,7 @@
-// The product in blocks: both operands are packed into panels, by all threads, and multiplied, by all threads.
+// Blocked GEMM (Goto and van de Geijn, https://doi.org/10.1145/1356052.1356053): for each block of c, all threads pack
+// the operands into panels, and then multiply them.
 //
-// What comes out of a block of c is shared evenly at the grain of one panel, so no thread waits for long; the order of
-// sums is that of the depth.
+// Threads share a block of c in units of one panel, so none waits for long. Terms are summed in the order of k.
 #include "lehr/ops/gemm.h"
 
 #include <ATen/ops/empty.h>
@@ -16,7 +16,7 @@
 namespace lehr::ops {
 
 namespace {
-// Of one block of c, which bounds the memory for panels.
+// Maximum size of a block of c, which bounds the memory for panels.
 constexpr int64_t kMostRows = 22 * kGemmUnitRows;
 constexpr int64_t kMostColumns = 2048;
 
@@ -24,7 +24,8 @@ int64_t ceil_div(int64_t a, int64_t b) {
   return (a + b - 1) / b;
 }
 
-// How a dimension is cut: into parts of one size but the last.
+// Returns the block size of a dimension: a multiple of `unit`, at most `most`, and the same for all blocks but
+// the last.
 int64_t part_of(int64_t size, int64_t most, int64_t unit) {
   return std::min(size, ceil_div(ceil_div(size, ceil_div(size, most)), unit) * unit);
 }
@@ -36,7 +37,7 @@ const GemmKernels* kernels_for(at::ScalarType type) {
   return type == at::kFloat ? &gemm_kernels() : nullptr;
 }
 
-// One product, cut into blocks.
+// One matmul in blocks of (rows_, columns_) of c and depth_ terms. A word is four bytes: one float32 or two bfloat16.
 class Product {
  public:
   Product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& c, bool add)
@@ -49,7 +50,7 @@ class Product {
         rows_(part_of(a.size(0), kMostRows, kGemmUnitRows)),
         columns_(part_of(b.size(1), kMostColumns, kernels_.columns)),
         depth_(part_of(a.size(1), kGemmDepth * per_word(), per_word())) {
-    constexpr int64_t kLine = 16;  // words of a cache line, on which panels of b shall begin
+    constexpr int64_t kLine = 16;  // words per cache line; panels of b begin on one
     const int64_t words = ceil_div(depth_, per_word());
     a_words_ = ceil_div(ceil_div(rows_, kernels_.rows) * kernels_.rows * words, kLine) * kLine;
     const int64_t b_words = ceil_div(columns_, kernels_.columns) * kernels_.columns * words;
@@ -61,13 +62,13 @@ class Product {
 
   void run() {
     for (int64_t column = 0; column < b_.size(1); column += columns_) {
-      if (sums_.defined()) {  // there is room for those of one block
+      if (sums_.defined()) {  // has room for one block of c: finish it before the next one
         for (int64_t row = 0; row < a_.size(0); row += rows_) {
           for (int64_t at = 0; at < a_.size(1); at += depth_) {
             multiply(row, column, at, true);
           }
         }
-      } else {
+      } else {  // c itself holds partial sums: pack each block of b once, for all rows
         for (int64_t at = 0; at < a_.size(1); at += depth_) {
           for (int64_t row = 0; row < a_.size(0); row += rows_) {
             multiply(row, column, at, row == 0);
@@ -85,7 +86,7 @@ class Product {
     return static_cast<char*>(tensor.data_ptr()) + at * static_cast<int64_t>(tensor.element_size());
   }
 
-  // The block of c at (row, column), terms from `at` on.
+  // Adds the terms [at, at + depth_) to the block of c at (row, column). Packs the block of b only if `pack_b`.
   void multiply(int64_t row, int64_t column, int64_t at, bool pack_b) {
     const int64_t rows = std::min(rows_, a_.size(0) - row);
     const int64_t columns = std::min(columns_, b_.size(1) - column);
@@ -94,8 +95,8 @@ class Product {
     float* const b_panels = a_panels + a_words_;
     const GemmOperand a{element(a_, row, at), a_.stride(0), a_.stride(1), rows, depth};
     const GemmOperand b{element(b_, at, column), b_.stride(1), b_.stride(0), pack_b ? columns : 0, depth};
-    constexpr int64_t kShares = 256;             // so that threads get as much of a as of b
-    constexpr int64_t kWorthAThread = 16 << 10;  // elements to pack
+    constexpr int64_t kShares = 256;             // each is 1/256 of a and of b, so threads get equal work
+    constexpr int64_t kWorthAThread = 16 << 10;  // minimum number of elements to pack per thread
     const int64_t of_a = ceil_div(a.count, kernels_.rows), of_b = ceil_div(b.count, kernels_.columns);
     parallel_for(
         0, kShares, ceil_div(kShares * kWorthAThread, (a.count + b.count) * depth), [&](int64_t first, int64_t last) {
@@ -114,7 +115,7 @@ class Product {
         .from = at > 0 ? sums : (add_ ? result : GemmPlace{}),
         .to = at + depth < a_.size(1) ? sums : result};
     const int64_t units = ceil_div(rows, kGemmUnitRows) * ceil_div(columns, kernels_.columns);
-    constexpr int64_t kMultiplications = 1 << 20;  // that are worth a thread
+    constexpr int64_t kMultiplications = 1 << 20;  // minimum number of multiplications per thread
     const int64_t grain = ceil_div(kMultiplications, kGemmUnitRows * kernels_.columns * depth);
     parallel_for(0, units, grain, [&](int64_t first, int64_t last) { kernels_.multiply(call, first, last); });
   }
@@ -125,10 +126,10 @@ class Product {
   const at::Tensor& c_;
   bool add_;
   bool is_bf16_;
-  int64_t rows_, columns_, depth_;  // of a block
+  int64_t rows_, columns_, depth_;  // of a block, in elements
   int64_t a_words_ = 0;
-  at::Tensor panels_;  // of a, then of b
-  at::Tensor sums_;    // of a block whose depth is cut, where the type of c would round them
+  at::Tensor panels_;  // packed a, then packed b
+  at::Tensor sums_;    // float32 partial sums of a block, if k is split and c is bfloat16
 };
 
 void multiply(const at::Tensor& a, const at::Tensor& b, const at::Tensor& c, bool add) {
@@ -167,7 +168,7 @@ TORCH_LIBRARY_IMPL(lehr, Meta, library) {
   library.impl("mm", mm);
   library.impl("mm_", mm_);
 }
-// Operators call it under their own autograd functions.
+// Not differentiable by itself: operators call it inside their own autograd functions.
 TORCH_LIBRARY_IMPL(lehr, Autograd, library) {
   library.impl("mm", torch::CppFunction::makeFallthrough());
   library.impl("mm_", torch::CppFunction::makeFallthrough());

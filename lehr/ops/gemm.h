@@ -1,22 +1,22 @@
-// The product of matrices on the CPU, of our own: of float32, and of bfloat16 where there are instructions for it.
+// Lehr's GEMM for CPUs: float32, and bfloat16 if the CPU has instructions for it.
 #pragma once
 
 #include "lehr/base/torch.h"
 
 namespace lehr::ops {
 
-/// Whether gemm takes these matrices: float32, or bfloat16 with AVX512-BF16 and without AMX, on the CPU (or running on
-/// meta), not empty, and either rows or columns contiguous.
+/// Whether gemm supports these matrices: float32, or bfloat16 with AVX512-BF16 and without AMX; on the CPU (or running
+/// on meta), not empty, and with contiguous rows or columns.
 bool gemm_takes(const at::Tensor& a, const at::Tensor& b);
 
-/// Whether gemm_ can put a product of a's type into c: rows are contiguous and do not overlap.
+/// Whether gemm_ can write a result of a's type to c: rows are contiguous and do not overlap.
 bool gemm_fills(const at::Tensor& c, const at::Tensor& a);
 
-/// a b for a (m, k) and b (k, n); not differentiable. Each element is summed up in float32, in the same order whatever
-/// the number of threads. In profiles and meters it is the operator lehr::mm.
+/// Returns a b for a (m, k) and b (k, n). Not differentiable. Each element is summed in float32, in an order that does
+/// not depend on the number of threads. Profiles and meters see it as operator lehr::mm.
 at::Tensor gemm(const at::Tensor& a, const at::Tensor& b);
 
-/// c = a b, or c += a b, for a c (m, n) whose rows are contiguous: lehr::mm_.
+/// Sets c = a b, or c += a b if `add`, for a c (m, n) with contiguous rows: operator lehr::mm_.
 void gemm_(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, bool add);
 
 }  // namespace lehr::ops

@@ -1,15 +1,14 @@
-// Grouped products: the autograd function over ops/matmul.h, group by group.
+// The autograd function of grouped matmuls: group by group with ops/matmul.h, or ATen's grouped matmul on a GPU.
 #include "lehr/ops/grouped_linear.h"
-
-#include <ATen/ops/_grouped_mm.h>
 
 #include "lehr/base/on_meta.h"
 #include "lehr/base/operation_meter.h"
 #include "lehr/base/operator_profile.h"
 #include "lehr/base/operator_watch.h"
 #include "lehr/ops/autograd.h"
+#include "lehr/ops/cuda.h"
 #include "lehr/ops/matmul.h"
-#include "lehr/ops/remake.h"
+#include "lehr/ops/recompute.h"
 #include "lehr/ops/weight_gradients.h"
 
 namespace lehr::ops {
@@ -18,7 +17,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Calls `work(group, first row, rows)` for every group that has rows. On meta `rows` are spread evenly.
+// Calls `work(group, first row, rows)` for every group that is not empty. On meta `rows` are spread evenly.
 template <class Work>
 void for_each_group(const at::Tensor& ends, int64_t rows, Work work) {
   if (ends.is_meta()) {
@@ -40,14 +39,9 @@ void for_each_group(const at::Tensor& ends, int64_t rows, Work work) {
   }
 }
 
-// ATen's product keeps `ends` on the device.
-bool on_device(const at::Tensor& input) {
-  return input.is_cuda() && input.scalar_type() == at::kBFloat16;
-}
-
 at::Tensor forward_product(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& ends) {
-  if (on_device(input)) {
-    return at::_grouped_mm(input, weight.transpose(1, 2), ends);
+  if (cuda::multiplies_groups(input)) {
+    return cuda::grouped_product(input, weight, ends);
   }
   at::Tensor output = at::empty({input.size(0), weight.size(1)}, input.options());
   for_each_group(ends, input.size(0), [&](int64_t g, int64_t first, int64_t count) {
@@ -57,8 +51,8 @@ at::Tensor forward_product(const at::Tensor& input, const at::Tensor& weight, co
 }
 
 at::Tensor input_gradient(const at::Tensor& grad, const at::Tensor& weight, const at::Tensor& ends) {
-  if (on_device(grad)) {
-    return at::_grouped_mm(grad, weight, ends);
+  if (cuda::multiplies_groups(grad)) {
+    return cuda::grouped_input_gradient(grad, weight, ends);
   }
   at::Tensor gradient = at::empty({grad.size(0), weight.size(2)}, grad.options());
   for_each_group(ends, grad.size(0), [&](int64_t g, int64_t first, int64_t count) {
@@ -68,13 +62,13 @@ at::Tensor input_gradient(const at::Tensor& grad, const at::Tensor& weight, cons
 }
 
 at::Tensor product_of_rows(const at::Tensor& grad, const at::Tensor& input, const at::Tensor& ends) {
-  if (on_device(grad)) {
-    return at::_grouped_mm(grad.t(), input, ends);
+  if (cuda::multiplies_groups(grad)) {
+    return cuda::grouped_weight_gradient(grad, input, ends);
   }
   at::Tensor gradient = at::empty({ends.size(0), grad.size(1), input.size(1)}, grad.options());
   int64_t filled = 0;
   for_each_group(ends, grad.size(0), [&](int64_t g, int64_t first, int64_t count) {
-    gradient.slice(0, filled, g).zero_();
+    gradient.slice(0, filled, g).zero_();  // of the empty groups before
     filled = g + 1;
     put_product(gradient[g], grad.narrow(0, first, count).t(), input.narrow(0, first, count));
   });
@@ -85,20 +79,20 @@ at::Tensor product_of_rows(const at::Tensor& grad, const at::Tensor& input, cons
 struct GroupedLinear : torch::autograd::Function<GroupedLinear> {
   static at::Tensor forward(
       AutogradContext* ctx, const at::Tensor& input, const at::Tensor& weight, const at::Tensor& ends) {
-    ctx->save_for_backward({keep_operand(ctx, "input", input, weight), weight, ends});
+    ctx->save_for_backward({save_operand(ctx, "input", input, weight), weight, ends});
     note_weight_gradients(ctx, weight);
     return forward_product(input, weight, ends);
   }
 
-  static at::Tensor again(AutogradContext* ctx) {
-    const OperatorScope scope(OperatorKind::product, "lehr::grouped_linear_again");
+  static at::Tensor recompute(AutogradContext* ctx) {
+    const OperatorScope scope(OperatorKind::matmul, "lehr::grouped_linear_again");
     const Recomputed counted;
     const auto saved = ctx->get_saved_variables();
-    return forward_product(kept(ctx, "input", saved[0]), saved[1], saved[2]);
+    return forward_product(saved_or_recomputed(ctx, "input", saved[0]), saved[1], saved[2]);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    const OperatorScope scope(OperatorKind::product, "lehr::grouped_linear_backward");
+    const OperatorScope scope(OperatorKind::matmul, "lehr::grouped_linear_backward");
     refuse_double_backward("grouped_linear");
     const auto saved = ctx->get_saved_variables();
     const at::Tensor& weight = saved[1];
@@ -110,7 +104,7 @@ struct GroupedLinear : torch::autograd::Function<GroupedLinear> {
       grad_input = input_gradient(grad, weight, ends);
     }
     if (ctx->needs_input_grad(1)) {
-      const at::Tensor input = kept(ctx, "input", saved[0]);
+      const at::Tensor input = saved_or_recomputed(ctx, "input", saved[0]);
       grad_weight = weight_gradient(ctx, weight, [grad, input, ends] { return product_of_rows(grad, input, ends); });
     }
     return {grad_input, grad_weight, at::Tensor()};
@@ -126,7 +120,7 @@ at::Tensor grouped_linear(const at::Tensor& input, const at::Tensor& weight, con
          .shape = {input.size(0), weight.size(1)},
          .dtype = input.scalar_type()});
   }
-  const OperatorScope scope(OperatorKind::product, "lehr::grouped_linear");
+  const OperatorScope scope(OperatorKind::matmul, "lehr::grouped_linear");
   require(
       input.dim() == 2 && weight.dim() == 3 && input.size(1) == weight.size(2) &&
           input.scalar_type() == weight.scalar_type(),
@@ -143,12 +137,13 @@ at::Tensor grouped_linear(const at::Tensor& input, const at::Tensor& weight, con
       c10::toString(ends.scalar_type()));
   const bool differentiated = will_differentiate(input, weight);
   const bool in_halves = weight.requires_grad() && WeightGradients::current() != nullptr;
-  const bool own_backward = in_halves || (differentiated && RemakeProducts::on());
-  if (!input.is_cpu() && !runs_on_meta(input) && !own_backward) {
-    return on_device(input) ? forward_product(input, weight, ends) : grouped_linear_reference(input, weight, ends);
+  const bool own_backward = in_halves || (differentiated && RecomputeMatmuls::on());
+  const bool on_device = cuda::multiplies_groups(input);
+  if (!input.is_cpu() && !runs_on_meta(input) && !on_device && !own_backward) {
+    return grouped_linear_reference(input, weight, ends);
   }
-  const at::Tensor read = on_device(input) || ends.is_meta() ? ends : ends.cpu();
-  return differentiated ? remade_product<GroupedLinear>(GroupedLinear::apply(input, weight, read))
+  const at::Tensor read = on_device || ends.is_meta() ? ends : ends.cpu();
+  return differentiated ? recomputable_matmul<GroupedLinear>(GroupedLinear::apply(input, weight, read))
                         : forward_product(input, weight, read);
 }
 

@@ -1,19 +1,23 @@
-// Many linear layers at once, each on its own rows: the products of a mixture of experts.
+// Grouped matmul: one linear layer per expert, each applied to the expert's tokens.
 #pragma once
 
 #include "lehr/base/torch.h"
 
 namespace lehr::ops {
 
-/// Rows [ends[g-1], ends[g]) of `input` times weight[g] transposed, for every group g (ends[-1] being 0).
+/// Multiplies rows [ends[g-1], ends[g]) of `input` by weight[g] transposed, for every group g (with ends[-1] = 0).
 ///
-/// input (N, in) with the rows of a group together, weight (G, out, in) of the same floating type, ends (G) int32 on
-/// the same device, not decreasing, ends[G-1] = N; gives (N, out). A group may be empty: its weight's gradient is zero
-/// then. On CUDA in bfloat16 `ends` stays on the device (ATen's grouped product). The weight's gradient can wait
-/// (ops/weight_gradients.h). Throws a usage error for shapes and types that do not fit.
+/// input is (N, in) with the rows of a group together, weight (G, out, in) of the same floating dtype, ends (G) int32
+/// on the same device, not decreasing, with ends[G-1] = N. Returns (N, out). A group may be empty: the gradient of its
+/// weight is zero. The weight's gradient can be deferred (ops/weight_gradients.h). Throws a usage error if shapes or
+/// dtypes do not match.
+///
+/// On CUDA in bfloat16 the grouped matmul is ATen's (at most 1023 groups), and `ends` stays on the device with compute
+/// capability 9.0 and 10.x; on other GPUs ATen reads it. Other dtypes have no grouped matmul there: the host waits for
+/// `ends` and calls one matmul per group, so train experts in bfloat16 (training.mixed_precision_param).
 at::Tensor grouped_linear(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& ends);
 
-/// The same by its definition, one ATen product a group.
+/// The definition: one ATen matmul per group.
 at::Tensor grouped_linear_reference(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& ends);
 
 }  // namespace lehr::ops

@@ -1,4 +1,4 @@
-// The plain definition of ops/grouped_linear.h.
+// The definition of ops/grouped_linear.h.
 #include "lehr/ops/grouped_linear.h"
 
 namespace lehr::ops {

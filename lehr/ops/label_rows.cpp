@@ -27,7 +27,7 @@ void check_labels(const at::Tensor& labels, int64_t vocabulary, int64_t ignore_i
 
 LabelRows rows_that_count(const at::Tensor& hidden, const at::Tensor& labels, int64_t ignore_index) {
   if (labels.is_meta()) {
-    return {hidden, labels, {}};  // the most that can be
+    return {hidden, labels, {}};  // values are unknown on meta: the maximum
   }
   const at::Tensor index = labels.ne(ignore_index).nonzero().squeeze(1);
   if (index.size(0) == labels.size(0)) {

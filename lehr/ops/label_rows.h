@@ -1,4 +1,4 @@
-// The rows of a language-model loss: which of them count, and how many are taken at a time.
+// Selection of the tokens that count in a language-model loss, and their chunk size.
 #pragma once
 
 #include "lehr/base/torch.h"
@@ -8,7 +8,7 @@ namespace lehr::ops {
 /// Throws a usage error that names the first label outside [0, vocabulary) that is not ignore_index.
 void check_labels(const at::Tensor& labels, int64_t vocabulary, int64_t ignore_index);
 
-/// The rows whose label counts; `index` says where they stand among all, and is undefined if all do.
+/// The n tokens whose label counts. `index` has their positions among all tokens, and is undefined if all count.
 struct LabelRows {
   at::Tensor hidden;  ///< (n, H)
   at::Tensor labels;  ///< (n)
@@ -16,16 +16,16 @@ struct LabelRows {
 };
 LabelRows rows_that_count(const at::Tensor& hidden, const at::Tensor& labels, int64_t ignore_index);
 
-/// The same for a GPU, where the host does not wait to learn which rows count: all rows, those that do not with the
-/// label -1, and those that check_labels would throw for with the label `vocabulary`.
+/// The same for a GPU, where the host does not synchronize to find the tokens that count. Returns all tokens; ignored
+/// ones get the label -1, and those for which check_labels would throw get the label `vocabulary`.
 LabelRows all_rows(const at::Tensor& hidden, const at::Tensor& labels, int64_t vocabulary, int64_t ignore_index);
 
-/// Puts rows that count back among all `count`, the others zero.
+/// Scatters the rows of counted tokens to their positions among all `count` tokens; other rows are zero.
 at::Tensor spread(const at::Tensor& rows, const at::Tensor& index, int64_t count);
 
-/// Rows a chunk: enough for an efficient product, few enough that the logits stay in a cache where the vocabulary
-/// allows it, and never more than kLogitsBytes. On a GPU as many as kGpuLogitsBytes hold, for its products want
-/// thousands of rows. Chunks are of nearly equal size.
+/// Returns the number of tokens per chunk: enough for an efficient matmul, few enough that the logits stay in cache if
+/// the vocabulary permits, and never more than kLogitsBytes. On a GPU, whose matmuls need thousands of rows, as many as
+/// fit kGpuLogitsBytes. Chunks have nearly equal sizes.
 int64_t chunk_rows(int64_t rows, int64_t vocabulary, int64_t element_bytes, bool on_gpu);
 
 }  // namespace lehr::ops

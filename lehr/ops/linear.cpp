@@ -13,7 +13,7 @@
 #include "lehr/ops/autograd.h"
 #include "lehr/ops/linear_shapes.h"
 #include "lehr/ops/matmul.h"
-#include "lehr/ops/remake.h"
+#include "lehr/ops/recompute.h"
 #include "lehr/ops/weight_gradients.h"
 
 namespace lehr::ops {
@@ -25,25 +25,27 @@ using torch::autograd::variable_list;
 at::Tensor forward_product(const at::Tensor& input, const at::Tensor& weight) {
   auto shape = input.sizes().vec();
   shape.back() = weight.size(0);
-  return at::_unsafe_view(product(rows_of(input), weight.t()), shape);  // no view, so that it can be made again
+  // Not a view to autograd: a recomputable output has to be the node's own result (ops/recompute.h).
+  return at::_unsafe_view(product(rows_of(input), weight.t()), shape);
 }
 
 struct LinearFunction : torch::autograd::Function<LinearFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& input, const at::Tensor& weight) {
-    ctx->save_for_backward({keep_operand(ctx, "input", input, weight), weight});
+    ctx->save_for_backward({save_operand(ctx, "input", input, weight), weight});
     note_weight_gradients(ctx, weight);
     return forward_product(input, weight);
   }
 
-  static at::Tensor again(AutogradContext* ctx) {
-    const OperatorScope scope(OperatorKind::product, "lehr::linear_again");
+  // Recomputes the output in backward.
+  static at::Tensor recompute(AutogradContext* ctx) {
+    const OperatorScope scope(OperatorKind::matmul, "lehr::linear_again");
     const Recomputed counted;
     const auto saved = ctx->get_saved_variables();
-    return forward_product(kept(ctx, "input", saved[0]), saved[1]);
+    return forward_product(saved_or_recomputed(ctx, "input", saved[0]), saved[1]);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    const OperatorScope scope(OperatorKind::product, "lehr::linear_backward");
+    const OperatorScope scope(OperatorKind::matmul, "lehr::linear_backward");
     refuse_double_backward("linear");
     const auto saved = ctx->get_saved_variables();
     const at::Tensor& weight = saved[1];
@@ -53,10 +55,11 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
     if (ctx->needs_input_grad(0)) {
       auto shape = grads[0].sizes().vec();
       shape.back() = weight.size(1);
-      grad_input = product(grad, weight).view(shape);
+      grad_input = product(grad, weight).view(shape);  // dgrad: (N, out) (out, in)
     }
     if (ctx->needs_input_grad(1)) {
-      const at::Tensor input = kept(ctx, "input", saved[0]);
+      const at::Tensor input = saved_or_recomputed(ctx, "input", saved[0]);
+      // wgrad: (out, N) (N, in), perhaps deferred.
       grad_weight = weight_gradient(ctx, weight, [grad, input] { return product(grad.t(), rows_of(input)); });
     }
     return {grad_input, grad_weight};
@@ -68,7 +71,7 @@ at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const at::T
   if (operator_watch() != nullptr) {
     return at::linear(input, weight, bias);
   }
-  const OperatorScope scope(OperatorKind::product, "lehr::linear");
+  const OperatorScope scope(OperatorKind::matmul, "lehr::linear");
   check_linear("linear", input, weight);
   const bool differentiated = will_differentiate(input, weight);
   if (!input.is_cpu() && !runs_on_meta(input) && !(differentiated && input.is_cuda())) {
@@ -77,7 +80,7 @@ at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const at::T
   if (!differentiated && few_rows(input.numel() / std::max<int64_t>(weight.size(1), 1))) {
     return at::linear(input, weight, bias);
   }
-  const at::Tensor output = differentiated ? remade_product<LinearFunction>(LinearFunction::apply(input, weight))
+  const at::Tensor output = differentiated ? recomputable_matmul<LinearFunction>(LinearFunction::apply(input, weight))
                                            : forward_product(input, weight);
   return bias.defined() ? output + bias : output;
 }

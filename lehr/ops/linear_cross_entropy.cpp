@@ -1,4 +1,4 @@
-// The language-model loss: chunks of rows, and the autograd function.
+// Language-model loss: the loop over chunks of tokens, and the autograd function.
 #include "lehr/ops/linear_cross_entropy.h"
 
 #include <ATen/ops/empty.h>
@@ -12,10 +12,10 @@
 #include "lehr/base/operator_profile.h"
 #include "lehr/base/operator_watch.h"
 #include "lehr/ops/autograd.h"
-#include "lehr/ops/fast.h"
+#include "lehr/ops/dispatch.h"
+#include "lehr/ops/global_norm.h"
 #include "lehr/ops/label_rows.h"
 #include "lehr/ops/matmul.h"
-#include "lehr/ops/norm.h"
 #include "lehr/ops/reference.h"
 
 namespace lehr::ops {
@@ -24,15 +24,15 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// What cpu::cross_entropy_ does, for any device.
+// cpu::cross_entropy_ for any device: (n, V) logits are overwritten by their gradient.
 void cross_entropy_(
     const at::Tensor& logits,
     const at::Tensor& labels,
     const at::Tensor& losses,
     bool gradient,
     const at::Tensor& row_scale) {
-  if (fast::supports(logits)) {
-    return fast::cross_entropy_(logits, labels, losses, gradient, row_scale);
+  if (dispatch::supports(logits)) {
+    return dispatch::cross_entropy_(logits, labels, losses, gradient, row_scale);
   }
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const at::Tensor ignored = labels.eq(-1);
@@ -42,30 +42,30 @@ void cross_entropy_(
   losses.copy_(log_p.gather(1, label).squeeze(1).neg().masked_fill(ignored, 0).masked_fill(bad, nan));
   if (gradient) {
     at::Tensor p = log_p.exp();
-    p.scatter_(1, label, p.gather(1, label) - 1);
+    p.scatter_(1, label, p.gather(1, label) - 1);  // dL/dlogits = softmax - one_hot(label)
     p = row_scale.defined() ? p * row_scale.unsqueeze(1) : p;
     logits.copy_(p.masked_fill(ignored.unsqueeze(1), 0).masked_fill(bad.unsqueeze(1), nan));
   }
 }
 
-// The rows that the loss is computed of.
+// Returns the tokens that the loss is computed for.
 LabelRows rows_of(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels, int64_t ignore_index) {
   return cuda::on_gpu(labels) ? all_rows(hidden, labels, weight.size(0), ignore_index)
                               : rows_that_count(hidden, labels, ignore_index);
 }
 
 struct Gradients {
-  at::Tensor hidden;  // (rows that count, H)
+  at::Tensor hidden;  // (counted tokens, H)
   at::Tensor weight;  // (V, H)
 };
 
 struct Result {
-  at::Tensor losses;  // (rows that count)
-  Gradients unit;     // for a gradient of row_scale, or 1, at each
+  at::Tensor losses;  // (counted tokens)
+  Gradients unit;     // for an incoming gradient of row_scale, or of 1
 };
 
 Result over_chunks(
-    const LabelRows& rows, const at::Tensor& weight, cpu::Wanted wanted, const at::Tensor& row_scale = {}) {
+    const LabelRows& rows, const at::Tensor& weight, cpu::GradMask wanted, const at::Tensor& row_scale = {}) {
   const int64_t count = rows.hidden.size(0);
   const auto type = cpu::wide_type(rows.hidden.scalar_type());
   Result result{.losses = at::empty({count}, rows.hidden.options().dtype(type)), .unit = {}};
@@ -79,7 +79,7 @@ Result over_chunks(
   for (int64_t first = 0; first < count; first += chunk) {
     const int64_t size = std::min(chunk, count - first);
     const at::Tensor hidden = rows.hidden.narrow(0, first, size);
-    const at::Tensor logits = product(hidden, weight.t());
+    const at::Tensor logits = product(hidden, weight.t());  // (size, V); overwritten by their gradient below
     cross_entropy_(
         logits,
         rows.labels.narrow(0, first, size),
@@ -120,14 +120,14 @@ struct LinearCrossEntropyFunction : torch::autograd::Function<LinearCrossEntropy
     const OperatorScope scope(OperatorKind::loss, "lehr::linear_cross_entropy_backward");
     refuse_double_backward("linear_cross_entropy");
     const auto saved = ctx->get_saved_variables();
-    const cpu::Wanted wanted{.x = ctx->needs_input_grad(0), .weight = ctx->needs_input_grad(1)};
+    const cpu::GradMask wanted{.x = ctx->needs_input_grad(0), .weight = ctx->needs_input_grad(1)};
     const LabelRows rows = cuda::on_gpu(saved[2])
                                ? LabelRows{saved[0], saved[2], {}}
                                : rows_that_count(saved[0], saved[2], ctx->saved_data["ignore_index"].toInt());
     const at::Tensor row_scale = (rows.index.defined() ? grads[0].index_select(0, rows.index) : grads[0]).contiguous();
     Gradients gradients =
         scaled(take(ctx, "unit_hidden"), take(ctx, "unit_weight"), row_scale, is_uniform(grads[0], row_scale));
-    const cpu::Wanted missing{
+    const cpu::GradMask missing{
         .x = wanted.x && !gradients.hidden.defined(), .weight = wanted.weight && !gradients.weight.defined()};
     if (missing.x || missing.weight) {
       const Gradients exact = over_chunks(rows, saved[1], missing, row_scale).unit;
@@ -141,16 +141,16 @@ struct LinearCrossEntropyFunction : torch::autograd::Function<LinearCrossEntropy
   }
 
  private:
-  // Moves a gradient out of the context, so that it can be scaled in place: a second backward pass (retain_graph) finds
-  // none and computes again.
+  // Moves a gradient out of the context, so that it can be scaled in place. A second backward pass (retain_graph) finds
+  // none and recomputes it.
   static at::Tensor take(AutogradContext* ctx, const char* name) {
     at::Tensor tensor = ctx->saved_data[name].toTensor();
     ctx->saved_data[name] = at::Tensor();
     return tensor;
   }
 
-  // Whether the gradient is one number at all rows that count (where it is `row_scale`), as a sum's and a mean's are.
-  // On a GPU only its layout is asked.
+  // Whether all counted tokens have the same incoming gradient (`row_scale` is restricted to them), as that of a sum or
+  // mean. On a GPU decides by the stride alone, without reading values.
   static bool is_uniform(const at::Tensor& grad, const at::Tensor& row_scale) {
     if (row_scale.is_meta() || row_scale.numel() < 2 || grad.stride(0) == 0) {
       return true;
@@ -158,7 +158,7 @@ struct LinearCrossEntropyFunction : torch::autograd::Function<LinearCrossEntropy
     return !cuda::on_gpu(grad) && row_scale.eq(row_scale[0]).all().item<bool>();
   }
 
-  // Unit gradients times the incoming ones. The weight's stays undefined if the rows' factors differ.
+  // Scales the unit gradients by the incoming ones. That of weight is undefined if the factors differ between tokens.
   static Gradients scaled(at::Tensor hidden, at::Tensor weight, const at::Tensor& row_scale, bool uniform) {
     if (row_scale.numel() == 0 || row_scale.is_meta()) {
       return {hidden, weight};

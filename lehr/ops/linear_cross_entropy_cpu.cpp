@@ -1,11 +1,11 @@
-// The loss and its gradient on chunks of logits, on the CPU.
+// Cross-entropy loss and its gradient for a chunk of logits, on the CPU.
 #include "lehr/base/operation_meter.h"
 #include "lehr/ops/cpu.h"
 
 namespace lehr::ops::cpu {
 
 namespace {
-// What a row without a label gives: 0 where that was meant, else NaN.
+// Returns the loss and gradient of a row without a valid label: 0 for an ignored one (-1), else NaN.
 template <class T>
 T without_label(int64_t label) {
   const float value = label == -1 ? 0 : std::numeric_limits<float>::quiet_NaN();

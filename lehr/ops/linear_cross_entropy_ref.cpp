@@ -1,4 +1,4 @@
-// The language-model loss, the definition: all logits at once.
+// Reference definition of the language-model loss, with all logits at once.
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/linear.h>
 

@@ -1,4 +1,4 @@
-// The product with a weight in float8, as training does it: all scales are found anew at every call.
+// Linear layers in float8 for training, with scales that are computed in every call.
 #pragma once
 
 #include <tuple>
@@ -7,37 +7,38 @@
 
 namespace lehr::ops {
 
-/// Which products of a linear layer are in float8 (torchao's names). With x the rows of the input, W the weight (out,
-/// in) and g the gradient of the result, these are x W^T, g W and g^T x.
+/// The matmuls of a linear layer that run in float8 (torchao's names). With x the rows of the input, W the weight (out,
+/// in) and g the gradient of the output, the matmuls are x W^T, g W (dgrad) and g^T x (wgrad).
 enum class Float8Recipe {
   rowwise,             ///< All three.
   rowwise_with_gw_hp,  ///< The weight's gradient, g^T x, stays in high precision.
 };
 
-/// Sizes of a weight must be multiples of this on a GPU.
+/// The sizes of a weight must be multiples of this on a GPU.
 constexpr int64_t kFloat8Multiple = 16;
 
-/// As `linear`, with the operands of each product rounded to float8 (ops/float8.h), and sums and result in the
-/// input's type or wider. A scale is constant along what is summed: x has one a token and W one an output for the
-/// result; g one a token and W one an input for the input's gradient; g one an output and x one an input, over all
-/// tokens of the call, for the weight's. Bias and its gradient are as in `linear`.
+/// Returns the result of `linear` with the operands of each matmul rounded to float8 (ops/float8.h), and sums and
+/// results in the input's dtype or wider. A scale is constant along the dimension that is summed. For the output, x has
+/// one scale per token and W one per output feature. For the input's gradient, g has one per token and W one per input
+/// feature. For the weight's gradient, g has one per output feature and x one per input feature, over all tokens of the
+/// call. Bias and its gradient are those of `linear`.
 ///
-/// On a GPU of compute capability 8.9 or more at::_scaled_mm multiplies, with fast accumulation for the result alone;
-/// on the CPU ops/matmul.h multiplies the same numbers. Throws a usage error if shapes or types differ, or on a GPU
-/// for sizes that are no multiples of 16.
+/// On a GPU of compute capability 8.9 or more at::_scaled_mm multiplies, with fast accumulation for the output only. On
+/// the CPU ops/matmul.h multiplies the same numbers. Throws a usage error if shapes or dtypes do not match, or on a GPU
+/// for sizes that are not multiples of 16.
 at::Tensor linear_float8(
     const at::Tensor& input,
     const at::Tensor& weight,
     const at::Tensor& bias = {},
     Float8Recipe recipe = Float8Recipe::rowwise);
 
-/// Throws a usage error that begins with `subject` if linear_float8 cannot run on `device` in that type: what is
-/// neither a CPU nor a GPU, and a GPU that fails at a small product.
+/// Throws a usage error that begins with `subject` if linear_float8 cannot run on `device` in that dtype: if the device
+/// is neither a CPU nor a GPU, or is a GPU that fails at a small matmul.
 void require_float8(at::Device device, at::ScalarType type, const char* subject);
 
 namespace reference {
-/// The definition: (result, input's gradient, weight's gradient) for rows x (n, in), weight (out, in) and the result's
-/// gradient g (n, out), of the numbers that reference::round_rows_to_float8 gives.
+/// The definition: returns output, input's gradient and weight's gradient for rows x (n, in), weight (out, in) and the
+/// output's gradient g (n, out), from the values of reference::round_rows_to_float8.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_float8(
     const at::Tensor& x, const at::Tensor& weight, const at::Tensor& g, Float8Recipe recipe);
 }  // namespace reference

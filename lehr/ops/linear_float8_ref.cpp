@@ -1,4 +1,4 @@
-// Linear layers in float8, plainly: the operands rounded, and ATen's product.
+// The definition of linear layers in float8: rounded operands and ATen's matmul.
 #include <ATen/ops/mm.h>
 
 #include "lehr/ops/float8.h"
@@ -7,7 +7,7 @@
 namespace lehr::ops::reference {
 
 namespace {
-// a b^T, with a scale for each row of a and of b.
+// Returns a b^T, with a scale per row of a and of b.
 at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
   return at::mm(reference::round_rows_to_float8(a), reference::round_rows_to_float8(b).t());
 }

@@ -1,11 +1,11 @@
-// Shapes that linear layers share, whatever they multiply in.
+// Shape checks that linear layers of all dtypes share.
 #pragma once
 
 #include "lehr/ops/autograd.h"
 
 namespace lehr::ops {
 
-/// (..., n) as a matrix of rows.
+/// Returns a tensor (..., n) as a matrix (N, n).
 inline at::Tensor rows_of(const at::Tensor& tensor) {
   return tensor.reshape({-1, tensor.size(-1)});
 }

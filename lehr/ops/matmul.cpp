@@ -1,4 +1,4 @@
-// The choice between ATen's matrix product and our own.
+// Choice between ATen's matmul and lehr::gemm.
 #include "lehr/ops/matmul.h"
 
 #include <ATen/Context.h>
@@ -24,7 +24,7 @@ bool mkl_is_slow_here() {
 #endif
 }
 
-// Where every run shall have the same bits, our own too: MKL shares out even the terms of a sum.
+// Deterministic runs use gemm too: MKL splits the terms of one sum over threads, so its bits depend on their number.
 bool by_gemm(const at::Tensor& a, const at::Tensor& b) {
   static const bool slow = mkl_is_slow_here();
   const bool wanted = slow || a.scalar_type() != at::kFloat || at::globalContext().deterministicAlgorithms();
@@ -39,16 +39,16 @@ bool multiplies_bfloat16_by_onednn() {
 #endif
 }
 
-// What stands for the workspace of at::mm in bfloat16, which is oneDNN's: for each thread a block of the second
-// operand, one of a transposed first operand, and one of float32 sums, which AMX keeps in its tiles. How large blocks
-// are is oneDNN's choice; these are its own for matrices so small that they count beside tensors (seen in LibTorch 2.11
-// with AVX-512 and with AMX, on one and two threads).
+// Returns a meta tensor of the size of at::mm's workspace in bfloat16, for plans of memory; undefined if there is none.
+// oneDNN allocates, per thread, a block of the second operand, one of a transposed first operand, and one of float32
+// sums, which AMX keeps in its tiles. The block sizes are oneDNN's for matrices that are so small that the workspace
+// matters beside tensors (observed in LibTorch 2.11 with AVX-512 and with AMX, on one and two threads).
 at::Tensor workspace_on_meta(const at::Tensor& a, const at::Tensor& b) {
   constexpr int64_t kRows = 256;
   constexpr int64_t kColumns = 64;
   constexpr int64_t kTerms = 512;
-  constexpr int64_t kTiles = 5 * 1024;        // AMX: what a thread stores tiles into, bytes
-  constexpr int64_t kWorthIt = 16 * 16 * 16;  // multiplications; ATen has a loop of its own for fewer
+  constexpr int64_t kTiles = 5 * 1024;        // bytes per thread, into which AMX tiles are stored
+  constexpr int64_t kWorthIt = 16 * 16 * 16;  // multiplications; for fewer, ATen has a loop without oneDNN
   const int64_t m = a.size(0);
   const int64_t k = a.size(1);
   const int64_t n = b.size(1);

@@ -1,30 +1,30 @@
-// Matrix products by whichever library is fast on the CPU at hand.
+// Matmuls by the library that is fastest on this CPU.
 #pragma once
 
 #include "lehr/base/torch.h"
 
 namespace lehr::ops {
 
-/// a b for matrices a (m, k) and b (k, n) of one type, either of which may be a transposed view; not differentiable.
+/// Returns the matmul of a (m, k) and b (k, n), of one type, either of which may be a transposed view. Not
+/// differentiable.
 ///
-/// ATen sends float32 products to MKL, which on CPUs not made by Intel keeps to 256-bit vectors; there ops/gemm.h
-/// multiplies them, and bfloat16 where the CPU has AVX512-BF16 but no AMX. Everything else is at::mm.
+/// ATen runs float32 matmuls in MKL, which uses only 256-bit vectors on CPUs that are not Intel's. There ops/gemm.h is
+/// used instead, and also for bfloat16 if the CPU has AVX512-BF16 but no AMX. Everything else is at::mm.
 ///
-/// Small matrices too, so that the number of threads changes no bit of a training step; with
-/// debug.deterministic gemm multiplies float32 on every CPU with AVX2. Where nothing is differentiated, few rows times
-/// a large weight are left to ATen: few_rows.
+/// The choice does not depend on the sizes, so that the number of threads does not change the bits of a training step.
+/// With debug.deterministic, gemm multiplies float32 on every CPU with AVX2. Without gradients, callers leave matmuls
+/// of few rows by a large weight to ATen: few_rows.
 at::Tensor product(const at::Tensor& a, const at::Tensor& b);
 
-/// result = a b, for a result (m, n) that is there already.
+/// Sets result = a b, for an allocated result (m, n).
 void put_product(const at::Tensor& result, const at::Tensor& a, const at::Tensor& b);
 
-/// Whether a product of so many rows, of which no gradient is wanted, is left to ATen: reading the weight once is all
-/// that its time goes to.
+/// Whether a matmul of this many rows, without gradients, is left to ATen: it is bound by reading the weight once.
 constexpr bool few_rows(int64_t rows) {
   return rows < 16;
 }
 
-/// sum += a b, in place.
+/// Adds a b to sum (m, n), in place.
 void add_product_(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b);
 
 }  // namespace lehr::ops

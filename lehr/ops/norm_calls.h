@@ -1,4 +1,4 @@
-// Tensors as the calls that kernels of norms and rotations take, on the CPU (kernels/table.h) and on a GPU
+// Conversion of tensors to the argument structs of norm and rotary kernels, on the CPU (kernels/table.h) and on a GPU
 // (cuda/table.h).
 #pragma once
 
@@ -7,7 +7,7 @@
 namespace lehr::ops {
 
 template <class T>
-RotaryAngles<T> kernel_angles(const cpu::Angles& angles) {
+RotaryAngles<T> kernel_angles(const cpu::CosSin& angles) {
   return {
       .cos = cpu::elements<Wide<T>>(angles.cos),
       .sin = cpu::elements<Wide<T>>(angles.sin),
@@ -57,7 +57,7 @@ RmsNormBackward<T> backward_call(
       .zero_centered = kind == NormWeight::zero_centered};
 }
 
-/// One number for each row of x, for the backward pass; undefined unless `keep`.
+/// Returns an empty buffer for the inverse RMS of each row of x, which backward needs; undefined unless `keep`.
 at::Tensor rms_buffer(const at::Tensor& x, bool keep);
 
 }  // namespace lehr::ops

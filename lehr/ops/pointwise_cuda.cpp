@@ -1,4 +1,4 @@
-// The gate of SwiGLU, the loss of chunks of logits, and tokens on their way to experts and back, on a GPU.
+// SwiGLU's gate, the loss of chunks of logits, and token permutation, on a GPU.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
@@ -55,9 +55,9 @@ void cross_entropy_(
   });
 }
 
-at::Tensor copy_tokens(const at::Tensor& tokens, const at::Tensor& order) {
-  check_devices("permute_tokens", {tokens, order});
-  const int64_t rows = order.size(0);
+at::Tensor copy_tokens(const at::Tensor& tokens, const at::Tensor& inverse) {
+  check_devices("permute_tokens", {tokens, inverse});
+  const int64_t rows = inverse.size(0);
   require(
       tokens.dim() == 2 && tokens.size(0) > 0 && rows % tokens.size(0) == 0,
       "permute_tokens: expected tokens (N, H) for a permutation of {} copies, found {}",
@@ -69,9 +69,9 @@ at::Tensor copy_tokens(const at::Tensor& tokens, const at::Tensor& order) {
     using T = decltype(element);
     return kernels.copy_tokens(
         elements<T>(tokens),
-        elements<int64_t>(order),
+        elements<int64_t>(inverse),
         elements<T>(copies),
-        rows,
+        tokens.size(0),
         rows / tokens.size(0),
         tokens.size(1));
   });
@@ -114,7 +114,7 @@ std::tuple<at::Tensor, at::Tensor> sum_copies_backward(
     const at::Tensor& sorted,
     const at::Tensor& weights,
     const at::Tensor& inverse,
-    cpu::Wanted wanted) {
+    cpu::GradMask wanted) {
   const at::Tensor dsorted = wanted.x ? at::empty_like(sorted) : at::Tensor();
   const at::Tensor dweights = wanted.weight ? at::empty_like(weights) : at::Tensor();
   report_moved({sorted, dout, sorted});

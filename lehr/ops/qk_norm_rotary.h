@@ -9,11 +9,11 @@
 
 namespace lehr::ops {
 
-/// apply_rotary(rms_norm(q, q_weight, eps, kind), rms_norm(k, k_weight, eps, kind), cos, sin, style).
+/// Returns apply_rotary(rms_norm(q, q_weight, eps, kind), rms_norm(k, k_weight, eps, kind), cos, sin, style).
 ///
-/// Shapes and types as in rms_norm (over the head's D elements; weights are (D)) and apply_rotary. The fused form keeps
-/// float32 between the two, so in bfloat16 it rounds once where the composition rounds three times; in float32 and
-/// float64 they agree to rounding.
+/// Shapes and types are as in rms_norm (over the head's D elements; weights are (D)) and apply_rotary. The fused form
+/// keeps float32 between the two, so in bfloat16 it rounds once where the composition rounds three times. In float32
+/// and float64 they agree to rounding.
 std::tuple<at::Tensor, at::Tensor> qk_norm_rotary(
     const at::Tensor& q,
     const at::Tensor& k,

@@ -18,24 +18,44 @@ class CudaGraph final : public RecordedWork {
 };
 }  // namespace
 
+GraphRecorder::GraphRecorder(std::shared_ptr<DeviceQueues> queues, const cuda::GraphFunctions& functions)
+    : functions_(functions), stream_(std::move(queues)) {}
+
+// Each warm-up waits for the current stream first. Otherwise it could overwrite memory that an earlier warm-up freed
+// while the current stream still reads it.
+void GraphRecorder::warm_up(const std::function<void()>& work) {
+  stream_.follow();
+  stream_.run(work);
+  stream_.join();
+}
+
+std::unique_ptr<RecordedWork> GraphRecorder::record(const Work& work) {
+  std::unique_ptr<RecordedWork> recorded;
+  stream_.follow();
+  stream_.run([&] {
+    void* const graph = functions_.begin();
+    std::vector<at::Tensor> made;
+    try {
+      made = work();
+      functions_.end(graph);
+    } catch (...) {
+      made.clear();  // freed before the graph's memory pool
+      functions_.abandon(graph);
+      throw;
+    }
+    recorded = std::make_unique<CudaGraph>(functions_, graph, std::move(made));
+  });
+  return recorded;
+}
+
 bool records_cuda_graphs() {
   return cuda::graph_functions() != nullptr;
 }
 
-std::unique_ptr<RecordedWork> record_cuda_graph(const Work& work) {
+Recorder make_cuda_recorder(at::Device device) {
   const cuda::GraphFunctions* const functions = cuda::graph_functions();
-  require(functions != nullptr, "record_cuda_graph: liblehr_cuda.so was not opened");
-  struct Call {
-    const Work& work;
-    std::vector<at::Tensor> made;
-  } call{work, {}};
-  void* const graph = functions->record(
-      [](void* of) {
-        auto& recorded = *static_cast<Call*>(of);
-        recorded.made = recorded.work();
-      },
-      &call);
-  return std::make_unique<CudaGraph>(*functions, graph, std::move(call.made));
+  require(functions != nullptr, "make_cuda_recorder: liblehr_cuda.so was not opened");
+  return std::make_shared<GraphRecorder>(device_queues(device), *functions);
 }
 
 }  // namespace lehr::ops

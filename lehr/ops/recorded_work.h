@@ -1,5 +1,5 @@
-// Work of a GPU that is recorded once and then given to it in one call, as a CUDA graph: the host need not start its
-// kernels one by one.
+// GPU work that is recorded once as a CUDA graph and then replayed in one call, so the host need not launch its kernels
+// one by one.
 #pragma once
 
 #include <functional>
@@ -7,11 +7,13 @@
 #include <utility>
 #include <vector>
 
+#include "lehr/base/side_stream.h"
 #include "lehr/base/torch.h"
+#include "lehr/ops/cuda/table.h"
 
 namespace lehr::ops {
 
-/// Recorded work. What it made stays where it is, and each replay reads and writes the same memory.
+/// Recorded work. Its results stay at their addresses: each replay reads and writes the same memory.
 class RecordedWork {
  public:
   explicit RecordedWork(std::vector<at::Tensor> made) : made_(std::move(made)) {}
@@ -19,26 +21,50 @@ class RecordedWork {
   RecordedWork(const RecordedWork&) = delete;
   RecordedWork& operator=(const RecordedWork&) = delete;
 
-  /// Gives it to the current stream of the device on which it was recorded. The host does not wait.
+  /// Enqueues it on the current stream of the device on which it was recorded. The host does not wait.
   virtual void replay() = 0;
-  /// What the work returned: after a replay, with that one's numbers.
+  /// The tensors that the work returned. After a replay they hold the results of that replay.
   const std::vector<at::Tensor>& made() const { return made_; }
 
  private:
   std::vector<at::Tensor> made_;
 };
 
-/// Work that can be recorded, and returns what shall be looked at afterwards. Undefined tensors may be among it.
+/// A function that can be recorded and returns its results. These may include undefined tensors.
 using Work = std::function<std::vector<at::Tensor>()>;
 
-/// Records what `work` gives the device, which need not do any of it yet: replay() does. Throws what `work` throws; on
-/// a GPU that is an error of CUDA, too, for whatever cannot be recorded, such as looking at a number of a tensor; the
-/// process can do no more than say so and end.
-using Recorder = std::function<std::unique_ptr<RecordedWork>(const Work& work)>;
+/// Records work.
+class WorkRecorder {
+ public:
+  virtual ~WorkRecorder() = default;
+  /// Runs, on the stream of the recording, work that will be recorded later. State that libraries and autograd keep per
+  /// stream (cuBLAS's workspace, the nodes that accumulate gradients) is thus created outside of the recording.
+  virtual void warm_up(const std::function<void()>& work) = 0;
+  /// Records the device work that `work` enqueues, which need not be executed yet: replay() executes it. Throws what
+  /// `work` throws; on a GPU that includes an error of CUDA for work that cannot be recorded, such as reading a value
+  /// of a tensor. Other threads may enqueue work outside of the recording meanwhile, but not with random numbers of
+  /// LibTorch's generator.
+  virtual std::unique_ptr<RecordedWork> record(const Work& work) = 0;
+};
+using Recorder = std::shared_ptr<WorkRecorder>;
 
-/// Whether record_cuda_graph can be called: Lehr's module of CUDA kernels was opened (cuda.h).
+/// Records graphs of one device. Warm-ups and recordings run on one side stream, which waits for the current stream
+/// before and is waited for after.
+class GraphRecorder final : public WorkRecorder {
+ public:
+  /// `functions` must outlive all recordings.
+  GraphRecorder(std::shared_ptr<DeviceQueues> queues, const cuda::GraphFunctions& functions);
+  void warm_up(const std::function<void()>& work) override;
+  std::unique_ptr<RecordedWork> record(const Work& work) override;
+
+ private:
+  const cuda::GraphFunctions& functions_;
+  SideStream stream_;
+};
+
+/// True if make_cuda_recorder can be called: Lehr's module of CUDA kernels was opened (cuda.h).
 bool records_cuda_graphs();
-/// A Recorder for the current GPU.
-std::unique_ptr<RecordedWork> record_cuda_graph(const Work& work);
+/// Returns a recorder for a GPU.
+Recorder make_cuda_recorder(at::Device device);
 
 }  // namespace lehr::ops

@@ -1,6 +1,6 @@
-// The operators' definitions in plain ATen, for any device and type. Each operator's header says what they mean.
+// Definitions of the operators in plain ATen, for any device and dtype. Each operator's header has the contract.
 //
-// They are what the fast forms are tested against, and what runs where there is no fast form.
+// Fast kernels are tested against these, and calls without a fast kernel run them.
 #pragma once
 
 #include <tuple>
@@ -27,15 +27,15 @@ std::tuple<at::Tensor, at::Tensor> apply_rotary(
 
 at::Tensor silu_mul(const at::Tensor& gate, const at::Tensor& up);
 
-/// With all logits.
+/// Holds all logits.
 at::Tensor linear_cross_entropy(
     const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels, int64_t ignore_index);
 
-/// 1 / sqrt(D), the scale of attention if none is given.
+/// Returns 1 / sqrt(D), the default scale of attention.
 double default_scale(int64_t head_size);
 
-/// Through at::scaled_dot_product_attention, with a mask tensor only where causal order alone does not say it; with
-/// sinks or softcap written out, holding all scores.
+/// Calls at::scaled_dot_product_attention, with a mask tensor only if causal order alone is not enough. With sinks or
+/// softcap it runs as separate matmuls that hold all scores.
 at::Tensor attention(
     const at::Tensor& q,
     const at::Tensor& k,

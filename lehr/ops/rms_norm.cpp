@@ -1,12 +1,11 @@
-// RMS normalization, alone and of a residual stream to which a block's output is added: checks, dispatch and the
-// autograd function.
+// RMSNorm, alone and fused with the residual addition: checks, dispatch and the autograd function.
 #include "lehr/ops/rms_norm.h"
 
 #include "lehr/base/operator_profile.h"
 #include "lehr/ops/autograd.h"
-#include "lehr/ops/fast.h"
+#include "lehr/ops/dispatch.h"
+#include "lehr/ops/recompute.h"
 #include "lehr/ops/reference.h"
-#include "lehr/ops/remake.h"
 
 namespace lehr::ops {
 
@@ -19,7 +18,7 @@ cpu::Added added_to(const at::Tensor& x, const at::Tensor& branch) {
 }
 
 struct RmsNormFunction : torch::autograd::Function<RmsNormFunction> {
-  // Gives the normalized rows and, if `with_sum`, what was normalized: x itself where there is no branch.
+  // Returns the normalized rows and, if `with_sum`, the normalized sum, which is x itself if there is no branch.
   static variable_list forward(
       AutogradContext* ctx,
       const at::Tensor& x,
@@ -29,8 +28,8 @@ struct RmsNormFunction : torch::autograd::Function<RmsNormFunction> {
       NormWeight kind,
       bool with_sum) {
     const cpu::Added added = added_to(x, branch.value_or(at::Tensor()));
-    auto [normed, inverse_rms] = fast::rms_norm_forward(x, weight, eps, kind, true, added);
-    ctx->save_for_backward({branch ? added.sum : keep(ctx, "x", x), weight, inverse_rms});
+    auto [normed, inverse_rms] = dispatch::rms_norm_forward(x, weight, eps, kind, true, added);
+    ctx->save_for_backward({branch ? added.sum : save_or_recompute(ctx, "x", x), weight, inverse_rms});
     ctx->saved_data["kind"] = static_cast<int64_t>(kind);
     ctx->saved_data["eps"] = eps;
     ctx->saved_data["adds"] = branch.has_value();
@@ -45,15 +44,16 @@ struct RmsNormFunction : torch::autograd::Function<RmsNormFunction> {
     return {normed, sum};
   }
 
-  static at::Tensor again(AutogradContext* ctx) {
+  // Recomputes the normalized rows in backward.
+  static at::Tensor recompute(AutogradContext* ctx) {
     const OperatorScope scope(OperatorKind::norm, "lehr::rms_norm_again");
     const auto saved = ctx->get_saved_variables();
     const auto kind = static_cast<NormWeight>(ctx->saved_data["kind"].toInt());
-    return std::get<0>(
-        fast::rms_norm_forward(kept(ctx, "x", saved[0]), saved[1], ctx->saved_data["eps"].toDouble(), kind, false));
+    return std::get<0>(dispatch::rms_norm_forward(
+        saved_or_recomputed(ctx, "x", saved[0]), saved[1], ctx->saved_data["eps"].toDouble(), kind, false));
   }
 
-  // Either gradient is undefined where nobody has read that output.
+  // A gradient is undefined if its output was not used.
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const OperatorScope scope(OperatorKind::norm, "lehr::rms_norm_backward");
     refuse_double_backward("rms_norm");
@@ -62,13 +62,13 @@ struct RmsNormFunction : torch::autograd::Function<RmsNormFunction> {
     at::Tensor dweight;
     if (grads[0].defined()) {
       const auto saved = ctx->get_saved_variables();
-      std::tie(dsum, dweight) = fast::rms_norm_backward(
+      std::tie(dsum, dweight) = dispatch::rms_norm_backward(
           grads[0].contiguous(),
-          kept(ctx, "x", saved[0]),
+          saved_or_recomputed(ctx, "x", saved[0]),
           saved[1],
           saved[2],
           static_cast<NormWeight>(ctx->saved_data["kind"].toInt()),
-          cpu::Wanted{
+          cpu::GradMask{
               .x = ctx->needs_input_grad(0) || (adds && ctx->needs_input_grad(2)), .weight = ctx->needs_input_grad(1)},
           dsum.defined() ? dsum.contiguous() : dsum);
     }
@@ -95,15 +95,15 @@ void check(const char* name, const at::Tensor& x, const at::Tensor& weight) {
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, NormWeight kind) {
   const OperatorScope scope(OperatorKind::norm, "lehr::rms_norm");
   check("rms_norm", x, weight);
-  if (!fast::supports_rows(x)) {
+  if (!dispatch::supports_rows(x)) {
     return reference::rms_norm(x, weight, eps, kind);
   }
   if (will_differentiate(x, weight)) {
     const auto outputs =
         RmsNormFunction::apply(x.contiguous(), weight.contiguous(), std::optional<at::Tensor>(), eps, kind, false);
-    return remade_by<RmsNormFunction>(outputs[0], RmsNormFunction::again);
+    return recomputable<RmsNormFunction>(outputs[0], RmsNormFunction::recompute);
   }
-  return std::get<0>(fast::rms_norm_forward(x.contiguous(), weight.contiguous(), eps, kind, false));
+  return std::get<0>(dispatch::rms_norm_forward(x.contiguous(), weight.contiguous(), eps, kind, false));
 }
 
 std::tuple<at::Tensor, at::Tensor> add_rms_norm(
@@ -119,17 +119,17 @@ std::tuple<at::Tensor, at::Tensor> add_rms_norm(
         shape_of(branch),
         c10::toString(branch.scalar_type()));
   }
-  if (!fast::supports_rows(hidden_states)) {
+  if (!dispatch::supports_rows(hidden_states)) {
     return reference::add_rms_norm(hidden_states, branch, weight, eps, kind);
   }
   const at::Tensor x = hidden_states.contiguous();
   if (will_differentiate(hidden_states, branch, weight)) {
     const auto outputs = RmsNormFunction::apply(
         x, weight.contiguous(), branch.defined() ? std::optional(branch) : std::nullopt, eps, kind, true);
-    return {outputs[1], remade_by<RmsNormFunction>(outputs[0], RmsNormFunction::again)};
+    return {outputs[1], recomputable<RmsNormFunction>(outputs[0], RmsNormFunction::recompute)};
   }
   const cpu::Added added = added_to(x, branch);
-  const at::Tensor normed = std::get<0>(fast::rms_norm_forward(x, weight.contiguous(), eps, kind, false, added));
+  const at::Tensor normed = std::get<0>(dispatch::rms_norm_forward(x, weight.contiguous(), eps, kind, false, added));
   return {branch.defined() ? added.sum : hidden_states, normed};
 }
 

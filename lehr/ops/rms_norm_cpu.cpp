@@ -1,7 +1,7 @@
-// RMS normalization on the CPU, alone and followed by the rotation.
+// RMSNorm on the CPU, alone and followed by the rotary embedding.
 //
-// The weight's gradient is summed in float32 within blocks of rows and in float64 over blocks. The blocks depend on the
-// shape alone, so the result does not depend on the number of threads.
+// The gradient of weight is summed in float32 within blocks of rows, and in float64 over blocks. The blocks depend on
+// the shape only, so the result does not depend on the number of threads.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
@@ -23,6 +23,7 @@ namespace cpu {
 namespace {
 constexpr int64_t kRowsABlock = 64;
 
+// Sums the rows of `blocks` (blocks, C) in float64.
 template <class T>
 at::Tensor sum_of_blocks(const at::Tensor& blocks, at::ScalarType type) {
   const int64_t count = blocks.size(0);
@@ -41,7 +42,8 @@ at::Tensor sum_of_blocks(const at::Tensor& blocks, at::ScalarType type) {
   return sums.to(type);
 }
 
-// Calls backward(dweight, first, last) on blocks of `rows_a_block` of `items`, each with its own row of partial sums.
+// Calls backward(dweight, first, last) for blocks of `items_a_block` of `items`, each with its own row of partial sums.
+// Returns the gradient of weight, undefined unless wanted.
 template <class T, class Backward>
 at::Tensor over_blocks(
     const at::Tensor& weight,
@@ -100,7 +102,7 @@ std::tuple<at::Tensor, at::Tensor> rms_norm_backward(
     const at::Tensor& weight,
     const at::Tensor& inverse_rms,
     NormWeight kind,
-    Wanted wanted,
+    GradMask wanted,
     const at::Tensor& dsum) {
   at::Tensor dx = wanted.x ? at::empty_like(x) : at::Tensor();
   at::Tensor dweight;
@@ -119,14 +121,14 @@ std::tuple<at::Tensor, at::Tensor> rms_norm_backward(
   return {dx, dweight};
 }
 
-Angles angles_for(const at::Tensor& cos, const at::Tensor& sin, at::ScalarType type, RotaryStyle style) {
+CosSin angles_for(const at::Tensor& cos, const at::Tensor& sin, at::ScalarType type, RotaryStyle style) {
   const auto flat = [&](const at::Tensor& t) {
     return t.detach().to(wide_type(type)).reshape({-1, t.size(-1)}).contiguous();
   };
   return {flat(cos), flat(sin), style == RotaryStyle::interleaved};
 }
 
-at::Tensor rotary(const at::Tensor& x, const Angles& angles, bool backward) {
+at::Tensor rotary(const at::Tensor& x, const CosSin& angles, bool backward) {
   at::Tensor y = at::empty_like(x);
   report_pointwise({x, angles.cos, angles.sin, y});
   if (x.numel() == 0) {
@@ -150,7 +152,7 @@ at::Tensor rotary(const at::Tensor& x, const Angles& angles, bool backward) {
 }
 
 std::tuple<at::Tensor, at::Tensor> norm_rotary_forward(
-    const at::Tensor& x, const at::Tensor& weight, double eps, NormWeight kind, const Angles& angles, bool keep) {
+    const at::Tensor& x, const at::Tensor& weight, double eps, NormWeight kind, const CosSin& angles, bool keep) {
   at::Tensor y = at::empty_like(x);
   at::Tensor inverse_rms = rms_buffer(x, keep);
   report_pointwise({x, weight, angles.cos, angles.sin, y, inverse_rms});
@@ -177,8 +179,8 @@ std::tuple<at::Tensor, at::Tensor> norm_rotary_backward(
     const at::Tensor& weight,
     const at::Tensor& inverse_rms,
     NormWeight kind,
-    const Angles& angles,
-    Wanted wanted) {
+    const CosSin& angles,
+    GradMask wanted) {
   at::Tensor dx = wanted.x ? at::empty_like(x) : at::Tensor();
   at::Tensor dweight;
   report_pointwise({dy, x, weight, inverse_rms, angles.cos, angles.sin, dx});

@@ -1,4 +1,4 @@
-// RMS normalization and rotation on a GPU.
+// RMSNorm and rotary embedding on a GPU.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros_like.h>
@@ -12,7 +12,7 @@ namespace lehr::ops::cuda {
 namespace {
 using cpu::elements;
 
-/// The buffers of a weight's gradient, which live as long as this.
+/// Buffers of a weight's gradient, valid while the object exists.
 template <class T>
 class WeightGradientBuffers {
  public:
@@ -36,7 +36,7 @@ at::Tensor aligned_or_none(const at::Tensor& tensor) {
   return tensor.defined() ? aligned_for_kernels(tensor) : tensor;
 }
 
-std::tuple<at::Tensor, at::Tensor> no_rows(const at::Tensor& x, const at::Tensor& weight, cpu::Wanted wanted) {
+std::tuple<at::Tensor, at::Tensor> no_rows(const at::Tensor& x, const at::Tensor& weight, cpu::GradMask wanted) {
   return {wanted.x ? at::empty_like(x) : at::Tensor(), wanted.weight ? at::zeros_like(weight) : at::Tensor()};
 }
 }  // namespace
@@ -68,7 +68,7 @@ std::tuple<at::Tensor, at::Tensor> rms_norm_backward(
     const at::Tensor& unaligned_weight,
     const at::Tensor& inverse_rms,
     NormWeight kind,
-    cpu::Wanted wanted,
+    cpu::GradMask wanted,
     const at::Tensor& unaligned_dsum) {
   if (unaligned.numel() == 0) {
     return no_rows(unaligned, unaligned_weight, wanted);
@@ -91,10 +91,10 @@ std::tuple<at::Tensor, at::Tensor> rms_norm_backward(
   return {dx, dweight};
 }
 
-at::Tensor rotary(const at::Tensor& unaligned, const cpu::Angles& angles, bool backward) {
+at::Tensor rotary(const at::Tensor& unaligned, const cpu::CosSin& angles, bool backward) {
   check_devices("apply_rotary", {unaligned, angles.cos, angles.sin});
   const at::Tensor x = aligned_for_kernels(unaligned);
-  const cpu::Angles aligned_angles{
+  const cpu::CosSin aligned_angles{
       aligned_for_kernels(angles.cos), aligned_for_kernels(angles.sin), angles.interleaved};
   const at::Tensor y = at::empty_like(x);
   report_pointwise({x, angles.cos, angles.sin, y});
@@ -117,12 +117,12 @@ std::tuple<at::Tensor, at::Tensor> norm_rotary_forward(
     const at::Tensor& unaligned_weight,
     double eps,
     NormWeight kind,
-    const cpu::Angles& angles,
+    const cpu::CosSin& angles,
     bool keep) {
   check_devices("qk_norm_rotary", {unaligned, unaligned_weight, angles.cos, angles.sin});
   const at::Tensor x = aligned_for_kernels(unaligned);
   const at::Tensor weight = aligned_for_kernels(unaligned_weight);
-  const cpu::Angles aligned_angles{
+  const cpu::CosSin aligned_angles{
       aligned_for_kernels(angles.cos), aligned_for_kernels(angles.sin), angles.interleaved};
   const at::Tensor y = at::empty_like(x);
   const at::Tensor inverse_rms = rms_buffer(x, keep);
@@ -144,15 +144,15 @@ std::tuple<at::Tensor, at::Tensor> norm_rotary_backward(
     const at::Tensor& unaligned_weight,
     const at::Tensor& inverse_rms,
     NormWeight kind,
-    const cpu::Angles& angles,
-    cpu::Wanted wanted) {
+    const cpu::CosSin& angles,
+    cpu::GradMask wanted) {
   if (unaligned.numel() == 0) {
     return no_rows(unaligned, unaligned_weight, wanted);
   }
   const at::Tensor dy = aligned_for_kernels(unaligned_dy);
   const at::Tensor x = aligned_for_kernels(unaligned);
   const at::Tensor weight = aligned_for_kernels(unaligned_weight);
-  const cpu::Angles aligned_angles{
+  const cpu::CosSin aligned_angles{
       aligned_for_kernels(angles.cos), aligned_for_kernels(angles.sin), angles.interleaved};
   const at::Tensor dx = wanted.x ? at::empty_like(x) : at::Tensor();
   at::Tensor dweight;

@@ -1,4 +1,4 @@
-// RMS normalization, the definition.
+// Reference definition of RMSNorm.
 #include "lehr/ops/reference.h"
 
 namespace lehr::ops::reference {

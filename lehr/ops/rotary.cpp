@@ -1,12 +1,12 @@
-// Rotary embedding, alone and behind QK-norm: checks, dispatch and the autograd functions.
+// Rotary embedding, alone and fused with QK-norm: checks, dispatch and the autograd functions.
 #include "lehr/ops/rotary.h"
 
 #include "lehr/base/operator_profile.h"
 #include "lehr/ops/autograd.h"
-#include "lehr/ops/fast.h"
+#include "lehr/ops/dispatch.h"
 #include "lehr/ops/qk_norm_rotary.h"
+#include "lehr/ops/recompute.h"
 #include "lehr/ops/reference.h"
-#include "lehr/ops/remake.h"
 #include "lehr/ops/rms_norm.h"
 
 namespace lehr::ops {
@@ -15,28 +15,28 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// One of q and k: x is (B, T, H, D). Two functions instead of one for both, so that a frozen k costs nothing.
+// Rotation of x (B, T, H, D), which is q or k. One call each instead of one for both, so that a frozen k costs nothing.
 struct RotaryFunction : torch::autograd::Function<RotaryFunction> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const cpu::Angles& angles) {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const cpu::CosSin& angles) {
     ctx->save_for_backward({angles.cos, angles.sin});
     ctx->saved_data["interleaved"] = angles.interleaved;
-    keep(ctx, "x", x);  // for again(), where that can make it; backward does not read it
-    return fast::rotary(x, angles, false);
+    save_or_recompute(ctx, "x", x);  // records x's node for recompute(), if x is recomputable; backward does not read x
+    return dispatch::rotary(x, angles, false);
   }
 
-  static at::Tensor again(AutogradContext* ctx) {
+  static at::Tensor recompute(AutogradContext* ctx) {
     const OperatorScope scope(OperatorKind::rotary, "lehr::apply_rotary_again");
     const auto saved = ctx->get_saved_variables();
-    const cpu::Angles angles{saved[0], saved[1], ctx->saved_data["interleaved"].toBool()};
-    return fast::rotary(kept(ctx, "x", {}), angles, false);
+    const cpu::CosSin angles{saved[0], saved[1], ctx->saved_data["interleaved"].toBool()};
+    return dispatch::rotary(saved_or_recomputed(ctx, "x", {}), angles, false);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const OperatorScope scope(OperatorKind::rotary, "lehr::apply_rotary_backward");
     refuse_double_backward("apply_rotary");
     const auto saved = ctx->get_saved_variables();
-    const cpu::Angles angles{saved[0], saved[1], ctx->saved_data["interleaved"].toBool()};
-    return {fast::rotary(grads[0].contiguous(), angles, true), {}};
+    const cpu::CosSin angles{saved[0], saved[1], ctx->saved_data["interleaved"].toBool()};
+    return {dispatch::rotary(grads[0].contiguous(), angles, true), {}};
   }
 };
 
@@ -47,37 +47,38 @@ struct NormRotaryFunction : torch::autograd::Function<NormRotaryFunction> {
       const at::Tensor& weight,
       double eps,
       NormWeight kind,
-      const cpu::Angles& angles) {
-    auto [y, inverse_rms] = fast::norm_rotary_forward(x, weight, eps, kind, angles, true);
+      const cpu::CosSin& angles) {
+    auto [y, inverse_rms] = dispatch::norm_rotary_forward(x, weight, eps, kind, angles, true);
     ctx->saved_data["kind"] = static_cast<int64_t>(kind);
     ctx->saved_data["eps"] = eps;
-    ctx->save_for_backward({keep(ctx, "x", x), weight, inverse_rms, angles.cos, angles.sin});
+    ctx->save_for_backward({save_or_recompute(ctx, "x", x), weight, inverse_rms, angles.cos, angles.sin});
     ctx->saved_data["interleaved"] = angles.interleaved;
     return y;
   }
 
-  static at::Tensor again(AutogradContext* ctx) {
+  static at::Tensor recompute(AutogradContext* ctx) {
     const OperatorScope scope(OperatorKind::norm, "lehr::qk_norm_rotary_again");
     const auto saved = ctx->get_saved_variables();
     const auto kind = static_cast<NormWeight>(ctx->saved_data["kind"].toInt());
-    const cpu::Angles angles{saved[3], saved[4], ctx->saved_data["interleaved"].toBool()};
+    const cpu::CosSin angles{saved[3], saved[4], ctx->saved_data["interleaved"].toBool()};
     const double eps = ctx->saved_data["eps"].toDouble();
-    return std::get<0>(fast::norm_rotary_forward(kept(ctx, "x", saved[0]), saved[1], eps, kind, angles, false));
+    return std::get<0>(
+        dispatch::norm_rotary_forward(saved_or_recomputed(ctx, "x", saved[0]), saved[1], eps, kind, angles, false));
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const OperatorScope scope(OperatorKind::norm, "lehr::qk_norm_rotary_backward");
     refuse_double_backward("qk_norm_rotary");
     const auto saved = ctx->get_saved_variables();
-    const cpu::Angles angles{saved[3], saved[4], ctx->saved_data["interleaved"].toBool()};
-    auto [dx, dweight] = fast::norm_rotary_backward(
+    const cpu::CosSin angles{saved[3], saved[4], ctx->saved_data["interleaved"].toBool()};
+    auto [dx, dweight] = dispatch::norm_rotary_backward(
         grads[0].contiguous(),
-        kept(ctx, "x", saved[0]),
+        saved_or_recomputed(ctx, "x", saved[0]),
         saved[1],
         saved[2],
         static_cast<NormWeight>(ctx->saved_data["kind"].toInt()),
         angles,
-        cpu::Wanted{.x = ctx->needs_input_grad(0), .weight = ctx->needs_input_grad(1)});
+        cpu::GradMask{.x = ctx->needs_input_grad(0), .weight = ctx->needs_input_grad(1)});
     return {dx, dweight, {}, {}, {}};
   }
 };
@@ -107,22 +108,23 @@ void check(const char* name, const at::Tensor& q, const at::Tensor& k, const at:
       shape_of(sin));
 }
 
-at::Tensor rotate(const at::Tensor& x, const cpu::Angles& angles) {
+at::Tensor rotate(const at::Tensor& x, const cpu::CosSin& angles) {
   if (!will_differentiate(x)) {
-    return fast::rotary(x.contiguous(), angles, false);
+    return dispatch::rotary(x.contiguous(), angles, false);
   }
   const at::Tensor dense = x.contiguous();
   const at::Tensor rotated = RotaryFunction::apply(dense, angles);
-  return can_be_made_again(dense) ? remade_by<RotaryFunction>(rotated, RotaryFunction::again) : rotated;
+  return can_recompute(dense) ? recomputable<RotaryFunction>(rotated, RotaryFunction::recompute) : rotated;
 }
 
 at::Tensor norm_rotate(
-    const at::Tensor& x, const at::Tensor& weight, double eps, NormWeight kind, const cpu::Angles& angles) {
+    const at::Tensor& x, const at::Tensor& weight, double eps, NormWeight kind, const cpu::CosSin& angles) {
   if (will_differentiate(x, weight)) {
-    return remade_by<NormRotaryFunction>(
-        NormRotaryFunction::apply(x.contiguous(), weight.contiguous(), eps, kind, angles), NormRotaryFunction::again);
+    return recomputable<NormRotaryFunction>(
+        NormRotaryFunction::apply(x.contiguous(), weight.contiguous(), eps, kind, angles),
+        NormRotaryFunction::recompute);
   }
-  return std::get<0>(fast::norm_rotary_forward(x.contiguous(), weight.contiguous(), eps, kind, angles, false));
+  return std::get<0>(dispatch::norm_rotary_forward(x.contiguous(), weight.contiguous(), eps, kind, angles, false));
 }
 }  // namespace
 
@@ -130,10 +132,10 @@ std::tuple<at::Tensor, at::Tensor> apply_rotary(
     const at::Tensor& q, const at::Tensor& k, const at::Tensor& cos, const at::Tensor& sin, RotaryStyle style) {
   const OperatorScope scope(OperatorKind::rotary, "lehr::apply_rotary");
   check("apply_rotary", q, k, cos, sin);
-  if (!fast::supports_rotation(q, cos.size(-1), false)) {
+  if (!dispatch::supports_rotation(q, cos.size(-1), false)) {
     return reference::apply_rotary(q, k, cos, sin, style);
   }
-  const cpu::Angles angles = cpu::angles_for(cos, sin, q.scalar_type(), style);
+  const cpu::CosSin angles = cpu::angles_for(cos, sin, q.scalar_type(), style);
   return {rotate(q, angles), rotate(k, angles)};
 }
 
@@ -159,10 +161,10 @@ std::tuple<at::Tensor, at::Tensor> qk_norm_rotary(
       shape_of(q_weight),
       c10::toString(k_weight.scalar_type()),
       shape_of(k_weight));
-  if (!fast::supports_rotation(q, cos.size(-1), true)) {
+  if (!dispatch::supports_rotation(q, cos.size(-1), true)) {
     return apply_rotary(rms_norm(q, q_weight, eps, kind), rms_norm(k, k_weight, eps, kind), cos, sin, style);
   }
-  const cpu::Angles angles = cpu::angles_for(cos, sin, q.scalar_type(), style);
+  const cpu::CosSin angles = cpu::angles_for(cos, sin, q.scalar_type(), style);
   return {norm_rotate(q, q_weight, eps, kind, angles), norm_rotate(k, k_weight, eps, kind, angles)};
 }
 

@@ -1,10 +1,10 @@
-// Rotary embedding, the definition.
+// Reference definition of the rotary embedding.
 #include "lehr/ops/reference.h"
 
 namespace lehr::ops::reference {
 
 namespace {
-// x (B, T, H, D); cos and sin (B or 1, T, 1, R), already in the type of the arithmetic.
+// Rotates x (B, T, H, D) by cos and sin (B or 1, T, 1, R), which are in the type of the arithmetic.
 at::Tensor rotate(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, RotaryStyle style) {
   const int64_t rotated = cos.size(-1);
   const int64_t half = rotated / 2;

@@ -1,11 +1,11 @@
-// The gate of SwiGLU: checks, dispatch and the autograd function.
+// SwiGLU's gate: checks, dispatch and the autograd function.
 #include "lehr/ops/silu_mul.h"
 
 #include "lehr/base/operator_profile.h"
 #include "lehr/ops/autograd.h"
-#include "lehr/ops/fast.h"
+#include "lehr/ops/dispatch.h"
+#include "lehr/ops/recompute.h"
 #include "lehr/ops/reference.h"
-#include "lehr/ops/remake.h"
 
 namespace lehr::ops {
 
@@ -15,24 +15,25 @@ using torch::autograd::variable_list;
 
 struct SiluMulFunction : torch::autograd::Function<SiluMulFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& gate, const at::Tensor& up) {
-    ctx->save_for_backward({keep(ctx, "gate", gate), keep(ctx, "up", up)});
-    return fast::silu_mul_forward(gate, up);
+    ctx->save_for_backward({save_or_recompute(ctx, "gate", gate), save_or_recompute(ctx, "up", up)});
+    return dispatch::silu_mul_forward(gate, up);
   }
 
-  static at::Tensor again(AutogradContext* ctx) {
+  static at::Tensor recompute(AutogradContext* ctx) {
     const OperatorScope scope(OperatorKind::activation, "lehr::silu_mul_again");
     const auto saved = ctx->get_saved_variables();
-    return fast::silu_mul_forward(kept(ctx, "gate", saved[0]), kept(ctx, "up", saved[1]));
+    return dispatch::silu_mul_forward(
+        saved_or_recomputed(ctx, "gate", saved[0]), saved_or_recomputed(ctx, "up", saved[1]));
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const OperatorScope scope(OperatorKind::activation, "lehr::silu_mul_backward");
     refuse_double_backward("silu_mul");
     const auto saved = ctx->get_saved_variables();
-    auto [dgate, dup] = fast::silu_mul_backward(
+    auto [dgate, dup] = dispatch::silu_mul_backward(
         grads[0].contiguous(),
-        kept(ctx, "gate", saved[0]),
-        kept(ctx, "up", saved[1]),
+        saved_or_recomputed(ctx, "gate", saved[0]),
+        saved_or_recomputed(ctx, "up", saved[1]),
         ctx->needs_input_grad(0),
         ctx->needs_input_grad(1));
     return {dgate, dup};
@@ -49,14 +50,14 @@ at::Tensor silu_mul(const at::Tensor& gate, const at::Tensor& up) {
       shape_of(gate),
       c10::toString(up.scalar_type()),
       shape_of(up));
-  if (!fast::supports(gate)) {
+  if (!dispatch::supports(gate)) {
     return reference::silu_mul(gate, up);
   }
   if (will_differentiate(gate, up)) {
-    return remade_by<SiluMulFunction>(
-        SiluMulFunction::apply(gate.contiguous(), up.contiguous()), SiluMulFunction::again);
+    return recomputable<SiluMulFunction>(
+        SiluMulFunction::apply(gate.contiguous(), up.contiguous()), SiluMulFunction::recompute);
   }
-  return fast::silu_mul_forward(gate.contiguous(), up.contiguous());
+  return dispatch::silu_mul_forward(gate.contiguous(), up.contiguous());
 }
 
 }  // namespace lehr::ops

@@ -1,4 +1,4 @@
-// The gate of SwiGLU on the CPU.
+// SwiGLU's gate on the CPU.
 #include <ATen/ops/empty_like.h>
 
 #include "lehr/base/operation_meter.h"

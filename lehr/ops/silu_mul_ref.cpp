@@ -1,4 +1,4 @@
-// The gate of SwiGLU, the definition.
+// Reference definition of SwiGLU's gate.
 #include <ATen/ops/silu.h>
 
 #include "lehr/ops/reference.h"

@@ -1,4 +1,4 @@
-// Copies of tokens on the CPU.
+// Copies of tokens per chosen expert, and their weighted sums, on the CPU.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
@@ -24,7 +24,7 @@ TokenCopies<T> copies_of(
 
 at::Tensor copy_tokens(const at::Tensor& tokens, const at::Tensor& order) {
   at::Tensor copies = at::empty({order.size(0), tokens.size(1)}, tokens.options());
-  report_pointwise({copies, copies});  // a row is read as often as it is written
+  report_pointwise({copies, copies});  // as many rows are read as written
   const int64_t choices = tokens.size(0) > 0 ? order.size(0) / tokens.size(0) : 1;
   const auto bytes = static_cast<size_t>(tokens.size(1)) * tokens.element_size();
   run_kernel(tokens, 0, order.size(0), grain_for(tokens.size(1)), [&](int64_t first, int64_t last) {
@@ -58,7 +58,7 @@ std::tuple<at::Tensor, at::Tensor> sum_copies_backward(
     const at::Tensor& sorted,
     const at::Tensor& weights,
     const at::Tensor& inverse,
-    Wanted wanted) {
+    GradMask wanted) {
   at::Tensor dsorted = wanted.x ? at::empty_like(sorted) : at::Tensor();
   at::Tensor dweights = wanted.weight ? at::empty_like(weights) : at::Tensor();
   report_pointwise({dout, wanted.weight ? sorted : at::Tensor(), dsorted});

@@ -3,8 +3,8 @@
 #include "lehr/base/operator_profile.h"
 #include "lehr/base/operator_watch.h"
 #include "lehr/ops/autograd.h"
-#include "lehr/ops/fast.h"
-#include "lehr/ops/remake.h"
+#include "lehr/ops/dispatch.h"
+#include "lehr/ops/recompute.h"
 
 namespace lehr::ops {
 
@@ -12,19 +12,19 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Where there are kernels for it.
+// Whether there are fused kernels for these rows.
 bool is_fused(const at::Tensor& rows) {
-  return fast::supports(rows) && rows.numel() > 0;
+  return dispatch::supports(rows) && rows.numel() > 0;
 }
 
-at::Tensor copies_of(const at::Tensor& tokens, const at::Tensor& order) {
+at::Tensor copies_of(const at::Tensor& tokens, const at::Tensor& order, const at::Tensor& inverse) {
   if (is_fused(tokens)) {
-    return fast::copy_tokens(tokens, order);
+    return dispatch::copy_tokens(tokens, order, inverse);
   }
   return tokens.index_select(0, order.div(tokens.size(0) > 0 ? order.size(0) / tokens.size(0) : 1, "floor"));
 }
 
-// Where copies are no more than the tokens, they may as well be kept themselves.
+// Whether there are more copies than tokens. Only then does recomputing the copies save memory.
 bool multiplies(const at::Tensor& tokens, const at::Tensor& order) {
   return order.size(0) > tokens.size(0);
 }
@@ -32,15 +32,17 @@ bool multiplies(const at::Tensor& tokens, const at::Tensor& order) {
 struct Permute : torch::autograd::Function<Permute> {
   static at::Tensor forward(
       AutogradContext* ctx, const at::Tensor& tokens, const at::Tensor& order, const at::Tensor& inverse) {
-    ctx->save_for_backward({inverse, order, multiplies(tokens, order) ? keep(ctx, "tokens", tokens) : at::Tensor()});
+    ctx->save_for_backward(
+        {inverse, order, multiplies(tokens, order) ? save_or_recompute(ctx, "tokens", tokens) : at::Tensor()});
     ctx->saved_data["count"] = tokens.size(0);
-    return copies_of(tokens, order);
+    return copies_of(tokens, order, inverse);
   }
 
-  static at::Tensor again(AutogradContext* ctx) {
+  // Recomputes the copies in backward.
+  static at::Tensor recompute(AutogradContext* ctx) {
     const OperatorScope scope(OperatorKind::routing, "lehr::permute_tokens_again");
     const auto saved = ctx->get_saved_variables();
-    return copies_of(kept(ctx, "tokens", saved[2]), saved[1]);
+    return copies_of(saved_or_recomputed(ctx, "tokens", saved[2]), saved[1], saved[0]);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
@@ -50,7 +52,7 @@ struct Permute : torch::autograd::Function<Permute> {
     const at::Tensor inverse = ctx->get_saved_variables().front();
     const int64_t choices = tokens > 0 ? inverse.size(0) / tokens : 1;
     if (is_fused(grads[0])) {
-      return {fast::sum_copies(grads[0].contiguous(), {}, inverse, choices), {}, {}};
+      return {dispatch::sum_copies(grads[0].contiguous(), {}, inverse, choices), {}, {}};
     }
     return {grads[0].index_select(0, inverse).view({tokens, choices, grads[0].size(-1)}).sum(1), {}, {}};
   }
@@ -59,22 +61,22 @@ struct Permute : torch::autograd::Function<Permute> {
 struct SumCopies : torch::autograd::Function<SumCopies> {
   static at::Tensor forward(
       AutogradContext* ctx, const at::Tensor& sorted, const at::Tensor& weights, const at::Tensor& inverse) {
-    ctx->save_for_backward({keep(ctx, "sorted", sorted), weights, inverse});
-    return fast::sum_copies(sorted, weights, inverse, weights.size(1));
+    ctx->save_for_backward({save_or_recompute(ctx, "sorted", sorted), weights, inverse});
+    return dispatch::sum_copies(sorted, weights, inverse, weights.size(1));
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const OperatorScope scope(OperatorKind::routing, "lehr::combine_tokens_backward");
     refuse_double_backward("combine_tokens");
     const auto saved = ctx->get_saved_variables();
-    const cpu::Wanted wanted{.x = ctx->needs_input_grad(0), .weight = ctx->needs_input_grad(1)};
-    auto [dsorted, dweights] =
-        fast::sum_copies_backward(grads[0].contiguous(), kept(ctx, "sorted", saved[0]), saved[1], saved[2], wanted);
+    const cpu::GradMask wanted{.x = ctx->needs_input_grad(0), .weight = ctx->needs_input_grad(1)};
+    auto [dsorted, dweights] = dispatch::sum_copies_backward(
+        grads[0].contiguous(), saved_or_recomputed(ctx, "sorted", saved[0]), saved[1], saved[2], wanted);
     return {dsorted, dweights, {}};
   }
 };
 
-// A permutation's gradient is the inverse permutation, which index_select does not know.
+// A permutation of rows. Its gradient is the inverse permutation, by index_select instead of index_add.
 struct Reorder : torch::autograd::Function<Reorder> {
   static at::Tensor forward(
       AutogradContext* ctx, const at::Tensor& sorted, const at::Tensor& order, const at::Tensor& inverse) {
@@ -88,7 +90,7 @@ struct Reorder : torch::autograd::Function<Reorder> {
   }
 };
 
-// A rank's own bookkeeping, which depends on data.
+// The permutation under an operator watch: its values depend on data and on the rank, so only sizes are stated.
 TokenPermutation sizes_only(OperatorWatch& watch, const at::Tensor& selected, int64_t num_experts) {
   const auto made = [&](int64_t size, at::ScalarType dtype) {
     return watch.state({.name = "sort_by_expert", .inputs = {{"selected", selected}}, .shape = {size}, .dtype = dtype});
@@ -131,7 +133,7 @@ at::Tensor permute_tokens(const at::Tensor& tokens, const TokenPermutation& perm
       count);
   const at::Tensor copies = Permute::apply(tokens.contiguous(), permutation.order, permutation.inverse);
   return will_differentiate(tokens) && multiplies(tokens, permutation.order)
-             ? remade_by<Permute>(copies, Permute::again)
+             ? recomputable<Permute>(copies, Permute::recompute)
              : copies;
 }
 

@@ -1,31 +1,31 @@
-// Tokens to their experts and back. No backward pass here can be differentiated again, on any device: it throws a usage
-// error under create_graph.
+// Permutation of tokens by expert, and its inverse, for MoE layers. Backward of these operators is not differentiable,
+// on any device: it throws a usage error under create_graph.
 #pragma once
 
 #include "lehr/base/torch.h"
 
 namespace lehr::ops {
 
-/// Where the copies of tokens stand once they are sorted by expert. N tokens, k choices each, E experts.
+/// Order of token copies, one per chosen expert, sorted by expert: N tokens, k choices per token, E experts.
 struct TokenPermutation {
-  at::Tensor order;    ///< (N*k) int64: the copy (token * k + choice) that stands at each sorted place.
-  at::Tensor inverse;  ///< (N*k) int64: the sorted place of each copy.
-  at::Tensor counts;   ///< (E) int64: copies an expert gets, on the device.
+  at::Tensor order;    ///< (N*k) int64: the copy (token * k + choice) at each sorted position.
+  at::Tensor inverse;  ///< (N*k) int64: the sorted position of each copy.
+  at::Tensor counts;   ///< (E) int64: copies per expert, on the device.
   at::Tensor ends;     ///< (E) int32: cumulative counts, as grouped_linear takes them.
 };
 
-/// Sorts the choices (N, k) int64 by expert; copies of one expert keep the order of their tokens. No value is read back
-/// to the host.
+/// Sorts the choices (N, k) int64 by expert; copies of one expert keep the order of their tokens. The host does not
+/// synchronize with the device.
 TokenPermutation sort_by_expert(const at::Tensor& selected_experts, int64_t num_experts);
 
-/// Copies of the rows of tokens (N, H) in sorted order, (N*k, H). Backward adds a token's copies in the order of its
-/// choices, so results do not depend on threads.
+/// Returns the rows of tokens (N, H), copied once per choice, in sorted order: (N*k, H). Backward adds a token's copies
+/// in the order of its choices, so results do not depend on the number of threads.
 at::Tensor permute_tokens(const at::Tensor& tokens, const TokenPermutation& permutation);
 
-/// Rows (M, H) in sorted order, each back in its own place. For one choice a token it undoes permute_tokens.
+/// Returns rows (M, H) from sorted order to the order of copies. With one choice per token it inverts permute_tokens.
 at::Tensor unpermute_rows(const at::Tensor& sorted, const TokenPermutation& permutation);
 
-/// The weighted sum of each token's k results: sorted (N*k, H), weights (N, k) of the same type; gives (N, H).
+/// Returns the weighted sum (N, H) of each token's k results, for sorted (N*k, H) and weights (N, k) of the same type.
 at::Tensor combine_tokens(const at::Tensor& sorted, const at::Tensor& weights, const TokenPermutation& permutation);
 
 }  // namespace lehr::ops

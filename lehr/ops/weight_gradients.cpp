@@ -14,25 +14,27 @@ namespace lehr::ops {
 
 namespace {
 thread_local std::shared_ptr<WeightGradients> t_current;
-thread_local size_t t_lost = 0;  // gradients, in objects that went before their weight half
+thread_local size_t t_lost = 0;  // deferred gradients of objects that were destroyed before wgrad
 
 void require_none_lost() {
   const size_t lost = std::exchange(t_lost, 0);
   require(
       lost == 0,
-      "weight gradients: {} of an earlier microbatch were never computed; call backward_weight() after every "
+      "weight gradients: {} of an earlier micro-batch were never computed; call backward_weight() after every "
       "backward_input(), or discard() after a failure",
       lost);
 }
 
-// Weak, so that a graph and what waits for it never hold each other.
+// Saved in an autograd context. The reference is weak: deferred matmuls own tensors of the graph, so a strong one would
+// close a cycle.
 struct Noted : torch::CustomClassHolder {
   explicit Noted(std::weak_ptr<WeightGradients> where) : gradients(std::move(where)) {}
   std::weak_ptr<WeightGradients> gradients;
 };
 constexpr const char* kNote = "weight_gradients";
 
-// The weights of one node, whose gradients it gets together: the outputs of a node that was allowed, or one leaf.
+// Gradients of the weights that one node produced, which it receives together: the outputs of an allowed node, or one
+// leaf.
 struct Behind {
   size_t to_come = 0;
   std::vector<at::Tensor> weights = {};
@@ -50,7 +52,8 @@ struct Behind {
   }
 };
 
-// A leaf stands for itself: the node that accumulates its gradient is made anew when nobody holds it.
+// Returns the key of a weight's group. A leaf is its own group: its AccumulateGrad node may be recreated at any time,
+// so its address is no key.
 const void* behind(const at::Tensor& weight) {
   return weight.is_leaf() ? static_cast<const void*>(weight.unsafeGetTensorImpl()) : weight.grad_fn().get();
 }
@@ -78,12 +81,12 @@ std::shared_ptr<WeightGradients> WeightGradients::current() {
 }
 
 void WeightGradients::backward_input(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& gradients) {
-  input_half([&] { torch::autograd::backward(outputs, gradients); });
+  run_dgrad([&] { torch::autograd::backward(outputs, gradients); });
 }
 
 void WeightGradients::backward_input(
     const torch::autograd::edge_list& roots, const std::vector<at::Tensor>& gradients) {
-  input_half([&] {
+  run_dgrad([&] {
     if (!roots.empty()) {
       torch::autograd::Engine::get_default_engine().execute(
           roots, gradients, /*keep_graph=*/false, /*create_graph=*/false, /*accumulate_grad=*/true);
@@ -91,12 +94,12 @@ void WeightGradients::backward_input(
   });
 }
 
-void WeightGradients::input_half(const std::function<void()>& backward) {
+void WeightGradients::run_dgrad(const std::function<void()>& backward) {
   require_none_lost();
   require(
       state_ == State::forward,
-      "weight gradients: backward_input() of a microbatch that had one already; make a new object for each forward");
-  state_ = State::input_half;
+      "weight gradients: backward_input() of a micro-batch that had one already; construct a new object per forward");
+  state_ = State::dgrad;
   try {
     backward();
   } catch (...) {
@@ -112,12 +115,14 @@ void WeightGradients::backward_weight() {
       "weight gradients: backward_weight() before backward_input(): there is nothing to compute them from");
   require(
       state_ == State::between,
-      "weight gradients: backward_weight() of a microbatch that is over: each has one, after its backward_input()");
+      "weight gradients: backward_weight() of a micro-batch that has ended; call it once, after its backward_input()");
   state_ = State::done;
   products_ = 0;
   run(std::exchange(steps_, {}));
 }
 
+// Runs the deferred matmuls in the order of dgrad. Invariant: the gradients of one node are passed to autograd when its
+// last matmul is done, and a `done` step runs after all matmuls that were added before it.
 void WeightGradients::run(std::vector<Step> steps) {
   std::unordered_map<const void*, Behind> groups;
   for (const Step& step : steps) {
@@ -126,7 +131,7 @@ void WeightGradients::run(std::vector<Step> steps) {
     }
   }
   for (Step& next : steps) {
-    const Step step = std::exchange(next, {});
+    const Step step = std::exchange(next, {});  // frees the matmul's operands after this iteration
     if (step.done) {
       step.done();
       continue;
@@ -135,10 +140,10 @@ void WeightGradients::run(std::vector<Step> steps) {
     Behind& group = found->second;
     {
       const at::NoGradGuard no_grad;
-      const OperatorScope scope(OperatorKind::product, "lehr::weight_gradient");
+      const OperatorScope scope(OperatorKind::matmul, "lehr::weight_gradient");
       group.add(step.weight, step.product());
     }
-    if (--group.to_come == 0) {  // as early as can be: no more gradients stand about than those of one node
+    if (--group.to_come == 0) {  // as early as possible, so that few gradients are in memory at a time
       torch::autograd::backward(group.weights, group.gradients);
       groups.erase(found);
     }
@@ -162,7 +167,8 @@ bool WeightGradients::may_defer(const at::Tensor& weight) const {
   }
   const std::lock_guard lock(mutex_);
   const auto found = allowed_.find(weight.grad_fn().get());
-  return found != allowed_.end() && found->second.lock() == weight.grad_fn();  // not another node at an old address
+  // The weak pointer guards against a new node at the address of an old one.
+  return found != allowed_.end() && found->second.lock() == weight.grad_fn();
 }
 
 void WeightGradients::allow(const std::shared_ptr<torch::autograd::Node>& node) {

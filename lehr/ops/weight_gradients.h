@@ -1,5 +1,5 @@
-// Backward in two halves: the gradients of a stage's inputs now, those of its weights later, as the schedules of
-// pipelines without bubbles need it (Qi et al., https://arxiv.org/abs/2401.10241).
+// Split backward: dgrad first, wgrad later, as zero-bubble pipeline schedules need it (Qi et al.,
+// https://arxiv.org/abs/2401.10241, where they are B and W).
 #pragma once
 
 #include <functional>
@@ -12,37 +12,36 @@
 
 namespace lehr::ops {
 
-/// The weight gradients of one microbatch in one stage of a pipeline.
+/// The deferred weight gradients of one micro-batch in one pipeline stage.
 ///
-///     const auto halves = std::make_shared<WeightGradients>();
+///     const auto wgrads = std::make_shared<WeightGradients>();
 ///     {
-///       const WeightGradients::Scope scope(halves);
+///       const WeightGradients::Scope scope(wgrads);
 ///       outputs = forward(inputs);
 ///     }
-///     halves->backward_input({outputs}, {gradients});  // now inputs.grad() can be sent
-///     ...                                              // other microbatches, in any order
-///     halves->backward_weight();                       // the weights' .grad() are as after one backward
+///     wgrads->backward_input({outputs}, {gradients});  // dgrad: now inputs.grad() can be sent
+///     ...                                              // other micro-batches, in any order
+///     wgrads->backward_weight();                       // wgrad: the weights' .grad() are as after one backward
 ///
-/// Operators with weight matrices (`linear`, `grouped_linear`) note in forward which of these is current. In
-/// `backward_input` they compute the gradient of their input only, and leave here what the weight's takes: a product.
-/// Every other gradient (norms, biases, tables, and weights that were cast, cut or multiplied before they came to the
-/// operator) is computed and accumulated at once. `backward_weight` computes the products, adds up those of one weight,
-/// and hands each sum to autograd at the weight, so that accumulation, hooks and whatever stands behind the weight see
-/// what they always see. There is no walk through the graph: a weight may be used many times, be shared, frozen, or
-/// have nothing to do with the stage's inputs.
+/// In forward, operators with weight matrices (`linear`, `grouped_linear`) save a reference to the current object. In
+/// `backward_input` they compute only the gradient of their input, and add the matmul of wgrad to this object. Every
+/// other gradient (norms, biases, tables, and weights that were cast, sliced or multiplied before the operator) is
+/// computed and accumulated at once. `backward_weight` runs the matmuls, sums those of one weight, and passes each sum
+/// to autograd at the weight, so that accumulation, hooks and nodes before the weight work as usual. The graph is not
+/// traversed a second time: a weight may be used many times, be shared, be frozen, or not depend on the stage's inputs.
 ///
-/// A tensor hook on a weight runs in both halves, first with an undefined gradient, as with any weight that a backward
+/// A tensor hook on a weight runs in both passes, first with an undefined gradient, as for any weight that a backward
 /// pass does not reach.
 ///
-/// A usual backward of the same graph may be done instead, if neither half was; it defers nothing. Once the object is
-/// gone, operators that noted it compute everything at once. Gradients are not lost silently: an object that goes while
-/// some wait here (but for an exception) makes the next use on that thread an error.
+/// If neither pass ran, an ordinary backward of the same graph is possible; it defers nothing. After the object is
+/// destroyed, operators that refer to it compute everything at once. Gradients are not lost silently: if an object with
+/// deferred gradients is destroyed (except by an exception), the next use on that thread throws.
 ///
-/// All calls come from one thread, but `backward_input` may run operators on autograd's threads. Always held by a
-/// shared_ptr.
+/// All calls must come from one thread, but `backward_input` may run operators on autograd's threads. Must be owned by
+/// a shared_ptr.
 class WeightGradients {
  public:
-  /// Gives a weight's gradient, as a tensor that nobody else has.
+  /// Returns a weight's gradient, as a tensor that nothing else refers to.
   using Product = std::function<at::Tensor()>;
 
   WeightGradients();
@@ -50,8 +49,8 @@ class WeightGradients {
   WeightGradients(const WeightGradients&) = delete;
   WeightGradients& operator=(const WeightGradients&) = delete;
 
-  /// Makes one the current one of this thread while it lives; null for none. Throws a usage error if gradients were
-  /// lost on this thread.
+  /// Sets this thread's current object, null for none, until destroyed. Throws a usage error if gradients were lost on
+  /// this thread.
   class Scope {
    public:
     explicit Scope(std::shared_ptr<WeightGradients> current);
@@ -64,42 +63,43 @@ class WeightGradients {
   };
   static std::shared_ptr<WeightGradients> current();
 
-  /// The input half: torch::autograd::backward(outputs, gradients), which frees the graph. Once; throws a usage error
-  /// otherwise. After an exception nothing is left to do.
+  /// Runs dgrad: torch::autograd::backward(outputs, gradients), which frees the graph. Throws a usage error on a second
+  /// call. If an exception is thrown, the deferred gradients are discarded.
   void backward_input(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& gradients = {});
-  /// The same from places in the graph, whose tensors may be gone. Without any there is nothing to compute.
+  /// The same from edges of the graph, whose tensors may no longer exist. Without edges there is nothing to compute.
   void backward_input(const torch::autograd::edge_list& roots, const std::vector<at::Tensor>& gradients);
-  /// The weight half. Once, after the input half; throws a usage error otherwise. Memory that was kept for a product is
-  /// freed after it.
+  /// Runs wgrad. Call it once, after backward_input; throws a usage error otherwise. Frees the operands of each matmul
+  /// after it.
   void backward_weight();
-  /// Forgets the microbatch, after a failure elsewhere.
+  /// Discards the micro-batch, after a failure elsewhere.
   void discard() noexcept;
-  /// How many products wait.
+  /// Returns the number of deferred matmuls.
   size_t size() const;
 
-  /// @name For operators, and for what stands behind weights
+  /// @name For operators, and for nodes before weights
   /// @{
 
-  /// Whether the input half is running, so that gradients of weights are to be left here.
-  bool defers() const { return state_ == State::input_half; }
-  /// Whether the gradient of this weight may come later: it is a leaf, or the output of a node that was allowed to run
-  /// once for each half.
+  /// Whether dgrad is running, so that wgrad must be deferred.
+  bool defers() const { return state_ == State::dgrad; }
+  /// Whether wgrad of this weight may be deferred: it is a leaf, or an output of a node that was allowed to run in both
+  /// passes.
   bool may_defer(const at::Tensor& weight) const;
-  /// From now on weights that are outputs of `node` may be deferred. In the input half the node runs with the gradients
-  /// that are not; in the weight half with the others, perhaps several times; never if there are none.
+  /// Permits to defer weights that are outputs of `node`. In dgrad the node runs with the gradients that are not
+  /// deferred, in wgrad with the others, perhaps several times; not at all if there are none.
   void allow(const std::shared_ptr<torch::autograd::Node>& node);
+  /// Defers `product`, the matmul of the gradient of `weight`.
   void add(const at::Tensor& weight, Product product);
-  /// Calls `done` in the weight half, once everything that is here by now was handed over.
+  /// Calls `done` in wgrad, after all gradients that were added before it have been accumulated.
   void then(std::function<void()> done);
   /// @}
 
  private:
-  void input_half(const std::function<void()>& backward);
-  enum class State { forward, input_half, between, done };
+  void run_dgrad(const std::function<void()>& backward);
+  enum class State { forward, dgrad, between, done };
   struct Step {
     at::Tensor weight;
     Product product;
-    std::function<void()> done;  // instead of the two
+    std::function<void()> done;  // set instead of the two
   };
   void run(std::vector<Step> steps);
 
@@ -108,14 +108,15 @@ class WeightGradients {
   std::vector<Step> steps_;
   size_t products_ = 0;
   std::unordered_map<const torch::autograd::Node*, std::weak_ptr<torch::autograd::Node>> allowed_;
-  int exceptions_;  // under way when this was made
+  int exceptions_;  // std::uncaught_exceptions() at construction
 };
 
-/// In the forward of an autograd function with a weight: notes the current WeightGradients for `weight_gradient`.
+/// For the forward of an autograd function with a weight: saves a reference to the current WeightGradients for
+/// `weight_gradient`.
 void note_weight_gradients(torch::autograd::AutogradContext* ctx, const at::Tensor& weight);
 
-/// In its backward: the weight's gradient; undefined if it was left to the weight half. `product` must not hold tensors
-/// with a graph (detach what was saved), and must not read the weight's values, which may be gone by then.
+/// For its backward: returns the gradient of weight; undefined if it was deferred. `product` must not hold tensors with
+/// a graph (detach saved tensors), and must not read the weight's values, which may be resharded by then.
 at::Tensor weight_gradient(
     torch::autograd::AutogradContext* ctx, const at::Tensor& weight, WeightGradients::Product product);
 

@@ -21,8 +21,8 @@ class AdamW final : public PerParameterOptimizer {
   void update(const GroupSettings& group, const std::vector<Item>& items, const StepOptions& options) override;
 };
 
-/// torch.optim.Adam with fused=True (Kingma and Ba, arXiv 1412.6980): as AdamW, but weight decay is added to the
-/// gradient and so passes through the moments.
+/// torch.optim.Adam with fused=True (Kingma and Ba, arXiv 1412.6980): like AdamW, but weight decay is added to the
+/// gradient, and so enters the moments.
 class Adam final : public PerParameterOptimizer {
  public:
   /// `names` as for PerParameterOptimizer.

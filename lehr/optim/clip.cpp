@@ -4,12 +4,12 @@
 #include <cmath>
 
 #include "lehr/base/error.h"
-#include "lehr/ops/norm.h"
+#include "lehr/ops/global_norm.h"
 
 namespace lehr::optim {
 namespace {
 
-constexpr double kNormOffset = 1e-6;  // torch's, which keeps the quotient finite for a norm of 0
+constexpr double kNormOffset = 1e-6;  // torch's; keeps the quotient finite for a norm of 0
 
 }  // namespace
 
@@ -39,8 +39,8 @@ bool admit_step(double norm, NonFinitePolicy policy, int64_t step) {
   }
   if (policy == NonFinitePolicy::stop) {
     fail_runtime(
-        "step {}: the gradient norm is {}, so the weights were left as they are. Lower the learning rate, look at the "
-        "data of this step, or go on without such steps: training.non_finite = \"skip\".",
+        "step {}: the gradient norm is {}, so the weights are unchanged. Lower the learning rate, look at the "
+        "data of this step, or skip such steps: training.non_finite = \"skip\".",
         step,
         norm);
   }

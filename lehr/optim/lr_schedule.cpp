@@ -1,4 +1,4 @@
-// The formulas of the learning-rate schedules and the rules that keep their parts from overlapping.
+// The formulas of the learning-rate schedules, and the checks that their parts do not overlap.
 #include "lehr/optim/lr_schedule.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ double cosine_from_one(double p) {
   return 0.5 * (1.0 + std::cos(std::numbers::pi * p));
 }
 
-// Halves go to the even neighbour, as Python's round does, so that configs keep their meaning.
+// Ties round to even, as in Python's round, so that configs keep their meaning.
 int64_t decay_steps_of(const LRSchedulerConfig& config, int64_t total) {
   if (!config.decay_ratio) {
     return total - warmup_of(config);
@@ -106,7 +106,7 @@ void check_decay_fits(const LRSchedulerConfig& config, int64_t total, Problems& 
 }
 
 double curve_value(PhaseCurve curve, double power, double from, double to, double p) {
-  constexpr double kSmallest = 1e-8;  // the logarithm of 0 is not a start for an exponential
+  constexpr double kSmallest = 1e-8;  // an exponential cannot start from 0
   switch (curve) {
     case PhaseCurve::linear:
       return from + (to - from) * p;
@@ -185,10 +185,10 @@ void LRSchedulerConfig::check(Problems& all_problems) const {
   Problems problems;
   check_phases(phases, problems);
   if (!phases.empty() && warmup_steps) {
-    problems.add("lr_scheduler.warmup_steps", "has no meaning beside `phases`; make the warm-up a phase");
+    problems.add("lr_scheduler.warmup_steps", "has no effect with `phases`; make the warm-up a phase");
   }
   if (!phases.empty() && decay_ratio) {
-    problems.add("lr_scheduler.decay_ratio", "has no meaning beside `phases`; remove one of the two");
+    problems.add("lr_scheduler.decay_ratio", "has no effect with `phases`; remove one of the two");
   }
   if (total_steps && problems.empty()) {
     phases.empty() ? check_decay_fits(*this, *total_steps, problems) : check_phases_fit(phases, *total_steps, problems);
@@ -239,7 +239,7 @@ double LRSchedule::warmup_stable_decay(int64_t step) const {
   if (step < warmup_of(config_)) {
     return static_cast<double>(step + 1) / static_cast<double>(warmup_of(config_));
   }
-  // One step more than the run has: the decay would reach its end there, so that no real step is spent at 0.
+  // One step more than the run has: the decay would end there, so no real step has a learning rate of 0.
   const int64_t decay_begins = total_steps_ + 1 - decay_steps_;
   if (step < decay_begins || decay_steps_ == 0) {
     return 1.0;

@@ -1,4 +1,4 @@
-// Learning-rate schedules: what the base learning rate is multiplied by at each step, as a config and a pure function.
+// Learning-rate schedules: the factor on the base learning rate at each step, as a config and a pure function.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,14 @@
 
 namespace lehr::optim {
 
-/// The shape of the decay after warm-up and the constant stretch; p runs from 0 to 1.
+/// The shape of the decay after warm-up and the constant phase; p runs from 0 to 1.
 enum class DecayType {
   linear,  ///< 1 - p
   sqrt,    ///< 1 - sqrt(p)
   cosine,  ///< (1 + cos(pi p)) / 2
 };
 
-/// How a phase of a piecewise schedule goes from its start value a to its target b; p runs from 0 to 1.
+/// The curve of a phase of a piecewise schedule from its start value a to its target b; p runs from 0 to 1.
 enum class PhaseCurve {
   linear,       ///< a + (b - a) p
   cosine,       ///< b + (a - b) (1 + cos(pi p)) / 2
@@ -25,14 +25,14 @@ enum class PhaseCurve {
   poly,         ///< a + (b - a) p^power
 };
 
-/// How the end of a phase is given.
+/// The way in which the end of a phase is specified.
 enum class PhaseMode {
-  steps,       ///< `steps` after the end of the phase before
+  steps,       ///< `steps` after the end of the previous phase
   percentage,  ///< at the step floor(total_steps * percentage)
   rest,        ///< at total_steps
 };
 
-/// One phase of a piecewise schedule: `[[lr_scheduler.phases]]`. It starts where the one before ended.
+/// One phase of a piecewise schedule: `[[lr_scheduler.phases]]`. It starts where the previous one ended.
 struct SchedulePhaseConfig {
   PhaseMode mode = PhaseMode::rest;
   std::optional<int64_t> steps = {};
@@ -44,7 +44,7 @@ struct SchedulePhaseConfig {
   void fields(FieldVisitor& v);
 };
 
-/// The section `[lr_scheduler]`: warm-up, constant and decay, or, when `phases` has entries, these instead.
+/// The section `[lr_scheduler]`: warm-up, constant and decay; or, if `phases` has entries, these instead.
 struct LRSchedulerConfig {
   std::optional<int64_t> warmup_steps;  ///< 200 unless given.
   std::optional<int64_t> total_steps = {};
@@ -55,22 +55,22 @@ struct LRSchedulerConfig {
   std::vector<SchedulePhaseConfig> phases = {};
 
   void fields(FieldVisitor& v);
-  /// What is wrong in itself, and, when `total_steps` is given, with it.
+  /// Reports values that are invalid by themselves, or, if `total_steps` is given, together with it.
   void check(Problems& problems) const;
-  /// What is wrong with a run of `training_steps` steps, `total_steps` unless that is given. Holds check() as well.
+  /// Like check(), and reports conflicts with a run of `training_steps` steps, the default of `total_steps`.
   void check(Problems& problems, int64_t training_steps) const;
 };
 
 /// A schedule for a run of known length. Immutable; the state of a run is its step number alone.
 class LRSchedule {
  public:
-  /// `training_steps` stands in for `total_steps` where the config leaves that out. Throws a usage error that lists
-  /// everything that LRSchedulerConfig::check finds.
+  /// `training_steps` is the default of `total_steps`. Throws a usage error that lists all problems that
+  /// LRSchedulerConfig::check reports.
   LRSchedule(LRSchedulerConfig config, int64_t training_steps);
 
-  /// The multiplier for the 0-based step `step`; below 0 that of the beginning, after the end that of the end.
+  /// Returns the factor at the 0-based step `step`; below 0 that of the first step, after the end that of the end.
   double factor(int64_t step) const;
-  /// The number of steps that the schedule spans.
+  /// Returns the number of steps that the schedule spans.
   int64_t total_steps() const { return total_steps_; }
 
  private:

@@ -1,15 +1,19 @@
 #include "lehr/optim/muon.h"
 
+#include <ATen/ops/cat.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/matmul.h>
+#include <ATen/ops/split_with_sizes.h>
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <regex>
 #include <set>
 
 #include "lehr/base/error.h"
+#include "lehr/ops/cuda.h"
 
 namespace lehr::optim {
 namespace {
@@ -40,8 +44,9 @@ at::Tensor orthogonalize(const at::Tensor& matrices, int64_t steps) {
   const bool tall = matrices.size(-2) > matrices.size(-1);
   at::Tensor x = matrices.to(wide_type(matrices));
   x = tall ? x.mT() : x;
-  // No singular value is above the Frobenius norm, as the iteration needs.
+  // The iteration requires singular values of at most 1; the Frobenius norm bounds the largest one.
   x = x / at::linalg_vector_norm(x, 2, at::IntArrayRef{-2, -1}, /*keepdim=*/true).clamp_min(1e-7);
+  // X <- a X + (b A + c A^2) X, where A = X X^T.
   for (int64_t i = 0; i < steps; ++i) {
     const at::Tensor gram = at::matmul(x, x.mT());
     const at::Tensor polynomial = at::matmul(gram, gram).mul_(2.0315).sub_(gram, 4.7750);
@@ -50,7 +55,7 @@ at::Tensor orthogonalize(const at::Tensor& matrices, int64_t steps) {
   return tall ? x.mT() : x;
 }
 
-// The part that is made orthogonal.
+// The part whose steps are orthogonalized: hidden matrices.
 class Muon::Matrices final : public PerParameterOptimizer {
  public:
   Matrices(const OptimizerConfig& config, const std::vector<ParameterInfo>& parameters)
@@ -89,19 +94,74 @@ class Muon::Matrices final : public PerParameterOptimizer {
 
   void update(const GroupSettings& group, const std::vector<Item>& items, const StepOptions& options) override {
     const double lr = group.lr * options.lr_factor;
-    for (const auto& item : items) {
-      const auto wide = wide_type(item.value);
-      at::Tensor grad = item.grad.to(wide);
-      if (options.grad_divisor.defined()) {
-        grad = grad / options.grad_divisor.to(grad.device(), wide).reshape({});
+    for (const std::vector<const Item*>& together : stacks(items)) {
+      std::vector<at::Tensor> steps;
+      for (const Item* item : together) {
+        steps.push_back(next_direction(*item, options));
       }
-      const at::Tensor momentum = item.state[0].to(wide) * momentum_ + grad * (1 - momentum_);
-      const at::Tensor direction = nesterov_ ? momentum * momentum_ + grad * (1 - momentum_) : momentum;
-      item.state[0].copy_(momentum);
-      const at::Tensor step = orthogonalize(direction, steps_);
-      item.value.copy_(item.value.to(wide).mul(1 - lr * group.weight_decay).sub_(step, lr * scale_of(scale_, step)));
+      orthogonalize_all(steps);
+      for (size_t i = 0; i < together.size(); ++i) {
+        const at::Tensor& value = together[i]->value;
+        const at::Tensor& step = steps[i];
+        const at::Tensor decayed = value.to(step.scalar_type()).mul(1 - lr * group.weight_decay);
+        value.copy_(decayed.sub_(step, lr * scale_of(scale_, step)));
+      }
     }
   }
+
+  /// Orthogonalizes matrices of one shape, (rows, columns) or (experts, rows, columns), as one batch.
+  void orthogonalize_all(std::vector<at::Tensor>& tensors) const {
+    if (tensors.size() == 1) {
+      tensors.front() = orthogonalize(tensors.front(), steps_);
+      return;
+    }
+    std::vector<at::Tensor> stacked;
+    std::vector<int64_t> counts;
+    for (const at::Tensor& tensor : tensors) {
+      stacked.push_back(tensor.dim() == 2 ? tensor.unsqueeze(0) : tensor);
+      counts.push_back(stacked.back().size(0));
+    }
+    const std::vector<at::Tensor> done = at::split_with_sizes(orthogonalize(at::cat(stacked), steps_), counts);
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      tensors[i] = tensors[i].dim() == 2 ? done[i].squeeze(0) : done[i];
+    }
+  }
+
+  /// Adds the gradient to the momentum, and returns the direction to orthogonalize.
+  at::Tensor next_direction(const Item& item, const StepOptions& options) const {
+    const auto wide = wide_type(item.value);
+    at::Tensor grad = item.grad.to(wide);
+    if (options.grad_divisor.defined()) {
+      grad = grad / options.grad_divisor.to(grad.device(), wide).reshape({});
+    }
+    const at::Tensor momentum = item.state[0].to(wide) * momentum_ + grad * (1 - momentum_);
+    const at::Tensor direction = nesterov_ ? momentum * momentum_ + grad * (1 - momentum_) : momentum;
+    item.state[0].copy_(momentum);
+    return direction;
+  }
+
+  /// Groups items whose matrices have one shape, to iterate as one batch on a GPU, which one small matmul does not
+  /// fill; at most kMostStacked elements. On other devices each item is alone, since a stack only takes memory.
+  static std::vector<std::vector<const Item*>> stacks(const std::vector<Item>& items) {
+    std::vector<std::vector<const Item*>> found;
+    std::map<std::pair<int64_t, int64_t>, size_t> open;  // index in `found` by shape
+    std::map<size_t, int64_t> elements;
+    for (const Item& item : items) {
+      const std::pair shape(item.value.size(-2), item.value.size(-1));
+      const auto it = ops::cuda::on_gpu(item.value) ? open.find(shape) : open.end();
+      if (it != open.end() && elements[it->second] + item.value.numel() <= kMostStacked) {
+        found[it->second].push_back(&item);
+        elements[it->second] += item.value.numel();
+        continue;
+      }
+      open[shape] = found.size();
+      elements[found.size()] = item.value.numel();
+      found.push_back({&item});
+    }
+    return found;
+  }
+
+  static constexpr int64_t kMostStacked = 32 << 20;
 
   double momentum_;
   bool nesterov_;

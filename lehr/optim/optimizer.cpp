@@ -1,4 +1,4 @@
-// Saving, restoring and building, which are the same for every optimizer.
+// Saving, restoring and construction, which are the same for every optimizer.
 #include "lehr/optim/optimizer.h"
 
 #include <c10/util/StringUtil.h>

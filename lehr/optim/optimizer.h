@@ -1,5 +1,5 @@
-// What an optimizer is to a run: it updates parameters that are known by name, and its state can be saved and restored
-// bit for bit. A program can bring its own; the ones that a config can name are built by build_optimizer().
+// The interface of optimizers: they update parameters that are identified by name, and their state can be saved and
+// restored bit for bit. A program can add its own; those that a config can name are built by build_optimizer().
 #pragma once
 
 #include <cstdint>
@@ -15,33 +15,33 @@
 
 namespace lehr::optim {
 
-/// Which part of a whole parameter a tensor is: the box of the tensor's size that begins at `offset` in one of `shape`.
-/// Both empty: the tensor is the whole parameter.
-struct Placement {
+/// The region of a tensor in a whole parameter: a box of the tensor's size that begins at `offset` in a tensor of
+/// `shape`. Both empty: the tensor is the whole parameter.
+struct ShardSpan {
   std::vector<int64_t> shape = {};
   std::vector<int64_t> offset = {};
 };
 
-/// A parameter as the optimizer sees it for one step. The tensors may be other ones at every step, as when shards are
-/// freed and gathered; the name is what the state hangs on.
+/// A parameter as the optimizer sees it in one step. The tensors may differ between steps, for example after shards
+/// were reallocated; state is stored under the name.
 struct NamedParameter {
   std::string name = {};
   at::Tensor value = {};  ///< Updated in place. Contiguous; float32, float64 or bfloat16.
-  at::Tensor grad = {};   ///< Same shape, dtype and device. Undefined: the parameter is left out of the step.
-  Placement placement = {};
+  at::Tensor grad = {};   ///< Same shape, dtype and device. Undefined: the parameter is skipped in this step.
+  ShardSpan placement = {};
 };
 
-/// What may differ from step to step.
+/// Options that may differ from step to step.
 struct StepOptions {
-  double lr_factor = 1.0;  ///< What the schedule multiplies every group's learning rate by.
-  /// What gradients are divided by before use, as clip_divisor() gives it: one element, any device. Undefined: 1.
+  double lr_factor = 1.0;  ///< The schedule's factor on every group's learning rate.
+  /// Divisor of the gradients, from clip_divisor(): one element, any device. Undefined: 1.
   at::Tensor grad_divisor = {};
-  /// One float32 element on the parameters' device: where it is 1, values and moments stay as they are. So the host
-  /// need not know yet whether the gradients are finite. Only for optimizers with takes_found_inf(). Undefined: 0.
+  /// One float32 element on the parameters' device: if it is 1, values and moments are unchanged. So the host need not
+  /// know yet whether the gradients are finite. Only for optimizers with takes_found_inf(). Undefined: 0.
   at::Tensor found_inf = {};
 };
 
-/// Updates parameters from their gradients. Not for several threads at once.
+/// Updates parameters from their gradients. Not thread-safe.
 class Optimizer {
  public:
   Optimizer() = default;
@@ -49,51 +49,51 @@ class Optimizer {
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
-  /// Makes the state of parameters that have none, so that state() is complete before the first step, as loading needs.
-  /// step() does it by itself. Gradients may be undefined.
+  /// Allocates the state of parameters that have none, so that state() is complete before the first step, as loading
+  /// requires. step() calls it if needed. Gradients may be undefined.
   virtual void allocate(const std::vector<NamedParameter>& parameters) = 0;
 
-  /// One step over `parameters`; what it does may depend on them, the options and state() alone, so that a resumed run
-  /// is the same. Where `grad_divisor` is not 1 the gradients may be divided in place, as by
+  /// Does one step over `parameters`. The result may depend on them, the options and state() only, so that a resumed
+  /// run is the same. If `grad_divisor` is not 1, the gradients may be divided in place, as by
   /// torch.nn.utils.clip_grad_norm_. Throws a usage error, before anything is changed, for parameters that it was not
-  /// built for and tensors that do not fit together.
+  /// built for, and for tensors that do not match.
   virtual void step(const std::vector<NamedParameter>& parameters, const StepOptions& options = {}) = 0;
 
-  /// Whether step() heeds StepOptions::found_inf. Counters of steps go on in any case.
+  /// Returns whether step() supports StepOptions::found_inf.
   virtual bool takes_found_inf() const { return false; }
 
-  /// The state in the order of names, each "<parameter>.<what>", shaped like the parameter (a local shard like its
-  /// local shard) or without dimensions. The tensors are the optimizer's own: filling them in place restores a state.
+  /// Returns the state in the order of names, each "<parameter>.<name>", shaped like the parameter (for a shard: like
+  /// the shard) or without dimensions. The tensors are the optimizer's own: writing to them restores a state.
   virtual std::vector<std::pair<std::string, at::Tensor>> state() const = 0;
 
   /// Copies `tensors` into the state of all allocated parameters. Throws a usage error that lists every entry that is
-  /// missing, left over, or of another shape or dtype; the state is then as it was. Nothing is ever dropped in silence.
+  /// missing, unexpected, or of another shape or dtype; the state is then unchanged. No entry is ignored.
   void load_state(const std::map<std::string, at::Tensor>& tensors);
-  /// Throws what load_state would, and copies nothing.
+  /// Throws the errors of load_state, and copies nothing.
   void require_state(const std::map<std::string, at::Tensor>& tensors) const;
 
-  /// Bytes that the state takes, but for counters.
+  /// Returns the bytes of the state, without step counters.
   int64_t state_bytes() const;
 };
 
-/// A trained parameter of the whole model, whatever part of it this rank holds.
+/// A trained parameter of the whole model, even if this rank holds only a shard of it.
 struct ParameterInfo {
   std::string name = {};
   std::vector<int64_t> shape = {};
 };
 
-/// What an optimizer is built for.
+/// The inputs of an optimizer's construction.
 struct OptimizerContext {
-  std::vector<ParameterInfo> parameters = {};  ///< Of all pipeline stages, so that patterns are judged alike on each.
-  uint64_t seed = 0;                           ///< Of the run, for optimizers that draw random numbers.
+  std::vector<ParameterInfo> parameters = {};  ///< Of all pipeline stages, so that each checks patterns alike.
+  uint64_t seed = 0;                           ///< The run's seed, for optimizers that draw random numbers.
 };
 
-/// Makes an optimizer from the section `[optimizer]` and the model's parameters.
+/// Builds an optimizer from the section `[optimizer]` and the model's parameters.
 using OptimizerBuilder =
     std::function<std::unique_ptr<Optimizer>(const OptimizerConfig& config, const OptimizerContext& context)>;
 
-/// The optimizer that `config.name` names. Throws a usage error for whatever OptimizerConfig::check finds, and for
-/// patterns that no parameter falls to.
+/// Returns the optimizer that `config.name` names. Throws a usage error for the problems that OptimizerConfig::check
+/// reports, and for patterns that match no parameter.
 std::unique_ptr<Optimizer> build_optimizer(const OptimizerConfig& config, const OptimizerContext& context);
 
 /// "Float [2, 3] on cpu", for messages.

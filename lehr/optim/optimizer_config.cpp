@@ -43,7 +43,7 @@ void OptimizerConfig::fields(FieldVisitor& v) {
   v.choice(
       "name",
       name,
-      {{"AdamW", OptimizerKind::adamw},  // torchtitan's spelling; what is printed is the last word of each meaning
+      {{"AdamW", OptimizerKind::adamw},  // torchtitan's spelling; a value prints as its last name in this list
        {"Adam", OptimizerKind::adam},
        {"adamw", OptimizerKind::adamw},
        {"adam", OptimizerKind::adam},
@@ -51,8 +51,7 @@ void OptimizerConfig::fields(FieldVisitor& v) {
        {"stochastic_adamw", OptimizerKind::stochastic_adamw},
        {"muon", OptimizerKind::muon}},
       "The optimizer. stochastic_adamw: bfloat16 parameters without master weights, rounded at random. muon: "
-      "orthogonal "
-      "steps for hidden matrices, AdamW for the rest.");
+      "orthogonal steps for hidden matrices, AdamW for the rest.");
   v.optional("lr", lr, "Base learning rate; [lr_scheduler] multiplies it.", at_least(0));
   v.optional("beta1", beta1, "Decay of the running mean of gradients; not for sgd.", from_below(0, 1));
   v.optional("beta2", beta2, "Decay of the running mean of squared gradients; not for sgd.", from_below(0, 1));
@@ -130,7 +129,7 @@ void OptimizerConfig::check(Problems& problems) const {
     problems.add("optimizer.nesterov", "needs optimizer.momentum above 0 and no optimizer.dampening");
   }
   if (name == sgd && dampening > 0 && momentum.value_or(0) == 0) {
-    problems.add("optimizer.dampening", "has no meaning without optimizer.momentum");
+    problems.add("optimizer.dampening", "has no effect without optimizer.momentum");
   }
   for (size_t i = 0; i < param_groups.size(); ++i) {
     const auto& group = param_groups[i];

@@ -1,4 +1,4 @@
-// The section `[optimizer]`: which optimizer, its numbers, and which parameters get other numbers.
+// The section `[optimizer]`: the optimizer, its hyperparameters, and groups of parameters with other ones.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace lehr::optim {
 
-/// `[[optimizer.param_groups]]`: parameters whose name the pattern is found in. What is left out is the optimizer's.
+/// `[[optimizer.param_groups]]`: parameters whose name matches the pattern. Unset values are those of the optimizer.
 struct ParameterGroupConfig {
   std::string pattern = {};
   double lr_multiplier = 1.0;
@@ -29,19 +29,19 @@ enum class OptimizerKind {
   adam,              ///< Adam
   sgd,               ///< SGD
   stochastic_adamw,  ///< StochasticAdamW
-  muon,              ///< Muon, and AdamW for what is no hidden matrix
+  muon,              ///< Muon, and AdamW for parameters that are no hidden matrices
 };
-/// The word that stands in files: "adamw".
+/// Returns the name in config files: "adamw".
 const char* name_of(OptimizerKind kind);
 
-/// What muon's learning rate is multiplied by for a matrix.
+/// The factor on Muon's learning rate for a matrix.
 enum class MuonScale {
-  original,         ///< sqrt(max(1, rows / columns)), as in Keller Jordan's
-  match_rms_adamw,  ///< 0.2 sqrt(max(rows, columns)): steps as long as AdamW's (arXiv 2502.16982)
+  original,         ///< sqrt(max(1, rows / columns)), as in Keller Jordan's code
+  match_rms_adamw,  ///< 0.2 sqrt(max(rows, columns)): the RMS of AdamW's updates (arXiv 2502.16982)
 };
 
-/// The section `[optimizer]`. A key that the named optimizer does not use must stay away. Weight decay hits every
-/// parameter, norms and embeddings too, unless a group says otherwise.
+/// The section `[optimizer]`. A key that the optimizer does not use must not be set. Weight decay applies to every
+/// parameter, also to norms and embeddings, unless a group overrides it.
 struct OptimizerConfig {
   OptimizerKind name = OptimizerKind::adamw;
   double lr = 8e-4;
@@ -60,7 +60,8 @@ struct OptimizerConfig {
 
   void fields(FieldVisitor& v);
   void check(Problems& problems) const;
-  /// The one given; else 0.1 where it is decoupled, and 0 for adam and sgd, which add it to the gradient.
+  /// Returns the given value; by default 0.1 if decay is decoupled, and 0 for adam and sgd, which add it to the
+  /// gradient.
   double weight_decay_or_default() const;
 };
 

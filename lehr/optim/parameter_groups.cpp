@@ -59,7 +59,7 @@ ParameterGroups::ParameterGroups(const OptimizerConfig& config, const std::vecto
 
 size_t ParameterGroups::group_of(const std::string& name) const {
   const auto it = index_.find(name);
-  require(it != index_.end(), "{}: the optimizer was not told of this parameter", name);
+  require(it != index_.end(), "{}: the optimizer was not built for this parameter", name);
   return it->second;
 }
 

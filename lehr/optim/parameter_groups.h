@@ -1,4 +1,4 @@
-// Which numbers of the optimizer hold for which parameter.
+// Assignment of parameters to groups with the same hyperparameters.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace lehr::optim {
 
-/// The numbers of one group of parameters, with everything filled in.
+/// The hyperparameters of one group, with all defaults filled in.
 struct GroupSettings {
   std::string pattern = {};  ///< Empty for the default group.
   double lr = 0;             ///< Before the schedule's factor.
@@ -17,19 +17,19 @@ struct GroupSettings {
   double beta2 = 0;
   double eps = 0;
   double weight_decay = 0;
-  int64_t parameters = 0;  ///< How many names are in it.
+  int64_t parameters = 0;  ///< Number of parameters in the group.
 };
 
-/// Every parameter name in exactly one group: the first whose pattern is found in the name, else the default group.
+/// Assigns every parameter to the first group whose pattern matches its name, else to the default group.
 class ParameterGroups {
  public:
-  /// `names` are the trained parameters of the whole model, in all pipeline stages, so that a pattern is judged alike
-  /// on every rank. Throws a usage error for a pattern that does not parse, and for one that no name falls to.
+  /// `names` are the trained parameters of the whole model, in all pipeline stages, so that all ranks check patterns
+  /// alike. Throws a usage error for an invalid regular expression, and for a pattern to which no name is assigned.
   ParameterGroups(const OptimizerConfig& config, const std::vector<std::string>& names);
 
-  /// In the order of the config, the default group last.
+  /// Returns the groups in the order of the config, the default group last.
   const std::vector<GroupSettings>& groups() const { return groups_; }
-  /// Index into groups(). Throws a usage error for a name that was not among those of the constructor.
+  /// Returns the index in groups(). Throws a usage error for a name that was not passed to the constructor.
   size_t group_of(const std::string& name) const;
 
  private:

@@ -6,6 +6,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/base/on_meta.h"
+#include "lehr/base/side_stream.h"
 #include "lehr/ops/cuda.h"
 
 namespace lehr::optim {
@@ -62,7 +63,7 @@ void PerParameterOptimizer::allocate(const std::vector<NamedParameter>& paramete
     check_placement(parameter);
     check_parameter(parameter);
     const at::Tensor value = parameter.value.detach();
-    State state{.tensors = {}, .step = at::zeros({}, at::TensorOptions(at::kLong))};
+    State state{.tensors = {}, .step = at::zeros({}, at::TensorOptions(at::kLong)), .left_out = {}};
     for (size_t i = 0; i < state_names_.size(); ++i) {
       state.tensors.push_back(at::zeros_like(value, value.options().dtype(state_type(value.scalar_type()))));
     }
@@ -100,8 +101,18 @@ void PerParameterOptimizer::step(const std::vector<NamedParameter>& parameters, 
   const at::NoGradGuard no_grad;
   require(
       !options.found_inf.defined() || takes_found_inf(),
-      "found_inf: this optimizer cannot leave a step out by itself; tell it no step that is to be left out");
+      "found_inf: this optimizer cannot skip a step by itself (takes_found_inf); leave found_inf undefined");
   check(parameters);
+  // The sums of found_inf and earlier skip counts, by the tensor of the latter, which parameters usually share.
+  std::map<const void*, at::Tensor> left_out;
+  const auto with_this = [&](const at::Tensor& before) {
+    at::Tensor& sum = left_out[before.defined() ? before.unsafeGetTensorImpl() : nullptr];
+    if (!sum.defined()) {
+      const at::Tensor found = options.found_inf.detach().to(at::kFloat).reshape({1});
+      sum = before.defined() ? before + found : found.clone();
+    }
+    return sum;
+  };
   std::map<std::tuple<size_t, std::string, at::ScalarType>, std::vector<Item>> buckets;
   for (const auto& parameter : parameters) {
     if (!parameter.grad.defined()) {
@@ -114,9 +125,13 @@ void PerParameterOptimizer::step(const std::vector<NamedParameter>& parameters, 
     buckets[key].push_back(
         {.parameter = &parameter,
          .value = parameter.value.detach(),
-         .grad = parameter.grad.detach().contiguous(),  // fused kernels walk raw memory
+         .grad = parameter.grad.detach().contiguous(),  // fused kernels read raw memory
          .state = state.tensors,
-         .step = ++*state.step.data_ptr<int64_t>()});
+         .step = ++*state.step.data_ptr<int64_t>(),
+         .left_out = state.left_out});
+    if (options.found_inf.defined()) {
+      state.left_out = with_this(state.left_out);
+    }
   }
   for (const auto& [key, items] : buckets) {
     update(groups_.groups()[std::get<0>(key)], items, options);
@@ -124,6 +139,7 @@ void PerParameterOptimizer::step(const std::vector<NamedParameter>& parameters, 
 }
 
 std::vector<std::pair<std::string, at::Tensor>> PerParameterOptimizer::state() const {
+  subtract_skipped_steps();
   std::vector<std::pair<std::string, at::Tensor>> entries;
   for (const auto& [name, state] : states_) {
     for (size_t i = 0; i < state_names_.size(); ++i) {
@@ -132,6 +148,43 @@ std::vector<std::pair<std::string, at::Tensor>> PerParameterOptimizer::state() c
     entries.emplace_back(name + ".step", state.step);
   }
   return entries;
+}
+
+void PerParameterOptimizer::subtract_skipped_steps() const {
+  std::map<const void*, int64_t> read;
+  for (auto& [name, state] : states_) {
+    if (!state.left_out.defined()) {
+      continue;
+    }
+    const auto [known, unread] = read.try_emplace(state.left_out.unsafeGetTensorImpl(), 0);
+    if (unread) {
+      known->second = state.left_out.to(at::kLong).item<int64_t>();
+    }
+    *state.step.data_ptr<int64_t>() -= known->second;
+  }
+  for (auto& [name, state] : states_) {  // kept until here, so that the addresses above stay distinct
+    state.left_out = at::Tensor();
+  }
+}
+
+std::vector<at::Tensor> PerParameterOptimizer::steps_taken(const std::vector<Item>& items) {
+  const at::Tensor counted = at::empty({static_cast<int64_t>(items.size())}, at::kFloat);
+  bool all = true;
+  for (size_t i = 0; i < items.size(); ++i) {
+    counted.data_ptr<float>()[i] = static_cast<float>(items[i].step);
+    all = all && !items[i].left_out.defined();
+  }
+  const at::Device device = items.front().value.device();
+  at::Tensor taken = to_device_pinned(counted, device);
+  if (!all) {
+    const at::Tensor none = at::zeros({1}, taken.options());
+    std::vector<at::Tensor> left_out;
+    for (const Item& item : items) {
+      left_out.push_back(item.left_out.defined() ? item.left_out.to(device) : none);
+    }
+    taken = taken - at::cat(left_out);
+  }
+  return taken.unbind();
 }
 
 std::vector<at::Tensor> PerParameterOptimizer::values(const std::vector<Item>& items) {
@@ -169,11 +222,11 @@ std::optional<at::Tensor> PerParameterOptimizer::grad_scale(
   }
   const at::Tensor divisor = options.grad_divisor.detach();
   if (divisor.is_cpu() && !ops::cuda::on_gpu(divisor) && divisor.item<double>() == 1.0) {
-    return std::nullopt;  // the usual case: nothing to clip, so the kernel need not write the gradients back
+    return std::nullopt;  // the usual case: no clipping, so the kernel need not write the gradients back
   }
   const at::Device device = items.front().value.device();
   // The fused kernels take the divisor as float32, which is too coarse for float64 parameters: two meshes whose norms
-  // differ in the last bit would then part by 1e-7.
+  // differ in the last bit would then diverge by 1e-7.
   if (items.front().value.scalar_type() == at::kDouble) {
     at::_foreach_div_(grads(items), divisor.to(device, at::kDouble));
     return std::nullopt;

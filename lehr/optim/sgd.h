@@ -8,8 +8,8 @@
 
 namespace lehr::optim {
 
-/// torch.optim.SGD with fused=True: weight decay is added to the gradient, momentum may be Nesterov's. State, where
-/// there is momentum: momentum_buffer, in the dtype of the parameter; the first gradient fills it undampened.
+/// torch.optim.SGD with fused=True: weight decay is added to the gradient, and momentum may be Nesterov's. State, with
+/// momentum: momentum_buffer, in the dtype of the parameter; the first gradient initializes it without dampening.
 class SGD final : public PerParameterOptimizer {
  public:
   /// `names` as for PerParameterOptimizer.

@@ -20,25 +20,30 @@ void StochasticAdamW::check_parameter(const NamedParameter& parameter) const {
 
 void StochasticAdamW::update(const GroupSettings& group, const std::vector<Item>& items, const StepOptions& options) {
   const double divisor = options.grad_divisor.defined() ? options.grad_divisor.item<double>() : 1.0;
+  std::vector<StochasticAdamWStep> steps;
   for (const auto& item : items) {
     const std::string& name = item.parameter->name;
-    stochastic_adamw_(
-        {.value = item.value,
-         .grad = item.grad,
-         .exp_avg = item.state[0],
-         .exp_avg_sq = item.state[1],
-         .placement = item.parameter->placement},
-        {.lr = group.lr * options.lr_factor,
-         .beta1 = group.beta1,
-         .beta2 = group.beta2,
-         .eps = group.eps,
-         .weight_decay = group.weight_decay,
-         .step = item.step,
-         .grad_divisor = divisor},
-        {.value = rounding_noise(seed_, item.step, name),
-         .exp_avg = rounding_noise(seed_, item.step, name + ".exp_avg"),
-         .exp_avg_sq = rounding_noise(seed_, item.step, name + ".exp_avg_sq")});
+    steps.push_back(
+        {.tensors =
+             {.value = item.value,
+              .grad = item.grad,
+              .exp_avg = item.state[0],
+              .exp_avg_sq = item.state[1],
+              .placement = item.parameter->placement},
+         .numbers =
+             {.lr = group.lr * options.lr_factor,
+              .beta1 = group.beta1,
+              .beta2 = group.beta2,
+              .eps = group.eps,
+              .weight_decay = group.weight_decay,
+              .step = item.step,
+              .grad_divisor = divisor},
+         .noise = {
+             .value = rounding_noise(seed_, item.step, name),
+             .exp_avg = rounding_noise(seed_, item.step, name + ".exp_avg"),
+             .exp_avg_sq = rounding_noise(seed_, item.step, name + ".exp_avg_sq")}});
   }
+  stochastic_adamw_(steps);
 }
 
 }  // namespace lehr::optim

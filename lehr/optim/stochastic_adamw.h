@@ -1,4 +1,4 @@
-// AdamW for bfloat16 parameters without a float32 copy of them.
+// AdamW for bfloat16 parameters without float32 master weights.
 #pragma once
 
 #include <string>
@@ -8,10 +8,10 @@
 
 namespace lehr::optim {
 
-/// AdamW in float32 whose new bfloat16 values are rounded stochastically (see stochastic_rounding.h), so that updates
-/// below half a unit in the last place are not lost: 2 bytes a parameter do for what takes 4 or 6 with master weights.
-/// State: exp_avg and exp_avg_sq, float32, or bfloat16 and then rounded stochastically too. The random numbers depend
-/// on the seed, the number of steps that the parameter has taken, its name and the element's index in the whole
+/// AdamW in float32 that rounds the new bfloat16 values stochastically (see stochastic_rounding.h), so that updates
+/// below half a unit in the last place are not lost: weights take 2 bytes per parameter, instead of 4 or 6 with master
+/// weights. State: exp_avg and exp_avg_sq, float32, or bfloat16 and then rounded stochastically too. The random numbers
+/// depend on the seed, the number of steps that the parameter has taken, its name and the element's index in the whole
 /// parameter.
 class StochasticAdamW final : public PerParameterOptimizer {
  public:

@@ -1,8 +1,9 @@
-// Checks, and the fused kernels over the threads.
+// Checks, and the multi-threaded fused kernels.
 #include "lehr/optim/stochastic_rounding.h"
 
 #include <cmath>
 #include <optional>
+#include <tuple>
 
 #include "lehr/base/error.h"
 #include "lehr/base/parallel.h"
@@ -22,14 +23,14 @@ RoundingNoise raw_rounding_noise(uint64_t seed) {
 
 namespace {
 
-/// Elements that lie next to each other both in a tensor and in the whole parameter.
+/// Elements that are contiguous both in a tensor and in the whole parameter.
 struct Run {
   int64_t local = 0;
   ops::RoundingRange range = {};
 };
 
-/// Dimensions behind this one are whole here, so a run goes over them and this one.
-int64_t split_dim(const at::Tensor& tensor, const Placement& placement) {
+/// Returns the last dimension that the tensor does not hold whole (or 0); a run covers it and all later ones.
+int64_t split_dim(const at::Tensor& tensor, const ShardSpan& placement) {
   int64_t split = tensor.dim() - 1;
   while (split > 0 && tensor.size(split) == placement.shape[static_cast<size_t>(split)]) {
     --split;
@@ -37,7 +38,7 @@ int64_t split_dim(const at::Tensor& tensor, const Placement& placement) {
   return split;
 }
 
-std::vector<Run> runs_of(const at::Tensor& tensor, const Placement& placement) {
+std::vector<Run> runs_of(const at::Tensor& tensor, const ShardSpan& placement) {
   if (placement.shape.empty()) {
     return {{.local = 0, .range = {.first = 0, .count = tensor.numel()}}};
   }
@@ -62,8 +63,8 @@ std::vector<Run> runs_of(const at::Tensor& tensor, const Placement& placement) {
   return runs;
 }
 
-/// The same for kernels on a GPU; nothing for more dimensions than they take.
-std::optional<ops::cuda::RoundingRuns> gpu_runs_of(const at::Tensor& tensor, const Placement& placement) {
+/// The runs in the form of GPU kernels; nullopt for more dimensions than they support.
+std::optional<ops::cuda::RoundingRuns> gpu_runs_of(const at::Tensor& tensor, const ShardSpan& placement) {
   ops::cuda::RoundingRuns runs = {};
   runs.count = tensor.numel();
   runs.runs = 1;
@@ -90,9 +91,9 @@ std::optional<ops::cuda::RoundingRuns> gpu_runs_of(const at::Tensor& tensor, con
   return runs;
 }
 
-/// body(run, first, last) for ranges of noise groups, spread over the threads.
+/// Calls body(run, first, last) for ranges of noise groups, distributed over threads.
 template <class Body>
-void over_runs(const at::Tensor& tensor, const Placement& placement, const Body& body) {
+void over_runs(const at::Tensor& tensor, const ShardSpan& placement, const Body& body) {
   const auto groups = [](const ops::RoundingRange& range) {
     return std::pair(
         range.first / ops::kNoiseGroup, (range.first + range.count + ops::kNoiseGroup - 1) / ops::kNoiseGroup);
@@ -182,28 +183,81 @@ void step_with_moments(
   });
 }
 
-/// Tells autograd of what kernels have written, as ATen's operators do.
+/// Increments the version counters of tensors that kernels have written, as ATen's operators do.
 void mark_written(std::initializer_list<at::Tensor> tensors) {
   for (const at::Tensor& tensor : tensors) {
     tensor.unsafeGetTensorImpl()->bump_version();
   }
 }
 
-/// Whether the step was taken by a kernel on a GPU.
-bool step_on_gpu(const StochasticAdamWTensors& t, const StochasticAdamWNumbers& n, const StochasticAdamWNoise& noise) {
-  const auto runs = gpu_runs_of(t.value, t.placement);
-  if (!ops::cuda::supports(t.value) || !runs || noise.value.block_an_element || noise.exp_avg.block_an_element ||
-      noise.exp_avg_sq.block_an_element) {
-    return false;
-  }
-  ops::cuda::run("stochastic_adamw", t.exp_avg, [&](auto element, const auto& kernels) {
-    return kernels.stochastic_adamw(whole_call<decltype(element)>(t, n, noise), *runs);
+/// Returns whether a GPU kernel supports the step.
+bool fits_gpu(const StochasticAdamWStep& step) {
+  const auto& [value, exp_avg, exp_avg_sq] = step.noise;
+  return ops::cuda::supports(step.tensors.value) && gpu_runs_of(step.tensors.value, step.tensors.placement) &&
+         !value.block_an_element && !exp_avg.block_an_element && !exp_avg_sq.block_an_element;
+}
+
+/// Returns whether one launch can process both steps: all but the step number and the tensors' noise is equal.
+bool alike(const StochasticAdamWStep& a, const StochasticAdamWStep& b) {
+  const StochasticAdamWNumbers &m = a.numbers, &n = b.numbers;
+  return a.tensors.exp_avg.scalar_type() == b.tensors.exp_avg.scalar_type() &&
+         a.tensors.grad.scalar_type() == b.tensors.grad.scalar_type() &&
+         a.tensors.value.device() == b.tensors.value.device() && a.noise.value.seed == b.noise.value.seed &&
+         std::tie(m.lr, m.beta1, m.beta2, m.eps, m.weight_decay, m.grad_divisor) ==
+             std::tie(n.lr, n.beta1, n.beta2, n.eps, n.weight_decay, n.grad_divisor);
+}
+
+constexpr size_t kMostInLaunch = ops::cuda::StochasticAdamWList<float>::kMost;
+
+/// Runs steps that are alike, at most kMostInLaunch, in one launch.
+void step_on_gpu(const std::vector<const StochasticAdamWStep*>& steps) {
+  ops::cuda::run("stochastic_adamw", steps.front()->tensors.exp_avg, [&](auto element, const auto& kernels) {
+    using T = decltype(element);
+    ops::cuda::StochasticAdamWList<T> list = {};
+    for (const StochasticAdamWStep* step : steps) {
+      const auto call = whole_call<T>(step->tensors, step->numbers, step->noise);
+      const auto runs = gpu_runs_of(step->tensors.value, step->tensors.placement).value();
+      list.of[list.tensors++] = {
+          .value = call.value,
+          .grad = step->tensors.grad.const_data_ptr(),
+          .exp_avg = call.exp_avg,
+          .exp_avg_sq = call.exp_avg_sq,
+          .value_stream = call.value_noise.stream,
+          .exp_avg_stream = call.exp_avg_noise.stream,
+          .exp_avg_sq_stream = call.exp_avg_sq_noise.stream,
+          .step_size = call.step_size,
+          .root_factor = call.root_factor,
+          .runs = runs,
+          .first_group = list.groups};
+      list.groups += ops::cuda::groups_of(runs);
+      list.seed = call.value_noise.seed;
+      list.wide_grads = step->tensors.grad.scalar_type() == at::kFloat;
+      list.grad_factor = call.grad_factor;
+      list.decay = call.decay;
+      list.beta1 = call.beta1;
+      list.beta2 = call.beta2;
+      list.one_minus_beta1 = call.one_minus_beta1;
+      list.one_minus_beta2 = call.one_minus_beta2;
+      list.eps = call.eps;
+    }
+    return kernels.stochastic_adamw(list);
   });
-  return true;
+}
+
+void check(const StochasticAdamWTensors& tensors) {
+  check_target(tensors.value);
+  check("the gradient", tensors.grad, tensors.value, /*narrow_allowed=*/true);
+  check("exp_avg", tensors.exp_avg, tensors.value, /*narrow_allowed=*/true);
+  check("exp_avg_sq", tensors.exp_avg_sq, tensors.value, /*narrow_allowed=*/true);
+  require(
+      tensors.exp_avg.scalar_type() == tensors.exp_avg_sq.scalar_type(),
+      "stochastic rounding: exp_avg is {}, exp_avg_sq is {}; they must agree",
+      describe(tensors.exp_avg),
+      describe(tensors.exp_avg_sq));
 }
 
 bool round_on_gpu(
-    const at::Tensor& target, const at::Tensor& source, const RoundingNoise& noise, const Placement& placement) {
+    const at::Tensor& target, const at::Tensor& source, const RoundingNoise& noise, const ShardSpan& placement) {
   const auto runs = gpu_runs_of(target, placement);
   if (!ops::cuda::supports(target) || !runs || noise.block_an_element) {
     return false;
@@ -217,7 +271,7 @@ bool round_on_gpu(
 }  // namespace
 
 void copy_stochastically_(
-    const at::Tensor& target, const at::Tensor& source, const RoundingNoise& noise, const Placement& placement) {
+    const at::Tensor& target, const at::Tensor& source, const RoundingNoise& noise, const ShardSpan& placement) {
   check_target(target);
   check("the source", source, target, /*narrow_allowed=*/false);
   if (!round_on_gpu(target, source, noise, placement)) {
@@ -235,26 +289,38 @@ void copy_stochastically_(
 
 void stochastic_adamw_(
     const StochasticAdamWTensors& tensors, const StochasticAdamWNumbers& numbers, const StochasticAdamWNoise& noise) {
-  check_target(tensors.value);
-  check("the gradient", tensors.grad, tensors.value, /*narrow_allowed=*/true);
-  check("exp_avg", tensors.exp_avg, tensors.value, /*narrow_allowed=*/true);
-  check("exp_avg_sq", tensors.exp_avg_sq, tensors.value, /*narrow_allowed=*/true);
-  require(
-      tensors.exp_avg.scalar_type() == tensors.exp_avg_sq.scalar_type(),
-      "stochastic rounding: exp_avg is {}, exp_avg_sq is {}; they must agree",
-      describe(tensors.exp_avg),
-      describe(tensors.exp_avg_sq));
-  if (!step_on_gpu(tensors, numbers, noise)) {
-    if (!tensors.value.is_cpu()) {
-      return stochastic_adamw_reference_(tensors, numbers, noise);
-    }
-    if (tensors.exp_avg.scalar_type() == at::kFloat) {
-      step_with_moments<float>(tensors, numbers, noise);
-    } else {
-      step_with_moments<Bf16>(tensors, numbers, noise);
-    }
+  stochastic_adamw_({{.tensors = tensors, .numbers = numbers, .noise = noise}});
+}
+
+void stochastic_adamw_(const std::vector<StochasticAdamWStep>& steps) {
+  for (const StochasticAdamWStep& step : steps) {
+    check(step.tensors);
   }
-  mark_written({tensors.value, tensors.exp_avg, tensors.exp_avg_sq});
+  std::vector<const StochasticAdamWStep*> together;
+  const auto launch = [&] {
+    if (!together.empty()) {
+      step_on_gpu(together);
+      together.clear();
+    }
+  };
+  for (const StochasticAdamWStep& step : steps) {
+    const auto& [value, grad, exp_avg, exp_avg_sq, placement] = step.tensors;
+    if (fits_gpu(step)) {
+      if (!together.empty() && (together.size() == kMostInLaunch || !alike(*together.front(), step))) {
+        launch();
+      }
+      together.push_back(&step);
+    } else if (!value.is_cpu()) {
+      stochastic_adamw_reference_(step.tensors, step.numbers, step.noise);
+      continue;
+    } else if (exp_avg.scalar_type() == at::kFloat) {
+      step_with_moments<float>(step.tensors, step.numbers, step.noise);
+    } else {
+      step_with_moments<Bf16>(step.tensors, step.numbers, step.noise);
+    }
+    mark_written({value, exp_avg, exp_avg_sq});
+  }
+  launch();
 }
 
 }  // namespace lehr::optim

@@ -1,9 +1,10 @@
-// Stochastic rounding: a float32 becomes the bfloat16 below or above it, each with the probability that keeps the
-// expectation. So updates that are smaller than half a unit in the last place add up instead of vanishing.
+// Stochastic rounding: a float32 is rounded to the bfloat16 below or above it, with probabilities such that the
+// expectation is preserved. So updates below half a unit in the last place accumulate instead of vanishing.
 #pragma once
 
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 #include "lehr/base/torch.h"
 #include "lehr/ops/kernels/table.h"
@@ -13,30 +14,30 @@ namespace lehr::optim {
 
 using ops::RoundingNoise;
 
-/// The noise of one tensor at one step of a run: a function of its arguments and the element's index in the whole
-/// parameter, so that neither a mesh nor a resume changes it.
+/// Returns the noise of one tensor at one step of a run. It is a function of the arguments and the element's index in
+/// the whole parameter, so it is the same on every mesh and after a resume.
 RoundingNoise rounding_noise(uint64_t seed, int64_t step, std::string_view tensor);
 
-/// The noise of Triton's tl.randint(seed, index): that of other systems' stochastic rounding.
+/// Returns the noise of Triton's tl.randint(seed, index), which other implementations of stochastic rounding use.
 RoundingNoise raw_rounding_noise(uint64_t seed);
 
-/// target = source, rounded: the bits of source as float32 plus 16 random bits, cut to the upper 16. What is finite
-/// stays finite; infinities and NaN stay what they are. `target` is bfloat16, `source` float32 of the same shape and
-/// device, both contiguous; a usage error says what else was found.
+/// target = source, rounded: adds 16 random bits to the bits of source as float32, and keeps the upper 16. Finite
+/// values stay finite; infinities and NaN are unchanged. `target` is bfloat16, `source` float32 of the same shape and
+/// device, both contiguous; otherwise throws a usage error.
 void copy_stochastically_(
-    const at::Tensor& target, const at::Tensor& source, const RoundingNoise& noise, const Placement& placement = {});
+    const at::Tensor& target, const at::Tensor& source, const RoundingNoise& noise, const ShardSpan& placement = {});
 
-/// The same, plainly in ATen, on any device.
+/// The same in plain ATen operators, on any device.
 void copy_stochastically_reference_(
-    const at::Tensor& target, const at::Tensor& source, const RoundingNoise& noise, const Placement& placement = {});
+    const at::Tensor& target, const at::Tensor& source, const RoundingNoise& noise, const ShardSpan& placement = {});
 
-/// What AdamW on bfloat16 parameters works on. Contiguous, of one shape and device.
+/// The tensors of AdamW on bfloat16 parameters. Contiguous, of one shape and device.
 struct StochasticAdamWTensors {
   at::Tensor value = {};       ///< bfloat16
   at::Tensor grad = {};        ///< float32 or bfloat16
   at::Tensor exp_avg = {};     ///< float32 or bfloat16
   at::Tensor exp_avg_sq = {};  ///< as exp_avg
-  Placement placement = {};
+  ShardSpan placement = {};
 };
 
 struct StochasticAdamWNumbers {
@@ -46,22 +47,33 @@ struct StochasticAdamWNumbers {
   double eps = 1e-8;
   double weight_decay = 0;
   int64_t step = 1;         ///< Counted from 1, this one included.
-  double grad_divisor = 1;  ///< What gradients are divided by before use.
+  double grad_divisor = 1;  ///< Divisor of the gradients.
 };
 
-/// The moments' are used where the moments are bfloat16.
+/// The noise of each tensor; that of the moments is used if they are bfloat16.
 struct StochasticAdamWNoise {
   RoundingNoise value = {};
   RoundingNoise exp_avg = {};
   RoundingNoise exp_avg_sq = {};
 };
 
-/// One step of AdamW in float32 that rounds what it stores as bfloat16 stochastically, in one pass. Throws a usage
-/// error for tensors that do not fit together.
+/// One step of AdamW in float32 that rounds bfloat16 results stochastically, in one pass. Throws a usage error for
+/// tensors that do not match.
 void stochastic_adamw_(
     const StochasticAdamWTensors& tensors, const StochasticAdamWNumbers& numbers, const StochasticAdamWNoise& noise);
 
-/// The same, plainly in ATen, on any device; its float32 arithmetic may differ in the last bit.
+/// One parameter's part of a step.
+struct StochasticAdamWStep {
+  StochasticAdamWTensors tensors = {};
+  StochasticAdamWNumbers numbers = {};
+  StochasticAdamWNoise noise = {};
+};
+
+/// The same for many parameters, with the same bits; on a GPU with one launch per 16 consecutive parameters whose
+/// hyperparameters are equal.
+void stochastic_adamw_(const std::vector<StochasticAdamWStep>& steps);
+
+/// The same in plain ATen operators, on any device; its float32 arithmetic may differ in the last bit.
 void stochastic_adamw_reference_(
     const StochasticAdamWTensors& tensors, const StochasticAdamWNumbers& numbers, const StochasticAdamWNoise& noise);
 

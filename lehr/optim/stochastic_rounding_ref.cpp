@@ -13,8 +13,8 @@
 namespace lehr::optim {
 namespace {
 
-/// The index in the whole parameter of each element of `tensor`: int64, flat.
-at::Tensor global_indices(const at::Tensor& tensor, const Placement& placement) {
+/// Returns the index in the whole parameter of each element of `tensor`: int64, flat.
+at::Tensor global_indices(const at::Tensor& tensor, const ShardSpan& placement) {
   const auto options = tensor.options().dtype(at::kLong);
   if (placement.shape.empty()) {
     return at::arange(tensor.numel(), options);
@@ -34,7 +34,7 @@ at::Tensor right_shift(const at::Tensor& x, int64_t bits) {
   return at::bitwise_right_shift(x, bits);
 }
 
-/// The words of the blocks with these numbers: Philox4x32-10 in int64, whose products wrap as unsigned ones do.
+/// Returns the words of these blocks: Philox4x32-10 in int64, whose products wrap as unsigned ones do.
 std::vector<at::Tensor> philox_words(const RoundingNoise& noise, const at::Tensor& blocks) {
   const auto upper = [](uint64_t x) { return static_cast<int64_t>(x >> 32); };
   const auto lower = [](uint64_t x) { return static_cast<int64_t>(x) & kLow; };
@@ -55,7 +55,7 @@ std::vector<at::Tensor> philox_words(const RoundingNoise& noise, const at::Tenso
   return c;
 }
 
-/// 16 random bits for each element, int64. Of 128 elements, number i takes half (i / 16) of block (i % 16).
+/// Returns 16 random bits per element, int64. Of 128 elements, element i uses half (i / 16) of block (i % 16).
 at::Tensor noise_of(const RoundingNoise& noise, const at::Tensor& index) {
   if (noise.block_an_element) {
     return philox_words(noise, index)[0] & 0xffff;
@@ -83,7 +83,7 @@ void store_(const at::Tensor& target, const at::Tensor& x, const RoundingNoise& 
 }  // namespace
 
 void copy_stochastically_reference_(
-    const at::Tensor& target, const at::Tensor& source, const RoundingNoise& noise, const Placement& placement) {
+    const at::Tensor& target, const at::Tensor& source, const RoundingNoise& noise, const ShardSpan& placement) {
   const at::NoGradGuard no_grad;
   store_(target, source, noise, global_indices(target, placement));
 }

@@ -33,7 +33,7 @@ Node number(double value) {
   return value == std::floor(value) && std::abs(value) < 1e15 ? Node(static_cast<int64_t>(value)) : Node(value);
 }
 
-// Last words ("q_proj") where they say exactly which modules are meant, else whole names.
+// Last components ("q_proj") if they identify exactly the adapted modules, otherwise whole names.
 std::vector<std::string> target_modules(
     const std::vector<std::string>& adapted, const std::vector<StoredName>& base_names) {
   const std::set<std::string> chosen(adapted.begin(), adapted.end());
@@ -71,7 +71,7 @@ Node adapter_config(
     const Lora& own = lora->settings();
     require(
         own.use_rslora == usual.use_rslora && own.dropout == usual.dropout,
-        "adapter_config.json: {} and {} differ in dropout or use_rslora, which the file gives once for all",
+        "adapter_config.json: {} and {} differ in dropout or use_rslora, which the file stores once for all layers",
         adapted.front().name,
         name);
     for (const auto& module : stored_modules(name, base_names)) {
@@ -112,7 +112,7 @@ Node adapter_config(
 }
 
 namespace {
-// Fields that change what an adapter computes, and are not computed here.
+// Rejects fields of unsupported variants of LoRA.
 void refuse_variants(const Node& config, const std::string& file) {
   for (const char* key :
        {"use_dora",
@@ -131,15 +131,15 @@ void refuse_variants(const Node& config, const std::string& file) {
     const Node* value = config.find(key);
     const bool off = value == nullptr || value->is_null() || (value->is_bool() && !value->as_bool()) ||
                      (value->is_list() && value->size() == 0) || (value->is_table() && value->size() == 0);
-    require(off, "{}: {}: this variant of LoRA is not supported; expected false or nothing", file, key);
+    require(off, "{}: {}: this variant of LoRA is not supported; expected false or an empty value", file, key);
   }
-  // Other initial values change the base model too, which then is another one than the file names.
+  // Other initializations change the base model too, so it is not the one that the file names.
   const Node* init = config.find("init_lora_weights");
   const std::set<std::string> harmless{"gaussian", "orthogonal", "eva"};
   require(
       init == nullptr || !init->is_string() || harmless.contains(init->as_string()),
-      "{}: init_lora_weights: adapters that started from \"{}\" belong to a changed base; convert them with PEFT's "
-      "path_initial_model_for_weight_conversion first",
+      "{}: init_lora_weights: adapters initialized with \"{}\" belong to a modified base model; convert them with "
+      "PEFT's path_initial_model_for_weight_conversion first",
       file,
       init != nullptr && init->is_string() ? init->as_string() : "");
   const Node* bias = config.find("bias");
@@ -165,7 +165,7 @@ void check_pattern(const std::string& pattern, const std::string& file, const ch
     std::regex("(.*\\.)?(" + pattern + ")");
   } catch (const std::regex_error& problem) {
     fail(
-        "{}: {}: \"{}\" is no regular expression that is understood here ({}); write it without what only Python knows",
+        "{}: {}: \"{}\" is not a supported regular expression ({}); write it without Python-specific syntax",
         file,
         key,
         pattern,
@@ -231,14 +231,14 @@ std::vector<StoredName> add_adapters_of(
     }
     if (entry.parameter.ends_with(".weight") && reader.has(kAdapterPrefix + module + ".lora_A.weight")) {
       const std::string layer = module_of(entry.parameter);
-      if (seen.insert(layer).second) {  // experts have one each
+      if (seen.insert(layer).second) {  // each expert has an adapter
         layers.emplace_back(layer, settings_for(info, module));
       }
     }
   }
   require(
       !layers.empty(),
-      "{}: holds no adapter for a module of this model; is it the adapter of another one?",
+      "{}: contains no adapter for a module of this model; is it the adapter of another model?",
       reader.path().string());
   add_lora(model, layers);
   return adapter_stored_names(model, base_names, tuned);
@@ -250,8 +250,8 @@ void require_same_scaling(
     const double there = settings_for(info, stored_modules(name, base_names).front()).scaling();
     require(
         there == lora->settings().scaling(),
-        "{}: {}: the adapter is scaled by {} there (r {}, lora_alpha {}, use_rslora {}), by {} here; set peft.r, "
-        "peft.alpha and peft.use_rslora as they are there",
+        "{}: {}: the adapter's scaling is {} (r {}, lora_alpha {}, use_rslora {}), but {} in this run; set peft.r, "
+        "peft.alpha and peft.use_rslora to the adapter's values",
         (info.folder / kConfigFile).string(),
         name,
         there,

@@ -19,7 +19,7 @@ std::vector<std::string> stored_modules(const std::string& name, const std::vect
       modules.push_back(module_of(entry.stored));
     }
   }
-  require(!modules.empty(), "{}: its weight has no name on disk, so its adapter has none", name);
+  require(!modules.empty(), "{}: its weight has no stored tensor, so its adapter cannot be stored", name);
   return modules;
 }
 
@@ -60,12 +60,12 @@ void find_tied_head(
   }
 }
 
-// The head's own tensors on disk, which a tied model does not have: copies of the embeddings' entries.
+// The stored tensors of a tied model's head: copies of the embeddings' entries.
 std::vector<StoredName> tied_head_names(const torch::nn::Module& model, const std::vector<StoredName>& base_names) {
   std::string head;
   const nn::Parameter* table = nullptr;
   find_tied_head(model, "", head, table);
-  std::string embeddings;  // on disk
+  std::string embeddings;  // stored name
   for (const auto& [name, parameter] : nn::named_parameters(model)) {
     for (const StoredName& entry : base_names) {
       if (parameter.get() == table && entry.parameter == name) {
@@ -122,9 +122,8 @@ std::vector<StoredName> adapter_stored_names(
     for (const StoredName* entry : stored_of[adapted.name + ".weight"]) {  // several for experts
       require(
           entry->rows == 0,
-          "{}: is a part of the stored tensor {}, and the format of adapters has none for a part; leave the layer out "
-          "by "
-          "peft.target_pattern",
+          "{}: is a part of the stored tensor {}, but PEFT's format has adapters for whole tensors only; leave the "
+          "layer out by peft.target_pattern",
           adapted.name,
           entry->stored);
       for (const char* which : {"A", "B"}) {

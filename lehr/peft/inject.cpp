@@ -18,7 +18,7 @@ namespace {
 using nn::named_modules;
 using nn::NamedModules;
 
-// Layers that a language model's head reads by their weight.
+// Layers whose weights a language model's head reads directly.
 std::set<const torch::nn::Module*> read_as_tables(const torch::nn::Module& root) {
   std::set<const torch::nn::Module*> layers;
   for (const auto& [name, module] : named_modules(root)) {
@@ -31,7 +31,7 @@ std::set<const torch::nn::Module*> read_as_tables(const torch::nn::Module& root)
   return layers;
 }
 
-// Which method took a module.
+// The method that selected each module.
 using Claims = std::map<std::string, std::string>;
 
 class Injector {
@@ -54,16 +54,16 @@ class Injector {
     for (const auto& name : matching(lora.module_name_pattern, linears, "peft.target_pattern", "linear layer")) {
       claim(name, "lora");
       require(
-          lora.dropout == 0 || !is_in_mixture(name),
-          "peft.dropout: {} is inside a mixture of experts, whose tokens have lost their rows, so that masks would "
-          "depend on how a step is cut into batches; set it to 0, or leave such layers out of peft.target_pattern",
+          lora.dropout == 0 || !is_in_moe_layer(name),
+          "peft.dropout: {} is inside an MoE layer, whose inputs are sorted by expert, so masks would depend on the "
+          "micro-batch size; set it to 0, or leave such layers out of peft.target_pattern",
           name);
       layers.emplace_back(name, lora);
     }
     add_lora(model_, layers);
   }
 
-  bool is_in_mixture(const std::string& name) const {
+  bool is_in_moe_layer(const std::string& name) const {
     return std::any_of(modules_.begin(), modules_.end(), [&](const auto& entry) {
       return dynamic_cast<nn::MoELayerImpl*>(entry.second) != nullptr && name.starts_with(entry.first + ".");
     });
@@ -110,7 +110,7 @@ class Injector {
     const auto [taken, is_new] = claims_.emplace(name, method);
     require(
         is_new || (taken->second == "full_tune" && method == "full_tune"),
-        "peft.target_pattern: {} falls to {} and to {}; change a pattern so that it falls to one",
+        "peft.target_pattern: {} is selected by {} and by {}; change a pattern so that only one selects it",
         name,
         taken->second,
         method);
@@ -148,8 +148,8 @@ void add_lora(torch::nn::Module& model, const std::vector<std::pair<std::string,
     torch::nn::Module* module = found == by_name.end() ? nullptr : found->second;
     require(
         !tables.contains(module),
-        "peft.target_pattern: {}: the loss reads this weight as a table, so it cannot have an adapter; leave it out "
-        "(\"model\\\\..*\" is all but the head), or name it in peft.full_tune_pattern",
+        "peft.target_pattern: {}: the loss reads this weight directly, so it cannot have an adapter; leave it out "
+        "(\"model\\\\..*\" matches everything except the head), or name it in peft.full_tune_pattern",
         name);
     if (auto* linear = dynamic_cast<nn::LinearImpl*>(module)) {
       const at::Tensor& w = linear->weight;  // (out, in)
@@ -176,7 +176,7 @@ std::vector<nn::NamedParameter> inject_peft_and_freeze(
     const Method& method, torch::nn::Module& model, const nn::InitContext& context) {
   require(
       adapted_layers(model).empty(),
-      "peft.method: the model has adapters already; merge them first, or stack the methods");
+      "peft.method: the model already has adapters; merge them first, or stack the methods");
   for (const auto& [name, parameter] : nn::named_parameters(model)) {
     parameter->set_trainable(false);
   }
@@ -190,7 +190,7 @@ std::vector<nn::NamedParameter> inject_peft_and_freeze(
   }
   std::vector<nn::NamedParameter> trainable = nn::named_parameters(model);
   std::erase_if(trainable, [](const auto& entry) { return !entry.parameter->trainable(); });
-  require(!trainable.empty(), "peft.method: no parameter is left to train; a stack needs at least one method");
+  require(!trainable.empty(), "peft.method: no parameter is trainable; a stack needs at least one method");
   return trainable;
 }
 
@@ -254,7 +254,7 @@ TrainableCounts count_trainable(const torch::nn::Module& model) {
     counts.total += parameter->numel();
     counts.trainable += parameter->trainable() ? parameter->numel() : 0;
   }
-  // Of whole parameters, whatever part of them this rank has.
+  // Counts global sizes, even if this rank holds shards.
   const auto count = [&](const nn::Parameter& weight, const nn::Module* adapter, int64_t used, int64_t of) {
     const int64_t adapters = adapter != nullptr ? nn::count_parameters(*adapter) : 0;
     counts.flops_per_token_change += (6 * adapters - (weight.trainable() ? 0 : 2 * weight.numel())) / of * used;
@@ -263,11 +263,11 @@ TrainableCounts count_trainable(const torch::nn::Module& model) {
     if (const auto* linear = dynamic_cast<nn::LinearImpl*>(module)) {
       const auto& weight = linear->tied() ? linear->tied() : linear->own_parameter("weight");
       count(*weight, linear->adapter().get(), 1, 1);
-    } else if (const auto* mixture = dynamic_cast<nn::MoELayerImpl*>(module)) {
-      const auto& experts = *mixture->grouped_experts;
+    } else if (const auto* moe_layer = dynamic_cast<nn::MoELayerImpl*>(module)) {
+      const auto& experts = *moe_layer->grouped_experts;
       for (const auto& grouped : {experts.gate_proj, experts.up_proj, experts.down_proj}) {
         const auto& weight = grouped->own_parameter("weight");
-        count(*weight, grouped->adapter().get(), mixture->router->top_k(), weight->shape().front());
+        count(*weight, grouped->adapter().get(), moe_layer->router->top_k(), weight->shape().front());
       }
     }
   }

@@ -51,13 +51,12 @@ void LoraLinear::set_dropout_stream(uint64_t seed, uint64_t step, int64_t first_
   dropout_first_row_ = first_row;
 }
 
-// Element c of token t of row r of the step's batch has number (r * T + t) * C + c.
+// Element c of token t of sequence r of the step's batch has index (r * T + t) * C + c in the stream.
 at::Tensor LoraLinear::drop(const at::Tensor& input) const {
   require(
       input.dim() == 3,
-      "peft.dropout: {}: masks are drawn by row and token, (B, T, C), but this module's input has {} dimensions; set "
-      "it "
-      "to 0 or leave the module out of peft.target_pattern",
+      "peft.dropout: {}: masks need an input of shape (B, T, C), but this module's input has {} dimensions; set it to "
+      "0 or leave the module out of peft.target_pattern",
       name_,
       input.dim());
   const RandomStream random(dropout_seed_, name_ + " lora_dropout " + std::to_string(dropout_step_));
@@ -68,7 +67,7 @@ at::Tensor LoraLinear::drop(const at::Tensor& input) const {
   const at::Tensor dropped = at::empty(input.sizes(), at::kBool);
   auto* out = dropped.data_ptr<bool>();
   constexpr int64_t kBlock = 1024;
-  const int64_t blocks = (row_size + kBlock - 1) / kBlock;  // of a row
+  const int64_t blocks = (row_size + kBlock - 1) / kBlock;  // per sequence
   const double p = settings_.dropout;
   parallel_for(0, input.size(0) * blocks, 8, [&](int64_t begin, int64_t end) {
     std::array<double, kBlock> draws;
@@ -87,7 +86,7 @@ at::Tensor LoraLinear::drop(const at::Tensor& input) const {
 
 at::Tensor LoraLinear::forward(const at::Tensor& input) {
   const bool drops = is_training() && settings_.dropout > 0;
-  // The scaling goes where the tensor is smallest.
+  // The scaling is applied to the smallest tensor, (..., r).
   const double scaling = settings_.scaling() / (drops ? 1 - settings_.dropout : 1);
   return ops::linear(ops::linear(drops ? drop(input) : input, A) * scaling, B);
 }
@@ -97,9 +96,8 @@ LoraGroupedLinear::LoraGroupedLinear(
     : LoraAdapter(settings) {
   require(
       settings.dropout == 0,
-      "peft.dropout: {}: adapters of experts have no dropout, as their rows are in no fixed order; set it to 0 or "
-      "leave "
-      "the experts out of peft.target_pattern",
+      "peft.dropout: {}: adapters of experts do not support dropout, because their inputs have no fixed order; set it "
+      "to 0 or leave the experts out of peft.target_pattern",
       name);
   declare_parameter("A", A, {num_groups, settings.r, in_features}, init_of_a(in_features));
   declare_parameter("B", B, {num_groups, out_features, settings.r}, nn::Init::zeros());

@@ -1,4 +1,4 @@
-// The adapters that LoRA puts on linear layers, alone and in groups (the experts of a mixture).
+// LoRA adapters for linear layers and for grouped ones (the experts of an MoE layer).
 #pragma once
 
 #include <string>
@@ -10,10 +10,10 @@
 
 namespace lehr::peft {
 
-/// The child under which a linear layer holds its adapter: "....q_proj.lora.A".
+/// The name under which a linear layer registers its adapter: "....q_proj.lora.A".
 inline constexpr const char* kAdapterName = "lora";
 
-/// What both have in common.
+/// Common part of both adapters.
 class LoraAdapter {
  public:
   /// Throws a usage error for a rank below 1, an alpha that is not positive, or a dropout outside [0, 1).
@@ -22,25 +22,25 @@ class LoraAdapter {
 
   const Lora& settings() const { return settings_; }
 
-  /// What merging adds to the weight, in its shape: scaling * B A, in float32 at least.
+  /// The update that merging adds to the weight, in its shape: scaling * B A, in at least float32.
   at::Tensor delta_weight() const;
 
-  at::Tensor A;  // (r, in); (groups, r, in)
-  at::Tensor B;  // (out, r); (groups, out, r)
+  at::Tensor A;  // (r, in); grouped: (groups, r, in)
+  at::Tensor B;  // (out, r); grouped: (groups, out, r)
 
  protected:
   Lora settings_;
 };
 
-/// scaling * B A dropout(x). A starts as torch.nn.Linear does (uniform within 1 / sqrt(in)), B with zeros, so that the
-/// model computes at first what it computed without.
+/// scaling * B A dropout(x). A is initialized like torch.nn.Linear (uniform within 1 / sqrt(in)), B with zeros, so that
+/// the initial output is that of the base model.
 class LoraLinear : public nn::LinearAdapter, public LoraAdapter, public nn::DropoutModule {
  public:
-  /// `name` is the linear layer's full name: it names the dropout masks. Errors as LoraAdapter's.
+  /// `name` is the linear layer's full name, which selects the dropout masks. Throws the errors of LoraAdapter.
   LoraLinear(std::string name, int64_t in_features, int64_t out_features, const Lora& settings);
 
-  /// Maps (..., in_features) to (..., out_features). With dropout, while training, the input must be (B, T,
-  /// in_features): masks are drawn by row and token. A usage error otherwise.
+  /// Maps (..., in_features) to (..., out_features). With dropout in training mode, throws a usage error unless the
+  /// input is (B, T, in_features), because masks depend on the sequence and the token.
   at::Tensor forward(const at::Tensor& input) override;
 
   void set_dropout_stream(uint64_t seed, uint64_t step, int64_t first_row) override;
@@ -57,12 +57,12 @@ class LoraLinear : public nn::LinearAdapter, public LoraAdapter, public nn::Drop
 /// The same for every group of a GroupedLinear.
 class LoraGroupedLinear : public nn::GroupedLinearAdapter, public LoraAdapter {
  public:
-  /// Throws a usage error for dropout too: rows come sorted by expert, and which token a row is cannot be told, so that
-  /// masks would depend on how a step is cut into batches. `name` is for that message.
+  /// Also throws a usage error for dropout: inputs are sorted by expert without their token's index, so masks would
+  /// depend on the micro-batch size. `name` is used in that message.
   LoraGroupedLinear(
       const std::string& name, int64_t num_groups, int64_t in_features, int64_t out_features, const Lora& settings);
 
-  /// Rows sorted by group, (N, in_features) to (N, out_features).
+  /// Maps token copies sorted by group, (N, in_features), to (N, out_features).
   at::Tensor forward(const at::Tensor& rows, const at::Tensor& ends) override;
 };
 

@@ -24,7 +24,7 @@ std::string after_last_dot(const std::string& name) {
   return name.substr(name.rfind('.') + 1);
 }
 
-// What a pattern says without its signs: "model\.layers\..*\.q_proj" -> "model.layers.q_proj".
+// Removes the syntax of a pattern: "model\.layers\..*\.q_proj" -> "model.layers.q_proj".
 std::string words_of(const std::string& pattern) {
   std::string words;
   for (const char c : pattern) {
@@ -40,7 +40,8 @@ std::string words_of(const std::string& pattern) {
   return words;
 }
 
-// The nearest names by what stands behind their last dot, one for each such word: layers differ in their number only.
+// The nearest names by the component after their last dot, one name per component, because layers differ only in their
+// index.
 std::vector<std::string> nearest(const std::string& pattern, const std::vector<std::string>& names) {
   const std::string words = words_of(pattern);
   std::vector<std::pair<int64_t, std::string>> ranked;

@@ -1,4 +1,4 @@
-// Finds modules by a pattern over their names, and says what was near when none is found.
+// Selection of modules by a pattern over their names, with suggestions if none matches.
 #pragma once
 
 #include <string>
@@ -6,9 +6,9 @@
 
 namespace lehr::peft {
 
-/// Those of `names` that the regular expression `pattern` matches as a whole, in order. Throws a usage error that
-/// begins with `subject` (a key of the config): for a pattern that is no regular expression, and, when nothing matches,
-/// with the nearest names of what was looked for (`what`, "linear layer").
+/// Returns those of `names` that the regular expression `pattern` matches as a whole, in order. Throws a usage error
+/// that begins with `subject` (a key of the config) for an invalid regular expression, and if nothing matches, with the
+/// nearest names of the candidates (`what`, such as "linear layer").
 std::vector<std::string> matching(
     const std::string& pattern,
     const std::vector<std::string>& names,

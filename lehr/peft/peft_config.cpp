@@ -8,24 +8,25 @@ void PeftConfig::fields(FieldVisitor& v) {
   v.optional(
       "method",
       method,
-      "none: every parameter trains. lora: low-rank adapters, and what full_tune_pattern names. full_tune: only that.",
+      "none: train all parameters. lora: train low-rank adapters and the modules of full_tune_pattern. full_tune: "
+      "train only those modules.",
       one_of({"none", "lora", "full_tune"}));
   v.optional(
       "target_pattern",
       target_pattern,
-      "lora: regular expression that must match the whole name of a linear layer, as \".*\\\\.(q|v)_proj\".");
+      "lora: regular expression that must match the whole name of a linear layer, such as \".*\\\\.(q|v)_proj\".");
   v.optional(
       "full_tune_pattern",
       full_tune_pattern,
-      "Regular expression that must match the whole name of a module; its weights train as they are.");
+      "Regular expression that must match the whole name of a module; its weights are trained without adapters.");
   v.optional("r", r, "lora: rank of the adapters.", positive());
-  v.optional("alpha", alpha, "lora: adapters are scaled by alpha / r.", positive());
-  v.optional("dropout", dropout, "lora: share of an adapter's inputs left out in training.", from_below(0, 1));
-  v.optional("use_rslora", use_rslora, "lora: scale by alpha / sqrt(r) instead.");
+  v.optional("alpha", alpha, "lora: scaling numerator; adapters are scaled by alpha / r.", positive());
+  v.optional("dropout", dropout, "lora: dropout probability of the adapters' inputs.", from_below(0, 1));
+  v.optional("use_rslora", use_rslora, "lora: scale by alpha / sqrt(r) instead of alpha / r (rsLoRA).");
   v.optional(
       "init_from",
       init_from,
-      "lora: adapter folder (this program's or Hugging Face PEFT's) that a new run goes on from.");
+      "lora: adapter folder (Lehr's or Hugging Face PEFT's) with the initial adapters of a new run.");
 }
 
 void PeftConfig::check(Problems& problems) const {
@@ -39,13 +40,13 @@ void PeftConfig::check(Problems& problems) const {
   regular("peft.target_pattern", target_pattern);
   regular("peft.full_tune_pattern", full_tune_pattern.value_or(""));
   if (method == "full_tune" && !full_tune_pattern) {
-    problems.add("peft.full_tune_pattern", "peft.method = \"full_tune\" needs it: which modules train?");
+    problems.add("peft.full_tune_pattern", "peft.method = \"full_tune\" requires it to select the modules to train");
   }
   if (method == "none" && full_tune_pattern) {
-    problems.add("peft.full_tune_pattern", "has no meaning while peft.method is \"none\", which trains everything");
+    problems.add("peft.full_tune_pattern", "has no effect while peft.method is \"none\", which trains all parameters");
   }
   if (method != "lora" && init_from) {
-    problems.add("peft.init_from", "names adapters, which need peft.method = \"lora\"");
+    problems.add("peft.init_from", "names adapters, which require peft.method = \"lora\"");
   }
 }
 

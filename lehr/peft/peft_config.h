@@ -1,4 +1,4 @@
-// The section `[peft]`: which part of a model a run trains.
+// The [peft] section: the parameters that a run trains.
 #pragma once
 
 #include <optional>
@@ -23,10 +23,10 @@ struct PeftConfig {
   void check(Problems& problems) const;
 
   bool enabled() const { return method != "none"; }
-  /// Whether the run's checkpoints are adapters, not whole models.
+  /// True if the run's checkpoints are adapters instead of whole models.
   bool has_adapters() const { return method == "lora"; }
-  /// What inject_peft_and_freeze takes; not for "none". The module `head`, if given, is tuned besides: a classifier's
-  /// head, which starts from random values.
+  /// Returns the method for inject_peft_and_freeze; not for "none". The module `head`, if given, is fully tuned in
+  /// addition: a classifier's head, which is initialized randomly.
   Method to_method(const std::string& head = "") const;
 };
 

@@ -32,7 +32,7 @@ bool stacks_experts(const state::MapOp& op) {
 
 std::vector<StoredName> stored_names(const state::StateMap& map) {
   const Names names(map);
-  std::map<size_t, std::vector<StoredName>> by_input;  // by the value of the tensor on disk
+  std::map<size_t, std::vector<StoredName>> by_input;  // by the value index of the stored tensor
   std::vector<std::string> output_of(map.num_values());
   for (const state::MapPort& port : map.outputs()) {
     output_of[port.value] = port.name;
@@ -41,7 +41,8 @@ std::vector<StoredName> stored_names(const state::StateMap& map) {
     const bool split = splits_rows(step.op);
     require(
         split || stacks_experts(step.op),
-        "{}: comes from disk by '{}', which adapters do not know; they know names, stacked experts and rows",
+        "{}: is loaded with the operation '{}', which adapters do not support; expected renamed tensors, stacked "
+        "experts or rows",
         names.of_value[step.outputs.front()],
         state::describe(step.op));
     int64_t row = 0;
@@ -76,7 +77,7 @@ std::vector<StoredName> stored_names(const descriptor::ModelArgs& args) {
 }
 
 namespace {
-// Tensors that hold the same parameters, and what each holds.
+// Stored tensors that hold the same parameters, and the entries of each.
 struct Table {
   std::vector<std::string> stored;
   std::vector<StoredName> parts;

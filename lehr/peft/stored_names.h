@@ -1,4 +1,4 @@
-// A state map as a list with a row for each tensor on disk: what adapters, which are named after tensors, go by.
+// A state map as a list of stored tensors, used for adapters, which are named after tensors.
 #pragma once
 
 #include <optional>
@@ -10,24 +10,24 @@
 
 namespace lehr::peft {
 
-/// Where a parameter stands on disk: it is rows [first_row, ...) of the tensor `stored`; or, for an expert, its slice
-/// `expert` is the whole of that tensor.
+/// The location of a parameter in a checkpoint: rows [first_row, first_row + rows) of the tensor `stored`; or, for an
+/// expert, slice `expert` of the parameter is the whole tensor.
 struct StoredName {
-  std::string stored;     ///< Name on disk.
+  std::string stored;     ///< Name in the checkpoint.
   std::string parameter;  ///< Full name in the model.
   int64_t first_row = 0;
-  int64_t rows = 0;  ///< Of a tensor that several parameters share; 0 otherwise.
+  int64_t rows = 0;  ///< If several parameters share the tensor; otherwise 0.
   std::optional<int64_t> expert = {};
 };
 
-/// The rows of a map from disk to parameters that renames, stacks experts, and cuts tables by rows. Throws a usage
-/// error that names a parameter that comes about in another way.
+/// Returns the entries of a map from checkpoint to parameters that renames, stacks experts, and splits tables by rows.
+/// Throws a usage error that names a parameter of any other operation.
 std::vector<StoredName> stored_names(const state::StateMap& map);
 
-/// The rows of a model without adapters, its experts each in a tensor of its own.
+/// Returns the entries of a model without adapters, with one tensor per expert.
 std::vector<StoredName> stored_names(const descriptor::ModelArgs& args);
 
-/// The map of such rows. A parameter that several tensors hold is read from the first of them, and written to all.
+/// Returns the map of such entries. A parameter in several tensors is read from the first of them, and written to all.
 state::StateMap to_map(const std::vector<StoredName>& names);
 
 }  // namespace lehr::peft

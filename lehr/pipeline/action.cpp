@@ -1,4 +1,4 @@
-// The text form of actions, and its reverse.
+// Conversion of actions to and from text.
 #include "lehr/pipeline/action.h"
 
 #include <array>
@@ -21,9 +21,9 @@ constexpr std::array<std::pair<ActionKind, std::string_view>, 8> kKindNames{{
     {ActionKind::receive_backward, "RECV_B"},
 }};
 
-// Takes a number off the front of `text`.
+// Parses a number at the start of `text` and removes it. Returns false if there is none.
 bool take_number(std::string_view& text, int64_t& number) {
-  int32_t value = 0;  // 32 bits: a stage or microbatch beyond them is a typing error
+  int32_t value = 0;  // 32 bits: a larger stage or micro-batch is a typing error
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || value < 0) {
     return false;
@@ -49,7 +49,7 @@ Action parse_action(std::string_view whole, std::string_view entry) {
   good = good && known && take_number(text, action.microbatch) && text.empty();
   require(
       good,
-      "action \"{}\"{}: expected a stage, one of F B I W SEND_F RECV_F SEND_B RECV_B, and a microbatch, such as 2F0",
+      "action \"{}\"{}: expected a stage, one of F B I W SEND_F RECV_F SEND_B RECV_B, and a micro-batch, such as 2F0",
       whole,
       whole == entry ? "" : fmt::format(" of \"{}\"", entry));
   return action;

@@ -1,4 +1,4 @@
-// What a rank of a pipeline does, one action after another.
+// The actions of a pipeline schedule: computations, sends and receives, and their text form.
 #pragma once
 
 #include <compare>
@@ -9,20 +9,21 @@
 
 namespace lehr::pipeline {
 
-/// Kinds of actions. A microbatch's backward through a stage is either one backward_full, or a backward_input and, any
-/// time later, a backward_weight (zero bubble, https://arxiv.org/abs/2401.10241).
+/// Kinds of actions. The backward pass of a micro-batch through a stage is either one backward_full, or a
+/// backward_input (dgrad) and, any time later, a backward_weight (wgrad), as in zero-bubble schedules
+/// (https://arxiv.org/abs/2401.10241).
 enum class ActionKind {
   forward,           ///< "2F0"
   backward_full,     ///< "2B0": gradients of the stage's inputs and of its weights
-  backward_input,    ///< "2I0": those of its inputs
-  backward_weight,   ///< "2W0": those of its weights
+  backward_input,    ///< "2I0": gradients of the stage's inputs (dgrad)
+  backward_weight,   ///< "2W0": gradients of the stage's weights (wgrad)
   send_forward,      ///< "2SEND_F0": the outputs of stage 2, to stage 3
   receive_forward,   ///< "2RECV_F0": the inputs of stage 2, from stage 1
   send_backward,     ///< "2SEND_B0": the gradients of stage 2's inputs, to stage 1
   receive_backward,  ///< "2RECV_B0": the gradients of stage 2's outputs, from stage 3
 };
 
-/// One action on one microbatch of one stage.
+/// One action on one micro-batch of one stage.
 struct Action {
   ActionKind kind;
   int64_t stage;
@@ -35,15 +36,15 @@ struct Action {
   bool is_receive() const { return kind == ActionKind::receive_forward || kind == ActionKind::receive_backward; }
 };
 
-/// One entry of a rank's list: an action, or several that may overlap ("0F3|3B1"). None of them needs what another one
-/// of the same entry gives.
+/// One entry of a rank's list: an action, or several that may overlap ("0F3|3B1"). No member of an entry depends on
+/// another member.
 using Actions = std::vector<Action>;
 
-/// "F", "B", "I", "W", "SEND_F", "RECV_F", "SEND_B", "RECV_B".
+/// Returns "F", "B", "I", "W", "SEND_F", "RECV_F", "SEND_B" or "RECV_B".
 std::string_view name_of(ActionKind kind);
 std::string to_string(const Action& action);
 std::string to_string(const Actions& actions);
-/// The reverse. Throws a usage error that quotes the text.
+/// The inverse of to_string. Throws a usage error that quotes the text.
 Actions parse_actions(std::string_view text);
 
 }  // namespace lehr::pipeline

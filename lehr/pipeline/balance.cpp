@@ -14,7 +14,7 @@ namespace lehr::pipeline {
 namespace {
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
-// Costs as whole numbers, so that equal stages are equal: the whole model costs 2^30, whose square is a number yet.
+// Costs as integers, so that equal stages compare equal. The whole model costs 2^30, whose square fits into int64_t.
 class Stages {
  public:
   Stages(const PartCosts& costs, int64_t num_stages) : last_(num_stages - 1) {
@@ -30,7 +30,7 @@ class Stages {
   }
   int64_t num_layers() const { return static_cast<int64_t>(sums_.size()) - 1; }
   int64_t num_stages() const { return last_ + 1; }
-  // Of a stage with the layers [begin, end).
+  // Returns the cost of `stage` with the layers [begin, end).
   int64_t cost(int64_t stage, int64_t begin, int64_t end) const {
     return sums_[static_cast<size_t>(end)] - sums_[static_cast<size_t>(begin)] + (stage == 0 ? before_ : 0) +
            (stage == last_ ? after_ : 0);
@@ -39,15 +39,16 @@ class Stages {
  private:
   int64_t last_;
   int64_t before_ = 0, after_ = 0;
-  std::vector<int64_t> sums_;  // of the first layers
+  std::vector<int64_t> sums_;  // prefix sums of the layers' costs
 };
 
-// For each stage and its first layer: the least value of it and all later stages, and the stage's layers then.
+// Indexed by stage and its first layer: the lowest value of this and all later stages, and the stage's layers then.
 struct Table {
   std::vector<std::vector<int64_t>> value, layers;
 };
 
-// Fills the table from the last stage on. `joined` makes the value of a stage of some cost and what follows it.
+// Dynamic programming from the last stage to the first. `joined` combines the cost of a stage with the value of the
+// stages after it.
 template <class Joined>
 Table best_of(const Stages& stages, const Joined& joined) {
   const int64_t n = stages.num_layers();
@@ -77,9 +78,11 @@ std::vector<int64_t> balance_layers(const PartCosts& costs, int64_t num_stages) 
   const Stages stages(costs, num_stages);
   require(
       num_stages >= 1 && stages.num_layers() >= num_stages,
-      "pipeline stages: {} layers cannot be spread over {} stages, each of which has one at least; use fewer stages",
+      "pipeline stages: {} layers cannot be spread over {} stages with at least one layer each; use fewer stages",
       stages.num_layers(),
       num_stages);
+  // Two passes: the first finds the lowest possible cost of the most expensive stage, the second the most even
+  // distribution within that bound.
   const Table dearest = best_of(stages, [](int64_t cost, int64_t rest) { return std::max(cost, rest); });
   const int64_t bound = dearest.value.front().front();
   const Table even =

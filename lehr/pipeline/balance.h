@@ -1,4 +1,4 @@
-// Layers spread over the stages of a pipeline by what they cost.
+// Distribution of a model's layers over pipeline stages by their cost.
 #pragma once
 
 #include <cstdint>
@@ -7,20 +7,21 @@
 
 namespace lehr::pipeline {
 
-/// What the parts of a model cost, all in one unit; layers more than nothing.
+/// Costs of the parts of a model, all in one unit. Layers must cost more than zero.
 struct PartCosts {
-  double before = 0;           ///< What the first stage has beside its layers: the embeddings.
-  std::vector<double> layers;  ///< In order.
-  double after = 0;            ///< What the last stage has beside its layers: norm and head.
+  double before = 0;           ///< Cost of the first stage beside its layers: the embeddings.
+  std::vector<double> layers;  ///< Cost of each layer, in order.
+  double after = 0;            ///< Cost of the last stage beside its layers: norm and head.
 };
 
-/// How many layers each stage gets, so that the dearest stage is as cheap as it can be, and of all such ways the one
-/// with the least sum of squares, earlier stages taking more where that is the same. Every stage gets a layer. Layers
-/// that cost the same, with nothing before and after them, are spread as distribute_layers_for_pipeline_stage does.
-/// Depends on the arguments alone. Throws a usage error for fewer layers than stages.
+/// Returns the number of layers of each stage. The result minimizes the cost of the most expensive stage. Among such
+/// distributions it minimizes the sum of the squared stage costs; on ties, earlier stages get more layers. Every stage
+/// gets at least one layer. Layers of equal cost, with nothing before and after them, are spread as
+/// distribute_layers_for_pipeline_stage does. The result depends on the arguments alone. Throws a usage error if there
+/// are fewer layers than stages.
 std::vector<int64_t> balance_layers(const PartCosts& costs, int64_t num_stages);
 
-/// "7, 14 x 8, 6": equal neighbours together.
+/// Formats the numbers of layers as "7, 14 x 8, 6"; equal neighbours are grouped.
 std::string describe_layers(const std::vector<int64_t>& layers_by_stage);
 
 }  // namespace lehr::pipeline

@@ -1,5 +1,5 @@
-// The checks of a program, from single actions to the order of all. Where an action each is looked at, a message is
-// written only when it is needed (if and fail, not require).
+// The checks of a program, from single actions to the order of all actions. Checks of every action format a message
+// only on failure (if and fail, not require).
 #include "lehr/pipeline/check_program.h"
 
 #include <algorithm>
@@ -38,7 +38,7 @@ void check_shape(const Program& program) {
   require(program.num_stages() > 0, "pipeline program: it has no stages");
   require(
       program.num_microbatches > 0,
-      "pipeline program: expected at least 1 microbatch, found {}",
+      "pipeline program: expected at least 1 micro-batch, found {}",
       program.num_microbatches);
   for (int64_t stage = 0; stage < program.num_stages(); ++stage) {
     const int64_t rank = program.rank_of_stage[static_cast<size_t>(stage)];
@@ -69,7 +69,7 @@ void check_action(const Program& program, const Position& at, const Action& acti
     fail("{}: expected a stage below {}", describe(at, action), program.num_stages());
   }
   if (action.microbatch < 0 || action.microbatch >= program.num_microbatches) {
-    fail("{}: expected a microbatch below {}", describe(at, action), program.num_microbatches);
+    fail("{}: expected a micro-batch below {}", describe(at, action), program.num_microbatches);
   }
   const int64_t host = program.rank_of_stage[static_cast<size_t>(action.stage)];
   if (host != at.rank) {
@@ -87,14 +87,14 @@ void check_action(const Program& program, const Position& at, const Action& acti
   }
   if (program.rank_of_stage[static_cast<size_t>(peer)] == host) {
     fail(
-        "{}: stages {} and {} are on the same rank, which hands over without communication",
+        "{}: stages {} and {} are on the same rank, which passes tensors without communication",
         describe(at, action),
         action.stage,
         peer);
   }
 }
 
-// How often each action occurs: exactly once, or not at all where it must not.
+// Records each action's entry, refuses duplicates, and checks that the required actions exist.
 class Counts {
  public:
   explicit Counts(const Program& program)
@@ -134,7 +134,7 @@ class Counts {
         }
         if (!there(input) && !there(weight)) {
           fail(
-              "pipeline program, rank {}: stage {} has no backward of microbatch {}: expected {}, or {} and {}",
+              "pipeline program, rank {}: stage {} has no backward of micro-batch {}: expected {}, or {} and {}",
               host(stage),
               stage,
               m,
@@ -176,7 +176,7 @@ class Counts {
   void require_there(const Action& action) const {
     if (!there(action)) {
       fail(
-          "pipeline program, rank {}: {} is missing ({} stages, {} microbatches)",
+          "pipeline program, rank {}: {} is missing ({} stages, {} micro-batches)",
           host(action.stage),
           to_string(action),
           program_.num_stages(),
@@ -188,12 +188,12 @@ class Counts {
   std::vector<int64_t> first_;
 };
 
-// Both ends of a connection must name the same transfers in the same order: backends match them by order alone.
+// Both ends of a connection must have the same transfers in the same order, as backends match them by order alone.
 void check_pair_order(const Program& program) {
   struct Transfer {
     Position at;
-    Action send;    // as the sender names it
-    Action action;  // as it stands in the list
+    Action send;    // the transfer as a send
+    Action action;  // the action in the list
   };
   using Pair = std::pair<int64_t, int64_t>;
   std::map<Pair, std::vector<Transfer>> sends;
@@ -218,8 +218,7 @@ void check_pair_order(const Program& program) {
       if (sent[i].send != received[i].send) {
         fail(
             "{}: transfer {} from rank {} to rank {} is {} (entry {} of the sender) but the receiver expects {}; both "
-            "ends "
-            "must have the same order",
+            "ends must have the same order",
             describe(received[i].at, received[i].action),
             i,
             pair.first,
@@ -232,6 +231,7 @@ void check_pair_order(const Program& program) {
   }
 }
 
+// Returns the largest number of live forwards by rank. A forward ends with its B or with its `last_half` (I or W).
 std::vector<int64_t> peak(const Program& program, ActionKind last_half) {
   std::vector<int64_t> peaks;
   for (const auto& list : program.ranks) {
@@ -260,10 +260,11 @@ void check_program(const Program& program) {
     check_action(program, at, action, entry);
     ++num_actions;
   });
-  // Before tables of this size are made.
+  // Checked before Counts allocates a table of this size.
   require(
       num_actions / program.num_stages() >= program.num_microbatches,
-      "pipeline program: {} stages and {} microbatches need as many forwards as their product, found {} actions in all",
+      "pipeline program: {} stages and {} micro-batches need as many forwards as their product, found {} actions in "
+      "total",
       program.num_stages(),
       program.num_microbatches,
       num_actions);

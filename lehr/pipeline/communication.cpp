@@ -1,4 +1,4 @@
-// Communication in the order of a simulated run.
+// Inserts communication in the order of a simulated execution.
 #include "lehr/pipeline/communication.h"
 
 #include "lehr/base/error.h"
@@ -8,7 +8,7 @@
 namespace lehr::pipeline {
 namespace {
 
-// Appends what follows from `action` to the lists of both ends.
+// Appends the transfer that follows from `action` to the lists of both ends.
 void communicate(const Action& action, Program& result) {
   const auto list_of = [&](int64_t stage) -> std::vector<Actions>& {
     return result.ranks[static_cast<size_t>(result.rank_of_stage[static_cast<size_t>(stage)])];
@@ -35,7 +35,7 @@ Program add_communication(const Program& program) {
       .ranks = std::vector<std::vector<Actions>>(program.ranks.size())};
   Progress progress(program);
   std::vector<size_t> next(program.ranks.size(), 0);
-  // Ends, as check_program has found that every rank can always go on.
+  // The loop ends because check_program found no deadlock.
   bool moved = true;
   while (moved) {
     moved = false;

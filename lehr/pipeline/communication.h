@@ -1,17 +1,17 @@
-// Puts the sends and receives into a program of computations.
+// Insertion of sends and receives into a program of computations.
 #pragma once
 
 #include "lehr/pipeline/program.h"
 
 namespace lehr::pipeline {
 
-/// `program` with its communication. Ranks take turns, one entry each; as soon as an entry gives something that another
-/// rank needs, its send follows in this rank's list and its receive is put at the end of the other rank's list so far.
-/// Sends of one rank and receives of its peer thus have the same order, pair by pair. Stages on the same rank hand over
-/// without communication.
+/// Returns `program` with its sends and receives. Ranks take turns, one entry each. As soon as an entry computes a
+/// tensor that another rank needs, its send is appended to this rank's list and its receive to the list of the other
+/// rank. Sends of a rank and receives of its peer thus have the same order for every pair of ranks. Stages on the same
+/// rank need no communication.
 ///
-/// Throws a usage error for a program that has communication already, or is not right as it stands (check_program),
-/// a deadlock included: it names every rank that cannot go on and what it waits for.
+/// Throws a usage error if the program already has communication or is invalid (check_program). For a deadlock, the
+/// message names every rank that is blocked and the action that it waits for.
 Program add_communication(const Program& program);
 
 }  // namespace lehr::pipeline

@@ -6,7 +6,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/mesh/exception_text.h"
-#include "lehr/mesh/rank_watch.h"
+#include "lehr/mesh/watchdog.h"
 
 namespace lehr::pipeline {
 
@@ -17,13 +17,13 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Tensors on their way to a computation: already here, or being received.
+// Tensors for a later action: computed already, or being received.
 struct Arrival {
   TensorDict tensors;
   std::vector<Pending> receives;
 };
 
-// Tensors on their way to another rank.
+// Tensors being sent to another rank; they must live until the sends have ended.
 struct Departure {
   std::vector<at::Tensor> tensors;
   std::vector<Pending> sends;
@@ -35,7 +35,7 @@ struct Departure {
   }
 };
 
-// What two ranks may have under way to each other before the sender waits.
+// The largest number of outstanding sends to one peer under bound_sends.
 constexpr size_t kSendsUnderWay = 2;
 
 class Run {
@@ -85,7 +85,7 @@ class Run {
   }
 
  private:
-  using Key = std::pair<int64_t, int64_t>;  // stage, microbatch
+  using Key = std::pair<int64_t, int64_t>;  // stage, micro-batch
   using Arrivals = std::map<Key, Arrival>;
 
   bool here(int64_t stage) const { return stages_.contains(stage); }
@@ -94,7 +94,7 @@ class Run {
 
   static Arrival take(Arrivals& from, const Action& action) {
     auto node = from.extract({action.stage, action.microbatch});
-    require(!node.empty(), "pipeline: {}: what it needs was not computed or received before", to_string(action));
+    invariant(!node.empty(), "pipeline: {}: its inputs were not computed or received before", to_string(action));
     for (Pending& receive : node.mapped().receives) {
       receive.wait();
     }
@@ -108,6 +108,7 @@ class Run {
     if (last(stage)) {
       return;
     }
+    // If this rank has the next stage, the outputs become its inputs immediately; otherwise they wait for SEND_F.
     Arrivals& next = here(stage + 1) ? inputs_ : outputs_;
     next[{here(stage + 1) ? stage + 1 : stage, microbatch}].tensors = std::move(outputs);
   }
@@ -125,7 +126,7 @@ class Run {
 
   void send(TensorDict tensors, int64_t to) {
     auto& departures = departures_[to];
-    // Backends tell that a send is through only to those who wait for it.
+    // Backends report the end of a send only to a caller that waits for it.
     while (bounded_ && departures.size() >= kSendsUnderWay) {
       departures.front().wait();
       departures.pop_front();
@@ -151,11 +152,11 @@ class Run {
   const mesh::Group* group_;
   const std::map<int64_t, StageRunner*>& stages_;
   at::Device device_;
-  Arrivals inputs_;                                      // of the stage named, for its forward
-  Arrivals outputs_;                                     // of the stage named, to be sent
-  Arrivals gradients_;                                   // of the outputs of the stage named, for its backward
-  Arrivals output_gradients_;                            // of the inputs of the stage named, to be sent
-  std::map<int64_t, std::deque<Departure>> departures_;  // by rank
+  Arrivals inputs_;                                      // by stage that will use them in its forward
+  Arrivals outputs_;                                     // by stage that computed them, until they are sent
+  Arrivals gradients_;                                   // of outputs, by stage that will use them in its backward
+  Arrivals output_gradients_;                            // of inputs, by stage that computed them, until they are sent
+  std::map<int64_t, std::deque<Departure>> departures_;  // by receiving rank
   bool bounded_;
 };
 }  // namespace
@@ -172,7 +173,7 @@ void run_program(
   }
   require(
       rank < program.num_ranks() && given == program.stages_of(rank),
-      "pipeline: rank {}: the stages given are not those that the program has there",
+      "pipeline: rank {}: the given stages are not the stages of this rank in the program",
       rank);
   require(
       program.num_ranks() == 1 || (group != nullptr && group->size() == program.num_ranks()),
@@ -189,7 +190,7 @@ void run_program(
         throw;
       } catch (const Error& error) {
         throw Error(
-            error.kind(), fmt::format("stage {}, microbatch {}: {}", action.stage, action.microbatch, error.what()));
+            error.kind(), fmt::format("stage {}, micro-batch {}: {}", action.stage, action.microbatch, error.what()));
       }
       if (options.on_action) {
         options.on_action(action, start, now());

@@ -1,4 +1,4 @@
-// Carries out one rank's list of a pipeline program.
+// Executor of one rank's list of a pipeline program.
 #pragma once
 
 #include <functional>
@@ -10,25 +10,25 @@
 
 namespace lehr::pipeline {
 
-/// How an executor is run and watched.
+/// Options of run_program.
 struct ExecutorOptions {
-  at::Device device = at::kCPU;  ///< Where received tensors are.
-  /// A rank has two sends to another one under way at most, and waits for them before more: for a program for which
-  /// sends_may_wait (progress.h) says so.
+  at::Device device = at::kCPU;  ///< Device of received tensors.
+  /// Limits a rank to two outstanding sends per peer; it waits for the oldest before it starts another one. Only for
+  /// programs for which sends_may_wait (progress.h) returns true.
   bool bound_sends = false;
-  /// Called when an action of this rank has ended, with the times of a steady clock in seconds.
+  /// Called after each action of this rank, with its start and end time of a steady clock in seconds.
   std::function<void(const Action& action, double start, double end)> on_action = {};
 };
 
-/// Runs the list of `rank`, which is this rank's place in `group`, over the stages that it holds. All ranks of the
-/// group call it with the same program, which has communication in it; null for a program of one rank.
+/// Runs the list of `rank`, this rank's index in `group`, over `stages`, the stages of this rank. All ranks of the
+/// group must call it with the same program, which has communication in it. `group` is null for a program of one rank.
 ///
-/// Receives are started where the list has them and waited for by the computation that needs them. Sends are waited for
-/// at the end, if they were not before (bound_sends). Tensors between two stages of one rank are handed over as they
-/// are.
+/// Receives are started in the order of the list, and the computation that needs them waits for them. Sends are waited
+/// for at the end, unless bound_sends made the rank wait earlier. Tensors between two stages of one rank are passed
+/// without a copy.
 ///
-/// Throws a usage error if `stages` are not those of the rank. What an action throws is thrown on with the stage and
-/// the microbatch before its message.
+/// Throws a usage error if `stages` are not those of the rank. An error of an action is rethrown with the stage and the
+/// micro-batch in front of its message.
 void run_program(
     const Program& program,
     int64_t rank,

@@ -1,4 +1,4 @@
-// Activations and boundary buffers of one rank, as changes in time that are summed up.
+// Activations and boundary buffers of one rank, as a sum of changes over time.
 #include "lehr/pipeline/memory_account.h"
 
 #include <algorithm>
@@ -21,7 +21,7 @@ class Account {
   void add(const std::vector<TimedAction>& list) {
     for (const TimedAction& timed : list) {
       if (timed.action.is_receive()) {
-        // Held from the moment in which it begins to arrive; the computation that takes it lets it go.
+        // A receive buffer is held from the start of the transfer; the computation that uses it frees it.
         change(timed.start, boundary(timed.action));
       } else if (timed.action.is_send()) {
         change(timed.end, -boundary(timed.action));
@@ -32,7 +32,7 @@ class Account {
   }
 
   std::vector<MemoryPoint> points() {
-    // What is let go at a moment makes room for what is taken at it: only their sum counts.
+    // Memory freed at a moment can be reused for allocations at the same moment: only the sum of changes counts.
     std::stable_sort(
         changes_.begin(), changes_.end(), [](const Change& a, const Change& b) { return a.seconds < b.seconds; });
     std::vector<MemoryPoint> result;
@@ -42,13 +42,13 @@ class Account {
       if (result.empty() || result.back().seconds != one.seconds) {
         result.push_back({one.seconds, 0});
       }
-      result.back().bytes = std::max(0.0, bytes);  // sums of fractions may end a rounding below zero
+      result.back().bytes = std::max(0.0, bytes);  // rounding may leave sums slightly below zero
     }
     return result;
   }
 
  private:
-  // Of a transfer, by the stage that sends it in the forward.
+  // Returns the bytes of a transfer. They are stored with the stage that sends in the forward direction.
   double boundary(const Action& action) const {
     const bool own = action.kind == ActionKind::send_forward || action.kind == ActionKind::receive_backward;
     return costs_.boundary_bytes[static_cast<size_t>(action.stage - (own ? 0 : 1))];
@@ -66,7 +66,7 @@ class Account {
     const bool from_rank = stage > 0 && sends_forward(program_, stage - 1);
     const bool to_rank = sends_forward(program_, stage);
     const double activations = costs_.activation_bytes[s];
-    const double kept = activations * costs_.kept_after_input_half;
+    const double kept = activations * costs_.kept_after_dgrad;
     switch (timed.action.kind) {
       case ActionKind::forward:
         change(timed.start, activations - (from_rank ? costs_.boundary_bytes[s - 1] : 0));

@@ -1,4 +1,4 @@
-// What a rank of a simulated pipeline holds over time.
+// Memory of a rank of a simulated pipeline over time.
 #pragma once
 
 #include <vector>
@@ -7,8 +7,8 @@
 
 namespace lehr::pipeline {
 
-/// The bytes that a rank holds, from each change to the next one, after PipelineCosts (with one value for each stage).
-/// `list` is the rank's timed actions. Empty if there are no bytes at all.
+/// Returns the bytes that a rank holds, one point per change, according to PipelineCosts (which must have one value per
+/// stage). `list` is the rank's timed actions. The result is empty if all bytes are zero.
 std::vector<MemoryPoint> memory_over_time(
     const std::vector<TimedAction>& list, const Program& program, const PipelineCosts& costs);
 

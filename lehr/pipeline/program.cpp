@@ -1,4 +1,4 @@
-// Questions to a program, and its text form.
+// Queries of a program, and its text form.
 #include "lehr/pipeline/program.h"
 
 #include <algorithm>
@@ -110,7 +110,7 @@ Program parse_program(std::string_view text) {
 Program program_from_ranks(std::vector<std::vector<Actions>> ranks) {
   Program program;
   program.ranks = std::move(ranks);
-  // Whoever leaves out as many stages or microbatches as there are actions has mistyped a number.
+  // A stage or micro-batch number as large as the number of actions must be a typing error.
   int64_t num_actions = 0;
   for (const auto& list : program.ranks) {
     for (const Actions& entry : list) {
@@ -122,9 +122,7 @@ Program program_from_ranks(std::vector<std::vector<Actions>> ranks) {
       for (const Action& action : program.ranks[rank][i]) {
         if (action.stage >= num_actions || action.microbatch >= num_actions) {
           fail(
-              "pipeline program, rank {}, entry {}: {} names a stage or microbatch far beyond the {} actions that "
-              "there "
-              "are",
+              "pipeline program, rank {}, entry {}: {} names a stage or micro-batch far beyond the {} actions in total",
               rank,
               i,
               to_string(action),
@@ -139,9 +137,8 @@ Program program_from_ranks(std::vector<std::vector<Actions>> ranks) {
         if (action.kind == ActionKind::forward) {
           if (host >= 0 && host != static_cast<int64_t>(rank)) {
             fail(
-                "pipeline program, rank {}, entry {}: {} computes stage {}, which rank {} computes as well; a stage is "
-                "on "
-                "one rank",
+                "pipeline program, rank {}, entry {}: {} computes stage {}, which rank {} computes as well; a stage "
+                "belongs to one rank",
                 rank,
                 i,
                 to_string(action),
@@ -156,7 +153,7 @@ Program program_from_ranks(std::vector<std::vector<Actions>> ranks) {
   for (size_t stage = 0; stage < program.rank_of_stage.size(); ++stage) {
     require(
         program.rank_of_stage[stage] >= 0,
-        "pipeline program: no rank computes a forward of stage {}, though there are {} stages by the highest number",
+        "pipeline program: no rank computes a forward of stage {}, though the highest stage number implies {} stages",
         stage,
         program.rank_of_stage.size());
   }

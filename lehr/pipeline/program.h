@@ -1,4 +1,4 @@
-// A pipeline schedule, as the list of actions of every rank.
+// A pipeline schedule as a program: the list of actions of every rank.
 #pragma once
 
 #include <cstdint>
@@ -10,36 +10,37 @@
 
 namespace lehr::pipeline {
 
-/// What every rank of a pipeline does in one step. A program may hold computations only, or communication as well
-/// (add_communication). It is the same on all ranks, who compute it without a word to one another.
+/// The actions of every rank of a pipeline in one step. A program holds computations only, or communication as well
+/// (add_communication). All ranks compute the same program without communicating.
 struct Program {
   int64_t num_microbatches = 0;
-  std::vector<int64_t> rank_of_stage;       ///< By stage.
-  std::vector<std::vector<Actions>> ranks;  ///< By rank, in order.
+  std::vector<int64_t> rank_of_stage;       ///< Indexed by stage.
+  std::vector<std::vector<Actions>> ranks;  ///< Indexed by rank, each in order of execution.
 
   int64_t num_stages() const { return static_cast<int64_t>(rank_of_stage.size()); }
   int64_t num_ranks() const { return static_cast<int64_t>(ranks.size()); }
-  /// The stages of a rank, ascending.
+  /// Returns the stages of a rank, ascending.
   std::vector<int64_t> stages_of(int64_t rank) const;
-  /// Whether anything of it belongs to a backward.
+  /// Returns whether any action belongs to a backward pass.
   bool has_backward() const;
-  /// Whether it sends or receives anything.
+  /// Returns whether any action is a send or a receive.
   bool has_communication() const;
   bool operator==(const Program&) const = default;
 };
 
-/// The forwards of a program of computations, in their order and on their ranks: what a validation runs.
+/// Returns the forwards of a program of computations, in their order and on their ranks. Validation runs them.
 Program forward_only(const Program& program);
 
-/// One line a rank, its actions parted by spaces.
+/// Prints one line per rank, its entries separated by spaces.
 std::string to_text(const Program& program);
 
-/// The reverse of to_text, for any number of blanks between entries. Throws a usage error that names rank, position and
-/// text.
+/// The inverse of to_text. Accepts any number of blanks between entries. Throws a usage error that names rank, position
+/// and text.
 Program parse_program(std::string_view text);
 
-/// A program of these lists. A stage is on the rank that computes its forwards; stages and microbatches are counted by
-/// the highest that is named. Throws a usage error if a stage is computed on two ranks or on none.
+/// Returns a program of these lists. A stage belongs to the rank that computes its forwards. The numbers of stages and
+/// micro-batches follow from the highest ones named. Throws a usage error if a stage is computed on two ranks or on
+/// none.
 Program program_from_ranks(std::vector<std::vector<Actions>> ranks);
 
 }  // namespace lehr::pipeline

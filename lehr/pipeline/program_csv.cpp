@@ -1,4 +1,4 @@
-// Reading and writing of programs as CSV.
+// Reads and writes programs as CSV.
 #include "lehr/pipeline/program_csv.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ constexpr std::string_view kOverlap = ")OVERLAP_F_B";
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
 std::string_view trimmed(std::string_view text) {
-  constexpr std::string_view kBlanks = " \t\r\"";  // quotes too: no cell holds a comma
+  constexpr std::string_view kBlanks = " \t\r\"";  // quotes too: no cell contains a comma
   const size_t first = text.find_first_not_of(kBlanks);
   if (first == std::string_view::npos) {
     return {};
@@ -30,7 +30,7 @@ Actions parse_cell(std::string_view cell) {
   for (const std::string_view name : {"UNSHARD", "RESHARD", "REDUCE_GRAD"}) {
     require(
         !cell.ends_with(name),
-        "\"{}\": Lehr gathers, frees and reduces weights itself; leave out UNSHARD, RESHARD and REDUCE_GRAD (PyTorch "
+        "\"{}\": Lehr unshards, reshards and reduces weights itself; remove UNSHARD, RESHARD and REDUCE_GRAD (PyTorch "
         "calls such a file compute_only)",
         cell);
   }
@@ -76,7 +76,7 @@ Program program_from_csv(std::string_view csv, std::string_view file) {
   while (!ranks.empty() && ranks.back().empty()) {
     ranks.pop_back();  // blank lines at the end
   }
-  require(!ranks.empty(), "{}: expected a row of actions for each rank, found none", file);
+  require(!ranks.empty(), "{}: expected one row of actions per rank, found none", file);
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     require(!ranks[rank].empty(), "{}: row {}: expected the actions of rank {}, found none", file, rank + 1, rank);
   }

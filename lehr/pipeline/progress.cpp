@@ -1,4 +1,4 @@
-// What needs what, and the message of a deadlock.
+// Dependencies between actions, and the message of a deadlock.
 #include "lehr/pipeline/progress.h"
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 namespace lehr::pipeline {
 namespace {
 
-// B stands for I, as only one of them exists for a stage and microbatch.
+// B and I share a slot, as only one of them exists for a stage and micro-batch.
 ActionKind slot(ActionKind kind) {
   return kind == ActionKind::backward_full ? ActionKind::backward_input : kind;
 }
@@ -18,7 +18,7 @@ bool same(const Action& a, const Action& b) {
   return slot(a.kind) == slot(b.kind) && a.stage == b.stage && a.microbatch == b.microbatch;
 }
 
-// "1B0, entry 7 of rank 1".
+// Returns an action and its position: "1B0, entry 7 of rank 1".
 std::string place_of(const Program& program, const Action& wanted) {
   for (size_t rank = 0; rank < program.ranks.size(); ++rank) {
     for (size_t i = 0; i < program.ranks[rank].size(); ++i) {
@@ -29,7 +29,7 @@ std::string place_of(const Program& program, const Action& wanted) {
       }
     }
   }
-  return to_string(wanted) + ", which no rank does";
+  return to_string(wanted) + ", which is on no rank";
 }
 
 }  // namespace
@@ -101,7 +101,7 @@ bool sends_forward(const Program& program, int64_t stage) {
 }
 
 namespace {
-// Carries out all lists, each rank as far as it can; gives how far that is.
+// Executes all lists, each rank as far as it can. Returns the number of executed entries by rank.
 template <class CanBegin, class Finish>
 std::vector<size_t> carry_out(const Program& program, const CanBegin& can_begin, const Finish& finish) {
   std::vector<size_t> next(program.ranks.size(), 0);
@@ -139,11 +139,12 @@ void run_to_the_end(const Program& program) {
           place_of(program, *progress.missing(list[next[rank]])));
     }
   }
-  require(waits.empty(), "pipeline program: it comes to a stop: {}", waits);
+  require(waits.empty(), "pipeline program: deadlock: {}", waits);
 }
 
 bool sends_may_wait(const Program& program) {
   std::set<Action> done;
+  // Sends block until the peer has started its receive; a computation needs the send whose receive was started.
   const auto ready = [&](const Action& action) {
     const auto [kind, stage, microbatch] = action;
     switch (kind) {

@@ -1,4 +1,4 @@
-// How far a program has come when it is carried out step by step, and what an action still lacks.
+// Progress of a program that is executed step by step, and the dependencies that an action still misses.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,15 @@
 
 namespace lehr::pipeline {
 
-/// Remembers which actions are done. In a program without communication a computation needs that of the neighbouring
-/// stage; with communication, across ranks, it needs the receive, and the receive needs the send. Every stage and
-/// microbatch of the program must be within its bounds.
+/// Records the actions that are done. In a program without communication, a computation depends on the computation of
+/// the neighbouring stage. In a program with communication it depends, across ranks, on the receive, and the receive on
+/// the send. All stages and micro-batches of the program must be in range.
 class Progress {
  public:
   explicit Progress(const Program& program);
 
-  /// An action that must be done before `entry` can begin, if there is one that is not. Members of an entry begin
-  /// together, so none of them counts for another one. Of a backward, which may be B or I, the input half is named.
+  /// Returns an action that must be done before `entry` can begin, or nothing if all are. Members of an entry begin
+  /// together, so none of them depends on another one. A missing backward, which may be B or I, is named as I.
   std::optional<Action> missing(const Actions& entry) const;
   void finish(const Actions& entry);
 
@@ -29,18 +29,19 @@ class Progress {
 
   const Program& program_;
   bool has_communication_;
-  std::vector<uint8_t> done_;  // by kind, stage, microbatch; B counts as I
+  std::vector<uint8_t> done_;  // indexed by kind, stage, micro-batch; B counts as I
 };
 
-/// Whether a stage's outputs go to another rank. False for the last stage.
+/// Returns whether a stage sends its outputs to another rank. False for the last stage.
 bool sends_forward(const Program& program, int64_t stage);
 
-/// Carries out all lists, each rank as far as it can: sends never wait, receives do. Throws a usage error that names
-/// every rank that cannot go on and what it waits for.
+/// Executes all lists, each rank as far as it can: sends never block, receives do. Throws a usage error that names
+/// every rank that is blocked and the action that it waits for.
 void run_to_the_end(const Program& program);
 
-/// Whether a rank may wait for a send of its own: whether the program, which has communication, ends if each send waits
-/// until its receive was started. So it does where add_communication put it in: no receive is behind its send.
+/// Returns whether a rank may wait for its own sends: whether the program, which has communication, still ends if each
+/// send blocks until its receive was started. True for programs of add_communication, where no receive is listed later
+/// than its send.
 bool sends_may_wait(const Program& program);
 
 }  // namespace lehr::pipeline

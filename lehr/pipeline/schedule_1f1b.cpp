@@ -1,4 +1,4 @@
-// 1F1B, as most systems mean it: every rank holds as few microbatches as the pipeline allows.
+// 1F1B in its classic form: every rank holds as few micro-batches as the pipeline allows.
 #include <algorithm>
 
 #include "lehr/pipeline/schedule_families.h"

@@ -1,4 +1,4 @@
-// DualPipeV: pairs of a forward and a backward of different stages, whose communication the other may hide.
+// DualPipeV: a forward and a backward of different stages share an entry and may overlap each other's communication.
 #include <deque>
 
 #include "lehr/pipeline/schedule_families.h"
@@ -6,7 +6,8 @@
 namespace lehr::pipeline {
 namespace {
 
-// The list of one rank. Counts of forwards and backwards by stage number the microbatches; weight halves wait in order.
+// The list of one rank. The counts of forwards and backwards by stage give the micro-batch numbers; deferred W actions
+// wait in order.
 class Rank {
  public:
   Rank(int64_t num_ranks, int64_t rank) : there_{.stage = rank}, back_{.stage = 2 * num_ranks - 1 - rank} {}
@@ -51,6 +52,7 @@ std::vector<Actions> build_rank(int64_t num_ranks, int64_t rank, int64_t num_mic
   auto& there = list.there();
   auto& back = list.back();
   const int64_t to_turn = num_ranks - 1 - rank;  // ranks between this one and the turning point
+  // Warm-up: forwards of the first stage, then of both stages in turn.
   for (int64_t i = 0; i < 2 * to_turn; ++i) {
     list.forward(there);
   }
@@ -58,14 +60,16 @@ std::vector<Actions> build_rank(int64_t num_ranks, int64_t rank, int64_t num_mic
     list.forward(there);
     list.forward(back);
   }
+  // Backwards of the last half of the V begin; their W is not deferred.
   for (int64_t i = 0; i < to_turn; ++i) {
     list.input(back);
     list.weight();
     list.forward(back);
   }
+  // Steady state: each forward shares an entry with a backward of the other stage.
   for (int64_t i = 0; i < num_microbatches - 2 * num_ranks + rank + 1; ++i) {
     if (i == 0 && to_turn == 0) {
-      // Apart, so that the first backward of the pipeline does not wait for a forward.
+      // Separate entries, so that the first backward of the pipeline does not wait for a forward.
       list.forward(there);
       list.backward(back);
     } else {
@@ -73,12 +77,14 @@ std::vector<Actions> build_rank(int64_t num_ranks, int64_t rank, int64_t num_mic
     }
     list.pair(back, there);
   }
+  // Drain.
   for (int64_t i = 0; i < to_turn; ++i) {
     list.backward(back);
     list.pair(back, there);
   }
-  // From the middle of the drain on, weight halves wait: other ranks need the gradients of inputs first. The switch
-  // falls between the two backwards of a turn, on one side or the other by whether the rank is odd.
+  // From the middle of the drain on, W actions are deferred, because other ranks need the gradients of inputs first.
+  // The switch falls between the two backwards of an iteration: before the first one on odd ranks, after it on even
+  // ranks.
   bool split = false;
   for (int64_t i = 0; i < rank + 1; ++i) {
     const bool middle = i == (rank + 1) / 2;

@@ -1,4 +1,4 @@
-// Interleaved 1F1B, and the zero-bubble schedules that are 1F1B with weight halves moved: ZB-H1 and ZB-H2.
+// Interleaved 1F1B, and the zero-bubble schedules ZB-H1 and ZB-H2: 1F1B with deferred weight gradients.
 #include <algorithm>
 #include <deque>
 
@@ -7,20 +7,20 @@
 namespace lehr::pipeline {
 namespace {
 
-// A forward or backward of a rank: which of its stages, and which microbatch.
+// A forward or backward of a rank: the index of the stage on the rank, and the micro-batch.
 struct Step {
   int64_t local;
   int64_t microbatch;
 };
 
-// A rank's forwards in order. Microbatches pass in rounds: a round through the first stage, the same round through the
-// second one, and so on. Backwards take the stages the other way round.
+// Returns a rank's forwards or backwards in order. Micro-batches pass in rounds: a round through the first stage, the
+// same round through the second stage, and so on. Backwards take the stages in reverse order.
 std::vector<Step> steps_in_rounds(int64_t num_ranks, int64_t stages_per_rank, int64_t num_microbatches, bool backward) {
   const int64_t rounds = std::max<int64_t>(1, num_microbatches / num_ranks);
   std::vector<Step> steps;
   int64_t first = 0;
   for (int64_t round = 0; round < rounds; ++round) {
-    // The larger rounds come first: the warm-up is as long as the first one, and a longer one later would need a
+    // Larger rounds come first: the warm-up is as long as the first round, and a longer round later would need a
     // backward before its forward.
     const int64_t size = num_microbatches / rounds + (round < num_microbatches % rounds ? 1 : 0);
     for (int64_t i = 0; i < stages_per_rank; ++i) {
@@ -40,7 +40,7 @@ struct Shape {
   int64_t num_microbatches;
   BackwardPass pass;
   int64_t warm_up;       // Forwards before the first pair of a forward and a backward.
-  int64_t weight_delay;  // Backwards before the first weight half.
+  int64_t weight_delay;  // Number of I actions before the first W.
 };
 
 std::vector<Actions> build_rank(int64_t rank, const Shape& shape) {
@@ -85,7 +85,7 @@ std::vector<Actions> build_rank(int64_t rank, const Shape& shape) {
 RankLists build_interleaved(int64_t num_ranks, int64_t stages_per_rank, int64_t num_microbatches, BackwardPass pass) {
   const int64_t rounds = std::max<int64_t>(1, num_microbatches / num_ranks);
   const int64_t first_round = (num_microbatches + rounds - 1) / rounds;
-  // A whole backward takes about two forwards, so that its gradients come later.
+  // A whole backward takes about as long as two forwards, so its gradients arrive later.
   const int64_t per_rank = pass == BackwardPass::split ? 1 : 2;
   RankLists ranks;
   for (int64_t rank = 0; rank < num_ranks; ++rank) {

@@ -1,4 +1,4 @@
-// Breadth first: GPipe, its form with several stages a rank, and inference.
+// Breadth-first schedules: GPipe, its form with several stages per rank, and inference.
 #include "lehr/pipeline/schedule_families.h"
 
 namespace lehr::pipeline {
@@ -15,7 +15,7 @@ RankLists build_looped_bfs(int64_t num_ranks, int64_t stages_per_rank, int64_t n
     if (pass == BackwardPass::none) {
       continue;
     }
-    // The newest first: what was computed last is freed first.
+    // Latest first: the activations that were computed last are freed first.
     for (int64_t local = stages_per_rank - 1; local >= 0; --local) {
       for (int64_t m = num_microbatches - 1; m >= 0; --m) {
         list.push_back({{ActionKind::backward_full, local * num_ranks + rank, m}});

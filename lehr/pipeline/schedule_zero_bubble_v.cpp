@@ -1,4 +1,4 @@
-// ZB-V: two stages a rank on the way there and back, and weight halves where a rank would wait.
+// ZB-V: two stages per rank, placed as a V, with W actions where a rank would wait.
 #include <algorithm>
 
 #include "lehr/pipeline/schedule_families.h"
@@ -6,7 +6,7 @@
 namespace lehr::pipeline {
 namespace {
 
-// A rank's two stages, how many microbatches of each have passed, and the list so far.
+// A rank's two stages, the number of micro-batches that have passed each of them, and the list so far.
 class Rank {
  public:
   Rank(int64_t num_ranks, int64_t rank, int64_t num_microbatches)
@@ -41,11 +41,12 @@ class Rank {
 };
 
 std::vector<Actions> build_rank(int64_t num_ranks, int64_t rank, int64_t num_microbatches) {
-  // The pattern needs 2P - 1 microbatches to close; those beyond the real ones leave no action.
+  // The pattern needs 2P - 1 micro-batches to close; micro-batches beyond the real ones add no action.
   const int64_t virtual_microbatches = std::max(2 * num_ranks - 1, num_microbatches);
   Rank list(num_ranks, rank, num_microbatches);
   auto& there = list.there();
   auto& back = list.back();
+  // Warm-up: forwards of the first stage, then of both stages in turn, then the first backwards of the second stage.
   for (int64_t i = 0; i < 2 * (num_ranks - rank) - 1; ++i) {
     list.forward(there);
   }
@@ -58,6 +59,7 @@ std::vector<Actions> build_rank(int64_t num_ranks, int64_t rank, int64_t num_mic
     list.input(back);
     list.weight(back);
   }
+  // Steady state: F, I and W of both stages in turn.
   while (back.forwards < there.forwards || there.forwards < virtual_microbatches) {
     if (there.forwards < virtual_microbatches) {
       list.forward(there);
@@ -68,6 +70,7 @@ std::vector<Actions> build_rank(int64_t num_ranks, int64_t rank, int64_t num_mic
     list.input(back);
     list.weight(back);
   }
+  // Drain: I first, as other ranks wait for it; the remaining W fill the idle time.
   for (int64_t i = 0; i < rank; ++i) {
     list.input(there);
     list.input(back);

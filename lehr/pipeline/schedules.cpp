@@ -1,4 +1,4 @@
-// The table of schedules, and the way from a name to a program.
+// The table of schedules, and the construction of a program from a schedule's name.
 #include "lehr/pipeline/schedules.h"
 
 #include <algorithm>
@@ -16,35 +16,35 @@ namespace {
 constexpr std::array<ScheduleInfo, 10> kSchedules{{
     {Schedule::one_f_one_b,
      "1F1B",
-     Placement::loop,
+     StageOrder::loop,
      1,
      1,
      1,
      true,
      false,
-     "one forward, one backward; at most P - r microbatches alive on rank r"},
-    {Schedule::gpipe, "GPipe", Placement::loop, 1, 1, 1, true, false, "all forwards, then all backwards"},
+     "one forward, one backward; at most P - r micro-batches alive on rank r"},
+    {Schedule::gpipe, "GPipe", StageOrder::loop, 1, 1, 1, true, false, "all forwards, then all backwards"},
     {Schedule::looped_bfs,
      "LoopedBFS",
-     Placement::loop,
+     StageOrder::loop,
      1,
      0,
      2,
      true,
      false,
-     "all forwards of a stage after the other, then all backwards"},
+     "all forwards of one stage after the other, then all backwards"},
     {Schedule::interleaved_1f1b,
      "Interleaved1F1B",
-     Placement::loop,
+     StageOrder::loop,
      2,
      0,
      2,
      true,
      false,
-     "1F1B over several smaller stages a rank, which divides the bubble by their number"},
+     "1F1B over several smaller stages per rank, which divides the bubble by their number"},
     {Schedule::interleaved_zero_bubble,
      "InterleavedZeroBubble",
-     Placement::loop,
+     StageOrder::loop,
      1,
      0,
      2,
@@ -53,7 +53,7 @@ constexpr std::array<ScheduleInfo, 10> kSchedules{{
      "interleaved, with weight gradients moved into the bubble"},
     {Schedule::zero_bubble_h1,
      "ZBH1",
-     Placement::loop,
+     StageOrder::loop,
      1,
      1,
      1,
@@ -62,16 +62,16 @@ constexpr std::array<ScheduleInfo, 10> kSchedules{{
      "1F1B with weight gradients moved into the bubble, in the memory of 1F1B's first rank"},
     {Schedule::zero_bubble_h2,
      "ZBH2",
-     Placement::loop,
+     StageOrder::loop,
      1,
      1,
      1,
      true,
      true,
-     "as ZBH1, with about twice the warm-up and memory: no rank waits between its first and last action"},
+     "like ZBH1, with about twice the warm-up and memory: no rank waits between its first and last action"},
     {Schedule::zero_bubble_v,
      "ZBVZeroBubble",
-     Placement::v,
+     StageOrder::v,
      2,
      2,
      2,
@@ -80,14 +80,14 @@ constexpr std::array<ScheduleInfo, 10> kSchedules{{
      "zero bubble over stages placed as a V, in the memory of 1F1B's first rank"},
     {Schedule::dual_pipe_v,
      "DualPipeV",
-     Placement::v,
+     StageOrder::v,
      2,
      2,
      2,
      true,
      true,
-     "forwards and backwards in pairs that may hide each other's communication, over a V"},
-    {Schedule::inference, "Inference", Placement::loop, 1, 0, 1, false, false, "forwards only"},
+     "forwards and backwards in pairs that may overlap each other's communication, over a V"},
+    {Schedule::inference, "Inference", StageOrder::loop, 1, 0, 1, false, false, "forwards only"},
 }};
 
 std::string lower(std::string_view text) {
@@ -160,7 +160,7 @@ void check_schedule_options(const ScheduleOptions& options) {
       options.num_ranks >= 1, "pipeline schedule {}: expected at least 1 rank, found {}", info.name, options.num_ranks);
   require(
       options.num_microbatches >= 1,
-      "pipeline schedule {}: expected at least 1 microbatch, found {}",
+      "pipeline schedule {}: expected at least 1 micro-batch, found {}",
       info.name,
       options.num_microbatches);
   const int64_t low = info.min_stages_per_rank;
@@ -186,8 +186,8 @@ void check_schedule_options(const ScheduleOptions& options) {
       advice);
   require(
       options.schedule != Schedule::dual_pipe_v || options.num_microbatches >= 2 * options.num_ranks,
-      "pipeline schedule DualPipeV: expected at least {} microbatches, two for each of {} ranks, found {}; use more "
-      "microbatches or ZBVZeroBubble",
+      "pipeline schedule DualPipeV: expected at least {} micro-batches, two for each of {} ranks, found {}; use more "
+      "micro-batches or ZBVZeroBubble",
       2 * options.num_ranks,
       options.num_ranks,
       options.num_microbatches);

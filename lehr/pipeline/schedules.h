@@ -1,4 +1,4 @@
-// The published pipeline schedules by name, and the programs they are.
+// The published pipeline schedules by name, and their programs.
 #pragma once
 
 #include <cstdint>
@@ -24,16 +24,16 @@ enum class Schedule {
   inference,
 };
 
-/// What one must know of a schedule before building it.
+/// Properties of a schedule: its name, placement and numbers of stages.
 struct ScheduleInfo {
   Schedule schedule;
-  std::string_view name;  ///< As in parallelism.pipeline_parallel_schedule: "1F1B".
-  Placement placement;
+  std::string_view name;  ///< The value of parallelism.pipeline_parallel_schedule: "1F1B".
+  StageOrder placement;
   int64_t min_stages_per_rank;
-  int64_t max_stages_per_rank;  ///< 0: any number.
+  int64_t max_stages_per_rank;  ///< 0: no limit.
   int64_t default_stages_per_rank;
   bool has_backward;
-  bool splits_backward;  ///< Whether some backwards come in two halves, I and W.
+  bool splits_backward;  ///< True if some backwards are split into I and W.
   std::string_view about;
 };
 
@@ -41,8 +41,8 @@ struct ScheduleInfo {
 std::span<const ScheduleInfo> all_schedules();
 const ScheduleInfo& schedule_info(Schedule schedule);
 
-/// A schedule by its name, whatever the case of the letters. Throws a usage error that lists the known names and
-/// suggests the nearest.
+/// Returns a schedule by its name, ignoring case. Throws a usage error that lists the known names and suggests the
+/// nearest.
 Schedule parse_schedule(std::string_view name);
 
 struct ScheduleOptions {
@@ -52,12 +52,12 @@ struct ScheduleOptions {
   int64_t num_microbatches = 1;
 };
 
-/// Throws a usage error unless the schedule is defined for these numbers: the stages per rank that it takes, and, for
-/// DualPipeV, at least twice as many microbatches as ranks.
+/// Throws a usage error unless the schedule is defined for these numbers: the stages per rank that it supports, and,
+/// for DualPipeV, at least twice as many micro-batches as ranks.
 void check_schedule_options(const ScheduleOptions& options);
 
-/// The computations of a schedule, without communication (add_communication). The same on all ranks. Throws as
-/// check_schedule_options does.
+/// Returns the computations of a schedule, without communication (add_communication). The result is the same on all
+/// ranks. Throws like check_schedule_options.
 Program build_program(const ScheduleOptions& options);
 
 }  // namespace lehr::pipeline

@@ -1,4 +1,4 @@
-// The simulation: ranks go on as far as what has arrived allows, and wake each other by transfers.
+// Event-driven simulation: each rank advances until an input is missing, and a transfer wakes its receiver.
 #include "lehr/pipeline/simulate.h"
 
 #include <algorithm>
@@ -25,11 +25,11 @@ void check_cost(double value, std::string_view name) {
   require(std::isfinite(value) && value >= 0, "pipeline costs: expected a number from 0 for {}, found {}", name, value);
 }
 
-// By stage, all of them.
+// Checks the values of all stages; a single value is repeated.
 std::vector<double> by_stage(const std::vector<double>& values, int64_t num_stages, std::string_view name) {
   require(
       values.size() == 1 || static_cast<int64_t>(values.size()) == num_stages,
-      "pipeline costs: expected 1 or {} values for {}, one for each stage, found {}",
+      "pipeline costs: expected 1 or {} values for {}, one per stage, found {}",
       num_stages,
       name,
       values.size());
@@ -47,7 +47,7 @@ PipelineCosts checked(PipelineCosts costs, int64_t num_stages) {
   costs.boundary_bytes = by_stage(costs.boundary_bytes, num_stages, "boundary_bytes");
   check_cost(costs.launch_latency, "launch_latency");
   check_cost(costs.update, "update");
-  check_cost(costs.kept_after_input_half, "kept_after_input_half");
+  check_cost(costs.kept_after_dgrad, "kept_after_dgrad");
   check_cost(costs.overlap, "overlap");
   require(costs.overlap <= 1, "pipeline costs: expected overlap from 0 to 1, found {}", costs.overlap);
   return costs;
@@ -91,7 +91,8 @@ class Simulation {
     return transfers_[static_cast<size_t>(row * program_.num_microbatches + microbatch)];
   }
 
-  // When what `action` needs of another rank is there. What it needs of its own rank came before in the list.
+  // Returns the time at which the inputs of `action` from another rank arrive. Inputs from its own rank come earlier in
+  // the list.
   double arrival(const Action& action) {
     const auto [kind, stage, microbatch] = action;
     if (kind == ActionKind::forward && stage > 0 && sends_forward(program_, stage - 1)) {
@@ -128,6 +129,7 @@ class Simulation {
     }
     double& link_free = links_[{rank, peer}];
     Transfer& transfer = transfer_to(forward, stage, action.microbatch);
+    // Transfers of one link are sequential; launch latencies overlap with earlier transfers.
     transfer.start = std::max(free_[rank] + costs_.launch_latency, link_free);
     transfer.end = transfer.start + duration;
     link_free = transfer.end;
@@ -138,6 +140,7 @@ class Simulation {
     const auto& list = program_.ranks[rank];
     for (; next_[rank] < list.size(); ++next_[rank]) {
       const Actions& entry = list[next_[rank]];
+      // Transfers take the rank no time: a send schedules the transfer, a receive only keeps its place in the list.
       if (!entry[0].is_compute()) {
         if (entry[0].is_send()) {
           send(rank, entry[0], awake);
@@ -163,6 +166,7 @@ class Simulation {
       sum += seconds(action);
       longest = std::max(longest, seconds(action));
     }
+    // Between the sum (overlap 0) and the longest (overlap 1) of the members' times.
     const double end = start + sum - costs_.overlap * (sum - longest);
     const bool together = entry.size() > 1 && costs_.overlap > 0;
     double at = start;
@@ -182,6 +186,7 @@ class Simulation {
     free_[rank] = end;
   }
 
+  // A receive is listed before its transfer's times are known, so transfers get their times at the end.
   void fill_in_transfers() {
     for (auto& list : times_) {
       for (TimedAction& timed : list) {
@@ -219,7 +224,7 @@ class Simulation {
 
   Program program_;
   PipelineCosts costs_;
-  std::vector<Transfer> transfers_;  // by direction, receiving stage, microbatch
+  std::vector<Transfer> transfers_;  // by direction, receiving stage, micro-batch
   std::map<std::pair<size_t, size_t>, double> links_;
   std::vector<size_t> next_;
   std::vector<double> free_;

@@ -25,7 +25,7 @@ std::pair<int64_t, int64_t> distribute_layers_for_pipeline_stage(
         static_cast<int64_t>(chosen.size()) == stage.num_stages &&
             std::all_of(first, chosen.end(), [](int64_t count) { return count > 0; }) &&
             std::accumulate(first, chosen.end(), int64_t{0}) == num_layers,
-        "pipeline stage: expected {} layers on {} stages, each with one at least, found {}",
+        "pipeline stage: expected {} layers on {} stages with at least one layer each, found {}",
         num_layers,
         stage.num_stages,
         fmt::join(chosen, ", "));
@@ -42,8 +42,7 @@ std::pair<int64_t, int64_t> distribute_layers_for_pipeline_stage(
     require(
         count > 0,
         "pipeline stage {}: {} layers (with {} virtual ones before and {} after) over {} stages would leave it no "
-        "layer; "
-        "use fewer stages",
+        "layer; use fewer stages",
         s,
         num_layers,
         num_virtual_layers_pre,

@@ -1,27 +1,28 @@
-// What the executor of a schedule needs of the stages that a rank holds.
+// The interface between the executor of a schedule and the stages of a rank.
 #pragma once
 
 #include "lehr/pipeline/stage.h"
 
 namespace lehr::pipeline {
 
-/// One stage's computations. For every microbatch, in this order: forward, and in training backward and, if its
-/// weights' gradients were left for later, backward_weight. Different microbatches come in any order.
+/// The computations of one stage. The executor calls, for every micro-batch and in this order: forward; in training
+/// backward; and, if weight gradients were deferred, backward_weight. Micro-batches may alternate in any order.
 ///
-/// Between two stages, tensors of the same names, shapes and types flow forward (hidden states) and backward (their
-/// gradients).
+/// Tensors of the same names, shapes and dtypes are passed between two stages forward (hidden states) and backward
+/// (their gradients).
 class StageRunner {
  public:
   virtual ~StageRunner() = default;
-  /// What the stage receives from the one before, and what it gives to the next, for one microbatch; on meta. Only
-  /// asked for where there is such a stage.
+  /// Return the tensors that the stage receives from the previous stage, and those that it passes to the next one, for
+  /// one micro-batch, on the meta device. Called only if there is such a stage.
   virtual TensorDict input_specs(int64_t microbatch) const = 0;
   virtual TensorDict output_specs(int64_t microbatch) const = 0;
-  /// Computes a microbatch. The first stage gets no inputs; what the last one returns is dropped.
+  /// Computes a micro-batch. The first stage gets no inputs; the executor drops the outputs of the last stage.
   virtual TensorDict forward(int64_t microbatch, TensorDict inputs) = 0;
-  /// Takes the gradients of what forward returned (none on the last stage) and gives those of what it took.
+  /// Takes the gradients of forward's outputs (none on the last stage) and returns those of its inputs. With
+  /// `weights_later`, weight gradients are deferred to backward_weight.
   virtual TensorDict backward(int64_t microbatch, TensorDict output_gradients, bool weights_later) = 0;
-  /// The other half of a backward that left the weights for later.
+  /// Computes the deferred weight gradients (wgrad) of a micro-batch.
   virtual void backward_weight(int64_t microbatch) = 0;
 };
 

@@ -1,4 +1,4 @@
-// Elements of SVG as text.
+// SVG elements as text.
 #include "lehr/pipeline/svg_elements.h"
 
 #include <fmt/format.h>

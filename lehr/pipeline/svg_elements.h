@@ -1,4 +1,4 @@
-// The pieces of SVG that timelines are drawn with.
+// SVG elements of timeline drawings.
 #pragma once
 
 #include <string>
@@ -6,20 +6,20 @@
 
 namespace lehr::pipeline {
 
-/// "1.5 GiB".
+/// Formats a number of bytes as "1.5 GiB".
 std::string bytes_text(double bytes);
 
-/// A distance between ticks of 1, 2 or 5 times a power of ten, for about ten of them in `range` (above 0).
+/// Returns a distance between ticks of 1, 2 or 5 times a power of ten, for about ten ticks in `range` (above 0).
 double tick_step(double range);
 
 struct Box {
   double x, y, width, height;
 };
 
-/// A rectangle; `hover` is what it tells when pointed at, or empty.
+/// Returns a rectangle. `hover` is its tooltip, or empty.
 std::string box_element(const Box& box, std::string_view classes, std::string_view hover);
 
-/// `attributes` stand as they are, with a blank before each.
+/// Returns a text element. `attributes` are inserted unchanged, with a space before each.
 std::string text_element(double x, double y, std::string_view attributes, std::string_view text);
 
 std::string line_element(std::string_view classes, double x1, double y1, double x2, double y2);

@@ -1,4 +1,4 @@
-// Timelines as SVG: title, legend, rows of boxes, memory, and the axis of time.
+// Timelines as SVG: title, legend, rows of boxes, memory, and the time axis.
 #include "lehr/pipeline/timeline_plot.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace {
 constexpr double kLeft = 62, kTop = 62, kBottom = 40;
 constexpr double kNameHeight = 26, kRowGap = 3, kMemoryHeight = 12, kGroupGap = 12;
 constexpr double kDigit = 6.2;   // generous width of a digit in a box
-constexpr double kNarrow = 1.0;  // pixels below which boxes are drawn together
+constexpr double kNarrow = 1.0;  // narrower boxes, in pixels, are drawn together
 constexpr double kNumberHeight = 11;
 
 class Drawing {
@@ -127,7 +127,7 @@ class Drawing {
     return svg;
   }
 
-  // Actions too narrow for boxes of their own, until they are wide enough together.
+  // Actions too narrow for their own boxes, collected until they are wide enough together.
   struct Narrow {
     double start = 0, end = 0;
     std::array<double, 4> seconds{};
@@ -191,7 +191,7 @@ class Drawing {
     std::string hover;
     if (options_.hover_titles) {
       hover = fmt::format(
-          "rank {}: {}, stage {}, microbatch {}, {:.6g} to {}",
+          "rank {}: {}, stage {}, micro-batch {}, {:.6g} to {}",
           rank,
           to_string(timed.action),
           timed.action.stage,
@@ -208,7 +208,7 @@ class Drawing {
     return svg;
   }
 
-  // Around the members of one entry, of which `first` is the first.
+  // Returns a frame around the members of one entry; `first` is the first of them.
   std::string frame(const Timeline& timeline, size_t rank, const TimedAction& first, double y) const {
     double end = first.end;
     for (const TimedAction* timed = &first; timed != timeline.ranks[rank].data() + timeline.ranks[rank].size();
@@ -230,8 +230,8 @@ class Drawing {
     const double base = y + kMemoryHeight;
     const auto height = [&](double bytes) { return kMemoryHeight * bytes / most_bytes_; };
     std::string data = fmt::format("M{} {}", pixel(x_of(points.front().seconds)), pixel(base));
-    double column = -1;  // of the points seen last
-    double highest = 0;  // of this column
+    double column = -1;  // half-pixel column of the last points
+    double highest = 0;  // most bytes in this column
     double last = 0;
     const auto draw_column = [&] {
       data += fmt::format("H{}V{}", pixel(column), pixel(base - height(highest)));
@@ -269,7 +269,7 @@ class Drawing {
   double right_;
   double longest_ = 0;
   double most_bytes_ = 0;
-  double scale_ = 1;  // pixels a second
+  double scale_ = 1;  // pixels per second
 };
 
 }  // namespace

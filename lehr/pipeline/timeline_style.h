@@ -1,11 +1,11 @@
-// The colours and fonts of timelines, as a style sheet with a light and a dark half.
+// Colours and fonts of timelines, as a style sheet for light and dark pages.
 #pragma once
 
 namespace lehr::pipeline {
 
-/// A <style> element. Boxes have the class of their kind (F B I W U) and of their rank's stage (c0, c1, c2 for the
-/// third and later ones); numbers in them n0, n1, n2 likewise. Light is the default, for renderers without media
-/// queries.
+/// A <style> element. The classes of a box are its kind (F B I W U) and the index of its stage on the rank (c0, c1, c2
+/// for the third and later stages); the number in it has the class n0, n1 or n2 likewise. Light is the default, for
+/// renderers without media queries.
 inline constexpr const char* kTimelineStyle = R"(<style>
 text { font-family: system-ui, -apple-system, "Segoe UI", "Helvetica Neue", Arial, sans-serif; font-size: 12px; fill: #57606a; }
 .title { font-size: 15px; font-weight: 600; fill: #1f2328; }

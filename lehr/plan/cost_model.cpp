@@ -14,7 +14,8 @@ bool names_any(const std::string& axes, std::initializer_list<const std::string*
   });
 }
 
-// Issued before they are needed, or waited for after others were issued.
+// Returns whether a collective can overlap with computation: issued before it is needed, or waited for after others
+// were issued.
 bool runs_beside(const Communication& one) {
   if (one.collective == "send" || one.collective == "receive") {
     return true;
@@ -29,15 +30,17 @@ CommunicationCost cost_of(const Communication& one, const CostContext& context) 
   CommunicationCost cost{
       .axes = one.axes, .collective = one.collective, .bytes = static_cast<double>(one.bytes), .calls = calls};
   if (calls > 0) {
+    // Each call pays the latency, so the cost of the average call is multiplied.
     cost.seconds = calls * collective_seconds(context.machine, group, one.collective, cost.bytes / calls);
   }
   return cost;
 }
 
-// Spreads the time in which nothing else is done over those that may run beside, by their length.
+// Overlaps `all` with `behind` seconds of computation. The exposed time is shared among the collectives that can
+// overlap, in proportion to their length.
 void hide(std::vector<CommunicationCost>& all, const std::vector<bool>& beside, double behind) {
   double total = 0;
-  double first = 0;  // of each kind: nothing was there to issue it ahead
+  double first = 0;  // the longest single call: no earlier computation to overlap with
   for (size_t i = 0; i < all.size(); ++i) {
     all[i].exposed = all[i].seconds;
     if (beside[i] && all[i].calls > 0) {
@@ -45,6 +48,7 @@ void hide(std::vector<CommunicationCost>& all, const std::vector<bool>& beside, 
       first = std::max(first, all[i].seconds / all[i].calls);
     }
   }
+  // At least the first call is exposed, and the time that computation does not cover.
   const double exposed = std::max(first, total - behind);
   for (size_t i = 0; i < all.size() && total > 0; ++i) {
     if (beside[i]) {
@@ -58,8 +62,8 @@ ActionCost cost_of(
   const Machine& machine = context.machine;
   const double peak = machine.peak_flops(context.compute);
   ActionCost cost{
-      .products = (1 - expert_share) * action.product_flops / (peak * machine.achieved_fraction),
-      .experts = expert_share * action.product_flops / (peak * machine.achieved_expert_fraction),
+      .matmuls = (1 - expert_share) * action.matmul_flops / (peak * machine.achieved_fraction),
+      .experts = expert_share * action.matmul_flops / (peak * machine.achieved_expert_fraction),
       .attention = action.attention_flops / (peak * machine.achieved_attention_fraction),
       .pointwise = static_cast<double>(action.pointwise_bytes) / machine.memory_bandwidth(),
       .overhead = static_cast<double>(num_layers) * machine.layer_overhead_us * 1e-6};
@@ -110,7 +114,7 @@ StageCost cost_of(const StageMeasurement& stage, double expert_share, const Cost
   }
   hide(cost.per_step, beside, context.machine.communication_overlap * cost.backward.computing());
   if (const double whole = static_cast<double>(stage.gathered_after_forward); context.keeps_gathered && whole > 0) {
-    // What stays gathered for a whole step is gathered in its first forward, which the measured one is not.
+    // Parameters that stay unsharded for a whole step are all-gathered in its first forward, which was not measured.
     const GroupPlacement group = place_group(mesh::axis::fsdp, context.mesh, context.machine.ranks_per_node);
     const auto units = static_cast<double>(stage.num_layers);
     std::vector<CommunicationCost> gather{
@@ -125,7 +129,7 @@ StageCost cost_of(const StageMeasurement& stage, double expert_share, const Cost
   return cost;
 }
 
-bool has_halves(const pipeline::Program& program) {
+bool has_split_backward(const pipeline::Program& program) {
   for (const auto& rank : program.ranks) {
     for (const auto& entry : rank) {
       for (const pipeline::Action& action : entry) {
@@ -142,7 +146,7 @@ pipeline::PipelineCosts pipeline_costs(
     const std::vector<const StageCost*>& stages,
     double boundary_bytes,
     const std::vector<int64_t>& rank_of_stage,
-    bool halves,
+    bool splits_backward,
     const CostContext& context) {
   pipeline::PipelineCosts costs;
   costs.forward.clear();
@@ -152,8 +156,8 @@ pipeline::PipelineCosts pipeline_costs(
   for (size_t stage = 0; stage < stages.size(); ++stage) {
     const StageCost& cost = *stages[stage];
     costs.forward.push_back(cost.forward.seconds());
-    costs.backward_input.push_back(halves ? cost.backward_input.seconds() : cost.backward.seconds());
-    costs.backward_weight.push_back(halves ? cost.backward_weight.seconds() : 0);
+    costs.backward_input.push_back(splits_backward ? cost.backward_input.seconds() : cost.backward.seconds());
+    costs.backward_weight.push_back(splits_backward ? cost.backward_weight.seconds() : 0);
     updates[static_cast<size_t>(rank_of_stage[stage])] += cost.update();
   }
   costs.update = *std::max_element(updates.begin(), updates.end());

@@ -1,4 +1,4 @@
-// From what a stage computes, touches and sends to the seconds that it takes on a machine.
+// Cost model: the seconds that a stage takes on a machine, from its FLOPs, bytes and collectives.
 #pragma once
 
 #include <string>
@@ -17,68 +17,68 @@ namespace lehr::plan {
 struct CommunicationCost {
   std::string axes;        ///< "tp", "dp_shard,cp"
   std::string collective;  ///< "all_gather"
-  double bytes = 0;        ///< Of this rank's inputs.
+  double bytes = 0;        ///< Size of this rank's inputs over all calls.
   double calls = 0;
-  double seconds = 0;  ///< On the links.
-  double exposed = 0;  ///< Of them, those in which the rank does nothing else.
+  double seconds = 0;  ///< Time on the links.
+  double exposed = 0;  ///< The part of `seconds` that does not overlap with computation.
 };
 
-/// Seconds of one action of a stage on one microbatch.
+/// Seconds of one action of a stage on one micro-batch.
 struct ActionCost {
-  double products = 0;   ///< Matrix products but those of experts.
-  double experts = 0;    ///< Products of experts.
-  double attention = 0;  ///< The core of attention.
-  double pointwise = 0;  ///< Operators bound by memory.
-  double overhead = 0;   ///< Fixed, a layer.
+  double matmuls = 0;    ///< Matmuls, except those of experts.
+  double experts = 0;    ///< Matmuls of experts.
+  double attention = 0;  ///< Core attention, without its projections.
+  double pointwise = 0;  ///< Memory-bound operators.
+  double overhead = 0;   ///< Fixed overhead per layer.
   std::vector<CommunicationCost> communication = {};
 
-  double computing() const { return products + experts + attention + pointwise + overhead; }
+  double computing() const { return matmuls + experts + attention + pointwise + overhead; }
   double exposed() const;
   double seconds() const { return computing() + exposed(); }
 };
 
-/// What one stage costs one rank.
+/// The cost of one stage on one rank.
 struct StageCost {
   ActionCost forward;
-  ActionCost backward;        ///< Whole,
-  ActionCost backward_input;  ///< or in two halves.
-  ActionCost backward_weight;
-  double optimizer = 0;  ///< Seconds: norm and update, bound by memory.
+  ActionCost backward;         ///< Whole backward,
+  ActionCost backward_input;   ///< or split into dgrad
+  ActionCost backward_weight;  ///< and wgrad.
+  double optimizer = 0;        ///< Seconds of norm and update, which are memory-bound.
   std::vector<CommunicationCost> per_step = {};
-  double update() const;  ///< Seconds between the last backward and the next step.
+  double update() const;  ///< Returns the seconds between the last backward and the next step.
 };
 
-/// What costs depend on beside the stage.
+/// The context of a stage's cost: machine, mesh and dtype.
 struct CostContext {
   const Machine& machine;
   mesh::DeviceMeshParameters mesh;
   at::ScalarType compute = at::kFloat;
-  bool keeps_gathered = false;  ///< fsdp_reshard_after_forward = "never" in a pipeline: one gather a step.
+  bool keeps_gathered = false;  ///< fsdp_reshard_after_forward = "never" in a pipeline: one all-gather per step.
 };
 
-/// The model, in words of docs/plan.md:
+/// Returns the cost of a stage (docs/plan.md describes the model):
 ///
-/// - Products take their operations over peak times achieved fraction; `expert_share` of them are experts'. Attention
-/// has
-///   its own fraction. Operators bound by memory take their bytes over its bandwidth.
-/// - Collectives take collective_seconds. Those of whole weights and their gradients (all_gather and reduce_scatter on
-///   fsdp, dp_shard, ep_shard) are issued ahead: all but the first of an action hide behind
-///   Machine::communication_overlap of its computing time; so does what goes around a ring of cp. The others (tp, ep,
-///   gathers of cp) are waited for, every second of them.
-/// - Weights that stay gathered for a step are gathered beside its first forward.
-/// - Sums over replicas hide behind the same share of one backward, that of the last microbatch.
+/// - Matmuls take their FLOPs over the peak times the achieved fraction; `expert_share` of them belong to experts.
+///   Attention has its own fraction. Memory-bound operators take their bytes over the memory bandwidth.
+/// - Collectives take collective_seconds. Those of parameters and their gradients (all_gather and reduce_scatter on
+///   fsdp, dp_shard, ep_shard) are prefetched: all but the first of an action overlap with
+///   Machine::communication_overlap of its compute time; so does ring attention over cp. The others (tp, ep,
+///   all-gathers of cp) are fully exposed.
+/// - Parameters that stay unsharded for a step are all-gathered during its first forward.
+/// - All-reduces over replicas overlap with the same fraction of one backward, that of the last micro-batch.
 StageCost cost_of(const StageMeasurement& stage, double expert_share, const CostContext& context);
 
-/// The costs of all stages for the simulator: times, transfers, the longest update of a rank. Programs without halves
-/// (`halves` false) have all of a backward in its input half. Bytes are left to plan/memory.h, which knows kinds.
+/// Returns the costs of all stages for the simulator: times, transfers, and the longest update of any rank. For
+/// programs without split backwards (`splits_backward` false) the whole backward counts as backward_input. Bytes are
+/// left to plan/memory.h, which accounts for them by kind.
 pipeline::PipelineCosts pipeline_costs(
     const std::vector<const StageCost*>& stages,
     double boundary_bytes,
     const std::vector<int64_t>& rank_of_stage,
-    bool halves,
+    bool splits_backward,
     const CostContext& context);
 
-/// Whether a program has input and weight halves.
-bool has_halves(const pipeline::Program& program);
+/// Returns whether a program splits backwards into backward_input and backward_weight.
+bool has_split_backward(const pipeline::Program& program);
 
 }  // namespace lehr::plan

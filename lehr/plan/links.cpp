@@ -10,13 +10,15 @@
 namespace lehr::plan {
 
 namespace {
-// Ranks of an axis are `stride` apart.
+// The ranks of an axis: their number, and the distance between neighbours in global rank numbers.
 struct AxisRanks {
   int64_t size;
   int64_t stride;
 };
 
 AxisRanks axis_ranks(const std::string& name, const mesh::DeviceMeshParameters& mesh) {
+  // Dense axes order ranks as pp, dp_replicate, dp_shard, cp, tp, with tp innermost; expert axes split a replica into
+  // ep_shard and ep, with ep innermost.
   const int64_t tp = mesh.tensor_parallel;
   const int64_t cp = mesh.context_parallel;
   const int64_t replica = mesh.data_parallel_shard * cp * tp;
@@ -36,7 +38,7 @@ AxisRanks axis_ranks(const std::string& name, const mesh::DeviceMeshParameters& 
       return ranks;
     }
   }
-  fail("plan: no mesh has an axis '{}'", name);
+  fail("plan: a mesh has no axis '{}'", name);
 }
 
 struct Link {
@@ -52,6 +54,7 @@ Link network_link(const Machine& machine) {
 }  // namespace
 
 GroupPlacement place_group(const std::string& axes, const mesh::DeviceMeshParameters& mesh, int64_t ranks_per_node) {
+  // Global ranks of the group that contains rank 0.
   std::vector<int64_t> ranks{0};
   std::istringstream names(axes == "none" ? "" : axes);
   for (std::string name; std::getline(names, name, ',');) {
@@ -90,6 +93,7 @@ double collective_seconds(
   if (collective == "barrier") {
     return latency;
   }
+  // Within a node each rank sends (m - 1) / m of all bytes; between nodes the m ranks of a node share the traffic.
   const double all = collective == "all_gather" ? n * bytes : bytes;
   const double once =
       latency + std::max(all * (m - 1) / m / node.bandwidth, all * (k - 1) / k / (m * network.bandwidth));

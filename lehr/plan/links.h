@@ -1,4 +1,4 @@
-// How long collectives take on a machine: where the ranks of a mesh axis stand, and the alpha-beta model.
+// Time of collectives on a machine: the alpha-beta model over the placement of a group's ranks.
 #pragma once
 
 #include <cstdint>
@@ -9,36 +9,37 @@
 
 namespace lehr::plan {
 
-/// The ranks that a collective runs over, as nodes see them.
+/// The placement of the ranks of a collective on nodes.
 struct GroupPlacement {
   int64_t size = 1;
-  int64_t per_node = 1;  ///< Of them on one node.
-  int64_t nodes = 1;     ///< That they are on.
+  int64_t per_node = 1;  ///< Ranks of the group per node.
+  int64_t nodes = 1;     ///< Nodes that the group spans.
   bool operator==(const GroupPlacement&) const = default;
 };
 
-/// Where the ranks of `axes` (one name, or several parted by commas, all of one domain: mesh/distributed_context.h)
-/// stand when ranks fill nodes in their order, so that tp is within a node before all others, and pp the last to be.
-/// "none" is one rank. Throws a usage error for an unknown axis.
+/// Returns the placement of `axes`: one name, or several separated by commas, all of one domain
+/// (mesh/distributed_context.h). Ranks fill nodes in order, so tp is the first axis to fit into a node, and pp the
+/// last. "none" is one rank. Throws a usage error for an unknown axis.
 GroupPlacement place_group(const std::string& axes, const mesh::DeviceMeshParameters& mesh, int64_t ranks_per_node);
 
-/// Seconds of a collective by the name that mesh::FakeCollective gives it, of `bytes` of this rank's input (send,
-/// receive: of the message).
+/// Returns the seconds of a collective, by its name in mesh::FakeCollective, for `bytes` of this rank's input (for send
+/// and receive: of the message).
 ///
-/// With n ranks, m of them on each of k nodes, latencies a and bandwidths b of the two kinds of links:
+/// With n ranks, m of them on each of k nodes, latencies a and bandwidths b of the links within and between nodes:
 ///
-/// - all_gather, reduce_scatter, broadcast of N bytes in all: (m - 1) a_node + log2(k) a_network + the longer of
-///   (m - 1) / m N / b_node and (k - 1) / k N / (m b_network), since m devices of a node share what crosses to others.
+/// - all_gather, reduce_scatter, broadcast of N bytes in total: (m - 1) a_node + log2(k) a_network + the longer of (m -
+///   1) / m N / b_node and (k - 1) / k N / (m b_network), since the m devices of a node share the traffic between
+///   nodes.
 /// - all_reduce: twice that.
-/// - all_to_all of B bytes a rank: the same latencies, and the longer of B (m - 1) / n / b_node and
-///   B (n - m) / n / b_network.
-/// - send, receive: one latency and the bytes, over the network if the group is on several nodes.
+/// - all_to_all of B bytes per rank: the same latencies, and the longer of B (m - 1) / n / b_node and B (n - m) / n /
+///   b_network.
+/// - send, receive: one latency and the bytes, over the network if the group spans several nodes.
 ///
-/// The tree of log2(k) is for latency only; NCCL chooses such trees for small messages and rings for large ones.
+/// The tree of depth log2(k) counts for latency only; NCCL uses such trees for small messages and rings for large ones.
 double collective_seconds(
     const Machine& machine, const GroupPlacement& group, const std::string& collective, double bytes);
 
-/// Seconds of a message from a rank along pp to another one.
+/// Returns the seconds of a message between two ranks along pp.
 double transfer_seconds(
     const Machine& machine, const mesh::DeviceMeshParameters& mesh, int64_t from, int64_t to, double bytes);
 

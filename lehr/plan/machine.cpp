@@ -9,7 +9,7 @@
 #include "lehr/base/config.h"
 #include "lehr/base/error.h"
 #include "lehr/base/suggest.h"
-#include "lehr/metric/throughput.h"
+#include "lehr/train/machine_limits.h"
 
 namespace lehr::plan {
 
@@ -50,64 +50,72 @@ const std::array<Machine, 4>& presets() {
           .communication_overlap = 0.3}};
   return kPresets;
 }
-
-double copy_bandwidth() {
-  constexpr int64_t kBytes = 256 << 20;  // far above any cache
-  const at::Tensor from = at::ones({kBytes}, at::kByte);
-  at::Tensor to = at::ones({kBytes}, at::kByte);
-  double best = 0;
-  for (int round = 0; round < 5; ++round) {
-    const double begin = metric::ThroughputMeter::steady_seconds();
-    to.copy_(from);
-    const double elapsed = metric::ThroughputMeter::steady_seconds() - begin;
-    best = std::max(best, 2.0 * kBytes / elapsed);
-  }
-  return best;
-}
 }  // namespace
 
 void Machine::fields(FieldVisitor& v) {
   v.optional(
-      "name", name, "What the report calls it; in a file, also the preset (h100, h200, a100, cpu) it starts from.");
-  v.optional("tflops_bfloat16", tflops_bfloat16, "Peak of a device in bfloat16 products, 1e12 a second.", positive());
-  v.optional("tflops_float32", tflops_float32, "Peak in float32 products.", positive());
-  v.optional("tflops_float64", tflops_float64, "Peak in float64 products.", positive());
-  v.optional("achieved_fraction", achieved_fraction, "Share of the peak that matrix products reach.", fraction());
+      "name", name, "Name in the report. In a file it also selects the preset to start from: h100, h200, a100 or cpu.");
+  v.optional("tflops_bfloat16", tflops_bfloat16, "Peak TFLOP/s of a device in bfloat16 matmuls.", positive());
+  v.optional("tflops_float32", tflops_float32, "Peak TFLOP/s in float32 matmuls.", positive());
+  v.optional("tflops_float64", tflops_float64, "Peak TFLOP/s in float64 matmuls.", positive());
+  v.optional("achieved_fraction", achieved_fraction, "Fraction of the peak that matmuls reach.", fraction());
   v.optional(
       "achieved_expert_fraction",
       achieved_expert_fraction,
-      "Share of the peak that the products of experts reach, each over the few tokens that came to it.",
+      "Fraction of the peak that matmuls of experts reach, which have few tokens each.",
       fraction());
   v.optional(
       "achieved_attention_fraction",
       achieved_attention_fraction,
-      "Share of the peak that the core of attention reaches.",
+      "Fraction of the peak that core attention reaches.",
       fraction());
-  v.optional("memory_gb", memory_gb, "Memory of a device, 1e9 bytes.", positive());
+  v.optional("memory_gb", memory_gb, "Memory of a device in GB (1e9 bytes).", positive());
   v.optional(
       "reserved_gb",
       reserved_gb,
-      "Of it, what is not for tensors: context of the device, communication buffers, fragments.",
+      "Part of memory_gb that tensors cannot use: device context, communication buffers, fragmentation.",
       at_least(0));
-  v.optional("memory_gb_per_second", memory_gb_per_second, "Bandwidth of that memory.", positive());
+  v.optional("memory_gb_per_second", memory_gb_per_second, "Memory bandwidth of a device in GB/s.", positive());
   v.optional(
-      "achieved_memory_fraction", achieved_memory_fraction, "Share of it that element-wise work reaches.", fraction());
-  v.optional("ranks_per_node", ranks_per_node, "Devices that share the fast links.", positive());
-  v.optional("node_gb_per_second", node_gb_per_second, "Fast links: of one device, in one direction.", positive());
-  v.optional("node_latency_us", node_latency_us, "Fast links: microseconds of one step of a collective.", at_least(0));
+      "achieved_memory_fraction",
+      achieved_memory_fraction,
+      "Fraction of the memory bandwidth that element-wise operators reach.",
+      fraction());
+  v.optional("ranks_per_node", ranks_per_node, "Devices per node, which share the fast links.", positive());
   v.optional(
-      "network_gb_per_second", network_gb_per_second, "Between nodes: of one device, in one direction.", positive());
-  v.optional("network_latency_us", network_latency_us, "Between nodes: microseconds of one step.", at_least(0));
-  v.optional("achieved_link_fraction", achieved_link_fraction, "Share of a link that collectives reach.", fraction());
+      "node_gb_per_second",
+      node_gb_per_second,
+      "Bandwidth within a node, per device and direction, in GB/s.",
+      positive());
+  v.optional(
+      "node_latency_us",
+      node_latency_us,
+      "Latency within a node per step of a collective, in microseconds.",
+      at_least(0));
+  v.optional(
+      "network_gb_per_second",
+      network_gb_per_second,
+      "Bandwidth between nodes, per device and direction, in GB/s.",
+      positive());
+  v.optional(
+      "network_latency_us",
+      network_latency_us,
+      "Latency between nodes per step of a collective, in microseconds.",
+      at_least(0));
+  v.optional(
+      "achieved_link_fraction",
+      achieved_link_fraction,
+      "Fraction of a link's bandwidth that collectives reach.",
+      fraction());
   v.optional(
       "layer_overhead_us",
       layer_overhead_us,
-      "Microseconds that a layer costs in each of forward and backward beyond products, memory and links.",
+      "Fixed overhead per layer of each forward and backward, in microseconds, beyond compute, memory and links.",
       at_least(0));
   v.optional(
       "communication_overlap",
       communication_overlap,
-      "Share of a computation's time behind which communication that may run beside it hides.",
+      "Fraction of compute time that can overlap with communication.",
       between(0, 1));
 }
 
@@ -115,7 +123,8 @@ void Machine::check(Problems& problems) const {
   if (reserved_gb >= memory_gb) {
     problems.add(
         "reserved_gb",
-        fmt::format("must be below memory_gb ({}), as nothing is left otherwise, found {}", memory_gb, reserved_gb));
+        fmt::format(
+            "must be below memory_gb ({}), or no memory is left for tensors, found {}", memory_gb, reserved_gb));
   }
 }
 
@@ -167,14 +176,16 @@ Machine load_machine(
 }
 
 Machine calibrate_cpu(Machine machine) {
-  constexpr double kSeconds = 0.5;
-  machine.tflops_float32 = metric::measure_peak_flops(at::kCPU, at::kFloat, kSeconds) / 1e12;
-  machine.tflops_bfloat16 = metric::measure_peak_flops(at::kCPU, at::kBFloat16, kSeconds) / 1e12;
-  machine.tflops_float64 = metric::measure_peak_flops(at::kCPU, at::kDouble, kSeconds) / 1e12;
-  machine.achieved_fraction = 1;
-  machine.achieved_expert_fraction = 0.75;
-  machine.achieved_attention_fraction = 0.6;
-  machine.memory_gb_per_second = copy_bandwidth() / 1e9;
+  constexpr double kSeconds = 0.25;
+  const train::MachineLimits limits = train::measure_limits(at::kFloat, kSeconds);
+  machine.tflops_float32 = limits.flops / 1e12;
+  machine.tflops_bfloat16 = train::cpu_peak_flops(at::kBFloat16) / 1e12;
+  machine.tflops_float64 = train::cpu_peak_flops(at::kDouble) / 1e12;
+  machine.achieved_fraction = std::min(1.0, train::best_matmul_flops(at::kCPU, at::kFloat, kSeconds) / limits.flops);
+  // Relative to large matmuls, on machines of several classes.
+  machine.achieved_expert_fraction = 0.75 * machine.achieved_fraction;
+  machine.achieved_attention_fraction = 0.6 * machine.achieved_fraction;
+  machine.memory_gb_per_second = limits.bytes_per_second / 1e9;
   machine.achieved_memory_fraction = 1;
   machine.memory_gb = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE)) / 1e9;
   machine.reserved_gb = std::min(machine.reserved_gb, machine.memory_gb / 2);

@@ -18,7 +18,7 @@ int64_t bytes_of(const at::Tensor& tensor) {
   return tensor.defined() ? static_cast<int64_t>(tensor.nbytes()) : 0;
 }
 
-// Collectives [first, last) added up by axes and kind.
+// Sums the collectives from index `first` on by axes and kind.
 std::vector<Communication> added_up(const std::vector<mesh::FakeCollective>& seen, size_t first) {
   std::vector<Communication> sums;
   for (size_t i = first; i < seen.size(); ++i) {
@@ -36,7 +36,7 @@ std::vector<Communication> added_up(const std::vector<mesh::FakeCollective>& see
   return sums;
 }
 
-// What the last microbatch of a step sends beside what any other does.
+// Returns the collectives of a step's last micro-batch that other micro-batches do not have.
 std::vector<Communication> without(std::vector<Communication> all, const std::vector<Communication>& usual) {
   for (Communication& one : all) {
     for (const Communication& other : usual) {
@@ -50,17 +50,17 @@ std::vector<Communication> without(std::vector<Communication> all, const std::ve
   return all;
 }
 
-// Runs steps of a stage and reads the meters at their actions.
+// Reads the meters during the actions of a stage.
 class Measuring {
  public:
   Measuring(StageRun& run, const MemoryMeter& memory, const std::vector<mesh::FakeCollective>& seen)
       : run_(run), memory_(const_cast<MemoryMeter&>(memory)), seen_(seen) {}
 
-  // Live bytes without gathered parameters.
+  // Live bytes without unsharded parameters.
   int64_t live() const { return memory_.now() - gathered(); }
   int64_t gathered() const { return run_.sharded() != nullptr ? run_.sharded()->gathered_bytes() : 0; }
 
-  // Peak and kept are beyond `rest`.
+  // Measures `action`. Peak and kept count beyond `rest`.
   template <class Action>
   ActionMeasurement measure(int64_t rest, const Action& action) {
     const size_t first = seen_.size();
@@ -71,7 +71,7 @@ class Measuring {
     return {
         .peak = memory_.peak() - rest,
         .kept = live() - rest,
-        .product_flops = counts.product_flops,
+        .matmul_flops = counts.matmul_flops,
         .attention_flops = counts.attention_flops,
         .recomputed_flops = counts.recomputed_flops,
         .pointwise_bytes = counts.pointwise_bytes,
@@ -116,7 +116,8 @@ int64_t batch_bytes(const train::Batch& batch) {
   return bytes;
 }
 
-// Gradients come into being in the first of these steps; units learn their order.
+// Runs three steps. The first one allocates gradients and lets FSDP units record their order; the second one has a
+// single micro-batch; the third one has four and is measured.
 void measure_actions(StageRun& run, Measuring& measuring, StageMeasurement& result) {
   run.begin_step(1);
   run.forward(0);
@@ -160,7 +161,7 @@ void measure_actions(StageRun& run, Measuring& measuring, StageMeasurement& resu
   const ActionMeasurement end = measuring.measure(rest, [&] { last(3); });
   result.last_backward_peak = end.peak;
   result.per_step = without(end.communication, result.backward.communication);
-  result.backward.kept = result.backward_weight.kept = 0;  // but for sums under way, which belong to no microbatch
+  result.backward.kept = result.backward_weight.kept = 0;  // only reductions in flight remain, of no micro-batch
   if (run.sharded() != nullptr) {
     result.gathered_peak = run.sharded()->gathered_bytes_peak();
   }

@@ -19,17 +19,21 @@ double bytes_of(int64_t value) {
 class RankAccount {
  public:
   RankAccount(
-      const pipeline::Program& program, int64_t rank, const std::vector<const StageMeasurement*>& stages, bool halves)
+      const pipeline::Program& program,
+      int64_t rank,
+      const std::vector<const StageMeasurement*>& stages,
+      bool splits_backward)
       : rank_of_stage_(program.rank_of_stage),
         stages_(stages),
-        halves_(halves),
+        splits_backward_(splits_backward),
         num_microbatches_(program.num_microbatches) {
     for (const int64_t stage : program.stages_of(rank)) {
       const StageMeasurement& s = at(stage);
       base_[MemoryKind::parameters] += bytes_of(s.parameter_bytes + s.compute_copy_bytes + s.other_bytes);
       base_[MemoryKind::optimizer] += bytes_of(s.optimizer_bytes);
       const double batches = bytes_of(s.batch_bytes) * static_cast<double>(program.num_microbatches);
-      base_[MemoryKind::activations] = std::max(base_[MemoryKind::activations], batches);  // stages share them
+      // Shared by the rank's stages.
+      base_[MemoryKind::activations] = std::max(base_[MemoryKind::activations], batches);
     }
   }
 
@@ -38,7 +42,7 @@ class RankAccount {
     for (const TimedAction& timed : list) {
       order.push_back(&timed);
     }
-    // By start: receives begin while others compute.
+    // By start time: transfers begin while other actions compute.
     std::stable_sort(order.begin(), order.end(), [](const auto* a, const auto* b) { return a->start < b->start; });
     for (const TimedAction* timed : order) {
       release_until(timed->start);
@@ -77,12 +81,13 @@ class RankAccount {
     const bool forward = timed.action.kind == ActionKind::forward;
     const bool weight = timed.action.kind == ActionKind::backward_weight;
     const bool first_backward = !forward && had_backward_.insert(stage).second;
-    const ActionMeasurement& action = forward                                                      ? s.forward
-                                      : weight                                                     ? s.backward_weight
-                                      : timed.action.kind == ActionKind::backward_input && halves_ ? s.backward_input
-                                                                                                   : s.backward;
+    const ActionMeasurement& action = forward  ? s.forward
+                                      : weight ? s.backward_weight
+                                      : timed.action.kind == ActionKind::backward_input && splits_backward_
+                                          ? s.backward_input
+                                          : s.backward;
     const auto key = std::make_pair(stage, timed.action.microbatch);
-    const double before = kept_[key];  // of this microbatch, which is in the action's peak
+    const double before = kept_[key];  // of this micro-batch, included in the action's peak
     double peak = bytes_of(action.peak);
     const bool completes = weight || timed.action.kind == ActionKind::backward_full;
     const bool last_backward = completes && ++backwards_[stage] == num_microbatches_;
@@ -96,11 +101,12 @@ class RankAccount {
     } else if (first_backward) {
       peak += coming;
     }
-    // Gradients that come with the first backward are in its peak.
+    // The first backward's peak includes the gradients that it allocates.
     const double gradients = first_backward ? std::clamp(peak - before, 0.0, coming) : 0;
     const double whole = std::clamp(peak - gradients - before, 0.0, bytes_of(s.gathered_peak));
-    // So are weights of this stage that stayed gathered.
+    // The peak also includes parameters of this stage that stayed unsharded, which `held_` already counts.
     const double stayed = stays_.contains(stage) ? bytes_of(s.gathered_after_forward) : 0;
+    // Split the peak by kind: new gradients, gathered weights, kept activations; the rest is workspace.
     MemoryByKind during = held_;
     during[MemoryKind::gathered] += std::max(0.0, whole - stayed);
     during[MemoryKind::gradients] += gradients;
@@ -117,7 +123,7 @@ class RankAccount {
       if (stays_.insert(stage).second) {
         later(timed.end, MemoryKind::gathered, bytes_of(s.gathered_after_forward));
       }
-      // What it received is kept, as its input.
+      // A received tensor is kept with the activations, as the stage's input.
       later(timed.end, MemoryKind::boundary, crosses(stage - 1) ? -bytes_of(at(stage - 1).boundary_bytes) : 0);
       later(timed.end, MemoryKind::boundary, crosses(stage) ? bytes_of(s.boundary_bytes) : 0);
     } else if (!weight) {
@@ -138,7 +144,7 @@ class RankAccount {
   void release_until(double seconds) {
     while (!ends_.empty() && ends_.begin()->first <= seconds) {
       const double moment = ends_.begin()->first;
-      // What is let go at a moment makes room for what is taken at it.
+      // Memory freed at a moment can be reused for allocations at the same moment.
       for (; !ends_.empty() && ends_.begin()->first == moment; ends_.erase(ends_.begin())) {
         const auto [kind, bytes] = ends_.begin()->second;
         held_[kind] += bytes;
@@ -165,11 +171,11 @@ class RankAccount {
 
   const std::vector<int64_t>& rank_of_stage_;
   const std::vector<const StageMeasurement*>& stages_;
-  bool halves_;
+  bool splits_backward_;
   int64_t num_microbatches_;
-  MemoryByKind base_;                                   // all the time
-  MemoryByKind held_;                                   // now, beside it
-  std::map<std::pair<int64_t, int64_t>, double> kept_;  // by stage and microbatch
+  MemoryByKind base_;                                   // held during the whole step
+  MemoryByKind held_;                                   // held now, beyond base_
+  std::map<std::pair<int64_t, int64_t>, double> kept_;  // indexed by stage and micro-batch
   std::set<int64_t> had_backward_;
   std::map<int64_t, int64_t> backwards_;
   std::set<int64_t> stays_;
@@ -189,10 +195,10 @@ double MemoryByKind::total() const {
 }
 
 std::vector<RankMemory> memory_by_rank(
-    const pipeline::Timeline& timeline, const std::vector<const StageMeasurement*>& stages, bool halves) {
+    const pipeline::Timeline& timeline, const std::vector<const StageMeasurement*>& stages, bool splits_backward) {
   std::vector<RankMemory> ranks;
   for (int64_t rank = 0; rank < timeline.program.num_ranks(); ++rank) {
-    RankAccount account(timeline.program, rank, stages, halves);
+    RankAccount account(timeline.program, rank, stages, splits_backward);
     ranks.push_back(account.account(timeline.ranks[static_cast<size_t>(rank)]));
   }
   return ranks;

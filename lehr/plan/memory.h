@@ -1,4 +1,4 @@
-// What a rank holds over a step, by kind.
+// Memory of a rank over a step, by kind.
 #pragma once
 
 #include <array>
@@ -14,10 +14,11 @@ namespace lehr::plan {
 enum class MemoryKind { parameters, gradients, optimizer, gathered, activations, boundary, workspace };
 constexpr size_t kMemoryKinds = 7;
 
-/// "parameters", "gradients", "optimizer state", "gathered weights", "activations", "boundary buffers", "workspace".
+/// Returns "parameters", "gradients", "optimizer state", "gathered weights", "activations", "boundary buffers" or
+/// "workspace".
 std::string_view name_of(MemoryKind kind);
 
-/// Bytes of each kind, at one moment.
+/// Bytes of each kind at one moment.
 struct MemoryByKind {
   std::array<double, kMemoryKinds> bytes{};
   double& operator[](MemoryKind kind) { return bytes[static_cast<size_t>(kind)]; }
@@ -25,7 +26,7 @@ struct MemoryByKind {
   double total() const;
 };
 
-/// From `seconds` to the next point, a rank holds this at most.
+/// The largest memory that a rank holds from `seconds` to the next moment.
 struct MemoryMoment {
   double seconds = 0;
   MemoryByKind held = {};
@@ -33,15 +34,15 @@ struct MemoryMoment {
 
 /// A rank's memory over a step.
 struct RankMemory {
-  std::vector<MemoryMoment> moments;  ///< In time; during a computation with its workspace.
-  MemoryByKind peak = {};             ///< The moment of the largest total.
+  std::vector<MemoryMoment> moments;  ///< Ascending in time; during a computation they include its workspace.
+  MemoryByKind peak = {};             ///< The moment with the largest total.
 };
 
-/// By rank along pp. `stages` are in the order of the timeline's. Gradients of a stage are held from its first backward
-/// on; activations of a microbatch from its forward to its last backward; boundary buffers from when they begin to
-/// arrive until they are used, or from when they are computed until they are sent; what an action needs beyond that is
-/// gathered weights and workspace.
+/// Returns the memory of each rank along pp. `stages` are in the order of the timeline's stages. Gradients of a stage
+/// are held from its first backward on; activations of a micro-batch from its forward to its last backward; boundary
+/// buffers from the start of their transfer until they are used, or from their computation until they are sent. The
+/// rest of an action's peak is gathered weights and workspace.
 std::vector<RankMemory> memory_by_rank(
-    const pipeline::Timeline& timeline, const std::vector<const StageMeasurement*>& stages, bool halves);
+    const pipeline::Timeline& timeline, const std::vector<const StageMeasurement*>& stages, bool splits_backward);
 
 }  // namespace lehr::plan

@@ -1,4 +1,4 @@
-// Draws what ranks hold at their fullest moment: a bar a rank, stacked by kind.
+// Draws the peak memory of ranks: one bar per rank, stacked by kind.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -80,10 +80,7 @@ std::string memory_svg(const Plan& plan) {
   svg += kStyle;
   svg += pipeline::box_element({0, 0, kWidth, height}, "page", "");
   svg += text_element(
-      kLeft,
-      24,
-      " class=\"title\"",
-      fmt::format("Memory of a device at its fullest moment, GB: {}", plan.run.config.job.description));
+      kLeft, 24, " class=\"title\"", fmt::format("Peak memory of a device, GB: {}", plan.run.config.job.description));
   svg += legend();
   const double step = pipeline::tick_step(top / kGigabyte);
   for (double tick = 0; tick * kGigabyte <= top; tick += step) {
@@ -93,7 +90,7 @@ std::string memory_svg(const Plan& plan) {
   }
   const double slot = (kWidth - kLeft - kRight) / static_cast<double>(plan.memory.size());
   const double width = std::min(120.0, 0.7 * slot);
-  const auto every = static_cast<size_t>(std::ceil(28 / slot));  // labels that do not touch
+  const auto every = static_cast<size_t>(std::ceil(28 / slot));  // label every n-th rank, so that labels do not touch
   for (size_t rank = 0; rank < plan.memory.size(); ++rank) {
     const double middle = kLeft + slot * (static_cast<double>(rank) + 0.5);
     const bool many = plan.memory.size() > 1;

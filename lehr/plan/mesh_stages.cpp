@@ -25,7 +25,7 @@ CostContext MeshStages::context(const MeshPoint& point, const Trade& trade) cons
 }
 
 namespace {
-// How two neighbouring layers are checkpointed: stages are half of the one and half of the other.
+// Returns the checkpointing of two neighbouring layers. A stage is the mean of one stage with each.
 std::pair<std::string, std::string> of_two_layers(const std::string& checkpointing) {
   if (checkpointing == "op 2") {
     return {"none", "op"};
@@ -35,7 +35,7 @@ std::pair<std::string, std::string> of_two_layers(const std::string& checkpointi
 }
 }  // namespace
 
-// Null where the model cannot be laid out so.
+// Returns null if the model cannot be laid out in this way.
 const StagePieces* MeshStages::pieces(const LayerLayout& layout, int64_t rows, const std::string& checkpointing) {
   const auto [entry, is_new] = pieces_.try_emplace({layout, rows, checkpointing});
   if (is_new) {
@@ -84,13 +84,14 @@ double MeshStages::least_seconds(const MeshPoint& point) {
   const StageCost cost = cost_of(all, from->expert_share(), context(point, {}));
   const auto parts = static_cast<double>(mesh.context_parallel);
   double seconds = 0;
+  // Context parallelism divides computation and tp communication. Other exposed communication is left out of the bound.
   for (const ActionCost* action : {&cost.forward, &cost.backward}) {
     seconds += (action->computing() - action->overhead) / parts;
     for (const CommunicationCost& one : action->communication) {
       seconds += one.axes == mesh::axis::tp ? one.exposed / parts : 0;
     }
   }
-  // What is summed of experts' weights is an ep-th on each rank.
+  // Each rank reduces 1 / ep of the experts' gradients.
   double sums = 0;
   for (const Communication& one : all.backward.communication) {
     if (one.collective == "reduce_scatter" && one.axes != mesh::axis::tp && one.calls > 0) {

@@ -1,4 +1,4 @@
-// The stages of a mesh under search, put together from pieces that are measured when first asked for.
+// Stages of a mesh in a search, assembled from pieces that are measured on first use.
 #pragma once
 
 #include <map>
@@ -17,22 +17,22 @@ class MeshStages {
  public:
   /// References must outlive the object.
   MeshStages(const train::TrainConfig& config, const train::TrainSpec& spec, const Machine& machine);
-  /// Of the whole model.
+  /// Sets the number of layers of the whole model.
   void set_layers(int64_t layers) { num_layers_ = layers; }
 
   CostContext context(const MeshPoint& point, const Trade& trade) const;
-  /// A stage with its cost; nothing where the model cannot be laid out so.
+  /// Returns a stage with its cost; nothing if the model cannot be laid out in this way.
   std::optional<PlannedStage> stage(const MeshPoint& point, const Trade& trade, const StageShape& shape);
 
-  /// No step of this mesh is shorter: all layers, without checkpointing, gathers or a bubble. Taken from the layout
-  /// without context and expert parallelism, which only add to it, so that few layouts need be measured. Infinite where
-  /// the model cannot be laid out so.
+  /// Returns a lower bound of a step's seconds on this mesh: all layers, without checkpointing, all-gathers or a
+  /// bubble. It uses the layout without context and expert parallelism, which only add time, so few layouts are
+  /// measured. Infinite if the model cannot be laid out so.
   double least_seconds(const MeshPoint& point);
 
-  /// Measured so far.
+  /// Returns the number of layouts measured so far.
   int64_t layouts() const { return static_cast<int64_t>(pieces_.size()); }
 
-  std::string why_not;  ///< Why the last of those that were left out was.
+  std::string why_not;  ///< The reason why the last rejected layout was rejected.
 
  private:
   const StagePieces* pieces(const LayerLayout& layout, int64_t rows, const std::string& checkpointing);

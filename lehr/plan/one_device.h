@@ -1,4 +1,4 @@
-// The peak of a run on one device, for the report at its start.
+// Predicted peak memory of a run on one device, printed at its start.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,9 @@
 
 namespace lehr::plan {
 
-/// The most bytes that tensors of a run on one device take at one time in a training step (a save takes a copy of what
-/// it writes beside, a validation what its own batches need): what a plan of it says, without the plan around it. Some
-/// ten milliseconds, and more with the number of layers. Throws as measure_stage.
+/// Returns the peak bytes of tensors in a training step of a run on one device, as a plan predicts it, without the rest
+/// of a plan. A checkpoint save adds a copy of the data it writes, a validation the memory of its own batches. Takes
+/// some ten milliseconds, more with the number of layers. Throws like measure_stage.
 int64_t peak_on_one_device(
     const train::TrainConfig& config, const train::TrainSpec& spec, const descriptor::ModelArgs& args);
 

@@ -24,12 +24,12 @@ int64_t world_of(const train::ParallelismConfig& p, int64_t devices) {
                          p.pipeline_parallel_degree;
   require(
       p.data_parallel_shard_degree != -1 || (others == 1 && p.expert_parallel_degree == 1),
-      "parallelism.data_parallel_shard_degree: -1 takes the devices that the other degrees leave, and a plan has none; "
-      "give a number, or --devices N");
+      "parallelism.data_parallel_shard_degree: -1 uses the devices that the other degrees leave, and the number of "
+      "devices of a plan is not known; set a number, or --devices N");
   return others * std::max<int64_t>(1, p.data_parallel_shard_degree);
 }
 
-// The one schedule that the run's program stands for.
+// Returns the name of the run's schedule: its CSV file, a published schedule, or "none".
 std::string schedule_name(const ResolvedRun& run) {
   const auto& p = run.config.parallelism;
   if (p.pipeline_parallel_degree == 1) {
@@ -56,13 +56,13 @@ void warn_of_slower_than_1f1b(Plan& plan) {
     plan.warnings.push_back(fmt::format(
         "parallelism.pipeline_parallel_schedule: {}{} is predicted {:.1f} % faster than {}, and fits",
         best.name,
-        best.stages_per_rank > 1 ? fmt::format(" with {} stages a rank", best.stages_per_rank) : "",
+        best.stages_per_rank > 1 ? fmt::format(" with {} stages per rank", best.stages_per_rank) : "",
         100 * (1 - best.step_seconds / plan.step_seconds),
         plan.schedule));
   }
 }
 
-// Says so where layers by cost would be faster.
+// Adds a warning if balancing layers by cost would be faster.
 void suggest_balance(
     Plan& plan, const train::TrainSpec& spec, const pipeline::Program& program, const CostContext& context) {
   train::TrainConfig config = plan.run.config;
@@ -75,7 +75,7 @@ void suggest_balance(
   parallelism.pipeline_parallel_last_stage_less_layers = 0;
   const auto num_stages = static_cast<int64_t>(program.rank_of_stage.size());
   if (plan.run.args->get_nparams_and_flops(1).layer_flops_per_token.empty()) {
-    return;  // a family that cannot
+    return;  // the family does not count FLOPs per layer
   }
   const auto layers = train::chosen_layers(config, *plan.run.args, num_stages);
   if (layers == plan.layers_by_stage()) {
@@ -98,8 +98,8 @@ void warn_of_mesh(Plan& plan) {
   const GroupPlacement group = place_group(mesh::axis::tp, plan.run.mesh, plan.machine.ranks_per_node);
   if (group.nodes > 1) {
     plan.warnings.push_back(fmt::format(
-        "parallelism.tensor_parallel_degree: {} ranks are on {} nodes of {}; its collectives are waited for, over the "
-        "slow links",
+        "parallelism.tensor_parallel_degree: {} ranks span {} nodes of {}; tp collectives are exposed, over the slow "
+        "links between nodes",
         group.size,
         group.nodes,
         plan.machine.ranks_per_node));
@@ -118,7 +118,7 @@ std::vector<int64_t> Plan::layers_by_stage() const {
 ResolvedRun resolve(const train::TrainConfig& config, const train::TrainSpec& spec, int64_t devices) {
   require(
       !config.parallelism.fsdp_cpu_offload,
-      "parallelism.fsdp_cpu_offload: plans do not know copies to the host and an optimizer there; expected false");
+      "parallelism.fsdp_cpu_offload: a plan cannot model copies to the host and an optimizer there; expected false");
   ResolvedRun run{.config = config};
   train::TrainConfig& c = run.config;
   const int64_t world = world_of(c.parallelism, devices);

@@ -45,7 +45,7 @@ std::string head(const Plan& plan) {
   const int64_t world = plan.run.mesh.world_size();
   std::string text = config.job.description + "\n\n";
   text += fmt::format(
-      "model      {} {}: {} parameters, {} stages; {}FLOPs a token ({} counting the whole square of attention)\n",
+      "model      {} {}: {} parameters, {} stages; {}FLOPs per token ({} with full instead of causal attention)\n",
       plan.run.args->model_type(),
       config.model.flavor,
       human_count(static_cast<double>(plan.counts.num_parameters)),
@@ -53,8 +53,8 @@ std::string head(const Plan& plan) {
       human_count(static_cast<double>(plan.counts.causal_flops_per_token)),
       human_count(static_cast<double>(plan.counts.flops_per_token)));
   text += fmt::format(
-      "machine    {} x {}: {:.4g} TFLOP/s in bfloat16, {:.4g} GB at {:.4g} GB/s; {} a node at {:.4g} GB/s, nodes at "
-      "{:.4g} GB/s a device\n",
+      "machine    {} x {}: {:.4g} TFLOP/s in bfloat16, {:.4g} GB at {:.4g} GB/s; {} per node at {:.4g} GB/s, nodes at "
+      "{:.4g} GB/s per device\n",
       grouped(world),
       m.name,
       m.tflops_bfloat16,
@@ -65,7 +65,7 @@ std::string head(const Plan& plan) {
       m.network_gb_per_second);
   text += fmt::format("mesh       {}\n", plan.run.mesh.describe());
   text += fmt::format(
-      "batch      {} rows of {} tokens a step ({} tokens): {} microbatches of {} rows on each rank\n",
+      "batch      {} sequences of {} tokens per step ({} tokens): {} micro-batches of {} sequences on each rank\n",
       grouped(training.rows_per_step()),
       grouped(training.seq_len),
       grouped(training.rows_per_step() * training.seq_len),
@@ -73,12 +73,12 @@ std::string head(const Plan& plan) {
       plan.run.rows);
   if (plan.run.mesh.pipeline_parallel > 1) {
     text += fmt::format(
-        "schedule   {}, {} stages a rank\n",
+        "schedule   {}, {} stages per rank\n",
         plan.schedule,
         static_cast<int64_t>(plan.rank_of_stage.size()) / plan.run.mesh.pipeline_parallel);
     if (config.parallelism.pipeline_parallel_balance == train::PipelineBalance::cost) {
       text +=
-          fmt::format("layers     {} by stage, spread by cost\n", pipeline::describe_layers(plan.layers_by_stage()));
+          fmt::format("layers     {} by stage, balanced by cost\n", pipeline::describe_layers(plan.layers_by_stage()));
     }
   }
   return text;
@@ -89,27 +89,27 @@ std::string verdict(const Plan& plan) {
   const double usable = plan.machine.usable_bytes();
   const double peak = plan.peak_bytes();
   std::string text = fmt::format(
-      "\nstep       {}, {} tokens/s, {} a device\n",
+      "\nstep       {}, {} tokens/s, {} per device\n",
       seconds(plan.step_seconds),
       human_count(plan.tokens_per_second),
       human_count(plan.tokens_per_second / world));
   text += fmt::format(
-      "MFU        {} of the peak, {} counting the whole square of attention\n",
+      "MFU        {} of the peak, {} with full instead of causal attention\n",
       percent(plan.mfu),
       percent(plan.mfu_full));
   if (plan.run.mesh.pipeline_parallel > 1) {
     text += fmt::format("bubble     {} of all ranks' time\n", percent(plan.bubble_share));
   }
   const std::string where =
-      plan.memory.size() > 1 ? fmt::format(" on pipeline rank {}, the fullest", plan.fullest_rank) : "";
+      plan.memory.size() > 1 ? fmt::format(" on pipeline rank {}, the highest peak", plan.fullest_rank) : "";
   text += plan.fits() ? fmt::format(
-                            "memory     fits: {} of {} GB{}, {} GB are left\n",
+                            "memory     fits: {} of {} GB{}, {} GB free\n",
                             gigabytes(peak),
                             gigabytes(usable),
                             where,
                             gigabytes(usable - peak))
                       : fmt::format(
-                            "memory     DOES NOT FIT: {} of {} GB{}, {} GB too much\n",
+                            "memory     DOES NOT FIT: {} of {} GB{}, {} GB over\n",
                             gigabytes(peak),
                             gigabytes(usable),
                             where,
@@ -122,8 +122,8 @@ std::string time_section(const Plan& plan) {
   for (const TimeShare& share : plan.time) {
     rows.push_back({share.name, seconds(share.seconds), percent(share.seconds / plan.step_seconds)});
   }
-  return "\nWhere a step's time goes" + std::string(plan.memory.size() > 1 ? ", on the rank that works longest" : "") +
-         "\n" + text_table({"", "time", "of a step"}, rows);
+  return "\nBreakdown of the step time" + std::string(plan.memory.size() > 1 ? ", on the busiest rank" : "") + "\n" +
+         text_table({"", "time", "share"}, rows);
 }
 
 std::string memory_section(const Plan& plan) {
@@ -145,7 +145,7 @@ std::string memory_section(const Plan& plan) {
     row.push_back(gigabytes(plan.memory[rank].peak.total()));
     rows.push_back(std::move(row));
   }
-  return "\nMemory of a device at its fullest moment, GB\n" + text_table(titles, rows);
+  return "\nPeak memory of a device, GB\n" + text_table(titles, rows);
 }
 
 std::string communication_section(const Plan& plan) {
@@ -164,8 +164,8 @@ std::string communication_section(const Plan& plan) {
          seconds(one.seconds),
          seconds(one.exposed)});
   }
-  return "\nCommunication of that rank in a step\n" +
-         text_table({"", "ranks", "nodes", "calls", "GB given", "on the links", "waited for"}, rows);
+  return "\nCommunication of that rank per step\n" +
+         text_table({"", "ranks", "nodes", "calls", "input GB", "link time", "exposed"}, rows);
 }
 
 std::string schedules_section(const Plan& plan) {
@@ -183,7 +183,7 @@ std::string schedules_section(const Plan& plan) {
          one.fits ? "yes" : "no"});
   }
   return "\nSchedules on this mesh, best first\n" +
-         text_table({"", "stages a rank", "step", "bubble", "GB", "fits"}, rows);
+         text_table({"", "stages per rank", "step", "bubble", "GB", "fits"}, rows);
 }
 }  // namespace
 

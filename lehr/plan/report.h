@@ -1,4 +1,4 @@
-// A plan for people and for programs: the report, the same as JSON, and the pictures.
+// Output of a plan: text report, JSON and pictures.
 #pragma once
 
 #include <filesystem>
@@ -10,21 +10,21 @@
 
 namespace lehr::plan {
 
-/// Rows under a head, columns aligned: the first to the left, the others to the right. Two blanks stand before each
-/// row.
+/// Formats rows under a header with aligned columns: the first left, the others right. Every line is indented by two
+/// spaces.
 std::string text_table(const std::vector<std::string>& head, const std::vector<std::vector<std::string>>& rows);
 
-/// The report: model, machine, mesh; step time, tokens/s, MFU; whether it fits; where the time goes; memory by rank and
-/// kind; communication; other schedules; warnings.
+/// Returns the report: model, machine, mesh; step time, tokens/s, MFU; whether it fits; breakdown of the step time;
+/// memory by rank and kind; communication; other schedules; warnings.
 std::string report_text(const Plan& plan);
 
-/// The same numbers: seconds, bytes, shares from 0 to 1.
+/// Returns the same numbers as JSON: seconds, bytes, shares from 0 to 1.
 Node report_json(const Plan& plan);
 
-/// What each rank along pp holds at its fullest moment, stacked by kind, with the line of what the device has.
+/// Draws the peak memory of each rank along pp, stacked by kind, with a line at the usable memory of the device.
 std::string memory_svg(const Plan& plan);
 
-/// Writes report.txt, plan.json, memory.svg, timeline.svg and timeline.html into `folder`, which is made if need be.
+/// Writes report.txt, plan.json, memory.svg, timeline.svg and timeline.html into `folder`, which is created if needed.
 void write_plan(const Plan& plan, const std::filesystem::path& folder);
 
 }  // namespace lehr::plan

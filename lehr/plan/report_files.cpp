@@ -1,4 +1,4 @@
-// A plan as JSON, and the files of a plan.
+// JSON form of a plan, and the files of a plan.
 #include "lehr/base/config.h"
 #include "lehr/base/file.h"
 #include "lehr/base/json.h"

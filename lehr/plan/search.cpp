@@ -18,7 +18,7 @@ namespace lehr::plan {
 
 namespace {
 constexpr double kNever = std::numeric_limits<double>::infinity();
-constexpr size_t kSpare = 4;  // beyond those asked for, in case the whole plan says that one does not fit
+constexpr size_t kSpare = 4;  // extra candidates, in case the full plan of one does not fit
 
 struct Found {
   MeshPoint point;
@@ -34,8 +34,8 @@ class Search {
     args_ = spec.build.model_args(config, spec.family, *data::load_tokenizer("byte", "tokenizer.path"));
     require(
         !args_->is_heterogeneous(),
-        "lehr plan --search: measures one layer for all, and the layers of this model differ (block_configs in its "
-        "config.json); plan single meshes");
+        "lehr plan --search: one measured layer stands for all layers, but the layers of this model differ "
+        "(block_configs in its config.json); plan single meshes");
     num_layers_ = args_->build({})->num_local_layers();
     stages_.set_layers(num_layers_);
     has_experts_ = args_->has_experts();
@@ -55,6 +55,7 @@ class Search {
     }
     result.meshes = static_cast<int64_t>(order.size());
     std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+    // In the order of the lower bounds, so that the first hopeless mesh ends the search.
     for (const auto& [least, point] : order) {
       if (least >= cutoff()) {
         break;
@@ -64,7 +65,7 @@ class Search {
     result.layouts = stages_.layouts();
   }
 
-  /// One for each mesh, best first.
+  /// Returns one candidate per mesh, best first.
   std::vector<Found> found() const {
     std::vector<Found> all;
     for (const auto& [mesh, one] : by_mesh_) {
@@ -79,7 +80,7 @@ class Search {
  private:
   struct TimedProgram {
     pipeline::Program program;
-    std::vector<int64_t> forwards;  // alive at once, by rank
+    std::vector<int64_t> forwards;  // peak number of live forwards, by rank
   };
   using MeshKey = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t>;
   static MeshKey key_of(const mesh::DeviceMeshParameters& m) {
@@ -91,7 +92,7 @@ class Search {
         m.tensor_parallel,
         m.expert_parallel};
   }
-  // Of the meshes that are given in the end, the slowest.
+  // Seconds of the slowest mesh that would still be returned; infinite until enough meshes are known.
   double cutoff() const { return cutoff_; }
   void remember(const Found& one) {
     by_mesh_.insert_or_assign(key_of(one.point.mesh), one);
@@ -106,15 +107,17 @@ class Search {
     }
   }
 
-  // Whether a step takes at least as long with `other` as with `one`, of which all_trades() names `one` first.
+  // Returns whether a step takes at least as long with `other` as with `one`, which all_trades() lists before it.
   static bool costs_more(const std::string& other, const std::string& one) {
-    return !(one == "2" && other == "op");  // half of all, or all of a half
+    return !(one == "2" && other == "op");  // all of every second layer, or half of every layer: either may be faster
   }
 
   void try_point(const MeshPoint& point) {
     using shard::ReshardPolicy;
     const auto schedules = all_schedules_of(point, num_layers_);
-    std::map<std::pair<size_t, ReshardPolicy>, std::string> enough;  // checkpointing with which a schedule was judged
+    // The first checkpointing with which a schedule fitted or was too slow; all_trades() lists the least recomputation
+    // first.
+    std::map<std::pair<size_t, ReshardPolicy>, std::string> enough;
     for (const Trade& trade : all_trades(point)) {
       std::map<StageShape, PlannedStage> planned;
       for (size_t i = 0; i < schedules.size(); ++i) {
@@ -124,7 +127,8 @@ class Search {
         }
         if (try_schedule({point, trade, schedules[i]}, planned)) {
           enough.emplace(std::pair(i, trade.reshard), trade.checkpointing);
-          if (trade.reshard == ReshardPolicy::all_but_last) {  // "always" gathers more, for memory that is there
+          // "always" all-gathers more often, to save memory that is not needed.
+          if (trade.reshard == ReshardPolicy::all_but_last) {
             enough.emplace(std::pair(i, ReshardPolicy::always), trade.checkpointing);
           }
         }
@@ -132,7 +136,7 @@ class Search {
     }
   }
 
-  // False where the step does not fit, as far as it was looked at, or is not legal.
+  // Returns false if the step does not fit or is not legal; true if it fits, or is too slow to be of interest.
   bool try_schedule(Found one, std::map<StageShape, PlannedStage>& planned) {
     const auto& mesh = one.point.mesh;
     const auto placement = pipeline::place_stages(
@@ -166,10 +170,11 @@ class Search {
       }
       stages.push_back(&entry->second);
     }
+    // Cheap checks first: a bound of the time, legality, a bound of the memory, then the simulation.
     const auto known = by_mesh_.find(key_of(mesh));
     const double to_beat = std::min(cutoff(), known != by_mesh_.end() ? known->second.seconds : kNever);
     if (least_seconds(one, placement, stages) >= to_beat) {
-      return true;  // whether it fits or not
+      return true;  // too slow, whether it fits or not
     }
     if (!is_legal(one)) {
       return false;
@@ -204,36 +209,38 @@ class Search {
     return entry->second;
   }
 
-  // A rank's own work, behind the first forward's way to it and before the last backward's way back.
+  // Lower bound of a step's seconds: a rank's own work, plus the time until the first forward reaches it and the last
+  // backward returns.
   double least_seconds(
       const Found& one, const std::vector<int64_t>& placement, const std::vector<const PlannedStage*>& stages) const {
-    const bool halves = pipeline::schedule_info(one.schedule.schedule).splits_backward;
+    const bool splits_backward = pipeline::schedule_info(one.schedule.schedule).splits_backward;
     const auto m = static_cast<double>(one.point.microbatches);
     double longest = 0;
     double update = 0;
     struct OfRank {
       double work = 0;
-      double way = -1;  // to its first stage
+      double way = -1;  // seconds until its first stage can begin
     };
     std::vector<OfRank> ranks(static_cast<size_t>(one.point.mesh.pipeline_parallel));
     double so_far = 0;
     for (size_t s = 0; s < stages.size(); ++s) {
       const StageCost& cost = stages[s]->cost;
       auto& [work, way] = ranks[static_cast<size_t>(placement[s])];
-      const double input = halves ? cost.backward_input.seconds() : cost.backward.seconds();
-      // Programs with halves may have whole backwards too.
-      const double backward =
-          halves ? std::min(cost.backward.seconds(), input + cost.backward_weight.seconds()) : cost.backward.seconds();
+      const double input = splits_backward ? cost.backward_input.seconds() : cost.backward.seconds();
+      // Programs that split backwards may have whole backwards too.
+      const double backward = splits_backward
+                                  ? std::min(cost.backward.seconds(), input + cost.backward_weight.seconds())
+                                  : cost.backward.seconds();
       work += m * (cost.forward.seconds() + backward);
       way = way < 0 ? so_far : way;
       so_far += cost.forward.seconds() + std::min(input, backward);
       update = std::max(update, cost.update());
-      longest = std::max(longest, work + (halves ? 0 : way));
+      longest = std::max(longest, work + (splits_backward ? 0 : way));
     }
     return longest + update;
   }
 
-  // A bound that needs no timeline: what is at rest, and the forwards that are alive at once.
+  // Checks a lower bound of memory without a timeline: memory at rest, and the live forwards.
   bool could_fit(const TimedProgram& timed, const std::vector<const PlannedStage*>& stages) {
     const auto& placement = timed.program.rank_of_stage;
     std::vector<double> rest(timed.forwards.size());
@@ -257,7 +264,7 @@ class Search {
     result.least_bytes = result.least_bytes == 0 ? bytes : std::min(result.least_bytes, bytes);
   }
 
-  // As the trainer judges, once for each mesh and microbatch.
+  // Applies the checks of the trainer, once per mesh and micro-batch size.
   bool is_legal(const Found& one) {
     const auto key = std::make_tuple(key_of(one.point.mesh), one.point.rows);
     const auto [entry, is_new] = legal_.try_emplace(key, true);
@@ -295,7 +302,7 @@ class Search {
   int64_t num_layers_ = 0;
   bool has_experts_ = false;
   std::unique_ptr<descriptor::ModelArgs> args_;
-  std::map<std::pair<int64_t, std::string>, std::vector<int64_t>> chosen_layers_;  // by stages and checkpointing
+  std::map<std::pair<int64_t, std::string>, std::vector<int64_t>> chosen_layers_;  // by number of stages, checkpointing
   MeshStages stages_;
   std::map<MeshKey, Found> by_mesh_;
   double cutoff_ = kNever;
@@ -309,30 +316,30 @@ SearchResult search_plans(
     const train::TrainSpec& spec,
     const Machine& machine,
     const SearchOptions& options) {
-  require(options.devices >= 1, "search: expected 1 device or more, found {}; give --devices N", options.devices);
+  require(options.devices >= 1, "search: expected at least 1 device, found {}; set --devices N", options.devices);
   require(
       config.training.global_batch_size > 0,
-      "training.global_batch_size: a search compares meshes at one batch, and -1 is another one on each; give a "
+      "training.global_batch_size: a search compares meshes at one batch size, and -1 differs between meshes; set a "
       "number");
   require(
       !config.parallelism.pipeline_parallel_schedule_csv,
-      "parallelism.pipeline_parallel_schedule_csv: a search chooses the schedule; leave the key out");
+      "parallelism.pipeline_parallel_schedule_csv: a search chooses the schedule; remove the key");
   require(
       config.parallelism.fsdp_reduce_each_microbatch,
-      "parallelism.fsdp_reduce_each_microbatch: a search puts stages together whose gradients are summed after every "
-      "microbatch; expected true, or a plan of one config");
+      "parallelism.fsdp_reduce_each_microbatch: a search assumes that gradients are reduced after every micro-batch; "
+      "expected true, or plan a single config");
   std::vector<int64_t> rows = options.microbatch_rows;
   if (rows.empty()) {
     rows.push_back(train::microbatch_rows(config));
   }
   for (const int64_t r : rows) {
-    require(r >= 1, "search: expected microbatches of 1 row or more, found {}", r);
+    require(r >= 1, "search: expected micro-batches of at least 1 sequence, found {}", r);
   }
   Search search(config, spec, machine, options.best);
   const auto points = all_meshes(config, options.devices, search.num_layers(), search.has_experts(), rows);
   require(
       !points.empty(),
-      "search: no mesh of {} devices shares training.global_batch_size = {} evenly in microbatches of {} rows",
+      "search: no mesh of {} devices divides training.global_batch_size = {} evenly into micro-batches of {} sequences",
       options.devices,
       config.training.global_batch_size,
       rows.front());

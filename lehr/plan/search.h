@@ -1,4 +1,4 @@
-// The best ways to spread a run over a number of devices.
+// Search for the fastest ways to parallelize a run over a number of devices.
 #pragma once
 
 #include <string>
@@ -10,41 +10,42 @@ namespace lehr::plan {
 
 struct SearchOptions {
   int64_t devices = 1;
-  std::vector<int64_t> microbatch_rows = {};  ///< To try; empty: those of the config.
-  size_t best = 10;                           ///< Meshes to give.
+  std::vector<int64_t> microbatch_rows = {};  ///< Sequences per micro-batch to try; empty: those of the config.
+  size_t best = 10;                           ///< Number of meshes to return.
 };
 
-/// One mesh with the best of its schedules, reshard policies, ways of checkpointing and microbatches.
+/// One mesh with its best schedule, reshard policy, activation checkpointing and micro-batch.
 struct Candidate {
-  train::TrainConfig config;  ///< Of the run, with what was found: a config to train or plan.
+  train::TrainConfig config;  ///< The run's config with the choices of the search, ready to train or plan.
   Plan plan;
 };
 
 struct SearchResult {
-  std::vector<Candidate> best;  ///< By tokens a second; empty if nothing fits.
-  int64_t meshes = 0;           ///< Legal ones, each with its microbatches.
-  int64_t layouts = 0;          ///< Layouts of a layer that were measured, those that are computed again anew.
-  int64_t simulated = 0;        ///< Steps that were timed.
-  /// If nothing fits: what the least demanding of those tried would take of a device, in bytes.
+  std::vector<Candidate> best;  ///< By tokens per second; empty if nothing fits.
+  int64_t meshes = 0;           ///< Legal meshes, counted per micro-batch size.
+  int64_t layouts = 0;          ///< Layouts of a layer that were measured, counted per kind of checkpointing.
+  int64_t simulated = 0;        ///< Steps that were simulated.
+  /// If nothing fits: the lowest memory of all configurations tried, in bytes per device.
   double least_bytes = 0;
 };
 
 /// Tries all degrees whose product is the number of devices, with all schedules (and numbers of stages), reshard
-/// policies, activation checkpointing (none, "op 2", "2", "op" and full), and the microbatches given, at the config's
-/// training.global_batch_size; model, data, precision and optimizer are the config's. What the trainer refuses is left
-/// out. A mesh is passed over when not even a step without bubble, checkpointing or sharing of weights would bring it
-/// among the best found so far, so that nothing good is lost under the cost model. Stages are put together from
-/// measured pieces (plan/stage_pieces.h); those found are then planned as make_plan does, which is what is given.
+/// policies, activation checkpointing (none, "op 2", "2", "op" and full), and the given micro-batches, at the config's
+/// training.global_batch_size. Model, data, precision and optimizer are the config's. Configurations that the trainer
+/// refuses are skipped. A mesh is pruned if even a step without bubble, checkpointing or FSDP communication would be
+/// slower than the best found so far, so pruning loses nothing under the cost model. Stages are assembled from measured
+/// pieces (plan/stage_pieces.h); the best configurations are then planned by make_plan, and the result holds those
+/// plans.
 ///
-/// Throws usage errors: devices below 1, a microbatch below 1, a config without a global_batch_size or with a schedule
-/// of its own (pipeline_parallel_schedule_csv).
+/// Throws a usage error for devices below 1, a micro-batch below 1, a config without a global_batch_size or with a
+/// custom schedule (pipeline_parallel_schedule_csv).
 SearchResult search_plans(
     const train::TrainConfig& config,
     const train::TrainSpec& spec,
     const Machine& machine,
     const SearchOptions& options);
 
-/// The table of the best, and the keys of the first one as TOML.
+/// Returns the table of the best meshes, and the keys of the first one as TOML.
 std::string search_text(const SearchResult& result, const Machine& machine);
 
 }  // namespace lehr::plan

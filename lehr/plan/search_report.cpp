@@ -1,4 +1,4 @@
-// What a search found, for people.
+// Text report of a search.
 #include <fmt/format.h>
 
 #include "lehr/base/log.h"
@@ -58,10 +58,10 @@ std::string described(const train::ActivationCheckpointConfig& checkpointing) {
 
 std::string search_text(const SearchResult& result, const Machine& machine) {
   const std::string effort = fmt::format(
-      "{} meshes, {} layouts of a layer measured, {} steps timed\n", result.meshes, result.layouts, result.simulated);
+      "{} meshes, {} layer layouts measured, {} steps simulated\n", result.meshes, result.layouts, result.simulated);
   if (result.best.empty()) {
     return effort + fmt::format(
-                        "nothing fits into {:.2f} GB; the least demanding of those tried takes {:.2f} GB\n",
+                        "nothing fits into {:.2f} GB; the lowest memory of all configurations tried is {:.2f} GB\n",
                         machine.usable_bytes() / 1e9,
                         result.least_bytes / 1e9);
   }
@@ -84,8 +84,9 @@ std::string search_text(const SearchResult& result, const Machine& machine) {
   }
   return effort + "\n" +
          text_table(
-             {"", "schedule", "rows", "checkpointing", "reshard", "step s", "tokens/s", "MFU", "bubble", "GB"}, rows) +
-         "\nThe first of them:\n\n" + keys_of(result.best.front().config);
+             {"", "schedule", "sequences", "checkpointing", "reshard", "step s", "tokens/s", "MFU", "bubble", "GB"},
+             rows) +
+         "\nKeys of the first one:\n\n" + keys_of(result.best.front().config);
 }
 
 }  // namespace lehr::plan

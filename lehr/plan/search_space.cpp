@@ -96,7 +96,7 @@ std::vector<pipeline::ScheduleOptions> all_schedules_of(const MeshPoint& point, 
       try {
         pipeline::check_schedule_options(options);
         found.push_back(options);
-      } catch (const Error&) {  // not defined for so few microbatches
+      } catch (const Error&) {  // not defined for so few micro-batches
         break;
       }
     }

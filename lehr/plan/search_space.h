@@ -1,4 +1,4 @@
-// Every mesh of a number of devices, and every way to use one.
+// Search space of a plan: all meshes of a number of devices, and all choices for one mesh.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace lehr::plan {
 
-/// What of a mesh decides how a layer is laid out; stages of one layout are measured once.
+/// The degrees that determine the layout of a layer. Stages of one layout are measured once.
 struct LayerLayout {
   int64_t tp = 1;
   int64_t cp = 1;
@@ -18,16 +18,16 @@ struct LayerLayout {
   auto operator<=>(const LayerLayout&) const = default;
 };
 
-/// A mesh with a batch.
+/// A mesh and its batch.
 struct MeshPoint {
   mesh::DeviceMeshParameters mesh;
-  int64_t rows = 1;          ///< Of a microbatch.
-  int64_t microbatches = 1;  ///< On each rank.
+  int64_t rows = 1;          ///< Sequences per micro-batch.
+  int64_t microbatches = 1;  ///< Per step, on each rank.
 
   LayerLayout layout() const { return {mesh.tensor_parallel, mesh.context_parallel, mesh.expert_parallel}; }
 };
 
-/// What else is chosen that costs time or memory.
+/// Further choices that trade time against memory.
 struct Trade {
   /// activation_checkpoint: "none", "full", or the selective_ac_option under "selective".
   std::string checkpointing;
@@ -35,8 +35,8 @@ struct Trade {
   auto operator<=>(const Trade&) const = default;
 };
 
-/// All meshes of `devices` that divide the batch and the rows evenly (of a pipeline at most `num_layers` ranks), for
-/// each microbatch of `rows`. Experts are spread only if the model has any.
+/// Returns all meshes of `devices` that divide batch and sequences evenly (with at most `num_layers` pipeline ranks),
+/// for each micro-batch size of `rows`. Expert parallelism is tried only if the model has experts.
 std::vector<MeshPoint> all_meshes(
     const train::TrainConfig& config,
     int64_t devices,
@@ -44,15 +44,15 @@ std::vector<MeshPoint> all_meshes(
     bool has_experts,
     const std::vector<int64_t>& rows);
 
-/// Ways of checkpointing, those that compute less again before those that compute more, times reshard policies; one
-/// policy where no weights are shared.
+/// Returns all kinds of activation checkpointing, least recomputation first, times reshard policies; one policy if
+/// parameters are not sharded.
 std::vector<Trade> all_trades(const MeshPoint& point);
 
-/// Schedules with their stages a rank: the default of each, and twice and four times it where any number is taken, as
-/// long as every stage has a layer; those that are defined for the point's numbers. On one stage: 1F1B.
+/// Returns schedules with their stages per rank: the default of each, and two and four times it if the schedule takes
+/// any number and every stage has a layer. Only schedules defined for the point's numbers; with one stage: 1F1B.
 std::vector<pipeline::ScheduleOptions> all_schedules_of(const MeshPoint& point, int64_t num_layers);
 
-/// `config` with these choices.
+/// Returns `config` with these choices.
 train::TrainConfig with_choices(
     const train::TrainConfig& config,
     const MeshPoint& point,

@@ -10,7 +10,8 @@
 namespace lehr::plan {
 
 namespace {
-// Names with "#" for layer numbers, shapes, and what shapes do not tell: stages with the same list do the same.
+// Returns a key of a stage: parameter names with "#" for layer numbers, shapes, and the properties that shapes do not
+// show. Stages with the same key have the same cost.
 std::string kind_of(nn::Model& stage, bool first, bool last) {
   std::map<std::string, int64_t> counts;
   for (const auto& [name, parameter] : nn::named_parameters(stage)) {
@@ -27,8 +28,8 @@ std::string kind_of(nn::Model& stage, bool first, bool last) {
     ++counts[fmt::format("{}({})", kind, fmt::join(parameter->shape(), ","))];
   }
   std::string text = fmt::format("{}{} of {} layers, of", first, last, stage.num_local_layers());
-  for (const nn::MoELayerImpl* mixture : nn::moe_layers(stage)) {
-    text += fmt::format(" {}", mixture->router->top_k());
+  for (const nn::MoELayerImpl* moe_layer : nn::moe_layers(stage)) {
+    text += fmt::format(" {}", moe_layer->router->top_k());
   }
   for (const auto& [name, count] : counts) {
     text += fmt::format(" {} {}", count, name);
@@ -40,9 +41,9 @@ std::string kind_of(nn::Model& stage, bool first, bool last) {
 double expert_share(nn::Model& model) {
   double experts = 0;
   double all = static_cast<double>(nn::count_parameters(model));
-  for (const nn::MoELayerImpl* mixture : nn::moe_layers(model)) {
-    const auto idle = static_cast<double>(mixture->num_idle_parameters());
-    experts += static_cast<double>(nn::count_parameters(*mixture)) - idle;
+  for (const nn::MoELayerImpl* moe_layer : nn::moe_layers(model)) {
+    const auto idle = static_cast<double>(moe_layer->num_idle_parameters());
+    experts += static_cast<double>(nn::count_parameters(*moe_layer)) - idle;
     all -= idle;
   }
   for (const auto& [name, parameter] : nn::named_parameters(model)) {

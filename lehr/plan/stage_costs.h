@@ -1,4 +1,4 @@
-// The stages of a model with what each costs; stages that are alike are measured once.
+// Stages of a model with their costs; stages that are alike are measured once.
 #pragma once
 
 #include <map>
@@ -10,23 +10,24 @@
 
 namespace lehr::plan {
 
-/// A stage, measured and costed.
+/// A measured stage and its cost.
 struct PlannedStage {
   StageMeasurement measured;
-  double expert_share = 0;  ///< Of product_flops, what experts do.
+  double expert_share = 0;  ///< Fraction of matmul_flops that belongs to experts.
   StageCost cost;
 };
 
 class StageCosts {
  public:
-  /// `config` is resolved (train/mesh_rules.h has passed it). References must outlive the object.
+  /// `config` must be resolved (checked by train/mesh_rules.h). References must outlive the object.
   StageCosts(
       const train::TrainConfig& config,
       const train::TrainSpec& spec,
       const descriptor::ModelArgs& args,
       const CostContext& context);
 
-  /// The stages of this layout, by stage. They live as long as the object. Throws as lay_out_stages and measure_stage.
+  /// Returns the stages of this placement in order, valid as long as this object. Throws like lay_out_stages and
+  /// measure_stage.
   std::vector<const PlannedStage*> of(const std::vector<int64_t>& rank_of_stage);
 
  private:
@@ -37,8 +38,8 @@ class StageCosts {
   std::map<std::string, PlannedStage> by_kind_;
 };
 
-/// The share of a model's products that its experts do: by the weights that a token meets, embeddings left out, which
-/// multiply nothing.
+/// Returns the fraction of a model's matmul FLOPs that belongs to experts, by the number of active weights per token,
+/// without embeddings, which take no matmul.
 double expert_share(nn::Model& model);
 
 }  // namespace lehr::plan

@@ -10,7 +10,7 @@
 namespace lehr::plan {
 
 namespace {
-constexpr int64_t kPieces = 3;  // first, middle, last
+constexpr int64_t kPieces = 3;  // first, middle and last stage
 constexpr auto kActions = {
     &StageMeasurement::forward,
     &StageMeasurement::backward,
@@ -21,7 +21,7 @@ constexpr auto kBackwardPeaks = {
     &StageMeasurement::last_backward_peak,
     &StageMeasurement::only_backward_peak};
 
-// a + factor * b, by axes and collective.
+// Returns a + factor * b, summed by axes and collective.
 std::vector<Communication> add(std::vector<Communication> a, const std::vector<Communication>& b, double factor) {
   for (const Communication& other : b) {
     const auto same = std::find_if(a.begin(), a.end(), [&](const Communication& one) {
@@ -47,7 +47,7 @@ ActionMeasurement add(const ActionMeasurement& a, const ActionMeasurement& b, do
   return {
       .peak = add(a.peak, b.peak, factor),
       .kept = add(a.kept, b.kept, factor),
-      .product_flops = std::max(0.0, a.product_flops + factor * b.product_flops),
+      .matmul_flops = std::max(0.0, a.matmul_flops + factor * b.matmul_flops),
       .attention_flops = std::max(0.0, a.attention_flops + factor * b.attention_flops),
       .recomputed_flops = std::max(0.0, a.recomputed_flops + factor * b.recomputed_flops),
       .pointwise_bytes = add(a.pointwise_bytes, b.pointwise_bytes, factor),
@@ -89,7 +89,7 @@ int64_t scaled(int64_t value, double factor) {
 
 void scale_shards(ActionMeasurement& action, double factor) {
   for (Communication& one : action.communication) {
-    // A rank gives its part of a gather, and the whole of what is reduced.
+    // The input of an all-gather is a rank's shard; the input of a reduction is the whole tensor.
     if (shares_weights(one) && one.collective == "all_gather") {
       one.bytes = scaled(one.bytes, factor);
     }
@@ -102,7 +102,7 @@ StagePieces::StagePieces(const train::TrainConfig& config, const train::TrainSpe
   auto& p = small.parallelism;
   const int64_t others = p.context_parallel_degree * p.tensor_parallel_degree;
   p.data_parallel_replicate_degree = 1;
-  p.data_parallel_shard_degree = 4;  // weights and experts' weights are sent
+  p.data_parallel_shard_degree = 4;  // above 1, so that FSDP collectives of dense and expert parameters are recorded
   while (p.data_parallel_shard_degree * others % (2 * p.expert_parallel_degree) != 0) {
     ++p.data_parallel_shard_degree;
   }
@@ -138,11 +138,12 @@ StagePieces::StagePieces(const train::TrainConfig& config, const train::TrainSpe
 }
 
 StageMeasurement StagePieces::stage(const StageShape& shape, int64_t shard_ranks, int64_t replicas) const {
+  // One layer is the difference of middle stages with two layers and with one.
   const StageMeasurement layer = add(two_, middle_, -1);
   const auto more = static_cast<double>(shape.layers - 1);
   StageMeasurement stage = middle_;
   if (shape.first && shape.last) {
-    // Both ends, of which one has the middle's layer too much.
+    // A stage with both ends: the sum of first and last stage, minus one layer that it counts twice.
     stage = add(add(first_, last_, 1), middle_, -1);
     for (auto action : kActions) {
       (stage.*action).peak = std::max((first_.*action).peak, (last_.*action).peak);
@@ -158,6 +159,7 @@ StageMeasurement StagePieces::stage(const StageShape& shape, int64_t shard_ranks
     stage = last_;
   }
   stage = add(stage, layer, more);
+  // Bytes of sharded tensors scale with the size of a shard.
   const double shards = static_cast<double>(shard_ranks_) / static_cast<double>(shard_ranks);
   for (auto peak : {&StageMeasurement::first_backward_peak, &StageMeasurement::only_backward_peak}) {
     const int64_t gradients = std::min(stage.gradient_bytes, stage.*peak);
@@ -200,6 +202,8 @@ void StagePieces::change_policy(StageMeasurement& stage, shard::ReshardPolicy po
     }
   }
   const bool never = policy == shard::ReshardPolicy::never;
+  // never: backward needs no all-gathers, and in a pipeline neither does forward (cost_model.cpp adds one per step).
+  // always: backward repeats those of forward.
   for (auto action : kActions) {
     std::erase_if((stage.*action).communication, [&](const Communication& one) {
       const bool of_forward = action == &StageMeasurement::forward;
@@ -213,7 +217,7 @@ void StagePieces::change_policy(StageMeasurement& stage, shard::ReshardPolicy po
     stage.gathered_after_forward = 0;
     return;
   }
-  const int64_t largest = stage.gathered_peak / 2;  // of two units that are gathered at a time
+  const int64_t largest = stage.gathered_peak / 2;  // at the peak two units are unsharded
   const int64_t more = std::max<int64_t>(0, whole + largest - stage.gathered_peak);
   for (auto action : kActions) {
     (stage.*action).peak += more;

@@ -1,4 +1,4 @@
-// Stages of any number of layers, put together from a few that were measured: what a search over meshes can afford.
+// Stages of any number of layers, extrapolated from a few measured ones, so that a search over meshes stays affordable.
 #pragma once
 
 #include <map>
@@ -12,7 +12,7 @@
 
 namespace lehr::plan {
 
-/// A stage by what it consists of.
+/// The composition of a stage.
 struct StageShape {
   int64_t layers = 1;
   bool first = true;
@@ -20,32 +20,32 @@ struct StageShape {
   auto operator<=>(const StageShape&) const = default;
 };
 
-/// The stages of a model for one layout of its layers (tp, cp, ep), by measuring stages of one and two layers with one
-/// row a microbatch and following straight lines: in layers, in rows, and in the ranks that share weights.
+/// The stages of a model for one layout of its layers (tp, cp, ep). Measures stages of one and two layers with one
+/// micro-batch size, and extrapolates linearly in the number of layers and in the number of ranks that share the
+/// parameters.
 class StagePieces {
  public:
-  /// Measures with the tensor, context and expert degrees, and activation_checkpoint of `config`, under the
-  /// policy all_but_last, whatever its other degrees, for microbatches of
-  /// training.local_batch_size rows. Layers that differ from each other count as the model's middle
-  /// ones. Throws usage errors where the model cannot be laid out so.
+  /// Measures with the tensor, context and expert degrees and the activation_checkpoint of `config`, with the policy
+  /// all_but_last and micro-batches of training.local_batch_size sequences; other degrees of `config` are ignored.
+  /// Layers that differ from each other count as the model's middle layers. Throws usage errors if the model cannot be
+  /// laid out so.
   StagePieces(const train::TrainConfig& config, const train::TrainSpec& spec);
 
-  /// A stage in a mesh whose weights are shared by `shard_ranks` (dp_shard x cp) with `replicas` copies, for
-  /// microbatches of `rows`.
+  /// Returns a stage in a mesh whose parameters are sharded over `shard_ranks` (dp_shard x cp) with `replicas` copies.
   StageMeasurement stage(const StageShape& shape, int64_t shard_ranks, int64_t replicas) const;
 
-  /// `stage`, measured with the policy all_but_last, under another one; `pipelined`: in a pipeline of several ranks,
-  /// where weights that stay gathered do so for a whole step.
+  /// Converts `stage`, measured with the policy all_but_last, to another policy. `pipelined`: in a pipeline of several
+  /// ranks, where parameters with the policy never stay unsharded for a whole step.
   static void change_policy(StageMeasurement& stage, shard::ReshardPolicy policy, bool pipelined);
 
-  /// Half of each of two stages that differ in checkpointing: every second layer is checkpointed.
+  /// Returns the mean of two stages that differ in checkpointing: every second layer is checkpointed.
   static StageMeasurement half_and_half(const StageMeasurement& one, const StageMeasurement& other);
 
-  /// Of the products of these stages' layers, what experts do.
+  /// Returns the fraction of the layers' matmul FLOPs that belongs to experts.
   double expert_share() const { return expert_share_; }
 
  private:
-  int64_t shard_ranks_ = 1;  // as measured
+  int64_t shard_ranks_ = 1;  // of the measured stages
   double expert_share_ = 0;
   StageMeasurement first_, middle_, two_, last_;
 };

@@ -26,7 +26,7 @@ StageRun::StageRun(
   const auto add_trained = [&](const nn::Model& model) {
     for (const auto& [name, parameter] : nn::named_parameters(model)) {
       const auto same = [&, &own = name](const optim::ParameterInfo& other) { return other.name == own; };
-      if (parameter->trainable() && std::none_of(trained_.begin(), trained_.end(), same)) {  // tied tables are twice
+      if (parameter->trainable() && std::none_of(trained_.begin(), trained_.end(), same)) {  // tied tables occur twice
         trained_.push_back({.name = name, .shape = parameter->shape()});
       }
     }
@@ -74,7 +74,7 @@ void StageRun::allocate(at::Device device) {
   }
   nn::materialize(*model_, device, train::parameter_type(config_.training));
   if (device.is_meta()) {
-    materialize_frozen();  // last: what is on meta counts as not materialized yet
+    materialize_frozen();  // last, as tensors on the meta device count as not materialized yet
   }
   if (!device.is_meta()) {
     model_->reset_parameters({.seed = 1});
@@ -91,7 +91,7 @@ void StageRun::make_batch(at::Device device) {
   const int64_t tokens = config_.training.seq_len;
   const auto options = at::TensorOptions().device(device).dtype(at::kLong);
   const auto numbers = [&](at::IntArrayRef shape, int64_t below) {
-    // The same in every process: which experts they choose decides how large the largest product is.
+    // Deterministic in every process: the ids decide the routing, and so the size of the largest expert matmul.
     return device.is_meta() ? at::empty(shape, options)
                             : (at::arange(c10::multiply_integers(shape), options) * 7919).remainder(below).view(shape);
   };
@@ -111,7 +111,7 @@ void StageRun::make_batch(at::Device device) {
 
 int64_t StageRun::boundary_bytes() const {
   int64_t bytes = 0;
-  for (const auto& [name, spec] : goes_) {
+  for (const auto& [name, spec] : send_specs_) {
     bytes += static_cast<int64_t>(spec.nbytes());
   }
   return bytes;
@@ -132,8 +132,8 @@ void StageRun::begin_step(int64_t microbatches) {
   }
   stage_->begin(step_);
   const NotCounted shapes;
-  comes_ = info_.is_current_stage_first() ? pipeline::TensorDict{} : stage_->input_specs(0);
-  goes_ = info_.is_current_stage_last() ? pipeline::TensorDict{} : stage_->output_specs(0);
+  recv_specs_ = info_.is_current_stage_first() ? pipeline::TensorDict{} : stage_->input_specs(0);
+  send_specs_ = info_.is_current_stage_last() ? pipeline::TensorDict{} : stage_->output_specs(0);
 }
 
 pipeline::TensorDict StageRun::made_like(const pipeline::TensorDict& specs) const {
@@ -147,16 +147,16 @@ pipeline::TensorDict StageRun::made_like(const pipeline::TensorDict& specs) cons
 }
 
 void StageRun::forward(int64_t microbatch) {
-  stage_->forward(microbatch, made_like(comes_));
+  stage_->forward(microbatch, made_like(recv_specs_));
 }
 
 void StageRun::backward(int64_t microbatch) {
-  stage_->backward(microbatch, made_like(goes_), /*weights_later=*/false);
+  stage_->backward(microbatch, made_like(send_specs_), /*weights_later=*/false);
   collect();
 }
 
 void StageRun::backward_input(int64_t microbatch) {
-  stage_->backward(microbatch, made_like(goes_), /*weights_later=*/true);
+  stage_->backward(microbatch, made_like(send_specs_), /*weights_later=*/true);
 }
 
 void StageRun::backward_weight(int64_t microbatch) {
@@ -164,7 +164,7 @@ void StageRun::backward_weight(int64_t microbatch) {
   collect();
 }
 
-// Pipelines collect at the end of a step, others after each microbatch.
+// Pipelines reduce gradients at the end of a step, other runs after each micro-batch.
 void StageRun::collect() {
   if (precision_) {
     precision_->collect_gradients();

@@ -1,5 +1,4 @@
-// One stage of a run, alone: built as a trainer builds it, with made-up rows in the place of data and of the stages
-// beside it.
+// One stage of a run in isolation: built as a trainer builds it, with synthetic batches and boundary tensors.
 #pragma once
 
 #include <map>
@@ -17,10 +16,10 @@
 
 namespace lehr::plan {
 
-/// The actions of a stage on this rank. On meta an OnMeta (base/on_meta.h) must live meanwhile.
+/// The actions of a stage on this rank. On the meta device an OnMeta (base/on_meta.h) must be alive.
 class StageRun {
  public:
-  /// Builds the stage on meta. References must outlive the object; `transport` is null for one device.
+  /// Builds the stage on the meta device. References must outlive the object; `transport` is null for one device.
   StageRun(
       const train::TrainConfig& config,
       const train::TrainSpec& spec,
@@ -31,27 +30,27 @@ class StageRun {
   StageRun(const StageRun&) = delete;
   StageRun& operator=(const StageRun&) = delete;
 
-  /// Gives parameters their memory, on meta or the CPU, and makes a microbatch.
+  /// Materializes parameters on `device` (meta or CPU), and creates a micro-batch.
   void allocate(at::Device device);
   nn::Model& model() { return *model_; }
   /// Null on one device.
   shard::FullySharded* sharded() { return sharded_ ? &*sharded_ : nullptr; }
   const train::Batch& batch() const { return batch_; }
-  /// What is trained of the whole model.
+  /// Returns the trainable parameters of the whole model.
   const std::vector<optim::ParameterInfo>& trained() const { return trained_; }
-  /// Bytes of what goes to the next stage.
+  /// Returns the bytes of the tensors sent to the next stage.
   int64_t boundary_bytes() const;
 
-  /// @name A step, as train::Pipeline and train::TrainStep do it
+  /// @name A step, in the order of train::Pipeline and train::TrainStep
   /// @{
   void begin_step(int64_t microbatches);
   void forward(int64_t microbatch);
   void backward(int64_t microbatch);
   void backward_input(int64_t microbatch);
   void backward_weight(int64_t microbatch);
-  /// After the last microbatch: sums over replicas, gradients of tied tables and their new values.
+  /// Call after the last micro-batch: reduces over replicas, and exchanges gradients and new values of tied tables.
   void finish_step();
-  /// Whether gradients stay whole until the last microbatch of a step.
+  /// Returns whether gradients stay unreduced until the last micro-batch of a step.
   bool sums_once_a_step() const { return sharded_ && !config_.parallelism.fsdp_reduce_each_microbatch; }
   void clear_gradients();
   /// @}
@@ -65,7 +64,7 @@ class StageRun {
   const train::TrainConfig& config_;
   int64_t vocab_size_;
   pipeline::PipelineStageInfo info_;
-  bool copies_travel_;  // tied tables are on two ranks
+  bool copies_travel_;  // the copies of a tied table are on two ranks
   train::Ranks ranks_;
   std::unique_ptr<train::TrainTask> task_;
   std::shared_ptr<nn::Model> model_;
@@ -76,11 +75,11 @@ class StageRun {
   std::unique_ptr<train::ModelStage> stage_;
   train::Batch batch_;
   train::StageStep step_;
-  pipeline::TensorDict comes_, goes_;  // shapes and types
+  pipeline::TensorDict recv_specs_, send_specs_;  // specs of the stage's inputs and outputs
 };
 
-/// What measure_stage gives, of a run on `device`: on the CPU with memory and numbers, for comparison; communication is
-/// what `seen` has got from a fake transport by then.
+/// Implements measure_stage on any `device`; on the CPU it runs with real memory and numbers, for comparison. `seen`
+/// holds the collectives that a fake transport has recorded so far.
 StageMeasurement measure_run(
     const train::TrainConfig& config,
     const train::TrainSpec& spec,

@@ -22,11 +22,11 @@ double largest_boundary(const std::vector<const PlannedStage*>& stages) {
 class TimeAccount {
  public:
   void add(const ActionCost& cost) {
-    shares_["matrix products"] += cost.products;
-    shares_["products of experts"] += cost.experts;
+    shares_["matmuls"] += cost.matmuls;
+    shares_["expert matmuls"] += cost.experts;
     shares_["attention"] += cost.attention;
-    shares_["operators bound by memory"] += cost.pointwise;
-    shares_["fixed cost of layers"] += cost.overhead;
+    shares_["memory-bound operators"] += cost.pointwise;
+    shares_["layer overhead"] += cost.overhead;
     add(cost.communication);
   }
   void add(const std::vector<CommunicationCost>& communication) {
@@ -82,26 +82,26 @@ const ActionCost& cost_of(const StageCost& stage, pipeline::ActionKind kind) {
 
 std::string advice(const std::string& name) {
   static const std::map<std::string, std::string> kKnown{
-      {"pipeline bubble", "more microbatches a step, another schedule, or fewer pipeline ranks make it shorter"},
-      {"waiting for tp", "these collectives cannot hide; fewer tensor_parallel ranks, all within a node, shorten them"},
-      {"waiting for ep", "tokens travel to experts and back; expert_parallel ranks within a node shorten it"},
-      {"waiting for cp", "keys and values travel; fewer context_parallel ranks, or the ring method, shorten it"},
+      {"pipeline bubble", "more micro-batches per step, another schedule, or fewer pipeline ranks make it shorter"},
+      {"waiting for tp",
+       "these collectives cannot overlap; fewer tensor_parallel ranks, all within a node, shorten them"},
+      {"waiting for ep", "all-to-all token dispatch; expert_parallel ranks within a node shorten it"},
+      {"waiting for cp", "keys and values are exchanged; fewer context_parallel ranks, or the ring method, shorten it"},
       {"attention", "it grows with training.seq_len"},
-      {"operators bound by memory", "they are bound by the device's memory"},
-      {"fixed cost of layers", "more tokens a microbatch spread it"},
-      {"optimizer", "more ranks that share a copy, or more microbatches a step, make its share smaller"},
-      {"products of experts", "each has few tokens; more tokens a microbatch make its products faster"},
+      {"memory-bound operators", "the device's memory bandwidth limits them"},
+      {"layer overhead", "more tokens per micro-batch amortize it"},
+      {"optimizer", "more ranks that shard a replica, or more micro-batches per step, reduce its share"},
+      {"expert matmuls", "each expert has few tokens; more tokens per micro-batch make its matmuls faster"},
   };
   if (const auto found = kKnown.find(name); found != kKnown.end()) {
     return found->second;
   }
   if (name.find("ep_shard") != std::string::npos) {
-    return "experts' weights and gradients travel for each microbatch; more expert_parallel ranks or more tokens a "
-           "microbatch make its share smaller";
+    return "experts' parameters and gradients are sent for each micro-batch; more expert_parallel ranks or more tokens "
+           "per micro-batch reduce its share";
   }
-  return name.starts_with("waiting for") ? "weights and gradients travel for each microbatch; more tokens a "
-                                           "microbatch, or fewer ranks that share a "
-                                           "copy, make its share smaller"
+  return name.starts_with("waiting for") ? "parameters and gradients are sent for each micro-batch; more tokens per "
+                                           "micro-batch, or fewer ranks that shard a replica, reduce its share"
                                          : "";
 }
 
@@ -112,10 +112,10 @@ std::string bottleneck_of(const Plan& plan) {
   if (const std::string why = advice(first.name); !why.empty()) {
     text += ": " + why;
   }
-  for (size_t i = 1; i < plan.time.size() && first.name == "matrix products"; ++i) {
+  for (size_t i = 1; i < plan.time.size() && first.name == "matmuls"; ++i) {
     const std::string why = advice(plan.time[i].name);
     if (!why.empty()) {
-      return text + fmt::format("; behind it {}, {:.0f} %: {}", plan.time[i].name, percent(plan.time[i]), why);
+      return text + fmt::format("; then {}, {:.0f} %: {}", plan.time[i].name, percent(plan.time[i]), why);
     }
   }
   return text;
@@ -130,11 +130,11 @@ StepPrediction predict_step(
     costs.push_back(&stage->cost);
     measured.push_back(&stage->measured);
   }
-  const bool halves = has_halves(program);
+  const bool splits_backward = has_split_backward(program);
   StepPrediction step{
       .timeline = pipeline::simulate(
-          program, pipeline_costs(costs, largest_boundary(stages), program.rank_of_stage, halves, context))};
-  step.memory = memory_by_rank(step.timeline, measured, halves);
+          program, pipeline_costs(costs, largest_boundary(stages), program.rank_of_stage, splits_backward, context))};
+  step.memory = memory_by_rank(step.timeline, measured, splits_backward);
   return step;
 }
 
@@ -161,7 +161,7 @@ void account_for_time(Plan& plan, const StepPrediction& step, const std::vector<
     account.add(cost.per_step);
     updates += cost.update();
   }
-  account.add("optimizer", timeline.update - updates);  // of a rank that has more of it
+  account.add("optimizer", timeline.update - updates);  // the rank waits for the rank with the longest update
   account.add("pipeline bubble", timeline.makespan - timeline.busy[rank]);
   plan.time = account.shares(plan.step_seconds);
   plan.communication = account.communication();

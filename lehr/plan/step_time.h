@@ -1,4 +1,4 @@
-// A step on paper: its timeline and memory, and where its time goes.
+// Prediction of a step: its timeline, its memory, and the breakdown of its time.
 #pragma once
 
 #include <vector>
@@ -16,12 +16,11 @@ struct StepPrediction {
   std::vector<RankMemory> memory;  ///< By rank along pp.
 };
 
-/// Times a program (with or without communication) of these stages, and accounts for its memory.
+/// Simulates a program (with or without communication) of these stages, and accounts for its memory.
 StepPrediction predict_step(
     const pipeline::Program& program, const std::vector<const PlannedStage*>& stages, const CostContext& context);
 
-/// Fills time, communication and bottleneck of `plan`, which has step_seconds and run, from the rank along pp that
-/// works longest.
+/// Fills time, communication and bottleneck of `plan`, which has step_seconds and run, from the busiest rank along pp.
 void account_for_time(Plan& plan, const StepPrediction& step, const std::vector<const PlannedStage*>& stages);
 
 }  // namespace lehr::plan

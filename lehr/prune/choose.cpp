@@ -18,11 +18,11 @@ using descriptor::FFNSubblock;
 using descriptor::MoESubblock;
 using Values = std::vector<double>;
 
-// "layer 3: has 8 KV heads, ..."
+// Throws a message such as "layer 3: has 8 KV heads, ...".
 void require_enough(int64_t layer, int64_t has, const char* what, const char* option, int64_t wanted) {
   require(
       wanted > 0 && wanted <= has,
-      "layer {}: has {} {}, so {} must be 1 to {}, found {}; --layers leaves out layers that have fewer already",
+      "layer {}: has {} {}, so {} must be 1 to {}, found {}; --layers can exclude layers that already have fewer",
       layer,
       has,
       what,
@@ -35,19 +35,19 @@ By way_of(const PruneOptions& options) {
   return options.by.value_or(By::score);
 }
 
-// Whether any part is chosen, be it by scores, by chance or by its number.
+// Returns whether any part is chosen by scores, at random or by its index.
 bool chooses(const PruneOptions& options) {
   return options.ffn_width || (options.kv_heads && !options.average_kv) || options.experts || options.expert_width ||
          options.drop_attention != 0 || options.drop_ffn != 0;
 }
 
-// Scores of layers that the model has not, or that their facts count otherwise, are another model's.
+// Refuses scores of another model: of layers that this model lacks, or with another number of layers in their facts.
 void require_same_model(const Scores& scores, size_t num_layers) {
   const std::string folder = scores.folder.string();
   for (const auto& [place, values] : scores.values) {
     require(
         place.first < static_cast<int64_t>(num_layers),
-        "{}: has {} of layer {}, and this model has layers 0 to {}; they were made for another one",
+        "{}: has {} of layer {}, but this model has layers 0 to {}; the scores were made for another model",
         folder,
         name_of(place.second),
         place.first,
@@ -56,7 +56,7 @@ void require_same_model(const Scores& scores, size_t num_layers) {
   const Node* layers = scores.facts.is_table() ? scores.facts.find("layers") : nullptr;
   require(
       layers == nullptr || !layers->is_list() || layers->size() == num_layers,
-      "{}: of a model of {} layers, and this one has {}; they were made for another one",
+      "{}: scores of a model of {} layers, but this one has {}; they were made for another model",
       folder,
       layers == nullptr || !layers->is_list() ? 0 : layers->size(),
       num_layers);
@@ -81,7 +81,7 @@ class Chooser {
   Pruning run() {
     drop(Kind::attention, options_.drop_attention, options_.drop_attention_layers, "--drop-attention");
     drop(Kind::ffn, options_.drop_ffn, options_.drop_ffn_layers, "--drop-ffn");
-    int64_t heads = 0, channels = 0, mixtures = 0;
+    int64_t heads = 0, channels = 0, moe_layers = 0;
     for (const int64_t layer : selected_) {
       const BlockConfig& block = blocks_[static_cast<size_t>(layer)];
       LayerKeeps& keeps = pruning_.layers[static_cast<size_t>(layer)];
@@ -100,15 +100,15 @@ class Chooser {
       }
       const auto* moe = std::get_if<MoESubblock>(&block.ffn);
       if (moe != nullptr && !keeps.no_ffn) {
-        mixtures += 1;
+        moe_layers += 1;
         choose_experts(layer, *moe, keeps);
       }
     }
-    const char* all = "{}: no layer that is pruned has {}";
+    const char* all = "{}: none of the layers to prune has {}";
     require(!options_.kv_heads || heads > 0, fmt::runtime(all), "--kv-heads", "attention");
     require(!options_.ffn_width || channels > 0, fmt::runtime(all), "--ffn-width", "a feed-forward block");
-    require(!options_.experts || mixtures > 0, fmt::runtime(all), "--experts", "experts");
-    require(!options_.expert_width || mixtures > 0, fmt::runtime(all), "--expert-width", "experts");
+    require(!options_.experts || moe_layers > 0, fmt::runtime(all), "--experts", "experts");
+    require(!options_.expert_width || moe_layers > 0, fmt::runtime(all), "--expert-width", "experts");
     return std::move(pruning_);
   }
 
@@ -117,7 +117,7 @@ class Chooser {
     for (const int64_t layer : layers) {
       require(
           layer >= 0 && layer < static_cast<int64_t>(blocks_.size()),
-          "{}: the model has layers 0 to {}, and no layer {}",
+          "{}: the model has layers 0 to {}, but no layer {}",
           option,
           blocks_.size() - 1,
           layer);
@@ -134,7 +134,7 @@ class Chooser {
     require(count == 0 || layers.empty(), "{0}: expected a number of layers, or {0}-layers; found both", option);
     require_layers(layers, (option + "-layers").c_str());
     for (const int64_t layer : layers) {
-      require(has_half(half, layer), "{}-layers: layer {} has none already", option, layer);
+      require(has_half(half, layer), "{}-layers: layer {} has none", option, layer);
       drop_one(half, layer);
     }
     if (count == 0) {
@@ -149,7 +149,12 @@ class Chooser {
       }
     }
     const auto num = static_cast<int64_t>(candidates.size());
-    require(count > 0 && count <= num, "{}: expected 1 to {}, the layers that have one; found {}", option, num, count);
+    require(
+        count > 0 && count <= num,
+        "{}: expected 1 to {}, the number of layers that have one; found {}",
+        option,
+        num,
+        count);
     const std::vector<int64_t> kept = best_of(values, num - count);
     for (int64_t i = 0; i < num; ++i) {
       if (!std::binary_search(kept.begin(), kept.end(), i)) {
@@ -198,8 +203,8 @@ class Chooser {
     return best_of(worth(layer, kind, {has}), wanted);
   }
 
-  // A number for each element of `shape`, higher for what is to stay. `first` is the place of a single one among those
-  // that it is compared with.
+  // Returns a value for each element of `shape`, higher for parts to keep. `first` is the index of a single element
+  // among those that it is compared with.
   Values worth(int64_t layer, Kind kind, const std::vector<int64_t>& shape, int64_t first = 0) const {
     const int64_t count = shape.front() * (shape.size() > 1 ? shape.back() : 1);
     Values values(static_cast<size_t>(count));
@@ -218,7 +223,7 @@ class Chooser {
   }
 
   at::Tensor scores_of(int64_t layer, Kind kind, const std::vector<int64_t>& shape) const {
-    require(scores_ != nullptr, "{}: scores are needed; give --scores, or choose --by random or first", name_of(kind));
+    require(scores_ != nullptr, "{}: scores are needed; set --scores, or choose --by random or first", name_of(kind));
     const std::string folder = scores_->folder.string();
     const at::Tensor* found = scores_->find(layer, kind);
     require(
@@ -229,7 +234,7 @@ class Chooser {
         scores_->has(kind) ? fmt::format("of layer {}", layer) : "at all");
     require(
         found->sizes() == at::IntArrayRef(shape),
-        "{}: layers.{}.{}: expected scores of shape ({}) for this model, found ({}); they were made for another one",
+        "{}: layers.{}.{}: expected scores of shape ({}) for this model, found ({}); they were made for another model",
         folder,
         layer,
         name_of(kind),
@@ -304,19 +309,19 @@ std::vector<int64_t> best_of(const std::vector<double>& values, int64_t count) {
 }
 
 Pruning choose(const PruneOptions& options, const std::vector<BlockConfig>& blocks, const Scores* scores) {
-  require(!blocks.empty(), "pruning: the model's family does not say what its layers are");
+  require(!blocks.empty(), "pruning: the model's family does not describe its layers");
   require(
       options.ffn_width || options.kv_heads || options.experts || options.expert_width || options.drop_attention != 0 ||
           options.drop_ffn != 0 || !options.drop_attention_layers.empty() || !options.drop_ffn_layers.empty(),
-      "pruning: nothing to do; give a size (--ffn-width, --kv-heads, --experts, --expert-width), or what to leave out "
-      "(--drop-attention, --drop-ffn)");
-  require(!options.average_kv || options.kv_heads, "--average-kv: says how to make KV heads, and needs --kv-heads");
+      "pruning: nothing to do; set a size (--ffn-width, --kv-heads, --experts, --expert-width), or sub-blocks to "
+      "remove (--drop-attention, --drop-ffn)");
+  require(!options.average_kv || options.kv_heads, "--average-kv: needs --kv-heads, the number of averaged heads");
   require(
       !options.scale_pruned_weights || options.ffn_width || options.expert_width,
       "--scale-pruned-weights: needs --ffn-width or --expert-width");
   require(
       !options.by || chooses(options),
-      "--by: nothing that is asked for is chosen by it: layers are named, or KV heads averaged; leave it out");
+      "--by: nothing is chosen by it, as layers are named or KV heads averaged; remove the option");
   if (scores != nullptr && needs_scores(options)) {
     require_same_model(*scores, blocks.size());
   }

@@ -23,13 +23,21 @@ bool keeps_all(const std::vector<int64_t>& kept, int64_t count) {
 }
 
 [[noreturn]] void refuse(const std::string& name) {
-  fail("{}: pruning does not know how this parameter follows; leave its half of the layer as it is", name);
+  fail("{}: pruning does not know this parameter; leave its sub-block unchanged", name);
 }
 
-MaybeCut cut_attention(const std::string& name, const Shape& shape, const LayerKeeps& keeps, int64_t num_heads) {
-  const bool is_key_or_value = is_one_of(name, {"k_proj.weight", "k_proj.bias", "v_proj.weight", "v_proj.bias"});
-  const bool is_query = is_one_of(name, {"q_proj.weight", "q_proj.bias"});
-  const bool stays = is_one_of(name, {"q_norm.weight", "k_norm.weight", "o_proj.bias"});
+MaybeCut cut_attention(
+    const std::string& name,
+    const Shape& shape,
+    const LayerKeeps& keeps,
+    int64_t num_heads,
+    nn::QKNormWidth qk_norm_width) {
+  const bool full_norms = qk_norm_width == nn::QKNormWidth::full;  // with rows of each head, as the projections
+  const bool is_key_or_value = is_one_of(name, {"k_proj.weight", "k_proj.bias", "v_proj.weight", "v_proj.bias"}) ||
+                               (full_norms && name == "k_norm.weight");
+  const bool is_query = is_one_of(name, {"q_proj.weight", "q_proj.bias"}) || (full_norms && name == "q_norm.weight");
+  const bool stays =
+      is_one_of(name, {"q_norm.weight", "k_norm.weight", "o_proj.bias"}) && !is_query && !is_key_or_value;
   if (!is_key_or_value && !is_query && !stays && name != "o_proj.weight") {
     refuse("self_attn." + name);
   }
@@ -74,7 +82,7 @@ MaybeCut cut_ffn(const std::string& name, const LayerKeeps& keeps, int64_t width
   refuse("mlp." + name);
 }
 
-MaybeCut cut_mixture(const std::string& name, const LayerKeeps& keeps, const MoESubblock& moe, bool scale) {
+MaybeCut cut_moe_layer(const std::string& name, const LayerKeeps& keeps, const MoESubblock& moe, bool scale) {
   PickOfExperts experts{.experts = keeps.experts, .channels = keeps.expert_channels};
   if (experts.experts.empty()) {
     experts.experts.resize(static_cast<size_t>(moe.num_local_experts));
@@ -103,6 +111,7 @@ std::vector<int64_t> query_groups(const std::vector<int64_t>& kept, int64_t num_
   std::vector<int64_t> groups;
   size_t next_kept = 0;
   int64_t next_gone = 0;
+  // Every `served`-th group is that of a kept head; groups of removed heads fill the others.
   for (int64_t place = 0; place < num_heads; ++place) {
     if (place % served == 0) {
       groups.push_back(kept[next_kept++]);
@@ -121,24 +130,25 @@ MaybeCut cut_of(
     const Shape& shape,
     const LayerKeeps& keeps,
     const descriptor::BlockConfig& block,
-    bool scale_pruned_weights) {
+    const CutRules& rules) {
   const std::string attention_prefix = "self_attn.";
   const std::string ffn_prefix = "mlp.";
-  // What keeps all is not cut, so that the child reads it from the parent's files as it is.
+  // A parameter of which everything is kept is not cut, so the child reads it from the parent's files unchanged.
   const auto* attention = std::get_if<AttentionSubblock>(&block.attention);
   if (name.starts_with(attention_prefix) && attention != nullptr) {
     const int64_t heads = attention->num_key_value_heads;
     const bool whole =
         keeps.averaged_kv_heads == 0 ? keeps_all(keeps.kv_heads, heads) : keeps.averaged_kv_heads == heads;
-    return whole ? std::nullopt : cut_attention(name.substr(attention_prefix.size()), shape, keeps, heads);
+    return whole ? std::nullopt
+                 : cut_attention(name.substr(attention_prefix.size()), shape, keeps, heads, rules.qk_norm_width);
   }
   if (!name.starts_with(ffn_prefix)) {
-    return std::nullopt;  // the norms before the halves
+    return std::nullopt;  // the norms of the sub-blocks
   }
   const std::string inner = name.substr(ffn_prefix.size());
   if (const auto* ffn = std::get_if<FFNSubblock>(&block.ffn)) {
     const bool whole = keeps_all(keeps.ffn_channels, ffn->intermediate_size);
-    return whole ? std::nullopt : cut_ffn(inner, keeps, ffn->intermediate_size, scale_pruned_weights);
+    return whole ? std::nullopt : cut_ffn(inner, keeps, ffn->intermediate_size, rules.scale_pruned_weights);
   }
   const auto* moe = std::get_if<MoESubblock>(&block.ffn);
   if (moe == nullptr) {
@@ -147,7 +157,7 @@ MaybeCut cut_of(
   const bool all_experts = keeps_all(keeps.experts, moe->num_local_experts);
   const bool all_channels =
       keeps.expert_channels.empty() || keeps_all(keeps.expert_channels.front(), moe->expert_intermediate_dim);
-  return all_experts && all_channels ? std::nullopt : cut_mixture(inner, keeps, *moe, scale_pruned_weights);
+  return all_experts && all_channels ? std::nullopt : cut_moe_layer(inner, keeps, *moe, rules.scale_pruned_weights);
 }
 
 }  // namespace lehr::prune

@@ -12,7 +12,7 @@ namespace lehr::prune {
 namespace {
 using See = std::function<void(const at::Tensor& input, const at::Tensor& output)>;
 
-// Sees a module's calls, which go on as they would.
+// A hook that observes a module's calls without changing them.
 class Onlooker : public nn::CallHook {
  public:
   explicit Onlooker(See see) : see_(std::move(see)) {}
@@ -29,7 +29,7 @@ class Onlooker : public nn::CallHook {
   See see_;
 };
 
-// Hooks stay in the model; what they see must not outlive who looks.
+// Hooks stay in the model after the scorer is gone, so its destructor clears their callbacks.
 struct Onlookers {
   std::vector<std::shared_ptr<Onlooker>> all = {};
   ~Onlookers() {
@@ -76,29 +76,32 @@ class ModelScorer::Parts {
     for (const auto& item : model.named_modules("", /*include_self=*/false)) {
       modules_.emplace(item.key(), item.value());
     }
+    const descriptor::SubblockModules children = descriptor.subblock_modules();
     for (layer_ = 0; layer_ < model.num_local_layers(); ++layer_) {
-      path_ = descriptor.layer_block_name(layer_) + ".";
-      if (const auto attention = part<nn::GroupedQueryAttentionImpl>("self_attn")) {
-        look_at_attention(*attention);
+      path_ = descriptor.layer_block_name(layer_);
+      const auto of_attention = modules_of(children.attention, children.shared);
+      const auto of_ffn = modules_of(children.ffn, children.shared);
+      if (auto* attention = first_of<nn::GroupedQueryAttentionImpl>(of_attention)) {
+        look_at_attention(*attention, of_attention);
       }
-      if (const auto ffn = part<nn::SwiGLUImpl>("mlp")) {
-        look_at_ffn(*ffn);
+      if (auto* ffn = first_of<nn::SwiGLUImpl>(of_ffn)) {
+        look_at_ffn(*ffn, of_ffn);
       }
-      if (const auto mixture = part<nn::MoELayerImpl>("mlp")) {
-        look_at_mixture(*mixture);
+      if (auto* moe_layer = first_of<nn::MoELayerImpl>(of_ffn)) {
+        look_at_moe_layer(*moe_layer, of_ffn);
       }
     }
-    require(!there_.empty(), "scores: no layer of the model has attention or a feed-forward block that is scored");
+    require(!there_.empty(), "scores: no layer of the model has attention or a feed-forward block that can be scored");
     for (const Kind kind : options.kinds) {
       require(
           there_.contains(kind),
-          "scores of {}: the model has none of them; it has {}",
+          "scores of {}: no layer of the model has them; it has {}",
           name_of(kind),
           fmt::join(names_of(there_), ", "));
     }
   }
 
-  at::Tensor counted;  // of the present forward; undefined: all
+  at::Tensor counted;  // mask of the current forward; undefined: all tokens count
   int64_t bytes_a_token = 0;
 
   std::map<std::pair<int64_t, Kind>, at::Tensor> scores() const {
@@ -110,13 +113,32 @@ class ModelScorer::Parts {
   }
 
  private:
-  template <class Part>
-  std::shared_ptr<Part> part(const std::string& name) const {
-    const auto found = modules_.find(path_ + name);
-    return found == modules_.end() ? nullptr : std::dynamic_pointer_cast<Part>(found->second);
+  using Modules = std::vector<torch::nn::Module*>;
+
+  // The modules of a sub-block that the layer has: its own, and those that it shares.
+  Modules modules_of(const std::vector<std::string>& own, const std::vector<std::string>& shared) const {
+    Modules found;
+    for (const auto* names : {&own, &shared}) {
+      for (const std::string& name : *names) {
+        if (const auto module = modules_.find(path_ + "." + name); module != modules_.end()) {
+          found.push_back(module->second.get());
+        }
+      }
+    }
+    return found;
   }
 
-  // Whether the present layer's scores of that kind are wanted.
+  template <class Part>
+  static Part* first_of(const Modules& modules) {
+    for (torch::nn::Module* module : modules) {
+      if (auto* part = dynamic_cast<Part*>(module)) {
+        return part;
+      }
+    }
+    return nullptr;
+  }
+
+  // Returns whether scores of that kind are wanted, and records that the model has it.
   bool wants(Kind kind) {
     there_.insert(kind);
     return options_.kinds.empty() || options_.kinds.contains(kind);
@@ -139,41 +161,56 @@ class ModelScorer::Parts {
     });
   }
 
-  // A half adds to the residual stream what it makes of the norm of it.
-  void look_at_half(Kind kind, nn::Module& half, const char* norm_name) {
-    const auto norm = part<nn::RMSNormImpl>(norm_name);
-    if (!norm || !wants(kind)) {
+  // What a sub-block did in a call of its layer: the residual stream that it read, and what it added to it.
+  struct Branch {
+    at::Tensor read, added;
+  };
+
+  // The residual stream is what the first module of a sub-block reads, and it gets what the last one returns. So norms
+  // may be before the block, after it, or both.
+  void look_at_half(Kind kind, nn::Module& half, const Modules& modules) {
+    const auto layer = modules_.find(path_);
+    if (layer == modules_.end() || !wants(kind)) {
       return;
     }
     const auto influence = std::make_shared<BlockInfluence>();
-    const auto before = std::make_shared<at::Tensor>();
+    const auto branch = std::make_shared<Branch>();
     keep(kind, influence);
-    look(*norm, [before](const at::Tensor& input, const at::Tensor&) { *before = input; });
-    look(half, [this, influence, before](const at::Tensor&, const at::Tensor& output) {
-      influence->accumulate(*before, *before + output, counted);
-      *before = at::Tensor();
+    const auto pass = [branch](const at::Tensor& input, const at::Tensor& output) {
+      branch->read = branch->read.defined() ? branch->read : input;
+      branch->added = output;
+    };
+    for (torch::nn::Module* module : modules) {
+      if (auto* norm = dynamic_cast<nn::RMSNormImpl*>(module)) {
+        look(*norm, pass);
+      }
+    }
+    look(half, pass);
+    look(dynamic_cast<nn::Module&>(*layer->second), [this, influence, branch](const at::Tensor&, const at::Tensor&) {
+      influence->accumulate(branch->read, branch->read + branch->added, counted);
+      *branch = {};
     });
   }
 
-  void look_at_attention(nn::GroupedQueryAttentionImpl& attention) {
+  void look_at_attention(nn::GroupedQueryAttentionImpl& attention, const Modules& modules) {
     if (wants(Kind::kv_heads)) {
       look_at_channels(
           Kind::kv_heads,
           *attention.o_proj,
           std::make_shared<IndependentKvHeadContribution>(attention.num_key_value_heads()));
     }
-    look_at_half(Kind::attention, attention, "input_layernorm");
+    look_at_half(Kind::attention, attention, modules);
   }
 
-  void look_at_ffn(nn::SwiGLUImpl& ffn) {
+  void look_at_ffn(nn::SwiGLUImpl& ffn, const Modules& modules) {
     if (wants(Kind::ffn_channels)) {
       look_at_channels(
           Kind::ffn_channels, *ffn.down_proj, channel_hook(options_.ffn, ffn.down_proj->weight.size(1), batches_));
     }
-    look_at_half(Kind::ffn, ffn, "post_attention_layernorm");
+    look_at_half(Kind::ffn, ffn, modules);
   }
 
-  void look_at_mixture(nn::MoELayerImpl& mixture) {
+  void look_at_moe_layer(nn::MoELayerImpl& moe_layer, const Modules& modules) {
     std::vector<std::shared_ptr<ExpertHook>> hooks;
     if (wants(Kind::expert_channels)) {
       hooks.push_back(std::make_shared<IndependentExpertChannelContribution>());
@@ -183,34 +220,35 @@ class ModelScorer::Parts {
       hooks.push_back(expert_hook(options_.experts));
       keep(Kind::experts, hooks.back());
       if (options_.experts == ExpertMethod::voting) {
-        bytes_a_token += RankedChoiceVoting::bytes_a_token(mixture.num_experts());
+        bytes_a_token += RankedChoiceVoting::bytes_a_token(moe_layer.num_experts());
       }
     }
     if (!hooks.empty()) {
       const auto inner = std::make_shared<at::Tensor>();
-      look(
-          *mixture.grouped_experts->down_proj, [inner](const at::Tensor& input, const at::Tensor&) { *inner = input; });
-      look(mixture, [this, &mixture, hooks, inner](const at::Tensor& input, const at::Tensor& output) {
-        const MixtureCall call{
+      look(*moe_layer.grouped_experts->down_proj, [inner](const at::Tensor& input, const at::Tensor&) {
+        *inner = input;
+      });
+      look(moe_layer, [this, &moe_layer, hooks, inner](const at::Tensor& input, const at::Tensor& output) {
+        const MoECall call{
             .tokens = input.reshape({-1, input.size(-1)}),
             .output = output.reshape({-1, output.size(-1)}),
             .inner = *inner,
-            .routing = mixture.last_routing(),
+            .routing = moe_layer.last_routing(),
             .counted = counted.defined() ? counted.flatten() : counted};
         for (const auto& hook : hooks) {
-          hook->accumulate(mixture, call);
+          hook->accumulate(moe_layer, call);
         }
-        *inner = at::Tensor();  // experts may have run again for their scores
+        *inner = at::Tensor();  // free it; a hook may have recomputed the experts for its scores
       });
     }
-    look_at_half(Kind::ffn, mixture, "post_attention_layernorm");
+    look_at_half(Kind::ffn, moe_layer, modules);
   }
 
   int64_t batches_;
   ScoreOptions options_;
   std::map<std::string, std::shared_ptr<torch::nn::Module>> modules_;
-  int64_t layer_ = 0;  // that is looked at
-  std::string path_;   // of its parts
+  int64_t layer_ = 0;  // the layer that is being hooked
+  std::string path_;   // its name
   std::set<Kind> there_;
   std::map<std::pair<int64_t, Kind>, std::function<at::Tensor()>> scores_;
   Onlookers onlookers_;
@@ -225,7 +263,8 @@ ModelScorer::~ModelScorer() = default;
 void ModelScorer::forward(const nn::ModelInputs& inputs, const at::Tensor& counted) {
   at::NoGradGuard no_grad;
   model_.eval();
-  parts_->counted = counted.all().item<bool>() ? at::Tensor() : counted;  // then no rows need to be picked
+  // An undefined mask avoids an index_select of all rows.
+  parts_->counted = counted.all().item<bool>() ? at::Tensor() : counted;
   model_.forward(inputs);
 }
 

@@ -1,4 +1,4 @@
-// Hooks on a model's modules that score its parts while it runs.
+// Hooks on the modules of a model that score its parts during forward.
 #pragma once
 
 #include <map>
@@ -11,24 +11,24 @@
 
 namespace lehr::prune {
 
-/// How the channels of a feed-forward block are scored; see score_channels.h.
+/// The score of a feed-forward block's channels; see score_channels.h.
 enum class FfnMethod { iterative, independent, l2 };
-/// How the experts of a mixture are scored; see score_experts.h.
+/// The score of an MoE layer's experts; see score_experts.h.
 enum class ExpertMethod { mse, cosine, voting };
 
 struct ScoreOptions {
-  std::set<Kind> kinds = {};  ///< None: all that the model has.
+  std::set<Kind> kinds = {};  ///< Empty: all kinds that the model has.
   FfnMethod ffn = FfnMethod::iterative;
   ExpertMethod experts = ExpertMethod::mse;
 };
 
-/// Looks on while a whole model on one device, without adapters, runs forward, and scores its parts. The model computes
-/// as it would without: scores are read from modules' inputs and outputs, in the places that Hugging Face's names have
-/// (self_attn.o_proj, mlp.down_proj, the norms before them). A no-op has no scores.
+/// Observes the forward of a whole model on one device, without adapters, and scores its parts. The model's outputs are
+/// unchanged: scores are computed from inputs and outputs of the modules of each sub-block, which the descriptor names.
+/// A no-op sub-block has no scores.
 class ModelScorer {
  public:
-  /// `batches` is the number of forwards to come, which IterativeChannelContribution must know. The model must be there
-  /// as long as the scorer, and keeps hooks that do nothing afterwards. Throws a usage error for a kind that no layer
+  /// `batches` is the number of forwards to come, which IterativeChannelContribution must know. The model must outlive
+  /// the scorer; the hooks stay on the model but do nothing afterwards. Throws a usage error for a kind that no layer
   /// of the model has, and if there is nothing to score.
   ModelScorer(
       nn::Model& model,
@@ -39,14 +39,14 @@ class ModelScorer {
   ModelScorer(const ModelScorer&) = delete;
   ModelScorer& operator=(const ModelScorer&) = delete;
 
-  /// A forward without gradients, in eval mode. `counted` (B, T) bool: the tokens that count; at least one.
+  /// Runs a forward without gradients, in eval mode. `counted` (B, T) bool selects the tokens to count; at least one.
   void forward(const nn::ModelInputs& inputs, const at::Tensor& counted);
 
-  /// What is kept in memory of each token that counts, of all layers together: RankedChoiceVoting's; 0 without.
+  /// Returns the bytes kept per counted token, summed over layers: those of RankedChoiceVoting; 0 without it.
   int64_t bytes_a_token() const;
 
-  /// By layer and kind, float64 on the CPU. Throws usage errors before the last batch, and for activations that are not
-  /// finite.
+  /// Returns the scores by layer and kind, float64 on the CPU. Throws usage errors before the last batch, and for
+  /// activations that are not finite.
   std::map<std::pair<int64_t, Kind>, at::Tensor> scores() const;
 
  private:

@@ -15,7 +15,7 @@ at::Tensor pick(int64_t dim, const std::vector<int64_t>& indices, const Box& box
     }
   }
   if (covering.size() <= 0) {
-    covering = {0, 1};  // nothing but zeros, of the parent's type
+    covering = {0, 1};  // only zeros: read one element for the dtype
   }
   Box parent = box;
   parent[static_cast<size_t>(dim)] = covering;

@@ -1,4 +1,4 @@
-// A pruned model as a folder.
+// Output of a pruned model as a model folder.
 #pragma once
 
 #include <filesystem>
@@ -10,28 +10,28 @@
 
 namespace lehr::prune {
 
-/// The record of what was kept, in a child's folder.
+/// File in a child's folder that records the kept parts.
 inline constexpr const char* kPruningFile = "pruning.json";
 
 struct PruneTarget {
   std::filesystem::path model;   ///< The parent: a model folder with weights, in any layout.
-  std::filesystem::path output;  ///< Folder to be made; its parent must be there.
-  bool subblocks = false;        ///< A file for each sub-block in place of files by size.
+  std::filesystem::path output;  ///< Folder to create; its parent folder must exist.
+  bool subblocks = false;        ///< Write one file per sub-block instead of files by size.
   int64_t max_shard_bytes = state::kDefaultMaxShardBytes;
 };
 
-/// What was made.
+/// Summary of a written child.
 struct PruneReport : train::WrittenModel {
   std::vector<descriptor::BlockConfig> before;
   std::vector<descriptor::BlockConfig> after;
   std::vector<std::string>
-      left_out;  ///< Tensors of the parent that need not be stored: a copy of tied embeddings, say.
+      left_out;  ///< Tensors of the parent that need not be stored, such as a copy of tied embeddings.
 };
 
-/// Writes the child that keeps this of the parent: weights, tensor by tensor, in the parent's types and layout of
-/// experts; config.json, with block configs if layers differ, else with their sizes; pruning.json; the
-/// tokenizer's files. A pruning that keeps all gives the parent's weights and config.json byte for byte. The folder
-/// appears under its name when everything is on the disk. Throws usage errors before anything is written.
+/// Writes the child that keeps these parts of the parent: weights, tensor by tensor, in the parent's dtypes and layout
+/// of experts; config.json, with block configs if layers differ, otherwise with the new sizes; pruning.json; the
+/// tokenizer's files. A pruning that keeps everything yields the parent's weights and config.json byte for byte. The
+/// folder appears under its name only when everything is on disk. Throws usage errors before anything is written.
 PruneReport write_pruned(const PruneTarget& target, const Pruning& pruning, const descriptor::ModelFamilies& families);
 
 }  // namespace lehr::prune

@@ -21,6 +21,14 @@ std::vector<train::Replacement> dropped_halves(const Pruning& pruning) {
   }
   return dropped;
 }
+
+// QK-norm over the full width has a weight per row of k_proj. With one KV head, which cannot be pruned, they look
+// alike.
+nn::QKNormWidth qk_norm_width(const state::TensorSpecs& specs, const std::string& layer) {
+  const auto norm = specs.find(layer + "self_attn.k_norm.weight"), keys = specs.find(layer + "self_attn.k_proj.weight");
+  const bool full = norm != specs.end() && keys != specs.end() && norm->second.shape.at(0) == keys->second.shape.at(0);
+  return full ? nn::QKNormWidth::full : nn::QKNormWidth::head;
+}
 }  // namespace
 
 PrunedModel::PrunedModel(
@@ -35,12 +43,13 @@ PrunedModel::PrunedModel(
   const descriptor::ModelDescriptor& descriptor = families.descriptor_of_hf_folder(folder);
   for (size_t layer = 0; layer < blocks.size(); ++layer) {
     const std::string prefix = descriptor.layer_block_name(static_cast<int64_t>(layer)) + ".";
+    const CutRules rules{
+        .scale_pruned_weights = pruning.scale_pruned_weights, .qk_norm_width = qk_norm_width(specs_, prefix)};
     for (auto& [name, spec] : specs_) {
       if (!name.starts_with(prefix)) {
         continue;
       }
-      auto found = cut_of(
-          name.substr(prefix.size()), spec.shape, pruning.layers[layer], blocks[layer], pruning.scale_pruned_weights);
+      auto found = cut_of(name.substr(prefix.size()), spec.shape, pruning.layers[layer], blocks[layer], rules);
       if (found) {
         spec.shape = shape_after(*found, spec.shape);
         cuts_.emplace(name, std::move(*found));

@@ -1,4 +1,4 @@
-// A pruned model that is a view of its parent: parameters are cut when they are read, in files or on ranks.
+// A pruned model as a view of its parent: parameters are cut while they are read, for files or for ranks.
 #pragma once
 
 #include <filesystem>
@@ -14,25 +14,26 @@
 
 namespace lehr::prune {
 
-/// The parameters of the child, by their names in the model, as a source of tensors. Nothing is read before it is asked
-/// for, one box at a time; what pruning does not change is read from the parent's files as it is.
+/// The parameters of the child, by their names in the model, as a source of tensors. Reads are lazy, one region at a
+/// time; unchanged parameters are read from the parent's files as they are.
 class PrunedModel : public state::TensorSource {
  public:
-  /// Opens the headers of `folder`, a model folder in any layout and cut into files in any way. Throws usage errors: a
-  /// folder that does not hold the model that its config.json describes, and as child_blocks.
+  /// Opens the headers of `folder`, a model folder in any layout and with any split into files. Throws usage errors if
+  /// the folder does not hold the model of its config.json, and those of child_blocks.
   PrunedModel(const std::filesystem::path& folder, const Pruning& pruning, const descriptor::ModelFamilies& families);
 
-  /// The child's shape.
+  /// Returns the child's shape.
   const descriptor::ModelArgs& args() const { return *args_; }
-  /// Of the child's parameters: their shapes, and the types that the parent's files have.
+  /// Returns the shapes of the child's parameters, with the dtypes of the parent's files.
   const state::TensorSpecs& specs() const { return specs_; }
-  /// The parent, without the halves that the child has not.
+  /// Returns the parent, without the sub-blocks that the child lacks.
   const train::ModelParts& parent() const { return parts_; }
 
   at::Tensor read(const std::string& name, const Box& box) const override;
   void copy(const std::string& name, const Box& box, const at::Tensor& target) const override;
 
-  /// Fills the model's (materialized) parameters, a stage's or those that are laid out over ranks, casting.
+  /// Loads the model's (materialized) parameters, whole or sharded, of all stages or of one, with a cast to their
+  /// dtype.
   void load(nn::Module& model) const;
 
  private:

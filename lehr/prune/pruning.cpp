@@ -17,7 +17,7 @@ void require_kept(const std::vector<int64_t>& kept, int64_t count, const std::st
   for (size_t i = 0; i < kept.size(); ++i) {
     require(
         kept[i] >= 0 && kept[i] < count && (i == 0 || kept[i - 1] < kept[i]),
-        "{}: expected ascending numbers from 0 to {}, found {} at place {}",
+        "{}: expected ascending numbers from 0 to {}, found {} at index {}",
         what,
         count - 1,
         kept[i],
@@ -40,8 +40,8 @@ void cut_attention(const LayerKeeps& keeps, BlockConfig& block, const std::strin
       keeps.averaged_kv_heads != 0 ? keeps.averaged_kv_heads : static_cast<int64_t>(keeps.kv_heads.size());
   require(
       left > 0 && left <= heads && heads % left == 0 && (keeps.averaged_kv_heads == 0 || keeps.kv_heads.empty()),
-      "{}: kv_heads: expected a number that divides the {} of the layer, since each that stays serves the queries of "
-      "as many groups; found {}",
+      "{}: kv_heads: expected a divisor of the layer's {}, as each kept head serves the same number of query groups; "
+      "found {}",
       where,
       heads,
       left);
@@ -54,7 +54,7 @@ void cut_experts(const LayerKeeps& keeps, MoESubblock& moe, const std::string& w
     moe.num_local_experts = static_cast<int64_t>(keeps.experts.size());
     require(
         moe.num_experts_per_tok <= moe.num_local_experts,
-        "{}: experts: a token goes to {}, so at least as many must be kept; found {}",
+        "{}: experts: a token is routed to {}, so at least as many must be kept; found {}",
         where,
         moe.num_experts_per_tok,
         moe.num_local_experts);
@@ -90,7 +90,7 @@ void cut_ffn(const LayerKeeps& keeps, BlockConfig& block, const std::string& whe
     ffn->intermediate_size = static_cast<int64_t>(keeps.ffn_channels.size());
   }
   if (!keeps.experts.empty() || !keeps.expert_channels.empty()) {
-    require(moe != nullptr, "{}: experts: the layer has none", where);
+    require(moe != nullptr, "{}: experts: the layer has no experts", where);
     cut_experts(keeps, *moe, where);
   }
 }
@@ -100,7 +100,7 @@ std::vector<BlockConfig> child_blocks(
     const Pruning& pruning, const std::vector<BlockConfig>& parent, const std::string& where) {
   require(
       pruning.layers.size() == parent.size(),
-      "{}expected what is kept of {} layers, found {}",
+      "{}expected the kept parts of {} layers, found {}",
       where,
       parent.size(),
       pruning.layers.size());
@@ -108,8 +108,8 @@ std::vector<BlockConfig> child_blocks(
   for (size_t layer = 0; layer < blocks.size(); ++layer) {
     const LayerKeeps& keeps = pruning.layers[layer];
     const std::string place = fmt::format("{}layer {}", where, layer);
-    require(!keeps.no_attention || !blocks[layer].attention_is_no_op(), "{}: has no attention to be left out", place);
-    require(!keeps.no_ffn || !blocks[layer].ffn_is_no_op(), "{}: has no feed-forward block to be left out", place);
+    require(!keeps.no_attention || !blocks[layer].attention_is_no_op(), "{}: has no attention to remove", place);
+    require(!keeps.no_ffn || !blocks[layer].ffn_is_no_op(), "{}: has no feed-forward block to remove", place);
     cut_attention(keeps, blocks[layer], place);
     cut_ffn(keeps, blocks[layer], place);
   }

@@ -1,4 +1,4 @@
-// What a pruned model keeps of its parent: the record that a child carries, and all that is needed to make it again.
+// The record of a pruning: the parts that a pruned model keeps, sufficient to recreate it from its parent.
 #pragma once
 
 #include <cstdint>
@@ -11,42 +11,43 @@
 
 namespace lehr::prune {
 
-/// What is kept of one layer. Indices are the parent's, ascending, and stand in the child in that order: the order of
-/// channels and of experts changes nothing of what a layer computes, that of KV heads neither.
+/// The kept parts of one layer. Indices are the parent's, ascending, and the child has them in that order. The order of
+/// channels, experts and KV heads does not affect a layer's output.
 struct LayerKeeps {
-  bool no_attention = false;               ///< The attention is left out, with its norm.
-  bool no_ffn = false;                     ///< The feed-forward block or mixture is left out, with its norm.
-  std::vector<int64_t> ffn_channels = {};  ///< Of a feed-forward block; empty: all.
+  bool no_attention = false;               ///< Remove the attention and its norm.
+  bool no_ffn = false;                     ///< Remove the feed-forward or MoE sub-block and its norm.
+  std::vector<int64_t> ffn_channels = {};  ///< Channels of a feed-forward block; empty: all.
   std::vector<int64_t> kv_heads = {};      ///< Empty: all.
-  int64_t averaged_kv_heads = 0;           ///< So many KV heads, each the mean of neighbours; 0: none is averaged.
+  int64_t averaged_kv_heads = 0;           ///< Number of KV heads, each the mean of neighbours; 0: no averaging.
   std::vector<int64_t> experts = {};       ///< Empty: all.
-  std::vector<std::vector<int64_t>> expert_channels = {};  ///< For each expert that is kept, in order; empty: all.
+  std::vector<std::vector<int64_t>> expert_channels = {};  ///< One list per kept expert, in order; empty: all.
 
   bool keeps_all() const { return *this == LayerKeeps(); }
   bool operator==(const LayerKeeps&) const = default;
 };
 
 struct Pruning {
-  std::vector<LayerKeeps> layers;  ///< One for each layer of the parent.
-  /// Rows of down_proj are multiplied with channels before / channels after, so that their sums stay as large as those
-  /// of random channels would be.
+  std::vector<LayerKeeps> layers;  ///< One entry per layer of the parent.
+  /// Multiply down_proj by channels before / channels after, so that its sums keep the magnitude that they would have
+  /// with randomly chosen channels.
   bool scale_pruned_weights = false;
-  Node facts = Node::make_table();  ///< How it was chosen, for people.
+  Node facts = Node::make_table();  ///< The criteria of the choice, for people to read.
 };
 
-/// The layers of the child. Throws a usage error, behind `where`, that names the layer and the kind for what does not
-/// fit the parent: another number of layers, a kind that a layer has not, indices out of range or not ascending, KV
-/// heads of which the parent's are no multiple, fewer experts than a token goes to.
+/// Returns the layers of the child. Throws a usage error that begins with `where` and names layer and kind if the
+/// pruning does not fit the parent: another number of layers, a kind that a layer lacks, indices out of range or not
+/// ascending, a number of KV heads that does not divide the parent's, fewer experts than a token is routed to.
 std::vector<descriptor::BlockConfig> child_blocks(
     const Pruning& pruning, const std::vector<descriptor::BlockConfig>& parent, const std::string& where);
 
-/// The content of a child's pruning.json:
+/// Returns the content of a child's pruning.json:
 /// {"parent": DIR, "chosen_by": {...}, "scale_pruned_weights": false,
-///  "layers": [{"layer": 3, "ffn_channels": [0, 2], "kv_heads": [1], "drop": ["attention"], ...}]}, where layers that
-/// keep all are left out.
+///  "layers": [{"layer": 3, "ffn_channels": [0, 2], "kv_heads": [1], "drop": ["attention"], ...}]}.
+/// Unchanged layers are omitted.
 std::string pruning_json(const Pruning& pruning, const std::filesystem::path& parent);
 
-/// Reads it for a parent of that many layers. Throws usage errors with file and key for what is unknown or no index.
+/// Reads pruning.json for a parent of `num_layers` layers. Throws usage errors with file and key for unknown keys and
+/// invalid indices.
 Pruning read_pruning(const std::filesystem::path& file, int64_t num_layers);
 
 }  // namespace lehr::prune

@@ -1,4 +1,4 @@
-// pruning.json, written and read.
+// Writes and reads pruning.json.
 #include <set>
 
 #include "lehr/base/error.h"
@@ -63,7 +63,7 @@ std::vector<int64_t> numbers_of(const Node& list) {
     numbers.push_back(number.as_int());
   }
   if (numbers.empty()) {
-    refuse(list, "expected what is kept, found nothing; leave it out where all is kept");
+    refuse(list, "expected the kept indices, found none; omit the key to keep all");
   }
   return numbers;
 }
@@ -96,7 +96,7 @@ LayerKeeps read_layer(Entries& entries) {
     if (keeps.averaged_kv_heads < 1) {
       refuse(
           *entries.get(kAveraged),
-          fmt::format("expected 1 or more, found {}; leave it out where none is averaged", keeps.averaged_kv_heads));
+          fmt::format("expected 1 or more, found {}; omit the key if no heads are averaged", keeps.averaged_kv_heads));
     }
   }
   if (const Node* lists = entries.get(name_of(Kind::expert_channels))) {
@@ -141,7 +141,7 @@ Pruning read_pruning(const std::filesystem::path& file, int64_t num_layers) {
     Entries layer(node);
     const int64_t number = layer.integer("layer");
     if (number < 0 || number >= num_layers || !seen.insert(number).second) {
-      refuse(node, fmt::format("layer: expected each of 0 to {} once at most, found {}", num_layers - 1, number));
+      refuse(node, fmt::format("layer: expected each of 0 to {} at most once, found {}", num_layers - 1, number));
     }
     pruning.layers[static_cast<size_t>(number)] = read_layer(layer);
   }

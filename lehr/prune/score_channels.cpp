@@ -19,7 +19,8 @@ std::vector<int64_t> removal_schedule(int64_t channels, int64_t batches) {
 }
 
 namespace {
-// errors_of_removal of some rows after the other: what does not depend on the rows is made once.
+// Computes errors_of_removal for one chunk of rows after the other; terms that do not depend on the rows are computed
+// once.
 class Removal {
  public:
   Removal(const at::Tensor& weight, const at::Tensor& removed)
@@ -38,7 +39,7 @@ class Removal {
   }
 
  private:
-  // Squares are below 0 by rounding only.
+  // Squares can be negative by rounding only.
   static at::Tensor root(const at::Tensor& squares) { return squares.clamp_min(0).add(1e-8).sqrt(); }
 
   at::Tensor weight_, removed_, columns_, norms_;
@@ -50,7 +51,7 @@ at::Tensor errors_of_removal(const at::Tensor& inputs, const at::Tensor& weight,
 }
 
 IterativeChannelContribution::IterativeChannelContribution(int64_t channels, int64_t batches) : channels_(channels) {
-  require(batches > 0, "IterativeChannelContribution: expected 1 batch or more, found {}", batches);
+  require(batches > 0, "IterativeChannelContribution: expected at least 1 batch, found {}", batches);
   schedule_ = removal_schedule(channels, batches);
   removed_ = at::empty({0}, at::kLong);
 }
@@ -73,6 +74,7 @@ void IterativeChannelContribution::remove(int64_t count) {
   if (count == 0) {
     return;
   }
+  // Infinite errors keep removed channels from being chosen again.
   const at::Tensor left = errors_.value().index_fill(0, removed_, std::numeric_limits<double>::infinity());
   const at::Tensor order = std::get<1>(left.sort(/*stable=*/true, /*dim=*/0, /*descending=*/false));
   removed_ = at::cat({removed_, order.narrow(0, 0, count)});
@@ -113,7 +115,7 @@ void L2Norm::accumulate(const at::Tensor& input, const at::Tensor& /*weight*/, c
 }
 
 at::Tensor L2Norm::scores() const {
-  require(squares_.defined(), "L2Norm: no token was seen; scores are sums over rows of tokens");
+  require(squares_.defined(), "L2Norm: no token was seen; scores are sums over sequences");
   return require_finite(squares_.sqrt());
 }
 

@@ -8,11 +8,11 @@
 namespace lehr::prune {
 
 namespace {
-at::Tensor counted_of(const at::Tensor& rows, const MixtureCall& call) {
+at::Tensor counted_of(const at::Tensor& rows, const MoECall& call) {
   return counted_rows(rows, call.counted);
 }
 
-// What experts are chosen by (nn/router.h).
+// Returns the values by which the router selects experts (nn/router.h): probabilities plus bias.
 at::Tensor preferences(const nn::TopKRouterImpl& router, const at::Tensor& probabilities) {
   return router.expert_bias.defined() ? probabilities + router.expert_bias : probabilities;
 }
@@ -21,7 +21,7 @@ struct Choice {
   at::Tensor experts, weights;  // (n, k)
 };
 
-// The router's decision by logits (n, E) for tokens that lack the expert `without` (n).
+// Returns the router's decision by logits (n, E) if each token lacks the expert `without` (n).
 Choice route_without(const nn::TopKRouterImpl& router, const at::Tensor& logits, const at::Tensor& without) {
   constexpr double kNever = -std::numeric_limits<double>::infinity();
   const auto wide = logits.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
@@ -31,47 +31,47 @@ Choice route_without(const nn::TopKRouterImpl& router, const at::Tensor& logits,
   const at::Tensor experts = std::get<1>(left.topk(router.top_k()));
   at::Tensor weights = probabilities.gather(-1, experts);
   weights = router.renormalizes() ? weights / weights.sum(-1, /*keepdim=*/true) : weights;
-  return {experts, weights.masked_fill(gone.gather(-1, experts), 0)};  // chosen where there are too few others
+  return {experts, weights.masked_fill(gone.gather(-1, experts), 0)};  // `without` is selected if too few others exist
 }
 
-// The sum (n, H) of the results (M, H) at `places` (n, k), by weights.
+// Returns the weighted sum (n, H) of the results (M, H) at `places` (n, k).
 at::Tensor weighted(const at::Tensor& results, const at::Tensor& places, const at::Tensor& weights) {
   const at::Tensor of_tokens = results.index_select(0, places.flatten());
   return (of_tokens.view({places.size(0), places.size(1), -1}) * weights.to(at::kDouble).unsqueeze(-1)).sum(1);
 }
 }  // namespace
 
-void RemoveExpertsIndependent::accumulate(nn::MoELayerImpl& mixture, const MixtureCall& call) {
+void RemoveExpertsIndependent::accumulate(nn::MoELayerImpl& moe_layer, const MoECall& call) {
   const at::Tensor all_tokens = counted_of(call.tokens, call);
   const at::Tensor all_outputs = counted_of(call.output, call);
   const at::Tensor all_logits = counted_of(call.routing.logits, call);
   const at::Tensor all_chosen = counted_of(call.routing.selected_expert_indices, call);
   const at::Tensor all_weights = counted_of(call.routing.selected_probabilities, call);
   const int64_t k = all_chosen.size(1);
-  constexpr int64_t kElements = int64_t{1} << 25;  // of results in float64: 256 MiB
+  constexpr int64_t kElements = int64_t{1} << 25;  // 256 MiB of float64 results per chunk
   const int64_t step = std::max<int64_t>(1, kElements / ((k + 1) * all_tokens.size(1)));
   for (int64_t first = 0; first < all_tokens.size(0); first += step) {
     const int64_t n = std::min(step, all_tokens.size(0) - first);
     const auto part = [&](const at::Tensor& all) { return all.narrow(0, first, n); };
     const at::Tensor tokens = part(all_tokens), chosen = part(all_chosen);
-    // The decision with all experts, then those without each token's first, second, ... choice.
+    // The decision with all experts, then the decisions without each token's first, second, ... choice.
     std::vector<Choice> choices{{chosen, part(all_weights)}};
     std::vector<at::Tensor> pairs{chosen};
     for (int64_t place = 0; place < k; ++place) {
-      choices.push_back(route_without(*mixture.router, part(all_logits), chosen.select(1, place)));
+      choices.push_back(route_without(*moe_layer.router, part(all_logits), chosen.select(1, place)));
       pairs.push_back(choices.back().experts);
     }
-    // Each pair of expert and token once, sorted by expert. Nearly always they are k + 1 a token.
+    // Each distinct pair of expert and token, sorted by expert. There are nearly always k + 1 per token.
     const at::Tensor token = at::arange(n, chosen.options()).unsqueeze(1);
     const auto [distinct, places, counts] =
         at::_unique2(at::stack(pairs) * n + token, /*sorted=*/true, /*return_inverse=*/true);
-    const at::Tensor ends = at::bincount(distinct.div(n, "floor"), {}, mixture.num_experts()).cumsum(0).to(at::kInt);
+    const at::Tensor ends = at::bincount(distinct.div(n, "floor"), {}, moe_layer.num_experts()).cumsum(0).to(at::kInt);
     const at::Tensor rows = tokens.index_select(0, distinct.remainder(n));
-    const at::Tensor results = mixture.grouped_experts(rows, ends).to(at::kDouble);  // (M, H)
+    const at::Tensor results = moe_layer.grouped_experts(rows, ends).to(at::kDouble);  // (M, H)
 
     const at::Tensor output = part(all_outputs).to(at::kDouble);
     const at::Tensor with_all = weighted(results, places[0], choices[0].weights);
-    at::Tensor losses = at::zeros({mixture.num_experts()}, output.options());
+    at::Tensor losses = at::zeros({moe_layer.num_experts()}, output.options());
     for (int64_t place = 0; place < k; ++place) {
       const at::Tensor change = weighted(results, places[place + 1], choices[place + 1].weights) - with_all;
       losses.index_add_(
@@ -84,13 +84,13 @@ void RemoveExpertsIndependent::accumulate(nn::MoELayerImpl& mixture, const Mixtu
   }
 }
 
-void RankedChoiceVoting::accumulate(nn::MoELayerImpl& mixture, const MixtureCall& call) {
-  const at::Tensor likes = preferences(*mixture.router, counted_of(call.routing.probabilities, call));
+void RankedChoiceVoting::accumulate(nn::MoELayerImpl& moe_layer, const MoECall& call) {
+  const at::Tensor likes = preferences(*moe_layer.router, counted_of(call.routing.probabilities, call));
   const at::Tensor sum = likes.sum(at::kDouble);
   probabilities_ = probabilities_.defined() ? probabilities_ + sum : sum;
   const at::Tensor order = std::get<1>(likes.sort(/*stable=*/true, /*dim=*/-1, /*descending=*/true));
   ballots_.push_back(order.to(at::kCPU, at::kShort));
-  votes_ = mixture.router->top_k();
+  votes_ = moe_layer.router->top_k();
 }
 
 at::Tensor RankedChoiceVoting::scores() const {
@@ -113,9 +113,10 @@ at::Tensor RankedChoiceVoting::count(const at::Tensor& ballots, int64_t votes) {
   for (const auto& of_expert : voters) {
     first_count.push_back(of_expert.size());
   }
-  std::vector<int64_t> next(static_cast<size_t>(tokens), votes);  // of each token, the first choice without a vote
+  std::vector<int64_t> next(static_cast<size_t>(tokens), votes);  // per token, its first choice that has no vote yet
   std::vector<bool> gone(static_cast<size_t>(experts), false);
   at::Tensor scores = at::zeros({experts}, at::kDouble);
+  // Each round removes the expert with the fewest votes, and passes its votes to the next remaining choices.
   for (int64_t rank = 0; rank < experts; ++rank) {
     size_t last = gone.size();
     for (size_t e = 0; e < gone.size(); ++e) {
@@ -139,22 +140,23 @@ at::Tensor RankedChoiceVoting::count(const at::Tensor& ballots, int64_t votes) {
   return scores;
 }
 
-void IndependentExpertChannelContribution::accumulate(nn::MoELayerImpl& mixture, const MixtureCall& call) {
+void IndependentExpertChannelContribution::accumulate(nn::MoELayerImpl& moe_layer, const MoECall& call) {
   const at::Tensor& chosen = call.routing.selected_expert_indices;
-  const at::Tensor order = ops::sort_by_expert(chosen, mixture.num_experts()).order;
+  // (N * k): the pair of token and choice of each row of call.inner, then its token.
+  const at::Tensor order = ops::sort_by_expert(chosen, moe_layer.num_experts()).order;
   const at::Tensor token = order.div(chosen.size(1), "floor");
   const at::Tensor counts = call.counted.defined() ? call.counted.index_select(0, token) : at::Tensor();
   const at::Tensor expert = counted_rows(chosen.flatten().index_select(0, order).unsqueeze(1), counts).squeeze(1);
   const at::Tensor inner = counted_rows(call.inner, counts);
-  const at::Tensor weight = mixture.grouped_experts->down_proj->weight;  // (E, H, I)
+  const at::Tensor weight = moe_layer.grouped_experts->down_proj->weight;  // (E, H, I)
   if (!norms_.defined()) {
-    std::vector<at::Tensor> norms;  // expert by expert: a float64 copy of all would be large
+    std::vector<at::Tensor> norms;  // expert by expert, as a float64 copy of all weights would be large
     for (const at::Tensor& of_expert : weight.unbind(0)) {
       norms.push_back(of_expert.to(at::kDouble).norm(2, 0));
     }
     norms_ = at::stack(norms);
     activations_ = at::zeros_like(norms_);
-    tokens_ = at::zeros({mixture.num_experts()}, norms_.options());
+    tokens_ = at::zeros({moe_layer.num_experts()}, norms_.options());
   }
   int64_t first = 0;
   for_rows_in_float64(inner, [&](const at::Tensor& rows) {

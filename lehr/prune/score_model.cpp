@@ -12,10 +12,11 @@ namespace lehr::prune {
 const char* formula_of(Kind kind, const ScoreOptions& options) {
   switch (kind) {
     case Kind::ffn_channels:
-      return options.ffn == FfnMethod::iterative ? "rank in greedy removal: mean over tokens of |sum over removed j of "
-                                                   "W_j a_j + W_i a_i|, smallest first"
-             : options.ffn == FfnMethod::independent ? "|W_i| times the mean over tokens of |a_i|"
-                                                     : "sqrt of the sum over rows of (mean over tokens of |a_i|)^2";
+      return options.ffn == FfnMethod::iterative ? "rank in greedy removal, smallest first: mean over tokens of |sum "
+                                                   "over removed j of W_j a_j + W_i a_i|"
+             : options.ffn == FfnMethod::independent
+                 ? "|W_i| times the mean over tokens of |a_i|"
+                 : "sqrt of the sum over sequences of (mean over tokens of |a_i|)^2";
     case Kind::kv_heads:
       return "mean over tokens of |W_g a_g|";
     case Kind::experts:
@@ -23,7 +24,7 @@ const char* formula_of(Kind kind, const ScoreOptions& options) {
                  ? "mean over tokens of mean (y - y')^2, where y' is the output without the expert"
              : options.experts == ExpertMethod::cosine
                  ? "mean over tokens of 1 - cos(y, y'), where y' is the output without the expert"
-                 : "place in ranked-choice voting, 0 for the first that goes";
+                 : "rank of removal in ranked-choice voting, 0 for the first";
     case Kind::expert_channels:
       return "|W_ei| times the mean over the expert's tokens of |a_ei|";
     case Kind::attention:
@@ -41,8 +42,8 @@ void require_memory(const ModelScorer& scorer, int64_t tokens, int64_t memory) {
   const auto text = [](int64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
   require(
       scorer.bytes_a_token() == 0 || tokens <= memory / scorer.bytes_a_token(),
-      "scores of experts by voting: the votes of {} tokens take {} bytes each, {} together; expected at most {}; look "
-      "at fewer rows (--max-rows), or take --expert-method mse, which keeps nothing of a token",
+      "scores of experts by voting: the votes of {} tokens take {} bytes each, {} together; expected at most {}; use "
+      "fewer sequences (--max-rows), or --expert-method mse, which keeps nothing per token",
       tokens,
       scorer.bytes_a_token(),
       text(tokens * scorer.bytes_a_token()),
@@ -74,16 +75,16 @@ Scores score_model(
     ++batches;
     tokens += counted_tokens(batch).sum().item<int64_t>();
   });
-  require(batches > 0, "scores: the data has no token that counts; give more of it");
+  require(batches > 0, "scores: the data has no token that counts; more data is needed");
 
   const at::Device device = nn::named_parameters(model).front().parameter->value().device();
   ModelScorer scorer(model, descriptor, batches, options);
   require_memory(scorer, tokens, data.memory);
   int64_t done = 0;
   each([&](const train::Batch& batch) {
-    const train::Batch local = train::to_device(batch, device);
+    const train::Batch local = train::to_device(train::Ranks().positions_of(batch), device);
     nn::ModelInputs inputs = data.task.build_forward_inputs(local);
-    inputs.labels = at::Tensor();  // no loss is wanted
+    inputs.labels = at::Tensor();  // no loss is needed
     scorer.forward(inputs, counted_tokens(local));
     if (data.progress) {
       data.progress(++done, batches);

@@ -12,7 +12,7 @@ at::Tensor counted_rows(const at::Tensor& activations, const at::Tensor& counted
 at::Tensor require_finite(const at::Tensor& scores) {
   require(
       scores.isfinite().all().item<bool>(),
-      "scores: the model's activations or weights are not finite, so they say nothing");
+      "scores: the model's activations or weights are not finite, so scores are meaningless");
   return scores;
 }
 
@@ -26,7 +26,7 @@ void TokenMean::reset() {
 }
 
 at::Tensor TokenMean::value() const {
-  require(tokens_ > 0, "scores: no token was seen; they are means over tokens");
+  require(tokens_ > 0, "scores: no token was seen; scores are means over tokens");
   return require_finite(sum_) / tokens_;
 }
 

@@ -1,5 +1,4 @@
-// What the scores of this folder share: the tokens that count, products in float64 some rows at a time, means over
-// tokens.
+// Helpers of scores: selection of the counted tokens, float64 arithmetic in chunks of rows, and means over tokens.
 #pragma once
 
 #include <algorithm>
@@ -8,21 +7,21 @@
 
 namespace lehr::prune {
 
-/// The rows of activations (..., C), one a token, as (N, C): those whose token counts. `counted` is bool of the shape
-/// before C; undefined: all count.
+/// Returns the rows of activations (..., C), one row per token, as (N, C), of the tokens that count. `counted` is bool
+/// with the shape before C; undefined: all count.
 at::Tensor counted_rows(const at::Tensor& activations, const at::Tensor& counted);
 
-/// The scores. Throws a usage error if one is not finite: then the model's activations or weights are not.
+/// Returns `scores`. Throws a usage error if one is not finite, as then the model's activations or weights are not.
 at::Tensor require_finite(const at::Tensor& scores);
 
 /// A mean over tokens, in float64.
 class TokenMean {
  public:
-  /// Adds what `tokens` tokens sum up to.
+  /// Adds the sum over `tokens` tokens.
   void add(const at::Tensor& sum, int64_t tokens);
-  /// Forgets everything.
+  /// Resets the sum and the number of tokens to zero.
   void reset();
-  /// Throws a usage error if there was no token, or the sum is not finite.
+  /// Returns the mean. Throws a usage error if there was no token, or if the sum is not finite.
   at::Tensor value() const;
 
  private:
@@ -30,7 +29,7 @@ class TokenMean {
   int64_t tokens_ = 0;
 };
 
-/// Calls `body` with the rows (N, C), some at a time, as float64: copies of all of them might not fit into memory.
+/// Calls `body` with chunks of `rows` (N, C) as float64, as a copy of all rows might not fit into memory.
 template <class Body>
 void for_rows_in_float64(const at::Tensor& rows, const Body& body) {
   constexpr int64_t kElements = int64_t{1} << 23;  // 64 MiB

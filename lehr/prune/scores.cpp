@@ -33,7 +33,7 @@ std::string name_in_file(int64_t layer, Kind kind) {
   return fmt::format("{}{}.{}", kPrefix, layer, name_of(kind));
 }
 
-// "layers.3.kv_heads"
+// Parses a name such as "layers.3.kv_heads".
 std::optional<std::pair<int64_t, Kind>> place_of(const std::string& name) {
   int64_t layer = -1;
   if (name.starts_with(kPrefix)) {
@@ -47,7 +47,7 @@ std::optional<std::pair<int64_t, Kind>> place_of(const std::string& name) {
   return std::nullopt;
 }
 
-// Files beside those that they will replace; gone in any case.
+// New files beside the files that they will replace; the destructor removes those that were not renamed.
 class NewFiles {
  public:
   explicit NewFiles(const fs::path& folder) : folder_(folder) {}
@@ -105,7 +105,7 @@ Scores read_scores(const fs::path& folder) {
   for (const char* file : {kFacts, kValues}) {
     require(
         fs::is_regular_file(folder / file),
-        "{}: expected a folder of scores, found no {} in it; lehr score makes one",
+        "{}: expected a folder of scores, found no {} in it; lehr score creates one",
         folder.string(),
         file);
   }
@@ -135,7 +135,7 @@ Scores read_scores(const fs::path& folder) {
 }
 
 void require_writable(const fs::path& folder) {
-  require(!folder.empty(), "scores: expected the name of a folder to write them to, found none");
+  require(!folder.empty(), "scores: expected the name of a folder to write to, found none");
   fs::path there = fs::absolute(folder).lexically_normal();
   std::error_code error;
   while (!fs::exists(there, error) && there.has_relative_path()) {
@@ -143,10 +143,10 @@ void require_writable(const fs::path& folder) {
   }
   require(
       fs::is_directory(there, error),
-      "{}: expected a folder for scores, but {} is none",
+      "{}: expected a folder for scores, but {} is not a folder",
       folder.string(),
       there.string());
-  std::string probe = (there / ".lehr_score_XXXXXX").string();  // permissions do not say whether a disk is read-only
+  std::string probe = (there / ".lehr_score_XXXXXX").string();  // permissions do not reveal a read-only disk
   if (::mkdtemp(probe.data()) == nullptr) {
     fail("{}: {} cannot be written to: {}", folder.string(), there.string(), std::strerror(errno));
   }
@@ -169,7 +169,7 @@ void write_scores(const fs::path& folder, const Scores& scores) {
   const NewFiles files(folder);
   state::save_safetensors(files.of(kValues), tensors);
   write_file_atomically(files.of(kFacts), to_json(scores.facts, true) + "\n");
-  // Between these the folder has no facts, so that nobody reads those of other values.
+  // The old facts are removed first, so that no reader combines them with new values.
   fs::remove(folder / kFacts, error);
   check("the old scores cannot be removed");
   for (const char* name : {kValues, kFacts}) {

@@ -46,7 +46,7 @@ AtenCall::AtenCall(TypeChecker& checker, const c10::OperatorHandle& op, std::vec
       }
     }
   }
-  if (!any_known && !name_.starts_with("logical_")) {  // which do not run on meta
+  if (!any_known && !name_.starts_with("logical_")) {  // logical operators have no meta kernel: see replace_by
     operands_.clear();
   }
 }
@@ -109,8 +109,8 @@ void AtenCall::give(TensorType type, size_t i) {
   for (size_t dim = 0; fits && dim < type.dims.size(); ++dim) {
     fits = size_of(type.dims[dim]) == tensor.size(static_cast<int64_t>(dim));
   }
-  require(fits, "the rule for this operator gives other sizes than it has; this is an error of Lehr");
-  // What is made of parameters alone, as a cast or several side by side, bears the name of the first.
+  require(fits, "the typing rule of this operator returns sizes that differ from the result's; this is a bug in Lehr");
+  // A tensor that is made of parameters only, such as a cast or a concatenation, has the name of the first one.
   const bool of_parameters =
       !operands_.empty() && std::ranges::all_of(operands_, [](const Operand& one) { return one.parameter; });
   checker_.set(tensor, std::move(type), of_parameters ? operands_.front().name : std::string());

@@ -1,4 +1,4 @@
-// One call of an ATen operator, for the rules that give its results' types.
+// One call of an ATen operator, as the typing rules see it.
 #pragma once
 
 #include <functional>
@@ -14,28 +14,28 @@ class OperatorHandle;
 
 namespace lehr::shard {
 
-/// A call whose arguments lie on the stack.
+/// A call whose arguments are on the dispatcher's stack.
 class AtenCall {
  public:
   AtenCall(TypeChecker& checker, const c10::OperatorHandle& op, std::vector<c10::IValue>& stack);
 
   TypeChecker& checker() { return checker_; }
-  /// "add" of aten::add_.Tensor
+  /// "add" for aten::add_.Tensor.
   const std::string& name() const { return name_; }
-  /// Argument number `i`; none if there are fewer.
+  /// Returns argument number `i`; none if there are fewer.
   const c10::IValue& arg(size_t i) const;
-  /// By name; none if there is no such argument.
+  /// Returns an argument by name; none if there is no such argument.
   const c10::IValue& arg(const std::string& name) const;
-  /// A tensor argument as an operand.
+  /// Returns a tensor argument as an operand.
   Operand operand(size_t i) const;
   /// All tensors among the arguments, those of lists too, in order.
   const std::vector<Operand>& operands() const { return operands_; }
 
   /// Runs the operator on meta.
   void run();
-  /// In the place of `run` and `give`, for an operator that does not run on meta.
+  /// Puts an empty result of type `type` on the stack. Replaces `run` and `give` for an operator without a meta kernel.
   void replace_by(at::ScalarType dtype, const TensorType& type);
-  /// After `run`: sizes of result number `i`, and what it is from now on.
+  /// After `run`: `result_sizes` returns the sizes of result number `i`, `give` sets its type.
   std::vector<int64_t> result_sizes(size_t i = 0) const;
   size_t num_results() const;
   void give(TensorType type, size_t i = 0);
@@ -53,13 +53,14 @@ class AtenCall {
   std::vector<Operand> operands_;
 };
 
-/// Runs the call and gives its results their types, or throws a usage error that says what is wrong with it.
+/// Runs the call and sets the types of its results, or throws a usage error that names the mistake.
 using AtenRule = std::function<void(AtenCall&)>;
 using AtenRules = std::unordered_map<std::string, AtenRule>;
 
-/// By name, without "aten::" and the mark of in-place forms. Operators that are made of others need none.
+/// Returns all rules by name, without "aten::" and the trailing underscore of in-place forms. Composite operators need
+/// none.
 const AtenRules& aten_rules();
-/// The parts of the table.
+/// Each adds one section of the table.
 void add_pointwise_rules(AtenRules& rules);
 void add_reduction_rules(AtenRules& rules);
 void add_view_rules(AtenRules& rules);

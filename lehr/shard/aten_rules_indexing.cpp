@@ -1,4 +1,4 @@
-// Types of ATen's look-ups.
+// Typing rules of ATen's look-up operators.
 #include "lehr/base/error.h"
 #include "lehr/shard/aten_call.h"
 
@@ -9,8 +9,8 @@ size_t wrapped(int64_t dim, size_t rank) {
   return static_cast<size_t>(dim < 0 ? dim + static_cast<int64_t>(rank) : dim);
 }
 
-// Rows of a table. Where ranks have other rows, each finds its own, and the sum of what they find is meant: whoever
-// spreads a table puts zeros in the place of the rows of others.
+// Rows of a table. If the table is shard(0), the result is partial: code that shards a table must return zeros for ids
+// of other ranks' rows, so that the sum over ranks is the result.
 void embedding(AtenCall& call) {
   Operand table = call.operand(0);
   const Operand ids = call.operand(1);
@@ -35,7 +35,7 @@ void embedding(AtenCall& call) {
   for (size_t axis = 0; axis < kAxes; ++axis) {
     require(
         table.type.dim_of(axis) < 0 || ids.type.dim_of(axis) < 0,
-        "table {} and the ids are both cut on axis {}",
+        "table {} and the ids are both sharded on axis {}",
         table.name,
         name_of(axis));
   }
@@ -71,7 +71,7 @@ void index_select(AtenCall& call) {
     type.kinds[axis] = combine({input, index}, axis, Linearity::product);
     require(
         input.type.dim_of(axis) < 0 || index.type.dim_of(axis) < 0,
-        "{} and the index are both cut on axis {}",
+        "{} and the index are both sharded on axis {}",
         input.name,
         name_of(axis));
   }

@@ -1,4 +1,4 @@
-// Types of ATen's elementwise operators.
+// Typing rules of ATen's elementwise operators.
 #include "lehr/base/error.h"
 #include "lehr/shard/aten_call.h"
 
@@ -20,14 +20,14 @@ void logical(AtenCall& call) {
   call.give(type);
 }
 
-// a x + b y: sums that are not summed yet may be added to each other.
+// a x + b y: partial operands may be added to each other.
 void sum(AtenCall& call) {
   const TensorType type = pointwise(call.operands(), Linearity::sum);
   require(
       call.arg("other").isTensor() || call.arg("other").isNone() || call.operands().size() != 1 ||
           std::find(type.kinds.begin(), type.kinds.end(), Kind::partial) == type.kinds.end(),
-      "adds a number to parts of a sum: it would count once for each rank; reduce_scatter or all_reduce is missing "
-      "before it");
+      "adds a number to a partial tensor: it would count once per rank; reduce_scatter or all_reduce is missing before "
+      "it");
   call.run();
   call.give(type);
 }
@@ -47,7 +47,7 @@ void quotient(AtenCall& call) {
   product_of_two(call);
 }
 
-// Zeros are the same in a sum and in its parts.
+// Filling with zeros commutes with the sum over ranks; other values need the sum first.
 void masked_fill(AtenCall& call) {
   const c10::IValue& value = call.arg("value");
   const bool zero = value.isScalar() ? value.toScalar().toDouble() == 0
@@ -67,7 +67,7 @@ void copy_into(AtenCall& call) {
   call.give(type);
 }
 
-// The same tensor to autograd and layouts.
+// The result has the operand's type.
 void unchanged(AtenCall& call) {
   const TensorType type = call.operand(0).type;
   call.run();
@@ -83,7 +83,7 @@ void detach(AtenCall& call) {
   call.give(type);
 }
 
-// New values of the sizes of another tensor.
+// New constant values in the sizes of another tensor.
 void fresh(AtenCall& call) {
   call.run();
   call.give(constant_type(call.result_sizes()));

@@ -1,4 +1,4 @@
-// Types of ATen's sums, products and other operators that look at all of a dimension.
+// Typing rules of ATen's reductions, matmuls and other operators that need all of a dimension.
 #include <algorithm>
 
 #include "lehr/base/error.h"
@@ -12,7 +12,7 @@ size_t wrapped(int64_t dim, size_t rank) {
   return static_cast<size_t>(dim < 0 ? dim + static_cast<int64_t>(rank) : dim);
 }
 
-// The dimensions of an argument; all if it is none or empty.
+// Returns the dimensions that an argument names; all if it is none or empty.
 std::vector<size_t> dims_of(const c10::IValue& argument, size_t rank) {
   std::vector<size_t> dims;
   if (argument.isInt()) {
@@ -53,7 +53,7 @@ void need_whole(const Operand& input, const std::vector<size_t>& dims) {
     require(
         axes == 0,
         "needs all of dimension {}, but each rank of {} has a part of it only ({} is shard({})); all_gather is missing "
-        "before it, or a sum over the ranks behind it",
+        "before it, or a sum over the ranks after it",
         dim,
         names_of(axes),
         input.name,
@@ -76,7 +76,7 @@ void sum(AtenCall& call) {
   call.give(type);
 }
 
-// Of whole dimensions, which go.
+// Reductions that need whole dimensions and remove them.
 void reduce(AtenCall& call) {
   const TensorType type = pointwise({call.operand(0)});
   const auto dims = dims_of(call.arg("dim"), type.dims.size());
@@ -85,7 +85,7 @@ void reduce(AtenCall& call) {
   call.give_all(without(type, dims, keeps(call)));
 }
 
-// Of whole dimensions, which stay.
+// Operators that need whole dimensions and keep them.
 void along(AtenCall& call) {
   const TensorType type = pointwise({call.operand(0)});
   need_whole(call.operand(0), dims_of(call.arg("dim"), type.dims.size()));
@@ -106,7 +106,7 @@ void linear(AtenCall& call) {
   const Operand input = call.operand(0), weight = call.operand(1);
   TensorType type = product(input, weight, {.contracted = {{input.type.dims.size() - 1, 1}}, .batch = {}});
   if (call.arg("bias").isTensor() && call.arg("bias").toTensor().defined()) {
-    type = pointwise({{.type = type, .name = "the product"}, call.operand(2)}, Linearity::sum);
+    type = pointwise({{.type = type, .name = "the matmul"}, call.operand(2)}, Linearity::sum);
   }
   call.run();
   call.give(type);
@@ -134,12 +134,12 @@ void matmul(AtenCall& call) {
 
 void addmm(AtenCall& call) {
   const TensorType type = matrix_product(call.operand(1), call.operand(2));
-  const TensorType sum_type = pointwise({{.type = type, .name = "the product"}, call.operand(0)}, Linearity::sum);
+  const TensorType sum_type = pointwise({{.type = type, .name = "the matmul"}, call.operand(0)}, Linearity::sum);
   call.run();
   call.give(sum_type);
 }
 
-// Over the last dimensions.
+// Normalizes over the last dimensions.
 void layer_norm(AtenCall& call) {
   const TensorType type = pointwise(call.operands());
   const size_t rank = type.dims.size();
@@ -150,7 +150,7 @@ void layer_norm(AtenCall& call) {
   call.give(type);
 }
 
-// (B, H, T, D), where ops::attention has (B, T, H, D).
+// Takes (B, H, T, D), where ops::attention takes (B, T, H, D).
 void scaled_dot_product_attention(AtenCall& call) {
   std::vector<Operand> operands;
   for (size_t i = 0; i < 3; ++i) {

@@ -1,4 +1,4 @@
-// Types of ATen's operators that arrange elements anew.
+// Typing rules of ATen's views, permutations and concatenations.
 #include <algorithm>
 
 #include "lehr/base/error.h"
@@ -78,7 +78,7 @@ void squeeze(AtenCall& call) {
   call.give(type);
 }
 
-// Parts of a dimension: of one that the ranks have parts of, each would take another.
+// Slices of a dimension. If the dimension is sharded, each rank would take a different slice of the whole.
 void take_part(AtenCall& call) {
   const Operand input = call.operand(0);
   const size_t rank = input.type.dims.size();
@@ -93,8 +93,8 @@ void take_part(AtenCall& call) {
     if (gone || sizes[dim] != call.arg(0).toTensor().size(static_cast<int64_t>(dim))) {
       require(
           axes == 0,
-          "takes a part of dimension {}, of which each rank of {} has a part only ({} is shard({})): each would take "
-          "another; all_gather is missing before it",
+          "takes a part of dimension {}, of which each rank of {} has a part only ({} is shard({})): each would take a "
+          "different one; all_gather is missing before it",
           dim,
           names_of(axes),
           input.name,
@@ -119,7 +119,7 @@ void join(AtenCall& call, bool new_dim) {
   const size_t dim = wrapped(named.isInt() ? named.toInt() : 0, rank + (new_dim ? 1 : 0));
   const AxisSet cut = new_dim ? AxisSet{0} : operands.front().type.axes_of(dim);
   for (Operand& one : operands) {
-    if (!new_dim) {  // parts of all of them are parts of the result, in an order of its own
+    if (!new_dim) {  // if all operands are sharded, so is the result, in an order of its own
       require(
           one.type.axes_of(dim) == cut,
           "joins tensors along dimension {}, of which each rank of {} has a part of some and all of others; all_gather "

@@ -12,8 +12,7 @@ void check_context_attention(
     const at::Tensor& q, const at::Tensor& k, const ops::AttentionMask& mask, const ops::AttentionOptions& options) {
   require(
       !mask.allowed.defined() && !mask.bias.defined(),
-      "context parallelism: attention_mask.allowed and .bias are not supported; say it with document_ids and "
-      "key_padding");
+      "context parallelism: attention_mask.allowed and .bias are not supported; use document_ids and key_padding");
   require(
       q.size(1) == k.size(1),
       "context parallelism: {} queries and {} keys; key/value caches are not supported, generate with one cp rank",
@@ -21,7 +20,7 @@ void check_context_attention(
       k.size(1));
   require(
       q.size(1) % 2 == 0,
-      "context parallelism: expected two chunks of a row on each rank, found {} positions; cut rows with "
+      "context parallelism: expected two chunks of a sequence on each rank, found {} positions; shard inputs with "
       "take_context_part",
       q.size(1));
   require(!options.window || mask.causal, "attention: window: needs causal order; leave mask.causal true");
@@ -52,7 +51,7 @@ Statement context_attention_statement(
 }
 
 at::Tensor in_order_of_positions(const at::Tensor& gathered, int64_t dim, int64_t ranks) {
-  // The ranks' first chunks go up, their second ones down.
+  // Rank r holds chunks r and 2 R - 1 - r: first halves are in order of ranks, second halves in reverse.
   const auto halves = gathered.unflatten(dim, {ranks, 2, gathered.size(dim) / (2 * ranks)}).unbind(dim + 1);
   return at::cat({halves[0], halves[1].flip(dim)}, dim).flatten(dim, dim + 1);
 }
@@ -62,19 +61,20 @@ at::Tensor gather_row_mask(const at::Tensor& mask, const mesh::Group& group) {
     return {};
   }
   const at::NoGradGuard no_grad;
-  if (mask.scalar_type() == at::kBool) {  // which not every transport knows
+  if (mask.scalar_type() == at::kBool) {  // not every transport supports bool
     return mesh::all_gather(mask.to(at::kByte), group, 1).to(at::kBool);
   }
   return mesh::all_gather(mask, group, 1);
 }
 
 namespace {
-// Undefined stays undefined.
+// Returns positions [begin, end) of a mask (B or 1, T); undefined if the mask is.
 at::Tensor part_of_row(const at::Tensor& mask, int64_t begin, int64_t end) {
   return mask.defined() ? mask.narrow(1, begin, end - begin) : mask;
 }
 
-// All queries see all keys, in any order; but queries must stand at the end, where their documents are looked up.
+// Non-causal attention: the order of keys does not matter, except that ops::attention takes the documents of queries
+// from the last keys. So the keys are rotated until this rank's are last.
 at::Tensor attend_to_all(
     const at::Tensor& q,
     const at::Tensor& gathered,
@@ -114,12 +114,13 @@ at::Tensor all_gather_attention(
   const auto in_order = [&](const at::Tensor& tensor) {
     return tensor.defined() ? in_order_of_positions(tensor, 1, group.size()) : tensor;
   };
-  const at::Tensor keys = in_order(gathered);
+  const at::Tensor keys = in_order(gathered);  // (B, S, Hkv, D + Dv), in order of positions
   const at::Tensor documents = in_order(gather_row_mask(mask.document_ids, group));
   const at::Tensor padding = in_order(gather_row_mask(mask.key_padding, group));
   const int64_t chunk = q.size(1) / 2;
   std::vector<at::Tensor> outputs;
   for (const int64_t half : {0, 1}) {
+    // Keys after a chunk are masked for all its queries, and so are those before its first window: leave them out.
     const int64_t first = context_chunk(half, group.rank(), group.size()) * chunk;
     const int64_t begin = options.window ? std::max<int64_t>(0, first + 1 - *options.window) : 0;
     const int64_t end = first + chunk;

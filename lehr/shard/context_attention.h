@@ -1,8 +1,8 @@
-// Attention over rows whose positions are spread over ranks as context_parallel.h cuts them.
+// Attention under context parallelism: positions are sharded over ranks as context_parallel.h defines.
 //
-// Arguments and results are those of ops::attention for this rank's positions (queries, keys and values of the same
-// ones; document_ids and key_padding too), and so are the gradients. Explicit masks and caches are refused. All ranks
-// of the group must call, with the same shapes and options.
+// Arguments, results and gradients are those of ops::attention, restricted to this rank's positions (queries, keys,
+// values, document_ids and key_padding alike). Explicit masks and caches are refused. All ranks of the group must call,
+// with the same shapes and options.
 #pragma once
 
 #include "lehr/base/operator_watch.h"
@@ -11,8 +11,8 @@
 
 namespace lehr::shard {
 
-/// Gathers keys and values in one collective; backward scatters the sums of their gradients. A rank's two chunks each
-/// attend to the keys before their end.
+/// All-gathers keys and values in one collective; backward reduce-scatters their gradients. Each of a rank's two chunks
+/// of queries attends to the keys up to its own end.
 at::Tensor all_gather_attention(
     const at::Tensor& q,
     const at::Tensor& k,
@@ -21,8 +21,9 @@ at::Tensor all_gather_attention(
     const ops::AttentionOptions& options,
     const mesh::Group& group);
 
-/// Keys and values go around the ranks, one step ahead of the computation; results are merged by their log-sums (Liu et
-/// al., https://arxiv.org/abs/2310.01889). In backward they go around once more, and their gradients behind them.
+/// Ring attention (Liu et al., https://arxiv.org/abs/2310.01889): keys and values are passed from rank to rank, which
+/// overlaps with computation, and partial results are merged by their log-sum-exp. Backward passes keys and values
+/// around a second time, followed by their gradients.
 at::Tensor ring_attention(
     const at::Tensor& q,
     const at::Tensor& k,
@@ -31,11 +32,11 @@ at::Tensor ring_attention(
     const ops::AttentionOptions& options,
     const mesh::Group& group);
 
-/// Throws a usage error for a call that the functions above do not know.
+/// Throws a usage error for a call that the functions above do not support.
 void check_context_attention(
     const at::Tensor& q, const at::Tensor& k, const ops::AttentionMask& mask, const ops::AttentionOptions& options);
 
-/// What the functions above say of themselves to a watch: all of rows is shard(1).
+/// Returns the statement of the functions above to an operator watch: every input with positions is shard(1).
 Statement context_attention_statement(
     const char* name,
     const at::Tensor& q,
@@ -45,10 +46,11 @@ Statement context_attention_statement(
     const ops::AttentionOptions& options,
     const mesh::Group& group);
 
-/// The ranks' parts one behind the other along `dim`, as a gather gives them, by their positions.
+/// Reorders an all-gathered tensor, which has the ranks' shards one after another along `dim`, by position.
 at::Tensor in_order_of_positions(const at::Tensor& gathered, int64_t dim, int64_t ranks);
 
-/// The ranks' row masks (B or 1, T) one behind the other; undefined if `mask` is. Without a gradient.
+/// All-gathers a mask (B or 1, T) of this rank's positions, in the order of ranks; undefined if `mask` is. The result
+/// has no gradient.
 at::Tensor gather_row_mask(const at::Tensor& mask, const mesh::Group& group);
 
 }  // namespace lehr::shard

@@ -9,7 +9,7 @@ namespace lehr::shard {
 void check_context_parts(int64_t tokens, int64_t ranks) {
   require(
       ranks == 1 || tokens % (2 * ranks) == 0,
-      "training.seq_len: a row of {} tokens cannot be spread over parallelism.context_parallel_degree = {} ranks; "
+      "training.seq_len: a sequence of {} tokens cannot be split over parallelism.context_parallel_degree = {} ranks; "
       "expected a multiple of {}",
       tokens,
       ranks,
@@ -39,21 +39,20 @@ nn::ModelInputs take_context_part(const nn::ModelInputs& inputs, const mesh::Dis
     return inputs;
   }
   const int64_t index = context.index(mesh::axis::cp);
-  require(inputs.caches == nullptr, "context parallelism: key/value caches hold whole rows; generate with one cp rank");
+  require(
+      inputs.caches == nullptr,
+      "context parallelism: key/value caches hold whole sequences; generate with one cp rank");
   require(
       !inputs.attention_mask.allowed.defined() && !inputs.attention_mask.bias.defined(),
-      "context parallelism: attention_mask.allowed and .bias are not supported; say it with document_ids and "
-      "key_padding");
+      "context parallelism: attention_mask.allowed and .bias are not supported; use document_ids and key_padding");
   require(
       !inputs.pooling_mask.defined() && !inputs.hidden_states_agg_mask.defined() &&
           !inputs.hidden_states_snapshot.defined(),
-      "parallelism.context_parallel_degree: heads and snapshots that pool the tokens of a row need all of them on one "
-      "rank; set it to 1");
+      "parallelism.context_parallel_degree: heads and snapshots that pool the tokens of a sequence need all of them on "
+      "one rank; set it to 1");
   nn::ModelInputs part = inputs;
   if (!part.position_ids.defined()) {
-    require(
-        inputs.input_ids.defined(),
-        "position_ids: expected, under context parallelism, wherever there are no input_ids to count");
+    require(inputs.input_ids.defined(), "position_ids: required under context parallelism if there are no input_ids");
     part.position_ids = at::arange(inputs.input_ids.size(1), inputs.input_ids.options()).unsqueeze(0);
   }
   for (at::Tensor* tensor :
@@ -66,6 +65,8 @@ nn::ModelInputs take_context_part(const nn::ModelInputs& inputs, const mesh::Dis
       *tensor = take_context_part(*tensor, 1, index, size);
     }
   }
+  part.attention_mask.sequence_ends.reset();  // describe whole sequences, not a shard of one
+  part.attention_mask.cumulative_lengths.reset();
   return part;
 }
 
@@ -74,10 +75,20 @@ void parallelize_context(mesh::DistributedContext& context, torch::nn::Module& m
     return;
   }
   const mesh::Group& group = context.group(mesh::axis::cp);
+  if (method == ContextParallelMethod::ring) {
+    std::vector<mesh::DistributedContext::Route> routes;
+    for (int64_t rank = 0; rank < group.size(); ++rank) {
+      routes.push_back({.from = rank, .to = (rank + 1) % group.size()});
+    }
+    context.connect_messages(group, routes);
+  }
   const auto attend = method == ContextParallelMethod::ring ? ring_attention : all_gather_attention;
   const auto replace_core = [&](torch::nn::Module& one) {
     if (auto* attention = dynamic_cast<nn::HasAttentionCore*>(&one)) {
-      require(!attention->has_own_attention_core(), "context parallelism: module {} has an attention core", one.name());
+      require(
+          !attention->has_own_attention_core(),
+          "context parallelism: module {} has its own attention core",
+          one.name());
       attention->set_attention_core(
           [&group, attend](
               const at::Tensor& q,

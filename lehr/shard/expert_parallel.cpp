@@ -1,24 +1,26 @@
 #include "lehr/shard/expert_parallel.h"
 
 #include <numeric>
+#include <utility>
 
+#include "lehr/base/async_copy.h"
 #include "lehr/base/error.h"
 #include "lehr/base/on_meta.h"
 #include "lehr/base/operator_watch.h"
 #include "lehr/mesh/collectives.h"
-#include "lehr/shard/travelling_rows.h"
+#include "lehr/shard/async_all_to_all.h"
 
 namespace lehr::shard {
 
 namespace {
-// How many rows a rank sends to each rank and gets from it, and where those that it gets belong.
+// Number of rows that a rank sends to and receives from each rank, and the order of the received rows.
 struct Route {
   std::vector<int64_t> sent;
   std::vector<int64_t> received;
   ops::TokenPermutation arrival;  // from (source rank, expert) to (expert, source rank)
 };
 
-// What plan_route gives on meta: of `copies`, each rank sends and gets as many as any other.
+// The result of plan_route on meta: each rank sends and receives the same share of `copies`.
 Route even_route(const at::Tensor& counts, int64_t copies, const mesh::Group& group) {
   const int64_t ranks = group.size();
   std::vector<int64_t> sizes;
@@ -29,22 +31,37 @@ Route even_route(const at::Tensor& counts, int64_t copies, const mesh::Group& gr
   return {.sent = sizes, .received = sizes, .arrival = ops::sort_by_expert(expert_of_row, counts.size(0) / ranks)};
 }
 
-// `counts` (E) are this rank's copies by global expert, `copies` of them.
-Route plan_route(const at::Tensor& counts, int64_t copies, const mesh::Group& group) {
+// The counts that ranks exchange before the all-to-all of tokens.
+struct Counts {
+  at::Tensor arriving;  // (E), by source rank and local expert
+  AsyncCopy by_rank;    // (2, ranks): sent, received; the copy to the host is asynchronous
+};
+
+// `counts` (E) are the numbers of this rank's token copies by global expert.
+Counts exchange_counts(const at::Tensor& counts, const mesh::Group& group) {
   const int64_t ranks = group.size();
-  const int64_t experts = counts.size(0) / ranks;      // on a rank
-  const at::Tensor arriving = at::empty_like(counts);  // by source rank and local expert
+  const int64_t experts = counts.size(0) / ranks;  // per rank
+  const at::Tensor arriving = at::empty_like(counts);
   const std::vector<int64_t> even(static_cast<size_t>(ranks), experts);
   group.all_to_all(arriving, counts, even, even);
+  return {.arriving = arriving, .by_rank = AsyncCopy(at::stack({counts, arriving}).view({2, ranks, experts}).sum(-1))};
+}
+
+// Plans the all-to-all of this rank's `copies`. Waits for the counts by rank, since c10d and NCCL take the sizes of an
+// all_to_all as host numbers. That is one host sync per layer, and a short one: the copy into pinned memory follows the
+// sums directly in the device's queue, and the work that was enqueued after it keeps the device busy.
+Route plan_route(const at::Tensor& counts, const Counts& exchanged, int64_t copies, const mesh::Group& group) {
   if (runs_on_meta(counts)) {
     return even_route(counts, copies, group);
   }
-  const at::Tensor on_host = at::stack({counts, arriving}).view({2, ranks, experts}).sum(-1).cpu();
-  const auto* sums = on_host.const_data_ptr<int64_t>();
+  const int64_t ranks = group.size();
+  const int64_t experts = counts.size(0) / ranks;
+  const at::Tensor& arriving = exchanged.arriving;
+  const auto* sums = exchanged.by_rank.wait().const_data_ptr<int64_t>();
   Route route{.sent = {sums, sums + ranks}, .received = {sums + ranks, sums + 2 * ranks}, .arrival = {}};
   const int64_t total = std::accumulate(route.received.begin(), route.received.end(), int64_t{0});
-  // The place in `arriving` of each row's count; the optional picks the overload that takes a total.
-  const at::Tensor place_of_row = at::repeat_interleave(arriving, std::optional<int64_t>(total));
+  // For each row, the index of its count in `arriving`; the optional selects the overload that takes a total.
+  const at::Tensor place_of_row = at::repeat_interleave(arriving, std::optional<int64_t>(total));  // (M)
   const at::Tensor expert_of_row = place_of_row.remainder(experts);
   route.arrival = ops::sort_by_expert(expert_of_row.unsqueeze(1), experts);
   return route;
@@ -55,26 +72,30 @@ class Dispatch : public nn::ExpertDispatch {
   Dispatch(const at::Tensor& tokens, const ops::TokenPermutation& permutation, const mesh::Group& group)
       : group_(group),
         permutation_(permutation),
-        route_(plan_route(permutation.counts, permutation.order.size(0), group)),
-        rows_(ops::permute_tokens(tokens, permutation), group, route_.received, route_.sent) {}
+        counts_(exchange_counts(permutation.counts, group)),
+        leaving_(ops::permute_tokens(tokens, permutation)),  // the device's work while the host waits
+        route_(plan_route(permutation.counts, counts_, permutation.order.size(0), group)),
+        rows_(std::exchange(leaving_, at::Tensor()), group, route_.received, route_.sent) {}
 
   nn::ExpertRows receive() override {
     return {.rows = ops::permute_tokens(rows_.wait(), route_.arrival), .ends = route_.arrival.ends};
   }
 
   at::Tensor combine(const at::Tensor& results, const at::Tensor& weights) override {
-    const at::Tensor leaving = ops::unpermute_rows(results, route_.arrival);
+    const at::Tensor leaving = ops::unpermute_rows(results, route_.arrival);  // (M, H), in the order of arrival
     return ops::combine_tokens(mesh::all_to_all(leaving, group_, route_.sent, route_.received), weights, permutation_);
   }
 
  private:
   const mesh::Group& group_;
-  ops::TokenPermutation permutation_;
+  ops::TokenPermutation permutation_;  // of this rank's N tokens, by global expert
+  Counts counts_;
+  at::Tensor leaving_;  // (N * k, H), by global expert; moved into rows_
   Route route_;
-  TravellingRows rows_;
+  AsyncAllToAll rows_;  // (M, H), by source rank, then by local expert
 };
 
-// The same for a watch: what arrives is as if each rank kept its number of rows.
+// Dispatch under an operator watch: each rank is assumed to receive as many rows as it sends.
 class StatedDispatch : public nn::ExpertDispatch {
  public:
   StatedDispatch(
@@ -171,7 +192,7 @@ at::Tensor reduce_expert_loads(mesh::DistributedContext& context, torch::nn::Mod
       context.group({mesh::axis::dp_replicate, mesh::axis::dp_shard, mesh::axis::cp, mesh::axis::tp});
   at::Tensor loads = nn::moe_tokens_per_expert(root);
   if (loads.defined()) {
-    group.all_reduce(loads);  // a copy of the layers' counts
+    group.all_reduce(loads);  // not the layers' own counts, but a copy
   }
   return loads;
 }

@@ -29,7 +29,7 @@ FlatShards::FlatShards(
       compute_device_(compute_device) {
   for (const ShardedParameter& sharded : parameters_) {
     auto shape = sharded.shape;
-    shape[static_cast<size_t>(sharded.dim)] = chunk_of_rank(sharded, group_, 0).size();  // the largest is the first
+    shape[static_cast<size_t>(sharded.dim)] = chunk_of_rank(sharded, group_, 0).size();  // rank 0 has the largest
     rooms_.push_back(numel_of(shape));
   }
 }
@@ -44,7 +44,7 @@ at::Tensor FlatShards::chunk_of(const at::Tensor& whole, size_t index, int64_t r
   return whole.narrow(parameters_[index].dim, range.begin, range.size());
 }
 
-// Where the chunk of that rank lies in a buffer (ranks, elements a rank), in the shape of the chunk.
+// Returns a view of that rank's shard in `buffer` (ranks, elements per rank), in the shape of the shard.
 at::Tensor FlatShards::place_of(const at::Tensor& buffer, size_t index, int64_t offset, int64_t rank) const {
   auto shape = parameters_[index].shape;
   shape[static_cast<size_t>(parameters_[index].dim)] = chunk_of_rank(parameters_[index], group_, rank).size();
@@ -63,8 +63,8 @@ void FlatShards::start_gather() {
   const auto options = options_of(compute_);
   gathered_ = at::empty({group_.size(), size}, options);
   count_.add(bytes());
-  // NCCL gathers in place; the others read what they send before they write.
-  const at::Tensor mine = at::empty({size}, options);
+  // Not a view of gathered_: NCCL could gather in place, but the other transports read `mine` while they write there.
+  const at::Tensor mine = at::empty({size}, options);  // this rank's row
   const auto send = [&] {
     int64_t offset = 0;
     for (size_t i = 0; i < parameters_.size(); ++i) {
@@ -82,7 +82,7 @@ void FlatShards::start_gather() {
   if (!copies_) {
     copies_.emplace(options.device());
   }
-  copies_->follow();  // the buffers may be memory that the current stream still uses
+  copies_->follow();  // the allocator may have given memory that the current stream still uses
   copies_->run(send);
   copies_->mark();
 }
@@ -102,7 +102,7 @@ void FlatShards::finish_gather(const std::vector<at::Tensor>& targets) {
 
 void FlatShards::drop_gather() {
   if (gathering_ && copies_) {
-    copies_->wait();  // nobody uses what comes, so nothing else keeps the values from being written meanwhile
+    copies_->wait();  // nothing else waits for the copies from the values, which the optimizer may write next
   }
   gathering_.wait();
   if (gathered_.defined()) {
@@ -159,8 +159,8 @@ void FlatShards::finish_reduce() {
   reduced_.reset();
 }
 
-// The host waits for the sum and its copy alone, not for what the device computes beside them: the backward pass of the
-// unit after this one.
+// Copies the reduced gradients to the host. The host waits for the reduce-scatter and the copy only, not for the
+// device's other work: backward of the next unit overlaps.
 void FlatShards::copy_back() {
   if (reduced_.is_cpu() || reduced_.is_meta()) {
     reducing_.wait();

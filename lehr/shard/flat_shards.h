@@ -1,4 +1,4 @@
-// Parameters that are sharded over one group, sent as one flat buffer: one all_gather, one reduce_scatter.
+// Sharded parameters of one group in one flat buffer: one all-gather and one reduce-scatter for all of them.
 #pragma once
 
 #include <optional>
@@ -11,20 +11,20 @@
 
 namespace lehr::shard {
 
-/// A parameter whose chunks of one dimension are spread over the ranks of a group.
+/// A parameter that is sharded along one dimension over the ranks of a group.
 struct ShardedParameter {
   nn::ParameterPtr parameter;
-  std::vector<int64_t> shape;  ///< Of all chunks together.
-  int64_t dim = 0;
+  std::vector<int64_t> shape;  ///< Shape of the unsharded parameter.
+  int64_t dim = 0;             ///< The sharded dimension.
 };
 
-/// Each rank's part of the buffer has room for the largest chunk of each parameter, so that uneven and empty chunks
-/// need no collective of their own.
+/// The flat buffer (ranks, elements per rank). Each rank's row has room for the largest shard of each parameter, so
+/// that uneven and empty shards need no collective of their own.
 class FlatShards {
  public:
-  /// Parameters are sent in type `compute`, gradients in type `reduce`. With `compute_device` values stay in host
-  /// memory and are sent from that device, to which they are copied beside what it computes; gradients come back the
-  /// same way. The group and `count` must live on.
+  /// Parameters are sent in type `compute`, gradients in type `reduce`. With `compute_device`, values stay in host
+  /// memory and are sent from that device. A side stream copies them to it, and gradients back, and overlaps with its
+  /// computation. The group and `count` must outlive this object.
   FlatShards(
       const mesh::Group& group,
       std::vector<ShardedParameter> parameters,
@@ -33,21 +33,21 @@ class FlatShards {
       ByteCount& count,
       std::optional<at::Device> compute_device = {});
 
-  /// Starts to gather; `finish_gather` waits, and copies each whole parameter to its target.
+  /// Starts the all-gather. `finish_gather` waits, and copies each whole parameter to its target.
   void start_gather();
   void finish_gather(const std::vector<at::Tensor>& targets);
-  /// Forgets a gather that was started, when nobody wants it any more.
+  /// Waits for a started all-gather and frees its buffer, if a prefetch turns out not to be needed.
   void drop_gather();
 
-  /// Starts to sum the ranks' gradients of the whole parameters; an undefined one counts as zeros. Entries of frozen
-  /// parameters are left out. `finish_reduce` waits, and adds each rank's chunk to the gradient of the value.
+  /// Starts the reduce-scatter of the gradients of the whole parameters. An undefined gradient counts as zeros; entries
+  /// of frozen parameters are ignored. `finish_reduce` waits, and adds this rank's shard to the gradient of the value.
   void start_reduce(const std::vector<at::Tensor>& gradients);
   void finish_reduce();
-  /// Forgets everything under way, after a failure.
+  /// Drops all pending work, after a failure.
   void reset() noexcept;
 
   const std::vector<ShardedParameter>& parameters() const { return parameters_; }
-  /// Bytes of the buffer that receives a gather.
+  /// Bytes of the buffer that receives the all-gather.
   int64_t bytes() const;
 
  private:
@@ -59,16 +59,16 @@ class FlatShards {
 
   const mesh::Group& group_;
   std::vector<ShardedParameter> parameters_;
-  std::vector<int64_t> rooms_;  // elements of the largest chunk
+  std::vector<int64_t> rooms_;  // elements of the largest shard, per parameter
   at::ScalarType compute_;
   at::ScalarType reduce_;
   ByteCount& count_;
   std::optional<at::Device> compute_device_;
-  std::optional<SideStream> copies_;  // between host and compute device
+  std::optional<SideStream> copies_;  // copies between host and compute device
 
-  at::Tensor gathered_;  // (ranks, elements a rank) in the compute type, while a gather is under way
+  at::Tensor gathered_;  // (ranks, elements per rank) in the compute type, while an all-gather runs
   mesh::Pending gathering_;
-  at::Tensor reduced_;  // (elements a rank) in the reduce type
+  at::Tensor reduced_;  // (elements per rank) in the reduce type, while a reduce-scatter runs
   mesh::Pending reducing_;
 };
 

@@ -6,32 +6,34 @@
 #include "lehr/base/error.h"
 #include "lehr/base/operator_watch.h"
 #include "lehr/nn/embedding.h"
+#include "lehr/shard/fsdp_schedule.h"
 #include "lehr/shard/ownership.h"
-#include "lehr/shard/unit_schedule.h"
 
 namespace lehr::shard {
 
 namespace {
 class UnitHook : public nn::CallHook {
  public:
-  UnitHook(std::shared_ptr<UnitSchedule> schedule, size_t unit, size_t module)
+  UnitHook(std::shared_ptr<FsdpSchedule> schedule, size_t unit, size_t module)
       : schedule_(std::move(schedule)), unit_(unit), module_(module) {}
   at::Tensor call(const at::Tensor& input, const Forward& forward) override {
-    // For a watch weights are what they are while they are gathered.
+    // An operator watch (plan check, meters) sees the unsharded weights, and no collectives of FSDP.
     return operator_watch() != nullptr ? forward(input) : schedule_->call(unit_, module_, input, forward);
   }
 
  private:
-  std::shared_ptr<UnitSchedule> schedule_;
+  std::shared_ptr<FsdpSchedule> schedule_;
   size_t unit_, module_;
 };
 
+// Shards the parameter on fsdp or ep_shard, unless it is sharded there already.
 void cut(nn::Parameter& parameter, const mesh::DistributedContext& context) {
   const std::string axis = domain_axes(parameter)[1];
   const int64_t ranks = context.size(axis);
   if (ranks == 1 || parameter.layout().find(axis) != nullptr || parameter.box().empty()) {
     return;
   }
+  // (E, out, in) with E < ranks: sharding dimension 0 would leave some ranks without any expert's weights.
   const bool few_matrices = parameter.box().size() == 3 && parameter.box()[0].size() < ranks;
   parameter.lay_out(axis, Placement::shard(few_matrices ? 1 : 0), context.index(axis), ranks);
 }
@@ -83,7 +85,7 @@ void require_complete(torch::nn::Module& root, const std::vector<UnitModules>& u
   }
 }
 
-// Their backward needs the ids, not the table.
+// Backward of an embedding reads the ids only, not the table.
 bool is_embedding(const nn::Module& module) {
   return dynamic_cast<const nn::EmbeddingImpl*>(&module) != nullptr ||
          dynamic_cast<const nn::SplitTokenEmbeddingsImpl*>(&module) != nullptr;
@@ -110,12 +112,12 @@ FullySharded fully_shard(
   }
 
   auto count = std::make_shared<ByteCount>();
-  std::vector<UnitSchedule::Unit> scheduled;
+  std::vector<FsdpSchedule::Unit> scheduled;
   for (size_t i = 0; i < units.size(); ++i) {
     const bool reads = !std::all_of(
         units[i].modules.begin(), units[i].modules.end(), [](const auto& module) { return is_embedding(*module); });
     scheduled.push_back(
-        {.shards = std::make_unique<ShardUnit>(
+        {.shards = std::make_unique<FsdpUnit>(
              units[i].name, parameters[i], context, options.compute, options.reduce, *count, options.compute_device),
          .modules = units[i].modules.size(),
          .reshard = options.reshard_after_forward != ReshardPolicy::never,
@@ -123,7 +125,7 @@ FullySharded fully_shard(
          .keep = options.reshard_after_forward == ReshardPolicy::never,
          .backward_reads_weights = reads});
   }
-  auto schedule = std::make_shared<UnitSchedule>(
+  auto schedule = std::make_shared<FsdpSchedule>(
       std::move(scheduled),
       std::make_unique<GradientSync>(context, all, options.bucket_bytes, options.compute_device),
       count,
@@ -156,7 +158,7 @@ void materialize_offloaded(torch::nn::Module& root, at::Device compute_device, a
   nn::materialize(root, compute_device, dtype);
 }
 
-FullySharded::FullySharded(std::shared_ptr<UnitSchedule> schedule, std::shared_ptr<ByteCount> count)
+FullySharded::FullySharded(std::shared_ptr<FsdpSchedule> schedule, std::shared_ptr<ByteCount> count)
     : count_(std::move(count)), schedule_(std::move(schedule)) {}
 FullySharded::~FullySharded() = default;
 FullySharded::FullySharded(FullySharded&&) noexcept = default;
@@ -173,8 +175,8 @@ void FullySharded::finish_backward() {
 void FullySharded::reset() noexcept {
   schedule_->reset();
 }
-void FullySharded::hold() {
-  schedule_->hold();
+void FullySharded::unshard_all() {
+  schedule_->unshard_all();
 }
 
 std::vector<int64_t> FullySharded::unit_bytes() const {

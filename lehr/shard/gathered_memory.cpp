@@ -9,8 +9,8 @@ GatheredMemory::GatheredMemory(
     : shapes_(std::move(shapes)),
       options_(options),
       count_(count),
-      storage_(at::empty({0}, options).storage()) {  // which knows the device and its allocator
-  constexpr int64_t kAlignment = 64;                 // elements: rows of kernels start where a tensor of its own would
+      storage_(at::empty({0}, options).storage()) {  // an empty tensor's storage has the device and its allocator
+  constexpr int64_t kAlignment = 64;                 // elements: as aligned as a tensor with storage of its own
   int64_t size = 0;
   for (const auto& shape : shapes_) {
     offsets_.push_back(size);

@@ -1,4 +1,5 @@
-// Memory of gathered parameters: it comes and goes, while the tensors that lie in it live on in autograd's graphs.
+// Memory of unsharded parameters. It is freed by reshard and allocated by the next unshard, while autograd keeps the
+// tensors over it.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +9,7 @@
 
 namespace lehr::shard {
 
-/// How many bytes gathered parameters take now, and took at most.
+/// Counts the bytes of unsharded parameters and all-gather buffers: the current number and its peak.
 class ByteCount {
  public:
   void add(int64_t bytes) {
@@ -25,7 +26,7 @@ class ByteCount {
   int64_t peak_ = 0;
 };
 
-/// Room for tensors of given shapes one behind the other, which is allocated and released any number of times.
+/// One storage for tensors of given shapes, which can be freed and allocated any number of times.
 class GatheredMemory {
  public:
   GatheredMemory(std::vector<std::vector<int64_t>> shapes, const at::TensorOptions& options, ByteCount& count);
@@ -34,12 +35,13 @@ class GatheredMemory {
   GatheredMemory& operator=(const GatheredMemory&) = delete;
 
   void allocate();
-  /// Tensors that lie here keep their shape and must not be read until the next `allocate`, and what is written then.
+  /// Frees the memory. Tensors over it keep their shape; they must not be read before the next `allocate`, after which
+  /// their contents are undefined until they are written.
   void release();
   bool allocated() const { return allocated_; }
   int64_t bytes() const { return bytes_; }
-  /// Tensor number `index`, as a new one: writing to it changes no version that autograd noted for another. Only while
-  /// there is memory.
+  /// Returns a new tensor over region `index`. Each has a version counter of its own, so writing to it does not
+  /// invalidate tensors that autograd saved. Call it only while memory is allocated.
   at::Tensor tensor(size_t index) const;
 
  private:

@@ -1,6 +1,6 @@
 #include "lehr/shard/gradient_norm.h"
 
-#include "lehr/ops/norm.h"
+#include "lehr/ops/global_norm.h"
 #include "lehr/shard/ownership.h"
 
 namespace lehr::shard {
@@ -14,7 +14,7 @@ at::Tensor gradient_norm(const std::vector<nn::NamedParameter>& parameters, mesh
       owned.push_back(parameter->value().grad());
     }
   }
-  // One device knows no sum over ranks; a rank may own nothing.
+  // A rank may own nothing: then the sum is a zero in host memory.
   const at::Tensor sum = ops::sum_of_squares(owned).to(device);
   context.world().all_reduce(sum);
   return sum.sqrt();

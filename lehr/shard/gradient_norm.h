@@ -1,4 +1,4 @@
-// The norm of the gradients of a model that is spread over a mesh.
+// Gradient norm of a model that is sharded over a mesh.
 #pragma once
 
 #include <vector>
@@ -8,9 +8,10 @@
 
 namespace lehr::shard {
 
-/// The L2 norm over all gradients of the whole model, as optim::global_norm on one device: float64, 0-dimensional, on
-/// the device of the gradients, and the same bits on all ranks. What several ranks hold counts once (`is_owner`);
-/// undefined gradients count as zeros. Gradients must be synchronized. All ranks of the world must call it.
+/// Returns the L2 norm over all gradients of the whole model, as optim::global_norm does on one device: float64,
+/// 0-dimensional, on the device of the gradients, with the same bits on all ranks. A shard that several ranks hold
+/// counts once (`is_owner`); undefined gradients count as zeros. Gradients must be synchronized. All ranks of the world
+/// must call it.
 at::Tensor gradient_norm(const std::vector<nn::NamedParameter>& parameters, mesh::DistributedContext& context);
 
 }  // namespace lehr::shard

@@ -24,6 +24,7 @@ struct GradientSync::Bucket {
 };
 
 namespace {
+// Returns the axes over which the parameter's gradient is summed: those that replicate it.
 std::vector<std::string> axes_of_sum(const nn::NamedParameter& named, const mesh::DistributedContext& context) {
   std::vector<std::string> axes;
   for (const std::string& axis : domain_axes(*named.parameter)) {
@@ -31,7 +32,7 @@ std::vector<std::string> axes_of_sum(const nn::NamedParameter& named, const mesh
       continue;
     }
     const Placement* placement = named.parameter->layout().find(axis);
-    require(placement != nullptr, "parameter {}: nothing says how it lies on axis {}", named.name, axis);
+    require(placement != nullptr, "parameter {}: has no placement on axis {}", named.name, axis);
     if (placement->kind == Placement::Kind::replicate) {
       axes.push_back(axis);
     }
@@ -62,7 +63,7 @@ void GradientSync::make_buckets() {
     return;
   }
   std::map<std::pair<const mesh::Group*, at::ScalarType>, std::unique_ptr<Bucket>> open;
-  std::vector<std::pair<const mesh::Group*, at::ScalarType>> order;  // no order of addresses may decide
+  std::vector<std::pair<const mesh::Group*, at::ScalarType>> order;  // of first use: addresses differ between ranks
   for (const auto& [parameter, group] : members_) {
     if (group->size() == 1) {
       continue;
@@ -95,7 +96,7 @@ void GradientSync::ready(const nn::Parameter& parameter) {
   make_buckets();
   const auto place = places_.find(&parameter);
   if (place == places_.end()) {
-    return;  // it is nowhere replicated
+    return;  // not replicated on any axis
   }
   const auto [bucket, number] = place->second;
   bucket->ready[number] = true;
@@ -104,6 +105,7 @@ void GradientSync::ready(const nn::Parameter& parameter) {
   }
 }
 
+// Starts the all-reduce of one bucket. Undefined gradients count as zeros: another rank may have a value.
 void GradientSync::send(Bucket& bucket) {
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> parts;
@@ -116,7 +118,7 @@ void GradientSync::send(Bucket& bucket) {
   if (device_) {
     bucket.flat = to_device_pinned(bucket.flat, *device_);
   }
-  if (bucket.flat.numel() > 0) {  // all boxes may be empty, and then they are on all of the group's ranks
+  if (bucket.flat.numel() > 0) {  // if all shards are empty, they are so on all ranks of the group
     bucket.pending = bucket.group->start_all_reduce(bucket.flat);
   }
 }
@@ -152,8 +154,8 @@ void GradientSync::finish(const std::function<bool(const nn::Parameter&)>& had_g
   reset();
 }
 
-// A parameter that nobody used has no gradient on one device, and optimizers leave it alone; so it must be here. Where
-// only some ranks used it, all of them must update it.
+// Makes all ranks agree on the parameters that have a gradient. On one device an unused parameter has none, and
+// optimizers skip it; so must all ranks if none used it. If some ranks used it, all of them must update it.
 void GradientSync::agree(const std::vector<bool>& had) {
   if (members_.empty()) {
     return;
@@ -167,7 +169,7 @@ void GradientSync::agree(const std::vector<bool>& had) {
     holders_->all_reduce(users.to(at::kMeta));
     return;
   }
-  holders_->all_reduce(users);  // from host memory: no device is waited for
+  holders_->all_reduce(users);  // in host memory: does not wait for the device
   for (size_t i = 0; i < had.size(); ++i) {
     at::Tensor value = members_[i].parameter->value();
     if (users.data_ptr<float>()[i] == 0) {

@@ -1,4 +1,4 @@
-// Sums gradients over the ranks that hold the same box of a parameter and used it on different data.
+// All-reduce of gradients over the ranks that hold the same shard of a parameter and used it on different data.
 #pragma once
 
 #include <functional>
@@ -13,14 +13,14 @@
 
 namespace lehr::shard {
 
-/// Once a step: sums each gradient over the axes on which the parameter's layout says replicate. Gradients travel in
-/// buckets, one all_reduce each. Which parameters a bucket has, and the order of the buckets, follow from the
-/// parameters alone and are the same on all ranks, whoever has which gradients.
+/// Sums each gradient, once per step, over the axes on which the parameter is replicated. Gradients are grouped into
+/// buckets, with one all-reduce per bucket. The contents and the order of the buckets depend on the parameters only, so
+/// they are the same on all ranks, whichever gradients a rank has.
 class GradientSync {
  public:
-  /// The parameters are laid out on every axis of more than one rank; those that are frozen have no part. All ranks
-  /// construct it at the same place of the program: it asks for groups. A bucket is closed when it has `bucket_bytes`
-  /// or more. Gradients are summed on `device`, or where they are.
+  /// Parameters must be laid out on every axis of more than one rank; frozen ones are ignored. All ranks must construct
+  /// it at the same point of the program, since it creates process groups. A bucket is closed when it has
+  /// `bucket_bytes` or more. Gradients are summed on `device`, by default on their own device.
   GradientSync(
       mesh::DistributedContext& context,
       const std::vector<nn::NamedParameter>& parameters,
@@ -28,16 +28,16 @@ class GradientSync {
       std::optional<at::Device> device = {});
   ~GradientSync();
 
-  /// Says that this step adds nothing more to the parameter's gradient. Buckets are sent in their order as soon as all
-  /// of a bucket is ready. The ranks of a group must call it in the same order.
+  /// States that the parameter's gradient is complete for this step. Buckets are sent in their order, each as soon as
+  /// all its gradients are ready. The ranks of a group must call it in the same order.
   void ready(const nn::Parameter& parameter);
 
-  /// Sends what is left and waits for all. Afterwards a parameter for which no rank had a gradient has none, and all
-  /// others have one on every rank. `had_gradient` tells which ones this rank had; by default those that are defined.
-  /// All ranks that hold these parameters must call it, once a step.
+  /// Sends the remaining buckets and waits for all. Afterwards a parameter for which no rank had a gradient has none,
+  /// and all others have one on every rank. `had_gradient` returns whether this rank had a gradient; the default is
+  /// whether it is defined. All ranks that hold these parameters must call it, once per step.
   void finish(const std::function<bool(const nn::Parameter&)>& had_gradient = {});
 
-  /// Forgets what is under way, after a failure.
+  /// Drops all pending work, after a failure.
   void reset() noexcept;
 
  private:
@@ -48,15 +48,15 @@ class GradientSync {
 
   struct Member {
     nn::ParameterPtr parameter;
-    const mesh::Group* group;  // where gradients are partial
+    const mesh::Group* group;  // over which gradients are summed
   };
-  std::vector<Member> members_;           // in the order of backward
-  const mesh::Group* holders_ = nullptr;  // all ranks that hold parts of these parameters
+  std::vector<Member> members_;           // reverse order of declaration, roughly that of backward
+  const mesh::Group* holders_ = nullptr;  // all ranks that hold shards of these parameters
   int64_t bucket_bytes_;
   std::optional<at::Device> device_;
-  std::vector<std::unique_ptr<Bucket>> buckets_;  // once memory is there
+  std::vector<std::unique_ptr<Bucket>> buckets_;  // made when parameters have memory
   std::unordered_map<const nn::Parameter*, std::pair<Bucket*, size_t>> places_;
-  size_t sent_ = 0;  // buckets
+  size_t sent_ = 0;  // number of buckets that were sent
 };
 
 }  // namespace lehr::shard

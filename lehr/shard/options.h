@@ -1,4 +1,4 @@
-// What the parallelize_* functions of the model families are told beyond the mesh.
+// Options of the parallelize_* functions of the model families.
 #pragma once
 
 #include "lehr/shard/context_parallel.h"
@@ -6,7 +6,7 @@
 
 namespace lehr::shard {
 
-/// Choices that change speed and memory, not results.
+/// These options change speed and memory, not results.
 struct ParallelizeOptions {
   FullyShardOptions fully_shard = {};
   ContextParallelMethod context_method = ContextParallelMethod::all_gather;

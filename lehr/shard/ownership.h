@@ -1,4 +1,5 @@
-// Which rank answers for what several ranks hold: it counts in norms, and writes to checkpoints, once.
+// Ownership of replicated shards: of all ranks that hold the same shard, one counts it in norms and writes it to
+// checkpoints.
 #pragma once
 
 #include "lehr/mesh/distributed_context.h"
@@ -6,22 +7,22 @@
 
 namespace lehr::shard {
 
-/// Whether this rank is the one of all that hold the same box of the parameter: the first along every axis that the
-/// parameter's layout names and does not cut. A parameter must be laid out on every axis of more than one rank (fsdp
-/// stands for dp_shard and cp; the expert domain for all but pp); throws a usage error that names one that is missing.
+/// Returns whether this rank owns its shard of the parameter: it is the first along every axis of the parameter's
+/// domain that does not shard the parameter. The layout must name every axis of more than one rank (fsdp stands for
+/// dp_shard and cp; the expert domain covers all axes but pp). Throws a usage error that names a missing one.
 bool is_owner(const nn::Parameter& parameter, const mesh::DistributedContext& context);
 
-/// Whether this rank is the first along every axis of the parameter's domain: it answers for what does not depend on
-/// the box at all (an optimizer's step of the parameter).
+/// Returns whether this rank is the first along every axis of the parameter's domain. It owns the state that does not
+/// depend on the shard, such as an optimizer's step count of the parameter.
 bool is_first(const nn::Parameter& parameter, const mesh::DistributedContext& context);
 
-/// Lays the parameter out as replicated on each axis of its domain of more than one rank that its layout does not name
-/// yet. The domain is expert if the layout names ep or ep_shard, else dense. pp is in none: other stages have other
+/// Replicates the parameter on each axis of its domain that has more than one rank and that its layout does not name
+/// yet. The domain is expert if the layout names ep or ep_shard, else dense. pp is in neither: other stages have other
 /// parameters.
 void replicate_elsewhere(nn::Parameter& parameter, const mesh::DistributedContext& context);
 
-/// The axes of the parameter's domain, without pp, slowest first: dp_replicate, fsdp, tp; or dp_replicate, ep_shard,
-/// ep.
+/// Returns the axes of the parameter's domain, without pp, slowest first: dp_replicate, fsdp, tp; or dp_replicate,
+/// ep_shard, ep.
 std::vector<std::string> domain_axes(const nn::Parameter& parameter);
 
 }  // namespace lehr::shard

@@ -12,7 +12,7 @@ namespace {
 using mesh::DistributedContext;
 using Kinds = Placement::Kind;
 
-// "model.layers.0.mlp.up_proj" of its weight.
+// "model.layers.0.mlp.up_proj" for "model.layers.0.mlp.up_proj.weight".
 std::string module_of(const std::string& parameter) {
   const size_t dot = parameter.rfind('.');
   return dot == std::string::npos ? "the model" : parameter.substr(0, dot);
@@ -22,13 +22,13 @@ std::string listed(const std::vector<std::string>& axes) {
   return fmt::format("{}", fmt::join(axes, ", "));
 }
 
-// The axes that shard weights only while they are at rest: forward reads them gathered.
+// Returns whether the axis shards weights only between uses (FSDP): forward reads them unsharded.
 bool is_gathered_for_use(const std::string& axis) {
   return axis == mesh::axis::fsdp || axis == mesh::axis::ep_shard;
 }
 
-// One rank answers for each element if every axis of the domain is named once, no other is, and ranks that differ on an
-// axis that cuts have the chunks that belong to their places.
+// Each element has exactly one owner if the layout names every axis of the domain and no other, and if each rank holds
+// the chunk of its own index on the axes that shard.
 void check_layout(const DistributedContext& context, const std::string& name, const nn::Parameter& parameter) {
   const std::string module = module_of(name);
   const Layout& layout = parameter.layout();
@@ -36,7 +36,7 @@ void check_layout(const DistributedContext& context, const std::string& name, co
   for (const auto& [axis, placement] : layout.axes()) {
     require(
         context.size(axis) == 1 || std::find(domain.begin(), domain.end(), axis) != domain.end(),
-        "plan: {}: parameter {} is laid out on axis {}, which is not of its domain ({}): norms and checkpoints would "
+        "plan: {}: parameter {} is laid out on axis {}, which is not in its domain ({}): norms and checkpoints would "
         "count the ranks of both domains; take one of them",
         module,
         name,
@@ -53,7 +53,7 @@ void check_layout(const DistributedContext& context, const std::string& name, co
   for (const std::string& axis : domain) {
     require(
         context.size(axis) == 1 || layout.find(axis) != nullptr,
-        "plan: {}: parameter {}: nothing says how it lies on axis {} ({} ranks); attach a style to its module (for tp "
+        "plan: {}: parameter {}: has no placement on axis {} ({} ranks); apply a parallel style to its module (for tp "
         "one of shard/tensor_parallel.h, for ep shard::parallelize_experts, else shard::fully_shard or "
         "shard::replicate_elsewhere)",
         module,
@@ -79,8 +79,7 @@ void check_layout(const DistributedContext& context, const std::string& name, co
   require(
       parameter.box() == expected,
       "plan: {}: parameter {} ({}): expected this rank's part {}, found {}: other ranks have it, or none; lay it out "
-      "by "
-      "the index and size of the same axis",
+      "by the index and size of the same axis",
       module,
       name,
       describe(layout),
@@ -88,7 +87,7 @@ void check_layout(const DistributedContext& context, const std::string& name, co
       describe(parameter.box()));
 }
 
-// What forward reads: everything that is cut for a rest is whole.
+// Returns the region of the parameter that forward reads: FSDP's shards are gathered, those of tp and ep are not.
 Box box_in_use(const DistributedContext& context, const nn::Parameter& parameter) {
   Box box = whole_box(parameter.shape());
   for (const auto& [axis, placement] : parameter.layout().axes()) {
@@ -100,7 +99,8 @@ Box box_in_use(const DistributedContext& context, const nn::Parameter& parameter
   return box;
 }
 
-// The type of a parameter in use: what is gathered was different work's, so its gradient is a part of a sum.
+// Returns the type of a parameter in forward. One that FSDP unshards is used by different data on each rank, so it is
+// replicate: its gradient is partial.
 TensorType type_in_use(const TypeChecker& checker, const nn::Parameter& parameter, at::IntArrayRef sizes) {
   TensorType type = constant_type(sizes);
   Kind expert_kinds[2] = {Kind::constant, Kind::constant};
@@ -129,7 +129,7 @@ TensorType type_in_use(const TypeChecker& checker, const nn::Parameter& paramete
   }
   type.expert =
       experts == Kind::shard || (checker.ranks(kExpertShards) > 1 && checker.ranks(kExperts) > 1 && shards != experts);
-  if (!type.expert) {  // the same on all of them, which are those of the dense domain
+  if (!type.expert) {  // the same on all ranks of both expert axes, which are also those of the dense axes
     const Kind kind = experts == Kind::constant ? shards : experts;
     type.kinds[kExpertShards] = type.kinds[kExperts] = Kind::constant;
     for (const size_t axis : {kDataShards, kContext, kTensor}) {
@@ -139,7 +139,7 @@ TensorType type_in_use(const TypeChecker& checker, const nn::Parameter& paramete
   return type;
 }
 
-// Puts typed tensors behind the slots for a while.
+// Shows typed meta tensors as the parameters while it lives.
 class ParametersInUse {
  public:
   ParametersInUse(const DistributedContext& context, TypeChecker& checker, const nn::Module& root) {
@@ -163,7 +163,7 @@ class ParametersInUse {
   std::vector<nn::ParameterPtr> parameters_;
 };
 
-// Dropout draws numbers, which there are none of on meta.
+// Turns dropout off while it lives: it draws random numbers, which meta tensors do not have.
 class WithoutDropout {
  public:
   explicit WithoutDropout(nn::Module& root) : root_(root), training_(root.is_training()) { root_.train(false); }
@@ -176,7 +176,7 @@ class WithoutDropout {
   bool training_;
 };
 
-// (rows, tokens): rows over the data ranks, positions over `positions`.
+// Returns an input (B, T, ...) whose sequences are sharded over the axes `rows`, and whose positions over `positions`.
 at::Tensor token_input(
     TypeChecker& checker,
     const std::vector<int64_t>& shape,
@@ -215,7 +215,7 @@ nn::ModelInputs typed_inputs(TypeChecker& checker, const nn::Model& model, const
   return inputs;
 }
 
-// The trainer adds up what the data and context ranks give, and takes that of one tp rank.
+// The trainer sums losses over the data and cp ranks, and takes those of one tp rank.
 void check_losses(const TypeChecker& checker, const char* name, const at::Tensor& output) {
   const TensorType type = checker.type_of(output);
   for (const size_t axis : {kReplicas, kDataShards, kContext}) {
@@ -223,7 +223,7 @@ void check_losses(const TypeChecker& checker, const char* name, const at::Tensor
     require(
         checker.ranks(axis) == 1 || kind == Kind::shard || kind == Kind::varying,
         "plan: the model: {} is {} on axis {}: the sum over its {} ranks would count each token {} times; a gather "
-        "before it is one too many",
+        "before it is superfluous",
         name,
         describe(type, axis),
         name_of(axis),
@@ -232,9 +232,9 @@ void check_losses(const TypeChecker& checker, const char* name, const at::Tensor
   }
   const Kind kind = type.kinds[kTensor];
   const char* missing = kind == Kind::replicate
-                            ? "every rank would start backward from it, and gradients count several "
-                              "times; gather_invariant belongs in the place of all_gather"
-                        : kind == Kind::partial ? "all_reduce is missing behind it"
+                            ? "every rank would start backward from it, and gradients would count several "
+                              "times; use gather_invariant instead of all_gather"
+                        : kind == Kind::partial ? "all_reduce is missing after it"
                                                 : "gather_invariant is missing before it";
   require(
       kind == Kind::invariant || kind == Kind::constant,
@@ -258,7 +258,7 @@ void check_outputs(const TypeChecker& checker, const nn::ModelOutputs& outputs) 
   if (any) {
     return;
   }
-  const TensorType type = checker.type_of(outputs.hidden_states);  // the next stage's
+  const TensorType type = checker.type_of(outputs.hidden_states);  // not the last stage: sent to the next one
   for (const size_t axis : {kReplicas, kDataShards, kContext, kTensor}) {
     const int64_t dim = axis == kReplicas || axis == kDataShards ? 0 : 1;
     require(
@@ -283,8 +283,8 @@ void check_plan(const DistributedContext& context, nn::Model& model, const PlanI
   const nn::RouterLosses* losses = model.router_losses();
   require(
       parts_of_rows == 1 || losses == nullptr || losses->sums_over_ranks(),
-      "plan: the model: router losses would be those of a part of each row: cp and tp have {} ranks, and nothing sums "
-      "over them; attach shard::share_router_losses",
+      "plan: the model: router losses would be computed over a part of each sequence: cp and tp have {} ranks, and "
+      "nothing sums over them; apply shard::share_router_losses",
       parts_of_rows);
   TypeChecker checker(context, model);
   const ParametersInUse parameters(context, checker, model);

@@ -1,8 +1,9 @@
-// Attention around a ring of ranks.
+// Ring attention (https://arxiv.org/abs/2310.01889).
 #include <array>
 
 #include "lehr/base/operator_profile.h"
 #include "lehr/ops/attention_lse.h"
+#include "lehr/ops/attention_sequences.h"
 #include "lehr/ops/autograd.h"
 #include "lehr/shard/context_attention.h"
 #include "lehr/shard/context_parallel.h"
@@ -13,7 +14,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// A tensor on its way to the next rank, and the one that comes from the rank before.
+// A pending send to the next rank and a pending receive from the previous one.
 struct Hop {
   at::Tensor arriving;
   mesh::Pending sent;
@@ -33,26 +34,26 @@ Hop pass_on(const at::Tensor& tensor, const mesh::Group& group) {
   if (group.rank() % 2 == 0) {
     hop.sent = group.start_send(tensor, next);
     hop.received = group.start_receive(hop.arriving, previous);
-  } else {  // the other way round, for transports that do one after the other
+  } else {  // odd ranks receive first: no deadlock on transports whose operations block
     hop.received = group.start_receive(hop.arriving, previous);
     hop.sent = group.start_send(tensor, next);
   }
   return hop;
 }
 
-// A call, but for the tensors that have gradients.
+// Arguments of a call that have no gradients.
 struct Ring {
   const mesh::Group* group = nullptr;
   bool causal = true;
   ops::AttentionOptions options;  // without sinks
-  at::Tensor documents;           // of all ranks, one behind the other
+  at::Tensor documents;           // (B, T of all ranks), in order of ranks
   at::Tensor padding;
 
-  // The rank whose keys are here at a step.
+  // Returns the rank whose keys this rank has at a step.
   int64_t source(int64_t step) const { return (group->rank() + group->size() - step) % group->size(); }
 
-  // Calls `work` for each pair of a chunk of this rank's queries and one of rank `from`'s keys that has work; both as
-  // ranges of what a rank holds.
+  // Calls work(query, key, stretch) for each pair of a chunk of this rank's queries and a chunk of rank `from`'s keys
+  // that is not fully masked. `query` and `key` are the chunks' first local positions.
   template <class Work>
   void for_each_pair(int64_t from, int64_t chunk, const Work& work) const {
     for (const int64_t query_half : {0, 1}) {
@@ -77,14 +78,14 @@ struct Ring {
 
 ops::AttentionPart forward_around(const Ring& ring, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
   const int64_t chunk = q.size(1) / 2, size = q.size(3);
-  std::array<ops::AttentionPart, 2> parts;
+  std::array<ops::AttentionPart, 2> parts;  // per chunk of queries: output (B, C, Hq, Dv) and log-sum-exp (B, C, Hq)
   for (auto& part : parts) {
     part = ops::empty_attention_part(q.narrow(1, 0, chunk), v.size(3));
   }
-  at::Tensor keys = at::cat({k, v}, -1);
+  at::Tensor keys = at::cat({k, v}, -1);  // (B, T/cp, Hkv, D + Dv): one message per step
   for (int64_t step = 0; step < ring.group->size(); ++step) {
     const bool more = step + 1 < ring.group->size();
-    Hop hop = more ? pass_on(keys, *ring.group) : Hop{};
+    Hop hop = more ? pass_on(keys, *ring.group) : Hop{};  // overlaps with the attention below
     ring.for_each_pair(ring.source(step), chunk, [&](int64_t query, int64_t key, const ops::AttentionStretch& stretch) {
       const at::Tensor seen = keys.narrow(1, key, chunk);
       auto& part = parts[query > 0 ? 1 : 0];
@@ -106,8 +107,9 @@ ops::AttentionPart forward_around(const Ring& ring, const at::Tensor& q, const a
       .log_sum = at::cat({parts[0].log_sum, parts[1].log_sum}, 1)};
 }
 
-// `products` and `log_sum` as of ops::attention_part_backward. Gradients of keys and values follow them one step
-// behind, so that they are home after as many hops as there are ranks.
+// Backward of the ring; `products` and `log_sum` are as in ops::attention_part_backward. Gradients of keys and values
+// are passed on one step after the keys themselves, and each rank adds its own. After as many hops as there are ranks
+// they are back at the rank that owns the keys.
 ops::AttentionPartGradients backward_around(
     const Ring& ring,
     const at::Tensor& dout,
@@ -147,7 +149,7 @@ ops::AttentionPartGradients backward_around(
       keys = hop.wait();
     }
   }
-  const at::Tensor home = gradients.wait();
+  const at::Tensor home = gradients.wait();  // the sum over ranks for this rank's own keys
   return {.q = dq, .k = home.narrow(-1, 0, size), .v = home.narrow(-1, size, value_size)};
 }
 
@@ -182,6 +184,7 @@ struct RingFunction : torch::autograd::Function<RingFunction> {
     const at::Tensor& log_sum = saved[4];
     const auto holder = c10::static_intrusive_pointer_cast<RingHolder>(context->saved_data["ring"].toCapsule());
     const auto type = log_sum.scalar_type();
+    // delta = rowsum(dO * O), called D in Algorithm 2 of FlashAttention-2 (https://arxiv.org/abs/2307.08691).
     const at::Tensor products = (gradients[0].to(type) * saved[3].to(type)).sum(-1);  // (B, T, Hq)
     const auto found = backward_around(holder->ring, gradients[0], products, log_sum, saved[0], saved[1], saved[2]);
     at::Tensor dsinks;
@@ -217,11 +220,11 @@ at::Tensor ring_attention(
       .documents = gather_row_mask(mask.document_ids, group),
       .padding = gather_row_mask(mask.key_padding, group)};
   ring.options.sinks.reset();
-  std::optional<at::Tensor> sinks;  // autograd takes no undefined tensor as an argument
+  std::optional<at::Tensor> sinks;  // autograd functions do not accept undefined tensors
   if (options.sinks.defined()) {
     sinks = options.sinks;
   }
-  return RingFunction::apply(q, k, v, sinks, ring);
+  return ops::without_hidden_queries(RingFunction::apply(q, k, v, sinks, ring), mask.key_padding);
 }
 
 }  // namespace lehr::shard

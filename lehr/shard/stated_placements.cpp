@@ -1,12 +1,11 @@
-// Types of operators that are told wholly by the placements that they state: the collectives, and operators with
-// collectives inside.
+// Typing rule for operators whose stated placements suffice: the collectives, and operators with collectives inside.
 #include "lehr/base/error.h"
 #include "lehr/shard/stated_rules.h"
 
 namespace lehr::shard {
 
 namespace {
-// What an operator's placement asks for, and what is missing where it is another.
+// Returns advice for an operand whose placement is not the stated one.
 std::string advice(const Placement& takes, const Operand& found, size_t axis, int64_t ranks) {
   using Asked = Placement::Kind;
   const Kind kind = found.type.kinds[axis];
@@ -16,28 +15,26 @@ std::string advice(const Placement& takes, const Operand& found, size_t axis, in
   }
   switch (takes.kind) {
     case Asked::replicate:
-      return kind == Kind::invariant ? "its gradient is a part of a sum on each rank, and nothing would sum it; "
-                                       "enter_replicated is missing "
-                                       "before it, or all_gather in the place of gather_invariant"
+      return kind == Kind::invariant ? "its gradient is partial, and nothing would sum it; enter_replicated is missing "
+                                       "before it, or all_gather instead of gather_invariant"
                                      : "all_gather is missing before it";
     case Asked::invariant:
-      return whole ? "the ranks do different work with it; gather_invariant belongs in the place of all_gather"
+      return whole ? "the ranks do different work with it; use gather_invariant instead of all_gather"
                    : "gather_invariant is missing before it";
     case Asked::partial:
       return whole ? fmt::format(
                          "each of the {} ranks has all of it, so the sum would count it {} times; this collective is "
-                         "one too many",
+                         "superfluous",
                          ranks,
                          ranks)
-                   : "the ranks have parts, not summands; a sum would mix them";
+                   : "the ranks have shards, not summands; a sum would mix them";
     case Asked::shard:
-      return whole
-                 ? fmt::format(
-                       "each of the {} ranks has all of it already, so it would stand there {} times; this collective "
-                       "is one too many, or take_shard is missing before it",
-                       ranks,
-                       ranks)
-                 : "the parts are of another dimension";
+      return whole ? fmt::format(
+                         "each of the {} ranks has all of it already, so the result would have it {} times; this "
+                         "collective is superfluous, or take_shard is missing before it",
+                         ranks,
+                         ranks)
+                   : "it is sharded on another dimension";
     case Asked::varying:
       break;
   }
@@ -124,7 +121,7 @@ TensorType type_by_placements(const TypeChecker& checker, const Statement& state
     require(
         cut < 0 || statement.gives.kind == Placement::Kind::shard ||
             (type.dims[static_cast<size_t>(cut)].front().axes & set_of(axis)) != 0,
-        "joins parts of the inner one of the dimensions that were flattened into dimension {}; do it before",
+        "joins shards of the inner one of the dimensions that were flattened into dimension {}; do it before that",
         cut);
     type.set(axis, kind_of(statement.gives));
   }

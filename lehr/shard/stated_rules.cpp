@@ -1,4 +1,4 @@
-// Types of Lehr's own operators, by what they state of themselves (base/operator_watch.h).
+// Typing rules of Lehr's own operators, from the placements that they state (base/operator_watch.h).
 #include "lehr/shard/stated_rules.h"
 
 #include <fmt/ranges.h>
@@ -28,8 +28,7 @@ TensorType linear_cross_entropy(const TypeChecker&, const Statement& statement, 
   require(
       weight.type.axes_of(0) == 0,
       "needs all of the vocabulary, but each rank of {} has a part of the rows of {} only; give the head a loss that "
-      "sums "
-      "over the ranks: shard::vocab_parallel",
+      "sums over the ranks: shard::vocab_parallel",
       names_of(weight.type.axes_of(0)),
       weight.name);
   const TensorType logits = product(hidden, weight, {.contracted = {{1, 1}}, .batch = {}});
@@ -46,27 +45,26 @@ TensorType grouped_linear(const TypeChecker&, const Statement&, Operands& operan
   const AxisSet sorted = rows.type.expert ? rows.type.axes_of(0) : AxisSet{0};
   require(
       spread == sorted || (spread & ~sorted) == 0,
-      "each rank of {} has other experts ({} is shard(0)), but the rows were not brought to them: all_to_all is "
-      "missing; "
-      "attach shard::parallelize_experts to the mixture",
+      "each rank of {} has other experts ({} is shard(0)), but the tokens were not sent to them: all_to_all is "
+      "missing; apply shard::parallelize_experts to the MoE layer",
       names_of(spread),
       weight.name);
   require(
       spread == sorted,
-      "the rows were brought to the ranks of {} that have their experts, but {} is not shard(0) there",
+      "the tokens were sent to the ranks of {} that have their experts, but {} is not shard(0) there",
       names_of(sorted),
       weight.name);
   Operand expert = weight;
   expert.type.dims.erase(expert.type.dims.begin());
   for (size_t axis = 0; axis < kAxes; ++axis) {
-    if ((spread & set_of(axis)) != 0) {  // each rank's own, with rows of their own
+    if ((spread & set_of(axis)) != 0) {  // each rank has its own experts and their tokens: a local matmul
       expert.type.set(axis, Kind::constant);
     }
   }
   return product(rows, expert, {.contracted = {{1, 1}}, .batch = {}});
 }
 
-// Each token's copies, in an order of the rank's own.
+// One copy of each token per chosen expert, in an order of the rank's own: no longer a shard of the whole.
 TensorType permute_tokens(const TypeChecker&, const Statement& statement, Operands& operands) {
   TensorType type = operands[0].type;
   for (size_t axis = 0; axis < kAxes; ++axis) {
@@ -87,7 +85,7 @@ TensorType sort_by_expert(const TypeChecker&, const Statement& statement, Operan
   return type;
 }
 
-// Rows of the rank's own order back to tokens.
+// From the rank's own order back to that of the tokens, which is a shard again.
 TensorType combine_tokens(const TypeChecker&, const Statement&, Operands& operands) {
   join_domains(operands);
   TensorType type;
@@ -114,8 +112,7 @@ TensorType expert_dispatch(const TypeChecker& checker, const Statement& statemen
     require(
         checker.ranks(axis) == 1 || kind == Kind::shard || kind == Kind::varying,
         "sends {}, which is {} on axis {}: experts would get each token from all of its {} ranks, and count it {} "
-        "times; "
-        "give the mixture parts of the sequence, without all_gather before it",
+        "times; give the MoE layer shards of the sequence, without all_gather before it",
         tokens.name,
         describe(tokens.type, axis),
         name_of(axis),
@@ -127,7 +124,7 @@ TensorType expert_dispatch(const TypeChecker& checker, const Statement& statemen
   const bool replicas = checker.ranks(kReplicas) > 1;
   require(
       !replicas || tokens.type.kinds[kReplicas] == Kind::shard || tokens.type.kinds[kReplicas] == Kind::varying,
-      "sends {}, which is {} on axis {}; each replica has tokens of its own",
+      "sends {}, which is {} on axis {}; each replica must have tokens of its own",
       tokens.name,
       describe(tokens.type, kReplicas),
       name_of(kReplicas));
@@ -141,7 +138,7 @@ TensorType expert_combine(const TypeChecker&, const Statement&, Operands& operan
   const Operand &results = operands[0], &weights = operands[1];
   require(
       results.type.expert && results.type.dim_of(kExperts) == 0,
-      "takes {} as shard(0) on axis ep, found {}: they are not of the experts' ranks",
+      "takes {} as shard(0) on axis ep, found {}: they do not come from the experts' ranks",
       results.name,
       describe(results.type, kExperts));
   for (const size_t axis : {kReplicas, kExpertShards}) {
@@ -189,17 +186,17 @@ void check_attention(std::vector<Operand>& operands, AxisSet stated) {
       const Operand* row = find(operands, name);
       require(
           row == nullptr || row->type.dim_of(axis) != 1,
-          "needs whole rows, but each rank of {} has a part of their positions only ({} is shard(1)); {}",
+          "needs whole sequences, but each rank of {} has a part of their positions only ({} is shard(1)); {}",
           name_of(axis),
           row != nullptr ? row->name : "",
-          axis == kContext ? "attach context parallelism: shard::parallelize_context gives the module a core that sees "
-                             "the keys of all ranks"
+          axis == kContext ? "apply context parallelism: shard::parallelize_context gives the module an attention core "
+                             "over the keys of all ranks"
                            : "all_gather is missing at the entry of the block: shard::gather_sequence");
     }
     const bool heads = q.type.dim_of(axis) == 2;
     require(
         heads == (k.type.dim_of(axis) == 2) && heads == (v.type.dim_of(axis) == 2),
-        "q is {} on axis {}, k {} and v {}: queries would meet the keys of other heads; cut the heads of all three "
+        "q is {} on axis {}, k {} and v {}: queries would meet the keys of other heads; shard the heads of all three "
         "alike",
         describe(q.type, axis),
         name_of(axis),
@@ -208,7 +205,7 @@ void check_attention(std::vector<Operand>& operands, AxisSet stated) {
     const Operand* sinks = find(operands, "sinks");
     require(
         sinks == nullptr || heads == (sinks->type.dim_of(axis) == 0),
-        "q is {} on axis {}, but its sinks are {}; they are one for each head",
+        "q is {} on axis {}, but its sinks are {}; there must be one sink per head",
         describe(q.type, axis),
         name_of(axis),
         sinks != nullptr ? describe(sinks->type, axis) : "");

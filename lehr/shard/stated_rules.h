@@ -1,4 +1,4 @@
-// Types of Lehr's own operators.
+// Typing rules of Lehr's own operators.
 #pragma once
 
 #include "lehr/base/operator_watch.h"
@@ -6,16 +6,17 @@
 
 namespace lehr::shard {
 
-/// The type of what the operator gives. Throws a usage error that says what is missing or too much.
+/// Returns the type of the operator's result. Throws a usage error that names the missing or superfluous collective.
 TensorType stated_type(const TypeChecker& checker, const Statement& statement);
 
-/// On the operator's axes inputs must lie as stated, and the result does; elsewhere it acts as on one device.
+/// Returns the type of a result by the stated placements. On the axes of the statement's ranks, inputs must have the
+/// stated placements, and so has the result. On other axes the operator acts as on one device.
 TensorType type_by_placements(const TypeChecker& checker, const Statement& statement, std::vector<Operand>& operands);
-/// Gives `type` the sizes of a result; its factors stay where that is possible.
+/// Sets the sizes of `type`; keeps its factors where that is possible.
 void resize(TensorType& type, const std::vector<int64_t>& shape);
 
-/// Throws a usage error unless queries see all keys of their rows, and those of their own heads. Operands are named as
-/// ops::attention states them; `stated` are axes that the core itself looks after.
+/// Throws a usage error unless queries meet all keys of their sequences, of their own heads. Operands are named as
+/// ops::attention states them. `stated` are the axes over which the attention core itself communicates.
 void check_attention(std::vector<Operand>& operands, AxisSet stated = 0);
 
 }  // namespace lehr::shard

@@ -30,8 +30,8 @@ void lay_out_all(nn::Module& module, Placement placement, const DistributedConte
 void refuse_adapter(const nn::LinearImpl& linear) {
   require(
       !linear.adapter(),
-      "peft.method: adapters are not supported with parallelism.tensor_parallel_degree above 1: one stands in a "
-      "projection whose weight is split; use data parallelism instead");
+      "peft.method: adapters are not supported with parallelism.tensor_parallel_degree above 1: found one in a "
+      "projection whose weight is sharded; use data parallelism instead");
 }
 
 class GatherSequence : public nn::CallHook {
@@ -56,7 +56,7 @@ class GatherWholeSequences : public nn::CallHook {
   const Group& group_;
 };
 
-// Does the layer's work itself: inside the sum over ranks the bias would count once for each of them.
+// Replaces the layer's forward: the bias must be added after the sum over ranks, or it would count once per rank.
 class RowParallel : public nn::CallHook {
  public:
   RowParallel(const nn::LinearImpl& linear, const Group& group) : linear_(linear), group_(group) {}
@@ -68,34 +68,38 @@ class RowParallel : public nn::CallHook {
   }
 
  private:
-  const nn::LinearImpl& linear_;  // which owns the hook
+  const nn::LinearImpl& linear_;  // owns the hook
   const Group& group_;
 };
 
-// Of fewer heads than ranks each rank's layer gives a part; they are joined, and each rank takes the head that its
-// queries read. Seen as a type, the heads stand there once for every rank, and are shard(last); on the way back the
-// gradients of those that are one head are summed.
+// All-gathers the ranks' parts (..., heads * D / ranks) of fewer heads than ranks, and takes this rank's head (..., D).
+// As a type, the result is shard(last) of heads repeated once per rank; backward sums the gradients of the repetitions.
+at::Tensor take_head(const at::Tensor& part, const Group& group, int64_t heads) {
+  const int64_t last = part.dim() - 1;
+  const int64_t size = part.size(last) * group.size() / heads;
+  if (OperatorWatch* watch = operator_watch()) {
+    std::vector<int64_t> shape = part.sizes().vec();
+    shape.back() = size;
+    return watch->state(
+        {.name = "repeat_heads",
+         .ranks = group.ranks(),
+         .inputs = {{"heads", part, Placement::shard(last)}},
+         .gives = Placement::shard(last),
+         .shape = std::move(shape),
+         .dtype = part.scalar_type()});
+  }
+  const at::Tensor all = mesh::all_gather(part, group, last);  // (..., heads * D)
+  const int64_t head = group.rank() * heads / group.size();
+  return all.narrow(last, head * size, size).contiguous();  // a view would keep all heads alive
+}
+
+// Key/value projection with fewer heads than ranks: each rank computes a part of a head, and takes the head of its
+// queries.
 class RepeatHeads : public nn::CallHook {
  public:
   RepeatHeads(const Group& group, int64_t heads) : group_(group), heads_(heads) {}
   at::Tensor call(const at::Tensor& input, const Forward& forward) override {
-    const at::Tensor part = forward(input);  // (B, T, heads * D / ranks)
-    const int64_t last = part.dim() - 1;
-    const int64_t size = part.size(last) * group_.size() / heads_;
-    if (OperatorWatch* watch = operator_watch()) {
-      std::vector<int64_t> shape = part.sizes().vec();
-      shape.back() = size;
-      return watch->state(
-          {.name = "repeat_heads",
-           .ranks = group_.ranks(),
-           .inputs = {{"heads", part, Placement::shard(last)}},
-           .gives = Placement::shard(last),
-           .shape = std::move(shape),
-           .dtype = part.scalar_type()});
-    }
-    const at::Tensor all = mesh::all_gather(part, group_, last);  // (B, T, heads * D)
-    const int64_t head = group_.rank() * heads_ / group_.size();
-    return all.narrow(last, head * size, size).contiguous();  // (B, T, D); not a view, which would keep all of it
+    return take_head(forward(input), group_, heads_);
   }
 
  private:
@@ -103,11 +107,44 @@ class RepeatHeads : public nn::CallHook {
   int64_t heads_;
 };
 
+// Replaces a norm's forward: the mean of squares is over the elements of all ranks. With fewer heads than ranks, each
+// head is on equally many ranks, so the mean over the repetitions is the mean over the heads.
+class NormOverRanks : public nn::CallHook {
+ public:
+  NormOverRanks(const nn::RMSNormImpl& norm, const Group& group, int64_t heads)
+      : norm_(norm), group_(group), heads_(heads) {}
+  at::Tensor call(const at::Tensor& input, const Forward&) override {
+    const at::Tensor weight = heads_ < group_.size() ? take_head(norm_.weight, group_, heads_) : norm_.weight;
+    const at::Tensor wide = input.to(input.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
+    const at::Tensor squares = (wide * wide).sum(-1, /*keepdim=*/true);  // (..., 1), partial
+    // Each rank scales elements of its own by the mean: its gradient is the sum of theirs.
+    const at::Tensor sum = mesh::enter_replicated(mesh::all_reduce(squares, group_), group_);
+    const auto count = static_cast<double>(input.size(-1) * group_.size());
+    const at::Tensor normed = wide * (sum / count + norm_.eps()).rsqrt();
+    // Where the result is rounded is as in ops::rms_norm.
+    return norm_.kind() == nn::NormWeight::plain
+               ? normed.to(input.scalar_type()) * weight
+               : (normed * (1 + weight.to(wide.scalar_type()))).to(input.scalar_type());
+  }
+
+ private:
+  const nn::RMSNormImpl& norm_;  // owns the hook
+  const Group& group_;
+  int64_t heads_;
+};
+
+void norm_over_ranks(nn::RMSNormImpl& norm, int64_t heads, DistributedContext& context) {
+  if (!is_one(context)) {
+    lay_out_all(norm, Placement::shard(0), context);
+    norm.add_call_hook(std::make_shared<NormOverRanks>(norm, context.group(mesh::axis::tp), heads));
+  }
+}
+
 void repeat_heads(nn::LinearImpl& projection, int64_t heads, DistributedContext& context) {
   projection.add_call_hook(std::make_shared<RepeatHeads>(context.group(mesh::axis::tp), heads));
 }
 
-// Whether there are fewer key/value heads than ranks, which then share them.
+// Returns whether several ranks share a key/value head.
 bool shares_heads(const nn::GroupedQueryAttentionImpl& attention, const DistributedContext& context) {
   const int64_t heads = attention.num_key_value_heads(), ranks = context.size(mesh::axis::tp);
   if (heads % ranks == 0) {
@@ -122,8 +159,8 @@ bool shares_heads(const nn::GroupedQueryAttentionImpl& attention, const Distribu
   const int64_t rows = attention.k_proj->own_parameter("weight")->shape()[0];
   require(
       rows % ranks == 0,
-      "num_key_value_heads: each of {} key/value heads lies on {} ranks (parallelism.tensor_parallel_degree = {}), "
-      "which does not divide its {} rows (head_dim)",
+      "num_key_value_heads: each of {} key/value heads is shared by {} ranks (parallelism.tensor_parallel_degree = "
+      "{}), which does not divide its {} rows (head_dim)",
       heads,
       ranks / heads,
       ranks,
@@ -164,6 +201,10 @@ void column_parallel(nn::LinearImpl& linear, DistributedContext& context) {
   }
 }
 
+void column_parallel(nn::RMSNormImpl& norm, DistributedContext& context) {
+  norm_over_ranks(norm, context.size(mesh::axis::tp), context);
+}
+
 void row_parallel(nn::LinearImpl& linear, DistributedContext& context) {
   if (is_one(context)) {
     return;
@@ -201,7 +242,10 @@ void tensor_parallel(nn::GroupedQueryAttentionImpl& attention, DistributedContex
     repeat_heads(*attention.v_proj, attention.num_key_value_heads(), context);
   }
   row_parallel(*attention.o_proj, context);
-  if (attention.q_norm) {
+  if (attention.q_norm && attention.qk_norm_width() == nn::QKNormWidth::full) {
+    column_parallel(*attention.q_norm, context);
+    norm_over_ranks(*attention.k_norm, attention.num_key_value_heads(), context);
+  } else if (attention.q_norm) {
     on_parts(*attention.q_norm, context);
     on_parts(*attention.k_norm, context);
   }
@@ -241,6 +285,40 @@ void tensor_parallel(nn::GeluMlpImpl& block, DistributedContext& context) {
   row_parallel(*block.fc2, context);
 }
 
+namespace {
+// Applies the style of `child` if it is a `Block`.
+template <class Block>
+bool style_block(torch::nn::Module& child, DistributedContext& context) {
+  auto* block = dynamic_cast<Block*>(&child);
+  if (block != nullptr) {
+    tensor_parallel(*block, context);
+  }
+  return block != nullptr;
+}
+}  // namespace
+
+void tensor_parallel_children(nn::Module& layer, DistributedContext& context) {
+  for (const auto& entry : layer.named_children()) {
+    torch::nn::Module& child = *entry.value();
+    if (dynamic_cast<nn::RMSNormImpl*>(&child) != nullptr || dynamic_cast<nn::LayerNormImpl*>(&child) != nullptr) {
+      on_parts(dynamic_cast<nn::Module&>(child), context);
+      continue;
+    }
+    const bool has_style = style_block<nn::GroupedQueryAttentionImpl>(child, context) ||
+                           style_block<nn::MultiHeadLatentAttentionImpl>(child, context) ||
+                           style_block<nn::SwiGLUImpl>(child, context) || style_block<nn::GeGLUImpl>(child, context) ||
+                           style_block<nn::GeluMlpImpl>(child, context) ||
+                           dynamic_cast<nn::MoELayerImpl*>(&child) != nullptr;  // laid out by expert parallelism
+    require(
+        has_style || is_one(context) || nn::named_parameters(child).empty(),
+        "module {}: this kind of module has no tensor-parallel style of its own (parallelism.tensor_parallel_degree = "
+        "{}); overload tensor_parallel(Layer&, mesh::DistributedContext&) beside the layer, and apply a style of "
+        "shard/tensor_parallel.h to each of its modules",
+        entry.key(),
+        context.size(mesh::axis::tp));
+  }
+}
+
 void require_tensor_layouts(
     const nn::Module& root, const DistributedContext& context, const std::vector<const nn::Module*>& exempt) {
   if (is_one(context)) {
@@ -255,7 +333,7 @@ void require_tensor_layouts(
   for (const auto& [name, parameter] : nn::named_parameters(root)) {
     require(
         parameter->layout().find(mesh::axis::tp) != nullptr || others.contains(parameter.get()),
-        "parameter {}: no style says how it lies on axis tp (parallelism.tensor_parallel_degree = {}); attach one of "
+        "parameter {}: has no placement on axis tp (parallelism.tensor_parallel_degree = {}); apply a style of "
         "shard/tensor_parallel.h to its module",
         name,
         context.size(mesh::axis::tp));

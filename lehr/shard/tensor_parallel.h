@@ -1,55 +1,66 @@
 // Tensor and sequence parallelism (Shoeybi et al., https://arxiv.org/abs/1909.08053; Korthikanti et al.,
-// https://arxiv.org/abs/2205.05198) along the axis tp, attached to finished modules from outside.
+// https://arxiv.org/abs/2205.05198) along axis tp, applied to constructed modules from outside.
 //
-// Between blocks hidden_states are (B, T/tp, H), shard(1). A block gathers them once at its entry, its ranks compute
-// parts of its inner width, and its last projection sums and scatters the results. Every function here must be called
-// by all ranks of tp, on a module on meta, and does nothing if tp has one rank. The context must outlive the module.
+// Between blocks hidden_states are (B, T/tp, H), shard(1). A block all-gathers them once at its entry, each rank
+// computes its share of the inner width, and the last projection reduce-scatters the results. All ranks of tp must call
+// every function here, on a module on meta. All do nothing if tp has one rank. The context must outlive the module.
 #pragma once
 
 #include "lehr/mesh/distributed_context.h"
 #include "lehr/nn/attention.h"
 #include "lehr/nn/gelu.h"
 #include "lehr/nn/latent_attention.h"
+#include "lehr/nn/layer_norm.h"
+#include "lehr/nn/moe.h"
 #include "lehr/nn/swiglu.h"
 
 namespace lehr::shard {
 
 // Blocks. Each maps shard(1) to shard(1).
 
-/// Heads are spread over the ranks. Of key/value heads that are fewer than the ranks, each rank has a part of the rows
-/// of the one that its queries read; the parts of what they give are joined in forward. Throws a usage error that names
-/// the key if num_attention_heads is no multiple of the ranks, if num_key_value_heads is neither a multiple nor a
-/// divisor of them, if so many ranks cannot share a head's rows evenly, or if a projection has an adapter.
+/// Shards heads over the ranks, with their part of QK-norm over the full width. If there are fewer key/value heads than
+/// ranks, the ranks that share a head each have some rows of its weight, and forward all-gathers the results. Throws a
+/// usage error that names the key if num_attention_heads is no multiple of the ranks, if num_key_value_heads is neither
+/// a multiple nor a divisor of them, if the ranks that share a head do not divide its rows, or if a projection has an
+/// adapter.
 void tensor_parallel(nn::GroupedQueryAttentionImpl& attention, mesh::DistributedContext& context);
-/// As above; the latents, which all heads share, are computed on every rank.
+/// The same for latent attention; the latents, which all heads share, are computed on every rank.
 void tensor_parallel(nn::MultiHeadLatentAttentionImpl& attention, mesh::DistributedContext& context);
-/// The inner width is spread over the ranks. Throws a usage error if it is no multiple of them, or if a projection has
-/// an adapter.
+/// Shards the inner width over the ranks. Throws a usage error if it is no multiple of them, or if a projection has an
+/// adapter.
 void tensor_parallel(nn::SwiGLUImpl& block, mesh::DistributedContext& context);
 void tensor_parallel(nn::GeGLUImpl& block, mesh::DistributedContext& context);
 void tensor_parallel(nn::GeluMlpImpl& block, mesh::DistributedContext& context);
 
-// What blocks are made of, for those of one's own.
+/// Applies the style of its kind to each child of a decoder layer: norms work on parts of the sequence, the blocks
+/// above as they say, and an MoE layer is left to expert parallelism. Throws a usage error that names the first child
+/// of another kind that has parameters.
+void tensor_parallel_children(nn::Module& layer, mesh::DistributedContext& context);
 
-/// The module's call gets its input (B, T/tp, ...) gathered, (B, T, ...): shard(1) to replicate; the gradients that the
-/// ranks compute are parts of a sum, which is scattered.
+// Styles for the parts of a block, to compose blocks of your own.
+
+/// All-gathers the input of the module's call from (B, T/tp, ...) to (B, T, ...): shard(1) to replicate. Backward
+/// reduce-scatters the gradients (torch's PrepareModuleInput).
 void gather_sequence(nn::Module& block, mesh::DistributedContext& context);
-/// Each rank computes a part of the outputs: weight and bias shard(0); replicate to shard(last). Throws a usage error
-/// for a layer with an adapter.
+/// Each rank computes a part of the outputs (ColwiseParallel): weight and bias are shard(0), the call maps replicate to
+/// shard(last). Throws a usage error for a layer with an adapter.
 void column_parallel(nn::LinearImpl& linear, mesh::DistributedContext& context);
-/// Each rank multiplies its part of the inputs; the sum is scattered, and only then gets the bias, each rank's
-/// positions on that rank: weight shard(1), bias replicate; (B, T, .) shard(last) to (B, T/tp, .) shard(1). Throws a
-/// usage error for a layer with an adapter.
+/// The norm's elements are the outputs of column_parallel layers: weight is shard(0), the call maps shard(last) to
+/// shard(last), and the mean of squares is all-reduced, in forward and in backward.
+void column_parallel(nn::RMSNormImpl& norm, mesh::DistributedContext& context);
+/// Each rank multiplies its part of the inputs (RowwiseParallel). The results are reduce-scattered, and the bias is
+/// added afterwards: weight is shard(1), bias replicate, and the call maps (B, T, .) shard(last) to (B, T/tp, .)
+/// shard(1). Throws a usage error for a layer with an adapter.
 void row_parallel(nn::LinearImpl& linear, mesh::DistributedContext& context);
-/// The module works on parts of the sequence, or of the heads, as it is: all its parameters are replicate, so their
-/// gradients are parts of a sum.
+/// The module works on shards of the sequence, or of the heads, without change (SequenceParallel): all its parameters
+/// are replicate, and their gradients partial.
 void on_parts(nn::Module& module, mesh::DistributedContext& context);
-/// The module does the same work on all ranks, on whole sequences: its call's input shard(1) becomes invariant, and all
-/// its parameters are. For heads that score or embed sequences.
+/// The module does the same work on all ranks, on whole sequences: the input of its call is gathered from shard(1) to
+/// invariant, and all its parameters are invariant. For heads that score or embed sequences.
 void on_whole_sequences(nn::Module& module, mesh::DistributedContext& context);
 
-/// Throws a usage error that names the first parameter under `root` that nothing was said of on the axis tp, if that
-/// has more than one rank: a style was forgotten. `exempt` are modules that another style is to cover.
+/// Throws a usage error that names the first parameter under `root` without a placement on axis tp, if that has more
+/// than one rank: then a style was forgotten. Parameters of the `exempt` modules are skipped.
 void require_tensor_layouts(
     const nn::Module& root, const mesh::DistributedContext& context, const std::vector<const nn::Module*>& exempt = {});
 

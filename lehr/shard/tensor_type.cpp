@@ -96,7 +96,7 @@ std::string describe(const TensorType& type, size_t axis) {
 }
 
 TensorType reshaped(const TensorType& type, at::IntArrayRef sizes) {
-  // All factors in order; neighbours that nothing cuts are one.
+  // All factors in order; adjacent ones that no axis shards are merged.
   std::vector<Factor> left;
   for (const TypedDim& dim : type.dims) {
     for (const Factor& factor : dim) {
@@ -110,12 +110,12 @@ TensorType reshaped(const TensorType& type, at::IntArrayRef sizes) {
       }
     }
   }
-  std::reverse(left.begin(), left.end());  // the next one stands last
+  std::reverse(left.begin(), left.end());  // the next one is popped from the back
   TensorType result = type;
   result.dims.clear();
   for (const int64_t size : sizes) {
     TypedDim made;
-    int64_t open = size;  // what of the dimension is not made yet
+    int64_t open = size;  // the part of the dimension that has no factor yet
     while (!left.empty()) {
       Factor& next = left.back();
       if (open == 1) {
@@ -132,13 +132,13 @@ TensorType reshaped(const TensorType& type, at::IntArrayRef sizes) {
         open = next.size == 0 ? 1 : open / next.size;
         made.push_back(next);
         left.pop_back();
-      } else if (open > 0 && next.size % open == 0) {  // the outer part is what the ranks have parts of
+      } else if (open > 0 && next.size % open == 0) {  // splits the factor; its outer part keeps the axes
         made.push_back({.size = open, .axes = std::exchange(next.axes, AxisSet{0})});
         next.size /= open;
         break;
       } else {
         fail(
-            "views its input as {}, which cuts a dimension in the middle of what a rank of {} has",
+            "views its input as {}, which splits a dimension inside the shard of a rank of {}",
             fmt::join(sizes.vec(), "x"),
             names_of(next.axes));
       }
@@ -187,8 +187,8 @@ void join_domains(std::vector<Operand>& operands) {
       }
       require(
           uniform,
-          "{} belongs to the ranks of experts (axis ep), {} to those of tokens; tokens must travel to their experts "
-          "and back: attach shard::parallelize_experts",
+          "{} belongs to the ranks of experts (axis ep), {} to those of tokens; tokens must be dispatched to their "
+          "experts and back: apply shard::parallelize_experts",
           travelled->name,
           one.name);
       for (const size_t axis : kExpert) {

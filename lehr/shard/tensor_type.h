@@ -1,5 +1,5 @@
-// The type of a tensor while a plan is checked: how it lies on every axis of the mesh, and the rules by which operators
-// combine such types. docs/parallelism.md, "Typed layouts", says what the kinds mean.
+// Type of a tensor in the plan check: its placement on every axis of the mesh, and the rules by which operators combine
+// such types. docs/parallelism.md, "Typed layouts", defines the kinds.
 #pragma once
 
 #include <array>
@@ -12,44 +12,43 @@
 
 namespace lehr::shard {
 
-/// The axes that types know. The first four are of the dense domain; expert tensors have dp_replicate, ep_shard, ep.
+/// The mesh axes of a type. The first four form the dense domain; expert tensors have dp_replicate, ep_shard and ep.
 enum Axis : uint8_t { kReplicas, kDataShards, kContext, kTensor, kExpertShards, kExperts, kAxes };
-using AxisSet = uint8_t;  // a bit for each axis
+using AxisSet = uint8_t;  // one bit per axis
 inline AxisSet set_of(size_t axis) {
   return static_cast<AxisSet>(1U << axis);
 }
 
-/// Placement::Kind, and `constant`: the same on all ranks and without a gradient, which fits everywhere.
+/// Placement::Kind, and `constant`: the same on all ranks and without a gradient, accepted everywhere.
 enum class Kind : uint8_t { constant, replicate, invariant, partial, shard, varying };
 
-/// A factor of a dimension, and the axes whose ranks have parts of it. A dimension (B*T) has two where it was
-/// flattened.
+/// A factor of a dimension, and the axes that shard it. A dimension that was flattened from (B, T) has two factors.
 struct Factor {
   int64_t size = 1;  ///< On this rank.
   AxisSet axes = 0;
 };
 using TypedDim = std::vector<Factor>;
 
-/// Its size on this rank.
+/// Returns the size of the dimension on this rank.
 int64_t size_of(const TypedDim& dim);
 
-/// How a tensor lies on the mesh.
+/// Placement of a tensor on all axes of the mesh.
 struct TensorType {
-  bool expert = false;  ///< Of the expert domain, and not the same along all its axes.
+  bool expert = false;  ///< In the expert domain, and not the same along all its axes.
   std::array<Kind, kAxes> kinds{};
-  std::vector<TypedDim> dims;  ///< An axis stands in a factor if and only if its kind is shard.
+  std::vector<TypedDim> dims;  ///< An axis is in a factor if and only if its kind is shard.
 
-  /// The dimension that the axis cuts; -1 if it cuts none.
+  /// Returns the dimension that the axis shards; -1 if none.
   int64_t dim_of(size_t axis) const;
-  /// All axes that cut dimension `dim`.
+  /// Returns all axes that shard dimension `dim`.
   AxisSet axes_of(size_t dim) const;
-  /// Makes the axis say `kind`, which is not shard, and cut nothing.
+  /// Sets the kind of the axis to `kind`, which is not shard; the axis then shards no dimension.
   void set(size_t axis, Kind kind);
-  /// The same with dimension `dim` cut along an axis that cut nothing; the size is the rank's already.
+  /// Shards dimension `dim` along an axis that sharded none. Sizes stay: they are this rank's already.
   void cut(size_t axis, size_t dim);
 };
 
-/// A tensor that all ranks have, of those sizes.
+/// Returns the type of a constant that all ranks have, of those sizes.
 TensorType constant_type(at::IntArrayRef sizes);
 
 /// "invariant", "shard(1)"
@@ -59,40 +58,40 @@ const std::string& name_of(size_t axis);
 /// "cp", "dp_shard and tp"
 std::string names_of(AxisSet axes);
 
-/// What an operator takes.
+/// Input of an operator.
 struct Operand {
   TensorType type = {};
   std::string name = {};    ///< In messages: "q", "the input", "its weight".
-  bool parameter = false;   ///< Then `name` is that of a parameter.
+  bool parameter = false;   ///< True if `name` is that of a parameter.
   std::string stated = {};  ///< Its name in a statement.
   Placement takes = {};     ///< Its placement in a statement.
 };
 
-/// How an operator treats sums that are not summed yet.
+/// Linearity of an operator, which decides whether it accepts partial operands.
 enum class Linearity {
-  none,     ///< It needs the sum.
+  none,     ///< Not linear: no operand may be partial.
   sum,      ///< The sum of its operands: all of them partial, or none.
   product,  ///< Linear in each operand: one may be partial.
 };
 
-/// The kind of the result on an axis that cuts no operand, or the same dimension of all that it cuts. Throws a usage
-/// error that says what is missing.
+/// Returns the kind of the result on an axis that shards no operand, or the same dimension of all that it shards.
+/// Throws a usage error that names the missing collective.
 Kind combine(const std::vector<Operand>& operands, size_t axis, Linearity linearity);
 
-/// The type of a result whose dimensions are those of its operands, aligned at the last, broadcast.
+/// Returns the type of an elementwise result: operands are aligned at the last dimension and broadcast.
 TensorType pointwise(std::vector<Operand> operands, Linearity linearity = Linearity::none);
 
-/// Which dimensions of a product's operands meet.
+/// Pairs of dimensions of a matmul's operands.
 struct ProductDims {
-  std::vector<std::pair<size_t, size_t>> contracted;  ///< Of a and b.
-  std::vector<std::pair<size_t, size_t>> batch;  ///< Of a and b; first in the result, before the others of a and of b.
+  std::vector<std::pair<size_t, size_t>> contracted;  ///< Dimensions of a and b that are summed over.
+  std::vector<std::pair<size_t, size_t>> batch;       ///< Batch dimensions of a and b, which come first in the result.
 };
 TensorType product(Operand a, Operand b, const ProductDims& dims);
 
-/// The same elements, row by row, in other sizes.
+/// Returns the type of a view of the same elements, in row-major order, with other sizes.
 TensorType reshaped(const TensorType& type, at::IntArrayRef sizes);
 
-/// Brings tensors of both domains into one, where that is possible. Throws a usage error otherwise.
+/// Brings operands of both domains into one, if that is possible. Throws a usage error otherwise.
 void join_domains(std::vector<Operand>& operands);
 
 }  // namespace lehr::shard

@@ -1,4 +1,4 @@
-// How operators combine the types of what they take.
+// Rules by which operators combine the types of their operands.
 #include <algorithm>
 
 #include "lehr/base/error.h"
@@ -13,22 +13,20 @@ const Operand* find(const std::vector<Operand>& operands, size_t axis, Kind kind
   return found == operands.end() ? nullptr : &*found;
 }
 
-// Work that is the same on all ranks met work that is not.
+// Throws the error for an operator that combines invariant and rank-specific operands.
 [[noreturn]] void fail_mixed(const Operand& invariant, const Operand& other, size_t axis) {
   const std::string& name = name_of(axis);
   if (other.parameter && other.type.kinds[axis] == Kind::replicate) {
     fail(
         "parameter {} is replicate on axis {}, but its ranks do the same work with it: its gradient, the same on all "
-        "of "
-        "them, would count once for each rank; lay it out as invariant",
+        "of them, would count once for each rank; lay it out as invariant",
         other.name,
         name);
   }
   if (invariant.parameter) {
     fail(
         "parameter {} is invariant on axis {}, but meets {}, which is {}: its gradient is a part of a sum on each "
-        "rank, "
-        "and nothing would sum it; lay it out as replicate",
+        "rank, and nothing would sum it; lay it out as replicate",
         invariant.name,
         name,
         other.name,
@@ -60,8 +58,8 @@ Kind combine_partial(const std::vector<Operand>& operands, size_t axis, Linearit
     }
     require(
         linearity != Linearity::sum,
-        "adds {} ({}) to {}, which is partial on axis {}: it would count once for each rank, or be summed with others' "
-        "parts; reduce_scatter or all_reduce is missing before it",
+        "adds {} ({}) to {}, which is partial on axis {}: it would count once for each rank, or be summed with other "
+        "shards; reduce_scatter or all_reduce is missing before it",
         one.name,
         describe(one.type, axis),
         partial.name,
@@ -69,8 +67,7 @@ Kind combine_partial(const std::vector<Operand>& operands, size_t axis, Linearit
     require(
         kind == Kind::constant || kind == Kind::replicate,
         "multiplies {}, which is partial on axis {}, by {}, which is {}; reduce_scatter or all_reduce is missing "
-        "before "
-        "it",
+        "before it",
         partial.name,
         name,
         one.name,
@@ -102,7 +99,7 @@ Kind combine(const std::vector<Operand>& operands, size_t axis, Linearity linear
 }
 
 namespace {
-// The factors of a dimension that several operands have.
+// Returns the factors of a dimension that several operands share.
 TypedDim common_dim(const std::vector<const TypedDim*>& dims) {
   AxisSet all = 0;
   const TypedDim* best = dims.front();
@@ -154,9 +151,8 @@ TensorType pointwise(std::vector<Operand> operands, Linearity linearity) {
       const int64_t dim = one.type.dim_of(axis) + static_cast<int64_t>(rank - one.type.dims.size());
       require(
           first == nullptr || dim == cut,
-          "{} is {} on axis {}, but {} is {}: parts of different dimensions do not match; all_gather is missing for "
-          "one "
-          "of them",
+          "{} is {} on axis {}, but {} is {}: shards of different dimensions do not match; all_gather is missing for "
+          "one of them",
           first != nullptr ? first->name : "",
           first != nullptr ? describe(first->type, axis) : "",
           name_of(axis),
@@ -203,7 +199,7 @@ TensorType product(Operand a, Operand b, const ProductDims& dims) {
       const int64_t left_batch = role(in_left, true, dims.batch);
       require(
           summed || (left_batch >= 0 && left_batch == role(in_right, false, dims.batch)),
-          "{} is {} on axis {}, and {} is {}: parts that do not belong together; all_gather is missing for one of them",
+          "{} is {} on axis {}, and {} is {}: their shards do not match; all_gather is missing for one of them",
           both[0].name,
           describe(left, axis),
           name_of(axis),
@@ -214,9 +210,8 @@ TensorType product(Operand a, Operand b, const ProductDims& dims) {
       const Operand& part = left_sum >= 0 ? both[0] : both[1];
       const Operand& other = left_sum >= 0 ? both[1] : both[0];
       fail(
-          "{} is {} on axis {}, which is the dimension that the product sums over, but {} is {}; all_gather is "
-          "missing, "
-          "or the latter must be cut alike",
+          "{} is {} on axis {}, which is the dimension that the matmul sums over, but {} is {}; all_gather is "
+          "missing, or the latter must be sharded alike",
           part.name,
           describe(part.type, axis),
           name_of(axis),

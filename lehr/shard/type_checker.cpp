@@ -15,7 +15,7 @@
 namespace lehr::shard {
 
 namespace {
-// The key that LibTorch keeps for modes of tests: no tensor has it, and nothing else of LibTorch uses it.
+// A dispatch key that LibTorch reserves for test modes: no tensor has it, and nothing else in LibTorch uses it.
 constexpr auto kFollowed = c10::DispatchKey::TESTING_ONLY_GenericMode;
 
 void follow(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
@@ -40,8 +40,8 @@ void follow(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit:
     }
     checker->fail_at(
         call.name(),
-        "there is no rule that says what this operator does to layouts; write it with operators that have one "
-        "(docs/parallelism.md, Typed layouts), or state what it takes and gives (base/operator_watch.h)");
+        "there is no rule for the layouts of this operator; use operators that have one (docs/parallelism.md, Typed "
+        "layouts), or state its placements (base/operator_watch.h)");
   }
   try {
     rule->second(call);
@@ -50,7 +50,7 @@ void follow(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit:
   }
 }
 
-// Once for the process; does nothing on threads without the key.
+// Registers the fallback once per process. It has no effect on threads that do not include the key.
 void catch_operators() {
   static const auto library = [] {
     auto made = std::make_unique<torch::Library>(torch::Library::IMPL, "_", kFollowed, __FILE__, __LINE__);

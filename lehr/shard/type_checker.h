@@ -1,5 +1,5 @@
-// Runs a model's forward on meta tensors and follows the type of every tensor (abstract interpretation): ATen's
-// operators are caught before autograd sees them, Lehr's own state what they are (base/operator_watch.h).
+// Abstract interpretation of a model's forward on meta tensors, which tracks the type of every tensor. ATen's operators
+// are intercepted before autograd; Lehr's own state their placements (base/operator_watch.h).
 #pragma once
 
 #include <array>
@@ -14,24 +14,24 @@
 
 namespace lehr::shard {
 
-/// The types of one forward. A tensor that is not known is the same on all ranks.
+/// The types of all tensors of one forward pass. A tensor that was not set is a constant, the same on all ranks.
 class TypeChecker : public OperatorWatch {
  public:
-  /// Both must outlive the checker. `root`'s modules give messages their names.
+  /// Both must outlive the checker. Messages use the names of `root`'s modules.
   TypeChecker(const mesh::DistributedContext& context, const torch::nn::Module& root);
 
-  /// What a tensor is from now on; `parameter` is its name if it is one. Integers have no gradient, so that replicate
-  /// and invariant are no difference.
+  /// Sets the type of a tensor; `parameter` is its name if it is one. Integers have no gradient, so replicate and
+  /// invariant do not differ for them.
   void set(const at::Tensor& tensor, TensorType type, const std::string& parameter = {});
   TensorType type_of(const at::Tensor& tensor) const;
   bool knows(const at::Tensor& tensor) const { return tensor.defined() && known_.contains(key_of(tensor)); }
-  /// The tensor as an operand that messages call `name`, unless it is a parameter.
+  /// Returns the tensor as an operand, called `name` in messages unless it is a parameter.
   Operand operand(const at::Tensor& tensor, const std::string& name) const;
 
-  /// The axes of more than one rank that a layout's axis stands for: fsdp for dp_shard and cp.
+  /// Returns the axes of more than one rank that a layout's axis covers: fsdp covers dp_shard and cp.
   AxisSet axes_of(const std::string& axis) const;
-  /// The axes of the dense domain along which these ranks lie; groups are known by their ranks, as those of both
-  /// domains may be the same. Throws a usage error if they are not all ranks along them.
+  /// Returns the axes of the dense domain that a group of ranks spans. Groups are identified by their ranks, as groups
+  /// of both domains may be the same. Throws a usage error if the group lacks ranks of these axes.
   AxisSet axes_of(const std::vector<int64_t>& ranks) const;
   int64_t ranks(size_t axis) const { return ranks_[axis]; }
 
@@ -39,14 +39,14 @@ class TypeChecker : public OperatorWatch {
   void enter(const torch::nn::Module& module) override;
   void leave() override;
 
-  /// The module whose call is under way, or was when an exception left it.
+  /// Returns the name of the module that runs now, or that an exception has left.
   std::string where() const;
-  /// `message` of an operator, with the place where it was called.
+  /// Throws `message` of an operator as a usage error, with the name of the module that called it.
   [[noreturn]] void fail_at(const std::string& operation, const std::string& message) const;
 
  private:
   struct Known {
-    at::Tensor tensor;  // so that no other takes its place in memory
+    at::Tensor tensor;  // kept alive, so that no other tensor gets its address
     TensorType type;
     std::string parameter;
   };
@@ -59,7 +59,7 @@ class TypeChecker : public OperatorWatch {
   std::string left_by_exception_;
 };
 
-/// Lets a checker follow all operators of this thread.
+/// Lets a checker intercept all operators of this thread while it lives.
 class FollowTypes {
  public:
   explicit FollowTypes(TypeChecker& checker);

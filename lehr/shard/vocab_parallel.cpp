@@ -11,7 +11,7 @@ namespace {
 using mesh::DistributedContext;
 using mesh::Group;
 
-// Lays a segment's rows out, and gives the global ids of those of this rank; the segment's begin at `first`.
+// Lays out a segment's weight, and returns the global ids of this rank's rows; the segment's ids begin at `first`.
 Range share_rows(nn::Parameter& weight, int64_t first, const DistributedContext& context) {
   const int64_t index = context.index(mesh::axis::tp), ranks = context.size(mesh::axis::tp);
   const Placement rows = Placement::shard(0);
@@ -25,14 +25,14 @@ Range share_rows(nn::Parameter& weight, int64_t first, const DistributedContext&
 
 class LookUpOwnRows : public nn::CallHook {
  public:
-  LookUpOwnRows(const nn::SplitTokenEmbeddingsImpl& embeddings, std::vector<Range> rows, const Group& group)
+  LookUpOwnRows(nn::SplitTokenEmbeddingsImpl& embeddings, std::vector<Range> rows, const Group& group)
       : embeddings_(embeddings), rows_(std::move(rows)), group_(group) {}
 
-  at::Tensor call(const at::Tensor& input_ids, const Forward&) override {
-    embeddings_.check_ids(input_ids);
+  at::Tensor call(const at::Tensor& ids, const Forward&) override {
+    const at::Tensor input_ids = embeddings_.checked_ids(ids);
     require(
         input_ids.size(1) % group_.size() == 0,
-        "training.seq_len: rows of {} tokens cannot be split evenly over parallelism.tensor_parallel_degree = {}; "
+        "training.seq_len: sequences of {} tokens cannot be split evenly over parallelism.tensor_parallel_degree = {}; "
         "choose a length that is a multiple of it",
         input_ids.size(1),
         group_.size());
@@ -47,14 +47,15 @@ class LookUpOwnRows : public nn::CallHook {
  private:
   static at::Tensor look_up(const nn::Embedding& table, const Range& rows, const at::Tensor& ids) {
     if (rows.size() == 0) {
-      // Zeros that know the table: all ranks must agree on which results need gradients, as backward communicates.
+      // Zeros that depend on the table: all ranks must agree on which results need gradients, or backward would not run
+      // the same collectives.
       return table->weight.sum(0).expand({ids.size(0), ids.size(1), -1});
     }
     const at::Tensor others = ids.lt(rows.begin).logical_or(ids.ge(rows.end));
     return table((ids - rows.begin).masked_fill(others, 0)).masked_fill(others.unsqueeze(-1), 0);
   }
 
-  const nn::SplitTokenEmbeddingsImpl& embeddings_;  // which owns the hook
+  nn::SplitTokenEmbeddingsImpl& embeddings_;  // owns the hook
   std::vector<Range> rows_;
   const Group& group_;
 };
@@ -84,11 +85,11 @@ void vocab_parallel(nn::SplitLanguageModellingHeadImpl& head, DistributedContext
     const auto& weight = tied ? segment->tied() : segment->own_parameter("weight");
     require(
         !segment->adapter(),
-        "peft.method: adapters are not supported with parallelism.tensor_parallel_degree above 1: one stands in the "
+        "peft.method: adapters are not supported with parallelism.tensor_parallel_degree above 1: found one in the "
         "language-model head");
     require(
         !tied || weight->layout().find(mesh::axis::tp) != nullptr,
-        "tie_word_embeddings: the head was given to tensor parallelism before its embeddings");
+        "tie_word_embeddings: tensor parallelism was applied to the head before its embeddings");
     part.rows.push_back(share_rows(*weight, part.size, context));
     part.size += weight->shape()[0];
   }

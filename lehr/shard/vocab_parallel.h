@@ -1,6 +1,6 @@
-// Token embeddings and language-model heads whose vocabulary is spread over the axis tp: each rank has a stretch of the
-// rows of every segment. Every function here must be called by all ranks of tp, on a module on meta, and does nothing
-// if tp has one rank. The context must outlive the module.
+// Token embeddings and language-model heads with the vocabulary sharded over axis tp: each rank has a range of rows of
+// every segment. All ranks of tp must call every function here, on a module on meta. Both do nothing if tp has one
+// rank. The context must outlive the module.
 #pragma once
 
 #include "lehr/mesh/distributed_context.h"
@@ -9,14 +9,14 @@
 
 namespace lehr::shard {
 
-/// Tables are shard(0), as torch.chunk cuts them: parts may differ in size and be empty. The call maps ids (B, T), the
-/// same on all ranks, to (B, T/tp, H) shard(1); ids of other ranks' rows give zeros, and the sum over the ranks is
-/// scattered. The call throws a usage error if T is no multiple of the ranks.
+/// Shards tables along dimension 0 as torch.chunk does: shards may differ in size and be empty. The call maps ids
+/// (B, T), the same on all ranks, to (B, T/tp, H) shard(1): ids of other ranks' rows yield zeros, and the results are
+/// reduce-scattered. The call throws a usage error if T is no multiple of the ranks.
 void vocab_parallel(nn::SplitTokenEmbeddingsImpl& embeddings, mesh::DistributedContext& context);
 
-/// Weights are shard(0), as above. The call takes hidden_states (B, T/tp, H) shard(1), and labels (B, T), the same on
-/// all ranks, and gives losses (B, T), invariant, by vocab_parallel_linear_cross_entropy. There are no logits. Tied
-/// weights need their embeddings laid out first; a usage error otherwise, and for adapters.
+/// Shards weights along dimension 0 in the same way. The call takes hidden_states (B, T/tp, H) shard(1), and labels
+/// (B, T), the same on all ranks, and returns losses (B, T), invariant, by vocab_parallel_linear_cross_entropy. There
+/// are no logits. Throws a usage error if weights are tied and their embeddings are not laid out yet, and for adapters.
 void vocab_parallel(nn::SplitLanguageModellingHeadImpl& head, mesh::DistributedContext& context);
 
 }  // namespace lehr::shard

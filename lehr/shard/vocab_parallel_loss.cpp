@@ -5,6 +5,7 @@
 #include "lehr/base/operator_profile.h"
 #include "lehr/base/operator_watch.h"
 #include "lehr/ops/autograd.h"
+#include "lehr/ops/cuda.h"
 #include "lehr/ops/label_rows.h"
 #include "lehr/ops/matmul.h"
 
@@ -19,7 +20,7 @@ at::ScalarType wide_type(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-// For each label the row of this rank's weight, or -1 if it is another rank's.
+// Returns the row of this rank's weight for each label, or -1 if it is another rank's.
 at::Tensor own_row_of(const at::Tensor& labels, const std::vector<Range>& parts) {
   at::Tensor rows = at::full_like(labels, -1);
   int64_t before = 0;
@@ -31,7 +32,18 @@ at::Tensor own_row_of(const at::Tensor& labels, const std::vector<Range>& parts)
   return rows;
 }
 
-// Calls body(first, rows, logits) for chunks of rows: this rank's logits in the wide type, which the body may change.
+// The losses or gradients of tokens whose labels the host has not read (ops::all_rows; undefined if it has): 0 where
+// the label is ignored, NaN where it is outside the vocabulary.
+at::Tensor as_labels_say(const at::Tensor& numbers, const at::Tensor& labels, int64_t vocabulary) {
+  if (!labels.defined()) {
+    return numbers;
+  }
+  return numbers.masked_fill(labels.eq(-1), 0)
+      .masked_fill(labels.ge(vocabulary), std::numeric_limits<double>::quiet_NaN());
+}
+
+// Calls body(first, count, logits) for chunks of tokens, with this rank's logits (count, V of this rank) in the wide
+// type. The body may overwrite them.
 template <class Body>
 void for_chunks(const at::Tensor& hidden, const at::Tensor& weight, const Body& body) {
   const int64_t count = hidden.size(0);
@@ -49,10 +61,12 @@ struct RowSums {
   at::Tensor log_sum_exp;  // (N), over the whole vocabulary
 };
 
+// Log-sum-exp over the whole vocabulary: each rank sums exp(logit - its maximum), and rescales the sum to the maximum
+// of all ranks before they are added.
 RowSums sum_rows(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& own_rows, const Group& group) {
   const auto options = hidden.options().dtype(wide_type(hidden));
   at::Tensor largest = at::full({hidden.size(0)}, -std::numeric_limits<double>::infinity(), options);
-  const at::Tensor sums = at::zeros({2, hidden.size(0)}, options);  // of exponentials; the label's logit
+  const at::Tensor sums = at::zeros({2, hidden.size(0)}, options);  // sum of exponentials; the label's logit
   if (hidden.size(0) == 0) {
     return {sums[0], sums[1]};
   }
@@ -68,7 +82,7 @@ RowSums sum_rows(const at::Tensor& hidden, const at::Tensor& weight, const at::T
   }
   const at::Tensor own_largest = largest.clone();
   group.all_reduce_max(largest);
-  sums[0].mul_((own_largest - largest).exp_());
+  sums[0].mul_((own_largest - largest).exp_());  // exp(-inf) = 0 on a rank without rows
   group.all_reduce(sums);
   const at::Tensor log_sum_exp = largest + sums[0].log();
   return {log_sum_exp - sums[1], log_sum_exp};
@@ -95,10 +109,11 @@ Gradients gradients_of(
   }
   for_chunks(hidden, weight, [&](int64_t first, int64_t size, at::Tensor logits) {
     const at::Tensor rows = own_rows.narrow(0, first, size);
+    // dL/dlogits = (softmax - one_hot(label)) * row_scale; the one-hot is on the rank that has the label's row.
     at::Tensor p = logits.sub_(log_sum_exp.narrow(0, first, size).unsqueeze(1)).exp_();
     p.scatter_add_(1, rows.clamp_min(0).unsqueeze(1), rows.ge(0).to(p.scalar_type()).neg_().unsqueeze(1));
     p.mul_(row_scale.narrow(0, first, size).unsqueeze(1));
-    const at::Tensor gradient = p.to(hidden.scalar_type());  // of the logits
+    const at::Tensor gradient = p.to(hidden.scalar_type());  // of the logits, (count, V of this rank)
     if (hidden_wanted) {
       ops::put_product(gradients.hidden.narrow(0, first, size), gradient, weight);
     }
@@ -118,11 +133,15 @@ struct VocabParallelLoss : torch::autograd::Function<VocabParallelLoss> {
       const VocabularyPart* part,
       const Group* group,
       int64_t ignore_index) {
-    const ops::LabelRows rows = ops::rows_that_count(hidden, labels, ignore_index);
+    const bool on_gpu = ops::cuda::on_gpu(labels);
+    const ops::LabelRows rows = on_gpu ? ops::all_rows(hidden, labels, part->size, ignore_index)
+                                       : ops::rows_that_count(hidden, labels, ignore_index);
     const at::Tensor own_rows = own_row_of(rows.labels, part->rows);
     const RowSums sums = sum_rows(rows.hidden, weight, own_rows, *group);
-    ctx->save_for_backward({hidden, weight, rows.index, own_rows, sums.log_sum_exp});
-    return ops::spread(sums.losses, rows.index, labels.size(0));
+    const at::Tensor judged = on_gpu ? rows.labels : at::Tensor();
+    ctx->save_for_backward({hidden, weight, rows.index, own_rows, sums.log_sum_exp, judged});
+    ctx->saved_data["vocabulary"] = part->size;
+    return ops::spread(as_labels_say(sums.losses, judged, part->size), rows.index, labels.size(0));
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
@@ -131,12 +150,14 @@ struct VocabParallelLoss : torch::autograd::Function<VocabParallelLoss> {
     const auto saved = ctx->get_saved_variables();
     const at::Tensor &hidden = saved[0], &weight = saved[1], &index = saved[2];
     const bool all_count = !index.defined();
+    const at::Tensor row_scale = as_labels_say(
+        all_count ? grads[0] : grads[0].index_select(0, index), saved[5], ctx->saved_data["vocabulary"].toInt());
     Gradients gradients = gradients_of(
         all_count ? hidden : hidden.index_select(0, index),
         weight,
         saved[3],
         saved[4],
-        all_count ? grads[0] : grads[0].index_select(0, index),
+        row_scale,
         ctx->needs_input_grad(0),
         ctx->needs_input_grad(1));
     if (gradients.hidden.defined()) {
@@ -183,12 +204,13 @@ at::Tensor vocab_parallel_linear_cross_entropy(
   require(
       hidden.scalar_type() == weight.scalar_type() && hidden.is_floating_point() && labels.scalar_type() == at::kLong,
       "vocab_parallel_linear_cross_entropy: expected hidden and weight of one floating type and int64 labels, found "
-      "{}, "
-      "{} and {}",
+      "{}, {} and {}",
       c10::toString(hidden.scalar_type()),
       c10::toString(weight.scalar_type()),
       c10::toString(labels.scalar_type()));
-  ops::check_labels(labels, part.size, ignore_index);
+  if (!ops::cuda::on_gpu(labels)) {  // where the host would wait, a wrong label makes the loss NaN
+    ops::check_labels(labels, part.size, ignore_index);
+  }
   const at::Tensor h = hidden.contiguous(), w = weight.contiguous(), l = labels.contiguous();
   return VocabParallelLoss::apply(h, w, l, &part, &group, ignore_index);
 }

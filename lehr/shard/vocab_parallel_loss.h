@@ -1,4 +1,4 @@
-// The language-model loss without the logits, where ranks have parts of the vocabulary.
+// Vocabulary-parallel language-model loss: linear layer and cross-entropy fused, without storing logits.
 #pragma once
 
 #include <vector>
@@ -10,20 +10,22 @@ namespace lehr::shard {
 
 /// The ids whose rows a rank has.
 struct VocabularyPart {
-  int64_t size = 0;         ///< Of the whole vocabulary.
-  std::vector<Range> rows;  ///< Of this rank, in the order of its weight's rows; they may be empty.
+  int64_t size = 0;         ///< Size of the whole vocabulary.
+  std::vector<Range> rows;  ///< Ids of this rank, in the order of its weight's rows. Ranges may be empty.
 };
 
-/// Negative log-likelihood of each label under softmax(hidden W^T), where `weight` (rows of `part`, H) has some of the
-/// rows of W; 0 where the label is ignore_index. hidden (N, H) and labels (N) int64 are the same on all ranks of the
-/// group, and so is the result (N), float32 (float64 for float64): invariant. The gradient of hidden is partial, that
-/// of weight each rank's own.
+/// Returns the negative log-likelihood of each label under softmax(hidden W^T), where `weight` (rows of `part`, H) has
+/// some rows of W; 0 where the label is ignore_index. hidden (N, H) and labels (N) int64 are the same on all ranks of
+/// the group, and so is the result (N), float32 (float64 for float64): invariant. The gradient of hidden is partial,
+/// that of weight is each rank's own.
 ///
-/// Two small collectives a call: the largest logit of each row, then the sum of exponentials and the label's logit.
-/// Neither all logits nor all of a rank's exist at once (ops::kLogitsBytes); backward computes them again, once for
-/// both gradients: the weight's never waits (ops/weight_gradients.h). In bfloat16 sums are float32, and the weight's
-/// gradient is rounded to bfloat16 once a chunk. Throws a usage error for a label outside the vocabulary, and for
-/// shapes that do not match.
+/// Runs two small all-reduces per call: the maximum logit per token, then the sum of exponentials and the label's
+/// logit. Logits are computed in chunks and never stored, not even a rank's share (ops::kLogitsBytes). Backward
+/// recomputes them once for both gradients; wgrad is never deferred (ops/weight_gradients.h). Computing gradients in
+/// forward, as ops::linear_cross_entropy does, would need the all-reduces of a chunk before the next chunk. In
+/// bfloat16, sums are float32, and the gradient of weight is rounded to bfloat16 once per chunk. Throws a usage error
+/// for a label outside the vocabulary, and for shapes that do not match. On a GPU the host reads no label: ignored
+/// tokens are computed too, and a label outside the vocabulary makes its loss NaN.
 at::Tensor vocab_parallel_linear_cross_entropy(
     const at::Tensor& hidden,
     const at::Tensor& weight,

@@ -13,24 +13,29 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// Whether a buffer of an earlier save can take this tensor.
+// True if a buffer of an earlier save fits this tensor.
 bool fits(const at::Tensor& buffer, const at::Tensor& tensor, at::ScalarType type) {
-  return buffer.defined() && buffer.scalar_type() == type && buffer.sizes() == tensor.sizes() &&
-         buffer.is_pinned() == !tensor.is_cpu();
+  return buffer.defined() && buffer.scalar_type() == type && buffer.sizes() == tensor.sizes();
 }
 }  // namespace
 
 AsyncCheckpointer::AsyncCheckpointer(
-    CheckpointStore store, int64_t keep_latest, std::shared_ptr<Coordinator> coordinator)
+    CheckpointStore store,
+    int64_t keep_latest,
+    std::shared_ptr<Coordinator> coordinator,
+    QueuesOf queues_of,
+    int64_t pinned_bytes)
     : store_(std::move(store)),
       keep_latest_(keep_latest),
-      coordinator_(coordinator ? std::move(coordinator) : std::make_shared<OneRank>()) {
+      coordinator_(coordinator ? std::move(coordinator) : std::make_shared<OneRank>()),
+      queues_of_(std::move(queues_of)),
+      pinned_bytes_(pinned_bytes) {
   require(keep_latest >= 0, "checkpoints to keep: expected 0 (all) or more, found {}", keep_latest);
 }
 
 AsyncCheckpointer::~AsyncCheckpointer() {
   if (std::uncaught_exceptions() > 0) {
-    // The others wait for this rank in their collectives until it has ended and says why.
+    // The other ranks wait in their collectives until this rank has ended and reported the reason.
     coordinator_->hurry(std::chrono::seconds(5));
   }
   wait();
@@ -38,76 +43,105 @@ AsyncCheckpointer::~AsyncCheckpointer() {
 
 void AsyncCheckpointer::save(const CheckpointContents& contents) {
   if (coordinator_->world_size() == 1) {
-    check(contents);  // else the writers do, together: a rank that left here would be waited for
+    check(contents);  // with several ranks the writing threads check, together
   }
   const auto start = std::chrono::steady_clock::now();
   wait();
   current_ = {.step = contents.step, .path = store_.path_of(contents.step), .num_bytes = 0, .error = ""};
   written_ = false;
-  CheckpointContents staged{.step = contents.step, .weights = {}};
+  Staged staged{.contents = {.step = contents.step, .weights = {}}, .moves = {}};
   std::string failure;
   try {
     current_.num_bytes = num_bytes(contents);
-    staged = copy(contents);
-  } catch (const std::exception& error) {  // no memory for the copy
+    staged = stage(contents);
+  } catch (const std::exception& error) {  // out of memory for the copy
     failure = error.what();
   }
   current_.copy_seconds = seconds_since(start);
+  copied_ = staged.moves.empty();
   try {
-    thread_ = std::thread([this, staged = std::move(staged), failure] { write(staged, failure); });
-  } catch (const std::exception& error) {  // no thread: the other ranks must know
+    thread_ = std::thread([this, staged = std::move(staged), failure]() mutable {
+      const std::string problem = failure.empty() ? copy_from_device(std::move(staged.moves)) : failure;
+      write(staged.contents, problem);
+    });
+  } catch (const std::exception& error) {  // the thread could not be started: the other ranks must be told
+    copied_ = true;
     write(CheckpointContents{.step = contents.step, .weights = {}}, error.what());
     results_.push_back(std::move(current_));
     current_ = {};
   }
 }
 
-CheckpointContents AsyncCheckpointer::copy(const CheckpointContents& contents) {
+// Allocates host memory for all tensors, and copies those of the CPU to it.
+AsyncCheckpointer::Staged AsyncCheckpointer::stage(const CheckpointContents& contents) {
   const at::NoGradGuard no_grad;
-  CheckpointContents staged = contents;
-  bool any_copies = false;
+  Staged staged{.contents = contents, .moves = {}};
   auto buffers = std::move(staging_);
   staging_.clear();
-  const auto stage = [&](const std::pair<std::string, std::string>& key, at::Tensor& tensor, at::ScalarType type) {
+  const auto add = [&](const std::pair<std::string, std::string>& key, at::Tensor& tensor, at::ScalarType type) {
     at::Tensor buffer = std::move(buffers[key]);
     if (!fits(buffer, tensor, type)) {
-      const auto options = at::TensorOptions().dtype(type).device(at::kCPU).pinned_memory(!tensor.is_cpu());
-      buffer = at::empty(tensor.sizes(), options);
+      buffer = at::empty(tensor.sizes(), at::TensorOptions().dtype(type).device(at::kCPU));
     }
-    if (tensor.is_cpu()) {
-      buffer.copy_(tensor.detach());
-    } else {
+    if (auto queues = queues_of_(tensor.device())) {
       if (!copies_) {
-        copies_.emplace(tensor.device());
+        copies_.emplace(std::move(queues), pinned_bytes_);
       }
-      if (!std::exchange(any_copies, true)) {
-        copies_->follow();
-      }
-      copies_->run([&] { buffer.copy_(tensor.detach(), /*non_blocking=*/true); });
+      staged.moves.push_back({buffer, tensor.detach()});
+    } else {
+      buffer.copy_(tensor.detach());
     }
     staging_[key] = buffer;
     tensor = std::move(buffer);
   };
-  for (WeightSet& set : staged.weights) {
+  for (WeightSet& set : staged.contents.weights) {
     for (auto& [name, tensor] : set.tensors) {
-      stage({set.stem, name}, tensor, set.dtype && tensor.is_floating_point() ? *set.dtype : tensor.scalar_type());
+      add({set.stem, name}, tensor, set.dtype && tensor.is_floating_point() ? *set.dtype : tensor.scalar_type());
     }
     for (TensorPart& part : set.parts) {
-      stage({set.stem, part.name + lehr::describe(part.box)}, part.tensor, part.tensor.scalar_type());
+      add({set.stem, part.name + lehr::describe(part.box)}, part.tensor, part.tensor.scalar_type());
     }
   }
-  if (any_copies) {
-    copies_->join();
+  if (!staged.moves.empty()) {
+    copies_->follow();
   }
   return staged;
+}
+
+// Runs on the writing thread; returns the failure, if any. Afterwards nothing reads the sources any more.
+std::string AsyncCheckpointer::copy_from_device(std::vector<Move> moves) {
+  std::string problem;
+  try {
+    for (const Move& move : moves) {
+      copies_->copy(move.target, move.source);
+    }
+  } catch (const std::exception& error) {
+    problem = error.what();
+  }
+  try {
+    if (!moves.empty()) {
+      copies_->finish();
+    }
+  } catch (const std::exception& error) {
+    problem = problem.empty() ? error.what() : problem;
+  }
+  moves.clear();
+  copied_ = true;
+  copied_.notify_all();
+  return problem;
+}
+
+void AsyncCheckpointer::wait_copied() {
+  if (!copied_) {
+    const auto start = std::chrono::steady_clock::now();
+    copied_.wait(false);
+    current_.copy_seconds += seconds_since(start);
+  }
 }
 
 void AsyncCheckpointer::write(const CheckpointContents& contents, const std::string& failure) {
   const auto start = std::chrono::steady_clock::now();
   try {
-    if (copies_) {
-      copies_->wait();
-    }
     write_checkpoint(store_, contents, *coordinator_, failure);
     if (keep_latest_ > 0) {
       coordinator_->from_main("save tidy", [&] {

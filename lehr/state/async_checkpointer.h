@@ -1,4 +1,4 @@
-// Saves checkpoints while training goes on: the tensors are copied, and a thread writes the copy.
+// Asynchronous checkpoints: the tensors are copied, and a thread writes the copy while training continues.
 #pragma once
 
 #include <atomic>
@@ -11,64 +11,88 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
-#include "lehr/base/side_stream.h"
+#include "lehr/base/staged_copy.h"
 #include "lehr/state/checkpoint_contents.h"
 
 namespace lehr::state {
 
-/// How a save went.
+/// The result of a save.
 struct SaveResult {
   int64_t step = 0;
   std::filesystem::path path;
-  int64_t num_bytes = 0;     ///< Of the tensors.
-  double copy_seconds = 0;   ///< What the training loop waited: for the save before, and for the copy.
-  double write_seconds = 0;  ///< What the thread took beside it.
-  std::string error;         ///< Empty if all went well. Else what failed; the checkpoints before it stand.
+  int64_t num_bytes = 0;     ///< Size of the tensors.
+  double copy_seconds = 0;   ///< Wait of the training loop in save() and wait_copied(), also for the previous save.
+  double write_seconds = 0;  ///< Time of the writing thread, in parallel to training.
+  std::string error;         ///< Empty on success. Otherwise the failure; earlier checkpoints are kept.
 
   bool ok() const { return error.empty(); }
 };
 
-/// One object a run and rank, used by one thread. Of many ranks all call `save` for the same steps, each with its parts
-/// (write_checkpoint says what happens then); every rank has a result, and of a save that failed anywhere all have the
-/// same error. Host memory for the copy is taken at the first save and used again (pinned
-/// where tensors come from a GPU).
+/// Saves the checkpoints of one rank of a run; used by one thread. With several ranks all call `save` for the same
+/// steps, each with its parts (write_checkpoint documents the protocol). Every rank gets a result, and if a save failed
+/// on any rank, all get the same error. Host memory for the copy is allocated by the first save and reused. It is
+/// pageable; tensors of a GPU are copied to it through a few pinned buffers.
 class AsyncCheckpointer {
  public:
-  /// After each save that went well, only `keep_latest` checkpoints stay (0: all).
-  /// `coordinator`: what the ranks agree through; none for one rank.
+  /// Pinned memory of a rank whose tensors are on a GPU, whatever the size of its state. A GPU fills one of the buffers
+  /// in about a millisecond, so larger ones would not be faster.
+  static constexpr int64_t kPinnedBytes = int64_t{128} << 20;
+
+  /// After each successful save only the last `keep_latest` checkpoints are kept (0: all). The ranks agree through
+  /// `coordinator`; null for one rank. `queues_of` returns the streams of the tensors' device.
   explicit AsyncCheckpointer(
-      CheckpointStore store, int64_t keep_latest = 0, std::shared_ptr<Coordinator> coordinator = nullptr);
-  /// Waits for a save under way; for at most a minute for other ranks, if it happens because of an exception.
+      CheckpointStore store,
+      int64_t keep_latest = 0,
+      std::shared_ptr<Coordinator> coordinator = nullptr,
+      QueuesOf queues_of = device_queues,
+      int64_t pinned_bytes = kPinnedBytes);
+  /// Waits for a running save. After an exception waits for other ranks for at most a minute.
   ~AsyncCheckpointer();
   AsyncCheckpointer(const AsyncCheckpointer&) = delete;
   AsyncCheckpointer& operator=(const AsyncCheckpointer&) = delete;
 
-  /// Copies the contents and returns; the tensors may then change. (Those on a GPU are copied behind what the current
-  /// stream was given before, and what it is given afterwards waits for that; the host does not.) Waits for a save
-  /// before it. Throws a usage error for contents that `check` refuses where a rank is alone; all else that can go
-  /// wrong is a SaveResult.
+  /// Copies the contents on the CPU and returns; those tensors may then change. Tensors of a GPU are copied while
+  /// training continues, after all work that the current stream was given before: they must not change before
+  /// wait_copied(). Waits for the previous save. With one rank, throws a usage error for contents that `check` refuses;
+  /// all other failures are reported as a SaveResult.
   void save(const CheckpointContents& contents);
 
-  /// The oldest result that was not given yet, if there is one. Does not wait.
+  /// Returns when all tensors of the last save may change. Call it before the next update of weights.
+  void wait_copied();
+
+  /// Returns the oldest result that was not returned yet, if there is one. Does not wait.
   std::optional<SaveResult> poll();
 
-  /// Returns when no save is under way; `poll` then has its result.
+  /// Returns when no save is running; `poll` then returns its result.
   void wait();
 
   const CheckpointStore& store() const { return store_; }
 
  private:
-  CheckpointContents copy(const CheckpointContents& contents);
+  struct Move {
+    at::Tensor target;
+    at::Tensor source;
+  };
+  struct Staged {
+    CheckpointContents contents;
+    std::vector<Move> moves;  // copies from a device that are not done yet
+  };
+  Staged stage(const CheckpointContents& contents);
+  std::string copy_from_device(std::vector<Move> moves);
   void write(const CheckpointContents& contents, const std::string& failure);
 
   CheckpointStore store_;
   int64_t keep_latest_;
   std::shared_ptr<Coordinator> coordinator_;
-  std::map<std::pair<std::string, std::string>, at::Tensor> staging_;  // by stem, and name and box
-  std::optional<SideStream> copies_;                                   // from a GPU, which the writing thread waits for
+  std::map<std::pair<std::string, std::string>, at::Tensor> staging_;  // by stem, and name and shard
+  QueuesOf queues_of_;
+  int64_t pinned_bytes_;
+  std::optional<StagedCopy> copies_;  // from a GPU
+  std::atomic<bool> copied_ = true;   // all tensors of a device were read
   std::deque<SaveResult> results_;
-  SaveResult current_;  // the thread's, until it is joined
+  SaveResult current_;  // used by the thread until it is joined
   std::atomic<bool> written_ = false;
   std::thread thread_;
 };

@@ -63,11 +63,11 @@ const MapStep* BoundMap::step_of(size_t value, size_t* output) const {
   return origin.is_input ? nullptr : &map_.steps()[origin.index];
 }
 
-// What errors call a value: an input by its name, anything else by the first input that it is made of.
+// Returns the name of a value in errors: an input's own name, or "derived from" the first input that it is made of.
 std::string BoundMap::label(size_t value) const {
   std::string text;
   while (!origins_[value].is_input) {
-    text = "what becomes of ";
+    text = "derived from ";
     value = map_.steps()[origins_[value].index].inputs.front();
   }
   return text + map_.inputs()[origins_[value].index].name;
@@ -95,7 +95,8 @@ size_t BoundMap::output_value(const std::string& name) const {
   const auto found = outputs_.find(name);
   if (found == outputs_.end()) {
     const auto nearest = suggest(name, map_.output_names());
-    fail("{}: the state map gives no tensor of this name{}", name, nearest ? "; did you mean " + *nearest + "?" : "");
+    fail(
+        "{}: the state map produces no tensor of this name{}", name, nearest ? "; did you mean " + *nearest + "?" : "");
   }
   return found->second;
 }

@@ -19,12 +19,12 @@ namespace lehr::state {
 namespace {
 namespace fs = std::filesystem;
 
-// Hidden folders are ".step-N." and one of these.
+// Hidden folders are named ".step-N." followed by one of these.
 constexpr const char* kSaving = "saving";      // being written
-constexpr const char* kReplaced = "replaced";  // was step-N until a new one took its place
+constexpr const char* kReplaced = "replaced";  // former step-N, until its replacement is in place
 constexpr const char* kDeleted = "deleted";    // being deleted
 
-// The step of "step-N", as path_of writes it: no sign, no leading zeros.
+// Parses the step of a name "step-N" as written by path_of: no sign, no leading zeros.
 std::optional<int64_t> step_of(std::string_view name) {
   constexpr std::string_view kPrefix = "step-";
   if (!name.starts_with(kPrefix)) {
@@ -39,7 +39,7 @@ std::optional<int64_t> step_of(std::string_view name) {
   return step;
 }
 
-// The step and the state of ".step-N.state".
+// The step and the state of a folder ".step-N.state".
 struct Leftover {
   int64_t step = 0;
   std::string state;
@@ -95,7 +95,7 @@ std::vector<fs::path> entries_of(const fs::path& folder) {
   return paths;
 }
 
-// Everything in the folder, then the folder itself.
+// Syncs everything in the folder, then the folder itself.
 void sync_tree(const fs::path& folder) {
   for (const fs::path& path : entries_of(folder)) {
     std::error_code error;
@@ -109,7 +109,7 @@ void sync_tree(const fs::path& folder) {
   sync_folder(folder);
 }
 
-// Swaps two names in one step. False where the file system cannot.
+// Exchanges two names atomically. Returns false if the file system does not support it.
 bool exchange(const fs::path& a, const fs::path& b) {
   if (::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0) {
     return true;
@@ -189,7 +189,7 @@ std::vector<int64_t> CheckpointStore::set_aside_after(int64_t step) {
 }
 
 void CheckpointStore::begin(int64_t step) {
-  require(step >= 0, "{}: a checkpoint of step {}: steps are from 0 up", root_.string(), step);
+  require(step >= 0, "{}: a checkpoint of step {}: expected a step from 0", root_.string(), step);
   const fs::path temporary = temporary_path(step);
   std::error_code error;
   fs::create_directories(root_, error);
@@ -213,10 +213,10 @@ void CheckpointStore::commit(int64_t step) {
   }
   if (exchange(temporary, target)) {
     sync_folder(root_);
-    remove_tree(temporary);  // which is the old one now
+    remove_tree(temporary);  // now the old checkpoint
     return;
   }
-  // Killed between the two renames, recover() puts the old one back.
+  // If the process is killed between the two renames, recover() restores the old checkpoint.
   const fs::path replaced = hidden(step, kReplaced);
   remove_tree(replaced);
   move_to(target, replaced);
@@ -242,7 +242,7 @@ void CheckpointStore::keep_latest(int64_t count, std::optional<int64_t> spare) {
     if (checkpoint.step == spare) {
       continue;
     }
-    // The name goes first: a folder that is half deleted must not look like a checkpoint.
+    // Rename first: a partially deleted folder must not look like a checkpoint.
     const fs::path doomed = hidden(checkpoint.step, kDeleted);
     remove_tree(doomed);
     move_to(checkpoint.path, doomed);

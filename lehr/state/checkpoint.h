@@ -1,8 +1,8 @@
-// The folder of a run's checkpoints, in which only complete ones can be seen.
+// The folder of a run's checkpoints. Only complete checkpoints are visible in it.
 //
-// A checkpoint is written into a hidden folder, put on the disk, and renamed to `step-N`. Whatever kills the process,
-// and whenever: every folder named `step-N` is complete, and the newest of them before a save is there until the new
-// one is.
+// A checkpoint is written into a hidden folder, synced to disk, and renamed to `step-N`. Even if the process is killed
+// at any time, every folder named `step-N` is complete, and the newest one from before a save exists until the new one
+// does.
 #pragma once
 
 #include <cstdint>
@@ -19,46 +19,46 @@ struct Checkpoint {
   std::filesystem::path path;
 };
 
-/// Functions throw runtime errors with the path where the disk is at fault. One rank calls those that change something;
-/// two runs must not share a folder.
+/// Manages the checkpoints in a folder. Functions throw runtime errors with the path for disk failures. Only one rank
+/// may call the functions that modify the folder, and two runs must not share one.
 class CheckpointStore {
  public:
-  /// `root` need not exist: the first save makes it.
+  /// `root` need not exist: the first save creates it.
   explicit CheckpointStore(std::filesystem::path root) : root_(std::move(root)) {}
 
   const std::filesystem::path& root() const { return root_; }
-  /// Where the checkpoint of a step is or would be: root/step-N.
+  /// Returns the path of a step's checkpoint, whether it exists or not: root/step-N.
   std::filesystem::path path_of(int64_t step) const;
-  /// Where `begin` lets it be written.
+  /// Returns the hidden folder in which a checkpoint is written after `begin`.
   std::filesystem::path temporary_path(int64_t step) const;
 
-  /// All complete checkpoints, oldest step first. Only folders named exactly `step-N` count: no `step-10.bak`.
+  /// Returns all complete checkpoints, oldest step first. Only folders named exactly `step-N` count: no `step-10.bak`.
   std::vector<Checkpoint> list() const;
-  /// The one with the highest step.
+  /// Returns the checkpoint with the highest step.
   std::optional<Checkpoint> latest() const;
 
-  /// Cleans up behind a run that was killed: removes what was being written or deleted, and puts back a checkpoint that
-  /// was being replaced. Call it at the start of a run, before anything is saved.
+  /// Cleans up after a killed run: removes unfinished saves and deletions, and restores a checkpoint that was being
+  /// replaced. Call it at the start of a run, before anything is saved.
   void recover();
 
-  /// Renames the checkpoints behind `step` to step-N.aside (.aside-2, ...), for a run that goes on from `step`: the
-  /// next start shall not resume from what it left behind. Returns their steps.
+  /// Renames the checkpoints after `step` to step-N.aside (.aside-2, ...), for a run that continues from `step`, so
+  /// that the next start does not resume from them. Returns their steps.
   std::vector<int64_t> set_aside_after(int64_t step);
 
-  /// Renames the checkpoint of a step to step-N.`why` (.`why`-2, ...), so that it is none any more. Returns the new
-  /// path.
+  /// Renames the checkpoint of a step to step-N.`why` (.`why`-2, ...), so that it no longer counts as a checkpoint.
+  /// Returns the new path.
   std::filesystem::path set_aside(int64_t step, const std::string& why);
 
-  /// Makes the empty folder temporary_path(step).
+  /// Creates the empty folder temporary_path(step).
   void begin(int64_t step);
-  /// Makes what was written there visible: all of it goes to the disk, then the folder gets its name in one step. A
-  /// checkpoint of the same step is replaced and stays readable until then.
+  /// Publishes that folder: syncs all of it to disk, then renames it atomically. A checkpoint of the same step is
+  /// replaced and stays readable until then.
   void commit(int64_t step);
-  /// Removes what was written there, as far as that is possible.
+  /// Removes that folder, as far as possible.
   void abandon(int64_t step) noexcept;
 
-  /// Deletes the checkpoints of the lowest steps until `count` are left. Never touches the one of step `spare`, which a
-  /// run that went back to an older checkpoint has just written. Throws a usage error for a count below 1.
+  /// Deletes the checkpoints with the lowest steps until `count` are left, but never that of step `spare`: a run that
+  /// went back to an older checkpoint has just written it. Throws a usage error for a count below 1.
   void keep_latest(int64_t count, std::optional<int64_t> spare = std::nullopt);
 
  private:

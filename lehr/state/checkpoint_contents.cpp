@@ -29,7 +29,7 @@ void check_name(const std::string& name, std::set<std::string>& names) {
           std::find(path.begin(), path.end(), "..") == path.end(),
       "checkpoint: expected the name of a file in its folder, found \"{}\"",
       name);
-  require(names.insert(path.lexically_normal().string()).second, "checkpoint: {}: to be written twice", name);
+  require(names.insert(path.lexically_normal().string()).second, "checkpoint: {}: written twice", name);
 }
 
 void write_file(const fs::path& folder, const std::string& name, std::string_view content) {
@@ -52,10 +52,10 @@ class Save {
     }
   }
 
-  // The main rank's: folder, files, texts.
+  // Main rank only: creates folder, files and texts.
   void begin() {
     store_.begin(contents_.step);
-    // The space of all large files first, so that a full disk is found at once.
+    // The space of all large files is allocated first, so that a full disk is found immediately.
     for (const auto& writer : writers_) {
       writer->create();
     }
@@ -67,7 +67,7 @@ class Save {
     }
   }
 
-  // Every rank's: its tensors, in the order of the files.
+  // Every rank: writes its tensors, in file order.
   void write() {
     for (size_t i = 0; i < writers_.size(); ++i) {
       const WeightSet& set = contents_.weights[i];
@@ -94,6 +94,7 @@ class Save {
       for (const TensorPart& part : set.parts) {
         add(part.name, &part.box, part.tensor);
       }
+      // In file order, so that the writer can merge adjacent runs.
       std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
         return std::tie(a.file, a.offset) < std::tie(b.file, b.offset);
       });
@@ -108,7 +109,7 @@ class Save {
     }
   }
 
-  // What this rank wrote of each file, for the main rank.
+  // Returns the bytes and checksum that this rank wrote to each file, for the main rank.
   std::string report() {
     std::string text;
     for (const auto& writer : writers_) {
@@ -119,7 +120,7 @@ class Save {
     return text;
   }
 
-  // The main rank's: all reports together must be the files.
+  // Main rank only: checks that the reports together cover the files, writes integrity.json and publishes.
   void finish(const std::vector<std::string>& reports) {
     std::vector<FileShare> sums;
     for (const std::string& report : reports) {
@@ -139,7 +140,7 @@ class Save {
         const fs::path path = folder_ / file.name;
         if (sum.num_bytes != file.num_bytes) {
           fail_runtime(
-              "{}: {} of its {} bytes were written; the ranks do not hold every element once",
+              "{}: {} of its {} bytes were written; the ranks do not hold every element exactly once",
               path.string(),
               sum.num_bytes,
               file.num_bytes);
@@ -181,7 +182,7 @@ void check(const CheckpointContents& contents) {
   for (const auto& [name, source] : contents.copies) {
     check_name(name, names);
     std::error_code error;
-    require(fs::is_regular_file(source, error), "{}: no such file; {} was to be a copy of it", source.string(), name);
+    require(fs::is_regular_file(source, error), "{}: no such file; {} is to be a copy of it", source.string(), name);
   }
 }
 

@@ -7,8 +7,7 @@
 namespace lehr::state {
 
 namespace {
-constexpr char kUsage = 'U';
-constexpr char kRuntime = 'R';
+constexpr std::string_view kKinds = "URB";  // by ErrorKind
 constexpr const char* kFine = "+";
 }  // namespace
 
@@ -33,11 +32,11 @@ std::vector<std::string> unpack_texts(const std::string& packed) {
 
 std::string pack_failure(const std::exception& error) {
   const auto* own = dynamic_cast<const Error*>(&error);
-  return std::string(1, own != nullptr && own->kind() == ErrorKind::usage ? kUsage : kRuntime) + error.what();
+  return std::string(1, kKinds[static_cast<size_t>(own != nullptr ? own->kind() : ErrorKind::runtime)]) + error.what();
 }
 
 void throw_failure(const std::string& packed, const std::string& subject) {
-  throw Error(packed.front() == kUsage ? ErrorKind::usage : ErrorKind::runtime, subject + packed.substr(1));
+  throw Error(static_cast<ErrorKind>(kKinds.find(packed.front())), subject + packed.substr(1));
 }
 
 void throw_failures(const std::vector<std::string>& texts) {

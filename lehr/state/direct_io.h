@@ -1,4 +1,4 @@
-// What reading and writing past the system's memory (O_DIRECT) needs: blocks, and memory that is aligned to them.
+// Block sizes and aligned buffers for file access that bypasses the page cache (O_DIRECT).
 #pragma once
 
 #include <cstddef>
@@ -7,22 +7,23 @@
 
 namespace lehr::state {
 
-/// What offsets, sizes and addresses must be multiples of: the largest block that disks are known to have.
+/// Alignment of offsets, sizes and addresses: the largest block size of common disks.
 inline constexpr int64_t kDiskBlock = 4096;
-/// Bytes that are moved at once.
+/// Bytes per transfer.
 inline constexpr int64_t kDiskPiece = int64_t{4} << 20;
-/// Below so many bytes the system's memory is as good.
+/// Smallest size for which bypassing the page cache is faster.
 inline constexpr size_t kWorthDirect = size_t{1} << 20;
 
-/// kDiskPiece bytes of this thread, aligned and on huge pages, from which and to which disks are twice as fast; made
-/// once, as fresh pages would cost as much as the copy.
+/// Returns a buffer of kDiskPiece bytes of this thread, aligned and on huge pages, with which disks are twice as fast.
+/// It is allocated once per thread, as fresh pages would cost as much as the copy.
 std::byte* disk_staging();
 
-/// A file opened twice: as usual, and past the system's memory where the file system can. Both are closed at the end.
+/// A file opened twice: normally, and with O_DIRECT if the file system supports it. Both descriptors are closed at the
+/// end.
 class DiskDescriptors {
  public:
-  /// Takes `cached`, what open() gave (-1 where it failed), and opens the file again with the same `access` (O_RDONLY,
-  /// O_WRONLY).
+  /// Takes over `cached`, the result of open() (-1 if it failed), and opens the file again with the same `access`
+  /// (O_RDONLY, O_WRONLY).
   DiskDescriptors(const std::filesystem::path& path, int cached, int access);
   ~DiskDescriptors();
   DiskDescriptors(DiskDescriptors&& other) noexcept;
@@ -31,7 +32,7 @@ class DiskDescriptors {
   DiskDescriptors& operator=(DiskDescriptors&&) = delete;
 
   int cached() const { return cached_; }
-  int direct() const { return direct_; }  ///< -1 where it cannot be had.
+  int direct() const { return direct_; }  ///< -1 if it is not supported.
 
  private:
   int cached_;

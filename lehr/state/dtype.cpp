@@ -13,7 +13,7 @@ struct Row {
   std::optional<at::ScalarType> scalar_type;
 };
 
-// In the order of the enumeration.
+// In the order of DType.
 constexpr std::array kRows = {
     Row{"BOOL", 8, at::kBool},
     Row{"F4", 4, std::nullopt},
@@ -86,7 +86,7 @@ std::string torch_name(at::ScalarType type) {
       return std::string(name);
     }
   }
-  fail("config.json: weights of type {} have no name there", c10::toString(type));
+  fail("config.json: dtype {} has no name there", c10::toString(type));
 }
 
 std::optional<at::ScalarType> type_from_torch_name(std::string_view name) {

@@ -1,4 +1,4 @@
-// The element types that safetensors files name, and their counterparts in ATen.
+// Element types of safetensors files, and their counterparts in ATen.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace lehr::state {
 
-/// Every type of the format (safetensors 0.8), in the format's order. Not all of them have a counterpart in ATen.
+/// All types of the format (safetensors 0.8), in the format's order. Not all have a counterpart in ATen.
 enum class DType {
   kBool,
   kF4,
@@ -36,21 +36,22 @@ enum class DType {
   kU64,
 };
 
-/// The name that stands in files: "BF16".
+/// Returns the name used in files: "BF16".
 std::string_view dtype_name(DType dtype);
-/// The type of that name, if there is one.
+/// Returns the type of that name, if there is one.
 std::optional<DType> dtype_from_name(std::string_view name);
-/// Size of an element. Some types are smaller than a byte.
+/// Returns the bits per element. Some types are smaller than a byte.
 int64_t dtype_bits(DType dtype);
 
-/// ATen's type of the same bits, if it has one.
+/// Returns ATen's type of the same representation, if there is one.
 std::optional<at::ScalarType> scalar_type(DType dtype);
-/// The type under which ATen's is stored. Throws a usage error for those that the format lacks (quantized types, say).
+/// Returns the stored type of an ATen type. Throws a usage error for types that the format lacks, such as quantized
+/// ones.
 DType dtype_of(at::ScalarType type);
 
-/// The name that config.json has for a floating-point type: "bfloat16". Throws a usage error for other types.
+/// Returns the name of a floating-point type in config.json: "bfloat16". Throws a usage error for other types.
 std::string torch_name(at::ScalarType type);
-/// The type of that name, if it is one of float16, bfloat16, float32, float64.
+/// Returns the type of that name, if it is one of float16, bfloat16, float32, float64.
 std::optional<at::ScalarType> type_from_torch_name(std::string_view name);
 
 }  // namespace lehr::state

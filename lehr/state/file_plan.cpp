@@ -11,7 +11,7 @@ namespace lehr::state {
 
 namespace {
 // Fills files in the order of the list. As in huggingface_hub, a tensor that is too large for any file gets one of its
-// own, and the file that was begun before it goes on behind it.
+// own, and the file that was begun before it is continued after it.
 std::vector<std::vector<TensorInfo>> cut_into_shards(std::vector<TensorInfo> tensors, int64_t max_shard_bytes) {
   std::vector<std::vector<TensorInfo>> shards;
   std::vector<TensorInfo> open;
@@ -36,7 +36,7 @@ std::vector<std::vector<TensorInfo>> cut_into_shards(std::vector<TensorInfo> ten
   return shards;
 }
 
-// The order of the safetensors library: wide types first, so that every tensor is aligned; then by name.
+// Sorts as the safetensors library does: wide types first, so that every tensor is aligned; then by name.
 void lay_out(std::vector<TensorInfo>& tensors) {
   std::sort(tensors.begin(), tensors.end(), [](const TensorInfo& a, const TensorInfo& b) {
     return std::tie(b.dtype, a.name) < std::tie(a.dtype, b.name);
@@ -65,18 +65,18 @@ std::string format_index(const FilePlan& plan) {
   return index.dump(2) + "\n";
 }
 
-// Gives each tensor its bytes, from 0, and adds them to `total`.
+// Sets the byte range of each tensor, from 0, and adds its size to `total`.
 void measure(const std::string& stem, std::vector<TensorInfo>& tensors, int64_t& total) {
   for (TensorInfo& tensor : tensors) {
     const std::string subject = fmt::format("{}.safetensors: {}", stem, tensor.name);
-    require(tensor.name != "__metadata__", "{}: the format keeps this name for itself", subject);
+    require(tensor.name != "__metadata__", "{}: the format reserves this name", subject);
     tensor.begin = 0;
     tensor.end = num_bytes(tensor.dtype, tensor.shape, subject);
-    require(!__builtin_add_overflow(total, tensor.end, &total), "{}: more bytes than can be counted", subject);
+    require(!__builtin_add_overflow(total, tensor.end, &total), "{}: the total size in bytes overflows", subject);
   }
 }
 
-// `files` have measured tensors.
+// `files` must hold tensors with sizes set by measure().
 FilePlan plan_of(
     const std::string& stem,
     std::vector<FileContents> files,
@@ -123,7 +123,7 @@ FilePlan plan_of(
 
 const PlannedTensor& FilePlan::at(const std::string& name) const {
   const auto found = places.find(name);
-  require(found != places.end(), "{}: not among the {} tensors that were planned to be written", name, places.size());
+  require(found != places.end(), "{}: not among the {} planned tensors", name, places.size());
   return found->second;
 }
 

@@ -23,7 +23,8 @@ InputFile::InputFile(std::filesystem::path path, Reading reading)
 
 void InputFile::read(int64_t offset, std::span<std::byte> bytes) const {
   if (reading_ == Reading::again && bytes.size() >= kWorthDirect) {
-    // All of it at once, so that the disk goes on while a piece is copied. A wish: what it says is nobody's error.
+    // Starts readahead of the whole range, so that the disk reads while a piece is copied. A hint: failures are
+    // ignored.
     ::posix_fadvise(file_.cached(), offset, static_cast<off_t>(bytes.size()), POSIX_FADV_WILLNEED);
   }
   while (!bytes.empty()) {
@@ -33,8 +34,8 @@ void InputFile::read(int64_t offset, std::span<std::byte> bytes) const {
   }
 }
 
-// Whether all of it is in the system's memory. Asked by mincore: a read that must not wait (RWF_NOWAIT) would begin to
-// read ahead what is then read directly.
+// Returns whether the whole range is in the page cache. Uses mincore, as a non-blocking read (RWF_NOWAIT) would start
+// readahead of data that is then read directly.
 bool InputFile::is_cached(int64_t offset, size_t size) const {
   const int64_t before = offset % kDiskBlock;
   const size_t whole = size + static_cast<size_t>(before);
@@ -49,7 +50,7 @@ bool InputFile::is_cached(int64_t offset, size_t size) const {
   return known && std::all_of(resident.begin(), resident.end(), [](unsigned char one) { return (one & 1) != 0; });
 }
 
-// At least one byte.
+// Reads at least one byte and returns the number read.
 size_t InputFile::read_some(int64_t offset, std::span<std::byte> bytes) const {
   const size_t size = std::min(bytes.size(), static_cast<size_t>(kDiskPiece));
   if (reading_ == Reading::once && file_.direct() >= 0 && bytes.size() >= kWorthDirect && !is_cached(offset, size)) {
@@ -67,7 +68,7 @@ size_t InputFile::read_some(int64_t offset, std::span<std::byte> bytes) const {
   return static_cast<size_t>(got);
 }
 
-// The bytes that were read; 0 where the file system turns out to be unable.
+// Returns the number of bytes read; 0 if the file system does not support it after all.
 size_t InputFile::read_direct(int64_t offset, std::span<std::byte> bytes) const {
   const int64_t before = offset % kDiskBlock;
   const int64_t blocks = (before + static_cast<int64_t>(bytes.size()) + kDiskBlock - 1) / kDiskBlock;

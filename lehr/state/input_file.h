@@ -1,4 +1,4 @@
-// A file of which large ranges are read, through the system's memory or past it.
+// A file from which large ranges are read, through the page cache or bypassing it.
 #pragma once
 
 #include <cstddef>
@@ -10,20 +10,20 @@
 
 namespace lehr::state {
 
-/// Who else wants the bytes.
+/// Expected reuse of the bytes.
 enum class Reading {
-  again,  ///< Another soon, maybe: they come through the system's memory and stay there.
-  once,   ///< Nobody, as with checkpoints, of which each rank reads its own: what is not cached comes directly
-          ///< (O_DIRECT) where the file system can. That drives nothing out, and fresh memory is slower than a good
-          ///< disk.
+  again,  ///< They may be read again soon: reads go through the page cache and stay there.
+  once,   ///< They are not read again, as with checkpoints, of which each rank reads its own part: ranges that are not
+         ///< cached are read with O_DIRECT if the file system supports it. That evicts nothing from the page cache, and
+         ///< filling fresh page cache would be slower than a good disk.
 };
 
-/// Every function throws a runtime error with the path and the reason.
+/// A file for reading. Every function throws a runtime error with the path and the reason.
 class InputFile {
  public:
   explicit InputFile(std::filesystem::path path, Reading reading = Reading::once);
 
-  /// Fills `bytes` with what stands at that offset. May be called from many threads at once.
+  /// Fills `bytes` from that offset. Thread-safe.
   void read(int64_t offset, std::span<std::byte> bytes) const;
 
  private:

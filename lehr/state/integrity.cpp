@@ -5,10 +5,10 @@
 #include <cstring>
 #include <vector>
 
-#include "lehr/base/at_once.h"
 #include "lehr/base/crc32c.h"
 #include "lehr/base/error.h"
 #include "lehr/base/file.h"
+#include "lehr/base/parallel_io.h"
 #include "lehr/state/direct_io.h"
 #include "lehr/state/input_file.h"
 #include "lehr/state/strict_json.h"
@@ -18,7 +18,7 @@ namespace lehr::state {
 namespace {
 namespace fs = std::filesystem;
 
-// Linear CRC of the bytes [begin, end) of a file.
+// Returns the linear CRC of the bytes [begin, end) of a file.
 uint32_t crc_of_range(const InputFile& file, int64_t begin, int64_t end) {
   std::vector<std::byte> buffer(static_cast<size_t>(std::min(kDiskPiece, end - begin)));
   uint32_t crc = 0;
@@ -31,20 +31,21 @@ uint32_t crc_of_range(const InputFile& file, int64_t begin, int64_t end) {
   return crc;
 }
 
-// A stretch of a file that is read in one go, long enough for a disk.
+// A byte range of a file that is read as a unit of parallel work.
 struct Stretch {
-  size_t file;  // by its place among all
+  size_t file;  // index among all files
   int64_t begin;
   int64_t end;
 };
 
-// What this rank's share of all bytes gives to each file's checksum.
+// Returns the contribution of this rank's share of all bytes to each file's checksum.
 std::vector<uint32_t> crcs_of_share(const fs::path& folder, const Integrity& files, const Coordinator& coordinator) {
   constexpr int64_t kLongest = int64_t{16} << 20;
   int64_t total = 0;
   for (const auto& [name, file] : files) {
     total += file.num_bytes;
   }
+  // Ranks split the concatenation of all files evenly.
   const int64_t share = (total + coordinator.world_size() - 1) / coordinator.world_size();
   const int64_t first = share * coordinator.rank();
   const int64_t last = std::min(total, first + share);
@@ -65,7 +66,7 @@ std::vector<uint32_t> crcs_of_share(const fs::path& folder, const Integrity& fil
     before += file.num_bytes;
   }
   std::vector<std::atomic<uint32_t>> crcs(files.size());
-  at_once(kReadsAtOnce, static_cast<int64_t>(stretches.size()), [&](int64_t i) {
+  parallel_io(kReadsAtOnce, static_cast<int64_t>(stretches.size()), [&](int64_t i) {
     const auto& [index, begin, end] = stretches[static_cast<size_t>(i)];
     crcs[index] ^= Crc32cZeros(sizes[index] - end).behind(crc_of_range(*contents[index], begin, end));
   });
@@ -76,8 +77,9 @@ void require_sizes(const fs::path& folder, const Integrity& files) {
   for (const auto& [name, file] : files) {
     std::error_code error;
     const auto size = static_cast<int64_t>(fs::file_size(folder / name, error));
-    require(!error, "{}: cannot be looked at: {}", (folder / name).string(), error.message());
-    require(size == file.num_bytes, "{}: has {} bytes, {} were saved", (folder / name).string(), size, file.num_bytes);
+    require(!error, "{}: cannot be accessed: {}", (folder / name).string(), error.message());
+    require(
+        size == file.num_bytes, "{}: has {} bytes, but {} were saved", (folder / name).string(), size, file.num_bytes);
   }
 }
 
@@ -91,7 +93,7 @@ void require_contents(const fs::path& folder, const Integrity& files, const std:
     const uint32_t found = crc32c_from_linear(sum, file.num_bytes);
     require(
         found == file.crc32c,
-        "{}: its bytes are not those that were saved: its CRC-32C was {:08x}, now it is {:08x}",
+        "{}: its bytes changed since it was saved: its CRC-32C was {:08x}, now it is {:08x}",
         (folder / name).string(),
         file.crc32c,
         found);
@@ -126,23 +128,23 @@ Integrity parse_integrity(const std::string& text, const std::string& subject) {
       const auto digits = entry.at("crc32c").get<std::string>();
       size_t read = 0;
       const unsigned long crc = std::stoul(digits, &read, 16);
-      require(read == digits.size() && crc <= UINT32_MAX, "{}: {}: no checksum: {}", subject, name, digits);
+      require(read == digits.size() && crc <= UINT32_MAX, "{}: {}: not a checksum: {}", subject, name, digits);
       const fs::path path = name;
       require(path.filename() == path, "{}: expected the name of a file, found {}", subject, name);
       files[name] = {.num_bytes = entry.at("bytes").get<int64_t>(), .crc32c = static_cast<uint32_t>(crc)};
       require(files[name].num_bytes >= 0, "{}: {}: expected a size, found {}", subject, name, files[name].num_bytes);
     }
-  } catch (const std::logic_error& problem) {  // of std::stoul
-    fail("{}: not as it was written: {}", subject, problem.what());
+  } catch (const std::logic_error& problem) {  // from std::stoul
+    fail("{}: invalid content: {}", subject, problem.what());
   } catch (const nlohmann::json::exception& problem) {
-    fail("{}: not as it was written: {}", subject, problem.what());
+    fail("{}: invalid content: {}", subject, problem.what());
   }
   return files;
 }
 
 std::optional<std::string> find_damage(const fs::path& folder, bool contents, Coordinator& coordinator) {
-  // A text of the checkpoint's files begins with '+', a message with '-': what fails otherwise, a rank that does not
-  // come, say, is no damage and is thrown.
+  // Texts between ranks begin with '+' for a result and '-' for a description of damage. Other failures, such as a
+  // missing rank, are not damage and are thrown.
   const std::string subject = (folder / kIntegrityFile).string();
   const auto as_text = [](const std::function<std::string()>& look) -> std::string {
     try {

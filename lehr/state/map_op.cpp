@@ -18,7 +18,7 @@ struct Overloaded : F... {
 template <class... F>
 Overloaded(F...) -> Overloaded<F...>;
 
-// A dimension from 0 up, of a tensor of that rank.
+// Converts a possibly negative dimension to one from 0, for a tensor with `rank` dimensions.
 size_t from_zero(int64_t dim, int64_t rank) {
   return static_cast<size_t>(dim < 0 ? dim + rank : dim);
 }
@@ -39,7 +39,7 @@ std::vector<T> with(std::vector<T> list, size_t at, const T& value) {
   return list;
 }
 
-// Infers the results of one operation; a struct so that the checks share what they say.
+// Infers the results of one operation; a struct so that the checks share their context.
 struct Inference {
   const MapOp& op;
   const std::vector<const TensorKnown*>& inputs;
@@ -58,17 +58,17 @@ struct Inference {
           fmt::format(format, std::forward<Args>(args)...));
     }
   }
-  // The dimension from 0 up; `more` is 1 where the result has one dimension more.
+  // Returns the dimension from 0; `more` is 1 if the result has one dimension more than the input.
   size_t dim_of(int64_t dim, int64_t more = 0) const {
     const auto rank = static_cast<int64_t>(inputs[0]->spec.shape.size()) + more;
     check(dim >= -rank && dim < rank, 0, "expected a dimension from {} to {}", -rank, rank - 1);
     return from_zero(dim, rank);
   }
   bool is_whole(size_t input) const { return inputs[input]->known == whole_box(inputs[input]->spec.shape); }
-  // Operations of many tensors know nothing of parts.
+  // Operations on several tensors do not support partially known inputs.
   void check_whole() const {
     for (size_t i = 0; i < inputs.size(); ++i) {
-      check(is_whole(i), i, "is known in part only ({}), which can be joined to nothing", describe(inputs[i]->known));
+      check(is_whole(i), i, "is known only partially ({}), so it cannot be joined", describe(inputs[i]->known));
     }
   }
   void check_alike(std::optional<size_t> but_dim) const {
@@ -79,8 +79,7 @@ struct Inference {
       for (size_t d = 0; alike && d < spec.shape.size(); ++d) {
         alike = d == but_dim || spec.shape[d] == first.shape[d];
       }
-      check(
-          alike, i, "does not go with {} ({} [{}])", name_of(0), dtype_name(first.dtype), fmt::join(first.shape, ", "));
+      check(alike, i, "does not match {} ({} [{}])", name_of(0), dtype_name(first.dtype), fmt::join(first.shape, ", "));
     }
   }
   std::vector<TensorKnown> wholes(size_t count, const TensorSpec& spec) const {

@@ -1,4 +1,4 @@
-// How parts of results follow from parts of inputs: what reading by halves and writing by ranks rests on.
+// Regions of results as regions of inputs: the basis of partial reads and of writes by several ranks.
 #include <algorithm>
 
 #include "lehr/state/map_op.h"
@@ -10,7 +10,7 @@ Range moved(const Range& range, int64_t by) {
   return {range.begin + by, range.end + by};
 }
 
-// A box from the origin, of the sizes of `box`.
+// Returns a box at the origin with the sizes of `box`.
 Box to_origin(const Box& box) {
   Box place;
   place.reserve(box.size());
@@ -28,7 +28,7 @@ struct PullBack {
   size_t dim_of(int64_t dim, int64_t more = 0) const {
     return static_cast<size_t>(dim < 0 ? dim + input_rank + more : dim);
   }
-  // All of the part comes from one input.
+  // The region comes from a single input.
   std::vector<Demand> from_one(Box needed) const {
     return {{.input = 0, .box = std::move(needed), .place = to_origin(box)}};
   }
@@ -93,7 +93,7 @@ struct PullBack {
   std::vector<Demand> operator()(const Squeeze& o) const { return from_one(inserted(dim_of(o.dim), {0, 1})); }
   std::vector<Demand> operator()(const Unsqueeze& o) const { return from_one(erased(dim_of(o.dim, 1))); }
   std::vector<Demand> operator()(const Slice& o) const { return shifted(dim_of(o.dim), o.range.begin); }
-  // Only parts that are known are asked for.
+  // Only known regions are requested.
   std::vector<Demand> operator()(const Place& o) const { return shifted(dim_of(o.dim), -o.range.begin); }
   std::vector<Demand> operator()(const Tie&) const { return from_one(box); }
   std::vector<Demand> operator()(const Untie&) const { return from_one(box); }

@@ -8,12 +8,12 @@
 namespace lehr::state {
 
 namespace {
-// Walks the graph from a value to the inputs it is made of.
+// Walks the graph from a value back to the inputs that it is made of.
 class Evaluation {
  public:
   Evaluation(const BoundMap& map, const TensorSource& source) : map_(map), source_(source) {}
 
-  // Writes a part of a value into `target`, which has the box's shape.
+  // Writes a region of a value into `target`, which has the box's shape.
   void fill(size_t value, const Box& box, const at::Tensor& target) const {
     if (const std::string* name = map_.input_name(value)) {
       source_.copy(*name, box, target);
@@ -27,7 +27,7 @@ class Evaluation {
     }
   }
 
-  // A part of a value as a view of what the source reads; undefined if it is made of several.
+  // Returns a region of a value as a view of the source's tensor; undefined if it is made of several tensors.
   at::Tensor view(size_t value, const Box& box) const {
     if (const std::string* name = map_.input_name(value)) {
       return source_.read(*name, box);
@@ -54,6 +54,7 @@ class Evaluation {
 at::Tensor read_value(const BoundMap& map, const TensorSource& source, size_t value, const Box& box) {
   const at::NoGradGuard no_grad;
   const Evaluation evaluation(map, source);
+  // Only values made of several regions need memory of their own.
   if (at::Tensor view = evaluation.view(value, box); view.defined()) {
     return view;
   }
@@ -99,7 +100,7 @@ void WeightSource::copy(const std::string& name, const Box& box, const at::Tenso
 
 ValueSource::ValueSource(const NamedTensors& tensors) {
   for (const auto& [name, tensor] : tensors) {
-    require(tensors_.emplace(name, tensor.detach()).second, "{}: there are two tensors of this name", name);
+    require(tensors_.emplace(name, tensor.detach()).second, "{}: two tensors have this name", name);
   }
 }
 
@@ -131,7 +132,7 @@ at::Tensor read_output(const BoundMap& map, const TensorSource& source, const st
   const size_t value = map.output_value(output);
   require(
       lies_in(box, map.known(value)),
-      "{}: {} was asked for, a state map gives {}",
+      "{}: {} was requested, but the state map produces {}",
       output,
       describe(box),
       describe(map.known(value)));
@@ -143,7 +144,7 @@ void read_into(const BoundMap& map, const TensorSource& source, const std::strin
   require(
       target.sizes() == at::IntArrayRef(map.spec(value).shape) &&
           lies_in(whole_box(target.sizes().vec()), map.known(value)),
-      "{}: expected [{}], a state map gives {} of [{}]",
+      "{}: expected [{}], but the state map produces {} of [{}]",
       output,
       fmt::join(target.sizes(), ", "),
       describe(map.known(value)),
@@ -156,7 +157,7 @@ void read_into(
   const size_t value = map.output_value(output);
   require(
       lies_in(box, map.known(value)) && target.sizes() == at::IntArrayRef(shape_of(box)),
-      "{}: {} was asked for into [{}], a state map gives {} of [{}]",
+      "{}: {} was requested into [{}], but the state map produces {} of [{}]",
       output,
       describe(box),
       fmt::join(target.sizes(), ", "),
@@ -170,12 +171,12 @@ void read_into(
 }
 
 namespace {
-// What a rank holds of a value: the parts of its inputs that the rank holds, moved through the operations.
+// Computes the regions of a value that a rank holds from the regions of the inputs that it holds.
 class Holdings {
  public:
   Holdings(const BoundMap& map, const HeldParts& held) : map_(map), held_(held) {}
 
-  // What lies in `box`, as parts of the whole value.
+  // Returns the held regions within `box`, in coordinates of the whole value.
   std::vector<HeldPart> of(size_t value, const Box& box) const {
     if (const std::string* name = map_.input_name(value)) {
       return of_input(*name, box);
@@ -186,12 +187,12 @@ class Holdings {
     std::vector<HeldPart> parts;
     for (const Demand& demand : pull_back(step.op, output, box, rank)) {
       for (HeldPart& part : of(step.inputs[demand.input], demand.box)) {
-        for (size_t dim = 0; dim < part.box.size(); ++dim) {  // from the input to the demand
+        for (size_t dim = 0; dim < part.box.size(); ++dim) {  // input coordinates -> relative to the demand
           part.box[dim].begin -= demand.box[dim].begin;
           part.box[dim].end -= demand.box[dim].begin;
         }
         Box place = as_result(step.op, std::move(part.box), rank);
-        for (size_t dim = 0; dim < place.size(); ++dim) {  // and from there to the result
+        for (size_t dim = 0; dim < place.size(); ++dim) {  // relative to the demand -> result coordinates
           const int64_t by = box[dim].begin + demand.place[dim].begin;
           place[dim].begin += by;
           place[dim].end += by;

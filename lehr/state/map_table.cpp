@@ -1,4 +1,4 @@
-// State maps as text.
+// Formats state maps as text.
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@ std::string shape_text(const TensorSpec& spec) {
   return spec.shape.empty() ? "scalar" : fmt::format("{}", fmt::join(spec.shape, " x "));
 }
 
-// What is done in a group: each operation once, with how often it is done.
+// Lists the operations of a group, each once, with its count.
 std::string operations_of(const BoundMap& map, const StateGroup& group) {
   std::vector<std::pair<std::string, size_t>> operations;
   for (const size_t i : group.steps) {

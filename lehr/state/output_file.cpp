@@ -37,7 +37,7 @@ std::string amount(int64_t bytes) {
   if (error == ENOSPC || error == EDQUOT) {
     const auto free = free_bytes(path);
     fail_runtime(
-        "{}: cannot be written: {}: {} needed, {} free; make room, or keep fewer checkpoints",
+        "{}: cannot be written: {}: {} needed, {} free; free some space, or keep fewer checkpoints",
         path.string(),
         std::strerror(error),
         amount(num_bytes),
@@ -46,13 +46,13 @@ std::string amount(int64_t bytes) {
   fail_runtime("{}: cannot be written ({}): {}", path.string(), amount(num_bytes), std::strerror(error));
 }
 
-// Past the limit of `ulimit -f` the kernel would end the process by a signal, so it is asked first.
+// Beyond `ulimit -f` the kernel would kill the process with a signal, so the limit is checked first.
 void check_size_limit(const fs::path& path, int64_t num_bytes) {
   struct rlimit limit {};
   if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
       static_cast<rlim_t>(num_bytes) > limit.rlim_cur) {
     fail_runtime(
-        "{}: cannot be written: {} needed, but files may have {} at most (ulimit -f); raise the limit or save smaller "
+        "{}: cannot be written: {} needed, but files may have at most {} (ulimit -f); raise the limit or save smaller "
         "shards",
         path.string(),
         amount(num_bytes),
@@ -60,7 +60,7 @@ void check_size_limit(const fs::path& path, int64_t num_bytes) {
   }
 }
 
-// fallocate, not posix_fallocate: where the file system cannot, the latter writes a byte into every block.
+// Uses fallocate, not posix_fallocate: without support of the file system, the latter writes a byte into every block.
 void take_space(int fd, const fs::path& path, int64_t num_bytes) {
   if (num_bytes == 0) {
     return;
@@ -107,7 +107,7 @@ OutputFile OutputFile::open(const fs::path& path) {
 
 void OutputFile::write(int64_t offset, std::span<const std::byte> bytes) const {
   if (file_.direct() >= 0 && bytes.size() >= kWorthDirect) {
-    // Blocks at the ends are shared with others' ranges, so they go through the system's memory.
+    // Other writers may share the blocks at both ends, so these are written through the page cache.
     const auto head = static_cast<size_t>((kDiskBlock - offset % kDiskBlock) % kDiskBlock);
     const size_t whole = (bytes.size() - head) / kDiskBlock * kDiskBlock;
     write_cached(offset, bytes.first(head));
@@ -118,7 +118,7 @@ void OutputFile::write(int64_t offset, std::span<const std::byte> bytes) const {
   write_cached(offset, bytes);
 }
 
-// What was written, which is less than all where the file system turns out to be unable.
+// Returns the number of bytes written, which is less than all if the file system does not support it after all.
 size_t OutputFile::write_direct(int64_t offset, std::span<const std::byte> blocks) const {
   size_t done = 0;
   while (done < blocks.size()) {
@@ -140,7 +140,7 @@ size_t OutputFile::write_direct(int64_t offset, std::span<const std::byte> block
 }
 
 void OutputFile::write_cached(int64_t offset, std::span<const std::byte> bytes) const {
-  // One call moves less than 2 GiB; smaller pieces keep the process quick to end.
+  // One call writes less than 2 GiB; smaller pieces let a killed process end quickly.
   constexpr size_t kPiece = size_t{64} << 20;
   while (!bytes.empty()) {
     const ssize_t wrote = ::pwrite(file_.cached(), bytes.data(), std::min(bytes.size(), kPiece), offset);
@@ -164,11 +164,11 @@ void OutputFile::sync() const {
 void OutputFile::require_size(int64_t num_bytes) const {
   struct stat info {};
   if (::fstat(file_.cached(), &info) != 0) {
-    fail_runtime("{}: cannot be looked at: {}", path_.string(), std::strerror(errno));
+    fail_runtime("{}: cannot be accessed: {}", path_.string(), std::strerror(errno));
   }
   if (info.st_size != num_bytes) {
     fail_runtime(
-        "{}: expected {} bytes after writing, found {}; does somebody else write there?",
+        "{}: expected {} bytes after writing, found {}; is another process writing there?",
         path_.string(),
         num_bytes,
         info.st_size);
@@ -189,7 +189,7 @@ void sync_folder(const fs::path& folder) {
   const int result = ::fsync(fd);
   const int error = errno;
   ::close(fd);
-  // Some file systems cannot, and need not, do this for folders.
+  // Some file systems do not support, and do not need, fsync of folders.
   if (result != 0 && error != EINVAL && error != EOPNOTSUPP) {
     fail_runtime("{}: cannot be written to disk: {}", folder.string(), std::strerror(error));
   }

@@ -11,22 +11,22 @@
 
 namespace lehr::state {
 
-/// Every function throws a runtime error with the path and the reason; for a full disk also with the bytes that were
-/// needed and the bytes that are free.
+/// A file for writing. Every function throws a runtime error with the path and the reason; for a full disk also with
+/// the bytes needed and free.
 class OutputFile {
  public:
-  /// Makes the file (in place of one that is there) and takes its space on the disk at once, so that a full disk is
-  /// found before anything is written. Where the file system cannot take space, the free space is compared.
+  /// Creates the file (replacing an existing one) and allocates its space immediately, so that a full disk is found
+  /// before anything is written. If the file system cannot allocate space, the free space is checked instead.
   static OutputFile create(const std::filesystem::path& path, int64_t num_bytes);
-  /// A file that `create` made, perhaps in another process.
+  /// Opens a file that `create` made, perhaps in another process.
   static OutputFile open(const std::filesystem::path& path);
 
-  /// Writes at that offset. Ranges that do not overlap may be written from many threads at once. Whole blocks of a
-  /// large range go to the disk directly where the file system can (O_DIRECT): a checkpoint then neither waits for
-  /// fresh memory of the system nor drives out what is in it.
+  /// Writes at that offset. Several threads may write ranges that do not overlap concurrently. Whole blocks of a large
+  /// range are written with O_DIRECT if the file system supports it, so that a checkpoint neither waits for fresh page
+  /// cache nor evicts from it.
   void write(int64_t offset, std::span<const std::byte> bytes) const;
   void write(int64_t offset, std::string_view text) const { write(offset, std::as_bytes(std::span(text))); }
-  /// Returns when all that this process wrote is on the disk.
+  /// Waits until everything that this process wrote is on disk.
   void sync() const;
   /// Throws a runtime error if the file has another size.
   void require_size(int64_t num_bytes) const;
@@ -40,10 +40,10 @@ class OutputFile {
   DiskDescriptors file_;
 };
 
-/// Makes a new file with this content, and returns when it is on the disk.
+/// Creates a new file with this content and waits until it is on disk.
 void write_synced(const std::filesystem::path& path, std::string_view content);
 
-/// Returns when the names in a folder are on the disk.
+/// Waits until the names in a folder are on disk.
 void sync_folder(const std::filesystem::path& folder);
 
 }  // namespace lehr::state

@@ -14,7 +14,7 @@ namespace lehr::state {
 static_assert(std::endian::native == std::endian::little, "safetensors files are little-endian");
 
 namespace {
-// The JSON of the header, once its length is known to be sane.
+// Returns the JSON of the header, after a check of its length.
 std::string_view header_text(std::span<const std::byte> bytes, const std::string& file) {
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   require(
@@ -23,7 +23,7 @@ std::string_view header_text(std::span<const std::byte> bytes, const std::string
       file);
   require(
       text.size() >= static_cast<size_t>(kHeaderLengthBytes),
-      "{}: expected a safetensors file, found {} bytes; if it was cut off, get it again",
+      "{}: expected a safetensors file, found {} bytes; if it is truncated, download it again",
       file,
       text.size());
   uint64_t length = 0;
@@ -31,14 +31,14 @@ std::string_view header_text(std::span<const std::byte> bytes, const std::string
   const uint64_t rest = text.size() - static_cast<size_t>(kHeaderLengthBytes);
   require(
       length <= static_cast<uint64_t>(kMaxHeaderBytes),
-      "{}: expected a safetensors file, found a header of {} bytes, where at most {} are allowed; is it of another "
+      "{}: expected a safetensors file, found a header of {} bytes, but at most {} are allowed; is it in another "
       "format?",
       file,
       length,
       kMaxHeaderBytes);
   require(
       length <= rest,
-      "{}: the header has {} bytes, the file {} behind the length; if it was cut off, get it again",
+      "{}: the header has {} bytes, but only {} follow its length; if the file is truncated, download it again",
       file,
       length,
       rest);
@@ -82,7 +82,7 @@ at::Tensor SafetensorsFile::rows(const std::string& name, int64_t begin, int64_t
   const int64_t count = found.shape.empty() ? -1 : found.shape.front();
   require(
       begin >= 0 && begin <= end && end <= count,
-      "{}: {}: rows {} to {} were asked for, it has {}",
+      "{}: {}: rows {} to {} were requested, but it has {}",
       path_.string(),
       name,
       begin,
@@ -112,7 +112,7 @@ at::Tensor SafetensorsFile::read(const TensorInfo& stored, int64_t begin_byte, s
   const auto type = scalar_type(stored.dtype);
   require(
       type.has_value(),
-      "{}: {}: tensors of type {} cannot be read; convert the file to F32 or BF16, say",
+      "{}: {}: tensors of type {} cannot be read; convert the file to a type such as F32 or BF16",
       path_.string(),
       stored.name,
       dtype_name(stored.dtype));
@@ -127,7 +127,7 @@ at::Tensor SafetensorsFile::read(const TensorInfo& stored, int64_t begin_byte, s
     std::memcpy(copy.mutable_data_ptr(), first, static_cast<size_t>(bytes));
     return copy;
   }
-  // from_blob has no form for memory that is only read.
+  // from_blob has no overload for read-only memory.
   void* data = const_cast<std::byte*>(first);
   return at::from_blob(
       data, shape, [keep = map_](void*) {}, options);

@@ -1,4 +1,4 @@
-// Reads a safetensors file: opening costs the header only, and a tensor is read when it is used.
+// Reader of a safetensors file: opening reads the header only, and a tensor is read when it is used.
 #pragma once
 
 #include <filesystem>
@@ -15,30 +15,30 @@
 
 namespace lehr::state {
 
-/// One file. Copies share the map. Safe to use from many threads.
+/// One file. Copies share the memory map. Thread-safe.
 class SafetensorsFile {
  public:
-  /// Opens the file and checks everything that its header says; what passes can be read. Throws usage errors that name
-  /// the file and the tensor.
+  /// Opens the file and validates its header completely, so that later reads succeed. Throws usage errors that name the
+  /// file and the tensor.
   explicit SafetensorsFile(std::filesystem::path path, Reading reading = Reading::again);
 
   const std::filesystem::path& path() const { return path_; }
-  /// All tensors in the order of the file.
+  /// Returns all tensors in file order.
   const std::vector<TensorInfo>& tensors() const { return header_.tensors; }
   const std::map<std::string, std::string>& metadata() const { return header_.metadata; }
 
   bool has(const std::string& name) const { return index_.count(name) != 0; }
-  /// Throws a usage error if there is no such tensor.
+  /// Returns a tensor's entry. Throws a usage error if there is no such tensor.
   const TensorInfo& info(const std::string& name) const;
 
-  /// The tensor, on the CPU. It views the map (and keeps it alive) without a copy, so it must not be written to: the
-  /// memory is read-only. Only a tensor whose place in the file is not aligned for its type is a copy. Throws a usage
-  /// error if there is no such tensor, or ATen has no such type.
+  /// Returns the tensor, on the CPU. It is a view of the memory map (and keeps it alive) without a copy, so it must not
+  /// be written to: the memory is read-only. Only a tensor that is not aligned for its dtype in the file is copied.
+  /// Throws a usage error if there is no such tensor, or ATen lacks its dtype.
   at::Tensor tensor(const std::string& name) const;
-  /// The elements [begin, end) of its first dimension, as above: no byte of the others is read.
+  /// Returns the rows [begin, end) of its first dimension, as above; no byte of other rows is read.
   at::Tensor rows(const std::string& name, int64_t begin, int64_t end) const;
-  /// Copies these rows into `target`, of any type and device and of their shape: by reading where that is as stored
-  /// and large, as a map costs a fault for every few pages.
+  /// Copies these rows into `target`, of any dtype and device and of their shape. If they are large and stored as in
+  /// `target`, they are read directly, as a map costs a page fault for every few pages.
   void copy_rows(const std::string& name, int64_t begin, int64_t end, const at::Tensor& target) const;
 
  private:

@@ -13,7 +13,7 @@ namespace lehr::state {
 namespace {
 using Json = nlohmann::json;
 
-constexpr const char* kAdvice = "the file is damaged or no safetensors file: get it again, or write it again";
+constexpr const char* kAdvice = "the file is damaged or not a safetensors file: download or save it again";
 
 int64_t size_of(const Json& value, const std::string& subject, const char* what) {
   require(
@@ -44,7 +44,8 @@ TensorInfo parse_tensor(const std::string& name, const Json& json, int64_t data_
   const auto known = dtype_from_name(dtype_text);
   require(
       known.has_value(),
-      "{}: dtype: \"{}\" is no type of the format that this version knows; store the tensor as F32 or BF16, say",
+      "{}: dtype: \"{}\" is not a type of the format that this version knows; store the tensor in a type such as F32 "
+      "or BF16",
       subject,
       dtype_text);
   info.dtype = *known;
@@ -61,7 +62,7 @@ TensorInfo parse_tensor(const std::string& name, const Json& json, int64_t data_
   info.end = size_of(offsets[1], subject, "data_offsets");
   require(
       info.begin <= info.end && info.end <= data_bytes,
-      "{}: bytes {} to {} lie outside the {} bytes of data in the file; if it was cut off, get it again",
+      "{}: bytes {} to {} are outside the {} bytes of data in the file; if it is truncated, download it again",
       subject,
       info.begin,
       info.end,
@@ -79,7 +80,7 @@ TensorInfo parse_tensor(const std::string& name, const Json& json, int64_t data_
   return info;
 }
 
-// No overlap, no gap, nothing left over.
+// Checks that tensors have no overlap and no gap, and fill the data.
 void check_layout(const std::vector<TensorInfo>& tensors, int64_t data_bytes, const std::string& file) {
   int64_t end = 0;
   const TensorInfo* before = nullptr;
@@ -106,15 +107,15 @@ void check_layout(const std::vector<TensorInfo>& tensors, int64_t data_bytes, co
 }  // namespace
 
 int64_t num_elements(const std::vector<int64_t>& shape, const std::string& subject) {
-  // Zeros count as ones until the end: strides are computed that way, and must fit as well.
+  // Zero sizes count as ones until the end: strides are computed that way, and must fit as well.
   int64_t product = 1;
   bool empty = false;
   for (const int64_t size : shape) {
-    require(size >= 0, "{}: shape [{}]: sizes are from 0 up", subject, fmt::join(shape, ", "));
+    require(size >= 0, "{}: shape [{}]: expected sizes from 0", subject, fmt::join(shape, ", "));
     empty = empty || size == 0;
     require(
         !__builtin_mul_overflow(product, std::max<int64_t>(size, 1), &product),
-        "{}: shape [{}]: more elements than can be counted",
+        "{}: shape [{}]: the number of elements overflows",
         subject,
         fmt::join(shape, ", "));
   }
@@ -125,10 +126,11 @@ int64_t num_bytes(DType dtype, const std::vector<int64_t>& shape, const std::str
   int64_t bits = 0;
   require(
       !__builtin_mul_overflow(num_elements(shape, subject), dtype_bits(dtype), &bits),
-      "{}: shape [{}]: more bytes than can be counted",
+      "{}: shape [{}]: the number of bytes overflows",
       subject,
       fmt::join(shape, ", "));
-  require(bits % 8 == 0, "{}: {} [{}] is no whole number of bytes", subject, dtype_name(dtype), fmt::join(shape, ", "));
+  require(
+      bits % 8 == 0, "{}: {} [{}] is not a whole number of bytes", subject, dtype_name(dtype), fmt::join(shape, ", "));
   return bits / 8;
 }
 
@@ -146,7 +148,7 @@ SafetensorsHeader parse_safetensors_header(std::string_view json, int64_t data_b
       header.tensors.push_back(parse_tensor(name, value, data_bytes, file));
     }
   }
-  // Tensors without bytes come before the one that begins at the same place.
+  // Empty tensors sort before the tensor that begins at the same byte.
   std::sort(header.tensors.begin(), header.tensors.end(), [](const TensorInfo& a, const TensorInfo& b) {
     return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
   });
@@ -165,7 +167,7 @@ std::string format_safetensors_header(const SafetensorsHeader& header) {
     json["dtype"] = dtype_name(tensor.dtype);
     json["shape"] = tensor.shape;
     json["data_offsets"] = {tensor.begin, tensor.end};
-    // Not root[name], which looks for the name among all before it.
+    // Not root[name], which would search all earlier names.
     entries.emplace_back(tensor.name, std::move(json));
   }
   std::string text = root.dump();

@@ -14,7 +14,7 @@ namespace lehr::state {
 namespace {
 namespace fs = std::filesystem;
 
-// The tensor as the file shall hold it: dense, in order, on the CPU.
+// Returns the tensor as it is stored: dense, contiguous, on the CPU.
 at::Tensor storable(const at::Tensor& tensor, at::ScalarType type) {
   const at::NoGradGuard no_grad;
   return tensor.detach().to(at::TensorOptions().device(at::kCPU).dtype(type)).contiguous().resolve_conj().resolve_neg();
@@ -28,7 +28,7 @@ std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
 std::vector<TensorInfo> describe(const NamedTensors& tensors, std::optional<at::ScalarType> dtype) {
   std::vector<TensorInfo> infos;
   for (const auto& [name, tensor] : tensors) {
-    require(tensor.defined(), "{}: there is no tensor to be stored", name);
+    require(tensor.defined(), "{}: there is no tensor to store", name);
     const bool cast = dtype.has_value() && tensor.is_floating_point();
     infos.push_back(
         {.name = name, .dtype = dtype_of(cast ? *dtype : tensor.scalar_type()), .shape = tensor.sizes().vec()});
@@ -44,7 +44,7 @@ void require_part(
   }
   require(
       inside && tensor.sizes() == at::IntArrayRef(shape_of(box)),
-      "{}: expected a part of [{}], found {} with a tensor of shape [{}]",
+      "{}: expected a region of [{}], found {} with a tensor of shape [{}]",
       name,
       fmt::join(shape, ", "),
       describe(box),
@@ -72,7 +72,7 @@ void SafetensorsWriter::create() {
       fail_runtime("{}: cannot be created: {}", path.string(), error.message());
     }
   }
-  // All space first, so that a full disk is found before the first gigabyte is written.
+  // All space is allocated first, so that a full disk is found before the first gigabyte is written.
   for (size_t i = 0; i < plan_.files.size(); ++i) {
     const PlannedFile& planned = plan_.files[i];
     files_[i] = std::make_unique<OutputFile>(OutputFile::create(folder_ / planned.name, planned.num_bytes));
@@ -91,7 +91,7 @@ void SafetensorsWriter::create() {
   }
 }
 
-// Called under the lock.
+// The caller must hold the lock.
 const OutputFile& SafetensorsWriter::file(size_t index) {
   if (files_[index] == nullptr) {
     const fs::path path = folder_ / plan_.files[index].name;
@@ -102,8 +102,8 @@ const OutputFile& SafetensorsWriter::file(size_t index) {
     }
     if (patience_.count() > 0 && !fs::exists(path, error)) {
       fail_runtime(
-          "{}: cannot be opened for writing: the main rank made it, but it is not to be seen here; all ranks must see "
-          "the same folder",
+          "{}: cannot be opened for writing: the main rank created it, but it is not visible here; all ranks must "
+          "share the folder",
           path.string());
     }
     files_[index] = std::make_unique<OutputFile>(OutputFile::open(path));
@@ -112,13 +112,14 @@ const OutputFile& SafetensorsWriter::file(size_t index) {
 }
 
 void SafetensorsWriter::count(size_t file, int64_t end, int64_t num_bytes, uint32_t crc) {
+  // A linear CRC shifted to the end of the file; those of disjoint ranges combine by exclusive or.
   const uint32_t there = Crc32cZeros(plan_.files[file].num_bytes - end).behind(crc);
   const std::lock_guard lock(mutex_);
   shares_[file].num_bytes += num_bytes;
   shares_[file].crc ^= there;
 }
 
-// Called under the lock.
+// The caller must hold the lock.
 void SafetensorsWriter::flush() {
   if (!pending_.bytes.empty()) {
     const OutputFile& target = file(pending_.file);
@@ -127,7 +128,7 @@ void SafetensorsWriter::flush() {
   }
 }
 
-// To the file, without the checksum.
+// Writes bytes without updating the checksum. Small writes are buffered and merged with their neighbours.
 void SafetensorsWriter::put(const PlannedTensor& planned, int64_t offset, std::span<const std::byte> bytes) {
   constexpr size_t kSmall = size_t{256} << 10;
   constexpr size_t kTogether = size_t{4} << 20;
@@ -158,7 +159,7 @@ void SafetensorsWriter::write(const std::string& name, int64_t offset, std::span
   const auto size = static_cast<int64_t>(bytes.size());
   require(
       offset >= 0 && size <= planned.num_bytes && offset <= planned.num_bytes - size,
-      "{}: {} bytes at offset {} do not fit its {} bytes",
+      "{}: {} bytes at offset {} do not fit into its {} bytes",
       name,
       size,
       offset,
@@ -188,6 +189,7 @@ void SafetensorsWriter::write(const std::string& name, const Box& box, const at:
   const auto element = static_cast<int64_t>(stored.element_size());
   uint32_t crc = 0;
   int64_t end = 0;
+  // The CRC of the runs with zeros between them. Gaps of one size recur, so their operators are cached.
   std::map<int64_t, Crc32cZeros> gaps;
   for (const BoxRun& run : runs_of(box, planned.shape)) {
     const auto part = bytes.subspan(static_cast<size_t>(run.local * element), static_cast<size_t>(run.count * element));
@@ -235,7 +237,7 @@ void save_safetensors(
     file.sync();
     fs::rename(temporary, path, error);
     if (error) {
-      fail_runtime("{}: cannot be put in its place: {}", path.string(), error.message());
+      fail_runtime("{}: cannot be renamed: {}", path.string(), error.message());
     }
   } catch (...) {
     fs::remove(temporary, error);

@@ -1,4 +1,4 @@
-// Writes safetensors files after a plan: one process makes them, any number fill them.
+// Writer of safetensors files according to a plan: one process creates them, any number of them fill them.
 #pragma once
 
 #include <chrono>
@@ -23,44 +23,44 @@ namespace lehr::state {
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
-/// What plan_files needs to know of tensors; `dtype`, if given, is the type of all floating-point ones in the file.
+/// Describes tensors for plan_files. `dtype`, if set, is the stored dtype of all floating-point tensors.
 std::vector<TensorInfo> describe(const NamedTensors& tensors, std::optional<at::ScalarType> dtype = std::nullopt);
 
-/// Throws a usage error unless `tensor` can be that box of a tensor of that shape.
+/// Throws a usage error unless `tensor` fits the region `box` of a tensor of that shape.
 void require_part(const std::string& name, const std::vector<int64_t>& shape, const Box& box, const at::Tensor& tensor);
 
-/// What one writer put into a file.
+/// The bytes that one writer wrote into a file.
 struct FileShare {
   int64_t num_bytes = 0;
-  /// Linear CRC-32C (base/crc32c.h) of the file with zeros where others write: the exclusive or of all writers' is that
-  /// of the file.
+  /// Linear CRC-32C (base/crc32c.h) of the file with zeros in place of the bytes of other writers. The exclusive or
+  /// over all writers is the CRC of the file.
   uint32_t crc = 0;
 };
 
-/// Functions throw runtime errors where the disk is at fault, and usage errors for names, shapes or ranges that are not
-/// in the plan. What was written is in the files when `sync` has returned, perhaps not before.
+/// Writes the files of a plan. Functions throw runtime errors for disk failures, and usage errors for names, shapes or
+/// ranges that are not in the plan. Data may be buffered until `sync` returns.
 class SafetensorsWriter {
  public:
-  /// Does nothing yet. Every rank that writes has one, with the same plan. `patience` is what it waits for a file that
-  /// another process made: file systems may show such files late.
+  /// Does no I/O yet. Every rank that writes has a writer with the same plan. `patience` is the time to wait for a file
+  /// that another process created: shared file systems may show such files late.
   SafetensorsWriter(
       std::filesystem::path folder, FilePlan plan, std::chrono::milliseconds patience = std::chrono::milliseconds(0));
 
-  /// Makes all files in their full size, with headers, and the index. Exactly one rank calls it, before any writes.
+  /// Creates all files in their full size, with headers, and the index. Exactly one rank calls it, before any writes.
   void create();
 
-  /// Writes bytes of a tensor, `offset` bytes from its beginning. Any thread; ranges must not overlap.
+  /// Writes bytes of a tensor at `offset` bytes from its start. Thread-safe; ranges must not overlap.
   void write(const std::string& name, int64_t offset, std::span<const std::byte> bytes);
-  /// Writes a whole tensor, converted to the type of the plan.
+  /// Writes a whole tensor, converted to the dtype of the plan.
   void write(const std::string& name, const at::Tensor& tensor);
-  /// Writes that part of a tensor, converted to the type of the plan. Stretches that lie behind each other in the file
-  /// go there together, whether they come from one call or from several.
+  /// Writes a region of a tensor, converted to the dtype of the plan. Small runs that are adjacent in the file are
+  /// written together, whether they come from one call or from several.
   void write(const std::string& name, const Box& box, const at::Tensor& tensor);
 
-  /// Returns when all that was written through this object is on the disk, in files of the planned sizes.
+  /// Waits until everything written through this object is on disk, in files of the planned sizes.
   void sync();
 
-  /// What was written through this object, for each file of the plan.
+  /// Returns the bytes written through this object, for each file of the plan.
   std::vector<FileShare> shares();
 
   const FilePlan& plan() const { return plan_; }
@@ -79,13 +79,14 @@ class SafetensorsWriter {
   std::filesystem::path folder_;
   FilePlan plan_;
   std::chrono::milliseconds patience_;
-  std::mutex mutex_;                                // over what follows
-  std::vector<std::unique_ptr<OutputFile>> files_;  // opened when first needed
+  std::mutex mutex_;                                // guards the members below
+  std::vector<std::unique_ptr<OutputFile>> files_;  // opened on first use
   std::vector<FileShare> shares_;
-  Pending pending_;  // small stretches that are yet to be written
+  Pending pending_;  // small runs not yet written
 };
 
-/// Writes one file, which appears in one step when it is on the disk. For what is no checkpoint: test vectors, results.
+/// Writes one file, which appears atomically once it is on disk. For files other than checkpoints: test vectors,
+/// results.
 void save_safetensors(
     const std::filesystem::path& path,
     const NamedTensors& tensors,

@@ -8,7 +8,7 @@
 namespace lehr::state {
 
 namespace {
-// Sets of values that hang together, with path halving.
+// Connected sets of values: union-find with path halving.
 class Components {
  public:
   explicit Components(size_t count) : parents_(count) { std::iota(parents_.begin(), parents_.end(), size_t{0}); }
@@ -19,7 +19,7 @@ class Components {
     }
     return value;
   }
-  // The older one stands for both, so that trees stay flat where steps come in order.
+  // The lower index becomes the root, so that trees stay flat if steps are in order.
   void join(size_t a, size_t b) {
     const size_t first = find(a);
     const size_t second = find(b);
@@ -52,19 +52,20 @@ StateMap::StateMap(
     std::vector<MapPort> inputs, std::vector<MapStep> steps, std::vector<MapPort> outputs, size_t num_values)
     : inputs_(std::move(inputs)), steps_(std::move(steps)), outputs_(std::move(outputs)), num_values_(num_values) {
   check_distinct(inputs_, "read");
-  check_distinct(outputs_, "given");
+  check_distinct(outputs_, "produced");
   work_ = static_cast<int64_t>(inputs_.size() + outputs_.size());
+  // Every value must be produced once and then used once, in this order; therefore the map has an inverse.
   enum class Life : uint8_t { unborn, there, used };
   std::vector<Life> lives(num_values_, Life::unborn);
   auto make = [&](size_t value, const auto& subject) {
     if (value >= num_values_ || lives[value] != Life::unborn) {
-      fail("{}: a state map would make value {} twice, or counts too few values", subject(), value);
+      fail("{}: a state map would produce value {} twice, or has too few values", subject(), value);
     }
     lives[value] = Life::there;
   };
   auto use = [&](size_t value, const auto& subject) {
     if (value >= num_values_ || lives[value] != Life::there) {
-      fail("{}: a state map would use value {} twice, or before it is made", subject(), value);
+      fail("{}: a state map would use value {} twice, or before it is produced", subject(), value);
     }
     lives[value] = Life::used;
   };
@@ -74,7 +75,7 @@ StateMap::StateMap(
   for (const MapStep& step : steps_) {
     const auto subject = [&] { return describe(step.op); };
     if (step.inputs.empty() || step.outputs.empty()) {
-      fail("{}: expected tensors to read and to give, found none", subject());
+      fail("{}: expected tensors to read and to produce, found none", subject());
     }
     work_ += static_cast<int64_t>(step.inputs.size() + step.outputs.size());
     for (const size_t value : step.inputs) {
@@ -108,7 +109,7 @@ std::vector<StateGroup> StateMap::groups() const {
     }
   }
   constexpr size_t kNone = SIZE_MAX;
-  std::vector<size_t> group_of(num_values_, kNone);  // by the value that stands for a component
+  std::vector<size_t> group_of(num_values_, kNone);  // indexed by the root value of a component
   std::vector<StateGroup> groups;
   auto group = [&](size_t value) -> StateGroup& {
     size_t& index = group_of[components.find(value)];
@@ -147,7 +148,7 @@ StateMap StateMap::inverse() const {
     for (const size_t value : step.outputs) {
       require(
           used[value],
-          "{}: has no way back in a state map that was cut to some outputs; take the inverse of the whole map first",
+          "{}: has no inverse in a state map that was restricted to some outputs; invert the whole map first",
           describe(step.op));
     }
   }
@@ -228,7 +229,7 @@ StateMap StateMap::to(const NameSet& outputs) const {
       known.insert(port.name);
     }
     for (const std::string& name : outputs) {
-      require(known.contains(name), "{}: the state map gives no tensor of this name", name);
+      require(known.contains(name), "{}: the state map produces no tensor of this name", name);
     }
   }
   const std::vector<bool> everything(num_values_, true);
@@ -250,7 +251,7 @@ StateMap StateMap::from(const NameSet& inputs) const {
       there[value] = possible;
     }
   }
-  // Backward: inputs that are there but lead to nothing are left out.
+  // Backward pass: drops inputs that are present but lead to no output.
   std::vector<bool> needed(num_values_, false);
   for (const MapPort& port : outputs_) {
     needed[port.value] = there[port.value];

@@ -1,4 +1,4 @@
-// Leaf maps, and maps made of maps.
+// Leaf maps, and compositions of maps.
 #include <algorithm>
 #include <unordered_map>
 
@@ -8,7 +8,7 @@
 namespace lehr::state {
 
 namespace {
-// A map of one operation.
+// Returns a map of one operation.
 StateMap leaf(MapOp op, const std::vector<std::string>& sources, const std::vector<std::string>& targets) {
   std::vector<MapPort> inputs;
   std::vector<MapPort> outputs;
@@ -28,18 +28,18 @@ StateMap leaf(MapOp op, const std::vector<std::string>& sources, const std::vect
 void check_sizes(const MapOp& op, const std::string& subject, size_t tensors, const std::vector<int64_t>& sizes) {
   require(
       sizes.size() == tensors && std::all_of(sizes.begin(), sizes.end(), [](int64_t size) { return size >= 0; }),
-      "{}: {}: expected a size for each of {} tensors",
+      "{}: {}: expected one size for each of {} tensors",
       subject,
       describe(op),
       tensors);
 }
 }  // namespace
 
-/// Puts graphs into one graph.
+/// Merges graphs into one graph.
 class StateMapBuilder {
  public:
-  /// Takes the steps of `map` in; `values` has the number here of each of its inputs' values. Returns the number here
-  /// of all its values.
+  /// Adds the steps of `map`; `values` holds the number in this graph of each of its inputs' values. Returns the number
+  /// in this graph of all its values.
   std::vector<size_t> append(const StateMap& map, const std::vector<size_t>& values) {
     constexpr size_t kNone = SIZE_MAX;
     std::vector<size_t> number(map.num_values(), kNone);
@@ -178,9 +178,9 @@ StateMap parallel(const std::vector<StateMap>& maps) {
 
 StateMap sequential(const std::vector<StateMap>& maps) {
   StateMapBuilder builder;
-  NameSet taken;                                    // names that are read from the input
-  std::vector<MapPort> given;                       // by any map, in order; some are read by later ones
-  std::unordered_map<std::string, size_t> current;  // name to its place in `given`, for those not read yet
+  NameSet taken;                                    // names read from the input
+  std::vector<MapPort> given;                       // outputs of all maps, in order; later maps read some of them
+  std::unordered_map<std::string, size_t> current;  // name -> index in `given`, for outputs not read yet
   for (const StateMap& map : maps) {
     std::vector<size_t> values;
     for (const MapPort& port : map.inputs()) {
@@ -199,7 +199,7 @@ StateMap sequential(const std::vector<StateMap>& maps) {
     for (const MapPort& port : map.outputs()) {
       require(
           current.emplace(port.name, given.size()).second,
-          "{}: would be given twice by a state map: two maps of the sequence give it",
+          "{}: would be produced twice by a state map: two maps of the sequence produce it",
           port.name);
       given.push_back({port.name, number[port.value]});
     }

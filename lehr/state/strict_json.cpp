@@ -10,16 +10,16 @@ namespace lehr::state {
 namespace {
 using Json = nlohmann::json;
 
-// "[json.exception.parse_error.101] parse error at line 1, column 5: ..." without the part that only a programmer
-// needs.
+// Strips the prefix of "[json.exception.parse_error.101] parse error at line 1, column 5: ...", which users do not
+// need.
 std::string plain_message(const Json::exception& error) {
   const std::string what = error.what();
   const size_t bracket = what.find("] ");
   return bracket == std::string::npos ? what : what.substr(bracket + 2);
 }
 
-// Looks at the text once and keeps nothing but the names of the objects that are open. The parser's own callback would
-// do the same in a time that grows with the square of the number of tensors.
+// Scans the text once and keeps only the names of the open objects. The parser's own callback would take time quadratic
+// in the number of tensors.
 class Checker : public nlohmann::json_sax<Json> {
  public:
   Checker(const std::string& subject, size_t max_depth, const std::string& advice)
@@ -37,10 +37,10 @@ class Checker : public nlohmann::json_sax<Json> {
   bool end_object() override { return close(); }
   bool end_array() override { return close(); }
   bool key(string_t& name) override {
-    require(names_.back().insert(name).second, "{}: \"{}\" is there twice; {}", subject_, name, advice_);
+    require(names_.back().insert(name).second, "{}: \"{}\" occurs twice; {}", subject_, name, advice_);
     return true;
   }
-  // The parser that comes next tells it better.
+  // The parser that runs next reports it with more detail.
   bool parse_error(size_t, const std::string&, const nlohmann::detail::exception&) override { return false; }
 
  private:
@@ -74,7 +74,7 @@ Json parse_strict_json(std::string_view text, const std::string& subject, int ma
     require(json.is_object(), "{}: expected a JSON object, found {}; {}", subject, json.type_name(), advice);
     return json;
   } catch (const Json::exception& error) {
-    fail("{}: no valid JSON: {}; {}", subject, plain_message(error), advice);
+    fail("{}: invalid JSON: {}; {}", subject, plain_message(error), advice);
   }
 }
 

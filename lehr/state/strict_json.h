@@ -1,5 +1,5 @@
-// JSON of checkpoint files: names that occur twice are an error, since a reader that takes the last (or the first) of
-// them would load something else than the next reader. For .cpp files only: it brings in nlohmann's header.
+// JSON of checkpoint files: duplicate names are an error, since readers that take the last (or the first) of them would
+// load different data. For .cpp files only: it includes nlohmann's header.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -9,8 +9,8 @@
 
 namespace lehr::state {
 
-/// Parses JSON whose outermost value must be an object, with at most `max_depth` levels of objects and lists. `subject`
-/// begins every message; `advice` ends it.
+/// Parses JSON whose outermost value must be an object, with at most `max_depth` levels of objects and lists. Messages
+/// begin with `subject` and end with `advice`.
 nlohmann::json parse_strict_json(
     std::string_view text, const std::string& subject, int max_depth, const std::string& advice);
 

@@ -12,16 +12,16 @@ namespace lehr::state {
 namespace {
 namespace fs = std::filesystem;
 
-constexpr const char* kAdvice = "get the checkpoint again, or write it again";
+constexpr const char* kAdvice = "download or save the checkpoint again";
 
-// Tensor name to file name, in the order of the names.
+// Returns file names by tensor name, in the order of the tensor names.
 std::map<std::string, std::string> read_weight_map(const fs::path& index) {
   const std::string file = index.string();
   const auto root = parse_strict_json(read_file(index), file, 8, kAdvice);
   const auto found = root.find("weight_map");
   require(
       found != root.end() && found->is_object(),
-      "{}: weight_map: expected an object of tensor names and file names; {}",
+      "{}: weight_map: expected an object from tensor names to file names; {}",
       file,
       kAdvice);
   std::map<std::string, std::string> weight_map;
@@ -32,13 +32,14 @@ std::map<std::string, std::string> read_weight_map(const fs::path& index) {
   return weight_map;
 }
 
-// A file that an index names must lie in the index's folder (links in it may lead elsewhere, as in the Hub's cache).
+// Checks that a file named by an index is in the index's folder (links there may lead elsewhere, as in the Hub's
+// cache).
 fs::path shard_path(const fs::path& index, const std::string& tensor, const std::string& name) {
   const fs::path shard = name;
   const bool outside = shard.is_absolute() || std::find(shard.begin(), shard.end(), "..") != shard.end();
   require(
       !name.empty() && name.find('\0') == std::string::npos && !outside,
-      "{}: weight_map: {}: expected a file of the same folder, found \"{}\"; do not trust this checkpoint",
+      "{}: weight_map: {}: expected a file in the same folder, found \"{}\"; do not trust this checkpoint",
       index.string(),
       tensor,
       name);
@@ -79,7 +80,7 @@ WeightReader::WeightReader(const fs::path& path, const std::string& stem, Readin
 }
 
 void WeightReader::open_index(const fs::path& index) {
-  std::map<std::string, size_t> opened;  // file name to its place in files_
+  std::map<std::string, size_t> opened;  // file name -> index in files_
   const auto weight_map = read_weight_map(index);
   for (const auto& [name, file] : weight_map) {
     const fs::path shard = shard_path(index, name, file);
@@ -88,7 +89,7 @@ void WeightReader::open_index(const fs::path& index) {
       std::error_code error;
       require(
           fs::exists(shard, error),
-          "{}: names {} (for {}), which is not there; {}",
+          "{}: names {} (for {}), which does not exist; {}",
           index.string(),
           file,
           name,
@@ -97,7 +98,7 @@ void WeightReader::open_index(const fs::path& index) {
     }
     require(
         files_[place->second].has(name),
-        "{}: {}: expected it in {}, which does not hold it; {}",
+        "{}: {}: expected it in {}, which does not contain it; {}",
         index.string(),
         name,
         file,
@@ -108,14 +109,14 @@ void WeightReader::open_index(const fs::path& index) {
       const auto listed = weight_map.find(tensor.name);
       require(
           listed != weight_map.end(),
-          "{}: {}: {} holds it, but the index does not list it; {}",
+          "{}: {}: {} contains it, but the index does not list it; {}",
           index.string(),
           tensor.name,
           file,
           kAdvice);
       require(
           listed->second == file,
-          "{}: {}: both {} and {} hold it; {}",
+          "{}: {}: both {} and {} contain it; {}",
           index.string(),
           tensor.name,
           listed->second,

@@ -59,7 +59,7 @@ class ClassificationStream : public BatchStream {
   data::ClassificationLoader loader_;
 };
 
-// Training rows of a step are never padded up; held-out rows are all seen.
+// Training steps are never padded; validation reads all held-out sequences.
 data::BatchPlan plan_of(
     const RowShare& rows, int64_t start_step, bool drop_last, std::optional<int64_t> max_rows = std::nullopt) {
   return {
@@ -71,7 +71,8 @@ data::BatchPlan plan_of(
       .max_rows = max_rows};
 }
 
-// No more rows than there are: the rest would be padding. Only where one rank takes them all, so that shares stay even.
+// Limits the count to the existing sequences, since the rest would be padding. Only if one rank takes all, so that
+// shares stay even.
 RowShare fitting(const RowShare& rows, int64_t size) {
   return rows.count == rows.global && size > 0 ? RowShare::all(std::min(rows.global, size)) : rows;
 }
@@ -85,7 +86,7 @@ RunData open_run_data(
   const bool classification = config.training.task == TaskKind::classification;
   require(
       config.data.is_classification() == classification,
-      "data.datasets: training.task is {}, so the data must {} of the kind \"classification\"",
+      "data.datasets: training.task is {}, so the data must {} of kind \"classification\"",
       classification                          ? "classification"
       : config.training.task == TaskKind::sft ? "sft"
                                               : "causal_lm",

@@ -1,4 +1,4 @@
-// Where a run's batches come from: datasets behind one small interface.
+// The source of a run's batches: datasets behind a common interface.
 #pragma once
 
 #include <functional>
@@ -13,32 +13,33 @@
 
 namespace lehr::train {
 
-/// Gives the batches of consecutive steps, of each the rows that were asked for.
+/// Yields the batches of consecutive steps, restricted to the requested sequences of each.
 class BatchStream {
  public:
   virtual ~BatchStream() = default;
-  /// The next step's rows, on the CPU; nothing once finite data is used up, which all ranks see at the same step.
+  /// The sequences of the next step, on the CPU; nullopt at the end of finite data, which all ranks reach at the same
+  /// step.
   virtual std::optional<Batch> next() = 0;
 };
 
 /// A run's data, opened and checked.
 struct RunData {
-  /// Steps of `rows` rows that the training data lasts; nothing when it starts over for ever.
+  /// Number of steps of `rows` sequences in the training data; nullopt if it repeats forever.
   std::function<std::optional<int64_t>(int64_t rows)> num_steps;
-  /// A number for "the same rows in the same order".
+  /// Identifies the sequences and their order.
   uint64_t fingerprint = 0;
-  /// Batches from step `start_step` (0-based) on, endless or not as data.repeat says. Which row stands where depends on
-  /// the seed and `rows.global` alone, not on how ranks share it.
+  /// Batches from step `start_step` (0-based) on; finite or endless according to data.repeat. The order of sequences
+  /// depends only on the seed and `rows.global`, not on how ranks share them.
   std::function<std::unique_ptr<BatchStream>(const RowShare& rows, int64_t start_step)> train;
-  /// All training data once, or its first `max_rows` rows, without dropping a last batch that is not full. Needs
+  /// All training data once, or its first `max_rows` sequences, including a last batch that is not full. Requires
   /// data.repeat = false.
   std::function<std::unique_ptr<BatchStream>(const RowShare& rows, std::optional<int64_t> max_rows)> train_once;
-  /// All held-out data once, or its first `max_rows` rows, in order; an empty function without held-out data.
+  /// All held-out data once, or its first `max_rows` sequences, in order; an empty function without held-out data.
   std::function<std::unique_ptr<BatchStream>(const RowShare& rows, std::optional<int64_t> max_rows)> validation;
 };
 
-/// Opens what [data] names. Throws usage errors: missing files, data of another kind than the task's, ids that do not
-/// fit `vocab_size`. `inform` gets sentences worth telling.
+/// Opens the datasets of [data]. Throws a usage error for missing files, data of another kind than the task's, and ids
+/// outside `vocab_size`. `inform` receives messages for the log.
 RunData open_run_data(
     const TrainConfig& config,
     const data::Tokenizer& tokenizer,

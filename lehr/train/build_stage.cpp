@@ -10,8 +10,8 @@
 namespace lehr::train {
 
 namespace {
-// The module of a classifier's head by its place on disk; nothing for other models. It starts from random values, so it
-// trains whatever else does.
+// Returns the module of a classifier's head, found by its stored name; empty for other models. The head starts from
+// random values, so it is always trained.
 std::string head_module(const descriptor::ModelArgs& args) {
   for (const auto& entry : peft::stored_names(args)) {
     if (entry.stored == "score.weight") {
@@ -21,7 +21,7 @@ std::string head_module(const descriptor::ModelArgs& args) {
   return "";
 }
 
-// Of the hidden states that a later stage takes.
+// Returns the width of the hidden states that a later stage receives.
 int64_t hidden_size_of(const nn::Model& stage, int64_t tokens) {
   const auto& shapes = dynamic_cast<const pipeline::ModuleSupportsPipelining&>(stage);
   const at::Tensor ids = at::empty({1, tokens}, at::TensorOptions().device(at::kMeta).dtype(at::kLong));
@@ -48,8 +48,7 @@ shard::FullySharded lay_out_stage(
     std::optional<at::Device> compute_device) {
   require(
       static_cast<bool>(spec.parallelize),
-      "model.name: the train spec of {} does not say how its models are laid out on several ranks "
-      "(TrainSpec::parallelize); train it on one",
+      "model.name: the train spec of {} does not support several ranks (TrainSpec::parallelize); train it on one",
       spec.family.name);
   const shard::ParallelizeOptions options{
       .fully_shard =

@@ -1,4 +1,4 @@
-// A model as a run has it before memory is allocated: with adapters, and laid out on the mesh.
+// Construction of a run's model before memory is allocated: adapters are attached, and it is laid out on the mesh.
 #pragma once
 
 #include <optional>
@@ -8,12 +8,12 @@
 
 namespace lehr::train {
 
-/// The model in one stage, with the adapters of config.peft and the linear layers of config.float8.
+/// Builds the model as one stage, with the adapters of config.peft and the float8 layers of config.float8.
 std::shared_ptr<nn::Model> build_whole_model(
     const TrainConfig& config, const descriptor::ModelArgs& args, const Builders& build);
 
-/// Lays a stage on meta out on the mesh and judges the plan. `compute_device`: that of FullyShardOptions. Throws usage
-/// errors: a family that does not say how, a plan that is wrong (shard/plan_check.h).
+/// Lays a stage on meta out on the mesh and checks the plan. `compute_device` is that of FullyShardOptions. Throws a
+/// usage error for a family that cannot be parallelized, and for a wrong plan (shard/plan_check.h).
 shard::FullySharded lay_out_stage(
     const TrainConfig& config,
     const TrainSpec& spec,

@@ -16,24 +16,24 @@ void choose_head(const TrainConfig& config, descriptor::ModelArgs& args) {
       "model.hf_assets_path: {} holds {}",
       config.model.hf_assets_path,
       args.head() == descriptor::Head::classification ? "a classifier; set training.task = \"classification\""
-                                                      : "a backbone without a head, which no task trains");
+                                                      : "a backbone without a head, which no task supports");
 }
 
-// A model of one's own takes the tokenizer's; that of a folder has said.
+// A new model uses the tokenizer's special tokens; a model folder has its own.
 void choose_special_tokens(const TrainConfig& config, const data::Tokenizer& tokenizer, descriptor::ModelArgs& args) {
   if (!config.model.hf_assets_path.empty()) {
     return;
   }
   auto pad = tokenizer.pad_id();
   if (config.training.task == TaskKind::classification && !pad) {
-    // As the rows are padded; transformers finds a row's last token by it.
+    // the padding id of sequences; transformers finds a sequence's last token by it
     pad = tokenizer.eos_id().value_or(0);
   }
   args.set_special_tokens(tokenizer.bos_id(), tokenizer.eos_id(), pad);
 }
 
-// The router losses are of all mixtures together.
-void require_like_mixtures(const descriptor::ModelArgs& args) {
+// The router losses are computed over all MoE layers together.
+void require_like_moe_layers(const descriptor::ModelArgs& args) {
   const auto blocks = args.block_configs();
   std::optional<int64_t> experts;
   for (size_t layer = 0; layer < blocks.size(); ++layer) {
@@ -44,7 +44,7 @@ void require_like_mixtures(const descriptor::ModelArgs& args) {
     experts = experts.value_or(moe->num_local_experts);
     require(
         *experts == moe->num_local_experts,
-        "training.router_aux_loss_coef: this loss and training.router_z_loss_coef count the choices of all mixtures "
+        "training.router_aux_loss_coef: this loss and training.router_z_loss_coef count the choices of all MoE layers "
         "together, and the model's have different numbers of experts ({}; layer {} has {}); leave both at 0, and use "
         "model.args.expert_bias",
         *experts,
@@ -86,7 +86,7 @@ std::unique_ptr<descriptor::ModelArgs> build_model_args(
       "training.router_aux_loss_coef: the model has no experts to balance; leave it and training.router_z_loss_coef at "
       "0");
   if (balances) {
-    require_like_mixtures(*args);
+    require_like_moe_layers(*args);
   }
   return args;
 }

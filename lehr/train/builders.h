@@ -1,4 +1,4 @@
-// What builds the parts of a run: functions of the config that a user may replace one by one.
+// The functions that build the parts of a run from its config; each can be replaced by the user.
 #pragma once
 
 #include <functional>
@@ -15,30 +15,30 @@
 
 namespace lehr::train {
 
-/// What the learning rate is multiplied by at each 0-based step.
+/// The factor on the learning rate at each 0-based step.
 using LearningRateFactor = std::function<double(int64_t step)>;
 
-/// The tokenizer that [tokenizer] or [model] names. Throws a usage error if neither does.
+/// Returns the tokenizer of [tokenizer] or [model]. Throws a usage error if neither names one.
 std::unique_ptr<data::Tokenizer> build_tokenizer(const TrainConfig& config);
 
-/// The shape of the model (torchtitan's update_from_config): the flavor, or model.hf_assets_path's config.json; changed
-/// by [model.args]; with the head that the task needs; and checked against the tokenizer and training.seq_len. Throws
-/// usage errors that name the key.
+/// Returns the shape of the model (torchtitan's update_from_config): the flavor, or model.hf_assets_path's config.json;
+/// with the overrides of [model.args] and the head that the task needs; checked against the tokenizer and
+/// training.seq_len. Throws usage errors that name the key.
 std::unique_ptr<descriptor::ModelArgs> build_model_args(
     const TrainConfig& config, const descriptor::ModelFamily& family, const data::Tokenizer& tokenizer);
 
-/// One stage of the model on meta: all of it where the stage is the only one.
+/// Builds one stage of the model on meta, or the whole model if it has one stage.
 std::shared_ptr<nn::Model> build_model(
     const TrainConfig& config, const descriptor::ModelArgs& args, const pipeline::PipelineStageInfo& stage = {});
 
-/// The task, and so the loss, that training.task names.
+/// Returns the task, which includes the loss, of training.task.
 std::unique_ptr<TrainTask> build_task(const TrainConfig& config);
 
-/// The schedule of [lr_scheduler].
+/// Returns the schedule of [lr_scheduler].
 LearningRateFactor build_lr_schedule(const TrainConfig& config);
 
-/// The functions that a trainer calls, in this order; each default is the function of that name above, or what
-/// train/batches.h, optim/optimizer.h and train/validate.h have. What a replacement gives is checked no further.
+/// The functions that a trainer calls, in this order. The defaults are the functions above with the same names, and
+/// those of train/batches.h, optim/optimizer.h and train/validate.h. The results of a replacement are not checked.
 struct Builders {
   std::function<std::unique_ptr<data::Tokenizer>(const TrainConfig&)> tokenizer = build_tokenizer;
   std::function<std::unique_ptr<descriptor::ModelArgs>(

@@ -39,7 +39,7 @@ struct TokenizerConfig {
 };
 
 enum class TaskKind { causal_lm, classification, sft };
-/// How a pipeline's layers are spread: the same number for every stage, or the same work.
+/// Distribution of layers over pipeline stages: the same number in each, or balanced by FLOPs.
 enum class PipelineBalance { even, cost };
 enum class Precision { float32, bfloat16, float64 };
 
@@ -64,7 +64,7 @@ struct TrainingConfig {
   void fields(FieldVisitor& v);
   void check(Problems& problems) const;
 
-  /// Rows of one optimizer step.
+  /// Sequences of one optimizer step.
   int64_t rows_per_step() const { return global_batch_size > 0 ? global_batch_size : local_batch_size; }
 };
 
@@ -95,7 +95,7 @@ struct ActivationCheckpointConfig {
   std::string selective_ac_option = "op 2";
   void fields(FieldVisitor& v);
   void check(Problems& problems) const;
-  /// What a model is built with. Throws a usage error for an option that check() refuses.
+  /// The policy that a model is built with. Throws a usage error for an option that check() reports.
   nn::ActivationCheckpointing policy() const;
 };
 
@@ -123,11 +123,11 @@ struct CheckpointConfig {
   void fields(FieldVisitor& v);
   void check(Problems& problems) const;
 
-  /// Whether exclude_from_loading names that part: "optimizer", "lr_scheduler", "dataloader" or "train_state".
+  /// True if exclude_from_loading names `part`: "optimizer", "lr_scheduler", "dataloader" or "train_state".
   bool excludes(const std::string& part) const;
-  /// The entries of exclude_from_loading that are no parts: regular expressions for names of weights.
+  /// The entries of exclude_from_loading that are not parts: regular expressions for names of weights.
   std::vector<std::string> excluded_weights() const;
-  /// Further rules for a run that trains adapters.
+  /// Additional rules for a run that trains adapters.
   void check_adapters(Problems& problems) const;
 
  private:
@@ -162,7 +162,7 @@ struct ValidationConfig {
   int64_t steps = -1;
   int64_t local_batch_size = 8;
   void fields(FieldVisitor& v);
-  /// Rows of a validation; nothing: all that are held out.
+  /// Maximum number of sequences in a validation; nullopt: all held-out sequences.
   std::optional<int64_t> max_rows() const { return steps > 0 ? std::optional(steps * local_batch_size) : std::nullopt; }
 };
 
@@ -187,7 +187,7 @@ struct DebugConfig {
   void fields(FieldVisitor& v);
 };
 
-/// All of it. A default-constructed config is the default of every key.
+/// The config of a run. A default-constructed object holds the default of every key.
 struct TrainConfig {
   JobConfig job;
   ModelConfig model;

@@ -1,4 +1,4 @@
-// The section [checkpoint].
+// The [checkpoint] section of a run's config.
 #include <algorithm>
 #include <cctype>
 #include <iterator>
@@ -10,50 +10,49 @@
 namespace lehr::train {
 
 namespace {
-// What checkpoints hold beside weights, by torchtitan's names.
+// The parts of a checkpoint other than weights, by torchtitan's names.
 const std::vector<std::string> kParts{"optimizer", "lr_scheduler", "dataloader", "train_state"};
 }  // namespace
 
 void CheckpointConfig::fields(FieldVisitor& v) {
   v.optional("enable", enable, "Save checkpoints, and resume from the newest complete one.");
   v.optional("folder", folder, "Folder of the checkpoints, inside job.dump_folder.");
-  v.optional("interval", interval, "Steps between checkpoints; the last step always has one.", positive());
-  v.optional("keep_latest_k", keep_latest_k, "Complete checkpoints to keep; 0: all.", at_least(0));
-  v.optional("load_step", load_step, "Resume from this step's checkpoint; -1: the newest.", at_least(-1));
+  v.optional("interval", interval, "Steps between checkpoints; the last step is always saved.", positive());
+  v.optional("keep_latest_k", keep_latest_k, "Number of complete checkpoints to keep; 0: all.", at_least(0));
+  v.optional("load_step", load_step, "Step of the checkpoint to resume from; -1: the newest.", at_least(-1));
   v.optional(
       "verify",
       verify,
-      "Before resuming, compare every byte of the files with their checksums, each rank its share; false: sizes only.");
+      "Compare the checksums of all files before resuming, each rank its share; false: compare sizes only.");
   v.optional(
       "initial_load_path",
       initial_load_path,
-      "Folder whose weights a new run starts from (Hugging Face layout); a run that resumes does not read it, but "
-      "under "
+      "Hugging Face folder with the initial weights of a new run. A run that resumes does not read it, except with "
       "peft.method = \"lora\".");
   v.optional(
       "initial_load_model_only",
       initial_load_model_only,
-      "true: weights only. false: initial_load_path is a checkpoint of a run, and its optimizer, schedule, data and "
-      "steps are taken over too, but for exclude_from_loading.");
+      "true: load weights only. false: initial_load_path is a checkpoint of a run; also load its optimizer, schedule, "
+      "data position and step, except for exclude_from_loading.");
   v.optional(
       "initial_load_strict",
       initial_load_strict,
-      "Weights that initial_load_path lacks or has too many are an error. false: they are listed, the former start as "
-      "in a new run. State of the optimizer that is missing for others is an error.");
+      "Missing or unexpected weights in initial_load_path are an error. false: they are listed, and missing weights "
+      "are initialized as in a new run. Optimizer state that is missing for any other weight is an error.");
   v.optional(
       "exclude_from_loading",
       exclude_from_loading,
-      "What initial_load_path does not give: parts (optimizer, lr_scheduler, dataloader, train_state), and regular "
-      "expressions for whole names of weights, as \"lm_head\\\\.weight\".");
+      "Parts not to load from initial_load_path (optimizer, lr_scheduler, dataloader, train_state), and regular "
+      "expressions that match whole names of weights, such as \"lm_head\\\\.weight\".");
   v.optional(
       "async_mode",
       async_mode,
-      "async: write while training goes on. disabled: wait for the disk.",
+      "async: write checkpoints in the background. disabled: training waits for the disk.",
       one_of({"async", "disabled"}));
   v.optional(
       "max_shard_size_mb",
       max_shard_size_mb,
-      "Size at which weights are split over several files, in MB.",
+      "Size in MB above which weights are split over several files.",
       between(1, 1'000'000'000));
 }
 
@@ -79,14 +78,14 @@ void CheckpointConfig::check_exclusions(Problems& problems) const {
       }
       continue;
     }
-    // A plain word is the whole name of no weight: these have dots.
+    // Names of weights contain dots, so a plain word is a misspelled part.
     if (std::all_of(entry.begin(), entry.end(), [](unsigned char c) { return std::isalnum(c) != 0 || c == '_'; })) {
       const auto nearest = suggest(entry, kParts);
       problems.add(
           key,
-          "\"" + entry + "\" is no part of a checkpoint" + (nearest ? ", did you mean \"" + *nearest + "\"?" : "") +
-              "; there are optimizer, lr_scheduler, dataloader, train_state, and weights by name, as "
-              "\"lm_head\\\\.weight\"");
+          "\"" + entry + "\" is not a part of a checkpoint" + (nearest ? ", did you mean \"" + *nearest + "\"?" : "") +
+              "; expected optimizer, lr_scheduler, dataloader, train_state, or a regular expression for names of "
+              "weights, such as \"lm_head\\\\.weight\"");
       continue;
     }
     try {
@@ -103,14 +102,14 @@ void CheckpointConfig::check_adapters(Problems& problems) const {
         !initial_load_model_only ? "checkpoint.initial_load_model_only"
         : !initial_load_strict   ? "checkpoint.initial_load_strict"
                                  : "checkpoint.exclude_from_loading",
-        "adapters are trained for whole weights as they are: leave it out with peft.method = \"lora\"");
+        "adapters are trained on the complete base weights: remove this key with peft.method = \"lora\"");
   }
 }
 
 void CheckpointConfig::check(Problems& problems) const {
   check_exclusions(problems);
   if (!initial_load_path) {
-    const std::string reason = "has no meaning without checkpoint.initial_load_path; set that too";
+    const std::string reason = "has no effect without checkpoint.initial_load_path; set that too";
     if (!initial_load_model_only) {
       problems.add("checkpoint.initial_load_model_only", reason);
     }
@@ -122,10 +121,10 @@ void CheckpointConfig::check(Problems& problems) const {
     }
   }
   if (folder.empty()) {
-    problems.add("checkpoint.folder", "expected the name of a folder, found nothing");
+    problems.add("checkpoint.folder", "expected the name of a folder, found an empty string");
   }
   if (!enable && load_step >= 0) {
-    problems.add("checkpoint.load_step", "has no meaning while checkpoint.enable is false; remove one of the two");
+    problems.add("checkpoint.load_step", "has no effect while checkpoint.enable is false; remove one of the two");
   }
 }
 

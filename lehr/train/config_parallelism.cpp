@@ -1,4 +1,4 @@
-// The section [parallelism] of a run's config.
+// The [parallelism] section of a run's config.
 #include "lehr/base/error.h"
 #include "lehr/pipeline/schedules.h"
 #include "lehr/train/config.h"
@@ -9,52 +9,69 @@ void ParallelismConfig::fields(FieldVisitor& v) {
   v.optional(
       "data_parallel_replicate_degree",
       data_parallel_replicate_degree,
-      "Copies of the model, each on other data.",
+      "Replicas of the model (DDP, or the outer axis of HSDP).",
       positive());
   v.optional(
       "data_parallel_shard_degree",
       data_parallel_shard_degree,
-      "Ranks that share one copy; -1: all that are left.",
+      "Ranks that shard parameters, gradients and optimizer state (FSDP); -1: all remaining ranks.",
       at_least(-1));
-  v.optional("tensor_parallel_degree", tensor_parallel_degree, "Ranks that share each matrix product.", positive());
-  v.optional("context_parallel_degree", context_parallel_degree, "Ranks that share each sequence.", positive());
-  v.optional("expert_parallel_degree", expert_parallel_degree, "Ranks that share the experts of a layer.", positive());
-  v.optional("pipeline_parallel_degree", pipeline_parallel_degree, "Ranks that share the layers.", positive());
+  v.optional(
+      "tensor_parallel_degree",
+      tensor_parallel_degree,
+      "Ranks that split each matmul (tensor parallelism).",
+      positive());
+  v.optional(
+      "context_parallel_degree",
+      context_parallel_degree,
+      "Ranks that split each sequence (context parallelism).",
+      positive());
+  v.optional(
+      "expert_parallel_degree",
+      expert_parallel_degree,
+      "Ranks that split the experts of each MoE layer (expert parallelism).",
+      positive());
+  v.optional(
+      "pipeline_parallel_degree",
+      pipeline_parallel_degree,
+      "Ranks that split the layers (pipeline parallelism).",
+      positive());
   v.optional(
       "pipeline_parallel_schedule",
       pipeline_parallel_schedule,
-      "In what order a rank of the pipeline computes: GPipe, 1F1B, ZBH1, ZBH2 (one stage a rank), LoopedBFS, "
-      "Interleaved1F1B, InterleavedZeroBubble (several), ZBVZeroBubble, DualPipeV (two).");
+      "Pipeline schedule: GPipe, 1F1B, ZBH1, ZBH2 (one stage per rank); LoopedBFS, Interleaved1F1B, "
+      "InterleavedZeroBubble (several); ZBVZeroBubble, DualPipeV (two).");
   v.optional(
       "pipeline_parallel_schedule_csv",
       pipeline_parallel_schedule_csv,
-      "A file with a schedule of your own: a line a rank, a cell an action (0F0, 0B0, 0I0, 0W0). Takes the place of "
+      "CSV file with a custom schedule: one line per rank, one cell per action (0F0, 0B0, 0I0, 0W0). Replaces "
       "pipeline_parallel_schedule.");
   v.optional(
       "pipeline_parallel_stages_per_rank",
       pipeline_parallel_stages_per_rank,
-      "Pieces of the model that each rank of the pipeline has; -1: as few as the schedule takes.",
+      "Pipeline stages per rank; -1: the fewest that the schedule supports.",
       at_least(-1));
   v.optional(
       "pipeline_parallel_microbatch_size",
       pipeline_parallel_microbatch_size,
-      "Rows that go through the pipeline together; must divide training.local_batch_size. -1: all of these.",
+      "Sequences per micro-batch of the pipeline; must divide training.local_batch_size. -1: "
+      "training.local_batch_size.",
       at_least(-1));
   v.choice(
       "pipeline_parallel_balance",
       pipeline_parallel_balance,
       {{"even", PipelineBalance::even}, {"cost", PipelineBalance::cost}},
-      "How layers are spread over the stages. even: the same number for each, less what the two keys below say. cost: "
-      "so that the dearest stage is as cheap as it can be, by the operations of each layer and of the head.");
+      "Distribution of layers over stages. even: the same number each, less the two keys below. cost: minimizes the "
+      "FLOPs of the most expensive stage, head included.");
   v.optional(
       "pipeline_parallel_first_stage_less_layers",
       pipeline_parallel_first_stage_less_layers,
-      "Layers that the first stage has less than the others, as it has the embeddings.",
+      "Number of layers that the first stage, which has the embeddings, holds fewer than the others.",
       at_least(0));
   v.optional(
       "pipeline_parallel_last_stage_less_layers",
       pipeline_parallel_last_stage_less_layers,
-      "Layers that the last stage has less than the others, as it has the head.",
+      "Number of layers that the last stage, which has the head, holds fewer than the others.",
       at_least(0));
   v.choice(
       "fsdp_reshard_after_forward",
@@ -62,26 +79,23 @@ void ParallelismConfig::fields(FieldVisitor& v) {
       {{"default", shard::ReshardPolicy::all_but_last},
        {"always", shard::ReshardPolicy::always},
        {"never", shard::ReshardPolicy::never}},
-      "Whether a layer's whole weights are given back between forward and backward: less memory, more communication. "
-      "default: all but the last layer's.");
+      "Reshard parameters after forward: less memory, more communication. default: every layer except the last.");
   v.optional(
       "fsdp_reduce_each_microbatch",
       fsdp_reduce_each_microbatch,
-      "Whether gradients are summed over the ranks after each microbatch of a step. false: once a step, so less "
-      "communication, and every rank keeps whole gradients of all parameters meanwhile (4 bytes for each).");
+      "Reduce-scatter gradients after each micro-batch. false: once per step; less communication, but every rank holds "
+      "unsharded gradients of all parameters until then (4 bytes per parameter).");
   v.optional(
       "fsdp_cpu_offload",
       fsdp_cpu_offload,
-      "Whether weights, gradients and what the optimizer keeps of them stay in host memory: a layer's weights are "
-      "copied "
-      "to the device while it needs them, and the optimizer runs on the CPU. Less memory of the device, slower steps; "
-      "on "
-      "several ranks.");
+      "Keep parameters, gradients and optimizer state in host memory: a layer's parameters are copied to the device "
+      "when it computes, and the optimizer runs on the CPU. Saves device memory, slows steps; needs several ranks.");
   v.choice(
       "context_parallel_rotate_method",
       context_parallel_rotate_method,
       {{"allgather", shard::ContextParallelMethod::all_gather}, {"ring", shard::ContextParallelMethod::ring}},
-      "How attention sees the keys of other ranks: all at once (quicker), or passed around (less memory).");
+      "Exchange of keys and values in context parallelism. allgather: all at once (faster); ring: passed from rank to "
+      "rank (less memory).");
 }
 
 void ParallelismConfig::check(Problems& problems) const {

@@ -12,8 +12,8 @@ namespace lehr::train {
 namespace {
 namespace fs = std::filesystem;
 
-// config.json as it is, but for the type and for layers that were replaced. transformers 4 says torch_dtype, 5 says
-// dtype.
+// The source's config.json with the new dtype and replaced layers. The key is torch_dtype in transformers 4 and dtype
+// in transformers 5.
 std::string converted_config(const ConvertOptions& options, const descriptor::ModelArgs& args) {
   const fs::path file = options.model / "config.json";
   if (!options.dtype && options.replacements.empty()) {
@@ -48,7 +48,7 @@ ConvertReport convert_checkpoint(const ConvertOptions& options, const descriptor
   if (!options.dtype) {
     parts.require_own_types();
   }
-  const auto state = stored_state(*args.build({}), parts.map());  // keeps its type
+  const auto state = stored_state(*args.build({}), parts.map());  // state keeps its dtype
 
   require_new_folder(options.output);
   state::TensorSpecs stored = parts.specs();

@@ -1,4 +1,4 @@
-// A model folder in another layout, type or cut into files, without a model in memory.
+// Conversion of a model folder to another layout, dtype or split into files, without the model in memory.
 #pragma once
 
 #include <filesystem>
@@ -16,23 +16,24 @@ namespace lehr::train {
 
 struct ConvertOptions {
   std::filesystem::path model;                          ///< Folder with config.json and weights.
-  std::filesystem::path output;                         ///< Folder to be made; its parent must be there.
-  std::optional<descriptor::ExpertLayout> layout = {};  ///< None: the one that `model` has.
-  std::optional<at::ScalarType> dtype = {};             ///< Of floating-point tensors; none: their own.
+  std::filesystem::path output;                         ///< Folder to create; its parent must exist.
+  std::optional<descriptor::ExpertLayout> layout = {};  ///< Unset: the layout of `model`.
+  std::optional<at::ScalarType> dtype = {};             ///< Dtype of floating-point tensors; unset: unchanged.
   int64_t max_shard_bytes = state::kDefaultMaxShardBytes;
-  /// A file for each sub-block (train/subblocks.h), whatever their size, in place of files by size.
+  /// Write one file per sub-block (train/subblocks.h), regardless of size, instead of splitting by size.
   bool subblocks = false;
-  std::vector<Replacement> replacements = {};  ///< Halves of layers that come from other folders.
+  std::vector<Replacement> replacements = {};  ///< Sub-blocks to take from other folders.
 };
 
 struct ConvertReport : WrittenModel {
-  std::vector<std::string> left_out;  ///< Tensors of `model` that need not be stored: a copy of tied embeddings, say.
+  std::vector<std::string> left_out;  ///< Tensors of `model` that need not be stored, such as a copy of tied
+                                      ///< embeddings.
 };
 
-/// Streams the weights through the family's state map and the inverse of the other layout's, tensor by tensor, so that
-/// memory holds one of them. With replacements the new config.json has the block configs of what came in. The folder
-/// appears under its name when everything is on the disk. Throws a usage error if it is already there, and for a
-/// checkpoint that does not hold what config.json describes.
+/// Streams the weights through the family's state map and the inverse of the new layout's, one tensor at a time, so
+/// that only one is in memory. With replacements, the new config.json has the block configs of the replacements. The
+/// folder gets its final name after all of it is on disk. Throws a usage error if the folder exists, and for a
+/// checkpoint that does not match config.json.
 ConvertReport convert_checkpoint(const ConvertOptions& options, const descriptor::ModelFamilies& families);
 
 }  // namespace lehr::train

@@ -1,4 +1,4 @@
-// Moments of a training run that user code can act on.
+// Events of a training run that user code can subscribe to.
 #pragma once
 
 #include <functional>
@@ -9,25 +9,26 @@
 
 namespace lehr::train {
 
-/// When handlers are called; the order within a step is the order here.
+/// Events in the order in which they occur within a step.
 enum class Event {
   ready,                 ///< Everything is built and loaded; before the first step.
   step_begin,            ///< Before the batches of a step.
-  gradients_ready,       ///< Gradients are summed and normalised, not clipped yet; before an update, if there is one.
-  step_end,              ///< After the update; the metrics of the step are there.
-  validation_end,        ///< A validation loss is there.
+  gradients_ready,       ///< Gradients are summed and normalized, but not clipped yet; before the update, if there is
+                         ///< one.
+  step_end,              ///< After the update; the metrics of the step are available.
+  validation_end,        ///< A validation loss is available.
   checkpoint_requested,  ///< A checkpoint was handed to the writer.
   finished,              ///< After the last step.
 };
 
-/// What a handler sees. References are valid during the call only.
+/// The argument of a handler. References are valid only during the call.
 struct EventContext {
-  int64_t step = 0;  ///< Steps done, the present one included.
+  int64_t step = 0;  ///< Completed steps, including the current one.
   nn::Model* model = nullptr;
   const std::map<std::string, double>* metrics = nullptr;  ///< loss, grad_norm, lr, ... as in metrics.jsonl.
 };
 
-/// Calls handlers in the order in which they subscribed. What a handler throws ends the run, after the usual clean-up.
+/// Calls handlers in the order of subscription. An exception of a handler ends the run after the usual clean-up.
 class EventBus {
  public:
   using Handler = std::function<void(const EventContext&)>;

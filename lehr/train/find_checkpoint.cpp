@@ -28,7 +28,7 @@ void require_step(const state::CheckpointStore& store, int64_t step) {
       steps.empty() ? "none" : fmt::format("those of step {}", fmt::join(steps, ", ")));
 }
 
-// The same answer on all ranks.
+// Returns the same answer on all ranks.
 std::optional<std::string> damage_of(const fs::path& folder, bool contents, state::Coordinator& coordinator) {
   if (auto found = state::find_damage(folder, contents, coordinator)) {
     return found;
@@ -58,7 +58,7 @@ FoundCheckpoint find_checkpoint(
     require(!problem, "checkpoint.load_step: {}", problem.value_or(""));
     return {.folder = folder, .warnings = {}};
   }
-  // The others need not see the same folders, now or in a moment: they go by the main rank's list.
+  // Other ranks may see a different list of folders, now or later, so all use the main rank's.
   std::string listed = coordinator.from_main("find list", [&] {
     std::vector<std::string> steps;
     for (const auto& checkpoint : store.list()) {
@@ -80,7 +80,7 @@ FoundCheckpoint find_checkpoint(
       for (const auto& [bad, problem] : damaged) {
         const fs::path aside = store.set_aside(bad, "damaged");
         found.warnings.push_back(fmt::format(
-            "{}; that checkpoint is set aside as {}, and the run goes on from step {}",
+            "{}; that checkpoint is set aside as {}, and the run resumes from step {}",
             problem,
             aside.filename().string(),
             candidate));
@@ -91,7 +91,7 @@ FoundCheckpoint find_checkpoint(
   }
   require(
       damaged.empty(),
-      "{}: no checkpoint is whole: {}; put one back, or move them away to begin anew",
+      "{}: all checkpoints are damaged: {}; restore one, or move them away to start a new run",
       store.root().string(),
       damaged.empty() ? "" : damaged.front().second);
   return {};

@@ -1,4 +1,4 @@
-// Which checkpoint a run goes on from: the newest one whose files are as they were written.
+// Selection of the checkpoint to resume from: the newest undamaged one.
 #pragma once
 
 #include <filesystem>
@@ -11,17 +11,17 @@
 
 namespace lehr::train {
 
-/// What find_checkpoint found.
+/// The result of find_checkpoint.
 struct FoundCheckpoint {
   std::optional<std::filesystem::path> folder;
-  std::vector<std::string> warnings;  ///< Of checkpoints that were set aside; on the main rank.
+  std::vector<std::string> warnings;  ///< About checkpoints that were set aside; on the main rank.
 };
 
-/// All ranks call it and get the same folder, though only the main one lists them. Without `step` it is the newest
-/// complete checkpoint, or nothing where there is none; those that state::find_damage or their headers say are damaged
-/// (`contents`: all bytes are read) are renamed step-N.damaged once a whole one is found. Throws a usage error that
-/// names the file at fault if none is whole, or that of `step` is not, and one that lists the steps if there is no such
-/// step.
+/// All ranks must call it; all get the same folder, but only the main rank lists the checkpoints. Without `step`,
+/// returns the newest complete checkpoint, or nothing if there is none. Checkpoints that are damaged according to
+/// state::find_damage or their headers (`contents`: all bytes are read) are renamed to step-N.damaged once an undamaged
+/// one is found. Throws a usage error that names the damaged file if all are damaged, or if that of `step` is, and one
+/// that lists the steps if there is no checkpoint of `step`.
 FoundCheckpoint find_checkpoint(
     state::CheckpointStore& store, std::optional<int64_t> step, bool contents, state::Coordinator& coordinator);
 

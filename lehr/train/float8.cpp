@@ -17,18 +17,17 @@ void Float8Config::fields(FieldVisitor& v) {
   v.optional(
       "enable",
       enable,
-      "Round the operands of linear layers' products to float8 (e4m3), each row with a scale of its own. Weights, "
-      "gradients and checkpoints keep their types; heads, routers and experts compute as without.");
+      "Compute the matmuls of linear layers in float8 (e4m3) with rowwise scales. Weights, gradients and checkpoints "
+      "keep their dtypes; heads, routers and experts do not use float8.");
   v.choice(
       "recipe",
       recipe,
       {{"rowwise", Float8Recipe::rowwise}, {"rowwise_with_gw_hp", Float8Recipe::rowwise_with_gw_hp}},
-      "rowwise: all three products of a layer. rowwise_with_gw_hp: the weight's gradient keeps high precision.");
+      "rowwise: all three matmuls of a layer in float8. rowwise_with_gw_hp: wgrad in high precision.");
   v.optional(
       "exclude",
       exclude,
-      "Regular expressions; linear layers whose whole name one of them matches compute as without, as "
-      "\".*\\\\.down_proj\".");
+      "Regular expressions for whole names of linear layers that do not use float8, such as \".*\\\\.down_proj\".");
 }
 
 void Float8Config::check(Problems& problems) const {
@@ -73,8 +72,8 @@ void check_float8(const Float8Config& config, const std::vector<std::shared_ptr<
   }
   require(
       used > 0,
-      "float8.enable: none of the model's {} linear layers would compute in float8: {} have sizes that are no "
-      "multiples of {}, the others are heads, routers or in float8.exclude; leave the section out",
+      "float8.enable: none of the model's {} linear layers would compute in float8: {} have sizes that are not "
+      "multiples of {}, the others are heads, routers or in float8.exclude; remove the section",
       names.size(),
       other_sizes.size(),
       ops::kFloat8Multiple);
@@ -83,16 +82,14 @@ void check_float8(const Float8Config& config, const std::vector<std::shared_ptr<
 std::string float8_problem(const Float8Config& config, const mesh::DeviceMeshParameters& mesh) {
   if (config.enable && mesh.tensor_parallel > 1) {
     return fmt::format(
-        "float8.enable: a scale is that of the largest element of a whole row, of which each rank has a part under "
-        "tensor_parallel, so that results would depend on the mesh; set parallelism.tensor_parallel_degree to 1, found "
-        "{}",
+        "float8.enable: a scale depends on a whole row, which tensor parallelism splits over ranks, so results would "
+        "depend on the mesh; set parallelism.tensor_parallel_degree to 1, found {}",
         mesh.tensor_parallel);
   }
   if (config.enable && mesh.context_parallel > 1 && config.recipe == Float8Recipe::rowwise) {
     return fmt::format(
-        "float8.recipe: \"rowwise\" has scales over all tokens of a forward pass in the weights' gradients, and each "
-        "rank has a part of them under context_parallel; set \"rowwise_with_gw_hp\", or "
-        "parallelism.context_parallel_degree to 1, found {}",
+        "float8.recipe: \"rowwise\" has wgrad scales over all tokens of a forward pass, which context parallelism "
+        "splits over ranks; set \"rowwise_with_gw_hp\", or parallelism.context_parallel_degree to 1, found {}",
         mesh.context_parallel);
   }
   return "";
@@ -109,13 +106,13 @@ std::string describe_float8(const Float8Config& config, const nn::Model& model, 
     constexpr size_t kShown = 3;
     const size_t shown = std::min(kShown, layers.other_sizes.size());
     text += fmt::format(
-        "; {} stay as they are, with sizes that are no multiples of {}: {}{}",
+        "; {} do not use float8, with sizes that are not multiples of {}: {}{}",
         layers.other_sizes.size(),
         ops::kFloat8Multiple,
         fmt::join(layers.other_sizes.begin(), layers.other_sizes.begin() + static_cast<int64_t>(shown), ", "),
         shown < layers.other_sizes.size() ? ", ..." : "");
   }
-  return text + (device.is_cpu() ? "; the CPU computes the same numbers, and no faster" : "");
+  return text + (device.is_cpu() ? "; emulated on the CPU, without a speed-up" : "");
 }
 
 }  // namespace lehr::train

@@ -17,7 +17,7 @@ int64_t sample_token(const at::Tensor& logits, const SamplingOptions& options, d
   }
   const at::Tensor probabilities = values.softmax(-1).contiguous();
   const double* p = probabilities.data_ptr<double>();
-  // The smallest set whose probability reaches top_p; the most likely token is always in it.
+  // The smallest set of tokens whose total probability reaches top_p; the most likely token is always included.
   int64_t kept = 0;
   double mass = 0;
   while (kept < probabilities.size(0) && (kept == 0 || mass < options.top_p)) {
@@ -40,7 +40,7 @@ std::vector<int64_t> generate(
   const auto length = static_cast<int64_t>(prompt.size());
   require(
       options.max_positions == 0 || options.max_new_tokens <= options.max_positions - length,
-      "prompt: {} tokens and {} new ones do not fit into the model's {} positions; ask for fewer new tokens",
+      "prompt: {} tokens and {} new tokens exceed the model's {} positions; request fewer new tokens",
       prompt.size(),
       options.max_new_tokens,
       options.max_positions);

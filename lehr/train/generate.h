@@ -9,23 +9,24 @@
 
 namespace lehr::train {
 
-/// How the next token is chosen.
+/// Sampling options for the next token.
 struct SamplingOptions {
   int64_t max_new_tokens = 128;
-  double temperature = 1.0;               ///< Logits are divided by it; 0: always the most likely token.
+  double temperature = 1.0;               ///< Divides the logits; 0: greedy decoding.
   int64_t top_k = 0;                      ///< Only the k most likely tokens; 0: all.
-  double top_p = 1.0;                     ///< Only the most likely tokens that hold this probability together.
-  uint64_t seed = 0;                      ///< Token number i depends on the seed and i alone.
-  std::vector<int64_t> stop_ids = {};     ///< Generation ends with (and without) one of these.
-  int64_t max_positions = 0;              ///< Longest sequence of the model; 0: no limit.
-  std::optional<at::Device> device = {};  ///< Where forward computes; by default where the parameters are.
+  double top_p = 1.0;                     ///< Nucleus sampling: only the most likely tokens with this total
+                                          ///< probability.
+  uint64_t seed = 0;                      ///< Token i depends only on the seed and i.
+  std::vector<int64_t> stop_ids = {};     ///< Generation ends before any of these.
+  int64_t max_positions = 0;              ///< Maximum sequence length of the model; 0: no limit.
+  std::optional<at::Device> device = {};  ///< Device of forward; default: that of the parameters.
 };
 
-/// One token from `logits` (V): the pure part of sampling. `uniform` is in [0, 1).
+/// Samples one token from `logits` (V): the deterministic part of sampling. `uniform` is in [0, 1).
 int64_t sample_token(const at::Tensor& logits, const SamplingOptions& options, double uniform);
 
-/// New ids after `prompt` (at least one id). `on_token` sees each id as it comes and may return false to stop.
-/// Usage errors: an empty prompt; a prompt, with what is to be generated, longer than max_positions.
+/// Returns new ids after `prompt` (at least one id). `on_token` receives each id and may return false to stop. Throws a
+/// usage error for an empty prompt, and if prompt and generated tokens exceed max_positions.
 std::vector<int64_t> generate(
     nn::Model& model,
     const std::vector<int64_t>& prompt,

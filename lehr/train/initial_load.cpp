@@ -15,12 +15,12 @@ namespace lehr::train {
 namespace {
 namespace fs = std::filesystem;
 
-// Before the files are opened, which would say less.
+// Checked before the files are opened, whose error would be less specific.
 fs::path require_model(const std::string& folder) {
   require(
       !peft::is_adapter_folder(folder),
-      "checkpoint.initial_load_path: {} holds an adapter, not a model; `lehr merge` makes one of it and its base, or "
-      "name the base here and the adapter in peft.init_from",
+      "checkpoint.initial_load_path: {} holds an adapter, not a model; merge it with its base by `lehr merge`, or name "
+      "the base here and the adapter in peft.init_from",
       folder);
   return folder;
 }
@@ -34,7 +34,7 @@ LoadRules rules_of(const TrainConfig& config, const descriptor::ModelArgs& args)
   return rules;
 }
 
-// The patterns are the user's, so their key stands first.
+// Prefixes errors about the user's patterns with their key.
 template <class Body>
 auto named(const LoadRules& rules, const Body& body) {
   try {
@@ -53,8 +53,8 @@ RunState read_state(const fs::path& folder) {
   const fs::path file = folder / "trainer.json";
   require(
       fs::exists(file) && state::WeightReader::exists(folder, "optimizer"),
-      "checkpoint.initial_load_path: {} is no checkpoint of a run (trainer.json, optimizer.safetensors), which "
-      "checkpoint.initial_load_model_only = false asks for",
+      "checkpoint.initial_load_path: {} is not a checkpoint of a run (trainer.json, optimizer.safetensors), which "
+      "checkpoint.initial_load_model_only = false requires",
       folder.string());
   return from_node<RunState>(parse_json_file(file), file.string());
 }
@@ -81,7 +81,7 @@ bool InitialLoad::takes(const std::string& part) const {
   return then_ && !config_.checkpoint.excludes(part);
 }
 
-// What is not taken over starts at 0, and so may be another than that of the other run.
+// The position of parts that are not taken over starts at 0, so it may differ from the other run's.
 RunState InitialLoad::joined(const RunState& now) const {
   if (!then_) {
     return now;
@@ -136,7 +136,7 @@ void InitialLoad::check(const nn::Model& model, const RunState& now) const {
   if (takes("train_state")) {
     require(
         then_->step <= config_.training.steps,
-        "training.steps: {} steps are done in {}, which is more than the {} asked for; {}",
+        "training.steps: {} steps are complete in {}, which is more than the {} of this run; {}",
         then_->step,
         folder_.string(),
         config_.training.steps,
@@ -153,9 +153,9 @@ RunState InitialLoad::load(
   const auto seed = static_cast<uint64_t>(config_.debug.seed);
   const StartedWeights weights =
       named(rules_, [&] { return load_or_start_weights(model, args_, reader_, rules_, seed); });
-  tell(log, folder_, "it lacks, and these start as in a new run", weights.difference.lacked);
-  tell(log, folder_, "left out by checkpoint.exclude_from_loading", weights.difference.excluded);
-  tell(log, folder_, "the model has no place for", weights.difference.unexpected);
+  tell(log, folder_, "missing, initialized as in a new run", weights.difference.lacked);
+  tell(log, folder_, "skipped by checkpoint.exclude_from_loading", weights.difference.excluded);
+  tell(log, folder_, "unexpected, skipped", weights.difference.unexpected);
   if (takes("optimizer")) {
     const auto coordinator = make_coordinator(mesh, "initial load");
     auto all = share_of_optimizer(optimizer, model, mesh).all;

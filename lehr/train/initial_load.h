@@ -1,5 +1,4 @@
-// What a new run takes over from checkpoint.initial_load_path: weights, or the state of another run, in whole or in
-// part.
+// Loading of checkpoint.initial_load_path into a new run: weights, or the state of another run, in whole or in part.
 #pragma once
 
 #include <cstdint>
@@ -20,24 +19,24 @@ class Logger;
 
 namespace lehr::train {
 
-/// A folder of weights, or a checkpoint of another run, opened. Of many ranks all make one and call its functions
-/// together; each reads its own boxes alone.
+/// An opened folder of weights, or checkpoint of another run. All ranks construct one and call its functions together;
+/// each reads only its own shards.
 class InitialLoad {
  public:
-  /// References must outlive this object. Throws usage errors: no such folder, an adapter, no checkpoint of a run where
-  /// one is needed.
+  /// References must outlive this object. Throws a usage error if the folder does not exist, holds an adapter, or is
+  /// not the checkpoint of a run where one is required.
   InitialLoad(const TrainConfig& config, const descriptor::ModelArgs& args);
 
-  /// Throws a usage error, as load does, for all that can be told from the headers of the files: weights that do not
-  /// fit, a pattern that matches none, state of another optimizer or other data than `now`'s. `model` may be on meta.
+  /// Throws the usage errors of load that the headers of the files suffice for: weights that do not fit, a pattern that
+  /// matches no weight, state of another optimizer or other data than `now`'s. `model` may be on meta.
   void check(const nn::Model& model, const RunState& now) const;
 
-  /// Where the run stands after `load`: what it takes over of the other run's state, and `now` for the rest.
+  /// Returns the run state after `load`: the parts taken over from the other run, and `now` for the rest.
   RunState joined(const RunState& now) const;
 
-  /// Fills the model, and the (allocated) optimizer where its state is taken over. Returns where the run stands:
-  /// `now`, or, without checkpoint.initial_load_model_only, with the other run's steps and its places in the data and
-  /// the schedule but for what checkpoint.exclude_from_loading names. What starts as in a new run is logged.
+  /// Fills the model, and the (allocated) optimizer if its state is taken over. Returns the new run state: `now`, or,
+  /// without checkpoint.initial_load_model_only, the other run's step and its positions in the data and the schedule,
+  /// except for parts in checkpoint.exclude_from_loading. Parts that are initialized as in a new run are logged.
   RunState load(
       nn::Model& model,
       optim::Optimizer& optimizer,
@@ -53,7 +52,7 @@ class InitialLoad {
   std::filesystem::path folder_;
   state::WeightReader reader_;
   LoadRules rules_;
-  std::optional<RunState> then_;  // of the other run, if it is taken over
+  std::optional<RunState> then_;  // state of the other run, if it is taken over
 };
 
 }  // namespace lehr::train

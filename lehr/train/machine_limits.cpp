@@ -3,12 +3,18 @@
 #include <ATen/ops/add.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/randn.h>
+#include <sched.h>
 
 #include <algorithm>
+#include <fstream>
 #include <functional>
+#include <optional>
 
+#include "lehr/base/parallel.h"
 #include "lehr/metric/throughput.h"
 #include "lehr/ops/matmul.h"
+#include "lehr/ops/register_peak.h"
 
 namespace lehr::train {
 
@@ -19,11 +25,11 @@ double seconds_of(const std::function<void()>& work) {
   return metric::ThroughputMeter::steady_seconds() - begin;
 }
 
-// The most that one of `works`, which do `amount` each, does a second, tried in turn within `seconds`.
+// Returns the highest rate of `works`, in `amount` per second, tried in turn within `seconds`.
 double best_rate(const std::vector<std::pair<std::function<void()>, double>>& works, double seconds) {
   const double deadline = metric::ThroughputMeter::steady_seconds() + seconds;
   for (const auto& [work, amount] : works) {
-    work();  // fresh pages, a library's first call
+    work();  // warm-up: fresh pages, a library's first call
   }
   double best = 0;
   do {
@@ -31,24 +37,6 @@ double best_rate(const std::vector<std::pair<std::function<void()>, double>>& wo
       best = std::max(best, amount / std::max(seconds_of(work), 1e-9));
     }
   } while (metric::ThroughputMeter::steady_seconds() < deadline);
-  return best;
-}
-
-double best_product(at::ScalarType dtype, double seconds) {
-  constexpr int64_t kLargest = 4096;
-  const double deadline = metric::ThroughputMeter::steady_seconds() + seconds;
-  double best = 0;
-  for (int64_t size = 512; size <= kLargest; size *= 2) {
-    const auto options = at::TensorOptions(dtype);
-    const at::Tensor a = at::ones({size, size}, options), b = at::ones({size, size}, options);
-    const double flops = 2.0 * static_cast<double>(size * size * size);
-    best =
-        std::max(best, best_rate({{[&] { ops::product(a, b); }, flops}, {[&] { at::mm(a, b); }, flops}}, seconds / 8));
-    // Four more products at least of eight times the work: two to warm up, two that count.
-    if (metric::ThroughputMeter::steady_seconds() + 4 * 8 * flops / best > deadline) {
-      break;
-    }
-  }
   return best;
 }
 
@@ -63,11 +51,58 @@ double best_memory(double seconds) {
        {[&] { c.mul_(1.0); }, 2 * bytes}},
       seconds);
 }
+
+// Returns the cores that a cgroup's quota grants, if there is one: version 2 writes "quota period" or "max period" into
+// one file, version 1 has a file for each.
+std::optional<double> granted_cores() {
+  double quota = 0;
+  double period = 0;
+  if (std::ifstream both("/sys/fs/cgroup/cpu.max"); both) {
+    both >> quota >> period;  // "max" is no number
+  } else {
+    std::ifstream("/sys/fs/cgroup/cpu/cpu.cfs_quota_us") >> quota;
+    std::ifstream("/sys/fs/cgroup/cpu/cpu.cfs_period_us") >> period;
+  }
+  return quota > 0 && period > 0 ? std::optional(quota / period) : std::nullopt;
+}
 }  // namespace
+
+double usable_cores() {
+  cpu_set_t mask;
+  CPU_ZERO(&mask);
+  const int allowed = sched_getaffinity(0, sizeof(mask), &mask) == 0 ? CPU_COUNT(&mask) : num_threads();
+  return std::min(static_cast<double>(allowed), granted_cores().value_or(allowed));
+}
+
+double cpu_peak_flops(at::ScalarType dtype, double seconds) {
+  return ops::register_peak_per_thread(dtype, seconds) * std::min<double>(num_threads(), usable_cores());
+}
+
+double best_matmul_flops(at::Device device, at::ScalarType dtype, double seconds) {
+  const at::NoGradGuard no_grad;
+  constexpr int64_t kSmallest = 512;
+  constexpr int64_t kLargest = 8192;
+  const double deadline = metric::ThroughputMeter::steady_seconds() + seconds;
+  double best = 0;
+  for (int64_t size = kSmallest; size <= kLargest; size *= 2) {
+    const auto options = at::TensorOptions(dtype).device(device);
+    const at::Tensor a = at::randn({size, size}, options), b = at::randn({size, size}, options);
+    const double flops = 2.0 * static_cast<double>(size * size * size);
+    const auto finish = [](const at::Tensor& c) { c.view({-1})[0].item<double>(); };  // waits for a GPU
+    best = std::max(
+        best,
+        best_rate({{[&] { finish(ops::product(a, b)); }, flops}, {[&] { finish(at::mm(a, b)); }, flops}}, seconds / 8));
+    // At least four more matmuls with eight times the work: two to warm up, two that count.
+    if (metric::ThroughputMeter::steady_seconds() + 4 * 8 * flops / best > deadline) {
+      break;
+    }
+  }
+  return best;
+}
 
 MachineLimits measure_limits(at::ScalarType dtype, double seconds) {
   const at::NoGradGuard no_grad;
-  return {.flops = best_product(dtype, seconds), .bytes_per_second = best_memory(seconds)};
+  return {.flops = cpu_peak_flops(dtype, seconds), .bytes_per_second = best_memory(seconds)};
 }
 
 }  // namespace lehr::train

@@ -1,20 +1,34 @@
-// What this machine reaches at best, measured: the lines that a profile draws its figures against.
+// The limits of a machine: the peak of its arithmetic, the rate of its matmuls and its memory bandwidth.
 #pragma once
 
 #include "lehr/base/torch.h"
 
 namespace lehr::train {
 
-/// With as many threads as the process has, on the CPU. Of several ranks on one machine this is what one reaches while
-/// the others wait; in a step they share the machine.
+/// The limits against which a profile compares its figures.
 struct MachineLimits {
-  double flops = 0;             ///< A second, in matrix products of one type.
-  double bytes_per_second = 0;  ///< Read and written together, in memory that no cache holds.
+  double flops = 0;             ///< Peak FLOP/s in one dtype.
+  double bytes_per_second = 0;  ///< Reads and writes together, in memory larger than any cache.
 };
 
-/// Takes about 2 * `seconds`. Products are square, of up to 4096 rows, by whichever library runs ours (ops/matmul.h).
-/// Memory is the best of a copy, c = a + s b, and an update in place of 256 MB tensors, as caches of servers hold a
-/// good part of 64 MB; what a processor reads of a line before it writes it does not count.
+/// The number of CPU cores that this process may use: those of its affinity mask, or fewer if a cgroup grants less time
+/// (a container with a quota of 1.5 cores: 1.5).
+double usable_cores();
+
+/// Returns the peak FLOP/s of this process on the CPU: what the registers execute (ops/register_peak.h) on the threads
+/// of the process, or on its usable cores if they are fewer. Takes about `seconds`.
+double cpu_peak_flops(at::ScalarType dtype, double seconds = 0.05);
+
+/// Returns the FLOP/s of the fastest square matmul of random numbers found on `device` within about `seconds`, by the
+/// library that Lehr uses for such matmuls (ops/matmul.h). Equal numbers would draw less power, and so run faster on a
+/// GPU.
+double best_matmul_flops(at::Device device, at::ScalarType dtype, double seconds);
+
+/// Returns the CPU's peak and memory bandwidth. Takes about 2 * `seconds`. Memory bandwidth is the best of a copy, c =
+/// a
+/// + s b, and an in-place update of 256 MB tensors, since server caches hold a large part of 64 MB; reads for write
+/// allocation do not count. With several ranks on one machine these are the limits of one rank while the others wait;
+/// in a step they share the machine.
 MachineLimits measure_limits(at::ScalarType dtype, double seconds);
 
 }  // namespace lehr::train

@@ -20,9 +20,9 @@ void check_pipeline(const TrainConfig& config) {
   require(
       together <= 0 || together == config.training.local_batch_size ||
           (config.training.router_aux_loss_coef == 0 && config.training.router_z_loss_coef == 0),
-      "parallelism.pipeline_parallel_microbatch_size: router losses are those of the rows that go through the model "
-      "together, so they would change with it; set training.local_batch_size to {} as well, or the coefficients "
-      "(training.router_aux_loss_coef, router_z_loss_coef) to 0",
+      "parallelism.pipeline_parallel_microbatch_size: router losses are computed per micro-batch, so they would depend "
+      "on it; set training.local_batch_size to {} as well, or the coefficients (training.router_aux_loss_coef, "
+      "router_z_loss_coef) to 0",
       together);
 }
 }  // namespace
@@ -32,15 +32,15 @@ void check_mesh(const TrainConfig& config, const descriptor::ModelArgs& args, co
   const int64_t row_ranks = ranks.data_parallel_size();
   require(
       training.global_batch_size % (training.local_batch_size * row_ranks) == 0,
-      "training.global_batch_size: must be a multiple of training.local_batch_size ({}) times the {} ranks that take "
-      "different rows (data_parallel_replicate x data_parallel_shard), found {}",
+      "training.global_batch_size: must be a multiple of training.local_batch_size ({}) times the {} data-parallel "
+      "ranks (data_parallel_replicate x data_parallel_shard), found {}",
       training.local_batch_size,
       row_ranks,
       training.global_batch_size);
   require(
       ranks.world_size() > 1 || !config.parallelism.fsdp_cpu_offload,
-      "parallelism.fsdp_cpu_offload: a model on one rank is not sharded, and stays on its device; start several ranks, "
-      "or leave it out");
+      "parallelism.fsdp_cpu_offload: requires several ranks, because a model on one rank is not sharded; start several "
+      "ranks, or remove this key");
   if (ranks.world_size() == 1) {
     return;
   }
@@ -48,15 +48,15 @@ void check_mesh(const TrainConfig& config, const descriptor::ModelArgs& args, co
   const int64_t parts = (mesh.context_parallel > 1 ? 2 * mesh.context_parallel : 1) * mesh.tensor_parallel;
   require(
       training.seq_len % parts == 0,
-      "training.seq_len: must be a multiple of {} for context_parallel_degree {} (twice that, so that ranks have even "
-      "work) times tensor_parallel_degree {}, found {}",
+      "training.seq_len: must be a multiple of {} for context_parallel_degree {} (twice that, to balance the load of "
+      "ranks) times tensor_parallel_degree {}, found {}",
       parts,
       mesh.context_parallel,
       mesh.tensor_parallel,
       training.seq_len);
   require(
       mesh.context_parallel == 1 || training.task != TaskKind::classification,
-      "parallelism.context_parallel_degree: a classifier reads one position of a whole row; expected 1 for "
+      "parallelism.context_parallel_degree: a classifier reads one position of a whole sequence; expected 1 for "
       "training.task = \"classification\", found {}",
       mesh.context_parallel);
   check_pipeline(config);
@@ -64,30 +64,28 @@ void check_mesh(const TrainConfig& config, const descriptor::ModelArgs& args, co
   require(problem.empty(), "{}", problem);
   require(
       !config.sample.prompt || (mesh.context_parallel == 1 && mesh.tensor_parallel == 1 && mesh.expert_parallel == 1),
-      "sample.prompt: a model that is spread by tensor_parallel, context_parallel or expert_parallel cannot write "
-      "text; leave "
-      "it out, "
-      "and use lehr generate on a checkpoint");
+      "sample.prompt: generation does not support tensor_parallel, context_parallel and expert_parallel; remove this "
+      "key, and use lehr generate on a checkpoint");
   require(
       config.optimizer.name != optim::OptimizerKind::muon || mesh.data_parallel_replicate == ranks.world_size(),
-      "optimizer.name: muon updates whole matrices, so it trains with data_parallel_replicate only; set the other "
-      "degrees of [parallelism] to 1, or take adamw");
+      "optimizer.name: muon updates whole matrices, so it supports data_parallel_replicate only; set the other degrees "
+      "of [parallelism] to 1, or use adamw");
   require(
       !config.peft.has_adapters() || config.peft.dropout == 0 || mesh.context_parallel == 1,
-      "peft.dropout: masks are drawn by a token's place in its row, of which each rank has a part under "
-      "context_parallel; set peft.dropout to 0 or parallelism.context_parallel_degree to 1");
+      "peft.dropout: adapter dropout is not supported with context_parallel; set peft.dropout to 0 or "
+      "parallelism.context_parallel_degree to 1");
   require(
       !config.peft.has_adapters() || (mesh.tensor_parallel == 1 && mesh.expert_parallel == 1),
-      "peft.method: adapters do not train with tensor_parallel or expert_parallel; set these degrees of "
-      "[parallelism] to 1");
+      "peft.method: adapters do not support tensor_parallel and expert_parallel; set these degrees of [parallelism] to "
+      "1");
   require(
       mesh.expert_parallel == 1 || args.has_experts(),
-      "parallelism.expert_parallel_degree: expected 1, as the model has no experts, found {}",
+      "parallelism.expert_parallel_degree: expected 1, because the model has no experts, found {}",
       mesh.expert_parallel);
   require(
       mesh.tensor_parallel == 1 || !args.has_experts() || config.training.task != TaskKind::classification,
-      "parallelism.tensor_parallel_degree: rows of labelled texts are padded for it, and padding would count as tokens "
-      "of experts; expected 1 for training.task = \"classification\" on a model with experts, found {}",
+      "parallelism.tensor_parallel_degree: labelled texts would be padded, and experts would count the padding as "
+      "tokens; expected 1 for training.task = \"classification\" with an MoE model, found {}",
       mesh.tensor_parallel);
 }
 

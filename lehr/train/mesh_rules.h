@@ -1,4 +1,4 @@
-// What a mesh asks of a run's config and model, and what cannot be had together yet.
+// Requirements of a mesh on a run's config and model, and unsupported combinations.
 #pragma once
 
 #include "lehr/train/config.h"
@@ -6,9 +6,9 @@
 
 namespace lehr::train {
 
-/// Throws a usage error that names the keys and says what to do: sizes that the degrees do not divide, tasks and
-/// options that a mesh of that shape excludes. Nothing is allocated yet. `config.training.global_batch_size` is
-/// resolved.
+/// Throws a usage error that names the keys and the remedy, for sizes that the degrees do not divide, and for tasks and
+/// options that such a mesh does not support. Runs before anything is allocated. `config.training.global_batch_size`
+/// must be resolved.
 void check_mesh(const TrainConfig& config, const descriptor::ModelArgs& args, const Ranks& ranks);
 
 }  // namespace lehr::train

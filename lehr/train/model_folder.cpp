@@ -19,8 +19,8 @@ fs::path base_of(const fs::path& folder, const fs::path& given) {
   const std::string named = peft::read_adapter_config(folder).base_model;
   require(
       fs::is_directory(named),
-      "{}: base_model_name_or_path: \"{}\" is no folder here; write the folder of the base model there, or merge the "
-      "two: lehr merge --model BASE --adapter {} --output MERGED",
+      "{}: base_model_name_or_path: \"{}\" is not a folder on this machine; set it to the folder of the base model, or "
+      "merge both: lehr merge --model BASE --adapter {} --output MERGED",
       (folder / "adapter_config.json").string(),
       named,
       folder.string());
@@ -37,7 +37,7 @@ ModelFolder ModelFolder::open(const fs::path& path, const descriptor::ModelFamil
   folder.base = base_of(path, base);
   require(
       !peft::is_adapter_folder(folder.base),
-      "{}: is the base of the adapters in {}, and holds adapters itself; make one model of it with `lehr merge` first",
+      "{}: is the base of the adapters in {}, but holds adapters itself; merge it with `lehr merge` first",
       folder.base.string(),
       path.string());
   if (fs::exists(path / peft::kModelConfigFile)) {
@@ -69,7 +69,7 @@ std::shared_ptr<nn::Model> ModelFolder::load(at::Device device, at::ScalarType d
   const auto names = peft::stored_names(*args);
   const auto adapter_names = peft::add_adapters_of(peft::read_adapter_config(path), *model, names);
   nn::materialize(*model, device, dtype);
-  // What the adapter folder holds itself, the base may lack: a classifier's head.
+  // The base may lack what the adapter folder holds: a classifier's head.
   LoadRules rules;
   for (const auto& entry : adapter_names) {
     rules.may_lack.insert(entry.stored.substr(std::string(peft::kAdapterPrefix).size()));

@@ -13,7 +13,7 @@ namespace lehr::train {
 namespace {
 namespace fs = std::filesystem;
 
-// What belongs to a model beside its weights, by the beginning of the name.
+// Name prefixes of the files of a model folder other than weights.
 constexpr std::array<std::string_view, 11> kCompanions = {
     "LICENSE",
     "README",
@@ -27,7 +27,7 @@ constexpr std::array<std::string_view, 11> kCompanions = {
     "tokenizer_config.json",
     "vocab.json"};
 
-// What block configs say, where it holds for all layers; transformers 5 has another name for one of them.
+// The keys that block configs replace; transformers 5 has another name for one of them.
 constexpr const char* kNumExperts = "num_experts";
 constexpr const char* kNumLocalExperts = "num_local_experts";
 constexpr std::array<const char*, 5> kSizes = {
@@ -89,12 +89,12 @@ class TemporaryFolder {
 
 void require_new_folder(const fs::path& output) {
   const fs::path path = without_slash(output);
-  require(!fs::exists(path), "{}: is already there; choose another folder", output.string());
-  require(fs::is_directory(path.parent_path()), "{}: no such folder; make it first", path.parent_path().string());
+  require(!fs::exists(path), "{}: already exists; choose another folder", output.string());
+  require(fs::is_directory(path.parent_path()), "{}: no such folder; create it first", path.parent_path().string());
 }
 
 void set_blocks(Node& config, const descriptor::ModelArgs& args) {
-  config.erase("per_layer_config");  // another dialect of the same
+  config.erase("per_layer_config");  // another format of the same data
   if (args.is_heterogeneous()) {
     config.set("block_configs", descriptor::write_block_configs(args.block_configs()));
     return;

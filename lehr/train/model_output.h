@@ -1,4 +1,4 @@
-// A new model folder: weights that stream into files, config.json and what else belongs to a model beside them.
+// Writing of a new model folder: weights streamed to files, config.json and the other files of a model.
 #pragma once
 
 #include <filesystem>
@@ -14,30 +14,32 @@
 namespace lehr::train {
 
 struct ModelOutput {
-  std::filesystem::path model;   ///< The tokenizer's files and such are copied from here.
-  std::filesystem::path output;  ///< Folder to be made; its parent must be there.
+  std::filesystem::path model;   ///< Source of the tokenizer's and other files to copy.
+  std::filesystem::path output;  ///< Folder to create; its parent must exist.
   int64_t max_shard_bytes = state::kDefaultMaxShardBytes;
-  bool subblocks = false;  ///< A file for each sub-block (train/subblocks.h), whatever their size.
-  std::vector<std::pair<std::string, std::string>> texts = {};  ///< Files and what is in them: config.json.
+  bool subblocks = false;  ///< Write one file per sub-block (train/subblocks.h), regardless of size.
+  std::vector<std::pair<std::string, std::string>> texts = {};  ///< Names and contents of text files, such as
+                                                                ///< config.json.
 };
 
-/// What was written.
+/// Statistics of a written folder.
 struct WrittenModel {
   int64_t num_tensors = 0;
-  int64_t num_files = 0;                ///< Of weights.
-  int64_t num_bytes = 0;                ///< Of all tensors.
-  std::vector<std::string> companions;  ///< Other files: config.json, the tokenizer's.
+  int64_t num_files = 0;                ///< Weight files.
+  int64_t num_bytes = 0;                ///< Size of all tensors.
+  std::vector<std::string> companions;  ///< Other files: config.json and the tokenizer's.
 };
 
-/// Throws a usage error if the folder is there already, or its parent is not.
+/// Throws a usage error if the folder exists, or its parent does not.
 void require_new_folder(const std::filesystem::path& output);
 
-/// Gives a config.json that another model's was the layers of `args`: block configs if they differ, and else the sizes
-/// that hold for all, and no block configs, so that whoever reads the family's models reads it.
+/// Replaces the layer sizes in another model's config.json by those of `args`: block configs if layers differ;
+/// otherwise the common sizes without block configs, so that every reader of the family can read it.
 void set_blocks(Node& config, const descriptor::ModelArgs& args);
 
-/// Writes the outputs of `map`, a checkpoint's tensors of the model that `args` describes, one at a time. The folder
-/// appears under its name when everything is on the disk. Throws as require_new_folder, and runtime errors of the disk.
+/// Writes the outputs of `map`, the checkpoint tensors of the model that `args` describes, one at a time. The folder
+/// gets its final name after all of it is on disk. Throws the errors of require_new_folder, and runtime errors of the
+/// disk.
 WrittenModel write_model_folder(
     const ModelOutput& options,
     const descriptor::ModelArgs& args,

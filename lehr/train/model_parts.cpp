@@ -14,7 +14,7 @@ namespace {
 namespace fs = std::filesystem;
 using descriptor::BlockConfig;
 
-// A folder that was found to hold the model that it describes.
+// A folder whose weights match its config.json.
 struct Opened {
   std::unique_ptr<descriptor::ModelArgs> args;
   std::shared_ptr<const state::WeightReader> reader;
@@ -40,7 +40,7 @@ std::string group_name(int64_t layer, Half half) {
   return fmt::format("block_{}_{}", layer, name_of(half));
 }
 
-// From the stored tensors of one half of a layer to the parameters of layer `layer`; empty if it is a no-op there.
+// The map from the stored tensors of one sub-block to the parameters of layer `layer`; empty if it is a no-op there.
 state::StateMap take_half(
     const Opened& opened,
     const descriptor::ModelDescriptor& descriptor,
@@ -80,8 +80,8 @@ void set_half(BlockConfig& block, Half half, const BlockConfig& from) {
   }
 }
 
-// A folder's tensors have it before their names, but for those of the first. Maps use a tensor once, so a half that
-// comes a second time comes under other names.
+// Prefix of the tensors of other folders than the first. Maps use a tensor once, so a sub-block that is used again has
+// other names.
 std::string prefix_of(const Replacement& replacement, bool again) {
   const std::string& folder = replacement.origin->model.string();
   return again ? fmt::format("{} (for layer {}): ", folder, replacement.layer) : folder + ": ";
@@ -170,7 +170,7 @@ void ModelParts::require_own_types() const {
     const state::DType type = specs_.at(name).dtype;
     require(
         types.contains(type),
-        "{}: has type {}, which no tensor of {} has; say one type for all (--dtype)",
+        "{}: has dtype {}, which no tensor of {} has; choose one dtype for all (--dtype)",
         name,
         state::dtype_name(type),
         own.path().string());
@@ -192,7 +192,7 @@ void ModelParts::load(nn::Module& model) const {
   for (const auto& [name, parameter] : nn::named_parameters(model)) {
     wanted.insert(name);
   }
-  // Types are those of the parameters, to which the values are cast, whatever the files have.
+  // Dtypes are those of the parameters, to which the values are cast, independent of the files.
   state::TensorSpecs stored = specs_;
   for (auto& [name, spec] : stored) {
     spec.dtype = state::DType::kF32;

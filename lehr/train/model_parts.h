@@ -14,15 +14,16 @@
 
 namespace lehr::train {
 
-/// A model that is opened but not loaded: its shape, the map from stored tensors to its parameters, and where these
-/// tensors are read. Those of other folders have the folder before their names, as "DIR: model.norm.weight"; where one
-/// half goes into several layers, "DIR (for layer 3): model.norm.weight" from the second on, and it is read for each.
+/// A model that is opened but not loaded: its shape, the map from stored tensors to its parameters, and the source of
+/// these tensors. Names of tensors in other folders are prefixed with the folder, such as "DIR: model.norm.weight". A
+/// sub-block that is used in several layers is read for each, with the prefix "DIR (for layer 3): model.norm.weight"
+/// from the second on.
 class ModelParts : public state::TensorSource {
  public:
-  /// Opens the headers of `folder` and of all folders that halves are taken from. A half takes its block config along,
-  /// so the layers may differ afterwards. Throws usage errors: a folder that does not hold the model that its
-  /// config.json describes, with the weights named; a layer that is not there, or not as its replacement says
-  /// (block_config); a model of another family, or one in which a sub-block computes something else (hidden_size,
+  /// Opens the headers of `folder` and of all folders that sub-blocks are taken from. A sub-block includes its block
+  /// config, so layers may differ afterwards. Throws a usage error for a folder whose weights do not match its
+  /// config.json, with the names of the weights; for a layer that does not exist, or does not match its replacement's
+  /// block_config; and for a model of another family, or one whose sub-blocks compute something else (hidden_size,
   /// heads, positions, epsilon, ...).
   ModelParts(
       const std::filesystem::path& folder,
@@ -30,22 +31,21 @@ class ModelParts : public state::TensorSource {
       const descriptor::ModelFamilies& families);
 
   const descriptor::ModelArgs& args() const { return *args_; }
-  /// From the stored tensors to the parameters of the whole model.
+  /// The map from the stored tensors to the parameters of the whole model.
   const state::StateMap& map() const { return map_; }
-  /// Of the stored tensors.
+  /// Specs of the stored tensors.
   const state::TensorSpecs& specs() const { return specs_; }
-  /// How `folder` stores experts.
+  /// The expert layout of `folder`.
   descriptor::ExpertLayout layout() const;
-  /// Throws a usage error if a tensor of another folder has a type that none of `folder` has.
+  /// Throws a usage error if a tensor of another folder has a dtype that no tensor of `folder` has.
   void require_own_types() const;
-  /// Tensors of `folder` that need not be stored: a copy of tied embeddings, say.
+  /// Tensors of `folder` that need not be stored, such as a copy of tied embeddings.
   const std::vector<std::string>& left_out() const { return left_out_; }
 
   at::Tensor read(const std::string& name, const Box& box) const override;
   void copy(const std::string& name, const Box& box, const at::Tensor& target) const override;
 
-  /// Fills the model's (materialized) parameters, a stage's or those that are laid out over ranks: of no tensor more
-  /// is read than the boxes that they hold.
+  /// Fills the model's (materialized) parameters, which may be a stage's or sharded. Only the local shards are read.
   void load(nn::Module& model) const;
 
  private:
@@ -55,7 +55,7 @@ class ModelParts : public state::TensorSource {
   };
   Stored stored(const std::string& name) const;
 
-  std::map<std::string, std::shared_ptr<const state::WeightReader>> readers_;  // by what is before their names
+  std::map<std::string, std::shared_ptr<const state::WeightReader>> readers_;  // by the prefix of their names
   std::unique_ptr<descriptor::ModelArgs> args_;
   state::StateMap map_;
   state::TensorSpecs specs_;

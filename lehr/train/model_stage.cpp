@@ -15,7 +15,7 @@ using pipeline::TensorDict;
 
 const char* const kRouterTotals = "router_totals";
 const char* const kLoss = "loss";
-// What flows between stages under the names of a model's inputs and outputs.
+// Names of the tensors between stages, in a model's inputs and outputs.
 const char* const kHiddenStates = "hidden_states";
 const char* const kSnapshot = "hidden_states_snapshot";
 
@@ -37,7 +37,7 @@ ModelStage::ModelStage(Parts parts)
 void ModelStage::begin(StageStep& step) {
   step_ = &step;
   for (auto& [number, kept] : kept_) {
-    kept.weights->discard();  // of a step that failed
+    kept.weights->discard();  // of a failed step
   }
   kept_.clear();
   done_ = 0;
@@ -46,7 +46,7 @@ void ModelStage::begin(StageStep& step) {
   }
 }
 
-// Specs of a microbatch's hidden states, and the counts that travel with them.
+// Adds the specs of the router counts, which are sent with a micro-batch's hidden states.
 TensorDict ModelStage::with_counts(TensorDict specs) const {
   specs.erase("input_ids");
   for (const char* of_the_head : {"logps", "scores", "embeddings"}) {
@@ -114,7 +114,7 @@ TensorDict ModelStage::forward(int64_t number, TensorDict received) {
     for (const auto& [name, tensor] : outputs.to_dict()) {
       sent[name] = tensor.detach();
       if (tensor.requires_grad()) {
-        // Not the tensor itself, whose memory is free once it is sent.
+        // A gradient edge, not the tensor itself, whose memory is freed once it is sent.
         kept.roots.push_back(torch::autograd::impl::gradient_edge(tensor));
         kept.root_names.push_back(name);
       }
@@ -135,9 +135,9 @@ TensorDict ModelStage::forward(int64_t number, TensorDict received) {
 TensorDict ModelStage::backward(int64_t number, TensorDict gradients, bool weights_later) {
   const Microbatch& microbatch = step_->microbatches[static_cast<size_t>(number)];
   auto found = kept_.find(number);
-  require(found != kept_.end(), "pipeline: backward of microbatch {} before its forward, or twice", number);
+  invariant(found != kept_.end(), "pipeline: backward of micro-batch {} before its forward, or twice", number);
   Kept& kept = found->second;
-  // Layers that are computed again draw and count as they did in forward.
+  // Recomputed layers draw the same dropout masks and update the same router counts as in forward.
   parts_.model.set_dropout_stream(step_->seed, static_cast<uint64_t>(step_->step), microbatch.first_row);
   routers_.put(kept.routers);
   if (const at::Tensor totals = take(gradients, kRouterTotals); totals.defined()) {
@@ -181,12 +181,13 @@ TensorDict ModelStage::backward(int64_t number, TensorDict gradients, bool weigh
 
 void ModelStage::backward_weight(int64_t number) {
   auto node = kept_.extract(number);
-  require(!node.empty(), "pipeline: the weights' half of microbatch {} before the other half, or twice", number);
+  invariant(!node.empty(), "pipeline: wgrad of micro-batch {} before its dgrad, or twice", number);
   one_done();
   node.mapped().weights->backward_weight();
 }
 
-// Said before the last gradients are computed: those of a unit may be sent as soon as they are there.
+// Called before the last gradients are computed, because a unit's gradients may be reduced as soon as they are
+// complete.
 void ModelStage::one_done() {
   ++done_;
   if (parts_.sharded != nullptr) {

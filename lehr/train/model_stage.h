@@ -1,4 +1,4 @@
-// One stage of a model under a pipeline schedule: what it keeps of each microbatch between forward and backward.
+// One stage of a model in a pipeline schedule; holds the activations of each micro-batch between forward and backward.
 #pragma once
 
 #include <map>
@@ -15,38 +15,38 @@
 
 namespace lehr::train {
 
-/// Rows that go through the pipeline together.
+/// A micro-batch of the pipeline.
 struct Microbatch {
-  Batch batch;            ///< This rank's positions of the rows, on the device.
-  int64_t first_row = 0;  ///< Of the step.
-  double share = 1;       ///< Of the step's valid items.
+  Batch batch;            ///< This rank's positions of the sequences, on the device.
+  int64_t first_row = 0;  ///< Index of the first sequence within the step.
+  double share = 1;       ///< Share of the step's valid items.
 };
 
-/// What the stages of a rank must know of the step under way.
+/// State of the current step, shared by the stages of a rank.
 struct StageStep {
   std::vector<Microbatch> microbatches;
   uint64_t seed = 0;
   int64_t step = 0;
-  int64_t valid = 0;  ///< Items of the step.
+  int64_t valid = 0;  ///< Valid items of the step.
   nn::RouterLossWeights router_losses = {};
-  StepSums sums;  ///< The last stage's.
+  StepSums sums;  ///< Filled by the last stage.
 };
 
-/// Runs a stage of a model for a task. Hidden states flow to the next stage; and, in a model with experts, what the
-/// router losses have counted so far, of which the whole sums come back with the gradients (nn::RouterLosses::packed).
+/// Runs a stage of a model for a task. Sends hidden states to the next stage. In an MoE model it also sends the
+/// accumulated counts of the router losses; their totals return with the gradients (nn::RouterLosses::packed).
 class ModelStage : public pipeline::StageRunner {
  public:
   struct Parts {
-    nn::Model& model;  ///< A pipeline::ModuleSupportsPipelining where there are several stages.
+    nn::Model& model;  ///< With several stages, a pipeline::ModuleSupportsPipelining.
     pipeline::PipelineStageInfo info;
     const TrainTask& task;
     shard::FullySharded* sharded = nullptr;
-    int64_t num_experts = 0;  ///< Of the whole model; 0 without.
+    int64_t num_experts = 0;  ///< Experts of the whole model's largest MoE layer; 0 without experts.
     mesh::DistributedContext* mesh = nullptr;
   };
   explicit ModelStage(Parts parts);
 
-  /// Begins a step. `step` must live as long as actions of it run.
+  /// Begins a step. `step` must outlive the step's actions.
   void begin(StageStep& step);
 
   pipeline::TensorDict input_specs(int64_t microbatch) const override;
@@ -56,12 +56,12 @@ class ModelStage : public pipeline::StageRunner {
   void backward_weight(int64_t microbatch) override;
 
  private:
-  // What backward needs of a forward.
+  // The state that backward needs from a forward.
   struct Kept {
     pipeline::TensorDict inputs = {};
     torch::autograd::edge_list roots = {};
     std::vector<std::string> root_names = {};
-    at::Tensor one = {};  // the loss's own gradient
+    at::Tensor one = {};  // gradient of the loss
     nn::RouterLosses::Forward routers = {};
     std::shared_ptr<ops::WeightGradients> weights = {};
   };
@@ -71,11 +71,11 @@ class ModelStage : public pipeline::StageRunner {
 
   Parts parts_;
   const pipeline::ModuleSupportsPipelining* shapes_;  // the model's
-  nn::RouterLosses counts_;                           // in the place of the model's, where it has none
+  nn::RouterLosses counts_;                           // used if the model has none
   nn::RouterLosses& routers_;
   StageStep* step_ = nullptr;
-  std::map<int64_t, Kept> kept_;  // by microbatch
-  int64_t done_ = 0;              // microbatches whose gradients are complete
+  std::map<int64_t, Kept> kept_;  // by micro-batch
+  int64_t done_ = 0;              // micro-batches with complete gradients
 };
 
 }  // namespace lehr::train

@@ -8,14 +8,14 @@
 namespace lehr::train {
 
 namespace {
-constexpr size_t kMostProducts = 12;  // lines; the file for programs has all
+constexpr size_t kMostProducts = 12;  // lines; operators.json has all
 
 struct Row {
   OperatorKind kind;
   OperatorTotals totals;
 };
 
-// The most time first; what is no operator last.
+// Returns rows by descending time; the time between operators is last.
 std::vector<Row> rows_of(const OperatorReport& report) {
   std::vector<Row> rows;
   for (size_t i = 0; i < kOperatorKinds; ++i) {
@@ -59,18 +59,20 @@ std::string to_text(const OperatorReport& report) {
   const auto steps = static_cast<double>(report.steps);
   std::string text = fmt::format(
       "steps {} to {}: {:.1f} ms each, {} threads{}\n"
-      "at best {} {:.1f} GFLOP/s in {} products and moves {:.1f} GB/s\n\n",
+      "at best {} computes {:.1f} GFLOP/s in {} matmuls and moves {:.1f} GB/s\n\n",
       report.first_step,
       report.first_step + report.steps - 1,
       1e3 * report.seconds / steps,
       report.threads,
       report.ranks > 1 ? fmt::format(", rank 0 of {}", report.ranks) : "",
-      report.ranks > 1 ? "rank 0 alone, while the others wait, computes" : "this machine computes",
+      !report.source.empty() ? report.source
+      : report.ranks > 1     ? "rank 0 alone, while the others wait,"
+                             : "this machine",
       report.limits.flops / 1e9,
       report.dtype,
       report.limits.bytes_per_second / 1e9);
   constexpr auto kLine = "{:<22}{:>10}{:>9}{:>8}{:>10}{:>8}{:>10}  {}\n";
-  text += fmt::format(kLine, "kind", "ms a step", "share", "calls", "GFLOP/s", "GB/s", "of limit", "limited by");
+  text += fmt::format(kLine, "kind", "ms/step", "share", "calls", "GFLOP/s", "GB/s", "of limit", "limited by");
   double sum = 0;
   for (const Row& row : rows_of(report)) {
     sum += row.totals.seconds;
@@ -92,8 +94,8 @@ std::string to_text(const OperatorReport& report) {
     return a.second.seconds > b.second.seconds;
   });
   if (!products.empty()) {
-    text += fmt::format(
-        "\n{:<32}{:>9}{:>8}{:>10}{:>10}\n", "products, m x k x n", "ms a step", "calls", "GFLOP/s", "of peak");
+    text +=
+        fmt::format("\n{:<32}{:>9}{:>8}{:>10}{:>10}\n", "matmuls, m x k x n", "ms/step", "calls", "GFLOP/s", "of peak");
   }
   for (size_t i = 0; i < std::min(kMostProducts, products.size()); ++i) {
     const auto& [size, totals] = products[i];
@@ -145,6 +147,7 @@ Node to_node(const OperatorReport& report) {
   node.set("threads", Node(report.threads));
   node.set("ranks", Node(report.ranks));
   node.set("dtype", Node(report.dtype));
+  node.set("limits_of", Node(report.source.empty() ? "this machine" : report.source));
   node.set("peak_flops_per_second", Node(report.limits.flops));
   node.set("peak_bytes_per_second", Node(report.limits.bytes_per_second));
   node.set("kinds", kinds);

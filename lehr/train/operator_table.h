@@ -1,4 +1,4 @@
-// The table of `lehr train --profile`: time by kind of operator, what was reached in it, and what it is limited by.
+// The table of `lehr train --profile`: time, throughput and limiting factor by kind of operator.
 #pragma once
 
 #include <array>
@@ -11,29 +11,31 @@
 
 namespace lehr::train {
 
-/// What some steps of one rank took, all steps together.
+/// The totals of several steps of one rank.
 struct OperatorReport {
   int64_t steps = 0;
   int64_t first_step = 0;  ///< 1-based.
-  double seconds = 0;      ///< By a clock of its own.
+  double seconds = 0;      ///< Measured by a separate clock.
   std::array<OperatorTotals, kOperatorKinds> kinds = {};
   std::map<ProductSize, OperatorTotals> products = {};
   MachineLimits limits = {};
-  std::string dtype = {};  ///< That products compute in, as the limits: "float32".
+  std::string source = {};  ///< The device of the limits, "NVIDIA H200 (data sheet)"; empty: this machine, measured.
+  std::string dtype = {};   ///< The dtype of matmuls and of the limits: "float32".
   int64_t threads = 1;
   int64_t ranks = 1;
 };
 
-/// What explains most of a time: operations at the machine's peak, or bytes at its bandwidth, if either explains half
-/// of it; otherwise overhead: calls, threads that wait, kernels that reach neither. "waiting" for data and other ranks.
+/// Returns the limiting factor of a kind of operator: "compute" or "memory" if the operations at the machine's peak, or
+/// the bytes at its bandwidth, explain half of the time or more; "waiting" for data and other ranks; otherwise
+/// "overhead": calls, threads that wait, kernels that reach neither limit.
 const char* limit_of(OperatorKind kind, const OperatorTotals& totals, const MachineLimits& limits);
 
-/// Seconds that the machine needs at least, of those that were taken: 0 to 1, and above where caches help.
+/// Returns the least time that the machine needs, as a share of the time taken: 0 to 1, and above if caches help.
 double share_of_limit(const OperatorTotals& totals, const MachineLimits& limits);
 
-/// For people; lines end with a newline.
+/// Returns the table as text; lines end with a newline.
 std::string to_text(const OperatorReport& report);
-/// For programs, all figures of one step.
+/// Returns all figures for programs, per step.
 Node to_node(const OperatorReport& report);
 
 }  // namespace lehr::train

@@ -1,5 +1,7 @@
 #include "lehr/train/pipeline.h"
 
+#include <sstream>
+
 #include "lehr/base/error.h"
 #include "lehr/pipeline/progress.h"
 
@@ -23,9 +25,21 @@ Pipeline::Pipeline(const StageLayout& layout, const Parts& parts)
     : parts_(parts),
       program_(parts.program),
       bound_sends_(pipeline::sends_may_wait(program_)),
-      mixtures_(layout.mixtures),
+      moe_layers_(layout.moe_layers),
       num_experts_(layout.num_experts),
       copies_(layout, models_of(parts.model), pp()) {
+  auto routes = copies_.routes();
+  for (size_t stage = 1; stage < program_.rank_of_stage.size(); ++stage) {
+    routes.insert({program_.rank_of_stage[stage - 1], program_.rank_of_stage[stage]});  // activations
+    routes.insert({program_.rank_of_stage[stage], program_.rank_of_stage[stage - 1]});  // gradients
+  }
+  std::vector<mesh::DistributedContext::Route> between;
+  for (const auto& [from, to] : routes) {
+    if (from != to) {
+      between.push_back({.from = from, .to = to});
+    }
+  }
+  parts_.ranks.context()->connect_messages(pp(), between);
   size_t place = 0;
   for (const auto& [number, model] : parts_.model.stages()) {
     stages_[number] = std::make_unique<ModelStage>(ModelStage::Parts{
@@ -55,7 +69,7 @@ void Pipeline::run(const Batch& batch, int64_t first_row, at::Device device, Sta
   }
   require(
       static_cast<int64_t>(step.microbatches.size()) == program_.num_microbatches,
-      "pipeline: the program is for {} microbatches of {} rows, and the step has {} rows here",
+      "pipeline: the program is for {} micro-batches of {} sequences, but the step has {} sequences here",
       program_.num_microbatches,
       together,
       rows);
@@ -66,51 +80,47 @@ void Pipeline::run(const Batch& batch, int64_t first_row, at::Device device, Sta
   copies_.collect_gradients();
 }
 
-void Pipeline::share(std::map<std::string, double>& numbers) const {
-  // Names first: only the last stage's rank knows them.
+// Uses the hosts' connection, so that no rank waits for a device.
+void Pipeline::share_names(std::vector<std::string>& names) const {
   const int64_t last = program_.rank_of_stage.back();
-  std::string names;
-  std::vector<double> values;
-  for (const auto& [name, value] : numbers) {
-    names += name + '\n';
-    values.push_back(value);
+  std::string text;
+  for (const std::string& name : names) {
+    text += name + '\n';
   }
-  at::Tensor sizes = at::tensor({static_cast<int64_t>(names.size()), static_cast<int64_t>(values.size())}, at::kLong);
-  pp().broadcast(sizes, last);
-  names.resize(static_cast<size_t>(sizes[0].item<int64_t>()));
-  values.resize(static_cast<size_t>(sizes[1].item<int64_t>()));
-  pp().broadcast(at::from_blob(names.data(), {static_cast<int64_t>(names.size())}, at::kChar), last);
-  pp().broadcast(at::from_blob(values.data(), {static_cast<int64_t>(values.size())}, at::kDouble), last);
-  numbers.clear();
-  size_t begin = 0;
-  for (const double value : values) {
-    const size_t end = names.find('\n', begin);
-    numbers[names.substr(begin, end - begin)] = value;
-    begin = end + 1;
+  at::Tensor size = at::full({1}, static_cast<int64_t>(text.size()), at::kLong);
+  pp().broadcast(size, last);
+  text.resize(static_cast<size_t>(size.item<int64_t>()));
+  if (!text.empty()) {
+    pp().broadcast(at::from_blob(text.data(), {static_cast<int64_t>(text.size())}, at::kChar), last);
+  }
+  names.clear();
+  std::istringstream lines(text);
+  for (std::string name; std::getline(lines, name);) {
+    names.push_back(name);
   }
 }
 
-at::Tensor Pipeline::all_mixtures(const at::Tensor& tokens_per_expert) const {
+at::Tensor Pipeline::all_moe_layers(const at::Tensor& tokens_per_expert) const {
   if (num_experts_ == 0) {
     return {};
   }
   int64_t total = 0;
-  for (const int64_t count : mixtures_) {
+  for (const int64_t count : moe_layers_) {
     total += count;
   }
-  // Negative, whatever is added up, where a mixture has no such expert.
+  // Entries of experts that a layer does not have stay negative in the sum.
   at::Tensor all = at::zeros({total, num_experts_}, at::kLong);
   int64_t row = 0;
   int64_t mine = 0;
-  for (size_t stage = 0; stage < mixtures_.size(); ++stage) {
-    if (program_.rank_of_stage[stage] == pp().rank() && mixtures_[stage] > 0) {
+  for (size_t stage = 0; stage < moe_layers_.size(); ++stage) {
+    if (program_.rank_of_stage[stage] == pp().rank() && moe_layers_[stage] > 0) {
       const int64_t here = tokens_per_expert.size(1);
-      const at::Tensor rows = all.narrow(0, row, mixtures_[stage]);
-      rows.narrow(1, 0, here).copy_(tokens_per_expert.narrow(0, mine, mixtures_[stage]));
+      const at::Tensor rows = all.narrow(0, row, moe_layers_[stage]);
+      rows.narrow(1, 0, here).copy_(tokens_per_expert.narrow(0, mine, moe_layers_[stage]));
       rows.narrow(1, here, num_experts_ - here).fill_(-1);
-      mine += mixtures_[stage];
+      mine += moe_layers_[stage];
     }
-    row += mixtures_[stage];
+    row += moe_layers_[stage];
   }
   pp().all_reduce(all);
   return all;

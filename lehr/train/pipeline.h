@@ -1,4 +1,4 @@
-// A step of a model whose stages are on several ranks.
+// Execution of a training step whose stages are on several ranks.
 #pragma once
 
 #include <map>
@@ -16,29 +16,29 @@
 
 namespace lehr::train {
 
-/// Runs this rank's part of the program of a step.
+/// Runs this rank's part of a step's pipeline program.
 class Pipeline {
  public:
   struct Parts {
-    const pipeline::Program& program;  ///< Of every step.
+    const pipeline::Program& program;  ///< The program of every step.
     int64_t microbatch_rows = 1;
     const TrainTask& task;
     const Ranks& ranks;
     StagedModel& model;
-    std::vector<shard::FullySharded>& sharded;  ///< Of the model's stages, in order.
+    std::vector<shard::FullySharded>& sharded;  ///< The model's stages, in order.
   };
-  /// References must outlive the object, but for the program's. `layout` is read now.
+  /// References must outlive the object, except the program's. `layout` is only read here.
   Pipeline(const StageLayout& layout, const Parts& parts);
 
-  /// Forward and backward of the rows of `batch`, of which the first is row `first_row` of the step. `step` says all
-  /// but the microbatches; gets the sums, which are those of the last stage's ranks.
+  /// Runs forward and backward of the sequences of `batch`, of which the first has index `first_row` in the step.
+  /// `step` holds everything except the micro-batches; it receives the sums, on the ranks of the last stage.
   void run(const Batch& batch, int64_t first_row, at::Device device, StageStep& step);
 
-  /// Numbers of the last stage's rank, on all ranks of the pipeline.
-  void share(std::map<std::string, double>& numbers) const;
-  /// The counts of all mixtures of the model, (mixtures, E), from those of this rank's stages; undefined without
-  /// experts.
-  at::Tensor all_mixtures(const at::Tensor& tokens_per_expert) const;
+  /// Broadcasts the names of the last stage's rank to all ranks of the pipeline.
+  void share_names(std::vector<std::string>& names) const;
+  /// Gathers the counts of all MoE layers of the model, (MoE layers, E), from this rank's stages and the others;
+  /// undefined without experts.
+  at::Tensor all_moe_layers(const at::Tensor& tokens_per_expert) const;
   const StageCopies& copies() const { return copies_; }
 
  private:
@@ -47,7 +47,7 @@ class Pipeline {
   Parts parts_;
   pipeline::Program program_;
   bool bound_sends_;
-  std::vector<int64_t> mixtures_;  // by stage
+  std::vector<int64_t> moe_layers_;  // by stage
   int64_t num_experts_;
   StageCopies copies_;
   std::map<int64_t, std::unique_ptr<ModelStage>> stages_;

@@ -1,4 +1,4 @@
-// Master weights: parameters in one type, arithmetic in another.
+// Mixed precision with master weights: parameters in one dtype, computation in another.
 #pragma once
 
 #include <vector>
@@ -9,31 +9,31 @@ namespace lehr::train {
 
 struct TrainingConfig;
 
-/// The type of the parameters, their gradients and the optimizer's state.
+/// The dtype of parameters, gradients and optimizer state.
 at::ScalarType parameter_type(const TrainingConfig& config);
-/// The type that forward and backward compute in.
+/// The dtype of forward and backward.
 at::ScalarType compute_type(const TrainingConfig& config);
 
-/// The type that ranks sum gradients in, where each keeps a part of them.
+/// The dtype of the reduce-scatter of gradients over ranks that shard parameters.
 at::ScalarType reduce_type(const TrainingConfig& config);
 
-/// Lets forward read copies of the parameters in `compute`, while the parameters themselves, their gradients and the
-/// optimizer stay in their own type. With both types equal it does nothing.
+/// Makes forward read copies of the parameters in the dtype `compute`, while the parameters, their gradients and the
+/// optimizer keep theirs. Does nothing if both dtypes are equal.
 class MixedPrecision {
  public:
   MixedPrecision(std::vector<nn::NamedParameter> parameters, at::ScalarType compute);
-  /// Lets forward read the parameters themselves again.
+  /// Makes forward read the parameters themselves again.
   ~MixedPrecision();
   MixedPrecision(const MixedPrecision&) = delete;
   MixedPrecision& operator=(const MixedPrecision&) = delete;
 
-  /// Copies the parameters' present values into what forward reads. Call after every update (and load).
+  /// Updates the copies from the parameters. Call it after every update (and load).
   void refresh();
 
-  /// Adds the gradients of one backward to those of the parameters, in the parameters' type, and clears them.
+  /// Adds the gradients of one backward to those of the parameters, in the parameters' dtype, and clears them.
   void collect_gradients();
 
-  /// Forgets gradients that were not collected.
+  /// Discards gradients that were not collected.
   void clear_gradients();
 
  private:

@@ -17,7 +17,7 @@ Profiler::~Profiler() {
 }
 
 void Profiler::step_begins(int64_t step) {
-  // Step s is the ((s - 1) mod freq)-th of its cycle; the traced ones are the last.
+  // Step s is number (s - 1) mod freq + 1 of its cycle; the last steps of a cycle are traced.
   const int64_t in_cycle = (step - 1) % config_.profile_freq;
   if (!config_.enable_profiling || recording_ || in_cycle != config_.profile_freq - config_.profiler_active) {
     return;

@@ -20,7 +20,7 @@ class Profiler {
   void step_begins(int64_t step);
   void step_ended(int64_t step);
 
-  /// Why the last trace was not written; empty when all were.
+  /// Returns the reason why the last trace was not written; empty if all were.
   const std::string& problem() const { return problem_; }
 
  private:

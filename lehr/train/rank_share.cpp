@@ -28,16 +28,16 @@ ParametersByName by_name(const nn::Module& model) {
   return parameters;
 }
 
-// An entry of an optimizer's state as a part of a tensor of the checkpoint.
+// An entry of an optimizer's state as a shard of a tensor of the checkpoint.
 struct StateEntry {
   const nn::Parameter* parameter = nullptr;
-  std::vector<int64_t> shape;  // of the whole
+  std::vector<int64_t> shape;  // global
   Box box;
 };
 
 StateEntry entry_of(const std::string& name, const at::Tensor& tensor, const ParametersByName& parameters) {
   const auto found = parameters.find(name.substr(0, name.rfind('.')));
-  if (found == parameters.end()) {  // of the optimizer as a whole
+  if (found == parameters.end()) {  // state of the optimizer as a whole
     return {.parameter = nullptr, .shape = tensor.sizes().vec(), .box = whole_box(tensor.sizes().vec())};
   }
   const nn::Parameter& parameter = *found->second;
@@ -46,7 +46,7 @@ StateEntry entry_of(const std::string& name, const at::Tensor& tensor, const Par
   }
   require(
       tensor.sizes() == at::IntArrayRef(shape_of(parameter.box())),
-      "optimizer state: {}: expected [{}], the parameter's part {}, or a number, found [{}]",
+      "optimizer state: {}: expected [{}], the parameter's shard {}, or a scalar, found [{}]",
       name,
       fmt::join(shape_of(parameter.box()), ", "),
       describe(parameter.box()),
@@ -139,7 +139,7 @@ std::vector<state::TensorInfo> of_all_stages(
   if (mesh.size(mesh::axis::pp) == 1) {
     return mine;
   }
-  // Ranks count by stage first.
+  // Ranks are ordered by stage first.
   const bool speaks = mesh.rank() % (mesh.world_size() / mesh.size(mesh::axis::pp)) == 0;
   std::vector<state::TensorInfo> all;
   std::set<std::string> seen;
@@ -182,7 +182,7 @@ void load_optimizer(
       continue;
     }
     if (!reader.has(name)) {
-      continue;  // require_state says so
+      continue;  // require_state reports it
     }
     const StateEntry entry = entry_of(name, tensor, parameters);
     require(
@@ -196,7 +196,7 @@ void load_optimizer(
   }
   for (const std::string& name : reader.names()) {
     if (strict && !tensors.contains(name) && !elsewhere.contains(name)) {
-      tensors[name] = reader.tensor(name);  // which require_state refuses
+      tensors[name] = reader.tensor(name);  // require_state rejects it
     }
   }
   optimizer.require_state(tensors);
@@ -204,7 +204,7 @@ void load_optimizer(
   std::erase_if(wanted, [&](const auto& named) {
     return named.second.numel() == 0 || fresh.contains(named.first.substr(0, named.first.rfind('.')));
   });
-  at_once(source.reads_at_once(), static_cast<int64_t>(wanted.size()), [&](int64_t i) {
+  parallel_io(source.reads_at_once(), static_cast<int64_t>(wanted.size()), [&](int64_t i) {
     const auto& [name, tensor] = wanted[static_cast<size_t>(i)];
     source.copy(name, entry_of(name, tensor, parameters).box, tensor);
   });

@@ -7,11 +7,39 @@
 #include <thread>
 
 #include "lehr/base/error.h"
+#include "lehr/data/packing.h"
 #include "lehr/nn/head.h"
+#include "lehr/ops/attention_sequences.h"
 #include "lehr/shard/context_parallel.h"
 #include "lehr/state/coordinator.h"
 
 namespace lehr::train {
+
+namespace {
+// Adds the sequences' documents and padding as sequence_ends, while the host can read them without a sync.
+Batch with_sequence_ends(Batch rows) {
+  const auto find = [&](const char* name) {
+    const auto found = rows.find(name);
+    return found == rows.end() ? at::Tensor() : found->second;
+  };
+  if (at::Tensor ends = ops::sequence_ends(find("document_ids"), find("attention_mask")); ends.defined()) {
+    rows["sequence_ends"] = std::move(ends);
+  }
+  return rows;
+}
+
+// Returns the padding value of a tensor of a batch. Zeros are padding in masks and token ids.
+int64_t padding_of(const std::string& name) {
+  return name == "labels" ? nn::kIgnoreIndex : name == "document_ids" ? data::kNoDocument : 0;
+}
+
+// Sums numbers of the host in place.
+template <class T>
+void all_reduce(std::vector<T>& numbers, at::ScalarType type, const mesh::Group& group) {
+  at::Tensor packed = at::from_blob(numbers.data(), {static_cast<int64_t>(numbers.size())}, type);
+  group.all_reduce(packed);
+}
+}  // namespace
 
 mesh::DeviceMeshParameters mesh_of(const ParallelismConfig& config, int64_t world_size) {
   mesh::DeviceMeshParameters mesh{
@@ -51,7 +79,7 @@ RowShare Ranks::share(int64_t global) const {
   const int64_t ranks = data_parallel_size();
   require(
       global % ranks == 0,
-      "training.global_batch_size: {} rows cannot be shared evenly by the {} ranks of data_parallel_replicate x "
+      "training.global_batch_size: {} sequences cannot be shared evenly by the {} ranks of data_parallel_replicate x "
       "data_parallel_shard",
       global,
       ranks);
@@ -61,7 +89,7 @@ RowShare Ranks::share(int64_t global) const {
 
 Batch Ranks::positions_of(const Batch& rows) const {
   if (!context_) {
-    return rows;
+    return with_sequence_ends(rows);
   }
   const int64_t tp = context_->size(mesh::axis::tp);
   const int64_t cp = context_->size(mesh::axis::cp);
@@ -71,32 +99,41 @@ Batch Ranks::positions_of(const Batch& rows) const {
     if (tensor.dim() < 2) {
       continue;
     }
-    // Rows of labelled texts are as long as the longest of them. Zeros are padding in masks and ids.
+    // Batches of labelled texts are as wide as their longest text.
     if (const int64_t missing = (tp - tensor.size(1) % tp) % tp; missing > 0) {
-      part[name] = at::constant_pad_nd(tensor, {0, missing}, name == "labels" ? nn::kIgnoreIndex : 0);
+      part[name] = at::constant_pad_nd(tensor, {0, missing}, padding_of(name));
     }
     if (cp > 1) {
       part[name] = shard::take_context_part(part[name], 1, context_->index(mesh::axis::cp), cp);
     }
   }
-  return part;
+  return cp > 1 ? part : with_sequence_ends(std::move(part));  // ranks of cp attend to more than their own positions
 }
 
-void Ranks::sum(std::vector<double>& numbers, const mesh::Group& group) const {
-  at::Tensor packed = at::from_blob(numbers.data(), {static_cast<int64_t>(numbers.size())}, at::kDouble);
-  group.all_reduce(packed);
-}
-
-void Ranks::sum_over_rows(std::vector<double>& numbers) const {
+void Ranks::sum_over_rows(std::vector<int64_t>& counts) const {
   if (context_) {
-    sum(numbers, context_->group({mesh::axis::dp_replicate, mesh::axis::dp_shard}));
+    all_reduce(counts, at::kLong, context_->group({mesh::axis::dp_replicate, mesh::axis::dp_shard}));
   }
 }
 
 void Ranks::sum_over_tokens(std::vector<double>& numbers) const {
   if (context_) {
-    sum(numbers, context_->group({mesh::axis::dp_replicate, mesh::axis::fsdp}));
+    all_reduce(numbers, at::kDouble, context_->group({mesh::axis::dp_replicate, mesh::axis::fsdp}));
   }
+}
+
+void Ranks::sum_over_world(const at::Tensor& numbers) const {
+  if (context_) {
+    context_->world().all_reduce(numbers);
+  }
+}
+
+bool Ranks::counts_tokens() const {
+  return !context_ || context_->index(mesh::axis::tp) == 0;
+}
+
+bool Ranks::counts_rows() const {
+  return counts_tokens() && (!context_ || context_->index(mesh::axis::cp) == 0);
 }
 
 bool Ranks::any(bool here) const {
@@ -135,7 +172,7 @@ std::string Ranks::from_main(const std::string& what, const std::function<std::s
   return text.substr(1);
 }
 
-// By a key of the store and not by a collective: the work may take longer than any of these may.
+// Uses a key of the store, not a collective: the work may take longer than a collective's time limit.
 void Ranks::main_first(const std::function<void()>& work) const {
   if (!context_) {
     work();

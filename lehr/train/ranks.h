@@ -1,4 +1,4 @@
-// The ranks that a run is spread over, as its loop sees them.
+// The ranks of a run, as the training loop sees them.
 #pragma once
 
 #include <functional>
@@ -12,58 +12,66 @@
 
 namespace lehr::train {
 
-/// The mesh that the config asks for in a world of that many ranks: a data_parallel_shard_degree of -1 takes what the
-/// others leave. Throws a usage error if the degrees do not fit.
+/// Returns the mesh of the config in a world of that many ranks: a data_parallel_shard_degree of -1 covers the ranks
+/// that the other degrees leave. Throws a usage error if the degrees do not fit.
 mesh::DeviceMeshParameters mesh_of(const ParallelismConfig& config, int64_t world_size);
 
-/// The rows of every step that one rank takes: [first, first + count) of `global`.
+/// The sequences of every step that one rank processes: [first, first + count) of `global`.
 struct RowShare {
   int64_t global = 0;
   int64_t first = 0;
   int64_t count = 0;
-  /// All rows.
+  /// All sequences.
   static RowShare all(int64_t rows) { return {.global = rows, .first = 0, .count = rows}; }
 };
 
-/// One device, or this rank's place among many. Every function that communicates is called by all ranks alike.
+/// One device, or this rank's view of several. All ranks must call every function that communicates.
 class Ranks {
  public:
   /// One device.
   Ranks() = default;
-  /// The ranks that `transport` connects, which must outlive the object; one device if it is null. Throws as mesh_of.
+  /// The ranks that `transport` connects, which must outlive the object; one device if it is null. Throws as mesh_of
+  /// does.
   Ranks(const ParallelismConfig& config, mesh::Transport* transport);
 
   /// Null on one device.
   mesh::DistributedContext* context() const { return context_.get(); }
   int64_t world_size() const { return context_ ? context_->world_size() : 1; }
-  /// The one rank that speaks and writes what is no tensor.
+  /// True on the one rank that logs, and writes data that is no tensor.
   bool is_main() const { return !context_ || context_->is_main_process(); }
-  /// Ranks that take different rows.
+  /// Number of ranks with different sequences.
   int64_t data_parallel_size() const { return context_ ? context_->data_parallel_size() : 1; }
 
-  /// This rank's share of `global` rows. Throws a usage error if the ranks cannot share them evenly.
+  /// Returns this rank's share of `global` sequences. Throws a usage error if the ranks cannot share them evenly.
   RowShare share(int64_t global) const;
-  /// The positions of the rows that this rank computes: all, unless rows are cut by context parallelism; with padding
-  /// behind them where tensor parallelism needs a multiple of its ranks. Tensors of two dimensions or more are cut and
-  /// padded in dimension 1; others are as they are.
+  /// Returns the positions of the sequences that this rank computes. Context parallelism shards the positions;
+  /// otherwise they are all positions, padded to a multiple of the tp ranks if needed. Tensors of two dimensions or
+  /// more are sharded and padded in dimension 1; others are unchanged. Without context parallelism the result has
+  /// `sequence_ends` of document_ids and attention_mask (ops/attention_sequences.h), if one of these exists and they
+  /// are on the CPU.
   Batch positions_of(const Batch& rows) const;
 
-  /// The sum of each number over the ranks that take different rows.
-  void sum_over_rows(std::vector<double>& numbers) const;
-  /// The sum of each number over the ranks that take different rows or positions: of what each counts for its own.
+  /// Sums each count over the ranks with different sequences.
+  void sum_over_rows(std::vector<int64_t>& counts) const;
+  /// Sums each number over the ranks with different sequences or positions: for counts of a rank's own tokens.
   void sum_over_tokens(std::vector<double>& numbers) const;
-  /// Whether it is true on any rank.
+  /// Sums over all ranks, in place and on the tensor's device: the host does not wait. If several ranks hold the same
+  /// value, one of them must contribute it, and the others zeros.
+  void sum_over_world(const at::Tensor& numbers) const;
+  /// True if this rank contributes counts of its tokens: on the first rank of tensor parallelism.
+  bool counts_tokens() const;
+  /// True if it contributes counts of whole sequences: also only on the first rank of context parallelism.
+  bool counts_rows() const;
+  /// Returns whether `here` is true on any rank.
   bool any(bool here) const;
-  /// Runs `work` on the main rank first and on the others when it is done: what it leaves on the disk is used by them.
-  /// What `work` throws there is thrown on all.
+  /// Runs `work` on the main rank first, and then on the others, which use the files that it leaves on the disk. An
+  /// exception of the main rank's `work` is thrown on all ranks.
   void main_first(const std::function<void()>& work) const;
-  /// Throws a usage error on ranks whose text is not the main rank's, with the first line that differs.
+  /// Throws a usage error on ranks whose text differs from the main rank's, with the first line that differs.
   void require_same(const std::string& what, const std::string& text) const;
 
  private:
   std::string from_main(const std::string& what, const std::function<std::string()>& make) const;
-  void sum(std::vector<double>& numbers, const mesh::Group& group) const;
-
   std::unique_ptr<mesh::DistributedContext> context_;
 };
 

@@ -11,7 +11,7 @@ namespace lehr::train {
 using descriptor::BlockConfig;
 
 namespace {
-// What changes what a sub-block computes from the same weights; sizes that a block config has are not among them.
+// Settings that change a sub-block's computation with the same weights, without the sizes in a block config.
 constexpr std::array kSharedKeys = {
     "hidden_size",
     "num_attention_heads",
@@ -59,7 +59,7 @@ void require_same_computation(
   for (const char* key : kSharedKeys) {
     require(
         text_of(there, key) == text_of(here, key),
-        "{}: {} has {} = {}, the model that it goes into has {}; a sub-block would compute something else there",
+        "{}: {} has {} = {}, but the target model has {}; a sub-block would compute something else there",
         replacement.where,
         folder,
         key,

@@ -1,4 +1,4 @@
-// What a half of a layer must be to take the place of another one.
+// Rules that a sub-block must satisfy to replace another one.
 #pragma once
 
 #include <string>
@@ -8,19 +8,18 @@
 
 namespace lehr::train {
 
-/// All throw usage errors that begin with what asks for the replacement.
-/// @{
+/// All functions throw usage errors that begin with the origin of the replacement.
 
-/// The model that a half comes from must be of the family of the one that it goes into, and like it in all that changes
-/// what a sub-block computes from the same weights.
+/// Requires that the source model is of the same family as the target, and equal to it in all settings that change a
+/// sub-block's computation with the same weights.
 void require_same_computation(
     const Replacement& replacement, const descriptor::ModelArgs& other, const descriptor::ModelArgs& own);
 
-/// `folder` holds a model of `count` layers, of which `layer` must be one.
+/// Requires that `layer` is one of the `count` layers of the model in `folder`.
 void require_layer(const Replacement& replacement, int64_t layer, size_t count, const std::string& folder);
 
-/// What Replacement::block_config says of the half, if it is there, must be what the half is in `there`, the layer that
-/// it comes from. `form` is that of the model that it goes into.
+/// Requires that the sub-block in `there`, the source layer, matches Replacement::block_config, if that is set. `form`
+/// is that of the target model.
 void require_as_said(
     const Replacement& replacement, const descriptor::BlockConfig& there, const descriptor::DecoderForm& form);
 

@@ -24,7 +24,7 @@ std::string place_of(const Node& node) {
 
 int64_t layer_of(const Node& number) {
   if (number.as_int() < 0) {
-    refuse(number, fmt::format("expected a layer's number from 0, found {}", number.as_int()));
+    refuse(number, fmt::format("expected the index of a layer from 0, found {}", number.as_int()));
   }
   return number.as_int();
 }
@@ -69,7 +69,7 @@ std::vector<Replacement> read_own(const Node& node, const fs::path& base) {
   return found;
 }
 
-// ".../DIR/subblocks_safetensors/block_3_ffn.safetensors": layer 3 of DIR.
+// Parses ".../DIR/subblocks_safetensors/block_3_ffn.safetensors" as layer 3 of DIR.
 std::pair<Half, SubblockOrigin> read_weight_path(const Node& node, const fs::path& base) {
   const fs::path path = model_folder(node, base);
   const std::string stem = path.stem().string();
@@ -98,7 +98,7 @@ std::pair<Half, SubblockOrigin> read_weight_path(const Node& node, const fs::pat
 
 const Node& the_only(const Node& list, const char* what) {
   if (list.items().size() != 1) {
-    refuse(list, fmt::format("expected one {}, found {}; several layers as one are not supported", what, list.size()));
+    refuse(list, fmt::format("expected one {}, found {}; merging layers is not supported", what, list.size()));
   }
   return list.at(0);
 }
@@ -126,7 +126,8 @@ std::vector<Replacement> read_puzzletrons(const Node& node, const fs::path& base
     if (no_op == has_path) {
       refuse(
           node.at("weight_paths"),
-          fmt::format("expected {} for {}, as its block config says", no_op ? "no file" : "a file", name_of(half)));
+          fmt::format(
+              "expected {} for {}, according to its block config", no_op ? "no file" : "a file", name_of(half)));
     }
     if (no_op) {
       found.push_back({.layer = layer, .half = half, .where = place_of(config)});
@@ -151,7 +152,7 @@ std::vector<Replacement> read_replacements(const fs::path& file) {
   const Node& list = root.is_table() ? root.at("chosen_replacements") : root;
   require(
       !list.items().empty(),
-      "{}: expected replacements, found an empty list, which would leave the model as it is",
+      "{}: expected replacements, found an empty list, which would leave the model unchanged",
       root.is_table() ? place_of(list) : list.origin());
   std::vector<Replacement> all;
   std::set<std::pair<int64_t, Half>> seen;

@@ -24,17 +24,17 @@
 namespace lehr::train {
 
 void RunState::fields(FieldVisitor& v) {
-  v.required("step", step, "Optimizer steps done.", at_least(0));
-  v.required("num_tokens", num_tokens, "Valid items trained on.", at_least(0));
-  v.required("skipped", skipped, "Updates left out because something was not finite.", at_least(0));
-  v.optional("data_ahead", data_ahead, "Steps of data that were read before step 0, in another run.");
-  v.optional("schedule_ahead", schedule_ahead, "Steps of the schedule that were done before step 0, in another run.");
+  v.required("step", step, "Completed optimizer steps.", at_least(0));
+  v.required("num_tokens", num_tokens, "Tokens trained on, without padding.", at_least(0));
+  v.required("skipped", skipped, "Updates that were skipped because a value was not finite.", at_least(0));
+  v.optional("data_ahead", data_ahead, "Steps of data that another run read before step 0.");
+  v.optional("schedule_ahead", schedule_ahead, "Steps of the schedule that another run completed before step 0.");
   v.required("seed", seed, "Seed of the run.");
-  v.required("rows_per_step", rows_per_step, "Rows of an optimizer step.", positive());
-  v.required("seq_len", seq_len, "Tokens in a row.", positive());
-  v.optional("optimizer", optimizer, "What optimizer.name was.");
-  v.optional("data_fingerprint", data_fingerprint, "Tells whether the data and its order are the same.");
-  v.optional("base_fingerprint", base_fingerprint, "Tells whether adapters stand on the same weights.");
+  v.required("rows_per_step", rows_per_step, "Sequences per optimizer step.", positive());
+  v.required("seq_len", seq_len, "Tokens per sequence.", positive());
+  v.optional("optimizer", optimizer, "The value of optimizer.name.");
+  v.optional("data_fingerprint", data_fingerprint, "Identifies the data and its order.");
+  v.optional("base_fingerprint", base_fingerprint, "Identifies the base weights of adapters.");
 }
 
 namespace {
@@ -60,7 +60,7 @@ Node generation_config(const descriptor::ModelArgs& args, const std::vector<int6
   node.set("do_sample", Node(true));
   return node;
 }
-// A checkpoint's weights may fit a model that computes something else: another base of the rotary frequencies, say.
+// Weights may fit a model that computes something else, for example with another rope_theta.
 void require_same_shape(const std::filesystem::path& file, const Node& now, const std::string& advice) {
   const Node then = parse_json_file(file);
   std::vector<std::string> differences;
@@ -72,7 +72,7 @@ void require_same_shape(const std::filesystem::path& file, const Node& now, cons
   }
   require(
       differences.empty(),
-      "{}: the run so far was of another model: {}; {}",
+      "{}: the run so far trained another model: {}; {}",
       file.string(),
       fmt::join(differences, "; "),
       advice);
@@ -121,7 +121,7 @@ RunCheckpoints::RunCheckpoints(
     return std::string();
   });
   if (config.training.task == TaskKind::sft) {
-    // A model that was not made for conversations does not know the token that ends a turn as one to stop at.
+    // A base model may not list the token that ends a turn as a stop token.
     stop_ids_ = stop_ids_of(tokenizer, chat_template_of(config), stop_ids_);
   }
   if (const std::string& own = config.tokenizer.chat_template; !own.empty()) {
@@ -144,7 +144,7 @@ std::optional<std::filesystem::path> RunCheckpoints::find() {
 }
 
 RunState RunCheckpoints::load(const std::filesystem::path& folder, const RunState& now) {
-  // Before what a rank may fail in by itself: all must come here.
+  // Called before anything that can fail on one rank alone, because all ranks must call it.
   const auto entries = all_of("optimizer", share_of_optimizer(optimizer_, model_, mesh_).all);
   RunState state;
   coordinator_->all_succeed("load", [&] { state = load_here(folder, now, entries); });
@@ -164,7 +164,7 @@ RunState RunCheckpoints::load_here(
     require(wanted == then, "{}: the run so far had {} = {}, the config says {}; {}", file, key, then, wanted, advice);
   };
   same("debug.seed", now.seed, state.seed);
-  same("rows in a step (training.global_batch_size)", now.rows_per_step, state.rows_per_step);
+  same("sequences per step (training.global_batch_size)", now.rows_per_step, state.rows_per_step);
   same("training.seq_len", now.seq_len, state.seq_len);
   require(
       state.optimizer.empty() || state.optimizer == now.optimizer,
@@ -177,15 +177,14 @@ RunState RunCheckpoints::load_here(
   require(
       state.data_fingerprint.empty() || state.data_fingerprint == now.data_fingerprint,
       "{}: the run so far read other data than [data] says now (files, weights, packing, data.seed or what is held "
-      "out); "
-      "{}",
+      "out); {}",
       file,
       advice);
   require_same_peft(folder, state, now);
   require_same_shape(folder / config_file(), args_.to_hf_config(state::torch_name(weights_type())), advice);
   require(
       state.step <= training.steps,
-      "training.steps: {} steps are done in {}, which is more than the {} asked for",
+      "training.steps: {} steps are complete in {}, which is more than the {} of this run",
       state.step,
       folder.string(),
       training.steps);
@@ -234,7 +233,7 @@ std::vector<int64_t> RunCheckpoints::went_back_to(int64_t step) {
   return steps;
 }
 
-// The tensors of all stages, which do not change during a run.
+// The tensors of all stages, which are constant during a run.
 const std::vector<state::TensorInfo>& RunCheckpoints::all_of(
     const std::string& stem, const std::vector<state::TensorInfo>& mine) {
   const auto [found, is_new] = all_.try_emplace(stem);
@@ -250,15 +249,15 @@ std::optional<std::string> RunCheckpoints::save(const RunState& state) {
     const auto name = std::find_if(names.begin(), names.end(), [](const auto& text) { return !text.empty(); });
     if (name != names.end()) {
       fail_runtime(
-          "step {}: {} is not finite any more, so nothing was saved and the run ends; the checkpoint before stands. Go "
-          "on from it with a lower optimizer.lr",
+          "step {}: {} is not finite any more, so nothing was saved and the run ends; the previous checkpoint is kept. "
+          "Resume from it with a lower optimizer.lr",
           state.step,
           *name);
     }
     return std::string();
   });
   state::CheckpointContents contents{.step = state.step, .weights = {}};
-  const bool adapters = config_.peft.has_adapters();  // PEFT knows no shards
+  const bool adapters = config_.peft.has_adapters();  // PEFT has no sharded files
   auto weights = share_of_parameters(model_, map_, mesh_);
   contents.weights.push_back(
       {.stem = adapters ? peft::kAdapterStem : "model",
@@ -276,9 +275,13 @@ std::optional<std::string> RunCheckpoints::save(const RunState& state) {
   if (coordinator_->is_main()) {
     add_texts(contents, state);
   }
-  const auto earlier = wait();  // which save() would do too: what is returned must not depend on time
+  const auto earlier = wait();  // save() would wait too, but the return value must not depend on timing
   writer_->save(contents);
   return earlier;
+}
+
+void RunCheckpoints::wait_copied() {
+  writer_->wait_copied();
 }
 
 int64_t RunCheckpoints::copied_bytes() const {

@@ -1,5 +1,5 @@
-// Saving and resuming a run: weights, optimizer and position, as a Hugging Face folder with files beside. A run of
-// adapters saves these alone, as a folder of Hugging Face's PEFT. Of many ranks each writes and reads its boxes.
+// Saving and resuming a run: weights, optimizer and run state, as a Hugging Face folder with additional files. A run
+// with adapters saves only these, as a folder of Hugging Face's PEFT. Each rank writes and reads its own shards.
 #pragma once
 
 #include <filesystem>
@@ -29,33 +29,34 @@ struct CheckpointContents;
 
 namespace lehr::train {
 
-/// Where a run is. Random numbers and the order of data are functions of the seed and the step, so this is all there is
-/// to remember beside tensors.
+/// The state of a run. Random numbers and the order of data are functions of the seed and the step, so this is
+/// everything to restore besides tensors.
 struct RunState {
-  int64_t step = 0;        ///< Steps done.
-  int64_t num_tokens = 0;  ///< Valid items trained on.
-  int64_t skipped = 0;     ///< Updates left out because something was not finite.
-  /// Steps by which the place in the data, and in the schedule of the learning rate, is ahead of `step`: 0 but in a run
-  /// that took over some of another one's state (train/initial_load.h). Negative where only the steps went on.
+  int64_t step = 0;        ///< Completed steps.
+  int64_t num_tokens = 0;  ///< Tokens trained on, without padding.
+  int64_t skipped = 0;     ///< Updates that were skipped because a value was not finite.
+  /// Number of steps by which the position in the data, and in the learning-rate schedule, is ahead of `step`: 0 except
+  /// in a run that took over some of another run's state (train/initial_load.h). Negative if only the step was taken
+  /// over.
   int64_t data_ahead = 0;
   int64_t schedule_ahead = 0;
   int64_t seed = 0;
   int64_t rows_per_step = 0;
   int64_t seq_len = 0;
-  std::string optimizer = {};         ///< Its name; empty in checkpoints that do not tell.
-  std::string data_fingerprint = {};  ///< Of the data and its order; empty in checkpoints that do not tell.
-  std::string base_fingerprint = {};  ///< Of the weights that adapters are for; empty without adapters.
+  std::string optimizer = {};         ///< Its name; empty in older checkpoints.
+  std::string data_fingerprint = {};  ///< Identifies the data and its order; empty in older checkpoints.
+  std::string base_fingerprint = {};  ///< Identifies the base weights of adapters; empty without adapters.
   void fields(FieldVisitor& v);
 };
 
-/// The checkpoints of one run. Of many ranks all make one and call its functions together, in the same order; what one
-/// throws, or returns, all do. They need no collectives, only the transport's store.
+/// The checkpoints of one run. All ranks construct one and call its functions together, in the same order; errors and
+/// return values are the same on all of them. It uses only the transport's store, no collectives.
 class RunCheckpoints {
  public:
-  /// References must outlive this object. `mesh`: null on one device; else every parameter of `model` must be laid out
-  /// (shard::replicate_elsewhere) by the first save or load, and job.dump_folder be on a file system that all ranks
-  /// see. `whole` has all names of the model (on meta, say) where `model` is some stages of it; adapters are judged by
-  /// it.
+  /// References must outlive this object. `mesh`: null on one device; otherwise every parameter of `model` must be laid
+  /// out (shard::replicate_elsewhere) before the first save or load, and job.dump_folder must be on a file system that
+  /// all ranks share. `whole` has all names of the model (it may be on meta) if `model` holds only some stages;
+  /// adapters are checked against it.
   RunCheckpoints(
       const TrainConfig& config,
       const descriptor::ModelArgs& args,
@@ -66,35 +67,39 @@ class RunCheckpoints {
       const nn::Model* whole = nullptr);
   ~RunCheckpoints();
 
-  /// The folder to resume from: checkpoint.load_step if the run has not gone back to it before, or the newest complete
-  /// one; nothing for a new run. Newer ones whose files are not as they were written are set aside (step-N.damaged), of
-  /// which take_warnings() tells. Throws a usage error if load_step names none or a damaged one, and if all are
-  /// damaged.
+  /// Returns the folder to resume from: checkpoint.load_step unless the run went back to it before, or the newest
+  /// complete one; nullopt for a new run. Newer damaged checkpoints are set aside (step-N.damaged), which
+  /// take_warnings() reports. Throws a usage error if there is no checkpoint of load_step or it is damaged, and if all
+  /// are damaged.
   std::optional<std::filesystem::path> find();
 
-  /// What a person should know of the calls before; empty again then. Only on the main rank.
+  /// Returns and clears the warnings of previous calls. Only on the main rank.
   std::vector<std::string> take_warnings() { return std::exchange(warnings_, {}); }
 
-  /// Loads weights (of adapters: the base must be loaded), optimizer and position. Throws a usage error for a
+  /// Loads weights (for adapters: the base must be loaded), optimizer and run state. Throws a usage error for a
   /// checkpoint of another shape, or of another seed, batch size, data or base than `now`'s, which would change the
   /// order of data. The optimizer's state must be allocated.
   RunState load(const std::filesystem::path& folder, const RunState& now);
 
-  /// After a load of checkpoint.load_step: sets later checkpoints aside, and remembers that the run went back, so that
-  /// the same command goes on from where it comes to. Returns the steps of those set aside.
+  /// After a load of checkpoint.load_step: sets later checkpoints aside and records that the run went back, so that the
+  /// same command later resumes from the newest checkpoint. Returns the steps of those set aside.
   std::vector<int64_t> went_back_to(int64_t step);
-  /// The file that remembers; checkpoint.load_step is not looked at while it is there.
+  /// The file of that record; checkpoint.load_step is ignored while it exists.
   std::filesystem::path went_back_file(int64_t step) const;
 
-  /// Hands the present state to the writer. Returns what went wrong with an earlier save, if it did: a failed save
-  /// loses itself, never an earlier checkpoint. Throws a runtime error, and saves nothing, when a weight is not finite.
+  /// Hands a copy of the current state to the writer; the state must not change before wait_copied(). Returns the error
+  /// of an earlier save, if there was one: a failed save loses only itself, never an earlier checkpoint. Throws a
+  /// runtime error, and saves nothing, if a weight is not finite.
   std::optional<std::string> save(const RunState& state);
 
-  /// Bytes of the copy that save() makes on this rank. It is written beside training, and the next save takes its
-  /// memory again, so it stays from the first save on. The optimizer's state must be allocated.
+  /// Waits until weights and optimizer state may change again after a save. Call it before an update.
+  void wait_copied();
+
+  /// Bytes of the copy that save() makes on this rank. It is written in the background, and the next save reuses its
+  /// memory, so it stays allocated after the first save. The optimizer's state must be allocated.
   int64_t copied_bytes() const;
 
-  /// Waits until everything is on disk. Returns what went wrong, if it did.
+  /// Waits until everything is on disk. Returns the error of an earlier save, if there was one.
   std::optional<std::string> wait();
 
  private:
@@ -109,11 +114,11 @@ class RunCheckpoints {
 
   const TrainConfig& config_;
   const descriptor::ModelArgs& args_;
-  std::vector<std::pair<std::string, std::string>> tokenizer_files_;  // name and content
+  std::vector<std::pair<std::string, std::string>> tokenizer_files_;  // names and contents
   nn::Model& model_;
   const nn::Model& by_names_;
   optim::Optimizer& optimizer_;
-  std::vector<int64_t> stop_ids_;  // of generation_config.json
+  std::vector<int64_t> stop_ids_;  // for generation_config.json
   std::vector<peft::StoredName> base_names_;
   state::StateMap map_;  // from the files of a checkpoint to the parameters
   mesh::DistributedContext* mesh_;

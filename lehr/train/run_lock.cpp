@@ -16,7 +16,7 @@ namespace lehr::train {
 RunLock::RunLock(const std::filesystem::path& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  require(!error, "job.dump_folder: {} cannot be made: {}", folder.string(), error.message());
+  require(!error, "job.dump_folder: {} cannot be created: {}", folder.string(), error.message());
   const auto path = folder / ".lock";
   file_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   require(file_ >= 0, "job.dump_folder: {} cannot be written to: {}", folder.string(), std::strerror(errno));
@@ -24,13 +24,13 @@ RunLock::RunLock(const std::filesystem::path& folder) {
     const std::string holder = read_file(path);
     ::close(file_);
     fail(
-        "job.dump_folder: another run is at work in {} (process {}); wait for it, stop it, or choose another folder",
+        "job.dump_folder: another run uses {} (process {}); wait for it, stop it, or choose another folder",
         folder.string(),
         holder.empty() ? "unknown" : holder);
   }
   const std::string me = std::to_string(::getpid());
   if (::ftruncate(file_, 0) != 0 || ::pwrite(file_, me.data(), me.size(), 0) < 0) {
-    // The number is a help to people only; the hold itself stands.
+    // The process id is informational; the lock does not depend on it.
   }
 }
 

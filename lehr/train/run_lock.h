@@ -1,15 +1,15 @@
-// One run a folder.
+// A lock file: one run per folder.
 #pragma once
 
 #include <filesystem>
 
 namespace lehr::train {
 
-/// Holds a folder for one process: two runs that write the same checkpoints would ruin each other's. The hold ends with
-/// the process, however it ends.
+/// Locks a folder for one process, because two runs would overwrite each other's checkpoints. The lock ends with the
+/// process, however it ends.
 class RunLock {
  public:
-  /// Makes the folder. Throws a usage error that names the other process if the folder is held.
+  /// Creates the folder. Throws a usage error that names the other process if the folder is locked.
   explicit RunLock(const std::filesystem::path& folder);
   ~RunLock();
   RunLock(const RunLock&) = delete;

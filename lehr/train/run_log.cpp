@@ -1,9 +1,11 @@
 #include "lehr/train/run_log.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "lehr/base/file.h"
 #include "lehr/base/log.h"
+#include "lehr/metric/device_memory.h"
 #include "lehr/metric/plot.h"
 #include "lehr/train/precision.h"
 
@@ -26,10 +28,6 @@ std::map<std::string, double> learned_metrics(const ValidationResult& result) {
   return metrics;
 }
 
-double measured_peak_flops(at::Device device, at::ScalarType dtype) {
-  return metric::measure_peak_flops(device, dtype);
-}
-
 RunLog::RunLog(
     const TrainConfig& config,
     const descriptor::ModelArgs& args,
@@ -40,26 +38,28 @@ RunLog::RunLog(
     const Ranks& ranks,
     const RunState& state,
     Logger& log,
-    const std::optional<ExpectedMemory>& expected,
-    const PeakFlops& peak_flops)
+    double peak_flops,
+    const std::optional<ExpectedMemory>& expected)
     : config_(config),
+      device_(device),
       log_(log),
       folder_(config.job.dump_folder),
       counts_(args.get_nparams_and_flops(config.training.seq_len)),
+      peak_flops_(peak_flops),
       first_step_(state.step),
       metrics_(folder_ / "metrics.jsonl", state.step == 0 ? -1 : state.step),
       profiler_(config.profiling, folder_, device),
       trains_(trains) {
   if (config.profiling.operator_table) {
-    step_profile_.emplace(config, ranks.world_size(), state.step);
+    step_profile_.emplace(config, device, ranks.world_size(), state.step);
     if (step_profile_->last_step() > config.training.steps) {
       log.warn(
-          "profiling.operator_table: there will be no table: it would be of steps up to {}, and the run ends with {}",
+          "profiling.operator_table: there will be no table: it needs steps up to {}, but the run ends with {}",
           step_profile_->last_step(),
           config.training.steps);
       step_profile_.reset();
     } else if (config.profiling.enable_profiling) {
-      log.warn("profiling.operator_table: its times hold what profiling.enable_profiling's traces cost");
+      log.warn("profiling.operator_table: its times include the overhead of profiling.enable_profiling's traces");
     }
   }
   if (config.peft.enabled()) {
@@ -70,15 +70,15 @@ RunLog::RunLog(
     tensorboard_ = std::make_unique<metric::TensorBoardWriter>(
         folder_ / config.metrics.save_tb_folder, state.step == 0 ? std::nullopt : std::optional(state.step + 1));
   }
-  if (config.metrics.measure_peak) {
-    peak_flops_ = peak_flops(device, compute_type(config.training)) * static_cast<double>(ranks.world_size());
-  }
   report_start(args, model, optimizer, device, ranks, state, expected);
 }
 
 RunLog::~RunLog() = default;
 
 void RunLog::step_begins(int64_t step) {
+  if (step == first_step_ + 1) {
+    meter_.restart();  // the start of the run is not part of its first step
+  }
   profiler_.step_begins(step);
   if (!step_profile_) {
     return;
@@ -103,14 +103,14 @@ void RunLog::show_table() {
   log_.plain(*table);
 }
 
-// Each expert's load relative to an even one, averaged over mixtures after sorting, so that the picture shows how
-// uneven mixtures are and not which expert is which. Mixtures with fewer experts are stretched to the largest one's E.
+// Records each expert's load relative to an even one, averaged over MoE layers after sorting, so that the picture shows
+// the imbalance within layers and not which expert is loaded. Layers with fewer experts are stretched to the largest E.
 void RunLog::remember_expert_loads(int64_t step, const at::Tensor& tokens_per_expert) {
   const at::Tensor counts = tokens_per_expert.cpu().to(at::kDouble);
   const int64_t columns = counts.size(-1);
   std::vector<at::Tensor> loads;
-  for (const at::Tensor& of_mixture : counts.unbind()) {
-    const at::Tensor own = of_mixture.masked_select(of_mixture.ge(0));  // negative: no such expert
+  for (const at::Tensor& of_moe_layer : counts.unbind()) {
+    const at::Tensor own = of_moe_layer.masked_select(of_moe_layer.ge(0));  // negative: no such expert
     const at::Tensor load = std::get<0>((own / own.mean().clamp_min(1)).sort());
     const at::Tensor places = at::floor_divide(at::arange(columns, at::kLong) * own.size(0), columns);
     loads.push_back(load.index_select(0, places));
@@ -120,7 +120,7 @@ void RunLog::remember_expert_loads(int64_t step, const at::Tensor& tokens_per_ex
   expert_loads_.emplace_back(values, values + row.numel());
   expert_load_steps_.push_back(std::to_string(step));
   constexpr size_t kMaxRows = 64;
-  if (expert_loads_.size() > kMaxRows) {  // keep every second one: the whole run stays in the picture
+  if (expert_loads_.size() > kMaxRows) {  // keep every second one, so that the picture covers the whole run
     for (size_t i = 0; 2 * i < expert_loads_.size(); ++i) {
       expert_loads_[i] = expert_loads_[2 * i];
       expert_load_steps_[i] = expert_load_steps_[2 * i];
@@ -135,7 +135,7 @@ void RunLog::draw_expert_loads() const {
     return;
   }
   metric::HeatMap map{
-      .title = "load of the experts, from the least to the most used (1: an even share)",
+      .title = "load of the experts, sorted in ascending order (1: an even share)",
       .x_label = "expert",
       .y_label = "step",
       .row_names = expert_load_steps_,
@@ -147,7 +147,7 @@ void RunLog::draw_expert_loads() const {
   write_file_atomically(folder_ / "expert_load.svg", metric::heat_map_svg(map));
 }
 
-// Once: the run goes on, and so would the warnings.
+// Warns once per file: the run continues, and so would the warnings.
 void RunLog::warn_of_full_disk() {
   for (const std::string& problem :
        {metrics_.problem(),
@@ -160,27 +160,61 @@ void RunLog::warn_of_full_disk() {
   }
 }
 
+void RunLog::pause(Pause reason) {
+  meter_.pause();
+  paused_since_ = {reason, metric::ThroughputMeter::steady_seconds()};
+}
+
+void RunLog::resume() {
+  if (const auto since = std::exchange(paused_since_, {})) {
+    pause_seconds_[since->first] = metric::ThroughputMeter::steady_seconds() - since->second;
+  }
+  meter_.resume();
+}
+
+double RunLog::seconds_left(int64_t step) const {
+  const int64_t last = config_.training.steps;
+  const auto pauses = [&](Pause reason, bool enabled, int64_t every) {
+    const auto seconds = pause_seconds_.find(reason);
+    if (!enabled || seconds == pause_seconds_.end()) {
+      return 0.0;
+    }
+    const int64_t due = last / every - (step - 1) / every + (last % every != 0 ? 1 : 0);  // from this step on
+    return static_cast<double>(due) * seconds->second;
+  };
+  return static_cast<double>(last - step) * meter_.step_seconds() +
+         pauses(Pause::validation, config_.validation.enable, config_.validation.freq) +
+         pauses(Pause::save, config_.checkpoint.enable, config_.checkpoint.interval);
+}
+
+// Counts attention by the pairs of query and key that causal attention computes; the usual formula, with all pairs of a
+// sequence, would overestimate the utilization by up to a third, and far more for packed documents.
+double RunLog::flops_of(const StepWork& work) const {
+  const auto per_pair = static_cast<double>(counts_.attention_flops_per_pair);
+  const double without_attention = static_cast<double>(counts_.causal_flops_per_token) -
+                                   per_pair * static_cast<double>(config_.training.seq_len) / 2;
+  return without_attention * static_cast<double>(work.tokens) + per_pair * static_cast<double>(work.attention_pairs);
+}
+
 std::map<std::string, double> RunLog::step_ended(
     const RunState& state, const StepResult& result, double learning_rate) {
   if (step_profile_) {
     step_profile_->step_ended(state.step);
   }
   profiler_.step_ended(state.step);
-  const int64_t tokens = config_.training.rows_per_step() * config_.training.seq_len;
-  meter_.step(tokens);
+  meter_.step(result.work.tokens, flops_of(result.work));
   const double rate = meter_.tokens_per_second();
-  // Only the work that causal attention needs counts: the usual figure would flatter by up to a third.
-  const auto flops_per_token = static_cast<double>(counts_.causal_flops_per_token);
-  if (peak_flops_ > 0) {
-    // Others may have used the machine while its peak was measured.
-    peak_flops_ = std::max(peak_flops_, flops_per_token * rate);
-  }
-  const double utilization = metric::model_flops_utilization(flops_per_token, rate, peak_flops_);
+  const double utilization = metric::model_flops_utilization(meter_.flops_per_second(), peak_flops_);
   const metric::ProcessMemory memory = metric::process_memory();
   auto metrics = learned_metrics(state, result, learning_rate);
   metrics["tokens_per_second"] = rate;
   metrics["step_seconds"] = meter_.last_step_seconds();
   metrics["memory_bytes"] = static_cast<double>(memory.resident);
+  const auto of_device = metric::device_memory(device_);
+  if (of_device) {
+    metrics["device_peak_bytes"] = static_cast<double>(of_device->peak_allocated);
+    metrics["device_reserved_bytes"] = static_cast<double>(of_device->peak_reserved);
+  }
   if (peak_flops_ > 0) {
     metrics["mfu"] = utilization;
   }
@@ -225,11 +259,11 @@ std::map<std::string, double> RunLog::step_ended(
   }
   text += fmt::format(
       "  {}  {} left",
-      human_bytes(static_cast<double>(memory.resident)),
-      human_seconds(static_cast<double>(left) * meter_.step_seconds()));
+      human_bytes(static_cast<double>(of_device ? of_device->peak_allocated : memory.resident)),
+      human_seconds(seconds_left(state.step)));
   const bool shown = state.step % config_.metrics.log_freq == 0 || state.step == first_step_ + 1 || left == 0;
   if (!result.updated) {
-    log_.warn("step {}: loss or gradient is not finite; the update was left out", state.step);
+    log_.warn("step {}: loss or gradient is not finite; the update was skipped", state.step);
   }
   if (shown) {
     log_.info("{}", text);
@@ -262,7 +296,7 @@ std::map<std::string, double> RunLog::validated(int64_t step, const ValidationRe
 
 void RunLog::sample(const std::string& prompt, const std::string& text) {
   log_.plain("");
-  log_.plain("--- a sample of what it writes ---");
+  log_.plain("--- sample ---");
   log_.plain(prompt + text);
   log_.plain("---");
   write_file_atomically(folder_ / "sample.txt", prompt + text + "\n");
@@ -274,7 +308,7 @@ void RunLog::sample(const std::string& prompt, const std::string& text) {
 void RunLog::finish() {
   log_.end_live();
   if (step_profile_ && !step_profile_->is_done()) {
-    log_.warn("profiling.operator_table: the run ended before the steps of the table were over; there is none");
+    log_.warn("profiling.operator_table: the run ended before the table's steps were complete; there is no table");
   }
   draw_expert_loads();
   std::vector<metric::PlotSeries> series;

@@ -1,9 +1,7 @@
-// What a run tells: the start-up report, the progress line, metrics.jsonl, TensorBoard, traces, and the picture at the
-// end.
+// The output of a run: the start-up report, the progress line, metrics.jsonl, TensorBoard, traces, and the final plot.
 #pragma once
 
 #include <filesystem>
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -29,26 +27,22 @@ class Logger;
 
 namespace lehr::train {
 
-/// What was learned in a step, as metrics.jsonl names it, on any rank; the log adds times and memory.
+/// The training metrics of a step by their names in metrics.jsonl, on any rank; the log adds times and memory.
 std::map<std::string, double> learned_metrics(const RunState& state, const StepResult& result, double learning_rate);
 std::map<std::string, double> learned_metrics(const ValidationResult& result);
 
-/// Bytes that all tensors of a run will take at most.
+/// Peak tensor memory of a run in bytes.
 struct ExpectedMemory {
-  int64_t step = 0;   ///< In a training step.
-  int64_t saves = 0;  ///< More from the first save on, for the copy that is written; 0 where nothing is saved.
+  int64_t step = 0;   ///< Peak of a training step.
+  int64_t saves = 0;  ///< Additional memory from the first save on, for the copy that is written; 0 without
+                      ///< checkpoints.
 };
 
-/// Floating-point operations a second that one rank's device reaches at best in that type.
-using PeakFlops = std::function<double(at::Device device, at::ScalarType dtype)>;
-/// metric::measure_peak_flops.
-double measured_peak_flops(at::Device device, at::ScalarType dtype);
-
-/// One run's voice. References must outlive it.
+/// The log of one run. References must outlive it.
 class RunLog {
  public:
-  /// Cuts what an earlier attempt logged after `state.step`, and tells how the run begins. `expected`:
-  /// where that is known. `peak_flops` is asked once if metrics.measure_peak says so.
+  /// Removes the entries that an earlier attempt logged after `state.step`, and logs the start-up report. `peak_flops`
+  /// is that of all ranks, 0 if it is unknown; `expected` is set if it is known.
   RunLog(
       const TrainConfig& config,
       const descriptor::ModelArgs& args,
@@ -59,8 +53,8 @@ class RunLog {
       const Ranks& ranks,
       const RunState& state,
       Logger& log,
-      const std::optional<ExpectedMemory>& expected = {},
-      const PeakFlops& peak_flops = measured_peak_flops);
+      double peak_flops,
+      const std::optional<ExpectedMemory>& expected = {});
   ~RunLog();
 
   void step_begins(int64_t step);
@@ -68,17 +62,24 @@ class RunLog {
   std::map<std::string, double> step_ended(const RunState& state, const StepResult& result, double learning_rate);
   /// Logs a validation and returns its metrics.
   std::map<std::string, double> validated(int64_t step, const ValidationResult& result);
-  /// Whether a validation of this step was logged, by this run or by the one that it resumes.
+  /// True if a validation of this step was logged, by this run or by the one that it resumes.
   bool has_validation(int64_t step) const;
-  /// Time between these two does not count as training time.
-  void pause() { meter_.pause(); }
-  void resume() { meter_.resume(); }
-  /// Shows generated text, and keeps it in sample.txt.
+  /// The work for which training pauses.
+  enum class Pause { validation, save };
+  /// The time between pause() and resume() does not count as training time.
+  void pause(Pause reason);
+  void resume();
+  /// Returns the expected time in seconds after step `step`: its own validation and save, and all steps, validations
+  /// and saves that follow. They are taken to be as long as the last ones; before the first, a validation or a save
+  /// takes no time.
+  double seconds_left(int64_t step) const;
+  /// Prints generated text and saves it in sample.txt.
   void sample(const std::string& prompt, const std::string& text);
-  /// Draws loss.svg and takes the progress line away.
+  /// Draws loss.svg and removes the progress line.
   void finish();
 
  private:
+  double flops_of(const StepWork& work) const;
   void warn_of_full_disk();
   void show_table();
   void remember_expert_loads(int64_t step, const at::Tensor& tokens_per_expert);
@@ -94,18 +95,22 @@ class RunLog {
       const std::optional<ExpectedMemory>& expected);
 
   const TrainConfig& config_;
+  at::Device device_;
   Logger& log_;
   std::filesystem::path folder_;
   descriptor::ModelCounts counts_;
-  std::vector<std::vector<double>> expert_loads_;  // one row a logged step: experts of all mixtures, sorted together
+  std::vector<std::vector<double>> expert_loads_;  // one row per logged step: experts of all MoE layers, sorted
+                                                   // together
   std::vector<std::string> expert_load_steps_;
-  double peak_flops_ = 0;         // of all ranks together
+  double peak_flops_;             // of all ranks together; 0 if unknown
   std::set<std::string> warned_;  // files
   double began_ = metric::ThroughputMeter::steady_seconds();
   int64_t first_step_;
   metric::MetricsLog metrics_;
   std::unique_ptr<metric::TensorBoardWriter> tensorboard_;
   metric::ThroughputMeter meter_;
+  std::map<Pause, double> pause_seconds_;  // of the last one
+  std::optional<std::pair<Pause, double>> paused_since_;
   Profiler profiler_;
   std::optional<StepProfile> step_profile_;
   peft::TrainableCounts trains_;

@@ -1,6 +1,10 @@
-// How a run begins: what trains, where, with how much memory and work.
+// The start-up report of a run: model, device, memory and work.
 #include "lehr/base/log.h"
+#include "lehr/descriptor/block_config.h"
+#include "lehr/ops/cuda.h"
+#include "lehr/train/attention_path.h"
 #include "lehr/train/float8.h"
+#include "lehr/train/gpu_card.h"
 #include "lehr/train/precision.h"
 #include "lehr/train/run_log.h"
 
@@ -14,6 +18,29 @@ const char* name_of(Precision precision) {
 int64_t bytes_of(Precision precision) {
   return precision == Precision::bfloat16 ? 2 : precision == Precision::float64 ? 8 : 4;
 }
+
+// Returns the shape of the first layer with attention; nothing if there is none, or if it is unknown.
+std::optional<AttentionShape> attention_of(const descriptor::ModelArgs& args) {
+  const auto form = args.decoder_form();
+  for (const descriptor::BlockConfig& block : args.block_configs()) {
+    if (const auto* attention = std::get_if<descriptor::AttentionSubblock>(&block.attention); attention && form) {
+      return AttentionShape{
+          .heads = form->num_attention_heads, .key_heads = attention->num_key_value_heads, .head_size = form->head_dim};
+    }
+  }
+  return std::nullopt;
+}
+
+// Reports the GPU and the kernels that run on it: not as the config requests them, but as they were found.
+void report_gpu(Logger& log, const descriptor::ModelArgs& args, at::Device device, at::ScalarType dtype) {
+  const auto card = find_card(device);
+  log.info("device     {}", card ? card->describe() : "a GPU that the driver does not describe");
+  const std::string problem = ops::cuda::open_kernels();
+  log.info("kernels    {}", problem.empty() ? "Lehr's (liblehr_cuda.so)" : "plain ATen: " + problem);
+  if (const auto shape = attention_of(args)) {
+    log.info("attention  {}", describe_attention(*shape, device, dtype));
+  }
+}
 }  // namespace
 
 void RunLog::report_start(
@@ -26,7 +53,8 @@ void RunLog::report_start(
     const std::optional<ExpectedMemory>& expected) {
   const TrainingConfig& t = config_.training;
   const int64_t tokens = t.rows_per_step() * t.seq_len;
-  // Value and gradient in the parameters' type; a copy and its gradient to compute with under mixed precision.
+  // Value and gradient in the parameters' dtype; with mixed precision also a copy and its gradient in the compute
+  // dtype.
   const int64_t each =
       2 * bytes_of(t.dtype) + (compute_type(t) == at::kBFloat16 && t.dtype != Precision::bfloat16 ? 4 : 0);
   log_.plain("");
@@ -44,6 +72,9 @@ void RunLog::report_start(
       name_of(t.dtype),
       t.mixed_precision_param ? ", arithmetic in " + *t.mixed_precision_param : "",
       at::get_num_threads());
+  if (device.is_cuda()) {
+    report_gpu(log_, args, device, compute_type(t));
+  }
   if (ranks.world_size() > 1) {
     log_.info(
         "mesh       {} ranks: {} ({})",
@@ -56,14 +87,14 @@ void RunLog::report_start(
   }
   if (config_.peft.enabled()) {
     log_.info(
-        "peft       {}: {} of {} parameters train ({:.2g} %){}",
+        "peft       {}: {} of {} parameters are trainable ({:.2g} %){}",
         config_.peft.method,
         human_count(static_cast<double>(trains_.trainable)),
         human_count(static_cast<double>(trains_.total)),
         100.0 * static_cast<double>(trains_.trainable) / static_cast<double>(trains_.total),
         config_.peft.has_adapters() ? fmt::format("; rank {}, alpha {}", config_.peft.r, config_.peft.alpha) : "");
   }
-  // Without adapters checkpoints hold everything, so frozen weights stay in the parameters' type.
+  // Without adapters, checkpoints hold all parameters, so frozen weights keep the parameters' dtype.
   const int64_t copy = compute_type(t) == at::kBFloat16 ? 2 : bytes_of(t.dtype);
   const int64_t frozen_each =
       config_.peft.has_adapters() || copy == bytes_of(t.dtype) ? copy : bytes_of(t.dtype) + copy;
@@ -80,22 +111,22 @@ void RunLog::report_start(
         human_bytes(static_cast<double>(expected->step)),
         human_bytes(static_cast<double>(kept_each * trained + state_and_frozen)),
         expected->saves > 0 ? fmt::format(
-                                  "; {} more from the first save on, for the copy that is written",
+                                  "; {} more from the first save on, for the checkpoint copy",
                                   human_bytes(static_cast<double>(expected->saves)))
                             : "");
   } else {
     log_.info(
-        "memory     {} for weights, gradients and optimizer state{}, activations besides",
+        "memory     {} for weights, gradients and optimizer state{}, plus activations",
         human_bytes(static_cast<double>(each * trained + state_and_frozen)),
         ranks.world_size() > 1 ? " on this rank" : "");
   }
   log_.info(
-      "work       {} FLOPs a token ({} counting only what causal attention needs){}",
+      "work       {} FLOPs per token ({} with causal attention){}",
       human_count(static_cast<double>(counts_.flops_per_token)),
       human_count(static_cast<double>(counts_.causal_flops_per_token)),
-      peak_flops_ > 0 ? fmt::format("; this machine multiplies at {}FLOP/s", human_count(peak_flops_)) : "");
+      peak_flops_ > 0 ? fmt::format("; peak of this machine: {}FLOP/s", human_count(peak_flops_)) : "");
   log_.info(
-      "run        steps {} to {}, {} tokens each ({} rows of {}{}), seed {}, results in {}",
+      "run        steps {} to {}, {} tokens each ({} sequences of {}{}), seed {}, results in {}",
       state.step + 1,
       t.steps,
       tokens,

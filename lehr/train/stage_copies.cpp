@@ -5,7 +5,7 @@
 namespace lehr::train {
 
 namespace {
-// Of one stage, copies included.
+// Finds a parameter of one stage, including copies.
 nn::ParameterPtr find(const nn::Model& model, const std::string& name) {
   for (const auto& list : {nn::named_parameters(model), nn::named_copies(model)}) {
     for (const auto& [full_name, parameter] : list) {
@@ -42,6 +42,15 @@ StageCopies::StageCopies(
       pairs_.push_back(std::move(pair));
     }
   }
+}
+
+std::set<std::pair<int64_t, int64_t>> StageCopies::routes() const {
+  std::set<std::pair<int64_t, int64_t>> routes;
+  for (const Pair& pair : pairs_) {
+    routes.insert({pair.rank, pair.copy_rank});
+    routes.insert({pair.copy_rank, pair.rank});
+  }
+  return routes;
 }
 
 void StageCopies::collect_gradients() const {

@@ -1,7 +1,9 @@
-// Parameters that two stages of a pipeline read: a table that is tied to the head.
+// Parameters that two pipeline stages use: an embedding table that is tied to the head.
 #pragma once
 
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lehr/mesh/group.h"
@@ -10,25 +12,28 @@
 
 namespace lehr::train {
 
-/// The first stage that has such a parameter trains it. Later ones hold a copy: the gradient goes there, the value
-/// comes back. All ranks of a pipeline call the same functions in the same order.
+/// The first stage with such a parameter trains it. Later stages hold a copy, which sends its gradient and receives the
+/// value. All ranks of a pipeline must call the same functions in the same order.
 class StageCopies {
  public:
-  /// `models` are this rank's, by stage. Marks the copies in them (nn::Parameter::make_copy); call it when the stages
+  /// `models` are this rank's, by stage. Marks the copies in them (nn::Parameter::make_copy); call it after the stages
   /// are laid out. `pp` and `models` must outlive the object.
   StageCopies(
       const StageLayout& layout, const std::vector<std::pair<int64_t, nn::Model*>>& models, const mesh::Group& pp);
 
-  /// Adds the copies' gradients to those of what they are copies of.
+  /// Pairs of ranks along pp that send to each other.
+  std::set<std::pair<int64_t, int64_t>> routes() const;
+
+  /// Adds the copies' gradients to those of their originals.
   void collect_gradients() const;
   void clear_gradients() const;
-  /// Gives the copies the values of what they are copies of.
+  /// Sets the copies to the values of their originals.
   void refresh() const;
 
  private:
   struct Pair {
     int64_t rank, copy_rank;               // along pp
-    nn::ParameterPtr parameter = nullptr;  // if this is the rank that has it
+    nn::ParameterPtr parameter = nullptr;  // on the rank that holds it
     nn::ParameterPtr copy = nullptr;
   };
   std::vector<Pair> pairs_;

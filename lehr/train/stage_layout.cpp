@@ -16,7 +16,7 @@
 namespace lehr::train {
 
 namespace {
-// Puts the key before the message of what goes wrong.
+// Runs `work` and prefixes its errors with the key.
 void name_key(const char* key, const std::function<void()>& work) {
   try {
     work();
@@ -45,12 +45,13 @@ pipeline::Program build_pipeline_program(const TrainConfig& config, int64_t num_
   if (const auto& file = parallelism.pipeline_parallel_schedule_csv) {
     require(
         parallelism.pipeline_parallel_stages_per_rank == -1,
-        "parallelism.pipeline_parallel_stages_per_rank: pipeline_parallel_schedule_csv says it; leave one of them out");
+        "parallelism.pipeline_parallel_stages_per_rank: pipeline_parallel_schedule_csv defines it too; remove one of "
+        "them");
     auto program = pipeline::read_program_csv(*file);
     require(
         program.num_ranks() == parallelism.pipeline_parallel_degree && program.num_microbatches == num_microbatches,
-        "parallelism.pipeline_parallel_schedule_csv: {} is for {} ranks and {} microbatches; the run has {} "
-        "(pipeline_parallel_degree) and {} (rows of a step on one rank by rows of a microbatch)",
+        "parallelism.pipeline_parallel_schedule_csv: {} is for {} ranks and {} micro-batches; the run has {} "
+        "(pipeline_parallel_degree) and {} (sequences of a step on one rank / sequences of a micro-batch)",
         *file,
         program.num_ranks(),
         program.num_microbatches,
@@ -66,7 +67,7 @@ pipeline::Program build_pipeline_program(const TrainConfig& config, int64_t num_
   });
   const auto& info = pipeline::schedule_info(options.schedule);
   require(
-      info.has_backward, "parallelism.pipeline_parallel_schedule: {} has no backward, so it trains nothing", info.name);
+      info.has_backward, "parallelism.pipeline_parallel_schedule: {} has no backward, so it cannot train", info.name);
   const int64_t asked = parallelism.pipeline_parallel_stages_per_rank;
   options.num_stages_per_rank = asked > 0 ? asked : info.default_stages_per_rank;
   pipeline::Program program;
@@ -83,7 +84,7 @@ std::vector<int64_t> chosen_layers(const TrainConfig& config, const descriptor::
   const auto counts = args.get_nparams_and_flops(config.training.seq_len);
   require(
       !counts.layer_flops_per_token.empty(),
-      "parallelism.pipeline_parallel_balance: models of type {} do not say what their layers cost "
+      "parallelism.pipeline_parallel_balance: models of type {} do not provide the cost of their layers "
       "(ModelCounts::layer_flops_per_token); set \"even\"",
       args.model_type());
   const auto checkpointing = config.activation_checkpoint.policy();
@@ -125,14 +126,14 @@ StageLayout lay_out_stages(
     layout.layers.push_back(model->num_local_layers());
     require(
         chosen.empty() || layout.layers.back() == chosen[static_cast<size_t>(stage)],
-        "parallelism.pipeline_parallel_balance: the model's family gives stage {} {} layers where {} were chosen by "
-        "cost (pipeline::distribute_layers_for_pipeline_stage does as it is told); set \"even\"",
+        "parallelism.pipeline_parallel_balance: the model's family builds stage {} with {} layers, but {} were chosen "
+        "by cost (pipeline::distribute_layers_for_pipeline_stage supports that); set \"even\"",
         stage,
         layout.layers.back(),
         chosen[static_cast<size_t>(stage)]);
     require(
         dynamic_cast<const pipeline::ModuleSupportsPipelining*>(model.get()) != nullptr,
-        "model.name: models of this family do not say what flows between their stages "
+        "model.name: models of this family do not declare the tensors between their stages "
         "(pipeline::ModuleSupportsPipelining); set parallelism.pipeline_parallel_degree to 1");
     if (layout.whole) {
       peft::inject_as_in(*layout.whole, *model);
@@ -142,11 +143,11 @@ StageLayout lay_out_stages(
     for (const auto& [name, parameter] : nn::named_parameters(*model)) {
       names.insert(name);
     }
-    const auto mixtures = nn::moe_layers(*model);
-    for (const nn::MoELayerImpl* mixture : mixtures) {
-      layout.num_experts = std::max(layout.num_experts, mixture->num_experts());
+    const auto moe_layers = nn::moe_layers(*model);
+    for (const nn::MoELayerImpl* moe_layer : moe_layers) {
+      layout.num_experts = std::max(layout.num_experts, moe_layer->num_experts());
     }
-    layout.mixtures.push_back(static_cast<int64_t>(mixtures.size()));
+    layout.moe_layers.push_back(static_cast<int64_t>(moe_layers.size()));
     layout.names.push_back(std::move(names));
     layout.models.push_back(std::move(model));
   }

@@ -9,10 +9,11 @@
 namespace lehr::train {
 
 namespace {
-// Rows [first, first + count) of what has rows.
+// The sequences [first, first + count) of each input that has a batch dimension.
 nn::ModelInputs rows_of(const nn::ModelInputs& inputs, int64_t first, int64_t count) {
   nn::ModelInputs part = inputs;
   ops::AttentionMask& mask = part.attention_mask;
+  mask.cumulative_lengths.reset();  // describes the whole batch
   for (at::Tensor* tensor :
        {&part.input_ids,
         &part.position_ids,
@@ -22,15 +23,16 @@ nn::ModelInputs rows_of(const nn::ModelInputs& inputs, int64_t first, int64_t co
         &mask.document_ids,
         &mask.key_padding,
         &mask.allowed,
-        &mask.bias}) {
-    if (tensor->defined() && tensor->size(0) == inputs.input_ids.size(0)) {  // else one for all rows
+        &mask.bias,
+        &mask.sequence_ends}) {
+    if (tensor->defined() && tensor->size(0) == inputs.input_ids.size(0)) {  // otherwise shared by all sequences
       *tensor = tensor->narrow(0, first, count);
     }
   }
   return part;
 }
 
-// Every stage forward, for each part of the rows.
+// A program that runs every stage's forward for each micro-batch.
 pipeline::Program forward_program(const std::vector<int64_t>& rank_of_stage, int64_t num_ranks, int64_t parts) {
   pipeline::Program program{.num_microbatches = parts, .rank_of_stage = rank_of_stage};
   program.ranks.resize(static_cast<size_t>(num_ranks));
@@ -67,7 +69,7 @@ void StagedModel::reset_moe_stats() {
   nn::reset_moe_stats(*this);
 }
 
-// A stage without gradients.
+// Runs a stage without gradients.
 class StagedModel::Runner : public pipeline::StageRunner {
  public:
   Runner(nn::Model& model, int64_t number, const std::vector<nn::ModelInputs>& inputs, nn::KeyValueCaches* caches)
@@ -110,7 +112,7 @@ class StagedModel::Runner : public pipeline::StageRunner {
   bool kept_ = false;
 };
 
-// Gives every rank the tensor of the last stage's, whose shape and type only that one knows.
+// Broadcasts a tensor from the last stage's rank, which alone knows its shape and dtype.
 void StagedModel::from_last(at::Tensor& tensor, at::Device device) const {
   constexpr int64_t kMaxDims = 8;
   at::Tensor header = at::full({kMaxDims + 2}, -1, at::kLong);
@@ -135,7 +137,8 @@ void StagedModel::from_last(at::Tensor& tensor, at::Device device) const {
 
 nn::ModelOutputs StagedModel::forward(const nn::ModelInputs& inputs) {
   const at::NoGradGuard no_grad;
-  require(inputs.input_ids.defined(), "input_ids: every rank of a pipeline needs them, for the shape of hidden states");
+  require(
+      inputs.input_ids.defined(), "input_ids: required on every rank of a pipeline, for the shape of hidden states");
   const int64_t rows = inputs.input_ids.size(0);
   const int64_t parts = inputs.caches != nullptr ? 1 : std::min(rows, 4 * pp_.size());
   std::vector<nn::ModelInputs> all;
@@ -143,7 +146,7 @@ nn::ModelOutputs StagedModel::forward(const nn::ModelInputs& inputs) {
     const int64_t first = rows * p / parts;
     all.push_back(rows_of(inputs, first, rows * (p + 1) / parts - first));
   }
-  // The caches of this rank's layers, stage by stage.
+  // The caches of this rank's layers, per stage.
   std::vector<nn::KeyValueCaches> caches(stages_.size());
   std::map<int64_t, std::unique_ptr<Runner>> runners;
   std::map<int64_t, pipeline::StageRunner*> by_stage;

@@ -1,4 +1,4 @@
-// The stages of a model that one rank holds, side by side.
+// The pipeline stages of a model that one rank holds, as one model.
 #pragma once
 
 #include <map>
@@ -12,25 +12,26 @@
 
 namespace lehr::train {
 
-/// One model to those who list parameters, save, or compute without gradients: names are those of the whole model, and
-/// forward goes through the stages of all ranks of the pipeline, who call it alike.
+/// A single model for listing parameters, saving and inference: names are those of the whole model, and forward runs
+/// through the stages of all ranks of the pipeline, which must all call it.
 class StagedModel : public nn::Model {
  public:
   struct Stage {
     int64_t number;
     std::shared_ptr<nn::Model> model;
   };
-  /// `stages` are those of this rank, ascending; `rank_of_stage` those of all, along `pp`, which must outlive the
-  /// model.
+  /// `stages` are those of this rank, ascending; `rank_of_stage` has the ranks of all stages along `pp`, which must
+  /// outlive the model.
   StagedModel(std::vector<Stage> stages, std::vector<int64_t> rank_of_stage, const mesh::Group& pp);
 
   bool names_children() const override { return false; }
   const std::vector<Stage>& stages() const { return stages_; }
 
-  /// Without gradients. What the head gives is on all ranks. Rows go through the pipeline in several parts; where there
-  /// are caches they are not parted, and the final hidden states are on all ranks too, for `logits`.
+  /// Runs forward without gradients. The head's outputs are returned on all ranks. The batch is split into
+  /// micro-batches, except if there are caches; then the final hidden states are also returned on all ranks, for
+  /// `logits`.
   nn::ModelOutputs forward(const nn::ModelInputs& inputs) override;
-  /// The same on all ranks.
+  /// Returns the same result on all ranks.
   at::Tensor logits(const at::Tensor& final_hidden_states) override;
   at::ScalarType output_dtype() const override { return stages_.back().model->output_dtype(); }
   int64_t num_local_layers() const override;
@@ -50,7 +51,7 @@ class StagedModel : public nn::Model {
     pipeline::Program program;
     bool bound_sends;
   };
-  std::map<int64_t, ForwardProgram> programs_;  // by number of parts
+  std::map<int64_t, ForwardProgram> programs_;  // by number of micro-batches
 };
 
 }  // namespace lehr::train

@@ -6,6 +6,7 @@
 #include "lehr/base/error.h"
 #include "lehr/base/operator_profile.h"
 #include "lehr/base/side_stream.h"
+#include "lehr/nn/embedding.h"
 #include "lehr/nn/moe.h"
 #include "lehr/shard/expert_parallel.h"
 #include "lehr/shard/gradient_norm.h"
@@ -29,11 +30,11 @@ Batch to_device(const Batch& batch, at::Device device) {
   return moved;
 }
 
-optim::Placement placement_of(const nn::Parameter& parameter) {
+optim::ShardSpan placement_of(const nn::Parameter& parameter) {
   if (parameter.box() == whole_box(parameter.shape())) {
     return {};
   }
-  optim::Placement placement{.shape = parameter.shape()};
+  optim::ShardSpan placement{.shape = parameter.shape()};
   for (const Range& range : parameter.box()) {
     placement.offset.push_back(range.begin);
   }
@@ -46,6 +47,7 @@ TrainStep::TrainStep(nn::Model& model, const TrainTask& task, optim::Optimizer& 
       optimizer_(optimizer),
       options_(options),
       parameters_(nn::named_parameters(model)),
+      embeddings_(nn::token_embeddings(model)),
       precision_(options.sharded != nullptr ? std::vector<nn::NamedParameter>{} : parameters_, options.compute),
       device_(options.device.value_or(parameters_.front().parameter->value().device())),
       ranks_(options.ranks != nullptr ? *options.ranks : one_device_) {
@@ -82,13 +84,14 @@ void TrainStep::refresh() {
   each_sharded([](shard::FullySharded& sharded) { sharded.reset(); });
 }
 
-int64_t TrainStep::count_valid(const Batch& batch) const {
-  std::vector<double> count{static_cast<double>(task_.count_valid(batch))};  // exact below 2^53
-  ranks_.sum_over_rows(count);
-  return static_cast<int64_t>(count[0]);
+StepWork TrainStep::count_work_of_all(const Batch& batch) const {
+  const StepWork own = count_work(task_, batch);
+  std::vector<int64_t> counts{own.valid, own.tokens, own.attention_pairs};
+  ranks_.sum_over_rows(counts);
+  return {.valid = counts[0], .tokens = counts[1], .attention_pairs = counts[2]};
 }
 
-// Forward and backward of some of the step's rows.
+// Runs forward and backward of some of the step's sequences.
 void TrainStep::run_rows(const Batch& rows, int64_t first_row, int64_t step, int64_t valid, bool only, StepSums& sums) {
   const Batch local = to_device(ranks_.positions_of(rows), device_);
   if (graph_) {
@@ -115,7 +118,7 @@ void TrainStep::run_rows(const Batch& rows, int64_t first_row, int64_t step, int
   sums.add(loss, metrics);
 }
 
-// The same for what need not be told anything but the batch.
+// Like run_rows, for a recorded batch: uses nothing but the batch and the number of valid items.
 StepGraph::Sums TrainStep::run_recorded(const Batch& local, const at::Tensor& valid) {
   const nn::ModelOutputs outputs = model_.forward(task_.build_forward_inputs(local));
   const at::Tensor sum = task_.compute_loss(outputs, local);
@@ -146,55 +149,78 @@ StepSums TrainStep::run_all_rows(const Batch& batch, int64_t first_row, int64_t 
   return sums;
 }
 
-// Of the mixtures that are here, over all ranks that have tokens of the step.
+// Returns the counts of this rank's MoE layers, summed over all ranks that have tokens of the step.
 at::Tensor TrainStep::count_tokens_per_expert() {
   return ranks_.context() != nullptr ? shard::reduce_expert_loads(*ranks_.context(), model_)
                                      : model_.moe_tokens_per_expert();
 }
 
 namespace {
-// The numbers of a step in the order in which they travel, before the task's metrics.
+// Indices of the step's packed metrics; the task's metrics follow.
 constexpr int64_t kGradNorm = 0;
-constexpr int64_t kLoadBalancing = 1;  // and the routers' z loss behind it
-constexpr int64_t kLoss = 3;           // and the task's metrics behind it
+constexpr int64_t kLoadBalancing = 1;
+constexpr int64_t kRouterZ = 2;
+constexpr int64_t kLoss = 3;  // the task's metrics follow it
 
-// What must be finite.
+// Returns a value that is finite only if both loss and gradient norm are.
 double judged(const StepResult& result) {
   return std::isfinite(result.loss) ? result.grad_norm : result.loss;
 }
 }  // namespace
 
-// The result, from what the ranks counted, each for its own tokens.
-void TrainStep::read(LaunchedStep& launched) {
-  StepResult& result = launched.result;
-  const at::Tensor on_host = launched.numbers.wait().cpu();
-  const auto* first = on_host.const_data_ptr<double>();
-  result.grad_norm = first[kGradNorm];
-  std::vector<double> losses(first + kLoadBalancing, first + kLoss);
-  std::vector<double> numbers(first + kLoss, first + on_host.numel());
-  result.tokens_per_expert = launched.tokens_per_expert.wait();
-  ranks_.sum_over_tokens(numbers);
-  const std::string loss;  // no metric is called by no name
-  std::map<std::string, double> totals{{loss, numbers[0]}};
-  size_t place = 1;
-  for (const std::string& name : launched.metrics) {
-    totals[name] = numbers[place++] / static_cast<double>(result.valid);
-  }
-  if (balances()) {
-    ranks_.sum_over_rows(losses);  // they are of whole rows already
-    totals["load_balancing_loss"] = losses[0];
-    totals["router_z_loss"] = losses[1];
+// Packs the step's metrics into one tensor (n) float64: the gradient norm, which all ranks know, and the sums over
+// ranks of the values that each rank counts for its own tokens. All on the device: no host sync. One all-reduce over
+// the world, to which ranks whose tokens another rank counts contribute zeros. So all ranks test the same bits for
+// being finite, and no other group needs a connection.
+at::Tensor TrainStep::pack(const at::Tensor& norm, const StepSums& sums, std::vector<std::string>& metrics) const {
+  for (const auto& [name, sum] : sums.metrics) {
+    metrics.push_back(name);
   }
   if (options_.pipeline != nullptr) {
-    options_.pipeline->share(totals);
-    result.tokens_per_expert = options_.pipeline->all_mixtures(result.tokens_per_expert);
+    options_.pipeline->share_names(metrics);
   }
-  result.loss = totals.extract(loss).mapped();
-  result.metrics = std::move(totals);
+  const bool tokens = ranks_.counts_tokens();
+  const bool rows = ranks_.counts_rows();
+  std::vector<at::Tensor> numbers{
+      norm,
+      rows ? sums.load_balancing : at::Tensor(),  // covers whole sequences already
+      rows ? sums.router_z : at::Tensor(),
+      tokens ? sums.loss : at::Tensor()};
+  for (const std::string& name : metrics) {
+    const auto sum = sums.metrics.find(name);
+    numbers.push_back(tokens && sum != sums.metrics.end() ? sum->second : at::Tensor());
+  }
+  const at::Tensor packed = pack_numbers(numbers);
+  ranks_.sum_over_world(packed.narrow(0, kGradNorm + 1, packed.size(0) - kGradNorm - 1));
+  return packed;
+}
+
+// Computes the result from the metrics of `pack`.
+void TrainStep::read(LaunchedStep& launched) {
+  StepResult& result = launched.result;
+  if (const at::Tensor& note = launched.unknown_ids.wait(); note.defined()) {
+    embeddings_->require_known_ids(note);
+  }
+  const at::Tensor on_host = launched.numbers.wait().cpu();
+  const auto* numbers = on_host.const_data_ptr<double>();
+  result.grad_norm = numbers[kGradNorm];
+  result.loss = numbers[kLoss];
+  int64_t place = kLoss + 1;
+  for (const std::string& name : launched.metrics) {
+    result.metrics[name] = numbers[place++] / static_cast<double>(result.work.valid);
+  }
+  if (balances()) {
+    result.metrics["load_balancing_loss"] = numbers[kLoadBalancing];
+    result.metrics["router_z_loss"] = numbers[kRouterZ];
+  }
+  result.tokens_per_expert = launched.tokens_per_expert.wait();
+  if (options_.pipeline != nullptr) {
+    result.tokens_per_expert = options_.pipeline->all_moe_layers(result.tokens_per_expert);
+  }
   if (result.tokens_per_expert.defined()) {
-    // 1: every expert gets the same; E / top_k: all tokens go to the same ones.
+    // 1 if all experts have the same load; E / top_k if all tokens are routed to the same experts.
     const at::Tensor load = result.tokens_per_expert.to(at::kDouble);
-    const at::Tensor experts = load.ge(0).sum(-1);  // negative: the mixture has no such expert
+    const at::Tensor experts = load.ge(0).sum(-1);  // negative: the layer has no such expert
     const at::Tensor mean = load.clamp_min(0).sum(-1) / experts;
     result.metrics["expert_load_max"] = (load.amax(-1) / mean.clamp_min(1)).max().item<double>();
   }
@@ -224,17 +250,21 @@ void TrainStep::update_parameters(
   optimizer_.step(updates, options);
 }
 
-bool TrainStep::can_be_late() const {
-  return ranks_.context() == nullptr && options_.pipeline == nullptr && options_.sharded == nullptr &&
-         options_.non_finite == optim::NonFinitePolicy::stop && optimizer_.takes_found_inf();
+bool TrainStep::can_defer_readback() const {
+  // Weights in host memory are updated there, and the host has already waited for their gradients.
+  const bool on_device =
+      parameters_.empty() || parameters_.front().parameter->value().device().type() == device_.type();
+  return on_device && options_.non_finite == optim::NonFinitePolicy::stop && optimizer_.takes_found_inf();
 }
 
 StepResult TrainStep::run(const Batch& batch, int64_t first_row, int64_t step, double lr_factor) {
-  return finish(launch(batch, first_row, step, lr_factor, /*late=*/false));
+  StepGradients gradients = forward_backward(batch, first_row, step);
+  clip(gradients);
+  return finish(update(std::move(gradients), lr_factor, /*deferred=*/false));
 }
 
 StepResult TrainStep::finish(LaunchedStep launched) {
-  if (launched.late) {
+  if (launched.deferred) {
     read(launched);
     launched.result.updated = admit(launched);
   }
@@ -245,75 +275,85 @@ bool TrainStep::admit(const LaunchedStep& launched) const {
   return optim::admit_step(judged(launched.result), options_.non_finite, launched.step);
 }
 
-LaunchedStep TrainStep::launch(const Batch& batch, int64_t first_row, int64_t step, double lr_factor, bool late) {
-  struct Clear {
-    TrainStep& step;
-    bool done = false;
-    ~Clear() {
-      step.clear_gradients();
-      if (!done) {
-        step.each_sharded([](shard::FullySharded& sharded) { sharded.reset(); });
-      }
-    }
-  } clear{*this};
-  LaunchedStep launched{.step = step};
-  StepResult& result = launched.result;
-  result.valid = count_valid(batch);
-  if (result.valid == 0) {
-    return launched;
+void StepGradients::Clear::operator()(TrainStep* step) const {
+  step->clear_gradients();
+  if (!finished) {
+    step->each_sharded([](shard::FullySharded& sharded) { sharded.reset(); });
   }
+}
 
+StepGradients TrainStep::forward_backward(const Batch& batch, int64_t first_row, int64_t step) {
+  StepGradients gradients(*this, step);
+  gradients.launched_.result.work = count_work_of_all(batch);
+  const int64_t valid = gradients.launched_.result.work.valid;
+  if (valid == 0) {
+    return gradients;
+  }
   model_.train();
   model_.reset_moe_stats();
   each_sharded([](shard::FullySharded& sharded) { sharded.begin_step(); });
-  const StepSums sums = run_all_rows(batch, first_row, step, result.valid);
-
-  std::vector<optim::NamedParameter> updates;
+  gradients.sums_ = run_all_rows(batch, first_row, step, valid);
   for (const auto& [name, parameter] : parameters_) {
     if (parameter->trainable()) {
-      updates.push_back(
+      gradients.parameters_.push_back(
           {.name = name,
            .value = parameter->value(),
            .grad = parameter->value().grad(),
            .placement = placement_of(*parameter)});
     }
   }
-  const at::Tensor norm = gradient_norm(updates);
-  at::Tensor tokens_per_expert = count_tokens_per_expert();
-  std::vector<at::Tensor> numbers{norm, sums.load_balancing, sums.router_z, sums.loss};
-  for (const auto& [name, sum] : sums.metrics) {
-    launched.metrics.push_back(name);
-    numbers.push_back(sum);
+  return gradients;
+}
+
+void TrainStep::clip(StepGradients& gradients) {
+  if (gradients.empty()) {
+    return;
   }
-  const at::Tensor packed = pack_numbers(numbers);
-  optim::StepOptions update{.lr_factor = lr_factor};
+  gradients.norm_ = gradient_norm(gradients.parameters_);
   if (options_.max_norm > 0) {
-    update.grad_divisor = optim::clip_divisor(norm, options_.max_norm);
+    gradients.divisor_ = optim::clip_divisor(gradients.norm_, options_.max_norm);
   }
-  launched.late = late;
-  launched.numbers = HostCopy(packed);
-  launched.tokens_per_expert = tokens_per_expert.defined() ? HostCopy(tokens_per_expert) : HostCopy();
-  if (late) {
+}
+
+LaunchedStep TrainStep::update(StepGradients gradients, double lr_factor, bool deferred) {
+  LaunchedStep& launched = gradients.launched_;
+  if (gradients.empty()) {
+    return std::move(launched);
+  }
+  invariant(gradients.norm_.defined(), "train: update() of step {} without clip()", launched.step);
+  at::Tensor tokens_per_expert = count_tokens_per_expert();
+  const at::Tensor packed = pack(gradients.norm_, gradients.sums_, launched.metrics);
+  launched.deferred = deferred;
+  launched.numbers = AsyncCopy(packed);
+  launched.tokens_per_expert = tokens_per_expert.defined() ? AsyncCopy(tokens_per_expert) : AsyncCopy();
+  if (embeddings_ != nullptr && embeddings_->unknown_ids().defined()) {
+    launched.unknown_ids = AsyncCopy(embeddings_->unknown_ids());
+  }
+  optim::StepOptions options{.lr_factor = lr_factor};
+  if (gradients.divisor_.defined()) {
+    options.grad_divisor = gradients.divisor_;
+  }
+  if (deferred) {
     const at::Tensor failed = (packed[kGradNorm] + packed[kLoss]).isfinite().logical_not().to(at::kFloat);
     failed_ = failed_.defined() ? at::maximum(failed_, failed) : failed;
-    update.found_inf = failed_;
-    // Without tokens nothing moves a bias.
+    options.found_inf = failed_;
+    // Zero counts leave the expert biases unchanged.
     tokens_per_expert =
         tokens_per_expert.defined() ? tokens_per_expert * failed_.logical_not().to(at::kLong) : tokens_per_expert;
   } else {
     read(launched);
-    result.updated = admit(launched);
+    launched.result.updated = admit(launched);
   }
-  if (late || result.updated) {
+  if (deferred || launched.result.updated) {
     if (options_.gradients_ready) {
       options_.gradients_ready();
     }
-    update_parameters(updates, update);
+    update_parameters(gradients.parameters_, options);
     nn::update_expert_bias(model_, tokens_per_expert, options_.load_balance_coeff);
     refresh();
   }
-  clear.done = true;
-  return launched;
+  gradients.clear_.get_deleter().finished = true;
+  return std::move(launched);
 }
 
 }  // namespace lehr::train

@@ -3,11 +3,13 @@
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "lehr/base/host_copy.h"
+#include "lehr/base/async_copy.h"
+#include "lehr/nn/embedding.h"
 #include "lehr/nn/model.h"
 #include "lehr/optim/clip.h"
 #include "lehr/optim/optimizer.h"
@@ -17,40 +19,66 @@
 #include "lehr/train/ranks.h"
 #include "lehr/train/step_graph.h"
 #include "lehr/train/step_sums.h"
+#include "lehr/train/step_work.h"
 #include "lehr/train/task.h"
 
 namespace lehr::train {
 
 class Pipeline;
 
-/// The rows [first, first + count) of every tensor of a batch.
+/// Returns the sequences [first, first + count) of every tensor of a batch.
 Batch rows_of(const Batch& batch, int64_t first, int64_t count);
 Batch to_device(const Batch& batch, at::Device device);
 
-/// Which part of the whole parameter this rank's value is, as optimizers take it.
-optim::Placement placement_of(const nn::Parameter& parameter);
+/// Returns the position of this rank's shard in the whole parameter, as optimizers take it.
+optim::ShardSpan placement_of(const nn::Parameter& parameter);
 
-/// What a step gave.
+/// The result of a step.
 struct StepResult {
   double loss = 0;                        ///< Mean over the valid items of the step.
   double grad_norm = 0;                   ///< Before clipping.
-  int64_t valid = 0;                      ///< Valid items.
-  bool updated = false;                   ///< False when the update was left out because something was not finite.
-  std::map<std::string, double> metrics;  ///< The task's, as means; those of the routers.
-  at::Tensor tokens_per_expert;           ///< (mixtures, E) int64, of this step; undefined without experts.
+  StepWork work;                          ///< The work of all ranks.
+  bool updated = false;                   ///< False if the update was skipped because a value was not finite.
+  std::map<std::string, double> metrics;  ///< The task's metrics, as means; those of the routers.
+  at::Tensor tokens_per_expert;           ///< (MoE layers, E) int64, of this step; undefined without experts.
 };
 
-/// A step that was given to the device, for TrainStep::finish.
+/// A step that was launched on the device, for TrainStep::finish.
 struct LaunchedStep {
   int64_t step = 0;
-  StepResult result = {};  ///< All of it is there unless the numbers are on their way.
-  bool late = false;
-  std::vector<std::string> metrics = {};  ///< The task's, whose sums are the last of the numbers.
-  HostCopy numbers = {};
-  HostCopy tokens_per_expert = {};
+  StepResult result = {};  ///< Complete, unless the metrics are being copied to the host.
+  bool deferred = false;
+  std::vector<std::string> metrics = {};  ///< The task's metrics, the last entries of `numbers`; of all stages.
+  AsyncCopy numbers = {};
+  AsyncCopy tokens_per_expert = {};
+  AsyncCopy unknown_ids = {};  ///< See nn::SplitTokenEmbeddings::unknown_ids.
 };
 
-/// Trains a model step by step. Owns gradients' arithmetic, not the loop around it.
+class TrainStep;
+
+/// The gradients of one step between TrainStep::forward_backward and TrainStep::update. Its destructor clears the
+/// model's gradients.
+class StepGradients {
+ private:
+  friend class TrainStep;
+  StepGradients(TrainStep& step, int64_t number) : launched_{.step = number}, clear_(&step) {}
+  // Without a valid item in the step there are no gradients to clip or to apply.
+  bool empty() const { return launched_.result.work.valid == 0; }
+
+  LaunchedStep launched_;
+  std::vector<optim::NamedParameter> parameters_;  // with their gradients
+  StepSums sums_;
+  at::Tensor norm_;     // before clipping, on the device
+  at::Tensor divisor_;  // scales the norm down to the maximum; undefined without clipping
+  struct Clear {
+    Clear() {}  // not defaulted: a default argument of unique_ptr needs it before the class is complete
+    void operator()(TrainStep* step) const;
+    bool finished = false;  // if false, FSDP's pending work is dropped, too
+  };
+  std::unique_ptr<TrainStep, Clear> clear_;
+};
+
+/// Trains a model step by step. Owns the arithmetic of gradients, not the loop around it.
 class TrainStep {
  public:
   struct Options {
@@ -63,41 +91,52 @@ class TrainStep {
     double router_z_loss_coef = 0;
     double load_balance_coeff = 0;  ///< For models with expert biases; see nn::TopKRouter.
     const Ranks* ranks = nullptr;   ///< Null: one device.
-    /// The model's, on many ranks, or those of its stages; they compute in their own type.
+    /// With several ranks: the sharded model, or its stages; they compute in their own dtype.
     std::vector<shard::FullySharded>* sharded = nullptr;
-    std::optional<at::Device> device = {};       ///< Where forward computes; by default where the parameters are.
-    Pipeline* pipeline = nullptr;                ///< Where the model's stages are on several ranks.
-    ops::Recorder recorder = {};                 ///< Records batches (check_cuda_graphs); null: they are not recorded.
-    std::function<void()> gradients_ready = {};  ///< Called when gradients are summed and judged, before the update.
+    std::optional<at::Device> device = {};       ///< Device of forward; by default that of the parameters.
+    Pipeline* pipeline = nullptr;                ///< Set if the model's stages are on several ranks.
+    ops::Recorder recorder = {};                 ///< Records batches (check_cuda_graphs); null: no recording.
+    std::function<void()> gradients_ready = {};  ///< Called when gradients are summed and checked, before the update.
   };
   /// All references must outlive this object.
   TrainStep(nn::Model& model, const TrainTask& task, optim::Optimizer& optimizer, Options options);
 
-  /// Does step number `step` (1-based) on all rows of `batch`, with the schedule's factor. On many ranks `batch` has
-  /// the rows that this one takes, of which the first is row `first_row` of the step. A step with nothing to learn from
-  /// (no valid item) changes nothing. Throws a runtime error for a non-finite loss or gradient under
-  /// optim::NonFinitePolicy::stop; weights are then as before. Leaves no gradients behind, whatever happens.
+  /// Runs step `step` (1-based) on all sequences of `batch`, with the schedule's factor. With several ranks `batch` has
+  /// the sequences of this rank, of which the first is sequence `first_row` of the step. A step without a valid item
+  /// changes nothing. Throws a runtime error for a non-finite loss or gradient under optim::NonFinitePolicy::stop; the
+  /// weights are then unchanged. Clears all gradients, also if it throws.
   StepResult run(const Batch& batch, int64_t first_row, int64_t step, double lr_factor);
 
-  /// run() in two parts. If `late`, the first does not wait for what the device is given: whether something was not
-  /// finite is then judged on the device, and if so, neither this step nor any late one that is launched after it
-  /// changes weights; finish() throws what run() would, and the run has to end. Otherwise the first part does it all.
-  /// Only where can_be_late() allows it.
-  LaunchedStep launch(const Batch& batch, int64_t first_row, int64_t step, double lr_factor, bool late);
+  /// @name run() in four parts
+  /// @{
+  /// Forward and backward of all micro-batches; sums the gradients over them and over ranks.
+  StepGradients forward_backward(const Batch& batch, int64_t first_row, int64_t step);
+  /// Computes the global norm, and the divisor by which update() scales it down to at most Options::max_norm.
+  void clip(StepGradients& gradients);
+  /// Applies the optimizer and makes forward use the new weights. With `deferred`, which can_defer_readback() must
+  /// allow, it does not wait for the device, which itself tests whether a value was not finite. If so, neither this
+  /// step nor any later one changes weights; finish() throws as run() does, and the run has to end.
+  LaunchedStep update(StepGradients gradients, double lr_factor, bool deferred);
+  /// Reads the results back, which may wait for the device.
   StepResult finish(LaunchedStep launched);
-  /// On one device, where a step that is not finite ends the run, and with an optimizer that leaves one out by itself.
-  bool can_be_late() const;
+  /// @}
+  /// True if results can be deferred: a step that is not finite ends the run, weights are on the device that computes
+  /// forward, and the optimizer can skip a step by itself. All ranks must decide alike: a rank without deferred results
+  /// ends immediately, and the others would wait for it in the next step.
+  bool can_defer_readback() const;
 
-  /// Shows forward the present weights; call after weights were changed from outside (a load).
+  /// Makes forward use the current weights; call it after weights were changed from outside (a load).
   void refresh();
 
  private:
+  friend struct StepGradients::Clear;
   void clear_gradients();
-  int64_t count_valid(const Batch& batch) const;
+  StepWork count_work_of_all(const Batch& batch) const;
   void run_rows(const Batch& rows, int64_t first_row, int64_t step, int64_t valid, bool only, StepSums& sums);
   StepGraph::Sums run_recorded(const Batch& local, const at::Tensor& valid);
   StepSums run_all_rows(const Batch& batch, int64_t first_row, int64_t step, int64_t valid);
   at::Tensor count_tokens_per_expert();
+  at::Tensor pack(const at::Tensor& norm, const StepSums& sums, std::vector<std::string>& metrics) const;
   void read(LaunchedStep& launched);
   bool admit(const LaunchedStep& launched) const;
   at::Tensor gradient_norm(const std::vector<optim::NamedParameter>& updates) const;
@@ -111,7 +150,8 @@ class TrainStep {
   optim::Optimizer& optimizer_;
   Options options_;
   std::vector<nn::NamedParameter> parameters_;
-  at::Tensor failed_;  // on the device, float32: 1 once a late step was not finite
+  nn::SplitTokenEmbeddingsImpl* embeddings_;  // null in a stage without embeddings
+  at::Tensor failed_;  // on the device, float32: 1 from the first deferred step that was not finite on
   MixedPrecision precision_;
   at::Device device_;
   const Ranks one_device_;

@@ -12,22 +12,20 @@ void check_cuda_graphs(const TrainConfig& config, at::Device device, int64_t ran
     return;
   }
   const char* const key = "training.cuda_graphs";
-  require(
-      device.is_cuda(), "{}: graphs are recorded on a GPU, and this run computes on the CPU; leave the key out", key);
-  require(ranks == 1, "{}: a graph holds the work of one device; leave the key out on {} ranks", key, ranks);
+  require(device.is_cuda(), "{}: graphs are recorded on a GPU, but this run computes on the CPU; remove the key", key);
+  require(ranks == 1, "{}: a graph holds the work of one device; remove the key on {} ranks", key, ranks);
   require(
       !has_experts,
-      "{}: a model with experts counts their tokens, which a graph would do in one place for all steps; leave the key "
-      "out",
+      "{}: a model with experts counts their tokens, but a graph would count those of all steps in the same memory; "
+      "remove the key",
       key);
   require(
       config.training.task != TaskKind::classification,
-      "{}: a classifier's rows are as long as their texts, and a graph is of one shape; leave the key out",
+      "{}: the sequences of a classifier differ in length, but a graph has one shape; remove the key",
       key);
   require(
       config.peft.dropout == 0,
-      "{}: dropout (peft.dropout = {}) draws other masks in every step, and a graph repeats one; leave one of the two "
-      "out",
+      "{}: dropout (peft.dropout = {}) draws new masks in every step, but a graph repeats one; remove one of the two",
       key,
       config.peft.dropout);
 }
@@ -46,8 +44,34 @@ std::string shape_of(const Batch& batch) {
 }
 }  // namespace
 
-StepGraph::StepGraph(std::vector<nn::NamedParameter> parameters, ops::Recorder record, Run run)
-    : parameters_(std::move(parameters)), record_(std::move(record)), run_(std::move(run)) {}
+StepGraph::StepGraph(std::vector<nn::NamedParameter> parameters, ops::Recorder recorder, Run run)
+    : parameters_(std::move(parameters)), recorder_(std::move(recorder)), run_(std::move(run)) {}
+
+// Returns a tensor with its own storage in that memory. Tensors derived from it (views, detached tensors) share the
+// storage, so end_loans() detects whether any is kept, and can give it other memory.
+at::Tensor StepGraph::lend(const at::Tensor& memory) {
+  at::Tensor shown = at::from_blob(
+      memory.mutable_data_ptr(),
+      memory.sizes(),
+      memory.strides(),
+      [memory](void*) {},
+      memory.options(),
+      memory.device());
+  lent_.push_back({memory, shown.storage().getWeakStorageImpl()});
+  return shown;
+}
+
+// Runs before a replay. The copies are enqueued on the current stream, like the replay after them.
+void StepGraph::end_loans() {
+  for (const Lent& loan : lent_) {
+    if (const auto kept = loan.shown.lock()) {
+      const at::Tensor copy = at::empty_strided(loan.memory.sizes(), loan.memory.strides(), loan.memory.options());
+      copy.copy_(loan.memory);
+      kept->set_data_ptr(copy.storage().set_data_ptr({}));
+    }
+  }
+  lent_.clear();
+}
 
 std::vector<at::Tensor> StepGraph::take_gradients() const {
   std::vector<at::Tensor> gradients;
@@ -69,8 +93,14 @@ void StepGraph::record(Shape& shape, const Batch& batch) {
   }
   shape.valid = at::zeros({}, batch.begin()->second.options().dtype(at::kDouble));
   try {
-    shape.recorded = record_([this, &shape] {
-      const Sums sums = run_(shape.batch, shape.valid);
+    shape.recorded = recorder_->record([this, &shape] {
+      Sums sums;
+      try {
+        sums = run_(shape.batch, shape.valid);
+      } catch (...) {
+        take_gradients();  // memory of a recording that is discarded
+        throw;
+      }
       std::vector<at::Tensor> made{sums.loss};
       shape.metrics.clear();
       for (const auto& [name, sum] : sums.metrics) {
@@ -84,8 +114,8 @@ void StepGraph::record(Shape& shape, const Batch& batch) {
     });
   } catch (const std::exception& problem) {
     fail(
-        "training.cuda_graphs: forward and backward of this model and task cannot be recorded; leave the key out. What "
-        "CUDA or LibTorch said: {}",
+        "training.cuda_graphs: forward and backward of this model and task cannot be recorded; remove the key. Message "
+        "of CUDA or LibTorch: {}",
         problem.what());
   }
 }
@@ -95,12 +125,15 @@ StepGraph::Sums StepGraph::operator()(const Batch& batch, int64_t valid, bool on
   Sums sums;
   std::vector<at::Tensor> gradients;
   Shape& shape = shapes_[shape_of(batch)];
-  if (!shape.recorded && shape.runs++ >= kWarmups && recordings_ < kMostShapes) {
+  const bool may_record = !shape.recorded && recordings_ < kMostShapes;
+  const bool warms_up = may_record && shape.runs++ < kWarmups;
+  if (may_record && !warms_up) {
     record(shape, batch);
     ++recordings_;
   }
   const bool recorded = shape.recorded != nullptr;
   if (recorded) {
+    end_loans();
     for (const auto& [name, tensor] : batch) {
       shape.batch.at(name).copy_(tensor);
     }
@@ -112,6 +145,11 @@ StepGraph::Sums StepGraph::operator()(const Batch& batch, int64_t valid, bool on
       sums.metrics[name] = (made++)->clone();
     }
     gradients.assign(made, shape.recorded->made().end());
+  } else if (warms_up) {
+    recorder_->warm_up([&] {
+      sums = run_plainly(batch, valid);
+      gradients = take_gradients();
+    });
   } else {
     sums = run_plainly(batch, valid);
     gradients = take_gradients();
@@ -124,8 +162,8 @@ StepGraph::Sums StepGraph::operator()(const Batch& batch, int64_t valid, bool on
       gradient = before[i].add_(gradient);
     } else if (before[i].defined()) {
       gradient = before[i];
-    } else if (gradient.defined() && recorded && !only) {
-      gradient = gradient.clone();
+    } else if (gradient.defined() && recorded) {
+      gradient = only ? lend(gradient) : gradient.clone();
     }
     value.mutable_grad() = gradient;
   }

@@ -5,25 +5,27 @@
 #include "lehr/base/json.h"
 #include "lehr/metric/throughput.h"
 #include "lehr/state/dtype.h"
-#include "lehr/train/machine_limits.h"
+#include "lehr/train/gpu_card.h"
 #include "lehr/train/precision.h"
 
 namespace lehr::train {
 
 void StepProfile::check_device(const TrainConfig& config, at::Device device) {
   require(
-      !config.profiling.operator_table || device.is_cpu(),
-      "profiling.operator_table: expected training.device cpu, found {}: its work goes on after an operator returns; "
-      "profiling.enable_profiling writes traces of it",
-      device.str());
+      !config.profiling.operator_table || device.is_cpu() || !config.training.cuda_graphs,
+      "profiling.operator_table: the steps of this run are recorded as a graph (training.cuda_graphs), in which "
+      "operators cannot be distinguished; remove one of the two");
 }
 
-StepProfile::StepProfile(const TrainConfig& config, int64_t ranks, int64_t done)
+StepProfile::StepProfile(
+    const TrainConfig& config, at::Device device, int64_t ranks, int64_t done, std::unique_ptr<ProfileClock> clock)
     : folder_(std::filesystem::path(config.job.dump_folder) / config.profiling.save_traces_folder),
       first_(done + config.profiling.operator_table_warmup + 1),
       steps_(config.profiling.operator_table_steps),
       measure_seconds_(config.profiling.operator_table_measure_seconds),
-      dtype_(compute_type(config.training)) {
+      dtype_(compute_type(config.training)),
+      device_(device),
+      profile_(operator_profile(clock ? std::move(clock) : profile_clock(device))) {
   report_.first_step = first_;
   report_.ranks = ranks;
   report_.threads = at::get_num_threads();
@@ -35,7 +37,9 @@ void StepProfile::step_begins(int64_t step) {
     return;
   }
   if (measures_machine_before(step)) {
-    report_.limits = measure_limits(dtype_, measure_seconds_);
+    const DeviceLimits found = limits_of(device_, dtype_, measure_seconds_);
+    report_.limits = found.limits;
+    report_.source = found.source;
   }
   began_ = metric::ThroughputMeter::steady_seconds();
   profile_.start();

@@ -1,4 +1,4 @@
-// What the rows of a step add up to, on one rank.
+// Sums of losses and metrics over the micro-batches of a step, on one rank.
 #pragma once
 
 #include <map>
@@ -14,19 +14,19 @@ namespace lehr::train {
 struct StepSums {
   at::Tensor loss = {};  ///< Divided by the step's valid items; undefined before the first batch.
   std::map<std::string, at::Tensor> metrics = {};
-  at::Tensor load_balancing = {};  ///< Of router losses, float64 on the device; undefined before the first batch.
+  at::Tensor load_balancing = {};  ///< Router loss, float64 on the device; undefined before the first batch.
   at::Tensor router_z = {};
 
-  /// Adds the losses of a forward that is `share` of the step.
+  /// Adds the router losses of a forward that is `share` of the step.
   void add_routers(const nn::RouterLosses& routers, double share);
   void add(const at::Tensor& batch_loss, const std::map<std::string, at::Tensor>& batch_metrics);
 };
 
-/// The numbers as one tensor (n) of float64, on the device of the first that is defined; 0 for undefined tensors. They
-/// have one element each. The host does not wait where all are on one device.
+/// Packs one-element tensors into one tensor (n) of float64, on the device of the first that is defined; 0 for
+/// undefined tensors. No host sync if all are on one device.
 at::Tensor pack_numbers(const std::vector<at::Tensor>& tensors);
 
-/// The task's metrics of a batch. Throws a usage error for one that is not one number.
+/// Returns the task's metrics of a batch. Throws a usage error for a metric that is not a single number.
 std::map<std::string, at::Tensor> compute_metrics(
     const TrainTask& task, const nn::ModelOutputs& outputs, const Batch& batch);
 

@@ -13,7 +13,7 @@
 namespace lehr::train {
 
 namespace {
-// A first letter tells a decision from a failure.
+// The first character distinguishes a decision from a failure.
 constexpr char kDecided = '+';
 }  // namespace
 
@@ -25,7 +25,7 @@ StoreCoordinator::StoreCoordinator(mesh::Transport& transport, std::string name,
       world_size_(transport.world_size()),
       patience_(patience),
       latest_(std::numeric_limits<Clock::rep>::max()) {
-  // All ranks make theirs in the same order, so they agree about the number.
+  // All ranks construct theirs in the same order, so they agree on the number.
   const int64_t number = store_->add(fmt::format("{}/made by {}", name_, rank_), 1);
   prefix_ = fmt::format("{}/{}", name_, number);
 }
@@ -36,7 +36,7 @@ void StoreCoordinator::set(const std::string& key, const std::string& text) {
   store_->set(key, std::vector<uint8_t>(text.begin(), text.end()));
 }
 
-// The text, as soon as it is there.
+// Waits for the text of a key and returns it.
 std::string StoreCoordinator::get(const std::string& key, const std::string& what, Clock::time_point start) {
   auto pause = std::chrono::milliseconds(1);
   while (!store_->check({key})) {
@@ -44,7 +44,7 @@ std::string StoreCoordinator::get(const std::string& key, const std::string& wha
     const auto now = Clock::now();
     if (now - start >= patience_ || now.time_since_epoch().count() >= latest_) {
       fail_runtime(
-          "{}: {} did not come within {} s; did the process end?",
+          "{}: no answer from {} within {} s; did the process end?",
           name_,
           what,
           std::chrono::duration_cast<std::chrono::seconds>(now - start).count());
@@ -82,7 +82,7 @@ std::string StoreCoordinator::decide(const std::string& key, const std::string& 
       store_->deleteKey(of_rank(rank));
     }
     if (call > 0) {
-      store_->deleteKey(base(call - 1));  // all have read it, or they would not be here
+      store_->deleteKey(base(call - 1));  // all ranks have read it, otherwise they would not be in this call
     }
     const std::string decided = decision(texts);
     set(base(call), kDecided + decided);

@@ -1,4 +1,4 @@
-// Agreement among ranks through the key-value store that they found each other by.
+// Agreement among ranks through the key-value store of their rendezvous.
 #pragma once
 
 #include <atomic>
@@ -18,12 +18,12 @@ class DistributedContext;
 
 namespace lehr::train {
 
-/// A coordinator over Transport::store(). It polls, with short calls, and never waits inside the store: a store's
-/// client serves one call at a time, so a thread that waited there would stop every other thread of this rank.
+/// A coordinator over Transport::store(). It polls with short calls and never blocks inside the store: a store's client
+/// serves one call at a time, so a blocked thread would stop every other thread of this rank.
 class StoreCoordinator : public state::Coordinator {
  public:
-  /// All ranks give the same name, which nobody else uses in this store, and make their coordinators of a name, one
-  /// after the other, in the same order. `patience` is what a rank waits for the slowest one in one call.
+  /// All ranks use the same name, which must be unique in this store, and construct the coordinators of a name one
+  /// after the other in the same order. `patience` is the maximum wait for the slowest rank in one call.
   StoreCoordinator(
       mesh::Transport& transport, std::string name, std::chrono::milliseconds patience = std::chrono::minutes(30));
   ~StoreCoordinator() override;
@@ -41,16 +41,16 @@ class StoreCoordinator : public state::Coordinator {
   mesh::Transport& transport_;
   c10::intrusive_ptr<c10d::Store> store_;
   std::string name_;
-  std::string prefix_;  // of keys: those of an earlier coordinator of this name may still be there
+  std::string prefix_;  // of keys, because those of an earlier coordinator of this name may still exist
   int64_t rank_;
   int64_t world_size_;
   std::chrono::milliseconds patience_;
-  std::atomic<Clock::rep> latest_;        // no call waits longer than this
-  std::mutex mutex_;                      // over calls_
+  std::atomic<Clock::rep> latest_;        // deadline of all calls
+  std::mutex mutex_;                      // guards calls_
   std::map<std::string, int64_t> calls_;  // by key
 };
 
-/// What the ranks of `mesh` agree through; null is one device.
+/// Returns the coordinator of the ranks of `mesh`; null is one device.
 std::shared_ptr<state::Coordinator> make_coordinator(mesh::DistributedContext* mesh, const std::string& name);
 
 }  // namespace lehr::train

@@ -12,7 +12,7 @@ descriptor::WeightGroups subblock_groups(
   if (args.head() != descriptor::Head::embedding) {
     return descriptor.get_weight_groups(names, num_layers);
   }
-  // A bare backbone is stored without the prefix that descriptors know.
+  // A bare backbone is stored without the prefix that descriptors expect.
   const std::string prefix = "model.";
   std::vector<std::string> full;
   for (const std::string& name : names) {
@@ -42,7 +42,7 @@ state::FilePlan plan_subblock_files(
     }
   }
   std::vector<state::FileContents> files;
-  std::unordered_map<std::string, size_t> file_of;  // a group's
+  std::unordered_map<std::string, size_t> file_of;  // by group
   for (const state::TensorInfo& tensor : tensors) {
     const std::string& group = group_of.at(tensor.name);
     const auto [place, is_new] = file_of.emplace(group, files.size());

@@ -5,14 +5,23 @@
 
 namespace lehr::train {
 
+namespace {
+// Returns the sequence ends that Ranks::positions_of added; undefined if there are none.
+at::Tensor sequence_ends_of(const Batch& batch) {
+  const auto ends = batch.find("sequence_ends");
+  return ends == batch.end() ? at::Tensor() : ends->second;
+}
+}  // namespace
+
 nn::ModelInputs CausalLMTask::build_forward_inputs(const Batch& batch) const {
   nn::ModelInputs inputs;
   inputs.input_ids = batch.at("input_ids");
   inputs.labels = batch.at("labels");
   inputs.position_ids = batch.at("position_ids");
-  // Rows of one document need no mask but the causal one, which is quicker.
+  // Sequences of one document need only the causal mask, which is faster.
   if (const auto documents = batch.find("document_ids"); documents != batch.end()) {
     inputs.attention_mask.document_ids = documents->second;
+    inputs.attention_mask.sequence_ends = sequence_ends_of(batch);
   }
   return inputs;
 }
@@ -22,7 +31,7 @@ int64_t CausalLMTask::count_valid(const Batch& batch) const {
 }
 
 at::Tensor CausalLMTask::compute_loss(const nn::ModelOutputs& outputs, const Batch& /*batch*/) const {
-  require(outputs.logps.defined(), "causal_lm: the model gave no 'logps'; it needs a language-model head");
+  require(outputs.logps.defined(), "causal_lm: the model returned no 'logps'; it needs a language-modelling head");
   return outputs.logps.sum();
 }
 
@@ -30,6 +39,7 @@ nn::ModelInputs ClassificationTask::build_forward_inputs(const Batch& batch) con
   nn::ModelInputs inputs;
   inputs.input_ids = batch.at("input_ids");
   inputs.attention_mask.key_padding = batch.at("attention_mask");
+  inputs.attention_mask.sequence_ends = sequence_ends_of(batch);
   inputs.pooling_mask = batch.at("pooling_mask");
   return inputs;
 }
@@ -38,11 +48,11 @@ int64_t ClassificationTask::count_valid(const Batch& batch) const {
   return batch.at("labels").ne(nn::kIgnoreIndex).sum().item<int64_t>();
 }
 
-// Rows of padding alone have no pooled token, so scores has a row for each other one.
+// Sequences that are only padding have no pooled token and no entry in scores.
 at::Tensor ClassificationTask::pooled_labels(const Batch& batch) {
   const at::Tensor labels = batch.at("labels");
   if (labels.is_meta()) {
-    return labels;  // no row is padding alone
+    return labels;  // no sequence is only padding
   }
   return labels.index({batch.at("pooling_mask").any(1)});
 }

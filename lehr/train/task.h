@@ -1,4 +1,4 @@
-// What is learned: how a batch becomes a model's inputs, and its outputs a loss.
+// Training tasks: conversion of a batch to a model's inputs, and of its outputs to a loss.
 #pragma once
 
 #include <map>
@@ -10,32 +10,34 @@
 
 namespace lehr::train {
 
-/// Named tensors whose first dimension is the row: what a loader gives and a task understands.
+/// Named tensors whose first dimension is the sequence; the interface between loader and task.
 using Batch = pipeline::TensorDict;
 
-/// One kind of training. Implement it for a task of one's own; the trainer needs nothing else.
+/// A training task. Implement it for a custom task; the trainer needs nothing else.
 ///
-/// A loss is a sum over valid items (tokens with a label, labelled rows). The trainer divides by the number of valid
-/// items of the whole optimizer step, over all its batches and ranks, so that how a step is cut into batches changes
-/// nothing.
+/// A loss is a sum over valid items (tokens with a label, labelled sequences). The trainer divides by the number of
+/// valid items of the whole optimizer step, over all its batches and ranks, so that the result does not depend on the
+/// micro-batch size.
 class TrainTask {
  public:
   virtual ~TrainTask() = default;
-  /// The model's inputs for a batch that is on the model's device already.
+  /// Returns the model's inputs for a batch that is already on the model's device.
   virtual nn::ModelInputs build_forward_inputs(const Batch& batch) const = 0;
-  /// Number of valid items of a batch; called on the CPU, before the forward.
+  /// Returns the number of valid items of a batch; called on the CPU, before the forward.
   virtual int64_t count_valid(const Batch& batch) const = 0;
-  /// Sum of the loss over the valid items, a scalar that backward starts from. In a validation of a model in several
-  /// pipeline stages, outputs are what the head gives: logps, scores, embeddings; not hidden states.
+  /// Returns the sum of the loss over the valid items, a scalar on which backward is called. In a validation of a model
+  /// with several pipeline stages, `outputs` has only the head's outputs: logps, scores, embeddings; not hidden states.
   virtual at::Tensor compute_loss(const nn::ModelOutputs& outputs, const Batch& batch) const = 0;
-  /// Further sums over valid items, one number each, reported divided by the number of valid items ("accuracy").
+  /// Returns additional sums over valid items, scalars that are reported divided by the number of valid items
+  /// ("accuracy").
   virtual std::map<std::string, at::Tensor> compute_metrics(
       const nn::ModelOutputs& /*outputs*/, const Batch& /*batch*/) const {
     return {};
   }
 };
 
-/// Next-token prediction over packed text. Batches have input_ids, labels, position_ids and document_ids, (B, T) each.
+/// Next-token prediction over packed text. Batches have input_ids, labels, position_ids and document_ids, (B, T) each,
+/// and maybe sequence_ends (ops::AttentionMask).
 class CausalLMTask : public TrainTask {
  public:
   nn::ModelInputs build_forward_inputs(const Batch& batch) const override;
@@ -43,7 +45,8 @@ class CausalLMTask : public TrainTask {
   at::Tensor compute_loss(const nn::ModelOutputs& outputs, const Batch& batch) const override;
 };
 
-/// A label a row; reports 'accuracy'. Batches have input_ids, attention_mask, pooling_mask (B, T) and labels (B).
+/// One label per sequence; reports 'accuracy'. Batches have input_ids, attention_mask, pooling_mask (B, T), labels (B)
+/// and maybe sequence_ends (ops::AttentionMask).
 class ClassificationTask : public TrainTask {
  public:
   nn::ModelInputs build_forward_inputs(const Batch& batch) const override;

@@ -1,4 +1,4 @@
-// What a program can train: model families, each with the functions that build its runs.
+// Train specs: the model families that a program can train, each with the functions that build its runs.
 #pragma once
 
 #include <functional>
@@ -11,30 +11,30 @@
 
 namespace lehr::train {
 
-/// Lays a model that is on meta out on a mesh. All ranks call it.
+/// Applies a mesh to a model on meta. All ranks must call it.
 using Parallelize = std::function<shard::FullySharded(
     mesh::DistributedContext& context, nn::Model& model, const shard::ParallelizeOptions& options)>;
 
-/// A model family and how its runs are built (torchtitan's notion). The state-dict adapter is the family's: see
-/// ModelArgs::state_map and to_hf_config.
+/// A model family and the builders of its runs (torchtitan's TrainSpec). The state-dict adapter belongs to the family:
+/// see ModelArgs::state_map and to_hf_config.
 struct TrainSpec {
   descriptor::ModelFamily family;
   Builders build = {};
-  /// The family's; without one its models train on one device only.
+  /// If empty, the family's models train on one device only.
   Parallelize parallelize = {};
 };
 
-/// The train specs that a program knows; a plain value, made where the program starts.
+/// The train specs of a program; a plain value, constructed at program start.
 class TrainSpecs {
  public:
-  /// Throws a usage error if a family of that name, or one that reads the same model_type, is already there.
+  /// Throws a usage error if there is already a family with this name, or one that reads the same model_type.
   void add(TrainSpec spec);
-  /// A family that is built as usual.
+  /// Adds a family with the default builders.
   void add(descriptor::ModelFamily family) { add(TrainSpec{.family = std::move(family)}); }
 
   const descriptor::ModelFamilies& families() const { return families_; }
-  /// The spec that the config asks for: by model.hf_assets_path's config.json if that is given, else by model.name.
-  /// Throws a usage error that lists what is known.
+  /// Returns the spec for the config: by model.hf_assets_path's config.json if that is set, else by model.name. Throws
+  /// a usage error that lists the known families.
   const TrainSpec& at(const ModelConfig& config) const;
 
  private:

@@ -13,7 +13,7 @@ ValidationResult validate(
   const Ranks one_device;
   const Ranks& ranks = options.ranks != nullptr ? *options.ranks : one_device;
   const at::Device device = options.device.value_or(nn::named_parameters(model).front().parameter->value().device());
-  struct Mode {  // as it was, whatever happens
+  struct Mode {  // restored on every exit path
     nn::Model& model;
     bool training;
     ~Mode() { model.train(training); }
@@ -29,7 +29,7 @@ ValidationResult validate(
     if (!batch) {
       break;
     }
-    // On many ranks, one whose rows are all padding still takes part in what the others compute together.
+    // A rank whose sequences are all padding still takes part in the collectives.
     const Batch local = to_device(ranks.positions_of(*batch), device);
     const int64_t valid = task.count_valid(local);
     if (valid == 0 && ranks.world_size() == 1) {

@@ -1,4 +1,4 @@
-// Loss on held-out data.
+// Evaluation of the loss on held-out data.
 #pragma once
 
 #include <functional>
@@ -11,23 +11,24 @@
 
 namespace lehr::train {
 
-/// Means over the valid items of all batches seen.
+/// Means over the valid items of all batches.
 struct ValidationResult {
   double loss = 0;
   int64_t valid = 0;
   std::map<std::string, double> metrics;
-  bool complete = true;  ///< False when `stop` ended it early; there are no means then.
+  bool complete = true;  ///< False if `stop` ended it early; then there are no means.
 };
 
-/// How much is measured, and by whom.
+/// Options of a validation.
 struct ValidateOptions {
-  std::function<bool()> stop = {};  ///< Asked before every batch; true ends it. On many ranks, any of them ends all.
-  const Ranks* ranks = nullptr;     ///< Null: one device. Each rank's stream gives its own rows.
-  std::optional<at::Device> device = {};  ///< Where forward computes; by default where the parameters are.
+  std::function<bool()> stop = {};  ///< Called before every batch; true ends the validation. If any rank returns true,
+                                    ///< all ranks stop.
+  const Ranks* ranks = nullptr;     ///< Null: one device. Each rank's stream yields its own sequences.
+  std::optional<at::Device> device = {};  ///< Device of forward; default: that of the parameters.
 };
 
 /// Runs the model over `stream` without gradients; the result is the same on all ranks. Throws a usage error if there
-/// was nothing to measure.
+/// is no valid item.
 ValidationResult validate(
     nn::Model& model, const TrainTask& task, BatchStream& stream, const ValidateOptions& options = {});
 

@@ -3,11 +3,13 @@
 #include "lehr/base/error.h"
 #include "lehr/base/json.h"
 #include "lehr/nn/moe.h"
+#include "lehr/ops/attention_sequences.h"
 #include "lehr/optim/adamw.h"
 #include "lehr/optim/clip.h"
 #include "lehr/state/weights.h"
 #include "lehr/train/generate.h"
 #include "lehr/train/model_folder.h"
+#include "lehr/train/verify_reference.h"
 #include "lehr/train/weights.h"
 
 namespace lehr::train {
@@ -27,7 +29,7 @@ class Verifier {
         options.model.string());
     const Path file = options.reference.value_or(options.model / "oracle.safetensors");
     folder_ = file.parent_path();
-    reference_ = std::make_unique<state::WeightReader>(file);
+    reference_ = std::make_unique<ReferenceFile>(file);
     reload();
   }
 
@@ -41,8 +43,9 @@ class Verifier {
     trajectory_rows();
     require(
         !report_.rows.empty(),
-        "{}: holds no tensor that verify can compare; docs/verify.md lists them",
+        "{}: contains no tensor that verify can compare; docs/verify.md lists them",
         (folder_ / "oracle.safetensors").string());
+    note_unread(*reference_);
     return std::move(report_);
   }
 
@@ -63,14 +66,38 @@ class Verifier {
     report_.rows.push_back(compare_tensors(name, computed, expected, options_.dtype, options_.atol, options_.rtol));
   }
 
-  /// Compares with the reference's tensor of that name, and with its float64 twin when computing in float64.
-  void compare(const std::string& name, const at::Tensor& computed) {
-    if (has(name)) {
-      compare(name, computed, reference_->tensor(name));
+  /// Compares with the file's tensor of that name, and with its float64 version when computing in float64; both times
+  /// `visible`, if it is defined. Returns false if the file has neither.
+  bool compare_in(
+      ReferenceFile& file, const std::string& name, const at::Tensor& computed, const at::Tensor& visible = {}) {
+    const auto shown = [&](const at::Tensor& x) { return visible.defined() ? x * visible.to(x.device()) : x; };
+    const std::string twin = name + kFloat64Suffix;
+    if (file.has(name)) {
+      compare(file.prefix() + name, shown(computed), shown(file.tensor(name)));
     }
-    const std::string twin = name + "_f64";
-    if (options_.dtype == at::kDouble && has(twin)) {
-      compare(twin, computed, reference_->tensor(twin));
+    if (options_.dtype == at::kDouble && file.has(twin)) {
+      compare(file.prefix() + twin, shown(computed), shown(file.tensor(twin)));
+    }
+    return file.has(name) || file.has(twin);
+  }
+
+  void compare(const std::string& name, const at::Tensor& computed) { compare_in(*reference_, name, computed); }
+
+  /// Compares tensors of a checkpoint, each of which must be in the file.
+  void compare_all(ReferenceFile& file, const std::vector<std::pair<std::string, at::Tensor>>& computed) {
+    for (const auto& [name, tensor] : computed) {
+      require(
+          compare_in(file, name, tensor),
+          "{}: has no tensor {}, which the model has",
+          file.reader().path().string(),
+          name);
+    }
+    note_unread(file);
+  }
+
+  void note_unread(const ReferenceFile& file) {
+    for (std::string& name : file.unread(options_.dtype == at::kDouble)) {
+      report_.left_out.push_back(std::move(name));
     }
   }
 
@@ -81,10 +108,11 @@ class Verifier {
     return next;
   }
 
+  /// `mask` is on the host.
   nn::ModelInputs classifier_inputs(const at::Tensor& input_ids, const at::Tensor& mask) const {
     nn::ModelInputs inputs;
     inputs.input_ids = input_ids;
-    inputs.attention_mask.key_padding = mask.to(at::kBool);
+    inputs.attention_mask = ops::row_mask({}, mask.to(at::kBool), options_.device);
     // The rightmost token that is not padding.
     const int64_t pad = args_->pad_token_id().value_or(-1);
     const at::Tensor positions = at::arange(input_ids.size(1), input_ids.options());
@@ -98,7 +126,7 @@ class Verifier {
     return model_->logits(model_->forward(inputs).hidden_states);
   }
 
-  /// The loss and its graph, for one batch of a trajectory or of the reference's main inputs.
+  /// The loss and its graph, with `mask` on the host, for one batch of a trajectory or of the reference's main inputs.
   at::Tensor loss_of(const at::Tensor& input_ids, const at::Tensor& labels, const at::Tensor& mask) {
     if (classifier()) {
       const at::Tensor scores = model_->forward(classifier_inputs(input_ids, mask)).scores;
@@ -115,19 +143,16 @@ class Verifier {
     std::vector<at::Tensor> layer_inputs;
     nn::ModelInputs inputs;
     if (classifier()) {
-      inputs = classifier_inputs(input("input_ids"), input("attention_mask"));
+      inputs = classifier_inputs(input("input_ids"), reference_->tensor("attention_mask"));
     } else {
       inputs.input_ids = input("input_ids");
     }
     inputs.layer_inputs = &layer_inputs;
     const nn::ModelOutputs outputs = model_->forward(inputs);
     const bool masked = inputs.attention_mask.key_padding.defined();
-    const at::Tensor visible =
-        masked ? inputs.attention_mask.key_padding.unsqueeze(-1) : at::ones({1}, at::kBool).to(options_.device);
+    const at::Tensor visible = masked ? inputs.attention_mask.key_padding.unsqueeze(-1) : at::Tensor();
     auto compare_hidden = [&](const std::string& name, const at::Tensor& computed) {
-      if (has(name)) {
-        compare(name, computed * visible, reference_->tensor(name) * visible.cpu());
-      }
+      compare_in(*reference_, name, computed, visible);
     };
     routing_rows();
     for (size_t i = 0; i < layer_inputs.size(); ++i) {
@@ -153,7 +178,7 @@ class Verifier {
     }
   }
 
-  /// What the routers of the last forward decided.
+  /// Compares the decisions of the last forward's routers.
   void routing_rows() {
     for (const auto& module : model_->named_modules("", /*include_self=*/false)) {
       const auto* experts = dynamic_cast<const nn::MoELayerImpl*>(module.value().get());
@@ -167,7 +192,7 @@ class Verifier {
     }
   }
 
-  /// Under the names, and in the layout of experts, that `expected` has.
+  /// Returns gradients with the names and the expert layout of `expected`.
   std::vector<std::pair<std::string, at::Tensor>> gradients(const state::WeightReader& expected) const {
     std::vector<std::pair<std::string, at::Tensor>> values;
     for (const auto& [name, parameter] : nn::named_parameters(*model_)) {
@@ -188,7 +213,7 @@ class Verifier {
     if (!has("labels")) {
       return;
     }
-    const at::Tensor mask = has("attention_mask") ? input("attention_mask") : at::Tensor();
+    const at::Tensor mask = has("attention_mask") ? reference_->tensor("attention_mask") : at::Tensor();
     const at::Tensor loss = loss_of(input("input_ids"), input("labels"), mask);
     compare("loss", loss);
     const Path file = folder_ / "grads.safetensors";
@@ -196,14 +221,12 @@ class Verifier {
       return;
     }
     loss.backward();
-    const state::WeightReader expected(file);
-    for (const auto& [name, gradient] : gradients(expected)) {
-      compare("grad:" + name, gradient, expected.tensor(name));
-    }
+    ReferenceFile expected(file, "grad:");
+    compare_all(expected, gradients(expected.reader()));
     clear_gradients();
   }
 
-  /// The loss with the load-balancing loss of all routers, and the routers' gradients of that.
+  /// Compares the loss including the load-balancing loss of all routers, and the routers' gradients.
   void balancing_rows() {
     nn::RouterLosses* losses = model_->router_losses();
     const Node config = parse_json_file(folder_of_model_.base / "config.json");
@@ -217,7 +240,7 @@ class Verifier {
     compare("aux_loss", balancing);
     compare("loss_with_aux", loss + coefficient->as_double() * balancing);
     loss.backward();
-    for (const auto& [name, gradient] : gradients(*reference_)) {
+    for (const auto& [name, gradient] : gradients(reference_->reader())) {
       compare("grad_with_aux:" + name, gradient);
     }
     losses->begin({});
@@ -231,12 +254,11 @@ class Verifier {
     for (const std::string side : {"padded_right", "padded_left"}) {
       nn::ModelInputs inputs;
       inputs.input_ids = input("padded_input_ids");
-      const at::Tensor mask = input(side + "_mask").to(at::kBool);
-      inputs.attention_mask.key_padding = mask;
+      inputs.attention_mask = ops::row_mask({}, reference_->tensor(side + "_mask").to(at::kBool), options_.device);
       if (has(side + "_position_ids")) {
         inputs.position_ids = input(side + "_position_ids");
       }
-      compare(side + "_logits", logits_of(inputs) * mask.unsqueeze(-1));
+      compare(side + "_logits", logits_of(inputs) * inputs.attention_mask.key_padding.unsqueeze(-1));
     }
   }
 
@@ -248,8 +270,8 @@ class Verifier {
     nn::ModelInputs inputs;
     inputs.input_ids = input("packed_input_ids");
     inputs.position_ids = input("packed_position_ids");
-    const at::Tensor documents = input("packed_doc_ids");
-    inputs.attention_mask.document_ids = documents;
+    inputs.attention_mask = ops::row_mask(reference_->tensor("packed_doc_ids"), {}, options_.device);
+    const at::Tensor& documents = inputs.attention_mask.document_ids;
     compare("packed_logits", logits_of(inputs));
     const int64_t tokens = documents.size(1);
     at::Tensor labels = shifted(inputs.input_ids);
@@ -302,7 +324,8 @@ class Verifier {
     std::vector<at::Tensor> losses;
     std::vector<at::Tensor> norms;
     for (int64_t step = 0; step < ids.size(0); ++step) {
-      const at::Tensor mask = has("train_attention_mask") ? input("train_attention_mask")[step] : at::Tensor();
+      const at::Tensor mask =
+          has("train_attention_mask") ? reference_->tensor("train_attention_mask")[step] : at::Tensor();
       const at::Tensor loss = loss_of(ids[step], labels[step], mask);
       loss.backward();
       std::vector<optim::NamedParameter> parameters;
@@ -325,10 +348,8 @@ class Verifier {
     compare(name + "_grad_norms", at::stack(norms));
     const Path final_file = folder_ / "final_params.safetensors";
     if (name == "train_clip" && std::filesystem::exists(final_file)) {
-      const state::WeightReader expected(final_file);
-      for (const auto& [stored, value] : stored_tensors(*model_, checkpoint_map(*args_, expected))) {
-        compare("final_param:" + stored, value, expected.tensor(stored));
-      }
+      ReferenceFile expected(final_file, "final_param:");
+      compare_all(expected, stored_tensors(*model_, checkpoint_map(*args_, expected.reader())));
     }
   }
 
@@ -336,7 +357,7 @@ class Verifier {
   ModelFolder folder_of_model_;
   const descriptor::ModelArgs* args_;
   Path folder_;
-  std::unique_ptr<state::WeightReader> reference_;
+  std::unique_ptr<ReferenceFile> reference_;
   std::shared_ptr<nn::Model> model_;
   VerifyReport report_;
 };

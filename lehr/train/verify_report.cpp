@@ -12,7 +12,7 @@ bool VerifyReport::ok() const {
 }
 
 namespace {
-/// Allowed absolute differences by what a tensor is; for float32 references about ten times the error of float32
+/// Default absolute tolerances by the kind of a tensor; for float32 references about ten times the error of float32
 /// itself.
 double default_tolerance(const std::string& name, at::ScalarType dtype) {
   const bool exact = name.ends_with("_f64");
@@ -80,6 +80,9 @@ std::string format_report(const VerifyReport& report) {
         row.ok ? "ok" : "OVER");
   }
   const auto over = std::count_if(report.rows.begin(), report.rows.end(), [](const VerifyRow& row) { return !row.ok; });
+  for (const std::string& name : report.left_out) {
+    text += name + ": not compared\n";
+  }
   return text + fmt::format("{} tensors compared, {} over their tolerance\n", report.rows.size(), over);
 }
 

@@ -1,4 +1,4 @@
-// The rows of a comparison with a reference: how far a tensor may be off, and how far it is.
+// The rows of a comparison with a reference: tolerances and errors per tensor.
 #pragma once
 
 #include <map>
@@ -13,7 +13,7 @@ namespace lehr::train {
 /// One compared tensor.
 struct VerifyRow {
   std::string name = {};
-  double max_abs = 0;    ///< Largest |computed - expected|; infinite for another shape or a non-finite value.
+  double max_abs = 0;    ///< Largest |computed - expected|; infinite if shapes differ or a value is not finite.
   double max_rel = 0;    ///< Largest |computed - expected| / max(|expected|, 1e-6).
   double tolerance = 0;  ///< Allowed absolute difference.
   bool ok = false;
@@ -21,12 +21,13 @@ struct VerifyRow {
 
 struct VerifyReport {
   std::vector<VerifyRow> rows;
-  std::map<std::string, at::Tensor> computed;  ///< Every tensor that was computed, under the reference's name.
+  std::map<std::string, at::Tensor> computed;  ///< Every computed tensor, under the reference's name.
+  std::vector<std::string> left_out = {};      ///< Tensors of the reference that nothing was compared with.
   bool ok() const;
 };
 
-/// The row for a tensor computed in `dtype`: allowed are `atol`, or what is usual for a tensor of that name
-/// (docs/verify.md), and `rtol` relative to the expected value.
+/// Compares a tensor that was computed in `dtype`: the tolerance is `atol`, or the default for a tensor of that name
+/// (docs/verify.md), plus `rtol` relative to the expected value.
 VerifyRow compare_tensors(
     const std::string& name,
     const at::Tensor& computed,
@@ -35,7 +36,7 @@ VerifyRow compare_tensors(
     std::optional<double> atol = {},
     std::optional<double> rtol = {});
 
-/// The report as a table with a row a tensor, in the order in which they were computed.
+/// Formats the report as a table with one row per tensor, in the order of computation.
 std::string format_report(const VerifyReport& report);
 
 }  // namespace lehr::train

@@ -13,8 +13,8 @@
 namespace lehr::train {
 
 namespace {
-// What checkpoints of the wild hold beside parameters: tables that can be computed, a language model's head where a
-// classifier is loaded, and the head of a model with tied embeddings, which must be the embeddings then.
+// Accepted tensors of published checkpoints other than parameters: tables that can be computed, a language model's head
+// when a classifier is loaded, and the head of a model with tied embeddings, which must equal the embeddings.
 bool is_expected_surplus(const std::string& name, const state::NameSet& wanted, const state::WeightReader& reader) {
   if (name.ends_with("rotary_emb.inv_freq")) {
     return true;
@@ -28,7 +28,7 @@ bool is_expected_surplus(const std::string& name, const state::NameSet& wanted, 
   }
   require(
       at::equal(reader.tensor(name), reader.tensor(embeddings)),
-      "{}: lm_head.weight: differs from {}, but the model ties the two; set tie_word_embeddings to false",
+      "{}: lm_head.weight: differs from {}, but the model ties them; set tie_word_embeddings to false",
       reader.path().string(),
       embeddings);
   return true;
@@ -78,7 +78,7 @@ std::vector<std::regex> patterns_of(
     require(
         std::any_of(wanted.begin(), wanted.end(), matches) ||
             std::any_of(reader.names().begin(), reader.names().end(), matches),
-        "\"{}\" matches the whole name of no weight; there are {}",
+        "\"{}\" matches the whole name of no weight; the weights are {}",
         text,
         list_some(wanted));
   }
@@ -95,7 +95,7 @@ state::NameSet own_outputs(const state::StateMap& map, const state::TensorSpecs&
   return own;
 }
 
-// A parameter of several tensors is read from all or from none.
+// Requires that the tensors of a parameter are all read or all skipped.
 void refuse_halves(const state::StateMap& map, const state::NameSet& readable, const state::WeightReader& reader) {
   for (const state::StateGroup& group : map.groups()) {
     const auto is_there = [&](const std::string& name) { return readable.contains(name); };
@@ -103,7 +103,7 @@ void refuse_halves(const state::StateMap& map, const state::NameSet& readable, c
     const auto gone = std::find_if_not(group.inputs.begin(), group.inputs.end(), is_there);
     require(
         found == group.inputs.end() || gone == group.inputs.end(),
-        "{}: parameter {} is made of {} tensors, and only some are there to be read: {} is, {} is not; exclude all of "
+        "{}: parameter {} consists of {} tensors, of which only some can be read: {} can, {} cannot; exclude all of "
         "them (checkpoint.exclude_from_loading), or none",
         reader.path().string(),
         group.outputs.front(),
@@ -122,7 +122,7 @@ CheckpointDifference check_checkpoint(
   CheckpointDifference difference;
   const auto names = map.input_names();
   const auto excluded = patterns_of(rules, names, reader);
-  // What other stages need, they miss.
+  // The checkpoint lacks these only for other stages.
   const auto mine = map.to(own_outputs(map, parameters)).input_names();
   const state::NameSet needed(mine.begin(), mine.end());
   state::NameSet wanted, readable;
@@ -168,7 +168,7 @@ CheckpointDifference check_checkpoint(
       "{}: shapes differ from the model's: {}; is this the checkpoint of another model?",
       reader.path().string(),
       list_some(misshapen));
-  require(surplus.empty(), "{}: the model has no place for {}", reader.path().string(), list_some(surplus));
+  require(surplus.empty(), "{}: unexpected tensors: {}", reader.path().string(), list_some(surplus));
   if (readable.size() < wanted.size()) {
     refuse_halves(map, readable, reader);
   }
@@ -179,7 +179,7 @@ CheckpointDifference load_weights(
     nn::Module& model, const state::StateMap& map, const state::WeightReader& reader, const LoadRules& rules) {
   const state::TensorSpecs parameters = parameter_specs(model);
   auto difference = check_checkpoint(map, parameters, reader, rules);
-  // Types are those of the parameters, to which the values are cast, whatever the files have.
+  // Dtypes are those of the parameters, to which the values are cast, independent of the files.
   state::TensorSpecs stored = state::specs_of(reader);
   for (auto& [name, spec] : stored) {
     spec.dtype = state::DType::kF32;
@@ -198,7 +198,7 @@ void read_parameters(nn::Module& model, const state::BoundMap& bound, const stat
   const state::NameSet known(names.begin(), names.end());
   auto wanted = nn::named_parameters(model);
   std::erase_if(wanted, [&](const auto& named) { return !known.contains(named.name); });
-  at_once(source.reads_at_once(), static_cast<int64_t>(wanted.size()), [&](int64_t i) {
+  parallel_io(source.reads_at_once(), static_cast<int64_t>(wanted.size()), [&](int64_t i) {
     const auto& [name, parameter] = wanted[static_cast<size_t>(i)];
     state::read_into(bound, source, name, parameter->box(), parameter->value());
   });

@@ -1,4 +1,4 @@
-// Between a model's parameters and the tensors of a checkpoint folder.
+// Loading and storing of a model's parameters as the tensors of a checkpoint folder.
 #pragma once
 
 #include <set>
@@ -17,54 +17,54 @@ class WeightReader;
 
 namespace lehr::train {
 
-/// The map from this checkpoint to the parameters of the whole model that `args` describes, in the layout that the
-/// checkpoint has.
+/// Returns the map from this checkpoint, in its layout, to the parameters of the whole model that `args` describes.
 state::StateMap checkpoint_map(const descriptor::ModelArgs& args, const state::WeightReader& reader);
 
-/// Shapes of parameters, or of what is named like them. The type is the parameters' own.
+/// Shapes and dtypes of the parameters.
 state::TensorSpecs parameter_specs(const nn::Module& model);
 
-/// How well a checkpoint must fit a model, and what of it is not read. As it is by default: exactly, all of it.
+/// The strictness of loading, and the tensors to skip. The defaults require an exact match.
 struct LoadRules {
-  std::set<std::string> may_lack = {};  ///< Tensors of the checkpoint that it may lack.
-  /// Regular expressions; tensors whose whole name one of them matches are not looked at.
+  std::set<std::string> may_lack = {};  ///< Tensors that the checkpoint may lack.
+  /// Regular expressions; tensors whose whole name matches one are skipped.
   std::vector<std::string> exclude = {};
-  bool strict = true;  ///< False: any may be missing, and what the model has no place for is left out.
+  bool strict = true;  ///< False: any tensor may be missing, and unexpected tensors are ignored.
 };
 
-/// What a checkpoint lacks or has too much, where that is no mistake. Names are those of the checkpoint's tensors.
+/// Accepted differences between a checkpoint and a model. Names are those of the checkpoint's tensors.
 struct CheckpointDifference {
-  std::vector<std::string> lacked;      ///< By LoadRules; and what other pipeline stages need, which they judge.
+  std::vector<std::string> lacked;      ///< Missing according to LoadRules; also tensors of other pipeline stages,
+                                        ///< which those check.
   std::vector<std::string> left_out;    ///< Rotary tables, the copy of a tied head, a language model's head.
-  std::vector<std::string> unexpected;  ///< The model has no place for them, and LoadRules::strict is false.
-  std::vector<std::string> excluded;    ///< By LoadRules.
+  std::vector<std::string> unexpected;  ///< Unexpected tensors, if LoadRules::strict is false.
+  std::vector<std::string> excluded;    ///< Skipped according to LoadRules.
 };
 
-/// Throws a usage error that lists the tensors that the map reads and the checkpoint lacks, that have another shape
-/// than the parameters (`parameters` may be those of a pipeline stage) ask for, or that the map has no place for. Other
-/// shapes are an error whatever the rules say; so are a pattern of theirs that no tensor's name matches, and a
-/// parameter that would be made of several tensors of which only some are to be read.
+/// Throws a usage error that lists the tensors that the map reads but the checkpoint lacks, tensors with a wrong shape,
+/// and unexpected tensors. `parameters` may be those of a pipeline stage. Independent of the rules, it also throws for
+/// a wrong shape, for a pattern that matches no tensor's name, and for a parameter of several tensors of which only
+/// some are read.
 CheckpointDifference check_checkpoint(
     const state::StateMap& map,
     const state::TensorSpecs& parameters,
     const state::WeightReader& reader,
     const LoadRules& rules = {});
 
-/// The tensors that hold state (nn::Module::declare_state), which another program's checkpoint may lack: it starts then
-/// as in a new run.
+/// The tensors that hold state (nn::Module::declare_state), which another program's checkpoint may lack: the state is
+/// then initialized as in a new run.
 std::set<std::string> stored_state(const nn::Module& model, const state::StateMap& map);
 
-/// What load_or_start_weights did.
+/// The result of load_or_start_weights.
 struct StartedWeights {
   CheckpointDifference difference;
-  std::set<std::string> fresh;  ///< Parameters of the whole model that start as in a new run.
+  std::set<std::string> fresh;  ///< Parameters of the whole model that were initialized as in a new run.
 };
 
-/// The rules for another program's checkpoint: it may lack state, too.
+/// Returns the rules for another program's checkpoint, which may also lack state.
 LoadRules with_state(LoadRules rules, const nn::Module& model, const state::StateMap& map);
 
-/// load_weights from another program's checkpoint or another model's: state that it lacks, and what `rules` let it
-/// lack or exclude, start as in a new run of that seed, the same bits whatever the ranks hold of them.
+/// load_weights for another program's or another model's checkpoint: state that it lacks, and tensors that `rules`
+/// allow to be missing or exclude, are initialized as in a new run with this seed, with the same bits for any sharding.
 StartedWeights load_or_start_weights(
     nn::Module& model,
     const descriptor::ModelArgs& args,
@@ -72,26 +72,25 @@ StartedWeights load_or_start_weights(
     const LoadRules& rules,
     uint64_t seed);
 
-/// A number, in hexadecimal, for "the same weights", from the names, the shapes and some elements of every tensor.
+/// A fingerprint of the weights in hexadecimal, computed from the names, the shapes and some elements of every tensor.
 std::string weights_fingerprint(const state::WeightReader& reader);
 
-/// Copies the checkpoint's tensors into the model's (materialized) parameters, casting to their type; of a parameter
-/// that is laid out over ranks the box. `map` is that of the whole model; of a pipeline stage only its own parameters
-/// are read. Throws as check_checkpoint. Parameters that need what the checkpoint lacks or `rules` exclude keep their
-/// values.
+/// Copies the checkpoint's tensors into the model's (materialized) parameters and casts them; reads only local shards.
+/// `map` is that of the whole model; for a pipeline stage, only its own parameters are read. Throws the errors of
+/// check_checkpoint. Parameters whose tensors are missing or excluded keep their values.
 CheckpointDifference load_weights(
     nn::Module& model, const state::StateMap& map, const state::WeightReader& reader, const LoadRules& rules = {});
 
-/// Copies what `bound` gives for each of the model's (materialized) parameters that it knows into the parameter,
-/// casting: of a parameter that is laid out over ranks the box, and no other byte of the source is read.
+/// Copies the tensors of `bound` into the model's (materialized) parameters that it knows, and casts them; reads only
+/// local shards, and no other byte of the source.
 void read_parameters(nn::Module& model, const state::BoundMap& bound, const state::TensorSource& source);
 
-/// The parameters as the tensors of a checkpoint, in the map's order: what the inverse of `map`, which goes from the
-/// checkpoint to the parameters of the whole model, makes of the ones that are here. Those that are one part of a
-/// parameter are not copied. For models that one device has whole.
+/// Returns the parameters as checkpoint tensors, in the map's order: the inverse of `map`, which maps the checkpoint to
+/// the parameters of the whole model. Tensors that are one part of a parameter are views. For models that are not
+/// sharded.
 std::vector<std::pair<std::string, at::Tensor>> stored_tensors(const nn::Module& model, const state::StateMap& map);
 
-/// The tensors of `values`, which has one for each parameter name (a gradient, say), as stored_tensors gives
+/// Converts `values`, one tensor per parameter name (such as gradients), in the way that stored_tensors converts
 /// parameters.
 std::vector<std::pair<std::string, at::Tensor>> stored_tensors_of(
     const std::vector<std::pair<std::string, at::Tensor>>& values, const state::StateMap& map);

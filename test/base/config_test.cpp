@@ -95,7 +95,7 @@ weight = 2
 )");
   EXPECT_EQ(s.name, "y");
   EXPECT_EQ(s.training.steps, 3);
-  EXPECT_EQ(s.training.rate, 0);  // an integer is a number
+  EXPECT_EQ(s.training.rate, 0);  // an integer is accepted as a number
   EXPECT_TRUE(s.training.enable);
   EXPECT_EQ(s.training.kind, Kind::fancy);
   EXPECT_EQ(s.training.limit, 2);
@@ -105,7 +105,7 @@ weight = 2
   EXPECT_EQ(s.training.parts[1].weight, 2);
 }
 
-TEST(Config, NamesFileLineAndColumnOfEveryProblemAtOnce) {
+TEST(Config, NamesFileLineAndColumnOfAllProblemsInOneError) {
   const std::string message = problem("[training]\nstps = 3\nrate = 2.0\nenable = 1\nkind = \"fansy\"\nsizes = [0]\n");
   EXPECT_THAT(message, HasSubstr("run.toml:2:1: training.stps: unknown key; did you mean 'training.steps'?"));
   EXPECT_THAT(message, HasSubstr("run.toml:3:1: training.rate: expected at least 0 and less than 1, found number 2"));
@@ -116,14 +116,14 @@ TEST(Config, NamesFileLineAndColumnOfEveryProblemAtOnce) {
   EXPECT_THAT(message, HasSubstr("run.toml:6:1: training.sizes: expected more than 0"));
 }
 
-TEST(Config, TellsWhereAKeyBelongs) {
+TEST(Config, NamesTheTableThatAKeyBelongsTo) {
   EXPECT_THAT(problem("steps = 3\n"), HasSubstr("'steps' belongs in [training] or [other]"));
   EXPECT_THAT(problem("[trainign]\nsteps = 3\n"), HasSubstr("did you mean 'training'?"));
   EXPECT_THAT(
       problem("[training]\n[[training.parts]]\nweight = 1.0\n"), HasSubstr("training.parts.0.path: is missing"));
 }
 
-TEST(Config, NeverTakesOneTypeForAnother) {
+TEST(Config, NeverConvertsOneTypeToAnother) {
   EXPECT_THAT(problem("[training]\nsteps = 3.0\n"), HasSubstr("expected an integer, found number 3"));
   EXPECT_THAT(problem("[training]\nsteps = \"3\"\n"), HasSubstr("expected an integer, found string \"3\""));
   EXPECT_THAT(problem("[training]\nrate = true\n"), HasSubstr("expected a number, found true"));
@@ -132,11 +132,11 @@ TEST(Config, NeverTakesOneTypeForAnother) {
   EXPECT_THAT(problem("[training]\nrate = nan\n"), HasSubstr("training.rate"));
 }
 
-TEST(Config, RefusesAKeyThatIsGivenTwice) {
+TEST(Config, RefusesADuplicateKey) {
   EXPECT_THAT(problem("[training]\nsteps = 3\nsteps = 4\n"), HasSubstr("run.toml:3:"));
 }
 
-TEST(Config, PlacesRulesBetweenFieldsAtTheirLine) {
+TEST(Config, ReportsRulesBetweenFieldsAtTheirLine) {
   EXPECT_THAT(
       problem("[training]\nsteps = 3\nlimit = 4\n"), HasSubstr("run.toml:3:1: training.limit: must not be larger"));
 }
@@ -166,7 +166,7 @@ TEST(Config, CommandLineWinsOverFileWinsOverDefault) {
   std::filesystem::remove(file);
 }
 
-TEST(Config, WritesWhatReadsBackTheSame) {
+TEST(Config, WritesATextThatReadsBackTheSame) {
   Sample s = load("[training]\nrate = 0.1\nlimit = 5\n[[training.parts]]\npath = \"a \\\"b\\\"\"\nweight = 1e-30\n");
   const std::string text = to_toml(s);
   EXPECT_EQ(to_toml(load(text)), text);
@@ -221,7 +221,7 @@ TEST(CommandLine, ReadsOptionsFlagsPositionalsAndOverrides) {
   EXPECT_EQ(rest.overrides.at(0), std::pair(std::string("training.steps"), std::string("5")));
 }
 
-TEST(CommandLine, SaysWhatIsWrong) {
+TEST(CommandLine, ReportsWrongArguments) {
   auto parse = [](std::vector<std::string> args) {
     return [args] {
       Flags flags;
@@ -239,13 +239,13 @@ TEST(Json, NamesLineAndColumnOfASyntaxError) {
       [] { parse_json("{\n \"a\": }\n", "c.json"); }, Throws<Error>(Property(&Error::what, HasSubstr("c.json:2:"))));
 }
 
-TEST(Json, RefusesAKeyThatStandsTwiceInOneObject) {
+TEST(Json, RefusesADuplicateKeyInOneObject) {
   EXPECT_THAT(
       [] { parse_json(R"({"x": [1, {"b": 1}, {"b": {"c": 1, "d": [], "c": 2}}]})", "t"); },
-      Throws<Error>(Property(&Error::what, ::testing::StrEq("t: x[2].b.c: stands there twice"))));
+      Throws<Error>(Property(&Error::what, ::testing::StrEq("t: x[2].b.c: duplicate key"))));
   EXPECT_THAT(
       [] { parse_json(R"([[], {}, {"a": 1, "a": 1}])", "t"); },
-      Throws<Error>(Property(&Error::what, ::testing::StrEq("t: [2].a: stands there twice"))));
+      Throws<Error>(Property(&Error::what, ::testing::StrEq("t: [2].a: duplicate key"))));
   EXPECT_EQ(
       to_json(parse_json(R"([{"a": {"a": [{"a": 1}, {"a": 1}]}}, {"a": 1}])", "t")),
       R"([{"a":{"a":[{"a":1},{"a":1}]}},{"a":1}])");

@@ -1,4 +1,4 @@
-// The checksum of files: its known values, and that it adds up over the parts of a file.
+// CRC-32C: its published values, and how the checksums of parts combine to that of the whole.
 #include "lehr/base/crc32c.h"
 
 #include <gmock/gmock.h>
@@ -29,7 +29,7 @@ TEST(Crc32c, HasThePublishedValues) {
   EXPECT_EQ(crc32c({}), 0U);
 }
 
-TEST(Crc32c, LongBuffersGiveWhatByteByByteGives) {
+TEST(Crc32c, LongBuffersEqualTheBytewiseDefinition) {
   const auto bytes = numbers(100'003);
   uint32_t state = 0;
   for (const std::byte& byte : bytes) {
@@ -51,10 +51,10 @@ TEST(Crc32c, PartsFollowedByZerosAddUpToTheWhole) {
   EXPECT_EQ(crc32c_from_linear(sum, 20'000), crc32c(bytes));
 }
 
-TEST(Crc32c, ZerosAreZerosHoweverMany) {
+TEST(Crc32c, AppendsAnyNumberOfZeros) {
   const std::vector<std::byte> zeros(5000);
   EXPECT_EQ(Crc32cZeros(5000).behind(0x12345678), crc32c_linear(zeros, 0x12345678));
-  // More than memory holds: in two halves.
+  // More zeros than memory holds, in two parts.
   constexpr int64_t kMany = int64_t{3} << 41;
   EXPECT_EQ(Crc32cZeros(2 * kMany).behind(77), Crc32cZeros(kMany).behind(Crc32cZeros(kMany).behind(77)));
 }

@@ -1,4 +1,4 @@
-// Whole pages of memory from the system.
+// Memory mapped from the system in whole pages.
 #include "lehr/base/map_pages.h"
 
 #include <gmock/gmock.h>
@@ -11,7 +11,7 @@ namespace {
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-TEST(MapPages, LargeBlocksBeginOnAHugePage) {
+TEST(MapPages, AlignsLargeBlocksToHugePages) {
   for (const size_t size : {size_t{4096}, size_t{2} << 20, (size_t{5} << 20) + 4096}) {
     void* const block = map_pages(size);
     ASSERT_NE(block, nullptr);
@@ -22,7 +22,7 @@ TEST(MapPages, LargeBlocksBeginOnAHugePage) {
   }
 }
 
-TEST(MoveLast, TakeTheirContentAlongAndLeaveTheRest) {
+TEST(MoveLast, MovesTheContentAndLeavesTheRest) {
   constexpr size_t kSize = 3 * kHugePage;
   Pages from{static_cast<std::byte*>(map_pages(kSize)), kSize, {kSize}};
   Pages to{static_cast<std::byte*>(map_pages(4 * kHugePage)), 4 * kHugePage, {4 * kHugePage}};
@@ -36,13 +36,13 @@ TEST(MoveLast, TakeTheirContentAlongAndLeaveTheRest) {
   EXPECT_THAT(move_last(from, to.begin + 2 * kHugePage, kHugePage), ElementsAre(kHugePage));
   EXPECT_EQ(from.size, 0);
   EXPECT_THAT(from.parts, IsEmpty());
-  const int expected[] = {2, 3, 1, 0};  // the last ones first; nobody has touched what was not filled
+  const int expected[] = {2, 3, 1, 0};  // the last pages move first; pages beyond the filled ones are untouched
   for (size_t i = 0; i < 4; ++i) {
     for (const size_t at : {size_t{0}, kHugePage - 1}) {
       EXPECT_EQ(static_cast<int>(to.begin[i * kHugePage + at]), expected[i]) << i;
     }
   }
-  // What was moved moves again, part by part.
+  // Pages that were moved move again, part by part.
   to.parts = {2 * kHugePage, kHugePage, kHugePage};
   Pages last{static_cast<std::byte*>(map_pages(4 * kHugePage)), 4 * kHugePage, {4 * kHugePage}};
   EXPECT_THAT(move_last(to, last.begin, 3 * kHugePage), ElementsAre(kHugePage, kHugePage, kHugePage));
@@ -52,8 +52,8 @@ TEST(MoveLast, TakeTheirContentAlongAndLeaveTheRest) {
   EXPECT_EQ(::munmap(last.begin, last.size), 0);
 }
 
-TEST(MoveLast, WhatTheSystemRefusesLeavesMemoryAtBothPlaces) {
-  // Two mappings that are said to be one: the system moves no range over their border, or (newer ones) does.
+TEST(MoveLast, KeepsBothMappingsUsableIfTheSystemRefusesAMove) {
+  // Two mappings described as one: the system refuses to move a range across their border, or (newer kernels) moves it.
   auto* const block = static_cast<std::byte*>(map_pages(2 * kHugePage));
   auto* const to = static_cast<std::byte*>(map_pages(2 * kHugePage));
   ASSERT_TRUE(block != nullptr && to != nullptr);
@@ -104,7 +104,7 @@ TEST(PagesToFill, TakeSmallPagesBehindHugeOnes) {
   EXPECT_EQ(::munmap(to.begin, to.size), 0);
 }
 
-TEST(MapPages, MoreThanThereIsIsNull) {
+TEST(MapPages, ReturnsNullIfTheSystemHasTooLittleMemory) {
   EXPECT_EQ(map_pages(size_t{1} << 60), nullptr);
 }
 

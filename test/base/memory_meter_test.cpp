@@ -18,7 +18,7 @@ INSTANTIATE_TEST_SUITE_P(Devices, MeterOf, ::testing::Values(at::kMeta, at::kCPU
   return c10::DeviceTypeName(device.param, true);
 });
 
-TEST_P(MeterOf, CountsWhatIsLiveAndTheMostThatWas) {
+TEST_P(MeterOf, CountsLiveBytesAndTheirPeak) {
   const at::Tensor before = at::empty({1000}, on(GetParam()));
   MemoryMeter meter(GetParam());
   EXPECT_EQ(meter.now(), 0);
@@ -33,7 +33,7 @@ TEST_P(MeterOf, CountsWhatIsLiveAndTheMostThatWas) {
   EXPECT_EQ(meter.peak(), 400);
   const at::Tensor view = kept.view({10, 10}).narrow(0, 2, 3);
   kept.reset();
-  EXPECT_EQ(meter.now(), 400);  // which the view holds
+  EXPECT_EQ(meter.now(), 400);  // the view holds the memory
 }
 
 TEST_P(MeterOf, CountsResultsOfOperators) {
@@ -43,7 +43,7 @@ TEST_P(MeterOf, CountsResultsOfOperators) {
   EXPECT_EQ(meter.now(), 8 * 4 * 4);
 }
 
-TEST_P(MeterOf, OfAThreadDoesNotSeeOthers) {
+TEST_P(MeterOf, CountsItsOwnThreadOnly) {
   const MemoryMeter meter(GetParam());
   std::thread([&] {
     const MemoryMeter theirs(GetParam());
@@ -64,7 +64,7 @@ TEST_P(MeterOf, SeesItsMemoryFreedByAnotherThread) {
   EXPECT_EQ(meter.now(), 0);
 }
 
-TEST_P(MeterOf, LeavesOutWhatIsNotToBeCounted) {
+TEST_P(MeterOf, LeavesOutAllocationsThatAreMarkedAsNotCounted) {
   const MemoryMeter meter(GetParam());
   const at::Tensor mine = at::empty({25}, on(GetParam()));
   at::Tensor nobodys;
@@ -79,7 +79,7 @@ TEST_P(MeterOf, LeavesOutWhatIsNotToBeCounted) {
   EXPECT_EQ(meter.peak(), 100);
 }
 
-TEST_P(MeterOf, SeesItsMemoryFreedWhereNothingIsCounted) {
+TEST_P(MeterOf, CountsItsMemoryThatIsFreedInAnUncountedScope) {
   const MemoryMeter meter(GetParam());
   at::Tensor mine = at::empty({25}, on(GetParam()));
   const NotCounted scope;

@@ -1,5 +1,6 @@
 #include "lehr/base/operator_profile.h"
 
+#include <c10/core/AutogradState.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -7,6 +8,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/base/operation_meter.h"
+#include "lehr/base/profile_clock.h"
 
 namespace lehr {
 namespace {
@@ -31,11 +33,11 @@ class Profiled {
   OperatorProfile profile;
 };
 
-TEST(OperatorProfile, CountsTwoOperationsForEachTermOfAProduct) {
+TEST(OperatorProfile, CountsTwoFlopsPerTermOfAMatmul) {
   const at::Tensor a = at::ones({30, 50}), b = at::ones({50, 70});
   Profiled profiled;
   a.mm(b);
-  const OperatorTotals products = profiled(OperatorKind::product);
+  const OperatorTotals products = profiled(OperatorKind::matmul);
   EXPECT_EQ(products.flops, 2.0 * 30 * 50 * 70);
   EXPECT_EQ(products.bytes, 4.0 * (30 * 50 + 50 * 70 + 30 * 70));
   EXPECT_EQ(products.calls, 1);
@@ -46,17 +48,18 @@ TEST(OperatorProfile, CountsTwoOperationsForEachTermOfAProduct) {
   EXPECT_EQ(sizes.begin()->second.flops, products.flops);
 }
 
-TEST(OperatorProfile, CountsProductsOfBackwardAndOfComposedOperators) {
+TEST(OperatorProfile, CountsMatmulsOfBackwardAndOfComposedOperators) {
   const at::Tensor a = at::ones({3, 5}).requires_grad_(), b = at::ones({7, 5}).requires_grad_();
   Profiled profiled;
   at::linear(a, b, at::ones({7})).sum().backward();
-  EXPECT_EQ(profiled(OperatorKind::product).flops, 3 * 2.0 * 3 * 5 * 7);
+  EXPECT_EQ(profiled(OperatorKind::matmul).flops, 3 * 2.0 * 3 * 5 * 7);
 }
 
-TEST(OperatorProfile, GivesAllTimeAway) {
+TEST(OperatorProfile, AssignsAllTimeToOperators) {
   const at::Tensor a = at::ones({200, 200}).requires_grad_();
   double missing = 1;
-  for (int attempt = 0; attempt < 10 && missing > 0.01; ++attempt) {  // others may run between the two clocks
+  for (int attempt = 0; attempt < 10 && missing > 0.01;
+       ++attempt) {  // other processes may run between the two clock readings
     OperatorProfile profile;
     double wall = 0;
     for (int step = 0; step < 3; ++step) {
@@ -68,14 +71,14 @@ TEST(OperatorProfile, GivesAllTimeAway) {
       wall += std::chrono::duration<double>(Clock::now() - begin).count();
     }
     EXPECT_LE(sum_of_seconds(profile), wall);
-    EXPECT_GE(profile.of(OperatorKind::between).seconds, 6e-3);  // asleep, no operator ran
+    EXPECT_GE(profile.of(OperatorKind::between).seconds, 6e-3);  // no operator ran during the sleep
     missing = 1 - sum_of_seconds(profile) / wall;
   }
-  // start() and stop() add and remove a callback: some microseconds beside 6 ms of sleep at least.
+  // start() and stop() add and remove a callback: some microseconds, compared with at least 6 ms of sleep.
   EXPECT_LT(missing, 0.01);
 }
 
-TEST(OperatorProfile, GivesWhatAnOperatorCallsToIt) {
+TEST(OperatorProfile, CountsNestedCallsAsPartOfTheOuterOperator) {
   const at::Tensor a = at::ones({20, 30});
   Profiled profiled;
   {
@@ -91,23 +94,23 @@ TEST(OperatorProfile, GivesWhatAnOperatorCallsToIt) {
   EXPECT_EQ(profiled(OperatorKind::attention).calls, 1);
   EXPECT_EQ(profiled(OperatorKind::communication).calls, 1);
   EXPECT_EQ(profiled(OperatorKind::communication).bytes, 2 * 4.0 * 20 * 30);
-  for (const OperatorKind none : {OperatorKind::product, OperatorKind::copy, OperatorKind::other}) {
+  for (const OperatorKind none : {OperatorKind::matmul, OperatorKind::copy, OperatorKind::other}) {
     EXPECT_EQ(profiled(none).calls, 0) << name_of(none);
   }
 }
 
-TEST(OperatorProfile, CountsProductsOfTheLossAsProducts) {
+TEST(OperatorProfile, CountsMatmulsOfTheLossAsMatmuls) {
   const at::Tensor a = at::ones({20, 30});
   Profiled profiled;
   {
     const OperatorScope scope(OperatorKind::loss, "lehr::test");
     a.mm(a.t()).exp_();
   }
-  EXPECT_EQ(profiled(OperatorKind::product).flops, 2.0 * 20 * 30 * 20);
+  EXPECT_EQ(profiled(OperatorKind::matmul).flops, 2.0 * 20 * 30 * 20);
   EXPECT_EQ(profiled(OperatorKind::loss).bytes, 2 * 4.0 * 20 * 20);
 }
 
-TEST(OperatorProfile, CountsBytesOnceAndThoseOfAWholeScopeAsStated) {
+TEST(OperatorProfile, CountsBytesOncePerOperatorAndAsStatedPerScope) {
   const at::Tensor a = at::ones({8, 8});
   Profiled profiled;
   a.t().contiguous();  // a clone, which is a copy
@@ -127,10 +130,10 @@ TEST(OperatorProfile, CountsBytesOnceAndThoseOfAWholeScopeAsStated) {
   EXPECT_EQ(profiled(OperatorKind::norm).bytes, 4.0 * 64);
   EXPECT_EQ(profiled(OperatorKind::norm).flops, 5);
   EXPECT_EQ(profiled(OperatorKind::embedding).bytes, 2 * 4.0 * 3 * 8 + 8.0 * 3);  // three rows of the table
-  EXPECT_EQ(profiled(OperatorKind::copy).bytes, 2 * 4.0 * 64 + 8.0 * 3);          // and zeros
+  EXPECT_EQ(profiled(OperatorKind::copy).bytes, 2 * 4.0 * 64 + 8.0 * 3);          // and the zeros
 }
 
-TEST(OperatorProfile, CountsWhatAnOperationMeterCounts) {
+TEST(OperatorProfile, CountsTheSameFlopsAsAnOperationMeter) {
   const at::Tensor a = at::ones({6, 6}).requires_grad_();
   const auto work = [&] {
     const at::Tensor b = at::einsum("ij,jk->ik", {a, a});
@@ -146,7 +149,7 @@ TEST(OperatorProfile, CountsWhatAnOperationMeterCounts) {
   }
   Profiled profiled;
   work();
-  EXPECT_EQ(profiled(OperatorKind::product).flops + profiled(OperatorKind::attention).flops, counted);
+  EXPECT_EQ(profiled(OperatorKind::matmul).flops + profiled(OperatorKind::attention).flops, counted);
   EXPECT_GT(profiled(OperatorKind::attention).flops, 0);
 }
 
@@ -156,11 +159,66 @@ TEST(OperatorProfile, SeesItsOwnThreadOnlyAndDoesNotNest) {
   std::thread([&] { a.mm(a); }).join();
   OperatorProfile second;
   EXPECT_THROW(second.start(), Error);
-  EXPECT_EQ(profiled(OperatorKind::product).calls, 0);
+  EXPECT_EQ(profiled(OperatorKind::matmul).calls, 0);
   second.start();
   a.mm(a);
   second.stop();
-  EXPECT_EQ(second.of(OperatorKind::product).calls, 1);
+  EXPECT_EQ(second.of(OperatorKind::matmul).calls, 1);
+}
+
+// A device whose queue reaches one mark per second, and which is idle for a minute between two profiled stretches.
+class FakeDevice : public ProfileClock {
+ public:
+  void start() override { now_ += 60; }
+  size_t mark() override {
+    marks_.push_back(now_++);
+    return marks_.size() - 1;
+  }
+  void wait() override { reached_ = marks_.size(); }
+  double seconds(size_t begin, size_t end) const override {
+    EXPECT_LT(begin, end);
+    EXPECT_LT(end, reached_) << "asked before the device was there";
+    return marks_[end] - marks_[begin];
+  }
+
+ private:
+  double now_ = 0;
+  std::vector<double> marks_;
+  size_t reached_ = 0;
+};
+
+TEST(OperatorProfile, TakesTimesOfADeviceFromItsMarksOnceTheyAreReached) {
+  const at::Tensor a = at::ones({6, 6});
+  OperatorProfile profile = operator_profile(std::make_unique<FakeDevice>());
+  for (int stretch = 1; stretch <= 2; ++stretch) {
+    profile.start();
+    a.mm(a);  // one mark before it and one behind it, and none for nested calls
+    {
+      const OperatorScope scope(OperatorKind::norm, "lehr::test");
+      a.add(a);  // counted under the scope's kind, so it gets no mark of its own
+    }
+    profile.stop();
+    EXPECT_EQ(profile.of(OperatorKind::matmul).seconds, stretch);
+    EXPECT_EQ(profile.products().begin()->second.seconds, stretch);
+    EXPECT_EQ(profile.of(OperatorKind::norm).seconds, stretch);
+    EXPECT_EQ(profile.of(OperatorKind::between).seconds, 3 * stretch);
+    EXPECT_EQ(sum_of_seconds(profile), 5 * stretch) << "the minute before is nobody's";
+  }
+}
+
+TEST(OperatorProfile, KeepsBackwardOnTheCallingThreadAndRestoresTheSetting) {
+  auto& autograd = c10::AutogradState::get_tls_state();
+  ASSERT_TRUE(autograd.get_multithreading_enabled());
+  {
+    Profiled profiled;
+    EXPECT_FALSE(autograd.get_multithreading_enabled()) << "an accelerator's would run on a thread of its own";
+    profiled(OperatorKind::matmul);
+    EXPECT_TRUE(autograd.get_multithreading_enabled());
+  }
+  autograd.set_multithreading_enabled(false);
+  Profiled()(OperatorKind::matmul);
+  EXPECT_FALSE(autograd.get_multithreading_enabled());
+  autograd.set_multithreading_enabled(true);
 }
 
 TEST(OperatorProfile, SurvivesAnExceptionOfAnOperator) {

@@ -17,8 +17,8 @@
 namespace lehr {
 namespace {
 
-// Known answers of the Random123 library for philox4x32-10.
-TEST(Philox, GivesThePublishedAnswers) {
+// Known-answer tests of the Random123 library for philox4x32-10.
+TEST(Philox, HasThePublishedAnswers) {
   EXPECT_EQ(philox({0, 0, 0, 0}, {0, 0}), (std::array<uint32_t, 4>{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
   EXPECT_EQ(
       philox({0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff}, {0xffffffff, 0xffffffff}),
@@ -28,7 +28,7 @@ TEST(Philox, GivesThePublishedAnswers) {
       (std::array<uint32_t, 4>{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
 }
 
-TEST(RandomStream, GivesTheSameNumberInAnyOrder) {
+TEST(RandomStream, DrawsTheSameNumbersInAnyOrder) {
   const RandomStream stream(7, "weights");
   std::vector<double> whole(101);
   stream.fill_normal(3, 101, whole.data());
@@ -42,7 +42,7 @@ TEST(RandomStream, DiffersByNameAndSeed) {
   EXPECT_NE(RandomStream(1, "a").bits(0), RandomStream(2, "a").bits(0));
 }
 
-// With more than 32 bits in the seed, the name's hash and the index, so that no half is lost.
+// The seed, the hash of the name and the index have more than 32 bits, so losing a half of one of them would show.
 TEST(RandomStream, DrawsTheWordsOfItsPhiloxBlocksInOrder) {
   const RandomStream stream(0x0123456789abcdef, "weights");
   const uint64_t name = hash_name("weights");
@@ -63,7 +63,7 @@ TEST(RandomStream, DrawsTheWordsOfItsPhiloxBlocksInOrder) {
   }
 }
 
-// A million numbers: five standard errors of each moment.
+// A million numbers; tolerances are five standard errors of each moment.
 TEST(RandomStream, HasTheMomentsOfItsDistribution) {
   const RandomStream stream(1, "moments");
   constexpr int kCount = 1'000'000;
@@ -90,7 +90,7 @@ TEST(RandomStream, HasTheMomentsOfItsDistribution) {
 
 TEST(ParallelFor, CoversTheRangeOnceAndRethrows) {
   const int before = at::get_num_threads();
-  for (const int threads : {1, 2, 3}) {  // of which the last two do not divide the range
+  for (const int threads : {1, 2, 3}) {  // 2 and 3 do not divide the range
     at::set_num_threads(threads);
     std::vector<std::atomic<int>> seen(1001);
     parallel_for(0, 1001, 7, [&](int64_t first, int64_t last) {
@@ -106,18 +106,20 @@ TEST(ParallelFor, CoversTheRangeOnceAndRethrows) {
   at::set_num_threads(before);
   auto throwing = [](int64_t, int64_t) { throw std::runtime_error("from a thread"); };
   EXPECT_THROW(parallel_for(0, 1000, 1, throwing), std::runtime_error);
-  parallel_for(5, 5, 1, throwing);  // nothing to do
+  parallel_for(5, 5, 1, throwing);  // an empty range: nothing is called
 }
 
-TEST(Suggest, FindsTheWordThatWasMeant) {
+TEST(Suggest, FindsTheIntendedWord) {
   const std::vector<std::string> known{"warmup_steps", "total_steps", "decay_ratio"};
   EXPECT_EQ(suggest("warmupsteps", known), "warmup_steps");
   EXPECT_EQ(suggest("dceay_ratio", known), "decay_ratio");
   EXPECT_EQ(suggest("colour", known), std::nullopt);
+  EXPECT_EQ(suggest("num_kv_heads", {"num_experts", "num_key_value_heads"}), "num_key_value_heads");
+  EXPECT_EQ(suggest("num_heads", {"num_layers", "num_key_value_heads"}), std::nullopt) << "less than half of it";
   EXPECT_EQ(edit_distance("ab", "ba"), 1);
 }
 
-TEST(File, IsReplacedInOneStepOrNotAtAll) {
+TEST(File, IsReplacedAtomically) {
   const auto folder = std::filesystem::temp_directory_path() / "lehr_file_test";
   std::filesystem::create_directories(folder);
   write_file_atomically(folder / "a", "one");
@@ -127,13 +129,13 @@ TEST(File, IsReplacedInOneStepOrNotAtAll) {
   EXPECT_THROW(read_file(folder), Error);
   write_file_atomically(folder / "empty", "");
   EXPECT_TRUE(MappedFile(folder / "empty").bytes().empty());
-  std::filesystem::create_directory(folder / "b");  // which no file can replace
+  std::filesystem::create_directory(folder / "b");  // a file cannot replace a folder
   EXPECT_THROW(write_file_atomically(folder / "b", "x"), Error);
-  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), {}), 3);  // no temporary is left
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), {}), 3);  // no temporary file is left
   std::filesystem::remove_all(folder);
 }
 
-TEST(Log, WritesNumbersForPeople) {
+TEST(Log, WritesReadableNumbers) {
   EXPECT_EQ(human_count(1234567), "1.23 M");
   EXPECT_EQ(human_bytes(5e9), "4.66 GiB");
   EXPECT_EQ(human_seconds(192), "3m12s");

@@ -22,7 +22,7 @@ bool arrives(const StopSignals& signals, int signal) {
   return signals.received() == signal;
 }
 
-// Each case is a process of its own, started afresh: threads of other tests would take the signals.
+// Each case runs in a fresh process, since threads of other tests could receive the signals.
 class StopSignalsTest : public testing::Test {
  protected:
   StopSignalsTest() { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
@@ -41,7 +41,7 @@ TEST_F(StopSignalsTest, KeepsTheFirstSignalForTheLoopOnceDeferred) {
       "");
 }
 
-TEST_F(StopSignalsTest, CanBeMadeAgain) {
+TEST_F(StopSignalsTest, CanBeConstructedAgain) {
   EXPECT_EXIT(
       {
         bool all = true;
@@ -57,7 +57,7 @@ TEST_F(StopSignalsTest, CanBeMadeAgain) {
       "");
 }
 
-TEST_F(StopSignalsTest, EndsTheProgramAtOnceBeforeTheLoopRuns) {
+TEST_F(StopSignalsTest, EndsTheProgramImmediatelyBeforeTheLoopRuns) {
   EXPECT_EXIT(
       {
         StopSignals signals;

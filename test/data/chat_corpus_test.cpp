@@ -1,4 +1,4 @@
-// Files of conversations to rows of training data.
+// Files of conversations as sequences of training data.
 #include "lehr/data/chat_corpus.h"
 
 #include <gmock/gmock.h>
@@ -52,7 +52,7 @@ LanguageData open(const DataConfig& config, int64_t seq_len, std::vector<std::st
        .chat_template = short_template()});
 }
 
-/// The inputs of a row as text, and below them what each is to be followed by; '_' where nothing is learned.
+/// The inputs of a sequence as text, and below them the label of each; '_' where the token has no label.
 std::vector<std::string> shown(const Sample& sample) {
   std::string inputs, labels;
   for (size_t i = 0; i < sample.input_ids.size(); ++i) {
@@ -62,7 +62,7 @@ std::vector<std::string> shown(const Sample& sample) {
   return {inputs, labels};
 }
 
-TEST(ChatCorpus, OnlyAnswersAreLabelsAndConversationsShareRows) {
+TEST(ChatCorpus, OnlyAnswersAreLabelsAndConversationsArePacked) {
   const TemporaryFolder folder;
   const std::string two_turns =
       R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "xy"}, )"
@@ -111,23 +111,24 @@ TEST(ChatCorpus, ColumnsMakeAQuestionAndAnAnswer) {
       HasSubstr("a.jsonl:1: the object has no key \"response\", which answer_key names"));
 }
 
-TEST(ChatCorpus, LongConversationsAreLeftOutOrCutAndCounted) {
+TEST(ChatCorpus, LongConversationsAreDroppedOrTruncatedAndCounted) {
   const TemporaryFolder folder;
   const auto path =
       write_file(folder / "a.jsonl", row("a", "b") + row("c", "a long answer") + row("a long question", "d"));
   DataConfig config = chat_config(path);
   std::vector<std::string> said;
   EXPECT_EQ(open(config, 10, &said).train->parts()[0].rows.stream().num_documents(), 1);
-  EXPECT_THAT(said, ElementsAre(HasSubstr("1 conversations; 2 longer than training.seq_len = 10 were left out")));
+  EXPECT_THAT(said, ElementsAre(HasSubstr("1 conversations; 2 longer than training.seq_len = 10 were dropped")));
   config.datasets[0].too_long = TooLong::truncate;
   said.clear();
   const LanguageData data = open(config, 10, &said);
-  EXPECT_THAT(said, ElementsAre(HasSubstr("2 conversations; 2 longer than training.seq_len = 10 were cut, 1 without")));
+  EXPECT_THAT(
+      said, ElementsAre(HasSubstr("2 conversations; 2 longer than training.seq_len = 10 were truncated, 1 without")));
   EXPECT_THAT(shown(data.train->sample_at(1)), ElementsAre("Uc.Aa long", "___a long_"));
-  EXPECT_THAT(usage_error_of([&] { open(config, 4); }), HasSubstr("no conversation is left to learn from"));
+  EXPECT_THAT(usage_error_of([&] { open(config, 4); }), HasSubstr("no conversation is left to train on"));
 }
 
-TEST(ChatCorpus, HoldsWholeConversationsBackAndKnowsItsData) {
+TEST(ChatCorpus, HoldsOutWholeConversationsAndIncludesLabelsInTheFingerprint) {
   const TemporaryFolder folder;
   std::string rows;
   for (char c = 'a'; c <= 'j'; ++c) {
@@ -144,7 +145,7 @@ TEST(ChatCorpus, HoldsWholeConversationsBackAndKnowsItsData) {
   config.validation_path = write_file(folder / "b.jsonl", row("v", "w")).string();
   EXPECT_THAT(shown(open(config, 6).validation->sample_at(0)), ElementsAre("Uv.Aw.", "___w._")) << "of the same kind";
 
-  // The same tokens, of which others are learned, are other data.
+  // The same tokens with other labels are other data.
   const auto fingerprint = [&](const char* marks) {
     OpenDataOptions options{.seq_len = 6, .vocab_size = 257};
     options.chat_template =
@@ -166,7 +167,7 @@ TEST(ChatCorpus, MixesWithText) {
   EXPECT_THAT((std::vector{labels(0), labels(1)}), UnorderedElementsAre("___b._", "ome te"));
 }
 
-TEST(ChatCorpus, NamesFileAndLineOfWhatIsWrong) {
+TEST(ChatCorpus, NamesFileAndLineOfInvalidConversations) {
   const TemporaryFolder folder;
   const auto message = [&](const std::string& name, const std::string& content) {
     const auto path = write_file(folder / name, content);
@@ -188,11 +189,11 @@ TEST(ChatCorpus, NamesFileAndLineOfWhatIsWrong) {
     EXPECT_THAT(message("a.jsonl", good + line), HasSubstr(expected));
   }
   EXPECT_THAT(message("a.json", "[\n" + good + ",\n{\"messages\": []}]"), HasSubstr("a.json:4: messages: the conv"));
-  EXPECT_THAT(message("a.json", "[\n" + good), HasSubstr("a.json:2: the list of the file does not end"));
-  EXPECT_THAT(message("a.json", "[]"), HasSubstr("no conversation is left to learn from"));
+  EXPECT_THAT(message("a.json", "[\n" + good), HasSubstr("a.json:2: the list is not terminated"));
+  EXPECT_THAT(message("a.json", "[]"), HasSubstr("no conversation is left to train on"));
 }
 
-TEST(ChatCorpus, TheConfigSaysWhichKeysBelongTogether) {
+TEST(ChatCorpus, ConfigRefusesKeysThatDoNotBelongTogether) {
   const auto keys = [](const DatasetConfig& dataset) {
     DataConfig config;
     config.datasets.push_back(dataset);

@@ -1,4 +1,4 @@
-// Conversations as text: the templates of Hugging Face folders, rendered as transformers renders them.
+// Conversations as text: the templates of Hugging Face folders render the same text as in transformers.
 #include "lehr/data/chat_template.h"
 
 #include <gmock/gmock.h>
@@ -35,7 +35,7 @@ TEST(ChatTemplate, RendersQwen3AsTransformersDoes) {
   EXPECT_EQ(count, 8);
 }
 
-TEST(ChatTemplate, ShowsToolsAsPythonWritesJson) {
+TEST(ChatTemplate, RendersToolsAsJsonLikePython) {
   const auto chat = load_chat_template(fixture("qwen3").string());
   const ChatJson tools = ChatJson::parse(R"([{"type":"function","function":{"name":"f","x":[1.0,1e-7,"ü\n"]}}])");
   ChatOptions options;
@@ -46,7 +46,7 @@ TEST(ChatTemplate, ShowsToolsAsPythonWritesJson) {
                 "\"ü\\n\"]}}\n</tools>"));
 }
 
-TEST(ChatTemplate, KnowsSpecialTokensVariablesAndTheDate) {
+TEST(ChatTemplate, HasSpecialTokensVariablesAndTheDate) {
   const TemporaryFolder folder;
   write_file(
       folder / "tokenizer_config.json",
@@ -64,7 +64,7 @@ TEST(ChatTemplate, KnowsSpecialTokensVariablesAndTheDate) {
   EXPECT_EQ(dated.render(hello(), options).text, "01 Jan 1970");
 }
 
-TEST(ChatTemplate, AFileOfItsOwnComesFirstAndAListHasNames) {
+TEST(ChatTemplate, ReadsAFileOfItsOwnFirstAndListsByName) {
   const TemporaryFolder folder;
   const auto config = folder / "tokenizer_config.json";
   write_file(
@@ -82,18 +82,18 @@ TEST(ChatTemplate, AFileOfItsOwnComesFirstAndAListHasNames) {
   EXPECT_EQ(load_chat_template((folder / "chat_template.jinja").string())->render(hello()).text, "own");
 }
 
-TEST(ChatTemplate, SaysWhereNoneIs) {
+TEST(ChatTemplate, ReportsAFolderWithoutATemplate) {
   const TemporaryFolder folder;
   const auto message = [&](const std::string& what) {
     return usage_error_of([&] { load_chat_template(what, "", "tokenizer.path"); });
   };
-  EXPECT_THAT(message(folder.path().string()), HasSubstr("the folder holds no chat template"));
+  EXPECT_THAT(message(folder.path().string()), HasSubstr("the folder has no chat template"));
   EXPECT_THAT(message("byte"), HasSubstr("tokenizer.path: the byte tokenizer has no chat template"));
   EXPECT_THAT(message("no/such.jinja"), HasSubstr("no/such.jinja: no such file or folder"));
   write_file(folder / "tokenizer_config.json", R"({"chat_template": [{"name": "rag", "template": "x"}]})");
   EXPECT_THAT(message(folder.path().string()), HasSubstr("no template with the name \"default\""));
   write_file(folder / "tokenizer_config.json", "{");
-  EXPECT_THAT(message(folder.path().string()), HasSubstr("tokenizer_config.json: no valid JSON"));
+  EXPECT_THAT(message(folder.path().string()), HasSubstr("tokenizer_config.json: invalid JSON"));
   write_file(folder / "tokenizer_config.json", "{}");
   write_file(folder / "chat_template.jinja", "a\n{% if %}");
   EXPECT_THAT(message(folder.path().string()), HasSubstr("chat_template.jinja:2: expected a value, found '%}'"));

@@ -47,9 +47,8 @@ TEST(Classification, BadLinesAreNamedByFileAndLine) {
   EXPECT_THAT(error_for("a.txt", "1 a\n0 \n"), HasSubstr("a.txt:2: the text is empty"));
   EXPECT_THAT(error_for("a.txt", "-1 a\n"), HasSubstr("a.txt:1: the label is -1"));
   EXPECT_THAT(error_for("a.txt", "1 a\n1 caf\xE9\n"), HasSubstr("a.txt:2: not valid UTF-8"));
-  EXPECT_THAT(error_for("a.txt", ""), HasSubstr("holds no labelled text"));
-  EXPECT_THAT(
-      error_for("a.jsonl", "{\"text\": \"a\"}\n"), HasSubstr("a.jsonl:1: expected a whole number under the key"));
+  EXPECT_THAT(error_for("a.txt", ""), HasSubstr("contains no labelled text"));
+  EXPECT_THAT(error_for("a.jsonl", "{\"text\": \"a\"}\n"), HasSubstr("a.jsonl:1: expected an integer under the key"));
   EXPECT_THAT(error_for("a.jsonl", "{\"label\": 1}\n"), HasSubstr("a.jsonl:1: expected an object with a text"));
 }
 
@@ -81,7 +80,7 @@ TEST(Classification, MasksMarkTheTextAndItsLastToken) {
       seen.insert(content);
     }
   }
-  EXPECT_EQ(padding_rows, 4);  // 60 examples, batches of 8
+  EXPECT_EQ(padding_rows, 4);  // 60 examples in batches of 8
   std::multiset<std::vector<int64_t>> expected;
   for (int64_t i = 0; i < dataset->size(); ++i) {
     std::vector<int64_t> content(dataset->example(i).ids.begin(), dataset->example(i).ids.end());

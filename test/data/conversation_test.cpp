@@ -1,4 +1,4 @@
-// Where the answers lie in a conversation, and as which tokens.
+// The tokens of a conversation, and which of them are answers.
 #include "lehr/data/conversation.h"
 
 #include <gmock/gmock.h>
@@ -40,7 +40,7 @@ constexpr const char* kTools = R"({"messages": [
   {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "look", "arguments": {"at": "sky"}}}]},
   {"role": "tool", "content": "blue"}, {"role": "assistant", "content": "No."}]})";
 
-TEST(Conversation, AnswersAreWhatTheModelWouldWriteAndTheTokenThatEndsIt) {
+TEST(Conversation, AnswersAreTheAssistantsTextAndTheTokenThatEndsTheTurn) {
   EXPECT_THAT(answers(qwen3_encoder(), kTwoTurns), ElementsAre("4<|im_end|>", "<think>\nhm\n</think>\n\n6<|im_end|>"))
       << "Qwen3 leaves the thoughts of earlier turns out";
   EXPECT_THAT(
@@ -50,7 +50,7 @@ TEST(Conversation, AnswersAreWhatTheModelWouldWriteAndTheTokenThatEndsIt) {
           "<think>\n\n</think>\n\nNo.<|im_end|>"));
 }
 
-TEST(Conversation, TemplatesVariablesBelongToTheRow) {
+TEST(Conversation, ReadsTemplateVariablesFromItsObject) {
   EXPECT_THAT(
       answers(
           qwen3_encoder(),
@@ -60,7 +60,7 @@ TEST(Conversation, TemplatesVariablesBelongToTheRow) {
       << "the prompt of a model that does not think ends behind the empty thought";
 }
 
-TEST(Conversation, TokensAreThoseOfTheWholeTextWhereBordersAreSpecialTokens) {
+TEST(Conversation, TokensAreThoseOfTheWholeTextIfBordersAreSpecialTokens) {
   const auto encoded = qwen3_encoder().encode(ChatJson::parse(kTwoTurns));
   const auto marked = qwen3_encoder().mark(ChatJson::parse(kTwoTurns));
   EXPECT_EQ(encoded.ids, qwen3().encode(marked.text));
@@ -74,8 +74,8 @@ TEST(Conversation, TokensAreThoseOfTheWholeTextWhereBordersAreSpecialTokens) {
   EXPECT_EQ(qwen3().decode(learned), "4<|im_end|><think>\nhm\n</think>\n\n6<|im_end|>");
 }
 
-TEST(Conversation, ABorderInsideATokenCutsIt) {
-  // "ab" is one token of Qwen3; the prompt ends behind "a" whenever the model is used.
+TEST(Conversation, ABorderInsideATokenSplitsIt) {
+  // "ab" is one token of Qwen3; at inference the prompt always ends after "a".
   const auto encoder = encoder_of(
       "{% for m in messages %}{{ m.content }}{% if m.role == 'assistant' %}<|im_end|>{% endif %}{% endfor %}");
   const auto encoded = encoder.encode(
@@ -85,7 +85,7 @@ TEST(Conversation, ABorderInsideATokenCutsIt) {
   EXPECT_EQ(qwen3().encode("ab").size(), 1u);
 }
 
-TEST(Conversation, APromptThatBeginsTheThoughtIsNotLearned) {
+TEST(Conversation, AGenerationPromptThatOpensTheReasoningHasNoLabel) {
   const auto encoder = encoder_of(
       "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' and loop.last %}<think>\n{{ "
       "m.thought }}"
@@ -100,7 +100,7 @@ TEST(Conversation, APromptThatBeginsTheThoughtIsNotLearned) {
       ElementsAre("a<|im_end|>", "y</think>b<|im_end|>"));
 }
 
-TEST(Conversation, WithoutASpecialTokenTheTextThatClosesTheTurnEndsIt) {
+TEST(Conversation, WithoutASpecialTokenTheTextThatClosesTheTurnIsItsEnd) {
   const auto encoder = encoder_of(
       "{% for m in messages %}{{ m.role }}: {{ m.content | trim }} END\n{% endfor %}"
       "{% if add_generation_prompt %}assistant: {% endif %}");
@@ -111,7 +111,7 @@ TEST(Conversation, WithoutASpecialTokenTheTextThatClosesTheTurnEndsIt) {
   EXPECT_EQ(encoder.end_of_turn(), std::nullopt);
 }
 
-TEST(Conversation, GenerationBlocksHaveTheLastWord) {
+TEST(Conversation, GenerationBlocksOverrideTheDetectedAnswers) {
   const auto encoder = encoder_of(
       "{% for m in messages %}{{ m.role }}:{% if m.role == 'assistant' %}{% generation %}{{ m.content }}!{% "
       "endgeneration %}"
@@ -130,7 +130,7 @@ std::string refusal(const ConversationEncoder& encoder, const std::string& conve
   return usage_error_of([&] { encoder.encode(ChatJson::parse(conversation)); });
 }
 
-TEST(Conversation, RefusesWhatIsNone) {
+TEST(Conversation, RefusesInvalidConversations) {
   const std::vector<std::pair<std::string, std::string>> cases{
       {"[]", "expected an object with \"messages\", found array"},
       {"{}", "the object has no key \"messages\""},
@@ -149,7 +149,7 @@ TEST(Conversation, RefusesWhatIsNone) {
   }
 }
 
-TEST(Conversation, RefusesWhatTheTemplateRefusesOrHides) {
+TEST(Conversation, RefusesConversationsThatTheTemplateRefusesOrDoesNotRender) {
   constexpr const char* kPair =
       R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]})";
   EXPECT_THAT(
@@ -158,15 +158,15 @@ TEST(Conversation, RefusesWhatTheTemplateRefusesOrHides) {
       HasSubstr("t.jinja:2: the template refuses this: system first"));
   EXPECT_THAT(
       refusal(encoder_of("{% for m in messages %}{{ m.role }}{% endfor %}"), kPair),
-      HasSubstr("messages[1]: the template does not show what the assistant says"));
-  // Written in another way when it is short, and again in another one when nothing follows.
+      HasSubstr("messages[1]: the template does not render the assistant's text"));
+  // The answer renders in one way if it is short, and in another way if it is also the last message.
   const auto odd = encoder_of(
       "{% for m in messages %}{{ m.content }}{{ '1' if m.content | length < 2 and loop.last else '2' if m.content | "
       "length < 2 "
       "else '3' }}{% endfor %}");
   EXPECT_THAT(
       refusal(odd, R"({"messages": [{"role": "assistant", "content": "a"}, {"role": "user", "content": "long"}]})"),
-      HasSubstr("messages[0]: where the answer ends cannot be told"));
+      HasSubstr("messages[0]: the end of the answer cannot be determined"));
 }
 
 }  // namespace

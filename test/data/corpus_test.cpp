@@ -40,7 +40,7 @@ std::string zstd_compressed(const std::string& text) {
   return result;
 }
 
-/// Some hundred kilobytes that compress badly, so that readers need several blocks.
+/// Some hundred kilobytes that hardly compress, so that readers need several blocks.
 std::string long_text(int lines) {
   std::string text;
   uint64_t state = 1;
@@ -64,7 +64,7 @@ TEST(Corpus, ATextFileIsOneDocumentUnlessItIsSplit) {
   EXPECT_THAT(split("##"), ElementsAre("one\ntwo\r\n \n\nthree", "four\n"));
 }
 
-TEST(Corpus, FindsSeparatorsThatLieAcrossBlocksOfReading) {
+TEST(Corpus, FindsSeparatorsAcrossBlocksOfReading) {
   const TemporaryFolder folder;
   std::string content;
   std::vector<std::string> expected;
@@ -92,7 +92,7 @@ TEST(Corpus, ReadsTheSampleOfC4) {
   EXPECT_THAT(documents.front(), testing::StartsWith("The woman who died after falling"));
 }
 
-TEST(Corpus, ReadsFoldersInTheOrderOfPathsAndUnpacks) {
+TEST(Corpus, ReadsFoldersInTheOrderOfPathsAndDecompresses) {
   const TemporaryFolder folder;
   const std::string big = long_text(60000);
   write_file(folder / "c.txt.zst", zstd_compressed(big) + zstd_compressed("tail"));
@@ -105,7 +105,7 @@ TEST(Corpus, ReadsFoldersInTheOrderOfPathsAndUnpacks) {
   EXPECT_THAT(texts({{.path = folder.path(), .kind = TextKind::jsonl}}), ElementsAre("json"));
 }
 
-TEST(Corpus, TruncatedOrFalseCompressionIsAnError) {
+TEST(Corpus, RefusesTruncatedOrInvalidCompression) {
   const TemporaryFolder folder;
   const std::string big = long_text(60000);
   const auto error_for = [&](const std::string& name, const std::string& content) {
@@ -148,11 +148,10 @@ TEST(Corpus, BadLinesAreNamedByFileAndLine) {
   EXPECT_THAT(error_for("a.txt", "one\n\xE4\xBD"), HasSubstr("a.txt:2: not valid UTF-8"));
 }
 
-TEST(Corpus, MissingSourcesAreErrorsAtOnce) {
+TEST(Corpus, MissingSourcesAreErrorsBeforeReading) {
   const TemporaryFolder folder;
   EXPECT_THAT(usage_error_of([&] { CorpusReader({{.path = folder / "none"}}); }), HasSubstr("no such file or folder"));
-  EXPECT_THAT(
-      usage_error_of([&] { CorpusReader({{.path = folder.path()}}); }), HasSubstr("holds no file that ends in"));
+  EXPECT_THAT(usage_error_of([&] { CorpusReader({{.path = folder.path()}}); }), HasSubstr("has no file that ends in"));
 }
 
 }  // namespace

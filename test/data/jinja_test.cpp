@@ -1,4 +1,4 @@
-// Templates render as Jinja renders them, and what is not supported is said.
+// Templates render as in Jinja, and unsupported constructs are errors.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -38,7 +38,7 @@ TEST(Jinja, RendersAsRecorded) {
   }
 }
 
-TEST(Jinja, BlocksTakeTheirLinesAlong) {
+TEST(Jinja, BlocksTrimTheirLines) {
   EXPECT_EQ(render("a\n  {% if true %}\nb\n  {% endif %}\nc\n"), "a\nb\nc");
   EXPECT_EQ(render("a\n  {{ 1 }}\nb"), "a\n  1\nb");
   EXPECT_EQ(render("a \n {%- if true -%} \n b {% endif %}"), "ab ");
@@ -46,14 +46,14 @@ TEST(Jinja, BlocksTakeTheirLinesAlong) {
   EXPECT_EQ(render("a {# x #}\nb {#- y -#} c"), "a bc");
 }
 
-TEST(Jinja, ALoopAndAMacroKeepTheirNamesToThemselves) {
+TEST(Jinja, NamesOfALoopOrMacroAreLocal) {
   EXPECT_EQ(render("{% set x = 1 %}{% for i in [1, 2] %}{% set x = x + i %}{{ x }}{% endfor %}{{ x }}"), "231");
   EXPECT_EQ(
       render("{% macro f(a) %}{% set x = a %}{{ x }}{{ y }}{% endmacro %}{% set y = 7 %}{{ f(1) }}{{ x }}"), "17");
   EXPECT_EQ(render("{% macro f(n) %}{{ n }}{% if n > 0 %}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(3) }}"), "3210");
 }
 
-TEST(Jinja, TellsWhatGenerationBlocksWrote) {
+TEST(Jinja, ReportsTheRangesOfGenerationBlocks) {
   const auto rendering = Template(
                              "ab{% generation %}cd{% endgeneration %}{% for i in [1] %}{% generation %}e"
                              "{% endgeneration %}{% endfor %}f",
@@ -63,7 +63,7 @@ TEST(Jinja, TellsWhatGenerationBlocksWrote) {
   EXPECT_THAT(rendering.generated, ElementsAre(Pair(2u, 4u), Pair(4u, 5u)));
 }
 
-TEST(Jinja, NamesTheLineAndTheConstructThatItDoesNotHave) {
+TEST(Jinja, NamesTheLineAndTheUnsupportedConstruct) {
   EXPECT_THAT(refusal("a\nb\n{% include 'x' %}"), HasSubstr("t.jinja:3: the block 'include' is not supported"));
   EXPECT_THAT(refusal("\n{{ x | wordwrap }}"), HasSubstr("t.jinja:2: the filter 'wordwrap' is not supported"));
   EXPECT_THAT(refusal("{{ x is escaped }}"), HasSubstr("t.jinja:1: the test 'escaped' is not supported"));
@@ -73,27 +73,27 @@ TEST(Jinja, NamesTheLineAndTheConstructThatItDoesNotHave) {
   EXPECT_THAT(refusal("{% for x in y recursive %}{% endfor %}"), HasSubstr("'recursive' loops"));
 }
 
-TEST(Jinja, RefusesWhatIsWrong) {
+TEST(Jinja, RefusesInvalidTemplates) {
   const std::vector<std::pair<std::string, std::string>> cases{
       {"a\n{{ x", "t.jinja:2: the output {{ does not end"},
-      {"{% if x %}\n\n", "t.jinja:2: the template ends, but 'elif' is still to come"},
-      {"{% endif %}", "'endif' has no beginning here"},
+      {"{% if x %}\n\n", "t.jinja:2: the template ends, but 'elif' is missing"},
+      {"{% endif %}", "'endif' has no matching start"},
       {"{# x", "the comment {# does not end"},
       {"{{ 'x }}", "a string does not end"},
       {"{{ (1 }}", "expected ')'"},
       {"{{ 1 2 }}", "expected '}}', found '2'"},
-      {"{{ x ! y }}", "'!' has no meaning here"},
+      {"{{ x ! y }}", "'!' is not allowed here"},
       {"{{ 99999999999999999999 }}", "too large"},
       {"\n\n{{ a.b }}", "t.jinja:3: 'a', which is undefined has no 'b'"},
       {"{{ f() }}", "'f', which is undefined cannot be called"},
-      {"{{ 1 + 'a' }}", "'+' between the number 1 and a string has no meaning"},
+      {"{{ 1 + 'a' }}", "'+' between the number 1 and a string is not defined"},
       {"{{ 1 // 0 }}", "divides by zero"},
-      {"{{ [] | tojson(1, 2, 3, 4, 5) }}", "takes 4 arguments at most, found 5"},
+      {"{{ [] | tojson(1, 2, 3, 4, 5) }}", "takes at most 4 arguments, found 5"},
       {"{{ 'a'.split(by='x') }}", "split: has no argument 'by'"},
       {"{% set a, b = [1] %}", "cannot be unpacked into 2 names"},
       {"{% set a.b = 1 %}", "only the entries of a namespace can be set"},
-      {"{% for x in 5 %}{% endfor %}", "for: expected something to go through, found the number 5"},
-      {"{% break %}", "'break' stands outside of a loop"},
+      {"{% for x in 5 %}{% endfor %}", "for: expected an iterable, found the number 5"},
+      {"{% break %}", "'break' is outside of a loop"},
       {"{{ range(1000000) | length }}", "range: more than 100000 numbers"},
       {"{{ 'a' * 100000000 }}", "'*' makes more than"},
       {"{{ 2 ** 64 }}", "too large for 64 bits"},
@@ -105,7 +105,7 @@ TEST(Jinja, RefusesWhatIsWrong) {
   }
 }
 
-TEST(Jinja, DeepNestingIsRefusedNotFollowed) {
+TEST(Jinja, RefusesDeepNestingInsteadOfOverflowingTheStack) {
   const std::string open(100000, '(');
   EXPECT_THAT(refusal("{{ " + open + " }}"), HasSubstr("too"));
   std::string blocks, sum = "{{ 1", signs(100000, '-');

@@ -1,4 +1,4 @@
-// Loaders: the same rows whatever the ranks, threads and interruptions.
+// Loaders: the same sequences whatever the number of ranks and threads, and however often a run is interrupted.
 #include "lehr/data/loader.h"
 
 #include <ATen/ops/cat.h>
@@ -40,7 +40,7 @@ void expect_same(const Batch& a, const Batch& b) {
   EXPECT_EQ(a.has_packing, b.has_packing);
 }
 
-TEST(BatchLoader, RanksTogetherGiveTheGlobalBatchOfOneRank) {
+TEST(BatchLoader, RanksTogetherReturnTheGlobalBatchOfOneRank) {
   const auto dataset = mixed_dataset();
   for (const int64_t ranks : {1, 2, 3, 6, 12}) {
     BatchLoader whole(dataset, batch_plan_of_rank(12, 0, 1));
@@ -84,7 +84,7 @@ TEST(BatchLoader, ResumesAtAnyStepWithAnyNumberOfThreads) {
   }
 }
 
-TEST(BatchLoader, SaysWhatIsInABatch) {
+TEST(BatchLoader, DescribesItsBatches) {
   const auto dataset = std::make_shared<MixedDataset>(
       std::vector<MixedDataset::Part>{{PackedRows(stream_of({{1, 2, 3, 4, 5}, {6, 7}}), {.seq_len = 4})}},
       SampleOrder::Options{.shuffle = false, .repeat = false});
@@ -100,7 +100,7 @@ TEST(BatchLoader, SaysWhatIsInABatch) {
   EXPECT_FALSE(loader.next());
 }
 
-TEST(BatchLoader, FiniteDataEndsAndItsLastBatchIsDroppedOrFilled) {
+TEST(BatchLoader, FiniteDataEndsAndItsLastBatchIsDroppedOrPadded) {
   const auto dataset = mixed_dataset(false);
   const int64_t rows = *dataset->size();
   const int64_t global = 8;
@@ -129,7 +129,7 @@ TEST(BatchLoader, FiniteDataEndsAndItsLastBatchIsDroppedOrFilled) {
   }
 }
 
-/// Fails at one row, and says so.
+/// Throws for one sequence, with a message that names it.
 class FailingDataset : public RowDataset {
  public:
   int64_t seq_len() const override { return 2; }
@@ -140,7 +140,7 @@ class FailingDataset : public RowDataset {
   }
 };
 
-TEST(BatchLoader, ErrorsInThreadsComeOutAtTheirStep) {
+TEST(BatchLoader, AnErrorInAThreadIsThrownAtItsStep) {
   for (const int64_t workers : {0, 3}) {
     BatchLoader loader(
         std::make_shared<FailingDataset>(), {.global_batch_size = 2, .num_rows = 2}, {.num_workers = workers});
@@ -162,20 +162,20 @@ TEST(BatchLoader, MayBeDestroyedAtAnyTime) {
   }
 }
 
-TEST(BatchLoader, DataThatDoesNotFillOneStepIsAnErrorAndNoEmptyRun) {
+TEST(BatchLoader, DataForLessThanOneStepIsAnError) {
   const auto dataset = mixed_dataset(false);
   EXPECT_THAT(
       usage_error_of([&] { BatchLoader(dataset, batch_plan_of_rank(10000, 0, 1)); }),
       HasSubstr("fewer than one global batch of 10000"));
 }
 
-TEST(BatchLoader, PlansThatMakeNoSenseAreErrors) {
+TEST(BatchLoader, InvalidPlansAreErrors) {
   EXPECT_THAT(
       usage_error_of([] { batch_plan_of_rank(8, 0, 3); }),
       HasSubstr("training.global_batch_size: 8 sequences cannot be shared evenly by 3 data-parallel ranks"));
   EXPECT_THAT(
       usage_error_of([] { BatchLoader(mixed_dataset(), {.global_batch_size = 4, .first_row = 2, .num_rows = 3}); }),
-      HasSubstr("rows [2, 5) of a global batch of 4"));
+      HasSubstr("sequences [2, 5) of a global batch of 4"));
 }
 
 }  // namespace

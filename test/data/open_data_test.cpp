@@ -1,4 +1,4 @@
-// From the config to rows: kinds, cache, validation, and what users get wrong.
+// From the config to sequences: kinds, cache, validation, and mistakes of users.
 #include "lehr/data/open_data.h"
 
 #include <gmock/gmock.h>
@@ -31,7 +31,7 @@ std::vector<int64_t> all_tokens(const TokenStream& stream) {
   return stream.ids({0, stream.num_tokens()});
 }
 
-TEST(OpenData, TheQuickstartsTextIsOneDocumentOfWindows) {
+TEST(OpenData, TheQuickstartTextIsOneDocumentThatIsCutIntoSequences) {
   DataConfig config = config_of(repository(kShakespeare).string());
   config.validation_fraction = 0.1;
   const LanguageData data = open_data(config, BytesForTests(), {.seq_len = 64, .vocab_size = 257, .seed = 1});
@@ -45,7 +45,7 @@ TEST(OpenData, TheQuickstartsTextIsOneDocumentOfWindows) {
   ASSERT_TRUE(data.validation->size());
 }
 
-TEST(OpenData, ValidationAndTrainingShareNoTokenAndLoseNone) {
+TEST(OpenData, ValidationAndTrainingAreDisjointAndComplete) {
   const TemporaryFolder folder;
   const auto path = write_file(folder / "a.tokens", "");
   TokenFileWriter writer(path, 5000);
@@ -108,10 +108,10 @@ TEST(OpenData, LargeTextIsTokenizedOnceAndAgainWhenItChanges) {
   EXPECT_THAT(told, ElementsAre(HasSubstr("tokenizing into")));
   EXPECT_EQ(first.size(), text.size() + 1);
   EXPECT_EQ(all_tokens(open()), first);
-  EXPECT_THAT(told, ElementsAre(HasSubstr("tokens are in")));
+  EXPECT_THAT(told, ElementsAre(HasSubstr("tokens are cached in")));
   ASSERT_EQ(cached().size(), 1U);
 
-  // a damaged cache is made again
+  // a damaged cache is rebuilt
   const auto file = *cached().begin();
   std::string damaged = read_file(file);
   damaged[1000] ^= 1;
@@ -159,7 +159,7 @@ TEST(OpenData, ATokenFileOfAnotherTokenizerIsAnError) {
   tokenize_corpus({{.path = text}}, BytesForTests(3), folder / "a.tokens");
   EXPECT_THAT(
       usage_error_of([&] { open_data(config_of((folder / "a.tokens").string()), BytesForTests(), {.seq_len = 8}); }),
-      HasSubstr("a.tokens: was made with another tokenizer"));
+      HasSubstr("a.tokens: was created with another tokenizer"));
 }
 
 TEST(OpenData, ClassificationOpensItsTwoFiles) {
@@ -171,7 +171,7 @@ TEST(OpenData, ClassificationOpensItsTwoFiles) {
   EXPECT_EQ(data.validation->num_labels(), 2);
 }
 
-TEST(OpenData, TheFingerprintChangesWithWhateverChangesTheOrder) {
+TEST(OpenData, TheFingerprintChangesWithEverySettingThatChangesTheOrder) {
   const auto fingerprint = [](const DataConfig& config, uint64_t seed, int64_t seq_len) {
     return open_data(config, BytesForTests(), {.seq_len = seq_len, .seed = seed}).train->fingerprint();
   };
@@ -192,7 +192,7 @@ TEST(OpenData, TheFingerprintChangesWithWhateverChangesTheOrder) {
   }
 }
 
-/// Gives one string field a value and counts the fields.
+/// Sets one string field and counts the fields.
 class SetOne : public FieldVisitor {
  public:
   SetOne(std::string name, std::string value) : name_(std::move(name)), value_(std::move(value)) {}

@@ -1,4 +1,4 @@
-// Rows against a naive reading of the same documents.
+// Packed sequences compared with a naive reading of the same documents.
 #include "lehr/data/packing.h"
 
 #include <gmock/gmock.h>
@@ -16,10 +16,10 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-/// Ids are unique numbers, so that a token tells where it came from.
+/// Ids are unique numbers, so that a token identifies its place in the corpus.
 struct Corpus {
   std::vector<std::vector<int32_t>> documents;
-  std::map<int64_t, int64_t> successor;  // of every token that has one in its document
+  std::map<int64_t, int64_t> successor;  // the next token in the same document, if there is one
   std::map<int64_t, int64_t> document_of;
   int64_t num_tokens = 0;
 };
@@ -53,7 +53,7 @@ Sample row_of(const PackedRows& rows, int64_t row) {
   return sample;
 }
 
-/// The laws that hold for both kinds of packing.
+/// The properties that hold for both kinds of packing.
 void check_laws(const Corpus& corpus, const PackedRows& rows) {
   std::map<int64_t, int64_t> seen;  // token -> label
   for (int64_t r = 0; r < rows.size(); ++r) {
@@ -106,7 +106,7 @@ TEST(Packing, EveryPairOfNeighboursIsALabelOnceAndNoneCrossesDocuments) {
   }
 }
 
-TEST(Packing, ConcatCutsTheStreamIntoRows) {
+TEST(Packing, ConcatCutsTheStreamIntoSequences) {
   const PackedRows rows(stream_of({{1, 2, 3, 4, 5}, {6, 7}, {8, 9, 10}}), {.seq_len = 4});
   ASSERT_EQ(rows.size(), 3);
   const Sample first = row_of(rows, 0), second = row_of(rows, 1), third = row_of(rows, 2);
@@ -121,7 +121,7 @@ TEST(Packing, ConcatCutsTheStreamIntoRows) {
   EXPECT_THAT(third.document_ids, ElementsAre(0, 0, -1, -1));
 }
 
-TEST(Packing, WholeKeepsDocumentsTogetherAndWastesLittle) {
+TEST(Packing, WholeKeepsDocumentsTogetherWithLittlePadding) {
   std::mt19937 random(3);
   std::vector<std::vector<int32_t>> documents;
   int64_t tokens = 0;
@@ -140,13 +140,13 @@ TEST(Packing, WholeKeepsDocumentsTogetherAndWastesLittle) {
   EXPECT_EQ(pieces, 2000) << "no document was cut";
 }
 
-TEST(Packing, OfAHundredThousandDocumentsTakesMilliseconds) {
+TEST(Packing, PacksAHundredThousandDocuments) {
   std::vector<std::vector<int32_t>> documents(100000, std::vector<int32_t>(37, 1));
   const PackedRows rows(stream_of(documents), {.seq_len = 128, .packing = Packing::whole});
-  EXPECT_EQ(rows.size(), 33334);  // three a row
+  EXPECT_EQ(rows.size(), 33334);  // three documents per sequence
 }
 
-TEST(Packing, DataWithoutAnythingToPredictIsAnError) {
+TEST(Packing, DataWithoutLabelsIsAnError) {
   for (const Packing packing : {Packing::concat, Packing::whole}) {
     EXPECT_THAT(
         usage_error_of([&] { PackedRows(stream_of({{5}}), {.seq_len = 4, .packing = packing}); }),

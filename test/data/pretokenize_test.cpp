@@ -1,4 +1,4 @@
-// The hand-written scanners cut text where the regular expressions do.
+// The hand-written scanners split text like the regular expressions.
 #include "lehr/data/pretokenize.h"
 
 #include <gmock/gmock.h>
@@ -37,13 +37,13 @@ TEST(Scanner, CutsQwen2Words) {
   EXPECT_THAT(pieces(*scanner, "'\xC5\xBF'"), ElementsAre("'\xC5\xBF", "'"));
 }
 
-TEST(Scanner, IsThereForKnownPatternsOnly) {
+TEST(Scanner, ExistsForKnownPatternsOnly) {
   EXPECT_NE(make_scanner(kLlama3), nullptr);
   EXPECT_NE(make_scanner(kGpt2Pattern), nullptr);
   EXPECT_EQ(make_scanner(std::string(kQwen2) + "|x"), nullptr);
 }
 
-/// Texts whose characters PCRE2's own Unicode tables class otherwise are left out: the oracle marks them.
+/// Texts with characters that PCRE2's own Unicode tables classify differently are left out: the oracle marks them.
 TEST(Scanner, CutsEveryOracleTextAsTheRegularExpressionDoes) {
   size_t compared = 0;
   for (const char* pattern : {kQwen2, kLlama3, kGpt2Pattern}) {
@@ -60,7 +60,7 @@ TEST(Scanner, CutsEveryOracleTextAsTheRegularExpressionDoes) {
   EXPECT_GT(compared, 800u);
 }
 
-TEST(Scanner, LosesNoByteOfInvalidText) {
+TEST(Scanner, KeepsEveryByteOfInvalidText) {
   std::string bytes;
   for (int i = 0; i < 4096; ++i) {
     bytes += static_cast<char>(i * i * 31 + i / 7);
@@ -77,7 +77,7 @@ TEST(Scanner, LosesNoByteOfInvalidText) {
   }
 }
 
-TEST(RegexSplitter, RefusesWhatOnigurumaReadsOtherwise) {
+TEST(RegexSplitter, RefusesSyntaxThatOnigurumaReadsDifferently) {
   for (const char* pattern : {"[a-z&&[^b]]+", "\\h+", "^a", "a$", "(?m:a.)", "[a[bc]]"}) {
     const std::string message = usage_error_of([&] { regex(pattern); });
     EXPECT_THAT(message, testing::HasSubstr("test: the regular expression uses")) << pattern;
@@ -86,7 +86,7 @@ TEST(RegexSplitter, RefusesWhatOnigurumaReadsOtherwise) {
   EXPECT_NO_THROW(regex("[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[[:alpha:]]"));
 }
 
-/// A pattern that backtracks without end stops with an error.
+/// A pattern that backtracks without end is stopped with an error.
 TEST(RegexSplitter, GivesUpOnCatastrophicPatternsWithAnError) {
   const auto splitter = regex("(?:a|a|b)*c(?=d)|(?:a+)+e");
   const std::string message = usage_error_of([&] { pieces(*splitter, std::string(5000, 'a')); });

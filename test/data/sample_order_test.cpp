@@ -42,7 +42,7 @@ TEST(Permutation, StaysInRangeForHugeSizes) {
   EXPECT_EQ(seen.size(), 2000U);
 }
 
-TEST(Permutation, OfThreeElementsTakesAllSixFormsEquallyOften) {
+TEST(Permutation, OfThreeElementsHasAllSixFormsEquallyOften) {
   std::map<std::vector<int64_t>, int> counts;
   for (uint64_t key = 0; key < 6000; ++key) {
     const Permutation permutation(3, key);
@@ -54,10 +54,10 @@ TEST(Permutation, OfThreeElementsTakesAllSixFormsEquallyOften) {
   }
 }
 
-TEST(Permutation, NeighboursAreSpreadLikeRandomNumbers) {
+TEST(Permutation, SpreadsNeighboursLikeARandomPermutation) {
   const int64_t size = 10000;
   const Permutation permutation(size, 42);
-  double sum = 0;  // of the distance of images of neighbours, whose mean is size / 3 for a random permutation
+  double sum = 0;  // of the distances between the images of neighbours; its mean is size / 3 for a random permutation
   for (int64_t i = 0; i + 1 < size; ++i) {
     sum += std::abs(static_cast<double>(permutation(i + 1) - permutation(i)));
   }
@@ -72,7 +72,7 @@ std::vector<SampleOrder::Place> places(const SampleOrder& order, int64_t count) 
   return result;
 }
 
-TEST(SampleOrder, OnePassTakesEverySampleOnceAndMixesEvenly) {
+TEST(SampleOrder, OnePassVisitsEverySampleOnceAndMixesEvenly) {
   for (const bool shuffle : {false, true}) {
     const SampleOrder order(
         {{.size = 100}, {.size = 1}, {.size = 37}}, {.seed = 3, .shuffle = shuffle, .repeat = false});
@@ -86,11 +86,11 @@ TEST(SampleOrder, OnePassTakesEverySampleOnceAndMixesEvenly) {
       of_first += place.dataset == 0 ? 1 : 0;
       EXPECT_NEAR(static_cast<double>(of_first), static_cast<double>(i + 1) * 100 / 138, 1.0);
     }
-    EXPECT_THAT(usage_error_of([&] { order.at(138); }), HasSubstr("sample 138 was asked for, there are 138"));
+    EXPECT_THAT(usage_error_of([&] { order.at(138); }), HasSubstr("sample 138 was requested, but there are 138"));
   }
 }
 
-TEST(SampleOrder, WeightsHoldInEveryStretchToWithinTheNumberOfDatasets) {
+TEST(SampleOrder, KeepsWeightsInEveryStretchToWithinTheNumberOfDatasets) {
   const std::vector<double> weights = {0.5, 3.0, 0.001, 1.0};
   std::vector<SampleOrder::Dataset> datasets;
   for (const double weight : weights) {
@@ -121,7 +121,7 @@ TEST(SampleOrder, EveryEpochTakesEachSampleOnceInAnotherOrder) {
     EXPECT_EQ(unique.size(), samples.size());
     complete += static_cast<int64_t>(samples.size()) == size ? 1 : 0;
   }
-  EXPECT_GE(complete, 88);  // 2000 / 50 + 1000 / 20, but the last of each
+  EXPECT_GE(complete, 88);  // 2000 / 50 + 1000 / 20, except the last of each
   EXPECT_NE((by_epoch[{0, 0}]), (by_epoch[{0, 1}]));
 }
 
@@ -136,7 +136,7 @@ TEST(SampleOrder, DependsOnTheSeedAndOnNothingElse) {
   };
   EXPECT_EQ(samples(1), samples(1));
   EXPECT_NE(samples(1), samples(2));
-  // Written down once: a change here changes the meaning of every checkpoint's step number.
+  // A golden value: a change here changes the meaning of the step number in every checkpoint.
   const auto first = samples(0);
   EXPECT_EQ(
       std::vector<int64_t>(first.begin(), first.begin() + 6), (std::vector<int64_t>{310, 280, 819, 249, 547, 234}));
@@ -153,7 +153,7 @@ TEST(SampleOrder, WithoutShufflingReadsInOrder) {
 TEST(SampleOrder, WrongDatasetsAreErrors) {
   EXPECT_THAT(usage_error_of([] { SampleOrder({}, {}); }), HasSubstr("no dataset"));
   EXPECT_THAT(usage_error_of([] { SampleOrder({{.size = 0}}, {}); }), HasSubstr("no samples"));
-  EXPECT_THAT(usage_error_of([] { SampleOrder({{.size = 1, .weight = 0}}, {}); }), HasSubstr("weights must be > 0"));
+  EXPECT_THAT(usage_error_of([] { SampleOrder({{.size = 1, .weight = 0}}, {}); }), HasSubstr("expected more than 0"));
 }
 
 }  // namespace

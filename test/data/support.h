@@ -1,4 +1,4 @@
-// What the tests of this folder share: a tokenizer of bytes, a folder that vanishes, and messages of errors.
+// Shared code of the tests of this folder: a byte tokenizer, a temporary folder, and error messages.
 #pragma once
 
 #include <stdlib.h>
@@ -78,7 +78,7 @@ inline std::string read_file(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(stream), {}};
 }
 
-/// The message of the usage error that `action` throws; "" when it throws none.
+/// The message of the usage error that `action` throws; "" if it throws none.
 inline std::string usage_error_of(const std::function<void()>& action) {
   try {
     action();

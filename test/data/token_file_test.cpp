@@ -1,4 +1,4 @@
-// Token files: what is written is what is read, and what is damaged is told.
+// Token files: a file reads back as it was written, and damage is detected.
 #include "lehr/data/token_file.h"
 
 #include <gmock/gmock.h>
@@ -43,7 +43,7 @@ TokenFileInfo write(
   return writer.finish();
 }
 
-TEST(TokenFile, GivesBackWhatWasWrittenInBothWidths) {
+TEST(TokenFile, ReadsBackTheWrittenIdsInBothWidths) {
   const TemporaryFolder folder;
   for (const int32_t vocab_size : {257, 65536, 65537, 151936}) {
     const auto documents = random_documents(300, 40, vocab_size, 1);
@@ -56,13 +56,13 @@ TEST(TokenFile, GivesBackWhatWasWrittenInBothWidths) {
     EXPECT_EQ(again.max_id, info.max_id);
     EXPECT_EQ(again.vocab_size, vocab_size);
     EXPECT_EQ(again.tokenizer_fingerprint, 77U);
-    // two bytes an id as long as they suffice
+    // two bytes per id as long as they suffice
     const auto width = vocab_size <= 65536 ? 2 : 4;
     EXPECT_EQ(
         static_cast<int64_t>(std::filesystem::file_size(path)),
         (256 + info.num_tokens * width + 7) / 8 * 8 + 8 * (info.num_documents + 1));
   }
-  EXPECT_EQ(folder.num_files(), 4U);  // nothing temporary is left
+  EXPECT_EQ(folder.num_files(), 4U);  // no temporary file is left
 }
 
 TEST(TokenFile, LeavesNothingBehindUnlessFinished) {
@@ -82,7 +82,7 @@ TEST(TokenFile, RefusesIdsOutsideTheVocabulary) {
       usage_error_of([&] {
         writer.append(std::vector<int32_t>{1, 300});
       }),
-      HasSubstr("document 1 holds the id 300, outside a vocabulary of 300"));
+      HasSubstr("document 1 contains the id 300, outside a vocabulary of 300"));
   EXPECT_THAT(usage_error_of([&] { writer.append(std::vector<int32_t>{-1}); }), HasSubstr("the id -1"));
 }
 
@@ -113,7 +113,7 @@ TEST(TokenFile, AnyFlippedBitIsFound) {
   }
 }
 
-TEST(TokenFile, SaysWhenAFileIsSomethingElse) {
+TEST(TokenFile, RefusesFilesOfOtherFormats) {
   const TemporaryFolder folder;
   EXPECT_THAT(usage_error_of([&] { open_token_file(folder / "none.tokens"); }), HasSubstr("cannot be opened"));
   const auto text = write_file(folder / "text.tokens", std::string(1000, 'a'));
@@ -136,13 +136,13 @@ TEST(TokenStream, SliceCutsDocuments) {
   EXPECT_EQ(stream.slice({4, 4}).num_documents(), 0);
 }
 
-TEST(TokenStream, ValidationIsCutBetweenDocumentsWhereThatIsNear) {
+TEST(TokenStream, ValidationIsCutBetweenDocumentsIfABorderIsNear) {
   const TokenStream many = stream_of(std::vector<std::vector<int32_t>>(100, std::vector<int32_t>(10, 1)));
   EXPECT_EQ(validation_cut(many, 0.0), 1000);
   EXPECT_EQ(validation_cut(many, 0.1), 900);
   EXPECT_EQ(validation_cut(many, 0.095), 910);  // 905 lies inside a document
   const TokenStream one = stream_of({std::vector<int32_t>(1000, 1)});
-  EXPECT_EQ(validation_cut(one, 0.1), 900);  // a single text has to be cut
+  EXPECT_EQ(validation_cut(one, 0.1), 900);  // a single document has to be cut
 }
 
 TEST(TokenStream, NamesTheLargestIdWhenTheVocabularyIsTooSmall) {

@@ -1,4 +1,4 @@
-// Tokenizing by many threads: the same file whatever their number, and nothing left after errors.
+// Tokenization by several threads: the same file for any number of them, and no file after an error.
 #include "lehr/data/tokenize_corpus.h"
 
 #include <gmock/gmock.h>
@@ -65,7 +65,7 @@ TEST(TokenizeCorpus, AnErrorInTheTextLeavesNoFile) {
   EXPECT_TRUE(std::filesystem::is_empty(folder / "out"));
 }
 
-TEST(TokenizeCorpus, FingerprintsTellTokenizersApart) {
+TEST(TokenizeCorpus, TokenizersHaveDifferentFingerprints) {
   EXPECT_EQ(tokenizer_fingerprint(BytesForTests()), tokenizer_fingerprint(BytesForTests()));
   EXPECT_NE(tokenizer_fingerprint(BytesForTests()), tokenizer_fingerprint(BytesForTests(1)));
   EXPECT_NE(tokenizer_fingerprint(BytesForTests()), tokenizer_fingerprint(BytesForTests(0, false)));
@@ -89,7 +89,7 @@ TEST(OrderedPipeline, KeepsTheOrderWhenLaterWorkIsFaster) {
   }
 }
 
-TEST(OrderedPipeline, NeverRunsFurtherAheadThanItsDepth) {
+TEST(OrderedPipeline, RunsNoFurtherAheadThanItsDepth) {
   std::atomic<int> started = 0;
   OrderedPipeline<int, int> pipeline(2, 5, count_to(1000), [&](int&& i) {
     ++started;
@@ -102,7 +102,7 @@ TEST(OrderedPipeline, NeverRunsFurtherAheadThanItsDepth) {
   }
 }
 
-TEST(OrderedPipeline, ErrorsComeInTheirTurnAndStay) {
+TEST(OrderedPipeline, ErrorsAreThrownInOrderAndPersist) {
   for (const int64_t threads : {0, 3}) {
     OrderedPipeline<int, int> in_work(threads, 4, count_to(100), [](int&& i) {
       require(i != 5, "work {}", i);

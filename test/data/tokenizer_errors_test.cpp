@@ -1,4 +1,4 @@
-// Files that are damaged, or use what is not supported, give an error that names the file and the field.
+// Damaged files, and files that use unsupported features, are errors that name the file and the field.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,12 +25,12 @@ std::string error_of_text(std::string_view text, const std::string& name = "toke
   return usage_error_of([&] { load_tokenizer(path.string()); });
 }
 
-TEST(TokenizerErrors, AreNoneForTheTinyTokenizer) {
+TEST(TokenizerErrors, DoNotOccurForTheTinyTokenizer) {
   EXPECT_EQ(error_with("/truncation", R"({"max_length": 5})"), "");
   EXPECT_EQ(error_with("/post_processor", R"({"type": "TemplateProcessing"})"), "");
 }
 
-TEST(TokenizerErrors, NamePartsThatAreNotSupported) {
+TEST(TokenizerErrors, NameUnsupportedParts) {
   const std::string cases[][3] = {
       {"/version", R"("2.0")", "tokenizer.json: version: expected \"1.0\", found \"2.0\""},
       {"/normalizer", R"({"type": "Lowercase"})", "tokenizer.json: normalizer.type: expected NFC"},
@@ -39,10 +39,10 @@ TEST(TokenizerErrors, NamePartsThatAreNotSupported) {
        "normalizer.normalizers[1].type: expected NFC, a Sequence of it, or null, found \"NFKC\""},
       {"/pre_tokenizer", "null", "pre_tokenizer: is missing; only byte-level"},
       {"/pre_tokenizer", R"({"type": "Metaspace"})", "found \"Metaspace\", which is not supported"},
-      {"/pre_tokenizer", R"({"type": "Digits"})", "pre_tokenizer: no ByteLevel in it"},
+      {"/pre_tokenizer", R"({"type": "Digits"})", "pre_tokenizer: contains no ByteLevel"},
       {"/pre_tokenizer",
        R"({"type": "Sequence", "pretokenizers": [{"type": "ByteLevel"}, {"type": "Digits"}]})",
-       "pretokenizers[1]: stands after ByteLevel"},
+       "pretokenizers[1]: comes after ByteLevel"},
       {"/pre_tokenizer",
        R"({"type": "Split", "pattern": {"Regex": "a"}, "behavior": "Odd"})",
        "pre_tokenizer.behavior: expected Isolated"},
@@ -64,19 +64,19 @@ TEST(TokenizerErrors, NamePartsThatAreNotSupported) {
   }
 }
 
-TEST(TokenizerErrors, NameValuesThatAreWrong) {
+TEST(TokenizerErrors, NameInvalidValues) {
   const std::string cases[][3] = {
-      {"/model/vocab/a", "-1", "model.vocab: the id of \"a\" is not a whole number"},
-      {"/model/vocab/a", "4000000000", "model.vocab: the id of \"a\" is not a whole number"},
-      {"/model/vocab/a", "\"x\"", "model.vocab: the id of \"a\" is not a whole number"},
-      {"/model/vocab/b", "0", "(id 0) or its id stands there twice"},
+      {"/model/vocab/a", "-1", "model.vocab: the id of \"a\" is not an integer"},
+      {"/model/vocab/a", "4000000000", "model.vocab: the id of \"a\" is not an integer"},
+      {"/model/vocab/a", "\"x\"", "model.vocab: the id of \"a\" is not an integer"},
+      {"/model/vocab/b", "0", "(id 0) or its id occurs twice"},
       {"/model/vocab", "[]", "model.vocab: expected an object"},
       {"/model/merges", "{}", "model.merges: expected a list"},
       {"/model/merges/1", "\"ab\"", "model.merges[1]: expected \"a b\" or [\"a\", \"b\"]"},
       {"/model/merges/1", R"(["a", "b", "c"])", "model.merges[1]: expected"},
       {"/model/merges/1", R"("a zz")", "model.merges[1]: \"zz\" is not in model.vocab"},
       {"/model/merges/1", R"("b a")", "model.merges[1]: \"ba\" is not in model.vocab"},
-      {"/model/ignore_merges", "3", "model.ignore_merges: a value of the wrong type: 3"},
+      {"/model/ignore_merges", "3", "model.ignore_merges: wrong type of value: 3"},
       {"/added_tokens", "3", "tokenizer.json: added_tokens: expected a list"},
       {"/added_tokens/0/id", "3", "added_tokens[0]: the id 3 of \"<end>\" is taken"},
       {"/added_tokens/0/id", "-3", "added_tokens[0]: the id -3 is not from 0"},
@@ -87,12 +87,12 @@ TEST(TokenizerErrors, NameValuesThatAreWrong) {
   }
 }
 
-TEST(TokenizerErrors, NameFilesThatCannotBeRead) {
+TEST(TokenizerErrors, NameUnreadableFiles) {
   EXPECT_THAT(
       usage_error_of([] { load_tokenizer("no/such/place"); }),
       HasSubstr("tokenizer: no/such/place: no such file or folder; expected \"byte\""));
   const TemporaryFolder folder;
-  EXPECT_THAT(usage_error_of([&] { load_tokenizer(folder.path().string()); }), HasSubstr("holds no tokenizer.json"));
+  EXPECT_THAT(usage_error_of([&] { load_tokenizer(folder.path().string()); }), HasSubstr("has no tokenizer.json"));
   EXPECT_THAT(error_of_text("not gzip", "tokenizer.json.gz"), HasSubstr("tokenizer.json.gz: "));
   const std::string packed = read_file(fixture("small_tokenizer.json.gz"));
   EXPECT_THAT(
@@ -100,8 +100,8 @@ TEST(TokenizerErrors, NameFilesThatCannotBeRead) {
       HasSubstr("tokenizer.json.gz: "));
 }
 
-/// Every prefix of a good file is bad, and so is any garbage: always an error, never a crash.
-TEST(TokenizerErrors, ComeForEveryCutOffFile) {
+/// Every prefix of a good file and any garbage is an error, never a crash.
+TEST(TokenizerErrors, OccurForEveryTruncatedFile) {
   const std::string good = tiny_tokenizer().dump();
   ASSERT_EQ(error_of_text(good), "");
   for (size_t size = 0; size < good.size(); ++size) {
@@ -125,8 +125,7 @@ TEST(TokenizerErrors, NameTheConfigAndItsKey) {
   EXPECT_THAT(
       error(R"({"eos_token": "<nope>"})"),
       HasSubstr("tokenizer_config.json: eos_token: \"<nope>\" is not a token of this tokenizer"));
-  EXPECT_THAT(
-      error(R"({"pad_token": 5})"), HasSubstr("tokenizer_config.json: pad_token: a value of the wrong type: 5"));
+  EXPECT_THAT(error(R"({"pad_token": 5})"), HasSubstr("tokenizer_config.json: pad_token: wrong type of value: 5"));
 }
 
 }  // namespace

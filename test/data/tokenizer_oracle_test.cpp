@@ -1,4 +1,4 @@
-// Ids and texts equal those of the `tokenizers` package, in every line of the recorded cases.
+// Ids and texts equal those of the `tokenizers` package in all recorded cases.
 #include <gtest/gtest.h>
 
 #include <span>
@@ -57,7 +57,7 @@ TEST(TokenizerOracle, EncodesWholeFilesAsRecorded) {
   }
 }
 
-/// Qwen2 has the vocabulary and the merges of Qwen3, fewer added tokens, and merges written "a b".
+/// Qwen2 has the vocabulary and the merges of Qwen3, fewer added tokens, and merges in the form "a b".
 TEST(TokenizerOracle, EncodesLlamaCppsCasesWithTheOldLayoutOfMerges) {
   json spec = json::parse(read_whole_file(fixture("qwen3/tokenizer.json.gz")));
   for (json& merge : spec["model"]["merges"]) {

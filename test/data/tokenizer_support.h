@@ -1,4 +1,4 @@
-// What the tests of tokenizers share: the fixtures, read once.
+// Shared code of the tests of tokenizers: the fixtures, read once.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -19,7 +19,7 @@ inline std::filesystem::path fixture(const std::string& name) {
   return repository("test/data/tokenizer") / name;
 }
 
-/// The tokenizer of Qwen3, loaded once: it is immutable.
+/// The tokenizer of Qwen3, loaded once, since it is immutable.
 inline const Tokenizer& qwen3() {
   static const auto tokenizer = load_tokenizer(fixture("qwen3").string());
   return *tokenizer;
@@ -34,7 +34,7 @@ inline std::vector<nlohmann::json> read_jsonl(const std::string& name) {
   return rows;
 }
 
-/// A tokenizer of few tokens that holds all that is supported; tests change it.
+/// A tokenizer of few tokens that has every supported feature; tests change it.
 inline nlohmann::json tiny_tokenizer() {
   return nlohmann::json::parse(R"({
     "version": "1.0",

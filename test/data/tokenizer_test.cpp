@@ -1,4 +1,4 @@
-// What every tokenizer promises: round trips, threads, linear time, special tokens, files.
+// Guarantees of every tokenizer: round trips, threads, linear time, special tokens, files.
 #include "lehr/data/tokenizer.h"
 
 #include <gmock/gmock.h>
@@ -16,17 +16,17 @@ namespace {
 using testing::ElementsAre;
 using Ids = std::vector<int32_t>;
 
-TEST(Tokenizer, KnowsItsSizeAndItsNamedTokens) {
+TEST(Tokenizer, HasItsSizeAndItsNamedTokens) {
   EXPECT_EQ(qwen3().vocab_size(), 151669);
   EXPECT_EQ(qwen3().eos_id(), 151645);
   EXPECT_EQ(qwen3().pad_id(), 151643);
   EXPECT_EQ(qwen3().bos_id(), std::nullopt);
 }
 
-TEST(Tokenizer, DecodesWhatItEncodedToTheSameText) {
+TEST(Tokenizer, DecodesItsIdsToTheSameText) {
   for (const char* file : {"cases/blns.txt.gz", "cases/instruction-data.json.gz"}) {
     const std::string text = read_whole_file(fixture(file));
-    // Every line but those that NFC changes.
+    // Every line except those that NFC changes.
     size_t changed = 0;
     size_t lines = 0;
     for (size_t begin = 0; begin < text.size(); ++lines) {
@@ -49,9 +49,9 @@ TEST(Tokenizer, KeepsEveryByteOfInvalidUtf8) {
   EXPECT_EQ(qwen3().decode(ids), replace_invalid_utf8(bytes));
 }
 
-TEST(Tokenizer, GivesTheSameIdsToManyThreadsAtOnce) {
+TEST(Tokenizer, ReturnsTheSameIdsToConcurrentThreads) {
   const auto rows = read_jsonl("cases/encode.jsonl.gz");
-  const auto tokenizer = load_tokenizer(fixture("qwen3").string());  // fresh: its memo is still empty
+  const auto tokenizer = load_tokenizer(fixture("qwen3").string());  // a fresh one, whose memo is still empty
   std::vector<size_t> wrong(8, 0);
   std::vector<std::thread> threads;
   for (size_t t = 0; t < wrong.size(); ++t) {
@@ -100,7 +100,7 @@ TEST(Tokenizer, TakesAboutLinearTimeForAnyInput) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
 }
 
-TEST(Tokenizer, LeavesOutSpecialTokensAndIdsThatNoTokenHas) {
+TEST(Tokenizer, SkipsSpecialTokensAndUnassignedIds) {
   const Ids ids = qwen3().encode("<|im_start|>hi<think><|im_end|>");
   EXPECT_THAT(ids, ElementsAre(151644, 6023, 151667, 151645));
   EXPECT_EQ(qwen3().decode(ids), "<|im_start|>hi<think><|im_end|>");
@@ -130,7 +130,7 @@ TEST(Tokenizer, ReadsNamedTokensThatAreObjects) {
   EXPECT_THAT(tokenizer->encode("abc ab<end>"), ElementsAre(6, 5, 7));
 }
 
-TEST(ByteTokenizer, MakesIdsOfBytes) {
+TEST(ByteTokenizer, MapsBytesToIds) {
   const auto tokenizer = load_tokenizer("byte");
   EXPECT_EQ(tokenizer->vocab_size(), 257);
   EXPECT_EQ(tokenizer->eos_id(), 256);

@@ -1,4 +1,4 @@
-// Code point classes, NFC and UTF-8 repair against the observed tables.
+// Classes of code points, NFC and UTF-8 repair, compared with tables that were observed in `tokenizers`.
 #include "lehr/data/unicode.h"
 
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ std::string nfc(std::string_view text) {
   return std::string(to_nfc(text, buffer));
 }
 
-TEST(CodePoints, HaveTheKindThatWasObservedForEveryOne) {
+TEST(CodePoints, HaveTheObservedClass) {
   std::vector<CharKind> expected(0x110001, CharKind::other);
   const std::pair<const char*, CharKind> kinds[] = {
       {"regex_L", CharKind::letter}, {"regex_N", CharKind::number}, {"regex_s", CharKind::space}};
@@ -46,7 +46,7 @@ TEST(CodePoints, HaveTheKindThatWasObservedForEveryOne) {
   }
 }
 
-TEST(DecodeUtf8, GivesBackEveryCodePointAndRefusesSurrogates) {
+TEST(DecodeUtf8, DecodesEveryCodePointAndRefusesSurrogates) {
   for (uint32_t code = 0; code < 0x110000; ++code) {
     const std::string text = utf8({code});
     const DecodedChar c = decode_utf8(text.data(), text.data() + text.size());
@@ -63,7 +63,7 @@ TEST(ReplaceInvalidUtf8, ReplacesMaximalSubpartsAsRustDoes) {
   const std::string r = "\xEF\xBF\xBD";
   EXPECT_EQ(replace_invalid_utf8("plain \xE4\xB8\xAD"), "plain \xE4\xB8\xAD");
   EXPECT_EQ(replace_invalid_utf8("a\x80z"), "a" + r + "z");
-  EXPECT_EQ(replace_invalid_utf8("\xE4\xB8"), r);  // cut off: one for both bytes
+  EXPECT_EQ(replace_invalid_utf8("\xE4\xB8"), r);  // truncated: one replacement for both bytes
   EXPECT_EQ(replace_invalid_utf8("\xF0\x9F\x98z"), r + "z");
   EXPECT_EQ(replace_invalid_utf8("\xC0\xAF"), r + r);                  // overlong
   EXPECT_EQ(replace_invalid_utf8("\xED\xA0\x80"), r + r + r);          // a surrogate
@@ -71,13 +71,13 @@ TEST(ReplaceInvalidUtf8, ReplacesMaximalSubpartsAsRustDoes) {
   EXPECT_EQ(replace_invalid_utf8("\xF0\x80\x80\x41"), r + r + r + "A");
 }
 
-TEST(Nfc, ComposesEveryPairThatWasObserved) {
+TEST(Nfc, ComposesEveryObservedPair) {
   for (const json& row : observed()["nfc_compositions"]) {
     EXPECT_EQ(nfc(utf8({row[0], row[1]})), utf8({row[2]})) << row.dump();
   }
 }
 
-TEST(Nfc, MakesEveryCodePointAndItsDecompositionTheSame) {
+TEST(Nfc, MapsEveryCodePointAndItsDecompositionToTheSameText) {
   for (const json& row : observed()["nfd_decompositions"]) {
     const auto codes = row.get<std::vector<uint32_t>>();
     const std::string whole = utf8({codes[0]});
@@ -99,7 +99,7 @@ TEST(Nfc, ComposesHangulOfAllShapes) {
   }
 }
 
-TEST(Nfc, OrdersMarksByClassAndLetsABlockedOneStand) {
+TEST(Nfc, SortsMarksByClassAndKeepsABlockedMark) {
   // Dot below (220) comes before the acute accent (230), and both join the e.
   EXPECT_EQ(nfc(utf8({'e', 0x301, 0x323})), utf8({0x1EB9, 0x301}));
   // A second mark of the same class is blocked.

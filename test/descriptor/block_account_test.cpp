@@ -1,4 +1,4 @@
-// What sub-blocks take, against figures that others published.
+// The sizes of sub-blocks, compared with published figures.
 #include "lehr/descriptor/block_account.h"
 
 #include <gmock/gmock.h>
@@ -33,10 +33,10 @@ double mebibytes(const Account& account) {
   return (static_cast<double>(account.weight_bytes) + account.kv_cache_bytes) / kMiB;
 }
 
-// The nine models that NVIDIA Model-Optimizer's puzzletron is tested with (tests/gpu/torch/puzzletron/
-// test_puzzletron.py): width 256, 32 query and 8 KV heads, inner width 512, 128 tokens of vocabulary; memory of 96
-// sequences of 8192 tokens in bfloat16. Upstream takes hidden_size / num_attention_heads = 8 for the width of a head in
-// the cache whatever it is: `upstream_mib` is what it expects, `mib` what is there.
+// The nine models that NVIDIA Model-Optimizer's puzzletron is tested with
+// (tests/gpu/torch/puzzletron/test_puzzletron.py): hidden size 256, 32 query and 8 KV heads, FFN width 512, 128 tokens
+// of vocabulary; memory of 96 sequences of 8192 tokens in bfloat16. For the head size of the cache, upstream always
+// uses hidden_size / num_attention_heads = 8: `upstream_mib` is what upstream expects, `mib` is the actual size.
 struct Published {
   std::string name;
   DecoderForm form;
@@ -55,7 +55,7 @@ DecoderForm tiny(int64_t head_dim, DecoderForm flags = {}) {
 
 std::vector<Published> published() {
   const std::vector<BlockConfig> dense(2, block(8, 512));
-  // 192 MiB of cache a layer is with heads of 8, 3072 with heads of 128, 1536 with heads of 64.
+  // The cache of a layer takes 192 MiB with heads of 8, 3072 with heads of 128, 1536 with heads of 64.
   return {
       {"Llama-3.1-8B", tiny(128), dense, 6'096'128, 395.6274, 395.6274 - 2 * 192 + 2 * 3072},
       {"Llama-3.2-3B", tiny(128), dense, 6'096'128, 395.6274, 395.6274 - 2 * 192 + 2 * 3072},
@@ -77,7 +77,7 @@ std::vector<Published> published() {
        11'609'856,
        406.1440,
        406.1440 - 2 * 192 + 2 * 3072},
-      {"Nemotron-Nano-12B-v2",  // one layer of attention, one of feed-forward
+      {"Nemotron-Nano-12B-v2",  // one layer of attention, one FFN layer
        tiny(128, {.ffn_matrices = 2}),
        {block(8, 0), block(0, 512)},
        2'949'888,
@@ -99,12 +99,12 @@ std::vector<Published> published() {
 
 constexpr Workload kUpstreamsWork{.num_tokens = 8192, .num_sequences = 96};
 
-TEST(BlockAccount, GivesThePublishedParametersAndMemoryOfNineModels) {
+TEST(BlockAccount, EqualsThePublishedParametersAndMemoryOfNineModels) {
   for (const Published& model : published()) {
     const Account all = account_for(model.form, model.blocks, kUpstreamsWork).total();
     EXPECT_EQ(all.num_parameters, model.parameters) << model.name;
     EXPECT_NEAR(mebibytes(all), model.mib, 1e-4) << model.name;  // upstream prints four digits
-    // Upstream's figure follows with its width of a head.
+    // With upstream's head size, the result is upstream's figure.
     Account theirs = all;
     theirs.kv_cache_bytes = all.kv_cache_bytes / model.form.head_dim * (model.form.hidden_size / 32);
     EXPECT_NEAR(mebibytes(theirs), model.upstream_mib, 1e-4) << model.name;
@@ -122,9 +122,9 @@ TEST(BlockAccount, CountsTiedEmbeddingsOnce) {
   EXPECT_EQ(account.head.decode_flops, 2 * 128 * 256) << "it is multiplied with all the same";
 }
 
-// Upstream's logs for Llama-3.1-8B with some layers' attention left out, and its guide's for Qwen3-8B; their heads are
-// hidden_size / num_attention_heads wide, so upstream is right.
-TEST(BlockAccount, GivesThePublishedFiguresOfPrunedModels) {
+// Upstream's logs for Llama-3.1-8B without the attention of some layers, and its guide's figures for Qwen3-8B. The
+// heads of both have the size hidden_size / num_attention_heads, so upstream is right.
+TEST(BlockAccount, EqualsThePublishedFiguresOfPrunedModels) {
   DecoderForm llama{.vocab_size = 128256, .hidden_size = 4096, .num_attention_heads = 32, .head_dim = 128};
   llama.head_rows = llama.vocab_size;
   struct Case {
@@ -163,7 +163,7 @@ TEST(BlockAccount, GivesThePublishedFiguresOfPrunedModels) {
   EXPECT_EQ(mebibytes(all), 126'214.587890625);
 }
 
-TEST(BlockAccount, IsNothingForWhatIsNotThere) {
+TEST(BlockAccount, IsZeroForNoOpSubblocks) {
   const ModelAccount account = account_for(tiny(128), {block(0, 0), block(8, 0), block(0, 512)}, {});
   EXPECT_EQ(account.layers[0].total(), Account{});
   EXPECT_EQ(account.layers[1].ffn, Account{});
@@ -171,7 +171,7 @@ TEST(BlockAccount, IsNothingForWhatIsNotThere) {
   EXPECT_EQ(account.layers[2].total().kv_cache_bytes, 0);
 }
 
-// Of the experts those that a token goes to: active parameters are not those of upstream, which forgets top-k.
+// Only the experts of a token count. Upstream's active parameters are different: they ignore top-k.
 TEST(BlockAccount, CountsTheExpertsOfATokenAsActive) {
   const MoESubblock moe{
       .num_local_experts = 16,
@@ -187,7 +187,7 @@ TEST(BlockAccount, CountsTheExpertsOfATokenAsActive) {
   EXPECT_EQ(ffn.prefill_flops, 5 * ffn.decode_flops);
 }
 
-// Tokens one by one do the same work as all at once, in every layer.
+// Decoding tokens one by one does the same work as one prefill, in every layer.
 TEST(BlockAccount, PrefillIsTheSumOfDecodes) {
   const std::vector<BlockConfig> blocks{
       block(8, 512), mixture(2, {.num_local_experts = 4, .num_experts_per_tok = 2, .expert_intermediate_dim = 8})};
@@ -199,7 +199,7 @@ TEST(BlockAccount, PrefillIsTheSumOfDecodes) {
   }
 }
 
-TEST(BlockAccount, TakesTypesAndSequencesIntoAccount) {
+TEST(BlockAccount, DependsOnDtypesAndSequences) {
   const std::vector<BlockConfig> blocks{block(8, 512)};
   const Account one = account_for(tiny(128), blocks, {.num_tokens = 10}).total();
   const Account more =
@@ -212,8 +212,8 @@ TEST(BlockAccount, TakesTypesAndSequencesIntoAccount) {
   EXPECT_EQ(more.decode_flops, one.decode_flops) << "of one sequence";
 }
 
-// Of 10^10 sequences of 10^8 tokens: what no integer of 64 bits holds, to the 53 bits of a double.
-TEST(BlockAccount, TakesAnyWorkload) {
+// 10^10 sequences of 10^8 tokens: more than 64-bit integers hold, to the 53 bits of a double.
+TEST(BlockAccount, CountsWorkloadsBeyond64Bits) {
   const Account all =
       account_for(tiny(128), {block(8, 512)}, {.num_tokens = 100'000'000, .num_sequences = 10'000'000'000})
           .layers[0]
@@ -223,14 +223,14 @@ TEST(BlockAccount, TakesAnyWorkload) {
   EXPECT_DOUBLE_EQ(all.prefill_flops, 2 * matrices * 1e8 + 4.0 * 32 * 128 * (1e8 * (1e8 + 1) / 2));
 }
 
-TEST(BlockAccount, RefusesSizesThatCannotBeCounted) {
+TEST(BlockAccount, RefusesSizesThatOverflow) {
   DecoderForm form = tiny(128);
   form.hidden_size = int64_t{1} << 62;
   try {
     account_for(form, {block(8, 512)}, {});
     FAIL() << "expected an error";
   } catch (const Error& error) {
-    EXPECT_THAT(error.what(), ::testing::HasSubstr("too large to be counted"));
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("too large to count"));
   }
 }
 

@@ -1,4 +1,4 @@
-// Block configs as config.json files have them: read in every dialect, checked by name and value, written in one.
+// Block configs in config.json files: read in every dialect, checked by name and value, written in one.
 #include "lehr/descriptor/block_config.h"
 
 #include <gmock/gmock.h>
@@ -43,7 +43,7 @@ std::string problem(const std::string& text, const LayersByDefault& by_default =
   return "accepted";
 }
 
-// block_configs of three layers, of which the second is given.
+// block_configs of three layers; the second is the given one.
 std::string second(const std::string& attention, const std::string& ffn, const std::string& more = "") {
   const std::string usual = R"({"attention": {"num_key_value_heads": 8}, "ffn": {"intermediate_size": 28672}})";
   return fmt::format(
@@ -52,12 +52,12 @@ std::string second(const std::string& attention, const std::string& ffn, const s
 const std::string kHeads = R"({"num_key_value_heads": 8})";
 const std::string kWidth = R"({"intermediate_size": 64})";
 
-TEST(BlockConfigs, AreNotThereInAnOrdinaryConfig) {
+TEST(BlockConfigs, AreAbsentInAnOrdinaryConfig) {
   EXPECT_FALSE(read_block_configs(parse_json("{}", "config.json"), model()));
   EXPECT_FALSE(read_block_configs(parse_json(R"({"block_configs": null})", "config.json"), model()));
 }
 
-TEST(BlockConfigs, AreReadAsPuzzletronWritesThem) {
+TEST(BlockConfigs, ReadPuzzletronsDialect) {
   const auto blocks = read(R"({"block_configs": [
     {"attention": {"no_op": false, "replace_with_linear": false, "sparsify": null, "weights_precision": "bf16",
                    "num_key_value_heads": 4, "llama4": null, "mamba": null},
@@ -80,11 +80,11 @@ TEST(BlockConfigs, AreReadAsPuzzletronWritesThem) {
   EXPECT_THAT(blocks, ElementsAre(block(4, 11520), block(0, 0), mixture));
   EXPECT_EQ(describe(blocks[0]), "4 KV heads, FFN 11520");
   EXPECT_EQ(describe(blocks[1]), "no attention, no FFN");
-  EXPECT_EQ(describe(blocks[2]), "64 KV heads, 16 experts of 256, 4 a token");
+  EXPECT_EQ(describe(blocks[2]), "64 KV heads, 16 experts of 256, 4 per token");
 }
 
-// 28672 = 2/3 5.25 8192; 2/3 1.3 8192 is 7099.7, and 7168 the next multiple of 256.
-TEST(BlockConfigs, AreReadAsNemotronNASWritesThem) {
+// 28672 = 2/3 5.25 8192; 2/3 1.3 8192 is 7099.7, and 7168 is the next multiple of 256.
+TEST(BlockConfigs, ReadNemotronNASsDialect) {
   const auto blocks = read(R"({"block_configs": [
     {"attention": {"n_heads_in_group": 8, "no_op": false, "num_sink_tokens": null, "replace_with_linear": false,
                    "sparsify": null, "unshifted_sink": false, "use_prefill_window_in_sink_attention": false,
@@ -95,7 +95,7 @@ TEST(BlockConfigs, AreReadAsNemotronNASWritesThem) {
   EXPECT_THAT(blocks, ElementsAre(block(8, 28672), block(0, 7168), block(4, 0)));
 }
 
-TEST(BlockConfigs, AreReadAsTransformersWritesThem) {
+TEST(BlockConfigs, ReadTransformersDialect) {
   const auto blocks = read(R"({"per_layer_config": {
     "00": {"num_key_value_heads": 2, "skip": ["mlp"]}, "2": {"intermediate_size": 96, "skip": ["attention"]}}})");
   EXPECT_THAT(blocks, ElementsAre(block(2, 0), block(8, 28672), block(0, 96)));
@@ -114,7 +114,7 @@ TEST(BlockConfigs, AreReadAsTransformersWritesThem) {
   EXPECT_EQ(changed[2], block(8, 128));
 }
 
-TEST(BlockConfigs, AreWrittenInOneWay) {
+TEST(BlockConfigs, HaveOneWrittenForm) {
   std::vector<BlockConfig> blocks{block(4, 64), block(0, 96), block(8, 0)};
   blocks[0].ffn = MoESubblock{.num_local_experts = 4, .num_experts_per_tok = 2, .expert_intermediate_dim = 32};
   Node config = Node::make_table();
@@ -132,8 +132,8 @@ TEST(BlockConfigs, AreWrittenInOneWay) {
       R"("intermediate_size":96},"parallel_blocks":null})");
 }
 
-// What puzzletron accepts though one of the values has no use.
-TEST(BlockConfigs, PassOverSizesOfWhatIsNotThere) {
+// puzzletron accepts these, although one of the values is unused.
+TEST(BlockConfigs, IgnoreSizesOfNoOpSubblocks) {
   EXPECT_EQ(
       read(second(R"({"no_op": true, "num_key_value_heads": 8, "sparsify": ["q_proj"]})", kWidth))[1], block(0, 64));
   EXPECT_EQ(read(second(kHeads, R"({"no_op": true, "intermediate_size": 64})"))[1], block(8, 0));
@@ -145,18 +145,18 @@ TEST(BlockConfigs, PassOverSizesOfWhatIsNotThere) {
   EXPECT_EQ(read(second(kHeads, kWidth, R"(, "parallel_blocks": [])"))[1], block(8, 64));
 }
 
-TEST(BlockConfigs, AreRefusedByFileKeyAndLayer) {
+TEST(BlockConfigs, ErrorsNameFileKeyAndLayer) {
   const std::string file = "m/config.json: ";
   struct Case {
     std::string text, message;
   };
   const std::vector<Case> cases{
       {R"({"block_configs": 3})", "block_configs: expected a list, found integer 3"},
-      {R"({"block_configs": []})", "block_configs: expected one for each of the 3 layers (num_hidden_layers), found 0"},
-      {R"({"block_configs": [], "per_layer_config": {}})", "per_layer_config: block_configs says the same"},
+      {R"({"block_configs": []})", "block_configs: expected one per layer (3, num_hidden_layers), found 0"},
+      {R"({"block_configs": [], "per_layer_config": {}})", "per_layer_config: block_configs defines the same"},
       {second("{}", kWidth), "'block_configs[1].attention.num_key_value_heads' is missing"},
       {second(kHeads, "{}"), "'block_configs[1].ffn.intermediate_size' is missing"},
-      {second("null", kWidth), "block_configs[1].attention: expected a table, found nothing; say \"no_op\": true"},
+      {second("null", kWidth), "block_configs[1].attention: expected a table, found nothing; set \"no_op\": true"},
       {second(R"({"num_key_value_heads": "8"})", kWidth),
        "block_configs[1].attention.num_key_value_heads: expected an integer, found string \"8\""},
       {second(R"({"num_key_value_heads": 0})", kWidth),

@@ -23,7 +23,7 @@ except ImportError as missing:
     print(f"skipped: {missing}; set LEHR_INTEROP_PYTHON to a Python with torch, transformers, safetensors and peft")
     sys.exit(77)
 
-logging.set_verbosity_error()  # a base has no head for a classifier, and says so every time
+logging.set_verbosity_error()  # a base has no classification head, and warns about it every time
 lehr = os.path.abspath(sys.argv[1])
 work = Path(tempfile.mkdtemp(prefix="lehr-interop-"))
 
@@ -81,7 +81,7 @@ def train(case, **changes):
 
 
 def reference(file, model, classifier=False):
-    """What `model` computes, for `lehr verify`."""
+    """Writes the results of `model` for `lehr verify`."""
     torch.manual_seed(1)
     ids = torch.randint(1, 250, (2, 21))
     expected = {"input_ids": ids}
@@ -111,7 +111,7 @@ def load(folder, classifier=False, **options):
 
 
 def same(case, base, adapter, classifier=False):
-    """The adapter alone, and the merged model, in both programs."""
+    """Compares the adapter, and the merged model, in both programs."""
     without = reference(work / "without.safetensors", load(base, classifier), classifier)
     model = PeftModel.from_pretrained(load(base, classifier), adapter).eval()
     missing = [k for k, v in model.named_parameters() if "lora_B" in k and not v.any()]
@@ -131,7 +131,7 @@ def same(case, base, adapter, classifier=False):
 
 
 def finish(folder):
-    """As if the base had been loaded from its folder by name."""
+    """Sets the path of the base, as if PEFT had loaded it from its folder."""
     file = folder / "adapter_config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"base_model_name_or_path": str(base["qwen3"])}))
     return folder
@@ -152,11 +152,11 @@ same("Qwen3 classifier", base["qwen3"], train("classifier", base=qwen3, peft=LOR
 same("Qwen3 MoE, experts and all", base["qwen3_moe"],
      train("moe", name="qwen3_moe", base=f'initial_load_path = "{base["qwen3_moe"]}"', peft=LORA))
 
-# transformers finds the base by itself.
+# transformers finds the base from the adapter's config.
 direct = reference(work / "direct.safetensors", load(tuned).eval())
 verify("Qwen3 through AutoModel", tuned, work / "direct.safetensors")
 
-# What PEFT writes: another rank in one layer, and weights that are not zero.
+# An adapter written by PEFT: another LoRA rank in one layer, and nonzero weights.
 torch.manual_seed(2)
 config = LoraConfig(r=3, lora_alpha=5, target_modules=["q_proj", "up_proj"], rank_pattern={"layers.1.mlp.up_proj": 2},
                     alpha_pattern={"layers.2.self_attn.q_proj": 1}, modules_to_save=["norm"], task_type="CAUSAL_LM")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What Lehr writes, Hugging Face's transformers loads, and both compute the same.
+"""Tests that Hugging Face's transformers loads models that Lehr wrote, and that both compute the same.
 
 Usage: export_loads_in_transformers.py LEHR
 Needs torch, transformers and safetensors: in this Python, in the one that LEHR_INTEROP_PYTHON names, or in .bench (what

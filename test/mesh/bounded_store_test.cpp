@@ -1,4 +1,4 @@
-// Calls to a store that hangs, breaks or comes back; and the watch over collectives meanwhile.
+// Calls to a store that hangs, fails or recovers, and the watchdog meanwhile.
 #include "lehr/mesh/bounded_store.h"
 
 #include <gmock/gmock.h>
@@ -8,7 +8,7 @@
 #include <atomic>
 #include <thread>
 
-#include "lehr/mesh/rank_watch.h"
+#include "lehr/mesh/watchdog.h"
 
 namespace lehr::mesh {
 namespace {
@@ -16,16 +16,16 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-// What all connections to one server know of it.
+// A server, as all connections to it see it.
 struct Server {
   c10::intrusive_ptr<c10d::Store> values = c10::make_intrusive<c10d::HashStore>();
   std::atomic<bool> hangs = false;
   std::atomic<bool> gone = false;
   std::atomic<int> connections = 0;
-  std::atomic<int> broken = 0;  // connections up to this number
+  std::atomic<int> broken = 0;  // connections with a number up to this one are broken
 };
 
-// A connection to it.
+// A connection to a server.
 class Connection : public c10d::PrefixStore {
  public:
   explicit Connection(std::shared_ptr<Server> server)
@@ -56,7 +56,7 @@ double seconds_since(steady_clock::time_point start) {
   return std::chrono::duration<double>(steady_clock::now() - start).count();
 }
 
-TEST(BoundedStore, ConnectsAnewWhereAConnectionBroke) {
+TEST(BoundedStore, ReconnectsAfterAConnectionBroke) {
   const auto server = std::make_shared<Server>();
   BoundedStore store(c10::make_intrusive<Connection>(server), milliseconds(2000));
   store.set("key", "value");
@@ -77,27 +77,27 @@ TEST(BoundedStore, DoesNotWaitForAServerThatHangs) {
   {
     BoundedStore store(c10::make_intrusive<Connection>(server), milliseconds(100));
     server->hangs = true;
-    EXPECT_THROW(store.check("key"), StoreSilence);
-    EXPECT_THROW(store.set("key", "value"), StoreSilence);
+    EXPECT_THROW(store.check("key"), StoreTimeout);
+    EXPECT_THROW(store.set("key", "value"), StoreTimeout);
     server->hangs = false;
     for (int tries = 0; tries < 50; ++tries) {
       try {
-        EXPECT_FALSE(store.check("key"));  // nobody waits for the value any more, so it was not set
+        EXPECT_FALSE(store.check("key"));  // nobody waits for the answer any more, so it was dropped
         break;
-      } catch (const StoreSilence&) {
+      } catch (const StoreTimeout&) {
         std::this_thread::sleep_for(milliseconds(20));
       }
     }
     store.set("key", "value");
     server->hangs = true;
-    EXPECT_THROW(store.check("key"), StoreSilence);
+    EXPECT_THROW(store.check("key"), StoreTimeout);
   }
   EXPECT_LT(seconds_since(start), 10);
-  server->hangs = false;  // lets the thread go
+  server->hangs = false;  // lets the thread end
 }
 
-// Whether the watch knows of a failure within five seconds.
-std::string failure_of(const RankWatch& watch) {
+// The failure that the watchdog reports within five seconds; "" for none.
+std::string failure_of(const Watchdog& watch) {
   for (int tries = 0; tries < 100; ++tries) {
     try {
       watch.check();
@@ -109,13 +109,13 @@ std::string failure_of(const RankWatch& watch) {
   return "";
 }
 
-TEST(RankWatch, GoesOnAfterItsStoreWasSilentOrBroken) {
+TEST(Watchdog, ContinuesAfterItsStoreWasSilentOrBroken) {
   const auto server = std::make_shared<Server>();
-  RankWatch watch(
+  Watchdog watch(
       c10::make_intrusive<Connection>(server),
       {.rank = 0, .world_size = 2, .answer_time = milliseconds(50), .store_patience = milliseconds(3000)});
   server->hangs = true;
-  std::this_thread::sleep_for(milliseconds(600));  // some looks of the watch
+  std::this_thread::sleep_for(milliseconds(600));  // the watchdog polls several times
   server->hangs = false;
   server->gone = true;
   std::this_thread::sleep_for(milliseconds(600));
@@ -127,9 +127,9 @@ TEST(RankWatch, GoesOnAfterItsStoreWasSilentOrBroken) {
   EXPECT_EQ(failure_of(watch), "rank 1 failed: the disk is full");
 }
 
-TEST(RankWatch, EndsItsRankWhenTheStoreIsGoneForGood) {
+TEST(Watchdog, EndsItsRankWhenTheStoreIsGoneForGood) {
   const auto server = std::make_shared<Server>();
-  RankWatch watch(
+  Watchdog watch(
       c10::make_intrusive<Connection>(server),
       {.rank = 1, .world_size = 2, .answer_time = milliseconds(500), .store_patience = milliseconds(700)});
   server->gone = true;

@@ -8,9 +8,9 @@ namespace {
 
 using testing::HasSubstr;
 
-TEST(CollectiveLog, CountsByGroupAndKeepsTheLast) {
+TEST(CollectiveLog, CountsByGroupAndKeepsTheLastEntries) {
   CollectiveLog log(4);
-  EXPECT_EQ(log.where(), "has not come to a collective yet");
+  EXPECT_EQ(log.where(), "has not entered a collective yet");
   const size_t tp = log.add_group("tp", "0,1");
   const size_t dp = log.add_group("dp_shard", "0,2");
   for (int i = 0; i < 5; ++i) {
@@ -29,14 +29,14 @@ TEST(CollectiveLog, CountsByGroupAndKeepsTheLast) {
   const auto groups = log.groups();
   EXPECT_EQ(groups[tp].started, 5);
   EXPECT_EQ(groups[dp].started, 1);
-  EXPECT_THAT(log.where(), HasSubstr("computes; its last collective was all_gather number 1 on axis dp_shard"));
+  EXPECT_THAT(log.where(), HasSubstr("is computing; its last collective was all_gather number 1 on axis dp_shard"));
   log.waits(ticket);
   EXPECT_THAT(log.where(), HasSubstr("waits in all_gather number 1 on axis dp_shard for 0 s"));
   log.end(ticket);
-  EXPECT_THAT(log.where(), HasSubstr("computes"));
+  EXPECT_THAT(log.where(), HasSubstr("is computing"));
 }
 
-TEST(CollectiveLog, ForgetsWhatLeftTheRing) {
+TEST(CollectiveLog, IgnoresTheEndOfAnOverwrittenEntry) {
   CollectiveLog log(2);
   const size_t tp = log.add_group("tp", "0,1");
   const int64_t first = log.begin(tp, "all_reduce", 8, true);
@@ -44,7 +44,7 @@ TEST(CollectiveLog, ForgetsWhatLeftTheRing) {
   EXPECT_TRUE(log.find(first));
   log.begin(tp, "all_reduce", 8, true);
   EXPECT_FALSE(log.find(first));
-  log.end(first);  // does nothing
+  log.end(first);  // has no effect
   EXPECT_EQ(log.recent().front().number, 2);
 }
 

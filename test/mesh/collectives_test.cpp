@@ -1,4 +1,4 @@
-// Collectives among threads: their values, their gradients, and what happens when ranks do not agree.
+// Collectives among threads: their values, their gradients, and errors when ranks do not agree.
 #include "lehr/mesh/collectives.h"
 
 #include <gmock/gmock.h>
@@ -29,7 +29,7 @@ at::Tensor ranks_rows(int64_t rank, int64_t rows = 2, int64_t columns = 3) {
   return at::arange(rows * columns, at::kDouble).view({rows, columns}) + 100.0 * static_cast<double>(rank);
 }
 
-TEST(Collectives, ReduceToTheSumAndToTheLargestOfAllRanks) {
+TEST(Collectives, AllReduceReturnsTheSumOrTheMaximumOfAllRanks) {
   on_mesh({.data_parallel_replicate = 3}, [](DistributedContext& context) {
     const Group& world = context.world();
     const auto rank = static_cast<double>(world.rank());
@@ -42,7 +42,7 @@ TEST(Collectives, ReduceToTheSumAndToTheLargestOfAllRanks) {
   });
 }
 
-TEST(Collectives, GatherAndScatterAreEachOthersInverseAlongEveryDimension) {
+TEST(Collectives, GatherAndScatterAreInverseAlongEveryDimension) {
   on_mesh({.tensor_parallel = 4}, [](DistributedContext& context) {
     const Group& tp = context.group(axis::tp);
     for (const int64_t dim : {0, 1}) {
@@ -58,7 +58,8 @@ TEST(Collectives, GatherAndScatterAreEachOthersInverseAlongEveryDimension) {
   });
 }
 
-// The function of all ranks' inputs is sum_r <output_r, weight_r>; each rank must get its own input's gradient of it.
+// The function is sum_r <output_r, weight_r> of the inputs of all ranks; each rank must get the gradient of its own
+// input.
 TEST(Collectives, GradientsAreThoseOfTheSumOverRanks) {
   on_mesh({.tensor_parallel = 2}, [](DistributedContext& context) {
     const Group& tp = context.group(axis::tp);
@@ -73,7 +74,7 @@ TEST(Collectives, GradientsAreThoseOfTheSumOverRanks) {
     (reduce_scatter(x, tp, 0) * weight(tp.rank(), 1)).sum().backward();
     EXPECT_TRUE(at::equal(x.grad(), at::cat({weight(0, 1), weight(1, 1)})));
 
-    // What follows an all_reduce is the same work on both ranks and counts once.
+    // Work after an all_reduce is the same on both ranks and counts once.
     x = ranks_rows(tp.rank()).requires_grad_();
     (all_reduce(x, tp) * weight(0, 2)).sum().backward();
     EXPECT_TRUE(at::equal(x.grad(), weight(0, 2)));
@@ -102,7 +103,7 @@ TEST(Collectives, AllToAllSendsUnevenAndEmptyPartsAndTheirGradientsBack) {
   });
 }
 
-TEST(Collectives, ThreadsThatCallDifferentCollectivesAreToldWhich) {
+TEST(Collectives, ThreadsThatCallDifferentCollectivesGetAnErrorThatNamesBoth) {
   try {
     on_mesh({.tensor_parallel = 2}, [](DistributedContext& context) {
       const Group& tp = context.group(axis::tp);
@@ -140,7 +141,7 @@ TEST(Collectives, ARankThatThrowsEndsTheOthersWithItsMessage) {
   EXPECT_EQ(others, 3);
 }
 
-TEST(DistributedContext, CountsRanksRowByRow) {
+TEST(DistributedContext, NumbersRanksInRowMajorOrder) {
   const DeviceMeshParameters mesh{
       .data_parallel_shard = 2, .context_parallel = 2, .tensor_parallel = 2, .expert_parallel = 4};
   on_mesh(mesh, [](DistributedContext& context) {

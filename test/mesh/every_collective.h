@@ -1,4 +1,4 @@
-// What a group can do, once each: for tests that compare transports.
+// Every collective of a group, once: for tests that compare transports.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 
 namespace lehr::mesh {
 
-// All collectives of a group, of small whole numbers, whose sums are exact in every type and order.
+// Runs all collectives of a group on small whole numbers, whose sums are exact in every dtype and order.
 inline std::vector<at::Tensor> every_collective(const Group& group, at::ScalarType type) {
   const int64_t size = group.size();
   const int64_t me = group.rank();
@@ -48,7 +48,7 @@ inline std::vector<at::Tensor> every_collective(const Group& group, at::ScalarTy
   receiving.wait();
   sending.wait();
   results.push_back(received);
-  // Two at once, waited for in the other order.
+  // Two collectives in flight, waited for in reverse order.
   at::Tensor first = numbers(3), second = numbers(6);
   Pending one = group.start_all_reduce(first);
   Pending two = group.start_all_reduce(second);
@@ -60,7 +60,7 @@ inline std::vector<at::Tensor> every_collective(const Group& group, at::ScalarTy
   return results;
 }
 
-// What two transports gave, bit for bit.
+// Compares the results of two transports bit for bit.
 inline void expect_equal(const std::vector<at::Tensor>& found, const std::vector<at::Tensor>& expected) {
   ASSERT_EQ(found.size(), expected.size());
   for (size_t i = 0; i < found.size(); ++i) {

@@ -1,4 +1,4 @@
-// A world of one process that stands for many.
+// The fake transport: a world of one process that stands for many.
 #include "lehr/mesh/fake_transport.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 namespace lehr::mesh {
 namespace {
 
-TEST(FakeTransport, EveryRankHoldsWhatThisOneHolds) {
+TEST(FakeTransport, EveryRankHoldsTheTensorsOfThisRank) {
   const auto transport = fake_transport(5, 8);
   DistributedContext context({.data_parallel_shard = 4, .tensor_parallel = 2}, *transport);
   EXPECT_EQ(context.coordinates(), "dp_shard 2, tp 1");
@@ -42,7 +42,7 @@ TEST(FakeTransport, ThousandsOfRanksOnMetaCostNothingAndAreCounted) {
   EXPECT_EQ(seen[1].group, "tp");
 }
 
-TEST(FakeTransport, RefusesARankOutsideOfTheWorld) {
+TEST(FakeTransport, RefusesARankOutsideTheWorld) {
   EXPECT_THROW(fake_transport(8, 8), Error);
 }
 

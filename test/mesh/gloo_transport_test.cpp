@@ -1,4 +1,4 @@
-// Gloo among threads of this process: the values of the thread transport, and what failures say.
+// Gloo among threads of this process: the values of the thread transport, and the messages of failures.
 #include "lehr/mesh/gloo_transport.h"
 
 #include <gmock/gmock.h>
@@ -27,7 +27,7 @@ using testing::Not;
 const GlooOptions kQuick{
     .init_timeout = milliseconds(10'000), .timeout = milliseconds(10'000), .patience = milliseconds(1500)};
 
-// Runs the body on ranks of Gloo, and gives what each ended with ("" for success).
+// Runs the body on ranks of Gloo, and returns the error of each ("" for success).
 std::vector<std::string> on_gloo(
     int64_t world_size,
     const std::function<void(Transport&)>& body,
@@ -53,7 +53,7 @@ std::vector<std::string> on_gloo(
   return problems;
 }
 
-TEST(GlooTransport, GivesTheValuesOfTheThreadTransportInEveryType) {
+TEST(GlooTransport, EqualsTheThreadTransportInEveryType) {
   for (const at::ScalarType type : {at::kFloat, at::kDouble, at::kBFloat16, at::kLong}) {
     const DeviceMeshParameters mesh{.data_parallel_shard = 3};
     std::vector<std::vector<at::Tensor>> expected(3), found(3);
@@ -79,7 +79,7 @@ TEST(GlooTransport, AFinishedCollectiveHoldsNoMemory) {
     const auto tensor = [](int64_t count) { return at::ones({count}); };
     const auto expect_let_go = [](const char* what, const at::Tensor& output, const at::Tensor& input) {
       const auto held = [&] { return output.storage().use_count() > 1 || input.storage().use_count() > 1; };
-      for (int i = 0; i < 500 && held(); ++i) {  // Gloo's thread lets go after it has told that it is done
+      for (int i = 0; i < 500 && held(); ++i) {  // Gloo's thread releases tensors only after it has reported the end
         std::this_thread::sleep_for(milliseconds(10));
       }
       EXPECT_FALSE(held()) << what;
@@ -101,8 +101,8 @@ TEST(GlooTransport, AFinishedCollectiveHoldsNoMemory) {
   EXPECT_THAT(problems, testing::Each(""));
 }
 
-// What looks whether it is done must not take the arrival of the chunks for their sum.
-TEST(GlooTransport, ReduceScatterIsDoneWithItsSum) {
+// isCompleted() must not take the arrival of the chunks for the end of their sum.
+TEST(GlooTransport, ReduceScatterIsCompletedWithItsSum) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   const auto run = [&](int rank) {
     const GlooBackend connected = connect_gloo(
@@ -114,7 +114,7 @@ TEST(GlooTransport, ReduceScatterIsDoneWithItsSum) {
          .timeout = milliseconds(10'000)});
     at::Tensor part = at::zeros({2}), parts = at::arange(4, at::kFloat);
     const auto work = connected.collectives->_reduce_scatter_base(part, parts, {});
-    std::this_thread::sleep_for(milliseconds(300));  // all is there by now
+    std::this_thread::sleep_for(milliseconds(300));  // all chunks have arrived by now
     EXPECT_FALSE(work->isCompleted());
     EXPECT_TRUE(work->wait(milliseconds(10'000)));
     EXPECT_TRUE(work->isCompleted() && work->isSuccess());
@@ -125,13 +125,13 @@ TEST(GlooTransport, ReduceScatterIsDoneWithItsSum) {
   other.join();
 }
 
-// A wait that is over before all have come must not be taken for the end.
-TEST(GlooTransport, ReduceScatterWaitsForALateRank) {
+// A wait that times out before all chunks have arrived must not be taken for the end.
+TEST(GlooTransport, ReduceScatterWaitsForADelayedRank) {
   std::vector<at::Tensor> found(3);
   const auto problems = on_gloo(3, [&](Transport& transport) {
     DistributedContext context({.data_parallel_shard = 3}, transport);
     if (context.rank() == 2) {
-      std::this_thread::sleep_for(milliseconds(700));  // the others look up every 250 ms
+      std::this_thread::sleep_for(milliseconds(700));  // the others poll every 250 ms
     }
     at::Tensor part = at::empty({2}, at::kDouble);
     const auto rank = static_cast<double>(context.rank());
@@ -159,7 +159,7 @@ TEST(GlooTransport, ConnectsEveryAxisOfAMeshAndASecondMesh) {
   EXPECT_THAT(problems, testing::Each(""));
 }
 
-TEST(GlooTransport, ALateRankIsNamedWithWhatItDoes) {
+TEST(GlooTransport, ADelayedRankIsNamedWithItsActivity) {
   GlooOptions options = kQuick;
   options.timeout = milliseconds(1000);
   const auto problems = on_gloo(
@@ -179,19 +179,19 @@ TEST(GlooTransport, ALateRankIsNamedWithWhatItDoes) {
       problems[0], HasSubstr("all_gather number 2 on axis dp_shard (ranks 0, 1, 2) was not finished within 1 s"));
   EXPECT_THAT(
       problems[0],
-      HasSubstr("rank 1 (dp_shard 1) did not come: it computes; its last collective was all_reduce "
+      HasSubstr("rank 1 (dp_shard 1) did not enter the collective; it is computing; its last collective was all_reduce "
                 "number 1 on axis dp_shard"));
   EXPECT_THAT(problems[0], Not(HasSubstr("rank 2 (")));
   EXPECT_THAT(problems, testing::Each(problems[0])) << "all ranks say the same";
 }
 
-TEST(GlooTransport, ARankWithoutAWordIsCalledSilent) {
+TEST(GlooTransport, ARankWithoutHeartbeatsIsCalledSilent) {
   GlooOptions options = kQuick;
   options.timeout = milliseconds(800);
   const c10::intrusive_ptr<c10d::Store> store = c10::make_intrusive<c10d::HashStore>();
   store->set("start/here/1", std::string("1"));
   const auto transport = gloo_transport(store, 0, 2, true, true, {.patience = milliseconds(300)});
-  RankWatch& watch = *transport->watch();
+  Watchdog& watch = *transport->watch();
   const size_t group = watch.log().add_group("tp", "0,1");
   const int64_t ticket = watch.log().begin(group, "all_reduce", 8, true);
   try {
@@ -204,7 +204,7 @@ TEST(GlooTransport, ARankWithoutAWordIsCalledSilent) {
   transport->abort("done");
 }
 
-TEST(GlooTransport, DifferentCollectivesOfOneNumberAreNamed) {
+TEST(GlooTransport, DifferentCollectivesWithTheSameNumberAreNamed) {
   GlooOptions options = kQuick;
   options.timeout = milliseconds(1000);
   const auto problems = on_gloo(
@@ -233,7 +233,7 @@ TEST(GlooTransport, ARankThatThrowsEndsTheOthersWithItsMessage) {
     const Group& world = context.world();
     at::Tensor x = at::ones({4});
     world.all_reduce(x);
-    // One collective is under way that the failing rank never waits for.
+    // One collective is in flight that the failing rank never waits for.
     Pending ahead = context.rank() == 3 ? Pending() : world.start_all_reduce(x);
     if (context.rank() == 3) {
       fail("batch 7: the loss is not finite");
@@ -269,7 +269,7 @@ TEST(GlooTransport, RanksThatDoNotStartAreNamed) {
   EXPECT_EQ(problems[1], "rank 1: rank 0 of 3 did not come to the start within 0.5 s");
 }
 
-// A free port, as far as one can know: below those that the system gives to connections of other tests.
+// A port that is probably free: it is below those that the system assigns to connections of other tests.
 int64_t free_port() {
   for (int port = 20000 + getpid() % 10000;; ++port) {
     const int probe = ::socket(AF_INET, SOCK_STREAM, 0);
@@ -285,7 +285,7 @@ int64_t free_port() {
   }
 }
 
-TEST(GlooTransport, MeetsOverTcpAndKeepsTheStoreUntilAllHaveLeft) {
+TEST(GlooTransport, ConnectsOverTcpAndKeepsTheStoreUntilAllRanksHaveLeft) {
   const int64_t port = free_port();
   std::vector<std::string> problems(3);
   std::vector<std::thread> threads;
@@ -313,7 +313,7 @@ TEST(GlooTransport, MeetsOverTcpAndKeepsTheStoreUntilAllHaveLeft) {
   EXPECT_THAT(problems, testing::Each(""));
 }
 
-TEST(ConnectRanks, OneRankConnectsNobody) {
+TEST(ConnectRanks, OneRankNeedsNoConnection) {
   const auto transport = connect_ranks(RankEnvironment{}, {.device = at::kCUDA});
   DistributedContext context({}, *transport);
   at::Tensor x = at::ones({1});

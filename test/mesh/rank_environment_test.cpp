@@ -1,4 +1,4 @@
-// What launchers say in the environment, and what they must not leave out.
+// The environment variables that launchers set, and errors when some are missing.
 #include "lehr/mesh/rank_environment.h"
 
 #include <gmock/gmock.h>
@@ -48,14 +48,14 @@ Variables srun(const Variables& more = {}) {
   return result;
 }
 
-TEST(RankEnvironment, NobodyIsOneRank) {
+TEST(RankEnvironment, WithoutALauncherThereIsOneRank) {
   const RankEnvironment alone = read_rank_environment({{"HOME", "/root"}, {"RANK", ""}});
   EXPECT_EQ(alone.launcher, "");
   EXPECT_EQ(alone.rank, 0);
   EXPECT_EQ(alone.world_size, 1);
 }
 
-TEST(RankEnvironment, TorchrunSaysAll) {
+TEST(RankEnvironment, TorchrunSetsEveryVariable) {
   const RankEnvironment ranks =
       read_rank_environment(torchrun({{"TORCHELASTIC_USE_AGENT_STORE", "True"}, {"TORCHELASTIC_RESTART_COUNT", "2"}}));
   EXPECT_EQ(ranks.launcher, "torchrun");
@@ -68,7 +68,22 @@ TEST(RankEnvironment, TorchrunSaysAll) {
   EXPECT_EQ(ranks.key_prefix, "attempt_2/");
 }
 
-TEST(RankEnvironment, HalfSetVariablesAreNamed) {
+TEST(RankEnvironment, KnowsTheLocalRanksIfTheLauncherSetsThem) {
+  EXPECT_EQ(read_rank_environment(torchrun()).local_world_size, 0);
+  EXPECT_EQ(read_rank_environment(torchrun({{"LOCAL_WORLD_SIZE", "2"}})).local_world_size, 2);
+  EXPECT_EQ(read_rank_environment(srun()).local_world_size, 0);
+  const Variables node{{"SLURM_NODEID", "2"}, {"SLURM_TASKS_PER_NODE", "4(x2),8"}};
+  EXPECT_EQ(read_rank_environment(srun(node)).local_world_size, 8);
+  EXPECT_EQ(tasks_on_node("4(x3),2", 2), 4);
+  EXPECT_EQ(tasks_on_node("4(x3),2", 3), 2);
+  EXPECT_EQ(tasks_on_node("3,4(x2)", 0), 3);
+  EXPECT_EQ(tasks_on_node("16", 0), 16);
+  EXPECT_EQ(tasks_on_node("16", 1), 0);
+  EXPECT_THROW(tasks_on_node("four", 0), Error);
+  EXPECT_THROW(tasks_on_node("4(x", 0), Error);
+}
+
+TEST(RankEnvironment, MissingVariablesAreNamed) {
   for (const char* const name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"}) {
     EXPECT_THAT(refusal(torchrun({{name, ""}})), HasSubstr(std::string(name) + " is missing beside")) << name;
   }
@@ -108,7 +123,7 @@ TEST(RankEnvironment, SlurmsFirstHostIsTheMasterAndThePortFollowsFromTheJob) {
   EXPECT_EQ(step.master_address, "gpu004");
 }
 
-TEST(RankEnvironment, AJobsScriptIsNoRank) {
+TEST(RankEnvironment, ABatchScriptIsNotARank) {
   const Variables script = srun({{"SLURM_STEP_ID", ""}, {"ENVIRONMENT", "BATCH"}, {"SLURM_PROCID", "0"}});
   EXPECT_THAT(refusal(script), HasSubstr("SLURM_NTASKS=16"));
   EXPECT_THAT(refusal(script), HasSubstr("srun"));
@@ -132,7 +147,7 @@ TEST(RankEnvironment, MpirunOnOneMachineNeedsNoAddress) {
       {"OMPI_COMM_WORLD_LOCAL_RANK", "2"},
       {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"},
       {"PMIX_NAMESPACE", "12345"},
-      // What mpirun inherited from the job's script is not meant.
+      // Variables that mpirun inherited from the batch script do not count.
       {"SLURM_PROCID", "0"},
       {"SLURM_NTASKS", "4"},
       {"SLURM_LOCALID", "0"}};
@@ -172,16 +187,16 @@ TEST(RankEnvironment, AnExportedRankThatHidesALauncherIsRefused) {
       {"OMPI_COMM_WORLD_SIZE", "4"},
       {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}};
   EXPECT_THAT(refusal(stale), HasSubstr("RANK=0 and WORLD_SIZE=1 contradict OMPI_COMM_WORLD_RANK=1"));
-  // torchrun itself may be started by srun, once a node.
+  // srun may start torchrun itself, once per node.
   EXPECT_EQ(read_rank_environment(torchrun({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "2"}})).world_size, 8);
 }
 
-TEST(RankEnvironment, ProgramsThatWorkAloneLearnOfOthers) {
+TEST(RankEnvironment, ProgramsOfOneProcessDetectThatALauncherStartedSeveral) {
   EXPECT_EQ(started_beside_others(torchrun()).description, "torchrun started 8 processes (RANK=3, WORLD_SIZE=8)");
   EXPECT_EQ(started_beside_others(srun()).description, "srun started 16 processes (SLURM_PROCID=5, SLURM_NTASKS=16)");
   EXPECT_THAT(
       started_beside_others(srun()).variables, testing::ElementsAre("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"));
-  // What is no launcher's is left alone, and so is what started one process.
+  // Variables that no launcher set are ignored, and so is a launcher that started one process.
   EXPECT_EQ(started_beside_others({}).description, "");
   EXPECT_EQ(started_beside_others({{"RANK", "many"}, {"WORLD_SIZE", "8"}}).description, "");
   EXPECT_EQ(started_beside_others({{"WORLD_SIZE", "8"}}).description, "");

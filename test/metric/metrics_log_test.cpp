@@ -1,4 +1,4 @@
-// metrics.jsonl: exact numbers, and cutting back on resume.
+// metrics.jsonl: exact numbers, and truncation on resume.
 #include "lehr/metric/metrics_log.h"
 
 #include <gmock/gmock.h>
@@ -45,7 +45,7 @@ class MetricsLogTest : public testing::Test {
   std::filesystem::path path_;
 };
 
-TEST_F(MetricsLogTest, WritesOneObjectALineInTheOrderGiven) {
+TEST_F(MetricsLogTest, WritesOneObjectPerLineInTheGivenOrder) {
   MetricsLog log(path_, -1);
   log.write(1, {{"loss", 2.5}, {"num_tokens", int64_t{4096}}, {"note", "a \"b\"\n"}});
   log.write(2, {{"loss", 0.1}});
@@ -73,7 +73,7 @@ TEST_F(MetricsLogTest, KeepsEveryBitOfEveryNumber) {
   }
 }
 
-TEST_F(MetricsLogTest, WritesNullForNumbersThatAreNotFinite) {
+TEST_F(MetricsLogTest, WritesNullForNonFiniteNumbers) {
   MetricsLog log(path_, -1);
   log.write(
       1, {{"loss", std::numeric_limits<double>::quiet_NaN()}, {"grad_norm", std::numeric_limits<double>::infinity()}});
@@ -105,29 +105,29 @@ TEST_F(MetricsLogTest, EqualsAnUninterruptedRunAfterAResume) {
   EXPECT_EQ(content(), whole);
 }
 
-TEST_F(MetricsLogTest, StartsAnewWithMinusOne) {
+TEST_F(MetricsLogTest, StartsANewFileWithMinusOne) {
   put("{\"step\":0,\"validation_loss\":3}\n{\"step\":1,\"loss\":2}\n");
   const MetricsLog log(path_, -1);
   EXPECT_EQ(content(), "");
 }
 
-TEST_F(MetricsLogTest, CutsOffWhatACrashLeftAtTheEnd) {
+TEST_F(MetricsLogTest, TruncatesAnIncompleteLastLine) {
   put("{\"step\":1,\"loss\":2}\n" + std::string(40, '\0') + "\n{\"st\n");
   const MetricsLog log(path_, 5);
   EXPECT_EQ(content(), "{\"step\":1,\"loss\":2}\n");
 }
 
-TEST_F(MetricsLogTest, RefusesAFileThatIsSomethingElseAndLeavesItAlone) {
+TEST_F(MetricsLogTest, RefusesAFileOfAnotherFormatAndKeepsIt) {
   const std::string text = "{\"step\":1}\nnotes of mine\n{\"step\":3}\n";
   put(text);
-  EXPECT_THAT(error_on_open(1), testing::HasSubstr("metrics.jsonl, line 2: expected a JSON object with a whole"));
+  EXPECT_THAT(error_on_open(1), testing::HasSubstr("metrics.jsonl, line 2: expected a JSON object with an integer"));
   EXPECT_EQ(content(), text);
 }
 
-TEST_F(MetricsLogTest, SaysWhenTheFileCannotBeWritten) {
+TEST_F(MetricsLogTest, ReportsAFileThatCannotBeWritten) {
   std::filesystem::create_directories(folder_);
   std::ofstream(folder_ / "run") << "a file where the folder should be";
-  EXPECT_THAT(error_on_open(-1), testing::HasSubstr("the folder cannot be made"));
+  EXPECT_THAT(error_on_open(-1), testing::HasSubstr("the folder cannot be created"));
 }
 
 TEST_F(MetricsLogTest, RefusesANameGivenTwice) {
@@ -137,7 +137,7 @@ TEST_F(MetricsLogTest, RefusesANameGivenTwice) {
   EXPECT_EQ(content(), "");
 }
 
-TEST_F(MetricsLogTest, ReadsNothingFromAFileThatIsNotThere) {
+TEST_F(MetricsLogTest, ReadsNothingFromAMissingFile) {
   EXPECT_TRUE(read_metric(path_, "loss").values.empty());
 }
 

@@ -1,4 +1,4 @@
-// Drawings: ticks at round numbers, points where they belong, and no input that breaks the SVG.
+// Plots: ticks at round numbers, points at their coordinates, and no input that breaks the SVG.
 #include "lehr/metric/plot.h"
 
 #include <gmock/gmock.h>
@@ -65,8 +65,8 @@ TEST(TickLabel, IsAsShortAsTheDistanceAllows) {
   EXPECT_EQ(tick_label(1e-5, 1e-5, 1e-5), "1e-05");
 }
 
-TEST(LinePlot, PutsPointsWhereTheAxesSay) {
-  // The frame spans x from 68 to 816 and y from 408 up to 66; y has 5 % of room at both ends.
+TEST(LinePlot, DrawsPointsAtTheirCoordinates) {
+  // The frame spans x from 68 to 816 and y from 408 up to 66; y has a margin of 5 % at both ends.
   const std::string svg = line_plot_svg({{.name = "train", .x = {0, 1, 2}, .y = {0, 1, 0.5}}}, {.title = "t"});
   EXPECT_EQ(path_of(svg, "line s0"), "M68 392.45L442 81.55L816 237");
 }
@@ -84,7 +84,7 @@ TEST(LinePlot, DrawsSeriesWithLegendSmoothingAndMarkers) {
   EXPECT_THAT(svg, testing::HasSubstr("prefers-color-scheme: dark"));
 }
 
-TEST(LinePlot, LeavesAGapWhereAValueCannotBeDrawn) {
+TEST(LinePlot, LeavesAGapAtNonFiniteValues) {
   const std::string svg = line_plot_svg({{.name = "a", .x = {0, 1, 2, 3, 4}, .y = {1, 2, kNaN, 2, 1}}}, {.title = "t"});
   EXPECT_EQ(count(path_of(svg, "line s0"), "M"), 2U);
   EXPECT_EQ(svg.find("nan"), std::string::npos);
@@ -110,7 +110,7 @@ TEST(LinePlot, DrawsNothingAndOnePointAndAFlatLine) {
   }
 }
 
-TEST(LinePlot, KeepsPeaksWhenItReducesManyPoints) {
+TEST(LinePlot, KeepsPeaksWhenItThinsOutManyPoints) {
   std::vector<double> x(200000), y(200000, 1.0);
   for (size_t i = 0; i < x.size(); ++i) {
     x[i] = static_cast<double>(i);
@@ -121,17 +121,17 @@ TEST(LinePlot, KeepsPeaksWhenItReducesManyPoints) {
   EXPECT_EQ(count(path_of(svg, "line s0"), " 81.55"), 1U) << "the peak stands 5 % below the top of the frame";
 }
 
-TEST(LinePlot, WritesNamesSoThatTheyCannotBreakTheFile) {
+TEST(LinePlot, EscapesNames) {
   const std::string svg = line_plot_svg({{.name = "<a & \"b\">", .x = {0}, .y = {1}}}, {.title = "x < y\x01"});
   EXPECT_THAT(svg, testing::HasSubstr("&lt;a &amp; &quot;b&quot;&gt;"));
   EXPECT_THAT(svg, testing::HasSubstr(">x &lt; y<"));
 }
 
-TEST(LinePlot, RefusesSeriesOfTwoLengths) {
+TEST(LinePlot, RefusesSeriesOfDifferentLengths) {
   EXPECT_THROW(line_plot_svg({{.name = "a", .x = {0, 1}, .y = {1}}}, {}), Error);
 }
 
-TEST(Smoothed, AveragesWithoutThePullOfTheStart) {
+TEST(Smoothed, AveragesWithoutBiasTowardsTheStart) {
   const auto flat = smoothed({4, 4, 4, 4}, 10);
   for (const double value : flat) {
     EXPECT_NEAR(value, 4, 1e-12);

@@ -22,14 +22,14 @@ TEST(WeightedMean, DividesByTheWeights) {
   EXPECT_EQ(mean.weight(), 4.0);
 }
 
-TEST(WeightedMean, IgnoresWhatHasNoWeight) {
+TEST(WeightedMean, IgnoresValuesWithoutWeight) {
   WeightedMean mean;
   mean.add(kNaN, 0.0);
   mean.add(5.0, 2.0);
   EXPECT_EQ(mean.value(), 5.0);
 }
 
-TEST(WeightedMean, OfTwoRanksIsThatOfAllValues) {
+TEST(WeightedMean, MergesRanksToTheMeanOfAllValues) {
   WeightedMean one, two, all;
   for (int i = 0; i < 10; ++i) {
     (i < 4 ? one : two).add(i, i + 1);
@@ -39,7 +39,7 @@ TEST(WeightedMean, OfTwoRanksIsThatOfAllValues) {
   EXPECT_EQ(one.value(), all.value());  // whole numbers: no rounding
 }
 
-TEST(RunningMax, TakesTheLargestAndKeepsNaN) {
+TEST(RunningMax, KeepsTheMaximumAndNaN) {
   RunningMax max;
   EXPECT_EQ(max.value(), -std::numeric_limits<double>::infinity());
   max.add(-3);
@@ -81,7 +81,7 @@ TEST(RunningMetrics, ContinueFromTheirState) {
   EXPECT_EQ(max_again.value(), 4);
 }
 
-TEST(RunningMetrics, RefuseTheStateOfAnother) {
+TEST(RunningMetrics, RefuseTheStateOfOtherMetrics) {
   WeightedMean mean;
   EXPECT_THROW(mean.load_state({1.0}), Error);
   RunningCount count;

@@ -1,4 +1,4 @@
-// Event files decoded again by an independent reader of records and fields, and CRC-32C against published vectors.
+// Event files, decoded by an independent reader of records and fields; CRC-32C, compared with published vectors.
 #include "lehr/metric/tensorboard.h"
 
 #include <gmock/gmock.h>
@@ -24,13 +24,13 @@ uint64_t little_endian(std::string_view bytes) {
   return value;
 }
 
-// A checksum of a record without TensorFlow's mask, taken off as tensorflow/core/lib/hash/crc32c.h does.
+// Removes TensorFlow's mask from the checksum of a record, as in tensorflow/core/lib/hash/crc32c.h.
 uint32_t unmasked(uint64_t stored) {
   const uint32_t rotated = static_cast<uint32_t>(stored) - 0xa282ead8U;
   return (rotated >> 17U) | (rotated << 15U);
 }
 
-// The data of each record, after all checksums have been compared.
+// The data of each record, after all checksums were verified.
 std::vector<std::string> read_records(std::string_view file) {
   std::vector<std::string> records;
   while (!file.empty()) {
@@ -45,7 +45,7 @@ std::vector<std::string> read_records(std::string_view file) {
   return records;
 }
 
-// Fields by number: numbers of any width as their raw bits, everything else as bytes.
+// Fields by number: numbers of any width as their raw bits, all others as bytes.
 struct Fields {
   std::multimap<int, uint64_t> numbers;
   std::multimap<int, std::string> bytes;
@@ -136,7 +136,7 @@ TEST(ProtoMessage, EncodesTheExamplesOfTheSpecification) {
   EXPECT_EQ(ProtoMessage().varint(1, ~0ULL).encoded().size(), 11U);
 }
 
-TEST_F(TensorBoardTest, WritesScalarsThatDecodeAgain) {
+TEST_F(TensorBoardTest, WritesScalarsThatDecodeToTheSameValues) {
   TensorBoardWriter writer(folder_ / "tensorboard");
   EXPECT_THAT(writer.path().filename().string(), testing::StartsWith("events.out.tfevents."));
   writer.scalar(7, "loss", 2.5);
@@ -183,7 +183,7 @@ TEST_F(TensorBoardTest, ReadsTheSizeOfAnImageFromItsHeader) {
   EXPECT_THROW(writer.image(1, "samples", png.substr(0, 20)), Error);
 }
 
-TEST_F(TensorBoardTest, TellsTensorBoardWhereAResumedRunBegins) {
+TEST_F(TensorBoardTest, MarksTheStepAtWhichARunResumes) {
   const TensorBoardWriter first(folder_);
   const TensorBoardWriter second(folder_, 11);
   EXPECT_NE(first.path(), second.path());
@@ -193,7 +193,7 @@ TEST_F(TensorBoardTest, TellsTensorBoardWhereAResumedRunBegins) {
   EXPECT_EQ(decode(decoded[1].text(7)).number(1), 1U);  // SessionLog.START
 }
 
-TEST_F(TensorBoardTest, SaysWhenTheFolderCannotBeMade) {
+TEST_F(TensorBoardTest, ReportsAFolderThatCannotBeCreated) {
   std::ofstream(folder_.string()) << "a file";
   EXPECT_THROW(TensorBoardWriter writer(folder_ / "inside"), Error);
 }

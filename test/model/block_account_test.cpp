@@ -1,4 +1,4 @@
-// Closed-form accounts against models that are built, and against the operations that they do.
+// Closed-form sizes and FLOPs of blocks, compared with built models and with the FLOPs that they execute.
 #include "lehr/descriptor/block_account.h"
 
 #include <gmock/gmock.h>
@@ -23,10 +23,10 @@ struct Case {
 };
 
 std::vector<Case> cases() {
-  return {{"qwen3", kMixed}, {"llama", kMixed}, {"qwen3", kWithHoles}, {"qwen3_moe", kMixtures}};
+  return {{"qwen3", kMixed}, {"llama", kMixed}, {"qwen3", kWithHoles}, {"qwen3_moe", kMixtures}, {"olmo2", kMixed}};
 }
 
-TEST(BlockAccounts, CountTheParametersOfTheModelsThatAreBuilt) {
+TEST(BlockAccounts, CountTheParametersOfBuiltModels) {
   for (const auto& [model_type, layers] : cases()) {
     const auto args = args_of(model_type, layers);
     const auto account = blocks_of(*args, {}).account;
@@ -42,7 +42,7 @@ TEST(BlockAccounts, CountTheParametersOfTheModelsThatAreBuilt) {
   }
 }
 
-TEST(BlockAccounts, CountTheHeadsThatThereAre) {
+TEST(BlockAccounts, CountTheActualHeads) {
   auto classifier = args_of("qwen3", kMixed);
   classifier->set_classification(3, 0);
   EXPECT_EQ(blocks_of(*classifier, {}).account.total().num_parameters, nn::count_parameters(*classifier->build({})));
@@ -64,8 +64,8 @@ TEST(BlockAccounts, AgreeWithPublishedSizes) {
   EXPECT_NEAR(static_cast<double>(moe.active_parameters), 3.35e9, 0.01e9) << "3.3B activated, says the model card";
 }
 
-// The meter counts what operators do: here for a prompt of T tokens, and for the last one's logits.
-TEST(BlockAccounts, CountTheOperationsThatAreDone) {
+// The meter counts the FLOPs of operators: here of a prompt of T tokens, and of the logits of the last one.
+TEST(BlockAccounts, CountTheExecutedFlops) {
   constexpr int64_t kTokens = 11;
   for (const auto& [model_type, layers] : cases()) {
     const auto args = args_of(model_type, layers);
@@ -77,14 +77,14 @@ TEST(BlockAccounts, CountTheOperationsThatAreDone) {
     OperationMeter meter;
     const at::Tensor states = model->forward({.input_ids = ids}).hidden_states;
     model->logits(states.narrow(1, kTokens - 1, 1));
-    // It takes half of all pairs of positions as seen, T^2 / 2; there are T (T + 1) / 2.
+    // The meter counts half of all pairs of positions, T^2 / 2; exactly there are T (T + 1) / 2.
     const double attention = meter.counts().attention_flops * (kTokens + 1) / kTokens;
     const Account all = blocks_of(*args, {.num_tokens = kTokens}).account.total();
-    EXPECT_EQ(meter.counts().product_flops + attention, all.prefill_flops) << model_type;
+    EXPECT_EQ(meter.counts().matmul_flops + attention, all.prefill_flops) << model_type;
   }
 }
 
-TEST(BlockTable, ShowsEachKindOfLayerOnceAndWhatItTakes) {
+TEST(BlockTable, ShowsEachKindOfLayerOnceWithItsSizes) {
   const std::vector<LayerShape> layers{{4, 32}, {4, 32}, {0, 16}, {2, 0}};
   const std::string table = format_blocks(blocks_of(*args_of("qwen3", layers), {.num_tokens = 100}));
   EXPECT_THAT(table, HasSubstr("4 layers of width 24, 8 query heads of 6"));
@@ -105,12 +105,12 @@ size_t count(const std::string& text, const std::string& word) {
   return found;
 }
 
-TEST(BlockPicture, HasABarForEachHalfAndNoneForANoOp) {
+TEST(BlockPicture, HasABarPerSubblockAndNoneForANoOp) {
   const auto model = blocks_of(*args_of("qwen3", kMixed), {});
   const std::string svg = draw_blocks(model, "a <child>");
   EXPECT_TRUE(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));
   EXPECT_THAT(svg, HasSubstr("a &lt;child&gt;"));
-  // Of six layers four have attention, in three rows; five have a feed-forward block, in two.
+  // Of six layers, four have attention, in three rows; five have an FFN, in two rows.
   EXPECT_EQ(count(svg, "<rect class=\"attention\""), 4 * 3);
   EXPECT_EQ(count(svg, "<rect class=\"ffn\""), 5 * 2);
   EXPECT_THAT(svg, HasSubstr("layer 2, attention: none: 0 parameters"));

@@ -1,4 +1,5 @@
-// Families against checkpoints: names, both layouts of experts, pipeline stages, and every bit there and back.
+// State maps of the families, compared with checkpoints: names, both layouts of experts, pipeline stages, and bit-exact
+// round trips.
 #include "lehr/model/decoder_state_map.h"
 
 #include <gmock/gmock.h>
@@ -8,9 +9,9 @@
 
 #include "lehr/base/error.h"
 #include "lehr/base/node.h"
-#include "lehr/model/llama3/spec.h"
-#include "lehr/model/qwen3_dense/spec.h"
-#include "lehr/model/qwen3_moe/spec.h"
+#include "lehr/model/llama3/family.h"
+#include "lehr/model/qwen3_dense/family.h"
+#include "lehr/model/qwen3_moe/family.h"
 #include "lehr/state/map_stream.h"
 #include "lehr/state/weights.h"
 
@@ -80,17 +81,17 @@ state::NameSet parameters_of(const nn::Module& model) {
   return names;
 }
 
-class OfEveryFamily : public ::testing::TestWithParam<const char*> {
+class EveryFamilyStateMap : public ::testing::TestWithParam<const char*> {
  protected:
   std::unique_ptr<descriptor::ModelArgs> args = families().from_hf_folder(reference(GetParam()));
   state::WeightReader reader{reference(GetParam())};
 };
 
-TEST_P(OfEveryFamily, EveryBitGoesThereAndBackInBothLayouts) {
+TEST_P(EveryFamilyStateMap, RoundTripsEveryBitInBothLayouts) {
   const state::NamedTensors stored = read_all(reader);
   const state::StateMap map = args->state_map(ExpertLayout::per_expert);
   const state::NamedTensors parameters = mapped(map, stored);
-  // Names and shapes are the model's.
+  // Names and shapes are those of the model.
   const auto model = args->build({});
   EXPECT_EQ(parameters.size(), nn::named_parameters(*model).size());
   const Tensors by_name(parameters.begin(), parameters.end());
@@ -106,7 +107,7 @@ TEST_P(OfEveryFamily, EveryBitGoesThereAndBackInBothLayouts) {
   expect_same(mapped(state::sequential({map, fused.inverse()}), stored), in_fused);
 }
 
-TEST_P(OfEveryFamily, StagesTogetherAreTheWhole) {
+TEST_P(EveryFamilyStateMap, StagesTogetherAreTheWholeModel) {
   const state::NamedTensors stored = read_all(reader);
   const Node config = args->to_hf_config("float32");
   const bool tied = config.at("tie_word_embeddings").as_bool();
@@ -131,7 +132,7 @@ TEST_P(OfEveryFamily, StagesTogetherAreTheWhole) {
           written.push_back(std::move(tensor));
         }
       }
-      // The first and the last stage both hold a tied table; the first one's comes first.
+      // The first and the last stage both hold a tied table; the first stage's table comes first.
       const size_t twice = tied && num_stages > 1 ? 1 : 0;
       EXPECT_EQ(read.size(), whole.size() + twice) << "each tensor is read by one stage";
       EXPECT_EQ(written.size(), whole.size() + twice) << "and written by one";
@@ -143,10 +144,10 @@ TEST_P(OfEveryFamily, StagesTogetherAreTheWhole) {
 
 INSTANTIATE_TEST_SUITE_P(
     References,
-    OfEveryFamily,
+    EveryFamilyStateMap,
     ::testing::Values("qwen3_tied_v4config", "qwen3_seqcls", "qwen3moe_sparse_step2", "llama_rope_llama3"));
 
-TEST(DecoderStateMap, FusesExpertsAsTransformers5Does) {
+TEST(DecoderStateMap, FusesExpertsLikeTransformers5) {
   const auto args = families().from_hf_folder(reference("qwen3moe_sparse_step2"));
   const state::WeightReader reader(reference("qwen3moe_sparse_step2"));
   const state::StateMap to_fused =
@@ -208,7 +209,7 @@ TEST(DecoderStateMap, TiedModelsHaveNoHeadOfTheirOwn) {
   EXPECT_THAT(names, Not(Contains("lm_head.weight")));
 }
 
-TEST(DecoderStateMap, MapsTheLargestFlavorInNoTime) {
+TEST(DecoderStateMap, MapsTheLargestFlavorWithoutData) {
   const auto args = qwen3_moe_family().flavors.at("235B-A22B")();
   const std::clock_t start = std::clock();
   const state::StateMap map = args->state_map(ExpertLayout::per_expert);

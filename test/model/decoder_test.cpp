@@ -8,12 +8,9 @@
 
 #include "lehr/base/error.h"
 #include "lehr/base/json.h"
-#include "lehr/model/llama3/model.h"
-#include "lehr/model/llama3/spec.h"
-#include "lehr/model/qwen3_dense/model.h"
-#include "lehr/model/qwen3_dense/spec.h"
-#include "lehr/model/qwen3_moe/model.h"
-#include "lehr/model/qwen3_moe/spec.h"
+#include "lehr/model/llama3/family.h"
+#include "lehr/model/qwen3_dense/family.h"
+#include "lehr/model/qwen3_moe/family.h"
 #include "lehr/nn/moe.h"
 
 namespace lehr::model {
@@ -89,7 +86,7 @@ std::map<std::string, at::Tensor> gradients(const nn::Module& model) {
   return found;
 }
 
-// The same arithmetic in the same order: equal to the last bit, forward and backward.
+// The same arithmetic in the same order: bit-identical, forward and backward.
 TYPED_TEST(Decoder, SplitOverStagesEqualsOneStage) {
   using Model = typename TypeParam::CausalLM;
   at::manual_seed(1);
@@ -110,8 +107,8 @@ TYPED_TEST(Decoder, SplitOverStagesEqualsOneStage) {
          {ActivationCheckpointing(false),
           ActivationCheckpointing(true),
           ActivationCheckpointing::every_nth(2),
-          ActivationCheckpointing::products_of_every_nth(1),
-          ActivationCheckpointing::products_of_every_nth(2)}) {
+          ActivationCheckpointing::matmuls_of_every_nth(1),
+          ActivationCheckpointing::matmuls_of_every_nth(2)}) {
       std::vector<Model> parts;
       at::Tensor hidden, snapshot;
       nn::ModelOutputs outputs;
@@ -152,7 +149,7 @@ TYPED_TEST(Decoder, SplitOverStagesEqualsOneStage) {
   }
 }
 
-TYPED_TEST(Decoder, CutsABatchIntoMicrobatches) {
+TYPED_TEST(Decoder, SplitsABatchIntoMicrobatches) {
   using Model = typename TypeParam::CausalLM;
   auto model = build<Model>({0, 1}, false);
   const TensorDict inputs{{"input_ids", at::zeros({6, 5}, at::kLong)}};
@@ -163,8 +160,9 @@ TYPED_TEST(Decoder, CutsABatchIntoMicrobatches) {
   EXPECT_THROW(model->infer_stage_inputs_from_pipeline_inputs(inputs, 4), Error);
 }
 
-// Both ends start from the same bits, and together they have the gradient of the one table of a whole model.
-TYPED_TEST(Decoder, HoldsATiedTableOnBothEndsUnderOneName) {
+// Both stages start from the same bits, and the sum of their gradients is the gradient of the one table of a whole
+// model.
+TYPED_TEST(Decoder, HoldsATiedTableOnFirstAndLastStageUnderOneName) {
   using Model = typename TypeParam::CausalLM;
   auto tied = small_parameters<Model>();
   tied.tie_word_embeddings = true;
@@ -193,7 +191,7 @@ TYPED_TEST(Decoder, HoldsATiedTableOnBothEndsUnderOneName) {
   const auto tail = gradients(*last);
   for (const std::string segment : {"base", "added"}) {
     const std::string name = "model.embed_tokens.token_embedding." + segment + ".weight";
-    // The two parts are added in another order here than by autograd.
+    // The two parts are summed in another order here than by autograd.
     EXPECT_TRUE(at::allclose(head.at(name) + tail.at(name), one.at(name), 1e-14, 1e-15)) << name;
   }
 }
@@ -244,7 +242,7 @@ int64_t resident_bytes() {
   return resident * 4096;
 }
 
-TEST(Families, ConstructSeventyBillionParametersInNoTimeAndNoMemory) {
+TEST(Families, ConstructSeventyBillionParametersOnMeta) {
   const int64_t before = resident_bytes();
   const auto begin = std::chrono::steady_clock::now();
   const auto shape = llama3_family().flavors.at("70B")();
@@ -255,8 +253,8 @@ TEST(Families, ConstructSeventyBillionParametersInNoTimeAndNoMemory) {
   EXPECT_LT(resident_bytes() - before, 100 << 20);
 }
 
-// The numbers of torchtitan's own formula.
-TEST(Families, CountParametersAndFlopsAsTorchtitanDoes) {
+// Expected values are those of torchtitan's own formula.
+TEST(Families, CountParametersAndFlopsLikeTorchtitan) {
   struct Row {
     const char* flavor;
     int64_t parameters, flops;
@@ -293,7 +291,7 @@ TEST(Families, CountParametersAndFlopsAsTorchtitanDoes) {
   }
 }
 
-TEST(Families, CountWhatEachLayerCosts) {
+TEST(Families, CountTheFlopsOfEachLayer) {
   for (const auto& family : {qwen3_dense_family(), qwen3_moe_family(), llama3_family()}) {
     for (const auto& [flavor, make] : family.flavors) {
       const auto args = make();
@@ -301,7 +299,7 @@ TEST(Families, CountWhatEachLayerCosts) {
       const auto& layers = counts.layer_flops_per_token;
       ASSERT_EQ(static_cast<int64_t>(layers.size()), args->build({})->num_local_layers()) << flavor;
       EXPECT_EQ(layers.front(), layers.back()) << flavor;
-      // What is left are the head's table and the norm before it.
+      // The remainder is the head's table and the norm before it.
       const Node config = args->to_hf_config("float32");
       const int64_t width = config.at("hidden_size").as_int();
       EXPECT_EQ(
@@ -310,18 +308,18 @@ TEST(Families, CountWhatEachLayerCosts) {
           << flavor;
     }
   }
-  // Layers without experts by what they have instead.
+  // A layer without experts counts its FFN.
   const auto args = qwen3_moe_family().from_flavor("debugmodel");
   const auto of_all = args->get_nparams_and_flops(64).layer_flops_per_token;
   args->apply({.mlp_only_layers = {1}});
   const auto of_some = args->get_nparams_and_flops(64).layer_flops_per_token;
   EXPECT_EQ(of_some[0], of_all[0]);
   EXPECT_EQ(of_some[2], of_all[2]);
-  // Eight experts of 768 and a router for 64 of them, in the place of 3072; width 256.
+  // Eight active experts of width 768 and the router of 64 experts, instead of an FFN of width 3072; hidden size 256.
   EXPECT_EQ(of_some[1] - of_all[1], 6 * 256 * (3 * (3072 - 8 * 768) - 64));
 }
 
-TEST(Families, RefuseANameThatIsTaken) {
+TEST(Families, RefuseADuplicateName) {
   descriptor::ModelFamilies families;
   families.add(qwen3_dense_family());
   EXPECT_THROW(families.add(qwen3_dense_family()), Error);
@@ -340,7 +338,7 @@ TEST(Families, WriteAConfigThatReadsBackTheSame) {
   }
 }
 
-TEST(Families, NormalizeATokensExpertWeightsIfTheConfigSaysSo) {
+TEST(Families, NormalizeTheExpertWeightsOfATokenIfTheConfigSaysSo) {
   for (const bool normalizes : {true, false}) {
     Node config = qwen3_moe_family().flavors.at("debugmodel")()->to_hf_config("float32");
     config.set("norm_topk_prob", Node(normalizes));
@@ -353,7 +351,36 @@ TEST(Families, NormalizeATokensExpertWeightsIfTheConfigSaysSo) {
   }
 }
 
-TEST(Families, RefuseWhatTheyWouldComputeWrongly) {
+// Where transformers' class has a default of its own for a missing key, another one here would be another model.
+TEST(Families, NameTheKeyThatAConfigLacks) {
+  const auto problem_without = [](const descriptor::ModelFamily& family, const char* flavor, const char* key) {
+    const Node whole = family.flavors.at(flavor)()->to_hf_config("float32");
+    Node config = Node::make_table();
+    for (const auto& [name, value] : whole.entries()) {
+      if (name != key) {
+        config.set(name, value);
+      }
+    }
+    try {
+      family.from_hf_config(parse_json(to_json(config), "config.json"));
+      return std::string();
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+  };
+  for (const char* key : {"head_dim", "num_key_value_heads", "hidden_size", "vocab_size"}) {
+    EXPECT_EQ(
+        problem_without(qwen3_dense_family(), "debugmodel", key), fmt::format("config.json: '{}' is missing", key));
+  }
+  for (const char* key : {"num_experts", "num_experts_per_tok", "moe_intermediate_size", "num_key_value_heads"}) {
+    EXPECT_EQ(problem_without(qwen3_moe_family(), "debugmodel", key), fmt::format("config.json: '{}' is missing", key));
+  }
+  // transformers derives both for these.
+  EXPECT_EQ(problem_without(llama3_family(), "debugmodel", "num_key_value_heads"), "");
+  EXPECT_EQ(problem_without(llama3_family(), "debugmodel", "head_dim"), "");
+}
+
+TEST(Families, RefuseUnsupportedConfigs) {
   for (const auto& [key, value] :
        {std::pair{"use_sliding_window", "true"},
         std::pair{"hidden_act", "\"gelu\""},

@@ -1,4 +1,4 @@
-// Descriptors of the families: groups of weights, paths of modules, and layers that lose a sub-block.
+// Descriptors of the families: weight groups, module paths, and layers that lose a sub-block.
 #include <gmock/gmock.h>
 
 #include <filesystem>
@@ -7,9 +7,9 @@
 
 #include "lehr/base/error.h"
 #include "lehr/descriptor/model_descriptor.h"
-#include "lehr/model/llama3/layer.h"
-#include "lehr/model/qwen3_dense/layer.h"
-#include "lehr/model/qwen3_moe/layer.h"
+#include "lehr/model/llama3/family.h"
+#include "lehr/model/qwen3_dense/family.h"
+#include "lehr/model/qwen3_moe/family.h"
 #include "test/model/plain_decoder.h"
 #include "test/shard/one_device.h"
 
@@ -45,7 +45,7 @@ TEST(Descriptors, AreFoundByNameOrByConfig) {
   EXPECT_EQ(&families.descriptor("llama3"), &families.descriptor_of_hf_folder(reference("llama_rope_llama3")));
   EXPECT_THAT(
       problem([&] { families.descriptor("qwen"); }),
-      HasSubstr("'qwen' is not known, did you mean 'qwen3'; known: qwen3, qwen3_moe, llama3"));
+      HasSubstr("'qwen' is not known, did you mean 'qwen3'; known: qwen3, qwen3_moe, llama3, olmo2"));
   descriptor::ModelFamilies own;
   auto family = qwen3_dense_family();
   family.descriptor = nullptr;
@@ -53,8 +53,10 @@ TEST(Descriptors, AreFoundByNameOrByConfig) {
   EXPECT_THAT(problem([&] { own.descriptor("qwen3"); }), HasSubstr("model family 'qwen3': has no descriptor"));
 }
 
-// The table of puzzletron's llama and qwen3 descriptors; e_score_correction_bias is ours.
-TEST(WeightGroups, AreThoseOfTheReference) {
+// Expected are the groups of puzzletron's llama and qwen3 descriptors; e_score_correction_bias is Lehr's. OLMo 2's
+// norms are after its sub-blocks, where the attention's has the name that others give the norm of the feed-forward
+// block.
+TEST(WeightGroups, EqualTheReference) {
   const auto families = all_families();
   const auto layer = [](const Names& endings) {
     Names names;
@@ -80,6 +82,14 @@ TEST(WeightGroups, AreThoseOfTheReference) {
        "mlp.experts.12.down_proj.weight",
        "mlp.experts.gate_up_proj",
        "mlp.experts.down_proj"});
+  const Names own_attention = layer(
+      {"post_attention_layernorm.weight",
+       "self_attn.q_proj.weight",
+       "self_attn.k_proj.weight",
+       "self_attn.v_proj.weight",
+       "self_attn.o_proj.weight"});
+  const Names own_ffn = layer(
+      {"post_feedforward_layernorm.weight", "mlp.gate_proj.weight", "mlp.up_proj.weight", "mlp.down_proj.weight"});
   const auto together = [](Names a, const Names& b) {
     a.insert(a.end(), b.begin(), b.end());
     return a;
@@ -87,6 +97,7 @@ TEST(WeightGroups, AreThoseOfTheReference) {
   const std::map<std::string, std::pair<Names, Names>> table{
       {"llama3", {attention, ffn}},
       {"qwen3", {together(attention, qk_norm), ffn}},
+      {"olmo2", {together(own_attention, qk_norm), own_ffn}},
       {"qwen3_moe", {together(attention, qk_norm), together(ffn, experts)}}};
   for (const auto& [family, halves] : table) {
     Names all{"model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"};
@@ -102,13 +113,13 @@ TEST(WeightGroups, AreThoseOfTheReference) {
   }
 }
 
-TEST(WeightGroups, NameAWeightThatBelongsNowhere) {
+TEST(WeightGroups, NameAWeightThatBelongsToNoGroup) {
   const auto families = all_families();
   const auto found = [&](const std::string& family, const Names& names) {
     return problem([&] { families.descriptor(family).get_weight_groups(names, 12); });
   };
   for (const char* wrong :
-       {"model.layers.12.mlp.up_proj.weight",  // there are 12
+       {"model.layers.12.mlp.up_proj.weight",  // there are 12 layers
         "model.layers.1x.mlp.up_proj.weight",
         "model.layers.1.mlp.up_proj.weights",
         "model.layers.1.mlp.up_proj.bias",
@@ -119,11 +130,12 @@ TEST(WeightGroups, NameAWeightThatBelongsNowhere) {
         ""}) {
     EXPECT_THAT(
         found("qwen3", {"model.layers.11.mlp.up_proj.weight", wrong, "also.wrong"}),
-        HasSubstr(fmt::format("weight {}: belongs to no group", wrong)));
+        HasSubstr(fmt::format("weight {}: belongs to no weight group", wrong)));
   }
-  EXPECT_THAT(found("llama3", {"model.layers.1.self_attn.q_norm.weight"}), HasSubstr("belongs to no group"));
-  EXPECT_THAT(found("qwen3_moe", {"model.layers.1.mlp.experts..up_proj.weight"}), HasSubstr("belongs to no group"));
-  EXPECT_THAT(found("qwen3", {"lm_head.weight", "lm_head.weight"}), HasSubstr("weight lm_head.weight: is given twice"));
+  EXPECT_THAT(found("llama3", {"model.layers.1.self_attn.q_norm.weight"}), HasSubstr("belongs to no weight group"));
+  EXPECT_THAT(
+      found("qwen3_moe", {"model.layers.1.mlp.experts..up_proj.weight"}), HasSubstr("belongs to no weight group"));
+  EXPECT_THAT(found("qwen3", {"lm_head.weight", "lm_head.weight"}), HasSubstr("weight lm_head.weight: occurs twice"));
 }
 
 struct Case {
@@ -140,7 +152,7 @@ class Descriptor : public ::testing::TestWithParam<Case> {
   std::shared_ptr<nn::Model> build(const std::vector<LayerShape>& of) const {
     return args_of(GetParam().model_type, of)->build({});
   }
-  // The module of that path.
+  // The module with that path.
   static std::shared_ptr<torch::nn::Module> at(const nn::Model& model, const std::string& path) {
     const auto found = model.named_modules();
     const auto* module = found.find(path);
@@ -151,10 +163,13 @@ INSTANTIATE_TEST_SUITE_P(
     Families,
     Descriptor,
     ::testing::Values(
-        Case{"Qwen3", "qwen3", kMixed}, Case{"Llama", "llama", kMixed}, Case{"Qwen3Moe", "qwen3_moe", kMixtures}),
+        Case{"Qwen3", "qwen3", kMixed},
+        Case{"Llama", "llama", kMixed},
+        Case{"Olmo2", "olmo2", kMixed},
+        Case{"Qwen3Moe", "qwen3_moe", kMixtures}),
     [](const auto& one) { return one.param.name; });
 
-// All tensors of the model are in exactly one group, and what is not there has no group.
+// Every tensor of the model is in exactly one group, and a removed sub-block has no group.
 TEST_P(Descriptor, GroupsAllWeightsOfItsModels) {
   const auto args = args_of(GetParam().model_type, layers);
   const auto count = static_cast<int64_t>(layers.size());
@@ -196,8 +211,8 @@ TEST_P(Descriptor, NamesModulesByTheirPaths) {
   EXPECT_EQ(decoder_layers, static_cast<int64_t>(layers.size()));
 }
 
-// A model whose layers lose a sub-block afterwards is the one that was built without it.
-TEST_P(Descriptor, TakesSubblocksAway) {
+// A model whose layers lose a sub-block after construction equals the model that was built without it.
+TEST_P(Descriptor, RemovesSubblocks) {
   EXPECT_TRUE(described.attn_no_op_supported());
   EXPECT_TRUE(described.mlp_no_op_supported());
   std::vector<LayerShape> full = layers;
@@ -209,7 +224,7 @@ TEST_P(Descriptor, TakesSubblocksAway) {
   make_real(*model);
   for (size_t i = 0; i < layers.size(); ++i) {
     const auto layer = at(*model, described.layer_block_name(static_cast<int64_t>(i)));
-    for (int twice = 0; twice < 2; ++twice) {  // it is gone already
+    for (int twice = 0; twice < 2; ++twice) {  // the second removal has no effect
       if (layers[i].kv_heads == 0) {
         described.attn_no_op_post_init(*layer);
       }
@@ -220,7 +235,7 @@ TEST_P(Descriptor, TakesSubblocksAway) {
   }
   const auto wanted = build(layers);
   make_real(*wanted);
-  shard::test::expect_same_values(*model, *wanted);  // names too
+  shard::test::expect_same_values(*model, *wanted);  // compares the names, too
   const at::Tensor ids = at::arange(6).unsqueeze(0);
   EXPECT_TRUE(
       at::equal(model->forward({.input_ids = ids}).hidden_states, wanted->forward({.input_ids = ids}).hidden_states));
@@ -230,7 +245,7 @@ TEST_P(Descriptor, TakesSubblocksAway) {
       HasSubstr("attn_no_op_post_init: expected a decoder layer of this family, found"));
 }
 
-TEST_P(Descriptor, MakesBlocksThatPassHiddenStatesBy) {
+TEST_P(Descriptor, CreatesBlocksThatPassHiddenStatesThrough) {
   const auto model = build(layers);
   const auto layer = at(*model, described.layer_block_name(1));
   const auto dummy = described.create_dummy_block(*layer, 1);
@@ -243,6 +258,8 @@ TEST_P(Descriptor, MakesBlocksThatPassHiddenStatesBy) {
     pass(*qwen);
   } else if (auto* llama = dynamic_cast<Llama3LayerImpl*>(dummy.get())) {
     pass(*llama);
+  } else if (auto* olmo = dynamic_cast<olmo2::Olmo2LayerImpl*>(dummy.get())) {
+    pass(*olmo);
   } else {
     pass(dynamic_cast<Qwen3MoELayerImpl&>(*dummy));
   }
@@ -250,8 +267,8 @@ TEST_P(Descriptor, MakesBlocksThatPassHiddenStatesBy) {
       problem([&] { described.create_dummy_block(*model, 1); }), HasSubstr("create_dummy_block: expected a decoder"));
 }
 
-// A layer of a plain model whose config.json has these values is the layer of the heterogeneous model.
-TEST_P(Descriptor, SaysWhichKeysABlockChanges) {
+// A layer of a homogeneous model whose config.json has these values is the layer of the heterogeneous model.
+TEST_P(Descriptor, ReturnsTheConfigKeysThatABlockOverrides) {
   const auto blocks = args_of(GetParam().model_type, layers)->block_configs();
   const auto model = build(layers);
   for (size_t i = 0; i < layers.size(); ++i) {
@@ -282,8 +299,9 @@ TEST_P(Descriptor, SaysWhichKeysABlockChanges) {
   }
 }
 
-// On meta there are no tables to lose: filled afterwards, positions are right without help and with it.
-TEST_P(Descriptor, HasNothingToRestoreOfRotaryEmbeddings) {
+// On meta there are no tables to lose: after materialization, positions are right without init_rotary_embedding and
+// with it.
+TEST_P(Descriptor, HasNoRotaryTablesToRestore) {
   const auto model = build(layers);
   EXPECT_TRUE(model->buffers().empty());
   make_real(*model);
@@ -292,11 +310,11 @@ TEST_P(Descriptor, HasNothingToRestoreOfRotaryEmbeddings) {
   const at::Tensor before = model->forward({.input_ids = ids}).hidden_states;
   described.init_rotary_embedding(*model);
   EXPECT_TRUE(at::equal(model->forward({.input_ids = ids}).hidden_states, before));
-  const at::Tensor plain = plain_decoder(ids, weights, layers, GetParam().model_type != "llama");
+  const at::Tensor plain = plain_decoder(ids, weights, layers, GetParam().model_type);
   EXPECT_LE((before - plain).abs().max().item<double>(), 1e-12 * plain.abs().max().item<double>());
 }
 
-TEST_P(Descriptor, SaysHowItsModelsAreLoadedAndComputed) {
+TEST_P(Descriptor, DescribesHowItsModelsAreLoadedAndComputed) {
   EXPECT_FALSE(described.requires_trust_remote_code());
   EXPECT_TRUE(described.uses_autocast());
   const Node config = parse_json(config_json(GetParam().model_type, layers), "config.json");

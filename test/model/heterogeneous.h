@@ -7,10 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "example/olmo2/family.h"
 #include "lehr/base/json.h"
-#include "lehr/model/llama3/spec.h"
-#include "lehr/model/qwen3_dense/spec.h"
-#include "lehr/model/qwen3_moe/spec.h"
+#include "lehr/model/llama3/family.h"
+#include "lehr/model/qwen3_dense/family.h"
+#include "lehr/model/qwen3_moe/family.h"
 
 namespace lehr::model::test {
 
@@ -79,11 +80,15 @@ inline descriptor::ModelFamilies all_families() {
   families.add(qwen3_dense_family());
   families.add(qwen3_moe_family());
   families.add(llama3_family());
+  families.add(olmo2::olmo2_family());
   return families;
 }
 
 inline descriptor::ModelFamily family_of(const std::string& model_type) {
-  return model_type == "qwen3" ? qwen3_dense_family() : model_type == "llama" ? llama3_family() : qwen3_moe_family();
+  return model_type == "qwen3"   ? qwen3_dense_family()
+         : model_type == "llama" ? llama3_family()
+         : model_type == "olmo2" ? olmo2::olmo2_family()
+                                 : qwen3_moe_family();
 }
 
 inline std::unique_ptr<descriptor::ModelArgs> args_of(

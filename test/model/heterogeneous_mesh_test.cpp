@@ -2,9 +2,9 @@
 #include <gmock/gmock.h>
 
 #include "lehr/base/error.h"
-#include "lehr/model/llama3/parallelize.h"
-#include "lehr/model/qwen3_dense/parallelize.h"
-#include "lehr/model/qwen3_moe/parallelize.h"
+#include "lehr/model/llama3/family.h"
+#include "lehr/model/qwen3_dense/family.h"
+#include "lehr/model/qwen3_moe/family.h"
 #include "lehr/shard/plan_check.h"
 #include "test/model/heterogeneous.h"
 #include "test/shard/one_device.h"
@@ -31,6 +31,8 @@ const std::vector<Case> kCases{
     {"Qwen3Sharded", "qwen3", kMixed, {.data_parallel_shard = 2}},
     {"Qwen3WithHoles", "qwen3", kWithHoles, {.data_parallel_shard = 2, .tensor_parallel = 2}},
     {"Llama", "llama", kWithHoles, {.data_parallel_shard = 2, .tensor_parallel = 2}},
+    {"Olmo2", "olmo2", kMixed, {.data_parallel_shard = 2, .tensor_parallel = 2}},
+    {"Olmo2WithFewerHeadsThanRanks", "olmo2", kWithHoles, {.tensor_parallel = 4}},
     {"Qwen3Moe", "qwen3_moe", kMixtures, {.data_parallel_shard = 2, .tensor_parallel = 2, .expert_parallel = 2}}};
 
 class HeterogeneousOnMeshes : public ::testing::TestWithParam<Case> {};
@@ -42,6 +44,7 @@ shard::FullySharded parallelize(const std::string& model_type, DistributedContex
   const shard::ParallelizeOptions options{.fully_shard = {.compute = at::kDouble, .reduce = at::kDouble}};
   return model_type == "qwen3"   ? parallelize_qwen3_dense(context, model, options)
          : model_type == "llama" ? parallelize_llama3(context, model, options)
+         : model_type == "olmo2" ? olmo2::parallelize_olmo2(context, model, options)
                                  : parallelize_qwen3_moe(context, model, options);
 }
 

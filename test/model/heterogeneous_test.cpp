@@ -25,13 +25,20 @@ const std::vector<Case> kCases{
     {"Qwen3WithHoles", "qwen3", kWithHoles},
     {"Llama", "llama", kMixed},
     {"LlamaWithHoles", "llama", kWithHoles},
+    {"Olmo2", "olmo2", kMixed},
+    {"Olmo2WithHoles", "olmo2", kWithHoles},
     {"Qwen3Moe", "qwen3_moe", kMixtures},
     {"Qwen3MoeWithoutExperts", "qwen3_moe", kMixed}};
 
 class Heterogeneous : public ::testing::TestWithParam<Case> {
  protected:
   std::unique_ptr<descriptor::ModelArgs> args = args_of(GetParam().model_type, GetParam().layers);
-  bool qk_norm = GetParam().model_type != "llama";
+
+  // Weights of the norms of queries and keys.
+  static int64_t qk_norm_size(const LayerShape& layer) {
+    const std::string& type = GetParam().model_type;
+    return type == "llama" ? 0 : type == "olmo2" ? kHeadDim * (kHeads + layer.kv_heads) : 2 * kHeadDim;
+  }
 
   std::shared_ptr<nn::Model> build(const descriptor::BuildOptions& options = {}) const {
     auto model = args->build(options);
@@ -62,7 +69,7 @@ TEST_P(Heterogeneous, EqualsThePlainModel) {
   for (const bool checkpointing : {false, true}) {
     const auto model = build({.checkpointing = checkpointing});
     Weights weights = copies_of(*model);
-    const at::Tensor wanted_states = plain_decoder(ids, weights, GetParam().layers, qk_norm);
+    const at::Tensor wanted_states = plain_decoder(ids, weights, GetParam().layers, GetParam().model_type);
     const at::Tensor wanted =
         -at::log_softmax(plain_logits(wanted_states, weights, false), -1).gather(-1, labels.unsqueeze(-1)).squeeze(-1);
     wanted.sum().backward();
@@ -85,7 +92,7 @@ TEST_P(Heterogeneous, HasTheParametersOfItsLayersAndNoOthers) {
     int64_t own = 0;
     int64_t idle = 0;
     if (layer.kv_heads > 0) {
-      own += kHidden + 2 * kHidden * kHeadDim * (kHeads + layer.kv_heads) + (qk_norm ? 2 * kHeadDim : 0);
+      own += kHidden + 2 * kHidden * kHeadDim * (kHeads + layer.kv_heads) + qk_norm_size(layer);
       ++attention_layers;
     }
     const int64_t block = 3 * kHidden * layer.width;
@@ -157,8 +164,7 @@ TEST(HeterogeneousStages, WithNothingToDoAreRefused) {
     args->build({.stage = {1, 3}});
     FAIL() << "accepted";
   } catch (const Error& error) {
-    EXPECT_THAT(
-        error.what(), HasSubstr("pipeline stage 1 of 3: has nothing to do: all sub-blocks of its layers 1 to 1"));
+    EXPECT_THAT(error.what(), HasSubstr("pipeline stage 1 of 3: is empty: all sub-blocks of its layers 1 to 1"));
   }
   // With the embeddings or the norm there is something to do.
   EXPECT_NO_THROW(args_of("qwen3", {{0, 0}, {4, 32}, {0, 0}})->build({.stage = {2, 3}}));
@@ -223,7 +229,9 @@ TEST(HeterogeneousConfig, IsRefusedWhereItDoesNotFit) {
       HasSubstr("plan: block_configs[1].attention.num_key_value_heads: expected a divisor of num_attention_heads (8)"));
   blocks.pop_back();
   args->set_block_configs(blocks);
-  EXPECT_THAT(problem([&] { args->check(""); }), HasSubstr("block_configs: expected one for each of the 6 layers"));
+  EXPECT_THAT(
+      problem([&] { args->check(""); }),
+      HasSubstr("block_configs: expected one per layer (6, num_hidden_layers), found 5"));
   descriptor::ModelOverrides overrides;
   overrides.intermediate_size = 64;
   EXPECT_THAT(

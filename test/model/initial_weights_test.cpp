@@ -1,14 +1,12 @@
-// What every family's parameters are filled with before training: by kind, the constants, or the mean and the standard
-// deviation.
+// The initial values of every family's parameters: by kind, either a constant, or the mean and the standard deviation.
 #include <gmock/gmock.h>
 
 #include <cmath>
 #include <set>
 
-#include "lehr/model/llama3/model.h"
-#include "lehr/model/llama3/spec.h"
-#include "lehr/model/qwen3_dense/spec.h"
-#include "lehr/model/qwen3_moe/spec.h"
+#include "lehr/model/llama3/family.h"
+#include "lehr/model/qwen3_dense/family.h"
+#include "lehr/model/qwen3_moe/family.h"
 
 namespace lehr::model {
 namespace {
@@ -23,7 +21,7 @@ std::string kind_of(const std::string& name) {
   return begin == std::string::npos ? name : name.substr(name.find('.', begin + layers.size()) + 1);
 }
 
-// The parameters that a model of this kind has, by what they begin as.
+// The parameters of a model by their kind of initial value.
 struct Expected {
   Kinds normal = {
       "model.embed_tokens.token_embedding.default.weight",
@@ -39,8 +37,8 @@ struct Expected {
   Kinds zeros = {};
 };
 
-// Means and standard deviations of n normal numbers scatter by std / sqrt(n) and std / sqrt(2 n): five of those, which
-// one in two million goes beyond.
+// The sample mean and standard deviation of n normal numbers scatter by std / sqrt(n) and std / sqrt(2 n). The
+// tolerance is five of those, which one sample in two million exceeds.
 void expect_normal(const std::string& name, const at::Tensor& value, double std) {
   const auto n = static_cast<double>(value.numel());
   ASSERT_GE(n, 500) << name << " is too small to tell: 5 / sqrt(2 n) should be far below 1/2";
@@ -75,7 +73,7 @@ void expect_initial_weights(const nn::Model& model, double std, const Expected& 
   EXPECT_THAT(seen.zeros, UnorderedElementsAreArray(expected.zeros));
 }
 
-// A model of three layers, no two of whose sizes are alike; of the flavor's standard deviation unless given.
+// A model of three layers with pairwise different sizes; the standard deviation is the flavor's unless given.
 std::shared_ptr<nn::Model> initialized(
     const descriptor::ModelFamily& family, std::optional<double> std, bool classifies = false) {
   const auto args = family.from_flavor("debugmodel");
@@ -124,8 +122,8 @@ Expected of_qwen3_moe() {
   return expected;
 }
 
-// No family scales them by depth. 0.02 is Hugging Face's default.
-TEST(InitialWeights, HaveTheStandardDeviationThatTheConfigSaysInEveryLayer) {
+// No family scales the standard deviation by depth. 0.02 is Hugging Face's default.
+TEST(InitialWeights, HaveTheStandardDeviationOfTheConfigInEveryLayer) {
   for (const std::optional<double> std : {std::optional<double>(), std::optional(0.07)}) {
     const auto expect = [&](const descriptor::ModelFamily& family, const Expected& expected) {
       SCOPED_TRACE(family.name);
@@ -137,14 +135,14 @@ TEST(InitialWeights, HaveTheStandardDeviationThatTheConfigSaysInEveryLayer) {
   }
 }
 
-TEST(InitialWeights, OfAHeadThatClassifiesHaveItToo) {
+TEST(InitialWeights, OfAClassificationHeadHaveItToo) {
   Expected expected;
   expected.normal.erase("lm_head.lm_head.default.weight");
   expected.normal.insert("cls_head.score.weight");
   expect_initial_weights(*initialized(llama3_family(), 0.07, /*classifies=*/true), 0.07, expected);
 }
 
-TEST(InitialWeights, OfAHeadThatEmbedsHaveItToo) {
+TEST(InitialWeights, OfAnEmbeddingHeadHaveItToo) {
   const Llama3Parameters backbone{
       .layer =
           {.hidden_size = 48,
@@ -172,7 +170,7 @@ TEST(InitialWeights, OfAHeadThatEmbedsHaveItToo) {
   expect_initial_weights(*model, 0.07, expected);
 }
 
-// Experts share one tensor, in which each has numbers of its own.
+// All experts share one tensor; each must have numbers of its own.
 TEST(InitialWeights, DifferFromExpertToExpert) {
   const auto model = initialized(qwen3_moe_family(), 0.07);
   for (const auto& [name, parameter] : nn::named_parameters(*model)) {

@@ -1,10 +1,11 @@
 // The families' parallelize functions: models on tp ranks equal one device.
-#include "lehr/model/llama3/parallelize.h"
-
 #include <gmock/gmock.h>
 
-#include "lehr/model/qwen3_dense/parallelize.h"
-#include "lehr/model/qwen3_moe/parallelize.h"
+#include "example/olmo2/family.h"
+#include "lehr/model/llama3/family.h"
+#include "lehr/model/parallelize_decoder.h"
+#include "lehr/model/qwen3_dense/family.h"
+#include "lehr/model/qwen3_moe/family.h"
 #include "test/shard/one_device.h"
 
 namespace lehr::model {
@@ -49,10 +50,19 @@ struct Llama {
   static constexpr auto parallelize_model = parallelize_llama3_model;
   static constexpr auto parallelize_causal_lm = parallelize_llama3_for_causal_lm;
 };
+struct Olmo2 {
+  using Backbone = olmo2::Olmo2Model;
+  using CausalLM = olmo2::Olmo2ForCausalLM;
+  using Classification = olmo2::Olmo2ForClassification;
+  using Embedding = olmo2::Olmo2ForEmbedding;
+  static constexpr auto parallelize = olmo2::parallelize_olmo2;
+  static constexpr auto parallelize_model = olmo2::parallelize_olmo2_model;
+  static constexpr auto parallelize_causal_lm = olmo2::parallelize_olmo2_for_causal_lm;
+};
 
 template <class Family>
 class Parallelize : public ::testing::Test {};
-using Families = ::testing::Types<Qwen3, Qwen3Moe, Llama>;
+using Families = ::testing::Types<Qwen3, Qwen3Moe, Llama, Olmo2>;
 TYPED_TEST_SUITE(Parallelize, Families);
 
 template <class Parameters>
@@ -106,7 +116,7 @@ nn::ModelInputs make_inputs() {
 
 const shard::ParallelizeOptions kInFloat64{.fully_shard = {.compute = at::kDouble, .reduce = at::kDouble}};
 
-// Every rank that takes other rows was given the same ones here, so the sum over them is `times` the one device's.
+// Every data-parallel rank gets the same sequences here, so the sum over ranks is `times` the gradient of one device.
 void expect_summed_gradients(const nn::Module& part, const nn::Module& whole, int64_t times) {
   const auto expected = nn::named_parameters(whole), found = nn::named_parameters(part);
   ASSERT_EQ(found.size(), expected.size());
@@ -123,7 +133,7 @@ void expect_summed_gradients(const nn::Module& part, const nn::Module& whole, in
   }
 }
 
-// Holds what `result` takes of the outputs, the same on all ranks, and all gradients to one device.
+// Compares what `result` takes of the outputs (the same on all ranks) and all gradients with one device.
 template <class Family, class Model>
 void expect_equal_to_one_device(
     const typename Model::Impl::Parameters& params,
@@ -183,7 +193,7 @@ TYPED_TEST(Parallelize, ClassificationEqualsOneDevice) {
   using Model = typename TypeParam::Classification;
   auto params = small<Model>();
   params.num_labels = 3;
-  params.classifier_dropout = 0.2;  // masks follow tokens, which all ranks see
+  params.classifier_dropout = 0.2;  // masks are drawn per token, and all ranks see the same tokens
   auto inputs = make_inputs();
   expect_equal_to_one_device<TypeParam, Model>(params, inputs, &nn::ModelOutputs::scores);
   inputs.pooling_mask = at::zeros({kBatch, kTokens});
@@ -200,7 +210,7 @@ TYPED_TEST(Parallelize, EmbeddingEqualsOneDevice) {
   expect_equal_to_one_device<TypeParam, Model>(params, make_inputs(), &nn::ModelOutputs::embeddings);
 }
 
-TYPED_TEST(Parallelize, StagesOfAPipelinePassPartsOfTheSequence) {
+TYPED_TEST(Parallelize, PipelineStagesPassShardsOfTheSequence) {
   using Model = typename TypeParam::CausalLM;
   const nn::ModelInputs inputs = make_inputs();
   Model whole = build<Model>(small<Model>());
@@ -221,14 +231,14 @@ TYPED_TEST(Parallelize, StagesOfAPipelinePassPartsOfTheSequence) {
         stage_inputs.hidden_states = outputs.hidden_states;
         EXPECT_EQ(taken.at("hidden_states").sizes(), outputs.hidden_states.sizes());
       }
-      outputs = model->forward(stage_inputs);  // without position_ids: 0..T-1, also where a rank has T/2 of them
+      outputs = model->forward(stage_inputs);  // without position_ids: 0..T-1, also if a rank has T/2 of them
     }
     expect_near("logps", outputs.logps, expected, expected);
   });
 }
 
-// Between blocks each tp rank has other tokens, so experts live in a domain that takes the tp ranks for data ranks.
-TEST(ParallelizeQwen3MoE, SpreadsExpertsOverAllRanksThatHaveOtherTokens) {
+// Between blocks each tp rank has other tokens, so the domain of the experts counts tp ranks as data-parallel ranks.
+TEST(ParallelizeQwen3MoE, ShardsExpertsOverAllRanksThatHaveOtherTokens) {
   on_mesh({.tensor_parallel = 2}, [](DistributedContext& context) {
     auto model = build<Qwen3MoEForCausalLM>(small<Qwen3MoEForCausalLM>());
     const auto sharded = parallelize_qwen3_moe(context, *model);
@@ -240,7 +250,7 @@ TEST(ParallelizeQwen3MoE, SpreadsExpertsOverAllRanksThatHaveOtherTokens) {
   });
 }
 
-TYPED_TEST(Parallelize, RefusesWhatItCannotDo) {
+TYPED_TEST(Parallelize, RefusesUnsupportedCombinations) {
   using Model = typename TypeParam::CausalLM;
   const auto problem = [](const std::function<Model()>& make, const PipelineStageInfo& stage = {}) {
     return problem_on({.tensor_parallel = 4}, [&](DistributedContext& context) {
@@ -257,11 +267,11 @@ TYPED_TEST(Parallelize, RefusesWhatItCannotDo) {
   params = small<Model>();
   EXPECT_THAT(
       problem([&] { return build<Model>(params, false, HiddenStatesAggregationMode::mean); }),
-      HasSubstr("hidden_states_snapshot_mode: snapshots of hidden states are not collected where the sequence is split "
+      HasSubstr("hidden_states_snapshot_mode: snapshots of hidden states are not supported with sequence parallelism "
                 "(parallelism.tensor_parallel_degree = 4)"));
   EXPECT_THAT(
       problem([&] { return build<Model>(params); }, {1, 2}),
-      HasSubstr("stage: the model was built for stage 0 of 1, and is to be parallelized as stage 1 of 2"));
+      HasSubstr("stage: the model was built for stage 0 of 1, but is parallelized as stage 1 of 2"));
   EXPECT_THAT(
       problem_on(
           {.tensor_parallel = 4},
@@ -274,8 +284,8 @@ TYPED_TEST(Parallelize, RefusesWhatItCannotDo) {
             inputs.input_ids = at::zeros({1, 6}, at::kLong);
             model->forward(inputs);
           }),
-      HasSubstr(
-          "training.seq_len: rows of 6 tokens cannot be split evenly over parallelism.tensor_parallel_degree = 4"));
+      HasSubstr("training.seq_len: sequences of 6 tokens cannot be split evenly over "
+                "parallelism.tensor_parallel_degree = 4"));
   EXPECT_THAT(
       problem_on(
           {.tensor_parallel = 4},
@@ -289,7 +299,43 @@ TYPED_TEST(Parallelize, RefusesWhatItCannotDo) {
       HasSubstr("logits: each rank has a part of the vocabulary only"));
 }
 
-TEST(ParallelizeFamilies, RefusesAnotherFamilysModel) {
+// A layer with a module of its own kind, and an overload that knows it.
+struct OwnLayer : nn::Module {
+  OwnLayer() {
+    block = register_module("block", nn::SwiGLU(8, 8));
+    gain = register_module("gain", nn::Linear(8, 8, nn::Init::ones()));
+  }
+  nn::SwiGLU block{nullptr};
+  nn::Linear gain{nullptr};
+};
+struct LayerWithAStyle : OwnLayer {};
+void tensor_parallel(LayerWithAStyle& layer, DistributedContext& context) {
+  shard::tensor_parallel(*layer.block, context);
+  shard::on_parts(*layer.gain, context);
+}
+
+TEST(ParallelizeFamilies, UseTheStylesOfALayersOwnOverload) {
+  on_mesh({.tensor_parallel = 2}, [](DistributedContext& context) {
+    LayerWithAStyle layer;
+    tensor_parallel_layer(layer, context);
+    shard::require_tensor_layouts(layer, context);
+  });
+  EXPECT_THAT(
+      problem_on(
+          {.tensor_parallel = 2},
+          [](DistributedContext& context) {
+            OwnLayer layer;
+            tensor_parallel_layer(layer, context);
+          }),
+      HasSubstr("module gain: this kind of module has no tensor-parallel style of its own "
+                "(parallelism.tensor_parallel_degree = 2); overload tensor_parallel(Layer&, "));
+  on_mesh({}, [](DistributedContext& context) {
+    OwnLayer layer;
+    tensor_parallel_layer(layer, context);
+  });
+}
+
+TEST(ParallelizeFamilies, RefuseAModelOfAnotherFamily) {
   EXPECT_THAT(
       problem_on(
           {.tensor_parallel = 2},
@@ -297,7 +343,7 @@ TEST(ParallelizeFamilies, RefusesAnotherFamilysModel) {
             auto model = build<Llama3ForCausalLM>(small<Llama3ForCausalLM>());
             parallelize_qwen3_dense(context, *model);
           }),
-      HasSubstr("model: expected a Qwen3 dense model with a causal-LM, classification or embedding head"));
+      HasSubstr("model: expected a Qwen3Dense model with a causal-LM, classification or embedding head"));
 }
 
 }  // namespace

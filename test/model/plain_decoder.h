@@ -1,4 +1,4 @@
-// A decoder written out in ATen, layer by layer from a list: what a heterogeneous model is held to.
+// A decoder in plain ATen, layer by layer from a list: the definition with which heterogeneous models are compared.
 #pragma once
 
 #include <map>
@@ -19,7 +19,7 @@ inline at::Tensor project(const at::Tensor& x, const at::Tensor& weight) {
   return at::matmul(x, weight.t());
 }
 
-/// (B, T, heads, D) turned by its positions 0..T-1.
+/// (B, T, heads, D), rotated by positions 0..T-1.
 inline at::Tensor rotated(const at::Tensor& x) {
   const int64_t half = kHeadDim / 2;
   const at::Tensor exponent = at::arange(half, at::kDouble) * 2 / kHeadDim;
@@ -30,17 +30,20 @@ inline at::Tensor rotated(const at::Tensor& x) {
   return at::cat({a * cos - b * sin, b * cos + a * sin}, -1);
 }
 
-inline at::Tensor attention(const at::Tensor& x, Weights& w, const std::string& at, int64_t kv_heads, bool qk_norm) {
+/// Queries and keys are normed per head in Qwen3, over all heads together in OLMo 2, and not in Llama 3.
+inline at::Tensor attention(
+    const at::Tensor& x, Weights& w, const std::string& at, int64_t kv_heads, const std::string& model_type) {
   const int64_t batch = x.size(0), tokens = x.size(1);
   const auto heads = [&](const char* name, int64_t count) {
-    return project(x, w.at(at + name)).view({batch, tokens, count, kHeadDim});
+    at::Tensor all = project(x, w.at(at + name + "_proj.weight"));
+    const auto weight = w.find(at + name + "_norm.weight");
+    if (weight != w.end() && model_type == "olmo2") {
+      all = norm(all, weight->second);
+    }
+    all = all.view({batch, tokens, count, kHeadDim});
+    return weight != w.end() && model_type != "olmo2" ? norm(all, weight->second) : all;
   };
-  at::Tensor q = heads("q_proj.weight", kHeads), k = heads("k_proj.weight", kv_heads);
-  const at::Tensor v = heads("v_proj.weight", kv_heads);
-  if (qk_norm) {
-    q = norm(q, w.at(at + "q_norm.weight"));
-    k = norm(k, w.at(at + "k_norm.weight"));
-  }
+  const at::Tensor q = heads("q", kHeads), k = heads("k", kv_heads), v = heads("v", kv_heads);
   const auto for_all_heads = [&](const at::Tensor& t) {
     return t.repeat_interleave(kHeads / kv_heads, /*dim=*/2).transpose(1, 2);  // (B, Hq, T, D)
   };
@@ -74,32 +77,50 @@ inline at::Tensor feed_forward(const at::Tensor& x, Weights& w, const std::strin
   return sum;
 }
 
-/// Final hidden states (B, T, H) of token ids, with parameters by their names in the model.
+/// The output that the attention of a layer adds to the hidden states: the norm is before it, and in OLMo 2 after it.
+inline at::Tensor attention_branch(
+    const at::Tensor& x, Weights& w, const std::string& at, const LayerShape& layer, const std::string& model_type) {
+  const bool before = model_type != "olmo2";
+  const at::Tensor& weight = w.at(at + (before ? "input_layernorm.weight" : "post_attention_layernorm.weight"));
+  const at::Tensor y = attention(before ? norm(x, weight) : x, w, at + "self_attn.", layer.kv_heads, model_type);
+  return before ? y : norm(y, weight);
+}
+
+/// The output of the feed-forward block, likewise.
+inline at::Tensor ffn_branch(
+    const at::Tensor& x, Weights& w, const std::string& at, const LayerShape& layer, const std::string& model_type) {
+  const bool before = model_type != "olmo2";
+  const at::Tensor& weight =
+      w.at(at + (before ? "post_attention_layernorm.weight" : "post_feedforward_layernorm.weight"));
+  const at::Tensor y = feed_forward(before ? norm(x, weight) : x, w, at + "mlp.", layer);
+  return before ? y : norm(y, weight);
+}
+
+/// Final hidden states (B, T, H) of token ids; parameters have their names in the model.
 inline at::Tensor plain_decoder(
-    const at::Tensor& ids, Weights& w, const std::vector<LayerShape>& layers, bool qk_norm) {
+    const at::Tensor& ids, Weights& w, const std::vector<LayerShape>& layers, const std::string& model_type) {
   at::Tensor x = w.at("model.embed_tokens.token_embedding.default.weight").index_select(0, ids.view(-1));
   x = x.view({ids.size(0), ids.size(1), kHidden});
   for (size_t i = 0; i < layers.size(); ++i) {
     const std::string at = "model.layers." + std::to_string(i) + ".";
     if (layers[i].kv_heads > 0) {
-      x = x +
-          attention(norm(x, w.at(at + "input_layernorm.weight")), w, at + "self_attn.", layers[i].kv_heads, qk_norm);
+      x = x + attention_branch(x, w, at, layers[i], model_type);
     }
     if (layers[i].width > 0) {
-      x = x + feed_forward(norm(x, w.at(at + "post_attention_layernorm.weight")), w, at + "mlp.", layers[i]);
+      x = x + ffn_branch(x, w, at, layers[i], model_type);
     }
   }
   return norm(x, w.at("model.norm.weight"));
 }
 
-/// The logits (B, T, V) behind the final hidden states.
+/// The logits (B, T, V) of the final hidden states.
 inline at::Tensor plain_logits(const at::Tensor& hidden_states, Weights& w, bool tied) {
   return project(
       hidden_states,
       w.at(tied ? "model.embed_tokens.token_embedding.default.weight" : "lm_head.lm_head.default.weight"));
 }
 
-/// Copies of a model's parameters, which take gradients of their own.
+/// Copies of a model's parameters, with gradients of their own.
 inline Weights copies_of(const nn::Module& model) {
   Weights weights;
   for (const auto& [name, parameter] : nn::named_parameters(model)) {

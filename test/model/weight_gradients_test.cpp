@@ -1,11 +1,11 @@
-// Whole models whose backward comes in two halves, of several microbatches at once: in pipeline stages, with
-// checkpointing, and on meshes.
+// Whole models whose backward is split into dgrad and wgrad, with several micro-batches in flight: in pipeline stages,
+// with checkpointing, and on meshes.
 #include "lehr/ops/weight_gradients.h"
 
 #include <gmock/gmock.h>
 
-#include "lehr/model/qwen3_dense/parallelize.h"
-#include "lehr/model/qwen3_moe/parallelize.h"
+#include "lehr/model/qwen3_dense/family.h"
+#include "lehr/model/qwen3_moe/family.h"
 #include "test/shard/one_device.h"
 
 namespace lehr::model {
@@ -27,15 +27,15 @@ struct Moe {
 };
 
 template <class Family>
-class ModelInHalves : public ::testing::Test {};
+class ModelSplitBackward : public ::testing::Test {};
 using Families = ::testing::Types<Dense, Moe>;
-TYPED_TEST_SUITE(ModelInHalves, Families);
+TYPED_TEST_SUITE(ModelSplitBackward, Families);
 
 constexpr int64_t kLayers = 4;
 constexpr size_t kMicrobatches = 3;
 
 const std::vector<ActivationCheckpointing> kPolicies{
-    ActivationCheckpointing(false), ActivationCheckpointing(true), ActivationCheckpointing::products_of_every_nth(2)};
+    ActivationCheckpointing(false), ActivationCheckpointing(true), ActivationCheckpointing::matmuls_of_every_nth(2)};
 
 template <class Model>
 Model build(const PipelineStageInfo& stage, ActivationCheckpointing checkpointing, bool tied = false) {
@@ -64,7 +64,7 @@ Model build(const PipelineStageInfo& stage, ActivationCheckpointing checkpointin
 
 struct Microbatch {
   nn::ModelInputs inputs;
-  at::Tensor slope;  // of the loss of each token
+  at::Tensor slope;  // weight of each token's loss
 };
 
 std::vector<Microbatch> make_microbatches() {
@@ -96,8 +96,8 @@ void expect_same_gradients(const nn::Module& part, const nn::Module& whole, cons
   }
 }
 
-// The same arithmetic in the same order: the bits of one backward a microbatch.
-TYPED_TEST(ModelInHalves, GivesTheBitsOfWholeBackwards) {
+// The same arithmetic in the same order: the same bits as one full backward per micro-batch.
+TYPED_TEST(ModelSplitBackward, EqualsFullBackwardsBitForBit) {
   using Model = typename TypeParam::CausalLM;
   const auto microbatches = make_microbatches();
   for (const bool tied : {false, true}) {
@@ -110,24 +110,24 @@ TYPED_TEST(ModelInHalves, GivesTheBitsOfWholeBackwards) {
          {ActivationCheckpointing(false),
           ActivationCheckpointing(true),
           ActivationCheckpointing::every_nth(2),
-          ActivationCheckpointing::products_of_every_nth(1),
-          ActivationCheckpointing::products_of_every_nth(2)}) {
+          ActivationCheckpointing::matmuls_of_every_nth(1),
+          ActivationCheckpointing::matmuls_of_every_nth(2)}) {
       Model model = build<Model>({}, checkpointing, tied);
       make_real(*model);
-      std::vector<std::shared_ptr<WeightGradients>> halves(kMicrobatches);
+      std::vector<std::shared_ptr<WeightGradients>> wgrads(kMicrobatches);
       std::vector<at::Tensor> losses(kMicrobatches);
       interleave(
           [&](size_t i) {
-            halves[i] = std::make_shared<WeightGradients>();
-            const WeightGradients::Scope scope(halves[i]);
+            wgrads[i] = std::make_shared<WeightGradients>();
+            const WeightGradients::Scope scope(wgrads[i]);
             losses[i] = (model->forward(microbatches[i].inputs).logps * microbatches[i].slope).sum();
           },
           [&](size_t i) {
-            halves[i]->backward_input({losses[i]});
+            wgrads[i]->backward_input({losses[i]});
             losses[i].reset();
-            EXPECT_GE(halves[i]->size(), 7U * kLayers) << "four projections and a feed-forward a layer";
+            EXPECT_GE(wgrads[i]->size(), 7U * kLayers) << "four projections and a feed-forward a layer";
           },
-          [&](size_t i) { halves[i]->backward_weight(); });
+          [&](size_t i) { wgrads[i]->backward_weight(); });
       const auto expected = nn::named_parameters(*whole), found = nn::named_parameters(*model);
       for (size_t i = 0; i < found.size(); ++i) {
         EXPECT_TRUE(at::equal(found[i].parameter->value().grad(), expected[i].parameter->value().grad()))
@@ -137,8 +137,8 @@ TYPED_TEST(ModelInHalves, GivesTheBitsOfWholeBackwards) {
   }
 }
 
-// Hidden states and their gradients are handed from stage to stage, as between ranks.
-TYPED_TEST(ModelInHalves, StagesOfAPipelineEqualOneStage) {
+// Hidden states and their gradients are passed from stage to stage, as between ranks.
+TYPED_TEST(ModelSplitBackward, StagesOfAPipelineEqualOneStage) {
   using Model = typename TypeParam::CausalLM;
   const auto microbatches = make_microbatches();
   Model whole = build<Model>({}, false);
@@ -149,12 +149,12 @@ TYPED_TEST(ModelInHalves, StagesOfAPipelineEqualOneStage) {
   for (const ActivationCheckpointing checkpointing : kPolicies) {
     struct Stage {
       Model model;
-      std::vector<std::shared_ptr<WeightGradients>> halves;
+      std::vector<std::shared_ptr<WeightGradients>> wgrads;
       std::vector<at::Tensor> inputs, outputs;
     };
     std::vector<Stage> stages;
     for (int64_t s = 0; s < 3; ++s) {
-      Stage stage{.model = build<Model>({s, 3}, checkpointing), .halves = {}, .inputs = {}, .outputs = {}};
+      Stage stage{.model = build<Model>({s, 3}, checkpointing), .wgrads = {}, .inputs = {}, .outputs = {}};
       make_real(*stage.model);
       stages.push_back(stage);
     }
@@ -168,8 +168,8 @@ TYPED_TEST(ModelInHalves, StagesOfAPipelineEqualOneStage) {
               inputs.hidden_states = stages[s - 1].outputs[i].detach().set_requires_grad(true);
             }
             stage.inputs.push_back(inputs.hidden_states);
-            stage.halves.push_back(std::make_shared<WeightGradients>());
-            const WeightGradients::Scope scope(stage.halves.back());
+            stage.wgrads.push_back(std::make_shared<WeightGradients>());
+            const WeightGradients::Scope scope(stage.wgrads.back());
             const nn::ModelOutputs outputs = stage.model->forward(inputs);
             stage.outputs.push_back(
                 s + 1 < stages.size() ? outputs.hidden_states : (outputs.logps * microbatches[i].slope).sum());
@@ -178,13 +178,13 @@ TYPED_TEST(ModelInHalves, StagesOfAPipelineEqualOneStage) {
         [&](size_t i) {
           at::Tensor gradient;
           for (size_t s = stages.size(); s-- > 0;) {
-            stages[s].halves[i]->backward_input({stages[s].outputs[i]}, {gradient});
+            stages[s].wgrads[i]->backward_input({stages[s].outputs[i]}, {gradient});
             gradient = s > 0 ? stages[s].inputs[i].grad() : at::Tensor();
           }
         },
         [&](size_t i) {
           for (Stage& stage : stages) {
-            stage.halves[i]->backward_weight();
+            stage.wgrads[i]->backward_weight();
           }
         });
     for (const Stage& stage : stages) {
@@ -193,8 +193,8 @@ TYPED_TEST(ModelInHalves, StagesOfAPipelineEqualOneStage) {
   }
 }
 
-// Every data rank takes the same rows, so sums over them are multiples of one device's.
-TYPED_TEST(ModelInHalves, EqualsOneDeviceOnMeshes) {
+// Every data-parallel rank has the same sequences, so sums over ranks are multiples of the gradients of one device.
+TYPED_TEST(ModelSplitBackward, EqualsOneDeviceOnMeshes) {
   using Model = typename TypeParam::CausalLM;
   const auto microbatches = make_microbatches();
   Model whole = build<Model>({}, false);
@@ -222,20 +222,20 @@ TYPED_TEST(ModelInHalves, EqualsOneDeviceOnMeshes) {
           make_real(*model);
           sharded.begin_step();
           sharded.set_last_microbatch(false);
-          std::vector<std::shared_ptr<WeightGradients>> halves(kMicrobatches);
+          std::vector<std::shared_ptr<WeightGradients>> wgrads(kMicrobatches);
           std::vector<at::Tensor> losses(kMicrobatches);
           interleave(
               [&](size_t i) {
-                halves[i] = std::make_shared<WeightGradients>();
-                const WeightGradients::Scope scope(halves[i]);
+                wgrads[i] = std::make_shared<WeightGradients>();
+                const WeightGradients::Scope scope(wgrads[i]);
                 losses[i] = (model->forward(microbatches[i].inputs).logps * microbatches[i].slope).sum();
                 sharded.set_last_microbatch(i + 1 == kMicrobatches);
               },
               [&](size_t i) {
-                halves[i]->backward_input({losses[i]});
+                wgrads[i]->backward_input({losses[i]});
                 losses[i].reset();
               },
-              [&](size_t i) { halves[i]->backward_weight(); });
+              [&](size_t i) { wgrads[i]->backward_weight(); });
           sharded.finish_backward();
           const int64_t times = mesh.data_parallel_replicate * mesh.data_parallel_shard;
           const auto expected = nn::named_parameters(*whole), found = nn::named_parameters(*model);

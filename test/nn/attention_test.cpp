@@ -1,4 +1,4 @@
-// What models vary about attention, alone and together, against a definition in plain ATen.
+// The variants of attention in known models, alone and combined, compared with a definition in plain ATen.
 #include "lehr/nn/attention.h"
 
 #include <gmock/gmock.h>
@@ -19,10 +19,10 @@ using ::testing::Throws;
 const GroupedQueryAttentionParameters kPlain = {
     .hidden_size = 10, .num_attention_heads = 4, .num_key_value_heads = 2, .head_dim = 8};
 
-// The variants of known models, and one with everything.
+// The variants of known models, and one with all options.
 std::vector<std::pair<std::string, GroupedQueryAttentionParameters>> variants() {
   auto gptj = kPlain, phi = kPlain, qwen2 = kPlain, gpt_oss = kPlain, gemma2 = kPlain, gemma3 = kPlain,
-       qwen3_next = kPlain, no_positions = kPlain, all = kPlain;
+       qwen3_next = kPlain, no_positions = kPlain, olmo2 = kPlain, all = kPlain;
   gptj.rotary_style = RotaryStyle::interleaved;
   gptj.rotary_dim = 4;
   phi.rotary_dim = 2;
@@ -42,6 +42,8 @@ std::vector<std::pair<std::string, GroupedQueryAttentionParameters>> variants() 
   qwen3_next.rotary_dim = 2;
   no_positions.rotary_dim = 0;
   no_positions.qk_norm_eps = 1e-5;
+  olmo2.qk_norm_eps = 1e-3;
+  olmo2.qk_norm_width = QKNormWidth::full;
   all = qwen3_next;
   all.rotary_style = RotaryStyle::interleaved;
   all.attention_bias = true;
@@ -58,6 +60,7 @@ std::vector<std::pair<std::string, GroupedQueryAttentionParameters>> variants() 
       {"gemma3", gemma3},
       {"qwen3-next", qwen3_next},
       {"no positions", no_positions},
+      {"olmo2", olmo2},
       {"all", all}};
 }
 
@@ -91,20 +94,27 @@ at::Tensor rotated(const at::Tensor& x, const PositionEmbeddings& angles, Rotary
   return at::cat({turned, x.narrow(-1, dim, x.size(-1) - dim)}, -1);
 }
 
+// The norm of heads (B, T, heads, D): of each, or of all together if it has a weight for each of their elements.
 at::Tensor normed(const at::Tensor& x, const RMSNorm& norm) {
   if (!norm) {
     return x;
+  }
+  if (norm->weight.size(0) != x.size(-1)) {
+    const at::Tensor all = x.flatten(-2);
+    return (all / (all.square().mean(-1, true) + norm->eps()).sqrt() * norm->weight).view_as(x);
   }
   const at::Tensor factor = norm->kind() == NormWeight::zero_centered ? norm->weight + 1 : norm->weight;
   return x / (x.square().mean(-1, true) + norm->eps()).sqrt() * factor;
 }
 
-// `sees` is bool (B, 1, T, T), of what the batch hides; order and window come from here.
+// `sees` is bool (B, 1, T, T), the mask of the batch; causal order and window are applied here. `shown` (B, T) may be
+// undefined; where it is false, the output of attention is zero.
 at::Tensor definition(
     GroupedQueryAttentionImpl& block,
     const GroupedQueryAttentionParameters& p,
     const at::Tensor& x,
-    const at::Tensor& sees) {
+    const at::Tensor& sees,
+    const at::Tensor& shown = {}) {
   const int64_t batch = x.size(0), tokens = x.size(1), group = p.num_attention_heads / p.num_key_value_heads;
   const auto heads_of = [&](Linear& projection, int64_t heads) {
     at::Tensor y = x.matmul(projection->weight.t());
@@ -135,6 +145,7 @@ at::Tensor definition(
   }
   const at::Tensor weights = scores.softmax(-1).narrow(-1, 0, tokens);
   at::Tensor heads = at::einsum("bhts,bshd->bthd", {weights, v});
+  heads = shown.defined() ? heads * shown.unsqueeze(-1).unsqueeze(-1) : heads;
   heads = p.output_gate ? heads * gate.sigmoid() : heads;
   const at::Tensor y = heads.reshape({batch, tokens, -1}).matmul(block.o_proj->weight.t());
   return block.o_proj->bias.defined() ? y + block.o_proj->bias : y;
@@ -169,18 +180,19 @@ TEST(AttentionVariants, KeepDocumentsAndPaddingApart) {
           what,
           *block,
           [&](const at::Tensor& x) { return block(x, positions_for(p, 11), mask); },
-          [&](const at::Tensor& x) { return definition(*block, p, x, sees); },
+          [&](const at::Tensor& x) { return definition(*block, p, x, sees, mask.key_padding); },
           at::randn({2, 11, 10}, at::kDouble));
     };
     check(name + ", documents", {.document_ids = ids}, same);
-    // Windows may leave a padded query without any key, and what such a query gives does not matter: none here.
+    // A window may hide every key of a padded query, for which the definition's softmax is NaN, so windows are left
+    // out.
     if (!params.sliding_window) {
       check(name + ", padding", {.key_padding = padding}, real);
     }
   }
 }
 
-TEST(AttentionVariants, DecodeWithACacheAsAllAtOnce) {
+TEST(AttentionVariants, DecodingWithACacheEqualsOneForward) {
   at::NoGradGuard no_grad;
   at::manual_seed(3);
   for (const auto& [name, params] : variants()) {
@@ -203,7 +215,7 @@ TEST(AttentionVariants, RunInEveryType) {
     auto block = filled(params);
     const at::Tensor x = at::randn({1, 40, 10}, at::kDouble);  // enough tokens for the fused kernel
     const at::Tensor exact = block(x, positions_for(params, 40));
-    // Rounding of inputs and weights, which large weights here enlarge: some 16 units of the last place.
+    // Rounding of inputs and weights, amplified by the large weights of this test: some 16 units in the last place.
     for (const auto& [type, tolerance] : {std::pair{at::kFloat, 1e-5}, {at::kBFloat16, 0.1}}) {
       for (const auto& [unused, parameter] : named_parameters(*block)) {
         parameter->show(parameter->value().to(type));
@@ -215,19 +227,29 @@ TEST(AttentionVariants, RunInEveryType) {
   }
 }
 
-TEST(AttentionVariants, RefuseWhatDoesNotFitByName) {
+TEST(AttentionVariants, RefuseInvalidParametersByName) {
   const auto refused = [](const auto& change, const std::string& message) {
     GroupedQueryAttentionParameters params = kPlain;
     change(params);
     EXPECT_THAT([&] { GroupedQueryAttention{params}; }, Throws<Error>(Property(&Error::what, HasSubstr(message))));
   };
-  refused([](auto& p) { p.head_dim = 7; }, "head_dim: expected an even number, as all of it is rotated, found 7");
+  refused(
+      [](auto& p) { p.head_dim = 7; }, "head_dim: expected an even number, because the whole head is rotated, found 7");
   refused([](auto& p) { p.head_dim = 0; }, "head_dim: expected 1 or more, found 0");
   refused([](auto& p) { p.rotary_dim = 10; }, "rotary_dim: expected an even number from 0 to head_dim (8), found 10");
   refused([](auto& p) { p.rotary_dim = 3; }, "rotary_dim: expected an even number from 0 to head_dim (8), found 3");
   refused([](auto& p) { p.sliding_window = 0; }, "sliding_window: expected 1 or more tokens, found 0");
   refused([](auto& p) { p.softcap = -1; }, "softcap: expected a positive number, found -1");
-  refused([](auto& p) { p.qk_norm_weight = NormWeight::zero_centered; }, "there is no QK-norm; give qk_norm_eps");
+  refused(
+      [](auto& p) { p.qk_norm_weight = NormWeight::zero_centered; }, "has no effect without QK-norm; set qk_norm_eps");
+  refused([](auto& p) { p.qk_norm_width = QKNormWidth::full; }, "qk_norm_width: has no effect without QK-norm");
+  refused(
+      [](auto& p) {
+        p.qk_norm_eps = 1e-6;
+        p.qk_norm_width = QKNormWidth::full;
+        p.output_gate = true;
+      },
+      "would span its gates too (output_gate); use QKNormWidth::head");
   auto block = made(GroupedQueryAttention(kPlain));
   EXPECT_THAT(
       [&] {

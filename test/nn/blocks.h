@@ -1,4 +1,5 @@
-// What the tests of blocks share: filled modules, and holding one to a definition with the gradients of all parameters.
+// Shared code of the tests of blocks: initialized modules, and comparison with a definition including the gradients of
+// all parameters.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -11,7 +12,7 @@
 
 namespace lehr::nn::test {
 
-/// The module in float64, with matrices that are large enough for softmax and silu to leave their linear part.
+/// The module in float64, with weights large enough that softmax and silu leave their linear range.
 template <class Holder>
 Holder made(Holder module) {
   materialize(*module, at::kCPU, at::kDouble);
@@ -24,25 +25,25 @@ Holder made(Holder module) {
   return module;
 }
 
-/// Angles of positions 0, 1, ...
+/// The rotary angles of positions 0, 1, ...
 inline PositionEmbeddings positions(int64_t tokens, int64_t head_dim) {
   return RotaryEmbeddingProvider(100.0, head_dim)(at::arange(tokens).unsqueeze(0), at::kDouble);
 }
 
-/// Part of the angles, for tokens [first, first + count).
+/// The angles of tokens [first, first + count).
 inline PositionEmbeddings part(const PositionEmbeddings& angles, int64_t first, int64_t count) {
   return {angles.first.narrow(1, first, count), angles.second.narrow(1, first, count)};
 }
 
-/// The largest deviation relative to the largest expected value.
+/// The largest deviation, relative to the largest expected value.
 inline double worst_error(const at::Tensor& actual, const at::Tensor& expected) {
   const at::Tensor e = expected.detach().to(at::kDouble);
   const double difference = (actual.detach().to(at::kDouble) - e).abs().max().item<double>();
   return difference / std::max(e.abs().max().item<double>(), 1e-30);
 }
 
-/// Holds block(x) to definition(x): the values and the gradients of x and of all parameters, in float64. 1e-12 is the
-/// rounding of sums of some hundred terms.
+/// Compares block(x) with definition(x): the values and the gradients of x and of all parameters, in float64. The
+/// tolerance 1e-12 is the rounding of sums of some hundred terms.
 inline void expect_equal_to_definition(
     const std::string& what,
     torch::nn::Module& module,

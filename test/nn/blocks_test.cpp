@@ -8,6 +8,8 @@
 #include "lehr/nn/head.h"
 #include "lehr/nn/hidden_states_aggregator.h"
 #include "lehr/nn/swiglu.h"
+#include "lehr/ops/cuda.h"
+#include "test/ops/host_launch.h"
 
 namespace lehr::nn {
 namespace {
@@ -17,7 +19,7 @@ using ::testing::HasSubstr;
 using ::testing::Property;
 using ::testing::Throws;
 
-// Attention by its definition, one query at a time; float64, so only rounding (1e-12) is left.
+// The definition of attention, one query at a time; in float64, so only rounding (1e-12) is left.
 at::Tensor naive_attention(
     GroupedQueryAttentionImpl& block,
     const at::Tensor& x,
@@ -90,11 +92,11 @@ TEST(GroupedQueryAttention, PackedDocumentsEqualEachAlone) {
   EXPECT_TRUE(at::allclose(packed.narrow(1, 3, 4), block(x.narrow(1, 3, 4), positions(4, 4)), 1e-12, 1e-13));
 }
 
-TEST(GroupedQueryAttention, StepByStepWithACacheEqualsAllAtOnce) {
+TEST(GroupedQueryAttention, DecodingWithACacheEqualsOneForward) {
   at::NoGradGuard no_grad;
   auto block = made(GroupedQueryAttention(GroupedQueryAttentionParameters{
       .hidden_size = 8, .num_attention_heads = 4, .num_key_value_heads = 2, .head_dim = 4, .qk_norm_eps = 1e-6}));
-  const at::Tensor x = at::randn({2, 70, 8}, at::kDouble);  // past the cache's first size
+  const at::Tensor x = at::randn({2, 70, 8}, at::kDouble);  // more than the cache's initial size
   const auto rope = positions(70, 4);
   const at::Tensor whole = block(x, rope);
   KeyValueCache cache;
@@ -107,7 +109,7 @@ TEST(GroupedQueryAttention, StepByStepWithACacheEqualsAllAtOnce) {
   EXPECT_EQ(cache.length(), 70);
 }
 
-TEST(GroupedQueryAttention, RefusesHeadsThatDoNotDivide) {
+TEST(GroupedQueryAttention, RefusesHeadsThatDoNotDivideEvenly) {
   EXPECT_THAT(
       [] {
         GroupedQueryAttention(GroupedQueryAttentionParameters{
@@ -116,8 +118,8 @@ TEST(GroupedQueryAttention, RefusesHeadsThatDoNotDivide) {
       Throws<Error>(Property(&Error::what, HasSubstr("num_attention_heads (3)"))));
 }
 
-// d9d's golden frequencies, base 10000 and 8 dimensions.
-TEST(Rotary, ScalesFrequenciesAsPublished) {
+// d9d's golden frequencies: base 10000, 8 dimensions.
+TEST(Rotary, ScalesFrequenciesLikeThePublishedMethods) {
   auto check = [](const RopeScaling& scaling, std::vector<double> expected, double mscale) {
     const auto found = rotary_frequencies(scaling, 10000, 8, 0);
     for (size_t i = 0; i < expected.size(); ++i) {
@@ -129,20 +131,21 @@ TEST(Rotary, ScalesFrequenciesAsPublished) {
   check(LinearRopeScaling{4}, {.25, .025, .0025, .00025}, 1);
   YarnRopeScaling yarn{.factor = 4, .original_max_position_embeddings = 4096, .truncate = false};
   check(yarn, {1, .1, .006557, .00025}, 1.1386294);
-  // Waves below 1024 / 4 stay, those above 1024 are 8 times as long. The third is one of 628, between the two.
+  // Wavelengths below 1024 / 4 are unchanged, those above 1024 are multiplied by 8. The third one, 628, is
+  // interpolated.
   const Llama3RopeScaling llama{
       .factor = 8, .low_freq_factor = 1, .high_freq_factor = 4, .original_max_position_embeddings = 1024};
   check(llama, {1, .1, .00308676, .000125}, 1);
 }
 
-TEST(Rotary, DynamicScalingBeginsBehindTheTrainedLength) {
+TEST(Rotary, DynamicScalingBeginsBeyondTheTrainedLength) {
   const DynamicNtkRopeScaling ntk{.factor = 2, .original_max_position_embeddings = 16};
   const auto plain = rotary_frequencies(NoRopeScaling{}, 100, 8, 0).inverse_frequencies;
   EXPECT_EQ(rotary_frequencies(ntk, 100, 8, 16).inverse_frequencies, plain);
   EXPECT_LT(rotary_frequencies(ntk, 100, 8, 17).inverse_frequencies[1], plain[1]);
 }
 
-TEST(Rotary, KeepsAnglesOutOfBfloat16) {
+TEST(Rotary, KeepsAnglesInAtLeastFloat32) {
   const RotaryEmbeddingProvider provider(10000.0, 8);
   const at::Tensor far = at::tensor({100000}).unsqueeze(0);
   EXPECT_EQ(provider(far, at::kBFloat16).first.scalar_type(), at::kFloat);
@@ -150,7 +153,7 @@ TEST(Rotary, KeepsAnglesOutOfBfloat16) {
   EXPECT_EQ(provider(far, at::kDouble).first.scalar_type(), at::kDouble);
 }
 
-TEST(Checkpoint, GivesTheSameGradientsAndRunsTheBlockTwice) {
+TEST(Checkpoint, HasTheSameGradientsAndRunsTheBlockTwice) {
   auto block = made(SwiGLU(4, 6));
   for (const bool input_needs_grad : {true, false}) {
     const at::Tensor x = at::randn({3, 4}, at::kDouble);
@@ -184,7 +187,7 @@ TEST(Checkpoint, GivesTheSameGradientsAndRunsTheBlockTwice) {
   }
 }
 
-TEST(Checkpoint, JustRunsWithoutGradMode) {
+TEST(Checkpoint, RunsTheBlockOnceWithoutGradMode) {
   at::NoGradGuard no_grad;
   int runs = 0;
   checkpoint([&](const at::Tensor& t) { return ++runs, t; }, at::ones({1}));
@@ -215,7 +218,26 @@ TEST(Embedding, NamesIdsOutsideTheVocabulary) {
   EXPECT_THROW((SplitVocabulary{{{"a", 1}}, {"b"}}.size()), Error);
 }
 
-TEST(LanguageModellingHead, GivesTheLossOfEachLabelOverAllSegments) {
+// As on a GPU: ids below and above the vocabulary read row 0; the error follows later, and only where gradients are
+// recorded.
+TEST(Embedding, NotesIdsOutsideTheVocabularyOnAGpu) {
+  auto table = made(SplitTokenEmbeddings(SplitVocabulary{{{"base", 5}, {"added", 3}}, {"base", "added"}}, 4));
+  EXPECT_FALSE(table->unknown_ids().defined());
+  const ops::cuda::TableScope gpu(ops::test::host_table(), at::kCPU);
+  const at::Tensor found = table(at::tensor({1, 7, 8, -1}).view({2, 2}));
+  EXPECT_TRUE(at::equal(found, table(at::tensor({1, 7, 0, 0}).view({2, 2}))));
+  EXPECT_TRUE(at::equal(table->unknown_ids(), at::tensor({3, 8}, at::kLong)));
+  const at::Tensor note = table->unknown_ids().clone();
+  const auto complaint = Throws<Error>(
+      Property(&Error::what, HasSubstr("input_ids: expected ids from 0 to 7, found 8 at place 2 of a batch's ids")));
+  EXPECT_THAT([&] { table->require_known_ids(note); }, complaint);
+  EXPECT_TRUE(table->unknown_ids().eq(0).all().item<bool>()) << "told once";
+  const at::NoGradGuard no_grad;
+  EXPECT_NO_THROW(table(at::tensor({1, 7}).unsqueeze(0)));
+  EXPECT_THAT([&] { table(at::tensor({1, 7, 8}).unsqueeze(0)); }, complaint);
+}
+
+TEST(LanguageModellingHead, ReturnsTheLossOfEachLabelOverAllSegments) {
   const SplitVocabulary split{{{"base", 5}, {"added", 3}}, {"base", "added"}};
   auto head = made(SplitLanguageModellingHead(split, 4));
   const at::Tensor hidden = at::randn({2, 3, 4}, at::kDouble);
@@ -226,7 +248,7 @@ TEST(LanguageModellingHead, GivesTheLossOfEachLabelOverAllSegments) {
   EXPECT_THROW(head(hidden, labels.view(-1)), Error);
 }
 
-TEST(ClassificationHead, PoolsMarkedTokensAndDropsByStepAlone) {
+TEST(ClassificationHead, PoolsMarkedTokensAndDropoutDependsOnTheStepOnly) {
   auto head = made(ClassificationHead(64, 3, 0.5));
   const at::Tensor hidden = at::ones({2, 3, 64}, at::kDouble);
   const at::Tensor mask = at::tensor({0, 0, 1, 0, 1, 0}).view({2, 3});
@@ -248,8 +270,8 @@ TEST(ClassificationHead, PoolsMarkedTokensAndDropsByStepAlone) {
   EXPECT_THROW(ClassificationHead(4, 2, 1.0), Error);
 }
 
-// The head is the identity, so that scores are the pooled tokens.
-TEST(ClassificationHead, DropoutScalesWhatItKeeps) {
+// The head's weight is the identity, so the scores are the pooled tokens.
+TEST(ClassificationHead, DropoutScalesTheElementsThatItKeeps) {
   auto head = made(ClassificationHead(64, 64, 0.75));
   {
     const at::NoGradGuard no_grad;
@@ -261,7 +283,7 @@ TEST(ClassificationHead, DropoutScalesWhatItKeeps) {
   EXPECT_TRUE(pooled.eq(4).any().item<bool>());
 }
 
-TEST(HiddenStatesAggregator, AveragesOverTheMaskAndKeepsEarlierRows) {
+TEST(HiddenStatesAggregator, AveragesOverTheMaskAndAppendsToTheSnapshot) {
   const at::Tensor mask = at::tensor({1, 1, 0, 0, 0, 0}).view({2, 3});
   HiddenStatesAggregator aggregator(HiddenStatesAggregationMode::mean, mask);
   const at::Tensor hidden = at::arange(12, at::kDouble).view({2, 3, 2});
@@ -270,7 +292,8 @@ TEST(HiddenStatesAggregator, AveragesOverTheMaskAndKeepsEarlierRows) {
   EXPECT_EQ(packed.sizes(), (std::vector<int64_t>{2, 2, 2}));
   EXPECT_TRUE(at::equal(packed[0], at::full({2, 2}, 7.0, at::kDouble)));
   EXPECT_TRUE(at::equal(packed[1][0], at::tensor({1.0, 2.0}, at::kDouble)));
-  EXPECT_TRUE(at::equal(packed[1][1], at::zeros({2}, at::kDouble)));  // a row without a token is no division by zero
+  EXPECT_TRUE(
+      at::equal(packed[1][1], at::zeros({2}, at::kDouble)));  // a sequence without tokens does not divide by zero
   EXPECT_THROW(HiddenStatesAggregator(HiddenStatesAggregationMode::mean, {}), Error);
 }
 

@@ -15,7 +15,7 @@ using ops::Float8Recipe;
 using test::made;
 using testing::ElementsAre;
 
-// A part of every kind.
+// One layer of every kind.
 struct Parts : Module {
   explicit Parts(int64_t width = 32) {
     mlp = register_module("mlp", SwiGLU(16, width));
@@ -29,7 +29,7 @@ struct Parts : Module {
   ClassificationHead head{nullptr};
 };
 
-TEST(Float8Layers, AreSortedByWhatCanComputeInIt) {
+TEST(Float8Layers, AreSortedByTheirSupportForFloat8) {
   const Float8Layers layers = float8_layers(Parts());
   EXPECT_THAT(layers.fit, ElementsAre("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"));
   EXPECT_THAT(layers.other_sizes, ElementsAre("odd"));
@@ -39,7 +39,7 @@ TEST(Float8Layers, AreSortedByWhatCanComputeInIt) {
       float8_layers(Parts(40)).other_sizes, ElementsAre("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj", "odd"));
 }
 
-TEST(Float8Layers, ComputeInItWhereTheyFitAndAreNotExcluded) {
+TEST(Float8Layers, UseFloat8IfTheirSizesFitAndTheyAreNotExcluded) {
   Parts parts;
   EXPECT_EQ(count_float8(parts), 0);
   EXPECT_EQ(use_float8(parts, Float8Recipe::rowwise, [](const std::string& name) { return name == "mlp.up_proj"; }), 2);
@@ -50,7 +50,7 @@ TEST(Float8Layers, ComputeInItWhereTheyFitAndAreNotExcluded) {
   EXPECT_FALSE(parts.router->gate->float8());
 }
 
-TEST(LinearInFloat8, KeepsItsParametersAndLeavesAdaptersAlone) {
+TEST(LinearInFloat8, KeepsItsParametersAndDoesNotConvertAdapters) {
   struct Half : LinearAdapter {
     at::Tensor forward(const at::Tensor& input) override { return input.narrow(-1, 0, 16) / 2; }
   };

@@ -44,7 +44,7 @@ at::Tensor rotated(const at::Tensor& x, const PositionEmbeddings& angles, Rotary
   const int64_t half = x.size(-1) / 2;
   const at::Tensor cos = angles.first.unsqueeze(2).narrow(-1, 0, half);
   const at::Tensor sin = angles.second.unsqueeze(2).narrow(-1, 0, half);
-  // Scores do not see the order of the elements, so both styles give their pairs one after the other.
+  // Scores do not depend on the order of the elements, so the rotated pairs of both styles are stored in sequence.
   const bool interleaved = style == RotaryStyle::interleaved;
   const at::Tensor a = interleaved ? x.slice(-1, 0, {}, 2) : x.narrow(-1, 0, half);
   const at::Tensor b = interleaved ? x.slice(-1, 1, {}, 2) : x.narrow(-1, half, half);
@@ -104,7 +104,7 @@ TEST(MultiHeadLatentAttention, EqualsItsDefinitionWithGradientsAndDocuments) {
   }
 }
 
-TEST(MultiHeadLatentAttention, DecodesAmongLatentsAsAllAtOnce) {
+TEST(MultiHeadLatentAttention, DecodingFromCachedLatentsEqualsOneForward) {
   at::NoGradGuard no_grad;
   at::manual_seed(2);
   for (const auto& params : variants()) {
@@ -131,7 +131,7 @@ TEST(MultiHeadLatentAttention, RunsInEveryType) {
     const at::Tensor x = at::randn({1, 40, 12}, at::kDouble);  // enough tokens for the fused kernel
     const auto angles = positions(40, params.qk_rope_head_dim);
     const at::Tensor exact = block(x, angles);
-    // Rounding of inputs and weights, which large weights here enlarge: some 16 units of the last place.
+    // Rounding of inputs and weights, amplified by the large weights of this test: some 16 units in the last place.
     for (const auto& [type, tolerance] : {std::pair{at::kFloat, 1e-5}, {at::kBFloat16, 0.1}}) {
       for (const auto& [unused, parameter] : named_parameters(*block)) {
         parameter->show(parameter->value().to(type));
@@ -146,7 +146,7 @@ TEST(MultiHeadLatentAttention, RunsInEveryType) {
   }
 }
 
-TEST(MultiHeadLatentAttention, RefusesWhatDoesNotFitByName) {
+TEST(MultiHeadLatentAttention, RefusesInvalidParametersByName) {
   const auto refused = [](const auto& change, const std::string& message) {
     MultiHeadLatentAttentionParameters params = kPlain;
     change(params);

@@ -34,7 +34,7 @@ TEST(Init, DependsOnSeedNameAndElementAlone) {
   }
 }
 
-TEST(Init, FillsAPartWithTheNumbersOfTheWhole) {
+TEST(Init, FillsAShardWithTheNumbersOfTheWhole) {
   const Init init = Init::normal(0.02);
   const at::Tensor whole = filled(at::kFloat, init, {6, 10});
   const Box part{{2, 5}, {3, 7}};
@@ -43,21 +43,24 @@ TEST(Init, FillsAPartWithTheNumbersOfTheWhole) {
   EXPECT_TRUE(at::equal(tensor, narrow_to(whole, part)));
 }
 
-// 400,000 numbers; bounds are five standard errors.
+// 400,000 numbers; tolerances are five standard errors.
 TEST(Init, HasItsDistribution) {
   const at::Tensor normal = filled(at::kDouble, Init::normal(0.02), {400000});
   EXPECT_NEAR(normal.mean().item<double>(), 0, 1.6e-4);
   EXPECT_NEAR(normal.std().item<double>(), 0.02, 1.2e-4);
   const at::Tensor cut = filled(at::kDouble, Init::truncated_normal(0.02), {400000});
   EXPECT_LE(cut.abs().max().item<double>(), 0.04 * (1 + 1e-6));
-  EXPECT_NEAR(cut.std().item<double>(), 0.02 * 0.8796, 1.2e-4);  // of a normal cut at two standard deviations
+  EXPECT_NEAR(
+      cut.std().item<double>(),
+      0.02 * 0.8796,
+      1.2e-4);  // of a normal distribution truncated at two standard deviations
   const at::Tensor uniform = filled(at::kDouble, Init::uniform(-1, 3), {400000});
   EXPECT_NEAR(uniform.mean().item<double>(), 1, 1e-2);
   EXPECT_GE(uniform.min().item<double>(), -1);
   EXPECT_LT(uniform.max().item<double>(), 3);
 }
 
-TEST(Module, RefusesToFillWhatHasNoMemory) {
+TEST(Module, RefusesToInitializeWithoutStorage) {
   SwiGLU block(4, 6);
   EXPECT_TRUE(block->gate_proj->weight.is_meta());
   EXPECT_THAT(
@@ -65,7 +68,7 @@ TEST(Module, RefusesToFillWhatHasNoMemory) {
       ::testing::Throws<Error>(::testing::Property(&Error::what, ::testing::HasSubstr("gate_proj.weight"))));
 }
 
-TEST(Module, FillsEveryParameterUnderItsFullName) {
+TEST(Module, InitializesEveryParameterByItsFullName) {
   SwiGLU block(4, 6);
   materialize(*block, at::kCPU, at::kFloat);
   block->reset_parameters({.seed = 9, .prefix = "mlp."});
@@ -98,7 +101,7 @@ TEST(Module, TiedWeightsAreOneParameterAndTheirGradientsAddUp) {
   EXPECT_TRUE(at::allclose(parameters[0].parameter->value().grad(), table.grad(), 1e-12, 0));
 }
 
-TEST(Module, ShowsForwardAnotherTensorUntilToldOtherwise) {
+TEST(Module, ForwardReadsTheShownTensorUntilItIsReset) {
   Linear layer(2, 2);
   materialize(*layer, at::kCPU, at::kFloat);
   layer->reset_parameters();
@@ -108,6 +111,27 @@ TEST(Module, ShowsForwardAnotherTensorUntilToldOtherwise) {
   parameter->show_value();
   EXPECT_TRUE(layer->weight.is_same(parameter->value()));
   EXPECT_THROW(layer->own_parameter("bias"), Error);
+}
+
+TEST(Module, DropsTheChildrenThatItDeclared) {
+  struct TwoBlocks : Module {
+    TwoBlocks() {
+      declare_module("first", first, SwiGLU(4, 6));
+      second = register_module("second", SwiGLU(4, 6));
+    }
+    SwiGLU first{nullptr}, second{nullptr};
+  };
+  TwoBlocks blocks;
+  EXPECT_EQ(blocks.first.ptr(), blocks.named_children().front().value());
+  blocks.drop_module("first");
+  EXPECT_FALSE(blocks.first);
+  EXPECT_EQ(named_parameters(blocks).size(), 3U);
+  for (const char* name : {"first", "second"}) {
+    EXPECT_THAT(
+        [&] { blocks.drop_module(name); },
+        ::testing::Throws<Error>(::testing::Property(&Error::what, ::testing::HasSubstr("of declare_module"))))
+        << name;
+  }
 }
 
 TEST(Module, FrozenParametersGetNoGradient) {

@@ -25,7 +25,7 @@ MoELayer made(const MoEParameters& parameters) {
   return layer;
 }
 
-// The definition: every token through each of its experts.
+// The definition: each token goes through each of its experts.
 at::Tensor by_definition(MoELayer& layer, const at::Tensor& hidden, int64_t top_k, bool renormalize) {
   const at::Tensor tokens = hidden.reshape({-1, hidden.size(-1)});
   const at::Tensor probabilities = at::linear(tokens, layer->router->gate->weight).softmax(-1);
@@ -50,7 +50,7 @@ at::Tensor by_definition(MoELayer& layer, const at::Tensor& hidden, int64_t top_
 
 TEST(MoELayer, EqualsItsDefinitionWithGradients) {
   for (const bool renormalize : {true, false}) {
-    // 16 experts for 14 tokens: some get none.
+    // 16 experts for 14 tokens, so some get no token.
     auto layer = made(small(16, 3, renormalize));
     auto reference = made(small(16, 3, renormalize));
     at::manual_seed(4);
@@ -86,12 +86,12 @@ TEST(MoELayer, CountsTokensOnceUnderActivationCheckpointing) {
   EXPECT_TRUE(at::equal(layer->moe_tokens_per_expert(), counts));
 }
 
-TEST(MoELayer, AddsASharedExpertBehindItsGate) {
+TEST(MoELayer, AddsASharedExpertScaledByItsGate) {
   for (const bool gated : {true, false}) {
     auto parameters = small(4, 2, true);
     parameters.shared_expert = SharedExpertParameters{.intermediate_size = 7, .enable_gate = gated};
     auto layer = made(parameters);
-    auto without = made(small(4, 2, true));  // the same values: they follow the names
+    auto without = made(small(4, 2, true));  // the same values, which depend on the names
     at::manual_seed(2);
     const at::Tensor hidden = at::randn({2, 3, 6}, at::kDouble);
     at::Tensor shared = layer->shared_expert(hidden);
@@ -102,31 +102,44 @@ TEST(MoELayer, AddsASharedExpertBehindItsGate) {
   }
 }
 
-TEST(MoELayer, ChoosesByProbabilityAndBiasButWeighsByProbability) {
+TEST(MoELayer, SelectsByProbabilityPlusBiasButWeighsByProbability) {
   auto parameters = small(4, 1, false);
   parameters.enable_expert_bias = true;
   auto layer = made(parameters);
   EXPECT_EQ(layer->router->expert_bias.scalar_type(), at::kFloat) << "whatever the model's type";
   layer->router->expert_bias.copy_(at::tensor({0.0F, 0.0F, 2.0F, 0.0F}));
   const at::Tensor hidden = at::randn({1, 5, 6}, at::kDouble);
+  layer->eval();
   layer(hidden);
   const RoutingResult& routing = layer->last_routing();
   EXPECT_TRUE(routing.selected_expert_indices.eq(2).all().item<bool>());
   EXPECT_TRUE(routing.selected_probabilities.squeeze(-1).equal(routing.probabilities.select(-1, 2)));
 }
 
-TEST(MoELayer, MovesTheBiasTowardsExpertsWithFewTokensAndKeepsItsMean) {
+TEST(MoELayer, KeepsItsLastRoutingInEvaluationOnly) {
+  auto layer = made(small(4, 1, false));
+  const at::Tensor hidden = at::randn({1, 5, 6}, at::kDouble);
+  layer->eval();
+  layer(hidden);
+  EXPECT_EQ(layer->last_routing().logits.sizes(), (std::vector<int64_t>{5, 4}));
+  layer->train();
+  layer(hidden);
+  EXPECT_FALSE(layer->last_routing().logits.defined());
+  EXPECT_FALSE(layer->last_routing().probabilities.defined());
+}
+
+TEST(MoELayer, RaisesTheBiasOfExpertsWithFewTokensAndKeepsTheMean) {
   auto parameters = small(4, 1, true);
   parameters.enable_expert_bias = true;
   auto layer = made(parameters);
   layer->router->update_expert_bias(at::tensor({10, 0, 3, 3}), 0.5);  // mean 4: one above, three below
-  // Signs -1 1 1 1 times 0.5, less their mean 0.25.
+  // Signs -1 1 1 1, times 0.5, minus their mean 0.25.
   EXPECT_TRUE(layer->router->expert_bias.equal(at::tensor({-0.75F, 0.25F, 0.25F, 0.25F})));
   EXPECT_EQ(count_parameters(*layer), count_parameters(*made(small(4, 1, true)))) << "it is state, not a parameter";
 }
 
-// Sums over ranks keep what is not there negative.
-TEST(MoELayer, IsCountedAndBalancedBesideMixturesOfOtherSizes) {
+// Entries of experts that a layer lacks are negative, and stay negative in sums over ranks.
+TEST(MoELayer, IsCountedAndBalancedBesideMoELayersOfOtherSizes) {
   struct Two : torch::nn::Module {
     MoELayer large, small;
     Two(const MoELayer& four, const MoELayer& two)
@@ -146,7 +159,7 @@ TEST(MoELayer, IsCountedAndBalancedBesideMixturesOfOtherSizes) {
   EXPECT_TRUE(model.small->router->expert_bias.equal(at::tensor({-0.5F, 0.5F})));
 }
 
-// Notes when tokens leave and arrive, and when a module is called.
+// Records when tokens are sent and received, and when a module is called.
 struct Diary : ExpertDispatcher, CallHook {
   struct Dispatch : ExpertDispatch {
     Dispatch(std::vector<std::string>& lines, std::unique_ptr<ExpertDispatch> local)
@@ -174,7 +187,7 @@ struct Diary : ExpertDispatcher, CallHook {
   mutable std::vector<std::string> lines;
 };
 
-TEST(MoELayer, LetsTheSharedExpertWorkWhileTokensAreUnderWay) {
+TEST(MoELayer, ComputesTheSharedExpertWhileTokensAreDispatched) {
   auto parameters = small(4, 2, true);
   parameters.shared_expert = SharedExpertParameters{.intermediate_size = 7};
   auto layer = made(parameters);
@@ -187,7 +200,7 @@ TEST(MoELayer, LetsTheSharedExpertWorkWhileTokensAreUnderWay) {
   EXPECT_THAT(diary->lines, ::testing::ElementsAre("start", "shared expert", "receive", "combine"));
 }
 
-TEST(MoELayer, TakesNoTokensAtAll) {
+TEST(MoELayer, AcceptsZeroTokens) {
   auto layer = made(small(4, 2, true));
   const at::Tensor hidden = at::zeros({2, 0, 6}, at::kDouble).set_requires_grad(true);
   const at::Tensor output = layer(hidden);
@@ -199,7 +212,7 @@ TEST(MoELayer, TakesNoTokensAtAll) {
   }
 }
 
-// Two ranks of a microbatch, told by numbers: what the other one counted is added to everything.
+// Two ranks of a micro-batch, simulated by one: the sum over ranks doubles all counts.
 TEST(RouterLosses, CountTheTokensOfAllRanksOfAForward) {
   at::manual_seed(6);
   const at::Tensor logits = at::randn({10, 4}, at::kDouble);
@@ -213,19 +226,19 @@ TEST(RouterLosses, CountTheTokensOfAllRanksOfAForward) {
   RouterLosses half;
   half.set_sum_over_ranks([&](const at::Tensor& mine) {
     ++sums;
-    return 2 * mine;  // both see the same tokens
+    return 2 * mine;  // both ranks see the same tokens
   });
-  half.begin(weights);  // which keeps the sum
+  half.begin(weights);  // begin() keeps the function that sums over ranks
   half.add(logits, logits.softmax(-1), counts);
   EXPECT_NEAR(half.load_balancing_loss().item<double>(), whole.load_balancing_loss().item<double>(), 1e-14);
   EXPECT_NEAR(half.z_loss().item<double>(), whole.z_loss().item<double>(), 1e-14);
-  // Half of the loss is each rank's.
+  // Each rank has half of the loss.
   EXPECT_TRUE(at::allclose(2 * half.probability_gradient(logits), whole.probability_gradient(logits), 1e-14));
   EXPECT_TRUE(at::allclose(2 * half.logit_gradient(logits), whole.logit_gradient(logits), 1e-14));
   EXPECT_EQ(sums, 1) << "one collective a forward";
 }
 
-TEST(MoELayer, RefusesMoreChoicesThanExperts) {
+TEST(MoELayer, RefusesATopKAboveTheNumberOfExperts) {
   EXPECT_THAT(
       [] { MoELayer(small(4, 5, true)); },
       ::testing::Throws<Error>(::testing::Property(&Error::what, ::testing::HasSubstr("num_experts_per_tok"))));

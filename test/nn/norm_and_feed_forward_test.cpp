@@ -1,4 +1,4 @@
-// Norms and feed-forward blocks against their formulas, with gradients.
+// Norms and FFNs compared with their formulas, with gradients.
 #include <gmock/gmock.h>
 
 #include <numbers>

@@ -1,4 +1,4 @@
-// The residual stream: the paper's equation, whether a norm runs in one pass with the sum or as a module.
+// The residual stream equals the paper's equation, whether a norm is fused with the addition or called as a module.
 #include "lehr/nn/residual_stream.h"
 
 #include <gtest/gtest.h>
@@ -12,9 +12,9 @@ namespace {
 using test::made;
 using test::worst_error;
 
-constexpr double kRounding = 1e-14;  // of a few float64 sums, taken in another order
+constexpr double kRounding = 1e-14;  // of a few float64 sums in another order
 
-// Sees the inputs of a module's calls.
+// Records the inputs of a module's calls.
 struct Onlooker : CallHook {
   at::Tensor call(const at::Tensor& input, const Forward& forward) override {
     inputs.push_back(input);
@@ -23,7 +23,7 @@ struct Onlooker : CallHook {
   std::vector<at::Tensor> inputs;
 };
 
-// Notes which modules are called; operators run as ever.
+// Records which modules are called; operators run as usual.
 struct CallsOfModules : OperatorWatch {
   at::Tensor state(const Statement& /*statement*/) override { return {}; }
   void enter(const torch::nn::Module& module) override { entered.push_back(&module); }
@@ -73,13 +73,13 @@ void expect_equal(const Result& found, const Result& expected) {
   }
 }
 
-TEST(ResidualStream, IsTheEquationOfALayer) {
+TEST(ResidualStream, EqualsTheResidualEquation) {
   const TwoBlocks blocks;
   const Result expected = run(blocks, [&](const at::Tensor& x) { return blocks.by_equation(x); });
   expect_equal(run(blocks, [&](const at::Tensor& x) { return blocks.by_stream(x); }), expected);
 }
 
-TEST(ResidualStream, HooksOfANormSeeTheSum) {
+TEST(ResidualStream, HooksOfANormReceiveTheSum) {
   TwoBlocks blocks;
   const Result expected = run(blocks, [&](const at::Tensor& x) { return blocks.by_stream(x); });
   const auto at_first = std::make_shared<Onlooker>(), at_second = std::make_shared<Onlooker>();
@@ -97,7 +97,7 @@ TEST(ResidualStream, HooksOfANormSeeTheSum) {
   EXPECT_TRUE(at::equal(at_second->inputs[0], input + TwoBlocks::block(blocks.first(input))));
 }
 
-TEST(ResidualStream, AWatchSeesTheCallsOfNorms) {
+TEST(ResidualStream, OperatorHooksSeeTheCallsOfNorms) {
   const TwoBlocks blocks;
   CallsOfModules calls;
   const WatchOperators scope(calls);
@@ -105,7 +105,22 @@ TEST(ResidualStream, AWatchSeesTheCallsOfNorms) {
   EXPECT_EQ(calls.entered, (std::vector<const torch::nn::Module*>{&*blocks.first, &*blocks.second}));
 }
 
-TEST(ResidualStream, AddsWhatIsReadByNoNorm) {
+TEST(ResidualStream, AddsTheNormOfAnOutput) {
+  const TwoBlocks blocks;
+  const auto by_stream = [&](const at::Tensor& x) {
+    ResidualStream residual(x);
+    residual.add_normed(TwoBlocks::block(residual.hidden_states()), blocks.first);
+    residual.add_normed(TwoBlocks::block(residual.hidden_states()), blocks.second);
+    return residual.hidden_states();
+  };
+  const auto by_equation = [&](at::Tensor x) {
+    x = x + blocks.first(TwoBlocks::block(x));
+    return x + blocks.second(TwoBlocks::block(x));
+  };
+  expect_equal(run(blocks, by_stream), run(blocks, by_equation));
+}
+
+TEST(ResidualStream, AddsBranchesThatNoNormReads) {
   const at::Tensor x = at::randn({3, 6}), y = at::randn({3, 6}), z = at::randn({3, 6});
   ResidualStream residual(x);
   EXPECT_TRUE(residual.hidden_states().is_same(x));

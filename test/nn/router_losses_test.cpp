@@ -1,9 +1,10 @@
-// Router losses against their definitions in the papers, written out for autograd.
+// Router losses compared with their definitions in the papers, written for autograd.
 #include "lehr/nn/router_losses.h"
 
 #include <gtest/gtest.h>
 
 #include "lehr/nn/moe.h"
+#include "test/ops/watch_reads.h"
 
 namespace lehr::nn {
 namespace {
@@ -11,7 +12,7 @@ namespace {
 constexpr int64_t kExperts = 5;
 constexpr int64_t kTopK = 2;
 
-// The logits (N, E) of the routers of some MoE layers. They are far from 0, so that the z-loss is too.
+// Router logits (N, E) of several MoE layers. They are not close to 0, so that the z-loss is not either.
 std::vector<at::Tensor> random_logits() {
   std::vector<at::Tensor> logits;
   for (const int64_t tokens : {7, 7, 7}) {
@@ -24,8 +25,8 @@ at::Tensor choices_of(const at::Tensor& probabilities) {
   return at::one_hot(std::get<1>(probabilities.topk(kTopK)), kExperts).sum(1);  // (N, E)
 }
 
-// E sum_e f_e P_e (Fedus et al., equation 4), where f_e is the mean number of a token's choices that are e: it is
-// counted, and so has no gradient.
+// E sum_e f_e P_e (Fedus et al., equation 4), where f_e is the mean number of a token's choices that are expert e. It
+// is a count, so it has no gradient.
 at::Tensor load_balancing_by_definition(const at::Tensor& logits) {
   const at::Tensor probabilities = logits.softmax(-1);
   const at::Tensor choices = choices_of(probabilities.detach()).to(at::kDouble);
@@ -36,12 +37,12 @@ at::Tensor load_balancing_by_definition(const at::Tensor& logits) {
   return static_cast<double>(kExperts) * sum;
 }
 
-// The mean of (log sum_e exp(x_e))^2 over tokens (Zoph et al., equation 5).
+// The mean over tokens of (log sum_e exp(x_e))^2 (Zoph et al., equation 5).
 at::Tensor z_by_definition(const at::Tensor& logits) {
   return logits.exp().sum(-1).log().square().mean();
 }
 
-// Float64 and the same formula in other words: 1e-13 leaves room for some hundred roundings.
+// Float64, and an equivalent formula: 1e-13 leaves room for some hundred roundings.
 void expect_near(const at::Tensor& found, const at::Tensor& wanted) {
   EXPECT_TRUE(at::allclose(found, wanted, /*rtol=*/1e-13, /*atol=*/1e-15)) << found << " instead of " << wanted;
 }
@@ -53,7 +54,7 @@ void expect_the_definitions(const RouterLossWeights& weights) {
   losses.begin(weights);
   at::Tensor output = at::zeros({}, at::kDouble);
   at::Tensor expected = at::zeros({}, at::kDouble);
-  const at::Tensor use = at::randn({kExperts}, at::kDouble);  // what the model makes of probabilities
+  const at::Tensor use = at::randn({kExperts}, at::kDouble);  // stands for the use of the probabilities in the model
   for (const at::Tensor& of_layer : logits) {
     const at::Tensor probabilities = losses.attach(of_layer.softmax(-1), of_layer);
     losses.add(of_layer, probabilities, choices_of(probabilities.detach()).sum(0));
@@ -67,7 +68,7 @@ void expect_the_definitions(const RouterLossWeights& weights) {
   const at::Tensor z = z_by_definition(all);
   expect_near(losses.load_balancing_loss(), balance.detach());
   expect_near(losses.z_loss(), z.detach());
-  expect_near(output.detach(), expected.detach());  // neither is part of the model's loss
+  expect_near(output.detach(), expected.detach());  // neither router loss is part of the model's loss
 
   output.backward();
   (expected + weights.share * (weights.load_balancing * balance + weights.z * z)).backward();
@@ -84,12 +85,47 @@ TEST(RouterLosses, ZLossHasTheGradientOfItsDefinition) {
   expect_the_definitions({.z = 0.3});
 }
 
-TEST(RouterLosses, BothCountByTheirCoefficientsAndTheShareOfTheStep) {
+TEST(RouterLosses, ScaleWithTheirCoefficientsAndTheShareOfTheStep) {
   expect_the_definitions({.load_balancing = 0.7, .z = 0.3, .share = 0.25});
 }
 
-// Through a whole MoE layer, whose output does not count here: the gate's gradient is that of the losses alone.
-TEST(RouterLosses, ReachTheGateOfAnMoELayer) {
+// A model in two stages: the counts of the first stage are sent along with the activations, and the totals are sent
+// back.
+TEST(RouterLosses, OfTwoStagesEqualTheWholeModelWithoutHostReads) {
+  const auto logits = random_logits();
+  const RouterLossWeights weights{.load_balancing = 0.7, .z = 0.3};
+  RouterLosses whole, first, second;
+  const auto add = [](RouterLosses& losses, const at::Tensor& of_layer) {
+    const at::Tensor probabilities = of_layer.detach().softmax(-1);
+    losses.add(of_layer, probabilities, choices_of(probabilities).sum(0));
+  };
+  for (RouterLosses* losses : {&whole, &first, &second}) {
+    losses->begin(weights);
+  }
+  for (const at::Tensor& of_layer : logits) {
+    add(whole, of_layer);
+  }
+  add(first, logits[0]);
+  add(second, logits[1]);
+  add(second, logits[2]);
+  RouterLosses::Forward forward;
+  {
+    const ops::test::WatchReads watch;
+    second.add_packed(first.packed());
+    forward = second.take();  // another micro-batch comes in between
+    second.put(forward);
+    first.set_totals(second.packed_totals());
+  }
+  EXPECT_TRUE(ops::test::WatchReads::reads().empty()) << ops::test::WatchReads::reads().front();
+  for (RouterLosses* losses : {&first, &second}) {
+    expect_near(losses->load_balancing_loss(), whole.load_balancing_loss());
+    expect_near(losses->z_loss(), whole.z_loss());
+    expect_near(losses->logit_gradient(logits[1].detach()), whole.logit_gradient(logits[1].detach()));
+  }
+}
+
+// A whole MoE layer whose output does not count in the loss: the gate's gradient is that of the router losses alone.
+TEST(RouterLosses, HaveAGradientForTheGateOfAnMoELayer) {
   MoELayer layer(MoEParameters{
       .hidden_size = 6,
       .intermediate_size = 4,

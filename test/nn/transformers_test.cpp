@@ -1,4 +1,4 @@
-// Attention blocks against numbers that Hugging Face transformers gave for the same weights (test/data/nn).
+// Attention blocks, compared with results of Hugging Face transformers for the same weights (test/data/nn).
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -35,7 +35,7 @@ at::Tensor wave(int64_t count, double step, double phase = 0) {
   return (at::arange(count, at::kDouble) * step + phase).sin();
 }
 
-// Fills the block as the script does; holds output and gradients to the file's numbers.
+// Initializes the block as the script does; compares output and gradients with the numbers of the file.
 template <class Holder>
 void expect_as_in_transformers(const std::string& which, Holder block, int64_t rotated) {
   const Numbers expected = numbers_of(which);
@@ -54,7 +54,7 @@ void expect_as_in_transformers(const std::string& which, Holder block, int64_t r
   const at::Tensor y = block->forward(x, test::positions(kTokens, rotated));
   (y.flatten() * wave(y.numel(), 0.9)).sum().backward();
 
-  // Sums of some hundred terms, of which gradients cancel many.
+  // Sums of some hundred terms; in gradients many of them cancel.
   const at::Tensor output = at::tensor(expected.at("output"), at::kDouble);
   EXPECT_LE(test::worst_error(y.flatten(), output), 1e-12);
   parameters["input"] = x;
@@ -87,7 +87,7 @@ TEST(Transformers, GptOssHasSinksAndWindows) {
   expect_as_in_transformers("gpt_oss", GroupedQueryAttention(gpt_oss), 8);
 }
 
-TEST(Transformers, Gemma2CapsItsScores) {
+TEST(Transformers, Gemma2SoftcapsItsScores) {
   auto gemma2 = kGrouped;
   gemma2.sliding_window = 4;
   gemma2.softcap = 1.5;
@@ -104,7 +104,7 @@ TEST(Transformers, Qwen3NextGatesItsOutput) {
   expect_as_in_transformers("qwen3_next", GroupedQueryAttention(qwen3_next), 2);
 }
 
-TEST(Transformers, DeepseekV3AttendsToLatents) {
+TEST(Transformers, DeepseekV3UsesLatentAttention) {
   MultiHeadLatentAttentionParameters deepseek = {
       .hidden_size = kHidden,
       .num_attention_heads = 4,

@@ -1,4 +1,4 @@
-// Checkpointed blocks whose backward comes in two halves.
+// Checkpointed blocks whose backward is split into dgrad and wgrad.
 #include "lehr/ops/weight_gradients.h"
 
 #include "lehr/nn/activation_checkpoint.h"
@@ -22,7 +22,7 @@ std::map<std::string, at::Tensor> take_gradients(const Module& module) {
   return gradients;
 }
 
-TEST(CheckpointInHalves, RunsABlockTwiceAndGivesTheSameBits) {
+TEST(CheckpointSplitBackward, RunsABlockTwiceAndHasTheSameBits) {
   at::manual_seed(1);
   auto block = made(SwiGLU(4, 6));
   const at::Tensor x = at::randn({3, 4}, at::kDouble);
@@ -34,18 +34,18 @@ TEST(CheckpointInHalves, RunsABlockTwiceAndGivesTheSameBits) {
     const auto expected = take_gradients(*block);
 
     int runs = 0;
-    const auto halves = std::make_shared<WeightGradients>();
+    const auto wgrads = std::make_shared<WeightGradients>();
     at::Tensor output;
     {
-      const WeightGradients::Scope scope(halves);
+      const WeightGradients::Scope scope(wgrads);
       output = checkpoint([&](const at::Tensor& t) { return ++runs, block(t); }, input).square().sum();
     }
     EXPECT_EQ(runs, 1);
     const auto other = std::make_shared<WeightGradients>();
-    const WeightGradients::Scope scope(other);  // of the microbatch whose forward comes next on this thread
-    halves->backward_input({output});
+    const WeightGradients::Scope scope(other);  // of the micro-batch whose forward comes next on this thread
+    wgrads->backward_input({output});
     EXPECT_EQ(runs, 2);
-    EXPECT_EQ(halves->size(), 3U);
+    EXPECT_EQ(wgrads->size(), 3U);
     EXPECT_EQ(other->size(), 0U);
     if (input_needs_grad) {
       EXPECT_TRUE(at::equal(input.grad(), input_gradient));
@@ -53,7 +53,7 @@ TEST(CheckpointInHalves, RunsABlockTwiceAndGivesTheSameBits) {
     for (const auto& [name, parameter] : named_parameters(*block)) {
       EXPECT_FALSE(parameter->value().grad().defined()) << name;
     }
-    halves->backward_weight();
+    wgrads->backward_weight();
     EXPECT_EQ(runs, 2);
     for (const auto& [name, gradient] : take_gradients(*block)) {
       EXPECT_TRUE(at::equal(gradient, expected.at(name))) << name;
@@ -61,21 +61,21 @@ TEST(CheckpointInHalves, RunsABlockTwiceAndGivesTheSameBits) {
   }
 }
 
-// The block computes at once where nobody can run a second half any more, and in a usual backward.
-TEST(CheckpointInHalves, WaitsForNoOneInAUsualBackward) {
+// The block computes wgrad immediately in a full backward, and if its WeightGradients object no longer exists.
+TEST(CheckpointSplitBackward, DefersNothingInAFullBackward) {
   auto block = made(SwiGLU(4, 6));
   const at::Tensor x = at::randn({3, 4}, at::kDouble);
   block(x).square().sum().backward();
   const auto expected = take_gradients(*block);
   for (const bool alive : {true, false}) {
-    auto halves = std::make_shared<WeightGradients>();
+    auto wgrads = std::make_shared<WeightGradients>();
     at::Tensor output;
     {
-      const WeightGradients::Scope scope(halves);
+      const WeightGradients::Scope scope(wgrads);
       output = checkpoint([&](const at::Tensor& t) { return block(t); }, x).square().sum();
     }
     if (!alive) {
-      halves.reset();
+      wgrads.reset();
     }
     output.backward();
     for (const auto& [name, gradient] : take_gradients(*block)) {
@@ -84,7 +84,7 @@ TEST(CheckpointInHalves, WaitsForNoOneInAUsualBackward) {
   }
 }
 
-TEST(CheckpointInHalves, CountsTokensOfAMixtureOnce) {
+TEST(CheckpointSplitBackward, CountsTokensOfAnMoELayerOnce) {
   at::manual_seed(2);
   auto mixture = made(MoELayer(MoEParameters{
       .hidden_size = 6,
@@ -96,15 +96,15 @@ TEST(CheckpointInHalves, CountsTokensOfAMixtureOnce) {
   mixture(x).square().sum().backward();
   const auto expected = take_gradients(*mixture);
   mixture->reset_moe_stats();
-  const auto halves = std::make_shared<WeightGradients>();
+  const auto wgrads = std::make_shared<WeightGradients>();
   at::Tensor output;
   {
-    const WeightGradients::Scope scope(halves);
+    const WeightGradients::Scope scope(wgrads);
     output = checkpoint([&](const at::Tensor& t) { return mixture(t); }, x).square().sum();
   }
-  halves->backward_input({output});
-  EXPECT_EQ(halves->size(), 8U) << "router, three of the experts, four of the shared expert";
-  halves->backward_weight();
+  wgrads->backward_input({output});
+  EXPECT_EQ(wgrads->size(), 8U) << "router, three of the experts, four of the shared expert";
+  wgrads->backward_weight();
   EXPECT_EQ(mixture->moe_tokens_per_expert().sum().item<int64_t>(), 14);
   for (const auto& [name, gradient] : take_gradients(*mixture)) {
     EXPECT_TRUE(at::equal(gradient, expected.at(name))) << name;

@@ -1,12 +1,12 @@
-// The norm of a residual stream in the pass that adds to it: against its definition, and against the two calls that it
-// stands for.
+// add_rms_norm, the fused addition and norm of a residual stream: compared with its definition, and with the two
+// separate calls.
 #include <gmock/gmock.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include "lehr/base/memory_meter.h"
 #include "lehr/ops/linear.h"
+#include "lehr/ops/recompute.h"
 #include "lehr/ops/reference.h"
-#include "lehr/ops/remake.h"
 #include "lehr/ops/rms_norm.h"
 #include "test/ops/against_reference.h"
 #include "test/ops/gradients.h"
@@ -14,15 +14,16 @@
 namespace lehr::ops::test {
 namespace {
 
-constexpr double kEps = 0.3;         // as in rms_norm_test.cpp
-constexpr double kSumOfRounded = 4;  // tolerances: gradients add up terms of either sign that were rounded before
+constexpr double kEps = 0.3;  // as in rms_norm_test.cpp
+constexpr double kSumOfRounded =
+    4;  // in units of tolerance(): gradients sum terms of either sign that were rounded before
 const std::vector<NormWeight> kKinds = {NormWeight::plain, NormWeight::zero_centered};
 
 Tensors values(const std::tuple<at::Tensor, at::Tensor>& sum_and_normed) {
   return {std::get<0>(sum_and_normed), std::get<1>(sum_and_normed)};
 }
 
-// Of {hidden_states, branch, weight}, or of {hidden_states, weight}.
+// The inputs are {hidden_states, branch, weight} or {hidden_states, weight}.
 Operator fused(NormWeight kind = NormWeight::plain) {
   return [kind](const Tensors& in) {
     return values(add_rms_norm(in[0], in.size() == 3 ? in[1] : at::Tensor(), in.back(), kEps, kind));
@@ -72,7 +73,7 @@ TEST(AddRmsNorm, EqualsItsDefinitionForAllSizesAndTypes) {
   });
 }
 
-TEST(AddRmsNorm, HasTheBitsOfTheTwoCalls) {
+TEST(AddRmsNorm, EqualsTheTwoCallsBitForBit) {
   everywhere([](at::ScalarType type, const std::string& where) {
     for (const NormWeight kind : kKinds) {
       const Tensors leaves = leaves_of(random_inputs(40, 131, type));
@@ -114,7 +115,7 @@ TEST(AddRmsNorm, WithoutABranchTheSumIsTheHiddenStates) {
   EXPECT_THAT(error_of([&] { sum.add_(1); }), testing::HasSubstr("modified inplace")) << "they are the caller's";
 }
 
-TEST(AddRmsNorm, OutputsThatNobodyReadsBringNoGradient) {
+TEST(AddRmsNorm, AnUnusedOutputAddsNoGradient) {
   const Tensors leaves = leaves_of(random_inputs(9, 33, at::kFloat));
   const at::Tensor incoming = random_tensor({9, 33}, at::kFloat);
   std::get<0>(add_rms_norm(leaves[0], leaves[1], leaves[2], kEps)).backward(incoming);
@@ -151,7 +152,7 @@ TEST(AddRmsNorm, TakesStridedInputsAndGradients) {
   }
 }
 
-TEST(AddRmsNorm, TakesNoRowsAndTypesWithoutKernels) {
+TEST(AddRmsNorm, AcceptsZeroRowsAndTypesWithoutKernels) {
   expect_equal_to_definition("no rows", fused(), definition(), random_inputs(0, 33, at::kFloat));
   const Tensors half = random_inputs(3, 32, at::kHalf);
   const Tensors found = fused()(half), expected = definition()(half);
@@ -159,7 +160,7 @@ TEST(AddRmsNorm, TakesNoRowsAndTypesWithoutKernels) {
   EXPECT_TRUE(at::equal(found[1], expected[1]));
 }
 
-TEST(AddRmsNorm, GivesTheSameOnAnyNumberOfThreads) {
+TEST(AddRmsNorm, DoesNotDependOnTheNumberOfThreads) {
   const Tensors leaves = leaves_of(random_inputs(1000, 96, at::kFloat));
   const Tensors incoming = {random_tensor({1000, 96}, at::kFloat), random_tensor({1000, 96}, at::kFloat)};
   const auto run = [&] {
@@ -180,7 +181,8 @@ TEST(AddRmsNorm, GivesTheSameOnAnyNumberOfThreads) {
   }
 }
 
-// Bytes that stay after forward, and after the results are gone; without a backward, which would free them anyway.
+// Bytes that are live after forward, and after the results are destroyed; without a backward, which would free them
+// anyway.
 std::pair<int64_t, int64_t> bytes_kept(const Tensors& leaves, const Operator& op) {
   const MemoryMeter memory(at::kCPU);
   int64_t with_results = 0;
@@ -191,13 +193,13 @@ std::pair<int64_t, int64_t> bytes_kept(const Tensors& leaves, const Operator& op
   return {with_results, memory.now()};
 }
 
-TEST(AddRmsNorm, KeepsWhatTheTwoCallsKeepAndFreesItWithItsResults) {
+TEST(AddRmsNorm, SavesTheSameBytesAsTheTwoCallsAndFreesThemWithItsResults) {
   for (const bool branch : {false, true}) {
     Tensors leaves = leaves_of(random_inputs(64, 32, at::kFloat, branch));
     leaves.push_back(at::randn({8, 32}).set_requires_grad(true));
     const auto reader = [&](const Tensors& in, const std::tuple<at::Tensor, at::Tensor>& found) -> Tensors {
-      EXPECT_FALSE(can_be_made_again(std::get<0>(found)));
-      EXPECT_TRUE(can_be_made_again(std::get<1>(found)));
+      EXPECT_FALSE(can_recompute(std::get<0>(found)));
+      EXPECT_TRUE(can_recompute(std::get<1>(found)));
       return {std::get<0>(found), ops::linear(std::get<1>(found), in.back())};
     };
     const auto in_one = bytes_kept(leaves, [&](const Tensors& in) {
@@ -213,7 +215,7 @@ TEST(AddRmsNorm, KeepsWhatTheTwoCallsKeepAndFreesItWithItsResults) {
   }
 }
 
-TEST(AddRmsNorm, RefusesWhatDoesNotFit) {
+TEST(AddRmsNorm, RefusesInvalidShapesAndTypes) {
   const at::Tensor x = at::ones({2, 8}), weight = at::ones({8});
   EXPECT_THAT(
       error_of([&] { add_rms_norm(x, x, at::ones({7}), kEps); }),
@@ -234,7 +236,7 @@ TEST(AddRmsNorm, RefusesWhatDoesNotFit) {
       testing::HasSubstr("differentiated again"));
 }
 
-TEST(AddRmsNorm, ASumThatWasWrittenToIsNoticed) {
+TEST(AddRmsNorm, DetectsAnInplaceWriteToTheSum) {
   const Tensors leaves = leaves_of(random_inputs(9, 33, at::kFloat));
   const Tensors outputs = values(add_rms_norm(leaves[0], leaves[1], leaves[2], kEps));
   {

@@ -1,4 +1,4 @@
-// Holds a fast operator to its definition: values and gradients, in every type and on every instruction set.
+// Compares a fast operator with its definition: values and gradients, in every dtype and on every instruction set.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -47,7 +47,7 @@ inline double tolerance(at::ScalarType type) {
 
 struct Outcome {
   Tensors values;
-  Tensors gradients;  ///< of sum(value * weight) for fixed weights; undefined for frozen inputs.
+  Tensors gradients;  ///< Gradients of sum(value * weight) for fixed weights; undefined for frozen inputs.
 };
 
 inline Outcome run(
@@ -71,8 +71,8 @@ inline Outcome run(
   return outcome;
 }
 
-/// Runs `fast` on the inputs and `definition` on the same numbers in float64; they may differ by `tolerances` times
-/// tolerance(type).
+/// Runs `fast` on the inputs and `definition` on the same numbers in float64. The results may differ by `tolerances`
+/// times tolerance(type).
 inline void expect_equal_to_definition(
     const std::string& what,
     const Operator& fast,
@@ -114,7 +114,7 @@ inline void expect_equal_to_definition(
   }
 }
 
-/// Calls body(type, description) on every instruction set this CPU has and in every type.
+/// Calls body(type, description) on every instruction set of this CPU and in every dtype.
 template <class Body>
 void everywhere(const Body& body) {
   for (const Arch arch : all_archs()) {
@@ -129,7 +129,7 @@ void everywhere(const Body& body) {
   }
 }
 
-/// The message of the usage error that `call` throws, empty if none.
+/// The message of the usage error that `call` throws; empty if none.
 inline std::string error_of(const std::function<void()>& call) {
   try {
     call();

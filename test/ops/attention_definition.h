@@ -1,4 +1,4 @@
-// Attention written out with plain products and an explicit mask, to hold the operator to.
+// Attention as plain matmuls with an explicit mask, the definition for tests of the operator.
 #pragma once
 
 #include <cmath>
@@ -11,11 +11,11 @@ namespace lehr::ops::test {
 
 struct Shape {
   int64_t batch, queries, keys, query_heads, key_heads, size;
-  int64_t value_size = 0;  // 0: as size
+  int64_t value_size = 0;  // 0: equal to `size`
 };
 
-// Softmax over the keys that are seen, a row at a time in spirit: hidden scores are taken out before the sum. A sink is
-// one more score of the row, whose value is zero.
+// Softmax over the visible keys of each query: hidden scores are removed before the sum. A sink is one more score of
+// the query, whose value is zero. The output of a query at a hidden position is zero.
 inline at::Tensor definition(
     const at::Tensor& q,
     const at::Tensor& k,
@@ -61,7 +61,11 @@ inline at::Tensor definition(
     highest = at::maximum(highest, sink.detach());
     sum = (scores - highest).exp().sum(-1, true) + (sink - highest).exp();
   }
-  return (scores - highest).exp().matmul(value).div(sum.clamp_min(1e-300)).transpose(1, 2);
+  const at::Tensor attended = (scores - highest).exp().matmul(value).div(sum.clamp_min(1e-300)).transpose(1, 2);
+  return padding.defined()
+             ? attended *
+                   padding.narrow(1, keys - queries, queries).unsqueeze(-1).unsqueeze(-1).to(attended.scalar_type())
+             : attended;
 }
 
 inline void expect_attention(
@@ -89,13 +93,13 @@ inline void expect_attention(
         [&](const Tensors& in) -> Tensors { return {definition(in[0], in[1], in[2], mask, with_sinks(in))}; },
         inputs,
         {},
-        2);  // in bfloat16 the softmax is rounded too, before the second product
+        2);  // in bfloat16 the softmax is rounded, too, before the second matmul
   };
   at::Generator generator = at::globalContext().defaultGenerator(at::kCPU);
   const at::Tensor random_state = generator.get_state();
   check(what);
   if (type == at::kBFloat16 && current_arch() == Arch::avx512_bf16) {
-    generator.set_state(random_state);  // the same incoming gradients
+    generator.set_state(random_state);  // so that both get the same incoming gradients
     const PairProductScope as_with_amx;
     check(what + ", oneDNN's products");
   }

@@ -1,4 +1,4 @@
-// Attention in parts: joined by their log-sums they are the whole, gradients included.
+// Attention over parts of the keys, merged by log-sum-exp, equals attention over all keys, gradients included.
 #include "lehr/ops/attention_lse.h"
 
 #include <gmock/gmock.h>
@@ -20,7 +20,7 @@ struct Call {
 std::vector<Call> calls() {
   const at::Tensor documents = (at::arange(kKeys) / 65).to(at::kLong).unsqueeze(0);
   at::Tensor padding = at::ones({2, kKeys}, at::kBool);
-  padding[0].narrow(0, 0, 70).fill_(false);  // some queries see nothing at all
+  padding[0].narrow(0, 0, 70).fill_(false);  // some queries are fully masked
   const at::Tensor sinks = at::randn({4}, at::kDouble);
   return {
       {.what = "plain"},
@@ -91,7 +91,7 @@ void expect_parts_join(const Call& call, at::ScalarType type, double tolerance) 
   }
 }
 
-TEST(AttentionParts, JoinToTheWholeWithGradients) {
+TEST(AttentionParts, MergeToTheWholeWithGradients) {
   at::manual_seed(8);
   for (const Call& call : calls()) {
     expect_parts_join(call, at::kDouble, 1e-12);  // rounding of sums of some hundred terms
@@ -99,7 +99,7 @@ TEST(AttentionParts, JoinToTheWholeWithGradients) {
   }
 }
 
-TEST(AttentionParts, KnowWhichStretchesNoQuerySees) {
+TEST(AttentionParts, ReportKeyRangesThatAreHiddenFromAllQueries) {
   const auto sees = [](int64_t first_query, int64_t first_key, std::optional<int64_t> window) {
     return AttentionStretch{.first_query = first_query, .first_key = first_key}.sees_any(4, 4, window);
   };

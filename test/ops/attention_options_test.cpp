@@ -1,4 +1,5 @@
-// Windows, sinks, capped scores and values of their own size, alone and together, against the definition.
+// Windows, sinks, logit softcapping and values with a size of their own, alone and combined, compared with the
+// definition.
 #include <gmock/gmock.h>
 
 #include "test/ops/attention_definition.h"
@@ -7,7 +8,7 @@ namespace lehr::ops::test {
 namespace {
 using testing::HasSubstr;
 
-// Two and a half tiles, so that windows begin and end inside of a tile, at its border and behind it.
+// Two and a half tiles, so that windows begin and end inside a tile, at its border and behind it.
 const Shape kWhole = {1, 150, 150, 4, 2, 24};
 const Shape kCached = {2, 20, 150, 4, 2, 24};  // enough queries for the kernel
 const Shape kDecoding = {2, 1, 150, 4, 2, 24};
@@ -32,8 +33,8 @@ TEST(AttentionWindow, SeesItselfAndTheTokensJustBefore) {
   });
 }
 
-// Exactly, in every type: nothing of a neighbour gets in.
-TEST(AttentionWindow, OfOneTokenGivesItsOwnValue) {
+// Exact in every dtype: a neighbour has no influence at all.
+TEST(AttentionWindow, OfOneTokenReturnsItsOwnValue) {
   everywhere([](at::ScalarType type, const std::string& where) {
     const at::Tensor x = random_tensor({1, 131, 2, 9}, type);
     EXPECT_TRUE(at::equal(attention(x, x, x, {}, {.window = 1}), x)) << where;
@@ -46,7 +47,7 @@ TEST(AttentionSinks, TakeAShareOfEveryHeadsWeights) {
       const at::Tensor sinks = random_tensor({shape.query_heads}, at::kDouble, 2);
       expect_attention(described(where, shape), shape, type, {}, {.sinks = sinks});
     }
-    // Far above or below all scores, where a careless exponential overflows.
+    // Far above or below all scores, where a naive exponential overflows.
     expect_attention(where + ", high", kWhole, type, {}, {.sinks = at::tensor({30., 0., -30., 200.}, at::kDouble)});
   });
   const at::Tensor x = random_tensor({1, 40, 2, 8}, at::kFloat);
@@ -54,9 +55,9 @@ TEST(AttentionSinks, TakeAShareOfEveryHeadsWeights) {
   EXPECT_LE(worst_error(attention(x, x, x, {}, {.sinks = none}), attention(x, x, x)), 1e-6) << "an absent sink";
 }
 
-TEST(AttentionSinks, KeepFloat32BesideBfloat16Heads) {
+TEST(AttentionSinks, StayInFloat32WithBfloat16Heads) {
   const at::Tensor x = random_tensor({1, 40, 2, 8}, at::kBFloat16);
-  for (const int64_t queries : {40, 3}) {  // the kernel and ATen
+  for (const int64_t queries : {40, 3}) {  // the kernel, and ATen
     const at::Tensor sinks = at::tensor({0.5f, -1.0f}).set_requires_grad(true);
     const at::Tensor y = attention(x.narrow(1, 40 - queries, queries), x, x, {}, {.sinks = sinks});
     EXPECT_EQ(y.scalar_type(), at::kBFloat16);
@@ -65,7 +66,7 @@ TEST(AttentionSinks, KeepFloat32BesideBfloat16Heads) {
   }
 }
 
-TEST(AttentionSoftcap, BendsScoresBeforeTheMask) {
+TEST(AttentionSoftcap, AppliesTanhBeforeTheMask) {
   everywhere([](at::ScalarType type, const std::string& where) {
     for (const Shape& shape : kAllShapes) {
       for (const double softcap : {0.5, 30.0}) {
@@ -76,7 +77,7 @@ TEST(AttentionSoftcap, BendsScoresBeforeTheMask) {
   });
 }
 
-TEST(AttentionValues, MayHaveASizeOfTheirOwn) {
+TEST(AttentionValues, MayHaveAnotherSizeThanKeys) {
   everywhere([](at::ScalarType type, const std::string& where) {
     for (const auto& [size, value_size] : {std::pair{24, 16}, {16, 72}, {192, 128}, {40, 1}}) {
       expect_attention(where, {2, 70, 70, 4, 2, size, value_size}, type, {});
@@ -85,7 +86,7 @@ TEST(AttentionValues, MayHaveASizeOfTheirOwn) {
   });
 }
 
-// All at once, and without what needs the written-out products.
+// All options together, and without those that need the unfused matmuls.
 std::vector<AttentionOptions> combinations(int64_t window) {
   return {
       {.scale = 0.3, .softcap = 4.0, .window = window, .sinks = at::randn({4}, at::kDouble)},
@@ -104,7 +105,7 @@ TEST(AttentionOptions, CombineWithEachOtherAndWithDocuments) {
   });
 }
 
-TEST(AttentionOptions, CombineWithTheMasksThatOnlyAtenKnows) {
+TEST(AttentionOptions, CombineWithMasksThatOnlyATenSupports) {
   for (const at::ScalarType type : all_types()) {
     at::Tensor padding = at::ones({2, 40}, at::kBool);
     padding[0].narrow(0, 0, 10).fill_(false);
@@ -128,12 +129,12 @@ TEST(AttentionOptions, CombineWithTheMasksThatOnlyAtenKnows) {
   }
 }
 
-TEST(AttentionOptions, LeaveAQueryThatSeesNothingAtZero) {
+TEST(AttentionOptions, FullyMaskedQueriesHaveZeroOutputAndGradient) {
   const at::Tensor x = random_tensor({1, 6, 2, 8}, at::kFloat).set_requires_grad(true);
-  const AttentionMask blind = {.key_padding = at::zeros({1, 6}, at::kBool)};
+  const AttentionMask fully_masked = {.key_padding = at::zeros({1, 6}, at::kBool)};
   for (const AttentionOptions& options :
        {AttentionOptions{.softcap = 5}, AttentionOptions{.window = 2}, AttentionOptions{.sinks = at::zeros({2})}}) {
-    const at::Tensor y = attention(x, x, x, blind, options);
+    const at::Tensor y = attention(x, x, x, fully_masked, options);
     EXPECT_TRUE(at::equal(y, at::zeros_like(y)));
     (y * 100).sum().backward();
     EXPECT_TRUE(at::equal(x.grad(), at::zeros_like(x)));
@@ -156,7 +157,7 @@ TEST(AttentionOptions, LeaveFrozenInputsWithoutGradient) {
   }
 }
 
-TEST(AttentionOptions, RefuseWhatMakesNoSense) {
+TEST(AttentionOptions, RefuseInvalidCombinations) {
   const at::Tensor x = at::ones({1, 4, 2, 8});
   const auto refused = [&](const AttentionMask& mask, const AttentionOptions& options) {
     return error_of([&] { attention(x, x, x, mask, options); });
@@ -164,7 +165,7 @@ TEST(AttentionOptions, RefuseWhatMakesNoSense) {
   EXPECT_THAT(refused({}, {.window = 0}), HasSubstr("attention: window: expected 1 or more tokens, found 0"));
   EXPECT_THAT(refused({}, {.softcap = 0}), HasSubstr("attention: softcap: expected a positive number, found 0"));
   EXPECT_THAT(refused({}, {.scale = NAN}), HasSubstr("attention: scale: expected a finite number"));
-  EXPECT_THAT(refused({.causal = false}, {.window = 3}), HasSubstr("window: needs causal order"));
+  EXPECT_THAT(refused({.causal = false}, {.window = 3}), HasSubstr("window: requires causal order"));
   EXPECT_THAT(refused({}, {.sinks = at::ones({3})}), HasSubstr("sinks: expected (Hq) = 2 floating numbers"));
 }
 

@@ -1,10 +1,10 @@
-// The attention kernels themselves, called as ops/attention_cpu.cpp calls them.
+// The attention kernels, called directly as in ops/attention_cpu.cpp.
 #include <gtest/gtest.h>
 
 #include <limits>
 #include <optional>
 
-#include "lehr/ops/pair_product.h"
+#include "lehr/ops/bf16_brgemm.h"
 #include "test/ops/against_reference.h"
 
 namespace lehr::ops::test {
@@ -19,7 +19,7 @@ at::Tensor scratch_of(int64_t floats, float filled_with) {
   return at::full({floats}, filled_with, at::kFloat);
 }
 
-// Output and gradients of two heads of keys that four of queries share; sizes that leave every kind of padding.
+// Output and gradients of two key heads that four query heads share; the sizes leave padding of every kind.
 template <class T>
 Tensors outcome(at::ScalarType type, PairProduct product, float filled_with) {
   constexpr int64_t queries = 70, keys = 131, size = 33, value_size = 20;
@@ -54,7 +54,7 @@ Tensors outcome(at::ScalarType type, PairProduct product, float filled_with) {
       .dq = elements<T>(results[1]),
       .dk = elements<T>(results[2]),
       .dv = elements<T>(results[3])};
-  std::optional<cpu::PairProducts> products;
+  std::optional<cpu::Bf16Brgemm> products;
   if (product != nullptr) {
     products.emplace();
   }
@@ -78,14 +78,14 @@ void expect_no_trace_of_scratch(at::ScalarType type, PairProduct product, const 
   }
 }
 
-TEST(AttentionScratch, MayHoldAnything) {
+TEST(AttentionScratch, MayHaveAnyInitialContent) {
   everywhere([](at::ScalarType type, const std::string& where) {
     if (type == at::kFloat) {
       expect_no_trace_of_scratch<float>(type, nullptr, where);
     } else if (type == at::kBFloat16) {
       expect_no_trace_of_scratch<Bf16>(type, nullptr, where);
       if (current_arch() == Arch::avx512_bf16) {
-        expect_no_trace_of_scratch<Bf16>(type, cpu::PairProducts::product, where + ", oneDNN's products");
+        expect_no_trace_of_scratch<Bf16>(type, cpu::Bf16Brgemm::product, where + ", oneDNN's products");
       }
     }
   });

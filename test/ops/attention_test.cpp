@@ -1,4 +1,4 @@
-// Attention and its masks against the definition.
+// Attention and its masks, compared with the definition.
 #include "lehr/ops/attention.h"
 
 #include <gmock/gmock.h>
@@ -24,14 +24,14 @@ TEST(Attention, CausalEqualsItsDefinition) {
   });
 }
 
-TEST(Attention, WithoutCausalOrderEveryKeyIsSeen) {
+TEST(Attention, WithoutCausalOrderEveryKeyIsVisible) {
   for (const at::ScalarType type : all_types()) {
     expect_attention("all keys", {2, 33, 33, 4, 2, 16}, type, {.causal = false});
     expect_attention("more keys than queries", {2, 5, 33, 4, 2, 16}, type, {.causal = false});
   }
 }
 
-TEST(Attention, QueriesStandAtTheLastPositionsOfACache) {
+TEST(Attention, QueriesAreAtTheLastPositionsOfACache) {
   for (const at::ScalarType type : all_types()) {
     for (const int64_t queries : {1, 2, 9}) {
       expect_attention("cache", {2, queries, 40, 4, 2, 16}, type, {});
@@ -54,10 +54,10 @@ TEST(Attention, DocumentsDoNotSeeEachOther) {
   });
 }
 
-TEST(Attention, HiddenKeysAreNotSeenAndBlindQueriesGetZeros) {
+TEST(Attention, HiddenKeysAreNotSeenAndFullyMaskedQueriesReturnZero) {
   for (const at::ScalarType type : all_types()) {
     at::Tensor padding = at::ones({2, 33}, at::kBool);
-    padding[0].narrow(0, 0, 4).fill_(false);  // left padding: the first four queries of row 0 see nothing
+    padding[0].narrow(0, 0, 4).fill_(false);  // left padding: the first four queries of row 0 are fully masked
     padding[1].narrow(0, 20, 13).fill_(false);
     expect_attention("padding", {2, 33, 33, 4, 2, 16}, type, {.key_padding = padding});
     expect_attention("allowed", {2, 33, 33, 4, 2, 16}, type, {.allowed = at::rand({33, 33}) < 0.7});
@@ -69,12 +69,12 @@ TEST(Attention, HiddenKeysAreNotSeenAndBlindQueriesGetZeros) {
   EXPECT_TRUE(at::equal(y, at::zeros_like(y)));
 }
 
-TEST(Attention, UsesTheScaleThatIsGiven) {
+TEST(Attention, UsesTheGivenScale) {
   expect_attention("scale", {1, 19, 19, 2, 2, 8}, at::kDouble, {}, {.scale = 0.77});
 }
 
 TEST(Attention, TakesStridedInputs) {
-  const at::Tensor packed = random_tensor({2, 40, 3, 4, 24}, at::kFloat);  // (B, T, 3, H, D), as a fused projection
+  const at::Tensor packed = random_tensor({2, 40, 3, 4, 24}, at::kFloat);  // (B, T, 3, H, D), as of a fused projection
   expect_equal_to_definition(
       "strided",
       [](const Tensors& in) -> Tensors { return {attention(in[0], in[1], in[2])}; },
@@ -82,7 +82,7 @@ TEST(Attention, TakesStridedInputs) {
       {packed.select(2, 0), packed.select(2, 1), packed.select(2, 2)});
 }
 
-TEST(Attention, TakesNoTokens) {
+TEST(Attention, AcceptsZeroTokens) {
   const at::Tensor none = at::zeros({1, 0, 2, 8});
   EXPECT_EQ(attention(none, none, none).numel(), 0);
 }
@@ -103,12 +103,12 @@ TEST(Attention, LeavesFrozenInputsWithoutGradient) {
   }
 }
 
-TEST(Attention, RefusesWhatDoesNotFit) {
+TEST(Attention, RefusesInvalidShapesAndTypes) {
   const at::Tensor q = at::ones({1, 4, 3, 8});
   const at::Tensor k = at::ones({1, 4, 2, 8});
   EXPECT_THAT(error_of([&] { attention(q, k, k); }), testing::HasSubstr("Hkv dividing Hq, found 1x4x3x8, 1x4x2x8"));
   const at::Tensor shorter = at::ones({1, 3, 3, 8});
-  EXPECT_THAT(error_of([&] { attention(q, shorter, shorter); }), testing::HasSubstr("found 4 queries, 3 keys"));
+  EXPECT_THAT(error_of([&] { attention(q, shorter, shorter); }), testing::HasSubstr("found 4 and 3"));
   EXPECT_THAT(
       error_of([&] {
         attention(q, q, q, {.document_ids = at::ones({1, 5}, at::kLong)});

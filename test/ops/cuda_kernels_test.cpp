@@ -1,4 +1,4 @@
-// The CUDA kernels against the operators' definitions: as loops on the host everywhere, and on a GPU where there is
+// The CUDA kernels compared with the operators' definitions: as loops on the host everywhere, and on a GPU if there is
 // one.
 #include <gmock/gmock.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -6,8 +6,8 @@
 #include <cmath>
 
 #include "lehr/ops/cuda.h"
+#include "lehr/ops/global_norm.h"
 #include "lehr/ops/linear_cross_entropy.h"
-#include "lehr/ops/norm.h"
 #include "lehr/ops/qk_norm_rotary.h"
 #include "lehr/ops/reference.h"
 #include "lehr/ops/silu_mul.h"
@@ -22,7 +22,7 @@ using testing::HasSubstr;
 
 class CudaKernels : public KernelsTest {
  protected:
-  // The operator on the kernels' device, where it must start kernels, or none.
+  // The operator on the kernels' device. It must start kernels if `by_kernels` is true, else none.
   Operator here(const Operator& op, bool by_kernels = true) const {
     return [this, op, by_kernels](const Tensors& in) {
       Tensors moved;
@@ -60,7 +60,7 @@ TEST_P(CudaKernels, RmsNormEqualsItsDefinition) {
       const Operator definition = [&](const Tensors& in) -> Tensors {
         return {reference::rms_norm(in[0], in[1], kEps, kind)};
       };
-      // One or two threads, part of a warp, a warp, several, a whole block.
+      // One or two threads, a part of a warp, a warp, several warps, a whole block.
       for (const auto& [rows, size] :
            std::vector<std::pair<int64_t, int64_t>>{{3, 8}, {40, 24}, {7, 1024}, {5, 1544}, {3, 4096}, {2, 8192}}) {
         const Tensors inputs = {random_tensor({rows, size}, type), random_tensor({size}, type)};
@@ -97,7 +97,7 @@ TEST_P(CudaKernels, AddRmsNormEqualsItsDefinition) {
   }
 }
 
-TEST_P(CudaKernels, RmsNormGivesGroupsManyRows) {
+TEST_P(CudaKernels, RmsNormWithManyRowsPerGroup) {
   const int64_t groups = cuda::weight_gradient_parts(1 << 20, cuda::row_threads<float>(128));
   const Operator fast = [&](const Tensors& in) -> Tensors { return {rms_norm(in[0], in[1], kEps)}; };
   const Operator definition = [&](const Tensors& in) -> Tensors { return {reference::rms_norm(in[0], in[1], kEps)}; };
@@ -105,7 +105,7 @@ TEST_P(CudaKernels, RmsNormGivesGroupsManyRows) {
   expect_equal("many rows", fast, definition, inputs, {}, 4);  // as above
 }
 
-TEST_P(CudaKernels, RmsNormLeavesOtherRowsToTheDefinition) {
+TEST_P(CudaKernels, RmsNormOfUnsupportedSizesUsesTheDefinition) {
   const Operator op = [](const Tensors& in) -> Tensors { return {rms_norm(in[0], in[1], kEps)}; };
   const Operator definition = [](const Tensors& in) -> Tensors { return {reference::rms_norm(in[0], in[1], kEps)}; };
   for (const int64_t size : {int64_t{7}, cuda::kMostInRow + 8}) {
@@ -114,7 +114,7 @@ TEST_P(CudaKernels, RmsNormLeavesOtherRowsToTheDefinition) {
   }
 }
 
-TEST_P(CudaKernels, TakeTensorsThatBeginAnywhere) {
+TEST_P(CudaKernels, AcceptUnalignedTensors) {
   const auto shifted = [&](at::IntArrayRef sizes) {
     const int64_t count = c10::multiply_integers(sizes);
     return random_tensor({count + 1}, at::kFloat).to(device()).narrow(0, 1, count).view(sizes);
@@ -179,8 +179,8 @@ TEST_P(CudaKernels, RotationsEqualTheirDefinitions) {
   }
 }
 
-TEST_P(CudaKernels, RotationsLeaveOtherHeadsToTheDefinition) {
-  for (const int64_t size : {18, 1024}) {  // the latter is turned by a kernel, after the norm
+TEST_P(CudaKernels, RotationsOfUnsupportedHeadsUseTheDefinition) {
+  for (const int64_t size : {18, 1024}) {  // heads of 1024 are rotated by a kernel, after the norm
     const at::Tensor angles = random_tensor({5, 12}, at::kFloat);
     const Operator op = [&](const Tensors& in) -> Tensors {
       const at::Tensor cos = angles.cos().to(in[0].device());
@@ -242,15 +242,15 @@ TEST_P(CudaKernels, LossEqualsItsDefinition) {
         return {scaled(reference::linear_cross_entropy(in[0], in[1], labels, -100))};
       };
       const Tensors inputs = {random_tensor({11, 32}, type), random_tensor({vocabulary, 32}, type)};
-      // Logits are rounded to the type before the softmax: their size times its last place.
+      // Logits are rounded to the dtype before the softmax; the error is their size times the unit in the last place.
       expect_equal(
           "vocabulary " + std::to_string(vocabulary), fast, definition, inputs, {}, type == at::kFloat ? 4 : 8);
     }
   }
 }
 
-// A sum's and a mean's gradients have a stride of 0; uneven ones are above.
-TEST_P(CudaKernels, LossOfRowsThatCountIsScaledByWhatComesIn) {
+// The incoming gradients of a sum and of a mean have a stride of 0; the test above has uneven ones.
+TEST_P(CudaKernels, LossIsScaledByTheIncomingGradient) {
   for (const auto type : kTypes) {
     at::Tensor labels = at::randint(0, 300, {40}, at::kLong);
     labels.slice(0, 3, 40, 7).fill_(-100);
@@ -264,7 +264,7 @@ TEST_P(CudaKernels, LossOfRowsThatCountIsScaledByWhatComesIn) {
   }
 }
 
-TEST_P(CudaKernels, LossThatIsSummedIsNotComputedAgain) {
+TEST_P(CudaKernels, LossIsNotRecomputedForAUniformGradient) {
   at::Tensor hidden = there(random_tensor({9, 32}, at::kFloat)).set_requires_grad(true);
   at::Tensor weight = there(random_tensor({50, 32}, at::kFloat)).set_requires_grad(true);
   const at::Tensor labels = there(at::randint(0, 50, {3, 3}, at::kLong));
@@ -274,13 +274,13 @@ TEST_P(CudaKernels, LossThatIsSummedIsNotComputedAgain) {
     loss.backward();
     return cuda::table_uses() - before;
   };
-  EXPECT_EQ(uses([](const at::Tensor& losses) { return losses.sum() / 9; }), 1);  // scales
+  EXPECT_EQ(uses([](const at::Tensor& losses) { return losses.sum() / 9; }), 1);  // only scales the saved gradients
   EXPECT_EQ(uses([](const at::Tensor& losses) { return losses.mean(); }), 1);
   EXPECT_EQ(uses([](const at::Tensor& losses) { return (losses * losses).sum(); }), 1);  // the loss of the rows again
 }
 
-TEST_P(CudaKernels, LossIsNotANumberForALabelOutOfRange) {
-  for (const auto type : {at::kFloat, at::kBFloat16, at::kDouble}) {  // the last without kernels
+TEST_P(CudaKernels, LossIsNaNForALabelOutOfRange) {
+  for (const auto type : {at::kFloat, at::kBFloat16, at::kDouble}) {  // float64 has no kernels
     for (const int64_t wrong : {5, -1}) {
       at::Tensor hidden = there(random_tensor({4, 16}, type)).set_requires_grad(true);
       const at::Tensor weight = there(random_tensor({5, 16}, type));
@@ -295,7 +295,7 @@ TEST_P(CudaKernels, LossIsNotANumberForALabelOutOfRange) {
   }
 }
 
-TEST_P(CudaKernels, LossTakesLogitsOfMinusInfinity) {
+TEST_P(CudaKernels, LossAcceptsLogitsOfMinusInfinity) {
   const double inf = std::numeric_limits<double>::infinity();
   at::Tensor logits = random_tensor({3, 5000}, at::kFloat, 5);
   logits.slice(1, 1, 5000, 2).fill_(-inf);
@@ -311,10 +311,27 @@ TEST_P(CudaKernels, LossTakesLogitsOfMinusInfinity) {
   EXPECT_LE(worst_error(here.cpu(), gradient), tolerance(at::kFloat));
 }
 
+// A maximum ignores NaN, so a thread whose logits are all NaN must not be left out.
+TEST_P(CudaKernels, LossIsNaNIfAThreadSeesOnlyNaN) {
+  for (const auto type : kTypes) {
+    const int64_t size = 9000;
+    at::Tensor logits = random_tensor({2, size}, type);
+    const int64_t width = type == at::kFloat ? cuda::kPack<float> : cuda::kPack<Bf16>;
+    for (int64_t first = 3 * width; first < size; first += cuda::kMostThreads * width) {
+      logits[0].slice(0, first, std::min(first + width, size)).fill_(std::nanf(""));
+    }
+    const at::Tensor here = there(logits.clone()), losses = there(at::empty({2}));
+    expect_kernels(true, [&] { cuda::cross_entropy_(here, there(at::zeros({2}, at::kLong)), losses, true); });
+    EXPECT_TRUE(std::isnan(losses[0].item<float>())) << type;
+    EXPECT_TRUE(here[0].isnan().all().item<bool>()) << type;
+    EXPECT_TRUE(std::isfinite(losses[1].item<float>()));
+  }
+}
+
 TEST_P(CudaKernels, NormAndScalingEqualThoseOfTheCpu) {
   Tensors tensors;
   double square = 0;
-  for (int64_t i = 0; i < 150; ++i) {  // more than a list has room for
+  for (int64_t i = 0; i < 150; ++i) {  // more tensors than one launch takes
     const int64_t size = i == 3 ? 200'001 : i == 5 ? 0 : 3 * i + 1;
     tensors.push_back(random_tensor({size}, i % 3 == 0 ? at::kBFloat16 : at::kFloat));
     square += tensors.back().to(at::kDouble).square().sum().item<double>();
@@ -356,7 +373,7 @@ TEST_P(CudaKernels, NormAndScalingEqualThoseOfTheCpu) {
   }
 }
 
-TEST_P(CudaKernels, TokensGoToTheirExpertsAndBack) {
+TEST_P(CudaKernels, TokenPermutationEqualsItsDefinition) {
   for (const auto type : kTypes) {
     for (const int64_t size : {5, 64, 1000}) {
       const at::Tensor selected =
@@ -375,7 +392,7 @@ TEST_P(CudaKernels, TokensGoToTheirExpertsAndBack) {
       };
       const Tensors inputs = {
           random_tensor({13, size}, type), random_tensor({13, 3}, type), random_tensor({size}, type)};
-      expect_equal(std::to_string(size), fast, definition, inputs, {}, 4);  // a few roundings one after the other
+      expect_equal(std::to_string(size), fast, definition, inputs, {}, 4);  // several roundings in sequence
       expect_equal("frozen tokens", fast, definition, inputs, {true, false, true}, 4);
       expect_equal("frozen weights", fast, definition, inputs, {false, true, true}, 4);
     }
@@ -389,8 +406,8 @@ TEST_P(CudaKernels, RefuseSecondDerivatives) {
       error_of([&] { torch::autograd::grad({sum}, {leaf}, {}, true, true); }), HasSubstr("differentiated again"));
 }
 
-// With kernels or without: a model must not train on one device and be refused on the other.
-TEST_P(CudaKernels, RefuseSecondDerivativesOfTokensPaths) {
+// With kernels or without: a model that trains on one device must not be refused on the other.
+TEST_P(CudaKernels, RefuseSecondDerivativesOfTokenPermutation) {
   for (const auto type : {at::kFloat, at::kDouble}) {
     at::Tensor leaf = there(at::ones({2, 8}, type)).set_requires_grad(true);
     const TokenPermutation permutation = sort_by_expert(there(at::tensor({1, 0}, at::kLong).view({2, 1})), 2);
@@ -408,28 +425,28 @@ TEST_P(CudaKernels, RefuseSecondDerivativesOfTokensPaths) {
 
 INSTANTIATE_TEST_SUITE_P(, CudaKernels, testing::Bool(), place_name);
 
-TEST(CudaModule, MustBeOfTheProgramsVersion) {
+TEST(CudaModule, MustHaveTheVersionOfTheProgram) {
   cuda::Table other = host_table();
   other.layout += 8;
   EXPECT_THAT(error_of([&] { cuda::TableScope(other, at::kCPU); }), HasSubstr("build both from the same sources"));
 }
 
-TEST(CudaModule, NamesTheOperatorWhoseKernelDoesNotStart) {
+TEST(CudaModule, NamesTheOperatorWhoseKernelDoesNotLaunch) {
   cuda::Table broken = host_table();
   broken.f32.silu_mul_forward = [](const float*, const float*, float*, int64_t) -> cuda::Status { return "no device"; };
   const cuda::TableScope scope(broken, at::kCPU);
   EXPECT_THAT(
       error_of([] { silu_mul(at::ones({3}), at::ones({3})); }),
-      HasSubstr("silu_mul: its CUDA kernel could not be started: no device"));
+      HasSubstr("silu_mul: its CUDA kernel could not be launched: no device"));
 }
 
-TEST(CudaModule, OpensWhereItWasBuilt) {
+TEST(CudaModule, LoadsIfItWasBuilt) {
 #ifdef LEHR_HAS_CUDA_MODULE
   const bool has_gpu = why_no_gpu().empty();
   const std::string reason = cuda::open_kernels();
-  if (has_gpu) {  // "no kernel image": of an older architecture than those it was built for
+  if (has_gpu) {  // "no kernel image": the GPU has an older architecture than those of the build
     EXPECT_THAT(reason, testing::AnyOf(testing::IsEmpty(), HasSubstr("no kernel image")));
-  } else {  // found, opened, and of this version, which needs no GPU
+  } else {  // the module is found, loaded and of this version, which needs no GPU
     EXPECT_THAT(reason, HasSubstr("do not run here: "));
   }
 #else

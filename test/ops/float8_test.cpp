@@ -38,7 +38,7 @@ void expect_same(const at::Tensor& found, const at::Tensor& wanted, const std::s
   EXPECT_TRUE(at::allclose(found.to(at::kDouble), wanted, 0, 0, /*equal_nan=*/true)) << what;
 }
 
-// Rows of very different sizes, each with elements over 40 powers of two.
+// Rows of very different magnitude, each with elements over 40 powers of two.
 at::Tensor wide_matrix(int64_t rows, int64_t columns, at::ScalarType type) {
   const auto powers = [](at::IntArrayRef sizes, int64_t least, int64_t most) {
     return at::pow(2.0, at::randint(least, most, sizes).to(at::kDouble));
@@ -47,7 +47,7 @@ at::Tensor wide_matrix(int64_t rows, int64_t columns, at::ScalarType type) {
       .to(type);
 }
 
-TEST(Float8, KeepsTheNumbersOfItsDefinition) {
+TEST(Float8, EqualsItsDefinition) {
   everywhere([](at::ScalarType type, const std::string& what) {
     for (const auto& [rows, columns] :
          {std::pair{1, 1},
@@ -60,7 +60,7 @@ TEST(Float8, KeepsTheNumbersOfItsDefinition) {
       const at::Tensor wanted = definition(matrix);
       expect_same(round_rows_to_float8(matrix), wanted, what);
       expect_same(reference::round_rows_to_float8(matrix), wanted, what + ", in ATen");
-      const at::Tensor transposed = matrix.t().contiguous().t();  // a scale for each column of what lies in memory
+      const at::Tensor transposed = matrix.t().contiguous().t();  // one scale per column of the stored matrix
       const at::Tensor by_column = round_rows_to_float8(transposed);
       expect_same(by_column, wanted, what + ", transposed");
       EXPECT_TRUE(rows == 1 || columns == 1 || by_column.t().is_contiguous()) << what;
@@ -72,7 +72,7 @@ TEST(Float8, KeepsTheNumbersOfItsDefinition) {
   });
 }
 
-// Where the scale jumps, and at both ends of what floats have.
+// Around the steps of the scale, and at both ends of the range of float32.
 TEST(Float8, ScalesByTheLargestElement) {
   at::manual_seed(1);
   std::vector<double> edges{0, 1e-30, 1e-13, 1e-12, 1.1e-12, 3e38};
@@ -93,8 +93,8 @@ TEST(Float8, ScalesByTheLargestElement) {
   }
 }
 
-// All 254 finite numbers of float8, and the middles between them, which go to the even one.
-TEST(Float8, RoundsToTheNearestAndFromTheMiddleToEven) {
+// All 254 finite numbers of float8, and the midpoints between them, which round to even.
+TEST(Float8, RoundsToNearestAndTiesToEven) {
   std::vector<float> numbers;
   for (int bits = 0; bits < 127; ++bits) {
     numbers.push_back(
@@ -116,9 +116,9 @@ TEST(Float8, RoundsToTheNearestAndFromTheMiddleToEven) {
   }
 }
 
-// Half of the last of three bits behind the leading one; below the smallest normal number, 2^-6 of what is scaled to at
-// least 224, half of 2^-9, which is less than 2^-17 of the largest.
-TEST(Float8, ErrsBySixteenthsAtMost) {
+// The bound: half a unit in the last of three mantissa bits, 2^-4. Below the smallest normal number, 2^-6, where the
+// largest element is scaled to at least 224: half of 2^-9, which is less than 2^-17 of the largest.
+TEST(Float8, HasARelativeErrorOfAtMostOneSixteenth) {
   at::manual_seed(2);
   const at::Tensor matrix = wide_matrix(200, 100, at::kDouble);
   const at::Tensor error = (round_rows_to_float8(matrix) - matrix).abs();
@@ -132,7 +132,7 @@ TEST(Float8, ErrsBySixteenthsAtMost) {
       << "the bound is reached nearly";
 }
 
-TEST(Float8, ShowsWhatIsNotFinite) {
+TEST(Float8, MakesRowsWithNonFiniteElementsNaN) {
   for (const double wrong : {kInfinity, -kInfinity, std::nan("")}) {
     everywhere([&](at::ScalarType type, const std::string& what) {
       at::Tensor matrix = wide_matrix(5, 70, type);
@@ -149,8 +149,8 @@ TEST(Float8, ShowsWhatIsNotFinite) {
   }
 }
 
-// What at::_scaled_mm asks of its operands, of which only a GPU's takes a scale for each row.
-TEST(Float8, MakesRowsAsProductsOfAGpuTakeThem) {
+// The layout that at::_scaled_mm requires of its operands; only on a GPU does it take one scale per row.
+TEST(Float8, HasTheLayoutThatScaledMmRequiresOnAGpu) {
   at::manual_seed(3);
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     const at::Tensor matrix = wide_matrix(32, 48, type);
@@ -166,7 +166,7 @@ TEST(Float8, MakesRowsAsProductsOfAGpuTakeThem) {
   }
 }
 
-TEST(Float8, TakesNoRows) {
+TEST(Float8, AcceptsZeroRows) {
   EXPECT_EQ(round_rows_to_float8(at::empty({0, 3})).sizes(), (std::vector<int64_t>{0, 3}));
 }
 

@@ -1,4 +1,4 @@
-// Gradients as tests compare them.
+// Gradients of leaves, for comparison in tests.
 #pragma once
 
 #include <vector>
@@ -9,7 +9,7 @@ namespace lehr::ops::test {
 
 using Tensors = std::vector<at::Tensor>;
 
-/// The gradients of leaves, which have none afterwards.
+/// Takes the gradients of the leaves, which are undefined afterwards.
 inline Tensors take_gradients(const Tensors& leaves) {
   Tensors gradients;
   for (at::Tensor leaf : leaves) {

@@ -34,7 +34,7 @@ TEST(GroupedLinear, EqualsItsDefinitionWithGradients) {
   }
 }
 
-TEST(GroupedLinear, TakesNoRowsAtAll) {
+TEST(GroupedLinear, AcceptsZeroRows) {
   const at::Tensor weight = at::randn({2, 4, 6}).set_requires_grad(true);
   const at::Tensor output = grouped_linear(at::empty({0, 6}), weight, at::zeros({2}, at::kInt));
   EXPECT_EQ(output.sizes(), (std::vector<int64_t>{0, 4}));
@@ -42,7 +42,7 @@ TEST(GroupedLinear, TakesNoRowsAtAll) {
   EXPECT_TRUE(at::equal(weight.grad(), at::zeros_like(weight)));
 }
 
-TEST(GroupedLinear, RefusesShapesThatDoNotFit) {
+TEST(GroupedLinear, RefusesInvalidShapes) {
   const at::Tensor weight = at::randn({5, 4, 6});
   EXPECT_THROW(grouped_linear(at::randn({9, 7}), weight, some_ends()), Error);
   EXPECT_THROW(grouped_linear(at::randn({9, 6}), weight, some_ends().to(at::kLong)), Error);
@@ -59,13 +59,13 @@ TEST(TokenPermutation, SortsCopiesByExpertAndKeepsTheOrderOfTokens) {
   EXPECT_TRUE(at::equal(permute_tokens(tokens, p).flatten(), at::tensor({0., 2., 1., 0., 1., 2.}, at::kDouble)));
 }
 
-TEST(TokenPermutation, ThereAndBackIsTheWeightedSumWithItsGradients) {
+TEST(TokenPermutation, RoundTripIsTheWeightedSumWithItsGradients) {
   at::manual_seed(2);
   const at::Tensor selected = at::tensor({2, 0, 1, 2, 2, 0}, at::kLong).view({3, 2});
   const auto p = sort_by_expert(selected, 4);
   const at::Tensor tokens = at::randn({3, 5}, at::kDouble).set_requires_grad(true);
   const at::Tensor weights = at::rand({3, 2}, at::kDouble).set_requires_grad(true);
-  const at::Tensor scale = at::tensor({1., 2., 3., 4.}, at::kDouble);  // what each "expert" does
+  const at::Tensor scale = at::tensor({1., 2., 3., 4.}, at::kDouble);  // stands for the experts
   const at::Tensor grad = at::randn({3, 5}, at::kDouble);
   const at::Tensor sorted_scale = scale.index({selected.flatten().index_select(0, p.order)}).unsqueeze(1);
   combine_tokens(permute_tokens(tokens, p) * sorted_scale, weights, p).backward(grad);

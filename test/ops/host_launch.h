@@ -1,11 +1,12 @@
-// Runs bodies of CUDA kernels on the host, thread by thread, in groups of the very sizes that a GPU would get: what is
-// left to a GPU are launches, shuffles and barriers (lehr/ops/cuda/launch.h).
+// Runs the bodies of CUDA kernels on the host, thread by thread, in groups of exactly the sizes that a GPU would get.
+// Not covered are launches, shuffles and barriers (lehr/ops/cuda/launch.h).
 #pragma once
 
 #include <gtest/gtest.h>
 #include <ucontext.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <memory>
 #include <vector>
@@ -15,7 +16,7 @@
 
 namespace lehr::ops::test {
 
-/// The threads of a group, each with a stack of its own; one runs until it waits for the others or ends.
+/// The threads of a group, each with its own stack; one runs until it waits for the others or ends.
 class HostThreads {
  public:
   /// Calls body(rank) on each.
@@ -45,7 +46,7 @@ class HostThreads {
     }
   }
 
-  /// The numbers that all threads bring, in the order of ranks. Two buffers in turns, as others may be slower.
+  /// Exchanges one number per thread, in the order of ranks. Two buffers alternate, since other threads may be slower.
   const std::vector<double>& gather(double mine) {
     Thread& me = at(rank_);
     std::vector<double>& all = buffers_[static_cast<size_t>(me.gathers++ % 2)];
@@ -72,7 +73,7 @@ class HostThreads {
 
   void start(Thread& thread) {
     if (thread.stack == nullptr) {
-      thread.stack.reset(new char[kStack]);  // untouched, so that it costs no memory
+      thread.stack.reset(new char[kStack]);  // uninitialized, so that untouched pages take no memory
     }
     thread.gathers = 0;
     thread.done = false;
@@ -100,12 +101,15 @@ class HostThreads {
   int rank_ = 0;
 };
 
-/// A group as bodies see it.
+/// A group, as kernel bodies use it.
 class HostGroup {
  public:
-  HostGroup(HostThreads& threads, int rank, int size) : threads_(threads), rank_(rank), size_(size) {}
+  HostGroup(HostThreads& threads, int rank, int size, void* scratch)
+      : threads_(threads), rank_(rank), size_(size), scratch_(scratch) {}
   int rank() const { return rank_; }
   int size() const { return size_; }
+  void* scratch() const { return scratch_; }
+  void sync() { threads_.gather(0); }
   template <class X>
   X sum(X mine) {
     double total = 0;
@@ -126,27 +130,35 @@ class HostGroup {
   HostThreads& threads_;
   int rank_;
   int size_;
+  void* scratch_;
 };
 
-/// See lehr/ops/cuda/fill_norms.h; refuses what a GPU would.
+/// See lehr/ops/cuda/fill_norms.h. Refuses launches that a GPU would refuse.
 struct HostLaunch {
-  /// Launches so far, so that a test can tell that it ran kernels.
-  static int64_t& launches() {
-    static int64_t count = 0;
+  /// Number of launches so far, so that a test can check that it ran kernels.
+  static std::atomic<int64_t>& launches() {
+    static std::atomic<int64_t> count = 0;
     return count;
   }
 
+  /// The least that kernel bodies support, so that rows of tests exceed it.
+  static int64_t most_scratch() { return 9 << 10; }
+
   template <class Body>
-  static cuda::Status groups(const Body& body, int64_t count, int64_t threads) {
+  static cuda::Status groups(const Body& body, int64_t count, int64_t threads, int64_t scratch = 0) {
     ++launches();
+    if (scratch > most_scratch()) {
+      return "no such memory of a group";
+    }
     if (threads > cuda::kMostThreads || (threads > 32 && threads % 32 != 0) || (threads & (threads - 1)) != 0) {
       return "no such group of threads";
     }
-    static HostThreads host;
+    static thread_local HostThreads host;                                          // ranks may be threads
+    const std::unique_ptr<char[]> memory(new char[static_cast<size_t>(scratch)]);  // exactly: the sanitizer sees more
     for (int64_t index = 0; index < count; ++index) {
       const int size = static_cast<int>(threads);
       host.run(size, [&](int rank) {
-        HostGroup group(host, rank, size);
+        HostGroup group(host, rank, size, memory.get());
         body(group, index);
       });
     }
@@ -157,12 +169,12 @@ struct HostLaunch {
     return threads <= 32 ? groups(body, count, threads) : "more threads than a warp has";
   }
   template <class Body>
-  static cuda::Status blocks(const Body& body, int64_t count, int64_t threads) {
-    return threads >= 32 ? groups(body, count, threads) : "fewer threads than a warp has";
+  static cuda::Status blocks(const Body& body, int64_t count, int64_t threads, int64_t scratch = 0) {
+    return threads >= 32 ? groups(body, count, threads, scratch) : "fewer threads than a warp has";
   }
 };
 
-/// The CUDA kernels as loops on the host.
+/// The table of CUDA kernels as loops on the host.
 inline const cuda::Table& host_table() {
   static const cuda::Table table = [] {
     cuda::Table made = {};
@@ -174,6 +186,7 @@ inline const cuda::Table& host_table() {
     cuda::RestKernels<HostLaunch, Bf16>::fill(made.bf16);
     made.sum = cuda::PlainKernels<HostLaunch>::sum;
     made.stochastic_round = cuda::PlainKernels<HostLaunch>::stochastic_round;
+    made.known_ids = cuda::PlainKernels<HostLaunch>::known_ids;
     return made;
   }();
   return table;

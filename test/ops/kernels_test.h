@@ -1,4 +1,4 @@
-// Where tests run the CUDA kernels: as loops on the host everywhere, and on a GPU where there is one.
+// The device on which tests run the CUDA kernels: loops on the host everywhere, and a GPU if there is one.
 #pragma once
 
 #include <dlfcn.h>
@@ -13,7 +13,7 @@
 
 namespace lehr::ops::test {
 
-/// "" once LibTorch's CUDA half is loaded and there is a GPU.
+/// "" once LibTorch's CUDA half is loaded and there is a GPU; else the reason.
 inline std::string why_no_gpu() {
   if (!std::filesystem::exists("/dev/nvidiactl") && !std::filesystem::exists("/dev/dxg")) {
     return "there is no NVIDIA driver";
@@ -24,7 +24,7 @@ inline std::string why_no_gpu() {
   return at::globalContext().hasCUDA() ? "" : "LibTorch finds no GPU";
 }
 
-/// The parameter is where kernels run: true for a GPU.
+/// The parameter is the place of the kernels: true for a GPU.
 class KernelsTest : public testing::TestWithParam<bool> {
  protected:
   void SetUp() override {
@@ -47,7 +47,8 @@ class KernelsTest : public testing::TestWithParam<bool> {
 
   at::Tensor there(const at::Tensor& tensor) const { return tensor.defined() ? tensor.to(device()) : tensor; }
 
-  /// Calls body, which must start kernels, or none. On the host they are counted themselves.
+  /// Calls body, which must start kernels if `by_kernels` is true, else none. On the host the kernels themselves are
+  /// counted.
   template <class Body>
   void expect_kernels(bool wanted, const Body& body) const {
     const int64_t uses = cuda::table_uses();

@@ -1,4 +1,4 @@
-// The language-model loss against its definition with all logits.
+// linear_cross_entropy, the language-model loss in chunks, compared with its definition on all logits.
 #include "lehr/ops/linear_cross_entropy.h"
 
 #include <gmock/gmock.h>
@@ -28,7 +28,7 @@ Tensors inputs(int64_t rows, int64_t hidden, int64_t vocabulary, at::ScalarType 
   return {random_tensor({rows, hidden}, type), random_tensor({vocabulary, hidden}, type, 0.3)};
 }
 
-// In bfloat16 the operator's logits are rounded where the definition's, computed in float64, are not.
+// In bfloat16 the operator rounds its logits; the definition computes them in float64.
 void expect_close(const at::Tensor& labels, const Tensors& in, const std::string& what, std::vector<bool> frozen = {}) {
   if (in[0].scalar_type() != at::kBFloat16) {
     expect_equal_to_definition(what, fast(labels), definition(labels), in, std::move(frozen), 4);
@@ -56,8 +56,8 @@ TEST(LinearCrossEntropy, EqualsItsDefinitionWithUnevenGradients) {
   });
 }
 
-// Rows that rise, fall, are level, and have stretches of -inf before, between and behind, whose gradient is exactly
-// zero; 300,000 logits are more than the usual pieces of a row.
+// Rows that rise, fall, are constant, and have ranges of -inf before, in between and behind, whose gradient is exactly
+// zero. 300,000 logits are more than the usual pieces of a row.
 TEST(CrossEntropyOfLogits, EqualsItsDefinitionWhereverTheGreatestLogitIs) {
   everywhere([](at::ScalarType type, const std::string& where) {
     for (const int64_t size : {3001, 300'000}) {
@@ -75,7 +75,7 @@ TEST(CrossEntropyOfLogits, EqualsItsDefinitionWhereverTheGreatestLogitIs) {
       const at::Tensor exact = at::log_softmax(logits, 1, at::kDouble);
       const at::Tensor at_labels = exact.gather(1, labels.unsqueeze(1)).squeeze(1);
       const at::Tensor gradient = factors.unsqueeze(1) * (exact.exp() - at::one_hot(labels, size));
-      // Differences of logits, up to 60, are rounded before they are raised.
+      // Differences of logits, up to 60, are rounded before they are exponentiated.
       const double relative = type == at::kDouble ? 1e-13 : 1e-5;
       for (const bool wanted : {false, true}) {
         const at::Tensor x = logits.clone(), losses = at::empty({5}, at::TensorOptions(wide));
@@ -95,8 +95,8 @@ TEST(CrossEntropyOfLogits, EqualsItsDefinitionWhereverTheGreatestLogitIs) {
 }
 
 TEST(LinearCrossEntropy, EqualsItsDefinitionOverManyChunks) {
-  // 1,100 rows of 8,300 logits: three chunks in float32, five in float64, two in bfloat16. The products sum 8,300
-  // float32 terms in one go, which costs more than the usual tolerance.
+  // 1,100 rows of 8,300 logits: three chunks in float32, five in float64, two in bfloat16. The matmuls sum 8,300
+  // float32 terms in one pass, which costs more than the usual tolerance.
   for (const at::ScalarType type : all_types()) {
     const Tensors in = inputs(1100, 8, 8300, type);
     const at::Tensor labels = random_labels(1100, 8300, 0.1);
@@ -115,7 +115,7 @@ TEST(LinearCrossEntropy, EqualsItsDefinitionOverManyChunks) {
   }
 }
 
-TEST(LinearCrossEntropy, ComputesOnlyTheGradientsThatAreWanted) {
+TEST(LinearCrossEntropy, ComputesOnlyTheRequiredGradients) {
   for (const double ignored : {0.0, 0.5}) {
     const at::Tensor labels = random_labels(21, 50, ignored);
     const Tensors in = inputs(21, 12, 50, at::kDouble);
@@ -135,7 +135,7 @@ TEST(LinearCrossEntropy, IsZeroWithZeroGradientsWhereEveryLabelIsIgnored) {
   EXPECT_TRUE(at::equal(weight.grad(), at::zeros({9, 4})));
 }
 
-TEST(LinearCrossEntropy, TakesNoRowsAndAnotherIgnoreIndex) {
+TEST(LinearCrossEntropy, AcceptsZeroRowsAndAnotherIgnoreIndex) {
   const at::Tensor weight = random_tensor({9, 4}, at::kFloat);
   EXPECT_EQ(linear_cross_entropy(at::ones({0, 4}), weight, at::empty({0}, at::kLong)).numel(), 0);
   const at::Tensor hidden = random_tensor({3, 4}, at::kFloat);
@@ -145,7 +145,7 @@ TEST(LinearCrossEntropy, TakesNoRowsAndAnotherIgnoreIndex) {
   EXPECT_GT(losses[1].item<float>(), 0);
 }
 
-TEST(LinearCrossEntropy, TakesAFactorThatOnlyTheRowsThatCountShare) {
+TEST(LinearCrossEntropy, AcceptsAUniformGradientOfTheCountedRows) {
   const at::Tensor labels = random_labels(30, 40, 0.3);
   const at::Tensor factors = labels.ne(-100).to(at::kDouble) * 0.7;
   const auto scaled = [&](const Operator& op) -> Operator {
@@ -155,7 +155,7 @@ TEST(LinearCrossEntropy, TakesAFactorThatOnlyTheRowsThatCountShare) {
       "masked", scaled(fast(labels)), scaled(definition(labels)), inputs(30, 8, 40, at::kDouble), {}, 4);
 }
 
-TEST(LinearCrossEntropy, GivesTheSameGradientsASecondTime) {
+TEST(LinearCrossEntropy, HasTheSameGradientsInASecondBackward) {
   const Tensors in = inputs(11, 6, 40, at::kDouble);
   at::Tensor hidden = in[0].detach().set_requires_grad(true);
   at::Tensor weight = in[1].detach().set_requires_grad(true);
@@ -181,16 +181,16 @@ TEST(LinearCrossEntropy, StaysFiniteForExtremeLogits) {
   });
 }
 
-TEST(LinearCrossEntropy, TakesLogitsOfMinusInfinity) {
+TEST(LinearCrossEntropy, AcceptsLogitsOfMinusInfinity) {
   everywhere([](at::ScalarType type, const std::string& where) {
-    at::Tensor weight = at::zeros({700, 1}, type);  // the first 600 of which are out of the question
+    at::Tensor weight = at::zeros({700, 1}, type);  // the first 600 logits are -inf
     weight.narrow(0, 0, 600).fill_(-std::numeric_limits<double>::infinity());
     weight.set_requires_grad(true);
     const at::Tensor losses = linear_cross_entropy(at::ones({1, 1}, type), weight, at::tensor({650}, at::kLong));
-    EXPECT_NEAR(losses.item<double>(), std::log(100.0), 1e-6) << where;  // float32's rounding
+    EXPECT_NEAR(losses.item<double>(), std::log(100.0), 1e-6) << where;  // rounding of float32
     losses.sum().backward();
     EXPECT_EQ(weight.grad().narrow(0, 0, 600).abs().max().item<double>(), 0) << where;
-    EXPECT_NEAR(weight.grad()[600].item<double>(), 0.01, 1e-4) << where;  // bfloat16's rounding
+    EXPECT_NEAR(weight.grad()[600].item<double>(), 0.01, 1e-4) << where;  // rounding of bfloat16
   });
 }
 

@@ -20,7 +20,7 @@ using testing::HasSubstr;
 
 constexpr Float8Recipe kRecipes[] = {Float8Recipe::rowwise, Float8Recipe::rowwise_with_gw_hp};
 
-// Relative to the largest value: one rounding a term for float64 and float32, one of the result for bfloat16.
+// Relative to the largest value: one rounding per term for float64 and float32, one of the result for bfloat16.
 double tolerance(at::ScalarType dtype) {
   return dtype == at::kDouble ? 1e-13 : dtype == at::kFloat ? 1e-5 : 1.0 / 128;
 }
@@ -70,13 +70,13 @@ TEST(LinearFloat8, EqualsItsDefinitionForwardAndBackward) {
   }
 }
 
-// What rounding the operands may cost: an operand errs by 2^-4 of an element, or 2^-17 of the largest of its row.
-TEST(LinearFloat8, ErrsByWhatRoundingCosts) {
+// The error of rounding the operands: 2^-4 of an element, or 2^-17 of the largest of its row.
+TEST(LinearFloat8, HasTheErrorOfRoundingItsOperands) {
   at::manual_seed(2);
   const at::Tensor x = at::randn({50, 200}, at::kDouble) * at::randn({50, 1}, at::kDouble).exp();
   const at::Tensor w = at::randn({30, 200}, at::kDouble);
   const at::Tensor g = at::randn({50, 30}, at::kDouble);
-  const auto bound = [](const at::Tensor& a, const at::Tensor& b) {  // of a b^T
+  const auto bound = [](const at::Tensor& a, const at::Tensor& b) {  // error bound of a b^T
     const auto of_one = [](const at::Tensor& t) {
       return std::exp2(-4) * t.abs() + std::exp2(-17) * t.abs().amax(1, true);
     };
@@ -86,7 +86,7 @@ TEST(LinearFloat8, ErrsByWhatRoundingCosts) {
   const auto expect_near = [&](const at::Tensor& got, const at::Tensor& a, const at::Tensor& b) {
     const at::Tensor exact = at::mm(a, b.t());
     EXPECT_TRUE((got - exact).abs().le(bound(a, b)).all().item<bool>());
-    // Errors of many terms cancel: 2.6 % of an element on average, of two operands.
+    // The errors of many terms cancel: on average 2.6 % of an element, for two operands.
     const double relative = ((got - exact).norm() / exact.norm()).item<double>();
     EXPECT_LT(relative, 0.05);
     EXPECT_GT(relative, 0.01) << "operands were not rounded";
@@ -96,7 +96,7 @@ TEST(LinearFloat8, ErrsByWhatRoundingCosts) {
   expect_near(found.weight, g.t(), x.t());
 }
 
-TEST(LinearFloat8, LeavesTheWeightsGradientToTheOrdinaryProductIfAsked) {
+TEST(LinearFloat8, WithGwHpTheWeightGradientIsInFullPrecision) {
   at::manual_seed(3);
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
     const at::Tensor x = at::randn({40, 32}, dtype), w = at::randn({48, 32}, dtype), g = at::randn({40, 48}, dtype);
@@ -107,9 +107,9 @@ TEST(LinearFloat8, LeavesTheWeightsGradientToTheOrdinaryProductIfAsked) {
   }
 }
 
-// Each token has a scale of its own, so what else is in the call changes nothing but the weights' gradients of
-// `rowwise`: there a token that is far smaller than another keeps fewer bits.
-TEST(LinearFloat8, TreatsEachTokenAlone) {
+// Each token has its own scale, so the other tokens of a call affect nothing but the weight gradients of `rowwise`, in
+// which a token much smaller than another keeps fewer bits.
+TEST(LinearFloat8, ComputesEachTokenIndependently) {
   at::manual_seed(4);
   at::Tensor x = at::randn({24, 32}, at::kDouble);
   x.narrow(0, 10, 14).mul_(std::exp2(-12));
@@ -131,7 +131,7 @@ TEST(LinearFloat8, TreatsEachTokenAlone) {
   }
 }
 
-TEST(LinearFloat8, KeepsZerosAndShowsWhatIsNotFinite) {
+TEST(LinearFloat8, KeepsZerosAndPropagatesNonFiniteTokens) {
   at::manual_seed(5);
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
     at::Tensor x = at::randn({6, 32}, dtype);
@@ -165,7 +165,7 @@ TEST(LinearFloat8, LeavesFrozenInputsWithoutGradient) {
   EXPECT_TRUE(y.grad().defined());
 }
 
-TEST(LinearFloat8, TakesNoRows) {
+TEST(LinearFloat8, AcceptsZeroRows) {
   const at::Tensor x = at::empty({0, 16}).set_requires_grad(true), w = at::randn({32, 16}).set_requires_grad(true);
   const at::Tensor y = linear_float8(x, w);
   EXPECT_EQ(y.sizes(), (std::vector<int64_t>{0, 32}));
@@ -173,7 +173,7 @@ TEST(LinearFloat8, TakesNoRows) {
   EXPECT_TRUE(w.grad().eq(0).all().item<bool>());
 }
 
-TEST(LinearFloat8, GivesTheSameBitsInTwoHalves) {
+TEST(LinearFloat8, SplitBackwardHasTheSameBits) {
   at::manual_seed(6);
   for (const Float8Recipe recipe : kRecipes) {
     const at::Tensor x = at::randn({20, 16}).set_requires_grad(true);
@@ -191,16 +191,16 @@ TEST(LinearFloat8, GivesTheSameBitsInTwoHalves) {
     };
     forward().backward();
     const auto wanted = take();
-    const auto halves = std::make_shared<WeightGradients>();
+    const auto wgrads = std::make_shared<WeightGradients>();
     at::Tensor loss;
     {
-      const WeightGradients::Scope scope(halves);
+      const WeightGradients::Scope scope(wgrads);
       loss = forward();
     }
-    halves->backward_input({loss});
-    EXPECT_EQ(halves->size(), 2U);
+    wgrads->backward_input({loss});
+    EXPECT_EQ(wgrads->size(), 2U);
     EXPECT_FALSE(w1.grad().defined());
-    halves->backward_weight();
+    wgrads->backward_weight();
     const auto found = take();
     for (size_t i = 0; i < found.size(); ++i) {
       EXPECT_TRUE(at::equal(found[i], wanted[i])) << i;
@@ -208,7 +208,7 @@ TEST(LinearFloat8, GivesTheSameBitsInTwoHalves) {
   }
 }
 
-TEST(LinearFloat8, RefusesWhatDoesNotFit) {
+TEST(LinearFloat8, RefusesInvalidShapesAndTypes) {
   const at::Tensor w = at::randn({32, 16});
   EXPECT_THAT(
       error_of([&] {
@@ -223,12 +223,12 @@ TEST(LinearFloat8, RefusesWhatDoesNotFit) {
   EXPECT_NO_THROW(require_float8(at::kCPU, at::kFloat, "float8.enable"));
   EXPECT_THAT(
       error_of([&] { require_float8(at::kMPS, at::kFloat, "float8.enable"); }),
-      HasSubstr("float8.enable: products in float8 run on CPUs and NVIDIA GPUs, found mps"));
+      HasSubstr("float8.enable: float8 matmuls run on CPUs and NVIDIA GPUs, found mps"));
 }
 
-// What a GPU is given for all rows at once: values, and the scales that at::_scaled_mm multiplies a product by. ATen's
-// CPU kernel takes one scale for a matrix, so each row is a matrix here. Only float32's sums differ.
-TEST(LinearFloat8, RoundsToTheValuesAndScalesThatScaledMmTakes) {
+// The operands for all rows on a GPU: values, and the scales by which at::_scaled_mm multiplies a product. ATen's CPU
+// kernel takes one scale per matrix, so each row is a matrix here. Only the order of float32 sums differs.
+TEST(LinearFloat8, RoundsToTheValuesAndScalesOfScaledMm) {
   at::manual_seed(8);
   const at::Tensor a = at::randn({5, 64}) * at::randn({5, 1}).mul(5).exp();
   const at::Tensor b = at::randn({3, 64}) * at::randn({3, 1}).mul(5).exp();
@@ -252,7 +252,7 @@ TEST(LinearFloat8, RoundsToTheValuesAndScalesThatScaledMmTakes) {
   }
 }
 
-// The numbers of the CPU, on a GPU if this machine has one that multiplies float8.
+// Compares with the results of the CPU, on a GPU if this machine has one that multiplies float8.
 TEST(LinearFloat8, EqualsItsDefinitionOnAGpu) {
   if (const auto reason = test::why_no_gpu(); !reason.empty()) {
     GTEST_SKIP() << reason;
@@ -260,9 +260,10 @@ TEST(LinearFloat8, EqualsItsDefinitionOnAGpu) {
   if (const auto problem = error_of([] { require_float8(at::kCUDA, at::kBFloat16, "gpu"); }); !problem.empty()) {
     GTEST_SKIP() << problem;
   }
+  cuda::open_kernels();  // without kernels, the definition rounds
   at::manual_seed(7);
   for (const Float8Recipe recipe : kRecipes) {
-    for (const int64_t rows : {1, 16, 77, 128}) {  // padded where it is no multiple of 16
+    for (const int64_t rows : {1, 16, 77, 128}) {  // padded unless a multiple of 16
       const at::Tensor x = at::randn({rows, 256}, at::kBFloat16), w = at::randn({64, 256}, at::kBFloat16);
       const at::Tensor g = at::randn({rows, 64}, at::kBFloat16);
       const auto [y, dx, dw] =

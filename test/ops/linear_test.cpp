@@ -8,7 +8,7 @@
 namespace lehr::ops {
 namespace {
 
-// Relative to the largest value: one rounding a term for float64 and float32, one of the result for bfloat16.
+// Relative to the largest value: one rounding per term for float64 and float32, one of the result for bfloat16.
 double tolerance(at::ScalarType dtype) {
   return dtype == at::kDouble ? 1e-14 : dtype == at::kFloat ? 1e-5 : 2e-2;
 }
@@ -55,12 +55,12 @@ TEST(Linear, LeavesFrozenInputsWithoutGradient) {
   EXPECT_TRUE(w.grad().defined());
 }
 
-TEST(Linear, RefusesShapesThatDoNotFit) {
+TEST(Linear, RefusesInvalidShapes) {
   EXPECT_THROW(ops::linear(at::randn({4, 3}), at::randn({2, 5})), Error);
   EXPECT_THROW(ops::linear(at::randn({4, 3}), at::randn({2, 3}, at::kDouble)), Error);
 }
 
-TEST(Linear, TakesNoRows) {
+TEST(Linear, AcceptsZeroRows) {
   EXPECT_EQ(ops::linear(at::empty({0, 3}), at::randn({2, 3})).sizes(), (std::vector<int64_t>{0, 2}));
 }
 

@@ -1,4 +1,4 @@
-// Matrix products, whichever library makes them.
+// Matmuls, by whichever library computes them.
 #include "lehr/ops/matmul.h"
 
 #include "lehr/base/memory_meter.h"
@@ -11,7 +11,7 @@
 namespace lehr::ops::test {
 namespace {
 
-TEST(Product, EqualsTheFloat64ProductForAllLayoutsAndSizes) {
+TEST(Matmul, EqualsFloat64ForAllLayoutsAndSizes) {
   for (const at::ScalarType type : all_types()) {
     for (const auto& [m, n, k] : {std::tuple{1, 1, 1}, {7, 17, 127}, {16, 16, 16}, {64, 1, 33}, {127, 96, 513}}) {
       const at::Tensor a = random_tensor({m, k}, type);
@@ -34,7 +34,7 @@ TEST(Product, EqualsTheFloat64ProductForAllLayoutsAndSizes) {
   }
 }
 
-TEST(Product, IsMadeOfBlocksOfAnyNumberAndRest) {
+TEST(Matmul, EqualsATenForPartialAndManyBlocks) {
   constexpr int64_t m = 1056 + 13, n = 2048 + 33, k = 2 * 2048 + 5;
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     const at::Tensor a = random_tensor({m, k}, type);
@@ -43,7 +43,7 @@ TEST(Product, IsMadeOfBlocksOfAnyNumberAndRest) {
     for (const Arch arch : {Arch::avx512_bf16, Arch::avx512, Arch::avx2, Arch::generic}) {
       const ArchScope scope(arch);
       if (!gemm_takes(a, b)) {
-        continue;  // bfloat16 needs instructions of its own
+        continue;  // bfloat16 needs special instructions
       }
       EXPECT_LE(worst_error(gemm(a, b), expected), tolerance(type)) << type;
       EXPECT_LE(worst_error(gemm(a.t().contiguous().t(), b.t().contiguous().t()), expected), tolerance(type)) << type;
@@ -54,26 +54,26 @@ TEST(Product, IsMadeOfBlocksOfAnyNumberAndRest) {
   }
 }
 
-// A sum that was rounded to bfloat16 halfway would be wrong where large parts cancel.
-TEST(Product, OfBfloat16IsRoundedOnceHoweverDeepItIs) {
+// Rounding a partial sum to bfloat16 would be wrong where large parts cancel.
+TEST(Matmul, OfBfloat16IsRoundedOnceForAnyDepth) {
   const at::Tensor a = random_tensor({61, 4101}, at::kBFloat16), b = random_tensor({4101, 70}, at::kBFloat16);
   if (!gemm_takes(a, b)) {
     GTEST_SKIP() << "this CPU has no instructions for it";
   }
   const at::Tensor expected = at::mm(a.to(at::kDouble), b.to(at::kDouble));
   const at::Tensor error = (gemm(a, b).to(at::kDouble) - expected).abs();
-  // Half a unit in the last of eight bits, and what 4101 terms around 1 lose in float32.
+  // Half a unit in the last of eight bits, and the error of a float32 sum of 4101 terms around 1.
   EXPECT_TRUE(error.le(expected.abs() / 256 + 1e-3).all().item<bool>()) << error.max();
 }
 
-TEST(Product, TakesOperandsThatRepeat) {
+TEST(Matmul, AcceptsExpandedOperands) {
   const at::Tensor row = random_tensor({1, 50}, at::kFloat), b = random_tensor({50, 40}, at::kFloat);
-  const at::Tensor all = row.expand({33, 50});  // as the gradient of a sum
+  const at::Tensor all = row.expand({33, 50});  // as of the gradient of a sum
   EXPECT_LE(worst_error(product(all, b), at::mm(all.contiguous(), b)), tolerance(at::kFloat));
   EXPECT_LE(worst_error(product(b.t(), all.t()), at::mm(b.t(), all.t().contiguous())), tolerance(at::kFloat));
 }
 
-TEST(Product, RefusesWhatItWouldReadOrWriteWrongly) {
+TEST(Matmul, RefusesInvalidOperands) {
   const at::Tensor a = at::ones({4, 6}), b = at::ones({6, 5});
   EXPECT_THROW(gemm(a, at::ones({5, 6})), c10::Error);
   EXPECT_THROW(gemm(a, b.to(at::kDouble)), c10::Error);
@@ -82,7 +82,7 @@ TEST(Product, RefusesWhatItWouldReadOrWriteWrongly) {
   EXPECT_THROW(gemm_(at::ones({1, 5}).expand({4, 5}), a, b, true), c10::Error);
 }
 
-// Sets it back when the test ends.
+// Restores the number of threads when the test ends.
 class Threads {
  public:
   ~Threads() { at::set_num_threads(before_); }
@@ -91,7 +91,7 @@ class Threads {
   int before_ = at::get_num_threads();
 };
 
-TEST(Product, HasTheSameBitsOnAnyNumberOfThreads) {
+TEST(Matmul, HasTheSameBitsOnAnyNumberOfThreads) {
   const Threads threads;
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     const at::Tensor a = random_tensor({1101, 2100}, type);
@@ -108,7 +108,7 @@ TEST(Product, HasTheSameBitsOnAnyNumberOfThreads) {
   }
 }
 
-// Beyond the result. Meters count by thread, and oneDNN asks for all of it in the one that multiplies.
+// Bytes in addition to the result. Meters count per thread; oneDNN allocates all its workspace in the calling thread.
 int64_t workspace_of(
     int64_t m, int64_t k, int64_t n, bool transposed, at::Device device, at::ScalarType type = at::kBFloat16) {
   const auto options = at::TensorOptions().dtype(type).device(device);
@@ -120,8 +120,8 @@ int64_t workspace_of(
   return meter.peak() - static_cast<int64_t>(result.nbytes());
 }
 
-// The sizes of small models, at which it counts beside tensors.
-TEST(Product, OnMetaHasTheWorkspaceOfOneDnnInBfloat16) {
+// The sizes of small models, where the workspace is not negligible next to tensors.
+TEST(Matmul, OnMetaHasTheWorkspaceOfOneDnnInBfloat16) {
   if (gemm_takes(at::ones({16, 16}, at::kBFloat16), at::ones({16, 16}, at::kBFloat16))) {
     GTEST_SKIP() << "bfloat16 is not multiplied by oneDNN here";
   }
@@ -140,14 +140,14 @@ TEST(Product, OnMetaHasTheWorkspaceOfOneDnnInBfloat16) {
       if (used == 1 && here == 0) {
         GTEST_SKIP() << "bfloat16 is not multiplied by oneDNN here";
       }
-      // A kilobyte a thread is its own, and blocks are a little longer than their terms.
+      // One kilobyte per thread is oneDNN's own, and blocks are a little longer than their terms.
       EXPECT_NEAR(on_meta, here, 0.05 * here) << m << "x" << k << "x" << n << " on " << used;
     }
   }
   at::set_num_threads(threads);
 }
 
-TEST(Product, OnMetaHasTheWorkspaceOfPanels) {
+TEST(Matmul, OnMetaHasTheWorkspaceOfPanels) {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     if (!gemm_takes(at::ones({16, 16}, type), at::ones({16, 16}, type))) {
       continue;
@@ -160,19 +160,19 @@ TEST(Product, OnMetaHasTheWorkspaceOfPanels) {
   }
 }
 
-TEST(Product, IsCountedByItsSize) {
+TEST(Matmul, IsProfiledByItsSize) {
   const at::Tensor a = at::ones({32, 48}), b = at::ones({48, 64}), sum = at::ones({32, 64});
   OperatorProfile profile;
   profile.start();
   product(a, b);
   add_product_(sum, a, b);
   profile.stop();
-  EXPECT_EQ(profile.of(OperatorKind::product).flops, 2 * 2.0 * 32 * 48 * 64);
+  EXPECT_EQ(profile.of(OperatorKind::matmul).flops, 2 * 2.0 * 32 * 48 * 64);
   ASSERT_EQ(profile.products().size(), 1);
   EXPECT_EQ(profile.products().begin()->second.calls, 2);
 }
 
-TEST(Product, TakesEmptyMatrices) {
+TEST(Matmul, AcceptsEmptyMatrices) {
   EXPECT_TRUE(at::equal(product(at::ones({2, 0}), at::ones({0, 3})), at::zeros({2, 3})));
   EXPECT_EQ(product(at::ones({0, 4}), at::ones({4, 3})).sizes(), (std::vector<int64_t>{0, 3}));
 }

@@ -1,4 +1,4 @@
-// What an operator keeps and allocates on meta is what it keeps and allocates on the CPU.
+// An operator saves and allocates the same bytes on meta as on the CPU.
 #include "lehr/base/on_meta.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@
 namespace lehr::ops {
 namespace {
 
-/// Makes inputs on one device.
+/// Creates inputs on one device.
 class Maker {
  public:
   Maker(at::Device device, at::ScalarType type) : device_(device), type_(type) {}
@@ -46,7 +46,7 @@ using Call = std::function<at::Tensor()>;
 using MakeCall = std::function<Call(const Maker&)>;
 
 struct Cost {
-  int64_t kept = 0;  // bytes after forward, the result included
+  int64_t kept = 0;  // bytes after forward, including the result
   int64_t forward_peak = 0, backward_peak = 0;
   double flops = 0;
 };
@@ -67,9 +67,9 @@ Cost cost_of(const MakeCall& make, at::Device device, at::ScalarType type) {
   return cost;
 }
 
-// `beside`: bytes of what a run makes to look at data, as checks of labels do.
+// `beside`: bytes that a real run allocates to look at data, for example to check labels.
 void expect_cost_of_cpu(const MakeCall& make, at::ScalarType type = at::kFloat, int64_t beside = 0) {
-  at::globalContext().setUserEnabledMkldnn(false);  // whose products copy transposed operands, on some CPUs
+  at::globalContext().setUserEnabledMkldnn(false);  // on some CPUs its matmuls copy transposed operands
   const Cost wanted = cost_of(make, at::kCPU, type);
   const OnMeta on_meta;
   const Cost found = cost_of(make, at::kMeta, type);
@@ -182,9 +182,9 @@ TEST(OnMeta, AttentionInTiles) {
   expect_cost_of_cpu(attention_call({}, true), at::kBFloat16);
 }
 
-TEST(OnMeta, AttentionInTilesCountsTheKeysThatAreSeen) {
+TEST(OnMeta, AttentionInTilesCountsVisibleKeys) {
   const OnMeta on_meta;
-  const double full = 2 * 4 * (16 + 8) * 2.0 * (32 * 33 / 2.0);  // rows, heads, sizes, products; pairs
+  const double full = 2 * 4 * (16 + 8) * 2.0 * (32 * 33 / 2.0);  // rows, heads, sizes, matmuls; pairs
   EXPECT_EQ(cost_of(attention_call({}, false), at::kMeta, at::kFloat).flops, 3 * full);
   const double pairs = 8 * 9 / 2.0 + 24 * 8;
   EXPECT_EQ(
@@ -192,7 +192,7 @@ TEST(OnMeta, AttentionInTilesCountsTheKeysThatAreSeen) {
 }
 
 TEST(OnMeta, LinearCrossEntropyWhereAllLabelsCount) {
-  constexpr int64_t kChecks = 64 * 8;  // of labels
+  constexpr int64_t kChecks = 64 * 8;  // for the checks of labels
   expect_cost_of_cpu(
       [](const Maker& make) -> Call {
         return [h = make.input({64, 16}), w = make.input({32, 16}), labels = make.ids({64})] {
@@ -203,7 +203,7 @@ TEST(OnMeta, LinearCrossEntropyWhereAllLabelsCount) {
       kChecks);
 }
 
-TEST(OnMeta, TokensToExpertsAndBack) {
+TEST(OnMeta, TokenPermutation) {
   expect_cost_of_cpu([](const Maker& make) -> Call {
     return [x = make.input({32, 16}), weights = make.input({32, 2}), chosen = make.ids({32, 2})] {
       const TokenPermutation permutation = sort_by_expert(chosen, 4);
@@ -212,7 +212,7 @@ TEST(OnMeta, TokensToExpertsAndBack) {
   });
 }
 
-TEST(OnMeta, ATensorStandsForAnotherOnlyInARun) {
+TEST(OnMeta, ATensorHasAStandInOnlyWithinAScope) {
   const at::Tensor tensor = at::empty({2}, at::TensorOptions().device(at::kMeta));
   EXPECT_FALSE(runs_on_meta(tensor));
   const OnMeta on_meta;

@@ -1,4 +1,4 @@
-// RMS normalization against its definition.
+// RMSNorm compared with its definition.
 #include "lehr/ops/rms_norm.h"
 
 #include <gmock/gmock.h>
@@ -10,7 +10,7 @@
 namespace lehr::ops::test {
 namespace {
 
-// Large, so that the gradient of very short rows is not all cancellation.
+// Large, so that the gradient of very short rows is not only cancellation.
 constexpr double kEps = 0.3;
 const Operator kFast = [](const Tensors& in) -> Tensors { return {rms_norm(in[0], in[1], kEps)}; };
 const Operator kDefinition = [](const Tensors& in) -> Tensors { return {reference::rms_norm(in[0], in[1], kEps)}; };
@@ -27,7 +27,7 @@ TEST(RmsNorm, EqualsItsDefinitionForAllSizesAndTypes) {
     for (const int64_t size : {1, 7, 17, 64, 127, 1024, 4099}) {
       for (const int64_t rows : {1, 3, 130}) {
         if (size == 1 && rows == 130) {
-          continue;  // one sum of 130 rounded terms may be all cancellation
+          continue;  // one sum of 130 rounded terms may cancel almost completely
         }
         const Tensors inputs = {random_tensor({rows, size}, type), random_tensor({size}, type)};
         expect_equal_to_definition(
@@ -42,12 +42,12 @@ TEST(RmsNorm, EqualsItsDefinitionForAllSizesAndTypes) {
   });
 }
 
-TEST(RmsNorm, RoundsInBfloat16WhereHuggingFaceDoes) {
+TEST(RmsNorm, RoundsInBfloat16LikeHuggingFace) {
   const at::Tensor x = random_tensor({200, 128}, at::kBFloat16);
   const at::Tensor weight = random_tensor({128}, at::kBFloat16);
   const at::Tensor fast = rms_norm(x, weight, kEps);
   const at::Tensor definition = reference::rms_norm(x, weight, kEps);
-  // Sums in another order may move a value across a rounding border, which is rare.
+  // Sums in another order rarely move a value across a rounding border.
   EXPECT_LE((fast != definition).to(at::kDouble).mean().item<double>(), 1e-3);
 }
 
@@ -67,13 +67,13 @@ TEST(RmsNorm, ZeroCenteredAddsOneToTheWeight) {
   });
 }
 
-TEST(RmsNorm, ZeroCenteredKeepsSmallWeightsUnderBfloat16) {
+TEST(RmsNorm, ZeroCenteredKeepsSmallWeightsInBfloat16) {
   const at::Tensor x = random_tensor({200, 128}, at::kBFloat16);
   const at::Tensor weight = at::full({128}, 0.001, at::kBFloat16);  // 1 + 0.001 is 1 in bfloat16
   const at::Tensor y = rms_norm(x, weight, kEps, NormWeight::zero_centered);
   const at::Tensor exact =
       reference::rms_norm(x.to(at::kDouble), weight.to(at::kDouble), kEps, NormWeight::zero_centered).to(at::kBFloat16);
-  // One rounding at the end: equal but for ties that float32 sees differently.
+  // One rounding at the end: equal except for ties that float32 breaks differently.
   EXPECT_LE((y != exact).to(at::kDouble).mean().item<double>(), 2e-3);
   EXPECT_FALSE(at::equal(y, rms_norm(x, at::ones({128}, at::kBFloat16), kEps)));
 }
@@ -91,12 +91,12 @@ TEST(RmsNorm, TakesStridedInputs) {
   expect_equal_to_definition("strided", kFast, kDefinition, inputs);
 }
 
-TEST(RmsNorm, TakesNoRows) {
+TEST(RmsNorm, AcceptsZeroRows) {
   expect_equal_to_definition(
       "no rows", kFast, kDefinition, {random_tensor({0, 33}, at::kFloat), random_tensor({33}, at::kFloat)});
 }
 
-TEST(RmsNorm, GivesTheSameWeightGradientForAnyNumberOfThreads) {
+TEST(RmsNorm, WeightGradientDoesNotDependOnTheNumberOfThreads) {
   const at::Tensor x = random_tensor({1000, 96}, at::kFloat);
   const at::Tensor incoming = random_tensor({1000, 96}, at::kFloat);
   const auto gradient = [&] {
@@ -112,7 +112,7 @@ TEST(RmsNorm, GivesTheSameWeightGradientForAnyNumberOfThreads) {
   EXPECT_TRUE(at::equal(one, many));
 }
 
-TEST(RmsNorm, RefusesWhatDoesNotFit) {
+TEST(RmsNorm, RefusesInvalidShapesAndTypes) {
   const at::Tensor x = at::ones({2, 8});
   EXPECT_THAT(error_of([&] { rms_norm(x, at::ones({7}), kEps); }), testing::HasSubstr("found input 2x8 and weight 7"));
   EXPECT_THAT(

@@ -1,4 +1,4 @@
-// Rotary embedding, alone and behind QK-norm, against the definitions.
+// Rotary embedding, alone and after QK-norm, compared with the definitions.
 #include "lehr/ops/rotary.h"
 
 #include <gmock/gmock.h>
@@ -10,7 +10,7 @@
 namespace lehr::ops::test {
 namespace {
 
-// Large, so that the gradient of very short rows is not all cancellation.
+// Large, so that the gradient of very short rows is not only cancellation.
 constexpr double kEps = 0.3;
 
 struct Case {
@@ -21,7 +21,7 @@ const std::vector<Case> kCases = {
     {2, 5, 4, 2, 14, 14, 1},
     {2, 7, 3, 1, 34, 34, 2},
     {1, 17, 2, 2, 128, 128, 0},
-    {3, 3, 2, 1, 80, 32, 3},  // partial
+    {3, 3, 2, 1, 80, 32, 3},  // partial rotation
     {2, 0, 2, 1, 16, 16, 1},  // no tokens
     {1, 129, 8, 4, 64, 64, 1},
 };
@@ -35,7 +35,7 @@ std::pair<at::Tensor, at::Tensor> angles(const Case& c, at::ScalarType type) {
   return {whole.cos().to(type), whole.sin().to(type)};
 }
 
-TEST(Rotary, TurnsEachPairByItsAngle) {
+TEST(Rotary, RotatesEachPairByItsAngle) {
   const at::Tensor q = at::tensor({1.0, 2.0, 3.0, 4.0}).view({1, 1, 1, 4});
   const at::Tensor cos = at::tensor({0.0, 1.0, 0.0, 1.0}).view({1, 4});  // a quarter turn, and none
   const at::Tensor sin = at::tensor({1.0, 0.0, 1.0, 0.0}).view({1, 4});
@@ -68,7 +68,7 @@ TEST(Rotary, EqualsItsDefinitionForAllShapesTypesAndStyles) {
   });
 }
 
-TEST(Rotary, KeepsFloat32AnglesUnderBfloat16) {
+TEST(Rotary, KeepsFloat32AnglesWithBfloat16) {
   const Case c{1, 9, 2, 1, 64, 64, 1};
   const auto [cos, sin] = angles(c, at::kFloat);
   const at::Tensor q = random_tensor({1, 9, 2, 64}, at::kBFloat16);
@@ -76,11 +76,11 @@ TEST(Rotary, KeepsFloat32AnglesUnderBfloat16) {
       std::get<0>(reference::apply_rotary(q.to(at::kDouble), q.to(at::kDouble), cos, sin, RotaryStyle::half))
           .to(at::kBFloat16);
   const at::Tensor fast = std::get<0>(apply_rotary(q, q, cos, sin));
-  // One rounding: equal but for ties that float32 sees differently.
+  // One rounding: equal except for ties that float32 breaks differently.
   EXPECT_LE((fast != exact).to(at::kDouble).mean().item<double>(), 2e-3);
 }
 
-TEST(QkNormRotary, EqualsTheTwoDefinitionsInTurn) {
+TEST(QkNormRotary, EqualsTheTwoDefinitionsInSequence) {
   everywhere([](at::ScalarType type, const std::string& where) {
     for (const Case& c : kCases) {
       for (const RotaryStyle style : {RotaryStyle::half, RotaryStyle::interleaved}) {
@@ -106,7 +106,7 @@ TEST(QkNormRotary, EqualsTheTwoDefinitionsInTurn) {
   });
 }
 
-TEST(QkNormRotary, TakesZeroCenteredWeights) {
+TEST(QkNormRotary, AcceptsZeroCenteredWeights) {
   everywhere([](at::ScalarType type, const std::string& where) {
     const Case c{3, 3, 2, 1, 80, 32, 3};
     const auto [cos, sin] = angles(c, at::kDouble);
@@ -132,7 +132,7 @@ TEST(QkNormRotary, TakesZeroCenteredWeights) {
   });
 }
 
-TEST(QkNormRotary, TakesHeadsTooLargeForTheFusedKernel) {
+TEST(QkNormRotary, AcceptsHeadsTooLargeForTheFusedKernel) {
   const int64_t size = kMaxFusedHeadSize + 6;
   const Case c{1, 3, 1, 1, size, size, 1};
   const auto [cos, sin] = angles(c, at::kDouble);
@@ -143,7 +143,7 @@ TEST(QkNormRotary, TakesHeadsTooLargeForTheFusedKernel) {
   EXPECT_LE(worst_error(std::get<0>(qk_norm_rotary(q, q, w, w, kEps, cos, sin)), expected), 1e-12);
 }
 
-TEST(Rotary, RefusesWhatDoesNotFit) {
+TEST(Rotary, RefusesInvalidShapesAndTypes) {
   const at::Tensor q = at::ones({1, 3, 2, 8});
   const at::Tensor angle = at::ones({4, 8});
   EXPECT_THAT(

@@ -1,4 +1,4 @@
-// The gate of SwiGLU against its definition.
+// silu_mul, the gate of SwiGLU, compared with its definition.
 #include "lehr/ops/silu_mul.h"
 
 #include <gmock/gmock.h>
@@ -21,7 +21,7 @@ TEST(SiluMul, EqualsItsDefinitionForAllSizesAndTypes) {
   });
 }
 
-TEST(SiluMul, HoldsAtTheEndsOfTheRange) {
+TEST(SiluMul, IsAccurateAtBothEndsOfTheRange) {
   everywhere([](at::ScalarType type, const std::string& where) {
     const at::Tensor gate =
         at::tensor({-1e30, -800.0, -100.0, -88.5, -20.0, 0.0, 20.0, 100.0, 800.0, 1e30}, at::kDouble);
@@ -30,7 +30,7 @@ TEST(SiluMul, HoldsAtTheEndsOfTheRange) {
       const double value = silu_mul(one, at::ones_like(one))[0].item<double>();
       const double wide = one[0].item<double>();
       const double expected = wide / (1 + std::exp(-wide));
-      // Absolute below 1, relative above: far left the result is next to zero.
+      // Absolute below 1, relative above: far to the left the result is almost zero.
       EXPECT_NEAR(value, expected, std::max(1.0, std::abs(expected)) * tolerance(type)) << where << " at " << g;
     }
     const at::Tensor nan = at::full({3}, std::nan(""), type);
@@ -44,12 +44,12 @@ TEST(SiluMul, LeavesFrozenInputsWithoutGradient) {
   expect_equal_to_definition("frozen up", kFast, kDefinition, inputs, {false, true});
 }
 
-TEST(SiluMul, TakesHalvesOfOneTensor) {
+TEST(SiluMul, AcceptsHalvesOfOneTensor) {
   const at::Tensor both = random_tensor({5, 66}, at::kFloat);
   expect_equal_to_definition("halves", kFast, kDefinition, {both.narrow(1, 0, 33), both.narrow(1, 33, 33)});
 }
 
-TEST(SiluMul, RefusesWhatDoesNotFit) {
+TEST(SiluMul, RefusesInvalidShapesAndTypes) {
   EXPECT_THAT(
       error_of([&] {
         silu_mul(at::ones({2, 3}), at::ones({3, 2}));

@@ -1,4 +1,4 @@
-// Tokens to their experts and back, against the definition in plain ATen.
+// The permutation of tokens to their experts and back, compared with the definition in plain ATen.
 #include "lehr/ops/token_permutation.h"
 
 #include <fmt/format.h>
@@ -9,7 +9,7 @@
 namespace lehr::ops::test {
 namespace {
 
-// Tokens (N, H), weights (N, k) and what each expert's row is multiplied with (N*k, 1).
+// Inputs: tokens (N, H), weights (N, k), and a factor (N*k, 1) for each expert's row.
 TEST(TokenPermutation, EqualsItsDefinitionForAllSizesAndTypes) {
   everywhere([](at::ScalarType type, const std::string& where) {
     for (const int64_t choices : {1, 2, 5}) {
@@ -36,7 +36,7 @@ TEST(TokenPermutation, EqualsItsDefinitionForAllSizesAndTypes) {
   });
 }
 
-TEST(TokenPermutation, TakesNoTokensAndFrozenOnes) {
+TEST(TokenPermutation, AcceptsZeroTokensAndFrozenInputs) {
   const TokenPermutation none = sort_by_expert(at::empty({0, 2}, at::kLong), 3);
   EXPECT_EQ(permute_tokens(at::empty({0, 4}), none).sizes(), at::IntArrayRef({0, 4}));
   const TokenPermutation p = sort_by_expert(at::tensor({1, 0, 0, 2}, at::kLong).view({2, 2}), 3);
@@ -49,7 +49,7 @@ TEST(TokenPermutation, TakesNoTokensAndFrozenOnes) {
   expect_equal_to_definition("frozen tokens", both, sum, inputs, {false, true});
 }
 
-TEST(TokenPermutation, RefusesWhatDoesNotFit) {
+TEST(TokenPermutation, RefusesInvalidShapesAndTypes) {
   const TokenPermutation p = sort_by_expert(at::randint(0, 3, {5, 2}, at::kLong), 3);
   EXPECT_NE(error_of([&] { permute_tokens(at::ones({4, 8}), p); }).find("4x8 and 10 copies"), std::string::npos);
   EXPECT_NE(

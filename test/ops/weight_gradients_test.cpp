@@ -1,5 +1,5 @@
-// A backward in two halves gives what one backward gives. In float64, and bit for bit where the order of sums is the
-// same; 1e-12 elsewhere.
+// A backward that is split into dgrad and wgrad equals a full backward, in float64: bit for bit where the order of sums
+// is the same, to 1e-12 elsewhere.
 #include "lehr/ops/weight_gradients.h"
 
 #include <gtest/gtest.h>
@@ -19,37 +19,37 @@ at::Tensor leaf(at::IntArrayRef sizes, bool requires_grad = true) {
   return at::randn(sizes, at::kDouble).set_requires_grad(requires_grad);
 }
 
-struct Halves {
-  Tensors after_input = {};  // gradients of the leaves, copies
+struct SplitBackward {
+  Tensors after_input = {};  // copies of the gradients of the leaves
   Tensors after_weight = {};
   size_t waited = 0;
 };
 
-// forward gives a scalar.
-Halves in_halves(const std::function<at::Tensor()>& forward, const Tensors& leaves) {
-  const auto halves = std::make_shared<WeightGradients>();
+// `forward` returns a scalar.
+SplitBackward split_backward(const std::function<at::Tensor()>& forward, const Tensors& leaves) {
+  const auto wgrads = std::make_shared<WeightGradients>();
   at::Tensor output;
   {
-    const WeightGradients::Scope scope(halves);
+    const WeightGradients::Scope scope(wgrads);
     output = forward();
   }
-  halves->backward_input({output});
-  Halves found{.waited = halves->size()};
+  wgrads->backward_input({output});
+  SplitBackward found{.waited = wgrads->size()};
   for (const at::Tensor& one : leaves) {
     found.after_input.push_back(one.grad().defined() ? one.grad().clone() : at::Tensor());
   }
-  output.reset();  // nothing but what waits holds tensors now
-  halves->backward_weight();
-  EXPECT_EQ(halves->size(), 0U);
+  output.reset();  // now only the deferred work holds tensors
+  wgrads->backward_weight();
+  EXPECT_EQ(wgrads->size(), 0U);
   found.after_weight = take_gradients(leaves);
   return found;
 }
 
-// Holds both halves to one backward, and gives how many products waited.
+// Compares a split backward with a full one, and returns the number of deferred matmuls.
 size_t expect_equal_to_whole(const std::function<at::Tensor()>& forward, const Tensors& leaves, double tolerance = 0) {
   forward().backward();
   const Tensors expected = take_gradients(leaves);
-  const Halves found = in_halves(forward, leaves);
+  const SplitBackward found = split_backward(forward, leaves);
   for (size_t i = 0; i < leaves.size(); ++i) {
     const at::Tensor& gradient = found.after_weight[i];
     EXPECT_EQ(gradient.defined(), expected[i].defined()) << i;
@@ -65,7 +65,7 @@ at::Tensor some_ends() {
   return at::tensor({3, 3, 8, 9, 9}, at::kInt);  // the second and the last group have no rows
 }
 
-TEST(WeightGradients, OfEveryProductWaitAndAreTheSameBits) {
+TEST(WeightGradients, OfEveryMatmulAreDeferredAndHaveTheSameBits) {
   at::manual_seed(1);
   const at::Tensor x = leaf({2, 3, 6}), w = leaf({4, 6}), b = leaf({4}), slope = at::randn({2, 3, 4}, at::kDouble);
   const at::Tensor rows = leaf({9, 6}), experts = leaf({5, 4, 6}), row_slope = at::randn({9, 4}, at::kDouble);
@@ -89,13 +89,13 @@ TEST(WeightGradients, OfEveryProductWaitAndAreTheSameBits) {
             experts}}) {
     SCOPED_TRACE(c.name);
     EXPECT_EQ(expect_equal_to_whole(c.forward, {c.input, c.weight, b}), 1U);
-    const Halves halves = in_halves(c.forward, {c.input, c.weight, b});
-    EXPECT_TRUE(halves.after_input[0].defined()) << "the input's gradient comes in the first half";
-    EXPECT_FALSE(halves.after_input[1].defined()) << "the weight's gradient comes in the second";
+    const SplitBackward split = split_backward(c.forward, {c.input, c.weight, b});
+    EXPECT_TRUE(split.after_input[0].defined()) << "the input's gradient comes in dgrad";
+    EXPECT_FALSE(split.after_input[1].defined()) << "the weight's gradient comes in wgrad";
   }
 }
 
-TEST(WeightGradients, OfALossOverAVocabularyComeAtOnce) {
+TEST(WeightGradients, OfALossOverAVocabularyAreNotDeferred) {
   at::manual_seed(1);
   const at::Tensor x = leaf({5, 3}), w = leaf({7, 3}), labels = at::tensor({1, 6, -100, 0, 2}, at::kLong);
   EXPECT_EQ(expect_equal_to_whole([&] { return linear_cross_entropy(x, w, labels).sum(); }, {x, w}), 0U);
@@ -104,7 +104,7 @@ TEST(WeightGradients, OfALossOverAVocabularyComeAtOnce) {
 TEST(WeightGradients, OfAWeightThatIsUsedTwiceAreSummed) {
   at::manual_seed(2);
   const at::Tensor x = leaf({3, 4}), a = leaf({4, 4}), b = leaf({4, 4});
-  // In parallel, in series with another one between, and both with a residual.
+  // In parallel, in series with another weight in between, and both with a residual.
   EXPECT_EQ(expect_equal_to_whole([&] { return (ops::linear(x, a) * ops::linear(x.sin(), a)).sum(); }, {x, a}), 2U);
   EXPECT_EQ(
       expect_equal_to_whole(
@@ -120,7 +120,7 @@ TEST(WeightGradients, OfAWeightThatIsUsedTwiceAreSummed) {
       3U);
 }
 
-// The gradient of the other use comes first, whatever the order of the two in the graph.
+// The gradient of the other use is computed first, whatever the order of the two in the graph.
 TEST(WeightGradients, OfAWeightThatOtherOperatorsUseTooAreSummed) {
   at::manual_seed(3);
   const at::Tensor x = leaf({3, 4}), w = leaf({4, 4}), table = leaf({4, 4});
@@ -141,14 +141,14 @@ TEST(WeightGradients, OfAWeightThatOtherOperatorsUseTooAreSummed) {
       << "the view is no weight whose gradient could wait";
 }
 
-TEST(WeightGradients, WaitOnlyWhereTheyAreWanted) {
+TEST(WeightGradients, AreDeferredOnlyWhereTheyAreRequired) {
   at::manual_seed(4);
   const at::Tensor x = leaf({3, 4}), w = leaf({5, 4}), frozen = leaf({4, 4}, false), idle = leaf({4, 4});
   const at::Tensor ids = at::randn({3, 4}, at::kDouble);  // an input without a gradient: a stage that begins with ids
   EXPECT_EQ(
       expect_equal_to_whole(
           [&] {
-            ops::linear(x, idle);  // whose result nobody uses
+            ops::linear(x, idle);  // its result is unused
             return ops::linear(ops::linear(x, frozen), w).square().sum();
           },
           {x, w, frozen, idle}),
@@ -158,8 +158,8 @@ TEST(WeightGradients, WaitOnlyWhereTheyAreWanted) {
   EXPECT_EQ(expect_equal_to_whole([&] { return ops::linear(x, frozen).square().sum(); }, {x}), 0U);
 }
 
-// Weights that no path from the stage's inputs comes to.
-TEST(WeightGradients, ComeForWeightsThatHaveNothingToDoWithTheInputs) {
+// Weights that no path from the inputs of the stage reaches.
+TEST(WeightGradients, AreComputedForWeightsThatDoNotDependOnTheInputs) {
   at::manual_seed(5);
   const at::Tensor x = leaf({3, 4}), w = leaf({4, 4}), side = leaf({4, 4});
   const at::Tensor constant = at::randn({3, 4}, at::kDouble);
@@ -169,8 +169,8 @@ TEST(WeightGradients, ComeForWeightsThatHaveNothingToDoWithTheInputs) {
       2U);
 }
 
-// One factor in two weights, which share no node with the path of the inputs.
-TEST(WeightGradients, OfWeightsThatAreComputedComeAtOnce) {
+// Two weights share a factor, which has no node in common with the path of the inputs.
+TEST(WeightGradients, OfComputedWeightsAreNotDeferred) {
   at::manual_seed(6);
   const at::Tensor x = leaf({3, 4}), p1 = leaf({4, 4}), p2 = leaf({4, 4}), p3 = leaf({4, 4}), big = leaf({8, 4});
   EXPECT_EQ(
@@ -183,20 +183,20 @@ TEST(WeightGradients, OfWeightsThatAreComputedComeAtOnce) {
       0U);
 }
 
-// Hands on a gradient in forward's sense of "no gradient at all".
+// Returns an undefined gradient.
 struct Stop : torch::autograd::Function<Stop> {
   static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) { return x.clone(); }
   static Tensors backward(torch::autograd::AutogradContext*, const Tensors&) { return {at::Tensor()}; }
 };
 
-TEST(WeightGradients, AreZerosWhereNoGradientArrives) {
+TEST(WeightGradients, AreZeroIfNoGradientArrives) {
   at::manual_seed(7);
   const at::Tensor x = leaf({3, 4}), w = leaf({4, 4});
   EXPECT_EQ(expect_equal_to_whole([&] { return Stop::apply(ops::linear(x, w)).sum() + x.square().sum(); }, {x, w}), 1U);
 }
 
-// Random graphs of residuals, shared weights and gates: what is saved must survive what autograd adds in place.
-TEST(WeightGradients, AreThoseOfOneBackwardInRandomGraphs) {
+// Random graphs of residuals, shared weights and gates: saved tensors must not change when autograd adds in place.
+TEST(WeightGradients, EqualAFullBackwardInRandomGraphs) {
   for (uint64_t seed = 0; seed < 40; ++seed) {
     SCOPED_TRACE(seed);
     at::manual_seed(seed);
@@ -231,7 +231,7 @@ TEST(WeightGradients, AreThoseOfOneBackwardInRandomGraphs) {
   }
 }
 
-// Gives its tensors to the graph, and notes what comes back: what a unit of sharded parameters does.
+// Returns its tensors to the graph and counts its backward calls, like an FSDP unit.
 struct Given : torch::autograd::Function<Given> {
   static Tensors forward(torch::autograd::AutogradContext* ctx, const at::Tensor& a, const at::Tensor& b, int* runs) {
     ctx->saved_data["runs"] = reinterpret_cast<int64_t>(runs);
@@ -245,7 +245,7 @@ struct Given : torch::autograd::Function<Given> {
   }
 };
 
-TEST(WeightGradients, ComeToNodesThatMayRunTwice) {
+TEST(WeightGradients, ReachNodesThatMayRunTwice) {
   at::manual_seed(11);
   const at::Tensor x = leaf({3, 4}), a = leaf({4, 4}), b = leaf({4, 4});
   int runs = 0;

@@ -1,4 +1,4 @@
-// How the halves of a backward are used: in which order, with what around them, and what is refused.
+// The use of dgrad and wgrad: their order, hooks and callbacks, and errors.
 #include <gmock/gmock.h>
 
 #include <stdexcept>
@@ -30,7 +30,7 @@ std::string problem_of(const Body& body) {
   return "";
 }
 
-TEST(WeightGradients, OfSeveralMicrobatchesComeInAnyOrder) {
+TEST(WeightGradients, OfSeveralMicrobatchesMayRunInAnyOrder) {
   at::manual_seed(8);
   const at::Tensor w1 = leaf({6, 4}), w2 = leaf({4, 6});
   const Tensors leaves{w1, w2};
@@ -43,27 +43,27 @@ TEST(WeightGradients, OfSeveralMicrobatchesComeInAnyOrder) {
     forward(i).backward();
   }
   const Tensors expected = take_gradients(leaves);
-  std::vector<std::shared_ptr<WeightGradients>> halves;
+  std::vector<std::shared_ptr<WeightGradients>> wgrads;
   Tensors outputs;
   const auto do_f = [&](size_t i) {
-    halves.push_back(std::make_shared<WeightGradients>());
-    const WeightGradients::Scope scope(halves.back());
+    wgrads.push_back(std::make_shared<WeightGradients>());
+    const WeightGradients::Scope scope(wgrads.back());
     outputs.push_back(forward(i));
   };
   do_f(0), do_f(1);
-  halves[0]->backward_input({outputs[0]});
+  wgrads[0]->backward_input({outputs[0]});
   do_f(2);
-  halves[1]->backward_input({outputs[1]});
-  halves[0]->backward_weight();
-  halves[2]->backward_input({outputs[2]});
-  halves[1]->backward_weight();
-  halves[2]->backward_weight();
+  wgrads[1]->backward_input({outputs[1]});
+  wgrads[0]->backward_weight();
+  wgrads[2]->backward_input({outputs[2]});
+  wgrads[1]->backward_weight();
+  wgrads[2]->backward_weight();
   const Tensors found = take_gradients(leaves);
   EXPECT_TRUE(at::equal(found[0], expected[0]));
   EXPECT_TRUE(at::equal(found[1], expected[1]));
 }
 
-TEST(WeightGradients, AreAddedToWhatIsThereAndPassHooksOnce) {
+TEST(WeightGradients, AccumulateAndRunHooksOnce) {
   at::manual_seed(9);
   const at::Tensor x = leaf({3, 4}), w = leaf({4, 4});
   w.mutable_grad() = at::ones_like(w);
@@ -72,47 +72,47 @@ TEST(WeightGradients, AreAddedToWhatIsThereAndPassHooksOnce) {
     (gradient.defined() ? calls : without) += 1;
     return gradient.defined() ? gradient * 2 : gradient;
   });
-  const auto halves = std::make_shared<WeightGradients>();
+  const auto wgrads = std::make_shared<WeightGradients>();
   at::Tensor output;
   {
-    const WeightGradients::Scope scope(halves);
+    const WeightGradients::Scope scope(wgrads);
     output = (ops::linear(x, w) + ops::linear(x.sin(), w)).sum();
   }
-  halves->backward_input({output});
+  wgrads->backward_input({output});
   EXPECT_TRUE(at::equal(w.grad(), at::ones_like(w)));
-  halves->backward_weight();
+  wgrads->backward_weight();
   EXPECT_EQ(calls, 1) << "the sum, once";
-  EXPECT_EQ(without, 1) << "in the first half";
+  EXPECT_EQ(without, 1) << "in dgrad";
   const at::Tensor expected = 1 + 2 * (x + x.sin()).detach().sum(0).expand({4, 4});
   EXPECT_TRUE(at::allclose(w.grad(), expected, 1e-12, 1e-14));
 }
 
-TEST(WeightGradients, KeepNothingAfterwards) {
+TEST(WeightGradients, ReleaseTheirTensors) {
   const at::Tensor x = leaf({3, 4}), w = leaf({4, 4});
-  const auto halves = std::make_shared<WeightGradients>();
+  const auto wgrads = std::make_shared<WeightGradients>();
   const at::Tensor hidden = x.detach().clone();
   at::Tensor output;
   {
-    const WeightGradients::Scope scope(halves);
+    const WeightGradients::Scope scope(wgrads);
     output = ops::linear(hidden, w).sum();
   }
-  halves->backward_input({output});
+  wgrads->backward_input({output});
   output.reset();
   EXPECT_GT(hidden.storage().use_count(), 1U) << "the product reads it";
-  halves->backward_weight();
+  wgrads->backward_weight();
   EXPECT_EQ(hidden.storage().use_count(), 1U);
 }
 
-TEST(WeightGradients, WaitForNoOneInAUsualBackward) {
+TEST(WeightGradients, AreNotDeferredInAFullBackward) {
   at::manual_seed(10);
   const at::Tensor x = leaf({3, 4}), w = leaf({4, 4});
-  const auto halves = std::make_shared<WeightGradients>();
+  const auto wgrads = std::make_shared<WeightGradients>();
   const auto forward = [&] {
-    const WeightGradients::Scope scope(halves);
+    const WeightGradients::Scope scope(wgrads);
     return ops::linear(x, w).square().sum();
   };
   forward().backward();
-  EXPECT_EQ(halves->size(), 0U);
+  EXPECT_EQ(wgrads->size(), 0U);
   const Tensors once = take_gradients({x, w});
   EXPECT_TRUE(once[1].defined());
   at::Tensor of_dead_object;
@@ -124,9 +124,9 @@ TEST(WeightGradients, WaitForNoOneInAUsualBackward) {
   EXPECT_TRUE(at::equal(take_gradients({x, w})[1], once[1])) << "nobody could run a second half";
 }
 
-TEST(WeightGradients, CallWhatFollowsThemInItsOrder) {
+TEST(WeightGradients, RunCallbacksAfterwardsInOrder) {
   const at::Tensor x = leaf({3, 4}), w = leaf({4, 4});
-  const auto halves = std::make_shared<WeightGradients>();
+  const auto wgrads = std::make_shared<WeightGradients>();
   std::vector<std::string> order;
   w.register_hook([&](const at::Tensor& gradient) {
     if (gradient.defined()) {
@@ -135,54 +135,54 @@ TEST(WeightGradients, CallWhatFollowsThemInItsOrder) {
   });
   at::Tensor output;
   {
-    const WeightGradients::Scope scope(halves);
+    const WeightGradients::Scope scope(wgrads);
     output = ops::linear(x, w).sum();
   }
-  halves->backward_input({output});
-  halves->then([&] { order.emplace_back("first"); });
-  halves->then([&] { order.emplace_back("second"); });
-  halves->backward_weight();
+  wgrads->backward_input({output});
+  wgrads->then([&] { order.emplace_back("first"); });
+  wgrads->then([&] { order.emplace_back("second"); });
+  wgrads->backward_weight();
   EXPECT_THAT(order, testing::ElementsAre("gradient", "first", "second"));
 }
 
-TEST(WeightGradients, RefuseHalvesOutOfOrder) {
+TEST(WeightGradients, RefuseDgradAndWgradOutOfOrder) {
   const at::Tensor x = leaf({3, 4}), w = leaf({4, 4});
-  const auto halves = std::make_shared<WeightGradients>();
+  const auto wgrads = std::make_shared<WeightGradients>();
   const auto forward = [&] {
-    const WeightGradients::Scope scope(halves);
+    const WeightGradients::Scope scope(wgrads);
     return ops::linear(x, w).sum();
   };
   const at::Tensor output = forward();
-  EXPECT_THAT(problem_of([&] { halves->backward_weight(); }), HasSubstr("backward_weight() before backward_input()"));
-  halves->backward_input({output});
-  EXPECT_THAT(problem_of([&] { halves->backward_input({forward()}); }), HasSubstr("that had one already"));
-  halves->backward_weight();
-  EXPECT_THAT(problem_of([&] { halves->backward_weight(); }), HasSubstr("of a microbatch that is over"));
+  EXPECT_THAT(problem_of([&] { wgrads->backward_weight(); }), HasSubstr("backward_weight() before backward_input()"));
+  wgrads->backward_input({output});
+  EXPECT_THAT(problem_of([&] { wgrads->backward_input({forward()}); }), HasSubstr("that had one already"));
+  wgrads->backward_weight();
+  EXPECT_THAT(problem_of([&] { wgrads->backward_weight(); }), HasSubstr("of a micro-batch that has ended"));
 }
 
-TEST(WeightGradients, AreNotLostSilently) {
+TEST(WeightGradients, ReportAMissingWgrad) {
   const at::Tensor x = leaf({3, 4}), w = leaf({4, 4});
-  const auto input_half = [&] {
-    auto halves = std::make_shared<WeightGradients>();
+  const auto run_dgrad = [&] {
+    auto wgrads = std::make_shared<WeightGradients>();
     at::Tensor output;
     {
-      const WeightGradients::Scope scope(halves);
+      const WeightGradients::Scope scope(wgrads);
       output = (ops::linear(x, w) + ops::linear(x, w)).sum();
     }
-    halves->backward_input({output});
-    return halves;
+    wgrads->backward_input({output});
+    return wgrads;
   };
-  input_half();  // and away
-  EXPECT_THAT(problem_of(input_half), HasSubstr("2 of an earlier microbatch were never computed"));
-  input_half()->backward_weight();  // said once
-  input_half()->discard();
-  input_half()->backward_weight();
+  run_dgrad();  // discarded without wgrad
+  EXPECT_THAT(problem_of(run_dgrad), HasSubstr("2 of an earlier micro-batch were never computed"));
+  run_dgrad()->backward_weight();  // reported only once
+  run_dgrad()->discard();
+  run_dgrad()->backward_weight();
   try {
-    const auto halves = input_half();
+    const auto wgrads = run_dgrad();
     throw std::runtime_error("elsewhere");
   } catch (const std::runtime_error&) {
   }
-  input_half()->backward_weight();  // an exception is no loss that nobody knows of
+  run_dgrad()->backward_weight();  // an exception explains the missing wgrad
 }
 
 struct Failing : torch::autograd::Function<Failing> {
@@ -190,17 +190,17 @@ struct Failing : torch::autograd::Function<Failing> {
   static Tensors backward(torch::autograd::AutogradContext*, const Tensors&) { throw std::runtime_error("no"); }
 };
 
-TEST(WeightGradients, AreForgottenWithABackwardThatFails) {
+TEST(WeightGradients, AreDiscardedIfABackwardFails) {
   const at::Tensor x = leaf({3, 4}), w = leaf({4, 4});
-  const auto halves = std::make_shared<WeightGradients>();
+  const auto wgrads = std::make_shared<WeightGradients>();
   at::Tensor output;
   {
-    const WeightGradients::Scope scope(halves);
+    const WeightGradients::Scope scope(wgrads);
     output = ops::linear(Failing::apply(x), w).sum();
   }
-  EXPECT_THROW(halves->backward_input({output}), std::runtime_error);
-  EXPECT_EQ(halves->size(), 0U);
-  EXPECT_THAT(problem_of([&] { halves->backward_weight(); }), HasSubstr("that is over"));
+  EXPECT_THROW(wgrads->backward_input({output}), std::runtime_error);
+  EXPECT_EQ(wgrads->size(), 0U);
+  EXPECT_THAT(problem_of([&] { wgrads->backward_weight(); }), HasSubstr("that has ended"));
 }
 
 }  // namespace

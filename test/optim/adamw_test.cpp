@@ -1,4 +1,4 @@
-// AdamW against a scalar definition in float64, against torch.optim.AdamW(fused=True), and against itself after a
+// AdamW compared with a scalar definition in float64, with torch.optim.AdamW(fused=True), and with itself after a
 // resume.
 #include "lehr/optim/adamw.h"
 
@@ -54,7 +54,7 @@ TEST(AdamW, EqualsTheScalarDefinitionInFloat64) {
   }
 }
 
-// Elements 0, 1, 17, 19, 31, 32 and 36 after five steps of torch.optim.AdamW(fused=True), torch 2.11.
+// Expected are elements 0, 1, 17, 19, 31, 32 and 36 after five steps of torch.optim.AdamW(fused=True), torch 2.11.
 struct Golden {
   at::ScalarType dtype;
   double max_norm;  // of clip_grad_norm_; 0: no clipping
@@ -100,7 +100,7 @@ TEST(AdamW, ClipsLikeTorchInFloat32) {
 }
 
 TEST(AdamW, EqualsTorchInBFloat16) {
-  // Tolerance: one unit in the last of eight bits, should a float32 rounding tip one over.
+  // Tolerance: one unit in the last of eight bits, in case a float32 rounding moves a value across a tie.
   expect_golden(
       {at::kBFloat16,
        0,
@@ -150,7 +150,7 @@ TEST(AdamW, ClipsLikeTorchInFloat64) {
         0.0005736951147440161}});
 }
 
-TEST(Adam, AddsWeightDecayToTheGradientAsTorchDoes) {
+TEST(Adam, AddsWeightDecayToTheGradientLikeTorch) {
   Adam adam(kConfig, {"w"});
   const at::Tensor w = values(at::kFloat);
   for (int64_t t = 0; t < 5; ++t) {
@@ -178,7 +178,7 @@ TEST(Adam, EqualsTheScalarDefinitionInFloat64) {
   }
 }
 
-TEST(AdamW, GivesEachGroupItsNumbers) {
+TEST(AdamW, UsesTheSettingsOfEachGroup) {
   OptimizerConfig config = kConfig;
   config.param_groups = {{.pattern = "norm", .weight_decay = 0.0}, {.pattern = "head", .lr_multiplier = 2.0}};
   AdamW adamw(config, {"norm", "head", "rest"});
@@ -213,7 +213,7 @@ TEST(AdamW, UpdatesParametersThatRequireGradAndAreReplacedBetweenSteps) {
   EXPECT_TRUE(at::equal(w.detach(), still));
 }
 
-TEST(AdamW, LeavesOutParametersWithoutGradients) {
+TEST(AdamW, SkipsParametersWithoutGradients) {
   AdamW adamw(kConfig, {"a", "b"});
   const auto a = values(at::kFloat), b = values(at::kFloat);
   adamw.step({{"a", a, grads(0, at::kFloat)}, {"b", b, {}}});
@@ -222,7 +222,7 @@ TEST(AdamW, LeavesOutParametersWithoutGradients) {
   EXPECT_EQ(entry(adamw, "b.step").item<int64_t>(), 1);
 }
 
-TEST(AdamW, TakesGradientsThatAreNotContiguousAndEmptyShards) {
+TEST(AdamW, AcceptsNonContiguousGradientsAndEmptyShards) {
   AdamW adamw(kConfig, {"w", "none"});
   const auto w = values(at::kDouble).narrow(0, 0, 36).reshape({6, 6}).clone();
   const auto plain = w.clone();
@@ -265,7 +265,7 @@ TEST(AdamW, ResumesBitForBit) {
   }
 }
 
-TEST(AdamW, ListsEverythingThatDoesNotFitWhenLoading) {
+TEST(AdamW, ListsAllMismatchesWhenLoading) {
   AdamW adamw(kConfig, {"a", "b"});
   const auto a = values(at::kFloat);
   adamw.allocate({{"a", a, {}}, {"b", a.clone(), {}}});
@@ -283,7 +283,7 @@ TEST(AdamW, ListsEverythingThatDoesNotFitWhenLoading) {
   EXPECT_EQ(entry(adamw, "a.exp_avg").abs().sum().item<double>(), 0.0) << "nothing may be loaded from a bad state";
 }
 
-TEST(AdamW, RefusesTensorsThatDoNotFitTogetherBeforeChangingAny) {
+TEST(AdamW, RefusesMismatchedTensorsBeforeChangingAny) {
   AdamW adamw(kConfig, {"a", "b"});
   const auto a = values(at::kFloat);
   const auto step_b = [&](const at::Tensor& value, const at::Tensor& grad) {
@@ -293,7 +293,7 @@ TEST(AdamW, RefusesTensorsThatDoNotFitTogetherBeforeChangingAny) {
   EXPECT_THAT(step_b(at::ones({3}), at::ones({3}, at::kDouble)), testing::StartsWith("b: its gradient is Double"));
   EXPECT_THAT(step_b(at::ones({3}, at::kLong), at::ones({3}, at::kLong)), testing::HasSubstr("found Long"));
   EXPECT_THAT(step_b(at::ones({3, 2}).t(), at::ones({2, 3})), testing::HasSubstr("contiguous"));
-  EXPECT_THAT(error_of([&] { adamw.step({{"c", a, a}}); }), testing::StartsWith("c: the optimizer was not told"));
+  EXPECT_THAT(error_of([&] { adamw.step({{"c", a, a}}); }), testing::StartsWith("c: the optimizer was not built"));
   EXPECT_TRUE(at::equal(a, values(at::kFloat)));
   EXPECT_TRUE(adamw.state().empty());
 }

@@ -1,4 +1,4 @@
-// Gradient norms and the clip factor against torch's definitions.
+// Gradient norms and the clip coefficient, compared with torch's definitions.
 #include "lehr/optim/clip.h"
 
 #include <gmock/gmock.h>
@@ -25,7 +25,7 @@ TEST(GlobalNorm, IsTheRootOfTheSumOfAllSquares) {
   EXPECT_DOUBLE_EQ(sum_of_squares({a, b}).item<double>(), 169.0);
 }
 
-TEST(GlobalNorm, IsZeroForNothing) {
+TEST(GlobalNorm, IsZeroWithoutTensors) {
   EXPECT_EQ(global_norm({}).item<double>(), 0.0);
 }
 

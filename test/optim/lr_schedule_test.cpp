@@ -1,4 +1,4 @@
-// The schedules against the values that torchtitan's and d9d's own tests fix, and the conflicts that they must refuse.
+// Learning-rate schedules, compared with the expected values in the tests of torchtitan and d9d; refused conflicts.
 #include "lehr/optim/lr_schedule.h"
 
 #include <gmock/gmock.h>
@@ -37,7 +37,7 @@ std::string problems_of(const LRSchedulerConfig& config, int64_t steps) {
 }
 
 constexpr double kRounding = 1e-12;  // a handful of float64 operations
-constexpr double kSixPlaces = 5e-7;  // the expected values are given to six places
+constexpr double kSixPlaces = 5e-7;  // the expected values have six decimal places
 
 TEST(LRSchedule, DecaysOverEverythingAfterWarmupWithoutADecayRatio) {
   const LRSchedule schedule({.warmup_steps = 2}, 10);
@@ -61,7 +61,7 @@ TEST(LRSchedule, FollowsTheShapeOfTheDecay) {
   expect_all_near(factors(cosine, 3), {1, .1 + .9 * .5 * (1 + std::sqrt(.5)), .1 + .9 * .5}, kRounding);
 }
 
-TEST(LRSchedule, EndsAboveTheMinimumAndStaysAtItAfterTheEnd) {
+TEST(LRSchedule, LastStepIsAboveTheMinimumAndLaterStepsAreAtIt) {
   const LRSchedule schedule({.warmup_steps = 2, .min_lr_factor = 0.2}, 10);
   EXPECT_NEAR(schedule.factor(9), .2 + .8 / 8, kRounding);
   EXPECT_NEAR(schedule.factor(10), .2, kRounding);
@@ -74,7 +74,7 @@ TEST(LRSchedule, TakesItsOwnTotalStepsBeforeThoseOfTheRun) {
   expect_all_near(factors(schedule, 6), {1, .75, .5, .25, 0, 0}, kRounding);
 }
 
-TEST(LRSchedule, RefusesPartsThatDoNotFitIntoTheRun) {
+TEST(LRSchedule, RefusesPhasesThatDoNotFitIntoTheRun) {
   EXPECT_THAT(
       problems_of({.warmup_steps = 10}, 5),
       testing::StartsWith("lr_scheduler.warmup_steps: must not exceed the 5 steps of the run, found 10"));
@@ -85,7 +85,7 @@ TEST(LRSchedule, RefusesPartsThatDoNotFitIntoTheRun) {
   EXPECT_EQ(problems_of({.warmup_steps = 5, .decay_ratio = 0.5}, 10), "");
 }
 
-TEST(PiecewiseSchedule, RunsStepsThenPercentageThenRest) {
+TEST(PiecewiseSchedule, RunsAPhaseInStepsThenOneInPercentThenTheRest) {
   LRSchedulerConfig config{.initial_multiplier = 0};
   config.phases = {
       {.mode = PhaseMode::steps, .steps = 2, .target_multiplier = 1.0},
@@ -121,7 +121,7 @@ TEST(PiecewiseSchedule, FollowsExponentialAndPolynomialCurves) {
   EXPECT_NEAR(schedule.factor(8), 1, kRounding);
 }
 
-TEST(PiecewiseSchedule, TreatsAnExponentialFromZeroAsFromOneHundredMillionth) {
+TEST(PiecewiseSchedule, TreatsAnExponentialFromZeroLikeOneFrom1e8th) {
   LRSchedulerConfig config{.initial_multiplier = 0};
   config.phases = {{.mode = PhaseMode::rest, .target_multiplier = 1, .curve = PhaseCurve::exponential}};
   EXPECT_NEAR(LRSchedule(config, 2).factor(1), 1e-4, kRounding);
@@ -136,7 +136,7 @@ TEST(PiecewiseSchedule, KeepsItsFirstValueBeforeTheStartAndItsLastAfterTheEnd) {
   EXPECT_NEAR(schedule.factor(50), .7, kRounding);
 }
 
-TEST(PiecewiseSchedule, RefusesPhasesThatContradictEachOther) {
+TEST(PiecewiseSchedule, RefusesContradictoryPhases) {
   LRSchedulerConfig config;
   config.phases = {{.mode = PhaseMode::steps, .steps = 8}, {.mode = PhaseMode::percentage, .percentage = 0.5}};
   EXPECT_THAT(problems_of(config, 10), testing::HasSubstr("would end at step 5, before it begins at step 8"));
@@ -153,7 +153,7 @@ TEST(PiecewiseSchedule, RefusesPhasesThatContradictEachOther) {
           testing::HasSubstr("lr_scheduler.phases.1.percentage")));
   config.phases = {{.mode = PhaseMode::rest}};
   config.decay_ratio = 0.5;
-  EXPECT_THAT(problems_of(config, 10), testing::HasSubstr("no meaning beside `phases`"));
+  EXPECT_THAT(problems_of(config, 10), testing::HasSubstr("no effect with `phases`"));
 }
 
 }  // namespace

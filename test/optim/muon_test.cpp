@@ -1,12 +1,15 @@
-// Muon against a plain float64 definition, against torch.optim.Muon, and what of a model it takes.
+// Muon, compared with a plain float64 definition and with torch.optim.Muon; the parameters that it leaves to AdamW.
 #include "lehr/optim/muon.h"
 
 #include <ATen/ops/linalg_qr.h>
+#include <ATen/record_function.h>
 #include <gmock/gmock.h>
 
 #include <set>
 
+#include "lehr/ops/cuda.h"
 #include "lehr/optim/clip.h"
+#include "test/ops/host_launch.h"
 #include "test/optim/support.h"
 
 namespace lehr::optim {
@@ -106,15 +109,15 @@ TEST(Muon, EqualsAPlainDefinitionInFloat64) {
               0.025 * factor * x[static_cast<size_t>(i / columns)][static_cast<size_t>(i % columns)];
         }
       }
-      // The iteration stretches small singular values by up to 3.4^5, and with them roundings of 1e-16.
+      // The iteration amplifies small singular values by up to 3.4^5, and roundings of 1e-16 with them.
       EXPECT_LT((w - expected).abs().max().item<double>(), 1e-12);
     }
   }
 }
 
-// torch.optim.Muon of torch 2.11 after three steps, lr 0.05, momentum 0.9. It iterates in bfloat16, whose 2^-8 make an
-// error of some percent of a step's elements: three steps of at most 0.05 * 0.6.
-TEST(Muon, EqualsTorchAsFarAsItsBFloat16Goes) {
+// Expected: torch.optim.Muon of torch 2.11 after three steps, lr 0.05, momentum 0.9. It iterates in bfloat16, whose
+// 2^-8 causes an error of some percent of the elements of a step: three steps of at most 0.05 * 0.6.
+TEST(Muon, EqualsTorchWithinBFloat16Precision) {
   const auto expect = [](int64_t rows, int64_t columns, MuonScale scale, const std::vector<double>& golden) {
     Muon muon(muon_config(scale), {{.name = "w", .shape = {rows, columns}}});
     const at::Tensor w = matrix_values(rows, columns, at::kFloat);
@@ -137,24 +140,26 @@ TEST(Muon, EqualsTorchAsFarAsItsBFloat16Goes) {
                                             0.84121,  1.00735,  1.09631,  1.21693,  1.35842,  1.48189});
 }
 
-// Keller Jordan's coefficients trade exactness for speed: singular values end between 0.68 and 1.21 or so.
-TEST(Orthogonalize, BringsSingularValuesNearOneAndKeepsTheirVectors) {
+// Keller Jordan's coefficients trade accuracy for speed: singular values end between about 0.68 and 1.21.
+TEST(Orthogonalize, BringsSingularValuesNearOneAndKeepsSingularVectors) {
   const auto u = std::get<0>(at::linalg_qr(matrix_grads(8, 8, 1, at::kDouble) + 2 * at::eye(8, at::kDouble)));
   const auto s = at::logspace(0, -2, 8, 10, at::kDouble);
   const auto x = at::matmul(u * s, u.t());
   const auto diagonal = at::matmul(at::matmul(u.t(), orthogonalize(x, 5)), u);
   EXPECT_LT((diagonal - at::diag(diagonal.diagonal())).abs().max().item<double>(), 1e-12);
-  EXPECT_GT(diagonal.diagonal().min().item<double>(), 0.3);  // 0.01 of the norm has not come all the way in 5 steps
+  EXPECT_GT(
+      diagonal.diagonal().min().item<double>(),
+      0.3);  // five steps do not fully converge from a singular value of 0.01 of the norm
   EXPECT_LT(diagonal.diagonal().max().item<double>(), 1.25);
   const auto more = at::matmul(at::matmul(u.t(), orthogonalize(x, 8)), u);
   EXPECT_GT(more.diagonal().min().item<double>(), 0.65);
 }
 
-TEST(Orthogonalize, LeavesZerosAtZero) {
+TEST(Orthogonalize, KeepsZeros) {
   EXPECT_EQ(orthogonalize(at::zeros({3, 5}), 5).abs().max().item<double>(), 0.0);
 }
 
-TEST(Muon, TakesEachExpertForAMatrixOfItsOwn) {
+TEST(Muon, OrthogonalizesEachExpertSeparately) {
   const auto config = muon_config(MuonScale::original);
   Muon batched(config, {{.name = "experts", .shape = {2, 6, 4}}});
   Muon single(config, {{.name = "0", .shape = {6, 4}}, {.name = "1", .shape = {6, 4}}});
@@ -233,7 +238,7 @@ TEST(Muon, ResumesBitForBit) {
   }
 }
 
-TEST(Muon, SaysWhatItCannotTake) {
+TEST(Muon, RefusesParametersAndShardsThatAreNotWholeMatrices) {
   const auto config = muon_config(MuonScale::original);
   EXPECT_THAT(error_of([&] { Muon(config, {{.name = "norm", .shape = {4}}}); }), HasSubstr("leaves muon no matrix"));
   Muon muon(config, {{.name = "w", .shape = {6, 4}}, {.name = "experts", .shape = {2, 6, 4}}});
@@ -245,7 +250,47 @@ TEST(Muon, SaysWhatItCannotTake) {
   const auto expert = at::ones({1, 6, 4});
   muon.step({{"experts", expert, expert.clone(), {.shape = {2, 6, 4}, .offset = {1, 0, 0}}}});
   EXPECT_FALSE(at::equal(expert, at::ones({1, 6, 4})));
-  EXPECT_THAT(error_of([&] { muon.step({{"other", half, half}}); }), HasSubstr("other: the optimizer was not told"));
+  EXPECT_THAT(error_of([&] { muon.step({{"other", half, half}}); }), HasSubstr("other: the optimizer was not built"));
+}
+
+// As on a GPU, where matrices of one shape are batched.
+TEST(Muon, BatchedStepsEqualTheStepsOfEachMatrix) {
+  const std::vector<std::vector<int64_t>> shapes = {{4, 6}, {6, 4}, {4, 6}, {3, 4, 6}, {6, 4}, {4, 6}, {5, 5}};
+  std::vector<ParameterInfo> infos;
+  for (size_t i = 0; i < shapes.size(); ++i) {
+    infos.push_back({.name = "w" + std::to_string(i), .shape = shapes[i]});
+  }
+  const auto run = [&] {
+    at::manual_seed(4);
+    Muon muon(muon_config(MuonScale::original), infos);
+    std::vector<NamedParameter> parameters;
+    for (const auto& info : infos) {
+      parameters.push_back({.name = info.name, .value = at::randn(info.shape, at::kDouble)});
+    }
+    for (int64_t t = 0; t < 3; ++t) {
+      for (NamedParameter& parameter : parameters) {
+        parameter.grad = at::randn(parameter.value.sizes(), at::kDouble);
+      }
+      muon.step(parameters);
+    }
+    return parameters;
+  };
+  thread_local int norms = 0;  // one per iteration
+  const auto counter = at::addThreadLocalCallback(
+      at::RecordFunctionCallback([](const at::RecordFunction& function) -> std::unique_ptr<at::ObserverContext> {
+        norms += std::string(function.name()) == "aten::linalg_vector_norm" ? 1 : 0;
+        return nullptr;
+      }));
+  const auto alone = run();
+  EXPECT_EQ(norms, 3 * 7);
+  norms = 0;
+  const ops::cuda::TableScope gpu(ops::test::host_table(), at::kCPU);
+  const auto together = run();
+  EXPECT_EQ(norms, 3 * 3);
+  at::removeCallback(counter);
+  for (size_t i = 0; i < alone.size(); ++i) {
+    EXPECT_LT((alone[i].value - together[i].value).abs().max().item<double>(), 1e-12) << i;  // as above
+  }
 }
 
 }  // namespace

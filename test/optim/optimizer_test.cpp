@@ -1,4 +1,4 @@
-// Which optimizer a config names, and which keys it may hold.
+// build_optimizer: the optimizer that a config names, and the keys that it may contain.
 #include "lehr/optim/optimizer.h"
 
 #include <gmock/gmock.h>
@@ -26,7 +26,7 @@ std::set<std::string> state_names(const OptimizerConfig& config) {
   return names;
 }
 
-TEST(BuildOptimizer, BuildsTheOneThatIsNamed) {
+TEST(BuildOptimizer, BuildsTheNamedOptimizer) {
   const std::set<std::string> adam{
       "norm.exp_avg", "norm.exp_avg_sq", "norm.step", "w.exp_avg", "w.exp_avg_sq", "w.step"};
   EXPECT_EQ(state_names({}), adam);
@@ -38,7 +38,7 @@ TEST(BuildOptimizer, BuildsTheOneThatIsNamed) {
       (std::set<std::string>{"norm.exp_avg", "norm.exp_avg_sq", "norm.step", "w.momentum_buffer", "w.step"}));
 }
 
-TEST(BuildOptimizer, MakesOptimizersThatLeaveOutAStepWhereTheyAreToldOnTheDevice) {
+TEST(BuildOptimizer, FoundInfOnTheDeviceSkipsTheStep) {
   const OptimizerContext context{.parameters = {{.name = "w", .shape = {kSize}}}};
   for (const OptimizerConfig& config :
        {OptimizerConfig{.lr = 0.05},
@@ -76,10 +76,41 @@ TEST(BuildOptimizer, MakesOptimizersThatLeaveOutAStepWhereTheyAreToldOnTheDevice
   const auto muon = build_optimizer({.name = OptimizerKind::muon}, kContext);
   EXPECT_FALSE(muon->takes_found_inf());
   EXPECT_THAT(
-      error_of([&] { muon->step({}, {.found_inf = at::zeros({})}); }), HasSubstr("cannot leave a step out by itself"));
+      error_of([&] { muon->step({}, {.found_inf = at::zeros({})}); }), HasSubstr("cannot skip a step by itself"));
 }
 
-TEST(OptimizerConfig, DecaysByDefaultOnlyWhereThatIsDecoupled) {
+// Bias corrections and saved state depend on the steps that were taken. One of the two parameters gets its first
+// gradient later.
+TEST(BuildOptimizer, StepsSkippedByFoundInfAreNotCounted) {
+  const OptimizerContext context{.parameters = {{.name = "w", .shape = {kSize}}, {.name = "late", .shape = {kSize}}}};
+  for (const auto kind : {OptimizerKind::adamw, OptimizerKind::adam}) {
+    for (const bool read : {false, true}) {
+      const auto optimizer = build_optimizer({.name = kind, .lr = 0.05}, context);
+      const auto without = build_optimizer({.name = kind, .lr = 0.05}, context);
+      const at::Tensor w = values(at::kFloat), late = values(at::kFloat);
+      const at::Tensor w2 = w.clone(), late2 = late.clone();
+      for (int64_t t = 1; t <= 6; ++t) {
+        const bool bad = t == 1 || t == 3 || t == 4;
+        const at::Tensor grad = bad ? at::full({kSize}, std::nan("")) : grads(t, at::kFloat);
+        const at::Tensor late_grad = t < 3 ? at::Tensor() : grad.clone();
+        optimizer->step({{"w", w, grad}, {"late", late, late_grad}}, {.found_inf = at::full({}, bad ? 1.0f : 0.0f)});
+        if (!bad) {
+          without->step({{"w", w2, grad.clone()}, {"late", late2, late_grad}});
+        }
+        if (read) {
+          entry(*optimizer, "w.step");
+        }
+      }
+      EXPECT_TRUE(at::equal(w, w2));
+      EXPECT_TRUE(at::equal(late, late2));
+      EXPECT_EQ(entry(*optimizer, "w.step").item<int64_t>(), 3);
+      EXPECT_EQ(entry(*optimizer, "late.step").item<int64_t>(), 2);
+      EXPECT_EQ(entry(*optimizer, "w.step").item<int64_t>(), 3) << "read twice";
+    }
+  }
+}
+
+TEST(OptimizerConfig, HasWeightDecayByDefaultOnlyIfItIsDecoupled) {
   EXPECT_EQ(OptimizerConfig{}.weight_decay_or_default(), 0.1);
   EXPECT_EQ(OptimizerConfig{.name = OptimizerKind::muon}.weight_decay_or_default(), 0.1);
   EXPECT_EQ(OptimizerConfig{.name = OptimizerKind::adam}.weight_decay_or_default(), 0.0);
@@ -103,7 +134,7 @@ TEST(OptimizerConfig, RefusesKeysThatTheOptimizerDoesNotUse) {
   EXPECT_THAT(problems({.name = adamw, .muon_exclude = "x"}), HasSubstr("optimizer.muon_exclude: adamw"));
   EXPECT_THAT(problems({.name = muon, .muon_exclude = "("}), HasSubstr("\"(\" is not a regular expression"));
   EXPECT_THAT(problems({.name = sgd, .nesterov = true}), HasSubstr("optimizer.nesterov: needs optimizer.momentum"));
-  EXPECT_THAT(problems({.name = sgd, .dampening = 0.5}), HasSubstr("has no meaning without optimizer.momentum"));
+  EXPECT_THAT(problems({.name = sgd, .dampening = 0.5}), HasSubstr("has no effect without optimizer.momentum"));
   EXPECT_THAT(
       problems({.name = sgd, .param_groups = {{.pattern = "w", .beta1 = 0.5}}}),
       HasSubstr("optimizer.param_groups.0.beta1: sgd does not use it"));

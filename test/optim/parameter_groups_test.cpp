@@ -1,4 +1,4 @@
-// Which group a parameter falls into, and the mistakes that are refused.
+// The group of each parameter, and mistakes that are refused.
 #include "lehr/optim/parameter_groups.h"
 
 #include <gmock/gmock.h>
@@ -25,7 +25,7 @@ std::string error_of(const OptimizerConfig& config, const std::vector<std::strin
   return "no error";
 }
 
-TEST(ParameterGroups, PutsEverythingIntoTheDefaultGroupWithoutPatterns) {
+TEST(ParameterGroups, WithoutPatternsAllParametersAreInTheDefaultGroup) {
   const ParameterGroups groups({.lr = 0.5, .weight_decay = 0.25}, kNames);
   ASSERT_EQ(groups.groups().size(), 1U);
   EXPECT_EQ(groups.groups()[0].parameters, 5);
@@ -33,7 +33,7 @@ TEST(ParameterGroups, PutsEverythingIntoTheDefaultGroupWithoutPatterns) {
   EXPECT_EQ(groups.groups()[0].weight_decay, 0.25);
 }
 
-TEST(ParameterGroups, GivesANameToTheFirstPatternFoundInIt) {
+TEST(ParameterGroups, AParameterBelongsToTheFirstPatternThatMatches) {
   OptimizerConfig config{.lr = 0.5, .beta1 = 0.8};
   config.param_groups = {
       {.pattern = "norm\\.weight$", .weight_decay = 0.0},
@@ -52,13 +52,13 @@ TEST(ParameterGroups, GivesANameToTheFirstPatternFoundInIt) {
   EXPECT_EQ(groups.groups()[2].parameters, 1);
 }
 
-TEST(ParameterGroups, TakesAnAbsoluteLearningRate) {
+TEST(ParameterGroups, AcceptsAnAbsoluteLearningRate) {
   OptimizerConfig config;
   config.param_groups = {{.pattern = "lm_head", .lr = 0.125}};
   EXPECT_EQ(ParameterGroups(config, kNames).groups()[0].lr, 0.125);
 }
 
-TEST(ParameterGroups, RefusesAPatternThatGetsNoParameter) {
+TEST(ParameterGroups, RefusesAPatternWithoutParameters) {
   OptimizerConfig config;
   config.param_groups = {{.pattern = "bias$"}};
   EXPECT_THAT(
@@ -67,7 +67,7 @@ TEST(ParameterGroups, RefusesAPatternThatGetsNoParameter) {
   EXPECT_THAT(error_of(config), testing::HasSubstr("gets no parameter, as earlier groups take all"));
 }
 
-TEST(ParameterGroups, RefusesAPatternThatDoesNotParse) {
+TEST(ParameterGroups, RefusesAnInvalidPattern) {
   OptimizerConfig config;
   config.param_groups = {{.pattern = "layers.(0"}};
   EXPECT_THAT(error_of(config), testing::HasSubstr("\"layers.(0\" is not a regular expression"));
@@ -79,7 +79,7 @@ TEST(ParameterGroups, RefusesALearningRateGivenTwice) {
   EXPECT_THAT(error_of(config), testing::StartsWith("optimizer.param_groups.0.lr: stands beside lr_multiplier"));
 }
 
-TEST(ParameterGroups, RefusesNamesThatAreUnknownOrTwice) {
+TEST(ParameterGroups, RefusesUnknownAndDuplicateNames) {
   const ParameterGroups groups({}, kNames);
   EXPECT_THROW(groups.group_of("model.bias"), Error);
   EXPECT_THAT(error_of({}, {"a", "b", "a"}), testing::StartsWith("a: two parameters"));

@@ -1,4 +1,4 @@
-// SGD against torch.optim.SGD(fused=True) and against a scalar definition in float64.
+// SGD, compared with torch.optim.SGD(fused=True) and with a scalar definition in float64.
 #include "lehr/optim/sgd.h"
 
 #include <gmock/gmock.h>
@@ -66,7 +66,7 @@ TEST(SGD, EqualsTheScalarDefinitionInFloat64) {
       const double g = grad_at(i, t) + 0.1 * p;
       b = t == 0 ? g : 0.9 * b + 0.75 * g;
       p -= 0.025 * b;
-      ASSERT_NEAR(w.data_ptr<double>()[i], p, 1e-13);  // ten steps of a few roundings near 1
+      ASSERT_NEAR(w.data_ptr<double>()[i], p, 1e-13);  // ten steps of a few roundings of numbers near 1
     }
   }
 }

@@ -1,4 +1,4 @@
-// The optimizer on top of stochastic rounding: what its random numbers depend on, and what they are good for.
+// AdamW with stochastic rounding: the inputs of its random numbers, and training that nearest rounding would lose.
 #include "lehr/optim/stochastic_adamw.h"
 
 #include <gmock/gmock.h>
@@ -39,7 +39,7 @@ TEST(StochasticAdamW, ResumesBitForBitWithEitherState) {
   }
 }
 
-TEST(StochasticAdamW, GivesShardsTheRoundingOfTheWhole) {
+TEST(StochasticAdamW, ShardsRoundLikeTheWholeTensor) {
   const auto initial = values(at::kBFloat16).narrow(0, 0, 36).view({4, 9});
   const auto grad = [](int64_t t) { return grads(t, at::kBFloat16).narrow(0, 0, 36).view({4, 9}); };
   StochasticAdamW whole(config_of("bfloat16"), {"w"}, 7);
@@ -50,7 +50,7 @@ TEST(StochasticAdamW, GivesShardsTheRoundingOfTheWhole) {
   for (const int64_t dim : {0, 1}) {
     StochasticAdamW sharded(config_of("bfloat16"), {"w"}, 7);
     const auto part = initial.narrow(dim, 1, 3).clone();
-    Placement placement{.shape = {4, 9}, .offset = {0, 0}};
+    ShardSpan placement{.shape = {4, 9}, .offset = {0, 0}};
     placement.offset[static_cast<size_t>(dim)] = 1;
     for (int64_t t = 0; t < 4; ++t) {
       sharded.step({{"w", part, grad(t).narrow(dim, 1, 3).clone(), placement}});
@@ -59,7 +59,7 @@ TEST(StochasticAdamW, GivesShardsTheRoundingOfTheWhole) {
   }
 }
 
-TEST(StochasticAdamW, RoundsOtherwiseForAnotherSeedAndName) {
+TEST(StochasticAdamW, AnotherSeedOrNameRoundsDifferently) {
   const auto after = [](uint64_t seed, const std::string& name) {
     StochasticAdamW adamw(config_of("float32"), {name}, seed);
     const auto w = at::ones({1000}, at::kBFloat16);
@@ -71,8 +71,9 @@ TEST(StochasticAdamW, RoundsOtherwiseForAnotherSeedAndName) {
   EXPECT_FALSE(at::equal(after(1, "a"), after(1, "b")));
 }
 
-// The numbers before rounding are the same for all elements, and lie 0.74, 0.80 and 0.07 of the way between two
-// bfloat16 numbers. With one noise, an element whose less likely tensor is rounded up would have both rounded up.
+// Before rounding, the numbers of all elements are the same, and lie 0.74, 0.80 and 0.07 of the way between two
+// bfloat16 numbers. If the tensors shared their noise, every element that rounds up the least likely of them would
+// round up both others, too.
 TEST(StochasticAdamW, RoundsTheValueAndEachMomentByNoiseOfItsOwn) {
   OptimizerConfig config = config_of("bfloat16");
   config.lr = 1e-3;
@@ -92,9 +93,9 @@ TEST(StochasticAdamW, RoundsTheValueAndEachMomentByNoiseOfItsOwn) {
 }
 
 // 200 steps of 1e-4 from 1, where bfloat16's neighbours are 2^-7 above and 2^-8 below: each step is far below half of
-// that. Plain AdamW in bfloat16 never moves. Here the mean of 10000 parameters falls by 0.02, to within five standard
-// errors: each makes a walk of steps of 2^-8 with a variance of at most 0.02 * 2^-8.
-TEST(StochasticAdamW, AddsUpUpdatesThatNearestRoundingLoses) {
+// that, so plain AdamW in bfloat16 never moves. Here the mean of 10000 parameters falls by 0.02, within five standard
+// errors: each parameter does a random walk in steps of 2^-8 with a variance of at most 0.02 * 2^-8.
+TEST(StochasticAdamW, AccumulatesUpdatesThatNearestRoundingLoses) {
   const OptimizerConfig config{.lr = 1e-4, .weight_decay = 0.0};
   AdamW nearest(config, {"w"});
   StochasticAdamW stochastic(config, {"w"}, 3);
@@ -108,7 +109,7 @@ TEST(StochasticAdamW, AddsUpUpdatesThatNearestRoundingLoses) {
   EXPECT_NEAR(kept.to(at::kDouble).mean().item<double>(), 1 - 200 * 1e-4, 5 * std::sqrt(0.02 / 256 / 10000));
 }
 
-TEST(StochasticAdamW, RefusesOtherParametersThanBFloat16) {
+TEST(StochasticAdamW, RefusesParametersThatAreNotBFloat16) {
   StochasticAdamW adamw(config_of("float32"), {"w"}, 1);
   const auto w = values(at::kFloat);
   EXPECT_THAT(

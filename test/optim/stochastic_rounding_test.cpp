@@ -1,4 +1,4 @@
-// Stochastic rounding against known bits, against its definition for every instruction set, and against statistics.
+// Stochastic rounding, compared with known bits, with its definition on every instruction set, and with statistics.
 #include "lehr/optim/stochastic_rounding.h"
 
 #include <gmock/gmock.h>
@@ -47,19 +47,19 @@ std::vector<ops::Arch> archs() {
   return list;
 }
 
-// The words of Triton's tl.randint, which is Philox with the element's index as counter.
-TEST(RoundingNoise, IsThatOfTritonForARawSeed) {
+// Expected are the words of Triton's tl.randint, which is Philox with the element's index as its counter.
+TEST(RoundingNoise, EqualsTritonForARawSeed) {
   EXPECT_EQ(philox({0, 0, 0, 0}, {0, 0})[0], 0x6627e8d5U);
   EXPECT_EQ(philox({0, 0, 0, 0}, {123, 0})[0], 0x11237cdcU);
   EXPECT_EQ(philox({1, 0, 0, 0}, {123, 0})[0], 0xa3c0144eU);
   EXPECT_EQ(philox({2, 0, 0, 0}, {123, 0})[0], 0x2c1b5aa5U);
   EXPECT_EQ(philox({3, 0, 0, 0}, {123, 0})[0], 0x1e66d4d6U);
-  // The lower half of the number is 0x8000: the upper one gains 1 where the noise is at least that.
+  // The lower half of the number is 0x8000: the upper half is incremented if the noise is at least that.
   const auto half = at::full({4}, 1.0 + 1.0 / 256);
   EXPECT_THAT(bits_of(rounded(half, raw_rounding_noise(123))), ElementsAre(0x3f80, 0x3f80, 0x3f80, 0x3f81));
 }
 
-TEST(StochasticRounding, GivesTheKnownBits) {
+TEST(StochasticRounding, ProducesTheKnownBits) {
   const std::vector<float> numbers{
       1 + 0.3F / 128, -1 - 0.3F / 128, 3.14159F, 1e-8F, 100.003F, -2.7182818F, 0.1F, 65504.0F};
   const at::Tensor x = at::tensor(numbers);
@@ -82,7 +82,7 @@ TEST(StochasticRounding, EqualsItsDefinitionOnEveryInstructionSet) {
   }
 }
 
-TEST(StochasticRounding, KeepsWhatIsNotFiniteAndMakesNoInfinities) {
+TEST(StochasticRounding, KeepsNonFiniteNumbersAndCreatesNoInfinities) {
   constexpr float inf = std::numeric_limits<float>::infinity();
   const float most = std::numeric_limits<float>::max();
   at::Tensor x = at::empty({6, 64});
@@ -96,7 +96,7 @@ TEST(StochasticRounding, KeepsWhatIsNotFiniteAndMakesNoInfinities) {
       EXPECT_EQ(bits[i], std::vector<int>({0x7f80, 0xff80, 0x7f7f, 0xff7f, 0x0000, 0x8000})[i / 64]);
     }
   }
-  // A NaN whose payload lies in the lower half, and one that the noise would carry out of its 32 bits.
+  // A NaN whose payload is in the lower half, and one that would overflow its 32 bits when the noise is added.
   const at::Tensor nan = at::empty({2, 64}, at::kInt);
   nan[0].fill_(0x7f800001);
   nan[1].fill_(-1);
@@ -114,9 +114,9 @@ TEST(StochasticRounding, RoundsUpWithTheRightProbability) {
   }
 }
 
-// Neighbours, and the same elements of other steps and other tensors, are rounded independently: correlation of a
-// million pairs, five standard errors.
-TEST(StochasticRounding, DrawsIndependently) {
+// Adjacent elements, and the same elements of other steps and other tensors, are rounded independently: correlation of
+// a million pairs, five standard errors.
+TEST(StochasticRounding, DrawsIndependentNoise) {
   const auto half = at::full({1'000'000}, 1 + 0.5 / 128);
   const auto draw = [&](int64_t step, const char* name) {
     return rounded(half, rounding_noise(3, step, name)).to(at::kDouble).gt(1).to(at::kDouble) * 2 - 1;
@@ -130,7 +130,7 @@ TEST(StochasticRounding, DrawsIndependently) {
   EXPECT_NEAR((base * draw(1, "v")).mean().item<double>(), 0, 5e-3);
 }
 
-TEST(StochasticRounding, DoesNotDependOnTheCutIntoShards) {
+TEST(StochasticRounding, DoesNotDependOnSharding) {
   const std::vector<int64_t> shape{7, 9, 50};
   const auto x = at::linspace(1, 2, 7 * 9 * 50).view(shape);
   for (const auto& noise : {rounding_noise(5, 1, "w"), raw_rounding_noise(5)}) {
@@ -138,7 +138,7 @@ TEST(StochasticRounding, DoesNotDependOnTheCutIntoShards) {
     for (int64_t dim = 0; dim < 3; ++dim) {
       const int64_t begin = 2;
       const int64_t size = shape[static_cast<size_t>(dim)] - 4;
-      Placement placement{.shape = shape, .offset = {0, 0, 0}};
+      ShardSpan placement{.shape = shape, .offset = {0, 0, 0}};
       placement.offset[static_cast<size_t>(dim)] = begin;
       const auto part = x.narrow(dim, begin, size).contiguous();
       for (const auto& copy : {copy_stochastically_, copy_stochastically_reference_}) {
@@ -150,11 +150,11 @@ TEST(StochasticRounding, DoesNotDependOnTheCutIntoShards) {
   }
 }
 
-// Block numbers and elements whose index needs more than 32 bits.
+// Block numbers and indices of elements that need more than 32 bits.
 TEST(StochasticRounding, CountsElementsIn64Bits) {
   const auto x = at::linspace(1, 2, 300);
   for (const int64_t first : {(int64_t{1} << 32) - 100, (int64_t{1} << 35) - 100}) {
-    const Placement placement{.shape = {int64_t{1} << 36}, .offset = {first}};
+    const ShardSpan placement{.shape = {int64_t{1} << 36}, .offset = {first}};
     for (const auto& noise : {rounding_noise(5, 1, "w"), raw_rounding_noise(5)}) {
       const auto fast = at::empty({300}, at::kBFloat16);
       const auto plain = at::empty({300}, at::kBFloat16);
@@ -175,7 +175,7 @@ TEST(StochasticRounding, DoesNotDependOnTheThreads) {
   at::set_num_threads(threads);
 }
 
-TEST(StochasticRounding, SaysWhatDoesNotFit) {
+TEST(StochasticRounding, RefusesInvalidTensors) {
   const auto target = at::empty({4}, at::kBFloat16);
   const auto error = [&](const at::Tensor& y, const at::Tensor& x) {
     return error_of([&] { copy_stochastically_(y, x, raw_rounding_noise(1)); });
@@ -197,7 +197,7 @@ StochasticAdamWTensors known_tensors() {
 const StochasticAdamWNumbers kNumbers{
     .lr = 0.01, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.1, .step = 3};
 
-TEST(StochasticAdamWStep, GivesTheKnownBits) {
+TEST(StochasticAdamWStep, ProducesTheKnownBits) {
   const StochasticAdamWNoise noise{
       .value = raw_rounding_noise(kSeed),
       .exp_avg = raw_rounding_noise(kSeed + 42),
@@ -222,8 +222,9 @@ StochasticAdamWTensors some_tensors(at::ScalarType grad, at::ScalarType state) {
       .exp_avg_sq = wave(0.05, 13).square().to(state)};
 }
 
-// For every instruction set and all types: the float64 result lies between the stored value's neighbours, and the
-// bits are those of the ATen definition but for one in a hundred, where the last bit of float32 tips the rounding.
+// On every instruction set and for all dtypes: the float64 result lies between the neighbours of the stored value, and
+// the bits are those of the ATen definition except for one in a hundred, where the last bit of float32 changes the
+// rounding.
 TEST(StochasticAdamWStep, EqualsFloat64AndItsDefinition) {
   const StochasticAdamWNoise noise{
       .value = rounding_noise(1, 3, "w"),
@@ -231,7 +232,7 @@ TEST(StochasticAdamWStep, EqualsFloat64AndItsDefinition) {
       .exp_avg_sq = rounding_noise(1, 3, "v")};
   StochasticAdamWNumbers n = kNumbers;
   n.grad_divisor = 3;
-  n.eps = 0.1;  // the roots beside it are below 1, so that it is seen
+  n.eps = 0.1;  // the roots added to it are below 1, so that eps has a visible effect
   for (const auto grad : {at::kFloat, at::kBFloat16}) {
     for (const auto state : {at::kFloat, at::kBFloat16}) {
       const auto start = some_tensors(grad, state);
@@ -246,7 +247,7 @@ TEST(StochasticAdamWStep, EqualsFloat64AndItsDefinition) {
         const ops::ArchScope scope(arch);
         const auto t = some_tensors(grad, state);
         stochastic_adamw_(t, n, noise);
-        // A unit in the last place is 2^-7 of the value at most; float32 itself is 1e-6.
+        // A unit in the last place is at most 2^-7 of the value; the error of float32 itself is 1e-6.
         const double narrow = 1.0 / 128;
         const auto close = [](const at::Tensor& a, const at::Tensor& b, double relative) {
           return (a.to(at::kDouble) - b).abs().le(b.abs() * relative + 1e-7).all().item<bool>();
@@ -264,7 +265,7 @@ TEST(StochasticAdamWStep, EqualsFloat64AndItsDefinition) {
   }
 }
 
-TEST(StochasticAdamWStep, SaysWhatDoesNotFit) {
+TEST(StochasticAdamWStep, RefusesInvalidTensors) {
   const auto error = [](const StochasticAdamWTensors& tensors) {
     return error_of([&] { stochastic_adamw_(tensors, kNumbers, {}); });
   };

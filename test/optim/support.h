@@ -1,4 +1,4 @@
-// What tests of optimizers share: numbers to step over, and ways to look at state and errors.
+// Shared code of the tests of optimizers: inputs, and access to state and errors.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 
 namespace lehr::optim::testing_support {
 
-constexpr int64_t kSize = 37;  // more than two vectors of any width, and a rest
+constexpr int64_t kSize = 37;  // more than two vectors of any width, plus a remainder
 // Exact in every dtype, bfloat16 included.
 inline double value_at(int64_t i) {
   return static_cast<double>(i - 18) / 8;
@@ -49,7 +49,7 @@ inline at::Tensor entry(const Optimizer& optimizer, const std::string& name) {
   throw std::out_of_range(name);
 }
 
-/// What a usage error of `action` says.
+/// The message of a usage error of `action`.
 inline std::string error_of(const std::function<void()>& action) {
   try {
     action();
@@ -60,7 +60,7 @@ inline std::string error_of(const std::function<void()>& action) {
   return "no error";
 }
 
-/// Elements 0, 1, 17, 19, 31, 32 and 36 against the numbers of another system.
+/// Compares elements 0, 1, 17, 19, 31, 32 and 36 with the results of another implementation.
 inline void expect_elements(
     const at::Tensor& found, const std::vector<double>& expected, double relative, const char* what) {
   const std::vector<int64_t> elements = {0, 1, 17, 19, 31, 32, 36};

@@ -3,9 +3,9 @@
 #include <gmock/gmock.h>
 
 #include "lehr/base/error.h"
-#include "lehr/model/llama3/spec.h"
-#include "lehr/model/qwen3_dense/spec.h"
-#include "lehr/model/qwen3_moe/spec.h"
+#include "lehr/model/llama3/family.h"
+#include "lehr/model/qwen3_dense/family.h"
+#include "lehr/model/qwen3_moe/family.h"
 #include "test/peft/support.h"
 
 namespace lehr::peft {
@@ -46,7 +46,7 @@ at::Tensor logits(nn::Model& model, const at::Tensor& ids) {
   return model.logits(model.forward(inputs).hidden_states);
 }
 
-// B is not zero, as after training.
+// Makes B nonzero, as after training.
 void shake(torch::nn::Module& model) {
   at::NoGradGuard no_grad;
   for (const auto& adapted : adapted_layers(model)) {
@@ -54,7 +54,7 @@ void shake(torch::nn::Module& model) {
   }
 }
 
-TEST(Inject, FreezesAllButTheAdaptersBeforeMemoryIsThere) {
+TEST(Inject, FreezesAllButTheAdaptersBeforeMaterialization) {
   const auto model = tiny()->build({});
   const auto trainable = inject_peft_and_freeze({Lora{.module_name_pattern = R"(.*\.(q|v)_proj)", .r = 2}}, *model);
   EXPECT_THAT(
@@ -79,7 +79,7 @@ TEST(Inject, FreezesAllButTheAdaptersBeforeMemoryIsThere) {
   }
 }
 
-TEST(Inject, FillsAdaptersOfAModelThatIsFilledAlready) {
+TEST(Inject, InitializesAdaptersOfAnInitializedModel) {
   const auto late = tiny()->build({});
   inject_peft_and_freeze({Lora{.module_name_pattern = ".*_proj"}}, *late);
   nn::materialize(*late, at::kCPU, at::kFloat);
@@ -99,7 +99,7 @@ TEST(Inject, FillsAdaptersOfAModelThatIsFilledAlready) {
   }
 }
 
-TEST(Inject, TunesWholeModulesAndStacksMethods) {
+TEST(Inject, FullyTunesModulesAndStacksMethods) {
   const auto model = tiny()->build({});
   const auto trainable = inject_peft_and_freeze(
       {Stack{
@@ -121,14 +121,14 @@ TEST(Inject, TunesWholeModulesAndStacksMethods) {
           "model.norm.weight"));
 }
 
-TEST(Inject, CountsWhatTrains) {
+TEST(Inject, CountsTrainableParameters) {
   const auto model = tiny(/*tied=*/true)->build({});
   const int64_t before = nn::count_parameters(*model);
   inject_peft_and_freeze({Lora{.module_name_pattern = R"(.*\.0\..*q_proj)", .r = 2}}, *model);
   const TrainableCounts counts = count_trainable(*model);
   EXPECT_EQ(counts.trainable, 2 * 16 + 16 * 2);
   EXPECT_EQ(counts.total, before + counts.trainable);
-  // Two layers of q, o (16 x 16), k, v (8 x 16), three of 24 x 16, and the tied head.
+  // Two layers of q, o (16 x 16), k, v (8 x 16) and three matrices of 24 x 16, and the tied head.
   const int64_t frozen = 2 * (2 * 256 + 2 * 128 + 3 * 384) + 40 * 16;
   EXPECT_EQ(counts.flops_per_token_change, 6 * counts.trainable - 2 * frozen);
 }
@@ -143,7 +143,7 @@ TEST(Inject, AdaptsExperts) {
   EXPECT_EQ(trainable[0].parameter->shape(), (std::vector<int64_t>{4, 3, 16}));
   EXPECT_EQ(trainable[1].parameter->shape(), (std::vector<int64_t>{4, 12, 3}));
   // A token uses two of the four experts of a layer, and their adapters. Two layers of q, o, k, v, the router (4 x 16)
-  // and three projections of 12 x 16; the head is not tied.
+  // and three matrices of 12 x 16 per expert; the head is not tied.
   const int64_t frozen = 2 * (2 * 256 + 2 * 128 + 64 + 2 * 3 * 192) + 40 * 16;
   EXPECT_EQ(count_trainable(*model).flops_per_token_change, 6 * 2 * 3 * (16 + 12) - 2 * frozen);
   for (const std::string layer : {"grouped_experts.gate_proj", "router.gate"}) {
@@ -152,16 +152,16 @@ TEST(Inject, AdaptsExperts) {
           inject_peft_and_freeze(
               {Lora{.module_name_pattern = ".*" + layer, .dropout = 0.5}}, *tiny_mixture()->build({}));
         },
-        fails_with("peft.dropout: model.layers.0.mlp." + layer + " is inside a mixture of experts"));
+        fails_with("peft.dropout: model.layers.0.mlp." + layer + " is inside an MoE layer"));
   }
 }
 
-// Tolerances: rounding of one product, summed in another order, which the norms of two layers enlarge (up to 2.6e-6
-// was seen in 200 draws); float64 has 2^29 times less of it than float32.
+// Tolerances: the rounding of one matmul that is summed in another order, amplified by the norms of two layers (up to
+// 2.6e-6 in 200 draws); float64 has 2^29 times less of it than float32.
 class Merge : public ::testing::TestWithParam<bool> {};
 INSTANTIATE_TEST_SUITE_P(DenseAndMixture, Merge, ::testing::Bool());
 
-TEST_P(Merge, ComputesWhatTheAdaptersComputed) {
+TEST_P(Merge, EqualsTheModelWithAdapters) {
   const auto args = GetParam() ? tiny_mixture() : tiny();
   for (const auto& [dtype, tolerance] : {std::pair{at::kFloat, 4e-6}, {at::kDouble, 1e-12}}) {
     const auto model = args->build({});
@@ -195,7 +195,7 @@ TEST(MergeNarrow, RoundsOnceIntoNarrowWeights) {
   EXPECT_TRUE(at::equal(linear->weight, exact.to(at::kBFloat16)));
 }
 
-TEST(Inject, NamesWhatIsNearWhenAPatternFitsNothing) {
+TEST(Inject, SuggestsNamesIfAPatternMatchesNothing) {
   const auto inject = [](const Method& method) {
     return [method] { inject_peft_and_freeze(method, *tiny(true)->build({})); };
   };
@@ -209,10 +209,10 @@ TEST(Inject, NamesWhatIsNearWhenAPatternFitsNothing) {
       fails_with("peft.full_tune_pattern: \"model.nrom\" matches the whole name of no "
                  "module with parameters; the nearest are: model.norm, "));
   EXPECT_THAT(inject({Lora{.module_name_pattern = "(q_proj"}}), fails_with("is not a regular expression"));
-  EXPECT_THAT(inject({Stack{}}), fails_with("no parameter is left to train"));
+  EXPECT_THAT(inject({Stack{}}), fails_with("no parameter is trainable"));
 }
 
-TEST(Inject, RefusesWhatItCouldNotDoRight) {
+TEST(Inject, RefusesUnsupportedAndConflictingPatterns) {
   const auto inject = [](const Method& method) {
     return [method] { inject_peft_and_freeze(method, *tiny()->build({})); };
   };
@@ -220,13 +220,13 @@ TEST(Inject, RefusesWhatItCouldNotDoRight) {
       inject({Lora{.module_name_pattern = ".*"}}),
       fails_with("peft.target_pattern: lm_head.lm_head.default: the loss reads"));
   const Lora q{.module_name_pattern = ".*q_proj"};
-  EXPECT_THAT(inject({Stack{{{q}, {q}}}}), fails_with("self_attn.q_proj falls to lora and to lora"));
+  EXPECT_THAT(inject({Stack{{{q}, {q}}}}), fails_with("self_attn.q_proj is selected by lora and by lora"));
   EXPECT_THAT(
       inject({Stack{{{q}, {FullTune{R"(model\.layers\.1)"}}}}}),
-      fails_with("model.layers.1.self_attn.q_proj falls to lora and to full_tune"));
+      fails_with("model.layers.1.self_attn.q_proj is selected by lora and by full_tune"));
   const auto model = tiny()->build({});
   inject_peft_and_freeze({q}, *model);
-  EXPECT_THAT([&] { inject_peft_and_freeze({q}, *model); }, fails_with("has adapters already"));
+  EXPECT_THAT([&] { inject_peft_and_freeze({q}, *model); }, fails_with("already has adapters"));
   EXPECT_THAT([&] { add_lora(*model, {{"model.norm", q}}); }, fails_with("the model has no linear layer model.norm"));
 }
 

@@ -50,7 +50,7 @@ AdaptedGroups adapted_groups(int64_t groups, int64_t in, int64_t out, const Lora
   return made;
 }
 
-TEST(LoraLinear, GivesTheWorkedExample) {
+TEST(LoraLinear, EqualsTheWorkedExample) {
   auto [linear, lora] = adapted(10, 20, {.r = 2, .alpha = 4});
   {
     at::NoGradGuard no_grad;
@@ -63,13 +63,13 @@ TEST(LoraLinear, GivesTheWorkedExample) {
   EXPECT_TRUE(at::allclose(linear->weight + lora->delta_weight(), at::full({20, 10}, 1.2, at::kDouble), 0, 1e-12));
 }
 
-TEST(LoraLinear, StartsAsPeftDoesAndChangesNothingAtFirst) {
+TEST(LoraLinear, IsInitializedLikePeftAndHasNoEffectAtFirst) {
   nn::Linear linear(400, 30);
   auto lora = std::make_shared<LoraLinear>("layer", 400, 30, Lora{.r = 50});
   linear->set_adapter(kAdapterName, lora);
   EXPECT_TRUE(lora->A.is_meta());
   nn::materialize(*linear, at::kCPU, at::kFloat);
-  linear->reset_parameters({.seed = 3, .prefix = "layer."});  // fills the base as well
+  linear->reset_parameters({.seed = 3, .prefix = "layer."});  // initializes the base as well
   EXPECT_GT(linear->weight.abs().sum().item<double>(), 0);
   EXPECT_EQ(lora->B.abs().sum().item<double>(), 0);
   // Uniform within 1 / sqrt(400) = 0.05, of variance 0.05^2 / 3; 20,000 numbers, five standard errors.
@@ -88,7 +88,8 @@ TEST(LoraLinear, ScalesByTheRootOfTheRankUnderRsLora) {
   EXPECT_EQ((Lora{.r = 4, .alpha = 8, .use_rslora = true}.scaling()), 4);
 }
 
-// Gradients against autograd on the formula. 1e-12: float64, one order of the sums each.
+// Gradients compared with autograd on the formula. The tolerance 1e-12 is the rounding of float64 sums in another
+// order.
 TEST(LoraLinear, HasTheGradientsOfItsFormula) {
   auto [linear, lora] = adapted(7, 5, {.r = 3, .alpha = 6});
   linear->own_parameter("weight")->set_trainable(false);
@@ -107,12 +108,12 @@ TEST(LoraLinear, HasTheGradientsOfItsFormula) {
   EXPECT_FALSE(linear->weight.grad().defined());
 }
 
-TEST(LoraLinear, DropsByStepAndRowAlone) {
+TEST(LoraLinear, DropoutDependsOnStepAndSequenceOnly) {
   auto [linear, lora] = adapted(64, 8, {.r = 64, .dropout = 0.25});
   {
     at::NoGradGuard no_grad;
     linear->weight.zero_();
-    lora->A.copy_(at::eye(64, at::kDouble));  // B shows what A(dropout(x)) was
+    lora->A.copy_(at::eye(64, at::kDouble));  // so that B shows the output of A(dropout(x))
   }
   const at::Tensor input = at::randn({4, 6, 64}, at::kDouble);
   linear->eval();
@@ -129,11 +130,11 @@ TEST(LoraLinear, DropsByStepAndRowAlone) {
   EXPECT_TRUE(at::equal(first.narrow(0, 2, 2), linear(input.narrow(0, 2, 2))))
       << "rows alone have the masks that they have among others";
   const auto one_row = [&input, layer = linear.ptr()] { layer->forward(input[0]); };
-  EXPECT_THAT(one_row, fails_with("peft.dropout: layer: masks are drawn by row and token"));
+  EXPECT_THAT(one_row, fails_with("peft.dropout: layer: masks need an input of shape (B, T, C)"));
 }
 
-// A share of 0.25 of 65,536 inputs, within five standard errors; the rest is scaled by 1 / 0.75.
-TEST(LoraLinear, DropsItsShareAndKeepsTheMean) {
+// A share of 0.25 of 65,536 inputs is dropped, within five standard errors; the rest is scaled by 1 / 0.75.
+TEST(LoraLinear, DropoutDropsItsShareAndKeepsTheMean) {
   auto [linear, lora] = adapted(256, 256, {.r = 256, .alpha = 256, .dropout = 0.25}, at::kFloat);
   {
     at::NoGradGuard no_grad;
@@ -148,7 +149,7 @@ TEST(LoraLinear, DropsItsShareAndKeepsTheMean) {
   EXPECT_NEAR(kept.max().item<double>(), 1 / 0.75, 1e-6);
 }
 
-TEST(LoraLinear, DropsTheSameWhenABlockIsComputedAgain) {
+TEST(LoraLinear, DropoutIsTheSameIfABlockIsRecomputed) {
   auto [linear, lora] = adapted(8, 8, {.r = 2, .dropout = 0.5});
   linear->train();
   lora->set_dropout_stream(1, 7, 0);
@@ -160,24 +161,25 @@ TEST(LoraLinear, DropsTheSameWhenABlockIsComputedAgain) {
   EXPECT_TRUE(at::equal(lora->A.grad(), plain));
 }
 
-// Frozen weights under trained adapters, alone and in groups: two products of an adapter wait, and nothing else.
-TEST(LoraLinear, GradientsOfAdaptersMayComeInASecondHalf) {
+// Frozen weights with trained adapters, in linear and grouped layers: the two matmuls of an adapter are deferred, and
+// nothing else.
+TEST(LoraLinear, WgradOfAdaptersMayBeDeferred) {
   const auto expect_same = [](const auto& layer, const auto& lora, auto forward) {
     layer->own_parameter("weight")->set_trainable(false);
     forward().backward();
     const at::Tensor a = lora->A.grad(), b = lora->B.grad();
     lora->A.mutable_grad().reset();
     lora->B.mutable_grad().reset();
-    const auto halves = std::make_shared<ops::WeightGradients>();
+    const auto wgrads = std::make_shared<ops::WeightGradients>();
     at::Tensor loss;
     {
-      const ops::WeightGradients::Scope scope(halves);
+      const ops::WeightGradients::Scope scope(wgrads);
       loss = forward();
     }
-    halves->backward_input({loss});
-    EXPECT_EQ(halves->size(), 2U);
+    wgrads->backward_input({loss});
+    EXPECT_EQ(wgrads->size(), 2U);
     EXPECT_FALSE(lora->A.grad().defined());
-    halves->backward_weight();
+    wgrads->backward_weight();
     EXPECT_TRUE(at::equal(lora->A.grad(), a));
     EXPECT_TRUE(at::equal(lora->B.grad(), b));
     EXPECT_FALSE(layer->weight.grad().defined());
@@ -192,15 +194,16 @@ TEST(LoraLinear, GradientsOfAdaptersMayComeInASecondHalf) {
   });
 }
 
-TEST(LoraLinear, RefusesSettingsThatMeanNothing) {
+TEST(LoraLinear, RefusesInvalidSettings) {
   const auto made = [](const Lora& settings) { return [settings] { LoraLinear("layer", 3, 3, settings); }; };
   EXPECT_THAT(made(Lora{.r = 0}), fails_with("peft.r: expected a rank of 1 or more"));
   EXPECT_THAT(made(Lora{.alpha = 0}), fails_with("peft.alpha: expected a positive number"));
   EXPECT_THAT(made(Lora{.dropout = 1}), fails_with("peft.dropout: expected 0 <= p < 1"));
 }
 
-// The same as a LoraLinear for each group; the middle one has no rows. 1e-12: float64, the same sums.
-TEST(LoraGroupedLinear, IsOneAdapterAGroup) {
+// Equals one LoraLinear per group; the middle group has no rows. The tolerance 1e-12 is the rounding of the same
+// float64 sums.
+TEST(LoraGroupedLinear, HasOneAdapterPerGroup) {
   auto [grouped, lora] = adapted_groups(3, 6, 4, {.r = 2, .alpha = 5});
   const at::Tensor rows = at::randn({7, 6}, at::kDouble).set_requires_grad(true);
   const at::Tensor ends = at::tensor({4, 4, 7}, at::kInt);
@@ -224,19 +227,19 @@ TEST(LoraGroupedLinear, IsOneAdapterAGroup) {
 
 TEST(LoraGroupedLinear, RefusesDropout) {
   const auto made = [] { LoraGroupedLinear("layers.0.experts.up_proj", 2, 3, 3, {.dropout = 0.1}); };
-  EXPECT_THAT(made, fails_with("peft.dropout: layers.0.experts.up_proj: adapters of experts have no dropout"));
+  EXPECT_THAT(made, fails_with("peft.dropout: layers.0.experts.up_proj: adapters of experts do not support dropout"));
 }
 
-TEST(Linear, TakesOneAdapterAndGivesItBack) {
+TEST(Linear, AcceptsOneAdapterAndReturnsItOnRemoval) {
   auto [linear, lora] = adapted(3, 3, {.r = 1});
   EXPECT_EQ(nn::named_parameters(*linear).size(), 3U);
   const auto second = [layer = linear.ptr(), adapter = lora] { layer->set_adapter("other", adapter); };
-  EXPECT_THAT(second, fails_with("has one already"));
+  EXPECT_THAT(second, fails_with("already has adapter"));
   linear->remove_adapter();
   EXPECT_EQ(nn::named_parameters(*linear).size(), 1U);
   const at::Tensor input = at::randn({2, 3}, at::kDouble);
   EXPECT_TRUE(at::equal(linear(input), at::linear(input, linear->weight)));
-  linear->remove_adapter();  // nothing to do
+  linear->remove_adapter();  // no effect
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What tests of adapters share: a small model, and how a refusal looks.
+// Shared code of the tests of adapters: a small model, and a matcher for errors.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -7,11 +7,11 @@
 #include <string>
 
 #include "lehr/base/error.h"
-#include "lehr/model/qwen3_dense/spec.h"
+#include "lehr/model/qwen3_dense/family.h"
 
 namespace lehr::peft::testing {
 
-/// Matches an action that ends with an error of which `text` is a part.
+/// Matches an action that ends with an error whose message contains `text`.
 inline auto fails_with(const std::string& text) {
   return ::testing::Throws<Error>(::testing::Property(&Error::what, ::testing::HasSubstr(text)));
 }

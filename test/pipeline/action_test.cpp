@@ -27,7 +27,7 @@ TEST(Actions, HaveATextFormThatReadsBack) {
   EXPECT_EQ(parse_actions("0F3|3B1"), (Actions{{ActionKind::forward, 0, 3}, {ActionKind::backward_full, 3, 1}}));
 }
 
-TEST(Actions, QuoteWhatCannotBeRead) {
+TEST(Actions, ErrorsQuoteTheInvalidText) {
   for (const char* text : {"", "F0", "0F", "0X1", "0f1", "0F1|", "|0F1", "0F1x", "-1F0", "0F-1", "99999999999F0"}) {
     EXPECT_THROW(parse_actions(text), Error) << text;
   }
@@ -51,22 +51,22 @@ TEST(Programs, HaveATextFormThatReadsBack) {
   EXPECT_EQ(parse_program("  0F0   0SEND_F0 0RECV_B0\t0B0 \r\n1RECV_F0 1F0 1B0 1SEND_B0"), program);
 }
 
-TEST(Programs, AreInferenceWhenTheyOnlyReceiveForwards) {
+TEST(Programs, AreInferenceIfTheyReceiveNoGradients) {
   EXPECT_FALSE(parse_program("0F0 0SEND_F0\n1RECV_F0 1F0").has_backward());
   EXPECT_TRUE(parse_program("0F0 0RECV_B0\n1F0").has_backward());
 }
 
-TEST(Programs, LeaveOnlyForwardsForAValidation) {
+TEST(Programs, ReduceToTheirForwardsForValidation) {
   const Program program = forward_only(parse_program("0F0 0F1|0B0 0B1\n1F0 1B0 1F1 1B1"));
   EXPECT_EQ(to_text(program), "0F0 0F1\n1F0 1F1\n");
   EXPECT_FALSE(program.has_backward());
 }
 
-TEST(Programs, NameTheEntryThatCannotBeRead) {
+TEST(Programs, ErrorsNameTheInvalidEntry) {
   EXPECT_THAT(message_of("0F0 0B0\n1F0 1G0"), testing::StartsWith("pipeline program, rank 1, entry 1: action \"1G0\""));
   EXPECT_THAT(message_of("0F0 1F0\n1F0"), testing::HasSubstr("1F0 computes stage 1, which rank 0 computes as well"));
   EXPECT_THAT(message_of("0F0 0B0\n2F0 2B0"), testing::HasSubstr("no rank computes a forward of stage 1"));
-  EXPECT_THAT(message_of("0F0 0F2000000"), testing::HasSubstr("names a stage or microbatch far beyond the 2 actions"));
+  EXPECT_THAT(message_of("0F0 0F2000000"), testing::HasSubstr("names a stage or micro-batch far beyond the 2 actions"));
 }
 
 }  // namespace

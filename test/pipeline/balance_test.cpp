@@ -15,10 +15,10 @@ namespace {
 using ::testing::ElementsAre;
 
 std::vector<double> alike(size_t count) {
-  return std::vector<double>(count, 3.7);  // any number
+  return std::vector<double>(count, 3.7);  // any cost
 }
 
-TEST(BalanceLayers, SpreadsEqualLayersAsTheEvenRuleDoes) {
+TEST(BalanceLayers, DistributesEqualLayersLikeTheEvenRule) {
   for (int64_t layers = 1; layers <= 20; ++layers) {
     for (int64_t stages = 1; stages <= layers; ++stages) {
       std::vector<int64_t> even;
@@ -37,18 +37,18 @@ TEST(BalanceLayers, CountsTheHeadAsTheLayersThatItCosts) {
   EXPECT_THAT(balance_layers({.layers = alike(14), .after = head}, 4), ElementsAre(4, 4, 4, 2));
   EXPECT_THAT(balance_layers({.before = head, .layers = alike(14)}, 4), ElementsAre(2, 4, 4, 4));
   EXPECT_THAT(balance_layers({.before = 3.7, .layers = alike(24), .after = 3.7}, 4), ElementsAre(6, 7, 6, 5));
-  // Half a layer: nobody would gain if the last stage gave one away.
+  // The head costs half a layer: moving a layer away from the last stage would make nothing faster.
   EXPECT_THAT(balance_layers({.layers = alike(7), .after = 0.5 * 3.7}, 4), ElementsAre(2, 2, 2, 1));
   EXPECT_THAT(balance_layers({.layers = alike(8), .after = 100 * 3.7}, 4), ElementsAre(3, 2, 2, 1));
 }
 
-TEST(BalanceLayers, GivesDearLayersFewerNeighbours) {
+TEST(BalanceLayers, PutsFewerLayersBesideCostlyOnes) {
   EXPECT_THAT(balance_layers({.layers = {1, 1, 1, 1, 4, 4}}, 3), ElementsAre(4, 1, 1));
   EXPECT_THAT(balance_layers({.layers = {5, 1, 1, 1, 1, 1}}, 2), ElementsAre(1, 5));
 }
 
-// Against every way there is.
-TEST(BalanceLayers, IsTheBestOfAllWays) {
+// Compares with all possible distributions.
+TEST(BalanceLayers, FindsTheOptimum) {
   uint64_t state = 1;
   const auto next = [&](uint64_t below) {
     state = state * 6364136223846793005ULL + 1442695040888963407ULL;
@@ -100,7 +100,7 @@ TEST(BalanceLayers, RefusesMoreStagesThanLayers) {
   EXPECT_THROW(balance_layers({.layers = {}}, 1), Error);
 }
 
-TEST(DescribeLayers, PutsEqualNeighboursTogether) {
+TEST(DescribeLayers, GroupsEqualNeighbours) {
   EXPECT_EQ(describe_layers({7, 8, 8, 8, 6}), "7, 3 x 8, 6");
 }
 

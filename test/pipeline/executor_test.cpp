@@ -1,5 +1,4 @@
-// The executor: every schedule gives the gradients of one device. (bench/pipeline_bubble.cpp looks at the time it
-// takes.)
+// The executor: every schedule has the gradients of one device. (bench/pipeline_bubble.cpp measures its time.)
 #include "lehr/pipeline/executor.h"
 
 #include <gmock/gmock.h>
@@ -19,8 +18,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// The stage of d9d's end-to-end case: three square matrices, and a residual that every stage is given. Numbers are
-// drawn in float32, as there, and computed with in float64.
+// The stage of d9d's end-to-end case: three square matrices, and a residual that every stage receives. As there,
+// numbers are drawn in float32; they are computed with in float64.
 struct Weights {
   at::Tensor w1, w2, w3;
   Weights() {
@@ -45,8 +44,8 @@ class Stage : public StageRunner {
   TensorDict forward(int64_t m, TensorDict inputs) override {
     Kept& kept = kept_[m];
     kept.input = number_ == 0 ? x_.narrow(0, m * rows_, rows_) : inputs.at("x").set_requires_grad(true);
-    kept.halves = std::make_shared<ops::WeightGradients>();
-    const ops::WeightGradients::Scope scope(kept.halves);
+    kept.wgrads = std::make_shared<ops::WeightGradients>();
+    const ops::WeightGradients::Scope scope(kept.wgrads);
     const at::Tensor r = ops::linear(ops::linear(kept.input, weights.w1.t()) * 1.05, weights.w2.t());
     kept.output = ops::linear(at::gelu(r) + y_.narrow(0, m * rows_, rows_), weights.w3.t());
     if (number_ + 1 == stages_) {
@@ -58,7 +57,7 @@ class Stage : public StageRunner {
   TensorDict backward(int64_t m, TensorDict gradients, bool weights_later) override {
     Kept& kept = kept_.at(m);
     const at::Tensor gradient = number_ + 1 == stages_ ? at::ones({}) : gradients.at("x");
-    weights_later ? kept.halves->backward_input({kept.output}, {gradient}) : kept.output.backward(gradient);
+    weights_later ? kept.wgrads->backward_input({kept.output}, {gradient}) : kept.output.backward(gradient);
     TensorDict result;
     if (number_ > 0) {
       result["x"] = kept.input.grad();
@@ -71,7 +70,7 @@ class Stage : public StageRunner {
     return result;
   }
   void backward_weight(int64_t m) override {
-    kept_.at(m).halves->backward_weight();
+    kept_.at(m).wgrads->backward_weight();
     kept_.erase(m);
   }
   bool nothing_kept() const { return kept_.empty(); }
@@ -82,14 +81,14 @@ class Stage : public StageRunner {
  private:
   struct Kept {
     at::Tensor input, output;
-    std::shared_ptr<ops::WeightGradients> halves;
+    std::shared_ptr<ops::WeightGradients> wgrads;
   };
   int64_t number_, stages_, rows_;
   at::Tensor x_, y_;
   std::map<int64_t, Kept> kept_;
 };
 
-// Runs a program on threads; `make` gives the runner of a stage.
+// Runs a program on threads; `make` returns the runner of a stage.
 void on_ranks(
     const Program& program,
     const std::function<std::unique_ptr<StageRunner>(int64_t stage)>& make,
@@ -113,7 +112,7 @@ void on_ranks(
       std::chrono::seconds(60));
 }
 
-// What one device computes: the whole batch through all stages, in plain ATen.
+// The result of one device: the whole batch through all stages, in plain ATen.
 struct OneDevice {
   double loss = 0;
   std::vector<std::vector<at::Tensor>> gradients;  // by stage: w1, w2, w3
@@ -140,20 +139,20 @@ struct Golden {
   std::vector<std::vector<double>> sums;  // of absolute gradients, by stage: w1, w2, w3
 };
 
-// From d9d's test suite (its tolerance too: rtol 1e-3), computed there with float32; of four and eight stages the first
-// two.
+// From d9d's test suite (and its tolerance: rtol 1e-3), computed there in float32; of four and of eight stages, the
+// values of the first two.
 const std::vector<Golden> kGolden{
     {1, -11.7502, {{371.786, 474.551, 718.381}}},
     {2, -10.7873, {{60.258, 87.466, 381.04}, {377.552, 443.844, 664.066}}},
     {4, -12.6306, {{2.445, 3.933, 22.587}, {26.945, 32.667, 67.218}}},
     {8, -12.969, {{.009, .016, .091}, {.121, .172, .249}}}};
 
-// Sums over microbatches are taken in another order than over the batch, which costs some 1e-16 of each of 128
-// summands: relative to the largest element of a gradient, 1e-12 leaves room for it.
+// Sums over micro-batches have another order than sums over the batch, which costs some 1e-16 for each of 128 terms:
+// relative to the largest element of a gradient, 1e-12 is a safe bound.
 constexpr double kTolerance = 1e-12;
 
-// One device is held to the published numbers, and every schedule to each element of one device.
-TEST(Executor, EveryScheduleGivesTheGradientsOfThePublishedCase) {
+// One device is compared with the published numbers, and every schedule with each element of one device.
+TEST(Executor, EveryScheduleHasTheGradientsOfThePublishedCase) {
   torch::manual_seed(4242);
   const at::Tensor x = at::randn({128, 8}).to(at::kDouble);
   const at::Tensor y = at::randn({128, 8}).to(at::kDouble);
@@ -165,7 +164,7 @@ TEST(Executor, EveryScheduleGivesTheGradientsOfThePublishedCase) {
     for (size_t stage = 0; stage < golden.sums.size(); ++stage) {
       for (size_t i = 0; i < 3; ++i) {
         const double sum = expected.gradients[stage][i].abs().sum().item<double>();
-        // Three digits are all that the published ones of eight stages have.
+        // The published numbers of eight stages have only three digits.
         EXPECT_NEAR(sum, golden.sums[stage][i], 1e-3 * golden.sums[stage][i] + 5e-4) << stage << " w" << i + 1;
       }
     }
@@ -176,7 +175,7 @@ TEST(Executor, EveryScheduleGivesTheGradientsOfThePublishedCase) {
       const int64_t per_rank = info.min_stages_per_rank;
       const int64_t ranks = golden.stages / per_rank;
       for (const int64_t microbatches : {8, 16, 32}) {
-        SCOPED_TRACE(fmt::format("{} {} stages {} microbatches", info.name, golden.stages, microbatches));
+        SCOPED_TRACE(fmt::format("{} {} stages {} micro-batches", info.name, golden.stages, microbatches));
         const Program program = add_communication(build_program(
             {.schedule = info.schedule,
              .num_ranks = ranks,
@@ -187,7 +186,7 @@ TEST(Executor, EveryScheduleGivesTheGradientsOfThePublishedCase) {
         on_ranks(
             program,
             [&](int64_t stage) {
-              const std::lock_guard lock(mutex);  // the seed is the process's
+              const std::lock_guard lock(mutex);  // the random seed belongs to the process
               return std::make_unique<Stage>(stage, golden.stages, 128 / microbatches, x, y);
             },
             [&](int64_t stage, StageRunner& runner) {
@@ -220,7 +219,7 @@ class Idle : public StageRunner {
   void backward_weight(int64_t) override {}
 };
 
-TEST(Executor, SaysWhereAStageFailed) {
+TEST(Executor, NamesTheStageThatFailed) {
   class Failing : public Idle {
    public:
     TensorDict backward(int64_t m, TensorDict gradients, bool later) override {
@@ -235,7 +234,7 @@ TEST(Executor, SaysWhereAStageFailed) {
         program, [](int64_t) { return std::make_unique<Failing>(); }, [](int64_t, StageRunner&) {});
     ADD_FAILURE() << "no error";
   } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("stage 1, microbatch 2: weight: not finite"));
+    EXPECT_THAT(error.what(), HasSubstr("stage 1, micro-batch 2: weight: not finite"));
   }
 }
 
@@ -247,7 +246,7 @@ TEST(Executor, RefusesStagesOfAnotherRank) {
     run_program(program, 0, nullptr, {{1, &idle}});
     ADD_FAILURE() << "no error";
   } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("rank 0: the stages given are not those that the program has there"));
+    EXPECT_THAT(error.what(), HasSubstr("rank 0: the given stages are not the stages of this rank in the program"));
   }
 }
 

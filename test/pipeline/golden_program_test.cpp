@@ -1,4 +1,4 @@
-// Whole programs, written out: a change of a builder or of the order of communication shows here.
+// Golden programs: a change of a schedule builder or of the order of communication shows here.
 #include <gtest/gtest.h>
 
 #include "lehr/pipeline/communication.h"
@@ -34,7 +34,7 @@ TEST(GoldenProgram, LoopedBfsWithTwoStages) {
       "1RECV_B0 1B1 1SEND_B1 1B0 1SEND_B0\n");
 }
 
-// Written by hand, from the rule that rank r holds at most P - r microbatches.
+// Written by hand, from the rule that rank r holds at most P - r micro-batches.
 TEST(GoldenProgram, Classic1F1B) {
   EXPECT_EQ(
       schedule_named("1F1B", 2, 1, 4),

@@ -24,7 +24,7 @@ std::string refusal(std::string_view csv) {
   return "no error";
 }
 
-TEST(ProgramCsv, ReadsWhatItWrites) {
+TEST(ProgramCsv, ReadsBackWhatItWrites) {
   for (const ScheduleInfo& info : all_schedules()) {
     const Program program = build_program({info.schedule, 3, info.default_stages_per_rank, 7});
     const Program whole = add_communication(program);
@@ -33,7 +33,7 @@ TEST(ProgramCsv, ReadsWhatItWrites) {
   }
 }
 
-TEST(ProgramCsv, WritesOverlappedEntriesAsPyTorchDoes) {
+TEST(ProgramCsv, WritesOverlappedEntriesLikePyTorch) {
   EXPECT_EQ(program_to_csv(parse_program("0F0 0F1|0B0 0I1 0W1")), "0F0,(0F1;0B0)OVERLAP_F_B,0I1,0W1\n");
 }
 
@@ -43,7 +43,7 @@ TEST(ProgramCsv, ReadsEmptyCellsOtherLineEndsAndBothFormsOfOverlap) {
   EXPECT_EQ(program_from_csv("\xEF\xBB\xBF \"0F0\", 0F1|0B0 ,0B1", "f"), expected);
 }
 
-TEST(ProgramCsv, PlacesStagesWhereTheyAreComputed) {
+TEST(ProgramCsv, AssignsStagesToTheRanksThatComputeThem) {
   const Program program = program_from_csv("0F0,,,3F0,3B0,,,0B0\n,1F0,2F0,,,2I0,1I0,2W0,1W0\n", "v.csv");
   EXPECT_EQ(program.rank_of_stage, (std::vector<int64_t>{0, 1, 1, 0}));
   EXPECT_EQ(
@@ -52,15 +52,15 @@ TEST(ProgramCsv, PlacesStagesWhereTheyAreComputed) {
       "1RECV_F0 1F0 2F0 2SEND_F0 2RECV_B0 2I0 1I0 1SEND_B0 2W0 1W0\n");
 }
 
-TEST(ProgramCsv, NamesTheFileAndThePlaceOfAMistake) {
+TEST(ProgramCsv, NamesTheFileLineAndColumnOfAnError) {
   EXPECT_THAT(refusal("0F0,0B0\n1F0,,1X0\n"), HasSubstr("my.csv: row 2, column 3: action \"1X0\": expected a stage"));
   EXPECT_THAT(refusal("(0F0;0Q0)OVERLAP_F_B"), HasSubstr("my.csv: row 1, column 1: action \"0Q0\" of \"0F0|0Q0\""));
-  EXPECT_THAT(refusal("0UNSHARD,0F0"), HasSubstr("my.csv: row 1, column 1: \"0UNSHARD\": Lehr gathers, frees"));
-  EXPECT_EQ(refusal("\n \n"), "my.csv: expected a row of actions for each rank, found none");
+  EXPECT_THAT(refusal("0UNSHARD,0F0"), HasSubstr("my.csv: row 1, column 1: \"0UNSHARD\": Lehr unshards, reshards"));
+  EXPECT_EQ(refusal("\n \n"), "my.csv: expected one row of actions per rank, found none");
   EXPECT_EQ(refusal("0F0\n\n1F0\n"), "my.csv: row 2: expected the actions of rank 1, found none");
   EXPECT_THAT(refusal("0F0,0B0\n1F0\n"), HasSubstr("my.csv: pipeline program, rank 1: stage 1 has no backward"));
   EXPECT_THAT(refusal("0F0,1F0\n1F0\n"), HasSubstr("my.csv: pipeline program, rank 1, entry 0: 1F0 computes stage 1"));
-  EXPECT_THAT(refusal("0B0,0F0\n"), HasSubstr("my.csv: pipeline program: it comes to a stop: rank 0 at entry 0"));
+  EXPECT_THAT(refusal("0B0,0F0\n"), HasSubstr("my.csv: pipeline program: deadlock: rank 0 at entry 0"));
   EXPECT_THAT(
       refusal("0B0,0F0\n"), testing::EndsWith("(rank 0 is row 1; entries are counted from 0, without empty cells)"));
 }

@@ -27,11 +27,11 @@ Program build(const char* name, int64_t ranks, int64_t stages_per_rank, int64_t 
 }
 
 TEST(Topology, LaysStagesInALoopOrAV) {
-  EXPECT_EQ(place_stages(Placement::loop, 4, 2), (std::vector<int64_t>{0, 1, 2, 3, 0, 1, 2, 3}));
-  EXPECT_EQ(place_stages(Placement::v, 4, 2), (std::vector<int64_t>{0, 1, 2, 3, 3, 2, 1, 0}));
-  EXPECT_EQ(place_stages(Placement::v, 2, 3), (std::vector<int64_t>{0, 1, 1, 0, 0, 1}));
-  EXPECT_THROW(place_stages(Placement::v, 0, 2), Error);
-  EXPECT_THROW(place_stages(Placement::loop, 2, 0), Error);
+  EXPECT_EQ(place_stages(StageOrder::loop, 4, 2), (std::vector<int64_t>{0, 1, 2, 3, 0, 1, 2, 3}));
+  EXPECT_EQ(place_stages(StageOrder::v, 4, 2), (std::vector<int64_t>{0, 1, 2, 3, 3, 2, 1, 0}));
+  EXPECT_EQ(place_stages(StageOrder::v, 2, 3), (std::vector<int64_t>{0, 1, 1, 0, 0, 1}));
+  EXPECT_THROW(place_stages(StageOrder::v, 0, 2), Error);
+  EXPECT_THROW(place_stages(StageOrder::loop, 2, 0), Error);
 }
 
 TEST(Schedules, AreFoundByNameInAnyCase) {
@@ -48,7 +48,7 @@ TEST(Schedules, AreFoundByNameInAnyCase) {
   EXPECT_THAT(message_of([] { parse_schedule("fastest"); }), testing::EndsWith("DualPipeV, Inference"));
 }
 
-TEST(Schedules, RefuseNumbersThatTheyAreNotDefinedFor) {
+TEST(Schedules, RefuseUnsupportedNumbers) {
   EXPECT_EQ(
       message_of([] { build("1F1B", 4, 2, 8); }),
       "pipeline schedule 1F1B: expected exactly 1 stage per rank, found 2; with several stages per rank use "
@@ -57,13 +57,14 @@ TEST(Schedules, RefuseNumbersThatTheyAreNotDefinedFor) {
   EXPECT_THAT(message_of([] { build("ZBVZeroBubble", 4, 3, 8); }), HasSubstr("exactly 2 stages per rank, found 3"));
   EXPECT_EQ(
       message_of([] { build("DualPipeV", 4, 2, 7); }),
-      "pipeline schedule DualPipeV: expected at least 8 microbatches, two for each of 4 ranks, found 7; use more "
-      "microbatches or ZBVZeroBubble");
+      "pipeline schedule DualPipeV: expected at least 8 micro-batches, two for each of 4 ranks, found 7; use more "
+      "micro-batches or ZBVZeroBubble");
   EXPECT_THAT(message_of([] { build("GPipe", 0, 1, 7); }), HasSubstr("at least 1 rank, found 0"));
-  EXPECT_THAT(message_of([] { build("GPipe", 4, 1, 0); }), HasSubstr("at least 1 microbatch, found 0"));
+  EXPECT_THAT(message_of([] { build("GPipe", 4, 1, 0); }), HasSubstr("at least 1 micro-batch, found 0"));
 }
 
-// Complete, in order, on the right rank, in one order at both ends and free of deadlock, for every schedule and size.
+// Every schedule of every size is complete, in order, on the right rank, in the same order at both ends of a transfer,
+// and free of deadlock.
 TEST(Schedules, AreRightForAllSmallSizes) {
   for (const ScheduleInfo& info : all_schedules()) {
     const int64_t most = info.max_stages_per_rank == 0 ? 3 : info.max_stages_per_rank;
@@ -75,14 +76,14 @@ TEST(Schedules, AreRightForAllSmallSizes) {
           const Program program = build_program({info.schedule, ranks, stages, microbatches});
           ASSERT_EQ(program.has_backward(), info.has_backward);
           ASSERT_EQ(program.rank_of_stage, place_stages(info.placement, ranks, stages));
-          ASSERT_NO_THROW(check_program(add_communication(program)));  // which checks `program` itself as well
+          ASSERT_NO_THROW(check_program(add_communication(program)));  // checks `program` itself as well
         }
       }
     }
   }
 }
 
-TEST(Schedules, RunForwardsAloneInTheirOrder) {
+TEST(Schedules, RunTheirForwardsAloneInOrder) {
   for (const ScheduleInfo& info : all_schedules()) {
     for (int64_t ranks = 1; ranks <= 4; ++ranks) {
       const Program program = build_program({info.schedule, ranks, info.default_stages_per_rank, 9});
@@ -91,7 +92,7 @@ TEST(Schedules, RunForwardsAloneInTheirOrder) {
   }
 }
 
-TEST(Schedules, SplitBackwardsOnlyWhereTheySayIt) {
+TEST(Schedules, SplitBackwardOnlyIfTheySaySo) {
   for (const ScheduleInfo& info : all_schedules()) {
     const Program program = build_program({info.schedule, 2, info.default_stages_per_rank, 8});
     EXPECT_EQ(to_text(program).find('W') != std::string::npos, info.splits_backward) << info.name;
@@ -114,7 +115,7 @@ TEST(Schedules, HoldThePublishedNumberOfForwards) {
   EXPECT_EQ(peaks("DualPipeV", 2), (Peaks{9, 9, 9, 9}));
 }
 
-TEST(OneForwardOneBackward, HoldsNoMoreThanTheRanksAhead) {
+TEST(OneForwardOneBackward, HoldsAtMostTheNumberOfRanksAhead) {
   for (int64_t ranks = 1; ranks <= 8; ++ranks) {
     for (int64_t microbatches = 1; microbatches <= 16; ++microbatches) {
       const auto peaks = peak_forwards(build("1F1B", ranks, 1, microbatches));
@@ -126,7 +127,7 @@ TEST(OneForwardOneBackward, HoldsNoMoreThanTheRanksAhead) {
 }
 
 TEST(Interleaved, PutsTheLargerRoundsFirst) {
-  // 7 microbatches over 3 ranks: rounds of 4 and 3.
+  // 7 micro-batches over 3 ranks: rounds of 4 and 3.
   const Program program = forward_only(build("Interleaved1F1B", 3, 2, 7));
   EXPECT_EQ(
       to_text(program).substr(0, to_text(program).find('\n')),

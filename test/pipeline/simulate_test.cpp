@@ -37,7 +37,7 @@ std::string refusal(const Program& program, const PipelineCosts& costs) {
   return "no error";
 }
 
-TEST(Simulate, TimesTwoRanksAsByHand) {
+TEST(Simulate, TimesTwoRanksAsComputedByHand) {
   PipelineCosts costs{
       .transfer = [](int64_t from, int64_t to) { return from < to ? 0.5 : 1.0; },
       .launch_latency = 0.25,
@@ -66,7 +66,7 @@ TEST(Simulate, TimesTwoRanksAsByHand) {
   EXPECT_NEAR(timeline.bubble_share(), 1 - 7 / 17.0, kRounding);
 }
 
-TEST(Simulate, LetsTransfersBetweenTwoRanksPassOneAfterTheOther) {
+TEST(Simulate, SerializesTransfersBetweenTwoRanks) {
   PipelineCosts costs{.forward = {0.25}, .transfer = [](int64_t, int64_t) { return 1.0; }, .launch_latency = 0.5};
   const Timeline timeline = simulate(build("Inference", 2, 1, 3), costs);
   std::vector<double> arrivals;
@@ -78,7 +78,7 @@ TEST(Simulate, LetsTransfersBetweenTwoRanksPassOneAfterTheOther) {
   EXPECT_EQ(arrivals, (std::vector<double>{1.75, 2.75, 3.75}));  // only the first one shows the latency
 }
 
-TEST(Simulate, LetsMembersOfAnEntryOverlap) {
+TEST(Simulate, OverlapsTheActionsOfAnEntry) {
   const Program program = parse_program("0F0 0F1|0B0 0B1");
   PipelineCosts costs{.forward = {2.0}};
   EXPECT_EQ(simulate(program, costs).makespan, 8);
@@ -91,7 +91,7 @@ TEST(Simulate, LetsMembersOfAnEntryOverlap) {
   EXPECT_EQ(simulate(program, costs).makespan, 7.5);
 }
 
-TEST(Simulate, TakesCostsByStage) {
+TEST(Simulate, UsesCostsPerStage) {
   PipelineCosts costs{.forward = {1, 2}, .backward_input = {4, 8}, .backward_weight = {16, 32}};
   EXPECT_EQ(simulate(parse_program("0F0 0I0 0W0\n1F0 1B0"), costs).makespan, 1 + 2 + 8 + 32 + 4 + 16);
 }
@@ -103,7 +103,7 @@ TEST(Simulate, AgreesWithTheClosedFormsOfBubbles) {
       const auto m = static_cast<double>(microbatches);
       EXPECT_NEAR(bubble("GPipe", ranks, 1, microbatches), waits / (m + waits), kRounding);
       EXPECT_NEAR(bubble("1F1B", ranks, 1, microbatches), waits / (m + waits), kRounding);
-      // (P - 1) (F + I - W) remain of (P - 1) (F + I + W).
+      // (P - 1) (F + I - W) remains of (P - 1) (F + I + W).
       EXPECT_NEAR(bubble("ZBH1", ranks, 1, microbatches), waits / (3 * m + waits), kRounding)
           << ranks << " " << microbatches;
       for (const char* name : {"ZBVZeroBubble", "InterleavedZeroBubble"}) {
@@ -120,14 +120,14 @@ TEST(Simulate, AgreesWithTheClosedFormsOfBubbles) {
   }
 }
 
-TEST(Simulate, GivesThePublishedSharesForFourRanks) {
+TEST(Simulate, HasThePublishedBubblesForFourRanks) {
   EXPECT_NEAR(bubble("1F1B", 4, 1, 32), 0.086, 0.0005);
   EXPECT_NEAR(bubble("Interleaved1F1B", 4, 2, 32), 0.045, 0.0005);
   EXPECT_LE(bubble("ZBVZeroBubble", 4, 2, 32), 0.025);
 }
 
-// Microbatches that do not divide into rounds cost at most the time of the rounds that would hold them.
-TEST(Simulate, FindsRaggedRoundsNoSlowerThanFilledOnes) {
+// If the micro-batches do not divide into rounds, the time is at most that of complete rounds.
+TEST(Simulate, PartialRoundsAreNotSlowerThanCompleteOnes) {
   for (int64_t ranks = 2; ranks <= 8; ++ranks) {
     for (int64_t microbatches = ranks; microbatches <= 32; ++microbatches) {
       const int64_t filled = (microbatches + ranks - 1) / ranks * ranks;
@@ -168,7 +168,7 @@ std::string row_of_the_documentation(const ScheduleInfo& info) {
       info.about);
 }
 
-TEST(Simulate, GivesTheTableOfTheDocumentation) {
+TEST(Simulate, EqualsTheTableOfTheDocumentation) {
   const std::string page = read_file(LEHR_SOURCE_DIR "/docs/pipeline.md");
   for (const ScheduleInfo& info : all_schedules()) {
     if (info.has_backward) {
@@ -181,7 +181,7 @@ TEST(Simulate, OrdersTheZeroBubbleSchedules) {
   const auto spans = [](const char* name, int64_t ranks) {
     return simulate(build(name, ranks, 1, 4 * ranks), {}).bubble_share_without_barrier();
   };
-  // Two halves of a backward that differ, and transfers that take time, as in practice.
+  // Different costs of dgrad and wgrad, and transfers that take time, as in practice.
   const PipelineCosts real{
       .forward = {1.0},
       .backward_input = {1.25},
@@ -197,7 +197,7 @@ TEST(Simulate, OrdersTheZeroBubbleSchedules) {
   }
 }
 
-TEST(Simulate, HoldsAsMuchMemoryAsForwardsAreAlive) {
+TEST(Simulate, HoldsTheActivationsOfLiveForwards) {
   for (const ScheduleInfo& info : all_schedules()) {
     if (!info.has_backward) {
       continue;
@@ -212,7 +212,7 @@ TEST(Simulate, HoldsAsMuchMemoryAsForwardsAreAlive) {
       }
     };
     check(peak_forwards(program));
-    costs.kept_after_input_half = 0;
+    costs.kept_after_dgrad = 0;
     check(peak_forwards_until_input(program));
   }
 }
@@ -220,7 +220,7 @@ TEST(Simulate, HoldsAsMuchMemoryAsForwardsAreAlive) {
 TEST(Simulate, HoldsBuffersAtBothEndsOfATransfer) {
   PipelineCosts costs{.transfer = [](int64_t, int64_t) { return 0.5; }, .boundary_bytes = {8.0}};
   const Timeline timeline = simulate(build("1F1B", 2, 1, 1), costs);
-  // 0F0 0..1, forth 1..1.5, 1F0 1.5..2.5, 1B0 2.5..4.5, back 4.5..5, 0B0 5..7
+  // 0F0 0..1, send 1..1.5, 1F0 1.5..2.5, 1B0 2.5..4.5, send back 4.5..5, 0B0 5..7
   const auto text = [](const std::vector<MemoryPoint>& points) {
     std::string result;
     for (const MemoryPoint& point : points) {
@@ -232,12 +232,12 @@ TEST(Simulate, HoldsBuffersAtBothEndsOfATransfer) {
   EXPECT_EQ(text(timeline.memory[1]), "1:8 1.5:0 4.5:8 5:0 ");
 }
 
-TEST(Simulate, FreesActivationsAtOnceWithoutABackward) {
+TEST(Simulate, FreesActivationsImmediatelyWithoutABackward) {
   const Timeline timeline = simulate(build("Inference", 2, 1, 8), {.activation_bytes = {3.0}});
   EXPECT_EQ(timeline.peak_memory(), (std::vector<double>{3, 3}));
 }
 
-TEST(Simulate, DoesTheSameWithTheCommunicationOfAddCommunication) {
+TEST(Simulate, IsTheSameWithExplicitCommunication) {
   const Program program = build("ZBVZeroBubble", 4, 2, 8);
   EXPECT_EQ(simulate(program, {}).program, add_communication(program));
   EXPECT_EQ(simulate(add_communication(program), {}).makespan, simulate(program, {}).makespan);
@@ -248,11 +248,11 @@ TEST(Simulate, HandlesTheLargestPipelines) {
   EXPECT_NEAR(timeline.bubble_share(), 63.0 / (1024 + 63), kRounding);
 }
 
-TEST(Simulate, RefusesCostsThatAreNone) {
+TEST(Simulate, RefusesInvalidCosts) {
   const Program program = build("1F1B", 4, 1, 4);
   EXPECT_EQ(
       refusal(program, {.forward = {1, 2}}),
-      "pipeline costs: expected 1 or 4 values for forward, one for each stage, found 2");
+      "pipeline costs: expected 1 or 4 values for forward, one per stage, found 2");
   EXPECT_THAT(refusal(program, {.backward_input = {-1}}), HasSubstr("number from 0 for backward_input, found -1"));
   EXPECT_THAT(refusal(program, {.overlap = 1.5}), HasSubstr("overlap from 0 to 1, found 1.5"));
   EXPECT_THAT(

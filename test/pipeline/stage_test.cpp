@@ -20,14 +20,14 @@ std::vector<int64_t> sizes(int64_t layers, int64_t stages, int64_t pre, int64_t 
   return result;
 }
 
-TEST(DistributeLayers, GivesTheKnownSplits) {
+TEST(DistributeLayers, HasTheKnownSplits) {
   EXPECT_EQ(sizes(24, 4, 1, 1), (std::vector<int64_t>{6, 7, 6, 5}));
   EXPECT_EQ(sizes(30, 4, 0, 2), (std::vector<int64_t>{8, 8, 8, 6}));
   EXPECT_EQ(sizes(34, 4, 0, 0), (std::vector<int64_t>{9, 9, 8, 8}));
   EXPECT_EQ(sizes(10, 1, 1, 2), (std::vector<int64_t>{10}));
 }
 
-TEST(DistributeLayers, TakesWhatWasChosen) {
+TEST(DistributeLayers, UsesTheChosenNumbers) {
   const auto chosen = [](int64_t stage, std::vector<int64_t> layers) {
     return distribute_layers_for_pipeline_stage(6, 1, 1, {stage, 3, std::move(layers)});
   };

@@ -30,7 +30,7 @@ NamedTimeline timeline(
 
 TEST(TimelinePlot, DrawsABoxForEachActionWithItsMicrobatch) {
   const std::string svg = timeline_svg({timeline("ZBH1", 3, 1, 6)}, {.title = "a < b"});
-  // One of each kind is in the legend.
+  // The legend has one box of each kind.
   EXPECT_EQ(count(svg, "<rect class=\"F c0\""), 3 * 6 + 1);
   EXPECT_EQ(count(svg, "<rect class=\"I c0\""), 3 * 6 + 1);
   EXPECT_EQ(count(svg, "<rect class=\"W c0\""), 3 * 6 + 1);
@@ -43,13 +43,13 @@ TEST(TimelinePlot, DrawsABoxForEachActionWithItsMicrobatch) {
   EXPECT_THAT(svg, testing::EndsWith("</svg>\n"));
 }
 
-TEST(TimelinePlot, PutsActionsToTheScaleOfTime) {
+TEST(TimelinePlot, DrawsActionsToScale) {
   const std::string svg = timeline_svg({timeline("1F1B", 1, 1, 1)}, {.width = 382});  // 300 pixels for 3 seconds
   EXPECT_THAT(svg, HasSubstr("<rect class=\"F c0\" x=\"62\" y=\"88\" width=\"99\""));
   EXPECT_THAT(svg, HasSubstr("<rect class=\"B c0\" x=\"162\" y=\"88\" width=\"199\""));
 }
 
-TEST(TimelinePlot, MakesLaterStagesPalerAndFramesWhatMayOverlap) {
+TEST(TimelinePlot, DrawsLaterStagesPalerAndFramesOverlappedActions) {
   const std::string svg = timeline_svg({timeline("DualPipeV", 2, 2, 8, {.overlap = 0.5})}, {});
   EXPECT_EQ(count(svg, "<rect class=\"F c1\""), 2 * 8);
   EXPECT_THAT(svg, HasSubstr("paler: later stages of the rank"));
@@ -59,11 +59,11 @@ TEST(TimelinePlot, MakesLaterStagesPalerAndFramesWhatMayOverlap) {
   EXPECT_THAT(svg, HasSubstr("height=\"11\""));  // half a row each
 }
 
-TEST(TimelinePlot, TellsActionsOnHoverInAPage) {
+TEST(TimelinePlot, ShowsActionsOnHoverInAnHtmlPage) {
   const std::string html = timeline_html({timeline("1F1B", 2, 1, 2, {.update = 0.5})}, {.title = "<two> ranks"});
   EXPECT_THAT(html, testing::StartsWith("<!DOCTYPE html>"));
   EXPECT_THAT(html, HasSubstr("<title>&lt;two&gt; ranks</title>"));
-  EXPECT_THAT(html, HasSubstr("<title>rank 1: 1F1, stage 1, microbatch 1, 4 to 5 s</title>"));
+  EXPECT_THAT(html, HasSubstr("<title>rank 1: 1F1, stage 1, micro-batch 1, 4 to 5 s</title>"));
   EXPECT_THAT(html, HasSubstr("<title>rank 0: update, 0.5 s</title>"));
   EXPECT_THAT(html, Not(HasSubstr("src=")));
 }
@@ -80,17 +80,17 @@ TEST(TimelinePlot, DrawsMemoryBelowEachRow) {
 
 TEST(TimelinePlot, KeepsLargePipelinesSmall) {
   const std::string svg = timeline_svg({timeline("1F1B", 16, 1, 2048)}, {.row_height = 8});
-  EXPECT_LT(svg.size(), 16u * 1100 * 110);  // at most about a box a pixel
+  EXPECT_LT(svg.size(), 16u * 1100 * 110);  // at most about one box per pixel
   EXPECT_GT(count(svg, "<rect class=\"B c0\""), 16u * 300);
 }
 
-TEST(TimelinePlot, RefusesSizesThatShowNothing) {
+TEST(TimelinePlot, RefusesInvalidSizes) {
   EXPECT_THROW(timeline_svg({}, {}), Error);
   EXPECT_THROW(timeline_svg({timeline("1F1B", 1, 1, 1)}, {.width = 20}), Error);
   EXPECT_THROW(timeline_svg({timeline("1F1B", 1, 1, 1)}, {.row_height = 1}), Error);
 }
 
-// With LEHR_UPDATE_PICTURES in the environment it writes the picture instead.
+// With LEHR_UPDATE_PICTURES in the environment, the test writes the picture instead.
 TEST(TimelinePlot, DrawsThePictureOfTheDocumentation) {
   std::vector<NamedTimeline> timelines;
   for (const char* name : {"GPipe", "1F1B", "Interleaved1F1B", "ZBH1", "ZBH2", "ZBVZeroBubble", "DualPipeV"}) {
@@ -101,10 +101,7 @@ TEST(TimelinePlot, DrawsThePictureOfTheDocumentation) {
   }
   // 990 pixels for 33 units: whole numbers, so that every compiler rounds alike.
   const std::string svg = timeline_svg(
-      timelines,
-      {.title = "4 ranks, 8 microbatches; forward, input and weight halves of a rank take 1 each",
-       .unit = "",
-       .width = 1072});
+      timelines, {.title = "4 ranks, 8 micro-batches; F, I and W of a rank take 1 each", .unit = "", .width = 1072});
   const std::filesystem::path path =
       std::filesystem::path(LEHR_SOURCE_DIR) / "docs" / "picture" / "pipeline_schedules.svg";
   if (std::getenv("LEHR_UPDATE_PICTURES") != nullptr) {

@@ -15,7 +15,7 @@ const mesh::DeviceMeshParameters kMesh{
     .tensor_parallel = 4,
     .expert_parallel = 16};
 
-// Whole fractions make closed forms readable.
+// Round numbers keep the closed forms readable.
 Machine plain() {
   return {
       .node_gb_per_second = 100,
@@ -43,7 +43,7 @@ TEST(PlaceGroup, RefusesAnUnknownAxisByName) {
 }
 
 // Tolerances are those of sums of a few doubles.
-TEST(CollectiveSeconds, WithinANodeIsARing) {
+TEST(CollectiveSeconds, WithinANodeEqualARing) {
   const GroupPlacement group{.size = 4, .per_node = 4, .nodes = 1};
   const double whole = 4e9;
   const double ring = 3 * 10e-6 + 0.75 * whole / 100e9;
@@ -54,7 +54,7 @@ TEST(CollectiveSeconds, WithinANodeIsARing) {
   EXPECT_EQ(collective_seconds(plain(), {}, "all_reduce", whole), 0);
 }
 
-TEST(CollectiveSeconds, DevicesOfANodeShareWhatCrossesToOthers) {
+TEST(CollectiveSeconds, DevicesOfANodeShareTheTrafficToOtherNodes) {
   const double whole = 8e9;
   const double alone = collective_seconds(plain(), {.size = 4, .per_node = 1, .nodes = 4}, "reduce_scatter", whole);
   const double shared = collective_seconds(plain(), {.size = 32, .per_node = 8, .nodes = 4}, "reduce_scatter", whole);

@@ -29,7 +29,7 @@ TEST(Machine, OverridesWin) {
   EXPECT_EQ(machine.memory_gb, 141);
 }
 
-TEST(Machine, AFileStartsFromThePresetThatItsNameSays) {
+TEST(Machine, AFileStartsFromThePresetThatItNames) {
   const train::testing::Folder folder;
   const auto file = folder.path() / "cluster.toml";
   write_file_atomically(file, "name = \"a100\"\nmemory_gb = 40\n");
@@ -38,7 +38,7 @@ TEST(Machine, AFileStartsFromThePresetThatItsNameSays) {
   EXPECT_EQ(machine.tflops_bfloat16, 312);
 }
 
-TEST(Machine, WhatItPrintsReadsBackAsTheSame) {
+TEST(Machine, PrintedTextReadsBackAsTheSame) {
   const train::testing::Folder folder;
   const auto file = folder.path() / "cluster.toml";
   Machine machine = load_machine("a100");
@@ -48,7 +48,7 @@ TEST(Machine, WhatItPrintsReadsBackAsTheSame) {
   EXPECT_EQ(to_toml(load_machine(file.string())), to_toml(machine));
 }
 
-TEST(Machine, RefusesWrongUseByName) {
+TEST(Machine, RefusesInvalidInputByName) {
   EXPECT_THAT([] { load_machine("h10"); }, ThrowsMessage<Error>(AllOf(HasSubstr("'h10'"), HasSubstr("'h100'"))));
   EXPECT_THAT(
       [] {
@@ -59,9 +59,9 @@ TEST(Machine, RefusesWrongUseByName) {
   EXPECT_THAT([] { load_machine("h100", {{"memory", "80"}}); }, ThrowsMessage<Error>(HasSubstr("memory_gb")));
 }
 
-TEST(Machine, CalibrationFindsWhatThisComputerReaches) {
+TEST(Machine, CalibrationMeasuresPlausibleFigures) {
   const Machine machine = calibrate_cpu(load_machine("cpu"));
-  // Between a wristwatch and a rack: an error of units would be a factor of a thousand.
+  // Wide bounds: an error of units would be a factor of a thousand.
   EXPECT_GT(machine.tflops_float32, 0.001);
   EXPECT_LT(machine.tflops_float32, 100);
   EXPECT_GT(machine.memory_gb_per_second, 0.5);

@@ -23,14 +23,14 @@ Overrides both(Overrides one, const Overrides& other) {
   return one;
 }
 
-// oneDNN's products copy operands that are transposed views; other devices' libraries read them as they are.
+// oneDNN's matmuls copy operands that are transposed views; the libraries of other devices read them directly.
 class MeasureStage : public ::testing::Test {
  protected:
   MeasureStage() { at::globalContext().setUserEnabledMkldnn(false); }
   ~MeasureStage() override { at::globalContext().setUserEnabledMkldnn(true); }
 };
 
-// On one device.
+// Compares the prediction with a run on one device.
 void expect_memory_of_a_run(const Overrides& changes) {
   for (const std::string& family : kFamilies) {
     for (const Overrides& checkpointing : {Overrides{}, kAllKept, kCheckpointing}) {
@@ -74,7 +74,7 @@ TEST_F(MeasureStage, MemoryIsThatOfFullyShardedRanks) {
   }
 }
 
-// In one type: for a sum of two types the CPU makes a copy of one of them, and other devices none.
+// In one dtype: for a sum of two dtypes the CPU copies one operand, other devices do not.
 TEST_F(MeasureStage, MemoryIsThatOfReplicas) {
   expect_memory_on_ranks({{"parallelism.data_parallel_replicate_degree", "2"}}, 2);
 }
@@ -93,7 +93,7 @@ TEST_F(MeasureStage, MemoryIsThatOfContextParallelRanks) {
   }
 }
 
-// Every token takes every expert, so that they are as even as a measurement has them.
+// Every token goes to every expert, so that the load is even, as in a measurement.
 TEST_F(MeasureStage, MemoryIsThatOfExpertParallelRanks) {
   expect_memory_on_ranks(
       {{"parallelism.data_parallel_shard_degree", "2"},
@@ -160,14 +160,14 @@ TEST_F(MeasureStage, MemoryIsThatOfAClassifier) {
   expect_same_bytes(planned.on_meta(), planned.on_cpu());
 }
 
-TEST_F(MeasureStage, OperationsAreThoseOfTheModelsOwnCount) {
+TEST_F(MeasureStage, FlopsEqualTheModelsOwnCount) {
   for (const std::string& family : kFamilies) {
     SCOPED_TRACE(family);
     const Planned planned(model_of(family, both(kAllKept, {{"training.seq_len", "512"}})));
     const auto m = planned.on_meta();
     const double tokens = 512.0 * static_cast<double>(planned.config.training.local_batch_size);
     const auto counts = planned.args->get_nparams_and_flops(512);
-    // The model counts norms' weights as if they multiplied, and half of the square of positions without its diagonal.
+    // The model counts the weights of norms as matmuls, and half of all pairs of positions without the diagonal.
     EXPECT_NEAR(
         m.forward.flops() + m.backward.flops(),
         tokens * static_cast<double>(counts.causal_flops_per_token),
@@ -176,16 +176,16 @@ TEST_F(MeasureStage, OperationsAreThoseOfTheModelsOwnCount) {
   }
 }
 
-TEST_F(MeasureStage, CheckpointingComputesLayersOnceMore) {
+TEST_F(MeasureStage, CheckpointingRecomputesLayersOnce) {
   const auto plain = Planned(model_of("qwen3", kAllKept)).on_meta();
   const auto checkpointed = Planned(model_of("qwen3", kCheckpointing)).on_meta();
   EXPECT_EQ(plain.backward.recomputed_flops, 0);
   EXPECT_EQ(checkpointed.forward.flops(), plain.forward.flops());
   EXPECT_EQ(checkpointed.backward.flops(), plain.backward.flops() + checkpointed.backward.recomputed_flops);
   const auto counts = Planned(model_of("qwen3")).args->get_nparams_and_flops(256);
-  const double head = 6.0 * 64 * 512;  // of a token, in both directions
+  const double head = 6.0 * 64 * 512;  // per token, forward and backward
   const double layers = (static_cast<double>(counts.causal_flops_per_token) - head) / 3;
-  // Norms, as above.
+  // The tolerance is for norms, as above.
   EXPECT_NEAR(checkpointed.backward.recomputed_flops, 256 * layers, 0.01 * 256 * layers);
 }
 
@@ -199,7 +199,7 @@ const Communication* find(const std::vector<Communication>& all, const std::stri
 }
 
 TEST_F(MeasureStage, MessagesOfFullyShardedRanksAreTheirParameters) {
-  // Dimensions that 4 ranks divide, so that nothing is rounded up.
+  // Dimensions that are divisible by 4 ranks, so that nothing is rounded up.
   const Planned planned(model_of(
       "llama3",
       both(
@@ -210,16 +210,16 @@ TEST_F(MeasureStage, MessagesOfFullyShardedRanksAreTheirParameters) {
            {"training.global_batch_size", "16"}})));
   const auto m = planned.on_meta();
   const int64_t part = m.parameters / 4;
-  const int64_t table = 512 * 64 / 4;  // whose backward needs no values
+  const int64_t table = 512 * 64 / 4;  // the embedding's backward needs no values
   const Communication* gathers = find(m.forward.communication, "all_gather");
   ASSERT_NE(gathers, nullptr);
   EXPECT_EQ(gathers->bytes, 2 * part);  // in bfloat16
   EXPECT_EQ(gathers->group_size, 4);
   EXPECT_EQ(find(m.backward.communication, "all_gather")->bytes, 2 * (part - table));
-  EXPECT_EQ(find(m.backward.communication, "reduce_scatter")->bytes, 4 * 4 * part);  // in float32, the whole
+  EXPECT_EQ(find(m.backward.communication, "reduce_scatter")->bytes, 4 * 4 * part);  // in float32, all parameters
 }
 
-TEST_F(MeasureStage, GradientsThatAreSummedOnceAStepAreWholeUntilThen) {
+TEST_F(MeasureStage, GradientsReducedOncePerStepAreUnshardedUntilThen) {
   const Planned planned(model_of(
       "llama3",
       {{"parallelism.data_parallel_shard_degree", "4"},
@@ -235,18 +235,18 @@ TEST_F(MeasureStage, GradientsThatAreSummedOnceAStepAreWholeUntilThen) {
   EXPECT_EQ(sums->bytes, 4 * m.parameters);
 }
 
-TEST_F(MeasureStage, ReplicasAddUpOnceAStep) {
+TEST_F(MeasureStage, ReplicasAreReducedOncePerStep) {
   const Planned planned(model_of("qwen3", {{"parallelism.data_parallel_replicate_degree", "4"}}));
   const auto m = planned.on_meta();
   EXPECT_EQ(find(m.backward.communication, "all_reduce"), nullptr);
   const Communication* sums = find(m.per_step, "all_reduce");
   ASSERT_NE(sums, nullptr);
-  const int64_t numbers = 4 + 11 * 4 + 2;  // which say of each parameter whether it was used: at most this many
+  const int64_t numbers = 4 + 11 * 4 + 2;  // flags for each parameter whether it was used: at most this many
   EXPECT_GE(sums->bytes, 4 * m.parameters);
   EXPECT_LE(sums->bytes, 4 * (m.parameters + numbers));
 }
 
-TEST_F(MeasureStage, AStageOfALargeModelTakesNoTime) {
+TEST_F(MeasureStage, AStageOfALargeModelIsMeasuredInSeconds) {
   const Planned planned(Overrides{
       {"model.name", "llama3"},
       {"model.args.hidden_size", "16384"},
@@ -271,11 +271,11 @@ TEST_F(MeasureStage, AStageOfALargeModelTakesNoTime) {
   const auto begin = std::chrono::steady_clock::now();
   const auto m = planned.on_meta({.stage = 15, .rank_of_stage = rank_of_stage});
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-  EXPECT_LT(took.count(), 10);  // about a half on a quiet machine
+  EXPECT_LT(took.count(), 10);  // about 0.5 s on an idle machine
   EXPECT_EQ(m.num_layers, 7);
 }
 
-TEST(StageCosts, TellStagesApartThatComputeOtherLayersAgain) {
+TEST(StageCosts, DistinguishStagesThatRecomputeOtherLayers) {
   const Planned planned(model_of(
       "qwen3",
       {{"model.args.num_hidden_layers", "8"},

@@ -1,4 +1,4 @@
-// A plan's peak memory beside that of real runs: whole training steps with the trainer, whose tensors are counted.
+// The predicted peak memory of a plan, compared with whole training steps in which the trainer's tensors are counted.
 #include <gtest/gtest.h>
 
 #include <mutex>
@@ -20,13 +20,13 @@ struct Case {
   std::string family;
   Overrides changes;
   int64_t ranks = 1;
-  int threads = 1;  // oneDNN's workspace grows with them
+  int threads = 1;  // oneDNN's workspace grows with their number
 };
 
-// Three times what is seen, as workspaces of oneDNN differ between CPUs; the plan promises 5 %.
+// Three times the observed error, since oneDNN's workspaces differ between CPUs; the plan promises 5 %.
 constexpr double kTolerance = 0.03;
 
-// Most bytes that tensors of a rank had, of the rank along pp that had most.
+// The peak bytes of a rank's tensors, of the rank along pp that has most.
 double peak_of_run(const train::TrainConfig& config, int64_t ranks) {
   std::mutex mutex;
   int64_t most = 0;
@@ -47,7 +47,7 @@ double peak_of_run(const train::TrainConfig& config, int64_t ranks) {
   return static_cast<double>(most);
 }
 
-// What `lehr train` tells at its start.
+// The peak that `lehr train` prints at its start.
 double told_peak(const train::TrainConfig& config) {
   const auto specs = train::testing::specs();
   const auto& spec = specs.at(config.model);
@@ -96,7 +96,7 @@ const std::vector<Case> kCases{
      {{"parallelism.pipeline_parallel_degree", "2"}, {"parallelism.pipeline_parallel_schedule", "ZBVZeroBubble"}},
      2}};
 
-TEST(PeakMemory, IsThatOfRuns) {
+TEST(PeakMemory, EqualsThatOfRuns) {
   const int threads = at::get_num_threads();
   for (const Case& one : kCases) {
     SCOPED_TRACE(one.name);
@@ -117,13 +117,15 @@ TEST(PeakMemory, IsThatOfRuns) {
     EXPECT_NEAR(plan.peak_bytes(), measured, kTolerance * measured);
     if (one.ranks == 1) {
       EXPECT_NEAR(
-          told_peak(config), plan.peak_bytes(), 1e-3 * plan.peak_bytes());  // a plan measures one layer of those alike
+          told_peak(config),
+          plan.peak_bytes(),
+          1e-3 * plan.peak_bytes());  // a plan measures one of several identical layers
     }
   }
   at::set_num_threads(threads);
 }
 
-TEST(PeakMemory, FallsWithWhatIsComputedAgain) {
+TEST(PeakMemory, FallsWithMoreRecompute) {
   for (const char* family : {"qwen3", "qwen3_moe", "llama3"}) {
     const train::testing::Folder folder;
     const auto peak = [&](Overrides changes) {

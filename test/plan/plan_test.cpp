@@ -39,16 +39,16 @@ Overrides pipeline_of(int64_t ranks, int64_t microbatches, const std::string& sc
   return overrides;
 }
 
-// Stages that cost the same, forward, input half and weight half alike.
+// Stages of equal cost; forward, dgrad and wgrad take the same time.
 double bubble_of(const pipeline::ScheduleOptions& options) {
   const Machine machine{.memory_gb_per_second = 1e9};
   PlannedStage stage;
   stage.measured.num_layers = 1;
   for (auto action :
        {&StageMeasurement::forward, &StageMeasurement::backward_input, &StageMeasurement::backward_weight}) {
-    (stage.measured.*action).product_flops = 1e15;
+    (stage.measured.*action).matmul_flops = 1e15;
   }
-  stage.measured.backward.product_flops = 2e15;
+  stage.measured.backward.matmul_flops = 2e15;
   const CostContext context{.machine = machine, .mesh = {.pipeline_parallel = options.num_ranks}};
   Machine quick = machine;
   quick.layer_overhead_us = 0;
@@ -58,8 +58,8 @@ double bubble_of(const pipeline::ScheduleOptions& options) {
   return predict_step(program, stages, context).timeline.bubble_share();
 }
 
-// 1e-4: transfers of no bytes still have their latency.
-TEST(PredictStep, HasTheBubblesOfThePapers) {
+// 1e-4: transfers of zero bytes still have their latency.
+TEST(PredictStep, HasThePublishedBubbles) {
   EXPECT_NEAR(bubble_of({.num_ranks = 4, .num_microbatches = 8}), 3.0 / 11, 1e-4);
   EXPECT_NEAR(
       bubble_of(
@@ -75,9 +75,9 @@ TEST(PredictStep, HasTheBubblesOfThePapers) {
       1e-4);
 }
 
-TEST(CostOf, CommunicationIsHiddenUpToTheShareOfComputing) {
+TEST(CostOf, CommunicationOverlapsUpToTheGivenShareOfCompute) {
   StageMeasurement stage;
-  stage.forward.product_flops = 989e12;
+  stage.forward.matmul_flops = 989e12;
   stage.forward.communication = {
       {.axes = "fsdp", .collective = "all_gather", .group_size = 8, .bytes = 45'000'000'000, .calls = 1000},
       {.axes = "tp", .collective = "reduce_scatter", .group_size = 8, .bytes = 45'000'000'000, .calls = 10}};
@@ -89,17 +89,17 @@ TEST(CostOf, CommunicationIsHiddenUpToTheShareOfComputing) {
     const CostContext context{.machine = machine, .mesh = mesh, .compute = at::kBFloat16};
     return cost_of(stage, 0, context).forward.communication[which].exposed;
   };
-  // 7/8 of 8 x 45 GB over 450 GB/s are 0.7 s, of which half a second of computing hides as much.
+  // 7/8 of 8 x 45 GB over 450 GB/s take 0.7 s, of which half a second of compute hides as much.
   EXPECT_NEAR(exposed(0), 0.7 - 0.5, 1e-9);
-  // What tensor parallelism waits for hides behind nothing.
+  // Communication of tensor parallelism is never overlapped.
   EXPECT_NEAR(exposed(1), 0.0875, 1e-9);
   machine.node_gb_per_second *= 2;
   EXPECT_NEAR(exposed(1), 0.0875 / 2, 1e-9);
-  // All but the first gather, which nothing was there to issue ahead.
+  // All gathers overlap except the first, which cannot be prefetched.
   EXPECT_NEAR(exposed(0), 0.35 / 1000, 1e-9);
 }
 
-TEST(MakePlan, PartsOfTheTimeSumToTheStep) {
+TEST(MakePlan, TimeSharesSumToTheStep) {
   const Plan plan = plan_of(
       pipeline_of(
           2, 8, "1F1B", {{"parallelism.data_parallel_shard_degree", "2"}, {"training.global_batch_size", "16"}}),
@@ -114,7 +114,7 @@ TEST(MakePlan, PartsOfTheTimeSumToTheStep) {
   EXPECT_EQ(plan.run.mesh.world_size(), 4);
 }
 
-TEST(MakePlan, MfuIsTheModelsWorkOverThePeak) {
+TEST(MakePlan, MfuIsModelFlopsOverThePeak) {
   const Machine machine = load_machine("cpu");
   const Plan plan = plan_of(model_of("llama3"), machine);
   const double flops = static_cast<double>(plan.counts.causal_flops_per_token) * 4 * 256 / plan.step_seconds;
@@ -140,7 +140,7 @@ TEST(MakePlan, MemoryOnOneDeviceIsThatOfTheMeasurement) {
   const testing::Planned planned(model_of("qwen3"));
   const StageMeasurement measured = planned.on_meta();
   const Plan plan = plan_of(model_of("qwen3"), load_machine("cpu"));
-  // The first backward has its own gradients in its peak, later ones find them at rest.
+  // The peak of the first backward includes its own gradients; for later ones they are memory at rest.
   const double wanted = static_cast<double>(
       measured.at_rest() + plan.run.microbatches * measured.batch_bytes +
       std::max(
@@ -159,7 +159,7 @@ TEST(MakePlan, EarlierRanksOf1F1BHoldMoreMicrobatches) {
   EXPECT_GT(all.memory[2].peak[MemoryKind::activations], 2 * activations(2));
 }
 
-TEST(MakePlan, BoundaryBuffersComeAndGo) {
+TEST(MakePlan, BoundaryBuffersAreFreed) {
   const Plan plan = plan_of(pipeline_of(4, 8, "1F1B"), load_machine("cpu"));
   for (const RankMemory& rank : plan.memory) {
     double most = 0;
@@ -180,19 +180,19 @@ TEST(MakePlan, ComparesSchedulesAndWarnsOfASlowerOne) {
   ASSERT_NE(configured, plan.schedules.end());
   EXPECT_EQ(configured->name, "GPipe");
   EXPECT_DOUBLE_EQ(configured->step_seconds, plan.step_seconds);
-  // Where every layer costs as much as its fixed part, halves double it.
+  // If the cost of every layer is mostly its fixed part, splitting backward doubles that part.
   Machine slow_to_start = load_machine("h100");
   slow_to_start.layer_overhead_us = 1e5;
   const Plan halves = plan_of(pipeline_of(2, 16, "ZBH1"), slow_to_start);
   EXPECT_THAT(report_text(halves), HasSubstr("slower than 1F1B"));
 }
 
-TEST(MakePlan, LayersByCostAreFasterWhereTheHeadIsDear) {
+TEST(MakePlan, BalancingByCostIsFasterIfTheHeadIsCostly) {
   const Overrides large{{"model.args.vocab_size", "4096"}};
   Overrides by_cost = large;
   by_cost.emplace_back("parallelism.pipeline_parallel_balance", "cost");
   Machine machine = load_machine("h100");
-  machine.layer_overhead_us = 0;  // else this small model is nothing but overheads
+  machine.layer_overhead_us = 0;  // else the overheads would dominate this small model
   const Plan even = plan_of(pipeline_of(4, 16, "1F1B", large), machine);
   const Plan spread = plan_of(pipeline_of(4, 16, "1F1B", by_cost), machine);
   EXPECT_EQ(even.layers_by_stage(), (std::vector<int64_t>{2, 2, 2, 2}));
@@ -203,7 +203,7 @@ TEST(MakePlan, LayersByCostAreFasterWhereTheHeadIsDear) {
   EXPECT_THAT(report_text(spread), ::testing::Not(HasSubstr("pipeline_parallel_balance")));
 }
 
-TEST(MakePlan, RefusesWhatTheTrainerRefuses) {
+TEST(MakePlan, RefusesConfigsThatTheTrainerRefuses) {
   const Machine machine = load_machine("h100");
   const auto refuses = [&](const Overrides& changes, const std::string& text, int64_t devices = 0) {
     EXPECT_THAT(
@@ -238,7 +238,7 @@ TEST(MakePlan, WritesAReportAndItsPictures) {
   EXPECT_EQ(read_file(folder.path() / "plan" / "report.txt"), report_text(plan));
 }
 
-TEST(MakePlan, ManyReplicasCostNoTime) {
+TEST(MakePlan, ManyReplicasArePlannedQuickly) {
   const Plan plan = plan_of(
       pipeline_of(
           4,

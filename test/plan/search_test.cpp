@@ -28,7 +28,7 @@ SearchResult search_of(const Overrides& overrides, const Machine& machine, const
   return search_plans(config, specs.at(config.model), machine, options);
 }
 
-// Work that dwarfs what is fixed, so that what is planted decides.
+// A machine without fixed costs, so that the given bandwidths decide.
 Machine machine_with(double node, double network) {
   Machine machine = load_machine("cpu");
   machine.layer_overhead_us = 0;
@@ -71,19 +71,19 @@ TEST(AllMeshes, AreThoseThatFloat8TrainsOn) {
   EXPECT_EQ(degrees(), std::pair(int64_t{1}, int64_t{16}));
 }
 
-TEST(SearchPlans, WithLinksThatCostALotReplicasWin) {
-  // One gather of the weights a microbatch costs more than all else; the gradients travel once.
+TEST(SearchPlans, SlowLinksFavourReplicas) {
+  // One all-gather of the weights per micro-batch costs more than all else; the gradients are sent once.
   const SearchResult result = search_of(small_run(), machine_with(0.001, 0.001), {.devices = 4});
   ASSERT_FALSE(result.best.empty());
   const auto& mesh = result.best.front().plan.run.mesh;
   EXPECT_EQ(mesh.tensor_parallel * mesh.context_parallel * mesh.data_parallel_shard, 1) << mesh.describe();
 }
 
-TEST(SearchPlans, WithoutRoomForReplicasWeightsAreShared) {
+TEST(SearchPlans, WithoutMemoryForReplicasWeightsAreSharded) {
   Machine machine = machine_with(1000, 1000);
   const SearchResult roomy = search_of(small_run({{"model.args.intermediate_size", "40960"}}), machine, {.devices = 4});
   ASSERT_FALSE(roomy.best.empty());
-  // Room for less than one whole copy of weights, gradients and moments: 4 x 4 bytes a parameter.
+  // Memory for less than one whole copy of weights, gradients and moments: 4 x 4 bytes per parameter.
   const double copy = 16 * static_cast<double>(roomy.best.front().plan.counts.num_parameters);
   machine.reserved_gb = 0;
   machine.memory_gb = 0.9 * copy / 1e9;
@@ -96,7 +96,7 @@ TEST(SearchPlans, WithoutRoomForReplicasWeightsAreShared) {
   }
 }
 
-TEST(SearchPlans, NothingBetterIsLeftOut) {
+TEST(SearchPlans, FindsTheFastestPlanThatFits) {
   Machine machine = machine_with(1, 0.2);
   machine.reserved_gb = 0;
   const train::testing::Folder folder;
@@ -104,8 +104,8 @@ TEST(SearchPlans, NothingBetterIsLeftOut) {
       folder.path(), small_run({{"training.seq_len", "1024"}, {"model.args.max_position_embeddings", "1024"}}));
   const auto specs = train::testing::specs();
   const auto& spec = specs.at(config.model);
-  // Every way to use four devices, planned as a whole.
-  std::vector<std::pair<double, double>> all;  // bytes, tokens a second
+  // Every way to use four devices, planned in full.
+  std::vector<std::pair<double, double>> all;  // bytes, tokens/s
   for (const MeshPoint& point : all_meshes(config, 4, 4, false, {1})) {
     for (const Trade& trade : all_trades(point)) {
       for (const auto& schedule : all_schedules_of(point, 4)) {
@@ -119,7 +119,7 @@ TEST(SearchPlans, NothingBetterIsLeftOut) {
     }
   }
   const auto [least, most] = std::minmax_element(all.begin(), all.end());
-  for (const double part : {2.0, 1.0, 0.5, 0.2}) {  // of the way from the least demanding to the most, and beyond
+  for (const double part : {2.0, 1.0, 0.5, 0.2}) {  // memory between the least and the most demanding plan, and beyond
     const double room = least->first + part * (most->first - least->first);
     SCOPED_TRACE(room);
     const auto best_within = [&](double bytes) {
@@ -132,13 +132,13 @@ TEST(SearchPlans, NothingBetterIsLeftOut) {
     machine.memory_gb = room / 1e9;
     const SearchResult result = search_plans(config, spec, machine, {.devices = 4, .best = 3});
     ASSERT_EQ(result.best.size(), 3U);
-    // 2 % of time and 3 % of memory: stages are put together from pieces before the best are planned.
+    // 2 % of time and 3 % of memory: the search adds stages up from pieces before the best are planned in full.
     EXPECT_GE(result.best.front().plan.tokens_per_second, 0.98 * best_within(part > 1 ? room : 0.97 * room));
     EXPECT_LE(result.best.front().plan.tokens_per_second, 1.000001 * best_within(room));
   }
 }
 
-TEST(AllTrades, ComputeMoreAndMoreAgain) {
+TEST(AllTrades, AreOrderedByTheAmountOfRecompute) {
   std::vector<std::string> ways;
   for (const Trade& trade : all_trades({})) {
     ways.push_back(trade.checkpointing);
@@ -146,7 +146,7 @@ TEST(AllTrades, ComputeMoreAndMoreAgain) {
   EXPECT_THAT(ways, ::testing::ElementsAre("none", "op 2", "2", "op", "full"));
 }
 
-TEST(SearchPlans, SpreadsLayersAsTheConfigSays) {
+TEST(SearchPlans, BalancesLayersAsConfigured) {
   const auto best_pipeline = [](const char* balance) {
     const Overrides large{
         {"model.args.num_hidden_layers", "8"},
@@ -162,7 +162,7 @@ TEST(SearchPlans, SpreadsLayersAsTheConfigSays) {
   EXPECT_GT(best_pipeline("cost"), 1.02 * best_pipeline("even"));
 }
 
-TEST(SearchPlans, RefusesWhatItDoesNotPutTogether) {
+TEST(SearchPlans, RefusesUnsupportedConfigs) {
   EXPECT_THAT(
       [] {
         search_of(
@@ -171,7 +171,7 @@ TEST(SearchPlans, RefusesWhatItDoesNotPutTogether) {
       ThrowsMessage<Error>(HasSubstr("parallelism.fsdp_reduce_each_microbatch: a search")));
 }
 
-TEST(SearchPlans, BestFirstAndEachMeshOnce) {
+TEST(SearchPlans, ReturnsTheBestFirstAndEachMeshOnce) {
   const SearchResult result = search_of(small_run(), machine_with(1, 0.2), {.devices = 8, .microbatch_rows = {1, 2}});
   std::set<std::string> meshes;
   for (size_t i = 0; i < result.best.size(); ++i) {
@@ -183,7 +183,7 @@ TEST(SearchPlans, BestFirstAndEachMeshOnce) {
   EXPECT_THAT(search_text(result, load_machine("cpu")), HasSubstr("[parallelism]"));
 }
 
-TEST(SearchPlans, SaysWhatTheLeastDemandingTakes) {
+TEST(SearchPlans, ReportsTheLeastMemoryIfNothingFits) {
   Machine machine = machine_with(1, 1);
   machine.reserved_gb = 0;
   machine.memory_gb = 1e-5;
@@ -193,14 +193,14 @@ TEST(SearchPlans, SaysWhatTheLeastDemandingTakes) {
   EXPECT_THAT(search_text(result, machine), HasSubstr("nothing fits"));
 }
 
-TEST(SearchPlans, RefusesWrongUseByName) {
+TEST(SearchPlans, RefusesInvalidInputByName) {
   const Machine machine = load_machine("cpu");
   const auto refuses = [&](const Overrides& changes, const SearchOptions& options, const std::string& text) {
     EXPECT_THAT([&] { search_of(small_run(changes), machine, options); }, ThrowsMessage<Error>(HasSubstr(text)));
   };
   refuses({{"training.global_batch_size", "-1"}}, {.devices = 2}, "training.global_batch_size");
   refuses({}, {.devices = 0}, "--devices");
-  refuses({}, {.devices = 2, .microbatch_rows = {0}}, "microbatches of 1 row or more");
+  refuses({}, {.devices = 2, .microbatch_rows = {0}}, "micro-batches of at least 1 sequence");
   refuses({{"training.global_batch_size", "7"}}, {.devices = 32, .microbatch_rows = {4}}, "no mesh of 32 devices");
 }
 
@@ -214,7 +214,7 @@ void expect_same_stage(const StageMeasurement& made, const StageMeasurement& who
   same(static_cast<double>(made.forward.pointwise_bytes), static_cast<double>(whole.forward.pointwise_bytes));
 }
 
-TEST(StagePieces, GiveTheStagesThatAreMeasuredWhole) {
+TEST(StagePieces, AddUpToStagesThatAreMeasuredInFull) {
   using Checkpointing = std::pair<const char*, const char*>;
   for (const auto& [mode, option] :
        {Checkpointing("none", "\"2\""), Checkpointing("selective", "\"op\""), Checkpointing("full", "\"2\"")}) {
@@ -246,9 +246,9 @@ TEST(StagePieces, GiveTheStagesThatAreMeasuredWhole) {
           place.rank_of_stage.push_back(rank);
         }
         const StageShape shape{.layers = 4, .first = stage == 0, .last = stage + 1 == stages};
-        // 5 %: straight lines, but for what does not grow with rows (tables of positions, copies of weights) and sizes
-        // that are rounded up for the ranks that share them. Both ends of a model in one stage are put together from
-        // two, of which each keeps something for the other.
+        // 5 %: sizes are linear in rows except those that do not grow with rows (tables of positions, copies of
+        // weights) and those that are rounded up for the ranks that share them. 10 % for a single stage: it is added up
+        // from a first and a last stage, each of which saves something for the other.
         expect_same_stage(pieces.stage(shape, 4, 1), planned.on_meta(place), stages == 1 ? 0.1 : 0.05);
       }
     }

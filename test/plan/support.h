@@ -1,4 +1,4 @@
-// What tests of plans share.
+// Shared code of the tests of plans.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ namespace lehr::plan::testing {
 
 using Overrides = std::vector<std::pair<std::string, std::string>>;
 
-/// Small, but so large that tensors outweigh what is beside them; `changes` come last.
+/// A small model, but large enough that tensors outweigh everything else; `changes` override its other settings.
 inline Overrides model_of(const std::string& name, const Overrides& changes = {}) {
   Overrides overrides{
       {"model.name", name},
@@ -37,7 +37,7 @@ inline Overrides model_of(const std::string& name, const Overrides& changes = {}
   return overrides;
 }
 
-/// A run's config, what builds it, and the shape of its model.
+/// The config of a run, its builders, and the shape of its model.
 struct Planned {
   explicit Planned(const Overrides& overrides)
       : config(train::testing::tiny_run(folder.path(), overrides)),
@@ -47,7 +47,8 @@ struct Planned {
 
   StageMeasurement on_meta(const StagePlace& place = {}) const { return measure_stage(config, spec, *args, place); }
 
-  /// The same with memory and numbers; other ranks are as in measure_stage, so that nothing depends on timing.
+  /// The same measurement with real memory and numbers. Other ranks are fake, as in measure_stage, so that nothing
+  /// depends on timing.
   StageMeasurement on_cpu(int64_t ranks = 1, const StagePlace& place = {}) const {
     const int64_t rank =
         place.rank_of_stage[static_cast<size_t>(place.stage)] * ranks / config.parallelism.pipeline_parallel_degree;
@@ -85,9 +86,9 @@ inline std::vector<std::pair<std::string, int64_t>> bytes_of(const StageMeasurem
       {"only backward peak", m.only_backward_peak}};
 }
 
-/// What is there at rest and what is kept is that of a run but for some numbers beside tensors. Peaks are within 4 %:
-/// on meta autograd adds gradients up into a third tensor, and on the CPU a sum of two types copies one of them; and
-/// compilers evaluate arguments in their own order.
+/// Memory at rest and saved activations equal those of a run except for a few scalars. Peaks are within 4 %: on meta,
+/// autograd accumulates gradients into a third tensor; on the CPU, a sum of two dtypes copies one operand; and
+/// compilers differ in the order in which they evaluate arguments.
 inline void expect_same_bytes(const StageMeasurement& predicted, const StageMeasurement& counted) {
   const auto found = bytes_of(predicted), wanted = bytes_of(counted);
   for (size_t i = 0; i < found.size(); ++i) {

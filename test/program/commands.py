@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The commands of the program, as their help describes them, on a run of a few seconds.
+"""Tests the commands of the program, as their help describes them, on a run of a few seconds.
 
 Usage: commands.py LEHR      (standard library only)
 """
@@ -65,7 +65,7 @@ bits = [(folder / "checkpoints/step-12/model.safetensors").read_bytes() for fold
 holds("the saved config gives the same weights, bit for bit, also under --profile", bits[0] == bits[1])
 table = json.loads((again / "profile/operators.json").read_text())
 holds("--profile keeps a table of operators, for people and for programs",
-      (table["first_step"], table["steps"]) == (3, 3) and "matrix products" in (again / "profile/operators.txt").read_text())
+      (table["first_step"], table["steps"]) == (3, 3) and "matmul" in (again / "profile/operators.txt").read_text())
 holds("for that start alone", "operator_table = false" in (again / "config.toml").read_text())
 run("train", work / "resolved.toml", "--quiet")
 holds("a run that is done stays as it is", (again / "metrics.jsonl").read_text().count("\n") == len(lines))
@@ -175,7 +175,7 @@ convert = [lehr, "convert", "--model", mixture, "--output", target, "--subblocks
 
 
 def writes_until(seconds):
-    """Starts a conversion, kills it so long after its hidden folder appeared, and says how long it has written."""
+    """Starts a conversion, kills it this long after its hidden folder appeared, and returns how long it has written."""
     process = subprocess.Popen(convert, stdout=subprocess.DEVNULL)
     while process.poll() is None and not hidden.exists():
         time.sleep(0.0002)
@@ -187,17 +187,17 @@ def writes_until(seconds):
     return time.monotonic() - began
 
 
-writing = writes_until(60)  # to its end
+writing = writes_until(60)  # runs to its end
 holds("a conversion ends", target.exists() and not hidden.exists())
 killed, attempts = 0, 0
 while killed < 5 and attempts < 100:
     attempts += 1
     shutil.rmtree(target, ignore_errors=True)
-    shutil.rmtree(hidden, ignore_errors=True)  # else it would be taken for the next one's
+    shutil.rmtree(hidden, ignore_errors=True)  # else the next conversion would appear to have created it
     wait = random.random() * writing
     writes_until(wait)
     if target.exists():
-        writing = max(wait, 0.7 * writing)  # enough for all of it: the first one may have been held up
+        writing = max(wait, 0.7 * writing)  # this run completed: the first one may have been delayed
         same = [(target / "subblocks_safetensors" / file.name).read_bytes() == file.read_bytes()
                 for file in (blocks / "subblocks_safetensors").iterdir()]
         assert all(same) and (target / "config.json").exists(), f"half of a folder at attempt {attempts}"
@@ -240,7 +240,7 @@ holds("a child whose layers are alike has an ordinary config.json",
       child["intermediate_size"] == 16 and "block_configs" not in child)
 holds("a child generates", run("generate", "--model", pruned, "--prompt", "a", "--max-new-tokens", "2") is not None)
 run("prune", "--model", model, "--like", pruned / "pruning.json", "--output", work / "pruned_again")
-holds("and is made again from its record",
+holds("and is reproduced from its record",
       all((work / "pruned_again" / name).read_bytes() == (pruned / name).read_bytes()
           for name in ("model.safetensors", "config.json", "pruning.json", "tokenizer.json")
           if (pruned / name).exists()))
@@ -254,17 +254,17 @@ holds("experts and halves of layers go",
       all(word in run("inspect", work / "fewer_experts") for word in ("2 of 4 x 12", "1 KV head", "none")))
 unwritten = work / "unwritten"
 for wrong, message in [
-        (["--ffn-width", "16"], "scores are needed; give --scores, or choose --by random or first"),
+        (["--ffn-width", "16"], "scores are needed; set --scores, or choose --by random or first"),
         (["--scores", scores, "--kv-heads", "1"], "has no kv_heads at all; lehr score makes them"),
         (["--scores", model, "--ffn-width", "1"], "expected a folder of scores, found no scores.json"),
-        (["--scores", scores, "--by", "random", "--ffn-width", "16"], "nothing that is asked for looks at scores"),
-        ([], "nothing to do; give a size"),
-        (["--ffn-width", "16", "--seed", "3"], "--seed: goes with --by random"),
-        (["--like", pruned / "pruning.json", "--ffn-width", "16"], "--like: says all that is to be kept"),
+        (["--scores", scores, "--by", "random", "--ffn-width", "16"], "none of the other options uses scores"),
+        ([], "nothing to do; set a size"),
+        (["--ffn-width", "16", "--seed", "3"], "--seed: needs --by random"),
+        (["--like", pruned / "pruning.json", "--ffn-width", "16"], "--like: already lists all parts to keep"),
         (["--drop-ffn-layers", "1-x"], 'expected layers as 3,5,10-12, found "1-x"'),
         (["--drop-ffn-layers", ""], 'expected layers as 3,5,10-12, found ""'),
         (["--ffn-width", "16", "--by", "first", "--layers", "0,"], 'expected layers as 3,5,10-12, found "0,"'),
-        (["--drop-ffn-layers", "1", "--by", "random", "--seed", "3"], "--by: nothing that is asked for is chosen by it"),
+        (["--drop-ffn-layers", "1", "--by", "random", "--seed", "3"], "--by: nothing is chosen by it"),
         (["--drop-ffn-layers", "3-1"], "3-1: expected the lower number first"),
         (["--ffn-with", "16"], "--ffn-with: unknown option; did you mean --ffn-width?")]:
     done = subprocess.run([lehr, "prune", "--model", model, "--output", unwritten, *map(str, wrong)],

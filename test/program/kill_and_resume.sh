@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Kills training at random moments and resumes it, over and over: what it leaves must equal a run never killed, bit for
-# bit; of a whole model, and then of adapters on it. Usage: kill_and_resume.sh LEHR [KILLS]
+# Kills training at random moments and resumes it, many times: the result must equal an uninterrupted run bit for bit.
+# First with a whole model, then with adapters. Usage: kill_and_resume.sh LEHR [KILLS]
 set -euo pipefail
 lehr=$1
 kills=${2:-${LEHR_KILLS:-20}}
@@ -45,14 +45,14 @@ measure_peak = false
 enable_tensorboard = false
 TOML
 
-# Times and memory differ from run to run; what was learned does not.
+# Times and memory differ between runs; losses do not.
 learned() { grep -oE '"(step|loss|grad_norm|lr|num_tokens|validation_loss)":[^,}]*' "$1/metrics.jsonl"; }
 
-# survives NAME KILLS WEIGHTS [OPTION...]: kills runs with these options, and compares what they leave.
+# survives NAME KILLS WEIGHTS [OPTION...]: kills and resumes a run with these options, and compares the result.
 survives() {
   local name=$1 kills=$2 weights=$3 in_a_write=0 code=0 pid
   shift 3
-  # An array, not a function: what runs in the background must be the program itself, for the signal to reach it.
+  # An array, not a function: the background process must be the program itself, so that the signal reaches it.
   local train=("$lehr" train "$work/run.toml" --quiet "$@")
   "${train[@]}" --job.dump_folder="$work/$name"
 
@@ -64,7 +64,7 @@ survives() {
     wait "$pid" 2>/dev/null || true
     if compgen -G "$work/$name-killed/checkpoints/.*step-*" >/dev/null; then in_a_write=$((in_a_write + 1)); fi
   done
-  # SIGTERM saves and says so by its exit code.
+  # SIGTERM saves, and the exit code shows it.
   "${train[@]}" --job.dump_folder="$work/$name-killed" & pid=$!
   sleep 0.8
   kill -TERM "$pid" 2>/dev/null || true

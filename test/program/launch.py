@@ -1,4 +1,4 @@
-"""Ranks as processes: they start, fail, hang, are killed and stopped, and the whole always ends soon, with one message.
+"""Ranks as processes that succeed, fail, hang, are killed or stopped: a launch always ends soon, with one message.
 
 Usage: launch.py LEHR MESH_RANKS
 """
@@ -11,7 +11,7 @@ import sys
 import time
 
 lehr, mesh_ranks = sys.argv[1:3]
-SECONDS = 15  # A failure must end the whole within this time.
+SECONDS = 15  # A failure must end the launch within this time.
 failures = []
 LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 clean = {k: v for k, v in os.environ.items()
@@ -32,7 +32,7 @@ def expect(name, ok, detail=""):
 
 
 def case(name, command, code, *patterns, once=None, seconds=SECONDS):
-    """Expects the exit code, each pattern in standard error, and `once` in it exactly one time."""
+    """Expects the exit code, each pattern in standard error, and `once` in it exactly once."""
     done, took = run(*command)
     problems = []
     if done.returncode != code:
@@ -55,7 +55,7 @@ def ranks(n, *args):
 
 
 def alive(text):
-    """Processes whose command line has this text."""
+    """Returns the processes whose command line contains this text."""
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -67,7 +67,7 @@ def alive(text):
     return found
 
 
-# --- ranks that do as they should ------------------------------------------------------------------------------------
+# --- ranks that succeed ----------------------------------------------------------------------------------------------
 done = case("four ranks add", ranks(4, "run"), 0)
 expect("rank 0's output is shown as it is, and no other", done.stdout == "rank 0 at step 20\nrank 0 of 4: sum 10\n",
        done.stdout)
@@ -91,22 +91,23 @@ case("a rank exits on its own", ranks(4, "exit", 3), 7, "out of ideas", "rank 3 
      once="out of ideas")
 case("a rank hangs", ranks(3, "hang", 1), 1,
      r"all_reduce number 21 on axis dp_shard \(ranks 0, 1, 2\) was not finished within 2 s: rank 1 \(dp_shard 1\) did "
-     r"not come: it computes; its last collective was all_reduce_max number 40|all_reduce number 41", once="did not come")
+     r"not enter the collective; it is computing; its last collective was all_reduce_max number 40|all_reduce number 41",
+     once="did not enter")
 case("a rank leaves early", ranks(3, "leave", 1), 1,
-     r"rank 1 \(dp_shard 1\) did not come: it has ended without an error", once="did not come")
+     r"rank 1 \(dp_shard 1\) did not enter the collective; it has ended without an error", once="did not enter")
 case("a program of another kind fails", launch(3, "--", "/bin/sh", "-c", "test $RANK != 1 || { echo no; exit 5; } >&2"),
-     5, "the end of what rank 1 wrote:\nno\n", "rank 1 ended with exit code 5", once="no\n")
+     5, "end of the output of rank 1:\nno\n", "rank 1 ended with exit code 5", once="no\n")
 case("ranks that ignore SIGTERM are killed",
      launch(2, "--", "/bin/sh", "-c", "trap '' TERM; test $RANK = 0 || exit 3; while :; do sleep 0.1; done"), 3,
      "rank 1 ended with exit code 3")
 
 case("what a rank starts in turn keeps its own standard error",
      launch(2, "--", "/bin/sh", "-c", f"test $RANK = 1 || exit 0; env -u RANK -u WORLD_SIZE -u LOCAL_RANK {lehr} inspect nowhere; exit 4"), 4,
-     "the end of what rank 1 wrote:\n.*nowhere", once="nowhere")
+     "end of the output of rank 1:\n.*nowhere", once="nowhere")
 
 # --- signals ---------------------------------------------------------------------------------------------------------
 def started(*args, marker="step 20"):
-    """A launch of which rank 0 has come to step 20."""
+    """Returns a launch whose rank 0 has reached step 20."""
     child = subprocess.Popen([str(a) for a in ranks(*args)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                              env=clean)
     line = child.stdout.readline()
@@ -165,20 +166,20 @@ while time.monotonic() < deadline and any(os.path.exists(f"/proc/{p}") and p in 
     time.sleep(0.1)
 expect("the ranks die with their launcher", not alive("4242"), str(alive("4242")))
 
-# --- wrong use -------------------------------------------------------------------------------------------------------
-case("no command", launch(2), 2, "expected a command behind '--'")
-case("a command without --", launch(2, "train"), 2, "behind '--'")
+# --- invalid use -----------------------------------------------------------------------------------------------------
+case("no command", launch(2), 2, "expected a command after '--'")
+case("a command without --", launch(2, "train"), 2, "after '--'")
 case("no number of ranks", [lehr, "launch", "--", "train"], 2, "--ranks")
 case("no ranks at all", launch(0, "--", mesh_ranks), 2, "ranks")
 case("no such program", launch(2, "--", "./nothing"), 2, r"\./nothing")
-case("a command of one rank", launch(2, "--", "tokenize"), 2, "'tokenize' works on one rank")
+case("a command of one rank", launch(2, "--", "tokenize"), 2, "'tokenize' runs on one rank")
 broken = dict(clean, RANK="1", WORLD_SIZE="2")
 done, _ = run(mesh_ranks, "run", env=broken)
 expect("half of a launcher's variables", done.returncode == 2 and "LOCAL_RANK is missing" in done.stderr, done.stderr)
 
 # --- without lehr launch, where rank 0 keeps the store ---------------------------------------------------------------
 def by_hand(n, port, *args):
-    """As srun starts ranks."""
+    """Starts ranks like srun."""
     children = []
     for rank in range(n):
         env = dict(clean, SLURM_PROCID=str(rank), SLURM_NTASKS=str(n), SLURM_LOCALID=str(rank), SLURM_STEP_ID="0",
@@ -194,7 +195,8 @@ port = 21000 + os.getpid() % 9000
 ended, _ = by_hand(3, port, "run")
 expect("srun's variables", all(code == 0 and f"rank {r} of 3: sum 6" in out for r, (out, _, code) in enumerate(ended)),
        str(ended))
-# Nobody ends the others here. Far less than the minute that a collective may take, which nothing must wait for.
+# Here no launcher ends the other ranks. The limit is far below the timeout of collectives, one minute: nothing may wait
+# for that.
 ALONE_SECONDS = 40
 for culprit in (0, 2):
     ended, took = by_hand(3, port + 1 + culprit, "throw", culprit)
@@ -209,7 +211,7 @@ for culprit in (0, 2):
     expect(f"under srun the others say that rank {culprit} is gone ({took:.1f} s)",
            all(words in t and t.count("\n") == 1 for t in texts) and took < ALONE_SECONDS, str(ended))
 
-# --- commands that work in one process ---------------------------------------------------------------------------------
+# --- commands that work in one process -------------------------------------------------------------------------------
 for launcher, variables in (
         ("torchrun", {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}),
         ("mpirun", {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}),
@@ -218,7 +220,7 @@ for launcher, variables in (
         done, _ = run(lehr, command, env=dict(clean, **variables))
         names = list(variables)[:3]
         expect(f"{command} under {launcher}", done.returncode == 2 and
-               f"lehr {command}: works in one process, but {launcher} started {variables[names[1]]} processes" in done.stderr
+               f"lehr {command}: runs in one process, but {launcher} started {variables[names[1]]} processes" in done.stderr
                and f"env -u {names[0]} -u {names[1]} -u {names[2]} lehr {command}" in done.stderr, done.stderr)
 done, _ = run(lehr, "inspect", "--help", env=dict(clean, RANK="1", WORLD_SIZE="4"))
 expect("help is given anywhere", done.returncode == 0 and "lehr inspect" in done.stdout, done.stderr)

@@ -1,8 +1,8 @@
-// mesh_ranks DO [RANK]: a program for launchers to start, whose ranks add numbers and, at step 20, do what DO says.
-//   run    nothing; each ends with the sum of all ranks in its last line
-//   work   as run, for a minute; on SIGTERM to any rank all stop together and exit with 143
-//   early  as work, but the first step never comes: a signal ends a rank at once
-//   throw, usage, exit, kill, hang, leave   what RANK does instead of coming to a collective
+// mesh_ranks DO [RANK]: a program for launchers to start, whose ranks add numbers and, at step 20, perform DO:
+//   run    nothing; the last line of each rank is the sum over all ranks
+//   work   like run, for a minute; on SIGTERM to any rank, all stop together and exit with 143
+//   early  like work, but the first step never begins: a signal ends a rank immediately
+//   throw, usage, exit, kill, hang, leave   the action of RANK instead of its next collective
 #include <unistd.h>
 
 #include <csignal>
@@ -39,7 +39,7 @@ int run(const std::string& what, int64_t culprit) {
   const bool hangs = what == "hang";
   const bool lasts = what == "work" || what == "early";
   const auto transport = lehr::mesh::connect_ranks({.timeout = std::chrono::seconds(hangs ? 2 : 60)});
-  const lehr::LastAct telling(
+  const lehr::ExitCallback telling(
       signals, [&](int signal, bool second) { lehr::mesh::report_stop(transport.get(), signal, second); });
   int stopped = 0;
   lehr::mesh::run_connected(*transport, [&] {

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# SIGTERM saves and exits with 143; a full disk costs the checkpoint being written and nothing else.
+# Tests that SIGTERM saves and exits with 143, and that a full disk loses only the checkpoint that is being written.
 # Usage: stop_and_disk_full.sh LEHR
 set -euo pipefail
 lehr=$1
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-# Not a function: what runs in the background must be the program itself, for the signal to reach it.
+# Not a function: the background process must be the program itself, so that the signal reaches it.
 run=("$lehr" train recipe/quickstart.toml --job.dump_folder="$work/run" --metrics.measure_peak=false
      --metrics.enable_tensorboard=false --validation.enable=false --lr_scheduler.warmup_steps=0)
 
@@ -19,7 +19,7 @@ step=$(ls "$work/run/checkpoints" | sed 's/step-//' | sort -n | tail -1)
 logged=$(tail -1 "$work/run/metrics.jsonl" | grep -oE '"step":[0-9]+' | cut -d: -f2)
 [ "$step" = "$logged" ] || { echo "step $logged was done, the newest checkpoint is of step $step"; exit 1; }
 
-# A file size limit stands in for the full disk: the write fails the same way, and needs no rights.
+# A limit of the file size stands in for a full disk: writes fail in the same way, and it needs no privileges.
 ( ulimit -f 2000; "${run[@]}" --training.steps=$((step + 6)) --checkpoint.interval=2 --lr_scheduler.decay_ratio=0.0 \
     --sample.max_new_tokens=1 2>"$work/log" ) || code=$?
 grep -q "was not saved" "$work/log" || { echo "no message about the failed save:"; cat "$work/log"; exit 1; }

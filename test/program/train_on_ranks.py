@@ -1,4 +1,4 @@
-"""lehr train as ranks of a mesh, each a process: it computes what one device computes, and any rank may be killed.
+"""Tests lehr train with a process per rank: it equals a run on one device, and any rank may be killed.
 
 Usage: train_on_ranks.py LEHR [KILLS]   (LEHR_RANK_KILLS does the same)
 """
@@ -16,7 +16,7 @@ import time
 
 lehr = sys.argv[1]
 kills = int(sys.argv[2] if len(sys.argv) > 2 else os.environ.get("LEHR_RANK_KILLS", "4"))
-SECONDS = 15  # A killed rank must end the whole within this time.
+SECONDS = 15  # A killed rank must end the run within this time.
 failures = []
 
 CONFIG = """
@@ -68,12 +68,12 @@ def environment(pid):
     try:
         with open(f"/proc/{pid}/environ") as file:
             return "\0" + file.read()
-    except OSError:  # just gone
+    except OSError:  # the process has just ended
         return ""
 
 
 def curves(folder):
-    """Everything that was learned, by step; times and memory differ from run to run."""
+    """Returns the metrics by step, except times and memory, which differ between runs."""
     kept = {}
     with open(f"{folder}/metrics.jsonl") as file:
         for line in file:
@@ -121,8 +121,16 @@ with tempfile.TemporaryDirectory() as work:
         run(f"{work}/{name}", 2 if name == "two_shards" else 4, *options)
         found = curves(f"{work}/{name}")
         worst = max((abs(found.get(key, 0) - value) / abs(value) for key, value in alone.items()), default=1)
-        # float64; sums in another order.
+        # float64 sums in another order.
         expect(f"{name} computes what one device computes (off by {worst:.1e})", worst < 1e-10 and len(found) == len(alone))
+
+    told = subprocess.run(
+        [argument for argument in command(f"{work}/told", 2, "--training.steps=1", "--lr_scheduler.warmup_steps=0") if argument != "--quiet"],
+        capture_output=True, text=True, timeout=300, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
+    expect(
+        "ranks without GPUs say once why they compute on CPUs",
+        told.returncode == 0 and len(re.findall("the ranks compute on CPUs, as not each has a GPU of its own: rank 0: ", told.stderr)) == 1,
+        told.stdout + told.stderr)
 
     done = subprocess.run(
         [lehr, "launch", "-n", "4", "--threads", "--", "train", config, "--quiet", f"--job.dump_folder={work}/threads",
@@ -132,7 +140,7 @@ with tempfile.TemporaryDirectory() as work:
     worst = max(abs(found.get(key, 0) - value) / abs(value) for key, value in alone.items())
     expect(f"ranks as threads compute what one device computes (off by {worst:.1e})", worst < 1e-10)
 
-    # Long enough to be killed that often.
+    # Long enough for that number of kills.
     steps = 12 if kills <= 4 else 10 * kills
     four = [*degrees(data_parallel_shard=2, tensor_parallel=2), f"--training.steps={steps}"]
     run(f"{work}/never_killed", 4, *four)
@@ -151,7 +159,7 @@ with tempfile.TemporaryDirectory() as work:
             os.kill(int(mine[0]), signal.SIGKILL)
         out, err = running.communicate(timeout=120)
         took = time.monotonic() - killed
-        if running.returncode == 0:  # it was done before
+        if running.returncode == 0:  # it had finished before
             break
         done_kills += 1
         expect(

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Wrong input, one case a line: the program must exit with 2 and say what is wrong, where, and what to do.
+"""Tests invalid input, one case per line: the program must exit with 2 and report the problem, its place and the remedy.
 
 Usage: wrong_input.py LEHR      (standard library only)
 """
@@ -48,7 +48,7 @@ def run(*arguments):
 
 
 def good_model():
-    """A folder with a trained model of two steps."""
+    """Returns a folder with a model that was trained for two steps."""
     (work / "run.toml").write_text(RUN)
     done = run("train", work / "run.toml", "--quiet", f"--job.dump_folder={work}/out")
     assert done.returncode == 0, done.stderr
@@ -73,7 +73,7 @@ def wrong(name, arguments, *expected):
 
 
 def config(name, old, new, *expected, also=()):
-    """The run with one piece of its text replaced."""
+    """Runs with one piece of the config replaced."""
     assert old in RUN, old
     path = work / f"{name.replace(' ', '_')}.toml"
     path.write_text(RUN.replace(old, new, 1))
@@ -89,7 +89,7 @@ def model_copy(name):
 
 
 def tensors(path):
-    """The header and the bytes of a safetensors file."""
+    """Returns the header and the data of a safetensors file."""
     raw = path.read_bytes()
     (size,) = struct.unpack("<Q", raw[:8])
     return json.loads(raw[8 : 8 + size]), raw[8 + size :]
@@ -101,7 +101,7 @@ def write_tensors(path, header, data):
 
 
 def spoiled(name, spoil, *expected):
-    """A model folder whose safetensors header was changed by `spoil(header, data)`, read by `inspect` and `eval`."""
+    """Reads a model folder, whose safetensors header `spoil(header, data)` has changed, by `inspect` and `eval`."""
     folder = model_copy(name.replace(" ", "_"))
     file = folder / "model.safetensors"
     header, data = tensors(file)
@@ -147,12 +147,15 @@ config("products of every zeroth layer", "[training]", '[activation_checkpoint]\
        'selective_ac_option = "op 0"\n[training]', "selective_ac_option", '"op n"', '"op 0"')
 config("parallelism on one device", "[training]", "[parallelism]\ndata_parallel_shard_degree = 2\n[training]",
        "parallelism")
+os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":0:0"
+wrong("workspace of cuBLAS", ["train", work / "run.toml", "--debug.deterministic=true"], "CUBLAS_WORKSPACE_CONFIG is ':0:0'", ":4096:8")
+del os.environ["CUBLAS_WORKSPACE_CONFIG"]
 wrong("missing config file", ["train", "no/such.toml"], r"no/such\.toml")
 wrong("unknown key on the command line", ["train", work / "run.toml", "--training.step=3"], "training.step", "steps")
 wrong("wrong type on the command line", ["train", work / "run.toml", "--training.steps=many"], "training.steps", "many")
 wrong("no config file", ["train"], "config file")
 wrong("a profile and none", ["train", work / "run.toml", "--profile", "--profiling.operator_table=false"],
-      "--profile", r"profiling\.operator_table=false", "opposite")
+      "--profile", r"profiling\.operator_table=false", "contradicts")
 wrong("a profile of a run that is too short", ["train", work / "run.toml", "--profile"],
       r"profiling\.operator_table_steps", "training.steps")
 wrong("unknown command", ["trian"], "trian", "train")
@@ -182,7 +185,7 @@ wrong("a picture in no folder", ["inspect", model, "--picture", work / "no/x.svg
 twice = work / "twice.json"
 twice.write_text('[{"layer": 0, "ffn": {"no_op": true}, "ffn": {"no_op": true}}]')
 wrong("a key that stands twice", ["convert", "--model", model, "--replace", twice, "--output", work / "new"],
-      r"twice\.json: \[0\]\.ffn: stands there twice")
+      r"twice\.json: \[0\]\.ffn: duplicate key")
 wrong("the map of one file", ["inspect", "--map", model / "model.safetensors"], r"config\.json")
 lacking = model_copy("lacking")
 header, data = tensors(lacking / "model.safetensors")

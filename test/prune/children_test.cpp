@@ -1,4 +1,4 @@
-// Children compute what their parents do without what was taken away, in float64.
+// Children compute the same as their parents with the removed parts zeroed, in float64.
 #include <gmock/gmock.h>
 
 #include "test/prune/support.h"
@@ -25,7 +25,7 @@ void blank_columns(at::Tensor weight, const std::vector<int64_t>& columns) {
 class Children : public testing::ModelsInFolders, public ::testing::WithParamInterface<const char*> {
  protected:
   std::string family() const { return GetParam(); }
-  // A child whose parent, with weights changed like this, computes the same; and without the change something else.
+  // Expects that the child equals the parent with weights changed by `change`, and differs from the unchanged parent.
   void expect_same_as(const std::function<void(Weights&)>& change) const {
     const at::Tensor child = logits_of(at("child"));
     EXPECT_LT(largest_difference(child, logits_of(at("parent"), change)), kTolerance);
@@ -34,7 +34,7 @@ class Children : public testing::ModelsInFolders, public ::testing::WithParamInt
 };
 INSTANTIATE_TEST_SUITE_P(Families, Children, ::testing::Values("qwen3", "llama"));
 
-TEST_P(Children, WithFewerChannelsAreParentsWhoseOtherDownColumnsAreZero) {
+TEST_P(Children, WithFewerChannelsEqualParentsWithZeroedDownColumns) {
   write("parent", family(), {{4, 32}, {4, 32}});
   const Pruning pruning = prune_to(at("parent"), at("child"), {.ffn_width = 12, .by = By::random, .seed = 3});
   expect_same_as([&](Weights& weights) {
@@ -45,7 +45,7 @@ TEST_P(Children, WithFewerChannelsAreParentsWhoseOtherDownColumnsAreZero) {
   });
 }
 
-TEST_P(Children, ScaledOnesHaveLargerDownWeightsAndTheSameOthers) {
+TEST_P(Children, WithScaledWeightsDifferInDownWeightsOnly) {
   write("parent", family(), {{4, 32}});
   prune_to(at("parent"), at("plain"), {.ffn_width = 12, .by = By::first});
   prune_to(at("parent"), at("scaled"), {.ffn_width = 12, .by = By::first, .scale_pruned_weights = true});
@@ -58,8 +58,8 @@ TEST_P(Children, ScaledOnesHaveLargerDownWeightsAndTheSameOthers) {
   }
 }
 
-// Qwen3 has norms of queries and keys, Llama has none; 2 and 4 query groups for each KV head that stays, and 8 of them.
-TEST_P(Children, WithFewerKVHeadsAreParentsWithoutTheGroupsThatLostTheirs) {
+// Qwen3 has norms of queries and keys, Llama has none. Each kept KV head gets 2, 4 or 8 query groups.
+TEST_P(Children, WithFewerKVHeadsEqualParentsWithoutTheGroupsOfRemovedHeads) {
   const std::vector<std::pair<int64_t, int64_t>> sizes{{4, 2}, {8, 2}, {8, 1}};
   for (const auto& size : sizes) {
     const int64_t before = size.first, after = size.second;
@@ -69,7 +69,7 @@ TEST_P(Children, WithFewerKVHeadsAreParentsWithoutTheGroupsThatLostTheirs) {
     const Scores scores = scores_of(
         Kind::kv_heads, {at::arange(before, at::kDouble).fmod(3.0), -at::arange(before, at::kDouble).fmod(3.0)});
     const Pruning pruning = prune_to(at(parent), at(child), {.kv_heads = after}, &scores);
-    const int64_t columns = model::test::kHeads / before * model::test::kHeadDim;  // of a group
+    const int64_t columns = model::test::kHeads / before * model::test::kHeadDim;  // columns of a group
     const at::Tensor without = logits_of(at(parent), [&](Weights& weights) {
       for (int64_t i = 0; i < 2; ++i) {
         for (const int64_t gone : all_but(pruning.layers[static_cast<size_t>(i)].kv_heads, before)) {
@@ -79,7 +79,7 @@ TEST_P(Children, WithFewerKVHeadsAreParentsWithoutTheGroupsThatLostTheirs) {
     });
     EXPECT_LT(largest_difference(logits_of(at(child)), without), kTolerance) << before << " to " << after;
     EXPECT_GT(largest_difference(logits_of(at(parent)), without), 1e-6);
-    // All queries are still there, so that those without a part in the output can get one.
+    // All queries are kept, so that further training can use those that no longer contribute to the output.
     const auto rows = [&](const std::string& folder) {
       const at::Tensor q = state::WeightReader(at(folder)).tensor(layer(0, "self_attn.q_proj.weight"));
       return std::get<0>(q.select(1, 0).sort());
@@ -88,9 +88,9 @@ TEST_P(Children, WithFewerKVHeadsAreParentsWithoutTheGroupsThatLostTheirs) {
   }
 }
 
-TEST_P(Children, WithAveragedKVHeadsAreParentsWhoseHeadsWereAlike) {
+TEST_P(Children, WithAveragedKVHeadsEqualParentsWithIdenticalHeads) {
   write("parent", family(), {{8, 32}, {8, 32}});
-  // Heads 0 to 3 are alike, and 4 to 7.
+  // Heads 0 to 3 are identical, and so are heads 4 to 7.
   change("parent", [](const std::string& name, at::Tensor& value) {
     if (name.find("k_proj") != std::string::npos || name.find("v_proj") != std::string::npos) {
       at::Tensor heads = value.view({2, 4, model::test::kHeadDim, -1});
@@ -104,7 +104,7 @@ TEST_P(Children, WithAveragedKVHeadsAreParentsWhoseHeadsWereAlike) {
   EXPECT_LT(largest_difference(logits_of(at("child")), logits_of(at("parent"))), kTolerance);
 }
 
-TEST_P(Children, WithoutHalvesAreParentsWhoseHalvesGiveNothing) {
+TEST_P(Children, WithoutSubblocksEqualParentsWithZeroedOutputProjections) {
   write("parent", family(), {{4, 32}, {4, 32}, {4, 32}});
   prune_to(at("parent"), at("child"), {.drop_attention_layers = {0, 2}, .drop_ffn_layers = {2}});
   expect_same_as([&](Weights& weights) {
@@ -114,7 +114,7 @@ TEST_P(Children, WithoutHalvesAreParentsWhoseHalvesGiveNothing) {
   });
 }
 
-TEST_P(Children, OfAllKindsAtOnceAreParentsWithoutAllOfThat) {
+TEST_P(Children, WithAllCutsCombinedEqualParentsWithAllPartsZeroed) {
   write("parent", family(), {{4, 32}, {8, 16}, {4, 32}});
   const Pruning pruning = prune_to(
       at("parent"),
@@ -136,8 +136,9 @@ TEST_P(Children, OfAllKindsAtOnceAreParentsWithoutAllOfThat) {
 
 class ChildrenWithExperts : public testing::ModelsInFolders {
  protected:
-  // A mixture whose router has a bias, by which experts 1 and 4 are never chosen. Those of the others differ by less
-  // than their probabilities do: a token's choice is by the sum, and probabilities grow when there are fewer experts.
+  // An MoE layer whose router has a bias that prevents the choice of experts 1 and 4. The biases of the others differ
+  // by less than their probabilities: a token's choice depends on the sum, and probabilities grow when there are fewer
+  // experts.
   void write_biased(const std::string& name) const {
     write(name, "qwen3_moe", {{4, 8, 6, 2}, {4, 32}});
     Node config = parse_json_file(at(name) / "config.json");
@@ -156,7 +157,7 @@ class ChildrenWithExperts : public testing::ModelsInFolders {
   static constexpr const char* kBias = "model.layers.0.mlp.gate.e_score_correction_bias";
 };
 
-TEST_F(ChildrenWithExperts, LoseNothingWithExpertsThatNoTokenGoesTo) {
+TEST_F(ChildrenWithExperts, WithoutUnusedExpertsEqualTheParent) {
   write_biased("parent");
   const Scores scores = scores_of(Kind::experts, {at::tensor({5., 1., 4., 3., 0., 2.})});
   const Pruning pruning = prune_to(at("parent"), at("child"), {.experts = 4}, &scores);
@@ -173,11 +174,11 @@ TEST_F(ChildrenWithExperts, LoseNothingWithExpertsThatNoTokenGoesTo) {
   EXPECT_FALSE(child.has("model.layers.0.mlp.experts.4.up_proj.weight"));
 }
 
-// Probabilities are those among the experts that are left, so a child is a parent whose router never takes the others.
-TEST_F(ChildrenWithExperts, RouteAsIfTheOthersHadNeverBeenThere) {
+// Probabilities are normalized over the kept experts, so a child equals a parent whose router never chooses the others.
+TEST_F(ChildrenWithExperts, RouteAmongTheKeptExpertsOnly) {
   write_biased("parent");
   const Scores scores = scores_of(Kind::experts, {at::tensor({5., 1., 4., 3., 0., 2.})});
-  prune_to(at("parent"), at("child"), {.experts = 3}, &scores);  // 0, 2 and 3
+  prune_to(at("parent"), at("child"), {.experts = 3}, &scores);  // keeps 0, 2 and 3
   const at::Tensor child = logits_of(at("child"));
   const at::Tensor never = logits_of(at("parent"), [](Weights& weights) {
     weights.at("model.layers.0.mlp.router.expert_bias").narrow(0, 5, 1).fill_(-10);
@@ -186,7 +187,7 @@ TEST_F(ChildrenWithExperts, RouteAsIfTheOthersHadNeverBeenThere) {
   EXPECT_GT(largest_difference(child, logits_of(at("parent"))), 1e-6);
 }
 
-TEST_F(ChildrenWithExperts, WithFewerChannelsAreParentsWhoseOtherDownColumnsAreZero) {
+TEST_F(ChildrenWithExperts, WithFewerChannelsEqualParentsWithZeroedDownColumns) {
   write("parent", "qwen3_moe", {{4, 8, 6, 2}, {4, 32}, {4, 12, 4, 3}});
   const Pruning pruning = prune_to(at("parent"), at("child"), {.expert_width = 3, .by = By::random, .seed = 2});
   const at::Tensor child = logits_of(at("child"));

@@ -1,4 +1,4 @@
-// What is kept, by scores, by chance or in order; and what cannot be.
+// The choice of kept parts by scores, at random or in order; and invalid choices.
 #include "lehr/prune/choose.h"
 
 #include <gmock/gmock.h>
@@ -28,14 +28,14 @@ const BlockConfig kMixture{AttentionSubblock{4}, MoESubblock{4, 2, 3}};
 const BlockConfig kHalf{NoOpSubblock{}, FFNSubblock{6}};
 
 TEST(BestOf, KeepsTheHighestScoresInOrder) {
-  // puzzletron keeps {1, 2} of these losses, taking ranks for scores.
+  // puzzletron keeps {1, 2} of these losses, because it takes ranks for scores.
   EXPECT_THAT(best_of({0.9, 0.1, 0.5, 0.2}, 2), ElementsAre(0, 2));
   EXPECT_THAT(best_of({0.1, NAN, -INFINITY, NAN, 0.3}, 3), ElementsAre(0, 2, 4)) << "NaN is lower than all others";
   EXPECT_THAT(best_of({1, 2, 2, 2}, 2), ElementsAre(1, 2)) << "of equal ones the first";
   EXPECT_THAT(best_of({1, 2}, 0), IsEmpty());
 }
 
-TEST(Choose, TakesEachKindsScores) {
+TEST(Choose, UsesTheScoresOfEachKind) {
   Scores scores = scores_of(Kind::ffn_channels, {at::tensor({1., 9., 2., 8., 3., 7.}), {}});
   scores.values[{0, Kind::kv_heads}] = at::tensor({1., 2., 3., NAN});
   scores.values[{1, Kind::kv_heads}] = at::tensor({4., 3., 2., 1.});
@@ -52,7 +52,7 @@ TEST(Choose, TakesEachKindsScores) {
   EXPECT_THAT(pruning.layers[1].ffn_channels, IsEmpty());
 }
 
-TEST(Choose, DropsTheWorstHalvesOfTheModel) {
+TEST(Choose, DropsTheLowestSubblocksOfTheModel) {
   Scores scores = scores_of(Kind::attention, {at::tensor({3.}), at::tensor({1.}), {}, at::tensor({2.})});
   for (int64_t layer = 0; layer < 4; ++layer) {
     scores.values[{layer, Kind::ffn}] = at::tensor({static_cast<double>(layer)});
@@ -80,14 +80,14 @@ TEST(Choose, DropsTheWorstHalvesOfTheModel) {
   EXPECT_EQ(dropped(choose({.drop_ffn = 3, .by = By::random}, blocks), &LayerKeeps::no_ffn).size(), 3U);
 }
 
-// A half that is left out has no size to be cut to.
-TEST(Choose, LeavesWhatIsDroppedAlone) {
+// A dropped sub-block is not cut to the new size.
+TEST(Choose, DoesNotCutDroppedSubblocks) {
   const Pruning pruning = choose({.ffn_width = 2, .drop_ffn_layers = {0}, .by = By::first}, {kDense, kDense});
   EXPECT_THAT(pruning.layers[0].ffn_channels, IsEmpty());
   EXPECT_THAT(pruning.layers[1].ffn_channels, ElementsAre(0, 1));
 }
 
-TEST(Choose, ByChanceDependsOnTheSeedAndTheLayer) {
+TEST(Choose, AtRandomDependsOnTheSeedAndTheLayer) {
   const std::vector<BlockConfig> blocks(8, {AttentionSubblock{4}, FFNSubblock{64}});
   const auto kept = [&](uint64_t seed) { return choose({.ffn_width = 32, .by = By::random, .seed = seed}, blocks); };
   EXPECT_EQ(kept(1).layers, kept(1).layers);
@@ -111,7 +111,7 @@ TEST(Choose, InOrderKeepsTheFirst) {
   EXPECT_THAT(pruning.layers[2].ffn_channels, ElementsAre(0, 1));
 }
 
-TEST(Choose, WritesDownWhatWasAskedForAndWhatChose) {
+TEST(Choose, RecordsTheOptionsAndTheMethodOfChoice) {
   const std::vector<BlockConfig> blocks{kDense, kDense, kDense};
   const auto facts = [&](const PruneOptions& options, const Scores* scores = nullptr) {
     return to_json(choose(options, blocks, scores).facts);
@@ -128,7 +128,7 @@ TEST(Choose, WritesDownWhatWasAskedForAndWhatChose) {
   EXPECT_EQ(facts({.drop_attention = 1, .by = By::first}, &scores), R"({"by":"first","drop_attention":1})");
 }
 
-// Layers that are named need not be among those that sizes hold for.
+// Sub-blocks dropped by name may be outside the layers to which sizes are limited.
 TEST(Choose, LimitsSizesAndCountsToSomeLayers) {
   const Pruning pruning = choose(
       {.ffn_width = 2, .drop_attention = 1, .drop_ffn_layers = {0}, .layers = {{1}}, .by = By::first},
@@ -147,7 +147,7 @@ TEST(Choose, RefusesScoresOfAnotherModel) {
   };
   const auto problem = [&](size_t layers) { return error_of([&] { choose_for(layers); }); };
   EXPECT_THAT(
-      problem(1), HasSubstr("scores: has ffn_channels of layer 1, and this model has layers 0 to 0; they were"));
+      problem(1), HasSubstr("scores: has ffn_channels of layer 1, but this model has layers 0 to 0; the scores were"));
   EXPECT_NO_THROW(choose_for(2));
   EXPECT_NO_THROW(choose_for(3)) << "scores of some layers may be missing";
   Node layers = Node::make_list();
@@ -155,53 +155,51 @@ TEST(Choose, RefusesScoresOfAnotherModel) {
   layers.push_back(Node("4 KV heads, FFN 6"));
   scores.facts.set("layers", layers);
   EXPECT_NO_THROW(choose_for(2));
-  EXPECT_THAT(problem(3), HasSubstr("scores: of a model of 2 layers, and this one has 3; they were made for another"));
+  EXPECT_THAT(
+      problem(3), HasSubstr("scores: scores of a model of 2 layers, but this one has 3; they were made for another"));
 }
 
-TEST(Choose, SaysWhatCannotBe) {
+TEST(Choose, RefusesImpossibleChoices) {
   const Scores scores = scores_of(Kind::ffn_channels, {at::ones({6}, at::kDouble), at::ones({5}, at::kDouble), {}});
   const auto problem = [&](const PruneOptions& options, std::vector<BlockConfig> blocks = {kDense, kMixture}) {
     return error_of([&] { choose(options, blocks, &scores); });
   };
   const By first = By::first;
-  EXPECT_THAT(problem({}), HasSubstr("pruning: nothing to do; give a size (--ffn-width"));
+  EXPECT_THAT(problem({}), HasSubstr("pruning: nothing to do; set a size (--ffn-width"));
   EXPECT_THAT(problem({.layers = {{0}}}), HasSubstr("nothing to do"));
   EXPECT_THAT(
       problem({.ffn_width = 7, .by = first}),
-      HasSubstr("layer 0: has 6 FFN channels, so --ffn-width must be 1 to 6, found 7; --layers leaves out"));
+      HasSubstr("layer 0: has 6 FFN channels, so --ffn-width must be 1 to 6, found 7; --layers can exclude"));
   EXPECT_THAT(
       problem({.kv_heads = 8, .by = first}), HasSubstr("layer 0: has 4 KV heads, so --kv-heads must be 1 to 4"));
   EXPECT_THAT(
-      problem({.kv_heads = 3, .by = first}),
-      HasSubstr("layer 0: kv_heads: expected a number that divides the 4 of the layer"));
-  EXPECT_THAT(problem({.kv_heads = 3, .average_kv = true}), HasSubstr("divides the 4 of the layer"));
+      problem({.kv_heads = 3, .by = first}), HasSubstr("layer 0: kv_heads: expected a divisor of the layer's 4"));
+  EXPECT_THAT(problem({.kv_heads = 3, .average_kv = true}), HasSubstr("a divisor of the layer's 4"));
   EXPECT_THAT(
       problem({.experts = 1, .by = first}),
-      HasSubstr("layer 1: experts: a token goes to 2, so at least as many must be kept; found 1"));
+      HasSubstr("layer 1: experts: a token is routed to 2, so at least as many must be kept; found 1"));
   EXPECT_THAT(problem({.experts = 5, .by = first}), HasSubstr("layer 1: has 4 experts, so --experts must be 1 to 4"));
   EXPECT_THAT(problem({.expert_width = 4, .by = first}), HasSubstr("layer 1: has 3 channels in each expert"));
   EXPECT_THAT(
-      problem({.experts = 2, .by = first}, {kDense}), HasSubstr("--experts: no layer that is pruned has experts"));
+      problem({.experts = 2, .by = first}, {kDense}), HasSubstr("--experts: none of the layers to prune has experts"));
   EXPECT_THAT(
       problem({.ffn_width = 2, .layers = {{1}}, .by = first}),
-      HasSubstr("--ffn-width: no layer that is pruned has a feed-forward block"));
-  EXPECT_THAT(problem({.ffn_width = 2, .layers = {{2}}}), HasSubstr("--layers: the model has layers 0 to 1, and no"));
+      HasSubstr("--ffn-width: none of the layers to prune has a feed-forward block"));
+  EXPECT_THAT(problem({.ffn_width = 2, .layers = {{2}}}), HasSubstr("--layers: the model has layers 0 to 1, but no"));
   EXPECT_THAT(problem({.ffn_width = 2, .layers = {{0, 0}}}), HasSubstr("--layers: names layer 0 twice"));
   EXPECT_THAT(
-      problem({.drop_ffn = 3, .by = first}), HasSubstr("--drop-ffn: expected 1 to 2, the layers that have one"));
-  EXPECT_THAT(
-      problem({.drop_attention_layers = {0}}, {kHalf}), HasSubstr("--drop-attention-layers: layer 0 has none already"));
+      problem({.drop_ffn = 3, .by = first}),
+      HasSubstr("--drop-ffn: expected 1 to 2, the number of layers that have one"));
+  EXPECT_THAT(problem({.drop_attention_layers = {0}}, {kHalf}), HasSubstr("--drop-attention-layers: layer 0 has none"));
   EXPECT_THAT(
       problem({.drop_ffn = 1, .drop_ffn_layers = {0}}),
       HasSubstr("--drop-ffn: expected a number of layers, or --drop-ffn-layers; found both"));
   EXPECT_THAT(problem({.average_kv = true}), HasSubstr("nothing to do"));
-  EXPECT_THAT(problem({.ffn_width = 2, .average_kv = true}), HasSubstr("--average-kv: says how to make KV heads"));
+  EXPECT_THAT(problem({.ffn_width = 2, .average_kv = true}), HasSubstr("--average-kv: needs --kv-heads"));
   EXPECT_THAT(problem({.kv_heads = 2, .scale_pruned_weights = true}), HasSubstr("--scale-pruned-weights: needs"));
-  EXPECT_THAT(
-      problem({.kv_heads = 2, .by = first, .average_kv = true}),
-      HasSubstr("--by: nothing that is asked for is chosen by it"));
-  EXPECT_THAT(problem({.drop_ffn_layers = {0}, .by = By::random}), HasSubstr("--by: nothing that is asked for"));
-  // Scores.
+  EXPECT_THAT(problem({.kv_heads = 2, .by = first, .average_kv = true}), HasSubstr("--by: nothing is chosen by it"));
+  EXPECT_THAT(problem({.drop_ffn_layers = {0}, .by = By::random}), HasSubstr("--by: nothing is chosen by it"));
+  // Errors of scores.
   EXPECT_THAT(problem({.kv_heads = 2}), HasSubstr("scores: has no kv_heads at all; lehr score makes them"));
   EXPECT_THAT(
       problem({.ffn_width = 2}, {kDense, kMixture, kDense}),
@@ -211,7 +209,7 @@ TEST(Choose, SaysWhatCannotBe) {
       HasSubstr("scores: layers.1.ffn_channels: expected scores of shape (6) for this model, found (5)"));
   EXPECT_THAT(
       error_of([&] { choose({.ffn_width = 2}, {kDense}); }),
-      HasSubstr("ffn_channels: scores are needed; give --scores, or choose --by random or first"));
+      HasSubstr("ffn_channels: scores are needed; set --scores, or choose --by random or first"));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Cuts of single parameters: boxes are parts of the whole, and what is cut how.
+// Cuts of single parameters: boxes of a child are parts of the whole child, and each parameter gets the right cut.
 #include "lehr/prune/parameter_cut.h"
 
 #include <gmock/gmock.h>
@@ -24,7 +24,7 @@ at::Tensor whole(const ParameterCut& cut, const at::Tensor& parent) {
   });
 }
 
-// Every box of a child, the empty ones too, is that part of the child; expected is written out in ATen.
+// Every box of the child, including empty ones, is that part of the child; `expected` is computed in ATen.
 void expect_made(const ParameterCut& cut, const at::Tensor& parent, const at::Tensor& expected) {
   EXPECT_EQ(shape_after(cut, parent.sizes().vec()), expected.sizes().vec());
   EXPECT_TRUE(at::equal(whole(cut, parent), expected));
@@ -43,7 +43,7 @@ void expect_made(const ParameterCut& cut, const at::Tensor& parent, const at::Te
   }
 }
 
-TEST(ParameterCut, PicksAndBlanks) {
+TEST(ParameterCut, PicksIndicesAndFillsGapsWithZeros) {
   const at::Tensor parent = at::arange(20, at::kBFloat16).view({5, 4});
   expect_made({.how = Pick{0, {3, 0, 4}}}, parent, parent.index_select(0, at::tensor({3, 0, 4})));
   at::Tensor columns = parent.index_select(1, at::tensor({2, 0, 0, 1}));
@@ -65,7 +65,7 @@ TEST(ParameterCut, PicksExpertsAndTheirOwnChannels) {
 }
 
 TEST(ParameterCut, AveragesBlocksOfRows) {
-  // Blocks of two rows, three of them to one: sums of exact binary fractions.
+  // Blocks of two rows, three blocks averaged to one: sums of exact binary fractions.
   const at::Tensor parent = (at::arange(24, at::kFloat) * 3).view({12, 2});
   expect_made({.how = Average{.block = 2, .count = 3}}, parent, parent.view({2, 3, 2, 2}).mean(1).view({4, 2}));
 }
@@ -76,19 +76,19 @@ TEST(ParameterCut, MultipliesInFloat64) {
   EXPECT_TRUE(at::equal(whole({.how = Pick{0, {0, 1}}, .factor = 7.0 / 3}, parent), expected));
 }
 
-TEST(QueryGroups, StandBehindTheGroupWhoseHeadTheyAreGivenTo) {
+TEST(QueryGroups, FollowTheGroupWhoseHeadTheyUse) {
   EXPECT_THAT(query_groups({1, 2}, 4), ElementsAre(1, 0, 2, 3));
   EXPECT_THAT(query_groups({0, 7}, 8), ElementsAre(0, 1, 2, 3, 7, 4, 5, 6));
   EXPECT_THAT(query_groups({2}, 3), ElementsAre(2, 0, 1));
   EXPECT_THAT(query_groups({0, 1, 2}, 3), ElementsAre(0, 1, 2));
 }
 
-// Four KV heads of two elements and one query head each; {1, 2} stay.
-TEST(LayerCuts, OfAttentionMoveQueriesWithTheirBiasesAndKeepTheOutputsBias) {
+// Four KV heads of two elements and one query head each; {1, 2} are kept.
+TEST(LayerCuts, OfAttentionMoveQueriesWithTheirBiasesAndKeepTheOutputBias) {
   const BlockConfig block{AttentionSubblock{4}, FFNSubblock{6}};
   const LayerKeeps keeps{.kv_heads = {1, 2}};
   const auto indices = [&](const char* name, std::vector<int64_t> shape) {
-    return std::get<Pick>(cut_of(name, shape, keeps, block, false)->how).indices;
+    return std::get<Pick>(cut_of(name, shape, keeps, block, {})->how).indices;
   };
   for (const char* name : {"self_attn.q_proj.bias", "self_attn.q_proj.weight"}) {
     EXPECT_THAT(indices(name, {8, 3}), ElementsAre(2, 3, 0, 1, 4, 5, 6, 7)) << name;
@@ -98,12 +98,22 @@ TEST(LayerCuts, OfAttentionMoveQueriesWithTheirBiasesAndKeepTheOutputsBias) {
   }
   EXPECT_THAT(indices("self_attn.o_proj.weight", {3, 8}), ElementsAre(2, 3, kNone, kNone, 4, 5, kNone, kNone));
   for (const char* name : {"self_attn.o_proj.bias", "self_attn.q_norm.weight", "self_attn.k_norm.weight"}) {
-    EXPECT_FALSE(cut_of(name, {3}, keeps, block, false).has_value()) << name;
+    EXPECT_FALSE(cut_of(name, {3}, keeps, block, {}).has_value()) << name;
   }
+  // A norm over the full width has a weight per row of its projection.
+  const CutRules full{.qk_norm_width = nn::QKNormWidth::full};
+  const auto rows_of_norm = [&](const char* name) {
+    return std::get<Pick>(cut_of(name, {8}, keeps, block, full)->how).indices;
+  };
+  EXPECT_THAT(rows_of_norm("self_attn.q_norm.weight"), ElementsAre(2, 3, 0, 1, 4, 5, 6, 7));
+  EXPECT_THAT(rows_of_norm("self_attn.k_norm.weight"), ElementsAre(2, 3, 4, 5));
+  const LayerKeeps averaged{.averaged_kv_heads = 2};
+  EXPECT_FALSE(cut_of("self_attn.q_norm.weight", {8}, averaged, block, full).has_value());
+  EXPECT_EQ(std::get<Average>(cut_of("self_attn.k_norm.weight", {8}, averaged, block, full)->how).block, 2);
   EXPECT_THAT(
-      error_of([&] { cut_of("self_attn.sinks", {4}, keeps, block, false); }),
-      HasSubstr("self_attn.sinks: pruning does not know how this parameter follows"));
-  EXPECT_FALSE(cut_of("self_attn.sinks", {4}, {.ffn_channels = {1}}, block, false).has_value());
+      error_of([&] { cut_of("self_attn.sinks", {4}, keeps, block, {}); }),
+      HasSubstr("self_attn.sinks: pruning does not know this parameter"));
+  EXPECT_FALSE(cut_of("self_attn.sinks", {4}, {.ffn_channels = {1}}, block, {}).has_value());
 }
 
 }  // namespace

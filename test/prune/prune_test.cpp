@@ -1,4 +1,4 @@
-// Children as folders: what they are made from, what is in them, and who reads them.
+// Children as model folders: their parents' layouts, their contents, and their readers.
 #include "lehr/prune/prune.h"
 
 #include <gmock/gmock.h>
@@ -56,7 +56,7 @@ TEST_P(OfEqualSize, IsTheParentByteForByte) {
   }
 }
 
-// Everything at once: attention, widths, experts, channels of experts, halves that go, layers that stay.
+// All options combined: attention, widths, experts, channels of experts, dropped sub-blocks, unchanged layers.
 const PruneOptions kEverything{
     .ffn_width = 16,
     .kv_heads = 2,
@@ -70,7 +70,7 @@ const PruneOptions kEverything{
 
 class PrunedFolders : public testing::ModelsInFolders {};
 
-TEST_F(PrunedFolders, AreTheSameFromEveryLayoutAndCut) {
+TEST_F(PrunedFolders, AreTheSameForEveryLayoutOfTheParent) {
   write("parent", "qwen3_moe", kMixtures);
   prune_to(at("parent"), at("child"), kEverything);
   const auto blocks = blocks_of(at("child"));
@@ -119,8 +119,8 @@ TEST_F(PrunedFolders, MayBeSubblockCheckpointsAndKeepTheParentsTypes) {
       half.tensor(key).to(at::kDouble).view({4, model::test::kHeadDim, -1}).mean(0).to(at::kBFloat16)));
 }
 
-// So that transformers, which knows no block configs, loads it.
-TEST_F(PrunedFolders, AreOrdinaryOnesWhereAllLayersAreAlike) {
+// Then transformers, which does not support block configs, can load the child.
+TEST_F(PrunedFolders, HaveAnOrdinaryConfigIfAllLayersAreAlike) {
   write("parent", "qwen3", {{4, 32}, {4, 32}});
   prune_to(at("parent"), at("child"), {.ffn_width = 12, .kv_heads = 2, .by = By::first});
   const Node config = parse_json_file(at("child/config.json"));
@@ -130,14 +130,14 @@ TEST_F(PrunedFolders, AreOrdinaryOnesWhereAllLayersAreAlike) {
   const descriptor::BlockConfig block{descriptor::AttentionSubblock{2}, descriptor::FFNSubblock{12}};
   EXPECT_EQ(blocks_of(at("child")), std::vector(2, block));
   EXPECT_FALSE(families().from_hf_folder(at("child"))->is_heterogeneous());
-  // All else is the parent's.
+  // All other keys are the parent's.
   Node others = config, before = parse_json_file(at("parent/config.json"));
   for (const char* key : {"intermediate_size", "num_key_value_heads", "block_configs"}) {
     others.erase(key);
     before.erase(key);
   }
   EXPECT_EQ(to_json(others), to_json(before));
-  // Layers apart, and together again.
+  // Makes the layers different, and then alike again.
   prune_to(at("child"), at("apart"), {.ffn_width = 6, .layers = {{0}}, .by = By::first});
   EXPECT_NE(parse_json_file(at("apart/config.json")).find("block_configs"), nullptr);
   EXPECT_EQ(parse_json_file(at("apart/config.json")).at("intermediate_size").as_int(), 12);
@@ -145,7 +145,7 @@ TEST_F(PrunedFolders, AreOrdinaryOnesWhereAllLayersAreAlike) {
   EXPECT_EQ(parse_json_file(at("alike/config.json")).find("block_configs"), nullptr);
   EXPECT_EQ(parse_json_file(at("alike/config.json")).at("intermediate_size").as_int(), 6);
   EXPECT_TRUE(testing::logits_of(at("alike")).isfinite().all().item<bool>());
-  // As with halves of another model.
+  // The same with replaced sub-blocks of another model.
   std::vector<train::Replacement> replacements;
   for (const int64_t layer : {0, 1}) {
     replacements.push_back({layer, train::Half::ffn, train::SubblockOrigin{at("alike"), layer}});
@@ -158,7 +158,7 @@ TEST_F(PrunedFolders, AreOrdinaryOnesWhereAllLayersAreAlike) {
       std::vector(2, descriptor::BlockConfig{descriptor::AttentionSubblock{4}, descriptor::FFNSubblock{6}}));
 }
 
-TEST_F(PrunedFolders, OfMixturesAreOrdinaryOnesToo) {
+TEST_F(PrunedFolders, OfMoEModelsHaveAnOrdinaryConfigToo) {
   write("parent", "qwen3_moe", {{4, 8, 6, 2}, {4, 8, 6, 2}});
   for (const bool as_transformers_5 : {false, true}) {
     const std::string name = as_transformers_5 ? "child5" : "child4";
@@ -181,7 +181,7 @@ TEST_F(PrunedFolders, OfMixturesAreOrdinaryOnesToo) {
   }
 }
 
-TEST_F(PrunedFolders, AreMadeAgainFromTheirRecord) {
+TEST_F(PrunedFolders, AreReproducedFromTheirRecord) {
   write("parent", "qwen3_moe", kMixtures);
   Scores scores;
   scores.folder = "some scores";
@@ -204,7 +204,7 @@ TEST_F(PrunedFolders, AreMadeAgainFromTheirRecord) {
   EXPECT_EQ(record.at("layers").at(0).at("ffn_channels").at(0).as_int(), 24);
 }
 
-// The same values wherever they are read: by ranks that hold boxes of them, and by stages.
+// The same values for every reader: ranks that hold boxes of them, and pipeline stages.
 TEST_F(PrunedFolders, AreTheSameOnRanksAndStages) {
   write("parent", "qwen3_moe", {{4, 8, 6, 2}, {4, 32}, {8, 8, 6, 3}});
   const PruneOptions options{
@@ -252,14 +252,14 @@ TEST_F(PrunedFolders, AreRefusedBeforeAnythingIsWritten) {
   const auto problem = [&](const fs::path& output) {
     return error_of([&] { write_pruned({.model = at("parent"), .output = output}, pruning, families()); });
   };
-  EXPECT_THAT(problem(at("parent")), HasSubstr("parent: is already there; choose another folder"));
-  EXPECT_THAT(problem(at("no/child")), HasSubstr("no: no such folder; make it first"));
+  EXPECT_THAT(problem(at("parent")), HasSubstr("parent: already exists; choose another folder"));
+  EXPECT_THAT(problem(at("no/child")), HasSubstr("no: no such folder; create it first"));
   pruning.layers[1].kv_heads = {0, 1, 2};
   EXPECT_THAT(
       problem(at("child")),
-      AllOf(HasSubstr("parent: layer 1: kv_heads: expected a number that divides the 4"), HasSubstr("found 3")));
+      AllOf(HasSubstr("parent: layer 1: kv_heads: expected a divisor of the layer's 4"), HasSubstr("found 3")));
   pruning.layers.pop_back();
-  EXPECT_THAT(problem(at("child")), HasSubstr("parent: expected what is kept of 2 layers, found 1"));
+  EXPECT_THAT(problem(at("child")), HasSubstr("parent: expected the kept parts of 2 layers, found 1"));
   int entries = 0;
   for (const auto& entry : fs::directory_iterator(at(""))) {
     entries += entry.path().filename() == "parent" ? 0 : 1;
@@ -267,7 +267,7 @@ TEST_F(PrunedFolders, AreRefusedBeforeAnythingIsWritten) {
   EXPECT_EQ(entries, 0);
 }
 
-TEST_F(PrunedFolders, RecordsSayWhatIsWrongWithThem) {
+TEST_F(PrunedFolders, RefuseInvalidRecords) {
   const auto problem = [&](const std::string& layers, const std::vector<descriptor::BlockConfig>& blocks) {
     write_file_atomically(at("pruning.json"), fmt::format(R"({{"layers": [{}]}})", layers));
     return error_of(
@@ -277,22 +277,24 @@ TEST_F(PrunedFolders, RecordsSayWhatIsWrongWithThem) {
   using descriptor::FFNSubblock;
   const std::vector<descriptor::BlockConfig> dense(2, {AttentionSubblock{4}, FFNSubblock{6}});
   const std::vector<descriptor::BlockConfig> mixtures(2, {AttentionSubblock{4}, descriptor::MoESubblock{4, 2, 3}});
-  EXPECT_THAT(problem(R"({"layer": 2})", dense), HasSubstr("layer: expected each of 0 to 1 once at most, found 2"));
-  EXPECT_THAT(problem(R"({"layer": 0}, {"layer": 0})", dense), HasSubstr("once at most, found 0"));
+  EXPECT_THAT(problem(R"({"layer": 2})", dense), HasSubstr("layer: expected each of 0 to 1 at most once, found 2"));
+  EXPECT_THAT(problem(R"({"layer": 0}, {"layer": 0})", dense), HasSubstr("at most once, found 0"));
   EXPECT_THAT(problem(R"({"layer": 0, "ffn": [1]})", dense), HasSubstr("'ffn' is not known"));
   EXPECT_THAT(problem(R"({"layer": 0, "drop": ["mlp"]})", dense), HasSubstr("expected \"attention\" or \"ffn\""));
-  EXPECT_THAT(problem(R"({"layer": 0, "kv_heads": []})", dense), HasSubstr("expected what is kept, found nothing"));
+  EXPECT_THAT(problem(R"({"layer": 0, "kv_heads": []})", dense), HasSubstr("expected the kept indices, found none"));
   EXPECT_THAT(
       problem(R"({"layer": 1, "ffn_channels": [0, 6]})", dense),
-      HasSubstr("pruning.json: layer 1: ffn_channels: expected ascending numbers from 0 to 5, found 6 at place 1"));
-  EXPECT_THAT(problem(R"({"layer": 1, "ffn_channels": [1, 1]})", dense), HasSubstr("found 1 at place 1"));
-  EXPECT_THAT(problem(R"({"layer": 1, "experts": [1, 2]})", dense), HasSubstr("layer 1: experts: the layer has none"));
+      HasSubstr("pruning.json: layer 1: ffn_channels: expected ascending numbers from 0 to 5, found 6 at index 1"));
+  EXPECT_THAT(problem(R"({"layer": 1, "ffn_channels": [1, 1]})", dense), HasSubstr("found 1 at index 1"));
+  EXPECT_THAT(
+      problem(R"({"layer": 1, "experts": [1, 2]})", dense), HasSubstr("layer 1: experts: the layer has no experts"));
   EXPECT_THAT(
       problem(R"({"layer": 1, "ffn_channels": [1]})", mixtures),
       HasSubstr("layer 1: ffn_channels: the layer has no feed-forward block"));
   EXPECT_THAT(problem(R"({"layer": 1, "drop": ["attention"], "kv_heads": [1]})", dense), HasSubstr("has no attention"));
   EXPECT_THAT(
-      problem(R"({"layer": 1, "averaged_kv_heads": 2, "kv_heads": [1, 2]})", dense), HasSubstr("divides the 4"));
+      problem(R"({"layer": 1, "averaged_kv_heads": 2, "kv_heads": [1, 2]})", dense),
+      HasSubstr("a divisor of the layer's 4"));
   for (const int64_t none : {0, -1}) {
     EXPECT_THAT(
         problem(fmt::format(R"({{"layer": 1, "averaged_kv_heads": {}}})", none), dense),

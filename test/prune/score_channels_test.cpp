@@ -1,4 +1,4 @@
-// Scores of channels, KV heads and halves of layers, against their definitions and against published values.
+// Scores of channels, KV heads and layers, compared with their definitions and with published values.
 #include "lehr/prune/score_channels.h"
 
 #include <gmock/gmock.h>
@@ -19,7 +19,7 @@ std::vector<double> numbers(const at::Tensor& tensor) {
   return {wide.const_data_ptr<double>(), wide.const_data_ptr<double>() + wide.numel()};
 }
 
-// The weight of a new torch.nn.Linear without bias, from torch's generator.
+// The initial weight of a torch.nn.Linear without bias, from torch's generator.
 at::Tensor new_linear(int64_t inputs, int64_t outputs) {
   const double bound = 1 / std::sqrt(static_cast<double>(inputs));
   return at::empty({outputs, inputs}).uniform_(-bound, bound);
@@ -39,7 +39,7 @@ void expect_near(const at::Tensor& found, const at::Tensor& wanted, double relat
   EXPECT_TRUE(at::allclose(found, wanted, relative, /*atol=*/0)) << found << wanted;
 }
 
-TEST(RemovalSchedule, TakesAllChannelsWithTheLastBatch) {
+TEST(RemovalSchedule, RemovesTheLastChannelsWithTheLastBatch) {
   EXPECT_THAT(removal_schedule(10, 4), ElementsAre(3, 3, 2, 2));
   EXPECT_THAT(removal_schedule(4, 10), ElementsAre(0, 1, 0, 0, 1, 0, 1, 0, 0, 1));
   for (int64_t channels = 1; channels < 60; ++channels) {
@@ -52,7 +52,7 @@ TEST(RemovalSchedule, TakesAllChannelsWithTheLastBatch) {
   }
 }
 
-TEST(ErrorsOfRemoval, AreThoseOfRemovingTheChannels) {
+TEST(ErrorsOfRemoval, EqualTheChangeOfTheOutputs) {
   at::manual_seed(1);
   const at::Tensor inputs = at::randn({12, 7}, at::kDouble), weight = at::randn({5, 7}, at::kDouble);
   const at::Tensor removed = at::tensor({4, 1}, at::kLong);
@@ -66,8 +66,8 @@ TEST(ErrorsOfRemoval, AreThoseOfRemovingTheChannels) {
   }
 }
 
-// The values that modelopt's tests hold its hooks to, drawn from the same generator.
-TEST(ChannelHooks, GiveUpstreamsRanksAndNorms) {
+// The expected values are those of modelopt's tests of its hooks, with inputs from the same generator.
+TEST(ChannelHooks, EqualUpstreamsRanksAndNorms) {
   for (const auto& shape : {std::vector<int64_t>{32, 8, 6}, {8, 32, 6}}) {
     at::manual_seed(42);
     const at::Tensor weight = new_linear(6, 4);
@@ -78,14 +78,14 @@ TEST(ChannelHooks, GiveUpstreamsRanksAndNorms) {
   const at::Tensor weight = new_linear(6, 4);
   std::vector<at::Tensor> batches;
   for (int i = 0; i < 3; ++i) {
-    batches.push_back(at::randn({2, 3, 6}).transpose(0, 1));  // tokens come first there
+    batches.push_back(at::randn({2, 3, 6}).transpose(0, 1));  // tokens are the first dimension there
   }
   const at::Tensor wanted = at::tensor({3.2030, 2.5018, 2.5272, 1.9222, 2.6204, 2.2623}, at::kDouble);
   EXPECT_LT((scores_of(L2Norm(), weight, batches) - wanted).abs().max().item<double>(), 1e-4);
 }
 
-// 20 of 50 channels go; what that does to the outputs of 1000 batches, as modelopt's tests have it.
-TEST(ChannelHooks, RemoveWithUpstreamsErrors) {
+// 20 of 50 channels are removed; the errors of the outputs of 1000 batches equal those in modelopt's tests.
+TEST(ChannelHooks, RemovalHasUpstreamsErrors) {
   at::manual_seed(42);
   const at::Tensor weight = new_linear(50, 30);
   std::vector<at::Tensor> batches, tokens_first;
@@ -111,7 +111,7 @@ TEST(ChannelHooks, RemoveWithUpstreamsErrors) {
   expect_errors(scores_of(IndependentChannelContribution(), weight, batches), 0.3385471, 0.8116209);
 }
 
-TEST(IterativeChannelContribution, KnowsHowManyBatchesThereAre) {
+TEST(IterativeChannelContribution, KnowsTheNumberOfBatches) {
   const at::Tensor weight = at::randn({3, 4}), input = at::randn({1, 2, 4});
   IterativeChannelContribution hook(4, 2);
   hook.accumulate(input, weight);
@@ -122,7 +122,7 @@ TEST(IterativeChannelContribution, KnowsHowManyBatchesThereAre) {
       ::testing::ThrowsMessage<Error>(HasSubstr("expected 2 batches, found one more")));
 }
 
-TEST(IterativeChannelContribution, RefusesActivationsThatAreNotFinite) {
+TEST(IterativeChannelContribution, RefusesNonFiniteActivations) {
   at::Tensor input = at::randn({1, 2, 4});
   input[0][1][2] = NAN;
   EXPECT_THAT(
@@ -132,7 +132,7 @@ TEST(IterativeChannelContribution, RefusesActivationsThatAreNotFinite) {
       ::testing::ThrowsMessage<Error>(HasSubstr("not finite")));
 }
 
-TEST(ChannelHooks, RefuseWhatIsNotFinite) {
+TEST(ChannelHooks, RefuseNonFiniteValues) {
   const auto refuses = [](const auto& make) {
     for (const double bad : {static_cast<double>(NAN), static_cast<double>(INFINITY)}) {
       at::Tensor input = at::ones({2, 3, 4}, at::kDouble), weight = at::ones({5, 4}, at::kDouble);
@@ -161,8 +161,9 @@ TEST(ChannelHooks, RefuseWhatIsNotFinite) {
       ::testing::ThrowsMessage<Error>(HasSubstr("weights are not finite")));
 }
 
-// Alone the second matters less than the third; but the third makes up for the first, which goes before both.
-TEST(IterativeChannelContribution, SeesChannelsThatMakeUpForEachOther) {
+// Alone, the second channel matters less than the third; but the third compensates the first, and so is removed before
+// both.
+TEST(IterativeChannelContribution, AccountsForChannelsThatCompensateEachOther) {
   const at::Tensor weight = at::tensor({3.0, 4.0, -5.0}, at::kDouble).view({1, 3});
   const at::Tensor input = at::ones({1, 4, 3}, at::kDouble);
   EXPECT_THAT(
@@ -177,7 +178,7 @@ class IndependentHooks : public ::testing::Test {
   at::Tensor weight = at::randn({3, 8}, at::kDouble);
 };
 
-TEST_F(IndependentHooks, AreTheirFormulas) {
+TEST_F(IndependentHooks, EqualTheirFormulas) {
   const at::Tensor rows = input.view({30, 8});
   expect_near(
       scores_of(IndependentChannelContribution(), weight, {input}), rows.abs().mean(0) * weight.square().sum(0).sqrt());
@@ -200,7 +201,7 @@ void expect_no_change_by_batches_and_padding(const MakeHook& make, const at::Ten
   }
   expect_near(cut->scores(), whole->scores());
 
-  // Garbage behind and below that does not count, and a batch of nothing else.
+  // Padded positions contain garbage, and one batch has nothing else.
   const at::Tensor wide = at::full({7, 9, 8}, 1e6, at::kDouble);
   wide.narrow(0, 0, 6).narrow(1, 0, 5).copy_(input);
   const at::Tensor counted = at::zeros({7, 9}, at::kBool);
@@ -212,7 +213,7 @@ void expect_no_change_by_batches_and_padding(const MakeHook& make, const at::Ten
   expect_near(padded->scores(), whole->scores());
 }
 
-TEST_F(IndependentHooks, DoNotChangeWithBatchesAndPadding) {
+TEST_F(IndependentHooks, DoNotDependOnBatchingAndPadding) {
   expect_no_change_by_batches_and_padding(
       [] { return std::make_unique<IndependentChannelContribution>(); }, input, weight);
   expect_no_change_by_batches_and_padding(
@@ -220,13 +221,13 @@ TEST_F(IndependentHooks, DoNotChangeWithBatchesAndPadding) {
   expect_no_change_by_batches_and_padding([] { return std::make_unique<L2Norm>(); }, input, weight);
 }
 
-TEST(BlockInfluence, IsHowFarTheStreamTurns) {
+TEST(BlockInfluence, IsOneMinusTheCosineSimilarityOfTheResidualStream) {
   const at::Tensor before = at::tensor({1.0, 0.0, 1.0, 0.0, 3.0, 0.0, 9.0, 9.0}, at::kDouble).view({2, 2, 2});
   const at::Tensor after = at::tensor({5.0, 0.0, 0.0, 1.0, -1.0, 0.0, 1.0, 2.0}, at::kDouble).view({2, 2, 2});
   const at::Tensor counted = at::tensor({1, 1, 1, 0}, at::kLong).to(at::kBool).view({2, 2});
   BlockInfluence influence;
   influence.accumulate(before, after, counted);
-  // Same direction 0, right angle 1, opposite 2.
+  // Same direction: 0; right angle: 1; opposite direction: 2.
   EXPECT_THAT(numbers(influence.scores()), ElementsAre(::testing::DoubleNear(1, 1e-15)));
 }
 

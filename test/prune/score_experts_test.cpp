@@ -1,4 +1,4 @@
-// Scores of experts, against mixtures that lack one, elections by hand and sums that are written out.
+// Scores of experts, compared with MoE layers without the expert, elections by hand and explicit sums.
 #include "lehr/prune/score_experts.h"
 
 #include <gmock/gmock.h>
@@ -35,7 +35,7 @@ nn::MoELayer mixture_of(const Case& form, int64_t experts = kExperts) {
   return mixture;
 }
 
-// A mixture with the weights of `whole` but for one expert's.
+// An MoE layer with the weights of `whole` except those of one expert.
 nn::MoELayer without(nn::MoELayer whole, const Case& form, int64_t expert) {
   nn::MoELayer left = mixture_of(form, kExperts - 1);
   at::NoGradGuard no_grad;
@@ -49,9 +49,10 @@ nn::MoELayer without(nn::MoELayer whole, const Case& form, int64_t expert) {
   return left;
 }
 
-MixtureCall call_of(nn::MoELayer& mixture, const at::Tensor& tokens, const at::Tensor& counted = {}) {
+MoECall call_of(nn::MoELayer& mixture, const at::Tensor& tokens, const at::Tensor& counted = {}) {
   at::NoGradGuard no_grad;
-  MixtureCall call{.tokens = tokens, .output = mixture(tokens.unsqueeze(0))[0], .counted = counted};
+  mixture->eval();
+  MoECall call{.tokens = tokens, .output = mixture(tokens.unsqueeze(0))[0], .counted = counted};
   call.routing = mixture->last_routing();
   const auto order = ops::sort_by_expert(call.routing.selected_expert_indices, mixture->num_experts());
   const at::Tensor rows = ops::permute_tokens(tokens, order);
@@ -85,10 +86,10 @@ INSTANTIATE_TEST_SUITE_P(
         Case{.name = "WithASharedExpert", .top_k = 4, .bias = true, .shared = true}),
     [](const auto& one) { return one.param.name; });
 
-TEST_P(Removal, CostsWhatAMixtureWithoutTheExpertLoses) {
+TEST_P(Removal, EqualsTheLossOfAnMoELayerWithoutTheExpert) {
   nn::MoELayer mixture = mixture_of(GetParam());
   const at::Tensor tokens = tokens_of();
-  const MixtureCall call = call_of(mixture, tokens);
+  const MoECall call = call_of(mixture, tokens);
   std::vector<at::Tensor> mse, cosine;
   for (int64_t expert = 0; expert < kExperts; ++expert) {
     nn::MoELayer left = without(mixture, GetParam(), expert);
@@ -106,7 +107,7 @@ TEST_P(Removal, CostsWhatAMixtureWithoutTheExpertLoses) {
   expect_near(by_cosine.scores(), at::stack(cosine));
 }
 
-TEST(RemoveExpertsIndependent, ScoresAnUnusedExpertLast) {
+TEST(RemoveExpertsIndependent, ScoresAnUnusedExpertLowest) {
   for (const auto distance : {RemoveExpertsIndependent::Distance::mse, RemoveExpertsIndependent::Distance::cosine}) {
     nn::MoELayer mixture = mixture_of({.bias = true});
     mixture->router->expert_bias[3] = -10;
@@ -118,18 +119,18 @@ TEST(RemoveExpertsIndependent, ScoresAnUnusedExpertLast) {
   }
 }
 
-// Nothing is left of the routed part then.
-TEST(RemoveExpertsIndependent, TakesTheOnlyExpertToo) {
+// Without it, the routed part of the output is zero.
+TEST(RemoveExpertsIndependent, ScoresTheOnlyExpert) {
   const Case form{.top_k = 1};
   nn::MoELayer mixture = mixture_of(form, 1);
   at::NoGradGuard no_grad;
-  const MixtureCall call = call_of(mixture, tokens_of());
+  const MoECall call = call_of(mixture, tokens_of());
   RemoveExpertsIndependent hook(RemoveExpertsIndependent::Distance::mse);
   hook.accumulate(*mixture, call);
   expect_near(hook.scores(), call.output.square().mean().view(1));
 }
 
-TEST(ExpertHooks, DoNotChangeWithBatchesAndPadding) {
+TEST(ExpertHooks, DoNotDependOnBatchingAndPadding) {
   nn::MoELayer mixture = mixture_of({});
   at::NoGradGuard no_grad;
   const auto each = [&](const auto& make) {
@@ -150,7 +151,7 @@ TEST(ExpertHooks, DoNotChangeWithBatchesAndPadding) {
   each([] { return std::make_unique<IndependentExpertChannelContribution>(); });
 }
 
-TEST(ExpertHooks, RefuseWhatIsNotFinite) {
+TEST(ExpertHooks, RefuseNonFiniteValues) {
   nn::MoELayer mixture = mixture_of({});
   at::NoGradGuard no_grad;
   const auto each = [&](const auto& make) {
@@ -177,15 +178,15 @@ std::vector<double> elected(std::vector<std::pair<int, std::vector<int16_t>>> ba
   return {scores.const_data_ptr<double>(), scores.const_data_ptr<double>() + scores.numel()};
 }
 
-TEST(RankedChoiceVoting, RemovesTheExpertThatNobodyVotesForFirst) {
+TEST(RankedChoiceVoting, RemovesAnExpertWithoutVotesFirst) {
   EXPECT_THAT(elected({{5, {0, 1, 2}}, {1, {1, 0, 2}}}, 1), ElementsAre(2, 1, 0));
 }
 
-TEST(RankedChoiceVoting, PassesVotesOn) {
-  // 4, 3 and 2 votes; the two go to expert 1, which then has more than expert 0.
+TEST(RankedChoiceVoting, TransfersVotesOfRemovedExperts) {
+  // 4, 3 and 2 votes; the two are transferred to expert 1, which then has more than expert 0.
   EXPECT_THAT(elected({{4, {0, 1, 2}}, {3, {1, 2, 0}}, {2, {2, 1, 0}}}, 1), ElementsAre(1, 2, 0));
-  // Two votes each: 3, 4, 2 and 1. Expert 3's goes on to 0, then expert 2's to 0 and 1. These have as many now, but 0
-  // had fewer at first.
+  // Each ballot has two votes: the experts get 3, 4, 2 and 1. Expert 3's vote is transferred to 0, then expert 2's
+  // votes to 0 and 1. These are tied now, but 0 had fewer votes at first.
   EXPECT_THAT(
       elected({{2, {0, 1, 2, 3}}, {1, {1, 0, 2, 3}}, {1, {2, 1, 3, 0}}, {1, {3, 2, 0, 1}}}, 2),
       ElementsAre(2, 3, 1, 0));
@@ -194,18 +195,18 @@ TEST(RankedChoiceVoting, PassesVotesOn) {
 TEST(RankedChoiceVoting, CountsTheRoutersChoices) {
   nn::MoELayer mixture = mixture_of({.bias = true});
   at::NoGradGuard no_grad;
-  const MixtureCall call = call_of(mixture, tokens_of());
+  const MoECall call = call_of(mixture, tokens_of());
   RankedChoiceVoting hook;
   hook.accumulate(*mixture, call);
   const at::Tensor used = at::bincount(call.routing.selected_expert_indices.flatten(), {}, kExperts);
   EXPECT_EQ(hook.scores().argmin().item<int64_t>(), used.argmin().item<int64_t>());
 }
 
-TEST(IndependentExpertChannelContribution, IsThatOfEachExpertsOwnTokens) {
+TEST(IndependentExpertChannelContribution, UsesTheTokensOfEachExpertOnly) {
   nn::MoELayer mixture = mixture_of({.bias = true});
   mixture->router->expert_bias[2] = -10;
   at::NoGradGuard no_grad;
-  const MixtureCall call = call_of(mixture, tokens_of());
+  const MoECall call = call_of(mixture, tokens_of());
   at::Tensor wanted = at::zeros({kExperts, kInner}, at::kDouble);
   for (int64_t expert = 0; expert < kExperts; ++expert) {
     const at::Tensor own = tokens_of().index({call.routing.selected_expert_indices.eq(expert).any(1)});

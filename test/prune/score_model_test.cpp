@@ -1,4 +1,4 @@
-// The scores of whole models, against a decoder that is written out in ATen, in float64.
+// The scores of whole models, compared with a decoder in plain ATen, in float64.
 #include "lehr/prune/score_model.h"
 
 #include <gmock/gmock.h>
@@ -21,7 +21,7 @@ at::Tensor token_ids() {
   return at::randint(kVocabulary, {3, 7});
 }
 
-// The second row is shorter than the others.
+// The second sequence is shorter than the others.
 at::Tensor counted() {
   at::Tensor all = at::ones({3, 7}, at::kBool);
   all[1].narrow(0, 4, 3).fill_(false);
@@ -44,8 +44,9 @@ at::Tensor turn(const at::Tensor& before, const at::Tensor& added) {
 struct Plain {
   Weights weights;
   std::vector<LayerShape> layers;
-  bool qk_norm;
+  std::string model_type;
 
+  bool norms_before() const { return model_type != "olmo2"; }
   at::Tensor inner(const at::Tensor& x, const at::Tensor& gate, const at::Tensor& up) const {
     return at::silu(project(x, gate)) * project(x, up);
   }
@@ -53,7 +54,7 @@ struct Plain {
     return weights.at(at + "grouped_experts." + name + ".weight")[e];
   }
 
-  // What a mixture gives if an expert were not there; -1: as it is.
+  // The output of an MoE layer without expert `without`; -1: with all experts.
   at::Tensor mixture(const at::Tensor& x, const std::string& at, const LayerShape& layer, int64_t without) {
     at::Tensor logits = project(x, weights.at(at + "router.gate.weight")).clone();
     if (without >= 0) {
@@ -91,7 +92,7 @@ struct Plain {
     found[{index, Kind::expert_channels}] = at::stack(channels);
   }
 
-  // All scores that the model has, with the independent method for feed-forward channels.
+  // All scores of the model, with the independent method for FFN channels.
   Values scores() {
     at::NoGradGuard no_grad;
     Values found;
@@ -105,7 +106,11 @@ struct Plain {
         const at::Tensor output = weights.at(at + "self_attn.o_proj.weight");
         weights[at + "self_attn.o_proj.weight"] = at::eye(kHeads * kHeadDim, at::kDouble);
         const at::Tensor heads = attention(
-            norm(x, weights.at(at + "input_layernorm.weight")), weights, at + "self_attn.", layer.kv_heads, qk_norm);
+            norms_before() ? norm(x, weights.at(at + "input_layernorm.weight")) : x,
+            weights,
+            at + "self_attn.",
+            layer.kv_heads,
+            model_type);
         const int64_t width = kHeads / layer.kv_heads * kHeadDim;
         std::vector<at::Tensor> of_heads;
         for (int64_t head = 0; head < layer.kv_heads; ++head) {
@@ -113,11 +118,14 @@ struct Plain {
           of_heads.push_back(mean_of_counted(part.norm(2, -1)));
         }
         found[{index, Kind::kv_heads}] = at::stack(of_heads);
-        found[{index, Kind::attention}] = turn(x, project(heads, output));
-        x = x + project(heads, output);
+        const at::Tensor projected = project(heads, output);
+        const at::Tensor added =
+            norms_before() ? projected : norm(projected, weights.at(at + "post_attention_layernorm.weight"));
+        found[{index, Kind::attention}] = turn(x, added);
+        x = x + added;
       }
       if (layer.width > 0) {
-        const at::Tensor normed = norm(x, weights.at(at + "post_attention_layernorm.weight"));
+        const at::Tensor normed = norms_before() ? norm(x, weights.at(at + "post_attention_layernorm.weight")) : x;
         if (layer.experts > 0) {
           score_mixture(normed, at + "mlp.", index, found);
         } else {
@@ -126,7 +134,8 @@ struct Plain {
           found[{index, Kind::ffn_channels}] =
               mean_of_counted(activations.abs()) * column_norms(weights.at(at + "mlp.down_proj.weight"));
         }
-        const at::Tensor added = feed_forward(normed, weights, at + "mlp.", layer);
+        at::Tensor added = feed_forward(normed, weights, at + "mlp.", layer);
+        added = norms_before() ? added : norm(added, weights.at(at + "post_feedforward_layernorm.weight"));
         found[{index, Kind::ffn}] = turn(x, added);
         x = x + added;
       }
@@ -135,7 +144,7 @@ struct Plain {
   }
 };
 
-// Sums of some dozens of terms in another order, and cosines near one: 1e-11 of the largest leaves room.
+// Sums of some dozens of terms in another order, and cosines near one: 1e-11 of the largest is a safe bound.
 void expect_equal(const Values& found, const Values& wanted) {
   for (const auto& [place, values] : wanted) {
     ASSERT_TRUE(found.contains(place)) << "layer " << place.first << " " << name_of(place.second);
@@ -178,18 +187,19 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         Case{"Qwen3", "qwen3", kMixed},
         Case{"Llama", "llama", kMixed},
+        Case{"Olmo2", "olmo2", kMixed},
         Case{"Qwen3Moe", "qwen3_moe", kMixtures},
         Case{"WithHoles", "qwen3", kWithHoles}),
     [](const auto& one) { return one.param.name; });
 
-TEST_P(ScoresOf, AModelAreTheFormulasOnItsActivations) {
-  Plain plain{copies_of(*model), GetParam().layers, GetParam().model_type != "llama"};
+TEST_P(ScoresOf, AModelEqualTheFormulasOnItsActivations) {
+  Plain plain{copies_of(*model), GetParam().layers, GetParam().model_type};
   const Values wanted = plain.scores();
   expect_equal(scores({.ffn = FfnMethod::independent}, {3}), wanted);
   expect_equal(scores({.ffn = FfnMethod::independent}, {1, 2}), wanted);
 }
 
-TEST_P(ScoresOf, AModelChangeNothingAboutIt) {
+TEST_P(ScoresOf, AModelDoNotChangeTheModel) {
   const at::Tensor before = model->forward({.input_ids = token_ids()}).hidden_states;
   scores({}, {3});
   EXPECT_TRUE(at::equal(model->forward({.input_ids = token_ids()}).hidden_states, before));
@@ -199,18 +209,18 @@ TEST_P(ScoresOf, AModelChangeNothingAboutIt) {
 class ScoresOfQwen3 : public ScoresOf {};
 INSTANTIATE_TEST_SUITE_P(Dense, ScoresOfQwen3, ::testing::Values(Case{"Qwen3", "qwen3", kMixed}));
 
-TEST_P(ScoresOfQwen3, AreOfTheKindsThatAreWanted) {
+TEST_P(ScoresOfQwen3, AreLimitedToTheGivenKinds) {
   for (const auto& [place, values] : scores({.kinds = {Kind::kv_heads, Kind::ffn}}, {3})) {
     EXPECT_TRUE(place.second == Kind::kv_heads || place.second == Kind::ffn) << name_of(place.second);
   }
   EXPECT_THAT(
       [&] { scores({.kinds = {Kind::experts}}, {3}); },
-      ::testing::ThrowsMessage<Error>(
-          HasSubstr("scores of experts: the model has none of them; it has ffn_channels, kv_heads, attention, ffn")));
-  model->forward({.input_ids = token_ids()});  // nobody who is gone looks on
+      ::testing::ThrowsMessage<Error>(HasSubstr(
+          "scores of experts: no layer of the model has them; it has ffn_channels, kv_heads, attention, ffn")));
+  model->forward({.input_ids = token_ids()});  // all hooks were removed
 }
 
-// With one batch all channels are judged at once, each by itself.
+// With one batch, all channels are ranked at the same time, each by itself.
 TEST_P(ScoresOfQwen3, RankChannelsOfOneBatchByTheirMeanContribution) {
   const Values ranks = scores({.kinds = {Kind::ffn_channels}, .ffn = FfnMethod::iterative}, {3});
   const Values sizes = scores({.kinds = {Kind::ffn_channels}, .ffn = FfnMethod::independent}, {3});
@@ -219,7 +229,7 @@ TEST_P(ScoresOfQwen3, RankChannelsOfOneBatchByTheirMeanContribution) {
   }
 }
 
-// Batches from a list.
+// A stream of batches from a list.
 class ListStream : public train::BatchStream {
  public:
   explicit ListStream(std::vector<train::Batch> batches) : batches_(std::move(batches)) {}
@@ -239,7 +249,7 @@ train::Batch batch_of(const at::Tensor& ids, const at::Tensor& counts) {
       {"position_ids", at::arange(7).expand({ids.size(0), 7})}};
 }
 
-TEST_P(ScoresOfQwen3, CountTheTokensThatALossIsTakenOf) {
+TEST_P(ScoresOfQwen3, CountTheTokensOfTheLoss) {
   const train::CausalLMTask task;
   const std::vector<train::Batch> batches{
       batch_of(token_ids().narrow(0, 0, 1), counted().narrow(0, 0, 1)),
@@ -268,8 +278,8 @@ TEST_P(ScoresOfQwen3, CountTheTokensThatALossIsTakenOf) {
 class ScoresOfMixtures : public ScoresOf {};
 INSTANTIATE_TEST_SUITE_P(Sparse, ScoresOfMixtures, ::testing::Values(Case{"Qwen3Moe", "qwen3_moe", kMixtures}));
 
-// Votes are kept of every token; that they fit is known before the model runs.
-TEST_P(ScoresOfMixtures, ByVotingFitIntoMemoryOrDoNotStart) {
+// Votes are stored for every token; whether they fit into memory is checked before the model runs.
+TEST_P(ScoresOfMixtures, ByVotingAreRefusedInAdvanceIfVotesExceedTheMemory) {
   int64_t experts = 0;
   for (const LayerShape& layer : GetParam().layers) {
     experts += layer.experts;
@@ -287,7 +297,7 @@ TEST_P(ScoresOfMixtures, ByVotingFitIntoMemoryOrDoNotStart) {
          .progress = [&](int64_t, int64_t) { ++done; }},
         {.kinds = {Kind::experts}, .experts = method});
   };
-  const int64_t needed = 18 * 2 * experts;  // tokens that count, bytes a token and expert
+  const int64_t needed = 18 * 2 * experts;  // tokens that count, bytes per token and expert
   EXPECT_THAT(
       [&] { score(ExpertMethod::voting, needed - 1); },
       ::testing::ThrowsMessage<Error>(::testing::AllOf(

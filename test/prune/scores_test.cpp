@@ -1,4 +1,4 @@
-// Folders of scores: there and back, and what is refused.
+// Folders of scores: round trips, and errors.
 #include "lehr/prune/scores.h"
 
 #include <gmock/gmock.h>
@@ -23,7 +23,7 @@ TEST(Scores, AreWrittenAndRead) {
   scores.values[{0, Kind::ffn_channels}] = at::tensor({0.5, NAN, -1e300});
   scores.values[{11, Kind::expert_channels}] = at::ones({2, 3}, at::kFloat);
   write_scores(folder.path() / "new" / "scores", scores);
-  write_scores(folder.path() / "new" / "scores", scores);  // replaces
+  write_scores(folder.path() / "new" / "scores", scores);  // replaces existing scores
   const Scores back = read_scores(folder.path() / "new" / "scores");
   EXPECT_EQ(back.facts.at("num_tokens").as_int(), 4096);
   EXPECT_EQ(back.values.size(), 2U);
@@ -36,7 +36,7 @@ TEST(Scores, AreWrittenAndRead) {
   EXPECT_FALSE(back.has(Kind::kv_heads));
 }
 
-TEST(Scores, StandUntilNewOnesAreOnTheDisk) {
+TEST(Scores, AreKeptUntilNewOnesAreOnTheDisk) {
   const Folder folder;
   Scores scores;
   scores.facts.set("num_tokens", Node(int64_t{1}));
@@ -56,12 +56,12 @@ TEST(Scores, StandUntilNewOnesAreOnTheDisk) {
   EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), {}), 2) << "nothing else is left";
 }
 
-TEST(Scores, GoWhereAFolderCanBeMade) {
+TEST(Scores, RefuseAnOutputThatCannotBeCreated) {
   const Folder folder;
   write_file_atomically(folder.path() / "file", "");
   const auto problem = [](const fs::path& output) { return error_of([&] { require_writable(output); }); };
   EXPECT_THAT(problem(folder.path() / "file"), HasSubstr("file: expected a folder for scores, but "));
-  EXPECT_THAT(problem(folder.path() / "file/scores"), HasSubstr("file is none"));
+  EXPECT_THAT(problem(folder.path() / "file/scores"), HasSubstr("file is not a folder"));
   EXPECT_THAT(problem("/proc/scores"), HasSubstr("/proc/scores: /proc cannot be written to: "));
   EXPECT_THAT(problem(""), HasSubstr("expected the name of a folder"));
   require_writable(folder.path());
@@ -69,10 +69,10 @@ TEST(Scores, GoWhereAFolderCanBeMade) {
   EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), {}), 1) << "nothing is left";
 }
 
-TEST(Scores, SayWhatIsWrongWithAFolder) {
+TEST(Scores, RefuseAnInvalidFolder) {
   const Folder folder;
   const auto problem = [&] { return error_of([&] { read_scores(folder.path()); }); };
-  EXPECT_THAT(problem(), HasSubstr("expected a folder of scores, found no scores.json in it; lehr score makes one"));
+  EXPECT_THAT(problem(), HasSubstr("expected a folder of scores, found no scores.json in it; lehr score creates one"));
   write_file_atomically(folder.path() / "scores.json", "{}");
   EXPECT_THAT(problem(), HasSubstr("found no scores.safetensors in it"));
   const auto save = [&](const std::string& name, const at::Tensor& values) {

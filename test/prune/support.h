@@ -1,4 +1,4 @@
-// Parents and children in folders, and what they compute in float64.
+// Shared code of the tests of pruning: parents and children in folders, and their logits in float64.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -22,12 +22,12 @@ using train::testing::families;
 using train::testing::Folder;
 using train::testing::write_model;
 
-/// Float64 sums in another order, on values of about 1.
+/// Float64 sums in another order, of values of about 1.
 inline constexpr double kTolerance = 1e-12;
 
 using Weights = std::map<std::string, at::Tensor>;
 
-/// The parameters of a model, to be written to.
+/// The parameters of a model, for changes in place.
 inline Weights weights_of(const nn::Module& model) {
   Weights weights;
   for (const auto& [name, parameter] : nn::named_parameters(model)) {
@@ -75,7 +75,7 @@ inline Scores scores_of(Kind kind, const std::vector<at::Tensor>& layers) {
   return scores;
 }
 
-/// What 0..count-1 has and `kept` has not.
+/// The indices 0..count-1 that are not in `kept`.
 inline std::vector<int64_t> all_but(const std::vector<int64_t>& kept, int64_t count) {
   std::vector<int64_t> gone;
   for (int64_t i = 0; i < count; ++i) {
@@ -86,12 +86,12 @@ inline std::vector<int64_t> all_but(const std::vector<int64_t>& kept, int64_t co
   return gone;
 }
 
-/// A test with a folder for its models, in which weights are large enough that every part matters.
+/// A test with a folder for its models, whose weights are large enough that every part has a visible effect.
 class ModelsInFolders : public ::testing::Test {
  protected:
   fs::path at(const std::string& name) const { return folder_.path() / name; }
 
-  /// A model of these layers, with all matrices of layers eight times as large as a run would start with.
+  /// Writes a model of these layers; the matrices of layers are eight times as large as those of a new run.
   void write(const std::string& name, const std::string& model_type, const std::vector<LayerShape>& layers) const {
     write_model(at(name), model_type, layers, 7);
     change(name, [](const std::string& weight, at::Tensor& value) {

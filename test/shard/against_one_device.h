@@ -1,4 +1,4 @@
-// What tests of parallel styles share: ranks as threads, and holding what they compute to one device.
+// Shared code of the tests of parallel styles: ranks as threads, and comparison with one device.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -27,7 +27,7 @@ inline void on_mesh(
       std::chrono::seconds(60));
 }
 
-/// What `on_mesh` throws; empty if nothing.
+/// The message of the error that `on_mesh` throws; empty if none.
 inline std::string problem_on(
     const mesh::DeviceMeshParameters& mesh, const std::function<void(mesh::DistributedContext&)>& body) {
   try {
@@ -49,7 +49,7 @@ inline void expect_equal(const std::string& what, const at::Tensor& actual, cons
   EXPECT_LE(difference, 1e-11 * expected.detach().abs().max().clamp_min(1e-3).item<double>()) << what;
 }
 
-/// Memory and values in float64, with matrices that are large enough for softmax and silu to leave their linear part.
+/// Allocates and initializes in float64, with weights large enough that softmax and silu leave their linear range.
 inline void fill(torch::nn::Module& module) {
   nn::materialize(module, at::kCPU, at::kDouble);
   dynamic_cast<nn::ModuleLateInit&>(module).reset_parameters({.seed = 7});
@@ -68,14 +68,15 @@ inline Gradients gradients_of(torch::nn::Module& module) {
   return gradients;
 }
 
-/// Lays out what the styles left open, as the last of them does.
+/// Lays out the dimensions that the styles left open, as the last style does.
 inline void replicate_the_rest(torch::nn::Module& module, mesh::DistributedContext& context) {
   for (const auto& [name, parameter] : nn::named_parameters(module)) {
     replicate_elsewhere(*parameter, context);
   }
 }
 
-/// Holds the gradients of this rank's boxes, summed over the axes on which they are partial, to those of one device.
+/// Compares the gradients of this rank's boxes, summed over the axes on which they are partial, with those of one
+/// device.
 inline void expect_gradients(
     torch::nn::Module& module, mesh::DistributedContext& context, const Gradients& expected, const std::string& what) {
   for (const auto& [name, parameter] : nn::named_parameters(module)) {

@@ -1,4 +1,4 @@
-// Attention over rows that are spread over ranks gives what one device gives, both ways, whatever attention does.
+// Attention over sequences that are split over ranks equals one device, forward and backward, with all options.
 #include "lehr/shard/context_parallel.h"
 
 #include "lehr/nn/activation_checkpoint.h"
@@ -32,7 +32,7 @@ struct Variant {
   ops::AttentionMask mask = {};
 };
 
-// Two rows whose documents cross the borders of all chunks; the second has one in two pieces.
+// Two sequences whose documents cross the borders of all chunks; the second has a document in two pieces.
 at::Tensor documents() {
   at::Tensor ids = at::zeros({2, kTokens}, at::kLong);
   ids[0].narrow(0, 7, 11).fill_(1);
@@ -43,7 +43,7 @@ at::Tensor documents() {
 
 at::Tensor padding() {
   at::Tensor kept = at::ones({2, kTokens}, at::kBool);
-  kept[0].narrow(0, 0, 9).fill_(false);  // the first queries see nothing
+  kept[0].narrow(0, 0, 9).fill_(false);  // the first queries are fully masked
   kept[1].narrow(0, 20, 12).fill_(false);
   return kept;
 }
@@ -78,7 +78,7 @@ nn::PositionEmbeddings angles(int64_t size, const at::Tensor& positions) {
   return nn::RotaryEmbeddingProvider(100.0, size)(positions, at::kDouble);
 }
 
-// Holds attention modules that `make` builds, with angles of `rotary` elements, to one device.
+// Compares attention modules that `make` builds, with angles of `rotary` elements, with one device.
 template <class Make>
 void expect_as_one_device(
     const std::string& what,
@@ -123,7 +123,7 @@ void expect_as_one_device(
 
 const std::vector<ContextParallelMethod> kMethods = {ContextParallelMethod::all_gather, ContextParallelMethod::ring};
 
-TEST(ContextParallel, EqualsOneDeviceForAllThatAttentionMayDo) {
+TEST(ContextParallel, EqualsOneDeviceForAllAttentionOptions) {
   for (const auto method : kMethods) {
     for (const int64_t ranks : {2, 4}) {
       for (const Variant& variant : variants()) {
@@ -134,7 +134,7 @@ TEST(ContextParallel, EqualsOneDeviceForAllThatAttentionMayDo) {
   }
 }
 
-TEST(ContextParallel, EqualsOneDeviceWhenComputedAgain) {
+TEST(ContextParallel, EqualsOneDeviceWithRecompute) {
   for (const auto method : kMethods) {
     const auto make = [] { return nn::GroupedQueryAttention(grouped()); };
     expect_as_one_device("recomputed", 4, method, make, 6, {.document_ids = documents()}, /*recompute=*/true);
@@ -159,7 +159,7 @@ TEST(ContextParallel, EqualsOneDeviceForLatentAttention) {
   }
 }
 
-// In float32 the gather runs on the fused kernel. 1e-5: rounding of sums of 128 terms, twice.
+// In float32 the all-gather variant uses the fused kernel. 1e-5: rounding of sums of 128 terms, twice.
 TEST(ContextParallel, IsCloseToOneDeviceInFloat32) {
   at::manual_seed(5);
   const auto random = [](int64_t heads) { return at::randn({1, 128, heads, 16}).set_requires_grad(true); };
@@ -198,7 +198,7 @@ TEST(ContextParallel, IsCloseToOneDeviceInFloat32) {
   }
 }
 
-TEST(ContextParallel, GivesEachRankAnEarlyAndALateChunk) {
+TEST(ContextParallel, AssignsEachRankAnEarlyAndALateChunk) {
   const at::Tensor row = at::arange(8).unsqueeze(0);
   EXPECT_TRUE(at::equal(take_context_part(row, 1, 0, 2), at::tensor({0, 1, 6, 7}, at::kLong).unsqueeze(0)));
   EXPECT_TRUE(at::equal(take_context_part(row, 1, 1, 2), at::tensor({2, 3, 4, 5}, at::kLong).unsqueeze(0)));
@@ -212,7 +212,7 @@ TEST(ContextParallel, GivesEachRankAnEarlyAndALateChunk) {
   }
 }
 
-TEST(ContextParallel, CutsAModelsInputsAndWritesPositionsOut) {
+TEST(ContextParallel, ShardsTheInputsOfAModelAndSetsPositions) {
   on_mesh({.context_parallel = 2}, [](DistributedContext& context) {
     const at::Tensor ids = at::arange(100, 116).view({2, 8});
     const nn::ModelInputs part =
@@ -229,7 +229,7 @@ TEST(ContextParallel, CutsAModelsInputsAndWritesPositionsOut) {
   });
 }
 
-TEST(ContextParallel, RefusesWhatHasNoMeaningInAPartOfARow) {
+TEST(ContextParallel, RefusesOptionsThatNeedWholeSequences) {
   const auto problem = [](const std::function<void(DistributedContext&)>& body) {
     return problem_on({.context_parallel = 2}, body);
   };
@@ -245,18 +245,19 @@ TEST(ContextParallel, RefusesWhatHasNoMeaningInAPartOfARow) {
   const at::Tensor ids = at::zeros({1, 8}, at::kLong);
   EXPECT_THAT(
       inputs_problem({.input_ids = ids.narrow(1, 0, 6)}),
-      HasSubstr("training.seq_len: a row of 6 tokens cannot be spread over parallelism.context_parallel_degree = 2"));
+      HasSubstr("training.seq_len: a sequence of 6 tokens cannot be split over "
+                "parallelism.context_parallel_degree = 2"));
   EXPECT_NO_THROW(check_context_parts(7, 1));
   EXPECT_THROW(check_context_parts(12, 4), Error);
   nn::KeyValueCaches caches(1);
-  EXPECT_THAT(inputs_problem({.input_ids = ids, .caches = &caches}), HasSubstr("caches hold whole rows"));
+  EXPECT_THAT(inputs_problem({.input_ids = ids, .caches = &caches}), HasSubstr("caches hold whole sequences"));
   EXPECT_THAT(
       inputs_problem({.input_ids = ids, .pooling_mask = ids}),
       HasSubstr("parallelism.context_parallel_degree: heads and snapshots that pool"));
   EXPECT_THAT(
       inputs_problem({.input_ids = ids, .attention_mask = {.bias = at::zeros({8, 8})}}),
       HasSubstr("attention_mask.allowed and .bias are not supported"));
-  EXPECT_THAT(inputs_problem({.hidden_states = at::zeros({1, 4, 2})}), HasSubstr("position_ids: expected"));
+  EXPECT_THAT(inputs_problem({.hidden_states = at::zeros({1, 4, 2})}), HasSubstr("position_ids: required"));
   EXPECT_THAT(call_problem(4, {.allowed = at::ones({4, 4}, at::kBool)}), HasSubstr("are not supported"));
   EXPECT_THAT(call_problem(2, {}), HasSubstr("2 queries and 4 keys; key/value caches are not supported"));
   EXPECT_THAT(
@@ -265,7 +266,7 @@ TEST(ContextParallel, RefusesWhatHasNoMeaningInAPartOfARow) {
         parallelize_context(context, *attention);
         parallelize_context(context, *attention);
       }),
-      HasSubstr("has an attention core"));
+      HasSubstr("has its own attention core"));
 }
 
 }  // namespace

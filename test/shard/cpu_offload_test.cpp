@@ -1,4 +1,4 @@
-// Values in host memory and whole parameters on a compute device: here both are the CPU, and still two memories.
+// Parameters in host memory with unsharded copies on a compute device: here both are the CPU, with separate memory.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -13,7 +13,7 @@ double difference(const at::Tensor& a, const at::Tensor& b) {
   return a.numel() == 0 ? 0 : ((a - b).abs().max() / b.abs().max().clamp_min(1e-3)).item<double>();
 }
 
-// Counts what forward reads out of the memory of the value itself.
+// Counts how many parameters forward reads from the memory of the sharded values.
 class Readers : public nn::CallHook {
  public:
   explicit Readers(const nn::Module& module) : parameters_(nn::named_parameters(module)) {}
@@ -32,7 +32,8 @@ class Readers : public nn::CallHook {
   std::vector<nn::NamedParameter> parameters_;
 };
 
-// Of a training on `mesh`, held to one device: what forward read in the memory of values, in percent.
+// Trains on `mesh` and compares with one device. Returns the percentage of parameters that forward read from the memory
+// of the sharded values.
 int64_t percent_read_in_place(
     const mesh::DeviceMeshParameters& mesh, const StackOptions& stack, const FullyShardOptions& options) {
   const Trained expected = train_on_one_device(stack);
@@ -67,7 +68,7 @@ int64_t percent_read_in_place(
   return read == 0 ? 100 : 100 * own / read;
 }
 
-TEST(CpuOffload, TrainsAsOneDeviceDoesAndForwardNeverReadsTheMemoryOfValues) {
+TEST(CpuOffload, TrainsLikeOneDeviceAndForwardNeverReadsTheOffloadedMemory) {
   const std::vector<mesh::DeviceMeshParameters> meshes{
       {},
       {.data_parallel_shard = 4},
@@ -87,13 +88,13 @@ TEST(CpuOffload, TrainsAsOneDeviceDoesAndForwardNeverReadsTheMemoryOfValues) {
   }
 }
 
-// What the test above counts is there to be counted: without a compute device one rank reads values where they are.
-TEST(CpuOffload, WithoutItOneRankReadsTheMemoryOfValues) {
+// Shows that the test above can fail: without a compute device, one rank reads values where they are.
+TEST(CpuOffload, WithoutOffloadOneRankReadsTheMemoryOfValues) {
   EXPECT_EQ(percent_read_in_place({}, {}, kDouble), 100);
 }
 
-// Gradients are the values' own: what autograd holds of the step before must not change with them.
-TEST(CpuOffload, GradientsLieInMemoryOfTheirOwn) {
+// Gradients have memory of their own: gradients that autograd still holds from the step before must not change.
+TEST(CpuOffload, GradientsHaveMemoryOfTheirOwn) {
   on_mesh({}, [](mesh::DistributedContext& context) {
     Stack model({});
     FullyShardOptions options = kDouble;

@@ -1,4 +1,4 @@
-// Mixtures whose experts are spread over ranks give what one device gives: outputs, gradients, losses, counts.
+// MoE layers whose experts are spread over ranks equal one device: outputs, gradients, losses, token counts.
 #include "lehr/shard/expert_parallel.h"
 
 #include <numeric>
@@ -28,7 +28,7 @@ nn::MoEParameters mixture(bool expert_bias) {
       .init = nn::Init::normal(0.7)};
 }
 
-// An adapter with a matrix of its own for each of so many experts.
+// An adapter with one matrix per expert.
 struct Adapter : nn::GroupedLinearAdapter {
   explicit Adapter(int64_t experts) {
     declare_parameter("matrix", matrix, {experts, 5, kHidden}, nn::Init::normal(0.3));
@@ -39,7 +39,7 @@ struct Adapter : nn::GroupedLinearAdapter {
   at::Tensor matrix;
 };
 
-// Two mixtures one behind the other, with losses in common.
+// Two MoE layers in sequence that share their router losses.
 struct TwoMixtures : nn::Module {
   explicit TwoMixtures(bool expert_bias) {
     for (auto* layer : {&first, &second}) {
@@ -68,7 +68,7 @@ struct Case {
   std::string what;
   DeviceMeshParameters mesh;
   std::vector<int64_t> preferred = {};  // all tokens go to these two experts
-  std::vector<int64_t> tokens = {};     // of each rank; 3 if not given
+  std::vector<int64_t> tokens = {};     // number of tokens of each rank; 3 if empty
   bool recompute = false;
 };
 
@@ -140,7 +140,7 @@ TEST(ExpertParallel, EqualsOneDeviceOnEveryMesh) {
   }
 }
 
-TEST(ExpertParallel, TakesRanksWithoutRowsAndRanksWithoutTokens) {
+TEST(ExpertParallel, AcceptsRanksWithoutRowsAndRanksWithoutTokens) {
   const DeviceMeshParameters mesh{.data_parallel_shard = 4, .expert_parallel = 4};
   const std::vector<Case> cases = {
       {.what = "all to the first rank", .mesh = mesh, .preferred = {0, 1}},
@@ -152,7 +152,7 @@ TEST(ExpertParallel, TakesRanksWithoutRowsAndRanksWithoutTokens) {
   }
 }
 
-TEST(ExpertParallel, SharesRouterLossesAmongTheRanksOfAMicrobatch) {
+TEST(ExpertParallel, SumsRouterLossesOverTheRanksOfAMicrobatch) {
   const nn::RouterLossWeights weights{.load_balancing = 0.3, .z = 0.2, .share = 0.7};
   const OneDevice one = on_one_device(12, {}, weights);
   const auto model = std::make_shared<TwoMixtures>(false);
@@ -162,7 +162,7 @@ TEST(ExpertParallel, SharesRouterLossesAmongTheRanksOfAMicrobatch) {
   const double balance = model->losses->load_balancing_loss().item<double>();
   const double z = model->losses->z_loss().item<double>();
   EXPECT_GT(balance, 1);
-  for (const bool ask : {true, false}) {  // gradients alone communicate too
+  for (const bool ask : {true, false}) {  // gradients alone communicate, too
     on_mesh({.context_parallel = 2, .tensor_parallel = 2, .expert_parallel = 2}, [&](DistributedContext& context) {
       const auto part = std::make_shared<TwoMixtures>(false);
       parallelize_experts(context, *part->first);
@@ -183,7 +183,7 @@ TEST(ExpertParallel, SharesRouterLossesAmongTheRanksOfAMicrobatch) {
   }
 }
 
-TEST(ExpertParallel, MovesTheExpertBiasAsOneDeviceDoes) {
+TEST(ExpertParallel, UpdatesTheExpertBiasLikeOneDevice) {
   const OneDevice one = on_one_device(24, {2, 5}, {});
   const auto whole = std::make_shared<TwoMixtures>(true);
   fill(*whole);
@@ -208,7 +208,7 @@ TEST(ExpertParallel, MovesTheExpertBiasAsOneDeviceDoes) {
       });
 }
 
-TEST(ExpertParallel, RefusesExpertsThatDoNotDivide) {
+TEST(ExpertParallel, RefusesANumberOfExpertsThatDoesNotDivide) {
   EXPECT_THAT(
       problem_on(
           {.data_parallel_shard = 3, .expert_parallel = 3},

@@ -1,4 +1,4 @@
-// A fully sharded model trains as on one device.
+// A fully sharded model trains like one device.
 #include "lehr/shard/fully_shard.h"
 
 #include <gtest/gtest.h>
@@ -67,7 +67,7 @@ std::vector<mesh::DeviceMeshParameters> meshes() {
       {}};
 }
 
-TEST(FullyShard, TrainsAsOneDeviceDoesOnEveryMesh) {
+TEST(FullyShard, TrainsLikeOneDeviceOnEveryMesh) {
   for (const auto& mesh : meshes()) {
     for (const int64_t microbatches : {1, 2}) {
       expect_equal_to_one_device({.mesh = mesh, .microbatches = microbatches});
@@ -75,7 +75,7 @@ TEST(FullyShard, TrainsAsOneDeviceDoesOnEveryMesh) {
   }
 }
 
-TEST(FullyShard, TrainsAsOneDeviceDoesUnderEachPolicyWithAndWithoutCheckpointing) {
+TEST(FullyShard, TrainsLikeOneDeviceUnderEachPolicyWithAndWithoutCheckpointing) {
   for (const auto policy : {ReshardPolicy::all_but_last, ReshardPolicy::always, ReshardPolicy::never}) {
     for (const bool checkpoint : {false, true}) {
       expect_equal_to_one_device(
@@ -86,7 +86,7 @@ TEST(FullyShard, TrainsAsOneDeviceDoesUnderEachPolicyWithAndWithoutCheckpointing
   }
 }
 
-TEST(FullyShard, TiedWeightsGetTheGradientsOfBothPlaces) {
+TEST(FullyShard, TiedWeightsGetTheGradientsOfBothUses) {
   for (const bool checkpoint : {false, true}) {
     expect_equal_to_one_device({.mesh = {.data_parallel_shard = 4}, .stack = {.checkpoint = checkpoint, .tied = true}});
     expect_equal_to_one_device(
@@ -94,7 +94,7 @@ TEST(FullyShard, TiedWeightsGetTheGradientsOfBothPlaces) {
   }
 }
 
-TEST(FullyShard, UnitsMayBeLeftOutOrUsedTwice) {
+TEST(FullyShard, UnitsMayBeUnusedOrUsedTwice) {
   const std::vector<std::vector<size_t>> orders{{0, 2}, {0, 1, 1, 2}, {2, 1, 0}};
   for (const auto& order : orders) {
     for (const bool checkpoint : {false, true}) {
@@ -109,7 +109,7 @@ TEST(FullyShard, UnitsMayBeLeftOutOrUsedTwice) {
   }
 }
 
-TEST(FullyShard, TrainsAsOneDeviceDoesIfGradientsStayWholeBetweenMicrobatches) {
+TEST(FullyShard, TrainsLikeOneDeviceIfGradientsAreReducedOncePerStep) {
   for (const auto& mesh : meshes()) {
     for (const bool checkpoint : {false, true}) {
       expect_equal_to_one_device(
@@ -126,14 +126,14 @@ TEST(FullyShard, TrainsAsOneDeviceDoesIfGradientsStayWholeBetweenMicrobatches) {
        .reduce_each_microbatch = false});
 }
 
-TEST(FullyShard, GradientsTravelInBucketsOfAnySize) {
+TEST(FullyShard, ReducesGradientsInBucketsOfAnySize) {
   for (const int64_t bytes : {1, 100, 1000}) {
     expect_equal_to_one_device(
         {.mesh = {.data_parallel_replicate = 2, .data_parallel_shard = 2}, .bucket_bytes = bytes});
   }
 }
 
-TEST(FullyShard, FrozenParametersAreGatheredAndGetNoGradient) {
+TEST(FullyShard, FrozenParametersAreUnshardedAndGetNoGradient) {
   const auto freeze = [](torch::nn::Module& module) {
     for (const auto& [name, parameter] : nn::named_parameters(module)) {
       parameter->set_trainable(false);
@@ -141,7 +141,7 @@ TEST(FullyShard, FrozenParametersAreGatheredAndGetNoGradient) {
   };
   const std::vector<Prepare> choices{
       [&](Stack& model) { freeze(*model.layers[1]); },       // a whole unit in the middle
-      [&](Stack& model) { freeze(*model.layers[1]->mlp); },  // a part of one
+      [&](Stack& model) { freeze(*model.layers[1]->mlp); },  // a part of a unit
       [&](Stack& model) {                                    // all but the last layer
         freeze(model);
         for (const auto& [name, parameter] : nn::named_parameters(*model.layers[2])) {
@@ -158,7 +158,7 @@ TEST(FullyShard, FrozenParametersAreGatheredAndGetNoGradient) {
   }
 }
 
-TEST(FullyShard, StartsFromTheSameBitsOnEveryMesh) {
+TEST(FullyShard, InitializesTheSameBitsOnEveryMesh) {
   Stack whole({});
   nn::materialize(whole, at::kCPU, at::kFloat);
   whole.reset_parameters({.seed = 9});
@@ -177,7 +177,7 @@ TEST(FullyShard, StartsFromTheSameBitsOnEveryMesh) {
   });
 }
 
-// The gradient of each of eight microbatches has two rows and comes in bfloat16; by hand, these are summed in float32.
+// The gradients of each of eight micro-batches, of two sequences each, are in bfloat16; this sums them in float32.
 std::map<std::string, at::Tensor> gradients_in_bfloat16(int64_t microbatches, double& loss) {
   Stack model({});
   nn::materialize(model, at::kCPU, at::kFloat);
@@ -205,8 +205,8 @@ std::map<std::string, at::Tensor> gradients_in_bfloat16(int64_t microbatches, do
   return sums;
 }
 
-// Every mesh runs the same microbatches, so summands have the same bits everywhere, and only the order of a sum of
-// eight in float32 differs: some 2^-24 of what is added. Rounding a summand to bfloat16 once more would cost 2^-9.
+// Every mesh runs the same micro-batches, so all terms have the same bits, and only the order of a sum of eight terms
+// in float32 differs: some 2^-24 of a term. One more rounding of a term to bfloat16 would cost 2^-9.
 TEST(FullyShard, ComputesInBfloat16WithFloat32Weights) {
   constexpr int64_t kMicrobatches = 8;
   double expected_loss = 0;
@@ -241,7 +241,7 @@ TEST(FullyShard, ComputesInBfloat16WithFloat32Weights) {
   }
 }
 
-// One weight, each of whose elements has the same gradient: the sum of the tokens.
+// A module of one weight, whose elements all have the same gradient: the sum of the tokens.
 class OneWeightImpl : public nn::Module {
  public:
   OneWeightImpl() { declare_parameter("weight", weight, {3}, nn::Init::zeros()); }
@@ -256,8 +256,8 @@ class ModelOfOneWeight : public nn::Module {
   OneWeight layer{nullptr};
 };
 
-// The gradient of this rank's part of a float32 weight that is computed with in bfloat16. The gradient is 256 on rank 0
-// and 1 on rank 1, or in one microbatch and in the next.
+// The gradient of this rank's shard of a float32 weight that computes in bfloat16. The gradient is 256 on rank 0 and 1
+// on rank 1, or in one micro-batch and in the next.
 at::Tensor sum_of_256_and_1(mesh::DistributedContext& context, FullyShardOptions options, bool over_microbatches) {
   ModelOfOneWeight model;
   options.compute = at::kBFloat16;
@@ -266,7 +266,7 @@ at::Tensor sum_of_256_and_1(mesh::DistributedContext& context, FullyShardOptions
   model.reset_parameters();
   sharded.begin_step();
   for (const int64_t number : over_microbatches ? std::vector<int64_t>{0, 1} : std::vector{context.rank()}) {
-    // Over microbatches rank 1 has nothing to add.
+    // Over micro-batches, rank 1 adds nothing.
     const double gradient = number == 0 ? 256 : 1;
     const double own = over_microbatches && context.rank() == 1 ? 0 : gradient;
     sharded.set_last_microbatch(!over_microbatches || number == 1);
@@ -276,8 +276,8 @@ at::Tensor sum_of_256_and_1(mesh::DistributedContext& context, FullyShardOptions
   return model.layer->own_parameter("weight")->value().grad();
 }
 
-// 257 is no bfloat16 number: a sum in bfloat16 would be 256 or 258.
-TEST(FullyShard, SumsGradientsInTheReduceTypeAndNotInTheComputeType) {
+// 257 is not a bfloat16 number: a sum in bfloat16 would be 256 or 258.
+TEST(FullyShard, ReducesGradientsInTheReduceTypeNotInTheComputeType) {
   for (const bool reduce_each_microbatch : {true, false}) {
     for (const bool over_microbatches : {true, false}) {
       for (const auto& mesh :
@@ -294,7 +294,7 @@ TEST(FullyShard, SumsGradientsInTheReduceTypeAndNotInTheComputeType) {
   }
 }
 
-TEST(FullyShard, SumsGradientsInBfloat16IfThatIsTheReduceType) {
+TEST(FullyShard, ReducesGradientsInBfloat16IfThatIsTheReduceType) {
   on_mesh({.data_parallel_shard = 2}, [&](mesh::DistributedContext& context) {
     const at::Tensor sum = sum_of_256_and_1(context, {.reduce = at::kBFloat16}, /*over_microbatches=*/false);
     EXPECT_EQ(sum.scalar_type(), at::kFloat) << "that of the weight";

@@ -1,4 +1,4 @@
-// What a fully sharded model holds in memory, and how it is used: passes without gradients, exceptions, wrong units.
+// Memory and use of a fully sharded model: passes without gradients, exceptions, invalid units.
 #include <gmock/gmock.h>
 
 #include <numeric>
@@ -23,8 +23,8 @@ TEST(FullyShard, OneRankReadsItsOwnValuesWithoutACopy) {
   });
 }
 
-// Layers of equal sizes that divide: no padding but the alignment that unit_bytes() counts.
-TEST(FullyShard, HoldsTwoUnitsAtMostBesideThoseThatThePolicyKeeps) {
+// Layers of equal sizes that divide evenly: no padding except the alignment that unit_bytes() counts.
+TEST(FullyShard, HoldsAtMostTwoUnitsBesidesThoseThatThePolicyKeeps) {
   for (const bool checkpoint : {false, true}) {
     for (const auto policy : {ReshardPolicy::all_but_last, ReshardPolicy::always, ReshardPolicy::never}) {
       on_mesh({.data_parallel_shard = 2}, [&](mesh::DistributedContext& context) {
@@ -43,18 +43,18 @@ TEST(FullyShard, HoldsTwoUnitsAtMostBesideThoseThatThePolicyKeeps) {
         ASSERT_GT(largest, 0);
         ASSERT_GT(all, 7 * largest * 9 / 10);
         if (policy == ReshardPolicy::never) {
-          EXPECT_LE(sharded.gathered_bytes_peak(), all + largest);  // and the buffer of the one that comes
+          EXPECT_LE(sharded.gathered_bytes_peak(), all + largest);  // and the buffer of the prefetched unit
           EXPECT_GE(sharded.gathered_bytes_peak(), all);
         } else {
           EXPECT_LE(sharded.gathered_bytes_peak(), 2 * largest);
-          EXPECT_GT(sharded.gathered_bytes_peak(), largest);  // one ahead
+          EXPECT_GT(sharded.gathered_bytes_peak(), largest);  // one unit is prefetched
         }
       });
     }
   }
 }
 
-// Notes what is gathered while a module runs.
+// Records the unsharded bytes while a module runs.
 class Watch : public nn::CallHook {
  public:
   explicit Watch(const FullySharded& sharded) : sharded_(sharded) {}
@@ -68,24 +68,24 @@ class Watch : public nn::CallHook {
   const FullySharded& sharded_;
 };
 
-TEST(FullyShard, GathersTheNextUnitAheadInForwardAndInBackward) {
+TEST(FullyShard, PrefetchesTheNextUnitInForwardAndBackward) {
   on_mesh({.data_parallel_shard = 2}, [](mesh::DistributedContext& context) {
     Stack model({.layers = 6, .checkpoint = true});
     FullySharded sharded = fully_shard(context, model, model.units(), kDouble);
     nn::materialize(model, at::kCPU, at::kDouble);
     model.reset_parameters({.seed = 3});
-    step_on_rank(context, model, sharded, 0, 1);  // which learns the order of backward
+    step_on_rank(context, model, sharded, 0, 1);  // learns the order of backward
     const auto watch = std::make_shared<Watch>(sharded);
     model.layers[2]->mlp->add_call_hook(watch);
     step_on_rank(context, model, sharded, 1, 1);
-    ASSERT_EQ(watch->seen.size(), 2U);  // forward, and once more in backward
+    ASSERT_EQ(watch->seen.size(), 2U);  // forward, and its recomputation in backward
     for (const int64_t bytes : watch->seen) {
       EXPECT_GT(bytes, sharded.unit_bytes()[3]);
     }
   });
 }
 
-// Units of one size each, which need no padding.
+// Units of the same size, which need no padding.
 struct Chain : nn::Module {
   Chain() {
     for (int i = 0; i < 6; ++i) {
@@ -95,7 +95,7 @@ struct Chain : nn::Module {
   std::vector<nn::Linear> links;
 };
 
-TEST(FullyShard, HoldsExactlyTwoUnitsOfOneSizeEvenIfOneIsGatheredInVain) {
+TEST(FullyShard, HoldsExactlyTwoEqualUnitsEvenIfAPrefetchedUnitIsUnused) {
   constexpr int64_t kBytes = 32 * 32 * 8;
   const auto peak = [](ReshardPolicy policy, const std::vector<size_t>& order) {
     int64_t bytes = 0;
@@ -131,7 +131,7 @@ TEST(FullyShard, HoldsExactlyTwoUnitsOfOneSizeEvenIfOneIsGatheredInVain) {
   EXPECT_EQ(peak(ReshardPolicy::never, {0, 1, 2, 3, 4, 5}), 7 * kBytes);
 }
 
-TEST(FullyShard, GradientsThatStayWholeAreSummedInTheLastMicrobatchWhateverItUses) {
+TEST(FullyShard, GradientsAccumulatedUnshardedAreReducedInTheLastMicrobatch) {
   on_mesh({.data_parallel_shard = 2}, [](mesh::DistributedContext& context) {
     Chain model;
     std::vector<UnitModules> units;
@@ -156,12 +156,12 @@ TEST(FullyShard, GradientsThatStayWholeAreSummedInTheLastMicrobatchWhateverItUse
     EXPECT_FALSE(gradient(0).defined()) << "nothing was sent yet";
     EXPECT_FALSE(gradient(1).defined());
     backward({0}, /*last=*/true);
-    // Each use gives a gradient of ones, on both ranks.
+    // Each use adds a gradient of ones, on both ranks.
     EXPECT_TRUE(at::equal(gradient(0), at::full({16, 32}, 4, at::kDouble)));
     EXPECT_TRUE(at::equal(gradient(1), at::full({16, 32}, 2, at::kDouble)));
     EXPECT_FALSE(gradient(2).defined()) << "nobody used it";
 
-    // What a step that failed had kept is not the next one's.
+    // Gradients that a failed step left behind do not count in the next step.
     for (const bool reset : {true, false}) {
       clear_gradients(model);
       sharded.begin_step();
@@ -185,7 +185,7 @@ class SometimesImpl : public nn::Module {
 };
 LEHR_MODULE(Sometimes);
 
-TEST(FullyShard, RanksWhoseDataUsesNoParameterOfAUnitTakePart) {
+TEST(FullyShard, RanksThatUseNoParameterOfAUnitTakePartInItsReduction) {
   struct Model : nn::Module {
     Model() : first(register_module("first", Sometimes())), second(register_module("second", Sometimes())) {}
     Sometimes first, second;
@@ -207,7 +207,7 @@ TEST(FullyShard, RanksWhoseDataUsesNoParameterOfAUnitTakePart) {
   });
 }
 
-TEST(FullyShard, PassesWithoutGradientsNeedNoStepAndSeeNewValues) {
+TEST(FullyShard, PassesWithoutGradientsNeedNoStepAndReadNewValues) {
   on_mesh({.data_parallel_shard = 2}, [](mesh::DistributedContext& context) {
     Stack model({});
     FullySharded sharded = fully_shard(context, model, model.units(), kDouble);
@@ -220,18 +220,18 @@ TEST(FullyShard, PassesWithoutGradientsNeedNoStepAndSeeNewValues) {
     model.reset_parameters({.seed = 4});
     sharded.reset();
     EXPECT_NE(model.loss(rows.ids, rows.labels).item<double>(), before);
-    sharded.hold();
+    sharded.unshard_all();
     EXPECT_EQ(model.head->logits(at::ones({1, 2, kHidden}, at::kDouble)).size(-1), kVocabulary);
     model.loss(rows.ids, rows.labels);
     EXPECT_EQ(model.head->logits(at::ones({1, 2, kHidden}, at::kDouble)).size(-1), kVocabulary);
     sharded.reset();
     EXPECT_EQ(sharded.gathered_bytes(), 0);
-    // Between calls there are shapes, and no numbers.
+    // Outside of calls, parameters have shapes but no numbers.
     EXPECT_TRUE(model.head->logits(at::ones({1, 2, kHidden}, at::kDouble)).is_meta());
   });
 }
 
-TEST(FullyShard, GoesOnAfterAnException) {
+TEST(FullyShard, ContinuesAfterAnException) {
   const Trained expected = train_on_one_device({});
   on_mesh({.data_parallel_shard = 2}, [&](mesh::DistributedContext& context) {
     Stack model({});
@@ -260,7 +260,7 @@ TEST(FullyShard, GoesOnAfterAnException) {
   });
 }
 
-// Two experts a rank on two ranks that hold the same ones, and one: cut along dimension 0, and 1.
+// Two experts per rank, held by two ranks each, and one expert per rank: sharded along dimension 0, and 1.
 class ExpertsImpl : public nn::Module {
  public:
   explicit ExpertsImpl(int64_t experts) { declare_parameter("weight", weight, {experts, 5, 2}, nn::Init::normal(1)); }
@@ -269,7 +269,7 @@ class ExpertsImpl : public nn::Module {
 };
 LEHR_MODULE(Experts);
 
-TEST(FullyShard, ExpertsAreCutOverTheRanksThatHoldTheSameOnes) {
+TEST(FullyShard, ShardsExpertsOverTheRanksThatHoldTheSameOnes) {
   for (const int64_t experts : {4, 2}) {
     on_mesh({.data_parallel_shard = 4, .expert_parallel = 2}, [&](mesh::DistributedContext& context) {
       Experts model(experts);
@@ -285,7 +285,7 @@ TEST(FullyShard, ExpertsAreCutOverTheRanksThatHoldTheSameOnes) {
       EXPECT_EQ(output.sizes(), (std::vector<int64_t>{experts / 2, 5, 2}));
       output.sum().backward();
       sharded.finish_backward();
-      // Ranks 0 and 2 hold the same experts, and 1 and 3 do.
+      // Ranks 0 and 2 hold the same experts, and so do ranks 1 and 3.
       const double expected = context.index("ep") == 0 ? 1.0 + 3.0 : 2.0 + 4.0;
       EXPECT_TRUE(at::equal(weight.value().grad(), at::full_like(weight.value(), expected)));
     });

@@ -1,4 +1,4 @@
-// The norm over a mesh is the norm on one device, whatever is cut and whatever is held several times.
+// The gradient norm over a mesh equals that of one device, for sharded and replicated parameters alike.
 #include "lehr/shard/gradient_norm.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Gradients are summed over exactly the axes on which they are partial, whoever has one.
+// Gradients are summed over exactly the axes on which they are partial, even if only some ranks have one.
 #include "lehr/shard/gradient_sync.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ class PiecesImpl : public nn::Module {
 };
 
 TEST(GradientSync, SumsOverTheAxesThatHoldReplicas) {
-  // Ranks are dp_replicate x dp_shard x tp; experts take dp_shard x tp as ep_shard x ep.
+  // Ranks are dp_replicate x dp_shard x tp; experts use dp_shard x tp as ep_shard x ep.
   const mesh::DeviceMeshParameters mesh{
       .data_parallel_replicate = 2, .data_parallel_shard = 2, .tensor_parallel = 2, .expert_parallel = 2};
   for (const int64_t bucket_bytes : {1, 30, 1 << 20}) {

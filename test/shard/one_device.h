@@ -1,4 +1,4 @@
-// What the tests of parallel styles share: ranks as threads, and holding what they have to one device.
+// Shared code of the tests of parallel styles: ranks as threads, and comparison with one device.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -37,8 +37,8 @@ inline std::string problem_on(
   return {};
 }
 
-/// Allocates float64 and fills every parameter, also those that start as constants, with numbers large enough for
-/// softmax and silu to leave their linear part.
+/// Allocates float64 and initializes every parameter, including those that start as constants, with numbers large
+/// enough that softmax and silu leave their linear range.
 inline void make_real(nn::Module& module) {
   for (const auto& [name, parameter] : nn::named_parameters(module)) {
     if (!parameter->is_state()) {
@@ -49,7 +49,7 @@ inline void make_real(nn::Module& module) {
   module.reset_parameters({.seed = 11});
 }
 
-/// The chunk of dimension 1 that this rank of tp has.
+/// This tp rank's chunk of dimension 1.
 inline at::Tensor sequence_part(const at::Tensor& whole, const mesh::DistributedContext& context) {
   return whole.chunk(context.size(mesh::axis::tp), 1)[static_cast<size_t>(context.index(mesh::axis::tp))];
 }
@@ -69,7 +69,7 @@ inline void expect_near(
   }
 }
 
-/// What this rank has of the values is bit-identical to the one device's.
+/// Expects this rank's values to be bit-identical to the same part of one device's.
 inline void expect_same_values(const nn::Module& part, const nn::Module& whole) {
   const auto expected = nn::named_parameters(whole), found = nn::named_parameters(part);
   ASSERT_EQ(found.size(), expected.size());
@@ -81,7 +81,7 @@ inline void expect_same_values(const nn::Module& part, const nn::Module& whole) 
   }
 }
 
-/// What this rank has of the gradients is the one device's, once those that are parts of a sum over tp are summed.
+/// Expects this rank's gradients to equal the same part of one device's, after partial gradients are summed over tp.
 inline void expect_same_gradients(const nn::Module& part, const nn::Module& whole, mesh::DistributedContext& context) {
   const auto expected = nn::named_parameters(whole), found = nn::named_parameters(part);
   ASSERT_EQ(found.size(), expected.size());
@@ -95,7 +95,7 @@ inline void expect_same_gradients(const nn::Module& part, const nn::Module& whol
     }
     const Placement* placement = parameter.layout().find(mesh::axis::tp);
     if (placement == nullptr || placement->kind == Placement::Kind::replicate) {
-      // A rank whose tokens went to no expert of a mixture has none.
+      // A rank has no gradient if its tokens went to no expert of an MoE layer.
       own = own.defined() ? own.clone() : at::zeros_like(parameter.value());
       context.group(mesh::axis::tp).all_reduce(own);
     }

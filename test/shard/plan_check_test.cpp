@@ -1,14 +1,13 @@
-// Plans are refused by their types: every legal plan of the families passes on every small mesh, every planted bug is
-// refused by name. All on meta, in a world that sends nothing.
+// check_plan on meta, in a world that sends nothing: every valid plan of the families passes on every small mesh.
 #include "lehr/shard/plan_check.h"
 
 #include <gmock/gmock.h>
 
 #include "lehr/base/error.h"
 #include "lehr/mesh/fake_transport.h"
-#include "lehr/model/llama3/parallelize.h"
-#include "lehr/model/qwen3_dense/parallelize.h"
-#include "lehr/model/qwen3_moe/parallelize.h"
+#include "lehr/model/llama3/family.h"
+#include "lehr/model/qwen3_dense/family.h"
+#include "lehr/model/qwen3_moe/family.h"
 #include "lehr/peft/inject.h"
 #include "test/shard/plans.h"
 
@@ -89,12 +88,12 @@ TEST(CheckPlan, AcceptsHeadsThatScoreAndEmbed) {
   expect_legal<model::Qwen3DenseForEmbedding>(embedder, model::parallelize_qwen3_dense, /*whole_rows=*/true);
 }
 
-// Frozen weights have no gradient, so that any work may read them; adapters have one.
+// Frozen weights have no gradient, so any layout may read them; adapters have one.
 TEST(CheckPlan, AcceptsAdapters) {
   using Model = model::Qwen3MoEForCausalLM;
   const peft::Method lora{peft::Lora{.module_name_pattern = ".*(q_proj|gate_proj)", .r = 2}};
   for (const DeviceMeshParameters& mesh : small_meshes(/*experts=*/true)) {
-    if (mesh.tensor_parallel == 1) {  // as adapters are refused with tp
+    if (mesh.tensor_parallel == 1) {  // adapters are refused with tp
       MeshRank at(mesh, mesh.world_size() - 1);
       Model model = test::build<Model>(test::small<Model>());
       peft::inject_peft_and_freeze(lora, *model);
@@ -122,7 +121,7 @@ TEST(CheckPlan, AcceptsAnEightBillionModelOn1024Ranks) {
   EXPECT_EQ(problem_of([&] { check_plan(at.context, *model, {.rows = 1, .tokens = 8192}); }), "");
 }
 
-TEST(CheckPlan, ChangesNothing) {
+TEST(CheckPlan, DoesNotChangeTheModel) {
   using Model = model::Qwen3MoEForCausalLM;
   MeshRank at({.data_parallel_shard = 2, .tensor_parallel = 2, .expert_parallel = 2});
   Model model = test::build<Model>(test::small<Model>());
@@ -139,7 +138,7 @@ TEST(CheckPlan, ChangesNothing) {
   EXPECT_EQ(operator_watch(), nullptr);
 }
 
-TEST(CheckPlan, TakesLaterStagesAsTheyTakeHiddenStates) {
+TEST(CheckPlan, AcceptsLaterStagesThatTakeHiddenStates) {
   using Model = model::Qwen3DenseForCausalLM;
   const auto params = test::small<Model>();
   for (const int64_t number : {0, 1}) {
@@ -155,7 +154,7 @@ TEST(CheckPlan, TakesLaterStagesAsTheyTakeHiddenStates) {
   }
 }
 
-TEST(CheckPlan, RefusesAModelWithMemory) {
+TEST(CheckPlan, RefusesAMaterializedModel) {
   using Model = model::Llama3ForCausalLM;
   MeshRank at({.data_parallel_shard = 2});
   Model model = test::build<Model>(test::small<Model>());

@@ -1,4 +1,4 @@
-// What the tests of checked plans share: a rank of a mesh that sends nothing, and small models.
+// Shared code of the tests of plan checks: a rank of a mesh that sends nothing, and small models.
 #pragma once
 
 #include <functional>

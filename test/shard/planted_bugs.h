@@ -1,4 +1,4 @@
-// What the tests of planted bugs share: the right plan of a model in named steps, of which a bug replaces one.
+// Shared code of the tests of planted bugs: the right plan of a model in named steps, one of which a bug replaces.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -7,8 +7,8 @@
 #include <cstdlib>
 
 #include "lehr/mesh/collectives.h"
-#include "lehr/model/qwen3_dense/model.h"
-#include "lehr/model/qwen3_moe/model.h"
+#include "lehr/model/qwen3_dense/family.h"
+#include "lehr/model/qwen3_moe/family.h"
 #include "lehr/shard/context_parallel.h"
 #include "lehr/shard/expert_parallel.h"
 #include "lehr/shard/ownership.h"
@@ -24,7 +24,7 @@ using ::testing::HasSubstr;
 
 inline const std::string& kTp = mesh::axis::tp;
 
-// A style of the tests, in one line.
+// A parallel style as one lambda.
 class Hook : public nn::CallHook {
  public:
   using Body = std::function<at::Tensor(const at::Tensor& input, const Forward& forward)>;
@@ -46,7 +46,7 @@ inline void lay_out(
   }
 }
 
-// As fully_shard lays out what is left.
+// Lays out the remaining dimensions like fully_shard.
 inline void lay_out_rest(nn::Module& root, const DistributedContext& context) {
   for (const auto& [name, parameter] : nn::named_parameters(root)) {
     const bool named = parameter->layout().find(kTp) != nullptr || context.size(kTp) == 1 ||
@@ -55,7 +55,7 @@ inline void lay_out_rest(nn::Module& root, const DistributedContext& context) {
     if (context.size(axis) > 1 && parameter->layout().find(axis) == nullptr) {
       parameter->lay_out(axis, Placement::shard(0), context.index(axis), context.size(axis));
     }
-    if (named) {  // else a style was forgotten
+    if (named) {  // otherwise a style was forgotten
       replicate_elsewhere(*parameter, context);
     }
   }
@@ -63,7 +63,7 @@ inline void lay_out_rest(nn::Module& root, const DistributedContext& context) {
 
 using Style = std::function<void(DistributedContext&)>;
 
-// A plan in named steps; a bug takes the place of one or comes behind one.
+// A plan in named steps; a bug replaces a step or follows it.
 class Plan {
  public:
   void add(const std::string& name, Style style) { steps_.emplace_back(name, std::move(style)); }
@@ -95,7 +95,7 @@ class Plan {
   std::vector<std::pair<std::string, Style>> steps_;
 };
 
-// The right plan; steps of layers are those of layer 0.
+// The right plan; steps for layers apply to layer 0.
 template <class Model>
 Plan right_plan(Model& model) {
   Plan plan;
@@ -176,7 +176,8 @@ inline auto& first_layer(auto& model) {
   return *model.model->layers->at(0);
 }
 
-/// Every bug is refused with its words, and the plan without it is not. LEHR_SHOW_BUGS=1 prints the messages.
+/// Expects every bug to be refused with its message, and the plan without it to pass. LEHR_SHOW_BUGS=1 prints the
+/// messages.
 template <class Model>
 void expect_refused(const std::vector<Bug<Model>>& bugs) {
   for (const Bug<Model>& bug : bugs) {

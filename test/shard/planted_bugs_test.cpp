@@ -1,5 +1,5 @@
-// Planted bugs of tensor parallelism: sums and gathers of activations: each is a legal plan with one thing changed, as
-// a hand would change it by mistake, and is refused with the name of the module and of what is missing or too much.
+// Planted bugs of tensor parallelism, in reductions and gathers of activations: each is a valid plan with one plausible
+// mistake, and is refused with the name of the module and of the missing or superfluous operation.
 #include "test/shard/planted_bugs.h"
 
 #include "lehr/ops/linear.h"
@@ -86,7 +86,7 @@ std::vector<Bug<Dense>> bugs() {
          });
        },
        {"plan: model.layers.0.mlp.down_proj: reduce_scatter: takes input as partial on axis tp, found invariant",
-        "the sum would count it 2 times; this collective is one too many"}},
+        "the sum would count it 2 times; this collective is superfluous"}},
       {"SumOfPartsOfTheSequence",
        kTensor2,
        [](Plan& plan, auto& model) {
@@ -105,7 +105,7 @@ std::vector<Bug<Dense>> bugs() {
            auto& layer = first_layer(model);
            lay_out(*layer.mlp->down_proj, kTp, Placement::shard(1), c);
            hook(*layer.mlp->down_proj, [&layer, &group = c.group(kTp)](const auto& x, const auto&) {
-             const at::Tensor& bias = layer.input_layernorm->weight;  // stands for one
+             const at::Tensor& bias = layer.input_layernorm->weight;  // stands in for a bias
              return mesh::reduce_scatter(ops::linear(x, layer.mlp->down_proj->weight, bias), group, 1);
            });
          });
@@ -127,7 +127,7 @@ std::vector<Bug<Dense>> bugs() {
        },
        {"plan: model.layers.0.self_attn.q_proj: linear: ",
         "q_proj.weight is shard(1) on axis tp",
-        "the dimension that the product sums over"}},
+        "the dimension that the matmul sums over"}},
       {"KeysOfAllHeadsForQueriesOfSome",
        kTensor2,
        [](Plan& plan, auto& model) {
@@ -155,7 +155,7 @@ std::vector<Bug<Dense>> bugs() {
          });
        },
        {"plan: model.layers.0.self_attn: all_gather: takes input as shard(1) on axis tp, found replicate",
-        "one too many"}},
+        "superfluous"}},
       {"SequenceCutTwice",
        kTensor2,
        [](Plan& plan, auto& model) {
@@ -179,7 +179,7 @@ std::vector<Bug<Dense>> bugs() {
   };
 }
 
-TEST(PlantedBugs, OfSumsAndGathersAreRefused) {
+TEST(PlantedBugs, InReductionsAndGathersAreRefused) {
   expect_refused(bugs());
 }
 

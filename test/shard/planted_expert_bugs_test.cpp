@@ -1,11 +1,11 @@
-// Planted bugs of expert parallelism: each is a legal plan with one thing changed, as a hand would change it by
-// mistake, and is refused with the name of the module and of what is missing or too much.
+// Planted bugs of expert parallelism: each is a valid plan with one plausible mistake, and is refused with the name of
+// the module and of the missing or superfluous operation.
 #include "test/shard/planted_bugs.h"
 
 namespace lehr::shard::test {
 namespace {
 
-// A way to experts along an axis of the test's choice.
+// Token dispatch along an axis that the test chooses.
 class OtherWay : public nn::ExpertDispatcher {
  public:
   explicit OtherWay(const mesh::Group& group) : group_(group) {}
@@ -68,7 +68,7 @@ std::vector<Bug<Sparse>> bugs() {
                mixture.replace_module("grouped_experts", nn::GroupedSwiGLU(8, 8, 16, nn::Init::normal(1)));
          });
        },
-       {"plan: model.layers.0.mlp.grouped_experts.gate_proj: grouped_linear: the rows were brought to the ranks of ep",
+       {"plan: model.layers.0.mlp.grouped_experts.gate_proj: grouped_linear: the tokens were sent to the ranks of ep",
         "is not shard(0) there"}},
       {"ExpertsCutAlongTheirOutputs",
        kShard4Expert2,
@@ -83,7 +83,7 @@ std::vector<Bug<Sparse>> bugs() {
       {"RouterLossesOfAPartOfTheRow",
        kTensor2Expert2,
        [](Plan& plan, auto&) { plan.leave_out("router_losses"); },
-       {"plan: the model: router losses would be those of a part of each row", "shard::share_router_losses"}},
+       {"plan: the model: router losses would be computed over a part of each sequence", "shard::share_router_losses"}},
       {"GradientOfTheRouterNotSummed",
        kTensor2Expert2,
        [](Plan& plan, auto& model) {
@@ -95,7 +95,7 @@ std::vector<Bug<Sparse>> bugs() {
   };
 }
 
-TEST(PlantedBugs, OfMixturesAreRefused) {
+TEST(PlantedBugs, InMoELayersAreRefused) {
   expect_refused(bugs());
 }
 

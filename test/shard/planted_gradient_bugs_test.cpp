@@ -1,6 +1,5 @@
-// Planted bugs of gradients, losses, rows in parts and modules that nothing covers: each is a legal plan with one thing
-// changed, as a hand would change it by mistake, and is refused with the name of the module and of what is missing or
-// too much.
+// Planted bugs of gradients, losses, split sequences and modules that no style covers: each is a valid plan with one
+// plausible mistake, and is refused with the name of the module and of the missing or superfluous operation.
 #include "lehr/shard/context_attention.h"
 #include "test/shard/planted_bugs.h"
 
@@ -57,7 +56,7 @@ std::vector<Bug<Dense>> bugs() {
       {"TiedGradientSummedTwice",
        kTensor2,
        [](Plan& plan, auto& model) {
-         // The embeddings work on parts of the sequence, the head on all of it and alike on all ranks.
+         // The embeddings work on parts of the sequence; the head works on all of it, replicated on all ranks.
          plan.replace("embeddings", [&](auto& c) {
            on_parts(*model.model->embed_tokens, c);
            hook(*model.model->embed_tokens, [&group = c.group(kTp)](const auto& ids, const auto& forward) {
@@ -83,7 +82,7 @@ std::vector<Bug<Dense>> bugs() {
          });
        },
        {"plan: the model: logps is replicate on axis tp, where it must be invariant",
-        "gather_invariant belongs in the place of all_gather"}},
+        "use gather_invariant instead of all_gather"}},
       {"LossCountedTwiceUnderCp",
        kContext2,
        [](Plan& plan, auto& model) {
@@ -97,7 +96,7 @@ std::vector<Bug<Dense>> bugs() {
       {"AttentionOverAPartOfTheRow",
        kContext2,
        [](Plan& plan, auto&) { plan.leave_out("context"); },
-       {"plan: model.layers.0.self_attn: attention: needs whole rows, but each rank of cp has a part",
+       {"plan: model.layers.0.self_attn: attention: needs whole sequences, but each rank of cp has a part",
         "shard::parallelize_context"}},
       {"ContextCoreOverTheWrongAxis",
        kContext2Tensor2,
@@ -110,7 +109,7 @@ std::vector<Bug<Dense>> bugs() {
                });
          });
        },
-       {"plan: model.layers.0.self_attn: all_gather_attention: needs whole rows, but each rank of cp has a part"}},
+       {"plan: model.layers.0.self_attn: all_gather_attention: needs whole sequences, but each rank of cp has a part"}},
       {"NeighboursTakenFromAPartOfTheRow",
        kContext2,
        [](Plan& plan, auto& model) {
@@ -135,7 +134,7 @@ std::vector<Bug<Dense>> bugs() {
        kShard2Tensor2,
        [](Plan& plan, auto&) { plan.leave_out("post_attention_layernorm"); },
        {"plan: model.layers.0.post_attention_layernorm: parameter model.layers.0.post_attention_layernorm.weight",
-        "nothing says how it lies on axis tp (2 ranks)"}},
+        "has no placement on axis tp (2 ranks)"}},
       {"PartOfAnotherRank",
        kContext2Tensor2,
        [](Plan& plan, auto& model) {
@@ -157,7 +156,7 @@ std::vector<Bug<Dense>> bugs() {
            });
          });
        },
-       {"plan: model.norm: all_reduce on axis tp", "says nothing of layouts"}},
+       {"plan: model.norm: all_reduce on axis tp", "states no placements"}},
       {"OperatorThatNobodyKnows",
        kTensor2,
        [](Plan& plan, auto& model) {
@@ -169,7 +168,7 @@ std::vector<Bug<Dense>> bugs() {
   };
 }
 
-TEST(PlantedBugs, OfGradientsLossesAndRowsAreRefused) {
+TEST(PlantedBugs, InGradientsLossesAndSequencesAreRefused) {
   expect_refused(bugs());
 }
 

@@ -1,4 +1,4 @@
-// A step of several microbatches that are under way at once, their backward whole or in two halves.
+// A step of several micro-batches in flight, whose backward is full or split into dgrad and wgrad.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 
 namespace lehr::shard {
 
-// "F0 I0 B1 W0": what to do with which microbatch.
+// One action of a schedule such as "F0 I0 B1 W0": F forward, I dgrad, B full backward, W wgrad of a micro-batch.
 struct Act {
   char what;
   size_t microbatch;
@@ -28,7 +28,7 @@ inline const Acts kZeroBubble{
     {'I', 3},
     {'W', 2},
     {'W', 3}};
-// Whole and halved backwards, as in schedules that split where it helps only; the weights of all come last.
+// Full and split backwards, as in schedules that split only where it helps; the last actions are wgrad.
 inline const Acts kMixed{
     {'F', 0}, {'B', 0}, {'F', 1}, {'F', 2}, {'I', 1}, {'F', 3}, {'B', 2}, {'I', 3}, {'W', 3}, {'W', 1}};
 inline const Acts kOneForwardOneBackward{
@@ -36,7 +36,8 @@ inline const Acts kOneForwardOneBackward{
 
 constexpr size_t kMicrobatches = 4;
 
-// One step on a rank, of four microbatches between one begin_step and one finish_backward. Gives the loss of all ranks.
+// One step on a rank, of four micro-batches between one begin_step and one finish_backward. Returns the loss over all
+// ranks.
 inline double step_in_halves(
     mesh::DistributedContext& context,
     Stack& model,
@@ -50,7 +51,7 @@ inline double step_in_halves(
   clear_gradients(model);
   sharded.begin_step();
   sharded.set_last_microbatch(false);
-  std::vector<std::shared_ptr<ops::WeightGradients>> halves(kMicrobatches);
+  std::vector<std::shared_ptr<ops::WeightGradients>> wgrads(kMicrobatches);
   std::vector<at::Tensor> losses(kMicrobatches);
   at::Tensor total = at::zeros({}, at::kDouble);
   size_t forwards = 0, waited = 0;
@@ -58,8 +59,8 @@ inline double step_in_halves(
     const size_t i = act.microbatch;
     switch (act.what) {
       case 'F': {
-        halves[i] = std::make_shared<ops::WeightGradients>();
-        const ops::WeightGradients::Scope scope(halves[i]);
+        wgrads[i] = std::make_shared<ops::WeightGradients>();
+        const ops::WeightGradients::Scope scope(wgrads[i]);
         const Rows part = rows_of(all, context.data_parallel_rank() * mine + static_cast<int64_t>(i) * rows, rows);
         losses[i] = model.loss(part.ids, part.labels) / (4 * kRows - 1);
         total += losses[i].detach();
@@ -69,12 +70,12 @@ inline double step_in_halves(
         break;
       }
       case 'I':
-        halves[i]->backward_input({losses[i]});
+        wgrads[i]->backward_input({losses[i]});
         losses[i].reset();
-        waited += halves[i]->size();
+        waited += wgrads[i]->size();
         break;
       case 'W':
-        halves[i]->backward_weight();
+        wgrads[i]->backward_weight();
         break;
       default:
         losses[i].backward();

@@ -13,8 +13,8 @@ using testing::HasSubstr;
 
 constexpr int64_t kBatch = 2, kTokens = 8, kHidden = 12, kHeadDim = 4;
 
-// Holds `call(block, x)` on 2 and 4 ranks to one device. What the outputs are weighed with differs from position to
-// position, so each rank's part shows where it belongs.
+// Compares `call(block, x)` on 2 and 4 ranks with one device. Outputs are weighted differently at each position, so
+// that a misplaced part shows.
 template <class Block>
 void expect_equal_to_one_device(
     const std::function<Block()>& make, const std::function<at::Tensor(Block&, const at::Tensor&)>& call) {
@@ -71,7 +71,7 @@ TEST(TensorParallel, AttentionWithNormedHeadsAndDocumentsEqualsOneDevice) {
   expect_attention_equal(params, mask);
 }
 
-TEST(TensorParallel, AttentionWithBiasesAddsThatOfTheOutputOnce) {
+TEST(TensorParallel, AttentionWithBiasesAddsTheOutputBiasOnce) {
   auto params = plain_attention();
   params.attention_bias = true;
   expect_attention_equal(params);
@@ -94,6 +94,20 @@ TEST(TensorParallel, AttentionWithFewerKeyValueHeadsThanRanksEqualsOneDevice) {
   }
 }
 
+// The mean of squares is over the heads of all ranks, and with fewer heads than ranks over each head once.
+TEST(TensorParallel, AttentionWithNormsOverTheFullWidthEqualsOneDevice) {
+  for (const int64_t heads : {1, 2, 8}) {
+    for (const auto kind : {nn::NormWeight::plain, nn::NormWeight::zero_centered}) {
+      auto params = plain_attention();
+      params.num_key_value_heads = heads;
+      params.qk_norm_eps = 1e-2;
+      params.qk_norm_width = nn::QKNormWidth::full;
+      params.qk_norm_weight = kind;
+      expect_attention_equal(params);
+    }
+  }
+}
+
 TEST(TensorParallel, AttentionWithSinksAndWindowEqualsOneDevice) {
   auto params = plain_attention();
   params.sinks = true;
@@ -103,7 +117,7 @@ TEST(TensorParallel, AttentionWithSinksAndWindowEqualsOneDevice) {
   expect_attention_equal(params, mask);
 }
 
-TEST(TensorParallel, AttentionWithGatesAndAllElseEqualsOneDevice) {
+TEST(TensorParallel, AttentionWithGatesAndAllOtherOptionsEqualsOneDevice) {
   auto params = plain_attention();
   params.output_gate = true;
   expect_attention_equal(params);
@@ -147,7 +161,7 @@ TEST(TensorParallel, FeedForwardsEqualOneDevice) {
       [](nn::GeluMlp& block, const at::Tensor& x) { return block(x); });
 }
 
-// Counts the calls of what it stands around.
+// Records the sequence lengths of a module's inputs.
 class CountCalls : public nn::CallHook {
  public:
   at::Tensor call(const at::Tensor& input, const Forward& forward) override {
@@ -157,7 +171,7 @@ class CountCalls : public nn::CallHook {
   std::vector<int64_t> sizes;
 };
 
-TEST(TensorParallel, GathersTheSequenceOnceABlock) {
+TEST(TensorParallel, GathersTheSequenceOncePerBlock) {
   test::on_mesh({.tensor_parallel = 2}, [](DistributedContext& context) {
     nn::SwiGLU block(kHidden, 20);
     const auto at_gate = std::make_shared<CountCalls>(), at_block = std::make_shared<CountCalls>();
@@ -171,7 +185,7 @@ TEST(TensorParallel, GathersTheSequenceOnceABlock) {
   });
 }
 
-TEST(TensorParallel, DoesNothingOnOneRank) {
+TEST(TensorParallel, HasNoEffectOnOneRank) {
   test::on_mesh({}, [](DistributedContext& context) {
     nn::GroupedQueryAttention attention(plain_attention());
     tensor_parallel(*attention, context);
@@ -181,7 +195,7 @@ TEST(TensorParallel, DoesNothingOnOneRank) {
   });
 }
 
-TEST(TensorParallel, RefusesSizesThatItsRanksDoNotDivide) {
+TEST(TensorParallel, RefusesSizesThatDoNotDivideEvenly) {
   const mesh::DeviceMeshParameters mesh{.tensor_parallel = 4};
   auto params = plain_attention();
   const auto refused = [&] {
@@ -199,8 +213,8 @@ TEST(TensorParallel, RefusesSizesThatItsRanksDoNotDivide) {
   params.head_dim = 6;
   EXPECT_THAT(
       refused(),
-      HasSubstr("num_key_value_heads: each of 1 key/value heads lies on 4 ranks (parallelism.tensor_parallel_degree = "
-                "4), which does not divide its 6 rows (head_dim)"));
+      HasSubstr("num_key_value_heads: each of 1 key/value heads is shared by 4 ranks "
+                "(parallelism.tensor_parallel_degree = 4), which does not divide its 6 rows (head_dim)"));
   params = plain_attention();
   params.num_key_value_heads = 2;
   params.num_attention_heads = 6;
@@ -232,7 +246,7 @@ TEST(TensorParallel, RefusesAModuleThatNoStyleCovers) {
             row_parallel(*block->down_proj, context);
             require_tensor_layouts(*block, context);
           }),
-      HasSubstr("parameter up_proj.weight: no style says how it lies on axis tp"));
+      HasSubstr("parameter up_proj.weight: has no placement on axis tp"));
 }
 
 class Doubling : public nn::LinearAdapter {

@@ -1,4 +1,4 @@
-// A small language model out of the blocks of lehr/nn, of awkward sizes, and a training of it on one device or many.
+// A small language model built from the blocks of lehr/nn, with awkward sizes, and its training on one device or many.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -38,7 +38,7 @@ struct StackOptions {
   std::vector<size_t> order = {};  // in which layers are called; by default each once
 };
 
-// x + mlp(norm(x)), and an expert for the chosen tokens only: where there are none, its weight gets no gradient. `idle`
+// x + mlp(norm(x)), and an expert for the chosen tokens only: without such tokens, its weight gets no gradient. `idle`
 // is never used.
 class BlockImpl : public nn::Module {
  public:
@@ -126,7 +126,7 @@ struct Rows {
   at::Tensor labels;  // (B, T)
 };
 
-// The special token is in the first row only.
+// The special token is in the first sequence only.
 inline Rows make_rows(int64_t count, int64_t step) {
   const at::Tensor index = at::arange(count * 4, at::kLong).view({count, 4}) + 5 * step;
   at::Tensor ids = (index * index + index.div(3, "floor")) % kSpecial;
@@ -140,7 +140,7 @@ inline Rows rows_of(const Rows& rows, int64_t first, int64_t count) {
   return {rows.ids.narrow(0, first, count), rows.labels.narrow(0, first, count)};
 }
 
-// What a training ends with, on one device: whole tensors by name; gradients of the last step.
+// The result of a training on one device: whole tensors by name; gradients of the last step.
 struct Trained {
   std::vector<double> losses;
   std::map<std::string, at::Tensor> values;
@@ -197,7 +197,7 @@ inline Trained train_on_one_device(const StackOptions& options, const Prepare& p
 
 inline const FullyShardOptions kDouble{.compute = at::kDouble, .reduce = at::kDouble};
 
-// One step on a rank: the gradients of its rows, all summed. Gives the loss of all ranks.
+// One step on a rank: the gradients of its sequences, summed. Returns the loss over all ranks.
 inline double step_on_rank(
     mesh::DistributedContext& context, Stack& model, FullySharded& sharded, int64_t step, int64_t microbatches) {
   const int64_t mine = kRows / context.data_parallel_size();

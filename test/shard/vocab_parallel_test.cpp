@@ -1,10 +1,13 @@
-// Embeddings and heads over a spread vocabulary equal one device, forward and backward.
+// Embeddings and heads over a sharded vocabulary equal one device, forward and backward.
 #include "lehr/shard/vocab_parallel.h"
 
 #include <gmock/gmock.h>
 
+#include "lehr/ops/cuda.h"
 #include "lehr/ops/linear_cross_entropy.h"
 #include "lehr/shard/vocab_parallel_loss.h"
+#include "test/ops/host_launch.h"
+#include "test/ops/watch_reads.h"
 #include "test/shard/one_device.h"
 
 namespace lehr::shard {
@@ -15,7 +18,7 @@ using testing::HasSubstr;
 
 constexpr int64_t kBatch = 3, kTokens = 8, kHidden = 6;
 
-// On 4 ranks "base" is cut into 4, 4, 4 and 1 rows, "added" into 1, 1, 0 and 0.
+// On 4 ranks "base" is split into 4, 4, 4 and 1 rows, "added" into 1, 1, 0 and 0.
 nn::SplitVocabulary uneven() {
   return {.sizes = {{"base", 13}, {"added", 2}}, .order = {"base", "added"}};
 }
@@ -23,7 +26,7 @@ nn::SplitVocabulary whole() {
   return {.sizes = {{"default", 17}}, .order = {"default"}};
 }
 
-// Embeddings and a head on what they give.
+// Embeddings, and a head on their output.
 class EmbedAndScoreImpl : public nn::Module {
  public:
   EmbedAndScoreImpl(const nn::SplitVocabulary& vocabulary, bool tied)
@@ -54,7 +57,7 @@ Batch make_batch(int64_t vocabulary) {
       .loss_weight = at::rand({kBatch, kTokens}, at::kDouble),
       .hidden_factor = at::randn({kBatch, kTokens, kHidden}, at::kDouble)};
   batch.labels.select(1, 2).fill_(nn::kIgnoreIndex);
-  batch.ids.select(1, 0).fill_(vocabulary - 1);  // the last segment's last row
+  batch.ids.select(1, 0).fill_(vocabulary - 1);  // the last row of the last segment
   batch.labels.select(1, 1).fill_(vocabulary - 1);
   return batch;
 }
@@ -73,9 +76,9 @@ void expect_equal_to_one_device(const nn::SplitVocabulary& vocabulary, bool tied
       test::make_real(*model);
       test::expect_same_values(*model, *expected);
       const at::Tensor hidden = model->embeddings(batch.ids);
-      EXPECT_TRUE(at::equal(hidden, test::sequence_part(expected_hidden, context)));  // zeros added
+      EXPECT_TRUE(at::equal(hidden, test::sequence_part(expected_hidden, context)));  // only zeros are added
       const at::Tensor losses = model->head(hidden * test::sequence_part(batch.hidden_factor, context), batch.labels);
-      // The same work on all ranks: it is counted once, so its sum over the ranks would be too much.
+      // The loss is replicated on all ranks and counts once; its sum over the ranks would be too large.
       (losses * batch.loss_weight).sum().backward();
       test::expect_near("losses", losses, expected_losses, expected_losses);
       test::expect_same_gradients(*model, *expected, context);
@@ -121,8 +124,8 @@ TEST(VocabParallel, SegmentsCanBeFrozen) {
   });
 }
 
-// 9000 x 5000 logits of 8 bytes are several chunks of ops::kLogitsBytes even when a rank has half of the vocabulary.
-TEST(VocabParallel, ManyChunksOfRowsEqualOneDevice) {
+// 9000 x 5000 logits of 8 bytes are several chunks of ops::kLogitsBytes even if a rank has half of the vocabulary.
+TEST(VocabParallel, ManyChunksOfLogitsEqualOneDevice) {
   constexpr int64_t kRows = 9000, kVocabulary = 5000;
   at::manual_seed(6);
   const at::Tensor hidden = at::randn({kRows, 4}, at::kDouble).requires_grad_();
@@ -147,7 +150,46 @@ TEST(VocabParallel, ManyChunksOfRowsEqualOneDevice) {
   });
 }
 
-// bfloat16 has 8 bits: products of it are rounded by 2^-9 each; the sums are float32.
+// On a GPU the host does not read which labels count, or whether there are any.
+TEST(VocabParallel, LossOnAGpuReadsNoLabel) {
+  at::manual_seed(8);
+  const at::Tensor hidden = at::randn({12, 6}, at::kDouble).requires_grad_();
+  const at::Tensor weight = at::randn({10, 6}, at::kDouble).requires_grad_();
+  at::Tensor labels = at::randint(10, {12});
+  labels.narrow(0, 3, 4).fill_(-100);
+  const at::Tensor factor = at::rand({12}, at::kDouble);
+  const at::Tensor expected = ops::linear_cross_entropy(hidden, weight, labels);
+  (expected * factor).sum().backward();
+  test::on_mesh({.tensor_parallel = 2}, [&](DistributedContext& context) {
+    const ops::cuda::TableScope gpu(ops::test::host_table(), at::kCPU);
+    const mesh::Group& tp = context.group(mesh::axis::tp);
+    const VocabularyPart part{.size = 10, .rows = {chunk({0, 10}, tp.rank(), 2)}};
+    const at::Tensor h = hidden.detach().clone().requires_grad_();
+    const at::Tensor w = weight.detach().narrow(0, part.rows[0].begin, part.rows[0].size()).clone().requires_grad_();
+    at::Tensor losses;
+    {
+      const ops::test::WatchReads watch;
+      losses = vocab_parallel_linear_cross_entropy(h, w, labels, part, tp);
+      (losses * factor).sum().backward();
+    }
+    EXPECT_THAT(ops::test::WatchReads::reads(), testing::IsEmpty());
+    test::expect_near("losses", losses, expected, expected);
+    at::Tensor sum = h.grad().clone();
+    tp.all_reduce(sum);
+    test::expect_near("hidden's gradient", sum, hidden.grad(), hidden.grad());
+    const at::Tensor own = weight.grad().narrow(0, part.rows[0].begin, part.rows[0].size());
+    test::expect_near("weight's gradient", w.grad(), own, weight.grad());
+
+    at::Tensor wrong = labels.clone();
+    wrong[0] = 10;
+    wrong[1] = -7;
+    const at::Tensor told = vocab_parallel_linear_cross_entropy(h, w, wrong, part, tp);
+    EXPECT_TRUE(told.narrow(0, 0, 2).isnan().all().item<bool>()) << "a wrong label would count as some other";
+    EXPECT_TRUE(at::equal(told.narrow(0, 2, 10), losses.narrow(0, 2, 10)));
+  });
+}
+
+// bfloat16 has 8 bits: its products are rounded by 2^-9 each; the sums are float32.
 TEST(VocabParallel, LossOfBfloat16IsFloat32) {
   at::manual_seed(7);
   const at::Tensor hidden = at::randn({20, 16}).to(at::kBFloat16);
@@ -181,7 +223,7 @@ TEST(VocabParallel, LossOfLogitsThatOverflowIsFinite) {
   });
 }
 
-TEST(VocabParallel, RowsWithoutLabelsCostNothing) {
+TEST(VocabParallel, TokensWithoutLabelsHaveNoLossAndNoGradient) {
   test::on_mesh({.tensor_parallel = 2}, [&](DistributedContext& context) {
     EmbedAndScore model(whole(), false);
     model->lay_out(context);
@@ -195,7 +237,7 @@ TEST(VocabParallel, RowsWithoutLabelsCostNothing) {
   });
 }
 
-TEST(VocabParallel, RefusesWhatItCannotDo) {
+TEST(VocabParallel, RefusesUnsupportedUses) {
   const auto problem = [](const std::function<void(EmbedAndScore&)>& use) {
     return test::problem_on({.tensor_parallel = 2}, [&](DistributedContext& context) {
       EmbedAndScore model(whole(), false);
@@ -209,8 +251,8 @@ TEST(VocabParallel, RefusesWhatItCannotDo) {
       problem([](EmbedAndScore& model) {
         model->embeddings(at::zeros({1, 5}, at::kLong));
       }),
-      HasSubstr(
-          "training.seq_len: rows of 5 tokens cannot be split evenly over parallelism.tensor_parallel_degree = 2"));
+      HasSubstr("training.seq_len: sequences of 5 tokens cannot be split evenly over "
+                "parallelism.tensor_parallel_degree = 2"));
   EXPECT_THAT(
       problem([](EmbedAndScore& model) {
         model->embeddings(at::full({1, 4}, 17, at::kLong));
@@ -231,7 +273,7 @@ TEST(VocabParallel, RefusesWhatItCannotDo) {
             EmbedAndScore model(whole(), true);
             vocab_parallel(*model->head, context);
           }),
-      HasSubstr("tie_word_embeddings: the head was given to tensor parallelism before its embeddings"));
+      HasSubstr("tie_word_embeddings: tensor parallelism was applied to the head before its embeddings"));
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Fully sharded models whose backward comes in two halves, of several microbatches at once, equal one device.
+// Fully sharded models whose backward is split into dgrad and wgrad, with several micro-batches in flight, equal one
+// device.
 #include "steps_in_halves.h"
 
 namespace lehr::shard {
@@ -50,7 +51,7 @@ void expect_equal_to_one_device(const Case& c, const Prepare& prepare = {}) {
   });
 }
 
-TEST(FullyShardInHalves, TrainsAsOneDeviceDoesOnEveryMesh) {
+TEST(FullyShardSplitBackward, TrainsLikeOneDeviceOnEveryMesh) {
   const std::vector<mesh::DeviceMeshParameters> meshes{
       {},
       {.data_parallel_shard = 2},
@@ -64,7 +65,7 @@ TEST(FullyShardInHalves, TrainsAsOneDeviceDoesOnEveryMesh) {
   }
 }
 
-TEST(FullyShardInHalves, TrainsAsOneDeviceDoesUnderEachPolicyWithAndWithoutCheckpointing) {
+TEST(FullyShardSplitBackward, TrainsLikeOneDeviceUnderEachPolicyWithAndWithoutCheckpointing) {
   for (const auto policy : {ReshardPolicy::all_but_last, ReshardPolicy::always, ReshardPolicy::never}) {
     for (const bool checkpoint : {false, true}) {
       for (const Acts* acts : {&kZeroBubble, &kMixed}) {
@@ -79,7 +80,7 @@ TEST(FullyShardInHalves, TrainsAsOneDeviceDoesUnderEachPolicyWithAndWithoutCheck
   }
 }
 
-TEST(FullyShardInHalves, TakesTiedWeightsAndUnitsThatAreLeftOutOrUsedTwice) {
+TEST(FullyShardSplitBackward, AcceptsTiedWeightsAndUnitsThatAreUnusedOrUsedTwice) {
   for (const bool checkpoint : {false, true}) {
     expect_equal_to_one_device({.mesh = {.data_parallel_shard = 4}, .stack = {.checkpoint = checkpoint, .tied = true}});
     const std::vector<std::vector<size_t>> orders{{0, 2}, {0, 1, 1, 2}, {2, 1, 0}};
@@ -92,7 +93,7 @@ TEST(FullyShardInHalves, TakesTiedWeightsAndUnitsThatAreLeftOutOrUsedTwice) {
   }
 }
 
-TEST(FullyShardInHalves, FrozenParametersWaitForNothing) {
+TEST(FullyShardSplitBackward, FrozenParametersDeferNothing) {
   const auto freeze = [](torch::nn::Module& module) {
     for (const auto& [name, parameter] : nn::named_parameters(module)) {
       parameter->set_trainable(false);
@@ -101,7 +102,7 @@ TEST(FullyShardInHalves, FrozenParametersWaitForNothing) {
   const std::vector<Prepare> choices{
       [&](Stack& model) { freeze(*model.layers[1]); },
       [&](Stack& model) { freeze(*model.layers[1]->mlp); },
-      [&](Stack& model) {  // units without any product that waits: the norm and a bias
+      [&](Stack& model) {  // units without deferred matmuls: the norm and a bias
         freeze(*model.layers[1]->mlp);
         model.layers[1]->expert->own_parameter("weight")->set_trainable(false);
       }};

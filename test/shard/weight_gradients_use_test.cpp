@@ -1,4 +1,4 @@
-// How fully sharded models with backwards in two halves are used: memory, ranks with other data, what is refused.
+// Use of fully sharded models with split backward: memory, ranks with other data, errors.
 #include <gmock/gmock.h>
 
 #include <numeric>
@@ -12,7 +12,7 @@ namespace {
 using ops::WeightGradients;
 using testing::HasSubstr;
 
-TEST(FullyShardInHalves, NeedsNoWeightsForTheSecondHalf) {
+TEST(FullyShardSplitBackward, WgradNeedsNoUnshardedWeights) {
   on_mesh({.data_parallel_shard = 2}, [](mesh::DistributedContext& context) {
     for (const auto policy : {ReshardPolicy::always, ReshardPolicy::never}) {
       Stack model({});
@@ -40,8 +40,8 @@ TEST(FullyShardInHalves, NeedsNoWeightsForTheSecondHalf) {
   });
 }
 
-// Counts how often a module is gathered.
-TEST(FullyShardInHalves, KeepsUnitsForAllMicrobatchesIfThePolicyNeverReleasesThem) {
+// After every action, all units are unsharded.
+TEST(FullyShardSplitBackward, KeepsUnitsUnshardedForAllMicrobatchesUnderThePolicyNever) {
   on_mesh({.data_parallel_shard = 2}, [](mesh::DistributedContext& context) {
     Stack model({});
     FullyShardOptions options = kDouble;
@@ -58,7 +58,7 @@ TEST(FullyShardInHalves, KeepsUnitsForAllMicrobatchesIfThePolicyNeverReleasesThe
   });
 }
 
-// Uses its weight for positive inputs only, in a product and otherwise: gradients that come in both halves.
+// Uses its weight for positive inputs only, in a matmul and elsewhere: its gradients come from both dgrad and wgrad.
 class SometimesImpl : public nn::Module {
  public:
   SometimesImpl() { inner = register_module("inner", nn::Linear(3, 3, nn::Init::normal(1))); }
@@ -69,7 +69,7 @@ class SometimesImpl : public nn::Module {
 };
 LEHR_MODULE(Sometimes);
 
-TEST(FullyShardInHalves, RanksWhoseDataUsesNoWeightOfAUnitTakePart) {
+TEST(FullyShardSplitBackward, RanksThatUseNoWeightOfAUnitTakePartInItsReduction) {
   struct Model : nn::Module {
     Model() : first(register_module("first", Sometimes())), second(register_module("second", Sometimes())) {}
     Sometimes first, second;
@@ -82,17 +82,17 @@ TEST(FullyShardInHalves, RanksWhoseDataUsesNoWeightOfAUnitTakePart) {
       nn::materialize(model, at::kCPU, at::kDouble);
       model.reset_parameters({.seed = 1});
       sharded.begin_step();
-      const auto halves = std::make_shared<WeightGradients>();
+      const auto wgrads = std::make_shared<WeightGradients>();
       const double sign = context.rank() == 0 ? 2 : -2;
       at::Tensor loss;
       {
-        const WeightGradients::Scope scope(halves);
+        const WeightGradients::Scope scope(wgrads);
         loss = model.second(model.first(at::full({1, 3}, sign, at::kDouble))).sum();
       }
       if (in_halves) {
-        halves->backward_input({loss});
-        EXPECT_EQ(halves->size(), context.rank() == 0 ? 2U : 0U);
-        halves->backward_weight();
+        wgrads->backward_input({loss});
+        EXPECT_EQ(wgrads->size(), context.rank() == 0 ? 2U : 0U);
+        wgrads->backward_weight();
       } else {
         loss.backward();
       }
@@ -120,7 +120,7 @@ std::string problem_of(const Body& body) {
   return "";
 }
 
-TEST(FullyShardInHalves, RefusesToLoseGradients) {
+TEST(FullyShardSplitBackward, RefusesToLoseGradients) {
   on_mesh({.data_parallel_shard = 2}, [](mesh::DistributedContext& context) {
     Stack model({});
     FullySharded sharded = fully_shard(context, model, model.units(), kDouble);
@@ -129,33 +129,33 @@ TEST(FullyShardInHalves, RefusesToLoseGradients) {
     const auto problem = [&](const Acts& acts) {
       const std::string text = problem_of([&] { step_in_halves(context, model, sharded, 0, acts); });
       sharded.reset();
-      try {  // notices what the step left behind
+      try {  // reports the work that the step left behind
         const WeightGradients::Scope scope(nullptr);
       } catch (const Error&) {
       }
       return text;
     };
     EXPECT_THAT(problem({{'F', 0}, {'I', 0}}), HasSubstr("finish_backward() while units wait for weight gradients"));
-    // A second half from before reset().
-    const auto halves = std::make_shared<WeightGradients>();
+    // A wgrad from before reset().
+    const auto wgrads = std::make_shared<WeightGradients>();
     const Rows rows = make_rows(2, 0);
     sharded.begin_step();
     at::Tensor loss;
     {
-      const WeightGradients::Scope scope(halves);
+      const WeightGradients::Scope scope(wgrads);
       loss = model.loss(rows.ids, rows.labels);
     }
-    halves->backward_input({loss});
+    wgrads->backward_input({loss});
     EXPECT_THAT(problem_of([&] { sharded.begin_step(); }), HasSubstr("begin_step() while units wait"));
     sharded.reset();
-    EXPECT_THAT(problem_of([&] { halves->backward_weight(); }), HasSubstr("from before reset()"));
+    EXPECT_THAT(problem_of([&] { wgrads->backward_weight(); }), HasSubstr("from before reset()"));
     sharded.reset();
     EXPECT_EQ(sharded.gathered_bytes(), 0);
   });
 }
 
-// Its gradients would come after those that were summed over the ranks.
-TEST(FullyShardInHalves, RefusesAMicrobatchAfterTheLastOne) {
+// Its gradients would come after the reduction over the ranks.
+TEST(FullyShardSplitBackward, RefusesAMicrobatchAfterTheLastOne) {
   for (const bool checkpoint : {false, true}) {
     on_mesh({.data_parallel_replicate = 2}, [&](mesh::DistributedContext& context) {
       Stack model({.checkpoint = checkpoint});

@@ -1,4 +1,4 @@
-// Saving beside training: copies, order, and what happens when the disk is full.
+// Asynchronous saves beside training: copies, order, and full disks.
 #include "lehr/state/async_checkpointer.h"
 
 #include <gmock/gmock.h>
@@ -63,7 +63,7 @@ TEST(AsyncCheckpointer, ConvertsToTheTypeOfTheFile) {
   AsyncCheckpointer checkpointer((CheckpointStore(folder.path())));
   const at::Tensor weight = at::randn({5, 7}).t();
   const at::Tensor count = at::full({}, 3, at::kLong);
-  // Twice: with new buffers, and with those of the first time.
+  // Twice: with new buffers, and with the buffers of the first save.
   for (int64_t step : {1, 2}) {
     checkpointer.save({.step = step, .weights = {{.tensors = {{"w", weight}, {"n", count}}, .dtype = at::kBFloat16}}});
     checkpointer.wait();
@@ -73,7 +73,7 @@ TEST(AsyncCheckpointer, ConvertsToTheTypeOfTheFile) {
   }
 }
 
-TEST(AsyncCheckpointer, TakesOtherTensorsUnderTheSameNames) {
+TEST(AsyncCheckpointer, AcceptsOtherTensorsUnderTheSameNames) {
   const TemporaryFolder folder;
   AsyncCheckpointer checkpointer((CheckpointStore(folder.path())));
   const std::vector<at::Tensor> weights = {
@@ -87,7 +87,7 @@ TEST(AsyncCheckpointer, TakesOtherTensorsUnderTheSameNames) {
   }
 }
 
-TEST(AsyncCheckpointer, ThrowsAtOnceForContentsThatCannotBeSaved) {
+TEST(AsyncCheckpointer, ThrowsImmediatelyForInvalidContents) {
   const TemporaryFolder folder;
   AsyncCheckpointer checkpointer((CheckpointStore(folder.path())));
   EXPECT_THAT(
@@ -98,21 +98,21 @@ TEST(AsyncCheckpointer, ThrowsAtOnceForContentsThatCannotBeSaved) {
   EXPECT_FALSE(checkpointer.poll().has_value());
 }
 
-TEST(AsyncCheckpointer, WaitsForTheSaveUnderWayWhenItIsDestroyed) {
+TEST(AsyncCheckpointer, ItsDestructorWaitsForTheSaveInProgress) {
   const TemporaryFolder folder;
   AsyncCheckpointer(CheckpointStore(folder.path())).save(make_contents(3, 3));
   EXPECT_TRUE(holds(folder.path() / "step-3", make_contents(3, 3)));
 }
 
-// What must hold around a save that the disk refuses: an earlier checkpoint stands, nothing is left behind, the message
-// tells, and the next save that fits goes well. Returns the message.
+// Runs a save that the disk refuses, and checks that the earlier checkpoint is kept, nothing is left behind, and the
+// next save that fits succeeds. Returns the error message.
 std::string fail_in_the_middle(const fs::path& root) {
   AsyncCheckpointer checkpointer((CheckpointStore(root)));
   checkpointer.save(make_contents(1, 1));
   checkpointer.wait();
   EXPECT_EQ(checkpointer.poll()->error, "");
   CheckpointContents large = make_contents(2, 2);
-  // 256 KB in so few elements that ATen starts no threads, which a forked process could not.
+  // 256 KB in so few elements that ATen starts no threads, which it could not do in a forked process.
   large.weights[1].tensors.emplace_back("large", at::ones({32'000}, at::kDouble));
   checkpointer.save(large);
   checkpointer.wait();
@@ -129,7 +129,7 @@ std::string fail_in_the_middle(const fs::path& root) {
   return result.error;
 }
 
-TEST(AsyncCheckpointer, ReportsAFileOverTheLimitOfTheProcessAndGoesOn) {
+TEST(AsyncCheckpointer, ReportsAFileOverTheLimitOfTheProcessAndContinues) {
   const TemporaryFolder folder;
   struct rlimit before {};
   ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
@@ -143,7 +143,7 @@ TEST(AsyncCheckpointer, ReportsAFileOverTheLimitOfTheProcessAndGoesOn) {
   EXPECT_THAT(message, HasSubstr("ulimit -f"));
 }
 
-TEST(AsyncCheckpointer, ReportsAFullDiskWithTheBytesNeededAndFreeAndGoesOn) {
+TEST(AsyncCheckpointer, ReportsAFullDiskWithTheBytesNeededAndFreeAndContinues) {
   const TemporaryFolder folder;
   const std::string report = folder.path() / "report";
   const fs::path disk = folder.path() / "disk";
@@ -171,7 +171,7 @@ TEST(AsyncCheckpointer, ReportsAFullDiskWithTheBytesNeededAndFreeAndGoesOn) {
   EXPECT_THAT(
       message, HasSubstr("step-2.saving/optimizer.safetensors: cannot be written: No space left on device: 25"));
   EXPECT_THAT(
-      message, ::testing::ContainsRegex("25[0-9]+ bytes \\(.* KiB\\) needed, 2[0-9]+ bytes .* free; make room"));
+      message, ::testing::ContainsRegex("25[0-9]+ bytes \\(.* KiB\\) needed, 2[0-9]+ bytes .* free; free some space"));
 }
 
 }  // namespace

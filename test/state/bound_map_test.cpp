@@ -1,5 +1,5 @@
-// State maps with shapes: what is inferred, refused and printed, and that a model of a trillion parameters takes no
-// time.
+// State maps with shapes: inferred shapes, errors, the printed table, and the time for a model of a trillion
+// parameters.
 #include "lehr/state/bound_map.h"
 
 #include <gmock/gmock.h>
@@ -23,7 +23,7 @@ std::vector<int64_t> shape_of(const BoundMap& map, const std::string& name) {
   return map.spec(map.output_value(name)).shape;
 }
 
-TEST(BoundMap, KnowsShapesAndTypesWithoutData) {
+TEST(BoundMap, InfersShapesAndTypesWithoutData) {
   const StateMap map = parallel({
       stack({"a0", "a1"}, "a", -1),
       unstack("b", {"b0", "b1"}, 0),
@@ -58,7 +58,7 @@ TEST(BoundMap, KnowsShapesAndTypesWithoutData) {
   EXPECT_THAT(shape_of(bound, "h.s"), ElementsAre(3, 2));
   EXPECT_EQ(bound.spec(bound.output_value("h.s")).dtype, DType::kBF16);
   EXPECT_THAT(shape_of(bound, "i1"), ElementsAre(7));
-  // The way back gives what was there; of a sliced tensor, the part.
+  // The inverse returns the inputs; of a sliced tensor, the part.
   const BoundMap back(map.inverse(), bound.output_specs());
   for (const char* name : {"a0", "b", "c1", "d", "e", "f", "g", "h", "i"}) {
     for (const MapPort& port : map.inputs()) {
@@ -70,15 +70,15 @@ TEST(BoundMap, KnowsShapesAndTypesWithoutData) {
   EXPECT_EQ(describe(back.known(back.output_value("h"))), "[2:5, 0:2]");
 }
 
-TEST(BoundMap, SaysWhichTensorDoesNotFit) {
+TEST(BoundMap, NamesTheTensorThatDoesNotFit) {
   auto error = [](const StateMap& map, const TensorSpecs& specs) { return error_of([&] { BoundMap(map, specs); }); };
   EXPECT_EQ(error(rename("a", "b"), {}), "a: a state map reads it, but there is no such tensor");
   EXPECT_EQ(
       error(stack({"a", "b"}, "c", 0), {{"a", f32({2})}, {"b", f32({3})}}),
-      "b (F32 [3]): stack 0: does not go with a (F32 [2])");
+      "b (F32 [3]): stack 0: does not match a (F32 [2])");
   EXPECT_EQ(
       error(stack({"a", "b"}, "c", 0), {{"a", f32({2})}, {"b", {{2}, DType::kBF16}}}),
-      "b (BF16 [2]): stack 0: does not go with a (F32 [2])");
+      "b (BF16 [2]): stack 0: does not match a (F32 [2])");
   EXPECT_EQ(
       error(concatenate({"a", "b"}, "c", 0, {2, 2}), {{"a", f32({2, 4})}, {"b", f32({3, 4})}}),
       "b (F32 [3, 4]): concatenate 0 [2, 2]: expected size 2 in dimension 0");
@@ -95,13 +95,13 @@ TEST(BoundMap, SaysWhichTensorDoesNotFit) {
       "a (F32 [3]): slice 0 [1:2 of 4]: expected size 4 in dimension 0");
   EXPECT_EQ(
       error(sequential({transpose("a", "t", 0, 1), squeeze("t", "b", 0)}), {{"a", f32({3, 4})}}),
-      "what becomes of a (F32 [4, 3]): squeeze 0: expected size 1 in dimension 0");
+      "derived from a (F32 [4, 3]): squeeze 0: expected size 1 in dimension 0");
   EXPECT_THAT(
       error(
           sequential({slice("b", "a", 0, {0, 1}, 2).inverse(), stack({"b", "c"}, "d", 0)}),
           {{"a", f32({1})}, {"c", f32({2})}}),
-      HasSubstr("stack 0: is known in part only ([0:1]), which can be joined to nothing"));
-  // At the default rank of nothing.
+      HasSubstr("stack 0: is known only partially ([0:1]), so it cannot be joined"));
+  // A tensor of rank 0.
   EXPECT_THAT(error(unstack("a", {"b"}, 0), {{"a", f32({})}}), HasSubstr("expected a dimension from 0 to -1"));
 }
 
@@ -129,7 +129,7 @@ TEST(BoundMap, PrintsAsATable) {
   EXPECT_THAT(format_table(bound), HasSubstr("e3"));
 }
 
-// Layers of a mixture with the experts of Kimi K2: 61 layers of 384 experts.
+// The layers of an MoE model with the experts of Kimi K2: 61 layers of 384 experts.
 struct Mixture {
   int64_t layers;
   int64_t experts;
@@ -188,7 +188,7 @@ class Trillion : public ::testing::TestWithParam<bool> {};
 TEST_P(Trillion, IsMappedInUnderASecondWithoutData) {
   const Mixture mixture{.layers = 61, .experts = 384, .fused = GetParam()};
   const TensorSpecs specs = mixture.specs();
-  const std::clock_t start = std::clock();  // the processor's time, whatever else the machine does
+  const std::clock_t start = std::clock();  // CPU time, so that the load of the machine does not matter
   const BoundMap bound(mixture.map(), specs);
   const auto groups = bound.map().groups();
   const std::string table = format_table(bound, {.rows_per_group = 3});
@@ -211,8 +211,9 @@ TEST_P(Trillion, IsMappedInUnderASecondWithoutData) {
   EXPECT_LT(seconds, 1.0);
 }
 
-// Ten times the experts, and ten times the layers: at most ten times the work, in moves and look-ups, not in seconds.
-TEST_P(Trillion, TakesWorkInProportionToItsTensors) {
+// Ten times the experts, and ten times the layers: at most ten times the work, counted in moves and look-ups, not in
+// seconds.
+TEST_P(Trillion, NeedsWorkInProportionToItsTensors) {
   auto work = [](int64_t layers, int64_t experts) {
     const Mixture mixture{.layers = layers, .experts = experts, .fused = GetParam()};
     const StateMap map = mixture.map();

@@ -1,4 +1,4 @@
-// SIGKILL during a save, before and after every single system call of it: the old state or the new one is there, whole.
+// SIGKILL during a save, before and after every system call of it: the old or the new state is complete on the disk.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <sys/ptrace.h>
@@ -25,7 +25,7 @@ using testing::make_contents;
 using testing::steps_of;
 using testing::TemporaryFolder;
 
-// Takes away renameat2 from a process that is about to call it, as if its file system lacked it.
+// Makes renameat2 fail in a process that is about to call it, as if its file system lacked it.
 [[maybe_unused]] void refuse_exchange(pid_t child) {
 #ifdef __x86_64__
   struct user_regs_struct registers {};
@@ -39,8 +39,8 @@ using testing::TemporaryFolder;
 
 enum class Outcome { killed, finished, not_allowed };
 
-// Runs `action` in a process of its own and kills it at its stop number `stop`: system calls stop when they begin (not
-// done yet) and when they return (done).
+// Runs `action` in a process of its own and kills it at its stop number `stop`: each system call stops at its begin
+// (not done yet) and at its end (done).
 Outcome run_and_kill(const std::function<void()>& action, int stop, bool without_exchange) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -110,7 +110,7 @@ void kill_everywhere(
     const bool is_new = holds(latest.path, after);
     ASSERT_TRUE(is_new || holds(latest.path, before));
     ++(is_new ? tally.new_state : tally.old_state);
-    // The next run can go on.
+    // The next run can continue.
     write_checkpoint(store, make_contents(2, 5));
     ASSERT_TRUE(holds(store.path_of(2), make_contents(2, 5)));
     if (outcome == Outcome::finished) {

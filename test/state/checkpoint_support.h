@@ -1,4 +1,4 @@
-// A small checkpoint whose content tells which save wrote it, and its comparison with what is on the disk.
+// A small checkpoint whose contents identify the save that wrote it, and its comparison with the files on the disk.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace lehr::state::testing {
 
-/// Two shards, an optimizer, a text: all of it different for another `mark`.
+/// Two shards, an optimizer state and a text, all of them different for each `mark`.
 inline CheckpointContents make_contents(int64_t step, int64_t mark) {
   NamedTensors weights;
   NamedTensors moments;

@@ -1,4 +1,4 @@
-// The folder of checkpoints: what counts as one, replacing, deleting, and cleaning up.
+// The folder of checkpoints: names, replacement, deletion, and recovery.
 #include "lehr/state/checkpoint.h"
 
 #include <gmock/gmock.h>
@@ -19,7 +19,7 @@ using testing::steps_of;
 using testing::TemporaryFolder;
 using testing::write_bytes;
 
-TEST(CheckpointStore, SeesOnlyFoldersWithTheExactName) {
+TEST(CheckpointStore, FindsOnlyFoldersWithTheExactName) {
   const TemporaryFolder folder;
   for (const char* name :
        {"step-2",
@@ -44,7 +44,7 @@ TEST(CheckpointStore, SeesOnlyFoldersWithTheExactName) {
   EXPECT_EQ(store.latest()->path, folder.path() / "step-10");
 }
 
-TEST(CheckpointStore, IsEmptyWhereNothingWasSaved) {
+TEST(CheckpointStore, IsEmptyWithoutCheckpoints) {
   const TemporaryFolder folder;
   CheckpointStore store(folder.path() / "checkpoints");
   EXPECT_FALSE(store.latest().has_value());
@@ -53,7 +53,7 @@ TEST(CheckpointStore, IsEmptyWhereNothingWasSaved) {
   EXPECT_FALSE(fs::exists(store.root())) << "only a save makes the folder";
 }
 
-TEST(CheckpointStore, GivesBackWhatWasSavedBitForBit) {
+TEST(CheckpointStore, ReadsBackASaveBitForBit) {
   const TemporaryFolder folder;
   CheckpointStore store(folder.path() / "deep" / "checkpoints");
   CheckpointContents contents = make_contents(7, 1);
@@ -76,7 +76,7 @@ TEST(CheckpointStore, ReplacesTheCheckpointOfTheSameStep) {
   EXPECT_THAT(hidden_entries(store.root()), IsEmpty());
 }
 
-TEST(CheckpointStore, IsNotSeenUntilItIsCommitted) {
+TEST(CheckpointStore, ASaveIsInvisibleUntilItIsCommitted) {
   const TemporaryFolder folder;
   CheckpointStore store(folder.path());
   store.begin(3);
@@ -91,7 +91,7 @@ TEST(CheckpointStore, IsNotSeenUntilItIsCommitted) {
   EXPECT_THAT(steps_of(store), ElementsAre(3));
   EXPECT_THAT(hidden_entries(store.root()), IsEmpty());
   EXPECT_THAT(error_of([&] { store.commit(5); }), HasSubstr(".step-5.saving"));
-  EXPECT_THAT(error_of([&] { store.begin(-1); }), HasSubstr("steps are from 0 up"));
+  EXPECT_THAT(error_of([&] { store.begin(-1); }), HasSubstr("expected a step from 0"));
 }
 
 TEST(CheckpointStore, RecoversFromEveryKindOfLeftover) {
@@ -116,7 +116,7 @@ TEST(CheckpointStore, RecoversFromEveryKindOfLeftover) {
   EXPECT_THAT(hidden_entries(folder.path()), ::testing::UnorderedElementsAre(".step-5.other", ".unrelated"));
 }
 
-TEST(CheckpointStore, KeepsTheLatestAndTheOneJustWritten) {
+TEST(CheckpointStore, KeepsTheLatestAndTheNewestSave) {
   const TemporaryFolder folder;
   CheckpointStore store(folder.path());
   for (const char* name : {"step-9", "step-10", "step-100", "step-20", "step-5.bak"}) {
@@ -136,7 +136,7 @@ TEST(CheckpointStore, KeepsTheLatestAndTheOneJustWritten) {
   EXPECT_THAT(hidden_entries(folder.path()), IsEmpty());
 }
 
-TEST(CheckpointContents, RefusesNamesThatLeaveTheFolderOrOccurTwice) {
+TEST(CheckpointContents, RefusesInvalidAndDuplicateNames) {
   const auto refusal = [](std::vector<std::pair<std::string, std::string>> texts) {
     return error_of([&] { check({.step = 1, .weights = {{.tensors = {}}}, .texts = std::move(texts)}); });
   };
@@ -144,8 +144,8 @@ TEST(CheckpointContents, RefusesNamesThatLeaveTheFolderOrOccurTwice) {
   EXPECT_THAT(refusal({{"/a", ""}}), HasSubstr("found \"/a\""));
   EXPECT_THAT(refusal({{"", ""}}), HasSubstr("found \"\""));
   EXPECT_THAT(refusal({{"a/", ""}}), HasSubstr("found \"a/\""));
-  EXPECT_THAT(refusal({{"a", ""}, {"./a", ""}}), HasSubstr("./a: to be written twice"));
-  EXPECT_THAT(refusal({{"model.safetensors", ""}}), HasSubstr("model.safetensors: to be written twice"));
+  EXPECT_THAT(refusal({{"a", ""}, {"./a", ""}}), HasSubstr("./a: written twice"));
+  EXPECT_THAT(refusal({{"model.safetensors", ""}}), HasSubstr("model.safetensors: written twice"));
   EXPECT_THAT(
       error_of([] {
         check({.step = 1, .weights = {}, .copies = {{"a", "/nonexistent"}}});

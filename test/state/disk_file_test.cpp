@@ -1,5 +1,5 @@
-// Writing and reading past the system's memory: every byte stands where it belongs, whatever the offsets, and whether
-// the file system can do so (a disk's) or not (one in memory).
+// Direct I/O of files: every byte is at its offset, whether the file system supports direct I/O (on a disk) or not (in
+// memory).
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <linux/magic.h>
@@ -31,14 +31,14 @@ std::vector<std::byte> noise(size_t size) {
   return bytes;
 }
 
-// The system may drop what it keeps of a file that is on the disk.
+// Lets the system drop the cached pages of a file.
 void forget(const fs::path& path) {
   const int fd = ::open(path.c_str(), O_RDONLY);
   ASSERT_EQ(::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED), 0);
   ::close(fd);
 }
 
-// Ranges that begin and end inside blocks, some as long as two pieces, written by two threads.
+// Writes ranges that begin and end inside blocks, some as long as two pieces, from two threads.
 void write_ranges(const fs::path& path, const std::vector<std::byte>& content, const std::vector<size_t>& ends) {
   const OutputFile file = OutputFile::create(path, static_cast<int64_t>(content.size()));
   const auto write_every_other = [&](size_t first) {
@@ -55,7 +55,7 @@ void write_ranges(const fs::path& path, const std::vector<std::byte>& content, c
 
 class DiskFile : public ::testing::TestWithParam<fs::path> {};
 
-TEST_P(DiskFile, HoldsWhatWasWrittenAtAnyOffset) {
+TEST_P(DiskFile, HasTheWrittenBytesAtAnyOffset) {
   const TemporaryFolder folder(GetParam());
   const fs::path path = folder.path() / "file";
   const auto piece = static_cast<size_t>(kDiskPiece);
@@ -68,7 +68,7 @@ TEST_P(DiskFile, HoldsWhatWasWrittenAtAnyOffset) {
   EXPECT_EQ(std::memcmp(there.data(), content.data(), content.size()), 0);
 }
 
-TEST_P(DiskFile, GoesPastTheSystemsMemoryWhereTheFileSystemCan) {
+TEST_P(DiskFile, BypassesThePageCacheIfTheFileSystemSupportsIt) {
   const TemporaryFolder folder(GetParam());
   const fs::path path = folder.path() / "file";
   const std::vector<std::byte> content = noise(static_cast<size_t>(2 * kDiskPiece));
@@ -122,7 +122,7 @@ TEST_P(DiskFile, IsReadAtAnyOffsetWhetherCachedOrNot) {
   }
 }
 
-TEST_P(DiskFile, ThatEndsTooEarlyIsNamed) {
+TEST_P(DiskFile, ErrorNamesAFileThatEndsTooEarly) {
   const TemporaryFolder folder(GetParam());
   const fs::path path = folder.path() / "file";
   const std::vector<std::byte> content = noise(2 * kWorthDirect);

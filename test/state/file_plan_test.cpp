@@ -1,4 +1,4 @@
-// Plans: the files, borders and bytes that Hugging Face's libraries would write.
+// File plans: the same files, borders and bytes as those of Hugging Face's libraries.
 #include "lehr/state/file_plan.h"
 
 #include <gmock/gmock.h>
@@ -20,7 +20,7 @@ TensorInfo bytes(const std::string& name, int64_t size) {
   return {.name = name, .dtype = DType::kU8, .shape = {size}};
 }
 
-// "a b|c": the tensors of the files.
+// The tensors of each file, as "a b|c".
 std::string summary(const FilePlan& plan) {
   std::string text;
   for (const PlannedFile& file : plan.files) {
@@ -32,7 +32,7 @@ std::string summary(const FilePlan& plan) {
   return text;
 }
 
-// The names in the order in which transformers walks over a Qwen3.
+// The names in the order in which transformers iterates over a Qwen3.
 std::vector<std::string> qwen3_names(int layers) {
   std::vector<std::string> names = {"model.embed_tokens.weight"};
   for (int layer = 0; layer < layers; ++layer) {
@@ -55,7 +55,7 @@ std::vector<std::string> qwen3_names(int layers) {
   return names;
 }
 
-TEST(FilePlan, WritesTheVeryBytesThatTransformersWrites) {
+TEST(FilePlan, WritesTheSameBytesAsTransformers) {
   const WeightReader reader(fixture("sharded"));
   NamedTensors tensors;
   for (const std::string& name : qwen3_names(4)) {
@@ -91,7 +91,7 @@ TEST(FilePlan, FillsShardsInTheOrderOfTheList) {
       << "the file that was begun (b) goes on behind a tensor with its own, as in huggingface_hub";
 }
 
-TEST(FilePlan, NamesFilesAsTheHubDoes) {
+TEST(FilePlan, NamesFilesLikeTheHub) {
   const FilePlan one = plan_files("optimizer", {bytes("a", 1)});
   EXPECT_EQ(one.files[0].name, "optimizer.safetensors");
   EXPECT_EQ(one.index_name, "");
@@ -128,7 +128,7 @@ TEST(FilePlan, AlignsEveryTensorForItsType) {
   EXPECT_EQ(plan.at("flags").offset, static_cast<int64_t>(plan.files[0].header.size()) + 8 + 12 + 10);
 }
 
-TEST(FilePlan, IsTheSameForTheSameList) {
+TEST(FilePlan, IsDeterministic) {
   std::vector<TensorInfo> tensors;
   for (int i = 0; i < 100; ++i) {
     tensors.push_back(bytes(fmt::format("layer.{}", i), 1 + i * 37 % 50));
@@ -141,19 +141,20 @@ TEST(FilePlan, IsTheSameForTheSameList) {
   }
 }
 
-TEST(FilePlan, RefusesWhatNoFileCanHold) {
+TEST(FilePlan, RefusesInvalidTensors) {
   EXPECT_THAT(
       error_of([] {
         plan_files("m", {bytes("a", 1), bytes("a", 2)});
       }),
       HasSubstr("m.safetensors: a: planned to be written twice"));
-  EXPECT_THAT(error_of([] { plan_files("m", {bytes("__metadata__", 1)}); }), HasSubstr("the format keeps this name"));
+  EXPECT_THAT(
+      error_of([] { plan_files("m", {bytes("__metadata__", 1)}); }), HasSubstr("the format reserves this name"));
   EXPECT_THAT(error_of([] { plan_files("m", {bytes("a", -1)}); }), HasSubstr("m.safetensors: a: shape [-1]"));
   EXPECT_THAT(error_of([] { plan_files("m", {}, 0); }), HasSubstr("max_shard_bytes: expected more than 0, found 0"));
-  EXPECT_THAT(error_of([] { plan_files("m", {}).at("a"); }), HasSubstr("a: not among the 0 tensors"));
+  EXPECT_THAT(error_of([] { plan_files("m", {}).at("a"); }), HasSubstr("a: not among the 0 planned tensors"));
 }
 
-TEST(FilePlan, TakesFilesByNameAndIndexesThem) {
+TEST(FilePlan, AcceptsFilesByNameAndIndexesThem) {
   const FilePlan plan = plan_named_files(
       "model",
       {{.name = "parts/a.safetensors", .tensors = {bytes("b", 3), bytes("a", 2)}},

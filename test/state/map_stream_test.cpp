@@ -1,4 +1,4 @@
-// State maps applied: values equal torch's, only what is needed is read, and memory stays that of one group.
+// State maps applied to data: values equal torch's, only the required bytes are read, and memory is that of one group.
 #include "lehr/state/map_stream.h"
 
 #include <gmock/gmock.h>
@@ -31,7 +31,7 @@ std::map<std::string, at::Tensor> results_of(const StateMap& map, const NamedTen
   return results;
 }
 
-// Copies what it reads and counts: bytes in all, bytes alive now and at most.
+// Copies what it reads, and counts the bytes read, and the live bytes and their peak.
 class CountingSource : public TensorSource {
  public:
   explicit CountingSource(const NamedTensors& tensors) : source_(tensors) {}
@@ -57,7 +57,7 @@ class CountingSource : public TensorSource {
   mutable int64_t peak_ = 0;
 };
 
-TEST(MapStream, DoesWhatTorchDoes) {
+TEST(MapStream, EqualsTheOperatorsOfTorch) {
   at::manual_seed(1);
   const at::Tensor a = numbers({3, 4});
   const at::Tensor b = numbers({3, 4});
@@ -87,23 +87,23 @@ TEST(MapStream, DoesWhatTorchDoes) {
   EXPECT_TRUE(bit_equal(tied.at("0"), a) && bit_equal(tied.at("1"), a));
 }
 
-TEST(MapStream, CopiesNothingThatIsOneBoxOfOneInput) {
+TEST(MapStream, CopiesNothingIfTheOutputIsOneBoxOfOneInput) {
   const at::Tensor c = numbers({4, 3, 2});
   const auto parts = results_of(unstack("c", {"0", "1", "2", "3"}, 0), {{"c", c}});
   EXPECT_EQ(parts.at("2").const_data_ptr(), c[2].const_data_ptr());
-  // There and back again through a stack that is never made.
+  // A round trip through a stack that is never materialized.
   const StateMap round = sequential({stack({"a", "b"}, "s", 0), unstack("s", {"a", "b"}, 0)});
   const at::Tensor a = numbers({2});
   EXPECT_EQ(results_of(round, {{"a", a}, {"b", numbers({2})}}).at("a").const_data_ptr(), a.const_data_ptr());
 }
 
-// Random chains of operations, there and back: every bit returns.
+// Random chains of operations and their inverses return every bit.
 TEST(MapStream, RoundTripsChainsOfEveryOperation) {
   std::mt19937 random(7);
   at::manual_seed(2);
   auto below = [&](int64_t n) { return static_cast<int64_t>(random() % static_cast<uint64_t>(n)); };
   for (int round = 0; round < 200; ++round) {
-    // All tensors are alike, so that any operation fits; each step takes the tensors that are there.
+    // All tensors have the same shape, so that any operation fits; each step uses the tensors of the step before.
     std::vector<int64_t> shape{2 + below(2), 2, 3};
     std::vector<std::string> names;
     NamedTensors tensors;
@@ -173,7 +173,7 @@ TEST(MapStream, RoundTripsChainsOfEveryOperation) {
       ASSERT_TRUE(bit_equal(back.at(name), tensor)) << round << " " << name;
       ASSERT_TRUE(bit_equal(round_trip.at(name), tensor)) << round << " " << name;
     }
-    // A box of an output is that box of the whole.
+    // A box of an output is that box of the whole output.
     const ValueSource source(tensors);
     const BoundMap bound(map, source.specs());
     const auto& [name, whole] = *there.begin();
@@ -225,10 +225,10 @@ TEST(MapStream, ReadsOnlyTheBytesOfTheBox) {
       error_of([&] {
         read_output(stacked, apart, "all", {{6, 17}, {0, 8}, {0, 4}});
       }),
-      HasSubstr("all: [6:17, 0:8, 0:4] was asked for, a state map gives [0:16, 0:8, 0:4]"));
+      HasSubstr("all: [6:17, 0:8, 0:4] was requested, but the state map produces [0:16, 0:8, 0:4]"));
 }
 
-TEST(MapStream, ReadsATiedTensorOfTheWayBackOnce) {
+TEST(MapStream, TheInverseReadsATiedTensorOnce) {
   const NamedTensors values{{"in", at::ones({4})}, {"out", at::ones({4})}};
   const CountingSource source(values);
   const BoundMap back(tie("stored", {"in", "out"}).inverse(), source.specs());
@@ -241,8 +241,8 @@ TEST(MapStream, ReadsATiedTensorOfTheWayBackOnce) {
   EXPECT_EQ(source.read_bytes(), 4 * 4);
 }
 
-// 50 groups of 8 tensors of 4 KB: never more than one group's inputs are alive, whatever the direction.
-TEST(MapStream, HoldsNoMoreThanOneGroup) {
+// 50 groups of 8 tensors of 4 KB: at most the inputs of one group are live, in both directions.
+TEST(MapStream, HoldsAtMostOneGroup) {
   std::vector<StateMap> parts;
   NamedTensors tensors;
   for (int group = 0; group < 50; ++group) {
@@ -270,7 +270,7 @@ TEST(MapStream, HoldsNoMoreThanOneGroup) {
   EXPECT_EQ(back.live_bytes(), 0);
 }
 
-TEST(MapStream, WritesTheFilesThatHoldingTheWholeModelWouldWrite) {
+TEST(MapStream, WritesTheSameFilesAsFromTheWholeModel) {
   at::manual_seed(3);
   const Experts experts;
   const TemporaryFolder folder;
@@ -284,14 +284,14 @@ TEST(MapStream, WritesTheFilesThatHoldingTheWholeModelWouldWrite) {
   EXPECT_EQ(reader.files().size(), 2) << "512 bytes each";
   EXPECT_TRUE(bit_equal(reader.tensor("up"), experts.stored[0].second.narrow(1, 8, 8)));
 
-  // And from these files back, through the inverse, into the stored layout.
+  // The inverse maps these files back to the stored layout.
   const WeightSource files(reader);
   const BoundMap back(experts.map.inverse(), specs_of(reader));
   EXPECT_TRUE(bit_equal(
       read_output(back, files, "gate_up", back.known(back.output_value("gate_up"))), experts.stored[0].second));
 }
 
-// Two ranks hold slices of one tensor, of any dimension; each writes its own, and the file is whole.
+// Two ranks hold slices of one tensor, along any dimension; each writes its own slice, and the file is complete.
 TEST(MapStream, RanksWriteTheirPartsOfOneTensor) {
   at::manual_seed(4);
   const at::Tensor whole = numbers({4, 6, 5});
@@ -317,13 +317,17 @@ TEST(MapStream, RefusesATargetOfAnotherShape) {
       error_of([&] {
         read_into(bound, source, "b", at::empty({3, 2}));
       }),
-      HasSubstr("b: expected [3, 2], a state map"));
+      HasSubstr("b: expected [3, 2], but the state map"));
   EXPECT_THAT(
       error_of([&] {
         read_into(bound, source, "c", at::empty({2, 3}));
       }),
-      HasSubstr("c: the state map gives no tensor of this name"));
-  EXPECT_THAT(error_of([] { ValueSource({{"a", at::ones({1})}, {"a", at::ones({1})}}); }), HasSubstr("a: there are"));
+      HasSubstr("c: the state map produces no tensor of this name"));
+  EXPECT_THAT(
+      error_of([] {
+        ValueSource({{"a", at::ones({1})}, {"a", at::ones({1})}});
+      }),
+      HasSubstr("a: two tensors have this name"));
 }
 
 }  // namespace

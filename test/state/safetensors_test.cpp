@@ -1,4 +1,4 @@
-// Reading one file: what it holds, and what is refused.
+// Reading a safetensors file: its tensors, and errors.
 #include "lehr/state/safetensors.h"
 
 #include <gmock/gmock.h>
@@ -61,7 +61,7 @@ TEST(SafetensorsFile, ReadsTypesShapesMetadataAndValues) {
   EXPECT_FALSE(file.has("v"));
 }
 
-TEST(SafetensorsFile, ViewsTheMapAndKeepsItAliveBeyondTheFile) {
+TEST(SafetensorsFile, ViewsTheMappingAndKeepsItAliveBeyondTheFile) {
   const TemporaryFolder folder;
   const fs::path path = folder.path() / "a.safetensors";
   write_bytes(
@@ -80,7 +80,7 @@ TEST(SafetensorsFile, ViewsTheMapAndKeepsItAliveBeyondTheFile) {
   EXPECT_EQ(second[1].item<float>(), -2);
 }
 
-TEST(SafetensorsFile, CopiesATensorThatIsNotAligned) {
+TEST(SafetensorsFile, CopiesAnUnalignedTensor) {
   const TemporaryFolder folder;
   const fs::path path = folder.path() / "a.safetensors";
   for (size_t blanks = 0; blanks < 8; ++blanks) {
@@ -111,14 +111,14 @@ TEST(SafetensorsFile, ListsTypesThatATenLacksAndRefusesToReadThem) {
       error_of([&] { file.tensor("q"); }), HasSubstr("a.safetensors: q: tensors of type F4 cannot be read; convert"));
 }
 
-TEST(SafetensorsFile, SuggestsANameForOneThatIsNotThere) {
+TEST(SafetensorsFile, SuggestsTheNameOfAMissingTensor) {
   const SafetensorsFile file(testing::fixture("sharded/model-00001-of-00004.safetensors"));
   EXPECT_THAT(
       error_of([&] { file.tensor("model.embed_token.weight"); }),
       HasSubstr("model.embed_token.weight: no such tensor; did you mean model.embed_tokens.weight?"));
 }
 
-TEST(SafetensorsFile, RefusesAFileThatIsNoneOrWasCutOff) {
+TEST(SafetensorsFile, RefusesAFileOfAnotherFormatAndATruncatedFile) {
   const TemporaryFolder folder;
   const fs::path path = folder.path() / "a.safetensors";
   const auto message = [&](const std::string& bytes) {
@@ -127,21 +127,22 @@ TEST(SafetensorsFile, RefusesAFileThatIsNoneOrWasCutOff) {
   };
   EXPECT_THAT(message(""), HasSubstr("expected a safetensors file, found 0 bytes"));
   EXPECT_THAT(message("1234567"), HasSubstr("found 7 bytes"));
-  EXPECT_THAT(message("PK\3\4 this is a zip"), HasSubstr("is it of another format?"));
+  EXPECT_THAT(message("PK\3\4 this is a zip"), HasSubstr("is it in another format?"));
   EXPECT_THAT(message(std::string(8, '\xff')), HasSubstr("header of 18446744073709551615 bytes"));
   EXPECT_THAT(message("version https://git-lfs.github.com/spec/v1\n"), HasSubstr("git lfs pull"));
   const std::string whole = safetensors_bytes(R"({"w":{"dtype":"U8","shape":[3],"data_offsets":[0,3]}})", "abc");
   EXPECT_THAT(
-      message(whole.substr(0, 20)), HasSubstr("the file 12 behind the length; if it was cut off, get it again"));
-  EXPECT_THAT(message(whole.substr(0, whole.size() - 1)), HasSubstr("w: bytes 0 to 3 lie outside the 2 bytes"));
+      message(whole.substr(0, 20)),
+      HasSubstr("but only 12 follow its length; if the file is truncated, download it again"));
+  EXPECT_THAT(message(whole.substr(0, whole.size() - 1)), HasSubstr("w: bytes 0 to 3 are outside the 2 bytes"));
   EXPECT_THAT(message(whole + "x"), HasSubstr("the tensors end at byte 3 of 4 bytes of data"));
   EXPECT_THAT(error_of([&] { SafetensorsFile{folder.path() / "none"}; }), HasSubstr("none: cannot be opened: No such"));
   EXPECT_THAT(error_of([&] { SafetensorsFile{folder.path()}; }), HasSubstr("expected a file, found a folder"));
 }
 
-TEST(SafetensorsFile, RefusesAHeaderThatIsNotAsTheFormatSays) {
-  EXPECT_THAT(refusal("", 0), HasSubstr("header: no valid JSON"));
-  EXPECT_THAT(refusal("{", 0), HasSubstr("header: no valid JSON: parse error at line 1, column 2"));
+TEST(SafetensorsFile, RefusesAnInvalidHeader) {
+  EXPECT_THAT(refusal("", 0), HasSubstr("header: invalid JSON"));
+  EXPECT_THAT(refusal("{", 0), HasSubstr("header: invalid JSON: parse error at line 1, column 2"));
   EXPECT_THAT(refusal("[]", 0), HasSubstr("expected a JSON object, found array"));
   EXPECT_THAT(refusal("{\"\xff\":1}", 0), HasSubstr("ill-formed UTF-8"));
   EXPECT_THAT(refusal(std::string(100000, '['), 0), HasSubstr("nested more than 3 levels deep"));
@@ -154,7 +155,7 @@ TEST(SafetensorsFile, RefusesAHeaderThatIsNotAsTheFormatSays) {
   EXPECT_THAT(refusal(R"({"__metadata__":{"format":7}})", 0), HasSubstr("__metadata__: format: expected a string"));
   EXPECT_THAT(
       refusal(R"({"w":{"dtype":"F33","shape":[1],"data_offsets":[0,1]}})", 1),
-      HasSubstr("w: dtype: \"F33\" is no type of the format"));
+      HasSubstr("w: dtype: \"F33\" is not a type of the format"));
   EXPECT_THAT(
       refusal(R"({"w":{"dtype":7,"shape":[1],"data_offsets":[0,1]}})", 1), HasSubstr("w: dtype: expected a string"));
   EXPECT_THAT(
@@ -163,31 +164,31 @@ TEST(SafetensorsFile, RefusesAHeaderThatIsNotAsTheFormatSays) {
   EXPECT_THAT(
       refusal(R"({"w":{"dtype":"U8","shape":[1.0],"data_offsets":[0,1]}})", 1),
       HasSubstr("w: shape: expected whole numbers from 0, found 1.0"));
-  EXPECT_THAT(refusal(R"({"w":{"dtype":"U8","shape":[1e999],"data_offsets":[0,1]}})", 1), HasSubstr("no valid JSON"));
+  EXPECT_THAT(refusal(R"({"w":{"dtype":"U8","shape":[1e999],"data_offsets":[0,1]}})", 1), HasSubstr("invalid JSON"));
   EXPECT_THAT(
       refusal(R"({"w":{"dtype":"U8","shape":[18446744073709551615],"data_offsets":[0,1]}})", 1),
       HasSubstr("w: shape: expected whole numbers"));
   EXPECT_THAT(
       refusal(R"({"w":{"dtype":"U8","shape":[4611686018427387904,4],"data_offsets":[0,0]}})", 0),
-      HasSubstr("more elements than can be counted"));
+      HasSubstr("the number of elements overflows"));
   EXPECT_THAT(
       refusal(R"({"w":{"dtype":"F64","shape":[4611686018427387904],"data_offsets":[0,0]}})", 0),
-      HasSubstr("more bytes than can be counted"));
+      HasSubstr("the number of bytes overflows"));
   EXPECT_THAT(
       refusal(R"({"w":{"dtype":"U8","shape":[0,4611686018427387904,4],"data_offsets":[0,0]}})", 0),
-      HasSubstr("more elements than can be counted"));
+      HasSubstr("the number of elements overflows"));
   EXPECT_THAT(
-      refusal(R"({"w":{"dtype":"F4","shape":[3],"data_offsets":[0,2]}})", 2), HasSubstr("no whole number of bytes"));
+      refusal(R"({"w":{"dtype":"F4","shape":[3],"data_offsets":[0,2]}})", 2), HasSubstr("not a whole number of bytes"));
 }
 
-TEST(SafetensorsFile, RefusesRangesThatOverlapLeaveGapsOrDoNotFitTheShape) {
+TEST(SafetensorsFile, RefusesRangesThatOverlapLeaveGapsOrDoNotMatchTheShape) {
   EXPECT_THAT(
       refusal(R"({"w":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}})", 4),
       HasSubstr("w: expected 8 bytes for F32 [2], found 4"));
   EXPECT_THAT(
-      refusal(R"({"w":{"dtype":"U8","shape":[1],"data_offsets":[2,1]}})", 2), HasSubstr("w: bytes 2 to 1 lie outside"));
+      refusal(R"({"w":{"dtype":"U8","shape":[1],"data_offsets":[2,1]}})", 2), HasSubstr("w: bytes 2 to 1 are outside"));
   EXPECT_THAT(
-      refusal(R"({"w":{"dtype":"U8","shape":[1],"data_offsets":[9,10]}})", 2), HasSubstr("lie outside the 2 bytes"));
+      refusal(R"({"w":{"dtype":"U8","shape":[1],"data_offsets":[9,10]}})", 2), HasSubstr("are outside the 2 bytes"));
   EXPECT_THAT(
       refusal(
           R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})",
@@ -202,11 +203,11 @@ TEST(SafetensorsFile, RefusesRangesThatOverlapLeaveGapsOrDoNotFitTheShape) {
       refusal(
           R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})",
           2),
-      HasSubstr("header: \"a\" is there twice"));
+      HasSubstr("header: \"a\" occurs twice"));
 }
 
-TEST(SafetensorsFile, OpensAFileOfManyTensorsInATimeThatGrowsWithTheirNumberOnly) {
-  // Experts by the thousand are real. 0.3 s here; with one look at all others for each tensor it was 70 s.
+TEST(SafetensorsFile, OpensAFileOfManyTensorsInLinearTime) {
+  // Real models have thousands of experts. This takes 0.3 s; a comparison of each tensor with all others took 70 s.
   const TemporaryFolder folder;
   const fs::path path = folder.path() / "a.safetensors";
   constexpr int kTensors = 100'000;
@@ -222,7 +223,7 @@ TEST(SafetensorsFile, OpensAFileOfManyTensorsInATimeThatGrowsWithTheirNumberOnly
   EXPECT_EQ(file.tensors().size(), kTensors);
 }
 
-// A generator that is the same everywhere: the cases shall be.
+// A generator with the same numbers on every platform, so that the cases are the same.
 struct Lcg {
   uint64_t state;
   uint64_t below(uint64_t end) {
@@ -231,7 +232,7 @@ struct Lcg {
   }
 };
 
-// Reads all there is; every failure must be a lehr::Error. Returns whether the file was accepted.
+// Reads the whole file; every failure must be a lehr::Error. Returns whether the file was accepted.
 bool reads_cleanly(const fs::path& path) {
   try {
     const SafetensorsFile file(path);
@@ -252,7 +253,7 @@ bool reads_cleanly(const fs::path& path) {
   }
 }
 
-TEST(SafetensorsFile, SurvivesEveryDamageThatFiveThousandMutationsDo) {
+TEST(SafetensorsFile, SurvivesFiveThousandMutations) {
   const std::string json =
       R"({"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},)"
       R"("b.weight":{"dtype":"BF16","shape":[4],"data_offsets":[24,32]},"c":{"dtype":"I64","shape":[],)"
@@ -270,18 +271,18 @@ TEST(SafetensorsFile, SurvivesEveryDamageThatFiveThousandMutationsDo) {
     std::string bytes = whole;
     const auto place = [&] { return random.below(bytes.size()); };
     switch (i % 5) {
-      case 0:  // cut off
+      case 0:  // truncated
         bytes.resize(place());
         break;
-      case 1:  // one bit
+      case 1:  // one flipped bit
         bytes[place()] ^= static_cast<char>(1 << random.below(8));
         break;
-      case 2:  // a few bytes that mean something to JSON
+      case 2:  // some characters with a meaning in JSON
         for (uint64_t k = 1 + random.below(4); k > 0; --k) {
           bytes[place()] = interesting[random.below(interesting.size())];
         }
         break;
-      case 3: {  // a part of the header twice, with a length that fits
+      case 3: {  // a part of the header is duplicated; the length fits
         const size_t begin = random.below(json.size());
         const std::string part = json.substr(begin, 1 + random.below(30));
         std::string text = json;
@@ -289,7 +290,7 @@ TEST(SafetensorsFile, SurvivesEveryDamageThatFiveThousandMutationsDo) {
         bytes = safetensors_bytes(text, std::string(43, '\1'));
         break;
       }
-      default: {  // a part of the header gone, with a length that fits
+      default: {  // a part of the header is removed; the length fits
         std::string text = json;
         text.erase(random.below(text.size()), 1 + random.below(12));
         bytes = safetensors_bytes(text, std::string(43, '\1'));
@@ -299,7 +300,7 @@ TEST(SafetensorsFile, SurvivesEveryDamageThatFiveThousandMutationsDo) {
     write_bytes(path, bytes);
     ++(reads_cleanly(path) ? accepted : refused);
   }
-  // Damage to the data alone, or to a name, cannot be seen.
+  // Damage to data or names alone cannot be detected.
   EXPECT_GT(accepted, 100);
   EXPECT_GT(refused, 3000);
 }

@@ -1,4 +1,4 @@
-// Writing: what comes back is bit for bit what went in, in whatever pieces it was written.
+// Writing of safetensors: tensors read back bit for bit, in whatever pieces they were written.
 #include "lehr/state/safetensors_writer.h"
 
 #include <gmock/gmock.h>
@@ -18,14 +18,14 @@ using testing::error_of;
 using ::testing::HasSubstr;
 using testing::TemporaryFolder;
 
-// Random bits: every pattern of the type, NaN with payload and denormal numbers too.
+// Random bits: every pattern of the dtype, including NaN with payload and subnormal numbers.
 at::Tensor random_bits(at::ScalarType type, std::vector<int64_t> shape) {
   const at::Tensor tensor = at::empty(shape, type);
   if (type == at::kBool) {
     return at::randint(2, shape, at::kByte).to(at::kBool);
   }
   const at::Tensor noise = at::randint(256, {static_cast<int64_t>(tensor.nbytes())}, at::kByte);
-  if (tensor.nbytes() > 0) {  // an empty tensor has no address, which memcpy must not be given
+  if (tensor.nbytes() > 0) {  // an empty tensor has no address, which must not be passed to memcpy
     std::memcpy(tensor.mutable_data_ptr(), noise.const_data_ptr(), tensor.nbytes());
   }
   return tensor;
@@ -33,7 +33,7 @@ at::Tensor random_bits(at::ScalarType type, std::vector<int64_t> shape) {
 
 TEST(SafetensorsWriter, RowsAreReadOnceOrMappedBitForBit) {
   const TemporaryFolder folder;
-  const at::Tensor weight = random_bits(at::kFloat, {900, 1001});  // rows end inside the disk's blocks
+  const at::Tensor weight = random_bits(at::kFloat, {900, 1001});  // rows end inside blocks of the disk
   save_safetensors(folder.path() / "model.safetensors", {{"first", random_bits(at::kByte, {3})}, {"weight", weight}});
   for (const Reading reading : {Reading::again, Reading::once}) {
     const WeightReader reader(folder.path(), "model", reading);
@@ -42,13 +42,13 @@ TEST(SafetensorsWriter, RowsAreReadOnceOrMappedBitForBit) {
       reader.copy_rows("weight", begin, end, rows);
       EXPECT_TRUE(bit_equal(rows, weight.slice(0, begin, end))) << begin << " to " << end;
     }
-    const at::Tensor turned = at::empty({1001, 500}).t();  // not as the file has it
+    const at::Tensor turned = at::empty({1001, 500}).t();  // not the layout of the file
     reader.copy_rows("weight", 200, 700, turned);
     EXPECT_TRUE(bit_equal(turned.contiguous(), weight.slice(0, 200, 700)));
   }
 }
 
-TEST(SafetensorsWriter, GivesBackEveryTypeBitForBit) {
+TEST(SafetensorsWriter, RoundTripsEveryTypeBitForBit) {
   const TemporaryFolder folder;
   NamedTensors tensors;
   for (const at::ScalarType type :
@@ -112,7 +112,7 @@ TEST(SafetensorsWriter, ConvertsFloatingPointTensorsToTheTypeOfThePlan) {
   EXPECT_TRUE(bit_equal(reader.tensor("step"), tensors[1].second));
 }
 
-TEST(SafetensorsWriter, ByteRangesFromFourRanksMakeTheFilesThatOneWouldWrite) {
+TEST(SafetensorsWriter, ByteRangesFromFourRanksEqualTheFilesOfOneWriter) {
   const TemporaryFolder whole;
   const TemporaryFolder pieces;
   NamedTensors tensors;
@@ -128,7 +128,7 @@ TEST(SafetensorsWriter, ByteRangesFromFourRanksMakeTheFilesThatOneWouldWrite) {
   }
   single.sync();
 
-  // Each rank has a writer of its own, as in processes of their own, and writes uneven pieces in turn.
+  // Each rank has its own writer, as in separate processes, and the ranks write uneven pieces in turn.
   SafetensorsWriter(pieces.path(), plan).create();
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < 4; ++rank) {
@@ -153,8 +153,8 @@ TEST(SafetensorsWriter, ByteRangesFromFourRanksMakeTheFilesThatOneWouldWrite) {
   }
 }
 
-// Each writes columns, so that its parts lie between those of the other.
-TEST(SafetensorsWriter, SharesOfTwoRanksGiveTheChecksumOfTheFile) {
+// Each writes columns, so that its parts are interleaved with those of the other.
+TEST(SafetensorsWriter, PartsOfTwoRanksHaveTheChecksumOfTheFile) {
   const TemporaryFolder folder;
   const NamedTensors tensors{{"a", random_bits(at::kFloat, {6, 10})}, {"b", random_bits(at::kBFloat16, {5, 3})}};
   const FilePlan plan = plan_files("model", describe(tensors), 4000);
@@ -176,14 +176,15 @@ TEST(SafetensorsWriter, SharesOfTwoRanksGiveTheChecksumOfTheFile) {
   EXPECT_EQ(crc32c_from_linear(a.crc ^ b.crc, size), crc32c(std::as_bytes(std::span(content))));
 }
 
-TEST(SafetensorsWriter, RefusesWhatIsNotInThePlan) {
+TEST(SafetensorsWriter, RefusesTensorsThatAreNotInThePlan) {
   const TemporaryFolder folder;
   const NamedTensors tensors = {{"w", at::zeros({2, 3})}};
   SafetensorsWriter writer(folder.path(), plan_files("model", describe(tensors)));
   writer.create();
   const std::vector<std::byte> bytes(8);
-  EXPECT_THAT(error_of([&] { writer.write("v", 0, bytes); }), HasSubstr("v: not among the 1 tensors"));
-  EXPECT_THAT(error_of([&] { writer.write("w", 17, bytes); }), HasSubstr("w: 8 bytes at offset 17 do not fit its 24"));
+  EXPECT_THAT(error_of([&] { writer.write("v", 0, bytes); }), HasSubstr("v: not among the 1 planned tensors"));
+  EXPECT_THAT(
+      error_of([&] { writer.write("w", 17, bytes); }), HasSubstr("w: 8 bytes at offset 17 do not fit into its 24"));
   EXPECT_THAT(error_of([&] { writer.write("w", -1, bytes); }), HasSubstr("at offset -1 do not fit"));
   EXPECT_THAT(error_of([&] { writer.write("w", INT64_MAX, bytes); }), HasSubstr("do not fit"));
   EXPECT_THAT(
@@ -194,7 +195,7 @@ TEST(SafetensorsWriter, RefusesWhatIsNotInThePlan) {
   EXPECT_THAT(error_of([&] { describe({{"w", at::Tensor()}}); }), HasSubstr("w: there is no tensor"));
 }
 
-TEST(SafetensorsWriter, SaysThatAFolderIsNotThere) {
+TEST(SafetensorsWriter, ReportsAMissingFolder) {
   const std::string message = error_of([] { save_safetensors("/nonexistent/a.safetensors", {{"w", at::zeros({1})}}); });
   EXPECT_THAT(message, HasSubstr("/nonexistent/.a.safetensors.saving: cannot be written"));
   EXPECT_THAT(message, HasSubstr("No such file or directory"));

@@ -1,4 +1,4 @@
-// State maps as graphs: names, groups, composition, what is refused.
+// State maps as graphs: names, groups, composition, errors.
 #include "lehr/state/state_map.h"
 
 #include <gmock/gmock.h>
@@ -41,7 +41,7 @@ Names operations_of(const StateMap& map) {
   return texts;
 }
 
-TEST(StateMap, LeavesSayWhatTheyReadAndGive) {
+TEST(StateMap, LeavesListTheirInputsAndOutputs) {
   EXPECT_THAT(groups_of(identity({"a", "b"})), ElementsAre("a -> a", "b -> b"));
   EXPECT_THAT(groups_of(rename("a", "b")), ElementsAre("a -> b"));
   EXPECT_THAT(groups_of(select_child("model", {"x", "y"})), ElementsAre("model.x -> x", "model.y -> y"));
@@ -84,7 +84,7 @@ TEST(StateMap, InverseOfTheInverseIsTheMap) {
   EXPECT_EQ(operations_of(back.inverse()), operations_of(map));
 }
 
-// d9d's golden case: what a later map reads and none gives comes from the input.
+// d9d's golden case: names that a later map reads and no earlier one produces are inputs of the sequence.
 TEST(StateMap, SequencesPassOtherNamesThrough) {
   const StateMap map = sequential({rename("a", "temp"), stack({"temp", "b"}, "result", 0)});
   EXPECT_THAT(groups_of(map), ElementsAre("a b -> result"));
@@ -101,7 +101,7 @@ TEST(StateMap, SequencesMayExchangeNames) {
       << "by the second map's order";
 }
 
-TEST(StateMap, GroupsAreTheConnectedParts) {
+TEST(StateMap, GroupsAreTheConnectedComponents) {
   const StateMap fused = sequential(
       {split("gate_up", {"gate", "up"}, 1, {2, 2}), transpose("gate", "gate.T", 1, 2), rename("up", "up.T")});
   EXPECT_THAT(groups_of(fused), ElementsAre("gate_up -> gate.T up.T"));
@@ -109,12 +109,12 @@ TEST(StateMap, GroupsAreTheConnectedParts) {
   EXPECT_THAT(groups_of(through), ElementsAre("s -> t", "x -> y"));
 }
 
-TEST(StateMap, ScopesPutPrefixesOnBothSides) {
+TEST(StateMap, ScopesAddPrefixesOnBothSides) {
   EXPECT_THAT(groups_of(rename("a", "b").scope("model.", "")), ElementsAre("model.a -> b"));
   EXPECT_THAT(groups_of(stack({"a", "b"}, "c", 0).scope("x.", "y.")), ElementsAre("x.a x.b -> y.c"));
 }
 
-TEST(StateMap, GivesTheShareOfSomeOutputs) {
+TEST(StateMap, RestrictsToSomeOutputs) {
   const StateMap map = parallel(
       {stack({"a0", "a1"}, "a", 0),
        split("bc", {"b", "c"}, 0, {1, 1}),
@@ -124,11 +124,11 @@ TEST(StateMap, GivesTheShareOfSomeOutputs) {
   EXPECT_THAT(groups_of(map.to({"c"})), ElementsAre("bc -> c"));
   EXPECT_THAT(groups_of(map.to({"out"})), ElementsAre("e -> out"));
   EXPECT_THAT(groups_of(map.to({})), IsEmpty());
-  EXPECT_THAT(error_of([&] { map.to({"f"}); }), HasSubstr("f: the state map gives no tensor of this name"));
-  EXPECT_THAT(error_of([&] { map.to({"c"}).inverse(); }), HasSubstr("split 0 [1, 1]: has no way back"));
+  EXPECT_THAT(error_of([&] { map.to({"f"}); }), HasSubstr("f: the state map produces no tensor of this name"));
+  EXPECT_THAT(error_of([&] { map.to({"c"}).inverse(); }), HasSubstr("split 0 [1, 1]: has no inverse"));
 }
 
-TEST(StateMap, GivesWhatCanBeMadeOfSomeInputs) {
+TEST(StateMap, RestrictsToOutputsOfSomeInputs) {
   const StateMap back =
       parallel({stack({"a0", "a1"}, "a", 0), tie("e", {"in", "out"}), rename("d", "d.weight")}).inverse();
   EXPECT_THAT(groups_of(back.from({"a", "d.weight", "other"})), UnorderedElementsAre("a -> a0 a1", "d.weight -> d"));
@@ -147,19 +147,27 @@ TEST(StateMap, ShardsTakeEveryNthGroup) {
   EXPECT_THAT(error_of([&] { map.shard(2, 2); }), HasSubstr("expected 0 <= shard < 2, found 2"));
 }
 
-TEST(StateMap, RefusesNamesThatCollide) {
+TEST(StateMap, RefusesNameCollisions) {
   EXPECT_THAT(error_of([] { parallel({rename("a", "b"), rename("a", "c")}); }), HasSubstr("a: would be read twice"));
-  EXPECT_THAT(error_of([] { parallel({rename("a", "c"), rename("b", "c")}); }), HasSubstr("c: would be given twice"));
+  EXPECT_THAT(
+      error_of([] {
+        parallel({rename("a", "c"), rename("b", "c")});
+      }),
+      HasSubstr("c: would be produced twice"));
   EXPECT_THAT(error_of([] { stack({"a", "a"}, "c", 0); }), HasSubstr("a: would be read twice"));
   EXPECT_THAT(
       error_of([] {
         sequential({rename("a", "b"), rename("a", "c")});
       }),
       HasSubstr("a: would be read twice by a state map: an earlier map of the sequence has read it"));
-  EXPECT_THAT(error_of([] { sequential({rename("a", "x"), rename("b", "x")}); }), HasSubstr("x: would be given twice"));
+  EXPECT_THAT(
+      error_of([] {
+        sequential({rename("a", "x"), rename("b", "x")});
+      }),
+      HasSubstr("x: would be produced twice"));
 }
 
-TEST(StateMap, RefusesGraphsThatAreNone) {
+TEST(StateMap, RefusesInvalidGraphs) {
   const MapStep step{Transpose{}, {0}, {1}};
   auto error =
       [](std::vector<MapPort> inputs, std::vector<MapStep> steps, std::vector<MapPort> outputs, size_t values) {
@@ -169,17 +177,17 @@ TEST(StateMap, RefusesGraphsThatAreNone) {
   EXPECT_THAT(error({{"a", 0}}, {step}, {{"b", 2}}, 2), HasSubstr("b: a state map would use value 2 twice, or before"));
   EXPECT_THAT(error({{"a", 1}}, {step}, {{"b", 1}}, 2), HasSubstr("transpose 0 1: a state map would use value 0"));
   EXPECT_THAT(
-      error({{"a", 0}, {"b", 1}}, {step}, {}, 2), HasSubstr("transpose 0 1: a state map would make value 1 twice"));
-  EXPECT_THAT(error({{"a", 3}}, {}, {}, 2), HasSubstr("a: a state map would make value 3 twice, or counts too few"));
+      error({{"a", 0}, {"b", 1}}, {step}, {}, 2), HasSubstr("transpose 0 1: a state map would produce value 1 twice"));
+  EXPECT_THAT(error({{"a", 3}}, {}, {}, 2), HasSubstr("a: a state map would produce value 3 twice, or has too few"));
 }
 
-TEST(StateMap, RefusesSizesThatAreNoSizes) {
+TEST(StateMap, RefusesInvalidSizes) {
   EXPECT_THAT(
       error_of([] {
         concatenate({"a", "b"}, "c", 0, {1});
       }),
-      HasSubstr("c: concatenate 0 [1]: expected a size for each of 2 tensors"));
-  EXPECT_THAT(error_of([] { split("c", {"a", "b"}, 0, {3, -1}); }), HasSubstr("c: split 0 [3, -1]: expected a size"));
+      HasSubstr("c: concatenate 0 [1]: expected one size for each of 2 tensors"));
+  EXPECT_THAT(error_of([] { split("c", {"a", "b"}, 0, {3, -1}); }), HasSubstr("c: split 0 [3, -1]: expected one size"));
   EXPECT_THAT(error_of([] { slice("a", "b", 0, {4, 8}, 7); }), HasSubstr("expected a range within the size"));
   EXPECT_THAT(error_of([] { stack({}, "a", 0); }), HasSubstr("stack 0: expected tensors"));
 }

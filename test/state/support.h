@@ -1,4 +1,4 @@
-// What the tests of checkpoints share: a folder that goes away, hand-made files, and errors as text.
+// Shared code of the tests of checkpoints: a temporary folder, hand-made files, and error messages.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 namespace lehr::state::testing {
 
-/// A folder in memory, where there is one: a thousand saves with their fsyncs would take minutes on a busy disk.
+/// A folder in memory if there is one, since a thousand saves with their fsyncs would take minutes on a busy disk.
 inline fs::path memory_folder() {
   return fs::exists("/dev/shm") ? fs::path("/dev/shm") : fs::temp_directory_path();
 }
@@ -53,7 +53,7 @@ inline void write_bytes(const fs::path& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary) << bytes;
 }
 
-/// A safetensors file as bytes: the length, the JSON as it is, `data`.
+/// A safetensors file as bytes: the length, the given JSON, `data`.
 inline std::string safetensors_bytes(const std::string& json, const std::string& data) {
   std::string bytes(8, '\0');
   for (size_t i = 0; i < 8; ++i) {
@@ -74,7 +74,7 @@ std::string error_of(const Action& action) {
   return "";
 }
 
-/// Equal in type, shape and every bit (so that NaN equals itself and 0 differs from -0).
+/// Equal in dtype, shape and every bit (NaN equals itself, and 0 differs from -0).
 inline bool bit_equal(const at::Tensor& a, const at::Tensor& b) {
   const at::Tensor x = a.contiguous();
   const at::Tensor y = b.contiguous();

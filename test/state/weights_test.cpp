@@ -1,4 +1,4 @@
-// Whole checkpoints: which files are found, and that index and files must agree.
+// Whole checkpoints: how files are found, and consistency of index and files.
 #include "lehr/state/weights.h"
 
 #include <gmock/gmock.h>
@@ -45,7 +45,7 @@ TEST(WeightReader, ReadsShardsThatTransformersWrote) {
   EXPECT_THAT(reader.info("lm_head.weight").shape, ElementsAre(96, 24));
   const at::Tensor head = reader.tensor("lm_head.weight");
   EXPECT_EQ(head.scalar_type(), at::kFloat);
-  // Read from the file with Python's struct: exact.
+  // Expected values were read from the file with Python's struct, so they are exact.
   EXPECT_EQ(head[0][0].item<double>(), 0.09815807640552521);
   EXPECT_EQ(head[0][2].item<double>(), 0.3551209568977356);
   EXPECT_EQ(head[95][23].item<double>(), 0.2501944303512573);
@@ -54,7 +54,7 @@ TEST(WeightReader, ReadsShardsThatTransformersWrote) {
       HasSubstr("sharded: lm_head.wieght: no such tensor; did you"));
 }
 
-TEST(WeightReader, ReadsSomeRowsOfATensorWhateverItsAlignment) {
+TEST(WeightReader, ReadsSomeRowsOfATensorWithAnyAlignment) {
   const WeightReader reader(fixture("sharded"));
   const at::Tensor head = reader.tensor("lm_head.weight");
   const at::Tensor some = reader.rows("lm_head.weight", 90, 93);
@@ -63,7 +63,7 @@ TEST(WeightReader, ReadsSomeRowsOfATensorWhateverItsAlignment) {
   EXPECT_EQ(reader.rows("lm_head.weight", 96, 96).numel(), 0);
   EXPECT_THAT(
       error_of([&] { reader.rows("lm_head.weight", 90, 97); }),
-      HasSubstr("lm_head.weight: rows 90 to 97 were asked for, it has 96"));
+      HasSubstr("lm_head.weight: rows 90 to 97 were requested, but it has 96"));
   const TemporaryFolder folder;
   const fs::path odd = folder.path() / "odd.safetensors";
   write_bytes(
@@ -74,10 +74,10 @@ TEST(WeightReader, ReadsSomeRowsOfATensorWhateverItsAlignment) {
           std::string("\0\1\0\2\0\3\0\4", 8)));
   const WeightReader unaligned(odd);
   EXPECT_TRUE(at::equal(unaligned.rows("b", 1, 3), at::tensor({2, 3}, at::kShort)));
-  EXPECT_THAT(error_of([&] { unaligned.rows("c", 0, 1); }), HasSubstr("rows 0 to 1 were asked for, it has 0"));
+  EXPECT_THAT(error_of([&] { unaligned.rows("c", 0, 1); }), HasSubstr("rows 0 to 1 were requested, but it has 0"));
 }
 
-TEST(WeightReader, TakesAFolderWithAStemAnIndexOrOneFile) {
+TEST(WeightReader, AcceptsAFolderWithAStemAnIndexOrOneFile) {
   const TemporaryFolder folder;
   write_file(folder.path() / "optimizer.safetensors", {"state.m", "state.v"});
   EXPECT_THAT(WeightReader(folder.path(), "optimizer").names(), ElementsAre("state.m", "state.v"));
@@ -88,7 +88,7 @@ TEST(WeightReader, TakesAFolderWithAStemAnIndexOrOneFile) {
   EXPECT_TRUE(WeightReader::exists(fixture("sharded")));
 }
 
-TEST(WeightReader, PrefersTheSingleFileAsTransformersDoes) {
+TEST(WeightReader, PrefersTheSingleFileLikeTransformers) {
   const TemporaryFolder folder;
   write_file(folder.path() / "model.safetensors", {"one"});
   write_file(folder.path() / "other.safetensors", {"two"});
@@ -96,7 +96,7 @@ TEST(WeightReader, PrefersTheSingleFileAsTransformersDoes) {
   EXPECT_THAT(WeightReader(folder.path()).names(), ElementsAre("one"));
 }
 
-TEST(WeightReader, SaysWhatItLookedFor) {
+TEST(WeightReader, ErrorsNameTheFilesItLookedFor) {
   const TemporaryFolder folder;
   EXPECT_THAT(
       error_of([&] { WeightReader reader(folder.path()); }),
@@ -114,9 +114,9 @@ TEST(WeightReader, RefusesAnIndexThatLeavesTheFolder) {
        std::vector<std::string>{"../secret.safetensors", "a/../../secret.safetensors", absolute, ""}) {
     EXPECT_THAT(
         refusal(folder, fmt::format(R"({{"weight_map":{{"w":"{}"}}}})", name)),
-        HasSubstr(fmt::format("weight_map: w: expected a file of the same folder, found \"{}\"", name)));
+        HasSubstr(fmt::format("weight_map: w: expected a file in the same folder, found \"{}\"", name)));
   }
-  EXPECT_THAT(refusal(folder, R"({"weight_map":{"w":"a\u0000b"}})"), HasSubstr("expected a file of the same folder"));
+  EXPECT_THAT(refusal(folder, R"({"weight_map":{"w":"a\u0000b"}})"), HasSubstr("expected a file in the same folder"));
 }
 
 TEST(WeightReader, RefusesAnIndexThatDoesNotAgreeWithTheFiles) {
@@ -124,27 +124,27 @@ TEST(WeightReader, RefusesAnIndexThatDoesNotAgreeWithTheFiles) {
   write_file(folder.path() / "a.safetensors", {"one", "two"});
   write_file(folder.path() / "b.safetensors", {"two", "three"});
   const fs::path path = folder.path();
-  EXPECT_THAT(refusal(path, "{"), HasSubstr("index.json: no valid JSON"));
+  EXPECT_THAT(refusal(path, "{"), HasSubstr("index.json: invalid JSON"));
   EXPECT_THAT(refusal(path, "{}"), HasSubstr("weight_map: expected an object"));
   EXPECT_THAT(refusal(path, R"({"weight_map":{"one":1}})"), HasSubstr("weight_map: one: expected a file name"));
   EXPECT_THAT(
       refusal(path, R"({"weight_map":{"one":"a.safetensors","one":"b.safetensors"}})"),
-      HasSubstr("\"one\" is there twice"));
+      HasSubstr("\"one\" occurs twice"));
   EXPECT_THAT(
       refusal(path, R"({"weight_map":{"one":"c.safetensors"}})"),
-      HasSubstr("names c.safetensors (for one), which is not"));
+      HasSubstr("names c.safetensors (for one), which does not exist"));
   EXPECT_THAT(
       refusal(path, R"({"weight_map":{"one":"b.safetensors"}})"),
-      HasSubstr("one: expected it in b.safetensors, which does not hold it"));
+      HasSubstr("one: expected it in b.safetensors, which does not contain it"));
   EXPECT_THAT(
       refusal(path, R"({"weight_map":{"one":"a.safetensors"}})"),
-      HasSubstr("two: a.safetensors holds it, but the index does not list it"));
+      HasSubstr("two: a.safetensors contains it, but the index does not list it"));
   EXPECT_THAT(
       refusal(path, R"({"weight_map":{"one":"a.safetensors","two":"a.safetensors","three":"b.safetensors"}})"),
-      HasSubstr("two: both a.safetensors and b.safetensors hold it"));
+      HasSubstr("two: both a.safetensors and b.safetensors contain it"));
 }
 
-TEST(WeightReader, FollowsLinksAsTheHubCacheHasThem) {
+TEST(WeightReader, FollowsSymbolicLinksOfTheHubCache) {
   const TemporaryFolder blobs;
   const TemporaryFolder folder;
   write_file(blobs.path() / "0123", {"w"});

@@ -1,5 +1,5 @@
-// Holds the tree to its architecture: the arrows between folders that the root CMakeLists.txt names, and the marks of a
-// readable file.
+// Checks the tree against its architecture: the dependencies between folders that the root CMakeLists.txt states, and
+// the rules for readable files.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <gmock/gmock.h>
@@ -19,7 +19,7 @@
 namespace {
 
 namespace fs = std::filesystem;
-using Folders = std::map<std::string, std::set<std::string>>;  // A folder, and what it may use.
+using Folders = std::map<std::string, std::set<std::string>>;  // A folder, and the folders that it may use.
 
 constexpr size_t kMaxLines = 400;
 
@@ -29,7 +29,7 @@ struct Source {
   std::vector<std::string> lines;
 
   bool is_header() const { return path.ends_with(".h"); }
-  /// Tables that a script wrote: too long to read, and not meant to be.
+  /// Tables that a script wrote: too long to read, and not meant to be read.
   bool is_generated() const { return path.ends_with("_tables.cpp"); }
   /// "nn" for "lehr/nn/linear.h".
   std::string folder() const {
@@ -47,7 +47,7 @@ std::vector<std::string> read_lines(const fs::path& path) {
   return lines;
 }
 
-/// All C++ and CUDA sources under the given folders of the root, sorted.
+/// All C++ and CUDA sources in the given folders of the root, sorted.
 std::vector<Source> read_sources(const fs::path& root, const std::vector<std::string>& folders) {
   static const std::set<std::string> kExtensions = {".h", ".cpp", ".cu"};
   std::vector<Source> sources;
@@ -66,7 +66,7 @@ std::vector<Source> read_sources(const fs::path& root, const std::vector<std::st
   return sources;
 }
 
-/// The arrows that `lehr_library(name USES name...)` states.
+/// The dependencies that `lehr_library(name USES name...)` states.
 Folders parse_folders(const std::string& cmake) {
   static const std::regex kLibrary(R"(lehr_library\(\s*([a-z_]+)((?:\s+[A-Za-z_]+)*)\s*\))");
   Folders folders;
@@ -82,7 +82,7 @@ Folders parse_folders(const std::string& cmake) {
   return folders;
 }
 
-/// Everything that can be reached from `folder` over the arrows.
+/// All folders that can be reached from `folder` over dependencies.
 std::set<std::string> reachable(const Folders& folders, const std::string& folder) {
   std::set<std::string> seen;
   std::function<void(const std::string&)> visit = [&](const std::string& from) {
@@ -100,14 +100,14 @@ std::set<std::string> reachable(const Folders& folders, const std::string& folde
   return seen;
 }
 
-/// What `#include "..."` or `#include <...>` names, empty for any other line.
+/// The header that `#include "..."` or `#include <...>` names, empty for any other line.
 std::string included(const std::string& line) {
   static const std::regex kInclude(R"(^\s*#\s*include\s*[<"]([^">]+)[">].*)");
   std::smatch match;
   return std::regex_match(line, match, kInclude) ? match[1].str() : "";
 }
 
-/// Every include of a folder of lehr/ that the arrows do not allow, as "file:line: what to do".
+/// Every include of a folder of lehr/ that the dependencies do not allow, as "file:line: what to do".
 std::vector<std::string> forbidden_includes(const Folders& folders, const std::vector<Source>& sources) {
   static const std::regex kFolder(R"(^lehr/([a-z_0-9]+)/.*)");
   std::vector<std::string> complaints;
@@ -135,8 +135,8 @@ std::vector<std::string> forbidden_includes(const Folders& folders, const std::v
   return complaints;
 }
 
-/// Every include of a LibTorch header where it does not belong. LibTorch's own headers come in through
-/// lehr/base/torch.h alone; a .cpp or .cu file may add single ones.
+/// Every include of a LibTorch header where it is not allowed. LibTorch's headers are included through
+/// lehr/base/torch.h only; a .cpp or .cu file may add single ones.
 std::vector<std::string> stray_torch_includes(const std::vector<Source>& sources) {
   static const std::regex kTorch(R"(^(torch|ATen|c10)/.*)");
   std::vector<std::string> complaints;
@@ -158,8 +158,8 @@ std::vector<std::string> stray_torch_includes(const std::vector<Source>& sources
   return complaints;
 }
 
-/// Every file whose first line does not say what it is for (of a pair x.h and x.cpp, the header does), and every header
-/// without #pragma once.
+/// Every file whose first line does not state its purpose (of a pair x.h and x.cpp, that of the header), and every
+/// header without #pragma once.
 std::vector<std::string> unmarked_files(const std::vector<Source>& sources) {
   std::set<std::string> headers;
   for (const Source& source : sources) {
@@ -198,17 +198,17 @@ std::vector<std::string> long_files(const std::vector<Source>& sources) {
 }
 
 /// Every operator of lehr/ops/*.h without an OperatorScope of its name, and every backward of lehr/ without a scope:
-/// their time would stand under no name in `lehr train --profile`.
+/// `lehr train --profile` could not attribute their time.
 std::vector<std::string> operators_without_kind(const std::vector<Source>& sources) {
-  // What is only called by operators, or made of others' scopes.
+  // Functions that only operators call, or that are composed of functions with scopes.
   static const std::set<std::string> kParts = {
       "product",
       "put_product",
       "few_rows",
       "rows_of",
       "check_linear",
-      "remade_product",
-      "can_be_made_again",
+      "recomputable_matmul",
+      "can_recompute",
       "add_product_",
       "gemm",
       "gemm_",
@@ -217,17 +217,27 @@ std::vector<std::string> operators_without_kind(const std::vector<Source>& sourc
       "rows_that_count",
       "all_rows",
       "records_cuda_graphs",
-      "record_cuda_graph",
+      "make_cuda_recorder",
       "spread",
       "chunk_rows",
       "check_labels",
       "weight_gradient",
       "note_weight_gradients",
-      "remade_by",
-      "keep",
-      "keep_operand",
-      "kept",
+      "recomputable",
+      "save_or_recompute",
+      "save_operand",
+      "saved_or_recomputed",
       "flash_attention_on_meta",
+      "causal_attention_flops",
+      "sequence_ends",
+      "row_mask",
+      "register_peak_per_thread",
+      "cumulative_lengths_of",
+      "cumulative_lengths_of_rows",
+      "with_cumulative_lengths",
+      "without_hidden_queries",
+      "flash_takes",
+      "variable_length_attention",
       "empty_attention_part",
       "merge",
       "with_sinks",
@@ -237,7 +247,7 @@ std::vector<std::string> operators_without_kind(const std::vector<Source>& sourc
       "global_norm",
       "scale_",
       "grouped_linear_reference"};
-  // Backward functions that compute nothing by themselves: they send, wait, or run what has scopes of its own.
+  // Backward functions that compute nothing themselves: they send, wait, or run functions with scopes of their own.
   static const std::set<std::string> kGlue = {
       "Flash", "Attach", "Checkpoint", "Collective", "AllToAll", "Start", "Wait", "Begin", "BeginFrozen", "End"};
   static const std::regex kDeclared(R"(^[A-Za-z][A-Za-z_:<>, ]* ([a-z_0-9]+)\()");
@@ -272,7 +282,7 @@ std::vector<std::string> operators_without_kind(const std::vector<Source>& sourc
         "lehr/ops/autograd.h",
         "lehr/ops/cpu.h",
         "lehr/ops/cuda.h",
-        "lehr/ops/fast.h",
+        "lehr/ops/dispatch.h",
         "lehr/ops/norm_calls.h",
         "lehr/ops/reference.h"};
     if (!source.is_header() || !source.path.starts_with("lehr/ops/") || kInside.count(source.path) != 0 ||
@@ -312,13 +322,13 @@ class Tree : public ::testing::Test {
   static std::vector<Source> library() { return read_sources(root(), {"lehr"}); }
 };
 
-TEST_F(Tree, IncludesOnlyAlongTheArrows) {
+TEST_F(Tree, IncludesFollowTheDependencies) {
   const std::vector<std::string> complaints = forbidden_includes(folders(), library());
   EXPECT_TRUE(complaints.empty()) << joined(complaints);
 }
 
-TEST_F(Tree, NamesEachFolderBelowTheFoldersThatUseIt) {
-  // CMake reads the list in order, so an arrow upward would not even configure; this says which one it is.
+TEST_F(Tree, HasNoUnknownFolderAndNoCycle) {
+  // CMake reads the list in order, so a dependency upward would not even configure; this test names it.
   const Folders all = folders();
   ASSERT_EQ(all.count("base"), 1u) << "CMakeLists.txt: no lehr_library(base) was found";
   for (const auto& [folder, used] : all) {
@@ -329,7 +339,7 @@ TEST_F(Tree, NamesEachFolderBelowTheFoldersThatUseIt) {
   }
 }
 
-TEST_F(Tree, KeepsTheMeshOutOfLayers) {
+TEST_F(Tree, LayersDoNotDependOnTheMesh) {
   const std::set<std::string> seen = reachable(folders(), "nn");
   for (const char* unknown : {"mesh", "shard", "pipeline", "state", "model", "train"}) {
     EXPECT_EQ(seen.count(unknown), 0u) << "CMakeLists.txt: nn reaches " << unknown
@@ -337,45 +347,67 @@ TEST_F(Tree, KeepsTheMeshOutOfLayers) {
   }
 }
 
-TEST_F(Tree, KeepsModelsOutOfTheTrainer) {
+TEST_F(Tree, TheTrainerDoesNotDependOnModels) {
   EXPECT_EQ(reachable(folders(), "train").count("model"), 0u)
       << "CMakeLists.txt: train reaches model; a model comes to the trainer through its train spec";
 }
 
-TEST_F(Tree, LetsLibTorchInThroughOneHeader) {
+TEST_F(Tree, LibTorchIsIncludedThroughOneHeader) {
   const std::vector<std::string> complaints = stray_torch_includes(library());
   EXPECT_TRUE(complaints.empty()) << joined(complaints);
 }
 
-TEST_F(Tree, SaysAtTheTopOfEachFileWhatItIsFor) {
+TEST_F(Tree, FilesBeginWithTheirPurpose) {
   const std::vector<std::string> complaints = unmarked_files(read_sources(root(), {"app", "bench", "example", "lehr"}));
   EXPECT_TRUE(complaints.empty()) << joined(complaints);
 }
 
-TEST_F(Tree, KeepsFilesShort) {
+TEST_F(Tree, FilesAreShort) {
   const std::vector<std::string> complaints = long_files(read_sources(root(), {"app", "lehr"}));
   EXPECT_TRUE(complaints.empty()) << joined(complaints);
 }
 
-TEST_F(Tree, GivesEveryOperatorAKind) {
+TEST_F(Tree, OperatorsHaveAKind) {
   const std::vector<std::string> complaints = operators_without_kind(library());
   EXPECT_TRUE(complaints.empty()) << joined(complaints);
 }
 
-// The rules above pass on a good tree; these show that they do not pass on a bad one.
+// setenv is undefined behaviour during another thread's getenv, so the program calls it before it has a second thread.
+TEST_F(Tree, EnvironmentVariablesAreSetBeforeThreadsStart) {
+  std::set<std::string> places;
+  size_t set = 0, threads = 0;  // lines of train_on in lehr/app/train.cpp
+  for (const Source& source : read_sources(root(), {"app", "lehr"})) {
+    for (size_t i = 0; i < source.lines.size(); ++i) {
+      const std::string& line = source.lines[i];
+      if (std::regex_search(line, std::regex(R"(\b(setenv|unsetenv|putenv)\()"))) {
+        places.insert(source.path);
+      }
+      if (source.path == "lehr/app/train.cpp") {
+        set = line.find("train::set_library_variables(") != std::string::npos ? i : set;
+        threads = line.find("  StopSignals signals;") != std::string::npos ? i : threads;
+      }
+    }
+  }
+  EXPECT_THAT(places, testing::ElementsAre("lehr/mesh/backend_variables.cpp", "lehr/train/device.cpp"))
+      << "set_library_variables and set_backend_variables are the places for it";
+  EXPECT_GT(set, 0U);
+  EXPECT_GT(threads, set) << "lehr/app/train.cpp: the signals' thread, the first one, must come later";
+}
 
-TEST(StructureRules, ReadTheArrowsOfCMakeLists) {
+// The rules above pass on a good tree; the tests below show that they fail on a bad one.
+
+TEST(StructureRules, ReadTheDependenciesOfCMakeLists) {
   const Folders folders =
       parse_folders("lehr_library(base)\nlehr_library(nn   USES ops)\nlehr_library(a USES\n  b c)\n");
   EXPECT_EQ(folders, (Folders{{"base", {}}, {"nn", {"ops"}}, {"a", {"b", "c"}}}));
 }
 
-TEST(StructureRules, FollowArrowsToTheirEnd) {
+TEST(StructureRules, FollowDependenciesTransitively) {
   const Folders folders = {{"nn", {"ops"}}, {"ops", {"mesh"}}, {"mesh", {}}};
   EXPECT_THAT(reachable(folders, "nn"), ::testing::ElementsAre("mesh", "ops"));
 }
 
-TEST(StructureRules, ForbidWhatOnlyAUsedFolderMayInclude) {
+TEST(StructureRules, ForbidIncludesOfIndirectDependencies) {
   const Folders folders = {{"nn", {"ops"}}, {"ops", {"mesh"}}, {"mesh", {}}};
   const Source source = {
       .path = "lehr/nn/linear.cpp",
@@ -390,7 +422,7 @@ TEST(StructureRules, ForbidWhatOnlyAUsedFolderMayInclude) {
           ::testing::StartsWith("lehr/nn/linear.cpp:4: includes lehr/mesh/device_mesh.h, but nn may use ops only")));
 }
 
-TEST(StructureRules, ForbidIncludesFromAFolderThatCMakeListsDoesNotName) {
+TEST(StructureRules, ForbidIncludesFromAFolderMissingInCMakeLists) {
   const Source source = {.path = "lehr/stray/a.h", .lines = {"#include \"lehr/nn/module.h\""}};
   EXPECT_EQ(forbidden_includes({{"nn", {}}}, {source}).size(), 1u);
 }

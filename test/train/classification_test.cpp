@@ -14,8 +14,8 @@ using testing::Folder;
 using testing::tiny_run;
 using testing::train;
 
-// Of 60 sentences 39 have the label 0, so naming one label alone is right for 65 %. Eight epochs later the classifier
-// knows nearly all by heart: 93 % were found.
+// Of 60 sentences, 39 have the label 0, so always predicting one label is right for 65 %. After eight epochs the
+// classifier has memorized nearly all: 93 % were observed.
 TEST(Trainer, ClassifiesText) {
   const Folder folder;
   const std::string sample = std::string(LEHR_SOURCE_DIR) + "/test/data/data/sst2_sample.txt";

@@ -1,4 +1,4 @@
-// Runs in float8: what they train and leave behind, and what is refused before they start.
+// Training in float8: gradients, losses, checkpoints, and errors before a run starts.
 #include "lehr/train/float8.h"
 
 #include <gmock/gmock.h>
@@ -17,7 +17,7 @@ using testing::tiny_run;
 
 using Overrides = std::vector<std::pair<std::string, std::string>>;
 
-// The tiny run with sizes that float8 takes.
+// The tiny run with sizes that float8 supports.
 TrainConfig float8_run(const std::filesystem::path& folder, const Overrides& more = {}) {
   Overrides overrides{{"float8.enable", "true"}, {"model.args.intermediate_size", "32"}, {"model.args.head_dim", "16"}};
   overrides.insert(overrides.end(), more.begin(), more.end());
@@ -38,7 +38,7 @@ std::string problem_of(const std::function<void()>& body) {
   return "";
 }
 
-// What a run of one step changes of each parameter. With plain SGD that is its gradient, times the learning rate.
+// The change of each parameter in a run of one step. With plain SGD that is its gradient times the learning rate.
 std::map<std::string, at::Tensor> change_of_one_step(const TrainConfig& config) {
   Logger quiet("", true);
   const auto list = testing::specs();
@@ -54,10 +54,10 @@ std::map<std::string, at::Tensor> change_of_one_step(const TrainConfig& config) 
   return change;
 }
 
-// Rounding an operand to float8 costs 2.6 % of it on average. Gradients go through up to fourteen layers forward and as
-// many backward, whose errors are independent: some 3 to 12 % of each. Layers that compute as without would err by
-// nothing, a scale that is lost or doubled by half of the gradient or more.
-TEST(Float8Run, HasGradientsThatErrByTheRoundingOfOperands) {
+// Rounding an operand to float8 costs 2.6 % of it on average. Gradients pass through up to fourteen layers forward and
+// as many backward, with independent errors: some 3 to 12 % of each gradient. Layers that do not use float8 would have
+// no error; a lost or doubled scale would cause an error of at least half of the gradient.
+TEST(Float8Run, GradientsHaveTheErrorOfRoundedOperands) {
   const Overrides one_step{
       {"training.steps", "1"},
       {"lr_scheduler.warmup_steps", "0"},
@@ -81,8 +81,8 @@ TEST(Float8Run, HasGradientsThatErrByTheRoundingOfOperands) {
   }
 }
 
-// Losses of 20 steps in which the model learns: within 2 % of those without (0.5 % were found), and not the same.
-TEST(Float8Run, LearnsAsOneWithout) {
+// Losses of 20 steps in which the model learns: within 2 % of those without float8 (0.5 % was observed), and not equal.
+TEST(Float8Run, LearnsLikeARunWithoutFloat8) {
   for (const char* type : {"float32", "bfloat16"}) {
     const Overrides precision{
         {"training.mixed_precision_param", type}, {"training.steps", "20"}, {"optimizer.lr", "0.005"}};
@@ -107,7 +107,7 @@ TEST(Float8Run, LearnsAsOneWithout) {
   }
 }
 
-TEST(Float8Run, SavesWeightsInTheirOwnTypeAndResumesWithTheSameBits) {
+TEST(Float8Run, SavesWeightsInTheirOwnTypeAndResumesBitForBit) {
   const Folder whole, stopped;
   const auto config = float8_run(whole.path());
   testing::train(config);
@@ -121,20 +121,20 @@ TEST(Float8Run, SavesWeightsInTheirOwnTypeAndResumesWithTheSameBits) {
   }
 }
 
-TEST(Float8Run, SwitchesAllLayersButThoseOfTheHeadAndTheExcluded) {
+TEST(Float8Run, ConvertsAllLayersExceptTheHeadAndTheExcluded) {
   const Folder folder;
   const auto config =
       float8_run(folder.path(), {{"float8.exclude", R"(["model\\.layers\\.0\\..*", ".*\\.down_proj"])"}});
   Logger quiet("", true);
   const auto list = testing::specs();
   Trainer trainer(config, {.specs = list, .log = quiet});
-  EXPECT_EQ(nn::count_float8(trainer.model()), 6);  // of 14: one layer of seven, less one
+  EXPECT_EQ(nn::count_float8(trainer.model()), 6);  // of 14: one layer of seven, minus one
   EXPECT_EQ(
       describe_float8(config.float8, trainer.model(), at::kCPU),
-      "6 of 15 linear layers, rowwise; the CPU computes the same numbers, and no faster");
+      "6 of 15 linear layers, rowwise; emulated on the CPU, without a speed-up");
 }
 
-TEST(Float8Run, SaysWhichSizesDoNotFit) {
+TEST(Float8Run, ReportsUnsupportedSizes) {
   const Folder folder;
   const auto config = tiny_run(folder.path(), {{"float8.enable", "true"}, {"model.args.head_dim", "16"}});
   Logger quiet("", true);
@@ -142,11 +142,11 @@ TEST(Float8Run, SaysWhichSizesDoNotFit) {
   Trainer trainer(config, {.specs = list, .log = quiet});
   EXPECT_THAT(
       describe_float8(config.float8, trainer.model(), at::kCPU),
-      HasSubstr("8 of 15 linear layers, rowwise; 6 stay as they are, with sizes that are no multiples of 16: "
+      HasSubstr("8 of 15 linear layers, rowwise; 6 do not use float8, with sizes that are not multiples of 16: "
                 "model.layers.0.mlp.gate_proj, model.layers.0.mlp.up_proj, model.layers.0.mlp.down_proj, ...;"));
 }
 
-TEST(Float8Run, RefusesWhatHasNoMeaning) {
+TEST(Float8Run, RefusesInvalidSettings) {
   const Folder folder;
   const auto start = [&](const Overrides& overrides) {
     return problem_of([&] { testing::train(float8_run(folder.path(), overrides)); });

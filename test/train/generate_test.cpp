@@ -15,7 +15,7 @@ at::Tensor logits() {
   return at::tensor({0.0, 3.0, 1.0, 2.0}, at::kDouble);
 }
 
-TEST(SampleToken, TakesTheMostLikelyAtTemperatureZero) {
+TEST(SampleToken, PicksTheMostLikelyAtTemperatureZero) {
   EXPECT_EQ(sample_token(logits(), {.temperature = 0}, 0.99), 1);
 }
 
@@ -26,11 +26,11 @@ TEST(SampleToken, DrawsInProportionToProbability) {
   }
   const at::Tensor expected = logits().softmax(0) * 10000;
   for (int64_t id = 0; id < 4; ++id) {
-    EXPECT_NEAR(counts[id], expected[id].item<double>(), 1.5);  // the grid of 10,000 points leaves one either way
+    EXPECT_NEAR(counts[id], expected[id].item<double>(), 1.5);  // the grid of 10,000 points may be off by one
   }
 }
 
-TEST(SampleToken, KeepsToTopKAndTopP) {
+TEST(SampleToken, RestrictsToTopKAndTopP) {
   for (int i = 0; i < 100; ++i) {
     EXPECT_THAT(sample_token(logits(), {.top_k = 2}, i / 100.0), ::testing::AnyOf(1, 3));
     EXPECT_EQ(sample_token(logits(), {.top_p = 0.1}, i / 100.0), 1);
@@ -39,7 +39,7 @@ TEST(SampleToken, KeepsToTopKAndTopP) {
   EXPECT_EQ(sample_token(logits(), {.top_p = 0.8}, 0.99), 3) << "the token that reaches top_p is kept";
 }
 
-// The shapes of reference checkpoints, in float64, with weights large enough that every layer matters.
+// The reference checkpoints in float64, with weights large enough that every layer has a visible effect.
 std::shared_ptr<nn::Model> model_of(const std::string& reference) {
   const auto shape =
       testing::families().from_hf_folder(std::filesystem::path(LEHR_SOURCE_DIR) / "test/data/reference" / reference);
@@ -69,11 +69,11 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values("qwen3_tied_v4config", "qwen3moe_sparse_step2", "llama_rope_llama3"),
     [](const auto& reference) { return std::string(reference.param); });
 
-// Rounding of sums in another order leaves 1e-12 of the largest logit.
-TEST_P(Families, GiveTheLogitsOfTheWholeSequenceThroughACache) {
+// The rounding of sums in another order is at most 1e-12 of the largest logit.
+TEST_P(Families, LogitsWithACacheEqualThoseOfTheWholeSequence) {
   const auto model = model_of(GetParam());
   at::manual_seed(5);
-  const at::Tensor ids = at::randint(80, {2, 100}, at::kLong);  // past the 64 positions that a cache begins with
+  const at::Tensor ids = at::randint(80, {2, 100}, at::kLong);  // more than the 64 positions of a new cache
   const at::Tensor whole = logits_of(*model, ids);
   nn::KeyValueCaches caches(static_cast<size_t>(model->num_local_layers()));
   for (const auto& [first, count] : {std::pair{0, 7}, {7, 1}, {8, 1}, {9, 40}, {49, 1}, {50, 30}, {80, 20}}) {
@@ -84,8 +84,8 @@ TEST_P(Families, GiveTheLogitsOfTheWholeSequenceThroughACache) {
   EXPECT_EQ(caches.front().length(), 100);
 }
 
-// Greedily, and drawn: the token at each place is the one that the logits of the whole sequence give.
-TEST_P(Families, ContinueWithACacheAsWithout) {
+// Greedy and sampled: each token is the one that the logits of the whole sequence determine.
+TEST_P(Families, GenerateTheSameTokensWithAndWithoutACache) {
   const auto model = model_of(GetParam());
   for (const double temperature : {0.0, 1.0}) {
     std::vector<int64_t> sequence{7, 11, 13};
@@ -102,8 +102,8 @@ TEST_P(Families, ContinueWithACacheAsWithout) {
   }
 }
 
-// Nothing slides: a sequence ends with the model's positions, and what would go beyond them is refused.
-TEST(Generate, FillsTheModelsPositionsAndRefusesWhatGoesBeyondThem) {
+// There is no sliding window: a sequence ends with the model's positions, and longer requests are refused.
+TEST(Generate, UsesAllPositionsOfTheModelAndRefusesMore) {
   const auto model = model_of("qwen3_tied_v4config");
   EXPECT_EQ(generate(*model, {1, 2, 3}, {.max_new_tokens = 7, .max_positions = 10}).size(), 7U);
   EXPECT_THAT(
@@ -111,7 +111,7 @@ TEST(Generate, FillsTheModelsPositionsAndRefusesWhatGoesBeyondThem) {
         generate(*model, {1, 2, 3}, {.max_new_tokens = 8, .max_positions = 10});
       },
       ::testing::ThrowsMessage<Error>(
-          ::testing::HasSubstr("prompt: 3 tokens and 8 new ones do not fit into the model's 10 positions")));
+          ::testing::HasSubstr("prompt: 3 tokens and 8 new tokens exceed the model's 10 positions")));
   EXPECT_THAT(
       [&] { generate(*model, {}, {}); },
       ::testing::ThrowsMessage<Error>(::testing::HasSubstr("prompt: expected at least one token, found none")));

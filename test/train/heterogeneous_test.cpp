@@ -1,4 +1,4 @@
-// Heterogeneous models through the trainer: runs, resumed runs, meshes, pipelines, checkpoints, generation.
+// Heterogeneous models in the trainer: runs, resumed runs, meshes, pipelines, checkpoints, generation.
 #include "test/model/heterogeneous.h"
 
 #include <gmock/gmock.h>
@@ -25,7 +25,7 @@ using testing::outcome_of;
 using testing::Overrides;
 using testing::train_on;
 
-/// Ten steps in float64 of a model that stands in the folder as a config.json.
+/// Ten steps in float64 of a model whose config.json is in the folder.
 TrainConfig run_of(
     const std::filesystem::path& folder,
     const std::string& model_type,
@@ -86,8 +86,8 @@ std::string name_of(const ::testing::TestParamInfo<Placed>& run) {
   return ::testing::PrintToString(run.param);
 }
 
-// All meshes of the law of other models (mesh_test.cpp), and all schedules, alone and combined (pipeline_test.cpp);
-// every third of them unless LEHR_ALL_MESHES=1.
+// All meshes of mesh_test.cpp, and all schedules of pipeline_test.cpp, alone and combined; every third of them unless
+// LEHR_ALL_MESHES=1.
 std::vector<Placed> runs_of_the_law() {
   std::vector<Placed> runs;
   for (const Mesh& mesh : testing::every_mesh(false)) {
@@ -106,7 +106,7 @@ std::vector<Placed> runs_of_the_law() {
   return chosen;
 }
 
-// Eight stages of a layer each. Two layers without attention, one without a feed-forward block.
+// Eight stages of one layer each. Two layers have no attention, and one has no FFN.
 TrainConfig heterogeneous_law(const std::filesystem::path& folder, const Overrides& more = {}) {
   const std::vector<LayerShape> layers{{8, 32}, {2, 16}, {0, 40}, {4, 0}, {0, 16}, {2, 8}, {4, 24}, {8, 32}};
   Overrides overrides{
@@ -134,7 +134,8 @@ TEST_P(HeterogeneousMeshes, EqualOneDevice) {
   expect_equal(wanted, outcome_of(config));
 }
 
-// Experts are 6 and 4 and sequences 4, so not every mesh fits. All that do with LEHR_ALL_MESHES=1, else every fourth.
+// The layers have 6 and 4 experts, and batches have 4 sequences, so not every mesh fits. Those that fit are all tested
+// with LEHR_ALL_MESHES=1, else every fourth.
 std::vector<Placed> meshes_with_experts() {
   std::vector<Placed> runs{{{.dp_shard = 2, .ep = 2}}, {{.pp = 2}}};
   size_t number = 0;
@@ -173,7 +174,7 @@ TEST_P(UnequalMoELayers, EqualOneDevice) {
   expect_equal(wanted, outcome_of(config));
 }
 
-TEST(HeterogeneousRuns, LeaveAModelThatLoadsConvertsAndWrites) {
+TEST(HeterogeneousRuns, SaveAModelThatLoadsConvertsAndGenerates) {
   const Folder folder;
   const auto config = run_of(folder.path(), "qwen3_moe", kMixtures);
   testing::train(config);
@@ -199,7 +200,7 @@ TEST(HeterogeneousRuns, LeaveAModelThatLoadsConvertsAndWrites) {
   EXPECT_EQ(written[0].size(), 6U);
 }
 
-TEST(HeterogeneousRuns, RefuseWhatHasNoMeaningForThem) {
+TEST(HeterogeneousRuns, RefuseUnsupportedOptions) {
   const Folder folder;
   const auto problem = [&](const std::vector<LayerShape>& layers, const Overrides& more, const Mesh& mesh = {}) {
     try {
@@ -214,7 +215,8 @@ TEST(HeterogeneousRuns, RefuseWhatHasNoMeaningForThem) {
       problem(kMixtures, {{"training.router_aux_loss_coef", "0.01"}}),
       HasSubstr("training.router_aux_loss_coef: this loss and training.router_z_loss_coef count"));
   EXPECT_THAT(
-      problem({{4, 16}, {4, 16}, {0, 0}, {0, 0}, {2, 16}, {4, 16}}, {}, {.pp = 3}), HasSubstr("has nothing to do"));
+      problem({{4, 16}, {4, 16}, {0, 0}, {0, 0}, {2, 16}, {4, 16}}, {}, {.pp = 3}),
+      HasSubstr("is empty: all sub-blocks"));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Runs that start from parts of another run's checkpoint, on one device, on meshes and in stages.
+// Runs that start from parts of another run's checkpoint, on one device, on meshes and in pipeline stages.
 #include <gmock/gmock.h>
 
 #include <cmath>
@@ -48,7 +48,7 @@ int64_t of_state(const fs::path& folder, const std::string& key) {
   return parse_json_file(folder / "trainer.json").find(key)->as_int();
 }
 
-// A run of 12 steps with checkpoints at 4, 8 and 12, and runs that start from that of step 4.
+// A run of 12 steps with checkpoints at steps 4, 8 and 12, and runs that start from that of step 4.
 class FromAnotherRun : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -67,7 +67,7 @@ class FromAnotherRun : public ::testing::Test {
   TrainConfig source_;
 };
 
-TEST_F(FromAnotherRun, AllOfItIsGoingOn) {
+TEST_F(FromAnotherRun, WithAllPartsTheRunContinues) {
   const auto taken = config("[]");
   train(taken);
   for (const char* stem : {"model", "optimizer"}) {
@@ -87,12 +87,12 @@ TEST_F(FromAnotherRun, WithoutTheOptimizerMomentsStartAtZero) {
       EXPECT_EQ(tensor.item<double>(), 1) << name;
     }
   }
-  // The same rows of the same weights: up to the update all is as it was.
+  // The same sequences and the same weights: everything before the update is equal.
   EXPECT_EQ(curve(taken, "loss").front(), curve(source_, "loss")[4]);
   EXPECT_EQ(curve(taken, "lr").front(), curve(source_, "lr")[4]);
 }
 
-TEST_F(FromAnotherRun, WithoutTheScheduleItBeginsAnewOverTheStepsThatAreLeft) {
+TEST_F(FromAnotherRun, WithoutTheScheduleItRestartsOverTheRemainingSteps) {
   const auto taken = config("[\"lr_scheduler\"]");
   train(taken);
   const Folder other;
@@ -102,7 +102,7 @@ TEST_F(FromAnotherRun, WithoutTheScheduleItBeginsAnewOverTheStepsThatAreLeft) {
   EXPECT_EQ(curve(taken, "loss").front(), curve(source_, "loss")[4]);
 }
 
-TEST_F(FromAnotherRun, WithoutTheDataItIsReadFromItsBeginningAndMayBeOther) {
+TEST_F(FromAnotherRun, WithoutTheDataItRestartsAndMayBeOtherData) {
   const auto taken = config(
       "[\"dataloader\"]",
       {{"training.seq_len", "16"}, {"debug.seed", "7"}, {"training.global_batch_size", "2"}, {"training.steps", "6"}});
@@ -111,7 +111,7 @@ TEST_F(FromAnotherRun, WithoutTheDataItIsReadFromItsBeginningAndMayBeOther) {
   EXPECT_EQ(of_state(checkpoint(taken, 6), "data_ahead"), -4);
 }
 
-TEST_F(FromAnotherRun, WithoutTheStepsTheyCountFromZeroAndTheRestGoesOn) {
+TEST_F(FromAnotherRun, WithoutTheStepCountItRestartsAtZeroAndTheRestContinues) {
   const auto taken = config("[\"train_state\"]", {{"training.steps", "8"}});
   train(taken);
   const auto rates = curve(source_, "lr"), losses = curve(source_, "loss");
@@ -129,13 +129,13 @@ TEST_F(FromAnotherRun, SuchARunResumesExactly) {
   const auto expected = tensors(checkpoint(whole, 8), "model");
   fs::remove_all(whole.job.dump_folder);
   train(config(exclude, overrides), 3);
-  // The folder that it started from is not needed any more.
+  // The folder from which it started is no longer needed.
   fs::remove_all(source_.job.dump_folder);
   train(config(exclude, overrides));
   expect_same_bits(tensors(checkpoint(whole, 8), "model"), expected);
 }
 
-TEST_F(FromAnotherRun, WhatDoesNotFitIsRefusedWithThePartToExclude) {
+TEST_F(FromAnotherRun, MismatchesAreRefusedWithThePartToExclude) {
   const auto refused = [&](const Overrides& overrides) { return error_of([&] { train(config("[]", overrides)); }); };
   EXPECT_THAT(
       refused({{"optimizer.name", "\"adam\""}}),
@@ -146,24 +146,24 @@ TEST_F(FromAnotherRun, WhatDoesNotFitIsRefusedWithThePartToExclude) {
   EXPECT_THAT(refused({{"data.seed", "7"}}), HasSubstr("read other data than [data] says now"));
   EXPECT_THAT(
       refused({{"training.steps", "3"}, {"lr_scheduler.warmup_steps", "1"}}),
-      AllOf(HasSubstr("4 steps are done"), HasSubstr("add \"train_state\"")));
+      AllOf(HasSubstr("4 steps are complete"), HasSubstr("add \"train_state\"")));
   const auto weights = checkpoint(source_, 4);
   fs::remove(weights / "trainer.json");
-  EXPECT_THAT(refused({}), HasSubstr("is no checkpoint of a run (trainer.json, optimizer.safetensors)"));
+  EXPECT_THAT(refused({}), HasSubstr("is not a checkpoint of a run (trainer.json, optimizer.safetensors)"));
 }
 
 TEST_F(FromAnotherRun, NamesOfPartsAreCheckedWithTheConfig) {
   EXPECT_THAT(
       error_of([&] { config("[\"optimiser\"]"); }),
       AllOf(
-          HasSubstr("\"optimiser\" is no part of a checkpoint, did you mean \"optimizer\"?"),
-          HasSubstr("there are optimizer, lr_scheduler, dataloader, train_state, and weights by name")));
+          HasSubstr("\"optimiser\" is not a part of a checkpoint, did you mean \"optimizer\"?"),
+          HasSubstr("expected optimizer, lr_scheduler, dataloader, train_state, or a regular expression")));
   EXPECT_THAT(error_of([&] { config("[\"model.(\"]"); }), HasSubstr("is not a regular expression"));
   EXPECT_THAT(
       error_of([&] { train(config(R"(["model\\.layer\\..*"])")); }),
       AllOf(
           HasSubstr("checkpoint.exclude_from_loading: \"model\\.layer\\..*\" matches the whole name of no weight"),
-          HasSubstr("there are model.embed_tokens.weight")));
+          HasSubstr("the weights are model.embed_tokens.weight")));
   const Folder folder;
   EXPECT_THAT(
       error_of([&] {
@@ -176,10 +176,10 @@ TEST_F(FromAnotherRun, NamesOfPartsAreCheckedWithTheConfig) {
       error_of([&] {
         tiny_run(folder.path(), {{"checkpoint.initial_load_strict", "false"}});
       }),
-      HasSubstr("has no meaning without checkpoint.initial_load_path"));
+      HasSubstr("has no effect without checkpoint.initial_load_path"));
 }
 
-// The weights of a folder, changed by `change`, in a new one.
+// Copies the weights of a folder, changed by `change`, to a new folder.
 template <class Change>
 void copy_changed(const fs::path& from, const fs::path& to, const Change& change) {
   fs::create_directories(to);
@@ -202,7 +202,7 @@ std::string name_of_head(const std::map<std::string, at::Tensor>& parameters) {
   return "none";
 }
 
-// Parameters, or boxes of them, as they are before the first step.
+// Parameters, or boxes of them, before the first step.
 std::map<std::string, at::Tensor> started(Trainer& trainer) {
   std::map<std::string, at::Tensor> values;
   for (const auto& [name, parameter] : nn::named_parameters(trainer.model())) {
@@ -218,7 +218,7 @@ std::map<std::string, at::Tensor> started(const TrainConfig& config) {
   return started(trainer);
 }
 
-TEST(PartialLoad, WhatIsMissingOrTooMuchIsAnErrorUnlessStrictIsFalse) {
+TEST(PartialLoad, MissingAndUnexpectedTensorsAreErrorsUnlessStrictIsFalse) {
   const Folder first, changed, second, fresh;
   const std::pair<std::string, std::string> untied{"model.args.tie_word_embeddings", "false"};
   const auto source = tiny_run(first.path(), {untied, {"training.steps", "4"}});
@@ -239,7 +239,7 @@ TEST(PartialLoad, WhatIsMissingOrTooMuchIsAnErrorUnlessStrictIsFalse) {
   EXPECT_FALSE(at::equal(expected.at(name), unlearned.at(name)));
   expected[name] = unlearned.at(name);
   expect_same_bits(started(tiny_run(second.path(), overrides)), expected);
-  // Other shapes stay an error, unless the weight is excluded.
+  // A different shape is still an error, unless the weight is excluded.
   copy_changed(checkpoint(source, 4), changed.path() / "larger", [](auto& all) {
     all["lm_head.weight"] = at::ones({300, 16});
   });
@@ -256,7 +256,7 @@ TEST(PartialLoad, WhatIsMissingOrTooMuchIsAnErrorUnlessStrictIsFalse) {
   expect_same_bits(started(tiny_run(second.path(), overrides)), expected);
 }
 
-TEST(PartialLoad, AStackOfExpertsIsReadWholeOrNotAtAll) {
+TEST(PartialLoad, AFusedTensorOfExpertsIsReadWholeOrNotAtAll) {
   const Folder first, second;
   auto overrides = family("qwen3_moe");
   overrides.emplace_back("training.steps", "1");
@@ -267,11 +267,11 @@ TEST(PartialLoad, AStackOfExpertsIsReadWholeOrNotAtAll) {
   overrides.emplace_back("checkpoint.exclude_from_loading", R"(["model\\.layers\\.0\\.mlp\\.experts\\.3\\..*"])");
   EXPECT_THAT(
       error_of([&] { train(tiny_run(second.path(), overrides)); }),
-      AllOf(HasSubstr("is made of 8 tensors, and only some are there to be read"), HasSubstr("experts.3.")));
+      AllOf(HasSubstr("consists of 8 tensors, of which only some can be read"), HasSubstr("experts.3.")));
 }
 
-// Every mesh starts with the same bits, and learns what one device learns.
-TEST(PartialLoad, MeshesAndStagesDoAsOneDevice) {
+// Every mesh starts with the same bits, and trains like one device.
+TEST(PartialLoad, MeshesAndStagesEqualOneDevice) {
   const Folder first, alone;
   auto overrides = family("qwen3_moe");
   overrides.emplace_back("model.args.tie_word_embeddings", "false");

@@ -1,11 +1,13 @@
-// Steps whose results are read a step later (Trainer::Environment::late_results), as on a GPU.
-#include <ATen/record_function.h>
+// Deferred read-back: steps whose results are read one step later (Trainer::Environment::deferred_results), as on a
+// GPU.
 #include <gmock/gmock.h>
 
 #include "lehr/base/error.h"
 #include "lehr/metric/metrics_log.h"
 #include "lehr/ops/cuda.h"
 #include "test/ops/host_launch.h"
+#include "test/ops/watch_reads.h"
+#include "test/train/mesh_support.h"
 #include "test/train/support.h"
 
 namespace lehr::train {
@@ -19,33 +21,33 @@ using ::testing::Throws;
 using testing::tiny_run;
 using Overrides = std::vector<std::pair<std::string, std::string>>;
 
-TrainResult train(const TrainConfig& config, bool late, const std::function<bool()>& stop = {}) {
+TrainResult train(const TrainConfig& config, bool deferred, const std::function<bool()>& stop = {}) {
   Logger log("", true);
   const auto list = testing::specs();
-  Trainer trainer(config, {.specs = list, .log = log, .stop_requested = stop, .late_results = late});
+  Trainer trainer(config, {.specs = list, .log = log, .stop_requested = stop, .deferred_results = deferred});
   return trainer.run();
 }
 
-void expect_same_run(const TrainConfig& early, const TrainConfig& late, int64_t steps) {
+void expect_same_run(const TrainConfig& early, const TrainConfig& deferred, int64_t steps) {
   const auto metrics = [&](const TrainConfig& config, const char* key) {
     return metric::read_metric(std::filesystem::path(config.job.dump_folder) / "metrics.jsonl", key);
   };
   for (const char* key : {"loss", "grad_norm", "lr", "num_tokens", "expert_load_max", "validation_loss"}) {
     const auto expected = metrics(early, key);
-    EXPECT_EQ(metrics(late, key).steps, expected.steps) << key;
-    EXPECT_EQ(metrics(late, key).values, expected.values) << key;
+    EXPECT_EQ(metrics(deferred, key).steps, expected.steps) << key;
+    EXPECT_EQ(metrics(deferred, key).values, expected.values) << key;
   }
-  EXPECT_EQ(metrics(late, "loss").values.size(), static_cast<size_t>(steps));
+  EXPECT_EQ(metrics(deferred, "loss").values.size(), static_cast<size_t>(steps));
   for (const char* stem : {"model", "optimizer"}) {
-    expect_same_bits(tensors(checkpoint(early, steps), stem), tensors(checkpoint(late, steps), stem));
+    expect_same_bits(tensors(checkpoint(early, steps), stem), tensors(checkpoint(deferred, steps), stem));
   }
 }
 
-TEST(LateResults, AreThoseThatAreReadAtOnce) {
+TEST(DeferredReadBack, EqualsImmediateReadBack) {
   const std::vector<Overrides> runs = {
       {{"training.mixed_precision_param", "bfloat16"}},
       {{"optimizer.name", "sgd"}, {"optimizer.momentum", "0.9"}, {"optimizer.lr", "0.05"}},
-      {{"optimizer.name", "muon"}},  // which cannot leave a step out, so that nothing is late
+      {{"optimizer.name", "muon"}},  // does not support found_inf, so nothing is deferred
       {{"model.name", "qwen3_moe"},
        {"model.args.num_experts", "8"},
        {"model.args.num_experts_per_tok", "2"},
@@ -56,13 +58,13 @@ TEST(LateResults, AreThoseThatAreReadAtOnce) {
     const Folder one;
     const Folder other;
     const auto early = tiny_run(one.path(), overrides);
-    const auto late = tiny_run(other.path(), overrides);
-    EXPECT_EQ(train(early, false).loss, train(late, true).loss);
-    expect_same_run(early, late, 12);
+    const auto deferred = tiny_run(other.path(), overrides);
+    EXPECT_EQ(train(early, false).loss, train(deferred, true).loss);
+    expect_same_run(early, deferred, 12);
   }
 }
 
-TEST(LateResults, AreThereWhenARunIsStopped) {
+TEST(DeferredReadBack, IsCompletedWhenARunIsStopped) {
   const Folder one;
   const Folder other;
   const auto once = tiny_run(one.path());
@@ -76,7 +78,7 @@ TEST(LateResults, AreThereWhenARunIsStopped) {
   expect_same_run(once, twice, 12);
 }
 
-TEST(LateResults, EndARunThatIsNotFiniteBeforeItSaves) {
+TEST(DeferredReadBack, EndsARunWithNonFiniteGradientsBeforeItSaves) {
   const Folder folder;
   const auto config =
       tiny_run(folder.path(), {{"model.args.initializer_range", "1e38"}, {"validation.enable", "false"}});
@@ -86,7 +88,7 @@ TEST(LateResults, EndARunThatIsNotFiniteBeforeItSaves) {
   EXPECT_FALSE(std::filesystem::exists(checkpoint(config, 4)));
 }
 
-// A task whose batches say what the loss is multiplied by.
+// A task whose batches contain a factor for the loss.
 class ScaledTask : public CausalLMTask {
  public:
   at::Tensor compute_loss(const nn::ModelOutputs& outputs, const Batch& batch) const override {
@@ -94,7 +96,7 @@ class ScaledTask : public CausalLMTask {
   }
 };
 
-TEST(LateResults, ThatAreNotFiniteLeaveEverythingAsItWas) {
+TEST(DeferredReadBack, ANonFiniteStepChangesNothing) {
   const Folder folder;
   Logger log("", true);
   const auto list = testing::specs();
@@ -111,7 +113,7 @@ TEST(LateResults, ThatAreNotFiniteLeaveEverythingAsItWas) {
   const auto optimizer = testing::default_optimizer(trainer.model());
   const ScaledTask task;
   TrainStep step(trainer.model(), task, *optimizer, {.local_batch_size = 4, .max_norm = 1, .load_balance_coeff = 0.1});
-  ASSERT_TRUE(step.can_be_late());
+  ASSERT_TRUE(step.can_defer_readback());
   const auto launch = [&](int64_t number, double factor) {
     const at::Tensor ids = at::randint(257, {4, 17}, at::kLong);
     const Batch batch{
@@ -119,7 +121,9 @@ TEST(LateResults, ThatAreNotFiniteLeaveEverythingAsItWas) {
         {"labels", ids.narrow(1, 1, 16)},
         {"position_ids", at::arange(16, at::kLong).expand({4, 16})},
         {"factor", at::full({4, 1}, factor)}};
-    return step.launch(batch, 0, number, 1.0, /*late=*/true);
+    StepGradients gradients = step.forward_backward(batch, 0, number);
+    step.clip(gradients);
+    return step.update(std::move(gradients), /*lr_factor=*/1, /*deferred=*/true);
   };
   const auto everything = [&] {
     std::vector<at::Tensor> tensors;
@@ -127,7 +131,7 @@ TEST(LateResults, ThatAreNotFiniteLeaveEverythingAsItWas) {
       tensors.push_back(parameter->value().detach().clone());
     }
     for (const auto& [name, tensor] : optimizer->state()) {
-      if (tensor.dim() > 0) {  // but counters of steps
+      if (tensor.dim() > 0) {  // except step counters
         tensors.push_back(tensor.clone());
       }
     }
@@ -152,45 +156,8 @@ TEST(LateResults, ThatAreNotFiniteLeaveEverythingAsItWas) {
       [&] { step.finish(std::move(bad)); }, Throws<Error>(::testing::Property(&Error::what, HasSubstr("step 2"))));
 }
 
-// What of this thread's operators makes the host wait for a device. ATen's optimizers of the CPU, which read their
-// steps, stand for others.
-thread_local std::vector<std::string> t_reads;
-thread_local int t_in_optimizer = 0;
-
-class WatchReads {
- public:
-  WatchReads()
-      : handle_(
-            at::addThreadLocalCallback(at::RecordFunctionCallback(&begin, &end).scopes({at::RecordScope::FUNCTION}))) {
-    t_reads.clear();
-  }
-  ~WatchReads() { at::removeCallback(handle_); }
-  WatchReads(const WatchReads&) = delete;
-  WatchReads& operator=(const WatchReads&) = delete;
-
- private:
-  struct InOptimizer : at::ObserverContext {
-    InOptimizer() { ++t_in_optimizer; }
-    ~InOptimizer() override { --t_in_optimizer; }
-  };
-  static void end(const at::RecordFunction&, at::ObserverContext*) {}
-  static std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
-    const std::string name = function.name();
-    if (name.starts_with("aten::_fused_adamw")) {
-      return std::make_unique<InOptimizer>();
-    }
-    for (const char* reads : {"_local_scalar_dense", "nonzero", "is_nonzero", "equal", "masked_select", "_unique2"}) {
-      if (t_in_optimizer == 0 && name == std::string("aten::") + reads) {
-        t_reads.push_back(name);
-      }
-    }
-    return nullptr;
-  }
-  at::CallbackHandle handle_;
-};
-
-// The paths of a GPU, with its kernels as loops on the host.
-TEST(LateResults, LetAStepReadNothingFromTheDevice) {
+// The code paths of a GPU, with its kernels as loops on the host.
+TEST(DeferredReadBack, AStepReadsNothingFromTheDevice) {
   const ops::cuda::TableScope gpu(ops::test::host_table(), at::kCPU);
   for (const Overrides& overrides :
        {Overrides{}, Overrides{{"training.mixed_precision_param", "bfloat16"}, {"training.max_norm", "0.1"}}}) {
@@ -199,8 +166,8 @@ TEST(LateResults, LetAStepReadNothingFromTheDevice) {
     all.insert(all.end(), {{"validation.enable", "false"}, {"checkpoint.interval", "12"}});
     Logger log("", true);
     const auto list = testing::specs();
-    Trainer trainer(tiny_run(folder.path(), all), {.specs = list, .log = log, .late_results = true});
-    std::optional<WatchReads> watch;
+    Trainer trainer(tiny_run(folder.path(), all), {.specs = list, .log = log, .deferred_results = true});
+    std::optional<ops::test::WatchReads> watch;
     trainer.events().subscribe(Event::step_begin, [&](const EventContext& context) {
       if (context.step == 3) {
         watch.emplace();
@@ -209,9 +176,143 @@ TEST(LateResults, LetAStepReadNothingFromTheDevice) {
       }
     });
     trainer.run();
-    // One a step counts the labels of the batch, which the host still has.
-    EXPECT_THAT(t_reads, ::testing::Each("aten::_local_scalar_dense"));
-    EXPECT_EQ(t_reads.size(), 5U);
+    // One read per step counts the labels of the batch, which is still on the host.
+    EXPECT_THAT(ops::test::WatchReads::reads(), ::testing::Each("aten::_local_scalar_dense"));
+    EXPECT_EQ(ops::test::WatchReads::reads().size(), 5U);
+  }
+}
+
+// As on a GPU, where nobody looks at ids before the results of their step are read.
+TEST(DeferredReadBack, ReportsAnIdOutsideTheVocabulary) {
+  const ops::cuda::TableScope gpu(ops::test::host_table(), at::kCPU);
+  const Folder folder;
+  Logger log("", true);
+  const auto list = testing::specs();
+  Trainer trainer(tiny_run(folder.path(), {}), {.specs = list, .log = log});
+  const auto optimizer = testing::default_optimizer(trainer.model());
+  const ScaledTask task;
+  TrainStep step(trainer.model(), task, *optimizer, {.local_batch_size = 4});
+  const auto launch = [&](int64_t number, int64_t id) {
+    at::Tensor ids = at::randint(257, {4, 17}, at::kLong);
+    ids[2][5] = id;
+    const Batch batch{
+        {"input_ids", ids.narrow(1, 0, 16)},
+        {"labels", at::zeros({4, 16}, at::kLong)},
+        {"position_ids", at::arange(16, at::kLong).expand({4, 16})},
+        {"factor", at::ones({4, 1})}};
+    StepGradients gradients = step.forward_backward(batch, 0, number);
+    step.clip(gradients);
+    return step.update(std::move(gradients), /*lr_factor=*/1, /*deferred=*/true);
+  };
+  EXPECT_TRUE(step.finish(launch(1, 256)).updated);
+  LaunchedStep bad = launch(2, 70000);
+  EXPECT_THAT(
+      [&] { step.finish(std::move(bad)); },
+      Throws<Error>(::testing::Property(&Error::what, HasSubstr("found 70000 at place 37"))));
+  EXPECT_TRUE(step.finish(launch(3, 256)).updated);
+}
+
+// Runs `body` with the trainer of each rank, with or without deferred read-back, and returns the error of each rank.
+std::vector<std::string> on_ranks(
+    const testing::Mesh& mesh,
+    TrainConfig config,
+    bool deferred,
+    const std::function<void(Trainer& trainer)>& body = [](Trainer& trainer) { trainer.run(); }) {
+  config.parallelism.data_parallel_replicate_degree = mesh.dp_replicate;
+  config.parallelism.data_parallel_shard_degree = mesh.dp_shard;
+  config.parallelism.context_parallel_degree = mesh.cp;
+  config.parallelism.tensor_parallel_degree = mesh.tp;
+  config.parallelism.expert_parallel_degree = mesh.ep;
+  config.parallelism.pipeline_parallel_degree = mesh.pp;
+  std::vector<std::string> problems(static_cast<size_t>(mesh.world()));
+  mesh::run_ranks(
+      mesh.world(),
+      [&](mesh::Transport& transport) {
+        Logger log("", true);
+        const auto list = testing::specs();
+        try {
+          Trainer trainer(config, {.specs = list, .log = log, .transport = &transport, .deferred_results = deferred});
+          body(trainer);
+        } catch (const std::exception& problem) {
+          problems[static_cast<size_t>(transport.rank())] = problem.what();
+        }
+      },
+      std::chrono::seconds(60));
+  return problems;
+}
+
+const std::vector<testing::Mesh> kMeshes{
+    {.dp_replicate = 2}, {.dp_shard = 2, .tp = 2}, {.cp = 2, .ep = 2}, {.dp_shard = 2, .pp = 2}};
+
+TEST(DeferredReadBack, OnRanksEqualsImmediateReadBack) {
+  for (const testing::Mesh& mesh : kMeshes) {
+    SCOPED_TRACE(mesh.name());
+    const Folder one;
+    const Folder other;
+    const auto overrides = testing::family("qwen3_moe");
+    const auto early = tiny_run(one.path(), overrides);
+    const auto deferred = tiny_run(other.path(), overrides);
+    EXPECT_THAT(on_ranks(mesh, early, false), ::testing::Each(""));
+    EXPECT_THAT(on_ranks(mesh, deferred, true), ::testing::Each(""));
+    expect_same_run(early, deferred, 10);
+  }
+}
+
+// The reads that are left are of tensors on the host: the labels of the batch and of a pipeline's one micro-batch,
+// whether a rank was asked to stop, and the length of the metrics' names that stages exchange.
+TEST(DeferredReadBack, AStepOfRanksReadsNothingFromTheDevice) {
+  constexpr size_t kSteps = 5;
+  const std::vector<testing::Mesh> meshes{
+      {.dp_replicate = 2}, {.dp_shard = 2, .tp = 2}, {.cp = 2}, {.dp_shard = 2, .pp = 2}};
+  for (const testing::Mesh& mesh : meshes) {
+    SCOPED_TRACE(mesh.name());
+    const Folder folder;
+    const auto config = tiny_run(folder.path(), {{"validation.enable", "false"}, {"checkpoint.interval", "12"}});
+    std::vector<std::vector<std::string>> reads(static_cast<size_t>(mesh.world()));
+    const auto problems = on_ranks(mesh, config, true, [&](Trainer& trainer) {
+      const ops::cuda::TableScope gpu(ops::test::host_table(), at::kCPU);
+      std::optional<ops::test::WatchReads> watch;
+      trainer.events().subscribe(Event::step_begin, [&](const EventContext& context) {
+        if (context.step == 3) {
+          watch.emplace();
+        } else if (context.step == 3 + kSteps) {
+          watch.reset();
+        }
+      });
+      trainer.run();
+      reads[static_cast<size_t>(trainer.ranks().context()->rank())] = ops::test::WatchReads::reads();
+    });
+    EXPECT_THAT(problems, ::testing::Each(""));
+    const size_t expected = mesh.pp > 1 ? kSteps * (2 + 1 + 1) : kSteps * (1 + 1);
+    for (const auto& of_rank : reads) {
+      EXPECT_THAT(of_rank, ::testing::Each("aten::_local_scalar_dense"));
+      EXPECT_EQ(of_rank.size(), expected);
+    }
+  }
+}
+
+// If one rank needs the results of every step, no rank defers them; else the others would begin a step that this rank
+// never reaches.
+TEST(DeferredReadBack, EndsAllRanksInTheSameStep) {
+  for (const testing::Mesh& mesh : kMeshes) {
+    for (const bool one_is_early : {false, true}) {
+      SCOPED_TRACE(mesh.name() + (one_is_early ? ", one rank early" : ""));
+      const Folder folder;
+      auto overrides = testing::family("qwen3_moe");
+      for (const auto& [key, value] : Overrides{
+               {"model.args.initializer_range", "1e308"}, {"validation.enable", "false"}, {"training.steps", "4"}}) {
+        overrides.emplace_back(key, value);
+      }
+      const auto config = tiny_run(folder.path(), overrides);
+      const auto problems = on_ranks(mesh, config, true, [&](Trainer& trainer) {
+        if (one_is_early && trainer.ranks().is_main()) {
+          trainer.events().subscribe(Event::step_end, [](const EventContext&) {});
+        }
+        trainer.run();
+      });
+      EXPECT_THAT(problems, ::testing::Each(HasSubstr("step 1: the gradient norm is")));
+      EXPECT_THAT(problems, ::testing::Each(problems[0])) << "ranks say the same";
+    }
   }
 }
 

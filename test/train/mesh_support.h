@@ -1,4 +1,4 @@
-// Runs on meshes of threads, and what they leave behind, for tests of the equality law.
+// Runs on meshes of threads, and comparison of their results with one device.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -17,8 +17,8 @@ namespace lehr::train::testing {
 
 using Overrides = std::vector<std::pair<std::string, std::string>>;
 
-/// Sums are taken in another order than on one device, which costs some 1e-16 of each; ten steps of AdamW amplify that
-/// (the update divides by the root of a mean of squares), and 1e-10 relative leaves room for it.
+/// Sums have another order than on one device, which costs some 1e-16 each. Ten steps of AdamW amplify that (the update
+/// divides by the root of a mean of squares); 1e-10 relative is a safe bound.
 inline constexpr double kTolerance = 1e-10;
 
 struct Mesh {
@@ -50,7 +50,7 @@ inline std::vector<Mesh> every_mesh(bool experts) {
   return found;
 }
 
-/// Whether tests shall run all of what takes minutes: LEHR_ALL_MESHES=1.
+/// Whether tests run all combinations, which takes minutes: LEHR_ALL_MESHES=1.
 inline bool all_meshes() {
   return std::getenv("LEHR_ALL_MESHES") != nullptr;
 }
@@ -92,6 +92,9 @@ inline Overrides family(const std::string& name) {
       {"checkpoint.interval", "10"}};
   if (name == "llama3") {
     overrides.emplace_back("model.name", "llama3");
+  } else if (name == "olmo2") {
+    overrides.emplace_back("model.name", "olmo2");
+    overrides.emplace_back("model.flavor", "tiny");
   } else if (name == "qwen3_moe") {
     for (const auto& entry : Overrides{
              {"model.name", "qwen3_moe"},
@@ -128,7 +131,7 @@ inline void on_mesh(
              .log = quiet,
              .stop_requested = [&] { return stop_after > 0 && steps >= stop_after; },
              .transport = &transport});
-        // A stop that one rank alone is told of.
+        // Only one rank receives the request to stop.
         if (transport.rank() == transport.world_size() - 1) {
           trainer.events().subscribe(Event::step_end, [&](const EventContext&) { ++steps; });
         }
@@ -142,7 +145,7 @@ inline void train_on(const Mesh& mesh, const TrainConfig& config, int64_t stop_a
   on_mesh(mesh, config, stop_after, [](Trainer& trainer) { trainer.run(); });
 }
 
-/// What a run leaves behind.
+/// The results of a run: curves and checkpointed tensors.
 struct Outcome {
   std::map<std::string, std::vector<double>> curves;
   std::map<std::string, at::Tensor> tensors;
@@ -170,8 +173,9 @@ inline Outcome outcome_of(const TrainConfig& config, const std::string& weights 
   return outcome;
 }
 
-/// The weights that a run starts from, by the names of its checkpoints: what a learning rate leaves that is too small
-/// to change a bit of them. Only the biases of experts, which have a rate of their own, are one step on.
+/// The weights that a run starts from, by their names in checkpoints. They are found by a run of one step whose
+/// learning rate is too small to change a bit. Only the biases of experts, which have their own rate, are one step
+/// ahead.
 inline std::map<std::string, at::Tensor> initial_weights(Overrides overrides) {
   overrides.emplace_back("optimizer.lr", "1e-40");
   overrides.emplace_back("training.steps", "1");
@@ -182,8 +186,8 @@ inline std::map<std::string, at::Tensor> initial_weights(Overrides overrides) {
   return tensors(checkpoint(config, 1), "model");
 }
 
-/// An equality law holds for an optimizer that does nothing, too: every matrix must have changed, by far more than laws
-/// tolerate. (Norms in bfloat16 may well round back to 1.)
+/// Parallel runs would also be equal if the optimizer did nothing: expects that every matrix has changed by much more
+/// than the tolerance. (Norms in bfloat16 may round back to 1.)
 inline void expect_moved(
     const std::map<std::string, at::Tensor>& before, const std::map<std::string, at::Tensor>& after) {
   for (const auto& [name, value] : before) {

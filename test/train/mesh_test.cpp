@@ -1,4 +1,4 @@
-// The equality law of meshes: however a run is spread over ranks, it computes what one device computes.
+// A run on any mesh equals a run on one device.
 //
 // In float64, over ten whole training steps with accumulation, clipping, packed documents and activation checkpointing.
 #include <gmock/gmock.h>
@@ -41,6 +41,10 @@ std::vector<Case> every_family_and_mesh() {
       cases.push_back({name, mesh});
     }
   }
+  // Norms after the sub-blocks, and one over the width that tp cuts.
+  for (const Mesh& mesh : {Mesh{.tp = 4}, Mesh{.dp_shard = 2, .tp = 2}, Mesh{.cp = 2, .tp = 2}}) {
+    cases.push_back({"olmo2", mesh});
+  }
   return cases;
 }
 
@@ -49,7 +53,7 @@ INSTANTIATE_TEST_SUITE_P(Families, EveryMesh, ::testing::ValuesIn(every_family_a
   return ::testing::PrintToString(one.param);
 });
 
-// One device's run of a family, once per process.
+// The run of a family on one device, once per process.
 const Outcome& alone(const std::string& name) {
   static std::map<std::string, Outcome> outcomes;
   const auto found = outcomes.find(name);
@@ -62,7 +66,7 @@ const Outcome& alone(const std::string& name) {
   return outcomes[name] = outcome_of(one_device);
 }
 
-TEST_P(EveryMesh, ComputesWhatOneDeviceComputes) {
+TEST_P(EveryMesh, EqualsOneDevice) {
   const auto& [name, mesh] = GetParam();
   const Folder folder;
   const auto config = tiny_run(folder.path(), family(name));
@@ -70,7 +74,7 @@ TEST_P(EveryMesh, ComputesWhatOneDeviceComputes) {
   expect_equal(alone(name), outcome_of(config));
 }
 
-// The initial parameters of one device.
+// The initial parameters on one device.
 const std::map<std::string, at::Tensor>& whole_parameters(const std::string& name) {
   static std::map<std::string, std::map<std::string, at::Tensor>> parameters;
   std::map<std::string, at::Tensor>& whole = parameters[name];
@@ -98,8 +102,8 @@ TEST_P(EveryMesh, StartsFromTheBitsOfOneDevice) {
   });
 }
 
-// Every kind of run below does so too.
-TEST(CpuOffload, ComputesWhatOneDeviceComputes) {
+// Every kind of run below is also tested with CPU offload.
+TEST(CpuOffload, EqualsOneDevice) {
   const std::map<std::string, std::vector<Mesh>> meshes_of{
       {"qwen3", {{.dp_replicate = 2, .dp_shard = 2}, {.dp_shard = 2, .cp = 2, .tp = 2}, {.dp_shard = 2, .pp = 2}}},
       {"qwen3_moe", {{.dp_shard = 4, .ep = 2}}}};
@@ -115,7 +119,7 @@ TEST(CpuOffload, ComputesWhatOneDeviceComputes) {
   }
 }
 
-TEST(Shares, OfRanksTogetherAreTheRowsOfOneDevice) {
+TEST(Shares, OfRanksTogetherAreTheSequencesOfOneDevice) {
   const Folder folder;
   const auto config = tiny_run(folder.path());
   const auto tokenizer = build_tokenizer(config);
@@ -136,7 +140,7 @@ TEST(Shares, OfRanksTogetherAreTheRowsOfOneDevice) {
         }
       }
       for (const auto& [name, tensor] : wanted) {
-        if (name != "document_ids") {  // which a share of single documents goes without
+        if (name != "document_ids") {  // absent in a share whose sequences are single documents
           EXPECT_TRUE(at::equal(at::cat(rows.at(name)), tensor)) << name;
         }
       }
@@ -176,8 +180,8 @@ INSTANTIATE_TEST_SUITE_P(Pairs, AnyMeshToAnyMesh, ::testing::ValuesIn(kPairsOfMe
   return ::testing::PrintToString(pair.param);
 });
 
-// A run that is stopped on one mesh and resumed on another goes on as if nothing had happened.
-TEST_P(AnyMeshToAnyMesh, GoesOnAsOneDeviceWould) {
+// A run that is stopped on one mesh and resumed on another equals the uninterrupted run.
+TEST_P(AnyMeshToAnyMesh, ContinuesLikeOneDevice) {
   const Folder folder;
   const auto config = tiny_run(folder.path(), family("qwen3_moe"));
   train_on(GetParam().from, config, 5);
@@ -195,10 +199,11 @@ struct Kind {
   std::string name;
   Overrides overrides;
   std::vector<Mesh> meshes;
-  std::string weights = "model";  // what is saved
+  std::string weights = "model";  // stem of the saved weights
 };
 
-// What `family("qwen3")` leaves out: other tasks, other ways to save memory, adapters, a text at the end.
+// Kinds of runs that `family("qwen3")` does not cover: other tasks, other ways to save memory, adapters, a sample at
+// the end.
 std::vector<Kind> kinds(const std::filesystem::path& folder, const std::filesystem::path& base) {
   std::string rows;
   for (size_t i = 0; i < 64; ++i) {
@@ -295,7 +300,7 @@ void expect_law(const std::vector<Kind>& list) {
   }
 }
 
-TEST(EveryKindOfRun, ComputesWhatOneDeviceComputes) {
+TEST(EveryKindOfRun, EqualsOneDevice) {
   const Folder of_base;
   const auto base = tiny_run(of_base.path(), family("qwen3"));
   testing::train(base);
@@ -303,9 +308,9 @@ TEST(EveryKindOfRun, ComputesWhatOneDeviceComputes) {
   expect_law(kinds(data.path(), testing::checkpoint(base, 10)));
 }
 
-// Each forward pass has one row, on every mesh, so scales over tokens are the same. A difference of 1e-16 turns the
-// rounding of an element with a probability of about 1e-15.
-TEST(Float8, ComputesWhatOneDeviceComputes) {
+// On every mesh, each forward pass has one sequence, so scales over tokens are the same. A difference of 1e-16 changes
+// the rounding of an element with a probability of about 1e-15.
+TEST(Float8, EqualsOneDevice) {
   const Folder of_base;
   const auto base = tiny_run(of_base.path(), family("qwen3"));
   testing::train(base);
@@ -313,7 +318,7 @@ TEST(Float8, ComputesWhatOneDeviceComputes) {
   Overrides but_gradients = all;
   but_gradients.emplace_back("float8.recipe", "rowwise_with_gw_hp");
   const Overrides lora{
-      {"float8.enable", "true"},  // in attention: the base's other sizes do not fit
+      {"float8.enable", "true"},  // in attention only, since the base's FFN sizes are unsupported
       {"checkpoint.initial_load_path", quoted(testing::checkpoint(base, 10))},
       {"peft.method", "lora"},
       {"peft.r", "4"},
@@ -324,7 +329,7 @@ TEST(Float8, ComputesWhatOneDeviceComputes) {
        {"adapters", lora, {{.dp_shard = 2}}, "adapter_model"}});
 }
 
-// Each is refused before memory is allocated, by every rank alike, with the keys and what to do.
+// Each is refused by every rank before memory is allocated, with the config keys and the remedy.
 TEST(IllegalMeshes, AreRefusedByName) {
   struct Refused {
     Mesh mesh;
@@ -335,12 +340,13 @@ TEST(IllegalMeshes, AreRefusedByName) {
   const std::vector<Refused> cases{
       {{.tp = 2},
        {{"training.seq_len", "33"}},
-       "training.seq_len: must be a multiple of 2 for context_parallel_degree 1 (twice that, so that ranks have even "
-       "work) times tensor_parallel_degree 2, found 33"},
+       "training.seq_len: must be a multiple of 2 for context_parallel_degree 1 (twice that, to balance the "
+       "load of ranks) times tensor_parallel_degree 2, found 33"},
       {{.cp = 2, .tp = 2}, {{"training.seq_len", "36"}}, "training.seq_len: must be a multiple of 8"},
       {{.dp_shard = 4},
        {{"training.global_batch_size", "6"}},
-       "training.global_batch_size: must be a multiple of training.local_batch_size (1) times the 4 ranks"},
+       "training.global_batch_size: must be a multiple of training.local_batch_size (1) times the 4 data-parallel "
+       "ranks"},
       {{.tp = 4},
        {{model + "num_attention_heads", "12"}, {model + "num_key_value_heads", "6"}},
        "num_key_value_heads: 6 cannot be split evenly"},
@@ -350,28 +356,26 @@ TEST(IllegalMeshes, AreRefusedByName) {
       {{.tp = 4}, {{model + "intermediate_size", "30"}}, "intermediate_size: 30 cannot be split evenly"},
       {{.dp_shard = 2}, {{"optimizer.name", "\"muon\""}}, "optimizer.name: muon updates whole matrices"},
       {{.tp = 2}, {{"optimizer.name", "\"muon\""}}, "optimizer.name: muon updates whole matrices"},
-      {{.tp = 2}, {{"sample.prompt", "\"a\""}}, "sample.prompt: a model that is spread"},
-      {{.dp_shard = 2, .tp = 2},
-       {{"float8.enable", "true"}},
-       "float8.enable: a scale is that of the largest element of a whole row"},
-      {{.cp = 2}, {{"float8.enable", "true"}}, "float8.recipe: \"rowwise\" has scales over all tokens"},
-      {{.cp = 2}, {{"sample.prompt", "\"a\""}}, "sample.prompt: a model that is spread"},
+      {{.tp = 2}, {{"sample.prompt", "\"a\""}}, "sample.prompt: generation does not support"},
+      {{.dp_shard = 2, .tp = 2}, {{"float8.enable", "true"}}, "float8.enable: a scale depends on a whole row"},
+      {{.cp = 2}, {{"float8.enable", "true"}}, "float8.recipe: \"rowwise\" has wgrad scales over all tokens"},
+      {{.cp = 2}, {{"sample.prompt", "\"a\""}}, "sample.prompt: generation does not support"},
       {{.dp_shard = 4, .ep = 4},
        {},
-       "parallelism.expert_parallel_degree: expected 1, as the model has no experts, found 4"},
+       "parallelism.expert_parallel_degree: expected 1, because the model has no experts, found 4"},
       {{.dp_shard = 2},
        {{"training.device", "cuda"}},
        "training.device: a GPU was asked for, but the ranks are connected by threads"},
-      {{}, {{"parallelism.fsdp_cpu_offload", "true"}}, "parallelism.fsdp_cpu_offload: a model on one rank"},
+      {{}, {{"parallelism.fsdp_cpu_offload", "true"}}, "parallelism.fsdp_cpu_offload: requires several ranks"},
       {{.cp = 2},
        {{"training.task", "classification"}},
-       "parallelism.context_parallel_degree: a classifier reads one position of a whole row"},
+       "parallelism.context_parallel_degree: a classifier reads one position of a whole sequence"},
       {{.tp = 2},
        {{"peft.method", "lora"}, {"checkpoint.initial_load_path", "none"}},
-       "peft.method: adapters do not train with tensor_parallel"},
+       "peft.method: adapters do not support tensor_parallel"},
       {{.cp = 2},
        {{"peft.method", "lora"}, {"peft.dropout", "0.5"}, {"checkpoint.initial_load_path", "none"}},
-       "peft.dropout: masks are drawn by a token's place"},
+       "peft.dropout: adapter dropout is not supported"},
       {{.pp = 4}, {{model + "num_hidden_layers", "3"}}, "model.args.num_hidden_layers: pipeline stage"},
       {{.pp = 2},
        {{"training.local_batch_size", "2"},
@@ -380,7 +384,7 @@ TEST(IllegalMeshes, AreRefusedByName) {
         {"model.args.num_experts", "8"},
         {"model.args.num_experts_per_tok", "2"},
         {"training.router_z_loss_coef", "0.1"}},
-       "parallelism.pipeline_parallel_microbatch_size: router losses are those of the rows"},
+       "parallelism.pipeline_parallel_microbatch_size: router losses are computed per micro-batch"},
       {{.pp = 2},
        {{"parallelism.pipeline_parallel_schedule", "Inference"}},
        "parallelism.pipeline_parallel_schedule: Inference has no backward"},
@@ -418,8 +422,8 @@ TEST(IllegalMeshes, AreRefusedByName) {
   }
 }
 
-// Losses, norms that clip, weights and moments; and what is saved goes on anywhere.
-TEST(KeyValueHeads, FewerThanRanksComputeWhatOneDeviceComputes) {
+// Losses, norms that clip, weights and moments are equal, and checkpoints resume on any mesh.
+TEST(KeyValueHeads, FewerThanRanksEqualOneDevice) {
   for (const auto& [name, heads] : {std::pair("qwen3", "2"), std::pair("qwen3", "1"), std::pair("llama3", "2")}) {
     Overrides overrides = family(name);
     overrides.emplace_back("model.args.num_key_value_heads", heads);
@@ -439,8 +443,8 @@ TEST(KeyValueHeads, FewerThanRanksComputeWhatOneDeviceComputes) {
   }
 }
 
-// 12 rows: two ranks with four each see the last four together with padding.
-TEST(Meshes, ABoundedValidationSeesTheSameRows) {
+// 12 sequences: two ranks with four each process the last four together with padding.
+TEST(Meshes, ABoundedValidationUsesTheSameSequences) {
   auto overrides = family("qwen3");
   for (const auto& entry : Overrides{
            {"training.steps", "1"},
@@ -459,7 +463,7 @@ TEST(Meshes, ABoundedValidationSeesTheSameRows) {
         .values.front();
   };
   const double expected = loss_of({}, {});
-  // As many rows in other batches.
+  // The same number of sequences in other batches.
   EXPECT_NEAR(
       loss_of({}, {{"validation.steps", "4"}, {"validation.local_batch_size", "3"}}),
       expected,

@@ -59,8 +59,9 @@ TEST(Experts, StoppedAndResumedEqualsNeverStoppedBitForBit) {
   EXPECT_TRUE(std::filesystem::exists(std::filesystem::path(once.job.dump_folder) / "expert_load.svg"));
 }
 
-// In float64, so that only rounding (1e-12 relative) is left. The bias moves once a step, by all of the step's tokens.
-TEST(Experts, HowAStepIsCutIntoBatchesChangesNothing) {
+// In float64, so that only rounding (1e-12 relative) is left. The bias is updated once per step, by the load of all
+// tokens of the step.
+TEST(Experts, MicrobatchSizeDoesNotChangeTheLoss) {
   std::vector<std::vector<double>> runs;
   for (const char* rows : {"1", "4"}) {
     const Folder folder;
@@ -74,7 +75,7 @@ TEST(Experts, HowAStepIsCutIntoBatchesChangesNothing) {
   }
 }
 
-TEST(Experts, AreUsedMoreEvenlyWithTheBias) {
+TEST(Experts, HaveAMoreEvenLoadWithTheBias) {
   std::vector<double> loads;
   for (const char* rate : {"0", "0.01"}) {
     const Folder folder;
@@ -88,7 +89,7 @@ TEST(Experts, AreUsedMoreEvenlyWithTheBias) {
   EXPECT_LT(loads[1], 0.75 * loads[0]);
 }
 
-TEST(Experts, AreRefusedByNameWhereTheyDoNotFit) {
+TEST(Experts, InvalidSettingsAreRefusedByName) {
   const Folder folder;
   auto message = [&](const Overrides& overrides) -> std::string {
     try {

@@ -1,5 +1,5 @@
-// The equality law of meshes for the optimizers that test/train/mesh_test.cpp does not train with: SGD, Adam, Muon, and
-// AdamW that rounds stochastically.
+// Runs on meshes equal one device with the optimizers that test/train/mesh_test.cpp does not use: SGD, Adam, Muon, and
+// AdamW with stochastic rounding.
 #include <gmock/gmock.h>
 
 #include "lehr/base/error.h"
@@ -31,7 +31,7 @@ struct Case {
   std::vector<Mesh> meshes;
 };
 
-// A run of this file: few rows a step, as it runs often.
+// A run of this file: few sequences per step, since it runs often.
 Overrides run_of(const std::string& name, const Overrides& more) {
   return with(with(family(name), {{"training.global_batch_size", "8"}}), more);
 }
@@ -40,7 +40,7 @@ const std::vector<Mesh> kMeshes{{.dp_replicate = 2, .dp_shard = 2}, {.tp = 2}, {
 
 class OptimizersOnMeshes : public ::testing::TestWithParam<Case> {};
 
-TEST_P(OptimizersOnMeshes, ComputeWhatOneDeviceComputes) {
+TEST_P(OptimizersOnMeshes, EqualOneDevice) {
   const Overrides overrides = run_of(GetParam().family, GetParam().optimizer);
   const Folder alone;
   const auto one_device = tiny_run(alone.path(), overrides);
@@ -95,7 +95,7 @@ INSTANTIATE_TEST_SUITE_P(
             {{.dp_replicate = 2}}}),
     [](const auto& test) { return test.param.name; });
 
-TEST(Muon, IsRefusedWhereARankHasNoWholeMatrices) {
+TEST(Muon, IsRefusedIfARankHasNoWholeMatrices) {
   for (const Mesh& mesh :
        {Mesh{.dp_shard = 2}, Mesh{.tp = 2}, Mesh{.cp = 2}, Mesh{.pp = 2}, Mesh{.dp_replicate = 2, .dp_shard = 2}}) {
     const Folder folder;
@@ -103,15 +103,16 @@ TEST(Muon, IsRefusedWhereARankHasNoWholeMatrices) {
     EXPECT_THAT(
         [&] { train_on(mesh, config); },
         ::testing::ThrowsMessage<Error>(
-            HasSubstr("optimizer.name: muon updates whole matrices, so it trains with data_parallel_replicate only")))
+            HasSubstr("optimizer.name: muon updates whole matrices, so it supports data_parallel_replicate only")))
         << mesh.name();
   }
 }
 
-// Sums of bfloat16 in another order round otherwise, so a law of equal bits has no meaning but in a pure pipeline
-// (MixedRuns in test/train/pipeline_test.cpp). But the first step of AdamW is as long as the learning rate, whatever
-// the gradient: results differ where rounding turns its sign, by twice that, and where one in some thousands comes to
-// lie on the other side of the noise. Noise of another element would round a fifth of all weights otherwise.
+// bfloat16 sums round differently in another order, so only a pure pipeline can have equal bits (MixedRuns in
+// test/train/pipeline_test.cpp). But the first update of AdamW is as long as the learning rate, whatever the gradient.
+// So results differ only where rounding changes the sign of a gradient, by twice the learning rate, and where one
+// element in some thousands falls on the other side of the noise. With the noise of another element, a fifth of all
+// weights would round differently.
 constexpr double kRate = 1e-3;
 const Overrides kStochastic = run_of(
     "qwen3",
@@ -137,15 +138,15 @@ TEST(StochasticAdamW, RoundsAnElementByTheSameNoiseOnEveryMesh) {
       const at::Tensor a = wanted.at(name).to(at::kDouble), b = found.to(at::kDouble);
       differing += a.ne(b).sum().item<double>();
       all += static_cast<double>(a.numel());
-      const at::Tensor most = 2 * kRate + at::maximum(a.abs(), b.abs()) / 128;  // and one unit of the last place
+      const at::Tensor most = 2 * kRate + at::maximum(a.abs(), b.abs()) / 128;  // and one unit in the last place
       EXPECT_TRUE((a - b).abs().le(most).all().item<bool>()) << name;
     }
     EXPECT_LE(differing, 0.01 * all);
   }
 }
 
-// In ten steps roundings that differ add up as a random walk does: to some 3 % of the way, all weights together.
-TEST(StochasticAdamW, GoesWhereItGoesOnOneDevice) {
+// In ten steps, different roundings add up like a random walk: to some 3 % of the total update of all weights.
+TEST(StochasticAdamW, TrainsLikeOneDevice) {
   const auto before = testing::initial_weights(kStochastic), wanted = weights_after(10, {});
   testing::expect_moved(before, wanted);
   const auto square = [](const at::Tensor& a, const at::Tensor& b) {

@@ -1,4 +1,4 @@
-// Whole runs with each optimizer: they learn, and stopped and resumed they are what they would have been.
+// Whole runs with each optimizer: they learn, and a stopped and resumed run equals the uninterrupted one.
 #include <ATen/ops/equal.h>
 #include <gmock/gmock.h>
 
@@ -70,7 +70,7 @@ TEST_P(Optimizers, LearnAndResumeBitForBit) {
       EXPECT_TRUE(at::equal(tensor, b.at(name))) << name;
     }
   }
-  // From ln 257 = 5.5; a model that has learnt the frequencies of letters is at 3.3.
+  // Losses start at ln 257 = 5.5; a model that has learnt the frequencies of letters is at 3.3.
   EXPECT_LT(losses(once).back(), losses(once).front() - 0.7);
 }
 
@@ -106,7 +106,7 @@ INSTANTIATE_TEST_SUITE_P(
             {{"optimizer.name", "\"muon\""}, {"optimizer.lr", "0.01"}, {"training.dtype", "\"bfloat16\""}}}),
     [](const auto& test) { return test.param.name; });
 
-TEST(OptimizerRuns, RoundingAtRandomLearnsWhereRoundingToNearestStandsStill) {
+TEST(OptimizerRuns, StochasticRoundingLearnsWhereRoundingToNearestDoesNot) {
   const auto last_loss = [](const char* name, const char* dtype) {
     const Folder folder;
     const auto config = tiny_run(
@@ -129,19 +129,19 @@ TEST(OptimizerRuns, RoundingAtRandomLearnsWhereRoundingToNearestStandsStill) {
   const double exact = last_loss("\"adamw\"", "\"float32\"");
   const double nearest = last_loss("\"adamw\"", "\"bfloat16\"");
   const double stochastic = last_loss("\"stochastic_adamw\"", "\"bfloat16\"");
-  // 120 steps of 4e-5, where half a unit in the last place of the usual weight of 0.02 is 6e-5.
+  // 120 steps of 4e-5, whereas half a unit in the last place of a typical weight of 0.02 is 6e-5.
   EXPECT_GT(nearest - exact, 0.01);
   EXPECT_LT(std::abs(stochastic - exact), 0.2 * (nearest - exact));
 }
 
-TEST(OptimizerRuns, MayBeNamedAsTorchtitanDoes) {
+TEST(OptimizerRuns, AcceptTorchtitansNames) {
   const Folder folder;
   EXPECT_EQ(tiny_run(folder.path(), {{"optimizer.name", "\"Adam\""}}).optimizer.name, optim::OptimizerKind::adam);
   const auto config = tiny_run(folder.path(), {{"optimizer.name", "\"AdamW\""}});
   EXPECT_THAT(to_toml(config), HasSubstr("name = 'adamw'"));
 }
 
-TEST(OptimizerRuns, KeepToWhatTheyCanTrain) {
+TEST(OptimizerRuns, RefuseParametersThatTheOptimizerCannotTrain) {
   EXPECT_THAT(
       refusal({{"optimizer.name", "\"stochastic_adamw\""}}),
       HasSubstr("stochastic_adamw updates bfloat16 parameters: set training.dtype"));
@@ -151,7 +151,7 @@ TEST(OptimizerRuns, KeepToWhatTheyCanTrain) {
       HasSubstr("leaves muon no matrix"));
 }
 
-TEST(OptimizerRuns, RefuseTheStateOfAnotherEvenWhereItWouldFit) {
+TEST(OptimizerRuns, RefuseTheStateOfAnotherOptimizerEvenIfItWouldFit) {
   const Folder folder;
   train(tiny_run(folder.path(), {{"training.steps", "4"}}));
   for (const char* other : {"\"sgd\"", "\"adam\""}) {
@@ -164,7 +164,7 @@ TEST(OptimizerRuns, RefuseTheStateOfAnotherEvenWhereItWouldFit) {
   }
 }
 
-// The sign of the gradient, as a program might bring it.
+// Sign descent, as an example of a program's own optimizer.
 class SignDescent final : public optim::Optimizer {
  public:
   explicit SignDescent(double lr) : lr_(lr) {}
@@ -183,7 +183,7 @@ class SignDescent final : public optim::Optimizer {
   at::Tensor steps_ = at::zeros({}, at::TensorOptions(at::kLong));
 };
 
-TEST(OptimizerRuns, MayBeTheProgramsOwn) {
+TEST(OptimizerRuns, MayUseTheProgramsOwnOptimizer) {
   const Folder folder;
   TrainSpec spec{.family = model::qwen3_dense_family()};
   spec.build.optimizer = [](const optim::OptimizerConfig& config, const optim::OptimizerContext& context) {

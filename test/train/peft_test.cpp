@@ -1,4 +1,4 @@
-// Runs that train a part of a model: what they leave, how they resume, and what they refuse.
+// Runs that train a part of a model: saved files, resumption, and errors.
 #include <gmock/gmock.h>
 
 #include "lehr/base/error.h"
@@ -33,7 +33,7 @@ std::string quoted(const std::filesystem::path& path) {
   return "\"" + path.string() + "\"";
 }
 
-// A regular expression as TOML's literal string.
+// A regular expression as a literal string of TOML.
 std::string pattern(const std::string& expression) {
   return "'" + expression + "'";
 }
@@ -42,7 +42,7 @@ std::vector<double> logged(const TrainConfig& config, const std::string& key = "
   return metric::read_metric(std::filesystem::path(config.job.dump_folder) / "metrics.jsonl", key).values;
 }
 
-// A base of twelve steps, once for all tests.
+// A base of twelve steps, trained once for all tests.
 const std::filesystem::path& base() {
   static const Folder folder;
   static const std::filesystem::path path = [] {
@@ -63,7 +63,7 @@ TrainConfig lora_run(const std::filesystem::path& folder, const Overrides& more 
   return tiny_run(folder, all);
 }
 
-TEST(PeftRun, TrainsAdaptersAndNothingElse) {
+TEST(PeftRun, TrainsAdaptersOnly) {
   const Folder folder;
   const auto config = lora_run(folder.path(), {{"peft.target_pattern", pattern(".*\\.(q|v)_proj")}});
   Logger log("", true);
@@ -99,7 +99,7 @@ TEST(PeftRun, TrainsAdaptersAndNothingElse) {
   }
 }
 
-// Law (c), with everything on that could break it.
+// With all options that could make a resumed run differ.
 TEST(PeftRun, StoppedAndResumedEqualsNeverStoppedBitForBit) {
   const Overrides all{
       {"training.mixed_precision_param", "bfloat16"},
@@ -122,9 +122,9 @@ TEST(PeftRun, StoppedAndResumedEqualsNeverStoppedBitForBit) {
   EXPECT_EQ(logged(once, "validation_loss"), logged(twice, "validation_loss"));
 }
 
-// In float64, so that only rounding (1e-12 relative) is left between ways of cutting a step into batches. The masks of
-// dropout must not depend on it either, nor on whether a block is computed again.
-TEST(PeftRun, HowAStepIsComputedChangesNothing) {
+// In float64, so that only rounding (1e-12 relative) is left between different micro-batch sizes. The masks of dropout
+// must not depend on the size either, nor on recompute.
+TEST(PeftRun, MicrobatchSizeAndRecomputeDoNotChangeTheLoss) {
   std::vector<std::vector<double>> runs;
   for (const auto& [rows, mode] :
        {std::pair{"1", "none"}, {"2", "none"}, {"4", "none"}, {"2", "full"}, {"2", "selective"}}) {
@@ -152,7 +152,7 @@ TEST(PeftRun, DropoutChangesTheTrainingAndNotTheValidation) {
   const Overrides frozen{{"optimizer.lr", "0"}, {"training.steps", "6"}};
   Overrides dropping = frozen;
   dropping.emplace_back("peft.dropout", "0.5");
-  // Adapters that do something: those of a run before.
+  // Adapters with an effect: those of an earlier run.
   const Folder first;
   const auto trained = lora_run(first.path());
   train(trained);
@@ -192,9 +192,10 @@ TEST(PeftRun, ItsFolderIsLoadedWithTheBaseThatItNames) {
   adapter.set("base_model_name_or_path", Node("Qwen/Qwen3-0.6B"));
   write_file_atomically(moved / "adapter_config.json", to_json(adapter));
   EXPECT_THAT(
-      [&] { ModelFolder::open(moved, testing::families()); }, fails_with("\"Qwen/Qwen3-0.6B\" is no folder here"));
+      [&] { ModelFolder::open(moved, testing::families()); },
+      fails_with("\"Qwen/Qwen3-0.6B\" is not a folder on this machine"));
   EXPECT_EQ(ModelFolder::open(moved, testing::families(), base()).base, base());
-  std::filesystem::remove(moved / "model_config.json");  // as PEFT leaves it: the shape is the base's then
+  std::filesystem::remove(moved / "model_config.json");  // as PEFT writes the folder: the base determines the shape
   EXPECT_EQ(ModelFolder::open(moved, testing::families(), base()).args->vocab_size(), 257);
 }
 
@@ -267,14 +268,14 @@ TEST(PeftRun, AClassifierTrainsItsHeadAndKeepsIt) {
   }
 }
 
-TEST(PeftRun, RefusesToGoOnAsAnotherRun) {
+TEST(PeftRun, RefusesToContinueAsADifferentRun) {
   const Folder folder;
   const Overrides four{{"training.steps", "4"}};
   train(lora_run(folder.path(), four));
   const auto resume = [&](const std::string& key, const std::string& value) {
     return [&folder, key, value] { train(lora_run(folder.path(), {{key, value}})); };
   };
-  EXPECT_THAT(resume("peft.alpha", "3"), fails_with("the adapter is scaled by 4 there"));
+  EXPECT_THAT(resume("peft.alpha", "3"), fails_with("the adapter's scaling is 4 ("));
   EXPECT_THAT(resume("peft.r", "2"), fails_with("set peft.r, peft.alpha"));
   EXPECT_THAT(resume("peft.method", "none"), fails_with("peft.method: the run so far trained adapters"));
   const Folder other;
@@ -285,7 +286,7 @@ TEST(PeftRun, RefusesToGoOnAsAnotherRun) {
       fails_with("holds other weights than those that the adapters"));
 }
 
-TEST(PeftRun, SaysWhichKeyIsWrong) {
+TEST(PeftRun, NamesTheInvalidKey) {
   const auto run = [](const Overrides& overrides) {
     return [overrides] {
       const Folder folder;
@@ -297,13 +298,13 @@ TEST(PeftRun, SaysWhichKeyIsWrong) {
         const Folder folder;
         tiny_run(folder.path(), {{"peft.method", "lora"}});
       },
-      fails_with("adapters need the model that they adapt: set checkpoint.initial_load_path"));
+      fails_with("adapters need a base model: set checkpoint.initial_load_path"));
   EXPECT_THAT(
       run({{"peft.target_pattern", pattern(".*qproj")}}), fails_with("the nearest are: model.layers.0.self_attn."));
   EXPECT_THAT(run({{"peft.target_pattern", pattern("(q_proj")}}), fails_with("is not a regular expression"));
   EXPECT_THAT(run({{"peft.method", "full_tune"}}), fails_with("peft.full_tune_pattern: peft.method = \"full_tune\""));
   EXPECT_THAT(
-      run({{"peft.method", "none"}, {"peft.full_tune_pattern", pattern(".*")}}), fails_with("has no meaning while"));
+      run({{"peft.method", "none"}, {"peft.full_tune_pattern", pattern(".*")}}), fails_with("has no effect while"));
   EXPECT_THAT(run({{"peft.init_from", quoted(base())}}), fails_with("peft.init_from: "));
   const Folder folder;
   const auto adapters = lora_run(folder.path(), {{"training.steps", "4"}});
@@ -312,11 +313,10 @@ TEST(PeftRun, SaysWhichKeyIsWrong) {
       run({{"checkpoint.initial_load_path", quoted(checkpoint(adapters, 4))}}),
       fails_with("holds an adapter, not a model"));
   EXPECT_THAT(
-      run({{"peft.init_from", quoted(checkpoint(adapters, 4))}, {"peft.alpha", "1"}}),
-      fails_with("is scaled by 4 there"));
+      run({{"peft.init_from", quoted(checkpoint(adapters, 4))}, {"peft.alpha", "1"}}), fails_with("'s scaling is 4 ("));
   EXPECT_THAT(
       run({{"peft.init_from", quoted(checkpoint(adapters, 4))}, {"peft.target_pattern", pattern(".*q_proj")}}),
-      fails_with("the model has no place for base_model.model.model.layers.0"));
+      fails_with("unexpected tensors: base_model.model.model.layers.0"));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Runs on several stages that train a part of a model: they equal one device, and what they save has no stages.
+// Pipeline runs that train a part of a model equal one device, and their checkpoints do not depend on stages.
 #include <gmock/gmock.h>
 
 #include "lehr/base/error.h"
@@ -30,7 +30,7 @@ Overrides shape_of(const std::string& name) {
   return joined(family(name), {{"model.args.num_hidden_layers", "4"}, {"training.global_batch_size", "8"}});
 }
 
-// What adapters stand on.
+// A base model for adapters.
 struct Base {
   std::string name;
   Overrides shape;
@@ -39,7 +39,7 @@ const Base kUntied{"qwen3", joined(shape_of("qwen3"), {{"model.args.tie_word_emb
 const Base kTied{"qwen3", joined(shape_of("qwen3"), {{"model.args.tie_word_embeddings", "true"}})};
 const Base kExperts{"qwen3_moe", shape_of("qwen3_moe")};
 
-// The folder of one such model, trained once for all tests.
+// The folder of a base, trained once for all tests.
 std::string folder_of(const Base& base) {
   struct Trained {
     Folder folder;
@@ -61,7 +61,7 @@ struct Part {
   std::string name;
   const Base& base;
   Overrides peft;
-  std::string weights = "adapter_model";  // what is saved
+  std::string weights = "adapter_model";  // stem of the saved weights
 };
 
 const Overrides kLora{{"peft.method", "lora"}, {"peft.r", "3"}, {"optimizer.lr", "0.01"}};
@@ -73,7 +73,7 @@ const Part kTable{
     kTied,
     joined(kLora, {{"peft.full_tune_pattern", R"('model\.(embed_tokens|norm)')"}})};
 const Part kFrozenTable{"adapters, and a tied table that is frozen", kTied, kLora};
-// Whole stages train nothing.
+// Some stages have nothing to train.
 const Part kLastLayer{
     "adapters of the last layer", kUntied, joined(kLora, {{"peft.target_pattern", R"('.*layers\.3\..*_proj')"}})};
 const Part kFirstLayer{
@@ -106,7 +106,7 @@ struct Case {
   std::string schedule = "1F1B";
 };
 
-TEST(PartsOnStages, TrainAsOneDevice) {
+TEST(PartialTrainingOnStages, EqualsOneDevice) {
   const std::vector<Case> cases{
       {kAdapters, {.pp = 2}},
       {kAdapters, {.dp_shard = 2, .pp = 2}, "ZBVZeroBubble"},
@@ -133,7 +133,7 @@ TEST(PartsOnStages, TrainAsOneDevice) {
   }
 }
 
-TEST(PartsOnStages, GoOnOnAnyOtherMesh) {
+TEST(PartialTrainingOnStages, ContinuesOnAnyOtherMesh) {
   for (const Part* part : {&kAdapters, &kTable, &kLastLayer, &kFirstLayer}) {
     SCOPED_TRACE(part->name);
     const Folder folder;
@@ -146,8 +146,9 @@ TEST(PartsOnStages, GoOnOnAnyOtherMesh) {
   }
 }
 
-// The folder says the same as one device's, byte for byte, but for the run's own numbers; and a new run starts from it.
-TEST(PartsOnStages, SaveAFolderThatOneDeviceReads) {
+// The folder equals that of one device byte for byte, except for the run's own numbers; and a new run can start from
+// it.
+TEST(PartialTrainingOnStages, SavesAFolderThatOneDeviceReads) {
   for (const Part* part : {&kTable, &kOfExperts}) {
     SCOPED_TRACE(part->name);
     const Folder one;
@@ -178,8 +179,8 @@ TEST(PartsOnStages, SaveAFolderThatOneDeviceReads) {
   }
 }
 
-// A pattern that is right for one stage only is right; one that no stage has anything for is not.
-TEST(PartsOnStages, JudgePatternsByTheWholeModel) {
+// A pattern that matches on one stage only is valid; a pattern that matches on no stage is an error.
+TEST(PartialTrainingOnStages, MatchesPatternsAgainstTheWholeModel) {
   const auto refuses = [](const Overrides& more, const std::string& text) {
     const Folder folder;
     const auto config = run_of(folder, kAdapters, more);
@@ -187,14 +188,14 @@ TEST(PartsOnStages, JudgePatternsByTheWholeModel) {
   };
   refuses({{"peft.target_pattern", "'.*qproj'"}}, "the nearest are: model.layers.0.self_attn.");
   refuses({{"peft.target_pattern", R"('.*layers\.4\..*')"}}, "peft.target_pattern: \".*layers\\.4\\..*\" matches");
-  refuses({{"peft.full_tune_pattern", R"('.*layers\.3\..*')"}}, "falls to lora and to full_tune");
+  refuses({{"peft.full_tune_pattern", R"('.*layers\.3\..*')"}}, "is selected by lora and by full_tune");
   const Folder folder;
   const auto first = run_of(folder, kAdapters, {{"training.steps", "2"}});
   train_on({.pp = 2}, first);
   const auto rescaled = run_of(folder, kAdapters, {{"peft.alpha", "3"}});
   EXPECT_THAT(
       [&] { train_on({.pp = 4}, rescaled); },
-      ::testing::ThrowsMessage<Error>(::testing::HasSubstr("by 1 here; set peft.r, peft.alpha")));
+      ::testing::ThrowsMessage<Error>(::testing::HasSubstr("but 1 in this run; set peft.r, peft.alpha")));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// The equality law of pipelines: whatever the schedule, and whatever it is combined with, a run computes what one
-// device computes. As test/train/mesh_test.cpp, in float64 over ten whole steps.
+// A pipeline run equals one device, with every schedule, alone and combined with other kinds of parallelism. As in
+// test/train/mesh_test.cpp, runs are in float64 over ten whole steps.
 #include <cctype>
 
 #include "test/train/mesh_support.h"
@@ -20,7 +20,7 @@ using testing::Schedule;
 using testing::tiny_run;
 using testing::train_on;
 
-// Enough layers for eight stages, and microbatches for every schedule on four ranks.
+// Enough layers for eight stages, and micro-batches for every schedule on four ranks.
 Overrides with(Overrides overrides, const Overrides& more) {
   overrides.emplace_back("model.args.num_hidden_layers", "8");
   overrides.insert(overrides.end(), more.begin(), more.end());
@@ -33,7 +33,7 @@ struct Model {
   Overrides overrides;
 };
 
-// What one device makes of it, once for all schedules.
+// The run on one device, once for all schedules.
 const Outcome& alone(const Model& model) {
   static std::map<std::string, Outcome> outcomes;
   const auto found = outcomes.find(model.name);
@@ -64,12 +64,14 @@ const Model kTied{
     {{"model.args.tie_word_embeddings", "true"}, {"activation_checkpoint.mode", "none"}}};
 const Model kExperts{"experts", "qwen3_moe", {{"activation_checkpoint.mode", "selective"}}};
 
+const Model kPostNorms{"norms after the sub-blocks", "olmo2", {}};
+
 struct Combination {
   const Model& model;
   Mesh mesh;
 };
 
-// What pipelines are combined with: checkpointing of activations is on but for the tied model.
+// The combinations of pipelines with other parallelism. Activation checkpointing is on except for the tied model.
 const std::vector<Combination> kCombinations{
     {kUntied, {.dp_shard = 2, .pp = 2}},
     {kTied, {.dp_shard = 2, .pp = 2}},
@@ -95,9 +97,9 @@ void PrintTo(const Run& run, std::ostream* out) {
   }
 }
 
-// Every schedule alone on two and on four ranks, and combined with every other kind of parallelism. Where not all are
-// asked for (LEHR_ALL_MESHES=1, some minutes): of the combinations every second, so that each schedule meets half of
-// them and each of them half of the schedules.
+// Every schedule, alone on two and on four ranks, and combined with every other kind of parallelism. Without
+// LEHR_ALL_MESHES=1 (some minutes), every second combination runs, so that each schedule runs with half of the
+// combinations and each combination with half of the schedules.
 std::vector<Run> runs_of_every_schedule() {
   std::vector<Run> runs;
   for (size_t number = 0; number < kSchedules.size(); ++number) {
@@ -121,11 +123,11 @@ INSTANTIATE_TEST_SUITE_P(Runs, EverySchedule, ::testing::ValuesIn(runs_of_every_
   return ::testing::PrintToString(run.param);
 });
 
-TEST_P(EverySchedule, TrainsAsOneDevice) {
+TEST_P(EverySchedule, EqualsOneDevice) {
   expect_law(GetParam().model, GetParam().schedule, GetParam().mesh);
 }
 
-// What the float64 law does not see: types that differ between weights and computation, and noise.
+// Cases that float64 does not cover: different dtypes of weights and computation, and noise.
 Model narrow(std::string name, const Overrides& overrides) {
   Model model{std::move(name), "qwen3", {{"model.args.num_hidden_layers", "2"}, {"training.global_batch_size", "8"}}};
   model.overrides.insert(model.overrides.end(), overrides.begin(), overrides.end());
@@ -146,9 +148,9 @@ Outcome outcome_on(const Mesh& mesh, const Model& model) {
   return outcome_of(config);
 }
 
-// A microbatch has one row on one device and in a pipeline alike, and gradients are summed in the same order. So they
-// have the same bits, and so has what follows from them; noise is named by seed, step, parameter and element. Weights
-// are not tied: a table that is used on two stages has its two gradients summed apart.
+// A micro-batch has one sequence on one device and in a pipeline alike, and gradients are summed in the same order. So
+// gradients have the same bits, and so do all later results; noise is determined by seed, step, parameter and element.
+// Weights are untied: the gradients of a table that is used on two stages would be summed separately.
 TEST(MixedRuns, HaveTheBitsOfOneDeviceInAPurePipeline) {
   const Overrides untied{{"model.args.tie_word_embeddings", "false"}, {"optimizer.lr", "1e-3"}};
   for (const Model& model :
@@ -168,12 +170,12 @@ TEST(MixedRuns, HaveTheBitsOfOneDeviceInAPurePipeline) {
   }
 }
 
-// How far each weight moves in ten steps, against how far it moves on one device. With SGD, as AdamW makes a whole step
-// of a gradient that is all rounding. Ranks that share rows sum their gradients of bfloat16 in float32 in another
-// order, which rarely changes a bit: 2^-8 of the tensor's largest change is one unit of bfloat16. Where the table is
-// tied, one device sums its two gradients in bfloat16, and two stages in float32: an error of 2^-9 of a gradient in
-// each of ten steps, which the following steps, rounded to other bits, pass on.
-TEST(MixedRuns, MoveEachWeightAsFarAsOneDeviceDoes) {
+// Compares the change of each weight in ten steps with that on one device. With SGD, since AdamW turns a gradient that
+// is only rounding into a full step. Data-parallel ranks sum their bfloat16 gradients in float32 in another order,
+// which rarely changes a bit: 2^-8 of the tensor's largest change is one unit of bfloat16. For a tied table, one device
+// sums its two gradients in bfloat16, and two stages sum them in float32: an error of 2^-9 of a gradient in each of ten
+// steps, which later steps with other roundings amplify.
+TEST(MixedRuns, ChangeEachWeightLikeOneDevice) {
   struct Case {
     const char* tied;
     double tolerance;
@@ -205,8 +207,8 @@ TEST(MixedRuns, MoveEachWeightAsFarAsOneDeviceDoes) {
   }
 }
 
-// Groups of parameters that are on one stage, rows that are cut smaller, a stage without experts.
-TEST(MixedRuns, EqualOneDeviceWhereTypesAllowIt) {
+// Parameter groups that exist on one stage only, smaller micro-batches, a stage without experts.
+TEST(MixedRuns, EqualOneDeviceInFloat64) {
   const std::vector<std::pair<Model, Mesh>> runs{
       {{"groups",
         "qwen3",
@@ -229,16 +231,16 @@ TEST(MixedRuns, EqualOneDeviceWhereTypesAllowIt) {
   }
 }
 
-// Scales over tokens are those of a microbatch, which has one row everywhere; weight gradients that wait are of the
-// same rows. Some 1e-16 of difference turns the rounding of an element with a probability of about 1e-15.
-TEST(Float8, TrainsAsOneDevice) {
+// Scales over tokens are those of a micro-batch, which has one sequence on every mesh; a deferred wgrad is of the same
+// micro-batch. A difference of 1e-16 changes the rounding of an element with a probability of about 1e-15.
+TEST(Float8, EqualsOneDevice) {
   const Overrides float8{{"float8.enable", "true"}, {"model.args.intermediate_size", "32"}};
   expect_law({"float8", "qwen3", float8}, {"ZBVZeroBubble", 2}, {.pp = 2});
   expect_law({"float8", "qwen3", float8}, {"ZBH1", 1}, {.dp_shard = 2, .pp = 2});
   expect_law({"float8 and experts", "qwen3_moe", float8}, {"DualPipeV", 2}, {.dp_shard = 2, .ep = 2, .pp = 2});
 }
 
-// A head as dear as three layers, and layers with experts behind layers without.
+// A head as costly as three layers, and MoE layers after dense layers.
 const Model kLargeVocabulary{"large vocabulary", "qwen3", {{"model.args.vocab_size", "1028"}}};
 const Model kHalfExperts{
     "experts in the second half",
@@ -250,13 +252,13 @@ Model by_cost(Model model) {
   return model;
 }
 
-TEST(LayersByCost, TrainAsOneDevice) {
+TEST(BalanceByCost, EqualsOneDevice) {
   expect_law(by_cost(kLargeVocabulary), {"1F1B", 1}, {.pp = 4});
   expect_law(by_cost(kLargeVocabulary), {"ZBVZeroBubble", 2}, {.dp_shard = 2, .pp = 2});
   expect_law(by_cost(kHalfExperts), {"Interleaved1F1B", 2}, {.pp = 2});
 }
 
-// Layers on the rank that has this stage.
+// The number of layers of each rank.
 std::vector<int64_t> layers_of_ranks(const TrainConfig& config, int64_t ranks) {
   std::vector<int64_t> layers(static_cast<size_t>(ranks));
   testing::on_mesh({.pp = ranks}, config, 0, [&](Trainer& trainer) {
@@ -265,7 +267,7 @@ std::vector<int64_t> layers_of_ranks(const TrainConfig& config, int64_t ranks) {
   return layers;
 }
 
-TEST(LayersByCost, AreFewerWhereTheHeadIsAndWhereLayersAreDear) {
+TEST(BalanceByCost, AssignsFewerLayersToTheHeadAndToCostlyLayers) {
   const auto layers = [](const Model& model, int64_t ranks) {
     const Folder folder;
     return layers_of_ranks(tiny_run(folder.path(), with(family(model.family), model.overrides)), ranks);
@@ -276,8 +278,8 @@ TEST(LayersByCost, AreFewerWhereTheHeadIsAndWhereLayersAreDear) {
   EXPECT_EQ(layers(by_cost(kHalfExperts), 2), (std::vector<int64_t>{3, 5}));
 }
 
-// Checkpoints have no stages, so that a run may spread its layers anew at any time.
-TEST(LayersByCost, GoOnWithAnyOtherStages) {
+// Checkpoints do not depend on stages, so a run may change its assignment of layers at any time.
+TEST(BalanceByCost, ContinuesWithAnyOtherStages) {
   const Folder folder;
   const auto config = [&](const Model& model) {
     return tiny_run(folder.path(), with(family(model.family), model.overrides));
@@ -288,7 +290,7 @@ TEST(LayersByCost, GoOnWithAnyOtherStages) {
   expect_equal(alone(kLargeVocabulary), outcome_of(config(kLargeVocabulary)));
 }
 
-TEST(LayersByCost, AreChosenByTheRunAlone) {
+TEST(BalanceByCost, RefusesManualAssignments) {
   const auto refuses = [](const Overrides& more, const std::string& text) {
     const Folder folder;
     Overrides overrides = by_cost(kLargeVocabulary).overrides;
@@ -303,8 +305,8 @@ TEST(LayersByCost, AreChosenByTheRunAlone) {
   refuses({{"model.args.num_hidden_layers", "3"}}, "model.args.num_hidden_layers: pipeline stages: 3 layers cannot");
 }
 
-// A schedule of one's own: GPipe by hand, with the stages of a V.
-TEST(OwnSchedule, TrainsFromAFile) {
+// A custom schedule: GPipe by hand, with stages in a V.
+TEST(CustomSchedule, EqualsOneDevice) {
   const Folder folder;
   std::string rows[2];
   const auto add = [&](int64_t rank, const std::string& kind, int64_t stage, int64_t m) {
@@ -336,6 +338,12 @@ TEST(OwnSchedule, TrainsFromAFile) {
            {"parallelism.pipeline_parallel_schedule_csv", "\"" + file.string() + "\""}}));
   train_on({.pp = 2}, config);
   expect_equal(alone(kTied), outcome_of(config));
+}
+
+// A family outside lehr/model/.
+TEST(PipelineOfOlmo2, ComputesWhatOneDeviceComputes) {
+  expect_law(kPostNorms, {"1F1B", 1}, {.pp = 2});
+  expect_law(kPostNorms, {"1F1B", 1}, {.tp = 2, .pp = 2});
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The types of a run; master weights of a model whose backward comes in two halves.
+// The dtypes of a run; master weights of a model whose backward is split into dgrad and wgrad.
 #include "lehr/train/precision.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 namespace lehr::train {
 namespace {
 
-TEST(Precision, RanksSumGradientsInTheTypeOfTheParametersUnlessToldOtherwise) {
+TEST(Precision, RanksReduceGradientsInTheParametersDtypeByDefault) {
   TrainingConfig config;
   config.mixed_precision_param = "bfloat16";
   EXPECT_EQ(compute_type(config), at::kBFloat16);
@@ -20,8 +20,8 @@ TEST(Precision, RanksSumGradientsInTheTypeOfTheParametersUnlessToldOtherwise) {
   EXPECT_EQ(reduce_type(config), at::kBFloat16);
 }
 
-// In bfloat16 the sum over ranks is rounded to three digits, which moves every number behind the first loss.
-TEST(Precision, OfTheSumOverRanksIsThatOfTheConfig) {
+// In bfloat16 the reduction over ranks is rounded to three digits, which changes every number after the first loss.
+TEST(Precision, ReductionOverRanksHasTheConfiguredDtype) {
   const auto norms_of = [](const testing::Overrides& more) {
     const testing::Folder folder;
     testing::Overrides overrides{
@@ -39,7 +39,7 @@ TEST(Precision, OfTheSumOverRanksIsThatOfTheConfig) {
   EXPECT_NE(norms_of({{"training.mixed_precision_reduce", "bfloat16"}})[0], in_float32[0]);
 }
 
-TEST(MixedPrecision, CollectsGradientsThatCameInTwoHalves) {
+TEST(MixedPrecision, CollectsGradientsOfASplitBackward) {
   nn::SwiGLU block(4, 6);
   nn::materialize(*block, at::kCPU, at::kFloat);
   block->reset_parameters({.seed = 1});
@@ -59,15 +59,15 @@ TEST(MixedPrecision, CollectsGradientsThatCameInTwoHalves) {
   };
   block(x).square().sum().backward();
   const auto expected = take();
-  const auto halves = std::make_shared<ops::WeightGradients>();
+  const auto wgrads = std::make_shared<ops::WeightGradients>();
   at::Tensor loss;
   {
-    const ops::WeightGradients::Scope scope(halves);
+    const ops::WeightGradients::Scope scope(wgrads);
     loss = block(x).square().sum();
   }
-  halves->backward_input({loss});
-  EXPECT_EQ(halves->size(), 3U);
-  halves->backward_weight();
+  wgrads->backward_input({loss});
+  EXPECT_EQ(wgrads->size(), 3U);
+  wgrads->backward_weight();
   const auto found = take();
   for (size_t i = 0; i < found.size(); ++i) {
     EXPECT_TRUE(at::equal(found[i], expected[i])) << i;

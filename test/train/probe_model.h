@@ -1,5 +1,4 @@
-// The smallest models that a TrainStep takes, for tests of what it does around a model: their gradients are known by
-// hand.
+// The smallest models that a TrainStep accepts, with gradients that are known by hand, for tests of its own work.
 #pragma once
 
 #include <string>
@@ -12,7 +11,7 @@
 
 namespace lehr::train::testing {
 
-/// A weight (H), and the scalar product of each token with it.
+/// A weight (H), and its scalar product with each token.
 class ScalarProductImpl : public nn::Module {
  public:
   explicit ScalarProductImpl(int64_t size) { declare_parameter("weight", weight, {size}, nn::Init::zeros()); }
@@ -22,7 +21,7 @@ class ScalarProductImpl : public nn::Module {
 };
 LEHR_MODULE(ScalarProduct);
 
-/// Has the scalar products as the losses of tokens, so that the gradient of a token's loss is the token itself.
+/// The loss of a token is its scalar product with the weight, so that its gradient is the token itself.
 class LinearLossModel : public nn::Model {
  public:
   explicit LinearLossModel(int64_t size) : product(register_module("product", ScalarProduct(size))) {}
@@ -34,7 +33,7 @@ class LinearLossModel : public nn::Model {
   at::Tensor logits(const at::Tensor& hidden_states) override { return hidden_states; }
   at::ScalarType output_dtype() const override { return product->weight.scalar_type(); }
   int64_t num_local_layers() const override { return 1; }
-  /// Puts these numbers, or this rank's part of them, into the weight.
+  /// Copies these numbers, or this rank's shard of them, to the weight.
   void set_weight(const at::Tensor& whole) {
     const at::NoGradGuard no_grad;
     const auto& parameter = product->own_parameter("weight");
@@ -46,7 +45,7 @@ class LinearLossModel : public nn::Model {
   ScalarProduct product{nullptr};
 };
 
-/// A classification head with dropout on hidden states that are all ones: scores differ by their masks alone.
+/// A classification head with dropout, on hidden states that are all ones: scores differ only by their masks.
 class DropoutModel : public nn::Model {
  public:
   explicit DropoutModel(int64_t width)
@@ -63,7 +62,8 @@ class DropoutModel : public nn::Model {
   nn::ClassificationHead head{nullptr};
 };
 
-/// Batches have "tokens" (B, T, H) and "labels" (B, T), of which only -100 means something: the token does not count.
+/// Batches have "tokens" (B, T, H) and "labels" (B, T). A label of -100 means that the token does not count; other
+/// labels have no meaning.
 class ProbeTask : public TrainTask {
  public:
   nn::ModelInputs build_forward_inputs(const Batch& batch) const override {
@@ -82,7 +82,7 @@ class ProbeTask : public TrainTask {
     return outputs.scores.sum();
   }
 
-  mutable std::vector<double> scores;  ///< Of each sequence of each forward so far, in order.
+  mutable std::vector<double> scores;  ///< The score of each sequence of each forward so far, in order.
 
  private:
   static at::Tensor counted(const Batch& batch) { return batch.at("labels").ne(nn::kIgnoreIndex); }

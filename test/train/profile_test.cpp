@@ -1,4 +1,4 @@
-// The table of operators: that it holds all of a step's time, and the operations that a model is known to have.
+// The operator table accounts for all of a step's time, and has the FLOPs that the model is known to have.
 #include <gmock/gmock.h>
 
 #include <functional>
@@ -48,15 +48,15 @@ double of(const Node& table, OperatorKind wanted, const char* figure) {
   return 0;
 }
 
-// The share of a step that the rows lack. What is outside of the profile and inside of the step's clock is a callback
-// that is added and removed: some microseconds, of a step of some milliseconds.
+// The share of a step that the rows do not account for. Only a callback that is added and removed is outside the
+// profile and inside the step's clock: some microseconds, of a step of some milliseconds.
 double missing_time(const Node& table) {
   const double step = table.at("seconds").as_double();
   EXPECT_LE(sum_of(table, "seconds"), step);
   return 1 - sum_of(table, "seconds") / step;
 }
 
-// Trains, again where the thread was set aside just between the two clocks, as happens on a busy machine.
+// Trains, and repeats if the OS interrupted the thread between the two clock readings, as happens on a busy machine.
 Node table_with_all_time(const TrainConfig& config, const std::function<void()>& run) {
   constexpr double kMissing = 0.02;
   constexpr int kAttempts = 5;
@@ -72,16 +72,18 @@ Node table_with_all_time(const TrainConfig& config, const std::function<void()>&
   return table;
 }
 
-// Of tiny_run's model, which has two layers: 6 operations a weight and token, without the table's look-up, and causal
-// attention.
+// The FLOPs of tiny_run's model, which has two layers: 6 per weight and token, except the embedding's look-up, and
+// causal attention.
 double flops_of_a_step(const ActivationCheckpointConfig& checkpointing) {
-  constexpr double kOutputs = 16 * 16 + 24 * 16;  // of attention and feed-forward: no backward reads them
+  constexpr double kOutputs = 16 * 16 + 24 * 16;  // outputs of attention and FFN, which no backward reads
   constexpr double kLayer = 16 * 16 + 2 * 16 * 8 + 2 * 16 * 24 + kOutputs, kHead = 16 * 257;
   constexpr double kTokens = 4 * 32;
-  constexpr double kPairs = 4 * 32 * 33 / 2.0;                          // queries and keys that they see
+  constexpr double kPairs = 4 * 32 * 33 / 2.0;                          // pairs of a query and a visible key
   const double attention_forward = 2 * kPairs * 2 /*heads*/ * (8 + 8);  // of one layer
   const bool layers_again = checkpointing.mode == "full", products_again = checkpointing.mode == "selective";
-  const double again = layers_again ? 2 * kLayer : products_again ? kLayer - kOutputs : 0;  // products of every second
+  const double again = layers_again     ? 2 * kLayer
+                       : products_again ? kLayer - kOutputs
+                                        : 0;  // matmuls of every second layer
   const double attention = layers_again ? 4 : 3;
   return kTokens * (2 * 6 * kLayer + 2 * again + 6 * kHead) + 2 * attention * attention_forward;
 }
@@ -98,7 +100,7 @@ INSTANTIATE_TEST_SUITE_P(
         std::pair{"checkpointed", Overrides{{"activation_checkpoint.mode", "full"}}}),
     [](const auto& run) { return std::string(run.param.first); });
 
-TEST_P(Profile, HoldsAllTimeAndTheOperationsOfTheModel) {
+TEST_P(Profile, AccountsForAllTimeAndTheFlopsOfTheModel) {
   const Folder folder;
   const TrainConfig config = tiny_run(folder.path(), profiled(GetParam().second));
   const Node table = table_with_all_time(config, [&] { train(config); });
@@ -106,7 +108,7 @@ TEST_P(Profile, HoldsAllTimeAndTheOperationsOfTheModel) {
   EXPECT_EQ(table.at("steps").as_int(), 2);
   EXPECT_EQ(sum_of(table, "flops"), flops_of_a_step(config.activation_checkpoint));
   for (const OperatorKind kind :
-       {OperatorKind::product,
+       {OperatorKind::matmul,
         OperatorKind::attention,
         OperatorKind::norm,
         OperatorKind::activation,
@@ -121,18 +123,18 @@ TEST_P(Profile, HoldsAllTimeAndTheOperationsOfTheModel) {
   EXPECT_GT(table.at("peak_flops_per_second").as_double(), 1e8);
   EXPECT_GT(table.at("peak_bytes_per_second").as_double(), 1e8);
   const std::string text = read_file(std::filesystem::path(config.job.dump_folder) / "profile" / "operators.txt");
-  EXPECT_THAT(text, HasSubstr("matrix products"));
+  EXPECT_THAT(text, HasSubstr("matmul"));
   EXPECT_THAT(text, ::testing::AnyOf(HasSubstr("128 x 16 x 257"), HasSubstr("64 x 16 x 257")));
 }
 
-// In the very first step, too.
-TEST(ProfileOfOptimizer, StatesWhatAnUpdateMustReadAndWrite) {
+// The bytes are also right in the very first step.
+TEST(ProfileOfOptimizer, HasTheBytesThatAnUpdateMustReadAndWrite) {
   for (const char* warmup : {"0", "1"}) {
     SCOPED_TRACE(warmup);
     const Folder folder;
     const TrainConfig config = tiny_run(folder.path(), profiled({{"profiling.operator_table_warmup", warmup}}));
     train(config);
-    // Of AdamW in float32: value and two moments read and written, the gradient read; counters aside.
+    // AdamW in float32 reads and writes the value and two moments, and reads the gradient; step counters add little.
     const double parameters = 2 * (16 * 16 + 2 * 16 * 8 + 16 * 16 + 3 * 16 * 24 + 2 * 16 + 2 * 8) + 16 + 16 * 257;
     const double bytes = of(table_of(config), OperatorKind::optimizer, "bytes");
     EXPECT_GE(bytes, 7 * 4 * parameters);
@@ -140,7 +142,7 @@ TEST(ProfileOfOptimizer, StatesWhatAnUpdateMustReadAndWrite) {
   }
 }
 
-TEST(ProfileOfExperts, KnowsTheirProductsAndRouting) {
+TEST(ProfileOfExperts, HasTheirMatmulsAndRouting) {
   const Folder folder;
   auto overrides = family("qwen3_moe");
   overrides.insert(overrides.end(), {{"training.global_batch_size", "4"}, {"training.dtype", "float32"}});
@@ -152,7 +154,7 @@ TEST(ProfileOfExperts, KnowsTheirProductsAndRouting) {
   EXPECT_GT(of(table, OperatorKind::routing, "calls"), 0);
 }
 
-TEST(ProfileOfMeshes, TellsRankZerosTimeWithWaiting) {
+TEST(ProfileOfMeshes, HasRankZerosTimeIncludingWaits) {
   for (const Mesh& mesh : {Mesh{.dp_shard = 2}, Mesh{.tp = 2}, Mesh{.cp = 2}, Mesh{.pp = 2}}) {
     SCOPED_TRACE(mesh.name());
     const Folder folder;
@@ -166,7 +168,7 @@ TEST(ProfileOfMeshes, TellsRankZerosTimeWithWaiting) {
     EXPECT_EQ(table.at("ranks").as_int(), 2);
     EXPECT_GT(of(table, OperatorKind::communication, "seconds"), 0);
     EXPECT_GT(of(table, OperatorKind::communication, "bytes"), 0);
-    EXPECT_GT(of(table, OperatorKind::product, "flops"), 0);
+    EXPECT_GT(of(table, OperatorKind::matmul, "flops"), 0);
   }
 }
 
@@ -180,23 +182,50 @@ TEST(ProfileRefuses, ARunThatIsTooShort) {
   }
 }
 
-TEST(ProfileRefuses, ADeviceWhoseWorkGoesOn) {
+TEST(ProfileRefuses, StepsThatAreCapturedAsAGraph) {
   const Folder folder;
-  const TrainConfig plain = tiny_run(folder.path());
+  const TrainConfig plain = tiny_run(folder.path(), {{"training.cuda_graphs", "true"}});
   StepProfile::check_device(plain, at::kCUDA);
-  const TrainConfig config = tiny_run(folder.path(), profiled());
-  StepProfile::check_device(config, at::kCPU);
+  StepProfile::check_device(tiny_run(folder.path(), profiled()), at::kCUDA);
+  const TrainConfig config = tiny_run(folder.path(), profiled({{"training.cuda_graphs", "true"}}));
   try {
     StepProfile::check_device(config, at::Device(at::kCUDA, 1));
-    FAIL() << "its work goes on after an operator returns";
+    FAIL() << "a graph is one launch";
   } catch (const Error& error) {
-    EXPECT_THAT(
-        error.what(), ::testing::StartsWith("profiling.operator_table: expected training.device cpu, found cuda:1"));
+    EXPECT_THAT(error.what(), HasSubstr("training.cuda_graphs")) << error.what();
   }
 }
 
-// Of one start, as lehr train --profile asks for it.
-TEST(ProfileOfOneStart, IsNotInTheConfigThatTheRunLeaves) {
+// A device that reaches one mark per millisecond.
+class FakeDevice : public ProfileClock {
+ public:
+  void start() override {}
+  size_t mark() override { return marks_++; }
+  void wait() override {}
+  double seconds(size_t begin, size_t end) const override { return 1e-3 * static_cast<double>(end - begin); }
+
+ private:
+  size_t marks_ = 0;
+};
+
+TEST(ProfileOfADevice, HasTheTimesOfTheDevicesClock) {
+  const Folder folder;
+  const TrainConfig config = tiny_run(folder.path(), profiled());
+  StepProfile profile(config, at::kCPU, /*ranks=*/1, /*done=*/0, std::make_unique<FakeDevice>());
+  const at::Tensor a = at::ones({6, 6});
+  for (int64_t step = 1; step <= profile.last_step(); ++step) {
+    profile.step_begins(step);
+    a.mm(a);
+    profile.step_ended(step);
+  }
+  const Node table = table_of(config);
+  EXPECT_EQ(of(table, OperatorKind::matmul, "calls"), 1);
+  EXPECT_DOUBLE_EQ(of(table, OperatorKind::matmul, "seconds"), 1e-3);
+  EXPECT_DOUBLE_EQ(of(table, OperatorKind::between, "seconds"), 2e-3);
+}
+
+// A profile of one start, as with lehr train --profile.
+TEST(ProfileOfOneStart, IsNotWrittenToTheConfigOfTheRun) {
   for (const bool always : {false, true}) {
     const Folder folder;
     const TrainConfig config = tiny_run(
@@ -208,13 +237,13 @@ TEST(ProfileOfOneStart, IsNotInTheConfigThatTheRunLeaves) {
     Trainer(config, {.specs = list, .log = log, .profile = true}).run();
     const std::string told = ::testing::internal::GetCapturedStderr();
     EXPECT_EQ(table_of(config).at("steps").as_int(), 2);
-    EXPECT_THAT(told, HasSubstr("its times hold what profiling.enable_profiling's traces cost"));
+    EXPECT_THAT(told, HasSubstr("its times include the overhead of profiling.enable_profiling's traces"));
     const std::string left = read_file(std::filesystem::path(config.job.dump_folder) / "config.toml");
     EXPECT_THAT(left, HasSubstr(always ? "operator_table = true" : "operator_table = false"));
   }
 }
 
-TEST(ProfileOfAResumedRun, IsLeftOutWhereTooFewStepsAreLeft) {
+TEST(ProfileOfAResumedRun, IsLeftOutIfTooFewStepsRemain) {
   const Folder folder;
   const TrainConfig config =
       tiny_run(folder.path(), profiled({{"checkpoint.enable", "true"}, {"checkpoint.interval", "1"}}));
@@ -223,19 +252,21 @@ TEST(ProfileOfAResumedRun, IsLeftOutWhereTooFewStepsAreLeft) {
   EXPECT_FALSE(std::filesystem::exists(std::filesystem::path(config.job.dump_folder) / "profile"));
 }
 
-TEST(OperatorTable, SaysWhoseLimitsTheyAre) {
+TEST(OperatorTable, NamesTheMachineOfItsLimits) {
   OperatorReport report{.steps = 1, .first_step = 1, .seconds = 1, .limits = {.flops = 1, .bytes_per_second = 1}};
   EXPECT_THAT(to_text(report), HasSubstr("at best this machine computes "));
   report.ranks = 2;
   EXPECT_THAT(to_text(report), HasSubstr("at best rank 0 alone, while the others wait, computes "));
+  report.source = "NVIDIA H200 (data sheet)";
+  EXPECT_THAT(to_text(report), HasSubstr("at best NVIDIA H200 (data sheet) computes "));
 }
 
-TEST(OperatorTable, SaysWhatLimits) {
+TEST(OperatorTable, NamesTheLimitingResource) {
   const MachineLimits limits{.flops = 100, .bytes_per_second = 10};
   const auto limit = [&](OperatorKind kind, const OperatorTotals& totals) {
     return std::string(limit_of(kind, totals, limits));
   };
-  EXPECT_EQ(limit(OperatorKind::product, {.seconds = 1, .flops = 80, .bytes = 1}), "compute");
+  EXPECT_EQ(limit(OperatorKind::matmul, {.seconds = 1, .flops = 80, .bytes = 1}), "compute");
   EXPECT_EQ(limit(OperatorKind::norm, {.seconds = 1, .bytes = 6}), "memory");
   EXPECT_EQ(limit(OperatorKind::other, {.seconds = 1, .flops = 30, .bytes = 4}), "overhead");
   EXPECT_EQ(limit(OperatorKind::between, {.seconds = 1}), "overhead");

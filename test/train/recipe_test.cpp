@@ -1,4 +1,4 @@
-// Every recipe loads; and no recipe loads after any of its keys was spoilt, in five ways.
+// Every recipe loads; and no recipe loads after any of its keys was corrupted, in five ways.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -93,7 +93,7 @@ class Recipes : public ::testing::TestWithParam<std::string> {
     config.fields(rules_);
   }
 
-  /// What loading this text says; nothing when it is accepted.
+  /// The error of loading this text; nothing if it is accepted.
   std::optional<std::string> load(const std::vector<std::string>& lines) {
     const auto file = folder_.path() / "recipe.toml";
     write_file_atomically(file, join(lines));
@@ -151,7 +151,7 @@ std::string with_typo(const std::string& word, uint64_t bits) {
   return typo;
 }
 
-TEST_P(Recipes, NameTheKeyThatATypoMeant) {
+TEST_P(Recipes, SuggestTheKeyForATypo) {
   const RandomStream random(1, GetParam());
   uint64_t draw = 0;
   int right = 0;
@@ -160,7 +160,7 @@ TEST_P(Recipes, NameTheKeyThatATypoMeant) {
     for (int again = 0; again < 4; ++again) {
       std::string typo = with_typo(line.key, random.bits(draw++));
       if (typo.empty() || rules_.rules.count(line.table + "." + typo) != 0) {
-        continue;  // it became another key
+        continue;  // the typo is another valid key
       }
       const auto message = load(with(line, typo + " = " + line.value));
       ASSERT_TRUE(message) << typo << " in [" << line.table << "] was accepted";
@@ -177,7 +177,7 @@ TEST_P(Recipes, NameTheKeyThatATypoMeant) {
   EXPECT_GE(right, 0.95 * all) << right << " of " << all;
 }
 
-TEST_P(Recipes, TellWhichTableAKeyBelongsTo) {
+TEST_P(Recipes, ReportAKeyInTheWrongTable) {
   for (const auto& line : keys_) {
     auto lines = lines_;
     lines[line.number] = "";
@@ -196,7 +196,7 @@ TEST_P(Recipes, RefuseAnotherType) {
       const bool number = line.value.find_first_not_of("0123456789.eE+-_") == std::string::npos;
       const bool real = number && line.value.find_first_of(".eE") != std::string::npos;
       if ((wrong.front() == '"' && (text || line.value.front() == '"')) || (wrong == "3.25" && real)) {
-        continue;  // of the same type after all
+        continue;  // the same type after all
       }
       const auto message = load(with(line, line.key + " = " + wrong));
       ASSERT_TRUE(message) << dotted(line) << " = " << wrong;
@@ -228,7 +228,7 @@ TEST_P(Recipes, RefuseValuesOutOfRange) {
       EXPECT_THAT(*message, ::testing::HasSubstr(where(line)));
     }
   }
-  // Text that only the model list, the file system or a person can judge.
+  // Text whose values only the model list, the file system or a person can judge.
   const std::set<std::string> free_text{
       "description",
       "dump_folder",
@@ -261,7 +261,7 @@ TEST_P(Recipes, RefuseValuesOutOfRange) {
   }
 }
 
-TEST_P(Recipes, RefuseAKeyThatStandsTwice) {
+TEST_P(Recipes, RefuseADuplicateKey) {
   for (const auto& line : keys_) {
     auto lines = lines_;
     lines.insert(lines.begin() + static_cast<long>(line.number) + 1, line.key + " = " + line.value);
@@ -289,7 +289,7 @@ TEST_P(Recipes, RefuseConflictsBetweenKeys) {
   }
 }
 
-TEST_P(Recipes, ShowAllProblemsAtOnce) {
+TEST_P(Recipes, ReportAllProblemsTogether) {
   auto lines = lines_;
   std::vector<Line> spoilt;
   for (size_t i = 0; i < keys_.size(); i += 3) {

@@ -1,4 +1,4 @@
-// Models made of sub-blocks of several: what asks for them, what they are, and what is read.
+// Models composed of sub-blocks of several models: their specification, their weights, and the bytes that are read.
 #include "lehr/train/replacements.h"
 
 #include <gmock/gmock.h>
@@ -31,7 +31,7 @@ const std::vector<LayerShape> kTeacher{{4, 32}, {4, 32}, {4, 32}};
 const std::vector<LayerShape> kFewHeads{{2, 32}, {2, 32}, {1, 32}};
 const std::vector<LayerShape> kNarrow{{4, 8}, {4, 0}, {4, 24}};
 
-// A teacher, a child with fewer KV heads (as a sub-block checkpoint) and one with narrower feed-forward blocks.
+// A teacher, a child with fewer KV heads (as a sub-block checkpoint) and a child with narrower FFNs.
 class Replacements : public ::testing::Test {
  protected:
   Replacements() {
@@ -53,13 +53,13 @@ class Replacements : public ::testing::Test {
   Folder folder_;
 };
 
-// Layer 0: attention of heads. Layer 1: no attention, feed-forward of narrow's layer 2. Layer 2: as in the teacher.
+// Layer 0: attention of `heads`. Layer 1: no attention, and the FFN of layer 2 of `narrow`. Layer 2: the teacher's.
 constexpr const char* kSwap = R"([
   {"layer": 0, "attention": {"model": "heads"}},
   {"layer": 1, "attention": {"no_op": true}, "ffn": {"model": "narrow", "layer": 2}}
 ])";
 
-TEST_F(Replacements, MakeAModelOfWhatTheyName) {
+TEST_F(Replacements, ComposeAModel) {
   convert_checkpoint({.model = at("teacher"), .output = at("child"), .replacements = read(kSwap)}, families());
   const auto args = families().from_hf_folder(at("child"));
   EXPECT_TRUE(args->is_heterogeneous());
@@ -86,8 +86,9 @@ TEST_F(Replacements, MakeAModelOfWhatTheyName) {
   EXPECT_TRUE(model->forward({.input_ids = at::arange(5).unsqueeze(0)}).hidden_states.isfinite().all().item<bool>());
 }
 
-// All halves of the teacher from the teacher, by files of its sub-blocks: the same model, byte by byte.
-TEST_F(Replacements, ByThemselvesChangeNothing) {
+// Replaces all sub-blocks of the teacher by the teacher's own, by files of its sub-blocks: the same model, byte for
+// byte.
+TEST_F(Replacements, ByTheSameModelChangeNothing) {
   std::string json;
   for (int layer = 0; layer < 3; ++layer) {
     json += fmt::format(
@@ -134,8 +135,8 @@ TEST_F(Replacements, AreReadFromPuzzletronsSolutions) {
   EXPECT_EQ(find(0, Half::ffn).origin->model, at("teacher"));
 }
 
-// Of the attention of heads' layer 1 twice, in layers 0 and 2, and of narrow's feed-forward blocks everywhere.
-TEST_F(Replacements, MayTakeOneHalfSeveralTimes) {
+// The attention of layer 1 of `heads` in layers 0 and 2, and the FFN of layer 2 of `narrow` in all layers.
+TEST_F(Replacements, MayUseOneSubblockSeveralTimes) {
   const auto swap = read(R"([
     {"layer": 0, "attention": {"model": "heads", "layer": 1}, "ffn": {"model": "narrow", "layer": 2}},
     {"layer": 1, "ffn": {"model": "narrow", "layer": 2}},
@@ -166,7 +167,7 @@ TEST_F(Replacements, MayTakeOneHalfSeveralTimes) {
   }
 }
 
-TEST_F(Replacements, AreWhatPuzzletronsBlockConfigsSay) {
+TEST_F(Replacements, MustMatchPuzzletronsBlockConfigs) {
   write_model(at("experts"), "qwen3_moe", {{4, 8, 6, 2}, {4, 8, 6, 2}}, 4);
   const auto entry = [&](const std::string& attention, const std::string& ffn, const std::string& origin) {
     return fmt::format(
@@ -183,7 +184,7 @@ TEST_F(Replacements, AreWhatPuzzletronsBlockConfigsSay) {
     ModelParts(at(teacher), read(json), families());
   };
   const auto problem = [&](const std::string& json) { return error_of([&] { check(json); }); };
-  // heads keeps a file a half, heads_whole one file for all: a path names the model and the layer.
+  // `heads` has one file per sub-block, `heads_whole` one file in all: a path identifies the model and the layer.
   for (const char* origin : {"heads", "heads_whole"}) {
     check(entry(R"({"num_key_value_heads": 2})", R"({"intermediate_size": 32})", origin));
     check(entry(R"({"n_heads_in_group": 4})", R"({"intermediate_size": 32})", origin));  // Nemotron-NAS: of 8 heads
@@ -197,7 +198,7 @@ TEST_F(Replacements, AreWhatPuzzletronsBlockConfigsSay) {
   EXPECT_THAT(
       problem(entry(R"({"num_key_value_heads": 2})", R"({"intermediate_size": 24})", "heads")),
       HasSubstr("[0].child_block_configs[0].ffn.intermediate_size: expected 32"));
-  // narrow's layer 1 has no feed-forward block.
+  // Layer 1 of `narrow` has no FFN.
   EXPECT_THAT(
       problem(entry(R"({"num_key_value_heads": 4})", R"({"intermediate_size": 24})", "narrow")),
       HasSubstr("[0].child_block_configs[0].ffn.no_op: expected true, as in layer 1 of "));
@@ -218,14 +219,14 @@ TEST_F(Replacements, AreWhatPuzzletronsBlockConfigsSay) {
         "experts");
   };
   check(experts("6", "0"));
-  check(experts("6", "8192"));  // which puzzletron writes whatever is there
+  check(experts("6", "8192"));  // puzzletron always writes this
   EXPECT_THAT(
       problem(experts("5", "8192")),
       AllOf(HasSubstr("ffn.moe.num_local_experts: expected 6, as in layer 1 of "), HasSubstr("experts, found 5")));
   EXPECT_THAT(problem(experts("6", "16")), HasSubstr("shared_expert_intermediate_dim: expected 0"));
 }
 
-TEST_F(Replacements, GoIntoEveryLayout) {
+TEST_F(Replacements, SupportEveryLayout) {
   write_model(at("experts"), "qwen3_moe", {{4, 8, 6, 2}, {4, 8, 6, 2}}, 4);
   write_model(at("fewer"), "qwen3_moe", {{4, 8, 3, 2}, {4, 32}}, 5);
   convert_checkpoint(
@@ -271,8 +272,8 @@ class Counted : public ModelParts {
   mutable int64_t elements_ = 0;
 };
 
-// Four ranks that hold the model between them read every element of the several folders once, and what they have are
-// the boxes of the model that convert writes.
+// Four ranks that together hold the model once read every element of the source folders once, and hold the boxes of the
+// model that `convert` writes.
 TEST_F(Replacements, AreLoadedByRanksThatReadTheirOwnBoxesOnly) {
   const auto swap = read(kSwap);
   convert_checkpoint({.model = at("teacher"), .output = at("child"), .replacements = swap}, families());
@@ -328,13 +329,14 @@ TEST_F(Replacements, AreLoadedByStages) {
   EXPECT_EQ(found, expected.size());
 }
 
-TEST_F(Replacements, SayWhatIsWrongWithThem) {
+TEST_F(Replacements, RefuseInvalidSpecifications) {
   const auto refused = [&](const std::string& json) { return error_of([&] { read(json); }); };
   EXPECT_THAT(
       refused(R"([{"layer": 0, "atention": {"no_op": true}}])"),
       HasSubstr("swap.json: [0]: 'atention' is not known, did you mean 'attention'"));
   EXPECT_THAT(refused(R"([{"layer": 0}])"), HasSubstr("[0]: expected \"attention\", \"ffn\" or both, found neither"));
-  EXPECT_THAT(refused(R"([{"layer": -1, "ffn": {"no_op": true}}])"), HasSubstr("[0].layer: expected a layer's number"));
+  EXPECT_THAT(
+      refused(R"([{"layer": -1, "ffn": {"no_op": true}}])"), HasSubstr("[0].layer: expected the index of a layer"));
   for (const char* half : {"{}", R"({"no_op": false})", R"({"no_op": true, "model": "x"})", R"({"layer": 1})"}) {
     EXPECT_THAT(
         refused(fmt::format(R"([{{"layer": 0, "ffn": {}}}])", half)),
@@ -350,23 +352,23 @@ TEST_F(Replacements, SayWhatIsWrongWithThem) {
   EXPECT_THAT(
       refused(R"([{"parent_layer_indices": [0], "child_block_configs": [{"attention": {}, "ffn": {"no_op": true}}],
                    "weight_paths": []}])"),
-      HasSubstr("[0].weight_paths: expected a file for attention, as its block config says"));
+      HasSubstr("[0].weight_paths: expected a file for attention, according to its block config"));
   EXPECT_THAT(
       refused(R"([{"parent_layer_indices": [0, 1], "child_block_configs": [], "weight_paths": []}])"),
-      HasSubstr("[0].parent_layer_indices: expected one layer, found 2; several layers as one are not supported"));
+      HasSubstr("[0].parent_layer_indices: expected one layer, found 2; merging layers is not supported"));
 }
 
-TEST_F(Replacements, AreSome) {
+TEST_F(Replacements, RefuseEmptyAndDuplicateSpecifications) {
   EXPECT_THAT(error_of([&] { read("[]"); }), HasSubstr("swap.json: expected replacements, found an empty list"));
   EXPECT_THAT(
       error_of([&] { read(R"({"chosen_replacements": []})"); }),
       HasSubstr("swap.json: chosen_replacements: expected replacements, found an empty list"));
   EXPECT_THAT(
       error_of([&] { read(R"([{"layer": 0, "ffn": {"no_op": true}, "ffn": {"model": "x"}}])"); }),
-      HasSubstr("swap.json: [0].ffn: stands there twice"));
+      HasSubstr("swap.json: [0].ffn: duplicate key"));
 }
 
-TEST_F(Replacements, SayWhatDoesNotFit) {
+TEST_F(Replacements, RefuseSubblocksThatDoNotFit) {
   EXPECT_THAT(
       problem(R"([{"layer": 3, "ffn": {"no_op": true}}])"),
       AllOf(HasSubstr("swap.json: [0].ffn: "), HasSubstr("teacher has layers 0 to 2, and no layer 3")));
@@ -378,15 +380,15 @@ TEST_F(Replacements, SayWhatDoesNotFit) {
   EXPECT_THAT(
       problem(R"([{"layer": 0, "ffn": {"model": "llama"}}])"),
       HasSubstr("[0].ffn: expected a model of type qwen3, found llama in "));
-  // The same weights under another base of positions would be another attention.
+  // The same weights with another base of rotary frequencies would be a different attention.
   fs::copy(at("narrow"), at("turned"), fs::copy_options::recursive);
   Node config = parse_json_file(at("turned/config.json"));
   config.set("rope_theta", Node(12345.0));
   write_file_atomically(at("turned/config.json"), to_json(config));
   EXPECT_THAT(
       problem(R"([{"layer": 0, "attention": {"model": "turned"}}])"),
-      HasSubstr("turned has rope_theta = 12345.0, the model that it goes into has 100.0"));
-  // A folder whose weights are not those of its config.json is refused whichever half is taken of it.
+      HasSubstr("turned has rope_theta = 12345.0, but the target model has 100.0"));
+  // A folder whose weights contradict its config.json is refused, whichever of its sub-blocks is used.
   config.set("rope_theta", Node(100.0));
   config.set("block_configs", parse_json_file(at("heads/config.json")).at("block_configs"));
   write_file_atomically(at("turned/config.json"), to_json(config));
@@ -402,7 +404,7 @@ TEST_F(Replacements, OfAnotherTypeNeedATypeForAll) {
       error_of([&] {
         convert_checkpoint({.model = at("teacher"), .output = at("child"), .replacements = swap}, families());
       }),
-      AllOf(HasSubstr("half: model.layers.0."), HasSubstr("has type BF16, which no tensor of")));
+      AllOf(HasSubstr("half: model.layers.0."), HasSubstr("has dtype BF16, which no tensor of")));
   convert_checkpoint(
       {.model = at("teacher"), .output = at("child"), .dtype = at::kFloat, .replacements = swap}, families());
   EXPECT_TRUE(at::equal(

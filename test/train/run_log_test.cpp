@@ -1,9 +1,10 @@
-// How fast a run says that it is: tokens a second and the share of the peak, of one rank and of many.
+// The speed that a run reports: tokens per second and the share of the peak, on one rank and on several.
 #include "lehr/train/run_log.h"
 
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <functional>
 #include <thread>
 
 #include "lehr/mesh/fake_transport.h"
@@ -19,79 +20,120 @@ using testing::tiny_run;
 constexpr int64_t kBatchSize = 8;  // of a step, over all ranks
 constexpr int64_t kTokens = 32;
 
-// What the log of the first of `world_size` ranks says of some steps, if each rank's device reaches `peak_flops`.
-std::vector<std::map<std::string, double>> logged_steps(
-    int64_t world_size, double peak_flops, double* flops_per_token) {
+struct Case {
+  int64_t world_size = 1;
+  double peak_flops = 0;  // of all ranks
+  std::chrono::milliseconds before_first_step{0};
+  int64_t documents = 1;  // per sequence
+  std::function<void(RunLog&)> at_the_end = [](RunLog&) {};
+};
+struct Logged {
+  double flops_per_token = 0;                        // of the model, for whole sequences
+  std::vector<std::map<std::string, double>> steps;  // metrics
+};
+
+// Logs three of twelve steps, as the first rank does.
+Logged logged_steps(const Case& one) {
   const Folder folder;
   const TrainConfig config = tiny_run(
       folder.path(),
       {{"training.global_batch_size", std::to_string(kBatchSize)},
        {"training.seq_len", std::to_string(kTokens)},
-       {"metrics.measure_peak", "true"}});
+       {"training.steps", "12"},
+       {"validation.freq", "5"},
+       {"checkpoint.interval", "4"}});
   const auto tokenizer = build_tokenizer(config);
   const auto list = testing::specs();
   const auto args = build_model_args(config, list.at(config.model).family, *tokenizer);
   const auto model = args->build({});
   const auto optimizer = testing::default_optimizer(*model);
-  const auto transport = mesh::fake_transport(0, world_size);
+  const auto transport = mesh::fake_transport(0, one.world_size);
   const Ranks ranks(config.parallelism, transport.get());
-  *flops_per_token = static_cast<double>(args->get_nparams_and_flops(kTokens).causal_flops_per_token);
+  Logged logged{
+      .flops_per_token = static_cast<double>(args->get_nparams_and_flops(kTokens).causal_flops_per_token), .steps = {}};
 
   Logger quiet("", true);
   RunState state;
   RunLog log(
-      config,
-      *args,
-      *model,
-      peft::count_trainable(*model),
-      *optimizer,
-      at::kCPU,
-      ranks,
-      state,
-      quiet,
-      /*expected=*/{},
-      [&](at::Device, at::ScalarType) { return peak_flops; });
-  std::vector<std::map<std::string, double>> steps;
+      config, *args, *model, peft::count_trainable(*model), *optimizer, at::kCPU, ranks, state, quiet, one.peak_flops);
+  std::this_thread::sleep_for(one.before_first_step);
   while (state.step < 3) {
     ++state.step;
+    log.step_begins(state.step);
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     StepResult result;
     result.updated = true;
-    steps.push_back(log.step_ended(state, result, /*learning_rate=*/0.1));
+    result.work = {
+        .valid = 1,
+        .tokens = kBatchSize * kTokens,
+        .attention_pairs = kBatchSize * kTokens * kTokens / 2 / one.documents};
+    logged.steps.push_back(log.step_ended(state, result, /*learning_rate=*/0.1));
   }
-  return steps;
+  one.at_the_end(log);
+  return logged;
 }
 
-// The same few numbers in another order: 1e-12 leaves room for their rounding.
+// The same few numbers in another order: 1e-12 is a safe bound for their rounding.
 void expect_near(double found, double wanted) {
   EXPECT_NEAR(found, wanted, 1e-12 * wanted);
 }
 
-TEST(RunLog, SharesThePeakOfAllRanksAmongTheTokensOfAllRanks) {
-  constexpr double kPeak = 1e15;  // of a rank; far beyond what is reached here
-  for (const int64_t world_size : {1, 2, 4}) {
-    double flops_per_token = 0;
-    double seconds = 0;
-    double tokens = 0;
-    for (const auto& metrics : logged_steps(world_size, kPeak, &flops_per_token)) {
-      seconds += metrics.at("step_seconds");
-      tokens += kBatchSize * kTokens;
-      expect_near(metrics.at("tokens_per_second"), tokens / seconds);
-      const double peak_of_all = kPeak * static_cast<double>(world_size);
-      expect_near(metrics.at("mfu"), flops_per_token * tokens / seconds / peak_of_all);
+// 1e15: far beyond what is reached here. 1: exceeded, which must be visible and not raise the peak.
+TEST(RunLog, ReportsTheShareOfThePeakAsItIs) {
+  for (const double peak_flops : {1e15, 1.0}) {
+    for (const int64_t world_size : {1, 4}) {
+      double seconds = 0;
+      double tokens = 0;
+      const Logged logged = logged_steps({.world_size = world_size, .peak_flops = peak_flops});
+      for (const auto& metrics : logged.steps) {
+        seconds += metrics.at("step_seconds");
+        tokens += kBatchSize * kTokens;
+        expect_near(metrics.at("tokens_per_second"), tokens / seconds);
+        expect_near(metrics.at("mfu"), logged.flops_per_token * tokens / seconds / peak_flops);
+      }
     }
   }
 }
 
-// Others may have used the machine while its peak was measured.
-TEST(RunLog, TakesTheFastestStepForThePeakIfItIsFasterThanThePeakThatWasMeasured) {
-  double flops_per_token = 0;
-  const auto steps = logged_steps(/*world_size=*/2, /*peak_flops=*/1, &flops_per_token);
-  double fastest = 0;
-  for (const auto& metrics : steps) {
-    fastest = std::max(fastest, metrics.at("tokens_per_second"));
-    expect_near(metrics.at("mfu"), metrics.at("tokens_per_second") / fastest);
-  }
+// A step sleeps for a millisecond; half a second leaves room for a busy machine.
+TEST(RunLog, LeavesTheStartOfARunOutOfItsFirstStep) {
+  const Logged logged = logged_steps({.before_first_step = std::chrono::milliseconds(600)});
+  EXPECT_LT(logged.steps.front().at("step_seconds"), 0.5);
+}
+
+// After step 3 of 12 there are validations after steps 5, 10 and 12 and saves after 4, 8 and 12; after step 12, its
+// own.
+TEST(RunLog, ExpectsTheValidationsAndSavesThatAreDue) {
+  const auto pause = [](RunLog& log, RunLog::Pause reason, int milliseconds) {
+    log.pause(reason);
+    std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+    log.resume();
+  };
+  logged_steps({.at_the_end = [&](RunLog& log) {
+    const double steps = log.seconds_left(3);
+    EXPECT_GT(steps, 9 * 0.001);
+    pause(log, RunLog::Pause::validation, 200);
+    const double validation = (log.seconds_left(3) - steps) / 3;
+    EXPECT_GE(validation, 0.2 - 1e-9);
+    pause(log, RunLog::Pause::save, 100);
+    const double save = (log.seconds_left(3) - steps) / 3 - validation;
+    EXPECT_GE(save, 0.1 - 1e-9);
+    EXPECT_NEAR(log.seconds_left(12), validation + save, 1e-9);
+  }});
+}
+
+// Sequences of four documents have a quarter of the pairs of whole ones, and as many tokens.
+TEST(RunLog, CountsAttentionWithinDocuments) {
+  constexpr double kPeak = 1e15;
+  const auto flops_per_token = [&](int64_t documents) {
+    const auto first = logged_steps({.peak_flops = kPeak, .documents = documents}).steps.front();
+    return first.at("mfu") / first.at("tokens_per_second") * kPeak;
+  };
+  // The tiny run's model: 12 FLOPs per pair, layer, head and element of a head.
+  constexpr double kPerPair = 12.0 * 2 * 2 * 8;
+  const double whole = flops_per_token(1);
+  expect_near(whole, logged_steps({}).flops_per_token);
+  EXPECT_NEAR((whole - flops_per_token(4)) / (kPerPair * kTokens / 2 * 3 / 4), 1, 1e-9);
 }
 
 TEST(RunLog, CountsEachTokenOfAStepOnceOnManyRanks) {

@@ -1,4 +1,4 @@
-// The learning-rate schedule on its way from the config through the trainer to the optimizer and to the log.
+// The learning-rate schedule, from the config through the trainer to the optimizer and the log.
 #include <gtest/gtest.h>
 
 #include "lehr/metric/metrics_log.h"
@@ -10,7 +10,7 @@ namespace {
 using testing::Folder;
 using testing::tiny_run;
 
-// Hands everything on to the usual optimizer, and keeps the factors.
+// Forwards everything to the default optimizer, and records the factors.
 class KeepFactors : public optim::Optimizer {
  public:
   KeepFactors(std::unique_ptr<optim::Optimizer> usual, std::vector<double>& factors)
@@ -29,12 +29,12 @@ class KeepFactors : public optim::Optimizer {
 };
 
 struct Rates {
-  std::vector<double> factors;  // that the optimizer got
+  std::vector<double> factors;  // received by the optimizer
   std::vector<double> logged;   // learning rates in metrics.jsonl
 };
 
-// Of a run of five steps that is stopped after those, and then goes on.
-Rates rates_of(bool late_results, const std::vector<int64_t>& stops) {
+// A run of five steps that is stopped after the given steps, and then continues.
+Rates rates_of(bool deferred_results, const std::vector<int64_t>& stops) {
   const Folder folder;
   const TrainConfig config = tiny_run(
       folder.path(),
@@ -55,7 +55,10 @@ Rates rates_of(bool late_results, const std::vector<int64_t>& stops) {
     int64_t done = static_cast<int64_t>(rates.factors.size());
     Trainer trainer(
         config,
-        {.specs = list, .log = quiet, .stop_requested = [&] { return ++done == last; }, .late_results = late_results});
+        {.specs = list,
+         .log = quiet,
+         .stop_requested = [&] { return ++done == last; },
+         .deferred_results = deferred_results});
     EXPECT_EQ(trainer.run().step, last);
   };
   for (const int64_t stop : stops) {
@@ -66,12 +69,12 @@ Rates rates_of(bool late_results, const std::vector<int64_t>& stops) {
   return rates;
 }
 
-// Two steps of warm-up, then a decay over three more that would end one step behind the run.
-TEST(Schedule, GivesEachStepItsOwnFactor) {
+// Two steps of warm-up, then a decay over three more, which would reach its end one step after the run.
+TEST(Schedule, AppliesTheFactorOfEachStep) {
   const std::vector<double> wanted{1. / 2, 1, 1, 1 - 1. / 3, 1 - 2. / 3};
-  for (const bool late_results : {false, true}) {
+  for (const bool deferred_results : {false, true}) {
     for (const auto& stops : {std::vector<int64_t>{}, {1, 3}}) {
-      const Rates rates = rates_of(late_results, stops);
+      const Rates rates = rates_of(deferred_results, stops);
       ASSERT_EQ(rates.factors.size(), wanted.size());
       ASSERT_EQ(rates.logged.size(), wanted.size());
       for (size_t i = 0; i < wanted.size(); ++i) {

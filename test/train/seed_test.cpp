@@ -1,4 +1,4 @@
-// Which seed of the config decides what.
+// The effects of the seeds in the config.
 #include <gtest/gtest.h>
 
 #include "lehr/train/batches.h"
@@ -34,13 +34,13 @@ at::Tensor first_batch(const Overrides& overrides) {
   return data.train(RowShare::all(4), 0)->next()->at("input_ids");
 }
 
-TEST(Seeds, OfTheRunDecidesTheInitialWeights) {
+TEST(Seeds, OfTheRunDetermineTheInitialWeights) {
   const at::Tensor weights = initial_weights({{"debug.seed", "1"}});
   EXPECT_TRUE(at::equal(weights, initial_weights({{"debug.seed", "1"}, {"data.seed", "5"}})));
   EXPECT_FALSE(at::equal(weights, initial_weights({{"debug.seed", "2"}})));
 }
 
-TEST(Seeds, OfTheDataDecidesItsOrderAndIsTheRunsUnlessGiven) {
+TEST(Seeds, OfTheDataDetermineItsOrderAndDefaultToTheRunsSeed) {
   const at::Tensor rows = first_batch({{"debug.seed", "1"}, {"data.seed", "5"}});
   EXPECT_TRUE(at::equal(rows, first_batch({{"debug.seed", "2"}, {"data.seed", "5"}})));
   EXPECT_TRUE(at::equal(rows, first_batch({{"debug.seed", "5"}})));

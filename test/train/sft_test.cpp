@@ -1,4 +1,4 @@
-// Runs on conversations: they learn answers, resume bit for bit, and say early what cannot be.
+// Supervised fine-tuning on conversations: learning, bit-exact resumption, and early errors.
 #include <gmock/gmock.h>
 
 #include "lehr/base/error.h"
@@ -61,7 +61,7 @@ TEST(SupervisedFineTuning, LearnsHeldOutAnswersAndSavesTheTemplate) {
   const std::filesystem::path out = config.job.dump_folder;
   const auto losses = metric::read_metric(out / "metrics.jsonl", "validation_loss").values;
   ASSERT_EQ(losses.size(), 8U);
-  EXPECT_LT(losses.back(), losses.front() - 0.5);  // it begins below ln 1024 = 6.9
+  EXPECT_LT(losses.back(), losses.front() - 0.5);  // the first loss is below ln 1024 = 6.9
   EXPECT_TRUE(data::has_chat_template((out / "checkpoints/step-40").string()));
   EXPECT_THAT(read_file(out / "sample.txt"), ::testing::StartsWith("What is the opposite of hot?\n\n"));
 }
@@ -82,7 +82,7 @@ TEST(SupervisedFineTuning, ResumesBitForBit) {
   }
 }
 
-TEST(SupervisedFineTuning, AnotherTemplateIsOtherData) {
+TEST(SupervisedFineTuning, AnotherTemplateMeansOtherData) {
   const Folder folder;
   train(chat_run(folder.path()), /*stop_after=*/5);
   const auto own = folder.path() / "own.jinja";
@@ -97,7 +97,7 @@ TEST(SupervisedFineTuning, AnotherTemplateIsOtherData) {
       Throws<Error>(::testing::Property(&Error::what, HasSubstr("the run so far read other data"))));
 }
 
-TEST(SupervisedFineTuning, TheConfigsTemplateGoesWithTheModel) {
+TEST(SupervisedFineTuning, SavesTheConfiguredTemplateWithTheModel) {
   const Folder folder;
   const auto own = folder.path() / "own.jinja";
   write_file_atomically(own, "{% for m in messages %}{{ m.role }} {{ m.content }}\n{% endfor %}");
@@ -115,7 +115,7 @@ TEST(SupervisedFineTuning, TheConfigsTemplateGoesWithTheModel) {
       read_file(own));
 }
 
-TEST(SupervisedFineTuning, TheSavedModelStopsAtTheEndOfATurnToo) {
+TEST(SupervisedFineTuning, TheSavedModelAlsoStopsAtTheEndOfATurn) {
   const Folder folder;
   const auto tokenizer = folder.path() / "tokenizer";
   std::filesystem::copy("recipe/data/chat_tokenizer", tokenizer);
@@ -131,7 +131,7 @@ TEST(SupervisedFineTuning, TheSavedModelStopsAtTheEndOfATurnToo) {
   EXPECT_EQ(to_json(saved.at("eos_token_id")), "[1021,1023]");
 }
 
-TEST(SupervisedFineTuning, SaysWhatDoesNotGoTogether) {
+TEST(SupervisedFineTuning, RefusesIncompatibleSettings) {
   const std::vector<std::pair<Overrides, std::string>> cases{
       {{{"training.task", "\"causal_lm\""}}, "conversations need training.task = \"sft\""},
       {{{"data.datasets.0.kind", "\"text\""},
@@ -141,7 +141,7 @@ TEST(SupervisedFineTuning, SaysWhatDoesNotGoTogether) {
        "sft needs conversations"},
       {{{"data.datasets.0.answer_key", "\"\""}}, "data.datasets.0.answer_key"},
       {{{"tokenizer.path", "\"byte\""}}, "the byte tokenizer has no chat template"},
-      {{{"training.seq_len", "8"}}, "no conversation is left to learn from"},
+      {{{"training.seq_len", "8"}}, "no conversation is left to train on"},
       {{{"sample.prompt", "\"Hello\""}, {"sample.max_new_tokens", "120"}}, "sample.max_new_tokens"}};
   for (const auto& wrong : cases) {
     const Folder folder;

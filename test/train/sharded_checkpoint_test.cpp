@@ -1,4 +1,4 @@
-// Checkpoints of many ranks: the files are those of one device, whatever the mesh, and every mesh reads them.
+// Checkpoints of many ranks: the files equal those of one device on every mesh, and every mesh reads them.
 #include <gmock/gmock.h>
 
 #include <array>
@@ -34,7 +34,7 @@ using testing::on_mesh;
 using testing::RankModel;
 using ::testing::StartsWith;
 
-// Cuts that come out even, uneven (24 rows in five parts) and empty (16 rows in five: 4, 4, 4, 4, 0).
+// Shards are even, uneven (24 rows over five ranks) or empty (16 rows over five ranks: 4, 4, 4, 4, 0).
 const std::vector<DeviceMeshParameters> kMeshes = {
     {},
     {.data_parallel_shard = 4},
@@ -65,7 +65,7 @@ void expect_same_files(const fs::path& a, const fs::path& b) {
   }
 }
 
-// Saves the numbers of `seed`, from a thread beside it as training does.
+// Saves the numbers of `seed` asynchronously, as in training.
 void save_on(const DeviceMeshParameters& mesh, const fs::path& root, int64_t step, uint64_t seed, ExpertLayout layout) {
   on_mesh(mesh, [&](DistributedContext& context, Coordinator& coordinator) {
     RankModel rank(&context);
@@ -87,7 +87,7 @@ void save_on_one_device(
   rank.fill(seed);
   state::OneRank alone;
   state::CheckpointStore store(root);
-  // As a run of one device always did: whole tensors.
+  // As in a run on one device: whole tensors.
   auto contents = contents_of(rank, rank.args->state_map(layout), nullptr, alone, step, max_shard_bytes);
   contents.weights[0].all = contents.weights[1].all = {};
   contents.weights[0].parts = contents.weights[1].parts = {};
@@ -134,7 +134,7 @@ INSTANTIATE_TEST_SUITE_P(
       return param.param == ExpertLayout::fused ? "fused" : "per_expert";
     });
 
-// A source that counts what it is asked for.
+// A source that counts the requested bytes.
 class CountingSource : public state::TensorSource {
  public:
   explicit CountingSource(const TensorSource& inner) : inner_(inner) {}
@@ -150,7 +150,7 @@ class CountingSource : public state::TensorSource {
   mutable int64_t bytes_ = 0;
 };
 
-TEST_P(EveryLayout, NoRankReadsMoreThanItsBoxes) {
+TEST_P(EveryLayout, EachRankReadsOnlyItsBoxes) {
   const Folder folder;
   save_on_one_device(folder.path(), 1, 7, GetParam());
   const state::WeightReader reader(folder.path() / "step-1");
@@ -171,7 +171,7 @@ TEST_P(EveryLayout, NoRankReadsMoreThanItsBoxes) {
   }
 }
 
-TEST(ShardedCheckpoint, ARankThatFailsEndsTheSaveOnAllAndTheOneBeforeStands) {
+TEST(ShardedCheckpoint, AFailingRankFailsTheSaveOnAllRanksAndKeepsTheOneBefore) {
   const Folder folder;
   std::vector<std::string> errors(4);
   std::vector<std::string> errors_while_writing(4);
@@ -183,7 +183,7 @@ TEST(ShardedCheckpoint, ARankThatFailsEndsTheSaveOnAllAndTheOneBeforeStands) {
     state::AsyncCheckpointer writer(state::CheckpointStore(folder.path()), 1, shared);
     const auto save = [&](int64_t step, bool broken) {
       auto contents = contents_of(rank, map, &context, coordinator, step);
-      if (broken) {  // a tensor without memory can neither be copied nor written
+      if (broken) {  // a tensor without storage can be neither copied nor written
         auto& part = contents.weights[0].parts.at(2);
         part.tensor = at::empty_like(part.tensor, at::kMeta);
       }
@@ -201,7 +201,7 @@ TEST(ShardedCheckpoint, ARankThatFailsEndsTheSaveOnAllAndTheOneBeforeStands) {
     } catch (const Error& error) {
       errors_while_writing[me] = error.what();
     }
-    // Goes on as if nothing had been.
+    // The next save succeeds.
     writer.save(save(4, false));
     writer.wait();
     EXPECT_EQ(writer.poll()->error, "");
@@ -215,7 +215,7 @@ TEST(ShardedCheckpoint, ARankThatFailsEndsTheSaveOnAllAndTheOneBeforeStands) {
   expect_loads_on({.tensor_parallel = 2}, folder.path() / "step-4", 7);
 }
 
-TEST(ShardedCheckpoint, RanksThatSeeOtherFoldersAreFound) {
+TEST(ShardedCheckpoint, DetectsRanksThatSeeDifferentFolders) {
   const Folder folder;
   on_mesh({.data_parallel_shard = 2}, [&](DistributedContext& context, Coordinator& coordinator) {
     RankModel rank(&context);
@@ -232,12 +232,12 @@ TEST(ShardedCheckpoint, RanksThatSeeOtherFoldersAreFound) {
               StartsWith("rank 1: "),
               HasSubstr("1/.step-1.saving/model-00001-of-"),
               HasSubstr("cannot be opened for writing"),
-              HasSubstr("all ranks must see the same folder")));
+              HasSubstr("all ranks must share the folder")));
     }
   });
 }
 
-TEST(ShardedCheckpoint, BytesThatNobodyWroteAreFound) {
+TEST(ShardedCheckpoint, DetectsBytesThatNoRankWrote) {
   const Folder folder;
   on_mesh({.data_parallel_shard = 2}, [&](DistributedContext& context, Coordinator& coordinator) {
     RankModel rank(&context);
@@ -253,7 +253,8 @@ TEST(ShardedCheckpoint, BytesThatNobodyWroteAreFound) {
       ADD_FAILURE() << "expected an error";
     } catch (const Error& error) {
       EXPECT_THAT(
-          error.what(), AllOf(HasSubstr("optimizer.safetensors: "), HasSubstr("do not hold every element once")));
+          error.what(),
+          AllOf(HasSubstr("optimizer.safetensors: "), HasSubstr("do not hold every element exactly once")));
     }
   });
 }
@@ -268,7 +269,7 @@ void flip_bit(const fs::path& file, int64_t from_end) {
 
 class FindCheckpoint : public ::testing::TestWithParam<int64_t> {};
 
-TEST_P(FindCheckpoint, PassesOverDamagedOnesAndSaysWhichFile) {
+TEST_P(FindCheckpoint, SkipsDamagedCheckpointsAndNamesTheFile) {
   const Folder folder;
   for (const int64_t step : {10, 20, 30, 40}) {
     save_on_one_device(folder.path(), step, 7, ExpertLayout::per_expert, 1'000'000);
@@ -298,15 +299,15 @@ TEST_P(FindCheckpoint, PassesOverDamagedOnesAndSaysWhichFile) {
           AllOf(
               HasSubstr("step-40/model.safetensors: has "),
               HasSubstr(
-                  " were saved; that checkpoint is set aside as step-40.damaged, and the run goes on from step 10")),
+                  " were saved; that checkpoint is set aside as step-40.damaged, and the run resumes from step 10")),
           AllOf(
-              HasSubstr("step-30/optimizer.safetensors: its bytes are not those that were saved"),
+              HasSubstr("step-30/optimizer.safetensors: its bytes changed since it was saved"),
               HasSubstr("step-30.damaged")),
-          HasSubstr("step-20/model.safetensors: its bytes are not those that were saved")));
+          HasSubstr("step-20/model.safetensors: its bytes changed since it was saved")));
   EXPECT_TRUE(fs::exists(folder.path() / "step-30.damaged"));
 }
 
-TEST_P(FindCheckpoint, DoesNotBeginAnewWhenNoneIsWhole) {
+TEST_P(FindCheckpoint, DoesNotStartANewRunIfAllAreDamaged) {
   const Folder folder;
   on_mesh({.data_parallel_shard = GetParam()}, [&](DistributedContext&, Coordinator& coordinator) {
     state::CheckpointStore store(folder.path());
@@ -320,14 +321,14 @@ TEST_P(FindCheckpoint, DoesNotBeginAnewWhenNoneIsWhole) {
       find_checkpoint(store, std::nullopt, true, coordinator);
       ADD_FAILURE() << "expected an error";
     } catch (const Error& error) {
-      EXPECT_THAT(error.what(), AllOf(HasSubstr("no checkpoint is whole: "), HasSubstr("model.safetensors")));
+      EXPECT_THAT(error.what(), AllOf(HasSubstr("all checkpoints are damaged: "), HasSubstr("model.safetensors")));
     }
   });
   EXPECT_TRUE(fs::exists(folder.path() / "step-10"));
 }
 INSTANTIATE_TEST_SUITE_P(Ranks, FindCheckpoint, ::testing::Values(1, 3));
 
-// A rank of a run of which only the checkpoints are looked at.
+// A rank of a run with all that its checkpoints need.
 struct RankRun {
   TrainConfig config;
   std::unique_ptr<data::Tokenizer> tokenizer;
@@ -341,7 +342,7 @@ struct RankRun {
         checkpoints(config, *rank.args, *tokenizer, *rank.model, *rank.optimizer, context) {}
 };
 
-// The folder's config file is written by one rank before the others read it.
+// One rank writes the config file of the folder before the others read it.
 fs::path own_folder(const fs::path& root, const DistributedContext* context) {
   const fs::path folder = root / std::to_string(context == nullptr ? 0 : context->rank());
   fs::create_directories(folder);
@@ -354,7 +355,7 @@ fs::path own_folder(const fs::path& root, const DistributedContext* context) {
 
 const RunState kStart = {.seed = 3, .rows_per_step = 4, .seq_len = 32};
 
-TEST(RunCheckpointsOfManyRanks, GoOnFromTheNewestWholeOneOnAnyMesh) {
+TEST(RunCheckpointsOfManyRanks, ResumeFromTheNewestUndamagedOneOnAnyMesh) {
   const Folder folder;
   RunState state = kStart;
   state.num_tokens = 77;
@@ -391,8 +392,8 @@ TEST(RunCheckpointsOfManyRanks, GoOnFromTheNewestWholeOneOnAnyMesh) {
   EXPECT_TRUE(fs::exists(newest.string() + ".damaged"));
 }
 
-// What stays after a save is the copy, to the byte: on one device, and on each rank what it has to write.
-TEST(RunCheckpointsOfManyRanks, KeepTheBytesThatTheyTell) {
+// After a save, exactly the copies remain in memory: of everything on one device, and of its own part on each rank.
+TEST(RunCheckpointsOfManyRanks, KeepTheReportedBytes) {
   const Folder folder;
   const auto expect_told = [&](DistributedContext* context) {
     RankRun run(own_folder(folder.path(), context), context);
@@ -408,7 +409,7 @@ TEST(RunCheckpointsOfManyRanks, KeepTheBytesThatTheyTell) {
     }
     const int64_t whole = 3 * 4 * nn::count_parameters(*run.rank.args->build({}));  // value and two moments
     if (context == nullptr) {
-      EXPECT_GT(told, whole);  // counters of steps beside
+      EXPECT_GT(told, whole);  // and the step counters
       EXPECT_LT(told, 1.01 * static_cast<double>(whole));
     } else {
       EXPECT_GT(told, 0);
@@ -421,7 +422,7 @@ TEST(RunCheckpointsOfManyRanks, KeepTheBytesThatTheyTell) {
   });
 }
 
-TEST(RunCheckpointsOfManyRanks, FailOnAllRanksWhereOneFails) {
+TEST(RunCheckpointsOfManyRanks, FailOnAllRanksIfOneFails) {
   const Folder folder;
   on_mesh({.data_parallel_shard = 3}, [&](DistributedContext& context, Coordinator&) {
     RankRun run(own_folder(folder.path(), &context), &context);
@@ -456,7 +457,7 @@ TEST(RunCheckpointsOfManyRanks, FailOnAllRanksWhereOneFails) {
   EXPECT_FALSE(fs::exists(folder.path() / "shared/checkpoints/step-8"));
 }
 
-TEST(StoreCoordinator, AllGetWhatTheMainRankMakesOfAllTexts) {
+TEST(StoreCoordinator, EveryRankGetsTheResultOfTheMainRank) {
   on_mesh({.data_parallel_shard = 3}, [&](DistributedContext& context, Coordinator& coordinator) {
     for (int round = 0; round < 3; ++round) {
       EXPECT_THAT(
@@ -467,7 +468,7 @@ TEST(StoreCoordinator, AllGetWhatTheMainRankMakesOfAllTexts) {
   });
 }
 
-TEST(StoreCoordinator, ALaterOneOfTheSameNameDoesNotHearWhatTheOneBeforeSaid) {
+TEST(StoreCoordinator, ALaterOneOfTheSameNameDoesNotReadOldMessages) {
   mesh::run_ranks(2, [&](mesh::Transport& transport) {
     for (const char* said : {"first", "second"}) {
       StoreCoordinator coordinator(transport, "test", std::chrono::seconds(20));
@@ -476,7 +477,7 @@ TEST(StoreCoordinator, ALaterOneOfTheSameNameDoesNotHearWhatTheOneBeforeSaid) {
   });
 }
 
-TEST(StoreCoordinator, AFailureOfOneIsAFailureOfAllAndNamesTheRank) {
+TEST(StoreCoordinator, AFailureOfOneRankFailsAllAndNamesTheRank) {
   on_mesh({.data_parallel_shard = 3}, [&](DistributedContext& context, Coordinator& coordinator) {
     const auto failing = [&](int64_t from) {
       try {
@@ -493,7 +494,7 @@ TEST(StoreCoordinator, AFailureOfOneIsAFailureOfAllAndNamesTheRank) {
   });
 }
 
-TEST(StoreCoordinator, NamesTheRankThatDoesNotCome) {
+TEST(StoreCoordinator, NamesTheRankThatDoesNotAnswer) {
   mesh::run_ranks(2, [&](mesh::Transport& transport) {
     StoreCoordinator coordinator(transport, "test");
     coordinator.hurry(std::chrono::milliseconds(50));
@@ -502,7 +503,7 @@ TEST(StoreCoordinator, NamesTheRankThatDoesNotCome) {
         coordinator.exchange("parts", "");
         ADD_FAILURE() << "expected an error";
       } catch (const Error& error) {
-        EXPECT_THAT(error.what(), HasSubstr("test: rank 1 (parts) did not come"));
+        EXPECT_THAT(error.what(), HasSubstr("test: no answer from rank 1 (parts)"));
       }
     }
   });

@@ -1,4 +1,4 @@
-// A small model of experts spread over meshes, for tests of checkpoints of many ranks.
+// A small MoE model on meshes, for tests of checkpoints of many ranks.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -23,8 +23,8 @@ inline std::unique_ptr<descriptor::ModelArgs> tiny_experts() {
       std::filesystem::path(LEHR_SOURCE_DIR) / "test/data/reference/qwen3moe_sparse_step2");
 }
 
-/// Cuts all parameters in the ways that styles do: tp along rows or columns, fsdp along rows of what is left, ep along
-/// experts, ep_shard within them.
+/// Shards all parameters in the ways that parallel styles do: tp along rows or columns, fsdp along the remaining rows,
+/// ep along experts, ep_shard within them.
 inline void lay_out(nn::Model& model, const mesh::DistributedContext& context) {
   for (const auto& entry : nn::named_parameters(model)) {
     const std::string& name = entry.name;
@@ -36,7 +36,7 @@ inline void lay_out(nn::Model& model, const mesh::DistributedContext& context) {
     };
     if (name.find("grouped_experts") != std::string::npos) {
       if (context.size(mesh::axis::ep) * context.size(mesh::axis::ep_shard) > 1) {
-        const auto ep = mesh::axis::ep;  // named in any case, so that the domain is known
+        const auto ep = mesh::axis::ep;  // always given, so that the domain is known
         parameter->lay_out(ep, Placement::shard(0), context.index(ep), context.size(ep));
       }
       cut(mesh::axis::ep_shard, 1);
@@ -51,7 +51,8 @@ inline void lay_out(nn::Model& model, const mesh::DistributedContext& context) {
   }
 }
 
-/// A rank's model and optimizer, laid out and allocated, with values that depend on the place in the whole alone.
+/// A rank's model and optimizer, laid out and allocated, with values that depend only on the position in the whole
+/// tensor.
 struct RankModel {
   std::unique_ptr<descriptor::ModelArgs> args = tiny_experts();
   std::shared_ptr<nn::Model> model;
@@ -78,7 +79,7 @@ struct RankModel {
     optimizer->allocate(trained);
   }
 
-  /// Fills parameters and moments with the numbers of that seed, or with zeros.
+  /// Fills parameters and moments with the numbers of that seed; with zeros for seed 0.
   void fill(uint64_t seed) {
     const at::NoGradGuard no_grad;
     const nn::Init init = seed == 0 ? nn::Init::zeros() : nn::Init::normal(1);
@@ -99,7 +100,7 @@ struct RankModel {
     }
   }
 
-  /// The numbers, for a comparison.
+  /// All numbers, for a comparison.
   std::map<std::string, at::Tensor> numbers() const {
     std::map<std::string, at::Tensor> all;
     for (const auto& [name, parameter] : nn::named_parameters(*model)) {
@@ -135,7 +136,7 @@ inline void on_mesh(
       std::chrono::seconds(20));
 }
 
-/// What a rank adds to a checkpoint.
+/// A rank's part of a checkpoint.
 inline state::CheckpointContents contents_of(
     const RankModel& rank,
     const state::StateMap& map,

@@ -1,6 +1,6 @@
-// Recorded batches, with a recorder of the host that keeps what it made where it was, as a CUDA graph does, and calls
-// the work again at each replay. So what surrounds a recording is tested; capture, streams and memory pools of CUDA are
-// not.
+// Recorded batches, with a recorder on the host that keeps result tensors in place, as a CUDA graph does, and runs the
+// work again at each replay. This tests the code around a recording. The order on streams is tested in
+// test/ops/recorded_work_test.cpp; CUDA's capture and memory pools are not tested.
 #include "lehr/train/step_graph.h"
 
 #include <gmock/gmock.h>
@@ -21,7 +21,7 @@ class OnHost final : public ops::RecordedWork {
   explicit OnHost(const ops::Work& work) : RecordedWork(work()), work_(work) {
     for (const at::Tensor& tensor : made()) {
       if (tensor.defined()) {
-        tensor.fill_(-1e9);  // nothing is computed before the first replay
+        tensor.fill_(-1e9);  // no results before the first replay
       }
     }
   }
@@ -40,8 +40,21 @@ class OnHost final : public ops::RecordedWork {
   ops::Work work_;
 };
 
-std::unique_ptr<ops::RecordedWork> record_on_host(const ops::Work& work) {
-  return std::make_unique<OnHost>(work);
+class HostRecorder final : public ops::WorkRecorder {
+ public:
+  void warm_up(const std::function<void()>& work) override {
+    log.emplace_back("warm-up");
+    work();
+  }
+  std::unique_ptr<ops::RecordedWork> record(const ops::Work& work) override {
+    log.emplace_back("record");
+    return std::make_unique<OnHost>(work);
+  }
+  std::vector<std::string> log;
+};
+
+ops::Recorder host_recorder() {
+  return std::make_shared<HostRecorder>();
 }
 
 Batch batch_of(int64_t rows, int64_t step) {
@@ -77,12 +90,12 @@ class RecordedBatches : public ::testing::Test {
   nn::SwiGLU block_;
 };
 
-TEST_F(RecordedBatches, GiveTheSumsAndGradientsOfEveryBatch) {
-  StepGraph graph(nn::named_parameters(*block_), record_on_host, [&](const Batch& batch, const at::Tensor& valid) {
+TEST_F(RecordedBatches, HaveTheSumsAndGradientsOfEveryBatch) {
+  StepGraph graph(nn::named_parameters(*block_), host_recorder(), [&](const Batch& batch, const at::Tensor& valid) {
     return run(batch, valid);
   });
   for (int64_t step = 1; step <= 6; ++step) {
-    // One batch, then several of a step, one of them of another shape.
+    // One batch per step at first, then several, one of them with another shape.
     const std::vector<int64_t> rows = step < 4 ? std::vector<int64_t>{3} : std::vector<int64_t>{3, 3, 5, 3};
     std::vector<Batch> batches;
     for (const int64_t count : rows) {
@@ -106,11 +119,11 @@ TEST_F(RecordedBatches, GiveTheSumsAndGradientsOfEveryBatch) {
       EXPECT_TRUE(at::equal(gradients[i], expected_gradients[i])) << step << ", gradient " << i;
     }
   }
-  EXPECT_EQ(OnHost::replays, 1 + 3 * 3 + 1);  // but the first two of each shape
+  EXPECT_EQ(OnHost::replays, 1 + 3 * 3 + 1);  // all except the first two of each shape
 }
 
-TEST_F(RecordedBatches, RunPlainlyWhatHasAThirdShape) {
-  StepGraph graph(nn::named_parameters(*block_), record_on_host, [&](const Batch& batch, const at::Tensor& valid) {
+TEST_F(RecordedBatches, RunWithoutRecordingForAThirdShape) {
+  StepGraph graph(nn::named_parameters(*block_), host_recorder(), [&](const Batch& batch, const at::Tensor& valid) {
     return run(batch, valid);
   });
   for (int64_t i = 0; i < 4; ++i) {
@@ -125,12 +138,24 @@ TEST_F(RecordedBatches, RunPlainlyWhatHasAThirdShape) {
   EXPECT_EQ(OnHost::replays, 2 * 2);
 }
 
-TEST_F(RecordedBatches, SayWhatCannotBeRecorded) {
-  const auto refuses = [](const ops::Work&) -> std::unique_ptr<ops::RecordedWork> {
-    throw std::runtime_error("operation not permitted when stream is capturing");
+TEST_F(RecordedBatches, ReportWorkThatCannotBeRecorded) {
+  // The work fails in the middle, when its gradients are memory of an incomplete recording.
+  struct Refuses final : ops::WorkRecorder {
+    void warm_up(const std::function<void()>& work) override { work(); }
+    std::unique_ptr<ops::RecordedWork> record(const ops::Work& work) override {
+      recording = true;
+      work();
+      return nullptr;
+    }
+    bool recording = false;
   };
+  const auto refuses = std::make_shared<Refuses>();
   StepGraph graph(nn::named_parameters(*block_), refuses, [&](const Batch& batch, const at::Tensor& valid) {
-    return run(batch, valid);
+    const auto sums = run(batch, valid);
+    if (refuses->recording) {
+      throw std::runtime_error("operation not permitted when stream is capturing");
+    }
+    return sums;
   });
   graph(batch_of(2, 0), 1, true);
   graph(batch_of(2, 0), 1, true);
@@ -138,9 +163,54 @@ TEST_F(RecordedBatches, SayWhatCannotBeRecorded) {
       [&] { graph(batch_of(2, 0), 1, true); },
       Throws<Error>(::testing::Property(
           &Error::what, ::testing::AllOf(HasSubstr("training.cuda_graphs: "), HasSubstr("stream is capturing")))));
+  for (const auto& [name, parameter] : nn::named_parameters(*block_)) {
+    EXPECT_FALSE(parameter->value().grad().defined()) << name;
+  }
 }
 
-// The losses and weights of some steps of a tiny model in bfloat16 with master weights, two batches a step.
+TEST_F(RecordedBatches, WarmUpBeforeTheyAreRecorded) {
+  const auto recorder = std::make_shared<HostRecorder>();
+  StepGraph graph(nn::named_parameters(*block_), recorder, [&](const Batch& batch, const at::Tensor& valid) {
+    return run(batch, valid);
+  });
+  for (int64_t i = 0; i < 5; ++i) {
+    graph(batch_of(2, i), 1, true);
+    take_gradients();
+  }
+  EXPECT_THAT(recorder->log, ::testing::ElementsAre("warm-up", "warm-up", "record"));
+}
+
+// An event handler may keep a gradient, or a view of it, for longer than a step.
+TEST_F(RecordedBatches, KeptGradientsDoNotChange) {
+  StepGraph graph(nn::named_parameters(*block_), host_recorder(), [&](const Batch& batch, const at::Tensor& valid) {
+    return run(batch, valid);
+  });
+  std::vector<std::pair<at::Tensor, at::Tensor>> kept;  // and a copy of its numbers
+  const auto parameters = nn::named_parameters(*block_);
+  for (int64_t i = 0; i < 6; ++i) {
+    graph(batch_of(2, i), 1, true);
+    for (size_t k = 0; k < parameters.size(); ++k) {
+      at::Tensor value = parameters[k].parameter->value();
+      const at::Tensor gradient = value.grad();
+      if ((static_cast<int64_t>(k) + i) % 2 == 0) {
+        const at::Tensor view = i % 3 == 0 ? gradient : i % 3 == 1 ? gradient.t()[0] : gradient.detach().view(-1);
+        kept.emplace_back(view, view.clone());
+      }
+      if (i == 3 && k == 0) {
+        kept.back().first.add_(1);  // changes nothing else
+        kept.back().second.add_(1);
+      }
+      value.mutable_grad().reset();
+    }
+    for (const auto& [gradient, numbers] : kept) {
+      EXPECT_TRUE(at::equal(gradient, numbers)) << i;
+    }
+  }
+  EXPECT_EQ(OnHost::replays, 4);
+  EXPECT_GE(kept.size(), 8U);
+}
+
+// The losses and weights of some steps of a tiny model in bfloat16 with master weights, two batches per step.
 std::pair<std::vector<double>, std::vector<at::Tensor>> train_steps(const ops::Recorder& recorder) {
   const Folder folder;
   Logger log("", true);
@@ -168,10 +238,10 @@ std::pair<std::vector<double>, std::vector<at::Tensor>> train_steps(const ops::R
   return {losses, weights};
 }
 
-TEST(RecordedStep, TakesTheStepsOfBatchesThatAreNotRecorded) {
+TEST(RecordedStep, EqualsStepsThatAreNotRecorded) {
   const auto [losses, weights] = train_steps({});
   OnHost::replays = 0;
-  const auto [recorded_losses, recorded_weights] = train_steps(record_on_host);
+  const auto [recorded_losses, recorded_weights] = train_steps(host_recorder());
   EXPECT_GT(OnHost::replays, 4);
   EXPECT_EQ(recorded_losses, losses);
   for (size_t i = 0; i < weights.size(); ++i) {
@@ -179,7 +249,7 @@ TEST(RecordedStep, TakesTheStepsOfBatchesThatAreNotRecorded) {
   }
 }
 
-TEST(CudaGraphsOption, IsRefusedWhereABatchIsNotAll) {
+TEST(CudaGraphsOption, IsRefusedForUnsupportedRuns) {
   const Folder folder;
   TrainConfig config = tiny_run(folder.path(), {{"training.cuda_graphs", "true"}});
   const auto error = [&](at::Device device, int64_t ranks, bool experts) -> std::string {
@@ -195,7 +265,7 @@ TEST(CudaGraphsOption, IsRefusedWhereABatchIsNotAll) {
   EXPECT_THAT(error(at::kCUDA, 2, false), HasSubstr("2 ranks"));
   EXPECT_THAT(error(at::kCUDA, 1, true), HasSubstr("experts"));
   config.peft.dropout = 0.1;
-  EXPECT_THAT(error(at::kCUDA, 1, false), HasSubstr("other masks"));
+  EXPECT_THAT(error(at::kCUDA, 1, false), HasSubstr("new masks"));
   config.training.task = TaskKind::classification;
   EXPECT_THAT(error(at::kCUDA, 1, false), HasSubstr("classifier"));
   config.training.cuda_graphs = false;

@@ -1,5 +1,5 @@
-// A step on shards of parameters: which part of the whole each shard is, and that its rounding noise is that of the
-// part.
+// A step on shards of parameters: the placement of each shard in the whole parameter, and the rounding noise of a
+// shard.
 #include <gtest/gtest.h>
 
 #include "lehr/mesh/thread_transport.h"
@@ -12,7 +12,7 @@ namespace {
 using testing::LinearLossModel;
 using testing::ProbeTask;
 
-TEST(PlacementOf, IsWhereAShardBeginsInTheWholeParameter) {
+TEST(PlacementOf, IsTheOffsetOfAShardInTheWholeParameter) {
   at::Tensor slot;
   nn::Parameter whole("weight", &slot, {6, 10}, nn::Init::zeros());
   EXPECT_TRUE(placement_of(whole).shape.empty());
@@ -27,11 +27,11 @@ TEST(PlacementOf, IsWhereAShardBeginsInTheWholeParameter) {
 }
 
 constexpr int64_t kSize = 1000;
-constexpr int64_t kBatchSize = 12;  // of all ranks
+constexpr int64_t kBatchSize = 12;  // over all ranks
 constexpr int64_t kSteps = 3;
 
-// Tokens of 1, 2 and 4, of which eight in twelve have labels: gradients, in eighths and below 4, are exact in bfloat16,
-// in whatever order they are summed.
+// Tokens of 1, 2 and 4, eight of twelve with labels: gradients are multiples of an eighth below 4, so they are exact in
+// bfloat16, whatever the order of their sum.
 Batch some_tokens(int64_t first, int64_t count) {
   const at::Tensor exponents = (at::arange(kBatchSize * kSize, at::kLong) % 7 % 3).view({kBatchSize, 1, kSize});
   const at::Tensor labels = at::where(at::arange(kBatchSize, at::kLong) % 3 == 2, -100, 1).view({kBatchSize, 1});
@@ -40,12 +40,13 @@ Batch some_tokens(int64_t first, int64_t count) {
       {"labels", labels.narrow(0, first, count)}};
 }
 
-// In [1, 2), where neighbours in bfloat16 are 2^-7 apart.
+// Weights in [1, 2), where adjacent bfloat16 numbers are 2^-7 apart.
 at::Tensor initial_weight() {
   return (1 + at::arange(kSize, at::kDouble) / kSize).to(at::kBFloat16);
 }
 
-// Trains in bfloat16 with stochastic rounding; each update is a good tenth of the distance between two numbers.
+// Trains in bfloat16 with stochastic rounding; each update is a little more than a tenth of the distance between
+// adjacent numbers.
 void train(LinearLossModel& model, TrainStep::Options options, int64_t first_row, int64_t rows) {
   const auto optimizer = optim::build_optimizer(
       {.name = optim::OptimizerKind::stochastic_adamw, .lr = 1e-3, .weight_decay = 0.0},
@@ -67,7 +68,7 @@ at::Tensor trained_on_one_device() {
   return model.weight()->value().detach();
 }
 
-TEST(StochasticRounding, OnShardsGivesTheBitsOfTheWholeParameter) {
+TEST(StochasticRounding, OnShardsHasTheBitsOfTheWholeParameter) {
   const at::Tensor whole = trained_on_one_device();
   const auto changed = whole.ne(initial_weight()).to(at::kDouble).mean().item<double>();
   ASSERT_GT(changed, 0.1) << "noise decides about nothing";

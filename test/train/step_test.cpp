@@ -1,4 +1,4 @@
-// One step on a model whose gradients are known by hand: what is summed, divided, clipped and handed to the optimizer.
+// One step of a model with known gradients: sums, averages, clipping, and the update by the optimizer.
 #include "lehr/train/step.h"
 
 #include <gtest/gtest.h>
@@ -62,15 +62,15 @@ void expect_near(const at::Tensor& found, const at::Tensor& wanted) {
 
 const TrainStep::Options kOneByOne{.local_batch_size = 1, .compute = at::kDouble};
 
-// The losses with weight (1, 2) are 3; 5 and 10. Their mean is 6; the mean of the micro-batches' means would be 5.25.
+// The losses with weight (1, 2) are 3; 5 and 10. Their mean is 6; the mean of the means of micro-batches would be 5.25.
 TEST(TrainStep, AveragesOverAllLabelsOfTheStepNotOverMicrobatches) {
   const at::Tensor weight = at::tensor({1., 2.}, at::kDouble);
   for (const int64_t size : {1, 2}) {
     const auto [result, change] =
         step_once(batch_with_unequal_labels(), weight, {.local_batch_size = size, .compute = at::kDouble});
-    EXPECT_EQ(result.valid, 3);
+    EXPECT_EQ(result.work.valid, 3);
     EXPECT_DOUBLE_EQ(result.loss, 6);
-    // The sum of the tokens with labels over their number.
+    // The sum of the tokens with labels, divided by their number.
     expect_near(change, -kRate * at::tensor({6. / 3, 6. / 3}, at::kDouble));
   }
 }
@@ -80,12 +80,12 @@ TEST(TrainStep, AddsTheGradientsOfAllMicrobatches) {
   const Batch batch{
       {"tokens", at::eye(count, at::kDouble).view({count, 1, count})}, {"labels", at::ones({count, 1}, at::kLong)}};
   const auto change = step_once(batch, at::zeros({count}, at::kDouble), kOneByOne).change;
-  // Each micro-batch has a gradient in an element of its own.
+  // Each micro-batch has a gradient in a different element.
   expect_near(change, at::full({count}, -kRate / static_cast<double>(count), at::kDouble));
 }
 
-// 257 is no bfloat16 number, and 256 + 1 in bfloat16 is 256.
-TEST(TrainStep, AddsGradientsOfMicrobatchesInTheTypeOfTheParameters) {
+// 257 is not a bfloat16 number, and 256 + 1 in bfloat16 is 256.
+TEST(TrainStep, AccumulatesGradientsInTheParametersDtype) {
   const Batch batch{{"tokens", at::tensor({512., 2.}).view({2, 1, 1})}, {"labels", at::ones({2, 1}, at::kLong)}};
   const auto change = step_once(batch, at::zeros({1}), {.local_batch_size = 1, .compute = at::kBFloat16}).change;
   EXPECT_EQ(change.item<double>(), -kRate * 257);
@@ -100,13 +100,13 @@ TEST(TrainStep, MultipliesTheLearningRateByTheFactorOfTheSchedule) {
 }
 
 // The gradient is (3, 4), of norm 5.
-TEST(TrainStep, ClipsAGradientThatIsLongerThanTheMaximum) {
+TEST(TrainStep, ClipsAGradientWhoseNormExceedsTheMaximum) {
   const Batch batch{
       {"tokens", at::tensor({6., 0., 0., 8.}, at::kDouble).view({2, 1, 2})}, {"labels", at::ones({2, 1}, at::kLong)}};
   const at::Tensor gradient = at::tensor({3., 4.}, at::kDouble);
   for (const auto& [max_norm, scale] :
        {std::pair(0., 1.),                 // no clipping
-        std::pair(0.1, 0.1 / (5 + 1e-6)),  // the offset is that of torch.nn.utils.clip_grad_norm_
+        std::pair(0.1, 0.1 / (5 + 1e-6)),  // the epsilon of torch.nn.utils.clip_grad_norm_
         std::pair(2., 2 / (5 + 1e-6)),
         std::pair(10., 1.)}) {
     const auto [result, change] = step_once(
@@ -140,7 +140,7 @@ TEST(TrainStep, DrawsADropoutMaskForEachStepAndSequence) {
   }
 }
 
-TEST(TrainStep, DrawsTheSameDropoutMasksHoweverAStepIsCut) {
+TEST(TrainStep, DropoutMasksDoNotDependOnTheMicrobatchSize) {
   const auto scores = scores_of({5, 6}, 4);
   EXPECT_EQ(scores_of({5, 6}, 1), scores);
   EXPECT_EQ(scores_of({5, 6}, 2), scores);

@@ -1,4 +1,4 @@
-// Sub-block checkpoints: split and put together again, and read like any other model folder.
+// Sub-block checkpoints: split, merged again, and read like any other model folder.
 #include "lehr/train/subblocks.h"
 
 #include <gmock/gmock.h>
@@ -39,7 +39,7 @@ INSTANTIATE_TEST_SUITE_P(
     EveryFamily,
     ::testing::Values("qwen3_tied_v4config", "qwen3_seqcls", "qwen3moe_sparse_step2", "llama_rope_llama3"));
 
-TEST_P(EveryFamily, IsSplitAndPutTogetherToTheSameBytes) {
+TEST_P(EveryFamily, SplitsAndMergesToTheSameBytes) {
   const Folder folder;
   const fs::path original = kReferences / GetParam();
   const fs::path split = folder.path() / "split";
@@ -73,8 +73,8 @@ TEST_P(EveryFamily, IsSplitAndPutTogetherToTheSameBytes) {
   }
 }
 
-// A no-op has no file; other layouts and types of the same weights may be split as well.
-TEST(Subblocks, HaveNoFileForWhatIsNotThere) {
+// A no-op has no file; other layouts and dtypes of the same weights may be split as well.
+TEST(Subblocks, HaveNoFileForANoOp) {
   const Folder folder;
   write_model(folder.path() / "mixed", "qwen3", kMixed, 1);
   convert_checkpoint(
@@ -127,14 +127,14 @@ TEST(Subblocks, AreReadLikeAnyModelFolder) {
   const fs::path whole = folder.path() / "whole", split = folder.path() / "split";
   write_model(whole, "qwen3", kMixed, 1, /*vocabulary=*/257);
   convert_checkpoint({.model = whole, .output = split, .subblocks = true}, families());
-  // As generate and eval open it.
+  // As in generate and eval.
   const at::Tensor ids = at::arange(6).unsqueeze(0);
   const auto states = [&](const fs::path& path) {
     const auto opened = ModelFolder::open(path, families()).load(at::kCPU, at::kDouble);
     return opened->forward({.input_ids = ids}).hidden_states;
   };
   EXPECT_TRUE(at::equal(states(split), states(whole)));
-  // And as a run starts from it.
+  // As the start of a run.
   std::vector<std::map<std::string, at::Tensor>> trained;
   for (const fs::path& start : {whole, split}) {
     const Folder run;
@@ -154,7 +154,7 @@ TEST(Subblocks, AreReadLikeAnyModelFolder) {
   }
 }
 
-TEST(Subblocks, NameAWeightThatIsWrongAndLeaveNothingHalfDone) {
+TEST(Subblocks, NameAnInvalidWeightAndLeaveNothingBehind) {
   const Folder folder;
   const fs::path model = folder.path() / "model";
   write_model(model, "qwen3", kMixed, 1);
@@ -167,8 +167,8 @@ TEST(Subblocks, NameAWeightThatIsWrongAndLeaveNothingHalfDone) {
             {{.name = "model.layers.0.mlp.up_proj.weight", .shape = {2}},
              {.name = "model.layers.6.mlp.up_proj.weight", .shape = {2}}});
       }),
-      HasSubstr("weight model.layers.6.mlp.up_proj.weight: belongs to no group of weights"));
-  // Of a folder that was split, a file that is gone, and one with another sub-block's tensors.
+      HasSubstr("weight model.layers.6.mlp.up_proj.weight: belongs to no weight group"));
+  // A split folder with a missing file, and one with the tensors of another sub-block.
   const fs::path split = folder.path() / "split";
   convert_checkpoint({.model = model, .output = split, .subblocks = true}, families());
   const fs::path attention = split / kSubblocksFolder / "block_0_attention.safetensors";
@@ -180,12 +180,12 @@ TEST(Subblocks, NameAWeightThatIsWrongAndLeaveNothingHalfDone) {
   EXPECT_THAT(
       convert(),
       HasSubstr("names subblocks_safetensors/block_0_attention.safetensors (for "
-                "model.layers.0.input_layernorm.weight), which is not there"));
+                "model.layers.0.input_layernorm.weight), which does not exist"));
   fs::copy_file(split / kSubblocksFolder / "block_1_attention.safetensors", attention);
   EXPECT_THAT(
       convert(),
       HasSubstr("model.layers.0.input_layernorm.weight: expected it in "
-                "subblocks_safetensors/block_0_attention.safetensors, which does not hold it"));
+                "subblocks_safetensors/block_0_attention.safetensors, which does not contain it"));
   EXPECT_EQ(files_in(folder.path()), (std::set<std::string>{"aside", "model", "split"}));
 }
 

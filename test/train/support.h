@@ -1,4 +1,4 @@
-// What tests of the training loop share: tiny runs on real text, in a folder of their own.
+// Shared code of the tests of the training loop: tiny runs on real text, in a temporary folder.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -8,26 +8,25 @@
 #include <map>
 #include <string>
 
+#include "example/olmo2/family.h"
 #include "lehr/base/config.h"
 #include "lehr/base/file.h"
 #include "lehr/base/log.h"
-#include "lehr/model/llama3/parallelize.h"
-#include "lehr/model/llama3/spec.h"
-#include "lehr/model/qwen3_dense/parallelize.h"
-#include "lehr/model/qwen3_dense/spec.h"
-#include "lehr/model/qwen3_moe/parallelize.h"
-#include "lehr/model/qwen3_moe/spec.h"
+#include "lehr/model/llama3/family.h"
+#include "lehr/model/qwen3_dense/family.h"
+#include "lehr/model/qwen3_moe/family.h"
 #include "lehr/state/weights.h"
 #include "lehr/train/trainer.h"
 
 namespace lehr::train::testing {
 
-/// What the tests train.
+/// The families that the tests train.
 inline TrainSpecs specs() {
   TrainSpecs list;
   list.add({.family = model::qwen3_dense_family(), .parallelize = model::parallelize_qwen3_dense});
   list.add({.family = model::qwen3_moe_family(), .parallelize = model::parallelize_qwen3_moe});
   list.add({.family = model::llama3_family(), .parallelize = model::parallelize_llama3});
+  list.add({.family = olmo2::olmo2_family(), .parallelize = olmo2::parallelize_olmo2});
   return list;
 }
 
@@ -35,7 +34,7 @@ inline descriptor::ModelFamilies families() {
   return specs().families();
 }
 
-/// A folder that is gone when the test ends.
+/// A folder that is removed when the test ends.
 class Folder {
  public:
   Folder() {
@@ -110,7 +109,7 @@ inline TrainResult train(const TrainConfig& config, int64_t stop_after = 0) {
   return trainer.run();
 }
 
-/// The optimizer of a config that says nothing, for what trains of a model.
+/// The optimizer of a default config, for the trainable parameters of a model.
 inline std::unique_ptr<optim::Optimizer> default_optimizer(const nn::Model& model) {
   optim::OptimizerContext context;
   for (const auto& [name, parameter] : nn::named_parameters(model)) {
@@ -121,7 +120,7 @@ inline std::unique_ptr<optim::Optimizer> default_optimizer(const nn::Model& mode
   return optim::build_optimizer({}, context);
 }
 
-/// The tensors of a checkpoint's files of that stem.
+/// The tensors in the files of a checkpoint with that stem.
 inline std::map<std::string, at::Tensor> tensors(const std::filesystem::path& folder, const std::string& stem) {
   const state::WeightReader reader(folder, stem);
   std::map<std::string, at::Tensor> all;

@@ -1,4 +1,4 @@
-// Runs on different numbers of threads.
+// Runs with different numbers of threads.
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 
@@ -15,7 +15,7 @@ using testing::tensors;
 using testing::tiny_run;
 using testing::train;
 
-// Sets back what the runs set.
+// Restores the global settings that the runs change.
 class Settings {
  public:
   ~Settings() {
@@ -27,14 +27,14 @@ class Settings {
   int threads_ = at::get_num_threads();
 };
 
-// Sizes at which operators share their work among threads.
-TEST(Threads, OfAnyNumberGiveTheSameBits) {
+// Sizes at which operators use several threads.
+TEST(Threads, TheirNumberDoesNotChangeTheBits) {
   const Settings settings;
   for (const char* name : {"qwen3", "qwen3_moe"}) {
     for (const char* type : {"float32", "bfloat16"}) {
       const at::Tensor matrix = at::ones({1, 1}, std::string_view(type) == "float32" ? at::kFloat : at::kBFloat16);
       if (!ops::gemm_takes(matrix, matrix)) {
-        continue;  // products are a library's
+        continue;  // a library computes the matmuls
       }
       std::map<std::string, at::Tensor> weights;
       std::vector<double> losses;

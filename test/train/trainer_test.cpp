@@ -18,7 +18,7 @@ using ::testing::Throws;
 using testing::tiny_run;
 using testing::train;
 
-TEST(Trainer, LearnsAndWritesWhatItPromises) {
+TEST(Trainer, LearnsAndWritesItsOutputs) {
   const Folder folder;
   const auto config =
       tiny_run(folder.path(), {{"training.steps", "60"}, {"optimizer.lr", "0.01"}, {"checkpoint.interval", "30"}});
@@ -27,9 +27,9 @@ TEST(Trainer, LearnsAndWritesWhatItPromises) {
   const auto out = std::filesystem::path(config.job.dump_folder);
   const auto losses = metric::read_metric(out / "metrics.jsonl", "loss");
   ASSERT_EQ(losses.values.size(), 60U);
-  EXPECT_LT(losses.values.back(), losses.values.front() - 1.5);  // ln 257 = 5.5 falls below the unigram entropy's area
+  EXPECT_LT(losses.values.back(), losses.values.front() - 1.5);  // from ln 257 = 5.5 to about the unigram entropy
   EXPECT_FALSE(metric::read_metric(out / "metrics.jsonl", "validation_loss").values.empty());
-  // Four rows of 32 tokens a step, each of which has a label.
+  // Four sequences of 32 tokens per step; every token has a label.
   EXPECT_EQ(metric::read_metric(out / "metrics.jsonl", "num_tokens").values.back(), 60 * 4 * 32);
   for (const char* file :
        {"config.toml",
@@ -42,7 +42,7 @@ TEST(Trainer, LearnsAndWritesWhatItPromises) {
   }
 }
 
-// Law (c): everything that a run leaves is the same, bit for bit, whether it was stopped or not.
+// All files of a run are bit-identical, whether it was stopped and resumed or not.
 TEST(Trainer, StoppedAndResumedEqualsNeverStoppedBitForBit) {
   const Folder whole;
   const Folder parts;
@@ -63,8 +63,8 @@ TEST(Trainer, StoppedAndResumedEqualsNeverStoppedBitForBit) {
   }
 }
 
-// In float64, so that only rounding (1e-12 relative) is left between ways of cutting a step into batches.
-TEST(Trainer, HowAStepIsCutIntoBatchesChangesNothing) {
+// In float64, so that only rounding (1e-12 relative) is left between different micro-batch sizes.
+TEST(Trainer, MicrobatchSizeDoesNotChangeTheLoss) {
   std::vector<std::vector<double>> runs;
   for (const char* rows : {"1", "2", "4"}) {
     const Folder folder;
@@ -101,10 +101,10 @@ TEST(Trainer, ActivationCheckpointingChangesNoLoss) {
   }
 }
 
-TEST(Trainer, ByDefaultProductsOfEverySecondLayerAreMadeAgain) {
+TEST(Trainer, RecomputesMatmulsOfEverySecondLayerByDefault) {
   const auto policy = ActivationCheckpointConfig().policy();
   EXPECT_EQ(policy.every, 2);
-  EXPECT_TRUE(policy.products);
+  EXPECT_TRUE(policy.matmuls_only);
 }
 
 TEST(Trainer, KeepsTheLatestCheckpointsOnly) {
@@ -116,7 +116,7 @@ TEST(Trainer, KeepsTheLatestCheckpointsOnly) {
   EXPECT_TRUE(std::filesystem::exists(checkpoint(config, 12)));
 }
 
-TEST(Trainer, RefusesToResumeWithAnotherShapeOrOrderOfData) {
+TEST(Trainer, RefusesToResumeWithAnotherModelShapeOrDataOrder) {
   const Folder folder;
   train(tiny_run(folder.path(), {{"training.steps", "4"}}));
   auto resume = [&](const char* key, const char* value) {
@@ -133,7 +133,7 @@ TEST(Trainer, RefusesToResumeWithAnotherShapeOrOrderOfData) {
       resume("checkpoint.load_step", "3"), Throws<Error>(::testing::Property(&Error::what, HasSubstr("step 3"))));
 }
 
-TEST(Trainer, HoldsItsFolderAgainstASecondRun) {
+TEST(Trainer, LocksItsFolderAgainstASecondRun) {
   const Folder folder;
   const auto config = tiny_run(folder.path());
   Logger log("", true);
@@ -145,7 +145,8 @@ TEST(Trainer, HoldsItsFolderAgainstASecondRun) {
   EXPECT_EQ(train(config).step, 12);
 }
 
-// Its weights bit for bit, and nothing else: the first step is step 1, with an optimizer that has no past.
+// The run starts with the weights of the other run bit for bit, and nothing else: at step 1, with a new optimizer
+// state.
 TEST(Trainer, StartsFromTheWeightsOfAnotherRun) {
   const Folder first;
   const auto source = tiny_run(first.path(), {{"training.steps", "4"}});
@@ -156,7 +157,7 @@ TEST(Trainer, StartsFromTheWeightsOfAnotherRun) {
       second.path(), {{"checkpoint.initial_load_path", path}, {"training.steps", "2"}, {"checkpoint.interval", "1"}});
   Logger log("", true);
   const auto list = testing::specs();
-  // The trainers of a finished run and of one that begins hold the same weights.
+  // The trainers of the finished run and of the new run hold the same weights.
   Trainer finished(source, {.specs = list, .log = log});
   Trainer trainer(config, {.specs = list, .log = log});
   const auto wanted = nn::named_parameters(finished.model());
@@ -175,11 +176,11 @@ TEST(Trainer, StartsFromTheWeightsOfAnotherRun) {
       EXPECT_EQ(tensor.item<int64_t>(), 2) << name;
     }
   }
-  // Both read the same rows first.
+  // Both runs read the same sequences first.
   EXPECT_LT(log_of(config).values.front(), log_of(source).values.front());
 }
 
-TEST(Trainer, TellsSubscribersOfEveryMoment) {
+TEST(Trainer, NotifiesSubscribersOfEveryEvent) {
   const Folder folder;
   Logger log("", true);
   const auto list = testing::specs();
@@ -206,7 +207,7 @@ TEST(Trainer, TellsSubscribersOfEveryMoment) {
   EXPECT_EQ(seen[Event::finished], 1);
 }
 
-TEST(TrainSpecs, HaveBuildersThatAreReplacedOneByOne) {
+TEST(TrainSpecs, BuildersCanBeReplacedSeparately) {
   const Folder folder;
   std::vector<std::string> called;
   TrainSpec spec{.family = model::qwen3_dense_family()};
@@ -248,7 +249,7 @@ TEST(TrainSpecs, HaveBuildersThatAreReplacedOneByOne) {
   EXPECT_EQ(rates.back(), 0);
 }
 
-TEST(TrainSpecs, RefuseANameThatIsTakenAndSuggestTheNearest) {
+TEST(TrainSpecs, RefuseADuplicateNameAndSuggestTheNearest) {
   auto list = testing::specs();
   EXPECT_THROW(list.add(model::llama3_family()), Error);
   auto config = tiny_run(Folder().path());
@@ -261,7 +262,7 @@ TEST(TrainSpecs, RefuseANameThatIsTakenAndSuggestTheNearest) {
   }
 }
 
-TEST(Trainer, EndsWithFiniteDataAndSavesThere) {
+TEST(Trainer, EndsWithFiniteDataAndSavesACheckpoint) {
   const Folder folder;
   write_file_atomically(folder.path() / "short.txt", std::string(1500, 'a') + std::string(500, 'b'));
   const auto config = tiny_run(
@@ -319,7 +320,7 @@ TEST(Trainer, ResumesWhenEveryUpdateWasSkipped) {
   EXPECT_EQ(skipped.back(), 12);
 }
 
-TEST(Trainer, DoesNotSaveWeightsThatAreNotFinite) {
+TEST(Trainer, DoesNotSaveNonFiniteWeights) {
   const Folder folder;
   const auto config = tiny_run(
       folder.path(), {{"optimizer.lr", "1e38"}, {"lr_scheduler.warmup_steps", "0"}, {"checkpoint.interval", "1"}});
@@ -328,7 +329,7 @@ TEST(Trainer, DoesNotSaveWeightsThatAreNotFinite) {
   EXPECT_FALSE(std::filesystem::exists(checkpoint(config, 1)));
 }
 
-TEST(Trainer, TellsBeforeTrainingThatASampleDoesNotFit) {
+TEST(Trainer, RefusesASampleThatExceedsThePositionsBeforeTraining) {
   const Folder folder;
   EXPECT_THAT(
       [&] {
@@ -342,8 +343,8 @@ TEST(Trainer, TellsBeforeTrainingThatASampleDoesNotFit) {
   EXPECT_FALSE(std::filesystem::exists(folder.path() / "out" / "metrics.jsonl"));
 }
 
-// Of a model so large that memory is asked for: 20.5 M parameters, nearly all of them in a table.
-TEST(Trainer, TellsTheMemoryOfAStepAndWhatSavesAddToIt) {
+// A model large enough that its memory is reported: 20.5 M parameters, nearly all of them in a table.
+TEST(Trainer, ReportsTheMemoryOfAStepAndOfSaves) {
   const Folder folder;
   const auto config =
       tiny_run(folder.path(), {{"model.args.vocab_size", "1280000"}, {"model.args.tie_word_embeddings", "true"}});
@@ -357,7 +358,7 @@ TEST(Trainer, TellsTheMemoryOfAStepAndWhatSavesAddToIt) {
   EXPECT_THAT(report, HasSubstr("; " + human_bytes(3 * 4 * parameters) + " more from the first save on"));
 }
 
-TEST(Trainer, GoesBackToAStepOnceAndKeepsWhatWasThere) {
+TEST(Trainer, ReturnsToAStepOnceAndKeepsLaterCheckpoints) {
   const Folder folder;
   train(tiny_run(folder.path(), {{"checkpoint.keep_latest_k", "0"}}));
   const auto back = tiny_run(folder.path(), {{"checkpoint.load_step", "4"}, {"checkpoint.keep_latest_k", "0"}});

@@ -1,4 +1,4 @@
-// Validation of a model whose losses are known by hand.
+// Validation of a model with known losses.
 #include "lehr/train/validate.h"
 
 #include <gtest/gtest.h>
@@ -10,10 +10,10 @@
 namespace lehr::train {
 namespace {
 
-/// Gives the losses that stand in its batches, and notes the mode of each forward.
+/// Returns the losses in its batches, and records the mode of each forward.
 class GivenLosses : public nn::Model {
  public:
-  GivenLosses() {  // a model has parameters, and computes where they are
+  GivenLosses() {  // validation reads the device of a model's parameters
     declare_parameter("weight", weight_, {1}, nn::Init::zeros());
     nn::materialize(*this, at::kCPU, at::kDouble);
   }
@@ -27,7 +27,7 @@ class GivenLosses : public nn::Model {
   at::ScalarType output_dtype() const override { return at::kDouble; }
   int64_t num_local_layers() const override { return 0; }
 
-  std::vector<bool> modes;  ///< Whether the model was training, by forward.
+  std::vector<bool> modes;  ///< Whether the model was in training mode, per forward.
 
  private:
   at::Tensor weight_;
@@ -54,7 +54,7 @@ class SumOfLosses : public TrainTask {
   static at::Tensor counted(const Batch& batch) { return batch.at("labels").ne(nn::kIgnoreIndex); }
 };
 
-/// One batch of one token without a label, and one of two tokens that have labels.
+/// A batch of a token with and a token without a label, and a batch of two tokens with labels.
 class TwoBatches : public BatchStream {
  public:
   std::optional<Batch> next() override {
@@ -74,7 +74,7 @@ class TwoBatches : public BatchStream {
   int step_ = 0;
 };
 
-// The labelled losses are 1, 2 and 6. The mean of the batches' means would be 2.5, that of all tokens 2.25.
+// The labelled losses are 1, 2 and 6. The mean of the batches' means would be 2.5, the mean over all tokens 2.25.
 TEST(Validation, AveragesOverTheLabelledTokensOfAllBatches) {
   GivenLosses model;
   TwoBatches batches;
@@ -85,7 +85,7 @@ TEST(Validation, AveragesOverTheLabelledTokensOfAllBatches) {
   EXPECT_DOUBLE_EQ(result.metrics.at("above_two"), 1.0 / 3);
 }
 
-TEST(Validation, RunsInEvaluationModeAndLeavesTheModeAsItWas) {
+TEST(Validation, RunsInEvaluationModeAndRestoresTheMode) {
   for (const bool training : {true, false}) {
     GivenLosses model;
     model.train(training);

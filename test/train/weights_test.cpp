@@ -1,4 +1,4 @@
-// Checkpoints in and out of models, and from folder to folder.
+// Loading weights into models, and conversion between folders.
 #include "lehr/train/weights.h"
 
 #include <gmock/gmock.h>
@@ -67,7 +67,7 @@ void expect_same_parameters(const nn::Module& a, const nn::Module& b) {
   }
 }
 
-TEST(LoadWeights, NamesWhatIsMissingMisshapenOrTooMuch) {
+TEST(LoadWeights, NamesMissingMisshapenAndUnexpectedTensors) {
   const Folder folder;
   const std::string reference = "qwen3moe_sparse_step2";
   write_changed(folder.path() / "missing", reference, [](auto& tensors) {
@@ -93,10 +93,10 @@ TEST(LoadWeights, NamesWhatIsMissingMisshapenOrTooMuch) {
   });
   EXPECT_THAT(
       error_of([&] { loaded(folder.path() / "surplus"); }),
-      ::testing::EndsWith("surplus: the model has no place for model.layers.1.mlp.experts.8.up_proj.weight"));
+      ::testing::EndsWith("surplus: unexpected tensors: model.layers.1.mlp.experts.8.up_proj.weight"));
 }
 
-TEST(LoadWeights, TakesATiedHeadThatIsTheEmbeddings) {
+TEST(LoadWeights, AcceptsATiedHeadThatEqualsTheEmbeddings) {
   const Folder folder;
   const std::string reference = "qwen3_tied_v4config";
   write_changed(folder.path() / "copy", reference, [](auto& tensors) {
@@ -108,7 +108,7 @@ TEST(LoadWeights, TakesATiedHeadThatIsTheEmbeddings) {
   });
   EXPECT_THAT(
       error_of([&] { loaded(folder.path() / "other"); }),
-      HasSubstr("lm_head.weight: differs from model.embed_tokens.weight, but the model ties the two"));
+      HasSubstr("lm_head.weight: differs from model.embed_tokens.weight, but the model ties them"));
 }
 
 TEST(LoadWeights, StagesLoadTheirShare) {
@@ -131,7 +131,7 @@ TEST(LoadWeights, StagesLoadTheirShare) {
 
 class ConvertEveryFamily : public ::testing::TestWithParam<const char*> {};
 
-TEST_P(ConvertEveryFamily, ThereAndBackGivesTheSameFile) {
+TEST_P(ConvertEveryFamily, ARoundTripWritesTheSameFile) {
   const Folder folder;
   const fs::path original = kReferences / GetParam();
   const auto there = convert_checkpoint(
@@ -169,7 +169,7 @@ TEST(Convert, ChangesTheTypeInFilesAndConfig) {
       state::WeightReader(original).tensor("model.layers.1.mlp.experts.3.gate_proj.weight").to(at::kBFloat16)));
 }
 
-TEST(Convert, StoresTiedEmbeddingsOnceAndBringsTheTokenizerAlong) {
+TEST(Convert, StoresTiedEmbeddingsOnceAndCopiesTheTokenizer) {
   const Folder folder;
   write_changed(folder.path() / "copy", "qwen3_tied_v4config", [](auto& tensors) {
     tensors["lm_head.weight"] = tensors.at("model.embed_tokens.weight").clone();
@@ -186,15 +186,15 @@ TEST(Convert, StoresTiedEmbeddingsOnceAndBringsTheTokenizerAlong) {
       read_file(kReferences / "qwen3_tied_v4config/model.safetensors"));
 }
 
-TEST(Convert, RefusesAFolderThatIsThereAndLeavesNothingHalfDone) {
+TEST(Convert, RefusesAnExistingFolderAndLeavesNothingBehind) {
   const Folder folder;
   const fs::path original = kReferences / "qwen3_seqcls";
   EXPECT_THAT(
       error_of([&] { convert_checkpoint({.model = original, .output = folder.path()}, families()); }),
-      HasSubstr("is already there; choose another folder"));
+      HasSubstr("already exists; choose another folder"));
   EXPECT_THAT(
       error_of([&] { convert_checkpoint({.model = original, .output = folder.path() / "no/such"}, families()); }),
-      HasSubstr("/no: no such folder; make it first"));
+      HasSubstr("/no: no such folder; create it first"));
   write_changed(folder.path() / "mixed", "qwen3moe_sparse_step2", [](auto& tensors) {
     at::Tensor& one = tensors.at("model.layers.1.mlp.experts.5.up_proj.weight");
     one = one.to(at::kBFloat16);
@@ -205,13 +205,13 @@ TEST(Convert, RefusesAFolderThatIsThereAndLeavesNothingHalfDone) {
             {.model = folder.path() / "mixed", .output = folder.path() / "out", .layout = ExpertLayout::fused},
             families());
       }),
-      HasSubstr("model.layers.1.mlp.experts.5.up_proj.weight (BF16 [12, 24]): stack 0: does not go with"));
+      HasSubstr("model.layers.1.mlp.experts.5.up_proj.weight (BF16 [12, 24]): stack 0: does not match"));
   size_t entries = 0;
   for ([[maybe_unused]] const auto& entry : fs::directory_iterator(folder.path())) {
     ++entries;
   }
   EXPECT_EQ(entries, 1) << "the folder \"mixed\" alone";
-  // With a type for all it can be done.
+  // With one dtype for all tensors it succeeds.
   const auto report = convert_checkpoint(
       {.model = folder.path() / "mixed",
        .output = folder.path() / "out",

@@ -1,4 +1,4 @@
-// Models with random weights in folders, for tests that take folders apart.
+// Models with random weights in folders, for tests of tools.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@
 
 namespace lehr::train::testing {
 
-/// A folder with a config.json of these layers and the weights that a new run of that seed starts with.
+/// Writes a folder with a config.json of these layers and the initial weights of a new run with that seed.
 inline void write_model(
     const std::filesystem::path& folder,
     const std::string& model_type,
@@ -33,7 +33,7 @@ inline void write_model(
       folder / "model.safetensors", stored_tensors(*built, args->state_map(descriptor::ExpertLayout::per_expert)));
 }
 
-/// The message of the error that `action` ends with.
+/// The message of the error that `action` throws.
 template <class Action>
 std::string error_of(const Action& action) {
   try {

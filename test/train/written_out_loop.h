@@ -1,4 +1,4 @@
-// A training loop that is written out in ATen and autograd, for comparison with the trainer's.
+// A training loop in plain ATen and autograd, for comparison with the trainer.
 //
 // Only the forward pass up to the logits is the library's. Micro-batches, the loss and its mean, router losses, the
 // gradient norm, clipping, the learning-rate schedule, AdamW and the routers' bias are written out, in float64.
@@ -28,18 +28,18 @@ inline constexpr int64_t kTopK = 2;
 inline constexpr double kLearningRate = 0.02;
 inline constexpr double kBeta1 = 0.8;
 inline constexpr double kBeta2 = 0.9;
-inline constexpr double kEps = 1e-3;  // so large that the length of a gradient matters, and with it clipping
+inline constexpr double kEps = 1e-3;  // so large that the size of gradients, and thus clipping, has an effect
 inline constexpr double kWeightDecay = 0.2;
 inline constexpr double kMaxNorm = 0.05;
 inline constexpr double kAuxLoss = 0.3;
 inline constexpr double kZLoss = 0.2;
 inline constexpr double kBiasRate = 0.01;
 
-// Two steps of linear warm-up, then linear decay to a tenth. The decay takes the 4 steps after warm-up and would end
-// one step behind the run: the third step is still at 1.
+// Two steps of linear warm-up, then linear decay to a tenth. The decay covers the 4 steps after warm-up and would reach
+// its end one step after the run; the third step is still at 1.
 inline constexpr double kFactors[kSteps] = {0.5, 1, 1, 1 - 0.9 * 1 / 4, 1 - 0.9 * 2 / 4, 1 - 0.9 * 3 / 4};
 
-/// What a run logs, and the weights that it ends with.
+/// The metrics of a run, and its final weights.
 struct Outcome {
   std::map<std::string, std::vector<double>> logged;
   std::map<std::string, at::Tensor> weights;
@@ -53,7 +53,7 @@ inline std::map<std::string, at::Tensor> copies_of(const nn::Model& model) {
   return copies;
 }
 
-// Keeps what a router's gate gives, with its graph.
+// Keeps the output of a router's gate, with its graph.
 class KeepLogits : public nn::CallHook {
  public:
   explicit KeepLogits(std::vector<at::Tensor>& logits) : logits_(logits) {}
@@ -69,7 +69,7 @@ struct WrittenLoop {
   std::shared_ptr<nn::Model> model;
   std::vector<std::shared_ptr<nn::TopKRouterImpl>> routers = {};
   std::vector<at::Tensor> logits = {};   // of each router in the last forward, (N, E)
-  std::vector<at::Tensor> choices = {};  // tokens of the step so far that chose each expert, of each router, (E)
+  std::vector<at::Tensor> choices = {};  // tokens of the step so far that chose each expert, per router, (E)
   std::map<std::string, at::Tensor> exp_avg = {};
   std::map<std::string, at::Tensor> exp_avg_sq = {};
   double load_balancing_loss = 0;
@@ -91,8 +91,8 @@ struct WrittenLoop {
     return sum;
   }
 
-  // E sum_e f_e P_e and the mean of logsumexp(logits)^2, over the tokens of all routers together; see the papers that
-  // nn::RouterLosses names. `share` of the step's labels are in this micro-batch.
+  // E sum_e f_e P_e and the mean of logsumexp(logits)^2, over the tokens of all routers together; see the papers in
+  // nn::RouterLosses. `share` is the share of the step's labels in this micro-batch.
   at::Tensor router_losses(double share) {
     const at::Tensor all = at::cat(logits);  // (N of all routers, E)
     const at::Tensor probabilities = all.softmax(-1);
@@ -112,7 +112,7 @@ struct WrittenLoop {
     return share * (kAuxLoss * balance + kZLoss * z);
   }
 
-  // Torch's formulas, elementwise: the decay is decoupled, and both means are corrected for their start at zero.
+  // Torch's formulas, elementwise: weight decay is decoupled, and both moments are corrected for their start at zero.
   void adamw(const std::string& name, at::Tensor value, const at::Tensor& gradient, double lr, int64_t step) {
     at::Tensor& m = exp_avg.try_emplace(name, at::zeros_like(gradient)).first->second;
     at::Tensor& v = exp_avg_sq.try_emplace(name, at::zeros_like(gradient)).first->second;
@@ -123,7 +123,7 @@ struct WrittenLoop {
     value.copy_(value - lr * kWeightDecay * value - lr * m_hat / (v_hat.sqrt() + kEps));
   }
 
-  // Biases of experts with fewer tokens than the mean rise, the others fall, and their mean stays.
+  // The biases of experts with fewer tokens than the mean rise, the others fall, and their mean is constant.
   void move_expert_biases() {
     for (size_t i = 0; i < routers.size(); ++i) {
       const at::Tensor sign = (choices[i].mean() - choices[i]).sign();
@@ -170,9 +170,9 @@ struct WrittenLoop {
       }
       const double norm = std::sqrt(squares);
       EXPECT_GT(norm, 2 * kMaxNorm) << "step " << step << " does not clip, and so tests less than it should";
-      const double clip = std::min(1.0, kMaxNorm / (norm + 1e-6));  // as torch.nn.utils.clip_grad_norm_
+      const double clip = std::min(1.0, kMaxNorm / (norm + 1e-6));  // as in torch.nn.utils.clip_grad_norm_
       const double lr = kLearningRate * kFactors[step - 1];
-      num_tokens += labels_of_step;
+      num_tokens += static_cast<double>(batch.at("input_ids").numel());  // none is padding
 
       const at::NoGradGuard no_grad;
       for (const auto& [name, parameter] : parameters) {

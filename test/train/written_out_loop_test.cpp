@@ -1,4 +1,4 @@
-// Whole runs of the trainer against a training loop that is written out.
+// Whole runs of the trainer equal a written-out training loop.
 #include "test/train/written_out_loop.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ using testing::Folder;
 using testing::tiny_run;
 using Overrides = std::vector<std::pair<std::string, std::string>>;
 
-// The numbers of both loops differ by the order of sums alone, 1e-16 of each; six steps of AdamW amplify that.
+// Both loops differ only in the order of sums, 1e-16 each; six steps of AdamW amplify that.
 constexpr double kTolerance = 1e-12;
 
 TrainConfig config_of(const Folder& folder, const Overrides& more) {
@@ -40,7 +40,7 @@ TrainConfig config_of(const Folder& folder, const Overrides& more) {
   return tiny_run(folder.path(), overrides);
 }
 
-// Random sequences, of which the first micro-batch has far fewer labels than the second one: 5 + step against 24.
+// Random sequences; the first micro-batch has far fewer labels than the second: 5 + step against 24.
 std::vector<Batch> random_steps() {
   std::vector<Batch> steps;
   for (int64_t step = 0; step < kSteps; ++step) {
@@ -56,7 +56,7 @@ std::vector<Batch> random_steps() {
   return steps;
 }
 
-// Gives these batches, one a step.
+// Returns the given batches, one per step.
 class GivenBatches : public BatchStream {
  public:
   explicit GivenBatches(std::vector<Batch> steps) : steps_(std::move(steps)) {}
@@ -67,11 +67,11 @@ class GivenBatches : public BatchStream {
   size_t next_ = 0;
 };
 
-// The trainer's run on these batches. `initial` gets the weights that it begins with.
+// The trainer's run on these batches. `initial` receives its initial weights.
 Outcome run_trainer(
     const TrainConfig& config,
     const std::vector<Batch>& steps,
-    bool late_results,
+    bool deferred_results,
     std::map<std::string, at::Tensor>& initial) {
   TrainSpec spec = testing::specs().at(config.model);
   spec.build.data = [&](const auto&...) {
@@ -83,7 +83,7 @@ Outcome run_trainer(
   TrainSpecs list;
   list.add(spec);
   Logger log("", true);
-  Trainer trainer(config, {.specs = list, .log = log, .late_results = late_results});
+  Trainer trainer(config, {.specs = list, .log = log, .deferred_results = deferred_results});
   initial = copies_of(trainer.model());
   EXPECT_EQ(trainer.run().step, kSteps);
   Outcome outcome{.logged = {}, .weights = copies_of(trainer.model())};
@@ -94,7 +94,7 @@ Outcome run_trainer(
   return outcome;
 }
 
-// The loop on a model with these weights.
+// The written-out loop on a model with these weights.
 Outcome run_written_loop(
     const TrainConfig& config, const std::vector<Batch>& steps, const std::map<std::string, at::Tensor>& initial) {
   const auto tokenizer = build_tokenizer(config);
@@ -132,28 +132,28 @@ void expect_equal(const Outcome& written, const Outcome& trained) {
   }
 }
 
-void expect_the_written_loop(const Overrides& overrides, bool late_results = false) {
+void expect_the_written_loop(const Overrides& overrides, bool deferred_results = false) {
   const Folder folder;
   const TrainConfig config = config_of(folder, overrides);
   const std::vector<Batch> steps = random_steps();
   std::map<std::string, at::Tensor> initial;
-  const Outcome trained = run_trainer(config, steps, late_results, initial);
+  const Outcome trained = run_trainer(config, steps, deferred_results, initial);
   expect_equal(run_written_loop(config, steps, initial), trained);
 }
 
-TEST(WrittenOutLoop, IsWhatTheTrainerComputesForQwen3) {
+TEST(WrittenOutLoop, EqualsTheTrainerForQwen3) {
   expect_the_written_loop({});
 }
 
-TEST(WrittenOutLoop, IsWhatTheTrainerComputesWhenItReadsResultsLate) {
-  expect_the_written_loop({}, /*late_results=*/true);
+TEST(WrittenOutLoop, EqualsTheTrainerWithDeferredReadBack) {
+  expect_the_written_loop({}, /*deferred_results=*/true);
 }
 
-TEST(WrittenOutLoop, IsWhatTheTrainerComputesForLlama3WithTiedWeights) {
+TEST(WrittenOutLoop, EqualsTheTrainerForLlama3WithTiedWeights) {
   expect_the_written_loop({{"model.name", "llama3"}, {"model.args.tie_word_embeddings", "true"}});
 }
 
-TEST(WrittenOutLoop, IsWhatTheTrainerComputesForQwen3MoEWithRouterLossesAndExpertBias) {
+TEST(WrittenOutLoop, EqualsTheTrainerForQwen3MoEWithRouterLossesAndExpertBias) {
   expect_the_written_loop(
       {{"model.name", "qwen3_moe"},
        {"model.args.num_experts", std::to_string(kExperts)},

@@ -1,4 +1,4 @@
-// What a template can call: filters, tests, methods of strings and dicts, global functions.
+// Built-in functions of templates: filters, tests, methods of strings and dicts, global functions.
 #pragma once
 
 #include <optional>
@@ -12,23 +12,23 @@ namespace lehr::data::jinja {
 using Filter = Value (*)(const Value& input, const Arguments& arguments);
 using Test = bool (*)(const Value& input, const Arguments& arguments);
 
-/// The filter or test of that name, or null.
+/// Return the filter or test of that name, or null.
 Filter find_filter(std::string_view name);
 Test find_test(std::string_view name);
 
-/// The method `name` of `object` as a function; nothing if Python has no such method. A method that Python has and this
-/// interpreter has not is a function that refuses to be called.
+/// Returns the method `name` of `object` as a function; nothing if Python has no such method. For a Python method that
+/// this interpreter does not support, the returned function throws when called.
 std::optional<Value> find_method(const Value& object, const std::string& name);
 
-/// namespace, dict, range, raise_exception: what every template knows beside its variables.
+/// Returns the functions available to every template: namespace, dict, range, raise_exception.
 const Dict& global_functions();
 
-/// object.name and object[key] as Jinja looks them up; undefined when there is nothing.
+/// Evaluates object.name and object[key] with Jinja's rules; undefined if there is no such entry.
 Value look_up_attribute(const Value& object, const std::string& name);
 Value look_up_item(const Value& object, const Value& key);
 
-/// Arguments by the names of parameters; those not given are undefined. Refuses what does not fit; `what` is the name
-/// of the function, for messages.
+/// Binds arguments to parameters by name; missing ones are undefined. Throws Problem for excess or unknown arguments;
+/// `what` is the name of the function in messages.
 List bound(const Arguments& arguments, const std::vector<std::string>& parameters, std::string_view what);
 
 }  // namespace lehr::data::jinja

@@ -1,4 +1,4 @@
-// What expressions are worth.
+// Evaluation of expressions.
 #include <algorithm>
 #include <cmath>
 
@@ -61,7 +61,7 @@ Value integers(Operator op, int64_t a, int64_t b) {
         const int64_t before = result;
         check(__builtin_mul_overflow(before, a, &result));
         if (result == before) {
-          break;  // 0, 1: it stays so
+          break;  // 0 and 1 do not change
         }
       }
       return Value(result);
@@ -107,10 +107,10 @@ Value arithmetic(Operator op, const Value& a, const Value& b) {
     return repeated(b, a.as_integer("'*'"));
   }
   if (op == Operator::modulo && a.is_string()) {
-    refuse("'%' as a format of strings is not supported");
+    refuse("'%' as a string format is not supported");
   }
   if (!a.is_number() || !b.is_number()) {
-    refuse("'{}' between {} and {} has no meaning", name, a.describe(), b.describe());
+    refuse("'{}' between {} and {} is not defined", name, a.describe(), b.describe());
   }
   const bool divides = op == Operator::divide || op == Operator::floor_divide || op == Operator::modulo;
   if (divides && b.as_number(name) == 0) {
@@ -184,7 +184,7 @@ Value Item::evaluate(const Frame& frame) const {
 Value Slice::evaluate(const Frame& frame) const {
   const Value whole = object->value(frame);
   if (!whole.is_string() && !whole.is_list()) {
-    refuse("a slice of {} has no meaning", whole.describe());
+    refuse("a slice of {} is not defined", whole.describe());
   }
   const List all = whole.elements("a slice");
   const auto size = static_cast<int64_t>(all.size());
@@ -196,7 +196,7 @@ Value Slice::evaluate(const Frame& frame) const {
   if (by == 0) {
     refuse("the step of a slice is zero");
   }
-  // Python: counts from the end below zero, and stays inside.
+  // Python's rules: negative indices count from the end, and out-of-range indices are clamped.
   const auto place = [&](std::optional<int64_t> at, int64_t fallback) {
     if (!at) {
       return fallback;
@@ -254,7 +254,7 @@ Value Binary::evaluate(const Frame& frame) const {
 Value Sign::evaluate(const Frame& frame) const {
   const Value value = operand->value(frame);
   if (!value.is_number()) {
-    refuse("a sign before {} has no meaning", value.describe());
+    refuse("a sign before {} is not defined", value.describe());
   }
   if (value.is_float()) {
     return Value(negative ? -*value.get<double>() : *value.get<double>());

@@ -1,4 +1,4 @@
-// What stands between operators: literals, names, and what follows them (attributes, calls, filters, tests).
+// Operands of expressions: literals, names, and their suffixes (attributes, calls, filters, tests).
 #include <charconv>
 #include <map>
 
@@ -68,7 +68,7 @@ ExpressionPtr ExpressionParser::primary() {
 ExpressionPtr ExpressionParser::string_literal() {
   const Token at = peek();
   std::string text;
-  while (peek().kind == TokenKind::string) {  // neighbours join, as in Python
+  while (peek().kind == TokenKind::string) {  // adjacent strings are concatenated, as in Python
     text += next().text;
   }
   return std::make_unique<Literal>(at.line, Value(std::move(text)));
@@ -116,7 +116,7 @@ ExpressionPtr ExpressionParser::postfix(ExpressionPtr object) {
       } else {
         auto node = make_node<Attribute>(at);
         node->object = std::move(object);
-        node->name = expect_name("a name behind the dot");
+        node->name = expect_name("a name after the dot");
         object = std::move(node);
       }
     } else if (is_symbol("[")) {
@@ -139,7 +139,7 @@ ExpressionPtr ExpressionParser::subscript(ExpressionPtr object) {
   while (!is_symbol("]")) {
     if (skip_symbol(":")) {
       if (++colons > 2) {
-        throw Problem("a slice has three parts at most", at.line);
+        throw Problem("a slice has at most three parts", at.line);
       }
     } else if (parts[colons] != nullptr) {
       unexpected("']'");
@@ -185,7 +185,7 @@ ArgumentList ExpressionParser::arguments() {
     } else if (list.named.empty()) {
       list.positional.push_back(expression());
     } else {
-      unexpected("a named argument: those without a name come first");
+      unexpected("a named argument: positional ones come first");
     }
   }
   return list;

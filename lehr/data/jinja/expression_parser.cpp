@@ -6,7 +6,7 @@
 namespace lehr::data::jinja {
 namespace {
 
-constexpr int kMaxDepth = 200;  // nested brackets; more would be an attack on the stack
+constexpr int kMaxDepth = 200;  // nested brackets; deeper recursion could overflow the stack
 
 std::unique_ptr<Binary> binary(const Token& at, Operator op, ExpressionPtr left, ExpressionPtr right) {
   auto node = make_node<Binary>(at);

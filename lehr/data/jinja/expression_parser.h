@@ -1,4 +1,4 @@
-// Reads the tokens inside tags, expression by expression.
+// Parser of the expressions inside tags.
 #pragma once
 
 #include <algorithm>
@@ -11,13 +11,13 @@
 
 namespace lehr::data::jinja {
 
-/// A node that stands where `at` does.
+/// Creates a node with the line of `at`.
 template <class Node>
 std::unique_ptr<Node> make_node(const Token& at) {
   return std::make_unique<Node>(at.line);
 }
 
-/// A cursor over tokens, and Jinja's grammar of expressions: each function reads one level, loosest first.
+/// A cursor over tokens, and Jinja's grammar of expressions: one function per precedence level, lowest first.
 class ExpressionParser {
  public:
   explicit ExpressionParser(std::vector<Token> tokens) : tokens_(std::move(tokens)) {}
@@ -32,11 +32,11 @@ class ExpressionParser {
   std::string expect_name(std::string_view what);
   [[noreturn]] void unexpected(std::string_view wanted) const;
 
-  /// One expression, or several with commas between, which make a tuple.
+  /// Parses one expression, or several separated by commas, which form a tuple.
   ExpressionPtr tuple();
-  /// With `conditional` false, an `if` behind it is left alone (as behind the sequence of a `for`).
+  /// If `conditional` is false, a following `if` is not consumed (as after the sequence of a `for`).
   ExpressionPtr expression(bool conditional = true);
-  /// `| name(arguments)`, again and again.
+  /// Parses any number of `| name(arguments)`.
   ExpressionPtr filters(ExpressionPtr input);
   ArgumentList arguments();
 

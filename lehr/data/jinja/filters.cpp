@@ -1,4 +1,4 @@
-// The filters: functions behind a bar, as {{ messages | length }}.
+// The filters: functions after a bar, such as {{ messages | length }}.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -20,7 +20,7 @@ Value tojson(const Value& input, const Arguments& arguments) {
   if (given[2].is_list()) {
     const List separators = given[2].elements("tojson");
     if (separators.size() != 2) {
-      refuse("tojson: separators are two strings");
+      refuse("tojson: separators must be two strings");
     }
     style.item_separator = separators[0].as_string("tojson");
     style.key_separator = separators[1].as_string("tojson");
@@ -49,7 +49,7 @@ Value default_filter(const Value& input, const Arguments& arguments) {
   return input;
 }
 
-/// An item, or what its attribute `path` ("a.b") leads to.
+/// Returns an item, or the value at its attribute path ("a.b").
 Value attribute_of(const Value& item, const Value& path) {
   if (path.is_undefined() || path.is_none()) {
     return item;
@@ -120,7 +120,7 @@ Value int_filter(const Value& input, const Arguments& arguments) {
       return Value(value);
     }
   }
-  const Value number = float_filter(input, {{Value(std::nan(""))}, {}});  // "3.7" is 3 to Jinja
+  const Value number = float_filter(input, {{Value(std::nan(""))}, {}});  // Jinja converts "3.7" to 3
   const double value = number.as_number("int");
   if (std::abs(value) < 0x1p63) {
     return Value(static_cast<int64_t>(value));
@@ -186,7 +186,7 @@ Value dictsort(const Value& input, const Arguments& arguments) {
   return Value::list(std::move(items));
 }
 
-/// The arguments behind the first `count`.
+/// Returns the arguments after the first `count`.
 Arguments rest_of(const Arguments& arguments, size_t count) {
   Arguments rest = arguments;
   rest.positional.erase(rest.positional.begin(), rest.positional.begin() + static_cast<std::ptrdiff_t>(count));
@@ -215,7 +215,7 @@ Value map(const Value& input, const Arguments& arguments) {
   return Value::list(std::move(mapped));
 }
 
-/// select, reject, selectattr and rejectattr: those items of which a test holds, or does not.
+/// select, reject, selectattr and rejectattr: the items for which a test is true, or false.
 template <bool wanted, bool of_attribute>
 Value choose(const Value& input, const Arguments& arguments) {
   const size_t before = of_attribute ? 1 : 0;

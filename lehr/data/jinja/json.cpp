@@ -1,4 +1,4 @@
-// The filter tojson: JSON as Python's json.dumps writes it.
+// The filter tojson: JSON in the format of Python's json.dumps.
 #include <algorithm>
 #include <cmath>
 
@@ -79,7 +79,7 @@ class Writer {
     } else if (value.is_none()) {
       out_ += "null";
     } else {
-      refuse("tojson: JSON has no way to write {}", value.describe());
+      refuse("tojson: {} cannot be written as JSON", value.describe());
     }
   }
 

@@ -10,7 +10,7 @@
 namespace lehr::data::jinja {
 namespace {
 
-constexpr size_t kMaxTokensOfATag = 3000;  // each may be a level of the tree, and so of the stack
+constexpr size_t kMaxTokensOfATag = 3000;  // each may add a level to the tree, and so to the stack
 
 bool is_digit(char c) {
   return c >= '0' && c <= '9';
@@ -19,7 +19,7 @@ bool is_name_start(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
 }
 
-/// One kind of line break, and none at the very end: Jinja does the same.
+/// Normalizes newlines and drops a final one, as Jinja does.
 std::string normalized(std::string_view source) {
   std::string text;
   for (size_t i = 0; i < source.size(); ++i) {
@@ -69,7 +69,7 @@ class Lexer {
 
   [[noreturn]] void stop(const std::string& message) const { throw Problem(message, line_); }
 
-  /// What stands before the tag at `tag`, without the white space that the tag takes.
+  /// Adds the text before the tag at `tag`, without the white space that the tag removes.
   void read_text(size_t tag) {
     const size_t end = std::min(tag, source_.size());
     std::string_view text = std::string_view(source_).substr(position_, end - position_);
@@ -129,7 +129,7 @@ class Lexer {
     }
   }
 
-  /// Passes over the end of a tag, `size` characters, and the white space that goes with it.
+  /// Skips the end of a tag, `size` characters, and the white space that it removes.
   void leave(char sign, size_t size, bool trims) {
     advance(size);
     if (sign == '-') {
@@ -170,7 +170,7 @@ class Lexer {
     };
     digits();
     bool whole = true;
-    const bool after_point = !tokens_.empty() && tokens_.back().text == ".";  // x.0.1 looks twice into x
+    const bool after_point = !tokens_.empty() && tokens_.back().text == ".";  // x.0.1 is two look-ups in x
     if (!after_point && at(position_ + size) == '.' && is_digit(at(position_ + size + 1))) {
       whole = false;
       ++size;
@@ -212,7 +212,7 @@ class Lexer {
     advance(i + 1 - position_);
   }
 
-  /// Appends what the escape at `i`, behind its backslash, stands for; returns the position of its last character.
+  /// Appends the character of the escape at `i`, after its backslash; returns the position of its last character.
   size_t read_escape(size_t i, std::string& value) const {
     static constexpr std::string_view kNames = "abfnrtv\\'\"";
     static constexpr std::string_view kMeanings = "\a\b\f\n\r\t\v\\'\"";
@@ -241,7 +241,7 @@ class Lexer {
       code = code * 16 + static_cast<uint32_t>(digit < 16 ? digit : digit - 6);
     }
     if (code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) {
-      stop(fmt::format("the escape \\{} names no character", c));
+      stop(fmt::format("the escape \\{} is not a character", c));
     }
     append_utf8(value, code);
     return i + digits;
@@ -256,7 +256,7 @@ class Lexer {
     }
     const char c = at(position_);
     if (std::string_view("+-*/%~[](){}<>=.:|,").find(c) == std::string_view::npos) {
-      stop(fmt::format("'{}' has no meaning here", characters(rest().substr(0, 4)).front()));
+      stop(fmt::format("'{}' is not allowed here", characters(rest().substr(0, 4)).front()));
     }
     if (c == '(' || c == '[' || c == '{') {
       brackets_ += c == '(' ? ')' : c == '[' ? ']' : '}';
@@ -274,7 +274,7 @@ class Lexer {
   std::string source_;
   size_t position_ = 0;
   int line_ = 1;
-  std::string brackets_;  // those that will close what is open in this tag
+  std::string brackets_;  // closing brackets of those that are open in this tag
   std::vector<Token> tokens_;
 };
 

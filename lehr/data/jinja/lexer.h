@@ -1,4 +1,4 @@
-// A template cut into pieces: text, and the tokens inside its tags.
+// Lexer of templates: text, and the tokens inside tags.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 namespace lehr::data::jinja {
 
 enum class TokenKind {
-  text,          ///< What is written as it is; white space that tags take away is gone.
+  text,          ///< Literal text, without the white space that adjacent tags remove.
   begin_block,   ///< {%
   end_block,     ///< %}
   begin_output,  ///< {{
@@ -27,9 +27,9 @@ struct Token {
   int line = 0;
 };
 
-/// Cuts a template as Jinja does with trim_blocks and lstrip_blocks, the way transformers sets it up: a line break
-/// after a block goes, and so do blanks before a block that begins its line; `-` and `+` inside a tag overrule it.
-/// Comments are left out. Throws Problem.
+/// Tokenizes a template like Jinja with trim_blocks and lstrip_blocks, the settings of transformers: a newline after a
+/// block is removed, and so are blanks before a block that begins its line; `-` and `+` inside a tag override this.
+/// Comments are dropped. Throws Problem.
 std::vector<Token> tokenize(std::string_view source);
 
 }  // namespace lehr::data::jinja

@@ -1,4 +1,4 @@
-// object.name, object[key], the methods of Python's values, and the global functions.
+// Attributes and items, the methods of Python's values, and the global functions.
 #include <algorithm>
 #include <set>
 
@@ -22,7 +22,7 @@ Value list_of(const std::vector<std::string>& texts) {
   return Value::list(std::move(items));
 }
 
-/// startswith and endswith take one string or a tuple of them.
+/// Implements startswith and endswith, which take one string or a tuple of strings.
 bool any_of(const Arguments& arguments, const char* what, const std::function<bool(const std::string&)>& holds) {
   const Value wanted = bound(arguments, {"text"}, what)[0];
   if (!wanted.is_list()) {
@@ -111,7 +111,7 @@ const std::vector<std::pair<std::string_view, StringMethod>>& string_methods() {
   return kMethods;
 }
 
-// What Python's values have beside what is here: looked up it must not pass for undefined.
+// Python methods that are not implemented: a look-up must not return undefined.
 bool python_has(const Value& object, std::string_view name) {
   static const std::set<std::string_view> kString{
       "casefold", "center",     "encode",       "expandtabs", "find",    "format",    "format_map", "index",
@@ -150,7 +150,7 @@ std::optional<Value> dict_method(const Value& object, const std::string& name) {
   });
 }
 
-constexpr int64_t kMaxRange = 100000;  // as in Jinja's sandbox
+constexpr int64_t kMaxRange = 100000;  // the limit of Jinja's sandbox
 
 Value range(const Arguments& arguments) {
   const List given = bound(arguments, {"start", "stop", "step"}, "range");
@@ -239,13 +239,13 @@ const Dict& global_functions() {
   static const Dict kFunctions{
       {"namespace", Value::function([](const Arguments& arguments) {
          if (!arguments.positional.empty()) {
-           refuse("namespace: expected entries with names, as namespace(found=false)");
+           refuse("namespace: expected entries with names, such as namespace(found=false)");
          }
          return Value::name_space(arguments.named);
        })},
       {"dict", Value::function([](const Arguments& arguments) {
          if (!arguments.positional.empty()) {
-           refuse("dict: expected entries with names, as dict(a=1)");
+           refuse("dict: expected entries with names, such as dict(a=1)");
          }
          return Value::dict(arguments.named);
        })},
@@ -258,7 +258,7 @@ const Dict& global_functions() {
 
 List bound(const Arguments& arguments, const std::vector<std::string>& parameters, std::string_view what) {
   if (arguments.positional.size() > parameters.size()) {
-    refuse("{}: takes {} arguments at most, found {}", what, parameters.size(), arguments.positional.size());
+    refuse("{}: takes at most {} arguments, found {}", what, parameters.size(), arguments.positional.size());
   }
   List values = arguments.positional;
   for (size_t i = values.size(); i < parameters.size(); ++i) {
@@ -271,7 +271,7 @@ List bound(const Arguments& arguments, const std::vector<std::string>& parameter
     }
     const auto index = static_cast<size_t>(found - parameters.begin());
     if (index < arguments.positional.size()) {
-      refuse("{}: the argument '{}' is given twice", what, name);
+      refuse("{}: the argument '{}' occurs twice", what, name);
     }
     values[index] = value;
   }

@@ -1,4 +1,4 @@
-// The tree of a template: expressions that have values, statements that write.
+// The syntax tree of a template: expressions, which have values, and statements, which write output.
 #pragma once
 
 #include <cstdint>
@@ -13,24 +13,24 @@
 
 namespace lehr::data::jinja {
 
-/// Names and what they stand for; blocks of `for` and macros have their own, inside those around them.
+/// Variables by name. Bodies of `for` and macros have their own scope, inside the surrounding ones.
 struct Scope {
   std::shared_ptr<Scope> outer;
   Dict names;
 };
 
-/// Where a part of the output begins and ends, in bytes.
+/// Byte ranges of the output.
 using Spans = std::vector<std::pair<size_t, size_t>>;
 
-/// What a statement runs in.
+/// The execution context of a statement.
 struct Frame {
   std::shared_ptr<Scope> scope;
   std::string& out;
-  Spans* generated;  ///< Where {% generation %} wrote; null inside macros and set blocks.
-  int& depth;        ///< Of macros that call macros.
+  Spans* generated;  ///< Ranges written by {% generation %}; null inside macros and set blocks.
+  int& depth;        ///< Nesting depth of macro calls.
 };
 
-/// Something with a value. `value` fills in the line of a Problem that has none.
+/// A node with a value. `value` fills in the line of a Problem that has none.
 class Expression {
  public:
   explicit Expression(int line) : line_(line) {}
@@ -46,7 +46,7 @@ class Expression {
 };
 using ExpressionPtr = std::unique_ptr<const Expression>;
 
-/// Whether a loop goes on behind a statement.
+/// The effect of a statement on the surrounding loop.
 enum class Flow { next, break_loop, continue_loop };
 
 class Statement {
@@ -56,7 +56,7 @@ class Statement {
 };
 using Body = std::vector<std::unique_ptr<const Statement>>;
 
-/// Runs statements in order until one leaves the loop around them.
+/// Runs statements in order until one leaves the surrounding loop.
 Flow run(const Body& body, Frame& frame);
 
 // --- expressions -----------------------------------------------------------------------------------------------------
@@ -103,7 +103,7 @@ struct Item : Expression {
   ExpressionPtr key;
 };
 
-/// object[start:stop:step], each of which may be missing
+/// object[start:stop:step]; each part is optional
 struct Slice : Expression {
   using Expression::Expression;
   Value evaluate(const Frame& frame) const override;
@@ -160,7 +160,7 @@ struct Sign : Expression {
   bool negative = false;
 };
 
-/// a < b <= c: every neighbour with the next
+/// a < b <= c: compares each operand with the next one
 struct Comparison : Expression {
   using Expression::Expression;
   Value evaluate(const Frame& frame) const override;
@@ -168,7 +168,7 @@ struct Comparison : Expression {
   std::vector<std::pair<std::string, ExpressionPtr>> rest;  // operator and operand; also "in" and "not in"
 };
 
-/// `and` and `or`, which give one of their operands
+/// `and` and `or`, which return one of their operands
 struct Logical : Expression {
   using Expression::Expression;
   Value evaluate(const Frame& frame) const override;
@@ -186,7 +186,7 @@ struct Not : Expression {
 struct Conditional : Expression {
   using Expression::Expression;
   Value evaluate(const Frame& frame) const override;
-  ExpressionPtr condition, then, otherwise;  // otherwise may be missing
+  ExpressionPtr condition, then, otherwise;  // otherwise is optional
 };
 
 // --- statements ------------------------------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ struct If : Statement {
   Body otherwise;
 };
 
-/// What `for` and `set` assign to: a name, several (a list is unpacked), or a namespace's entry.
+/// The target of `for` and `set`: a name, several names (a list is unpacked), or an entry of a namespace.
 struct Target {
   void assign(Value value, Scope& scope, const Frame& frame) const;
   std::vector<std::string> names;
@@ -219,7 +219,7 @@ struct For : Statement {
   Flow run(Frame& frame) const override;
   Target target;
   ExpressionPtr sequence;
-  ExpressionPtr condition;  // or null
+  ExpressionPtr condition;  // may be null
   Body body;
   Body otherwise;
 };
@@ -227,7 +227,7 @@ struct For : Statement {
 /// {% set x = expression %}, and {% set x %}body{% endset %} with an optional filter
 struct Set : Statement {
   Flow run(Frame& frame) const override;
-  static constexpr const char* kCaptured = "";  // what the filters of a block find the body's text under
+  static constexpr const char* kCaptured = "";  // name under which filters of a set block find its text
   Target target;
   ExpressionPtr expression;
   bool captures = false;
@@ -238,11 +238,11 @@ struct Macro : Statement {
   Flow run(Frame& frame) const override;
   Value call(const Arguments& arguments, std::shared_ptr<Scope> scope, int& depth) const;
   std::string name;
-  std::vector<std::pair<std::string, ExpressionPtr>> parameters;  // with a default, or null
+  std::vector<std::pair<std::string, ExpressionPtr>> parameters;  // with its default value, or null
   Body body;
 };
 
-/// {% generation %}: what transformers marks as the assistant's
+/// {% generation %}: text that transformers marks as the assistant's
 struct Generation : Statement {
   Flow run(Frame& frame) const override;
   Body body;

@@ -8,9 +8,9 @@
 namespace lehr::data::jinja {
 namespace {
 
-constexpr int kMaxDepth = 100;  // blocks inside blocks
+constexpr int kMaxDepth = 100;  // nested blocks
 
-/// Jinja's statements, over the cursor that reads expressions.
+/// Parses Jinja's statements, with the cursor of the expression parser.
 class Parser {
  public:
   explicit Parser(std::vector<Token> tokens) : cursor_(std::move(tokens)) {}
@@ -21,8 +21,8 @@ class Parser {
   }
 
  private:
-  /// Statements up to a block that begins with one of `ends` (the template's end, if there are none); that name is
-  /// read.
+  /// Parses statements up to a block that begins with one of `ends` (the template's end if there are none), and
+  /// consumes that name.
   Body until(const std::set<std::string>& ends) {
     if (++depth_ > kMaxDepth) {
       throw Problem("blocks are nested too deeply", cursor_.peek().line);
@@ -32,7 +32,7 @@ class Parser {
       const Token token = cursor_.peek();
       if (token.kind == TokenKind::end) {
         if (!ends.empty()) {
-          throw Problem(fmt::format("the template ends, but '{}' is still to come", *ends.begin()), token.line);
+          throw Problem(fmt::format("the template ends, but '{}' is missing", *ends.begin()), token.line);
         }
         break;
       }
@@ -91,13 +91,13 @@ class Parser {
     }
     if (name == "break" || name == "continue") {
       if (loops_ == 0) {
-        throw Problem(fmt::format("'{}' stands outside of a loop", name), line);
+        throw Problem(fmt::format("'{}' is outside of a loop", name), line);
       }
       end_block();
       return std::make_unique<LeaveLoop>(name == "break" ? Flow::break_loop : Flow::continue_loop);
     }
     if (name.starts_with("end") || name == "else" || name == "elif") {
-      throw Problem(fmt::format("'{}' has no beginning here", name), line);
+      throw Problem(fmt::format("'{}' has no matching start", name), line);
     }
     throw Problem(fmt::format("the block '{}' is not supported", name), line);
   }

@@ -1,4 +1,4 @@
-// A template's text to its tree.
+// Parser from a template's text to its syntax tree.
 #pragma once
 
 #include <string_view>
@@ -9,10 +9,10 @@ namespace lehr::data::jinja {
 
 struct Parsed {
   Body body;
-  bool marks_generation = false;  ///< There is a {% generation %} block.
+  bool marks_generation = false;  ///< The template has a {% generation %} block.
 };
 
-/// Throws Problem, with the line, for what is wrong and for what this interpreter does not have.
+/// Parses a template. Throws Problem, with the line, for syntax errors and unsupported constructs.
 Parsed parse(std::string_view source);
 
 }  // namespace lehr::data::jinja

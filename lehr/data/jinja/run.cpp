@@ -1,4 +1,4 @@
-// What statements do.
+// Execution of statements.
 #include <algorithm>
 
 #include "lehr/data/jinja/nodes.h"
@@ -6,9 +6,9 @@
 namespace lehr::data::jinja {
 namespace {
 
-constexpr int kMaxMacroDepth = 50;  // macros that call macros; each takes a piece of the stack
+constexpr int kMaxMacroDepth = 50;  // nested macro calls; each uses stack space
 
-/// The output of `body` as a string.
+/// Returns the output of `body` as a string.
 std::string captured(const Body& body, const std::shared_ptr<Scope>& scope, int& depth) {
   std::string text;
   Frame frame{scope, text, nullptr, depth};
@@ -16,7 +16,7 @@ std::string captured(const Body& body, const std::shared_ptr<Scope>& scope, int&
   return text;
 }
 
-/// The variable `loop` of an iteration.
+/// Returns the variable `loop` of an iteration.
 Value loop_variable(const List& items, size_t i) {
   const auto index = static_cast<int64_t>(i);
   const auto size = static_cast<int64_t>(items.size());
@@ -140,7 +140,7 @@ Flow Set::run(Frame& frame) const {
 }
 
 Flow Macro::run(Frame& frame) const {
-  // The scope owns the function, so the function may not own the scope.
+  // The scope owns the function, so the function must not own the scope.
   const std::weak_ptr<Scope> defined_in = frame.scope;
   int& depth = frame.depth;
   assign(frame.scope->names, name, Value::function([this, defined_in, &depth](const Arguments& arguments) {

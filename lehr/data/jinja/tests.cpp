@@ -1,4 +1,4 @@
-// The tests: what stands behind `is`, as {% if message.content is string %}.
+// The tests: functions after `is`, as in {% if message.content is string %}.
 #include <algorithm>
 
 #include "lehr/data/jinja/builtins.h"
@@ -20,7 +20,7 @@ template <Relation relation>
 bool with(const Value& input, const Arguments& arguments) {
   const Value other = bound(arguments, {"other"}, "a test")[0];
   if (arguments.positional.empty() && arguments.named.empty()) {
-    refuse("a test needs something to compare with");
+    refuse("a test needs an argument to compare with");
   }
   return relation(input, other);
 }
@@ -84,7 +84,7 @@ bool at_least(const Value& v, const Value& other) {
   return !less(v, other);
 }
 
-/// Jinja takes everything for a sequence that has a length and an index.
+/// For Jinja, every value with a length and an index is a sequence.
 bool is_sequence(const Value& v) {
   return v.is_list() || v.is_string() || v.is_dict() || v.is_undefined();
 }

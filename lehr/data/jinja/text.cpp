@@ -16,7 +16,7 @@ bool is_space(std::string_view character) {
          code == 0x205F || code == 0x3000;
 }
 
-/// The last character of a text that is not empty.
+/// Returns the last character of a non-empty text.
 std::string_view last_character(std::string_view text) {
   size_t begin = text.size() - 1;
   while (begin > 0 && (static_cast<uint8_t>(text[begin]) & 0xC0) == 0x80) {

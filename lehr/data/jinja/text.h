@@ -1,4 +1,4 @@
-// Python's functions of strings, as templates use them. Characters are code points, in UTF-8.
+// Python's string functions for templates. Characters are code points, in UTF-8.
 #pragma once
 
 #include <cstdint>
@@ -9,28 +9,29 @@
 
 namespace lehr::data::jinja {
 
-/// The characters of a string, one view each.
+/// Returns the characters of a string, one view each.
 std::vector<std::string_view> characters(std::string_view text);
 
-/// The length in bytes of the white space (str.isspace) at the start or the end.
+/// Return the length in bytes of the white space (str.isspace) at the start or the end.
 size_t leading_space(std::string_view text);
 size_t trailing_space(std::string_view text);
 
-/// str.lstrip and str.rstrip. Without `set`, white space goes; with it, any of its characters.
+/// str.lstrip and str.rstrip. They remove white space, or with `set` any of its characters.
 std::string_view strip_left(std::string_view text, const std::optional<std::string>& set = std::nullopt);
 std::string_view strip_right(std::string_view text, const std::optional<std::string>& set = std::nullopt);
 
-/// str.split and str.rsplit at `separator`, at most `limit` times if that is not negative. An empty separator is
-/// refused.
+/// str.split and str.rsplit at `separator`, at most `limit` times if that is not negative. Throws Problem for an empty
+/// separator.
 std::vector<std::string> split(std::string_view text, std::string_view separator, int64_t limit = -1);
 std::vector<std::string> split_from_right(std::string_view text, std::string_view separator, int64_t limit = -1);
-/// str.split without a separator: at stretches of white space; no part is empty.
+/// str.split without a separator: splits at runs of white space; no part is empty.
 std::vector<std::string> split_at_space(std::string_view text, int64_t limit = -1);
 
 /// str.replace; at most `limit` times if that is not negative.
 std::string replace(std::string_view text, std::string_view from, std::string_view to, int64_t limit = -1);
 
-/// str.upper, lower, capitalize and title, for ASCII. Other letters are refused: their rules are long.
+/// str.upper, lower, capitalize and title, for ASCII. Throws Problem for other letters, whose rules are not
+/// implemented.
 enum class Case { upper, lower, capitalized, title };
 std::string change_case(std::string_view text, Case how);
 

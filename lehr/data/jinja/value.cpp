@@ -10,7 +10,7 @@
 
 namespace lehr::data::jinja {
 namespace {
-constexpr int kMaxJsonDepth = 200;  // each level takes a piece of the stack
+constexpr int kMaxJsonDepth = 200;  // each level uses stack space
 }  // namespace
 
 Value Value::undefined(std::string name) {
@@ -98,7 +98,7 @@ int64_t Value::as_integer(std::string_view what) const {
     return *value ? 1 : 0;
   }
   if (get<int64_t>() == nullptr) {
-    refuse("{}: expected a whole number, found {}", what, describe());
+    refuse("{}: expected an integer, found {}", what, describe());
   }
   return *get<int64_t>();
 }
@@ -127,7 +127,7 @@ List Value::elements(std::string_view what) const {
       items.emplace_back(character);
     }
   } else if (!is_undefined()) {
-    refuse("{}: expected something to go through, found {}", what, describe());
+    refuse("{}: expected an iterable, found {}", what, describe());
   }
   return items;
 }
@@ -177,7 +177,7 @@ std::string Value::text() const {
 }
 
 namespace {
-/// In the quotes that Python chooses.
+/// Adds the quotes that Python chooses.
 std::string quoted(const std::string& text) {
   const char quote = text.find('\'') != std::string::npos && text.find('"') == std::string::npos ? '"' : '\'';
   std::string out(1, quote);
@@ -271,7 +271,7 @@ bool equal(const Value& a, const Value& b) {
 
 bool less(const Value& a, const Value& b) {
   if (a.is_string() && b.is_string()) {
-    return *a.get<std::string>() < *b.get<std::string>();  // the order of bytes is that of code points
+    return *a.get<std::string>() < *b.get<std::string>();  // the order of bytes equals that of code points
   }
   if (!a.is_number() || !b.is_number()) {
     refuse("{} cannot be compared with {}", a.describe(), b.describe());
@@ -289,7 +289,7 @@ bool contains(const Value& container, const Value& item) {
 
 int64_t length(const Value& value) {
   if (value.is_number() || value.is_none()) {
-    refuse("length: {} has none", value.describe());
+    refuse("length: {} has no length", value.describe());
   }
   return static_cast<int64_t>(value.elements("length").size());
 }

@@ -1,4 +1,4 @@
-// Values inside a template: JSON as Jinja sees it, with Python's rules of truth, equality and printing.
+// Values inside a template: JSON values with Python's rules of truth, equality and printing.
 #pragma once
 
 #include <fmt/format.h>
@@ -16,7 +16,7 @@
 
 namespace lehr::data::jinja {
 
-/// What goes wrong in a template. The innermost node that sees it fills in the line, `Template` the name of the file.
+/// An error in a template. The innermost node that sees it fills in the line, `Template` the name of the file.
 class Problem : public std::runtime_error {
  public:
   explicit Problem(const std::string& message, int line = 0) : std::runtime_error(message), line_(line) {}
@@ -35,7 +35,7 @@ class Value;
 using List = std::vector<Value>;
 using Dict = std::vector<std::pair<std::string, Value>>;  // in order of insertion, as in Python
 
-/// What stands in the parentheses of a call.
+/// The arguments of a call.
 struct Arguments {
   List positional;
   Dict named;
@@ -44,14 +44,14 @@ struct Arguments {
 /// A value; cheap to copy, since lists and dicts are shared. Only a namespace can change.
 class Value {
  public:
-  /// A name or key that is not there. Prints as nothing, is false, and may not be looked into.
+  /// A missing name or key. Prints as nothing, is false, and has no attributes or items.
   struct Undefined {
     std::string name;
   };
   struct None {};
   struct Sequence {
     List items;
-    bool is_tuple = false;  ///< Only printing tells tuples from lists.
+    bool is_tuple = false;  ///< Tuples differ from lists only in printing.
   };
   struct Namespace {
     Dict entries;
@@ -76,10 +76,11 @@ class Value {
   static Value dict(Dict entries);
   static Value name_space(Dict entries);
   static Value function(Function function);
-  /// An integer beyond 64 bits is refused, and what is nested deeper than anybody writes (`depth` is where it stands).
+  /// Converts JSON. Throws Problem for integers beyond 64 bits and for excessive nesting (`depth` is the current
+  /// level).
   static Value from_json(const nlohmann::ordered_json& json, int depth = 0);
 
-  /// The value as T, or null when it is something else.
+  /// Returns the value as T, or null if it has another type.
   template <class T>
   const T* get() const {
     return std::get_if<T>(&storage_);
@@ -96,19 +97,19 @@ class Value {
   /// int or bool.
   bool is_integer() const { return is_bool() || get<int64_t>() != nullptr; }
 
-  /// These refuse a value of another kind; `what` is the subject of the message.
+  /// These throw Problem for a value of another type; `what` is the subject of the message.
   const std::string& as_string(std::string_view what) const;
   int64_t as_integer(std::string_view what) const;
   double as_number(std::string_view what) const;
-  /// The elements of a list, the keys of a dict, the characters of a string; none of what is undefined.
+  /// Returns the elements of a list, the keys of a dict, or the characters of a string; nothing for undefined.
   List elements(std::string_view what) const;
 
   bool truth() const;
-  /// As Python's str(): what `{{ value }}` writes.
+  /// Python's str(), the output of `{{ value }}`.
   std::string text() const;
-  /// As Python's repr(): what stands inside a printed list.
+  /// Python's repr(), used inside printed lists.
   std::string repr() const;
-  /// "a string", "a list", "'name', which is undefined": for messages.
+  /// Describes the value in messages: "a string", "a list", "'name', which is undefined".
   std::string describe() const;
 
  private:
@@ -116,7 +117,7 @@ class Value {
       storage_;
 };
 
-/// The entry of that key, or null.
+/// Returns the entry of that key, or null.
 const Value* find(const Dict& dict, std::string_view key);
 /// Adds or replaces an entry.
 void assign(Dict& dict, std::string_view key, Value value);
@@ -127,20 +128,20 @@ bool equal(const Value& a, const Value& b);
 bool less(const Value& a, const Value& b);
 /// Python's `item in container`.
 bool contains(const Value& container, const Value& item);
-/// The number of elements, entries or characters.
+/// Returns the number of elements, entries or characters.
 int64_t length(const Value& value);
 
-/// How json.dumps writes; the defaults are those of the filter `tojson` in transformers.
+/// Format of json.dumps; the defaults are those of the filter `tojson` in transformers.
 struct JsonStyle {
-  int64_t indent = -1;  ///< Spaces a level; -1: all on one line.
+  int64_t indent = -1;  ///< Spaces per level; -1: a single line.
   bool ensure_ascii = false;
   bool sort_keys = false;
-  std::string item_separator = ", ";  ///< Python takes "," when it indents; so does the filter.
+  std::string item_separator = ", ";  ///< With indentation the filter uses ",", as Python does.
   std::string key_separator = ": ";
 };
 std::string to_json(const Value& value, const JsonStyle& style);
 
-/// A float as Python prints it: the shortest digits that read back the same, and always with ".0" or an exponent.
+/// Formats a float like Python: the shortest digits that round-trip, always with ".0" or an exponent.
 std::string float_text(double value);
 
 }  // namespace lehr::data::jinja

@@ -1,13 +1,15 @@
 // One Llama 3 decoder layer.
 #pragma once
 
-#include "lehr/model/llama3/params.h"
+#include "lehr/model/layer_parameters.h"
 #include "lehr/nn/attention.h"
 #include "lehr/nn/swiglu.h"
 
 namespace lehr::model {
 
-/// Attention, then SwiGLU, each behind a pre-norm and a residual connection (The Llama 3 herd of models,
+using Llama3LayerParameters = DenseLayerParameters;
+
+/// Attention, then SwiGLU, each with a pre-norm and a residual connection (The Llama 3 herd of models,
 /// https://arxiv.org/abs/2407.21783).
 class Llama3LayerImpl : public nn::Module {
  public:
@@ -20,7 +22,7 @@ class Llama3LayerImpl : public nn::Module {
       const nn::AttentionMask& attention_mask = {},
       nn::KeyValueCache* cache = nullptr);
 
-  // What a no-op leaves out is empty.
+  // Members of a no-op sub-block are empty.
   nn::GroupedQueryAttention self_attn{nullptr};
   nn::SwiGLU mlp{nullptr};
   nn::RMSNorm input_layernorm{nullptr};

@@ -7,26 +7,19 @@ namespace lehr::model {
 Qwen3DenseLayerImpl::Qwen3DenseLayerImpl(const Qwen3DenseLayerParameters& params) {
   const auto init = nn::Init::normal(params.initializer_range);
   if (!params.attention_no_op) {
-    self_attn = register_module(
-        "self_attn",
-        nn::GroupedQueryAttention(nn::GroupedQueryAttentionParameters{
-            .hidden_size = params.hidden_size,
-            .num_attention_heads = params.num_attention_heads,
-            .num_key_value_heads = params.num_key_value_heads,
-            .head_dim = params.head_dim,
-            .qk_norm_eps = params.rms_norm_eps,
-            .init = init,
-        }));
+    auto attention = attention_parameters(params);
+    attention.qk_norm_eps = params.rms_norm_eps;
+    declare_module("self_attn", self_attn, nn::GroupedQueryAttention(attention));
   }
   if (!params.ffn_no_op) {
-    mlp = register_module("mlp", nn::SwiGLU(params.hidden_size, params.intermediate_size, init));
+    declare_module("mlp", mlp, nn::SwiGLU(params.hidden_size, params.intermediate_size, init));
   }
   if (self_attn) {
-    input_layernorm = register_module("input_layernorm", nn::RMSNorm(params.hidden_size, params.rms_norm_eps));
+    declare_module("input_layernorm", input_layernorm, nn::RMSNorm(params.hidden_size, params.rms_norm_eps));
   }
   if (mlp) {
-    post_attention_layernorm =
-        register_module("post_attention_layernorm", nn::RMSNorm(params.hidden_size, params.rms_norm_eps));
+    declare_module(
+        "post_attention_layernorm", post_attention_layernorm, nn::RMSNorm(params.hidden_size, params.rms_norm_eps));
   }
 }
 

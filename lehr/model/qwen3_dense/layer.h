@@ -1,13 +1,15 @@
 // One Qwen3 dense decoder layer.
 #pragma once
 
-#include "lehr/model/qwen3_dense/params.h"
+#include "lehr/model/layer_parameters.h"
 #include "lehr/nn/attention.h"
 #include "lehr/nn/swiglu.h"
 
 namespace lehr::model {
 
-/// Attention with QK-norm, then SwiGLU, each behind a pre-norm and a residual connection (Qwen3 technical report,
+using Qwen3DenseLayerParameters = DenseLayerParameters;
+
+/// Attention with QK-norm, then SwiGLU, each with a pre-norm and a residual connection (Qwen3 technical report,
 /// https://arxiv.org/abs/2505.09388).
 class Qwen3DenseLayerImpl : public nn::Module {
  public:
@@ -20,7 +22,7 @@ class Qwen3DenseLayerImpl : public nn::Module {
       const nn::AttentionMask& attention_mask = {},
       nn::KeyValueCache* cache = nullptr);
 
-  // What a no-op leaves out is empty.
+  // Members of a no-op sub-block are empty.
   nn::GroupedQueryAttention self_attn{nullptr};
   nn::SwiGLU mlp{nullptr};
   nn::RMSNorm input_layernorm{nullptr};

@@ -1,5 +1,6 @@
 #include "lehr/model/qwen3_moe/layer.h"
 
+#include "lehr/model/layer_parameters.h"
 #include "lehr/model/moe_config.h"
 #include "lehr/nn/residual_stream.h"
 
@@ -12,20 +13,14 @@ bool Qwen3MoELayerParameters::has_experts(int64_t layer) const {
 Qwen3MoELayerImpl::Qwen3MoELayerImpl(const Qwen3MoELayerParameters& params, int64_t layer_index) {
   const auto init = nn::Init::normal(params.initializer_range);
   if (!params.attention_no_op) {
-    self_attn = register_module(
-        "self_attn",
-        nn::GroupedQueryAttention(nn::GroupedQueryAttentionParameters{
-            .hidden_size = params.hidden_size,
-            .num_attention_heads = params.num_attention_heads,
-            .num_key_value_heads = params.num_key_value_heads,
-            .head_dim = params.head_dim,
-            .qk_norm_eps = params.rms_norm_eps,
-            .init = init,
-        }));
+    auto attention = attention_parameters(params);
+    attention.qk_norm_eps = params.rms_norm_eps;
+    declare_module("self_attn", self_attn, nn::GroupedQueryAttention(attention));
   }
   if (!params.ffn_no_op && params.has_experts(layer_index)) {
-    experts = register_module(
+    declare_module(
         "mlp",
+        experts,
         nn::MoELayer(nn::MoEParameters{
             .hidden_size = params.hidden_size,
             .intermediate_size = params.intermediate_size,
@@ -37,14 +32,14 @@ Qwen3MoELayerImpl::Qwen3MoELayerImpl(const Qwen3MoELayerParameters& params, int6
             .init = init,
         }));
   } else if (!params.ffn_no_op) {
-    mlp = register_module("mlp", nn::SwiGLU(params.hidden_size, params.dense_intermediate_size, init));
+    declare_module("mlp", mlp, nn::SwiGLU(params.hidden_size, params.dense_intermediate_size, init));
   }
   if (self_attn) {
-    input_layernorm = register_module("input_layernorm", nn::RMSNorm(params.hidden_size, params.rms_norm_eps));
+    declare_module("input_layernorm", input_layernorm, nn::RMSNorm(params.hidden_size, params.rms_norm_eps));
   }
   if (experts || mlp) {
-    post_attention_layernorm =
-        register_module("post_attention_layernorm", nn::RMSNorm(params.hidden_size, params.rms_norm_eps));
+    declare_module(
+        "post_attention_layernorm", post_attention_layernorm, nn::RMSNorm(params.hidden_size, params.rms_norm_eps));
   }
 }
 

@@ -1,15 +1,37 @@
 // One Qwen3 MoE decoder layer.
 #pragma once
 
-#include "lehr/model/qwen3_moe/params.h"
 #include "lehr/nn/attention.h"
 #include "lehr/nn/moe.h"
 #include "lehr/nn/swiglu.h"
 
 namespace lehr::model {
 
-/// Attention with QK-norm, then a mixture of experts (or one SwiGLU, in layers that the parameters except), each behind
-/// a pre-norm and a residual connection (Qwen3 technical report, https://arxiv.org/abs/2505.09388).
+/// One Qwen3 MoE decoder layer. Names are those of Hugging Face's config.json where it has one.
+struct Qwen3MoELayerParameters {
+  int64_t hidden_size;                        ///< Width of the residual stream.
+  int64_t intermediate_size;                  ///< Inner width of an expert (moe_intermediate_size).
+  int64_t num_experts;                        ///< Experts of a layer.
+  int64_t experts_top_k;                      ///< Experts per token (num_experts_per_tok).
+  int64_t num_attention_heads;                ///< Query heads.
+  int64_t num_key_value_heads;                ///< Key and value heads; divides num_attention_heads.
+  double rms_norm_eps;                        ///< Epsilon of every RMSNorm.
+  int64_t head_dim;                           ///< Width of a head; need not be hidden_size / num_attention_heads.
+  bool norm_topk_prob = true;                 ///< Scale the probabilities of a token's experts to sum to one.
+  int64_t decoder_sparse_step = 1;            ///< Every n-th layer has experts.
+  std::vector<int64_t> mlp_only_layers = {};  ///< Layers without experts.
+  bool enable_expert_bias = false;            ///< Experts are selected by probability + bias; see nn::TopKRouter.
+  int64_t dense_intermediate_size = 0;        ///< Inner width of the SwiGLU of layers without experts.
+  double initializer_range = 0.02;            ///< Standard deviation of initial weights.
+  bool attention_no_op = false;               ///< The layer has no attention, and no norm before it.
+  bool ffn_no_op = false;                     ///< The layer has neither experts nor SwiGLU, and no norm before them.
+
+  /// True if layer `layer` (from 0) has experts.
+  bool has_experts(int64_t layer) const;
+};
+
+/// Attention with QK-norm, then an MoE layer (or one SwiGLU, in the layers that the parameters name), each with a
+/// pre-norm and a residual connection (Qwen3 technical report, https://arxiv.org/abs/2505.09388).
 class Qwen3MoELayerImpl : public nn::Module {
  public:
   explicit Qwen3MoELayerImpl(const Qwen3MoELayerParameters& params, int64_t layer_index = 0);
@@ -21,14 +43,14 @@ class Qwen3MoELayerImpl : public nn::Module {
       const nn::AttentionMask& attention_mask = {},
       nn::KeyValueCache* cache = nullptr);
 
-  /// Tokens that each expert got since the last reset, (E) int64; undefined in a layer without experts.
+  /// Tokens per expert since the last reset, (E) int64; undefined in a layer without experts.
   at::Tensor moe_tokens_per_expert() const { return experts ? experts->moe_tokens_per_expert() : at::Tensor(); }
   void reset_moe_stats();
 
-  // What a no-op leaves out is empty.
+  // Members of a no-op sub-block are empty.
   nn::GroupedQueryAttention self_attn{nullptr};
-  nn::MoELayer experts{nullptr};  // "mlp" of a layer with experts
-  nn::SwiGLU mlp{nullptr};        // "mlp" of one without
+  nn::MoELayer experts{nullptr};  // registered as "mlp" in a layer with experts
+  nn::SwiGLU mlp{nullptr};        // registered as "mlp" in a layer without experts
   nn::RMSNorm input_layernorm{nullptr};
   nn::RMSNorm post_attention_layernorm{nullptr};
 };

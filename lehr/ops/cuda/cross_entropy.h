@@ -1,5 +1,8 @@
-// Body of the loss of one row of logits and its gradient in place: a reading pass that keeps the maximum and the sum of
-// exponentials up to it, and a pass that writes.
+// Body of the loss of one row of logits and its gradient in place: a pass that reads the row and computes the maximum
+// and the running sum of exponentials, and a pass that writes the gradient.
+//
+// The first pass keeps as much of the row as fits in the group's scratch memory (shared memory on a GPU), so the second
+// pass reads only the rest again. It begins at the end of the row, which was read last and is in the L2 cache.
 #pragma once
 
 #include "lehr/ops/cuda/portable.h"
@@ -9,6 +12,7 @@ namespace lehr::ops::cuda {
 template <class T>
 struct CrossEntropyRow {
   CrossEntropyCall<T> call;
+  int64_t held;  ///< The number of elements at the beginning of the row that are kept in scratch memory.
   bool packed;
 
   template <class Group>
@@ -19,10 +23,11 @@ struct CrossEntropyRow {
     if (label < 0 || label >= call.size) {
       return without_label(group, row, label == -1 ? 0 : __builtin_nanf(""));
     }
-    const float at_label = widen(logits[label]);  // before anyone writes: sums below wait for all
+    const float at_label = widen(logits[label]);  // read before any thread writes: the sums below are barriers
     const float lowest = -__builtin_huge_valf();
     float max = lowest;
-    float sum = 0;  // of exp(logit - max)
+    float sum = 0;                                        // of exp(logit - max)
+    T* const scratch = static_cast<T*>(group.scratch());  // each thread reads only its own elements
     const int64_t stride = group.size() * width;
     for (int64_t start = group.rank() * width; start < call.size; start += kAhead * stride) {
       Values<width> values[kAhead];
@@ -33,12 +38,16 @@ struct CrossEntropyRow {
       }
 #pragma unroll
       for (int u = 0; u < kAhead; ++u) {
+        write(scratch, start + u * stride, held, values[u]);
+      }
+#pragma unroll
+      for (int u = 0; u < kAhead; ++u) {
 #pragma unroll
         for (int j = 0; j < width; ++j) {
           here = fmaxf(here, values[u].at[j]);
         }
       }
-      // All -inf so far: any finite number in place of the maximum gives a sum of zero.
+      // If all logits so far are -inf, any finite number in place of the maximum gives a sum of zero.
       const float base = here == lowest ? 0 : here;
       sum *= exponential(max - base);
 #pragma unroll
@@ -51,7 +60,9 @@ struct CrossEntropyRow {
       max = here;
     }
     const float highest = group.max(max);
-    const double total = group.sum(max == lowest ? 0.0 : static_cast<double>(sum * exponential(max - highest)));
+    // The sum is 0 if all logits are -inf, and NaN if one is NaN, which the maximum ignores.
+    const bool nothing = max == lowest && sum == 0;
+    const double total = group.sum(nothing ? 0.0 : static_cast<double>(sum * exponential(max - highest)));
     const double log_likelihood = static_cast<double>(at_label) - static_cast<double>(highest) - log(total);
     if (group.rank() == 0) {
       call.losses[row] = static_cast<float>(-log_likelihood);
@@ -62,9 +73,11 @@ struct CrossEntropyRow {
     const double scale = call.row_scale != nullptr ? static_cast<double>(call.row_scale[row]) : 1;
     const float factor = static_cast<float>(scale / total);
     const float label_gradient = static_cast<float>(scale * expm1(log_likelihood));
+    const int64_t first = group.rank() * width;
+    const int64_t last = call.size > first ? first + (call.size - 1 - first) / stride * stride : -1;
 #pragma unroll 4
-    for (int64_t i = group.rank() * width; i < call.size; i += stride) {
-      Values<width> values = read_any<width>(logits, i, call.size, packed);
+    for (int64_t i = last; i >= 0; i -= stride) {
+      Values<width> values = i < held ? read<width>(scratch, i, held) : read_any<width>(logits, i, call.size, packed);
 #pragma unroll
       for (int j = 0; j < width; ++j) {
         values.at[j] = i + j == label ? label_gradient : exponential(values.at[j] - highest) * factor;
@@ -74,7 +87,7 @@ struct CrossEntropyRow {
   }
 
  private:
-  static constexpr int kAhead = 4;  // packs that a thread has in flight
+  static constexpr int kAhead = 4;  // packs per thread in flight
 
   template <class Group>
   LEHR_HOST_DEVICE void without_label(Group& group, int64_t row, float value) const {

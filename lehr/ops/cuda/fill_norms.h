@@ -1,6 +1,6 @@
-// The table's kernels of norms and rotations, for any way to launch: Launch::groups(body, count, threads) runs
-// body(group, index) for every index below `count` by a group of that many threads each; so do Launch::warps for at
-// most 32 threads and Launch::blocks for whole warps, which take half the time to compile.
+// The table's kernels of norms and rotations, for any Launch: Launch::groups(body, count, threads) runs body(group,
+// index) for every index below `count`, each by a group of that many threads. Launch::warps does so for at most 32
+// threads, and Launch::blocks for whole warps; each of the two takes half the time to compile.
 #pragma once
 
 #include "lehr/ops/cuda/rotary.h"

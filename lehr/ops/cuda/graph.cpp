@@ -1,8 +1,8 @@
-// CUDA graphs, by LibTorch's at::cuda::CUDAGraph: it keeps the memory of what is recorded in a pool of its own.
+// CUDA graphs, by LibTorch's at::cuda::CUDAGraph, which keeps the memory of captured work in a pool of its own.
+#include <ATen/core/CachingHostAllocator.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
-#include <c10/cuda/CUDAGuard.h>
 
 #include <memory>
 
@@ -11,42 +11,75 @@
 namespace {
 using at::cuda::CUDAGraph;
 
-void* record(void (*work)(void*), void* context) {
-  auto graph = std::make_unique<CUDAGraph>();
-  // What was given to other streams must not meet the recording's memory; and CUDA records no default stream.
-  c10::cuda::device_synchronize();
-  // A recording's memory comes from a pool of its own, which takes nothing of what was freed before.
-  c10::cuda::CUDACachingAllocator::emptyCache();
-  const c10::cuda::CUDAStreamGuard stream(c10::cuda::getStreamFromPool());
-  // Threads of the backward pass and of the data may do what a recording of the whole process would forbid.
-  graph->capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
+struct Graph {
+  CUDAGraph graph;
+  c10::DeviceIndex device = c10::cuda::current_device();
+  c10::MempoolId_t pool = at::cuda::graph_pool_handle();
+};
+
+template <class Do>
+bool succeeds(const Do& action) {
   try {
-    work(context);
+    action();
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+// CUDAGraph releases its pools only if its capture ended well (PyTorch's pull requests 180395 and 190308). Otherwise
+// the allocators would go on asking it at every request whether the request is for the pool, even after its
+// destruction.
+void abandon(void* given) {
+  const std::unique_ptr<Graph> owned(static_cast<Graph*>(given));
+  CUDAGraph& graph = owned->graph;
+  const auto owns_pool = [&] { return succeeds([&] { graph.pool(); }); };
+  // capture_end() takes the stream out of the capture even if it throws.
+  if (owns_pool() || succeeds([&] { graph.capture_end(); }) || owns_pool()) {
+    return;
+  }
+  const auto device = owned->device;
+  const auto pool = owned->pool;
+  at::HostAllocator* const host = at::getHostAllocator(at::kCUDA);
+  // Each call throws if the capture, or its end, did not get as far, or had done it already.
+  succeeds([&] { c10::cuda::CUDACachingAllocator::endAllocateToPool(device, pool); });
+  succeeds([&] { c10::cuda::CUDACachingAllocator::releasePool(device, pool); });
+  succeeds([&] { host->end_allocate_to_pool(pool); });
+  succeeds([&] { host->release_pool(pool); });
+}
+
+void* begin() {
+  // Work that is pending on other streams must not use the recording's memory.
+  c10::cuda::device_synchronize();
+  // A recording's memory comes from its own pool, which reuses none of the memory that was freed before.
+  c10::cuda::CUDACachingAllocator::emptyCache();
+  auto graph = std::make_unique<Graph>();
+  try {
+    // The threads of the backward pass and of the data loader may do things that a capture in global mode would forbid.
+    graph->graph.capture_begin(graph->pool, cudaStreamCaptureModeThreadLocal);
   } catch (...) {
-    try {
-      graph->capture_end();
-    } catch (const std::exception&) {
-      // A broken recording cannot be ended; what broke it says more. The allocator goes on asking it.
-      static_cast<void>(graph.release());
-    }
+    abandon(graph.release());
     throw;
   }
-  graph->capture_end();
   return graph.release();
 }
 
+void end(void* graph) {
+  static_cast<Graph*>(graph)->graph.capture_end();
+}
+
 void replay(void* graph) {
-  static_cast<CUDAGraph*>(graph)->replay();
+  static_cast<Graph*>(graph)->graph.replay();
 }
 
 void destroy(void* graph) {
-  const std::unique_ptr<CUDAGraph> owned(static_cast<CUDAGraph*>(graph));
+  const std::unique_ptr<Graph> owned(static_cast<Graph*>(graph));
 }
 }  // namespace
 
 extern "C" __attribute__((visibility("default"))) const lehr::ops::cuda::GraphFunctions* lehr_cuda_graphs();
 
 extern "C" const lehr::ops::cuda::GraphFunctions* lehr_cuda_graphs() {
-  static constexpr lehr::ops::cuda::GraphFunctions functions = {record, replay, destroy};
+  static constexpr lehr::ops::cuda::GraphFunctions functions = {begin, end, abandon, replay, destroy};
   return &functions;
 }

@@ -1,4 +1,4 @@
-// Launches bodies of kernels on the current device and stream. For nvcc alone.
+// Launches bodies of kernels on the current device and stream. Compiled by nvcc only.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,10 +7,10 @@
 
 namespace lehr::ops::cuda {
 
-/// The stream of ATen's that this thread works on (module.cpp).
+/// Returns ATen's current stream of this thread (module.cpp).
 cudaStream_t current_stream();
 
-/// `size` threads of one warp, a power of two of them.
+/// A group of `size` threads of one warp, where size is a power of two.
 class WarpGroup {
  public:
   __device__ explicit WarpGroup(int64_t size)
@@ -40,18 +40,21 @@ class WarpGroup {
   unsigned mask_;
 };
 
-/// A whole block of whole warps.
+/// A group that is a whole block of whole warps.
 class BlockGroup {
  public:
   static constexpr int kMostWarps = static_cast<int>(kMostThreads / 32);
-  /// Two, taken in turns: who writes one again has passed the barrier behind which all have read it.
+  /// Two buffers, used in turns: a thread that writes one again has passed the barrier after which all threads have
+  /// read it.
   struct Shared {
     double turn[2][kMostWarps];
   };
 
-  __device__ explicit BlockGroup(Shared& shared) : shared_(shared) {}
+  __device__ BlockGroup(Shared& shared, void* scratch) : shared_(shared), scratch_(scratch) {}
   __device__ int rank() const { return static_cast<int>(threadIdx.x); }
   __device__ int size() const { return static_cast<int>(blockDim.x); }
+  __device__ void* scratch() const { return scratch_; }
+  __device__ void sync() const { __syncthreads(); }
 
   template <class X>
   __device__ X sum(X x) {
@@ -84,10 +87,11 @@ class BlockGroup {
   }
 
   Shared& shared_;
+  void* scratch_;
   int turn_ = 0;
 };
 
-constexpr int kWarpsThreads = 256;  // of a block that holds many groups
+constexpr int kWarpsThreads = 256;  // per block with many groups
 
 template <class Body>
 __global__ __launch_bounds__(kWarpsThreads, 2) void in_warps(
@@ -102,12 +106,16 @@ __global__ __launch_bounds__(kWarpsThreads, 2) void in_warps(
 template <class Body>
 __global__ __launch_bounds__(kMostThreads) void in_blocks(const __grid_constant__ Body body) {
   __shared__ BlockGroup::Shared shared;
-  BlockGroup group(shared);
+  extern __shared__ __align__(16) unsigned char scratch[];
+  BlockGroup group(shared, scratch);
   body(group, static_cast<int64_t>(blockIdx.x));
 }
 
-/// How kernels are launched on a GPU; see fill_norms.h.
+/// Launches kernels on a GPU; see fill_norms.h.
 struct DeviceLaunch {
+  /// Bytes of shared memory that a block may use, in total, without an opt-in.
+  static constexpr int64_t kPlainScratch = 40 << 10;
+
   template <class Body>
   static Status warps(const Body& body, int64_t count, int64_t threads) {
     const int64_t blocks = (count * threads + kWarpsThreads - 1) / kWarpsThreads;
@@ -119,13 +127,32 @@ struct DeviceLaunch {
     return status();
   }
 
+  /// Each group gets `scratch` bytes of shared memory, at most most_scratch().
   template <class Body>
-  static Status blocks(const Body& body, int64_t count, int64_t threads) {
+  static Status blocks(const Body& body, int64_t count, int64_t threads, int64_t scratch = 0) {
     if (count <= 0) {
       return nullptr;
     }
-    in_blocks<<<static_cast<unsigned>(count), static_cast<unsigned>(threads), 0, current_stream()>>>(body);
+    if (scratch > kPlainScratch) {
+      cudaFuncSetAttribute(in_blocks<Body>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(scratch));
+    }
+    in_blocks<<<
+        static_cast<unsigned>(count),
+        static_cast<unsigned>(threads),
+        static_cast<size_t>(scratch),
+        current_stream()>>>(body);
     return status();
+  }
+
+  /// Returns the bytes of shared memory that a block of the current device may use in addition to BlockGroup's own.
+  static int64_t most_scratch() {
+    int device = 0;
+    int most = 0;
+    if (cudaGetDevice(&device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess) {
+      return 0;
+    }
+    return (most - static_cast<int64_t>(sizeof(BlockGroup::Shared))) / 16 * 16;
   }
 
   template <class Body>

@@ -1,5 +1,5 @@
-// The door of the module liblehr_cuda.so: the table of kernels, whether the device runs them, and the stream that they
-// are launched on.
+// The interface of the module liblehr_cuda.so: the table of kernels, the check whether the device runs them, and the
+// stream that they are launched on.
 #include "lehr/ops/cuda/module.h"
 
 #include <c10/cuda/CUDAStream.h>
@@ -22,7 +22,13 @@ extern "C" const lehr::ops::cuda::Table* lehr_cuda_table() {
   static const lehr::ops::cuda::Table table = [] {
     using namespace lehr::ops::cuda;
     Table made = {
-        .version = kTableVersion, .layout = kTableLayout, .f32 = {}, .bf16 = {}, .sum = {}, .stochastic_round = {}};
+        .version = kTableVersion,
+        .layout = kTableLayout,
+        .f32 = {},
+        .bf16 = {},
+        .sum = {},
+        .stochastic_round = {},
+        .known_ids = {}};
     fill_norms(made);
     fill_rest(made);
     return made;

@@ -1,4 +1,4 @@
-// What the files of the module liblehr_cuda.so give each other.
+// Declarations that the files of the module liblehr_cuda.so share.
 #pragma once
 
 #include "lehr/ops/cuda/table.h"
@@ -8,8 +8,8 @@ namespace lehr::ops::cuda {
 void fill_norms(Table& table);
 void fill_rest(Table& table);
 
-/// Asks CUDA for one of the kernels on the current device: null, or what it says where it has no code for it. All are
-/// compiled for the same architectures, so one speaks for all.
+/// Looks up one of the kernels on the current device. Returns null, or CUDA's message if the module has no code for it.
+/// All kernels are compiled for the same architectures, so one check is enough.
 Status find_kernel();
 
 }  // namespace lehr::ops::cuda

@@ -1,23 +1,23 @@
-// Bodies without rows: the gate of SwiGLU, sums of squares and scaling of many tensors.
+// Bodies without rows: SwiGLU's gate, sums of squares and scaling of many tensors, zeros for groups without rows.
 #pragma once
 
 #include "lehr/ops/cuda/portable.h"
 
 namespace lehr::ops::cuda {
 
-/// Packs that a thread has in flight.
+/// Packs per thread in flight.
 constexpr int kPacksATile = 2;
 constexpr int64_t kTileThreads = 256;
 template <class T>
 constexpr int64_t kTile = kTileThreads* kPacksATile* kPack<T>;
 
-/// The first element of pack `u` of this thread in tile `index`.
+/// Returns the first element of pack `u` of this thread in tile `index`.
 template <class T, class Group>
 LEHR_HOST_DEVICE int64_t in_tile(Group& group, int64_t index, int64_t u) {
   return ((index * kPacksATile + u) * group.size() + group.rank()) * kPack<T>;
 }
 
-/// One tile; all pointers lie at multiples of 16 bytes if `packed`.
+/// Processes one tile; all pointers are aligned to 16 bytes if `packed`.
 template <class T>
 struct SiluMulForward {
   const T* gate;
@@ -53,7 +53,7 @@ struct SiluMulBackward {
   const T* dy;
   const T* gate;
   const T* up;
-  T* dgate;  ///< Null if not wanted, as dup.
+  T* dgate;  ///< Null if not requested, like dup.
   T* dup;
   int64_t count;
   bool packed;
@@ -91,7 +91,7 @@ struct SiluMulBackward {
   }
 };
 
-/// A piece of a list: elements [first, last) of `data`, of which the ones before `last` are there.
+/// A piece of a list: elements [first, last) of `data`.
 template <class T>
 struct ListPiece {
   T* data;
@@ -118,7 +118,7 @@ LEHR_HOST_DEVICE ListPiece<T> piece_of(const TensorList& list, int64_t index) {
       (reinterpret_cast<uintptr_t>(data) & 15) == 0};
 }
 
-/// One piece, in float64, in which squares of float32 are exact and do not overflow.
+/// Sums the squares of one piece in float64, in which squares of float32 are exact and do not overflow.
 template <class T>
 struct SumSquaresOfPiece {
   TensorList list;
@@ -169,7 +169,31 @@ struct ScalePiece {
   }
 };
 
-/// All of them, by one group.
+/// Writes zeros to piece index % pieces of group index / pieces, if the group has no rows.
+template <class T>
+struct ClearEmptyGroup {
+  T* groups;
+  const int32_t* ends;
+  int64_t size;    ///< Elements per group, which is aligned to 16 bytes.
+  int64_t pieces;  ///< Pieces of kListPiece elements per group.
+
+  template <class Group>
+  LEHR_HOST_DEVICE void operator()(Group& group, int64_t index) const {
+    constexpr int width = kPack<T>;
+    const int64_t at = index / pieces;
+    const int64_t first = index % pieces * kListPiece;
+    if (ends[at] != (at > 0 ? ends[at - 1] : 0)) {
+      return;
+    }
+    const int64_t last = size - first < kListPiece ? size : first + kListPiece;
+    const Values<width> zeros = {};
+    for (int64_t i = first + group.rank() * width; i < last; i += group.size() * width) {
+      write_any(groups + at * size, i, last, true, zeros);
+    }
+  }
+};
+
+/// Sums all parts, in one group.
 struct SumAll {
   const double* parts;
   int64_t count;

@@ -1,7 +1,9 @@
-// What bodies of kernels are written with, for the device and for the host alike.
+// The language of kernel bodies, for device and host.
 //
-// A body is a struct with operator()(Group& group, int64_t index): what one group of threads does, of as many as are
-// launched. A group has rank() and size(), and sum(x) and max(x) over its threads, which all of them call and get.
+// A body is a struct with operator()(Group& group, int64_t index): the code of one group of threads, of which as many
+// are launched as the launch requests. A group has rank() and size(), and sum(x) and max(x) over its threads, which all
+// threads call and whose result all get. A group of whole warps also has scratch(), shared memory of the size that its
+// launch requested, and sync(), a barrier after which all threads see each other's writes there.
 #pragma once
 
 #include <cmath>
@@ -30,7 +32,7 @@ template <>
 LEHR_HOST_DEVICE float narrow<float>(float x) {
   return x;
 }
-/// To the nearest, ties to even.
+/// Rounds to nearest, ties to even.
 template <>
 LEHR_HOST_DEVICE Bf16 narrow<Bf16>(float x) {
 #ifdef __CUDA_ARCH__
@@ -44,19 +46,19 @@ LEHR_HOST_DEVICE Bf16 narrow<Bf16>(float x) {
 #endif
 }
 
-/// x as it comes back from memory of type T.
+/// Returns x rounded to type T.
 template <class T>
 LEHR_HOST_DEVICE float rounded_to(float x) {
   return widen(narrow<T>(x));
 }
 
-/// 16 bytes that are read and written at once.
+/// 16 bytes that are read and written in one access.
 template <class T>
 struct alignas(16) Pack {
   T at[kPack<T>];
 };
 
-/// Writes a pack as one access: nvcc takes plain assignments apart where it can.
+/// Writes a pack in one access: nvcc splits plain assignments where it can.
 template <class T>
 LEHR_HOST_DEVICE void store(T* p, const Pack<T>& pack) {
 #ifdef __CUDA_ARCH__
@@ -76,8 +78,8 @@ struct Values {
   float at[kCount];
 };
 
-/// Elements [i, i + kCount) of a run of `size`, or `otherwise` behind it. The run begins at a multiple of 16 bytes, and
-/// i and size are multiples of kCount.
+/// Reads elements [i, i + kCount) of a run of `size`, or `otherwise` beyond its end. The run is aligned to 16 bytes,
+/// and i and size are multiples of kCount.
 template <int kCount, class T, class Index>
 LEHR_HOST_DEVICE Values<kCount> read(const T* p, Index i, Index size, float otherwise = 0) {
   static_assert(kCount % kPack<T> == 0);
@@ -96,7 +98,7 @@ LEHR_HOST_DEVICE Values<kCount> read(const T* p, Index i, Index size, float othe
   return values;
 }
 
-/// The other way; what lies behind the run is left alone.
+/// Writes elements [i, i + kCount); does nothing beyond the end of the run.
 template <int kCount, class T, class Index>
 LEHR_HOST_DEVICE void write(T* p, Index i, Index size, const Values<kCount>& values) {
   static_assert(kCount % kPack<T> == 0);
@@ -113,7 +115,7 @@ LEHR_HOST_DEVICE void write(T* p, Index i, Index size, const Values<kCount>& val
   }
 }
 
-/// As read, for any size, and for any place of the run if not `packed`.
+/// Does the same as read, for any size, and for any alignment of the run if not `packed`.
 template <int kCount, class T>
 LEHR_HOST_DEVICE Values<kCount> read_any(const T* p, int64_t i, int64_t size, bool packed, float otherwise = 0) {
   if (packed && i + kCount <= size) {
@@ -141,12 +143,24 @@ LEHR_HOST_DEVICE void write_any(T* p, int64_t i, int64_t size, bool packed, cons
   }
 }
 
+/// Returns the number of elements of a row that fit into that many bytes, in whole packs.
+template <class T>
+constexpr int64_t held_of_row(int64_t size, int64_t bytes) {
+  const int64_t room = bytes / static_cast<int64_t>(sizeof(T));
+  return (size < room ? size : room) / kPack<T> * kPack<T>;
+}
+/// Returns the floats of scratch memory for one number per column, in whole packs of T and of 16 bytes.
+template <class T>
+constexpr int64_t scratch_columns(int64_t size) {
+  return (size + kPack<T> - 1) / kPack<T> * kPack<T>;
+}
+
 /// exp(x)
 LEHR_HOST_DEVICE float exponential(float x) {
   return exp2f(x * 1.44269504088896340736f);
 }
 
-/// Whether all pointers (null ones do not count) are at multiples of 16 bytes.
+/// True if all pointers (null ones do not count) are aligned to 16 bytes.
 template <class... T>
 bool aligned(const T*... pointers) {
   return (((reinterpret_cast<uintptr_t>(pointers) & 15) == 0) && ...);

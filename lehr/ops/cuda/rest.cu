@@ -10,12 +10,13 @@ void fill_rest(Table& table) {
   RestKernels<DeviceLaunch, Bf16>::fill(table.bf16);
   table.sum = PlainKernels<DeviceLaunch>::sum;
   table.stochastic_round = PlainKernels<DeviceLaunch>::stochastic_round;
+  table.known_ids = PlainKernels<DeviceLaunch>::known_ids;
 }
 
 Status find_kernel() {
   cudaFuncAttributes attributes = {};
   const cudaError_t error = cudaFuncGetAttributes(&attributes, in_blocks<SumAll>);
-  cudaGetLastError();  // which would else be found behind the next launch
+  cudaGetLastError();  // otherwise the next launch would report it
   return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
 }
 

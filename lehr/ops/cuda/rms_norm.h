@@ -1,11 +1,11 @@
-// Bodies of RMS normalization: a group of threads holds a row in registers, so that it is read once.
+// Bodies of RMSNorm: a group of threads holds a row in registers, so the row is read once.
 #pragma once
 
 #include "lehr/ops/cuda/portable.h"
 
 namespace lehr::ops::cuda {
 
-/// What multiplies normalized values, and what they are when it does.
+/// The factor of normalized values, and the values that it multiplies.
 template <class T>
 struct NormFactor {
   bool zero_centered;
@@ -17,7 +17,7 @@ LEHR_HOST_DEVICE float inverse_rms_of(float squares, int64_t size, double eps) {
   return 1 / sqrtf(squares / static_cast<float>(size) + static_cast<float>(eps));
 }
 
-/// One row, or the sum of two.
+/// Normalizes one row, or the sum of two.
 template <class T>
 struct RmsNormForwardRow {
   RmsNormForward<T> call;
@@ -61,7 +61,7 @@ struct RmsNormForwardRow {
   }
 
  private:
-  // To what is held of x, the branch; the sum is held as it is written.
+  // Adds the branch to x in registers; the sum is rounded as it is written.
   template <class Group>
   LEHR_HOST_DEVICE void add(const Group& group, int64_t row, Values<kPack<T>> (&kept)[kKeptPacks<T>]) const {
     constexpr int width = kPack<T>;
@@ -79,12 +79,12 @@ struct RmsNormForwardRow {
   }
 };
 
-/// The rows index, index + groups, ...; with h = x / rms and g = dy * factor, dx = (g - h mean(g h)) / rms and
-/// dweight = sum of dy h, where the rounding of h counts as the identity for dx. dx includes dsum.
+/// Processes the rows index, index + groups, .... With h = x / rms and g = dy * factor: dx = (g - h mean(g h)) / rms
+/// and dweight = sum of dy h. The rounding of h counts as the identity for dx. dx includes dsum.
 template <class T>
 struct RmsNormBackwardRows {
   RmsNormBackward<T> call;
-  float* parts;  ///< (groups, size); null if not wanted.
+  float* parts;  ///< (groups, size); null if not requested.
   int64_t rows;
   int64_t groups;
 
@@ -150,7 +150,7 @@ struct RmsNormBackwardRows {
   }
 };
 
-/// Four columns of the parts of a weight's gradient, summed in float64.
+/// Sums four columns of the parts of a weight's gradient in float64.
 template <class T>
 struct SumParts {
   static constexpr int kColumns = 4;

@@ -1,5 +1,5 @@
-// Bodies of the rotation of heads, alone and behind RMS normalization. A thread holds pairs of elements that turn
-// together; elements that pass through are paired with their neighbours.
+// Bodies of rotary embedding, alone and after RMSNorm. A thread holds both elements of the pairs that it rotates;
+// elements that are not rotated are paired with their neighbours.
 #pragma once
 
 #include "lehr/ops/cuda/rms_norm.h"
@@ -12,9 +12,8 @@ struct PairValues {
   Values<kCount> second;
 };
 
-/// Which elements of a head of `size` are a pair: i and i + rotated / 2 in the half style, neighbours in the
-/// interleaved one and behind what is rotated. Threads take runs of kCount pairs, of which size / 2 and rotated / 2 are
-/// multiples.
+/// The pairs of elements of a head of `size`: i and i + rotated / 2 in the half style; neighbours in the interleaved
+/// style and behind the rotated part. A thread processes runs of kCount pairs, which divides size / 2 and rotated / 2.
 struct HeadPairs {
   int rotated;
   int size;
@@ -22,7 +21,7 @@ struct HeadPairs {
 
   LEHR_HOST_DEVICE int count() const { return size / 2; }
 
-  /// Pairs [q, q + kCount) of a head, zeros behind the last.
+  /// Reads pairs [q, q + kCount) of a head, zeros beyond the last.
   template <int kCount, class T>
   LEHR_HOST_DEVICE PairValues<kCount> read_pairs(const T* head, int q) const {
     const Places at = places<kCount>(q);
@@ -54,11 +53,11 @@ struct HeadPairs {
   }
 
  private:
-  /// Where the two runs of kCount elements lie that a run of pairs is made of.
+  /// Positions of the two runs of kCount elements that a run of pairs consists of.
   struct Places {
     int first;
     int second;
-    bool neighbours;  ///< Pairs follow each other through both runs.
+    bool neighbours;  ///< Both elements of each pair are adjacent.
   };
   template <int kCount>
   LEHR_HOST_DEVICE Places places(int q) const {
@@ -75,7 +74,7 @@ struct HeadPairs {
   }
 };
 
-/// Turns pairs [q, q + kCount) by the angles of a token; backward is the transposed map.
+/// Rotates pairs [q, q + kCount) by the angles of a token; backward applies the transposed map.
 template <int kCount, class T>
 LEHR_HOST_DEVICE void turn(
     const RotaryAngles<T>& angles, int64_t token, int q, bool backward, PairValues<kCount>& pairs) {
@@ -85,7 +84,7 @@ LEHR_HOST_DEVICE void turn(
   }
   const float* cos = angles.cos + token % angles.angle_rows * angles.rotated;
   const float* sin = angles.sin + token % angles.angle_rows * angles.rotated;
-  const int other = angles.interleaved ? 0 : half;  // where the second elements' angles begin
+  const int other = angles.interleaved ? 0 : half;  // offset of the second elements' angles
   const Values<kCount> cos1 = read<kCount>(cos, q, half);
   const Values<kCount> sin1 = read<kCount>(sin, q, half);
   const Values<kCount> cos2 = read<kCount>(cos + other, q, half);
@@ -99,7 +98,7 @@ LEHR_HOST_DEVICE void turn(
   }
 }
 
-/// One head of one token: number index % heads of token index / heads.
+/// Rotates one head of one token: head index % heads of token index / heads.
 template <class T>
 struct RotateHead {
   RotaryCall<T> call;
@@ -158,13 +157,13 @@ struct NormRotateHead {
   }
 };
 
-/// The heads index, index + groups, ... of all tokens. As RmsNormBackwardRows, behind the rotation's backward; the
-/// normalized values met the weight without rounding.
+/// Processes the heads index, index + groups, ... of all tokens: the backward of the rotation, then that of the norm as
+/// in RmsNormBackwardRows. Here normalized values are not rounded before the multiplication by the weight.
 template <class T>
 struct NormRotateBackwardHeads {
   NormRotaryBackward<T> call;
   HeadPairs pairs;
-  float* parts;  ///< (groups, size); null if not wanted.
+  float* parts;  ///< (groups, size); null if not requested.
   int64_t rows;  ///< tokens * heads
   int64_t groups;
 
@@ -213,7 +212,8 @@ struct NormRotateBackwardHeads {
   }
 
  private:
-  /// From x and dy to x / rms and dy * factor; adds to the weight's gradient and returns the sum of their products.
+  /// Replaces x by x / rms and dy by dy * factor; adds to the weight's gradient, and returns the sum of dy * factor * x
+  /// / rms.
   template <int kCount>
   static LEHR_HOST_DEVICE float visit(
       const NormFactor<T>& factor,

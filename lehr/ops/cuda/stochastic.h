@@ -1,8 +1,8 @@
 // Bodies of stochastic rounding, alone and at the end of a step of AdamW. The random bits are those of
-// kernels/stochastic.inl: 128 elements share 16 blocks of Philox, and number i takes half (i / 16) of block (i % 16).
+// kernels/stochastic.inl: 128 elements share 16 blocks of Philox, and element i uses half (i / 16) of block (i % 16).
 //
-// Eight threads have such a group of elements, each the two blocks next to each other and so pairs of elements, which
-// it reads and writes at once.
+// Eight threads share such a group of elements. Each computes two adjacent blocks and so processes pairs of elements,
+// which it reads and writes in one access.
 #pragma once
 
 #include "lehr/ops/cuda/portable.h"
@@ -11,13 +11,13 @@ namespace lehr::ops::cuda {
 
 constexpr int64_t kNoiseThreads = 8;
 
-/// Two elements next to each other.
+/// Two adjacent elements.
 template <class T>
 struct alignas(2 * sizeof(T)) Pair {
   T at[2];
 };
 
-/// Writes a pair as one access (see store in portable.h).
+/// Writes a pair in one access (see store in portable.h).
 LEHR_HOST_DEVICE void store_pair(Bf16* p, const Pair<Bf16>& pair) {
 #ifdef __CUDA_ARCH__
   const uint32_t both = pair.at[0].bits | static_cast<uint32_t>(pair.at[1].bits) << 16;
@@ -38,7 +38,7 @@ struct PhiloxBlock {
   uint32_t word[4];
 };
 
-/// Philox4x32-10 (see lehr/base/random.h) of block number `block`.
+/// Returns Philox4x32-10 (see lehr/base/random.h) of block number `block`.
 LEHR_HOST_DEVICE PhiloxBlock philox(const RoundingNoise& noise, uint64_t block) {
   PhiloxBlock c = {
       {static_cast<uint32_t>(block),
@@ -62,24 +62,25 @@ LEHR_HOST_DEVICE PhiloxBlock philox(const RoundingNoise& noise, uint64_t block) 
   return c;
 }
 
-/// The bits of a thread's elements 2 rank + 16 h and the one after it, for h from 0 to 7.
+/// The random bits of a thread's elements 2 rank + 16 h and 2 rank + 16 h + 1, for h from 0 to 7.
 struct ThreadNoise {
   PhiloxBlock block[2];
 
-  /// 16 bits of element `second` of pair h.
+  /// Returns the 16 bits of element `second` of pair h.
   LEHR_HOST_DEVICE uint32_t bits(int h, int second) const {
     const uint32_t word = block[second].word[h / 2];
     return h % 2 == 1 ? word >> 16 : word & 0xffff;
   }
 };
 
-/// `group` counts groups of 128 in the whole parameter.
+/// `group` is the index of a group of 128 elements in the whole parameter.
 LEHR_HOST_DEVICE ThreadNoise noise_of(const RoundingNoise& noise, int64_t group, int rank) {
   const auto first = static_cast<uint64_t>(group * 16 + 2 * rank);
   return {{philox(noise, first), philox(noise, first + 1)}};
 }
 
-/// x + bits units of 2^-16 of its last place, cut; infinities and NaN stay what they are, and the finite finite.
+/// Adds `random` units of 2^-16 of the last place to x, and truncates. Infinities and NaN stay as they are, and finite
+/// numbers stay finite.
 LEHR_HOST_DEVICE Bf16 narrow_stochastically(float x, uint32_t random) {
   const uint32_t bits = __builtin_bit_cast(uint32_t, x);
   const uint32_t cut = bits >> 16;
@@ -88,7 +89,7 @@ LEHR_HOST_DEVICE Bf16 narrow_stochastically(float x, uint32_t random) {
   return {static_cast<uint16_t>(x == x ? rounded : (cut | 0x40))};
 }
 
-/// What a tensor's memory gets for x.
+/// Stores x, rounded stochastically in bfloat16.
 LEHR_HOST_DEVICE void put(float& to, float x, uint32_t) {
   to = x;
 }
@@ -96,26 +97,21 @@ LEHR_HOST_DEVICE void put(Bf16& to, float x, uint32_t random) {
   to = narrow_stochastically(x, random);
 }
 
-/// The elements of one group of 128 in one run, and which of them are a thread's.
+/// The elements of one group of 128 in one run.
 struct RunGroup {
-  int64_t local;  ///< Where the run begins in the tensor.
-  int64_t first;  ///< And in the whole parameter.
-  int64_t count;  ///< Its elements.
-  int64_t group;  ///< Of 128 in the whole parameter.
-  bool paired;    ///< Pairs with an even number lie at even elements of the tensor.
+  int64_t local;  ///< Index of the run's first element in the tensor.
+  int64_t first;  ///< Its index in the whole parameter.
+  int64_t count;  ///< Elements per run.
+  int64_t group;  ///< Index of the group of 128 in the whole parameter.
+  bool paired;    ///< Pairs of the group begin at even elements of the tensor.
 
-  /// The tensor's element that is number i of the group.
+  /// Returns the index in the tensor of element i of the group.
   LEHR_HOST_DEVICE int64_t at(int64_t i) const { return local + group * kNoiseGroup + i - first; }
   LEHR_HOST_DEVICE bool has(int64_t i) const {
     const int64_t in_run = group * kNoiseGroup + i - first;
     return in_run >= 0 && in_run < count;
   }
 };
-
-/// Groups of 128 that a run touches, at most.
-constexpr int64_t groups_a_run(int64_t count) {
-  return (count + kNoiseGroup - 1) / kNoiseGroup + 1;
-}
 
 LEHR_HOST_DEVICE RunGroup run_group(const RoundingRuns& runs, int64_t index, bool even) {
   const int64_t groups = groups_a_run(runs.count);
@@ -130,7 +126,7 @@ LEHR_HOST_DEVICE RunGroup run_group(const RoundingRuns& runs, int64_t index, boo
   return {local, first, runs.count, first / kNoiseGroup + index % groups, even && (local - first) % 2 == 0};
 }
 
-/// Elements i and i + 1 of the group.
+/// Reads elements i and i + 1 of the group.
 template <class T>
 LEHR_HOST_DEVICE Values<2> read_pair(const T* p, const RunGroup& in, int64_t i) {
   Values<2> values = {};
@@ -168,7 +164,7 @@ struct RoundGroup {
   Bf16* y;
   RoundingNoise noise;
   RoundingRuns runs;
-  bool even;  ///< Pointers lie at multiples of a pair.
+  bool even;  ///< Pointers are aligned to a pair.
 
   template <class Group>
   LEHR_HOST_DEVICE void operator()(Group& group, int64_t index) const {
@@ -183,23 +179,30 @@ struct RoundGroup {
   }
 };
 
-/// With gradients of type G.
+/// Updates groups of 128 elements of a list of tensors; gradients of type G.
 template <class T, class G>
 struct StochasticAdamWGroup {
-  StochasticAdamWCall<T> c;
-  const G* grad;
-  RoundingRuns runs;
-  bool even;
+  StochasticAdamWList<T> list;
 
   template <class Group>
   LEHR_HOST_DEVICE void operator()(Group& group, int64_t index) const {
-    const RunGroup in = run_group(runs, index, even);
-    const ThreadNoise value_noise = noise_of(c.value_noise, in.group, group.rank());
+    int64_t number = 0;
+    for (int64_t jump = StochasticAdamWList<T>::kMost / 2; jump > 0; jump /= 2) {
+      if (number + jump < list.tensors && list.of[number + jump].first_group <= index) {
+        number += jump;
+      }
+    }
+    const auto& c = list.of[number];
+    const G* const grad = static_cast<const G*>(c.grad);
+    const bool even = paired(c.value) && paired(grad) && paired(c.exp_avg) && paired(c.exp_avg_sq);
+    const RunGroup in = run_group(c.runs, index - c.first_group, even);
+    const auto noise = [&](uint64_t stream) { return noise_of({list.seed, stream, false}, in.group, group.rank()); };
+    const ThreadNoise value_noise = noise(c.value_stream);
     ThreadNoise m_noise = {};
     ThreadNoise v_noise = {};
     if constexpr (sizeof(T) == sizeof(Bf16)) {
-      m_noise = noise_of(c.exp_avg_noise, in.group, group.rank());
-      v_noise = noise_of(c.exp_avg_sq_noise, in.group, group.rank());
+      m_noise = noise(c.exp_avg_stream);
+      v_noise = noise(c.exp_avg_sq_stream);
     }
 #pragma unroll
     for (int begin = 0; begin < 8; begin += kAhead) {
@@ -219,7 +222,7 @@ struct StochasticAdamWGroup {
         uint32_t random[3][2] = {};
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
-          step(p[u].at[j], g[u].at[j], m[u].at[j], v[u].at[j]);
+          step(c, p[u].at[j], g[u].at[j], m[u].at[j], v[u].at[j]);
           random[0][j] = value_noise.bits(h, j);
           if constexpr (sizeof(T) == sizeof(Bf16)) {
             random[1][j] = m_noise.bits(h, j);
@@ -234,13 +237,20 @@ struct StochasticAdamWGroup {
   }
 
  private:
-  static constexpr int kAhead = 4;  // pairs of each tensor that a thread has in flight
+  // Pairs per thread and tensor in flight; the thread's registers also hold the noise of bfloat16 moments.
+  static constexpr int kAhead = sizeof(T) == sizeof(Bf16) ? 2 : 4;
 
-  LEHR_HOST_DEVICE void step(float& p, float g, float& m, float& v) const {
-    g *= c.grad_factor;
-    m = m * c.beta1 + g * c.one_minus_beta1;
-    v = v * c.beta2 + g * g * c.one_minus_beta2;
-    p = p * c.decay - m * c.step_size / (sqrtf(v) * c.root_factor + c.eps);
+  template <class E>
+  static LEHR_HOST_DEVICE bool paired(const E* pointer) {
+    return reinterpret_cast<uintptr_t>(pointer) % (2 * sizeof(E)) == 0;
+  }
+
+  LEHR_HOST_DEVICE void step(
+      const typename StochasticAdamWList<T>::One& c, float& p, float g, float& m, float& v) const {
+    g *= list.grad_factor;
+    m = m * list.beta1 + g * list.one_minus_beta1;
+    v = v * list.beta2 + g * g * list.one_minus_beta2;
+    p = p * list.decay - m * c.step_size / (sqrtf(v) * c.root_factor + list.eps);
   }
 };
 

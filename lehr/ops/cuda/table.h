@@ -1,7 +1,7 @@
-// The CUDA kernels as one table of functions, which the module liblehr_cuda.so hands to the program when it is opened.
+// The CUDA kernels as one table of functions, which the program obtains when it opens the module liblehr_cuda.so.
 //
-// Plain types only: neither side needs the other's headers, and the same table can be filled with loops on the host
-// (test/ops/host_launch.h), so that everything but the launches is tested without a GPU.
+// It uses plain types only: neither side needs the other's headers, and tests can fill the table with loops on the host
+// (test/ops/host_launch.h), so everything except the launches is tested without a GPU.
 #pragma once
 
 #include <cstdint>
@@ -10,26 +10,25 @@
 
 namespace lehr::ops::cuda {
 
-/// Null if the kernels were started, else what CUDA says about it. They run on the current device and stream, and
-/// nobody waits for them.
+/// Null if the kernels were launched, else CUDA's message. They run asynchronously on the current device and stream.
 using Status = const char*;
 
-/// Where the gradient of the weight of rows is summed: first by groups of threads, each in a row of its own, then over
-/// them in order. How many there are depends on the shape alone (weight_gradient_parts), so the result does too.
+/// Buffers for the gradient of the weight of rows: groups of threads sum into a row each, and a second kernel adds
+/// these rows in order. The number of groups depends only on the shape (weight_gradient_parts), so the result does too.
 template <class T>
 struct WeightGradient {
-  float* parts;   ///< (count, size); null if not wanted.
-  int64_t count;  ///< At most as many as there are rows.
+  float* parts;   ///< (count, size); null if not requested.
+  int64_t count;  ///< At most the number of rows.
   T* sum;         ///< (size)
 };
 
 /// Losses and gradients of rows of logits.
 template <class T>
 struct CrossEntropyCall {
-  T* logits;              ///< (rows, size); becomes the gradient if that is wanted.
-  const int64_t* labels;  ///< -1: the row does not count, and gives zeros. Others out of range give NaN.
+  T* logits;              ///< (rows, size); replaced by the gradient if requested.
+  const int64_t* labels;  ///< -1: ignored, with loss and gradient zero. Other labels that are out of range give NaN.
   float* losses;
-  const float* row_scale;  ///< What each row's gradient is multiplied by; null for 1.
+  const float* row_scale;  ///< Factors of the rows' gradients; null for 1.
   int64_t size;
   bool gradient;
 };
@@ -39,61 +38,117 @@ template <class T>
 struct TokenCopies {
   const T* sorted;         ///< (tokens * choices, size)
   const T* weights;        ///< (tokens, choices); null for 1.
-  const int64_t* inverse;  ///< (tokens * choices): the sorted place of each copy.
+  const int64_t* inverse;  ///< (tokens * choices): the sorted position of each copy.
   int64_t choices;
   int64_t size;
 };
 
-/// Some tensors of one type, cut into pieces of kListPiece elements.
+/// Several tensors of one dtype, divided into pieces of kListPiece elements.
 struct TensorList {
   static constexpr int64_t kMost = 64;
   void* data[kMost];
-  int64_t count[kMost];        ///< Elements of each.
-  int64_t first_piece[kMost];  ///< The sum of the pieces of those before it.
+  int64_t count[kMost];        ///< Elements per tensor.
+  int64_t first_piece[kMost];  ///< Number of pieces of all tensors before.
   int64_t tensors;
-  int64_t pieces;  ///< Of all.
+  int64_t pieces;  ///< Of all tensors.
 };
 constexpr int64_t kListPiece = 1 << 16;
 
-/// A tensor's elements in runs that lie next to each other in the whole parameter too; all runs have one length.
+/// A tensor's elements as runs of equal length that are contiguous in the whole parameter too.
 struct RoundingRuns {
   static constexpr int64_t kMostDims = 6;
-  int64_t count;            ///< Elements of a run.
-  int64_t runs;             ///< How many.
+  int64_t count;            ///< Elements per run.
+  int64_t runs;             ///< Number of runs.
   int64_t first;            ///< Index of the first run's first element in the whole parameter.
-  int64_t dims;             ///< Run r is number (r / stride of sizes) % size in each of these, slowest first.
-  int64_t size[kMostDims];  ///< How many runs along it.
-  int64_t step[kMostDims];  ///< How far apart in the whole parameter.
+  int64_t dims;             ///< Dimensions, slowest first: run r has index (r / stride of sizes) % size in each.
+  int64_t size[kMostDims];  ///< Number of runs along a dimension.
+  int64_t step[kMostDims];  ///< Distance of the runs in the whole parameter.
 };
 
-/// Kernels on elements of type T, float or Bf16. Rows may be none; what a table function needs not is null.
+/// A contiguous matrix (rows, columns) that is rounded to float8_e4m3fn (ops/float8.h).
+template <class T>
+struct Float8Operand {
+  const T* x;
+  int64_t rows, columns;
+  uint8_t* by_row;       ///< (rows, columns), with a scale per row; null if not requested.
+  float* row_scales;     ///< (rows): inverse scales.
+  uint8_t* by_column;    ///< (columns, rows): transposed, with a scale per column; null if not requested.
+  float* column_scales;  ///< (columns): inverse scales.
+  float* parts;          ///< (float8_parts(rows), columns): workspace for the scales of columns.
+};
+/// Returns the number of groups of threads that search the rows for the largest elements of columns.
+constexpr int64_t float8_parts(int64_t rows) {
+  return rows < 264 ? rows : 264;
+}
+
+/// Several tensors that one launch updates by a step of AdamW (StochasticAdamWCall), all with gradients of one dtype.
+/// The numbers that depend on the tensor's own step count are stored per tensor. Smaller than 4 KB, which every GPU
+/// accepts as a launch's arguments.
+template <class T>
+struct StochasticAdamWList {
+  static constexpr int64_t kMost = 16;
+  struct One {
+    Bf16* value;
+    const void* grad;
+    T* exp_avg;
+    T* exp_avg_sq;
+    uint64_t value_stream, exp_avg_stream, exp_avg_sq_stream;  ///< Streams of the noise; the seed is shared.
+    float step_size;
+    float root_factor;
+    RoundingRuns runs;
+    int64_t first_group;  ///< Number of groups of all tensors before; see groups_of.
+  };
+  One of[kMost];
+  int64_t tensors;
+  int64_t groups;  ///< Of all tensors.
+  uint64_t seed;
+  bool wide_grads;  ///< float, else Bf16.
+  float grad_factor, decay, beta1, beta2, one_minus_beta1, one_minus_beta2, eps;
+};
+
+/// Returns the most groups of 128 elements that a run touches.
+constexpr int64_t groups_a_run(int64_t count) {
+  return (count + kNoiseGroup - 1) / kNoiseGroup + 1;
+}
+/// Returns the number of groups of all runs of a tensor.
+constexpr int64_t groups_of(const RoundingRuns& runs) {
+  return runs.runs * groups_a_run(runs.count);
+}
+
+/// Kernels for elements of type T, float or Bf16. The number of rows may be zero. Arguments that are not needed are
+/// null.
 template <class T>
 struct ElementKernels {
-  /// Rows of at most kMostInRow elements, in 16-byte packs (fits_row). Their pointers lie at multiples of 16 bytes, as
+  /// Rows of at most kMostInRow elements, in 16-byte packs (fits_row). Their pointers are aligned to 16 bytes, as are
   /// those of the rotations.
   Status (*rms_norm_forward)(const RmsNormForward<T>& call, int64_t rows);
   Status (*rms_norm_backward)(const RmsNormBackward<T>& call, const WeightGradient<T>& dweight, int64_t rows);
-  /// Heads for which fits_rotation holds.
+  /// Heads for which fits_rotation is true.
   Status (*rotary)(const RotaryCall<T>& call, int64_t tokens);
-  /// And of at most kMostInHead elements.
+  /// The same, with heads of at most kMostInHead elements.
   Status (*norm_rotary_forward)(const NormRotaryForward<T>& call, int64_t tokens);
   Status (*norm_rotary_backward)(const NormRotaryBackward<T>& call, const WeightGradient<T>& dweight, int64_t tokens);
   Status (*silu_mul_forward)(const T* gate, const T* up, T* y, int64_t count);
   /// dgate or dup may be null.
   Status (*silu_mul_backward)(const T* dy, const T* gate, const T* up, T* dgate, T* dup, int64_t count);
   Status (*cross_entropy)(const CrossEntropyCall<T>& call, int64_t rows);
-  /// One sum in float64 a piece.
+  /// One sum in float64 per piece.
   Status (*sums_of_squares)(const TensorList& list, double* sums);
-  /// `factor` lies on the device.
+  /// `factor` is on the device.
   Status (*scale)(const TensorList& list, const double* factor);
-  /// copies[i] = tokens[order[i] / choices], rows of `size`.
-  Status (*copy_tokens)(const T* tokens, const int64_t* order, T* copies, int64_t rows, int64_t choices, int64_t size);
+  /// copies[inverse[i]] = tokens[i / choices], rows of `size`, for `count` tokens.
+  Status (*copy_tokens)(
+      const T* tokens, const int64_t* inverse, T* copies, int64_t count, int64_t choices, int64_t size);
   /// out (tokens, size): the weighted sum of each token's copies, in the order of its choices.
   Status (*sum_copies)(const TokenCopies<T>& call, T* out, int64_t tokens);
   /// Gradients of sum_copies; dsorted or dweights may be null.
   Status (*sum_copies_backward)(const TokenCopies<T>& call, const T* dout, T* dsorted, T* dweights, int64_t tokens);
-  /// Moments of type T. The call's range is not read: `runs` stands for it. No noise with block_an_element here.
-  Status (*stochastic_adamw)(const StochasticAdamWCall<T>& call, const RoundingRuns& runs);
+  /// For matrices of at least one element.
+  Status (*to_float8)(const Float8Operand<T>& call);
+  /// Writes zeros to each group of (groups, size) elements that has no rows; the rows of a group end at ends[group].
+  Status (*clear_empty_groups)(T* groups, const int32_t* ends, int64_t count, int64_t size);
+  /// Moments of type T. Does not support noise with block_an_element.
+  Status (*stochastic_adamw)(const StochasticAdamWList<T>& list);
 };
 
 struct Table {
@@ -101,28 +156,36 @@ struct Table {
   int64_t layout;
   ElementKernels<float> f32;
   ElementKernels<Bf16> bf16;
-  /// total = the sum of `count` numbers, in an order that depends on the count alone.
+  /// Sets total to the sum of `count` numbers, in an order that depends only on the count.
   Status (*sum)(const double* parts, int64_t count, double* total);
   Status (*stochastic_round)(const float* x, Bf16* y, const RoundingNoise& noise, const RoundingRuns& runs);
+  /// Sets known[i] to ids[i], or to 0 if that is outside of [0, size). Records the first such id: note[0] is its
+  /// position + 1, and note[1] the id, unless note[0] is already set.
+  Status (*known_ids)(const int64_t* ids, int64_t count, int64_t size, int64_t* known, int64_t* note);
 };
 
-/// Raised with every change of what a function of the table means.
-constexpr int64_t kTableVersion = 2;
-/// Differs, as a rule, between tables and calls of different layouts.
-constexpr int64_t kTableLayout = static_cast<int64_t>(
-    sizeof(Table) + 3 * sizeof(NormRotaryForward<float>) + 5 * sizeof(NormRotaryBackward<float>) +
-    7 * sizeof(RotaryCall<float>) + 11 * sizeof(CrossEntropyCall<float>) + 13 * sizeof(TokenCopies<float>) +
-    17 * sizeof(TensorList) + 19 * sizeof(RoundingRuns) + 23 * sizeof(StochasticAdamWCall<float>));
-
-/// Work of the current device that is recorded as a graph (ops/recorded_work.h). They throw what LibTorch throws.
+/// CUDA graphs of the current device (ops/recorded_work.h). The functions throw LibTorch's exceptions.
 struct GraphFunctions {
-  void* (*record)(void (*work)(void* context), void* context);  ///< Calls work(context) once.
-  void (*replay)(void* graph);                                  ///< On the current stream.
+  /// Waits for the device, then begins to capture the work of the current stream, which must not be the default stream.
+  /// Memory that is allocated during the capture comes from a pool of the graph.
+  void* (*begin)();
+  void (*end)(void* graph);      ///< On the stream of begin().
+  void (*abandon)(void* graph);  ///< Replaces end(), or follows an end() that threw; frees the graph and its pool.
+  void (*replay)(void* graph);   ///< On the current stream; after end().
   void (*destroy)(void* graph);
 };
 
-/// The module's functions: one gives the table; the other null, or why the current device does not run its kernels (a
-/// text that lives until this thread's next call).
+/// Incremented with every change of the meaning of a function of the table.
+constexpr int64_t kTableVersion = 3;
+/// Usually differs between tables and calls of different layouts.
+constexpr int64_t kTableLayout = static_cast<int64_t>(
+    sizeof(Table) + 3 * sizeof(NormRotaryForward<float>) + 5 * sizeof(NormRotaryBackward<float>) +
+    7 * sizeof(RotaryCall<float>) + 11 * sizeof(CrossEntropyCall<float>) + 13 * sizeof(TokenCopies<float>) +
+    17 * sizeof(TensorList) + 19 * sizeof(RoundingRuns) + 23 * sizeof(StochasticAdamWList<float>) +
+    29 * sizeof(GraphFunctions) + 31 * sizeof(Float8Operand<float>));
+
+/// The module's functions. One returns the table, one the graph functions. The third returns null, or the reason why
+/// the current device does not run the kernels, as a text that is valid until this thread's next call.
 constexpr const char* kTableFunction = "lehr_cuda_table";
 using TableFunction = const Table*();
 constexpr const char* kGraphsFunction = "lehr_cuda_graphs";
@@ -130,17 +193,17 @@ using GraphsFunction = const GraphFunctions*();
 constexpr const char* kProblemFunction = "lehr_cuda_problem";
 using ProblemFunction = Status();
 
-/// The longest row that a group of threads holds.
+/// The longest row that a group of threads can hold.
 constexpr int64_t kMostInRow = 8192;
-/// And the longest head, whose group is part of one warp.
+/// The longest head, whose group is part of one warp.
 constexpr int64_t kMostInHead = 512;
-constexpr int64_t kMostThreads = 512;  ///< Of a group.
+constexpr int64_t kMostThreads = 512;  ///< Per group.
 
-/// Elements that a thread reads at once: 16 bytes.
+/// Elements that a thread reads in one access: 16 bytes.
 template <class T>
 constexpr int kPack = 16 / static_cast<int>(sizeof(T));
 
-/// The least power of two that is `count` or more.
+/// Returns the smallest power of two that is at least `count`.
 constexpr int64_t power_of_two_for(int64_t count) {
   int64_t power = 1;
   while (power < count) {
@@ -149,8 +212,8 @@ constexpr int64_t power_of_two_for(int64_t count) {
   return power;
 }
 
-/// Threads for a row of `packs` of which each thread holds `kept`: part of a warp where that does, for its sums need no
-/// shared memory.
+/// Returns the number of threads for a row of `packs`, of which each thread holds `kept`: part of a warp if that is
+/// enough, because its sums need no shared memory.
 constexpr int64_t threads_for(int64_t packs, int64_t kept) {
   int64_t threads = power_of_two_for(packs);
   threads = threads < 32 ? threads : 32;
@@ -160,7 +223,8 @@ constexpr int64_t threads_for(int64_t packs, int64_t kept) {
   return threads;
 }
 
-/// 16-byte packs of a row, and of pairs of elements of a head, that a thread of a norm holds in registers.
+/// The number of 16-byte packs of a row, and of pairs of elements of a head, that a thread of a norm holds in
+/// registers.
 template <class T>
 constexpr int kKeptPacks = 16 / kPack<T>;
 template <class T>
@@ -175,19 +239,19 @@ constexpr int64_t head_threads(int64_t size) {
   return threads_for(size / 2 / kPack<T>, kKeptPairPacks<T>);
 }
 
-/// Whether the kernels of norms take rows of `size`.
+/// True if the kernels of norms support rows of `size`.
 template <class T>
 constexpr bool fits_row(int64_t size) {
   return size > 0 && size <= kMostInRow && size % kPack<T> == 0;
 }
-/// Whether those of rotations take heads of `size` of which `rotated` elements turn.
+/// True if the kernels of rotations support heads of `size`, of which `rotated` elements are rotated.
 template <class T>
 constexpr bool fits_rotation(int64_t size, int64_t rotated) {
   return size > 0 && size % (2 * kPack<T>) == 0 && rotated % (2 * kPack<T>) == 0;
 }
 
-/// Groups of `threads` that share `rows` in a backward pass of a norm: 512 threads for each of 132 multiprocessors,
-/// whatever the device has.
+/// Returns the number of groups of `threads` that share `rows` in the backward pass of a norm: 512 threads for each of
+/// 132 multiprocessors, whatever the device has.
 constexpr int64_t weight_gradient_parts(int64_t rows, int64_t threads) {
   const int64_t most = 132 * 512 / threads;
   return rows < most ? rows : most;

@@ -1,34 +1,69 @@
-// Bodies that copy tokens to the places of their experts and add the results up again, each sum in one thread and in
-// the order of the choices.
+// Bodies that check token ids, and bodies that copy tokens to their experts and sum the results. Each sum is computed
+// by one thread in the order of the choices.
 #pragma once
 
 #include "lehr/ops/cuda/portable.h"
 
 namespace lehr::ops::cuda {
 
-/// copies[index] = tokens[order[index] / choices]
+/// Checks all ids in one group.
+struct KnownIds {
+  const int64_t* ids;
+  int64_t count;
+  int64_t size;
+  int64_t* known;
+  int64_t* note;
+
+  template <class Group>
+  LEHR_HOST_DEVICE void operator()(Group& group, int64_t) const {
+    int64_t first = count;  // this thread's first id outside of the vocabulary
+#pragma unroll 4
+    for (int64_t i = group.rank(); i < count; i += group.size()) {
+      const int64_t id = ids[i];
+      const bool inside = id >= 0 && id < size;
+      known[i] = inside ? id : 0;
+      first = inside || first < count ? first : i;
+    }
+    // The minimum over all threads, in two halves, because float32 has only 24 bits.
+    constexpr int kBits = 20;
+    const float upper = static_cast<float>(first >> kBits);
+    const float lower = static_cast<float>(first & ((1 << kBits) - 1));
+    const float least = -group.max(-upper);
+    const float rest = -group.max(upper == least ? -lower : -static_cast<float>(1 << kBits));
+    const int64_t found = (static_cast<int64_t>(least) << kBits) + static_cast<int64_t>(rest);
+    if (group.rank() == 0 && found < count && note[0] == 0) {
+      note[0] = found + 1;
+      note[1] = ids[found];
+    }
+  }
+};
+
+/// Copies one token to the positions of its copies; reads it once, whatever the number of its experts.
 template <class T>
 struct CopyToken {
   const T* tokens;
-  const int64_t* order;
+  const int64_t* inverse;  ///< (tokens * choices): the sorted position of each copy.
   T* copies;
   int64_t choices;
   int64_t size;
   bool packed;
 
   template <class Group>
-  LEHR_HOST_DEVICE void operator()(Group& group, int64_t index) const {
+  LEHR_HOST_DEVICE void operator()(Group& group, int64_t token) const {
     constexpr int width = kPack<T>;
-    const T* const from = tokens + order[index] / choices * size;
-    T* const to = copies + index * size;
-#pragma unroll 4
+    const T* const from = tokens + token * size;
+    const int64_t* const places = inverse + token * choices;
+#pragma unroll 2
     for (int64_t i = group.rank() * width; i < size; i += group.size() * width) {
-      write_any(to, i, size, packed, read_any<width>(from, i, size, packed));
+      const Values<width> values = read_any<width>(from, i, size, packed);
+      for (int64_t choice = 0; choice < choices; ++choice) {
+        write_any(copies + places[choice] * size, i, size, packed, values);
+      }
     }
   }
 };
 
-/// One token: out = the sum of its copies times their weights.
+/// Sets one token of out to the sum of its copies times their weights.
 template <class T>
 struct SumCopies {
   TokenCopies<T> call;
@@ -55,12 +90,12 @@ struct SumCopies {
   }
 };
 
-/// One copy, number index % choices of token index / choices.
+/// Processes one copy: choice index % choices of token index / choices.
 template <class T>
 struct SumCopiesBackward {
   TokenCopies<T> call;
   const T* dout;
-  T* dsorted;   ///< Null if not wanted, as dweights.
+  T* dsorted;   ///< Null if not requested, like dweights.
   T* dweights;  ///< (tokens, choices)
   bool packed;
 

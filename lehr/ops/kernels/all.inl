@@ -1,4 +1,4 @@
-// Every kernel, in the namespace LEHR_ARCH of the instruction set at hand, and the tables of them.
+// All kernels and their tables, in the namespace LEHR_ARCH of one instruction set.
 #include "lehr/ops/kernels/table.h"
 
 namespace lehr::ops::LEHR_ARCH {
@@ -12,11 +12,12 @@ struct No {
 };
 
 #include "lehr/ops/kernels/vec.inl"
-// The order matters: rotary uses the rows of rms_norm.
+// The order matters: rotary.inl uses functions of rms_norm.inl.
 #include "lehr/ops/kernels/attention.inl"
 #include "lehr/ops/kernels/cross_entropy.inl"
 #include "lehr/ops/kernels/float8.inl"
 #include "lehr/ops/kernels/gemm.inl"
+#include "lehr/ops/kernels/multiply_add.inl"
 #include "lehr/ops/kernels/pointwise.inl"
 #include "lehr/ops/kernels/rms_norm.inl"
 #include "lehr/ops/kernels/rotary.inl"
@@ -61,6 +62,7 @@ constexpr KernelTable<T> kTable = {
     .cross_entropy_row = cross_entropy_row<T>,
     .sum_of_squares = sum_of_squares<T>,
     .scale = scale<T>,
+    .multiply_adds = multiply_adds<T>,
     .sum_rows = sum_rows<T>,
     .sum_copies = sum_copies<T>,
     .sum_copies_backward = sum_copies_backward<T>,

@@ -1,9 +1,9 @@
-// Causal attention on 64 x 64 tiles of scores, forward and backward (Dao, "FlashAttention-2",
-// https://arxiv.org/abs/2307.08691). One job is one key/value head with the query heads that share it.
+// FlashAttention-2 (Dao, https://arxiv.org/abs/2307.08691) on 64 x 64 tiles of scores S, causal, forward and backward.
+// A job is one key/value head of one sequence with the query heads that share it (grouped-query attention).
 
 #include "lehr/ops/kernels/attention_tile.inl"
 
-// Where things stand for one key/value head of one batch row.
+// Offsets and strides of one job. `member` is a query head of the group.
 template <class T>
 struct AttentionJob {
   const AttentionCall<T>& call;
@@ -30,7 +30,7 @@ struct AttentionJob {
   int64_t statistic_at(int64_t member, int64_t row) const {
     return (batch * call.query_heads + query_head(member)) * call.queries + row;
   }
-  /// Query `row` sees keys [first_key(row), last_key(row)].
+  /// Query `row` attends to keys [first_key(row), last_key(row)].
   int64_t last_key(int64_t row) const { return call.keys - call.queries + row; }
   int64_t first_key(int64_t row) const {
     const int64_t last = last_key(row);
@@ -41,7 +41,7 @@ struct AttentionJob {
   static int64_t rows_of(int64_t block, int64_t rows) { return min(kTile, rows - block * kTile); }
 };
 
-// Columns [first, last) of a tile's row that its query sees.
+// Columns [first, last) of a tile's row that are not masked for its query.
 struct Columns {
   int64_t first, last;
 };
@@ -53,7 +53,7 @@ Columns columns_of(const AttentionJob<T>& job, int64_t query, int64_t key_block)
   return {first < 0 ? 0 : first, last < 0 ? 0 : (last < kTile ? last : kTile)};
 }
 
-// Puts `outside` where a query does not see a key.
+// Sets masked scores to `outside`.
 LEHR_INLINE void mask_row(float* row, Columns columns, float outside) {
   for (int64_t i = 0; i < (columns.first < kTile ? columns.first : kTile); ++i) {
     row[i] = outside;
@@ -63,7 +63,7 @@ LEHR_INLINE void mask_row(float* row, Columns columns, float outside) {
   }
 }
 
-// Scores become softcap tanh(score / softcap); `slope`, if given, gets the derivative.
+// Logit softcapping: scores become softcap tanh(score / softcap). `slope`, if given, gets the derivative.
 LEHR_INLINE void cap_row(float* row, float softcap, float* slope) {
   for (int64_t i = 0; i < kTile; i += kLanes<float>) {
     const FloatVec bent = hyperbolic_tangent(load(row + i, All{}) / softcap);
@@ -74,8 +74,8 @@ LEHR_INLINE void cap_row(float* row, float softcap, float* slope) {
   }
 }
 
-// One step of the running softmax on a row of scores: scores become weights relative to the new maximum. Returns what
-// earlier sums must be multiplied with.
+// One step of the online softmax on a row of scores: m' = max(m, max(S)), P = exp(S - m'), l' = exp(m - m') l + sum(P).
+// Scores become P. Returns exp(m - m'), the factor of the output accumulated so far.
 LEHR_INLINE float softmax_step(float* row, float& max, float& sum) {
   constexpr int64_t lanes = kLanes<float>;
   FloatVec high = load(row, All{});
@@ -84,7 +84,7 @@ LEHR_INLINE float softmax_step(float* row, float& max, float& sum) {
   }
   const float highest = horizontal_max<float>(high);
   const float new_max = highest > max ? highest : max;
-  if (new_max == -__builtin_inff()) {  // nothing seen so far
+  if (new_max == -__builtin_inff()) {  // all keys so far are masked: exp(-inf - -inf) would be NaN
     for (int64_t i = 0; i < kTile; ++i) {
       row[i] = 0;
     }
@@ -102,7 +102,9 @@ LEHR_INLINE float softmax_step(float* row, float& max, float& sum) {
   return correction;
 }
 
-// Query blocks part, part + parts, ... of a job.
+// Algorithm 1 of FlashAttention-2, for the query blocks part, part + parts, ... of a job. First packs all keys and
+// values of the head; then for each block of queries Q_i: O = 0, and for each block of keys K_j, V_j: S = scale Q_i
+// K_j^T, online softmax, O += P V_j; finally O / l.
 template <class T>
 void attention_forward(const AttentionCall<T>& call, float* scratch, int64_t index, int64_t part, int64_t parts) {
   const AttentionJob<T> job{call, index / call.key_heads, index % call.key_heads};
@@ -110,12 +112,12 @@ void attention_forward(const AttentionCall<T>& call, float* scratch, int64_t ind
   const int64_t tile_size = kTile * padded, value_tile_size = kTile * padded_value;
   const int64_t key_blocks = blocks_of(call.keys);
   const int64_t depth = padded / kInWord<T>, key_depth = kTile / kInWord<T>;
-  float* keys_transposed = scratch;
-  float* values = keys_transposed + key_blocks * tile_size;
-  float* query = values + key_blocks * value_tile_size;
-  float* output = query + tile_size;
-  float* scores = output + value_tile_size;
-  float max[kTile], sum[kTile];
+  float* keys_transposed = scratch;                          // K^T: (key_blocks, D, 64)
+  float* values = keys_transposed + key_blocks * tile_size;  // V: (key_blocks, 64, Dv)
+  float* query = values + key_blocks * value_tile_size;      // Q_i: (64, D)
+  float* output = query + tile_size;                         // O_i: (64, Dv), not normalized
+  float* scores = output + value_tile_size;                  // S, then P: (64, 64)
+  float max[kTile], sum[kTile];                              // m_i and l_i
 
   for (int64_t block = 0; block < key_blocks; ++block) {
     const int64_t first = block * kTile, rows = job.rows_of(block, call.keys);
@@ -133,10 +135,13 @@ void attention_forward(const AttentionCall<T>& call, float* scratch, int64_t ind
     for (int64_t i = 0; i < value_tile_size; ++i) {
       output[i] = 0;
     }
-    for (int64_t row = 0; row < kTile; ++row) {  // the sink is the first that is seen, and its value is zero
+    // An attention sink acts as a first key whose score is the sink and whose value is zero: m = sink, l = 1, O = 0.
+    for (int64_t row = 0; row < kTile; ++row) {
       max[row] = call.sinks == nullptr ? -__builtin_inff() : call.sinks[job.query_head(member)];
       sum[row] = call.sinks == nullptr ? 0 : 1;
     }
+    // Blocks of keys that are masked for all 64 queries are skipped. first_key is ascending, so that of the first query
+    // is the smallest.
     const int64_t last_block = job.last_key(first + rows - 1) / kTile;
     for (int64_t key_block = job.first_key(first) / kTile; key_block <= last_block; ++key_block) {
       const float* keys = keys_transposed + key_block * tile_size;
@@ -168,11 +173,11 @@ void attention_forward(const AttentionCall<T>& call, float* scratch, int64_t ind
   }
 }
 
-// What backward needs to know of a block of queries and one of keys, for each query.
+// Per-query data of backward, for a block of queries and a block of keys.
 struct TileQueries {
-  alignas(64) int32_t first_key[kTile], past_key[kTile];  // of the keys of the block that it sees
-  const float* log_sum;
-  const float* row_product;  // sum(dO O)
+  alignas(64) int32_t first_key[kTile], past_key[kTile];  // range of the block's keys that are not masked
+  const float* log_sum;                                   // L = m + log(l)
+  const float* row_product;                               // delta = rowsum(dO O), the paper's D
 };
 template <class T>
 void find_keys(const AttentionJob<T>& job, int64_t first, int64_t rows, int64_t key_block, TileQueries& queries) {
@@ -183,9 +188,9 @@ void find_keys(const AttentionJob<T>& job, int64_t first, int64_t rows, int64_t 
   }
 }
 
-// A key's row of scores and of dP, both over queries, become weights and gradients of scores.
+// For one key, over 64 queries: S^T becomes P^T = exp(S^T - L), and dP^T becomes dS^T = P^T (dP^T - delta).
 LEHR_INLINE void backward_row(const TileQueries& queries, int64_t key, float softcap, float* score, float* gradient) {
-  alignas(64) float slope[kTile];  // of the capped scores
+  alignas(64) float slope[kTile];  // derivative of logit softcapping
   const auto at = static_cast<int32_t>(key);
   if (softcap > 0) {
     cap_row(score, softcap, slope);
@@ -203,10 +208,13 @@ LEHR_INLINE void backward_row(const TileQueries& queries, int64_t key, float sof
   }
 }
 
-// With P the weights and dP = dO V^T: dV = P^T dO, dS = P (dP - rowsum(dO O)), dQ = scale dS K, dK = scale dS^T Q. All
-// but O stands here with keys as rows: S^T = K Q^T, dP^T = V dO^T and dQ^T = K^T dS^T, so that no tile of scores needs a
-// transposition. A sink is in the log-sums, and its value is zero, so nothing else changes; its own gradient needs no
-// tiles and is the caller's.
+// Algorithm 2 of FlashAttention-2, one job. With P the softmax weights and dP = dO V^T: dV = P^T dO, dS = P (dP -
+// delta) with delta = rowsum(dO O), dQ = scale dS K, dK = scale dS^T Q.
+//
+// Score tiles have keys as rows: S^T = K Q^T, dP^T = V dO^T and dQ^T = K^T dS^T, so that none has to be transposed. The
+// outer loop is over blocks of keys, whose dK and dV stay in cache; dQ^T is accumulated for all blocks of queries. A
+// sink is included in the log-sum-exp and its value is zero, so nothing else changes; its own gradient needs no tiles
+// and is computed by the caller.
 template <class T>
 void attention_backward(const AttentionBackwardCall<T>& backward, float* scratch, int64_t index) {
   const AttentionCall<T>& call = backward.forward;
@@ -215,27 +223,27 @@ void attention_backward(const AttentionBackwardCall<T>& backward, float* scratch
   const int64_t tile_size = kTile * padded, value_tile_size = kTile * padded_value, score_tile_size = kTile * kTile;
   const int64_t depth = padded / kInWord<T>, value_depth = padded_value / kInWord<T>, row_depth = kTile / kInWord<T>;
   const int64_t query_blocks = blocks_of(call.queries), tiles = job.group() * query_blocks;
-  float* queries = scratch;
-  float* queries_transposed = queries + tiles * tile_size;
-  float* outgoing = queries_transposed + tiles * tile_size;
-  float* outgoing_transposed = outgoing + tiles * value_tile_size;
-  float* dqueries_transposed = outgoing_transposed + tiles * value_tile_size;
-  float* key = dqueries_transposed + tiles * tile_size;
-  float* key_transposed = key + tile_size;
-  float* value = key_transposed + tile_size;
-  float* dkey = value + value_tile_size;
-  float* dvalue = dkey + tile_size;
-  float* weights = dvalue + value_tile_size;
-  float* dscores = weights + score_tile_size;
-  float* log_sums = dscores + score_tile_size;      // (tiles, 64)
-  float* row_products = log_sums + tiles * kTile;  // (tiles, 64)
+  float* queries = scratch;                                                    // Q: (tiles, 64, D); last of all dQ
+  float* queries_transposed = queries + tiles * tile_size;                     // Q^T: (tiles, D, 64)
+  float* outgoing = queries_transposed + tiles * tile_size;                    // dO: (tiles, 64, Dv)
+  float* outgoing_transposed = outgoing + tiles * value_tile_size;             // dO^T: (tiles, Dv, 64)
+  float* dqueries_transposed = outgoing_transposed + tiles * value_tile_size;  // dQ^T: (tiles, D, 64)
+  float* key = dqueries_transposed + tiles * tile_size;                        // K_j: (64, D)
+  float* key_transposed = key + tile_size;                                     // K_j^T: (D, 64)
+  float* value = key_transposed + tile_size;                                   // V_j: (64, Dv)
+  float* dkey = value + value_tile_size;                                       // dK_j: (64, D)
+  float* dvalue = dkey + tile_size;                                            // dV_j: (64, Dv)
+  float* weights = dvalue + value_tile_size;                                   // S^T, then P^T: (64 keys, 64 queries)
+  float* dscores = weights + score_tile_size;                                  // dP^T, then dS^T: the same
+  float* log_sums = dscores + score_tile_size;                                 // L: (tiles, 64)
+  float* row_products = log_sums + tiles * kTile;                              // delta: (tiles, 64)
 
   for (int64_t tile = 0; tile < tiles; ++tile) {
     const int64_t member = tile / query_blocks, first = tile % query_blocks * kTile;
     const int64_t rows = job.rows_of(tile % query_blocks, call.queries), at = job.out_at(member, first);
     float* query = queries + tile * tile_size;
     float* dout = outgoing + tile * value_tile_size;
-    float* out = outgoing_transposed + tile * value_tile_size;  // until the products are made
+    float* out = outgoing_transposed + tile * value_tile_size;  // O, until delta is computed
     pack_rows(call.out + at, job.out_stride(), rows, call.value_size, padded_value, out);
     pack_rows(backward.dout + at, job.out_stride(), rows, call.value_size, padded_value, dout);
     for (int64_t row = 0; row < kTile; ++row) {
@@ -273,7 +281,7 @@ void attention_backward(const AttentionBackwardCall<T>& backward, float* scratch
     for (int64_t tile = 0; tile < tiles; ++tile) {
       const int64_t first = tile % query_blocks * kTile, rows = job.rows_of(tile % query_blocks, call.queries);
       if (job.last_key(first + rows - 1) < key_block * kTile || job.first_key(first) >= (key_block + 1) * kTile) {
-        continue;
+        continue;  // all scores of the tile are masked
       }
       const float* query = queries_transposed + tile * tile_size;
       const float* dout = outgoing_transposed + tile * value_tile_size;
@@ -289,11 +297,12 @@ void attention_backward(const AttentionBackwardCall<T>& backward, float* scratch
       query = queries + tile * tile_size;
       dout = outgoing + tile * value_tile_size;
       words_of_columns<T>(weights, score_tile_size, weights);
-      multiply<true, T>(call.pair_product, weights, dout, dvalue, kTile, padded_value, row_depth);
+      multiply<true, T>(call.pair_product, weights, dout, dvalue, kTile, padded_value, row_depth);  // dV += P^T dO
       const float* dscores_by_row = words_of_columns<T>(dscores, score_tile_size, weights);
-      multiply<true, T>(call.pair_product, dscores_by_row, query, dkey, kTile, padded, row_depth);
+      multiply<true, T>(call.pair_product, dscores_by_row, query, dkey, kTile, padded, row_depth);  // dK += dS^T Q
       words_of_rows<T>(dscores, kTile);
       float* dquery = dqueries_transposed + tile * tile_size;
+      // dQ^T += K^T dS^T
       multiply<true, T>(call.pair_product, key_transposed, dscores, dquery, padded, kTile, row_depth);
     }
     unpack_rows(dkey, padded, key_rows, call.size, call.scale, backward.dk + at, job.key_stride());

@@ -1,15 +1,15 @@
-// The 64-row tiles that attention works on: products, and the ways in and out of memory.
+// The 64-row tiles of attention: their matmuls, and packing from and to tensors.
 //
-// Tiles are float32, whatever the type in memory. Rows are padded to a multiple of 64 and heads to padded_head_size with
-// zeros, so that products have no ragged edges.
+// Tiles are float32, whatever the tensor's type. Rows are padded with zeros to a multiple of 64, and heads to
+// padded_head_size, so that matmuls have no edges.
 //
-// Where the CPU multiplies pairs of bfloat16, the operands of bfloat16 attention become words of two numbers that follow
-// each other along the depth of their product: half the time with AVX512-BF16, and the layout that AMX wants. Queries,
-// keys, values and the output's gradient lose no bit by that (but subnormal numbers count as zero); weights and gradients of scores are rounded, as everywhere
-// in flash attention.
+// If the CPU multiplies pairs of bfloat16, operands of bfloat16 attention are stored as words of two numbers that are
+// adjacent along the depth of their matmul. This takes half the time with AVX512-BF16, and is the layout that AMX
+// needs. Queries, keys, values and the output's gradient lose no bits by it (but subnormal numbers count as zero). P
+// and dS are rounded to bfloat16, as in every implementation of FlashAttention.
 
 constexpr int64_t kTile = kAttentionTile;
-constexpr int64_t kTileRows = LEHR_VECTOR_BYTES >= 64 ? 8 : 4;  // of the register block; it is 2 vectors wide
+constexpr int64_t kTileRows = LEHR_VECTOR_BYTES >= 64 ? 8 : 4;  // rows of the register block, which is 2 vectors wide
 
 #ifdef LEHR_PAIRS
 template <class T>
@@ -21,8 +21,8 @@ using TileWord = float;
 template <class T>
 constexpr int64_t kInWord = sizeof(float) / sizeof(TileWord<T>);
 
-// C (rows, cols) = factor A B, or += A B for factor 1, of what is T in memory. All are row-major; along the depth A and B
-// hold words, `depth` of them. Rows are a multiple of 32, cols too.
+// C (rows, cols) = factor A B, or C += A B (factor 1). All are row-major. A (rows, depth) and B (depth, cols) consist
+// of words: one number, or two if T is bfloat16 and the CPU multiplies pairs. rows and cols are multiples of 32.
 template <bool kAdd, class T>
 void multiply(
     PairProduct product,
@@ -71,7 +71,7 @@ void multiply(
   }
 }
 
-// Up to 64 rows of one head, `stride` elements apart, zero-padded to (64, padded).
+// Packs up to 64 rows of one head, `stride` elements apart, into a tile (64, padded), padded with zeros.
 template <class T>
 void pack_rows(const T* x, int64_t stride, int64_t rows, int64_t size, int64_t padded, float* to) {
   for (int64_t row = 0; row < kTile; ++row) {
@@ -91,12 +91,12 @@ void pack_rows(const T* x, int64_t stride, int64_t rows, int64_t size, int64_t p
 LEHR_INLINE float word_at(const float*, const float* from) {
   return *from;
 }
-// Of two numbers of bfloat16.
+// Returns a word of two numbers, which are bfloat16 already: truncation loses nothing.
 LEHR_INLINE float word_at(const Bf16*, const float* from) {
   return bit_cast<float>(bit_cast<uint32_t>(from[0]) >> 16 | bit_cast<uint32_t>(from[1]));
 }
 
-// (rows, cols) of what is T in memory, to (cols, rows), or to (cols / 2, rows) of words.
+// Transposes (rows, cols) to (cols, rows), or to (cols / 2, rows) of words of two numbers.
 template <class T>
 void transpose(const float* from, int64_t rows, int64_t cols, float* to) {
   constexpr const TileWord<T>* kWord = nullptr;
@@ -110,7 +110,7 @@ void transpose(const float* from, int64_t rows, int64_t cols, float* to) {
   }
 }
 
-// (64, cols) to words of two rows, (32, cols), in place.
+// Packs a tile (64, cols) into words of two adjacent rows, (32, cols), in place: the B of a matmul.
 template <class T>
 void words_of_rows(float* tile, int64_t cols) {
   if constexpr (kInWord<T> == 2) {
@@ -124,7 +124,8 @@ void words_of_rows(float* tile, int64_t cols) {
   }
 }
 
-// A row-major tile of that many numbers as words of two columns: in `to`, which may be `tile`, or where it is.
+// Packs a row-major tile of `count` numbers into words of two adjacent columns: the A of a matmul. Returns the words:
+// in `to`, which may be `tile`, or `tile` itself if a word is one number.
 template <class T>
 const float* words_of_columns(const float* tile, int64_t count, float* to) {
   if constexpr (kInWord<T> == 1) {
@@ -137,6 +138,7 @@ const float* words_of_columns(const float* tile, int64_t count, float* to) {
   }
 }
 
+// Writes rows of a tile, times factor, to a tensor whose rows are `stride` elements apart.
 template <class T>
 void unpack_rows(const float* from, int64_t padded, int64_t rows, int64_t size, float factor, T* to, int64_t stride) {
   for (int64_t row = 0; row < rows; ++row) {

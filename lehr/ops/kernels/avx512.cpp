@@ -1,4 +1,4 @@
-// The kernels for AVX-512 (F, BW, DQ, VL).
+// Kernels for AVX-512 (F, BW, DQ, VL).
 #include <immintrin.h>
 
 #define LEHR_ARCH avx512

@@ -1,4 +1,4 @@
-// Attention and products of bfloat16 by the instructions of AVX512-BF16, which only some CPUs with AVX-512 have.
+// Attention, GEMM and the peak of the registers in bfloat16 for AVX512-BF16, which only some CPUs with AVX-512 have.
 #include <immintrin.h>
 
 #define LEHR_ARCH avx512bf16
@@ -9,12 +9,14 @@
 namespace lehr::ops::LEHR_ARCH {
 namespace {
 #include "lehr/ops/kernels/vec.inl"
-// What it is made of.
+// Only the kernels that have a bfloat16 form.
 #include "lehr/ops/kernels/attention.inl"
 #include "lehr/ops/kernels/gemm.inl"
+#include "lehr/ops/kernels/multiply_add.inl"
 }  // namespace
 
-void put_attention(KernelTable<Bf16>& table) {
+void put_pairs(KernelTable<Bf16>& table) {
+  table.multiply_adds = multiply_adds<Bf16>;
   table.attention_forward = attention_forward<Bf16>;
   table.attention_backward = attention_backward<Bf16>;
 }

@@ -1,10 +1,11 @@
-// Log-likelihood and its gradient for one row of logits: a reading pass, and a writing pass when the gradient is wanted.
-// The row (at most a few hundred KB) stays in the second cache between them.
+// Cross-entropy and its gradient for one row of logits (V): a reading pass with an online softmax
+// (https://arxiv.org/abs/1805.02867), and a writing pass if the gradient is needed. The row, at most a few hundred KB,
+// stays in the second-level cache between them.
 
 template <class A>
 constexpr A kLowest = -static_cast<A>(__builtin_inf());
 
-// Elements of a block: read twice, the second time from the first cache.
+// Block of a row: read twice by the first pass (maximum, then sum), the second time from the first-level cache.
 constexpr int64_t kMostLogitBlocks = 512;
 LEHR_INLINE int64_t logits_of_block(int64_t size) {
   return size <= 512 * kMostLogitBlocks ? 512 : (size / kMostLogitBlocks / 64 + 1) * 64;
@@ -28,7 +29,7 @@ LEHR_INLINE Wide<T> greatest_of(const T* x, int64_t count) {
   return horizontal_max<Wide<T>>(greatest);
 }
 
-// The sum of exp(x - beside); if `keep`, they take x's place.
+// Returns the sum of exp(x - beside). With `keep`, overwrites x by these exponentials.
 template <bool keep, class T>
 LEHR_INLINE double sum_exponentials(T* x, int64_t count, Wide<T> beside) {
   Vec<T> sum{};
@@ -43,8 +44,9 @@ LEHR_INLINE double sum_exponentials(T* x, int64_t count, Wide<T> beside) {
   return static_cast<double>(horizontal_sum<Wide<T>>(sum));
 }
 
-// Exponentials are most of the work. With `keep` the reading pass leaves them to the writing one, each beside the
-// greatest logit up to its block. Without, no gradient is wanted, or they would be rounded twice.
+// Exponentials are most of the work. With `keep`, the reading pass stores exp(logit - m), where m is the maximum up to
+// the logit's block, and the writing pass only rescales them. Without `keep`, no gradient is needed, or the stored
+// exponentials would be rounded to T, once more than necessary.
 template <bool keep, class T>
 LEHR_INLINE Wide<T> cross_entropy_of(T* logits, int64_t size, int64_t label, const Wide<T>* gradient_scale) {
   using A = Wide<T>;
@@ -60,7 +62,7 @@ LEHR_INLINE Wide<T> cross_entropy_of(T* logits, int64_t size, int64_t label, con
           max = here;
         }
         max_up_to[block] = max;
-        // -inf - -inf would be NaN; such logits add nothing.
+        // If all logits so far are -inf, subtract 0: -inf - -inf would be NaN. Their exponentials are 0.
         const A beside = here == kLowest<A> && max == kLowest<A> ? 0 : max;
         sum += sum_exponentials<keep>(logits + start, count, beside);
       });
@@ -68,6 +70,7 @@ LEHR_INLINE Wide<T> cross_entropy_of(T* logits, int64_t size, int64_t label, con
   if (gradient_scale == nullptr) {
     return static_cast<A>(-log_likelihood);
   }
+  // dL/dlogit = scale * (softmax - one_hot(label)); the label's element is written last.
   const double by = static_cast<double>(*gradient_scale) / sum;
   for_each_block(
       size, [&](int64_t start, int64_t count, int64_t block) __attribute__((always_inline)) {

@@ -1,11 +1,12 @@
-// Numbers as float8_e4m3fn has them, beside a power of two for each row or column: ops/float8.h has the definition.
+// Rounding to float8_e4m3fn with one power-of-two scale per row or column. ops/float8.h has the definition.
 
 struct Float8Scale {
-  float scale;    // What elements are multiplied by before they are rounded, and after.
-  float inverse;  // NaN for what is not finite: float8_e4m3fn has no infinity.
+  float scale;    // factor before rounding
+  float inverse;  // factor after rounding; NaN if amax is not finite, since float8_e4m3fn has no infinity
 };
 
-// The largest power of two that keeps amax within 448 = 1.75 * 2^8, made of the bits of amax = 1.m * 2^(e - 127).
+// Returns the largest power of two that keeps amax within 448 = 1.75 * 2^8, computed from the bits of amax = 1.m *
+// 2^(e - 127).
 LEHR_INLINE Float8Scale float8_scale(float amax) {
   constexpr float kLeast = 1e-12f;
   const uint32_t bits = bit_cast<uint32_t>(amax > kLeast ? amax : kLeast);
@@ -16,12 +17,12 @@ LEHR_INLINE Float8Scale float8_scale(float amax) {
   return {bit_cast<float>(exponent << 23), bit_cast<float>((254 - exponent) << 23)};
 }
 
-// To three bits behind the leading one, or to a multiple of 2^-9 below 2^-6; to nearest even. |v| <= 448 but for the
-// rounding of float64.
+// Rounds to three mantissa bits, or to a multiple of 2^-9 below 2^-6 (subnormal); to nearest even. |v| <= 448, up to
+// the rounding of float64.
 LEHR_INLINE FloatVec to_e4m3(const FloatVec& v) {
   const UintVec bits = bit_cast<UintVec>(v);
   const FloatVec normal = bit_cast<FloatVec>((bits + 0x7ffff + ((bits >> 20) & 1)) & 0xfff00000);
-  constexpr float kUnits = 24576;  // whose last bit is worth 2^-9
+  constexpr float kUnits = 24576;  // 1.5 * 2^14: the last bit of v + kUnits is 2^-9
   const FloatVec tiny = (v + kUnits) - kUnits;
   return maximum(v, -v) < 0.015625f ? tiny : normal;
 }
@@ -29,7 +30,7 @@ LEHR_INLINE float to_e4m3(float v) {
   return to_e4m3(splat(v))[0];
 }
 
-// The larger size, as bits: NaN is above infinity.
+// Returns the larger absolute value, as bits: NaN compares above infinity.
 LEHR_INLINE UintVec larger_size(const UintVec& sizes, const FloatVec& v) {
   const UintVec size = bit_cast<UintVec>(v) & 0x7fffffff;
   return size > sizes ? size : sizes;
@@ -71,7 +72,7 @@ void float8_rows(const Float8Call<T>& call, int64_t first, int64_t last) {
   }
 }
 
-// Blocks of columns: a block of all rows is read twice, the second time from a cache.
+// Per block of columns: all rows are read twice (amax, then rounding), the second time from cache.
 template <class T>
 void float8_columns(const Float8Call<T>& call, int64_t first, int64_t last) {
   for (int64_t block = first; block < last; ++block) {

@@ -1,8 +1,8 @@
-// Matrix products out of packed panels (Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication",
+// GEMM on packed panels (Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication",
 // https://doi.org/10.1145/1356052.1356053): a block of kGemmRows x kGemmColumns sums stays in registers while both
-// panels are read once, from beginning to end.
+// panels are streamed once, from beginning to end.
 //
-// Panels hold words: an element of float32, or two of bfloat16 that follow each other along the depth.
+// Panels consist of words: one float32, or two bfloat16 that are adjacent along the depth.
 
 constexpr int64_t kGemmRows = LEHR_VECTOR_BYTES >= 64 ? 12 : (LEHR_VECTOR_BYTES >= 32 ? 6 : 4);
 constexpr int64_t kGemmColumns = 2 * kLanes<float>;
@@ -12,7 +12,8 @@ static_assert(kGemmUnitRows % kGemmRows == 0);
 
 using GemmBlock = FloatVec[kGemmRows][2];
 
-// sum += a b for panels a [depth][kGemmRows] and b [depth][kGemmColumns] of words of type T.
+// The micro-kernel: sum += a b for panels a [depth][kGemmRows] and b [depth][kGemmColumns] of words of type T. Per step
+// of the depth, one rank-1 update: a column of a times a row of b. AVX-512 has 32 registers: 24 sums, 2 for b, 1 for a.
 template <class T>
 LEHR_INLINE void add_panels(const float* a, const float* b, int64_t depth, GemmBlock& sum) {
   constexpr const T* kType = nullptr;
@@ -28,6 +29,7 @@ LEHR_INLINE void add_panels(const float* a, const float* b, int64_t depth, GemmB
   }
 }
 
+// Prefetches a block of the result, which is written at the end.
 template <class To>
 LEHR_INLINE void prefetch_block(const To* to, int64_t stride) {
 #pragma GCC unroll 16
@@ -53,10 +55,10 @@ LEHR_INLINE void store_block(const GemmBlock& sum, To* to, int64_t stride) {
   }
 }
 
-// One block of sums, from panels to where call.to says.
+// Computes one block (kGemmRows, kGemmColumns) of the result at (row, column).
 template <class T>
 LEHR_INLINE void multiply_panels(const GemmCall& call, const float* a, const float* b, int64_t row, int64_t column) {
-  constexpr int64_t kAhead = 64;  // words; fetched any earlier, the result would be driven out by b
+  constexpr int64_t kAhead = 64;  // words before the end; prefetched earlier, the result would be evicted by b
   const int64_t early = call.depth > kAhead ? call.depth - kAhead : 0;
   const int64_t from_at = row * call.from.stride + column;
   const int64_t to_at = row * call.to.stride + column;
@@ -86,7 +88,7 @@ LEHR_INLINE float one_of(const GemmPlace& place, int64_t at) {
                        : static_cast<const float*>(place.words)[at];
 }
 
-// A block at the edge, of which `rows` and `columns` are there: computed whole, elsewhere.
+// Computes a block at the edge, of which only (rows, columns) exist: the whole block in a buffer, then a copy.
 template <class T>
 LEHR_INLINE void multiply_edge(
     const GemmCall& call, const float* a, const float* b, int64_t row, int64_t column, int64_t rows, int64_t columns) {
@@ -111,6 +113,8 @@ LEHR_INLINE void multiply_edge(
   }
 }
 
+// See GemmKernels::multiply. Consecutive units share a block of a, which stays in the level-2 cache while panels of b
+// are streamed.
 template <class T>
 void gemm_multiply(const GemmCall& call, int64_t first, int64_t last) {
   const auto min = [](int64_t x, int64_t y) { return x < y ? x : y; };
@@ -121,7 +125,7 @@ void gemm_multiply(const GemmCall& call, int64_t first, int64_t last) {
     const int64_t column = unit % column_panels * kGemmColumns;
     const float* b = call.b + column * call.depth;
     const int64_t columns = min(kGemmColumns, call.columns - column);
-    const int64_t block = unit / column_panels;  // blocks differ by one panel at most, so that units cost the same
+    const int64_t block = unit / column_panels;  // blocks differ by at most one panel, so that units cost the same
     const int64_t last_panel = row_panels * (block + 1) / row_blocks;
     for (int64_t panel = row_panels * block / row_blocks; panel < last_panel; ++panel) {
       const int64_t row = panel * kGemmRows;

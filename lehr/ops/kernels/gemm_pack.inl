@@ -1,4 +1,4 @@
-// Operands of products as panels of words (gemm.inl).
+// Packing of GEMM operands into panels of words (gemm.inl).
 
 template <int... kIndex>
 struct Indices {};
@@ -27,7 +27,7 @@ LEHR_INLINE void swap_groups_of_all(FloatVec* v) {
     }
   }
 }
-// A matrix of as many vectors as a vector has lanes.
+// Transposes a square of words in registers, one vector per row: swaps groups of 1, 2, 4, ... lanes.
 LEHR_INLINE void transpose(FloatVec* v) {
   swap_groups_of_all<1>(v);
   swap_groups_of_all<2>(v);
@@ -39,7 +39,7 @@ LEHR_INLINE void transpose(FloatVec* v) {
   }
 }
 
-// Word k of an operand's row or column: elements k, or 2 k and 2 k + 1, of which the latter may be missing.
+// Returns word k of an operand's row or column: element k, or elements 2 k and 2 k + 1, with zero for a missing one.
 LEHR_INLINE float word_at(const float* x, int64_t k, int64_t along, int64_t) {
   return x[k * along];
 }
@@ -49,7 +49,7 @@ LEHR_INLINE float word_at(const Bf16* x, int64_t k, int64_t along, int64_t depth
   return bit_cast<float>(low | high << 16);
 }
 
-// Words k of kWidth neighbours.
+// Packs word k of kWidth adjacent rows or columns (across == 1).
 template <int64_t kWidth>
 LEHR_INLINE void pack_neighbours(const float* x, int64_t k, int64_t along, float* to) {
   __builtin_memcpy(to, x + k * along, sizeof(float) * kWidth);
@@ -63,8 +63,8 @@ LEHR_INLINE void pack_neighbours(const Bf16* x, int64_t k, int64_t along, float*
   }
 }
 
-// Words [0, whole) of a full panel whose depth is contiguous, `whole` a multiple of a vector's: squares of words are
-// transposed in registers.
+// Packs words [0, whole) of a full panel with contiguous depth (along == 1), by transposing squares of words in
+// registers. `whole` is a multiple of the lanes.
 template <int64_t kWidth, class T>
 void pack_squares(const T* x, int64_t across, int64_t whole, float* to) {
   constexpr int64_t lanes = kLanes<float>;
@@ -89,6 +89,7 @@ void pack_squares(const T* x, int64_t across, int64_t whole, float* to) {
   }
 }
 
+// Packs one panel of kWidth rows or columns, of which `count` exist; the others become zeros.
 template <int64_t kWidth, class T>
 void pack_panel(const T* x, int64_t across, int64_t along, int64_t count, int64_t depth, float* to) {
   constexpr int64_t kPerWord = sizeof(float) / sizeof(T);

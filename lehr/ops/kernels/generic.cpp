@@ -1,4 +1,4 @@
-// The kernels for any CPU of the target's baseline.
+// Kernels for the baseline instruction set of the target.
 #define LEHR_ARCH generic
 #define LEHR_VECTOR_BYTES 16
 #include "lehr/ops/kernels/all.inl"

@@ -1,5 +1,7 @@
-// Normalization of one row at a time; a row stays in the first cache between its two passes.
+// RMSNorm (https://arxiv.org/abs/1910.07467), one row at a time: y = x / rms(x) * factor. A row stays in the
+// first-level cache between its two passes.
 
+// Returns 1 / sqrt(mean(x^2) + eps). Four accumulators hide the latency of the additions.
 template <class T, class Size>
 LEHR_INLINE Wide<T> inverse_rms_of(const T* x, Size size, double eps) {
   constexpr int64_t lanes = kLanes<T>;
@@ -23,7 +25,7 @@ LEHR_INLINE Wide<T> inverse_rms_of(const T* x, Size size, double eps) {
   return static_cast<Wide<T>>(1) / square_root(mean_square + static_cast<Wide<T>>(eps));
 }
 
-// Calls body(Yes{}) or body(No{}), so that a choice is made outside of a loop.
+// Calls body(Yes{}) or body(No{}), so that a branch is taken outside of a loop.
 template <class Body>
 LEHR_INLINE void choose(bool choice, const Body& body) {
   if (choice) {
@@ -33,7 +35,7 @@ LEHR_INLINE void choose(bool choice, const Body& body) {
   }
 }
 
-// What multiplies the normalized values: the weight, or 1 + weight.
+// Returns the factor of the normalized values: the weight, or 1 + weight.
 template <class T, class ZeroCentered, class Count>
 LEHR_INLINE Vec<T> norm_factor(const T* weight, ZeroCentered, Count count) {
   if constexpr (ZeroCentered::value) {
@@ -43,6 +45,7 @@ LEHR_INLINE Vec<T> norm_factor(const T* weight, ZeroCentered, Count count) {
   }
 }
 
+// sum = x + branch, rounded to T: the new residual stream.
 template <class T>
 LEHR_INLINE void add_row(const T* x, const T* branch, T* sum, int64_t size) {
   for_each_vector<T>(
@@ -77,9 +80,9 @@ void rms_norm_forward(const RmsNormForward<T>& call, int64_t first, int64_t last
   }
 }
 
-// With h = x / rms and g = dy * factor: dx = (g - h mean(g h)) / rms and dweight = sum over rows of dy h. The rounding
-// of h to T counts as the identity, as autograd's cast does; dweight takes the h, rounded or not, that dy met going
-// forward. dx includes dsum, if there is one. dy is T, or Wide<T> when it comes from a fused operator.
+// With h = x / rms and g = dy * factor: dx = (g - h mean(g h)) / rms, and dweight = sum over rows of dy h. The rounding
+// of h to T is differentiated as the identity, like autograd's cast; dweight uses h as forward multiplied it, rounded
+// or not. dx includes dsum, if it is given. dy has type T, or Wide<T> if it comes from a fused operator.
 template <class T, class D, class ZeroCentered, class Size>
 LEHR_INLINE void rms_norm_backward_row(
     const D* dy,
@@ -91,7 +94,7 @@ LEHR_INLINE void rms_norm_backward_row(
     Wide<T>* dweight,
     Size size,
     const T* dsum = nullptr) {
-  Vec<T> sum{};
+  Vec<T> sum{};  // g h
   const auto visit = [&](auto with_dweight) __attribute__((always_inline)) {
     for_each_vector<T>(
         size, [&](int64_t i, auto count) __attribute__((always_inline)) {

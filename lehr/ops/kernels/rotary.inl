@@ -1,13 +1,14 @@
-// Rotation of one head at a time, alone and behind RMS normalization. `turn` is 1 forward and -1 backward: the
-// transposed map turns the other way and, in the half style, reads the sine of the other element of the pair.
+// Rotary embedding (https://arxiv.org/abs/2104.09864), one head at a time, alone and after RMSNorm. Forward maps a pair
+// (a, b) to (a cos - b sin, b cos + a sin). Backward is the transposed map: it rotates by the negative angle and, in
+// the half style, uses the sine of the pair's other element.
 
-// A number of elements that the compiler knows: loops over a head of so many stay in registers.
+// A size that is known at compile time: loops over a head of that size are unrolled and stay in registers.
 template <int64_t count>
 struct Known {
   constexpr operator int64_t() const { return count; }
 };
 
-// Calls body(size, rotated, zero_centered) for normalized heads; sizes are known ones if they are common.
+// Calls body(size, rotated, zero_centered) for normalized heads, with common sizes as compile-time constants.
 template <class T, class Body>
 LEHR_INLINE void with_heads_of(int64_t size, bool zero_centered, const RotaryAngles<T>& angles, const Body& body) {
   const bool whole = angles.rotated == size && !angles.interleaved;
@@ -23,6 +24,7 @@ LEHR_INLINE void with_heads_of(int64_t size, bool zero_centered, const RotaryAng
       });
 }
 
+// Rotates the first `rotated` of `size` elements of a head, and copies the others.
 template <class T, class In, class Out, class Rotated, class Size>
 LEHR_INLINE void rotate_head(
     const In* x,
@@ -86,7 +88,7 @@ void norm_rotary_forward(const NormRotaryForward<T>& call, int64_t first, int64_
   const RmsNormForward<T>& norm = call.norm;
   const RotaryAngles<T>& angles = call.angles;
   const auto visit = [&](auto size, auto rotated, auto zero_centered) __attribute__((always_inline)) {
-    alignas(64) Wide<T> scaled[kMaxFusedHeadSize];
+    alignas(64) Wide<T> scaled[kMaxFusedHeadSize];  // the normalized head, not rounded to T
     for (int64_t token = first; token < last; ++token) {
       const int64_t angle = (token % angles.angle_rows) * angles.rotated;
       for (int64_t head = token * call.heads; head < (token + 1) * call.heads; ++head) {
@@ -120,7 +122,7 @@ void norm_rotary_backward(const NormRotaryBackward<T>& call, Wide<T>* dweight, i
   const RmsNormBackward<T>& norm = call.norm;
   const RotaryAngles<T>& angles = call.angles;
   const auto visit = [&](auto size, auto rotated, auto zero_centered) __attribute__((always_inline)) {
-    alignas(64) Wide<T> unrotated[kMaxFusedHeadSize];
+    alignas(64) Wide<T> unrotated[kMaxFusedHeadSize];  // gradient of the normalized head
     for (int64_t token = first; token < last; ++token) {
       const int64_t angle = (token % angles.angle_rows) * angles.rotated;
       for (int64_t head = token * call.heads; head < (token + 1) * call.heads; ++head) {

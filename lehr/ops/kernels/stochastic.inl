@@ -1,9 +1,9 @@
-// Stochastic rounding to bfloat16, alone and at the end of a step of AdamW. A group of elements gets its random bits in
-// a buffer first, so that the arithmetic is one plain loop whatever the noise is.
+// Stochastic rounding to bfloat16, alone and fused with AdamW. The random bits of a group of elements are generated
+// into a buffer first, so that the arithmetic is one plain loop for every kind of noise.
 
 using UlongVec = uint64_t __attribute__((vector_size(LEHR_VECTOR_BYTES)));
 
-/// The low and the high halves of the lanes' products with a constant.
+/// Low and high halves of the 64-bit products of the lanes with a constant.
 struct Product {
   UintVec low, high;
 };
@@ -16,7 +16,8 @@ LEHR_INLINE Product multiply(const UintVec& x, uint64_t by) {
       bit_cast<UintVec>((even >> 32) | (odd & 0xffffffff00000000))};
 }
 
-/// Philox4x32-10 of one counter a lane; `counter` becomes the words. See lehr/base/random.cpp.
+/// Philox4x32-10 (Salmon et al., https://doi.org/10.1145/2063384.2063405) with one counter per lane. `counter` is
+/// replaced by the random words. See lehr/base/random.cpp.
 LEHR_INLINE void philox(UintVec counter[4], uint64_t key) {
   uint32_t low = static_cast<uint32_t>(key);
   uint32_t high = static_cast<uint32_t>(key >> 32);
@@ -34,7 +35,7 @@ LEHR_INLINE void philox(UintVec counter[4], uint64_t key) {
   }
 }
 
-/// The words of the blocks first, first + 1, ..., one a lane. `first` is a multiple of 16.
+/// Returns the words of the blocks first, first + 1, ..., one per lane. `first` is a multiple of 16.
 LEHR_INLINE void philox_blocks(const RoundingNoise& noise, uint64_t first, UintVec words[4]) {
   UintVec lane{};
   for (uint32_t i = 0; i < kLanes<float>; ++i) {
@@ -70,7 +71,8 @@ inline void fill_noise(const RoundingNoise& noise, int64_t group, uint16_t* bits
   }
 }
 
-/// v + noise units of 2^-16 of its last place, cut. What is finite stays so, infinities and NaN stay what they are.
+/// Adds noise to the 16 bits that bfloat16 drops, and truncates: rounds up with the probability of the dropped
+/// fraction. Finite values stay finite; infinities and NaN do not change.
 LEHR_INLINE HalfBitsVec narrow_stochastically(const FloatVec& v, const HalfBitsVec& noise) {
   const UintVec bits = bit_cast<UintVec>(v);
   const UintVec cut = bits >> 16;
@@ -96,8 +98,8 @@ LEHR_INLINE FloatVec square_root(const FloatVec& v) {
   return root;
 }
 
-/// body(group, begin, count, skip): `begin` is the first of `count` elements of the tensor in the group, of which
-/// `skip` lie before the tensor.
+/// Calls body(group, begin, count, skip) per group: `count` elements of the shard, from `begin` on, are in the group;
+/// its first `skip` elements are before the shard.
 template <class Body>
 LEHR_INLINE void for_each_group(const RoundingRange& range, int64_t first, int64_t last, const Body& body) {
   for (int64_t group = first; group < last; ++group) {
@@ -108,7 +110,7 @@ LEHR_INLINE void for_each_group(const RoundingRange& range, int64_t first, int64
   }
 }
 
-/// Room for the vector that the last elements of a group are read with.
+/// The last elements of a group are read with a whole vector.
 constexpr int64_t kNoiseBuffer = kNoiseGroup + kLanes<float>;
 
 template <class T>
@@ -130,7 +132,7 @@ void stochastic_round(
 
 template <class T, class G>
 void stochastic_adamw_with(const StochasticAdamWCall<T>& call, const G* grad, int64_t first, int64_t last) {
-  const StochasticAdamWCall<T> c = call;  // stores through the pointers below cannot change it
+  const StochasticAdamWCall<T> c = call;  // a local copy: the compiler knows that stores below do not change it
   uint16_t value_bits[kNoiseBuffer] = {};
   uint16_t exp_avg_bits[kNoiseBuffer] = {};
   uint16_t exp_avg_sq_bits[kNoiseBuffer] = {};

@@ -1,4 +1,4 @@
-// Chooses the kernels for the CPU at hand.
+// Choice of the kernels for this CPU.
 #include "lehr/ops/kernels/table.h"
 
 #ifdef LEHR_X86_KERNELS
@@ -20,8 +20,12 @@ LEHR_DECLARE_TABLES(avx2)
 LEHR_DECLARE_TABLES(avx512)
 namespace avx512bf16 {
 const GemmKernels& gemm_kernels();
-void put_attention(KernelTable<Bf16>& table);
+void put_pairs(KernelTable<Bf16>& table);
 }  // namespace avx512bf16
+namespace amx {
+bool permitted();
+double multiply_adds(int64_t rounds);
+}  // namespace amx
 #endif
 
 namespace {
@@ -50,11 +54,11 @@ bool has_amx_bf16() {
   return has;
 }
 
-// With attention by the instructions of AVX512-BF16.
+// Returns the AVX-512 table with those kernels replaced that AVX512-BF16 has its own of.
 const KernelTable<Bf16>& kernels_of_pairs() {
   static const KernelTable<Bf16> table = [] {
     KernelTable<Bf16> all = avx512::bf16_kernels();
-    avx512bf16::put_attention(all);
+    avx512bf16::put_pairs(all);
     return all;
   }();
   return table;
@@ -79,6 +83,15 @@ PairProductScope::PairProductScope() : before_(pair_product_of_this_thread) {
 }
 PairProductScope::~PairProductScope() {
   pair_product_of_this_thread = before_;
+}
+
+double (*tile_multiply_adds(Arch arch))(int64_t rounds) {
+#ifdef LEHR_X86_KERNELS
+  return arch == Arch::avx512_bf16 && has_amx_bf16() && amx::permitted() ? amx::multiply_adds : nullptr;
+#else
+  static_cast<void>(arch);
+  return nullptr;
+#endif
 }
 
 bool wants_pair_product(Arch arch) {

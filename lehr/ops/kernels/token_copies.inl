@@ -1,5 +1,5 @@
-// Rows that belong together: all that were looked up at one row of a table, and the copies of a token, which stand in
-// the order of their experts.
+// Sums of scattered rows: the gradient of an embedding row, from all tokens with its id, and the weighted sum of a
+// token's k copies, which are sorted by expert. Each sum is in a fixed order.
 
 template <class T>
 void sum_rows(const T* rows, const int64_t* places, int64_t count, int64_t size, T* sum) {
@@ -30,7 +30,7 @@ void sum_copies(const TokenCopies<T>& call, T* out, int64_t first, int64_t last)
   }
 }
 
-// dsorted or dweights may be null.
+// dsorted[copy] = weight * dout[token], dweights[copy] = <dout[token], sorted[copy]>. dsorted or dweights may be null.
 template <class T>
 void sum_copies_backward(
     const TokenCopies<T>& call, const T* dout, T* dsorted, T* dweights, int64_t first, int64_t last) {

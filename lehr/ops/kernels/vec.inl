@@ -1,6 +1,6 @@
-// Vectors of LEHR_VECTOR_BYTES bytes, written with the vector types of GCC and Clang, so that one text serves all
-// instruction sets. Arithmetic on bfloat16 is float32 (but of pairs,
-// below): load widens, store rounds to nearest even.
+// Vectors of LEHR_VECTOR_BYTES bytes, written with the vector extensions of GCC and Clang, so that one source serves
+// all instruction sets. bfloat16 is computed in float32: load widens, store rounds to nearest even. The exception is
+// multiply_add of bfloat16 pairs, below.
 
 #define LEHR_INLINE inline __attribute__((always_inline))
 
@@ -35,7 +35,7 @@ LEHR_INLINE To bit_cast(const From& from) {
   return to;
 }
 
-// How many elements a load or store touches: all lanes, or the few that are left of a row. Missing lanes load as zero.
+// Number of elements of a load or store: all lanes, or the first few, for the end of a row. Missing lanes load as zero.
 struct All {};
 struct First {
   int64_t count;
@@ -66,7 +66,8 @@ LEHR_INLINE void write(T* p, const V& v, First first) {
   }
 }
 
-// With 64 bytes, gcc would convert halves of a vector and join them. (Of intrinsics without a mask it warns.)
+// With 64 bytes, gcc would convert the two halves of a vector separately; hence the intrinsics. (It warns about those
+// without a mask.)
 LEHR_INLINE UintVec lanes_of(const HalfBitsVec& bits) {
 #if LEHR_VECTOR_BYTES == 64
   return bit_cast<UintVec>(_mm512_maskz_cvtepu16_epi32(0xffff, bit_cast<__m256i>(bits)));
@@ -85,7 +86,7 @@ LEHR_INLINE HalfBitsVec lower_halves(const UintVec& lanes) {
 LEHR_INLINE FloatVec widen(const HalfBitsVec& bits) {
   return bit_cast<FloatVec>(lanes_of(bits) << 16);
 }
-// Rounded to bfloat16, whose bits are the lower halves of the lanes.
+// Rounds to nearest even; the bits of the bfloat16 are in the lower half of each lane. NaN stays a (quiet) NaN.
 LEHR_INLINE UintVec narrow_bits(const FloatVec& v) {
   const UintVec bits = bit_cast<UintVec>(v);
   const UintVec rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
@@ -141,7 +142,7 @@ LEHR_INLINE void store_one(Bf16* p, float value) {
   p->bits = bits[0];
 }
 
-/// As load, but missing lanes hold `otherwise`.
+/// As load, but missing lanes are `otherwise`.
 template <class T>
 LEHR_INLINE Vec<T> load_or(const T* p, Wide<T>, All all) {
   return load(p, all);
@@ -155,7 +156,7 @@ LEHR_INLINE Vec<T> load_or(const T* p, Wide<T> otherwise, First first) {
   return v;
 }
 
-/// The value that v has after a trip through memory of type T.
+/// Returns v rounded to type T, in the wide type.
 LEHR_INLINE FloatVec rounded_to(const float*, const FloatVec& v) {
   return v;
 }
@@ -166,7 +167,7 @@ LEHR_INLINE FloatVec rounded_to(const Bf16*, const FloatVec& v) {
   return widen(narrow(v));
 }
 
-/// body(i, count) for i = 0, lanes, 2 lanes, ... below n.
+/// Calls body(i, count) for i = 0, lanes, 2 lanes, ... below n.
 template <class T, class Body>
 LEHR_INLINE void for_each_vector(int64_t n, const Body& body) {
   int64_t i = 0;
@@ -188,7 +189,7 @@ LEHR_INLINE typename VecOf<A>::type splat(A value) {
   return value - typename VecOf<A>::type{};
 }
 
-/// The four bytes at p in all lanes, whatever they stand for.
+/// Returns the four bytes at p in all lanes, without interpreting them.
 LEHR_INLINE FloatVec repeat(const float* p) {
   uint32_t bits;
   __builtin_memcpy(&bits, p, sizeof(bits));
@@ -197,10 +198,10 @@ LEHR_INLINE FloatVec repeat(const float* p) {
 
 template <class A, int bytes>
 struct ShortVec {
-  typedef A type __attribute__((vector_size(bytes)));  // gcc takes no size that depends in a using
+  typedef A type __attribute__((vector_size(bytes)));  // gcc accepts no dependent size in a `using`
 };
 
-/// Lanes of a vector combined in pairs that lie half of it apart, then half of that, down to one.
+/// Reduces a vector to one element: combines its halves until one lane is left.
 template <class A, class V, class Combine>
 LEHR_INLINE A across_lanes(const V& v, const Combine& combine) {
   if constexpr (sizeof(V) == 2 * sizeof(A)) {
@@ -234,8 +235,9 @@ LEHR_INLINE double square_root(double x) {
   return __builtin_sqrt(x);
 }
 
-// exp(x) = 2^n exp(r) with n = round(x / ln 2), r in [-ln2/2, ln2/2]; adding 1.5 * 2^23 (2^52) rounds to an integer and
-// leaves it in the low bits. Below the smallest normal number the result is 0. Relative error: 2e-7 and 3e-16.
+// exp(x) = 2^n exp(r) with n = round(x / ln 2) and r in [-ln2/2, ln2/2]. Adding 1.5 * 2^23 (for double 1.5 * 2^52)
+// rounds x / ln 2 to an integer, which is then in the low bits. ln 2 is split in two constants, so that r is exact. The
+// result is 0 below the smallest normal number. Relative error: 2e-7 (float), 3e-16 (double).
 LEHR_INLINE FloatVec exponential(const FloatVec& x) {
   const FloatVec shifted = x * 1.44269504f + 12582912.0f;
   const FloatVec n = shifted - 12582912.0f;
@@ -252,7 +254,7 @@ LEHR_INLINE FloatVec exponential(const FloatVec& x) {
   return x < -87.0f ? FloatVec{} : (x > 88.0f ? x * 3e38f : result);
 }
 
-// tanh(x): near 0, where 1 - 2 / (exp(2x) + 1) would cancel, an odd polynomial. Relative error: 3e-7.
+// tanh(x) = 1 - 2 / (exp(2x) + 1); near 0, where that would cancel, an odd polynomial. Relative error: 3e-7.
 LEHR_INLINE FloatVec hyperbolic_tangent(const FloatVec& x) {
   const FloatVec size = maximum(x, -x);
   const FloatVec far = 1.0f - 2.0f / (exponential(size + size) + 1.0f);
@@ -286,7 +288,7 @@ LEHR_INLINE DoubleVec exponential(const DoubleVec& x) {
   return x < -708.0 ? DoubleVec{} : (x > 709.0 ? x * 1e308 : result);
 }
 
-/// sum + a b, where a lane of a and b is a word: an element of float32, or two of bfloat16 that both add to the sum.
+/// Returns sum + a b, where a lane of a and b is one float32, or a pair of bfloat16 whose products are both added.
 LEHR_INLINE FloatVec multiply_add(const float*, const FloatVec& sum, const FloatVec& a, const FloatVec& b) {
   return sum + a * b;
 }

@@ -59,7 +59,7 @@ def show(case, quantity, values):
 
 
 def main():
-    # What these modules compute in float32 whatever their type is to be float64 too.
+    # These modules compute some parts in float32 whatever their dtype; this makes them float64, too.
     torch.float32 = torch.float64
     torch.Tensor.float = torch.Tensor.double
     for case, (make, rotated, window) in CASES.items():

@@ -1,0 +1,296 @@
+#include "lehr/app/child_ranks.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <thread>
+
+#include "lehr/app/child_output.h"
+#include "lehr/base/error.h"
+#include "lehr/mesh/launched_ranks.h"
+#include "lehr/mesh/rank_environment.h"
+
+namespace lehr::app {
+
+namespace {
+using Clock = std::chrono::steady_clock;
+using std::chrono::seconds;
+
+// After the first failure: the time for the others to write their crash reports, and between SIGTERM and SIGKILL.
+constexpr seconds kLastWordsTime{4};
+constexpr seconds kTermTime{2};
+// After a rank stopped on a signal to it alone: the time for the others to save and stop.
+constexpr seconds kStopTime{120};
+
+struct Child {
+  pid_t pid = 0;
+  std::optional<int> status;  // from waitpid, once the process has ended
+  ChildOutput out, err;
+};
+
+bool is_stop(int status) {
+  return WIFEXITED(status) && (WEXITSTATUS(status) == 128 + SIGTERM || WEXITSTATUS(status) == 128 + SIGINT);
+}
+
+std::string how_it_ended(int status) {
+  if (WIFSIGNALED(status)) {
+    const char* const name = sigabbrev_np(WTERMSIG(status));
+    return fmt::format("was killed by signal {} (SIG{})", WTERMSIG(status), name == nullptr ? "?" : name);
+  }
+  return fmt::format("ended with exit code {}", WEXITSTATUS(status));
+}
+
+int exit_code_of(int status) {
+  return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+class ChildRanks {
+ public:
+  ChildRanks(const ChildRanksOptions& options, const sigset_t& signals, const sigset_t& childrens_mask)
+      : options_(options),
+        childrens_mask_(childrens_mask),
+        signals_(::signalfd(-1, &signals, SFD_NONBLOCK | SFD_CLOEXEC)),
+        launched_(options.ranks),
+        children_(static_cast<size_t>(options.ranks)) {
+    std::string folder = (std::filesystem::temp_directory_path() / "lehr-launch-XXXXXX").string();
+    if (signals_ < 0 || ::mkdtemp(folder.data()) == nullptr) {
+      fail_runtime("lehr launch: {}: {}", folder, std::strerror(errno));
+    }
+    folder_ = folder;
+  }
+
+  ~ChildRanks() {
+    end_all(SIGKILL);
+    for (Child& child : children_) {
+      if (child.pid > 0 && !child.status) {
+        ::waitpid(child.pid, nullptr, 0);
+      }
+    }
+    ::close(signals_);
+    std::error_code ignored;
+    std::filesystem::remove_all(folder_, ignored);
+  }
+
+  int run() {
+    for (int64_t rank = 0; rank < options_.ranks; ++rank) {
+      start(rank);
+    }
+    while (std::any_of(children_.begin(), children_.end(), [](const Child& child) { return !child.status; })) {
+      wait_for_news();
+      answer_signals();
+      for (Child& child : children_) {
+        child.out.forward();
+        child.err.forward();
+      }
+      if (deadline_ && Clock::now() > *deadline_) {
+        end_all(termed_ ? SIGKILL : SIGTERM);
+        termed_ = true;
+        deadline_ = Clock::now() + kTermTime;
+      }
+    }
+    for (Child& child : children_) {
+      child.out.finish();
+      child.err.finish();
+    }
+    if (failed_ && !cause_) {
+      report(*failed_);  // All ranks blame another one: report the first failure.
+    }
+    const auto decisive = cause_ ? cause_ : failed_;
+    return decisive ? exit_code_of(*children_[*decisive].status) : stopped_;
+  }
+
+ private:
+  std::string words_file(size_t rank) const { return fmt::format("{}/rank-{}", folder_.string(), rank); }
+
+  std::vector<std::string> environment_of(int64_t rank) const {
+    mesh::Variables variables = mesh::environment_variables();
+    for (const auto& [name, value] : launched_.variables(rank)) {
+      variables[name] = value;
+    }
+    variables[mesh::kCrashReportVariable] = fmt::format("{}:{}", ::getpid(), words_file(static_cast<size_t>(rank)));
+    const int64_t cores = std::max<int64_t>(std::thread::hardware_concurrency(), 1);
+    variables.try_emplace("OMP_NUM_THREADS", std::to_string(std::max<int64_t>(cores / options_.ranks, 1)));
+    std::vector<std::string> result;
+    for (const auto& [name, value] : variables) {
+      result.push_back(name + "=" + value);
+    }
+    return result;
+  }
+
+  void start(int64_t rank) {
+    Child& child = children_[static_cast<size_t>(rank)];
+    const std::string prefix = options_.all_output ? fmt::format("[rank {}] ", rank) : "";
+    if (options_.all_output) {
+      child.out.open_for(STDOUT_FILENO, prefix);
+      child.err.open_for(STDERR_FILENO, prefix);
+    } else if (rank > 0) {
+      child.err.open_to_keep();
+    }
+    // The store has threads, so only system calls are allowed between fork and exec: everything is prepared here.
+    std::vector<std::string> variables = environment_of(rank), args{options_.program};
+    args.insert(args.end(), options_.args.begin(), options_.args.end());
+    std::vector<char*> environment, arguments;
+    for (auto& text : variables) {
+      environment.push_back(text.data());
+    }
+    for (auto& text : args) {
+      arguments.push_back(text.data());
+    }
+    environment.push_back(nullptr);
+    arguments.push_back(nullptr);
+    const int nothing = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+    const int out = options_.all_output ? child.out.write_end() : rank > 0 ? nothing : STDOUT_FILENO;
+    const int err = options_.all_output || rank > 0 ? child.err.write_end() : STDERR_FILENO;
+    const pid_t launcher = ::getpid();
+    child.pid = ::fork();
+    if (child.pid == 0) {
+      // A process group of its own: Ctrl-C reaches only the launcher, which forwards it once.
+      ::setpgid(0, 0);
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (::getppid() != launcher) {
+        ::_exit(1);
+      }
+      ::dup2(nothing, STDIN_FILENO);
+      ::dup2(out, STDOUT_FILENO);
+      ::dup2(err, STDERR_FILENO);
+      ::sigprocmask(SIG_SETMASK, &childrens_mask_, nullptr);
+      ::execve(options_.program.c_str(), arguments.data(), environment.data());
+      ::_exit(127);
+    }
+    const int problem = errno;
+    ::close(nothing);
+    if (child.pid < 0) {
+      fail_runtime("lehr launch: cannot start rank {}: {}", rank, std::strerror(problem));
+    }
+    ::setpgid(child.pid, child.pid);
+    child.out.close_write_end();
+    child.err.close_write_end();
+  }
+
+  void wait_for_news() const {
+    std::vector<pollfd> files{{.fd = signals_, .events = POLLIN, .revents = 0}};
+    for (const Child& child : children_) {
+      for (const ChildOutput* const output : {&child.out, &child.err}) {
+        if (output->read_end() >= 0) {
+          files.push_back({.fd = output->read_end(), .events = POLLIN, .revents = 0});
+        }
+      }
+    }
+    ::poll(files.data(), files.size(), 200);
+  }
+
+  void answer_signals() {
+    signalfd_siginfo info{};
+    while (::read(signals_, &info, sizeof(info)) == static_cast<ssize_t>(sizeof(info))) {
+      const int signal = static_cast<int>(info.ssi_signo);
+      if (signal != SIGCHLD) {
+        stopped_ = 128 + signal;
+        passed_on_ = signal;
+        end_all(signal);
+      }
+    }
+    for (size_t rank = 0; rank < children_.size(); ++rank) {
+      int status = 0;
+      if (!children_[rank].status && ::waitpid(children_[rank].pid, &status, WNOHANG) > 0) {
+        children_[rank].status = status;
+        ended(rank, status);
+      }
+    }
+  }
+
+  void ended(size_t rank, int status) {
+    children_[rank].err.forward();
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 0) {
+      return;
+    }
+    const auto words = mesh::read_crash_report(words_file(rank));
+    // The rank was stopped before it could save: the others cannot continue.
+    const bool at_once = is_stop(status) && words && !words->consequence;
+    // A rank that ends by the forwarded signal has not failed.
+    if (passed_on_ != 0 && (is_stop(status) || (WIFSIGNALED(status) && WTERMSIG(status) == passed_on_))) {
+      stopped_at_once_ = stopped_at_once_ || at_once;
+      return;
+    }
+    // It ends only because another rank was stopped before that one could save.
+    if (stopped_at_once_ && words && words->consequence) {
+      return;
+    }
+    // It has saved after a signal to it alone; the other ranks do so too.
+    if (is_stop(status) && !at_once && !failed_) {
+      stopped_ = WEXITSTATUS(status);
+      deadline_ = deadline_.value_or(Clock::now() + kStopTime);
+      return;
+    }
+    if (!failed_) {
+      failed_ = rank;
+      deadline_ = Clock::now() + kLastWordsTime;
+    }
+    // The first failure that is not the consequence of another one is the cause; the store passes it to all ranks.
+    if (!cause_ && !termed_ && !(words && words->consequence)) {
+      cause_ = rank;
+      launched_.tell_failure(static_cast<int64_t>(rank), words ? words->message : how_it_ended(status));
+      report(rank);
+    }
+  }
+
+  // Prints how a rank ended, with its crash report, or without one the end of its output.
+  void report(size_t rank) const {
+    const Child& child = children_[rank];
+    const auto words = mesh::read_crash_report(words_file(rank));
+    std::string text = words ? words->message + "\n" : child.err.kept();
+    if (words && !words->consequence) {
+      text = fmt::format("rank {}: {}", rank, text);
+    } else if (!text.empty() && !words) {
+      text = fmt::format("end of the output of rank {}:\n{}", rank, text);
+    }
+    fmt::print(stderr, "{}lehr launch: rank {} {}\n", text, rank, how_it_ended(*child.status));
+  }
+
+  void end_all(int signal) {
+    for (const Child& child : children_) {
+      if (child.pid > 0 && !child.status) {
+        ::kill(-child.pid, signal);
+      }
+    }
+  }
+
+  const ChildRanksOptions& options_;
+  sigset_t childrens_mask_;
+  int signals_ = -1;
+  mesh::LaunchedRanks launched_;
+  std::vector<Child> children_;
+  std::filesystem::path folder_;
+  std::optional<Clock::time_point> deadline_;  // then the remaining ranks get SIGTERM, and later SIGKILL
+  std::optional<size_t> failed_;               // the first rank that ended with a failure
+  std::optional<size_t> cause_;                // the first that did so without blaming another
+  bool termed_ = false;                        // SIGTERM was sent at the deadline
+  int passed_on_ = 0;                          // the signal that was forwarded
+  int stopped_ = 0;                            // 128 + the signal that stopped the ranks
+  bool stopped_at_once_ = false;               // a rank was stopped before it could save
+};
+}  // namespace
+
+int run_child_ranks(const ChildRanksOptions& options) {
+  sigset_t signals, before;
+  sigemptyset(&signals);
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGCHLD}) {
+    sigaddset(&signals, signal);
+  }
+  // Blocked before the store starts its threads, because they inherit the mask.
+  ::pthread_sigmask(SIG_BLOCK, &signals, &before);
+  ChildRanks ranks(options, signals, before);
+  return ranks.run();
+}
+
+}  // namespace lehr::app

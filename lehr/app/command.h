@@ -1,0 +1,41 @@
+// The interface of the program's commands.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace lehr::train {
+class TrainSpecs;
+}
+
+namespace lehr::app {
+
+/// One command of the program. `run` gets the arguments after the command's name and the program's model families, and
+/// returns the exit code; it may throw lehr::Error.
+struct Command {
+  std::string name;
+  std::string summary;
+  std::function<int(const std::vector<std::string>& args, const train::TrainSpecs& specs)> run;
+};
+
+/// All commands, in the order of the program's help.
+const std::vector<Command>& commands();
+
+int train(const std::vector<std::string>& args, const train::TrainSpecs& specs);
+/// `train` on `ranks` ranks, which are threads of this process.
+int train_on_threads(const std::vector<std::string>& args, const train::TrainSpecs& specs, int64_t ranks);
+int eval(const std::vector<std::string>& args, const train::TrainSpecs& specs);
+int score(const std::vector<std::string>& args, const train::TrainSpecs& specs);
+int generate(const std::vector<std::string>& args, const train::TrainSpecs& specs);
+int merge(const std::vector<std::string>& args, const train::TrainSpecs& specs);
+int plan(const std::vector<std::string>& args, const train::TrainSpecs& specs);
+int verify(const std::vector<std::string>& args, const train::TrainSpecs& specs);
+int convert(const std::vector<std::string>& args, const train::TrainSpecs& specs);
+int prune(const std::vector<std::string>& args, const train::TrainSpecs& specs);
+int inspect(const std::vector<std::string>& args, const train::TrainSpecs& specs);
+int tokenize(const std::vector<std::string>& args);
+int launch(const std::vector<std::string>& args, const train::TrainSpecs& specs);
+
+}  // namespace lehr::app

@@ -1,0 +1,104 @@
+// lehr convert --model DIR --output DIR
+#include "lehr/train/convert.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "lehr/app/command.h"
+#include "lehr/app/written_model.h"
+#include "lehr/base/command_line.h"
+#include "lehr/base/error.h"
+#include "lehr/state/dtype.h"
+#include "lehr/train/train_spec.h"
+
+namespace lehr::app {
+
+namespace {
+constexpr int64_t kMegabyte = 1000 * 1000;
+
+struct Options {
+  std::string model;
+  std::string output;
+  std::optional<std::string> expert_layout;
+  std::optional<std::string> dtype;
+  std::optional<int64_t> max_shard_size_mb;
+  bool subblocks = false;
+  std::optional<std::string> replace;
+  void fields(FieldVisitor& v) {
+    v.required("model", model, "Folder with config.json and weights.");
+    v.required("output", output, "Folder to write; it must not exist.");
+    v.optional(
+        "expert_layout",
+        expert_layout,
+        "Layout of the experts of an MoE layer: a tensor per expert, as in most checkpoints on the Hub, or fused, as "
+        "in the memory of transformers 5; not given: unchanged.",
+        one_of({"per_expert", "fused"}));
+    v.optional(
+        "dtype",
+        dtype,
+        "Data type of the weights; not given: unchanged.",
+        one_of({"float32", "float64", "bfloat16", "float16"}));
+    v.optional(
+        "max_shard_size_mb",
+        max_shard_size_mb,
+        "Largest size of a weights file, in MB; not given: 5000.",
+        between(1, 1'000'000'000));
+    v.optional(
+        "subblocks",
+        subblocks,
+        "Write a file per sub-block, in subblocks_safetensors/, with an ordinary index, so that other tools can read "
+        "the folder.");
+    v.optional("replace", replace, "JSON file with the sub-blocks to take from other models or to remove.");
+  }
+};
+}  // namespace
+
+int convert(const std::vector<std::string>& args, const train::TrainSpecs& specs) {
+  Options options;
+  const Arguments arguments = parse_arguments(args, ConfigObject::of(options));
+  if (arguments.help) {
+    std::fputs(
+        ("lehr convert --model DIR --output DIR [OPTIONS]\n\n"
+         "Copies a model folder tensor by tensor, in another layout or data type, or split into files of another\n"
+         "size. The tokenizer's files are copied too; the optimizer's state is not.\n\n"
+         "With --replace FILE.json the new model is made of sub-blocks of several models. FILE.json is a list:\n\n"
+         "  [{\"layer\": 1, \"attention\": {\"no_op\": true}, \"ffn\": {\"model\": \"narrow\"}},\n"
+         "   {\"layer\": 2, \"attention\": {\"model\": \"two_kv_heads\", \"layer\": 5}}]\n\n"
+         "or a solution of puzzletron. Folders are relative to the file. A sub-block keeps its block config, and all\n"
+         "other tensors are those of --model. See docs/descriptors.md.\n\n" +
+         arguments_help(ConfigObject::of(options)))
+            .c_str(),
+        stdout);
+    return 0;
+  }
+  require(
+      arguments.positionals.empty() && arguments.overrides.empty(),
+      "lehr convert: expected --model and --output; see lehr convert --help");
+  require(
+      !options.subblocks || !options.max_shard_size_mb,
+      "lehr convert: --max-shard-size-mb: with --subblocks each sub-block has one file, whatever its size; leave one "
+      "of them out");
+  train::ConvertOptions conversion{.model = options.model, .output = options.output, .subblocks = options.subblocks};
+  if (options.max_shard_size_mb) {
+    conversion.max_shard_bytes = *options.max_shard_size_mb * kMegabyte;
+  }
+  if (options.replace) {
+    conversion.replacements = train::read_replacements(*options.replace);
+  }
+  if (options.expert_layout) {
+    conversion.layout =
+        *options.expert_layout == "fused" ? descriptor::ExpertLayout::fused : descriptor::ExpertLayout::per_expert;
+  }
+  if (options.dtype) {
+    conversion.dtype = state::type_from_torch_name(*options.dtype);
+  }
+  const train::ConvertReport report = train::convert_checkpoint(conversion, specs.families());
+  for (const std::string& name : report.left_out) {
+    fmt::print("{}: left out, because the model does not use it\n", name);
+  }
+  print_written(options.output, report);
+  return 0;
+}
+
+}  // namespace lehr::app

@@ -1,0 +1,171 @@
+// lehr generate --model DIR --prompt TEXT
+#include "lehr/train/generate.h"
+
+#include <fmt/ranges.h>
+
+#include <cstdio>
+
+#include "lehr/app/command.h"
+#include "lehr/base/command_line.h"
+#include "lehr/base/error.h"
+#include "lehr/data/tokenizer.h"
+#include "lehr/train/chat.h"
+#include "lehr/train/device.h"
+#include "lehr/train/model_folder.h"
+#include "lehr/train/train_spec.h"
+
+namespace lehr::app {
+
+namespace {
+struct Options {
+  std::string model;
+  std::optional<std::string> prompt;
+  std::vector<int64_t> tokens;
+  std::optional<std::string> tokenizer;
+  bool chat = false;
+  std::optional<std::string> chat_template;
+  int64_t max_new_tokens = 128;
+  double temperature = 0.8;
+  int64_t top_k = 0;
+  double top_p = 1.0;
+  int64_t seed = 0;
+  bool ids = false;
+  std::string dtype = "float32";
+  std::string device = "cpu";
+  void fields(FieldVisitor& v) {
+    v.required("model", model, "Folder of a model or of adapters: a checkpoint of a run, or one from Hugging Face.");
+    v.optional("prompt", prompt, "Text to continue.");
+    v.optional("tokens", tokens, "Token ids to continue, instead of text: [1, 2, 3]; ids are printed then.");
+    v.optional("tokenizer", tokenizer, "\"byte\" or a folder with tokenizer.json; not given: the model's folder.");
+    v.optional("chat", chat, "Take the prompt as a user's message and print the assistant's answer (chat template).");
+    v.optional("chat_template", chat_template, "With --chat: file or folder of the template; not given: the model's.");
+    v.optional("max_new_tokens", max_new_tokens, "Maximum number of tokens to generate.", positive());
+    v.optional("temperature", temperature, "Softmax temperature; 0: greedy decoding.", at_least(0));
+    v.optional("top_k", top_k, "Sample from the k most likely tokens; 0: from all.", at_least(0));
+    v.optional(
+        "top_p",
+        top_p,
+        "Sample from the most likely tokens whose probabilities add up to this value.",
+        Rule{.min = 0, .max = 1, .min_excluded = true});
+    v.optional("seed", seed, "Seed of sampling; the same seed generates the same text.", at_least(0));
+    v.optional("ids", ids, "Print token ids, as [4, 5, 6], instead of text.");
+    v.optional("dtype", dtype, "Data type of the computation.", one_of({"float32", "float64", "bfloat16"}));
+    v.optional("device", device, "Device to compute on.", one_of({"auto", "cpu", "cuda"}));
+  }
+};
+
+// Prints text as tokens are generated, and holds back bytes that are not a complete character yet.
+class Printer {
+ public:
+  explicit Printer(const data::Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
+  void add(int64_t token) {
+    ids_.push_back(static_cast<int32_t>(token));
+    const std::string text = tokenizer_.decode(ids_, true);
+    if (!text.ends_with("\xEF\xBF\xBD")) {
+      flush(text);
+    }
+  }
+  void finish() { flush(tokenizer_.decode(ids_, true)); }
+
+ private:
+  void flush(const std::string& text) {
+    if (text.size() > printed_) {
+      std::fputs(text.substr(printed_).c_str(), stdout);
+      std::fflush(stdout);
+      printed_ = text.size();
+    }
+  }
+  const data::Tokenizer& tokenizer_;
+  std::vector<int32_t> ids_;
+  size_t printed_ = 0;
+};
+
+// A model with 257 ids and no tokenizer in its folder was trained on bytes.
+std::unique_ptr<data::Tokenizer> find_tokenizer(
+    const Options& options, const std::filesystem::path& folder, int64_t vocab_size) {
+  if (options.tokenizer) {
+    return data::load_tokenizer(*options.tokenizer);
+  }
+  if (std::filesystem::exists(folder / "tokenizer.json")) {
+    return data::load_tokenizer(folder.string());
+  }
+  require(
+      vocab_size == 257,
+      "{}: has no tokenizer.json; name a tokenizer with --tokenizer, or pass ids with --tokens",
+      options.model);
+  return data::load_tokenizer("byte");
+}
+
+// Adapters use the template of their base unless their folder has one.
+std::shared_ptr<const data::ChatTemplate> find_chat_template(const Options& options, const train::ModelFolder& model) {
+  const std::string own = data::has_chat_template(model.path) ? model.path.string() : model.base.string();
+  const std::string folder =
+      options.tokenizer && data::has_chat_template(*options.tokenizer) ? *options.tokenizer : own;
+  return data::load_chat_template(options.chat_template.value_or(folder), folder, "lehr generate --chat");
+}
+}  // namespace
+
+int generate(const std::vector<std::string>& args, const train::TrainSpecs& specs) {
+  Options options;
+  const Arguments arguments = parse_arguments(args, ConfigObject::of(options));
+  if (arguments.help) {
+    std::fputs(
+        ("lehr generate --model DIR --prompt TEXT [OPTIONS]\n\nContinues a text, with a key/value cache.\n\n" +
+         arguments_help(ConfigObject::of(options)))
+            .c_str(),
+        stdout);
+    return 0;
+  }
+  require(
+      arguments.positionals.empty() && arguments.overrides.empty(),
+      "lehr generate: takes options only; see lehr generate --help");
+  require(
+      (!options.chat && !options.chat_template) || (options.chat && options.prompt.has_value()),
+      "lehr generate: --chat needs --prompt, and --chat-template needs --chat");
+  require(options.prompt.has_value() != !options.tokens.empty(), "lehr generate: expected either --prompt or --tokens");
+  const at::Device device = train::choose_device(options.device);
+  const auto folder = train::ModelFolder::open(options.model, specs.families());
+  const auto& shape = folder.args;
+  require(
+      shape->head() == descriptor::Head::causal_lm,
+      "{}: expected a model with a language-model head, found one without; it cannot generate text",
+      options.model);
+  std::unique_ptr<data::Tokenizer> tokenizer;
+  if (options.prompt) {
+    tokenizer = find_tokenizer(options, folder.tokenizer_folder(), shape->vocab_size());
+  }
+  train::Prompt prompt{.ids = options.tokens, .stop_ids = shape->eos_token_ids()};
+  if (options.prompt) {
+    const auto chat = options.chat ? find_chat_template(options, folder) : nullptr;
+    prompt = train::make_prompt(*options.prompt, *tokenizer, chat, shape->eos_token_ids());
+  }
+  const auto model = folder.load(
+      device,
+      options.dtype == "float64"    ? at::kDouble
+      : options.dtype == "bfloat16" ? at::kBFloat16
+                                    : at::kFloat);
+  model->eval();
+  const train::SamplingOptions sampling{
+      .max_new_tokens = options.max_new_tokens,
+      .temperature = options.temperature,
+      .top_k = options.top_k,
+      .top_p = options.top_p,
+      .seed = static_cast<uint64_t>(options.seed),
+      .stop_ids = prompt.stop_ids,
+      .max_positions = shape->max_position_ids()};
+  if (options.ids || !options.prompt) {
+    fmt::print("[{}]\n", fmt::join(train::generate(*model, prompt.ids, sampling), ", "));
+    return 0;
+  }
+  std::fputs(options.chat ? "" : options.prompt->c_str(), stdout);
+  Printer printer(*tokenizer);
+  train::generate(*model, prompt.ids, sampling, [&](int64_t token) {
+    printer.add(token);
+    return true;
+  });
+  printer.finish();
+  std::puts("");
+  return 0;
+}
+
+}  // namespace lehr::app

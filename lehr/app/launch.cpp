@@ -1,0 +1,106 @@
+// lehr launch -n N -- COMMAND ...: several ranks of a program on this machine.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <sstream>
+
+#include "lehr/app/child_ranks.h"
+#include "lehr/app/command.h"
+#include "lehr/base/command_line.h"
+#include "lehr/base/error.h"
+
+namespace lehr::app {
+
+namespace {
+struct Options {
+  int64_t ranks = 1;
+  std::string output = "main";
+  bool threads = false;
+  void fields(FieldVisitor& v) {
+    v.required("ranks", ranks, "Number of ranks; -n N is short for it.", positive());
+    v.optional(
+        "output",
+        output,
+        "main: the output of rank 0, unchanged. all: the output of every rank, each line prefixed with its rank.",
+        one_of({"main", "all"}));
+    v.optional("threads", threads, "Run the ranks as threads of one process, for debugging; train only.");
+  }
+};
+
+std::string help() {
+  Options options;
+  return "lehr launch -n N [--output main|all] [--threads] -- COMMAND ...\n\n"
+         "Starts N ranks of COMMAND on this machine. COMMAND is lehr's train, or any program that reads torchrun's\n"
+         "variables (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT).\n\n"
+         "  lehr launch -n 4 -- train run.toml --parallelism.data_parallel_shard_degree=4\n"
+         "  lehr launch -n 2 -- ./my_program\n\n"
+         "SIGTERM and Ctrl-C are forwarded to all ranks, and the launcher waits for them. When a rank fails, the\n"
+         "others end within seconds, its message is shown once, and the launcher returns its exit code (128 + the\n"
+         "signal that killed it). On several machines use torchrun, srun or mpirun: lehr reads their variables as\n"
+         "well.\n\n" +
+         arguments_help(ConfigObject::of(options));
+}
+
+// The file of a program, found as the shell does.
+std::string find_program(const std::string& name) {
+  if (name.find('/') != std::string::npos) {
+    require(::access(name.c_str(), X_OK) == 0, "lehr launch: '{}' is not an executable file", name);
+    return name;
+  }
+  const char* const path = std::getenv("PATH");
+  std::istringstream folders(path == nullptr ? "" : path);
+  for (std::string folder; std::getline(folders, folder, ':');) {
+    const std::string file = (std::filesystem::path(folder) / name).string();
+    if (::access(file.c_str(), X_OK) == 0 && !std::filesystem::is_directory(file)) {
+      return file;
+    }
+  }
+  fail("lehr launch: '{}' is neither a command of lehr nor a program in PATH", name);
+}
+}  // namespace
+
+int launch(const std::vector<std::string>& args, const train::TrainSpecs& specs) {
+  const auto separator = std::find(args.begin(), args.end(), "--");
+  std::vector<std::string> own(args.begin(), separator);
+  std::replace(own.begin(), own.end(), std::string("-n"), std::string("--ranks"));
+  Options options;
+  const Arguments arguments = parse_arguments(own, ConfigObject::of(options));
+  if (arguments.help) {
+    std::fputs(help().c_str(), stdout);
+    return 0;
+  }
+  require(
+      arguments.positionals.empty() && arguments.overrides.empty(),
+      "lehr launch: expected the command after '--', as in: lehr launch -n {} -- {}",
+      options.ranks,
+      arguments.positionals.empty() ? "train run.toml" : arguments.positionals[0]);
+  require(
+      separator != args.end() && separator + 1 != args.end(),
+      "lehr launch: expected a command after '--', as in: lehr launch -n {} -- train run.toml",
+      options.ranks);
+  if (options.threads) {
+    require(options.output == "main", "lehr launch: with --threads only rank 0 writes output; leave --output out");
+    require(
+        separator[1] == "train",
+        "lehr launch: --threads runs lehr's own train only, not '{}'; leave it out",
+        separator[1]);
+    return train_on_threads({separator + 2, args.end()}, specs, options.ranks);
+  }
+  ChildRanksOptions children{.ranks = options.ranks, .all_output = options.output == "all"};
+  const std::string& name = separator[1];
+  const auto is_command = [&](const Command& command) { return command.name == name; };
+  if (std::any_of(commands().begin(), commands().end(), is_command)) {
+    require(name == "train", "lehr launch: '{}' runs on one rank; of lehr's commands only train runs on several", name);
+    children.program = std::filesystem::read_symlink("/proc/self/exe").string();
+    children.args.assign(separator + 1, args.end());
+  } else {
+    children.program = find_program(name);
+    children.args.assign(separator + 2, args.end());
+  }
+  return run_child_ranks(children);
+}
+
+}  // namespace lehr::app

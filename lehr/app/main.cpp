@@ -1,0 +1,114 @@
+#include "lehr/app/main.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+
+#include "lehr/app/command.h"
+#include "lehr/base/caching_allocator.h"
+#include "lehr/base/error.h"
+#include "lehr/base/fast_exit.h"
+#include "lehr/base/suggest.h"
+#include "lehr/mesh/connect.h"
+#include "lehr/mesh/rank_environment.h"
+
+namespace lehr::app {
+
+const std::vector<Command>& commands() {
+  static const std::vector<Command> kCommands{
+      {"train", "train a model described by a TOML file; resumes automatically", train},
+      {"plan", "predict time, memory and bubble of a run before it starts", plan},
+      {"eval", "loss and perplexity of a checkpoint on a dataset", eval},
+      {"score", "score the importance of each part of a model, for pruning", score},
+      {"generate", "generate text with a checkpoint", generate},
+      {"verify", "compare a model with the outputs of another implementation", verify},
+      {"merge", "merge adapters into their base model", merge},
+      {"inspect", "show the layers and tensors of a model folder", inspect},
+      {"convert", "write a model folder in another layout, dtype or file size", convert},
+      {"prune", "make a smaller model of the most important parts of a trained one", prune},
+      {"tokenize",
+       "convert text to token ids and back",
+       [](const std::vector<std::string>& args, const train::TrainSpecs&) { return tokenize(args); }},
+      {"launch", "run a command as several ranks on this machine", launch},
+  };
+  return kCommands;
+}
+
+namespace {
+std::string usage() {
+  std::string text =
+      "Lehr trains large language models.\n\n"
+      "  lehr COMMAND [ARGUMENTS]\n"
+      "  lehr COMMAND --help    explains a command\n\n";
+  for (const auto& command : commands()) {
+    text += fmt::format("  {:<10} {}\n", command.name, command.summary);
+  }
+  return text +
+         "\nStart with:\n"
+         "  lehr train recipe/quickstart.toml                      a small Qwen3 on a CPU, in minutes\n"
+         "  lehr generate --model outputs/quickstart/checkpoints/step-N --prompt \"ROMEO:\"\n\n"
+         "Exit codes: 0 success, 1 failure at run time, 2 wrong usage or input, 3 a check failed,\n"
+         "4 a bug in Lehr, 143 stopped by SIGTERM after saving.\n";
+}
+
+// Several processes would each do the whole work and write the same files.
+void require_alone(const std::string& command, const std::vector<std::string>& args) {
+  const auto beside = mesh::started_beside_others(mesh::environment_variables());
+  const bool asks = std::find(args.begin(), args.end(), "--help") != args.end();
+  require(
+      beside.description.empty() || asks,
+      "lehr {}: runs in one process, but {}; start it without the launcher, or, within a rank of another program, as: "
+      "env -u {} lehr {} ...",
+      command,
+      beside.description,
+      fmt::join(beside.variables, " -u "),
+      command);
+}
+
+int run(const std::vector<std::string>& args, const train::TrainSpecs& specs) {
+  if (args.empty() || args[0] == "--help" || args[0] == "-h" || args[0] == "help") {
+    std::fputs(usage().c_str(), args.empty() ? stderr : stdout);
+    return args.empty() ? 2 : 0;
+  }
+  if (args[0] == "--version") {
+    std::puts("lehr " LEHR_VERSION);
+    return 0;
+  }
+  std::vector<std::string> names;
+  for (const auto& command : commands()) {
+    if (command.name == args[0]) {
+      if (command.name != "train") {
+        require_alone(command.name, args);
+      }
+      return command.run({args.begin() + 1, args.end()}, specs);
+    }
+    names.push_back(command.name);
+  }
+  const auto nearest = suggest(args[0], names);
+  fail(
+      "lehr: '{}' is not a command{}; lehr --help lists them",
+      args[0],
+      nearest ? fmt::format(", did you mean '{}'?", *nearest) : "");
+}
+
+int code_of(const std::vector<std::string>& args, const train::TrainSpecs& specs) {
+  try {
+    return run(args, specs);
+  } catch (const Error& error) {
+    mesh::report_failure(error);
+    return error.exit_code();
+  } catch (const std::exception& error) {
+    mesh::report_failure(error);
+    return 1;
+  }
+}
+}  // namespace
+
+int main(int argc, char** argv, const train::TrainSpecs& specs) {
+  keep_tensor_memory();
+  fast_exit(code_of({argv + 1, argv + argc}, specs));
+}
+
+}  // namespace lehr::app

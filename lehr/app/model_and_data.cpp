@@ -1,0 +1,52 @@
+#include "lehr/app/model_and_data.h"
+
+#include "lehr/base/error.h"
+#include "lehr/base/log.h"
+#include "lehr/state/checkpoint.h"
+
+namespace lehr::app {
+
+namespace {
+std::filesystem::path newest_checkpoint(const train::TrainConfig& config) {
+  const auto root = std::filesystem::path(config.job.dump_folder) / config.checkpoint.folder;
+  const state::CheckpointStore store(root);
+  const auto latest = store.latest();
+  require(latest.has_value(), "{}: has no complete checkpoint; name a model with --model", root.string());
+  return latest->path;
+}
+}  // namespace
+
+ModelAndData open_model_and_data(
+    const train::TrainConfig& config,
+    const std::optional<std::string>& folder,
+    const descriptor::ModelFamilies& families) {
+  ModelAndData opened;
+  opened.folder = folder ? std::filesystem::path(*folder) : newest_checkpoint(config);
+  opened.model = train::ModelFolder::open(opened.folder, families);
+  const auto& shape = opened.model.args;
+  require(
+      config.training.seq_len <= shape->max_position_ids(),
+      "training.seq_len: {} tokens do not fit into the {} positions of {}",
+      config.training.seq_len,
+      shape->max_position_ids(),
+      opened.folder.string());
+  const bool classification = config.training.task == train::TaskKind::classification;
+  require(
+      (shape->head() == descriptor::Head::classification) == classification,
+      "training.task: {} has a {} head",
+      opened.folder.string(),
+      classification ? "language-model" : "classification");
+  opened.tokenizer = data::load_tokenizer(
+      config.tokenizer.path.empty() ? opened.model.tokenizer_folder().string() : config.tokenizer.path);
+  Logger log;
+  opened.data = train::open_run_data(
+      config, *opened.tokenizer, shape->vocab_size(), [&](const std::string& text) { log.info("{}", text); });
+  if (classification) {
+    opened.task = std::make_unique<train::ClassificationTask>();
+  } else {
+    opened.task = std::make_unique<train::CausalLMTask>();
+  }
+  return opened;
+}
+
+}  // namespace lehr::app

@@ -1,0 +1,30 @@
+// A model and the data to evaluate it on, for the commands eval and score.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "lehr/train/batches.h"
+#include "lehr/train/model_folder.h"
+
+namespace lehr::app {
+
+/// A model that is opened but not loaded, and data that fits it.
+struct ModelAndData {
+  std::filesystem::path folder;
+  train::ModelFolder model;
+  std::unique_ptr<data::Tokenizer> tokenizer;
+  train::RunData data;
+  std::unique_ptr<train::TrainTask> task;
+};
+
+/// Opens the model in `folder`, by default the newest checkpoint of the config's run, and the config's data. Throws
+/// usage errors that name a key of the config: sequences longer than the model's positions, a head of another task.
+ModelAndData open_model_and_data(
+    const train::TrainConfig& config,
+    const std::optional<std::string>& folder,
+    const descriptor::ModelFamilies& families);
+
+}  // namespace lehr::app

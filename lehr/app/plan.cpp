@@ -1,0 +1,154 @@
+// lehr plan CONFIG.toml [--machine NAME] [--devices N] [--output DIR] [--section.key=value ...]
+#include <cstdio>
+
+#include "lehr/app/command.h"
+#include "lehr/base/command_line.h"
+#include "lehr/base/error.h"
+#include "lehr/plan/report.h"
+#include "lehr/plan/search.h"
+#include "lehr/train/train_spec.h"
+
+namespace lehr::app {
+
+namespace {
+struct Options {
+  std::string machine = "h100";
+  int64_t devices = 0;
+  std::string output;
+  bool calibrate = false;
+  bool schedules = true;
+  bool search = false;
+  double memory_gb = 0;
+  std::vector<int64_t> microbatch_sizes;
+  void fields(FieldVisitor& v) {
+    v.optional("machine", machine, "h100, h200, a100, cpu, or a TOML file with the keys below.");
+    v.optional(
+        "devices",
+        devices,
+        "Number of devices; 0: the product of the degrees. data_parallel_shard_degree = -1 takes the remaining ones.",
+        at_least(0));
+    v.optional("output", output, "Output folder of report.txt, plan.json, memory.svg, timeline.svg and timeline.html.");
+    v.optional("calibrate", calibrate, "Measure this computer's CPU for two seconds, print it as a machine, and stop.");
+    v.optional(
+        "search",
+        search,
+        "Find the best meshes of --devices: all degrees, schedules, activation checkpointing modes, reshard policies.");
+    v.optional("memory_gb", memory_gb, "Memory of a device in GB of 1e9 bytes; 0: that of the machine.", at_least(0));
+    v.optional(
+        "microbatch_sizes",
+        microbatch_sizes,
+        "With --search: sequences per micro-batch to try, as [1, 2, 4]; empty: those of the config.",
+        positive());
+    v.optional(
+        "schedules", schedules, "Also predict the other pipeline schedules (--no-schedules: only the configured one).");
+  }
+};
+
+std::string help() {
+  Options options;
+  return "lehr plan CONFIG.toml [OPTIONS] [--section.key=value ...] [--machine.key=value ...]\n\n"
+         "Predicts step time, tokens per second, MFU, the pipeline's bubble, the memory of each rank by kind, the\n"
+         "communication over each axis and the part of it that does not overlap, the bottleneck, and the best\n"
+         "schedule. CONFIG.toml is that of lehr train; no device, data or tokenizer is needed. The model is built and\n"
+         "laid out as in a run, and one micro-batch of each kind of stage runs on meta tensors. Times follow from the\n"
+         "machine below; docs/plan.md describes their accuracy.\n\n"
+         "  lehr plan recipe/plan_llama3_405b.toml --machine h100 --output outputs/plan\n"
+         "  lehr plan my_run.toml --machine a100 --devices 64 --parallelism.tensor_parallel_degree=4\n"
+         "  lehr plan my_run.toml --machine h100 --machine.network_gb_per_second=12.5\n"
+         "  lehr plan my_run.toml --machine h100 --search --devices 256 --microbatch-sizes '[1, 2, 4]'\n"
+         "  lehr plan --calibrate > laptop.toml; lehr plan my_run.toml --machine laptop.toml\n\n"
+         "Exit codes: 0 the run fits; 2 wrong usage or config, with the message of lehr train; 3 the run does not\n"
+         "fit, or no mesh of a search does.\n\n" +
+         arguments_help(ConfigObject::of(options)) + "\nKeys of a machine:\n" + help_text<plan::Machine>();
+}
+
+// Removes and returns the --machine.key=value overrides; the other dotted names belong to the run.
+std::vector<std::pair<std::string, std::string>> take_machine(
+    std::vector<std::pair<std::string, std::string>>& overrides) {
+  const std::string prefix = "machine.";
+  std::vector<std::pair<std::string, std::string>> taken;
+  std::vector<std::pair<std::string, std::string>> left;
+  for (auto& [key, value] : overrides) {
+    if (key.starts_with(prefix)) {
+      taken.emplace_back(key.substr(prefix.size()), value);
+    } else {
+      left.emplace_back(key, value);
+    }
+  }
+  overrides = std::move(left);
+  return taken;
+}
+
+int search(
+    const Node& sources,
+    const train::TrainConfig& config,
+    const train::TrainSpecs& specs,
+    const plan::Machine& machine,
+    const Options& options) {
+  require(options.devices > 0, "lehr plan --search: expected the number of devices, --devices N");
+  const plan::SearchResult result = with_places(sources, [&] {
+    return plan::search_plans(
+        config,
+        specs.at(config.model),
+        machine,
+        {.devices = options.devices, .microbatch_rows = options.microbatch_sizes});
+  });
+  std::fputs(plan::search_text(result, machine).c_str(), stdout);
+  if (result.best.empty()) {
+    return 3;
+  }
+  if (!options.output.empty()) {
+    plan::write_plan(result.best.front().plan, options.output);
+  }
+  return 0;
+}
+}  // namespace
+
+int plan(const std::vector<std::string>& args, const train::TrainSpecs& specs) {
+  Options options;
+  Arguments arguments = parse_arguments(args, ConfigObject::of(options));
+  if (arguments.help) {
+    std::fputs(help().c_str(), stdout);
+    return 0;
+  }
+  const auto of_machine = take_machine(arguments.overrides);
+  if (options.calibrate) {
+    require(arguments.positionals.empty(), "lehr plan --calibrate: only measures the machine; leave the config out");
+    plan::Machine cpu = plan::load_machine("cpu", of_machine);
+    cpu.name = "this CPU";
+    std::fputs(to_toml(plan::calibrate_cpu(cpu)).c_str(), stdout);
+    return 0;
+  }
+  require(
+      arguments.positionals.size() == 1,
+      "lehr plan: expected one config file, found {}; lehr plan --help explains",
+      arguments.positionals.size());
+  const Node sources = merge_sources({.file = arguments.positionals[0], .overrides = arguments.overrides});
+  const auto config = from_node<train::TrainConfig>(sources, arguments.positionals[0]);
+  plan::Machine machine = plan::load_machine(options.machine, of_machine);
+  if (options.memory_gb > 0) {
+    require(
+        options.memory_gb > machine.reserved_gb,
+        "lehr plan --memory-gb: expected more than the {} GB of machine.reserved_gb, found {}",
+        machine.reserved_gb,
+        options.memory_gb);
+    machine.memory_gb = options.memory_gb;
+  }
+  require(
+      options.search || options.microbatch_sizes.empty(),
+      "lehr plan --microbatch-sizes: needs --search; for one plan set training.local_batch_size");
+  if (options.search) {
+    return search(sources, config, specs, machine, options);
+  }
+  const plan::Plan made = with_places(sources, [&] {
+    return plan::make_plan(
+        config, specs.at(config.model), machine, {.devices = options.devices, .compare_schedules = options.schedules});
+  });
+  std::fputs(plan::report_text(made).c_str(), stdout);
+  if (!options.output.empty()) {
+    plan::write_plan(made, options.output);
+  }
+  return made.fits() ? 0 : 3;
+}
+
+}  // namespace lehr::app

@@ -1,0 +1,164 @@
+// lehr score CONFIG.toml --output DIR
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "lehr/app/command.h"
+#include "lehr/app/model_and_data.h"
+#include "lehr/base/command_line.h"
+#include "lehr/base/error.h"
+#include "lehr/base/log.h"
+#include "lehr/base/suggest.h"
+#include "lehr/prune/score_model.h"
+#include "lehr/train/device.h"
+#include "lehr/train/precision.h"
+#include "lehr/train/train_spec.h"
+
+namespace lehr::app {
+
+namespace {
+struct Options {
+  std::optional<std::string> model;
+  std::string output;
+  std::optional<std::string> kinds;
+  std::string ffn_method = "iterative";
+  std::string expert_method = "mse";
+  int64_t max_rows = 256;
+  bool held_out = false;
+  void fields(FieldVisitor& v) {
+    v.optional("model", model, "Folder of a model; not given: the newest checkpoint of the config's run.");
+    v.required("output", output, "Folder for scores.json and scores.safetensors; scores in it are replaced.");
+    v.optional(
+        "kinds",
+        kinds,
+        "Kinds of parts to score, separated by commas: ffn_channels, kv_heads, experts, expert_channels, attention, "
+        "ffn; not given: all that the model has.");
+    v.optional(
+        "ffn_method",
+        ffn_method,
+        "For ffn_channels. iterative: repeatedly removes the channel that changes the output least; independent: "
+        "scores each channel by itself; l2: uses activations only.",
+        one_of({"iterative", "independent", "l2"}));
+    v.optional(
+        "expert_method",
+        expert_method,
+        "For experts. mse, cosine: distance between the outputs with and without the expert; voting: counts the "
+        "router's choices.",
+        one_of({"mse", "cosine", "voting"}));
+    v.optional(
+        "max_rows", max_rows, "Maximum number of sequences of training.seq_len tokens; not given: 256.", positive());
+    v.optional("held_out", held_out, "Use the held-out data instead of the training data.");
+  }
+};
+
+std::set<prune::Kind> kinds_of(const std::string& list) {
+  std::set<prune::Kind> kinds;
+  std::vector<std::string> known;
+  for (const prune::Kind kind : prune::kKinds) {
+    known.emplace_back(prune::name_of(kind));
+  }
+  for (size_t first = 0; first <= list.size();) {  // an empty name is refused
+    const size_t end = std::min(list.find(',', first), list.size());
+    const std::string name = list.substr(first, end - first);
+    const auto found = std::find(known.begin(), known.end(), name);
+    const auto near = suggest(name, known);
+    require(
+        found != known.end(),
+        "--kinds: expected names out of {}, found '{}'{}",
+        fmt::join(known, ", "),
+        name,
+        near ? fmt::format("; did you mean {}?", *near) : "");
+    kinds.insert(prune::kKinds[found - known.begin()]);
+    first = end + 1;
+  }
+  return kinds;
+}
+
+prune::ScoreOptions score_options(const Options& options) {
+  using prune::ExpertMethod;
+  using prune::FfnMethod;
+  return {
+      .kinds = options.kinds ? kinds_of(*options.kinds) : std::set<prune::Kind>(),
+      .ffn = options.ffn_method == "iterative"     ? FfnMethod::iterative
+             : options.ffn_method == "independent" ? FfnMethod::independent
+                                                   : FfnMethod::l2,
+      .experts = options.expert_method == "mse"      ? ExpertMethod::mse
+                 : options.expert_method == "cosine" ? ExpertMethod::cosine
+                                                     : ExpertMethod::voting};
+}
+
+void write(train::TrainConfig config, const Options& options, const descriptor::ModelFamilies& families) {
+  const prune::ScoreOptions wanted = score_options(options);
+  prune::require_writable(options.output);
+  const at::Device device = train::choose_device(config.training.device);
+  config.data.repeat = false;
+  const auto [folder, opened, tokenizer, data, task] = open_model_and_data(config, options.model, families);
+  require(
+      !opened.has_adapters(),
+      "{}: holds adapters, whose parts are those of their base; merge them into it first: lehr merge --adapter {}",
+      folder.string(),
+      folder.string());
+  require(
+      !options.held_out || data.validation,
+      "lehr score: --held-out: the config has no held-out data; set data.validation_fraction or data.validation_path");
+  const auto& descriptor = families.descriptor_of_hf_folder(folder);
+  const auto model = opened.load(device, train::compute_type(config.training));
+
+  Logger log;
+  const auto rows = train::RowShare::all(std::min(config.validation.local_batch_size, options.max_rows));
+  const auto& source = options.held_out ? data.validation : data.train_once;
+  prune::Scores scores = prune::score_model(
+      *model,
+      descriptor,
+      {.task = *task,
+       .open = [&source, rows, most = options.max_rows] { return source(rows, most); },
+       .progress = [&](int64_t done, int64_t all) { log.live(fmt::format("scored {} of {} batches", done, all)); }},
+      wanted);
+  log.end_live();
+  scores.facts.set("model", Node(std::filesystem::weakly_canonical(folder).filename().string()));
+  scores.facts.set("model_type", Node(opened.args->model_type()));
+  Node layers = Node::make_list();
+  for (const auto& block : opened.args->block_configs()) {
+    layers.push_back(Node(descriptor::describe(block)));
+  }
+  scores.facts.set("layers", std::move(layers));
+  scores.facts.set("data", Node(options.held_out ? "held out" : "training"));
+  prune::write_scores(options.output, scores);
+
+  const int64_t tokens = scores.facts.at("num_tokens").as_int();
+  for (const auto& [kind, formula] : scores.facts.at("formulas").entries()) {
+    fmt::print("{}: {}\n", kind, formula.as_string());
+  }
+  fmt::print("{}: scores of {} by {} tokens\n", options.output, folder.string(), tokens);
+}
+}  // namespace
+
+int score(const std::vector<std::string>& args, const train::TrainSpecs& specs) {
+  Options options;
+  const Arguments arguments = parse_arguments(args, ConfigObject::of(options));
+  if (arguments.help) {
+    std::fputs(
+        ("lehr score CONFIG.toml --output DIR [--model DIR] [--section.key=value ...]\n\n"
+         "Runs a model on the data of a config and computes the importance of each of its parts: a score for each FFN\n"
+         "channel, each KV head, each expert of an MoE layer, and for the attention and the FFN of each layer as a\n"
+         "whole. lehr prune makes a smaller model of the parts with the highest scores.\n\n"
+         "  lehr score CONFIG.toml --output scores                       # all kinds of parts that the model has\n"
+         "  lehr score CONFIG.toml --output scores --kinds kv_heads,ffn  # only these\n\n"
+         "Batches have validation.local_batch_size sequences. docs/score.md has the formulas.\n\n" +
+         arguments_help(ConfigObject::of(options)))
+            .c_str(),
+        stdout);
+    return 0;
+  }
+  require(arguments.positionals.size() == 1, "lehr score: expected one config file; see lehr score --help");
+  const Node sources = merge_sources({.file = arguments.positionals[0], .overrides = arguments.overrides});
+  const auto config = from_node<train::TrainConfig>(sources, arguments.positionals[0]);
+  with_places(sources, [&] {
+    write(config, options, specs.families());
+    return 0;
+  });
+  return 0;
+}
+
+}  // namespace lehr::app

@@ -1,0 +1,147 @@
+// lehr tokenize: converts lines to ids and back, or whole corpora to a token file.
+#include <cstdio>
+#include <iostream>
+
+#include "lehr/app/command.h"
+#include "lehr/base/command_line.h"
+#include "lehr/base/error.h"
+#include "lehr/base/json.h"
+#include "lehr/base/log.h"
+#include "lehr/data/tokenize_corpus.h"
+#include "lehr/data/tokenizer.h"
+
+namespace lehr::app {
+
+namespace {
+struct Options {
+  std::string tokenizer;
+  std::optional<std::string> output;
+  bool jsonl = false;
+  bool decode = false;
+  bool skip_special = false;
+  bool append_eos = true;
+  std::string kind = "auto";
+  std::string text_key = "text";
+  std::string split_documents;
+  int64_t threads = 0;
+  void fields(FieldVisitor& v) {
+    v.required("tokenizer", tokenizer, "\"byte\", a folder with tokenizer.json, or the file itself.");
+    v.optional("output", output, "Token file to write, for example corpus.tokens.");
+    v.optional("jsonl", jsonl, "Read lines {\"text\": ...} from standard input, and write lines {\"ids\": [...]}.");
+    v.optional("decode", decode, "With --jsonl: convert lines {\"ids\": [...]} to lines {\"text\": ...}.");
+    v.optional("skip_special", skip_special, "With --decode: leave special tokens out.");
+    v.optional(
+        "append_eos", append_eos, "Append the tokenizer's end-of-text id to each document (--no-append-eos: do not).");
+    v.optional("kind", kind, "Format of the files; auto: by their names.", one_of({"auto", "text", "jsonl"}));
+    v.optional("text_key", text_key, "Key of the text in JSON lines.");
+    v.optional(
+        "split_documents",
+        split_documents,
+        "End of a document in a text file: \"line\", \"blank_line\" or a separator.");
+    v.optional("threads", threads, "Number of encoding threads; 0: all cores.", at_least(0));
+  }
+};
+
+Node ids_node(const std::vector<int32_t>& ids) {
+  Node list = Node::make_list();
+  for (const int32_t id : ids) {
+    list.push_back(Node(static_cast<int64_t>(id)));
+  }
+  return list;
+}
+
+void convert_lines(const Options& options, const data::Tokenizer& tokenizer) {
+  std::string line;
+  for (int64_t number = 1; std::getline(std::cin, line); ++number) {
+    if (line.empty()) {
+      continue;
+    }
+    const std::string where = fmt::format("standard input, line {}", number);
+    const Node input = parse_json(line, where);
+    Node result = Node::make_table();
+    if (options.decode) {
+      std::vector<int32_t> ids;
+      for (const Node& id : input.at("ids").items()) {
+        const int64_t wide = id.as_int();
+        require(
+            wide >= 0 && wide < tokenizer.vocab_size(),
+            "{}: ids: expected ids from 0 to {}, found {}",
+            where,
+            tokenizer.vocab_size() - 1,
+            wide);
+        ids.push_back(static_cast<int32_t>(wide));
+      }
+      result.set("text", Node(tokenizer.decode(ids, options.skip_special)));
+    } else {
+      result.set("ids", ids_node(tokenizer.encode(input.at(options.text_key).as_string())));
+    }
+    std::cout << to_json(result) << '\n';
+  }
+  std::cout.flush();
+}
+
+void write_token_file(
+    const Options& options, const data::Tokenizer& tokenizer, const std::vector<std::string>& inputs) {
+  std::vector<data::TextSource> sources;
+  for (const auto& input : inputs) {
+    sources.push_back(
+        {.path = input,
+         .kind = options.kind == "text"    ? data::TextKind::text
+                 : options.kind == "jsonl" ? data::TextKind::jsonl
+                                           : data::TextKind::by_name,
+         .text_key = options.text_key,
+         .split_documents = options.split_documents});
+  }
+  Logger log;
+  const auto info = data::tokenize_corpus(
+      std::move(sources),
+      tokenizer,
+      *options.output,
+      {.num_threads = options.threads,
+       .append_eos = options.append_eos,
+       .progress = [&](const data::TokenizeProgress& p) {
+         log.live(fmt::format(
+             "{} of {} read, {} documents, {} tokens",
+             human_bytes(static_cast<double>(p.finished_bytes)),
+             human_bytes(static_cast<double>(p.total_bytes)),
+             human_count(static_cast<double>(p.documents)),
+             human_count(static_cast<double>(p.tokens))));
+       }});
+  log.end_live();
+  log.info("{}: {} tokens in {} documents", *options.output, info.num_tokens, info.num_documents);
+}
+}  // namespace
+
+int tokenize(const std::vector<std::string>& args) {
+  Options options;
+  const Arguments arguments = parse_arguments(args, ConfigObject::of(options));
+  if (arguments.help) {
+    std::fputs(
+        ("lehr tokenize --tokenizer DIR INPUT... --output corpus.tokens\n"
+         "lehr tokenize --tokenizer DIR --jsonl [--decode] < lines\n\n"
+         "Converts text files, JSON lines (also .gz and .zst) or folders of them to a memory-mapped token file for\n"
+         "[[data.datasets]], or converts standard input line by line.\n\n" +
+         arguments_help(ConfigObject::of(options)))
+            .c_str(),
+        stdout);
+    return 0;
+  }
+  const bool corpus = !arguments.positionals.empty();
+  require(
+      arguments.overrides.empty(),
+      "lehr tokenize: '--{}' is not an option; see --help",
+      arguments.overrides.empty() ? "" : arguments.overrides[0].first);
+  require(
+      corpus != options.jsonl, "lehr tokenize: expected either input files, or --jsonl for standard input; see --help");
+  require(!corpus || options.output, "lehr tokenize: expected --output, the token file to write");
+  require(options.jsonl || !options.decode, "lehr tokenize: --decode needs --jsonl");
+  const auto tokenizer = data::load_tokenizer(options.tokenizer);
+  if (options.jsonl) {
+    convert_lines(options, *tokenizer);
+  } else {
+    write_token_file(options, *tokenizer, arguments.positionals);
+  }
+  return 0;
+}
+
+}  // namespace lehr::app

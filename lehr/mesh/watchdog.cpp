@@ -1,0 +1,382 @@
+#include "lehr/mesh/watchdog.h"
+
+#include <fmt/ranges.h>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include <sstream>
+
+#include "lehr/mesh/exception_text.h"
+
+namespace lehr::mesh {
+
+namespace {
+using Clock = CollectiveRecord::Clock;
+using std::chrono::milliseconds;
+
+// Keys of the store. The first failure is kept; the alarm asks every rank to report its state.
+const std::string kFailure = "failure";
+const std::string kAlarm = "alarm";
+const std::string kHeard = "heard";  // ranks that know of the failure and did not cause it
+const std::string kGone = "gone";
+const std::string kStoreGone = "what keeps the ranks' store, rank 0 or the launcher, is gone";
+constexpr size_t kMostNamed = 8;  // ranks in one message
+
+std::string where_key(int64_t rank) {
+  return fmt::format("where/{}", rank);
+}
+
+}  // namespace
+
+void publish_failure(c10d::Store& store, int64_t rank, const std::string& message) {
+  store.compareSet(kFailure, std::string(), fmt::format("{}\n{}", rank, message));
+  store.add(kAlarm, 1);
+}
+
+Watchdog::Watchdog(const c10::intrusive_ptr<c10d::Store>& store, Options options)
+    : store_(store, options.answer_time), options_(std::move(options)) {
+  coordinates_ = [](int64_t) { return std::string(); };
+  thread_ = std::thread([this] { watch(); });
+}
+
+Watchdog::~Watchdog() {
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  wake_.notify_all();
+  store_.close();
+  thread_.join();
+}
+
+void Watchdog::set_coordinates(std::function<std::string(int64_t rank)> coordinates) {
+  const std::lock_guard lock(mutex_);
+  coordinates_ = std::move(coordinates);
+}
+
+std::string Watchdog::called(int64_t rank) const {
+  const std::lock_guard lock(mutex_);
+  const std::string place = coordinates_(rank);
+  return place.empty() ? fmt::format("rank {}", rank) : fmt::format("rank {} ({})", rank, place);
+}
+
+void Watchdog::watch() {
+  // All ranks of a large world poll one store.
+  const milliseconds interval(300 + options_.world_size);
+  bool alarmed = false;
+  auto reached = Clock::now();  // the store, or a machine that keeps a connection to it
+  std::unique_lock lock(mutex_);
+  while (!wake_.wait_for(lock, interval, [this] { return ending_; })) {
+    lock.unlock();
+    look_at_device();
+    try {
+      alarmed = alarmed || store_.check(kAlarm);
+      if (alarmed) {
+        publish_where();
+        look_for_failure();
+      }
+      reached = Clock::now();
+    } catch (const StoreTimeout&) {
+      // The store is busy, or its machine hangs: collectives continue, and fail if they cannot.
+      reached = Clock::now();
+    } catch (const std::exception&) {
+      if (Clock::now() - reached >= options_.store_patience) {
+        set_failure(kStoreGone, -1);
+      }
+    }
+    lock.lock();
+  }
+}
+
+// The ring may have overwritten the entry; its time then counts from now.
+CollectiveRecord Watchdog::record_of(int64_t ticket) const {
+  const auto found = log_.find(ticket);
+  return found ? *found : CollectiveRecord{.name = "a collective", .axis = "?", .start = Clock::now()};
+}
+
+void Watchdog::look_at_device() {
+  std::optional<UnfinishedWorks::Failed> bad = on_device_.forget_done();
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure_) {
+      return;  // connections are broken, and so is the device's pending work over them
+    }
+  }
+  const auto oldest = on_device_.oldest();
+  if (!bad && oldest && options_.timeout.count() > 0 && Clock::now() - oldest->record.start >= options_.timeout) {
+    bad = {.work = *oldest, .problem = "the device has not done it"};
+  }
+  if (!bad) {
+    return;
+  }
+  try {
+    explain(bad->work.record, bad->work.ranks, bad->problem, /*of_device=*/true);
+  } catch (const PeerFailure& failure) {
+    const std::lock_guard lock(mutex_);
+    if (!failure_) {
+      failure_.emplace(failure);
+    }
+  }
+}
+
+void Watchdog::publish_where() {
+  std::string word = log_.where();
+  on_device_.forget_done();
+  if (const auto oldest = on_device_.oldest()) {
+    word += "; its device has not done " + oldest->record.describe();
+  }
+  for (const GroupCount& group : log_.groups()) {
+    word +=
+        fmt::format("\n{} {} {} {}", group.key, group.started, group.started > 0 ? group.last : "-", group.last_bytes);
+  }
+  store_.set(where_key(options_.rank), word);
+}
+
+void Watchdog::look_for_failure() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure_) {
+      return;
+    }
+  }
+  if (!store_.check(kFailure)) {
+    return;
+  }
+  const std::string text = store_.get(kFailure);
+  const size_t line = text.find('\n');
+  const int64_t culprit = std::stoll(text.substr(0, line));
+  const std::string message = text.substr(line + 1);
+  if (culprit == options_.rank) {
+    return;
+  }
+  const std::string full = culprit < 0 ? message : fmt::format("{} failed: {}", called(culprit), message);
+  if (!set_failure(full, culprit)) {
+    return;
+  }
+  if (on_device_.oldest()) {
+    options_.disconnect();  // the host may be waiting for the device, and reaches no collective that would notice
+  }
+  store_.add(kHeard, 1);
+}
+
+// Returns false if there was a failure already, which is kept.
+bool Watchdog::set_failure(const std::string& message, int64_t culprit) {
+  std::unique_lock lock(mutex_);
+  if (failure_) {
+    return false;
+  }
+  failure_.emplace(message, culprit);
+  const auto message_under_way = message_;
+  lock.unlock();  // an abort may wait for a thread that wants the lock
+  if (message_under_way) {
+    message_under_way->abort();
+  }
+  return true;
+}
+
+void Watchdog::check() const {
+  std::unique_lock lock(mutex_);
+  if (failure_) {
+    const PeerFailure failure = *failure_;
+    lock.unlock();  // as above
+    options_.disconnect();
+    throw PeerFailure(failure);
+  }
+}
+
+// Registers a message's work, which a failure then aborts.
+void Watchdog::expect_message(const c10::intrusive_ptr<c10d::Work>& work) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!failure_) {
+      message_ = work;
+      return;
+    }
+  }
+  check();  // nothing else would end the wait
+}
+
+void Watchdog::wait(
+    const c10::intrusive_ptr<c10d::Work>& work, int64_t ticket, bool message, const std::vector<int64_t>& ranks) {
+  log_.waits(ticket);
+  try {
+    if (message) {
+      expect_message(work);
+      const bool done = work->wait();
+      {
+        const std::lock_guard lock(mutex_);
+        message_.reset();
+      }
+      if (!done) {
+        fail_runtime("it was aborted");
+      }
+    } else {
+      // Waits in slices, to notice that another rank has failed. A slice that times out throws, as a failure does.
+      for (bool done = false; !done;) {
+        check();
+        try {
+          done = work->wait(milliseconds(250));
+        } catch (const std::exception&) {
+          if (work->isCompleted()) {
+            if (!work->isSuccess()) {
+              throw;
+            }
+            done = true;
+          }
+        }
+      }
+    }
+  } catch (const PeerFailure&) {
+    throw;
+  } catch (const std::exception& problem) {
+    {
+      const std::lock_guard lock(mutex_);
+      message_.reset();
+    }
+    explain(ticket, ranks, problem.what());
+  }
+  log_.end(ticket);
+  bool done = false;
+  try {
+    done = is_done(*work);
+  } catch (const std::exception& problem) {
+    explain(record_of(ticket), ranks, exception_text(problem), /*of_device=*/true);
+  }
+  if (!done) {
+    on_device_.add({.work = work, .record = record_of(ticket), .ranks = ranks});
+  }
+}
+
+// Returns what a rank did instead of joining a collective, from its report; nullopt if it joined.
+std::optional<std::string> Watchdog::absence(
+    const std::string& word, const std::string& group_key, const CollectiveRecord& missed) const {
+  std::istringstream lines(word);
+  std::string where;
+  std::getline(lines, where);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream parts(line);
+    std::string key, last;
+    int64_t started = 0, bytes = 0;
+    parts >> key >> started >> last >> bytes;
+    if (key != group_key || started < missed.number) {
+      continue;
+    }
+    const bool uneven = last == "all_to_all";
+    if (started == missed.number && (last != missed.name || (!uneven && bytes != missed.bytes))) {
+      return fmt::format("called {} of {} bytes, not of {}, as this number", last, bytes, missed.bytes);
+    }
+    return std::nullopt;
+  }
+  return fmt::format("did not enter the collective; it {}", where);
+}
+
+void Watchdog::explain(int64_t ticket, const std::vector<int64_t>& ranks, const std::string& problem) {
+  explain(record_of(ticket), ranks, problem, /*of_device=*/false);
+}
+
+void Watchdog::explain(
+    const CollectiveRecord& record, const std::vector<int64_t>& ranks, const std::string& problem, bool of_device) {
+  const auto started = record.start;
+  const bool late = options_.timeout.count() > 0 && Clock::now() - started >= options_.timeout * 9 / 10;
+  const std::string what = fmt::format(
+      "{} (ranks {}) {}",
+      record.describe(),
+      fmt::join(ranks, ", "),
+      late ? fmt::format("was not finished within {}", seconds_text(options_.timeout)) : "failed");
+  std::string report;
+  try {
+    publish_where();
+    store_.add(kAlarm, 1);
+    const auto has_word = [&](int64_t rank) { return rank == options_.rank || store_.check(where_key(rank)); };
+    // A broken connection means that a rank is ending: its own message may follow.
+    const auto deadline = Clock::now() + options_.patience;
+    while (Clock::now() < deadline) {
+      look_for_failure();
+      check();
+      if (late && std::all_of(ranks.begin(), ranks.end(), has_word)) {
+        break;
+      }
+      std::this_thread::sleep_for(milliseconds(50));
+    }
+    std::vector<std::string> absent;
+    const std::string key = log_.groups().empty() ? "" : log_.groups()[record.group].key;
+    for (const int64_t rank : ranks) {
+      if (!has_word(rank)) {
+        absent.push_back(called(rank) + " is silent: dead or hung");
+      } else if (rank != options_.rank && record.number > 0) {
+        if (const auto instead = absence(store_.get(where_key(rank)), key, record)) {
+          absent.push_back(called(rank) + " " + *instead);
+        }
+      }
+    }
+    if (absent.size() > kMostNamed) {
+      const size_t more = absent.size() - kMostNamed;
+      absent.resize(kMostNamed);
+      absent.push_back(fmt::format("and {} more", more));
+    }
+    // A missing rank is a better explanation than a broken connection, but not than a device that failed.
+    if (absent.empty() || (of_device && !late)) {
+      absent.insert(absent.begin(), problem);
+      report = fmt::format("{} on {}: {}", what, called(options_.rank), fmt::join(absent, "; "));
+    } else {
+      report = fmt::format("{}: {}", what, fmt::join(absent, "; "));
+    }
+    store_.run([report](c10d::Store& store) { publish_failure(store, -1, report); });
+    look_for_failure();  // All ranks report the same failure: the first one.
+  } catch (const PeerFailure&) {
+    throw;
+  } catch (const StoreTimeout& silence) {
+    report = fmt::format("{}: {} (and {})", what, problem, silence.what());
+  } catch (const std::exception&) {
+    report = fmt::format("{}: {} (and {})", what, problem, kStoreGone);
+  }
+  check();
+  {
+    const std::lock_guard lock(mutex_);
+    failure_.emplace(report, -1);  // set before a device that waits lets the host continue
+  }
+  options_.disconnect();
+  throw PeerFailure(report, -1);
+}
+
+void Watchdog::fail(const std::string& message) noexcept {
+  failed_ = true;
+  try {
+    store_.run([rank = options_.rank, message](c10d::Store& store) { publish_failure(store, rank, message); });
+  } catch (const std::exception&) {
+    // No rank is left to tell.
+  }
+  options_.disconnect();
+}
+
+void Watchdog::wait_for_count(const std::string& key, int64_t count, milliseconds limit) {
+  const auto deadline = Clock::now() + limit;
+  while (store_.add(key, 0) < count && Clock::now() < deadline) {
+    std::this_thread::sleep_for(milliseconds(20));
+  }
+}
+
+void Watchdog::shut_down(milliseconds limit) noexcept {
+  try {
+    {
+      const std::lock_guard lock(mutex_);
+      ending_ = true;  // The state reported last stays.
+    }
+    wake_.notify_all();
+    store_.set(where_key(options_.rank), "has ended without an error");
+    store_.add(kGone, 1);
+    wait_for_count(kGone, limit.count() > 0 ? options_.world_size : 0, limit);
+  } catch (const std::exception&) {
+    // The store has ended first.
+  }
+}
+
+void Watchdog::wait_until_peers_know(milliseconds limit) noexcept {
+  try {
+    wait_for_count(kHeard, options_.world_size - 1, limit);
+  } catch (const std::exception&) {
+    // The store has ended first.
+  }
+}
+
+}  // namespace lehr::mesh

@@ -1,0 +1,83 @@
+#include "lehr/model/qwen3_moe/family.h"
+
+#include <array>
+
+#include "lehr/base/error.h"
+#include "lehr/model/define_decoder_family.h"
+
+namespace lehr::model {
+
+template class DecoderImpl<Qwen3MoELayer, Qwen3MoELayerParameters>;
+LEHR_DEFINE_DECODER_FAMILY(Qwen3MoE, qwen3_moe)
+
+namespace {
+struct Family {
+  static constexpr const char* kModelType = "qwen3_moe";
+  static constexpr const char* kArchitecture = "Qwen3Moe";
+  using Layer = Qwen3MoELayer;
+  static constexpr descriptor::DecoderForm kForm{.qk_norm = true};
+  static constexpr std::array kRequiredKeys{"num_experts_per_tok", "moe_intermediate_size", "num_key_value_heads"};
+
+  static Qwen3MoELayerParameters layer_parameters(const DecoderConfig& config) {
+    require(config.moe.has_value(), "model: expected a shape with experts, found none (num_experts_per_tok)");
+    const MoEConfig& moe = *config.moe;
+    return {
+        .hidden_size = config.hidden_size,
+        .intermediate_size = moe.moe_intermediate_size,
+        .num_experts = moe.num_experts,
+        .experts_top_k = moe.num_experts_per_tok,
+        .num_attention_heads = config.num_attention_heads,
+        .num_key_value_heads = config.num_key_value_heads,
+        .rms_norm_eps = config.rms_norm_eps,
+        .head_dim = config.head_dim,
+        .norm_topk_prob = moe.norm_topk_prob,
+        .decoder_sparse_step = moe.decoder_sparse_step,
+        .mlp_only_layers = moe.mlp_only_layers,
+        .enable_expert_bias = moe.expert_bias,
+        .dense_intermediate_size = config.intermediate_size,
+        .initializer_range = config.initializer_range};
+  }
+};
+
+struct Size {
+  int64_t hidden_size, layers, heads, key_value_heads, intermediate_size, experts, top_k, expert_intermediate_size;
+  double rope_theta;
+};
+
+DecoderConfig published(const Size& size) {
+  return {
+      .vocab_size = 151936,
+      .hidden_size = size.hidden_size,
+      .intermediate_size = size.intermediate_size,
+      .num_hidden_layers = size.layers,
+      .num_attention_heads = size.heads,
+      .num_key_value_heads = size.key_value_heads,
+      .head_dim = 128,
+      .max_position_embeddings = 40960,
+      .rms_norm_eps = 1e-6,
+      .rope_theta = size.rope_theta,
+      .moe = MoEConfig{
+          .num_experts = size.experts,
+          .num_experts_per_tok = size.top_k,
+          .moe_intermediate_size = size.expert_intermediate_size}};
+}
+
+DecoderConfig debug_model() {
+  DecoderConfig config = published({256, 8, 16, 8, 3072, 64, 8, 768, 1e6});
+  config.vocab_size = 2048;
+  config.max_position_embeddings = 4096;
+  return config;
+}
+}  // namespace
+
+descriptor::ModelFamily qwen3_moe_family() {
+  return make_decoder_family<Family>(
+      "qwen3_moe",
+      {
+          {"debugmodel", debug_model()},
+          {"30B-A3B", published({2048, 48, 32, 4, 6144, 128, 8, 768, 1e6})},
+          {"235B-A22B", published({4096, 94, 64, 4, 12288, 128, 8, 1536, 5e6})},
+      });
+}
+
+}  // namespace lehr::model

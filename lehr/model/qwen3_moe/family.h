@@ -1,0 +1,16 @@
+// The Qwen3 MoE family: its models, the functions that lay them out on a mesh, and its sizes.
+#pragma once
+
+#include "lehr/descriptor/model_args.h"
+#include "lehr/model/decoder_family.h"
+#include "lehr/model/qwen3_moe/layer.h"
+
+namespace lehr::model {
+
+LEHR_DECODER_FAMILY(Qwen3MoE, qwen3_moe);
+extern template class DecoderImpl<Qwen3MoELayer, Qwen3MoELayerParameters>;
+
+/// Returns the family "qwen3_moe", with the published sizes and "debugmodel".
+descriptor::ModelFamily qwen3_moe_family();
+
+}  // namespace lehr::model

@@ -1,0 +1,157 @@
+// Global norm and scaling of a list of tensors. All tensors are split into pieces of bounded size, so that threads are
+// equally busy with a few large or many small tensors.
+#include "lehr/ops/global_norm.h"
+
+#include <ATen/ops/_foreach_norm.h>
+#include <ATen/ops/scalar_tensor.h>
+
+#include <algorithm>
+#include <map>
+
+#include "lehr/base/operation_meter.h"
+#include "lehr/base/operator_profile.h"
+#include "lehr/base/parallel.h"
+#include "lehr/ops/dispatch.h"
+
+namespace lehr::ops {
+
+namespace {
+constexpr int64_t kPiece = 1 << 16;
+
+// Elements [first, first + count) of a tensor, in the order of memory.
+struct Piece {
+  const at::Tensor* tensor;
+  int64_t first;
+  int64_t count;
+};
+
+bool has_cuda_kernel(const at::Tensor& tensor) {
+  return cuda::supports(tensor) && tensor.is_non_overlapping_and_dense();
+}
+
+bool has_kernel(const at::Tensor& tensor) {
+  return tensor.is_cpu() && cpu::supports(tensor) && tensor.is_non_overlapping_and_dense() && !has_cuda_kernel(tensor);
+}
+
+// Returns the tensors with CUDA kernels, by device.
+std::map<int, std::vector<at::Tensor>> on_gpus(const std::vector<at::Tensor>& tensors) {
+  std::map<int, std::vector<at::Tensor>> lists;
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.defined() && tensor.numel() > 0 && has_cuda_kernel(tensor)) {
+      lists[tensor.device().index()].push_back(tensor);
+    }
+  }
+  return lists;
+}
+
+std::vector<Piece> pieces_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<Piece> pieces;
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.defined() && has_kernel(tensor)) {
+      for (int64_t first = 0; first < tensor.numel(); first += kPiece) {
+        pieces.push_back({&tensor, first, std::min(kPiece, tensor.numel() - first)});
+      }
+    }
+  }
+  return pieces;
+}
+}  // namespace
+
+at::Tensor sum_of_squares(const std::vector<at::Tensor>& tensors) {
+  const OperatorScope scope(OperatorKind::clipping, "lehr::sum_of_squares");
+  report_moved(tensors);
+  const at::NoGradGuard no_grad;
+  const std::vector<Piece> pieces = pieces_of(tensors);
+  const Arch arch = current_arch();
+  std::vector<double> sums(pieces.size());
+  parallel_for(0, static_cast<int64_t>(pieces.size()), 1, [&](int64_t first, int64_t last) {
+    for (auto i = static_cast<size_t>(first); i < static_cast<size_t>(last); ++i) {
+      const Piece& piece = pieces[i];
+      cpu::with_element_type(piece.tensor->scalar_type(), [&](auto element) {
+        using T = decltype(element);
+        sums[i] = kernels<T>(arch).sum_of_squares(cpu::elements<T>(*piece.tensor) + piece.first, piece.count);
+      });
+    }
+  });
+  double sum = 0;  // in the order of pieces, not of threads
+  for (const double part : sums) {
+    sum += part;
+  }
+  std::vector<at::Tensor> rest;
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.defined() && tensor.numel() > 0 && !has_kernel(tensor) && !has_cuda_kernel(tensor)) {
+      rest.push_back(tensor);
+    }
+  }
+  at::Tensor total = at::scalar_tensor(sum, at::kDouble);
+  const auto add = [&](const at::Tensor& more) {
+    total = more + (total.is_cpu() ? total : total.to(more.device()));  // ATen adds CPU scalars to tensors anywhere
+  };
+  for (const auto& [index, list] : on_gpus(tensors)) {
+    add(cuda::sum_of_squares(list));
+  }
+  if (!rest.empty()) {
+    add(at::stack(at::_foreach_norm(rest, 2, at::kDouble)).square().sum());
+  }
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.defined()) {
+      return total.to(tensor.device());
+    }
+  }
+  return total;
+}
+
+at::Tensor global_norm(const std::vector<at::Tensor>& tensors) {
+  return sum_of_squares(tensors).sqrt();
+}
+
+namespace {
+// Scales the tensors that have CPU kernels.
+void scale_pieces(const std::vector<at::Tensor>& tensors, double factor) {
+  const std::vector<Piece> pieces = pieces_of(tensors);
+  const Arch arch = current_arch();
+  parallel_for(0, static_cast<int64_t>(pieces.size()), 1, [&](int64_t first, int64_t last) {
+    for (auto i = static_cast<size_t>(first); i < static_cast<size_t>(last); ++i) {
+      const Piece& piece = pieces[i];
+      cpu::with_element_type(piece.tensor->scalar_type(), [&](auto element) {
+        using T = decltype(element);
+        kernels<T>(arch).scale(cpu::elements<T>(*piece.tensor) + piece.first, factor, piece.count);
+      });
+    }
+  });
+}
+}  // namespace
+
+void scale_(const std::vector<at::Tensor>& tensors, double factor) {
+  scale_(tensors, at::scalar_tensor(factor, at::kDouble));
+}
+
+void scale_(const std::vector<at::Tensor>& tensors, const at::Tensor& of_any_type) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor factor = of_any_type.detach().to(at::kDouble).reshape({});
+  if (!cuda::on_gpu(factor) && factor.item<double>() == 1) {
+    return;
+  }
+  report_moved(tensors);  // reads
+  report_moved(tensors);  // writes
+  if (std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& t) { return t.defined() && has_kernel(t); })) {
+    scale_pieces(tensors, factor.item<double>());
+  }
+  for (const auto& [index, list] : on_gpus(tensors)) {
+    cuda::scale_(list, factor);
+  }
+  for (const at::Tensor& tensor : tensors) {
+    if (!tensor.defined()) {
+      continue;
+    }
+    if (has_kernel(tensor) || has_cuda_kernel(tensor)) {
+      tensor.unsafeGetTensorImpl()->bump_version();
+    } else if (factor.is_cpu()) {
+      tensor.mul_(factor);
+    } else {
+      tensor.copy_(tensor.to(at::kDouble) * factor);  // ATen would round the factor to the tensor's type
+    }
+  }
+}
+
+}  // namespace lehr::ops

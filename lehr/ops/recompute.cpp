@@ -1,0 +1,105 @@
+#include "lehr/ops/recompute.h"
+
+#include <utility>
+
+namespace lehr::ops {
+
+namespace {
+using torch::autograd::AutogradContext;
+using torch::autograd::Node;
+using torch::autograd::variable_list;
+
+thread_local bool t_remakes_products = false;
+
+// Reference from a reader's context to the node that recomputes its input. The node precedes the reader in the graph,
+// so there is no reference cycle.
+struct MadeBy : torch::CustomClassHolder {
+  MadeBy(std::shared_ptr<Node> made_by, const at::Tensor& input)
+      : node(std::move(made_by)), sizes(input.sizes().vec()) {}
+  std::shared_ptr<Node> node;
+  std::vector<int64_t> sizes;
+};
+
+Recompute* remaker_of(const Node& node) {
+  for (const auto& hook : node.pre_hooks()) {
+    if (auto* const found = dynamic_cast<Recompute*>(hook.get())) {
+      return found;
+    }
+  }
+  return nullptr;
+}
+
+// Returns the node that can recompute `input`; null if there is none. A tensor that was written to since has another
+// node, or another version if it was written to without grad mode. A reshaped view is recomputed through its base.
+std::shared_ptr<Node> maker_of(const at::Tensor& input) {
+  const auto able = [](const at::Tensor& tensor) -> std::shared_ptr<Node> {
+    const Recompute* const remaker = tensor.grad_fn() ? remaker_of(*tensor.grad_fn()) : nullptr;
+    return remaker != nullptr && remaker->makes(tensor) ? tensor.grad_fn() : nullptr;
+  };
+  if (!input.grad_fn()) {
+    return nullptr;
+  }
+  if (!input.is_view()) {
+    return able(input);
+  }
+  const at::Tensor base(input._base());
+  const bool other_shape_only = input.numel() == base.numel() && input.is_contiguous() && base.is_contiguous();
+  return other_shape_only ? able(base) : nullptr;
+}
+}  // namespace
+
+RecomputeMatmuls::RecomputeMatmuls(bool on) : before_(std::exchange(t_remakes_products, on)) {}
+
+RecomputeMatmuls::~RecomputeMatmuls() {
+  t_remakes_products = before_;
+}
+
+bool RecomputeMatmuls::on() {
+  return t_remakes_products;
+}
+
+bool can_recompute(const at::Tensor& tensor) {
+  return maker_of(tensor) != nullptr;
+}
+
+at::Tensor Recompute::tensor() {
+  const std::lock_guard lock(mutex_);
+  if (!made_.defined()) {
+    const at::NoGradGuard no_grad;
+    made_ = make_();
+  }
+  return made_;
+}
+
+variable_list Recompute::operator()(const variable_list& grads) {
+  const std::lock_guard lock(mutex_);
+  made_.reset();
+  return grads;
+}
+
+at::Tensor save_or_recompute(AutogradContext* ctx, const char* name, const at::Tensor& input) {
+  const auto node = maker_of(input);
+  if (node == nullptr) {
+    return input;
+  }
+  ctx->saved_data[name] = c10::IValue::make_capsule(c10::make_intrusive<MadeBy>(node, input));
+  return {};
+}
+
+at::Tensor save_operand(AutogradContext* ctx, const char* name, const at::Tensor& input, const at::Tensor& weight) {
+  return weight.requires_grad() || RecomputeMatmuls::on() ? save_or_recompute(ctx, name, input) : at::Tensor();
+}
+
+at::Tensor saved_or_recomputed(AutogradContext* ctx, const char* name, const at::Tensor& saved) {
+  if (saved.defined()) {
+    return saved.detach();
+  }
+  const auto found = ctx->saved_data.find(name);
+  if (found == ctx->saved_data.end()) {
+    return {};
+  }
+  const auto made_by = c10::static_intrusive_pointer_cast<MadeBy>(found->second.toCapsule());
+  return remaker_of(*made_by->node)->tensor().view(made_by->sizes);
+}
+
+}  // namespace lehr::ops

@@ -1,0 +1,100 @@
+// Schedule of FSDP: units are unsharded, prefetched, resharded and their gradients reduce-scattered at calls of modules
+// and at the matching nodes of backward.
+//
+// Collectives are issued at three points of the program only: when a module is called, when autograd reaches the output
+// of that call, and when it has passed the beginning of the unit. Autograd runs nodes in the reverse order of their
+// creation, and a unit's output depends on its parameters even if no operator used them. So ranks that run the same
+// modules issue the same collectives in the same order, whatever their data.
+//
+// If dgrad and wgrad run apart (ops/weight_gradients.h), dgrad reshards the unit as a whole backward does, and keeps
+// the gradients that it has. Wgrad adds those of the matmuls, and then reduce-scatters, unit by unit in the order of
+// dgrad.
+#pragma once
+
+#include <memory>
+#include <unordered_set>
+#include <vector>
+
+#include "lehr/nn/module_holder.h"
+#include "lehr/shard/fsdp_graph.h"
+#include "lehr/shard/fsdp_unit.h"
+#include "lehr/shard/gradient_sync.h"
+#include "lehr/shard/prefetch_order.h"
+
+namespace lehr::shard {
+
+class FsdpSchedule : public std::enable_shared_from_this<FsdpSchedule> {
+ public:
+  struct Unit {
+    std::unique_ptr<FsdpUnit> shards;
+    size_t modules = 1;
+    bool reshard = true;                 ///< Reshard after forward, ...
+    bool stays_at_end = false;           ///< ... except if forward ends with this unit and backward begins with it.
+    bool keep = false;                   ///< Reshard in finish_backward() only.
+    bool backward_reads_weights = true;  ///< False for embeddings: no unshard in backward.
+
+    std::shared_ptr<FsdpPass> pass = {};  // the pass that has not called all modules yet
+    int64_t graphs = 0;                   // passes whose backward has not ended
+    int64_t calls = 0;                    // calls since the last finish_backward(), ...
+    int64_t done = 0;                     // ... and those whose gradients were reduced
+    bool sent = false;                    // the step's gradients were handed to GradientSync
+  };
+
+  /// `count` is the counter that the units were constructed with.
+  FsdpSchedule(
+      std::vector<Unit> units,
+      std::unique_ptr<GradientSync> sync,
+      std::shared_ptr<ByteCount> count,
+      bool reduce_each_microbatch);
+  ~FsdpSchedule();
+  FsdpSchedule(const FsdpSchedule&) = delete;
+  FsdpSchedule& operator=(const FsdpSchedule&) = delete;
+
+  /// Called by the modules' hooks: unshards, prefetches the next unit, runs `forward`, and reshards after the unit's
+  /// last module.
+  at::Tensor call(size_t unit, size_t module, const at::Tensor& input, const nn::CallHook::Forward& forward);
+  /// Called by the autograd nodes of fsdp_graph.h. The first unshards the unit and prefetches the next one; the second
+  /// reshards it, starts the reduce-scatter, and returns the gradients of FsdpUnit::own_values().
+  void enter_backward(const FsdpPass& pass);
+  std::vector<at::Tensor> leave_backward(const std::shared_ptr<FsdpPass>& pass, std::vector<at::Tensor> gradients);
+
+  void begin_step();
+  void set_last_microbatch(bool last) { last_ = last; }
+  void finish_backward();
+  void reset() noexcept;
+  void unshard_all();
+
+  const std::vector<Unit>& units() const { return units_; }
+
+ private:
+  enum class Direction { forward, backward };
+  void use(Unit& unit, Direction direction);
+  at::Tensor join_graph(Unit& unit, const std::shared_ptr<FsdpPass>& pass, const at::Tensor& input);
+  static void end_pass(Unit& unit);
+  void close(Unit& unit);
+  void reshard(Unit& unit);
+  static void finish_wgrad(FsdpPass& pass);
+  void reduce(const FsdpPass& pass, const std::vector<at::Tensor>& gradients);
+  void finish_reduce_scatter();
+  void require_none_waiting(const char* call) const;
+  void reduce_leftovers();
+  void reshard_all(bool learn);
+
+  std::shared_ptr<ByteCount> count_;  // before units_, which refer to it
+  std::vector<Unit> units_;
+  std::unique_ptr<GradientSync> sync_;
+  PrefetchOrder forward_;
+  PrefetchOrder backward_;
+  FsdpUnit* ahead_ = nullptr;  // the unit that is prefetched
+  Unit* reducing_ = nullptr;   // the unit whose reduce-scatter runs
+  std::unordered_set<const nn::Parameter*> had_gradient_;
+  int64_t generation_ = 0;
+  int64_t waiting_ = 0;        // passes between dgrad and wgrad
+  bool ends_forward_ = false;  // no unit is expected after the one in use
+  bool reduce_each_microbatch_;
+  bool last_ = true;
+  bool synchronized_ = true;  // the step's gradients are final
+  bool held_ = false;
+};
+
+}  // namespace lehr::shard

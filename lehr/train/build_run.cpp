@@ -1,0 +1,203 @@
+// Builds a run, one named step after the other. Errors that need no memory come before memory is allocated.
+#include <filesystem>
+#include <utility>
+
+#include "lehr/base/config.h"
+#include "lehr/base/error.h"
+#include "lehr/base/file.h"
+#include "lehr/base/log.h"
+#include "lehr/ops/cuda.h"
+#include "lehr/ops/linear_float8.h"
+#include "lehr/peft/inject.h"
+#include "lehr/train/chat.h"
+#include "lehr/train/device.h"
+#include "lehr/train/mesh_rules.h"
+#include "lehr/train/precision.h"
+#include "lehr/train/run.h"
+#include "lehr/train/run_model.h"
+#include "lehr/train/run_peak.h"
+#include "lehr/train/run_start.h"
+#include "lehr/train/step_profile.h"
+
+namespace lehr::train {
+
+Run::Run(TrainConfig run_config, const RunEnvironment& environment)
+    : config(std::move(run_config)),
+      spec(environment.specs.at(config.model)),
+      logger(environment.log),
+      ranks(config.parallelism, environment.transport),
+      device(choose_device(config.training.device, environment.transport)),
+      tokenizer(spec.build.tokenizer(config)),
+      args(spec.build.model_args(config, spec.family, *tokenizer)),
+      task(spec.build.task(config)) {
+  if (config.training.global_batch_size < 0) {
+    config.training.global_batch_size = config.training.local_batch_size * ranks.data_parallel_size();
+  }
+}
+
+Run::~Run() = default;
+
+Prompt sample_prompt(const Run& run) {
+  const auto chat = run.config.training.task == TaskKind::sft ? chat_template_of(run.config) : nullptr;
+  return make_prompt(*run.config.sample.prompt, *run.tokenizer, chat, run.args->eos_token_ids());
+}
+
+namespace {
+void open_device(const Run& run) {
+  StepProfile::check_device(run.config, run.device);
+  if (run.config.debug.deterministic) {
+    if (run.device.is_cuda()) {
+      require_deterministic_cublas();
+    }
+    at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
+    at::globalContext().setDeterministicFillUninitializedMemory(false);
+  }
+}
+
+void check_config(const Run& run) {
+  run.ranks.require_same("config", to_toml(run.config));
+  check_mesh(run.config, *run.args, run.ranks);
+  check_cuda_graphs(run.config, run.device, run.ranks.world_size(), run.args->has_experts());
+  require(
+      !run.config.training.cuda_graphs || ops::records_cuda_graphs(),
+      "training.cuda_graphs: needs Lehr's CUDA kernels, and {}; leave the key out, or build them (LEHR_CUDA=ON)",
+      ops::cuda::open_kernels());
+  if (run.config.float8.enable) {
+    ops::require_float8(run.device, compute_type(run.config.training), "float8.enable");
+  }
+}
+
+// The sample is written after the last step; a prompt that does not fit is an error before the first.
+void check_sample(const Run& run) {
+  const SampleConfig& sample = run.config.sample;
+  if (!sample.prompt || run.args->head() != descriptor::Head::causal_lm) {
+    return;
+  }
+  require(!sample.prompt->empty(), "sample.prompt: expected some text, found none; leave the key out for no sample");
+  const auto length = static_cast<int64_t>(sample_prompt(run).ids.size());
+  require(
+      length + sample.max_new_tokens <= run.args->max_position_ids(),
+      "sample.max_new_tokens: {} tokens of the prompt and {} new ones do not fit into the model's {} positions "
+      "(model.args.max_position_embeddings)",
+      length,
+      sample.max_new_tokens,
+      run.args->max_position_ids());
+}
+
+void open_data(Run& run) {
+  // The main rank goes first: it may write a token file that the others read.
+  run.ranks.main_first([&run] {
+    run.data = run.spec.build.data(run.config, *run.tokenizer, run.args->vocab_size(), [&run](const std::string& text) {
+      run.logger.info("{}", text);
+    });
+  });
+  require(
+      !run.config.validation.enable || run.data.validation,
+      "validation.enable: there is no held-out data; set data.validation_fraction or data.validation_path");
+  run.state = {
+      .seed = run.config.debug.seed,
+      .rows_per_step = run.config.training.rows_per_step(),
+      .seq_len = run.config.training.seq_len,
+      .optimizer = optim::name_of(run.config.optimizer.name),
+      .data_fingerprint = fmt::format("{:016x}", run.data.fingerprint)};
+}
+
+void lock_folder(Run& run) {
+  if (run.ranks.is_main()) {
+    run.lock = std::make_unique<RunLock>(run.config.job.dump_folder);
+  }
+}
+
+void build_step(Run& run) {
+  const TrainingConfig& training = run.config.training;
+  run.step = std::make_unique<TrainStep>(
+      *run.model,
+      *run.task,
+      *run.optimizer,
+      TrainStep::Options{
+          .local_batch_size = training.local_batch_size,
+          .max_norm = training.max_norm,
+          .non_finite = training.non_finite,
+          .compute = compute_type(training),
+          .seed = static_cast<uint64_t>(run.config.debug.seed),
+          .router_aux_loss_coef = training.router_aux_loss_coef,
+          .router_z_loss_coef = training.router_z_loss_coef,
+          // Routers are frozen under adapters, and so are their biases: no checkpoint of adapters has them.
+          .load_balance_coeff = run.config.peft.has_adapters() ? 0 : training.load_balance_coeff,
+          .ranks = &run.ranks,
+          .sharded = run.sharded.empty() ? nullptr : &run.sharded,
+          .device = run.device,
+          .pipeline = run.pipeline.get(),
+          .recorder = training.cuda_graphs ? ops::make_cuda_recorder(run.device) : nullptr,
+          .gradients_ready = [&run] {
+            if (run.checkpoints) {
+              run.checkpoints->wait_copied();  // forward and backward overlap the copy of a save; the update must not
+            }
+            run.events.emit(Event::gradients_ready, {.step = run.state.step + 1, .model = run.model.get()});
+          }});
+  run.step->refresh();
+}
+
+// Returns nullopt for small models: a prediction takes a few milliseconds per layer, and their memory hardly matters.
+std::optional<ExpectedMemory> expected_memory(const Run& run, const RunEnvironment& environment) {
+  constexpr int64_t kLarge = 20'000'000;  // parameters
+  if (!environment.predict_peak || run.ranks.world_size() > 1 || !run.device.is_cpu() ||
+      run.args->get_nparams_and_flops(1).num_parameters < kLarge) {
+    return std::nullopt;
+  }
+  try {
+    return ExpectedMemory{
+        .step = environment.predict_peak(run.config, run.spec, *run.args),
+        .saves = run.checkpoints ? run.checkpoints->copied_bytes() : 0};
+  } catch (const std::exception&) {
+    return std::nullopt;  // a family that does not run on meta can still be trained
+  }
+}
+
+// `profiles` is the config's own profiling.operator_table: an option of one start is not part of the saved config.
+void open_log(Run& run, const RunEnvironment& environment, bool profiles) {
+  const double peak_flops =
+      run.config.metrics.measure_peak ? peak_flops_of_run(run.device, compute_type(run.config.training), run.ranks) : 0;
+  if (!run.ranks.is_main()) {
+    return;
+  }
+  TrainConfig saved = run.config;
+  saved.profiling.operator_table = profiles;
+  write_file_atomically(std::filesystem::path(run.config.job.dump_folder) / "config.toml", to_toml(saved));
+  run.log = std::make_unique<RunLog>(
+      run.config,
+      *run.args,
+      *run.model,
+      peft::count_trainable(run.named_model()),
+      *run.optimizer,
+      run.device,
+      run.ranks,
+      run.state,
+      run.logger,
+      peak_flops,
+      expected_memory(run, environment));
+}
+}  // namespace
+
+std::unique_ptr<Run> build_run(TrainConfig config, const RunEnvironment& environment) {
+  const bool profiles = config.profiling.operator_table;
+  config.profiling.operator_table = profiles || environment.profile;
+  auto built = std::make_unique<Run>(std::move(config), environment);
+  Run& run = *built;
+  open_device(run);
+  check_config(run);
+  const std::optional<StagePlan> stages = plan_stages(run);
+  check_sample(run);
+  open_data(run);
+  build_model_on_mesh(run, stages);
+  build_run_optimizer(run, stages);
+  lock_folder(run);
+  const RunStart start = find_start(run);
+  allocate_parameters(run);
+  load_or_initialize(run, start);
+  build_step(run);
+  open_log(run, environment, profiles);
+  return built;
+}
+
+}  // namespace lehr::train

@@ -1,0 +1,145 @@
+#include "lehr/train/run_start.h"
+
+#include <algorithm>
+
+#include "lehr/base/error.h"
+#include "lehr/base/log.h"
+#include "lehr/peft/adapter_folder.h"
+#include "lehr/peft/inject.h"
+#include "lehr/state/checkpoint.h"
+#include "lehr/state/weights.h"
+#include "lehr/train/weights.h"
+
+namespace lehr::train {
+
+namespace {
+// Cuts training.steps to the data, and builds the schedule, for a run that starts at `state`.
+void set_schedule_position(Run& run, const RunState& state, int64_t steps) {
+  run.config.training.steps = steps;
+  if (const auto lasts = run.data.num_steps(run.config.training.rows_per_step())) {
+    run.config.training.steps = std::min(steps, std::max(*lasts - state.data_ahead, state.step));
+  }
+  TrainConfig shifted = run.config;
+  shifted.training.steps = std::max<int64_t>(run.config.training.steps + state.schedule_ahead, 1);
+  run.lr_factor = [factor = run.spec.build.lr_schedule(shifted), ahead = state.schedule_ahead](int64_t step) {
+    return factor(step + ahead);
+  };
+}
+
+void start_adapters(Run& run) {
+  peft::reset_adapters(*run.model, {.seed = static_cast<uint64_t>(run.config.debug.seed)});
+  if (!run.config.peft.init_from) {
+    return;
+  }
+  const std::filesystem::path folder = *run.config.peft.init_from;
+  require(
+      peft::is_adapter_folder(folder), "peft.init_from: {} holds no adapter (adapter_config.json)", folder.string());
+  const nn::Model& named = run.named_model();
+  const auto base_names = peft::stored_names(*run.args);
+  peft::require_same_scaling(peft::read_adapter_config(folder), named, base_names);
+  load_weights(
+      *run.model,
+      peft::to_map(peft::adapter_stored_names(named, base_names, peft::tuned_tensors(named, base_names))),
+      state::WeightReader(folder, peft::kAdapterStem));
+}
+
+void resume(Run& run, const std::filesystem::path& checkpoint) {
+  run.state = run.checkpoints->load(checkpoint, run.state);
+  run.logger.info(
+      "resuming from {}: {} of {} steps done", checkpoint.string(), run.state.step, run.config.training.steps);
+  const int64_t wanted = run.config.checkpoint.load_step;
+  if (wanted >= 0 && wanted == run.state.step) {
+    for (const int64_t step : run.checkpoints->went_back_to(wanted)) {
+      run.logger.warn("the later checkpoint of step {} is set aside, as step-{}.aside", step, step);
+    }
+  } else if (wanted >= 0) {
+    run.logger.info(
+        "the run went back to step {} before; remove {} to go back again",
+        wanted,
+        run.checkpoints->went_back_file(wanted).string());
+  }
+}
+}  // namespace
+
+RunStart find_start(Run& run) {
+  const auto root = std::filesystem::path(run.config.job.dump_folder) / run.config.checkpoint.folder;
+  require(
+      run.config.checkpoint.enable || state::CheckpointStore(root).list().empty(),
+      "checkpoint.enable: {} holds checkpoints of an earlier run, which this one would neither continue nor leave its "
+      "logs; choose another job.dump_folder",
+      root.string());
+  RunStart start{.steps = run.config.training.steps};
+  if (run.config.checkpoint.enable) {
+    run.checkpoints = std::make_unique<RunCheckpoints>(
+        run.config, *run.args, *run.tokenizer, *run.model, *run.optimizer, run.ranks.context(), run.whole.get());
+    start.checkpoint = run.checkpoints->find();
+    for (const auto& warning : run.checkpoints->take_warnings()) {
+      run.logger.warn("{}", warning);
+    }
+  }
+  if (run.config.checkpoint.initial_load_path && (!start.checkpoint || run.config.peft.has_adapters())) {
+    start.initial_load = std::make_unique<InitialLoad>(run.config, *run.args);
+    start.initial_load->check(*run.model, run.state);
+  }
+  // A schedule that does not fit is an error now, before memory is allocated.
+  set_schedule_position(run, start.initial_load ? start.initial_load->joined(run.state) : run.state, start.steps);
+  run.config.training.steps = start.steps;
+  return start;
+}
+
+void allocate_parameters(Run& run) {
+  const bool offload = run.config.parallelism.fsdp_cpu_offload;
+  if (run.config.peft.has_adapters()) {
+    // Base weights are in no checkpoint, so the compute dtype is enough for them.
+    peft::materialize_frozen(
+        *run.model, offload ? at::Device(at::kCPU) : run.device, compute_type(run.config.training));
+  }
+  if (offload && run.device.is_cpu() && run.ranks.is_main()) {
+    run.logger.warn(
+        "parallelism.fsdp_cpu_offload: the run computes on the CPU, so this saves no memory and copies in vain");
+  }
+  if (offload) {
+    shard::materialize_offloaded(*run.model, run.device, parameter_type(run.config.training));
+    return;
+  }
+  nn::materialize(*run.model, run.device, parameter_type(run.config.training));
+}
+
+void load_or_initialize(Run& run, const RunStart& start) {
+  std::vector<optim::NamedParameter> trained;
+  for (const auto& [name, parameter] : nn::named_parameters(*run.model)) {
+    if (parameter->trainable()) {
+      trained.push_back({.name = name, .value = parameter->value(), .placement = placement_of(*parameter)});
+    }
+  }
+  run.optimizer->allocate(trained);
+  if (run.config.peft.has_adapters()) {
+    start.initial_load->load(*run.model, *run.optimizer, run.ranks.context(), run.state, run.logger);
+    run.state.base_fingerprint = weights_fingerprint(state::WeightReader(*run.config.checkpoint.initial_load_path));
+  }
+  if (start.checkpoint) {
+    resume(run, *start.checkpoint);
+  } else if (run.config.peft.has_adapters()) {
+    start_adapters(run);
+  } else if (start.initial_load) {
+    run.state = start.initial_load->load(*run.model, *run.optimizer, run.ranks.context(), run.state, run.logger);
+    if (!run.config.checkpoint.initial_load_model_only) {
+      run.logger.info(
+          "going on from {}: {} of {} steps done",
+          *run.config.checkpoint.initial_load_path,
+          run.state.step,
+          run.config.training.steps);
+    }
+  } else {
+    run.model->reset_parameters({.seed = static_cast<uint64_t>(run.config.debug.seed)});
+  }
+  set_schedule_position(run, run.state, start.steps);
+  if (run.config.training.steps < start.steps) {
+    run.logger.info(
+        "the data lasts {} of the {} steps asked for, and is not repeated: the run ends there",
+        run.config.training.steps,
+        start.steps);
+  }
+}
+
+}  // namespace lehr::train

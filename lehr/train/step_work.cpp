@@ -1,0 +1,50 @@
+#include "lehr/train/step_work.h"
+
+#include <algorithm>
+
+namespace lehr::train {
+
+namespace {
+void add_sequence(StepWork& work, int64_t tokens) {
+  work.tokens += tokens;
+  work.attention_pairs += tokens * (tokens + 1) / 2;
+}
+
+// Adds the documents of a row of T ids.
+void add_documents(StepWork& work, const int64_t* ids, int64_t tokens) {
+  for (int64_t begin = 0, end = 0; begin < tokens; begin = end) {
+    end = std::find_if(ids + begin, ids + tokens, [&](int64_t id) { return id != ids[begin]; }) - ids;
+    if (ids[begin] >= 0) {
+      add_sequence(work, end - begin);
+    }
+  }
+}
+}  // namespace
+
+StepWork count_work(const TrainTask& task, const Batch& batch) {
+  StepWork work{.valid = task.count_valid(batch)};
+  if (const auto found = batch.find("document_ids"); found != batch.end()) {
+    const at::Tensor ids = found->second.to(at::kLong).contiguous();  // (B, T)
+    for (int64_t row = 0; row < ids.size(0); ++row) {
+      add_documents(work, ids.const_data_ptr<int64_t>() + row * ids.size(1), ids.size(1));
+    }
+    return work;
+  }
+  if (const auto found = batch.find("attention_mask"); found != batch.end()) {
+    const at::Tensor lengths = found->second.ne(0).sum(1);  // (B)
+    for (int64_t row = 0; row < lengths.size(0); ++row) {
+      add_sequence(work, lengths.const_data_ptr<int64_t>()[row]);
+    }
+    return work;
+  }
+  auto sequences = batch.find("input_ids");
+  if (sequences == batch.end()) {
+    sequences = std::find_if(batch.begin(), batch.end(), [](const auto& entry) { return entry.second.dim() >= 2; });
+  }
+  for (int64_t row = 0; sequences != batch.end() && row < sequences->second.size(0); ++row) {
+    add_sequence(work, sequences->second.size(1));
+  }
+  return work;
+}
+
+}  // namespace lehr::train

@@ -1,0 +1,172 @@
+// The watchdog over work of a device: a query or an abort of the work may wait for other threads of the rank.
+#include "lehr/mesh/watchdog.h"
+
+#include <gmock/gmock.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include <atomic>
+#include <future>
+#include <thread>
+
+#include "lehr/mesh/device_backend.h"
+#include "lehr/mesh/thread_backend.h"
+
+namespace lehr::mesh {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::HasSubstr;
+
+// A rank of two, with its watchdog.
+struct Rank {
+  explicit Rank(milliseconds timeout = milliseconds(60'000)) {
+    watch = std::make_unique<Watchdog>(
+        store,
+        Watchdog::Options{
+            .rank = 0, .world_size = 2, .timeout = timeout, .patience = milliseconds(300), .disconnect = [this] {
+              need_the_lock();
+              ++disconnected;
+            }});
+    group = watch->log().add_group("tp", "0,1");
+  }
+  int64_t begin(const char* name, bool message) { return watch->log().begin(group, name, 4, !message); }
+
+  // Returns when another thread has called the watchdog: never, if this one holds the watchdog's lock.
+  void need_the_lock() {
+    std::async(std::launch::async, [this] { watch->set_coordinates([](int64_t) { return std::string(); }); }).get();
+  }
+  // A failure of the other rank, which this rank soon sees.
+  void fail_elsewhere() { publish_failure(*store, 1, "no disk"); }
+  std::string failure() {
+    for (int tries = 0; tries < 100; ++tries) {
+      try {
+        watch->check();
+      } catch (const PeerFailure& failure) {
+        return failure.what();
+      }
+      std::this_thread::sleep_for(milliseconds(50));
+    }
+    return "";
+  }
+
+  c10::intrusive_ptr<c10d::HashStore> store = c10::make_intrusive<c10d::HashStore>();
+  std::atomic<int> disconnected = 0;
+  std::unique_ptr<Watchdog> watch;
+  size_t group = 0;
+};
+
+// Work like NCCL's: the host does not wait for it.
+class OnDevice : public c10d::Work {
+ public:
+  explicit OnDevice(std::function<bool()> is_completed) : is_completed_(std::move(is_completed)) {}
+  bool isCompleted() override { return is_completed_(); }
+  bool isSuccess() const override { return true; }
+  bool wait(milliseconds /*timeout*/) override { return true; }
+
+ private:
+  std::function<bool()> is_completed_;
+};
+
+// A message that nobody sends: it ends when it is aborted.
+class Letter : public c10d::Work {
+ public:
+  explicit Letter(Rank& rank) : rank_(rank) {}
+  bool isCompleted() override { return false; }
+  bool wait(milliseconds /*timeout*/) override {
+    broken_off_.get_future().wait();
+    return false;
+  }
+  void abort() override {
+    rank_.need_the_lock();
+    broken_off_.set_value();
+  }
+
+ private:
+  Rank& rank_;
+  std::promise<void> broken_off_;
+};
+
+TEST(Watchdog, AbortsAMessageWithoutBlockingTheOtherThreads) {
+  Rank rank;
+  const int64_t ticket = rank.begin("receive", /*message=*/true);
+  rank.fail_elsewhere();
+  try {
+    rank.watch->wait(c10::make_intrusive<Letter>(rank), ticket, /*message=*/true, {0, 1});
+    ADD_FAILURE() << "the message came";
+  } catch (const PeerFailure& failure) {
+    EXPECT_STREQ(failure.what(), "rank 1 failed: no disk");
+  }
+}
+
+TEST(Watchdog, DisconnectsWithoutBlockingTheOtherThreads) {
+  Rank rank;
+  rank.fail_elsewhere();
+  EXPECT_EQ(rank.failure(), "rank 1 failed: no disk");
+  EXPECT_EQ(rank.disconnected, 1);
+}
+
+TEST(Watchdog, QueriesTheDeviceWithoutBlockingTheOtherThreads) {
+  std::atomic<bool> done = false;
+  std::atomic<int> asked = 0;
+  Rank rank;
+  const auto other_thread = [&rank] {  // begins a collective, which the device finishes a little later
+    const auto soon = c10::make_intrusive<OnDevice>([asked = 0]() mutable { return asked++ > 0; });
+    rank.watch->wait(soon, rank.begin("all_gather", /*message=*/false), /*message=*/false, {0, 1});
+  };
+  const auto work = c10::make_intrusive<OnDevice>([&] {
+    std::async(std::launch::async, other_thread).get();
+    ++asked;
+    return done.load();
+  });
+  rank.watch->wait(work, rank.begin("all_reduce", /*message=*/false), /*message=*/false, {0, 1});
+  while (asked < 3) {
+    std::this_thread::sleep_for(milliseconds(20));
+  }
+  done = true;
+  for (int tries = 0; tries < 200 && work.use_count() > 1; ++tries) {
+    std::this_thread::sleep_for(milliseconds(20));
+  }
+  EXPECT_EQ(work.use_count(), 1U) << "the watch keeps work that is done";
+}
+
+// Work of a group on a device: the query of NCCL's work throws once the device has failed.
+class Failing : public c10d::Backend {
+ public:
+  explicit Failing(std::function<bool()> is_completed) : c10d::Backend(0, 2), is_completed_(std::move(is_completed)) {}
+  const std::string getBackendName() const override { return "failing"; }
+  c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>&, const c10d::AllreduceOptions&) override {
+    return c10::make_intrusive<OnDevice>(is_completed_);
+  }
+
+ private:
+  std::function<bool()> is_completed_;
+};
+
+TEST(Watchdog, NamesTheCollectiveThatADeviceFailedIn) {
+  std::atomic<bool> fails = false;
+  Rank rank;
+  const auto backend = make_device_backend(
+      {.host = make_thread_backend(
+           std::make_shared<ThreadCommunicator>("tp", 2, std::make_shared<ThreadAbort>(), milliseconds(1000)), 0),
+       .collectives =
+           [&] {
+             return c10::make_intrusive<Failing>([&]() -> bool {
+               TORCH_CHECK(!fails, "CUDA error: an illegal memory access was encountered");
+               return false;
+             });
+           },
+       .on_device = [](const at::Tensor&) { return true; }});
+  std::vector<at::Tensor> tensors{at::ones({1})};
+  rank.watch->wait(backend->allreduce(tensors), rank.begin("all_reduce", false), /*message=*/false, {0, 1});
+  fails = true;
+  EXPECT_THAT(
+      rank.failure(),
+      HasSubstr(
+          "all_reduce number 1 on axis tp (ranks 0, 1) failed on rank 0: CUDA error: an illegal memory access was "
+          "encountered"));
+  EXPECT_GE(rank.disconnected, 1) << "the host would wait for the device";
+}
+
+}  // namespace
+}  // namespace lehr::mesh
