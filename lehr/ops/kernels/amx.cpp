@@ -37,6 +37,8 @@ double multiply_adds(int64_t rounds) {
     shapes.row_bytes[i] = kRowBytes;
     shapes.rows[i] = kRows;
   }
+  // gcc 12 declares that LDTILECFG reads 8 bytes, and would drop the stores to the other 56.
+  asm volatile("" : : "m"(shapes));
   _tile_loadconfig(&shapes);
   _tile_zero(0);
   _tile_zero(1);
