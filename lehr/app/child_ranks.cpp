@@ -14,10 +14,10 @@
 #include <filesystem>
 #include <map>
 #include <optional>
-#include <thread>
 
 #include "lehr/app/child_output.h"
 #include "lehr/base/error.h"
+#include "lehr/base/usable_cores.h"
 #include "lehr/mesh/launched_ranks.h"
 #include "lehr/mesh/rank_environment.h"
 
@@ -119,8 +119,8 @@ class ChildRanks {
       variables[name] = value;
     }
     variables[mesh::kCrashReportVariable] = fmt::format("{}:{}", ::getpid(), words_file(static_cast<size_t>(rank)));
-    const int64_t cores = std::max<int64_t>(std::thread::hardware_concurrency(), 1);
-    variables.try_emplace("OMP_NUM_THREADS", std::to_string(std::max<int64_t>(cores / options_.ranks, 1)));
+    const auto threads = static_cast<int64_t>(usable_cores() / static_cast<double>(options_.ranks));
+    variables.try_emplace("OMP_NUM_THREADS", std::to_string(std::max<int64_t>(threads, 1)));
     std::vector<std::string> result;
     for (const auto& [name, value] : variables) {
       result.push_back(name + "=" + value);

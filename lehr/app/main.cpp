@@ -10,6 +10,7 @@
 #include "lehr/base/caching_allocator.h"
 #include "lehr/base/error.h"
 #include "lehr/base/fast_exit.h"
+#include "lehr/base/parallel.h"
 #include "lehr/base/suggest.h"
 #include "lehr/mesh/connect.h"
 #include "lehr/mesh/rank_environment.h"
@@ -108,6 +109,7 @@ int code_of(const std::vector<std::string>& args, const train::TrainSpecs& specs
 
 int main(int argc, char** argv, const train::TrainSpecs& specs) {
   keep_tensor_memory();
+  limit_threads_to_quota();
   fast_exit(code_of({argv + 1, argv + argc}, specs));
 }
 

@@ -1,75 +1,115 @@
 #include "lehr/base/parallel.h"
 
 #include <ATen/Parallel.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <atomic>
-#include <exception>
+#include <cmath>
+#include <cstdlib>
+#include <thread>
+#include <vector>
+
+#include "lehr/base/thread_team.h"
+#include "lehr/base/usable_cores.h"
 
 // Entry points of libgomp's stable interface, resolved to the wheel's library.
 extern "C" {
 void GOMP_parallel(void (*function)(void*), void* data, unsigned num_threads, unsigned flags);
-int omp_get_thread_num();
-int omp_get_num_threads();
 int omp_in_parallel();
+int omp_get_num_procs();
 void omp_set_num_threads(int threads);
+int omp_get_proc_bind();
+int omp_get_num_places();
+int omp_get_place_num_procs(int place);
+void omp_get_place_proc_ids(int place, int* ids);
 }
-
-// libgomp is not compiled with the thread sanitizer, which must therefore be told that a region's threads start after
-// the caller's last write, and that the caller continues after their writes.
-#if defined(__SANITIZE_THREAD__)
-#define LEHR_THREAD_SANITIZER
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define LEHR_THREAD_SANITIZER
-#endif
-#endif
-#ifdef LEHR_THREAD_SANITIZER
-extern "C" void __tsan_acquire(void* address);
-extern "C" void __tsan_release(void* address);
-#endif
 
 namespace lehr {
 
 namespace {
-struct Region {
+// Chunks per thread: more balance the load, fewer cost less. A chunk that a preempted thread holds ends late.
+constexpr int64_t kChunksPerThread = 4;
+
+struct Loop {
   int64_t begin, end, chunk;
   void (*body)(void*, int64_t, int64_t);
   void* context;
-  std::atomic_flag failed = ATOMIC_FLAG_INIT;
-  std::exception_ptr error;
 };
 
-void happens_before([[maybe_unused]] Region& region) {
-#ifdef LEHR_THREAD_SANITIZER
-  __tsan_release(&region);
-#endif
-}
-void happens_after([[maybe_unused]] Region& region) {
-#ifdef LEHR_THREAD_SANITIZER
-  __tsan_acquire(&region);
-#endif
+void run_chunk(void* data, int64_t index) {
+  const auto& loop = *static_cast<const Loop*>(data);
+  const int64_t first = loop.begin + index * loop.chunk;
+  loop.body(loop.context, first, std::min(first + loop.chunk, loop.end));
 }
 
-void run_region(void* data) {
-  auto& region = *static_cast<Region*>(data);
-  happens_after(region);
-  const int64_t stride = region.chunk * omp_get_num_threads();
-  try {
-    for (int64_t first = region.begin + region.chunk * omp_get_thread_num(); first < region.end; first += stride) {
-      region.body(region.context, first, std::min(first + region.chunk, region.end));
-    }
-  } catch (...) {
-    if (!region.failed.test_and_set()) {
-      region.error = std::current_exception();
-    }
+// ATen's threads poll for 3 ms after each of its regions, on cores that the team's threads need. libgomp documents that
+// they poll for some microseconds if it has more threads than there are cores (GOMP_SPINCOUNT), so a thread that sleeps
+// from then on opens a region of as many as are missing.
+void shorten_polls_of_openmp(int threads) {
+  const int wanted = omp_get_num_procs() - threads + 2;
+  if (wanted < 2 || std::getenv("GOMP_SPINCOUNT") != nullptr || std::getenv("OMP_WAIT_POLICY") != nullptr) {
+    return;
   }
-  happens_before(region);
+  std::thread([wanted] {
+    GOMP_parallel([](void*) {}, nullptr, static_cast<unsigned>(wanted), 0);
+    static std::atomic<int> never = 0;
+    never.wait(0);
+  }).detach();
+}
+
+// Inside a loop, ATen and nested loops run in place.
+class InPlace {
+ public:
+  explicit InPlace(int threads) : before_(threads) { omp_set_num_threads(1); }
+  ~InPlace() { omp_set_num_threads(before_); }
+  InPlace(const InPlace&) = delete;
+  InPlace& operator=(const InPlace&) = delete;
+
+ private:
+  int before_;
+};
+
+// With OMP_PROC_BIND, binds a worker to the place of the OpenMP thread with its index. It would else inherit the place
+// of the thread that started it.
+void bind_as_openmp_does(int index) {
+  const int places = omp_get_num_places();
+  if (omp_get_proc_bind() == 0 || places == 0) {
+    return;
+  }
+  const int place = index % places;
+  std::vector<int> cores(static_cast<size_t>(omp_get_place_num_procs(place)));
+  omp_get_place_proc_ids(place, cores.data());
+  cpu_set_t mask;
+  CPU_ZERO(&mask);
+  for (const int core : cores) {
+    CPU_SET(static_cast<size_t>(core), &mask);
+  }
+  sched_setaffinity(0, sizeof(mask), &mask);
+}
+
+void start_worker(int index) {
+  run_in_place();
+  bind_as_openmp_does(index);
+}
+
+ThreadTeam& team_of_this_thread(int threads) {
+  static const bool shortened = (shorten_polls_of_openmp(threads), true);
+  static_cast<void>(shortened);
+  thread_local ThreadTeam team(start_worker);
+  return team;
 }
 }  // namespace
 
 int num_threads() {
   return at::get_num_threads();
+}
+
+void limit_threads_to_quota() {
+  const int granted = static_cast<int>(std::ceil(usable_cores()));
+  if (granted < num_threads() && std::getenv("OMP_NUM_THREADS") == nullptr) {
+    at::set_num_threads(granted);
+  }
 }
 
 void run_in_place() {
@@ -83,19 +123,17 @@ void detail::run_chunks(
     return;
   }
   const int64_t count = end - begin;
-  int64_t threads = omp_in_parallel() ? 1 : num_threads();
-  threads = std::min(threads, std::max<int64_t>(1, count / std::max<int64_t>(grain, 1)));
-  if (threads <= 1) {
+  const int threads = omp_in_parallel() != 0 ? 1 : num_threads();
+  const int64_t most = std::max<int64_t>(1, count / std::max<int64_t>(grain, 1));
+  if (threads <= 1 || most <= 1) {
     body(context, begin, end);
     return;
   }
-  Region region{begin, end, (count + threads - 1) / threads, body, context, ATOMIC_FLAG_INIT, nullptr};
-  happens_before(region);
-  GOMP_parallel(run_region, &region, static_cast<unsigned>(threads), 0);
-  happens_after(region);
-  if (region.error) {
-    std::rethrow_exception(region.error);
-  }
+  const int64_t chunks = std::min(most, threads * kChunksPerThread);
+  Loop loop{begin, end, (count + chunks - 1) / chunks, body, context};
+  const InPlace in_place(threads);
+  team_of_this_thread(threads).run(
+      (count + loop.chunk - 1) / loop.chunk, static_cast<int>(std::min<int64_t>(threads, most)), run_chunk, &loop);
 }
 
 }  // namespace lehr

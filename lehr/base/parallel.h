@@ -1,7 +1,7 @@
-// parallel_for on ATen's thread pool.
+// parallel_for on a team of threads per calling thread (lehr/base/thread_team.h).
 //
-// ATen's own parallel_for is a header with OpenMP pragmas. With a compiler whose OpenMP differs from the wheel's, it
-// would run on one thread or create a second thread pool. This one calls the wheel's OpenMP runtime by name.
+// Not on OpenMP's threads: those of a region wait for each other, so all stand still while the system runs other work
+// on the core of one. ATen's own operators use OpenMP as before.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,10 @@ namespace detail {
 void run_chunks(int64_t begin, int64_t end, int64_t grain, void (*body)(void*, int64_t, int64_t), void* context);
 }
 
-/// Calls `body(first, last)` on disjoint chunks that cover [begin, end): at most one chunk per thread, none smaller
-/// than `grain` except the last. Chunk borders depend only on the range, the grain and the number of threads, so sums
-/// over chunks are reproducible. Runs in place inside another parallel region and if there is one chunk. Rethrows an
-/// exception of `body`.
+/// Calls `body(first, last)` on disjoint chunks that cover [begin, end): several per thread, so that threads that are
+/// late or slow take fewer, and none smaller than `grain` except the last. Chunk borders depend only on the range, the
+/// grain and the number of threads, so sums over chunks are reproducible; which thread takes a chunk is left open. Runs
+/// in place inside another parallel region and if there is one chunk. Rethrows an exception of `body`.
 template <class Body>
 void parallel_for(int64_t begin, int64_t end, int64_t grain, const Body& body) {
   detail::run_chunks(
@@ -28,6 +28,10 @@ void parallel_for(int64_t begin, int64_t end, int64_t grain, const Body& body) {
 
 /// The number of threads that parallel_for and ATen use.
 int num_threads();
+
+/// Lowers the number of threads to what a container's quota grants. Without this, 64 threads share the 1.5 cores that a
+/// quota may leave of a machine. OMP_NUM_THREADS takes precedence.
+void limit_threads_to_quota();
 
 /// From now on parallel_for and ATen run in place on this thread; other threads are not affected.
 void run_in_place();

@@ -4,14 +4,12 @@
 #include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
-#include <sched.h>
 
 #include <algorithm>
-#include <fstream>
 #include <functional>
-#include <optional>
 
 #include "lehr/base/parallel.h"
+#include "lehr/base/usable_cores.h"
 #include "lehr/metric/throughput.h"
 #include "lehr/ops/matmul.h"
 #include "lehr/ops/register_peak.h"
@@ -51,28 +49,7 @@ double best_memory(double seconds) {
        {[&] { c.mul_(1.0); }, 2 * bytes}},
       seconds);
 }
-
-// Returns the cores that a cgroup's quota grants, if there is one: version 2 writes "quota period" or "max period" into
-// one file, version 1 has a file for each.
-std::optional<double> granted_cores() {
-  double quota = 0;
-  double period = 0;
-  if (std::ifstream both("/sys/fs/cgroup/cpu.max"); both) {
-    both >> quota >> period;  // "max" is no number
-  } else {
-    std::ifstream("/sys/fs/cgroup/cpu/cpu.cfs_quota_us") >> quota;
-    std::ifstream("/sys/fs/cgroup/cpu/cpu.cfs_period_us") >> period;
-  }
-  return quota > 0 && period > 0 ? std::optional(quota / period) : std::nullopt;
-}
 }  // namespace
-
-double usable_cores() {
-  cpu_set_t mask;
-  CPU_ZERO(&mask);
-  const int allowed = sched_getaffinity(0, sizeof(mask), &mask) == 0 ? CPU_COUNT(&mask) : num_threads();
-  return std::min(static_cast<double>(allowed), granted_cores().value_or(allowed));
-}
 
 double cpu_peak_flops(at::ScalarType dtype, double seconds) {
   return ops::register_peak_per_thread(dtype, seconds) * std::min<double>(num_threads(), usable_cores());

@@ -11,10 +11,6 @@ struct MachineLimits {
   double bytes_per_second = 0;  ///< Reads and writes together, in memory larger than any cache.
 };
 
-/// The number of CPU cores that this process may use: those of its affinity mask, or fewer if a cgroup grants less time
-/// (a container with a quota of 1.5 cores: 1.5).
-double usable_cores();
-
 /// Returns the peak FLOP/s of this process on the CPU: what the registers execute (ops/register_peak.h) on the threads
 /// of the process, or on its usable cores if they are fewer. Takes about `seconds`.
 double cpu_peak_flops(at::ScalarType dtype, double seconds = 0.05);

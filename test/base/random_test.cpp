@@ -2,15 +2,12 @@
 
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <cmath>
-#include <stdexcept>
 #include <vector>
 
 #include "lehr/base/error.h"
 #include "lehr/base/file.h"
 #include "lehr/base/log.h"
-#include "lehr/base/parallel.h"
 #include "lehr/base/suggest.h"
 #include "lehr/base/torch.h"
 
@@ -86,27 +83,6 @@ TEST(RandomStream, HasTheMomentsOfItsDistribution) {
     mean += v;
   }
   EXPECT_NEAR(mean / kCount, 0.5, 1.5e-3);
-}
-
-TEST(ParallelFor, CoversTheRangeOnceAndRethrows) {
-  const int before = at::get_num_threads();
-  for (const int threads : {1, 2, 3}) {  // 2 and 3 do not divide the range
-    at::set_num_threads(threads);
-    std::vector<std::atomic<int>> seen(1001);
-    parallel_for(0, 1001, 7, [&](int64_t first, int64_t last) {
-      ASSERT_LE(last, 1001);
-      for (int64_t i = first; i < last; ++i) {
-        ++seen[static_cast<size_t>(i)];
-      }
-    });
-    for (const auto& count : seen) {
-      EXPECT_EQ(count.load(), 1);
-    }
-  }
-  at::set_num_threads(before);
-  auto throwing = [](int64_t, int64_t) { throw std::runtime_error("from a thread"); };
-  EXPECT_THROW(parallel_for(0, 1000, 1, throwing), std::runtime_error);
-  parallel_for(5, 5, 1, throwing);  // an empty range: nothing is called
 }
 
 TEST(Suggest, FindsTheIntendedWord) {
