@@ -5,7 +5,6 @@
 The model is that of transformers; each layer and the root are sharded, as torchtitan does. --batch is of one rank.
 """
 import json
-import resource
 import time
 
 import torch
@@ -15,6 +14,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from machine import peak_rss_mb
 from peer_work import arguments, splitmix_tokens
 
 
@@ -48,7 +48,7 @@ def sharded_model(folder, dtype):
 def peaks_mb():
     """Returns the peak resident memory of every rank."""
     found = [None] * dist.get_world_size()
-    dist.all_gather_object(found, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6)
+    dist.all_gather_object(found, peak_rss_mb())
     return found
 
 

@@ -2,11 +2,12 @@
 import argparse
 import json
 import os
-import resource
 import time
 
 import numpy as np
 import torch
+
+from machine import peak_rss_mb
 
 
 def arguments(description, dtypes):
@@ -57,4 +58,4 @@ def train(a, peer, model, vocab_size, loss_of):
     print(json.dumps(dict(
         peer=f"{peer} {a.mode}", dtype=a.dtype, seq=a.seq, batch=a.batch, step_ms=timed,
         tokens_per_s=a.seq * a.batch / sorted(timed)[len(timed) // 2] * 1000,
-        peak_rss_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000, losses=losses, grad_norms=norms)))
+        peak_rss_mb=peak_rss_mb(), losses=losses, grad_norms=norms)))
