@@ -9,6 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
 import machine
+import tokenizer_vs_python
 
 
 class Machine(unittest.TestCase):
@@ -25,6 +26,16 @@ class Machine(unittest.TestCase):
         self.assertEqual(machine.cpu_class(info | {"flags": "sse2 avx2"}), "AMD family 25 model 17, AVX2")
         self.assertEqual(machine.cpu_class(info | {"vendor_id": "GenuineIntel", "flags": "avx512f amx_bf16"}),
                          "Intel family 25 model 17, AMX")
+
+
+class Tokenizer(unittest.TestCase):
+    def test_the_peer_is_its_fastest_form(self):
+        class Package:
+            encode = encode_batch = encode_batch_fast = lambda self, text, add_special_tokens: text
+
+        self.assertEqual(list(tokenizer_vs_python.forms_of(Package())), ["encode", "encode_batch", "encode_batch_fast"])
+        rates = {"encode": [5, 9, 5], "encode_batch": [4, 4, 4], "encode_batch_fast": [8, 7, 6]}
+        self.assertEqual(tokenizer_vs_python.fastest(rates), "encode_batch_fast")
 
 
 if __name__ == "__main__":
