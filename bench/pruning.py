@@ -4,6 +4,7 @@
 
 Trains both models first unless their folders exist (outputs/quickstart, outputs/quickstart_moe). Each pruned model is
 evaluated on the held-out text, before and after 200 steps on the training text. Random pruning is the mean of two seeds.
+The unpruned model is trained by the same 200 steps: it is the control that "recovered" refers to.
 """
 import argparse
 import json
@@ -11,6 +12,8 @@ import os
 import statistics
 import subprocess
 import tempfile
+
+from report import Report, Section
 
 TRAIN = """
 [job]
@@ -79,18 +82,21 @@ def newest_checkpoint(folder):
     return f"{folder}/checkpoints/step-{max(steps)}"
 
 
+def train_further(lehr, recipe, model, run):
+    """Returns the loss of `model` after 200 more steps, whose files go to the folder `run`."""
+    with open(f"{run}.toml", "w") as f:
+        f.write(TRAIN.format(out=run, model=model))
+    lehr("train", f"{run}.toml", "--quiet")
+    return lehr.loss(recipe, newest_checkpoint(run))
+
+
 def measure(lehr, recipe, teacher, work, case, scores):
     _, option, size, _ = case
 
     def child(name, *arguments):
         folder = f"{work}/{name}"
         lehr("prune", "--model", teacher, option, size, "--output", folder, *arguments)
-        before = lehr.loss(recipe, folder)
-        config = f"{work}/{name}.toml"
-        with open(config, "w") as f:
-            f.write(TRAIN.format(out=f"{work}/{name}_run", model=folder))
-        lehr("train", config, "--quiet")
-        return before, lehr.loss(recipe, newest_checkpoint(f"{work}/{name}_run"))
+        return lehr.loss(recipe, folder), train_further(lehr, recipe, folder, f"{work}/{name}_run")
 
     name = f"{option.strip('-')}_{size}"
     by_score = child(f"{name}_score", "--scores", scores)
@@ -98,37 +104,44 @@ def measure(lehr, recipe, teacher, work, case, scores):
     return by_score, at_random
 
 
+def recovered(pruned, trained, control):
+    """Returns the share of what pruning lost that training won back. `control`: the loss of the unpruned model after the
+    same training, so that what the training gives any model does not count."""
+    return f"{100 * (pruned - trained) / (pruned - control):.0f} %" if pruned > control else "nothing was lost"
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--lehr", default="build/lehr")
     p.add_argument("--threads", type=int, default=os.cpu_count())
+    p.add_argument("--models", default=",".join(CASES), help="default: %(default)s")
+    p.add_argument("--cases", type=int, help="measure only that many cuts of each model")
     p.add_argument("--out", default="bench/results_pruning.md")
     a = p.parse_args()
     lehr = Lehr(a.lehr, a.threads)
-    report = ["# Pruning the quickstart models", "",
-              "Loss on the held-out text, in nats per byte. After pruning by score (`lehr score`, 64 sequences of the training text) "
-              "and at random (mean of two seeds, and both); then after 200 more steps. Written by bench/pruning.py.", "",
-              "| model | pruning | loss before | by score | at random | by score, trained | at random, trained | recovered |",
-              "| --- | --- | --- | --- | --- | --- | --- | --- |"]
-    for model, cases in CASES.items():
+    # Losses hardly depend on the CPU, so one section is enough.
+    section = Section(Report(a.out, "Pruning the quickstart models", "Written by bench/pruning.py.", by_class=False), "Losses")
+    section.add("Loss on the held-out text, in nats per byte. After pruning by score (`lehr score`, 64 sequences of the training text) "
+                "and at random (mean of two seeds, and both); then after 200 more steps. The unpruned model gets the same 200 steps. "
+                "Recovered: the share of the loss between pruned by score and the unpruned model, trained too, that training won back.", "")
+    section.table("model", "pruning", "unpruned", "unpruned, trained too", "by score", "at random", "by score, trained",
+                  "at random, trained", "recovered")
+    for model in a.models.split(","):
         recipe = f"recipe/{model}.toml"
         if not os.path.exists(f"outputs/{model}/checkpoints"):
             lehr("train", recipe, "--quiet")
         teacher = newest_checkpoint(f"outputs/{model}")
         before = lehr.loss(recipe, teacher)
         with tempfile.TemporaryDirectory() as work:
+            control = train_further(lehr, recipe, teacher, f"{work}/unpruned_run")
             scores = f"{work}/scores"
             lehr("score", recipe, "--model", teacher, "--output", scores, "--max-rows", 64)
-            for case in cases:
+            for case in CASES[model][:a.cases]:
                 by_score, at_random = measure(lehr, recipe, teacher, work, case, scores)
                 mean = [statistics.mean(run[i] for run in at_random) for i in (0, 1)]
                 low, high = min(run[0] for run in at_random), max(run[0] for run in at_random)
-                won = (by_score[0] - by_score[1]) / (by_score[0] - before) if by_score[0] > before else 1
-                report.append(f"| {model} | {case[0]} | {before:.3f} | {by_score[0]:.3f} | {mean[0]:.3f} ({low:.3f}, "
-                              f"{high:.3f}) | {by_score[1]:.3f} | {mean[1]:.3f} | {100 * won:.0f} % |")
-                print(report[-1], flush=True)
-    with open(a.out, "w") as f:
-        f.write("\n".join(report) + "\n")
+                section.row(model, case[0], f"{before:.3f}", f"{control:.3f}", f"{by_score[0]:.3f}",
+                            f"{mean[0]:.3f} ({low:.3f}, {high:.3f})", f"{by_score[1]:.3f}", f"{mean[1]:.3f}", recovered(*by_score, control))
 
 
 if __name__ == "__main__":
