@@ -19,6 +19,8 @@ PRESETS = {
                 intermediate_size=1536, vocab_size=32768, tie_word_embeddings=False, num_experts=32,
                 num_experts_per_tok=4, moe_intermediate_size=256, norm_topk_prob=True, decoder_sparse_step=1,
                 mlp_only_layers=[], output_router_logits=False),
+    "qwen3-0.6b": dict(hidden_size=1024, num_hidden_layers=28, num_attention_heads=16, num_key_value_heads=8, head_dim=128,
+                       intermediate_size=3072, vocab_size=151936),
 }
 
 
