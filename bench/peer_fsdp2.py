@@ -53,7 +53,7 @@ def peaks_mb():
 
 
 def main():
-    a = arguments(__doc__, ["fp32", "amp"]).parse_args()
+    a = arguments(__doc__, ["fp32", "amp"], ["eager"]).parse_args()
     torch.set_num_threads(a.threads)
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
@@ -63,7 +63,7 @@ def main():
     optimizer = torch.optim.AdamW(params, lr=3e-4, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, fused=True)
     rows = a.batch * world
     count = 64 * rows * a.seq + a.seq + 2
-    tokens = splitmix_tokens(count, model.config.vocab_size, a.seed)
+    tokens = torch.from_numpy(splitmix_tokens(count, model.config.vocab_size, a.seed))
     span = count - a.seq - 1
     losses, norms, times = [], [], []
     for step in range(a.warmup + a.steps):

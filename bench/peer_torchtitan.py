@@ -42,7 +42,8 @@ class Attention(Module):
             q, k, v, is_causal=True, scale=scale, enable_gqa=enable_gqa).transpose(1, 2)
 
 
-def build(folder, seq, dtype):
+def build(folder, seq, dtype_name):
+    dtype = torch.bfloat16 if dtype_name == "bf16" else torch.float32
     with open(os.path.join(folder, "config.json")) as f:
         c = json.load(f)
     theta = (c.get("rope_parameters") or c)["rope_theta"]
@@ -79,13 +80,13 @@ def build(folder, seq, dtype):
     loaded = model.load_state_dict(qwen3.Qwen3StateDictAdapter(config, None).from_hf(weights), strict=False)
     missing = [name for name in loaded.missing_keys if "expert_bias" not in name and "rope" not in name]
     assert not missing and not loaded.unexpected_keys, (missing, loaded.unexpected_keys)
-    return model.train(), c["vocab_size"]
+    return model.train(), c["vocab_size"], "bf16" if experts else dtype_name
 
 
 def main():
     a = arguments(__doc__, ["fp32", "bf16"]).parse_args()
     torch.set_num_threads(a.threads)
-    model, vocab_size = build(a.model, a.seq, torch.bfloat16 if a.dtype == "bf16" else torch.float32)
+    model, vocab_size, computes = build(a.model, a.seq, a.dtype)
     cross_entropy = CrossEntropyLoss.Config().build(compile_config=None)
     if a.mode == "compile":
         torch._dynamo.config.capture_scalar_outputs = True  # the number of tokens per expert is a scalar
@@ -97,7 +98,7 @@ def main():
     def loss_of(x, y):
         return cross_entropy(model(x, positions), y, torch.tensor(float(y.numel())))[0]
 
-    train(a, "torchtitan", model, vocab_size, loss_of)
+    train(a, "torchtitan", model, vocab_size, loss_of, computes=computes)
 
 
 if __name__ == "__main__":
