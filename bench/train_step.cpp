@@ -18,6 +18,7 @@
 #include "lehr/mesh/connect.h"
 #include "lehr/state/async_checkpointer.h"
 #include "lehr/train/rank_share.h"
+#include "lehr/train/run_peak.h"
 #include "lehr/train/step.h"
 #include "lehr/train/store_coordinator.h"
 
@@ -37,6 +38,7 @@ struct Options {
   int64_t recompute_matmuls = 2;
   int64_t save_every = 0;
   std::string save_folder;
+  bool measure_peak = false;
   void fields(FieldVisitor& v) {
     v.required("model", model, "Folder with config.json and model.safetensors to start from.");
     v.optional(
@@ -61,6 +63,10 @@ struct Options {
         save_every,
         "Save asynchronously after the first step, and after the first of every N timed steps; 0: never.");
     v.optional("save_folder", save_folder, "Folder of these saves, on a disk that all ranks share.");
+    v.optional(
+        "measure_peak",
+        measure_peak,
+        "Measure after the steps what the CPU's registers execute, and report it with the model's FLOPs per token.");
   }
 };
 
@@ -200,6 +206,8 @@ void run(const Options& options, mesh::Transport& transport) {
   const auto peaks = bench::of_all_ranks(bench.ranks, bench::peak_rss_mb());
   const auto tensors = bench::of_all_ranks(bench.ranks, static_cast<double>(tensor_memory().peak) / 1e6);
   const auto starts = bench::of_all_ranks(bench.ranks, start_mb);
+  const double peak_flops =
+      options.measure_peak ? train::peak_flops_of_run(at::kCPU, bench.compute_type(), bench.ranks) : 0;
   if (!bench.ranks.is_main()) {
     return;
   }
@@ -223,6 +231,10 @@ void run(const Options& options, mesh::Transport& transport) {
       Node(bench.sharded.empty() ? 0.0 : static_cast<double>(bench.sharded.front().gathered_bytes_peak()) / 1e6));
   report.set("losses", numbers(losses));
   report.set("grad_norms", numbers(norms));
+  if (options.measure_peak) {
+    report.set("peak_flops", Node(peak_flops));
+    report.set("flops_per_token", Node(bench.args->get_nparams_and_flops(options.seq).causal_flops_per_token));
+  }
   report.set("cpu_s", Node(std::accumulate(cpus.begin(), cpus.end(), 0.0)));
   report.set("save_wait_s", numbers(waited));
   report.set("save_write_s", numbers(written));
