@@ -3,8 +3,10 @@
     make bench-fsdp                               builds the benchmarks, then runs this script
     .bench/bin/python bench/fsdp.py --presets tiny --dtypes fp32 --rounds 3
 
-Both start from the same weights, and their losses must agree. A rank has one thread and its own sequences. The two
-alternate within a round, so that load on the machine affects both; ratios are computed per round.
+Both start from the same weights; the script ends with an error, after all is measured, if losses or gradient norms differ
+(bench/agree.py). A contender that dies is a row "did not run", and the report is written after every row. A rank has one
+thread and its own sequences. The two alternate within a round, so that load on the machine affects both; ratios are
+computed per round.
 """
 import argparse
 import os
@@ -14,11 +16,15 @@ import tempfile
 import time
 
 import memory_law
-from compare import HERE, SHAPES, cpu_name, run, spread
-from report import Report
+from agree import compare as same_work
+from contenders import HERE, SHAPES, run, some_of, spread, why_not
+from machine import cpu_class
+from report import Report, Section
 
-TOLERANCE = {"fp32": 1e-4, "amp": 2e-2}  # of losses; bfloat16 has 8 bits
 KEPT = "Lehr recomputes matmul outputs of every second layer in backward, its default; FSDP2 saves all activations."
+PARTS = {"training": "Training: FSDP on 2 ranks", "memory": "Peak memory and its closed form",
+         "checkpoints": "Checkpoints of 2 ranks", "background": "Saving in the background"}
+PRESETS = [name for name in SHAPES if name != "moe"]  # bench/peer_fsdp2.py shards a dense model
 
 
 def others_share(work):
@@ -57,31 +63,45 @@ class Rounds:
     def measure(self, command):
         result, others = others_share(lambda: run(command))
         self.others.append(others)
-        if result is None:
-            sys.exit("a contender failed")
         return result
 
+    def load(self):
+        """Returns a sentence about other programs since the last call."""
+        text = f"Other programs took {spread(self.others)} cores meanwhile."
+        self.others = []
+        return text
 
-def training(rounds, a, preset, dtype, folder):
+
+def training(section, rounds, a, models):
+    """Returns what is wrong with the work of the two."""
+    section.add(f"One thread per rank; {a.rounds} alternating rounds of {a.steps} timed steps after 2 others. Differences are the "
+                f"largest of losses in nats, and of gradient norms as a share. {KEPT}", "")
+    section.table("CPU", "preset", "dtype", "tokens/s: Lehr", "FSDP2", "ratio (min to max)", "share of the peak: Lehr", "FSDP2",
+                  "peak MB of both ranks: Lehr", "FSDP2", "ratio (min to max)", "losses, norms differ by", "cores of other programs")
+    found = [training_row(section, rounds, a, preset, dtype, os.path.join(models, preset))
+             for preset in a.presets for dtype in a.dtypes]
+    return [complaint for complaint in found if complaint]
+
+
+def middle(results, key):
+    return f"{statistics.median(r[key] for r in results if r):.0f}" if any(results) else why_not(results)
+
+
+def training_row(section, rounds, a, preset, dtype, folder):
     seq, batch = SHAPES[preset]
-    batch = max(1, batch // 2)
-    work = ["--model", folder, "--dtype", dtype, "--seq", str(seq), "--batch", str(batch), "--steps", str(a.steps),
+    work = ["--model", folder, "--dtype", dtype, "--seq", str(seq), "--batch", str(max(1, batch // 2)), "--steps", str(a.steps),
             "--warmup", "2", "--threads", "1"]
-    pairs = [(rounds.lehr("train_step", work), rounds.peer("peer_fsdp2.py", work)) for _ in range(a.rounds)]
-    gap = max(abs(x - y) for ours, theirs in pairs for x, y in zip(ours["losses"], theirs["losses"]))
-    if gap > TOLERANCE[dtype]:
-        sys.exit(f"{preset} {dtype}: losses differ by {gap:.1e}, so the two did not do the same work")
-    speed = [x["tokens_per_s"] / y["tokens_per_s"] for x, y in pairs]
-    memory = [x["peak_rss_mb"] / y["peak_rss_mb"] for x, y in pairs]
-    ours, theirs = ([pair[i] for pair in pairs] for i in (0, 1))
-
-    def middle(results, key):
-        return statistics.median(r[key] for r in results)
-
-    row = (f"| {preset} | {dtype} | {middle(ours, 'tokens_per_s'):.0f} | {middle(theirs, 'tokens_per_s'):.0f} | "
-           f"{spread(speed)} | {middle(ours, 'peak_rss_mb'):.0f} | {middle(theirs, 'peak_rss_mb'):.0f} | {spread(memory)} | {gap:.0e} |")
-    print(row, flush=True)
-    return row
+    rounds.others = []
+    results = [(rounds.lehr("train_step", work + ["--measure_peak"]), rounds.peer("peer_fsdp2.py", work)) for _ in range(a.rounds)]
+    ours, theirs = zip(*results)
+    pairs = [(x, y) for x, y in results if x and y]
+    ratios = {key: spread([x[key] / y[key] for x, y in pairs]) if pairs else "" for key in ("tokens_per_s", "peak_rss_mb")}
+    shares = [[pair[i]["tokens_per_s"] * pair[0]["flops_per_token"] / pair[0]["peak_flops"] for pair in pairs] for i in (0, 1)]
+    differ, wrong = same_work(*zip(*pairs), dtype) if pairs else ("", "")
+    section.row(cpu_class(), preset, dtype, middle(ours, "tokens_per_s"), middle(theirs, "tokens_per_s"), ratios["tokens_per_s"],
+                *(f"{100 * statistics.median(share):.1f} %" if share else "" for share in shares), middle(ours, "peak_rss_mb"),
+                middle(theirs, "peak_rss_mb"), ratios["peak_rss_mb"], differ, spread(rounds.others))
+    return f"{preset} {dtype}: {wrong}" if wrong else ""
 
 
 def raw_write(folder, megabytes):
@@ -98,9 +118,9 @@ def raw_write(folder, megabytes):
     return seconds
 
 
-def checkpoints(rounds, a, folder, disk):
+def checkpoints(section, rounds, a, folder, disk):
     work = ["--model", folder, "--folder", os.path.join(disk, "checkpoints"), "--runs", "2"]
-    rows = []
+    rows, missing = [], []
     for _ in range(a.rounds):
         # DCP leaves dirty pages in the page cache: sync before each contender, so that it does not pay for the other.
         os.sync()
@@ -108,6 +128,10 @@ def checkpoints(rounds, a, folder, disk):
         os.sync()
         theirs = rounds.peer("peer_dcp.py", work)
         os.sync()
+        if not (ours and theirs):
+            missing += [f"{name} {result}" for name, result in (("Lehr", ours), ("DCP", theirs)) if not result]
+            continue
+        megabytes = ours["mb"]
         disk_s = raw_write(disk, ours["mb"])
         for i in range(len(ours["save_s"])):
             rows.append({"disk": disk_s} | {f"lehr {key}": ours[key][i] for key in ours if key.endswith("_s")}
@@ -116,78 +140,77 @@ def checkpoints(rounds, a, folder, disk):
                "the same, checksums compared": ("lehr checked_load_s", "dcp cold_load_s"),
                "load from the page cache": ("lehr cached_load_s", "dcp load_s"),
                "the same, with checksums": ("lehr cached_checked_load_s", "dcp load_s")}
-    table = [f"| {name} | {spread([row[our] for row in rows])} | {spread([row[their] for row in rows])} | "
-             f"{spread([row[their] / row[our] for row in rows])} |" for name, (our, their) in seconds.items()]
-    write = [row["disk"] for row in rows]
-    table += [f"| plain write and fsync of as much | {spread(write)} | | {spread([row['disk'] / row['lehr save_s'] for row in rows])} |"]
-    print("\n".join(table), flush=True)
-    return [f"State of {ours['mb']:.0f} MB: float32 weights and AdamW's moments, in the files of each. Seconds, median (min to max); DCP "
-            "has no checksums.", "", "| operation | Lehr | DCP | times as fast |", "| --- | --- | --- | --- |"] + table
+    size = f"State of {megabytes:.0f} MB: float32 weights and AdamW's moments, in the files of each. " if rows else ""
+    section.add(f"{size}{a.rounds} alternating rounds, one thread per rank. {rounds.load()} Seconds, median (min to max); DCP has no "
+                "checksums.", "")
+    section.table("operation", "Lehr", "DCP", "times as fast")
+    if not rows:
+        section.row("all", *missing[:1], "", "")
+        return
+    for name, (our, their) in seconds.items():
+        section.row(name, spread([row[our] for row in rows]), spread([row[their] for row in rows]),
+                    spread([row[their] / row[our] for row in rows]))
+    section.row("plain write and fsync of as much", spread([row["disk"] for row in rows]), "",
+                spread([row["disk"] / row["lehr save_s"] for row in rows]))
+    for reason in missing:
+        section.row("a round that does not count", reason, "", "")
 
 
-def background(rounds, a, folder, disk):
+def background(section, rounds, a, folder, disk):
     """Measures the cost of one asynchronous save, against steps without one. CPU time does not depend on other load."""
     seq, _ = SHAPES["small"]
     work = ["--model", folder, "--seq", str(seq), "--batch", "1", "--steps", str(a.save_every), "--warmup", "2", "--threads", "1"]
-    wall, cpu, waited, written = [], [], [], []
+    wall, cpu, waited, written, missing = [], [], [], [], []
     for _ in range(a.rounds):
         without = rounds.lehr("train_step", work)
         saving = rounds.lehr("train_step", work + [f"--save_every={a.save_every}",
                                                    "--save_folder=" + os.path.join(disk, "background")])
+        if not (without and saving):
+            missing.append(why_not([without, saving]))
+            continue
         wall.append(100 * (sum(saving["step_ms"]) / sum(without["step_ms"]) - 1))
         cpu.append(100 * (saving["cpu_s"] / without["cpu_s"] - 1))
         waited.append(saving["save_wait_s"][-1])
         written.append(saving["save_write_s"][-1])
-    table = [f"| {name} | {spread(values)} |" for name, values in (
-        ("more wall time, %", wall), ("more CPU time of all ranks, %", cpu), ("wait of the loop for the copy, s", waited),
-        ("writing in the thread, s", written))]
-    print("\n".join(table), flush=True)
-    return [f"Preset small in float32, one save in {a.save_every} steps, against as many steps without.", "",
-            "| cost | median (min to max) |", "| --- | --- |"] + table
-
-
-def put(report, rounds, a, title, measure):
-    """Measures one section, and writes the report with it."""
-    rounds.others = []
-    lines = measure()
-    report.put(title, [
-        f"{cpu_name()}, {os.cpu_count()} cores, of which other programs took {spread(rounds.others)} meanwhile; one thread per rank"
-        + ("." if "closed" in title else f"; {a.rounds} alternating rounds, {a.steps} timed training steps each after 2 others."),
-        ""] + lines)
+    section.add(f"Preset small in float32, one save in {a.save_every} steps, against as many steps without; {a.rounds} rounds, one thread "
+                f"per rank. {rounds.load()}", "")
+    section.table("cost", "median (min to max)")
+    for name, values in (("more wall time, %", wall), ("more CPU time of all ranks, %", cpu),
+                         ("wait of the loop for the copy, s", waited), ("writing in the thread, s", written)):
+        section.row(name, spread(values) if values else missing[0])
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--build", default=os.path.join(HERE, "..", "build"))
-    p.add_argument("--presets", default="tiny,small")
-    p.add_argument("--dtypes", default="fp32,amp")
+    p.add_argument("--presets", type=some_of(*PRESETS), default=["tiny", "small"], help="of " + ",".join(PRESETS))
+    # FSDP2 keeps weights in float32; all in bfloat16 is no choice.
+    p.add_argument("--dtypes", type=some_of("fp32", "amp"), default=["fp32", "amp"], help="of fp32,amp")
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--steps", type=int, default=3)
     p.add_argument("--save-every", type=int, default=20)
-    p.add_argument("--parts", default="training,memory,checkpoints,background",
-                   help="parts to measure (default: %(default)s); other sections of the report are kept")
+    p.add_argument("--parts", type=some_of(*PARTS), default=list(PARTS),
+                   help="parts to measure, of " + ",".join(PARTS) + "; other sections of the report are kept")
     p.add_argument("--disk", help="folder on the disk to measure; default: the folder for temporary files")
     p.add_argument("--out", default=os.path.join(HERE, "results_ranks.md"))
     a = p.parse_args()
     rounds = Rounds(a)
-    parts = a.parts.split(",")
-    report = Report(a.out, "Ranks over Gloo, side by side", "Written by bench/fsdp.py, part by part.")
+    report = Report(a.out, "Ranks over Gloo, side by side", "Written by bench/fsdp.py, part by part (`make bench-fsdp`).")
+    wrong = []
     with tempfile.TemporaryDirectory() as models, tempfile.TemporaryDirectory(dir=a.disk) as disk:
-        presets = set(a.presets.split(",")) if "training" in parts else set()
-        presets |= {"small"} if {"checkpoints", "background"} & set(parts) else set()
+        presets = set(a.presets if "training" in a.parts else [])
+        presets |= {"small"} if {"checkpoints", "background"} & set(a.parts) else set()
         memory_law.save_models(models, sorted(presets))
-        if "training" in parts:
-            head = ["| preset | dtype | tokens/s: Lehr | FSDP2 | ratio (min to max) | peak MB of both ranks: Lehr | FSDP2 | "
-                    "ratio (min to max) | losses differ by at most |", "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
-            put(report, rounds, a, "Training: FSDP on 2 ranks", lambda: [KEPT, ""] + head + [
-                training(rounds, a, preset, dtype, os.path.join(models, preset))
-                for preset in a.presets.split(",") for dtype in a.dtypes.split(",")])
-        if "memory" in parts:
-            put(report, rounds, a, "Peak memory and its closed form", lambda: memory_law.section(rounds, models))
-        if "checkpoints" in parts:
-            put(report, rounds, a, "Checkpoints of 2 ranks", lambda: checkpoints(rounds, a, os.path.join(models, "small"), disk))
-        if "background" in parts:
-            put(report, rounds, a, "Saving in the background", lambda: background(rounds, a, os.path.join(models, "small"), disk))
+        small = os.path.join(models, "small")
+        measures = {"training": lambda section: training(section, rounds, a, models),
+                    "memory": lambda section: memory_law.measure(section, rounds, models),
+                    "checkpoints": lambda section: checkpoints(section, rounds, a, small, disk),
+                    "background": lambda section: background(section, rounds, a, small, disk)}
+        for part in a.parts:
+            rounds.others = []
+            wrong += measures[part](Section(report, PARTS[part])) or []
+    if wrong:
+        sys.exit("not the same work:\n  " + "\n  ".join(wrong))
 
 
 if __name__ == "__main__":

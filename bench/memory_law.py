@@ -61,28 +61,30 @@ def save_models(folder, names):
 
 
 def peak_mb(rounds, folder, name, ranks, dtype, seq, batch):
-    """Returns the largest peak of all ranks in MB, and the part of it that large tensors take."""
+    """Returns the largest peak of all ranks in MB, and the part of it that large tensors take; or why it did not run."""
     found = rounds.lehr("train_step", ["--model", os.path.join(folder, name), "--dtype", dtype, "--seq", str(seq), "--batch",
                                        str(batch), "--steps", "2", "--warmup", "1", "--threads", "1",
                                        "--recompute_matmuls=0"], ranks)
-    return max(found["peak_rss_mb_of_ranks"]), max(found["large_tensors_mb_of_ranks"])
+    return found and (max(found["peak_rss_mb_of_ranks"]), max(found["large_tensors_mb_of_ranks"]))
 
 
-def section(rounds, folder):
-    """Returns the lines of the report."""
+def measure(section, rounds, folder):
+    """Adds a row for each of RUNS."""
     save_models(folder, MODELS)
-    base = {n: peak_mb(rounds, folder, "nothing", n, "fp32", 16, 1)[0] for n in sorted({run[1] for run in RUNS})}
-    lines = ["MB per rank, the maximum over all ranks, in three steps with AdamW, with all activations saved. The closed "
-             "form is that of docs/fully_sharded.md, with "
-             "a base (process, libraries, connections) that is measured with a tiny model: " +
-             ", ".join(f"{mb:.0f} MB for {n} ranks" for n, mb in base.items()) + ".", "",
-             "| preset | ranks | dtype | tokens per rank | state | at the peak | which is | closed form | resident peak | "
-             "differs by |", "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
+    base = {n: peak_mb(rounds, folder, "nothing", n, "fp32", 16, 1) for n in sorted({run[1] for run in RUNS})}
+    section.add("MB per rank, the maximum over all ranks, in three steps with AdamW, with all activations saved, one thread per rank. The "
+                "closed form is that of docs/fully_sharded.md, with a base (process, libraries, connections) that is measured with a "
+                "tiny model: " + ", ".join(f"{found[0]:.0f} MB for {n} ranks" if found else f"{n} ranks {found}"
+                                           for n, found in base.items()) + ".", "")
+    section.table("preset", "ranks", "dtype", "tokens per rank", "state", "at the peak", "which is", "closed form", "resident peak",
+                  "differs by")
     for name, ranks, dtype, seq, batch in RUNS:
         state, worst, moment = closed_form(MODELS[name], ranks, dtype, seq * batch)
-        expected = base[ranks] + (state + worst + SPARE) / 1e6
-        measured, large = peak_mb(rounds, folder, name, ranks, dtype, seq, batch)
-        lines.append(f"| {name} | {ranks} | {dtype} | {seq * batch} | {state / 1e6:.0f} | {worst / 1e6:.0f} | {moment} | "
-                     f"{expected:.0f} | {measured:.0f} | {100 * (measured / expected - 1):+.1f} % |")
-        print(lines[-1], f"large tensors {large:.0f}, computed {(state + worst) / 1e6:.0f}", flush=True)
-    return lines
+        place = (name, ranks, dtype, seq * batch, f"{state / 1e6:.0f}", f"{worst / 1e6:.0f}", moment)
+        found = peak_mb(rounds, folder, name, ranks, dtype, seq, batch)
+        if not (found and base[ranks]):
+            section.row(*place, "", found or base[ranks], "")
+            continue
+        expected = base[ranks][0] + (state + worst + SPARE) / 1e6
+        section.row(*place, f"{expected:.0f}", f"{found[0]:.0f}", f"{100 * (found[0] / expected - 1):+.1f} %")
+        print(f"large tensors {found[1]:.0f}, computed {(state + worst) / 1e6:.0f}", flush=True)
