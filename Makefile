@@ -22,7 +22,7 @@ endif
 GPU_TESTS := mesh_test ops_test optim_test
 
 .DEFAULT_GOAL := help
-.PHONY: help setup configure build train test test-all mutants bench bench-fsdp bench-ops bench-tokenizer bench-build gpu-check gpu-pack gpu-build format format-check tidy clean
+.PHONY: help setup configure build train test test-all mutants bench bench-fsdp bench-neighbours bench-ops bench-tokenizer bench-build gpu-check gpu-pack gpu-build format format-check tidy clean
 
 help: ## Show this list
 	@echo "Lehr trains large language models. From a fresh clone:"
@@ -31,7 +31,7 @@ help: ## Show this list
 	@echo "Both install what they need first (Debian 12, Ubuntu 22.04 or newer) and just run when repeated."
 	@echo
 	@echo "Verbs:"
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
 	@echo "Variables:"
 	@echo "  PRESET=$(PRESET)  a preset of CMakePresets.json: release, dev, ci, asan, tsan or cuda; builds in $(BUILD)/"
@@ -64,6 +64,10 @@ bench: bench-build ## Time train steps against transformers, into bench/results.
 bench-fsdp: build bench-build ## Two ranks against FSDP2 and DCP, into bench/results_ranks.md (fetches the peers into .bench)
 	@script/bench_setup.sh
 	.bench/bin/python bench/fsdp.py --build $(BUILD) $(ARGS)
+
+bench-neighbours: bench-build ## Share of the quiet speed beside busy processes, into bench/results_neighbours.md
+	@script/bench_setup.sh
+	.bench/bin/python bench/neighbours.py --lehr $(BUILD)/bin/train_step_bench $(ARGS)
 
 bench-ops: bench-build ## Each kernel against its plain definition; ARGS="--benchmark_filter=..." picks some
 	$(BUILD)/bin/ops_bench $(ARGS)

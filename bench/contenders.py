@@ -46,9 +46,10 @@ def reason_of(returncode, stderr):
 
 def run(command, timeout=HOUR, **environment):
     """Runs a program in a process group of its own. Returns what it printed as JSON on its last such line, or a
-    DidNotRun."""
+    DidNotRun. It stays in this session: the kernel shares cores between sessions, not between processes, if it groups them
+    (sched_autogroup)."""
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                               env=os.environ | environment, start_new_session=True)
+                               env=os.environ | environment, preexec_fn=os.setpgrp)
     try:
         stdout, stderr = process.communicate(timeout=timeout)
     except BaseException as error:

@@ -50,6 +50,10 @@ class Report:
         os.replace(self.path + ".new", self.path)
 
 
+def row_of(cells):
+    return "| " + " | ".join(str(cell).replace("|", "/") for cell in cells) + " |"
+
+
 class Section:
     """Lines of one section. The report is written after every row, so that what was measured is kept."""
 
@@ -63,6 +67,9 @@ class Section:
         self.add("| " + " | ".join(columns) + " |", "| " + " | ".join("---" for _ in columns) + " |")
 
     def row(self, *cells):
-        self.add("| " + " | ".join(str(cell).replace("|", "/") for cell in cells) + " |")
+        self.add(row_of(cells))
         print(self.lines[-1], flush=True)
+        self.write()
+
+    def write(self):
         self.report.put(self.name, self.lines)

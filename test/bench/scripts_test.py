@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -22,7 +23,9 @@ import compare
 import contenders
 import fsdp
 import machine
+import neighbours
 import pruning
+import quota
 import report
 import tokenizer_vs_python
 
@@ -207,6 +210,41 @@ class Ranks(unittest.TestCase):
         text, wrong = self.run_training(says(OURS), says(result(norms=(3.0, 2.01))))
         self.assertEqual(wrong, ["tiny fp32: gradient norms differ by 5.0e-03, more than 1e-03"])
         self.assertRegex(text, r"\| tiny \| amp \| 200 \| 100 \| 2\.00 .*50\.0 % \| 25\.0 %")
+
+
+class Neighbours(unittest.TestCase):
+    def results(self, quiet, loaded, losses=(9.0, 8.0)):
+        def one(ms, losses=(9.0, 8.0)):
+            return result(losses, seq=10, batch=1, step_ms=ms, dtype="fp32")
+
+        return {"quiet": {"lehr": one(quiet)}, "beside 2 busy": {"lehr": one(loaded, losses)}}
+
+    def test_a_slow_step_counts(self):
+        rows, wrong = neighbours.rows_of("tiny", [self.results([10, 10, 10], [10, 10, 100])])
+        row = next(row for row in rows if row[3] == "beside 2 busy")
+        self.assertEqual(row[4:6], ["250 (250 to 250)", "0.25 (0.25 to 0.25)"])
+        fair = os.cpu_count() / (os.cpu_count() + 2)
+        self.assertEqual(row[6:], [f"{fair:.2f}", f"{0.25 / fair:.2f}"])
+        self.assertEqual(wrong, [])
+
+    def test_load_does_not_change_the_bits(self):
+        _, wrong = neighbours.rows_of("tiny", [self.results([10], [10], losses=(9.0, 8.0000001))])
+        self.assertEqual(wrong, ["tiny lehr, beside 2 busy: other bits than on a quiet machine"])
+
+    def test_busy_processes_are_there_and_end(self):
+        with neighbours.busy(2) as each:
+            self.assertEqual([process.poll() for process in each], [None, None])
+        self.assertNotIn(None, [process.returncode for process in each])
+
+    def test_a_quota_slows_a_program_down_or_says_why_it_cannot(self):
+        spin = "import time\nbegin = time.time()\nwhile time.process_time() < 0.4: pass\nprint(time.time() - begin)"
+        with quota.quota(0.25) as prefix:
+            if isinstance(prefix, contenders.DidNotRun):
+                self.assertIn("control group", str(prefix))
+                return
+            done = subprocess.run([*prefix, sys.executable, "-c", spin], capture_output=True, text=True, check=True)
+        # 0.4 s of CPU time take 1.6 s, less what one period of 0.1 s may grant at once.
+        self.assertGreater(float(done.stdout), 1.0)
 
 
 class Pruning(unittest.TestCase):
