@@ -12,6 +12,8 @@ import statistics
 import subprocess
 import tempfile
 
+from report import Report
+
 MIXED = ["--training.mixed_precision_param=bfloat16"]
 RUNS = [
     ("float32", []),
@@ -72,17 +74,15 @@ def main():
             lines = [f"{name}={work}/{i}" for i, (name, _) in enumerate(RUNS) if name != "float32"]
             subprocess.run([a.plot, a.picture, "The quickstart in bfloat16 and float8", *lines], check=True)
     last = a.steps // 10
-    report = ["# Float8 compared with bfloat16", "",
-              f"recipe/quickstart.toml, {a.steps} steps, on a CPU, which emulates float8 without its speed. Losses in nats per byte: "
-              f"on the training text, as the mean of the last {last} steps, and on the held-out text. Differences are relative to "
-              "bfloat16: at the end, held out, and at the same step (mean and maximum). Another seed has other weights and "
-              "sequences. Written by bench/float8.py.", "",
-              "| arithmetic | loss | held out | at the end | held out | of a step | at most |",
-              "| --- | --- | --- | --- | --- | --- | --- |"]
-    report += ["| " + " | ".join(row(name, one, found[MEASURE])) + " |" for name, one in found.items()]
-    with open(a.out, "w") as f:
-        f.write("\n".join(report) + "\n")
-    print("\n".join(report))
+    lines = [f"recipe/quickstart.toml, {a.steps} steps, on a CPU, which emulates float8 without its speed. Losses in nats per byte: "
+             f"on the training text, as the mean of the last {last} steps, and on the held-out text. Differences are relative to "
+             "bfloat16: at the end, held out, and at the same step (mean and maximum). Another seed has other weights and "
+             "sequences.", "",
+             "| arithmetic | loss | held out | at the end | held out | of a step | at most |",
+             "| --- | --- | --- | --- | --- | --- | --- |"]
+    lines += ["| " + " | ".join(row(name, one, found[MEASURE])) + " |" for name, one in found.items()]
+    Report(a.out, "Float8 compared with bfloat16", "Written by bench/float8.py.", by_class=False).put("Losses", lines)
+    print("\n".join(lines))
 
 
 if __name__ == "__main__":
