@@ -48,11 +48,14 @@ def available_mb():
 def commit():
     """Returns the commit of the tree, with "and local changes" if there are any."""
     def git(*arguments):
-        return subprocess.run(["git", "-C", HERE, *arguments], capture_output=True, text=True).stdout.strip()
+        try:
+            return subprocess.run(["git", "-C", HERE, *arguments], capture_output=True, text=True).stdout.strip()
+        except OSError:
+            return ""
 
-    hash = git("rev-parse", "--short=9", "HEAD") or "unknown"
+    name = git("rev-parse", "--short=9", "HEAD") or "unknown"
     changed = git("status", "--porcelain", "--untracked-files=no", "--", ":/", ":!/bench/*.md")
-    return hash + (" and local changes" if changed else "")
+    return name + (" and local changes" if changed else "")
 
 
 def origin():
