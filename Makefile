@@ -57,7 +57,7 @@ test: configure ## Compile everything and run the tests; ARGS="-R nn" picks some
 test-all: ## Checks too long for make test: sanitizers, every mesh, peers, mutants; ARGS="--share 3/8" runs one share
 	@script/test_all.sh $(ARGS)
 
-bench: bench-build ## Time train steps against transformers, into bench/results.md (fetches the peers into .bench)
+bench: bench-build ## Time train steps beside transformers and JAX, into bench/results.md (fetches the peers into .bench)
 	@script/bench_setup.sh
 	.bench/bin/python bench/compare.py --lehr $(BUILD)/bin/train_step_bench $(ARGS)
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs the peers of the benchmarks into .bench: a Python environment with transformers, tokenizers and .venv's torch.
+# Installs the peers of the benchmarks into .bench: a Python environment with transformers, JAX, tokenizers and .venv's
+# torch.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 stamp=.bench/.lehr-setup
