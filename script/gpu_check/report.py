@@ -35,8 +35,9 @@ def markdown(check, verdicts):
                          f"{gigabytes(row['peak_bytes'])} | {gigabytes(row['plan_bytes'])} | {row['first_step']:.2f} | "
                          f"{row['about']} |")
     if check.modes:
-        lines += ["", "## Modes, at the sizes of 8B with 8 layers", "", "| | tokens/s | peak GB |", "| --- | --- | --- |"]
-        lines += [f"| {row['mode']} | {row['tokens_per_second']:,.0f} | {gigabytes(row['peak_bytes'])} |" for row in check.modes]
+        lines += ["", "## Modes", "", "| model | mode | tokens/s | peak GB |", "| --- | --- | --- | --- |"]
+        lines += [f"| {row['size']} | {row['mode']} | {row['tokens_per_second']:,.0f} | {gigabytes(row['peak_bytes'])} |"
+                  for row in check.modes]
     if check.peers:
         lines += ["", "## Peers, at Qwen3-0.6B", "", "| | tokens/s | peak GB | first step s |", "| --- | --- | --- | --- |"]
         lines += [f"| {row['peer']} | {row['tokens_per_second']:,.0f} | {gigabytes(row['peak_bytes'])} | "

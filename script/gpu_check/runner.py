@@ -38,7 +38,7 @@ class Step:
     name: str
     limit: float  # seconds
     work: object  # called with the check
-    least: float = 5  # the step does not start with fewer seconds left
+    least: float = 5  # seconds that earlier steps leave to this one; it does not start with fewer
 
 
 def last_lines(text, count=6):
@@ -68,10 +68,15 @@ class Runner:
     def left(self):
         return self.deadline - time.monotonic()
 
+    def limit_of(self, step, later):
+        """Returns the seconds of a step: its limit, less what the later steps need at least, but its own least in any case."""
+        spare = self.left() - sum(min(other.least, other.limit) for other in later)
+        return min(step.limit, self.left(), max(spare, step.least))
+
     def perform(self, steps):
         for number, step in enumerate(steps, 1):
             begin = time.monotonic()
-            limit = min(step.limit, self.left())
+            limit = self.limit_of(step, steps[number:])
             print(f"\n[{number}/{len(steps)}] {step.name}: at most {limit:.0f} s; {self.left():.0f} s of "
                   f"{self.total:.0f} s are left", flush=True)
             self.step = step

@@ -4,6 +4,7 @@ reads its token files, and invalid use is reported.
 
 Usage: gpu_check.py LEHR BUILD_FOLDER      (standard library only)
 """
+import importlib.util
 import json
 import os
 import re
@@ -88,6 +89,28 @@ holds("a rehearsal judges no goals", rehearsal.verdicts[0].status == "passed")
 spent = runner.Runner(work / "spent", {}, root, total=0)
 spent.perform([runner.Step("late", 20, wrong)])
 holds("no step begins when the time is spent", spent.verdicts[0].status == "not run")
+
+
+class Spender(runner.Runner):
+    """A runner whose steps all take their whole time."""
+    spent = 0
+
+    def left(self):
+        return self.total - self.spent
+
+
+spec = importlib.util.spec_from_file_location("check", root / "script/gpu_check/__main__.py")
+program = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(program)
+for total, steps_of in ((program.GPU_SECONDS, program.steps_of), (program.REHEARSAL_SECONDS,
+                                                                  lambda check: program.rehearsal(program.steps_of(check)))):
+    all_steps, given = steps_of(None), []
+    spender = Spender(work / "spender", {}, root, total=total)
+    for number, one in enumerate(all_steps, 1):
+        given.append(spender.limit_of(one, all_steps[number:]))
+        spender.spent += given[-1]
+    holds(f"every step has its least time, if all take as long as they may: {total} s",
+          all(limit >= one.least for limit, one in zip(given, all_steps)) and spender.left() >= 0)
 holds("the verdict counts", report.closing(steps.verdicts).endswith("0 passed, 4 failed, 1 not run"))
 for name, peak, goals in (("NVIDIA H200", 989e12, True), ("NVIDIA H100 PCIe", 756e12, False), ("NVIDIA GH200 480GB", 0, False)):
     gpu = machine.Gpu(name)
@@ -144,6 +167,10 @@ holds("each goal is judged by itself", failed == ["sizes: Qwen3-4B, whole rows",
 holds("figures are beside their goals", "| Qwen3-0.6B | whole rows | 118,680 | 60.0 | >= 48 |" in results)
 holds("nothing else is amiss on a healthy machine", {item for item, verdict in status.items() if verdict == "not run"}
       <= {"peer: peer", "kill and resume: the kill came in time"})
+float8 = (work / "healthy/configs/Qwen3_8B_float8_rowwise.toml").read_text()
+holds("float8 is judged at all layers of 8B", "num_hidden_layers" not in float8 and 'flavor = "8B"' in float8
+      and status["modes: float8 rowwise over bfloat16"] == "passed")
+holds("the first step of a real size is judged", status["sizes: Qwen3-8B, packed: first step"] == "passed")
 holds("what to send back is there", (work / "healthy/gpu_check.tar.gz").stat().st_size > 1000 and "to send back" in told)
 for wrong, step, item in (
         ("skips", "GPU tests", "GPU tests: ops_test: no test skips"), ("fails", "GPU tests", "GPU tests: ops_test Suite.OnTheGpu"),
@@ -152,5 +179,9 @@ for wrong, step, item in (
     holds(f"a machine where that is wrong is found: {wrong}", status[item] == "FAILED")
 status, _, _ = on_gpu("memory", "--only", "sizes", wrong="memory", code=12)
 holds("so is a prediction of memory that is off", status["sizes: Qwen3-0.6B, packed: peak memory"] == "FAILED")
+status, _, _ = on_gpu("slow_start", "--only", "sizes", wrong="slow_start", code=12)
+holds("so is a slow first step", status["sizes: Qwen3-0.6B, packed: first step"] == "FAILED")
+status, _, _ = on_gpu("float8", "--only", "modes", wrong="float8", code=1)
+holds("so is slow float8", status["modes: float8 rowwise over bfloat16"] == "FAILED")
 
 shutil.rmtree(work)
