@@ -20,6 +20,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(root / "script/gpu_check"))
 import correctness
 import machine
+import pack
 import report
 import runner
 import runs
@@ -183,5 +184,39 @@ status, _, _ = on_gpu("slow_start", "--only", "sizes", wrong="slow_start", code=
 holds("so is a slow first step", status["sizes: Qwen3-0.6B, packed: first step"] == "FAILED")
 status, _, _ = on_gpu("float8", "--only", "modes", wrong="float8", code=1)
 holds("so is slow float8", status["modes: float8 rowwise over bfloat16"] == "FAILED")
+
+# The pack of this build, unpacked elsewhere: it needs nothing but Python and torch. An archive that is too large is refused.
+limit, pack.LIMIT_MB = pack.LIMIT_MB, 0
+try:
+    pack.make_pack(clone, fakes / "build", torch, work / "large")
+    holds("a pack that is too large is refused", False)
+except RuntimeError as problem:
+    holds("a pack that is too large is refused", "may have at most 0 MB" in str(problem))
+pack.LIMIT_MB = limit
+cache = (build / "CMakeCache.txt").read_text() if (build / "CMakeCache.txt").exists() else ""
+if "-fsanitize=" in cache:
+    print("left out: a pack of programs with sanitizers is too large")
+else:
+    torch = machine.find_torch(None, root, build)
+    told = check("--pack", work / "packed/gpu_pack", "--build", build, "--torch", torch)
+    archive = work / "packed/gpu_pack.tar.xz"
+    holds(f"the pack is small: {told.splitlines()[0]}", archive.stat().st_size < limit * 1e6)
+    unpacked = work / "unpacked/gpu_pack"
+    shutil.unpack_archive(archive, unpacked.parent)
+    shutil.rmtree(work / "packed")
+    done = subprocess.run([sys.executable, unpacked / "script/gpu_check", "--list", "--torch", torch], capture_output=True,
+                          text=True, timeout=600, cwd=work, env={"PATH": os.environ["PATH"]})
+    holds(f"the unpacked program parses all configs {done.stderr}",
+          done.returncode == 0 and "parses all of their configs" in done.stdout)
+    path_of = {**os.environ, "LD_LIBRARY_PATH": machine.library_path(unpacked, torch)}
+    programs = [p for p in (unpacked / "build").rglob("*") if p.is_file()]
+    holds("the pack has the program and the tests of the check", {"lehr", *(
+        name for name in correctness.GPU_PROGRAMS if (build / "bin" / name).exists())} <= {p.name for p in programs})
+    for one in programs:
+        told = subprocess.run(["ldd", one], capture_output=True, text=True, env=path_of).stdout
+        foreign = [line.strip() for line in told.splitlines() if "=>" in line and not pack.SYSTEM.match(line.strip())
+                   and not line.strip().startswith(("libstdc++", "libgcc_s"))
+                   and not any(str(folder.resolve()) in line or str(folder) in line for folder in (unpacked, torch.parent))]
+        holds(f"the libraries of {one.name} are the pack's, torch's or the C library {foreign or ''}", not foreign)
 
 shutil.rmtree(work)
