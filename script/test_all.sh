@@ -3,20 +3,21 @@
 #
 #   script/test_all.sh                 all shares in turn (some hours on two cores)
 #   script/test_all.sh --share 3/8     the third share, as a landing does
-#   script/test_all.sh --share 3/8 --only asan    its parts whose names contain a word: meshes, asan, tsan, interop, mutants
+#   script/test_all.sh --share 3/8 --only asan    its parts whose names contain a word: meshes, asan, tsan, interop, gpu, mutants
 #   script/test_all.sh --list          lists the contents of each share
 #
 # A share has: an eighth of all combinations of model, mesh and schedule (LEHR_ALL_MESHES=1); some test suites under the
 # address and undefined-behaviour sanitizers, or under the thread sanitizer (ranks are threads); an eighth of the
-# planted bugs (make mutants). Two shares install transformers and peft, and compare with them. Random numbers are
-# seeded by the commit. The last lines name each failure and its place.
+# planted bugs (make mutants). Two shares install transformers and peft, and compare with them; one of these rehearses the
+# check of a GPU on the CPU (docs/gpu.md). Random numbers are seeded by the commit. The last lines name each failure and
+# its place.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 
-# Per share: the suites under a sanitizer, and whether the peers are installed.
+# Per share: the suites under a sanitizer, and what else it does.
 shares=(
   'asan base|mesh|data|metric|optim|state|descriptor|pipeline'
-  'asan ops|nn interop'
+  'asan ops|nn interop gpu'
   'asan shard|peft|model|prune'
   'asan train|train_mesh|train_pipeline|plan'
   'asan commands|launch|wrong_input|train_on_ranks|kill_and_resume|stop_and_disk_full'
@@ -42,8 +43,8 @@ while [ $# -gt 0 ]; do
       share=${BASH_REMATCH[1]}
       shift 2 ;;
     --only)
-      [[ " meshes asan tsan interop mutants " = *" ${2:-} "* ]] ||
-        { echo "test-all: --only is meshes, asan, tsan, interop or mutants, found '${2:-}'" >&2; exit 2; }
+      [[ " meshes asan tsan interop gpu mutants " = *" ${2:-} "* ]] ||
+        { echo "test-all: --only is meshes, asan, tsan, interop, gpu or mutants, found '${2:-}'" >&2; exit 2; }
       only=$2
       shift 2 ;;
     *) echo "test-all: expected --share K/$count, --only WORD or --list, found '$1'" >&2; exit 2 ;;
@@ -99,12 +100,20 @@ interop() {
   make build && script/bench_setup.sh && make test ARGS='-R ^interop' && ! grep -q 'skipped: ' build/results/ctest.xml
 }
 
+# The check of a GPU, on the CPU, without a network, and with the peer that it compares with.
+rehearsal() {
+  make gpu-build && script/bench_setup.sh &&
+    .bench/bin/python script/gpu_check --build build --rehearse --no-network --out build/gpu_check &&
+    ! grep 'transformers cannot be imported' build/gpu_check/results_rehearsal.md
+}
+
 run_share() {
-  local number=$1 preset suites peers
-  read -r preset suites peers <<<"${shares[number - 1]}"
+  local number=$1 preset suites extras
+  read -r preset suites extras <<<"${shares[number - 1]}"
   step "share $number: all meshes, an eighth" meshes "$number"
   step "share $number: $preset of $suites" sanitized "$preset" "$suites"
-  [ -z "$peers" ] || step "share $number: interop with transformers and peft" interop
+  [[ " $extras " != *' interop '* ]] || step "share $number: interop with transformers and peft" interop
+  [[ " $extras " != *' gpu '* ]] || step "share $number: rehearsal of gpu-check" rehearsal
   step "share $number: mutants (planted bugs), an eighth" make mutants ARGS="--share $number/$count"
 }
 

@@ -45,6 +45,11 @@ holds("the program parses all configs", "parses all of their configs" in told an
 holds("a step that is not there is named", "there is no step nothing" in check(
     "--rehearse", "--only", "nothing", "--build", build, "--out", work / "none", code=2))
 
+known = [json.loads((folder / "config.json").read_text())["model_type"] for folder in correctness.reference_models(root)]
+unknown = subprocess.run([lehr, "verify", "--model", root / "test/data/reference/olmo2"], capture_output=True, text=True).stderr
+families = re.search(r"known: (.*)", unknown)[1].split(", ")
+holds(f"the program has the families of the references that are verified: {known}", known and set(known) <= set(families))
+
 # Token files of both widths, each with two training steps.
 for vocabulary in (300, 70000):
     runs.write_tokens(work / "t.tokens", vocabulary, runs.documents_like_text(3000, vocabulary, 40))
