@@ -103,6 +103,9 @@ void PerParameterOptimizer::step(const std::vector<NamedParameter>& parameters, 
       !options.found_inf.defined() || takes_found_inf(),
       "found_inf: this optimizer cannot skip a step by itself (takes_found_inf); leave found_inf undefined");
   check(parameters);
+  if (needs_step_numbers()) {
+    subtract_skipped_steps();
+  }
   // The sums of found_inf and earlier skip counts, by the tensor of the latter, which parameters usually share.
   std::map<const void*, at::Tensor> left_out;
   const auto with_this = [&](const at::Tensor& before) {
@@ -136,6 +139,10 @@ void PerParameterOptimizer::step(const std::vector<NamedParameter>& parameters, 
   for (const auto& [key, items] : buckets) {
     update(groups_.groups()[std::get<0>(key)], items, options);
   }
+  if (needs_step_numbers() && !left_out.empty()) {
+    last_left_out_ = left_out.begin()->second;  // the only one, since earlier ones were subtracted
+    last_left_out_on_host_ = AsyncCopy(last_left_out_);
+  }
 }
 
 std::vector<std::pair<std::string, at::Tensor>> PerParameterOptimizer::state() const {
@@ -158,7 +165,9 @@ void PerParameterOptimizer::subtract_skipped_steps() const {
     }
     const auto [known, unread] = read.try_emplace(state.left_out.unsafeGetTensorImpl(), 0);
     if (unread) {
-      known->second = state.left_out.to(at::kLong).item<int64_t>();
+      known->second = state.left_out.is_same(last_left_out_)
+                          ? static_cast<int64_t>(*last_left_out_on_host_.wait().const_data_ptr<float>())
+                          : state.left_out.to(at::kLong).item<int64_t>();
     }
     *state.step.data_ptr<int64_t>() -= known->second;
   }

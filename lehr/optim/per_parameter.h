@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "lehr/base/async_copy.h"
 #include "lehr/optim/optimizer.h"
 #include "lehr/optim/parameter_groups.h"
 
@@ -32,7 +33,7 @@ class PerParameterOptimizer : public Optimizer {
     at::Tensor value = {};
     at::Tensor grad = {};                ///< Contiguous.
     std::vector<at::Tensor> state = {};  ///< In the order of the names passed to the constructor.
-    int64_t step = 0;                    ///< Counted from 1, including this step and those that were skipped.
+    int64_t step = 0;                    ///< Counted from 1, including this step and the skipped ones of `left_out`.
     at::Tensor left_out = {};            ///< Number of earlier skipped steps, float32 (1); undefined: none.
   };
 
@@ -42,6 +43,9 @@ class PerParameterOptimizer : public Optimizer {
 
   /// Returns the dtype of the state of a parameter of dtype `value`.
   virtual at::ScalarType state_type(at::ScalarType value) const { return value; }
+  /// Returns whether update() needs Item::step without skipped steps, so that Item::left_out is undefined. The host
+  /// then waits in step() until the device has ended the update before; it can have other work by then.
+  virtual bool needs_step_numbers() const { return false; }
   /// Throws a usage error if the optimizer does not support this parameter; general checks have passed already.
   virtual void check_parameter(const NamedParameter&) const {}
   /// Updates items of one group, device and dtype.
@@ -71,6 +75,9 @@ class PerParameterOptimizer : public Optimizer {
   ParameterGroups groups_;
   std::vector<std::string> state_names_;
   mutable std::map<std::string, State> states_;  // mutable because state() subtracts the steps that the device skipped
+  // With needs_step_numbers(): State::left_out after the last step, and its copy on the host.
+  at::Tensor last_left_out_;
+  AsyncCopy last_left_out_on_host_;
 };
 
 }  // namespace lehr::optim

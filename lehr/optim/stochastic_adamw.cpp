@@ -19,7 +19,6 @@ void StochasticAdamW::check_parameter(const NamedParameter& parameter) const {
 }
 
 void StochasticAdamW::update(const GroupSettings& group, const std::vector<Item>& items, const StepOptions& options) {
-  const double divisor = options.grad_divisor.defined() ? options.grad_divisor.item<double>() : 1.0;
   std::vector<StochasticAdamWStep> steps;
   for (const auto& item : items) {
     const std::string& name = item.parameter->name;
@@ -36,14 +35,13 @@ void StochasticAdamW::update(const GroupSettings& group, const std::vector<Item>
               .beta2 = group.beta2,
               .eps = group.eps,
               .weight_decay = group.weight_decay,
-              .step = item.step,
-              .grad_divisor = divisor},
+              .step = item.step},
          .noise = {
              .value = rounding_noise(seed_, item.step, name),
              .exp_avg = rounding_noise(seed_, item.step, name + ".exp_avg"),
              .exp_avg_sq = rounding_noise(seed_, item.step, name + ".exp_avg_sq")}});
   }
-  stochastic_adamw_(steps);
+  stochastic_adamw_(steps, {.grad_divisor = options.grad_divisor, .found_inf = options.found_inf});
 }
 
 }  // namespace lehr::optim

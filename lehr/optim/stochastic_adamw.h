@@ -17,9 +17,11 @@ class StochasticAdamW final : public PerParameterOptimizer {
  public:
   /// `names` as for PerParameterOptimizer. Parameters must be bfloat16, which allocate() and step() check.
   StochasticAdamW(const OptimizerConfig& config, const std::vector<std::string>& names, uint64_t seed);
+  bool takes_found_inf() const override { return true; }
 
  private:
   at::ScalarType state_type(at::ScalarType) const override { return state_type_; }
+  bool needs_step_numbers() const override { return true; }  // the noise is a function of them
   void check_parameter(const NamedParameter& parameter) const override;
   void update(const GroupSettings& group, const std::vector<Item>& items, const StepOptions& options) override;
 

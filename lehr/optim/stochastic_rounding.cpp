@@ -209,11 +209,29 @@ bool alike(const StochasticAdamWStep& a, const StochasticAdamWStep& b) {
 
 constexpr size_t kMostInLaunch = ops::cuda::StochasticAdamWList<float>::kMost;
 
+/// Factor of the gradients and found_inf as float32 on one device; undefined where StochasticAdamWOnDevice has none.
+struct DeviceNumbers {
+  at::Tensor grad_scale = {};
+  at::Tensor found_inf = {};
+
+  DeviceNumbers(const StochasticAdamWOnDevice& numbers, at::Device device) {
+    if (numbers.grad_divisor.defined()) {  // in float64 first, as on the CPU
+      grad_scale = numbers.grad_divisor.detach().to(device, at::kDouble).reciprocal().to(at::kFloat);
+    }
+    if (numbers.found_inf.defined()) {
+      found_inf = numbers.found_inf.detach().to(device, at::kFloat);
+    }
+  }
+};
+
 /// Runs steps that are alike, at most kMostInLaunch, in one launch.
-void step_on_gpu(const std::vector<const StochasticAdamWStep*>& steps) {
+void step_on_gpu(const std::vector<const StochasticAdamWStep*>& steps, const StochasticAdamWOnDevice& on_device) {
+  const DeviceNumbers numbers(on_device, steps.front()->tensors.value.device());
   ops::cuda::run("stochastic_adamw", steps.front()->tensors.exp_avg, [&](auto element, const auto& kernels) {
     using T = decltype(element);
     ops::cuda::StochasticAdamWList<T> list = {};
+    list.grad_scale = numbers.grad_scale.defined() ? elements<float>(numbers.grad_scale) : nullptr;
+    list.found_inf = numbers.found_inf.defined() ? elements<float>(numbers.found_inf) : nullptr;
     for (const StochasticAdamWStep* step : steps) {
       const auto call = whole_call<T>(step->tensors, step->numbers, step->noise);
       const auto runs = gpu_runs_of(step->tensors.value, step->tensors.placement).value();
@@ -292,14 +310,32 @@ void stochastic_adamw_(
   stochastic_adamw_({{.tensors = tensors, .numbers = numbers, .noise = noise}});
 }
 
-void stochastic_adamw_(const std::vector<StochasticAdamWStep>& steps) {
+namespace {
+/// One step on the CPU, whose tensors the host may read.
+void step_on_cpu(const StochasticAdamWStep& step, const StochasticAdamWOnDevice& on_device) {
+  if (on_device.found_inf.defined() && on_device.found_inf.item<float>() != 0) {
+    return;
+  }
+  StochasticAdamWNumbers numbers = step.numbers;
+  if (on_device.grad_divisor.defined()) {
+    numbers.grad_divisor *= on_device.grad_divisor.item<double>();
+  }
+  if (step.tensors.exp_avg.scalar_type() == at::kFloat) {
+    step_with_moments<float>(step.tensors, numbers, step.noise);
+  } else {
+    step_with_moments<Bf16>(step.tensors, numbers, step.noise);
+  }
+}
+}  // namespace
+
+void stochastic_adamw_(const std::vector<StochasticAdamWStep>& steps, const StochasticAdamWOnDevice& on_device) {
   for (const StochasticAdamWStep& step : steps) {
     check(step.tensors);
   }
   std::vector<const StochasticAdamWStep*> together;
   const auto launch = [&] {
     if (!together.empty()) {
-      step_on_gpu(together);
+      step_on_gpu(together, on_device);
       together.clear();
     }
   };
@@ -311,12 +347,10 @@ void stochastic_adamw_(const std::vector<StochasticAdamWStep>& steps) {
       }
       together.push_back(&step);
     } else if (!value.is_cpu()) {
-      stochastic_adamw_reference_(step.tensors, step.numbers, step.noise);
+      stochastic_adamw_reference_(step.tensors, step.numbers, step.noise, on_device);
       continue;
-    } else if (exp_avg.scalar_type() == at::kFloat) {
-      step_with_moments<float>(step.tensors, step.numbers, step.noise);
     } else {
-      step_with_moments<Bf16>(step.tensors, step.numbers, step.noise);
+      step_on_cpu(step, on_device);
     }
     mark_written({value, exp_avg, exp_avg_sq});
   }

@@ -69,12 +69,23 @@ struct StochasticAdamWStep {
   StochasticAdamWNoise noise = {};
 };
 
+/// Numbers of a step that the device knows before the host. One element each; tensors on a GPU read them there, and the
+/// host does not wait.
+struct StochasticAdamWOnDevice {
+  at::Tensor grad_divisor =
+      {};                     ///< Divisor of the gradients besides StochasticAdamWNumbers::grad_divisor. Undefined: 1.
+  at::Tensor found_inf = {};  ///< If it is not 0, nothing is written. Undefined: 0.
+};
+
 /// The same for many parameters, with the same bits; on a GPU with one launch per 16 consecutive parameters whose
 /// hyperparameters are equal.
-void stochastic_adamw_(const std::vector<StochasticAdamWStep>& steps);
+void stochastic_adamw_(const std::vector<StochasticAdamWStep>& steps, const StochasticAdamWOnDevice& on_device = {});
 
 /// The same in plain ATen operators, on any device; its float32 arithmetic may differ in the last bit.
 void stochastic_adamw_reference_(
-    const StochasticAdamWTensors& tensors, const StochasticAdamWNumbers& numbers, const StochasticAdamWNoise& noise);
+    const StochasticAdamWTensors& tensors,
+    const StochasticAdamWNumbers& numbers,
+    const StochasticAdamWNoise& noise,
+    const StochasticAdamWOnDevice& on_device = {});
 
 }  // namespace lehr::optim

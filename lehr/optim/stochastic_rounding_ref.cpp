@@ -89,19 +89,32 @@ void copy_stochastically_reference_(
 }
 
 void stochastic_adamw_reference_(
-    const StochasticAdamWTensors& tensors, const StochasticAdamWNumbers& numbers, const StochasticAdamWNoise& noise) {
+    const StochasticAdamWTensors& tensors,
+    const StochasticAdamWNumbers& numbers,
+    const StochasticAdamWNoise& noise,
+    const StochasticAdamWOnDevice& on_device) {
   const at::NoGradGuard no_grad;
   const auto& n = numbers;
   const at::Tensor index = global_indices(tensors.value, tensors.placement);
-  const at::Tensor g = tensors.grad.to(at::kFloat) / n.grad_divisor;
+  at::Tensor g = tensors.grad.to(at::kFloat) / n.grad_divisor;
+  if (on_device.grad_divisor.defined()) {
+    g = g / on_device.grad_divisor.reshape({});
+  }
   const at::Tensor m = tensors.exp_avg.to(at::kFloat) * n.beta1 + g * (1 - n.beta1);
   const at::Tensor v = tensors.exp_avg_sq.to(at::kFloat) * n.beta2 + g * g * (1 - n.beta2);
   const at::Tensor root = (v / (1 - std::pow(n.beta2, n.step))).sqrt() + n.eps;
   const at::Tensor update = m / (1 - std::pow(n.beta1, n.step)) / root * n.lr;
   const at::Tensor p = tensors.value.to(at::kFloat) * (1 - n.lr * n.weight_decay) - update;
-  store_(tensors.value, p, noise.value, index);
-  store_(tensors.exp_avg, m, noise.exp_avg, index);
-  store_(tensors.exp_avg_sq, v, noise.exp_avg_sq, index);
+  const auto update_ = [&](const at::Tensor& target, const at::Tensor& x, const RoundingNoise& its_noise) {
+    const at::Tensor before = on_device.found_inf.defined() ? target.clone() : at::Tensor();
+    store_(target, x, its_noise, index);
+    if (before.defined()) {
+      target.copy_(at::where(on_device.found_inf.reshape({}).ne(0), before, target));
+    }
+  };
+  update_(tensors.value, p, noise.value);
+  update_(tensors.exp_avg, m, noise.exp_avg);
+  update_(tensors.exp_avg_sq, v, noise.exp_avg_sq);
 }
 
 }  // namespace lehr::optim

@@ -43,8 +43,12 @@ TEST(BuildOptimizer, FoundInfOnTheDeviceSkipsTheStep) {
   for (const OptimizerConfig& config :
        {OptimizerConfig{.lr = 0.05},
         OptimizerConfig{.name = OptimizerKind::adam, .lr = 0.05},
-        OptimizerConfig{.name = OptimizerKind::sgd, .lr = 0.05, .momentum = 0.9}}) {
+        OptimizerConfig{.name = OptimizerKind::sgd, .lr = 0.05, .momentum = 0.9},
+        OptimizerConfig{.name = OptimizerKind::stochastic_adamw, .lr = 0.05}}) {
     for (const auto dtype : {at::kFloat, at::kBFloat16, at::kDouble}) {
+      if (config.name == OptimizerKind::stochastic_adamw && dtype != at::kBFloat16) {
+        continue;
+      }
       const auto optimizer = build_optimizer(config, context);
       ASSERT_TRUE(optimizer->takes_found_inf());
       const at::Tensor w = values(dtype);
@@ -83,15 +87,16 @@ TEST(BuildOptimizer, FoundInfOnTheDeviceSkipsTheStep) {
 // gradient later.
 TEST(BuildOptimizer, StepsSkippedByFoundInfAreNotCounted) {
   const OptimizerContext context{.parameters = {{.name = "w", .shape = {kSize}}, {.name = "late", .shape = {kSize}}}};
-  for (const auto kind : {OptimizerKind::adamw, OptimizerKind::adam}) {
+  for (const auto kind : {OptimizerKind::adamw, OptimizerKind::adam, OptimizerKind::stochastic_adamw}) {
+    const auto dtype = kind == OptimizerKind::stochastic_adamw ? at::kBFloat16 : at::kFloat;
     for (const bool read : {false, true}) {
       const auto optimizer = build_optimizer({.name = kind, .lr = 0.05}, context);
       const auto without = build_optimizer({.name = kind, .lr = 0.05}, context);
-      const at::Tensor w = values(at::kFloat), late = values(at::kFloat);
+      const at::Tensor w = values(dtype), late = values(dtype);
       const at::Tensor w2 = w.clone(), late2 = late.clone();
       for (int64_t t = 1; t <= 6; ++t) {
         const bool bad = t == 1 || t == 3 || t == 4;
-        const at::Tensor grad = bad ? at::full({kSize}, std::nan("")) : grads(t, at::kFloat);
+        const at::Tensor grad = bad ? at::full({kSize}, std::nan(""), dtype) : grads(t, dtype);
         const at::Tensor late_grad = t < 3 ? at::Tensor() : grad.clone();
         optimizer->step({{"w", w, grad}, {"late", late, late_grad}}, {.found_inf = at::full({}, bad ? 1.0f : 0.0f)});
         if (!bad) {

@@ -165,6 +165,53 @@ TEST_P(StochasticCudaKernels, FusedStepOfManyTensorsEqualsSeparateSteps) {
   }
 }
 
+// The divisor of clipping and the flag of a step that is not finite stay on the device.
+TEST_P(StochasticCudaKernels, TakeDivisorAndFoundInfFromTheDevice) {
+  const StochasticAdamWNoise noise = {
+      .value = rounding_noise(1, 3, "w"),
+      .exp_avg = rounding_noise(1, 3, "m"),
+      .exp_avg_sq = rounding_noise(1, 3, "v")};
+  StochasticAdamWStep known{
+      .tensors =
+          {.value = there(at::randn({1000}).to(at::kBFloat16)),
+           .grad = there(at::randn({1000})),
+           .exp_avg = there(at::randn({1000})),
+           .exp_avg_sq = there(at::rand({1000}))},
+      .numbers = {.lr = 0.01, .weight_decay = 0.1, .step = 3, .grad_divisor = 1.7},
+      .noise = noise};
+  const auto copy_of = [](StochasticAdamWStep step) {
+    for (at::Tensor* tensor : {&step.tensors.value, &step.tensors.exp_avg, &step.tensors.exp_avg_sq}) {
+      *tensor = tensor->clone();
+    }
+    step.numbers.grad_divisor = 1;
+    return step;
+  };
+  const auto same = [](const StochasticAdamWTensors& a, const StochasticAdamWTensors& b) {
+    return at::equal(a.value, b.value) && at::equal(a.exp_avg, b.exp_avg) && at::equal(a.exp_avg_sq, b.exp_avg_sq);
+  };
+  const StochasticAdamWStep before = copy_of(known);
+  const at::Tensor divisor = there(at::full({}, 1.7, at::kDouble));
+  const StochasticAdamWStep skipped = copy_of(known);
+  const StochasticAdamWStep taken = copy_of(known);
+  expect_kernels(true, [&] {
+    stochastic_adamw_({skipped}, {.grad_divisor = divisor, .found_inf = there(at::ones({1}))});
+    stochastic_adamw_({taken}, {.grad_divisor = divisor, .found_inf = there(at::zeros({1}))});
+    stochastic_adamw_({known});
+  });
+  EXPECT_TRUE(same(skipped.tensors, before.tensors));
+  EXPECT_TRUE(same(taken.tensors, known.tensors));
+  EXPECT_FALSE(same(taken.tensors, before.tensors));
+  // The definition, for tensors that no kernel supports; float32 arithmetic in another order.
+  const StochasticAdamWStep plain = copy_of(before);
+  stochastic_adamw_reference_(
+      plain.tensors, plain.numbers, noise, {.grad_divisor = divisor, .found_inf = there(at::ones({1}))});
+  EXPECT_TRUE(same(plain.tensors, before.tensors));
+  stochastic_adamw_reference_(
+      plain.tensors, plain.numbers, noise, {.grad_divisor = divisor, .found_inf = there(at::zeros({1}))});
+  EXPECT_TRUE(at::allclose(plain.tensors.exp_avg, taken.tensors.exp_avg, 1e-5, 1e-6));
+  EXPECT_TRUE(at::allclose(plain.tensors.exp_avg_sq, taken.tensors.exp_avg_sq, 1e-5, 1e-6));
+}
+
 TEST_P(StochasticCudaKernels, UseTheDefinitionForTritonsNoise) {
   const at::Tensor source = at::ones({300});
   const at::Tensor expected = at::empty({300}, at::kBFloat16);

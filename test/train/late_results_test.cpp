@@ -159,10 +159,16 @@ TEST(DeferredReadBack, ANonFiniteStepChangesNothing) {
 // The code paths of a GPU, with its kernels as loops on the host.
 TEST(DeferredReadBack, AStepReadsNothingFromTheDevice) {
   const ops::cuda::TableScope gpu(ops::test::host_table(), at::kCPU);
-  for (const Overrides& overrides :
-       {Overrides{}, Overrides{{"training.mixed_precision_param", "bfloat16"}, {"training.max_norm", "0.1"}}}) {
+  const Overrides clipped{{"training.max_norm", "0.1"}};
+  const Overrides mixed{{"training.mixed_precision_param", "bfloat16"}};
+  const Overrides stochastic{{"training.dtype", "bfloat16"}, {"optimizer.name", "stochastic_adamw"}};
+  for (const std::vector<Overrides>& overrides :
+       {std::vector<Overrides>{}, {mixed, clipped}, {stochastic, clipped}, {testing::family("qwen3_moe"), mixed}}) {
     const Folder folder;
-    Overrides all = overrides;
+    Overrides all;
+    for (const Overrides& some : overrides) {
+      all.insert(all.end(), some.begin(), some.end());
+    }
     all.insert(all.end(), {{"validation.enable", "false"}, {"checkpoint.interval", "12"}});
     Logger log("", true);
     const auto list = testing::specs();

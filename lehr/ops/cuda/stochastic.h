@@ -186,6 +186,10 @@ struct StochasticAdamWGroup {
 
   template <class Group>
   LEHR_HOST_DEVICE void operator()(Group& group, int64_t index) const {
+    if (list.found_inf != nullptr && *list.found_inf != 0) {
+      return;
+    }
+    const float grad_factor = list.grad_factor * (list.grad_scale != nullptr ? *list.grad_scale : 1);
     int64_t number = 0;
     for (int64_t jump = StochasticAdamWList<T>::kMost / 2; jump > 0; jump /= 2) {
       if (number + jump < list.tensors && list.of[number + jump].first_group <= index) {
@@ -222,7 +226,7 @@ struct StochasticAdamWGroup {
         uint32_t random[3][2] = {};
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
-          step(c, p[u].at[j], g[u].at[j], m[u].at[j], v[u].at[j]);
+          step(c, p[u].at[j], grad_factor * g[u].at[j], m[u].at[j], v[u].at[j]);
           random[0][j] = value_noise.bits(h, j);
           if constexpr (sizeof(T) == sizeof(Bf16)) {
             random[1][j] = m_noise.bits(h, j);
@@ -247,7 +251,6 @@ struct StochasticAdamWGroup {
 
   LEHR_HOST_DEVICE void step(
       const typename StochasticAdamWList<T>::One& c, float& p, float g, float& m, float& v) const {
-    g *= list.grad_factor;
     m = m * list.beta1 + g * list.one_minus_beta1;
     v = v * list.beta2 + g * g * list.one_minus_beta2;
     p = p * list.decay - m * c.step_size / (sqrtf(v) * c.root_factor + list.eps);

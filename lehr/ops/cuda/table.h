@@ -102,7 +102,9 @@ struct StochasticAdamWList {
   int64_t tensors;
   int64_t groups;  ///< Of all tensors.
   uint64_t seed;
-  bool wide_grads;  ///< float, else Bf16.
+  bool wide_grads;          ///< float, else Bf16.
+  const float* grad_scale;  ///< On the device: a factor of the gradients besides grad_factor. Null: 1.
+  const float* found_inf;   ///< On the device: if it is not 0, nothing is written. Null: 0.
   float grad_factor, decay, beta1, beta2, one_minus_beta1, one_minus_beta2, eps;
 };
 
@@ -176,7 +178,7 @@ struct GraphFunctions {
 };
 
 /// Incremented with every change of the meaning of a function of the table.
-constexpr int64_t kTableVersion = 3;
+constexpr int64_t kTableVersion = 4;
 /// Usually differs between tables and calls of different layouts.
 constexpr int64_t kTableLayout = static_cast<int64_t>(
     sizeof(Table) + 3 * sizeof(NormRotaryForward<float>) + 5 * sizeof(NormRotaryBackward<float>) +
