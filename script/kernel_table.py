@@ -256,6 +256,9 @@ def main():
             file.write(before + BEGIN + "\n" + "\n".join(lines) + "\n" + END + after)
     for problem in problems:
         print(f"kernel_table.py: {problem}", file=sys.stderr)
+    if args.check and not problems:
+        whole = was[0] == now[0] and set(args.arch) == {arch.name for arch in ARCHES}
+        print("docs/kernels.md agrees" if whole else "no kernel spills, or moves more bytes than docs/kernels.md allows")
     return 1 if problems else 0
 
 
