@@ -1,0 +1,219 @@
+// Checks the names between backticks of the documentation: files exist, commands are the program's, and functions and
+// types occur in the sources.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace {
+
+namespace fs = std::filesystem;
+const fs::path kRoot = LEHR_SOURCE_DIR;
+
+/// Files and names of other projects, and placeholders.
+const std::set<std::string> kOthers = {
+    "nccl.h", "torch/torch.h", "torch/csrc/autograd/anomaly_mode.h", "MatchingZeros", "PascalCase", "SameMinorVersion"};
+const std::set<std::string> kOtherScopes = {"torch", "at", "c10", "std"};
+
+std::string read(const fs::path& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+/// The tree's files and folders, relative to the root; without build output and hidden folders.
+std::set<std::string> paths() {
+  std::set<std::string> found;
+  for (auto entry = fs::recursive_directory_iterator(kRoot); entry != fs::recursive_directory_iterator(); ++entry) {
+    const std::string name = entry->path().filename().string();
+    if (entry->is_directory() && (name == "build" || name == "outputs" || (name[0] == '.' && name != ".ci"))) {
+      entry.disable_recursion_pending();
+      continue;
+    }
+    found.insert(fs::relative(entry->path(), kRoot).generic_string());
+  }
+  return found;
+}
+
+bool is_source(const std::string& path) {
+  static const std::set<std::string> kExtensions = {".h", ".cpp", ".inl", ".cu", ".py"};
+  return kExtensions.count(fs::path(path).extension().string()) != 0;
+}
+
+/// All identifiers of the sources.
+std::set<std::string> identifiers(const std::set<std::string>& files) {
+  std::set<std::string> found;
+  for (const std::string& path : files) {
+    if (!is_source(path)) {
+      continue;
+    }
+    std::string word;
+    for (const char c : read(kRoot / path) + " ") {
+      if (std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_') {
+        word += c;
+      } else if (!word.empty()) {
+        found.insert(std::move(word));
+        word.clear();
+      }
+    }
+  }
+  return found;
+}
+
+/// A text between backticks, outside of code blocks.
+struct Name {
+  std::string text;
+  std::string place;  // page:line
+};
+
+std::vector<Name> names_of(const std::string& page, const std::string& text) {
+  static const std::regex kTicks("`([^`]+)`");
+  std::vector<Name> found;
+  std::istringstream lines(text);
+  bool code = false;
+  size_t number = 0;
+  for (std::string line; std::getline(lines, line);) {
+    ++number;
+    code = code != line.starts_with("```");
+    if (code || line.starts_with("```")) {
+      continue;
+    }
+    for (std::sregex_iterator match(line.begin(), line.end(), kTicks), end; match != end; ++match) {
+      found.push_back({.text = (*match)[1].str(), .place = page + ":" + std::to_string(number)});
+    }
+  }
+  return found;
+}
+
+std::vector<Name> names() {
+  std::vector<Name> found;
+  for (const auto& folder : {kRoot, kRoot / "docs", kRoot / "example", kRoot / "bench"}) {
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+      if (entry.path().extension() == ".md") {
+        const auto of_page = names_of(fs::relative(entry.path(), kRoot).generic_string(), read(entry.path()));
+        found.insert(found.end(), of_page.begin(), of_page.end());
+      }
+    }
+  }
+  return found;
+}
+
+/// Returns the path that a name looks like, without a line number; empty if it is none.
+std::string path_in(const std::string& name) {
+  static const std::regex kInTree(
+      R"(((lehr|test|script|docs|bench|recipe|example|app|cmake|\.ci)/[A-Za-z0-9_./-]+?)/?(:\d+)?)");
+  static const std::regex kFile(R"(([A-Za-z0-9_./-]+\.(h|cpp|inl|cu|py|sh|cmake|md))(:\d+)?)");
+  std::smatch match;
+  return std::regex_match(name, match, kInTree) || std::regex_match(name, match, kFile) ? match[1].str() : "";
+}
+
+/// `x.h`, `x_ref.cpp`: any file of that kind.
+bool is_placeholder(const std::string& path) {
+  const std::string name = fs::path(path).stem().string();
+  return name == "x" || name.starts_with("x_");
+}
+
+bool has_path(const std::set<std::string>& all, const std::string& path) {
+  return all.count(path) != 0 ||
+         std::any_of(all.begin(), all.end(), [&](const std::string& one) { return one.ends_with("/" + path); });
+}
+
+/// The commands of the program: the names in the table of lehr/app/main.cpp.
+std::set<std::string> commands() {
+  static const std::regex kCommand(R"re(\{"([a-z]+)",)re");
+  std::set<std::string> found;
+  const std::string table = read(kRoot / "lehr/app/main.cpp");
+  for (std::sregex_iterator match(table.begin(), table.end(), kCommand), end; match != end; ++match) {
+    found.insert((*match)[1].str());
+  }
+  return found;
+}
+
+/// Returns the identifiers of a function, `Type::function(...)`, or a type; nothing if the name is neither.
+std::vector<std::string> symbols_in(const std::string& name) {
+  static const std::regex kScoped(R"(((?:[A-Za-z_]\w*::)+~?[A-Za-z_]\w*)(\(.*\))?)");
+  static const std::regex kCall(R"(([A-Za-z_]\w*)\(\))");
+  static const std::regex kType(R"(([A-Z][a-z0-9]+(?:[A-Z][A-Za-z0-9]*)+))");
+  std::smatch match;
+  if (!std::regex_match(name, match, kScoped) && !std::regex_match(name, match, kCall) &&
+      !std::regex_match(name, match, kType)) {
+    return {};
+  }
+  std::vector<std::string> parts;
+  std::string part;
+  for (const char c : match[1].str() + ":") {
+    if (c == ':' || c == '~') {
+      if (!part.empty()) {
+        parts.push_back(part);
+      }
+      part.clear();
+    } else {
+      part += c;
+    }
+  }
+  return kOtherScopes.count(parts.front()) != 0 ? std::vector<std::string>() : parts;
+}
+
+TEST(DocsNames, OfFilesExist) {
+  const auto all = paths();
+  size_t count = 0;
+  for (const Name& name : names()) {
+    const std::string path = path_in(name.text);
+    if (!path.empty() && kOthers.count(path) == 0 && !is_placeholder(path)) {
+      ++count;
+      EXPECT_TRUE(has_path(all, path)) << name.place << ": there is no file `" << path << "`";
+    }
+  }
+  EXPECT_GE(count, 200U) << "names of files were found";
+}
+
+TEST(DocsNames, OfCommandsAreTheProgramsOwn) {
+  static const std::regex kCommand(R"(lehr ([a-z]+)\b.*)");
+  const auto known = commands();
+  EXPECT_THAT(known, testing::IsSupersetOf({"train", "plan", "convert"}));
+  for (const Name& name : names()) {
+    std::smatch match;
+    if (std::regex_match(name.text, match, kCommand) && match[1] != "x") {
+      EXPECT_TRUE(known.count(match[1].str()) != 0) << name.place << ": there is no command `lehr " << match[1] << "`";
+    }
+  }
+}
+
+TEST(DocsNames, OfFunctionsAndTypesOccurInTheSources) {
+  const auto known = identifiers(paths());
+  size_t count = 0;
+  for (const Name& name : names()) {
+    for (const std::string& symbol : symbols_in(name.text)) {
+      ++count;
+      EXPECT_TRUE(known.count(symbol) != 0 || kOthers.count(symbol) != 0)
+          << name.place << ": `" << name.text << "`: no source has " << symbol;
+    }
+  }
+  EXPECT_GE(count, 300U) << "names of functions and types were found";
+}
+
+TEST(DocsNames, AreRead) {
+  const auto found = names_of("page", "One `a` and `b::c()`.\n```cpp\n`d`\n```\n`e`");
+  ASSERT_EQ(found.size(), 3U);
+  EXPECT_EQ(found[1].text, "b::c()");
+  EXPECT_EQ(found[2].place, "page:5");
+  EXPECT_EQ(path_in("lehr/nn/linear.h:12"), "lehr/nn/linear.h");
+  EXPECT_EQ(path_in("lehr/nn/"), "lehr/nn");
+  EXPECT_EQ(path_in("training.steps"), "");
+  EXPECT_TRUE(is_placeholder("kernels/x.inl"));
+  EXPECT_FALSE(is_placeholder("linear.h"));
+  EXPECT_EQ(symbols_in("Trainer::run()"), (std::vector<std::string>{"Trainer", "run"}));
+  EXPECT_EQ(symbols_in("RunLog"), (std::vector<std::string>{"RunLog"}));
+  EXPECT_TRUE(symbols_in("at::Tensor").empty());
+  EXPECT_TRUE(symbols_in("training.steps").empty());
+}
+
+}  // namespace
