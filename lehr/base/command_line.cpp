@@ -46,6 +46,8 @@ class OptionList : public FieldVisitor {
   void end_item() override {}
   void end_list() override {}
 
+  bool has(const std::string& key) const { return std::find(names.begin(), names.end(), key) != names.end(); }
+
   std::vector<std::string> names;
   std::set<std::string> flags;
   std::set<std::string> texts;
@@ -65,6 +67,54 @@ class HelpList : public OptionList {
   }
   std::string text;
 };
+// An argument that begins with two dashes: --KEY, --KEY=VALUE or --no-KEY.
+struct WrittenOption {
+  std::string name;  // as written, without dashes and value
+  std::string key;
+  std::optional<std::string> value;
+  bool negated = false;
+  bool dotted = false;  // the name of a config key, such as training.steps
+};
+
+WrittenOption split_option(const std::string& arg, const OptionList& known) {
+  WrittenOption option;
+  const size_t equals = arg.find('=');
+  option.name = arg.substr(2, equals == std::string::npos ? equals : equals - 2);
+  if (equals != std::string::npos) {
+    option.value = arg.substr(equals + 1);
+  }
+  option.key = to_key(option.name);
+  option.dotted = option.name.find('.') != std::string::npos;
+  if (!known.has(option.key) && option.key.starts_with("no_") && known.flags.count(option.key.substr(3)) != 0) {
+    option.negated = true;
+    option.key = option.key.substr(3);
+  }
+  return option;
+}
+
+// Returns the value of a known option; `before` is its value so far, or null.
+Node value_of(const WrittenOption& option, const OptionList& known, const Node* before) {
+  Node node;
+  if (!option.value) {
+    node = Node(!option.negated);
+  } else if (known.texts.count(option.key) != 0) {
+    node = Node(*option.value);
+  } else {
+    try {
+      node = parse_toml("x = " + *option.value, "command line").at("x");
+    } catch (const Error&) {
+      node = Node(*option.value);
+    }
+  }
+  if (known.lists.count(option.key) != 0 && !node.is_list()) {
+    // An option that may be repeated.
+    Node list = before != nullptr ? *before : Node::make_list();
+    list.push_back(node.is_string() ? node : Node(*option.value));
+    node = list;
+  }
+  node.set_origin({.file = "command line"});
+  return node;
+}
 }  // namespace
 
 Arguments parse_arguments(const std::vector<std::string>& args, const ConfigObject& options) {
@@ -84,62 +134,28 @@ Arguments parse_arguments(const std::vector<std::string>& args, const ConfigObje
       result.positionals.push_back(arg);
       continue;
     }
-    const size_t equals = arg.find('=');
-    const std::string written = arg.substr(2, equals == std::string::npos ? equals : equals - 2);
-    std::optional<std::string> value;
-    if (equals != std::string::npos) {
-      value = arg.substr(equals + 1);
-    }
-    std::string key = to_key(written);
-    auto is_known = [&](const std::string& name) {
-      return std::find(known.names.begin(), known.names.end(), name) != known.names.end();
-    };
-    bool negated = false;
-    if (!is_known(key) && key.starts_with("no_") && known.flags.count(key.substr(3)) != 0) {
-      negated = true;
-      key = key.substr(3);
-    }
-    const bool dotted = written.find('.') != std::string::npos;
-    if (!dotted && !is_known(key)) {
-      const auto nearest = suggest(key, known.names);
+    WrittenOption option = split_option(arg, known);
+    if (!option.dotted && !known.has(option.key)) {
+      const auto nearest = suggest(option.key, known.names);
       problems.push_back(fmt::format(
           "command line: --{}: unknown option{}",
-          written,
+          option.name,
           nearest ? fmt::format("; did you mean {}?", to_option(*nearest)) : "; --help lists the options"));
       continue;
     }
-    const bool flag = !dotted && known.flags.count(key) != 0;
-    if (!value && !flag) {
+    const bool flag = !option.dotted && known.flags.count(option.key) != 0;
+    if (!option.value && !flag) {
       if (i + 1 == args.size()) {
-        problems.push_back(fmt::format("command line: --{}: expected a value", written));
+        problems.push_back(fmt::format("command line: --{}: expected a value", option.name));
         continue;
       }
-      value = args[++i];
+      option.value = args[++i];
     }
-    if (dotted) {
-      result.overrides.emplace_back(written, *value);
-      continue;
-    }
-    Node node;
-    if (flag && !value) {
-      node = Node(!negated);
-    } else if (known.texts.count(key) != 0) {
-      node = Node(*value);
+    if (option.dotted) {
+      result.overrides.emplace_back(option.name, *option.value);
     } else {
-      try {
-        node = parse_toml("x = " + *value, "command line").at("x");
-      } catch (const Error&) {
-        node = Node(*value);
-      }
+      values.set(option.key, value_of(option, known, values.find(option.key)));
     }
-    if (known.lists.count(key) != 0 && !node.is_list()) {
-      // An option that may be repeated.
-      Node list = values.find(key) != nullptr ? *values.find(key) : Node::make_list();
-      list.push_back(node.is_string() ? node : Node(*value));
-      node = list;
-    }
-    node.set_origin({.file = "command line"});
-    values.set(key, node);
   }
   if (!problems.empty()) {
     fail("{}", fmt::join(problems, "\n"));

@@ -77,97 +77,120 @@ void check(const HeatMap& map) {
       map.columns);
 }
 
-}  // namespace
-
-std::string heat_map_svg(const HeatMap& map) {
-  check(map);
-  constexpr double kLetter = 7, kTop = 48, kBarWidth = 14, kBarSpace = 84;
-  const double cell_width = std::clamp(640.0 / static_cast<double>(std::max<size_t>(map.columns, 1)), 3.0, 46.0);
-  const double cell_height = std::clamp(440.0 / static_cast<double>(std::max<size_t>(map.rows, 1)), 3.0, 30.0);
-  const double left = 36 + kLetter * static_cast<double>(longest(map.row_names));
-  const double grid_width = cell_width * static_cast<double>(map.columns);
-  const double grid_height = std::max(cell_height * static_cast<double>(map.rows), 40.0);
-  // Names wider than their column are rotated.
-  const double column_name_width = kLetter * static_cast<double>(longest(map.column_names));
-  const bool turned = column_name_width > cell_width - 4;
-  const double below = 30 + (map.column_names.empty() ? 0 : (turned ? column_name_width : 16)) + 12;
-  const double title_width = 9 * static_cast<double>(map.title.size()) + left;
-  const double width = std::max(left + grid_width + kBarSpace, title_width);
-  const double height = kTop + grid_height + below;
-
+// Positions in pixels, and the range of the values.
+struct Layout {
+  static constexpr double kLetter = 7, kTop = 48, kBarSpace = 84;
+  double cell_width, cell_height, left, grid_width, grid_height, width, height;
+  bool turned;  // Names wider than their column are rotated.
   double low = std::numeric_limits<double>::infinity();
-  double high = -low;
-  for (const double value : map.values) {
-    if (std::isfinite(value)) {
-      low = std::min(low, value);
-      high = std::max(high, value);
+  double high = -std::numeric_limits<double>::infinity();
+
+  explicit Layout(const HeatMap& map)
+      : cell_width(std::clamp(640.0 / static_cast<double>(std::max<size_t>(map.columns, 1)), 3.0, 46.0)),
+        cell_height(std::clamp(440.0 / static_cast<double>(std::max<size_t>(map.rows, 1)), 3.0, 30.0)),
+        left(36 + kLetter * static_cast<double>(longest(map.row_names))),
+        grid_width(cell_width * static_cast<double>(map.columns)),
+        grid_height(std::max(cell_height * static_cast<double>(map.rows), 40.0)) {
+    const double column_name_width = kLetter * static_cast<double>(longest(map.column_names));
+    turned = column_name_width > cell_width - 4;
+    const double below = 30 + (map.column_names.empty() ? 0 : (turned ? column_name_width : 16)) + 12;
+    width = std::max(left + grid_width + kBarSpace, 9 * static_cast<double>(map.title.size()) + left);
+    height = kTop + grid_height + below;
+    for (const double value : map.values) {
+      if (std::isfinite(value)) {
+        low = std::min(low, value);
+        high = std::max(high, value);
+      }
     }
   }
-  const auto share = [&](double value) { return high > low ? (value - low) / (high - low) : 0.5; };
 
-  std::string svg = fmt::format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\" role=\"img\">\n",
-      pixel(width),
-      pixel(height));
-  svg += fmt::format("<title>{}</title>\n{}", xml_text(map.title), kPlotStyle);
-  svg += fmt::format("<rect class=\"page\" width=\"{}\" height=\"{}\" rx=\"6\"/>\n", pixel(width), pixel(height));
-  svg += text_element(left, 28, "class=\"title\"", map.title);
+  // Returns the place of a value in the range, from 0 to 1.
+  double share(double value) const { return high > low ? (value - low) / (high - low) : 0.5; }
+};
+
+std::string cells(const HeatMap& map, const Layout& at) {
+  std::string svg;
   for (size_t row = 0; row < map.rows; ++row) {
-    const double y = kTop + cell_height * static_cast<double>(row);
-    if (!map.row_names.empty() && (cell_height >= 11 || row % 4 == 0)) {
-      svg += text_element(left - 8, y + cell_height / 2 + 4, "text-anchor=\"end\"", map.row_names[row]);
+    const double y = Layout::kTop + at.cell_height * static_cast<double>(row);
+    if (!map.row_names.empty() && (at.cell_height >= 11 || row % 4 == 0)) {
+      svg += text_element(at.left - 8, y + at.cell_height / 2 + 4, "text-anchor=\"end\"", map.row_names[row]);
     }
     for (size_t column = 0; column < map.columns; ++column) {
       const double value = map.values[row * map.columns + column];
       if (!std::isfinite(value)) {
         continue;
       }
-      const double x = left + cell_width * static_cast<double>(column);
+      const double x = at.left + at.cell_width * static_cast<double>(column);
       svg += fmt::format(
           "<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" fill=\"{}\"/>\n",
           pixel(x),
           pixel(y),
-          pixel(cell_width + 0.3),
-          pixel(cell_height + 0.3),
-          hex(viridis(share(value))));
+          pixel(at.cell_width + 0.3),
+          pixel(at.cell_height + 0.3),
+          hex(viridis(at.share(value))));
       if (map.show_values) {
-        const char* style = share(value) > 0.6 ? "text-anchor=\"middle\" style=\"fill:#111;font-size:11px\""
-                                               : "text-anchor=\"middle\" style=\"fill:#fff;font-size:11px\"";
-        svg += text_element(x + cell_width / 2, y + cell_height / 2 + 4, style, short_number(value, 3));
+        const char* style = at.share(value) > 0.6 ? "text-anchor=\"middle\" style=\"fill:#111;font-size:11px\""
+                                                  : "text-anchor=\"middle\" style=\"fill:#fff;font-size:11px\"";
+        svg += text_element(x + at.cell_width / 2, y + at.cell_height / 2 + 4, style, short_number(value, 3));
       }
     }
   }
+  return svg;
+}
+
+std::string column_names(const HeatMap& map, const Layout& at) {
+  std::string svg;
   for (size_t column = 0; column < map.column_names.size(); ++column) {
-    const double x = left + cell_width * (static_cast<double>(column) + 0.5);
-    const double y = kTop + grid_height + (turned ? 8 : 16);
-    if (turned && cell_width < 11 && column % 4 != 0) {
+    if (at.turned && at.cell_width < 11 && column % 4 != 0) {
       continue;
     }
+    const double x = at.left + at.cell_width * (static_cast<double>(column) + 0.5);
+    const double y = Layout::kTop + at.grid_height + (at.turned ? 8 : 16);
     const std::string turn = fmt::format("text-anchor=\"end\" transform=\"rotate(-90 {0} {1})\"", pixel(x), pixel(y));
-    svg +=
-        text_element(turned ? x + 0 : x, y, turned ? turn.c_str() : "text-anchor=\"middle\"", map.column_names[column]);
+    svg += text_element(x, y, at.turned ? turn.c_str() : "text-anchor=\"middle\"", map.column_names[column]);
   }
-  svg += text_element(left + grid_width / 2, height - 10, "text-anchor=\"middle\"", map.x_label);
+  return svg;
+}
+
+std::string color_bar(const Layout& at) {
+  constexpr int kBands = 32;
+  constexpr double kBarWidth = 14;
+  const double bar = at.left + at.grid_width + 16;
+  std::string svg;
+  for (int band = 0; band < kBands; ++band) {
+    const double y = Layout::kTop + at.grid_height * band / kBands;
+    svg += fmt::format(
+        "<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" fill=\"{}\"/>\n",
+        pixel(bar),
+        pixel(y),
+        pixel(kBarWidth),
+        pixel(at.grid_height / kBands + 0.3),
+        hex(viridis(1 - (band + 0.5) / kBands)));
+  }
+  svg += text_element(bar + kBarWidth + 6, Layout::kTop + 10, "", short_number(at.high, 3));
+  return svg + text_element(bar + kBarWidth + 6, Layout::kTop + at.grid_height, "", short_number(at.low, 3));
+}
+
+}  // namespace
+
+std::string heat_map_svg(const HeatMap& map) {
+  check(map);
+  const Layout at(map);
+  std::string svg = fmt::format(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\" role=\"img\">\n",
+      pixel(at.width),
+      pixel(at.height));
+  svg += fmt::format("<title>{}</title>\n{}", xml_text(map.title), kPlotStyle);
+  svg += fmt::format("<rect class=\"page\" width=\"{}\" height=\"{}\" rx=\"6\"/>\n", pixel(at.width), pixel(at.height));
+  svg += text_element(at.left, 28, "class=\"title\"", map.title);
+  svg += cells(map, at) + column_names(map, at);
+  svg += text_element(at.left + at.grid_width / 2, at.height - 10, "text-anchor=\"middle\"", map.x_label);
   svg += fmt::format(
       "<text transform=\"translate(16 {}) rotate(-90)\" text-anchor=\"middle\">{}</text>\n",
-      pixel(kTop + grid_height / 2),
+      pixel(Layout::kTop + at.grid_height / 2),
       xml_text(map.y_label));
-
-  if (high >= low) {
-    constexpr int kBands = 32;
-    const double bar = left + grid_width + 16;
-    for (int band = 0; band < kBands; ++band) {
-      const double y = kTop + grid_height * band / kBands;
-      svg += fmt::format(
-          "<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" fill=\"{}\"/>\n",
-          pixel(bar),
-          pixel(y),
-          pixel(kBarWidth),
-          pixel(grid_height / kBands + 0.3),
-          hex(viridis(1 - (band + 0.5) / kBands)));
-    }
-    svg += text_element(bar + kBarWidth + 6, kTop + 10, "", short_number(high, 3));
-    svg += text_element(bar + kBarWidth + 6, kTop + grid_height, "", short_number(low, 3));
+  if (at.high >= at.low) {
+    svg += color_bar(at);
   }
   return svg + "</svg>\n";
 }

@@ -5,97 +5,111 @@
 
 namespace lehr::train {
 
-void ParallelismConfig::fields(FieldVisitor& v) {
+namespace {
+void visit_degrees(ParallelismConfig& c, FieldVisitor& v) {
   v.optional(
       "data_parallel_replicate_degree",
-      data_parallel_replicate_degree,
+      c.data_parallel_replicate_degree,
       "Replicas of the model (DDP, or the outer axis of HSDP).",
       positive());
   v.optional(
       "data_parallel_shard_degree",
-      data_parallel_shard_degree,
+      c.data_parallel_shard_degree,
       "Ranks that shard parameters, gradients and optimizer state (FSDP); -1: all remaining ranks.",
       at_least(-1));
   v.optional(
       "tensor_parallel_degree",
-      tensor_parallel_degree,
+      c.tensor_parallel_degree,
       "Ranks that split each matmul (tensor parallelism).",
       positive());
   v.optional(
       "context_parallel_degree",
-      context_parallel_degree,
+      c.context_parallel_degree,
       "Ranks that split each sequence (context parallelism).",
       positive());
   v.optional(
       "expert_parallel_degree",
-      expert_parallel_degree,
+      c.expert_parallel_degree,
       "Ranks that split the experts of each MoE layer (expert parallelism).",
       positive());
   v.optional(
       "pipeline_parallel_degree",
-      pipeline_parallel_degree,
+      c.pipeline_parallel_degree,
       "Ranks that split the layers (pipeline parallelism).",
       positive());
+}
+
+void visit_pipeline(ParallelismConfig& c, FieldVisitor& v) {
   v.optional(
       "pipeline_parallel_schedule",
-      pipeline_parallel_schedule,
+      c.pipeline_parallel_schedule,
       "Pipeline schedule: GPipe, 1F1B, ZBH1, ZBH2 (one stage per rank); LoopedBFS, Interleaved1F1B, "
       "InterleavedZeroBubble (several); ZBVZeroBubble, DualPipeV (two).");
   v.optional(
       "pipeline_parallel_schedule_csv",
-      pipeline_parallel_schedule_csv,
+      c.pipeline_parallel_schedule_csv,
       "CSV file with a custom schedule: one line per rank, one cell per action (0F0, 0B0, 0I0, 0W0). Replaces "
       "pipeline_parallel_schedule.");
   v.optional(
       "pipeline_parallel_stages_per_rank",
-      pipeline_parallel_stages_per_rank,
+      c.pipeline_parallel_stages_per_rank,
       "Pipeline stages per rank; -1: the fewest that the schedule supports.",
       at_least(-1));
   v.optional(
       "pipeline_parallel_microbatch_size",
-      pipeline_parallel_microbatch_size,
+      c.pipeline_parallel_microbatch_size,
       "Sequences per micro-batch of the pipeline; must divide training.local_batch_size. -1: "
       "training.local_batch_size.",
       at_least(-1));
   v.choice(
       "pipeline_parallel_balance",
-      pipeline_parallel_balance,
+      c.pipeline_parallel_balance,
       {{"even", PipelineBalance::even}, {"cost", PipelineBalance::cost}},
       "Distribution of layers over stages. even: the same number each, less the two keys below. cost: minimizes the "
       "FLOPs of the most expensive stage, head included.");
   v.optional(
       "pipeline_parallel_first_stage_less_layers",
-      pipeline_parallel_first_stage_less_layers,
+      c.pipeline_parallel_first_stage_less_layers,
       "Number of layers that the first stage, which has the embeddings, holds fewer than the others.",
       at_least(0));
   v.optional(
       "pipeline_parallel_last_stage_less_layers",
-      pipeline_parallel_last_stage_less_layers,
+      c.pipeline_parallel_last_stage_less_layers,
       "Number of layers that the last stage, which has the head, holds fewer than the others.",
       at_least(0));
+}
+
+void visit_exchanges(ParallelismConfig& c, FieldVisitor& v) {
   v.choice(
       "fsdp_reshard_after_forward",
-      fsdp_reshard_after_forward,
+      c.fsdp_reshard_after_forward,
       {{"default", shard::ReshardPolicy::all_but_last},
        {"always", shard::ReshardPolicy::always},
        {"never", shard::ReshardPolicy::never}},
       "Reshard parameters after forward: less memory, more communication. default: every layer except the last.");
   v.optional(
       "fsdp_reduce_each_microbatch",
-      fsdp_reduce_each_microbatch,
+      c.fsdp_reduce_each_microbatch,
       "Reduce-scatter gradients after each micro-batch. false: once per step; less communication, but every rank holds "
       "unsharded gradients of all parameters until then (4 bytes per parameter).");
   v.optional(
       "fsdp_cpu_offload",
-      fsdp_cpu_offload,
+      c.fsdp_cpu_offload,
       "Keep parameters, gradients and optimizer state in host memory: a layer's parameters are copied to the device "
       "when it computes, and the optimizer runs on the CPU. Saves device memory, slows steps; needs several ranks.");
   v.choice(
       "context_parallel_rotate_method",
-      context_parallel_rotate_method,
+      c.context_parallel_rotate_method,
       {{"allgather", shard::ContextParallelMethod::all_gather}, {"ring", shard::ContextParallelMethod::ring}},
       "Exchange of keys and values in context parallelism. allgather: all at once (faster); ring: passed from rank to "
       "rank (less memory).");
+}
+}  // namespace
+
+void ParallelismConfig::fields(FieldVisitor& v) {
+  visit_degrees(*this, v);
+  visit_pipeline(*this, v);
+  visit_exchanges(*this, v);
 }
 
 void ParallelismConfig::check(Problems& problems) const {

@@ -41,6 +41,35 @@ void report_gpu(Logger& log, const descriptor::ModelArgs& args, at::Device devic
     log.info("attention  {}", describe_attention(*shape, device, dtype));
   }
 }
+
+// Reports the mesh, float8 and adapters of runs that have them.
+void report_parts(
+    Logger& log,
+    const TrainConfig& config,
+    const nn::Model& model,
+    const peft::TrainableCounts& trains,
+    at::Device device,
+    const Ranks& ranks) {
+  if (ranks.world_size() > 1) {
+    log.info(
+        "mesh       {} ranks: {} ({})",
+        ranks.world_size(),
+        ranks.context()->parameters().describe(),
+        ranks.context()->transport().name());
+  }
+  if (config.float8.enable) {
+    log.info("float8     {}", describe_float8(config.float8, model, device));
+  }
+  if (config.peft.enabled()) {
+    log.info(
+        "peft       {}: {} of {} parameters are trainable ({:.2g} %){}",
+        config.peft.method,
+        human_count(static_cast<double>(trains.trainable)),
+        human_count(static_cast<double>(trains.total)),
+        100.0 * static_cast<double>(trains.trainable) / static_cast<double>(trains.total),
+        config.peft.has_adapters() ? fmt::format("; rank {}, alpha {}", config.peft.r, config.peft.alpha) : "");
+  }
+}
 }  // namespace
 
 void RunLog::report_start(
@@ -75,25 +104,7 @@ void RunLog::report_start(
   if (device.is_cuda()) {
     report_gpu(log_, args, device, compute_type(t));
   }
-  if (ranks.world_size() > 1) {
-    log_.info(
-        "mesh       {} ranks: {} ({})",
-        ranks.world_size(),
-        ranks.context()->parameters().describe(),
-        ranks.context()->transport().name());
-  }
-  if (config_.float8.enable) {
-    log_.info("float8     {}", describe_float8(config_.float8, model, device));
-  }
-  if (config_.peft.enabled()) {
-    log_.info(
-        "peft       {}: {} of {} parameters are trainable ({:.2g} %){}",
-        config_.peft.method,
-        human_count(static_cast<double>(trains_.trainable)),
-        human_count(static_cast<double>(trains_.total)),
-        100.0 * static_cast<double>(trains_.trainable) / static_cast<double>(trains_.total),
-        config_.peft.has_adapters() ? fmt::format("; rank {}, alpha {}", config_.peft.r, config_.peft.alpha) : "");
-  }
+  report_parts(log_, config_, model, trains_, device, ranks);
   // Without adapters, checkpoints hold all parameters, so frozen weights keep the parameters' dtype.
   const int64_t copy = compute_type(t) == at::kBFloat16 ? 2 : bytes_of(t.dtype);
   const int64_t frozen_each =
