@@ -63,9 +63,9 @@ Group::Group(
     Watchdog* watch)
     : name_(std::move(name)), ranks_(std::move(ranks)), backend_(std::move(backend)), watch_(watch) {
   const auto place = std::find(ranks_.begin(), ranks_.end(), global_rank);
-  require(place != ranks_.end(), "group {}: rank {} is not in it", name_, global_rank);
+  invariant(place != ranks_.end(), "group {}: rank {} is not in it", name_, global_rank);
   rank_ = place - ranks_.begin();
-  require(size() == 1 || backend_, "group {}: {} ranks need a backend", name_, size());
+  invariant(size() == 1 || backend_, "group {}: {} ranks need a backend", name_, size());
   if (watch_ != nullptr) {
     watch_group_ = watch_->log().add_group(name_, fmt::format("{}", fmt::join(ranks_, ",")));
   }

@@ -171,11 +171,11 @@ void run_program(
   for (const auto& [stage, runner] : stages) {
     given.push_back(stage);
   }
-  require(
+  invariant(
       rank < program.num_ranks() && given == program.stages_of(rank),
       "pipeline: rank {}: the given stages are not the stages of this rank in the program",
       rank);
-  require(
+  invariant(
       program.num_ranks() == 1 || (group != nullptr && group->size() == program.num_ranks()),
       "pipeline: the program has {} ranks, the group {}",
       program.num_ranks(),

@@ -109,7 +109,7 @@ void AtenCall::give(TensorType type, size_t i) {
   for (size_t dim = 0; fits && dim < type.dims.size(); ++dim) {
     fits = size_of(type.dims[dim]) == tensor.size(static_cast<int64_t>(dim));
   }
-  require(fits, "the typing rule of this operator returns sizes that differ from the result's; this is a bug in Lehr");
+  invariant(fits, "the typing rule of this operator returns sizes that differ from the result's");
   // A tensor that is made of parameters only, such as a cast or a concatenation, has the name of the first one.
   const bool of_parameters =
       !operands_.empty() && std::ranges::all_of(operands_, [](const Operand& one) { return one.parameter; });

@@ -32,7 +32,7 @@ std::vector<std::string> axes_of_sum(const nn::NamedParameter& named, const mesh
       continue;
     }
     const Placement* placement = named.parameter->layout().find(axis);
-    require(placement != nullptr, "parameter {}: has no placement on axis {}", named.name, axis);
+    invariant(placement != nullptr, "parameter {}: has no placement on axis {}", named.name, axis);
     if (placement->kind == Placement::Kind::replicate) {
       axes.push_back(axis);
     }

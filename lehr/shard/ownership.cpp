@@ -19,7 +19,7 @@ bool is_owner(const nn::Parameter& parameter, const mesh::DistributedContext& co
       continue;
     }
     const Placement* placement = parameter.layout().find(axis);
-    require(placement != nullptr, "parameter {}: has no placement on axis {}", parameter.name(), axis);
+    invariant(placement != nullptr, "parameter {}: has no placement on axis {}", parameter.name(), axis);
     if (placement->kind != Placement::Kind::shard && context.index(axis) != 0) {
       return false;
     }
