@@ -38,9 +38,9 @@ int main() {
       .hidden_states_agg_mask = at::ones({2, 32}),     // (B, T): tokens that the snapshots average over
       .labels = tokens.narrow(1, 1, 32).contiguous(),  // (B, T): labels[t] follows position t
   });
-  outputs.logps.mean().backward();
+  outputs.nll().mean().backward();
 
-  fmt::print("loss {:.4f}, near log(264) = 5.576\n", outputs.logps.mean().item<double>());
+  fmt::print("loss {:.4f}, near log(264) = 5.576\n", outputs.nll().mean().item<double>());
   fmt::print("{} snapshots of hidden states per sequence\n", outputs.hidden_states_snapshot.size(0));
   for (const auto& [name, parameter] : nn::named_parameters(*qwen)) {
     fmt::print("{:<52} gradient norm {:.4f}\n", name, parameter->value().grad().norm().item<double>());

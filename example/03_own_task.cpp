@@ -15,14 +15,14 @@ class WeightedCausalLMTask : public train::CausalLMTask {
   // A sum over the valid tokens; the trainer divides by their number over the whole step.
   at::Tensor compute_loss(const nn::ModelOutputs& outputs, const train::Batch& batch) const override {
     const at::Tensor capitals = is_capital(batch.at("labels"));
-    return (outputs.logps * (1 + capitals)).sum();  // logps: (B, T), 0 where there is no label
+    return (outputs.nll() * (1 + capitals)).sum();  // nll(): (B, T), 0 where there is no label
   }
 
   // Further sums, reported divided by the number of valid tokens.
   std::map<std::string, at::Tensor> compute_metrics(
       const nn::ModelOutputs& outputs, const train::Batch& batch) const override {
     const at::Tensor capitals = is_capital(batch.at("labels"));
-    return {{"share_of_capitals", capitals.sum()}, {"plain_loss", outputs.logps.detach().sum()}};
+    return {{"share_of_capitals", capitals.sum()}, {"plain_loss", outputs.nll().detach().sum()}};
   }
 
  private:

@@ -102,7 +102,7 @@ class ForCausalLMImpl : public WithHead<Backbone> {
   nn::ModelOutputs forward(const nn::ModelInputs& inputs) override {
     nn::ModelOutputs outputs = this->model->forward(inputs);
     if (lm_head && inputs.labels.defined()) {
-      outputs.logps = lm_head(outputs.hidden_states, inputs.labels);
+      outputs.nll() = lm_head(outputs.hidden_states, inputs.labels);
     }
     return outputs;
   }

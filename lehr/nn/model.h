@@ -34,9 +34,13 @@ struct ModelInputs {
 struct ModelOutputs {
   at::Tensor hidden_states;           ///< (B, T, H); after the final norm on the last stage.
   at::Tensor hidden_states_snapshot;  ///< (l, B, H).
-  at::Tensor logps;                   ///< (B, T) NLL of the labels per token, float32 or float64.
+  at::Tensor logps;                   ///< nll() under the name that d9d gave it, although the sign is the other one.
   at::Tensor scores;                  ///< (N, num_labels), float32 or float64.
   at::Tensor embeddings;              ///< (N, E), float32 or float64.
+
+  /// (B, T) negative log-likelihood of the labels per token, float32 or float64; 0 where there is no label.
+  const at::Tensor& nll() const { return logps; }
+  at::Tensor& nll() { return logps; }
 
   /// The defined results by name, as infer_stage_outputs_from_pipeline_inputs announces them.
   std::map<std::string, at::Tensor> to_dict() const {

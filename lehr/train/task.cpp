@@ -31,8 +31,8 @@ int64_t CausalLMTask::count_valid(const Batch& batch) const {
 }
 
 at::Tensor CausalLMTask::compute_loss(const nn::ModelOutputs& outputs, const Batch& /*batch*/) const {
-  require(outputs.logps.defined(), "causal_lm: the model returned no 'logps'; it needs a language-modelling head");
-  return outputs.logps.sum();
+  require(outputs.nll().defined(), "causal_lm: the model returned no 'logps'; it needs a language-modelling head");
+  return outputs.nll().sum();
 }
 
 nn::ModelInputs ClassificationTask::build_forward_inputs(const Batch& batch) const {

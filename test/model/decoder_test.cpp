@@ -135,6 +135,7 @@ TYPED_TEST(Decoder, SplitOverStagesEqualsOneStage) {
         snapshot = outputs.hidden_states_snapshot;
       }
       EXPECT_TRUE(at::equal(outputs.logps, expected.logps));
+      EXPECT_TRUE(outputs.nll().is_same(outputs.logps));
       EXPECT_TRUE(at::equal(outputs.hidden_states_snapshot, expected.hidden_states_snapshot));
       (outputs.logps.sum() + outputs.hidden_states_snapshot.square().sum()).backward();
       size_t count = 0;
