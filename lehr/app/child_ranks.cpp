@@ -28,7 +28,7 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::seconds;
 
 // After the first failure: the time for the others to write their crash reports, and between SIGTERM and SIGKILL.
-constexpr seconds kLastWordsTime{4};
+constexpr seconds kCrashReportTime{4};
 constexpr seconds kTermTime{2};
 // After a rank stopped on a signal to it alone: the time for the others to save and stop.
 constexpr seconds kStopTime{120};
@@ -234,7 +234,7 @@ class ChildRanks {
     }
     if (!failed_) {
       failed_ = rank;
-      deadline_ = Clock::now() + kLastWordsTime;
+      deadline_ = Clock::now() + kCrashReportTime;
     }
     // The first failure that is not the consequence of another one is the cause; the store passes it to all ranks.
     if (!cause_ && !termed_ && !(words && words->consequence)) {

@@ -9,7 +9,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
-thread_local bool t_remakes_products = false;
+thread_local bool t_recomputes_matmuls = false;
 
 // Reference from a reader's context to the node that recomputes its input. The node precedes the reader in the graph,
 // so there is no reference cycle.
@@ -20,7 +20,7 @@ struct MadeBy : torch::CustomClassHolder {
   std::vector<int64_t> sizes;
 };
 
-Recompute* remaker_of(const Node& node) {
+Recompute* recompute_of(const Node& node) {
   for (const auto& hook : node.pre_hooks()) {
     if (auto* const found = dynamic_cast<Recompute*>(hook.get())) {
       return found;
@@ -33,8 +33,8 @@ Recompute* remaker_of(const Node& node) {
 // node, or another version if it was written to without grad mode. A reshaped view is recomputed through its base.
 std::shared_ptr<Node> maker_of(const at::Tensor& input) {
   const auto able = [](const at::Tensor& tensor) -> std::shared_ptr<Node> {
-    const Recompute* const remaker = tensor.grad_fn() ? remaker_of(*tensor.grad_fn()) : nullptr;
-    return remaker != nullptr && remaker->makes(tensor) ? tensor.grad_fn() : nullptr;
+    const Recompute* const recompute = tensor.grad_fn() ? recompute_of(*tensor.grad_fn()) : nullptr;
+    return recompute != nullptr && recompute->makes(tensor) ? tensor.grad_fn() : nullptr;
   };
   if (!input.grad_fn()) {
     return nullptr;
@@ -48,14 +48,14 @@ std::shared_ptr<Node> maker_of(const at::Tensor& input) {
 }
 }  // namespace
 
-RecomputeMatmuls::RecomputeMatmuls(bool on) : before_(std::exchange(t_remakes_products, on)) {}
+RecomputeMatmuls::RecomputeMatmuls(bool on) : before_(std::exchange(t_recomputes_matmuls, on)) {}
 
 RecomputeMatmuls::~RecomputeMatmuls() {
-  t_remakes_products = before_;
+  t_recomputes_matmuls = before_;
 }
 
 bool RecomputeMatmuls::on() {
-  return t_remakes_products;
+  return t_recomputes_matmuls;
 }
 
 bool can_recompute(const at::Tensor& tensor) {
@@ -99,7 +99,7 @@ at::Tensor saved_or_recomputed(AutogradContext* ctx, const char* name, const at:
     return {};
   }
   const auto made_by = c10::static_intrusive_pointer_cast<MadeBy>(found->second.toCapsule());
-  return remaker_of(*made_by->node)->tensor().view(made_by->sizes);
+  return recompute_of(*made_by->node)->tensor().view(made_by->sizes);
 }
 
 }  // namespace lehr::ops

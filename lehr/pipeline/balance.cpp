@@ -83,8 +83,8 @@ std::vector<int64_t> balance_layers(const PartCosts& costs, int64_t num_stages) 
       num_stages);
   // Two passes: the first finds the lowest possible cost of the most expensive stage, the second the most even
   // distribution within that bound.
-  const Table dearest = best_of(stages, [](int64_t cost, int64_t rest) { return std::max(cost, rest); });
-  const int64_t bound = dearest.value.front().front();
+  const Table most_expensive = best_of(stages, [](int64_t cost, int64_t rest) { return std::max(cost, rest); });
+  const int64_t bound = most_expensive.value.front().front();
   const Table even =
       best_of(stages, [&](int64_t cost, int64_t rest) { return cost > bound ? kNever : rest + cost * cost; });
   std::vector<int64_t> layers;

@@ -51,12 +51,13 @@ std::vector<RetiredWord> retired_words() {
 }
 
 /// A text in lower case. The end of a line, with the marks of comments and literals around it, becomes one space, so
-/// that phrases are found across lines.
+/// that phrases are found across lines; so do the parts of an identifier, in snake_case or CamelCase.
 struct Text {
   std::string characters;
   std::vector<size_t> lines;  // of each character, from 1
 
   void add(char character, size_t line) {
+    character = character == '_' ? ' ' : character;
     if (character != ' ' || characters.empty() || characters.back() != ' ') {
       characters += static_cast<char>(std::tolower(static_cast<unsigned char>(character)));
       lines.push_back(line);
@@ -72,8 +73,14 @@ Text read_text(std::istream& file) {
     const size_t begin = std::min(line.find_first_not_of("/#\"<> "), line.size());
     size_t end = line.find_last_not_of("\" ");
     end = end == std::string::npos ? begin : std::max(end + 1, begin);
+    char before = ' ';
     for (const char character : line.substr(begin, end - begin)) {
+      if (std::islower(static_cast<unsigned char>(before)) != 0 &&
+          std::isupper(static_cast<unsigned char>(character)) != 0) {
+        text.add(' ', number);
+      }
       text.add(character, number);
+      before = character;
     }
     text.add(' ', number);
   }
@@ -142,6 +149,10 @@ TEST(Words, AreFoundAcrossLinesAndNotWithinOthers) {
   EXPECT_EQ(find(text, "made again"), std::vector<size_t>{1});
   EXPECT_EQ(find(text, "last words"), std::vector<size_t>{2});
   EXPECT_TRUE(find(text, "remade").empty());
+  std::istringstream names("int kLastWordsTime;\nbool products_made_again();\n");
+  const Text identifiers = read_text(names);
+  EXPECT_EQ(find(identifiers, "last words"), std::vector<size_t>{1});
+  EXPECT_EQ(find(identifiers, "made again"), std::vector<size_t>{2});
 }
 
 }  // namespace

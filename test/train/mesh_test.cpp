@@ -258,7 +258,7 @@ std::vector<Kind> kinds(const std::filesystem::path& folder, const std::filesyst
         {"activation_checkpoint.mode", "selective"},
         {"activation_checkpoint.selective_ac_option", "\"2\""}},
        {{.dp_shard = 2, .cp = 2}}},
-      {"products_made_again",
+      {"matmuls_recomputed",
        {{"activation_checkpoint.mode", "selective"}, {"activation_checkpoint.selective_ac_option", "\"op\""}},
        {{.dp_shard = 2, .cp = 2}, {.dp_shard = 2, .tp = 2}, {.dp_shard = 2, .pp = 2}}},
       {"reduced_once",
