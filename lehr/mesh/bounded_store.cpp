@@ -110,7 +110,8 @@ void BoundedStore::run(std::function<void(c10d::Store&)> work, bool even_late) {
   if (!call->done) {
     call->given_up = true;
     throw StoreTimeout(fmt::format(
-        "the ranks' store has not answered for {}: what keeps it, rank 0 or the launcher, is gone or hangs",
+        "the ranks' store has not answered for {}: the process that holds it (rank 0 or the launcher) has ended or "
+        "hangs",
         seconds_text(limit_)));
   }
   if (call->problem) {

@@ -19,7 +19,7 @@ const std::string kFailure = "failure";
 const std::string kAlarm = "alarm";
 const std::string kHeard = "heard";  // ranks that know of the failure and did not cause it
 const std::string kGone = "gone";
-const std::string kStoreGone = "what keeps the ranks' store, rank 0 or the launcher, is gone";
+const std::string kStoreGone = "the process that holds the ranks' store (rank 0 or the launcher) has ended";
 constexpr size_t kMostNamed = 8;  // ranks in one message
 
 std::string where_key(int64_t rank) {

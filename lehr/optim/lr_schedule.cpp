@@ -138,10 +138,7 @@ void SchedulePhaseConfig::fields(FieldVisitor& v) {
       "The phase ends at this share (0 to 1) of all steps, for mode \"percentage\".",
       between(0, 1));
   v.optional(
-      "target_multiplier",
-      target_multiplier,
-      "What the base learning rate is multiplied by when the phase ends.",
-      at_least(0));
+      "target_multiplier", target_multiplier, "Factor of the base learning rate at the end of the phase.", at_least(0));
   v.choice(
       "curve",
       curve,

@@ -139,7 +139,7 @@ void OptimizerConfig::check(Problems& problems) const {
     only_for(in_group("beta2"), group.beta2.has_value(), adaptive);
     only_for(in_group("eps"), group.eps.has_value(), adaptive);
     if (group.lr && group.lr_multiplier != 1.0) {
-      problems.add(key("lr"), "stands beside lr_multiplier; give one of the two");
+      problems.add(key("lr"), "is given together with lr_multiplier; set one of the two");
     }
     check_pattern(key("pattern"), group.pattern, problems);
   }

@@ -101,7 +101,7 @@ void TrainingConfig::fields(FieldVisitor& v) {
   v.optional(
       "device",
       device,
-      "Device to train on. auto: a GPU if one is usable and the run has one rank, otherwise the CPU.",
+      "Device to train on. auto: a GPU if one is usable, with several ranks one GPU per rank; otherwise the CPU.",
       one_of({"auto", "cpu", "cuda"}));
   v.optional(
       "cuda_graphs",

@@ -128,8 +128,8 @@ void InitialLoad::check(const nn::Model& model, const RunState& now) const {
     same("training.seq_len", then_->seq_len, now.seq_len);
     require(
         then_->data_fingerprint.empty() || then_->data_fingerprint == now.data_fingerprint,
-        "data: the run of {} read other data than [data] says now (files, weights, packing, data.seed or what is held "
-        "out); {}",
+        "data: the run of {} read different data than [data] describes now (files, weights, packing, data.seed or "
+        "the share held out for validation); {}",
         folder_.string(),
         exclude("dataloader"));
   }

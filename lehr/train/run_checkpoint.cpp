@@ -176,8 +176,8 @@ RunState RunCheckpoints::load_here(
       folder.string());
   require(
       state.data_fingerprint.empty() || state.data_fingerprint == now.data_fingerprint,
-      "{}: the run so far read other data than [data] says now (files, weights, packing, data.seed or what is held "
-      "out); {}",
+      "{}: the run so far read different data than [data] describes now (files, weights, packing, data.seed or the "
+      "share held out for validation); {}",
       file,
       advice);
   require_same_peft(folder, state, now);

@@ -96,7 +96,7 @@ void allocate_parameters(Run& run) {
   }
   if (offload && run.device.is_cpu() && run.ranks.is_main()) {
     run.logger.warn(
-        "parallelism.fsdp_cpu_offload: the run computes on the CPU, so this saves no memory and copies in vain");
+        "parallelism.fsdp_cpu_offload: the run computes on the CPU, so this saves no memory and only adds copies");
   }
   if (offload) {
     shard::materialize_offloaded(*run.model, run.device, parameter_type(run.config.training));

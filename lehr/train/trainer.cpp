@@ -188,7 +188,7 @@ void Trainer::save(int64_t step) {
     problem = last_save_problem_ = run.checkpoints->wait();
   }
   if (problem) {
-    run.logger.error("{}; training goes on, the checkpoint before stands", *problem);
+    run.logger.error("{}; training continues, and the previous checkpoint is kept", *problem);
   }
   emit(Event::checkpoint_requested, step);
 }
@@ -197,7 +197,7 @@ void Trainer::finish() {
   if (run_->checkpoints) {
     const auto problem = run_->checkpoints->wait();
     if (problem || last_save_problem_) {
-      fail_runtime("{}; the checkpoint before stands", problem ? *problem : *last_save_problem_);
+      fail_runtime("{}; the previous checkpoint is kept", problem ? *problem : *last_save_problem_);
     }
   }
   if (run_->log) {

@@ -231,7 +231,8 @@ def peer(check, runner):
     for mode in ("compile", "eager"):
         def one(mode=mode):
             told = runner.run(f"peer_{mode}", [sys.executable, script, "--device", check.device, "--mode", mode, "--rows",
-                                               size.rows if check.device == "cuda" else 1], 90,
+                                               size.rows if check.device == "cuda" else 1],
+                              90 if check.device == "cuda" else 160,  # torch.compile on a shared CPU
                               env={"TORCHINDUCTOR_CACHE_DIR": str(check.out / "inductor"), "HF_HUB_OFFLINE": "1",
                                    "LD_LIBRARY_PATH": ""})
             result = json.loads(told.strip().splitlines()[-1])

@@ -133,7 +133,7 @@ TEST(Watchdog, EndsItsRankWhenTheStoreIsGoneForGood) {
       c10::make_intrusive<Connection>(server),
       {.rank = 1, .world_size = 2, .answer_time = milliseconds(500), .store_patience = milliseconds(700)});
   server->gone = true;
-  EXPECT_EQ(failure_of(watch), "what keeps the ranks' store, rank 0 or the launcher, is gone");
+  EXPECT_EQ(failure_of(watch), "the process that holds the ranks' store (rank 0 or the launcher) has ended");
 }
 
 }  // namespace

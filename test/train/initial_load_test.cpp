@@ -143,7 +143,7 @@ TEST_F(FromAnotherRun, MismatchesAreRefusedWithThePartToExclude) {
   EXPECT_THAT(
       refused({{"debug.seed", "7"}}),
       AllOf(HasSubstr("debug.seed: "), HasSubstr("add \"dataloader\" to checkpoint.exclude_from_loading")));
-  EXPECT_THAT(refused({{"data.seed", "7"}}), HasSubstr("read other data than [data] says now"));
+  EXPECT_THAT(refused({{"data.seed", "7"}}), HasSubstr("read different data than [data] describes now"));
   EXPECT_THAT(
       refused({{"training.steps", "3"}, {"lr_scheduler.warmup_steps", "1"}}),
       AllOf(HasSubstr("4 steps are complete"), HasSubstr("add \"train_state\"")));
