@@ -116,8 +116,8 @@ void show_layers(
       shape,
       {.num_tokens = options.seq_len.value_or(kSeqLen),
        .num_sequences = options.num_sequences.value_or(1),
-       .bytes_a_weight = bytes,
-       .bytes_a_cached = bytes});
+       .bytes_per_weight = bytes,
+       .bytes_per_cached = bytes});
   fmt::print("{}\n", descriptor::format_blocks(model));
   if (options.picture) {
     // "folder/" and "." have a name too.

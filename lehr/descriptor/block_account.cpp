@@ -40,7 +40,7 @@ Account of_weights(int64_t parameters, int64_t active, int64_t multiplied, const
   return {
       .num_parameters = parameters,
       .active_parameters = active,
-      .weight_bytes = product({parameters, work.bytes_a_weight}),
+      .weight_bytes = product({parameters, work.bytes_per_weight}),
       .kv_cache_bytes = 0,
       .prefill_flops = 2 * real(multiplied) * real(work.num_tokens),
       .decode_flops = 2 * real(multiplied)};
@@ -65,7 +65,7 @@ Account of_attention(const DecoderForm& form, const AttentionSubblock& attention
   const double pairs = tokens * (tokens + 1) / 2;
   account.prefill_flops += 4 * real(queries) * pairs;
   account.decode_flops += 4 * real(queries) * tokens;
-  account.kv_cache_bytes = 2 * real(keys) * tokens * real(work.num_sequences) * real(work.bytes_a_cached);
+  account.kv_cache_bytes = 2 * real(keys) * tokens * real(work.num_sequences) * real(work.bytes_per_cached);
   return account;
 }
 

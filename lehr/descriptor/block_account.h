@@ -35,10 +35,10 @@ struct DecoderForm {
 
 /// The use of a model that costs are computed for.
 struct Workload {
-  int64_t num_tokens = 4096;   ///< Length of a sequence, prompt and continuation.
-  int64_t num_sequences = 1;   ///< Number of sequences in the cache.
-  int64_t bytes_a_weight = 2;  ///< Bytes per weight; 2: bfloat16.
-  int64_t bytes_a_cached = 2;  ///< Bytes per element of the KV cache.
+  int64_t num_tokens = 4096;     ///< Length of a sequence, prompt and continuation.
+  int64_t num_sequences = 1;     ///< Number of sequences in the cache.
+  int64_t bytes_per_weight = 2;  ///< Bytes per weight; 2: bfloat16.
+  int64_t bytes_per_cached = 2;  ///< Bytes per element of the KV cache.
 };
 
 /// The costs of a part of a model. FLOPs are those of matmuls and attention, for one sequence; norms, activations and

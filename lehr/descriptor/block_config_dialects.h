@@ -39,7 +39,7 @@ class Entries {
 };
 
 /// Throws a usage error unless a layer's table in block_configs has both sub-blocks and no unknown keys.
-void require_halves(const Node& node);
+void require_subblocks(const Node& node);
 
 /// Reads one sub-block of a layer from either format of block_configs. Uses only the sizes of `model`. Throws the
 /// errors of read_block_configs, except for inconsistent sizes, which check_block_config reports.

@@ -126,7 +126,7 @@ decltype(BlockConfig::ffn) read_ffn(const Node& node, const LayersByDefault& mod
   return ffn;
 }
 
-void require_halves(const Node& node) {
+void require_subblocks(const Node& node) {
   Entries entries(node);
   for (const char* half : {"attention", "ffn"}) {
     if (entries.get(half) == nullptr) {
@@ -146,7 +146,7 @@ void require_halves(const Node& node) {
 
 namespace {
 BlockConfig read_block(const Node& node, const LayersByDefault& model) {
-  require_halves(node);
+  require_subblocks(node);
   BlockConfig block{.attention = read_attention(node.at("attention"), model), .ffn = read_ffn(node.at("ffn"), model)};
   check_block_config(block, fmt::format("{}: {}.", node.origin(), node.key()), model.num_attention_heads);
   return block;

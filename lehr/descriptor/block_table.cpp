@@ -125,8 +125,8 @@ std::string format_blocks(const ModelBlocks& model) {
       model.form.hidden_size,
       model.form.num_attention_heads,
       model.form.head_dim,
-      model.work.bytes_a_weight,
-      model.work.bytes_a_cached,
+      model.work.bytes_per_weight,
+      model.work.bytes_per_cached,
       model.work.num_sequences,
       model.work.num_sequences == 1 ? "" : "s",
       model.work.num_tokens);

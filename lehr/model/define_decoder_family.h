@@ -1,4 +1,4 @@
-// What the one source file of a decoder family needs: the definitions behind its models, functions and ModelFamily.
+// Included by the one source file of a decoder family: the definitions of its models, functions and ModelFamily.
 #pragma once
 
 #include "lehr/model/decoder_args.h"

@@ -186,7 +186,7 @@ std::tuple<at::Tensor, at::Tensor> norm_rotary_backward(
   report_pointwise({dy, x, weight, inverse_rms, angles.cos, angles.sin, dx});
   const int64_t heads = x.size(2);
   const int64_t tokens = x.numel() == 0 ? 0 : x.size(0) * x.size(1);
-  const int64_t tokens_a_block = std::max<int64_t>(1, kRowsABlock / std::max<int64_t>(1, heads));
+  const int64_t tokens_per_block = std::max<int64_t>(1, kRowsABlock / std::max<int64_t>(1, heads));
   with_element_type(x.scalar_type(), [&](auto element) {
     using T = decltype(element);
     const auto& kernel = kernels<T>();
@@ -197,7 +197,7 @@ std::tuple<at::Tensor, at::Tensor> norm_rotary_backward(
     dweight = over_blocks<T>(
         weight,
         tokens,
-        tokens_a_block,
+        tokens_per_block,
         heads * x.size(3),
         wanted.weight,
         [&](Wide<T>* sums, int64_t first, int64_t last) { kernel.norm_rotary_backward(call, sums, first, last); });

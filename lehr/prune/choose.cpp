@@ -125,7 +125,7 @@ class Chooser {
     }
   }
 
-  bool has_half(Kind half, int64_t layer) const {
+  bool has_subblock(Kind half, int64_t layer) const {
     const BlockConfig& block = blocks_[static_cast<size_t>(layer)];
     return half == Kind::attention ? !block.attention_is_no_op() : !block.ffn_is_no_op();
   }
@@ -134,7 +134,7 @@ class Chooser {
     require(count == 0 || layers.empty(), "{0}: expected a number of layers, or {0}-layers; found both", option);
     require_layers(layers, (option + "-layers").c_str());
     for (const int64_t layer : layers) {
-      require(has_half(half, layer), "{}-layers: layer {} has none", option, layer);
+      require(has_subblock(half, layer), "{}-layers: layer {} has none", option, layer);
       drop_one(half, layer);
     }
     if (count == 0) {
@@ -143,7 +143,7 @@ class Chooser {
     std::vector<int64_t> candidates;
     Values values;
     for (const int64_t layer : selected_) {
-      if (has_half(half, layer)) {
+      if (has_subblock(half, layer)) {
         candidates.push_back(layer);
         values.push_back(worth(layer, half, {1}, layer)[0]);
       }

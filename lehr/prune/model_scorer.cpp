@@ -102,7 +102,7 @@ class ModelScorer::Parts {
   }
 
   at::Tensor counted;  // mask of the current forward; undefined: all tokens count
-  int64_t bytes_a_token = 0;
+  int64_t bytes_per_token = 0;
 
   std::map<std::pair<int64_t, Kind>, at::Tensor> scores() const {
     std::map<std::pair<int64_t, Kind>, at::Tensor> all;
@@ -168,7 +168,7 @@ class ModelScorer::Parts {
 
   // The residual stream is what the first module of a sub-block reads, and it gets what the last one returns. So norms
   // may be before the block, after it, or both.
-  void look_at_half(Kind kind, nn::Module& half, const Modules& modules) {
+  void observe_subblock(Kind kind, nn::Module& half, const Modules& modules) {
     const auto layer = modules_.find(path_);
     if (layer == modules_.end() || !wants(kind)) {
       return;
@@ -199,7 +199,7 @@ class ModelScorer::Parts {
           *attention.o_proj,
           std::make_shared<IndependentKvHeadContribution>(attention.num_key_value_heads()));
     }
-    look_at_half(Kind::attention, attention, modules);
+    observe_subblock(Kind::attention, attention, modules);
   }
 
   void look_at_ffn(nn::SwiGLUImpl& ffn, const Modules& modules) {
@@ -207,7 +207,7 @@ class ModelScorer::Parts {
       look_at_channels(
           Kind::ffn_channels, *ffn.down_proj, channel_hook(options_.ffn, ffn.down_proj->weight.size(1), batches_));
     }
-    look_at_half(Kind::ffn, ffn, modules);
+    observe_subblock(Kind::ffn, ffn, modules);
   }
 
   void look_at_moe_layer(nn::MoELayerImpl& moe_layer, const Modules& modules) {
@@ -220,7 +220,7 @@ class ModelScorer::Parts {
       hooks.push_back(expert_hook(options_.experts));
       keep(Kind::experts, hooks.back());
       if (options_.experts == ExpertMethod::voting) {
-        bytes_a_token += RankedChoiceVoting::bytes_a_token(moe_layer.num_experts());
+        bytes_per_token += RankedChoiceVoting::bytes_per_token(moe_layer.num_experts());
       }
     }
     if (!hooks.empty()) {
@@ -241,7 +241,7 @@ class ModelScorer::Parts {
         *inner = at::Tensor();  // free it; a hook may have recomputed the experts for its scores
       });
     }
-    look_at_half(Kind::ffn, moe_layer, modules);
+    observe_subblock(Kind::ffn, moe_layer, modules);
   }
 
   int64_t batches_;
@@ -268,8 +268,8 @@ void ModelScorer::forward(const nn::ModelInputs& inputs, const at::Tensor& count
   model_.forward(inputs);
 }
 
-int64_t ModelScorer::bytes_a_token() const {
-  return parts_->bytes_a_token;
+int64_t ModelScorer::bytes_per_token() const {
+  return parts_->bytes_per_token;
 }
 
 std::map<std::pair<int64_t, Kind>, at::Tensor> ModelScorer::scores() const {

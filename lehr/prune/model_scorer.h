@@ -43,7 +43,7 @@ class ModelScorer {
   void forward(const nn::ModelInputs& inputs, const at::Tensor& counted);
 
   /// Returns the bytes kept per counted token, summed over layers: those of RankedChoiceVoting; 0 without it.
-  int64_t bytes_a_token() const;
+  int64_t bytes_per_token() const;
 
   /// Returns the scores by layer and kind, float64 on the CPU. Throws usage errors before the last batch, and for
   /// activations that are not finite.

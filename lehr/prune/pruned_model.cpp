@@ -8,15 +8,15 @@
 namespace lehr::prune {
 
 namespace {
-std::vector<train::Replacement> dropped_halves(const Pruning& pruning) {
+std::vector<train::Replacement> dropped_subblocks(const Pruning& pruning) {
   std::vector<train::Replacement> dropped;
   for (size_t i = 0; i < pruning.layers.size(); ++i) {
     const auto layer = static_cast<int64_t>(i);
     if (pruning.layers[i].no_attention) {
-      dropped.push_back({.layer = layer, .half = train::Half::attention});
+      dropped.push_back({.layer = layer, .subblock = train::Subblock::attention});
     }
     if (pruning.layers[i].no_ffn) {
-      dropped.push_back({.layer = layer, .half = train::Half::ffn});
+      dropped.push_back({.layer = layer, .subblock = train::Subblock::ffn});
     }
   }
   return dropped;
@@ -33,7 +33,7 @@ nn::QKNormWidth qk_norm_width(const state::TensorSpecs& specs, const std::string
 
 PrunedModel::PrunedModel(
     const std::filesystem::path& folder, const Pruning& pruning, const descriptor::ModelFamilies& families)
-    : parts_(folder, dropped_halves(pruning), families),
+    : parts_(folder, dropped_subblocks(pruning), families),
       parameters_(parts_.map(), parts_.specs()),
       args_(families.from_hf_folder(folder)) {
   const auto blocks = args_->block_configs();

@@ -55,13 +55,13 @@ class RemoveExpertsIndependent : public ExpertHook {
 /// score is the rank of removal, 0 for the first. (E)
 ///
 /// On a tie, the expert with fewer votes in the first count is removed, then the one with the higher index. Keeps
-/// bytes_a_token per counted token, and twice that while it counts the votes.
+/// bytes_per_token per counted token, and twice that while it counts the votes.
 class RankedChoiceVoting : public ExpertHook {
  public:
   void accumulate(nn::MoELayerImpl& moe_layer, const MoECall& call) override;
   at::Tensor scores() const override;
 
-  static int64_t bytes_a_token(int64_t num_experts) { return 2 * num_experts; }
+  static int64_t bytes_per_token(int64_t num_experts) { return 2 * num_experts; }
 
   /// Returns the scores of `ballots` (N, E) int16, experts by falling preference. The first `votes` (k) count.
   static at::Tensor count(const at::Tensor& ballots, int64_t votes);

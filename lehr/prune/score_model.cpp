@@ -41,12 +41,12 @@ void require_memory(const ModelScorer& scorer, int64_t tokens, int64_t memory) {
   }
   const auto text = [](int64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
   require(
-      scorer.bytes_a_token() == 0 || tokens <= memory / scorer.bytes_a_token(),
+      scorer.bytes_per_token() == 0 || tokens <= memory / scorer.bytes_per_token(),
       "scores of experts by voting: the votes of {} tokens take {} bytes each, {} together; expected at most {}; use "
       "fewer sequences (--max-rows), or --expert-method mse, which keeps nothing per token",
       tokens,
-      scorer.bytes_a_token(),
-      text(tokens * scorer.bytes_a_token()),
+      scorer.bytes_per_token(),
+      text(tokens * scorer.bytes_per_token()),
       text(memory));
 }
 }  // namespace

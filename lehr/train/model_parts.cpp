@@ -36,18 +36,18 @@ Opened open_model(const fs::path& folder, const descriptor::ModelFamilies& famil
   return opened;
 }
 
-std::string group_name(int64_t layer, Half half) {
-  return fmt::format("block_{}_{}", layer, name_of(half));
+std::string group_name(int64_t layer, Subblock subblock) {
+  return fmt::format("block_{}_{}", layer, name_of(subblock));
 }
 
 // The map from the stored tensors of one sub-block to the parameters of layer `layer`; empty if it is a no-op there.
-state::StateMap take_half(
+state::StateMap take_subblock(
     const Opened& opened,
     const descriptor::ModelDescriptor& descriptor,
     const SubblockOrigin& origin,
-    Half half,
+    Subblock subblock,
     int64_t layer) {
-  const auto names = opened.groups.find(group_name(origin.layer, half));
+  const auto names = opened.groups.find(group_name(origin.layer, subblock));
   if (names == opened.groups.end()) {
     return {};
   }
@@ -72,8 +72,8 @@ state::StateMap all_but(const Opened& opened, const std::set<std::string>& group
   return opened.map.from(kept);
 }
 
-void set_half(BlockConfig& block, Half half, const BlockConfig& from) {
-  if (half == Half::attention) {
+void set_subblock(BlockConfig& block, Subblock subblock, const BlockConfig& from) {
+  if (subblock == Subblock::attention) {
     block.attention = from.attention;
   } else {
     block.ffn = from.ffn;
@@ -102,16 +102,16 @@ ModelParts::ModelParts(
     own.groups = subblock_groups(*own.args, descriptor, own.map.input_names());
     std::map<fs::path, Opened> others;
     std::map<std::string, fs::path> prefixes;
-    std::set<std::tuple<fs::path, int64_t, Half>> taken;
+    std::set<std::tuple<fs::path, int64_t, Subblock>> taken;
     std::set<std::string> replaced;
     std::vector<BlockConfig> blocks = own.args->block_configs();
     std::vector<state::StateMap> pieces;
     for (const Replacement& one : replacements) {
       require_layer(one, one.layer, blocks.size(), folder.string());
-      replaced.insert(group_name(one.layer, one.half));
+      replaced.insert(group_name(one.layer, one.subblock));
       BlockConfig& block = blocks[static_cast<size_t>(one.layer)];
       if (!one.origin) {
-        set_half(block, one.half, {.attention = descriptor::NoOpSubblock{}, .ffn = descriptor::NoOpSubblock{}});
+        set_subblock(block, one.subblock, {.attention = descriptor::NoOpSubblock{}, .ffn = descriptor::NoOpSubblock{}});
         continue;
       }
       const fs::path& path = one.origin->model;
@@ -124,10 +124,10 @@ ModelParts::ModelParts(
       require_layer(one, one.origin->layer, there.size(), path.string());
       const BlockConfig& from = there[static_cast<size_t>(one.origin->layer)];
       require_as_said(one, from, own.args->decoder_form().value_or(descriptor::DecoderForm{}));
-      set_half(block, one.half, from);
-      const std::string prefix = prefix_of(one, !taken.emplace(path, one.origin->layer, one.half).second);
+      set_subblock(block, one.subblock, from);
+      const std::string prefix = prefix_of(one, !taken.emplace(path, one.origin->layer, one.subblock).second);
       prefixes.emplace(prefix, path);
-      pieces.push_back(take_half(other, descriptor, *one.origin, one.half, one.layer).scope(prefix, ""));
+      pieces.push_back(take_subblock(other, descriptor, *one.origin, one.subblock, one.layer).scope(prefix, ""));
     }
     pieces.push_back(all_but(own, replaced));
     map_ = state::parallel(pieces);

@@ -86,7 +86,7 @@ void require_as_said(const Replacement& replacement, const BlockConfig& there, c
   const descriptor::LayersByDefault sizes{
       .blocks = {}, .hidden_size = form.hidden_size, .num_attention_heads = form.num_attention_heads};
   BlockConfig said = there;
-  if (replacement.half == Half::attention) {
+  if (replacement.subblock == Subblock::attention) {
     said.attention = descriptor::read_attention(config, sizes);
   } else {
     said.ffn = descriptor::read_ffn(config, sizes);
@@ -99,7 +99,7 @@ void require_as_said(const Replacement& replacement, const BlockConfig& there, c
     return;
   }
   const auto written = [&](const BlockConfig& block) {
-    return descriptor::write_block_configs({block}).at(0).at(name_of(replacement.half));
+    return descriptor::write_block_configs({block}).at(0).at(name_of(replacement.subblock));
   };
   const Difference found = first_difference(written(said), written(there), config.key());
   fail(

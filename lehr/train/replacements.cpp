@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 using descriptor::Entries;
 using descriptor::refuse;
 
-constexpr Half kHalves[] = {Half::attention, Half::ffn};
+constexpr Subblock kSubblocks[] = {Subblock::attention, Subblock::ffn};
 
 std::string place_of(const Node& node) {
   return node.origin() + ": " + node.key();
@@ -36,9 +36,9 @@ fs::path model_folder(const Node& path, const fs::path& base) {
   return (base / path.as_string()).lexically_normal();
 }
 
-Replacement read_half(const Node& node, int64_t layer, Half half, const fs::path& base) {
+Replacement read_subblock(const Node& node, int64_t layer, Subblock subblock, const fs::path& base) {
   Entries entries(node);
-  Replacement replacement{.layer = layer, .half = half, .where = place_of(node)};
+  Replacement replacement{.layer = layer, .subblock = subblock, .where = place_of(node)};
   const bool no_op = entries.flag("no_op");
   const Node* model = entries.get("model");
   const Node* other = entries.get("layer");
@@ -57,9 +57,9 @@ std::vector<Replacement> read_own(const Node& node, const fs::path& base) {
   entries.get("layer");
   const int64_t layer = layer_of(node.at("layer"));
   std::vector<Replacement> found;
-  for (const Half half : kHalves) {
-    if (const Node* given = entries.get(name_of(half).c_str())) {
-      found.push_back(read_half(*given, layer, half, base));
+  for (const Subblock subblock : kSubblocks) {
+    if (const Node* given = entries.get(name_of(subblock).c_str())) {
+      found.push_back(read_subblock(*given, layer, subblock, base));
     }
   }
   entries.finish();
@@ -70,12 +70,12 @@ std::vector<Replacement> read_own(const Node& node, const fs::path& base) {
 }
 
 // Parses ".../DIR/subblocks_safetensors/block_3_ffn.safetensors" as layer 3 of DIR.
-std::pair<Half, SubblockOrigin> read_weight_path(const Node& node, const fs::path& base) {
+std::pair<Subblock, SubblockOrigin> read_weight_path(const Node& node, const fs::path& base) {
   const fs::path path = model_folder(node, base);
   const std::string stem = path.stem().string();
   const std::string prefix = "block_";
-  for (const Half half : kHalves) {
-    const std::string ending = "_" + name_of(half);
+  for (const Subblock subblock : kSubblocks) {
+    const std::string ending = "_" + name_of(subblock);
     if (!stem.starts_with(prefix) || !stem.ends_with(ending) || stem.size() <= prefix.size() + ending.size()) {
       continue;
     }
@@ -85,7 +85,7 @@ std::pair<Half, SubblockOrigin> read_weight_path(const Node& node, const fs::pat
     const auto [stopped, error] = std::from_chars(begin, end, layer);
     const bool is_file = path.extension() == ".safetensors" && path.parent_path().filename() == kSubblocksFolder;
     if (error == std::errc() && stopped == end && layer >= 0 && is_file) {
-      return {half, {.model = path.parent_path().parent_path(), .layer = layer}};
+      return {subblock, {.model = path.parent_path().parent_path(), .layer = layer}};
     }
   }
   refuse(
@@ -112,28 +112,28 @@ std::vector<Replacement> read_puzzletrons(const Node& node, const fs::path& base
   const Node& block = the_only(node.at("child_block_configs"), "block config");
   std::vector<Replacement> found;
   for (const Node& path : node.at("weight_paths").items()) {
-    auto [half, origin] = read_weight_path(path, base);
-    found.push_back({.layer = layer, .half = half, .origin = std::move(origin), .where = place_of(path)});
+    auto [subblock, origin] = read_weight_path(path, base);
+    found.push_back({.layer = layer, .subblock = subblock, .origin = std::move(origin), .where = place_of(path)});
   }
   entries.finish();
-  descriptor::require_halves(block);
-  for (const Half half : kHalves) {
-    const Node& config = block.at(name_of(half));
+  descriptor::require_subblocks(block);
+  for (const Subblock subblock : kSubblocks) {
+    const Node& config = block.at(name_of(subblock));
     const Node* flag = config.find("no_op");
     const bool no_op = flag != nullptr && !flag->is_null() && flag->as_bool();
     const bool has_path =
-        std::any_of(found.begin(), found.end(), [&](const Replacement& one) { return one.half == half; });
+        std::any_of(found.begin(), found.end(), [&](const Replacement& one) { return one.subblock == subblock; });
     if (no_op == has_path) {
       refuse(
           node.at("weight_paths"),
           fmt::format(
-              "expected {} for {}, according to its block config", no_op ? "no file" : "a file", name_of(half)));
+              "expected {} for {}, according to its block config", no_op ? "no file" : "a file", name_of(subblock)));
     }
     if (no_op) {
-      found.push_back({.layer = layer, .half = half, .where = place_of(config)});
+      found.push_back({.layer = layer, .subblock = subblock, .where = place_of(config)});
     }
     for (Replacement& one : found) {
-      if (one.half == half) {
+      if (one.subblock == subblock) {
         one.block_config = config;
       }
     }
@@ -142,8 +142,8 @@ std::vector<Replacement> read_puzzletrons(const Node& node, const fs::path& base
 }
 }  // namespace
 
-std::string name_of(Half half) {
-  return half == Half::attention ? "attention" : "ffn";
+std::string name_of(Subblock subblock) {
+  return subblock == Subblock::attention ? "attention" : "ffn";
 }
 
 std::vector<Replacement> read_replacements(const fs::path& file) {
@@ -155,12 +155,12 @@ std::vector<Replacement> read_replacements(const fs::path& file) {
       "{}: expected replacements, found an empty list, which would leave the model unchanged",
       root.is_table() ? place_of(list) : list.origin());
   std::vector<Replacement> all;
-  std::set<std::pair<int64_t, Half>> seen;
+  std::set<std::pair<int64_t, Subblock>> seen;
   for (const Node& entry : list.items()) {
     const bool is_own = entry.find("parent_layer_indices") == nullptr;
     for (Replacement& one : is_own ? read_own(entry, base) : read_puzzletrons(entry, base)) {
-      if (!seen.emplace(one.layer, one.half).second) {
-        refuse(entry, fmt::format("the {} of layer {} is replaced twice", name_of(one.half), one.layer));
+      if (!seen.emplace(one.layer, one.subblock).second) {
+        refuse(entry, fmt::format("the {} of layer {} is replaced twice", name_of(one.subblock), one.layer));
       }
       all.push_back(std::move(one));
     }

@@ -12,10 +12,10 @@
 namespace lehr::train {
 
 /// A sub-block of a layer.
-enum class Half { attention, ffn };
+enum class Subblock { attention, ffn };
 
 /// Returns "attention" or "ffn", as in block configs and names of weight groups.
-std::string name_of(Half half);
+std::string name_of(Subblock subblock);
 
 /// The source of a sub-block: the same sub-block in a layer of another model.
 struct SubblockOrigin {
@@ -26,7 +26,7 @@ struct SubblockOrigin {
 /// The replacement of one sub-block.
 struct Replacement {
   int64_t layer = 0;
-  Half half = Half::attention;
+  Subblock subblock = Subblock::attention;
   std::optional<SubblockOrigin> origin = {};  ///< Unset: a no-op.
   std::string where = {};                     ///< The origin of the request, for messages: "swap.json: [3].ffn".
   /// The block config in puzzletron's entry, which the source must match.

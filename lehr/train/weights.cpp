@@ -96,7 +96,8 @@ state::NameSet own_outputs(const state::StateMap& map, const state::TensorSpecs&
 }
 
 // Requires that the tensors of a parameter are all read or all skipped.
-void refuse_halves(const state::StateMap& map, const state::NameSet& readable, const state::WeightReader& reader) {
+void require_all_or_none(
+    const state::StateMap& map, const state::NameSet& readable, const state::WeightReader& reader) {
   for (const state::StateGroup& group : map.groups()) {
     const auto is_there = [&](const std::string& name) { return readable.contains(name); };
     const auto found = std::find_if(group.inputs.begin(), group.inputs.end(), is_there);
@@ -170,7 +171,7 @@ CheckpointDifference check_checkpoint(
       list_some(misshapen));
   require(surplus.empty(), "{}: unexpected tensors: {}", reader.path().string(), list_some(surplus));
   if (readable.size() < wanted.size()) {
-    refuse_halves(map, readable, reader);
+    require_all_or_none(map, readable, reader);
   }
   return difference;
 }

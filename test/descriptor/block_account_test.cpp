@@ -203,7 +203,8 @@ TEST(BlockAccount, DependsOnDtypesAndSequences) {
   const std::vector<BlockConfig> blocks{block(8, 512)};
   const Account one = account_for(tiny(128), blocks, {.num_tokens = 10}).total();
   const Account more =
-      account_for(tiny(128), blocks, {.num_tokens = 10, .num_sequences = 7, .bytes_a_weight = 4, .bytes_a_cached = 1})
+      account_for(
+          tiny(128), blocks, {.num_tokens = 10, .num_sequences = 7, .bytes_per_weight = 4, .bytes_per_cached = 1})
           .total();
   EXPECT_EQ(one.weight_bytes, 2 * one.num_parameters);
   EXPECT_EQ(one.kv_cache_bytes, 2 * 8 * 128 * 10 * 2);

@@ -148,7 +148,7 @@ TEST_F(PrunedFolders, HaveAnOrdinaryConfigIfAllLayersAreAlike) {
   // The same with replaced sub-blocks of another model.
   std::vector<train::Replacement> replacements;
   for (const int64_t layer : {0, 1}) {
-    replacements.push_back({layer, train::Half::ffn, train::SubblockOrigin{at("alike"), layer}});
+    replacements.push_back({layer, train::Subblock::ffn, train::SubblockOrigin{at("alike"), layer}});
   }
   convert_checkpoint({.model = at("parent"), .output = at("replaced"), .replacements = replacements}, families());
   EXPECT_EQ(parse_json_file(at("replaced/config.json")).find("block_configs"), nullptr);

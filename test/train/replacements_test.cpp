@@ -120,19 +120,19 @@ TEST_F(Replacements, AreReadFromPuzzletronsSolutions) {
       heads,
       narrow));
   ASSERT_THAT(theirs, SizeIs(4));
-  const auto find = [&](int64_t layer, Half half) {
+  const auto find = [&](int64_t layer, Subblock subblock) {
     return *std::find_if(
-        theirs.begin(), theirs.end(), [&](const auto& one) { return one.layer == layer && one.half == half; });
+        theirs.begin(), theirs.end(), [&](const auto& one) { return one.layer == layer && one.subblock == subblock; });
   };
   for (const Replacement& one : own) {
-    const Replacement same = find(one.layer, one.half);
+    const Replacement same = find(one.layer, one.subblock);
     ASSERT_EQ(same.origin.has_value(), one.origin.has_value());
     if (one.origin) {
       EXPECT_EQ(same.origin->model, one.origin->model);
       EXPECT_EQ(same.origin->layer, one.origin->layer);
     }
   }
-  EXPECT_EQ(find(0, Half::ffn).origin->model, at("teacher"));
+  EXPECT_EQ(find(0, Subblock::ffn).origin->model, at("teacher"));
 }
 
 // The attention of layer 1 of `heads` in layers 0 and 2, and the FFN of layer 2 of `narrow` in all layers.
