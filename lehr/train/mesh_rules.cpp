@@ -1,5 +1,7 @@
 #include "lehr/train/mesh_rules.h"
 
+#include <fmt/ranges.h>
+
 #include "lehr/base/error.h"
 #include "lehr/train/float8.h"
 
@@ -25,6 +27,25 @@ void check_pipeline(const TrainConfig& config) {
       "router_z_loss_coef) to 0",
       together);
 }
+
+// Context parallelism cuts sequences into two parts per rank, tensor parallelism cuts each of these into one per rank.
+void check_sequence_parts(int64_t seq_len, const mesh::DeviceMeshParameters& mesh) {
+  const int64_t parts = (mesh.context_parallel > 1 ? 2 * mesh.context_parallel : 1) * mesh.tensor_parallel;
+  std::vector<std::string> causes;
+  if (mesh.context_parallel > 1) {
+    causes.push_back(
+        fmt::format("context_parallel_degree {} (twice that, to balance the load of ranks)", mesh.context_parallel));
+  }
+  if (mesh.tensor_parallel > 1) {
+    causes.push_back(fmt::format("tensor_parallel_degree {}", mesh.tensor_parallel));
+  }
+  require(
+      seq_len % parts == 0,
+      "training.seq_len: must be a multiple of {} for {}, found {}",
+      parts,
+      fmt::join(causes, " times "),
+      seq_len);
+}
 }  // namespace
 
 void check_mesh(const TrainConfig& config, const descriptor::ModelArgs& args, const Ranks& ranks) {
@@ -45,15 +66,7 @@ void check_mesh(const TrainConfig& config, const descriptor::ModelArgs& args, co
     return;
   }
   const auto& mesh = ranks.context()->parameters();
-  const int64_t parts = (mesh.context_parallel > 1 ? 2 * mesh.context_parallel : 1) * mesh.tensor_parallel;
-  require(
-      training.seq_len % parts == 0,
-      "training.seq_len: must be a multiple of {} for context_parallel_degree {} (twice that, to balance the load of "
-      "ranks) times tensor_parallel_degree {}, found {}",
-      parts,
-      mesh.context_parallel,
-      mesh.tensor_parallel,
-      training.seq_len);
+  check_sequence_parts(training.seq_len, mesh);
   require(
       mesh.context_parallel == 1 || training.task != TaskKind::classification,
       "parallelism.context_parallel_degree: a classifier reads one position of a whole sequence; expected 1 for "

@@ -340,9 +340,15 @@ TEST(IllegalMeshes, AreRefusedByName) {
   const std::vector<Refused> cases{
       {{.tp = 2},
        {{"training.seq_len", "33"}},
-       "training.seq_len: must be a multiple of 2 for context_parallel_degree 1 (twice that, to balance the "
-       "load of ranks) times tensor_parallel_degree 2, found 33"},
-      {{.cp = 2, .tp = 2}, {{"training.seq_len", "36"}}, "training.seq_len: must be a multiple of 8"},
+       "training.seq_len: must be a multiple of 2 for tensor_parallel_degree 2, found 33"},
+      {{.cp = 2},
+       {{"training.seq_len", "34"}},
+       "training.seq_len: must be a multiple of 4 for context_parallel_degree 2 (twice that, to balance the load of "
+       "ranks), found 34"},
+      {{.cp = 2, .tp = 2},
+       {{"training.seq_len", "36"}},
+       "training.seq_len: must be a multiple of 8 for context_parallel_degree 2 (twice that, to balance the load of "
+       "ranks) times tensor_parallel_degree 2, found 36"},
       {{.dp_shard = 4},
        {{"training.global_batch_size", "6"}},
        "training.global_batch_size: must be a multiple of training.local_batch_size (1) times the 4 data-parallel "
