@@ -48,7 +48,7 @@ Node convert(const Json& json, const std::string& name, const std::string& key) 
     case Json::value_t::object:
       node = Node::make_table();
       for (const auto& [entry, value] : json.items()) {
-        node.set(entry, convert(value, name, key.empty() ? entry : key + "." + entry));
+        node.mutable_entries().emplace_back(entry, convert(value, name, key.empty() ? entry : key + "." + entry));
       }
       break;
     default:
@@ -59,7 +59,8 @@ Node convert(const Json& json, const std::string& name, const std::string& key) 
   return node;
 }
 
-// Rejects duplicate keys in an object, of which the parser would keep the last. Receives each value as it is parsed.
+// Rejects duplicate keys in an object, of which the parser would keep the last, and deep nesting. Receives each value
+// as it is parsed.
 class KeysOnce {
  public:
   explicit KeysOnce(const std::string& name) : name_(name) {}
@@ -77,6 +78,7 @@ class KeysOnce {
       case Json::parse_event_t::object_start:
       case Json::parse_event_t::array_start:
         next_item();
+        require(levels_.size() < kMostLevels, "{}: {}: nested more than {} levels deep", name_, place(), kMostLevels);
         levels_.push_back({.is_list = event == Json::parse_event_t::array_start});
         break;
       case Json::parse_event_t::object_end:
@@ -89,7 +91,20 @@ class KeysOnce {
     }
   }
 
+  // The key of the value that was seen last, or of the next one.
+  std::string place(bool next = false) const {
+    std::string place;
+    for (const Level& level : levels_) {
+      const int64_t item = next && &level == &levels_.back() ? level.items : level.items - 1;
+      place += level.is_list ? fmt::format("[{}]", item) : (place.empty() ? "" : ".") + level.key;
+    }
+    return place;
+  }
+
  private:
+  // Far more than any document has, and few enough for functions that call themselves per level.
+  static constexpr size_t kMostLevels = 256;
+
   // An open object or list.
   struct Level {
     bool is_list = false;
@@ -102,14 +117,6 @@ class KeysOnce {
     if (!levels_.empty()) {
       ++levels_.back().items;
     }
-  }
-
-  std::string place() const {
-    std::string place;
-    for (const Level& level : levels_) {
-      place += level.is_list ? fmt::format("[{}]", level.items - 1) : (place.empty() ? "" : ".") + level.key;
-    }
-    return place;
   }
 
   const std::string& name_;
@@ -149,8 +156,8 @@ Json convert(const Node& node) {
 }  // namespace
 
 Node parse_json(std::string_view text, const std::string& name) {
+  KeysOnce keys(name);
   try {
-    KeysOnce keys(name);
     const auto see = [&](int, Json::parse_event_t event, const Json& value) {
       keys.see(event, value);
       return true;
@@ -166,8 +173,10 @@ Node parse_json(std::string_view text, const std::string& name) {
       what = what.substr(colon + 2);
     }
     fail("{}:{}:{}: invalid JSON: {}", name, line, column, what);
-  } catch (const Json::exception& error) {
-    fail("{}: invalid JSON: {}", name, error.what());
+  } catch (const Json::exception& error) {  // a number that does not fit
+    const std::string place = keys.place(/*next=*/true);
+    const std::string what = error.what();
+    fail("{}: {}{}invalid JSON: {}", name, place, place.empty() ? "" : ": ", what.substr(what.find("] ") + 2));
   }
 }
 

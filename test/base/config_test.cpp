@@ -251,6 +251,25 @@ TEST(Json, RefusesADuplicateKeyInOneObject) {
       R"([{"a":{"a":[{"a":1},{"a":1}]}},{"a":1}])");
 }
 
+TEST(Json, NamesANumberThatDoesNotFit) {
+  const auto place_of = [](const char* text) { return [text] { parse_json(text, "t"); }; };
+  EXPECT_THAT(
+      place_of(R"({"x": [1, {"b": 1e999}]})"),
+      Throws<Error>(Property(&Error::what, ::testing::StartsWith("t: x[1].b: invalid JSON: number overflow"))));
+  EXPECT_THAT(
+      place_of(R"({"x": [1, -1e999]})"),
+      Throws<Error>(Property(&Error::what, ::testing::StartsWith("t: x[1]: invalid JSON: number overflow"))));
+}
+
+// Functions that call themselves per level would exhaust the stack.
+TEST(Json, RefusesDeepNesting) {
+  constexpr size_t kDeep = 100'000;
+  EXPECT_THAT(
+      [] { parse_json("{\"a\":" + std::string(kDeep, '['), "t"); },
+      Throws<Error>(Property(&Error::what, HasSubstr("nested more than 256 levels deep"))));
+  EXPECT_NO_THROW(parse_json(std::string(256, '[') + std::string(256, ']'), "t"));
+}
+
 TEST(Json, KeepsOrderAndEveryBitOfNumbers) {
   const std::string text = R"({"z":1,"a":[0.1,1e-310,-9223372036854775808,true,null,"\u00e9"]})";
   const Node node = parse_json(text, "t");
