@@ -18,6 +18,7 @@
 #include "lehr/app/child_output.h"
 #include "lehr/base/error.h"
 #include "lehr/base/usable_cores.h"
+#include "lehr/base/value_of.h"
 #include "lehr/mesh/launched_ranks.h"
 #include "lehr/mesh/rank_environment.h"
 
@@ -107,7 +108,7 @@ class ChildRanks {
       report(*failed_);  // All ranks blame another one: report the first failure.
     }
     const auto decisive = cause_ ? cause_ : failed_;
-    return decisive ? exit_code_of(*children_[*decisive].status) : stopped_;
+    return decisive ? exit_code_of(value_of(children_[*decisive].status, "status")) : stopped_;
   }
 
  private:
@@ -254,7 +255,7 @@ class ChildRanks {
     } else if (!text.empty() && !words) {
       text = fmt::format("end of the output of rank {}:\n{}", rank, text);
     }
-    fmt::print(stderr, "{}lehr launch: rank {} {}\n", text, rank, how_it_ended(*child.status));
+    fmt::print(stderr, "{}lehr launch: rank {} {}\n", text, rank, how_it_ended(value_of(child.status, "status")));
   }
 
   void end_all(int signal) {

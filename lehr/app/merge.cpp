@@ -6,6 +6,7 @@
 #include "lehr/base/error.h"
 #include "lehr/base/json.h"
 #include "lehr/base/log.h"
+#include "lehr/base/value_of.h"
 #include "lehr/peft/adapter_folder.h"
 #include "lehr/peft/inject.h"
 #include "lehr/state/checkpoint_contents.h"
@@ -41,7 +42,7 @@ struct Options {
 
 at::ScalarType type_of(const Options& options, const state::WeightReader& base) {
   if (options.dtype) {
-    return *state::type_from_torch_name(*options.dtype);
+    return value_of(state::type_from_torch_name(*options.dtype), "--dtype");
   }
   require(!base.names().empty(), "{}: holds no tensor", base.path().string());
   const auto type = state::scalar_type(base.info(base.names().front()).dtype);
@@ -50,7 +51,7 @@ at::ScalarType type_of(const Options& options, const state::WeightReader& base) 
       "{}: {}: expected weights in float32, float64, bfloat16 or float16; choose one with --dtype",
       base.path().string(),
       base.names().front());
-  return *type;
+  return value_of(type, "dtype");
 }
 
 // The other files of a model folder that tools read. The adapter's own files come first, because its run may have

@@ -2,6 +2,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/base/log.h"
+#include "lehr/base/value_of.h"
 #include "lehr/state/checkpoint.h"
 
 namespace lehr::app {
@@ -12,7 +13,7 @@ std::filesystem::path newest_checkpoint(const train::TrainConfig& config) {
   const state::CheckpointStore store(root);
   const auto latest = store.latest();
   require(latest.has_value(), "{}: has no complete checkpoint; name a model with --model", root.string());
-  return latest->path;
+  return value_of(latest, "latest").path;
 }
 }  // namespace
 

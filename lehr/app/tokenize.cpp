@@ -7,6 +7,7 @@
 #include "lehr/base/error.h"
 #include "lehr/base/json.h"
 #include "lehr/base/log.h"
+#include "lehr/base/value_of.h"
 #include "lehr/data/tokenize_corpus.h"
 #include "lehr/data/tokenizer.h"
 
@@ -82,6 +83,7 @@ void convert_lines(const Options& options, const data::Tokenizer& tokenizer) {
 
 void write_token_file(
     const Options& options, const data::Tokenizer& tokenizer, const std::vector<std::string>& inputs) {
+  const std::string& output = value_of(options.output, "--output");
   std::vector<data::TextSource> sources;
   for (const auto& input : inputs) {
     sources.push_back(
@@ -96,7 +98,7 @@ void write_token_file(
   const auto info = data::tokenize_corpus(
       std::move(sources),
       tokenizer,
-      *options.output,
+      output,
       {.num_threads = options.threads,
        .append_eos = options.append_eos,
        .progress = [&](const data::TokenizeProgress& p) {
@@ -108,7 +110,7 @@ void write_token_file(
              human_count(static_cast<double>(p.tokens))));
        }});
   log.end_live();
-  log.info("{}: {} tokens in {} documents", *options.output, info.num_tokens, info.num_documents);
+  log.info("{}: {} tokens in {} documents", output, info.num_tokens, info.num_documents);
 }
 }  // namespace
 

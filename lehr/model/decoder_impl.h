@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "lehr/base/error.h"
+#include "lehr/base/value_of.h"
 #include "lehr/model/decoder.h"
 #include "lehr/nn/attention.h"
 
@@ -126,7 +127,8 @@ at::ScalarType DecoderImpl<Layer, LayerParameters>::output_dtype() const {
       return *dtype;
     }
   }
-  return parameter_of(*this).value();  // all local layers are no-ops: the embeddings or the final norm
+  // All local layers are no-ops: the embeddings or the final norm.
+  return value_of(parameter_of(*this), "a parameter of the stage");
 }
 
 template <class Layer, class LayerParameters>

@@ -6,6 +6,7 @@
 #include "lehr/base/error.h"
 #include "lehr/base/file.h"
 #include "lehr/base/log.h"
+#include "lehr/base/value_of.h"
 #include "lehr/ops/cuda.h"
 #include "lehr/ops/linear_float8.h"
 #include "lehr/peft/inject.h"
@@ -39,7 +40,8 @@ Run::~Run() = default;
 
 Prompt sample_prompt(const Run& run) {
   const auto chat = run.config.training.task == TaskKind::sft ? chat_template_of(run.config) : nullptr;
-  return make_prompt(*run.config.sample.prompt, *run.tokenizer, chat, run.args->eos_token_ids());
+  return make_prompt(
+      value_of(run.config.sample.prompt, "sample.prompt"), *run.tokenizer, chat, run.args->eos_token_ids());
 }
 
 namespace {

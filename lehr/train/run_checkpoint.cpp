@@ -9,6 +9,7 @@
 #include "lehr/base/error.h"
 #include "lehr/base/file.h"
 #include "lehr/base/json.h"
+#include "lehr/base/value_of.h"
 #include "lehr/data/tokenizer_file.h"
 #include "lehr/peft/adapter_folder.h"
 #include "lehr/state/async_checkpointer.h"
@@ -208,7 +209,7 @@ void RunCheckpoints::require_same_peft(
     require(
         then.base_fingerprint == now.base_fingerprint,
         "checkpoint.initial_load_path: {} holds other weights than those that the adapters in {} were trained on",
-        *config_.checkpoint.initial_load_path,
+        value_of(config_.checkpoint.initial_load_path, "checkpoint.initial_load_path"),
         folder.string());
   }
 }
@@ -298,7 +299,8 @@ int64_t RunCheckpoints::copied_bytes() const {
 void RunCheckpoints::add_texts(state::CheckpointContents& contents, const RunState& state) const {
   contents.texts = tokenizer_files_;
   if (config_.peft.has_adapters()) {
-    const auto base = std::filesystem::absolute(*config_.checkpoint.initial_load_path).lexically_normal().string();
+    const std::string& given = value_of(config_.checkpoint.initial_load_path, "checkpoint.initial_load_path");
+    const auto base = std::filesystem::absolute(given).lexically_normal().string();
     const Node adapter = peft::adapter_config(by_names_, base_names_, args_.head(), base);
     contents.texts.emplace_back("adapter_config.json", to_json(adapter, true) + "\n");
   }
