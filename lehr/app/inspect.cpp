@@ -10,10 +10,12 @@
 #include "lehr/base/error.h"
 #include "lehr/base/file.h"
 #include "lehr/base/log.h"
+#include "lehr/base/value_of.h"
 #include "lehr/descriptor/block_picture.h"
 #include "lehr/peft/adapter_folder.h"
 #include "lehr/state/dtype.h"
 #include "lehr/state/weights.h"
+#include "lehr/train/declared_shape.h"
 #include "lehr/train/train_spec.h"
 #include "lehr/train/weights.h"
 
@@ -54,7 +56,7 @@ void print_map(
       path.string());
   const auto shape = families.from_hf_folder(path);
   const state::StateMap map = train::checkpoint_map(*shape, reader);
-  const auto difference = train::check_checkpoint(map, train::parameter_specs(*shape->build({})), reader);
+  const auto difference = train::check_declared_shape(path / "config.json", *shape, *shape->build({}), map, reader);
   constexpr size_t kRows = 4;  // shown of the hundreds of experts of a layer
   const state::BoundMap bound(map, state::specs_of(reader));
   std::fputs(state::format_table(bound, {.rows_per_group = kRows}).c_str(), stdout);
@@ -67,7 +69,7 @@ void print_map(
 // Bytes of an element of the data type that most weights have.
 int64_t element_bytes(const Options& options, const state::WeightReader* reader) {
   if (options.dtype) {
-    return static_cast<int64_t>(c10::elementSize(*state::type_from_torch_name(*options.dtype)));
+    return static_cast<int64_t>(c10::elementSize(value_of(state::type_from_torch_name(*options.dtype), "--dtype")));
   }
   std::map<state::DType, int64_t> bytes;
   if (reader != nullptr) {

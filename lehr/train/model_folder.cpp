@@ -5,12 +5,15 @@
 #include "lehr/base/error.h"
 #include "lehr/peft/adapter_folder.h"
 #include "lehr/state/weights.h"
+#include "lehr/train/declared_shape.h"
 #include "lehr/train/weights.h"
 
 namespace lehr::train {
 
 namespace {
 namespace fs = std::filesystem;
+
+constexpr const char* kConfigFile = "config.json";
 
 fs::path base_of(const fs::path& folder, const fs::path& given) {
   if (!given.empty()) {
@@ -59,22 +62,32 @@ const fs::path& ModelFolder::tokenizer_folder() const {
 
 std::shared_ptr<nn::Model> ModelFolder::load(at::Device device, at::ScalarType dtype) const {
   const auto model = args->build({});
+  const state::WeightReader reader(base);
+  const state::StateMap map = checkpoint_map(*args, reader);
   if (!has_adapters()) {
+    check_declared_shape(path / kConfigFile, *args, *model, map, reader);
     nn::materialize(*model, device, dtype);
-    const state::WeightReader reader(path);
-    load_weights(*model, checkpoint_map(*args, reader), reader);
+    load_weights(*model, map, reader);
     model->eval();
     return model;
   }
   const auto names = peft::stored_names(*args);
   const auto adapter_names = peft::add_adapters_of(peft::read_adapter_config(path), *model, names);
-  nn::materialize(*model, device, dtype);
   // The base may lack what the adapter folder holds: a classifier's head.
   LoadRules rules;
   for (const auto& entry : adapter_names) {
     rules.may_lack.insert(entry.stored.substr(std::string(peft::kAdapterPrefix).size()));
   }
-  load_or_start_weights(*model, *args, state::WeightReader(base), rules, /*seed=*/0);
+  const fs::path own_config = path / peft::kModelConfigFile;
+  check_declared_shape(
+      fs::exists(own_config) ? own_config : base / kConfigFile,
+      *args,
+      *model,
+      map,
+      reader,
+      with_state(rules, *model, map));
+  nn::materialize(*model, device, dtype);
+  load_or_start_weights(*model, *args, reader, rules, /*seed=*/0);
   load_weights(*model, peft::to_map(adapter_names), state::WeightReader(path, peft::kAdapterStem));
   model->eval();
   return model;

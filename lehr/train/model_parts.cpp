@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "lehr/base/error.h"
+#include "lehr/train/declared_shape.h"
 #include "lehr/train/replacement_rules.h"
 #include "lehr/train/subblocks.h"
 #include "lehr/train/weights.h"
@@ -32,7 +33,8 @@ Opened open_model(const fs::path& folder, const descriptor::ModelFamilies& famil
       .left_out = {}};
   opened.map = checkpoint_map(*opened.args, *opened.reader);
   const auto model = opened.args->build({});
-  opened.left_out = check_checkpoint(opened.map, parameter_specs(*model), *opened.reader).left_out;
+  opened.left_out =
+      check_declared_shape(folder / "config.json", *opened.args, *model, opened.map, *opened.reader).left_out;
   return opened;
 }
 

@@ -3,10 +3,12 @@
 
 #include <gmock/gmock.h>
 
+#include "lehr/base/file.h"
 #include "lehr/base/json.h"
 #include "lehr/state/safetensors_writer.h"
 #include "lehr/state/weights.h"
 #include "lehr/train/convert.h"
+#include "lehr/train/model_folder.h"
 #include "test/train/support.h"
 
 namespace lehr::train {
@@ -94,6 +96,27 @@ TEST(LoadWeights, NamesMissingMisshapenAndUnexpectedTensors) {
   EXPECT_THAT(
       error_of([&] { loaded(folder.path() / "surplus"); }),
       ::testing::EndsWith("surplus: unexpected tensors: model.layers.1.mlp.experts.8.up_proj.weight"));
+}
+
+// The weights would need 100 GB.
+TEST(ModelFolders, AreRefusedBeforeMemoryOfADeclaredSizeIsAllocated) {
+  const Folder folder;
+  write_changed(folder.path() / "wide", "qwen3moe_sparse_step2", [](auto&) {});
+  const fs::path file = folder.path() / "wide" / "config.json";
+  Node config = parse_json_file(file);
+  config.set("intermediate_size", Node(int64_t{1} << 30));
+  write_file_atomically(file, to_json(config));
+  const auto names_the_file = [&](const auto& open) {
+    EXPECT_THAT(
+        error_of(open),
+        AllOf(
+            HasSubstr("model.layers.0.mlp.gate_proj.weight (expected 1073741824x24, found 36x24)"),
+            HasSubstr(file.string() + " declares "),
+            HasSubstr("intermediate_size 1073741824")));
+  };
+  names_the_file([&] { ModelFolder::open(folder.path() / "wide", families()).load(at::kCPU, at::kFloat); });
+  names_the_file(
+      [&] { convert_checkpoint({.model = folder.path() / "wide", .output = folder.path() / "new"}, families()); });
 }
 
 TEST(LoadWeights, AcceptsATiedHeadThatEqualsTheEmbeddings) {
