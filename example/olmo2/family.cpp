@@ -1,5 +1,7 @@
 #include "family.h"
 
+#include <array>
+
 #include "lehr/model/define_decoder_family.h"
 
 template class lehr::model::DecoderImpl<olmo2::Olmo2Layer, olmo2::Olmo2LayerParameters>;
@@ -13,6 +15,9 @@ struct Family {
   static constexpr const char* kArchitecture = "Olmo2";
   using Layer = Olmo2Layer;
   static constexpr descriptor::DecoderForm kForm{.qk_norm = true, .qk_norm_width = nn::QKNormWidth::full};
+  // Of transformers' Olmo2Config, whose rms_norm_eps is not DecoderConfig's either.
+  static constexpr int64_t kEosToken = 50279;
+  static constexpr std::array kRequiredKeys{"rms_norm_eps"};
 };
 
 descriptor::ModelFamily olmo2_family() {

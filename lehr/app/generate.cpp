@@ -128,7 +128,9 @@ int generate(const std::vector<std::string>& args, const train::TrainSpecs& spec
   const auto& shape = folder.args;
   require(
       shape->head() == descriptor::Head::causal_lm,
-      "{}: expected a model with a language-model head, found one without; it cannot generate text",
+      "{}: expected a model with a language-model head, found one without (architectures in its config.json); it "
+      "cannot "
+      "generate text",
       options.model);
   std::unique_ptr<data::Tokenizer> tokenizer;
   if (options.prompt) {

@@ -47,7 +47,8 @@ using BackboneOf =
 /// `Family` has kModelType, kArchitecture (such as "Qwen3") and Layer (a module holder). It may have
 /// - static layer_parameters(const DecoderConfig&), if its layers are not built from DenseLayerParameters;
 /// - kRequiredKeys, names of keys without which its config.json is refused: keys whose default in transformers is not
-///   the one of DecoderConfig::from_hf, unless block_configs says what layers have.
+///   the one of DecoderConfig::from_hf, unless block_configs says what layers have;
+/// - kBosToken and kEosToken, the tokens of a config.json without these keys; null says that there are none;
 /// - kForm, a DecoderForm with the flags of its sub-blocks, which enables closed-form accounting of its models.
 template <class Family_>
 class DecoderArgs : public descriptor::ModelArgs {
@@ -78,6 +79,16 @@ class DecoderArgs : public descriptor::ModelArgs {
   void apply(const descriptor::ModelOverrides& overrides) override { config_.apply(overrides); }
   void check(const std::string& where) const override {
     config_.check(where);
+    try {
+      layer_parameters_of<Family>(config_);  // a family may require more
+    } catch (const Error& error) {
+      fail("{}{}", where, error.what());
+    }
+    require(
+        requires { Family::layer_parameters(config_); } || !config_.moe,
+        "{}num_experts_per_tok: models of type {} have no experts; remove this key",
+        where,
+        Family::kModelType);
     require(
         kLayersMayDiffer<LayerParameters> || config_.block_configs.empty(),
         "{}block_configs: models of type {} do not support layers that differ",
@@ -247,11 +258,20 @@ descriptor::ModelFamily make_decoder_family(
       const Node* blocks = config.find("block_configs");
       for (const char* key : Family::kRequiredKeys) {
         if (blocks == nullptr || blocks->is_null()) {
-          config.at(key);
+          require(!config.at(key).is_null(), "{}: {}: expected a value, found null", config.origin(), key);
         }
       }
     }
-    return std::make_unique<Args>(DecoderConfig::from_hf(config));
+    DecoderConfig shape = DecoderConfig::from_hf(config);
+    if constexpr (requires { Family::kBosToken; }) {
+      shape.bos_token_id = config.find("bos_token_id") == nullptr ? Family::kBosToken : shape.bos_token_id;
+    }
+    if constexpr (requires { Family::kEosToken; }) {
+      if (config.find("eos_token_id") == nullptr) {
+        shape.eos_token_id = {Family::kEosToken};
+      }
+    }
+    return std::make_unique<Args>(std::move(shape));
   };
   return family;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lehr/base/error.h"
+#include "lehr/model/decoder_limits.h"
 
 namespace lehr::model {
 
@@ -125,13 +126,9 @@ void read_blocks(const Node& config, DecoderConfig& shape) {
   if (!is_there(config, "block_configs") && !is_there(config, "per_layer_config")) {
     return;
   }
-  constexpr int64_t kMostLayers = 100'000;
-  require(
-      shape.num_hidden_layers > 0 && shape.num_hidden_layers <= kMostLayers,
-      "{}: num_hidden_layers: expected 1 to {}, found {}",
-      config.origin(),
-      kMostLayers,
-      shape.num_hidden_layers);
+  // Before an entry per layer is made, and before divisions.
+  require_size(config.origin() + ": ", "num_hidden_layers", shape.num_hidden_layers, kMostLayers);
+  require_size(config.origin() + ": ", "num_attention_heads", shape.num_attention_heads);
   require(
       !shape.moe || shape.moe->decoder_sparse_step > 0,
       "{}: decoder_sparse_step: expected a positive number, found {}",

@@ -1,10 +1,9 @@
 #include "lehr/model/decoder_config.h"
 
-#include <algorithm>
-
 #include "lehr/base/error.h"
 #include "lehr/model/config_values.h"
 #include "lehr/model/decoder_blocks.h"
+#include "lehr/model/decoder_limits.h"
 #include "lehr/model/rope_config.h"
 #include "lehr/nn/embedding.h"
 
@@ -32,16 +31,44 @@ void refuse_unsupported(const Node& config) {
   }
 }
 
+// Absent, it is that of heads which fill the hidden size.
+int64_t read_head_dim(const Node& config, const DecoderConfig& shape) {
+  if (const auto head_dim = optional_int(config, "head_dim")) {
+    return *head_dim;
+  }
+  require_size(config.origin() + ": ", "num_attention_heads", shape.num_attention_heads);
+  require(
+      shape.hidden_size % shape.num_attention_heads == 0,
+      "{}: num_attention_heads: expected a divisor of hidden_size ({}), because there is no head_dim, found {}",
+      config.origin(),
+      shape.hidden_size,
+      shape.num_attention_heads);
+  return shape.hidden_size / shape.num_attention_heads;
+}
+
+// transformers 5 stores theta and scaling in one table, transformers 4 separately; of two tables the older one counts.
+void read_rope(const Node& config, DecoderConfig& shape) {
+  const Node* rope = config.find("rope_scaling");
+  if (rope == nullptr || rope->is_null() || rope->entries().empty()) {
+    rope = config.find("rope_parameters");
+  }
+  shape.rope_theta = double_or(config, "rope_theta", 10000);
+  if (rope != nullptr && !rope->is_null()) {
+    shape.rope_theta = double_or(*rope, "rope_theta", shape.rope_theta);
+    shape.rope_scaling = read_rope_scaling(*rope, shape.max_position_embeddings);
+  }
+}
+
 int64_t count_labels(const Node& config) {
-  if (const Node* labels = config.find("id2label")) {
-    return static_cast<int64_t>(labels->size());
+  if (const Node* labels = config.find("id2label"); labels != nullptr && !labels->is_null()) {
+    return static_cast<int64_t>(labels->entries().size());
   }
   return int_or(config, "num_labels", 2);
 }
 
 descriptor::Head read_head(const Node& config) {
   const Node* architectures = config.find("architectures");
-  if (architectures == nullptr || architectures->is_null() || architectures->size() == 0) {
+  if (architectures == nullptr || architectures->is_null() || architectures->items().empty()) {
     return descriptor::Head::causal_lm;
   }
   const std::string name = architectures->at(0).as_string();
@@ -71,25 +98,12 @@ DecoderConfig DecoderConfig::from_hf(const Node& config) {
   c.num_hidden_layers = config.at("num_hidden_layers").as_int();
   c.num_attention_heads = config.at("num_attention_heads").as_int();
   c.num_key_value_heads = int_or(config, "num_key_value_heads", blocks_say ? 0 : c.num_attention_heads);
-  c.head_dim = int_or(config, "head_dim", c.hidden_size / std::max<int64_t>(c.num_attention_heads, 1));
+  c.head_dim = read_head_dim(config, c);
   c.max_position_embeddings = config.at("max_position_embeddings").as_int();
   c.rms_norm_eps = double_or(config, "rms_norm_eps", 1e-6);
   c.initializer_range = double_or(config, "initializer_range", 0.02);
   c.tie_word_embeddings = bool_or(config, "tie_word_embeddings", false);
-  // transformers 5 stores theta and scaling in one table, transformers 4 separately.
-  const Node* rope = config.find("rope_parameters");
-  if (rope == nullptr || rope->is_null()) {
-    rope = config.find("rope_scaling");
-  }
-  c.rope_theta = double_or(config, "rope_theta", 10000);
-  if (rope != nullptr && !rope->is_null()) {
-    c.rope_theta = double_or(*rope, "rope_theta", c.rope_theta);
-    require(
-        double_or(*rope, "partial_rotary_factor", 1) == 1,
-        "{}: partial_rotary_factor: expected 1, found another value; this is not supported",
-        rope->origin());
-    c.rope_scaling = read_rope_scaling(*rope, c.max_position_embeddings);
-  }
+  read_rope(config, c);
   c.bos_token_id = optional_int(config, "bos_token_id");
   c.pad_token_id = optional_int(config, "pad_token_id");
   if (const Node* eos = config.find("eos_token_id"); eos != nullptr && !eos->is_null()) {
@@ -137,22 +151,22 @@ void DecoderConfig::apply(const descriptor::ModelOverrides& o) {
 }
 
 void DecoderConfig::check(const std::string& where) const {
-  auto positive = [&](const char* name, auto value) {
+  check_sizes(*this, where);
+  auto positive = [&](const char* name, double value) {
     require(value > 0, "{}{}: expected a positive number, found {}", where, name, value);
   };
-  positive("vocab_size", vocab_size);
-  positive("hidden_size", hidden_size);
-  positive("intermediate_size", intermediate_size);
-  positive("num_hidden_layers", num_hidden_layers);
-  positive("num_attention_heads", num_attention_heads);
-  positive("num_key_value_heads", num_key_value_heads);
-  positive("head_dim", head_dim);
-  positive("max_position_embeddings", max_position_embeddings);
   positive("rms_norm_eps", rms_norm_eps);
   positive("rope_theta", rope_theta);
-  if (moe) {
-    moe->check(where, num_hidden_layers);
-  }
+  require(
+      initializer_range >= 0,
+      "{}initializer_range: expected 0 or a positive number, found {}",
+      where,
+      initializer_range);
+  require(
+      classifier_dropout >= 0 && classifier_dropout < 1,
+      "{}classifier_dropout: expected a number from 0 to below 1, found {}",
+      where,
+      classifier_dropout);
   if (!split_vocab_size.empty() || !split_vocab_order.empty()) {
     const int64_t total = nn::SplitVocabulary{split_vocab_size, split_vocab_order}.size();
     require(
@@ -170,6 +184,7 @@ void DecoderConfig::check(const std::string& where) const {
       num_attention_heads);
   check_blocks(*this, where);
   require(head_dim % 2 == 0, "{}head_dim: expected an even number (RoPE rotates pairs), found {}", where, head_dim);
+  check_rope_scaling(rope_scaling, rope_theta, head_dim, where);
 }
 
 Node to_hf(

@@ -4,6 +4,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/model/config_values.h"
+#include "lehr/model/decoder_limits.h"
 
 namespace lehr::model {
 
@@ -20,10 +21,14 @@ bool MoEConfig::has_experts(int64_t layer) const {
 MoEConfig MoEConfig::from_hf(const Node& config) {
   MoEConfig moe;
   // The name in transformers 5 is num_local_experts; a message names the older one.
-  const Node* local_experts = config.find("num_local_experts");
-  moe.num_experts = config.find("num_experts") == nullptr && local_experts != nullptr
-                        ? local_experts->as_int()
-                        : config.at("num_experts").as_int();
+  const auto experts = optional_int(config, "num_experts"), local_experts = optional_int(config, "num_local_experts");
+  require(
+      !experts || !local_experts || *experts == *local_experts,
+      "{}: num_local_experts: defines the same as num_experts ({}), found {}; remove one of them",
+      config.origin(),
+      experts.value_or(0),
+      local_experts.value_or(0));
+  moe.num_experts = local_experts ? *local_experts : config.at("num_experts").as_int();
   moe.num_experts_per_tok = config.at("num_experts_per_tok").as_int();
   moe.moe_intermediate_size = config.at("moe_intermediate_size").as_int();
   moe.norm_topk_prob = bool_or(config, "norm_topk_prob", false);
@@ -82,19 +87,21 @@ void refuse_experts(const descriptor::ModelOverrides& o) {
 }
 
 void MoEConfig::check(const std::string& where, int64_t num_hidden_layers) const {
-  auto positive = [&](const char* name, int64_t value) {
-    require(value > 0, "{}{}: expected a positive number, found {}", where, name, value);
-  };
-  positive("num_experts", num_experts);
-  positive("num_experts_per_tok", num_experts_per_tok);
-  positive("moe_intermediate_size", moe_intermediate_size);
-  positive("decoder_sparse_step", decoder_sparse_step);
+  require_size(where, "num_experts", num_experts, kMostExperts);
+  require_size(where, "num_experts_per_tok", num_experts_per_tok);
+  require_size(where, "moe_intermediate_size", moe_intermediate_size);
+  require_size(where, "decoder_sparse_step", decoder_sparse_step);
   require(
       num_experts_per_tok <= num_experts,
       "{}num_experts_per_tok: expected at most num_experts ({}), found {}",
       where,
       num_experts,
       num_experts_per_tok);
+  require(
+      router_aux_loss_coef >= 0,
+      "{}router_aux_loss_coef: expected 0 or a positive number, found {}",
+      where,
+      router_aux_loss_coef);
   for (const int64_t layer : mlp_only_layers) {
     require(
         layer >= 0 && layer < num_hidden_layers,

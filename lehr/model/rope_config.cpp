@@ -6,6 +6,18 @@
 namespace lehr::model {
 
 nn::RopeScaling read_rope_scaling(const Node& rope, int64_t max_position_embeddings) {
+  for (const auto& [key, value] : rope.entries()) {
+    require(
+        !value.is_table(),
+        "{}: {}: expected one table for all layers, found a table within it; this is not supported",
+        value.origin(),
+        value.key());
+  }
+  require(
+      double_or(rope, "partial_rotary_factor", 1) == 1,
+      "{}: {}.partial_rotary_factor: expected 1, found another value; this is not supported",
+      rope.origin(),
+      rope.key());
   const Node* type_node = rope.find("rope_type");
   if (type_node == nullptr) {
     type_node = rope.find("type");
@@ -41,6 +53,14 @@ nn::RopeScaling read_rope_scaling(const Node& rope, int64_t max_position_embeddi
         .original_max_position_embeddings = rope.at("original_max_position_embeddings").as_int()};
   }
   fail("{}: rope_type: expected default, linear, dynamic, yarn or llama3, found {}", rope.origin(), type);
+}
+
+void check_rope_scaling(const nn::RopeScaling& scaling, double rope_theta, int64_t head_dim, const std::string& where) {
+  try {
+    nn::RotaryEmbeddingProvider(rope_theta, head_dim, scaling);
+  } catch (const Error& error) {
+    fail("{}{}", where, error.what());
+  }
 }
 
 namespace {

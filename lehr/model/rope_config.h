@@ -1,6 +1,8 @@
 // RoPE scaling in a config.json.
 #pragma once
 
+#include <string>
+
 #include "lehr/base/node.h"
 #include "lehr/nn/rotary.h"
 
@@ -8,6 +10,9 @@ namespace lehr::model {
 
 /// Reads a rope_scaling or rope_parameters table. Throws a usage error for an unknown rope_type.
 nn::RopeScaling read_rope_scaling(const Node& rope, int64_t max_position_embeddings);
+
+/// Throws a usage error, prefixed with `where`, for values that make angles infinite or undefined.
+void check_rope_scaling(const nn::RopeScaling& scaling, double rope_theta, int64_t head_dim, const std::string& where);
 
 /// Returns the rope_scaling entry; null if there is no scaling.
 Node write_rope_scaling(const nn::RopeScaling& scaling);

@@ -40,7 +40,9 @@ std::vector<int64_t> generate(
   const auto length = static_cast<int64_t>(prompt.size());
   require(
       options.max_positions == 0 || options.max_new_tokens <= options.max_positions - length,
-      "prompt: {} tokens and {} new tokens exceed the model's {} positions; request fewer new tokens",
+      "prompt: {} tokens and {} new tokens exceed the model's {} positions (max_position_embeddings of its "
+      "config.json); "
+      "request fewer new tokens",
       prompt.size(),
       options.max_new_tokens,
       options.max_positions);

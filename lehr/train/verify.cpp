@@ -25,7 +25,8 @@ class Verifier {
         args_(folder_of_model_.args.get()) {
     require(
         args_->head() != descriptor::Head::embedding,
-        "{}: config.json names a backbone without a head; verify compares language models and classifiers",
+        "{}: config.json names a backbone without a head (architectures); verify compares language models and "
+        "classifiers",
         options.model.string());
     const Path file = options.reference.value_or(options.model / "oracle.safetensors");
     folder_ = file.parent_path();
@@ -231,7 +232,7 @@ class Verifier {
     nn::RouterLosses* losses = model_->router_losses();
     const Node config = parse_json_file(folder_of_model_.base / "config.json");
     const Node* coefficient = config.find("router_aux_loss_coef");
-    if (!has("aux_loss") || losses == nullptr || coefficient == nullptr) {
+    if (!has("aux_loss") || losses == nullptr || coefficient == nullptr || coefficient->as_double() == 0) {
       return;
     }
     losses->begin({.load_balancing = coefficient->as_double()});

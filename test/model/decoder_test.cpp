@@ -352,35 +352,6 @@ TEST(Families, NormalizeTheExpertWeightsOfATokenIfTheConfigSaysSo) {
   }
 }
 
-// Where transformers' class has a default of its own for a missing key, another one here would be another model.
-TEST(Families, NameTheKeyThatAConfigLacks) {
-  const auto problem_without = [](const descriptor::ModelFamily& family, const char* flavor, const char* key) {
-    const Node whole = family.flavors.at(flavor)()->to_hf_config("float32");
-    Node config = Node::make_table();
-    for (const auto& [name, value] : whole.entries()) {
-      if (name != key) {
-        config.set(name, value);
-      }
-    }
-    try {
-      family.from_hf_config(parse_json(to_json(config), "config.json"));
-      return std::string();
-    } catch (const Error& error) {
-      return std::string(error.what());
-    }
-  };
-  for (const char* key : {"head_dim", "num_key_value_heads", "hidden_size", "vocab_size"}) {
-    EXPECT_EQ(
-        problem_without(qwen3_dense_family(), "debugmodel", key), fmt::format("config.json: '{}' is missing", key));
-  }
-  for (const char* key : {"num_experts", "num_experts_per_tok", "moe_intermediate_size", "num_key_value_heads"}) {
-    EXPECT_EQ(problem_without(qwen3_moe_family(), "debugmodel", key), fmt::format("config.json: '{}' is missing", key));
-  }
-  // transformers derives both for these.
-  EXPECT_EQ(problem_without(llama3_family(), "debugmodel", "num_key_value_heads"), "");
-  EXPECT_EQ(problem_without(llama3_family(), "debugmodel", "head_dim"), "");
-}
-
 TEST(Families, RefuseUnsupportedConfigs) {
   for (const auto& [key, value] :
        {std::pair{"use_sliding_window", "true"},

@@ -13,6 +13,7 @@ struct Family {
   static constexpr const char* kArchitecture = "Llama";
   using Layer = Llama3Layer;
   static constexpr descriptor::DecoderForm kForm{};
+  static constexpr int64_t kBosToken = 1, kEosToken = 2;  // of transformers' LlamaConfig
 };
 
 struct Size {

@@ -19,7 +19,9 @@ struct Family {
   static constexpr std::array kRequiredKeys{"num_experts_per_tok", "moe_intermediate_size", "num_key_value_heads"};
 
   static Qwen3MoELayerParameters layer_parameters(const DecoderConfig& config) {
-    require(config.moe.has_value(), "model: expected a shape with experts, found none (num_experts_per_tok)");
+    if (!config.moe) {
+      fail("num_experts_per_tok: expected the number of experts of a token, found none");
+    }
     const MoEConfig& moe = *config.moe;
     return {
         .hidden_size = config.hidden_size,

@@ -1,0 +1,170 @@
+// What a config.json without a key gets, and which values are refused.
+#include <gmock/gmock.h>
+
+#include <map>
+#include <tuple>
+
+#include "lehr/base/error.h"
+#include "lehr/base/json.h"
+#include "lehr/model/llama3/family.h"
+#include "lehr/model/qwen3_dense/family.h"
+#include "lehr/model/qwen3_moe/family.h"
+
+namespace lehr::model {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+// The debug model of a family from its config.json with some keys replaced; "absent" removes a key.
+std::unique_ptr<descriptor::ModelArgs> with(
+    const descriptor::ModelFamily& family, const std::map<std::string, std::string>& changes) {
+  Node config = family.flavors.at("debugmodel")()->to_hf_config("float32");
+  for (const auto& [key, json] : changes) {
+    if (json == "absent") {
+      config.erase(key);
+    } else {
+      config.set(key, parse_json(json, "value"));
+    }
+  }
+  auto args = family.from_hf_config(parse_json(to_json(config), "config.json"));
+  args->check("config.json: ");
+  return args;
+}
+
+// The message of the usage error; empty without one.
+std::string problem_with(const descriptor::ModelFamily& family, const std::map<std::string, std::string>& changes) {
+  try {
+    with(family, changes);
+    return "";
+  } catch (const Error& error) {
+    return error.kind() == ErrorKind::usage ? error.what() : "another kind of error";
+  }
+}
+
+// Where transformers' class has a default of its own for a missing key, another one here would be another model.
+TEST(ConfigJson, NamesTheKeyThatAConfigLacks) {
+  for (const char* key : {"head_dim", "num_key_value_heads", "hidden_size", "vocab_size"}) {
+    EXPECT_EQ(problem_with(qwen3_dense_family(), {{key, "absent"}}), fmt::format("config.json: '{}' is missing", key));
+    EXPECT_THAT(
+        problem_with(qwen3_dense_family(), {{key, "null"}}), StartsWith(fmt::format("config.json: {}: expected", key)));
+  }
+  for (const char* key : {"num_experts", "num_experts_per_tok", "moe_intermediate_size", "num_key_value_heads"}) {
+    EXPECT_EQ(problem_with(qwen3_moe_family(), {{key, "absent"}}), fmt::format("config.json: '{}' is missing", key));
+    EXPECT_THAT(
+        problem_with(qwen3_moe_family(), {{key, "null"}}), StartsWith(fmt::format("config.json: {}: expected", key)));
+  }
+}
+
+// As the configuration classes of transformers 5.23.
+TEST(ConfigJson, GivesAbsentKeysTheValuesOfTransformers) {
+  const auto written = [](const descriptor::ModelFamily& family, std::map<std::string, std::string> changes) {
+    return with(family, changes)->to_hf_config("float32");
+  };
+  const Node llama = written(
+      llama3_family(),
+      {{"num_key_value_heads", "absent"},
+       {"head_dim", "null"},
+       {"bos_token_id", "absent"},
+       {"eos_token_id", "absent"},
+       {"rope_theta", "absent"},
+       {"rope_scaling", "absent"},
+       {"rms_norm_eps", "absent"},
+       {"tie_word_embeddings", "absent"}});
+  EXPECT_EQ(llama.at("num_key_value_heads").as_int(), 16);
+  EXPECT_EQ(llama.at("head_dim").as_int(), 16);
+  EXPECT_EQ(llama.at("bos_token_id").as_int(), 1);
+  EXPECT_EQ(llama.at("eos_token_id").as_int(), 2);
+  EXPECT_EQ(llama.at("rope_theta").as_double(), 10000);
+  EXPECT_EQ(llama.at("rms_norm_eps").as_double(), 1e-6);
+  EXPECT_FALSE(llama.at("tie_word_embeddings").as_bool());
+  // null says that there are none; Qwen3's class has none without the keys either.
+  EXPECT_TRUE(written(llama3_family(), {{"eos_token_id", "null"}}).at("eos_token_id").is_null());
+  EXPECT_TRUE(written(qwen3_dense_family(), {{"eos_token_id", "absent"}}).at("eos_token_id").is_null());
+  const Node moe =
+      written(qwen3_moe_family(), {{"norm_topk_prob", "absent"}, {"head_dim", "absent"}, {"mlp_only_layers", "null"}});
+  EXPECT_FALSE(moe.at("norm_topk_prob").as_bool());
+  EXPECT_EQ(moe.at("head_dim").as_int(), 16);
+  // Of both names of the RoPE table, the older one counts; one without a theta has the config's.
+  const Node both = written(
+      qwen3_dense_family(),
+      {{"rope_scaling", R"({"rope_type": "linear", "factor": 2})"},
+       {"rope_parameters", R"({"rope_type": "default", "rope_theta": 5})"},
+       {"rope_theta", "7"}});
+  EXPECT_EQ(both.at("rope_scaling").at("rope_type").as_string(), "linear");
+  EXPECT_EQ(both.at("rope_theta").as_double(), 7);
+}
+
+// Before anything of that size is allocated or multiplied.
+TEST(ConfigJson, NamesTheKeyThatIsTooLarge) {
+  for (const char* key :
+       {"vocab_size",
+        "hidden_size",
+        "intermediate_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "head_dim",
+        "max_position_embeddings"}) {
+    for (const char* value : {"4294967296", "9223372036854775807", "0", "-5"}) {
+      EXPECT_THAT(
+          problem_with(qwen3_dense_family(), {{key, value}}),
+          AllOf(StartsWith(fmt::format("config.json: {}: expected ", key)), EndsWith(fmt::format("found {}", value))));
+    }
+    for (const char* value : {"1.5", "\"16\"", "18446744073709551616", "[]", "true"}) {
+      EXPECT_THAT(
+          problem_with(qwen3_dense_family(), {{key, value}}),
+          StartsWith(fmt::format("config.json: {}: expected an integer, found ", key)));
+    }
+  }
+  for (const char* key : {"num_experts", "moe_intermediate_size", "decoder_sparse_step"}) {
+    EXPECT_THAT(
+        problem_with(qwen3_moe_family(), {{key, "4294967296"}}),
+        StartsWith(fmt::format("config.json: {}: expected at most ", key)));
+  }
+  // Each is allowed, but not all of them.
+  EXPECT_THAT(
+      problem_with(qwen3_dense_family(), {{"vocab_size", "2000000000"}, {"hidden_size", "2000000000"}}),
+      HasSubstr("vocab_size, hidden_size, intermediate_size, num_hidden_layers: expected at most 1125899906842624"));
+  EXPECT_THAT(
+      problem_with(qwen3_dense_family(), {{"head_dim", "2000000000"}}),
+      HasSubstr("head_dim, num_attention_heads, num_hidden_layers: expected a product of at most"));
+  EXPECT_THAT(
+      problem_with(qwen3_moe_family(), {{"num_experts", "100000"}}),
+      HasSubstr("num_experts, num_hidden_layers: expected at most 131072 experts"));
+  EXPECT_THAT(
+      problem_with(
+          llama3_family(),
+          {{"num_hidden_layers", "1"},
+           {"block_configs", R"([{"attention": {"no_op": true}, "ffn": {"intermediate_size": 4294967296}}])"}}),
+      HasSubstr("config.json: block_configs[0].ffn.intermediate_size: expected at most"));
+}
+
+TEST(ConfigJson, NamesTheFileAndTheKeyThatDoNotFit) {
+  const auto dense = qwen3_dense_family();
+  const std::vector<std::tuple<descriptor::ModelFamily, std::string, std::string, std::string>> cases{
+      {dense, "rope_scaling", R"({"rope_type": "linear", "factor": 0})", "rope_scaling: factor: expected a positive"},
+      {dense, "rope_scaling", R"({"full_attention": {}})", "rope_scaling.full_attention: expected one table"},
+      {dense, "initializer_range", "-1", "initializer_range: expected 0 or a positive number"},
+      {dense, "classifier_dropout", "2", "classifier_dropout: expected a number from 0 to below 1"},
+      {dense, "id2label", "[]", "id2label: expected a table"},
+      {dense, "architectures", "\"X\"", "architectures: expected a list"},
+      {dense, "num_experts_per_tok", "2", "'num_experts' is missing"},
+      {qwen3_moe_family(), "num_local_experts", "3", "num_local_experts: defines the same as num_experts (64)"},
+      {qwen3_moe_family(), "router_aux_loss_coef", "-1", "router_aux_loss_coef: expected 0 or a positive number"}};
+  for (const auto& [family, key, value, message] : cases) {
+    EXPECT_THAT(problem_with(family, {{key, value}}), StartsWith("config.json: " + message));
+  }
+  EXPECT_EQ(
+      problem_with(llama3_family(), {{"head_dim", "absent"}, {"num_attention_heads", "48"}}),
+      "config.json: num_attention_heads: expected a divisor of hidden_size (256), because there is no head_dim, found "
+      "48");
+  EXPECT_THAT(
+      problem_with(dense, {{"num_experts_per_tok", "2"}, {"num_experts", "4"}, {"moe_intermediate_size", "8"}}),
+      StartsWith("config.json: num_experts_per_tok: models of type qwen3 have no experts"));
+}
+
+}  // namespace
+}  // namespace lehr::model
