@@ -3,14 +3,14 @@
 #
 #   script/test_all.sh                 all shares in turn (some hours on two cores)
 #   script/test_all.sh --share 3/8     the third share, as a landing does
-#   script/test_all.sh --share 3/8 --only asan    its parts whose names contain a word: meshes, asan, tsan, interop, gpu, mutants
+#   script/test_all.sh --share 3/8 --only asan    parts whose names contain a word: meshes, asan, tsan, interop, gpu, configs, mutants
 #   script/test_all.sh --list          lists the contents of each share
 #
 # A share has: an eighth of all combinations of model, mesh and schedule (LEHR_ALL_MESHES=1); some test suites under the
 # address and undefined-behaviour sanitizers, or under the thread sanitizer (ranks are threads); an eighth of the
 # planted bugs (make mutants). Two shares install transformers and peft, and compare with them; one of these rehearses the
-# check of a GPU on the CPU (docs/gpu.md). Random numbers are seeded by the commit. The last lines name each failure and
-# its place.
+# check of a GPU on the CPU (docs/gpu.md); one reads 5,000 mutated config.json files. Random numbers are seeded by the
+# commit. The last lines name each failure and its place.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 
@@ -20,7 +20,7 @@ shares=(
   'asan ops|nn interop gpu'
   'asan shard|peft|model|prune'
   'asan train|train_mesh|train_pipeline|plan'
-  'asan commands|launch|wrong_input|train_on_ranks|kill_and_resume|stop_and_disk_full'
+  'asan commands|launch|wrong_input|train_on_ranks|kill_and_resume|stop_and_disk_full configs'
   'tsan base|mesh|data|metric|optim|state|pipeline|launch interop'
   'tsan ops|nn|shard|peft|model|prune'
   'tsan train|train_mesh|train_pipeline|plan'
@@ -43,8 +43,8 @@ while [ $# -gt 0 ]; do
       share=${BASH_REMATCH[1]}
       shift 2 ;;
     --only)
-      [[ " meshes asan tsan interop gpu mutants " = *" ${2:-} "* ]] ||
-        { echo "test-all: --only is meshes, asan, tsan, interop, gpu or mutants, found '${2:-}'" >&2; exit 2; }
+      [[ " meshes asan tsan interop gpu configs mutants " = *" ${2:-} "* ]] ||
+        { echo "test-all: --only is meshes, asan, tsan, interop, gpu, configs or mutants, found '${2:-}'" >&2; exit 2; }
       only=$2
       shift 2 ;;
     *) echo "test-all: expected --share K/$count, --only WORD or --list, found '$1'" >&2; exit 2 ;;
@@ -63,7 +63,7 @@ step() {
   [[ $1 = *"$only"* ]] || return 0
   run_step "$@"
   if [ "$code" = 0 ]; then
-    lines+=("passed  $what: $(grep -E '^[0-9]+ (passed|caught)' "$(log_of "$1")" | tail -n 1)")
+    lines+=("passed  $what: $(grep -E '^[0-9]+ (passed|caught|of [0-9]+ commands)' "$(log_of "$1")" | tail -n 1)")
   else
     failed+=("$1")
     lines+=("FAILED  $what" "$(script/what_failed.sh "$(log_of "$1")")")
@@ -107,6 +107,11 @@ rehearsal() {
     ! grep 'transformers cannot be imported' build/gpu_check/results_rehearsal.md
 }
 
+configs() {
+  make build && cmake --build build --target forked_commands && OMP_WAIT_POLICY=PASSIVE LEHR_TEST_SEED=$seed \
+    python3 test/program/mutated_configs.py build/lehr build/bin/forked_commands 5000
+}
+
 run_share() {
   local number=$1 preset suites extras
   read -r preset suites extras <<<"${shares[number - 1]}"
@@ -114,6 +119,7 @@ run_share() {
   step "share $number: $preset of $suites" sanitized "$preset" "$suites"
   [[ " $extras " != *' interop '* ]] || step "share $number: interop with transformers and peft" interop
   [[ " $extras " != *' gpu '* ]] || step "share $number: rehearsal of gpu-check" rehearsal
+  [[ " $extras " != *' configs '* ]] || step "share $number: configs, 5,000 mutated ones" configs
   step "share $number: mutants (planted bugs), an eighth" make mutants ARGS="--share $number/$count"
 }
 
