@@ -14,6 +14,7 @@
 #include "lehr/base/suggest.h"
 #include "lehr/mesh/connect.h"
 #include "lehr/mesh/rank_environment.h"
+#include "lehr/ops/cpu_choice.h"
 
 namespace lehr::app {
 
@@ -96,6 +97,7 @@ int run(const std::vector<std::string>& args, const train::TrainSpecs& specs) {
 
 int code_of(const std::vector<std::string>& args, const train::TrainSpecs& specs) {
   try {
+    ops::restrict_cpu_libraries();  // before there are threads
     return run(args, specs);
   } catch (const Error& error) {
     mesh::report_failure(error);

@@ -1,6 +1,7 @@
 // The start-up report of a run: model, device, memory and work.
 #include "lehr/base/log.h"
 #include "lehr/descriptor/block_config.h"
+#include "lehr/ops/cpu_choice.h"
 #include "lehr/ops/cuda.h"
 #include "lehr/train/attention_path.h"
 #include "lehr/train/float8.h"
@@ -96,10 +97,11 @@ void RunLog::report_start(
       model.num_local_layers(),
       config_.parallelism.pipeline_parallel_degree > 1 ? " on this rank" : "");
   log_.info(
-      "compute    {} in {}{}, {} threads",
+      "compute    {} in {}{}, {}{} threads",
       device.str(),
       name_of(t.dtype),
       t.mixed_precision_param ? ", arithmetic in " + *t.mixed_precision_param : "",
+      device.is_cpu() ? fmt::format("kernels for {}, ", ops::describe_kernels(compute_type(t))) : "",
       at::get_num_threads());
   if (device.is_cuda()) {
     report_gpu(log_, args, device, compute_type(t));

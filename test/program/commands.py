@@ -57,6 +57,19 @@ opened = [gzip.open(t, "rt") if t.suffix == ".gz" else open(t) for t in traces]
 holds("traces are Chrome's", traces and all(json.load(file)["traceEvents"] for file in opened))
 holds("checkpoints are there", sorted(p.name for p in (out / "checkpoints").iterdir()) == ["step-12", "step-6"])
 
+def on_cpu(name, code=0):
+    """Trains with LEHR_CPU set, and returns all that the program wrote."""
+    done = subprocess.run([lehr, "train", "recipe/quickstart.toml", f"--job.dump_folder={work / 'cpu' / name}", *SMALL,
+                           "--training.dtype=bfloat16"],
+                          capture_output=True, text=True, timeout=120, env={**os.environ, "LEHR_CPU": name})
+    assert done.returncode == code, f"LEHR_CPU={name}: exit code {done.returncode}\n{done.stdout}{done.stderr}"
+    return done.stdout + done.stderr
+
+
+holds("LEHR_CPU limits the kernels, and a run says so",
+      "kernels for plain x86-64 (LEHR_CPU), " in on_cpu("generic"))
+holds("LEHR_CPU must be known", "LEHR_CPU: expected one of generic, " in on_cpu("avx3", code=2))
+
 again = work / "again"
 text = (out / "config.toml").read_text().replace(str(out), str(again))
 (work / "resolved.toml").write_text(text)

@@ -388,8 +388,10 @@ TEST_F(Tree, EnvironmentVariablesAreSetBeforeThreadsStart) {
       }
     }
   }
-  EXPECT_THAT(places, testing::ElementsAre("lehr/mesh/backend_variables.cpp", "lehr/train/device.cpp"))
-      << "set_library_variables and set_backend_variables are the places for it";
+  EXPECT_THAT(
+      places,
+      testing::ElementsAre("lehr/mesh/backend_variables.cpp", "lehr/ops/cpu_choice.cpp", "lehr/train/device.cpp"))
+      << "set_library_variables, set_backend_variables and restrict_cpu_libraries are the places for it";
   EXPECT_GT(set, 0U);
   EXPECT_GT(threads, set) << "lehr/app/train.cpp: the signals' thread, the first one, must come later";
 }

@@ -1,6 +1,8 @@
 // Choice of the kernels for this CPU.
 #include "lehr/ops/kernels/table.h"
 
+#include "lehr/ops/cpu_choice.h"
+
 #ifdef LEHR_X86_KERNELS
 #include <cpuid.h>
 #endif
@@ -32,24 +34,11 @@ namespace {
 thread_local Arch at_most_of_this_thread = Arch::avx512_bf16;
 thread_local bool pair_product_of_this_thread = false;
 
-Arch best_arch() {
-#ifdef LEHR_X86_KERNELS
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-      __builtin_cpu_supports("avx512vl")) {
-    return __builtin_cpu_supports("avx512bf16") ? Arch::avx512_bf16 : Arch::avx512;
-  }
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
-    return Arch::avx2;
-  }
-#endif
-  return Arch::generic;
-}
-
 #ifdef LEHR_X86_KERNELS
 bool has_amx_bf16() {
   static const bool has = [] {
     unsigned a = 0, b = 0, c = 0, d = 0;
-    return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d & (1U << 22)) != 0;
+    return may_use_amx() && __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d & (1U << 22)) != 0;
   }();
   return has;
 }
@@ -67,7 +56,20 @@ const KernelTable<Bf16>& kernels_of_pairs() {
 }  // namespace
 
 Arch current_arch() {
-  static const Arch best = best_arch();
+Arch best_arch() {
+#ifdef LEHR_X86_KERNELS
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512vl")) {
+    return __builtin_cpu_supports("avx512bf16") ? Arch::avx512_bf16 : Arch::avx512;
+  }
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+    return Arch::avx2;
+  }
+#endif
+  return Arch::generic;
+}
+
+  static const Arch best = chosen_arch();
   return at_most_of_this_thread < best ? at_most_of_this_thread : best;
 }
 

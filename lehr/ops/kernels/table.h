@@ -286,7 +286,10 @@ struct KernelTable {
 /// Instruction sets, weakest first. The last is AVX-512 with dot products of bfloat16 pairs (AVX512-BF16).
 enum class Arch { generic, avx2, avx512, avx512_bf16 };
 
-/// Returns the best instruction set that this build has and this CPU supports, or a lower one that an ArchScope of this
+/// Returns the best instruction set that this build has and this CPU supports.
+Arch best_arch();
+
+/// Returns the instruction set in use: chosen_arch() (ops/cpu_choice.h), or a lower one that an ArchScope of this
 /// thread asks for.
 Arch current_arch();
 

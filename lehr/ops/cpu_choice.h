@@ -1,0 +1,32 @@
+// The environment variable LEHR_CPU: run on this CPU as on an older one.
+#pragma once
+
+#include <string>
+
+#include "lehr/base/torch.h"
+#include "lehr/ops/kernels/table.h"
+
+namespace lehr::ops {
+
+/// Returns the instruction set of the program's kernels: the best of this CPU, or the one that LEHR_CPU names (generic,
+/// avx2, avx512 or avx512_bf16). The variable is read once. Throws a usage error if it names another, or one that this
+/// CPU lacks.
+Arch chosen_arch();
+
+/// Whether AMX may be used where the CPU has it: unless LEHR_CPU names an instruction set.
+bool may_use_amx();
+
+/// Returns the instruction set for a value of LEHR_CPU (null or empty: `best`) on a CPU that has `best`. Throws as
+/// chosen_arch does.
+Arch parse_arch(const char* value, Arch best);
+
+/// Restricts ATen, oneDNN and MKL to chosen_arch() too, if LEHR_CPU is set. They read environment variables of their
+/// own when they are first used, so call it at the start of a program, before it has a second thread: setenv concurrent
+/// with another thread's getenv is undefined behaviour. Variables that the user has set stay. Throws as chosen_arch
+/// does, and if ATen has chosen already.
+void restrict_cpu_libraries();
+
+/// Returns the instruction set of kernels in `dtype`, for people: "AVX2 (LEHR_CPU)", "AVX-512 with BF16".
+std::string describe_kernels(at::ScalarType dtype);
+
+}  // namespace lehr::ops
