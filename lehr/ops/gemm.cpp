@@ -37,7 +37,8 @@ const GemmKernels* kernels_for(at::ScalarType type) {
   return type == at::kFloat ? &gemm_kernels() : nullptr;
 }
 
-// One matmul in blocks of (rows_, columns_) of c and depth_ terms. A word is four bytes: one float32 or two bfloat16.
+// One matmul in blocks of (rows_, columns_) of c and depth_ terms. A word is four bytes: one float32 (perhaps a widened
+// bfloat16) or two bfloat16.
 class Product {
  public:
   Product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& c, bool add)
@@ -79,7 +80,7 @@ class Product {
   }
 
  private:
-  int64_t per_word() const { return is_bf16_ ? 2 : 1; }
+  int64_t per_word() const { return kernels_.per_word; }
 
   static char* element(const at::Tensor& tensor, int64_t row, int64_t column) {
     const int64_t at = row * tensor.stride(0) + column * tensor.stride(1);

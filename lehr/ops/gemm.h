@@ -1,12 +1,13 @@
-// Lehr's GEMM for CPUs: float32, and bfloat16 if the CPU has instructions for it.
+// Lehr's GEMM for CPUs, in float32 and bfloat16.
 #pragma once
 
 #include "lehr/base/torch.h"
 
 namespace lehr::ops {
 
-/// Whether gemm supports these matrices: float32, or bfloat16 with AVX512-BF16 and without AMX; on the CPU (or running
-/// on meta), not empty, and with contiguous rows or columns.
+/// Whether gemm supports these matrices: float32, or bfloat16 on an x86-64 without AMX; on the CPU (or running on
+/// meta), not empty, and with contiguous rows or columns. Without AVX512-BF16, elements of bfloat16 are widened when
+/// they are packed, and multiplied in float32.
 bool gemm_takes(const at::Tensor& a, const at::Tensor& b);
 
 /// Whether gemm_ can write a result of a's type to c: rows are contiguous and do not overlap.

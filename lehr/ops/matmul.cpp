@@ -28,7 +28,8 @@ bool mkl_is_slow_here() {
 bool by_gemm(const at::Tensor& a, const at::Tensor& b) {
   static const bool slow = mkl_is_slow_here();
   const bool wanted = slow || a.scalar_type() != at::kFloat || at::globalContext().deterministicAlgorithms();
-  return wanted && current_arch() != Arch::generic && gemm_takes(a, b);
+  const bool fast = current_arch() != Arch::generic || a.scalar_type() == at::kBFloat16;  // ATen's bfloat16 is slower
+  return wanted && fast && gemm_takes(a, b);
 }
 
 bool multiplies_bfloat16_by_onednn() {

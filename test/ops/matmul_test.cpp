@@ -12,26 +12,26 @@ namespace lehr::ops::test {
 namespace {
 
 TEST(Matmul, EqualsFloat64ForAllLayoutsAndSizes) {
-  for (const at::ScalarType type : all_types()) {
+  everywhere([](at::ScalarType type, const std::string& what) {
     for (const auto& [m, n, k] : {std::tuple{1, 1, 1}, {7, 17, 127}, {16, 16, 16}, {64, 1, 33}, {127, 96, 513}}) {
       const at::Tensor a = random_tensor({m, k}, type);
       const at::Tensor b = random_tensor({k, n}, type);
       const at::Tensor expected = a.to(at::kDouble).matmul(b.to(at::kDouble));
       for (const at::Tensor& left : {a, a.t().contiguous().t()}) {
         for (const at::Tensor& right : {b, b.t().contiguous().t()}) {
-          EXPECT_LE(worst_error(product(left, right), expected), tolerance(type)) << type << " " << m << "x" << n;
+          EXPECT_LE(worst_error(product(left, right), expected), tolerance(type)) << what << " " << m << "x" << n;
           at::Tensor sum = at::ones({m, n}, type);
           add_product_(sum, left, right);
-          EXPECT_LE(worst_error(sum, expected + 1), tolerance(type)) << "added, " << type << " " << m << "x" << n;
+          EXPECT_LE(worst_error(sum, expected + 1), tolerance(type)) << "added, " << what << " " << m << "x" << n;
           const at::Tensor wider = at::full({m + 1, n + 3}, 7, type);
           put_product(wider.narrow(0, 1, m).narrow(1, 2, n), left, right);
-          EXPECT_LE(worst_error(wider.narrow(0, 1, m).narrow(1, 2, n), expected), tolerance(type)) << "put, " << type;
+          EXPECT_LE(worst_error(wider.narrow(0, 1, m).narrow(1, 2, n), expected), tolerance(type)) << "put, " << what;
           wider.narrow(0, 1, m).narrow(1, 2, n).fill_(7);
-          EXPECT_TRUE(wider.eq(7).all().item<bool>()) << "what lies around the result was written, " << type;
+          EXPECT_TRUE(wider.eq(7).all().item<bool>()) << "what lies around the result was written, " << what;
         }
       }
     }
-  }
+  });
 }
 
 TEST(Matmul, EqualsATenForPartialAndManyBlocks) {
@@ -43,7 +43,7 @@ TEST(Matmul, EqualsATenForPartialAndManyBlocks) {
     for (const Arch arch : {Arch::avx512_bf16, Arch::avx512, Arch::avx2, Arch::generic}) {
       const ArchScope scope(arch);
       if (!gemm_takes(a, b)) {
-        continue;  // bfloat16 needs special instructions
+        continue;  // AMX, which oneDNN uses
       }
       EXPECT_LE(worst_error(gemm(a, b), expected), tolerance(type)) << type;
       EXPECT_LE(worst_error(gemm(a.t().contiguous().t(), b.t().contiguous().t()), expected), tolerance(type)) << type;
@@ -57,13 +57,34 @@ TEST(Matmul, EqualsATenForPartialAndManyBlocks) {
 // Rounding a partial sum to bfloat16 would be wrong where large parts cancel.
 TEST(Matmul, OfBfloat16IsRoundedOnceForAnyDepth) {
   const at::Tensor a = random_tensor({61, 4101}, at::kBFloat16), b = random_tensor({4101, 70}, at::kBFloat16);
-  if (!gemm_takes(a, b)) {
-    GTEST_SKIP() << "this CPU has no instructions for it";
-  }
   const at::Tensor expected = at::mm(a.to(at::kDouble), b.to(at::kDouble));
-  const at::Tensor error = (gemm(a, b).to(at::kDouble) - expected).abs();
-  // Half a unit in the last of eight bits, and the error of a float32 sum of 4101 terms around 1.
-  EXPECT_TRUE(error.le(expected.abs() / 256 + 1e-3).all().item<bool>()) << error.max();
+  for (const Arch arch : all_archs()) {
+    const ArchScope scope(arch);
+    if (!gemm_takes(a, b)) {
+      continue;  // AMX, which oneDNN uses
+    }
+    const at::Tensor error = (gemm(a, b).to(at::kDouble) - expected).abs();
+    // Half a unit in the last of eight bits, and the error of a float32 sum of 4101 terms around 1.
+    EXPECT_TRUE(error.le(expected.abs() / 256 + 1e-3).all().item<bool>()) << error.max();
+  }
+}
+
+// ATen's matmul in bfloat16 is a plain loop on such CPUs.
+TEST(Matmul, OfBfloat16NeedsNoInstructionsForIt) {
+#ifndef __x86_64__
+  GTEST_SKIP() << "not an x86-64";
+#endif
+  const at::Tensor a = at::ones({16, 16}, at::kBFloat16);
+  for (const Arch arch : {Arch::generic, Arch::avx2, Arch::avx512}) {
+    const ArchScope scope(arch);
+    EXPECT_TRUE(gemm_takes(a, a) || current_arch() != arch);
+  }
+}
+
+TEST(Matmul, OfWideningKernelsIsThatOfFloat32RoundedOnce) {
+  const ArchScope scope(Arch::avx512);
+  const at::Tensor a = random_tensor({61, 4101}, at::kBFloat16), b = random_tensor({4101, 70}, at::kBFloat16);
+  EXPECT_TRUE(at::equal(gemm(a, b), gemm(a.to(at::kFloat), b.to(at::kFloat)).to(at::kBFloat16)));
 }
 
 TEST(Matmul, AcceptsExpandedOperands) {
@@ -93,17 +114,20 @@ class Threads {
 
 TEST(Matmul, HasTheSameBitsOnAnyNumberOfThreads) {
   const Threads threads;
-  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
-    const at::Tensor a = random_tensor({1101, 2100}, type);
-    const at::Tensor b = random_tensor({2100, 217}, type);
-    if (!gemm_takes(a, b)) {
-      continue;
-    }
-    at::set_num_threads(1);
-    const at::Tensor expected = gemm(a, b);
-    for (const int used : {2, 3, 7}) {
-      at::set_num_threads(used);
-      EXPECT_TRUE(at::equal(gemm(a, b), expected)) << used << " threads, " << type;
+  for (const Arch arch : {Arch::avx512_bf16, Arch::avx2}) {
+    const ArchScope scope(arch);
+    for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+      const at::Tensor a = random_tensor({1101, 2100}, type);
+      const at::Tensor b = random_tensor({2100, 217}, type);
+      if (!gemm_takes(a, b)) {
+        continue;
+      }
+      at::set_num_threads(1);
+      const at::Tensor expected = gemm(a, b);
+      for (const int used : {2, 3, 7}) {
+        at::set_num_threads(used);
+        EXPECT_TRUE(at::equal(gemm(a, b), expected)) << used << " threads, " << type;
+      }
     }
   }
 }

@@ -77,7 +77,10 @@ constexpr KernelTable<T> kTable = {
 }  // namespace
 
 const GemmKernels& gemm_kernels() {
-  return kGemm<float>;
+  return kGemm<float, 1>;
+}
+const GemmKernels& widening_gemm_kernels() {
+  return kGemm<Bf16, 1>;
 }
 const KernelTable<float>& float_kernels() {
   return kTable<float>;

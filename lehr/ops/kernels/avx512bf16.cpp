@@ -22,7 +22,7 @@ void put_pairs(KernelTable<Bf16>& table) {
 }
 
 const GemmKernels& gemm_kernels() {
-  return kGemm<Bf16>;
+  return kGemm<Bf16, 2>;
 }
 
 }  // namespace lehr::ops::LEHR_ARCH

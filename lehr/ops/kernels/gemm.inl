@@ -2,7 +2,8 @@
 // https://doi.org/10.1145/1356052.1356053): a block of kGemmRows x kGemmColumns sums stays in registers while both
 // panels are streamed once, from beginning to end.
 //
-// Panels consist of words: one float32, or two bfloat16 that are adjacent along the depth.
+// Panels consist of words: one float32, or two bfloat16 that are adjacent along the depth. Without instructions for
+// bfloat16, packing widens each element to a float32, and the micro-kernel is that of float32.
 
 constexpr int64_t kGemmRows = LEHR_VECTOR_BYTES >= 64 ? 12 : (LEHR_VECTOR_BYTES >= 32 ? 6 : 4);
 constexpr int64_t kGemmColumns = 2 * kLanes<float>;
@@ -140,6 +141,19 @@ void gemm_multiply(const GemmCall& call, int64_t first, int64_t last) {
   }
 }
 
-template <class T>
+template <int64_t kPerWord>
+struct WordOf {
+  using type = float;
+};
+template <>
+struct WordOf<2> {
+  using type = Bf16;
+};
+
+template <class T, int64_t kPerWord>
 constexpr GemmKernels kGemm = {
-    .rows = kGemmRows, .columns = kGemmColumns, .pack = gemm_pack<T>, .multiply = gemm_multiply<T>};
+    .rows = kGemmRows,
+    .columns = kGemmColumns,
+    .per_word = kPerWord,
+    .pack = gemm_pack<T, kPerWord>,
+    .multiply = gemm_multiply<typename WordOf<kPerWord>::type>};

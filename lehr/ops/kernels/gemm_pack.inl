@@ -1,4 +1,5 @@
-// Packing of GEMM operands into panels of words (gemm.inl).
+// Packing of GEMM operands into panels of words (gemm.inl). A word is kPerWord elements: a float32, a bfloat16 widened
+// to float32, or a pair of bfloat16.
 
 template <int... kIndex>
 struct Indices {};
@@ -40,35 +41,51 @@ LEHR_INLINE void transpose(FloatVec* v) {
 }
 
 // Returns word k of an operand's row or column: element k, or elements 2 k and 2 k + 1, with zero for a missing one.
-LEHR_INLINE float word_at(const float* x, int64_t k, int64_t along, int64_t) {
-  return x[k * along];
-}
-LEHR_INLINE float word_at(const Bf16* x, int64_t k, int64_t along, int64_t depth) {
-  const uint32_t low = x[2 * k * along].bits;
-  const uint32_t high = 2 * k + 1 < depth ? x[(2 * k + 1) * along].bits : 0;
-  return bit_cast<float>(low | high << 16);
+template <int64_t kPerWord, class T>
+LEHR_INLINE float word_at(const T* x, int64_t k, int64_t along, int64_t depth) {
+  if constexpr (kPerWord == 1) {
+    return load_one(x + k * along);
+  } else {
+    const uint32_t low = x[2 * k * along].bits;
+    const uint32_t high = 2 * k + 1 < depth ? x[(2 * k + 1) * along].bits : 0;
+    return bit_cast<float>(low | high << 16);
+  }
 }
 
 // Packs word k of kWidth adjacent rows or columns (across == 1).
-template <int64_t kWidth>
-LEHR_INLINE void pack_neighbours(const float* x, int64_t k, int64_t along, float* to) {
-  __builtin_memcpy(to, x + k * along, sizeof(float) * kWidth);
+template <int64_t kWidth, int64_t kPerWord, class T>
+LEHR_INLINE void pack_neighbours(const T* x, int64_t k, int64_t along, float* to) {
+  if constexpr (sizeof(T) == sizeof(float)) {
+    __builtin_memcpy(to, x + k * along, sizeof(float) * kWidth);
+  } else if constexpr (kPerWord == 1) {
+    const T* from = x + k * along;
+    for (int64_t i = 0; i < kWidth; ++i) {
+      to[i] = bit_cast<float>(static_cast<uint32_t>(from[i].bits) << 16);
+    }
+  } else {
+    const T* low = x + 2 * k * along;
+    const T* high = low + along;
+    for (int64_t i = 0; i < kWidth; ++i) {
+      to[i] = bit_cast<float>(static_cast<uint32_t>(low[i].bits) | static_cast<uint32_t>(high[i].bits) << 16);
+    }
+  }
 }
-template <int64_t kWidth>
-LEHR_INLINE void pack_neighbours(const Bf16* x, int64_t k, int64_t along, float* to) {
-  const Bf16* low = x + 2 * k * along;
-  const Bf16* high = low + along;
-  for (int64_t i = 0; i < kWidth; ++i) {
-    to[i] = bit_cast<float>(static_cast<uint32_t>(low[i].bits) | static_cast<uint32_t>(high[i].bits) << 16);
+
+// Returns adjacent words, from element *x on.
+template <int64_t kPerWord, class T>
+LEHR_INLINE FloatVec words_from(const T* x) {
+  if constexpr (kPerWord == 1) {
+    return load(x, All{});
+  } else {
+    return read<FloatVec>(x, All{});
   }
 }
 
 // Packs words [0, whole) of a full panel with contiguous depth (along == 1), by transposing squares of words in
 // registers. `whole` is a multiple of the lanes.
-template <int64_t kWidth, class T>
+template <int64_t kWidth, int64_t kPerWord, class T>
 void pack_squares(const T* x, int64_t across, int64_t whole, float* to) {
   constexpr int64_t lanes = kLanes<float>;
-  constexpr int64_t kPerWord = sizeof(float) / sizeof(T);
   constexpr int64_t kLast = kWidth % lanes;  // rows of the last square, if it is not full
   for (int64_t k = 0; k < whole; k += lanes) {
     for (int64_t first = 0; first < kWidth; first += lanes) {
@@ -76,8 +93,7 @@ void pack_squares(const T* x, int64_t across, int64_t whole, float* to) {
       FloatVec square[lanes];
 #pragma GCC unroll 16
       for (int64_t i = 0; i < lanes; ++i) {
-        square[i] =
-            full || i < kLast ? read<FloatVec>(x + (first + i) * across + k * kPerWord, All{}) : FloatVec{};
+        square[i] = full || i < kLast ? words_from<kPerWord>(x + (first + i) * across + k * kPerWord) : FloatVec{};
       }
       transpose(square);
 #pragma GCC unroll 16
@@ -90,29 +106,27 @@ void pack_squares(const T* x, int64_t across, int64_t whole, float* to) {
 }
 
 // Packs one panel of kWidth rows or columns, of which `count` exist; the others become zeros.
-template <int64_t kWidth, class T>
+template <int64_t kWidth, int64_t kPerWord, class T>
 void pack_panel(const T* x, int64_t across, int64_t along, int64_t count, int64_t depth, float* to) {
-  constexpr int64_t kPerWord = sizeof(float) / sizeof(T);
   const int64_t words = (depth + kPerWord - 1) / kPerWord;
   int64_t k = 0;
   if (count == kWidth && along == 1) {
     k = depth / kPerWord / kLanes<float> * kLanes<float>;
-    pack_squares<kWidth>(x, across, k, to);
+    pack_squares<kWidth, kPerWord>(x, across, k, to);
   } else if (count == kWidth && across == 1) {
     for (; k < depth / kPerWord; ++k) {
-      pack_neighbours<kWidth>(x, k, along, to + k * kWidth);
+      pack_neighbours<kWidth, kPerWord>(x, k, along, to + k * kWidth);
     }
   }
   for (; k < words; ++k) {
     for (int64_t i = 0; i < kWidth; ++i) {
-      to[k * kWidth + i] = i < count ? word_at(x + i * across, k, along, depth) : 0;
+      to[k * kWidth + i] = i < count ? word_at<kPerWord>(x + i * across, k, along, depth) : 0;
     }
   }
 }
 
-template <class T>
+template <class T, int64_t kPerWord>
 void gemm_pack(const GemmOperand& operand, bool is_b, float* to, int64_t first, int64_t last) {
-  constexpr int64_t kPerWord = sizeof(float) / sizeof(T);
   const int64_t words = (operand.depth + kPerWord - 1) / kPerWord;
   const int64_t width = is_b ? kGemmColumns : kGemmRows;
   for (int64_t panel = first; panel < last; ++panel) {
@@ -121,9 +135,9 @@ void gemm_pack(const GemmOperand& operand, bool is_b, float* to, int64_t first, 
     const T* x = static_cast<const T*>(operand.elements) + start * operand.across;
     float* out = to + start * words;
     if (is_b) {
-      pack_panel<kGemmColumns>(x, operand.across, operand.along, count, operand.depth, out);
+      pack_panel<kGemmColumns, kPerWord>(x, operand.across, operand.along, count, operand.depth, out);
     } else {
-      pack_panel<kGemmRows>(x, operand.across, operand.along, count, operand.depth, out);
+      pack_panel<kGemmRows, kPerWord>(x, operand.across, operand.along, count, operand.depth, out);
     }
   }
 }

@@ -15,6 +15,7 @@ namespace lehr::ops {
   const KernelTable<double>& double_kernels(); \
   const KernelTable<Bf16>& bf16_kernels();     \
   const GemmKernels& gemm_kernels();           \
+  const GemmKernels& widening_gemm_kernels();  \
   }
 LEHR_DECLARE_TABLES(generic)
 #ifdef LEHR_X86_KERNELS
@@ -55,7 +56,6 @@ const KernelTable<Bf16>& kernels_of_pairs() {
 #endif
 }  // namespace
 
-Arch current_arch() {
 Arch best_arch() {
 #ifdef LEHR_X86_KERNELS
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
@@ -69,6 +69,7 @@ Arch best_arch() {
   return Arch::generic;
 }
 
+Arch current_arch() {
   static const Arch best = chosen_arch();
   return at_most_of_this_thread < best ? at_most_of_this_thread : best;
 }
@@ -144,9 +145,20 @@ const GemmKernels& gemm_kernels(Arch arch) {
   LEHR_CHOOSE(gemm_kernels)
 }
 
+#ifdef LEHR_X86_KERNELS
+namespace {
+const GemmKernels& widening_gemm_kernels(Arch arch) {
+  LEHR_CHOOSE(widening_gemm_kernels)
+}
+}  // namespace
+#endif
+
 const GemmKernels* bf16_gemm_kernels(Arch arch) {
 #ifdef LEHR_X86_KERNELS
-  return arch == Arch::avx512_bf16 && !has_amx_bf16() ? &avx512bf16::gemm_kernels() : nullptr;
+  if (arch == Arch::avx512_bf16) {
+    return has_amx_bf16() ? nullptr : &avx512bf16::gemm_kernels();
+  }
+  return &widening_gemm_kernels(arch);
 #else
   static_cast<void>(arch);
   return nullptr;

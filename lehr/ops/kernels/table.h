@@ -209,7 +209,7 @@ struct GemmPlace {
 };
 
 /// to = from + a b, where a `from` without words is zero. a and b are packed in panels [panel][depth][rows or columns]
-/// of four-byte words, each one float32 or two bfloat16. The last panel is padded with zeros.
+/// of four-byte words, each one float32 or a pair of bfloat16. The last panel is padded with zeros.
 struct GemmCall {
   const float* a;
   const float* b;
@@ -226,6 +226,7 @@ constexpr int64_t kGemmDepth = 1024;
 /// GEMM kernels of one element type.
 struct GemmKernels {
   int64_t rows, columns;  ///< Width of the panels of a, and of b.
+  int64_t per_word;       ///< Elements per word: 2 for pairs of bfloat16, else 1.
   /// Packs panels [first, last) of an operand.
   void (*pack)(const GemmOperand& operand, bool is_b, float* to, int64_t first, int64_t last);
   /// Computes units [first, last). With P panels of b, unit i is panel i % P of b with block i / P of the rows of a,
@@ -300,7 +301,8 @@ const KernelTable<T>& kernels(Arch arch = current_arch());
 
 /// Returns the GEMM kernels for float32.
 const GemmKernels& gemm_kernels(Arch arch = current_arch());
-/// Returns the GEMM kernels for bfloat16; null if this CPU has no instructions for it, or has AMX, which oneDNN uses.
+/// Returns the GEMM kernels for bfloat16: with AVX512-BF16 those of pairs, else those that widen to float32. Null with
+/// AMX, which oneDNN uses, and on CPUs other than x86-64.
 const GemmKernels* bf16_gemm_kernels(Arch arch = current_arch());
 
 /// Returns KernelTable::multiply_adds in AMX's tiles; null if this CPU has none, or the system does not permit them, as
