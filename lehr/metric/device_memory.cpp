@@ -2,6 +2,10 @@
 
 #include <c10/core/CachingDeviceAllocator.h>
 
+#include <algorithm>
+
+#include "lehr/metric/throughput.h"
+
 namespace lehr::metric {
 
 std::optional<DeviceMemory> device_memory(at::Device device) {
@@ -15,6 +19,23 @@ std::optional<DeviceMemory> device_memory(at::Device device) {
       .peak_allocated = stats.allocated_bytes[kAll].peak,
       .reserved = stats.reserved_bytes[kAll].current,
       .peak_reserved = stats.reserved_bytes[kAll].peak};
+}
+
+PeakMemory peak_memory(at::Device device) {
+  const ProcessMemory process = process_memory();
+  PeakMemory peak{.resident = std::max(process.resident, process.peak_resident)};
+  if (const auto of_device = device_memory(device)) {
+    peak.device_allocated = of_device->peak_allocated;
+    peak.device_reserved = of_device->peak_reserved;
+  }
+  return peak;
+}
+
+PeakMemory highest(const PeakMemory& a, const PeakMemory& b) {
+  return {
+      .resident = std::max(a.resident, b.resident),
+      .device_allocated = std::max(a.device_allocated, b.device_allocated),
+      .device_reserved = std::max(a.device_reserved, b.device_reserved)};
 }
 
 }  // namespace lehr::metric

@@ -1,4 +1,4 @@
-// The accelerator memory of this process.
+// The accelerator memory of this process, and the most memory that it took.
 #pragma once
 
 #include <cstdint>
@@ -18,5 +18,16 @@ struct DeviceMemory {
 
 /// Returns nothing for a CPU. The host does not wait for the device.
 std::optional<DeviceMemory> device_memory(at::Device device);
+
+/// The most memory that a process, or any of several, has taken so far, in bytes.
+struct PeakMemory {
+  int64_t resident = 0;          ///< Of the host.
+  int64_t device_allocated = 0;  ///< Of tensors on an accelerator; 0 without one.
+  int64_t device_reserved = 0;   ///< Of an accelerator's allocator.
+};
+/// Returns that of this process.
+PeakMemory peak_memory(at::Device device);
+/// Returns the larger figure of each kind.
+PeakMemory highest(const PeakMemory& a, const PeakMemory& b);
 
 }  // namespace lehr::metric

@@ -254,23 +254,6 @@ TrainableCounts count_trainable(const torch::nn::Module& model) {
     counts.total += parameter->numel();
     counts.trainable += parameter->trainable() ? parameter->numel() : 0;
   }
-  // Counts global sizes, even if this rank holds shards.
-  const auto count = [&](const nn::Parameter& weight, const nn::Module* adapter, int64_t used, int64_t of) {
-    const int64_t adapters = adapter != nullptr ? nn::count_parameters(*adapter) : 0;
-    counts.flops_per_token_change += (6 * adapters - (weight.trainable() ? 0 : 2 * weight.numel())) / of * used;
-  };
-  for (const auto& [name, module] : named_modules(model)) {
-    if (const auto* linear = dynamic_cast<nn::LinearImpl*>(module)) {
-      const auto& weight = linear->tied() ? linear->tied() : linear->own_parameter("weight");
-      count(*weight, linear->adapter().get(), 1, 1);
-    } else if (const auto* moe_layer = dynamic_cast<nn::MoELayerImpl*>(module)) {
-      const auto& experts = *moe_layer->grouped_experts;
-      for (const auto& grouped : {experts.gate_proj, experts.up_proj, experts.down_proj}) {
-        const auto& weight = grouped->own_parameter("weight");
-        count(*weight, grouped->adapter().get(), moe_layer->router->top_k(), weight->shape().front());
-      }
-    }
-  }
   return counts;
 }
 

@@ -54,9 +54,6 @@ int64_t merge_peft(torch::nn::Module& model);
 struct TrainableCounts {
   int64_t total = 0;  ///< Elements of all parameters; tied ones once.
   int64_t trainable = 0;
-  /// The change in FLOPs per token compared with training all parameters: 6 more per element of an adapter that a token
-  /// uses, 2 less per frozen weight that it is multiplied with (tied heads too), because there is no wgrad.
-  int64_t flops_per_token_change = 0;
 };
 TrainableCounts count_trainable(const torch::nn::Module& model);
 

@@ -10,6 +10,7 @@
 #include "lehr/plan/links.h"
 #include "lehr/plan/step_time.h"
 #include "lehr/train/mesh_rules.h"
+#include "lehr/train/model_counts.h"
 #include "lehr/train/precision.h"
 #include "lehr/train/ranks.h"
 
@@ -212,7 +213,7 @@ Plan make_plan(
   for (const PlannedStage* stage : stages) {
     plan.stages.push_back(*stage);
   }
-  plan.counts = plan.run.args->get_nparams_and_flops(training.seq_len);
+  plan.counts = train::count_model(plan.run.config, *plan.run.args, spec.build);
   plan.step_seconds = step.timeline.makespan;
   plan.bubble_share = step.timeline.bubble_share();
   const double tokens = static_cast<double>(training.rows_per_step()) * static_cast<double>(training.seq_len);
@@ -223,6 +224,7 @@ Plan make_plan(
   account_for_time(plan, step, stages);
   plan.timeline = std::move(step.timeline);
   plan.memory = std::move(step.memory);
+  plan.timeline.memory.clear();  // the simulation knows no bytes
   for (const RankMemory& rank : plan.memory) {
     auto& points = plan.timeline.memory.emplace_back();
     for (const MemoryMoment& moment : rank.moments) {

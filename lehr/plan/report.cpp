@@ -7,6 +7,7 @@
 #include "lehr/base/log.h"
 #include "lehr/pipeline/balance.h"
 #include "lehr/plan/links.h"
+#include "lehr/train/precision.h"
 
 namespace lehr::plan {
 
@@ -38,10 +39,15 @@ std::string grouped(int64_t value) {
   return text;
 }
 
+const char* name_of_dtype(at::ScalarType dtype) {
+  return dtype == at::kBFloat16 ? "bfloat16" : dtype == at::kDouble ? "float64" : "float32";
+}
+
 std::string head(const Plan& plan) {
   const auto& config = plan.run.config;
   const auto& training = config.training;
   const Machine& m = plan.machine;
+  const at::ScalarType compute = train::compute_type(training);
   const int64_t world = plan.run.mesh.world_size();
   std::string text = config.job.description + "\n\n";
   text += fmt::format(
@@ -53,11 +59,12 @@ std::string head(const Plan& plan) {
       human_count(static_cast<double>(plan.counts.causal_flops_per_token)),
       human_count(static_cast<double>(plan.counts.flops_per_token)));
   text += fmt::format(
-      "machine    {} x {}: {:.4g} TFLOP/s in bfloat16, {:.4g} GB at {:.4g} GB/s; {} per node at {:.4g} GB/s, nodes at "
+      "machine    {} x {}: {:.4g} TFLOP/s in {}, {:.4g} GB at {:.4g} GB/s; {} per node at {:.4g} GB/s, nodes at "
       "{:.4g} GB/s per device\n",
       grouped(world),
       m.name,
-      m.tflops_bfloat16,
+      m.peak_flops(compute) / 1e12,
+      name_of_dtype(compute),
       m.memory_gb,
       m.memory_gb_per_second,
       m.ranks_per_node,

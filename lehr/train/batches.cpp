@@ -112,6 +112,7 @@ RunData open_run_data(
       return std::make_unique<LanguageStream>(train, plan_of(rows, 0, false, max_rows), prefetch);
     };
     if (opened.validation) {
+      run.num_validation_rows = opened.validation->size().value_or(0);
       run.validation = [validation = opened.validation, prefetch](
                            const RowShare& rows, std::optional<int64_t> max_rows) {
         const RowShare wanted = fitting(rows, validation->size().value_or(rows.global));
@@ -143,6 +144,7 @@ RunData open_run_data(
     return std::make_unique<ClassificationStream>(train, order, plan_of(rows, 0, false, max_rows), prefetch);
   };
   if (opened.validation) {
+    run.num_validation_rows = opened.validation->size();
     run.validation = [validation = opened.validation, prefetch](const RowShare& rows, std::optional<int64_t> max_rows) {
       return std::make_unique<ClassificationStream>(
           validation,

@@ -34,6 +34,8 @@ struct RunData {
   /// All training data once, or its first `max_rows` sequences, including a last batch that is not full. Requires
   /// data.repeat = false.
   std::function<std::unique_ptr<BatchStream>(const RowShare& rows, std::optional<int64_t> max_rows)> train_once;
+  /// Number of held-out sequences; 0 if it is unknown, or if there are none.
+  int64_t num_validation_rows = 0;
   /// All held-out data once, or its first `max_rows` sequences, in order; an empty function without held-out data.
   std::function<std::unique_ptr<BatchStream>(const RowShare& rows, std::optional<int64_t> max_rows)> validation;
 };

@@ -1,4 +1,5 @@
 // Builds a run, one named step after the other. Errors that need no memory come before memory is allocated.
+#include <algorithm>
 #include <filesystem>
 #include <utility>
 
@@ -13,6 +14,7 @@
 #include "lehr/train/chat.h"
 #include "lehr/train/device.h"
 #include "lehr/train/mesh_rules.h"
+#include "lehr/train/model_counts.h"
 #include "lehr/train/precision.h"
 #include "lehr/train/run.h"
 #include "lehr/train/run_model.h"
@@ -156,6 +158,14 @@ std::optional<ExpectedMemory> expected_memory(const Run& run, const RunEnvironme
   }
 }
 
+WorkBesideSteps work_beside_steps(const Run& run) {
+  const auto most = run.config.validation.max_rows();
+  const int64_t all = run.data.num_validation_rows;
+  return {
+      .validation_rows = most ? std::min(*most, all) : all,
+      .save_bytes = run.checkpoints ? run.checkpoints->copied_bytes() : 0};
+}
+
 // `profiles` is the config's own profiling.operator_table: an option of one start is not part of the saved config.
 void open_log(Run& run, const RunEnvironment& environment, bool profiles) {
   const double peak_flops =
@@ -169,6 +179,7 @@ void open_log(Run& run, const RunEnvironment& environment, bool profiles) {
   run.log = std::make_unique<RunLog>(
       run.config,
       *run.args,
+      count_model(run.config, *run.args, run.spec.build),
       *run.model,
       peft::count_trainable(run.named_model()),
       *run.optimizer,
@@ -177,7 +188,8 @@ void open_log(Run& run, const RunEnvironment& environment, bool profiles) {
       run.state,
       run.logger,
       peak_flops,
-      expected_memory(run, environment));
+      expected_memory(run, environment),
+      work_beside_steps(run));
 }
 }  // namespace
 

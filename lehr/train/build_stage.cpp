@@ -29,12 +29,18 @@ int64_t hidden_size_of(const nn::Model& stage, int64_t tokens) {
 }
 }  // namespace
 
-std::shared_ptr<nn::Model> build_whole_model(
+std::shared_ptr<nn::Model> build_with_adapters(
     const TrainConfig& config, const descriptor::ModelArgs& args, const Builders& build) {
   auto model = build.model(config, args, {});
   if (config.peft.enabled()) {
     peft::inject_peft_and_freeze(config.peft.to_method(head_module(args)), *model);
   }
+  return model;
+}
+
+std::shared_ptr<nn::Model> build_whole_model(
+    const TrainConfig& config, const descriptor::ModelArgs& args, const Builders& build) {
+  auto model = build_with_adapters(config, args, build);
   use_float8(config.float8, *model);
   return model;
 }

@@ -8,7 +8,11 @@
 
 namespace lehr::train {
 
-/// Builds the model as one stage, with the adapters of config.peft and the float8 layers of config.float8.
+/// Builds the model as one stage, with the adapters and the frozen parameters of config.peft.
+std::shared_ptr<nn::Model> build_with_adapters(
+    const TrainConfig& config, const descriptor::ModelArgs& args, const Builders& build);
+
+/// The same, with the float8 layers of config.float8 too.
 std::shared_ptr<nn::Model> build_whole_model(
     const TrainConfig& config, const descriptor::ModelArgs& args, const Builders& build);
 

@@ -136,13 +136,17 @@ bool Ranks::counts_rows() const {
   return counts_tokens() && (!context_ || context_->index(mesh::axis::cp) == 0);
 }
 
-bool Ranks::any(bool here) const {
-  if (!context_) {
-    return here;
+void Ranks::highest(std::vector<int64_t>& numbers) const {
+  if (context_) {
+    const at::Tensor packed = at::from_blob(numbers.data(), {static_cast<int64_t>(numbers.size())}, at::kLong);
+    context_->world().all_reduce_max(packed);
   }
-  at::Tensor flag = at::full({1}, here ? 1 : 0, at::kLong);
-  context_->world().all_reduce_max(flag);
-  return flag.item<int64_t>() != 0;
+}
+
+bool Ranks::any(bool here) const {
+  std::vector<int64_t> flag{here ? 1 : 0};
+  highest(flag);
+  return flag.front() != 0;
 }
 
 std::string Ranks::from_main(const std::string& what, const std::function<std::string()>& make) const {

@@ -62,6 +62,8 @@ class Ranks {
   bool counts_tokens() const;
   /// True if it contributes counts of whole sequences: also only on the first rank of context parallelism.
   bool counts_rows() const;
+  /// Replaces each number by the highest of all ranks.
+  void highest(std::vector<int64_t>& numbers) const;
   /// Returns whether `here` is true on any rank.
   bool any(bool here) const;
   /// Runs `work` on the main rank first, and then on the others, which use the files that it leaves on the disk. An

@@ -320,6 +320,7 @@ std::optional<std::string> RunCheckpoints::wait() {
 std::optional<std::string> RunCheckpoints::failure() {
   std::optional<std::string> message;
   while (const auto result = writer_->poll()) {
+    write_seconds_ = result->write_seconds;
     if (!result->ok()) {
       message = fmt::format("the checkpoint of step {} was not saved: {}", result->step, result->error);
     }

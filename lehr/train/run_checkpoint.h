@@ -99,6 +99,9 @@ class RunCheckpoints {
   /// memory, so it stays allocated after the first save. The optimizer's state must be allocated.
   int64_t copied_bytes() const;
 
+  /// The seconds that the last finished save took to write, known from the next save or wait on.
+  std::optional<double> write_seconds() const { return write_seconds_; }
+
   /// Waits until everything is on disk. Returns the error of an earlier save, if there was one.
   std::optional<std::string> wait();
 
@@ -125,6 +128,7 @@ class RunCheckpoints {
   std::shared_ptr<state::Coordinator> coordinator_;
   std::map<std::string, std::vector<state::TensorInfo>> all_;  // tensors of all stages, by stem
   std::vector<std::string> warnings_;
+  std::optional<double> write_seconds_;
   std::unique_ptr<state::CheckpointStore> store_;
   std::unique_ptr<state::AsyncCheckpointer> writer_;
 };

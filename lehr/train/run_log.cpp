@@ -5,7 +5,6 @@
 
 #include "lehr/base/file.h"
 #include "lehr/base/log.h"
-#include "lehr/metric/device_memory.h"
 #include "lehr/metric/plot.h"
 #include "lehr/train/precision.h"
 
@@ -31,6 +30,7 @@ std::map<std::string, double> learned_metrics(const ValidationResult& result) {
 RunLog::RunLog(
     const TrainConfig& config,
     const descriptor::ModelArgs& args,
+    const descriptor::ModelCounts& counts,
     const nn::Model& model,
     const peft::TrainableCounts& trains,
     const optim::Optimizer& optimizer,
@@ -39,15 +39,17 @@ RunLog::RunLog(
     const RunState& state,
     Logger& log,
     double peak_flops,
-    const std::optional<ExpectedMemory>& expected)
+    const std::optional<ExpectedMemory>& expected,
+    const WorkBesideSteps& beside)
     : config_(config),
       device_(device),
       log_(log),
       folder_(config.job.dump_folder),
-      counts_(args.get_nparams_and_flops(config.training.seq_len)),
-      peak_flops_(peak_flops),
+      counts_(counts),
+      peak_flops_(counts.flops_per_token > 0 ? peak_flops : 0),
       first_step_(state.step),
       metrics_(folder_ / "metrics.jsonl", state.step == 0 ? -1 : state.step),
+      time_left_(config, beside),
       profiler_(config.profiling, folder_, device),
       trains_(trains) {
   if (config.profiling.operator_table) {
@@ -61,10 +63,6 @@ RunLog::RunLog(
     } else if (config.profiling.enable_profiling) {
       log.warn("profiling.operator_table: its times include the overhead of profiling.enable_profiling's traces");
     }
-  }
-  if (config.peft.enabled()) {
-    counts_.flops_per_token += trains_.flops_per_token_change;
-    counts_.causal_flops_per_token += trains_.flops_per_token_change;
   }
   if (config.metrics.enable_tensorboard) {
     tensorboard_ = std::make_unique<metric::TensorBoardWriter>(
@@ -162,29 +160,12 @@ void RunLog::warn_of_full_disk() {
 
 void RunLog::pause(Pause reason) {
   meter_.pause();
-  paused_since_ = {reason, metric::ThroughputMeter::steady_seconds()};
+  time_left_.begin(reason);
 }
 
 void RunLog::resume() {
-  if (const auto since = std::exchange(paused_since_, {})) {
-    pause_seconds_[since->first] = metric::ThroughputMeter::steady_seconds() - since->second;
-  }
+  time_left_.end();
   meter_.resume();
-}
-
-double RunLog::seconds_left(int64_t step) const {
-  const int64_t last = config_.training.steps;
-  const auto pauses = [&](Pause reason, bool enabled, int64_t every) {
-    const auto seconds = pause_seconds_.find(reason);
-    if (!enabled || seconds == pause_seconds_.end()) {
-      return 0.0;
-    }
-    const int64_t due = last / every - (step - 1) / every + (last % every != 0 ? 1 : 0);  // from this step on
-    return static_cast<double>(due) * seconds->second;
-  };
-  return static_cast<double>(last - step) * meter_.step_seconds() +
-         pauses(Pause::validation, config_.validation.enable, config_.validation.freq) +
-         pauses(Pause::save, config_.checkpoint.enable, config_.checkpoint.interval);
 }
 
 // Counts attention by the pairs of query and key that causal attention computes; the usual formula, with all pairs of a
@@ -205,15 +186,15 @@ std::map<std::string, double> RunLog::step_ended(
   meter_.step(result.work.tokens, flops_of(result.work));
   const double rate = meter_.tokens_per_second();
   const double utilization = metric::model_flops_utilization(meter_.flops_per_second(), peak_flops_);
-  const metric::ProcessMemory memory = metric::process_memory();
+  peak_of_ranks(metric::peak_memory(device_));
   auto metrics = learned_metrics(state, result, learning_rate);
   metrics["tokens_per_second"] = rate;
   metrics["step_seconds"] = meter_.last_step_seconds();
-  metrics["memory_bytes"] = static_cast<double>(memory.resident);
-  const auto of_device = metric::device_memory(device_);
-  if (of_device) {
-    metrics["device_peak_bytes"] = static_cast<double>(of_device->peak_allocated);
-    metrics["device_reserved_bytes"] = static_cast<double>(of_device->peak_reserved);
+  metrics["memory_bytes"] = static_cast<double>(metric::process_memory().resident);
+  metrics["memory_peak_bytes"] = static_cast<double>(peak_memory_.resident);
+  if (!device_.is_cpu()) {
+    metrics["device_peak_bytes"] = static_cast<double>(peak_memory_.device_allocated);
+    metrics["device_reserved_bytes"] = static_cast<double>(peak_memory_.device_reserved);
   }
   if (peak_flops_ > 0) {
     metrics["mfu"] = utilization;
@@ -259,7 +240,7 @@ std::map<std::string, double> RunLog::step_ended(
   }
   text += fmt::format(
       "  {}  {} left",
-      human_bytes(static_cast<double>(of_device ? of_device->peak_allocated : memory.resident)),
+      human_bytes(static_cast<double>(device_.is_cpu() ? peak_memory_.resident : peak_memory_.device_allocated)),
       human_seconds(seconds_left(state.step)));
   const bool shown = state.step % config_.metrics.log_freq == 0 || state.step == first_step_ + 1 || left == 0;
   if (!result.updated) {

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "lehr/descriptor/model_args.h"
+#include "lehr/metric/device_memory.h"
 #include "lehr/metric/metrics_log.h"
 #include "lehr/metric/tensorboard.h"
 #include "lehr/metric/throughput.h"
@@ -19,6 +20,7 @@
 #include "lehr/train/run_checkpoint.h"
 #include "lehr/train/step.h"
 #include "lehr/train/step_profile.h"
+#include "lehr/train/time_left.h"
 #include "lehr/train/validate.h"
 
 namespace lehr {
@@ -42,10 +44,11 @@ struct ExpectedMemory {
 class RunLog {
  public:
   /// Removes the entries that an earlier attempt logged after `state.step`, and logs the start-up report. `peak_flops`
-  /// is that of all ranks, 0 if it is unknown; `expected` is set if it is known.
+  /// is that of all ranks, 0 if it is unknown; `expected` is set if it is known. `counts` are those of count_model.
   RunLog(
       const TrainConfig& config,
       const descriptor::ModelArgs& args,
+      const descriptor::ModelCounts& counts,
       const nn::Model& model,
       const peft::TrainableCounts& trains,
       const optim::Optimizer& optimizer,
@@ -54,25 +57,27 @@ class RunLog {
       const RunState& state,
       Logger& log,
       double peak_flops,
-      const std::optional<ExpectedMemory>& expected = {});
+      const std::optional<ExpectedMemory>& expected = {},
+      const WorkBesideSteps& beside = {});
   ~RunLog();
 
   void step_begins(int64_t step);
   /// Logs a step and returns its metrics, as in metrics.jsonl.
   std::map<std::string, double> step_ended(const RunState& state, const StepResult& result, double learning_rate);
+  /// The most memory that any rank has taken; later metrics include it.
+  void peak_of_ranks(const metric::PeakMemory& peak) { peak_memory_ = metric::highest(peak_memory_, peak); }
   /// Logs a validation and returns its metrics.
   std::map<std::string, double> validated(int64_t step, const ValidationResult& result);
   /// True if a validation of this step was logged, by this run or by the one that it resumes.
   bool has_validation(int64_t step) const;
-  /// The work for which training pauses.
-  enum class Pause { validation, save };
+  using Pause = TimeLeft::Pause;
   /// The time between pause() and resume() does not count as training time.
   void pause(Pause reason);
   void resume();
-  /// Returns the expected time in seconds after step `step`: its own validation and save, and all steps, validations
-  /// and saves that follow. They are taken to be as long as the last ones; before the first, a validation or a save
-  /// takes no time.
-  double seconds_left(int64_t step) const;
+  /// The time in which a save was written in the background.
+  void wrote(double seconds) { time_left_.wrote(seconds); }
+  /// Returns the expected time in seconds after step `step` (TimeLeft::seconds).
+  double seconds_left(int64_t step) const { return time_left_.seconds(step, meter_.step_seconds()); }
   /// Prints generated text and saves it in sample.txt.
   void sample(const std::string& prompt, const std::string& text);
   /// Draws loss.svg and removes the progress line.
@@ -109,8 +114,8 @@ class RunLog {
   metric::MetricsLog metrics_;
   std::unique_ptr<metric::TensorBoardWriter> tensorboard_;
   metric::ThroughputMeter meter_;
-  std::map<Pause, double> pause_seconds_;  // of the last one
-  std::optional<std::pair<Pause, double>> paused_since_;
+  TimeLeft time_left_;
+  metric::PeakMemory peak_memory_;  // of all ranks, up to the last exchange
   Profiler profiler_;
   std::optional<StepProfile> step_profile_;
   peft::TrainableCounts trains_;

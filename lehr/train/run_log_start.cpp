@@ -133,11 +133,13 @@ void RunLog::report_start(
         human_bytes(static_cast<double>(each * trained + state_and_frozen)),
         ranks.world_size() > 1 ? " on this rank" : "");
   }
-  log_.info(
-      "work       {} FLOPs per token ({} with causal attention){}",
-      human_count(static_cast<double>(counts_.flops_per_token)),
-      human_count(static_cast<double>(counts_.causal_flops_per_token)),
-      peak_flops_ > 0 ? fmt::format("; peak of this machine: {}FLOP/s", human_count(peak_flops_)) : "");
+  if (counts_.flops_per_token > 0) {
+    log_.info(
+        "work       {} FLOPs per token ({} with causal attention){}",
+        human_count(static_cast<double>(counts_.flops_per_token)),
+        human_count(static_cast<double>(counts_.causal_flops_per_token)),
+        peak_flops_ > 0 ? fmt::format("; peak of this machine: {}FLOP/s", human_count(peak_flops_)) : "");
+  }
   log_.info(
       "run        steps {} to {}, {} tokens each ({} sequences of {}{}), seed {}, results in {}",
       state.step + 1,

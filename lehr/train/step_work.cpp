@@ -19,6 +19,18 @@ void add_documents(StepWork& work, const int64_t* ids, int64_t tokens) {
     }
   }
 }
+
+// Returns the length of the document in a row of T positions: it counts 0, 1, 2, ..., and padding has zeros. A row of
+// padding has length 0, and one of other positions has no padding.
+int64_t length_of(const int64_t* positions, int64_t tokens) {
+  int64_t length = 0;
+  while (length < tokens && positions[length] == length) {
+    ++length;
+  }
+  const bool padded =
+      std::all_of(positions + length, positions + tokens, [](int64_t position) { return position == 0; });
+  return !padded ? tokens : length == 1 && tokens > 1 ? 0 : length;
+}
 }  // namespace
 
 StepWork count_work(const TrainTask& task, const Batch& batch) {
@@ -34,6 +46,14 @@ StepWork count_work(const TrainTask& task, const Batch& batch) {
     const at::Tensor lengths = found->second.ne(0).sum(1);  // (B)
     for (int64_t row = 0; row < lengths.size(0); ++row) {
       add_sequence(work, lengths.const_data_ptr<int64_t>()[row]);
+    }
+    return work;
+  }
+  if (const auto found = batch.find("position_ids"); found != batch.end() && found->second.dim() == 2) {
+    const at::Tensor positions = found->second.to(at::kLong).contiguous();  // (B, T)
+    for (int64_t row = 0; row < positions.size(0); ++row) {
+      const int64_t tokens = positions.size(1);
+      add_sequence(work, length_of(positions.const_data_ptr<int64_t>() + row * tokens, tokens));
     }
     return work;
   }

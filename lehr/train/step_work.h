@@ -15,8 +15,9 @@ struct StepWork {
 };
 
 /// Counts the work of the sequences in a batch on the host. Padding is where document_ids (B, T) are negative or
-/// attention_mask (B, T) is zero. A batch with neither has input_ids (B, T), or another tensor of two dimensions,
-/// without padding.
+/// attention_mask (B, T) is zero. In a batch with neither, each sequence is one document, and padding is where
+/// position_ids (B, T) are zero after its first token; without those, input_ids (B, T), or another tensor of two
+/// dimensions, has none.
 StepWork count_work(const TrainTask& task, const Batch& batch);
 
 }  // namespace lehr::train

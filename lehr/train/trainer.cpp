@@ -5,6 +5,7 @@
 #include "lehr/base/error.h"
 #include "lehr/base/log.h"
 #include "lehr/base/operator_profile.h"
+#include "lehr/metric/device_memory.h"
 #include "lehr/train/generate.h"
 #include "lehr/train/validate.h"
 
@@ -130,8 +131,19 @@ bool Trainer::save_due(int64_t step) const {
   return run_->checkpoints && due(run_->config.checkpoint.interval, step);
 }
 
-bool Trainer::stop_requested() const {
-  return run_->ranks.any(environment_.stop_requested && environment_.stop_requested());
+// Exchanges the memory of the ranks too, as they exchange something anyway.
+bool Trainer::stop_requested() {
+  const bool here = environment_.stop_requested && environment_.stop_requested();
+  if (run_->ranks.world_size() == 1) {
+    return here;
+  }
+  const metric::PeakMemory peak = metric::peak_memory(run_->device);
+  std::vector<int64_t> numbers{here ? 1 : 0, peak.resident, peak.device_allocated, peak.device_reserved};
+  run_->ranks.highest(numbers);
+  if (run_->log) {
+    run_->log->peak_of_ranks({.resident = numbers[1], .device_allocated = numbers[2], .device_reserved = numbers[3]});
+  }
+  return numbers[0] != 0;
 }
 
 // Time that does not count as training time, on the rank that measures it.
@@ -186,6 +198,9 @@ void Trainer::save(int64_t step) {
   last_save_problem_.reset();
   if (run.config.checkpoint.async_mode == "disabled") {
     problem = last_save_problem_ = run.checkpoints->wait();
+  }
+  if (const auto seconds = run.checkpoints->write_seconds(); run.log && seconds) {
+    run.log->wrote(*seconds);
   }
   if (problem) {
     run.logger.error("{}; training continues, and the previous checkpoint is kept", *problem);

@@ -49,7 +49,7 @@ class Trainer {
   void finish();
   void write_sample();
   bool results_are_deferred() const;
-  bool stop_requested() const;
+  bool stop_requested();
   bool due(int64_t every, int64_t step) const;
   bool validation_due(int64_t step) const;
   bool save_due(int64_t step) const;

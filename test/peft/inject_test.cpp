@@ -128,9 +128,6 @@ TEST(Inject, CountsTrainableParameters) {
   const TrainableCounts counts = count_trainable(*model);
   EXPECT_EQ(counts.trainable, 2 * 16 + 16 * 2);
   EXPECT_EQ(counts.total, before + counts.trainable);
-  // Two layers of q, o (16 x 16), k, v (8 x 16) and three matrices of 24 x 16, and the tied head.
-  const int64_t frozen = 2 * (2 * 256 + 2 * 128 + 3 * 384) + 40 * 16;
-  EXPECT_EQ(counts.flops_per_token_change, 6 * counts.trainable - 2 * frozen);
 }
 
 TEST(Inject, AdaptsExperts) {
@@ -142,10 +139,6 @@ TEST(Inject, AdaptsExperts) {
           "model.layers.1.mlp.grouped_experts.up_proj.lora.A", "model.layers.1.mlp.grouped_experts.up_proj.lora.B"));
   EXPECT_EQ(trainable[0].parameter->shape(), (std::vector<int64_t>{4, 3, 16}));
   EXPECT_EQ(trainable[1].parameter->shape(), (std::vector<int64_t>{4, 12, 3}));
-  // A token uses two of the four experts of a layer, and their adapters. Two layers of q, o, k, v, the router (4 x 16)
-  // and three matrices of 12 x 16 per expert; the head is not tied.
-  const int64_t frozen = 2 * (2 * 256 + 2 * 128 + 64 + 2 * 3 * 192) + 40 * 16;
-  EXPECT_EQ(count_trainable(*model).flops_per_token_change, 6 * 2 * 3 * (16 + 12) - 2 * frozen);
   for (const std::string layer : {"grouped_experts.gate_proj", "router.gate"}) {
     EXPECT_THAT(
         [&] {

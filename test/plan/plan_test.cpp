@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 
+#include <map>
+
 #include "lehr/base/error.h"
 #include "lehr/base/json.h"
 #include "lehr/pipeline/schedules.h"
@@ -122,6 +124,49 @@ TEST(MakePlan, MfuIsModelFlopsOverThePeak) {
   EXPECT_LT(plan.mfu, machine.achieved_fraction);
 }
 
+// The number before `unit` in a report.
+double printed(const std::string& report, const std::string& unit) {
+  const size_t end = report.find(unit);
+  const size_t begin = report.rfind(' ', end - 1);
+  return end == std::string::npos ? 0 : std::stod(report.substr(begin + 1, end - begin - 1));
+}
+
+// The MFU is that of the peak in the line "machine", for each dtype. 1 %: four digits of the one, three of the other.
+TEST(MakePlan, MfuDividesByThePeakThatTheReportPrints) {
+  for (const auto& [dtype, changes] : std::map<std::string, Overrides>{
+           {"float32", {}}, {"bfloat16", {{"training.mixed_precision_param", "bfloat16"}}}}) {
+    SCOPED_TRACE(dtype);
+    const Plan plan = plan_of(model_of("llama3", changes), load_machine("cpu"));
+    const std::string report = report_text(plan);
+    const double flops = static_cast<double>(plan.counts.causal_flops_per_token) * plan.tokens_per_second;
+    const double peak = 1e12 * printed(report, " TFLOP/s in " + dtype);
+    EXPECT_NEAR(flops / peak, printed(report, " % of the peak") / 100, 0.01 * plan.mfu);
+  }
+}
+
+// The plan measures the FLOPs of its stage by operators, on its own way: all of them, if nothing is recomputed.
+TEST(MakePlan, MfuIsThatOfTheMeasuredFlops) {
+  const std::string layer = R"('.*layers\.[23]\..*_proj')";
+  for (const Overrides& changes :
+       {Overrides{},
+        Overrides{{"peft.method", "lora"}, {"checkpoint.initial_load_path", "base"}},
+        Overrides{{"peft.method", "lora"}, {"peft.target_pattern", layer}, {"checkpoint.initial_load_path", "base"}},
+        Overrides{{"peft.method", "full_tune"}, {"peft.full_tune_pattern", "lm_head"}}}) {
+    SCOPED_TRACE(changes.empty() ? "all" : changes.back().second);
+    auto overrides = model_of("qwen3", changes);
+    overrides.emplace_back("model.args.tie_word_embeddings", "false");
+    overrides.emplace_back("activation_checkpoint.mode", "none");
+    overrides.emplace_back("training.seq_len", "1024");
+    const Plan plan = plan_of(overrides, load_machine("cpu"));
+    ASSERT_EQ(plan.stages.size(), 1U);
+    const StageMeasurement& stage = plan.stages.front().measured;
+    const double flops = (stage.forward.flops() + stage.backward.flops()) * static_cast<double>(plan.run.microbatches);
+    const double peak = plan.machine.tflops_float32 * 1e12;
+    // Only the diagonal of attention, and the weights of norms in the formula for whole models, differ.
+    EXPECT_NEAR(plan.mfu * peak * plan.step_seconds / flops, 1, changes.empty() ? 0.01 : 0.001);
+  }
+}
+
 TEST(MakePlan, MemoryFitsUntilTheDeviceIsTooSmall) {
   Machine machine = load_machine("cpu");
   const Plan roomy = plan_of(model_of("qwen3"), machine);
@@ -236,6 +281,17 @@ TEST(MakePlan, WritesAReportAndItsPictures) {
     EXPECT_THAT(read_file(folder.path() / "plan" / file), HasSubstr("<svg")) << file;
   }
   EXPECT_EQ(read_file(folder.path() / "plan" / "report.txt"), report_text(plan));
+}
+
+// The picture is drawn from the timeline.
+TEST(MakePlan, TheTimelineHasTheMemoryOfTheRanks) {
+  const Plan plan = plan_of(pipeline_of(2, 8, "1F1B"), load_machine("cpu"));
+  ASSERT_EQ(plan.timeline.memory.size(), 2U);
+  const std::vector<double> peaks = plan.timeline.peak_memory();
+  for (size_t rank = 0; rank < plan.memory.size(); ++rank) {
+    EXPECT_GT(peaks[rank], 0);
+    EXPECT_EQ(peaks[rank], plan.memory[rank].peak.total()) << rank;
+  }
 }
 
 TEST(MakePlan, ManyReplicasArePlannedQuickly) {

@@ -5,9 +5,12 @@
 
 #include <chrono>
 #include <functional>
+#include <optional>
 #include <thread>
+#include <tuple>
 
 #include "lehr/mesh/fake_transport.h"
+#include "lehr/train/model_counts.h"
 #include "test/train/mesh_support.h"
 
 namespace lehr::train {
@@ -26,6 +29,7 @@ struct Case {
   std::chrono::milliseconds before_first_step{0};
   int64_t documents = 1;  // per sequence
   std::function<void(RunLog&)> at_the_end = [](RunLog&) {};
+  std::function<void(RunLog&, const std::function<void()>& step)> drive = {};  // instead of three steps
 };
 struct Logged {
   double flops_per_token = 0;                        // of the model, for whole sequences
@@ -55,12 +59,20 @@ Logged logged_steps(const Case& one) {
   Logger quiet("", true);
   RunState state;
   RunLog log(
-      config, *args, *model, peft::count_trainable(*model), *optimizer, at::kCPU, ranks, state, quiet, one.peak_flops);
+      config,
+      *args,
+      count_model(config, *args, list.at(config.model).build),
+      *model,
+      peft::count_trainable(*model),
+      *optimizer,
+      at::kCPU,
+      ranks,
+      state,
+      quiet,
+      one.peak_flops);
   std::this_thread::sleep_for(one.before_first_step);
-  while (state.step < 3) {
+  const auto end_step = [&] {
     ++state.step;
-    log.step_begins(state.step);
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
     StepResult result;
     result.updated = true;
     result.work = {
@@ -68,6 +80,15 @@ Logged logged_steps(const Case& one) {
         .tokens = kBatchSize * kTokens,
         .attention_pairs = kBatchSize * kTokens * kTokens / 2 / one.documents};
     logged.steps.push_back(log.step_ended(state, result, /*learning_rate=*/0.1));
+  };
+  if (one.drive) {
+    one.drive(log, end_step);
+    return logged;
+  }
+  while (state.step < 3) {
+    log.step_begins(state.step + 1);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    end_step();
   }
   one.at_the_end(log);
   return logged;
@@ -122,6 +143,81 @@ TEST(RunLog, ExpectsTheValidationsAndSavesThatAreDue) {
   }});
 }
 
+// A run of sleeps, with the log called as a trainer calls it. Compares the time left after each step with a clock of
+// the test's own. Sleeps are exact unless the machine is busy; then the run is repeated.
+double worst_error_of_time_left(const std::optional<double>& write_milliseconds) {
+  constexpr int kSteps = 12, kStep = 30, kValidation = 90, kSave = 60;  // milliseconds
+  const auto sleep = [](double milliseconds) {
+    std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(milliseconds));
+  };
+  const auto now = [] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  };
+  std::vector<std::pair<double, double>> told;  // when, and the seconds left
+  double end = 0;
+  logged_steps({.drive = [&](RunLog& log, const std::function<void()>& step) {
+    for (int i = 1; i <= kSteps; ++i) {
+      log.step_begins(i);
+      sleep(kStep);
+      step();
+      told.emplace_back(now(), log.seconds_left(i));
+      for (const auto& [reason, every, milliseconds] :
+           {std::tuple{RunLog::Pause::validation, 5, kValidation}, {RunLog::Pause::save, 4, kSave}}) {
+        if (i % every == 0 || i == kSteps) {
+          log.pause(reason);
+          sleep(milliseconds);
+          log.resume();
+        }
+      }
+      if (write_milliseconds && i > 4) {
+        log.wrote(*write_milliseconds / 1000);
+      }
+    }
+    sleep(write_milliseconds.value_or(0));
+    end = now();
+  }});
+  double worst = 0;
+  // From the step after the first validation and save on, all figures are known.
+  for (size_t i = 5; i < told.size(); ++i) {
+    const double left = end - told[i].first;
+    worst = std::max(worst, std::abs(told[i].second / left - 1));
+  }
+  return worst;
+}
+
+TEST(RunLog, TellsTheTimeThatIsLeft) {
+  constexpr double kTolerance = 0.06;  // of the wake-ups of sleeping threads
+  constexpr int kAttempts = 5;
+  for (const std::optional<double>& write : {std::optional<double>(), std::optional<double>(120)}) {
+    double worst = 1;
+    for (int attempt = 0; attempt < kAttempts && worst > kTolerance; ++attempt) {
+      worst = worst_error_of_time_left(write);
+    }
+    EXPECT_LT(worst, kTolerance);
+  }
+}
+
+// Until a validation was measured, it is as fast as the forward of steps; until a save was measured, its bytes tell.
+TEST(TimeLeft, EstimatesWhatWasNotMeasuredYet) {
+  const Folder folder;
+  TrainConfig config =
+      tiny_run(folder.path(), {{"training.steps", "10"}, {"validation.freq", "4"}, {"checkpoint.interval", "5"}});
+  constexpr double kStep = 2;
+  // After step 3 there are validations after steps 4, 8 and 10, each of as many sequences as three steps, and saves
+  // after 5 and 10.
+  const WorkBesideSteps beside{.validation_rows = 3 * config.training.rows_per_step(), .save_bytes = 2'000'000'000};
+  const double validations = 3 * kStep;
+  const double writing = 2e9 / TimeLeft::kSaveBytesPerSecond;
+  config.checkpoint.async_mode = "disabled";
+  EXPECT_DOUBLE_EQ(TimeLeft(config, beside).seconds(3, kStep), 7 * kStep + validations + 2 * writing);
+  config.checkpoint.async_mode = "async";
+  const double copying = 2e9 / TimeLeft::kCopyBytesPerSecond;
+  EXPECT_DOUBLE_EQ(TimeLeft(config, beside).seconds(3, kStep), 7 * kStep + validations + 2 * copying + writing);
+  TimeLeft written(config, beside);
+  written.wrote(7);
+  EXPECT_DOUBLE_EQ(written.seconds(3, kStep), 7 * kStep + validations + 2 * copying + 7);
+}
+
 // Sequences of four documents have a quarter of the pairs of whole ones, and as many tokens.
 TEST(RunLog, CountsAttentionWithinDocuments) {
   constexpr double kPeak = 1e15;
@@ -158,6 +254,22 @@ TEST(RunLog, CountsEachTokenOfAStepOnceOnManyRanks) {
       seconds += step_seconds[i];
       expect_near(rates[i], static_cast<double>(i + 1) * kBatchSize * kTokens / seconds);
     }
+  }
+}
+
+TEST(RunLog, PeakMemoryIsTheHighestOfAllRanks) {
+  constexpr double kFar = 1e15;  // more than this process can have
+  const Logged logged = logged_steps({.drive = [&](RunLog& log, const std::function<void()>& step) {
+    log.step_begins(1);
+    log.peak_of_ranks({.resident = static_cast<int64_t>(kFar)});
+    step();
+    log.step_begins(2);
+    log.peak_of_ranks({.resident = 1});
+    step();
+  }});
+  ASSERT_EQ(logged.steps.size(), 2U);
+  for (const auto& metrics : logged.steps) {
+    EXPECT_EQ(metrics.at("memory_peak_bytes"), kFar);
   }
 }
 

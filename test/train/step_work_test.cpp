@@ -52,6 +52,17 @@ TEST(StepWork, OfPaddedSequencesIsThatOfTheTokens) {
   expect_equal(count_work(NoLabels(), {{"attention_mask", mask.to(at::kBool)}}), {7, 10, 6 + 6 + 10});
 }
 
+// Batches whose sequences hold one document each have no document ids, as attention needs none.
+TEST(StepWork, OfSingleDocumentsThatArePaddedIsThatOfTheTokens) {
+  const at::Tensor positions = rows({{0, 1, 2, 0, 0}, {0, 1, 2, 3, 4}, {0, 1, 0, 0, 0}, {0, 0, 0, 0, 0}});
+  expect_equal(
+      count_work(NoLabels(), {{"input_ids", at::zeros_like(positions)}, {"position_ids", positions}}),
+      {7, 3 + 5 + 2, 6 + 15 + 3});
+  // Positions of another kind, as of a task of the user's own: no padding is known.
+  const at::Tensor others = rows({{7, 8, 9}, {0, 1, 0}, {0, 2, 4}, {0, 1, 5}});
+  expect_equal(count_work(NoLabels(), {{"position_ids", others}}), {7, 3 + 2 + 3 + 3, 6 + 3 + 6 + 6});
+}
+
 TEST(StepWork, OfWholeSequencesNeedsNoMask) {
   expect_equal(count_work(NoLabels(), {{"input_ids", at::zeros({3, 5}, at::kLong)}}), {7, 15, 3 * 15});
   expect_equal(count_work(NoLabels(), {{"pixels", at::zeros({3, 5})}, {"labels", at::zeros({3})}}), {7, 15, 3 * 15});
