@@ -62,9 +62,9 @@ ActionCost cost_of(
   const Machine& machine = context.machine;
   const double peak = machine.peak_flops(context.compute);
   ActionCost cost{
-      .matmuls = (1 - expert_share) * action.matmul_flops / (peak * machine.achieved_fraction),
-      .experts = expert_share * action.matmul_flops / (peak * machine.achieved_expert_fraction),
-      .attention = action.attention_flops / (peak * machine.achieved_attention_fraction),
+      .matmuls = (1 - expert_share) * action.matmul_flops / (peak * machine.matmul_fraction(context.compute)),
+      .experts = expert_share * action.matmul_flops / (peak * machine.expert_fraction(context.compute)),
+      .attention = action.attention_flops / (peak * machine.attention_fraction(context.compute)),
       .pointwise = static_cast<double>(action.pointwise_bytes) / machine.memory_bandwidth(),
       .overhead = static_cast<double>(num_layers) * machine.layer_overhead_us * 1e-6};
   std::vector<bool> beside;

@@ -1,7 +1,5 @@
 #include "lehr/plan/machine.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <filesystem>
@@ -9,7 +7,6 @@
 #include "lehr/base/config.h"
 #include "lehr/base/error.h"
 #include "lehr/base/suggest.h"
-#include "lehr/train/machine_limits.h"
 
 namespace lehr::plan {
 
@@ -68,6 +65,16 @@ void Machine::fields(FieldVisitor& v) {
       "achieved_attention_fraction",
       achieved_attention_fraction,
       "Fraction of the peak that core attention reaches.",
+      fraction());
+  v.optional(
+      "achieved_fraction_bfloat16",
+      achieved_fraction_bfloat16,
+      "The same as achieved_fraction in bfloat16, if that differs; experts then differ by the same factor.",
+      fraction());
+  v.optional(
+      "achieved_attention_fraction_bfloat16",
+      achieved_attention_fraction_bfloat16,
+      "The same as achieved_attention_fraction in bfloat16, if that differs.",
       fraction());
   v.optional("memory_gb", memory_gb, "Memory of a device in GB (1e9 bytes).", positive());
   v.optional(
@@ -139,6 +146,19 @@ double Machine::peak_flops(at::ScalarType dtype) const {
   }
 }
 
+double Machine::matmul_fraction(at::ScalarType dtype) const {
+  return dtype == at::kBFloat16 ? achieved_fraction_bfloat16.value_or(achieved_fraction) : achieved_fraction;
+}
+
+double Machine::expert_fraction(at::ScalarType dtype) const {
+  return achieved_expert_fraction * (matmul_fraction(dtype) / achieved_fraction);
+}
+
+double Machine::attention_fraction(at::ScalarType dtype) const {
+  return dtype == at::kBFloat16 ? achieved_attention_fraction_bfloat16.value_or(achieved_attention_fraction)
+                                : achieved_attention_fraction;
+}
+
 std::span<const Machine> machine_presets() {
   return presets();
 }
@@ -172,23 +192,6 @@ Machine load_machine(
     }
   }
   load_object(ConfigObject::of(machine), node, "machine");
-  return machine;
-}
-
-Machine calibrate_cpu(Machine machine) {
-  constexpr double kSeconds = 0.25;
-  const train::MachineLimits limits = train::measure_limits(at::kFloat, kSeconds);
-  machine.tflops_float32 = limits.flops / 1e12;
-  machine.tflops_bfloat16 = train::cpu_peak_flops(at::kBFloat16) / 1e12;
-  machine.tflops_float64 = train::cpu_peak_flops(at::kDouble) / 1e12;
-  machine.achieved_fraction = std::min(1.0, train::best_matmul_flops(at::kCPU, at::kFloat, kSeconds) / limits.flops);
-  // Relative to large matmuls, on machines of several classes.
-  machine.achieved_expert_fraction = 0.75 * machine.achieved_fraction;
-  machine.achieved_attention_fraction = 0.6 * machine.achieved_fraction;
-  machine.memory_gb_per_second = limits.bytes_per_second / 1e9;
-  machine.achieved_memory_fraction = 1;
-  machine.memory_gb = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE)) / 1e9;
-  machine.reserved_gb = std::min(machine.reserved_gb, machine.memory_gb / 2);
   return machine;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -22,6 +23,8 @@ struct Machine {
   double achieved_fraction = 0.7;
   double achieved_expert_fraction = 0.35;
   double achieved_attention_fraction = 0.4;
+  std::optional<double> achieved_fraction_bfloat16 = {};
+  std::optional<double> achieved_attention_fraction_bfloat16 = {};
   double memory_gb = 80;
   double reserved_gb = 4;
   double memory_gb_per_second = 3350;
@@ -39,6 +42,12 @@ struct Machine {
 
   /// Returns the peak FLOP/s in this dtype; MFU is a fraction of it.
   double peak_flops(at::ScalarType dtype) const;
+  /// @name Fractions of that peak
+  /// @{
+  double matmul_fraction(at::ScalarType dtype) const;
+  double expert_fraction(at::ScalarType dtype) const;
+  double attention_fraction(at::ScalarType dtype) const;
+  /// @}
   /// Returns the bytes of a device that a run may use.
   double usable_bytes() const { return (memory_gb - reserved_gb) * 1e9; }
   /// Returns the bytes per second that memory-bound operators reach.
@@ -67,10 +76,11 @@ std::span<const Machine> machine_presets();
 Machine load_machine(
     const std::string& name_or_file, const std::vector<std::pair<std::string, std::string>>& overrides = {});
 
-/// Returns `machine` with the figures of this computer's CPU, measured in about two seconds (train/machine_limits.h):
-/// peaks of float32, bfloat16 and float64, memory bandwidth and memory size. They hold for this process's number of
-/// threads. achieved_fraction is that of large matmuls in float32; those of experts and attention are those of Lehr's
-/// kernels relative to it. Links are unchanged.
+/// Returns `machine` with the figures of this computer's CPU, measured in about three seconds: peaks of float32,
+/// bfloat16 and float64, memory bandwidth (train/machine_limits.h) and memory size; and the fractions of the peak that
+/// large matmuls, those of experts, and attention reach with the kernels of a training step. They hold for this
+/// process's number of threads. Links and overheads are unchanged. Throws a runtime error if a kernel is faster than
+/// the peak: one of them was measured wrongly.
 Machine calibrate_cpu(Machine machine);
 
 }  // namespace lehr::plan
