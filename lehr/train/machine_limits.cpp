@@ -1,8 +1,8 @@
 #include "lehr/train/machine_limits.h"
 
 #include <ATen/ops/add.h>
-#include <ATen/ops/mm.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/mm.h>
 #include <ATen/ops/randn.h>
 #include <sys/mman.h>
 
