@@ -4,6 +4,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/ops/token_permutation.h"
+#include "test/ops/against_reference.h"
 
 namespace lehr::ops {
 namespace {
@@ -32,6 +33,18 @@ TEST(GroupedLinear, EqualsItsDefinitionWithGradients) {
     EXPECT_TRUE(at::allclose(weight.grad(), weight_ref.grad(), tolerance, tolerance));
     EXPECT_TRUE(at::equal(weight.grad()[1], at::zeros({4, 6}, type))) << "a group without rows learns nothing";
   }
+}
+
+TEST(GroupedLinear, EqualsItsDefinitionInEveryTypeOnEveryInstructionSet) {
+  test::everywhere([](at::ScalarType type, const std::string& where) {
+    const at::Tensor ends = at::tensor({13, 13, 60, 61, 77}, at::kInt);
+    const at::Tensor input = test::random_tensor({77, 45}, type), weight = test::random_tensor({5, 70, 45}, type);
+    const auto fast = [&](const test::Tensors& in) { return test::Tensors{grouped_linear(in[0], in[1], ends)}; };
+    const auto definition = [&](const test::Tensors& in) {
+      return test::Tensors{grouped_linear_reference(in[0], in[1], ends)};
+    };
+    test::expect_equal_to_definition(where, fast, definition, {input, weight});
+  });
 }
 
 TEST(GroupedLinear, AcceptsZeroRows) {
