@@ -9,7 +9,8 @@
 // and dS are rounded to bfloat16, as in every implementation of FlashAttention.
 
 constexpr int64_t kTile = kAttentionTile;
-constexpr int64_t kTileRows = LEHR_VECTOR_BYTES >= 64 ? 8 : 4;  // rows of the register block, which is 2 vectors wide
+// Rows of the register block, which is 2 vectors wide. With AVX2, 12 of 16 registers are sums.
+constexpr int64_t kTileRows = LEHR_VECTOR_BYTES >= 64 ? 8 : (LEHR_VECTOR_BYTES >= 32 ? 6 : 4);
 
 #ifdef LEHR_PAIRS
 template <class T>
@@ -20,6 +21,34 @@ using TileWord = float;
 #endif
 template <class T>
 constexpr int64_t kInWord = sizeof(float) / sizeof(TileWord<T>);
+
+// Computes a block (kRows, 2 vectors) of C = factor A B, or C += A B, at c. `cols` is the width of B and C.
+template <bool kAdd, int64_t kRows, class T>
+LEHR_INLINE void multiply_block(const float* a, const float* b, float* c, int64_t cols, int64_t depth, float factor) {
+  constexpr const TileWord<T>* kWord = nullptr;
+  constexpr int64_t lanes = kLanes<float>;
+  FloatVec sum[kRows][2];
+#pragma GCC unroll 16
+  for (int64_t r = 0; r < kRows; ++r) {
+    sum[r][0] = kAdd ? load(c + r * cols, All{}) : FloatVec{};
+    sum[r][1] = kAdd ? load(c + r * cols + lanes, All{}) : FloatVec{};
+  }
+  for (int64_t k = 0; k < depth; ++k) {
+    const FloatVec b0 = load(b + k * cols, All{});
+    const FloatVec b1 = load(b + k * cols + lanes, All{});
+#pragma GCC unroll 16
+    for (int64_t r = 0; r < kRows; ++r) {
+      const FloatVec word = repeat(a + r * depth + k);
+      sum[r][0] = multiply_add(kWord, sum[r][0], word, b0);
+      sum[r][1] = multiply_add(kWord, sum[r][1], word, b1);
+    }
+  }
+#pragma GCC unroll 16
+  for (int64_t r = 0; r < kRows; ++r) {
+    store(c + r * cols, kAdd ? sum[r][0] : sum[r][0] * factor, All{});
+    store(c + r * cols + lanes, kAdd ? sum[r][1] : sum[r][1] * factor, All{});
+  }
+}
 
 // C (rows, cols) = factor A B, or C += A B (factor 1). All are row-major. A (rows, depth) and B (depth, cols) consist
 // of words: one number, or two if T is bfloat16 and the CPU multiplies pairs. rows and cols are multiples of 32.
@@ -33,7 +62,6 @@ void multiply(
     int64_t cols,
     int64_t depth,
     float factor = 1) {
-  constexpr const TileWord<T>* kWord = nullptr;
   constexpr int64_t lanes = kLanes<float>;
   if (kInWord<T> == 2 && product != nullptr) {
     product(rows, cols, depth * kInWord<T>, a, b, c, kAdd);
@@ -42,31 +70,17 @@ void multiply(
     }
     return;
   }
+  constexpr int64_t kRest = 4;  // rows of the last blocks
   for (int64_t n = 0; n < cols; n += 2 * lanes) {
-    for (int64_t m = 0; m < rows; m += kTileRows) {
-      FloatVec sum[kTileRows][2];
-      for (int64_t r = 0; r < kTileRows; ++r) {
-        const float* from = c + (m + r) * cols + n;
-        sum[r][0] = kAdd ? load(from, All{}) : FloatVec{};
-        sum[r][1] = kAdd ? load(from + lanes, All{}) : FloatVec{};
-      }
-      const float* a_at = a + m * depth;
-      const float* b_at = b + n;
-      for (int64_t k = 0; k < depth; ++k) {
-        const FloatVec b0 = load(b_at, All{});
-        const FloatVec b1 = load(b_at + lanes, All{});
-        for (int64_t r = 0; r < kTileRows; ++r) {
-          const FloatVec word = repeat(a_at + r * depth + k);
-          sum[r][0] = multiply_add(kWord, sum[r][0], word, b0);
-          sum[r][1] = multiply_add(kWord, sum[r][1], word, b1);
-        }
-        b_at += cols;
-      }
-      for (int64_t r = 0; r < kTileRows; ++r) {
-        float* to = c + (m + r) * cols + n;
-        store(to, kAdd ? sum[r][0] : sum[r][0] * factor, All{});
-        store(to + lanes, kAdd ? sum[r][1] : sum[r][1] * factor, All{});
-      }
+    int64_t m = 0;
+    for (; m + kTileRows <= rows; m += kTileRows) {
+      multiply_block<kAdd, kTileRows, T>(a + m * depth, b + n, c + m * cols + n, cols, depth, factor);
+    }
+    for (; m + kRest <= rows; m += kRest) {
+      multiply_block<kAdd, kRest, T>(a + m * depth, b + n, c + m * cols + n, cols, depth, factor);
+    }
+    for (; m < rows; m += 2) {
+      multiply_block<kAdd, 2, T>(a + m * depth, b + n, c + m * cols + n, cols, depth, factor);
     }
   }
 }
@@ -117,7 +131,7 @@ void words_of_rows(float* tile, int64_t cols) {
     for (int64_t row = 0; row < kTile; row += 2) {
       for (int64_t i = 0; i < cols; i += kLanes<float>) {
         const float* from = tile + row * cols + i;
-        const UintVec low = narrow_bits(load(from, All{})), high = narrow_bits(load(from + cols, All{}));
+        const UintVec low = lanes_of(narrow(load(from, All{}))), high = lanes_of(narrow(load(from + cols, All{})));
         store(tile + row / 2 * cols + i, bit_cast<FloatVec>(low | high << 16), All{});
       }
     }

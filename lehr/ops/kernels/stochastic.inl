@@ -90,14 +90,6 @@ LEHR_INLINE void store_stochastically(float* p, const FloatVec& v, const uint16_
   store(p, v, count);
 }
 
-LEHR_INLINE FloatVec square_root(const FloatVec& v) {
-  FloatVec root;
-  for (int64_t i = 0; i < kLanes<float>; ++i) {
-    root[i] = __builtin_sqrtf(v[i]);
-  }
-  return root;
-}
-
 /// Calls body(group, begin, count, skip) per group: `count` elements of the shard, from `begin` on, are in the group;
 /// its first `skip` elements are before the shard.
 template <class Body>

@@ -93,8 +93,13 @@ LEHR_INLINE UintVec narrow_bits(const FloatVec& v) {
   const UintVec quiet = (bits >> 16) | 0x40;
   return (v == v) ? rounded : quiet;
 }
+// With AVX512-BF16, subnormal numbers become zero, as they do in its products.
 LEHR_INLINE HalfBitsVec narrow(const FloatVec& v) {
+#ifdef LEHR_PAIRS
+  return bit_cast<HalfBitsVec>(_mm512_cvtneps_pbh(bit_cast<__m512>(v)));
+#else
   return lower_halves(narrow_bits(v));
+#endif
 }
 
 template <class Count>
@@ -233,6 +238,13 @@ LEHR_INLINE float square_root(float x) {
 }
 LEHR_INLINE double square_root(double x) {
   return __builtin_sqrt(x);
+}
+LEHR_INLINE FloatVec square_root(const FloatVec& v) {
+  FloatVec root;
+  for (int64_t i = 0; i < kLanes<float>; ++i) {
+    root[i] = __builtin_sqrtf(v[i]);
+  }
+  return root;
 }
 
 // exp(x) = 2^n exp(r) with n = round(x / ln 2) and r in [-ln2/2, ln2/2]. Adding 1.5 * 2^23 (for double 1.5 * 2^52)
