@@ -1,4 +1,4 @@
-// AdamW and Adam on ATen's fused kernels.
+// AdamW and Adam on fused kernels.
 #pragma once
 
 #include <string>
@@ -19,6 +19,7 @@ class AdamW final : public PerParameterOptimizer {
 
  private:
   void update(const GroupSettings& group, const std::vector<Item>& items, const StepOptions& options) override;
+  static void update_on_cpu(const GroupSettings& group, const std::vector<Item>& items, const StepOptions& options);
 };
 
 /// torch.optim.Adam with fused=True (Kingma and Ba, arXiv 1412.6980): like AdamW, but weight decay is added to the

@@ -13,6 +13,7 @@ struct No {
 
 #include "lehr/ops/kernels/vec.inl"
 // The order matters: rotary.inl uses functions of rms_norm.inl.
+#include "lehr/ops/kernels/adamw.inl"
 #include "lehr/ops/kernels/attention.inl"
 #include "lehr/ops/kernels/cross_entropy.inl"
 #include "lehr/ops/kernels/float8.inl"
@@ -38,15 +39,16 @@ constexpr auto attention_kernels() {
 }
 
 template <class T>
-constexpr auto stochastic_kernels() {
-  struct Pair {
-    decltype(KernelTable<T>::stochastic_round) round = nullptr;
-    decltype(KernelTable<T>::stochastic_adamw) adamw = nullptr;
+constexpr auto optimizer_kernels() {
+  struct All {
+    decltype(KernelTable<T>::adamw) adamw = nullptr;
+    decltype(KernelTable<T>::stochastic_round) stochastic_round = nullptr;
+    decltype(KernelTable<T>::stochastic_adamw) stochastic_adamw = nullptr;
   };
   if constexpr (sizeof(Wide<T>) == sizeof(float)) {
-    return Pair{stochastic_round<T>, stochastic_adamw<T>};
+    return All{adamw<T>, stochastic_round<T>, stochastic_adamw<T>};
   } else {
-    return Pair{};
+    return All{};
   }
 }
 
@@ -70,8 +72,9 @@ constexpr KernelTable<T> kTable = {
     .float8_columns = float8_columns<T>,
     .attention_forward = attention_kernels<T>().forward,
     .attention_backward = attention_kernels<T>().backward,
-    .stochastic_round = stochastic_kernels<T>().round,
-    .stochastic_adamw = stochastic_kernels<T>().adamw,
+    .adamw = optimizer_kernels<T>().adamw,
+    .stochastic_round = optimizer_kernels<T>().stochastic_round,
+    .stochastic_adamw = optimizer_kernels<T>().stochastic_adamw,
 };
 
 }  // namespace

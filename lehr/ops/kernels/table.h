@@ -184,6 +184,23 @@ struct StochasticAdamWCall {
   float eps;
 };
 
+/// AdamW in float32 arithmetic, on values, gradients and moments of type T.
+template <class T>
+struct AdamWCall {
+  T* value;
+  const T* grad;
+  T* exp_avg;
+  T* exp_avg_sq;
+  float grad_divisor;  ///< Divisor of the gradients (clipping).
+  float decay;         ///< 1 - lr * weight_decay
+  float lerp;  ///< exp_avg moves by lerp * (gradient - exp_avg), with lerp = 1 - beta1 if that is below 0.5, ...
+  bool lerp_from_grad;  ///< ... else from the gradient on, with lerp = -beta1.
+  float beta2, one_minus_beta2;
+  float negative_step_size;  ///< -lr / (1 - beta1^t)
+  float root_divisor;        ///< sqrt(1 - beta2^t)
+  float eps;
+};
+
 /// A matrix (rows, columns) x and its values rounded to float8, y; both contiguous.
 template <class T>
 struct Float8Call {
@@ -277,6 +294,8 @@ struct KernelTable {
   /// float64. Forward computes the job's query blocks part, part + parts, ...
   void (*attention_forward)(const AttentionCall<T>& call, float* scratch, int64_t index, int64_t part, int64_t parts);
   void (*attention_backward)(const AttentionBackwardCall<T>& call, float* scratch, int64_t index);
+  /// Null for float64.
+  void (*adamw)(const AdamWCall<T>& call, int64_t first, int64_t last);
   /// Processes the elements whose index in the whole parameter, divided by kNoiseGroup, is in [first, last). Null for
   /// float64.
   void (*stochastic_round)(

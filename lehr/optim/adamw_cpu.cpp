@@ -1,0 +1,98 @@
+#include "lehr/optim/adamw_cpu.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "lehr/base/operation_meter.h"
+#include "lehr/base/operator_profile.h"
+#include "lehr/base/parallel.h"
+#include "lehr/ops/cpu.h"
+#include "lehr/ops/cuda.h"
+
+namespace lehr::optim {
+
+namespace {
+using ops::Bf16;
+using ops::cpu::elements;
+
+constexpr int64_t kPiece = 1 << 14;  // elements; threads share pieces, so they are equally busy with any sizes
+
+// Elements [first, last) of tensor number `index`.
+struct Piece {
+  size_t index;
+  int64_t first, last;
+};
+
+std::vector<Piece> pieces_of(const std::vector<AdamWTensors>& tensors) {
+  std::vector<Piece> pieces;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const int64_t size = tensors[i].value.numel();
+    for (int64_t first = 0; first < size; first += kPiece) {
+      pieces.push_back({i, first, std::min(first + kPiece, size)});
+    }
+  }
+  return pieces;
+}
+
+// In float64, and then rounded, like ATen's.
+template <class T>
+ops::AdamWCall<T> call_for(const AdamWTensors& t, const AdamWNumbers& n) {
+  const auto lerp = static_cast<float>(1 - n.beta1);
+  const bool from_grad = !(std::abs(lerp) < 0.5F);
+  return {
+      .value = elements<T>(t.value),
+      .grad = elements<T>(t.grad),
+      .exp_avg = elements<T>(t.exp_avg),
+      .exp_avg_sq = elements<T>(t.exp_avg_sq),
+      .grad_divisor = n.grad_divisor,
+      .decay = static_cast<float>(1 - n.lr * n.weight_decay),
+      .lerp = from_grad ? lerp - 1 : lerp,
+      .lerp_from_grad = from_grad,
+      .beta2 = static_cast<float>(n.beta2),
+      .one_minus_beta2 = static_cast<float>(1 - n.beta2),
+      .negative_step_size = static_cast<float>(-(n.lr / (1 - std::pow(n.beta1, t.step)))),
+      .root_divisor = static_cast<float>(std::sqrt(1 - std::pow(n.beta2, t.step))),
+      .eps = static_cast<float>(n.eps)};
+}
+
+template <class T>
+void step_on(const std::vector<AdamWTensors>& tensors, const AdamWNumbers& numbers) {
+  std::vector<ops::AdamWCall<T>> calls;
+  for (const AdamWTensors& t : tensors) {
+    calls.push_back(call_for<T>(t, numbers));
+  }
+  const std::vector<Piece> pieces = pieces_of(tensors);
+  const auto& kernel = ops::kernels<T>();
+  parallel_for(0, static_cast<int64_t>(pieces.size()), 1, [&](int64_t first, int64_t last) {
+    for (auto i = static_cast<size_t>(first); i < static_cast<size_t>(last); ++i) {
+      kernel.adamw(calls[pieces[i].index], pieces[i].first, pieces[i].last);
+    }
+  });
+}
+}  // namespace
+
+bool supports_adamw_on_cpu(const at::Tensor& value) {
+  return value.is_cpu() && !ops::cuda::on_gpu(value) &&
+         (value.scalar_type() == at::kFloat || value.scalar_type() == at::kBFloat16);
+}
+
+void adamw_on_cpu_(const std::vector<AdamWTensors>& tensors, const AdamWNumbers& numbers) {
+  OperatorScope scope(OperatorKind::optimizer, "lehr::adamw");
+  int64_t bytes = 0;
+  for (const AdamWTensors& t : tensors) {
+    bytes += 7 * static_cast<int64_t>(t.value.nbytes());  // four reads and three writes
+  }
+  scope.moves(bytes);
+  if (tensors.front().value.scalar_type() == at::kFloat) {
+    step_on<float>(tensors, numbers);
+  } else {
+    step_on<Bf16>(tensors, numbers);
+  }
+  for (const AdamWTensors& t : tensors) {
+    for (const at::Tensor& written : {t.value, t.exp_avg, t.exp_avg_sq}) {
+      written.unsafeGetTensorImpl()->bump_version();
+    }
+  }
+}
+
+}  // namespace lehr::optim
