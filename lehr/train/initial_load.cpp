@@ -6,6 +6,7 @@
 #include "lehr/base/error.h"
 #include "lehr/base/json.h"
 #include "lehr/base/log.h"
+#include "lehr/base/value_of.h"
 #include "lehr/peft/adapter_folder.h"
 #include "lehr/train/rank_share.h"
 #include "lehr/train/store_coordinator.h"
@@ -69,7 +70,7 @@ void tell(Logger& log, const fs::path& folder, const char* what, const std::vect
 InitialLoad::InitialLoad(const TrainConfig& config, const descriptor::ModelArgs& args)
     : config_(config),
       args_(args),
-      folder_(require_model(*config.checkpoint.initial_load_path)),
+      folder_(require_model(value_of(config.checkpoint.initial_load_path, "checkpoint.initial_load_path"))),
       reader_(folder_),
       rules_(rules_of(config, args)) {
   if (!config.checkpoint.initial_load_model_only) {

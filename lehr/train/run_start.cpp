@@ -4,6 +4,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/base/log.h"
+#include "lehr/base/value_of.h"
 #include "lehr/peft/adapter_folder.h"
 #include "lehr/peft/inject.h"
 #include "lehr/state/checkpoint.h"
@@ -115,7 +116,8 @@ void load_or_initialize(Run& run, const RunStart& start) {
   run.optimizer->allocate(trained);
   if (run.config.peft.has_adapters()) {
     start.initial_load->load(*run.model, *run.optimizer, run.ranks.context(), run.state, run.logger);
-    run.state.base_fingerprint = weights_fingerprint(state::WeightReader(*run.config.checkpoint.initial_load_path));
+    run.state.base_fingerprint = weights_fingerprint(
+        state::WeightReader(value_of(run.config.checkpoint.initial_load_path, "checkpoint.initial_load_path")));
   }
   if (start.checkpoint) {
     resume(run, *start.checkpoint);
