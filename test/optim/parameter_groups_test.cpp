@@ -76,7 +76,8 @@ TEST(ParameterGroups, RefusesAnInvalidPattern) {
 TEST(ParameterGroups, RefusesALearningRateGivenTwice) {
   OptimizerConfig config;
   config.param_groups = {{.pattern = "lm_head", .lr_multiplier = 0.5, .lr = 0.1}};
-  EXPECT_THAT(error_of(config), testing::StartsWith("optimizer.param_groups.0.lr: is given together with lr_multiplier"));
+  EXPECT_THAT(
+      error_of(config), testing::StartsWith("optimizer.param_groups.0.lr: is given together with lr_multiplier"));
 }
 
 TEST(ParameterGroups, RefusesUnknownAndDuplicateNames) {

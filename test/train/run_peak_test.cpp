@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "lehr/base/parallel.h"
+#include "lehr/base/usable_cores.h"
 #include "lehr/train/machine_limits.h"
 #include "test/train/mesh_support.h"
 
