@@ -40,15 +40,15 @@ constexpr auto attention_kernels() {
 
 template <class T>
 constexpr auto optimizer_kernels() {
-  struct All {
+  struct OfOptimizers {
     decltype(KernelTable<T>::adamw) adamw = nullptr;
     decltype(KernelTable<T>::stochastic_round) stochastic_round = nullptr;
     decltype(KernelTable<T>::stochastic_adamw) stochastic_adamw = nullptr;
   };
   if constexpr (sizeof(Wide<T>) == sizeof(float)) {
-    return All{adamw<T>, stochastic_round<T>, stochastic_adamw<T>};
+    return OfOptimizers{adamw<T>, stochastic_round<T>, stochastic_adamw<T>};
   } else {
-    return All{};
+    return OfOptimizers{};
   }
 }
 
