@@ -94,7 +94,7 @@ TEST(SupervisedFineTuning, AnotherTemplateMeansOtherData) {
       [&] {
         train(chat_run(folder.path(), {{"tokenizer.chat_template", "\"" + own.string() + "\""}}));
       },
-      Throws<Error>(::testing::Property(&Error::what, HasSubstr("the run so far read other data"))));
+      Throws<Error>(::testing::Property(&Error::what, HasSubstr("the run so far read different data"))));
 }
 
 TEST(SupervisedFineTuning, SavesTheConfiguredTemplateWithTheModel) {
