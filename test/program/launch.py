@@ -207,7 +207,7 @@ for culprit in (0, 2):
 for culprit in (0, 2):
     ended, took = by_hand(3, port + 5 + culprit, "kill", culprit)
     texts = [err for r, (_, err, _) in enumerate(ended) if r != culprit]
-    words = "is gone" if culprit == 0 else f"rank {culprit} (dp_shard {culprit}) is silent: dead or hung"
+    words = "has ended" if culprit == 0 else f"rank {culprit} (dp_shard {culprit}) is silent: dead or hung"
     expect(f"under srun the others say that rank {culprit} is gone ({took:.1f} s)",
            all(words in t and t.count("\n") == 1 for t in texts) and took < ALONE_SECONDS, str(ended))
 
