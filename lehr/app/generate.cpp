@@ -129,8 +129,7 @@ int generate(const std::vector<std::string>& args, const train::TrainSpecs& spec
   require(
       shape->head() == descriptor::Head::causal_lm,
       "{}: expected a model with a language-model head, found one without (architectures in its config.json); it "
-      "cannot "
-      "generate text",
+      "cannot generate text",
       options.model);
   std::unique_ptr<data::Tokenizer> tokenizer;
   if (options.prompt) {

@@ -1,5 +1,4 @@
-// Global norm and scaling of a list of tensors. All tensors are split into pieces of bounded size, so that threads are
-// equally busy with a few large or many small tensors.
+// Global norm and scaling of a list of tensors, which threads share in pieces.
 #include "lehr/ops/global_norm.h"
 
 #include <ATen/ops/_foreach_norm.h>
@@ -11,19 +10,13 @@
 #include "lehr/base/operation_meter.h"
 #include "lehr/base/operator_profile.h"
 #include "lehr/base/parallel.h"
+#include "lehr/base/pieces.h"
 #include "lehr/ops/dispatch.h"
 
 namespace lehr::ops {
 
 namespace {
 constexpr int64_t kPiece = 1 << 16;
-
-// Elements [first, first + count) of a tensor, in the order of memory.
-struct Piece {
-  const at::Tensor* tensor;
-  int64_t first;
-  int64_t count;
-};
 
 bool has_cuda_kernel(const at::Tensor& tensor) {
   return cuda::supports(tensor) && tensor.is_non_overlapping_and_dense();
@@ -44,16 +37,13 @@ std::map<int, std::vector<at::Tensor>> on_gpus(const std::vector<at::Tensor>& te
   return lists;
 }
 
-std::vector<Piece> pieces_of(const std::vector<at::Tensor>& tensors) {
-  std::vector<Piece> pieces;
+// Returns the pieces of the tensors that have CPU kernels.
+std::vector<Piece> cpu_pieces(const std::vector<at::Tensor>& tensors) {
+  std::vector<int64_t> sizes;
   for (const at::Tensor& tensor : tensors) {
-    if (tensor.defined() && has_kernel(tensor)) {
-      for (int64_t first = 0; first < tensor.numel(); first += kPiece) {
-        pieces.push_back({&tensor, first, std::min(kPiece, tensor.numel() - first)});
-      }
-    }
+    sizes.push_back(tensor.defined() && has_kernel(tensor) ? tensor.numel() : 0);
   }
-  return pieces;
+  return pieces_of(sizes, kPiece);
 }
 }  // namespace
 
@@ -61,15 +51,16 @@ at::Tensor sum_of_squares(const std::vector<at::Tensor>& tensors) {
   const OperatorScope scope(OperatorKind::clipping, "lehr::sum_of_squares");
   report_moved(tensors);
   const at::NoGradGuard no_grad;
-  const std::vector<Piece> pieces = pieces_of(tensors);
+  const std::vector<Piece> pieces = cpu_pieces(tensors);
   const Arch arch = current_arch();
   std::vector<double> sums(pieces.size());
   parallel_for(0, static_cast<int64_t>(pieces.size()), 1, [&](int64_t first, int64_t last) {
     for (auto i = static_cast<size_t>(first); i < static_cast<size_t>(last); ++i) {
       const Piece& piece = pieces[i];
-      cpu::with_element_type(piece.tensor->scalar_type(), [&](auto element) {
+      const at::Tensor& tensor = tensors[piece.index];
+      cpu::with_element_type(tensor.scalar_type(), [&](auto element) {
         using T = decltype(element);
-        sums[i] = kernels<T>(arch).sum_of_squares(cpu::elements<T>(*piece.tensor) + piece.first, piece.count);
+        sums[i] = kernels<T>(arch).sum_of_squares(cpu::elements<T>(tensor) + piece.first, piece.last - piece.first);
       });
     }
   });
@@ -108,14 +99,15 @@ at::Tensor global_norm(const std::vector<at::Tensor>& tensors) {
 namespace {
 // Scales the tensors that have CPU kernels.
 void scale_pieces(const std::vector<at::Tensor>& tensors, double factor) {
-  const std::vector<Piece> pieces = pieces_of(tensors);
+  const std::vector<Piece> pieces = cpu_pieces(tensors);
   const Arch arch = current_arch();
   parallel_for(0, static_cast<int64_t>(pieces.size()), 1, [&](int64_t first, int64_t last) {
     for (auto i = static_cast<size_t>(first); i < static_cast<size_t>(last); ++i) {
       const Piece& piece = pieces[i];
-      cpu::with_element_type(piece.tensor->scalar_type(), [&](auto element) {
+      const at::Tensor& tensor = tensors[piece.index];
+      cpu::with_element_type(tensor.scalar_type(), [&](auto element) {
         using T = decltype(element);
-        kernels<T>(arch).scale(cpu::elements<T>(*piece.tensor) + piece.first, factor, piece.count);
+        kernels<T>(arch).scale(cpu::elements<T>(tensor) + piece.first, factor, piece.last - piece.first);
       });
     }
   });

@@ -1,11 +1,10 @@
 #include "lehr/optim/adamw_cpu.h"
 
-#include <algorithm>
 #include <cmath>
 
-#include "lehr/base/operation_meter.h"
 #include "lehr/base/operator_profile.h"
 #include "lehr/base/parallel.h"
+#include "lehr/base/pieces.h"
 #include "lehr/ops/cpu.h"
 #include "lehr/ops/cuda.h"
 
@@ -15,24 +14,7 @@ namespace {
 using ops::Bf16;
 using ops::cpu::elements;
 
-constexpr int64_t kPiece = 1 << 14;  // elements; threads share pieces, so they are equally busy with any sizes
-
-// Elements [first, last) of tensor number `index`.
-struct Piece {
-  size_t index;
-  int64_t first, last;
-};
-
-std::vector<Piece> pieces_of(const std::vector<AdamWTensors>& tensors) {
-  std::vector<Piece> pieces;
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    const int64_t size = tensors[i].value.numel();
-    for (int64_t first = 0; first < size; first += kPiece) {
-      pieces.push_back({i, first, std::min(first + kPiece, size)});
-    }
-  }
-  return pieces;
-}
+constexpr int64_t kPiece = 1 << 14;  // elements
 
 // In float64, and then rounded, like ATen's.
 template <class T>
@@ -58,10 +40,12 @@ ops::AdamWCall<T> call_for(const AdamWTensors& t, const AdamWNumbers& n) {
 template <class T>
 void step_on(const std::vector<AdamWTensors>& tensors, const AdamWNumbers& numbers) {
   std::vector<ops::AdamWCall<T>> calls;
+  std::vector<int64_t> sizes;
   for (const AdamWTensors& t : tensors) {
     calls.push_back(call_for<T>(t, numbers));
+    sizes.push_back(t.value.numel());
   }
-  const std::vector<Piece> pieces = pieces_of(tensors);
+  const std::vector<Piece> pieces = pieces_of(sizes, kPiece);
   const auto& kernel = ops::kernels<T>();
   parallel_for(0, static_cast<int64_t>(pieces.size()), 1, [&](int64_t first, int64_t last) {
     for (auto i = static_cast<size_t>(first); i < static_cast<size_t>(last); ++i) {

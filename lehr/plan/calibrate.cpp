@@ -63,8 +63,7 @@ double fraction_of(double flops, double tflops, const char* what) {
   if (fraction > 1) {
     fail_runtime(
         "lehr plan --calibrate: {} reached {:.4g} TFLOP/s, above the {:.4g} TFLOP/s that were measured as the peak; "
-        "the "
-        "machine was probably busy: measure again",
+        "the machine was probably busy: measure again",
         what,
         flops / 1e12,
         tflops);

@@ -41,8 +41,7 @@ std::vector<int64_t> generate(
   require(
       options.max_positions == 0 || options.max_new_tokens <= options.max_positions - length,
       "prompt: {} tokens and {} new tokens exceed the model's {} positions (max_position_embeddings of its "
-      "config.json); "
-      "request fewer new tokens",
+      "config.json); request fewer new tokens",
       prompt.size(),
       options.max_new_tokens,
       options.max_positions);

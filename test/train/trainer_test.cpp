@@ -283,7 +283,8 @@ TEST(Trainer, RefusesToResumeWithOtherDataOrAnotherModelOfTheSameShape) {
   const auto error = [&](const char* key, const char* value) {
     return [&folder, key, value] { train(tiny_run(folder.path(), {{key, value}})); };
   };
-  EXPECT_THAT(error("data.seed", "7"), Throws<Error>(::testing::Property(&Error::what, HasSubstr("read different data"))));
+  EXPECT_THAT(
+      error("data.seed", "7"), Throws<Error>(::testing::Property(&Error::what, HasSubstr("read different data"))));
   EXPECT_THAT(
       error("data.validation_fraction", "0.01"),
       Throws<Error>(::testing::Property(&Error::what, HasSubstr("read different data"))));
