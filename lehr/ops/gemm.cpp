@@ -1,7 +1,8 @@
 // Blocked GEMM (Goto and van de Geijn, https://doi.org/10.1145/1356052.1356053): for each block of c, all threads pack
 // the operands into panels, and then multiply them.
 //
-// Threads share a block of c in units of one panel, so none waits for long. Terms are summed in the order of k.
+// Threads share a block of c in units of one panel, so none waits for long. Terms are summed in the order of k. Panels
+// of b are packed once; those of a too, if c has one block of columns or if all of them are few enough to be kept.
 #include "lehr/ops/gemm.h"
 
 #include <ATen/ops/empty.h>
@@ -19,6 +20,8 @@ namespace {
 // Maximum size of a block of c, which bounds the memory for panels.
 constexpr int64_t kMostRows = 22 * kGemmUnitRows;
 constexpr int64_t kMostColumns = 2048;
+// Maximum words of panels of the whole a, which are kept if c has several blocks of columns.
+constexpr int64_t kMostKept = 4 << 20;
 
 int64_t ceil_div(int64_t a, int64_t b) {
   return (a + b - 1) / b;
@@ -53,8 +56,11 @@ class Product {
     constexpr int64_t kLine = 16;  // words per cache line; panels of b begin on one
     const int64_t words = ceil_div(depth_, per_word());
     a_words_ = ceil_div(ceil_div(rows_, kernels_.rows) * kernels_.rows * words, kLine) * kLine;
+    const int64_t blocks_of_a = ceil_div(a.size(0), rows_) * ceil_div(a.size(1), depth_);
+    keeps_a_ = b.size(1) > columns_ && blocks_of_a * a_words_ <= kMostKept;
+    b_at_ = (keeps_a_ ? blocks_of_a : 1) * a_words_;
     const int64_t b_words = ceil_div(columns_, kernels_.columns) * kernels_.columns * words;
-    panels_ = at::empty({a_words_ + b_words}, a.options().dtype(at::kFloat));
+    panels_ = at::empty({b_at_ + b_words}, a.options().dtype(at::kFloat));
     if (is_bf16_ && depth_ < a.size(1)) {
       sums_ = at::empty({rows_, columns_}, a.options().dtype(at::kFloat));
     }
@@ -86,23 +92,33 @@ class Product {
     return static_cast<char*>(tensor.data_ptr()) + at * static_cast<int64_t>(tensor.element_size());
   }
 
-  // Adds the terms [at, at + depth_) to the block of c at (row, column). Packs the block of b only if `pack_b`.
+  // The panels of a's block at (row, at): one place for all blocks, or one for each if they are kept.
+  float* panels_of_a(int64_t row, int64_t at) const {
+    const int64_t block = keeps_a_ ? row / rows_ * ceil_div(a_.size(1), depth_) + at / depth_ : 0;
+    return panels_.mutable_data_ptr<float>() + block * a_words_;
+  }
+
+  // Adds the terms [at, at + depth_) to the block of c at (row, column). Packs the block of b only if `pack_b`, and
+  // that of a unless its panels were kept.
   void multiply(int64_t row, int64_t column, int64_t at, bool pack_b) {
     const int64_t rows = std::min(rows_, a_.size(0) - row);
     const int64_t columns = std::min(columns_, b_.size(1) - column);
     const int64_t depth = std::min(depth_, a_.size(1) - at);
-    float* const a_panels = panels_.mutable_data_ptr<float>();
-    float* const b_panels = a_panels + a_words_;
-    const GemmOperand a{element(a_, row, at), a_.stride(0), a_.stride(1), rows, depth};
+    float* const a_panels = panels_of_a(row, at);
+    float* const b_panels = panels_.mutable_data_ptr<float>() + b_at_;
+    const bool pack_a = column == 0 || !keeps_a_;
+    const GemmOperand a{element(a_, row, at), a_.stride(0), a_.stride(1), pack_a ? rows : 0, depth};
     const GemmOperand b{element(b_, at, column), b_.stride(1), b_.stride(0), pack_b ? columns : 0, depth};
     constexpr int64_t kShares = 256;             // each is 1/256 of a and of b, so threads get equal work
     constexpr int64_t kWorthAThread = 16 << 10;  // minimum number of elements to pack per thread
     const int64_t of_a = ceil_div(a.count, kernels_.rows), of_b = ceil_div(b.count, kernels_.columns);
-    parallel_for(
-        0, kShares, ceil_div(kShares * kWorthAThread, (a.count + b.count) * depth), [&](int64_t first, int64_t last) {
-          kernels_.pack(a, false, a_panels, of_a * first / kShares, of_a * last / kShares);
-          kernels_.pack(b, true, b_panels, of_b * first / kShares, of_b * last / kShares);
-        });
+    if (of_a + of_b > 0) {
+      parallel_for(
+          0, kShares, ceil_div(kShares * kWorthAThread, (a.count + b.count) * depth), [&](int64_t first, int64_t last) {
+            kernels_.pack(a, false, a_panels, of_a * first / kShares, of_a * last / kShares);
+            kernels_.pack(b, true, b_panels, of_b * first / kShares, of_b * last / kShares);
+          });
+    }
     const GemmPlace result{element(c_, row, column), c_.stride(0), is_bf16_};
     const GemmPlace sums =
         sums_.defined() ? GemmPlace{sums_.mutable_data_ptr<float>(), sums_.stride(0), false} : result;
@@ -127,7 +143,9 @@ class Product {
   bool add_;
   bool is_bf16_;
   int64_t rows_, columns_, depth_;  // of a block, in elements
-  int64_t a_words_ = 0;
+  int64_t a_words_ = 0;             // of a block
+  int64_t b_at_ = 0;                // where the panels of b begin
+  bool keeps_a_ = false;
   at::Tensor panels_;  // packed a, then packed b
   at::Tensor sums_;    // float32 partial sums of a block, if k is split and c is bfloat16
 };

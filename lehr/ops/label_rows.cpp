@@ -50,15 +50,18 @@ at::Tensor spread(const at::Tensor& rows, const at::Tensor& index, int64_t count
   return at::zeros(sizes, rows.options()).index_copy_(0, index, rows);
 }
 
-int64_t chunk_rows(int64_t rows, int64_t vocabulary, int64_t element_bytes, bool on_gpu) {
+int64_t chunk_rows(int64_t rows, int64_t vocabulary, int64_t element_bytes, bool on_gpu, int64_t most_bytes) {
   constexpr int64_t kCachedBytes = 16 << 20;
   constexpr int64_t kEfficientRows = 512;
+  constexpr int64_t kPanelRows = 12;  // of a matmul with AVX-512; other panels are divisors of it
   const int64_t row_bytes = std::max<int64_t>(1, vocabulary * element_bytes);
   const int64_t fit = on_gpu ? kGpuLogitsBytes / row_bytes
-                             : std::min(kLogitsBytes / row_bytes, std::max(kEfficientRows, kCachedBytes / row_bytes));
+                             : std::min(most_bytes / row_bytes, std::max(kEfficientRows, kCachedBytes / row_bytes));
   const int64_t at_most = std::max<int64_t>(1, fit);
   const int64_t chunks = std::max<int64_t>(1, (rows + at_most - 1) / at_most);
-  return (rows + chunks - 1) / chunks;
+  const int64_t equal = (rows + chunks - 1) / chunks;
+  const int64_t panels = (equal + kPanelRows - 1) / kPanelRows * kPanelRows;
+  return !on_gpu && chunks > 1 && at_most < kEfficientRows && panels <= at_most ? panels : equal;
 }
 
 }  // namespace lehr::ops

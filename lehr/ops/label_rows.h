@@ -24,8 +24,8 @@ LabelRows all_rows(const at::Tensor& hidden, const at::Tensor& labels, int64_t v
 at::Tensor spread(const at::Tensor& rows, const at::Tensor& index, int64_t count);
 
 /// Returns the number of tokens per chunk: enough for an efficient matmul, few enough that the logits stay in cache if
-/// the vocabulary permits, and never more than kLogitsBytes. On a GPU, whose matmuls need thousands of rows, as many as
-/// fit kGpuLogitsBytes. Chunks have nearly equal sizes.
-int64_t chunk_rows(int64_t rows, int64_t vocabulary, int64_t element_bytes, bool on_gpu);
+/// the vocabulary permits, and never more than `most_bytes`. On a GPU, whose matmuls need thousands of rows, as many as
+/// fit kGpuLogitsBytes. Chunks have nearly equal sizes; if memory bounds them on the CPU, whole panels of a matmul.
+int64_t chunk_rows(int64_t rows, int64_t vocabulary, int64_t element_bytes, bool on_gpu, int64_t most_bytes);
 
 }  // namespace lehr::ops

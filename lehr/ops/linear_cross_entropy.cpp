@@ -75,7 +75,7 @@ Result over_chunks(
   if (wanted.weight && count == 0) {
     result.unit.weight = at::zeros_like(weight);
   }
-  const int64_t chunk = chunk_rows(count, weight.size(0), weight.element_size(), weight.is_cuda());
+  const int64_t chunk = chunk_rows(count, weight.size(0), weight.element_size(), weight.is_cuda(), kLogitsBytes);
   for (int64_t first = 0; first < count; first += chunk) {
     const int64_t size = std::min(chunk, count - first);
     const at::Tensor hidden = rows.hidden.narrow(0, first, size);

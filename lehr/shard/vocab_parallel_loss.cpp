@@ -42,14 +42,18 @@ at::Tensor as_labels_say(const at::Tensor& numbers, const at::Tensor& labels, in
       .masked_fill(labels.ge(vocabulary), std::numeric_limits<double>::quiet_NaN());
 }
 
+// Maximum bytes of a chunk's logits on the CPU. There are up to three copies of them, and every rank of a machine has
+// its own.
+constexpr int64_t kLogitsBytes = 64 << 20;
+
 // Calls body(first, count, logits) for chunks of tokens, with this rank's logits (count, V of this rank) in the wide
 // type. The body may overwrite them.
 template <class Body>
 void for_chunks(const at::Tensor& hidden, const at::Tensor& weight, const Body& body) {
   const int64_t count = hidden.size(0);
   const auto wide = wide_type(hidden);
-  const int64_t chunk =
-      ops::chunk_rows(count, weight.size(0), static_cast<int64_t>(c10::elementSize(wide)), weight.is_cuda());
+  const int64_t chunk = ops::chunk_rows(
+      count, weight.size(0), static_cast<int64_t>(c10::elementSize(wide)), weight.is_cuda(), kLogitsBytes);
   for (int64_t first = 0; first < count; first += chunk) {
     const int64_t size = std::min(chunk, count - first);
     body(first, size, ops::product(hidden.narrow(0, first, size), weight.t()).to(wide));

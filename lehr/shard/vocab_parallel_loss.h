@@ -20,7 +20,7 @@ struct VocabularyPart {
 /// that of weight is each rank's own.
 ///
 /// Runs two small all-reduces per call: the maximum logit per token, then the sum of exponentials and the label's
-/// logit. Logits are computed in chunks and never stored, not even a rank's share (ops::kLogitsBytes). Backward
+/// logit. Logits are computed in chunks and never stored, not even a rank's share. Backward
 /// recomputes them once for both gradients; wgrad is never deferred (ops/weight_gradients.h). Computing gradients in
 /// forward, as ops::linear_cross_entropy does, would need the all-reduces of a chunk before the next chunk. In
 /// bfloat16, sums are float32, and the gradient of weight is rounded to bfloat16 once per chunk. Throws a usage error

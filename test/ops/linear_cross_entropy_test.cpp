@@ -4,7 +4,10 @@
 #include <gmock/gmock.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include "lehr/base/memory_meter.h"
+#include "lehr/base/on_meta.h"
 #include "lehr/ops/cpu.h"
+#include "lehr/ops/label_rows.h"
 #include "lehr/ops/reference.h"
 #include "test/ops/against_reference.h"
 
@@ -113,6 +116,36 @@ TEST(LinearCrossEntropy, EqualsItsDefinitionOverManyChunks) {
       }
     }
   }
+}
+
+// The head of Qwen3 0.6B, on meta tensors that allocate as on the CPU.
+TEST(LinearCrossEntropy, NeedsAtMost256MegabytesBesideWeightAndGradient) {
+  constexpr int64_t kWidth = 1024, kVocabulary = 151936;
+  const OnMeta on_meta;
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    const auto options = at::TensorOptions(at::kMeta).dtype(type);
+    const at::Tensor weight = at::empty({kVocabulary, kWidth}, options).set_requires_grad(true);
+    for (const int64_t tokens : {1024, 16384}) {
+      const at::Tensor hidden = at::empty({tokens, kWidth}, options).set_requires_grad(true);
+      const at::Tensor labels = at::empty({tokens}, options.dtype(at::kLong));
+      const MemoryMeter meter(at::kMeta);
+      linear_cross_entropy(hidden, weight, labels).sum().backward();
+      const int64_t per_token = kWidth * static_cast<int64_t>(hidden.element_size()) + 64;  // gradient, label, loss
+      const int64_t beside = meter.peak() - static_cast<int64_t>(weight.nbytes()) - tokens * per_token;
+      EXPECT_LE(beside, 256'000'000) << type << ", " << tokens << " tokens";
+      weight.mutable_grad() = at::Tensor();
+    }
+  }
+}
+
+TEST(LinearCrossEntropy, TakesFewChunksOfALargeVocabulary) {
+  constexpr int64_t kVocabulary = 151936;
+  EXPECT_EQ(chunk_rows(1024, kVocabulary, 4, false, kLogitsBytes), 348) << "three chunks, of whole panels of 12 rows";
+  EXPECT_EQ(chunk_rows(1024, kVocabulary, 2, false, kLogitsBytes), 512);
+  EXPECT_EQ(chunk_rows(100, kVocabulary, 4, false, kLogitsBytes), 100) << "one chunk";
+  EXPECT_EQ(chunk_rows(1024, 32768, 4, false, kLogitsBytes), 512) << "an efficient number of rows";
+  EXPECT_EQ(chunk_rows(100, 1 << 30, 4, false, kLogitsBytes), 1) << "never none";
+  EXPECT_EQ(chunk_rows(1024, kVocabulary, 4, true, kLogitsBytes), 512) << "a GPU has its own limit";
 }
 
 TEST(LinearCrossEntropy, ComputesOnlyTheRequiredGradients) {

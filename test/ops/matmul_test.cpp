@@ -54,6 +54,30 @@ TEST(Matmul, EqualsATenForPartialAndManyBlocks) {
   }
 }
 
+// Blocks of columns reuse the panels of the first operand, which blocks of rows and of depth must not mix up.
+TEST(Matmul, HasTheBitsOfItsBlocksOfColumns) {
+  constexpr int64_t kBlock = 2048, n = 2 * kBlock + 33;
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    for (const auto& [m, k] : {std::pair<int64_t, int64_t>{61, 70}, {1056 + 13, 1024 + 7}, {30, 2 * 2048 + 5}}) {
+      const at::Tensor a = random_tensor({m, k}, type), b = random_tensor({k, n}, type);
+      if (!gemm_takes(a, b)) {
+        continue;
+      }
+      const at::Tensor whole = gemm(a, b);
+      const at::Tensor sum = at::ones({m, n}, type);
+      gemm_(sum, a, b, true);
+      for (int64_t first = 0; first < n; first += kBlock) {
+        const int64_t size = std::min(kBlock, n - first);
+        const at::Tensor part = b.narrow(1, first, size).contiguous();
+        EXPECT_TRUE(at::equal(whole.narrow(1, first, size), gemm(a, part))) << type << " " << m << "x" << k;
+        const at::Tensor part_sum = at::ones({m, size}, type);
+        gemm_(part_sum, a, part, true);
+        EXPECT_TRUE(at::equal(sum.narrow(1, first, size), part_sum)) << "added, " << type << " " << m << "x" << k;
+      }
+    }
+  }
+}
+
 // Rounding a partial sum to bfloat16 would be wrong where large parts cancel.
 TEST(Matmul, OfBfloat16IsRoundedOnceForAnyDepth) {
   const at::Tensor a = random_tensor({61, 4101}, at::kBFloat16), b = random_tensor({4101, 70}, at::kBFloat16);

@@ -124,7 +124,7 @@ TEST(VocabParallel, SegmentsCanBeFrozen) {
   });
 }
 
-// 9000 x 5000 logits of 8 bytes are several chunks of ops::kLogitsBytes even if a rank has half of the vocabulary.
+// 9000 x 5000 logits of 8 bytes are several chunks of 64 MiB even if a rank has half of the vocabulary.
 TEST(VocabParallel, ManyChunksOfLogitsEqualOneDevice) {
   constexpr int64_t kRows = 9000, kVocabulary = 5000;
   at::manual_seed(6);
