@@ -41,6 +41,18 @@ double least_of_ranks(const Ranks& ranks, double mine) {
   return least;
 }
 
+// Returns the bytes that this rank's machine grants; -1 if they are not known.
+double granted_here(const RunEnvironment& environment) {
+  if (environment.memory) {
+    return static_cast<double>(*environment.memory);
+  }
+  try {
+    return kUsed * static_cast<double>(granted_memory().bytes);
+  } catch (const Error&) {
+    return -1;  // not thrown: the other ranks wait for this one's number
+  }
+}
+
 // Why there can be no forecast; empty if there can.
 std::string why_none(const Run& run, const RunEnvironment& environment) {
   if (!run.device.is_cpu()) {
@@ -80,9 +92,10 @@ RunRecompute choose_for_run(Run& run, const RunEnvironment& environment) {
   if (const std::string reason = why_none(run, environment); !reason.empty()) {
     return usual(run, reason);
   }
-  const double mine = environment.memory ? static_cast<double>(*environment.memory)
-                                         : kUsed * static_cast<double>(granted_memory().bytes);
-  const double granted = least_of_ranks(run.ranks, mine);
+  const double granted = least_of_ranks(run.ranks, granted_here(environment));
+  if (granted < 0) {
+    return usual(run, "the memory that the system grants is not known");
+  }
   RunRecompute made;
   double index = 0;
   const auto& names = recompute_candidates();

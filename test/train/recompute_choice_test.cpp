@@ -77,7 +77,8 @@ TEST(RecomputeChoice, CountsTheCopyOfASave) {
 TEST(RecomputeChoice, SaysWhatEachChoiceCosts) {
   EXPECT_EQ(
       choose_recompute({}, 900, of_large_activations).describe(),
-      "\"op 2\": 900 B, 7 % more FLOPs, of 900 B granted; none: 0.977 KiB; \"op\": 800 B, 14 % more FLOPs; \"2\": 700 B, "
+      "\"op 2\": 900 B, 7 % more FLOPs, of 900 B granted; none: 0.977 KiB; \"op\": 800 B, 14 % more FLOPs; \"2\": 700 "
+      "B, "
       "17 % more FLOPs; full: 400 B, 33 % more FLOPs");
 }
 
@@ -160,6 +161,24 @@ TEST(RecomputeChoice, IsTheUsualOneWithoutAForecast) {
   const std::string report = ::testing::internal::GetCapturedStderr();
   EXPECT_EQ(name_of(trainer.config()), "op 2");
   EXPECT_THAT(report, HasSubstr("recompute  \"op 2\": the memory of a step cannot be predicted: no meta kernel"));
+}
+
+TEST(RecomputeChoice, IsTheUsualOneOnAllRanksIfOneDoesNotKnowItsMemory) {
+  const Folder folder;
+  const auto config =
+      tiny_run(folder.path(), {{"parallelism.data_parallel_shard_degree", "2"}, {"training.global_batch_size", "4"}});
+  mesh::run_ranks(2, [&](mesh::Transport& transport) {
+    Logger quiet("", true);
+    const auto list = testing::specs();
+    const Trainer trainer(
+        config,
+        {.specs = list,
+         .log = quiet,
+         .transport = &transport,
+         .forecast = [](const TrainConfig& with, const auto&...) { return of_large_activations(with); },
+         .memory = transport.rank() == 1 ? -1 : 4000});
+    EXPECT_EQ(name_of(trainer.config()), "op 2");
+  });
 }
 
 // Each rank has other memory, and only the main rank forecasts.
