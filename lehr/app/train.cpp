@@ -13,7 +13,7 @@
 #include "lehr/mesh/connect.h"
 #include "lehr/mesh/rank_environment.h"
 #include "lehr/mesh/thread_transport.h"
-#include "lehr/plan/one_device.h"
+#include "lehr/plan/forecast.h"
 #include "lehr/train/device.h"
 #include "lehr/train/trainer.h"
 
@@ -62,7 +62,7 @@ int run(
        .log = log,
        .stop_requested = [&] { return signals.received() != 0; },
        .transport = &transport,
-       .predict_peak = plan::peak_on_one_device,
+       .forecast = plan::forecast_step,
        .profile = options.profile});
   signals.defer();
   const train::TrainResult result = trainer.run();

@@ -7,6 +7,7 @@
 #include "lehr/mesh/fake_transport.h"
 #include "lehr/pipeline/balance.h"
 #include "lehr/pipeline/schedules.h"
+#include "lehr/plan/forecast.h"
 #include "lehr/plan/links.h"
 #include "lehr/plan/step_time.h"
 #include "lehr/train/mesh_rules.h"
@@ -93,6 +94,22 @@ void suggest_balance(
         pipeline::describe_layers(layers),
         100 * (1 - step.timeline.makespan / plan.step_seconds)));
   }
+}
+
+// A run chooses by its machine's memory; its plan by that of the plan's machine.
+void choose_recompute(Plan& plan, const train::TrainSpec& spec) {
+  train::TrainConfig& config = plan.run.config;
+  if (config.activation_checkpoint.mode != "auto") {
+    return;
+  }
+  const auto usable = static_cast<int64_t>(plan.machine.usable_bytes());
+  const auto choice = train::choose_recompute(config, usable, [&](const train::TrainConfig& with) {
+    train::StepForecast step = forecast_step(with, spec, *plan.run.args, plan.run.mesh.world_size());
+    step.copied = 0;  // a plan's memory has no copy of a save, which a GPU does not hold either
+    return step;
+  });
+  config.activation_checkpoint = choice.best().config();
+  plan.recompute = choice.describe();
 }
 
 void warn_of_mesh(Plan& plan) {
@@ -198,6 +215,7 @@ Plan make_plan(
     const Machine& machine,
     const PlanOptions& options) {
   Plan plan{.run = resolve(config, spec, options.devices), .machine = machine};
+  choose_recompute(plan, spec);
   const train::TrainingConfig& training = plan.run.config.training;
   const CostContext context{
       .machine = plan.machine,

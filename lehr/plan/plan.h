@@ -60,6 +60,7 @@ struct PlanOptions {
 struct Plan {
   ResolvedRun run;
   Machine machine;
+  std::string recompute;  ///< RecomputeChoice::describe() of mode "auto", which `run.config` has replaced; else empty.
   descriptor::ModelCounts counts;
   std::string schedule;  ///< "1F1B"; "none" on one stage.
   std::vector<int64_t> rank_of_stage;
@@ -85,8 +86,10 @@ struct Plan {
   std::vector<std::string> warnings;
 };
 
-/// Plans a run. Ranks of the same pipeline stage are alike, so the world size does not add to the cost of planning.
-/// Throws usage errors like resolve, build_pipeline_program and measure_stage.
+/// Plans a run. activation_checkpoint.mode = "auto" becomes what a run chooses (train/recompute_choice.h) with the
+/// usable memory of the machine's devices, which need not be CPUs. Ranks of the same pipeline stage are alike, so the
+/// world size does not add to the cost of planning. Throws usage errors like resolve, build_pipeline_program and
+/// measure_stage.
 Plan make_plan(
     const train::TrainConfig& config,
     const train::TrainSpec& spec,

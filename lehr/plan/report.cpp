@@ -71,6 +71,9 @@ std::string head(const Plan& plan) {
       m.node_gb_per_second,
       m.network_gb_per_second);
   text += fmt::format("mesh       {}\n", plan.run.mesh.describe());
+  if (!plan.recompute.empty()) {
+    text += fmt::format("recompute  {}\n", plan.recompute);
+  }
   text += fmt::format(
       "batch      {} sequences of {} tokens per step ({} tokens): {} micro-batches of {} sequences on each rank\n",
       grouped(training.rows_per_step()),

@@ -19,6 +19,7 @@
 #include "lehr/train/run.h"
 #include "lehr/train/run_model.h"
 #include "lehr/train/run_peak.h"
+#include "lehr/train/run_recompute.h"
 #include "lehr/train/run_start.h"
 #include "lehr/train/step_profile.h"
 
@@ -143,15 +144,16 @@ void build_step(Run& run) {
 }
 
 // Returns nullopt for small models: a prediction takes a few milliseconds per layer, and their memory hardly matters.
-std::optional<ExpectedMemory> expected_memory(const Run& run, const RunEnvironment& environment) {
+std::optional<ExpectedMemory> expected_memory(
+    const Run& run, const RunEnvironment& environment, const std::optional<StepForecast>& forecast) {
   constexpr int64_t kLarge = 20'000'000;  // parameters
-  if (!environment.predict_peak || run.ranks.world_size() > 1 || !run.device.is_cpu() ||
+  if (!environment.forecast || run.ranks.world_size() > 1 || !run.device.is_cpu() ||
       run.args->get_nparams_and_flops(1).num_parameters < kLarge) {
     return std::nullopt;
   }
   try {
     return ExpectedMemory{
-        .step = environment.predict_peak(run.config, run.spec, *run.args),
+        .step = (forecast ? *forecast : environment.forecast(run.config, run.spec, *run.args, 1)).peak,
         .saves = run.checkpoints ? run.checkpoints->copied_bytes() : 0};
   } catch (const std::exception&) {
     return std::nullopt;  // a family that does not run on meta can still be trained
@@ -166,15 +168,16 @@ WorkBesideSteps work_beside_steps(const Run& run) {
       .save_bytes = run.checkpoints ? run.checkpoints->copied_bytes() : 0};
 }
 
-// `profiles` is the config's own profiling.operator_table: an option of one start is not part of the saved config.
-void open_log(Run& run, const RunEnvironment& environment, bool profiles) {
+// `given` is the config before choices of this start replaced some of its values: the saved config has none of them.
+void open_log(Run& run, const RunEnvironment& environment, const TrainConfig& given, const RunRecompute& recompute) {
   const double peak_flops =
       run.config.metrics.measure_peak ? peak_flops_of_run(run.device, compute_type(run.config.training), run.ranks) : 0;
   if (!run.ranks.is_main()) {
     return;
   }
   TrainConfig saved = run.config;
-  saved.profiling.operator_table = profiles;
+  saved.profiling.operator_table = given.profiling.operator_table;
+  saved.activation_checkpoint = given.activation_checkpoint;
   write_file_atomically(std::filesystem::path(run.config.job.dump_folder) / "config.toml", to_toml(saved));
   run.log = std::make_unique<RunLog>(
       run.config,
@@ -188,18 +191,23 @@ void open_log(Run& run, const RunEnvironment& environment, bool profiles) {
       run.state,
       run.logger,
       peak_flops,
-      expected_memory(run, environment),
+      expected_memory(run, environment, recompute.forecast),
       work_beside_steps(run));
+  if (!recompute.line.empty()) {
+    const std::string line = fmt::format("recompute  {}", recompute.line);
+    recompute.fits ? run.logger.info("{}", line) : run.logger.warn("{}", line);
+  }
 }
 }  // namespace
 
 std::unique_ptr<Run> build_run(TrainConfig config, const RunEnvironment& environment) {
-  const bool profiles = config.profiling.operator_table;
-  config.profiling.operator_table = profiles || environment.profile;
+  const TrainConfig given = config;
+  config.profiling.operator_table = given.profiling.operator_table || environment.profile;
   auto built = std::make_unique<Run>(std::move(config), environment);
   Run& run = *built;
   open_device(run);
   check_config(run);
+  const RunRecompute recompute = choose_for_run(run, environment);
   const std::optional<StagePlan> stages = plan_stages(run);
   check_sample(run);
   open_data(run);
@@ -210,7 +218,7 @@ std::unique_ptr<Run> build_run(TrainConfig config, const RunEnvironment& environ
   allocate_parameters(run);
   load_or_initialize(run, start);
   build_step(run);
-  open_log(run, environment, profiles);
+  open_log(run, environment, given, recompute);
   return built;
 }
 

@@ -140,9 +140,11 @@ void ActivationCheckpointConfig::fields(FieldVisitor& v) {
   v.optional(
       "mode",
       mode,
-      "Activation checkpointing. none: keep all activations (fastest); selective: recompute some, see "
-      "selective_ac_option; full: recompute every layer.",
-      one_of({"none", "full", "selective"}));
+      "Activation checkpointing. auto: the one of the others that recomputes least and fits into memory; none: keep "
+      "all "
+      "activations (fastest); selective: recompute some, see selective_ac_option; full: recompute every layer. Losses "
+      "are the same.",
+      one_of({"auto", "none", "selective", "full"}));
   v.optional(
       "selective_ac_option",
       selective_ac_option,
@@ -174,6 +176,9 @@ std::variant<nn::ActivationCheckpointing, std::string> parse_selective(const std
 }  // namespace
 
 nn::ActivationCheckpointing ActivationCheckpointConfig::policy() const {
+  if (mode == "auto") {
+    return nn::ActivationCheckpointing::matmuls_of_every_nth(2);
+  }
   if (mode != "selective") {
     return mode == "full";
   }
@@ -188,6 +193,16 @@ void ActivationCheckpointConfig::check(Problems& problems) const {
   const auto parsed = parse_selective(selective_ac_option);
   if (const auto* problem = std::get_if<std::string>(&parsed); mode == "selective" && problem != nullptr) {
     problems.add(kSelectiveKey, *problem);
+  }
+  if (const std::string usual = ActivationCheckpointConfig().selective_ac_option;
+      mode == "auto" && selective_ac_option != usual) {
+    problems.add(
+        kSelectiveKey,
+        fmt::format(
+            R"(activation_checkpoint.mode = "auto" chooses the option itself; set mode = "selective" for "{}", or )"
+            R"(leave this key at "{}")",
+            selective_ac_option,
+            usual));
   }
 }
 

@@ -91,11 +91,12 @@ struct ParallelismConfig {
 };
 
 struct ActivationCheckpointConfig {
-  std::string mode = "selective";
+  std::string mode = "auto";
   std::string selective_ac_option = "op 2";
   void fields(FieldVisitor& v);
   void check(Problems& problems) const;
-  /// The policy that a model is built with. Throws a usage error for an option that check() reports.
+  /// The policy that a model is built with. Mode auto stands for "op 2" until a run or a plan replaces it
+  /// (train/recompute_choice.h). Throws a usage error for an option that check() reports.
   nn::ActivationCheckpointing policy() const;
 };
 

@@ -15,6 +15,7 @@
 #include "lehr/train/events.h"
 #include "lehr/train/pipeline.h"
 #include "lehr/train/ranks.h"
+#include "lehr/train/recompute_choice.h"
 #include "lehr/train/run_checkpoint.h"
 #include "lehr/train/run_lock.h"
 #include "lehr/train/run_log.h"
@@ -37,10 +38,13 @@ struct RunEnvironment {
   /// Connects this rank to the others; null: one device. Must outlive the run. `log` should be quiet on all ranks but
   /// the first.
   mesh::Transport* transport = nullptr;
-  /// Predicts the peak memory of a training step on one device in bytes, for the report at the start. Called only for
-  /// models so large that it matters; may throw if there is no prediction.
-  std::function<int64_t(const TrainConfig& config, const TrainSpec& spec, const descriptor::ModelArgs& args)>
-      predict_peak = {};
+  /// Predicts the memory of a training step on the CPUs of that many ranks, for activation_checkpoint.mode = "auto" and
+  /// for the report at the start; may throw if there is no prediction.
+  std::function<StepForecast(
+      const TrainConfig& config, const TrainSpec& spec, const descriptor::ModelArgs& args, int64_t world_size)>
+      forecast = {};
+  /// Bytes that this rank's machine grants its ranks; default: nine tenths of granted_memory() (base/granted_memory.h).
+  std::optional<int64_t> memory = {};
   /// True to read back and log the results of a step only after the next step was launched, so that a GPU never waits
   /// for the host. Default: on a GPU. Never done if a handler on some rank has to see the model between two steps, or
   /// if TrainStep::can_defer_readback() is false.

@@ -2,11 +2,13 @@
 #include <gtest/gtest.h>
 
 #include <mutex>
+#include <set>
 
 #include "lehr/base/memory_meter.h"
 #include "lehr/mesh/thread_transport.h"
-#include "lehr/plan/one_device.h"
+#include "lehr/plan/forecast.h"
 #include "lehr/plan/plan.h"
+#include "lehr/plan/report.h"
 #include "test/plan/support.h"
 
 namespace lehr::plan {
@@ -34,7 +36,7 @@ double peak_of_run(const train::TrainConfig& config, int64_t ranks) {
     const MemoryMeter meter(at::kCPU);
     Logger quiet("", true);
     const auto specs = train::testing::specs();
-    train::Trainer trainer(config, {.specs = specs, .log = quiet, .transport = transport});
+    train::Trainer trainer(config, {.specs = specs, .log = quiet, .transport = transport, .forecast = forecast_step});
     trainer.run();
     const std::lock_guard lock(mutex);
     most = std::max(most, meter.peak());
@@ -48,20 +50,25 @@ double peak_of_run(const train::TrainConfig& config, int64_t ranks) {
 }
 
 // The peak that `lehr train` prints at its start.
-double told_peak(const train::TrainConfig& config) {
+double told_peak(const train::TrainConfig& config, int64_t ranks = 1) {
   const auto specs = train::testing::specs();
   const auto& spec = specs.at(config.model);
   const auto args = spec.build.model_args(config, spec.family, *data::load_tokenizer("byte", "tokenizer.path"));
-  return static_cast<double>(peak_on_one_device(config, spec, *args));
+  return static_cast<double>(forecast_step(config, spec, *args, ranks).peak);
+}
+
+Overrides selective(const char* option) {
+  return {{"activation_checkpoint.mode", "selective"}, {"activation_checkpoint.selective_ac_option", option}};
 }
 
 const std::vector<Case> kCases{
     {"dense", "qwen3", {}},
     {"dense, computed again", "qwen3", {{"activation_checkpoint.mode", "full"}}},
-    {"dense, every second layer computed again", "qwen3", {{"activation_checkpoint.selective_ac_option", "\"2\""}}},
+    {"dense, every second layer computed again", "qwen3", selective("\"2\"")},
+    {"dense, products of every second layer computed again", "qwen3", selective("\"op 2\"")},
     {"dense, all kept", "qwen3", {{"activation_checkpoint.mode", "none"}}},
-    {"dense, products computed again", "qwen3", {{"activation_checkpoint.selective_ac_option", "\"op\""}}},
-    {"experts, products computed again", "qwen3_moe", {{"activation_checkpoint.selective_ac_option", "\"op\""}}},
+    {"dense, products computed again", "qwen3", selective("\"op\"")},
+    {"experts, products computed again", "qwen3_moe", selective("\"op\"")},
     {"experts, all kept", "qwen3_moe", {{"activation_checkpoint.mode", "none"}}},
     {"dense, mixed", "qwen3", {{"training.mixed_precision_param", "bfloat16"}}},
     {"dense, mixed, on two threads", "qwen3", {{"training.mixed_precision_param", "bfloat16"}}, 1, 2},
@@ -115,14 +122,51 @@ TEST(PeakMemory, EqualsThatOfRuns) {
         config, specs.at(config.model), load_machine("cpu"), {.devices = one.ranks, .compare_schedules = false});
     const double measured = peak_of_run(config, one.ranks);
     EXPECT_NEAR(plan.peak_bytes(), measured, kTolerance * measured);
-    if (one.ranks == 1) {
-      EXPECT_NEAR(
-          told_peak(config),
-          plan.peak_bytes(),
-          1e-3 * plan.peak_bytes());  // a plan measures one of several identical layers
-    }
+    EXPECT_NEAR(
+        told_peak(plan.run.config, one.ranks),
+        plan.peak_bytes(),
+        1e-3 * plan.peak_bytes());  // a plan measures one of several identical layers
   }
   at::set_num_threads(threads);
+}
+
+// activation_checkpoint.mode = "auto": a plan for a machine recomputes what a run on that much memory does.
+TEST(PeakMemory, DecidesARunAndItsPlanAlike) {
+  const train::testing::Folder folder;
+  const auto config = train::testing::tiny_run(
+      folder.path(),
+      model_of(
+          "qwen3",
+          {{"model.args.max_position_embeddings", "1024"},
+           {"training.seq_len", "1024"},
+           {"training.global_batch_size", "2"},
+           {"checkpoint.enable", "false"}}));
+  const auto specs = train::testing::specs();
+  Machine machine = load_machine("cpu");
+  std::set<std::string> choices;
+  for (const char* option : {"none", "op 2", "op", "full"}) {
+    train::TrainConfig fitting = config;
+    fitting.activation_checkpoint = train::RecomputeCandidate{.name = option, .step = {}}.config();
+    machine.memory_gb = machine.reserved_gb + told_peak(fitting) * (1 + 1e-6) / 1e9;
+    const Plan plan = make_plan(config, specs.at(config.model), machine, {.compare_schedules = false});
+    EXPECT_EQ(plan.run.config.activation_checkpoint.policy().every, fitting.activation_checkpoint.policy().every);
+    EXPECT_EQ(plan.run.config.activation_checkpoint.mode, fitting.activation_checkpoint.mode) << option;
+    EXPECT_TRUE(plan.fits()) << option;
+    EXPECT_NE(report_text(plan).find("\nrecompute  " + plan.recompute), std::string::npos);
+    Logger quiet("", true);
+    const train::Trainer trainer(
+        config,
+        {.specs = specs,
+         .log = quiet,
+         .forecast = forecast_step,
+         .memory = static_cast<int64_t>(machine.usable_bytes())});
+    EXPECT_EQ(trainer.config().activation_checkpoint.mode, plan.run.config.activation_checkpoint.mode);
+    EXPECT_EQ(
+        trainer.config().activation_checkpoint.selective_ac_option,
+        plan.run.config.activation_checkpoint.selective_ac_option);
+    choices.insert(plan.recompute.substr(0, plan.recompute.find(':')));
+  }
+  EXPECT_EQ(choices.size(), 4) << "each choice was the best for some memory";
 }
 
 TEST(PeakMemory, FallsWithMoreRecompute) {
@@ -133,11 +177,8 @@ TEST(PeakMemory, FallsWithMoreRecompute) {
       return told_peak(train::testing::tiny_run(folder.path(), model_of(family, changes)));
     };
     const double nothing = peak({{"activation_checkpoint.mode", "none"}});
-    const auto selective = [&](const char* option) {
-      return peak({{"activation_checkpoint.selective_ac_option", option}});
-    };
-    const double some_products = selective("\"op 2\"");
-    const double products = selective("\"op\"");
+    const double some_products = peak(selective("\"op 2\""));
+    const double products = peak(selective("\"op\""));
     const double layers = peak({{"activation_checkpoint.mode", "full"}});
     EXPECT_LT(some_products, 0.97 * nothing) << family;
     EXPECT_LT(products, 0.97 * some_products) << family;

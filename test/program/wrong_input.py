@@ -145,6 +145,8 @@ config("batches do not divide", "global_batch_size = 2", "global_batch_size = 3"
 config("warm-up longer than the run", "warmup_steps = 1", "warmup_steps = 50", "warmup_steps", "50")
 config("products of every zeroth layer", "[training]", '[activation_checkpoint]\nmode = "selective"\n'
        'selective_ac_option = "op 0"\n[training]', "selective_ac_option", '"op n"', '"op 0"')
+config("an option that mode auto would ignore", "[training]", '[activation_checkpoint]\nselective_ac_option = "op"\n[training]',
+       "selective_ac_option", '"auto"', '"selective"')
 config("parallelism on one device", "[training]", "[parallelism]\ndata_parallel_shard_degree = 2\n[training]",
        "parallelism")
 os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":0:0"

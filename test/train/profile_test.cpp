@@ -80,7 +80,8 @@ double flops_of_a_step(const ActivationCheckpointConfig& checkpointing) {
   constexpr double kTokens = 4 * 32;
   constexpr double kPairs = 4 * 32 * 33 / 2.0;                          // pairs of a query and a visible key
   const double attention_forward = 2 * kPairs * 2 /*heads*/ * (8 + 8);  // of one layer
-  const bool layers_again = checkpointing.mode == "full", products_again = checkpointing.mode == "selective";
+  const nn::ActivationCheckpointing policy = checkpointing.policy();
+  const bool layers_again = policy.every > 0 && !policy.matmuls_only, products_again = policy.matmuls_only;
   const double again = layers_again     ? 2 * kLayer
                        : products_again ? kLayer - kOutputs
                                         : 0;  // matmuls of every second layer

@@ -1,0 +1,114 @@
+#include "lehr/train/run_recompute.h"
+
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <map>
+
+#include "lehr/base/error.h"
+#include "lehr/base/granted_memory.h"
+
+namespace lehr::train {
+
+namespace {
+constexpr double kUsed = 0.9;  // the rest is for what a forecast does not count: data, threads, fragments of the heap
+
+// Returns a row of numbers of each rank.
+at::Tensor gather(const Ranks& ranks, double first, double second) {
+  at::Tensor rows = at::zeros({ranks.world_size(), 2}, at::kDouble);  // a sum gathers them
+  const int64_t rank = ranks.context() != nullptr ? ranks.context()->rank() : 0;
+  rows[rank][0] = first;
+  rows[rank][1] = second;
+  ranks.sum_over_world(rows);
+  return rows;
+}
+
+// Returns the memory of the rank that has least. Ranks on one machine have equal shares.
+double least_of_ranks(const Ranks& ranks, double mine) {
+  const auto id = static_cast<double>(std::hash<std::string>{}(memory_domain()) >> 12);  // float64 holds it exactly
+  const at::Tensor rows = gather(ranks, id, mine);
+  const auto value = rows.accessor<double, 2>();
+  std::map<double, double> ranks_of;
+  for (int64_t rank = 0; rank < rows.size(0); ++rank) {
+    ++ranks_of[value[rank][0]];
+  }
+  double least = std::numeric_limits<double>::max();
+  for (int64_t rank = 0; rank < rows.size(0); ++rank) {
+    least = std::min(least, value[rank][1] / ranks_of[value[rank][0]]);
+  }
+  return least;
+}
+
+// Returns the bytes that this rank's machine grants; -1 if they are not known.
+double granted_here(const RunEnvironment& environment) {
+  if (environment.memory) {
+    return static_cast<double>(*environment.memory);
+  }
+  try {
+    return kUsed * static_cast<double>(granted_memory().bytes);
+  } catch (const Error&) {
+    return -1;  // not thrown: the other ranks wait for this one's number
+  }
+}
+
+// Why there can be no forecast; empty if there can.
+std::string why_none(const Run& run, const RunEnvironment& environment) {
+  if (!run.device.is_cpu()) {
+    return "the memory of a step on a GPU is not predicted exactly";
+  }
+  if (run.config.parallelism.fsdp_cpu_offload) {
+    return "the memory of a step with parallelism.fsdp_cpu_offload is not predicted";
+  }
+  return environment.forecast ? "" : "the memory of a step is not predicted";
+}
+
+RunRecompute usual(Run& run, const std::string& reason) {
+  const RecomputeCandidate candidate{.name = "op 2"};
+  run.config.activation_checkpoint = candidate.config();
+  return {.line = fmt::format("\"{}\": {}", candidate.name, reason)};
+}
+
+// The main rank's part: forecasts and chooses.
+RunRecompute choose(Run& run, const RunEnvironment& environment, double granted) {
+  try {
+    const RecomputeChoice choice =
+        choose_recompute(run.config, static_cast<int64_t>(granted), [&](const TrainConfig& config) {
+          return environment.forecast(config, run.spec, *run.args, run.ranks.world_size());
+        });
+    run.config.activation_checkpoint = choice.best().config();
+    return {.line = choice.describe(), .forecast = choice.best().step, .fits = choice.fits};
+  } catch (const std::exception& problem) {
+    return usual(run, fmt::format("the memory of a step cannot be predicted: {}", problem.what()));
+  }
+}
+}  // namespace
+
+RunRecompute choose_for_run(Run& run, const RunEnvironment& environment) {
+  if (run.config.activation_checkpoint.mode != "auto") {
+    return {};
+  }
+  if (const std::string reason = why_none(run, environment); !reason.empty()) {
+    return usual(run, reason);
+  }
+  const double granted = least_of_ranks(run.ranks, granted_here(environment));
+  if (granted < 0) {
+    return usual(run, "the memory that the system grants is not known");
+  }
+  RunRecompute made;
+  double index = 0;
+  const auto& names = recompute_candidates();
+  if (run.ranks.is_main()) {
+    made = choose(run, environment, granted);
+    const auto& taken = run.config.activation_checkpoint;
+    const std::string name = taken.mode == "selective" ? taken.selective_ac_option : taken.mode;
+    index = static_cast<double>(std::find(names.begin(), names.end(), name) - names.begin());
+  }
+  const at::Tensor sum = gather(run.ranks, index, 0).sum(0);
+  run.config.activation_checkpoint =
+      RecomputeCandidate{.name = names.at(static_cast<size_t>(sum[0].item<double>())), .step = {}}.config();
+  return made;
+}
+
+}  // namespace lehr::train

@@ -1,0 +1,25 @@
+// Resolves activation_checkpoint.mode = "auto" at the start of a run.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "lehr/train/recompute_choice.h"
+#include "lehr/train/run.h"
+
+namespace lehr::train {
+
+/// What a run recomputes in backward, and why.
+struct RunRecompute {
+  std::string line = {};                      ///< For the start-up report; empty unless the mode is "auto".
+  std::optional<StepForecast> forecast = {};  ///< Of the choice, on the main rank, if there is one.
+  bool fits = true;
+};
+
+/// Replaces mode "auto" in `run.config` by a choice of choose_recompute. The memory granted is nine tenths of what the
+/// system leaves (base/granted_memory.h), shared by the ranks of a machine; the least of all ranks counts, and the main
+/// rank chooses for all. Without a forecast (for a GPU, with fsdp_cpu_offload, or for a model that cannot run on meta)
+/// the choice is "op 2". All ranks call it together, before the model is built.
+RunRecompute choose_for_run(Run& run, const RunEnvironment& environment);
+
+}  // namespace lehr::train
