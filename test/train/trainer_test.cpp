@@ -352,7 +352,8 @@ TEST(Trainer, ReportsTheMemoryOfAStepAndOfSaves) {
   ::testing::internal::CaptureStderr();
   Logger log;
   const auto list = testing::specs();
-  Trainer trainer(config, {.specs = list, .log = log, .forecast = [](const auto&...) { return StepForecast{.peak = 3LL << 30}; }});
+  Trainer trainer(
+      config, {.specs = list, .log = log, .forecast = [](const auto&...) { return StepForecast{.peak = 3LL << 30}; }});
   const auto parameters = static_cast<double>(nn::count_parameters(trainer.model()));
   const std::string report = ::testing::internal::GetCapturedStderr();
   EXPECT_THAT(report, HasSubstr("3 GiB of tensors at most in a step, of which "));
