@@ -169,22 +169,25 @@ TEST(MakePlan, MfuIsThatOfTheMeasuredFlops) {
 
 TEST(MakePlan, MemoryFitsUntilTheDeviceIsTooSmall) {
   Machine machine = load_machine("cpu");
-  const Plan roomy = plan_of(model_of("qwen3"), machine);
+  // "auto" would recompute to fit.
+  const auto overrides = model_of("qwen3", {{"activation_checkpoint.mode", "none"}});
+  const Plan roomy = plan_of(overrides, machine);
   EXPECT_TRUE(roomy.fits());
   const double peak = roomy.peak_bytes();
   machine.reserved_gb = 0;
   machine.memory_gb = 1.001 * peak / 1e9;
-  EXPECT_TRUE(plan_of(model_of("qwen3"), machine).fits());
+  EXPECT_TRUE(plan_of(overrides, machine).fits());
   machine.memory_gb = 0.999 * peak / 1e9;
-  const Plan tight = plan_of(model_of("qwen3"), machine);
+  const Plan tight = plan_of(overrides, machine);
   EXPECT_FALSE(tight.fits());
   EXPECT_THAT(report_text(tight), HasSubstr("DOES NOT FIT"));
 }
 
 TEST(MakePlan, MemoryOnOneDeviceIsThatOfTheMeasurement) {
-  const testing::Planned planned(model_of("qwen3"));
+  const auto overrides = model_of("qwen3", {{"activation_checkpoint.mode", "selective"}});
+  const testing::Planned planned(overrides);
   const StageMeasurement measured = planned.on_meta();
-  const Plan plan = plan_of(model_of("qwen3"), load_machine("cpu"));
+  const Plan plan = plan_of(overrides, load_machine("cpu"));
   // The peak of the first backward includes its own gradients; for later ones they are memory at rest.
   const double wanted = static_cast<double>(
       measured.at_rest() + plan.run.microbatches * measured.batch_bytes +

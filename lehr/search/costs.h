@@ -1,0 +1,65 @@
+// What each variant costs: parameters, memory and FLOPs in closed form, and time measured on this machine.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "lehr/descriptor/block_account.h"
+#include "lehr/search/library.h"
+
+namespace lehr::search {
+
+/// The costs that a budget can limit.
+enum class CostKind { parameters, active_parameters, memory, kv_cache, prefill_flops, decode_flops, prefill_seconds };
+
+inline constexpr CostKind kCostKinds[] = {
+    CostKind::parameters,
+    CostKind::active_parameters,
+    CostKind::memory,
+    CostKind::kv_cache,
+    CostKind::prefill_flops,
+    CostKind::decode_flops,
+    CostKind::prefill_seconds};
+
+/// Returns the key in [budget]: "parameters", "memory", ...
+const char* name_of(CostKind kind);
+/// Returns the value with its unit: "1.2 M", "340 MiB", "12.5 ms".
+std::string with_unit(CostKind kind, double value);
+
+/// Costs of a part of a model.
+struct Cost {
+  descriptor::Account account;
+  double prefill_seconds = 0;  ///< Of one sequence of Workload::num_tokens tokens; 0 if it was not measured.
+
+  double of(CostKind kind) const;
+  Cost& operator+=(const Cost& other);
+};
+
+/// The costs of all variants of a space. They are sums over sub-blocks, so that of a child is the sum of its parts.
+struct CostTable {
+  Cost fixed;                                      ///< Embeddings, final norm and head.
+  std::vector<std::vector<Cost>> attention, ffn;  ///< By layer and variant.
+
+  const Cost& of(const Place& place) const;
+  Cost of(const Choice& choice) const;
+};
+
+/// Returns the closed-form costs. Throws a usage error for a family without them.
+CostTable count_costs(const Library& library, const descriptor::Workload& work);
+
+/// Adds measured times. A sub-block's time is the slope between N and 2 N calls of a layer that has no other sub-block,
+/// and so leaves out what every call costs; the smallest of `rounds` slopes counts, since noise only adds. Sub-blocks
+/// of one shape are measured once. `work.num_tokens` random tokens are the input.
+void measure_times(
+    CostTable& table,
+    const Library& library,
+    const descriptor::Workload& work,
+    int64_t rounds,
+    const std::function<void(int64_t done, int64_t all)>& progress);
+
+/// Measures the prefill time of a whole child in the same way.
+double measure_child_seconds(
+    const Library& library, const Choice& choice, const descriptor::Workload& work, int64_t rounds);
+
+}  // namespace lehr::search

@@ -1,0 +1,55 @@
+// Local distillation (BLD of Puzzle, arXiv 2411.19146): each variant is trained to reproduce its layer of the teacher.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "lehr/base/fields.h"
+#include "lehr/search/library.h"
+#include "lehr/train/batches.h"
+#include "lehr/train/task.h"
+
+namespace lehr::search {
+
+/// The section [local_distillation].
+struct LocalDistillationConfig {
+  int64_t steps = 200;
+  double lr = 1e-3;
+  double weight_decay = 0;
+  double max_norm = 1;
+  void fields(FieldVisitor& v);
+};
+
+struct LocalDistillationProgress {
+  int64_t step = 0;
+  int64_t steps = 0;
+  double loss = 0;  ///< Mean over the variants, of this step.
+};
+
+/// The normalised error of a variant before and after its training.
+struct LocalDistillationResult {
+  Place place;
+  double first_loss = 0;
+  double last_loss = 0;
+};
+
+/// Trains all variants that have weights, in one pass over `batches` (as many as steps), and sets them in the library.
+///
+/// Variant c of a layer whose teacher maps x to o_p minimises |o_c - o_p|^2 / |o_p|^2 over the tokens of a batch, where
+/// x is the teacher's own input and the other sub-block of the layer is the teacher's (the decoupled form). Each variant
+/// has an AdamW of its own, a cosine schedule, and its gradient's norm is clipped. No gradient passes between layers, so
+/// a variant gets the same bits whichever others are trained beside it. Memory: the teacher, and for each variant its
+/// layer's weights, and gradients and moments of the sub-block. Throws a runtime error for a loss that is not finite.
+std::vector<LocalDistillationResult> distil_locally(
+    Library& library,
+    const std::vector<Place>& places,
+    const train::TrainTask& task,
+    train::BatchStream& batches,
+    const LocalDistillationConfig& config,
+    const std::function<void(const LocalDistillationProgress&)>& progress);
+
+/// The variants that distil_locally can train: those with weights of their own.
+std::vector<Place> trainable_variants(const SearchSpace& space);
+
+}  // namespace lehr::search

@@ -1,0 +1,213 @@
+#include "lehr/search/scores.h"
+
+#include <fstream>
+#include <span>
+#include <utility>
+
+#include "lehr/base/crc32c.h"
+#include "lehr/base/error.h"
+#include "lehr/base/json.h"
+#include "lehr/train/step.h"
+
+namespace lehr::search {
+
+namespace {
+Node to_node(const std::string& key, const DivergenceSums& sums) {
+  Node node = Node::make_table();
+  node.set("key", Node(key));
+  node.set("tokens", Node(sums.tokens));
+  node.set("kl", Node(sums.kl));
+  node.set("nll", Node(sums.nll));
+  node.set("agreement", Node(sums.agreement));
+  node.set("cosine", Node(sums.cosine));
+  node.set("mse", Node(sums.mse));
+  return node;
+}
+
+DivergenceSums from_node(const Node& node) {
+  return {
+      .tokens = node.at("tokens").as_int(),
+      .kl = node.at("kl").as_double(),
+      .nll = node.at("nll").as_double(),
+      .agreement = node.at("agreement").as_double(),
+      .cosine = node.at("cosine").as_double(),
+      .mse = node.at("mse").as_double()};
+}
+
+uint32_t checksum(const at::Tensor& tensor) {
+  const at::Tensor here = tensor.cpu().contiguous();
+  return crc32c(std::as_bytes(std::span(static_cast<const char*>(here.const_data_ptr()), here.nbytes())));
+}
+
+// Identifies the content of a batch, regardless of its place in the data.
+std::string key_of(const train::Batch& batch) {
+  std::string key;
+  for (const auto& [name, tensor] : batch) {
+    key += fmt::format("{}{:08x}", key.empty() ? "" : " ", checksum(tensor));
+  }
+  return key;
+}
+
+std::string key_of(const Library& library, const Place& place) {
+  const Variant& variant = at(library.space(), place);
+  uint32_t weights = 0;
+  if (const SubblockTensors* trained = library.trained(place); trained != nullptr) {
+    for (const auto& [name, tensor] : *trained) {
+      weights = weights * 31 + checksum(tensor);
+    }
+  }
+  // The parts that a variant keeps, not only their number.
+  std::string kept;
+  for (const auto* list : {&variant.keeps.kv_heads, &variant.keeps.ffn_channels, &variant.keeps.experts}) {
+    kept += fmt::format("{},", fmt::join(*list, " "));
+  }
+  for (const auto& channels : variant.keeps.expert_channels) {
+    kept += fmt::format("{},", fmt::join(channels, " "));
+  }
+  const uint32_t parts = crc32c(std::as_bytes(std::span(kept)));
+  return fmt::format("{}, parts {:08x}, weights {:08x}", describe(library.space(), place), parts, weights);
+}
+
+std::vector<Piece> layers_of(const Library& library, const Choice& choice) {
+  std::vector<Piece> layers;
+  for (int64_t layer = 0; layer < library.pieces().num_layers(); ++layer) {
+    layers.push_back(library.layer(
+        layer, choice.of(layer, train::Subblock::attention), choice.of(layer, train::Subblock::ffn)));
+  }
+  return layers;
+}
+}  // namespace
+
+ScoreRecords::ScoreRecords(std::filesystem::path file) : file_(std::move(file)) {
+  std::ifstream lines(file_);
+  std::string complete;  // without a line that was cut off
+  for (std::string line; std::getline(lines, line) && !lines.eof();) {
+    const Node node = parse_json(line, file_.string());
+    records_[node.at("key").as_string()] = from_node(node);
+    complete += line + "\n";
+  }
+  std::error_code error;
+  if (const auto size = std::filesystem::file_size(file_, error); !error && size != complete.size()) {
+    std::filesystem::resize_file(file_, complete.size());
+  }
+}
+
+const DivergenceSums* ScoreRecords::find(const std::string& key) const {
+  const auto found = records_.find(key);
+  return found == records_.end() ? nullptr : &found->second;
+}
+
+void ScoreRecords::add(const std::string& key, const DivergenceSums& sums) {
+  std::ofstream out(file_, std::ios::app);
+  out << to_json(to_node(key, sums)) + "\n" << std::flush;
+  if (!out) {
+    fail_runtime("{}: cannot be written; is the disk full?", file_.string());
+  }
+  records_[key] = sums;
+}
+
+TeacherPass::TeacherPass(
+    const Piece& embeddings, const std::vector<Piece>& layers, const Piece& head, const nn::ModelInputs& inputs)
+    : layers_(layers), head_(head), inputs_(inputs) {
+  inputs_of_layers_.push_back(run_piece(embeddings, inputs_, {}));
+  for (const Piece& layer : layers_) {
+    inputs_of_layers_.push_back(run(layer, inputs_of_layers_.back()));
+  }
+  output_ = run_piece(head_, inputs_, inputs_of_layers_.back());
+}
+
+at::Tensor TeacherPass::run(const Piece& piece, const at::Tensor& hidden_states) {
+  ++layer_forwards_;
+  return run_piece(piece, inputs_, hidden_states);
+}
+
+at::Tensor TeacherPass::with(int64_t layer, const Piece& piece) {
+  at::Tensor hidden_states = run(piece, input(layer));
+  for (auto after = static_cast<size_t>(layer) + 1; after < layers_.size(); ++after) {
+    hidden_states = run(layers_[after], hidden_states);
+  }
+  return run_piece(head_, inputs_, hidden_states);
+}
+
+SpaceScores score_space(
+    const Library& library,
+    const HeldOut& data,
+    const std::string& identity,
+    ScoreRecords& records,
+    const std::function<void(int64_t done, int64_t all)>& progress) {
+  const at::NoGradGuard no_grad;
+  const at::Device device = library.pieces().device();
+  const std::vector<Place> places = alternatives(library.space());
+  std::vector<std::string> keys;
+  for (const Place& place : places) {
+    keys.push_back(key_of(library, place));
+  }
+  SpaceScores scores;
+  for (const Place& place : places) {
+    scores.of.emplace_back(place, DivergenceSums());
+  }
+  std::vector<train::Batch> batches;
+  for (const auto stream = data.open(); auto batch = stream->next();) {
+    batches.push_back(std::move(*batch));
+  }
+  require(!batches.empty(), "search: there is no held-out data to measure variants on; set data.validation_fraction");
+
+  // Opened only if something has to be measured.
+  Piece embeddings, head;
+  std::vector<Piece> layers;
+  const auto all = static_cast<int64_t>(batches.size() * (places.size() + 1));
+  int64_t done = 0;
+  for (const train::Batch& batch : batches) {
+    const std::string prefix = identity + ", batch " + key_of(batch) + ", ";
+    std::optional<TeacherPass> teacher;
+    train::Batch local;
+    nn::ModelInputs inputs;
+    const auto record = [&](const std::string& key, const std::function<at::Tensor()>& hidden_states) {
+      const DivergenceSums* known = records.find(prefix + key);
+      if (known == nullptr) {
+        if (!teacher) {
+          if (!head) {
+            embeddings = library.embeddings();
+            head = library.head();
+            layers = layers_of(library, teacher_choice(library.space()));
+          }
+          local = train::to_device(train::Ranks().positions_of(batch), device);
+          inputs = data.task.build_forward_inputs(local);
+          teacher.emplace(embeddings, layers, head, inputs);
+        }
+        const int64_t before = teacher->layer_forwards();
+        records.add(prefix + key, divergence(*head, teacher->output(), hidden_states(), local.at("labels")));
+        scores.layer_forwards += teacher->layer_forwards() - before;
+        scores.layer_forwards_without_reuse += library.pieces().num_layers();
+        known = records.find(prefix + key);
+      }
+      progress(++done, all);
+      return *known;
+    };
+    scores.teacher += record("teacher", [&] { return teacher->output(); });
+    for (size_t i = 0; i < places.size(); ++i) {
+      scores.of[i].second +=
+          record(keys[i], [&] { return teacher->with(places[i].layer, library.layer(places[i])); });
+    }
+  }
+  require(scores.teacher.tokens > 0, "search: the held-out data has no token with a label");
+  return scores;
+}
+
+DivergenceSums measure(const Library& library, const HeldOut& data, const Choice& choice) {
+  const at::NoGradGuard no_grad;
+  const Piece embeddings = library.embeddings(), head = library.head();
+  const std::vector<Piece> teacher = layers_of(library, teacher_choice(library.space()));
+  const std::vector<Piece> child = layers_of(library, choice);
+  DivergenceSums sums;
+  for (const auto stream = data.open(); const auto batch = stream->next();) {
+    const train::Batch local = train::to_device(train::Ranks().positions_of(*batch), library.pieces().device());
+    const nn::ModelInputs inputs = data.task.build_forward_inputs(local);
+    const TeacherPass of_teacher(embeddings, teacher, head, inputs);
+    const TeacherPass of_child(embeddings, child, head, inputs);
+    sums += divergence(*head, of_teacher.output(), of_child.output(), local.at("labels"));
+  }
+  return sums;
+}
+
+}  // namespace lehr::search

@@ -1,0 +1,89 @@
+// Replace-one scores: each variant is put into the teacher, alone, and the whole model is measured on held-out text.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lehr/search/divergence.h"
+#include "lehr/search/library.h"
+#include "lehr/train/batches.h"
+#include "lehr/train/task.h"
+
+namespace lehr::search {
+
+/// The measurements of every variant, by the content that they are made of: a variant, its weights and a batch. Each
+/// is appended to a file as soon as it exists, so a search that was stopped continues, and one with a larger space
+/// measures only what is new.
+class ScoreRecords {
+ public:
+  /// Reads the file if it exists; an incomplete last line is ignored.
+  explicit ScoreRecords(std::filesystem::path file);
+
+  const DivergenceSums* find(const std::string& key) const;
+  void add(const std::string& key, const DivergenceSums& sums);
+  size_t size() const { return records_.size(); }
+
+ private:
+  std::filesystem::path file_;
+  std::map<std::string, DivergenceSums> records_;
+};
+
+/// The teacher's forward of one batch, with the hidden states before each layer: the prefixes that candidates share.
+class TeacherPass {
+ public:
+  /// `layers` are the teacher's, in order.
+  TeacherPass(
+      const Piece& embeddings, const std::vector<Piece>& layers, const Piece& head, const nn::ModelInputs& inputs);
+
+  /// Returns the hidden states (B, T, H) after the final norm of the model in which `piece` stands in for the layer.
+  at::Tensor with(int64_t layer, const Piece& piece);
+  /// Returns the hidden states that layer `index` reads; index num_layers: that the final norm reads.
+  const at::Tensor& input(int64_t index) const { return inputs_of_layers_.at(static_cast<size_t>(index)); }
+  /// Returns the teacher's own hidden states after the final norm.
+  const at::Tensor& output() const { return output_; }
+  /// Number of layers that ran so far.
+  int64_t layer_forwards() const { return layer_forwards_; }
+
+ private:
+  at::Tensor run(const Piece& piece, const at::Tensor& hidden_states);
+
+  const std::vector<Piece>& layers_;
+  const Piece& head_;
+  const nn::ModelInputs& inputs_;
+  std::vector<at::Tensor> inputs_of_layers_;
+  at::Tensor output_;
+  int64_t layer_forwards_ = 0;
+};
+
+/// The data of a measurement.
+struct HeldOut {
+  const train::TrainTask& task;
+  std::function<std::unique_ptr<train::BatchStream>()> open;  ///< The same batches each time.
+};
+
+/// The scores of a space: per token, means over all batches.
+struct SpaceScores {
+  DivergenceSums teacher;                            ///< Its nll; the divergences are 0.
+  std::vector<std::pair<Place, DivergenceSums>> of;  ///< In the order of alternatives().
+  int64_t layer_forwards = 0;                        ///< In this call; 0 if all records existed.
+  int64_t layer_forwards_without_reuse = 0;          ///< If each candidate had run from the embeddings.
+};
+
+/// Measures the variants that `records` lacks. A batch is measured for all of them before the next one, so the memory
+/// beside the teacher and one layer is that of the hidden states of one batch, once per layer. `identity` identifies
+/// the teacher and its trained variants. `progress` gets the number of measurements done, and of all.
+SpaceScores score_space(
+    const Library& library,
+    const HeldOut& data,
+    const std::string& identity,
+    ScoreRecords& records,
+    const std::function<void(int64_t done, int64_t all)>& progress);
+
+/// Measures a whole child against the teacher.
+DivergenceSums measure(const Library& library, const HeldOut& data, const Choice& choice);
+
+}  // namespace lehr::search

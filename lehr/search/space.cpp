@@ -1,0 +1,284 @@
+#include "lehr/search/space.h"
+
+#include <algorithm>
+#include <functional>
+#include <set>
+
+#include "lehr/base/error.h"
+#include "lehr/prune/choose.h"
+
+namespace lehr::search {
+
+namespace {
+using descriptor::AttentionSubblock;
+using descriptor::BlockConfig;
+using descriptor::FFNSubblock;
+using descriptor::MoESubblock;
+using train::Subblock;
+
+// Shares of a width that a search tries by itself, as in Puzzle's space without its closest neighbours.
+constexpr double kShares[] = {0.75, 0.5, 0.25, 0.125};
+// Widths are multiples of this, which matrix kernels and tensor parallelism like.
+constexpr int64_t kWidthStep = 8;
+
+std::vector<int64_t> derived_widths(int64_t width) {
+  std::vector<int64_t> sizes;
+  for (const double share : kShares) {
+    const auto rounded = static_cast<int64_t>(share * static_cast<double>(width)) / kWidthStep * kWidthStep;
+    if (rounded > 0 && rounded < width && (sizes.empty() || sizes.back() != rounded)) {
+      sizes.push_back(rounded);
+    }
+  }
+  return sizes;
+}
+
+std::vector<int64_t> derived_heads(int64_t heads) {
+  std::vector<int64_t> sizes;
+  for (int64_t size = heads - 1; size > 0; --size) {
+    if (heads % size == 0) {
+      sizes.push_back(size);
+    }
+  }
+  return sizes;
+}
+
+std::vector<int64_t> derived_experts(const MoESubblock& moe) {
+  std::vector<int64_t> sizes;
+  for (const double share : kShares) {
+    const auto size = static_cast<int64_t>(share * static_cast<double>(moe.num_local_experts));
+    if (size >= moe.num_experts_per_tok && size < moe.num_local_experts && (sizes.empty() || sizes.back() != size)) {
+      sizes.push_back(size);
+    }
+  }
+  return sizes;
+}
+
+// The sizes to try in a layer, largest first: the listed ones that are smaller than its own, or derived ones.
+std::vector<int64_t> sizes_below(
+    const std::vector<int64_t>& listed, int64_t own, const std::function<std::vector<int64_t>()>& derived) {
+  if (listed.empty()) {
+    return derived();
+  }
+  const std::set<int64_t, std::greater<>> sorted(listed.begin(), listed.end());
+  std::vector<int64_t> sizes;
+  std::copy_if(sorted.begin(), sorted.end(), std::back_inserter(sizes), [own](int64_t size) { return size < own; });
+  return sizes;
+}
+
+// Adds the variants of one layer.
+class LayerBuilder {
+ public:
+  LayerBuilder(
+      const SpaceConfig& config, const std::vector<BlockConfig>& teacher, const prune::Scores& scores, size_t layer)
+      : config_(config), teacher_(teacher), scores_(scores), layer_(layer) {}
+
+  LayerSpace build() {
+    LayerSpace space;
+    const BlockConfig& block = teacher_[layer_];
+    const Variant own{.name = "teacher", .keeps = {}, .block = block};
+    space.attention.push_back(own);
+    space.ffn.push_back(own);
+    space.attention.front().is_no_op = block.attention_is_no_op();
+    space.ffn.front().is_no_op = block.ffn_is_no_op();
+    if (const auto* attention = std::get_if<AttentionSubblock>(&block.attention)) {
+      add_heads(space.attention, attention->num_key_value_heads);
+      add_no_op(space.attention, config_.attention_no_op, {.no_attention = true});
+    }
+    if (const auto* ffn = std::get_if<FFNSubblock>(&block.ffn)) {
+      add_widths(space.ffn, ffn->intermediate_size);
+    }
+    if (const auto* moe = std::get_if<MoESubblock>(&block.ffn)) {
+      add_experts(space.ffn, *moe);
+    }
+    if (!block.ffn_is_no_op()) {
+      add_no_op(space.ffn, config_.ffn_no_op, {.no_ffn = true});
+    }
+    return space;
+  }
+
+ private:
+  void add(std::vector<Variant>& variants, const std::string& name, const prune::LayerKeeps& keeps) const {
+    prune::Pruning one{.layers = std::vector<prune::LayerKeeps>(teacher_.size())};
+    one.layers[layer_] = keeps;
+    variants.push_back(
+        {.name = name,
+         .keeps = keeps,
+         .block = prune::child_blocks(one, teacher_, "space: ")[layer_],
+         .is_no_op = keeps.no_attention || keeps.no_ffn});
+  }
+
+  void add_chosen(std::vector<Variant>& variants, const std::string& name, prune::PruneOptions options) const {
+    options.layers = {static_cast<int64_t>(layer_)};
+    add(variants, name, prune::choose(options, teacher_, &scores_).layers[layer_]);
+  }
+
+  void add_no_op(std::vector<Variant>& variants, bool wanted, const prune::LayerKeeps& keeps) const {
+    if (wanted) {
+      add(variants, "no-op", keeps);
+    }
+  }
+
+  void add_heads(std::vector<Variant>& variants, int64_t own) const {
+    if (!config_.sizes) {
+      return;
+    }
+    for (const int64_t size : sizes_below(config_.kv_heads, own, [own] { return derived_heads(own); })) {
+      require(
+          own % size == 0, "space.kv_heads: {} does not divide the {} KV heads of layer {}", size, own, layer_);
+      add_chosen(variants, fmt::format("kv_heads {}", size), {.kv_heads = size});
+    }
+  }
+
+  void add_widths(std::vector<Variant>& variants, int64_t own) const {
+    if (!config_.sizes) {
+      return;
+    }
+    for (const int64_t size : sizes_below(config_.ffn_widths, own, [own] { return derived_widths(own); })) {
+      add_chosen(variants, fmt::format("ffn_width {}", size), {.ffn_width = size});
+    }
+  }
+
+  // All pairs of a number of experts and their width, but the teacher's.
+  void add_experts(std::vector<Variant>& variants, const MoESubblock& moe) const {
+    if (!config_.sizes) {
+      return;
+    }
+    auto counts = sizes_below(config_.experts, moe.num_local_experts, [&] { return derived_experts(moe); });
+    auto widths = sizes_below(
+        config_.expert_widths, moe.expert_intermediate_dim, [&] { return derived_widths(moe.expert_intermediate_dim); });
+    counts.insert(counts.begin(), moe.num_local_experts);
+    widths.insert(widths.begin(), moe.expert_intermediate_dim);
+    for (const int64_t count : counts) {
+      for (const int64_t width : widths) {
+        prune::PruneOptions options;
+        std::string name;
+        if (count < moe.num_local_experts) {
+          require(
+              count >= moe.num_experts_per_tok,
+              "space.experts: {} are fewer than the {} experts of each token in layer {}",
+              count,
+              moe.num_experts_per_tok,
+              layer_);
+          options.experts = count;
+          name = fmt::format("experts {}", count);
+        }
+        if (width < moe.expert_intermediate_dim) {
+          options.expert_width = width;
+          name += fmt::format("{}expert_width {}", name.empty() ? "" : ", ", width);
+        }
+        if (!name.empty()) {
+          add_chosen(variants, name, options);
+        }
+      }
+    }
+  }
+
+  const SpaceConfig& config_;
+  const std::vector<BlockConfig>& teacher_;
+  const prune::Scores& scores_;
+  size_t layer_;
+};
+
+constexpr Subblock kSubblocks[] = {Subblock::attention, Subblock::ffn};
+}  // namespace
+
+void SpaceConfig::fields(FieldVisitor& v) {
+  v.optional("kv_heads", kv_heads, "Numbers of KV heads to try; not given: all divisors of a layer's.", positive());
+  v.optional(
+      "ffn_widths",
+      ffn_widths,
+      "Widths of feed-forward blocks to try; not given: 3/4, 1/2, 1/4 and 1/8 of a layer's, in steps of 8.",
+      positive());
+  v.optional(
+      "experts", experts, "Numbers of experts to try; not given: the same shares, at least those of a token.", positive());
+  v.optional(
+      "expert_widths", expert_widths, "Widths of experts to try; not given: the same shares, in steps of 8.", positive());
+  v.optional("attention_no_op", attention_no_op, "Try layers without attention.");
+  v.optional("ffn_no_op", ffn_no_op, "Try layers without a feed-forward block.");
+  v.optional("sizes", sizes, "Try smaller sub-blocks. false: only layers without a sub-block.");
+}
+
+const Variant& at(const SearchSpace& space, const Place& place) {
+  return space.at(static_cast<size_t>(place.layer)).of(place.subblock).at(place.variant);
+}
+
+std::vector<Place> alternatives(const SearchSpace& space) {
+  std::vector<Place> places;
+  for (size_t layer = 0; layer < space.size(); ++layer) {
+    for (const Subblock subblock : kSubblocks) {
+      for (size_t variant = 1; variant < space[layer].of(subblock).size(); ++variant) {
+        places.push_back({static_cast<int64_t>(layer), subblock, variant});
+      }
+    }
+  }
+  return places;
+}
+
+std::string describe(const SearchSpace& space, const Place& place) {
+  return fmt::format("layer {} {}: {}", place.layer, train::name_of(place.subblock), at(space, place).name);
+}
+
+size_t& Choice::of(const Place& place) {
+  return (place.subblock == Subblock::attention ? attention : ffn).at(static_cast<size_t>(place.layer));
+}
+
+size_t Choice::of(int64_t layer, Subblock subblock) const {
+  return (subblock == Subblock::attention ? attention : ffn).at(static_cast<size_t>(layer));
+}
+
+Choice teacher_choice(const SearchSpace& space) {
+  return {.attention = std::vector<size_t>(space.size(), 0), .ffn = std::vector<size_t>(space.size(), 0)};
+}
+
+prune::Pruning pruning_of(const SearchSpace& space, const Choice& choice) {
+  prune::Pruning pruning;
+  for (size_t layer = 0; layer < space.size(); ++layer) {
+    prune::LayerKeeps keeps = space[layer].ffn.at(choice.ffn[layer]).keeps;
+    const prune::LayerKeeps& attention = space[layer].attention.at(choice.attention[layer]).keeps;
+    keeps.no_attention = attention.no_attention;
+    keeps.kv_heads = attention.kv_heads;
+    keeps.averaged_kv_heads = attention.averaged_kv_heads;
+    pruning.layers.push_back(std::move(keeps));
+  }
+  return pruning;
+}
+
+std::vector<BlockConfig> blocks_of(const SearchSpace& space, const Choice& choice) {
+  std::vector<BlockConfig> blocks;
+  for (size_t layer = 0; layer < space.size(); ++layer) {
+    blocks.push_back(
+        {.attention = space[layer].attention.at(choice.attention[layer]).block.attention,
+         .ffn = space[layer].ffn.at(choice.ffn[layer]).block.ffn});
+  }
+  return blocks;
+}
+
+SearchSpace make_space(
+    const SpaceConfig& config, const std::vector<BlockConfig>& teacher, const prune::Scores& scores) {
+  SearchSpace space;
+  for (size_t layer = 0; layer < teacher.size(); ++layer) {
+    space.push_back(LayerBuilder(config, teacher, scores, layer).build());
+  }
+  require(
+      !alternatives(space).empty(),
+      "space: there is nothing to choose from: no layer has a sub-block that may be removed or made smaller; widen "
+      "[space]");
+  return space;
+}
+
+std::vector<prune::Kind> needed_scores(const SpaceConfig& config, const std::vector<BlockConfig>& teacher) {
+  std::set<prune::Kind> kinds;
+  for (const BlockConfig& block : teacher) {
+    if (!block.attention_is_no_op()) {
+      kinds.insert(prune::Kind::kv_heads);
+    }
+    if (block.is_moe()) {
+      kinds.insert({prune::Kind::experts, prune::Kind::expert_channels});
+    } else if (!block.ffn_is_no_op()) {
+      kinds.insert(prune::Kind::ffn_channels);
+    }
+  }
+  return config.sizes ? std::vector<prune::Kind>(kinds.begin(), kinds.end()) : std::vector<prune::Kind>();
+}
+
+}  // namespace lehr::search

@@ -1,0 +1,97 @@
+// The alternatives of each sub-block of a trained model: what a search chooses from.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lehr/base/fields.h"
+#include "lehr/descriptor/block_config.h"
+#include "lehr/prune/pruning.h"
+#include "lehr/prune/scores.h"
+#include "lehr/train/replacements.h"
+
+namespace lehr::search {
+
+/// The section [space]: the sizes that each layer may get. A size that a layer has already, or that is larger, is left
+/// out there; an empty list of a kind means sizes derived from the layer's own ("auto").
+struct SpaceConfig {
+  std::vector<int64_t> kv_heads = {};
+  std::vector<int64_t> ffn_widths = {};
+  std::vector<int64_t> experts = {};
+  std::vector<int64_t> expert_widths = {};
+  bool attention_no_op = true;
+  bool ffn_no_op = true;
+  bool sizes = true;  ///< False: only no-ops.
+  void fields(FieldVisitor& v);
+};
+
+/// One alternative of a sub-block.
+struct Variant {
+  std::string name;            ///< "teacher", "kv_heads 1", "ffn_width 96", "experts 4, width 32", "no-op".
+  prune::LayerKeeps keeps;     ///< Its parts of the teacher's sub-block; all for the teacher's own.
+  descriptor::BlockConfig block;  ///< The teacher's layer with this sub-block.
+  bool is_no_op = false;
+
+  bool is_teacher() const { return keeps.keeps_all(); }
+};
+
+/// The alternatives of a layer. The first of each is the teacher's own sub-block; if that is a no-op, it is the only one.
+struct LayerSpace {
+  std::vector<Variant> attention;
+  std::vector<Variant> ffn;
+
+  const std::vector<Variant>& of(train::Subblock subblock) const {
+    return subblock == train::Subblock::attention ? attention : ffn;
+  }
+};
+
+using SearchSpace = std::vector<LayerSpace>;
+
+/// One variant in a space.
+struct Place {
+  int64_t layer = 0;
+  train::Subblock subblock = train::Subblock::attention;
+  size_t variant = 0;
+  bool operator==(const Place&) const = default;
+};
+
+const Variant& at(const SearchSpace& space, const Place& place);
+
+/// Returns all variants but the teacher's own, layer by layer, attention first.
+std::vector<Place> alternatives(const SearchSpace& space);
+
+/// Returns "layer 3 attention: kv_heads 1".
+std::string describe(const SearchSpace& space, const Place& place);
+
+/// A choice of one variant per sub-block: indices into LayerSpace, per layer.
+struct Choice {
+  std::vector<size_t> attention;
+  std::vector<size_t> ffn;
+
+  size_t& of(const Place& place);
+  size_t of(int64_t layer, train::Subblock subblock) const;
+  bool operator==(const Choice&) const = default;
+};
+
+/// The choice of the teacher itself.
+Choice teacher_choice(const SearchSpace& space);
+
+/// Returns what the chosen child keeps of its teacher.
+prune::Pruning pruning_of(const SearchSpace& space, const Choice& choice);
+
+/// Returns the layers of the chosen child.
+std::vector<descriptor::BlockConfig> blocks_of(const SearchSpace& space, const Choice& choice);
+
+/// Builds the space of a teacher with these layers. The parts that a smaller variant keeps are those with the highest
+/// scores, so each variant's parts are among those of the next larger one. Throws a usage error that names the key for
+/// a size that no layer can have, and for scores that a variant needs and that are missing.
+SearchSpace make_space(
+    const SpaceConfig& config, const std::vector<descriptor::BlockConfig>& teacher, const prune::Scores& scores);
+
+/// The kinds of scores that make_space needs for these layers.
+std::vector<prune::Kind> needed_scores(
+    const SpaceConfig& config, const std::vector<descriptor::BlockConfig>& teacher);
+
+}  // namespace lehr::search

@@ -1,0 +1,172 @@
+#include "lehr/search/scores.h"
+
+#include <fstream>
+
+#include "lehr/nn/head.h"
+#include "test/search/support.h"
+
+namespace lehr::search {
+
+namespace {
+using prune::testing::error_of;
+using testing::families;
+using testing::LayerShape;
+using testing::Teacher;
+
+struct Family {
+  std::string type;
+  std::vector<LayerShape> layers;
+};
+
+std::ostream& operator<<(std::ostream& out, const Family& family) {
+  return out << family.type;
+}
+
+// The whole child as an ordinary model folder.
+std::shared_ptr<nn::Model> realised(const Teacher& teacher, const Choice& choice, const std::filesystem::path& folder) {
+  prune::write_pruned({.model = teacher.folder, .output = folder}, pruning_of(teacher.space, choice), families());
+  return train::ModelFolder::open(folder, families()).load(at::kCPU, teacher.pieces.dtype());
+}
+
+std::shared_ptr<nn::Model> whole_teacher(const Teacher& teacher) {
+  return train::ModelFolder::open(teacher.folder, families()).load(at::kCPU, teacher.pieces.dtype());
+}
+
+// Sums of a comparison of two whole models, written out with all logits.
+DivergenceSums reference(const Teacher& teacher, nn::Model& child) {
+  const at::NoGradGuard no_grad;
+  DivergenceSums sums;
+  const auto whole = whole_teacher(teacher);
+  for (const auto stream = teacher.data().open(); const auto batch = stream->next();) {
+    nn::ModelInputs inputs = teacher.task.build_forward_inputs(*batch);
+    inputs.labels = at::Tensor();
+    const at::Tensor x = whole->forward(inputs).hidden_states, y = child.forward(inputs).hidden_states;
+    const at::Tensor p = at::softmax(whole->logits(x), -1), q = at::softmax(child.logits(y), -1);
+    const at::Tensor counted = batch->at("labels").ne(nn::kIgnoreIndex);
+    const auto sum = [&](const at::Tensor& per_token) { return per_token.masked_select(counted).sum().item<double>(); };
+    sums.tokens += counted.sum().item<int64_t>();
+    sums.kl += sum((p * (p / q).log()).sum(-1));
+    sums.nll += sum(-q.gather(-1, batch->at("labels").clamp_min(0).unsqueeze(-1)).squeeze(-1).log());
+    sums.agreement += sum(p.argmax(-1).eq(q.argmax(-1)).to(at::kDouble));
+    sums.cosine += sum(1 - at::cosine_similarity(x, y, -1));
+    sums.mse += sum((x - y).square().sum(-1) / x.square().sum(-1));
+  }
+  return sums;
+}
+
+class SearchScores : public prune::testing::ModelsInFolders, public ::testing::WithParamInterface<Family> {
+ protected:
+  SearchScores() { write("teacher", GetParam().type, GetParam().layers); }
+};
+
+TEST_P(SearchScores, PiecesOneAfterAnotherHaveTheBitsOfTheWholeModel) {
+  const at::NoGradGuard no_grad;
+  for (const auto dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
+    const Teacher teacher(at("teacher"), {}, dtype);
+    const auto whole = whole_teacher(teacher);
+    const auto batch = *teacher.data().open()->next();
+    nn::ModelInputs inputs = teacher.task.build_forward_inputs(batch);
+    std::vector<Piece> layers;
+    for (int64_t layer = 0; layer < teacher.pieces.num_layers(); ++layer) {
+      layers.push_back(teacher.library.layer(layer, 0, 0));
+    }
+    const Piece embeddings = teacher.library.embeddings(), head = teacher.library.head();
+    const TeacherPass pass(embeddings, layers, head, inputs);
+    inputs.labels = at::Tensor();
+    const at::Tensor wanted = whole->forward(inputs).hidden_states;
+    EXPECT_TRUE(at::equal(pass.output(), wanted)) << dtype;
+    EXPECT_TRUE(at::equal(head->logits(pass.output()), whole->logits(wanted))) << dtype;
+  }
+}
+
+TEST_P(SearchScores, OfAVariantHaveTheBitsOfItsWholeModel) {
+  const Teacher teacher(at("teacher"));
+  ScoreRecords records(at("scores.jsonl"));
+  const SpaceScores scores = score_space(teacher.library, teacher.data(), "t", records, [](int64_t, int64_t) {});
+  ASSERT_EQ(scores.of.size(), alternatives(teacher.space).size());
+  int64_t children = 0;
+  for (const auto& [place, sums] : scores.of) {
+    Choice choice = teacher_choice(teacher.space);
+    choice.of(place) = place.variant;
+    // Realised: the same modules with the same weights, so that even the last bits agree.
+    const auto child = realised(teacher, choice, at(fmt::format("child{}", children++)));
+    EXPECT_EQ(measure(teacher.library, teacher.data(), choice), sums) << describe(teacher.space, place);
+    const DivergenceSums wanted = reference(teacher, *child);
+    EXPECT_EQ(sums.tokens, wanted.tokens);
+    EXPECT_EQ(sums.agreement, wanted.agreement);
+    // Float64 sums in another order, of values of about 1.
+    EXPECT_NEAR(sums.kl, wanted.kl, 1e-11) << describe(teacher.space, place);
+    EXPECT_NEAR(sums.nll, wanted.nll, 1e-10);
+    EXPECT_NEAR(sums.cosine, wanted.cosine, 1e-11);
+    EXPECT_NEAR(sums.mse, wanted.mse, 1e-11);
+    EXPECT_GT(sums.kl, 0) << describe(teacher.space, place);
+  }
+}
+
+TEST_P(SearchScores, RunOnlyTheLayersFromAReplacementOn) {
+  const Teacher teacher(at("teacher"));
+  ScoreRecords records(at("scores.jsonl"));
+  const SpaceScores scores = score_space(teacher.library, teacher.data(), "t", records, [](int64_t, int64_t) {});
+  int64_t wanted = 0;
+  for (const Place& place : alternatives(teacher.space)) {
+    wanted += teacher.pieces.num_layers() - place.layer;
+  }
+  EXPECT_EQ(scores.layer_forwards, 2 * wanted);  // of two batches
+}
+
+TEST_P(SearchScores, OfAWholeChildAreThoseOfItsFolder) {
+  const Teacher teacher(at("teacher"));
+  Choice choice = teacher_choice(teacher.space);
+  for (const Place& place : alternatives(teacher.space)) {
+    // Some variant of every other sub-block.
+    choice.of(place) = place.layer % 2 == 0 ? place.variant : 0;
+  }
+  const auto child = realised(teacher, choice, at("child"));
+  const DivergenceSums sums = measure(teacher.library, teacher.data(), choice);
+  const DivergenceSums wanted = reference(teacher, *child);
+  EXPECT_NEAR(sums.kl, wanted.kl, 1e-11);  // float64 sums in another order
+  EXPECT_EQ(teacher.pieces.args().block_configs().size(), blocks_of(teacher.space, choice).size());
+  EXPECT_EQ(prune::testing::blocks_of(at("child")), blocks_of(teacher.space, choice));
+}
+
+TEST_P(SearchScores, AreMeasuredOnceForTheSameContent) {
+  const auto count = [](int64_t* measured) {
+    return [measured](int64_t, int64_t all) { *measured = all; };
+  };
+  SpaceConfig some;
+  some.attention_no_op = false;
+  int64_t all = 0;
+  {
+    const Teacher teacher(at("teacher"), some);
+    ScoreRecords records(at("scores.jsonl"));
+    score_space(teacher.library, teacher.data(), "t", records, count(&all));
+    EXPECT_EQ(static_cast<int64_t>(records.size()), all);
+  }
+  // A search that was stopped while it wrote a line.
+  std::string text = read_file(at("scores.jsonl"));
+  const size_t last_line = text.rfind('\n', text.size() - 2) + 1;
+  std::ofstream(at("scores.jsonl"), std::ios::trunc) << text.substr(0, last_line + 5);
+  const Teacher teacher(at("teacher"), {});
+  ScoreRecords records(at("scores.jsonl"));
+  EXPECT_EQ(static_cast<int64_t>(records.size()), all - 1);
+  const SpaceScores scores = score_space(teacher.library, teacher.data(), "t", records, count(&all));
+  ScoreRecords anew(at("anew.jsonl"));
+  const SpaceScores wanted = score_space(teacher.library, teacher.data(), "t", anew, count(&all));
+  EXPECT_LT(scores.layer_forwards, wanted.layer_forwards);
+  EXPECT_EQ(scores.teacher, wanted.teacher);
+  EXPECT_EQ(scores.of, wanted.of);
+  EXPECT_EQ(records.size(), anew.size());
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Families,
+    SearchScores,
+    ::testing::Values(
+        Family{"qwen3", model::test::kMixed},
+        Family{"qwen3", model::test::kWithHoles},
+        Family{"llama", model::test::kMixed},
+        Family{"qwen3_moe", model::test::kMixtures}),
+    [](const auto& tested) { return fmt::format("{}_{}", tested.param.type, tested.index); });
+}  // namespace
+
+}  // namespace lehr::search
