@@ -9,6 +9,7 @@ find_package(ZLIB REQUIRED)
 
 # These have CMake files in some releases of Debian and Ubuntu only, and pkg-config files in all of them.
 find_package(PkgConfig REQUIRED)
+pkg_check_modules(cbc REQUIRED IMPORTED_TARGET GLOBAL cbc)
 pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET GLOBAL libpcre2-8)
 pkg_check_modules(simdjson REQUIRED IMPORTED_TARGET GLOBAL simdjson)
 pkg_check_modules(tomlplusplus REQUIRED IMPORTED_TARGET GLOBAL tomlplusplus)

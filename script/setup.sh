@@ -24,7 +24,7 @@ compiler_packages() {
 read -ra packages <<<"$(compiler_packages)"
 packages+=(
   ninja-build cmake pkg-config python3-venv
-  libfmt-dev libgloo-dev libgmock-dev libgtest-dev libpcre2-dev libsimdjson-dev libspdlog-dev libtomlplusplus-dev libzstd-dev
+  coinor-libcbc-dev libfmt-dev libgloo-dev libgmock-dev libgtest-dev libpcre2-dev libsimdjson-dev libspdlog-dev libtomlplusplus-dev libzstd-dev
   nlohmann-json3-dev zlib1g-dev
 )
 for package in "$@"; do

@@ -27,6 +27,7 @@ int train(const std::vector<std::string>& args, const train::TrainSpecs& specs);
 /// `train` on `ranks` ranks, which are threads of this process.
 int train_on_threads(const std::vector<std::string>& args, const train::TrainSpecs& specs, int64_t ranks);
 int eval(const std::vector<std::string>& args, const train::TrainSpecs& specs);
+int search(const std::vector<std::string>& args, const train::TrainSpecs& specs);
 int score(const std::vector<std::string>& args, const train::TrainSpecs& specs);
 int generate(const std::vector<std::string>& args, const train::TrainSpecs& specs);
 int merge(const std::vector<std::string>& args, const train::TrainSpecs& specs);

@@ -7,7 +7,6 @@
 
 namespace lehr::app {
 
-namespace {
 std::filesystem::path newest_checkpoint(const train::TrainConfig& config) {
   const auto root = std::filesystem::path(config.job.dump_folder) / config.checkpoint.folder;
   const state::CheckpointStore store(root);
@@ -15,7 +14,6 @@ std::filesystem::path newest_checkpoint(const train::TrainConfig& config) {
   require(latest.has_value(), "{}: has no complete checkpoint; name a model with --model", root.string());
   return value_of(latest, "latest").path;
 }
-}  // namespace
 
 ModelAndData open_model_and_data(
     const train::TrainConfig& config,

@@ -20,6 +20,9 @@ struct ModelAndData {
   std::unique_ptr<train::TrainTask> task;
 };
 
+/// Returns the newest complete checkpoint of the config's run. Throws a usage error if there is none.
+std::filesystem::path newest_checkpoint(const train::TrainConfig& config);
+
 /// Opens the model in `folder`, by default the newest checkpoint of the config's run, and the config's data. Throws
 /// usage errors that name a key of the config: sequences longer than the model's positions, a head of another task.
 ModelAndData open_model_and_data(

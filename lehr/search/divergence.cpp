@@ -24,30 +24,32 @@ DivergenceSums& DivergenceSums::operator+=(const DivergenceSums& other) {
   return *this;
 }
 
-DivergenceSums divergence(
-    nn::Model& head, const at::Tensor& teacher, const at::Tensor& student, const at::Tensor& labels) {
+DivergenceSums divergence(const Prediction& teacher, const Prediction& student, const at::Tensor& labels) {
   const at::NoGradGuard no_grad;
   const at::Tensor counted = labels.flatten().ne(nn::kIgnoreIndex).nonzero().flatten();
   const auto rows_of = [&](const at::Tensor& values) {
     return values.reshape({-1, values.size(-1)}).index_select(0, counted);
   };
-  const at::Tensor teachers = rows_of(teacher);  // (N, H)
-  const at::Tensor students = rows_of(student);
+  const at::Tensor teachers = rows_of(teacher.hidden_states);  // (N, H)
+  const at::Tensor students = rows_of(student.hidden_states);
   const at::Tensor targets = labels.flatten().index_select(0, counted);
   DivergenceSums sums;
   sums.tokens = counted.size(0);
   if (sums.tokens == 0) {
     return sums;
   }
-  const at::Tensor one = head.logits(teachers.narrow(0, 0, 1));  // for the size of the vocabulary
+  const at::Tensor one = teacher.head.logits(teachers.narrow(0, 0, 1));  // for the size of the vocabulary
   const int64_t step = std::max<int64_t>(1, kLogitsBytes / static_cast<int64_t>(one.nbytes()));
   for (int64_t first = 0; first < sums.tokens; first += step) {
     const int64_t count = std::min(step, sums.tokens - first);
-    const at::Tensor p = at::log_softmax(head.logits(teachers.narrow(0, first, count)), -1);  // (count, V)
-    const at::Tensor q = at::log_softmax(head.logits(students.narrow(0, first, count)), -1);
+    const at::Tensor p = at::log_softmax(teacher.head.logits(teachers.narrow(0, first, count)), -1);  // (count, V)
+    const at::Tensor q = at::log_softmax(student.head.logits(students.narrow(0, first, count)), -1);
     sums.kl += sum_of(p.exp() * (p - q));
     sums.nll -= sum_of(q.gather(1, targets.narrow(0, first, count).unsqueeze(1)));
     sums.agreement += sum_of(p.argmax(-1).eq(q.argmax(-1)).to(at::kDouble));
+  }
+  if (teachers.size(1) != students.size(1)) {
+    return sums;
   }
   const at::Tensor wide_teacher = teachers.to(at::kDouble);
   const at::Tensor wide_student = students.to(at::kDouble);

@@ -21,10 +21,15 @@ struct DivergenceSums {
   bool operator==(const DivergenceSums&) const = default;
 };
 
-/// Compares the hidden states (B, T, H) of two models after the final norm, on the tokens whose label (B, T) is not
-/// nn::kIgnoreIndex. Logits are those of `head`, computed for a chunk of tokens at a time: at most 64 MiB of each
-/// model's. Sums are in float64.
-DivergenceSums divergence(
-    nn::Model& head, const at::Tensor& teacher, const at::Tensor& student, const at::Tensor& labels);
+/// The output of a model: its hidden states (B, T, H) after the final norm, and the model with the head for them.
+struct Prediction {
+  nn::Model& head;
+  at::Tensor hidden_states;
+};
+
+/// Compares two models on the tokens whose label (B, T) is not nn::kIgnoreIndex. Logits are computed for a chunk of
+/// tokens at a time: at most 64 MiB of each model's. Sums are in float64. The models have one vocabulary; with different
+/// hidden sizes, cosine and mse are 0.
+DivergenceSums divergence(const Prediction& teacher, const Prediction& student, const at::Tensor& labels);
 
 }  // namespace lehr::search

@@ -7,6 +7,7 @@
 #include "lehr/base/crc32c.h"
 #include "lehr/base/error.h"
 #include "lehr/base/json.h"
+#include "lehr/train/model_folder.h"
 #include "lehr/train/step.h"
 
 namespace lehr::search {
@@ -176,7 +177,8 @@ SpaceScores score_space(
           teacher.emplace(embeddings, layers, head, inputs);
         }
         const int64_t before = teacher->layer_forwards();
-        records.add(prefix + key, divergence(*head, teacher->output(), hidden_states(), local.at("labels")));
+        records.add(
+            prefix + key, divergence({*head, teacher->output()}, {*head, hidden_states()}, local.at("labels")));
         scores.layer_forwards += teacher->layer_forwards() - before;
         scores.layer_forwards_without_reuse += library.pieces().num_layers();
         known = records.find(prefix + key);
@@ -194,20 +196,44 @@ SpaceScores score_space(
   return scores;
 }
 
-DivergenceSums measure(const Library& library, const HeldOut& data, const Choice& choice) {
+namespace {
+// Compares a model with the teacher on all batches. `student` maps a batch's inputs to its prediction.
+DivergenceSums compare(
+    const Library& library,
+    const HeldOut& data,
+    const std::function<Prediction(const nn::ModelInputs& inputs, const Piece& embeddings, const Piece& head)>& student) {
   const at::NoGradGuard no_grad;
   const Piece embeddings = library.embeddings(), head = library.head();
-  const std::vector<Piece> teacher = layers_of(library, teacher_choice(library.space()));
-  const std::vector<Piece> child = layers_of(library, choice);
+  const std::vector<Piece> layers = layers_of(library, teacher_choice(library.space()));
   DivergenceSums sums;
   for (const auto stream = data.open(); const auto batch = stream->next();) {
     const train::Batch local = train::to_device(train::Ranks().positions_of(*batch), library.pieces().device());
-    const nn::ModelInputs inputs = data.task.build_forward_inputs(local);
-    const TeacherPass of_teacher(embeddings, teacher, head, inputs);
-    const TeacherPass of_child(embeddings, child, head, inputs);
-    sums += divergence(*head, of_teacher.output(), of_child.output(), local.at("labels"));
+    nn::ModelInputs inputs = data.task.build_forward_inputs(local);
+    inputs.labels = at::Tensor();
+    const TeacherPass teacher(embeddings, layers, head, inputs);
+    sums += divergence({*head, teacher.output()}, student(inputs, embeddings, head), local.at("labels"));
   }
   return sums;
+}
+}  // namespace
+
+DivergenceSums measure(const Library& library, const HeldOut& data, const Choice& choice) {
+  const std::vector<Piece> layers = layers_of(library, choice);
+  return compare(library, data, [&](const nn::ModelInputs& inputs, const Piece& embeddings, const Piece& head) {
+    return Prediction{*head, TeacherPass(embeddings, layers, head, inputs).output()};
+  });
+}
+
+DivergenceSums measure_folder(
+    const Library& library,
+    const HeldOut& data,
+    const std::filesystem::path& folder,
+    const descriptor::ModelFamilies& families) {
+  const auto model =
+      train::ModelFolder::open(folder, families).load(library.pieces().device(), library.pieces().dtype());
+  return compare(library, data, [&](const nn::ModelInputs& inputs, const Piece&, const Piece&) {
+    return Prediction{*model, model->forward(inputs).hidden_states};
+  });
 }
 
 }  // namespace lehr::search

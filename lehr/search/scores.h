@@ -85,5 +85,11 @@ SpaceScores score_space(
 
 /// Measures a whole child against the teacher.
 DivergenceSums measure(const Library& library, const HeldOut& data, const Choice& choice);
+/// The same for the model in a folder, such as a child that was trained further.
+DivergenceSums measure_folder(
+    const Library& library,
+    const HeldOut& data,
+    const std::filesystem::path& folder,
+    const descriptor::ModelFamilies& families);
 
 }  // namespace lehr::search

@@ -266,6 +266,26 @@ SearchSpace make_space(
   return space;
 }
 
+prune::Scores equal_scores(const std::vector<BlockConfig>& teacher) {
+  prune::Scores scores;
+  for (size_t i = 0; i < teacher.size(); ++i) {
+    const auto set = [&](prune::Kind kind, at::IntArrayRef shape) {
+      scores.values[{static_cast<int64_t>(i), kind}] = at::zeros(shape, at::kDouble);
+    };
+    if (const auto* attention = std::get_if<AttentionSubblock>(&teacher[i].attention)) {
+      set(prune::Kind::kv_heads, {attention->num_key_value_heads});
+    }
+    if (const auto* ffn = std::get_if<FFNSubblock>(&teacher[i].ffn)) {
+      set(prune::Kind::ffn_channels, {ffn->intermediate_size});
+    }
+    if (const auto* moe = std::get_if<MoESubblock>(&teacher[i].ffn)) {
+      set(prune::Kind::experts, {moe->num_local_experts});
+      set(prune::Kind::expert_channels, {moe->num_local_experts, moe->expert_intermediate_dim});
+    }
+  }
+  return scores;
+}
+
 std::vector<prune::Kind> needed_scores(const SpaceConfig& config, const std::vector<BlockConfig>& teacher) {
   std::set<prune::Kind> kinds;
   for (const BlockConfig& block : teacher) {

@@ -90,6 +90,9 @@ std::vector<descriptor::BlockConfig> blocks_of(const SearchSpace& space, const C
 SearchSpace make_space(
     const SpaceConfig& config, const std::vector<descriptor::BlockConfig>& teacher, const prune::Scores& scores);
 
+/// Scores by which every part is as important as any other, for a space of which only the sizes matter.
+prune::Scores equal_scores(const std::vector<descriptor::BlockConfig>& teacher);
+
 /// The kinds of scores that make_space needs for these layers.
 std::vector<prune::Kind> needed_scores(
     const SpaceConfig& config, const std::vector<descriptor::BlockConfig>& teacher);

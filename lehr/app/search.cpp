@@ -1,0 +1,131 @@
+// lehr search SEARCH.toml
+#include <algorithm>
+#include <cstdio>
+
+#include "lehr/app/command.h"
+#include "lehr/app/model_and_data.h"
+#include "lehr/base/command_line.h"
+#include "lehr/base/error.h"
+#include "lehr/base/log.h"
+#include "lehr/search/report.h"
+#include "lehr/search/search.h"
+#include "lehr/search/work.h"
+#include "lehr/train/device.h"
+#include "lehr/train/precision.h"
+#include "lehr/train/train_spec.h"
+#include "lehr/train/trainer.h"
+
+namespace lehr::app {
+
+namespace {
+struct Options {
+  std::string stage = "report";
+  bool dry_run = false;
+  void fields(FieldVisitor& v) {
+    v.optional("stage", stage, "Last stage to run.", one_of(search::stage_names()));
+    v.optional("dry_run", dry_run, "Print the work of each stage, and do none of it.");
+  }
+};
+
+search::Stage stage_of(const std::string& name) {
+  const auto names = search::stage_names();
+  return static_cast<search::Stage>(std::find(names.begin(), names.end(), name) - names.begin());
+}
+
+// The run that trains the child: the config's, from the child's weights, against the teacher.
+train::TrainConfig distillation_run(
+    train::TrainConfig config,
+    const search::SearchConfig& wanted,
+    const std::filesystem::path& teacher,
+    const std::filesystem::path& child,
+    const std::filesystem::path& output) {
+  config.job.dump_folder = output.string();
+  config.model = {};
+  config.model.hf_assets_path = child.string();
+  config.checkpoint.initial_load_path = child.string();
+  config.checkpoint.interval = std::min(config.checkpoint.interval, wanted.distillation.steps);
+  config.distillation.teacher = teacher.string();
+  config.training.steps = wanted.distillation.steps;
+  config.optimizer.lr = wanted.distillation.lr;
+  config.lr_scheduler.warmup_steps = std::min(config.lr_scheduler.warmup_steps, wanted.distillation.steps / 10);
+  config.data.repeat = true;
+  return config;
+}
+
+void run_search(
+    const search::SearchConfig& wanted,
+    train::TrainConfig config,
+    const Options& options,
+    const train::TrainSpecs& specs) {
+  require(
+      config.training.task == train::TaskKind::causal_lm,
+      "search: training.task of {}: a search needs a config of task causal_lm",
+      wanted.config);
+  const at::Device device = train::choose_device(config.training.device);
+  const train::TrainConfig of_run = config;
+  config.data.repeat = true;  // local distillation may take more steps than one pass has
+  const auto [folder, opened, tokenizer, data, task] = open_model_and_data(config, wanted.teacher, specs.families());
+  require(
+      !opened.has_adapters(),
+      "{}: holds adapters; merge them into their base first: lehr merge --adapter {}",
+      folder.string(),
+      folder.string());
+  Logger log;
+  search::Search search(
+      wanted,
+      {.teacher = folder,
+       .families = specs.families(),
+       .log = log,
+       .device = device,
+       .dtype = train::compute_type(config.training),
+       .seq_len = config.training.seq_len,
+       .rows_per_step = config.training.rows_per_step(),
+       .rows_per_batch = config.validation.local_batch_size,
+       .task = *task,
+       .data = data,
+       .distil = [&, teacher = folder](const std::filesystem::path& child, const std::filesystem::path& output) {
+         train::TrainConfig run = distillation_run(of_run, wanted, teacher, child, output);
+         train::Trainer trainer(run, {.specs = specs, .log = log});
+         trainer.run();
+         return newest_checkpoint(run);
+       }});
+  if (options.dry_run) {
+    std::fputs(search::describe_work(search).c_str(), stdout);
+    return;
+  }
+  search.run(stage_of(options.stage));
+}
+}  // namespace
+
+int search(const std::vector<std::string>& args, const train::TrainSpecs& specs) {
+  Options options;
+  const Arguments arguments = parse_arguments(args, ConfigObject::of(options));
+  if (arguments.help) {
+    std::fputs(
+        ("lehr search SEARCH.toml [--stage STAGE] [--dry-run] [--section.key=value ...]\n\n"
+         "Finds the best smaller model of a trained one under budgets. Layers may lose KV heads, channels, experts, or\n"
+         "whole sub-blocks, each layer its own. Every smaller sub-block is trained to reproduce the teacher's, measured\n"
+         "in the teacher's place, and the best combination under the budgets is built and distilled. Run the same\n"
+         "command again to resume. docs/search.md explains the stages, and the report that it writes.\n\n"
+         "  lehr search recipe/search_quickstart.toml            # all stages\n"
+         "  lehr search SEARCH.toml --stage score                # up to the scores\n"
+         "  lehr search SEARCH.toml --budget.parameters='50 %'   # another budget; scores are kept\n\n" +
+         arguments_help(ConfigObject::of(options)) + "\nKeys of SEARCH.toml:\n" +
+         help_text<search::SearchConfig>())
+            .c_str(),
+        stdout);
+    return 0;
+  }
+  require(arguments.positionals.size() == 1, "lehr search: expected one file; see lehr search --help");
+  const Node sources = merge_sources({.file = arguments.positionals[0], .overrides = arguments.overrides});
+  const auto wanted = from_node<search::SearchConfig>(sources, arguments.positionals[0]);
+  const Node run_sources = merge_sources({.file = wanted.config, .overrides = {}});
+  const auto config = from_node<train::TrainConfig>(run_sources, wanted.config);
+  with_places(sources, [&] {
+    run_search(wanted, config, options, specs);
+    return 0;
+  });
+  return 0;
+}
+
+}  // namespace lehr::app

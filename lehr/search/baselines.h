@@ -1,0 +1,24 @@
+// Other ways to choose, beside which the solver is judged: an exact one for a single budget, a greedy and a random one.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "lehr/search/solver.h"
+
+namespace lehr::search {
+
+/// Returns the best assignment under a single budget with at_most, by merging the Pareto frontiers of the groups:
+/// exact, and independent of CBC. Unset if none is feasible. Throws a usage error for other budgets, and if a frontier
+/// has more than `most_points` points.
+std::optional<Assignment> exact_for_one_budget(const SolverProblem& problem, int64_t most_points = 10'000'000);
+
+/// Begins with the option of least loss in each group, and repeatedly takes the change with the least loss per saved
+/// cost (relative to at_most, summed over exceeded budgets) until the budgets are kept. Unset if it gets stuck.
+std::optional<Assignment> greedy(const SolverProblem& problem);
+
+/// Begins with the first option of each group (the teacher's) and replaces options of random groups by random cheaper
+/// ones until the budgets are kept. The same for a seed on every machine. Unset if it gets stuck.
+std::optional<Assignment> random_feasible(const SolverProblem& problem, uint64_t seed);
+
+}  // namespace lehr::search

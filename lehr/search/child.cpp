@@ -1,0 +1,69 @@
+#include "lehr/search/child.h"
+
+#include "lehr/base/json.h"
+#include "lehr/base/value_of.h"
+#include "lehr/descriptor/model_descriptor.h"
+#include "lehr/prune/pruned_model.h"
+
+namespace lehr::search {
+
+namespace {
+at::Tensor region(at::Tensor tensor, const Box& box) {
+  for (size_t dim = 0; dim < box.size(); ++dim) {
+    tensor = tensor.slice(static_cast<int64_t>(dim), box[dim].begin, box[dim].end);
+  }
+  return tensor;
+}
+
+// The child's parameters: trained ones from the library, the others cut from the teacher's files.
+class ChildWeights : public state::TensorSource {
+ public:
+  ChildWeights(const prune::PrunedModel& cut, const Library& library, const Choice& choice) : cut_(cut) {
+    for (int64_t layer = 0; layer < library.pieces().num_layers(); ++layer) {
+      for (const auto subblock : {train::Subblock::attention, train::Subblock::ffn}) {
+        const SubblockTensors* own =
+            library.trained({.layer = layer, .subblock = subblock, .variant = choice.of(layer, subblock)});
+        if (own != nullptr) {
+          for (const auto& [name, tensor] : *own) {
+            trained_[library.pieces().descriptor().layer_block_name(layer) + "." + name] = tensor;
+          }
+        }
+      }
+    }
+  }
+
+  at::Tensor read(const std::string& name, const Box& box) const override {
+    const auto own = trained_.find(name);
+    if (own == trained_.end()) {
+      return cut_.read(name, box);
+    }
+    const auto dtype = state::scalar_type(cut_.specs().at(name).dtype);  // a trained tensor once had it
+    return region(own->second, box).to(value_of(dtype, "dtype"));
+  }
+
+ private:
+  const prune::PrunedModel& cut_;
+  std::map<std::string, at::Tensor> trained_;
+};
+}  // namespace
+
+train::WrittenModel write_child(
+    const Library& library,
+    const Choice& choice,
+    const std::filesystem::path& teacher,
+    const std::filesystem::path& output,
+    const descriptor::ModelFamilies& families) {
+  train::require_new_folder(output);
+  const prune::PrunedModel cut(teacher, pruning_of(library.space(), choice), families);
+  const ChildWeights weights(cut, library, choice);
+  Node config = parse_json_file(teacher / "config.json");
+  train::set_blocks(config, cut.args());
+  return train::write_model_folder(
+      {.model = teacher, .output = output, .texts = {{"config.json", to_json(config, true) + "\n"}}},
+      cut.args(),
+      state::BoundMap(cut.args().state_map(cut.parent().layout()).inverse(), cut.specs()),
+      weights,
+      families);
+}
+
+}  // namespace lehr::search

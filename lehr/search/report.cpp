@@ -1,0 +1,277 @@
+#include "lehr/search/report.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+
+#include "lehr/base/file.h"
+#include "lehr/base/json.h"
+#include "lehr/base/log.h"
+#include "lehr/descriptor/block_picture.h"
+#include "lehr/metric/plot.h"
+#include "lehr/search/search.h"
+
+namespace lehr::search {
+
+namespace {
+constexpr train::Subblock kSubblocks[] = {train::Subblock::attention, train::Subblock::ffn};
+
+std::string percent(double part, double whole) {
+  return fmt::format("{:.1f} %", 100 * part / whole);
+}
+
+double per_token(double sum, const DivergenceSums& sums) {
+  return sum / static_cast<double>(sums.tokens);
+}
+
+Cost teacher_cost(const Search& search) {
+  return search.costs().of(teacher_choice(search.space()));
+}
+
+std::string drawing(const Search& search, const Choice& choice, const std::string& title) {
+  descriptor::ModelBlocks blocks = descriptor::blocks_of(search.pieces().args(), search.workload());
+  blocks.blocks = blocks_of(search.space(), choice);
+  blocks.account = descriptor::account_for(blocks.form, blocks.blocks, blocks.work);
+  return descriptor::draw_blocks(blocks, title);
+}
+
+// The sum of scores against the cost of the first budget, with the candidates as they were measured.
+std::string pareto(const Search& search) {
+  const CostKind kind = search.config().budget.limits().front().kind;
+  const double whole = teacher_cost(search).of(kind);
+  metric::PlotSeries sums{.name = "sum of scores, best combination", .markers = true};
+  for (const Solution& solution : search.results().sweep) {
+    sums.x.push_back(100 * solution.cost.of(kind) / whole);
+    sums.y.push_back(solution.predicted);
+  }
+  metric::PlotSeries measured{.name = "candidates, measured", .markers = true};
+  std::vector<const Candidate*> candidates;
+  for (const Candidate& candidate : search.results().candidates) {
+    candidates.push_back(&candidate);
+  }
+  std::sort(candidates.begin(), candidates.end(), [&](const auto* a, const auto* b) {
+    return a->cost.of(kind) < b->cost.of(kind);
+  });
+  for (const Candidate* candidate : candidates) {
+    measured.x.push_back(100 * candidate->cost.of(kind) / whole);
+    measured.y.push_back(objective_of(candidate->measured, search.config().score.objective));
+  }
+  return metric::line_plot_svg(
+      {sums, measured},
+      {.title = "What a budget costs",
+       .x_label = fmt::format("{}, % of the teacher", name_of(kind)),
+       .y_label = "difference from the teacher, per token"});
+}
+
+// The score of each variant: one row per name, one column per layer.
+std::string score_map(const Search& search) {
+  std::map<std::string, size_t> rows;
+  metric::HeatMap map{.title = "Scores: difference from the teacher if this sub-block alone is replaced"};
+  for (const train::Subblock subblock : kSubblocks) {
+    for (const LayerSpace& layer : search.space()) {
+      for (size_t i = 1; i < layer.of(subblock).size(); ++i) {
+        const std::string name = train::name_of(subblock) + ", " + layer.of(subblock)[i].name;
+        if (rows.emplace(name, map.row_names.size()).second) {
+          map.row_names.push_back(name);
+        }
+      }
+    }
+  }
+  map.x_label = "layer";
+  map.rows = map.row_names.size();
+  map.columns = search.space().size();
+  for (size_t layer = 0; layer < map.columns; ++layer) {
+    map.column_names.push_back(std::to_string(layer));
+  }
+  map.values.assign(map.rows * map.columns, std::numeric_limits<double>::quiet_NaN());
+  const double own = objective_of(search.results().scores.teacher, search.config().score.objective);
+  for (const auto& [place, sums] : search.results().scores.of) {
+    const std::string name = train::name_of(place.subblock) + ", " + at(search.space(), place).name;
+    map.values[rows.at(name) * map.columns + static_cast<size_t>(place.layer)] =
+        objective_of(sums, search.config().score.objective) - own;
+  }
+  map.show_values = map.columns <= 12;
+  return metric::heat_map_svg(map);
+}
+
+std::string budget_table(const Search& search, const Cost& child) {
+  std::string text = "| | teacher | child | | budget |\n| --- | --- | --- | --- | --- |\n";
+  const Cost teacher = teacher_cost(search);
+  const auto limits = search.config().budget.limits();
+  for (const CostKind kind : kCostKinds) {
+    const auto limit = std::find_if(limits.begin(), limits.end(), [&](const Limit& one) { return one.kind == kind; });
+    text += fmt::format(
+        "| {} | {} | {} | {} | {} |\n",
+        name_of(kind),
+        with_unit(kind, teacher.of(kind)),
+        with_unit(kind, child.of(kind)),
+        percent(child.of(kind), teacher.of(kind)),
+        limit == limits.end() ? "" : with_unit(kind, limit->at_most(teacher.of(kind))));
+  }
+  return text;
+}
+
+std::string quality_row(const std::string& name, const DivergenceSums& sums, const std::string& predicted) {
+  return fmt::format(
+      "| {} | {:.4f} | {:.4g} | {} | {:.1f} % | {:.4g} |\n",
+      name,
+      per_token(sums.nll, sums),
+      per_token(sums.kl, sums),
+      predicted,
+      100 * per_token(sums.agreement, sums),
+      per_token(sums.cosine, sums));
+}
+
+std::string quality_table(const Search& search) {
+  const SearchResults& results = search.results();
+  std::string text =
+      "| model | loss | KL from the teacher | predicted | same most likely token | 1 - cosine |\n"
+      "| --- | --- | --- | --- | --- | --- |\n";
+  text += quality_row("teacher", results.scores.teacher, "");
+  for (size_t i = 0; i < results.candidates.size(); ++i) {
+    const Candidate& candidate = results.candidates[i];
+    text += quality_row(
+        fmt::format("candidate {}{}", i + 1, i == 0 ? ", built as `child`" : ""),
+        candidate.measured,
+        fmt::format("{:.4g}", candidate.solution.predicted));
+  }
+  if (results.after_distillation) {
+    text += quality_row("candidate 1, distilled", *results.after_distillation, "");
+  }
+  return text;
+}
+
+std::string layer_table(const Search& search, const Choice& choice) {
+  std::string text = "| layer | attention | feed-forward |\n| --- | --- | --- |\n";
+  for (size_t layer = 0; layer < search.space().size(); ++layer) {
+    const LayerSpace& variants = search.space()[layer];
+    text += fmt::format(
+        "| {} | {} | {} |\n",
+        layer,
+        variants.attention[choice.attention[layer]].name,
+        variants.ffn[choice.ffn[layer]].name);
+  }
+  return text;
+}
+
+std::string stage_table(const Search& search) {
+  std::string text = "| stage | time |\n| --- | --- |\n";
+  for (const StageTime& time : search.results().times) {
+    text += fmt::format(
+        "| {} | {}{} |\n",
+        name_of(time.stage),
+        human_seconds(time.seconds),
+        time.done_before ? ", done in an earlier run" : "");
+  }
+  return text;
+}
+
+std::string markdown(const Search& search) {
+  const SearchResults& results = search.results();
+  const Candidate& best = results.candidates.front();
+  std::string text = fmt::format(
+      "# A smaller model of {}\n\nThe search kept the budget of `{}`. Losses are per token, in nats, on {} held-out "
+      "tokens.\n\n",
+      search.environment().teacher.filename().string(),
+      search.config().output,
+      results.scores.teacher.tokens);
+  text += budget_table(search, best.cost) + "\n" + quality_table(search);
+  text +=
+      "\n\"Predicted\" is the sum of the scores of the chosen variants, each measured alone in the teacher. The measured "
+      "value differs, because replacements affect each other.\n\n![What a budget costs](pareto.svg)\n";
+  if (results.child_seconds) {
+    const double predicted = best.cost.prefill_seconds;
+    text += fmt::format(
+        "\nThe child's prefill of {} tokens takes {} (measured as a whole); the sum over its sub-blocks is {}, {:+.1f} "
+        "%.\n",
+        search.workload().num_tokens,
+        with_unit(CostKind::prefill_seconds, *results.child_seconds),
+        with_unit(CostKind::prefill_seconds, predicted),
+        100 * (predicted / *results.child_seconds - 1));
+  }
+  for (const ShadowPrice& price : results.prices) {
+    text += "\n- " + sentence(price, search.config().budget.limits());
+  }
+  text += "\n\n## The layers\n\n" + layer_table(search, best.solution.choice) +
+          "\n![The teacher](teacher.svg)\n\n![The child](child.svg)\n\n## Scores\n\n![Scores of the "
+          "variants](scores.svg)\n\n## Time\n\n" +
+          stage_table(search) + "\n## How to go on\n\n```sh\n";
+  text += fmt::format(
+      "lehr inspect {0}\nlehr eval {1} --model {0}\n```\n",
+      (results.distilled.empty() ? results.child : results.distilled).string(),
+      search.config().config);
+  if (results.distilled.empty()) {
+    text += "\nThe child was not trained as a whole: set `distillation.steps` and run the same command again.\n";
+  }
+  return text;
+}
+
+Node to_node(const DivergenceSums& sums) {
+  Node node = Node::make_table();
+  node.set("tokens", Node(sums.tokens));
+  node.set("loss", Node(per_token(sums.nll, sums)));
+  node.set("kl", Node(per_token(sums.kl, sums)));
+  node.set("agreement", Node(per_token(sums.agreement, sums)));
+  node.set("cosine", Node(per_token(sums.cosine, sums)));
+  node.set("mse", Node(per_token(sums.mse, sums)));
+  return node;
+}
+
+Node to_node(const Cost& cost) {
+  Node node = Node::make_table();
+  for (const CostKind kind : kCostKinds) {
+    node.set(name_of(kind), Node(cost.of(kind)));
+  }
+  return node;
+}
+
+Node variants_node(const Search& search) {
+  Node variants = Node::make_list();
+  for (const auto& [place, sums] : search.results().scores.of) {
+    Node node = Node::make_table();
+    node.set("layer", Node(place.layer));
+    node.set("subblock", Node(train::name_of(place.subblock)));
+    node.set("variant", Node(at(search.space(), place).name));
+    node.set("scores", to_node(sums));
+    node.set("costs", to_node(search.costs().of(place)));
+    variants.push_back(std::move(node));
+  }
+  return variants;
+}
+
+std::string json(const Search& search) {
+  const SearchResults& results = search.results();
+  Node node = Node::make_table();
+  node.set("teacher", Node(search.environment().teacher.string()));
+  node.set("teacher_costs", to_node(teacher_cost(search)));
+  node.set("teacher_scores", to_node(results.scores.teacher));
+  node.set("variants", variants_node(search));
+  Node candidates = Node::make_list();
+  for (const Candidate& candidate : results.candidates) {
+    Node one = Node::make_table();
+    one.set("predicted", Node(candidate.solution.predicted));
+    one.set("measured", to_node(candidate.measured));
+    one.set("costs", to_node(candidate.cost));
+    one.set(
+        "block_configs", descriptor::write_block_configs(blocks_of(search.space(), candidate.solution.choice)));
+    candidates.push_back(std::move(one));
+  }
+  node.set("candidates", std::move(candidates));
+  if (results.after_distillation) {
+    node.set("distilled", to_node(*results.after_distillation));
+  }
+  return to_json(node, true) + "\n";
+}
+}  // namespace
+
+void write_search_report(const Search& search, const std::filesystem::path& folder) {
+  const Choice& child = search.results().candidates.front().solution.choice;
+  write_file_atomically(folder / "pareto.svg", pareto(search));
+  write_file_atomically(folder / "scores.svg", score_map(search));
+  write_file_atomically(folder / "teacher.svg", drawing(search, teacher_choice(search.space()), "The teacher"));
+  write_file_atomically(folder / "child.svg", drawing(search, child, "The child"));
+  write_file_atomically(folder / "search.json", json(search));
+  write_file_atomically(folder / "report.md", markdown(search));
+}
+
+}  // namespace lehr::search

@@ -1,0 +1,429 @@
+#include "lehr/search/search.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "lehr/base/error.h"
+#include "lehr/base/file.h"
+#include "lehr/base/json.h"
+#include "lehr/base/log.h"
+#include "lehr/base/value_of.h"
+#include "lehr/prune/score_model.h"
+#include "lehr/search/child.h"
+#include "lehr/search/report.h"
+#include "lehr/state/weights.h"
+#include "lehr/train/model_folder.h"
+#include "lehr/train/weights.h"
+
+namespace lehr::search {
+
+namespace {
+namespace fs = std::filesystem;
+
+constexpr Stage kStages[] = {
+    Stage::sort,
+    Stage::library,
+    Stage::stats,
+    Stage::score,
+    Stage::solve,
+    Stage::realise,
+    Stage::distil,
+    Stage::report};
+constexpr const char* kStagesFile = "stages.json";
+constexpr const char* kCostsFile = "costs.json";
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+std::string text_of(const Choice& choice) {
+  return fmt::format("attention {}, ffn {}", fmt::join(choice.attention, " "), fmt::join(choice.ffn, " "));
+}
+
+// The whole space with the parts that its variants keep.
+std::string text_of(const SearchSpace& space) {
+  std::string text;
+  for (const Place& place : alternatives(space)) {
+    const prune::LayerKeeps& keeps = at(space, place).keeps;
+    text += fmt::format(
+        "{} {} {} {};",
+        describe(space, place),
+        fmt::join(keeps.kv_heads, " "),
+        fmt::join(keeps.ffn_channels, " "),
+        fmt::join(keeps.experts, " "));
+  }
+  return text;
+}
+
+Node seconds_of(const std::vector<std::vector<Cost>>& costs) {
+  Node layers = Node::make_list();
+  for (const auto& layer : costs) {
+    Node seconds = Node::make_list();
+    for (const Cost& cost : layer) {
+      seconds.push_back(Node(cost.prefill_seconds));
+    }
+    layers.push_back(std::move(seconds));
+  }
+  return layers;
+}
+
+void set_seconds(const Node& layers, std::vector<std::vector<Cost>>& costs) {
+  for (size_t layer = 0; layer < costs.size(); ++layer) {
+    for (size_t i = 0; i < costs[layer].size(); ++i) {
+      costs[layer][i].prefill_seconds = layers.at(layer).at(i).as_double();
+    }
+  }
+}
+}  // namespace
+
+std::string sentence(const ShadowPrice& price, const std::vector<Limit>& limits) {
+  const CostKind kind = limits.at(price.budget).kind;
+  return fmt::format(
+      "1 % more {} ({}) is worth {:.3g} per token", name_of(kind), with_unit(kind, price.more), price.worth);
+}
+
+const char* name_of(Stage stage) {
+  switch (stage) {
+    case Stage::sort:
+      return "sort";
+    case Stage::library:
+      return "library";
+    case Stage::stats:
+      return "stats";
+    case Stage::score:
+      return "score";
+    case Stage::solve:
+      return "solve";
+    case Stage::realise:
+      return "realise";
+    case Stage::distil:
+      return "distil";
+    case Stage::report:
+      break;
+  }
+  return "report";
+}
+
+std::vector<std::string> stage_names() {
+  std::vector<std::string> names;
+  for (const Stage stage : kStages) {
+    names.emplace_back(name_of(stage));
+  }
+  return names;
+}
+
+Search::Search(SearchConfig config, SearchEnvironment environment)
+    : config_(std::move(config)),
+      environment_(std::move(environment)),
+      output_(config_.output),
+      pieces_(environment_.teacher, environment_.families, environment_.device, environment_.dtype),
+      teacher_identity_(train::weights_fingerprint(state::WeightReader(environment_.teacher))) {
+  require(
+      static_cast<bool>(environment_.data.validation),
+      "search: the config has no held-out data to measure variants on; set data.validation_fraction or "
+      "data.validation_path");
+}
+
+descriptor::Workload Search::workload() const {
+  return {
+      .num_tokens = config_.workload.seq_len > 0 ? config_.workload.seq_len : environment_.seq_len,
+      .num_sequences = config_.workload.num_sequences,
+      .bytes_per_weight = config_.workload.bytes_per_weight,
+      .bytes_per_cached = config_.workload.bytes_per_cached};
+}
+
+HeldOut Search::held_out() const {
+  const auto rows = train::RowShare::all(std::min(environment_.rows_per_batch, config_.score.max_rows));
+  return {
+      .task = environment_.task, .open = [this, rows, most = config_.score.max_rows] {
+        return environment_.data.validation(rows, most);
+      }};
+}
+
+void Search::show(const std::string& what, int64_t done, int64_t all) {
+  const double elapsed = now() - stage_begin_;
+  const double left = elapsed / static_cast<double>(done) * static_cast<double>(all - done);
+  environment_.log.live(fmt::format("{}: {} of {}, {} left", what, done, all, human_seconds(left)));
+}
+
+// What the results of a stage depend on.
+std::string Search::identity(Stage stage) const {
+  std::string text = fmt::format(
+      "{}, data {:016x}, {} sequences of {} tokens, {} per batch",
+      teacher_identity_,
+      environment_.data.fingerprint,
+      config_.score.importance_rows,
+      environment_.seq_len,
+      environment_.rows_per_batch);
+  if (stage == Stage::sort) {
+    return text;
+  }
+  const LocalDistillationConfig& local = config_.local_distillation;
+  text += fmt::format(
+      ", {}, {} sequences per step, {} steps, lr {}, weight decay {}, norm {}, {}",
+      text_of(*space_),
+      environment_.rows_per_step,
+      local.steps,
+      local.lr,
+      local.weight_decay,
+      local.max_norm,
+      at::toString(environment_.dtype));
+  if (stage == Stage::stats) {
+    text += fmt::format(", {} tokens, {} rounds", workload().num_tokens, config_.workload.rounds);
+  }
+  if (stage == Stage::realise || stage == Stage::distil) {
+    text += ", " + text_of(results_.candidates.front().solution.choice);
+  }
+  if (stage == Stage::distil) {
+    text += fmt::format(", {} steps, lr {}", config_.distillation.steps, config_.distillation.lr);
+  }
+  return text;
+}
+
+bool Search::is_done(Stage stage) const {
+  const fs::path file = path(kStagesFile);
+  if (!fs::exists(file)) {
+    return false;
+  }
+  const Node stages = parse_json_file(file);
+  const Node* known = stages.find(name_of(stage));
+  return known != nullptr && known->as_string() == identity(stage);
+}
+
+void Search::set_done(Stage stage) {
+  const fs::path file = path(kStagesFile);
+  Node stages = fs::exists(file) ? parse_json_file(file) : Node::make_table();
+  stages.set(name_of(stage), Node(identity(stage)));
+  write_file_atomically(file, to_json(stages, true) + "\n");
+}
+
+const SearchResults& Search::run(Stage last) {
+  fs::create_directories(output_);
+  for (const Stage stage : kStages) {
+    stage_begin_ = now();
+    done_before_ = false;
+    run_stage(stage);
+    environment_.log.end_live();
+    results_.times.push_back({.stage = stage, .seconds = now() - stage_begin_, .done_before = done_before_});
+    if (stage == last) {
+      break;
+    }
+  }
+  return results_;
+}
+
+void Search::run_stage(Stage stage) {
+  switch (stage) {
+    case Stage::sort:
+      return sort();
+    case Stage::library:
+      return train_library();
+    case Stage::stats:
+      return measure_costs();
+    case Stage::score:
+      return score();
+    case Stage::solve:
+      return solve();
+    case Stage::realise:
+      return realise();
+    case Stage::distil:
+      return distil();
+    case Stage::report:
+      return write_report();
+  }
+}
+
+void Search::sort() {
+  const auto kinds = needed_scores(config_.space, pieces_.blocks());
+  prune::Scores scores;
+  if (is_done(Stage::sort)) {
+    done_before_ = true;
+    scores = kinds.empty() ? scores : prune::read_scores(path("importance"));
+  } else if (!kinds.empty()) {
+    const auto model =
+        train::ModelFolder::open(environment_.teacher, environment_.families).load(environment_.device, environment_.dtype);
+    const auto rows =
+        train::RowShare::all(std::min(environment_.rows_per_batch, config_.score.importance_rows));
+    scores = prune::score_model(
+        *model,
+        pieces_.descriptor(),
+        {.task = environment_.task,
+         .open =
+             [&] { return environment_.data.train_once(rows, config_.score.importance_rows); },
+         .progress = [&](int64_t done, int64_t all) { show("sort", done, all); }},
+        {.kinds = {kinds.begin(), kinds.end()}, .ffn = prune::FfnMethod::independent});
+    prune::write_scores(path("importance"), scores);
+    set_done(Stage::sort);
+  }
+  space_ = make_space(config_.space, pieces_.blocks(), scores);
+  library_ = std::make_unique<Library>(environment_.teacher, environment_.families, pieces_, *space_);
+  environment_.log.info(
+      "sort       {} variants of {} sub-blocks{}",
+      alternatives(*space_).size(),
+      2 * space_->size(),
+      done_before_ ? ", ranked before" : "");
+}
+
+void Search::train_library() {
+  const LocalDistillationConfig& local = config_.local_distillation;
+  const auto places = trainable_variants(*space_);
+  if (local.steps == 0 || places.empty()) {
+    environment_.log.info("library    variants keep the teacher's weights; local distillation is off");
+    return;
+  }
+  if (is_done(Stage::library) && read_trained(path("library"), *library_, places)) {
+    done_before_ = true;
+    environment_.log.info("library    {} variants, trained before", places.size());
+    return;
+  }
+  const auto rows = train::RowShare::all(environment_.rows_per_step);
+  const auto batches = environment_.data.train(rows, 0);
+  results_.local_distillation = distil_locally(
+      *library_, places, environment_.task, *batches, local, [&](const LocalDistillationProgress& progress) {
+        show(fmt::format("library, loss {:.3g}", progress.loss), progress.step, progress.steps);
+      });
+  write_trained(path("library"), *library_);
+  set_done(Stage::library);
+  double first = 0, after = 0;
+  for (const auto& result : results_.local_distillation) {
+    first += result.first_loss;
+    after += result.last_loss;
+  }
+  environment_.log.info(
+      "library    {} variants; mean normalised error {:.4g} before, {:.4g} after {} steps",
+      places.size(),
+      first / static_cast<double>(places.size()),
+      after / static_cast<double>(places.size()),
+      local.steps);
+}
+
+void Search::measure_costs() {
+  costs_ = count_costs(*library_, workload());
+  if (is_done(Stage::stats)) {
+    done_before_ = true;
+    const Node known = parse_json_file(path(kCostsFile));
+    costs_->fixed.prefill_seconds = known.at("fixed").as_double();
+    set_seconds(known.at("attention"), costs_->attention);
+    set_seconds(known.at("ffn"), costs_->ffn);
+  } else {
+    measure_times(*costs_, *library_, workload(), config_.workload.rounds, [&](int64_t done, int64_t all) {
+      show("stats, layers", done, all);
+    });
+    Node known = Node::make_table();
+    known.set("fixed", Node(costs_->fixed.prefill_seconds));
+    known.set("attention", seconds_of(costs_->attention));
+    known.set("ffn", seconds_of(costs_->ffn));
+    write_file_atomically(path(kCostsFile), to_json(known) + "\n");
+    set_done(Stage::stats);
+  }
+  const Cost teacher = costs_->of(teacher_choice(*space_));
+  environment_.log.info(
+      "stats      the teacher has {} parameters and takes {} for {} tokens",
+      human_count(static_cast<double>(teacher.account.num_parameters)),
+      with_unit(CostKind::prefill_seconds, teacher.prefill_seconds),
+      workload().num_tokens);
+}
+
+void Search::score() {
+  ScoreRecords records(path("scores.jsonl"));
+  results_.scores = score_space(
+      *library_, held_out(), fmt::format("{} {}", teacher_identity_, at::toString(environment_.dtype)), records,
+      [&](int64_t done, int64_t all) { show("score, measurements", done, all); });
+  done_before_ = results_.scores.layer_forwards == 0;
+  const SpaceScores& scores = results_.scores;
+  environment_.log.info(
+      "score      {} variants on {} tokens; {} layer forwards, {} without reuse of prefixes",
+      scores.of.size(),
+      scores.teacher.tokens,
+      scores.layer_forwards,
+      scores.layer_forwards_without_reuse);
+}
+
+void Search::solve() {
+  const auto limits = config_.budget.limits();
+  const SolverProblem problem = problem_of(*space_, results_.scores, *costs_, limits, config_.score.objective);
+  const SolverLimits time{.seconds = config_.solve.seconds};
+  const auto found = solve_many(problem, config_.solve.candidates, config_.solve.min_distance, time);
+  if (found.empty()) {
+    fail("budget: no combination of variants keeps it. {}", explain_infeasible(problem, time));
+  }
+  results_.candidates.clear();
+  for (const SolverResult& one : found) {
+    Candidate candidate{.solution = solution_of(*space_, *costs_, value_of(one.best, "solution"))};
+    candidate.cost = candidate.solution.cost;
+    candidate.measured = measure(*library_, held_out(), candidate.solution.choice);
+    results_.candidates.push_back(std::move(candidate));
+    show("solve, candidates", static_cast<int64_t>(results_.candidates.size()), static_cast<int64_t>(found.size()));
+  }
+  std::stable_sort(results_.candidates.begin(), results_.candidates.end(), [&](const auto& a, const auto& b) {
+    return objective_of(a.measured, config_.score.objective) < objective_of(b.measured, config_.score.objective);
+  });
+  results_.sweep.clear();
+  for (const SolverResult& one : sweep(problem, 0, sweep_values(problem, 0), time)) {
+    if (one.best) {
+      results_.sweep.push_back(solution_of(*space_, *costs_, *one.best));
+    }
+  }
+  results_.prices = shadow_prices(problem, found.front(), time);
+  const SolverResult& best = found.front();
+  environment_.log.info(
+      "solve      {} candidates; the best sum of scores is {:.4g}, at most {:.2g} % above the bound",
+      found.size(),
+      best.best->loss,
+      100 * best.gap);
+  for (const ShadowPrice& price : results_.prices) {
+    environment_.log.info("           {}", sentence(price, limits));
+  }
+}
+
+void Search::realise() {
+  results_.child = path("child");
+  const Candidate& best = results_.candidates.front();
+  if (is_done(Stage::realise) && fs::exists(results_.child)) {
+    done_before_ = true;
+  } else {
+    fs::remove_all(results_.child);
+    write_child(*library_, best.solution.choice, environment_.teacher, results_.child, environment_.families);
+    set_done(Stage::realise);
+  }
+  results_.child_seconds =
+      measure_child_seconds(*library_, best.solution.choice, workload(), config_.workload.rounds);
+  results_.before_distillation = best.measured;
+  const auto tokens = static_cast<double>(best.measured.tokens);
+  environment_.log.info(
+      "realise    {}: {} parameters, loss {:.4f} (the teacher's is {:.4f}), KL {:.4g} ({:.4g} was the sum of scores)",
+      results_.child.string(),
+      human_count(best.cost.of(CostKind::parameters)),
+      best.measured.nll / tokens,
+      results_.scores.teacher.nll / static_cast<double>(results_.scores.teacher.tokens),
+      best.measured.kl / tokens,
+      best.solution.predicted);
+}
+
+void Search::distil() {
+  if (config_.distillation.steps == 0) {
+    environment_.log.info("distil     off: distillation.steps is 0");
+    return;
+  }
+  const fs::path run = path("distil");
+  if (fs::exists(run) && !is_done(Stage::distil)) {
+    fs::remove_all(run);  // of another child, or with other settings
+  }
+  set_done(Stage::distil);  // what the run in that folder is for; it resumes by itself
+  results_.distilled = environment_.distil(results_.child, run);
+  results_.after_distillation = measure_folder(*library_, held_out(), results_.distilled, environment_.families);
+  const auto tokens = static_cast<double>(results_.after_distillation->tokens);
+  environment_.log.info(
+      "distil     {}: loss {:.4f}, KL {:.4g}",
+      results_.distilled.string(),
+      results_.after_distillation->nll / tokens,
+      results_.after_distillation->kl / tokens);
+}
+
+void Search::write_report() {
+  write_search_report(*this, output_);
+  environment_.log.info("report     {}", path("report.md").string());
+}
+
+}  // namespace lehr::search

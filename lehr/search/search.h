@@ -1,0 +1,131 @@
+// The stages of a search, from a trained model to the folder of a smaller one. Each stage keeps its results in the
+// output folder, so a search that was stopped continues where it was.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lehr/prune/scores.h"
+#include "lehr/search/costs.h"
+#include "lehr/search/library.h"
+#include "lehr/search/scores.h"
+#include "lehr/search/search_config.h"
+#include "lehr/search/solution.h"
+#include "lehr/search/solver_questions.h"
+
+namespace lehr {
+class Logger;
+}
+
+namespace lehr::search {
+
+/// The stages, in order.
+enum class Stage { sort, library, stats, score, solve, realise, distil, report };
+
+/// Returns "sort", "library", ...
+const char* name_of(Stage stage);
+/// Returns all names, in order.
+std::vector<std::string> stage_names();
+
+/// What a search needs from the program around it.
+struct SearchEnvironment {
+  std::filesystem::path teacher;  ///< Folder of the model's weights.
+  const descriptor::ModelFamilies& families;
+  Logger& log;
+  at::Device device;
+  at::ScalarType dtype;
+  int64_t seq_len = 0;           ///< training.seq_len.
+  int64_t rows_per_step = 0;     ///< Sequences of a batch of training data.
+  int64_t rows_per_batch = 0;    ///< Sequences of a batch of held-out data.
+  const train::TrainTask& task;
+  const train::RunData& data;
+  /// Trains the child in `child` to reproduce the teacher, in `output`, from where an earlier call was stopped. Returns
+  /// the folder of the trained child.
+  std::function<std::filesystem::path(const std::filesystem::path& child, const std::filesystem::path& output)> distil;
+};
+
+/// Returns "1 % more memory (12 MiB) is worth 0.0004 per token".
+std::string sentence(const ShadowPrice& price, const std::vector<Limit>& limits);
+
+/// A solution that was measured as a whole model.
+struct Candidate {
+  Solution solution;
+  Cost cost;
+  DivergenceSums measured;
+};
+
+/// What a finished stage took.
+struct StageTime {
+  Stage stage = Stage::sort;
+  double seconds = 0;
+  bool done_before = false;  ///< Its results were there.
+};
+
+/// The results for the report.
+struct SearchResults {
+  SpaceScores scores;
+  std::vector<LocalDistillationResult> local_distillation;
+  std::vector<Candidate> candidates;  ///< The best measured one first.
+  std::vector<Solution> sweep;        ///< Solutions under tighter and looser first budgets, ascending.
+  std::vector<ShadowPrice> prices;    ///< Of each budget.
+  std::optional<double> child_seconds;             ///< Measured prefill of the best candidate.
+  std::optional<DivergenceSums> before_distillation, after_distillation;
+  std::filesystem::path child, distilled;
+  std::vector<StageTime> times;
+};
+
+/// A search. Its members refer to one another, so it never moves.
+class Search {
+ public:
+  /// Opens the teacher; checks the space, and the data. Throws usage errors.
+  Search(SearchConfig config, SearchEnvironment environment);
+  Search(const Search&) = delete;
+  Search& operator=(const Search&) = delete;
+
+  /// Runs the stages up to `last`. A stage whose inputs are those of an earlier run is not run again.
+  const SearchResults& run(Stage last);
+
+  const DecoderPieces& pieces() const { return pieces_; }
+  const SearchConfig& config() const { return config_; }
+  const SearchSpace& space() const { return *space_; }
+  const CostTable& costs() const { return *costs_; }
+  const Library& library() const { return *library_; }
+  const SearchResults& results() const { return results_; }
+  const SearchEnvironment& environment() const { return environment_; }
+  descriptor::Workload workload() const;
+  HeldOut held_out() const;
+
+ private:
+  void run_stage(Stage stage);
+  void sort();
+  void train_library();
+  void measure_costs();
+  void score();
+  void solve();
+  void realise();
+  void distil();
+  void write_report();
+  std::filesystem::path path(const std::string& name) const { return output_ / name; }
+  std::string identity(Stage stage) const;
+  bool is_done(Stage stage) const;
+  void set_done(Stage stage);
+  void show(const std::string& what, int64_t done, int64_t all);
+
+  SearchConfig config_;
+  SearchEnvironment environment_;
+  std::filesystem::path output_;
+  DecoderPieces pieces_;
+  std::string teacher_identity_;
+  std::optional<SearchSpace> space_;
+  std::unique_ptr<Library> library_;
+  std::optional<CostTable> costs_;
+  SearchResults results_;
+  bool done_before_ = false;
+  double stage_begin_ = 0;
+};
+
+}  // namespace lehr::search

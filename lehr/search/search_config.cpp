@@ -1,0 +1,197 @@
+#include "lehr/search/search_config.h"
+
+#include <array>
+#include <cctype>
+#include <cmath>
+#include <cstdlib>
+#include <utility>
+
+#include "lehr/base/error.h"
+
+namespace lehr::search {
+
+namespace {
+// Factors of the units that a limit may have.
+constexpr std::array<std::pair<const char*, double>, 13> kUnits = {{
+    {"", 1},
+    {"K", 1e3},
+    {"M", 1e6},
+    {"G", 1e9},
+    {"T", 1e12},
+    {"B", 1},
+    {"KiB", 1024},
+    {"MiB", 1024.0 * 1024},
+    {"GiB", 1024.0 * 1024 * 1024},
+    {"GB", 1e9},
+    {"s", 1},
+    {"ms", 1e-3},
+    {"us", 1e-6},
+}};
+
+std::string trimmed(std::string text) {
+  while (!text.empty() && std::isspace(static_cast<unsigned char>(text.back())) != 0) {
+    text.pop_back();
+  }
+  size_t first = 0;
+  while (first < text.size() && std::isspace(static_cast<unsigned char>(text[first])) != 0) {
+    ++first;
+  }
+  return text.substr(first);
+}
+}  // namespace
+
+Limit parse_limit(const std::string& key, CostKind kind, const std::string& text) {
+  char* end = nullptr;
+  const std::string number = trimmed(text);
+  const double value = std::strtod(number.c_str(), &end);
+  const std::string unit = trimmed(end);
+  if (end != number.c_str() && std::isfinite(value) && value > 0) {
+    if (unit == "%") {
+      return {.kind = kind, .is_share = true, .value = value / 100};
+    }
+    for (const auto& [name, factor] : kUnits) {
+      if (unit == name) {
+        return {.kind = kind, .is_share = false, .value = value * factor};
+      }
+    }
+  }
+  fail(
+      "{}: expected a share of the teacher's such as \"60 %\", or a number with a unit such as \"300 M\", \"1.5 GiB\" "
+      "or \"80 ms\"; found '{}'",
+      key,
+      text);
+}
+
+const std::optional<std::string>& BudgetConfig::of(CostKind kind) const {
+  switch (kind) {
+    case CostKind::parameters:
+      return parameters;
+    case CostKind::active_parameters:
+      return active_parameters;
+    case CostKind::memory:
+      return memory;
+    case CostKind::kv_cache:
+      return kv_cache;
+    case CostKind::prefill_flops:
+      return prefill_flops;
+    case CostKind::decode_flops:
+      return decode_flops;
+    case CostKind::prefill_seconds:
+      break;
+  }
+  return prefill_seconds;
+}
+
+std::vector<Limit> BudgetConfig::limits() const {
+  std::vector<Limit> limits;
+  for (const CostKind kind : kCostKinds) {
+    if (const auto& text = of(kind)) {
+      limits.push_back(parse_limit(std::string("budget.") + name_of(kind), kind, *text));
+    }
+  }
+  return limits;
+}
+
+void BudgetConfig::fields(FieldVisitor& v) {
+  v.optional("parameters", parameters, "Most parameters: a share of the teacher's (\"60 %\") or a number (\"300 M\").");
+  v.optional("active_parameters", active_parameters, "Most parameters that a token uses.");
+  v.optional("memory", memory, "Most memory of weights and KV cache under [workload], such as \"1.5 GiB\".");
+  v.optional("kv_cache", kv_cache, "Most memory of the KV cache under [workload].");
+  v.optional("prefill_flops", prefill_flops, "Most FLOPs of one prefill of workload.seq_len tokens.");
+  v.optional("decode_flops", decode_flops, "Most FLOPs of decoding the last of workload.seq_len tokens.");
+  v.optional(
+      "prefill_seconds", prefill_seconds, "Longest prefill of workload.seq_len tokens, measured on this machine.");
+}
+
+void BudgetConfig::check(Problems& problems) const {
+  bool some = false;
+  for (const CostKind kind : kCostKinds) {
+    some = some || of(kind).has_value();
+  }
+  if (!some) {
+    problems.add("budget", "expected at least one limit, such as parameters = \"60 %\"; without one the teacher wins");
+    return;
+  }
+  try {
+    limits();
+  } catch (const Error& error) {
+    const std::string text = error.what();
+    const size_t colon = text.find(": ");
+    problems.add(text.substr(0, colon), text.substr(colon + 2));
+  }
+}
+
+double objective_of(const DivergenceSums& sums, Objective objective) {
+  const auto tokens = static_cast<double>(sums.tokens);
+  switch (objective) {
+    case Objective::kl:
+      return sums.kl / tokens;
+    case Objective::nll:
+      return sums.nll / tokens;
+    case Objective::agreement:
+      return 1 - sums.agreement / tokens;
+    case Objective::cosine:
+      return sums.cosine / tokens;
+    case Objective::mse:
+      break;
+  }
+  return sums.mse / tokens;
+}
+
+void ScoreConfig::fields(FieldVisitor& v) {
+  v.optional(
+      "importance_rows",
+      importance_rows,
+      "Training sequences by which channels, KV heads and experts are ranked.",
+      positive());
+  v.optional("max_rows", max_rows, "Held-out sequences on which each variant is measured.", positive());
+  v.choice<Objective>(
+      "objective",
+      objective,
+      {{"kl", Objective::kl},
+       {"nll", Objective::nll},
+       {"agreement", Objective::agreement},
+       {"cosine", Objective::cosine},
+       {"mse", Objective::mse}},
+      "Measurement that the chosen model minimises: KL divergence from the teacher, loss, share of tokens without the "
+      "teacher's most likely token, distance of final hidden states.");
+}
+
+void WorkloadConfig::fields(FieldVisitor& v) {
+  v.optional("seq_len", seq_len, "Tokens of a sequence; 0: training.seq_len of the config.", at_least(0));
+  v.optional("num_sequences", num_sequences, "Sequences in the KV cache.", positive());
+  v.optional("bytes_per_weight", bytes_per_weight, "Bytes of a weight: 2 for bfloat16.", positive());
+  v.optional("bytes_per_cached", bytes_per_cached, "Bytes of an element of the KV cache.", positive());
+  v.optional("rounds", rounds, "Measurements of each sub-block's time, of which the shortest counts.", positive());
+}
+
+void SolveConfig::fields(FieldVisitor& v) {
+  v.optional(
+      "candidates", candidates, "Solutions that are measured as whole models; the best of them is built.", positive());
+  v.optional("min_distance", min_distance, "Sub-blocks by which these solutions differ at least.", positive());
+  v.optional("seconds", seconds, "Time limit of one solution.", positive());
+}
+
+void GlobalDistillationConfig::fields(FieldVisitor& v) {
+  v.optional("steps", steps, "Steps of training the child to reproduce the teacher; 0: none.", at_least(0));
+  v.optional("lr", lr, "Its learning rate; the other settings are those of the config.", positive());
+}
+
+void SearchConfig::fields(FieldVisitor& v) {
+  v.optional("teacher", teacher, "Folder of the trained model; not given: the newest checkpoint of the config's run.");
+  v.required("config", config, "Config of a training run, for data, sequence length and device.");
+  v.optional("output", output, "Folder for everything that the search writes; run again to resume.");
+  v.group("space", space, "Sub-blocks to choose from.");
+  v.group("budget", budget, "Limits that the child must keep.");
+  v.group("workload", workload, "Use that memory, FLOPs and time are counted for.");
+  v.group("local_distillation", local_distillation, "Training of each variant to reproduce its layer.");
+  v.group("score", score, "Measurements of each variant.");
+  v.group("solve", solve, "Choice of the best combination.");
+  v.group("distillation", distillation, "Training of the chosen child.");
+}
+
+void SearchConfig::check(Problems& problems) const {
+  budget.check(problems);
+}
+
+}  // namespace lehr::search

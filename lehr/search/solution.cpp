@@ -1,0 +1,77 @@
+#include "lehr/search/solution.h"
+
+#include <map>
+
+#include "lehr/base/error.h"
+
+namespace lehr::search {
+
+namespace {
+using train::Subblock;
+
+constexpr Subblock kSubblocks[] = {Subblock::attention, Subblock::ffn};
+
+// The budgets keep these units out of the program.
+const char* unit_of(CostKind kind) {
+  switch (kind) {
+    case CostKind::memory:
+    case CostKind::kv_cache:
+      return "B";
+    case CostKind::prefill_seconds:
+      return "s";
+    default:
+      return "";
+  }
+}
+}  // namespace
+
+SolverProblem problem_of(
+    const SearchSpace& space,
+    const SpaceScores& scores,
+    const CostTable& costs,
+    const std::vector<Limit>& limits,
+    Objective objective) {
+  SolverProblem problem;
+  const Cost teacher = costs.of(teacher_choice(space));
+  for (const Limit& limit : limits) {
+    problem.budgets.push_back(
+        {.name = name_of(limit.kind),
+         .unit = unit_of(limit.kind),
+         .fixed = costs.fixed.of(limit.kind),
+         .at_most = limit.at_most(teacher.of(limit.kind))});
+  }
+  std::map<std::pair<int64_t, Subblock>, std::vector<double>> losses;
+  const double own = objective_of(scores.teacher, objective);
+  for (const auto& [place, sums] : scores.of) {
+    losses[{place.layer, place.subblock}].push_back(objective_of(sums, objective) - own);
+  }
+  for (size_t layer = 0; layer < space.size(); ++layer) {
+    for (const Subblock subblock : kSubblocks) {
+      SolverGroup group{.name = fmt::format("layer {} {}", layer, train::name_of(subblock))};
+      const auto& variants = space[layer].of(subblock);
+      for (size_t variant = 0; variant < variants.size(); ++variant) {
+        const Place place{.layer = static_cast<int64_t>(layer), .subblock = subblock, .variant = variant};
+        SolverOption option{.name = variants[variant].name};
+        option.loss = variant == 0 ? 0 : losses.at({place.layer, subblock}).at(variant - 1);
+        for (const Limit& limit : limits) {
+          option.costs.push_back(costs.of(place).of(limit.kind));
+        }
+        group.options.push_back(std::move(option));
+      }
+      problem.groups.push_back(std::move(group));
+    }
+  }
+  return problem;
+}
+
+Solution solution_of(const SearchSpace& space, const CostTable& costs, const Assignment& assignment) {
+  Solution solution{.choice = teacher_choice(space), .predicted = assignment.loss};
+  for (size_t group = 0; group < assignment.chosen.size(); ++group) {
+    const auto layer = static_cast<int64_t>(group / 2);
+    solution.choice.of({.layer = layer, .subblock = kSubblocks[group % 2]}) = assignment.chosen[group];
+  }
+  solution.cost = costs.of(solution.choice);
+  return solution;
+}
+
+}  // namespace lehr::search

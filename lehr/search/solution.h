@@ -1,0 +1,32 @@
+// From scores and costs of variants to the best combinations under budgets.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "lehr/search/scores.h"
+#include "lehr/search/search_config.h"
+#include "lehr/search/solver.h"
+
+namespace lehr::search {
+
+/// A combination of variants.
+struct Solution {
+  Choice choice;
+  double predicted = 0;  ///< Sum of the differences that its variants make alone, in the objective's unit.
+  Cost cost;
+};
+
+/// The program to solve: a group per sub-block that has a choice, an option per variant. The loss of a variant is the
+/// objective of the teacher in which it replaces its sub-block, minus that of the teacher.
+SolverProblem problem_of(
+    const SearchSpace& space,
+    const SpaceScores& scores,
+    const CostTable& costs,
+    const std::vector<Limit>& limits,
+    Objective objective);
+
+/// Returns the solution that an assignment of problem_of stands for.
+Solution solution_of(const SearchSpace& space, const CostTable& costs, const Assignment& assignment);
+
+}  // namespace lehr::search

@@ -1,0 +1,118 @@
+#include "lehr/search/solver_questions.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "lehr/base/error.h"
+
+namespace lehr::search {
+
+std::vector<SolverResult> solve_many(
+    const SolverProblem& problem, int64_t count, int64_t min_distance, const SolverLimits& limits) {
+  std::vector<SolverResult> found;
+  SolverLimits next = limits;
+  while (static_cast<int64_t>(found.size()) < count) {
+    SolverResult result = solve(problem, next);
+    if (!result.best) {
+      break;
+    }
+    next.apart.push_back({.chosen = result.best->chosen, .distance = static_cast<size_t>(min_distance)});
+    found.push_back(std::move(result));
+  }
+  return found;
+}
+
+std::vector<Relaxation> relaxations(const SolverProblem& problem, const SolverLimits& limits) {
+  std::vector<Relaxation> all;
+  for (size_t budget = 0; budget < problem.budgets.size(); ++budget) {
+    if (!problem.budgets[budget].at_most) {
+      continue;
+    }
+    // The least cost under the other budgets.
+    SolverProblem cheapest = problem;
+    cheapest.budgets[budget].at_most.reset();
+    for (SolverGroup& group : cheapest.groups) {
+      for (SolverOption& option : group.options) {
+        option.loss = option.costs[budget];
+      }
+    }
+    const SolverResult result = solve(cheapest, limits);
+    all.push_back({.budget = budget});
+    if (result.best) {
+      all.back().least = result.best->costs[budget];
+    }
+  }
+  return all;
+}
+
+std::string explain_infeasible(const SolverProblem& problem, const SolverLimits& limits) {
+  std::string text;
+  for (const Relaxation& one : relaxations(problem, limits)) {
+    const SolverBudget& budget = problem.budgets[one.budget];
+    const double limit = budget.at_most.value_or(std::numeric_limits<double>::infinity());
+    text += text.empty() ? "" : " ";
+    if (!one.least) {
+      text += fmt::format("{}: no other value helps alone.", budget.name);
+    } else if (*one.least > limit) {
+      text += fmt::format(
+          "{}: at most {:.6g} {} is too little; with the other budgets as they are, {:.6g} {} is the least.",
+          budget.name,
+          limit,
+          budget.unit,
+          *one.least,
+          budget.unit);
+    }
+  }
+  return text;
+}
+
+std::vector<ShadowPrice> shadow_prices(
+    const SolverProblem& problem, const SolverResult& solved, const SolverLimits& limits) {
+  constexpr double kShare = 0.01;
+  std::vector<ShadowPrice> prices;
+  for (size_t budget = 0; budget < problem.budgets.size(); ++budget) {
+    const auto limit = problem.budgets[budget].at_most;
+    if (!limit || !solved.best) {
+      continue;
+    }
+    SolverProblem larger = problem;
+    larger.budgets[budget].at_most = *limit * (1 + kShare);
+    const SolverResult result = solve(larger, limits);
+    prices.push_back(
+        {.budget = budget,
+         .more = kShare * *limit,
+         .worth = result.best ? std::max(0.0, solved.best->loss - result.best->loss) : 0});
+  }
+  return prices;
+}
+
+std::vector<SolverResult> sweep(
+    const SolverProblem& problem, size_t budget, const std::vector<double>& values, const SolverLimits& limits) {
+  std::vector<SolverResult> results;
+  SolverProblem changed = problem;
+  for (const double value : values) {
+    changed.budgets.at(budget).at_most = value;
+    results.push_back(solve(changed, limits));
+  }
+  return results;
+}
+
+std::vector<double> sweep_values(const SolverProblem& problem, size_t budget, int64_t count) {
+  double low = problem.budgets.at(budget).fixed, high = low;
+  for (const SolverGroup& group : problem.groups) {
+    const auto [least, most] = std::minmax_element(
+        group.options.begin(), group.options.end(), [&](const SolverOption& a, const SolverOption& b) {
+          return a.costs[budget] < b.costs[budget];
+        });
+    low += least->costs[budget];
+    high += most->costs[budget];
+  }
+  std::vector<double> values;
+  for (int64_t i = 0; i < count; ++i) {
+    values.push_back(low + (high - low) * static_cast<double>(i) / static_cast<double>(count - 1));
+  }
+  return values;
+}
+
+}  // namespace lehr::search

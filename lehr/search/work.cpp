@@ -1,0 +1,177 @@
+#include "lehr/search/work.h"
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "lehr/base/error.h"
+#include "lehr/base/log.h"
+#include "lehr/search/search.h"
+#include "lehr/train/step.h"
+
+namespace lehr::search {
+
+namespace {
+int64_t ceil_div(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+
+int64_t bytes_of(const nn::Model& model) {
+  int64_t bytes = 0;
+  for (const auto& [name, parameter] : nn::named_parameters(model)) {
+    bytes += static_cast<int64_t>(parameter->value().nbytes());
+  }
+  return bytes;
+}
+
+struct Row {
+  std::string stage, work;
+  double flops = 0;
+  double seconds = 0;
+  double bytes = 0;
+};
+
+std::string table_of(const std::vector<Row>& rows) {
+  size_t width = 0;
+  for (const Row& row : rows) {
+    width = std::max(width, row.work.size());
+  }
+  std::string text = fmt::format("{:<9} {:<{}}  {:>8} {:>9}  {:>9}\n", "stage", "work", width, "FLOPs", "time", "memory");
+  for (const Row& row : rows) {
+    text += fmt::format(
+        "{:<9} {:<{}}  {:>8} {:>9}  {:>9}\n",
+        row.stage,
+        row.work,
+        width,
+        row.flops > 0 ? human_count(row.flops) : "",
+        row.seconds > 0 ? human_seconds(row.seconds) : "",
+        row.bytes > 0 ? human_bytes(row.bytes) : "");
+  }
+  return text;
+}
+}  // namespace
+
+SearchWork work_of(const Search& search) {
+  const SearchConfig& config = search.config();
+  const DecoderPieces& pieces = search.pieces();
+  const SearchSpace space = make_space(config.space, pieces.blocks(), equal_scores(pieces.blocks()));
+  SearchWork work;
+  work.layers = pieces.num_layers();
+  const auto places = alternatives(space);
+  work.variants = static_cast<int64_t>(places.size());
+  work.trainable = static_cast<int64_t>(trainable_variants(space).size());
+  work.importance_batches = ceil_div(
+      config.score.importance_rows, std::min(search.environment().rows_per_batch, config.score.importance_rows));
+  const int64_t rows = std::min(search.environment().rows_per_batch, config.score.max_rows);
+  work.held_out_batches = ceil_div(config.score.max_rows, rows);
+  work.layer_forwards = work.layers;
+  for (const Place& place : places) {
+    work.layer_forwards += work.layers - place.layer;
+  }
+  work.layer_forwards_whole = work.layers * (work.variants + 1);
+  work.candidates = config.solve.candidates;
+  work.local_steps = config.local_distillation.steps;
+  work.distillation_steps = config.distillation.steps;
+  work.teacher_bytes = pieces.args().get_nparams_and_flops(1).num_parameters *
+                       static_cast<int64_t>(c10::elementSize(pieces.dtype()));
+  if (work.local_steps > 0) {
+    for (const Place& place : trainable_variants(space)) {
+      // Weights of the layer; gradients and two moments of the sub-block, of which the layer is an upper bound.
+      const auto layer = pieces.layer(place.layer, at(space, place).block);
+      work.library_bytes += 4 * bytes_of(*layer);
+    }
+  }
+  const auto hidden = pieces.args().decoder_form();
+  if (hidden) {
+    work.boundary_bytes = (work.layers + 2) * rows * search.environment().seq_len * hidden->hidden_size *
+                          static_cast<int64_t>(c10::elementSize(pieces.dtype()));
+  }
+  return work;
+}
+
+double seconds_per_layer(const Search& search) {
+  const at::NoGradGuard no_grad;
+  const DecoderPieces& pieces = search.pieces();
+  const SearchSpace space = make_space(search.config().space, pieces.blocks(), equal_scores(pieces.blocks()));
+  const Library library(search.environment().teacher, search.environment().families, pieces, space);
+  const HeldOut data = search.held_out();
+  const auto batch = data.open()->next();
+  require(batch.has_value(), "search: there is no held-out data to measure variants on; set data.validation_fraction");
+  const train::Batch local = train::to_device(train::Ranks().positions_of(*batch), pieces.device());
+  const nn::ModelInputs inputs = data.task.build_forward_inputs(local);
+  const Piece embeddings = library.embeddings(), head = library.head();
+  std::vector<Piece> layers;
+  for (int64_t layer = 0; layer < pieces.num_layers(); ++layer) {
+    layers.push_back(library.layer(layer, 0, 0));
+  }
+  double seconds = 0;
+  for (int64_t round = 0; round < 2; ++round) {  // the first one warms up
+    const auto begin = std::chrono::steady_clock::now();
+    const TeacherPass pass(embeddings, layers, head, inputs);
+    divergence({*head, pass.output()}, {*head, pass.output()}, local.at("labels"));
+    seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  }
+  return seconds / static_cast<double>(pieces.num_layers());
+}
+
+std::string describe_work(const Search& search) {
+  const SearchWork work = work_of(search);
+  const SearchConfig& config = search.config();
+  const double layer_seconds = seconds_per_layer(search);
+  const auto rows = static_cast<double>(std::min(search.environment().rows_per_batch, config.score.max_rows));
+  const auto tokens = rows * static_cast<double>(search.environment().seq_len);
+  const auto layers = static_cast<double>(work.layers);
+  // A forward is a third of a training step.
+  const auto counts = search.pieces().args().get_nparams_and_flops(search.environment().seq_len);
+  const double layer_flops = static_cast<double>(counts.causal_flops_per_token) / 3 * tokens / layers;
+  const double steps_per_batch = static_cast<double>(search.environment().rows_per_step) / rows;
+  const auto row = [&](const char* stage, const std::string& text, double layer_forwards, double bytes) {
+    return Row{
+        .stage = stage,
+        .work = text,
+        .flops = layer_forwards * layer_flops,
+        .seconds = layer_forwards * layer_seconds,
+        .bytes = bytes};
+  };
+  const auto batches = static_cast<double>(work.held_out_batches);
+  const auto teacher = static_cast<double>(work.teacher_bytes);
+  std::vector<Row> table;
+  table.push_back(row(
+      "sort",
+      fmt::format("{} batches of training data", work.importance_batches),
+      layers * static_cast<double>(work.importance_batches),
+      teacher));
+  table.push_back(row(
+      "library",
+      fmt::format("{} variants, {} steps each", work.local_steps > 0 ? work.trainable : 0, work.local_steps),
+      (layers + 3 * static_cast<double>(work.trainable)) * steps_per_batch * static_cast<double>(work.local_steps),
+      teacher + static_cast<double>(work.library_bytes)));
+  table.push_back({.stage = "stats", .work = "times of all shapes of sub-blocks"});
+  table.push_back(row(
+      "score",
+      fmt::format(
+          "{} variants on {} batches: {} layer forwards each, {} without reuse",
+          work.variants,
+          work.held_out_batches,
+          work.layer_forwards,
+          work.layer_forwards_whole),
+      batches * static_cast<double>(work.layer_forwards),
+      teacher + static_cast<double>(work.boundary_bytes)));
+  table.push_back(row(
+      "solve",
+      fmt::format("{} candidates, measured whole", work.candidates),
+      2 * layers * batches * static_cast<double>(work.candidates),
+      2 * teacher));
+  table.push_back({.stage = "realise", .work = "the child's folder"});
+  table.push_back(row(
+      "distil",
+      fmt::format("{} steps of the child and its teacher", work.distillation_steps),
+      4 * layers * steps_per_batch * static_cast<double>(work.distillation_steps),
+      6 * teacher));
+  return table_of(table) +
+         "Times are those of one timed batch of the teacher, multiplied; \"layer forwards\" are per batch.\n";
+}
+
+}  // namespace lehr::search

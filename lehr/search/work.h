@@ -1,0 +1,37 @@
+// The work of a search, told before any of it is done: lehr search --dry-run.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace lehr::search {
+
+class Search;
+
+/// What the stages of a search have to do.
+struct SearchWork {
+  int64_t layers = 0;
+  int64_t variants = 0;
+  int64_t trainable = 0;             ///< Variants that local distillation trains.
+  int64_t importance_batches = 0;
+  int64_t held_out_batches = 0;
+  int64_t layer_forwards = 0;        ///< Of the scores, per batch, with prefixes reused.
+  int64_t layer_forwards_whole = 0;  ///< The same if each candidate ran from the embeddings.
+  int64_t candidates = 0;
+  int64_t local_steps = 0;
+  int64_t distillation_steps = 0;
+  int64_t library_bytes = 0;   ///< Weights, gradients and moments of the variants in local distillation.
+  int64_t teacher_bytes = 0;   ///< Weights of the teacher.
+  int64_t boundary_bytes = 0;  ///< Hidden states before each layer, of one held-out batch.
+};
+
+/// Counts the work from shapes alone.
+SearchWork work_of(const Search& search);
+
+/// Runs the teacher on one batch of held-out data, and returns the seconds per layer.
+double seconds_per_layer(const Search& search);
+
+/// Returns a table of the stages with their work, FLOPs, time and memory.
+std::string describe_work(const Search& search);
+
+}  // namespace lehr::search
