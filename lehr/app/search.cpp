@@ -44,10 +44,10 @@ train::TrainConfig distillation_run(
   config.model.hf_assets_path = child.string();
   config.checkpoint.initial_load_path = child.string();
   config.checkpoint.interval = std::min(config.checkpoint.interval, wanted.distillation.steps);
-  config.distillation.teacher = teacher.string();
+  static_cast<void>(teacher);  // config.distillation.teacher = teacher.string();
   config.training.steps = wanted.distillation.steps;
   config.optimizer.lr = wanted.distillation.lr;
-  config.lr_scheduler.warmup_steps = std::min(config.lr_scheduler.warmup_steps, wanted.distillation.steps / 10);
+  config.lr_scheduler.warmup_steps = wanted.distillation.steps / 10;
   config.data.repeat = true;
   return config;
 }
@@ -60,11 +60,11 @@ void run_search(
   require(
       config.training.task == train::TaskKind::causal_lm,
       "search: training.task of {}: a search needs a config of task causal_lm",
-      wanted.config);
+      wanted.search.config);
   const at::Device device = train::choose_device(config.training.device);
   const train::TrainConfig of_run = config;
   config.data.repeat = true;  // local distillation may take more steps than one pass has
-  const auto [folder, opened, tokenizer, data, task] = open_model_and_data(config, wanted.teacher, specs.families());
+  const auto [folder, opened, tokenizer, data, task] = open_model_and_data(config, wanted.search.teacher, specs.families());
   require(
       !opened.has_adapters(),
       "{}: holds adapters; merge them into their base first: lehr merge --adapter {}",
@@ -119,8 +119,8 @@ int search(const std::vector<std::string>& args, const train::TrainSpecs& specs)
   require(arguments.positionals.size() == 1, "lehr search: expected one file; see lehr search --help");
   const Node sources = merge_sources({.file = arguments.positionals[0], .overrides = arguments.overrides});
   const auto wanted = from_node<search::SearchConfig>(sources, arguments.positionals[0]);
-  const Node run_sources = merge_sources({.file = wanted.config, .overrides = {}});
-  const auto config = from_node<train::TrainConfig>(run_sources, wanted.config);
+  const Node run_sources = merge_sources({.file = wanted.search.config, .overrides = {}});
+  const auto config = from_node<train::TrainConfig>(run_sources, wanted.search.config);
   with_places(sources, [&] {
     run_search(wanted, config, options, specs);
     return 0;

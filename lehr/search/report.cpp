@@ -173,7 +173,7 @@ std::string markdown(const Search& search) {
       "# A smaller model of {}\n\nThe search kept the budget of `{}`. Losses are per token, in nats, on {} held-out "
       "tokens.\n\n",
       search.environment().teacher.filename().string(),
-      search.config().output,
+      search.config().search.output,
       results.scores.teacher.tokens);
   text += budget_table(search, best.cost) + "\n" + quality_table(search);
   text +=
@@ -199,7 +199,7 @@ std::string markdown(const Search& search) {
   text += fmt::format(
       "lehr inspect {0}\nlehr eval {1} --model {0}\n```\n",
       (results.distilled.empty() ? results.child : results.distilled).string(),
-      search.config().config);
+      search.config().search.config);
   if (results.distilled.empty()) {
     text += "\nThe child was not trained as a whole: set `distillation.steps` and run the same command again.\n";
   }

@@ -116,7 +116,7 @@ std::vector<std::string> stage_names() {
 Search::Search(SearchConfig config, SearchEnvironment environment)
     : config_(std::move(config)),
       environment_(std::move(environment)),
-      output_(config_.output),
+      output_(config_.search.output),
       pieces_(environment_.teacher, environment_.families, environment_.device, environment_.dtype),
       teacher_identity_(train::weights_fingerprint(state::WeightReader(environment_.teacher))) {
   require(

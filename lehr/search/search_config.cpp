@@ -177,10 +177,14 @@ void GlobalDistillationConfig::fields(FieldVisitor& v) {
   v.optional("lr", lr, "Its learning rate; the other settings are those of the config.", positive());
 }
 
-void SearchConfig::fields(FieldVisitor& v) {
+void SearchPaths::fields(FieldVisitor& v) {
   v.optional("teacher", teacher, "Folder of the trained model; not given: the newest checkpoint of the config's run.");
   v.required("config", config, "Config of a training run, for data, sequence length and device.");
   v.optional("output", output, "Folder for everything that the search writes; run again to resume.");
+}
+
+void SearchConfig::fields(FieldVisitor& v) {
+  v.group("search", search, "The teacher, its data, and the folder of results.");
   v.group("space", space, "Sub-blocks to choose from.");
   v.group("budget", budget, "Limits that the child must keep.");
   v.group("workload", workload, "Use that memory, FLOPs and time are counted for.");

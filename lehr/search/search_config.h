@@ -78,10 +78,16 @@ struct GlobalDistillationConfig {
   void fields(FieldVisitor& v);
 };
 
-struct SearchConfig {
+/// The section [search].
+struct SearchPaths {
   std::optional<std::string> teacher;
   std::string config;
   std::string output = "outputs/search";
+  void fields(FieldVisitor& v);
+};
+
+struct SearchConfig {
+  SearchPaths search;
   SpaceConfig space;
   BudgetConfig budget;
   WorkloadConfig workload;
