@@ -84,7 +84,7 @@ std::string score_map(const Search& search) {
     map.column_names.push_back(std::to_string(layer));
   }
   map.values.assign(map.rows * map.columns, std::numeric_limits<double>::quiet_NaN());
-  const double own = objective_of(search.results().scores.teacher, search.config().score.objective);
+  const double own = objective_of(search.results().scores.of_base, search.config().score.objective);
   for (const auto& [place, sums] : search.results().scores.of) {
     const std::string name = train::name_of(place.subblock) + ", " + at(search.space(), place).name;
     map.values[rows.at(name) * map.columns + static_cast<size_t>(place.layer)] =
@@ -127,7 +127,7 @@ std::string quality_table(const Search& search) {
   std::string text =
       "| model | loss | KL from the teacher | predicted | same most likely token | 1 - cosine |\n"
       "| --- | --- | --- | --- | --- | --- |\n";
-  text += quality_row("teacher", results.scores.teacher, "");
+  text += quality_row("teacher", results.scores.of_base, "");
   for (size_t i = 0; i < results.candidates.size(); ++i) {
     const Candidate& candidate = results.candidates[i];
     text += quality_row(
@@ -170,15 +170,15 @@ std::string markdown(const Search& search) {
   const SearchResults& results = search.results();
   const Candidate& best = results.candidates.front();
   std::string text = fmt::format(
-      "# A smaller model of {}\n\nThe search kept the budget of `{}`. Losses are per token, in nats, on {} held-out "
-      "tokens.\n\n",
+      "# A smaller model of {}\n\nFound by `lehr search` with the data of `{}`. Losses are per token, in nats, on {} "
+      "held-out tokens.\n\n",
       search.environment().teacher.filename().string(),
-      search.config().search.output,
-      results.scores.teacher.tokens);
+      search.config().search.config,
+      results.scores.of_base.tokens);
   text += budget_table(search, best.cost) + "\n" + quality_table(search);
   text +=
-      "\n\"Predicted\" is the sum of the scores of the chosen variants, each measured alone in the teacher. The measured "
-      "value differs, because replacements affect each other.\n\n![What a budget costs](pareto.svg)\n";
+      "\n\"Predicted\" is the sum of the scores of the chosen variants, each measured alone in the model of the round "
+      "before (at first the teacher). The measured value differs, because replacements affect each other.\n\n![What a budget costs](pareto.svg)\n";
   if (results.child_seconds) {
     const double predicted = best.cost.prefill_seconds;
     text += fmt::format(
@@ -244,7 +244,7 @@ std::string json(const Search& search) {
   Node node = Node::make_table();
   node.set("teacher", Node(search.environment().teacher.string()));
   node.set("teacher_costs", to_node(teacher_cost(search)));
-  node.set("teacher_scores", to_node(results.scores.teacher));
+  node.set("teacher_scores", to_node(results.scores.of_base));
   node.set("variants", variants_node(search));
   Node candidates = Node::make_list();
   for (const Candidate& candidate : results.candidates) {

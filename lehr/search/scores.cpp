@@ -107,7 +107,7 @@ void ScoreRecords::add(const std::string& key, const DivergenceSums& sums) {
   records_[key] = sums;
 }
 
-TeacherPass::TeacherPass(
+PrefixPass::PrefixPass(
     const Piece& embeddings, const std::vector<Piece>& layers, const Piece& head, const nn::ModelInputs& inputs)
     : layers_(layers), head_(head), inputs_(inputs) {
   inputs_of_layers_.push_back(run_piece(embeddings, inputs_, {}));
@@ -117,82 +117,130 @@ TeacherPass::TeacherPass(
   output_ = run_piece(head_, inputs_, inputs_of_layers_.back());
 }
 
-at::Tensor TeacherPass::run(const Piece& piece, const at::Tensor& hidden_states) {
+at::Tensor PrefixPass::run(const Piece& piece, const at::Tensor& hidden_states) {
   ++layer_forwards_;
   return run_piece(piece, inputs_, hidden_states);
 }
 
-at::Tensor TeacherPass::with(int64_t layer, const Piece& piece) {
-  at::Tensor hidden_states = run(piece, input(layer));
+at::Tensor PrefixPass::with(int64_t layer, const Piece& piece) {
+  at::Tensor hidden_states = run(piece, inputs_of_layers_.at(static_cast<size_t>(layer)));
   for (auto after = static_cast<size_t>(layer) + 1; after < layers_.size(); ++after) {
     hidden_states = run(layers_[after], hidden_states);
   }
   return run_piece(head_, inputs_, hidden_states);
 }
 
+namespace {
+// The measurements of one batch. Models are opened and run only if something has to be measured.
+class BatchScorer {
+ public:
+  struct Models {
+    explicit Models(const Library& library, const Choice& base)
+        : embeddings(library.embeddings()),
+          head(library.head()),
+          teacher(layers_of(library, teacher_choice(library.space()))),
+          base(base == teacher_choice(library.space()) ? teacher : layers_of(library, base)) {}
+    Piece embeddings, head;
+    std::vector<Piece> teacher, base;
+  };
+
+  BatchScorer(const Models& models, const Library& library, const HeldOut& data, const train::Batch& batch)
+      : models_(models),
+        local_(train::to_device(train::Ranks().positions_of(batch), library.pieces().device())),
+        inputs_(data.task.build_forward_inputs(local_)),
+        teacher_(models.embeddings, models.teacher, models.head, inputs_),
+        base_(models.embeddings, models.base, models.head, inputs_) {}
+
+  DivergenceSums of_base() { return compare(base_.output()); }
+  DivergenceSums with(int64_t layer, const Piece& piece) { return compare(base_.with(layer, piece)); }
+  int64_t layer_forwards() const { return base_.layer_forwards(); }
+
+ private:
+  DivergenceSums compare(const at::Tensor& hidden_states) {
+    return divergence({*models_.head, teacher_.output()}, {*models_.head, hidden_states}, local_.at("labels"));
+  }
+
+  const Models& models_;
+  train::Batch local_;
+  nn::ModelInputs inputs_;
+  PrefixPass teacher_, base_;
+};
+
+std::string key_of(const Library& library, const Choice& choice) {
+  std::string key;
+  for (int64_t layer = 0; layer < library.pieces().num_layers(); ++layer) {
+    for (const auto subblock : {train::Subblock::attention, train::Subblock::ffn}) {
+      if (const size_t variant = choice.of(layer, subblock); variant != 0) {
+        key += key_of(library, Place{.layer = layer, .subblock = subblock, .variant = variant}) + "; ";
+      }
+    }
+  }
+  return key.empty() ? "teacher" : "in " + key;
+}
+
+// The base's layer with one variant.
+Piece layer_with(const Library& library, Choice choice, const Place& place) {
+  choice.of(place) = place.variant;
+  return library.layer(
+      place.layer, choice.of(place.layer, train::Subblock::attention), choice.of(place.layer, train::Subblock::ffn));
+}
+}  // namespace
+
 SpaceScores score_space(
     const Library& library,
     const HeldOut& data,
     const std::string& identity,
+    const Choice& base,
     ScoreRecords& records,
     const std::function<void(int64_t done, int64_t all)>& progress) {
   const at::NoGradGuard no_grad;
-  const at::Device device = library.pieces().device();
-  const std::vector<Place> places = alternatives(library.space());
+  SpaceScores scores{.base = base};
   std::vector<std::string> keys;
-  for (const Place& place : places) {
-    keys.push_back(key_of(library, place));
-  }
-  SpaceScores scores;
-  for (const Place& place : places) {
-    scores.of.emplace_back(place, DivergenceSums());
+  for (const Place& place : all_variants(library.space())) {
+    if (base.of(place.layer, place.subblock) != place.variant) {
+      scores.of.emplace_back(place, DivergenceSums());
+      keys.push_back(key_of(library, place));
+    }
   }
   std::vector<train::Batch> batches;
   for (const auto stream = data.open(); auto batch = stream->next();) {
     batches.push_back(std::move(*batch));
   }
-  require(!batches.empty(), "search: there is no held-out data to measure variants on; set data.validation_fraction");
-
-  // Opened only if something has to be measured.
-  Piece embeddings, head;
-  std::vector<Piece> layers;
-  const auto all = static_cast<int64_t>(batches.size() * (places.size() + 1));
+  const std::string of_base = identity + ", " + key_of(library, base);
+  const auto all = static_cast<int64_t>(batches.size() * (keys.size() + 1));
   int64_t done = 0;
+  std::optional<BatchScorer::Models> models;
   for (const train::Batch& batch : batches) {
-    const std::string prefix = identity + ", batch " + key_of(batch) + ", ";
-    std::optional<TeacherPass> teacher;
-    train::Batch local;
-    nn::ModelInputs inputs;
-    const auto record = [&](const std::string& key, const std::function<at::Tensor()>& hidden_states) {
-      const DivergenceSums* known = records.find(prefix + key);
-      if (known == nullptr) {
-        if (!teacher) {
-          if (!head) {
-            embeddings = library.embeddings();
-            head = library.head();
-            layers = layers_of(library, teacher_choice(library.space()));
-          }
-          local = train::to_device(train::Ranks().positions_of(batch), device);
-          inputs = data.task.build_forward_inputs(local);
-          teacher.emplace(embeddings, layers, head, inputs);
+    std::optional<BatchScorer> scorer;
+    const std::string of_batch = of_base + ", batch " + key_of(batch) + ", ";
+    const auto record = [&](const std::string& key, const std::function<DivergenceSums(BatchScorer&)>& measured) {
+      if (records.find(of_batch + key) == nullptr) {
+        if (!models) {
+          models.emplace(library, base);
         }
-        const int64_t before = teacher->layer_forwards();
-        records.add(
-            prefix + key, divergence({*head, teacher->output()}, {*head, hidden_states()}, local.at("labels")));
-        scores.layer_forwards += teacher->layer_forwards() - before;
+        if (!scorer) {
+          scorer.emplace(*models, library, data, batch);
+        }
+        const int64_t before = scorer->layer_forwards();
+        records.add(of_batch + key, measured(*scorer));
+        scores.layer_forwards += scorer->layer_forwards() - before;
         scores.layer_forwards_without_reuse += library.pieces().num_layers();
-        known = records.find(prefix + key);
       }
       progress(++done, all);
-      return *known;
+      return *records.find(of_batch + key);
     };
-    scores.teacher += record("teacher", [&] { return teacher->output(); });
-    for (size_t i = 0; i < places.size(); ++i) {
-      scores.of[i].second +=
-          record(keys[i], [&] { return teacher->with(places[i].layer, library.layer(places[i])); });
+    scores.of_base += record("itself", [](BatchScorer& one) { return one.of_base(); });
+    for (size_t i = 0; i < keys.size(); ++i) {
+      const Place& place = scores.of[i].first;
+      scores.of[i].second += record(keys[i], [&](BatchScorer& one) {
+        return one.with(place.layer, layer_with(library, base, place));
+      });
     }
   }
-  require(scores.teacher.tokens > 0, "search: the held-out data has no token with a label");
+  require(
+      scores.of_base.tokens > 0,
+      "search: the held-out data has no token with a label to measure variants on; set data.validation_fraction or "
+      "data.validation_path");
   return scores;
 }
 
@@ -210,7 +258,7 @@ DivergenceSums compare(
     const train::Batch local = train::to_device(train::Ranks().positions_of(*batch), library.pieces().device());
     nn::ModelInputs inputs = data.task.build_forward_inputs(local);
     inputs.labels = at::Tensor();
-    const TeacherPass teacher(embeddings, layers, head, inputs);
+    const PrefixPass teacher(embeddings, layers, head, inputs);
     sums += divergence({*head, teacher.output()}, student(inputs, embeddings, head), local.at("labels"));
   }
   return sums;
@@ -220,7 +268,7 @@ DivergenceSums compare(
 DivergenceSums measure(const Library& library, const HeldOut& data, const Choice& choice) {
   const std::vector<Piece> layers = layers_of(library, choice);
   return compare(library, data, [&](const nn::ModelInputs& inputs, const Piece& embeddings, const Piece& head) {
-    return Prediction{*head, TeacherPass(embeddings, layers, head, inputs).output()};
+    return Prediction{*head, PrefixPass(embeddings, layers, head, inputs).output()};
   });
 }
 

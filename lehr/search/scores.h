@@ -32,18 +32,16 @@ class ScoreRecords {
   std::map<std::string, DivergenceSums> records_;
 };
 
-/// The teacher's forward of one batch, with the hidden states before each layer: the prefixes that candidates share.
-class TeacherPass {
+/// One forward of a batch, with the hidden states before each layer: the prefixes that candidates share.
+class PrefixPass {
  public:
-  /// `layers` are the teacher's, in order.
-  TeacherPass(
+  /// `layers` are those of the model, in order.
+  PrefixPass(
       const Piece& embeddings, const std::vector<Piece>& layers, const Piece& head, const nn::ModelInputs& inputs);
 
   /// Returns the hidden states (B, T, H) after the final norm of the model in which `piece` stands in for the layer.
   at::Tensor with(int64_t layer, const Piece& piece);
-  /// Returns the hidden states that layer `index` reads; index num_layers: that the final norm reads.
-  const at::Tensor& input(int64_t index) const { return inputs_of_layers_.at(static_cast<size_t>(index)); }
-  /// Returns the teacher's own hidden states after the final norm.
+  /// Returns the model's own hidden states after the final norm.
   const at::Tensor& output() const { return output_; }
   /// Number of layers that ran so far.
   int64_t layer_forwards() const { return layer_forwards_; }
@@ -65,21 +63,23 @@ struct HeldOut {
   std::function<std::unique_ptr<train::BatchStream>()> open;  ///< The same batches each time.
 };
 
-/// The scores of a space: per token, means over all batches.
+/// The scores of a space around one of its models: sums over all batches, compared with the teacher.
 struct SpaceScores {
-  DivergenceSums teacher;                            ///< Its nll; the divergences are 0.
-  std::vector<std::pair<Place, DivergenceSums>> of;  ///< In the order of alternatives().
+  Choice base;                                       ///< The model in which variants were replaced.
+  DivergenceSums of_base;                            ///< If it is the teacher, the divergences are 0.
+  std::vector<std::pair<Place, DivergenceSums>> of;  ///< Every variant that is not the base's own, layer by layer.
   int64_t layer_forwards = 0;                        ///< In this call; 0 if all records existed.
   int64_t layer_forwards_without_reuse = 0;          ///< If each candidate had run from the embeddings.
 };
 
-/// Measures the variants that `records` lacks. A batch is measured for all of them before the next one, so the memory
-/// beside the teacher and one layer is that of the hidden states of one batch, once per layer. `identity` identifies
-/// the teacher and its trained variants. `progress` gets the number of measurements done, and of all.
+/// Measures the variants that `records` lacks, each alone in place of the base's own. A batch is measured for all of
+/// them before the next one, so the memory beside teacher, base and one layer is that of the hidden states of one batch,
+/// once per layer. `identity` identifies the teacher. `progress` gets the number of measurements done, and of all.
 SpaceScores score_space(
     const Library& library,
     const HeldOut& data,
     const std::string& identity,
+    const Choice& base,
     ScoreRecords& records,
     const std::function<void(int64_t done, int64_t all)>& progress);
 

@@ -10,6 +10,7 @@
 #include "lehr/base/log.h"
 #include "lehr/base/value_of.h"
 #include "lehr/prune/score_model.h"
+#include "lehr/search/baselines.h"
 #include "lehr/search/child.h"
 #include "lehr/search/report.h"
 #include "lehr/state/weights.h"
@@ -80,7 +81,11 @@ void set_seconds(const Node& layers, std::vector<std::vector<Cost>>& costs) {
 std::string sentence(const ShadowPrice& price, const std::vector<Limit>& limits) {
   const CostKind kind = limits.at(price.budget).kind;
   return fmt::format(
-      "1 % more {} ({}) is worth {:.3g} per token", name_of(kind), with_unit(kind, price.more), price.worth);
+      "{:.0f} % more {} ({}) is worth {:.3g} per token",
+      100 * price.share,
+      name_of(kind),
+      with_unit(kind, price.more),
+      price.worth);
 }
 
 const char* name_of(Stage stage) {
@@ -325,53 +330,98 @@ void Search::measure_costs() {
       workload().num_tokens);
 }
 
-void Search::score() {
+SpaceScores Search::scores_around(const Choice& base, const std::string& what) {
   ScoreRecords records(path("scores.jsonl"));
-  results_.scores = score_space(
-      *library_, held_out(), fmt::format("{} {}", teacher_identity_, at::toString(environment_.dtype)), records,
-      [&](int64_t done, int64_t all) { show("score, measurements", done, all); });
-  done_before_ = results_.scores.layer_forwards == 0;
+  return score_space(
+      *library_,
+      held_out(),
+      fmt::format("{} {}", teacher_identity_, at::toString(environment_.dtype)),
+      base,
+      records,
+      [&](int64_t done, int64_t all) { show(what, done, all); });
+}
+
+void Search::score() {
+  results_.scores = scores_around(teacher_choice(*space_), "score, measurements");
   const SpaceScores& scores = results_.scores;
+  done_before_ = scores.layer_forwards == 0;
   environment_.log.info(
       "score      {} variants on {} tokens; {} layer forwards, {} without reuse of prefixes",
       scores.of.size(),
-      scores.teacher.tokens,
+      scores.of_base.tokens,
       scores.layer_forwards,
       scores.layer_forwards_without_reuse);
 }
 
+std::vector<Assignment> Search::solutions_of(const SolverProblem& problem) const {
+  std::vector<Assignment> found;
+  if (config_.solve.method == Method::exact) {
+    for (const SolverResult& one :
+         solve_many(problem, config_.solve.candidates, config_.solve.min_distance, {.seconds = config_.solve.seconds})) {
+      found.push_back(value_of(one.best, "solution"));
+    }
+  } else if (const auto one = config_.solve.method == Method::greedy
+                                  ? greedy(problem)
+                                  : random_feasible(problem, static_cast<uint64_t>(config_.solve.seed))) {
+    found.push_back(*one);
+  }
+  return found;
+}
+
+// Adds new combinations, measured, and sorts all by the objective.
+void Search::measure_candidates(const SpaceScores& scores, const std::vector<Assignment>& found) {
+  const Objective objective = config_.score.objective;
+  int64_t done = 0;
+  for (const Assignment& one : found) {
+    Candidate candidate{.solution = solution_of(*space_, scores, *costs_, one, objective)};
+    const bool known = std::any_of(results_.candidates.begin(), results_.candidates.end(), [&](const Candidate& other) {
+      return other.solution.choice == candidate.solution.choice;
+    });
+    if (!known) {
+      candidate.cost = candidate.solution.cost;
+      candidate.measured = measure(*library_, held_out(), candidate.solution.choice);
+      results_.candidates.push_back(std::move(candidate));
+    }
+    show("solve, candidates", ++done, static_cast<int64_t>(found.size()));
+  }
+  std::stable_sort(results_.candidates.begin(), results_.candidates.end(), [&](const auto& a, const auto& b) {
+    return objective_of(a.measured, objective) < objective_of(b.measured, objective);
+  });
+}
+
 void Search::solve() {
   const auto limits = config_.budget.limits();
-  const SolverProblem problem = problem_of(*space_, results_.scores, *costs_, limits, config_.score.objective);
+  const Objective objective = config_.score.objective;
   const SolverLimits time{.seconds = config_.solve.seconds};
-  const auto found = solve_many(problem, config_.solve.candidates, config_.solve.min_distance, time);
+  const SolverProblem problem = problem_of(*space_, results_.scores, *costs_, limits, objective);
+  const auto found = solutions_of(problem);
   if (found.empty()) {
     fail("budget: no combination of variants keeps it. {}", explain_infeasible(problem, time));
   }
   results_.candidates.clear();
-  for (const SolverResult& one : found) {
-    Candidate candidate{.solution = solution_of(*space_, *costs_, value_of(one.best, "solution"))};
-    candidate.cost = candidate.solution.cost;
-    candidate.measured = measure(*library_, held_out(), candidate.solution.choice);
-    results_.candidates.push_back(std::move(candidate));
-    show("solve, candidates", static_cast<int64_t>(results_.candidates.size()), static_cast<int64_t>(found.size()));
+  measure_candidates(results_.scores, found);
+  // Replacements affect each other, so variants are measured again in the best child.
+  while (config_.solve.method == Method::exact && results_.rounds < config_.solve.rounds) {
+    const Choice best = results_.candidates.front().solution.choice;
+    const SpaceScores around = scores_around(best, "solve, measurements around the best");
+    measure_candidates(around, solutions_of(problem_of(*space_, around, *costs_, limits, objective)));
+    if (results_.candidates.front().solution.choice == best) {
+      break;
+    }
+    ++results_.rounds;
   }
-  std::stable_sort(results_.candidates.begin(), results_.candidates.end(), [&](const auto& a, const auto& b) {
-    return objective_of(a.measured, config_.score.objective) < objective_of(b.measured, config_.score.objective);
-  });
   results_.sweep.clear();
   for (const SolverResult& one : sweep(problem, 0, sweep_values(problem, 0), time)) {
     if (one.best) {
-      results_.sweep.push_back(solution_of(*space_, *costs_, *one.best));
+      results_.sweep.push_back(solution_of(*space_, results_.scores, *costs_, *one.best, objective));
     }
   }
-  results_.prices = shadow_prices(problem, found.front(), time);
-  const SolverResult& best = found.front();
+  results_.prices = shadow_prices(problem, search::solve(problem, time), time);
   environment_.log.info(
-      "solve      {} candidates; the best sum of scores is {:.4g}, at most {:.2g} % above the bound",
-      found.size(),
-      best.best->loss,
-      100 * best.gap);
+      "solve      {} candidates measured, {} rounds improved the best; it differs by {:.4g} from the teacher",
+      results_.candidates.size(),
+      results_.rounds,
+      objective_of(results_.candidates.front().measured, objective));
   for (const ShadowPrice& price : results_.prices) {
     environment_.log.info("           {}", sentence(price, limits));
   }
@@ -396,7 +446,7 @@ void Search::realise() {
       results_.child.string(),
       human_count(best.cost.of(CostKind::parameters)),
       best.measured.nll / tokens,
-      results_.scores.teacher.nll / static_cast<double>(results_.scores.teacher.tokens),
+      results_.scores.of_base.nll / static_cast<double>(results_.scores.of_base.tokens),
       best.measured.kl / tokens,
       best.solution.predicted);
 }

@@ -48,7 +48,7 @@ struct SearchEnvironment {
   std::function<std::filesystem::path(const std::filesystem::path& child, const std::filesystem::path& output)> distil;
 };
 
-/// Returns "1 % more memory (12 MiB) is worth 0.0004 per token".
+/// Returns "5 % more memory (12 MiB) is worth 0.0004 per token".
 std::string sentence(const ShadowPrice& price, const std::vector<Limit>& limits);
 
 /// A solution that was measured as a whole model.
@@ -70,6 +70,7 @@ struct SearchResults {
   SpaceScores scores;
   std::vector<LocalDistillationResult> local_distillation;
   std::vector<Candidate> candidates;  ///< The best measured one first.
+  int64_t rounds = 0;                 ///< Rounds of scores around a candidate that improved it.
   std::vector<Solution> sweep;        ///< Solutions under tighter and looser first budgets, ascending.
   std::vector<ShadowPrice> prices;    ///< Of each budget.
   std::optional<double> child_seconds;             ///< Measured prefill of the best candidate.
@@ -106,6 +107,9 @@ class Search {
   void measure_costs();
   void score();
   void solve();
+  void measure_candidates(const SpaceScores& scores, const std::vector<Assignment>& found);
+  SpaceScores scores_around(const Choice& base, const std::string& what);
+  std::vector<Assignment> solutions_of(const SolverProblem& problem) const;
   void realise();
   void distil();
   void write_report();

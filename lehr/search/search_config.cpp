@@ -169,6 +169,18 @@ void SolveConfig::fields(FieldVisitor& v) {
   v.optional(
       "candidates", candidates, "Solutions that are measured as whole models; the best of them is built.", positive());
   v.optional("min_distance", min_distance, "Sub-blocks by which these solutions differ at least.", positive());
+  v.optional(
+      "rounds",
+      rounds,
+      "Times that all variants are measured again, in the best child so far, and the choice is repeated; ends when "
+      "nothing improves.",
+      at_least(0));
+  v.choice<Method>(
+      "method",
+      method,
+      {{"exact", Method::exact}, {"greedy", Method::greedy}, {"random", Method::random}},
+      "Integer program, or a baseline: greedy choice, or random variants within the budget.");
+  v.optional("seed", seed, "Seed of method \"random\".", at_least(0));
   v.optional("seconds", seconds, "Time limit of one solution.", positive());
 }
 

@@ -63,10 +63,16 @@ struct WorkloadConfig {
   void fields(FieldVisitor& v);
 };
 
+/// How combinations are chosen: by the integer program, or by one of the baselines beside which it is judged.
+enum class Method { exact, greedy, random };
+
 /// The section [solve].
 struct SolveConfig {
   int64_t candidates = 4;
   int64_t min_distance = 1;
+  int64_t rounds = 2;
+  Method method = Method::exact;
+  int64_t seed = 0;
   double seconds = 60;
   void fields(FieldVisitor& v);
 };

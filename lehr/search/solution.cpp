@@ -1,6 +1,7 @@
 #include "lehr/search/solution.h"
 
 #include <map>
+#include <tuple>
 
 #include "lehr/base/error.h"
 
@@ -40,10 +41,10 @@ SolverProblem problem_of(
          .fixed = costs.fixed.of(limit.kind),
          .at_most = limit.at_most(teacher.of(limit.kind))});
   }
-  std::map<std::pair<int64_t, Subblock>, std::vector<double>> losses;
-  const double own = objective_of(scores.teacher, objective);
+  std::map<std::tuple<int64_t, Subblock, size_t>, double> losses;  // that of the base's own variants is 0
+  const double own = objective_of(scores.of_base, objective);
   for (const auto& [place, sums] : scores.of) {
-    losses[{place.layer, place.subblock}].push_back(objective_of(sums, objective) - own);
+    losses[{place.layer, place.subblock, place.variant}] = objective_of(sums, objective) - own;
   }
   for (size_t layer = 0; layer < space.size(); ++layer) {
     for (const Subblock subblock : kSubblocks) {
@@ -52,7 +53,8 @@ SolverProblem problem_of(
       for (size_t variant = 0; variant < variants.size(); ++variant) {
         const Place place{.layer = static_cast<int64_t>(layer), .subblock = subblock, .variant = variant};
         SolverOption option{.name = variants[variant].name};
-        option.loss = variant == 0 ? 0 : losses.at({place.layer, subblock}).at(variant - 1);
+        const auto loss = losses.find({place.layer, subblock, variant});
+        option.loss = loss == losses.end() ? 0 : loss->second;
         for (const Limit& limit : limits) {
           option.costs.push_back(costs.of(place).of(limit.kind));
         }
@@ -64,8 +66,14 @@ SolverProblem problem_of(
   return problem;
 }
 
-Solution solution_of(const SearchSpace& space, const CostTable& costs, const Assignment& assignment) {
-  Solution solution{.choice = teacher_choice(space), .predicted = assignment.loss};
+Solution solution_of(
+    const SearchSpace& space,
+    const SpaceScores& scores,
+    const CostTable& costs,
+    const Assignment& assignment,
+    Objective objective) {
+  Solution solution{
+      .choice = teacher_choice(space), .predicted = objective_of(scores.of_base, objective) + assignment.loss};
   for (size_t group = 0; group < assignment.chosen.size(); ++group) {
     const auto layer = static_cast<int64_t>(group / 2);
     solution.choice.of({.layer = layer, .subblock = kSubblocks[group % 2]}) = assignment.chosen[group];

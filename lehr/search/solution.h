@@ -13,12 +13,12 @@ namespace lehr::search {
 /// A combination of variants.
 struct Solution {
   Choice choice;
-  double predicted = 0;  ///< Sum of the differences that its variants make alone, in the objective's unit.
+  double predicted = 0;  ///< The objective: that of the base, and the differences that its variants make alone.
   Cost cost;
 };
 
 /// The program to solve: a group per sub-block that has a choice, an option per variant. The loss of a variant is the
-/// objective of the teacher in which it replaces its sub-block, minus that of the teacher.
+/// objective of the base (the teacher, or an earlier choice) in which it replaces its sub-block, minus that of the base.
 SolverProblem problem_of(
     const SearchSpace& space,
     const SpaceScores& scores,
@@ -27,6 +27,11 @@ SolverProblem problem_of(
     Objective objective);
 
 /// Returns the solution that an assignment of problem_of stands for.
-Solution solution_of(const SearchSpace& space, const CostTable& costs, const Assignment& assignment);
+Solution solution_of(
+    const SearchSpace& space,
+    const SpaceScores& scores,
+    const CostTable& costs,
+    const Assignment& assignment,
+    Objective objective);
 
 }  // namespace lehr::search

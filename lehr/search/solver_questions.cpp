@@ -69,20 +69,27 @@ std::string explain_infeasible(const SolverProblem& problem, const SolverLimits&
 
 std::vector<ShadowPrice> shadow_prices(
     const SolverProblem& problem, const SolverResult& solved, const SolverLimits& limits) {
-  constexpr double kShare = 0.01;
+  constexpr double kShares[] = {0.01, 0.02, 0.05, 0.1, 0.2};
+  constexpr double kNothing = 1e-9;  // CBC's own resolution
   std::vector<ShadowPrice> prices;
   for (size_t budget = 0; budget < problem.budgets.size(); ++budget) {
     const auto limit = problem.budgets[budget].at_most;
     if (!limit || !solved.best) {
       continue;
     }
-    SolverProblem larger = problem;
-    larger.budgets[budget].at_most = *limit * (1 + kShare);
-    const SolverResult result = solve(larger, limits);
-    prices.push_back(
-        {.budget = budget,
-         .more = kShare * *limit,
-         .worth = result.best ? std::max(0.0, solved.best->loss - result.best->loss) : 0});
+    ShadowPrice price{.budget = budget};
+    for (const double share : kShares) {
+      SolverProblem larger = problem;
+      larger.budgets[budget].at_most = *limit * (1 + share);
+      const SolverResult result = solve(larger, limits);
+      price.share = share;
+      price.more = share * *limit;
+      price.worth = result.best ? std::max(0.0, solved.best->loss - result.best->loss) : 0;
+      if (price.worth > kNothing) {
+        break;
+      }
+    }
+    prices.push_back(price);
   }
   return prices;
 }

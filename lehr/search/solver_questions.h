@@ -27,10 +27,11 @@ std::vector<Relaxation> relaxations(const SolverProblem& problem, const SolverLi
 /// Returns one sentence per budget with at_most: "memory: at most 1.2e+09 B is too little; 1.4e+09 B is the least".
 std::string explain_infeasible(const SolverProblem& problem, const SolverLimits& limits);
 
-/// The change of the least loss if a budget grows by 1 %.
+/// The change of the least loss if a budget grows.
 struct ShadowPrice {
   size_t budget = 0;
-  double more = 0;   ///< 1 % of at_most.
+  double share = 0;  ///< The first of 1, 2, 5, 10 and 20 % with which the loss falls; the last if it never does.
+  double more = 0;   ///< That share of at_most.
   double worth = 0;  ///< By how much the least loss falls.
 };
 

@@ -202,15 +202,21 @@ const Variant& at(const SearchSpace& space, const Place& place) {
   return space.at(static_cast<size_t>(place.layer)).of(place.subblock).at(place.variant);
 }
 
-std::vector<Place> alternatives(const SearchSpace& space) {
+std::vector<Place> all_variants(const SearchSpace& space) {
   std::vector<Place> places;
   for (size_t layer = 0; layer < space.size(); ++layer) {
     for (const Subblock subblock : kSubblocks) {
-      for (size_t variant = 1; variant < space[layer].of(subblock).size(); ++variant) {
+      for (size_t variant = 0; variant < space[layer].of(subblock).size(); ++variant) {
         places.push_back({static_cast<int64_t>(layer), subblock, variant});
       }
     }
   }
+  return places;
+}
+
+std::vector<Place> alternatives(const SearchSpace& space) {
+  std::vector<Place> places = all_variants(space);
+  std::erase_if(places, [](const Place& place) { return place.variant == 0; });
   return places;
 }
 

@@ -59,7 +59,9 @@ struct Place {
 
 const Variant& at(const SearchSpace& space, const Place& place);
 
-/// Returns all variants but the teacher's own, layer by layer, attention first.
+/// Returns all variants, layer by layer, attention first.
+std::vector<Place> all_variants(const SearchSpace& space);
+/// Returns all variants but the teacher's own, in the same order.
 std::vector<Place> alternatives(const SearchSpace& space);
 
 /// Returns "layer 3 attention: kv_heads 1".
