@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <csignal>
 #include <limits>
 #include <memory>
+#include <mutex>
 #include <utility>
 
 #include "lehr/base/error.h"
@@ -46,6 +48,17 @@ void check(const SolverProblem& problem, const Apart& apart) {
       problem.groups.size());
 }
 
+class KeepInterruptHandler {
+ public:
+  KeepInterruptHandler() { sigaction(SIGINT, nullptr, &former_); }
+  ~KeepInterruptHandler() { sigaction(SIGINT, &former_, nullptr); }
+  KeepInterruptHandler(const KeepInterruptHandler&) = delete;
+  KeepInterruptHandler& operator=(const KeepInterruptHandler&) = delete;
+
+ private:
+  struct sigaction former_ = {};
+};
+
 // The program as CBC takes it: a column per option; rows, and the entries of each column.
 class Program {
  public:
@@ -75,11 +88,16 @@ class Program {
   }
 
   SolverResult solve(double seconds, double relative_gap) const {
+    // CBC has global variables, and sets a handler of SIGINT without restoring the former one.
+    static std::mutex mutex;
+    const std::lock_guard lock(mutex);
+    const KeepInterruptHandler keep;
     const std::unique_ptr<Cbc_Model, decltype(&Cbc_deleteModel)> model(Cbc_newModel(), &Cbc_deleteModel);
     load(model.get());
     Cbc_setLogLevel(model.get(), 0);
     // CBC 2.10 loses feasible solutions in its preprocessing of ranges: 5 of 2,000 random programs.
     Cbc_setParameter(model.get(), "preprocess", "off");
+    Cbc_setParameter(model.get(), "timeMode", "elapsed");
     Cbc_setMaximumSeconds(model.get(), seconds);
     Cbc_setAllowableFractionGap(model.get(), relative_gap);
     Cbc_solve(model.get());

@@ -1,0 +1,99 @@
+#include "lehr/search/costs.h"
+
+#include <gmock/gmock.h>
+
+#include "lehr/base/config.h"
+#include "lehr/base/toml.h"
+#include "lehr/search/search_config.h"
+#include "lehr/search/solution.h"
+#include "test/search/support.h"
+
+namespace lehr::search {
+
+namespace {
+using prune::testing::error_of;
+using ::testing::HasSubstr;
+using testing::families;
+using testing::Teacher;
+
+class SearchCosts : public prune::testing::ModelsInFolders {};
+
+TEST_F(SearchCosts, OfAChildAreThoseOfItsOwnAccount) {
+  for (const char* type : {"qwen3", "qwen3_moe"}) {
+    const std::string name = std::string("teacher_") + type;
+    write(name, type, std::string(type) == "qwen3" ? model::test::kMixed : model::test::kMixtures);
+    const Teacher teacher(at(name));
+    const descriptor::Workload work{.num_tokens = 96, .num_sequences = 3, .bytes_per_weight = 4};
+    const CostTable costs = count_costs(teacher.library, work);
+    Choice choice = teacher_choice(teacher.space);
+    for (const Place& place : alternatives(teacher.space)) {
+      choice.of(place) = place.layer % 2 == 0 ? place.variant : 0;
+      const descriptor::ModelAccount wanted =
+          descriptor::account_for(*teacher.pieces.args().decoder_form(), blocks_of(teacher.space, choice), work);
+      EXPECT_EQ(costs.of(choice).account, wanted.total()) << describe(teacher.space, place);
+    }
+    prune::write_pruned(
+        {.model = at(name), .output = at(name + "_child")}, pruning_of(teacher.space, choice), families());
+    const auto child = train::ModelFolder::open(at(name + "_child"), families()).load(at::kCPU, at::kFloat);
+    EXPECT_EQ(costs.of(choice).account.num_parameters, nn::count_parameters(*child));
+  }
+}
+
+TEST_F(SearchCosts, TimesAreMeasuredForEverySubblock) {
+  write("teacher", "qwen3", model::test::kMixed);
+  const Teacher teacher(at("teacher"));
+  CostTable costs = count_costs(teacher.library, {.num_tokens = 32});
+  measure_times(costs, teacher.library, {.num_tokens = 32}, 1, [](int64_t, int64_t) {});
+  for (const Place& place : all_variants(teacher.space)) {
+    const bool no_op = search::at(teacher.space, place).is_no_op;
+    EXPECT_EQ(costs.of(place).prefill_seconds > 0, !no_op) << describe(teacher.space, place);
+  }
+  EXPECT_GT(costs.fixed.prefill_seconds, 0);
+}
+
+TEST(Limits, HaveSharesAndUnits) {
+  const auto limit = [](const std::string& text) { return parse_limit("budget.memory", CostKind::memory, text); };
+  EXPECT_TRUE(limit("60 %").is_share);
+  EXPECT_DOUBLE_EQ(limit("60%").at_most(50), 30);
+  EXPECT_DOUBLE_EQ(limit("1.5 GiB").at_most(50), 1.5 * (1 << 30));
+  EXPECT_DOUBLE_EQ(limit("300 M").at_most(50), 3e8);
+  EXPECT_DOUBLE_EQ(limit("80 ms").at_most(50), 0.08);
+  EXPECT_DOUBLE_EQ(limit("1e6").at_most(50), 1e6);
+  for (const char* wrong : {"", "much", "-3 %", "3 apples", "0", "nan", "inf"}) {
+    EXPECT_THAT(error_of([&] { limit(wrong); }), HasSubstr("budget.memory: expected a share")) << wrong;
+  }
+}
+
+TEST(Limits, AreReportedByTheirKeys) {
+  const auto problems = [](const std::string& toml) {
+    return error_of([&] { from_node<SearchConfig>(parse_toml(toml, "search.toml"), "search.toml"); });
+  };
+  const std::string paths = "[search]\nconfig = \"a.toml\"\n";
+  EXPECT_THAT(problems(paths), HasSubstr("budget: expected at least one limit"));
+  EXPECT_THAT(
+      problems(paths + "[budget]\nmemory = \"3 apples\"\n"), HasSubstr("budget.memory: expected a share of the"));
+}
+
+// A program with known scores and costs.
+TEST_F(SearchCosts, AreTheBudgetsOfTheProgramThatIsSolved) {
+  write("teacher", "qwen3", model::test::kMixed);
+  const Teacher teacher(at("teacher"));
+  const CostTable costs = count_costs(teacher.library, {});
+  SpaceScores scores{.base = teacher_choice(teacher.space), .of_base = {.tokens = 10, .kl = 1}};
+  for (const Place& place : alternatives(teacher.space)) {
+    scores.of.push_back({place, {.tokens = 10, .kl = 1 + static_cast<double>(place.layer) + 0.1 * place.variant}});
+  }
+  const auto limits = std::vector<Limit>{{.kind = CostKind::parameters, .is_share = true, .value = 0.7}};
+  const SolverProblem problem = problem_of(teacher.space, scores, costs, limits, Objective::kl);
+  ASSERT_EQ(problem.groups.size(), 2 * teacher.space.size());
+  const SolverResult solved = solve(problem);
+  ASSERT_TRUE(solved.best);
+  const Solution solution = solution_of(teacher.space, scores, costs, *solved.best, Objective::kl);
+  EXPECT_NEAR(solution.predicted, 0.1 + solved.best->loss, 1e-15);
+  EXPECT_LE(
+      solution.cost.of(CostKind::parameters), 0.7 * costs.of(scores.base).of(CostKind::parameters) * (1 + 1e-9));
+  EXPECT_NEAR(solution.cost.of(CostKind::parameters), solved.best->costs[0], 1e-6);
+}
+}  // namespace
+
+}  // namespace lehr::search

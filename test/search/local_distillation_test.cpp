@@ -1,0 +1,123 @@
+#include "lehr/search/local_distillation.h"
+
+#include "lehr/descriptor/model_descriptor.h"
+#include "lehr/search/child.h"
+#include "test/search/support.h"
+
+namespace lehr::search {
+
+namespace {
+using testing::Batches;
+using testing::families;
+using testing::Teacher;
+
+constexpr LocalDistillationConfig kShort{.steps = 12, .lr = 3e-3};
+
+std::vector<LocalDistillationResult> distil(
+    Teacher& teacher, const std::vector<Place>& places, const LocalDistillationConfig& config = kShort) {
+  Batches batches(1000, 2, 3);
+  return distil_locally(
+      teacher.library, places, teacher.task, batches, config, [](const LocalDistillationProgress&) {});
+}
+
+class LocalDistillation : public prune::testing::ModelsInFolders, public ::testing::WithParamInterface<const char*> {
+ protected:
+  LocalDistillation() {
+    const std::string type = GetParam();
+    write("teacher", type, type == "qwen3_moe" ? model::test::kMixtures : model::test::kMixed);
+  }
+};
+
+// The same batch again and again, so that losses can be compared.
+class OneBatch : public train::BatchStream {
+ public:
+  std::optional<train::Batch> next() override { return Batches(1, 2, 3).next(); }
+};
+
+TEST_P(LocalDistillation, LowersTheErrorOfEveryVariant) {
+  Teacher teacher(at("teacher"));
+  OneBatch batch;
+  for (const auto& result : distil_locally(
+           teacher.library,
+           trainable_variants(teacher.space),
+           teacher.task,
+           batch,
+           {.steps = 40, .lr = 1e-3},
+           [](const LocalDistillationProgress&) {})) {
+    EXPECT_LT(result.last_loss, result.first_loss) << describe(teacher.space, result.place);
+  }
+}
+
+TEST_P(LocalDistillation, OfAVariantHasTheSameBitsWhicheverOthersAreTrained) {
+  Teacher all(at("teacher")), one(at("teacher"));
+  const auto places = trainable_variants(all.space);
+  distil(all, places);
+  const Place chosen = places[places.size() / 2];
+  distil(one, {chosen});
+  for (const auto& [name, tensor] : *all.library.trained(chosen)) {
+    EXPECT_TRUE(at::equal(tensor, one.library.trained(chosen)->at(name))) << name;
+  }
+}
+
+// One step written out: autograd on the layer, the norm of the sub-block's gradients, AdamW with the first step's
+// moments, whose ratio is the sign of the gradient.
+TEST_P(LocalDistillation, IsAdamWOnTheNormalisedErrorOfTheLayer) {
+  Teacher teacher(at("teacher"));
+  const Place place = trainable_variants(teacher.space).front();
+  const Piece layer = teacher.library.layer(place);
+  const Piece original = teacher.library.layer(place.layer, 0, 0);
+  const auto batch = *Batches(1, 2, 3).next();
+  const nn::ModelInputs inputs = teacher.task.build_forward_inputs(batch);
+  at::Tensor x, target;
+  {
+    const at::NoGradGuard no_grad;
+    x = run_piece(teacher.library.embeddings(), inputs, {});
+    for (int64_t before = 0; before < place.layer; ++before) {
+      x = run_piece(teacher.library.layer(before, 0, 0), inputs, x);
+    }
+    target = run_piece(original, inputs, x);
+  }
+  const at::Tensor loss = (run_piece(layer, inputs, x) - target).square().mean() / target.square().mean();
+  loss.backward();
+  std::map<std::string, at::Tensor> wanted;
+  teacher.pieces.each_parameter(*layer, place.layer, [&](const std::string& name, nn::Parameter& parameter) {
+    if (teacher.library.belongs(name, place.layer, place.subblock)) {
+      const std::string prefix = teacher.pieces.descriptor().layer_block_name(place.layer) + ".";
+      const at::Tensor grad = parameter.value().grad();
+      wanted[name.substr(prefix.size())] = parameter.value().detach() - 0.01 * grad / (grad.abs() + 1e-8);
+    }
+  });
+  const auto results = distil(teacher, {place}, {.steps = 1, .lr = 0.01, .max_norm = 0});
+  EXPECT_NEAR(results.front().first_loss, loss.item<double>(), 1e-14);  // float64, another order of sums
+  const SubblockTensors& trained = *teacher.library.trained(place);
+  ASSERT_EQ(trained.size(), wanted.size());
+  for (const auto& [name, tensor] : trained) {
+    // Where a gradient is about eps, rounding of it shows.
+    EXPECT_TRUE(at::allclose(tensor, wanted.at(name), 1e-6, 1e-8)) << name;
+  }
+}
+
+TEST_P(LocalDistillation, IsStoredAndReadAgain) {
+  Teacher teacher(at("teacher"), {}, at::kFloat), again(at("teacher"), {}, at::kFloat);
+  const auto places = trainable_variants(teacher.space);
+  distil(teacher, places);
+  EXPECT_FALSE(read_trained(at("library"), again.library, places));
+  write_trained(at("library"), teacher.library);
+  ASSERT_TRUE(read_trained(at("library"), again.library, places));
+  Choice choice = teacher_choice(teacher.space);
+  for (const Place& place : places) {
+    choice.of(place) = place.variant;
+  }
+  EXPECT_EQ(measure(teacher.library, teacher.data(), choice), measure(again.library, teacher.data(), choice));
+  // And the folder of the child is what was measured.
+  write_child(again.library, choice, at("teacher"), at("child"), families());
+  EXPECT_EQ(
+      measure_folder(again.library, teacher.data(), at("child"), families()),
+      measure(again.library, teacher.data(), choice));
+  EXPECT_EQ(prune::testing::blocks_of(at("child")), blocks_of(teacher.space, choice));
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, LocalDistillation, ::testing::Values("qwen3", "llama", "qwen3_moe"));
+}  // namespace
+
+}  // namespace lehr::search

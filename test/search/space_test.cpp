@@ -1,0 +1,111 @@
+#include "lehr/search/space.h"
+
+#include <gmock/gmock.h>
+
+#include "test/search/support.h"
+
+namespace lehr::search {
+
+namespace {
+using descriptor::AttentionSubblock;
+using descriptor::BlockConfig;
+using descriptor::FFNSubblock;
+using descriptor::MoESubblock;
+using prune::testing::error_of;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::ascending_scores;
+
+const std::vector<BlockConfig> kDense{
+    {.attention = AttentionSubblock{4}, .ffn = FFNSubblock{64}},
+    {.attention = descriptor::NoOpSubblock{}, .ffn = FFNSubblock{32}}};
+const std::vector<BlockConfig> kExperts{{.attention = AttentionSubblock{2}, .ffn = MoESubblock{8, 2, 32}}};
+
+std::vector<std::string> names(const std::vector<Variant>& variants) {
+  std::vector<std::string> all;
+  for (const Variant& variant : variants) {
+    all.push_back(variant.name);
+  }
+  return all;
+}
+
+SearchSpace space_of(const SpaceConfig& config, const std::vector<BlockConfig>& teacher) {
+  return make_space(config, teacher, ascending_scores(teacher));
+}
+
+TEST(Space, HasSharesOfALayersOwnSizesByDefault) {
+  const SearchSpace space = space_of({}, kDense);
+  EXPECT_THAT(names(space[0].attention), ElementsAre("teacher", "kv_heads 2", "kv_heads 1", "no-op"));
+  EXPECT_THAT(
+      names(space[0].ffn),
+      ElementsAre("teacher", "ffn_width 48", "ffn_width 32", "ffn_width 16", "ffn_width 8", "no-op"));
+  EXPECT_THAT(names(space[1].attention), ElementsAre("teacher"));
+  EXPECT_TRUE(space[1].attention[0].is_no_op);
+  EXPECT_EQ(std::get<FFNSubblock>(space[0].ffn[2].block.ffn).intermediate_size, 32);
+}
+
+TEST(Space, HasThePairsOfExpertsAndWidths) {
+  SpaceConfig config;
+  config.experts = {4, 2};
+  config.expert_widths = {16};
+  EXPECT_THAT(
+      names(space_of(config, kExperts)[0].ffn),
+      ElementsAre(
+          "teacher",
+          "expert_width 16",
+          "experts 4",
+          "experts 4, expert_width 16",
+          "experts 2",
+          "experts 2, expert_width 16",
+          "no-op"));
+}
+
+TEST(Space, SmallerVariantsKeepPartsOfLargerOnes) {
+  const SearchSpace space = space_of({}, kDense);
+  const auto& variants = space[0].ffn;
+  for (size_t i = 2; i + 1 < variants.size(); ++i) {
+    for (const int64_t channel : variants[i].keeps.ffn_channels) {
+      EXPECT_THAT(variants[i - 1].keeps.ffn_channels, ::testing::Contains(channel));
+    }
+  }
+  // Later channels have higher scores.
+  EXPECT_THAT(variants[4].keeps.ffn_channels, ElementsAre(56, 57, 58, 59, 60, 61, 62, 63));
+}
+
+TEST(Space, MayBeOnlyNoOps) {
+  SpaceConfig config;
+  config.sizes = false;
+  const SearchSpace space = space_of(config, kDense);
+  EXPECT_THAT(names(space[0].ffn), ElementsAre("teacher", "no-op"));
+  EXPECT_THAT(needed_scores(config, kDense), ::testing::IsEmpty());
+  config.attention_no_op = config.ffn_no_op = false;
+  EXPECT_THAT(error_of([&] { space_of(config, kDense); }), HasSubstr("space: there is nothing to choose from"));
+}
+
+TEST(Space, RefusesSizesByTheirKeys) {
+  SpaceConfig config;
+  config.kv_heads = {3};
+  EXPECT_THAT(
+      error_of([&] { space_of(config, kDense); }),
+      HasSubstr("space.kv_heads: 3 does not divide the 4 KV heads of layer 0"));
+  config = {};
+  config.experts = {1};
+  EXPECT_THAT(
+      error_of([&] { space_of(config, kExperts); }),
+      HasSubstr("space.experts: 1 are fewer than the 2 experts of each token in layer 0"));
+}
+
+TEST(Space, AChoiceIsAPruningAndItsBlocks) {
+  const SearchSpace space = space_of({}, kDense);
+  Choice choice = teacher_choice(space);
+  EXPECT_EQ(blocks_of(space, choice), kDense);
+  choice.attention = {2, 0};
+  choice.ffn = {5, 1};
+  const auto pruning = pruning_of(space, choice);
+  EXPECT_EQ(prune::child_blocks(pruning, kDense, ""), blocks_of(space, choice));
+  EXPECT_THAT(pruning.layers[0].kv_heads, ElementsAre(3));
+  EXPECT_TRUE(pruning.layers[0].no_ffn);
+}
+}  // namespace
+
+}  // namespace lehr::search
