@@ -179,6 +179,38 @@ class LayerBuilder {
   size_t layer_;
 };
 
+// Throws for a listed size that is smaller than that of no layer: it would be left out everywhere.
+void require_used(const char* key, const std::vector<int64_t>& listed, const std::vector<int64_t>& own) {
+  for (const int64_t size : listed) {
+    require(
+        std::any_of(own.begin(), own.end(), [size](int64_t of_layer) { return size < of_layer; }),
+        "space.{}: {} is smaller than that of no layer; the layers have {}",
+        key,
+        size,
+        own.empty() ? "none" : fmt::format("{}", fmt::join(std::set<int64_t>(own.begin(), own.end()), ", ")));
+  }
+}
+
+void require_used(const SpaceConfig& config, const std::vector<BlockConfig>& teacher) {
+  std::vector<int64_t> heads, widths, experts, expert_widths;
+  for (const BlockConfig& block : teacher) {
+    if (const auto* attention = std::get_if<AttentionSubblock>(&block.attention)) {
+      heads.push_back(attention->num_key_value_heads);
+    }
+    if (const auto* ffn = std::get_if<FFNSubblock>(&block.ffn)) {
+      widths.push_back(ffn->intermediate_size);
+    }
+    if (const auto* moe = std::get_if<MoESubblock>(&block.ffn)) {
+      experts.push_back(moe->num_local_experts);
+      expert_widths.push_back(moe->expert_intermediate_dim);
+    }
+  }
+  require_used("kv_heads", config.kv_heads, heads);
+  require_used("ffn_widths", config.ffn_widths, widths);
+  require_used("experts", config.experts, experts);
+  require_used("expert_widths", config.expert_widths, expert_widths);
+}
+
 constexpr Subblock kSubblocks[] = {Subblock::attention, Subblock::ffn};
 }  // namespace
 
@@ -261,6 +293,7 @@ std::vector<BlockConfig> blocks_of(const SearchSpace& space, const Choice& choic
 
 SearchSpace make_space(
     const SpaceConfig& config, const std::vector<BlockConfig>& teacher, const prune::Scores& scores) {
+  require_used(config, teacher);
   SearchSpace space;
   for (size_t layer = 0; layer < teacher.size(); ++layer) {
     space.push_back(LayerBuilder(config, teacher, scores, layer).build());

@@ -89,6 +89,11 @@ TEST(Space, RefusesSizesByTheirKeys) {
       error_of([&] { space_of(config, kDense); }),
       HasSubstr("space.kv_heads: 3 does not divide the 4 KV heads of layer 0"));
   config = {};
+  config.ffn_widths = {16, 64};
+  EXPECT_THAT(
+      error_of([&] { space_of(config, kDense); }),
+      HasSubstr("space.ffn_widths: 64 is smaller than that of no layer; the layers have 32, 64"));
+  config = {};
   config.experts = {1};
   EXPECT_THAT(
       error_of([&] { space_of(config, kExperts); }),
