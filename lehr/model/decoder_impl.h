@@ -87,6 +87,7 @@ nn::ModelOutputs DecoderImpl<Layer, LayerParameters>::forward(const nn::ModelInp
 
   const nn::AttentionMask attention_mask = nn::with_cumulative_lengths(inputs.attention_mask, hidden_states.size(0));
 
+  nn::LayerDistances distances(inputs.distillation.get());
   size_t local = 0;
   for (auto& [index, layer] : *layers) {
     nn::KeyValueCache* cache = inputs.caches != nullptr ? &inputs.caches->at(local++) : nullptr;
@@ -99,6 +100,10 @@ nn::ModelOutputs DecoderImpl<Layer, LayerParameters>::forward(const nn::ModelInp
     };
     hidden_states =
         cache == nullptr ? nn::run_layer(checkpointing_, index, block, hidden_states) : block(hidden_states);
+    if (inputs.layer_outputs != nullptr) {
+      inputs.layer_outputs->push_back(hidden_states);
+    }
+    distances.add(index, hidden_states);
     aggregator.add_hidden_states(hidden_states);
   }
   if (norm) {
@@ -108,7 +113,9 @@ nn::ModelOutputs DecoderImpl<Layer, LayerParameters>::forward(const nn::ModelInp
       .hidden_states = hidden_states,
       .hidden_states_snapshot = aggregator.pack_with_snapshot(inputs.hidden_states_snapshot),
       .logps = {},
-      .scores = {}};
+      .scores = {},
+      .embeddings = {},
+      .distilled = {.cosine_distance = distances.mean()}};
 }
 
 template <class Layer, class LayerParameters>

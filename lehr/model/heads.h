@@ -98,10 +98,13 @@ class ForCausalLMImpl : public WithHead<Backbone> {
     }
   }
 
-  /// Returns the backbone's outputs and, on the last stage if labels are given, 'logps': the NLL per token.
+  /// Returns the backbone's outputs and, on the last stage if labels are given, 'logps': the NLL per token. With the
+  /// results of a teacher also `distilled`.
   nn::ModelOutputs forward(const nn::ModelInputs& inputs) override {
     nn::ModelOutputs outputs = this->model->forward(inputs);
-    if (lm_head && inputs.labels.defined()) {
+    if (lm_head && inputs.labels.defined() && inputs.distillation) {
+      distil(inputs, outputs);
+    } else if (lm_head && inputs.labels.defined()) {
       outputs.nll() = lm_head(outputs.hidden_states, inputs.labels);
     }
     return outputs;
@@ -112,10 +115,28 @@ class ForCausalLMImpl : public WithHead<Backbone> {
     return lm_head->logits(final_hidden_states);
   }
 
+  at::Tensor head_weight() override {
+    require(static_cast<bool>(lm_head), "head_weight: only the last stage has the language-modelling head");
+    return lm_head->whole_weight();
+  }
+
   nn::SplitLanguageModellingHead lm_head{nullptr};  // last stage only
   nn::SplitTokenEmbeddings tied_table{nullptr};     // the head's table if the embeddings are on another stage
 
  private:
+  void distil(const nn::ModelInputs& inputs, nn::ModelOutputs& outputs) {
+    ops::LinearKl values;
+    nn::Distilled& distilled = outputs.distilled;
+    distilled.loss = lm_head(outputs.hidden_states, inputs.labels, *inputs.distillation, values);
+    distilled.kl = values.kl;
+    distilled.agrees = values.agrees;
+    outputs.nll() = values.nll;
+    if (distilled.cosine_distance.defined()) {
+      const at::Tensor ignored = inputs.labels.eq(nn::kIgnoreIndex);
+      distilled.cosine_distance = distilled.cosine_distance.masked_fill(ignored, 0);
+    }
+  }
+
   // The first stage's embeddings, or a second instance of the same table with the same names: initialization and
   // checkpoints go by name, so both are one tensor that two stages hold.
   nn::SplitTokenEmbeddings embeddings(const typename WithHead<Backbone>::BackboneParameters& params) {

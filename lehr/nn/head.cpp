@@ -35,17 +35,50 @@ at::Tensor SplitLanguageModellingHeadImpl::whole_weight() const {
   return at::cat(weights);
 }
 
-at::Tensor SplitLanguageModellingHeadImpl::forward(const at::Tensor& hidden_states, const at::Tensor& labels) {
+namespace {
+void check_labels(const at::Tensor& hidden_states, const at::Tensor& labels) {
   require(
       labels.sizes() == hidden_states.sizes().slice(0, hidden_states.dim() - 1),
       "labels: expected shape {} as the hidden states have, found {}",
       fmt::join(hidden_states.sizes().slice(0, hidden_states.dim() - 1).vec(), "x"),
       fmt::join(labels.sizes().vec(), "x"));
-  const at::Tensor rows = hidden_states.reshape({-1, hidden_states.size(-1)});  // (B*T, H)
+}
+
+// (B*T, H)
+at::Tensor rows_of(const at::Tensor& hidden_states) {
+  return hidden_states.reshape({-1, hidden_states.size(-1)});
+}
+}  // namespace
+
+at::Tensor SplitLanguageModellingHeadImpl::forward(const at::Tensor& hidden_states, const at::Tensor& labels) {
+  check_labels(hidden_states, labels);
+  const at::Tensor rows = rows_of(hidden_states);
   const at::Tensor flat = labels.reshape(-1);
   const at::Tensor losses =
       loss_ ? loss_(rows, whole_weight(), flat) : ops::linear_cross_entropy(rows, whole_weight(), flat, kIgnoreIndex);
   return losses.view(labels.sizes());
+}
+
+at::Tensor SplitLanguageModellingHeadImpl::forward(
+    const at::Tensor& hidden_states,
+    const at::Tensor& labels,
+    const DistillationTargets& targets,
+    ops::LinearKl& values) {
+  check_labels(hidden_states, labels);
+  require(
+      !loss_,
+      "distillation: each rank has a part of the vocabulary only (parallelism.tensor_parallel_degree above 1); set it "
+      "to 1");
+  values = ops::linear_kl(
+      rows_of(hidden_states),
+      whole_weight(),
+      {.hidden = rows_of(targets.hidden_states), .weight = targets.head_weight},
+      labels.reshape(-1),
+      targets.loss);
+  for (at::Tensor* tensor : {&values.loss, &values.kl, &values.nll, &values.agrees}) {
+    *tensor = tensor->view(labels.sizes());
+  }
+  return values.loss;
 }
 
 at::Tensor SplitLanguageModellingHeadImpl::logits(const at::Tensor& hidden_states) {

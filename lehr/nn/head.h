@@ -4,6 +4,7 @@
 #include <functional>
 #include <optional>
 
+#include "lehr/nn/distillation.h"
 #include "lehr/nn/dropout.h"
 #include "lehr/nn/embedding.h"
 #include "lehr/nn/linear.h"
@@ -25,6 +26,14 @@ class SplitLanguageModellingHeadImpl : public Module {
   /// -100. hidden_states (B, T, H), labels (B, T) int64, already shifted: labels[t] is the token after position t.
   at::Tensor forward(const at::Tensor& hidden_states, const at::Tensor& labels);
 
+  /// Compares the head with a teacher's: returns ops::LinearKl::loss (B, T), and sets `values` to the others. Labels
+  /// are as above. Throws a usage error if a loss was set.
+  at::Tensor forward(
+      const at::Tensor& hidden_states,
+      const at::Tensor& labels,
+      const DistillationTargets& targets,
+      ops::LinearKl& values);
+
   /// Scores labels with this function from now on, instead of ops::linear_cross_entropy: for sharded weights. logits()
   /// then throws.
   using Loss = std::function<at::Tensor(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels)>;
@@ -36,9 +45,10 @@ class SplitLanguageModellingHeadImpl : public Module {
   /// The segments' weights, in order, each Linear without bias.
   std::vector<Linear> segments;
 
- private:
-  at::Tensor whole_weight() const;  // (V, H)
+  /// All segments as one matrix (V, H); of several segments a copy.
+  at::Tensor whole_weight() const;
 
+ private:
   Loss loss_;
 };
 LEHR_MODULE(SplitLanguageModellingHead);

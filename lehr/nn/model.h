@@ -2,9 +2,12 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "lehr/base/error.h"
+#include "lehr/nn/distillation.h"
 #include "lehr/nn/dropout.h"
 #include "lehr/nn/hidden_states_aggregator.h"
 #include "lehr/nn/kv_cache.h"
@@ -28,6 +31,8 @@ struct ModelInputs {
   KeyValueCaches* caches = nullptr;   ///< One cache per local layer; generation only.
   std::vector<at::Tensor>* layer_inputs =
       nullptr;  ///< If set, receives the input (B, T, H) of each local layer, in order.
+  std::vector<at::Tensor>* layer_outputs = nullptr;              ///< The same for the outputs, before the final norm.
+  std::shared_ptr<const DistillationTargets> distillation = {};  ///< For a causal LM of one stage, with labels.
 };
 
 /// Results of a model's forward; those that do not apply are undefined.
@@ -37,6 +42,7 @@ struct ModelOutputs {
   at::Tensor logps;                   ///< nll() under the name that d9d gave it, although the sign is the other one.
   at::Tensor scores;                  ///< (N, num_labels), float32 or float64.
   at::Tensor embeddings;              ///< (N, E), float32 or float64.
+  Distilled distilled = {};           ///< If the inputs have distillation; nll() then has no gradient.
 
   /// (B, T) negative log-likelihood of the labels per token, float32 or float64; 0 where there is no label.
   const at::Tensor& nll() const { return logps; }
@@ -62,6 +68,8 @@ class Model : public Module {
   /// All logits of a causal language model, (B, T, V), from the final hidden states. Throws a usage error for other
   /// heads.
   virtual at::Tensor logits(const at::Tensor& final_hidden_states) = 0;
+  /// The weight (V, H) of a causal language model's head. Throws a usage error for other heads.
+  virtual at::Tensor head_weight() { fail("head_weight: this model has no language-model head"); }
   /// The dtype of the hidden states that this stage returns.
   virtual at::ScalarType output_dtype() const = 0;
   /// Number of layers in this stage, which is the number of caches for generation.

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "lehr/base/error.h"
+#include "lehr/ops/cuda.h"
 #include "lehr/ops/linear_cross_entropy.h"
 
 namespace lehr::ops {
@@ -39,6 +40,11 @@ LabelRows rows_that_count(const at::Tensor& hidden, const at::Tensor& labels, in
 LabelRows all_rows(const at::Tensor& hidden, const at::Tensor& labels, int64_t vocabulary, int64_t ignore_index) {
   const at::Tensor in_range = labels.masked_fill(labels.lt(0), vocabulary).clamp_max(vocabulary);
   return {hidden, in_range.masked_fill(labels.eq(ignore_index), -1), {}};
+}
+
+LabelRows loss_rows(const at::Tensor& hidden, const at::Tensor& labels, int64_t vocabulary, int64_t ignore_index) {
+  return cuda::on_gpu(labels) ? all_rows(hidden, labels, vocabulary, ignore_index)
+                              : rows_that_count(hidden, labels, ignore_index);
 }
 
 at::Tensor spread(const at::Tensor& rows, const at::Tensor& index, int64_t count) {

@@ -20,6 +20,9 @@ LabelRows rows_that_count(const at::Tensor& hidden, const at::Tensor& labels, in
 /// ones get the label -1, and those for which check_labels would throw get the label `vocabulary`.
 LabelRows all_rows(const at::Tensor& hidden, const at::Tensor& labels, int64_t vocabulary, int64_t ignore_index);
 
+/// The tokens that a loss is computed for: all_rows on a GPU, else rows_that_count.
+LabelRows loss_rows(const at::Tensor& hidden, const at::Tensor& labels, int64_t vocabulary, int64_t ignore_index);
+
 /// Scatters the rows of counted tokens to their positions among all `count` tokens; other rows are zero.
 at::Tensor spread(const at::Tensor& rows, const at::Tensor& index, int64_t count);
 

@@ -7,6 +7,7 @@
 
 #include "lehr/base/torch.h"
 #include "lehr/ops/attention.h"
+#include "lehr/ops/linear_kl.h"
 #include "lehr/ops/rms_norm.h"
 #include "lehr/ops/rotary.h"
 
@@ -30,6 +31,16 @@ at::Tensor silu_mul(const at::Tensor& gate, const at::Tensor& up);
 /// Holds all logits.
 at::Tensor linear_cross_entropy(
     const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels, int64_t ignore_index);
+
+/// Holds all logits of both models. `loss` is differentiable.
+LinearKl linear_kl(
+    const at::Tensor& hidden,
+    const at::Tensor& weight,
+    const TeacherHead& teacher,
+    const at::Tensor& labels,
+    const LinearKlOptions& options);
+
+at::Tensor cosine_distance(const at::Tensor& x, const at::Tensor& target);
 
 /// Returns 1 / sqrt(D), the default scale of attention.
 double default_scale(int64_t head_size);

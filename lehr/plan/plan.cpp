@@ -137,6 +137,10 @@ ResolvedRun resolve(const train::TrainConfig& config, const train::TrainSpec& sp
   require(
       !config.parallelism.fsdp_cpu_offload,
       "parallelism.fsdp_cpu_offload: a plan cannot model copies to the host and an optimizer there; expected false");
+  require(
+      !config.distillation.teacher,
+      "distillation.teacher: a plan cannot model the work and the memory of a teacher; plan without this key, and add "
+      "the teacher's weights to the memory of each rank");
   ResolvedRun run{.config = config};
   train::TrainConfig& c = run.config;
   const int64_t world = world_of(c.parallelism, devices);

@@ -59,7 +59,7 @@ void open_device(const Run& run) {
   }
 }
 
-void check_config(const Run& run) {
+void check_config(Run& run, const descriptor::ModelFamilies& families) {
   run.ranks.require_same("config", to_toml(run.config));
   check_mesh(run.config, *run.args, run.ranks);
   check_cuda_graphs(run.config, run.device, run.ranks.world_size(), run.args->has_experts());
@@ -70,6 +70,7 @@ void check_config(const Run& run) {
   if (run.config.float8.enable) {
     ops::require_float8(run.device, compute_type(run.config.training), "float8.enable");
   }
+  run.teacher = open_teacher(run.config, families, *run.args);
 }
 
 // The sample is written after the last step; a prompt that does not fit is an error before the first.
@@ -107,6 +108,14 @@ void open_data(Run& run) {
       .data_fingerprint = fmt::format("{:016x}", run.data.fingerprint)};
 }
 
+// After the model, so that a model that does not fit is reported without loading its teacher.
+void load_teacher(Run& run) {
+  if (run.teacher) {
+    run.distillation = std::make_unique<DistillationTask>(
+        *run.task, run.config.distillation, run.teacher->load(run.device, compute_type(run.config.training)));
+  }
+}
+
 void lock_folder(Run& run) {
   if (run.ranks.is_main()) {
     run.lock = std::make_unique<RunLock>(run.config.job.dump_folder);
@@ -117,7 +126,7 @@ void build_step(Run& run) {
   const TrainingConfig& training = run.config.training;
   run.step = std::make_unique<TrainStep>(
       *run.model,
-      *run.task,
+      run.distillation ? *run.distillation : *run.task,
       *run.optimizer,
       TrainStep::Options{
           .local_batch_size = training.local_batch_size,
@@ -153,7 +162,7 @@ std::optional<ExpectedMemory> expected_memory(
   }
   try {
     return ExpectedMemory{
-        .step = (forecast ? *forecast : environment.forecast(run.config, run.spec, *run.args, 1)).peak,
+        .step = (forecast ? *forecast : forecast_of(run, environment, run.config)).peak,
         .saves = run.checkpoints ? run.checkpoints->copied_bytes() : 0};
   } catch (const std::exception&) {
     return std::nullopt;  // a family that does not run on meta can still be trained
@@ -193,6 +202,9 @@ void open_log(Run& run, const RunEnvironment& environment, const TrainConfig& gi
       peak_flops,
       expected_memory(run, environment, recompute.forecast),
       work_beside_steps(run));
+  if (run.teacher) {
+    run.logger.info("teacher    {}", describe_teacher(run.config, *run.teacher));
+  }
   if (!recompute.line.empty()) {
     const std::string line = fmt::format("recompute  {}", recompute.line);
     recompute.fits ? run.logger.info("{}", line) : run.logger.warn("{}", line);
@@ -206,7 +218,7 @@ std::unique_ptr<Run> build_run(TrainConfig config, const RunEnvironment& environ
   auto built = std::make_unique<Run>(std::move(config), environment);
   Run& run = *built;
   open_device(run);
-  check_config(run);
+  check_config(run, environment.specs.families());
   const RunRecompute recompute = choose_for_run(run, environment);
   const std::optional<StagePlan> stages = plan_stages(run);
   check_sample(run);
@@ -217,6 +229,7 @@ std::unique_ptr<Run> build_run(TrainConfig config, const RunEnvironment& environ
   const RunStart start = find_start(run);
   allocate_parameters(run);
   load_or_initialize(run, start);
+  load_teacher(run);
   build_step(run);
   open_log(run, environment, given, recompute);
   return built;

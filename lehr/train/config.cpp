@@ -313,6 +313,7 @@ void TrainConfig::fields(FieldVisitor& v) {
       "Activation checkpointing: recompute activations to save memory.");
   v.group("float8", float8, "Float8 matmuls of linear layers.");
   v.group("peft", peft, "Parameter-efficient fine-tuning.");
+  v.group("distillation", distillation, "Knowledge distillation from a teacher.");
   v.group("checkpoint", checkpoint, "Saving, resuming and initial weights.");
   v.group("metrics", metrics, "Logging.");
   v.group("profiling", profiling, "Traces and operator tables.");
@@ -336,6 +337,8 @@ void TrainConfig::check(Problems& problems) const {
   activation_checkpoint.check(problems);
   float8.check(problems);
   peft.check(problems);
+  distillation.check(problems);
+  distillation.check_run(problems, training, parallelism);
   checkpoint.check(problems);
   if (peft.has_adapters() && !checkpoint.initial_load_path) {
     problems.add("peft.method", "adapters need a base model: set checkpoint.initial_load_path to its folder");

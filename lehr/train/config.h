@@ -108,6 +108,18 @@ struct Float8Config {
   void check(Problems& problems) const;
 };
 
+struct DistillationConfig {
+  std::optional<std::string> teacher;
+  double kl_weight = 1;
+  double cosine_weight = 1;
+  double loss_weight = 0;
+  double temperature = 1;
+  void fields(FieldVisitor& v);
+  void check(Problems& problems) const;
+  /// Rules between these keys and other sections.
+  void check_run(Problems& problems, const TrainingConfig& training, const ParallelismConfig& parallelism) const;
+};
+
 struct CheckpointConfig {
   bool enable = true;
   std::string folder = "checkpoints";
@@ -201,6 +213,7 @@ struct TrainConfig {
   ActivationCheckpointConfig activation_checkpoint;
   Float8Config float8;
   peft::PeftConfig peft;
+  DistillationConfig distillation;
   CheckpointConfig checkpoint;
   MetricsConfig metrics;
   ProfilingConfig profiling;

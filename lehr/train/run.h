@@ -12,6 +12,7 @@
 #include "lehr/train/batches.h"
 #include "lehr/train/chat.h"
 #include "lehr/train/config.h"
+#include "lehr/train/distillation.h"
 #include "lehr/train/events.h"
 #include "lehr/train/pipeline.h"
 #include "lehr/train/ranks.h"
@@ -73,6 +74,8 @@ struct Run {
   std::unique_ptr<data::Tokenizer> tokenizer;
   std::unique_ptr<descriptor::ModelArgs> args;
   std::unique_ptr<TrainTask> task;
+  std::optional<ModelFolder> teacher;              ///< Of [distillation]; nullopt without one.
+  std::unique_ptr<DistillationTask> distillation;  ///< The task of training with a teacher; validations use `task`.
   RunData data;
   std::shared_ptr<nn::Model> model;
   std::shared_ptr<const nn::Model> whole;    ///< On meta, if `model` has some stages and only a part of it trains.

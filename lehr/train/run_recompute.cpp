@@ -75,7 +75,7 @@ RunRecompute choose(Run& run, const RunEnvironment& environment, double granted)
   try {
     const RecomputeChoice choice =
         choose_recompute(run.config, static_cast<int64_t>(granted), [&](const TrainConfig& config) {
-          return environment.forecast(config, run.spec, *run.args, run.ranks.world_size());
+          return forecast_of(run, environment, config);
         });
     run.config.activation_checkpoint = choice.best().config();
     return {.line = choice.describe(), .forecast = choice.best().step, .fits = choice.fits};
@@ -84,6 +84,14 @@ RunRecompute choose(Run& run, const RunEnvironment& environment, double granted)
   }
 }
 }  // namespace
+
+StepForecast forecast_of(const Run& run, const RunEnvironment& environment, const TrainConfig& config) {
+  StepForecast step = environment.forecast(config, run.spec, *run.args, run.ranks.world_size());
+  if (run.teacher) {
+    step.peak += teacher_bytes(config, *run.teacher->args);
+  }
+  return step;
+}
 
 RunRecompute choose_for_run(Run& run, const RunEnvironment& environment) {
   if (run.config.activation_checkpoint.mode != "auto") {

@@ -16,6 +16,9 @@ struct RunRecompute {
   bool fits = true;
 };
 
+/// The environment's forecast for `config`, with the run's teacher.
+StepForecast forecast_of(const Run& run, const RunEnvironment& environment, const TrainConfig& config);
+
 /// Replaces mode "auto" in `run.config` by a choice of choose_recompute. The memory granted is nine tenths of what the
 /// system leaves (base/granted_memory.h), shared by the ranks of a machine; the least of all ranks counts, and the main
 /// rank chooses for all. Without a forecast (for a GPU, with fsdp_cpu_offload, or for a model that cannot run on meta)

@@ -1,0 +1,141 @@
+#include "lehr/train/distillation.h"
+
+#include <utility>
+
+#include "lehr/base/error.h"
+#include "lehr/base/log.h"
+#include "lehr/nn/head.h"
+#include "lehr/train/precision.h"
+
+namespace lehr::train {
+
+namespace {
+constexpr const char* kKey = "distillation.teacher";
+
+// The sizes of a model, from its modules: every family has them.
+struct Sizes {
+  int64_t layers;
+  int64_t hidden;
+
+  explicit Sizes(const descriptor::ModelArgs& args) {
+    const auto model = args.build({});  // on meta
+    layers = model->num_local_layers();
+    hidden = model->head_weight().size(1);
+  }
+};
+}  // namespace
+
+std::optional<ModelFolder> open_teacher(
+    const TrainConfig& config, const descriptor::ModelFamilies& families, const descriptor::ModelArgs& student) {
+  if (!config.distillation.teacher) {
+    return std::nullopt;
+  }
+  const std::string& path = *config.distillation.teacher;
+  require(std::filesystem::is_directory(path), "{}: {} is not a folder; set it to the folder of a model", kKey, path);
+  ModelFolder teacher = ModelFolder::open(path, families);
+  const descriptor::ModelArgs& args = *teacher.args;
+  require(
+      args.head() == descriptor::Head::causal_lm,
+      "{}: {} holds no causal language model, but the model learns its token distribution",
+      kKey,
+      path);
+  require(
+      args.vocab_size() == student.vocab_size(),
+      "{}: the vocabulary of {} has {} tokens, but the model's has {} (model.args.vocab_size); both need the same one",
+      kKey,
+      path,
+      args.vocab_size(),
+      student.vocab_size());
+  require(
+      config.training.seq_len <= args.max_position_ids(),
+      "{}: training.seq_len = {} tokens do not fit into the {} positions of {}",
+      kKey,
+      config.training.seq_len,
+      args.max_position_ids(),
+      path);
+  if (config.distillation.cosine_weight > 0) {
+    const Sizes of_teacher(args), of_student(student);
+    require(
+        of_teacher.layers == of_student.layers && of_teacher.hidden == of_student.hidden,
+        "distillation.cosine_weight: hidden states are compared layer by layer, but {} has {} layers of size {}, and "
+        "the model {} of size {}; set it to 0",
+        path,
+        of_teacher.layers,
+        of_teacher.hidden,
+        of_student.layers,
+        of_student.hidden);
+  }
+  return teacher;
+}
+
+int64_t teacher_bytes(const TrainConfig& config, const descriptor::ModelArgs& teacher) {
+  const Sizes sizes(teacher);
+  const int64_t tokens = config.training.local_batch_size * config.training.seq_len;
+  const int64_t kept = config.distillation.cosine_weight > 0 ? sizes.layers + 1 : 1;  // hidden states
+  const int64_t elements =
+      teacher.get_nparams_and_flops(config.training.seq_len).num_parameters + kept * tokens * sizes.hidden;
+  return elements * static_cast<int64_t>(c10::elementSize(compute_type(config.training)));
+}
+
+std::string describe_teacher(const TrainConfig& config, const ModelFolder& teacher) {
+  return fmt::format(
+      "{} ({}): {} parameters, {} in a step",
+      teacher.path.string(),
+      teacher.args->model_type(),
+      human_count(static_cast<double>(teacher.args->get_nparams_and_flops(1).num_parameters)),
+      human_bytes(static_cast<double>(teacher_bytes(config, *teacher.args))));
+}
+
+DistillationTask::DistillationTask(
+    const TrainTask& task, const DistillationConfig& config, std::shared_ptr<nn::Model> teacher)
+    : task_(task),
+      teacher_(std::move(teacher)),
+      loss_{
+          .temperature = config.temperature,
+          .kl_weight = config.kl_weight * config.temperature * config.temperature,
+          .nll_weight = config.loss_weight,
+          .ignore_index = nn::kIgnoreIndex},
+      cosine_weight_(config.cosine_weight) {
+  at::NoGradGuard no_grad;
+  head_weight_ = teacher_->head_weight();
+}
+
+nn::ModelInputs DistillationTask::build_forward_inputs(const Batch& batch) const {
+  nn::ModelInputs inputs = task_.build_forward_inputs(batch);
+  auto targets = std::make_shared<nn::DistillationTargets>();
+  {
+    at::NoGradGuard no_grad;
+    nn::ModelInputs of_teacher = inputs;
+    of_teacher.labels = at::Tensor();  // no loss of its own
+    of_teacher.layer_outputs = cosine_weight_ > 0 ? &targets->layer_outputs : nullptr;
+    targets->hidden_states = teacher_->forward(of_teacher).hidden_states;
+  }
+  targets->head_weight = head_weight_;
+  targets->loss = loss_;
+  inputs.distillation = std::move(targets);
+  return inputs;
+}
+
+at::Tensor DistillationTask::compute_loss(const nn::ModelOutputs& outputs, const Batch& /*batch*/) const {
+  const nn::Distilled& distilled = outputs.distilled;
+  require(
+      distilled.loss.defined() && (cosine_weight_ == 0 || distilled.cosine_distance.defined()),
+      "distillation: the model returned no comparison with the teacher; its family does not support distillation");
+  const at::Tensor loss = distilled.loss.sum();
+  return cosine_weight_ > 0 ? loss + cosine_weight_ * distilled.cosine_distance.sum() : loss;
+}
+
+std::map<std::string, at::Tensor> DistillationTask::compute_metrics(
+    const nn::ModelOutputs& outputs, const Batch& batch) const {
+  auto metrics = task_.compute_metrics(outputs, batch);
+  const nn::Distilled& distilled = outputs.distilled;
+  metrics["kl"] = distilled.kl.sum();
+  metrics["ce"] = outputs.nll().sum();
+  metrics["agreement"] = distilled.agrees.sum();
+  if (distilled.cosine_distance.defined()) {
+    metrics["cosine"] = distilled.cosine_distance.detach().sum();
+  }
+  return metrics;
+}
+
+}  // namespace lehr::train

@@ -1,0 +1,394 @@
+// Distillation: the loss and its gradients written out in plain ATen, runs with a teacher on one device and on ranks,
+// resumed runs, and refusals.
+#include "lehr/train/distillation.h"
+
+#include <ATen/ops/cosine_similarity.h>
+#include <ATen/ops/log_softmax.h>
+#include <gmock/gmock.h>
+
+#include "lehr/nn/head.h"
+#include "lehr/train/step.h"
+#include "test/train/mesh_support.h"
+#include "test/train/written_model.h"
+
+namespace lehr::train {
+namespace {
+
+using model::test::LayerShape;
+using testing::error_of;
+using testing::Folder;
+using ::testing::HasSubstr;
+using testing::Mesh;
+using testing::outcome_of;
+using testing::Overrides;
+using testing::train;
+
+const std::vector<LayerShape> kTeacher{{4, 32}, {4, 32}, {4, 32}};
+/// A pruned child: narrower, and one layer that is nothing at all.
+const std::vector<LayerShape> kStudent{{4, 16}, {0, 0}, {2, 32}};
+
+// So that predictions are far from uniform, and no two logits are nearly equal.
+void sharpen(nn::Model& model) {
+  at::NoGradGuard no_grad;
+  for (const auto& [name, parameter] : nn::named_parameters(model)) {
+    parameter->value().mul_(parameter->shape().size() > 1 ? 6 : 1);
+  }
+}
+
+void write_teacher(const std::filesystem::path& folder, int64_t vocabulary) {
+  testing::write_model(folder, "llama", kTeacher, 7, vocabulary);
+  const auto teacher = ModelFolder::open(folder, testing::families());
+  const auto model = teacher.load(at::kCPU, at::kFloat);
+  sharpen(*model);
+  state::save_safetensors(
+      folder / "model.safetensors",
+      stored_tensors(*model, teacher.args->state_map(descriptor::ExpertLayout::per_expert)));
+}
+
+/// Ten steps in float64 of a heterogeneous Qwen3, with a Llama as its teacher.
+TrainConfig distilled_run(
+    const std::filesystem::path& folder,
+    const Overrides& more = {},
+    const std::vector<LayerShape>& student = kStudent) {
+  write_teacher(folder / "teacher", 257);
+  std::filesystem::create_directory(folder / "shape");
+  write_file_atomically(folder / "shape/config.json", model::test::config_json("qwen3", student, 257));
+  Overrides overrides{
+      {"training.dtype", "float64"},
+      {"training.local_batch_size", "1"},
+      {"training.global_batch_size", "4"},
+      {"training.steps", "10"},
+      {"activation_checkpoint.mode", "full"},
+      {"data.datasets.0.split_documents", "\"blank_line\""},
+      {"checkpoint.interval", "5"},
+      {"distillation.teacher", "\"" + (folder / "teacher").string() + "\""},
+      {"distillation.temperature", "1.5"},
+      {"distillation.loss_weight", "0.2"}};
+  overrides.insert(overrides.end(), more.begin(), more.end());
+  TrainConfig config = testing::tiny_run(folder, overrides);
+  config.model = {};
+  config.model.hf_assets_path = (folder / "shape").string();
+  return config;
+}
+
+std::vector<double> curve(const TrainConfig& config, const std::string& key) {
+  return metric::read_metric(std::filesystem::path(config.job.dump_folder) / "metrics.jsonl", key).values;
+}
+
+std::shared_ptr<nn::Model> built(const std::string& model_type, const std::vector<LayerShape>& layers, uint64_t seed) {
+  const Folder folder;
+  write_file_atomically(folder.path() / "config.json", model::test::config_json(model_type, layers, 257));
+  const auto model = testing::families().from_hf_folder(folder.path())->build({});
+  nn::materialize(*model, at::kCPU, at::kDouble);
+  model->reset_parameters({.seed = seed});
+  sharpen(*model);
+  return model;
+}
+
+struct Results {
+  at::Tensor logits;                    // (B, T, V)
+  std::vector<at::Tensor> after_layer;  // (B, T, H) each
+};
+
+Results results_of(nn::Model& model, const Batch& batch) {
+  Results results;
+  std::vector<at::Tensor> layer_inputs;
+  nn::ModelInputs inputs = CausalLMTask().build_forward_inputs(batch);
+  inputs.layer_inputs = &layer_inputs;
+  inputs.layer_outputs = &results.after_layer;
+  results.logits = model.logits(model.forward(inputs).hidden_states);
+  for (size_t i = 1; i < layer_inputs.size(); ++i) {
+    EXPECT_TRUE(at::equal(results.after_layer[i - 1], layer_inputs[i])) << i;
+  }
+  return results;
+}
+
+// The definition: all logits, a sum over the tokens that have a label.
+at::Tensor written_out_loss(
+    nn::Model& student, nn::Model& teacher, const Batch& batch, const DistillationConfig& config) {
+  const Results of_teacher = [&] {
+    at::NoGradGuard no_grad;
+    return results_of(teacher, batch);
+  }();
+  const Results of_student = results_of(student, batch);
+  const double t = config.temperature;
+  const at::Tensor counts = batch.at("labels").ne(-100).to(at::kDouble);  // (B, T)
+  const at::Tensor log_p = at::log_softmax(of_teacher.logits / t, -1);
+  const at::Tensor log_q = at::log_softmax(of_student.logits / t, -1);
+  const at::Tensor kl = (log_p.exp() * (log_p - log_q)).sum(-1);
+  at::Tensor distance = at::zeros_like(kl);
+  for (size_t i = 0; i < of_student.after_layer.size(); ++i) {
+    distance = distance + 1 - at::cosine_similarity(of_student.after_layer[i], of_teacher.after_layer[i], -1);
+  }
+  distance = distance / static_cast<double>(of_student.after_layer.size());
+  const at::Tensor labels = batch.at("labels").clamp_min(0).unsqueeze(-1);
+  const at::Tensor nll = -at::log_softmax(of_student.logits, -1).gather(-1, labels).squeeze(-1);
+  const at::Tensor each =
+      config.kl_weight * t * t * kl + config.cosine_weight * distance + config.loss_weight * nll;  // (B, T)
+  return (each * counts).sum() / counts.sum();
+}
+
+TEST(Distillation, HasTheLossAndTheGradientsOfItsDefinition) {
+  const auto student = built("qwen3", kStudent, 1), same = built("qwen3", kStudent, 1);
+  const auto teacher = built("llama", kTeacher, 2);
+  const at::Tensor labels = at::randint(257, {3, 9}, at::kLong);
+  const Batch batch{
+      {"input_ids", at::randint(257, {3, 9}, at::kLong)},
+      {"labels", labels.masked_fill(at::rand({3, 9}) < 0.3, -100)},
+      {"position_ids", at::arange(9).expand({3, 9}).contiguous()}};
+  for (const double temperature : {1.0, 1.5}) {
+    DistillationConfig config;
+    config.kl_weight = 0.7;
+    config.cosine_weight = 0.4;
+    config.loss_weight = 0.3;
+    config.temperature = temperature;
+    const at::Tensor expected = written_out_loss(*same, *teacher, batch, config);
+    expected.backward();
+
+    const CausalLMTask usual;
+    const DistillationTask task(usual, config, teacher);
+    const auto optimizer = testing::default_optimizer(*student);
+    TrainStep step(*student, task, *optimizer, {.local_batch_size = 2, .compute = at::kDouble});
+    const auto gradients = step.forward_backward(batch, 0, 1);
+    // 1e-12: sums of float64 in another order, over the micro-batches too.
+    for (const auto& [name, parameter] : nn::named_parameters(*student)) {
+      at::Tensor wanted;
+      for (const auto& [other, its] : nn::named_parameters(*same)) {
+        wanted = other == name ? its->value().grad() : wanted;
+      }
+      const double scale = wanted.abs().max().item<double>();
+      EXPECT_GT(scale, 0) << name;
+      EXPECT_LE((parameter->value().grad() - wanted).abs().max().item<double>(), 1e-12 * scale) << name;
+    }
+    for (const auto& [name, parameter] : nn::named_parameters(*teacher)) {
+      EXPECT_FALSE(parameter->value().grad().defined()) << name;
+    }
+    for (const auto& [name, parameter] : nn::named_parameters(*same)) {
+      parameter->value().mutable_grad().reset();
+    }
+    const nn::ModelOutputs outputs = student->forward(task.build_forward_inputs(batch));
+    const double valid = static_cast<double>(task.count_valid(batch));
+    EXPECT_NEAR(task.compute_loss(outputs, batch).item<double>() / valid, expected.item<double>(), 1e-12);
+  }
+}
+
+TEST(Distillation, OfTheTeacherItselfHasNoLossAndNoGradient) {
+  const Folder folder;
+  auto config = distilled_run(
+      folder.path(),
+      {{"training.steps", "1"},
+       {"lr_scheduler.warmup_steps", "0"},
+       {"distillation.loss_weight", "0"},
+       {"checkpoint.initial_load_path", "\"" + (folder.path() / "teacher").string() + "\""}});
+  config.model.hf_assets_path = (folder.path() / "teacher").string();
+  train(config);
+  EXPECT_EQ(curve(config, "kl"), std::vector<double>{0});
+  EXPECT_EQ(curve(config, "agreement"), std::vector<double>{1});
+  EXPECT_NEAR(curve(config, "cosine").at(0), 0, 1e-15);  // rounding of float64
+  EXPECT_NEAR(curve(config, "grad_norm").at(0), 0, 1e-14);
+}
+
+TEST(Distillation, BringsAHeterogeneousStudentCloserToItsTeacher) {
+  const Folder folder;
+  const auto config = distilled_run(
+      folder.path(), {{"training.steps", "40"}, {"optimizer.lr", "0.01"}, {"distillation.loss_weight", "0"}});
+  train(config);
+  for (const char* key : {"loss", "kl", "cosine"}) {
+    const auto values = curve(config, key);
+    ASSERT_EQ(values.size(), 40U) << key;
+    EXPECT_LT(values.back(), 0.8 * values.front()) << key;
+  }
+  EXPECT_GT(curve(config, "agreement").back(), curve(config, "agreement").front());
+  EXPECT_EQ(curve(config, "ce").size(), 40U);
+}
+
+TEST(Distillation, ValidatesByTheUsualLoss) {
+  const Overrides still{{"optimizer.lr", "1e-40"}, {"training.steps", "1"}, {"lr_scheduler.warmup_steps", "0"}};
+  const Folder one, two;
+  const auto distilled = distilled_run(one.path(), still);
+  auto usual = distilled_run(two.path(), still);
+  usual.distillation = {};
+  train(distilled);
+  train(usual);
+  EXPECT_EQ(curve(distilled, "validation_loss"), curve(usual, "validation_loss"));
+  // The means are summed in another order: rounding of float64.
+  EXPECT_NEAR(curve(distilled, "ce").at(0), curve(usual, "loss").at(0), 1e-12);
+  EXPECT_GT(std::abs(curve(distilled, "loss").at(0) - curve(usual, "loss").at(0)), 0.1);
+}
+
+const char* const kCurves[] = {"loss", "kl", "ce", "cosine", "agreement"};
+
+void expect_equal_runs(const TrainConfig& wanted, const TrainConfig& found) {
+  testing::expect_equal(outcome_of(wanted), outcome_of(found));
+  for (const char* key : kCurves) {
+    const auto a = curve(wanted, key), b = curve(found, key);
+    ASSERT_EQ(a.size(), 10U) << key;
+    ASSERT_EQ(b.size(), 10U) << key;
+    for (size_t i = 0; i < a.size(); ++i) {
+      EXPECT_NEAR(a[i], b[i], testing::kTolerance * std::abs(a[i])) << key << " " << i;
+    }
+  }
+}
+
+TEST(Distillation, OnDataParallelRanksEqualsOneDevice) {
+  const Folder one;
+  const auto alone = distilled_run(one.path());
+  train(alone);
+  for (const Mesh& mesh : {Mesh{.dp_shard = 2}, Mesh{.dp_replicate = 2}, Mesh{.dp_replicate = 2, .dp_shard = 2}}) {
+    SCOPED_TRACE(mesh.name());
+    const Folder folder;
+    const auto config = distilled_run(folder.path());
+    testing::train_on(mesh, config);
+    expect_equal_runs(alone, config);
+  }
+}
+
+TEST(Distillation, DoesNotDependOnTheMicrobatchSize) {
+  const Folder one, two;
+  const auto small = distilled_run(one.path());
+  const auto large = distilled_run(two.path(), {{"training.local_batch_size", "4"}});
+  train(small);
+  train(large);
+  expect_equal_runs(small, large);
+}
+
+TEST(Distillation, StoppedAndResumedEqualsNeverStoppedBitForBit) {
+  const Folder one, two;
+  const auto whole = distilled_run(one.path());
+  const auto parts = distilled_run(two.path());
+  train(whole);
+  EXPECT_TRUE(train(parts, 5).stopped);
+  train(parts);
+  testing::expect_same_bits(outcome_of(whole).tensors, outcome_of(parts).tensors);
+  for (const char* key : kCurves) {
+    EXPECT_EQ(curve(whole, key), curve(parts, key)) << key;
+  }
+}
+
+TEST(Distillation, TrainsAdaptersAndInMixedPrecision) {
+  const Folder adapters, mixed;
+  testing::write_model(adapters.path() / "base", "qwen3", kStudent, 3, 257);
+  const std::string base = "\"" + (adapters.path() / "base").string() + "\"";
+  auto config = distilled_run(
+      adapters.path(),
+      {{"peft.method", "lora"},
+       {"optimizer.lr", "0.02"},
+       {"training.steps", "30"},
+       {"checkpoint.initial_load_path", base}});
+  config.model.hf_assets_path = (adapters.path() / "base").string();
+  train(config);
+  EXPECT_LT(curve(config, "loss").back(), 0.9 * curve(config, "loss").front());
+
+  config = distilled_run(
+      mixed.path(),
+      {{"training.dtype", "float32"}, {"training.mixed_precision_param", "bfloat16"}, {"optimizer.lr", "0.01"}});
+  train(config);
+  EXPECT_LT(curve(config, "kl").back(), 0.9 * curve(config, "kl").front());
+}
+
+TEST(Distillation, OfConversationsComparesAnswersOnly) {
+  const Folder folder;
+  write_teacher(folder.path() / "teacher", 1024);
+  const auto config = testing::tiny_run(
+      folder.path(),
+      {{"model.args.vocab_size", "1024"},
+       {"model.args.max_position_embeddings", "128"},
+       {"tokenizer.path", "\"recipe/data/chat_tokenizer\""},
+       {"data.validation_fraction", "0.0"},
+       {"validation.enable", "false"},
+       {"data.datasets.0.path", "\"recipe/data/instructions.json\""},
+       {"data.datasets.0.kind", "\"chat\""},
+       {"data.datasets.0.prompt_key", "\"instruction\""},
+       {"data.datasets.0.input_key", "\"input\""},
+       {"data.datasets.0.answer_key", "\"output\""},
+       {"training.task", "\"sft\""},
+       {"training.seq_len", "64"},
+       {"training.steps", "2"},
+       {"distillation.teacher", "\"" + (folder.path() / "teacher").string() + "\""},
+       {"distillation.cosine_weight", "0"}});
+  train(config);
+  // Divided by the labels of answers: the first loss is about that of uniform predictions.
+  EXPECT_NEAR(curve(config, "ce").at(0), std::log(1024.0), 0.1);
+  EXPECT_NEAR(curve(config, "kl").at(0), curve(config, "loss").at(0), 1e-5);  // rounding of float32
+  EXPECT_TRUE(curve(config, "cosine").empty());
+}
+
+TEST(Distillation, AddsTheTeacherToTheForecast) {
+  const Folder folder;
+  auto config = distilled_run(folder.path(), {{"activation_checkpoint.mode", "auto"}});
+  const auto teacher = testing::families().from_hf_folder(folder.path() / "teacher");
+  const int64_t parameters = teacher->get_nparams_and_flops(32).num_parameters;
+  const int64_t bytes = teacher_bytes(config, *teacher);
+  EXPECT_EQ(bytes, 8 * (parameters + (3 + 1) * 32 * model::test::kHidden));
+  config.distillation.cosine_weight = 0;
+  EXPECT_EQ(teacher_bytes(config, *teacher), 8 * (parameters + 32 * model::test::kHidden));
+  config.distillation.cosine_weight = 1;
+
+  const auto chosen = [&](int64_t memory) {
+    Logger quiet("", true);
+    const auto list = testing::specs();
+    const RunEnvironment environment{
+        .specs = list,
+        .log = quiet,
+        .forecast =
+            [](const TrainConfig& with, const TrainSpec&, const descriptor::ModelArgs&, int64_t) {
+              return StepForecast{.peak = with.activation_checkpoint.mode == "none" ? 1000 : 100, .extra_flops = 0.1};
+            },
+        .memory = memory};
+    return build_run(config, environment)->config.activation_checkpoint.mode;
+  };
+  EXPECT_EQ(chosen(bytes + 1000), "none");
+  EXPECT_NE(chosen(bytes + 999), "none");
+}
+
+TEST(Distillation, IsRefusedByNameWhereItIsNotSupported) {
+  const Folder folder;
+  const auto message = [&](const Overrides& overrides) {
+    return error_of([&] { testing::tiny_run(folder.path(), overrides); });
+  };
+  const std::pair<std::string, std::string> teacher{"distillation.teacher", "\"somewhere\""};
+  for (const char* degree : {"tensor", "context", "expert", "pipeline"}) {
+    const std::string key = fmt::format("parallelism.{}_parallel_degree", degree);
+    EXPECT_THAT(
+        message({teacher, {key, "2"}}),
+        HasSubstr(
+            key + ": distillation.teacher supports data parallelism only (each rank holds the whole teacher): "
+                  "expected 1, found 2"));
+  }
+  EXPECT_THAT(
+      message({teacher, {"training.task", "\"classification\""}}),
+      HasSubstr("distillation.teacher: a classifier has no token distribution"));
+  EXPECT_THAT(
+      message({teacher, {"training.cuda_graphs", "true"}}), HasSubstr("distillation.teacher: the teacher's work"));
+  EXPECT_THAT(
+      message({teacher, {"distillation.kl_weight", "0"}, {"distillation.cosine_weight", "0"}}),
+      HasSubstr("distillation.kl_weight: all weights of the loss are 0"));
+  EXPECT_THAT(
+      message({{"distillation.temperature", "2"}}),
+      HasSubstr("distillation.teacher: the other keys of [distillation]"));
+  EXPECT_THAT(message({teacher, {"distillation.temperature", "0"}}), HasSubstr("distillation.temperature"));
+  EXPECT_THAT(message({teacher, {"distillation.cosine_weight", "-1"}}), HasSubstr("distillation.cosine_weight"));
+}
+
+TEST(Distillation, NamesATeacherThatDoesNotFit) {
+  const auto message = [&](const std::vector<LayerShape>& student, const Overrides& overrides) {
+    const Folder folder;
+    const auto config = distilled_run(folder.path(), overrides, student);
+    return error_of([&] { train(config); });
+  };
+  EXPECT_THAT(
+      message(kStudent, {{"distillation.teacher", "\"nowhere\""}}),
+      HasSubstr("distillation.teacher: nowhere is not a folder"));
+  EXPECT_THAT(
+      message({{4, 16}, {2, 32}}, {}),
+      AllOf(HasSubstr("distillation.cosine_weight"), HasSubstr("has 3 layers of size 24, and the model 2 of size 24")));
+
+  const Folder folder;
+  testing::write_model(folder.path() / "small", "llama", kTeacher, 7);
+  EXPECT_THAT(
+      message(kStudent, {{"distillation.teacher", "\"" + (folder.path() / "small").string() + "\""}}),
+      HasSubstr("has 29 tokens, but the model's has 257"));
+}
+
+}  // namespace
+}  // namespace lehr::train
