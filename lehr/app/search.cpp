@@ -1,4 +1,6 @@
 // lehr search SEARCH.toml
+#include "lehr/search/search.h"
+
 #include <algorithm>
 #include <cstdio>
 
@@ -7,8 +9,7 @@
 #include "lehr/base/command_line.h"
 #include "lehr/base/error.h"
 #include "lehr/base/log.h"
-#include "lehr/search/report.h"
-#include "lehr/search/search.h"
+#include "lehr/plan/forecast.h"
 #include "lehr/search/work.h"
 #include "lehr/train/device.h"
 #include "lehr/train/precision.h"
@@ -44,7 +45,7 @@ train::TrainConfig distillation_run(
   config.model.hf_assets_path = child.string();
   config.checkpoint.initial_load_path = child.string();
   config.checkpoint.interval = std::min(config.checkpoint.interval, wanted.distillation.steps);
-  static_cast<void>(teacher);  // config.distillation.teacher = teacher.string();
+  config.distillation.teacher = teacher.string();
   config.training.steps = wanted.distillation.steps;
   config.optimizer.lr = wanted.distillation.lr;
   config.lr_scheduler.warmup_steps = wanted.distillation.steps / 10;
@@ -64,7 +65,8 @@ void run_search(
   const at::Device device = train::choose_device(config.training.device);
   const train::TrainConfig of_run = config;
   config.data.repeat = true;  // local distillation may take more steps than one pass has
-  const auto [folder, opened, tokenizer, data, task] = open_model_and_data(config, wanted.search.teacher, specs.families());
+  const auto [folder, opened, tokenizer, data, task] =
+      open_model_and_data(config, wanted.search.teacher, specs.families());
   require(
       !opened.has_adapters(),
       "{}: holds adapters; merge them into their base first: lehr merge --adapter {}",
@@ -85,7 +87,7 @@ void run_search(
        .data = data,
        .distil = [&, teacher = folder](const std::filesystem::path& child, const std::filesystem::path& output) {
          train::TrainConfig run = distillation_run(of_run, wanted, teacher, child, output);
-         train::Trainer trainer(run, {.specs = specs, .log = log});
+         train::Trainer trainer(run, {.specs = specs, .log = log, .forecast = plan::forecast_step});
          trainer.run();
          return newest_checkpoint(run);
        }});
@@ -103,15 +105,16 @@ int search(const std::vector<std::string>& args, const train::TrainSpecs& specs)
   if (arguments.help) {
     std::fputs(
         ("lehr search SEARCH.toml [--stage STAGE] [--dry-run] [--section.key=value ...]\n\n"
-         "Finds the best smaller model of a trained one under budgets. Layers may lose KV heads, channels, experts, or\n"
-         "whole sub-blocks, each layer its own. Every smaller sub-block is trained to reproduce the teacher's, measured\n"
+         "Finds the best smaller model of a trained one under budgets. Layers may lose KV heads, channels, experts, "
+         "or\n"
+         "whole sub-blocks, each layer its own. Every smaller sub-block is trained to reproduce the teacher's, "
+         "measured\n"
          "in the teacher's place, and the best combination under the budgets is built and distilled. Run the same\n"
          "command again to resume. docs/search.md explains the stages, and the report that it writes.\n\n"
          "  lehr search recipe/search_quickstart.toml            # all stages\n"
          "  lehr search SEARCH.toml --stage score                # up to the scores\n"
          "  lehr search SEARCH.toml --budget.parameters='50 %'   # another budget; scores are kept\n\n" +
-         arguments_help(ConfigObject::of(options)) + "\nKeys of SEARCH.toml:\n" +
-         help_text<search::SearchConfig>())
+         arguments_help(ConfigObject::of(options)) + "\nKeys of SEARCH.toml:\n" + help_text<search::SearchConfig>())
             .c_str(),
         stdout);
     return 0;

@@ -87,9 +87,8 @@ std::optional<Assignment> exact_for_one_budget(const SolverProblem& problem, int
 std::optional<Assignment> greedy(const SolverProblem& problem) {
   std::vector<size_t> chosen;
   for (const SolverGroup& group : problem.groups) {
-    const auto best = std::min_element(group.options.begin(), group.options.end(), [](const auto& a, const auto& b) {
-      return a.loss < b.loss;
-    });
+    const auto best = std::min_element(
+        group.options.begin(), group.options.end(), [](const auto& a, const auto& b) { return a.loss < b.loss; });
     chosen.push_back(static_cast<size_t>(best - group.options.begin()));
   }
   Assignment current = evaluate(problem, chosen);

@@ -8,9 +8,9 @@
 
 namespace lehr::search {
 
-/// Writes the child: weights of the chosen variants, trained or cut from the teacher, and the teacher's everything else,
-/// in the teacher's dtypes; config.json with block configs if layers differ; the tokenizer's files. The folder appears
-/// under its name only when everything is on disk. Throws the errors of train::write_model_folder.
+/// Writes the child: weights of the chosen variants, trained or cut from the teacher, and the teacher's everything
+/// else, in the teacher's dtypes; config.json with block configs if layers differ; the tokenizer's files. The folder
+/// appears under its name only when everything is on disk. Throws the errors of train::write_model_folder.
 train::WrittenModel write_child(
     const Library& library,
     const Choice& choice,

@@ -190,8 +190,8 @@ void measure_times(
     const auto index = static_cast<size_t>(layer);
     const LayerSpace& variants = library.space()[index];
     for (size_t i = 0; i < variants.attention.size(); ++i) {
-      table.attention[index][i].prefill_seconds = measure(
-          layer, {.attention = variants.attention[i].block.attention, .ffn = descriptor::NoOpSubblock{}});
+      table.attention[index][i].prefill_seconds =
+          measure(layer, {.attention = variants.attention[i].block.attention, .ffn = descriptor::NoOpSubblock{}});
     }
     for (size_t i = 0; i < variants.ffn.size(); ++i) {
       table.ffn[index][i].prefill_seconds =
@@ -208,8 +208,7 @@ double measure_child_seconds(
   const Piece embeddings = library.embeddings(), head = library.head();
   std::vector<Piece> layers;
   for (int64_t layer = 0; layer < library.pieces().num_layers(); ++layer) {
-    layers.push_back(
-        library.layer(layer, choice.of(layer, Subblock::attention), choice.of(layer, Subblock::ffn)));
+    layers.push_back(library.layer(layer, choice.of(layer, Subblock::attention), choice.of(layer, Subblock::ffn)));
   }
   return seconds_per_call(
       [&] {

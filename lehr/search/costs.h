@@ -38,7 +38,7 @@ struct Cost {
 
 /// The costs of all variants of a space. They are sums over sub-blocks, so that of a child is the sum of its parts.
 struct CostTable {
-  Cost fixed;                                      ///< Embeddings, final norm and head.
+  Cost fixed;                                     ///< Embeddings, final norm and head.
   std::vector<std::vector<Cost>> attention, ffn;  ///< By layer and variant.
 
   const Cost& of(const Place& place) const;

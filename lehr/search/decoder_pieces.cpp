@@ -31,10 +31,7 @@ bool is_empty(const BlockConfig& block) {
 }  // namespace
 
 DecoderPieces::DecoderPieces(
-    std::filesystem::path folder,
-    const descriptor::ModelFamilies& families,
-    at::Device device,
-    at::ScalarType dtype)
+    std::filesystem::path folder, const descriptor::ModelFamilies& families, at::Device device, at::ScalarType dtype)
     : folder_(std::move(folder)),
       families_(families),
       descriptor_(families.descriptor_of_hf_folder(folder_)),

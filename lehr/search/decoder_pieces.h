@@ -24,10 +24,7 @@ class DecoderPieces {
   /// Opens `folder`/config.json. Throws a usage error for a model without a language-model head, and for a family
   /// without a descriptor or without block configs. `families` must outlive it.
   DecoderPieces(
-      std::filesystem::path folder,
-      const descriptor::ModelFamilies& families,
-      at::Device device,
-      at::ScalarType dtype);
+      std::filesystem::path folder, const descriptor::ModelFamilies& families, at::Device device, at::ScalarType dtype);
 
   const std::vector<descriptor::BlockConfig>& blocks() const { return blocks_; }
   int64_t num_layers() const { return static_cast<int64_t>(blocks_.size()); }

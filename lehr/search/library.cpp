@@ -46,9 +46,8 @@ bool Library::belongs(const std::string& name, int64_t layer, Subblock subblock)
   const descriptor::SubblockModules modules = pieces_.descriptor().subblock_modules();
   const auto& own = subblock == Subblock::attention ? modules.attention : modules.ffn;
   const std::string prefix = pieces_.descriptor().layer_block_name(layer) + ".";
-  return std::any_of(own.begin(), own.end(), [&](const std::string& child) {
-    return name.starts_with(prefix + child + ".");
-  });
+  return std::any_of(
+      own.begin(), own.end(), [&](const std::string& child) { return name.starts_with(prefix + child + "."); });
 }
 
 void Library::fill(const nn::Model& piece, int64_t layer, size_t attention, size_t ffn) const {

@@ -115,8 +115,7 @@ std::vector<LocalDistillationResult> distil_locally(
         batch.has_value(),
         "local_distillation.steps: the data ended after {} batches; use fewer steps or data.repeat = true",
         step);
-    const train::Batch local =
-        train::to_device(train::Ranks().positions_of(*batch), library.pieces().device());
+    const train::Batch local = train::to_device(train::Ranks().positions_of(*batch), library.pieces().device());
     const nn::ModelInputs inputs = task.build_forward_inputs(local);
     std::vector<at::Tensor> boundaries;  // what each layer reads, and the last one returns
     {

@@ -178,7 +178,8 @@ std::string markdown(const Search& search) {
   text += budget_table(search, best.cost) + "\n" + quality_table(search);
   text +=
       "\n\"Predicted\" is the sum of the scores of the chosen variants, each measured alone in the model of the round "
-      "before (at first the teacher). The measured value differs, because replacements affect each other.\n\n![What a budget costs](pareto.svg)\n";
+      "before (at first the teacher). The measured value differs, because replacements affect each other.\n\n![What a "
+      "budget costs](pareto.svg)\n";
   if (results.child_seconds) {
     const double predicted = best.cost.prefill_seconds;
     text += fmt::format(
@@ -252,8 +253,7 @@ std::string json(const Search& search) {
     one.set("predicted", Node(candidate.solution.predicted));
     one.set("measured", to_node(candidate.measured));
     one.set("costs", to_node(candidate.cost));
-    one.set(
-        "block_configs", descriptor::write_block_configs(blocks_of(search.space(), candidate.solution.choice)));
+    one.set("block_configs", descriptor::write_block_configs(blocks_of(search.space(), candidate.solution.choice)));
     candidates.push_back(std::move(one));
   }
   node.set("candidates", std::move(candidates));

@@ -72,8 +72,8 @@ std::string key_of(const Library& library, const Place& place) {
 std::vector<Piece> layers_of(const Library& library, const Choice& choice) {
   std::vector<Piece> layers;
   for (int64_t layer = 0; layer < library.pieces().num_layers(); ++layer) {
-    layers.push_back(library.layer(
-        layer, choice.of(layer, train::Subblock::attention), choice.of(layer, train::Subblock::ffn)));
+    layers.push_back(
+        library.layer(layer, choice.of(layer, train::Subblock::attention), choice.of(layer, train::Subblock::ffn)));
   }
   return layers;
 }
@@ -232,9 +232,8 @@ SpaceScores score_space(
     scores.of_base += record("itself", [](BatchScorer& one) { return one.of_base(); });
     for (size_t i = 0; i < keys.size(); ++i) {
       const Place& place = scores.of[i].first;
-      scores.of[i].second += record(keys[i], [&](BatchScorer& one) {
-        return one.with(place.layer, layer_with(library, base, place));
-      });
+      scores.of[i].second +=
+          record(keys[i], [&](BatchScorer& one) { return one.with(place.layer, layer_with(library, base, place)); });
     }
   }
   require(
@@ -249,7 +248,8 @@ namespace {
 DivergenceSums compare(
     const Library& library,
     const HeldOut& data,
-    const std::function<Prediction(const nn::ModelInputs& inputs, const Piece& embeddings, const Piece& head)>& student) {
+    const std::function<Prediction(const nn::ModelInputs& inputs, const Piece& embeddings, const Piece& head)>&
+        student) {
   const at::NoGradGuard no_grad;
   const Piece embeddings = library.embeddings(), head = library.head();
   const std::vector<Piece> layers = layers_of(library, teacher_choice(library.space()));

@@ -1,6 +1,5 @@
 #include "lehr/search/search.h"
 
-#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -8,13 +7,7 @@
 #include "lehr/base/file.h"
 #include "lehr/base/json.h"
 #include "lehr/base/log.h"
-#include "lehr/base/value_of.h"
-#include "lehr/prune/score_model.h"
-#include "lehr/search/baselines.h"
-#include "lehr/search/child.h"
-#include "lehr/search/report.h"
 #include "lehr/state/weights.h"
-#include "lehr/train/model_folder.h"
 #include "lehr/train/weights.h"
 
 namespace lehr::search {
@@ -32,7 +25,6 @@ constexpr Stage kStages[] = {
     Stage::distil,
     Stage::report};
 constexpr const char* kStagesFile = "stages.json";
-constexpr const char* kCostsFile = "costs.json";
 
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -55,26 +47,6 @@ std::string text_of(const SearchSpace& space) {
         fmt::join(keeps.experts, " "));
   }
   return text;
-}
-
-Node seconds_of(const std::vector<std::vector<Cost>>& costs) {
-  Node layers = Node::make_list();
-  for (const auto& layer : costs) {
-    Node seconds = Node::make_list();
-    for (const Cost& cost : layer) {
-      seconds.push_back(Node(cost.prefill_seconds));
-    }
-    layers.push_back(std::move(seconds));
-  }
-  return layers;
-}
-
-void set_seconds(const Node& layers, std::vector<std::vector<Cost>>& costs) {
-  for (size_t layer = 0; layer < costs.size(); ++layer) {
-    for (size_t i = 0; i < costs[layer].size(); ++i) {
-      costs[layer][i].prefill_seconds = layers.at(layer).at(i).as_double();
-    }
-  }
 }
 }  // namespace
 
@@ -140,10 +112,9 @@ descriptor::Workload Search::workload() const {
 
 HeldOut Search::held_out() const {
   const auto rows = train::RowShare::all(std::min(environment_.rows_per_batch, config_.score.max_rows));
-  return {
-      .task = environment_.task, .open = [this, rows, most = config_.score.max_rows] {
-        return environment_.data.validation(rows, most);
-      }};
+  return {.task = environment_.task, .open = [this, rows, most = config_.score.max_rows] {
+            return environment_.data.validation(rows, most);
+          }};
 }
 
 void Search::show(const std::string& what, int64_t done, int64_t all) {
@@ -237,243 +208,6 @@ void Search::run_stage(Stage stage) {
     case Stage::report:
       return write_report();
   }
-}
-
-void Search::sort() {
-  const auto kinds = needed_scores(config_.space, pieces_.blocks());
-  prune::Scores scores;
-  if (is_done(Stage::sort)) {
-    done_before_ = true;
-    scores = kinds.empty() ? scores : prune::read_scores(path("importance"));
-  } else if (!kinds.empty()) {
-    const auto model =
-        train::ModelFolder::open(environment_.teacher, environment_.families).load(environment_.device, environment_.dtype);
-    const auto rows =
-        train::RowShare::all(std::min(environment_.rows_per_batch, config_.score.importance_rows));
-    scores = prune::score_model(
-        *model,
-        pieces_.descriptor(),
-        {.task = environment_.task,
-         .open =
-             [&] { return environment_.data.train_once(rows, config_.score.importance_rows); },
-         .progress = [&](int64_t done, int64_t all) { show("sort", done, all); }},
-        {.kinds = {kinds.begin(), kinds.end()}, .ffn = prune::FfnMethod::independent});
-    prune::write_scores(path("importance"), scores);
-    set_done(Stage::sort);
-  }
-  space_ = make_space(config_.space, pieces_.blocks(), scores);
-  library_ = std::make_unique<Library>(environment_.teacher, environment_.families, pieces_, *space_);
-  environment_.log.info(
-      "sort       {} variants of {} sub-blocks{}",
-      alternatives(*space_).size(),
-      2 * space_->size(),
-      done_before_ ? ", ranked before" : "");
-}
-
-void Search::train_library() {
-  const LocalDistillationConfig& local = config_.local_distillation;
-  const auto places = trainable_variants(*space_);
-  if (local.steps == 0 || places.empty()) {
-    environment_.log.info("library    variants keep the teacher's weights; local distillation is off");
-    return;
-  }
-  if (is_done(Stage::library) && read_trained(path("library"), *library_, places)) {
-    done_before_ = true;
-    environment_.log.info("library    {} variants, trained before", places.size());
-    return;
-  }
-  const auto rows = train::RowShare::all(environment_.rows_per_step);
-  const auto batches = environment_.data.train(rows, 0);
-  results_.local_distillation = distil_locally(
-      *library_, places, environment_.task, *batches, local, [&](const LocalDistillationProgress& progress) {
-        show(fmt::format("library, loss {:.3g}", progress.loss), progress.step, progress.steps);
-      });
-  write_trained(path("library"), *library_);
-  set_done(Stage::library);
-  double first = 0, after = 0;
-  for (const auto& result : results_.local_distillation) {
-    first += result.first_loss;
-    after += result.last_loss;
-  }
-  environment_.log.info(
-      "library    {} variants; mean normalised error {:.4g} before, {:.4g} after {} steps",
-      places.size(),
-      first / static_cast<double>(places.size()),
-      after / static_cast<double>(places.size()),
-      local.steps);
-}
-
-void Search::measure_costs() {
-  costs_ = count_costs(*library_, workload());
-  if (is_done(Stage::stats)) {
-    done_before_ = true;
-    const Node known = parse_json_file(path(kCostsFile));
-    costs_->fixed.prefill_seconds = known.at("fixed").as_double();
-    set_seconds(known.at("attention"), costs_->attention);
-    set_seconds(known.at("ffn"), costs_->ffn);
-  } else {
-    measure_times(*costs_, *library_, workload(), config_.workload.rounds, [&](int64_t done, int64_t all) {
-      show("stats, layers", done, all);
-    });
-    Node known = Node::make_table();
-    known.set("fixed", Node(costs_->fixed.prefill_seconds));
-    known.set("attention", seconds_of(costs_->attention));
-    known.set("ffn", seconds_of(costs_->ffn));
-    write_file_atomically(path(kCostsFile), to_json(known) + "\n");
-    set_done(Stage::stats);
-  }
-  const Cost teacher = costs_->of(teacher_choice(*space_));
-  environment_.log.info(
-      "stats      the teacher has {} parameters and takes {} for {} tokens",
-      human_count(static_cast<double>(teacher.account.num_parameters)),
-      with_unit(CostKind::prefill_seconds, teacher.prefill_seconds),
-      workload().num_tokens);
-}
-
-SpaceScores Search::scores_around(const Choice& base, const std::string& what) {
-  ScoreRecords records(path("scores.jsonl"));
-  return score_space(
-      *library_,
-      held_out(),
-      fmt::format("{} {}", teacher_identity_, at::toString(environment_.dtype)),
-      base,
-      records,
-      [&](int64_t done, int64_t all) { show(what, done, all); });
-}
-
-void Search::score() {
-  results_.scores = scores_around(teacher_choice(*space_), "score, measurements");
-  const SpaceScores& scores = results_.scores;
-  done_before_ = scores.layer_forwards == 0;
-  environment_.log.info(
-      "score      {} variants on {} tokens; {} layer forwards, {} without reuse of prefixes",
-      scores.of.size(),
-      scores.of_base.tokens,
-      scores.layer_forwards,
-      scores.layer_forwards_without_reuse);
-}
-
-std::vector<Assignment> Search::solutions_of(const SolverProblem& problem) const {
-  std::vector<Assignment> found;
-  if (config_.solve.method == Method::exact) {
-    for (const SolverResult& one :
-         solve_many(problem, config_.solve.candidates, config_.solve.min_distance, {.seconds = config_.solve.seconds})) {
-      found.push_back(value_of(one.best, "solution"));
-    }
-  } else if (const auto one = config_.solve.method == Method::greedy
-                                  ? greedy(problem)
-                                  : random_feasible(problem, static_cast<uint64_t>(config_.solve.seed))) {
-    found.push_back(*one);
-  }
-  return found;
-}
-
-// Adds new combinations, measured, and sorts all by the objective.
-void Search::measure_candidates(const SpaceScores& scores, const std::vector<Assignment>& found) {
-  const Objective objective = config_.score.objective;
-  int64_t done = 0;
-  for (const Assignment& one : found) {
-    Candidate candidate{.solution = solution_of(*space_, scores, *costs_, one, objective)};
-    const bool known = std::any_of(results_.candidates.begin(), results_.candidates.end(), [&](const Candidate& other) {
-      return other.solution.choice == candidate.solution.choice;
-    });
-    if (!known) {
-      candidate.cost = candidate.solution.cost;
-      candidate.measured = measure(*library_, held_out(), candidate.solution.choice);
-      results_.candidates.push_back(std::move(candidate));
-    }
-    show("solve, candidates", ++done, static_cast<int64_t>(found.size()));
-  }
-  std::stable_sort(results_.candidates.begin(), results_.candidates.end(), [&](const auto& a, const auto& b) {
-    return objective_of(a.measured, objective) < objective_of(b.measured, objective);
-  });
-}
-
-void Search::solve() {
-  const auto limits = config_.budget.limits();
-  const Objective objective = config_.score.objective;
-  const SolverLimits time{.seconds = config_.solve.seconds};
-  const SolverProblem problem = problem_of(*space_, results_.scores, *costs_, limits, objective);
-  const auto found = solutions_of(problem);
-  if (found.empty()) {
-    fail("budget: no combination of variants keeps it. {}", explain_infeasible(problem, time));
-  }
-  results_.candidates.clear();
-  measure_candidates(results_.scores, found);
-  // Replacements affect each other, so variants are measured again in the best child.
-  while (config_.solve.method == Method::exact && results_.rounds < config_.solve.rounds) {
-    const Choice best = results_.candidates.front().solution.choice;
-    const SpaceScores around = scores_around(best, "solve, measurements around the best");
-    measure_candidates(around, solutions_of(problem_of(*space_, around, *costs_, limits, objective)));
-    if (results_.candidates.front().solution.choice == best) {
-      break;
-    }
-    ++results_.rounds;
-  }
-  results_.sweep.clear();
-  for (const SolverResult& one : sweep(problem, 0, sweep_values(problem, 0), time)) {
-    if (one.best) {
-      results_.sweep.push_back(solution_of(*space_, results_.scores, *costs_, *one.best, objective));
-    }
-  }
-  results_.prices = shadow_prices(problem, search::solve(problem, time), time);
-  environment_.log.info(
-      "solve      {} candidates measured, {} rounds improved the best; it differs by {:.4g} from the teacher",
-      results_.candidates.size(),
-      results_.rounds,
-      objective_of(results_.candidates.front().measured, objective));
-  for (const ShadowPrice& price : results_.prices) {
-    environment_.log.info("           {}", sentence(price, limits));
-  }
-}
-
-void Search::realise() {
-  results_.child = path("child");
-  const Candidate& best = results_.candidates.front();
-  if (is_done(Stage::realise) && fs::exists(results_.child)) {
-    done_before_ = true;
-  } else {
-    fs::remove_all(results_.child);
-    write_child(*library_, best.solution.choice, environment_.teacher, results_.child, environment_.families);
-    set_done(Stage::realise);
-  }
-  results_.child_seconds =
-      measure_child_seconds(*library_, best.solution.choice, workload(), config_.workload.rounds);
-  results_.before_distillation = best.measured;
-  const auto tokens = static_cast<double>(best.measured.tokens);
-  environment_.log.info(
-      "realise    {}: {} parameters, loss {:.4f} (the teacher's is {:.4f}), KL {:.4g} ({:.4g} was the sum of scores)",
-      results_.child.string(),
-      human_count(best.cost.of(CostKind::parameters)),
-      best.measured.nll / tokens,
-      results_.scores.of_base.nll / static_cast<double>(results_.scores.of_base.tokens),
-      best.measured.kl / tokens,
-      best.solution.predicted);
-}
-
-void Search::distil() {
-  if (config_.distillation.steps == 0) {
-    environment_.log.info("distil     off: distillation.steps is 0");
-    return;
-  }
-  const fs::path run = path("distil");
-  if (fs::exists(run) && !is_done(Stage::distil)) {
-    fs::remove_all(run);  // of another child, or with other settings
-  }
-  set_done(Stage::distil);  // what the run in that folder is for; it resumes by itself
-  results_.distilled = environment_.distil(results_.child, run);
-  results_.after_distillation = measure_folder(*library_, held_out(), results_.distilled, environment_.families);
-  const auto tokens = static_cast<double>(results_.after_distillation->tokens);
-  environment_.log.info(
-      "distil     {}: loss {:.4f}, KL {:.4g}",
-      results_.distilled.string(),
-      results_.after_distillation->nll / tokens,
-      results_.after_distillation->kl / tokens);
-}
-
-void Search::write_report() {
-  write_search_report(*this, output_);
-  environment_.log.info("report     {}", path("report.md").string());
 }
 
 }  // namespace lehr::search

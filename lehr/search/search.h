@@ -38,9 +38,9 @@ struct SearchEnvironment {
   Logger& log;
   at::Device device;
   at::ScalarType dtype;
-  int64_t seq_len = 0;           ///< training.seq_len.
-  int64_t rows_per_step = 0;     ///< Sequences of a batch of training data.
-  int64_t rows_per_batch = 0;    ///< Sequences of a batch of held-out data.
+  int64_t seq_len = 0;         ///< training.seq_len.
+  int64_t rows_per_step = 0;   ///< Sequences of a batch of training data.
+  int64_t rows_per_batch = 0;  ///< Sequences of a batch of held-out data.
   const train::TrainTask& task;
   const train::RunData& data;
   /// Trains the child in `child` to reproduce the teacher, in `output`, from where an earlier call was stopped. Returns
@@ -69,11 +69,11 @@ struct StageTime {
 struct SearchResults {
   SpaceScores scores;
   std::vector<LocalDistillationResult> local_distillation;
-  std::vector<Candidate> candidates;  ///< The best measured one first.
-  int64_t rounds = 0;                 ///< Rounds of scores around a candidate that improved it.
-  std::vector<Solution> sweep;        ///< Solutions under tighter and looser first budgets, ascending.
-  std::vector<ShadowPrice> prices;    ///< Of each budget.
-  std::optional<double> child_seconds;             ///< Measured prefill of the best candidate.
+  std::vector<Candidate> candidates;    ///< The best measured one first.
+  int64_t rounds = 0;                   ///< Rounds of scores around a candidate that improved it.
+  std::vector<Solution> sweep;          ///< Solutions under tighter and looser first budgets, ascending.
+  std::vector<ShadowPrice> prices;      ///< Of each budget.
+  std::optional<double> child_seconds;  ///< Measured prefill of the best candidate.
   std::optional<DivergenceSums> before_distillation, after_distillation;
   std::filesystem::path child, distilled;
   std::vector<StageTime> times;

@@ -18,7 +18,8 @@ struct Solution {
 };
 
 /// The program to solve: a group per sub-block that has a choice, an option per variant. The loss of a variant is the
-/// objective of the base (the teacher, or an earlier choice) in which it replaces its sub-block, minus that of the base.
+/// objective of the base (the teacher, or an earlier choice) in which it replaces its sub-block, minus that of the
+/// base.
 SolverProblem problem_of(
     const SearchSpace& space,
     const SpaceScores& scores,

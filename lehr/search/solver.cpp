@@ -32,9 +32,9 @@ void check(const SolverProblem& problem) {
           group.name,
           problem.budgets.size(),
           option.costs.size());
-      const bool finite = std::isfinite(option.loss) && std::all_of(option.costs.begin(), option.costs.end(), [](double cost) {
-        return std::isfinite(cost);
-      });
+      const bool finite =
+          std::isfinite(option.loss) &&
+          std::all_of(option.costs.begin(), option.costs.end(), [](double cost) { return std::isfinite(cost); });
       require(finite, "solver: option '{}' of group '{}': its loss or a cost is not finite", option.name, group.name);
     }
   }
@@ -145,7 +145,8 @@ class Program {
     const int row = add_row(low - slack, high + slack);
     for (size_t group = 0; group < problem_.groups.size(); ++group) {
       for (size_t option = 0; option < problem_.groups[group].options.size(); ++option) {
-        entries_[column(group, option)].emplace_back(row, factor * problem_.groups[group].options[option].costs[budget]);
+        entries_[column(group, option)].emplace_back(
+            row, factor * problem_.groups[group].options[option].costs[budget]);
       }
     }
   }

@@ -123,8 +123,7 @@ class LayerBuilder {
       return;
     }
     for (const int64_t size : sizes_below(config_.kv_heads, own, [own] { return derived_heads(own); })) {
-      require(
-          own % size == 0, "space.kv_heads: {} does not divide the {} KV heads of layer {}", size, own, layer_);
+      require(own % size == 0, "space.kv_heads: {} does not divide the {} KV heads of layer {}", size, own, layer_);
       add_chosen(variants, fmt::format("kv_heads {}", size), {.kv_heads = size});
     }
   }
@@ -144,8 +143,9 @@ class LayerBuilder {
       return;
     }
     auto counts = sizes_below(config_.experts, moe.num_local_experts, [&] { return derived_experts(moe); });
-    auto widths = sizes_below(
-        config_.expert_widths, moe.expert_intermediate_dim, [&] { return derived_widths(moe.expert_intermediate_dim); });
+    auto widths = sizes_below(config_.expert_widths, moe.expert_intermediate_dim, [&] {
+      return derived_widths(moe.expert_intermediate_dim);
+    });
     counts.insert(counts.begin(), moe.num_local_experts);
     widths.insert(widths.begin(), moe.expert_intermediate_dim);
     for (const int64_t count : counts) {
@@ -222,9 +222,15 @@ void SpaceConfig::fields(FieldVisitor& v) {
       "Widths of feed-forward blocks to try; not given: 3/4, 1/2, 1/4 and 1/8 of a layer's, in steps of 8.",
       positive());
   v.optional(
-      "experts", experts, "Numbers of experts to try; not given: the same shares, at least those of a token.", positive());
+      "experts",
+      experts,
+      "Numbers of experts to try; not given: the same shares, at least those of a token.",
+      positive());
   v.optional(
-      "expert_widths", expert_widths, "Widths of experts to try; not given: the same shares, in steps of 8.", positive());
+      "expert_widths",
+      expert_widths,
+      "Widths of experts to try; not given: the same shares, in steps of 8.",
+      positive());
   v.optional("attention_no_op", attention_no_op, "Try layers without attention.");
   v.optional("ffn_no_op", ffn_no_op, "Try layers without a feed-forward block.");
   v.optional("sizes", sizes, "Try smaller sub-blocks. false: only layers without a sub-block.");

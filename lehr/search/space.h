@@ -29,15 +29,16 @@ struct SpaceConfig {
 
 /// One alternative of a sub-block.
 struct Variant {
-  std::string name;            ///< "teacher", "kv_heads 1", "ffn_width 96", "experts 4, width 32", "no-op".
-  prune::LayerKeeps keeps;     ///< Its parts of the teacher's sub-block; all for the teacher's own.
+  std::string name;               ///< "teacher", "kv_heads 1", "ffn_width 96", "experts 4, width 32", "no-op".
+  prune::LayerKeeps keeps;        ///< Its parts of the teacher's sub-block; all for the teacher's own.
   descriptor::BlockConfig block;  ///< The teacher's layer with this sub-block.
   bool is_no_op = false;
 
   bool is_teacher() const { return keeps.keeps_all(); }
 };
 
-/// The alternatives of a layer. The first of each is the teacher's own sub-block; if that is a no-op, it is the only one.
+/// The alternatives of a layer. The first of each is the teacher's own sub-block; if that is a no-op, it is the only
+/// one.
 struct LayerSpace {
   std::vector<Variant> attention;
   std::vector<Variant> ffn;
@@ -96,7 +97,6 @@ SearchSpace make_space(
 prune::Scores equal_scores(const std::vector<descriptor::BlockConfig>& teacher);
 
 /// The kinds of scores that make_space needs for these layers.
-std::vector<prune::Kind> needed_scores(
-    const SpaceConfig& config, const std::vector<descriptor::BlockConfig>& teacher);
+std::vector<prune::Kind> needed_scores(const SpaceConfig& config, const std::vector<descriptor::BlockConfig>& teacher);
 
 }  // namespace lehr::search

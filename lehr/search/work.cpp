@@ -38,7 +38,8 @@ std::string table_of(const std::vector<Row>& rows) {
   for (const Row& row : rows) {
     width = std::max(width, row.work.size());
   }
-  std::string text = fmt::format("{:<9} {:<{}}  {:>8} {:>9}  {:>9}\n", "stage", "work", width, "FLOPs", "time", "memory");
+  std::string text =
+      fmt::format("{:<9} {:<{}}  {:>8} {:>9}  {:>9}\n", "stage", "work", width, "FLOPs", "time", "memory");
   for (const Row& row : rows) {
     text += fmt::format(
         "{:<9} {:<{}}  {:>8} {:>9}  {:>9}\n",
@@ -74,8 +75,8 @@ SearchWork work_of(const Search& search) {
   work.candidates = config.solve.candidates;
   work.local_steps = config.local_distillation.steps;
   work.distillation_steps = config.distillation.steps;
-  work.teacher_bytes = pieces.args().get_nparams_and_flops(1).num_parameters *
-                       static_cast<int64_t>(c10::elementSize(pieces.dtype()));
+  work.teacher_bytes =
+      pieces.args().get_nparams_and_flops(1).num_parameters * static_cast<int64_t>(c10::elementSize(pieces.dtype()));
   if (work.local_steps > 0) {
     for (const Place& place : trainable_variants(space)) {
       // Weights of the layer; gradients and two moments of the sub-block, of which the layer is an upper bound.
@@ -138,38 +139,38 @@ std::string describe_work(const Search& search) {
   const auto batches = static_cast<double>(work.held_out_batches);
   const auto teacher = static_cast<double>(work.teacher_bytes);
   std::vector<Row> table;
-  table.push_back(row(
-      "sort",
-      fmt::format("{} batches of training data", work.importance_batches),
-      layers * static_cast<double>(work.importance_batches),
-      teacher));
-  table.push_back(row(
-      "library",
-      fmt::format("{} variants, {} steps each", work.local_steps > 0 ? work.trainable : 0, work.local_steps),
-      (layers + 3 * static_cast<double>(work.trainable)) * steps_per_batch * static_cast<double>(work.local_steps),
-      teacher + static_cast<double>(work.library_bytes)));
+  table.push_back(
+      row("sort",
+          fmt::format("{} batches of training data", work.importance_batches),
+          layers * static_cast<double>(work.importance_batches),
+          teacher));
+  table.push_back(
+      row("library",
+          fmt::format("{} variants, {} steps each", work.local_steps > 0 ? work.trainable : 0, work.local_steps),
+          (layers + 3 * static_cast<double>(work.trainable)) * steps_per_batch * static_cast<double>(work.local_steps),
+          teacher + static_cast<double>(work.library_bytes)));
   table.push_back({.stage = "stats", .work = "times of all shapes of sub-blocks"});
-  table.push_back(row(
-      "score",
-      fmt::format(
-          "{} variants on {} batches: {} layer forwards each, {} without reuse",
-          work.variants,
-          work.held_out_batches,
-          work.layer_forwards,
-          work.layer_forwards_whole),
-      batches * static_cast<double>(work.layer_forwards),
-      teacher + static_cast<double>(work.boundary_bytes)));
-  table.push_back(row(
-      "solve",
-      fmt::format("{} candidates, measured whole", work.candidates),
-      2 * layers * batches * static_cast<double>(work.candidates),
-      2 * teacher));
+  table.push_back(
+      row("score",
+          fmt::format(
+              "{} variants on {} batches: {} layer forwards each, {} without reuse",
+              work.variants,
+              work.held_out_batches,
+              work.layer_forwards,
+              work.layer_forwards_whole),
+          batches * static_cast<double>(work.layer_forwards),
+          teacher + static_cast<double>(work.boundary_bytes)));
+  table.push_back(
+      row("solve",
+          fmt::format("{} candidates, measured whole", work.candidates),
+          2 * layers * batches * static_cast<double>(work.candidates),
+          2 * teacher));
   table.push_back({.stage = "realise", .work = "the child's folder"});
-  table.push_back(row(
-      "distil",
-      fmt::format("{} steps of the child and its teacher", work.distillation_steps),
-      4 * layers * steps_per_batch * static_cast<double>(work.distillation_steps),
-      6 * teacher));
+  table.push_back(
+      row("distil",
+          fmt::format("{} steps of the child and its teacher", work.distillation_steps),
+          4 * layers * steps_per_batch * static_cast<double>(work.distillation_steps),
+          6 * teacher));
   return table_of(table) +
          "Times are those of one timed batch of the teacher, multiplied; \"layer forwards\" are per batch.\n";
 }

@@ -12,7 +12,7 @@ class Search;
 struct SearchWork {
   int64_t layers = 0;
   int64_t variants = 0;
-  int64_t trainable = 0;             ///< Variants that local distillation trains.
+  int64_t trainable = 0;  ///< Variants that local distillation trains.
   int64_t importance_batches = 0;
   int64_t held_out_batches = 0;
   int64_t layer_forwards = 0;        ///< Of the scores, per batch, with prefixes reused.

@@ -14,7 +14,7 @@ TEACHER = ["--model.args.hidden_size=32", "--model.args.intermediate_size=64", "
            "--training.seq_len=64", "--training.steps=60", "--lr_scheduler.warmup_steps=5", "--validation.freq=60",
            "--validation.steps=3", "--checkpoint.interval=60", "--data.validation_fraction=0.02"]
 SEARCH = ["--local_distillation.steps=12", "--score.max_rows=8", "--score.importance_rows=8", "--solve.candidates=3",
-          "--distillation.steps=0", "--workload.rounds=1"]
+          "--distillation.steps=40", "--distillation.lr=5e-4", "--workload.rounds=1"]
 
 
 def call(*arguments):
@@ -99,7 +99,7 @@ for arguments, message in {
     ("--budget.parameters=1 %",): "budget: no combination of variants keeps it. parameters: at most ",
     ("--budget.parameters=much",): "budget.parameters: expected a share of the teacher's",
     ("--space.kv_heads=[3]",): "space.kv_heads: 3",
-    ("--stage=cook",): "expected one of sort, library, stats, score, solve, realise, distil, report",
+    ("--stage=cook",): "expected one of \"sort\"",
     (f"--search.config={work / 'none.toml'}",): "none.toml",
     (f"--search.teacher={work / 'none'}",): "none",
     ("--space.sizes=false", "--space.attention_no_op=false", "--space.ffn_no_op=false"): "there is nothing to choose",

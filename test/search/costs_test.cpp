@@ -12,8 +12,8 @@ namespace lehr::search {
 
 namespace {
 using prune::testing::error_of;
-using ::testing::HasSubstr;
 using testing::families;
+using ::testing::HasSubstr;
 using testing::Teacher;
 
 class SearchCosts : public prune::testing::ModelsInFolders {};
@@ -90,8 +90,7 @@ TEST_F(SearchCosts, AreTheBudgetsOfTheProgramThatIsSolved) {
   ASSERT_TRUE(solved.best);
   const Solution solution = solution_of(teacher.space, scores, costs, *solved.best, Objective::kl);
   EXPECT_NEAR(solution.predicted, 0.1 + solved.best->loss, 1e-15);
-  EXPECT_LE(
-      solution.cost.of(CostKind::parameters), 0.7 * costs.of(scores.base).of(CostKind::parameters) * (1 + 1e-9));
+  EXPECT_LE(solution.cost.of(CostKind::parameters), 0.7 * costs.of(scores.base).of(CostKind::parameters) * (1 + 1e-9));
   EXPECT_NEAR(solution.cost.of(CostKind::parameters), solved.best->costs[0], 1e-6);
 }
 }  // namespace

@@ -97,6 +97,24 @@ TEST_P(LocalDistillation, IsAdamWOnTheNormalisedErrorOfTheLayer) {
   }
 }
 
+// The second of two steps has half of the learning rate: its update is at most half of the first one's bound.
+TEST_P(LocalDistillation, FollowsACosineSchedule) {
+  const auto weights_after = [&](int64_t steps) {
+    Teacher teacher(at("teacher"));
+    const Place place = trainable_variants(teacher.space).front();
+    const SubblockTensors before =
+        teacher.library.tensors_of(*teacher.library.layer(place), place.layer, place.subblock);
+    distil(teacher, {place}, {.steps = steps, .lr = 0.01});
+    double farthest = 0;
+    for (const auto& [name, tensor] : *teacher.library.trained(place)) {
+      farthest = std::max(farthest, (tensor - before.at(name)).abs().max().item<double>());
+    }
+    return farthest;
+  };
+  EXPECT_NEAR(weights_after(1), 0.01, 1e-6);   // AdamW's first step is lr times the sign of the gradient
+  EXPECT_NEAR(weights_after(2), 0.015, 1e-4);  // where both gradients have about the same size
+}
+
 TEST_P(LocalDistillation, IsStoredAndReadAgain) {
   Teacher teacher(at("teacher"), {}, at::kFloat), again(at("teacher"), {}, at::kFloat);
   const auto places = trainable_variants(teacher.space);

@@ -82,7 +82,8 @@ TEST_P(SearchScores, PiecesOneAfterAnotherHaveTheBitsOfTheWholeModel) {
 TEST_P(SearchScores, OfAVariantHaveTheBitsOfItsWholeModel) {
   const Teacher teacher(at("teacher"));
   ScoreRecords records(at("scores.jsonl"));
-  const SpaceScores scores = score_space(teacher.library, teacher.data(), "t", teacher_choice(teacher.space), records, [](int64_t, int64_t) {});
+  const SpaceScores scores = score_space(
+      teacher.library, teacher.data(), "t", teacher_choice(teacher.space), records, [](int64_t, int64_t) {});
   ASSERT_EQ(scores.of.size(), alternatives(teacher.space).size());
   int64_t children = 0;
   for (const auto& [place, sums] : scores.of) {
@@ -127,7 +128,8 @@ TEST_P(SearchScores, AroundAChildHaveTheBitsOfTheWholeModels) {
 TEST_P(SearchScores, RunOnlyTheLayersFromAReplacementOn) {
   const Teacher teacher(at("teacher"));
   ScoreRecords records(at("scores.jsonl"));
-  const SpaceScores scores = score_space(teacher.library, teacher.data(), "t", teacher_choice(teacher.space), records, [](int64_t, int64_t) {});
+  const SpaceScores scores = score_space(
+      teacher.library, teacher.data(), "t", teacher_choice(teacher.space), records, [](int64_t, int64_t) {});
   int64_t wanted = 0;
   for (const Place& place : alternatives(teacher.space)) {
     wanted += teacher.pieces.num_layers() - place.layer;
@@ -151,9 +153,7 @@ TEST_P(SearchScores, OfAWholeChildAreThoseOfItsFolder) {
 }
 
 TEST_P(SearchScores, AreMeasuredOnceForTheSameContent) {
-  const auto count = [](int64_t* measured) {
-    return [measured](int64_t, int64_t all) { *measured = all; };
-  };
+  const auto count = [](int64_t* measured) { return [measured](int64_t, int64_t all) { *measured = all; }; };
   SpaceConfig some;
   some.attention_no_op = false;
   int64_t all = 0;
@@ -170,9 +170,11 @@ TEST_P(SearchScores, AreMeasuredOnceForTheSameContent) {
   const Teacher teacher(at("teacher"), {});
   ScoreRecords records(at("scores.jsonl"));
   EXPECT_EQ(static_cast<int64_t>(records.size()), all - 1);
-  const SpaceScores scores = score_space(teacher.library, teacher.data(), "t", teacher_choice(teacher.space), records, count(&all));
+  const SpaceScores scores =
+      score_space(teacher.library, teacher.data(), "t", teacher_choice(teacher.space), records, count(&all));
   ScoreRecords anew(at("anew.jsonl"));
-  const SpaceScores wanted = score_space(teacher.library, teacher.data(), "t", teacher_choice(teacher.space), anew, count(&all));
+  const SpaceScores wanted =
+      score_space(teacher.library, teacher.data(), "t", teacher_choice(teacher.space), anew, count(&all));
   EXPECT_LT(scores.layer_forwards, wanted.layer_forwards);
   EXPECT_EQ(scores.of_base, wanted.of_base);
   EXPECT_EQ(scores.of, wanted.of);

@@ -12,9 +12,9 @@ using descriptor::BlockConfig;
 using descriptor::FFNSubblock;
 using descriptor::MoESubblock;
 using prune::testing::error_of;
+using testing::ascending_scores;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using testing::ascending_scores;
 
 const std::vector<BlockConfig> kDense{
     {.attention = AttentionSubblock{4}, .ffn = FFNSubblock{64}},

@@ -45,7 +45,8 @@ class Batches : public train::BatchStream {
       return std::nullopt;
     }
     constexpr int64_t kTokens = 12;
-    const at::Tensor all = (at::arange(rows_ * (kTokens + 1)) * (7 + 2 * seed_) + 11 * ++done_) % model::test::kVocabulary;
+    const at::Tensor all =
+        (at::arange(rows_ * (kTokens + 1)) * (7 + 2 * seed_) + 11 * ++done_) % model::test::kVocabulary;
     const at::Tensor ids = all.view({rows_, kTokens + 1});
     at::Tensor labels = ids.narrow(1, 1, kTokens).clone();
     labels.select(1, 3).fill_(-100);

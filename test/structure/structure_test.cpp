@@ -206,6 +206,7 @@ std::vector<std::string> operators_without_kind(const std::vector<Source>& sourc
       "put_product",
       "few_rows",
       "rows_of",
+      "loss_rows",
       "check_linear",
       "recomputable_matmul",
       "can_recompute",
@@ -285,6 +286,7 @@ std::vector<std::string> operators_without_kind(const std::vector<Source>& sourc
   for (const Source& source : sources) {
     static const std::set<std::string> kInside = {
         "lehr/ops/autograd.h",
+        "lehr/ops/chunked_loss.h",
         "lehr/ops/cpu.h",
         "lehr/ops/cuda.h",
         "lehr/ops/dispatch.h",
