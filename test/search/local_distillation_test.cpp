@@ -11,6 +11,12 @@ using testing::Batches;
 using testing::families;
 using testing::Teacher;
 
+// The same batch again and again, so that losses can be compared.
+class OneBatch : public train::BatchStream {
+ public:
+  std::optional<train::Batch> next() override { return Batches(1, 2, 3).next(); }
+};
+
 constexpr LocalDistillationConfig kShort{.steps = 12, .lr = 3e-3};
 
 std::vector<LocalDistillationResult> distil(
@@ -26,12 +32,6 @@ class LocalDistillation : public prune::testing::ModelsInFolders, public ::testi
     const std::string type = GetParam();
     write("teacher", type, type == "qwen3_moe" ? model::test::kMixtures : model::test::kMixed);
   }
-};
-
-// The same batch again and again, so that losses can be compared.
-class OneBatch : public train::BatchStream {
- public:
-  std::optional<train::Batch> next() override { return Batches(1, 2, 3).next(); }
 };
 
 TEST_P(LocalDistillation, LowersTheErrorOfEveryVariant) {
@@ -87,6 +87,24 @@ TEST_P(LocalDistillation, IsAdamWOnTheNormalisedErrorOfTheLayer) {
       wanted[name.substr(prefix.size())] = parameter.value().detach() - 0.01 * grad / (grad.abs() + 1e-8);
     }
   });
+  // The second loss on the same batch is that of this layer with only the sub-block's weights changed.
+  const at::NoGradGuard no_grad;
+  teacher.pieces.each_parameter(*layer, place.layer, [&](const std::string& name, nn::Parameter& parameter) {
+    if (teacher.library.belongs(name, place.layer, place.subblock)) {
+      const at::Tensor value = parameter.value();
+      value.copy_(wanted.at(name.substr(teacher.pieces.descriptor().layer_block_name(place.layer).size() + 1)));
+    }
+  });
+  const at::Tensor second = (run_piece(layer, inputs, x) - target).square().mean() / target.square().mean();
+  Teacher again(at("teacher"));
+  OneBatch same;
+  {
+    const at::AutoGradMode grad(true);
+    const auto results = distil_locally(
+        again.library, {place}, again.task, same, {.steps = 2, .lr = 0.01, .max_norm = 0}, [](const auto&) {});
+    EXPECT_NEAR(results.front().last_loss / second.item<double>(), 1, 1e-6);  // eps of AdamW
+  }
+  const at::AutoGradMode grad(true);
   const auto results = distil(teacher, {place}, {.steps = 1, .lr = 0.01, .max_norm = 0});
   EXPECT_NEAR(results.front().first_loss, loss.item<double>(), 1e-14);  // float64, another order of sums
   const SubblockTensors& trained = *teacher.library.trained(place);
