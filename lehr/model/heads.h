@@ -132,8 +132,7 @@ class ForCausalLMImpl : public WithHead<Backbone> {
     distilled.agrees = values.agrees;
     outputs.nll() = values.nll;
     if (distilled.cosine_distance.defined()) {
-      const at::Tensor ignored = inputs.labels.eq(nn::kIgnoreIndex);
-      distilled.cosine_distance = distilled.cosine_distance.masked_fill(ignored, 0);
+      distilled.cosine_distance = nn::where_labelled(distilled.cosine_distance, inputs.labels);
     }
   }
 

@@ -9,6 +9,10 @@
 
 namespace lehr::nn {
 
+at::Tensor where_labelled(const at::Tensor& values, const at::Tensor& labels) {
+  return values.masked_fill(labels.eq(kIgnoreIndex), 0);
+}
+
 SplitLanguageModellingHeadImpl::SplitLanguageModellingHeadImpl(
     SplitVocabulary vocabulary, int64_t hidden_size, Init init) {
   vocabulary.size();

@@ -52,7 +52,7 @@ TrainConfig distilled_run(
     const std::vector<LayerShape>& student = kStudent) {
   write_teacher(folder / "teacher", 257);
   std::filesystem::create_directory(folder / "shape");
-  write_file_atomically(folder / "shape/config.json", model::test::config_json("qwen3", student, 257));
+  write_file_atomically(folder / "shape/config.json", model::test::config_json("qwen3", student, 257, /*tied=*/true));
   Overrides overrides{
       {"training.dtype", "float64"},
       {"training.local_batch_size", "1"},

@@ -235,6 +235,7 @@ TEST_P(Recipes, RefuseValuesOutOfRange) {
       "name",
       "flavor",
       "hf_assets_path",
+      "teacher",
       "path",
       "prompt",
       "pattern",
