@@ -18,25 +18,76 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Calls `run` in loops of N and 2 N and returns the smallest slope. N is such that N calls take about 20 ms.
-double seconds_per_call(const std::function<void()>& run, int64_t rounds) {
-  constexpr double kLoop = 0.02;
-  const auto loop = [&](int64_t calls) {
+// Times `run(n)`, which does the same work n times, for n = N and 2 N, and returns the smallest slope. Short work is
+// repeated, so that a time is at least 20 ms.
+double seconds_per_call(const std::function<void(int64_t count)>& run, int64_t count, int64_t rounds) {
+  constexpr double kShortest = 0.02;
+  run(2 * count);
+  int64_t repeats = 1;
+  const auto time = [&](int64_t calls) {
     const double begin = now();
-    for (int64_t i = 0; i < calls; ++i) {
-      run();
+    for (int64_t i = 0; i < repeats; ++i) {
+      run(calls);
     }
     return now() - begin;
   };
-  run();
-  const double once = std::max(loop(1), 1e-7);
-  const int64_t calls = std::clamp<int64_t>(static_cast<int64_t>(kLoop / once), 1, 10'000);
+  repeats = std::clamp<int64_t>(static_cast<int64_t>(kShortest / std::max(time(count), 1e-7)), 1, 10'000);
   double best = std::numeric_limits<double>::infinity();
   for (int64_t round = 0; round < rounds; ++round) {
-    const double shorter = loop(calls), longer = loop(2 * calls);
-    best = std::min(best, (longer - shorter) / static_cast<double>(calls));
+    const double shorter = time(count), longer = time(2 * count);
+    best = std::min(best, (longer - shorter) / static_cast<double>(repeats * count));
   }
   return std::max(best, 0.0);
+}
+
+// The same for work without parts that repeat.
+double seconds_per_call(const std::function<void()>& run, int64_t rounds) {
+  return seconds_per_call(
+      [&](int64_t count) {
+        for (int64_t i = 0; i < count; ++i) {
+          run();
+        }
+      },
+      1,
+      rounds);
+}
+
+// The time of a layer in a model of such layers. N and 2 N copies run one after another, so that weights come from
+// memory as they do in a model, and not from the cache of the call before.
+double seconds_of_layer(
+    const DecoderPieces& pieces,
+    const descriptor::BlockConfig& block,
+    const nn::ModelInputs& inputs,
+    const at::Tensor& hidden_states,
+    int64_t rounds) {
+  constexpr int64_t kCopies = 8;
+  constexpr int64_t kCopiesBytes = int64_t{1} << 29;
+  std::vector<Piece> copies{pieces.layer(0, block)};
+  if (!copies.front()) {
+    return 0;
+  }
+  int64_t bytes = 0;
+  for (const auto& [name, parameter] : nn::named_parameters(*copies.front())) {
+    bytes += static_cast<int64_t>(parameter->value().nbytes());
+  }
+  const int64_t count = std::clamp<int64_t>(kCopiesBytes / (2 * std::max<int64_t>(bytes, 1)), 1, kCopies);
+  while (static_cast<int64_t>(copies.size()) < 2 * count) {
+    copies.push_back(pieces.layer(0, block));
+  }
+  for (const Piece& copy : copies) {
+    for (const auto& [name, parameter] : nn::named_parameters(*copy)) {
+      const at::Tensor value = parameter->value();
+      value.normal_(0, 0.02);  // real numbers: denormal ones would be slow
+    }
+  }
+  return seconds_per_call(
+      [&](int64_t layers) {
+        for (int64_t i = 0; i < layers; ++i) {
+          run_piece(copies[static_cast<size_t>(i)], inputs, hidden_states);
+        }
+      },
+      count,
+      rounds);
 }
 
 nn::ModelInputs random_input(const DecoderPieces& pieces, int64_t tokens) {
@@ -168,22 +219,12 @@ void measure_times(
                                     },
                                     rounds);
   std::map<std::string, double> known;  // by the shape of the layer
-  const auto measure = [&](int64_t layer, const descriptor::BlockConfig& block) {
+  const auto measure = [&](const descriptor::BlockConfig& block) {
     const std::string shape = descriptor::describe(block);
-    if (const auto found = known.find(shape); found != known.end()) {
-      return found->second;
+    if (!known.contains(shape)) {
+      known[shape] = seconds_of_layer(pieces, block, inputs, hidden_states, rounds);
     }
-    const Piece piece = pieces.layer(layer, block);
-    double seconds = 0;
-    if (piece) {
-      pieces.each_parameter(*piece, layer, [](const std::string&, nn::Parameter& parameter) {
-        const at::Tensor value = parameter.value();
-        value.normal_(0, 0.02);  // real numbers: denormal ones would be slow
-      });
-      seconds = seconds_per_call([&] { run_piece(piece, inputs, hidden_states); }, rounds);
-    }
-    known[shape] = seconds;
-    return seconds;
+    return known.at(shape);
   };
   const auto all = static_cast<int64_t>(library.space().size());
   for (int64_t layer = 0; layer < all; ++layer) {
@@ -195,7 +236,7 @@ void measure_times(
     }
     for (size_t i = 0; i < variants.ffn.size(); ++i) {
       table.ffn[index][i].prefill_seconds =
-          measure(layer, {.attention = descriptor::NoOpSubblock{}, .ffn = variants.ffn[i].block.ffn});
+          measure({.attention = descriptor::NoOpSubblock{}, .ffn = variants.ffn[i].block.ffn});
     }
     progress(layer + 1, all);
   }

@@ -48,9 +48,9 @@ struct CostTable {
 /// Returns the closed-form costs. Throws a usage error for a family without them.
 CostTable count_costs(const Library& library, const descriptor::Workload& work);
 
-/// Adds measured times. A sub-block's time is the slope between N and 2 N calls of a layer that has no other sub-block,
-/// and so leaves out what every call costs; the smallest of `rounds` slopes counts, since noise only adds. Sub-blocks
-/// of one shape are measured once. `work.num_tokens` random tokens are the input.
+/// Adds measured times. A sub-block's time is the slope between N and 2 N layers that have no other sub-block, and so
+/// leaves out what every call costs; the smallest of `rounds` slopes counts, since noise only adds. Sub-blocks of one
+/// shape are measured once. `work.num_tokens` tokens are the input.
 void measure_times(
     CostTable& table,
     const Library& library,

@@ -12,14 +12,13 @@ using train::Subblock;
 
 constexpr Subblock kSubblocks[] = {Subblock::attention, Subblock::ffn};
 
-// The budgets keep these units out of the program.
 const char* unit_of(CostKind kind) {
   switch (kind) {
     case CostKind::memory:
     case CostKind::kv_cache:
-      return "B";
+      return " B";
     case CostKind::prefill_seconds:
-      return "s";
+      return " s";
     default:
       return "";
   }

@@ -25,7 +25,7 @@ struct SolverGroup {
 /// A limit on the sum of the chosen options' costs and `fixed`. Both bounds may be unset.
 struct SolverBudget {
   std::string name = {};
-  std::string unit = {};
+  std::string unit = {};  ///< Put behind numbers in messages, such as " B".
   double fixed = 0;
   std::optional<double> at_least = {};
   std::optional<double> at_most = {};

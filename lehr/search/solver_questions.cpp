@@ -56,7 +56,7 @@ std::string explain_infeasible(const SolverProblem& problem, const SolverLimits&
       text += fmt::format("{}: no other value helps alone.", budget.name);
     } else if (*one.least > limit) {
       text += fmt::format(
-          "{}: at most {:.6g} {} is too little; with the other budgets as they are, {:.6g} {} is the least.",
+          "{}: at most {:.6g}{} is too little; with the other budgets as they are, {:.6g}{} is the least.",
           budget.name,
           limit,
           budget.unit,

@@ -197,7 +197,7 @@ TEST(Solver, SaysWhichBudgetToRelaxAndToWhat) {
   }
   SolverProblem small{
       .groups = {{.name = "g", .options = {{.name = "o", .loss = 0, .costs = {4}}}}},
-      .budgets = {{.name = "memory", .unit = "B", .at_most = 3}}};
+      .budgets = {{.name = "memory", .unit = " B", .at_most = 3}}};
   EXPECT_THAT(explain_infeasible(small, {}), HasSubstr("memory: at most 3 B is too little"));
   EXPECT_THAT(explain_infeasible(small, {}), HasSubstr("4 B is the least"));
 }
