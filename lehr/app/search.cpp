@@ -33,22 +33,30 @@ search::Stage stage_of(const std::string& name) {
   return static_cast<search::Stage>(std::find(names.begin(), names.end(), name) - names.begin());
 }
 
-// The run that trains the child: the config's, from the child's weights, against the teacher.
+// The run that trains the child: the config's data and batches, from the child's weights, against the teacher. What
+// belongs to the teacher's own training (its schedule, checkpoints and mesh) is left out.
 train::TrainConfig distillation_run(
     train::TrainConfig config,
     const search::SearchConfig& wanted,
     const std::filesystem::path& teacher,
     const std::filesystem::path& child,
     const std::filesystem::path& output) {
+  config.checkpoint = {};
+  config.lr_scheduler = {};
+  config.parallelism = {};
+  config.peft = {};
+  config.distillation = {};
   config.job.dump_folder = output.string();
   config.model = {};
   config.model.hf_assets_path = child.string();
   config.checkpoint.initial_load_path = child.string();
-  config.checkpoint.interval = std::min(config.checkpoint.interval, wanted.distillation.steps);
+  config.checkpoint.interval = std::max<int64_t>(wanted.distillation.steps / 4, 1);
+  config.checkpoint.keep_latest_k = 2;
   config.distillation.teacher = teacher.string();
   config.training.steps = wanted.distillation.steps;
   config.optimizer.lr = wanted.distillation.lr;
   config.lr_scheduler.warmup_steps = wanted.distillation.steps / 10;
+  config.lr_scheduler.decay_type = optim::DecayType::cosine;
   config.data.repeat = true;
   return config;
 }
@@ -64,32 +72,41 @@ void run_search(
       wanted.search.config);
   const at::Device device = train::choose_device(config.training.device);
   const train::TrainConfig of_run = config;
-  config.data.repeat = true;  // local distillation may take more steps than one pass has
-  const auto [folder, opened, tokenizer, data, task] =
-      open_model_and_data(config, wanted.search.teacher, specs.families());
+  config.data.repeat = false;
+  ModelAndData opened = open_model_and_data(config, wanted.search.teacher, specs.families());
+  const std::filesystem::path teacher = opened.folder;
   require(
-      !opened.has_adapters(),
+      !opened.model.has_adapters(),
       "{}: holds adapters; merge them into their base first: lehr merge --adapter {}",
-      folder.string(),
-      folder.string());
+      teacher.string(),
+      teacher.string());
   Logger log;
+  config.data.repeat = true;  // local distillation may take more steps than one pass over the data
+  opened.data.train =
+      train::open_run_data(config, *opened.tokenizer, opened.model.args->vocab_size(), [](const std::string&) {}).train;
+  // Refused now, and not after hours of other stages.
+  const train::TrainConfig run = distillation_run(of_run, wanted, teacher, teacher, "");
+  if (wanted.distillation.steps > 0) {
+    from_node<train::TrainConfig>(to_node(run), wanted.search.config);
+  }
   search::Search search(
       wanted,
-      {.teacher = folder,
+      {.teacher = teacher,
        .families = specs.families(),
        .log = log,
        .device = device,
-       .dtype = train::compute_type(config.training),
+       .dtype = train::parameter_type(config.training),
        .seq_len = config.training.seq_len,
        .rows_per_step = config.training.rows_per_step(),
        .rows_per_batch = config.validation.local_batch_size,
-       .task = *task,
-       .data = data,
-       .distil = [&, teacher = folder](const std::filesystem::path& child, const std::filesystem::path& output) {
-         train::TrainConfig run = distillation_run(of_run, wanted, teacher, child, output);
-         train::Trainer trainer(run, {.specs = specs, .log = log, .forecast = plan::forecast_step});
+       .task = *opened.task,
+       .data = opened.data,
+       .distillation = to_toml(run),
+       .distil = [&](const std::filesystem::path& child, const std::filesystem::path& output) {
+         const train::TrainConfig to_child = distillation_run(of_run, wanted, teacher, child, output);
+         train::Trainer trainer(to_child, {.specs = specs, .log = log, .forecast = plan::forecast_step});
          trainer.run();
-         return newest_checkpoint(run);
+         return newest_checkpoint(to_child);
        }});
   if (options.dry_run) {
     std::fputs(search::describe_work(search).c_str(), stdout);
@@ -105,12 +122,10 @@ int search(const std::vector<std::string>& args, const train::TrainSpecs& specs)
   if (arguments.help) {
     std::fputs(
         ("lehr search SEARCH.toml [--stage STAGE] [--dry-run] [--section.key=value ...]\n\n"
-         "Finds the best smaller model of a trained one under budgets. Layers may lose KV heads, channels, experts, "
-         "or\n"
-         "whole sub-blocks, each layer its own. Every smaller sub-block is trained to reproduce the teacher's, "
-         "measured\n"
-         "in the teacher's place, and the best combination under the budgets is built and distilled. Run the same\n"
-         "command again to resume. docs/search.md explains the stages, and the report that it writes.\n\n"
+         "Finds the best smaller model of a trained one under budgets. Each layer may lose different parts: KV heads,\n"
+         "channels, experts, or whole sub-blocks. Every smaller sub-block is trained to reproduce the teacher's and\n"
+         "measured in its place; then the best combination within the budgets is built and distilled. Run the same\n"
+         "command again to resume. docs/search.md explains the stages and the report.\n\n"
          "  lehr search recipe/search_quickstart.toml            # all stages\n"
          "  lehr search SEARCH.toml --stage score                # up to the scores\n"
          "  lehr search SEARCH.toml --budget.parameters='50 %'   # another budget; scores are kept\n\n" +

@@ -1,7 +1,6 @@
 #include "lehr/search/child.h"
 
 #include "lehr/base/json.h"
-#include "lehr/base/value_of.h"
 #include "lehr/descriptor/model_descriptor.h"
 #include "lehr/prune/pruned_model.h"
 
@@ -37,8 +36,7 @@ class ChildWeights : public state::TensorSource {
     if (own == trained_.end()) {
       return cut_.read(name, box);
     }
-    const auto dtype = state::scalar_type(cut_.specs().at(name).dtype);  // a trained tensor once had it
-    return region(own->second, box).to(value_of(dtype, "dtype"));
+    return region(own->second, box);  // as_stored
   }
 
  private:

@@ -18,8 +18,13 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Times `run(n)`, which does the same work n times, for n = N and 2 N, and returns the smallest slope. Short work is
-// repeated, so that a time is at least 20 ms.
+// Waits for the device that computes the tensor.
+void wait_for(const at::Tensor& tensor) {
+  tensor.flatten().narrow(0, 0, 1).cpu();
+}
+
+// Times `run(n)`, which does the same work n times and waits for it, for n = N and 2 N, and returns the slope between
+// the shortest times of both, as noise only adds to a time. Short work is repeated, so that a time is at least 20 ms.
 double seconds_per_call(const std::function<void(int64_t count)>& run, int64_t count, int64_t rounds) {
   constexpr double kShortest = 0.02;
   run(2 * count);
@@ -32,12 +37,12 @@ double seconds_per_call(const std::function<void(int64_t count)>& run, int64_t c
     return now() - begin;
   };
   repeats = std::clamp<int64_t>(static_cast<int64_t>(kShortest / std::max(time(count), 1e-7)), 1, 10'000);
-  double best = std::numeric_limits<double>::infinity();
+  double shorter = std::numeric_limits<double>::infinity(), longer = shorter;
   for (int64_t round = 0; round < rounds; ++round) {
-    const double shorter = time(count), longer = time(2 * count);
-    best = std::min(best, (longer - shorter) / static_cast<double>(repeats * count));
+    shorter = std::min(shorter, time(count));
+    longer = std::min(longer, time(2 * count));
   }
-  return std::max(best, 0.0);
+  return std::max((longer - shorter) / static_cast<double>(repeats * count), 1e-9);
 }
 
 // The same for work without parts that repeat.
@@ -82,9 +87,11 @@ double seconds_of_layer(
   }
   return seconds_per_call(
       [&](int64_t layers) {
+        at::Tensor last;
         for (int64_t i = 0; i < layers; ++i) {
-          run_piece(copies[static_cast<size_t>(i)], inputs, hidden_states);
+          last = run_piece(copies[static_cast<size_t>(i)], inputs, hidden_states);
         }
+        wait_for(last);
       },
       count,
       rounds);
@@ -211,11 +218,11 @@ void measure_times(
   const nn::ModelInputs inputs = random_input(pieces, work.num_tokens);
   const Piece embeddings = library.embeddings(), head = library.head();
   const at::Tensor hidden_states = run_piece(embeddings, inputs, {});
-  table.fixed.prefill_seconds = seconds_per_call([&] { run_piece(embeddings, inputs, {}); }, rounds) +
+  table.fixed.prefill_seconds = seconds_per_call([&] { wait_for(run_piece(embeddings, inputs, {})); }, rounds) +
                                 seconds_per_call(
                                     [&] {
                                       const at::Tensor last = run_piece(head, inputs, hidden_states).narrow(1, -1, 1);
-                                      head->logits(last);
+                                      wait_for(head->logits(last));
                                     },
                                     rounds);
   std::map<std::string, double> known;  // by the shape of the layer
@@ -232,7 +239,7 @@ void measure_times(
     const LayerSpace& variants = library.space()[index];
     for (size_t i = 0; i < variants.attention.size(); ++i) {
       table.attention[index][i].prefill_seconds =
-          measure(layer, {.attention = variants.attention[i].block.attention, .ffn = descriptor::NoOpSubblock{}});
+          measure({.attention = variants.attention[i].block.attention, .ffn = descriptor::NoOpSubblock{}});
     }
     for (size_t i = 0; i < variants.ffn.size(); ++i) {
       table.ffn[index][i].prefill_seconds =
@@ -257,7 +264,7 @@ double measure_child_seconds(
         for (const Piece& layer : layers) {
           hidden_states = run_piece(layer, inputs, hidden_states);
         }
-        head->logits(run_piece(head, inputs, hidden_states).narrow(1, -1, 1));
+        wait_for(head->logits(run_piece(head, inputs, hidden_states).narrow(1, -1, 1)));
       },
       rounds);
 }

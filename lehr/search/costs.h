@@ -49,8 +49,8 @@ struct CostTable {
 CostTable count_costs(const Library& library, const descriptor::Workload& work);
 
 /// Adds measured times. A sub-block's time is the slope between N and 2 N layers that have no other sub-block, and so
-/// leaves out what every call costs; the smallest of `rounds` slopes counts, since noise only adds. Sub-blocks of one
-/// shape are measured once. `work.num_tokens` tokens are the input.
+/// leaves out what every call costs; of `rounds` measurements of each, the shortest counts, since noise only adds.
+/// Sub-blocks of one shape are measured once. `work.num_tokens` tokens are the input.
 void measure_times(
     CostTable& table,
     const Library& library,

@@ -9,6 +9,12 @@ namespace lehr::search {
 namespace {
 constexpr int64_t kLogitsBytes = int64_t{64} << 20;
 
+// In float32 at least, since the divergences of close models are below the resolution of bfloat16.
+at::Tensor log_probabilities(nn::Model& head, const at::Tensor& hidden_states) {
+  const at::Tensor logits = head.logits(hidden_states);
+  return at::log_softmax(logits, -1, logits.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
+}
+
 double sum_of(const at::Tensor& values) {
   return values.sum(at::kDouble).item<double>();
 }
@@ -42,8 +48,8 @@ DivergenceSums divergence(const Prediction& teacher, const Prediction& student, 
   const int64_t step = std::max<int64_t>(1, kLogitsBytes / static_cast<int64_t>(one.nbytes()));
   for (int64_t first = 0; first < sums.tokens; first += step) {
     const int64_t count = std::min(step, sums.tokens - first);
-    const at::Tensor p = at::log_softmax(teacher.head.logits(teachers.narrow(0, first, count)), -1);  // (count, V)
-    const at::Tensor q = at::log_softmax(student.head.logits(students.narrow(0, first, count)), -1);
+    const at::Tensor p = log_probabilities(teacher.head, teachers.narrow(0, first, count));  // (count, V)
+    const at::Tensor q = log_probabilities(student.head, students.narrow(0, first, count));
     sums.kl += sum_of(p.exp() * (p - q));
     sums.nll -= sum_of(q.gather(1, targets.narrow(0, first, count).unsqueeze(1)));
     sums.agreement += sum_of(p.argmax(-1).eq(q.argmax(-1)).to(at::kDouble));

@@ -28,8 +28,8 @@ struct Prediction {
 };
 
 /// Compares two models on the tokens whose label (B, T) is not nn::kIgnoreIndex. Logits are computed for a chunk of
-/// tokens at a time: at most 64 MiB of each model's. Sums are in float64. The models have one vocabulary; with
-/// different hidden sizes, cosine and mse are 0.
+/// tokens at a time: about 64 MiB of each model's, and some copies. Sums are in float64. The models have one
+/// vocabulary; with different hidden sizes, cosine and mse are 0.
 DivergenceSums divergence(const Prediction& teacher, const Prediction& student, const at::Tensor& labels);
 
 }  // namespace lehr::search

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lehr/base/error.h"
+#include "lehr/base/value_of.h"
 #include "lehr/descriptor/model_descriptor.h"
 #include "lehr/state/safetensors.h"
 #include "lehr/state/safetensors_writer.h"
@@ -117,6 +118,16 @@ SubblockTensors Library::tensors_of(const nn::Model& piece, int64_t layer, Subbl
       tensors[name.substr(prefix.size())] = parameter.value().detach().clone();
     }
   });
+  return tensors;
+}
+
+SubblockTensors Library::as_stored(const Place& place, SubblockTensors tensors) const {
+  const state::TensorSpecs& specs = cut(place.subblock, place.variant).specs();
+  for (auto& [name, tensor] : tensors) {
+    const auto dtype =
+        state::scalar_type(specs.at(pieces_.descriptor().layer_block_name(place.layer) + "." + name).dtype);
+    tensor = tensor.to(value_of(dtype, "dtype"));  // it was read once
+  }
   return tensors;
 }
 

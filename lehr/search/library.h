@@ -42,6 +42,8 @@ class Library {
 
   /// Returns copies of the parameters of one sub-block of a layer.
   SubblockTensors tensors_of(const nn::Model& piece, int64_t layer, train::Subblock subblock) const;
+  /// Returns the tensors of a variant in the dtypes of the teacher's files, as its folder will have them.
+  SubblockTensors as_stored(const Place& place, SubblockTensors tensors) const;
   /// Returns whether a parameter of that layer, by its name in the whole model, belongs to the sub-block.
   bool belongs(const std::string& name, int64_t layer, train::Subblock subblock) const;
 

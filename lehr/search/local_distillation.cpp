@@ -131,13 +131,15 @@ std::vector<LocalDistillationResult> distil_locally(
       const double loss =
           students[i].step(inputs, boundaries[layer], boundaries[layer + 1], cosine(step, config.steps));
       sum += loss;
-      (step == 0 ? results[i].first_loss : results[i].last_loss) = loss;
+      results[i].first_loss = step == 0 ? loss : results[i].first_loss;
+      results[i].last_loss = loss;
     }
     progress({.step = step + 1, .steps = config.steps, .loss = sum / static_cast<double>(students.size())});
   }
   for (const BlockStudent& student : students) {
     const Place& place = student.place();
-    library.set_trained(place, library.tensors_of(student.layer(), place.layer, place.subblock));
+    library.set_trained(
+        place, library.as_stored(place, library.tensors_of(student.layer(), place.layer, place.subblock)));
   }
   return results;
 }

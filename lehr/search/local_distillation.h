@@ -27,7 +27,7 @@ struct LocalDistillationProgress {
   double loss = 0;  ///< Mean over the variants, of this step.
 };
 
-/// The normalised error of a variant before and after its training.
+/// The normalised error of a variant on the first and on the last batch of its training, before the update.
 struct LocalDistillationResult {
   Place place;
   double first_loss = 0;

@@ -60,7 +60,7 @@ std::string pareto(const Search& search) {
       {sums, measured},
       {.title = "What a budget costs",
        .x_label = fmt::format("{}, % of the teacher", name_of(kind)),
-       .y_label = "difference from the teacher, per token"});
+       .y_label = std::string(name_of(search.config().score.objective)) + ", per token"});
 }
 
 // The score of each variant: one row per name, one column per layer.
@@ -124,14 +124,14 @@ std::string quality_row(const std::string& name, const DivergenceSums& sums, con
 
 std::string quality_table(const Search& search) {
   const SearchResults& results = search.results();
-  std::string text =
-      "| model | loss | KL from the teacher | predicted | same most likely token | 1 - cosine |\n"
-      "| --- | --- | --- | --- | --- | --- |\n";
+  std::string text = "| model | loss | KL from the teacher | " + std::string(name_of(search.config().score.objective)) +
+                     ", predicted | same most likely token | 1 - cosine |\n"
+                     "| --- | --- | --- | --- | --- | --- |\n";
   text += quality_row("teacher", results.scores.of_base, "");
   for (size_t i = 0; i < results.candidates.size(); ++i) {
     const Candidate& candidate = results.candidates[i];
     text += quality_row(
-        fmt::format("candidate {}{}", i + 1, i == 0 ? ", built as `child`" : ""),
+        fmt::format("candidate {}{}", i + 1, i == 0 ? ", built" : ""),
         candidate.measured,
         fmt::format("{:.4g}", candidate.solution.predicted));
   }
@@ -170,9 +170,9 @@ std::string markdown(const Search& search) {
   const SearchResults& results = search.results();
   const Candidate& best = results.candidates.front();
   std::string text = fmt::format(
-      "# A smaller model of {}\n\nFound by `lehr search` with the data of `{}`. Losses are per token, in nats, on {} "
+      "# A smaller model ({})\n\nFound by `lehr search` with the data of `{}`. Losses are per token, in nats, on {} "
       "held-out tokens.\n\n",
-      search.environment().teacher.filename().string(),
+      search.pieces().args().model_type(),
       search.config().search.config,
       results.scores.of_base.tokens);
   text += budget_table(search, best.cost) + "\n" + quality_table(search);
@@ -196,7 +196,7 @@ std::string markdown(const Search& search) {
   text += "\n\n## The layers\n\n" + layer_table(search, best.solution.choice) +
           "\n![The teacher](teacher.svg)\n\n![The child](child.svg)\n\n## Scores\n\n![Scores of the "
           "variants](scores.svg)\n\n## Time\n\n" +
-          stage_table(search) + "\n## How to go on\n\n```sh\n";
+          stage_table(search) + "\n## Next steps\n\n```sh\n";
   text += fmt::format(
       "lehr inspect {0}\nlehr eval {1} --model {0}\n```\n",
       (results.distilled.empty() ? results.child : results.distilled).string(),

@@ -1,6 +1,8 @@
 #include "lehr/search/scores.h"
 
+#include <algorithm>
 #include <fstream>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -131,39 +133,49 @@ at::Tensor PrefixPass::with(int64_t layer, const Piece& piece) {
 }
 
 namespace {
-// The measurements of one batch. Models are opened and run only if something has to be measured.
+// The measurements of one batch, compared with the teacher.
 class BatchScorer {
  public:
+  // Opened once, if something has to be measured.
   struct Models {
     explicit Models(const Library& library, const Choice& base)
         : embeddings(library.embeddings()),
           head(library.head()),
           teacher(layers_of(library, teacher_choice(library.space()))),
-          base(base == teacher_choice(library.space()) ? teacher : layers_of(library, base)) {}
+          base(base == teacher_choice(library.space()) ? std::vector<Piece>() : layers_of(library, base)) {}
     Piece embeddings, head;
-    std::vector<Piece> teacher, base;
+    std::vector<Piece> teacher, base;  // an empty base is the teacher
   };
 
   BatchScorer(const Models& models, const Library& library, const HeldOut& data, const train::Batch& batch)
       : models_(models),
         local_(train::to_device(train::Ranks().positions_of(batch), library.pieces().device())),
         inputs_(data.task.build_forward_inputs(local_)),
-        teacher_(models.embeddings, models.teacher, models.head, inputs_),
-        base_(models.embeddings, models.base, models.head, inputs_) {}
+        base_(models.embeddings, models.base.empty() ? models.teacher : models.base, models.head, inputs_),
+        teacher_(base_.output()) {
+    if (!models.base.empty()) {
+      const PrefixPass teacher(models.embeddings, models.teacher, models.head, inputs_);
+      teacher_ = teacher.output();
+      layer_forwards_ = teacher.layer_forwards();
+    }
+  }
 
   DivergenceSums of_base() { return compare(base_.output()); }
   DivergenceSums with(int64_t layer, const Piece& piece) { return compare(base_.with(layer, piece)); }
-  int64_t layer_forwards() const { return base_.layer_forwards(); }
+  // With those of the base and the teacher.
+  int64_t layer_forwards() const { return layer_forwards_ + base_.layer_forwards(); }
 
  private:
   DivergenceSums compare(const at::Tensor& hidden_states) {
-    return divergence({*models_.head, teacher_.output()}, {*models_.head, hidden_states}, local_.at("labels"));
+    return divergence({*models_.head, teacher_}, {*models_.head, hidden_states}, local_.at("labels"));
   }
 
   const Models& models_;
   train::Batch local_;
   nn::ModelInputs inputs_;
-  PrefixPass teacher_, base_;
+  PrefixPass base_;
+  at::Tensor teacher_;
+  int64_t layer_forwards_ = 0;
 };
 
 std::string key_of(const Library& library, const Choice& choice) {
@@ -207,34 +219,40 @@ SpaceScores score_space(
     batches.push_back(std::move(*batch));
   }
   const std::string of_base = identity + ", " + key_of(library, base);
-  const auto all = static_cast<int64_t>(batches.size() * (keys.size() + 1));
-  int64_t done = 0;
-  std::optional<BatchScorer::Models> models;
+  keys.emplace_back("itself");
+  std::vector<std::string> of_batches;
+  int64_t all = 0, done = 0;  // of what has to be measured
   for (const train::Batch& batch : batches) {
+    of_batches.push_back(of_base + ", batch " + key_of(batch) + ", ");
+    all += std::count_if(keys.begin(), keys.end(), [&](const std::string& key) {
+      return records.find(of_batches.back() + key) == nullptr;
+    });
+  }
+  std::optional<BatchScorer::Models> models;
+  for (size_t batch = 0; batch < batches.size(); ++batch) {
     std::optional<BatchScorer> scorer;
-    const std::string of_batch = of_base + ", batch " + key_of(batch) + ", ";
+    const std::string& of_batch = of_batches[batch];
     const auto record = [&](const std::string& key, const std::function<DivergenceSums(BatchScorer&)>& measured) {
       if (records.find(of_batch + key) == nullptr) {
         if (!models) {
           models.emplace(library, base);
         }
         if (!scorer) {
-          scorer.emplace(*models, library, data, batch);
+          scorer.emplace(*models, library, data, batches[batch]);
         }
-        const int64_t before = scorer->layer_forwards();
         records.add(of_batch + key, measured(*scorer));
-        scores.layer_forwards += scorer->layer_forwards() - before;
         scores.layer_forwards_without_reuse += library.pieces().num_layers();
+        progress(++done, all);
       }
-      progress(++done, all);
       return *records.find(of_batch + key);
     };
-    scores.of_base += record("itself", [](BatchScorer& one) { return one.of_base(); });
-    for (size_t i = 0; i < keys.size(); ++i) {
+    scores.of_base += record(keys.back(), [](BatchScorer& one) { return one.of_base(); });
+    for (size_t i = 0; i < scores.of.size(); ++i) {
       const Place& place = scores.of[i].first;
       scores.of[i].second +=
           record(keys[i], [&](BatchScorer& one) { return one.with(place.layer, layer_with(library, base, place)); });
     }
+    scores.layer_forwards += scorer ? scorer->layer_forwards() : 0;
   }
   require(
       scores.of_base.tokens > 0,

@@ -1,8 +1,11 @@
 #include "lehr/search/search.h"
 
 #include <chrono>
+#include <cstdint>
+#include <span>
 #include <utility>
 
+#include "lehr/base/crc32c.h"
 #include "lehr/base/error.h"
 #include "lehr/base/file.h"
 #include "lehr/base/json.h"
@@ -34,17 +37,25 @@ std::string text_of(const Choice& choice) {
   return fmt::format("attention {}, ffn {}", fmt::join(choice.attention, " "), fmt::join(choice.ffn, " "));
 }
 
+uint32_t checksum_of(const std::string& text) {
+  return crc32c(std::as_bytes(std::span(text)));
+}
+
 // The whole space with the parts that its variants keep.
 std::string text_of(const SearchSpace& space) {
   std::string text;
   for (const Place& place : alternatives(space)) {
     const prune::LayerKeeps& keeps = at(space, place).keeps;
     text += fmt::format(
-        "{} {} {} {};",
+        "{} {} {} {}",
         describe(space, place),
         fmt::join(keeps.kv_heads, " "),
         fmt::join(keeps.ffn_channels, " "),
         fmt::join(keeps.experts, " "));
+    for (const auto& channels : keeps.expert_channels) {
+      text += fmt::format(", {}", fmt::join(channels, " "));
+    }
+    text += ";";
   }
   return text;
 }
@@ -95,7 +106,12 @@ Search::Search(SearchConfig config, SearchEnvironment environment)
       environment_(std::move(environment)),
       output_(config_.search.output),
       pieces_(environment_.teacher, environment_.families, environment_.device, environment_.dtype),
-      teacher_identity_(train::weights_fingerprint(state::WeightReader(environment_.teacher))) {
+      teacher_identity_(fmt::format(
+          "{} {:08x} {} {}",
+          train::weights_fingerprint(state::WeightReader(environment_.teacher)),
+          checksum_of(read_file(environment_.teacher / "config.json")),
+          at::toString(environment_.dtype),
+          environment_.device.str())) {
   require(
       static_cast<bool>(environment_.data.validation),
       "search: the config has no held-out data to measure variants on; set data.validation_fraction or "
@@ -137,22 +153,22 @@ std::string Search::identity(Stage stage) const {
   }
   const LocalDistillationConfig& local = config_.local_distillation;
   text += fmt::format(
-      ", {}, {} sequences per step, {} steps, lr {}, weight decay {}, norm {}, {}",
+      ", {}, {} sequences per step, {} steps, lr {}, weight decay {}, norm {}",
       text_of(*space_),
       environment_.rows_per_step,
       local.steps,
       local.lr,
       local.weight_decay,
-      local.max_norm,
-      at::toString(environment_.dtype));
+      local.max_norm);
   if (stage == Stage::stats) {
-    text += fmt::format(", {} tokens, {} rounds", workload().num_tokens, config_.workload.rounds);
+    text += fmt::format(
+        ", {} tokens, {} rounds, {} threads", workload().num_tokens, config_.workload.rounds, at::get_num_threads());
   }
   if (stage == Stage::realise || stage == Stage::distil) {
     text += ", " + text_of(results_.candidates.front().solution.choice);
   }
   if (stage == Stage::distil) {
-    text += fmt::format(", {} steps, lr {}", config_.distillation.steps, config_.distillation.lr);
+    text += ", " + environment_.distillation;
   }
   return text;
 }
@@ -167,6 +183,15 @@ bool Search::is_done(Stage stage) const {
   return known != nullptr && known->as_string() == identity(stage);
 }
 
+SolverLimits Search::solver_limits() const {
+  return {.seconds = config_.solve.seconds, .relative_gap = config_.solve.gap};
+}
+
+// The folder of a result of the best candidate: another budget, or other settings, have another one.
+fs::path Search::folder_of(Stage stage, const std::string& name) const {
+  return path(fmt::format("{}-{:08x}", name, checksum_of(identity(stage))));
+}
+
 void Search::set_done(Stage stage) {
   const fs::path file = path(kStagesFile);
   Node stages = fs::exists(file) ? parse_json_file(file) : Node::make_table();
@@ -174,8 +199,18 @@ void Search::set_done(Stage stage) {
   write_file_atomically(file, to_json(stages, true) + "\n");
 }
 
+// Before a stage replaces its files, so that a search that is stopped there does not take them for whole ones.
+void Search::set_not_done(Stage stage) {
+  const fs::path file = path(kStagesFile);
+  if (fs::exists(file)) {
+    Node stages = parse_json_file(file);
+    stages.erase(name_of(stage));
+    write_file_atomically(file, to_json(stages, true) + "\n");
+  }
+}
+
 const SearchResults& Search::run(Stage last) {
-  fs::create_directories(output_);
+  lock_ = std::make_unique<train::RunLock>(output_);
   for (const Stage stage : kStages) {
     stage_begin_ = now();
     done_before_ = false;

@@ -16,6 +16,7 @@
 #include "lehr/search/search_config.h"
 #include "lehr/search/solution.h"
 #include "lehr/search/solver_questions.h"
+#include "lehr/train/run_lock.h"
 
 namespace lehr {
 class Logger;
@@ -43,6 +44,7 @@ struct SearchEnvironment {
   int64_t rows_per_batch = 0;  ///< Sequences of a batch of held-out data.
   const train::TrainTask& task;
   const train::RunData& data;
+  std::string distillation;  ///< Identifies the settings of `distil`.
   /// Trains the child in `child` to reproduce the teacher, in `output`, from where an earlier call was stopped. Returns
   /// the folder of the trained child.
   std::function<std::filesystem::path(const std::filesystem::path& child, const std::filesystem::path& output)> distil;
@@ -70,6 +72,7 @@ struct SearchResults {
   SpaceScores scores;
   std::vector<LocalDistillationResult> local_distillation;
   std::vector<Candidate> candidates;    ///< The best measured one first.
+  SolverResult solved;                  ///< The program around the teacher.
   int64_t rounds = 0;                   ///< Rounds of scores around a candidate that improved it.
   std::vector<Solution> sweep;          ///< Solutions under tighter and looser first budgets, ascending.
   std::vector<ShadowPrice> prices;      ///< Of each budget.
@@ -115,8 +118,11 @@ class Search {
   void write_report();
   std::filesystem::path path(const std::string& name) const { return output_ / name; }
   std::string identity(Stage stage) const;
+  std::filesystem::path folder_of(Stage stage, const std::string& name) const;
   bool is_done(Stage stage) const;
   void set_done(Stage stage);
+  void set_not_done(Stage stage);
+  SolverLimits solver_limits() const;
   void show(const std::string& what, int64_t done, int64_t all);
 
   SearchConfig config_;
@@ -126,6 +132,7 @@ class Search {
   std::string teacher_identity_;
   std::optional<SearchSpace> space_;
   std::unique_ptr<Library> library_;
+  std::unique_ptr<train::RunLock> lock_;
   std::optional<CostTable> costs_;
   SearchResults results_;
   bool done_before_ = false;

@@ -1,6 +1,5 @@
 #include "lehr/search/search_config.h"
 
-#include <array>
 #include <cctype>
 #include <cmath>
 #include <cstdlib>
@@ -11,22 +10,33 @@
 namespace lehr::search {
 
 namespace {
-// Factors of the units that a limit may have.
-constexpr std::array<std::pair<const char*, double>, 13> kUnits = {{
-    {"", 1},
-    {"K", 1e3},
-    {"M", 1e6},
-    {"G", 1e9},
-    {"T", 1e12},
-    {"B", 1},
-    {"KiB", 1024},
-    {"MiB", 1024.0 * 1024},
-    {"GiB", 1024.0 * 1024 * 1024},
-    {"GB", 1e9},
-    {"s", 1},
-    {"ms", 1e-3},
-    {"us", 1e-6},
-}};
+using Units = std::vector<std::pair<std::string, double>>;
+
+// The units of a cost, with their factors.
+const Units& units_of(CostKind kind) {
+  static const Units counts{{"", 1}, {"K", 1e3}, {"M", 1e6}, {"G", 1e9}, {"B", 1e9}, {"T", 1e12}};
+  static const Units bytes{
+      {"", 1},
+      {"B", 1},
+      {"KB", 1e3},
+      {"MB", 1e6},
+      {"GB", 1e9},
+      {"TB", 1e12},
+      {"KiB", 1024},
+      {"MiB", 1024.0 * 1024},
+      {"GiB", 1024.0 * 1024 * 1024},
+      {"TiB", 1024.0 * 1024 * 1024 * 1024}};
+  static const Units seconds{{"", 1}, {"s", 1}, {"ms", 1e-3}, {"us", 1e-6}};
+  switch (kind) {
+    case CostKind::memory:
+    case CostKind::kv_cache:
+      return bytes;
+    case CostKind::prefill_seconds:
+      return seconds;
+    default:
+      return counts;
+  }
+}
 
 std::string trimmed(std::string text) {
   while (!text.empty() && std::isspace(static_cast<unsigned char>(text.back())) != 0) {
@@ -49,16 +59,20 @@ Limit parse_limit(const std::string& key, CostKind kind, const std::string& text
     if (unit == "%") {
       return {.kind = kind, .is_share = true, .value = value / 100};
     }
-    for (const auto& [name, factor] : kUnits) {
+    for (const auto& [name, factor] : units_of(kind)) {
       if (unit == name) {
         return {.kind = kind, .is_share = false, .value = value * factor};
       }
     }
   }
+  std::string units;
+  for (const auto& [name, factor] : units_of(kind)) {
+    units += name.empty() ? "" : (units.empty() ? "" : ", ") + name;
+  }
   fail(
-      "{}: expected a share of the teacher's such as \"60 %\", or a number with a unit such as \"300 M\", \"1.5 GiB\" "
-      "or \"80 ms\"; found '{}'",
+      "{}: expected a share of the teacher's such as \"60 %\", or a number with one of the units {}; found '{}'",
       key,
+      units,
       text);
 }
 
@@ -119,6 +133,22 @@ void BudgetConfig::check(Problems& problems) const {
     const size_t colon = text.find(": ");
     problems.add(text.substr(0, colon), text.substr(colon + 2));
   }
+}
+
+const char* name_of(Objective objective) {
+  switch (objective) {
+    case Objective::kl:
+      return "KL";
+    case Objective::nll:
+      return "loss";
+    case Objective::agreement:
+      return "disagreement";
+    case Objective::cosine:
+      return "1 - cosine";
+    case Objective::mse:
+      break;
+  }
+  return "normalised error";
 }
 
 double objective_of(const DivergenceSums& sums, Objective objective) {
@@ -182,6 +212,7 @@ void SolveConfig::fields(FieldVisitor& v) {
       "Integer program, or a baseline: greedy choice, or random variants within the budget.");
   v.optional("seed", seed, "Seed of method \"random\".", at_least(0));
   v.optional("seconds", seconds, "Time limit of one solution.", positive());
+  v.optional("gap", gap, "Relative distance from the proven bound at which a solution is good enough.", at_least(0));
 }
 
 void GlobalDistillationConfig::fields(FieldVisitor& v) {

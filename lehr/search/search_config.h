@@ -42,6 +42,9 @@ struct BudgetConfig {
 /// The measurement that a search minimises.
 enum class Objective { kl, nll, agreement, cosine, mse };
 
+/// Returns "KL", "loss", ...
+const char* name_of(Objective objective);
+
 /// Returns the value per token that is minimised: for agreement, the share of tokens without it.
 double objective_of(const DivergenceSums& sums, Objective objective);
 
@@ -74,6 +77,7 @@ struct SolveConfig {
   Method method = Method::exact;
   int64_t seed = 0;
   double seconds = 60;
+  double gap = 1e-4;
   void fields(FieldVisitor& v);
 };
 

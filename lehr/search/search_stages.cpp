@@ -49,6 +49,7 @@ void Search::sort() {
     done_before_ = true;
     scores = kinds.empty() ? scores : prune::read_scores(path("importance"));
   } else if (!kinds.empty()) {
+    set_not_done(Stage::sort);
     const auto model = train::ModelFolder::open(environment_.teacher, environment_.families)
                            .load(environment_.device, environment_.dtype);
     const auto rows = train::RowShare::all(std::min(environment_.rows_per_batch, config_.score.importance_rows));
@@ -83,6 +84,7 @@ void Search::train_library() {
     environment_.log.info("library    {} variants, trained before", places.size());
     return;
   }
+  set_not_done(Stage::library);
   const auto rows = train::RowShare::all(environment_.rows_per_step);
   const auto batches = environment_.data.train(rows, 0);
   results_.local_distillation = distil_locally(
@@ -133,13 +135,9 @@ void Search::measure_costs() {
 
 SpaceScores Search::scores_around(const Choice& base, const std::string& what) {
   ScoreRecords records(path("scores.jsonl"));
-  return score_space(
-      *library_,
-      held_out(),
-      fmt::format("{} {}", teacher_identity_, at::toString(environment_.dtype)),
-      base,
-      records,
-      [&](int64_t done, int64_t all) { show(what, done, all); });
+  return score_space(*library_, held_out(), teacher_identity_, base, records, [&](int64_t done, int64_t all) {
+    show(what, done, all);
+  });
 }
 
 void Search::score() {
@@ -157,8 +155,8 @@ void Search::score() {
 std::vector<Assignment> Search::solutions_of(const SolverProblem& problem) const {
   std::vector<Assignment> found;
   if (config_.solve.method == Method::exact) {
-    for (const SolverResult& one : solve_many(
-             problem, config_.solve.candidates, config_.solve.min_distance, {.seconds = config_.solve.seconds})) {
+    for (const SolverResult& one :
+         solve_many(problem, config_.solve.candidates, config_.solve.min_distance, solver_limits())) {
       found.push_back(value_of(one.best, "solution"));
     }
   } else if (
@@ -194,12 +192,17 @@ void Search::measure_candidates(const SpaceScores& scores, const std::vector<Ass
 void Search::solve() {
   const auto limits = config_.budget.limits();
   const Objective objective = config_.score.objective;
-  const SolverLimits time{.seconds = config_.solve.seconds};
+  const SolverLimits time = solver_limits();
   const SolverProblem problem = problem_of(*space_, results_.scores, *costs_, limits, objective);
   const auto found = solutions_of(problem);
-  if (found.empty()) {
-    fail("budget: no combination of variants keeps it. {}", explain_infeasible(problem, time));
+  results_.solved = search::solve(problem, time);
+  if (results_.solved.status == SolverStatus::infeasible) {
+    fail("budget: no combination of variants meets it. {}", explain_infeasible(problem, time));
   }
+  require(
+      !found.empty(),
+      "solve: no combination within the budgets was found, although there may be one; {}",
+      config_.solve.method == Method::exact ? "raise solve.seconds" : "use method = \"exact\"");
   results_.candidates.clear();
   measure_candidates(results_.scores, found);
   // Replacements affect each other, so variants are measured again in the best child.
@@ -218,37 +221,39 @@ void Search::solve() {
       results_.sweep.push_back(solution_of(*space_, results_.scores, *costs_, *one.best, objective));
     }
   }
-  results_.prices = shadow_prices(problem, search::solve(problem, time), time);
+  results_.prices = shadow_prices(problem, results_.solved, time);
   environment_.log.info(
-      "solve      {} candidates measured, {} rounds improved the best; it differs by {:.4g} from the teacher",
+      "solve      {} candidates measured, {} rounds improved the best; {} {:.4g}; the sum of scores is at most {:.2g} "
+      "% "
+      "above the bound",
       results_.candidates.size(),
       results_.rounds,
-      objective_of(results_.candidates.front().measured, objective));
+      name_of(objective),
+      objective_of(results_.candidates.front().measured, objective),
+      100 * results_.solved.gap);
   for (const ShadowPrice& price : results_.prices) {
     environment_.log.info("           {}", sentence(price, limits));
   }
 }
 
 void Search::realise() {
-  results_.child = path("child");
+  results_.child = folder_of(Stage::realise, "child");
   const Candidate& best = results_.candidates.front();
-  if (is_done(Stage::realise) && fs::exists(results_.child)) {
-    done_before_ = true;
-  } else {
-    fs::remove_all(results_.child);
+  done_before_ = fs::exists(results_.child);  // it gets its name when all of it is written
+  if (!done_before_) {
     write_child(*library_, best.solution.choice, environment_.teacher, results_.child, environment_.families);
-    set_done(Stage::realise);
   }
   results_.child_seconds = measure_child_seconds(*library_, best.solution.choice, workload(), config_.workload.rounds);
   results_.before_distillation = best.measured;
   const auto tokens = static_cast<double>(best.measured.tokens);
   environment_.log.info(
-      "realise    {}: {} parameters, loss {:.4f} (the teacher's is {:.4f}), KL {:.4g} ({:.4g} was the sum of scores)",
+      "realise    {}: {} parameters, loss {:.4f} (the teacher's is {:.4f}), {} {:.4g} ({:.4g} predicted)",
       results_.child.string(),
       human_count(best.cost.of(CostKind::parameters)),
       best.measured.nll / tokens,
       results_.scores.of_base.nll / static_cast<double>(results_.scores.of_base.tokens),
-      best.measured.kl / tokens,
+      name_of(config_.score.objective),
+      objective_of(best.measured, config_.score.objective),
       best.solution.predicted);
 }
 
@@ -257,12 +262,7 @@ void Search::distil() {
     environment_.log.info("distil     off: distillation.steps is 0");
     return;
   }
-  const fs::path run = path("distil");
-  if (fs::exists(run) && !is_done(Stage::distil)) {
-    fs::remove_all(run);  // of another child, or with other settings
-  }
-  set_done(Stage::distil);  // what the run in that folder is for; it resumes by itself
-  results_.distilled = environment_.distil(results_.child, run);
+  results_.distilled = environment_.distil(results_.child, folder_of(Stage::distil, "distil"));  // resumes by itself
   results_.after_distillation = measure_folder(*library_, held_out(), results_.distilled, environment_.families);
   const auto tokens = static_cast<double>(results_.after_distillation->tokens);
   environment_.log.info(

@@ -24,7 +24,8 @@ struct Relaxation {
 /// Returns a relaxation for each budget with at_most.
 std::vector<Relaxation> relaxations(const SolverProblem& problem, const SolverLimits& limits);
 
-/// Returns one sentence per budget with at_most: "memory: at most 1.2e+09 B is too little; ..., 1.4e+09 B is the least".
+/// Returns one sentence per budget with at_most: "memory: at most 1.2e+09 B is too little; ..., 1.4e+09 B is the
+/// least".
 std::string explain_infeasible(const SolverProblem& problem, const SolverLimits& limits);
 
 /// The change of the least loss if a budget grows.

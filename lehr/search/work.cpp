@@ -66,7 +66,9 @@ SearchWork work_of(const Search& search) {
   work.importance_batches = ceil_div(
       config.score.importance_rows, std::min(search.environment().rows_per_batch, config.score.importance_rows));
   const int64_t rows = std::min(search.environment().rows_per_batch, config.score.max_rows);
-  work.held_out_batches = ceil_div(config.score.max_rows, rows);
+  const int64_t known_rows = search.environment().data.num_validation_rows;
+  const int64_t held_out_rows = known_rows > 0 ? std::min(config.score.max_rows, known_rows) : config.score.max_rows;
+  work.held_out_batches = ceil_div(held_out_rows, rows);
   work.layer_forwards = work.layers;
   for (const Place& place : places) {
     work.layer_forwards += work.layers - place.layer;
@@ -81,7 +83,7 @@ SearchWork work_of(const Search& search) {
     for (const Place& place : trainable_variants(space)) {
       // Weights of the layer; gradients and two moments of the sub-block, of which the layer is an upper bound.
       const auto layer = pieces.layer(place.layer, at(space, place).block);
-      work.library_bytes += 4 * bytes_of(*layer);
+      work.library_bytes += 4 * bytes_of(*layer);  // allocated for a moment
     }
   }
   const auto hidden = pieces.args().decoder_form();
@@ -92,7 +94,7 @@ SearchWork work_of(const Search& search) {
   return work;
 }
 
-double seconds_per_layer(const Search& search) {
+PassSeconds time_teacher(const Search& search) {
   const at::NoGradGuard no_grad;
   const DecoderPieces& pieces = search.pieces();
   const SearchSpace space = make_space(search.config().space, pieces.blocks(), equal_scores(pieces.blocks()));
@@ -107,20 +109,27 @@ double seconds_per_layer(const Search& search) {
   for (int64_t layer = 0; layer < pieces.num_layers(); ++layer) {
     layers.push_back(library.layer(layer, 0, 0));
   }
-  double seconds = 0;
+  using Clock = std::chrono::steady_clock;
+  const auto since = [](Clock::time_point begin) {
+    return std::chrono::duration<double>(Clock::now() - begin).count();
+  };
+  PassSeconds seconds;
   for (int64_t round = 0; round < 2; ++round) {  // the first one warms up
-    const auto begin = std::chrono::steady_clock::now();
+    const auto begin = Clock::now();
     const PrefixPass pass(embeddings, layers, head, inputs);
+    pass.output().flatten().narrow(0, 0, 1).cpu();  // waits for the device
+    seconds.layer = since(begin) / static_cast<double>(pieces.num_layers());
+    const auto compared = Clock::now();
     divergence({*head, pass.output()}, {*head, pass.output()}, local.at("labels"));
-    seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    seconds.comparison = since(compared);
   }
-  return seconds / static_cast<double>(pieces.num_layers());
+  return seconds;
 }
 
 std::string describe_work(const Search& search) {
   const SearchWork work = work_of(search);
   const SearchConfig& config = search.config();
-  const double layer_seconds = seconds_per_layer(search);
+  const PassSeconds timed = time_teacher(search);
   const auto rows = static_cast<double>(std::min(search.environment().rows_per_batch, config.score.max_rows));
   const auto tokens = rows * static_cast<double>(search.environment().seq_len);
   const auto layers = static_cast<double>(work.layers);
@@ -128,26 +137,36 @@ std::string describe_work(const Search& search) {
   const auto counts = search.pieces().args().get_nparams_and_flops(search.environment().seq_len);
   const double layer_flops = static_cast<double>(counts.causal_flops_per_token) / 3 * tokens / layers;
   const double steps_per_batch = static_cast<double>(search.environment().rows_per_step) / rows;
-  const auto row = [&](const char* stage, const std::string& text, double layer_forwards, double bytes) {
-    return Row{
-        .stage = stage,
-        .work = text,
-        .flops = layer_forwards * layer_flops,
-        .seconds = layer_forwards * layer_seconds,
-        .bytes = bytes};
-  };
+  const auto row =
+      [&](const char* stage, const std::string& text, double layer_forwards, double comparisons, double bytes) {
+        return Row{
+            .stage = stage,
+            .work = text,
+            .flops = layer_forwards * layer_flops,
+            .seconds = layer_forwards * timed.layer + comparisons * timed.comparison,
+            .bytes = bytes};
+      };
   const auto batches = static_cast<double>(work.held_out_batches);
+  const auto variants = static_cast<double>(work.variants);
   const auto teacher = static_cast<double>(work.teacher_bytes);
+  const double importance_rows =
+      static_cast<double>(std::min(search.environment().rows_per_batch, config.score.importance_rows));
+  const double score_forwards = batches * static_cast<double>(work.layer_forwards);
+  const double candidate_forwards = 2 * layers * batches * static_cast<double>(work.candidates);
+  const auto candidates = batches * static_cast<double>(work.candidates);
+  const auto rounds = static_cast<double>(config.solve.rounds);
   std::vector<Row> table;
   table.push_back(
       row("sort",
           fmt::format("{} batches of training data", work.importance_batches),
-          layers * static_cast<double>(work.importance_batches),
+          layers * static_cast<double>(work.importance_batches) * importance_rows / rows,
+          0,
           teacher));
   table.push_back(
       row("library",
           fmt::format("{} variants, {} steps each", work.local_steps > 0 ? work.trainable : 0, work.local_steps),
           (layers + 3 * static_cast<double>(work.trainable)) * steps_per_batch * static_cast<double>(work.local_steps),
+          0,
           teacher + static_cast<double>(work.library_bytes)));
   table.push_back({.stage = "stats", .work = "times of all shapes of sub-blocks"});
   table.push_back(
@@ -158,18 +177,22 @@ std::string describe_work(const Search& search) {
               work.held_out_batches,
               work.layer_forwards,
               work.layer_forwards_whole),
-          batches * static_cast<double>(work.layer_forwards),
+          score_forwards,
+          batches * (variants + 1),
           teacher + static_cast<double>(work.boundary_bytes)));
   table.push_back(
       row("solve",
-          fmt::format("{} candidates, measured whole", work.candidates),
-          2 * layers * batches * static_cast<double>(work.candidates),
-          2 * teacher));
+          fmt::format(
+              "{} candidates, measured whole; at most {} rounds of scores around the best", work.candidates, rounds),
+          (1 + rounds) * candidate_forwards + rounds * (score_forwards + layers * batches),
+          (1 + rounds) * candidates + rounds * batches * (variants + 1),
+          2 * teacher + static_cast<double>(work.boundary_bytes)));
   table.push_back({.stage = "realise", .work = "the child's folder"});
   table.push_back(
       row("distil",
           fmt::format("{} steps of the child and its teacher", work.distillation_steps),
           4 * layers * steps_per_batch * static_cast<double>(work.distillation_steps),
+          0,
           6 * teacher));
   return table_of(table) +
          "Times are those of one timed batch of the teacher, multiplied; \"layer forwards\" are per batch.\n";

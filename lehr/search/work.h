@@ -15,7 +15,7 @@ struct SearchWork {
   int64_t trainable = 0;  ///< Variants that local distillation trains.
   int64_t importance_batches = 0;
   int64_t held_out_batches = 0;
-  int64_t layer_forwards = 0;        ///< Of the scores, per batch, with prefixes reused.
+  int64_t layer_forwards = 0;        ///< Of the scores, per batch, with prefixes reused and the teacher's own.
   int64_t layer_forwards_whole = 0;  ///< The same if each candidate ran from the embeddings.
   int64_t candidates = 0;
   int64_t local_steps = 0;
@@ -25,11 +25,17 @@ struct SearchWork {
   int64_t boundary_bytes = 0;  ///< Hidden states before each layer, of one held-out batch.
 };
 
-/// Counts the work from shapes alone.
+/// Counts the work, without running a model.
 SearchWork work_of(const Search& search);
 
-/// Runs the teacher on one batch of held-out data, and returns the seconds per layer.
-double seconds_per_layer(const Search& search);
+/// Times of one batch of held-out data.
+struct PassSeconds {
+  double layer = 0;       ///< Forward of a layer, with its part of embeddings and final norm.
+  double comparison = 0;  ///< Logits of teacher and student, and their divergence.
+};
+
+/// Runs the teacher on one batch.
+PassSeconds time_teacher(const Search& search);
 
 /// Returns a table of the stages with their work, FLOPs, time and memory.
 std::string describe_work(const Search& search);

@@ -36,10 +36,17 @@ def search_in(folder):
     return ["search", "recipe/search_quickstart.toml", f"--search.config={config}", f"--search.output={folder}", *SEARCH]
 
 
+def only(folder, pattern):
+    found = list(folder.glob(pattern))
+    assert len(found) == 1, f"{folder}: expected one {pattern}, found {found}"
+    return found[0]
+
+
 def digest(folder):
     """The bits of the child before and after its distillation."""
-    newest = max((folder / "distil/checkpoints").iterdir(), key=lambda path: int(path.name.split("-")[1]))
-    return [hashlib.sha256((path / "model.safetensors").read_bytes()).hexdigest() for path in (folder / "child", newest)]
+    newest = max(only(folder, "distil-*").glob("checkpoints/step-*"), key=lambda path: int(path.name.split("-")[1]))
+    return [hashlib.sha256((path / "model.safetensors").read_bytes()).hexdigest()
+            for path in (only(folder, "child-*"), newest)]
 
 
 run("train", "recipe/quickstart.toml", f"--job.dump_folder={work / 'teacher'}", *TEACHER, "--quiet")
@@ -57,10 +64,11 @@ results = json.loads((work / "search/search.json").read_text())
 best = results["candidates"][0]
 holds("the child keeps the budget",
       best["costs"]["parameters"] <= 0.6 * results["teacher_costs"]["parameters"])
-inspected = run("inspect", work / "search/child", "--num-sequences=1")
-holds("and is an ordinary model", "FLOPs" in inspected)
-evaluated = [json.loads(call("eval", config, "--model", work / "search" / name).stdout)["loss"] for name in ("child",)]
-holds("that lehr eval reads", evaluated[0] > 0)
+child = only(work / "search", "child-*")
+holds("and is an ordinary model", "FLOPs" in run("inspect", child, "--num-sequences=1"))
+evaluated = json.loads(call("eval", config, "--model", child, "--validation.steps=1",
+                            "--validation.local_batch_size=8").stdout)
+holds("whose loss lehr eval measures alike", abs(evaluated["loss"] - best["measured"]["loss"]) < 1e-5)
 holds("candidates are sorted by what was measured",
       [c["measured"]["kl"] for c in results["candidates"]] == sorted(c["measured"]["kl"] for c in results["candidates"]))
 holds("distillation brings the child nearer to its teacher", results["distilled"]["kl"] < best["measured"]["kl"])
@@ -73,11 +81,11 @@ wanted = digest(work / "search")
 output = run(*search_in(work / "search"))
 holds("a finished search is not repeated", "trained before" in output and " 0 layer forwards" in output)
 holds("and gives the same child", digest(work / "search") == wanted)
-shutil.copytree(work / "search", work / "tighter")
-output = run(*search_in(work / "tighter"), "--budget.parameters=45 %")
-tighter = json.loads((work / "tighter/search.json").read_text())["candidates"][0]
+output = run(*search_in(work / "search"), "--budget.parameters=45 %")
+tighter = json.loads((work / "search/search.json").read_text())["candidates"][0]
 holds("another budget needs no new library", "trained before" in output)
 holds("and has another child", tighter["costs"]["parameters"] <= 0.45 * results["teacher_costs"]["parameters"])
+holds("beside the first one", len(list((work / "search").glob("child-*"))) == 2)
 
 # --- kills -------------------------------------------------------------------------------------------------------------
 draws = random.Random(os.environ.get("LEHR_TEST_SEED", "1"))
@@ -94,9 +102,24 @@ for kill in range(KILLS):
 run(*search_in(work / "killed"))
 holds(f"a search that was killed {KILLS} times has the same bits", digest(work / "killed") == wanted)
 
+# Other settings, stopped while they replace the library, and the first ones again.
+process = subprocess.Popen([lehr, *map(str, search_in(work / "killed")), "--local_distillation.lr=0.1"],
+                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+library = work / "killed/library"
+before = {path: path.stat().st_mtime_ns for path in library.iterdir()}
+while process.poll() is None and all(path.stat().st_mtime_ns == before[path] for path in before):
+    time.sleep(0.001)
+process.kill()
+process.wait()
+run(*search_in(work / "killed"))
+kept = [path for path in (work / "killed").glob("child-*")
+        if hashlib.sha256((path / "model.safetensors").read_bytes()).hexdigest() == wanted[0]]
+holds("a library that was half replaced is not used", kept and "trained before" not in run(
+    *search_in(work / "killed"), "--local_distillation.lr=0.1", "--stage=library"))
+
 # --- wrong input -------------------------------------------------------------------------------------------------------
 for arguments, message in {
-    ("--budget.parameters=1 %",): "budget: no combination of variants keeps it. parameters: at most ",
+    ("--budget.parameters=1 %",): "budget: no combination of variants meets it. parameters: at most ",
     ("--budget.parameters=much",): "budget.parameters: expected a share of the teacher's",
     ("--space.kv_heads=[3]",): "space.kv_heads: 3",
     ("--stage=cook",): "expected one of \"sort\"",

@@ -56,10 +56,11 @@ TEST(Limits, HaveSharesAndUnits) {
   EXPECT_TRUE(limit("60 %").is_share);
   EXPECT_DOUBLE_EQ(limit("60%").at_most(50), 30);
   EXPECT_DOUBLE_EQ(limit("1.5 GiB").at_most(50), 1.5 * (1 << 30));
-  EXPECT_DOUBLE_EQ(limit("300 M").at_most(50), 3e8);
-  EXPECT_DOUBLE_EQ(limit("80 ms").at_most(50), 0.08);
   EXPECT_DOUBLE_EQ(limit("1e6").at_most(50), 1e6);
-  for (const char* wrong : {"", "much", "-3 %", "3 apples", "0", "nan", "inf"}) {
+  EXPECT_DOUBLE_EQ(parse_limit("a", CostKind::parameters, "7 B").at_most(50), 7e9);
+  EXPECT_DOUBLE_EQ(parse_limit("a", CostKind::prefill_flops, "300 M").at_most(50), 3e8);
+  EXPECT_DOUBLE_EQ(parse_limit("a", CostKind::prefill_seconds, "80 ms").at_most(50), 0.08);
+  for (const char* wrong : {"", "much", "-3 %", "3 apples", "0", "nan", "inf", "80 ms", "300 M"}) {
     EXPECT_THAT(error_of([&] { limit(wrong); }), HasSubstr("budget.memory: expected a share")) << wrong;
   }
 }

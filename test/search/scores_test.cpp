@@ -130,7 +130,7 @@ TEST_P(SearchScores, RunOnlyTheLayersFromAReplacementOn) {
   ScoreRecords records(at("scores.jsonl"));
   const SpaceScores scores = score_space(
       teacher.library, teacher.data(), "t", teacher_choice(teacher.space), records, [](int64_t, int64_t) {});
-  int64_t wanted = 0;
+  int64_t wanted = teacher.pieces.num_layers();  // the teacher's own
   for (const Place& place : alternatives(teacher.space)) {
     wanted += teacher.pieces.num_layers() - place.layer;
   }

@@ -307,7 +307,8 @@ TEST_P(Recipes, ReportAllProblemsTogether) {
 std::vector<std::string> recipes() {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(std::filesystem::path(LEHR_SOURCE_DIR) / "recipe")) {
-    if (entry.path().extension() == ".toml") {
+    // The configs of searches are another struct; test/program/search.py runs one.
+    if (entry.path().extension() == ".toml" && !entry.path().filename().string().starts_with("search_")) {
       names.push_back(entry.path().filename().string());
     }
   }
