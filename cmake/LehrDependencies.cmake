@@ -9,11 +9,21 @@ find_package(ZLIB REQUIRED)
 
 # These have CMake files in some releases of Debian and Ubuntu only, and pkg-config files in all of them.
 find_package(PkgConfig REQUIRED)
-pkg_check_modules(cbc REQUIRED IMPORTED_TARGET GLOBAL cbc)
 pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET GLOBAL libpcre2-8)
 pkg_check_modules(simdjson REQUIRED IMPORTED_TARGET GLOBAL simdjson)
 pkg_check_modules(tomlplusplus REQUIRED IMPORTED_TARGET GLOBAL tomlplusplus)
 pkg_check_modules(zstd REQUIRED IMPORTED_TARGET GLOBAL libzstd)
+
+# COIN-OR CBC. Its pkg-config file also names BLAS and LAPACK. A program that links them directly may use their functions
+# in place of LibTorch's, which have the same names and are many times faster. So only the library with the C interface
+# is linked.
+pkg_check_modules(cbc REQUIRED cbc)
+if(NOT TARGET lehr::cbc)
+  find_library(LEHR_CBC_LIBRARY CbcSolver HINTS ${cbc_LIBRARY_DIRS} REQUIRED)
+  add_library(lehr::cbc INTERFACE IMPORTED GLOBAL)
+  target_link_libraries(lehr::cbc INTERFACE "${LEHR_CBC_LIBRARY}")
+  target_include_directories(lehr::cbc SYSTEM INTERFACE ${cbc_INCLUDE_DIRS})
+endif()
 
 # The torch wheel contains the headers of another fmt version than the one that Lehr and spdlog link. So the right
 # headers are in a folder of their own, which is searched before the wheel's.

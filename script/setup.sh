@@ -24,8 +24,8 @@ compiler_packages() {
 read -ra packages <<<"$(compiler_packages)"
 packages+=(
   ninja-build cmake pkg-config python3-venv
-  coinor-libcbc-dev libfmt-dev libgloo-dev libgmock-dev libgtest-dev libpcre2-dev libsimdjson-dev libspdlog-dev libtomlplusplus-dev libzstd-dev
-  nlohmann-json3-dev zlib1g-dev
+  coinor-libcbc-dev libfmt-dev libgloo-dev libgmock-dev libgtest-dev libpcre2-dev libsimdjson-dev libspdlog-dev
+  libtomlplusplus-dev libzstd-dev nlohmann-json3-dev zlib1g-dev
 )
 for package in "$@"; do
   # In older releases the runtimes of clang's sanitizers are in the package clang itself.

@@ -18,11 +18,11 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 shares=(
   'asan base|mesh|data|metric|optim|state|descriptor|pipeline'
   'asan ops|nn interop gpu'
-  'asan shard|peft|model|prune'
+  'asan shard|peft|model|prune|search'
   'asan train|train_mesh|train_pipeline|plan'
   'asan commands|launch|wrong_input|train_on_ranks|kill_and_resume|stop_and_disk_full configs'
   'tsan base|mesh|data|metric|optim|state|pipeline|launch interop'
-  'tsan ops|nn|shard|peft|model|prune'
+  'tsan ops|nn|shard|peft|model|prune|search'
   'tsan train|train_mesh|train_pipeline|plan'
 )
 count=${#shares[@]}

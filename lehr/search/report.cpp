@@ -119,7 +119,7 @@ std::string quality_row(const std::string& name, const DivergenceSums& sums, con
       per_token(sums.kl, sums),
       predicted,
       100 * per_token(sums.agreement, sums),
-      per_token(sums.cosine, sums));
+      std::max(0.0, per_token(sums.cosine, sums)));
 }
 
 std::string quality_table(const Search& search) {

@@ -1,6 +1,6 @@
 #include "lehr/search/solver.h"
 
-#include <coin/Cbc_C_Interface.h>
+#include <Cbc_C_Interface.h>
 
 #include <algorithm>
 #include <chrono>
