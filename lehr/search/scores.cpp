@@ -1,5 +1,7 @@
 #include "lehr/search/scores.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <fstream>
 #include <optional>
@@ -138,11 +140,13 @@ class BatchScorer {
  public:
   // Opened once, if something has to be measured.
   struct Models {
-    explicit Models(const Library& library, const Choice& base)
+    explicit Models(const Library& library, const Choice& base_choice)
         : embeddings(library.embeddings()),
           head(library.head()),
           teacher(layers_of(library, teacher_choice(library.space()))),
-          base(base == teacher_choice(library.space()) ? std::vector<Piece>() : layers_of(library, base)) {}
+          base(
+              base_choice == teacher_choice(library.space()) ? std::vector<Piece>() : layers_of(library, base_choice)) {
+    }
     Piece embeddings, head;
     std::vector<Piece> teacher, base;  // an empty base is the teacher
   };

@@ -1,5 +1,7 @@
 #include "lehr/search/search.h"
 
+#include <fmt/ranges.h>
+
 #include <chrono>
 #include <cstdint>
 #include <span>

@@ -1,5 +1,7 @@
 #include "lehr/search/space.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <functional>
 #include <set>
