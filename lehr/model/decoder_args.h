@@ -98,6 +98,7 @@ class DecoderArgs : public descriptor::ModelArgs {
   std::vector<descriptor::BlockConfig> block_configs() const override { return config_.blocks(); }
   bool is_heterogeneous() const override { return !config_.block_configs.empty(); }
   void set_block_configs(std::vector<descriptor::BlockConfig> blocks) override {
+    config_.num_hidden_layers = static_cast<int64_t>(blocks.size());
     config_.set_blocks(std::move(blocks));
   }
 

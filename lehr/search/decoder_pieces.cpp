@@ -15,16 +15,6 @@ BlockConfig empty_layer() {
   return {.attention = NoOpSubblock{}, .ffn = NoOpSubblock{}};
 }
 
-// A layer with the sub-blocks of the first layers that have them.
-BlockConfig some_full_layer(const std::vector<BlockConfig>& blocks) {
-  BlockConfig full{.attention = descriptor::AttentionSubblock{1}, .ffn = descriptor::FFNSubblock{1}};
-  for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) {
-    full.attention = block->attention_is_no_op() ? full.attention : block->attention;
-    full.ffn = block->ffn_is_no_op() ? full.ffn : block->ffn;
-  }
-  return full;
-}
-
 bool is_empty(const BlockConfig& block) {
   return block.attention_is_no_op() && block.ffn_is_no_op();
 }
@@ -53,11 +43,6 @@ DecoderPieces::DecoderPieces(
 Piece DecoderPieces::build(int64_t stage, const BlockConfig& block) const {
   const int64_t stages = num_layers() + 2;
   const auto args = families_.from_hf_folder(folder_);
-  // The number of layers can change only while all layers are alike.
-  args->set_block_configs(std::vector<BlockConfig>(blocks_.size(), some_full_layer(blocks_)));
-  descriptor::ModelOverrides more;
-  more.num_hidden_layers = stages;
-  args->apply(more);
   std::vector<BlockConfig> blocks(static_cast<size_t>(stages), empty_layer());
   blocks[static_cast<size_t>(stage)] = block;
   args->set_block_configs(std::move(blocks));

@@ -227,11 +227,12 @@ TEST(HeterogeneousConfig, IsRefusedWhereItDoesNotFit) {
   EXPECT_THAT(
       problem([&] { args->check("plan: "); }),
       HasSubstr("plan: block_configs[1].attention.num_key_value_heads: expected a divisor of num_attention_heads (8)"));
-  blocks.pop_back();
-  args->set_block_configs(blocks);
+  std::string fewer = config_json("qwen3", kMixed);
+  const std::string count = "\"num_hidden_layers\": 6";
+  fewer.replace(fewer.find(count), count.size(), "\"num_hidden_layers\": 7");
   EXPECT_THAT(
-      problem([&] { args->check(""); }),
-      HasSubstr("block_configs: expected one per layer (6, num_hidden_layers), found 5"));
+      problem([&] { qwen3_dense_family().from_hf_config(parse_json(fewer, "config.json"))->check("config.json: "); }),
+      HasSubstr("config.json: block_configs: expected one per layer (7, num_hidden_layers), found 6"));
   descriptor::ModelOverrides overrides;
   overrides.intermediate_size = 64;
   EXPECT_THAT(

@@ -2,6 +2,8 @@
 
 #include <fstream>
 
+#include "lehr/base/file.h"
+#include "lehr/base/json.h"
 #include "lehr/nn/head.h"
 #include "test/search/support.h"
 
@@ -16,6 +18,7 @@ using testing::Teacher;
 struct Family {
   std::string type;
   std::vector<LayerShape> layers;
+  bool first_is_dense = false;  // said by mlp_only_layers, as in published folders, instead of block configs
 };
 
 std::ostream& operator<<(std::ostream& out, const Family& family) {
@@ -56,7 +59,17 @@ DivergenceSums reference(const Teacher& teacher, nn::Model& child) {
 
 class SearchScores : public prune::testing::ModelsInFolders, public ::testing::WithParamInterface<Family> {
  protected:
-  SearchScores() { write("teacher", GetParam().type, GetParam().layers); }
+  SearchScores() {
+    write("teacher", GetParam().type, GetParam().layers);
+    if (GetParam().first_is_dense) {
+      Node config = parse_json_file(at("teacher") / "config.json");
+      config.erase("block_configs");
+      Node dense = Node::make_list();
+      dense.push_back(Node(int64_t{0}));
+      config.set("mlp_only_layers", std::move(dense));
+      write_file_atomically(at("teacher") / "config.json", to_json(config));
+    }
+  }
 };
 
 TEST_P(SearchScores, PiecesOneAfterAnotherHaveTheBitsOfTheWholeModel) {
@@ -188,7 +201,8 @@ INSTANTIATE_TEST_SUITE_P(
         Family{"qwen3", model::test::kMixed},
         Family{"qwen3", model::test::kWithHoles},
         Family{"llama", model::test::kMixed},
-        Family{"qwen3_moe", model::test::kMixtures}),
+        Family{"qwen3_moe", model::test::kMixtures},
+        Family{"qwen3_moe", {{4, 32}, {4, 8, 6, 2}, {4, 8, 6, 2}}, true}),
     [](const auto& tested) { return fmt::format("{}_{}", tested.param.type, tested.index); });
 }  // namespace
 
