@@ -64,7 +64,7 @@ def newest_checkpoint(folder):
 def parameters_of(model):
     """Returns the number of parameters that a model folder's files hold."""
     total = 0
-    for path in model.glob("*.safetensors"):
+    for path in model.glob("model*.safetensors"):
         with open(path, "rb") as f:
             header = json.loads(f.read(int.from_bytes(f.read(8), "little")))
         for name, info in header.items():

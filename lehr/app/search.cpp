@@ -58,6 +58,9 @@ train::TrainConfig distillation_run(
   config.lr_scheduler.warmup_steps = wanted.distillation.steps / 10;
   config.lr_scheduler.decay_type = optim::DecayType::cosine;
   config.data.repeat = true;
+  // The child's layers may have different numbers of experts, which router losses do not support.
+  config.training.router_aux_loss_coef = 0;
+  config.training.router_z_loss_coef = 0;
   return config;
 }
 

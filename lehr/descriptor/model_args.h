@@ -123,8 +123,8 @@ class ModelArgs {
   virtual std::vector<BlockConfig> block_configs() const { return {}; }
   /// True if its layers have block configs of their own.
   virtual bool is_heterogeneous() const { return false; }
-  /// Sets the block config of each layer; their number becomes the number of layers. Call check() afterwards. The default
-  /// throws a usage error, for a family whose layers cannot differ.
+  /// Sets the block config of each layer; their number becomes the number of layers. Call check() afterwards. The
+  /// default throws a usage error, for a family whose layers cannot differ.
   virtual void set_block_configs(std::vector<BlockConfig> blocks);
   /// Sizes for account_for; nullopt (the default) for a family without closed-form accounting.
   virtual std::optional<DecoderForm> decoder_form() const { return std::nullopt; }
