@@ -112,6 +112,7 @@ void run_search(
          return newest_checkpoint(to_child);
        }});
   if (options.dry_run) {
+    search.check_budgets();
     std::fputs(search::describe_work(search).c_str(), stdout);
     return;
   }

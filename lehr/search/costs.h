@@ -11,7 +11,16 @@
 namespace lehr::search {
 
 /// The costs that a budget can limit.
-enum class CostKind { parameters, active_parameters, memory, kv_cache, prefill_flops, decode_flops, prefill_seconds };
+enum class CostKind {
+  parameters,
+  active_parameters,
+  memory,
+  kv_cache,
+  prefill_flops,
+  decode_flops,
+  prefill_seconds,
+  decode_seconds
+};
 
 inline constexpr CostKind kCostKinds[] = {
     CostKind::parameters,
@@ -20,8 +29,11 @@ inline constexpr CostKind kCostKinds[] = {
     CostKind::kv_cache,
     CostKind::prefill_flops,
     CostKind::decode_flops,
-    CostKind::prefill_seconds};
+    CostKind::prefill_seconds,
+    CostKind::decode_seconds};
 
+/// True for costs that are measured on this machine, and not counted in closed form.
+bool is_measured(CostKind kind);
 /// Returns the key in [budget]: "parameters", "memory", ...
 const char* name_of(CostKind kind);
 /// Returns the value with its unit: "1.2 M", "340 MiB", "12.5 ms".
@@ -31,6 +43,7 @@ std::string with_unit(CostKind kind, double value);
 struct Cost {
   descriptor::Account account;
   double prefill_seconds = 0;  ///< Of one sequence of Workload::num_tokens tokens; 0 if it was not measured.
+  double decode_seconds = 0;   ///< Of the last token of each of num_sequences sequences; the others are cached.
 
   double of(CostKind kind) const;
   Cost& operator+=(const Cost& other);
@@ -46,11 +59,11 @@ struct CostTable {
 };
 
 /// Returns the closed-form costs. Throws a usage error for a family without them.
-CostTable count_costs(const Library& library, const descriptor::Workload& work);
+CostTable count_costs(const DecoderPieces& pieces, const SearchSpace& space, const descriptor::Workload& work);
 
 /// Adds measured times. A sub-block's time is the slope between N and 2 N layers that have no other sub-block, and so
 /// leaves out what every call costs; of `rounds` measurements of each, the shortest counts, since noise only adds.
-/// Sub-blocks of one shape are measured once. `work.num_tokens` tokens are the input.
+/// Sub-blocks of one shape are measured once.
 void measure_times(
     CostTable& table,
     const Library& library,
@@ -58,8 +71,14 @@ void measure_times(
     int64_t rounds,
     const std::function<void(int64_t done, int64_t all)>& progress);
 
-/// Measures the prefill time of a whole child in the same way.
-double measure_child_seconds(
+/// Times of a part of a model.
+struct PartSeconds {
+  double prefill = 0;
+  double decode = 0;
+};
+
+/// Measures the times of a whole child in the same way.
+PartSeconds measure_child_seconds(
     const Library& library, const Choice& choice, const descriptor::Workload& work, int64_t rounds);
 
 }  // namespace lehr::search

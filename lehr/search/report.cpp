@@ -94,6 +94,11 @@ std::string score_map(const Search& search) {
   return metric::heat_map_svg(map);
 }
 
+std::string words_of(const Limit& limit, double teacher) {
+  const std::string most = with_unit(limit.kind, limit.most.of(teacher));
+  return limit.least ? with_unit(limit.kind, limit.least->of(teacher)) + " to " + most : most;
+}
+
 std::string budget_table(const Search& search, const Cost& child) {
   std::string text = "| | teacher | child | | budget |\n| --- | --- | --- | --- | --- |\n";
   const Cost teacher = teacher_cost(search);
@@ -106,7 +111,7 @@ std::string budget_table(const Search& search, const Cost& child) {
         with_unit(kind, teacher.of(kind)),
         with_unit(kind, child.of(kind)),
         percent(child.of(kind), teacher.of(kind)),
-        limit == limits.end() ? "" : with_unit(kind, limit->at_most(teacher.of(kind))));
+        limit == limits.end() ? "" : words_of(*limit, teacher.of(kind)));
   }
   return text;
 }
@@ -166,6 +171,42 @@ std::string stage_table(const Search& search) {
   return text;
 }
 
+// The times of the child, as predicted and as measured.
+std::string times(const Search& search, const Cost& cost) {
+  const auto& measured = search.results().child_seconds;
+  if (!measured) {
+    return "";
+  }
+  const auto row = [](const std::string& what, CostKind kind, double whole, double sum) {
+    return fmt::format(
+        "| {} | {} | {} | {:+.1f} % |\n", what, with_unit(kind, whole), with_unit(kind, sum), 100 * (sum / whole - 1));
+  };
+  const auto& work = search.workload();
+  return "\n| the child's time | measured as a whole | sum over its sub-blocks | difference |\n| --- | --- | --- | --- "
+         "|\n" +
+         row(fmt::format("prefill of {} tokens", work.num_tokens),
+             CostKind::prefill_seconds,
+             measured->prefill,
+             cost.prefill_seconds) +
+         row(fmt::format("decoding step of {} sequences of {} tokens", work.num_sequences, work.num_tokens),
+             CostKind::decode_seconds,
+             measured->decode,
+             cost.decode_seconds);
+}
+
+std::string solver_words(const Search& search) {
+  const SolverResult& solved = search.results().solved;
+  if (!solved.best) {
+    return "";
+  }
+  return fmt::format(
+      "\nThe integer program of the scores in the teacher: {}, sum of scores {:.4g}, bound {:.4g}, gap {:.2g} %.\n",
+      name_of(solved.status),
+      solved.best->loss,
+      solved.bound,
+      100 * solved.gap);
+}
+
 std::string markdown(const Search& search) {
   const SearchResults& results = search.results();
   const Candidate& best = results.candidates.front();
@@ -180,16 +221,7 @@ std::string markdown(const Search& search) {
       "\n\"Predicted\" is the sum of the scores of the chosen variants, each measured alone in the model of the round "
       "before (at first the teacher). The measured value differs, because replacements affect each other.\n\n![What a "
       "budget costs](pareto.svg)\n";
-  if (results.child_seconds) {
-    const double predicted = best.cost.prefill_seconds;
-    text += fmt::format(
-        "\nThe child's prefill of {} tokens takes {} (measured as a whole); the sum over its sub-blocks is {}, {:+.1f} "
-        "%.\n",
-        search.workload().num_tokens,
-        with_unit(CostKind::prefill_seconds, *results.child_seconds),
-        with_unit(CostKind::prefill_seconds, predicted),
-        100 * (predicted / *results.child_seconds - 1));
-  }
+  text += times(search, best.cost) + solver_words(search);
   for (const ShadowPrice& price : results.prices) {
     text += "\n- " + sentence(price, search.config().budget.limits());
   }
@@ -226,6 +258,17 @@ Node to_node(const Cost& cost) {
   return node;
 }
 
+Node to_node(const SolverResult& solved) {
+  Node node = Node::make_table();
+  node.set("status", Node(std::string(name_of(solved.status))));
+  if (solved.best) {
+    node.set("sum_of_scores", Node(solved.best->loss));
+    node.set("bound", Node(solved.bound));
+    node.set("gap", Node(solved.gap));
+  }
+  return node;
+}
+
 Node variants_node(const Search& search) {
   Node variants = Node::make_list();
   for (const auto& [place, sums] : search.results().scores.of) {
@@ -257,6 +300,11 @@ std::string json(const Search& search) {
     candidates.push_back(std::move(one));
   }
   node.set("candidates", std::move(candidates));
+  node.set("solver", to_node(results.solved));
+  if (results.child_seconds) {
+    node.set("prefill_seconds", Node(results.child_seconds->prefill));
+    node.set("decode_seconds", Node(results.child_seconds->decode));
+  }
   if (results.after_distillation) {
     node.set("distilled", to_node(*results.after_distillation));
   }

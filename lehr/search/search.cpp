@@ -66,11 +66,11 @@ std::string text_of(const SearchSpace& space) {
 std::string sentence(const ShadowPrice& price, const std::vector<Limit>& limits) {
   const CostKind kind = limits.at(price.budget).kind;
   return fmt::format(
-      "{:.0f} % more {} ({}) is worth {:.3g} per token",
+      "{:.0f} % more {} ({}) is worth {} per token",
       100 * price.share,
       name_of(kind),
       with_unit(kind, price.more),
-      price.worth);
+      price.worth > 0 ? fmt::format("{:.3g}", price.worth) : "nothing");
 }
 
 const char* name_of(Stage stage) {
@@ -164,7 +164,11 @@ std::string Search::identity(Stage stage) const {
       local.max_norm);
   if (stage == Stage::stats) {
     text += fmt::format(
-        ", {} tokens, {} rounds, {} threads", workload().num_tokens, config_.workload.rounds, at::get_num_threads());
+        ", {} sequences of {} tokens, {} rounds, {} threads, prefill and decoding",
+        workload().num_sequences,
+        workload().num_tokens,
+        config_.workload.rounds,
+        at::get_num_threads());
   }
   if (stage == Stage::realise || stage == Stage::distil) {
     text += ", " + text_of(results_.candidates.front().solution.choice);
@@ -212,6 +216,7 @@ void Search::set_not_done(Stage stage) {
 }
 
 const SearchResults& Search::run(Stage last) {
+  check_budgets();
   lock_ = std::make_unique<train::RunLock>(output_);
   for (const Stage stage : kStages) {
     stage_begin_ = now();

@@ -71,12 +71,12 @@ struct StageTime {
 struct SearchResults {
   SpaceScores scores;
   std::vector<LocalDistillationResult> local_distillation;
-  std::vector<Candidate> candidates;    ///< The best measured one first.
-  SolverResult solved;                  ///< The program around the teacher.
-  int64_t rounds = 0;                   ///< Rounds of scores around a candidate that improved it.
-  std::vector<Solution> sweep;          ///< Solutions under tighter and looser first budgets, ascending.
-  std::vector<ShadowPrice> prices;      ///< Of each budget.
-  std::optional<double> child_seconds;  ///< Measured prefill of the best candidate.
+  std::vector<Candidate> candidates;         ///< The best measured one first.
+  SolverResult solved;                       ///< The program around the teacher.
+  int64_t rounds = 0;                        ///< Rounds of scores around a candidate that improved it.
+  std::vector<Solution> sweep;               ///< Solutions under tighter and looser first budgets, ascending.
+  std::vector<ShadowPrice> prices;           ///< Of each budget.
+  std::optional<PartSeconds> child_seconds;  ///< Of the best candidate as a whole.
   std::optional<DivergenceSums> before_distillation, after_distillation;
   std::filesystem::path child, distilled;
   std::vector<StageTime> times;
@@ -90,7 +90,11 @@ class Search {
   Search(const Search&) = delete;
   Search& operator=(const Search&) = delete;
 
-  /// Runs the stages up to `last`. A stage whose inputs are those of an earlier run is not run again.
+  /// Throws a usage error for budgets that no child meets, or that the teacher meets already; those of measured times
+  /// are checked when they have been measured.
+  void check_budgets() const;
+  /// Runs the stages up to `last`, after check_budgets. A stage whose inputs are those of an earlier run is not run
+  /// again.
   const SearchResults& run(Stage last);
 
   const DecoderPieces& pieces() const { return pieces_; }

@@ -32,6 +32,7 @@ const Units& units_of(CostKind kind) {
     case CostKind::kv_cache:
       return bytes;
     case CostKind::prefill_seconds:
+    case CostKind::decode_seconds:
       return seconds;
     default:
       return counts;
@@ -48,20 +49,18 @@ std::string trimmed(std::string text) {
   }
   return text.substr(first);
 }
-}  // namespace
-
-Limit parse_limit(const std::string& key, CostKind kind, const std::string& text) {
+Bound parse_bound(const std::string& key, CostKind kind, const std::string& text) {
   char* end = nullptr;
   const std::string number = trimmed(text);
   const double value = std::strtod(number.c_str(), &end);
   const std::string unit = trimmed(end);
   if (end != number.c_str() && std::isfinite(value) && value > 0) {
     if (unit == "%") {
-      return {.kind = kind, .is_share = true, .value = value / 100};
+      return {.is_share = true, .value = value / 100};
     }
     for (const auto& [name, factor] : units_of(kind)) {
       if (unit == name) {
-        return {.kind = kind, .is_share = false, .value = value * factor};
+        return {.is_share = false, .value = value * factor};
       }
     }
   }
@@ -70,10 +69,28 @@ Limit parse_limit(const std::string& key, CostKind kind, const std::string& text
     units += name.empty() ? "" : (units.empty() ? "" : ", ") + name;
   }
   fail(
-      "{}: expected a share of the teacher's such as \"60 %\", or a number with one of the units {}; found '{}'",
+      "{}: expected a share of the teacher's such as \"60 %\", a number with one of the units {}, or a range such as "
+      "\"50 % to 60 %\"; found '{}'",
       key,
       units,
       text);
+}
+}  // namespace
+
+Limit parse_limit(const std::string& key, CostKind kind, const std::string& text) {
+  const std::string to = " to ";
+  const size_t found = text.find(to);
+  if (found == std::string::npos) {
+    return {.kind = kind, .most = parse_bound(key, kind, text)};
+  }
+  const Bound least = parse_bound(key, kind, text.substr(0, found));
+  const Bound most = parse_bound(key, kind, text.substr(found + to.size()));
+  require(
+      most.is_share != least.is_share || least.value <= most.value,
+      "{}: expected the smaller value first, found '{}'",
+      key,
+      text);
+  return {.kind = kind, .most = most, .least = least};
 }
 
 const std::optional<std::string>& BudgetConfig::of(CostKind kind) const {
@@ -91,9 +108,11 @@ const std::optional<std::string>& BudgetConfig::of(CostKind kind) const {
     case CostKind::decode_flops:
       return decode_flops;
     case CostKind::prefill_seconds:
+      return prefill_seconds;
+    case CostKind::decode_seconds:
       break;
   }
-  return prefill_seconds;
+  return decode_seconds;
 }
 
 std::vector<Limit> BudgetConfig::limits() const {
@@ -107,7 +126,10 @@ std::vector<Limit> BudgetConfig::limits() const {
 }
 
 void BudgetConfig::fields(FieldVisitor& v) {
-  v.optional("parameters", parameters, "Most parameters: a share of the teacher's (\"60 %\") or a number (\"300 M\").");
+  v.optional(
+      "parameters",
+      parameters,
+      "Most parameters: a share of the teacher's (\"60 %\"), a number (\"300 M\"), or a range (\"50 % to 60 %\").");
   v.optional("active_parameters", active_parameters, "Most parameters that a token uses.");
   v.optional("memory", memory, "Most memory of weights and KV cache under [workload], such as \"1.5 GiB\".");
   v.optional("kv_cache", kv_cache, "Most memory of the KV cache under [workload].");
@@ -115,6 +137,10 @@ void BudgetConfig::fields(FieldVisitor& v) {
   v.optional("decode_flops", decode_flops, "Most FLOPs of decoding the last of workload.seq_len tokens.");
   v.optional(
       "prefill_seconds", prefill_seconds, "Longest prefill of workload.seq_len tokens, measured on this machine.");
+  v.optional(
+      "decode_seconds",
+      decode_seconds,
+      "Longest decoding step: the last of workload.seq_len tokens of workload.num_sequences sequences, measured.");
 }
 
 void BudgetConfig::check(Problems& problems) const {

@@ -14,22 +14,30 @@
 
 namespace lehr::search {
 
-/// A limit of [budget]: a share of the teacher's cost, or a value in the cost's unit.
-struct Limit {
-  CostKind kind = CostKind::parameters;
+/// A share of the teacher's cost, or a value in the cost's unit.
+struct Bound {
   bool is_share = false;
   double value = 0;
 
-  double at_most(double teacher) const { return is_share ? value * teacher : value; }
+  /// Returns the value in the cost's unit.
+  double of(double teacher) const { return is_share ? value * teacher : value; }
 };
 
-/// Parses "60 %", "1.5 GiB", "300 M", "80 ms" or a plain number. Throws a usage error that begins with `key`.
+/// What a child may cost.
+struct Limit {
+  CostKind kind = CostKind::parameters;
+  Bound most = {};
+  std::optional<Bound> least = {};
+};
+
+/// Parses "60 %", "1.5 GiB", "300 M", "80 ms", a plain number, or a range such as "50 % to 60 %". Throws a usage error
+/// that begins with `key`.
 Limit parse_limit(const std::string& key, CostKind kind, const std::string& text);
 
 /// The section [budget].
 struct BudgetConfig {
   std::optional<std::string> parameters, active_parameters, memory, kv_cache, prefill_flops, decode_flops,
-      prefill_seconds;
+      prefill_seconds, decode_seconds;
   void fields(FieldVisitor& v);
   void check(Problems& problems) const;
   /// The given limits, in the order of kCostKinds.

@@ -21,26 +21,56 @@ namespace fs = std::filesystem;
 
 constexpr const char* kCostsFile = "costs.json";
 
-Node seconds_of(const std::vector<std::vector<Cost>>& costs) {
+Node to_node(const Cost& cost) {
+  Node seconds = Node::make_list();
+  seconds.push_back(Node(cost.prefill_seconds));
+  seconds.push_back(Node(cost.decode_seconds));
+  return seconds;
+}
+
+Node to_node(const std::vector<std::vector<Cost>>& costs) {
   Node layers = Node::make_list();
   for (const auto& layer : costs) {
-    Node seconds = Node::make_list();
+    Node variants = Node::make_list();
     for (const Cost& cost : layer) {
-      seconds.push_back(Node(cost.prefill_seconds));
+      variants.push_back(to_node(cost));
     }
-    layers.push_back(std::move(seconds));
+    layers.push_back(std::move(variants));
   }
   return layers;
+}
+
+void set_seconds(const Node& seconds, Cost& cost) {
+  cost.prefill_seconds = seconds.at(0).as_double();
+  cost.decode_seconds = seconds.at(1).as_double();
 }
 
 void set_seconds(const Node& layers, std::vector<std::vector<Cost>>& costs) {
   for (size_t layer = 0; layer < costs.size(); ++layer) {
     for (size_t i = 0; i < costs[layer].size(); ++i) {
-      costs[layer][i].prefill_seconds = layers.at(layer).at(i).as_double();
+      set_seconds(layers.at(layer).at(i), costs[layer][i]);
     }
   }
 }
 }  // namespace
+
+// With the teacher's scores unknown, all combinations are alike, and any that meets the budgets will do.
+void Search::check_budgets() const {
+  const SearchSpace space = make_space(config_.space, pieces_.blocks(), equal_scores(pieces_.blocks()));
+  const CostTable costs = count_costs(pieces_, space, workload());
+  std::vector<Limit> limits = config_.budget.limits();
+  const bool all_counted = std::erase_if(limits, [](const Limit& limit) { return is_measured(limit.kind); }) == 0;
+  const SpaceScores equal{.base = teacher_choice(space), .of_base = {.tokens = 1}};
+  const SolverProblem problem = problem_of(space, equal, costs, limits, config_.score.objective);
+  if (search::solve(problem, solver_limits()).status == SolverStatus::infeasible) {
+    fail("budget: no combination of variants meets it. {}", explain_infeasible(problem, solver_limits()));
+  }
+  const Assignment teacher = evaluate(problem, std::vector<size_t>(problem.groups.size(), 0));
+  require(
+      !all_counted || !keeps_budgets(problem, teacher.costs),
+      "budget: the teacher meets it already, so there is nothing to make smaller; use less than its {}",
+      limits.empty() ? "" : with_unit(limits.front().kind, costs.of(equal.base).of(limits.front().kind)));
+}
 
 void Search::sort() {
   const auto kinds = needed_scores(config_.space, pieces_.blocks());
@@ -107,11 +137,11 @@ void Search::train_library() {
 }
 
 void Search::measure_costs() {
-  costs_ = count_costs(*library_, workload());
+  costs_ = count_costs(pieces_, *space_, workload());
   if (is_done(Stage::stats)) {
     done_before_ = true;
     const Node known = parse_json_file(path(kCostsFile));
-    costs_->fixed.prefill_seconds = known.at("fixed").as_double();
+    set_seconds(known.at("fixed"), costs_->fixed);
     set_seconds(known.at("attention"), costs_->attention);
     set_seconds(known.at("ffn"), costs_->ffn);
   } else {
@@ -119,18 +149,19 @@ void Search::measure_costs() {
       show("stats, layers", done, all);
     });
     Node known = Node::make_table();
-    known.set("fixed", Node(costs_->fixed.prefill_seconds));
-    known.set("attention", seconds_of(costs_->attention));
-    known.set("ffn", seconds_of(costs_->ffn));
+    known.set("fixed", to_node(costs_->fixed));
+    known.set("attention", to_node(costs_->attention));
+    known.set("ffn", to_node(costs_->ffn));
     write_file_atomically(path(kCostsFile), to_json(known) + "\n");
     set_done(Stage::stats);
   }
   const Cost teacher = costs_->of(teacher_choice(*space_));
   environment_.log.info(
-      "stats      the teacher has {} parameters and takes {} for {} tokens",
+      "stats      the teacher has {} parameters, and takes {} for a prefill of {} tokens and {} for a decoding step",
       human_count(static_cast<double>(teacher.account.num_parameters)),
       with_unit(CostKind::prefill_seconds, teacher.prefill_seconds),
-      workload().num_tokens);
+      workload().num_tokens,
+      with_unit(CostKind::decode_seconds, teacher.decode_seconds));
 }
 
 SpaceScores Search::scores_around(const Choice& base, const std::string& what) {

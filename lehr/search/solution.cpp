@@ -18,6 +18,7 @@ const char* unit_of(CostKind kind) {
     case CostKind::kv_cache:
       return " B";
     case CostKind::prefill_seconds:
+    case CostKind::decode_seconds:
       return " s";
     default:
       return "";
@@ -34,11 +35,15 @@ SolverProblem problem_of(
   SolverProblem problem;
   const Cost teacher = costs.of(teacher_choice(space));
   for (const Limit& limit : limits) {
-    problem.budgets.push_back(
-        {.name = name_of(limit.kind),
-         .unit = unit_of(limit.kind),
-         .fixed = costs.fixed.of(limit.kind),
-         .at_most = limit.at_most(teacher.of(limit.kind))});
+    SolverBudget budget{
+        .name = name_of(limit.kind),
+        .unit = unit_of(limit.kind),
+        .fixed = costs.fixed.of(limit.kind),
+        .at_most = limit.most.of(teacher.of(limit.kind))};
+    if (limit.least) {
+      budget.at_least = limit.least->of(teacher.of(limit.kind));
+    }
+    problem.budgets.push_back(std::move(budget));
   }
   std::map<std::tuple<int64_t, Subblock, size_t>, double> losses;  // that of the base's own variants is 0
   const double own = objective_of(scores.of_base, objective);

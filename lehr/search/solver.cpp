@@ -210,6 +210,18 @@ double now() {
 }
 }  // namespace
 
+const char* name_of(SolverStatus status) {
+  switch (status) {
+    case SolverStatus::optimal:
+      return "optimal";
+    case SolverStatus::gap_left:
+      return "gap left";
+    case SolverStatus::infeasible:
+      break;
+  }
+  return "infeasible";
+}
+
 Assignment evaluate(const SolverProblem& problem, std::vector<size_t> chosen) {
   Assignment assignment{.chosen = std::move(chosen)};
   for (const SolverBudget& budget : problem.budgets) {

@@ -61,6 +61,9 @@ enum class SolverStatus {
   infeasible  ///< Proven.
 };
 
+/// Returns "optimal", "gap left" or "infeasible".
+const char* name_of(SolverStatus status);
+
 struct SolverResult {
   SolverStatus status = SolverStatus::infeasible;
   std::optional<Assignment> best = {};

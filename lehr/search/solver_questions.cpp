@@ -1,6 +1,7 @@
 #include "lehr/search/solver_questions.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -46,25 +47,81 @@ std::vector<Relaxation> relaxations(const SolverProblem& problem, const SolverLi
   return all;
 }
 
+namespace {
+// Rounded up to six digits, so that the printed value is feasible too.
+double rounded_up(double value) {
+  if (value <= 0 || !std::isfinite(value)) {
+    return value;
+  }
+  const double unit = std::pow(10.0, std::floor(std::log10(value)) - 5);
+  return std::ceil(value / unit * (1 - 1e-15)) * unit;
+}
+
+SolverProblem with_all_limits_times(SolverProblem problem, double factor) {
+  for (SolverGroup& group : problem.groups) {
+    for (SolverOption& option : group.options) {
+      option.loss = 0;
+    }
+  }
+  for (SolverBudget& budget : problem.budgets) {
+    if (std::isinf(factor)) {
+      budget.at_most.reset();
+    } else if (budget.at_most) {
+      budget.at_most = *budget.at_most * factor;
+    }
+  }
+  return problem;
+}
+}  // namespace
+
+std::optional<double> joint_relaxation(const SolverProblem& problem, const SolverLimits& limits) {
+  constexpr double kLargest = 1e18;
+  const auto feasible = [&](double factor) {
+    return solve(with_all_limits_times(problem, factor), limits).best.has_value();
+  };
+  if (!feasible(std::numeric_limits<double>::infinity())) {
+    return std::nullopt;
+  }
+  double low = 1, high = 2;
+  while (!feasible(high)) {
+    low = high;
+    high *= 2;
+    if (high > kLargest) {
+      return std::nullopt;
+    }
+  }
+  while (high - low > 0.001 * low) {
+    const double middle = (low + high) / 2;
+    (feasible(middle) ? high : low) = middle;
+  }
+  return high;
+}
+
 std::string explain_infeasible(const SolverProblem& problem, const SolverLimits& limits) {
   std::string text;
   for (const Relaxation& one : relaxations(problem, limits)) {
     const SolverBudget& budget = problem.budgets[one.budget];
     const double limit = budget.at_most.value_or(std::numeric_limits<double>::infinity());
-    text += text.empty() ? "" : " ";
-    if (!one.least) {
-      text += fmt::format("{}: no other value helps alone.", budget.name);
-    } else if (*one.least > limit) {
+    if (one.least && *one.least > limit) {
       text += fmt::format(
-          "{}: at most {:.6g}{} is too little; with the other budgets as they are, {:.6g}{} is the least.",
+          "{}{}: at most {:.6g}{} is too little; with the other budgets as they are, {:.6g}{} is the least.",
+          text.empty() ? "" : " ",
           budget.name,
           limit,
           budget.unit,
-          *one.least,
+          rounded_up(*one.least),
           budget.unit);
     }
   }
-  return text;
+  if (!text.empty()) {
+    return text;
+  }
+  const auto factor = joint_relaxation(problem, limits);
+  return factor
+             ? fmt::format(
+                   "No larger value of one budget alone helps; there is a combination if all are multiplied by {:.6g}.",
+                   rounded_up(*factor))
+             : "No larger values help: lower the least values of the ranges.";
 }
 
 std::vector<ShadowPrice> shadow_prices(

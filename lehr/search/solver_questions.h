@@ -24,8 +24,12 @@ struct Relaxation {
 /// Returns a relaxation for each budget with at_most.
 std::vector<Relaxation> relaxations(const SolverProblem& problem, const SolverLimits& limits);
 
-/// Returns one sentence per budget with at_most: "memory: at most 1.2e+09 B is too little; ..., 1.4e+09 B is the
-/// least".
+/// Returns by how much all at_most together have to be multiplied for a solution to exist, to 0.1 %. Unset if no factor
+/// helps.
+std::optional<double> joint_relaxation(const SolverProblem& problem, const SolverLimits& limits);
+
+/// Returns one sentence per budget with at_most that helps alone: "memory: at most 1.2e+09 B is too little; ...,
+/// 1.4e+09 B is the least". If none does, one on all of them together.
 std::string explain_infeasible(const SolverProblem& problem, const SolverLimits& limits);
 
 /// The change of the least loss if a budget grows.

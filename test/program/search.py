@@ -120,6 +120,9 @@ holds("a library that was half replaced is not used", kept and "trained before" 
 # --- wrong input -------------------------------------------------------------------------------------------------------
 for arguments, message in {
     ("--budget.parameters=1 %",): "budget: no combination of variants meets it. parameters: at most ",
+    ("--budget.parameters=200 %",): "budget: the teacher meets it already",
+    ("--budget.parameters=60 % to 50 %",): "budget.parameters: expected the smaller value first",
+    ("--budget.parameters=1 %", "--dry-run"): "budget: no combination of variants meets it.",
     ("--budget.parameters=much",): "budget.parameters: expected a share of the teacher's",
     ("--space.kv_heads=[3]",): "space.kv_heads: 3",
     ("--stage=cook",): "expected one of \"sort\"",
@@ -130,5 +133,6 @@ for arguments, message in {
 }.items():
     done = call(*search_in(work / "wrong"), *arguments)
     text = done.stdout + done.stderr
+    holds("nothing was trained before that", " library  " not in text)
     holds(f"{' '.join(arguments)} is refused", done.returncode == 2 and message in text or print(text, done.returncode))
 shutil.rmtree(work)

@@ -200,6 +200,40 @@ TEST(Solver, SaysWhichBudgetToRelaxAndToWhat) {
       .budgets = {{.name = "memory", .unit = " B", .at_most = 3}}};
   EXPECT_THAT(explain_infeasible(small, {}), HasSubstr("memory: at most 3 B is too little"));
   EXPECT_THAT(explain_infeasible(small, {}), HasSubstr("4 B is the least"));
+  small.groups[0].options[0].costs = {1234567.4};
+  EXPECT_THAT(explain_infeasible(small, {}), HasSubstr("1.23457e+06 B is the least"));  // rounded up
+  small.groups[0].options[0].costs = {1234561.4};
+  EXPECT_THAT(explain_infeasible(small, {}), HasSubstr("1.23457e+06 B is the least"));
+}
+
+TEST(Solver, TellsTheFactorOfAllBudgetsIfNoSingleOneHelps) {
+  std::mt19937 random(11);
+  for (int64_t draw = 0; draw < 20; ++draw) {
+    auto problem = random_problem(random, 4, 4, 2, 0.5);
+    for (SolverBudget& budget : problem.budgets) {
+      budget.fixed = 0;
+      budget.at_least.reset();
+      budget.at_most = 1e-3;
+    }
+    double wanted = std::numeric_limits<double>::infinity();
+    SolverProblem free = problem;
+    for (SolverBudget& budget : free.budgets) {
+      budget.at_most.reset();
+    }
+    for (const Assignment& assignment : all_feasible(free)) {
+      wanted = std::min(wanted, std::max(assignment.costs[0], assignment.costs[1]) / 1e-3);
+    }
+    const auto factor = joint_relaxation(problem, {});
+    ASSERT_TRUE(factor) << draw;
+    EXPECT_GE(*factor, wanted * (1 - 1e-6)) << draw;
+    EXPECT_LE(*factor, wanted * 1.002) << draw;  // bisected to 0.1 %
+    EXPECT_THAT(explain_infeasible(problem, {}), HasSubstr("if all are multiplied by")) << draw;
+  }
+  SolverProblem never{
+      .groups = {{.name = "g", .options = {{.name = "o", .loss = 0, .costs = {4}}}}},
+      .budgets = {{.name = "memory", .at_least = 5, .at_most = 6}}};
+  EXPECT_FALSE(joint_relaxation(never, {}));
+  EXPECT_THAT(explain_infeasible(never, {}), HasSubstr("lower the least values"));
 }
 
 TEST(Solver, PricesABudgetByTheNextSolution) {

@@ -1,0 +1,288 @@
+// Times of sub-blocks on this machine.
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <map>
+
+#include "lehr/base/value_of.h"
+#include "lehr/search/costs.h"
+
+namespace lehr::search {
+
+namespace {
+using train::Subblock;
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Waits for the device that computes the tensor.
+void wait_for(const at::Tensor& tensor) {
+  tensor.flatten().narrow(0, 0, 1).cpu();
+}
+
+// Measures calls of `run` that do the same work n times and wait for it. Short work is repeated, so that a time is at
+// least 20 ms. Of several measurements the shortest counts, since noise only adds.
+class Timer {
+ public:
+  Timer(const std::function<void(int64_t count)>& run, int64_t count) : run_(run) {
+    constexpr double kShortest = 0.02;
+    run(count);  // warms up
+    repeats_ = std::clamp<int64_t>(static_cast<int64_t>(kShortest / std::max(time(count), 1e-7)), 1, 10'000);
+  }
+
+  // Returns the seconds of run(count).
+  double time(int64_t count) const {
+    const double begin = now();
+    for (int64_t i = 0; i < repeats_; ++i) {
+      run_(count);
+    }
+    return (now() - begin) / static_cast<double>(repeats_);
+  }
+
+ private:
+  const std::function<void(int64_t count)>& run_;
+  int64_t repeats_ = 1;
+};
+
+// Returns the slope between the times of N and 2 N calls, which leaves out what is done once per measurement.
+double seconds_per_call(const std::function<void(int64_t count)>& run, int64_t count, int64_t rounds) {
+  constexpr int64_t kMostRounds = 10;  // of those asked for, while noise makes more work look faster
+  const Timer timer(run, count);
+  double shorter = std::numeric_limits<double>::infinity(), longer = shorter;
+  for (int64_t round = 0; round < rounds || (longer <= shorter && round < kMostRounds * rounds); ++round) {
+    shorter = std::min(shorter, timer.time(count));
+    longer = std::min(longer, timer.time(2 * count));
+  }
+  return longer > shorter ? (longer - shorter) / static_cast<double>(count) : longer / static_cast<double>(2 * count);
+}
+
+// Returns the time of work without parts that repeat.
+double seconds_of(const std::function<void()>& run, int64_t rounds) {
+  const std::function<void(int64_t)> once = [&](int64_t) { run(); };
+  const Timer timer(once, 1);
+  double least = std::numeric_limits<double>::infinity();
+  for (int64_t round = 0; round < rounds; ++round) {
+    least = std::min(least, timer.time(1));
+  }
+  return least;
+}
+
+nn::ModelInputs input_of(const DecoderPieces& pieces, int64_t sequences, int64_t tokens) {
+  nn::ModelInputs inputs;
+  const at::Tensor ids = at::arange(sequences * tokens, at::kLong) * 7919 % pieces.args().vocab_size();
+  inputs.input_ids = ids.view({sequences, tokens}).to(pieces.device());
+  return inputs;
+}
+
+// The inputs of a prefill, and of a decoding step: the last token of each sequence.
+struct TimedInputs {
+  TimedInputs(const DecoderPieces& pieces, const descriptor::Workload& work)
+      : prefill(input_of(pieces, 1, work.num_tokens)),
+        decode(input_of(pieces, work.num_sequences, 1)),
+        cached_tokens(work.num_tokens - 1) {}
+
+  nn::ModelInputs prefill;
+  nn::ModelInputs decode;
+  int64_t cached_tokens;
+};
+
+// Keys or values of `tokens` tokens of each sequence.
+at::Tensor cached_values(
+    const DecoderPieces& pieces, const descriptor::AttentionSubblock& attention, int64_t sequences, int64_t tokens) {
+  const int64_t head_dim = value_of(pieces.args().decoder_form(), "decoder_form").head_dim;
+  return at::full(
+      {sequences, tokens, attention.num_key_value_heads, head_dim},
+      0.02,
+      at::TensorOptions(pieces.device()).dtype(pieces.dtype()));
+}
+
+// A layer with its cache. Each step runs with a copy of the cache, so that its length stays the same.
+class DecodingLayer {
+ public:
+  DecodingLayer(
+      const DecoderPieces& pieces, const descriptor::BlockConfig& block, Piece piece, const TimedInputs& inputs)
+      : piece_(std::move(piece)) {
+    const auto* attention = std::get_if<descriptor::AttentionSubblock>(&block.attention);
+    if (attention == nullptr) {
+      return;
+    }
+    // In two parts, so that the cache has grown and no step reallocates it.
+    for (const int64_t tokens : {inputs.cached_tokens - 1, int64_t{1}}) {
+      if (tokens > 0 && inputs.cached_tokens > 0) {
+        const at::Tensor values = cached_values(pieces, *attention, inputs.decode.input_ids.size(0), tokens);
+        caches_.front().append(values, values);
+      }
+    }
+  }
+
+  at::Tensor step(const TimedInputs& inputs, const at::Tensor& hidden_states) const {
+    nn::KeyValueCaches caches = caches_;
+    nn::ModelInputs own = inputs.decode;
+    own.caches = &caches;
+    return run_piece(piece_, own, hidden_states);
+  }
+
+ private:
+  Piece piece_;
+  nn::KeyValueCaches caches_{1};  // of the piece's only layer
+};
+
+// Copies of a layer, with real numbers as weights: denormal ones would be slow. N and 2 N copies run one after another,
+// so that weights come from memory as they do in a model, and not from the cache of the call before.
+std::vector<Piece> copies_of(
+    const DecoderPieces& pieces, const descriptor::BlockConfig& block, const TimedInputs& inputs) {
+  constexpr int64_t kCopies = 8;
+  constexpr int64_t kCopiesBytes = int64_t{1} << 29;
+  std::vector<Piece> copies{pieces.layer(0, block)};
+  if (!copies.front()) {
+    return {};
+  }
+  int64_t bytes = 1;
+  for (const auto& [name, parameter] : nn::named_parameters(*copies.front())) {
+    bytes += static_cast<int64_t>(parameter->value().nbytes());
+  }
+  if (const auto* attention = std::get_if<descriptor::AttentionSubblock>(&block.attention)) {
+    const at::Tensor values = cached_values(pieces, *attention, 1, 1);
+    // Keys and values, in a cache that has doubled.
+    bytes += 4 * inputs.decode.input_ids.size(0) * inputs.cached_tokens * static_cast<int64_t>(values.nbytes());
+  }
+  const int64_t count = std::clamp<int64_t>(kCopiesBytes / (2 * bytes), 1, kCopies);
+  while (static_cast<int64_t>(copies.size()) < 2 * count) {
+    copies.push_back(pieces.layer(0, block));
+  }
+  for (const Piece& copy : copies) {
+    for (const auto& [name, parameter] : nn::named_parameters(*copy)) {
+      const at::Tensor value = parameter->value();
+      value.normal_(0, 0.02);
+    }
+  }
+  return copies;
+}
+
+// Hidden states of the shape that a layer takes.
+at::Tensor hidden_states_of(const DecoderPieces& pieces, const nn::ModelInputs& inputs) {
+  const int64_t size = value_of(pieces.args().decoder_form(), "decoder_form").hidden_size;
+  const at::Tensor values = at::linspace(-1, 1, inputs.input_ids.numel() * size, at::kFloat);
+  return values.view({inputs.input_ids.size(0), inputs.input_ids.size(1), size})
+      .to(at::TensorOptions(pieces.device()).dtype(pieces.dtype()));
+}
+
+// The times of a layer in a model of such layers.
+PartSeconds seconds_of_layer(
+    const DecoderPieces& pieces, const descriptor::BlockConfig& block, const TimedInputs& inputs, int64_t rounds) {
+  const std::vector<Piece> copies = copies_of(pieces, block, inputs);
+  if (copies.empty()) {
+    return {};
+  }
+  const auto per_layer = [&](const std::function<at::Tensor(size_t copy)>& run) {
+    return seconds_per_call(
+        [&](int64_t layers) {
+          at::Tensor last;
+          for (int64_t i = 0; i < layers; ++i) {
+            last = run(static_cast<size_t>(i));
+          }
+          wait_for(last);
+        },
+        static_cast<int64_t>(copies.size()) / 2,
+        rounds);
+  };
+  std::vector<DecodingLayer> decoding;
+  for (const Piece& copy : copies) {
+    decoding.emplace_back(pieces, block, copy, inputs);
+  }
+  const at::Tensor all = hidden_states_of(pieces, inputs.prefill), last = hidden_states_of(pieces, inputs.decode);
+  return {
+      .prefill = per_layer([&](size_t copy) { return run_piece(copies[copy], inputs.prefill, all); }),
+      .decode = per_layer([&](size_t copy) { return decoding[copy].step(inputs, last); })};
+}
+
+// The last token's logits of each sequence.
+at::Tensor logits_of(const Piece& head, const nn::ModelInputs& inputs, const at::Tensor& hidden_states) {
+  return head->logits(run_piece(head, inputs, hidden_states).narrow(1, -1, 1));
+}
+
+// The time of what every child has: embeddings, final norm and head.
+PartSeconds seconds_of_fixed(const Library& library, const TimedInputs& inputs, int64_t rounds) {
+  const Piece embeddings = library.embeddings(), head = library.head();
+  const auto measure = [&](const nn::ModelInputs& of) {
+    const at::Tensor hidden_states = run_piece(embeddings, of, {});
+    return seconds_of([&] { wait_for(run_piece(embeddings, of, {})); }, rounds) +
+           seconds_of([&] { wait_for(logits_of(head, of, hidden_states)); }, rounds);
+  };
+  return {.prefill = measure(inputs.prefill), .decode = measure(inputs.decode)};
+}
+
+void set(Cost& cost, const PartSeconds& seconds) {
+  cost.prefill_seconds = seconds.prefill;
+  cost.decode_seconds = seconds.decode;
+}
+}  // namespace
+
+void measure_times(
+    CostTable& table,
+    const Library& library,
+    const descriptor::Workload& work,
+    int64_t rounds,
+    const std::function<void(int64_t done, int64_t all)>& progress) {
+  const at::NoGradGuard no_grad;
+  const DecoderPieces& pieces = library.pieces();
+  const TimedInputs inputs(pieces, work);
+  set(table.fixed, seconds_of_fixed(library, inputs, rounds));
+  std::map<std::string, PartSeconds> known;  // by the shape of the layer
+  const auto measure = [&](const descriptor::BlockConfig& block) {
+    const std::string shape = descriptor::describe(block);
+    if (!known.contains(shape)) {
+      known[shape] = seconds_of_layer(pieces, block, inputs, rounds);
+    }
+    return known.at(shape);
+  };
+  const auto all = static_cast<int64_t>(library.space().size());
+  for (int64_t layer = 0; layer < all; ++layer) {
+    const auto index = static_cast<size_t>(layer);
+    const LayerSpace& variants = library.space()[index];
+    for (size_t i = 0; i < variants.attention.size(); ++i) {
+      set(table.attention[index][i],
+          measure({.attention = variants.attention[i].block.attention, .ffn = descriptor::NoOpSubblock{}}));
+    }
+    for (size_t i = 0; i < variants.ffn.size(); ++i) {
+      set(table.ffn[index][i], measure({.attention = descriptor::NoOpSubblock{}, .ffn = variants.ffn[i].block.ffn}));
+    }
+    progress(layer + 1, all);
+  }
+}
+
+PartSeconds measure_child_seconds(
+    const Library& library, const Choice& choice, const descriptor::Workload& work, int64_t rounds) {
+  const at::NoGradGuard no_grad;
+  const TimedInputs inputs(library.pieces(), work);
+  const Piece embeddings = library.embeddings(), head = library.head();
+  const std::vector<descriptor::BlockConfig> blocks = blocks_of(library.space(), choice);
+  std::vector<Piece> layers;
+  std::vector<DecodingLayer> decoding;
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    const auto layer = static_cast<int64_t>(i);
+    const Piece piece = library.layer(layer, choice.of(layer, Subblock::attention), choice.of(layer, Subblock::ffn));
+    if (piece) {
+      layers.push_back(piece);
+      decoding.emplace_back(library.pieces(), blocks[i], piece, inputs);
+    }
+  }
+  const auto prefill = [&] {
+    at::Tensor hidden_states = run_piece(embeddings, inputs.prefill, {});
+    for (const Piece& layer : layers) {
+      hidden_states = run_piece(layer, inputs.prefill, hidden_states);
+    }
+    wait_for(logits_of(head, inputs.prefill, hidden_states));
+  };
+  const auto decode = [&] {
+    at::Tensor hidden_states = run_piece(embeddings, inputs.decode, {});
+    for (const DecodingLayer& layer : decoding) {
+      hidden_states = layer.step(inputs, hidden_states);
+    }
+    wait_for(logits_of(head, inputs.decode, hidden_states));
+  };
+  return {.prefill = seconds_of(prefill, rounds), .decode = seconds_of(decode, rounds)};
+}
+
+}  // namespace lehr::search
