@@ -49,7 +49,10 @@ struct Options {
         subblocks,
         "Write a file per sub-block, in subblocks_safetensors/, with an ordinary index, so that other tools can read "
         "the folder.");
-    v.optional("replace", replace, "JSON file with the sub-blocks to take from other models or to remove.");
+    v.optional(
+        "replace",
+        replace,
+        "JSON file with the sub-blocks to take from other models or to remove; FILE#N: the N-th of its solutions.");
   }
 };
 }  // namespace
@@ -65,8 +68,9 @@ int convert(const std::vector<std::string>& args, const train::TrainSpecs& specs
          "With --replace FILE.json the new model is made of sub-blocks of several models. FILE.json is a list:\n\n"
          "  [{\"layer\": 1, \"attention\": {\"no_op\": true}, \"ffn\": {\"model\": \"narrow\"}},\n"
          "   {\"layer\": 2, \"attention\": {\"model\": \"two_kv_heads\", \"layer\": 5}}]\n\n"
-         "or a solution of puzzletron. Folders are relative to the file. A sub-block keeps its block config, and all\n"
-         "other tensors are those of --model. See docs/descriptors.md.\n\n" +
+         "or a solution of puzzletron; solutions.json#2 is the third one of a list. Folders are relative to the file.\n"
+         "A sub-block keeps its block config, and all other tensors are those of --model. See "
+         "docs/descriptors.md.\n\n" +
          arguments_help(ConfigObject::of(options)))
             .c_str(),
         stdout);

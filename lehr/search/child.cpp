@@ -50,14 +50,18 @@ train::WrittenModel write_child(
     const Choice& choice,
     const std::filesystem::path& teacher,
     const std::filesystem::path& output,
-    const descriptor::ModelFamilies& families) {
+    const descriptor::ModelFamilies& families,
+    ChildLayout layout) {
   train::require_new_folder(output);
   const prune::PrunedModel cut(teacher, pruning_of(library.space(), choice), families);
   const ChildWeights weights(cut, library, choice);
   Node config = parse_json_file(teacher / "config.json");
   train::set_blocks(config, cut.args());
   return train::write_model_folder(
-      {.model = teacher, .output = output, .texts = {{"config.json", to_json(config, true) + "\n"}}},
+      {.model = teacher,
+       .output = output,
+       .subblocks = layout == ChildLayout::subblocks,
+       .texts = {{"config.json", to_json(config, true) + "\n"}}},
       cut.args(),
       state::BoundMap(cut.args().state_map(cut.parent().layout()).inverse(), cut.specs()),
       weights,

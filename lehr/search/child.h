@@ -8,6 +8,9 @@
 
 namespace lehr::search {
 
+/// How the weights are split into files: by size, or one per sub-block (train/subblocks.h).
+enum class ChildLayout { shards, subblocks };
+
 /// Writes the child: weights of the chosen variants, trained or cut from the teacher, and the teacher's everything
 /// else, in the teacher's dtypes; config.json with block configs if layers differ; the tokenizer's files. The folder
 /// appears under its name only when everything is on disk. Throws the errors of train::write_model_folder.
@@ -16,6 +19,7 @@ train::WrittenModel write_child(
     const Choice& choice,
     const std::filesystem::path& teacher,
     const std::filesystem::path& output,
-    const descriptor::ModelFamilies& families);
+    const descriptor::ModelFamilies& families,
+    ChildLayout layout = ChildLayout::shards);
 
 }  // namespace lehr::search

@@ -120,6 +120,7 @@ class Search {
   void realise();
   void distil();
   void write_report();
+  void write_puzzletron() const;
   std::filesystem::path path(const std::string& name) const { return output_ / name; }
   std::string identity(Stage stage) const;
   std::filesystem::path folder_of(Stage stage, const std::string& name) const;

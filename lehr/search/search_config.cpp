@@ -250,6 +250,10 @@ void SearchPaths::fields(FieldVisitor& v) {
   v.optional("teacher", teacher, "Folder of the trained model; not given: the newest checkpoint of the config's run.");
   v.required("config", config, "Config of a training run, for data, sequence length and device.");
   v.optional("output", output, "Folder for everything that the search writes; run again to resume.");
+  v.optional(
+      "puzzletron_files",
+      puzzletron_files,
+      "Also write library, costs and solutions in the files of ModelOpt's puzzletron: a model folder per variant.");
 }
 
 void SearchConfig::fields(FieldVisitor& v) {

@@ -101,6 +101,7 @@ struct SearchPaths {
   std::optional<std::string> teacher;
   std::string config;
   std::string output = "outputs/search";
+  bool puzzletron_files = false;
   void fields(FieldVisitor& v);
 };
 

@@ -10,6 +10,7 @@
 #include "lehr/prune/score_model.h"
 #include "lehr/search/baselines.h"
 #include "lehr/search/child.h"
+#include "lehr/search/puzzletron_files.h"
 #include "lehr/search/report.h"
 #include "lehr/search/search.h"
 #include "lehr/train/model_folder.h"
@@ -303,8 +304,27 @@ void Search::distil() {
       results_.after_distillation->kl / tokens);
 }
 
+void Search::write_puzzletron() const {
+  std::vector<PuzzletronSolution> solutions;
+  for (const Candidate& candidate : results_.candidates) {
+    solutions.push_back(
+        {.choice = candidate.solution.choice,
+         .value = objective_of(candidate.measured, config_.score.objective),
+         .cost = candidate.cost});
+  }
+  const fs::path folder = folder_of(Stage::realise, "puzzletron");
+  if (!fs::exists(folder)) {
+    write_puzzletron_files(
+        *library_, *costs_, workload(), solutions, environment_.teacher, folder, environment_.families);
+  }
+  environment_.log.info("report     {}", (folder / "solutions.json").string());
+}
+
 void Search::write_report() {
   write_search_report(*this, output_);
+  if (config_.search.puzzletron_files) {
+    write_puzzletron();
+  }
   environment_.log.info("report     {}", path("report.md").string());
 }
 

@@ -146,9 +146,53 @@ std::string name_of(Subblock subblock) {
   return subblock == Subblock::attention ? "attention" : "ffn";
 }
 
-std::vector<Replacement> read_replacements(const fs::path& file) {
-  const Node root = parse_json_file(file);
-  const fs::path base = fs::absolute(file).parent_path();
+namespace {
+bool is_solution(const Node& node) {
+  return node.is_table() && node.find("chosen_replacements") != nullptr;
+}
+
+// Splits "FILE#2" into FILE and 2; the number is unset for a file whose own name has the "#".
+std::pair<fs::path, std::optional<size_t>> split_solution(const std::string& file) {
+  const size_t hash = file.rfind('#');
+  if (hash == std::string::npos || fs::exists(file)) {
+    return {file, std::nullopt};
+  }
+  size_t index = 0;
+  const char* end = file.data() + file.size();
+  const auto [stopped, error] = std::from_chars(file.data() + hash + 1, end, index);
+  require(
+      error == std::errc() && stopped == end,
+      "{}: expected the number of a solution after \"#\", such as \"{}#0\"",
+      file,
+      file.substr(0, hash));
+  return {file.substr(0, hash), index};
+}
+
+// The solution that is meant: the file itself, or one in its list.
+const Node& solution_in(const Node& root, std::optional<size_t> index, const std::string& file) {
+  const bool has_many = root.is_list() && !root.items().empty() && is_solution(root.at(0));
+  require(has_many || !index, "{}: the file has no list of solutions, so none has a number; leave out \"#\"", file);
+  if (!has_many) {
+    return root;
+  }
+  require(
+      index || root.size() == 1,
+      "{}: holds {} solutions; select one, from \"{}#0\" to \"{}#{}\"",
+      file,
+      root.size(),
+      file,
+      file,
+      root.size() - 1);
+  require(!index || *index < root.size(), "{}: the file has {} solutions, counted from 0", file, root.size());
+  return root.at(index.value_or(0));
+}
+}  // namespace
+
+std::vector<Replacement> read_replacements(const std::string& file) {
+  const auto [path, index] = split_solution(file);
+  const Node all_solutions = parse_json_file(path);
+  const Node& root = solution_in(all_solutions, index, file);
+  const fs::path base = fs::absolute(path).parent_path();
   const Node& list = root.is_table() ? root.at("chosen_replacements") : root;
   require(
       !list.items().empty(),

@@ -41,8 +41,9 @@ struct Replacement {
 ///   path is that of a file of a sub-block checkpoint, DIR/subblocks_safetensors/block_3_ffn.safetensors, and a no-op
 ///   sub-block has none. The path identifies DIR and a layer: the file need not exist if DIR has another layout;
 ///
-/// or a table (a solution of puzzletron's) whose "chosen_replacements" is such a list. Throws a usage error with file
-/// and key for an empty list, unknown keys, invalid values, and a sub-block that is replaced twice.
-std::vector<Replacement> read_replacements(const std::filesystem::path& file);
+/// or a table (a solution of puzzletron's) whose "chosen_replacements" is such a list, or a list of such tables (its
+/// solutions.json), of which "FILE#2" selects the third. Throws a usage error with file and key for an empty list,
+/// unknown keys, invalid values, a sub-block that is replaced twice, and a file of several solutions without "#".
+std::vector<Replacement> read_replacements(const std::string& file);
 
 }  // namespace lehr::train

@@ -87,6 +87,12 @@ holds("another budget needs no new library", "trained before" in output)
 holds("and has another child", tighter["costs"]["parameters"] <= 0.45 * results["teacher_costs"]["parameters"])
 holds("beside the first one", len(list((work / "search").glob("child-*"))) == 2)
 
+run(*search_in(work / "search"), "--search.puzzletron_files=true")
+run("convert", "--model", max((work / "teacher/checkpoints").glob("step-*")), "--output", work / "converted",
+    "--replace", f"{only(work / 'search', 'puzzletron-*')}/solutions.json#0")
+holds("the child can be made of puzzletron's files, too",
+      hashlib.sha256((work / "converted/model.safetensors").read_bytes()).hexdigest() == wanted[0])
+
 # --- kills -------------------------------------------------------------------------------------------------------------
 draws = random.Random(os.environ.get("LEHR_TEST_SEED", "1"))
 began = time.time()

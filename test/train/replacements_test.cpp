@@ -105,6 +105,23 @@ TEST_F(Replacements, ByTheSameModelChangeNothing) {
       families().from_hf_folder(at("teacher"))->block_configs());
 }
 
+TEST_F(Replacements, AreReadFromTheChosenSolutionOfAList) {
+  const auto solution = [&](int64_t layer) {
+    return fmt::format(R"({{"chosen_replacements": [{{"layer": {}, "attention": {{"no_op": true}}}}]}})", layer);
+  };
+  write_file_atomically(at("solutions.json"), "[" + solution(0) + ", " + solution(2) + "]");
+  const std::string file = at("solutions.json").string();
+  EXPECT_EQ(read_replacements(file + "#0").front().layer, 0);
+  EXPECT_EQ(read_replacements(file + "#1").front().layer, 2);
+  EXPECT_THAT(error_of([&] { read_replacements(file); }), HasSubstr("holds 2 solutions; select one, from"));
+  EXPECT_THAT(error_of([&] { read_replacements(file + "#2"); }), HasSubstr("has 2 solutions, counted from 0"));
+  EXPECT_THAT(error_of([&] { read_replacements(file + "#x"); }), HasSubstr("expected the number of a solution"));
+  write_file_atomically(at("solutions.json"), "[" + solution(1) + "]");
+  EXPECT_EQ(read_replacements(file).front().layer, 1);
+  write_file_atomically(at("one.json"), solution(1));
+  EXPECT_THAT(error_of([&] { read_replacements(at("one.json").string() + "#0"); }), HasSubstr("no list of solutions"));
+}
+
 TEST_F(Replacements, AreReadFromPuzzletronsSolutions) {
   const auto own = read(kSwap);
   const std::string heads = at("heads").string(), narrow = at("narrow").string();
