@@ -45,7 +45,8 @@ def train(arguments):
                 "step_seconds": seconds}
         # The means of the last steps, of which a slow one doubled the time. Packed documents have fewer FLOPs.
         line["tokens_per_second"] = rows * length / seconds / 2
-        line["mfu"] = share / 2 * (5 / 6 if "packed.tokens" in text else 1)
+        if value(text, "measure_peak", "true") == "true":
+            line["mfu"] = share / 2 * (5 / 6 if "packed.tokens" in text else 1)
         if device == "cuda":
             line["device_peak_bytes"] = PEAK_BYTES * (1.1 if broken == "memory" else 1.01) + rows * length * 1e4
         with log.open("a") as file:
