@@ -102,6 +102,10 @@ Recomputed::~Recomputed() {
   --t_recomputed;
 }
 
+bool counts_reports() {
+  return t_meter != nullptr || profiles_operators();
+}
+
 void report_attention(double flops) {
   add_to_profile(flops, 0);
   if (t_meter != nullptr) {

@@ -63,6 +63,7 @@ const std::unordered_map<std::string_view, OperatorKind>& by_name() {
       {"aten::clone", copy},
       {"aten::contiguous", copy},
       {"aten::copy_", copy},
+      {"aten::_foreach_copy_", copy},
       {"aten::cat", copy},
       {"aten::stack", copy},
       {"aten::zeros", copy},

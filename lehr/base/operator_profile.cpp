@@ -101,6 +101,7 @@ struct Seen : at::ObserverContext {
   size_t began = 0;       // a mark
   int64_t bytes = 0;      // of inputs
   bool counts = false;    // its bytes count
+  bool float8 = false;    // a product in float8
   bool picks = false;     // reads only the elements that it returns
   bool composes = false;  // its bytes count only if it calls no other operators
 };
@@ -130,6 +131,10 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   seen->picks = picks_elements(name);
   const bool whole = seen->product || attention || seen->picks;
   profile.of(kind).flops += seen->product ? seen->product->flops() : attention.value_or(0);
+  seen->float8 = seen->product && name == "aten::_scaled_mm";
+  if (seen->float8) {
+    profile.of(kind).float8_flops += seen->product->flops();
+  }
   seen->counts = !inside_whole && !moves_nothing(name);
   seen->composes = !whole;
   for (size_t i = only_writes_first(name) || seen->picks ? 1 : 0; seen->counts && i < inputs.size(); ++i) {
@@ -161,6 +166,7 @@ void end(const at::RecordFunction& function, at::ObserverContext* context) {
     ++totals.calls;
     profile.charges.push_back({.begin = seen->began, .end = now, .to = &totals});
     totals.flops += seen->product->flops();
+    totals.float8_flops += seen->float8 ? seen->product->flops() : 0;
     totals.bytes += bytes;
   }
 }

@@ -52,7 +52,8 @@ struct OperatorTotals {
   int64_t calls = 0;   ///< Calls from operators of other kinds; calls that an operator makes itself are part of it.
   double seconds = 0;  ///< Without the operators of other kinds that they call.
   double flops = 0;    ///< FLOPs of matmuls and attention; those of other operators are not counted.
-  double bytes = 0;    ///< Read and written, each tensor once, whether it comes from memory or a cache.
+  double float8_flops = 0;  ///< The part of these that float8 tensor cores compute.
+  double bytes = 0;         ///< Read and written, each tensor once, whether it comes from memory or a cache.
 };
 
 /// The time of a thread between start() and stop(), summed over all such intervals. Backward of tensors on the CPU runs

@@ -50,7 +50,7 @@ struct AttentionOptions {
 ///
 /// Causal calls in float32 and bfloat16 on the CPU with 16 queries or more run as fused tiles that hold no more than 64
 /// x 64 scores, with all options. Other causal calls with as many queries as keys run sequence by sequence
-/// (attention_varlen.h): on a GPU in FlashAttention, for bfloat16 and float16 without softcap, and with documents or
+/// (attention_varlen.h): on a GPU in ATen's flash or memory-efficient kernels, without softcap, and with documents or
 /// padding only if the mask has sequence_ends. All other calls run in ATen: in scaled_dot_product_attention, or with
 /// sinks or softcap as separate matmuls that hold all scores of the call, (B, Hq, T, S) in float32 or wider.
 at::Tensor attention(

@@ -1,40 +1,23 @@
 // Variable-length attention on a GPU: the calls of ATen's FlashAttention.
 #include <ATen/ops/_flash_attention_backward.h>
 #include <ATen/ops/_flash_attention_forward.h>
-#include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 
-#include "lehr/base/operation_meter.h"
 #include "lehr/ops/attention_meta.h"
+#include "lehr/ops/attention_padding.h"
 #include "lehr/ops/attention_varlen.h"
 
 namespace lehr::ops {
 
 namespace {
-constexpr int64_t kSizeStep = 8;
 constexpr int64_t kMostSize = 256;
 
 // Returns the common head size of q, k and v in the kernels.
 int64_t flash_size(int64_t size, int64_t value_size) {
-  return (std::max(size, value_size) + kSizeStep - 1) / kSizeStep * kSizeStep;
-}
-
-// Pads heads to that size, and copies the tensor if a head is not aligned to 16 bytes.
-at::Tensor with_size(const at::Tensor& x, int64_t size) {
-  if (x.size(2) < size) {
-    return at::constant_pad_nd(x, {0, size - x.size(2)});  // zeros do not change scores, and are cut off the outputs
-  }
-  const bool aligned = x.stride(2) == 1 && x.stride(1) % kSizeStep == 0 && x.stride(0) % kSizeStep == 0 &&
-                       reinterpret_cast<std::uintptr_t>(x.const_data_ptr()) % 16 == 0;
-  return aligned ? x : x.clone(at::MemoryFormat::Contiguous);
-}
-
-at::Tensor cut(const at::Tensor& x, int64_t size) {
-  return x.narrow(2, 0, size).contiguous();
+  return padded_size(std::max(size, value_size));
 }
 
 // FlashAttention's window: the number of keys before and after its own position that are visible to a query.
@@ -47,16 +30,6 @@ struct Window {
   bool causal() const { return !left; }  // a window that ends at the query's own position implies causal order
 };
 
-double flops_of(
-    const at::Tensor& q,
-    const at::Tensor& k,
-    const at::Tensor& v,
-    const Sequences& sequences,
-    const AttentionOptions& options) {
-  const auto rows = [&](const at::Tensor& x) { return x.unflatten(0, {-1, sequences.row_length}); };
-  return causal_attention_flops(rows(q), rows(k), rows(v), options.window);
-}
-
 std::tuple<at::Tensor, at::Tensor> forward(
     const at::Tensor& q,
     const at::Tensor& k,
@@ -66,9 +39,9 @@ std::tuple<at::Tensor, at::Tensor> forward(
   const int64_t size = flash_size(q.size(2), v.size(2));
   const Window window(options);
   const auto found = at::_flash_attention_forward(
-      with_size(q, size),
-      with_size(k, size),
-      with_size(v, size),
+      padded_heads(q, size),
+      padded_heads(k, size),
+      padded_heads(v, size),
       sequences.cumulative_lengths,
       sequences.cumulative_lengths,
       sequences.row_length,
@@ -79,8 +52,8 @@ std::tuple<at::Tensor, at::Tensor> forward(
       options.scale,
       window.left,
       window.right);
-  report_attention(flops_of(q, k, v, sequences, options));
-  return {cut(std::get<0>(found), v.size(2)), std::get<1>(found)};
+  report_sequences(q, v, sequences, options.window, 1);
+  return {cut_heads(std::get<0>(found), v.size(2)), std::get<1>(found)};
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(
@@ -96,11 +69,11 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(
   const Window window(options);
   const auto no_random_state = [&](at::IntArrayRef shape) { return at::empty(shape, q.options().dtype(at::kUInt64)); };
   const auto [dq, dk, dv] = at::_flash_attention_backward(
-      with_size(dout, size),
-      with_size(q, size),
-      with_size(k, size),
-      with_size(v, size),
-      with_size(out, size),
+      padded_heads(dout, size),
+      padded_heads(q, size),
+      padded_heads(k, size),
+      padded_heads(v, size),
+      padded_heads(out, size),
       log_sum.contiguous(),
       sequences.cumulative_lengths,
       sequences.cumulative_lengths,
@@ -113,18 +86,18 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(
       options.scale,
       window.left,
       window.right);
-  report_attention(2 * flops_of(q, k, v, sequences, options));
-  return {cut(dq, q.size(2)), cut(dk, k.size(2)), cut(dv, v.size(2))};
+  report_sequences(q, v, sequences, options.window, 2);
+  return {cut_heads(dq, q.size(2)), cut_heads(dk, k.size(2)), cut_heads(dv, v.size(2))};
 }
 
 std::tuple<at::Tensor, at::Tensor> forward_on_meta(
     const at::Tensor& q,
-    const at::Tensor& k,
+    const at::Tensor& /*k*/,
     const at::Tensor& v,
     const Sequences& sequences,
     const AttentionOptions& options) {
   const auto wide = q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  report_attention(flops_of(q, k, v, sequences, options));
+  report_sequences(q, v, sequences, options.window, 1);
   return {
       at::empty({q.size(0), q.size(1), v.size(2)}, q.options()),
       at::empty({q.size(1), q.size(0)}, q.options().dtype(wide))};
@@ -139,7 +112,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> backward_on_meta(
     const at::Tensor& /*log_sum*/,
     const Sequences& sequences,
     const AttentionOptions& options) {
-  report_attention(2 * flops_of(q, k, v, sequences, options));
+  report_sequences(q, v, sequences, options.window, 2);
   const auto like = [](const at::Tensor& x) { return at::empty(x.sizes(), x.options()); };
   return {like(q), like(k), like(v)};
 }

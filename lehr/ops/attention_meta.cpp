@@ -33,6 +33,26 @@ struct Flash : torch::autograd::Function<Flash> {
     return {at::empty_like(saved[0]), at::empty_like(saved[1]), at::empty_like(saved[2]), {}, {}};
   }
 };
+
+// Returns the pairs of a query and a key that it sees in a sequence.
+double visible_pairs(int64_t length, std::optional<int64_t> window) {
+  const int64_t seen = std::min(window.value_or(length), length);
+  return static_cast<double>(seen * (seen + 1)) / 2 + static_cast<double>((length - seen) * seen);
+}
+
+// Returns the lengths on the host. All layers of a model pass the same tensor, for which the host waits once.
+const at::Tensor& on_host(const at::Tensor& lengths) {
+  if (lengths.is_cpu()) {
+    return lengths;
+  }
+  static thread_local c10::weak_intrusive_ptr<c10::TensorImpl> t_known(at::Tensor().getIntrusivePtr());
+  static thread_local at::Tensor t_copy;
+  if (t_known.expired() || t_known._unsafe_get_target() != lengths.unsafeGetTensorImpl()) {
+    t_copy = lengths.cpu();
+    t_known = c10::weak_intrusive_ptr<c10::TensorImpl>(lengths.getIntrusivePtr());
+  }
+  return t_copy;
+}
 }  // namespace
 
 at::Tensor flash_attention_on_meta(
@@ -54,6 +74,25 @@ double causal_attention_flops(
   const double pairs = static_cast<double>((first + most) * (most - first + 1)) / 2 +
                        static_cast<double>(last - most) * static_cast<double>(seen);
   return 2 * pairs * static_cast<double>(q.size(0) * q.size(2) * (q.size(3) + v.size(3)));
+}
+
+void report_sequences(
+    const at::Tensor& q, const at::Tensor& v, const Sequences& sequences, std::optional<int64_t> window, double times) {
+  if (!counts_reports()) {
+    return;
+  }
+  double pairs = 0;
+  if (sequences.cumulative_lengths.is_meta()) {
+    const auto rows = static_cast<double>(q.size(0) / sequences.row_length);
+    pairs = rows * visible_pairs(sequences.row_length, window);
+  } else {
+    const at::Tensor& lengths = on_host(sequences.cumulative_lengths);
+    const auto* border = lengths.const_data_ptr<int32_t>();
+    for (int64_t i = 0; i + 1 < lengths.numel(); ++i) {
+      pairs += visible_pairs(border[i + 1] - border[i], window);
+    }
+  }
+  report_attention(times * 2 * pairs * static_cast<double>(q.size(1) * (q.size(2) + v.size(2))));
 }
 
 }  // namespace lehr::ops

@@ -1,4 +1,4 @@
-// Memory and FLOPs of flash attention, without its computation.
+// Memory and FLOPs of attention kernels, without their computation.
 #pragma once
 
 #include <optional>
@@ -25,5 +25,11 @@ extern const VariableLengthKernel kFlashOnMeta;
 /// Hkv, Dv): two per pair of query and key and per element. Counts a row as one document.
 double causal_attention_flops(
     const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, std::optional<int64_t> window);
+
+/// Reports `times` the FLOPs of forward for q (N, Hq, D) and v (N, Hkv, Dv): two per element and pair of a query and a
+/// key that it sees in its sequence. Does nothing without a meter or a profile; with one, the host reads the lengths of
+/// a tensor on a device once. On meta, where they are unknown, each row counts as one sequence.
+void report_sequences(
+    const at::Tensor& q, const at::Tensor& v, const Sequences& sequences, std::optional<int64_t> window, double times);
 
 }  // namespace lehr::ops

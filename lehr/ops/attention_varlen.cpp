@@ -120,7 +120,12 @@ const VariableLengthKernel* variable_length_kernel(
     const bool few = q.size(1) < kFewQueries && (q.scalar_type() == at::kFloat || q.scalar_type() == at::kBFloat16);
     return few ? nullptr : &reference::kVariableLength;
   }
-  return q.is_cuda() && flash_takes(q.scalar_type(), q.size(3), v.size(3), options) ? &kFlash : nullptr;
+  if (!q.is_cuda()) {
+    return nullptr;
+  }
+  return flash_takes(q.scalar_type(), q.size(3), v.size(3), options) ? &kFlash
+         : efficient_takes(q.scalar_type(), options)                 ? &kEfficient
+                                                                     : nullptr;
 }
 
 at::Tensor variable_length_attention(

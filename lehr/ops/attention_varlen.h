@@ -1,8 +1,8 @@
 // Variable-length attention: tokens attend within their sequence, and the sequences are stored one after the other.
 // Packed documents, padded rows and windows need no (T, T) mask.
 //
-// One autograd function serves several kernels: ATen's FlashAttention on a GPU, and plain ATen sequence by sequence on
-// the CPU.
+// One autograd function serves several kernels: ATen's FlashAttention and memory-efficient attention on a GPU, and
+// plain ATen sequence by sequence on the CPU.
 #pragma once
 
 #include <tuple>
@@ -14,8 +14,9 @@ namespace lehr::ops {
 
 /// The division of N tokens into sequences.
 struct Sequences {
-  at::Tensor
-      cumulative_lengths;  ///< (M + 1) int32 from 0 to N on the tokens' device; a repeated number is an empty sequence.
+  /// (M + 1) int32 from 0 to N on the tokens' device; a repeated number is an empty sequence. All rows have the same
+  /// number of sequences.
+  at::Tensor cumulative_lengths;
   /// The length of a row, more than 1, which divides N. It bounds the length of a sequence; a tighter bound would have
   /// to be read from the device.
   int64_t row_length = 0;
@@ -59,6 +60,12 @@ extern const VariableLengthKernel kFlash;
 /// True if FlashAttention supports the call: float16 or bfloat16, heads of at most 256 elements, no softcap.
 /// FlashAttention also needs a GPU of compute capability 8.0 or more, and throws on others.
 bool flash_takes(at::ScalarType type, int64_t size, int64_t value_size, const AttentionOptions& options);
+
+/// at::_efficient_attention_forward and _backward, for calls that efficient_takes accepts. Keys and values are repeated
+/// for each query head. Backward holds 16 times the queries of a row in float32, or those of 16 rows.
+extern const VariableLengthKernel kEfficient;
+/// True if memory-efficient attention supports the call: float32, float16 or bfloat16, no softcap.
+bool efficient_takes(at::ScalarType type, const AttentionOptions& options);
 
 /// Returns the kernel for calls like this, on meta one that only allocates; null if there is none.
 const VariableLengthKernel* variable_length_kernel(

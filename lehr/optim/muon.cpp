@@ -1,9 +1,15 @@
 #include "lehr/optim/muon.h"
 
+#include <ATen/ops/_foreach_add.h>
+#include <ATen/ops/_foreach_copy.h>
+#include <ATen/ops/_foreach_div.h>
+#include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/_foreach_sub.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/split_with_sizes.h>
+#include <ATen/ops/where.h>
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
@@ -78,6 +84,7 @@ class Muon::Matrices final : public PerParameterOptimizer {
         config.muon_exclude);
   }
 
+  bool takes_found_inf() const override { return true; }
   bool has(const std::string& name) const { return names_.contains(name); }
 
  private:
@@ -95,17 +102,29 @@ class Muon::Matrices final : public PerParameterOptimizer {
   void update(const GroupSettings& group, const std::vector<Item>& items, const StepOptions& options) override {
     const double lr = group.lr * options.lr_factor;
     for (const std::vector<const Item*>& together : stacks(items)) {
-      std::vector<at::Tensor> steps;
-      for (const Item* item : together) {
-        steps.push_back(next_direction(*item, options));
-      }
+      std::vector<at::Tensor> steps = next_directions(together, options);
       orthogonalize_all(steps);
+      std::vector<at::Tensor> values, wide;
       for (size_t i = 0; i < together.size(); ++i) {
-        const at::Tensor& value = together[i]->value;
-        const at::Tensor& step = steps[i];
-        const at::Tensor decayed = value.to(step.scalar_type()).mul(1 - lr * group.weight_decay);
-        value.copy_(decayed.sub_(step, lr * scale_of(scale_, step)));
+        values.push_back(together[i]->value);
+        wide.push_back(values[i].to(steps[i].scalar_type()));
       }
+      wide = at::_foreach_mul(wide, 1 - lr * group.weight_decay);
+      at::_foreach_sub_(wide, steps, lr * scale_of(scale_, steps.front()));
+      write(values, wide, options);
+    }
+  }
+
+  /// Copies `news` to `tensors`, except if found_inf is 1.
+  static void write(
+      const std::vector<at::Tensor>& tensors, const std::vector<at::Tensor>& news, const StepOptions& options) {
+    if (!options.found_inf.defined()) {
+      at::_foreach_copy_(tensors, news);
+      return;
+    }
+    const at::Tensor left_out = options.found_inf.detach().reshape({}).to(tensors.front().device()).ne(0);
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      tensors[i].copy_(at::where(left_out, tensors[i].to(news[i].scalar_type()), news[i]));
     }
   }
 
@@ -127,17 +146,26 @@ class Muon::Matrices final : public PerParameterOptimizer {
     }
   }
 
-  /// Adds the gradient to the momentum, and returns the direction to orthogonalize.
-  at::Tensor next_direction(const Item& item, const StepOptions& options) const {
-    const auto wide = wide_type(item.value);
-    at::Tensor grad = item.grad.to(wide);
-    if (options.grad_divisor.defined()) {
-      grad = grad / options.grad_divisor.to(grad.device(), wide).reshape({});
+  /// Adds the gradients to the momenta, and returns the directions to orthogonalize.
+  std::vector<at::Tensor> next_directions(const std::vector<const Item*>& items, const StepOptions& options) const {
+    const auto wide = wide_type(items.front()->value);
+    std::vector<at::Tensor> grads, states, momenta;
+    for (const Item* item : items) {
+      grads.push_back(item->grad.to(wide));
+      states.push_back(item->state[0]);
+      momenta.push_back(states.back().to(wide));
     }
-    const at::Tensor momentum = item.state[0].to(wide) * momentum_ + grad * (1 - momentum_);
-    const at::Tensor direction = nesterov_ ? momentum * momentum_ + grad * (1 - momentum_) : momentum;
-    item.state[0].copy_(momentum);
-    return direction;
+    if (options.grad_divisor.defined()) {
+      grads = at::_foreach_div(grads, options.grad_divisor.to(grads.front().device(), wide).reshape({}));
+    }
+    grads = at::_foreach_mul(grads, 1 - momentum_);
+    momenta = at::_foreach_add(at::_foreach_mul(momenta, momentum_), grads);
+    write(states, momenta, options);
+    if (nesterov_) {
+      at::_foreach_mul_(momenta, momentum_);
+      at::_foreach_add_(momenta, grads);
+    }
+    return momenta;
   }
 
   /// Groups items whose matrices have one shape, to iterate as one batch on a GPU, which one small matmul does not

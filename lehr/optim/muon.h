@@ -28,6 +28,7 @@ class Muon final : public Optimizer {
   void allocate(const std::vector<NamedParameter>& parameters) override;
   /// A shard must consist of whole matrices: experts may be sharded, rows and columns may not.
   void step(const std::vector<NamedParameter>& parameters, const StepOptions& options = {}) override;
+  bool takes_found_inf() const override { return true; }
   std::vector<std::pair<std::string, at::Tensor>> state() const override;
 
  private:

@@ -58,6 +58,7 @@ std::string driver_version() {
 struct DataSheet {
   std::string_view name;  // part of the driver's name for it
   double bfloat16;
+  double float8;  // 0: none
   double float32;
   double float64;
   double bytes;
@@ -65,16 +66,16 @@ struct DataSheet {
 
 // The first match counts, so the longer names of a card precede the shorter ones. " H200" does not match a GH200.
 constexpr std::array<DataSheet, 10> kDataSheets{{
-    {"A100 80GB PCIe", 312, 19.5, 19.5, 1.935},
-    {"A100-SXM4-80GB", 312, 19.5, 19.5, 2.039},
-    {"A100", 312, 19.5, 19.5, 1.555},  // with 40 GB
-    {"H100 PCIe", 756, 51, 51, 2.0},
-    {"H100 NVL", 835, 60, 60, 3.9},
-    {"H100 80GB HBM3", 989, 67, 67, 3.35},  // SXM
-    {"H100 SXM", 989, 67, 67, 3.35},
-    {"H200 NVL", 835, 60, 60, 4.8},
-    {" H200", 989, 67, 67, 4.8},
-    {" B200", 2250, 75, 37, 7.7},
+    {"A100 80GB PCIe", 312, 0, 19.5, 19.5, 1.935},
+    {"A100-SXM4-80GB", 312, 0, 19.5, 19.5, 2.039},
+    {"A100", 312, 0, 19.5, 19.5, 1.555},  // with 40 GB
+    {"H100 PCIe", 756, 1513, 51, 51, 2.0},
+    {"H100 NVL", 835, 1671, 60, 60, 3.9},
+    {"H100 80GB HBM3", 989, 1979, 67, 67, 3.35},  // SXM
+    {"H100 SXM", 989, 1979, 67, 67, 3.35},
+    {"H200 NVL", 835, 1671, 60, 60, 4.8},
+    {" H200", 989, 1979, 67, 67, 4.8},
+    {" B200", 2250, 4500, 75, 37, 7.7},
 }};
 }  // namespace
 
@@ -154,7 +155,7 @@ MachineLimits card_limits(const GpuCard& card, at::ScalarType dtype) {
   const double flops = dtype == at::kBFloat16 || dtype == at::kHalf ? sheet->bfloat16
                        : dtype == at::kDouble                       ? sheet->float64
                                                                     : sheet->float32;
-  return {.flops = kTera * flops, .bytes_per_second = kTera * sheet->bytes};
+  return {.flops = kTera * flops, .float8_flops = kTera * sheet->float8, .bytes_per_second = kTera * sheet->bytes};
 }
 
 namespace {

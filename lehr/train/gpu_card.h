@@ -33,9 +33,10 @@ std::optional<GpuCard> find_card(at::Device device);
 /// capability 8.0 (A100) or more.
 std::string why_unsupported(const GpuCard& card);
 
-/// Returns the peak of matmuls in this dtype without sparsity, and the memory bandwidth, from the data sheets of A100,
-/// H100 (SXM, PCIe, NVL), H200 (SXM, NVL) and B200. For other cards `flops` is 0, because it is unknown, and the
-/// bandwidth is computed from clock and bus, or 0. float32 means float32, not TF32, which Lehr does not use.
+/// Returns the peaks of matmuls in this dtype and in float8 without sparsity, and the memory bandwidth, from the data
+/// sheets of A100, H100 (SXM, PCIe, NVL), H200 (SXM, NVL) and B200. For other cards `flops` is 0, because it is
+/// unknown, and the bandwidth is computed from clock and bus, or 0. float32 means float32, not TF32, which Lehr does
+/// not use.
 MachineLimits card_limits(const GpuCard& card, at::ScalarType dtype);
 
 /// The limits that a profile is compared with.

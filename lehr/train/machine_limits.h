@@ -8,6 +8,7 @@ namespace lehr::train {
 /// The limits against which a profile compares its figures.
 struct MachineLimits {
   double flops = 0;             ///< Peak FLOP/s in one dtype.
+  double float8_flops = 0;      ///< Peak FLOP/s in float8; 0: unknown, or no other than `flops`.
   double bytes_per_second = 0;  ///< Reads and writes together, in memory larger than any cache.
 };
 

@@ -36,10 +36,16 @@ std::string rate(double amount, double seconds) {
 std::string percent(double share) {
   return share > 0 ? fmt::format("{:.0f} %", 100 * share) : "-";
 }
+
+// Returns the time of all FLOPs at the peaks of their dtypes.
+double least_compute_seconds(const OperatorTotals& totals, const MachineLimits& limits) {
+  const double float8_peak = limits.float8_flops > 0 ? limits.float8_flops : limits.flops;
+  return limits.flops > 0 ? (totals.flops - totals.float8_flops) / limits.flops + totals.float8_flops / float8_peak : 0;
+}
 }  // namespace
 
 double share_of_limit(const OperatorTotals& totals, const MachineLimits& limits) {
-  const double compute = limits.flops > 0 ? totals.flops / limits.flops : 0;
+  const double compute = least_compute_seconds(totals, limits);
   const double memory = limits.bytes_per_second > 0 ? totals.bytes / limits.bytes_per_second : 0;
   return totals.seconds > 0 ? std::max(compute, memory) / totals.seconds : 0;
 }
@@ -52,14 +58,14 @@ const char* limit_of(OperatorKind kind, const OperatorTotals& totals, const Mach
   if (share_of_limit(totals, limits) < kExplains) {
     return "overhead";
   }
-  return totals.flops / limits.flops > totals.bytes / limits.bytes_per_second ? "compute" : "memory";
+  return least_compute_seconds(totals, limits) > totals.bytes / limits.bytes_per_second ? "compute" : "memory";
 }
 
 std::string to_text(const OperatorReport& report) {
   const auto steps = static_cast<double>(report.steps);
   std::string text = fmt::format(
       "steps {} to {}: {:.1f} ms each, {} threads{}\n"
-      "at best {} computes {:.1f} GFLOP/s in {} matmuls and moves {:.1f} GB/s\n\n",
+      "at best {} computes {:.1f} GFLOP/s in {} matmuls{} and moves {:.1f} GB/s\n\n",
       report.first_step,
       report.first_step + report.steps - 1,
       1e3 * report.seconds / steps,
@@ -70,6 +76,7 @@ std::string to_text(const OperatorReport& report) {
                              : "this machine",
       report.limits.flops / 1e9,
       report.dtype,
+      report.limits.float8_flops > 0 ? fmt::format(" and {:.1f} in float8", report.limits.float8_flops / 1e9) : "",
       report.limits.bytes_per_second / 1e9);
   constexpr auto kLine = "{:<22}{:>10}{:>9}{:>8}{:>10}{:>8}{:>10}  {}\n";
   text += fmt::format(kLine, "kind", "ms/step", "share", "calls", "GFLOP/s", "GB/s", "of limit", "limited by");
@@ -105,7 +112,7 @@ std::string to_text(const OperatorReport& report) {
         1e3 * totals.seconds / steps,
         static_cast<double>(totals.calls) / steps,
         rate(totals.flops, totals.seconds),
-        percent(totals.flops / totals.seconds / report.limits.flops));
+        percent(least_compute_seconds(totals, report.limits) / totals.seconds));
   }
   if (products.size() > kMostProducts) {
     text += fmt::format("... and {} more sizes\n", products.size() - kMostProducts);
@@ -119,6 +126,7 @@ Node to_node(const OperatorReport& report) {
     node.set("seconds", Node(totals.seconds / steps));
     node.set("calls", Node(static_cast<double>(totals.calls) / steps));
     node.set("flops", Node(totals.flops / steps));
+    node.set("float8_flops", Node(totals.float8_flops / steps));
     node.set("bytes", Node(totals.bytes / steps));
   };
   Node kinds = Node::make_list();
@@ -149,6 +157,7 @@ Node to_node(const OperatorReport& report) {
   node.set("dtype", Node(report.dtype));
   node.set("limits_of", Node(report.source.empty() ? "this machine" : report.source));
   node.set("peak_flops_per_second", Node(report.limits.flops));
+  node.set("peak_float8_flops_per_second", Node(report.limits.float8_flops));
   node.set("peak_bytes_per_second", Node(report.limits.bytes_per_second));
   node.set("kinds", kinds);
   node.set("products", products);

@@ -1,8 +1,17 @@
 #include "lehr/train/precision.h"
 
+#include <ATen/ops/_foreach_copy.h>
+#include <ATen/ops/empty_like.h>
+
+#include <vector>
+
 #include "lehr/train/config.h"
 
 namespace lehr::train {
+
+namespace {
+constexpr int64_t kCopiedTogether = 32 << 20;  // elements of gradients whose two forms exist at the same time
+}  // namespace
 
 at::ScalarType parameter_type(const TrainingConfig& config) {
   switch (config.dtype) {
@@ -58,15 +67,30 @@ void MixedPrecision::clear_gradients() {
 
 void MixedPrecision::refresh() {
   at::NoGradGuard no_grad;
+  std::vector<at::Tensor> to, from;
   for (auto& [parameter, compute] : copies_) {
-    compute.copy_(parameter->value());
+    to.push_back(compute);
+    from.push_back(parameter->value());
+  }
+  if (!to.empty()) {
+    at::_foreach_copy_(to, from);
   }
 }
 
 void MixedPrecision::collect_gradients() {
   at::NoGradGuard no_grad;
+  std::vector<at::Tensor> to, from;
+  int64_t elements = 0;
+  const auto copy = [&] {
+    if (!to.empty()) {
+      at::_foreach_copy_(to, from);
+    }
+    to.clear();
+    from.clear();
+    elements = 0;
+  };
   for (auto& [parameter, compute] : copies_) {
-    at::Tensor gradient = compute.grad();
+    const at::Tensor gradient = compute.grad();
     if (!gradient.defined()) {
       continue;
     }
@@ -74,10 +98,17 @@ void MixedPrecision::collect_gradients() {
     if (value.grad().defined()) {
       value.mutable_grad().add_(gradient);
     } else {
-      value.mutable_grad() = gradient.to(value.scalar_type());
+      value.mutable_grad() = at::empty_like(gradient, gradient.options().dtype(value.scalar_type()));
+      to.push_back(value.mutable_grad());
+      from.push_back(gradient);
+      elements += gradient.numel();
     }
     compute.mutable_grad().reset();
+    if (elements >= kCopiedTogether) {
+      copy();
+    }
   }
+  copy();
 }
 
 }  // namespace lehr::train

@@ -25,8 +25,8 @@ def markdown(check, verdicts):
     if check.rows:
         lines += ["", "## Training", "",
                   "Sequences of 4096 tokens, selective activation checkpointing (op 2), AdamW, one GPU. MFU is relative to the data "
-                  "sheet's peak without sparsity, and counts the FLOPs of causal attention in sequences of one document; packed "
-                  "documents need fewer, so the same MFU means less work.", "",
+                  "sheet's peak without sparsity, and counts the FLOPs of causal attention within documents, of which packed "
+                  "ones need fewer.", "",
                   "| model | rows | tokens/s | MFU % | goal | peak GB | lehr plan GB | first step s | |",
                   "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
         for row in check.rows:

@@ -106,6 +106,11 @@ class Metrics:
         tokens = self.steps[-1]["num_tokens"] - self.steps[-2]["num_tokens"]
         return tokens / statistics.median(line["step_seconds"] for line in half)
 
+    def mfu(self):
+        """Returns the run's MFU in percent at the speed of that step, or 0. The run counts the FLOPs of its documents."""
+        last = self.steps[-1]  # both are means of the last 20 steps, perhaps with the first one
+        return 100 * last.get("mfu", 0) * self.tokens_per_second() / last["tokens_per_second"]
+
     def peak_bytes(self, device):
         return self.steps[-1].get("device_peak_bytes") if device == "cuda" else None
 
@@ -146,8 +151,9 @@ def small_run(name, folder, device, steps, moe=False, **changes):
 
 
 def large_run(name, folder, device, steps, model, tokens_file, seq_len, rows, **changes):
-    """Returns the config of a published size on synthetic tokens, in bfloat16."""
+    """Returns the config of a published size on synthetic tokens, in bfloat16. Its runs log their MFU."""
     return merged(merged(base(name, folder, device, steps), {
+        "metrics": {"measure_peak": True},
         "model": model,
         "tokenizer": {"path": "byte"},
         "data": {"datasets": [{"path": str(tokens_file), "kind": "tokens"}]},

@@ -100,10 +100,6 @@ def plan_of(check, size):
     return json.loads(file.read_text())
 
 
-def mfu(check, plan, tokens_per_second):
-    return 100 * plan["causal_flops_per_token"] * tokens_per_second / check.gpu.peak if check.gpu and check.gpu.peak else 0
-
-
 def sizes(check, runner):
     """Tokens per second, MFU and memory of each size, with and without packed documents."""
     for size in SIZES:
@@ -113,7 +109,7 @@ def sizes(check, runner):
                 label = label_of(size, rows_of.split()[0])
                 ran = train(check, label, config_of(check, size, rows_of, label), 90)
                 speed, first = ran.tokens_per_second(), ran.steps[0]["step_seconds"]
-                share = mfu(check, plan, speed) if plan else 0
+                share = ran.mfu()
                 peak = ran.peak_bytes(check.device)
                 check.rows.append({
                     "size": size.label, "rows": rows_of, "tokens_per_second": speed, "mfu": share, "peak_bytes": peak,

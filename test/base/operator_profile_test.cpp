@@ -48,6 +48,18 @@ TEST(OperatorProfile, CountsTwoFlopsPerTermOfAMatmul) {
   EXPECT_EQ(sizes.begin()->second.flops, products.flops);
 }
 
+TEST(OperatorProfile, CountsMatmulsInFloat8ByThemselves) {
+  const at::Tensor a = at::ones({16, 32}).to(at::kFloat8_e4m3fn), b = at::ones({16, 32}).to(at::kFloat8_e4m3fn).t();
+  const at::Tensor scale = at::ones({}), wide = at::ones({16, 32});
+  Profiled profiled;
+  at::_scaled_mm(a, b, scale, scale, {}, {}, at::kBFloat16);
+  at::mm(wide, wide.t());
+  constexpr double kOne = 2.0 * 16 * 32 * 16;
+  EXPECT_EQ(profiled(OperatorKind::matmul).flops, 3 * kOne) << "on the CPU, a float8 matmul calls one in float32";
+  EXPECT_EQ(profiled(OperatorKind::matmul).float8_flops, kOne);
+  EXPECT_EQ(profiled.profile.products().begin()->second.float8_flops, kOne) << "all have one size";
+}
+
 TEST(OperatorProfile, CountsMatmulsOfBackwardAndOfComposedOperators) {
   const at::Tensor a = at::ones({3, 5}).requires_grad_(), b = at::ones({7, 5}).requires_grad_();
   Profiled profiled;

@@ -253,6 +253,46 @@ TEST(Muon, RefusesParametersAndShardsThatAreNotWholeMatrices) {
   EXPECT_THAT(error_of([&] { muon.step({{"other", half, half}}); }), HasSubstr("other: the optimizer was not built"));
 }
 
+// With and without batches of matrices, as on a GPU.
+TEST(Muon, FoundInfOnTheDeviceSkipsTheStep) {
+  const std::vector<ParameterInfo> infos{
+      {.name = "a", .shape = {4, 6}}, {.name = "b", .shape = {4, 6}}, {.name = "norm", .shape = {6}}};
+  for (const bool batched : {false, true}) {
+    for (const auto dtype : {at::kFloat, at::kBFloat16, at::kDouble}) {
+      std::optional<ops::cuda::TableScope> gpu;
+      if (batched) {
+        gpu.emplace(ops::test::host_table(), at::kCPU);
+      }
+      at::manual_seed(4);
+      Muon muon(muon_config(MuonScale::original), infos);
+      ASSERT_TRUE(muon.takes_found_inf());
+      std::vector<NamedParameter> parameters;
+      for (const auto& info : infos) {
+        parameters.push_back({.name = info.name, .value = at::randn(info.shape, dtype)});
+      }
+      const auto step = [&](bool bad) {
+        for (NamedParameter& parameter : parameters) {
+          parameter.grad = bad ? at::full_like(parameter.value, std::nan("")) : at::randn_like(parameter.value);
+        }
+        muon.step(parameters, {.grad_divisor = at::full({}, 2.0), .found_inf = at::full({}, bad ? 1.0F : 0.0F)});
+        std::vector<at::Tensor> now;
+        for (const NamedParameter& parameter : parameters) {
+          now.push_back(parameter.value.clone());
+        }
+        for (const auto& [name, tensor] : muon.state()) {
+          now.push_back(tensor.clone());
+        }
+        return now;
+      };
+      const auto before = step(false), left_out = step(true), after = step(false);
+      for (size_t i = 0; i < before.size(); ++i) {
+        EXPECT_TRUE(at::equal(left_out[i], before[i])) << i << " " << dtype;
+        EXPECT_FALSE(at::equal(after[i], before[i])) << i << " " << dtype;
+      }
+    }
+  }
+}
+
 // As on a GPU, where matrices of one shape are batched.
 TEST(Muon, BatchedStepsEqualTheStepsOfEachMatrix) {
   const std::vector<std::vector<int64_t>> shapes = {{4, 6}, {6, 4}, {4, 6}, {3, 4, 6}, {6, 4}, {4, 6}, {5, 5}};

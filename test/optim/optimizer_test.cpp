@@ -6,6 +6,7 @@
 #include <cmath>
 #include <set>
 
+#include "lehr/optim/per_parameter.h"
 #include "test/optim/support.h"
 
 namespace lehr::optim {
@@ -77,10 +78,19 @@ TEST(BuildOptimizer, FoundInfOnTheDeviceSkipsTheStep) {
       }
     }
   }
-  const auto muon = build_optimizer({.name = OptimizerKind::muon}, kContext);
-  EXPECT_FALSE(muon->takes_found_inf());
+}
+
+// An optimizer that says nothing about found_inf.
+struct Plain final : PerParameterOptimizer {
+  Plain() : PerParameterOptimizer({}, {"w"}, {}) {}
+  void update(const GroupSettings&, const std::vector<Item>&, const StepOptions&) override {}
+};
+
+TEST(BuildOptimizer, FoundInfIsRefusedByAnOptimizerThatCannotSkipAStep) {
+  Plain plain;
+  EXPECT_FALSE(plain.takes_found_inf());
   EXPECT_THAT(
-      error_of([&] { muon->step({}, {.found_inf = at::zeros({})}); }), HasSubstr("cannot skip a step by itself"));
+      error_of([&] { plain.step({}, {.found_inf = at::zeros({})}); }), HasSubstr("cannot skip a step by itself"));
 }
 
 // Bias corrections and saved state depend on the steps that were taken. One of the two parameters gets its first

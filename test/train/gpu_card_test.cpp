@@ -33,6 +33,13 @@ TEST(CardLimits, KnowsThePeakOfEachDtype) {
   EXPECT_DOUBLE_EQ(limits("NVIDIA B200", at::kDouble).flops, 37e12);
 }
 
+TEST(CardLimits, KnowsThePeakOfFloat8) {
+  EXPECT_EQ(limits("NVIDIA A100-SXM4-80GB").float8_flops, 0);
+  EXPECT_DOUBLE_EQ(limits("NVIDIA H100 80GB HBM3").float8_flops, 1979e12);
+  EXPECT_DOUBLE_EQ(limits("NVIDIA H200 NVL").float8_flops, 1671e12);
+  EXPECT_DOUBLE_EQ(limits("NVIDIA B200").float8_flops, 4500e12);
+}
+
 TEST(CardLimits, UsesTheDriversBandwidthForUnknownCardsAndNoPeak) {
   const GpuCard card{.name = "NVIDIA GH200 480GB", .memory_clock_khz = 2'619'000, .memory_bus_bits = 6144};
   EXPECT_EQ(card_limits(card, at::kBFloat16).flops, 0);

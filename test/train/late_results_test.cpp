@@ -47,7 +47,7 @@ TEST(DeferredReadBack, EqualsImmediateReadBack) {
   const std::vector<Overrides> runs = {
       {{"training.mixed_precision_param", "bfloat16"}},
       {{"optimizer.name", "sgd"}, {"optimizer.momentum", "0.9"}, {"optimizer.lr", "0.05"}},
-      {{"optimizer.name", "muon"}},  // does not support found_inf, so nothing is deferred
+      {{"optimizer.name", "muon"}},
       {{"model.name", "qwen3_moe"},
        {"model.args.num_experts", "8"},
        {"model.args.num_experts_per_tok", "2"},
@@ -162,7 +162,9 @@ TEST(DeferredReadBack, AStepReadsNothingFromTheDevice) {
   const Overrides clipped{{"training.max_norm", "0.1"}};
   const Overrides mixed{{"training.mixed_precision_param", "bfloat16"}};
   const Overrides stochastic{{"training.dtype", "bfloat16"}, {"optimizer.name", "stochastic_adamw"}};
-  for (const std::vector<Overrides>& overrides : {std::vector<Overrides>{}, {mixed, clipped}, {stochastic, clipped}}) {
+  const Overrides muon{{"optimizer.name", "muon"}};
+  for (const std::vector<Overrides>& overrides :
+       {std::vector<Overrides>{}, {mixed, clipped}, {stochastic, clipped}, {muon, clipped}}) {
     const Folder folder;
     Overrides all;
     for (const Overrides& some : overrides) {

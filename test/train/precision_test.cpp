@@ -1,6 +1,7 @@
 // The dtypes of a run; master weights of a model whose backward is split into dgrad and wgrad.
 #include "lehr/train/precision.h"
 
+#include <ATen/record_function.h>
 #include <gtest/gtest.h>
 
 #include "lehr/nn/swiglu.h"
@@ -72,6 +73,26 @@ TEST(MixedPrecision, CollectsGradientsOfASplitBackward) {
   for (size_t i = 0; i < found.size(); ++i) {
     EXPECT_TRUE(at::equal(found[i], expected[i])) << i;
   }
+}
+
+// One kernel for many parameters on a GPU.
+TEST(MixedPrecision, CopiesAllParametersInOneCall) {
+  nn::SwiGLU block(4, 6);
+  nn::materialize(*block, at::kCPU, at::kFloat);
+  block->reset_parameters({.seed = 1});
+  MixedPrecision precision(nn::named_parameters(*block), at::kBFloat16);
+  block(at::ones({3, 4}, at::kBFloat16)).sum().backward();
+  thread_local int calls = 0;
+  calls = 0;
+  const auto counter = at::addThreadLocalCallback(
+      at::RecordFunctionCallback([](const at::RecordFunction& function) -> std::unique_ptr<at::ObserverContext> {
+        calls += std::string(function.name()) == "aten::_foreach_copy_" ? 1 : 0;
+        return nullptr;
+      }));
+  precision.collect_gradients();
+  precision.refresh();
+  at::removeCallback(counter);
+  EXPECT_EQ(calls, 2);
 }
 
 }  // namespace

@@ -275,5 +275,16 @@ TEST(OperatorTable, NamesTheLimitingResource) {
   EXPECT_DOUBLE_EQ(share_of_limit({.seconds = 2, .flops = 80, .bytes = 10}, limits), 0.5);
 }
 
+TEST(OperatorTable, ComparesFloat8WithItsOwnPeak) {
+  const OperatorTotals half{.seconds = 2, .flops = 200, .float8_flops = 100};
+  EXPECT_DOUBLE_EQ(share_of_limit(half, {.flops = 100, .float8_flops = 200, .bytes_per_second = 1}), 0.75);
+  EXPECT_DOUBLE_EQ(share_of_limit(half, {.flops = 100, .bytes_per_second = 1}), 1) << "no peak of float8";
+  OperatorReport report{.steps = 1, .first_step = 1, .seconds = 2};
+  report.limits = {.flops = 100e9, .float8_flops = 200e9, .bytes_per_second = 1e9};
+  report.products[{.m = 2, .k = 3, .n = 4}] = {.calls = 1, .seconds = 2, .flops = 200e9, .float8_flops = 200e9};
+  EXPECT_THAT(to_text(report), HasSubstr("matmuls and 200.0 in float8 and moves 1.0 GB/s"));
+  EXPECT_THAT(to_text(report), HasSubstr("100.0      50 %"));
+}
+
 }  // namespace
 }  // namespace lehr::train::testing
