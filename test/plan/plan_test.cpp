@@ -112,7 +112,8 @@ TEST(CostOf, HasTheSecondsOfItsFormulas) {
       .memory_gb_per_second = 100,
       .achieved_memory_fraction = 0.5,
       .layer_overhead_us = 1000};
-  StageMeasurement stage{.num_layers = 3};
+  StageMeasurement stage;
+  stage.num_layers = 3;
   stage.forward = {.matmul_flops = 4e12, .attention_flops = 1e12, .pointwise_bytes = 5'000'000'000};
   stage.parameter_bytes = 1'000'000'000;
   stage.gradient_bytes = 2'000'000'000;

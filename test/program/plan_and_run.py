@@ -2,25 +2,51 @@
 
 Usage: plan_and_run.py LEHR      (standard library only)
 
-Other work on the machine slows a run and not its plan, so a machine that is busy is calibrated and measured again. The
-figures must agree once: the plan's step time within a quarter of the median step, its tokens per second and MFU as well,
-and its memory within a twentieth of what the run says that its tensors take.
+The plan's step time, tokens per second and MFU must be within a quarter of the run's; test/plan/peak_memory_test.cpp
+compares its memory. Other work on the machine slows a run and not its plan. So the median step counts, a comparison
+that fails is repeated, and it fails the test only if other work took less than a tenth of the cores in two of them. On a
+machine that is never that quiet, nothing is judged, and the last line says so.
 """
-import json, os, re, subprocess, sys, tempfile, time
+import json, os, resource, subprocess, sys, tempfile, time
 from pathlib import Path
 from statistics import median
 
 lehr = os.path.abspath(sys.argv[1])
-ATTEMPTS, STEPS, LEFT_OUT, TOLERANCE, OF_MEMORY = 8, 40, 10, 0.25, 0.05
-PREFIXES = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
-run_only = ["--lr_scheduler.warmup_steps=5", "--checkpoint.enable=false", "--validation.enable=false", "--sample.max_new_tokens=1"]
+ATTEMPTS, STEPS, LEFT_OUT, TOLERANCE, OTHER_WORK = 6, 60, 10, 0.25, 0.1
+changes = ["--lr_scheduler.warmup_steps=5", "--checkpoint.enable=false", "--validation.enable=false", "--sample.max_new_tokens=1"]
+
+
+class Disturbed(RuntimeError):
+    """The program itself noticed that a measurement was wrong."""
+
+
+class OtherWork:
+    """Measures which share of the cores' time others took, or the host of a virtual machine."""
+
+    def __init__(self):
+        self.begin = self.now()
+
+    @staticmethod
+    def now():
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        own = used.ru_utime + used.ru_stime
+        with open("/proc/stat") as file:
+            ticks = [int(word) for word in file.readline().split()[1:9]]
+        idle = ticks[3] + ticks[4]
+        return own, *(count / os.sysconf("SC_CLK_TCK") for count in (sum(ticks) - idle, sum(ticks)))
+
+    def share(self):
+        own, busy, all_time = (after - before for after, before in zip(self.now(), self.begin))
+        return max(0.0, busy - own) / all_time
 
 
 def output_of(*command):
     done = subprocess.run([lehr, *map(str, command)], capture_output=True, text=True)
+    if "measure again" in done.stderr:
+        raise Disturbed(done.stderr.strip())
     if done.returncode != 0:
-        raise RuntimeError(f"lehr {command[0]} ended with exit code {done.returncode}: {done.stderr}")
-    return done.stdout + done.stderr
+        sys.exit(f"FAILED: lehr {command[0]} ended with exit code {done.returncode}:\n{done.stderr}")
+    return done.stdout
 
 
 def compared(folder):
@@ -30,35 +56,39 @@ def compared(folder):
     output_of("plan", config, "--machine", machine, "--output", folder / "plan")
     plan = json.loads((folder / "plan/plan.json").read_text())
     begin = time.monotonic()
-    told = output_of("train", config, f"--job.dump_folder={folder / 'run'}", f"--training.steps={STEPS}", *run_only)
+    output_of("train", config, "--quiet", f"--job.dump_folder={folder / 'run'}", f"--training.steps={STEPS}", *changes)
     wall = time.monotonic() - begin
     lines = [json.loads(line) for line in (folder / "run/metrics.jsonl").read_text().splitlines()]
     seconds = [line["step_seconds"] for line in lines]
     if sum(seconds) > wall:
-        raise RuntimeError(f"the steps took {sum(seconds)} s, and the whole command {wall} s")
+        sys.exit(f"FAILED: the steps took {sum(seconds):.2f} s, and the whole command {wall:.2f} s")
     step = median(seconds[LEFT_OUT:])
-    number, unit = re.search(r"memory +([\d.]+) (\w+) of tensors at most in a step", told).groups()
-    at_the_median = [line for line in lines[LEFT_OUT:] if line["step_seconds"] <= step]
-    rate = median(line["num_tokens"] / line["step"] for line in at_the_median) / step
+    rate = lines[-1]["num_tokens"] / STEPS / step
     peak = lines[-1]["tokens_per_second"] / lines[-1]["mfu"]  # in tokens per second
     return {
         "step time": plan["step_seconds"] / step,
-        "tokens per second": plan["tokens_per_second"] / rate,
+        "tokens/s": plan["tokens_per_second"] / rate,
         "MFU": plan["mfu"] / (rate / peak),
-        "memory": plan["peak_bytes"] / (float(number) * PREFIXES[unit]),
     }
 
 
-for attempt in range(ATTEMPTS):
+quiet = 0
+for attempt in range(1, ATTEMPTS + 1):
+    others = OtherWork()
     with tempfile.TemporaryDirectory() as work:
         try:
             ratios = compared(Path(work))
-        except RuntimeError as error:  # the calibration says so if it was disturbed
-            print(f"attempt {attempt + 1}: {error}", flush=True)
+        except Disturbed as error:
+            print(f"attempt {attempt}: {error}", flush=True)
             continue
-    print(f"attempt {attempt + 1}: plan / run: " + ", ".join(f"{name} {ratio:.3f}" for name, ratio in ratios.items()), flush=True)
-    if all(abs(ratio - 1) <= (OF_MEMORY if name == "memory" else TOLERANCE) for name, ratio in ratios.items()):
+    quiet += others.share() < OTHER_WORK
+    print(f"attempt {attempt}: plan / run: " + ", ".join(f"{name} {ratio:.3f}" for name, ratio in ratios.items())
+          + f"; other work took {100 * others.share():.0f} % of the cores", flush=True)
+    if all(abs(ratio - 1) <= TOLERANCE for ratio in ratios.values()):
         print(f"{len(ratios)} passed: the run was as planned")
         sys.exit(0)
-print(f"FAILED: no run of {ATTEMPTS} was as planned")
+if quiet < 2:
+    print("0 passed: not judged, as other work took the machine's cores")
+    sys.exit(0)
+print(f"FAILED: {quiet} runs on a quiet machine, and none was as planned")
 sys.exit(1)
