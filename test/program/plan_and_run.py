@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 
 lehr = os.path.abspath(sys.argv[1])
-ATTEMPTS, STEPS, LEFT_OUT, TOLERANCE, OTHER_WORK = 6, 60, 10, 0.25, 0.1
+ATTEMPTS, STEPS, LEFT_OUT, TOLERANCE, OTHER_WORK = 6, 40, 10, 0.25, 0.1
 changes = ["--lr_scheduler.warmup_steps=5", "--checkpoint.enable=false", "--validation.enable=false", "--sample.max_new_tokens=1"]
 
 
