@@ -48,7 +48,8 @@ namespace {
 // There always is a next batch: finite data have limited the number of steps.
 Batch next_batch(BatchStream& batches) {
   const OperatorScope scope(OperatorKind::data, "lehr::next_batch");
-  return *batches.next();
+  auto batch = batches.next();
+  return std::move(value_of(batch, "trainer: the batch of a step"));
 }
 }  // namespace
 
