@@ -27,9 +27,12 @@ packages+=(
   coinor-libcbc-dev libfmt-dev libgloo-dev libgmock-dev libgtest-dev libpcre2-dev libsimdjson-dev libspdlog-dev
   libtomlplusplus-dev libzstd-dev nlohmann-json3-dev zlib1g-dev
 )
+wants_tidy=
 for package in "$@"; do
   # In older releases the runtimes of clang's sanitizers are in the package clang itself.
-  if [ "$package" != sanitizers ]; then
+  if [ "$package" = clang-tidy ]; then
+    wants_tidy=1
+  elif [ "$package" != sanitizers ]; then
     packages+=("$package")
   elif ! compgen -G '/usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.asan*' >/dev/null; then
     packages+=(libclang-rt-dev)
@@ -52,26 +55,47 @@ missing_packages() {
   done
 }
 
+# Whether a clang-tidy is installed that script/tidy.sh accepts.
+has_tidy() {
+  local program
+  for program in $(compgen -c clang-tidy | grep -xE 'clang-tidy(-[0-9]+)?'); do
+    ! has_version "$program" 15 || return 0
+  done
+  return 1
+}
+
+# The package of the newest clang-tidy: the default of Debian 12 and Ubuntu 22.04 is 14.
+tidy_package() {
+  local newest
+  newest=$(apt-cache search --names-only '^clang-tidy-[0-9]+$' 2>/dev/null | awk '{ print $1 }' | sort -V | tail -n 1)
+  echo "${newest:-clang-tidy}"
+}
+
 install_packages() {
   if ! command -v dpkg-query >/dev/null; then
-    say "not Debian or Ubuntu: install your system's equivalents of: ${packages[*]}"
+    say "not Debian or Ubuntu: install your system's equivalents of: ${packages[*]}${wants_tidy:+ clang-tidy (15 or later)}"
     return
   fi
   local missing
   mapfile -t missing < <(missing_packages)
-  [ ${#missing[@]} -gt 0 ] || return 0
+  if [ -n "$wants_tidy" ] && has_tidy; then
+    wants_tidy=
+  fi
+  [ ${#missing[@]} -gt 0 ] || [ -n "$wants_tidy" ] || return 0
 
   local as_root=()
   if [ "$(id -u)" != 0 ]; then
     if ! { command -v sudo && sudo -n true; } >/dev/null 2>&1; then
+      [ -z "$wants_tidy" ] || missing+=("$(tidy_package)")
       stop "system packages are missing and this user may not install them. Run this, then the same command again:
   sudo apt-get update && sudo apt-get install -y --no-install-recommends ${missing[*]}"
     fi
     as_root=(sudo -n)
   fi
   local apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300)
-  say "installing system packages: ${missing[*]}"
+  say "installing system packages: ${missing[*]}${wants_tidy:+ clang-tidy}"
   twice "${apt[@]}" update
+  [ -z "$wants_tidy" ] || missing+=("$(tidy_package)")
   twice "${apt[@]}" install -y --no-install-recommends "${missing[@]}"
 }
 

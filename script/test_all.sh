@@ -3,14 +3,16 @@
 #
 #   script/test_all.sh                 all shares in turn (some hours on two cores)
 #   script/test_all.sh --share 3/8     the third share, as a landing does
-#   script/test_all.sh --share 3/8 --only asan    parts whose names contain a word: meshes, asan, tsan, interop, gpu, configs, mutants
+#   script/test_all.sh --share 3/8 --only asan    parts whose names contain a word: meshes, asan, tsan, interop, gpu, configs,
+#                                      run-as-planned, optionals, mutants
 #   script/test_all.sh --list          lists the contents of each share
 #
 # A share has: an eighth of all combinations of model, mesh and schedule (LEHR_ALL_MESHES=1); some test suites under the
 # address and undefined-behaviour sanitizers, or under the thread sanitizer (ranks are threads); an eighth of the
-# planted bugs (make mutants). Two shares install transformers and peft, and compare with them; one of these rehearses the
-# check of a GPU on the CPU (docs/gpu.md); one reads 5,000 mutated config.json files. Random numbers are seeded by the
-# commit. The last lines name each failure and its place.
+# planted bugs (make mutants); clang-tidy's check of optionals that are read without a look, over an eighth of the sources.
+# Two shares install transformers and peft, and compare with them; one of these rehearses the check of a GPU on the CPU
+# (docs/gpu.md); one reads 5,000 mutated config.json files; one plans the quickstart and runs it. Random numbers are seeded
+# by the commit. The last lines name each failure and its place.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 
@@ -22,14 +24,14 @@ shares=(
   'asan train|train_mesh|train_pipeline|plan'
   'asan commands|launch|wrong_input|train_on_ranks|kill_and_resume|stop_and_disk_full configs'
   'tsan base|mesh|data|metric|optim|state|pipeline|launch interop'
-  'tsan ops|nn|shard|peft|model|prune|search'
+  'tsan ops|nn|shard|peft|model|prune|search run-as-planned'
   'tsan train|train_mesh|train_pipeline|plan'
 )
 count=${#shares[@]}
 
 list() {
   for ((i = 0; i < count; ++i)); do
-    echo "$((i + 1))/$count: ${shares[i]}; an eighth of all meshes and of the planted bugs"
+    echo "$((i + 1))/$count: ${shares[i]}; an eighth of all meshes, of the planted bugs, and of the sources for optionals"
   done
 }
 
@@ -43,8 +45,8 @@ while [ $# -gt 0 ]; do
       share=${BASH_REMATCH[1]}
       shift 2 ;;
     --only)
-      [[ " meshes asan tsan interop gpu configs mutants " = *" ${2:-} "* ]] ||
-        { echo "test-all: --only is meshes, asan, tsan, interop, gpu, configs or mutants, found '${2:-}'" >&2; exit 2; }
+      [[ " meshes asan tsan interop gpu configs run-as-planned optionals mutants " = *" ${2:-} "* ]] ||
+        { echo "test-all: --only is meshes, asan, tsan, interop, gpu, configs, run-as-planned, optionals or mutants, found '${2:-}'" >&2; exit 2; }
       only=$2
       shift 2 ;;
     *) echo "test-all: expected --share K/$count, --only WORD or --list, found '$1'" >&2; exit 2 ;;
@@ -112,6 +114,15 @@ configs() {
     python3 test/program/mutated_configs.py build/lehr build/bin/forked_commands 5000
 }
 
+run_as_planned() {
+  make build && OMP_WAIT_POLICY=PASSIVE python3 test/program/plan_and_run.py build/lehr
+}
+
+optionals() {
+  script/setup.sh clang-tidy && make --no-print-directory configure PRESET=dev &&
+    script/tidy.sh --checks='-*,bugprone-unchecked-optional-access' --all --share "$1/$count"
+}
+
 run_share() {
   local number=$1 preset suites extras
   read -r preset suites extras <<<"${shares[number - 1]}"
@@ -120,6 +131,8 @@ run_share() {
   [[ " $extras " != *' interop '* ]] || step "share $number: interop with transformers and peft" interop
   [[ " $extras " != *' gpu '* ]] || step "share $number: rehearsal of gpu-check" rehearsal
   [[ " $extras " != *' configs '* ]] || step "share $number: configs, 5,000 mutated ones" configs
+  [[ " $extras " != *' run-as-planned '* ]] || step "share $number: run-as-planned, the quickstart" run_as_planned
+  step "share $number: optionals that are read without a look, an eighth of the sources" optionals "$number"
   step "share $number: mutants (planted bugs), an eighth" make mutants ARGS="--share $number/$count"
 }
 

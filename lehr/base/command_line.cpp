@@ -8,6 +8,7 @@
 #include "lehr/base/error.h"
 #include "lehr/base/suggest.h"
 #include "lehr/base/toml.h"
+#include "lehr/base/value_of.h"
 
 namespace lehr {
 
@@ -109,7 +110,7 @@ Node value_of(const WrittenOption& option, const OptionList& known, const Node* 
   if (known.lists.count(option.key) != 0 && !node.is_list()) {
     // An option that may be repeated.
     Node list = before != nullptr ? *before : Node::make_list();
-    list.push_back(node.is_string() ? node : Node(*option.value));
+    list.push_back(node.is_string() ? node : Node(lehr::value_of(option.value, "the value of an option of a list")));
     node = list;
   }
   node.set_origin({.file = "command line"});

@@ -52,12 +52,13 @@ void set_dotted(Node& root, const std::string& key, Node value) {
     const bool last = i + 1 == parts.size();
     if (at->is_list()) {
       const auto index = as_index(parts[i]);
-      require(
-          index && *index <= at->size(),
-          "command line: --{}: '{}' is not an index of a list of {}; the first index is 0",
-          key,
-          parts[i],
-          at->size());
+      if (!index || *index > at->size()) {
+        fail(
+            "command line: --{}: '{}' is not an index of a list of {}; the first index is 0",
+            key,
+            parts[i],
+            at->size());
+      }
       if (*index == at->size()) {
         at->push_back(Node::make_table());
       }

@@ -111,7 +111,9 @@ GrantedMemory granted_memory(const path& root) {
   consider(kilobytes ? std::optional(*kilobytes * 1024) : std::nullopt, "available memory");
   consider(left_by_cgroups(root), "memory limit of the cgroup");
   consider(left_by_rlimit(root), "ulimit -v");
-  require(least.has_value(), "memory: neither /proc/meminfo nor a limit tells how much this process may use");
+  if (!least) {
+    fail("memory: neither /proc/meminfo nor a limit tells how much this process may use");
+  }
   return *least;
 }
 

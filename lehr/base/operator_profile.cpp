@@ -126,21 +126,22 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   if (!profile.open.empty() && !makes_room(name)) {
     profile.open.back().composed = true;
   }
-  seen->product = product_size(name, inputs);
-  const auto attention = seen->product ? std::nullopt : attention_flops(name, inputs);
+  const auto product = product_size(name, inputs);
+  const auto attention = product ? std::nullopt : attention_flops(name, inputs);
+  seen->product = product;
   seen->picks = picks_elements(name);
-  const bool whole = seen->product || attention || seen->picks;
-  profile.of(kind).flops += seen->product ? seen->product->flops() : attention.value_or(0);
-  seen->float8 = seen->product && name == "aten::_scaled_mm";
-  if (seen->float8) {
-    profile.of(kind).float8_flops += seen->product->flops();
+  const bool whole = product || attention || seen->picks;
+  profile.of(kind).flops += product ? product->flops() : attention.value_or(0);
+  seen->float8 = product && name == "aten::_scaled_mm";
+  if (product && seen->float8) {
+    profile.of(kind).float8_flops += product->flops();
   }
   seen->counts = !inside_whole && !moves_nothing(name);
   seen->composes = !whole;
   for (size_t i = only_writes_first(name) || seen->picks ? 1 : 0; seen->counts && i < inputs.size(); ++i) {
     seen->bytes += bytes_of(inputs[i]);
   }
-  seen->began = profile.push({.kind = kind, .whole = whole, .timed = seen->product.has_value()});
+  seen->began = profile.push({.kind = kind, .whole = whole, .timed = product.has_value()});
   return seen;
 }
 

@@ -7,6 +7,8 @@
 #include <optional>
 #include <vector>
 
+#include "lehr/base/value_of.h"
+
 namespace lehr {
 
 namespace {
@@ -36,7 +38,7 @@ class DeviceClock : public ProfileClock {
   // All events are on one stream: work of other streams counts where this one waits for it.
   size_t mark() override {
     events_.emplace_back(device_.type(), c10::EventFlag::BACKEND_DEFAULT);  // LibTorch's default records no times
-    events_.back().record(*stream_);
+    events_.back().record(value_of(stream_, "profile clock: the stream that start() takes"));
     return events_.size() - 1;
   }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <utility>
 
 #include "lehr/base/error.h"
 
@@ -15,6 +16,10 @@ const T& value_of(const std::optional<T>& optional, const char* what) {
     fail_bug(fmt::format("{}: is not set", what));
   }
   return *optional;
+}
+template <class T>
+T& value_of(std::optional<T>& optional, const char* what) {
+  return const_cast<T&>(value_of(std::as_const(optional), what));
 }
 
 }  // namespace lehr

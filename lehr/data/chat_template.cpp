@@ -84,7 +84,9 @@ std::optional<Source> source_in(const fs::path& path) {
       tool_use = item["template"].get<std::string>();
     }
   }
-  require(text.has_value(), "{}: the list has no template with the name \"default\"", name);
+  if (!text) {
+    fail("{}: the list has no template with the name \"default\"", name);
+  }
   return Source{name, *text, tool_use};
 }
 
@@ -161,12 +163,13 @@ std::shared_ptr<const ChatTemplate> load_chat_template(
     const std::string& what, const std::string& tokenizer, const std::string& subject) {
   if (what != "byte" && fs::is_directory(what)) {
     auto source = find_source(what);
-    require(
-        source.has_value(),
-        "{}: {}: the folder has no chat template (chat_template.jinja, or \"chat_template\" in tokenizer_config.json); "
-        "set tokenizer.chat_template",
-        subject,
-        what);
+    if (!source) {
+      fail(
+          "{}: {}: the folder has no chat template (chat_template.jinja, or \"chat_template\" in "
+          "tokenizer_config.json); set tokenizer.chat_template",
+          subject,
+          what);
+    }
     return std::make_shared<const ChatTemplate>(source->text, source->name, special_tokens_of(what), source->tool_use);
   }
   require(

@@ -26,7 +26,9 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& what, const std::st
     return make_bpe_tokenizer(path, std::nullopt, {path});
   }
   const std::optional<fs::path> file = find_file(path, "tokenizer.json");
-  require(file.has_value(), "{}: {}: the folder has no tokenizer.json (nor tokenizer.json.gz)", subject, what);
+  if (!file) {
+    fail("{}: {}: the folder has no tokenizer.json (nor tokenizer.json.gz)", subject, what);
+  }
   std::vector<fs::path> files;
   for (const char* name :
        {"tokenizer.json",

@@ -66,11 +66,12 @@ std::string aligned(const std::vector<Row>& rows) {
 
 ModelBlocks blocks_of(const ModelArgs& args, const Workload& work) {
   const auto form = args.decoder_form();
-  require(
-      form.has_value(),
-      "models of type {}: their family has no decoder form (ModelArgs::decoder_form), so costs per layer cannot be "
-      "computed",
-      args.model_type());
+  if (!form) {
+    fail(
+        "models of type {}: their family has no decoder form (ModelArgs::decoder_form), so costs per layer cannot be "
+        "computed",
+        args.model_type());
+  }
   std::vector<BlockConfig> blocks = args.block_configs();
   ModelAccount account = account_for(*form, blocks, work);
   return {.form = *form, .blocks = std::move(blocks), .work = work, .account = std::move(account)};

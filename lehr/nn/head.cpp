@@ -163,8 +163,8 @@ at::Tensor ClassificationHeadImpl::forward(const at::Tensor& hidden_states, cons
 EmbeddingHeadImpl::EmbeddingHeadImpl(
     int64_t hidden_size, std::optional<int64_t> embedding_dim, bool normalize, Init init)
     : normalize_(normalize) {
-  require(!embedding_dim || *embedding_dim > 0, "embedding_dim: expected a positive number, found {}", *embedding_dim);
   if (embedding_dim) {
+    require(*embedding_dim > 0, "embedding_dim: expected a positive number, found {}", *embedding_dim);
     projection = register_module("projection", Linear(hidden_size, *embedding_dim, init));
   }
 }

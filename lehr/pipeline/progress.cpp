@@ -5,6 +5,7 @@
 #include <set>
 
 #include "lehr/base/error.h"
+#include "lehr/base/value_of.h"
 
 namespace lehr::pipeline {
 namespace {
@@ -130,13 +131,14 @@ void run_to_the_end(const Program& program) {
   for (size_t rank = 0; rank < program.ranks.size(); ++rank) {
     const auto& list = program.ranks[rank];
     if (next[rank] < list.size()) {
+      const auto missing = progress.missing(list[next[rank]]);
       waits += fmt::format(
           "{}rank {} at entry {}, {}, waits for {}",
           waits.empty() ? "" : "; ",
           rank,
           next[rank],
           to_string(list[next[rank]]),
-          place_of(program, *progress.missing(list[next[rank]])));
+          place_of(program, value_of(missing, "pipeline program: what a rank that stands still waits for")));
     }
   }
   require(waits.empty(), "pipeline program: deadlock: {}", waits);

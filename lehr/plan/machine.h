@@ -9,6 +9,7 @@
 
 #include "lehr/base/fields.h"
 #include "lehr/base/torch.h"
+#include "lehr/metric/throughput.h"
 
 namespace lehr::plan {
 
@@ -78,9 +79,11 @@ Machine load_machine(
 
 /// Returns `machine` with the figures of this computer's CPU, measured in about three seconds: peaks of float32,
 /// bfloat16 and float64, memory bandwidth (train/machine_limits.h) and memory size; and the fractions of the peak that
-/// large matmuls, those of experts, and attention reach with the kernels of a training step. They hold for this
-/// process's number of threads. Links and overheads are unchanged. Throws a runtime error if a kernel is faster than
-/// the peak: one of them was measured wrongly.
-Machine calibrate_cpu(Machine machine);
+/// large matmuls, those of experts, and attention reach with the kernels of a training step; and the fixed time of a
+/// layer (plan/layer_overhead.h). They hold for this process's number of threads. Links are unchanged. Throws a runtime
+/// error if a kernel is faster than the peak: one of them was measured wrongly. `clock` gives the time of everything
+/// but the peaks; it is another one in tests only.
+Machine calibrate_cpu(
+    Machine machine, const metric::ThroughputMeter::Clock& clock = metric::ThroughputMeter::steady_seconds);
 
 }  // namespace lehr::plan

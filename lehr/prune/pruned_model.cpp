@@ -77,7 +77,9 @@ at::Tensor PrunedModel::read(const std::string& name, const Box& box) const {
     return read_parent(box);
   }
   const auto type = state::scalar_type(specs_.at(name).dtype);
-  require(type.has_value(), "{}: weights of type {} cannot be pruned", name, state::dtype_name(specs_.at(name).dtype));
+  if (!type) {
+    fail("{}: weights of type {} cannot be pruned", name, state::dtype_name(specs_.at(name).dtype));
+  }
   return apply(*how, box, *type, read_parent);
 }
 

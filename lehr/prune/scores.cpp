@@ -113,12 +113,13 @@ Scores read_scores(const fs::path& folder) {
   const state::SafetensorsFile file(folder / kValues);
   for (const state::TensorInfo& info : file.tensors()) {
     const auto place = place_of(info.name);
-    require(
-        place.has_value(),
-        "{}: {}: expected layers.N.KIND, where KIND is one of {}",
-        file.path().string(),
-        info.name,
-        fmt::join(names_of_kinds(), ", "));
+    if (!place) {
+      fail(
+          "{}: {}: expected layers.N.KIND, where KIND is one of {}",
+          file.path().string(),
+          info.name,
+          fmt::join(names_of_kinds(), ", "));
+    }
     const int64_t dims = num_dims(place->second);
     require(
         info.dtype == state::DType::kF64 && static_cast<int64_t>(info.shape.size()) == dims,

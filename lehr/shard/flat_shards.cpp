@@ -2,6 +2,8 @@
 
 #include <numeric>
 
+#include "lehr/base/value_of.h"
+
 namespace lehr::shard {
 
 namespace {
@@ -167,13 +169,14 @@ void FlatShards::copy_back() {
     return;
   }
   at::Tensor landed;
-  copies_->run([&] {
+  SideStream& copies = value_of(copies_, "FSDP: the stream of copies to the host");
+  copies.run([&] {
     reducing_.wait();
     landed = at::empty(reduced_.sizes(), reduced_.options().device(at::kCPU).pinned_memory(true));
     landed.copy_(reduced_, /*non_blocking=*/true);
   });
-  copies_->mark();
-  copies_->wait();
+  copies.mark();
+  copies.wait();
   reduced_ = landed;
 }
 

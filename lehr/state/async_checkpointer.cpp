@@ -5,10 +5,13 @@
 #include <system_error>
 
 #include "lehr/base/error.h"
+#include "lehr/base/value_of.h"
 
 namespace lehr::state {
 
 namespace {
+constexpr auto kCopies = "checkpoint: the copies from a device";
+
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
@@ -103,7 +106,7 @@ AsyncCheckpointer::Staged AsyncCheckpointer::stage(const CheckpointContents& con
     }
   }
   if (!staged.moves.empty()) {
-    copies_->follow();
+    value_of(copies_, kCopies).follow();
   }
   return staged;
 }
@@ -113,14 +116,14 @@ std::string AsyncCheckpointer::copy_from_device(std::vector<Move> moves) {
   std::string problem;
   try {
     for (const Move& move : moves) {
-      copies_->copy(move.target, move.source);
+      value_of(copies_, kCopies).copy(move.target, move.source);
     }
   } catch (const std::exception& error) {
     problem = error.what();
   }
   try {
     if (!moves.empty()) {
-      copies_->finish();
+      value_of(copies_, kCopies).finish();
     }
   } catch (const std::exception& error) {
     problem = problem.empty() ? error.what() : problem;

@@ -10,6 +10,7 @@
 #include "lehr/base/crc32c.h"
 #include "lehr/base/error.h"
 #include "lehr/base/file.h"
+#include "lehr/base/value_of.h"
 #include "lehr/state/integrity.h"
 #include "lehr/state/output_file.h"
 
@@ -210,14 +211,15 @@ void write_checkpoint(
       check(contents);
       save.emplace(store, contents);
     });
+    Save& opened = value_of(save, "checkpoint: the save");
     coordinator.from_main("save begin", [&] {
-      save->begin();
+      opened.begin();
       return std::string();
     });
     std::string mine;
     try {
-      save->write();
-      mine = "+" + save->report();
+      opened.write();
+      mine = "+" + opened.report();
     } catch (const std::exception& error) {
       mine = pack_failure(error);
     }
@@ -227,7 +229,7 @@ void write_checkpoint(
       for (const std::string& text : texts) {
         reports.push_back(text.substr(1));
       }
-      save->finish(reports);
+      opened.finish(reports);
       return std::string();
     });
   } catch (...) {

@@ -60,7 +60,9 @@ at::Tensor read_value(const BoundMap& map, const TensorSource& source, size_t va
   }
   const DType dtype = map.spec(value).dtype;
   const auto type = scalar_type(dtype);
-  require(type.has_value(), "state map: tensors of type {} cannot be joined", dtype_name(dtype));
+  if (!type) {
+    fail("state map: tensors of type {} cannot be joined", dtype_name(dtype));
+  }
   at::Tensor result = at::empty(shape_of(box), at::TensorOptions().dtype(*type));
   evaluation.fill(value, box, result);
   return result;

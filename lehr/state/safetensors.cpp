@@ -110,12 +110,13 @@ void SafetensorsFile::copy_rows(const std::string& name, int64_t begin, int64_t 
 
 at::Tensor SafetensorsFile::read(const TensorInfo& stored, int64_t begin_byte, std::vector<int64_t> shape) const {
   const auto type = scalar_type(stored.dtype);
-  require(
-      type.has_value(),
-      "{}: {}: tensors of type {} cannot be read; convert the file to a type such as F32 or BF16",
-      path_.string(),
-      stored.name,
-      dtype_name(stored.dtype));
+  if (!type) {
+    fail(
+        "{}: {}: tensors of type {} cannot be read; convert the file to a type such as F32 or BF16",
+        path_.string(),
+        stored.name,
+        dtype_name(stored.dtype));
+  }
   const auto options = at::TensorOptions().dtype(*type).device(at::kCPU);
   const int64_t bytes = state::num_bytes(stored.dtype, shape, stored.name);
   if (bytes == 0) {

@@ -42,12 +42,13 @@ TensorInfo parse_tensor(const std::string& name, const Json& json, int64_t data_
   require(dtype.is_string(), "{}: dtype: expected a string, found {}; {}", subject, dtype.type_name(), kAdvice);
   const auto& dtype_text = dtype.get_ref<const std::string&>();
   const auto known = dtype_from_name(dtype_text);
-  require(
-      known.has_value(),
-      "{}: dtype: \"{}\" is not a type of the format that this version knows; store the tensor in a type such as F32 "
-      "or BF16",
-      subject,
-      dtype_text);
+  if (!known) {
+    fail(
+        "{}: dtype: \"{}\" is not a type of the format that this version knows; store the tensor in a type such as F32 "
+        "or BF16",
+        subject,
+        dtype_text);
+  }
   info.dtype = *known;
 
   const Json& shape = entry(json, "shape", subject);

@@ -183,7 +183,9 @@ void SafetensorsWriter::write(const std::string& name, const Box& box, const at:
   const PlannedTensor& planned = plan_.at(name);
   require_part(name, planned.shape, box, tensor);
   const auto type = scalar_type(planned.dtype);
-  require(type.has_value(), "{}: tensors of type {} cannot be written", name, dtype_name(planned.dtype));
+  if (!type) {
+    fail("{}: tensors of type {} cannot be written", name, dtype_name(planned.dtype));
+  }
   const at::Tensor stored = storable(tensor, *type);
   const auto bytes = bytes_of(stored);
   const auto element = static_cast<int64_t>(stored.element_size());

@@ -14,31 +14,33 @@
 #include "lehr/base/map_pages.h"
 #include "lehr/base/parallel.h"
 #include "lehr/base/usable_cores.h"
-#include "lehr/metric/throughput.h"
 #include "lehr/ops/matmul.h"
 #include "lehr/ops/register_peak.h"
 
 namespace lehr::train {
 
 namespace {
-double seconds_of(const std::function<void()>& work) {
-  const double begin = metric::ThroughputMeter::steady_seconds();
+using Clock = metric::ThroughputMeter::Clock;
+
+double seconds_of(const std::function<void()>& work, const Clock& clock) {
+  const double begin = clock();
   work();
-  return metric::ThroughputMeter::steady_seconds() - begin;
+  return clock() - begin;
 }
 
 // Returns the highest rate of `works`, in `amount` per second, tried in turn within `seconds`.
-double best_rate(const std::vector<std::pair<std::function<void()>, double>>& works, double seconds) {
-  const double deadline = metric::ThroughputMeter::steady_seconds() + seconds;
+double best_rate(
+    const std::vector<std::pair<std::function<void()>, double>>& works, double seconds, const Clock& clock) {
+  const double deadline = clock() + seconds;
   for (const auto& [work, amount] : works) {
     work();  // warm-up: fresh pages, a library's first call
   }
   double best = 0;
   do {
     for (const auto& [work, amount] : works) {
-      best = std::max(best, amount / std::max(seconds_of(work), 1e-9));
+      best = std::max(best, amount / std::max(seconds_of(work, clock), 1e-9));
     }
-  } while (metric::ThroughputMeter::steady_seconds() < deadline);
+  } while (clock() < deadline);
   return best;
 }
 
@@ -64,7 +66,7 @@ class Ones {
   void* memory_;
 };
 
-double best_of_three(double seconds) {
+double best_of_three(double seconds, const Clock& clock) {
   constexpr int64_t kElements = 64 << 20;
   const Ones first(kElements), second(kElements), third(kElements);
   const at::Tensor a = first.tensor, b = second.tensor;
@@ -74,11 +76,12 @@ double best_of_three(double seconds) {
       {{[&] { c.copy_(a); }, 2 * bytes},
        {[&] { at::add_out(c, a, b, 3); }, 3 * bytes},
        {[&] { c.mul_(1.0); }, 2 * bytes}},
-      seconds);
+      seconds,
+      clock);
 }
 
-double best_memory(double seconds) {
-  const double best = best_of_three(seconds);
+double best_memory(double seconds, const Clock& clock) {
+  const double best = best_of_three(seconds, clock);
   // The system's record of the most memory starts again without the measurement; where it cannot, nothing is lost.
   std::ofstream("/proc/self/clear_refs") << "5";
   return best;
@@ -90,11 +93,11 @@ double cpu_peak_flops(at::ScalarType dtype, double seconds) {
   return ops::register_peak_per_thread(dtype, seconds) * std::min<double>(num_threads(), usable_cores());
 }
 
-double best_matmul_flops(at::Device device, at::ScalarType dtype, double seconds) {
+double best_matmul_flops(at::Device device, at::ScalarType dtype, double seconds, const Clock& clock) {
   const at::NoGradGuard no_grad;
   constexpr int64_t kSmallest = 512;
   constexpr int64_t kLargest = 8192;
-  const double deadline = metric::ThroughputMeter::steady_seconds() + seconds;
+  const double deadline = clock() + seconds;
   double best = 0;
   for (int64_t size = kSmallest; size <= kLargest; size *= 2) {
     const auto options = at::TensorOptions(dtype).device(device);
@@ -103,18 +106,21 @@ double best_matmul_flops(at::Device device, at::ScalarType dtype, double seconds
     const auto finish = [](const at::Tensor& c) { c.view({-1})[0].item<double>(); };  // waits for a GPU
     best = std::max(
         best,
-        best_rate({{[&] { finish(ops::product(a, b)); }, flops}, {[&] { finish(at::mm(a, b)); }, flops}}, seconds / 8));
+        best_rate(
+            {{[&] { finish(ops::product(a, b)); }, flops}, {[&] { finish(at::mm(a, b)); }, flops}},
+            seconds / 8,
+            clock));
     // At least four more matmuls with eight times the work: two to warm up, two that count.
-    if (metric::ThroughputMeter::steady_seconds() + 4 * 8 * flops / best > deadline) {
+    if (clock() + 4 * 8 * flops / best > deadline) {
       break;
     }
   }
   return best;
 }
 
-MachineLimits measure_limits(at::ScalarType dtype, double seconds) {
+MachineLimits measure_limits(at::ScalarType dtype, double seconds, const Clock& clock) {
   const at::NoGradGuard no_grad;
-  return {.flops = cpu_peak_flops(dtype, seconds), .bytes_per_second = best_memory(seconds)};
+  return {.flops = cpu_peak_flops(dtype, seconds), .bytes_per_second = best_memory(seconds, clock)};
 }
 
 }  // namespace lehr::train

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "lehr/base/torch.h"
+#include "lehr/metric/throughput.h"
 
 namespace lehr::train {
 
@@ -18,14 +19,20 @@ double cpu_peak_flops(at::ScalarType dtype, double seconds = 0.05);
 
 /// Returns the FLOP/s of the fastest square matmul of random numbers found on `device` within about `seconds`, by the
 /// library that Lehr uses for such matmuls (ops/matmul.h). Equal numbers would draw less power, and so run faster on a
-/// GPU.
-double best_matmul_flops(at::Device device, at::ScalarType dtype, double seconds);
+/// GPU. `clock` gives the time; it is another one in tests only.
+double best_matmul_flops(
+    at::Device device,
+    at::ScalarType dtype,
+    double seconds,
+    const metric::ThroughputMeter::Clock& clock = metric::ThroughputMeter::steady_seconds);
 
-/// Returns the CPU's peak and memory bandwidth. Takes about 2 * `seconds`. Memory bandwidth is the best of a copy, c =
-/// a
-/// + s b, and an in-place update of 256 MB tensors, since server caches hold a large part of 64 MB; reads for write
-/// allocation do not count. With several ranks on one machine these are the limits of one rank while the others wait;
-/// in a step they share the machine.
-MachineLimits measure_limits(at::ScalarType dtype, double seconds);
+/// Returns the CPU's peak and memory bandwidth. Takes about 2 * `seconds`. Memory bandwidth is the best of three
+/// operations on 256 MB tensors, since server caches hold a large part of 64 MB: a copy, c = a + s b, and an in-place
+/// update. Reads for write allocation do not count. With several ranks on one machine these are the limits of one rank
+/// while the others wait; in a step they share the machine. `clock` gives the time of the bandwidth.
+MachineLimits measure_limits(
+    at::ScalarType dtype,
+    double seconds,
+    const metric::ThroughputMeter::Clock& clock = metric::ThroughputMeter::steady_seconds);
 
 }  // namespace lehr::train

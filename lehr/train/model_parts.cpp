@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "lehr/base/error.h"
+#include "lehr/base/value_of.h"
 #include "lehr/train/declared_shape.h"
 #include "lehr/train/replacement_rules.h"
 #include "lehr/train/subblocks.h"
@@ -85,7 +86,7 @@ void set_subblock(BlockConfig& block, Subblock subblock, const BlockConfig& from
 // Prefix of the tensors of other folders than the first. Maps use a tensor once, so a sub-block that is used again has
 // other names.
 std::string prefix_of(const Replacement& replacement, bool again) {
-  const std::string& folder = replacement.origin->model.string();
+  const std::string& folder = value_of(replacement.origin, "a replacement from another model").model.string();
   return again ? fmt::format("{} (for layer {}): ", folder, replacement.layer) : folder + ": ";
 }
 }  // namespace

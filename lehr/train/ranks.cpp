@@ -136,6 +136,10 @@ bool Ranks::counts_rows() const {
   return counts_tokens() && (!context_ || context_->index(mesh::axis::cp) == 0);
 }
 
+bool Ranks::counts_process() const {
+  return !context_ || context_->transport().name() != "threads" || context_->rank() == 0;
+}
+
 void Ranks::highest(std::vector<int64_t>& numbers) const {
   if (context_) {
     const at::Tensor packed = at::from_blob(numbers.data(), {static_cast<int64_t>(numbers.size())}, at::kLong);

@@ -62,6 +62,8 @@ class Ranks {
   bool counts_tokens() const;
   /// True if it contributes counts of whole sequences: also only on the first rank of context parallelism.
   bool counts_rows() const;
+  /// True if it contributes figures of its process: of ranks that are threads of one process, only the first.
+  bool counts_process() const;
   /// Replaces each number by the highest of all ranks.
   void highest(std::vector<int64_t>& numbers) const;
   /// Returns whether `here` is true on any rank.

@@ -188,9 +188,13 @@ std::map<std::string, double> RunLog::step_ended(
   const double utilization = metric::model_flops_utilization(meter_.flops_per_second(), peak_flops_);
   peak_of_ranks(metric::peak_memory(device_));
   auto metrics = learned_metrics(state, result, learning_rate);
+  metrics["step_labels"] = static_cast<double>(result.work.valid);
   metrics["tokens_per_second"] = rate;
   metrics["step_seconds"] = meter_.last_step_seconds();
-  metrics["memory_bytes"] = static_cast<double>(metric::process_memory().resident);
+  resident_of_ranks_ = result.resident_bytes > 0 ? result.resident_bytes : resident_of_ranks_;
+  const double resident =
+      resident_of_ranks_ > 0 ? resident_of_ranks_ : static_cast<double>(metric::process_memory().resident);
+  metrics["memory_bytes"] = resident;
   metrics["memory_peak_bytes"] = static_cast<double>(peak_memory_.resident);
   if (!device_.is_cpu()) {
     metrics["device_peak_bytes"] = static_cast<double>(peak_memory_.device_allocated);

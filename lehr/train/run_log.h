@@ -116,6 +116,7 @@ class RunLog {
   metric::ThroughputMeter meter_;
   TimeLeft time_left_;
   metric::PeakMemory peak_memory_;  // of all ranks, up to the last exchange
+  double resident_of_ranks_ = 0;    // bytes of all processes in the last step with labels; 0 on one device
   Profiler profiler_;
   std::optional<StepProfile> step_profile_;
   peft::TrainableCounts trains_;

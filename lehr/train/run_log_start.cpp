@@ -141,7 +141,7 @@ void RunLog::report_start(
         peak_flops_ > 0 ? fmt::format("; peak of this machine: {}FLOP/s", human_count(peak_flops_)) : "");
   }
   log_.info(
-      "run        steps {} to {}, {} tokens each ({} sequences of {}{}), seed {}, results in {}",
+      "run        steps {} to {}, at most {} tokens each ({} sequences of {}{}), seed {}, results in {}",
       state.step + 1,
       t.steps,
       tokens,

@@ -128,7 +128,7 @@ void load_or_initialize(Run& run, const RunStart& start) {
     if (!run.config.checkpoint.initial_load_model_only) {
       run.logger.info(
           "going on from {}: {} of {} steps done",
-          *run.config.checkpoint.initial_load_path,
+          value_of(run.config.checkpoint.initial_load_path, "checkpoint.initial_load_path"),
           run.state.step,
           run.config.training.steps);
     }

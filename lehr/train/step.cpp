@@ -1,11 +1,14 @@
 #include "lehr/train/step.h"
 
+#include <ATen/ops/full.h>
+
 #include <algorithm>
 #include <cmath>
 
 #include "lehr/base/error.h"
 #include "lehr/base/operator_profile.h"
 #include "lehr/base/side_stream.h"
+#include "lehr/metric/throughput.h"
 #include "lehr/nn/embedding.h"
 #include "lehr/nn/moe.h"
 #include "lehr/shard/expert_parallel.h"
@@ -160,11 +163,21 @@ namespace {
 constexpr int64_t kGradNorm = 0;
 constexpr int64_t kLoadBalancing = 1;
 constexpr int64_t kRouterZ = 2;
-constexpr int64_t kLoss = 3;  // the task's metrics follow it
+constexpr int64_t kResident = 3;
+constexpr int64_t kLoss = 4;  // the task's metrics follow it
 
 // Returns a value that is finite only if both loss and gradient norm are.
 double judged(const StepResult& result) {
   return std::isfinite(result.loss) ? result.grad_norm : result.loss;
+}
+
+// Returns what this rank adds to the memory of all ranks' processes; undefined if it adds none.
+at::Tensor resident_memory(const Ranks& ranks, at::Device device) {
+  if (ranks.context() == nullptr || !ranks.counts_process()) {
+    return {};
+  }
+  const auto bytes = static_cast<double>(metric::process_memory().resident);
+  return at::full({}, bytes, at::TensorOptions(device).dtype(at::kDouble));  // no copy for which the host would wait
 }
 }  // namespace
 
@@ -185,6 +198,7 @@ at::Tensor TrainStep::pack(const at::Tensor& norm, const StepSums& sums, std::ve
       norm,
       rows ? sums.load_balancing : at::Tensor(),  // covers whole sequences already
       rows ? sums.router_z : at::Tensor(),
+      resident_memory(ranks_, norm.device()),
       tokens ? sums.loss : at::Tensor()};
   for (const std::string& name : metrics) {
     const auto sum = sums.metrics.find(name);
@@ -205,6 +219,7 @@ void TrainStep::read(LaunchedStep& launched) {
   const auto* numbers = on_host.const_data_ptr<double>();
   result.grad_norm = numbers[kGradNorm];
   result.loss = numbers[kLoss];
+  result.resident_bytes = numbers[kResident];
   int64_t place = kLoss + 1;
   for (const std::string& name : launched.metrics) {
     result.metrics[name] = numbers[place++] / static_cast<double>(result.work.valid);

@@ -38,6 +38,7 @@ struct StepResult {
   double loss = 0;                        ///< Mean over the valid items of the step.
   double grad_norm = 0;                   ///< Before clipping.
   StepWork work;                          ///< The work of all ranks.
+  double resident_bytes = 0;              ///< Memory of all ranks' processes before the update; 0 on one device.
   bool updated = false;                   ///< False if the update was skipped because a value was not finite.
   std::map<std::string, double> metrics;  ///< The task's metrics, as means; those of the routers.
   at::Tensor tokens_per_expert;           ///< (MoE layers, E) int64, of this step; undefined without experts.

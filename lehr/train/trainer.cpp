@@ -5,11 +5,16 @@
 #include "lehr/base/error.h"
 #include "lehr/base/log.h"
 #include "lehr/base/operator_profile.h"
+#include "lehr/base/value_of.h"
 #include "lehr/metric/device_memory.h"
 #include "lehr/train/generate.h"
 #include "lehr/train/validate.h"
 
 namespace lehr::train {
+
+namespace {
+constexpr auto kResults = "trainer: the results of steps";
+}  // namespace
 
 Trainer::Trainer(TrainConfig config, Environment environment)
     : environment_(std::move(environment)), run_(build_run(std::move(config), environment_)) {}
@@ -31,7 +36,7 @@ TrainResult Trainer::run() {
     // Logs the previous step, or throws its error if that is why this one failed. Not with several ranks: the others
     // may be elsewhere, and collectives with them would hide the error.
     if (run_->ranks.context() == nullptr) {
-      results_->flush();
+      value_of(results_, kResults).flush();
     }
     throw;
   }
@@ -43,12 +48,14 @@ namespace {
 // There always is a next batch: finite data have limited the number of steps.
 Batch next_batch(BatchStream& batches) {
   const OperatorScope scope(OperatorKind::data, "lehr::next_batch");
-  return *batches.next();
+  auto batch = batches.next();
+  return std::move(value_of(batch, "trainer: the batch of a step"));
 }
 }  // namespace
 
 void Trainer::train() {
   Run& run = *run_;
+  DeferredResults& results = value_of(results_, kResults);
   const RowShare rows = run.ranks.share(run.config.training.rows_per_step());
   const auto batches = run.data.train(rows, run.state.step + run.state.data_ahead);
   while (run.state.step < run.config.training.steps && !result_.stopped) {
@@ -58,7 +65,7 @@ void Trainer::train() {
     begin_step(step);
     StepGradients gradients = run.step->forward_backward(next_batch(*batches), rows.first, step);
     run.step->clip(gradients);
-    LaunchedStep launched = run.step->update(std::move(gradients), lr_factor, results_->deferred());
+    LaunchedStep launched = run.step->update(std::move(gradients), lr_factor, results.deferred());
     end_step(std::move(launched), lr_factor);
 
     if (validation_due(step)) {
@@ -70,7 +77,7 @@ void Trainer::train() {
     }
     result_.stopped = stop && step < run.config.training.steps;
   }
-  results_->flush();
+  results.flush();
 }
 
 void Trainer::begin_step(int64_t step) {
@@ -81,11 +88,12 @@ void Trainer::begin_step(int64_t step) {
 }
 
 void Trainer::end_step(LaunchedStep launched, double lr_factor) {
-  results_->flush();  // the previous step's
+  DeferredResults& results = value_of(results_, kResults);
+  results.flush();  // the previous step's
   RunState& state = run_->state;
   state.step = launched.step;
   state.num_tokens += launched.result.work.tokens;
-  results_->add(std::move(launched), state, run_->config.optimizer.lr * lr_factor);
+  results.add(std::move(launched), state, run_->config.optimizer.lr * lr_factor);
   if (!std::exchange(communicators_logged_, true)) {
     log_communicators();
   }
@@ -175,7 +183,7 @@ void Trainer::validate_if_cut_short() {
 }
 
 void Trainer::validate(int64_t step) {
-  results_->flush();
+  value_of(results_, kResults).flush();
   Run& run = *run_;
   const Pause pause(run.log.get(), RunLog::Pause::validation);
   const int64_t rows = run.config.validation.local_batch_size * run.ranks.data_parallel_size();
@@ -191,7 +199,7 @@ void Trainer::validate(int64_t step) {
 }
 
 void Trainer::save(int64_t step) {
-  results_->flush();
+  value_of(results_, kResults).flush();
   Run& run = *run_;
   const Pause pause(run.log.get(), RunLog::Pause::save);
   auto problem = run.checkpoints->save(run.state);
@@ -249,7 +257,7 @@ void Trainer::write_sample() {
   const std::vector<int32_t> narrow(ids.begin(), ids.end());
   const bool chat = run.config.training.task == TaskKind::sft;
   if (run.log) {
-    run.log->sample(*sample.prompt + (chat ? "\n\n" : ""), run.tokenizer->decode(narrow));
+    run.log->sample(value_of(sample.prompt, "sample.prompt") + (chat ? "\n\n" : ""), run.tokenizer->decode(narrow));
   }
 }
 

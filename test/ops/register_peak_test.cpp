@@ -5,9 +5,13 @@
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <functional>
 #include <string>
 #include <thread>
@@ -106,6 +110,58 @@ TEST(RegisterPeak, IsAboutTheRateOfTheInnerLoopOfAMatmul) {
   EXPECT_GT(share, 0.6);
   RecordProperty("share", std::to_string(share));
 }
+
+#if defined(__x86_64__)
+// Multiply-adds of the test's own, in intrinsics: kRounds rounds of kSums, which do not wait for each other.
+constexpr int64_t kRounds = 20'000, kSums = 12;
+
+#define OWN_MULTIPLY_ADDS(NAME, TARGET, VECTOR, ZERO, MULTIPLY_ADD)   \
+  __attribute__((target(TARGET), noinline)) void NAME() {             \
+    VECTOR sums[kSums];                                               \
+    for (VECTOR & sum : sums) {                                       \
+      sum = ZERO();                                                   \
+    }                                                                 \
+    const VECTOR a = ZERO();                                          \
+    for (int64_t round = 0; round < kRounds; ++round) {               \
+      for (VECTOR & sum : sums) {                                     \
+        sum = MULTIPLY_ADD;                                           \
+        asm volatile("" : "+x"(sum)); /* the compiler may not know */ \
+      }                                                               \
+    }                                                                 \
+  }
+
+OWN_MULTIPLY_ADDS(own_avx512, "avx512f", __m512, _mm512_setzero_ps, _mm512_fmadd_ps(sum, a, a))
+OWN_MULTIPLY_ADDS(own_avx512_double, "avx512f", __m512d, _mm512_setzero_pd, _mm512_fmadd_pd(sum, a, a))
+OWN_MULTIPLY_ADDS(own_avx2, "avx2,fma", __m256, _mm256_setzero_ps, _mm256_fmadd_ps(sum, a, a))
+OWN_MULTIPLY_ADDS(own_avx2_double, "avx2,fma", __m256d, _mm256_setzero_pd, _mm256_fmadd_pd(sum, a, a))
+#undef OWN_MULTIPLY_ADDS
+
+// Returns the FLOP/s of the best of a few such loops of the instruction set in use, on one thread.
+double own_rate(at::ScalarType dtype) {
+  const bool wide = current_arch() >= Arch::avx512, is_double = dtype == at::kDouble;
+  const auto loop = wide ? (is_double ? own_avx512_double : own_avx512) : (is_double ? own_avx2_double : own_avx2);
+  double least = 1;
+  for (int i = 0; i < 8; ++i) {
+    least = std::min(least, seconds_of(loop));
+  }
+  const double lanes = (wide ? 64.0 : 32.0) / (is_double ? 8 : 4);
+  return 2 * lanes * kSums * kRounds / least;
+}
+
+// 4 %: the median of the ratios of neighbours varies by 1 %. Repeated, as the machine may be busy for all of a series.
+TEST(RegisterPeak, IsTheRateOfTheTestsOwnMultiplyAdds) {
+  if (current_arch() < Arch::avx2) {
+    GTEST_SKIP() << "this CPU has no wider instructions than the generic ones, for which the test has no loop";
+  }
+  for (const auto dtype : {at::kFloat, at::kDouble}) {
+    double ratio = 0;
+    for (int attempt = 0; attempt < 10 && std::abs(ratio - 1) > 0.04; ++attempt) {
+      ratio = median_ratio([&] { return peak_now(dtype); }, [&] { return own_rate(dtype); });
+    }
+    EXPECT_NEAR(ratio, 1, 0.04) << c10::toString(dtype);
+  }
+}
+#endif
 
 TEST(RegisterPeak, IsHalfAsHighInFloat64) {
   const double ratio = median_ratio([] { return peak_now(at::kFloat); }, [] { return peak_now(at::kDouble); });

@@ -1,6 +1,8 @@
 #include "lehr/plan/machine.h"
 
+#include <ATen/ops/arange.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <gmock/gmock.h>
 
@@ -13,7 +15,9 @@
 #include "lehr/base/file.h"
 #include "lehr/base/operation_meter.h"
 #include "lehr/ops/attention.h"
+#include "lehr/ops/grouped_linear.h"
 #include "lehr/ops/matmul.h"
+#include "lehr/train/builders.h"
 #include "test/train/support.h"
 
 namespace lehr::plan {
@@ -102,6 +106,58 @@ double own_attention_rate(at::ScalarType dtype) {
   return own_rate([&] { ops::attention(q, k, v).sum().backward(); });
 }
 
+// The time that a layer of a tiny model takes, forward or backward, by what a model of nine has more than one of one.
+double own_layer_microseconds() {
+  const auto step_seconds = [](const char* layers) {
+    const train::testing::Folder folder;
+    const auto config = train::testing::tiny_run(folder.path(), {{"model.args.num_hidden_layers", layers}});
+    const auto specs = train::testing::specs();
+    const auto tokenizer = train::build_tokenizer(config);
+    const auto model = train::build_model_args(config, specs.at(config.model).family, *tokenizer)->build({});
+    nn::materialize(*model, at::kCPU, at::kFloat);
+    model->reset_parameters();
+    nn::ModelInputs inputs;
+    inputs.input_ids = inputs.labels = at::randint(257, {1, 8}, at::kLong);
+    double least = 1;
+    const auto now = std::chrono::steady_clock::now;
+    for (const auto deadline = now() + std::chrono::milliseconds(200); now() < deadline;) {
+      const auto begin = now();
+      model->forward(inputs).nll().sum().backward();
+      least = std::min(least, std::chrono::duration<double>(now() - begin).count());
+    }
+    return least;
+  };
+  return 1e6 * (step_seconds("9") - step_seconds("1")) / 8 / 2;
+}
+
+// By a clock that is a second later whenever it is read, every measured step takes a second: the figures are the FLOPs
+// and bytes of the kernels, which the test counts itself.
+TEST(Machine, CalibrationCountsTheWorkOfEachKernel) {
+  double now = 0;
+  const Machine machine = calibrate_cpu(load_machine("cpu"), [&] { return now += 1; });
+  const auto counted = [](const std::function<void()>& work) {
+    const OperationMeter meter;
+    work();
+    return meter.counts().flops();
+  };
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    SCOPED_TRACE(c10::toString(dtype));
+    const double peak = machine.peak_flops(dtype);
+    const auto expect = [&](double fraction, double flops) { EXPECT_NEAR(fraction * peak, flops, 1e-9 * flops); };
+    expect(machine.matmul_fraction(dtype), 2.0 * 512 * 512 * 512);
+    const at::Tensor q = numbers({1, 1024, 8, 64}, dtype), k = numbers({1, 1024, 8, 64}, dtype),
+                     v = numbers({1, 1024, 8, 64}, dtype);
+    expect(machine.attention_fraction(dtype), counted([&] { ops::attention(q, k, v).sum().backward(); }));
+  }
+  const at::Tensor input = numbers({8 * 64, 512}, at::kFloat), weight = numbers({8, 512, 512}, at::kFloat);
+  const at::Tensor ends = (at::arange(8, at::kInt) + 1) * 64;
+  const double experts = counted([&] { ops::grouped_linear(input, weight, ends).sum().backward(); });
+  EXPECT_NEAR(machine.expert_fraction(at::kFloat) * machine.peak_flops(at::kFloat), experts, 1e-9 * experts);
+  // Two tensors of 2^26 float32 are read, and one is written; a layer has an eighth of a second each way.
+  EXPECT_DOUBLE_EQ(machine.memory_gb_per_second, 3 * 4 * double{1 << 26} / 1e9);
+  EXPECT_DOUBLE_EQ(machine.layer_overhead_us, 1e6 / 8);
+}
+
 // What is wrong with one calibration, by rates of the same kernels that the test counts and times itself.
 std::string wrong_with_calibration() {
   Machine machine;
@@ -113,6 +169,9 @@ std::string wrong_with_calibration() {
   Problems problems;
   machine.check(problems);
   std::string wrong = problems.empty() ? "" : "a fraction is out of range; ";
+  if (const double ratio = machine.layer_overhead_us / own_layer_microseconds(); !(ratio > 0.5 && ratio < 2)) {
+    wrong += fmt::format("a layer takes {:.3g} of the test's own time; ", ratio);
+  }
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     const auto compare = [&](const char* figure, double fraction, double own) {
       const double ratio = fraction * machine.peak_flops(dtype) / own;

@@ -101,6 +101,34 @@ TEST(CostOf, CommunicationOverlapsUpToTheGivenShareOfCompute) {
   EXPECT_NEAR(exposed(0), 0.35 / 1000, 1e-9);
 }
 
+// Each part of an action and of the update, by figures that are easy to divide.
+TEST(CostOf, HasTheSecondsOfItsFormulas) {
+  const Machine machine{
+      .tflops_bfloat16 = 10,
+      .tflops_float32 = 2,
+      .achieved_fraction = 0.5,
+      .achieved_expert_fraction = 0.25,
+      .achieved_attention_fraction = 0.2,
+      .memory_gb_per_second = 100,
+      .achieved_memory_fraction = 0.5,
+      .layer_overhead_us = 1000};
+  StageMeasurement stage;
+  stage.num_layers = 3;
+  stage.forward = {.matmul_flops = 4e12, .attention_flops = 1e12, .pointwise_bytes = 5'000'000'000};
+  stage.parameter_bytes = 1'000'000'000;
+  stage.gradient_bytes = 2'000'000'000;
+  stage.optimizer_bytes = 4'000'000'000;
+  const StageCost cost = cost_of(stage, /*expert_share=*/0.5, {.machine = machine, .mesh = {}, .compute = at::kFloat});
+  EXPECT_DOUBLE_EQ(cost.forward.matmuls, 2e12 / 1e12);
+  EXPECT_DOUBLE_EQ(cost.forward.experts, 2e12 / 0.5e12);
+  EXPECT_DOUBLE_EQ(cost.forward.attention, 1e12 / 0.4e12);
+  EXPECT_DOUBLE_EQ(cost.forward.pointwise, 5e9 / 50e9);
+  EXPECT_DOUBLE_EQ(cost.forward.overhead, 3 * 1000e-6);
+  EXPECT_DOUBLE_EQ(cost.forward.seconds(), 2 + 4 + 2.5 + 0.1 + 0.003);
+  EXPECT_DOUBLE_EQ(cost.optimizer, 2 * (1e9 + 2e9 + 4e9) / 50e9);
+  EXPECT_DOUBLE_EQ(cost.update(), cost.optimizer);
+}
+
 TEST(MakePlan, TimeSharesSumToTheStep) {
   const Plan plan = plan_of(
       pipeline_of(
@@ -142,6 +170,31 @@ TEST(MakePlan, MfuDividesByThePeakThatTheReportPrints) {
     const double peak = 1e12 * printed(report, " TFLOP/s in " + dtype);
     EXPECT_NEAR(flops / peak, printed(report, " % of the peak") / 100, 0.01 * plan.mfu);
   }
+}
+
+// The number before `unit` in the first line of a report that begins with `name`.
+double of_line(const std::string& report, const std::string& name, const std::string& unit) {
+  const size_t begin = report.find("\n" + name + " ");
+  EXPECT_NE(begin, std::string::npos) << name;
+  return begin == std::string::npos ? 0 : printed(report.substr(begin, report.find('\n', begin + 1) - begin), unit);
+}
+
+// 1 %: three digits are printed. The memory of a small model would have fewer.
+TEST(MakePlan, TheReportPrintsThePlansFigures) {
+  Plan plan = plan_of(model_of("llama3"), load_machine("cpu"));
+  for (double& bytes : plan.memory[plan.fullest_rank].peak.bytes) {
+    bytes *= 1e4;
+  }
+  const std::string report = report_text(plan);
+  const auto expect = [&](const char* name, const char* unit, double wanted) {
+    EXPECT_NEAR(of_line(report, name, unit), wanted, 0.01 * wanted) << report;
+  };
+  expect("step", " ms,", 1e3 * plan.step_seconds);
+  expect("step", " K tokens/s,", 1e-3 * plan.tokens_per_second);
+  expect("step", " K per device", 1e-3 * plan.tokens_per_second);
+  expect("MFU", " % of the peak", 100 * plan.mfu);
+  expect("memory", " of ", 1e-9 * plan.peak_bytes());
+  expect("machine", " GB/s", plan.machine.memory_gb_per_second);
 }
 
 // The plan measures the FLOPs of its stage by operators, on its own way: all of them, if nothing is recomputed.
@@ -278,6 +331,8 @@ TEST(MakePlan, WritesAReportAndItsPictures) {
   write_plan(plan, folder.path() / "plan");
   const Node json = parse_json_file(folder.path() / "plan" / "plan.json");
   EXPECT_EQ(json.at("step_seconds").as_double(), plan.step_seconds);
+  EXPECT_EQ(json.at("tokens_per_second").as_double(), plan.tokens_per_second);
+  EXPECT_EQ(json.at("mfu").as_double(), plan.mfu);
   EXPECT_EQ(json.at("ranks").size(), 2U);
   EXPECT_EQ(json.at("ranks").at(0).at("peak").at("sum").as_double(), plan.memory[0].peak.total());
   for (const char* file : {"memory.svg", "timeline.svg", "timeline.html"}) {

@@ -92,6 +92,43 @@ def bytes_of(folder, step):
     return found
 
 
+def memory_of(pids):
+    """Returns the resident bytes of processes by the kernel's accounts; 0 if one has ended."""
+    total = 0
+    for pid in pids:
+        try:
+            with open(f"/proc/{pid}/statm") as file:
+                total += int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        except (OSError, IndexError):
+            return 0
+    return total
+
+
+def logged(folder, key):
+    try:
+        with open(f"{folder}/metrics.jsonl") as file:
+            return [entry[key] for entry in map(json.loads, file) if key in entry]
+    except OSError:
+        return []
+
+
+def check_memory(start, folder):
+    """Compares memory_bytes of two ranks with the sum of their processes, which are read when a step has been logged."""
+    running = subprocess.Popen(start, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    pairs = []
+    while running.poll() is None:
+        children = subprocess.run(["pgrep", "-P", str(running.pid)], capture_output=True, text=True).stdout.split()
+        before = len(logged(folder, "memory_bytes"))
+        now = memory_of([pid for pid in children if "\0RANK=" in environment(pid)])
+        values = logged(folder, "memory_bytes")
+        if values and len(values) == before and now > 0:
+            pairs.append((values[-1], now))
+        time.sleep(0.01)
+    # A figure of one rank would be half of it; memory grows by less than a tenth within a step.
+    worst = max((abs(told / found - 1) for told, found in pairs[:-1]), default=1)
+    expect(f"memory_bytes is the memory of both processes (off by {100 * worst:.1f} %)", worst < 0.1, pairs[:20])
+
+
 with tempfile.TemporaryDirectory() as work:
     config = f"{work}/run.toml"
     with open(config, "w") as file:
@@ -123,6 +160,9 @@ with tempfile.TemporaryDirectory() as work:
         worst = max((abs(found.get(key, 0) - value) / abs(value) for key, value in alone.items()), default=1)
         # float64 sums in another order.
         expect(f"{name} computes what one device computes (off by {worst:.1e})", worst < 1e-10 and len(found) == len(alone))
+
+    check_memory(
+        command(f"{work}/memory", 2, *meshes["two_shards"], "--training.steps=100", "--checkpoint.enable=false"), f"{work}/memory")
 
     told = subprocess.run(
         [argument for argument in command(f"{work}/told", 2, "--training.steps=1", "--lr_scheduler.warmup_steps=0") if argument != "--quiet"],

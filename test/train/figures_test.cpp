@@ -22,19 +22,20 @@ using testing::tiny_run;
 
 constexpr int64_t kTokens = 32;
 
-// Documents of known lengths, at most one to a sequence or several: the log counts their tokens, not the padding. Texts
-// are of one byte per token, and each has an end.
-TEST(Figures, CountTheTokensOfPaddedDocuments) {
+// Documents of known lengths, at most one to a sequence or several: the log counts their tokens and labels, not the
+// padding. Texts are of one byte per token, and each has an end, which is a label and has none.
+TEST(Figures, CountTheTokensAndLabelsOfPaddedDocuments) {
   // With its end, a document of 17 to 27 bytes has a sequence of 32 for itself; two of 14 bytes share one.
   for (const auto& [shortest, lengths] : {std::pair<size_t, size_t>{17, 11}, {14, 1}}) {
     const Folder folder;
     std::string lines;
-    int64_t tokens = 0;
+    int64_t tokens = 0, labels = 0;
     constexpr size_t kDocuments = 48;
     for (size_t i = 0; i < kDocuments; ++i) {
       const size_t length = shortest + i % lengths;
       lines += "{\"text\": \"" + std::string(length, 'a') + "\"}\n";
       tokens += static_cast<int64_t>(length) + 1;
+      labels += static_cast<int64_t>(length);
     }
     write_file_atomically(folder.path() / "texts.jsonl", lines);
     for (const Mesh& mesh : {Mesh{}, Mesh{.dp_shard = 2}}) {
@@ -58,6 +59,11 @@ TEST(Figures, CountTheTokensOfPaddedDocuments) {
       const auto counted = metric::read_metric(file, "num_tokens").values;
       ASSERT_FALSE(counted.empty());
       EXPECT_EQ(counted.back(), static_cast<double>(tokens));
+      double all_labels = 0;
+      for (const double of_step : metric::read_metric(file, "step_labels").values) {
+        all_labels += of_step;
+      }
+      EXPECT_EQ(all_labels, static_cast<double>(labels));
     }
   }
 }
@@ -160,6 +166,24 @@ TEST(Figures, OfMemoryAreThoseOfTheKernelsAccounts) {
   trainer.run();
 }
 
+// Ranks that are threads have one process, which counts once. 0.1: the log takes the figure before the update.
+TEST(Figures, OfMemoryOfRanksCountTheirProcessOnce) {
+  const Folder folder;
+  const TrainConfig config = tiny_run(folder.path(), {{"checkpoint.enable", "false"}, {"validation.enable", "false"}});
+  testing::on_mesh({.dp_shard = 2, .tp = 2}, config, 0, [](Trainer& trainer) {
+    trainer.events().subscribe(Event::step_end, [](const EventContext& context) {
+      if (const auto found = context.metrics->find("memory_bytes");
+          found != context.metrics->end()) {  // the first rank
+        const auto bytes = static_cast<double>(metric::process_memory().resident);
+        EXPECT_NEAR(found->second, bytes, 0.1 * bytes);
+      }
+    });
+    trainer.run();
+  });
+  EXPECT_FALSE(metric::read_metric(std::filesystem::path(config.job.dump_folder) / "metrics.jsonl", "memory_bytes")
+                   .values.empty());
+}
+
 // The measurement takes 768 MB, and 64 MB are more than anything else in it.
 TEST(MachineLimits, LeaveNoMemoryBehind) {
   const auto resident = [] { return metric::process_memory().resident; };
@@ -169,6 +193,13 @@ TEST(MachineLimits, LeaveNoMemoryBehind) {
   EXPECT_LT(resident() - before, 64 << 20);
   const metric::ProcessMemory after = metric::process_memory();
   EXPECT_LT(after.peak_resident - after.resident, 64 << 20);
+}
+
+// By a clock that is a second later whenever it is read: two tensors of 256 MB are read, and one is written.
+TEST(MachineLimits, CountTheBytesOfTheirOperations) {
+  double now = 0;
+  const MachineLimits limits = measure_limits(at::kFloat, 0.01, [&] { return now += 1; });
+  EXPECT_DOUBLE_EQ(limits.bytes_per_second, 3.0 * (256 << 20));
 }
 
 // docs/figures.md has a row for every figure that a run logs.

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <functional>
 #include <optional>
+#include <sstream>
 #include <thread>
 
 #include "lehr/mesh/fake_transport.h"
@@ -29,6 +30,7 @@ struct Case {
   int64_t documents = 1;  // per sequence
   std::function<void(RunLog&)> at_the_end = [](RunLog&) {};
   std::function<void(RunLog&, const std::function<void()>& step)> drive = {};  // instead of three steps
+  bool quiet = true;
 };
 struct Logged {
   double flops_per_token = 0;                        // of the model, for whole sequences
@@ -55,7 +57,7 @@ Logged logged_steps(const Case& one) {
   Logged logged{
       .flops_per_token = static_cast<double>(args->get_nparams_and_flops(kTokens).causal_flops_per_token), .steps = {}};
 
-  Logger quiet("", true);
+  Logger logger("", one.quiet);
   RunState state;
   RunLog log(
       config,
@@ -67,7 +69,7 @@ Logged logged_steps(const Case& one) {
       at::kCPU,
       ranks,
       state,
-      quiet,
+      logger,
       one.peak_flops);
   std::this_thread::sleep_for(one.before_first_step);
   const auto end_step = [&] {
@@ -230,6 +232,38 @@ TEST(RunLog, CountsAttentionWithinDocuments) {
   const double whole = flops_per_token(1);
   expect_near(whole, logged_steps({}).flops_per_token);
   EXPECT_NEAR((whole - flops_per_token(4)) / (kPerPair * kTokens / 2 * 3 / 4), 1, 1e-9);
+}
+
+// The number before `unit` in a progress line, as in "1.23 K tok/s".
+double number_before(const std::string& line, const std::string& unit) {
+  static const std::map<std::string, double> kPrefixes{{"K", 1e3}, {"M", 1e6}, {"G", 1e9}};
+  const size_t end = line.find(unit);
+  EXPECT_NE(end, std::string::npos) << unit << " in: " << line;
+  if (end == std::string::npos) {
+    return 0;
+  }
+  std::istringstream words(line.substr(line.rfind("  ", end), std::string::npos));
+  double number = 0;
+  std::string prefix;
+  words >> number >> prefix;
+  const auto found = kPrefixes.find(prefix);
+  return number * (found == kPrefixes.end() ? 1 : found->second);
+}
+
+// A progress line has the figures of its step in metrics.jsonl. 1 %: three digits, or one after the point.
+TEST(RunLog, TheProgressLineHasTheFiguresOfTheFile) {
+  ::testing::internal::CaptureStderr();
+  const Logged logged = logged_steps({.peak_flops = 3e6, .quiet = false});
+  std::istringstream told(::testing::internal::GetCapturedStderr());
+  EXPECT_NE(told.str().find("at most 256 tokens each"), std::string::npos) << told.str();  // padding is not known yet
+  std::string line;
+  while (std::getline(told, line) && line.find("step  1/12") == std::string::npos) {
+  }
+  const auto& metrics = logged.steps.front();
+  const auto expect = [&](double found, double wanted) { EXPECT_NEAR(found, wanted, 0.01 * wanted) << line; };
+  expect(number_before(line, " tok/s"), metrics.at("tokens_per_second"));
+  expect(number_before(line, " % of peak"), 100 * metrics.at("mfu"));
+  expect(number_before(line, " MiB "), metrics.at("memory_peak_bytes") / (1 << 20));
 }
 
 TEST(RunLog, CountsEachTokenOfAStepOnceOnManyRanks) {

@@ -75,6 +75,27 @@ TEST(TrainStep, AveragesOverAllLabelsOfTheStepNotOverMicrobatches) {
   }
 }
 
+// Counts the labelled tokens with a loss above four.
+class CountingTask : public ProbeTask {
+ public:
+  std::map<std::string, at::Tensor> compute_metrics(
+      const nn::ModelOutputs& outputs, const Batch& batch) const override {
+    return {{"above_four", outputs.logps.gt(4).logical_and(batch.at("labels").ne(nn::kIgnoreIndex)).sum()}};
+  }
+};
+
+// Of the labelled losses 3; 5 and 10, two are above four; the one without a label is too, and does not count.
+TEST(TrainStep, MetricsAreMeansOverTheLabelsOfTheStep) {
+  for (const int64_t size : {1, 2}) {
+    const auto model = model_with(at::tensor({1., 2.}, at::kDouble));
+    const auto optimizer = sgd(*model);
+    const CountingTask task;
+    TrainStep step(*model, task, *optimizer, {.local_batch_size = size, .compute = at::kDouble});
+    const StepResult result = step.run(batch_with_unequal_labels(), /*first_row=*/0, /*step=*/1, /*lr_factor=*/1);
+    EXPECT_DOUBLE_EQ(result.metrics.at("above_four"), 2.0 / 3);
+  }
+}
+
 TEST(TrainStep, AddsTheGradientsOfAllMicrobatches) {
   const int64_t count = 5;
   const Batch batch{

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <memory>
@@ -186,9 +187,15 @@ struct WrittenLoop {
       outcome.logged["grad_norm"].push_back(norm);
       outcome.logged["lr"].push_back(lr);
       outcome.logged["num_tokens"].push_back(num_tokens);
+      outcome.logged["step_labels"].push_back(labels_of_step);
       if (!routers.empty()) {
         outcome.logged["load_balancing_loss"].push_back(load_balancing_loss);
         outcome.logged["router_z_loss"].push_back(router_z_loss);
+        double most = 0;  // load of the fullest expert, in loads of the mean one
+        for (const at::Tensor& of_layer : choices) {
+          most = std::max(most, (of_layer.max() / of_layer.mean()).item<double>());
+        }
+        outcome.logged["expert_load_max"].push_back(most);
       }
     }
     outcome.weights = copies_of(*model);

@@ -87,7 +87,15 @@ Outcome run_trainer(
   initial = copies_of(trainer.model());
   EXPECT_EQ(trainer.run().step, kSteps);
   Outcome outcome{.logged = {}, .weights = copies_of(trainer.model())};
-  for (const char* key : {"loss", "grad_norm", "lr", "num_tokens", "load_balancing_loss", "router_z_loss"}) {
+  for (const char* key :
+       {"loss",
+        "grad_norm",
+        "lr",
+        "num_tokens",
+        "step_labels",
+        "load_balancing_loss",
+        "router_z_loss",
+        "expert_load_max"}) {
     outcome.logged[key] =
         metric::read_metric(std::filesystem::path(config.job.dump_folder) / "metrics.jsonl", key).values;
   }

@@ -3,6 +3,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "lehr/base/value_of.h"
 #include "lehr/data/jinja/builtins.h"
 #include "lehr/data/jinja/text.h"
 
@@ -150,7 +151,8 @@ Value items_filter(const Value& input, const Arguments& arguments) {
   if (!input.is_dict()) {
     refuse("items: expected a dict, found {}", input.describe());
   }
-  return (**find_method(input, "items")->get<Value::FunctionPtr>())({});
+  const auto items = find_method(input, "items");
+  return (**value_of(items, "jinja: the method items of a dict").get<Value::FunctionPtr>())({});
 }
 
 Value first(const Value& input, const Arguments& arguments) {
