@@ -7,6 +7,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/base/random.h"
+#include "lehr/base/value_of.h"
 
 namespace lehr::search {
 
@@ -48,7 +49,7 @@ std::optional<Assignment> exact_for_one_budget(const SolverProblem& problem, int
   require(
       problem.budgets.size() == 1 && problem.budgets[0].at_most && !problem.budgets[0].at_least,
       "exact_for_one_budget: expected one budget with at_most alone");
-  const double limit = *problem.budgets[0].at_most * (1 + kBudgetTolerance);
+  const double limit = value_of(problem.budgets[0].at_most, "exact_for_one_budget: at_most") * (1 + kBudgetTolerance);
   std::vector<std::vector<Point>> frontiers{{{.cost = problem.budgets[0].fixed}}};
   for (const SolverGroup& group : problem.groups) {
     std::vector<Point> next;

@@ -111,10 +111,9 @@ std::vector<LocalDistillationResult> distil_locally(
   }
   for (int64_t step = 0; step < config.steps; ++step) {
     const std::optional<train::Batch> batch = batches.next();
-    require(
-        batch.has_value(),
-        "local_distillation.steps: the data ended after {} batches; use fewer steps or data.repeat = true",
-        step);
+    if (!batch) {
+      fail("local_distillation.steps: the data ended after {} batches; use fewer steps or data.repeat = true", step);
+    }
     const train::Batch local = train::to_device(train::Ranks().positions_of(*batch), library.pieces().device());
     const nn::ModelInputs inputs = task.build_forward_inputs(local);
     std::vector<at::Tensor> boundaries;  // what each layer reads, and the last one returns

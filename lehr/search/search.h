@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "lehr/base/value_of.h"
 #include "lehr/prune/scores.h"
 #include "lehr/search/costs.h"
 #include "lehr/search/library.h"
@@ -99,8 +100,8 @@ class Search {
 
   const DecoderPieces& pieces() const { return pieces_; }
   const SearchConfig& config() const { return config_; }
-  const SearchSpace& space() const { return *space_; }
-  const CostTable& costs() const { return *costs_; }
+  const SearchSpace& space() const { return value_of(space_, "search: the space"); }
+  const CostTable& costs() const { return value_of(costs_, "search: the costs"); }
   const Library& library() const { return *library_; }
   const SearchResults& results() const { return results_; }
   const SearchEnvironment& environment() const { return environment_; }

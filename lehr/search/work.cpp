@@ -101,7 +101,9 @@ PassSeconds time_teacher(const Search& search) {
   const Library library(search.environment().teacher, search.environment().families, pieces, space);
   const HeldOut data = search.held_out();
   const auto batch = data.open()->next();
-  require(batch.has_value(), "search: there is no held-out data to measure variants on; set data.validation_fraction");
+  if (!batch) {
+    fail("search: there is no held-out data to measure variants on; set data.validation_fraction");
+  }
   const train::Batch local = train::to_device(train::Ranks().positions_of(*batch), pieces.device());
   const nn::ModelInputs inputs = data.task.build_forward_inputs(local);
   const Piece embeddings = library.embeddings(), head = library.head();
