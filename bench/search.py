@@ -102,7 +102,7 @@ def search(lehr, recipe, teacher, folder, seed, options, extra):
     result = folder / "result.json"
     if not result.exists():
         lehr("search", "recipe/search_quickstart.toml", f"--search.teacher={teacher}", f"--search.config={recipe}",
-             f"--search.output={folder}", f"--budget.parameters={100 * options.share:.0f} %", f"--solve.seed={seed}",
+             f"--search.output={folder}", f"--budget.parameters={100 * options.share:g} %", f"--solve.seed={seed}",
              "--solve.candidates=1", "--solve.rounds=0", f"--local_distillation.steps={options.local_steps}",
              f"--distillation.steps={options.distil_steps}", *extra)
         found = json.loads((folder / "search.json").read_text())
@@ -124,7 +124,7 @@ def measure(lehr, recipe, seed, root, options, teacher_steps):
     for way in ["integer program", *(way for way in WAYS if way != "integer program")]:
         folder = root / way.replace(" ", "_").replace(",", "")
         if not folder.exists() and folder != first:
-            shutil.copytree(first, folder, ignore=shutil.ignore_patterns("distil-*", "child-*", "*.json.lock", "result.json"))
+            shutil.copytree(first, folder, ignore=shutil.ignore_patterns("distil-*", "child-*", "result.json"))
         results[way] = search(lehr, recipe, teacher, folder, seed, options, WAYS[way])
     # As many tokens as local distillation and distillation of a child together.
     uniform = train(lehr, recipe, root / "uniform", seed, options.local_steps + options.distil_steps, *uniform_arguments(teacher, options.share))
@@ -149,13 +149,15 @@ def report(section, model, seeds):
 
 
 def report_orders(section, tables):
-    section.add("", "How often the first of two ways has the lower loss (of all seeds, by model), and by how much on average:", "")
+    section.add("", "How often the first of two ways has the lower loss (of all seeds, by model), and how much lower on average:", "")
     section.table("better, as published", "than", "loss after", *(f"{model}: seeds, mean difference" for model in tables))
     for better, worse, column in ORDERS:
         cells = []
         for seeds in tables.values():
             differences = [results[worse]["losses"][column] - results[better]["losses"][column] for results in seeds]
-            cells.append(f"{sum(d >= 0 for d in differences)} of {len(seeds)}, {statistics.mean(differences):+.4f}")
+            alike = sum(d == 0 for d in differences)
+            cells.append(f"{sum(d > 0 for d in differences)} of {len(seeds)}{f' ({alike} alike)' if alike else ''}, "
+                         f"{statistics.mean(differences):+.4f}")
         section.row(better, worse, "distillation" if column else "search", *cells)
 
 
@@ -184,7 +186,7 @@ def main():
             print(f"{model}, seed {seed}: done", flush=True)
     # Losses hardly depend on the CPU, so one section is enough.
     section = Section(Report(a.out, "Searches on the quickstart models", "Written by bench/search.py.", by_class=False), "Losses")
-    section.add(f"Loss on the held-out text, in nats per byte, mean of {a.seeds} seeds (and range). Budget: {100 * a.share:.0f} % of the "
+    section.add(f"Loss on the held-out text, in nats per byte, mean of {a.seeds} seeds (and range). Budget: {100 * a.share:g} % of the "
                 f"teacher's parameters. {a.local_steps} steps of local distillation, {a.distil_steps} of distillation, 2,048 bytes each. The integer "
                 "program takes one solution of the scores in the teacher, \"best of 6\" measures candidates and repeats as `lehr search` "
                 "does by default. The uniform model has narrower feed-forward blocks in all layers alike, and is trained from scratch on as "

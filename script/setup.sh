@@ -86,7 +86,7 @@ install_packages() {
   local as_root=()
   if [ "$(id -u)" != 0 ]; then
     if ! { command -v sudo && sudo -n true; } >/dev/null 2>&1; then
-      [ -z "$wants_tidy" ] || missing+=("$(tidy_package)")
+      [ -z "$wants_tidy" ] || missing+=("$(tidy_package)")  # without package lists: clang-tidy, which may be too old
       stop "system packages are missing and this user may not install them. Run this, then the same command again:
   sudo apt-get update && sudo apt-get install -y --no-install-recommends ${missing[*]}"
     fi

@@ -58,17 +58,20 @@ elif [ ${#files[@]} = 0 ]; then
 fi
 [ ${#files[@]} -gt 0 ] || { echo "tidy: no source differs from the main branch"; exit 0; }
 
-# The sources are compiled with the precompiled header, which must be of clang-tidy's own version: one of its own, and a
-# database of commands that names it. Warnings of a newer compiler are no errors.
+# The sources are compiled with precompiled headers, which must be of clang-tidy's own version: own ones, and a database of
+# commands that names them. Warnings of a newer compiler are no errors.
 own=build/dev/tidy-$version
 mkdir -p "$own"
-header=CMakeFiles/lehr_base.dir/cmake_pch.hxx.pch
-sed -E "s|(\"command\": \")[^ ]+|\1$compiler|; s| -Werror( )|\1|g; s|[^ ]*$header|$PWD/$own/header.pch|g" build/dev/compile_commands.json >"$own/compile_commands.json.new"
-if ! cmp -s "$own/compile_commands.json.new" "$own/compile_commands.json" || [ ! -f "$own/header.pch" ] ||
-  [ lehr/base/torch.h -nt "$own/header.pch" ]; then
-  mv "$own/compile_commands.json.new" "$own/compile_commands.json"
-  command=$(grep -oE '"command": ".*-emit-pch.*"' "$own/compile_commands.json" | head -n 1 | sed -E 's/^"command": "//; s/"$//; s/\\"/"/g')
-  (cd build/dev && eval "$command -w")
-fi
+database=$own/compile_commands.json
+sed -E "s|(\"command\": \")[^ ]+|\1$compiler|; s| -Werror( )|\1|g; s|[^ ]*CMakeFiles/([^ /]*)\.dir/cmake_pch\.hxx\.pch|$PWD/$own/\1.pch|g" \
+  build/dev/compile_commands.json >"$database.new"
+commands=$(grep -oE '"command": ".*-emit-pch.*"' "$database.new" | sed -E 's/^"command": "//; s/"$//; s/\\"/"/g')
+for header in $(grep -oE "$own/[^ /]*\.pch" <<<"$commands" | sort -u); do
+  if ! cmp -s "$database.new" "$database" || [ ! -f "$header" ] || [ lehr/base/torch.h -nt "$header" ]; then
+    command=$(grep -F "$header" <<<"$commands" | head -n 1)
+    (cd build/dev && eval "$command -w")
+  fi
+done
+mv "$database.new" "$database"  # last, so that a header that failed is compiled again
 printf '%s\0' "${files[@]}" | xargs -0 -n 1 -P "${LEHR_TIDY_JOBS:-$(nproc)}" "$program" -p "$own" --quiet "${options[@]}"
 echo "${#files[@]} passed clang-tidy $version"

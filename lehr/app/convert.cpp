@@ -52,7 +52,7 @@ struct Options {
     v.optional(
         "replace",
         replace,
-        "JSON file with the sub-blocks to take from other models or to remove; FILE#N: the N-th of its solutions.");
+        "JSON file with the sub-blocks to take from other models or to remove; FILE#N: solution N, counted from 0.");
   }
 };
 }  // namespace

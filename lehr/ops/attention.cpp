@@ -100,8 +100,11 @@ void check_sequences(const AttentionMask& mask, const at::Tensor& k) {
       ends.defined() ? shape_of(ends) : "");
   const at::Tensor& lengths = mask.cumulative_lengths;
   require(
-      !lengths.defined() || (lengths.dim() == 1 && lengths.size(0) > 1 && lengths.scalar_type() == at::kInt),
-      "attention: expected cumulative_lengths (N + 1) int32, found {} {}; make them with with_cumulative_lengths()",
+      !lengths.defined() || (lengths.dim() == 1 && lengths.size(0) > 1 && (lengths.size(0) - 1) % k.size(0) == 0 &&
+                             lengths.scalar_type() == at::kInt),
+      "attention: expected cumulative_lengths (N + 1) int32, equally many for each of {} rows, found {} {}; make them "
+      "with with_cumulative_lengths()",
+      k.size(0),
       lengths.defined() ? c10::toString(lengths.scalar_type()) : "",
       lengths.defined() ? shape_of(lengths) : "");
 }

@@ -13,6 +13,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
+#include <tuple>
 #include <vector>
 
 #include "lehr/ops/attention_meta.h"

@@ -40,7 +40,8 @@ double visible_pairs(int64_t length, std::optional<int64_t> window) {
   return static_cast<double>(seen * (seen + 1)) / 2 + static_cast<double>((length - seen) * seen);
 }
 
-// Returns the lengths on the host. All layers of a model pass the same tensor, for which the host waits once.
+// Returns the lengths on the host. All layers of a model pass the same tensor, which is made once for a batch, so the
+// host waits once.
 const at::Tensor& on_host(const at::Tensor& lengths) {
   if (lengths.is_cpu()) {
     return lengths;
@@ -82,9 +83,9 @@ void report_sequences(
     return;
   }
   double pairs = 0;
-  if (sequences.cumulative_lengths.is_meta()) {
-    const auto rows = static_cast<double>(q.size(0) / sequences.row_length);
-    pairs = rows * visible_pairs(sequences.row_length, window);
+  const int64_t rows = q.size(0) / sequences.row_length;
+  if (sequences.cumulative_lengths.is_meta() || sequences.cumulative_lengths.numel() == rows + 1) {
+    pairs = static_cast<double>(rows) * visible_pairs(sequences.row_length, window);
   } else {
     const at::Tensor& lengths = on_host(sequences.cumulative_lengths);
     const auto* border = lengths.const_data_ptr<int32_t>();

@@ -13,7 +13,7 @@
 namespace lehr::plan {
 
 namespace {
-constexpr int64_t kHidden = 32, kTokens = 8, kHeads = 2;
+constexpr int64_t kHidden = 32, kTokens = 16, kHeads = 2;
 constexpr size_t kLayers = 8;
 
 // The layer that most families have: norms before attention and before the FFN.
@@ -48,7 +48,6 @@ double layer_overhead(double seconds, const metric::ThroughputMeter::Clock& cloc
   const nn::RotaryEmbeddingProvider rope(10000, kHidden / kHeads);
   const nn::PositionEmbeddings positions = rope(at::arange(kTokens, at::kLong).unsqueeze(0), at::kFloat);
   const at::Tensor input = at::randn({1, kTokens, kHidden});
-  double least = 0;
   const auto step = [&] {
     const double begin = clock();
     at::Tensor x = input;
@@ -61,7 +60,7 @@ double layer_overhead(double seconds, const metric::ThroughputMeter::Clock& cloc
     loss.backward();
     return forward + (clock() - middle);
   };
-  least = step();  // warm-up: the first one allocates
+  double least = step();  // warm-up: the first one allocates
   for (const double deadline = clock() + seconds; clock() < deadline;) {
     least = std::min(least, step());
   }

@@ -33,12 +33,15 @@ void keep_frontier(std::vector<Point>& points) {
   });
 }
 
-// By how much the costs exceed the budgets, relative to each.
+// By how much the costs are outside of the budgets, relative to each.
 double excess(const SolverProblem& problem, const std::vector<double>& costs) {
   double sum = 0;
   for (size_t i = 0; i < costs.size(); ++i) {
     if (const auto most = problem.budgets[i].at_most) {
       sum += std::max(0.0, costs[i] / *most - 1);
+    }
+    if (const auto least = problem.budgets[i].at_least; least && *least > 0) {
+      sum += std::max(0.0, 1 - costs[i] / *least);
     }
   }
   return sum;

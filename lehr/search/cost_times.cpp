@@ -47,7 +47,7 @@ class Timer {
 
 // Returns the slope between the times of N and 2 N calls, which leaves out what is done once per measurement.
 double seconds_per_call(const std::function<void(int64_t count)>& run, int64_t count, int64_t rounds) {
-  constexpr int64_t kMostRounds = 10;  // of those asked for, while noise makes more work look faster
+  constexpr int64_t kMostRounds = 10;  // times `rounds`, while noise makes 2 N calls seem faster than N
   const Timer timer(run, count);
   double shorter = std::numeric_limits<double>::infinity(), longer = shorter;
   for (int64_t round = 0; round < rounds || (longer <= shorter && round < kMostRounds * rounds); ++round) {

@@ -77,7 +77,7 @@ struct PartSeconds {
   double decode = 0;
 };
 
-/// Measures the times of a whole child in the same way.
+/// Measures the times of a whole child, each a run from the token ids to the logits of the last token.
 PartSeconds measure_child_seconds(
     const Library& library, const Choice& choice, const descriptor::Workload& work, int64_t rounds);
 

@@ -182,7 +182,7 @@ std::string times(const Search& search, const Cost& cost) {
         "| {} | {} | {} | {:+.1f} % |\n", what, with_unit(kind, whole), with_unit(kind, sum), 100 * (sum / whole - 1));
   };
   const auto& work = search.workload();
-  return "\n| the child's time | measured as a whole | sum over its sub-blocks | difference |\n| --- | --- | --- | --- "
+  return "\n| the child's time | measured as a whole | sum of its parts | difference |\n| --- | --- | --- | --- "
          "|\n" +
          row(fmt::format("prefill of {} tokens", work.num_tokens),
              CostKind::prefill_seconds,
@@ -302,8 +302,10 @@ std::string json(const Search& search) {
   node.set("candidates", std::move(candidates));
   node.set("solver", to_node(results.solved));
   if (results.child_seconds) {
-    node.set("prefill_seconds", Node(results.child_seconds->prefill));
-    node.set("decode_seconds", Node(results.child_seconds->decode));
+    Node seconds = Node::make_table();
+    seconds.set("prefill", Node(results.child_seconds->prefill));
+    seconds.set("decode", Node(results.child_seconds->decode));
+    node.set("child_seconds", std::move(seconds));
   }
   if (results.after_distillation) {
     node.set("distilled", to_node(*results.after_distillation));

@@ -35,14 +35,6 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-std::string text_of(const Choice& choice) {
-  return fmt::format("attention {}, ffn {}", fmt::join(choice.attention, " "), fmt::join(choice.ffn, " "));
-}
-
-uint32_t checksum_of(const std::string& text) {
-  return crc32c(std::as_bytes(std::span(text)));
-}
-
 // The whole space with the parts that its variants keep.
 std::string text_of(const SearchSpace& space) {
   std::string text;
@@ -62,6 +54,14 @@ std::string text_of(const SearchSpace& space) {
   return text;
 }
 }  // namespace
+
+std::string text_of(const Choice& choice) {
+  return fmt::format("attention {}, ffn {}", fmt::join(choice.attention, " "), fmt::join(choice.ffn, " "));
+}
+
+uint32_t checksum_of(const std::string& text) {
+  return crc32c(std::as_bytes(std::span(text)));
+}
 
 std::string sentence(const ShadowPrice& price, const std::vector<Limit>& limits) {
   const CostKind kind = limits.at(price.budget).kind;

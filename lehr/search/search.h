@@ -51,6 +51,11 @@ struct SearchEnvironment {
   std::function<std::filesystem::path(const std::filesystem::path& child, const std::filesystem::path& output)> distil;
 };
 
+/// Returns the indices of the variants, for names of folders and records of stages.
+std::string text_of(const Choice& choice);
+/// Returns the CRC-32C of a text.
+uint32_t checksum_of(const std::string& text);
+
 /// Returns "5 % more memory (12 MiB) is worth 0.0004 per token".
 std::string sentence(const ShadowPrice& price, const std::vector<Limit>& limits);
 
@@ -92,7 +97,7 @@ class Search {
   Search& operator=(const Search&) = delete;
 
   /// Throws a usage error for budgets that no child meets, or that the teacher meets already; those of measured times
-  /// are checked when they have been measured.
+  /// are checked after `stats`, in which they are measured.
   void check_budgets() const;
   /// Runs the stages up to `last`, after check_budgets. A stage whose inputs are those of an earlier run is not run
   /// again.

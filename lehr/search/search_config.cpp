@@ -49,6 +49,7 @@ std::string trimmed(std::string text) {
   }
   return text.substr(first);
 }
+
 Bound parse_bound(const std::string& key, CostKind kind, const std::string& text) {
   char* end = nullptr;
   const std::string number = trimmed(text);
@@ -83,8 +84,12 @@ Limit parse_limit(const std::string& key, CostKind kind, const std::string& text
   if (found == std::string::npos) {
     return {.kind = kind, .most = parse_bound(key, kind, text)};
   }
-  const Bound least = parse_bound(key, kind, text.substr(0, found));
-  const Bound most = parse_bound(key, kind, text.substr(found + to.size()));
+  const std::string first = trimmed(text.substr(0, found)), second = trimmed(text.substr(found + to.size()));
+  const size_t unit = second.find_first_not_of("0123456789.eE+-");
+  // "50 to 60 %": the unit stands for both.
+  const bool shares_unit = first.find_first_not_of("0123456789.eE+-") == std::string::npos && unit != std::string::npos;
+  const Bound least = parse_bound(key, kind, shares_unit ? first + second.substr(unit) : first);
+  const Bound most = parse_bound(key, kind, second);
   require(
       most.is_share != least.is_share || least.value <= most.value,
       "{}: expected the smaller value first, found '{}'",

@@ -55,22 +55,33 @@ void set_seconds(const Node& layers, std::vector<std::vector<Cost>>& costs) {
 }
 }  // namespace
 
+namespace {
+// Throws if the teacher keeps the limits, those of measured times only if `measured`.
+void require_less_than_teacher(const std::vector<Limit>& limits, const Cost& teacher, bool measured) {
+  const bool meets = std::all_of(limits.begin(), limits.end(), [&](const Limit& limit) {
+    const double cost = teacher.of(limit.kind);
+    return (measured || !is_measured(limit.kind)) && cost <= limit.most.of(cost) &&
+           (!limit.least || cost >= limit.least->of(cost));
+  });
+  require(
+      !meets,
+      "budget: the teacher meets it already, so there is nothing to make smaller; use less than its {}",
+      with_unit(limits.front().kind, teacher.of(limits.front().kind)));
+}
+}  // namespace
+
 // With the teacher's scores unknown, all combinations are alike, and any that meets the budgets will do.
 void Search::check_budgets() const {
   const SearchSpace space = make_space(config_.space, pieces_.blocks(), equal_scores(pieces_.blocks()));
   const CostTable costs = count_costs(pieces_, space, workload());
   std::vector<Limit> limits = config_.budget.limits();
-  const bool all_counted = std::erase_if(limits, [](const Limit& limit) { return is_measured(limit.kind); }) == 0;
+  require_less_than_teacher(limits, costs.of(teacher_choice(space)), false);
+  std::erase_if(limits, [](const Limit& limit) { return is_measured(limit.kind); });
   const SpaceScores equal{.base = teacher_choice(space), .of_base = {.tokens = 1}};
   const SolverProblem problem = problem_of(space, equal, costs, limits, config_.score.objective);
   if (search::solve(problem, solver_limits()).status == SolverStatus::infeasible) {
     fail("budget: no combination of variants meets it. {}", explain_infeasible(problem, solver_limits()));
   }
-  const Assignment teacher = evaluate(problem, std::vector<size_t>(problem.groups.size(), 0));
-  require(
-      !all_counted || !keeps_budgets(problem, teacher.costs),
-      "budget: the teacher meets it already, so there is nothing to make smaller; use less than its {}",
-      limits.empty() ? "" : with_unit(limits.front().kind, costs.of(equal.base).of(limits.front().kind)));
 }
 
 void Search::sort() {
@@ -163,6 +174,7 @@ void Search::measure_costs() {
       with_unit(CostKind::prefill_seconds, teacher.prefill_seconds),
       workload().num_tokens,
       with_unit(CostKind::decode_seconds, teacher.decode_seconds));
+  require_less_than_teacher(config_.budget.limits(), teacher, true);
 }
 
 SpaceScores Search::scores_around(const Choice& base, const std::string& what) {
@@ -255,9 +267,8 @@ void Search::solve() {
   }
   results_.prices = shadow_prices(problem, results_.solved, time);
   environment_.log.info(
-      "solve      {} candidates measured, {} rounds improved the best; {} {:.4g}; the sum of scores is at most {:.2g} "
-      "% "
-      "above the bound",
+      "solve      {} candidates measured, {} rounds improved the best; {} {:.4g}; the sum of scores is at most "
+      "{:.2g} % above the bound",
       results_.candidates.size(),
       results_.rounds,
       name_of(objective),
@@ -306,13 +317,15 @@ void Search::distil() {
 
 void Search::write_puzzletron() const {
   std::vector<PuzzletronSolution> solutions;
+  std::string all = identity(Stage::stats) + name_of(config_.score.objective);
   for (const Candidate& candidate : results_.candidates) {
+    all += text_of(candidate.solution.choice);
     solutions.push_back(
         {.choice = candidate.solution.choice,
          .value = objective_of(candidate.measured, config_.score.objective),
          .cost = candidate.cost});
   }
-  const fs::path folder = folder_of(Stage::realise, "puzzletron");
+  const fs::path folder = path(fmt::format("puzzletron-{:08x}", checksum_of(all)));
   if (!fs::exists(folder)) {
     write_puzzletron_files(
         *library_, *costs_, workload(), solutions, environment_.teacher, folder, environment_.families);

@@ -154,7 +154,7 @@ bool is_solution(const Node& node) {
 // Splits "FILE#2" into FILE and 2; the number is unset for a file whose own name has the "#".
 std::pair<fs::path, std::optional<size_t>> split_solution(const std::string& file) {
   const size_t hash = file.rfind('#');
-  if (hash == std::string::npos || fs::exists(file)) {
+  if (hash == std::string::npos || file.find('/', hash) != std::string::npos || fs::exists(file)) {
     return {file, std::nullopt};
   }
   size_t index = 0;
@@ -171,7 +171,10 @@ std::pair<fs::path, std::optional<size_t>> split_solution(const std::string& fil
 // The solution that is meant: the file itself, or one in its list.
 const Node& solution_in(const Node& root, std::optional<size_t> index, const std::string& file) {
   const bool has_many = root.is_list() && !root.items().empty() && is_solution(root.at(0));
-  require(has_many || !index, "{}: the file has no list of solutions, so none has a number; leave out \"#\"", file);
+  require(
+      has_many || !index,
+      "{}: the file has no list of solutions, so none has a number; leave out \"#\" and what follows",
+      file);
   if (!has_many) {
     return root;
   }

@@ -71,6 +71,8 @@ TEST(Limits, HaveSharesAndUnits) {
   const Limit range = limit("50 % to 1 KiB");
   EXPECT_DOUBLE_EQ(value_of(range.least, "least").of(100), 50);
   EXPECT_DOUBLE_EQ(range.most.of(100), 1024);
+  EXPECT_DOUBLE_EQ(value_of(limit("50 to 60 %").least, "least").of(10), 5);
+  EXPECT_DOUBLE_EQ(value_of(limit("1 to 1.5 GiB").least, "least").of(10), 1 << 30);
   EXPECT_THAT(error_of([&] { limit("60 % to 50 %"); }), HasSubstr("budget.memory: expected the smaller value first"));
   for (const char* wrong :
        {"60 % to", " to 60 %", "60 % to much", "", "much", "-3 %", "3 apples", "0", "nan", "inf", "80 ms", "300 M"}) {
