@@ -111,6 +111,18 @@ class ChildRanks {
     return decisive ? exit_code_of(value_of(children_[*decisive].status, "status")) : stopped_;
   }
 
+  // True after a failure that another start may not have: not after a stop by a signal, nor if the program says that
+  // its input is wrong or that it has a bug.
+  bool may_restart() const {
+    const auto decisive = cause_ ? cause_ : failed_;
+    if (!decisive || passed_on_ != 0) {
+      return false;
+    }
+    const int status = value_of(children_[*decisive].status, "status");
+    return !WIFEXITED(status) || (WEXITSTATUS(status) != Error(ErrorKind::usage, "").exit_code() &&
+                                  WEXITSTATUS(status) != Error(ErrorKind::bug, "").exit_code());
+  }
+
  private:
   std::string words_file(size_t rank) const { return fmt::format("{}/rank-{}", folder_.string(), rank); }
 
@@ -290,8 +302,14 @@ int run_child_ranks(const ChildRanksOptions& options) {
   }
   // Blocked before the store starts its threads, because they inherit the mask.
   ::pthread_sigmask(SIG_BLOCK, &signals, &before);
-  ChildRanks ranks(options, signals, before);
-  return ranks.run();
+  for (int64_t restart = 1;; ++restart) {
+    ChildRanks ranks(options, signals, before);
+    const int code = ranks.run();
+    if (code == 0 || restart > options.restarts || !ranks.may_restart()) {
+      return code;
+    }
+    fmt::print(stderr, "lehr launch: starting all ranks again, restart {} of {}\n", restart, options.restarts);
+  }
 }
 
 }  // namespace lehr::app

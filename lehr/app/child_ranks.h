@@ -15,11 +15,14 @@ struct ChildRanksOptions {
   /// True: the output of all ranks is shown, each line with its rank. False: that of rank 0 is shown unchanged, and the
   /// end of another rank's output only if that rank fails.
   bool all_output = false;
+  /// How often all ranks are started again after one failed. Wrong input (exit code 2), bugs (4) and stops by a signal
+  /// are no reason to.
+  int64_t restarts = 0;
 };
 
 /// Runs the ranks and returns the exit code for all: 0, or that of the first rank that failed (128 + the signal that
-/// killed it), or 128 + the signal that this process forwarded. Prints one message about the failure. Throws a runtime
-/// error if the ranks cannot be started.
+/// killed it), or 128 + the signal that this process forwarded; after restarts, that of the last start. Prints one
+/// message about each failure, and one about each restart. Throws a runtime error if the ranks cannot be started.
 int run_child_ranks(const ChildRanksOptions& options);
 
 }  // namespace lehr::app

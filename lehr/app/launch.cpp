@@ -19,6 +19,7 @@ struct Options {
   int64_t ranks = 1;
   std::string output = "main";
   bool threads = false;
+  int64_t restarts = 0;
   void fields(FieldVisitor& v) {
     v.required("ranks", ranks, "Number of ranks; -n N is short for it.", positive());
     v.optional(
@@ -26,20 +27,30 @@ struct Options {
         output,
         "main: the output of rank 0, unchanged. all: the output of every rank, each line prefixed with its rank.",
         one_of({"main", "all"}));
+    v.optional(
+        "restarts",
+        restarts,
+        "How often to start all ranks again after a rank failed or was killed; lehr train then continues from its "
+        "newest checkpoint.",
+        at_least(0));
     v.optional("threads", threads, "Run the ranks as threads of one process, for debugging; train only.");
   }
 };
 
 std::string help() {
   Options options;
-  return "lehr launch -n N [--output main|all] [--threads] -- COMMAND ...\n\n"
+  return "lehr launch -n N [--restarts R] [--output main|all] [--threads] -- COMMAND ...\n\n"
          "Starts N ranks of COMMAND on this machine. COMMAND is lehr's train, or any program that reads torchrun's\n"
          "variables (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT).\n\n"
          "  lehr launch -n 4 -- train run.toml --parallelism.data_parallel_shard_degree=4\n"
+         "  lehr launch -n 4 --restarts 3 -- train run.toml      # go on by itself after a crash\n"
          "  lehr launch -n 2 -- ./my_program\n\n"
          "SIGTERM and Ctrl-C are forwarded to all ranks, and the launcher waits for them. When a rank fails, the\n"
          "others end within seconds, its message is shown once, and the launcher returns its exit code (128 + the\n"
-         "signal that killed it). On several machines use torchrun, srun or mpirun: lehr reads their variables as\n"
+         "signal that killed it). With --restarts all ranks are started again, except after wrong input (exit code 2), "
+         "a\n"
+         "bug (4) or a stop by a signal. On several machines use torchrun, srun or mpirun: lehr reads their variables "
+         "as\n"
          "well.\n\n" +
          arguments_help(ConfigObject::of(options));
 }
@@ -84,12 +95,16 @@ int launch(const std::vector<std::string>& args, const train::TrainSpecs& specs)
   if (options.threads) {
     require(options.output == "main", "lehr launch: with --threads only rank 0 writes output; leave --output out");
     require(
+        options.restarts == 0,
+        "lehr launch: with --threads all ranks are one process, which cannot be started again; leave --restarts out");
+    require(
         separator[1] == "train",
         "lehr launch: --threads runs lehr's own train only, not '{}'; leave it out",
         separator[1]);
     return train_on_threads({separator + 2, args.end()}, specs, options.ranks);
   }
-  ChildRanksOptions children{.ranks = options.ranks, .all_output = options.output == "all"};
+  ChildRanksOptions children{
+      .ranks = options.ranks, .all_output = options.output == "all", .restarts = options.restarts};
   const std::string& name = separator[1];
   const auto is_command = [&](const Command& command) { return command.name == name; };
   if (std::any_of(commands().begin(), commands().end(), is_command)) {

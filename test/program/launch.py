@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 lehr, mesh_ranks = sys.argv[1:3]
@@ -67,6 +68,11 @@ def alive(text):
     return found
 
 
+def children_of(pid):
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
+        return [int(p) for p in file.read().split()]
+
+
 # --- ranks that succeed ----------------------------------------------------------------------------------------------
 done = case("four ranks add", ranks(4, "run"), 0)
 expect("rank 0's output is shown as it is, and no other", done.stdout == "rank 0 at step 20\nrank 0 of 4: sum 10\n",
@@ -105,6 +111,41 @@ case("what a rank starts in turn keeps its own standard error",
      launch(2, "--", "/bin/sh", "-c", f"test $RANK = 1 || exit 0; env -u RANK -u WORLD_SIZE -u LOCAL_RANK {lehr} inspect nowhere; exit 4"), 4,
      "end of the output of rank 1:\n.*nowhere", once="nowhere")
 
+# --- restarts --------------------------------------------------------------------------------------------------------
+def again(n, *args):
+    return [lehr, "launch", "-n", 3, "--restarts", n, "--", *args]
+
+
+with tempfile.TemporaryDirectory() as folder:
+    once = f"{folder}/once"
+    fails_once = f"test $RANK = 1 || exit 0; test -e {once} && exit 0; touch {once}; kill -9 $$"
+    case("a rank that is killed once is started again with all others", again(2, "/bin/sh", "-c", fails_once), 0,
+         r"^lehr launch: rank 1 was killed by signal 9 \(SIGKILL\)\nlehr launch: starting all ranks again, restart 1 of 2\n$")
+    count = f"{folder}/count"
+    counted = f"test $RANK = 0 && echo x >> {count}; test $RANK != 2 || exit "
+    case("restarts end, with the exit code of the last start", again(2, "/bin/sh", "-c", counted + "7"), 7, "restart 2 of 2")
+    expect("there were three starts", len(open(count).readlines()) == 3, open(count).read())
+    for code, what in ((2, "wrong input"), (4, "a bug")):
+        done = case(f"{what} is no reason to start again", again(2, "/bin/sh", "-c", counted + str(code)), code)
+        expect("no restart", "restart" not in done.stderr, done.stderr)
+child = subprocess.Popen([str(a) for a in again(3, mesh_ranks, "work")], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                         text=True, env=clean)
+assert "step 20" in child.stdout.readline()
+child.send_signal(signal.SIGTERM)
+out, err = child.communicate(timeout=SECONDS)
+expect("nor is a stop by a signal", child.returncode == 143 and err == "", f"{child.returncode}\n{err}")
+child = subprocess.Popen([str(a) for a in again(1, mesh_ranks, "work")], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                         text=True, env=clean)
+assert "step 20" in child.stdout.readline()
+os.kill(children_of(child.pid)[1], signal.SIGKILL)
+assert "step 20" in child.stdout.readline()
+child.send_signal(signal.SIGTERM)
+out, err = child.communicate(timeout=SECONDS)
+expect("ranks that were started again get signals like the first ones",
+       child.returncode == 143 and "rank 0 saved" in out and "restart 1 of 1" in err, f"{child.returncode}\n{out}{err}")
+case("threads cannot be started again", [lehr, "launch", "-n", 2, "--restarts", 1, "--threads", "--", "train", "x.toml"], 2,
+     "leave --restarts out")
+
 # --- signals ---------------------------------------------------------------------------------------------------------
 def started(*args, marker="step 20"):
     """Returns a launch whose rank 0 has reached step 20."""
@@ -113,11 +154,6 @@ def started(*args, marker="step 20"):
     line = child.stdout.readline()
     assert marker in line, line + child.stderr.read()
     return child
-
-
-def children_of(pid):
-    with open(f"/proc/{pid}/task/{pid}/children") as file:
-        return [int(p) for p in file.read().split()]
 
 
 for number, name in ((signal.SIGTERM, "SIGTERM"), (signal.SIGINT, "SIGINT")):

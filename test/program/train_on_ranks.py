@@ -210,6 +210,23 @@ with tempfile.TemporaryDirectory() as work:
     run(folder, 4, *four)
     expect("killed and resumed is never killed, bit for bit", bytes_of(folder, steps) == whole)
 
+    # The same without a person: one launch, in which a rank is killed after its first checkpoint.
+    folder = f"{work}/restarted"
+    launched = command(folder, 4, *four)
+    running = subprocess.Popen([*launched[:2], "--restarts", "2", *launched[2:]], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while running.poll() is None and not logged(folder, "loss")[3:]:
+        time.sleep(0.02)
+    children = subprocess.run(["pgrep", "-P", str(running.pid)], capture_output=True, text=True).stdout.split()
+    mine = [pid for pid in children if "\0RANK=2\0" in environment(pid)]
+    if mine:
+        os.kill(int(mine[0]), signal.SIGKILL)
+    out, err = running.communicate(timeout=120)
+    expect(
+        "lehr launch --restarts goes on by itself after a kill",
+        running.returncode == 0 and "rank 2 was killed by signal 9" in err and "starting all ranks again, restart 1 of 2" in err,
+        f"{running.returncode}\n{out}{err}")
+    expect("and ends with the bits of a run that was never killed", bytes_of(folder, steps) == whole)
+
     shutil.copytree(f"{work}/two_by_two", f"{work}/elsewhere")
     run(f"{work}/elsewhere", 1, "--checkpoint.load_step=6")
     found = curves(f"{work}/elsewhere")
