@@ -96,7 +96,7 @@ std::optional<Assignment> greedy(const SolverProblem& problem) {
     chosen.push_back(static_cast<size_t>(best - group.options.begin()));
   }
   Assignment current = evaluate(problem, chosen);
-  while (!keeps_budgets(problem, current.costs)) {
+  while (!meets_budgets(problem, current.costs)) {
     const double before = excess(problem, current.costs);
     double best_price = std::numeric_limits<double>::infinity();
     std::optional<Assignment> best;
@@ -132,7 +132,7 @@ std::optional<Assignment> random_feasible(const SolverProblem& problem, uint64_t
   Assignment current = evaluate(problem, std::vector<size_t>(problem.groups.size(), 0));
   constexpr int64_t kTries = 100'000;
   for (int64_t tries = 0; tries < kTries; ++tries) {
-    if (keeps_budgets(problem, current.costs)) {
+    if (meets_budgets(problem, current.costs)) {
       return current;
     }
     std::vector<size_t> changed = current.chosen;

@@ -264,7 +264,7 @@ void SearchPaths::fields(FieldVisitor& v) {
 void SearchConfig::fields(FieldVisitor& v) {
   v.group("search", search, "The teacher, its data, and the folder of results.");
   v.group("space", space, "Sub-blocks to choose from.");
-  v.group("budget", budget, "Limits that the child must keep.");
+  v.group("budget", budget, "Limits that the child must meet.");
   v.group("workload", workload, "Use that memory, FLOPs and time are counted for.");
   v.group("local_distillation", local_distillation, "Training of each variant to reproduce its layer.");
   v.group("score", score, "Measurements of each variant.");

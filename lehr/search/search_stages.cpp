@@ -56,7 +56,7 @@ void set_seconds(const Node& layers, std::vector<std::vector<Cost>>& costs) {
 }  // namespace
 
 namespace {
-// Throws if the teacher keeps the limits, those of measured times only if `measured`.
+// Throws if the teacher meets the limits, those of measured times only if `measured`.
 void require_less_than_teacher(const std::vector<Limit>& limits, const Cost& teacher, bool measured) {
   const bool meets = std::all_of(limits.begin(), limits.end(), [&](const Limit& limit) {
     const double cost = teacher.of(limit.kind);

@@ -237,7 +237,7 @@ Assignment evaluate(const SolverProblem& problem, std::vector<size_t> chosen) {
   return assignment;
 }
 
-bool keeps_budgets(const SolverProblem& problem, const std::vector<double>& costs) {
+bool meets_budgets(const SolverProblem& problem, const std::vector<double>& costs) {
   for (size_t i = 0; i < problem.budgets.size(); ++i) {
     const SolverBudget& budget = problem.budgets[i];
     if ((budget.at_most && costs[i] > *budget.at_most + kBudgetTolerance * std::abs(*budget.at_most)) ||
@@ -261,7 +261,7 @@ SolverResult solve(const SolverProblem& problem, const SolverLimits& limits) {
   const double deadline = now() + limits.seconds;
   while (true) {
     const SolverResult result = Program(problem, apart).solve(std::max(deadline - now(), 0.01), limits.relative_gap);
-    if (!result.best || keeps_budgets(problem, result.best->costs)) {
+    if (!result.best || meets_budgets(problem, result.best->costs)) {
       return result;
     }
     // CBC keeps rows to 1e-6 only. What exceeds a budget by less is excluded by name.

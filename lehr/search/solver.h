@@ -76,8 +76,8 @@ inline constexpr double kBudgetTolerance = 1e-9;
 
 /// Returns the sums of an assignment.
 Assignment evaluate(const SolverProblem& problem, std::vector<size_t> chosen);
-/// Returns whether the costs keep all budgets.
-bool keeps_budgets(const SolverProblem& problem, const std::vector<double>& costs);
+/// Returns whether the costs meet all budgets.
+bool meets_budgets(const SolverProblem& problem, const std::vector<double>& costs);
 
 /// Solves the program with COIN-OR CBC: branch and cut, deterministic, one thread. The costs of the result are
 /// recomputed, and never exceed a budget. Throws usage errors that name group and option for a program without options,

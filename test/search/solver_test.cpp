@@ -71,7 +71,7 @@ void each_assignment(const SolverProblem& problem, const std::function<void(cons
 std::vector<Assignment> all_feasible(const SolverProblem& problem) {
   std::vector<Assignment> all;
   each_assignment(problem, [&](const Assignment& one) {
-    if (keeps_budgets(problem, one.costs)) {
+    if (meets_budgets(problem, one.costs)) {
       all.push_back(one);
     }
   });
@@ -107,7 +107,7 @@ TEST(Solver, EqualsBruteForceUnderUpToFourBudgets) {
     ASSERT_TRUE(result.best) << draw;
     EXPECT_EQ(result.status, SolverStatus::optimal) << draw;
     EXPECT_NEAR(result.best->loss, all.front().loss, kTolerance) << draw;
-    EXPECT_TRUE(keeps_budgets(problem, result.best->costs)) << draw;
+    EXPECT_TRUE(meets_budgets(problem, result.best->costs)) << draw;
     EXPECT_EQ(result.gap, 0) << draw;
   }
   EXPECT_GT(infeasible, 100);
@@ -145,7 +145,7 @@ TEST(Solver, ReachesASmallGapForEightyLayersOfFiftyFourVariants) {
   ASSERT_TRUE(result.best);
   EXPECT_LE(result.gap, 1.01e-3);
   EXPECT_LE(result.bound, result.best->loss);
-  EXPECT_TRUE(keeps_budgets(problem, result.best->costs));
+  EXPECT_TRUE(meets_budgets(problem, result.best->costs));
 }
 
 TEST(Solver, FindsTheBestSolutionsInOrder) {
@@ -261,7 +261,7 @@ TEST(Solver, BaselinesKeepTheBudgetsAndAreNoBetter) {
     const auto by_chance = random_feasible(problem, draw);
     ASSERT_TRUE(best && step_by_step && by_chance);
     for (const auto& other : {step_by_step, by_chance}) {
-      EXPECT_TRUE(keeps_budgets(problem, other->costs));
+      EXPECT_TRUE(meets_budgets(problem, other->costs));
       EXPECT_GE(other->loss, best->loss - kTolerance);
     }
     EXPECT_EQ(random_feasible(problem, draw)->chosen, by_chance->chosen);
