@@ -4,6 +4,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/base/memory_meter.h"
+#include "lehr/base/value_of.h"
 #include "lehr/nn/moe.h"
 #include "lehr/peft/inject.h"
 #include "lehr/train/build_stage.h"
@@ -178,7 +179,7 @@ void StageRun::finish_step() {
   if (!staged()) {
     return;
   }
-  sharded_->finish_backward();
+  value_of(sharded_, "layout of the stage").finish_backward();
   if (copies_travel_) {
     copies_->collect_gradients();
     copies_->refresh();
