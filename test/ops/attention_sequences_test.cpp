@@ -101,7 +101,11 @@ TEST(CumulativeLengths, RefuseInvalidShapesAndTypes) {
   EXPECT_THAT(refused({.sequence_ends = at::ones({2, 1}, at::kLong)}), HasSubstr("found Long 2x1"));
   EXPECT_THAT(
       refused({.cumulative_lengths = at::ones({2, 1}, at::kInt)}),
-      HasSubstr("attention: expected cumulative_lengths (N + 1) int32, found Int 2x1"));
+      HasSubstr(
+          "attention: expected cumulative_lengths (N + 1) int32, equally many for each of 2 rows, found Int 2x1"));
+  EXPECT_THAT(
+      refused({.cumulative_lengths = at::arange(4, at::kInt)}),
+      HasSubstr("equally many for each of 2 rows, found Int 4"));
 }
 
 }  // namespace
