@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "lehr/base/error.h"
+#include "lehr/base/value_of.h"
 #include "lehr/mesh/distributed_context.h"
 #include "lehr/shard/ownership.h"
 #include "lehr/state/map_stream.h"
@@ -71,7 +72,7 @@ std::vector<state::TensorInfo> unpack(const std::string& packed) {
     std::istringstream words(texts[i + 1]);
     std::string type;
     words >> type;
-    info.dtype = *state::dtype_from_name(type);
+    info.dtype = value_of(state::dtype_from_name(type), "dtype");
     for (int64_t size = 0; words >> size;) {
       info.shape.push_back(size);
     }
