@@ -106,17 +106,17 @@ void Search::sort() {
     set_done(Stage::sort);
   }
   space_ = make_space(config_.space, pieces_.blocks(), scores);
-  library_ = std::make_unique<Library>(environment_.teacher, environment_.families, pieces_, *space_);
+  library_ = std::make_unique<Library>(environment_.teacher, environment_.families, pieces_, space());
   environment_.log.info(
       "sort       {} variants of {} sub-blocks{}",
-      alternatives(*space_).size(),
+      alternatives(space()).size(),
       2 * space_->size(),
       done_before_ ? ", ranked before" : "");
 }
 
 void Search::train_library() {
   const LocalDistillationConfig& local = config_.local_distillation;
-  const auto places = trainable_variants(*space_);
+  const auto places = trainable_variants(space());
   if (local.steps == 0 || places.empty()) {
     environment_.log.info("library    variants keep the teacher's weights; local distillation is off");
     return;
@@ -149,7 +149,7 @@ void Search::train_library() {
 }
 
 void Search::measure_costs() {
-  costs_ = count_costs(pieces_, *space_, workload());
+  costs_ = count_costs(pieces_, space(), workload());
   if (is_done(Stage::stats)) {
     done_before_ = true;
     const Node known = parse_json_file(path(kCostsFile));
@@ -167,7 +167,7 @@ void Search::measure_costs() {
     write_file_atomically(path(kCostsFile), to_json(known) + "\n");
     set_done(Stage::stats);
   }
-  const Cost teacher = costs_->of(teacher_choice(*space_));
+  const Cost teacher = costs_->of(teacher_choice(space()));
   environment_.log.info(
       "stats      the teacher has {} parameters, and takes {} for a prefill of {} tokens and {} for a decoding step",
       human_count(static_cast<double>(teacher.account.num_parameters)),
@@ -185,7 +185,7 @@ SpaceScores Search::scores_around(const Choice& base, const std::string& what) {
 }
 
 void Search::score() {
-  results_.scores = scores_around(teacher_choice(*space_), "score, measurements");
+  results_.scores = scores_around(teacher_choice(space()), "score, measurements");
   const SpaceScores& scores = results_.scores;
   done_before_ = scores.layer_forwards == 0;
   environment_.log.info(
@@ -217,7 +217,7 @@ void Search::measure_candidates(const SpaceScores& scores, const std::vector<Ass
   const Objective objective = config_.score.objective;
   int64_t done = 0;
   for (const Assignment& one : found) {
-    Candidate candidate{.solution = solution_of(*space_, scores, *costs_, one, objective)};
+    Candidate candidate{.solution = solution_of(space(), scores, costs(), one, objective)};
     const bool known = std::any_of(results_.candidates.begin(), results_.candidates.end(), [&](const Candidate& other) {
       return other.solution.choice == candidate.solution.choice;
     });
@@ -237,7 +237,7 @@ void Search::solve() {
   const auto limits = config_.budget.limits();
   const Objective objective = config_.score.objective;
   const SolverLimits time = solver_limits();
-  const SolverProblem problem = problem_of(*space_, results_.scores, *costs_, limits, objective);
+  const SolverProblem problem = problem_of(space(), results_.scores, costs(), limits, objective);
   const auto found = solutions_of(problem);
   results_.solved = search::solve(problem, time);
   if (results_.solved.status == SolverStatus::infeasible) {
@@ -253,7 +253,7 @@ void Search::solve() {
   while (config_.solve.method == Method::exact && results_.rounds < config_.solve.rounds) {
     const Choice best = results_.candidates.front().solution.choice;
     const SpaceScores around = scores_around(best, "solve, measurements around the best");
-    measure_candidates(around, solutions_of(problem_of(*space_, around, *costs_, limits, objective)));
+    measure_candidates(around, solutions_of(problem_of(space(), around, costs(), limits, objective)));
     if (results_.candidates.front().solution.choice == best) {
       break;
     }
@@ -262,7 +262,7 @@ void Search::solve() {
   results_.sweep.clear();
   for (const SolverResult& one : sweep(problem, 0, sweep_values(problem, 0), time)) {
     if (one.best) {
-      results_.sweep.push_back(solution_of(*space_, results_.scores, *costs_, *one.best, objective));
+      results_.sweep.push_back(solution_of(space(), results_.scores, costs(), *one.best, objective));
     }
   }
   results_.prices = shadow_prices(problem, results_.solved, time);
@@ -328,7 +328,7 @@ void Search::write_puzzletron() const {
   const fs::path folder = path(fmt::format("puzzletron-{:08x}", checksum_of(all)));
   if (!fs::exists(folder)) {
     write_puzzletron_files(
-        *library_, *costs_, workload(), solutions, environment_.teacher, folder, environment_.families);
+        *library_, costs(), workload(), solutions, environment_.teacher, folder, environment_.families);
   }
   environment_.log.info("report     {}", (folder / "solutions.json").string());
 }
