@@ -4,6 +4,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/base/json.h"
+#include "lehr/base/value_of.h"
 #include "lehr/descriptor/block_config_dialects.h"
 
 namespace lehr::train {
@@ -46,7 +47,7 @@ Difference first_difference(const Node& said, const Node& there, const std::stri
 
 void require_same_computation(
     const Replacement& replacement, const descriptor::ModelArgs& other, const descriptor::ModelArgs& own) {
-  const std::string& folder = replacement.origin->model.string();
+  const std::string folder = value_of(replacement.origin, "origin").model.string();
   require(
       other.model_type() == own.model_type(),
       "{}: expected a model of type {}, found {} in {}",
@@ -101,14 +102,15 @@ void require_as_said(const Replacement& replacement, const BlockConfig& there, c
   const auto written = [&](const BlockConfig& block) {
     return descriptor::write_block_configs({block}).at(0).at(name_of(replacement.subblock));
   };
+  const SubblockOrigin& origin = value_of(replacement.origin, "origin");
   const Difference found = first_difference(written(said), written(there), config.key());
   fail(
       "{}: {}: expected {}, as in layer {} of {}, found {}",
       config.origin(),
       found.key,
       found.there,
-      replacement.origin->layer,
-      replacement.origin->model.string(),
+      origin.layer,
+      origin.model.string(),
       found.said);
 }
 
