@@ -101,15 +101,19 @@ RunState InitialLoad::joined(const RunState& now) const {
 void InitialLoad::check(const nn::Model& model, const RunState& now) const {
   const state::StateMap map = checkpoint_map(args_, reader_);
   named(rules_, [&] { check_checkpoint(map, parameter_specs(model), reader_, with_state(rules_, model, map)); });
+  if (!then_) {
+    return;  // only weights are loaded
+  }
+  const RunState& theirs = *then_;
   const auto exclude = [&](const char* part) {
     return fmt::format("add \"{}\" to checkpoint.exclude_from_loading to start without it", part);
   };
   if (takes("optimizer")) {
     require(
-        then_->optimizer.empty() || then_->optimizer == now.optimizer,
+        theirs.optimizer.empty() || theirs.optimizer == now.optimizer,
         "optimizer.name: {} was trained with {}, the config says {}; {}",
         folder_.string(),
-        then_->optimizer,
+        theirs.optimizer,
         now.optimizer,
         exclude("optimizer"));
   }
@@ -124,11 +128,11 @@ void InitialLoad::check(const nn::Model& model, const RunState& now) const {
           wanted,
           exclude("dataloader"));
     };
-    same("debug.seed", then_->seed, now.seed);
-    same("training.global_batch_size", then_->rows_per_step, now.rows_per_step);
-    same("training.seq_len", then_->seq_len, now.seq_len);
+    same("debug.seed", theirs.seed, now.seed);
+    same("training.global_batch_size", theirs.rows_per_step, now.rows_per_step);
+    same("training.seq_len", theirs.seq_len, now.seq_len);
     require(
-        then_->data_fingerprint.empty() || then_->data_fingerprint == now.data_fingerprint,
+        theirs.data_fingerprint.empty() || theirs.data_fingerprint == now.data_fingerprint,
         "data: the run of {} read different data than [data] describes now (files, weights, packing, data.seed or "
         "the share held out for validation); {}",
         folder_.string(),
@@ -136,9 +140,9 @@ void InitialLoad::check(const nn::Model& model, const RunState& now) const {
   }
   if (takes("train_state")) {
     require(
-        then_->step <= config_.training.steps,
+        theirs.step <= config_.training.steps,
         "training.steps: {} steps are complete in {}, which is more than the {} of this run; {}",
-        then_->step,
+        theirs.step,
         folder_.string(),
         config_.training.steps,
         exclude("train_state"));
