@@ -7,12 +7,11 @@ evaluated on the held-out text, before and after 200 steps on the training text.
 The unpruned model is trained by the same 200 steps: it is the control that "recovered" refers to.
 """
 import argparse
-import json
 import os
 import statistics
-import subprocess
 import tempfile
 
+from lehr_program import Lehr, newest_checkpoint
 from report import Report, Section
 
 TRAIN = """
@@ -59,27 +58,6 @@ CASES = {
         ("channels of experts 192 to 96", "--expert-width", 96, "expert_channels"),
     ],
 }
-
-
-class Lehr:
-    def __init__(self, path, threads):
-        self.path = path
-        self.threads = threads
-
-    def __call__(self, *arguments):
-        done = subprocess.run([self.path, *map(str, arguments)], capture_output=True, text=True,
-                              env={**os.environ, "OMP_NUM_THREADS": str(self.threads)})
-        if done.returncode != 0:
-            raise SystemExit(f"lehr {' '.join(map(str, arguments))}\n{done.stderr[-2000:]}")
-        return done.stdout
-
-    def loss(self, recipe, model):
-        return json.loads(self("eval", recipe, "--model", model))["loss"]
-
-
-def newest_checkpoint(folder):
-    steps = [int(name.split("-")[1]) for name in os.listdir(f"{folder}/checkpoints") if name.startswith("step-")]
-    return f"{folder}/checkpoints/step-{max(steps)}"
 
 
 def train_further(lehr, recipe, model, run):

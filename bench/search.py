@@ -10,10 +10,10 @@ import json
 import os
 import shutil
 import statistics
-import subprocess
 import tempfile
 from pathlib import Path
 
+from lehr_program import Lehr, newest_checkpoint
 from report import Report, Section
 
 WAYS = {
@@ -41,24 +41,6 @@ ORDERS = [
     ("integer program", "only no-ops", 1),
     ("integer program", UNIFORM, 1),
 ]
-
-
-class Lehr:
-    def __init__(self, path):
-        self.path = path
-
-    def __call__(self, *arguments):
-        done = subprocess.run([self.path, *map(str, arguments)], capture_output=True, text=True)
-        if done.returncode != 0:
-            raise SystemExit(f"lehr {' '.join(map(str, arguments))}\n{done.stderr[-2000:]}")
-        return done.stdout
-
-    def loss(self, recipe, model):
-        return json.loads(self("eval", recipe, "--model", model))["loss"]
-
-
-def newest_checkpoint(folder):
-    return max((folder / "checkpoints").glob("step-*"), key=lambda path: int(path.name.split("-")[1]))
 
 
 def parameters_of(model):

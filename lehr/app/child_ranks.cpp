@@ -107,23 +107,28 @@ class ChildRanks {
     if (failed_ && !cause_) {
       report(*failed_);  // All ranks blame another one: report the first failure.
     }
-    const auto decisive = cause_ ? cause_ : failed_;
-    return decisive ? exit_code_of(value_of(children_[*decisive].status, "status")) : stopped_;
+    const auto status = decisive_status();
+    return status ? exit_code_of(*status) : stopped_;
   }
 
   // True after a failure that another start may not have: not after a stop by a signal, nor if the program says that
   // its input is wrong or that it has a bug.
   bool may_restart() const {
-    const auto decisive = cause_ ? cause_ : failed_;
-    if (!decisive || passed_on_ != 0) {
+    const auto status = decisive_status();
+    if (!status || passed_on_ != 0) {
       return false;
     }
-    const int status = value_of(children_[*decisive].status, "status");
-    return !WIFEXITED(status) || (WEXITSTATUS(status) != Error(ErrorKind::usage, "").exit_code() &&
-                                  WEXITSTATUS(status) != Error(ErrorKind::bug, "").exit_code());
+    const int code = exit_code_of(*status);
+    return code != Error(ErrorKind::usage, "").exit_code() && code != Error(ErrorKind::bug, "").exit_code();
   }
 
  private:
+  // The end of the rank that failed for all: the cause, if one is known, else the first.
+  std::optional<int> decisive_status() const {
+    const auto decisive = cause_ ? cause_ : failed_;
+    return decisive ? children_[*decisive].status : std::nullopt;
+  }
+
   std::string words_file(size_t rank) const { return fmt::format("{}/rank-{}", folder_.string(), rank); }
 
   std::vector<std::string> environment_of(int64_t rank) const {

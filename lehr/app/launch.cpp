@@ -47,11 +47,9 @@ std::string help() {
          "  lehr launch -n 2 -- ./my_program\n\n"
          "SIGTERM and Ctrl-C are forwarded to all ranks, and the launcher waits for them. When a rank fails, the\n"
          "others end within seconds, its message is shown once, and the launcher returns its exit code (128 + the\n"
-         "signal that killed it). With --restarts all ranks are started again, except after wrong input (exit code 2), "
-         "a\n"
-         "bug (4) or a stop by a signal. On several machines use torchrun, srun or mpirun: lehr reads their variables "
-         "as\n"
-         "well.\n\n" +
+         "signal that killed it). With --restarts all ranks are started again, except after wrong input (exit\n"
+         "code 2), a bug (4) or a stop by a signal. On several machines use torchrun, srun or mpirun: lehr reads\n"
+         "their variables as well.\n\n" +
          arguments_help(ConfigObject::of(options));
 }
 

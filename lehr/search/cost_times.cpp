@@ -1,20 +1,16 @@
 // Times of sub-blocks on this machine.
 #include <algorithm>
-#include <chrono>
 #include <limits>
 #include <map>
 
 #include "lehr/base/value_of.h"
+#include "lehr/metric/throughput.h"
 #include "lehr/search/costs.h"
 
 namespace lehr::search {
 
 namespace {
 using train::Subblock;
-
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 // Waits for the device that computes the tensor.
 void wait_for(const at::Tensor& tensor) {
@@ -33,11 +29,11 @@ class Timer {
 
   // Returns the seconds of run(count).
   double time(int64_t count) const {
-    const double begin = now();
+    const double begin = metric::ThroughputMeter::steady_seconds();
     for (int64_t i = 0; i < repeats_; ++i) {
       run_(count);
     }
-    return (now() - begin) / static_cast<double>(repeats_);
+    return (metric::ThroughputMeter::steady_seconds() - begin) / static_cast<double>(repeats_);
   }
 
  private:

@@ -2,7 +2,6 @@
 
 #include <fmt/ranges.h>
 
-#include <chrono>
 #include <cstdint>
 #include <span>
 #include <utility>
@@ -12,6 +11,7 @@
 #include "lehr/base/file.h"
 #include "lehr/base/json.h"
 #include "lehr/base/log.h"
+#include "lehr/metric/throughput.h"
 #include "lehr/state/weights.h"
 #include "lehr/train/weights.h"
 
@@ -30,10 +30,6 @@ constexpr Stage kStages[] = {
     Stage::distil,
     Stage::report};
 constexpr const char* kStagesFile = "stages.json";
-
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 // The whole space with the parts that its variants keep.
 std::string text_of(const SearchSpace& space) {
@@ -136,7 +132,7 @@ HeldOut Search::held_out() const {
 }
 
 void Search::show(const std::string& what, int64_t done, int64_t all) {
-  const double elapsed = now() - stage_begin_;
+  const double elapsed = metric::ThroughputMeter::steady_seconds() - stage_begin_;
   const double left = elapsed / static_cast<double>(done) * static_cast<double>(all - done);
   environment_.log.live(fmt::format("{}: {} of {}, {} left", what, done, all, human_seconds(left)));
 }
@@ -219,11 +215,14 @@ const SearchResults& Search::run(Stage last) {
   check_budgets();
   lock_ = std::make_unique<train::RunLock>(output_);
   for (const Stage stage : kStages) {
-    stage_begin_ = now();
+    stage_begin_ = metric::ThroughputMeter::steady_seconds();
     done_before_ = false;
     run_stage(stage);
     environment_.log.end_live();
-    results_.times.push_back({.stage = stage, .seconds = now() - stage_begin_, .done_before = done_before_});
+    results_.times.push_back(
+        {.stage = stage,
+         .seconds = metric::ThroughputMeter::steady_seconds() - stage_begin_,
+         .done_before = done_before_});
     if (stage == last) {
       break;
     }

@@ -3,7 +3,6 @@
 #include <Cbc_C_Interface.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <csignal>
 #include <limits>
@@ -12,6 +11,7 @@
 #include <utility>
 
 #include "lehr/base/error.h"
+#include "lehr/metric/throughput.h"
 
 namespace lehr::search {
 
@@ -205,9 +205,6 @@ class Program {
   std::vector<double> row_low_, row_high_;
 };
 
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 }  // namespace
 
 const char* name_of(SolverStatus status) {
@@ -258,9 +255,11 @@ SolverResult solve(const SolverProblem& problem, const SolverLimits& limits) {
     }
     apart.push_back(other);
   }
-  const double deadline = now() + limits.seconds;
+  const double deadline = metric::ThroughputMeter::steady_seconds() + limits.seconds;
   while (true) {
-    const SolverResult result = Program(problem, apart).solve(std::max(deadline - now(), 0.01), limits.relative_gap);
+    const SolverResult result =
+        Program(problem, apart)
+            .solve(std::max(deadline - metric::ThroughputMeter::steady_seconds(), 0.01), limits.relative_gap);
     if (!result.best || meets_budgets(problem, result.best->costs)) {
       return result;
     }
