@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <functional>
 #include <string>
 #include <thread>
@@ -67,6 +68,9 @@ double matmul_now(at::ScalarType dtype) {
 // 0.3: a library may use half of the width of the registers.
 TEST(RegisterPeak, IsNotExceededByAMatmul) {
   for (const auto dtype : {at::kFloat, at::kDouble, at::kBFloat16}) {
+    if (dtype == at::kBFloat16 && std::getenv("LEHR_CPU") != nullptr) {
+      continue;  // this process's oneDNN may be wider than Lehr's kernels: only the program restricts it
+    }
     const double share = median_ratio([&] { return matmul_now(dtype); }, [&] { return peak_now(dtype); });
     EXPECT_LT(share, 1.3) << c10::toString(dtype);
     if (dtype != at::kBFloat16) {  // a short matmul is far from the peak of AMX
@@ -112,28 +116,39 @@ TEST(RegisterPeak, IsAboutTheRateOfTheInnerLoopOfAMatmul) {
 }
 
 #if defined(__x86_64__)
-// Multiply-adds of the test's own, in intrinsics: kRounds rounds of kSums, which do not wait for each other.
+// Multiply-adds of the test's own, in intrinsics: kRounds rounds of kSums, which do not wait for each other. The sums
+// are twelve variables: an array g++ would keep in memory, where each multiply-add waits for the store before it.
 constexpr int64_t kRounds = 20'000, kSums = 12;
 
-#define OWN_MULTIPLY_ADDS(NAME, TARGET, VECTOR, ZERO, MULTIPLY_ADD)   \
-  __attribute__((target(TARGET), noinline)) void NAME() {             \
-    VECTOR sums[kSums];                                               \
-    for (VECTOR & sum : sums) {                                       \
-      sum = ZERO();                                                   \
-    }                                                                 \
-    const VECTOR a = ZERO();                                          \
-    for (int64_t round = 0; round < kRounds; ++round) {               \
-      for (VECTOR & sum : sums) {                                     \
-        sum = MULTIPLY_ADD;                                           \
-        asm volatile("" : "+x"(sum)); /* the compiler may not know */ \
-      }                                                               \
-    }                                                                 \
+#define ADD_TO(SUM, MULTIPLY_ADD) \
+  SUM = MULTIPLY_ADD(a, a, SUM);  \
+  asm volatile("" : "+x"(SUM)) /* the compiler may not know what it is */
+
+#define OWN_MULTIPLY_ADDS(NAME, TARGET, VECTOR, ZERO, MULTIPLY_ADD)                                          \
+  __attribute__((target(TARGET), noinline)) void NAME() {                                                    \
+    const VECTOR a = ZERO();                                                                                 \
+    VECTOR s0 = a, s1 = a, s2 = a, s3 = a, s4 = a, s5 = a, s6 = a, s7 = a, s8 = a, s9 = a, s10 = a, s11 = a; \
+    for (int64_t round = 0; round < kRounds; ++round) {                                                      \
+      ADD_TO(s0, MULTIPLY_ADD);                                                                              \
+      ADD_TO(s1, MULTIPLY_ADD);                                                                              \
+      ADD_TO(s2, MULTIPLY_ADD);                                                                              \
+      ADD_TO(s3, MULTIPLY_ADD);                                                                              \
+      ADD_TO(s4, MULTIPLY_ADD);                                                                              \
+      ADD_TO(s5, MULTIPLY_ADD);                                                                              \
+      ADD_TO(s6, MULTIPLY_ADD);                                                                              \
+      ADD_TO(s7, MULTIPLY_ADD);                                                                              \
+      ADD_TO(s8, MULTIPLY_ADD);                                                                              \
+      ADD_TO(s9, MULTIPLY_ADD);                                                                              \
+      ADD_TO(s10, MULTIPLY_ADD);                                                                             \
+      ADD_TO(s11, MULTIPLY_ADD);                                                                             \
+    }                                                                                                        \
   }
 
-OWN_MULTIPLY_ADDS(own_avx512, "avx512f", __m512, _mm512_setzero_ps, _mm512_fmadd_ps(sum, a, a))
-OWN_MULTIPLY_ADDS(own_avx512_double, "avx512f", __m512d, _mm512_setzero_pd, _mm512_fmadd_pd(sum, a, a))
-OWN_MULTIPLY_ADDS(own_avx2, "avx2,fma", __m256, _mm256_setzero_ps, _mm256_fmadd_ps(sum, a, a))
-OWN_MULTIPLY_ADDS(own_avx2_double, "avx2,fma", __m256d, _mm256_setzero_pd, _mm256_fmadd_pd(sum, a, a))
+OWN_MULTIPLY_ADDS(own_avx512, "avx512f", __m512, _mm512_setzero_ps, _mm512_fmadd_ps)
+OWN_MULTIPLY_ADDS(own_avx512_double, "avx512f", __m512d, _mm512_setzero_pd, _mm512_fmadd_pd)
+OWN_MULTIPLY_ADDS(own_avx2, "avx2,fma", __m256, _mm256_setzero_ps, _mm256_fmadd_ps)
+OWN_MULTIPLY_ADDS(own_avx2_double, "avx2,fma", __m256d, _mm256_setzero_pd, _mm256_fmadd_pd)
+#undef ADD_TO
 #undef OWN_MULTIPLY_ADDS
 
 // Returns the FLOP/s of the best of a few such loops of the instruction set in use, on one thread.
