@@ -4,6 +4,7 @@
 #include "lehr/app/command.h"
 #include "lehr/base/command_line.h"
 #include "lehr/base/error.h"
+#include "lehr/plan/calibrate_run.h"
 #include "lehr/plan/report.h"
 #include "lehr/plan/search.h"
 #include "lehr/train/train_spec.h"
@@ -28,7 +29,12 @@ struct Options {
         "Number of devices; 0: the product of the degrees. data_parallel_shard_degree = -1 takes the remaining ones.",
         at_least(0));
     v.optional("output", output, "Output folder of report.txt, plan.json, memory.svg, timeline.svg and timeline.html.");
-    v.optional("calibrate", calibrate, "Measure this computer's CPU for two seconds, print it as a machine, and stop.");
+    v.optional(
+        "calibrate",
+        calibrate,
+        "Measure this computer's CPU for some seconds, print it as a machine, and stop. With a config: with the "
+        "matmuls, "
+        "attention and other operators of that run.");
     v.optional(
         "search",
         search,
@@ -56,7 +62,7 @@ std::string help() {
          "  lehr plan my_run.toml --machine a100 --devices 64 --parallelism.tensor_parallel_degree=4\n"
          "  lehr plan my_run.toml --machine h100 --machine.network_gb_per_second=12.5\n"
          "  lehr plan my_run.toml --machine h100 --search --devices 256 --microbatch-sizes '[1, 2, 4]'\n"
-         "  lehr plan --calibrate > laptop.toml; lehr plan my_run.toml --machine laptop.toml\n\n"
+         "  lehr plan my_run.toml --calibrate > laptop.toml; lehr plan my_run.toml --machine laptop.toml\n\n"
          "Exit codes: 0 the run fits; 2 wrong usage or config, with the message of lehr train; 3 the run does not\n"
          "fit, or no mesh of a search does.\n\n" +
          arguments_help(ConfigObject::of(options)) + "\nKeys of a machine:\n" + help_text<plan::Machine>();
@@ -77,6 +83,16 @@ std::vector<std::pair<std::string, std::string>> take_machine(
   }
   overrides = std::move(left);
   return taken;
+}
+
+plan::Machine this_cpu(const std::vector<std::pair<std::string, std::string>>& overrides) {
+  plan::Machine cpu = plan::load_machine("cpu", overrides);
+  cpu.name = "this CPU";
+  return cpu;
+}
+
+void print_machine(plan::Machine machine) {
+  std::fputs(to_toml(machine).c_str(), stdout);
 }
 
 int search(
@@ -112,11 +128,8 @@ int plan(const std::vector<std::string>& args, const train::TrainSpecs& specs) {
     return 0;
   }
   const auto of_machine = take_machine(arguments.overrides);
-  if (options.calibrate) {
-    require(arguments.positionals.empty(), "lehr plan --calibrate: only measures the machine; leave the config out");
-    plan::Machine cpu = plan::load_machine("cpu", of_machine);
-    cpu.name = "this CPU";
-    std::fputs(to_toml(plan::calibrate_cpu(cpu)).c_str(), stdout);
+  if (options.calibrate && arguments.positionals.empty()) {
+    print_machine(plan::calibrate_cpu(this_cpu(of_machine)));
     return 0;
   }
   require(
@@ -125,6 +138,12 @@ int plan(const std::vector<std::string>& args, const train::TrainSpecs& specs) {
       arguments.positionals.size());
   const Node sources = merge_sources({.file = arguments.positionals[0], .overrides = arguments.overrides});
   const auto config = from_node<train::TrainConfig>(sources, arguments.positionals[0]);
+  if (options.calibrate) {
+    print_machine(with_places(sources, [&] {
+      return plan::calibrate_cpu_for(plan::calibrate_cpu(this_cpu(of_machine)), config, specs.at(config.model));
+    }));
+    return 0;
+  }
   plan::Machine machine = plan::load_machine(options.machine, of_machine);
   if (options.memory_gb > 0) {
     require(

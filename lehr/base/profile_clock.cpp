@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "lehr/base/value_of.h"
@@ -14,20 +15,24 @@ namespace lehr {
 namespace {
 class HostClock : public ProfileClock {
  public:
+  explicit HostClock(std::function<double()> now) : now_(std::move(now)) {}
+
   void start() override {}
   size_t mark() override {
-    marks_.push_back(Clock::now());
+    marks_.push_back(now_());
     return marks_.size() - 1;
   }
   void wait() override {}
-  double seconds(size_t begin, size_t end) const override {
-    return std::chrono::duration<double>(marks_[end] - marks_[begin]).count();
-  }
+  double seconds(size_t begin, size_t end) const override { return marks_[end] - marks_[begin]; }
 
  private:
-  using Clock = std::chrono::steady_clock;
-  std::vector<Clock::time_point> marks_;
+  std::function<double()> now_;
+  std::vector<double> marks_;
 };
+
+double steady_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 class DeviceClock : public ProfileClock {
  public:
@@ -60,9 +65,13 @@ class DeviceClock : public ProfileClock {
 
 std::unique_ptr<ProfileClock> profile_clock(at::Device device) {
   if (device.is_cpu()) {
-    return std::make_unique<HostClock>();
+    return profile_clock(steady_seconds);
   }
   return std::make_unique<DeviceClock>(device);
+}
+
+std::unique_ptr<ProfileClock> profile_clock(std::function<double()> now) {
+  return std::make_unique<HostClock>(std::move(now));
 }
 
 }  // namespace lehr

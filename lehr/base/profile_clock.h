@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 
 #include "lehr/base/operator_profile.h"
@@ -27,6 +28,9 @@ class ProfileClock {
 /// of the current stream: the host does not wait for them, and time in which the device idles because the host is late
 /// belongs to the next operator.
 std::unique_ptr<ProfileClock> profile_clock(at::Device device);
+
+/// Returns a clock of work that is done when an operator returns; `now` returns the time in seconds.
+std::unique_ptr<ProfileClock> profile_clock(std::function<double()> now);
 
 /// Returns a profile that uses `clock`; one created without it uses the host's. Its totals wait for the clock. While it
 /// runs, backward of tensors on an accelerator runs on the thread that requests it, too.

@@ -86,8 +86,8 @@ void Machine::fields(FieldVisitor& v) {
   v.optional(
       "achieved_memory_fraction",
       achieved_memory_fraction,
-      "Fraction of the memory bandwidth that element-wise operators reach.",
-      fraction());
+      "Fraction of the memory bandwidth that element-wise operators reach; above 1 where caches help.",
+      positive());
   v.optional("ranks_per_node", ranks_per_node, "Devices per node, which share the fast links.", positive());
   v.optional(
       "node_gb_per_second",
