@@ -33,16 +33,18 @@ at::Tensor clip_divisor(const at::Tensor& norm, double max_norm) {
   return ((norm.to(at::kDouble) + kNormOffset) / max_norm).clamp_min(1.0);
 }
 
-bool admit_step(double norm, NonFinitePolicy policy, int64_t step) {
+bool admit_step(double norm, NonFinitePolicy policy, int64_t step, const std::string& where) {
   if (std::isfinite(norm)) {
     return true;
   }
   if (policy == NonFinitePolicy::stop) {
     fail_runtime(
-        "step {}: the gradient norm is {}, so the weights are unchanged. Lower the learning rate, look at the "
-        "data of this step, or skip such steps: training.non_finite = \"skip\".",
+        "step {}: the gradient norm is {}, so the weights are unchanged. {}{}Lower the learning rate, look at "
+        "the data of this step, or skip such steps: training.non_finite = \"skip\".",
         step,
-        norm);
+        norm,
+        where,
+        where.empty() ? "" : " ");
   }
   return false;
 }

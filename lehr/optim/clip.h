@@ -1,6 +1,7 @@
 // Gradient clipping by the global norm, and the handling of a norm that is not finite.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "lehr/base/torch.h"
@@ -30,7 +31,7 @@ enum class NonFinitePolicy {
 };
 
 /// Returns whether the optimizer step with this gradient norm may be done. Throws a runtime error that names `step` if
-/// the norm is not finite and the policy is stop.
-bool admit_step(double norm, NonFinitePolicy policy, int64_t step);
+/// the norm is not finite and the policy is stop; `where` is a sentence of it.
+bool admit_step(double norm, NonFinitePolicy policy, int64_t step, const std::string& where = "");
 
 }  // namespace lehr::optim

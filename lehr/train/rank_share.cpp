@@ -211,17 +211,4 @@ void load_optimizer(
   });
 }
 
-std::string non_finite_parameter(const nn::Module& model) {
-  for (const auto& [name, parameter] : nn::named_parameters(model)) {
-    if (!parameter->trainable() || parameter->value().numel() == 0) {
-      continue;
-    }
-    const auto [smallest, largest] = parameter->value().detach().aminmax();
-    if (!std::isfinite(smallest.item<double>()) || !std::isfinite(largest.item<double>())) {
-      return name;
-    }
-  }
-  return "";
-}
-
 }  // namespace lehr::train

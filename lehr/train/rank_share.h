@@ -63,7 +63,4 @@ void load_optimizer(
     const std::set<std::string>& fresh = {},
     bool strict = true);
 
-/// Returns the name of a trained parameter that is not finite; empty if there is none.
-std::string non_finite_parameter(const nn::Module& model);
-
 }  // namespace lehr::train

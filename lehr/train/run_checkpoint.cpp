@@ -17,6 +17,7 @@
 #include "lehr/state/weights.h"
 #include "lehr/train/chat.h"
 #include "lehr/train/find_checkpoint.h"
+#include "lehr/train/non_finite.h"
 #include "lehr/train/precision.h"
 #include "lehr/train/rank_share.h"
 #include "lehr/train/store_coordinator.h"

@@ -13,6 +13,7 @@
 #include "lehr/nn/moe.h"
 #include "lehr/shard/expert_parallel.h"
 #include "lehr/shard/gradient_norm.h"
+#include "lehr/train/non_finite.h"
 #include "lehr/train/pipeline.h"
 
 namespace lehr::train {
@@ -287,7 +288,10 @@ StepResult TrainStep::finish(LaunchedStep launched) {
 }
 
 bool TrainStep::admit(const LaunchedStep& launched) const {
-  return optim::admit_step(judged(launched.result), options_.non_finite, launched.step);
+  const double value = judged(launched.result);
+  const bool ends = !std::isfinite(value) && options_.non_finite == optim::NonFinitePolicy::stop;
+  const std::string where = ends ? describe_non_finite(parameters_, ranks_) : "";  // every rank has the same value
+  return optim::admit_step(value, options_.non_finite, launched.step, where);
 }
 
 void StepGradients::Clear::operator()(TrainStep* step) const {
