@@ -360,8 +360,6 @@ TEST(IllegalMeshes, AreRefusedByName) {
        {{model + "num_attention_heads", "6"}, {model + "num_key_value_heads", "6"}},
        "num_attention_heads: 6"},
       {{.tp = 4}, {{model + "intermediate_size", "30"}}, "intermediate_size: 30 cannot be split evenly"},
-      {{.dp_shard = 2}, {{"optimizer.name", "\"muon\""}}, "optimizer.name: muon updates whole matrices"},
-      {{.tp = 2}, {{"optimizer.name", "\"muon\""}}, "optimizer.name: muon updates whole matrices"},
       {{.tp = 2}, {{"sample.prompt", "\"a\""}}, "sample.prompt: generation does not support"},
       {{.dp_shard = 2, .tp = 2}, {{"float8.enable", "true"}}, "float8.enable: a scale depends on a whole row"},
       {{.cp = 2}, {{"float8.enable", "true"}}, "float8.recipe: \"rowwise\" has wgrad scales over all tokens"},
