@@ -84,10 +84,6 @@ void check_mesh(const TrainConfig& config, const descriptor::ModelArgs& args, co
       "peft.dropout: adapter dropout is not supported with context_parallel; set peft.dropout to 0 or "
       "parallelism.context_parallel_degree to 1");
   require(
-      !config.peft.has_adapters() || (mesh.tensor_parallel == 1 && mesh.expert_parallel == 1),
-      "peft.method: adapters do not support tensor_parallel and expert_parallel; set these degrees of [parallelism] to "
-      "1");
-  require(
       mesh.expert_parallel == 1 || args.has_experts(),
       "parallelism.expert_parallel_degree: expected 1, because the model has no experts, found {}",
       mesh.expert_parallel);

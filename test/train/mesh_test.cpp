@@ -268,7 +268,7 @@ std::vector<Kind> kinds(const std::filesystem::path& folder, const std::filesyst
       {"text",
        {{"sample.prompt", "\"KING\""}, {"sample.max_new_tokens", "8"}},
        {{.dp_shard = 2}, {.dp_shard = 2, .pp = 2}}},
-      {"adapters", lora, {{.dp_shard = 2}, {.dp_replicate = 2, .cp = 2}}, "adapter_model"},
+      {"adapters", lora, {{.dp_shard = 2}, {.dp_replicate = 2, .cp = 2}, {.dp_shard = 2, .tp = 2}}, "adapter_model"},
       {"adapters_with_dropout", with_dropout, {{.dp_shard = 2}}, "adapter_model"}};
 }
 
@@ -374,9 +374,6 @@ TEST(IllegalMeshes, AreRefusedByName) {
       {{.cp = 2},
        {{"training.task", "classification"}},
        "parallelism.context_parallel_degree: a classifier reads one position of a whole sequence"},
-      {{.tp = 2},
-       {{"peft.method", "lora"}, {"checkpoint.initial_load_path", "none"}},
-       "peft.method: adapters do not support tensor_parallel"},
       {{.cp = 2},
        {{"peft.method", "lora"}, {"peft.dropout", "0.5"}, {"checkpoint.initial_load_path", "none"}},
        "peft.dropout: adapter dropout is not supported"},
