@@ -36,11 +36,18 @@ at::ScalarType wide_type(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-double scale_of(MuonScale scale, const at::Tensor& matrices) {
-  const auto rows = static_cast<double>(matrices.size(-2));
-  const auto columns = static_cast<double>(matrices.size(-1));
+// `shape` ends with rows and columns.
+double scale_of(MuonScale scale, at::IntArrayRef shape) {
+  const auto rows = static_cast<double>(shape[shape.size() - 2]);
+  const auto columns = static_cast<double>(shape.back());
   return scale == MuonScale::original ? std::sqrt(std::max(1.0, rows / columns))
                                       : 0.2 * std::sqrt(std::max(rows, columns));
+}
+
+// Of a matrix with these rows and columns: every iteration multiplies matrices with the shorter side as inner size.
+double newton_schulz_cost(at::IntArrayRef shape) {
+  const auto shorter = static_cast<double>(std::min(shape[0], shape[1]));
+  return shorter * shorter * static_cast<double>(2 * std::max(shape[0], shape[1]) + std::min(shape[0], shape[1]));
 }
 
 }  // namespace
@@ -64,12 +71,16 @@ at::Tensor orthogonalize(const at::Tensor& matrices, int64_t steps) {
 // The part whose steps are orthogonalized: hidden matrices.
 class Muon::Matrices final : public PerParameterOptimizer {
  public:
-  Matrices(const OptimizerConfig& config, const std::vector<ParameterInfo>& parameters)
+  Matrices(
+      const OptimizerConfig& config,
+      const std::vector<ParameterInfo>& parameters,
+      std::shared_ptr<WholeTensors> whole_tensors)
       : PerParameterOptimizer(config, names_of(parameters), {"momentum_buffer"}),
         momentum_(config.momentum.value_or(0.95)),
         nesterov_(config.nesterov.value_or(true)),
         steps_(config.ns_steps),
-        scale_(config.muon_scale) {
+        scale_(config.muon_scale),
+        whole_tensors_(std::move(whole_tensors)) {
     const std::regex exclude(config.muon_exclude);
     for (const auto& [name, shape] : parameters) {
       const bool matrix = shape.size() == 2 || shape.size() == 3;
@@ -92,7 +103,7 @@ class Muon::Matrices final : public PerParameterOptimizer {
     const auto sizes = parameter.value.sizes();
     const auto& shape = parameter.placement.shape;
     require(
-        shape.empty() || std::equal(sizes.end() - 2, sizes.end(), shape.end() - 2),
+        whole_tensors_ || shape.empty() || std::equal(sizes.end() - 2, sizes.end(), shape.end() - 2),
         "{}: muon needs whole matrices, found {} as a part of [{}]; gather rows and columns, or take adamw",
         parameter.name,
         describe(parameter.value),
@@ -100,19 +111,63 @@ class Muon::Matrices final : public PerParameterOptimizer {
   }
 
   void update(const GroupSettings& group, const std::vector<Item>& items, const StepOptions& options) override {
-    const double lr = group.lr * options.lr_factor;
-    for (const std::vector<const Item*>& together : stacks(items)) {
+    if (whole_tensors_) {
+      update_shards(group, items, options);
+      return;
+    }
+    std::vector<at::Tensor> matrices = values(items);
+    for (const std::vector<size_t>& list : stacks(matrices)) {
+      std::vector<const Item*> together;
+      for (const size_t i : list) {
+        together.push_back(&items[i]);
+      }
       std::vector<at::Tensor> steps = next_directions(together, options);
       orthogonalize_all(steps);
-      std::vector<at::Tensor> values, wide;
-      for (size_t i = 0; i < together.size(); ++i) {
-        values.push_back(together[i]->value);
-        wide.push_back(values[i].to(steps[i].scalar_type()));
-      }
-      wide = at::_foreach_mul(wide, 1 - lr * group.weight_decay);
-      at::_foreach_sub_(wide, steps, lr * scale_of(scale_, steps.front()));
-      write(values, wide, options);
+      add_steps(group, together, steps, scale_of(scale_, steps.front().sizes()), options);
     }
+  }
+
+  /// Orthogonalizes on the ranks that own whole matrices; everything else is done on shards.
+  void update_shards(const GroupSettings& group, const std::vector<Item>& items, const StepOptions& options) const {
+    std::vector<TensorPart> parts;
+    for (const Item& item : items) {
+      parts.push_back({.name = item.parameter->name, .tensor = next_directions({&item}, options).front()});
+    }
+    whole_tensors_->apply(parts, {.dims = 2, .cost = newton_schulz_cost, .compute = [this](auto& matrices) {
+                                    for (const std::vector<size_t>& list : stacks(matrices)) {
+                                      std::vector<at::Tensor> together;
+                                      for (const size_t i : list) {
+                                        together.push_back(matrices[i]);
+                                      }
+                                      orthogonalize_all(together);
+                                      for (size_t i = 0; i < list.size(); ++i) {
+                                        matrices[list[i]] = together[i];
+                                      }
+                                    }
+                                  }});
+    for (size_t i = 0; i < items.size(); ++i) {
+      const auto& shape = items[i].parameter->placement.shape;
+      const double scale = scale_of(scale_, shape.empty() ? items[i].value.sizes() : at::IntArrayRef(shape));
+      add_steps(group, {&items[i]}, {parts[i].tensor}, scale, options);
+    }
+  }
+
+  /// Decays the values, and subtracts the steps times `scale` and the learning rate.
+  static void add_steps(
+      const GroupSettings& group,
+      const std::vector<const Item*>& items,
+      const std::vector<at::Tensor>& steps,
+      double scale,
+      const StepOptions& options) {
+    const double lr = group.lr * options.lr_factor;
+    std::vector<at::Tensor> values, wide;
+    for (size_t i = 0; i < items.size(); ++i) {
+      values.push_back(items[i]->value);
+      wide.push_back(values[i].to(steps[i].scalar_type()));
+    }
+    wide = at::_foreach_mul(wide, 1 - lr * group.weight_decay);
+    at::_foreach_sub_(wide, steps, lr * scale);
+    write(values, wide, options);
   }
 
   /// Copies `news` to `tensors`, except if found_inf is 1.
@@ -168,23 +223,24 @@ class Muon::Matrices final : public PerParameterOptimizer {
     return momenta;
   }
 
-  /// Groups items whose matrices have one shape, to iterate as one batch on a GPU, which one small matmul does not
-  /// fill; at most kMostStacked elements. On other devices each item is alone, since a stack only takes memory.
-  static std::vector<std::vector<const Item*>> stacks(const std::vector<Item>& items) {
-    std::vector<std::vector<const Item*>> found;
+  /// Groups tensors whose matrices have one shape, to iterate as one batch on a GPU, which one small matmul does not
+  /// fill; at most kMostStacked elements. On other devices each is alone, since a stack only takes memory.
+  static std::vector<std::vector<size_t>> stacks(const std::vector<at::Tensor>& tensors) {
+    std::vector<std::vector<size_t>> found;
     std::map<std::pair<int64_t, int64_t>, size_t> open;  // index in `found` by shape
     std::map<size_t, int64_t> elements;
-    for (const Item& item : items) {
-      const std::pair shape(item.value.size(-2), item.value.size(-1));
-      const auto it = ops::cuda::on_gpu(item.value) ? open.find(shape) : open.end();
-      if (it != open.end() && elements[it->second] + item.value.numel() <= kMostStacked) {
-        found[it->second].push_back(&item);
-        elements[it->second] += item.value.numel();
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      const at::Tensor& tensor = tensors[i];
+      const std::pair shape(tensor.size(-2), tensor.size(-1));
+      const auto it = ops::cuda::on_gpu(tensor) ? open.find(shape) : open.end();
+      if (it != open.end() && elements[it->second] + tensor.numel() <= kMostStacked) {
+        found[it->second].push_back(i);
+        elements[it->second] += tensor.numel();
         continue;
       }
       open[shape] = found.size();
-      elements[found.size()] = item.value.numel();
-      found.push_back({&item});
+      elements[found.size()] = tensor.numel();
+      found.push_back({i});
     }
     return found;
   }
@@ -195,11 +251,16 @@ class Muon::Matrices final : public PerParameterOptimizer {
   bool nesterov_;
   int64_t steps_;
   MuonScale scale_;
+  std::shared_ptr<WholeTensors> whole_tensors_;
   std::set<std::string> names_;
 };
 
-Muon::Muon(const OptimizerConfig& config, const std::vector<ParameterInfo>& parameters)
-    : matrices_(std::make_unique<Matrices>(config, parameters)), rest_(config, names_of(parameters)) {}
+Muon::Muon(
+    const OptimizerConfig& config,
+    const std::vector<ParameterInfo>& parameters,
+    std::shared_ptr<WholeTensors> whole_tensors)
+    : matrices_(std::make_unique<Matrices>(config, parameters, std::move(whole_tensors))),
+      rest_(config, names_of(parameters)) {}
 
 Muon::~Muon() = default;
 

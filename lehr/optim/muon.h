@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lehr/optim/adamw.h"
+#include "lehr/optim/whole_tensors.h"
 
 namespace lehr::optim {
 
@@ -21,12 +22,16 @@ at::Tensor orthogonalize(const at::Tensor& matrices, int64_t steps);
 /// learning rate and weight decay from the same groups.
 class Muon final : public Optimizer {
  public:
-  /// Throws a usage error as PerParameterOptimizer does, and if no hidden matrix is left.
-  Muon(const OptimizerConfig& config, const std::vector<ParameterInfo>& parameters);
+  /// Throws a usage error as PerParameterOptimizer does, and if no hidden matrix is left. `whole_tensors` gathers
+  /// matrices of which this rank holds shards.
+  Muon(
+      const OptimizerConfig& config,
+      const std::vector<ParameterInfo>& parameters,
+      std::shared_ptr<WholeTensors> whole_tensors = {});
   ~Muon() override;
 
   void allocate(const std::vector<NamedParameter>& parameters) override;
-  /// A shard must consist of whole matrices: experts may be sharded, rows and columns may not.
+  /// Without `whole_tensors` a shard must consist of whole matrices: experts may be sharded, rows and columns may not.
   void step(const std::vector<NamedParameter>& parameters, const StepOptions& options = {}) override;
   bool takes_found_inf() const override { return true; }
   std::vector<std::pair<std::string, at::Tensor>> state() const override;

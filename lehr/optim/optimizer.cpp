@@ -68,7 +68,7 @@ std::unique_ptr<Optimizer> build_optimizer(const OptimizerConfig& config, const 
     case OptimizerKind::stochastic_adamw:
       return std::make_unique<StochasticAdamW>(config, names, context.seed);
     case OptimizerKind::muon:
-      return std::make_unique<Muon>(config, context.parameters);
+      return std::make_unique<Muon>(config, context.parameters, context.whole_tensors);
     case OptimizerKind::adamw:
       break;
   }

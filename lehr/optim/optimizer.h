@@ -82,10 +82,15 @@ struct ParameterInfo {
   std::vector<int64_t> shape = {};
 };
 
+class WholeTensors;
+
 /// The inputs of an optimizer's construction.
 struct OptimizerContext {
   std::vector<ParameterInfo> parameters = {};  ///< Of all pipeline stages, so that each checks patterns alike.
   uint64_t seed = 0;                           ///< The run's seed, for optimizers that draw random numbers.
+  /// For optimizers whose update of an element depends on its whole tensor: parameters may be shards, and this gathers
+  /// them (whole_tensors.h). Null: one device, all parameters are whole.
+  std::shared_ptr<WholeTensors> whole_tensors = {};
 };
 
 /// Builds an optimizer from the section `[optimizer]` and the model's parameters.

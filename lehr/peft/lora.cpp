@@ -51,7 +51,8 @@ void LoraLinear::set_dropout_stream(uint64_t seed, uint64_t step, int64_t first_
   dropout_first_row_ = first_row;
 }
 
-// Element c of token t of sequence r of the step's batch has index (r * T + t) * C + c in the stream.
+// Element c of token t of sequence r of the step's batch has index (r * T + t) * C + c in the stream, where C are all
+// features, even if this rank has a shard of them.
 at::Tensor LoraLinear::drop(const at::Tensor& input) const {
   require(
       input.dim() == 3,
@@ -59,26 +60,31 @@ at::Tensor LoraLinear::drop(const at::Tensor& input) const {
       "0 or leave the module out of peft.target_pattern",
       name_,
       input.dim());
-  const RandomStream random(dropout_seed_, name_ + " lora_dropout " + std::to_string(dropout_step_));
-  const int64_t row_size = input.size(1) * input.size(2);
   if (runs_on_meta(input)) {
     return input.masked_fill(at::empty(input.sizes(), input.options().dtype(at::kBool)), 0);
   }
+  const RandomStream random(dropout_seed_, name_ + " lora_dropout " + std::to_string(dropout_step_));
+  const int64_t features = input_matrix()->shape()[1];
+  const int64_t first_feature = input_matrix()->box()[1].begin;
   const at::Tensor dropped = at::empty(input.sizes(), at::kBool);
   auto* out = dropped.data_ptr<bool>();
   constexpr int64_t kBlock = 1024;
-  const int64_t blocks = (row_size + kBlock - 1) / kBlock;  // per sequence
+  // Runs of elements that follow each other in the stream: a whole sequence, or this rank's features of a token.
+  const int64_t run_size = input.size(2) == features ? input.size(1) * features : input.size(2);
+  const int64_t runs = input.size(1) * input.size(2) / std::max<int64_t>(1, run_size);  // per sequence
+  const int64_t blocks = (run_size + kBlock - 1) / kBlock;                              // per run
   const double p = settings_.dropout;
-  parallel_for(0, input.size(0) * blocks, 8, [&](int64_t begin, int64_t end) {
+  parallel_for(0, input.size(0) * runs * blocks, 8, [&](int64_t begin, int64_t end) {
     std::array<double, kBlock> draws;
     for (int64_t block = begin; block < end; ++block) {
-      const int64_t row = block / blocks;
+      const int64_t run = block / blocks;
       const int64_t start = block % blocks * kBlock;
-      const int64_t count = std::min(kBlock, row_size - start);
-      const uint64_t first = nn::dropout_row(dropout_first_row_ + row) + static_cast<uint64_t>(start);
+      const int64_t count = std::min(kBlock, run_size - start);
+      const int64_t place = run % runs * features + first_feature + start;  // in the sequence
+      const uint64_t first = nn::dropout_row(dropout_first_row_ + run / runs) + static_cast<uint64_t>(place);
       random.fill_uniform(first, count, draws.data());
       std::transform(
-          draws.data(), draws.data() + count, out + row * row_size + start, [p](double draw) { return draw < p; });
+          draws.data(), draws.data() + count, out + run * run_size + start, [p](double draw) { return draw < p; });
     }
   });
   return input.masked_fill(to_device_pinned(dropped, input.device()), 0);

@@ -6,6 +6,7 @@
 #include "lehr/nn/dropout.h"
 #include "lehr/nn/experts.h"
 #include "lehr/nn/linear.h"
+#include "lehr/nn/low_rank_adapter.h"
 #include "lehr/peft/method.h"
 
 namespace lehr::peft {
@@ -34,14 +35,19 @@ class LoraAdapter {
 
 /// scaling * B A dropout(x). A is initialized like torch.nn.Linear (uniform within 1 / sqrt(in)), B with zeros, so that
 /// the initial output is that of the base model.
-class LoraLinear : public nn::LinearAdapter, public LoraAdapter, public nn::DropoutModule {
+class LoraLinear : public nn::LinearAdapter, public nn::LowRankAdapter, public LoraAdapter, public nn::DropoutModule {
  public:
   /// `name` is the linear layer's full name, which selects the dropout masks. Throws the errors of LoraAdapter.
   LoraLinear(std::string name, int64_t in_features, int64_t out_features, const Lora& settings);
 
   /// Maps (..., in_features) to (..., out_features). With dropout in training mode, throws a usage error unless the
-  /// input is (B, T, in_features), because masks depend on the sequence and the token.
+  /// input is (B, T, in_features), because masks depend on the sequence and the token. Where A or B are sharded by
+  /// tensor parallelism, input or output are shards too; with a shard of A, ranks sum the outputs.
   at::Tensor forward(const at::Tensor& input) override;
+
+  const nn::ParameterPtr& input_matrix() const override { return own_parameter("A"); }
+  const nn::ParameterPtr& output_matrix() const override { return own_parameter("B"); }
+  bool drops() const override { return settings_.dropout > 0; }
 
   void set_dropout_stream(uint64_t seed, uint64_t step, int64_t first_row) override;
 

@@ -9,6 +9,7 @@
 #include "lehr/mesh/fake_transport.h"
 #include "lehr/nn/module.h"
 #include "lehr/plan/stage_run.h"
+#include "lehr/shard/whole_tensors.h"
 #include "lehr/train/step.h"
 
 namespace lehr::plan {
@@ -174,8 +175,12 @@ int64_t optimizer_bytes(const train::TrainConfig& config, const train::TrainSpec
       here.push_back({.name = name, .value = parameter->value(), .placement = train::placement_of(*parameter)});
     }
   }
-  const auto optimizer = spec.build.optimizer(
-      config.optimizer, {.parameters = run.trained(), .seed = static_cast<uint64_t>(config.debug.seed)});
+  optim::OptimizerContext context{.parameters = run.trained(), .seed = static_cast<uint64_t>(config.debug.seed)};
+  if (run.context() != nullptr) {
+    context.whole_tensors =
+        std::make_shared<shard::MeshWholeTensors>(*run.context(), nn::named_parameters(run.model()));
+  }
+  const auto optimizer = spec.build.optimizer(config.optimizer, context);
   optimizer->allocate(here);
   return optimizer->state_bytes();
 }

@@ -36,6 +36,8 @@ class StageRun {
   /// Null on one device.
   shard::FullySharded* sharded() { return sharded_ ? &*sharded_ : nullptr; }
   const train::Batch& batch() const { return batch_; }
+  /// Null on one device.
+  mesh::DistributedContext* context() const { return ranks_.context(); }
   /// Returns the trainable parameters of the whole model.
   const std::vector<optim::ParameterInfo>& trained() const { return trained_; }
   /// Returns the bytes of the tensors sent to the next stage.

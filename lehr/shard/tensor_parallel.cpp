@@ -5,6 +5,7 @@
 #include "lehr/base/error.h"
 #include "lehr/base/operator_watch.h"
 #include "lehr/mesh/collectives.h"
+#include "lehr/nn/low_rank_adapter.h"
 #include "lehr/ops/linear.h"
 
 namespace lehr::shard {
@@ -27,11 +28,23 @@ void lay_out_all(nn::Module& module, Placement placement, const DistributedConte
   }
 }
 
-void refuse_adapter(const nn::LinearImpl& linear) {
+// Returns the adapter of a layer as a pair of matrices; null if it has none.
+const nn::LowRankAdapter* low_rank_adapter(const nn::LinearImpl& linear) {
+  const auto* low_rank = dynamic_cast<const nn::LowRankAdapter*>(linear.adapter().get());
   require(
-      !linear.adapter(),
-      "peft.method: adapters are not supported with parallelism.tensor_parallel_degree above 1: found one in a "
-      "projection whose weight is sharded; use data parallelism instead");
+      low_rank != nullptr || !linear.adapter(),
+      "parallelism.tensor_parallel_degree: a projection has an adapter that is no nn::LowRankAdapter, so its sharding "
+      "is not known; expected 1");
+  return low_rank;
+}
+
+// `input` is the placement of the columns of A, `output` that of the rows of B.
+void lay_out_adapter(
+    const nn::LinearImpl& linear, Placement input, Placement output, const DistributedContext& context) {
+  if (const auto* low_rank = low_rank_adapter(linear)) {
+    lay_out(*low_rank->input_matrix(), input, context);
+    lay_out(*low_rank->output_matrix(), output, context);
+  }
 }
 
 class GatherSequence : public nn::CallHook {
@@ -61,8 +74,13 @@ class RowParallel : public nn::CallHook {
  public:
   RowParallel(const nn::LinearImpl& linear, const Group& group) : linear_(linear), group_(group) {}
   at::Tensor call(const at::Tensor& input, const Forward&) override {
-    refuse_adapter(linear_);
-    const at::Tensor part = ops::linear(input, linear_.weight, {});           // (B, T, H), partial
+    at::Tensor part = ops::linear(input, linear_.weight, {});  // (B, T, H), partial
+    if (const auto* low_rank = low_rank_adapter(linear_)) {
+      require(
+          low_rank->input_matrix()->layout().find(mesh::axis::tp) != nullptr,
+          "a projection got an adapter after tensor parallelism was applied; add adapters before");
+      part = part + linear_.adapter()->forward(input);
+    }
     const at::Tensor output = mesh::reduce_scatter(part, group_, /*dim=*/1);  // (B, T/tp, H)
     return linear_.bias.defined() ? output + linear_.bias : output;
   }
@@ -196,8 +214,10 @@ void gather_sequence(nn::Module& block, DistributedContext& context) {
 
 void column_parallel(nn::LinearImpl& linear, DistributedContext& context) {
   if (!is_one(context)) {
-    refuse_adapter(linear);
-    lay_out_all(linear, Placement::shard(0), context);
+    for (const auto& parameter : linear.own_parameters()) {
+      lay_out(*parameter, Placement::shard(0), context);
+    }
+    lay_out_adapter(linear, Placement::replicate(), Placement::shard(0), context);
   }
 }
 
@@ -209,8 +229,8 @@ void row_parallel(nn::LinearImpl& linear, DistributedContext& context) {
   if (is_one(context)) {
     return;
   }
-  refuse_adapter(linear);
   lay_out(*linear.own_parameter("weight"), Placement::shard(1), context);
+  lay_out_adapter(linear, Placement::shard(1), Placement::replicate(), context);
   if (linear.bias.defined()) {
     lay_out(*linear.own_parameter("bias"), Placement::replicate(), context);
   }
@@ -219,6 +239,12 @@ void row_parallel(nn::LinearImpl& linear, DistributedContext& context) {
 
 void on_parts(nn::Module& module, DistributedContext& context) {
   if (!is_one(context)) {
+    const auto* linear = dynamic_cast<const nn::LinearImpl*>(&module);
+    const auto* low_rank = linear != nullptr ? low_rank_adapter(*linear) : nullptr;
+    require(
+        low_rank == nullptr || !low_rank->drops(),
+        "peft.dropout: masks depend on a token's position, and with parallelism.tensor_parallel_degree above 1 a "
+        "projection of this model sees a part of the positions; set one of the two back");
     lay_out_all(module, Placement::replicate(), context);
   }
 }

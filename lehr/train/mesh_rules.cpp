@@ -80,17 +80,9 @@ void check_mesh(const TrainConfig& config, const descriptor::ModelArgs& args, co
       "sample.prompt: generation does not support tensor_parallel, context_parallel and expert_parallel; remove this "
       "key, and use lehr generate on a checkpoint");
   require(
-      config.optimizer.name != optim::OptimizerKind::muon || mesh.data_parallel_replicate == ranks.world_size(),
-      "optimizer.name: muon updates whole matrices, so it supports data_parallel_replicate only; set the other degrees "
-      "of [parallelism] to 1, or use adamw");
-  require(
       !config.peft.has_adapters() || config.peft.dropout == 0 || mesh.context_parallel == 1,
       "peft.dropout: adapter dropout is not supported with context_parallel; set peft.dropout to 0 or "
       "parallelism.context_parallel_degree to 1");
-  require(
-      !config.peft.has_adapters() || (mesh.tensor_parallel == 1 && mesh.expert_parallel == 1),
-      "peft.method: adapters do not support tensor_parallel and expert_parallel; set these degrees of [parallelism] to "
-      "1");
   require(
       mesh.expert_parallel == 1 || args.has_experts(),
       "parallelism.expert_parallel_degree: expected 1, because the model has no experts, found {}",

@@ -4,6 +4,7 @@
 
 #include "lehr/base/log.h"
 #include "lehr/pipeline/balance.h"
+#include "lehr/shard/whole_tensors.h"
 #include "lehr/train/build_stage.h"
 #include "lehr/train/float8.h"
 
@@ -78,6 +79,12 @@ void build_run_optimizer(Run& run, const std::optional<StagePlan>& stages) {
         context.parameters.push_back({.name = name, .shape = parameter->shape()});
       }
     }
+  }
+  if (run.ranks.world_size() > 1) {
+    context.whole_tensors = std::make_shared<shard::MeshWholeTensors>(
+        *run.ranks.context(),
+        nn::named_parameters(*run.model),
+        run.config.parallelism.fsdp_cpu_offload ? std::optional(run.device) : std::nullopt);
   }
   run.optimizer = run.spec.build.optimizer(run.config.optimizer, context);
 }

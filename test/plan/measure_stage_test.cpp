@@ -74,6 +74,12 @@ TEST_F(MeasureStage, MemoryIsThatOfFullyShardedRanks) {
   }
 }
 
+TEST_F(MeasureStage, MemoryIsThatOfMuonOnShards) {
+  const Overrides muon{{"optimizer.name", "\"muon\""}};
+  expect_memory_on_ranks(both(muon, {{"parallelism.data_parallel_shard_degree", "2"}}), 2);
+  expect_memory_on_ranks(both(muon, {{"parallelism.tensor_parallel_degree", "2"}}), 2, {"qwen3"});
+}
+
 // In one dtype: for a sum of two dtypes the CPU copies one operand, other devices do not.
 TEST_F(MeasureStage, MemoryIsThatOfReplicas) {
   expect_memory_on_ranks({{"parallelism.data_parallel_replicate_degree", "2"}}, 2);

@@ -3,6 +3,8 @@
 
 #include <gmock/gmock.h>
 
+#include "lehr/nn/low_rank_adapter.h"
+#include "lehr/ops/linear.h"
 #include "test/shard/one_device.h"
 
 namespace lehr::shard {
@@ -254,7 +256,36 @@ class Doubling : public nn::LinearAdapter {
   at::Tensor forward(const at::Tensor& input) override { return input; }
 };
 
-TEST(TensorParallel, RefusesAdapters) {
+// B A x, as lehr/peft has it.
+class LowRank : public nn::LinearAdapter, public nn::LowRankAdapter {
+ public:
+  LowRank(int64_t in, int64_t out, bool drops = false) : drops_(drops) {
+    a_ = declare_parameter("A", a, {3, in}, nn::Init::normal(1));
+    b_ = declare_parameter("B", b, {out, 3}, nn::Init::normal(1));
+  }
+  at::Tensor forward(const at::Tensor& input) override { return ops::linear(ops::linear(input, a, {}), b, {}); }
+  const nn::ParameterPtr& input_matrix() const override { return a_; }
+  const nn::ParameterPtr& output_matrix() const override { return b_; }
+  bool drops() const override { return drops_; }
+
+ private:
+  at::Tensor a, b;
+  nn::ParameterPtr a_, b_;
+  bool drops_;
+};
+
+TEST(TensorParallel, FeedForwardWithAdaptersEqualsOneDevice) {
+  expect_equal_to_one_device<nn::SwiGLU>(
+      [] {
+        nn::SwiGLU block(kHidden, 20);
+        block->gate_proj->set_adapter("a", std::make_shared<LowRank>(kHidden, 20));
+        block->down_proj->set_adapter("a", std::make_shared<LowRank>(20, kHidden));
+        return block;
+      },
+      [](nn::SwiGLU& block, const at::Tensor& x) { return block(x); });
+}
+
+TEST(TensorParallel, RefusesAdaptersWhoseShardingIsNotKnown) {
   const mesh::DeviceMeshParameters mesh{.tensor_parallel = 2};
   const auto problem = [&](const std::function<void(nn::SwiGLU&)>& before, const auto& after) {
     return test::problem_on(mesh, [&](DistributedContext& context) {
@@ -269,11 +300,24 @@ TEST(TensorParallel, RefusesAdapters) {
   const auto none = [](nn::SwiGLU&) {};
   const auto at_gate = [](nn::SwiGLU& block) { block->gate_proj->set_adapter("a", std::make_shared<Doubling>()); };
   const auto at_down = [](nn::SwiGLU& block) { block->down_proj->set_adapter("a", std::make_shared<Doubling>()); };
-  const auto refused =
-      HasSubstr("peft.method: adapters are not supported with parallelism.tensor_parallel_degree above 1");
+  const auto refused = HasSubstr("a projection has an adapter that is no nn::LowRankAdapter");
   EXPECT_THAT(problem(at_gate, none), refused);
   EXPECT_THAT(problem(at_down, none), refused);
   EXPECT_THAT(problem(none, at_down), refused);
+  const auto late = [](nn::SwiGLU& block) {
+    block->down_proj->set_adapter("a", std::make_shared<LowRank>(kHidden / 2, kHidden));
+    nn::materialize(*block, at::kCPU, at::kDouble);
+  };
+  EXPECT_THAT(problem(none, late), HasSubstr("after tensor parallelism was applied"));
+  EXPECT_THAT(
+      test::problem_on(
+          mesh,
+          [](DistributedContext& context) {
+            nn::Linear linear(kHidden, kHidden);
+            linear->set_adapter("a", std::make_shared<LowRank>(kHidden, kHidden, /*drops=*/true));
+            on_parts(*linear, context);
+          }),
+      HasSubstr("peft.dropout: masks depend on a token's position"));
 }
 
 }  // namespace

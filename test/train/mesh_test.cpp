@@ -268,7 +268,7 @@ std::vector<Kind> kinds(const std::filesystem::path& folder, const std::filesyst
       {"text",
        {{"sample.prompt", "\"KING\""}, {"sample.max_new_tokens", "8"}},
        {{.dp_shard = 2}, {.dp_shard = 2, .pp = 2}}},
-      {"adapters", lora, {{.dp_shard = 2}, {.dp_replicate = 2, .cp = 2}}, "adapter_model"},
+      {"adapters", lora, {{.dp_shard = 2}, {.dp_replicate = 2, .cp = 2}, {.dp_shard = 2, .tp = 2}}, "adapter_model"},
       {"adapters_with_dropout", with_dropout, {{.dp_shard = 2}}, "adapter_model"}};
 }
 
@@ -360,8 +360,6 @@ TEST(IllegalMeshes, AreRefusedByName) {
        {{model + "num_attention_heads", "6"}, {model + "num_key_value_heads", "6"}},
        "num_attention_heads: 6"},
       {{.tp = 4}, {{model + "intermediate_size", "30"}}, "intermediate_size: 30 cannot be split evenly"},
-      {{.dp_shard = 2}, {{"optimizer.name", "\"muon\""}}, "optimizer.name: muon updates whole matrices"},
-      {{.tp = 2}, {{"optimizer.name", "\"muon\""}}, "optimizer.name: muon updates whole matrices"},
       {{.tp = 2}, {{"sample.prompt", "\"a\""}}, "sample.prompt: generation does not support"},
       {{.dp_shard = 2, .tp = 2}, {{"float8.enable", "true"}}, "float8.enable: a scale depends on a whole row"},
       {{.cp = 2}, {{"float8.enable", "true"}}, "float8.recipe: \"rowwise\" has wgrad scales over all tokens"},
@@ -376,9 +374,6 @@ TEST(IllegalMeshes, AreRefusedByName) {
       {{.cp = 2},
        {{"training.task", "classification"}},
        "parallelism.context_parallel_degree: a classifier reads one position of a whole sequence"},
-      {{.tp = 2},
-       {{"peft.method", "lora"}, {"checkpoint.initial_load_path", "none"}},
-       "peft.method: adapters do not support tensor_parallel"},
       {{.cp = 2},
        {{"peft.method", "lora"}, {"peft.dropout", "0.5"}, {"checkpoint.initial_load_path", "none"}},
        "peft.dropout: adapter dropout is not supported"},

@@ -87,26 +87,21 @@ INSTANTIATE_TEST_SUITE_P(
             "qwen3_moe",
             {{"optimizer.name", "adam"}, {"optimizer.lr", "0.01"}},
             {{.dp_shard = 2, .tp = 2, .ep = 4}}},
-        Case{"muon", "qwen3", {{"optimizer.name", "muon"}, {"optimizer.lr", "0.01"}}, {{.dp_replicate = 4}}},
         Case{
-            "muon_experts",
-            "qwen3_moe",
-            {{"optimizer.name", "muon"}, {"optimizer.lr", "0.01"}},
-            {{.dp_replicate = 2}}}),
+            "muon_all_matrices",  // also embeddings and head, whose rows tp shards
+            "qwen3",
+            {{"optimizer.name", "muon"}, {"optimizer.lr", "0.01"}, {"optimizer.muon_exclude", "norm"}},
+            {{.dp_shard = 2, .tp = 2}, {.dp_shard = 2, .pp = 2}}},
+        Case{
+            "muon_original_scale",
+            "qwen3",
+            {{"optimizer.name", "muon"},
+             {"optimizer.lr", "0.02"},
+             {"optimizer.muon_scale", "original"},
+             {"optimizer.nesterov", "false"},
+             {"optimizer.param_groups", R"([{pattern = "mlp", lr_multiplier = 0.5, weight_decay = 0.01}])"}},
+            {{.dp_replicate = 2, .dp_shard = 2}}}),
     [](const auto& test) { return test.param.name; });
-
-TEST(Muon, IsRefusedIfARankHasNoWholeMatrices) {
-  for (const Mesh& mesh :
-       {Mesh{.dp_shard = 2}, Mesh{.tp = 2}, Mesh{.cp = 2}, Mesh{.pp = 2}, Mesh{.dp_replicate = 2, .dp_shard = 2}}) {
-    const Folder folder;
-    const auto config = tiny_run(folder.path(), with(family("qwen3"), {{"optimizer.name", "muon"}}));
-    EXPECT_THAT(
-        [&] { train_on(mesh, config); },
-        ::testing::ThrowsMessage<Error>(
-            HasSubstr("optimizer.name: muon updates whole matrices, so it supports data_parallel_replicate only")))
-        << mesh.name();
-  }
-}
 
 // bfloat16 sums round differently in another order, so only a pure pipeline can have equal bits (MixedRuns in
 // test/train/pipeline_test.cpp). But the first update of AdamW is as long as the learning rate, whatever the gradient.
