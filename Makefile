@@ -107,5 +107,8 @@ gpu-build: configure
 mutants: setup ## Plant bugs one at a time and check that their tests fail; ARGS="--only muon" or "--share 1/8"
 	script/mutants.py --jobs $(JOBS) $(ARGS)
 
+faults: build ## Kill, stop, crash and starve real runs, and damage their files; ARGS="--seed 2 --only sleep"
+	OMP_WAIT_POLICY=PASSIVE python3 test/program/faults.py $(BUILD)/lehr $(ARGS)
+
 clean: ## Remove all build output (build/); keep .venv
 	rm -rf build

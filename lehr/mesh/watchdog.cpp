@@ -17,6 +17,7 @@ using std::chrono::milliseconds;
 // Keys of the store. The first failure is kept; the alarm asks every rank to report its state.
 const std::string kFailure = "failure";
 const std::string kAlarm = "alarm";
+const std::string kSilent = " is silent: dead or hung";
 const std::string kHeard = "heard";  // ranks that know of the failure and did not cause it
 const std::string kGone = "gone";
 const std::string kStoreGone = "the process that holds the ranks' store (rank 0 or the launcher) has ended";
@@ -270,6 +271,18 @@ std::optional<std::string> Watchdog::absence(
   return fmt::format("did not enter the collective; it {}", where);
 }
 
+// Returns the ranks of the world that are not among `ranks`; none in a large world, which would keep the store busy.
+std::vector<int64_t> Watchdog::ranks_beside(const std::vector<int64_t>& ranks) const {
+  constexpr int64_t kMostAsked = 512;
+  std::vector<int64_t> others;
+  for (int64_t rank = 0; rank < options_.world_size && options_.world_size <= kMostAsked; ++rank) {
+    if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) {
+      others.push_back(rank);
+    }
+  }
+  return others;
+}
+
 void Watchdog::explain(int64_t ticket, const std::vector<int64_t>& ranks, const std::string& problem) {
   explain(record_of(ticket), ranks, problem, /*of_device=*/false);
 }
@@ -288,21 +301,29 @@ void Watchdog::explain(
     publish_where();
     store_.add(kAlarm, 1);
     const auto has_word = [&](int64_t rank) { return rank == options_.rank || store_.check(where_key(rank)); };
+    // Absent ranks may wait for a rank of another group.
+    const std::vector<int64_t> others = late ? ranks_beside(ranks) : std::vector<int64_t>();
     // A broken connection means that a rank is ending: its own message may follow.
     const auto deadline = Clock::now() + options_.patience;
     while (Clock::now() < deadline) {
       look_for_failure();
       check();
-      if (late && std::all_of(ranks.begin(), ranks.end(), has_word)) {
+      if (late && std::all_of(ranks.begin(), ranks.end(), has_word) &&
+          std::all_of(others.begin(), others.end(), has_word)) {
         break;
       }
       std::this_thread::sleep_for(milliseconds(50));
     }
     std::vector<std::string> absent;
+    for (const int64_t rank : others) {
+      if (!has_word(rank)) {
+        absent.push_back(called(rank) + kSilent);
+      }
+    }
     const std::string key = log_.groups().empty() ? "" : log_.groups()[record.group].key;
     for (const int64_t rank : ranks) {
       if (!has_word(rank)) {
-        absent.push_back(called(rank) + " is silent: dead or hung");
+        absent.push_back(called(rank) + kSilent);
       } else if (rank != options_.rank && record.number > 0) {
         if (const auto instead = absence(store_.get(where_key(rank)), key, record)) {
           absent.push_back(called(rank) + " " + *instead);

@@ -105,6 +105,7 @@ class Watchdog {
   bool set_failure(const std::string& message, int64_t culprit);
   void wait_for_count(const std::string& key, int64_t count, std::chrono::milliseconds limit);
   std::string called(int64_t rank) const;
+  std::vector<int64_t> ranks_beside(const std::vector<int64_t>& ranks) const;
   std::optional<std::string> absence(
       const std::string& word, const std::string& group_key, const CollectiveRecord& missed) const;
 

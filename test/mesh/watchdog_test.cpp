@@ -168,5 +168,27 @@ TEST(Watchdog, NamesTheCollectiveThatADeviceFailedIn) {
   EXPECT_GE(rank.disconnected, 1) << "the host would wait for the device";
 }
 
+// Rank 1, of the same group, waits for rank 2 in another group, and rank 2 sleeps.
+TEST(Watchdog, NamesASilentRankOfAnotherGroup) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  const auto watch_of = [&](int64_t rank) {
+    return std::make_unique<Watchdog>(
+        store,
+        Watchdog::Options{.rank = rank, .world_size = 3, .timeout = milliseconds(1), .patience = milliseconds(2000)});
+  };
+  const auto first = watch_of(0), second = watch_of(1);
+  const int64_t ticket = first->log().begin(first->log().add_group("tp", "0,1"), "all_reduce", 4, /*counted=*/true);
+  std::this_thread::sleep_for(milliseconds(5));
+  try {
+    first->explain(ticket, {0, 1}, "timed out");
+    FAIL() << "expected an error";
+  } catch (const PeerFailure& failure) {
+    EXPECT_THAT(
+        failure.what(),
+        testing::AllOf(
+            HasSubstr("rank 2 is silent: dead or hung; rank 1 did not enter"), HasSubstr("axis tp (ranks 0, 1)")));
+  }
+}
+
 }  // namespace
 }  // namespace lehr::mesh

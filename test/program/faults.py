@@ -1,0 +1,377 @@
+"""Faults of a cluster, injected into real runs: each is diagnosed, nothing hangs or is left behind, and the run that goes on
+has the bits of one that was never disturbed.
+
+Usage: faults.py LEHR [--seed N] [--only WORD] [--table FILE]      (standard library only)
+
+Runs have one device, or four ranks as processes (dp_shard 2 x tp 2). The instants and the victims follow from the seed.
+docs/reliability.md describes the faults; --table writes its table.
+"""
+import argparse, json, os, random, re, shutil, signal, subprocess, sys, tempfile, time
+from pathlib import Path
+
+CONFIG = """
+[model]
+name = "qwen3"
+flavor = "debugmodel"
+[model.args]
+hidden_size = 32
+intermediate_size = 64
+num_hidden_layers = 2
+num_attention_heads = 4
+num_key_value_heads = 2
+head_dim = 8
+vocab_size = 257
+[tokenizer]
+path = "byte"
+[[data.datasets]]
+path = "DATA"
+[training]
+seq_len = 64
+local_batch_size = 2
+global_batch_size = 8
+steps = 60
+dtype = "float64"
+[lr_scheduler]
+warmup_steps = 2
+[checkpoint]
+interval = 1
+keep_latest_k = 3
+[comm]
+init_timeout_seconds = 60
+train_timeout_seconds = 5
+[metrics]
+measure_peak = false
+enable_tensorboard = false
+"""
+STEPS, RANKS = 60, 4
+MESH = ["--parallelism.data_parallel_shard_degree=2", "--parallelism.tensor_parallel_degree=2"]
+DIAGNOSED_IN = 10  # seconds, beside the time limit of a collective and that of starting a process on a busy machine
+
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("lehr", type=Path)
+parser.add_argument("--seed", type=int, default=1)
+parser.add_argument("--only", default="")
+parser.add_argument("--table", type=Path)
+options = parser.parse_args()
+lehr, rng = options.lehr.resolve(), random.Random(options.seed)
+work = Path(tempfile.mkdtemp(prefix="lehr-faults-"))
+failures, rows = [], []
+
+
+def holds(what, condition, detail=""):
+    print(f"{'ok   ' if condition else 'FAILS'} {what}", flush=True)
+    if not condition:
+        failures.append(what)
+        print("      " + str(detail).strip().replace("\n", "\n      "), flush=True)
+    return condition
+
+
+def environment(pid):
+    try:
+        return "\0" + Path(f"/proc/{pid}/environ").read_text()
+    except OSError:  # the process has just ended
+        return ""
+
+
+class Run:
+    """A run in a folder of its own, with one process or four."""
+
+    def __init__(self, name, ranks, data=None):
+        self.folder, self.ranks = work / name, ranks
+        self.data = data or work / "data.txt"
+        self.config = work / f"{name}.toml"
+        self.config.write_text(CONFIG.replace("DATA", str(self.data)))
+
+    def start(self, *more, mesh=None, launch=()):
+        mesh = (MESH if self.ranks == RANKS else []) if mesh is None else mesh
+        train = ["train", self.config, "--quiet", f"--job.dump_folder={self.folder}", *mesh, *more]
+        ranks = ["launch", "-n", self.ranks, *launch, "--"] if self.ranks > 1 else []
+        self.process = subprocess.Popen([str(lehr), *map(str, ranks), *map(str, train)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                        text=True)
+        return self
+
+    def end(self, seconds=300):
+        """Returns exit code and standard error; a run that hangs is killed, and has no exit code."""
+        try:
+            return self.process.returncode, self.process.communicate(timeout=seconds)[1]
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return None, "it hangs"
+        finally:
+            self.code = self.process.returncode
+
+    def finish(self, *more, **how):
+        self.start(*more, **how)
+        error = self.end()[1]
+        return self.code, error
+
+    def steps(self):
+        try:
+            return sum('"loss"' in line for line in (self.folder / "metrics.jsonl").read_text().splitlines())
+        except OSError:
+            return 0
+
+    def wait_for(self, step):
+        while self.process.poll() is None and self.steps() < step:
+            time.sleep(0.01)
+        time.sleep(rng.uniform(0, 0.1))
+
+    def pid(self, rank):
+        if self.ranks == 1:
+            return self.process.pid
+        children = subprocess.run(["pgrep", "-P", str(self.process.pid)], capture_output=True, text=True).stdout.split()
+        return next((int(pid) for pid in children if f"\0RANK={rank}\0" in environment(pid)), 0)
+
+    def hit(self, rank, number):
+        if pid := self.pid(rank):
+            os.kill(pid, number)
+
+    def checkpoint(self, step):
+        return self.folder / f"checkpoints/step-{step}"
+
+    def newest(self):
+        return max(self.folder.glob("checkpoints/step-*"), key=lambda path: int(path.name[5:]))
+
+    def bits(self):
+        return {stem: (self.checkpoint(STEPS) / f"{stem}.safetensors").read_bytes() for stem in ("model", "optimizer")}
+
+    def leftovers(self):
+        """Returns what a run must not leave: processes, and half-written checkpoints."""
+        pids = [pid for pid in filter(str.isdigit, os.listdir("/proc")) if str(self.folder) in command_line(pid)]
+        return pids + [path.name for path in self.folder.glob("checkpoints/.*step-*")]
+
+
+def command_line(pid):
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
+
+
+def losses(run):
+    lines = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+    return {line["step"]: line["loss"] for line in lines if "loss" in line}
+
+
+undisturbed = {}
+
+
+def whole(ranks):
+    """Returns an undisturbed run on that many ranks."""
+    if ranks not in undisturbed:
+        undisturbed[ranks] = Run(f"undisturbed_{ranks}", ranks)
+        begin = time.monotonic()
+        code, error = undisturbed[ranks].finish()
+        undisturbed[ranks].seconds = time.monotonic() - begin
+        assert code == 0, error
+    return undisturbed[ranks]
+
+
+def goes_on(name, run, fault, diagnosed, more=()):
+    """Starts the run again after a fault: it has the bits of an undisturbed run, and leaves nothing behind."""
+    done = run.steps()
+    begin = time.monotonic()
+    run.start(*more)
+    run.wait_for(done + 1)
+    recovered = time.monotonic() - begin
+    error = run.end()[1]
+    good = run.code == 0 and run.bits() == whole(run.ranks).bits()
+    holds(f"{name}: the run goes on with the bits of an undisturbed one", good, f"exit code {run.code}\n{error}")
+    holds(f"{name}: nothing is left behind", not run.leftovers(), run.leftovers())
+    rows.append((fault, f"{diagnosed:.1f} s" if diagnosed is not None else "at the next start", f"{recovered:.1f} s"))
+
+
+def ends(name, run, code, *patterns, within=DIAGNOSED_IN, begin=None):
+    """Waits for the end of a run that was hit; returns the seconds until then."""
+    begin = begin or time.monotonic()
+    error = run.end()[1]
+    took = time.monotonic() - begin
+    missing = [pattern for pattern in patterns if not re.search(pattern, error)]
+    holds(f"{name}: it ends in {took:.1f} s with exit code {run.code} and says why",
+          run.code in code and not missing and took <= within + whole(run.ranks).seconds, f"not found: {missing}\n{error}")
+    return took
+
+
+# --- the faults ------------------------------------------------------------------------------------------------------
+def killed_at_random(ranks):
+    run = Run(f"killed_{ranks}", ranks)
+    longest = 0
+    for number in range(5):
+        run.start()
+        run.wait_for(min(run.steps() + rng.randrange(1, 8), STEPS - 2))
+        victim = rng.randrange(ranks)
+        run.hit(victim, signal.SIGKILL)
+        if ranks > 1:
+            longest = max(longest, ends(f"kill {number}", run, [137], rf"rank {victim} was killed by signal 9 \(SIGKILL\)"))
+        else:
+            run.end()
+    goes_on(f"5 kills, {ranks} ranks", run, f"SIGKILL at random instants, {ranks} {'ranks' if ranks > 1 else 'rank'}", longest)
+
+
+def stopped_by_a_signal(number):
+    name = signal.Signals(number).name
+    run = Run(f"stopped_{number}", RANKS).start()
+    run.wait_for(rng.randrange(2, 20))
+    run.hit(rng.randrange(RANKS), number)
+    took = ends(name, run, [128 + number, 128 + signal.SIGTERM])  # the others are told by the first one to stop
+    holds(f"{name}: the last step is saved", run.newest().name == f"step-{max(losses(run))}", run.newest())
+    goes_on(name, run, f"{name} to one rank: all save and stop", took)
+
+
+def asleep():
+    run = Run("asleep", RANKS).start()
+    run.wait_for(5)
+    victim = rng.randrange(RANKS)
+    begin = time.monotonic()
+    run.hit(victim, signal.SIGSTOP)
+    took = ends("SIGSTOP", run, [1, 137], rf"rank {victim}\b", r"was not finished within 5 s", within=DIAGNOSED_IN + 10, begin=begin)
+    goes_on("SIGSTOP", run, "a rank sleeps (SIGSTOP; time limit of collectives: 5 s)", took)
+
+
+def crashed(number):
+    name = signal.Signals(number).name
+    run = Run(f"crashed_{number}", RANKS).start()
+    run.wait_for(3)
+    victim = rng.randrange(RANKS)
+    run.hit(victim, number)
+    took = ends(name, run, [128 + number, 1], rf"rank {victim} was killed by signal {number} \({name}\)")
+    goes_on(name, run, f"a rank crashes ({name})", took)
+
+
+def launcher_killed():
+    run = Run("launcher", RANKS).start()
+    run.wait_for(4)
+    run.process.kill()
+    begin = time.monotonic()
+    run.end()
+    alive = lambda: [one for one in run.leftovers() if one.isdigit()]
+    while alive() and time.monotonic() < begin + DIAGNOSED_IN:
+        time.sleep(0.05)
+    took = time.monotonic() - begin
+    holds(f"launcher killed: its ranks end in {took:.1f} s", not alive(), alive())
+    goes_on("launcher killed", run, "the launcher, which hosts the store, is killed", took)
+
+
+def restarted_by_itself():
+    run = Run("by_itself", RANKS).start(launch=("--restarts", 3))
+    for step in (8, 25):
+        run.wait_for(step)
+        run.hit(rng.randrange(RANKS), signal.SIGKILL)
+        time.sleep(1)
+    error = run.end()[1]
+    good = run.code == 0 and run.bits() == whole(RANKS).bits() and error.count("starting all ranks again") == 2
+    holds("two kills with --restarts: no person is needed, and the bits are the same", good, f"{run.code}\n{error}")
+
+
+def disk_full():
+    run = Run("disk_full", 1)
+    run.finish("--training.steps=10", "--lr_scheduler.decay_ratio=0.0")
+    shutil.rmtree(run.folder)
+    # A limit of the file size: writes fail as on a full disk, and it needs no privileges. Checkpoints are larger, the log is not.
+    command = ["bash", "-c", 'ulimit -f 100; exec "$@"', "-", str(lehr), "train", str(run.config), "--quiet", f"--job.dump_folder={run.folder}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    holds("disk full: the run says which checkpoint was not saved", "was not saved" in done.stderr, done.stderr)
+    holds("disk full: nothing half-written is published", not list(run.folder.glob("checkpoints/*")), list(run.folder.glob("checkpoints/*")))
+    goes_on("disk full", run, "the disk is full: the run goes on without checkpoints, and says so", 0)
+
+
+def damaged(name, damage, stem):
+    run = Run(name, RANKS).start()
+    run.wait_for(10)
+    run.hit(0, signal.SIGTERM)
+    run.end()
+    newest = run.newest()
+    damage(newest / stem)
+    begin = time.monotonic()
+    run.start()
+    run.wait_for(max(losses(run)))
+    took = time.monotonic() - begin
+    error = run.end()[1]
+    good = run.code == 0 and newest.name in error and stem in error and "aside" in error
+    holds(f"{name}: the damaged checkpoint is set aside by name, and the one before is used", good, f"{run.code}\n{error}")
+    holds(f"{name}: the same bits", run.code == 0 and run.bits() == whole(RANKS).bits())
+    rows.append((f"{stem}: {name.replace('_', ' ')}", "at the next start", f"{took:.1f} s"))
+
+
+def truncated(path):
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def flipped(path):
+    raw = bytearray(path.read_bytes())
+    raw[rng.randrange(len(raw) // 2, len(raw))] ^= 1 << rng.randrange(8)
+    path.write_bytes(raw)
+
+
+def other_data():
+    data = work / "other_data.txt"
+    shutil.copy(work / "data.txt", data)
+    for name, change in [("grown", lambda text: text + "and one line more\n"), ("shrunk", lambda text: text[: len(text) // 2]),
+                         ("edited", lambda text: "X" + text[1:])]:
+        run = Run(f"data_{name}", 1, data)
+        shutil.copy(work / "data.txt", data)
+        run.start()
+        run.wait_for(5)
+        run.hit(0, signal.SIGTERM)
+        run.end()
+        data.write_text(change(data.read_text()))
+        code, error = run.finish()
+        holds(f"data {name}: the run is not resumed on other data", code == 2 and "read different data" in error, f"{code}\n{error}")
+        shutil.copy(work / "data.txt", data)
+        goes_on(f"data {name}", run, f"the data file was {name} between two runs", None)
+
+
+def other_meshes():
+    expected = losses(whole(RANKS))
+    run = Run("meshes", RANKS).start()
+    run.wait_for(10)
+    run.hit(1, signal.SIGTERM)
+    run.end()
+    for ranks, mesh in [(2, ["--parallelism.tensor_parallel_degree=2"]), (1, [])]:
+        run.ranks = ranks
+        run.start(mesh=mesh)
+        run.wait_for(run.steps() + 10)
+        if ranks > 1:
+            run.hit(0, signal.SIGTERM)
+        error = run.end()[1]
+    worst = max(abs(loss / expected[step] - 1) for step, loss in losses(run).items())
+    holds(f"4, then 2, then 1 rank: the losses are those of one mesh (off by {worst:.1e})",
+          run.code == 0 and len(losses(run)) == STEPS and worst < 1e-10, error)
+    rows.append(("the run goes on with other numbers of ranks", "-", "losses equal in float64"))
+
+
+FAULTS = {
+    "kill-1": lambda: killed_at_random(1),
+    "kill-4": lambda: killed_at_random(RANKS),
+    "sigterm": lambda: stopped_by_a_signal(signal.SIGTERM),
+    "sigint": lambda: stopped_by_a_signal(signal.SIGINT),
+    "sleep": asleep,
+    "segfault": lambda: crashed(signal.SIGSEGV),
+    "abort": lambda: crashed(signal.SIGABRT),
+    "launcher": launcher_killed,
+    "restarts": restarted_by_itself,
+    "disk": disk_full,
+    "truncated": lambda: damaged("truncated", truncated, "model.safetensors"),
+    "flipped": lambda: damaged("a_flipped_bit", flipped, "optimizer.safetensors"),
+    "data": other_data,
+    "meshes": other_meshes,
+}
+
+
+def table():
+    lines = ["| fault | diagnosed after | next step after the restart |", "| --- | --- | --- |"]
+    return "\n".join(lines + [f"| {' | '.join(row)} |" for row in rows]) + "\n"
+
+
+shutil.copy("recipe/data/tinyshakespeare.txt", work / "data.txt")
+try:
+    for word, inject in FAULTS.items():
+        if options.only in word:
+            inject()
+finally:
+    shutil.rmtree(work)
+print(table())
+if options.table:
+    options.table.write_text(table())
+print(f"{len(rows)} faults, seed {options.seed}, {len(failures)} failures")
+sys.exit(1 if failures else 0)
