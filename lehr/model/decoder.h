@@ -98,6 +98,7 @@ class DecoderImpl : public nn::Module, public pipeline::ModuleSupportsPipelining
   /// input_ids, position_ids and masks stay whole. Throws a usage error if snapshots of hidden states are collected.
   void set_sequence_parts(int64_t parts);
   int64_t sequence_parts() const { return sequence_parts_; }
+  nn::RotaryEmbeddingProvider& rope_provider() { return rope_provider_; }
 
   /// Tokens per expert of this stage's MoE layers since the last reset, (layers, E) int64; undefined for a family
   /// without experts.

@@ -84,6 +84,9 @@ void lay_out_decoder(
     shard::share_router_losses(context, *losses);
   }
   shard::parallelize_context(context, model, options.context_method);
+  if constexpr (requires { model.rope_provider(); }) {
+    shard::share_largest_position(context, model.rope_provider());
+  }
 }
 
 /// The FSDP units of a backbone in the order of forward: embeddings, layers, final norm. `reads_embeddings` is the

@@ -158,13 +158,16 @@ RotaryEmbeddingProvider::RotaryEmbeddingProvider(double rope_base, int64_t rotar
 PositionEmbeddings RotaryEmbeddingProvider::operator()(
     const at::Tensor& position_ids, at::ScalarType compute_dtype) const {
   at::NoGradGuard no_grad;
-  const bool depends_on_length = std::holds_alternative<DynamicNtkRopeScaling>(scaling_);
   int64_t length = 0;
-  if (depends_on_length && position_ids.numel() > 0 && !position_ids.is_meta()) {
-    length = position_ids.max().item<int64_t>() + 1;
+  if (depends_on_length() && position_ids.numel() > 0 && !position_ids.is_meta()) {
+    const at::Tensor largest = position_ids.max().reshape({1});
+    if (reduce_) {
+      reduce_(largest);
+    }
+    length = largest.item<int64_t>() + 1;
   }
   const auto frequencies = rotary_frequencies(scaling_, rope_base_, rotary_dim_, length);
-  const bool keeps = position_ids.is_cuda() && !depends_on_length;
+  const bool keeps = position_ids.is_cuda() && !depends_on_length();
   at::Tensor inverse = keeps ? on_gpu_ : at::Tensor();  // (D/2)
   if (!inverse.defined() || inverse.device() != position_ids.device()) {
     inverse = to_device_pinned(at::tensor(frequencies.inverse_frequencies, at::kDouble), position_ids.device());

@@ -2,6 +2,7 @@
 // the formulas of Hugging Face transformers' modeling_rope_utils.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <utility>
 #include <variant>
@@ -76,10 +77,17 @@ class RotaryEmbeddingProvider {
   /// cos and sin for `position_ids` (B, T) int64, on the same device; float64 if `compute_dtype` is, else float32.
   PositionEmbeddings operator()(const at::Tensor& position_ids, at::ScalarType compute_dtype) const;
 
+  /// Returns whether the frequencies depend on the longest sequence (dynamic NTK).
+  bool depends_on_length() const { return std::holds_alternative<DynamicNtkRopeScaling>(scaling_); }
+  /// For ranks that hold parts of the sequences: from now on, `reduce` replaces the largest position in place, (1)
+  /// int64 on the device of the positions, by that of all these ranks. Called only if depends_on_length().
+  void set_largest_over_ranks(std::function<void(const at::Tensor& largest)> reduce) { reduce_ = std::move(reduce); }
+
  private:
   double rope_base_;
   int64_t rotary_dim_;
   RopeScaling scaling_;
+  std::function<void(const at::Tensor& largest)> reduce_;
   mutable at::Tensor on_gpu_;  // cached frequencies if they are constant, which saves a host-to-device copy per step
 };
 

@@ -104,4 +104,11 @@ void parallelize_context(mesh::DistributedContext& context, torch::nn::Module& m
   }
 }
 
+void share_largest_position(mesh::DistributedContext& context, nn::RotaryEmbeddingProvider& rope) {
+  if (context.size(mesh::axis::cp) > 1 && rope.depends_on_length()) {
+    const mesh::Group& group = context.group(mesh::axis::cp);
+    rope.set_largest_over_ranks([&group](const at::Tensor& largest) { group.all_reduce_max(largest); });
+  }
+}
+
 }  // namespace lehr::shard

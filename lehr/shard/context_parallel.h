@@ -12,6 +12,7 @@
 
 #include "lehr/mesh/distributed_context.h"
 #include "lehr/nn/model.h"
+#include "lehr/nn/rotary.h"
 
 namespace lehr::shard {
 
@@ -48,5 +49,9 @@ void parallelize_context(
     mesh::DistributedContext& context,
     torch::nn::Module& module,
     ContextParallelMethod method = ContextParallelMethod::all_gather);
+
+/// Makes rotary angles that depend on the length of sequences depend on whole sequences, of which a rank has a part.
+/// Does nothing with one cp rank. `context` must outlive `rope`.
+void share_largest_position(mesh::DistributedContext& context, nn::RotaryEmbeddingProvider& rope);
 
 }  // namespace lehr::shard

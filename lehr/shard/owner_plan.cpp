@@ -60,7 +60,18 @@ std::vector<int64_t> candidates_of(const SpreadTensor& tensor, const Piece& piec
   return whole;
 }
 
-void fill_waves(OwnerPlan& plan, const std::vector<size_t>& order, int64_t members, int64_t wave_elements) {
+// Several waves, so that their transfers overlap with computation; but not of small messages.
+int64_t size_of_waves(const OwnerPlan& plan, int64_t members, int64_t most) {
+  constexpr int64_t kWaves = 8, kSmallest = 1 << 20;
+  std::vector<int64_t> elements(static_cast<size_t>(members));
+  for (const Piece& piece : plan.pieces) {
+    elements[static_cast<size_t>(piece.owner)] += piece.sent() ? piece.numel : 0;
+  }
+  return std::min(most, std::max(kSmallest, *std::max_element(elements.begin(), elements.end()) / kWaves));
+}
+
+void fill_waves(OwnerPlan& plan, const std::vector<size_t>& order, int64_t members, int64_t most) {
+  const int64_t wave_elements = size_of_waves(plan, members, most);
   std::vector<size_t> wave_of(static_cast<size_t>(members));
   std::vector<int64_t> elements(static_cast<size_t>(members));
   for (const size_t i : order) {

@@ -40,8 +40,8 @@ struct OwnerPlan {
 };
 
 /// Assigns every piece to a member that holds all of it, if there is one, else to any; the costliest first, each to the
-/// one with the least work. An owner's pieces of one wave have at most `wave_elements` elements, or are one piece.
-/// `cost` is of the last `dims` sizes.
+/// one with the least work. An owner's pieces of one wave have at most `wave_elements` elements, or are one piece; if
+/// that leaves less than eight waves, fewer, down to a million. `cost` is of the last `dims` sizes.
 OwnerPlan plan_owners(
     const std::vector<SpreadTensor>& tensors,
     int64_t dims,

@@ -280,6 +280,9 @@ MeshWholeTensors::Prepared& MeshWholeTensors::prepare(
       return *known;
     }
   }
+  if (prepared_.size() == kMostPlans) {
+    prepared_.clear();  // other gradients are missing at every step: the names of no two calls are the same
+  }
   auto made = std::make_unique<Prepared>(Prepared{.names = names, .dims = work.dims});
   for (const std::string& name : names) {
     const auto found = parameters_.find(name);

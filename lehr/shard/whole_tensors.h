@@ -18,6 +18,7 @@ namespace lehr::shard {
 class MeshWholeTensors final : public optim::WholeTensors {
  public:
   static constexpr int64_t kWaveElements = 16 << 20;
+  static constexpr size_t kMostPlans = 16;  ///< Lists of names whose plans are kept.
 
   /// `parameters` are laid out. With `device`, tensors are sent from it and computed on it, else on their own. All
   /// ranks construct it in the same order, since it creates a process group. `context` must outlive it.
@@ -30,7 +31,7 @@ class MeshWholeTensors final : public optim::WholeTensors {
 
   void apply(const std::vector<optim::TensorPart>& parts, const optim::WholeTensorWork& work) override;
 
-  /// Returns the plan for these parameters, which is equal on all ranks of the stage.
+  /// Returns the plan for these parameters, which is equal on all ranks of the stage. Valid until the next call.
   const OwnerPlan& plan(const std::vector<std::string>& names, const optim::WholeTensorWork& work);
 
  private:

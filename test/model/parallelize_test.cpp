@@ -189,6 +189,28 @@ TYPED_TEST(Parallelize, TiedAndCheckpointedCausalLMEqualsOneDevice) {
   expect_equal_to_one_device<TypeParam, Model>(params, make_inputs(), &nn::ModelOutputs::logps, true);
 }
 
+// The rank without the last positions must rotate as the others do.
+TYPED_TEST(Parallelize, ContextParallelCausalLMWithDynamicNtkEqualsOneDevice) {
+  using Model = typename TypeParam::CausalLM;
+  auto params = small<Model>();
+  params.model.rope_scaling = nn::DynamicNtkRopeScaling{.factor = 4, .original_max_position_embeddings = 4};
+  const nn::ModelInputs inputs = make_inputs();
+  Model whole = build<Model>(params);
+  make_real(*whole);
+  const at::Tensor expected = whole->forward(inputs).logps.detach();
+  for (const int64_t ranks : {2, 4}) {
+    on_mesh({.context_parallel = ranks}, [&](DistributedContext& context) {
+      Model model = build<Model>(params);
+      auto sharded = TypeParam::parallelize(context, *model, kInFloat64);
+      make_real(*model);
+      sharded.begin_step();
+      const at::Tensor logps = model->forward(shard::take_context_part(inputs, context)).logps.detach();
+      expect_near(
+          "logps", logps, shard::take_context_part(expected, 1, context.index(mesh::axis::cp), ranks), expected);
+    });
+  }
+}
+
 TYPED_TEST(Parallelize, ClassificationEqualsOneDevice) {
   using Model = typename TypeParam::Classification;
   auto params = small<Model>();

@@ -219,8 +219,9 @@ def stopped_by_a_signal(number):
 
 
 def asleep():
-    run = Run("asleep", RANKS).start()
-    run.wait_for(5)
+    # Between two saves: a rank that sleeps while the others wait for its part of a checkpoint is noticed later.
+    run = Run("asleep", RANKS).start("--checkpoint.interval=20")
+    run.wait_for(23)
     victim = rng.randrange(RANKS)
     begin = time.monotonic()
     run.hit(victim, signal.SIGSTOP)

@@ -80,6 +80,15 @@ TEST(OwnerPlan, BoundsTheElementsThatAnOwnerGathersAtOnce) {
   }
 }
 
+TEST(OwnerPlan, CutsTheWorkIntoWavesThatOverlapUnlessTheyAreSmall) {
+  const auto waves = [](int64_t rows) {
+    const std::vector<SpreadTensor> tensors(32, rows_over({rows, 1024}, 0, 2));
+    return plan_owners(tensors, 2, cost, 2, 1 << 30).waves.size();
+  };
+  EXPECT_EQ(waves(2048), 8U);  // 16 matrices of two million elements on each member
+  EXPECT_EQ(waves(256), 4U);   // of a quarter of a million: a wave has a million
+}
+
 // Two replicas of two members each, that shard columns; and members of one replica that hold the same rows.
 TEST(OwnerPlan, TakesAPartFromTheOwnerItselfOrElseFromItsReplica) {
   SpreadTensor tensor = rows_over({4, 6}, 1, 2);
