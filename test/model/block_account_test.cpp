@@ -110,6 +110,10 @@ TEST(BlockTable, ShowsEachKindOfLayerOnceWithItsSizes) {
   EXPECT_THAT(table, HasSubstr("\n2           none        16 "));
   EXPECT_THAT(table, HasSubstr("\n3           2 KV heads  none "));
   EXPECT_THAT(table, Not(HasSubstr("active for a token")));
+  const std::string windows = format_blocks(blocks_of(*args_of("gemma3_text", layers), {.num_tokens = 100}));
+  EXPECT_THAT(windows, HasSubstr("\n0           4 KV heads, window 3  32 "));
+  EXPECT_THAT(windows, HasSubstr("\n1           4 KV heads            32 "));
+  EXPECT_THAT(windows, HasSubstr("\n2           none                  16 "));
   const std::string mixture = format_blocks(blocks_of(*args_of("qwen3_moe", kMixtures), {}));
   EXPECT_THAT(mixture, HasSubstr("2 of 6 x 8"));
   EXPECT_THAT(mixture, HasSubstr("active for a token"));
