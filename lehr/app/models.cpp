@@ -1,8 +1,14 @@
 #include "lehr/app/models.h"
 
+#include "lehr/model/gemma3/family.h"
 #include "lehr/model/llama3/family.h"
+#include "lehr/model/mistral/family.h"
+#include "lehr/model/olmo2/family.h"
+#include "lehr/model/olmo3/family.h"
+#include "lehr/model/qwen2/family.h"
 #include "lehr/model/qwen3_dense/family.h"
 #include "lehr/model/qwen3_moe/family.h"
+#include "lehr/model/smollm3/family.h"
 
 namespace lehr::app {
 
@@ -11,6 +17,12 @@ train::TrainSpecs models() {
   specs.add({.family = model::qwen3_dense_family(), .parallelize = model::parallelize_qwen3_dense});
   specs.add({.family = model::qwen3_moe_family(), .parallelize = model::parallelize_qwen3_moe});
   specs.add({.family = model::llama3_family(), .parallelize = model::parallelize_llama3});
+  specs.add({.family = model::qwen2_family(), .parallelize = model::parallelize_qwen2});
+  specs.add({.family = model::mistral_family(), .parallelize = model::parallelize_mistral});
+  specs.add({.family = model::smollm3_family(), .parallelize = model::parallelize_smollm3});
+  specs.add({.family = model::olmo2_family(), .parallelize = model::parallelize_olmo2});
+  specs.add({.family = model::olmo3_family(), .parallelize = model::parallelize_olmo3});
+  specs.add({.family = model::gemma3_family(), .parallelize = model::parallelize_gemma3});
   return specs;
 }
 

@@ -1,5 +1,6 @@
 #include "lehr/descriptor/block_account.h"
 
+#include <algorithm>
 #include <initializer_list>
 
 #include "lehr/base/error.h"
@@ -46,7 +47,9 @@ Account of_weights(int64_t parameters, int64_t active, int64_t multiplied, const
       .decode_flops = 2 * real(multiplied)};
 }
 
-Account of_attention(const DecoderForm& form, const AttentionSubblock& attention, const Workload& work) {
+// `window` 0: none.
+Account of_attention(
+    const DecoderForm& form, const AttentionSubblock& attention, int64_t window, const Workload& work) {
   const int64_t queries = product({form.num_attention_heads, form.head_dim});
   const int64_t keys = product({attention.num_key_value_heads, form.head_dim});
   const int64_t matrices = product({form.hidden_size, sum({queries, keys, keys, queries})});
@@ -62,9 +65,10 @@ Account of_attention(const DecoderForm& form, const AttentionSubblock& attention
   Account account = of_weights(parameters, parameters, matrices, work);
   // Two multiply-adds per query head, element and attended position: the score and the weighted value.
   const double tokens = real(work.num_tokens);
-  const double pairs = tokens * (tokens + 1) / 2;
+  const double seen = window > 0 ? std::min(tokens, real(window)) : tokens;  // by the last token
+  const double pairs = seen * (seen + 1) / 2 + (tokens - seen) * seen;
   account.prefill_flops += 4 * real(queries) * pairs;
-  account.decode_flops += 4 * real(queries) * tokens;
+  account.decode_flops += 4 * real(queries) * seen;
   account.kv_cache_bytes = 2 * real(keys) * tokens * real(work.num_sequences) * real(work.bytes_per_cached);
   return account;
 }
@@ -103,10 +107,10 @@ Account of_moe_layer(const DecoderForm& form, const MoESubblock& moe, const Work
       work);
 }
 
-LayerAccount of_layer(const DecoderForm& form, const BlockConfig& block, const Workload& work) {
+LayerAccount of_layer(const DecoderForm& form, const BlockConfig& block, int64_t window, const Workload& work) {
   LayerAccount layer;
   if (const auto* attention = std::get_if<AttentionSubblock>(&block.attention)) {
-    layer.attention = of_attention(form, *attention, work);
+    layer.attention = of_attention(form, *attention, window, work);
   }
   if (const auto* ffn = std::get_if<FFNSubblock>(&block.ffn)) {
     layer.ffn = of_ffn(form, *ffn, work);
@@ -153,8 +157,9 @@ ModelAccount account_for(const DecoderForm& form, const std::vector<BlockConfig>
   ModelAccount account{
       .embeddings = of_weights(table, table, 0, work), .layers = {}, .head = of_weights(of_head, of_head, rows, work)};
   account.head.prefill_flops = account.head.decode_flops;
-  for (const BlockConfig& block : blocks) {
-    account.layers.push_back(of_layer(form, block, work));
+  for (size_t layer = 0; layer < blocks.size(); ++layer) {
+    const int64_t window = layer < form.windows.size() ? form.windows[layer] : 0;
+    account.layers.push_back(of_layer(form, blocks[layer], window, work));
   }
   return account;
 }

@@ -28,9 +28,11 @@ struct DecoderForm {
   bool qkv_bias = false;                                  ///< Biases of the query, key and value projections.
   bool output_bias = false;                               ///< A bias of the output projection.
   bool attention_sinks = false;                           ///< A learned attention sink per query head.
-  int64_t ffn_matrices = 3;  ///< Matrices of a feed-forward block or an expert: 3 with a gate, 2 without.
-  bool ffn_bias = false;     ///< Biases of all of these matrices.
-  bool router_bias = false;  ///< A router bias that is a parameter.
+  int64_t ffn_matrices = 3;           ///< Matrices of a feed-forward block or an expert: 3 with a gate, 2 without.
+  bool ffn_bias = false;              ///< Biases of all of these matrices.
+  bool router_bias = false;           ///< A router bias that is a parameter.
+  std::vector<int64_t> windows = {};  ///< Tokens that a token of each layer sees at most, 0 for all of them; empty: all
+                                      ///< layers see all.
 };
 
 /// The use of a model that costs are computed for.

@@ -42,6 +42,12 @@ Row row_of(const std::string& name, const Account& account) {
   return row;
 }
 
+// The window of a layer's attention; 0 for none.
+int64_t window_of(const ModelBlocks& model, size_t layer) {
+  const bool attends = std::holds_alternative<AttentionSubblock>(model.blocks[layer].attention);
+  return attends && layer < model.form.windows.size() ? model.form.windows[layer] : 0;
+}
+
 // Aligns names to the left and numbers to the right.
 std::string aligned(const std::vector<Row>& rows) {
   constexpr size_t kNames = 3;
@@ -109,12 +115,14 @@ std::string format_blocks(const ModelBlocks& model) {
        "decode FLOPs"}};
   rows.push_back(row_of("embeddings", model.account.embeddings));
   for (size_t first = 0, end = 0; first < model.blocks.size(); first = end) {
-    while (end < model.blocks.size() && model.blocks[end] == model.blocks[first]) {
+    const int64_t window = window_of(model, first);
+    while (end < model.blocks.size() && model.blocks[end] == model.blocks[first] && window_of(model, end) == window) {
       ++end;
     }
     const std::string name = end - first == 1 ? fmt::format("{}", first) : fmt::format("{}-{}, each", first, end - 1);
     const BlockConfig& block = model.blocks[first];
-    rows.push_back(row_of(name, attention_text(block), ffn_text(block), model.account.layers[first]));
+    const std::string attention = attention_text(block) + (window > 0 ? fmt::format(", window {}", window) : "");
+    rows.push_back(row_of(name, attention, ffn_text(block), model.account.layers[first]));
   }
   rows.push_back(row_of("head", model.account.head));
   rows.push_back(row_of("all", model.account.total()));

@@ -4,6 +4,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include <numeric>
 #include <sstream>
 
 #include "lehr/mesh/exception_text.h"
@@ -274,12 +275,9 @@ std::optional<std::string> Watchdog::absence(
 // Returns the ranks of the world that are not among `ranks`; none in a large world, which would keep the store busy.
 std::vector<int64_t> Watchdog::ranks_beside(const std::vector<int64_t>& ranks) const {
   constexpr int64_t kMostAsked = 512;
-  std::vector<int64_t> others;
-  for (int64_t rank = 0; rank < options_.world_size && options_.world_size <= kMostAsked; ++rank) {
-    if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) {
-      others.push_back(rank);
-    }
-  }
+  std::vector<int64_t> others(static_cast<size_t>(options_.world_size <= kMostAsked ? options_.world_size : 0));
+  std::iota(others.begin(), others.end(), int64_t{0});
+  std::erase_if(others, [&](int64_t rank) { return std::find(ranks.begin(), ranks.end(), rank) != ranks.end(); });
   return others;
 }
 
@@ -303,13 +301,13 @@ void Watchdog::explain(
     const auto has_word = [&](int64_t rank) { return rank == options_.rank || store_.check(where_key(rank)); };
     // Absent ranks may wait for a rank of another group.
     const std::vector<int64_t> others = late ? ranks_beside(ranks) : std::vector<int64_t>();
+    const auto all_have = [&](const std::vector<int64_t>& of) { return std::all_of(of.begin(), of.end(), has_word); };
     // A broken connection means that a rank is ending: its own message may follow.
     const auto deadline = Clock::now() + options_.patience;
     while (Clock::now() < deadline) {
       look_for_failure();
       check();
-      if (late && std::all_of(ranks.begin(), ranks.end(), has_word) &&
-          std::all_of(others.begin(), others.end(), has_word)) {
+      if (late && all_have(ranks) && all_have(others)) {
         break;
       }
       std::this_thread::sleep_for(milliseconds(50));

@@ -52,6 +52,21 @@ TensorDict infer_decoder_outputs(const DecoderStageShape& shape, const TensorDic
   return hidden(shape, batch, tokens, shape.layers_before + shape.local_layers);
 }
 
+at::Tensor scaled_embeddings(const at::Tensor& embeddings, double factor) {
+  if (factor == 1) {
+    return embeddings;
+  }
+  const auto dtype = embeddings.scalar_type();
+  const auto narrow = static_cast<float>(factor);
+  float rounded = narrow;
+  if (dtype == at::kBFloat16) {
+    rounded = c10::BFloat16(narrow);
+  } else if (dtype == at::kHalf) {
+    rounded = c10::Half(narrow);
+  }
+  return embeddings * (dtype == at::kDouble ? factor : double{rounded});
+}
+
 at::Tensor default_position_ids(int64_t tokens, int64_t offset, at::Device device) {
   return at::arange(offset, offset + tokens, at::TensorOptions().dtype(at::kLong).device(device)).unsqueeze(0);
 }

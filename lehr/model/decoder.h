@@ -4,11 +4,13 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "lehr/model/layer_pattern.h"
 #include "lehr/nn/activation_checkpoint.h"
 #include "lehr/nn/embedding.h"
 #include "lehr/nn/model.h"
@@ -39,6 +41,10 @@ struct DecoderParameters {
   /// One entry per layer over all stages, if layers differ internally. `layer` then holds the values that the backbone
   /// and the heads share with them (hidden_size, head_dim, rms_norm_eps, initializer_range).
   std::vector<LayerParameters> layers = {};
+  LayerPattern pattern = {};                           ///< Which layers slide, for sliding_rope.
+  std::optional<Rope> sliding_rope = {};               ///< Rotary positions of sliding layers, if they differ.
+  nn::NormWeight norm_weight = nn::NormWeight::plain;  ///< How the final norm applies its weight.
+  double embedding_factor = 1;  ///< Multiplies the embeddings, after it is rounded to their dtype.
 
   const LayerParameters& layer_at(int64_t index) const {
     return layers.empty() ? layer : layers.at(static_cast<size_t>(index));
@@ -59,6 +65,9 @@ TensorDict infer_decoder_outputs(const DecoderStageShape& shape, const TensorDic
 
 /// Positions offset..offset+tokens-1, (1, tokens) int64.
 at::Tensor default_position_ids(int64_t tokens, int64_t offset, at::Device device);
+
+/// Embeddings times `factor`, which is rounded to their dtype first, as transformers does for Gemma.
+at::Tensor scaled_embeddings(const at::Tensor& embeddings, double factor);
 
 /// Constructs the layer with this index: by `Layer(params, index)` if layers differ by index, else by `Layer(params)`.
 template <class Layer, class LayerParameters>
@@ -120,6 +129,9 @@ class DecoderImpl : public nn::Module, public pipeline::ModuleSupportsPipelining
   HiddenStatesAggregationMode hidden_states_snapshot_mode_;
   ActivationCheckpointing checkpointing_;
   nn::RotaryEmbeddingProvider rope_provider_;
+  std::optional<nn::RotaryEmbeddingProvider> sliding_rope_provider_;
+  LayerPattern pattern_;
+  double embedding_factor_;
   std::shared_ptr<nn::RouterLosses> router_losses_;  // null without experts
   int64_t first_layer_ = 0;
   int64_t sequence_parts_ = 1;

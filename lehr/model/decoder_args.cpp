@@ -1,5 +1,7 @@
 #include "lehr/model/decoder_args.h"
 
+#include <algorithm>
+
 #include "lehr/base/error.h"
 #include "lehr/nn/moe.h"
 
@@ -23,6 +25,9 @@ descriptor::DecoderForm with_sizes(descriptor::DecoderForm form, const DecoderCo
                    : config.head == descriptor::Head::classification ? config.num_labels
                                                                      : 0;
   form.tied_head = config.head == descriptor::Head::causal_lm && config.tie_word_embeddings;
+  for (int64_t layer = 0; !config.pattern.sliding.empty() && layer < config.num_hidden_layers; ++layer) {
+    form.windows.push_back(config.pattern.window(layer).value_or(0));
+  }
   return form;
 }
 
@@ -36,12 +41,16 @@ descriptor::ModelCounts count_decoder(const DecoderConfig& config, nn::Module& m
   for (const nn::MoELayerImpl* moe_layer : nn::moe_layers(model)) {
     multiplied -= moe_layer->num_idle_parameters();
   }
-  const int64_t attention_of_layer = 12 * config.num_attention_heads * config.head_dim * seq_len;
+  const int64_t attention_of_pair = 12 * config.num_attention_heads * config.head_dim;
   int64_t attention = 0;
   std::vector<int64_t> attention_of_layers;
   for (const auto& block : config.blocks()) {
     const auto* kept = std::get_if<descriptor::AttentionSubblock>(&block.attention);
-    attention_of_layers.push_back(kept != nullptr ? attention_of_layer : 0);
+    // A window of w tokens leaves w T - w^2 / 2 of the T^2 / 2 pairs of causal attention.
+    const auto layer = static_cast<int64_t>(attention_of_layers.size());
+    const int64_t window = std::min(config.pattern.window(layer).value_or(seq_len), seq_len);
+    const int64_t length = window == seq_len ? seq_len : 2 * window - window * window / seq_len;
+    attention_of_layers.push_back(kept != nullptr ? attention_of_pair * length : 0);
     attention += attention_of_layers.back();
     counts.kv_cache_per_token.push_back(kept != nullptr ? 2 * kept->num_key_value_heads * config.head_dim : 0);
   }

@@ -49,7 +49,11 @@ using BackboneOf =
 /// - kRequiredKeys, names of keys without which its config.json is refused: keys whose default in transformers is not
 ///   the one of DecoderConfig::from_hf, unless block_configs says what layers have;
 /// - kBosToken and kEosToken, the tokens of a config.json without these keys; null says that there are none;
-/// - kForm, a DecoderForm with the flags of its sub-blocks, which enables closed-form accounting of its models.
+/// - kForm, a DecoderForm with the flags of its sub-blocks, which enables closed-form accounting of its models;
+/// - kOwnKeys, names of keys that DecoderConfig::from_hf would refuse or misread, and static read(const Node& config,
+///   DecoderConfig& shape), which reads them and sets defaults of its own; static write(const DecoderConfig&, Node&),
+///   which writes them;
+/// - kNormWeight, how the final norm applies its weight, and static embedding_factor(const DecoderConfig&).
 template <class Family_>
 class DecoderArgs : public descriptor::ModelArgs {
  public:
@@ -101,6 +105,7 @@ class DecoderArgs : public descriptor::ModelArgs {
     config_.num_hidden_layers = static_cast<int64_t>(blocks.size());
     config_.set_blocks(std::move(blocks));
   }
+  void shift_layers(int64_t count) override { config_.pattern = config_.pattern.shifted(count); }
 
   std::optional<descriptor::DecoderForm> decoder_form() const override {
     if constexpr (requires { Family::kForm; }) {
@@ -147,13 +152,17 @@ class DecoderArgs : public descriptor::ModelArgs {
   }
 
   Node to_hf_config(const std::string& dtype) const override {
-    return to_hf(config_, Family::kModelType, Family::kArchitecture, dtype);
+    Node node = to_hf(config_, Family::kModelType, Family::kArchitecture, dtype);
+    if constexpr (requires { Family::write(config_, node); }) {
+      Family::write(config_, node);
+    }
+    return node;
   }
 
   /// The backbone's parameters for this shape.
   typename Backbone::Impl::Parameters parameters() const {
     const bool whole = config_.split_vocab_order.empty();
-    return {
+    typename Backbone::Impl::Parameters backbone{
         .layer = layer_parameters_of<Family>(config_),
         .num_hidden_layers = config_.num_hidden_layers,
         .rope_base = config_.rope_theta,
@@ -162,7 +171,16 @@ class DecoderArgs : public descriptor::ModelArgs {
             whole ? std::map{std::pair(std::string(kWholeVocabulary), config_.vocab_size)} : config_.split_vocab_size,
         .split_vocab_order = whole ? std::vector<std::string>{kWholeVocabulary} : config_.split_vocab_order,
         .rope_scaling = config_.rope_scaling,
-        .layers = own_layers()};
+        .layers = own_layers(),
+        .pattern = config_.pattern,
+        .sliding_rope = config_.sliding_rope};
+    if constexpr (requires { Family::kNormWeight; }) {
+      backbone.norm_weight = Family::kNormWeight;
+    }
+    if constexpr (requires { Family::embedding_factor(config_); }) {
+      backbone.embedding_factor = Family::embedding_factor(config_);
+    }
+    return backbone;
   }
   const DecoderConfig& config() const { return config_; }
 
@@ -236,6 +254,36 @@ class DecoderDescriptor : public DecoderNames {
   }
 };
 
+/// Reads the shape of a model of `Family` from config.json.
+template <class Family>
+DecoderConfig read_config(const Node& config) {
+  if constexpr (requires { Family::kRequiredKeys; }) {
+    const Node* blocks = config.find("block_configs");
+    for (const char* key : Family::kRequiredKeys) {
+      if (blocks == nullptr || blocks->is_null()) {
+        require(!config.at(key).is_null(), "{}: {}: expected a value, found null", config.origin(), key);
+      }
+    }
+  }
+  std::span<const char* const> own_keys;
+  if constexpr (requires { Family::kOwnKeys; }) {
+    own_keys = Family::kOwnKeys;
+  }
+  DecoderConfig shape = DecoderConfig::from_hf(config, own_keys);
+  if constexpr (requires { Family::kBosToken; }) {
+    shape.bos_token_id = config.find("bos_token_id") == nullptr ? Family::kBosToken : shape.bos_token_id;
+  }
+  if constexpr (requires { Family::kEosToken; }) {
+    if (config.find("eos_token_id") == nullptr) {
+      shape.eos_token_id = {Family::kEosToken};
+    }
+  }
+  if constexpr (requires { Family::read(config, shape); }) {
+    Family::read(config, shape);
+  }
+  return shape;
+}
+
 /// Makes a family with these flavors, at least one. It reads config.json files with its own model_type and with other
 /// model types of equivalent models. It has a descriptor if its LayerParameters have no-op flags. `Args` may be a
 /// subclass of DecoderArgs<Family> with a state map of its own.
@@ -254,26 +302,7 @@ descriptor::ModelFamily make_decoder_family(
   for (auto& [flavor, config] : flavors) {
     family.flavors[flavor] = [shape = config] { return std::make_unique<Args>(shape); };
   }
-  family.from_hf_config = [](const Node& config) {
-    if constexpr (requires { Family::kRequiredKeys; }) {
-      const Node* blocks = config.find("block_configs");
-      for (const char* key : Family::kRequiredKeys) {
-        if (blocks == nullptr || blocks->is_null()) {
-          require(!config.at(key).is_null(), "{}: {}: expected a value, found null", config.origin(), key);
-        }
-      }
-    }
-    DecoderConfig shape = DecoderConfig::from_hf(config);
-    if constexpr (requires { Family::kBosToken; }) {
-      shape.bos_token_id = config.find("bos_token_id") == nullptr ? Family::kBosToken : shape.bos_token_id;
-    }
-    if constexpr (requires { Family::kEosToken; }) {
-      if (config.find("eos_token_id") == nullptr) {
-        shape.eos_token_id = {Family::kEosToken};
-      }
-    }
-    return std::make_unique<Args>(std::move(shape));
-  };
+  family.from_hf_config = [](const Node& config) { return std::make_unique<Args>(read_config<Family>(config)); };
   return family;
 }
 

@@ -1,5 +1,8 @@
 #include "lehr/model/decoder_config.h"
 
+#include <algorithm>
+#include <string_view>
+
 #include "lehr/base/error.h"
 #include "lehr/model/config_values.h"
 #include "lehr/model/decoder_blocks.h"
@@ -10,17 +13,30 @@
 namespace lehr::model {
 
 namespace {
+using OwnKeys = std::span<const char* const>;
+
+bool contains(OwnKeys keys, std::string_view key) {
+  return std::any_of(keys.begin(), keys.end(), [&](const char* own) { return key == own; });
+}
+
 // Rejects features that the shared decoder does not compute.
-void refuse_unsupported(const Node& config) {
+void refuse_unsupported(const Node& config, OwnKeys own_keys) {
   auto refuse = [&](const char* key, const std::string& found, const char* expected) {
     fail("{}: {}: expected {}, found {}; this is not supported", config.origin(), key, expected, found);
   };
-  if (const Node* act = config.find("hidden_act"); act != nullptr && act->as_string() != "silu") {
+  const Node* act = contains(own_keys, "hidden_act") ? nullptr : config.find("hidden_act");
+  if (act != nullptr && act->as_string() != "silu") {
     refuse("hidden_act", act->as_string(), "silu");
   }
   for (const char* key : {"attention_bias", "mlp_bias", "use_sliding_window"}) {
-    if (bool_or(config, key, false)) {
+    if (!contains(own_keys, key) && bool_or(config, key, false)) {
       refuse(key, "true", "false");
+    }
+  }
+  const Node* types = contains(own_keys, "layer_types") ? nullptr : config.find("layer_types");
+  for (size_t i = 0; types != nullptr && !types->is_null() && i < types->size(); ++i) {
+    if (types->at(i).as_string() != "full_attention") {
+      refuse("layer_types", types->at(i).as_string(), "full_attention in every layer");
     }
   }
   if (double_or(config, "attention_dropout", 0) != 0) {
@@ -88,8 +104,8 @@ descriptor::Head read_head(const Node& config) {
 }
 }  // namespace
 
-DecoderConfig DecoderConfig::from_hf(const Node& config) {
-  refuse_unsupported(config);
+DecoderConfig DecoderConfig::from_hf(const Node& config, std::span<const char* const> own_keys) {
+  refuse_unsupported(config, own_keys);
   DecoderConfig c;
   c.vocab_size = config.at("vocab_size").as_int();
   c.hidden_size = config.at("hidden_size").as_int();
@@ -103,7 +119,9 @@ DecoderConfig DecoderConfig::from_hf(const Node& config) {
   c.rms_norm_eps = double_or(config, "rms_norm_eps", 1e-6);
   c.initializer_range = double_or(config, "initializer_range", 0.02);
   c.tie_word_embeddings = bool_or(config, "tie_word_embeddings", false);
-  read_rope(config, c);
+  if (!contains(own_keys, "rope_parameters")) {
+    read_rope(config, c);
+  }
   c.bos_token_id = optional_int(config, "bos_token_id");
   c.pad_token_id = optional_int(config, "pad_token_id");
   if (const Node* eos = config.find("eos_token_id"); eos != nullptr && !eos->is_null()) {
@@ -185,6 +203,18 @@ void DecoderConfig::check(const std::string& where) const {
   check_blocks(*this, where);
   require(head_dim % 2 == 0, "{}head_dim: expected an even number (RoPE rotates pairs), found {}", where, head_dim);
   check_rope_scaling(rope_scaling, rope_theta, head_dim, where);
+  if (sliding_rope) {
+    positive("rope_theta of sliding_attention", sliding_rope->theta);
+    check_rope_scaling(sliding_rope->scaling, sliding_rope->theta, head_dim, where);
+  }
+  if (std::find(pattern.sliding.begin(), pattern.sliding.end(), true) != pattern.sliding.end()) {
+    require(
+        pattern.sliding_window.has_value(),
+        "{}sliding_window: expected a number of tokens, because layer_types has sliding_attention, found none; set it, "
+        "and use_sliding_window = true if the file has that key",
+        where);
+    require_size(where, "sliding_window", *pattern.sliding_window);
+  }
 }
 
 Node to_hf(

@@ -4,11 +4,13 @@
 
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "lehr/base/node.h"
 #include "lehr/descriptor/model_args.h"
+#include "lehr/model/layer_pattern.h"
 #include "lehr/model/moe_config.h"
 #include "lehr/nn/rotary.h"
 
@@ -40,10 +42,15 @@ struct DecoderConfig {
   std::optional<MoEConfig> moe = {};  ///< For families with experts.
   /// One block config per layer if layers differ; empty if the fields above describe all layers.
   std::vector<descriptor::BlockConfig> block_configs = {};
+  bool qkv_bias = false;                       ///< Biases of the query, key and value projections.
+  std::optional<double> attention_scale = {};  ///< Factor on the scores; 1 / sqrt(head_dim) if unset.
+  LayerPattern pattern = {};                   ///< Windows, and layers without rotary positions.
+  std::optional<Rope> sliding_rope = {};       ///< Of layers with a window, if it is not rope_theta, rope_scaling.
 
-  /// Reads config.json. Throws a usage error that names the field for a feature that the shared decoder does not
-  /// support (sliding windows, attention dropout, another activation, ...).
-  static DecoderConfig from_hf(const Node& config);
+  /// Reads the fields of config.json that families share. Throws a usage error that names the field for a feature that
+  /// the shared decoder does not support (sliding windows, attention dropout, another activation, ...), except for keys
+  /// in `own_keys`, which the family reads itself.
+  static DecoderConfig from_hf(const Node& config, std::span<const char* const> own_keys = {});
 
   /// Returns one block config per layer, from block_configs or from the fields that apply to all layers.
   std::vector<descriptor::BlockConfig> blocks() const;

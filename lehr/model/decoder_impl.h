@@ -21,7 +21,12 @@ DecoderImpl<Layer, LayerParameters>::DecoderImpl(
       hidden_states_snapshot_mode_(hidden_states_snapshot_mode),
       checkpointing_(enable_checkpointing),
       rope_provider_(params.rope_base, params.layer.head_dim, params.rope_scaling),
+      pattern_(params.pattern),
+      embedding_factor_(params.embedding_factor),
       hidden_size_(params.layer.hidden_size) {
+  if (params.sliding_rope) {
+    sliding_rope_provider_.emplace(params.sliding_rope->theta, params.layer.head_dim, params.sliding_rope->scaling);
+  }
   const auto init = nn::Init::normal(params.layer.initializer_range);
   if (stage.is_current_stage_first()) {
     embed_tokens = register_module("embed_tokens", nn::SplitTokenEmbeddings(params.vocabulary(), hidden_size_, init));
@@ -45,7 +50,7 @@ DecoderImpl<Layer, LayerParameters>::DecoderImpl(
     moe_layer->use_losses(router_losses_);
   }
   if (stage.is_current_stage_last()) {
-    norm = register_module("norm", nn::RMSNorm(hidden_size_, params.layer.rms_norm_eps));
+    norm = register_module("norm", nn::RMSNorm(hidden_size_, params.layer.rms_norm_eps, params.norm_weight));
   }
   require(
       embed_tokens || norm || nn::count_parameters(*this) > 0,
@@ -64,7 +69,7 @@ nn::ModelOutputs DecoderImpl<Layer, LayerParameters>::forward(const nn::ModelInp
   at::Tensor hidden_states = inputs.hidden_states;  // (B, T, H)
   if (embed_tokens) {
     require(inputs.input_ids.defined(), "input_ids: required by the first stage");
-    hidden_states = embed_tokens(inputs.input_ids);
+    hidden_states = scaled_embeddings(embed_tokens(inputs.input_ids), embedding_factor_);
     aggregator.add_hidden_states(hidden_states);
   }
   require(
@@ -83,7 +88,9 @@ nn::ModelOutputs DecoderImpl<Layer, LayerParameters>::forward(const nn::ModelInp
       inputs.position_ids.defined()
           ? inputs.position_ids
           : default_position_ids(hidden_states.size(1) * sequence_parts_, cached, hidden_states.device());
-  const nn::PositionEmbeddings position_embeddings = rope_provider_(position_ids, hidden_states.scalar_type());
+  const nn::PositionEmbeddings of_full = rope_provider_(position_ids, hidden_states.scalar_type());
+  const nn::PositionEmbeddings of_sliding =
+      sliding_rope_provider_ ? (*sliding_rope_provider_)(position_ids, hidden_states.scalar_type()) : of_full;
 
   const nn::AttentionMask attention_mask = nn::with_cumulative_lengths(inputs.attention_mask, hidden_states.size(0));
 
@@ -94,6 +101,7 @@ nn::ModelOutputs DecoderImpl<Layer, LayerParameters>::forward(const nn::ModelInp
     if (inputs.layer_inputs != nullptr) {
       inputs.layer_inputs->push_back(hidden_states);
     }
+    const nn::PositionEmbeddings& position_embeddings = pattern_.slides(index) ? of_sliding : of_full;
     // Captured by value: with activation checkpointing, backward calls this after the frame has ended.
     auto block = [current = layer, position_embeddings, mask = attention_mask, cache](const at::Tensor& x) mutable {
       return current(x, position_embeddings, mask, cache);

@@ -19,17 +19,33 @@ struct DenseLayerParameters {
   double initializer_range = 0.02;  ///< Standard deviation of initial weights.
   bool attention_no_op = false;     ///< The layer has no attention, and none of the attention's norms.
   bool ffn_no_op = false;           ///< The layer has no SwiGLU, and none of its norms.
+  // What attention_parameters gives to the attention of a layer.
+  bool qkv_bias = false;                       ///< Biases of the query, key and value projections.
+  std::optional<double> attention_scale = {};  ///< Factor on the scores; 1 / sqrt(head_dim) if unset.
+  LayerPattern pattern = {};                   ///< Windows, and layers without rotary positions.
 };
 
-/// Returns plain attention of these sizes; a layer adds its options, such as QK-norm.
+/// Returns the attention of layer `layer` with these sizes and options; a layer adds its own, such as QK-norm.
 template <class LayerParameters>
-nn::GroupedQueryAttentionParameters attention_parameters(const LayerParameters& params) {
-  return {
+nn::GroupedQueryAttentionParameters attention_parameters(const LayerParameters& params, int64_t layer = 0) {
+  nn::GroupedQueryAttentionParameters attention{
       .hidden_size = params.hidden_size,
       .num_attention_heads = params.num_attention_heads,
       .num_key_value_heads = params.num_key_value_heads,
       .head_dim = params.head_dim,
       .init = nn::Init::normal(params.initializer_range)};
+  if constexpr (requires { params.pattern; }) {
+    if (params.qkv_bias) {
+      attention.attention_bias = true;
+      attention.output_bias = false;
+    }
+    attention.scale = params.attention_scale;
+    attention.sliding_window = params.pattern.window(layer);
+    if (!params.pattern.rotates(layer)) {
+      attention.rotary_dim = 0;
+    }
+  }
+  return attention;
 }
 
 /// Returns the sizes of a layer of this model.
@@ -41,7 +57,10 @@ inline DenseLayerParameters dense_layer_parameters(const DecoderConfig& config) 
       .num_key_value_heads = config.num_key_value_heads,
       .rms_norm_eps = config.rms_norm_eps,
       .head_dim = config.head_dim,
-      .initializer_range = config.initializer_range};
+      .initializer_range = config.initializer_range,
+      .qkv_bias = config.qkv_bias,
+      .attention_scale = config.attention_scale,
+      .pattern = config.pattern};
 }
 
 }  // namespace lehr::model

@@ -4,6 +4,8 @@
 
 #include "lehr/base/error.h"
 #include "lehr/nn/attention.h"
+#include "lehr/nn/gelu.h"
+#include "lehr/nn/swiglu.h"
 #include "lehr/prune/score_channels.h"
 #include "lehr/prune/score_experts.h"
 
@@ -85,6 +87,9 @@ class ModelScorer::Parts {
         look_at_attention(*attention, of_attention);
       }
       if (auto* ffn = first_of<nn::SwiGLUImpl>(of_ffn)) {
+        look_at_ffn(*ffn, of_ffn);
+      }
+      if (auto* ffn = first_of<nn::GeGLUImpl>(of_ffn)) {
         look_at_ffn(*ffn, of_ffn);
       }
       if (auto* moe_layer = first_of<nn::MoELayerImpl>(of_ffn)) {
@@ -202,7 +207,8 @@ class ModelScorer::Parts {
     observe_subblock(Kind::attention, attention, modules);
   }
 
-  void look_at_ffn(nn::SwiGLUImpl& ffn, const Modules& modules) {
+  template <class GatedFeedForward>
+  void look_at_ffn(GatedFeedForward& ffn, const Modules& modules) {
     if (wants(Kind::ffn_channels)) {
       look_at_channels(
           Kind::ffn_channels, *ffn.down_proj, channel_hook(options_.ffn, ffn.down_proj->weight.size(1), batches_));

@@ -46,6 +46,7 @@ Piece DecoderPieces::build(int64_t stage, const BlockConfig& block) const {
   std::vector<BlockConfig> blocks(static_cast<size_t>(stages), empty_layer());
   blocks[static_cast<size_t>(stage)] = block;
   args->set_block_configs(std::move(blocks));
+  args->shift_layers(1);
   const auto piece = args->build(
       {.stage = {
            .current_stage = stage,

@@ -125,6 +125,7 @@ ModelParts::ModelParts(
       require_same_computation(one, *other.args, *own.args);
       const auto there = other.args->block_configs();
       require_layer(one, one.origin->layer, there.size(), path.string());
+      require_same_kind_of_layer(one, *other.args, *own.args);
       const BlockConfig& from = there[static_cast<size_t>(one.origin->layer)];
       require_as_said(one, from, own.args->decoder_form().value_or(descriptor::DecoderForm{}));
       set_subblock(block, one.subblock, from);

@@ -20,8 +20,13 @@ constexpr std::array kSharedKeys = {
     "rms_norm_eps",
     "rope_theta",
     "rope_scaling",
+    "rope_parameters",
+    "sliding_window",
+    "query_pre_attn_scalar",
     "norm_topk_prob",
     "expert_bias"};
+// Lists with an entry per layer that do so for its attention.
+constexpr std::array kKeysOfLayers = {"layer_types", "no_rope_layers"};
 
 std::string text_of(const Node& config, const char* key) {
   const Node* value = config.find(key);
@@ -66,6 +71,35 @@ void require_same_computation(
         key,
         text_of(there, key),
         text_of(here, key));
+  }
+}
+
+void require_same_kind_of_layer(
+    const Replacement& replacement, const descriptor::ModelArgs& other, const descriptor::ModelArgs& own) {
+  if (replacement.subblock != Subblock::attention) {
+    return;
+  }
+  const auto origin = value_of(replacement.origin, "origin");
+  const Node there = other.to_hf_config("float32");
+  const Node here = own.to_hf_config("float32");
+  for (const char* key : kKeysOfLayers) {
+    const Node *theirs = there.find(key), *ours = here.find(key);
+    if (theirs == nullptr || ours == nullptr) {
+      continue;
+    }
+    const std::string found = to_json(theirs->at(static_cast<size_t>(origin.layer)));
+    const std::string wanted = to_json(ours->at(static_cast<size_t>(replacement.layer)));
+    require(
+        found == wanted,
+        "{}: layer {} of {} has {} {}, but layer {} of the target model has {}; its attention would compute something "
+        "else there",
+        replacement.where,
+        origin.layer,
+        origin.model.string(),
+        key,
+        found,
+        replacement.layer,
+        wanted);
   }
 }
 

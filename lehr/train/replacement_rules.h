@@ -18,6 +18,11 @@ void require_same_computation(
 /// Requires that `layer` is one of the `count` layers of the model in `folder`.
 void require_layer(const Replacement& replacement, int64_t layer, size_t count, const std::string& folder);
 
+/// Requires that an attention comes from a layer with the window and the rotary positions of the one that it replaces.
+/// Both layers exist.
+void require_same_kind_of_layer(
+    const Replacement& replacement, const descriptor::ModelArgs& other, const descriptor::ModelArgs& own);
+
 /// Requires that the sub-block in `there`, the source layer, matches Replacement::block_config, if that is set. `form`
 /// is that of the target model.
 void require_as_said(

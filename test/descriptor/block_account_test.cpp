@@ -191,12 +191,29 @@ TEST(BlockAccount, CountsTheExpertsOfATokenAsActive) {
 TEST(BlockAccount, PrefillIsTheSumOfDecodes) {
   const std::vector<BlockConfig> blocks{
       block(8, 512), mixture(2, {.num_local_experts = 4, .num_experts_per_tok = 2, .expert_intermediate_dim = 8})};
-  double decoded = 0;
-  for (int64_t tokens = 1; tokens <= 20; ++tokens) {
-    const Account layers = account_for(tiny(128), blocks, {.num_tokens = tokens}).all_layers();
-    decoded += layers.decode_flops;
-    EXPECT_EQ(layers.prefill_flops, decoded) << tokens;
+  for (const std::vector<int64_t>& windows : {std::vector<int64_t>{}, {6, 0}, {0, 1}}) {
+    DecoderForm form = tiny(128);
+    form.windows = windows;
+    double decoded = 0;
+    for (int64_t tokens = 1; tokens <= 20; ++tokens) {
+      const Account layers = account_for(form, blocks, {.num_tokens = tokens}).all_layers();
+      decoded += layers.decode_flops;
+      EXPECT_EQ(layers.prefill_flops, decoded) << tokens;
+    }
   }
+}
+
+TEST(BlockAccount, CountsTheTokensInAWindow) {
+  DecoderForm form = tiny(128);
+  form.windows = {6};
+  const auto decode = [&](int64_t tokens) {
+    return account_for(form, {block(8, 512)}, {.num_tokens = tokens}).layers[0].attention.decode_flops;
+  };
+  EXPECT_EQ(decode(6) - decode(5), 4 * 32 * 128) << "32 query heads";
+  EXPECT_EQ(decode(7), decode(6));
+  // The cache keeps all tokens.
+  const Account all = account_for(form, {block(8, 512)}, {.num_tokens = 20}).total();
+  EXPECT_EQ(all.kv_cache_bytes, 2 * 8 * 128 * 20 * 2);
 }
 
 TEST(BlockAccount, DependsOnDtypesAndSequences) {

@@ -102,6 +102,8 @@ def same(case, folder, classifier=False, atol="1e-5"):
 same("Qwen3", train("qwen3"))
 same("Qwen3 with tied embeddings in shards", train("tied", tied="true", shard=1))
 same("Llama 3", train("llama", name="llama3"))
+for name in ("qwen2", "mistral", "smollm3", "olmo2", "olmo3", "gemma3"):
+    same(name, train(name, name=name, tied="true" if name == "gemma3" else "false"))
 mixture = train("moe", name="qwen3_moe")
 same("Qwen3 MoE", mixture)
 fused = work / "fused"

@@ -23,7 +23,17 @@ struct Case {
 };
 
 std::vector<Case> cases() {
-  return {{"qwen3", kMixed}, {"llama", kMixed}, {"qwen3", kWithHoles}, {"qwen3_moe", kMixtures}, {"olmo2", kMixed}};
+  return {
+      {"qwen3", kMixed},
+      {"llama", kMixed},
+      {"qwen3", kWithHoles},
+      {"qwen3_moe", kMixtures},
+      {"olmo2", kMixed},
+      {"qwen2", kMixed},
+      {"mistral", kMixed},
+      {"smollm3", kMixed},
+      {"olmo3", kMixed},
+      {"gemma3_text", kMixed}};
 }
 
 TEST(BlockAccounts, CountTheParametersOfBuiltModels) {
@@ -79,8 +89,16 @@ TEST(BlockAccounts, CountTheExecutedFlops) {
     model->logits(states.narrow(1, kTokens - 1, 1));
     // The meter counts half of all pairs of positions, T^2 / 2; exactly there are T (T + 1) / 2.
     const double attention = meter.counts().attention_flops * (kTokens + 1) / kTokens;
-    const Account all = blocks_of(*args, {.num_tokens = kTokens}).account.total();
-    EXPECT_EQ(meter.counts().matmul_flops + attention, all.prefill_flops) << model_type;
+    auto blocks = blocks_of(*args, {.num_tokens = kTokens});
+    // In layers with a window, the CPU computes all pairs and masks those outside.
+    int64_t masked = 0;
+    for (size_t i = 0; i < layers.size(); ++i) {
+      const bool window = slides(model_type, static_cast<int64_t>(i)) && layers[i].kv_heads > 0;
+      masked += window ? 4 * kHeads * kHeadDim * kTokens * (kTokens - 1) / 2 : 0;
+    }
+    blocks.form.windows.clear();
+    const Account all = descriptor::account_for(blocks.form, blocks.blocks, blocks.work).total();
+    EXPECT_EQ(meter.counts().matmul_flops + attention, all.prefill_flops + static_cast<double>(masked)) << model_type;
   }
 }
 
@@ -92,6 +110,10 @@ TEST(BlockTable, ShowsEachKindOfLayerOnceWithItsSizes) {
   EXPECT_THAT(table, HasSubstr("\n2           none        16 "));
   EXPECT_THAT(table, HasSubstr("\n3           2 KV heads  none "));
   EXPECT_THAT(table, Not(HasSubstr("active for a token")));
+  const std::string windows = format_blocks(blocks_of(*args_of("gemma3_text", layers), {.num_tokens = 100}));
+  EXPECT_THAT(windows, HasSubstr("\n0           4 KV heads, window 3  32 "));
+  EXPECT_THAT(windows, HasSubstr("\n1           4 KV heads            32 "));
+  EXPECT_THAT(windows, HasSubstr("\n2           none                  16 "));
   const std::string mixture = format_blocks(blocks_of(*args_of("qwen3_moe", kMixtures), {}));
   EXPECT_THAT(mixture, HasSubstr("2 of 6 x 8"));
   EXPECT_THAT(mixture, HasSubstr("active for a token"));

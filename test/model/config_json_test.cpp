@@ -6,9 +6,15 @@
 
 #include "lehr/base/error.h"
 #include "lehr/base/json.h"
+#include "lehr/model/gemma3/family.h"
 #include "lehr/model/llama3/family.h"
+#include "lehr/model/mistral/family.h"
+#include "lehr/model/olmo2/family.h"
+#include "lehr/model/olmo3/family.h"
+#include "lehr/model/qwen2/family.h"
 #include "lehr/model/qwen3_dense/family.h"
 #include "lehr/model/qwen3_moe/family.h"
+#include "lehr/model/smollm3/family.h"
 
 namespace lehr::model {
 namespace {
@@ -95,6 +101,130 @@ TEST(ConfigJson, GivesAbsentKeysTheValuesOfTransformers) {
        {"rope_theta", "7"}});
   EXPECT_EQ(both.at("rope_scaling").at("rope_type").as_string(), "linear");
   EXPECT_EQ(both.at("rope_theta").as_double(), 7);
+}
+
+// The same of the classes whose layers differ.
+TEST(ConfigJson, GivesAbsentWindowsAndPositionsTheValuesOfTransformers) {
+  using Changes = std::map<std::string, std::string>;
+  const auto written = [](const descriptor::ModelFamily& family, const Changes& changes) {
+    return with(family, changes)->to_hf_config("float32");
+  };
+  const auto sliding = [](const Node& config) {
+    std::string kinds;
+    for (const Node& type : config.at("layer_types").items()) {
+      kinds += type.as_string().front();
+    }
+    return kinds;
+  };
+  const Changes bare{
+      {"layer_types", "absent"},
+      {"sliding_window", "absent"},
+      {"rope_theta", "absent"},
+      {"rope_scaling", "absent"},
+      {"rope_parameters", "absent"},
+      {"rope_local_base_freq", "absent"},
+      {"tie_word_embeddings", "absent"},
+      {"pad_token_id", "absent"},
+      {"bos_token_id", "absent"},
+      {"eos_token_id", "absent"},
+      {"no_rope_layers", "absent"},
+      {"max_window_layers", "absent"},
+      {"query_pre_attn_scalar", "absent"},
+      {"hidden_activation", "absent"}};
+  const Node gemma = written(gemma3_family(), bare);
+  EXPECT_EQ(sliding(gemma), "sssssfss");
+  EXPECT_EQ(gemma.at("sliding_window").as_int(), 4096);
+  EXPECT_EQ(gemma.at("rope_parameters").at("full_attention").at("rope_theta").as_double(), 1e6);
+  EXPECT_EQ(gemma.at("rope_parameters").at("sliding_attention").at("rope_theta").as_double(), 1e4);
+  EXPECT_EQ(gemma.at("query_pre_attn_scalar").as_int(), 256);
+  EXPECT_TRUE(gemma.at("tie_word_embeddings").as_bool());
+  EXPECT_EQ(gemma.at("pad_token_id").as_int(), 0);
+  EXPECT_EQ(gemma.at("bos_token_id").as_int(), 2);
+  EXPECT_EQ(gemma.at("eos_token_id").as_int(), 1);
+  Changes patterned = bare;
+  patterned["sliding_window_pattern"] = "3";
+  EXPECT_EQ(sliding(written(gemma3_family(), patterned)), "ssfssfss");
+
+  const Node olmo = written(olmo3_family(), bare);
+  EXPECT_EQ(sliding(olmo), "sssfsssf");
+  EXPECT_EQ(olmo.at("sliding_window").as_int(), 4096);
+  EXPECT_EQ(olmo.at("rope_theta").as_double(), 500000);
+  EXPECT_EQ(olmo.at("eos_token_id").as_int(), 50279);
+  // Scaling is that of full layers.
+  Changes scaled = bare;
+  scaled["rope_scaling"] = R"({"rope_type": "linear", "factor": 2})";
+  const Node tables = written(olmo3_family(), scaled).at("rope_parameters");
+  EXPECT_EQ(tables.at("full_attention").at("rope_type").as_string(), "linear");
+  EXPECT_EQ(tables.at("sliding_attention").at("rope_type").as_string(), "default");
+
+  const Node smol = written(smollm3_family(), bare);
+  EXPECT_EQ(to_json(smol.at("no_rope_layers")), to_json(parse_json("[1,1,1,0,1,1,1,0]", "list")));
+  EXPECT_EQ(smol.at("rope_theta").as_double(), 2e6);
+  EXPECT_TRUE(smol.at("tie_word_embeddings").as_bool());
+  EXPECT_EQ(smol.at("pad_token_id").as_int(), 128004);
+  EXPECT_EQ(sliding(smol), "ffffffff") << "use_sliding_window without sliding_window";
+  Changes windowed = bare;
+  windowed["sliding_window"] = "7";
+  EXPECT_EQ(sliding(written(smollm3_family(), windowed)), "fffsfffs") << "the layers without positions";
+
+  EXPECT_EQ(written(mistral_family(), bare).at("sliding_window").as_int(), 4096);
+  EXPECT_TRUE(written(mistral_family(), {{"sliding_window", "null"}}).at("sliding_window").is_null());
+  const Node qwen = written(qwen2_family(), bare);
+  EXPECT_EQ(qwen.at("sliding_window").as_int(), 4096);
+  EXPECT_EQ(sliding(qwen), "ffffffff") << "28 layers without the window";
+  windowed = bare;
+  windowed["max_window_layers"] = "6";
+  EXPECT_EQ(sliding(written(qwen2_family(), windowed)), "ffffffss");
+}
+
+// Keys of published files that change nothing, and keys that do and are not implemented.
+TEST(ConfigJson, AcceptsKeysWithoutEffectAndNamesTheOthers) {
+  for (const auto& [family, key, value] : std::vector<std::tuple<descriptor::ModelFamily, std::string, std::string>>{
+           {mistral_family(), "layer_types", R"(["sliding_attention"])"},
+           {mistral_family(), "attention_bias", "true"},
+           {qwen2_family(), "use_mrope", "false"},
+           {qwen2_family(), "attention_bias", "true"},
+           {smollm3_family(), "pretraining_tp", "2"},
+           {gemma3_family(), "hidden_act", R"("gelu_pytorch_tanh")"},
+           {gemma3_family(), "cache_implementation", R"("hybrid")"},
+           {gemma3_family(), "final_logit_softcapping", "null"}}) {
+    EXPECT_EQ(problem_with(family, {{key, value}}), "") << family.name << " " << key;
+  }
+  const std::string flat = R"({"rope_type": "default", "rope_theta": 5})";
+  for (const auto& [family, key, value, message] :
+       std::vector<std::tuple<descriptor::ModelFamily, std::string, std::string, std::string>>{
+           {qwen3_dense_family(), "layer_types", R"(["sliding_attention"])", "full_attention in every layer"},
+           {smollm3_family(), "attention_bias", "true", "expected false"},
+           {smollm3_family(), "mlp_bias", "true", "expected false"},
+           {smollm3_family(), "no_rope_layers", "[1]", "expected one per layer (8, num_hidden_layers), found 1"},
+           {olmo3_family(), "layer_types", R"(["full_attention"])", "expected one per layer (8, num_hidden_layers)"},
+           {olmo3_family(), "sliding_window", "null", "expected a number of tokens"},
+           {olmo3_family(), "rope_parameters", flat, "expected a table full_attention and a table sliding_attention"},
+           {qwen2_family(), "use_sliding_window", "false", "expected a number of tokens"},
+           {gemma3_family(), "attention_bias", "true", "expected false"},
+           {gemma3_family(), "hidden_activation", R"("gelu")", "expected gelu_pytorch_tanh"},
+           {gemma3_family(), "final_logit_softcapping", "30", "expected null"},
+           {gemma3_family(), "use_bidirectional_attention", "true", "expected false"},
+           {gemma3_family(), "query_pre_attn_scalar", "0", "expected a positive number"},
+           {gemma3_family(), "sliding_window_pattern", "0", "expected a positive number"},
+           {gemma3_family(), "sliding_window", "0", "expected a positive number"},
+           {gemma3_family(), "attn_logit_softcapping", "50", "expected null"},
+           {qwen2_family(), "num_key_value_heads", "absent", "is missing"}}) {
+    EXPECT_THAT(
+        problem_with(family, {{key, value}}), AllOf(StartsWith("config.json: "), HasSubstr(key), HasSubstr(message)))
+        << family.name;
+  }
+  EXPECT_THAT(
+      problem_with(smollm3_family(), {{"no_rope_layers", "absent"}, {"no_rope_layer_interval", "0"}}),
+      HasSubstr("config.json: no_rope_layer_interval: expected a positive number, found 0"));
+  EXPECT_THAT(
+      problem_with(olmo3_family(), {{"rope_parameters", "absent"}, {"rope_theta", "10000"}}),
+      HasSubstr("config.json: rope_theta: expected 500000, or rope_parameters with a table"));
+  const std::string types = R"(["chunked_attention", "full_attention", "full_attention", "full_attention",
+      "full_attention", "full_attention", "full_attention", "full_attention"])";
+  EXPECT_THAT(
+      problem_with(gemma3_family(), {{"layer_types", types}}),
+      HasSubstr("config.json: layer_types[0]: expected full_attention or sliding_attention, found chunked_attention"));
 }
 
 // Before anything of that size is allocated or multiplied.

@@ -9,9 +9,15 @@
 
 #include "lehr/base/error.h"
 #include "lehr/base/node.h"
+#include "lehr/model/gemma3/family.h"
 #include "lehr/model/llama3/family.h"
+#include "lehr/model/mistral/family.h"
+#include "lehr/model/olmo2/family.h"
+#include "lehr/model/olmo3/family.h"
+#include "lehr/model/qwen2/family.h"
 #include "lehr/model/qwen3_dense/family.h"
 #include "lehr/model/qwen3_moe/family.h"
+#include "lehr/model/smollm3/family.h"
 #include "lehr/state/map_stream.h"
 #include "lehr/state/weights.h"
 
@@ -31,6 +37,12 @@ descriptor::ModelFamilies families() {
   list.add(qwen3_dense_family());
   list.add(qwen3_moe_family());
   list.add(llama3_family());
+  list.add(olmo2_family());
+  list.add(qwen2_family());
+  list.add(mistral_family());
+  list.add(smollm3_family());
+  list.add(olmo3_family());
+  list.add(gemma3_family());
   return list;
 }
 
@@ -145,7 +157,17 @@ TEST_P(EveryFamilyStateMap, StagesTogetherAreTheWholeModel) {
 INSTANTIATE_TEST_SUITE_P(
     References,
     EveryFamilyStateMap,
-    ::testing::Values("qwen3_tied_v4config", "qwen3_seqcls", "qwen3moe_sparse_step2", "llama_rope_llama3"));
+    ::testing::Values(
+        "qwen3_tied_v4config",
+        "qwen3_seqcls",
+        "qwen3moe_sparse_step2",
+        "llama_rope_llama3",
+        "olmo2",
+        "qwen2_tied",
+        "mistral_window",
+        "smollm3_layers",
+        "olmo3_yarn",
+        "gemma3_pattern"));
 
 TEST(DecoderStateMap, FusesExpertsLikeTransformers5) {
   const auto args = families().from_hf_folder(reference("qwen3moe_sparse_step2"));

@@ -8,9 +8,15 @@
 
 #include "lehr/base/error.h"
 #include "lehr/base/json.h"
+#include "lehr/model/gemma3/family.h"
 #include "lehr/model/llama3/family.h"
+#include "lehr/model/mistral/family.h"
+#include "lehr/model/olmo2/family.h"
+#include "lehr/model/olmo3/family.h"
+#include "lehr/model/qwen2/family.h"
 #include "lehr/model/qwen3_dense/family.h"
 #include "lehr/model/qwen3_moe/family.h"
+#include "lehr/model/smollm3/family.h"
 #include "lehr/nn/moe.h"
 
 namespace lehr::model {
@@ -35,10 +41,16 @@ struct Qwen3Moe {
   using Embedding = Qwen3MoEForEmbedding;
   static descriptor::ModelFamily family() { return qwen3_moe_family(); }
 };
+struct Gemma {
+  using CausalLM = Gemma3ForCausalLM;
+  using Classification = Gemma3ForClassification;
+  using Embedding = Gemma3ForEmbedding;
+  static descriptor::ModelFamily family() { return gemma3_family(); }
+};
 
 template <class Family>
 class Decoder : public ::testing::Test {};
-using Families = ::testing::Types<Qwen3, Qwen3Moe, Llama>;
+using Families = ::testing::Types<Qwen3, Qwen3Moe, Llama, Gemma>;
 TYPED_TEST_SUITE(Decoder, Families);
 
 template <class Model>
@@ -57,6 +69,12 @@ typename Model::Impl::Parameters small_parameters() {
     layer.experts_top_k = 2;
     layer.mlp_only_layers = {1};
     layer.dense_intermediate_size = 10;
+  }
+  if constexpr (requires { layer.pattern; }) {
+    layer.pattern = {.sliding_window = 3, .sliding = {true, false}};
+    p.model.pattern = layer.pattern;
+    p.model.sliding_rope = Rope{.theta = 7};
+    p.model.embedding_factor = 3;
   }
   p.model.num_hidden_layers = 5;
   p.model.rope_base = 100;
@@ -292,6 +310,69 @@ TEST(Families, CountParametersAndFlopsLikeTorchtitan) {
   }
 }
 
+// Of the published checkpoints, as their model cards and safetensors headers say.
+TEST(Families, CountThePublishedParameters) {
+  const std::vector<std::tuple<descriptor::ModelFamily, std::string, int64_t>> rows{
+      {qwen2_family(), "0.5B", 494'032'768},
+      {qwen2_family(), "1.5B", 1'543'714'304},
+      {qwen2_family(), "3B", 3'085'938'688},
+      {qwen2_family(), "7B", 7'615'616'512},
+      {qwen2_family(), "14B", 14'770'033'664},
+      {qwen2_family(), "32B", 32'763'876'352},
+      {qwen2_family(), "72B", 72'706'203'648},
+      {mistral_family(), "7B-v0.1", 7'241'732'096},
+      {mistral_family(), "7B-v0.3", 7'248'023'552},
+      {mistral_family(), "Nemo-12B", 12'247'782'400},
+      {mistral_family(), "Small-24B", 23'572'403'200},
+      {smollm3_family(), "3B", 3'075'098'624},
+      {olmo2_family(), "1B", 1'484'916'736},
+      {olmo2_family(), "7B", 7'298'617'344},
+      {olmo2_family(), "13B", 13'716'198'400},
+      {olmo2_family(), "32B", 32'234'279'936},
+      {olmo3_family(), "7B", 7'298'011'136},
+      {gemma3_family(), "270M", 268'098'176},
+      {gemma3_family(), "1B", 999'885'952},
+      {gemma3_family(), "4B", 3'880'263'168}};
+  for (const auto& [family, flavor, parameters] : rows) {
+    EXPECT_EQ(family.flavors.at(flavor)()->get_nparams_and_flops(64).num_parameters, parameters)
+        << family.name << " " << flavor;
+  }
+}
+
+TEST(LayerPattern, RepeatsAndShifts) {
+  const LayerPattern pattern{.sliding_window = 5, .sliding = {true, true, false}, .rotary = {true, false}};
+  const LayerPattern shifted = pattern.shifted(4);
+  for (int64_t layer = 0; layer < 7; ++layer) {
+    EXPECT_EQ(pattern.slides(layer), layer % 3 != 2);
+    EXPECT_EQ(pattern.rotates(layer), layer % 2 == 0);
+    EXPECT_EQ(shifted.window(layer + 4), pattern.window(layer)) << layer;
+    EXPECT_EQ(shifted.rotates(layer + 4), pattern.rotates(layer)) << layer;
+  }
+  EXPECT_FALSE(LayerPattern{}.shifted(1).slides(0));
+  EXPECT_TRUE(LayerPattern{}.shifted(1).rotates(0));
+}
+
+// sqrt(3072) = 55.4256 is 55.5 in bfloat16, as transformers computes it for Gemma.
+TEST(ScaledEmbeddings, AreMultipliedByTheFactorRoundedToTheirDtype) {
+  const double factor = std::sqrt(3072.0);
+  const at::Tensor x = at::linspace(0.1, 2, 999).to(at::kBFloat16);
+  EXPECT_TRUE(at::equal(scaled_embeddings(x, factor), x * at::scalar_tensor(55.5, at::kBFloat16)));
+  EXPECT_TRUE(at::equal(scaled_embeddings(x.to(at::kDouble), factor), x.to(at::kDouble) * factor));
+  EXPECT_TRUE(scaled_embeddings(x, 1).is_same(x));
+}
+
+// A window of w tokens leaves w T - w^2 / 2 of the T^2 / 2 pairs.
+TEST(Families, CountWindowsAsTheTokensThatTheyLeave) {
+  const auto of_layers = [](int64_t tokens) {
+    return gemma3_family().from_flavor("debugmodel")->get_nparams_and_flops(tokens).layer_flops_per_token;
+  };
+  const auto cut = of_layers(36), whole = of_layers(9);  // the window has nine tokens
+  EXPECT_EQ(whole[0], whole[1]);
+  const int64_t heads = 16 * 16;
+  EXPECT_EQ(cut[1] - whole[1], 6 * heads * (36 - 9));
+  EXPECT_EQ(cut[0] - whole[0], 6 * heads * (2 * 9 - 81 / 36 - 9));
+}
+
 TEST(Families, CountTheFlopsOfEachLayer) {
   for (const auto& family : {qwen3_dense_family(), qwen3_moe_family(), llama3_family()}) {
     for (const auto& [flavor, make] : family.flavors) {
@@ -329,7 +410,16 @@ TEST(Families, RefuseADuplicateName) {
 }
 
 TEST(Families, WriteAConfigThatReadsBackTheSame) {
-  for (const auto& family : {qwen3_dense_family(), qwen3_moe_family(), llama3_family()}) {
+  for (const auto& family :
+       {qwen3_dense_family(),
+        qwen3_moe_family(),
+        llama3_family(),
+        qwen2_family(),
+        mistral_family(),
+        smollm3_family(),
+        olmo2_family(),
+        olmo3_family(),
+        gemma3_family()}) {
     for (const auto& [flavor, make] : family.flavors) {
       const Node written = make()->to_hf_config("bfloat16");
       const auto again = family.from_hf_config(parse_json(to_json(written), "config.json"));

@@ -72,6 +72,7 @@ TEST(WeightGroups, EqualTheReference) {
        "self_attn.v_proj.weight",
        "self_attn.o_proj.weight"});
   const Names qk_norm = layer({"self_attn.q_norm.weight", "self_attn.k_norm.weight"});
+  const Names biases = layer({"self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias"});
   const Names ffn =
       layer({"post_attention_layernorm.weight", "mlp.gate_proj.weight", "mlp.up_proj.weight", "mlp.down_proj.weight"});
   const Names experts = layer(
@@ -98,6 +99,13 @@ TEST(WeightGroups, EqualTheReference) {
       {"llama3", {attention, ffn}},
       {"qwen3", {together(attention, qk_norm), ffn}},
       {"olmo2", {together(own_attention, qk_norm), own_ffn}},
+      {"olmo3", {together(own_attention, qk_norm), own_ffn}},
+      {"mistral", {attention, ffn}},
+      {"smollm3", {attention, ffn}},
+      {"qwen2", {together(attention, biases), ffn}},
+      {"gemma3",
+       {together(together(attention, qk_norm), layer({"post_attention_layernorm.weight"})),
+        together(own_ffn, layer({"pre_feedforward_layernorm.weight"}))}},
       {"qwen3_moe", {together(attention, qk_norm), together(ffn, experts)}}};
   for (const auto& [family, halves] : table) {
     Names all{"model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"};
@@ -166,6 +174,10 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"Qwen3", "qwen3", kMixed},
         Case{"Llama", "llama", kMixed},
         Case{"Olmo2", "olmo2", kMixed},
+        Case{"Qwen2", "qwen2", kMixed},
+        Case{"SmolLM3", "smollm3", kMixed},
+        Case{"Olmo3", "olmo3", kMixed},
+        Case{"Gemma3", "gemma3_text", kMixed},
         Case{"Qwen3Moe", "qwen3_moe", kMixtures}),
     [](const auto& one) { return one.param.name; });
 
@@ -258,8 +270,10 @@ TEST_P(Descriptor, CreatesBlocksThatPassHiddenStatesThrough) {
     pass(*qwen);
   } else if (auto* llama = dynamic_cast<Llama3LayerImpl*>(dummy.get())) {
     pass(*llama);
-  } else if (auto* olmo = dynamic_cast<olmo2::Olmo2LayerImpl*>(dummy.get())) {
+  } else if (auto* olmo = dynamic_cast<Olmo2LayerImpl*>(dummy.get())) {
     pass(*olmo);
+  } else if (auto* gemma = dynamic_cast<Gemma3LayerImpl*>(dummy.get())) {
+    pass(*gemma);
   } else {
     pass(dynamic_cast<Qwen3MoELayerImpl&>(*dummy));
   }

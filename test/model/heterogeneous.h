@@ -7,11 +7,16 @@
 #include <string>
 #include <vector>
 
-#include "example/olmo2/family.h"
 #include "lehr/base/json.h"
+#include "lehr/model/gemma3/family.h"
 #include "lehr/model/llama3/family.h"
+#include "lehr/model/mistral/family.h"
+#include "lehr/model/olmo2/family.h"
+#include "lehr/model/olmo3/family.h"
+#include "lehr/model/qwen2/family.h"
 #include "lehr/model/qwen3_dense/family.h"
 #include "lehr/model/qwen3_moe/family.h"
+#include "lehr/model/smollm3/family.h"
 
 namespace lehr::model::test {
 
@@ -22,6 +27,22 @@ struct LayerShape {
 
 inline constexpr int64_t kHidden = 24, kHeads = 8, kHeadDim = 6, kVocabulary = 29;
 inline constexpr double kEps = 1e-6, kRopeBase = 100;
+/// Of families in which some layers have a window, and of those in which such layers have rotary positions of their
+/// own.
+inline constexpr int64_t kWindow = 3;
+inline constexpr double kSlidingRopeBase = 7;
+
+/// Whether a layer has the window kWindow.
+inline bool slides(const std::string& model_type, int64_t layer) {
+  return model_type == "mistral" || (model_type == "qwen2" && layer >= 2) ||
+         (model_type == "smollm3" && layer % 2 == 1) ||
+         ((model_type == "olmo3" || model_type == "gemma3_text") && layer % 2 == 0);
+}
+
+/// Whether a layer rotates queries and keys.
+inline bool rotates(const std::string& model_type, int64_t layer) {
+  return model_type != "smollm3" || layer % 2 == 0;
+}
 
 /// Different KV heads and widths, two layers without attention, one without a feed-forward block.
 inline const std::vector<LayerShape> kMixed{{4, 32}, {2, 16}, {0, 40}, {8, 0}, {0, 16}, {2, 8}};
@@ -46,6 +67,32 @@ inline std::string block_json(const LayerShape& layer) {
   return fmt::format(R"({{"attention": {{{}}}, "ffn": {{{}}}}})", attention, ffn);
 }
 
+/// The keys of config.json that only some families have.
+inline std::string own_keys(const std::string& model_type, int64_t layers) {
+  if (model_type == "qwen3_moe") {
+    return R"("num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 8, "norm_topk_prob": true, )";
+  }
+  std::string types, rotary;
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    types += fmt::format(R"({}"{}_attention")", layer > 0 ? ", " : "", slides(model_type, layer) ? "sliding" : "full");
+    rotary += fmt::format("{}{}", layer > 0 ? ", " : "", rotates(model_type, layer) ? 1 : 0);
+  }
+  const std::string window = fmt::format(R"("sliding_window": {}, )", kWindow);
+  const std::string ropes = fmt::format(
+      R"("layer_types": [{}], "rope_parameters": {{"full_attention": {{"rope_type": "default", "rope_theta": {}}},
+  "sliding_attention": {{"rope_type": "default", "rope_theta": {}}}}}, )",
+      types,
+      kRopeBase,
+      kSlidingRopeBase);
+  return model_type == "mistral" ? window
+         : model_type == "qwen2" ? window + R"("use_sliding_window": true, "max_window_layers": 2, )"
+         : model_type == "smollm3"
+             ? window + fmt::format(R"("use_sliding_window": true, "no_rope_layers": [{}], )", rotary)
+         : model_type == "olmo3"       ? window + ropes
+         : model_type == "gemma3_text" ? window + ropes + R"("query_pre_attn_scalar": 5, )"
+                                       : "";
+}
+
 /// config.json of a model of that model_type with these layers; `vocabulary` 0 is kVocabulary.
 inline std::string config_json(
     const std::string& model_type, const std::vector<LayerShape>& layers, int64_t vocabulary = 0, bool tied = false) {
@@ -53,10 +100,6 @@ inline std::string config_json(
   for (const LayerShape& layer : layers) {
     blocks += (blocks.empty() ? "" : ", ") + block_json(layer);
   }
-  const std::string experts = model_type == "qwen3_moe"
-                                  ? R"("num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 8,
-  "norm_topk_prob": true, )"
-                                  : "";
   return fmt::format(
       R"({{"model_type": "{}", "architectures": ["XForCausalLM"], "vocab_size": {}, "hidden_size": {},
   "intermediate_size": 32, "num_hidden_layers": {}, "num_attention_heads": {}, "num_key_value_heads": 4,
@@ -71,7 +114,7 @@ inline std::string config_json(
       kEps,
       kRopeBase,
       tied,
-      experts,
+      own_keys(model_type, static_cast<int64_t>(layers.size())),
       blocks);
 }
 
@@ -80,15 +123,25 @@ inline descriptor::ModelFamilies all_families() {
   families.add(qwen3_dense_family());
   families.add(qwen3_moe_family());
   families.add(llama3_family());
-  families.add(olmo2::olmo2_family());
+  families.add(olmo2_family());
+  families.add(qwen2_family());
+  families.add(mistral_family());
+  families.add(smollm3_family());
+  families.add(olmo3_family());
+  families.add(gemma3_family());
   return families;
 }
 
 inline descriptor::ModelFamily family_of(const std::string& model_type) {
-  return model_type == "qwen3"   ? qwen3_dense_family()
-         : model_type == "llama" ? llama3_family()
-         : model_type == "olmo2" ? olmo2::olmo2_family()
-                                 : qwen3_moe_family();
+  return model_type == "qwen3"         ? qwen3_dense_family()
+         : model_type == "llama"       ? llama3_family()
+         : model_type == "olmo2"       ? olmo2_family()
+         : model_type == "qwen2"       ? qwen2_family()
+         : model_type == "mistral"     ? mistral_family()
+         : model_type == "smollm3"     ? smollm3_family()
+         : model_type == "olmo3"       ? olmo3_family()
+         : model_type == "gemma3_text" ? gemma3_family()
+                                       : qwen3_moe_family();
 }
 
 inline std::unique_ptr<descriptor::ModelArgs> args_of(

@@ -2,9 +2,15 @@
 #include <gmock/gmock.h>
 
 #include "lehr/base/error.h"
+#include "lehr/model/gemma3/family.h"
 #include "lehr/model/llama3/family.h"
+#include "lehr/model/mistral/family.h"
+#include "lehr/model/olmo2/family.h"
+#include "lehr/model/olmo3/family.h"
+#include "lehr/model/qwen2/family.h"
 #include "lehr/model/qwen3_dense/family.h"
 #include "lehr/model/qwen3_moe/family.h"
+#include "lehr/model/smollm3/family.h"
 #include "lehr/shard/plan_check.h"
 #include "test/model/heterogeneous.h"
 #include "test/shard/one_device.h"
@@ -33,6 +39,12 @@ const std::vector<Case> kCases{
     {"Llama", "llama", kWithHoles, {.data_parallel_shard = 2, .tensor_parallel = 2}},
     {"Olmo2", "olmo2", kMixed, {.data_parallel_shard = 2, .tensor_parallel = 2}},
     {"Olmo2WithFewerHeadsThanRanks", "olmo2", kWithHoles, {.tensor_parallel = 4}},
+    {"Qwen2", "qwen2", kMixed, {.data_parallel_shard = 2, .tensor_parallel = 2}},
+    {"Mistral", "mistral", kMixed, {.tensor_parallel = 2}},
+    {"SmolLM3", "smollm3", kMixed, {.data_parallel_shard = 2, .tensor_parallel = 2}},
+    {"Olmo3", "olmo3", kMixed, {.data_parallel_shard = 2, .tensor_parallel = 2}},
+    {"Gemma3", "gemma3_text", kMixed, {.data_parallel_shard = 2, .tensor_parallel = 2}},
+    {"Gemma3WithHoles", "gemma3_text", kWithHoles, {.tensor_parallel = 2}},
     {"Qwen3Moe", "qwen3_moe", kMixtures, {.data_parallel_shard = 2, .tensor_parallel = 2, .expert_parallel = 2}}};
 
 class HeterogeneousOnMeshes : public ::testing::TestWithParam<Case> {};
@@ -42,10 +54,16 @@ INSTANTIATE_TEST_SUITE_P(Families, HeterogeneousOnMeshes, ::testing::ValuesIn(kC
 
 shard::FullySharded parallelize(const std::string& model_type, DistributedContext& context, nn::Model& model) {
   const shard::ParallelizeOptions options{.fully_shard = {.compute = at::kDouble, .reduce = at::kDouble}};
-  return model_type == "qwen3"   ? parallelize_qwen3_dense(context, model, options)
-         : model_type == "llama" ? parallelize_llama3(context, model, options)
-         : model_type == "olmo2" ? olmo2::parallelize_olmo2(context, model, options)
-                                 : parallelize_qwen3_moe(context, model, options);
+  const auto function = model_type == "qwen3"         ? parallelize_qwen3_dense
+                        : model_type == "llama"       ? parallelize_llama3
+                        : model_type == "olmo2"       ? parallelize_olmo2
+                        : model_type == "qwen2"       ? parallelize_qwen2
+                        : model_type == "mistral"     ? parallelize_mistral
+                        : model_type == "smollm3"     ? parallelize_smollm3
+                        : model_type == "olmo3"       ? parallelize_olmo3
+                        : model_type == "gemma3_text" ? parallelize_gemma3
+                                                      : parallelize_qwen3_moe;
+  return function(context, model, options);
 }
 
 TEST_P(HeterogeneousOnMeshes, EqualOneDevice) {

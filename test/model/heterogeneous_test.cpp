@@ -27,6 +27,15 @@ const std::vector<Case> kCases{
     {"LlamaWithHoles", "llama", kWithHoles},
     {"Olmo2", "olmo2", kMixed},
     {"Olmo2WithHoles", "olmo2", kWithHoles},
+    {"Qwen2", "qwen2", kMixed},
+    {"Qwen2WithHoles", "qwen2", kWithHoles},
+    {"Mistral", "mistral", kMixed},
+    {"SmolLM3", "smollm3", kMixed},
+    {"SmolLM3WithHoles", "smollm3", kWithHoles},
+    {"Olmo3", "olmo3", kMixed},
+    {"Olmo3WithHoles", "olmo3", kWithHoles},
+    {"Gemma3", "gemma3_text", kMixed},
+    {"Gemma3WithHoles", "gemma3_text", kWithHoles},
     {"Qwen3Moe", "qwen3_moe", kMixtures},
     {"Qwen3MoeWithoutExperts", "qwen3_moe", kMixed}};
 
@@ -34,10 +43,19 @@ class Heterogeneous : public ::testing::TestWithParam<Case> {
  protected:
   std::unique_ptr<descriptor::ModelArgs> args = args_of(GetParam().model_type, GetParam().layers);
 
-  // Weights of the norms of queries and keys.
-  static int64_t qk_norm_size(const LayerShape& layer) {
+  // Weights of the norms of queries and keys, and biases.
+  static int64_t vectors_of_attention(const LayerShape& layer) {
     const std::string& type = GetParam().model_type;
-    return type == "llama" ? 0 : type == "olmo2" ? kHeadDim * (kHeads + layer.kv_heads) : 2 * kHeadDim;
+    return type == "llama" || type == "mistral" || type == "smollm3" ? 0
+           : type == "qwen2"                                         ? kHeadDim * (kHeads + 2 * layer.kv_heads)
+           : kind_of(type).norm_over_all                             ? kHeadDim * (kHeads + layer.kv_heads)
+                                                                     : 2 * kHeadDim;
+  }
+
+  // Norms of a sub-block.
+  static int64_t norms() {
+    const Kind kind = kind_of(GetParam().model_type);
+    return int64_t{kind.norm_before} + int64_t{kind.norm_after};
   }
 
   std::shared_ptr<nn::Model> build(const descriptor::BuildOptions& options = {}) const {
@@ -86,18 +104,18 @@ TEST_P(Heterogeneous, EqualsThePlainModel) {
 TEST_P(Heterogeneous, HasTheParametersOfItsLayersAndNoOthers) {
   int64_t expected = 2 * kVocabulary * kHidden + kHidden;
   int64_t multiplied = kVocabulary * kHidden + kHidden;
-  int64_t attention_layers = 0;
+  int64_t seen = 0;  // twice the mean number of tokens that a token of 100 sees, over all layers
   std::vector<int64_t> cache;
   for (const LayerShape& layer : GetParam().layers) {
     int64_t own = 0;
     int64_t idle = 0;
     if (layer.kv_heads > 0) {
-      own += kHidden + 2 * kHidden * kHeadDim * (kHeads + layer.kv_heads) + qk_norm_size(layer);
-      ++attention_layers;
+      own += norms() * kHidden + 2 * kHidden * kHeadDim * (kHeads + layer.kv_heads) + vectors_of_attention(layer);
+      seen += slides(GetParam().model_type, static_cast<int64_t>(cache.size())) ? 2 * kWindow : 100;
     }
     const int64_t block = 3 * kHidden * layer.width;
     if (layer.width > 0) {
-      own += kHidden + block * std::max<int64_t>(1, layer.experts) + layer.experts * kHidden;
+      own += norms() * kHidden + block * std::max<int64_t>(1, layer.experts) + layer.experts * kHidden;
       idle = block * std::max<int64_t>(0, layer.experts - layer.top_k);
     }
     expected += own;
@@ -106,8 +124,8 @@ TEST_P(Heterogeneous, HasTheParametersOfItsLayersAndNoOthers) {
   }
   const auto counts = args->get_nparams_and_flops(100);
   EXPECT_EQ(counts.num_parameters, expected);
-  EXPECT_EQ(counts.flops_per_token, 6 * multiplied + 12 * attention_layers * kHeads * kHeadDim * 100);
-  EXPECT_EQ(counts.causal_flops_per_token, 6 * multiplied + 6 * attention_layers * kHeads * kHeadDim * 100);
+  EXPECT_EQ(counts.flops_per_token, 6 * multiplied + 12 * kHeads * kHeadDim * seen);
+  EXPECT_EQ(counts.causal_flops_per_token, 6 * multiplied + 6 * kHeads * kHeadDim * seen);
   EXPECT_EQ(counts.kv_cache_per_token, cache);
   EXPECT_TRUE(args->is_heterogeneous());
 }

@@ -4,9 +4,15 @@
 #include <cmath>
 #include <set>
 
+#include "lehr/model/gemma3/family.h"
 #include "lehr/model/llama3/family.h"
+#include "lehr/model/mistral/family.h"
+#include "lehr/model/olmo2/family.h"
+#include "lehr/model/olmo3/family.h"
+#include "lehr/model/qwen2/family.h"
 #include "lehr/model/qwen3_dense/family.h"
 #include "lehr/model/qwen3_moe/family.h"
+#include "lehr/model/smollm3/family.h"
 
 namespace lehr::model {
 namespace {
@@ -122,6 +128,28 @@ Expected of_qwen3_moe() {
   return expected;
 }
 
+Expected of_qwen2() {
+  Expected expected;
+  expected.zeros.insert({"self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias"});
+  return expected;
+}
+
+Expected of_olmo() {
+  Expected expected = of_qwen3();
+  expected.ones.erase("input_layernorm.weight");
+  expected.ones.insert("post_feedforward_layernorm.weight");
+  return expected;
+}
+
+// Norms multiply by 1 + weight.
+Expected of_gemma3() {
+  Expected expected = of_qwen3();
+  expected.zeros = expected.ones;
+  expected.zeros.insert({"pre_feedforward_layernorm.weight", "post_feedforward_layernorm.weight"});
+  expected.ones = {};
+  return expected;
+}
+
 // No family scales the standard deviation by depth. 0.02 is Hugging Face's default.
 TEST(InitialWeights, HaveTheStandardDeviationOfTheConfigInEveryLayer) {
   for (const std::optional<double> std : {std::optional<double>(), std::optional(0.07)}) {
@@ -132,6 +160,12 @@ TEST(InitialWeights, HaveTheStandardDeviationOfTheConfigInEveryLayer) {
     expect(llama3_family(), {});
     expect(qwen3_dense_family(), of_qwen3());
     expect(qwen3_moe_family(), of_qwen3_moe());
+    expect(mistral_family(), {});
+    expect(smollm3_family(), {});
+    expect(qwen2_family(), of_qwen2());
+    expect(olmo2_family(), of_olmo());
+    expect(olmo3_family(), of_olmo());
+    expect(gemma3_family(), of_gemma3());
   }
 }
 

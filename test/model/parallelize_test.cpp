@@ -1,8 +1,9 @@
 // The families' parallelize functions: models on tp ranks equal one device.
 #include <gmock/gmock.h>
 
-#include "example/olmo2/family.h"
+#include "lehr/model/gemma3/family.h"
 #include "lehr/model/llama3/family.h"
+#include "lehr/model/olmo2/family.h"
 #include "lehr/model/parallelize_decoder.h"
 #include "lehr/model/qwen3_dense/family.h"
 #include "lehr/model/qwen3_moe/family.h"
@@ -51,18 +52,27 @@ struct Llama {
   static constexpr auto parallelize_causal_lm = parallelize_llama3_for_causal_lm;
 };
 struct Olmo2 {
-  using Backbone = olmo2::Olmo2Model;
-  using CausalLM = olmo2::Olmo2ForCausalLM;
-  using Classification = olmo2::Olmo2ForClassification;
-  using Embedding = olmo2::Olmo2ForEmbedding;
-  static constexpr auto parallelize = olmo2::parallelize_olmo2;
-  static constexpr auto parallelize_model = olmo2::parallelize_olmo2_model;
-  static constexpr auto parallelize_causal_lm = olmo2::parallelize_olmo2_for_causal_lm;
+  using Backbone = Olmo2Model;
+  using CausalLM = Olmo2ForCausalLM;
+  using Classification = Olmo2ForClassification;
+  using Embedding = Olmo2ForEmbedding;
+  static constexpr auto parallelize = parallelize_olmo2;
+  static constexpr auto parallelize_model = parallelize_olmo2_model;
+  static constexpr auto parallelize_causal_lm = parallelize_olmo2_for_causal_lm;
+};
+struct Gemma3 {
+  using Backbone = Gemma3Model;
+  using CausalLM = Gemma3ForCausalLM;
+  using Classification = Gemma3ForClassification;
+  using Embedding = Gemma3ForEmbedding;
+  static constexpr auto parallelize = parallelize_gemma3;
+  static constexpr auto parallelize_model = parallelize_gemma3_model;
+  static constexpr auto parallelize_causal_lm = parallelize_gemma3_for_causal_lm;
 };
 
 template <class Family>
 class Parallelize : public ::testing::Test {};
-using Families = ::testing::Types<Qwen3, Qwen3Moe, Llama, Olmo2>;
+using Families = ::testing::Types<Qwen3, Qwen3Moe, Llama, Olmo2, Gemma3>;
 TYPED_TEST_SUITE(Parallelize, Families);
 
 template <class Parameters>

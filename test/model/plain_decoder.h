@@ -1,6 +1,7 @@
 // A decoder in plain ATen, layer by layer from a list: the definition with which heterogeneous models are compared.
 #pragma once
 
+#include <cmath>
 #include <map>
 #include <string>
 
@@ -11,8 +12,37 @@ namespace lehr::model::test {
 
 using Weights = std::map<std::string, at::Tensor>;
 
-inline at::Tensor norm(const at::Tensor& x, const at::Tensor& weight) {
-  return x * (x.square().mean(-1, /*keepdim=*/true) + kEps).rsqrt() * weight;
+/// What the layers of a family have in place of Llama 3's.
+struct Kind {
+  bool norm_before = true;      ///< Norms before a sub-block,
+  bool norm_after = false;      ///< and after it.
+  bool zero_centered = false;   ///< Norms multiply by 1 + weight.
+  bool norm_over_all = false;   ///< QK-norm is over all heads together.
+  bool gelu = false;            ///< The gate is tanh's approximation of GELU.
+  bool two_bases = false;       ///< Layers with a window have rotary positions of their own.
+  double embedding_factor = 1;  ///< On the embeddings.
+  double scale = 1 / std::sqrt(static_cast<double>(kHeadDim));
+};
+
+inline Kind kind_of(const std::string& model_type) {
+  if (model_type == "olmo2" || model_type == "olmo3") {
+    return {.norm_before = false, .norm_after = true, .norm_over_all = true, .two_bases = model_type == "olmo3"};
+  }
+  if (model_type == "gemma3_text") {
+    return {
+        .norm_after = true,
+        .zero_centered = true,
+        .gelu = true,
+        .two_bases = true,
+        .embedding_factor = std::sqrt(static_cast<double>(kHidden)),
+        .scale = 1 / std::sqrt(5.0)};
+  }
+  return {};
+}
+
+inline at::Tensor norm(const at::Tensor& x, const at::Tensor& weight, bool zero_centered = false) {
+  const at::Tensor normed = x * (x.square().mean(-1, /*keepdim=*/true) + kEps).rsqrt();
+  return zero_centered ? normed * (1 + weight) : normed * weight;
 }
 
 inline at::Tensor project(const at::Tensor& x, const at::Tensor& weight) {
@@ -20,49 +50,75 @@ inline at::Tensor project(const at::Tensor& x, const at::Tensor& weight) {
 }
 
 /// (B, T, heads, D), rotated by positions 0..T-1.
-inline at::Tensor rotated(const at::Tensor& x) {
+inline at::Tensor rotated(const at::Tensor& x, double base) {
   const int64_t half = kHeadDim / 2;
   const at::Tensor exponent = at::arange(half, at::kDouble) * 2 / kHeadDim;
-  const at::Tensor frequency = at::exp(exponent * -std::log(kRopeBase));
+  const at::Tensor frequency = at::exp(exponent * -std::log(base));
   const at::Tensor angle = at::outer(at::arange(x.size(1), at::kDouble), frequency);  // (T, D/2)
   const at::Tensor cos = angle.cos().unsqueeze(1), sin = angle.sin().unsqueeze(1);    // (T, 1, D/2)
   const at::Tensor a = x.narrow(-1, 0, half), b = x.narrow(-1, half, half);
   return at::cat({a * cos - b * sin, b * cos + a * sin}, -1);
 }
 
-/// Queries and keys are normed per head in Qwen3, over all heads together in OLMo 2, and not in Llama 3.
+/// The number in "model.layers.3.self_attn.".
+inline int64_t layer_of(const std::string& at) {
+  return std::stoll(at.substr(std::string("model.layers.").size()));
+}
+
+/// The attention of the layer at the path `at`.
 inline at::Tensor attention(
     const at::Tensor& x, Weights& w, const std::string& at, int64_t kv_heads, const std::string& model_type) {
-  const int64_t batch = x.size(0), tokens = x.size(1);
+  const int64_t batch = x.size(0), tokens = x.size(1), layer = layer_of(at);
+  const Kind kind = kind_of(model_type);
+  const bool window = slides(model_type, layer);
   const auto heads = [&](const char* name, int64_t count) {
     at::Tensor all = project(x, w.at(at + name + "_proj.weight"));
+    if (const auto bias = w.find(at + name + "_proj.bias"); bias != w.end()) {
+      all = all + bias->second;
+    }
     const auto weight = w.find(at + name + "_norm.weight");
-    if (weight != w.end() && model_type == "olmo2") {
+    if (weight != w.end() && kind.norm_over_all) {
       all = norm(all, weight->second);
     }
     all = all.view({batch, tokens, count, kHeadDim});
-    return weight != w.end() && model_type != "olmo2" ? norm(all, weight->second) : all;
+    return weight != w.end() && !kind.norm_over_all ? norm(all, weight->second, kind.zero_centered) : all;
   };
-  const at::Tensor q = heads("q", kHeads), k = heads("k", kv_heads), v = heads("v", kv_heads);
+  at::Tensor q = heads("q", kHeads), k = heads("k", kv_heads);
+  const at::Tensor v = heads("v", kv_heads);
+  if (rotates(model_type, layer)) {
+    const double base = window && kind.two_bases ? kSlidingRopeBase : kRopeBase;
+    q = rotated(q, base);
+    k = rotated(k, base);
+  }
   const auto for_all_heads = [&](const at::Tensor& t) {
     return t.repeat_interleave(kHeads / kv_heads, /*dim=*/2).transpose(1, 2);  // (B, Hq, T, D)
   };
-  const at::Tensor scores =
-      at::matmul(rotated(q).transpose(1, 2), for_all_heads(rotated(k)).transpose(-1, -2)) / std::sqrt(kHeadDim);
-  const at::Tensor later = at::ones({tokens, tokens}, at::kBool).triu(1);
-  const at::Tensor weights = at::softmax(scores.masked_fill(later, -INFINITY), -1);
+  const at::Tensor scores = at::matmul(q.transpose(1, 2), for_all_heads(k).transpose(-1, -2)) * kind.scale;
+  at::Tensor hidden = at::ones({tokens, tokens}, at::kBool).triu(1);
+  if (window) {
+    hidden = hidden | at::ones({tokens, tokens}, at::kBool).tril(-kWindow);
+  }
+  const at::Tensor weights = at::softmax(scores.masked_fill(hidden, -INFINITY), -1);
   const at::Tensor mixed = at::matmul(weights, for_all_heads(v)).transpose(1, 2);
   return project(mixed.reshape({batch, tokens, kHeads * kHeadDim}), w.at(at + "o_proj.weight"));
 }
 
-inline at::Tensor gated(const at::Tensor& x, const at::Tensor& gate, const at::Tensor& up, const at::Tensor& down) {
+/// The product of the gate and the other half, which a feed-forward block projects down.
+inline at::Tensor inner(const at::Tensor& x, const at::Tensor& gate, const at::Tensor& up, bool gelu = false) {
   const at::Tensor g = project(x, gate);
-  return project(g * g.sigmoid() * project(x, up), down);
+  return (gelu ? at::gelu(g, "tanh") : g * g.sigmoid()) * project(x, up);
 }
 
-inline at::Tensor feed_forward(const at::Tensor& x, Weights& w, const std::string& at, const LayerShape& layer) {
+inline at::Tensor gated(const at::Tensor& x, const at::Tensor& gate, const at::Tensor& up, const at::Tensor& down) {
+  return project(inner(x, gate, up), down);
+}
+
+inline at::Tensor feed_forward(
+    const at::Tensor& x, Weights& w, const std::string& at, const LayerShape& layer, const std::string& model_type) {
   if (layer.experts == 0) {
-    return gated(x, w.at(at + "gate_proj.weight"), w.at(at + "up_proj.weight"), w.at(at + "down_proj.weight"));
+    const bool gelu = kind_of(model_type).gelu;
+    return project(
+        inner(x, w.at(at + "gate_proj.weight"), w.at(at + "up_proj.weight"), gelu), w.at(at + "down_proj.weight"));
   }
   const at::Tensor probability = at::softmax(project(x, w.at(at + "router.gate.weight")), -1);  // (B, T, E)
   const auto [best, chosen] = probability.topk(layer.top_k, -1);
@@ -77,30 +133,52 @@ inline at::Tensor feed_forward(const at::Tensor& x, Weights& w, const std::strin
   return sum;
 }
 
-/// The output that the attention of a layer adds to the hidden states: the norm is before it, and in OLMo 2 after it.
+/// The input of the attention of the layer at the path `at`: normed, in most families.
+inline at::Tensor before_attention(
+    const at::Tensor& x, const Weights& w, const std::string& at, const std::string& model_type) {
+  const Kind kind = kind_of(model_type);
+  return kind.norm_before ? norm(x, w.at(at + "input_layernorm.weight"), kind.zero_centered) : x;
+}
+
+/// What the output of the attention adds to the hidden states.
+inline at::Tensor after_attention(
+    const at::Tensor& y, const Weights& w, const std::string& at, const std::string& model_type) {
+  const Kind kind = kind_of(model_type);
+  return kind.norm_after ? norm(y, w.at(at + "post_attention_layernorm.weight"), kind.zero_centered) : y;
+}
+
+/// The same of the feed-forward block.
+inline at::Tensor before_ffn(
+    const at::Tensor& x, const Weights& w, const std::string& at, const std::string& model_type) {
+  const Kind kind = kind_of(model_type);
+  const char* name = kind.norm_after ? "pre_feedforward_layernorm.weight" : "post_attention_layernorm.weight";
+  return kind.norm_before ? norm(x, w.at(at + name), kind.zero_centered) : x;
+}
+inline at::Tensor after_ffn(
+    const at::Tensor& y, const Weights& w, const std::string& at, const std::string& model_type) {
+  const Kind kind = kind_of(model_type);
+  return kind.norm_after ? norm(y, w.at(at + "post_feedforward_layernorm.weight"), kind.zero_centered) : y;
+}
+
+/// The output that the attention of a layer adds to the hidden states.
 inline at::Tensor attention_branch(
     const at::Tensor& x, Weights& w, const std::string& at, const LayerShape& layer, const std::string& model_type) {
-  const bool before = model_type != "olmo2";
-  const at::Tensor& weight = w.at(at + (before ? "input_layernorm.weight" : "post_attention_layernorm.weight"));
-  const at::Tensor y = attention(before ? norm(x, weight) : x, w, at + "self_attn.", layer.kv_heads, model_type);
-  return before ? y : norm(y, weight);
+  const at::Tensor read = before_attention(x, w, at, model_type);
+  return after_attention(attention(read, w, at + "self_attn.", layer.kv_heads, model_type), w, at, model_type);
 }
 
 /// The output of the feed-forward block, likewise.
 inline at::Tensor ffn_branch(
     const at::Tensor& x, Weights& w, const std::string& at, const LayerShape& layer, const std::string& model_type) {
-  const bool before = model_type != "olmo2";
-  const at::Tensor& weight =
-      w.at(at + (before ? "post_attention_layernorm.weight" : "post_feedforward_layernorm.weight"));
-  const at::Tensor y = feed_forward(before ? norm(x, weight) : x, w, at + "mlp.", layer);
-  return before ? y : norm(y, weight);
+  const at::Tensor read = before_ffn(x, w, at, model_type);
+  return after_ffn(feed_forward(read, w, at + "mlp.", layer, model_type), w, at, model_type);
 }
 
 /// Final hidden states (B, T, H) of token ids; parameters have their names in the model.
 inline at::Tensor plain_decoder(
     const at::Tensor& ids, Weights& w, const std::vector<LayerShape>& layers, const std::string& model_type) {
   at::Tensor x = w.at("model.embed_tokens.token_embedding.default.weight").index_select(0, ids.view(-1));
-  x = x.view({ids.size(0), ids.size(1), kHidden});
+  x = x.view({ids.size(0), ids.size(1), kHidden}) * kind_of(model_type).embedding_factor;
   for (size_t i = 0; i < layers.size(); ++i) {
     const std::string at = "model.layers." + std::to_string(i) + ".";
     if (layers[i].kv_heads > 0) {
@@ -110,7 +188,7 @@ inline at::Tensor plain_decoder(
       x = x + ffn_branch(x, w, at, layers[i], model_type);
     }
   }
-  return norm(x, w.at("model.norm.weight"));
+  return norm(x, w.at("model.norm.weight"), kind_of(model_type).zero_centered);
 }
 
 /// The logits (B, T, V) of the final hidden states.

@@ -89,6 +89,7 @@ const std::vector<Case> kCases{
     {"dense, long rows", "qwen3", {{"training.seq_len", "1024"}}},
     {"dense, four rows, accumulated", "qwen3", {{"training.local_batch_size", "2"}}},
     {"llama", "llama3", {{"model.args.vocab_size", "4096"}}},
+    {"norms after the sub-blocks, windows", "gemma3", {{"model.args.vocab_size", "4096"}}},
     {"experts", "qwen3_moe", {}},
     {"sharded", "qwen3", {{"parallelism.data_parallel_shard_degree", "2"}}, 2},
     {"sharded, gradients summed once a step",

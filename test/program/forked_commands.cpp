@@ -14,7 +14,6 @@
 #include <string>
 #include <vector>
 
-#include "example/olmo2/family.h"
 #include "lehr/app/main.h"
 #include "lehr/app/models.h"
 #include "lehr/base/error.h"
@@ -53,9 +52,7 @@ uint64_t mapped_bytes() {
   for (std::string& argument : arguments) {
     argv.push_back(argument.data());
   }
-  lehr::train::TrainSpecs specs = lehr::app::models();
-  specs.add({.family = olmo2::olmo2_family(), .parallelize = olmo2::parallelize_olmo2});
-  std::exit(lehr::app::main(static_cast<int>(argv.size()), argv.data(), specs));
+  std::exit(lehr::app::main(static_cast<int>(argv.size()), argv.data(), lehr::app::models()));
 }
 
 std::string read_all(int file) {

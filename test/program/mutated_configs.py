@@ -26,7 +26,14 @@ ADDED = {
     "num_experts_per_tok": [2, 0, 10**9], "num_experts": [4, 0, 2**40], "num_local_experts": [4, 3],
     "moe_intermediate_size": [8, 2**40], "mlp_only_layers": [[0], [7], ["a"], [2**62]], "decoder_sparse_step": [2, 0, 2**62],
     "norm_topk_prob": [True, 1], "expert_bias": [True], "router_aux_loss_coef": [-1, "x"],
-    "sliding_window": [4], "use_sliding_window": [True], "attention_bias": [True], "attention_dropout": [0.5],
+    "sliding_window": [4, 0, None, 2**62], "max_window_layers": [0, -1, 2**62], "layer_types": [
+        [], ["full_attention"] * 3, ["sliding_attention"] * 3, ["x"] * 3, [1, 2, 3], "full_attention"],
+    "no_rope_layers": [[], [1, 0, 1], ["a", "b", "c"], [2**62] * 3], "no_rope_layer_interval": [0, 2, 2**62],
+    "sliding_window_pattern": [0, 2, 2**62], "query_pre_attn_scalar": [0, -1, 1e-320, 1e308],
+    "attn_logit_softcapping": [0, 30], "final_logit_softcapping": [30], "hidden_activation": ["gelu"],
+    "rope_parameters": [{"rope_type": "default", "rope_theta": 5}, {"full_attention": {}, "sliding_attention": None},
+                        {"full_attention": {"rope_theta": -1}}, {"sliding_attention": {"rope_theta": 0}}, {"x": 1}],
+    "rope_local_base_freq": [0, -1, "x"], "use_sliding_window": [True], "attention_bias": [True], "attention_dropout": [0.5],
     "partial_rotary_factor": [0.5], "classifier_dropout": [2, -1, 0.5], "num_labels": [0, 3, 2**40],
     "id2label": [None, {}, [], {"0": "a", "1": "b"}], "head_dim": [8, 7, 0, None], "hidden_act": ["gelu"],
     "architectures": [None, [], ["X"], ["QwenModel"], ["XForSequenceClassification"], "XForCausalLM"],
@@ -37,7 +44,8 @@ ADDED = {
                      {"factor": 4, "low_freq_factor": 4, "high_freq_factor": 4, "original_max_position_embeddings": 8},
                      {"factor": 4, "beta_fast": 0, "beta_slow": 3}, {"factor": 2, "attention_factor": -1})
     ] + [{"full_attention": {"rope_type": "default"}}],
-    "rope_theta": [0, -5, 1, "big"], "model_type": ["qwen3", "qwen3_moe", "llama", "olmo2", "nemotron-nas", "mamba", 3],
+    "rope_theta": [0, -5, 1, "big"], "model_type": ["qwen3", "qwen3_moe", "llama", "olmo2", "qwen2", "mistral",
+                                                   "smollm3", "olmo3", "gemma3_text", "nemotron-nas", "mamba", 3],
     "block_configs": [[], [{}], [{"attention": {"no_op": True}, "ffn": {"no_op": True}}] * 2],
     "per_layer_config": [{"0": {"skip": ["mlp"]}}, {"9": {}}, {"0": {"skip": ["x"]}}, {"1": {"num_key_value_heads": 0}}],
     "eos_token_id": [[], [1, 2], ["a"], -1, 2**62], "pad_token_id": [-1, 10**9], "tie_word_embeddings": [True, False],
@@ -48,7 +56,8 @@ ADDED = {
 def folders():
     """The folders to change, by name, with the commands that read them."""
     made = {}
-    for name in ("llama_rope_llama3", "olmo2", "qwen3_seqcls", "qwen3_tied_v4config", "qwen3moe_sparse_step2"):
+    for name in ("llama_rope_llama3", "olmo2", "gemma3_tables", "olmo3_yarn", "qwen2_window", "smollm3_layers",
+                 "qwen3_seqcls", "qwen3_tied_v4config", "qwen3moe_sparse_step2"):
         made[name] = work / name
         shutil.copytree(reference / name, made[name])
     swap = work / "swap.json"

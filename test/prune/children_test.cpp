@@ -32,7 +32,7 @@ class Children : public testing::ModelsInFolders, public ::testing::WithParamInt
     EXPECT_GT(largest_difference(child, logits_of(at("parent"))), 1e-6) << "what was taken away has to matter";
   }
 };
-INSTANTIATE_TEST_SUITE_P(Families, Children, ::testing::Values("qwen3", "llama"));
+INSTANTIATE_TEST_SUITE_P(Families, Children, ::testing::Values("qwen3", "llama", "qwen2", "smollm3", "gemma3_text"));
 
 TEST_P(Children, WithFewerChannelsEqualParentsWithZeroedDownColumns) {
   write("parent", family(), {{4, 32}, {4, 32}});

@@ -46,10 +46,6 @@ struct Plain {
   std::vector<LayerShape> layers;
   std::string model_type;
 
-  bool norms_before() const { return model_type != "olmo2"; }
-  at::Tensor inner(const at::Tensor& x, const at::Tensor& gate, const at::Tensor& up) const {
-    return at::silu(project(x, gate)) * project(x, up);
-  }
   at::Tensor expert_weight(const std::string& at, const char* name, int64_t e) {
     return weights.at(at + "grouped_experts." + name + ".weight")[e];
   }
@@ -98,7 +94,7 @@ struct Plain {
     Values found;
     at::Tensor x =
         weights.at("model.embed_tokens.token_embedding.default.weight").index_select(0, token_ids().view(-1));
-    x = x.view({3, 7, kHidden});
+    x = x.view({3, 7, kHidden}) * kind_of(model_type).embedding_factor;
     for (int64_t index = 0; index < static_cast<int64_t>(layers.size()); ++index) {
       const LayerShape& layer = layers[static_cast<size_t>(index)];
       const std::string at = "model.layers." + std::to_string(index) + ".";
@@ -106,11 +102,7 @@ struct Plain {
         const at::Tensor output = weights.at(at + "self_attn.o_proj.weight");
         weights[at + "self_attn.o_proj.weight"] = at::eye(kHeads * kHeadDim, at::kDouble);
         const at::Tensor heads = attention(
-            norms_before() ? norm(x, weights.at(at + "input_layernorm.weight")) : x,
-            weights,
-            at + "self_attn.",
-            layer.kv_heads,
-            model_type);
+            before_attention(x, weights, at, model_type), weights, at + "self_attn.", layer.kv_heads, model_type);
         const int64_t width = kHeads / layer.kv_heads * kHeadDim;
         std::vector<at::Tensor> of_heads;
         for (int64_t head = 0; head < layer.kv_heads; ++head) {
@@ -118,24 +110,23 @@ struct Plain {
           of_heads.push_back(mean_of_counted(part.norm(2, -1)));
         }
         found[{index, Kind::kv_heads}] = at::stack(of_heads);
-        const at::Tensor projected = project(heads, output);
-        const at::Tensor added =
-            norms_before() ? projected : norm(projected, weights.at(at + "post_attention_layernorm.weight"));
+        const at::Tensor added = after_attention(project(heads, output), weights, at, model_type);
         found[{index, Kind::attention}] = turn(x, added);
         x = x + added;
       }
       if (layer.width > 0) {
-        const at::Tensor normed = norms_before() ? norm(x, weights.at(at + "post_attention_layernorm.weight")) : x;
+        const at::Tensor normed = before_ffn(x, weights, at, model_type);
         if (layer.experts > 0) {
           score_mixture(normed, at + "mlp.", index, found);
         } else {
+          const bool gelu = kind_of(model_type).gelu;
           const at::Tensor activations =
-              inner(normed, weights.at(at + "mlp.gate_proj.weight"), weights.at(at + "mlp.up_proj.weight"));
+              inner(normed, weights.at(at + "mlp.gate_proj.weight"), weights.at(at + "mlp.up_proj.weight"), gelu);
           found[{index, Kind::ffn_channels}] =
               mean_of_counted(activations.abs()) * column_norms(weights.at(at + "mlp.down_proj.weight"));
         }
-        at::Tensor added = feed_forward(normed, weights, at + "mlp.", layer);
-        added = norms_before() ? added : norm(added, weights.at(at + "post_feedforward_layernorm.weight"));
+        const at::Tensor added =
+            after_ffn(feed_forward(normed, weights, at + "mlp.", layer, model_type), weights, at, model_type);
         found[{index, Kind::ffn}] = turn(x, added);
         x = x + added;
       }
@@ -189,6 +180,11 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"Llama", "llama", kMixed},
         Case{"Olmo2", "olmo2", kMixed},
         Case{"Qwen3Moe", "qwen3_moe", kMixtures},
+        Case{"Qwen2", "qwen2", kMixed},
+        Case{"Mistral", "mistral", kMixed},
+        Case{"SmolLM3", "smollm3", kMixed},
+        Case{"Olmo3", "olmo3", kMixed},
+        Case{"Gemma3", "gemma3_text", kMixed},
         Case{"WithHoles", "qwen3", kWithHoles}),
     [](const auto& one) { return one.param.name; });
 

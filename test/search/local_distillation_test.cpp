@@ -153,7 +153,7 @@ TEST_P(LocalDistillation, IsStoredAndReadAgain) {
   EXPECT_EQ(prune::testing::blocks_of(at("child")), blocks_of(teacher.space, choice));
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, LocalDistillation, ::testing::Values("qwen3", "llama", "qwen3_moe"));
+INSTANTIATE_TEST_SUITE_P(Families, LocalDistillation, ::testing::Values("qwen3", "llama", "gemma3_text", "qwen3_moe"));
 }  // namespace
 
 }  // namespace lehr::search

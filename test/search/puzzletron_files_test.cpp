@@ -105,7 +105,8 @@ TEST_P(PuzzletronFiles, StatisticsAddUpToTheCostsOfASolution) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, PuzzletronFiles, ::testing::Values("qwen3", "llama", "qwen3_moe"));
+INSTANTIATE_TEST_SUITE_P(
+    Families, PuzzletronFiles, ::testing::Values("qwen3", "llama", "qwen2", "gemma3_text", "qwen3_moe"));
 }  // namespace
 
 }  // namespace lehr::search

@@ -90,14 +90,9 @@ inline Overrides family(const std::string& name) {
       {"activation_checkpoint.mode", "full"},
       {"data.datasets.0.split_documents", "\"blank_line\""},
       {"checkpoint.interval", "10"}};
-  if (name == "llama3") {
-    overrides.emplace_back("model.name", "llama3");
-  } else if (name == "olmo2") {
-    overrides.emplace_back("model.name", "olmo2");
-    overrides.emplace_back("model.flavor", "tiny");
-  } else if (name == "qwen3_moe") {
+  overrides.emplace_back("model.name", name);
+  if (name == "qwen3_moe") {
     for (const auto& entry : Overrides{
-             {"model.name", "qwen3_moe"},
              {"model.args.num_experts", "8"},
              {"model.args.num_experts_per_tok", "2"},
              {"model.args.moe_intermediate_size", "8"},

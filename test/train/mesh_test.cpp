@@ -41,9 +41,18 @@ std::vector<Case> every_family_and_mesh() {
       cases.push_back({name, mesh});
     }
   }
-  // Norms after the sub-blocks, and one over the width that tp cuts.
-  for (const Mesh& mesh : {Mesh{.tp = 4}, Mesh{.dp_shard = 2, .tp = 2}, Mesh{.cp = 2, .tp = 2}}) {
-    cases.push_back({"olmo2", mesh});
+  // Norms after the sub-blocks, and one over the width that tp cuts; biases; windows, which cp cuts; layers without
+  // rotary positions or with others.
+  for (const std::string name : {"olmo2", "qwen2", "mistral", "smollm3", "olmo3", "gemma3"}) {
+    for (const Mesh& mesh :
+         {Mesh{.dp_shard = 2},
+          Mesh{.cp = 2},
+          Mesh{.tp = 4},
+          Mesh{.dp_shard = 2, .tp = 2},
+          Mesh{.cp = 2, .tp = 2},
+          Mesh{.dp_shard = 2, .cp = 2, .tp = 2}}) {
+      cases.push_back({name, mesh});
+    }
   }
   return cases;
 }

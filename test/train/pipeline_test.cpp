@@ -64,8 +64,6 @@ const Model kTied{
     {{"model.args.tie_word_embeddings", "true"}, {"activation_checkpoint.mode", "none"}}};
 const Model kExperts{"experts", "qwen3_moe", {{"activation_checkpoint.mode", "selective"}}};
 
-const Model kPostNorms{"norms after the sub-blocks", "olmo2", {}};
-
 struct Combination {
   const Model& model;
   Mesh mesh;
@@ -340,10 +338,20 @@ TEST(CustomSchedule, EqualsOneDevice) {
   expect_equal(alone(kTied), outcome_of(config));
 }
 
-// A family outside lehr/model/.
-TEST(PipelineOfOlmo2, ComputesWhatOneDeviceComputes) {
-  expect_law(kPostNorms, {"1F1B", 1}, {.pp = 2});
-  expect_law(kPostNorms, {"1F1B", 1}, {.tp = 2, .pp = 2});
+// Norms after the sub-blocks, biases, windows, layers without rotary positions or with others, scaled embeddings.
+class PipelineOfFamilies : public ::testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(
+    Families,
+    PipelineOfFamilies,
+    ::testing::Values("olmo2", "qwen2", "mistral", "smollm3", "olmo3", "gemma3"),
+    [](const auto& one) { return std::string(one.param); });
+
+TEST_P(PipelineOfFamilies, ComputesWhatOneDeviceComputes) {
+  const Model model{GetParam(), GetParam(), {{"model.args.num_hidden_layers", "4"}}};
+  expect_law(model, {"1F1B", 1}, {.pp = 2});
+  expect_law(model, {"ZBVZeroBubble", 2}, {.pp = 2});
+  expect_law(model, {"1F1B", 1}, {.tp = 2, .pp = 2});
+  expect_law(model, {"Interleaved1F1B", 2}, {.cp = 2, .pp = 2});
 }
 
 }  // namespace

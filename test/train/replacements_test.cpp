@@ -414,6 +414,27 @@ TEST_F(Replacements, RefuseSubblocksThatDoNotFit) {
       HasSubstr("turned: the checkpoint lacks model.layers.1.mlp."));
 }
 
+// The window and the positions of a layer are not in its weights.
+TEST_F(Replacements, KeepTheKindOfTheLayer) {
+  for (const char* type : {"smollm3", "gemma3_text"}) {
+    const std::string own = at(type).string(), other = own + "_other";
+    write_model(own, type, kTeacher, 1);
+    write_model(other, type, kTeacher, 2);
+    const auto swap = [&](const char* subblock, int64_t from) {
+      const auto list = fmt::format(R"([{{"layer": 0, "{}": {{"model": "{}", "layer": {}}}}}])", subblock, other, from);
+      ModelParts(own, read(list), families());
+    };
+    EXPECT_THAT(
+        error_of([&] { swap("attention", 1); }),
+        AllOf(
+            HasSubstr("[0].attention: layer 1 of "),
+            HasSubstr("_attention\", but layer 0 of the target model has \""),
+            HasSubstr("its attention would compute something else there")));
+    swap("attention", 2);
+    swap("ffn", 1);
+  }
+}
+
 TEST_F(Replacements, OfAnotherTypeNeedATypeForAll) {
   convert_checkpoint({.model = at("narrow"), .output = at("half"), .dtype = at::kBFloat16}, families());
   const auto swap = read(R"([{"layer": 0, "ffn": {"model": "half"}}])");

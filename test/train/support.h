@@ -8,13 +8,18 @@
 #include <map>
 #include <string>
 
-#include "example/olmo2/family.h"
 #include "lehr/base/config.h"
 #include "lehr/base/file.h"
 #include "lehr/base/log.h"
+#include "lehr/model/gemma3/family.h"
 #include "lehr/model/llama3/family.h"
+#include "lehr/model/mistral/family.h"
+#include "lehr/model/olmo2/family.h"
+#include "lehr/model/olmo3/family.h"
+#include "lehr/model/qwen2/family.h"
 #include "lehr/model/qwen3_dense/family.h"
 #include "lehr/model/qwen3_moe/family.h"
+#include "lehr/model/smollm3/family.h"
 #include "lehr/state/weights.h"
 #include "lehr/train/trainer.h"
 
@@ -26,7 +31,12 @@ inline TrainSpecs specs() {
   list.add({.family = model::qwen3_dense_family(), .parallelize = model::parallelize_qwen3_dense});
   list.add({.family = model::qwen3_moe_family(), .parallelize = model::parallelize_qwen3_moe});
   list.add({.family = model::llama3_family(), .parallelize = model::parallelize_llama3});
-  list.add({.family = olmo2::olmo2_family(), .parallelize = olmo2::parallelize_olmo2});
+  list.add({.family = model::olmo2_family(), .parallelize = model::parallelize_olmo2});
+  list.add({.family = model::qwen2_family(), .parallelize = model::parallelize_qwen2});
+  list.add({.family = model::mistral_family(), .parallelize = model::parallelize_mistral});
+  list.add({.family = model::smollm3_family(), .parallelize = model::parallelize_smollm3});
+  list.add({.family = model::olmo3_family(), .parallelize = model::parallelize_olmo3});
+  list.add({.family = model::gemma3_family(), .parallelize = model::parallelize_gemma3});
   return list;
 }
 

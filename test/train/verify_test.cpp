@@ -25,6 +25,34 @@ INSTANTIATE_TEST_SUITE_P(
     Reference,
     ::testing::Values("qwen3_tied_v4config", "qwen3_seqcls", "qwen3moe_sparse_step2", "llama_rope_llama3", "olmo2"));
 
+// script/make_family_references.py says what is special in each.
+INSTANTIATE_TEST_SUITE_P(
+    OfDenseFamilies,
+    Reference,
+    ::testing::Values(
+        "qwen2_tied",
+        "qwen2_window",
+        "qwen2_layer_types",
+        "qwen2_yarn",
+        "mistral_window",
+        "mistral_full",
+        "mistral_head_dim",
+        "mistral_tied",
+        "smollm3_interval",
+        "smollm3_layers",
+        "smollm3_window",
+        "smollm3_layer_types",
+        "olmo2_grouped",
+        "olmo2_tied",
+        "olmo3_yarn",
+        "olmo3_pattern",
+        "olmo3_two_bases",
+        "olmo3_full",
+        "gemma3_pattern",
+        "gemma3_linear",
+        "gemma3_untied",
+        "gemma3_tables"));
+
 TEST(Verify, NamesTheTensorsOverTheirTolerance) {
   const auto folder = std::filesystem::path(LEHR_SOURCE_DIR) / "test/data/reference";
   VerifyOptions options{.model = folder / "qwen3_tied_v4config"};

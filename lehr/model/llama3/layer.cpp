@@ -4,10 +4,10 @@
 
 namespace lehr::model {
 
-Llama3LayerImpl::Llama3LayerImpl(const Llama3LayerParameters& params) {
+Llama3LayerImpl::Llama3LayerImpl(const Llama3LayerParameters& params, int64_t layer_index) {
   const auto init = nn::Init::normal(params.initializer_range);
   if (!params.attention_no_op) {
-    declare_module("self_attn", self_attn, nn::GroupedQueryAttention(attention_parameters(params)));
+    declare_module("self_attn", self_attn, nn::GroupedQueryAttention(attention_parameters(params, layer_index)));
   }
   if (!params.ffn_no_op) {
     declare_module("mlp", mlp, nn::SwiGLU(params.hidden_size, params.intermediate_size, init));

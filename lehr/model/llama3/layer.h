@@ -10,10 +10,11 @@ namespace lehr::model {
 using Llama3LayerParameters = DenseLayerParameters;
 
 /// Attention, then SwiGLU, each with a pre-norm and a residual connection (The Llama 3 herd of models,
-/// https://arxiv.org/abs/2407.21783).
+/// https://arxiv.org/abs/2407.21783). With biases of queries, keys and values it is Qwen2.5's layer, with a window
+/// Mistral's, and without rotary positions one of SmolLM3's.
 class Llama3LayerImpl : public nn::Module {
  public:
-  explicit Llama3LayerImpl(const Llama3LayerParameters& params);
+  explicit Llama3LayerImpl(const Llama3LayerParameters& params, int64_t layer_index = 0);
 
   /// Maps hidden states (B, T, H) to hidden states (B, T, H).
   at::Tensor forward(

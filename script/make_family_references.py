@@ -1,0 +1,202 @@
+#!/usr/bin/env python3
+"""Writes the references of the dense families: tiny random models, and what transformers computes with them.
+
+    python script/make_family_references.py test/data/reference [CASE ...]     (needs torch, transformers, safetensors)
+
+Every case has logits, loss and gradients of a batch, packed documents (each computed alone), a greedy continuation and
+ten steps of AdamW. Tensors with the suffix _f64 are those of the same modules with every "float32" of their source read
+as float64, so that norms, softmax and rotary angles are float64 too.
+"""
+import contextlib, json, sys
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from transformers import AutoConfig, AutoModelForCausalLM
+
+SLIDING, FULL = "sliding_attention", "full_attention"
+SMALL = {"vocab_size": 31, "hidden_size": 12, "intermediate_size": 14, "num_hidden_layers": 3,
+         "num_attention_heads": 3, "num_key_value_heads": 1, "max_position_embeddings": 64, "rms_norm_eps": 1e-6,
+         "hidden_act": "silu", "initializer_range": 0.02, "attention_dropout": 0.0, "use_cache": True}
+# A case's keys are those of its config.json, as published ones have them.
+CASES = {
+    # Query heads that are no power of two; the keys of Qwen2.5's own files.
+    "qwen2_tied": {"model_type": "qwen2", "tie_word_embeddings": True, "rope_theta": 1000000.0, "max_window_layers": 3,
+                   "sliding_window": 32768, "use_sliding_window": False, "use_mrope": False},
+    "qwen2_window": {"model_type": "qwen2", "tie_word_embeddings": False, "rope_theta": 10000.0,
+                     "use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1},
+    "qwen2_layer_types": {"model_type": "qwen2", "num_attention_heads": 6, "num_key_value_heads": 2,
+                          "use_sliding_window": True, "sliding_window": 3, "layer_types": [SLIDING, FULL, SLIDING],
+                          "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0}},
+    "qwen2_yarn": {"model_type": "qwen2", "num_attention_heads": 2, "num_key_value_heads": 2, "rope_theta": 1000.0,
+                   "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}},
+    "mistral_window": {"model_type": "mistral", "rope_theta": 10000.0, "sliding_window": 4, "bos_token_id": 1,
+                       "eos_token_id": 2},
+    "mistral_full": {"model_type": "mistral", "rope_theta": 1000000.0, "sliding_window": None, "num_attention_heads": 4,
+                     "num_key_value_heads": 2, "hidden_size": 8},
+    # Heads whose widths do not add up to the hidden size, as in Mistral Nemo.
+    "mistral_head_dim": {"model_type": "mistral", "head_dim": 6, "num_attention_heads": 5, "num_key_value_heads": 5,
+                         "rope_theta": 100.0, "sliding_window": None},
+    "mistral_tied": {"model_type": "mistral", "head_dim": 2, "tie_word_embeddings": True, "sliding_window": 2,
+                     "rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1000.0}},
+    "smollm3_interval": {"model_type": "smollm3", "num_hidden_layers": 5, "no_rope_layer_interval": 4,
+                         "rope_theta": 5000000.0, "use_sliding_window": False, "sliding_window": None,
+                         "attention_bias": False, "mlp_bias": False, "pretraining_tp": 2, "pad_token_id": 0},
+    "smollm3_layers": {"model_type": "smollm3", "no_rope_layers": [0, 1, 1], "tie_word_embeddings": False,
+                       "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 8, "pad_token_id": 0},
+    "smollm3_window": {"model_type": "smollm3", "use_sliding_window": True, "sliding_window": 3, "pad_token_id": 0,
+                       "no_rope_layers": [1, 0, 1], "num_attention_heads": 6, "num_key_value_heads": 3},
+    "smollm3_layer_types": {"model_type": "smollm3", "use_sliding_window": True, "sliding_window": 4, "pad_token_id": 0,
+                            "no_rope_layers": [1, 0, 1], "layer_types": [SLIDING, FULL, FULL],
+                            "rope_parameters": {"rope_type": "default", "rope_theta": 100.0}},
+    "olmo2_grouped": {"model_type": "olmo2", "rope_theta": 500000.0, "tie_word_embeddings": False, "pad_token_id": 0},
+    "olmo2_tied": {"model_type": "olmo2", "num_attention_heads": 2, "num_key_value_heads": 2, "pad_token_id": 0,
+                   "tie_word_embeddings": True, "rope_scaling": {"rope_type": "linear", "factor": 2.0}},
+    # YaRN in full layers only, as in OLMo 3's own files.
+    "olmo3_yarn": {"model_type": "olmo3", "rope_theta": 500000, "sliding_window": 3, "pad_token_id": 0,
+                   "num_hidden_layers": 4, "layer_types": [SLIDING, SLIDING, SLIDING, FULL],
+                   "rope_scaling": {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 8,
+                                    "attention_factor": 1.2079441541679836, "beta_fast": 32, "beta_slow": 1}},
+    "olmo3_pattern": {"model_type": "olmo3", "num_hidden_layers": 5, "sliding_window": 5, "pad_token_id": 0,
+                      "num_attention_heads": 6, "num_key_value_heads": 6},
+    "olmo3_two_bases": {"model_type": "olmo3", "sliding_window": 4, "pad_token_id": 0,
+                        "layer_types": [FULL, SLIDING, FULL], "num_attention_heads": 4, "num_key_value_heads": 2,
+                        "hidden_size": 8,
+                        "rope_parameters": {FULL: {"rope_type": "default", "rope_theta": 1000.0},
+                                            SLIDING: {"rope_type": "default", "rope_theta": 10.0}}},
+    "olmo3_full": {"model_type": "olmo3", "sliding_window": 4, "pad_token_id": 0, "layer_types": [FULL] * 3},
+    # The keys of Gemma 3's own files.
+    "gemma3_pattern": {"model_type": "gemma3_text", "num_hidden_layers": 4, "head_dim": 4, "sliding_window": 3,
+                       "sliding_window_pattern": 3, "query_pre_attn_scalar": 6, "rope_theta": 1000000,
+                       "rope_local_base_freq": 10000, "rope_scaling": None, "attn_logit_softcapping": None,
+                       "final_logit_softcapping": None, "cache_implementation": "hybrid", "attention_bias": False,
+                       "hidden_activation": "gelu_pytorch_tanh"},
+    "gemma3_linear": {"model_type": "gemma3_text", "head_dim": 6, "sliding_window": 4, "query_pre_attn_scalar": 8,
+                      "num_attention_heads": 4, "num_key_value_heads": 2, "layer_types": [SLIDING, FULL, SLIDING],
+                      "rope_theta": 1000, "rope_local_base_freq": 10,
+                      "rope_scaling": {"rope_type": "linear", "factor": 8.0}},
+    "gemma3_untied": {"model_type": "gemma3_text", "head_dim": 4, "sliding_window": 5, "query_pre_attn_scalar": 1,
+                      "sliding_window_pattern": 2, "tie_word_embeddings": False},
+    "gemma3_tables": {"model_type": "gemma3_text", "head_dim": 2, "num_attention_heads": 6, "num_key_value_heads": 6,
+                      "sliding_window": 2, "query_pre_attn_scalar": 4, "layer_types": [FULL, SLIDING, FULL],
+                      "rope_parameters": {FULL: {"rope_type": "default", "rope_theta": 100.0},
+                                          SLIDING: {"rope_type": "linear", "factor": 2.0, "rope_theta": 7.0}}},
+}
+ADAMW = {"lr": 1e-3, "betas": [0.9, 0.95], "eps": 1e-5, "weight_decay": 0.1, "max_grad_norm": 1.0}
+DOCUMENTS, TOKENS, STEPS = [7, 1, 4], 12, 10
+
+
+@contextlib.contextmanager
+def float32_is_float64():
+    names = {"float32": torch.float32, "float": torch.float}
+    to_float = torch.Tensor.float
+    for name in names:
+        setattr(torch, name, torch.float64)
+    torch.Tensor.float = torch.Tensor.double
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        for name, dtype in names.items():
+            setattr(torch, name, dtype)
+        torch.Tensor.float = to_float
+        torch.set_default_dtype(torch.float32)
+
+
+def randomize(model):
+    for name, parameter in model.named_parameters():
+        spread = torch.randn(parameter.shape)
+        is_norm = name.endswith("norm.weight")
+        plain = is_norm and model.config.model_type != "gemma3_text"
+        # Norms of small tensors would amplify gradients, and their rounding.
+        inner = 0.5 if model.config.model_type.startswith("olmo") else 0.22
+        std = 0.2 if is_norm or name.endswith("bias") else 0.8 if "embed_tokens" in name else inner
+        parameter.data = (1 if plain else 0) + std * spread
+
+
+def load(folder, weights=None):
+    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), attn_implementation="eager").eval()
+    if weights is None:
+        randomize(model)
+    else:
+        model.load_state_dict(weights)
+    return model
+
+
+def mean_loss(model, ids, labels):
+    logits = model(ids).logits
+    return torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+
+
+def outputs(model, inputs):
+    """Logits, loss and packed documents, and gradients of the loss."""
+    ids, labels, packed = inputs["input_ids"], inputs["labels"], inputs["packed_input_ids"]
+    loss = mean_loss(model, ids, labels)
+    loss.backward()
+    found = {"logits": model(ids).logits, "loss": loss}
+    parts = [model(part).logits for part in packed.split(DOCUMENTS, dim=1)]
+    found["packed_logits"] = torch.cat(parts, 1)
+    targets = torch.cat([part[0, 1:] for part in packed.split(DOCUMENTS, dim=1)])
+    scored = torch.cat([part[0, :-1] for part in parts])
+    found["packed_loss"] = torch.nn.functional.cross_entropy(scored, targets)
+    grads = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+    return found, grads
+
+
+def train(model, batches):
+    optimizer = torch.optim.AdamW(model.parameters(), lr=ADAMW["lr"], betas=ADAMW["betas"], eps=ADAMW["eps"],
+                                  weight_decay=ADAMW["weight_decay"])
+    losses, norms = [], []
+    for ids in batches:
+        optimizer.zero_grad()
+        loss = mean_loss(model, ids, ids)
+        loss.backward()
+        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), ADAMW["max_grad_norm"]))
+        losses.append(loss.detach())
+        optimizer.step()
+    return torch.stack(losses), torch.stack(norms)
+
+
+def write(folder, case):
+    folder.mkdir(parents=True, exist_ok=True)
+    model_class = {"gemma3_text": "Gemma3", "smollm3": "SmolLM3"}.get(case["model_type"], case["model_type"].title())
+    config = SMALL | case | {"architectures": [model_class + "ForCausalLM"], "torch_dtype": "float32"}
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    torch.manual_seed(sum(folder.name.encode()))
+    model = load(folder)
+    weights = {name: value.clone() for name, value in model.state_dict().items()}
+    save_file({k: v for k, v in weights.items() if not (k == "lm_head.weight" and model.config.tie_word_embeddings)},
+              folder / "model.safetensors", metadata={"format": "pt"})
+    inputs = {name: torch.randint(1, SMALL["vocab_size"], shape)
+              for name, shape in {"input_ids": (2, TOKENS), "packed_input_ids": (1, TOKENS),
+                                  "train_input_ids": (STEPS, 2, TOKENS)}.items()}
+    inputs["labels"] = inputs["input_ids"].clone()
+    inputs["labels"][1, 3:6] = -100
+    inputs["train_labels"] = inputs["train_input_ids"].clone()
+    inputs["packed_position_ids"] = torch.cat([torch.arange(n) for n in DOCUMENTS])[None]
+    inputs["packed_doc_ids"] = torch.repeat_interleave(torch.arange(len(DOCUMENTS)), torch.tensor(DOCUMENTS))[None]
+    expected, grads = outputs(model, inputs)
+    with float32_is_float64():
+        exact = {k: v.double() for k, v in weights.items()}
+        twins, twin_grads = outputs(load(folder, exact).double(), inputs)
+        losses, norms = train(load(folder, exact).double(), inputs["train_input_ids"])
+    off = max((value - expected[name]).abs().max().item() for name, value in twins.items())
+    twins |= {"train_clip_losses": losses, "train_clip_grad_norms": norms}
+    expected |= {name + "_f64": value for name, value in twins.items()}
+    grads |= {name + "_f64": value for name, value in twin_grads.items()}
+    prompt = inputs["input_ids"][:1, :6]
+    with torch.no_grad():
+        generated = model.generate(prompt, max_new_tokens=8, do_sample=False, eos_token_id=None, pad_token_id=0)
+    expected |= {"gen_prompt.0": prompt[0], "gen_tokens.0": generated[0, 6:]}
+    expected["train_clip_losses"] = train(model, inputs["train_input_ids"])[0]
+    for tensor in twins.values():
+        assert tensor.dtype == torch.float64
+    save_file({k: v.detach().clone().contiguous() for k, v in (inputs | expected).items()},
+              folder / "oracle.safetensors")
+    save_file({k: v.detach().clone().contiguous() for k, v in grads.items()}, folder / "grads.safetensors")
+    (folder / "oracle.json").write_text(json.dumps({"adamw": {"train_clip": ADAMW}}) + "\n")
+    print(f"{folder.name}: float32 is off by {off:.1e}", flush=True)
+
+
+for name in sys.argv[2:] or CASES:
+    write(Path(sys.argv[1]) / name, CASES[name])
