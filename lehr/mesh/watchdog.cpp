@@ -287,8 +287,7 @@ void Watchdog::explain(int64_t ticket, const std::vector<int64_t>& ranks, const 
 
 void Watchdog::explain(
     const CollectiveRecord& record, const std::vector<int64_t>& ranks, const std::string& problem, bool of_device) {
-  const auto started = record.start;
-  const bool late = options_.timeout.count() > 0 && Clock::now() - started >= options_.timeout * 9 / 10;
+  const bool late = options_.timeout.count() > 0 && Clock::now() - record.start >= options_.timeout * 9 / 10;
   const std::string what = fmt::format(
       "{} (ranks {}) {}",
       record.describe(),
