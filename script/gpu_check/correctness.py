@@ -11,7 +11,6 @@ from runner import FAILED, NOT_RUN, PASSED, Failed, NotRun, end
 # GoogleTest filter of the tests that use a GPU; new tests must have one of these names (docs/gpu.md).
 GPU_TESTS = "*Gpu*:CudaModule.*"
 GPU_PROGRAMS = ["mesh_test", "ops_test", "optim_test"]  # programs with such tests; the Makefile builds these
-OTHER_PROGRAMS = ["olmo2"]  # references of families that this program does not have; example/olmo2 verifies itself
 KERNEL_TESTS = {"cuda": "*OnTheGpu*", "cpu": "*OnTheHost*"}
 
 
@@ -117,7 +116,7 @@ def sanitizer(tool):
 
 def reference_models(root):
     folders = (root / "test/data/reference").iterdir()
-    return sorted(folder for folder in folders if folder.is_dir() and folder.name not in OTHER_PROGRAMS)
+    return sorted(folder for folder in folders if folder.is_dir())
 
 
 def verify(check, runner):

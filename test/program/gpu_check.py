@@ -46,7 +46,9 @@ holds("a step that is not there is named", "there is no step nothing" in check(
     "--rehearse", "--only", "nothing", "--build", build, "--out", work / "none", code=2))
 
 known = [json.loads((folder / "config.json").read_text())["model_type"] for folder in correctness.reference_models(root)]
-unknown = subprocess.run([lehr, "verify", "--model", root / "test/data/reference/olmo2"], capture_output=True, text=True).stderr
+shutil.copytree(root / "test/data/reference/qwen3_tied_v4config", work / "unknown")
+(work / "unknown/config.json").write_text('{"model_type": "no_such_model", "architectures": ["NoSuchForCausalLM"]}')
+unknown = subprocess.run([lehr, "verify", "--model", work / "unknown"], capture_output=True, text=True).stderr
 families = re.search(r"known: (.*)", unknown)[1].split(", ")
 holds(f"the program has the families of the references that are verified: {known}", known and set(known) <= set(families))
 
