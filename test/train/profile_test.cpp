@@ -171,7 +171,7 @@ TEST(ProfileOfMeshes, HasRankZerosTimeIncludingWaits) {
   for (const Mesh& mesh : {Mesh{.dp_shard = 2}, Mesh{.tp = 2}, Mesh{.cp = 2}, Mesh{.pp = 2}}) {
     SCOPED_TRACE(mesh.name());
     const Folder folder;
-    auto overrides = family("qwen3_dense");
+    auto overrides = family("qwen3");
     for (const auto& entry : profiled({{"training.global_batch_size", "4"}, {"training.dtype", "float32"}})) {
       overrides.push_back(entry);
     }
