@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "lehr/base/error.h"
+#include "lehr/base/value_of.h"
 #include "lehr/model/config_values.h"
 #include "lehr/model/decoder_blocks.h"
 #include "lehr/model/decoder_limits.h"
@@ -213,7 +214,7 @@ void DecoderConfig::check(const std::string& where) const {
         "{}sliding_window: expected a number of tokens, because layer_types has sliding_attention, found none; set it, "
         "and use_sliding_window = true if the file has that key",
         where);
-    require_size(where, "sliding_window", *pattern.sliding_window);
+    require_size(where, "sliding_window", value_of(pattern.sliding_window, "sliding_window"));
   }
 }
 
