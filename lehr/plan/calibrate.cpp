@@ -10,6 +10,7 @@
 #include "lehr/base/error.h"
 #include "lehr/ops/attention.h"
 #include "lehr/ops/grouped_linear.h"
+#include "lehr/plan/fraction_of.h"
 #include "lehr/plan/layer_overhead.h"
 #include "lehr/plan/machine.h"
 #include "lehr/train/machine_limits.h"
@@ -60,6 +61,8 @@ double expert_flops(at::ScalarType dtype, const Clock& clock) {
       [&] { return ops::grouped_linear(input, weight, ends); }, 6.0 * kExperts * kTokens * kIn * kOut, clock);
 }
 
+}  // namespace
+
 double fraction_of(double flops, double tflops, const char* what) {
   const double fraction = flops / (tflops * 1e12);
   if (fraction > 1) {
@@ -72,7 +75,6 @@ double fraction_of(double flops, double tflops, const char* what) {
   }
   return fraction;
 }
-}  // namespace
 
 Machine calibrate_cpu(Machine machine, const Clock& clock) {
   const train::MachineLimits limits = train::measure_limits(at::kFloat, kSeconds, clock);

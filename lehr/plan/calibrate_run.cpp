@@ -6,6 +6,7 @@
 #include "lehr/base/error.h"
 #include "lehr/base/operator_profile.h"
 #include "lehr/base/profile_clock.h"
+#include "lehr/plan/fraction_of.h"
 #include "lehr/plan/plan.h"
 #include "lehr/plan/stage_run.h"
 
@@ -105,20 +106,8 @@ Seconds fastest(Microbatch& microbatch, double seconds, const Clock& clock) {
 }
 
 // Returns `before` if the model has no such operators.
-double fraction_of(double flops, double seconds, double peak, double before, const char* what) {
-  if (flops <= 0) {
-    return before;
-  }
-  const double fraction = flops / seconds / peak;
-  if (fraction > 1) {
-    fail_runtime(
-        "lehr plan --calibrate: {} of this run reached {:.4g} TFLOP/s, above the {:.4g} TFLOP/s that were measured as "
-        "the peak; the machine was probably busy: measure again",
-        what,
-        flops / seconds / 1e12,
-        peak / 1e12);
-  }
-  return fraction;
+double fraction_or(double before, double flops, double seconds, double peak, const char* what) {
+  return flops > 0 ? fraction_of(flops / seconds, peak / 1e12, what) : before;
 }
 }  // namespace
 
@@ -141,18 +130,18 @@ Machine calibrate_cpu_for(
   const StageMeasurement& stage = plan.stages.front().measured;
   const auto dtype = train::compute_type(plan.run.config.training);
   const double peak = cpu.peak_flops(dtype);
-  const double matmuls = fraction_of(
+  const double matmuls = fraction_or(
+      cpu.matmul_fraction(dtype),
       stage.forward.matmul_flops + stage.backward.matmul_flops,
       measured.matmuls,
       peak,
-      cpu.matmul_fraction(dtype),
-      "matmuls");
-  const double attention = fraction_of(
+      "the matmuls of this run");
+  const double attention = fraction_or(
+      cpu.attention_fraction(dtype),
       stage.forward.attention_flops + stage.backward.attention_flops,
       measured.attention,
       peak,
-      cpu.attention_fraction(dtype),
-      "attention");
+      "the attention of this run");
   Machine machine = cpu;
   if (dtype == at::kBFloat16) {
     machine.achieved_fraction_bfloat16 = matmuls;
