@@ -8,10 +8,6 @@
 namespace lehr::shard {
 
 namespace {
-int64_t product(const std::vector<int64_t>& sizes) {
-  return std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<>());
-}
-
 std::vector<Piece> pieces_of(
     const std::vector<SpreadTensor>& tensors, int64_t dims, const std::function<double(at::IntArrayRef shape)>& cost) {
   std::vector<Piece> pieces;
@@ -24,14 +20,15 @@ std::vector<Piece> pieces_of(
         shape.size());
     const std::vector<int64_t> leading(shape.begin(), shape.end() - dims);
     const std::vector<int64_t> own(shape.end() - dims, shape.end());
-    for (int64_t number = 0; number < product(leading); ++number) {
+    for (int64_t number = 0; number < c10::multiply_integers(leading); ++number) {
       std::vector<int64_t> index(leading.size());
       int64_t rest = number;
       for (size_t d = leading.size(); d-- > 0;) {
         index[d] = rest % leading[d];
         rest /= leading[d];
       }
-      pieces.push_back({.tensor = i, .index = std::move(index), .numel = product(own), .cost = cost(own)});
+      pieces.push_back(
+          {.tensor = i, .index = std::move(index), .numel = c10::multiply_integers(own), .cost = cost(own)});
     }
   }
   return pieces;
@@ -42,7 +39,8 @@ bool holds(const SpreadTensor& tensor, const Piece& piece, int64_t member) {
 }
 
 bool holds_all(const SpreadTensor& tensor, const Piece& piece, int64_t member) {
-  return holds(tensor, piece, member) && product(shape_of(part_of(tensor, piece, member))) == piece.numel;
+  return holds(tensor, piece, member) &&
+         c10::multiply_integers(shape_of(part_of(tensor, piece, member))) == piece.numel;
 }
 
 // The members that may own a piece: those that hold all of it, else all.

@@ -32,11 +32,7 @@ Box box_of(const nn::Parameter& parameter, int64_t member, const mesh::Distribut
 }
 
 int64_t numel_of(const Box& box) {
-  int64_t numel = 1;
-  for (const Range& range : box) {
-    numel *= range.size();
-  }
-  return numel;
+  return c10::multiply_integers(shape_of(box));
 }
 
 // A region of a piece that travels to or from another member.
