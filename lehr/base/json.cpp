@@ -78,7 +78,9 @@ class KeysOnce {
       case Json::parse_event_t::object_start:
       case Json::parse_event_t::array_start:
         next_item();
-        require(levels_.size() < kMostLevels, "{}: {}: nested more than {} levels deep", name_, place(), kMostLevels);
+        if (levels_.size() >= kMostLevels) {
+          fail("{}: {}: nested more than {} levels deep", name_, place(), kMostLevels);
+        }
         levels_.push_back({.is_list = event == Json::parse_event_t::array_start});
         break;
       case Json::parse_event_t::object_end:

@@ -147,10 +147,10 @@ void with_element_type(at::ScalarType type, const Body& body) {
   }
 }
 
-/// Returns a pointer to the elements of a tensor; null if it is undefined.
+/// Returns a pointer to the elements of a tensor; null if it has none: undefined, or on the meta device.
 template <class T>
 T* elements(const at::Tensor& tensor) {
-  return tensor.defined() ? static_cast<T*>(tensor.data_ptr()) : nullptr;
+  return tensor.defined() && !tensor.is_meta() ? static_cast<T*>(tensor.data_ptr()) : nullptr;
 }
 
 /// Runs a kernel's loop by parallel_for, unless `like` is a meta tensor.

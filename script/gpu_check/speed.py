@@ -3,7 +3,9 @@ import importlib.util
 import json
 import shutil
 import sys
+import sysconfig
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import runs
 from correctness import folder_of, train
@@ -226,6 +228,8 @@ def peer(check, runner):
     best = None
     for mode in ("compile", "eager"):
         def one(mode=mode):
+            if mode == "compile" and not (Path(sysconfig.get_path("include")) / "Python.h").exists():
+                raise NotRun("torch.compile needs Python.h, which this Python lacks: install python3-dev")
             told = runner.run(f"peer_{mode}", [sys.executable, script, "--device", check.device, "--mode", mode, "--rows",
                                                size.rows if check.device == "cuda" else 1],
                               90 if check.device == "cuda" else 160,  # torch.compile on a shared CPU
