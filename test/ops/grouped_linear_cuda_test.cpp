@@ -3,6 +3,7 @@
 #include <ATen/record_function.h>
 #include <gmock/gmock.h>
 
+#include "lehr/base/recorded_inputs.h"
 #include "lehr/ops/grouped_linear.h"
 #include "lehr/ops/weight_gradients.h"
 #include "test/ops/against_reference.h"
@@ -42,9 +43,10 @@ class GroupedMmRules {
       return nullptr;
     }
     ++calls();
-    const at::Tensor a = function.inputs()[0].toTensor(), b = function.inputs()[1].toTensor();
+    const auto inputs = recorded_inputs(function);
+    const at::Tensor a = inputs[0].toTensor(), b = inputs[1].toTensor();
     auto ragged = std::make_unique<Ragged>();
-    ragged->ends = a.dim() == 2 && b.dim() == 2 ? function.inputs()[2].toTensor() : at::Tensor();
+    ragged->ends = a.dim() == 2 && b.dim() == 2 ? inputs[2].toTensor() : at::Tensor();
     for (const at::Tensor& operand : {a, b}) {
       EXPECT_EQ(reinterpret_cast<uintptr_t>(operand.data_ptr()) % 16, 0U);
       EXPECT_GT(operand.numel(), 0);

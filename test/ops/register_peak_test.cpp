@@ -20,6 +20,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/base/parallel.h"
+#include "lehr/base/sanitizer.h"
 #include "lehr/ops/kernels/table.h"
 
 namespace lehr::ops {
@@ -73,7 +74,8 @@ TEST(RegisterPeak, IsNotExceededByAMatmul) {
     }
     const double share = median_ratio([&] { return matmul_now(dtype); }, [&] { return peak_now(dtype); });
     EXPECT_LT(share, 1.3) << c10::toString(dtype);
-    if (dtype != at::kBFloat16) {  // a short matmul is far from the peak of AMX
+    // A short matmul is far from the peak of AMX, and from any under a sanitizer.
+    if (dtype != at::kBFloat16 && !kSanitized) {
       EXPECT_GT(share, 0.3) << c10::toString(dtype);
     }
     RecordProperty(c10::toString(dtype), std::to_string(share));
@@ -111,7 +113,9 @@ double inner_loop() {
 TEST(RegisterPeak, IsAboutTheRateOfTheInnerLoopOfAMatmul) {
   const double share = median_ratio(inner_loop, [] { return peak_now(at::kFloat); });
   EXPECT_LT(share, 1.3);
-  EXPECT_GT(share, 0.6);
+  if (!kSanitized) {
+    EXPECT_GT(share, 0.6);
+  }
   RecordProperty("share", std::to_string(share));
 }
 

@@ -261,7 +261,7 @@ TEST(DeferredReadBack, OnRanksEqualsImmediateReadBack) {
     const auto deferred = tiny_run(other.path(), overrides);
     EXPECT_THAT(on_ranks(mesh, early, false), ::testing::Each(""));
     EXPECT_THAT(on_ranks(mesh, deferred, true), ::testing::Each(""));
-    expect_same_run(early, deferred, 10);
+    expect_same_run(early, deferred, testing::kSteps);
   }
 }
 

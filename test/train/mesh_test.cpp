@@ -17,6 +17,7 @@ using testing::expect_equal;
 using testing::family;
 using testing::Folder;
 using ::testing::HasSubstr;
+using testing::kSteps;
 using testing::Mesh;
 using testing::on_mesh;
 using testing::Outcome;
@@ -193,9 +194,9 @@ INSTANTIATE_TEST_SUITE_P(Pairs, AnyMeshToAnyMesh, ::testing::ValuesIn(kPairsOfMe
 TEST_P(AnyMeshToAnyMesh, ContinuesLikeOneDevice) {
   const Folder folder;
   const auto config = tiny_run(folder.path(), family("qwen3_moe"));
-  train_on(GetParam().from, config, 5);
-  EXPECT_TRUE(std::filesystem::exists(testing::checkpoint(config, 5)));
-  EXPECT_FALSE(std::filesystem::exists(testing::checkpoint(config, 10)));
+  train_on(GetParam().from, config, kSteps / 2);
+  EXPECT_TRUE(std::filesystem::exists(testing::checkpoint(config, kSteps / 2)));
+  EXPECT_FALSE(std::filesystem::exists(testing::checkpoint(config, kSteps)));
   train_on(GetParam().to, config);
   expect_equal(alone("qwen3_moe"), outcome_of(config));
 }
@@ -314,7 +315,7 @@ TEST(EveryKindOfRun, EqualsOneDevice) {
   const auto base = tiny_run(of_base.path(), family("qwen3"));
   testing::train(base);
   const Folder data;
-  expect_law(kinds(data.path(), testing::checkpoint(base, 10)));
+  expect_law(kinds(data.path(), testing::checkpoint(base, kSteps)));
 }
 
 // On every mesh, each forward pass has one sequence, so scales over tokens are the same. A difference of 1e-16 changes
@@ -328,7 +329,7 @@ TEST(Float8, EqualsOneDevice) {
   but_gradients.emplace_back("float8.recipe", "rowwise_with_gw_hp");
   const Overrides lora{
       {"float8.enable", "true"},  // in attention only, since the base's FFN sizes are unsupported
-      {"checkpoint.initial_load_path", quoted(testing::checkpoint(base, 10))},
+      {"checkpoint.initial_load_path", quoted(testing::checkpoint(base, kSteps))},
       {"peft.method", "lora"},
       {"peft.r", "4"},
       {"peft.target_pattern", "'.*_proj'"}};
@@ -446,7 +447,7 @@ TEST(KeyValueHeads, FewerThanRanksEqualOneDevice) {
       SCOPED_TRACE(fmt::format("{} with {} heads on {}", name, heads, mesh.name()));
       const Folder folder;
       const auto config = tiny_run(folder.path(), overrides);
-      train_on(mesh, config, 5);
+      train_on(mesh, config, kSteps / 2);
       train_on(mesh.cp > 1 ? Mesh{.dp_shard = 4} : mesh, config);
       expect_equal(wanted, outcome_of(config));
     }

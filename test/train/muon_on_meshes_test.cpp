@@ -149,7 +149,8 @@ TEST(Muon, InMixedPrecisionResumesBitForBitOnAMesh) {
   train_on(mesh, twice);
   for (const std::string stem : {"model", "optimizer"}) {
     testing::expect_same_bits(
-        testing::tensors(testing::checkpoint(once, 10), stem), testing::tensors(testing::checkpoint(twice, 10), stem));
+        testing::tensors(testing::checkpoint(once, testing::kSteps), stem),
+        testing::tensors(testing::checkpoint(twice, testing::kSteps), stem));
   }
 }
 

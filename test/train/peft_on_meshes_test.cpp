@@ -143,9 +143,9 @@ TEST(AdaptersOnMeshes, SaveAndLoadTheFolderOfOneDevice) {
   const auto on_one = run_of(one, {"qwen3"}), on_ranks = run_of(folder, {"qwen3"});
   testing::train(on_one);
   train_on({.dp_shard = 2, .tp = 2}, on_ranks);
-  const auto saved = testing::checkpoint(on_ranks, 10);
+  const auto saved = testing::checkpoint(on_ranks, testing::kSteps);
   for (const char* file : {"adapter_config.json", "model_config.json"}) {
-    EXPECT_EQ(read_file(saved / file), read_file(testing::checkpoint(on_one, 10) / file)) << file;
+    EXPECT_EQ(read_file(saved / file), read_file(testing::checkpoint(on_one, testing::kSteps) / file)) << file;
   }
   const Kind more{"qwen3", {{"peft.init_from", "\"" + saved.string() + "\""}}};
   expect_law(more, {{.tp = 2}, {.dp_shard = 2, .tp = 2}});

@@ -157,15 +157,15 @@ TEST(PartialTrainingOnStages, SavesAFolderThatOneDeviceReads) {
     const Folder folder;
     const auto config = run_of(folder, *part);
     train_on({.pp = 4}, config);
-    const auto saved = testing::checkpoint(config, 10);
+    const auto saved = testing::checkpoint(config, testing::kSteps);
     for (const char* file : {"adapter_config.json", "model_config.json"}) {
-      EXPECT_EQ(read_file(saved / file), read_file(testing::checkpoint(on_one, 10) / file)) << file;
+      EXPECT_EQ(read_file(saved / file), read_file(testing::checkpoint(on_one, testing::kSteps) / file)) << file;
     }
     const auto model = ModelFolder::open(saved, testing::families()).load(at::kCPU, at::kDouble);
     EXPECT_EQ(
         peft::adapted_layers(*model).size(),
-        peft::adapted_layers(
-            *ModelFolder::open(testing::checkpoint(on_one, 10), testing::families()).load(at::kCPU, at::kDouble))
+        peft::adapted_layers(*ModelFolder::open(testing::checkpoint(on_one, testing::kSteps), testing::families())
+                                  .load(at::kCPU, at::kDouble))
             .size());
 
     const Overrides more{{"peft.init_from", "\"" + saved.string() + "\""}};

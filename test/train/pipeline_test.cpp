@@ -127,7 +127,10 @@ TEST_P(EverySchedule, EqualsOneDevice) {
 
 // Cases that float64 does not cover: different dtypes of weights and computation, and noise.
 Model narrow(std::string name, const Overrides& overrides) {
-  Model model{std::move(name), "qwen3", {{"model.args.num_hidden_layers", "2"}, {"training.global_batch_size", "8"}}};
+  Model model{
+      std::move(name),
+      "qwen3",
+      {{"model.args.num_hidden_layers", "2"}, {"training.global_batch_size", "8"}, {"training.steps", "10"}}};
   model.overrides.insert(model.overrides.end(), overrides.begin(), overrides.end());
   return model;
 }
