@@ -7,36 +7,34 @@
 
 namespace lehr::nn {
 
-namespace {
-void check(const TopKRouterParameters& p) {
-  const int64_t groups = p.options.n_group, chosen = p.options.topk_group;
+void TopKRouterParameters::check() const {
+  const int64_t groups = options.n_group, chosen = options.topk_group;
   require(
-      p.top_k >= 1 && p.top_k <= p.num_experts,
+      top_k >= 1 && top_k <= num_experts,
       "num_experts_per_tok: expected 1 to num_experts ({}), found {}",
-      p.num_experts,
-      p.top_k);
+      num_experts,
+      top_k);
   require(
-      groups == 1 || (groups > 1 && p.num_experts % groups == 0 && p.num_experts >= 2 * groups),
+      groups == 1 || (groups > 1 && num_experts % groups == 0 && num_experts >= 2 * groups),
       "n_group: expected a divisor of the number of experts ({}) with two experts or more in each group, found {}",
-      p.num_experts,
+      num_experts,
       groups);
   require(chosen >= 1 && chosen <= groups, "topk_group: expected 1 to n_group ({}), found {}", groups, chosen);
   require(
-      p.top_k <= p.num_experts / groups * chosen,
+      top_k <= num_experts / groups * chosen,
       "num_experts_per_tok: expected at most the {} experts of topk_group = {} groups, found {}",
-      p.num_experts / groups * chosen,
+      num_experts / groups * chosen,
       chosen,
-      p.top_k);
+      top_k);
   require(
-      p.options.routed_scaling_factor > 0 && p.options.norm_eps >= 0,
+      options.routed_scaling_factor > 0,
       "routed_scaling_factor: expected a positive number, found {}",
-      p.options.routed_scaling_factor);
+      options.routed_scaling_factor);
 }
-}  // namespace
 
 TopKRouterImpl::TopKRouterImpl(const TopKRouterParameters& params)
     : top_k_(params.top_k), renormalize_(params.renormalize_probabilities), options_(params.options) {
-  check(params);
+  params.check();
   gate = register_module("gate", Linear(params.hidden_size, params.num_experts, params.init));
   if (params.enable_expert_bias) {
     declare_state("expert_bias", expert_bias, {params.num_experts}, Init::zeros());
@@ -55,8 +53,9 @@ at::Tensor TopKRouterImpl::preferences(const at::Tensor& scores) const {
   }
   const at::Tensor grouped = biased.view({biased.size(0), options_.n_group, -1});  // (N, groups, E / groups)
   const at::Tensor of_groups = std::get<0>(grouped.topk(2)).sum(-1);
-  const at::Tensor chosen = std::get<1>(of_groups.topk(options_.topk_group));
-  const at::Tensor out = at::ones_like(of_groups, at::kBool).scatter_(1, chosen, false);
+  const at::Tensor rank =
+      at::argsort(at::argsort(of_groups, int64_t{-1}, /*descending=*/true), int64_t{-1});  // 0: the best
+  const at::Tensor out = rank >= options_.topk_group;
   return grouped.masked_fill(out.unsqueeze(-1), -std::numeric_limits<double>::infinity()).view(biased.sizes());
 }
 

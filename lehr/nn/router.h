@@ -40,6 +40,9 @@ struct TopKRouterParameters {
   bool enable_expert_bias = false;
   RouterOptions options = {};
   Init init = Init::normal(0.02);
+
+  /// Throws a usage error that names the parameter unless 1 <= top_k <= num_experts and the groups fit.
+  void check() const;
 };
 
 /// Scores of all experts, then top-k. Scores are computed in float32, or float64 for float64 inputs.
@@ -48,7 +51,7 @@ struct TopKRouterParameters {
 /// the bias balances the experts' load without a gradient of its own (Wang et al., https://arxiv.org/abs/2408.15664).
 class TopKRouterImpl : public Module {
  public:
-  /// Throws a usage error that names the parameter unless 1 <= top_k <= num_experts and the groups fit.
+  /// Throws a usage error for parameters that do not pass their check.
   explicit TopKRouterImpl(const TopKRouterParameters& params);
 
   /// Routes tokens (N, H). If `losses` are active, their gradients flow into the gate as well.
