@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the references of the dense families: tiny random models, and what transformers computes with them.
+"""Writes the references of families: tiny random models, and what transformers computes with them.
 
     python script/make_family_references.py test/data/reference [CASE ...]     (needs torch, transformers, safetensors)
 
@@ -18,6 +18,13 @@ SLIDING, FULL = "sliding_attention", "full_attention"
 SMALL = {"vocab_size": 31, "hidden_size": 12, "intermediate_size": 14, "num_hidden_layers": 3,
          "num_attention_heads": 3, "num_key_value_heads": 1, "max_position_embeddings": 64, "rms_norm_eps": 1e-6,
          "hidden_act": "silu", "initializer_range": 0.02, "attention_dropout": 0.0, "use_cache": True}
+DEEPSEEK = {"model_type": "deepseek_v3", "moe_intermediate_size": 5, "n_routed_experts": 4, "num_experts_per_tok": 2,
+            "n_shared_experts": 1, "first_k_dense_replace": 1, "kv_lora_rank": 6, "qk_nope_head_dim": 4,
+            "qk_rope_head_dim": 4, "v_head_dim": 3, "num_key_value_heads": 3, "attention_bias": False}
+GLM = {"model_type": "glm4_moe", "moe_intermediate_size": 5, "n_routed_experts": 4, "num_experts_per_tok": 2,
+       "n_shared_experts": 1, "first_k_dense_replace": 1, "head_dim": 8, "partial_rotary_factor": 0.5, "n_group": 1,
+       "topk_group": 1, "norm_topk_prob": True, "num_nextn_predict_layers": 0, "rope_theta": 1000,
+       "rope_scaling": None, "rms_norm_eps": 1e-5}
 # A case's keys are those of its config.json, as published ones have them.
 CASES = {
     # Query heads that are no power of two; the keys of Qwen2.5's own files.
@@ -81,7 +88,47 @@ CASES = {
                       "sliding_window": 2, "query_pre_attn_scalar": 4, "layer_types": [FULL, SLIDING, FULL],
                       "rope_parameters": {FULL: {"rope_type": "default", "rope_theta": 100.0},
                                           SLIDING: {"rope_type": "linear", "factor": 2.0, "rope_theta": 7.0}}},
+    # The keys of Mixtral's own files.
+    "mixtral_experts": {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2, "rope_theta": 1e6,
+                        "sliding_window": None, "output_router_logits": False, "router_aux_loss_coef": 0.02,
+                        "bos_token_id": 1, "eos_token_id": 2, "router_jitter_noise": 0.0, "rms_norm_eps": 1e-5},
+    "mixtral_window": {"model_type": "mixtral", "num_local_experts": 3, "num_experts_per_tok": 1, "sliding_window": 4,
+                       "head_dim": 6, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2},
+    # As transformers 5 names its modules.
+    "mixtral_fused": {"model_type": "mixtral", "num_local_experts": 5, "num_experts_per_tok": 3,
+                      "tie_word_embeddings": True, "num_hidden_layers": 2,
+                      "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0}},
+    # The keys of DeepSeek-V3's own files.
+    "deepseek_v3_yarn": DEEPSEEK | {"q_lora_rank": 7, "n_group": 4, "topk_group": 2, "n_routed_experts": 8,
+                                    "routed_scaling_factor": 2.5, "norm_topk_prob": True, "rope_theta": 1000,
+                                    "rope_scaling": {"type": "yarn", "factor": 4, "beta_fast": 32, "beta_slow": 1,
+                                                     "original_max_position_embeddings": 16, "mscale": 1.0,
+                                                     "mscale_all_dim": 0.7},
+                                    "scoring_func": "sigmoid", "topk_method": "noaux_tc", "moe_layer_freq": 1,
+                                    "num_nextn_predict_layers": 0, "ep_size": 1, "aux_loss_alpha": 0.001},
+    # One projection of queries, as in Moonlight.
+    "deepseek_v3_one_group": DEEPSEEK | {"q_lora_rank": None, "n_group": 1, "topk_group": 1, "n_shared_experts": 2,
+                                         "first_k_dense_replace": 2, "rope_theta": 50000, "n_routed_experts": 5,
+                                         "routed_scaling_factor": 2.446},
+    "deepseek_v3_biases": DEEPSEEK | {"q_lora_rank": 5, "n_group": 2, "topk_group": 1, "attention_bias": True,
+                                      "first_k_dense_replace": 0, "num_hidden_layers": 2, "norm_topk_prob": False,
+                                      "rope_interleave": False, "num_attention_heads": 2, "num_key_value_heads": 2,
+                                      "rope_parameters": {"rope_type": "default", "rope_theta": 100.0}},
+    "deepseek_v3_fused": DEEPSEEK | {"q_lora_rank": 6, "n_group": 3, "topk_group": 2, "n_routed_experts": 6,
+                                     "num_hidden_layers": 2, "tie_word_embeddings": True, "rope_theta": 100},
+    # The keys of GLM-4.5's own files; Air has no norms of queries and keys.
+    "glm4_moe_norms": GLM | {"use_qk_norm": True, "attention_bias": True, "routed_scaling_factor": 2.5},
+    "glm4_moe_air": GLM | {"use_qk_norm": False, "attention_bias": True, "routed_scaling_factor": 1.0,
+                           "first_k_dense_replace": 2, "num_attention_heads": 6, "num_key_value_heads": 2},
+    "glm4_moe_groups": GLM | {"n_group": 2, "topk_group": 1, "n_routed_experts": 6, "n_shared_experts": 2,
+                              "first_k_dense_replace": 0, "num_hidden_layers": 2, "head_dim": 4,
+                              "norm_topk_prob": False, "rope_theta": 100,
+                              "rope_scaling": {"rope_type": "linear", "factor": 2.0}},
+    "glm4_moe_fused": GLM | {"tie_word_embeddings": True, "num_hidden_layers": 2, "use_qk_norm": True,
+                             "rope_parameters": {"rope_type": "default", "rope_theta": 50.0,
+                                                 "partial_rotary_factor": 0.25}},
 }
+FUSED = {"mixtral_fused", "deepseek_v3_fused", "glm4_moe_fused"}
 ADAMW = {"lr": 1e-3, "betas": [0.9, 0.95], "eps": 1e-5, "weight_decay": 0.1, "max_grad_norm": 1.0}
 DOCUMENTS, TOKENS, STEPS = [7, 1, 4], 12, 10
 
@@ -112,10 +159,33 @@ def randomize(model):
         inner = 0.5 if model.config.model_type.startswith("olmo") else 0.22
         std = 0.2 if is_norm or name.endswith("bias") else 0.8 if "embed_tokens" in name else inner
         parameter.data = (1 if plain else 0) + std * spread
+    for name, buffer in model.named_buffers():
+        if name.endswith("e_score_correction_bias"):
+            buffer.copy_(0.1 * torch.randn(buffer.shape))
+
+
+def published(tensors, model_type):
+    """The tensors with the names of published checkpoints: one per expert and projection."""
+    result = {}
+    for name, tensor in tensors.items():
+        layer, found, projection = name.partition(".mlp.experts.")
+        mixtral = model_type == "mixtral"
+        block = layer + (".block_sparse_moe.experts" if mixtral else ".mlp.experts")
+        if not found:
+            result[name.replace(".mlp.gate.", ".block_sparse_moe.gate.") if mixtral else name] = tensor
+        elif projection == "down_proj":
+            result |= {f"{block}.{e}.{'w2' if mixtral else 'down_proj'}.weight": one for e, one in enumerate(tensor)}
+        else:
+            for e, one in enumerate(tensor):
+                gate, up = one.chunk(2)
+                result[f"{block}.{e}.{'w1' if mixtral else 'gate_proj'}.weight"] = gate
+                result[f"{block}.{e}.{'w3' if mixtral else 'up_proj'}.weight"] = up
+    return result
 
 
 def load(folder, weights=None):
-    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), attn_implementation="eager").eval()
+    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), attn_implementation="eager",
+                                             experts_implementation="eager").eval()
     if weights is None:
         randomize(model)
     else:
@@ -159,14 +229,16 @@ def train(model, batches):
 
 def write(folder, case):
     folder.mkdir(parents=True, exist_ok=True)
-    model_class = {"gemma3_text": "Gemma3", "smollm3": "SmolLM3"}.get(case["model_type"], case["model_type"].title())
+    model_class = {"gemma3_text": "Gemma3", "smollm3": "SmolLM3", "deepseek_v3": "DeepseekV3", "glm4_moe": "Glm4Moe"}.get(case["model_type"], case["model_type"].title())
     config = SMALL | case | {"architectures": [model_class + "ForCausalLM"], "torch_dtype": "float32"}
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     torch.manual_seed(sum(folder.name.encode()))
     model = load(folder)
     weights = {name: value.clone() for name, value in model.state_dict().items()}
-    save_file({k: v for k, v in weights.items() if not (k == "lm_head.weight" and model.config.tie_word_embeddings)},
-              folder / "model.safetensors", metadata={"format": "pt"})
+    stored = {k: v for k, v in weights.items() if not (k == "lm_head.weight" and model.config.tie_word_embeddings)}
+    named = (lambda tensors: tensors) if folder.name in FUSED else lambda t: published(t, case["model_type"])
+    save_file({k: v.clone() for k, v in named(stored).items()}, folder / "model.safetensors",
+              metadata={"format": "pt"})
     inputs = {name: torch.randint(1, SMALL["vocab_size"], shape)
               for name, shape in {"input_ids": (2, TOKENS), "packed_input_ids": (1, TOKENS),
                                   "train_input_ids": (STEPS, 2, TOKENS)}.items()}
@@ -183,7 +255,7 @@ def write(folder, case):
     off = max((value - expected[name]).abs().max().item() for name, value in twins.items())
     twins |= {"train_clip_losses": losses, "train_clip_grad_norms": norms}
     expected |= {name + "_f64": value for name, value in twins.items()}
-    grads |= {name + "_f64": value for name, value in twin_grads.items()}
+    grads = named(grads) | {name + "_f64": value for name, value in named(twin_grads).items()}
     prompt = inputs["input_ids"][:1, :6]
     with torch.no_grad():
         generated = model.generate(prompt, max_new_tokens=8, do_sample=False, eos_token_id=None, pad_token_id=0)

@@ -1,8 +1,11 @@
 #include "lehr/app/models.h"
 
+#include "lehr/model/deepseek_v3/family.h"
 #include "lehr/model/gemma3/family.h"
+#include "lehr/model/glm4_moe/family.h"
 #include "lehr/model/llama3/family.h"
 #include "lehr/model/mistral/family.h"
+#include "lehr/model/mixtral/family.h"
 #include "lehr/model/olmo2/family.h"
 #include "lehr/model/olmo3/family.h"
 #include "lehr/model/qwen2/family.h"
@@ -23,6 +26,9 @@ train::TrainSpecs models() {
   specs.add({.family = model::olmo2_family(), .parallelize = model::parallelize_olmo2});
   specs.add({.family = model::olmo3_family(), .parallelize = model::parallelize_olmo3});
   specs.add({.family = model::gemma3_family(), .parallelize = model::parallelize_gemma3});
+  specs.add({.family = model::mixtral_family(), .parallelize = model::parallelize_mixtral});
+  specs.add({.family = model::deepseek_v3_family(), .parallelize = model::parallelize_deepseek_v3});
+  specs.add({.family = model::glm4_moe_family(), .parallelize = model::parallelize_glm4_moe});
   return specs;
 }
 

@@ -79,6 +79,16 @@ Layer make_layer(const LayerParameters& params, int64_t index) {
   }
 }
 
+/// The number of elements of a head that are rotated: the layer's rotary_dim, if it has that field, or its head_dim.
+template <class LayerParameters>
+int64_t rotary_dim_of(const LayerParameters& params) {
+  if constexpr (requires { params.rotary_dim; }) {
+    return params.rotary_dim.value_or(params.head_dim);
+  } else {
+    return params.head_dim;
+  }
+}
+
 /// A decoder backbone for one stage. `Layer` is a module holder with the constructor `Layer(LayerParameters)`, or
 /// `Layer(LayerParameters, index)` if layers differ by index, and `forward(hidden_states, position_embeddings,
 /// attention_mask, cache)`. Its norms, their order and the names of its members are its own.

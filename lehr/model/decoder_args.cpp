@@ -41,7 +41,8 @@ descriptor::ModelCounts count_decoder(const DecoderConfig& config, nn::Module& m
   for (const nn::MoELayerImpl* moe_layer : nn::moe_layers(model)) {
     multiplied -= moe_layer->num_idle_parameters();
   }
-  const int64_t attention_of_pair = 12 * config.num_attention_heads * config.head_dim;
+  // Forward and backward of the score and of the weighted value.
+  const int64_t attention_of_pair = 6 * config.num_attention_heads * (config.query_width() + config.value_width());
   int64_t attention = 0;
   std::vector<int64_t> attention_of_layers;
   for (const auto& block : config.blocks()) {
@@ -52,7 +53,10 @@ descriptor::ModelCounts count_decoder(const DecoderConfig& config, nn::Module& m
     const int64_t length = window == seq_len ? seq_len : 2 * window - window * window / seq_len;
     attention_of_layers.push_back(kept != nullptr ? attention_of_pair * length : 0);
     attention += attention_of_layers.back();
-    counts.kv_cache_per_token.push_back(kept != nullptr ? 2 * kept->num_key_value_heads * config.head_dim : 0);
+    const int64_t cached = kept == nullptr           ? 0
+                           : config.latent_attention ? config.latent_attention->cached_per_token()
+                                                     : 2 * kept->num_key_value_heads * config.head_dim;
+    counts.kv_cache_per_token.push_back(cached);
   }
   counts.attention_flops_per_pair = attention / seq_len;
   counts.flops_per_token = 6 * multiplied + attention;

@@ -29,6 +29,12 @@ inline constexpr bool kLayersMayDiffer = requires(LayerParameters p) {
   p.ffn_no_op;
 };
 
+/// True if layers of `Family` may differ.
+template <class Family, class LayerParameters>
+inline constexpr bool kFamilyMayDiffer = kLayersMayDiffer<LayerParameters> && !requires {
+  Family::kLayersAreAlike;
+};
+
 /// The sizes of a layer of `Family`, which may differ from those of a model whose layers are all alike.
 template <class Family>
 auto layer_parameters_of(const DecoderConfig& config) {
@@ -53,6 +59,7 @@ using BackboneOf =
 /// - kOwnKeys, names of keys that DecoderConfig::from_hf would refuse or misread, and static read(const Node& config,
 ///   DecoderConfig& shape), which reads them and sets defaults of its own; static write(const DecoderConfig&, Node&),
 ///   which writes them;
+/// - kLayersAreAlike, if its LayerParameters have flags for sub-blocks that its models do not use;
 /// - kNormWeight, how the final norm applies its weight, and static embedding_factor(const DecoderConfig&).
 template <class Family_>
 class DecoderArgs : public descriptor::ModelArgs {
@@ -94,7 +101,7 @@ class DecoderArgs : public descriptor::ModelArgs {
         where,
         Family::kModelType);
     require(
-        kLayersMayDiffer<LayerParameters> || config_.block_configs.empty(),
+        kFamilyMayDiffer<Family, LayerParameters> || config_.block_configs.empty(),
         "{}block_configs: models of type {} do not support layers that differ",
         where,
         Family::kModelType);
@@ -285,7 +292,7 @@ DecoderConfig read_config(const Node& config) {
 }
 
 /// Makes a family with these flavors, at least one. It reads config.json files with its own model_type and with other
-/// model types of equivalent models. It has a descriptor if its LayerParameters have no-op flags. `Args` may be a
+/// model types of equivalent models. It has a descriptor if its layers may differ. `Args` may be a
 /// subclass of DecoderArgs<Family> with a state map of its own.
 template <class Family, class Args = DecoderArgs<Family>>
 descriptor::ModelFamily make_decoder_family(
@@ -295,7 +302,7 @@ descriptor::ModelFamily make_decoder_family(
   require(!flavors.empty(), "model family '{}': expected one flavor or more", name);
   descriptor::ModelFamily family{
       .name = name, .hf_model_types = {Family::kModelType}, .flavors = {}, .from_hf_config = {}, .descriptor = {}};
-  if constexpr (kLayersMayDiffer<decltype(layer_parameters_of<Family>(flavors.begin()->second))>) {
+  if constexpr (kFamilyMayDiffer<Family, decltype(layer_parameters_of<Family>(flavors.begin()->second))>) {
     family.descriptor = std::make_shared<DecoderDescriptor<Args>>(flavors.begin()->second);
   }
   family.hf_model_types.insert(family.hf_model_types.end(), other_model_types.begin(), other_model_types.end());

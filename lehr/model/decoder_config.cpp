@@ -43,7 +43,7 @@ void refuse_unsupported(const Node& config, OwnKeys own_keys) {
   if (double_or(config, "attention_dropout", 0) != 0) {
     refuse("attention_dropout", "another value", "0");
   }
-  if (double_or(config, "partial_rotary_factor", 1) != 1) {
+  if (!contains(own_keys, "partial_rotary_factor") && double_or(config, "partial_rotary_factor", 1) != 1) {
     refuse("partial_rotary_factor", "another value", "1");
   }
 }
@@ -64,7 +64,7 @@ int64_t read_head_dim(const Node& config, const DecoderConfig& shape) {
 }
 
 // transformers 5 stores theta and scaling in one table, transformers 4 separately; of two tables the older one counts.
-void read_rope(const Node& config, DecoderConfig& shape) {
+void read_rope(const Node& config, bool partial, DecoderConfig& shape) {
   const Node* rope = config.find("rope_scaling");
   if (rope == nullptr || rope->is_null() || rope->entries().empty()) {
     rope = config.find("rope_parameters");
@@ -72,7 +72,7 @@ void read_rope(const Node& config, DecoderConfig& shape) {
   shape.rope_theta = double_or(config, "rope_theta", 10000);
   if (rope != nullptr && !rope->is_null()) {
     shape.rope_theta = double_or(*rope, "rope_theta", shape.rope_theta);
-    shape.rope_scaling = read_rope_scaling(*rope, shape.max_position_embeddings);
+    shape.rope_scaling = read_rope_scaling(*rope, shape.max_position_embeddings, partial);
   }
 }
 
@@ -115,13 +115,13 @@ DecoderConfig DecoderConfig::from_hf(const Node& config, std::span<const char* c
   c.num_hidden_layers = config.at("num_hidden_layers").as_int();
   c.num_attention_heads = config.at("num_attention_heads").as_int();
   c.num_key_value_heads = int_or(config, "num_key_value_heads", blocks_say ? 0 : c.num_attention_heads);
-  c.head_dim = read_head_dim(config, c);
+  c.head_dim = contains(own_keys, "head_dim") ? 0 : read_head_dim(config, c);
   c.max_position_embeddings = config.at("max_position_embeddings").as_int();
   c.rms_norm_eps = double_or(config, "rms_norm_eps", 1e-6);
   c.initializer_range = double_or(config, "initializer_range", 0.02);
   c.tie_word_embeddings = bool_or(config, "tie_word_embeddings", false);
   if (!contains(own_keys, "rope_parameters")) {
-    read_rope(config, c);
+    read_rope(config, contains(own_keys, "partial_rotary_factor"), c);
   }
   c.bos_token_id = optional_int(config, "bos_token_id");
   c.pad_token_id = optional_int(config, "pad_token_id");
@@ -134,7 +134,7 @@ DecoderConfig DecoderConfig::from_hf(const Node& config, std::span<const char* c
       c.eos_token_id.push_back(eos->as_int());
     }
   }
-  if (config.find("num_experts_per_tok") != nullptr) {
+  if (config.find("num_experts_per_tok") != nullptr && !contains(own_keys, "num_experts_per_tok")) {
     c.moe = MoEConfig::from_hf(config);
   }
   read_blocks(config, c);
@@ -161,6 +161,9 @@ void DecoderConfig::apply(const descriptor::ModelOverrides& o) {
   initializer_range = o.initializer_range.value_or(initializer_range);
   tie_word_embeddings = o.tie_word_embeddings.value_or(tie_word_embeddings);
   if (moe) {
+    if (moe->uses_intermediate_size && o.intermediate_size) {
+      moe->moe_intermediate_size = *o.intermediate_size;
+    }
     moe->apply(o);
   } else {
     refuse_experts(o);
@@ -170,6 +173,9 @@ void DecoderConfig::apply(const descriptor::ModelOverrides& o) {
 }
 
 void DecoderConfig::check(const std::string& where) const {
+  if (latent_attention) {
+    latent_attention->check(where);
+  }
   check_sizes(*this, where);
   auto positive = [&](const char* name, double value) {
     require(value > 0, "{}{}: expected a positive number, found {}", where, name, value);
@@ -203,7 +209,13 @@ void DecoderConfig::check(const std::string& where) const {
       num_attention_heads);
   check_blocks(*this, where);
   require(head_dim % 2 == 0, "{}head_dim: expected an even number (RoPE rotates pairs), found {}", where, head_dim);
-  check_rope_scaling(rope_scaling, rope_theta, head_dim, where);
+  require(
+      partial_rotary_factor > 0 && partial_rotary_factor <= 1 && rotary_dim() > 0 && rotary_dim() % 2 == 0,
+      "{}partial_rotary_factor: expected a part of head_dim ({}) with an even number of elements, found {}",
+      where,
+      head_dim,
+      partial_rotary_factor);
+  check_rope_scaling(rope_scaling, rope_theta, rotary_dim(), where);
   if (sliding_rope) {
     positive("rope_theta of sliding_attention", sliding_rope->theta);
     check_rope_scaling(sliding_rope->scaling, sliding_rope->theta, head_dim, where);

@@ -10,6 +10,7 @@
 
 #include "lehr/base/node.h"
 #include "lehr/descriptor/model_args.h"
+#include "lehr/model/latent_attention_config.h"
 #include "lehr/model/layer_pattern.h"
 #include "lehr/model/moe_config.h"
 #include "lehr/nn/rotary.h"
@@ -46,6 +47,16 @@ struct DecoderConfig {
   std::optional<double> attention_scale = {};  ///< Factor on the scores; 1 / sqrt(head_dim) if unset.
   LayerPattern pattern = {};                   ///< Windows, and layers without rotary positions.
   std::optional<Rope> sliding_rope = {};       ///< Of layers with a window, if it is not rope_theta, rope_scaling.
+  double partial_rotary_factor = 1;            ///< The part of each head that is rotated, its leading elements.
+  bool qk_norm = false;  ///< RMSNorm of each query and key head, in families whose config.json says so.
+  /// In place of grouped-query attention. head_dim is then the number of rotated elements.
+  std::optional<LatentAttentionConfig> latent_attention = {};
+
+  /// Rotated elements of a head.
+  int64_t rotary_dim() const { return static_cast<int64_t>(static_cast<double>(head_dim) * partial_rotary_factor); }
+  /// Width of a query head, and of a value head.
+  int64_t query_width() const { return latent_attention ? latent_attention->qk_head_dim() : head_dim; }
+  int64_t value_width() const { return latent_attention ? latent_attention->v_head_dim : head_dim; }
 
   /// Reads the fields of config.json that families share. Throws a usage error that names the field for a feature that
   /// the shared decoder does not support (sliding windows, attention dropout, another activation, ...), except for keys

@@ -1,5 +1,7 @@
 #include "lehr/model/decoder_limits.h"
 
+#include <algorithm>
+
 #include "lehr/base/error.h"
 
 namespace lehr::model {
@@ -28,15 +30,26 @@ struct Totals {
   double parameters = 0, experts = 0, head_elements = 0;
 };
 
+// Parameters of latent attention.
+double latent_parameters(const DecoderConfig& shape, const LatentAttentionConfig& latent) {
+  const double hidden = real(shape.hidden_size), heads = real(shape.num_attention_heads);
+  const double queries = heads * real(latent.qk_head_dim()), values = heads * real(latent.v_head_dim);
+  const double rank = real(latent.kv_lora_rank);
+  const double of_queries = latent.q_lora_rank ? real(*latent.q_lora_rank) * (hidden + queries) : hidden * queries;
+  return of_queries + rank * (hidden + heads * real(latent.qk_nope_head_dim) + values) + values * hidden;
+}
+
 Totals totals_of(const DecoderConfig& shape, const std::vector<descriptor::BlockConfig>& blocks) {
   const double hidden = real(shape.hidden_size);
   const double labels = shape.head == descriptor::Head::classification ? real(shape.num_labels) : 0;
   Totals totals{.parameters = hidden * (2 * real(shape.vocab_size) + labels)};
   for (const auto& block : blocks) {
     if (const auto* attention = std::get_if<AttentionSubblock>(&block.attention)) {
-      const double heads = real(shape.num_attention_heads) * real(shape.head_dim);
+      const double heads = real(shape.num_attention_heads) * real(std::max(shape.query_width(), shape.value_width()));
       totals.head_elements += heads;
-      totals.parameters += 2 * hidden * (heads + real(attention->num_key_value_heads) * real(shape.head_dim));
+      totals.parameters += shape.latent_attention
+                               ? latent_parameters(shape, *shape.latent_attention)
+                               : 2 * hidden * (heads + real(attention->num_key_value_heads) * real(shape.head_dim));
     }
     if (const auto* ffn = std::get_if<FFNSubblock>(&block.ffn)) {
       totals.parameters += 3 * hidden * real(ffn->intermediate_size);
@@ -44,6 +57,7 @@ Totals totals_of(const DecoderConfig& shape, const std::vector<descriptor::Block
     if (const auto* moe = std::get_if<MoESubblock>(&block.ffn)) {
       totals.experts += real(moe->num_local_experts);
       totals.parameters += real(moe->num_local_experts) * hidden * (3 * real(moe->expert_intermediate_dim) + 1);
+      totals.parameters += shape.moe ? 3 * hidden * real(shape.moe->shared_expert_width()) : 0;
     }
   }
   return totals;

@@ -2,10 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace lehr::model {
 
 namespace {
 constexpr std::string_view kGroupedExperts = ".mlp.grouped_experts.";
+constexpr std::string_view kSharedExpert = ".mlp.shared_expert.";    // one expert, with the width of all of them
+constexpr const char* kStoredSharedExpert = ".mlp.shared_experts.";  // DeepSeek-V3's name
 constexpr const char* kExpertBias = ".mlp.router.expert_bias";
 constexpr const char* kStoredExpertBias = ".mlp.gate.e_score_correction_bias";  // DeepSeek-V3's name
 
@@ -63,6 +67,11 @@ state::StateMap decoder_state_map(
   const std::string router = ".mlp.router.gate.";
   std::vector<state::StateMap> maps;
   const auto parameters = nn::named_parameters(model);
+  // A shared expert with a gate is Qwen2-MoE's, whose name is the one here.
+  const auto has_gate = [&](const std::string& name) {
+    const std::string gate = name.substr(0, name.find(kSharedExpert)) + ".mlp.shared_expert_gate.weight";
+    return std::any_of(parameters.begin(), parameters.end(), [&](const auto& one) { return one.name == gate; });
+  };
   for (size_t i = 0; i < parameters.size();) {
     const std::string& name = parameters[i].name;
     size_t end = i + 1;
@@ -87,6 +96,9 @@ state::StateMap decoder_state_map(
       maps.push_back(state::rename(name.substr(0, gate) + ".mlp.gate." + name.substr(gate + router.size()), name));
     } else if (const size_t bias = name.find(kExpertBias); bias != std::string::npos) {
       maps.push_back(state::rename(name.substr(0, bias) + kStoredExpertBias, name));
+    } else if (const size_t shared = name.find(kSharedExpert); shared != std::string::npos && !has_gate(name)) {
+      maps.push_back(state::rename(
+          name.substr(0, shared) + kStoredSharedExpert + name.substr(shared + kSharedExpert.size()), name));
     } else if (name == "cls_head.score.weight") {
       maps.push_back(state::rename("score.weight", name));
     } else {

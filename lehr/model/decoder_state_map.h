@@ -16,6 +16,7 @@ namespace lehr::model {
 /// | score.weight | cls_head.score.weight |
 /// | ...mlp.gate.weight | ...mlp.router.gate.weight |
 /// | ...mlp.gate.e_score_correction_bias | ...mlp.router.expert_bias |
+/// | ...mlp.shared_experts.* | ...mlp.shared_expert.*, of an expert without a gate |
 /// | ...mlp.experts.E.{gate,up,down}_proj.weight | ...mlp.grouped_experts.{gate,up,down}_proj.weight, stacked |
 /// | ...mlp.experts.gate_up_proj, ...down_proj | the same, split and renamed, if the layout is fused |
 ///

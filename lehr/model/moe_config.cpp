@@ -1,6 +1,7 @@
 #include "lehr/model/moe_config.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "lehr/base/error.h"
 #include "lehr/model/config_values.h"
@@ -12,6 +13,11 @@ bool layer_has_experts(
     int64_t layer, int64_t num_experts, int64_t decoder_sparse_step, const std::vector<int64_t>& mlp_only_layers) {
   const bool excepted = std::find(mlp_only_layers.begin(), mlp_only_layers.end(), layer) != mlp_only_layers.end();
   return !excepted && num_experts > 0 && (layer + 1) % decoder_sparse_step == 0;
+}
+
+void MoEConfig::set_dense_layers(int64_t count) {
+  mlp_only_layers.resize(static_cast<size_t>(count));
+  std::iota(mlp_only_layers.begin(), mlp_only_layers.end(), 0);
 }
 
 bool MoEConfig::has_experts(int64_t layer) const {
@@ -30,7 +36,8 @@ MoEConfig MoEConfig::from_hf(const Node& config) {
       local_experts.value_or(0));
   moe.num_experts = local_experts ? *local_experts : config.at("num_experts").as_int();
   moe.num_experts_per_tok = config.at("num_experts_per_tok").as_int();
-  moe.moe_intermediate_size = config.at("moe_intermediate_size").as_int();
+  const char* width = config.find("moe_intermediate_size") != nullptr ? "moe_intermediate_size" : "intermediate_size";
+  moe.moe_intermediate_size = config.at(width).as_int();
   moe.norm_topk_prob = bool_or(config, "norm_topk_prob", false);
   moe.decoder_sparse_step = int_or(config, "decoder_sparse_step", 1);
   moe.expert_bias = bool_or(config, "expert_bias", false);
@@ -97,6 +104,13 @@ void MoEConfig::check(const std::string& where, int64_t num_hidden_layers) const
       where,
       num_experts,
       num_experts_per_tok);
+  try {
+    nn::TopKRouterParameters{
+        .hidden_size = 1, .num_experts = num_experts, .top_k = num_experts_per_tok, .options = router}
+        .check();
+  } catch (const Error& error) {
+    fail("{}{}", where, error.what());
+  }
   require(
       router_aux_loss_coef >= 0,
       "{}router_aux_loss_coef: expected 0 or a positive number, found {}",

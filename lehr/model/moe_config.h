@@ -6,6 +6,7 @@
 
 #include "lehr/base/node.h"
 #include "lehr/descriptor/model_args.h"
+#include "lehr/nn/router.h"
 
 namespace lehr::model {
 
@@ -19,11 +20,20 @@ struct MoEConfig {
   std::vector<int64_t> mlp_only_layers = {};  ///< Layers without experts.
   bool expert_bias = false;                   ///< Lehr's own field: experts are selected by probability + bias.
   double router_aux_loss_coef = 0.001;        ///< Kept for transformers; training uses training.router_aux_loss_coef.
+  bool uses_intermediate_size = false;        ///< moe_intermediate_size is the key intermediate_size (Mixtral).
+  int64_t n_shared_experts = 0;  ///< Experts of every token, which are one expert of their widths together.
+  nn::RouterOptions router = {};
+
+  /// Inner width of the shared expert; 0: none.
+  int64_t shared_expert_width() const { return n_shared_experts * moe_intermediate_size; }
+  /// Makes the first `count` layers those without experts.
+  void set_dense_layers(int64_t count);
 
   /// True if layer `layer` (from 0) has experts, unless a block config overrides it.
   bool has_experts(int64_t layer) const;
 
-  /// Reads the fields of config.json under both names (num_experts, num_local_experts).
+  /// Reads the fields of config.json under both names (num_experts, num_local_experts). Without moe_intermediate_size,
+  /// experts have the intermediate_size.
   static MoEConfig from_hf(const Node& config);
   /// Writes the fields into a config.json.
   void to_hf(Node& config) const;

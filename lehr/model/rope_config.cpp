@@ -5,7 +5,7 @@
 
 namespace lehr::model {
 
-nn::RopeScaling read_rope_scaling(const Node& rope, int64_t max_position_embeddings) {
+nn::RopeScaling read_rope_scaling(const Node& rope, int64_t max_position_embeddings, bool partial) {
   for (const auto& [key, value] : rope.entries()) {
     require(
         !value.is_table(),
@@ -14,7 +14,7 @@ nn::RopeScaling read_rope_scaling(const Node& rope, int64_t max_position_embeddi
         value.key());
   }
   require(
-      double_or(rope, "partial_rotary_factor", 1) == 1,
+      partial || double_or(rope, "partial_rotary_factor", 1) == 1,
       "{}: {}.partial_rotary_factor: expected 1, found another value; this is not supported",
       rope.origin(),
       rope.key());

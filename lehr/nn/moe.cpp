@@ -11,7 +11,14 @@ namespace lehr::nn {
 MoELayerImpl::MoELayerImpl(const MoEParameters& p) : tokens_per_expert_(at::zeros({p.num_experts}, at::kLong)) {
   router = register_module(
       "router",
-      TopKRouter(p.hidden_size, p.num_experts, p.top_k, p.renormalize_probabilities, p.enable_expert_bias, p.init));
+      TopKRouter(TopKRouterParameters{
+          .hidden_size = p.hidden_size,
+          .num_experts = p.num_experts,
+          .top_k = p.top_k,
+          .renormalize_probabilities = p.renormalize_probabilities,
+          .enable_expert_bias = p.enable_expert_bias,
+          .options = p.router_options,
+          .init = p.init}));
   grouped_experts =
       register_module("grouped_experts", GroupedSwiGLU(p.num_experts, p.hidden_size, p.intermediate_size, p.init));
   if (p.shared_expert) {
@@ -49,6 +56,7 @@ at::Tensor MoELayerImpl::forward(const at::Tensor& hidden_states) {
           .selected_expert_indices = routing.selected_expert_indices,
           .selected_probabilities = routing.selected_probabilities.detach(),
           .logits = routing.logits.detach(),
+          .scores = routing.scores.detach(),
           .probabilities = routing.probabilities.detach()};
     }
     if (losses_ && losses_->active()) {

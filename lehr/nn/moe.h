@@ -26,6 +26,7 @@ struct MoEParameters {
   int64_t top_k;  ///< Experts per token.
   bool renormalize_probabilities = true;
   bool enable_expert_bias = false;  ///< See TopKRouter.
+  RouterOptions router_options = {};
   std::optional<SharedExpertParameters> shared_expert = {};
   Init init = Init::normal(0.02);
 };

@@ -8,31 +8,61 @@ namespace lehr::nn {
 
 /// The routing of N tokens.
 struct RoutingResult {
-  at::Tensor selected_expert_indices;  ///< (N, k) int64, by descending probability (with a bias: probability + bias).
+  at::Tensor selected_expert_indices;  ///< (N, k) int64, by descending preference (score, or score + bias).
   at::Tensor selected_probabilities;   ///< (N, k) float32 (float64 for float64): the weights of the experts' results.
   at::Tensor logits;                   ///< (N, E) in the dtype of the hidden states.
-  at::Tensor probabilities;            ///< (N, E) softmax of the logits, float32 or float64.
+  at::Tensor scores;                   ///< (N, E), float32 or float64; see RouterScore.
+  at::Tensor probabilities;            ///< (N, E), the scores of a token divided by their sum.
 };
 
-/// Softmax over all experts, then top-k (Shazeer et al., https://arxiv.org/abs/1701.06538; as in Qwen3-MoE). The
-/// softmax is computed in float32, or float64 for float64 inputs.
+/// What the logits of a token become.
+enum class RouterScore {
+  softmax,  ///< Probabilities over all experts (Shazeer et al., https://arxiv.org/abs/1701.06538; as in Qwen3-MoE).
+  sigmoid,  ///< Each by itself (DeepSeek-V3, https://arxiv.org/abs/2412.19437).
+};
+
+/// What differs between the routers of models, with the names of Hugging Face's config.json where it has one.
+struct RouterOptions {
+  RouterScore score = RouterScore::softmax;
+  int64_t n_group = 1;     ///< The experts are in so many equal groups of neighbours,
+  int64_t topk_group = 1;  ///< and a token's are in so many of them: those with the largest sums of their two best
+                           ///< preferences.
+  double norm_eps = 0;     ///< Added to the sum by which weights are normalized.
+  double routed_scaling_factor = 1;  ///< On the weights, after they are normalized.
+};
+
+/// Shape of a router.
+struct TopKRouterParameters {
+  int64_t hidden_size;
+  int64_t num_experts;
+  int64_t top_k;                          ///< Experts per token.
+  bool renormalize_probabilities = true;  ///< The weights of a token's experts sum to one, before the scaling factor.
+  bool enable_expert_bias = false;
+  RouterOptions options = {};
+  Init init = Init::normal(0.02);
+
+  /// Throws a usage error that names the parameter unless 1 <= top_k <= num_experts and the groups fit.
+  void check() const;
+};
+
+/// Scores of all experts, then top-k. Scores are computed in float32, or float64 for float64 inputs.
 ///
-/// With a bias, the k experts are those with the largest probability + bias, but the results are weighted by the
-/// probability alone: the bias balances the experts' load without a gradient of its own (Wang et al.,
-/// https://arxiv.org/abs/2408.15664).
+/// With a bias, the k experts are those with the largest score + bias, but the results are weighted by the score alone:
+/// the bias balances the experts' load without a gradient of its own (Wang et al., https://arxiv.org/abs/2408.15664).
 class TopKRouterImpl : public Module {
  public:
-  /// Throws a usage error unless 1 <= top_k <= num_experts.
-  TopKRouterImpl(
-      int64_t hidden_size,
-      int64_t num_experts,
-      int64_t top_k,
-      bool renormalize_probabilities,
-      bool enable_expert_bias = false,
-      Init init = Init::normal(0.02));
+  /// Throws a usage error for parameters that do not pass their check.
+  explicit TopKRouterImpl(const TopKRouterParameters& params);
 
   /// Routes tokens (N, H). If `losses` are active, their gradients flow into the gate as well.
   RoutingResult forward(const at::Tensor& tokens, RouterLosses* losses = nullptr);
+
+  /// The scores of logits (N, E); a logit of -infinity, of an expert that is not there, has score 0.
+  at::Tensor scores(const at::Tensor& logits) const;
+  /// The values (N, E) whose largest are the experts of a token: score + bias, -infinity outside of the token's groups.
+  at::Tensor preferences(const at::Tensor& scores) const;
+  /// The weights (N, k) of the results of experts with these scores (N, k).
+  at::Tensor weights(const at::Tensor& selected) const;
 
   /// Raises the bias of experts with fewer tokens than the mean by `rate` and lowers that of the others; the mean of
   /// the bias is unchanged. tokens_per_expert is (E). Does nothing without a bias.
@@ -41,6 +71,7 @@ class TopKRouterImpl : public Module {
   int64_t top_k() const { return top_k_; }
   /// True if the weights of a token's experts are normalized to sum to one.
   bool renormalizes() const { return renormalize_; }
+  const RouterOptions& options() const { return options_; }
 
   Linear gate{nullptr};    // weight (E, H)
   at::Tensor expert_bias;  // (E) float32 state; undefined if not enabled
@@ -48,6 +79,7 @@ class TopKRouterImpl : public Module {
  private:
   int64_t top_k_;
   bool renormalize_;
+  RouterOptions options_;
 };
 LEHR_MODULE(TopKRouter);
 

@@ -12,9 +12,11 @@ at::Tensor counted_of(const at::Tensor& rows, const MoECall& call) {
   return counted_rows(rows, call.counted);
 }
 
-// Returns the values by which the router selects experts (nn/router.h): probabilities plus bias.
-at::Tensor preferences(const nn::TopKRouterImpl& router, const at::Tensor& probabilities) {
-  return router.expert_bias.defined() ? probabilities + router.expert_bias : probabilities;
+void refuse_groups(const nn::TopKRouterImpl& router) {
+  require(
+      router.options().n_group == 1,
+      "n_group: scores of experts are not supported by a router with groups of experts; expected 1, found {}",
+      router.options().n_group);
 }
 
 struct Choice {
@@ -24,13 +26,11 @@ struct Choice {
 // Returns the router's decision by logits (n, E) if each token lacks the expert `without` (n).
 Choice route_without(const nn::TopKRouterImpl& router, const at::Tensor& logits, const at::Tensor& without) {
   constexpr double kNever = -std::numeric_limits<double>::infinity();
-  const auto wide = logits.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const at::Tensor gone = at::zeros_like(logits, at::kBool).scatter_(1, without.unsqueeze(1), true);
-  const at::Tensor probabilities = at::softmax(logits.masked_fill(gone, kNever), -1, wide);
-  const at::Tensor left = preferences(router, probabilities).masked_fill(gone, kNever);
+  const at::Tensor scores = router.scores(logits.masked_fill(gone, kNever));
+  const at::Tensor left = router.preferences(scores).masked_fill(gone, kNever);
   const at::Tensor experts = std::get<1>(left.topk(router.top_k()));
-  at::Tensor weights = probabilities.gather(-1, experts);
-  weights = router.renormalizes() ? weights / weights.sum(-1, /*keepdim=*/true) : weights;
+  const at::Tensor weights = router.weights(scores.gather(-1, experts));
   return {experts, weights.masked_fill(gone.gather(-1, experts), 0)};  // `without` is selected if too few others exist
 }
 
@@ -42,6 +42,7 @@ at::Tensor weighted(const at::Tensor& results, const at::Tensor& places, const a
 }  // namespace
 
 void RemoveExpertsIndependent::accumulate(nn::MoELayerImpl& moe_layer, const MoECall& call) {
+  refuse_groups(*moe_layer.router);
   const at::Tensor all_tokens = counted_of(call.tokens, call);
   const at::Tensor all_outputs = counted_of(call.output, call);
   const at::Tensor all_logits = counted_of(call.routing.logits, call);
@@ -85,7 +86,8 @@ void RemoveExpertsIndependent::accumulate(nn::MoELayerImpl& moe_layer, const MoE
 }
 
 void RankedChoiceVoting::accumulate(nn::MoELayerImpl& moe_layer, const MoECall& call) {
-  const at::Tensor likes = preferences(*moe_layer.router, counted_of(call.routing.probabilities, call));
+  refuse_groups(*moe_layer.router);
+  const at::Tensor likes = moe_layer.router->preferences(counted_of(call.routing.scores, call));
   const at::Tensor sum = likes.sum(at::kDouble);
   probabilities_ = probabilities_.defined() ? probabilities_ + sum : sum;
   const at::Tensor order = std::get<1>(likes.sort(/*stable=*/true, /*dim=*/-1, /*descending=*/true));

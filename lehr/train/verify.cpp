@@ -193,14 +193,23 @@ class Verifier {
     }
   }
 
+  /// The parameters that an optimizer changes: without state, such as the bias of a router.
+  std::vector<nn::NamedParameter> trained() const {
+    auto parameters = nn::named_parameters(*model_);
+    std::erase_if(parameters, [](const nn::NamedParameter& one) { return one.parameter->is_state(); });
+    return parameters;
+  }
+
   /// Returns gradients with the names and the expert layout of `expected`.
   std::vector<std::pair<std::string, at::Tensor>> gradients(const state::WeightReader& expected) const {
     std::vector<std::pair<std::string, at::Tensor>> values;
-    for (const auto& [name, parameter] : nn::named_parameters(*model_)) {
+    state::NameSet names;
+    for (const auto& [name, parameter] : trained()) {
       const at::Tensor& gradient = parameter->value().grad();
       values.emplace_back(name, gradient.defined() ? gradient : at::zeros_like(parameter->value()));
+      names.insert(name);
     }
-    return stored_tensors_of(values, checkpoint_map(*args_, expected));
+    return stored_tensors_of(values, checkpoint_map(*args_, expected).to(names));
   }
 
   void clear_gradients() {
@@ -316,7 +325,7 @@ class Verifier {
     config.weight_decay = settings.at("weight_decay").as_double();
     const Node& max_norm = settings.at("max_grad_norm");
     std::vector<std::string> names;
-    for (const auto& [parameter_name, parameter] : nn::named_parameters(*model_)) {
+    for (const auto& [parameter_name, parameter] : trained()) {
       names.push_back(parameter_name);
     }
     optim::AdamW optimizer(config, names);
@@ -331,7 +340,7 @@ class Verifier {
       loss.backward();
       std::vector<optim::NamedParameter> parameters;
       std::vector<at::Tensor> gradients;
-      for (const auto& [parameter_name, parameter] : nn::named_parameters(*model_)) {
+      for (const auto& [parameter_name, parameter] : trained()) {
         parameters.push_back({.name = parameter_name, .value = parameter->value(), .grad = parameter->value().grad()});
         gradients.push_back(parameter->value().grad());
       }

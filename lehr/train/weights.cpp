@@ -6,6 +6,7 @@
 #include <regex>
 
 #include "lehr/base/error.h"
+#include "lehr/base/json.h"
 #include "lehr/base/random.h"
 #include "lehr/state/map_stream.h"
 #include "lehr/state/weights.h"
@@ -13,10 +14,36 @@
 namespace lehr::train {
 
 namespace {
+// The beginnings of names of tensors of layers for multi-token prediction, which follow the model's layers, by the
+// folder's config.json.
+std::vector<std::string> prediction_layers(const std::filesystem::path& folder) {
+  const std::filesystem::path file = folder / "config.json";
+  std::vector<std::string> layers;
+  if (!std::filesystem::is_regular_file(file)) {
+    return layers;
+  }
+  const Node config = parse_json_file(file);
+  const Node* own = config.is_table() ? config.find("num_hidden_layers") : nullptr;
+  const Node* more = config.is_table() ? config.find("num_nextn_predict_layers") : nullptr;
+  constexpr int64_t kMost = 64;
+  if (own != nullptr && own->is_int() && more != nullptr && more->is_int()) {
+    for (int64_t i = 0; i < std::min(more->as_int(), kMost); ++i) {
+      layers.push_back(fmt::format("model.layers.{}.", own->as_int() + i));
+    }
+  }
+  return layers;
+}
+
 // Accepted tensors of published checkpoints other than parameters: tables that can be computed, a language model's head
-// when a classifier is loaded, and the head of a model with tied embeddings, which must equal the embeddings.
-bool is_expected_surplus(const std::string& name, const state::NameSet& wanted, const state::WeightReader& reader) {
-  if (name.ends_with("rotary_emb.inv_freq")) {
+// when a classifier is loaded, the head of a model with tied embeddings, which must equal the embeddings, and
+// `more_layers`.
+bool is_expected_surplus(
+    const std::string& name,
+    const state::NameSet& wanted,
+    const std::vector<std::string>& more_layers,
+    const state::WeightReader& reader) {
+  const auto is_of = [&](const std::string& layer) { return name.starts_with(layer); };
+  if (name.ends_with("rotary_emb.inv_freq") || std::any_of(more_layers.begin(), more_layers.end(), is_of)) {
     return true;
   }
   if (name != "lm_head.weight") {
@@ -151,13 +178,14 @@ CheckpointDifference check_checkpoint(
     }
   }
   std::vector<std::string> surplus;
+  const std::vector<std::string> more_layers = prediction_layers(reader.path());
   for (const std::string& name : std::set<std::string>(reader.names().begin(), reader.names().end())) {
     if (wanted.contains(name)) {
       continue;
     }
     if (matches_any(name, excluded)) {
       difference.excluded.push_back(name);
-    } else if (is_expected_surplus(name, wanted, reader)) {
+    } else if (is_expected_surplus(name, wanted, more_layers, reader)) {
       difference.left_out.push_back(name);
     } else {
       (rules.strict ? surplus : difference.unexpected).push_back(name);

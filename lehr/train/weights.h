@@ -35,7 +35,8 @@ struct LoadRules {
 struct CheckpointDifference {
   std::vector<std::string> lacked;      ///< Missing according to LoadRules; also tensors of other pipeline stages,
                                         ///< which those check.
-  std::vector<std::string> left_out;    ///< Rotary tables, the copy of a tied head, a language model's head.
+  std::vector<std::string> left_out;    ///< Rotary tables, the copy of a tied head, a language model's head,
+                                        ///< layers for multi-token prediction.
   std::vector<std::string> unexpected;  ///< Unexpected tensors, if LoadRules::strict is false.
   std::vector<std::string> excluded;    ///< Skipped according to LoadRules.
 };

@@ -33,7 +33,8 @@ std::vector<Case> cases() {
       {"mistral", kMixed},
       {"smollm3", kMixed},
       {"olmo3", kMixed},
-      {"gemma3_text", kMixed}};
+      {"gemma3_text", kMixed},
+      {"mixtral", kMixtures}};
 }
 
 TEST(BlockAccounts, CountTheParametersOfBuiltModels) {

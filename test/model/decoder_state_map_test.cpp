@@ -9,9 +9,12 @@
 
 #include "lehr/base/error.h"
 #include "lehr/base/node.h"
+#include "lehr/model/deepseek_v3/family.h"
 #include "lehr/model/gemma3/family.h"
+#include "lehr/model/glm4_moe/family.h"
 #include "lehr/model/llama3/family.h"
 #include "lehr/model/mistral/family.h"
+#include "lehr/model/mixtral/family.h"
 #include "lehr/model/olmo2/family.h"
 #include "lehr/model/olmo3/family.h"
 #include "lehr/model/qwen2/family.h"
@@ -43,6 +46,9 @@ descriptor::ModelFamilies families() {
   list.add(smollm3_family());
   list.add(olmo3_family());
   list.add(gemma3_family());
+  list.add(mixtral_family());
+  list.add(deepseek_v3_family());
+  list.add(glm4_moe_family());
   return list;
 }
 
@@ -167,7 +173,11 @@ INSTANTIATE_TEST_SUITE_P(
         "mistral_window",
         "smollm3_layers",
         "olmo3_yarn",
-        "gemma3_pattern"));
+        "gemma3_pattern",
+        "mixtral_experts",
+        "deepseek_v3_yarn",
+        "deepseek_v3_one_group",
+        "glm4_moe_air"));
 
 TEST(DecoderStateMap, FusesExpertsLikeTransformers5) {
   const auto args = families().from_hf_folder(reference("qwen3moe_sparse_step2"));

@@ -83,6 +83,14 @@ TEST(WeightGroups, EqualTheReference) {
        "mlp.experts.12.down_proj.weight",
        "mlp.experts.gate_up_proj",
        "mlp.experts.down_proj"});
+  const Names mixtral_experts = layer(
+      {"block_sparse_moe.gate.weight",
+       "block_sparse_moe.experts.0.w1.weight",
+       "block_sparse_moe.experts.7.w2.weight",
+       "block_sparse_moe.experts.3.w3.weight",
+       "mlp.gate.weight",
+       "mlp.experts.gate_up_proj",
+       "mlp.experts.down_proj"});
   const Names own_attention = layer(
       {"post_attention_layernorm.weight",
        "self_attn.q_proj.weight",
@@ -106,6 +114,7 @@ TEST(WeightGroups, EqualTheReference) {
       {"gemma3",
        {together(together(attention, qk_norm), layer({"post_attention_layernorm.weight"})),
         together(own_ffn, layer({"pre_feedforward_layernorm.weight"}))}},
+      {"mixtral", {attention, together(ffn, mixtral_experts)}},
       {"qwen3_moe", {together(attention, qk_norm), together(ffn, experts)}}};
   for (const auto& [family, halves] : table) {
     Names all{"model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"};
@@ -178,6 +187,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"SmolLM3", "smollm3", kMixed},
         Case{"Olmo3", "olmo3", kMixed},
         Case{"Gemma3", "gemma3_text", kMixed},
+        Case{"Mixtral", "mixtral", kMixtures},
         Case{"Qwen3Moe", "qwen3_moe", kMixtures}),
     [](const auto& one) { return one.param.name; });
 
@@ -294,10 +304,13 @@ TEST_P(Descriptor, ReturnsTheConfigKeysThatABlockOverrides) {
       continue;
     }
     const std::vector<LayerShape> uniform(
-        1, GetParam().model_type == "qwen3_moe" ? LayerShape{4, 8, 6, 2} : LayerShape{4, 32});
+        1, GetParam().layers.front().experts > 0 ? LayerShape{4, 8, 6, 2} : LayerShape{4, 32});
     auto args = args_of(GetParam().model_type, uniform);
     ASSERT_FALSE(args->is_heterogeneous());
     auto changed = overrides;
+    if (layers[i].experts == 0 && GetParam().model_type == "mixtral") {
+      continue;  // all layers of a homogeneous one have experts
+    }
     if (layers[i].experts == 0 && args->has_experts()) {
       changed.mlp_only_layers = {0};
     }

@@ -8,9 +8,12 @@
 #include <vector>
 
 #include "lehr/base/json.h"
+#include "lehr/model/deepseek_v3/family.h"
 #include "lehr/model/gemma3/family.h"
+#include "lehr/model/glm4_moe/family.h"
 #include "lehr/model/llama3/family.h"
 #include "lehr/model/mistral/family.h"
+#include "lehr/model/mixtral/family.h"
 #include "lehr/model/olmo2/family.h"
 #include "lehr/model/olmo3/family.h"
 #include "lehr/model/qwen2/family.h"
@@ -34,7 +37,7 @@ inline constexpr double kSlidingRopeBase = 7;
 
 /// Whether a layer has the window kWindow.
 inline bool slides(const std::string& model_type, int64_t layer) {
-  return model_type == "mistral" || (model_type == "qwen2" && layer >= 2) ||
+  return model_type == "mistral" || model_type == "mixtral" || (model_type == "qwen2" && layer >= 2) ||
          (model_type == "smollm3" && layer % 2 == 1) ||
          ((model_type == "olmo3" || model_type == "gemma3_text") && layer % 2 == 0);
 }
@@ -78,6 +81,9 @@ inline std::string own_keys(const std::string& model_type, int64_t layers) {
     rotary += fmt::format("{}{}", layer > 0 ? ", " : "", rotates(model_type, layer) ? 1 : 0);
   }
   const std::string window = fmt::format(R"("sliding_window": {}, )", kWindow);
+  if (model_type == "mixtral") {
+    return window + R"("num_local_experts": 6, "num_experts_per_tok": 2, )";
+  }
   const std::string ropes = fmt::format(
       R"("layer_types": [{}], "rope_parameters": {{"full_attention": {{"rope_type": "default", "rope_theta": {}}},
   "sliding_attention": {{"rope_type": "default", "rope_theta": {}}}}}, )",
@@ -129,6 +135,9 @@ inline descriptor::ModelFamilies all_families() {
   families.add(smollm3_family());
   families.add(olmo3_family());
   families.add(gemma3_family());
+  families.add(mixtral_family());
+  families.add(deepseek_v3_family());
+  families.add(glm4_moe_family());
   return families;
 }
 
@@ -141,6 +150,7 @@ inline descriptor::ModelFamily family_of(const std::string& model_type) {
          : model_type == "smollm3"     ? smollm3_family()
          : model_type == "olmo3"       ? olmo3_family()
          : model_type == "gemma3_text" ? gemma3_family()
+         : model_type == "mixtral"     ? mixtral_family()
                                        : qwen3_moe_family();
 }
 

@@ -5,6 +5,7 @@
 #include "lehr/model/gemma3/family.h"
 #include "lehr/model/llama3/family.h"
 #include "lehr/model/mistral/family.h"
+#include "lehr/model/mixtral/family.h"
 #include "lehr/model/olmo2/family.h"
 #include "lehr/model/olmo3/family.h"
 #include "lehr/model/qwen2/family.h"
@@ -45,6 +46,7 @@ const std::vector<Case> kCases{
     {"Olmo3", "olmo3", kMixed, {.data_parallel_shard = 2, .tensor_parallel = 2}},
     {"Gemma3", "gemma3_text", kMixed, {.data_parallel_shard = 2, .tensor_parallel = 2}},
     {"Gemma3WithHoles", "gemma3_text", kWithHoles, {.tensor_parallel = 2}},
+    {"Mixtral", "mixtral", kMixtures, {.data_parallel_shard = 2, .tensor_parallel = 2, .expert_parallel = 2}},
     {"Qwen3Moe", "qwen3_moe", kMixtures, {.data_parallel_shard = 2, .tensor_parallel = 2, .expert_parallel = 2}}};
 
 class HeterogeneousOnMeshes : public ::testing::TestWithParam<Case> {};
@@ -62,6 +64,7 @@ shard::FullySharded parallelize(const std::string& model_type, DistributedContex
                         : model_type == "smollm3"     ? parallelize_smollm3
                         : model_type == "olmo3"       ? parallelize_olmo3
                         : model_type == "gemma3_text" ? parallelize_gemma3
+                        : model_type == "mixtral"     ? parallelize_mixtral
                                                       : parallelize_qwen3_moe;
   return function(context, model, options);
 }

@@ -36,6 +36,7 @@ const std::vector<Case> kCases{
     {"Olmo3WithHoles", "olmo3", kWithHoles},
     {"Gemma3", "gemma3_text", kMixed},
     {"Gemma3WithHoles", "gemma3_text", kWithHoles},
+    {"Mixtral", "mixtral", kMixtures},
     {"Qwen3Moe", "qwen3_moe", kMixtures},
     {"Qwen3MoeWithoutExperts", "qwen3_moe", kMixed}};
 
@@ -46,10 +47,10 @@ class Heterogeneous : public ::testing::TestWithParam<Case> {
   // Weights of the norms of queries and keys, and biases.
   static int64_t vectors_of_attention(const LayerShape& layer) {
     const std::string& type = GetParam().model_type;
-    return type == "llama" || type == "mistral" || type == "smollm3" ? 0
-           : type == "qwen2"                                         ? kHeadDim * (kHeads + 2 * layer.kv_heads)
-           : kind_of(type).norm_over_all                             ? kHeadDim * (kHeads + layer.kv_heads)
-                                                                     : 2 * kHeadDim;
+    return type == "llama" || type == "mistral" || type == "mixtral" || type == "smollm3" ? 0
+           : type == "qwen2"             ? kHeadDim * (kHeads + 2 * layer.kv_heads)
+           : kind_of(type).norm_over_all ? kHeadDim * (kHeads + layer.kv_heads)
+                                         : 2 * kHeadDim;
   }
 
   // Norms of a sub-block.

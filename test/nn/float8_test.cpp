@@ -20,7 +20,8 @@ struct Parts : Module {
   explicit Parts(int64_t width = 32) {
     mlp = register_module("mlp", SwiGLU(16, width));
     odd = register_module("odd", Linear(16, 24));
-    router = register_module("router", TopKRouter(16, 32, 2, true));
+    router =
+        register_module("router", TopKRouter(TopKRouterParameters{.hidden_size = 16, .num_experts = 32, .top_k = 2}));
     head = register_module("head", ClassificationHead(16, 16, 0.0));
   }
   SwiGLU mlp{nullptr};

@@ -91,6 +91,8 @@ const std::vector<Case> kCases{
     {"llama", "llama3", {{"model.args.vocab_size", "4096"}}},
     {"norms after the sub-blocks, windows", "gemma3", {{"model.args.vocab_size", "4096"}}},
     {"experts", "qwen3_moe", {}},
+    {"latent attention, a first layer without experts", "deepseek_v3", {}},
+    {"a part of heads rotated, a shared expert", "glm4_moe", {}},
     {"sharded", "qwen3", {{"parallelism.data_parallel_shard_degree", "2"}}, 2},
     {"sharded, gradients summed once a step",
      "qwen3",

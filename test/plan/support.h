@@ -25,7 +25,10 @@ inline Overrides model_of(const std::string& name, const Overrides& changes = {}
       {"model.args.vocab_size", "512"},
       {"training.local_batch_size", "1"},
       {"training.seq_len", "256"}};
-  if (name == "qwen3_moe") {
+  if (name == "deepseek_v3") {
+    overrides.emplace_back("model.args.num_key_value_heads", "4");
+  }
+  if (name == "qwen3_moe" || name == "deepseek_v3" || name == "glm4_moe") {
     for (const auto& entry : Overrides{
              {"model.args.num_experts", "8"},
              {"model.args.num_experts_per_tok", "2"},

@@ -17,6 +17,7 @@ struct Case {
   std::string name;
   int64_t top_k = 2;
   bool renormalize = true, bias = false, shared = false;
+  nn::RouterOptions router = {};
 };
 
 nn::MoELayer mixture_of(const Case& form, int64_t experts = kExperts) {
@@ -27,6 +28,7 @@ nn::MoELayer mixture_of(const Case& form, int64_t experts = kExperts) {
       .top_k = form.top_k,
       .renormalize_probabilities = form.renormalize,
       .enable_expert_bias = form.bias,
+      .router_options = form.router,
       .shared_expert = form.shared ? std::optional(nn::SharedExpertParameters{.intermediate_size = 3}) : std::nullopt});
   shard::test::make_real(*mixture);
   if (form.bias) {
@@ -83,6 +85,11 @@ INSTANTIATE_TEST_SUITE_P(
         Case{.name = "OneATokenNotRenormalized", .top_k = 1, .renormalize = false},
         Case{.name = "NotRenormalized", .top_k = 3, .renormalize = false},
         Case{.name = "Biased", .bias = true},
+        Case{
+            .name = "Sigmoid",
+            .top_k = 3,
+            .bias = true,
+            .router = {.score = nn::RouterScore::sigmoid, .norm_eps = 1e-20, .routed_scaling_factor = 2.5}},
         Case{.name = "WithASharedExpert", .top_k = 4, .bias = true, .shared = true}),
     [](const auto& one) { return one.param.name; });
 
@@ -105,6 +112,21 @@ TEST_P(Removal, EqualsTheLossOfAnMoELayerWithoutTheExpert) {
   RemoveExpertsIndependent by_cosine(RemoveExpertsIndependent::Distance::cosine);
   by_cosine.accumulate(*mixture, call);
   expect_near(by_cosine.scores(), at::stack(cosine));
+}
+
+TEST(ScoresOfExperts, AreRefusedIfTheRouterHasGroups) {
+  // Five experts have no groups.
+  nn::MoELayer mixture = mixture_of({.router = {.n_group = 3, .topk_group = 2}}, 6);
+  at::NoGradGuard no_grad;
+  const MoECall call = call_of(mixture, tokens_of());
+  RemoveExpertsIndependent removal(RemoveExpertsIndependent::Distance::mse);
+  RankedChoiceVoting voting;
+  for (ExpertHook* hook : {static_cast<ExpertHook*>(&removal), static_cast<ExpertHook*>(&voting)}) {
+    EXPECT_THAT(
+        [&] { hook->accumulate(*mixture, call); },
+        ::testing::Throws<Error>(
+            ::testing::Property(&Error::what, ::testing::HasSubstr("n_group: scores of experts are not supported"))));
+  }
 }
 
 TEST(RemoveExpertsIndependent, ScoresAnUnusedExpertLowest) {

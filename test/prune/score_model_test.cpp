@@ -185,6 +185,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"SmolLM3", "smollm3", kMixed},
         Case{"Olmo3", "olmo3", kMixed},
         Case{"Gemma3", "gemma3_text", kMixed},
+        Case{"Mixtral", "mixtral", kMixtures},
         Case{"WithHoles", "qwen3", kWithHoles}),
     [](const auto& one) { return one.param.name; });
 

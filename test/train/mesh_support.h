@@ -94,7 +94,11 @@ inline Overrides family(const std::string& name) {
       {"data.datasets.0.split_documents", "\"blank_line\""},
       {"checkpoint.interval", std::to_string(kSteps)}};
   overrides.emplace_back("model.name", name);
-  if (name == "qwen3_moe") {
+  if (name == "deepseek_v3") {
+    overrides.emplace_back("model.args.num_key_value_heads", "8");
+    overrides.emplace_back("model.args.head_dim", "16");
+  }
+  if (name == "qwen3_moe" || name == "mixtral" || name == "deepseek_v3" || name == "glm4_moe") {
     for (const auto& entry : Overrides{
              {"model.args.num_experts", "8"},
              {"model.args.num_experts_per_tok", "2"},

@@ -55,6 +55,18 @@ std::vector<Case> every_family_and_mesh() {
       cases.push_back({name, mesh});
     }
   }
+  // Other routers; in some, layers without experts.
+  for (const std::string name : {"mixtral", "deepseek_v3", "glm4_moe"}) {
+    for (const Mesh& mesh :
+         {Mesh{.dp_shard = 2, .ep = 2},
+          Mesh{.cp = 2},
+          Mesh{.tp = 2},
+          Mesh{.tp = 4, .ep = 4},
+          Mesh{.dp_replicate = 2, .cp = 2, .ep = 2},
+          Mesh{.dp_shard = 2, .cp = 2, .tp = 2, .ep = 4}}) {
+      cases.push_back({name, mesh});
+    }
+  }
   return cases;
 }
 

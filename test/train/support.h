@@ -11,9 +11,12 @@
 #include "lehr/base/config.h"
 #include "lehr/base/file.h"
 #include "lehr/base/log.h"
+#include "lehr/model/deepseek_v3/family.h"
 #include "lehr/model/gemma3/family.h"
+#include "lehr/model/glm4_moe/family.h"
 #include "lehr/model/llama3/family.h"
 #include "lehr/model/mistral/family.h"
+#include "lehr/model/mixtral/family.h"
 #include "lehr/model/olmo2/family.h"
 #include "lehr/model/olmo3/family.h"
 #include "lehr/model/qwen2/family.h"
@@ -37,6 +40,9 @@ inline TrainSpecs specs() {
   list.add({.family = model::smollm3_family(), .parallelize = model::parallelize_smollm3});
   list.add({.family = model::olmo3_family(), .parallelize = model::parallelize_olmo3});
   list.add({.family = model::gemma3_family(), .parallelize = model::parallelize_gemma3});
+  list.add({.family = model::mixtral_family(), .parallelize = model::parallelize_mixtral});
+  list.add({.family = model::deepseek_v3_family(), .parallelize = model::parallelize_deepseek_v3});
+  list.add({.family = model::glm4_moe_family(), .parallelize = model::parallelize_glm4_moe});
   return list;
 }
 

@@ -15,7 +15,7 @@ TEST_P(Reference, EqualsTransformersInFloat32AndFloat64) {
   const std::filesystem::path folder = std::filesystem::path(LEHR_SOURCE_DIR) / "test/data/reference" / GetParam();
   for (const auto dtype : {at::kFloat, at::kDouble}) {
     const VerifyReport report = verify({.model = folder, .dtype = dtype}, testing::families());
-    EXPECT_GT(report.rows.size(), 30U);
+    EXPECT_GT(report.rows.size(), 24U);
     EXPECT_TRUE(report.ok()) << format_report(report);
   }
 }
@@ -52,6 +52,22 @@ INSTANTIATE_TEST_SUITE_P(
         "gemma3_linear",
         "gemma3_untied",
         "gemma3_tables"));
+
+INSTANTIATE_TEST_SUITE_P(
+    OfFamiliesWithExperts,
+    Reference,
+    ::testing::Values(
+        "mixtral_experts",
+        "mixtral_window",
+        "mixtral_fused",
+        "deepseek_v3_yarn",
+        "deepseek_v3_one_group",
+        "deepseek_v3_biases",
+        "deepseek_v3_fused",
+        "glm4_moe_norms",
+        "glm4_moe_air",
+        "glm4_moe_groups",
+        "glm4_moe_fused"));
 
 TEST(Verify, NamesTheTensorsOverTheirTolerance) {
   const auto folder = std::filesystem::path(LEHR_SOURCE_DIR) / "test/data/reference";

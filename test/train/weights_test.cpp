@@ -69,6 +69,27 @@ void expect_same_parameters(const nn::Module& a, const nn::Module& b) {
   }
 }
 
+TEST(LoadWeights, LeavesOutTheLayersForMultiTokenPredictionThatTheConfigCounts) {
+  const Folder folder;
+  for (const int64_t layers : {0, 1}) {
+    const fs::path made = folder.path() / std::to_string(layers);
+    write_changed(made, "glm4_moe_norms", [](auto& tensors) {
+      tensors["model.layers.3.eh_proj.weight"] = tensors.at("lm_head.weight").clone();
+      tensors["model.layers.3.mlp.experts.0.up_proj.weight"] = tensors.at("lm_head.weight").clone();
+    });
+    Node config = parse_json_file(made / "config.json");
+    config.set("num_nextn_predict_layers", Node(layers));
+    write_file_atomically(made / "config.json", to_json(config));
+  }
+  EXPECT_THAT(
+      error_of([&] { loaded(folder.path() / "0"); }), HasSubstr("unexpected tensors: model.layers.3.eh_proj.weight"));
+  expect_same_parameters(*loaded(folder.path() / "1"), *loaded(kReferences / "glm4_moe_norms"));
+  const auto args = families().from_hf_folder(folder.path() / "1");
+  const state::WeightReader reader(folder.path() / "1");
+  const auto difference = check_checkpoint(checkpoint_map(*args, reader), parameter_specs(*args->build({})), reader);
+  EXPECT_EQ(difference.left_out.size(), 2U);
+}
+
 TEST(LoadWeights, NamesMissingMisshapenAndUnexpectedTensors) {
   const Folder folder;
   const std::string reference = "qwen3moe_sparse_step2";
@@ -175,7 +196,14 @@ TEST_P(ConvertEveryFamily, ARoundTripWritesTheSameFile) {
 INSTANTIATE_TEST_SUITE_P(
     References,
     ConvertEveryFamily,
-    ::testing::Values("qwen3_tied_v4config", "qwen3_seqcls", "qwen3moe_sparse_step2", "llama_rope_llama3"));
+    ::testing::Values(
+        "qwen3_tied_v4config",
+        "qwen3_seqcls",
+        "qwen3moe_sparse_step2",
+        "llama_rope_llama3",
+        "mixtral_experts",
+        "deepseek_v3_yarn",
+        "glm4_moe_norms"));
 
 TEST(Convert, ChangesTheTypeInFilesAndConfig) {
   const Folder folder;

@@ -10,6 +10,29 @@ namespace lehr::model {
 template class DecoderImpl<Qwen3MoELayer, Qwen3MoELayerParameters>;
 LEHR_DEFINE_DECODER_FAMILY(Qwen3MoE, qwen3_moe)
 
+Qwen3MoELayerParameters mixture_parameters(const DecoderConfig& config) {
+  if (!config.moe) {
+    fail("num_experts_per_tok: expected the number of experts of a token, found none");
+  }
+  const MoEConfig& moe = *config.moe;
+  return {
+      .hidden_size = config.hidden_size,
+      .intermediate_size = moe.moe_intermediate_size,
+      .num_experts = moe.num_experts,
+      .experts_top_k = moe.num_experts_per_tok,
+      .num_attention_heads = config.num_attention_heads,
+      .num_key_value_heads = config.num_key_value_heads,
+      .rms_norm_eps = config.rms_norm_eps,
+      .head_dim = config.head_dim,
+      .norm_topk_prob = moe.norm_topk_prob,
+      .decoder_sparse_step = moe.decoder_sparse_step,
+      .mlp_only_layers = moe.mlp_only_layers,
+      .enable_expert_bias = moe.expert_bias,
+      .dense_intermediate_size = config.intermediate_size,
+      .initializer_range = config.initializer_range,
+      .pattern = config.pattern};
+}
+
 namespace {
 struct Family {
   static constexpr const char* kModelType = "qwen3_moe";
@@ -18,27 +41,7 @@ struct Family {
   static constexpr descriptor::DecoderForm kForm{.qk_norm = true};
   static constexpr std::array kRequiredKeys{"num_experts_per_tok", "moe_intermediate_size", "num_key_value_heads"};
 
-  static Qwen3MoELayerParameters layer_parameters(const DecoderConfig& config) {
-    if (!config.moe) {
-      fail("num_experts_per_tok: expected the number of experts of a token, found none");
-    }
-    const MoEConfig& moe = *config.moe;
-    return {
-        .hidden_size = config.hidden_size,
-        .intermediate_size = moe.moe_intermediate_size,
-        .num_experts = moe.num_experts,
-        .experts_top_k = moe.num_experts_per_tok,
-        .num_attention_heads = config.num_attention_heads,
-        .num_key_value_heads = config.num_key_value_heads,
-        .rms_norm_eps = config.rms_norm_eps,
-        .head_dim = config.head_dim,
-        .norm_topk_prob = moe.norm_topk_prob,
-        .decoder_sparse_step = moe.decoder_sparse_step,
-        .mlp_only_layers = moe.mlp_only_layers,
-        .enable_expert_bias = moe.expert_bias,
-        .dense_intermediate_size = config.intermediate_size,
-        .initializer_range = config.initializer_range};
-  }
+  static Qwen3MoELayerParameters layer_parameters(const DecoderConfig& config) { return mixture_parameters(config); }
 };
 
 struct Size {

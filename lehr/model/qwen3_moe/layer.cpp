@@ -13,9 +13,15 @@ bool Qwen3MoELayerParameters::has_experts(int64_t layer) const {
 Qwen3MoELayerImpl::Qwen3MoELayerImpl(const Qwen3MoELayerParameters& params, int64_t layer_index) {
   const auto init = nn::Init::normal(params.initializer_range);
   if (!params.attention_no_op) {
-    auto attention = attention_parameters(params);
-    attention.qk_norm_eps = params.rms_norm_eps;
+    auto attention = attention_parameters(params, layer_index);
+    if (params.qk_norm) {
+      attention.qk_norm_eps = params.rms_norm_eps;
+    }
     declare_module("self_attn", self_attn, nn::GroupedQueryAttention(attention));
+  }
+  std::optional<nn::SharedExpertParameters> shared;
+  if (params.shared_expert_intermediate_size > 0) {
+    shared = {.intermediate_size = params.shared_expert_intermediate_size, .enable_gate = false};
   }
   if (!params.ffn_no_op && params.has_experts(layer_index)) {
     declare_module(
@@ -28,7 +34,8 @@ Qwen3MoELayerImpl::Qwen3MoELayerImpl(const Qwen3MoELayerParameters& params, int6
             .top_k = params.experts_top_k,
             .renormalize_probabilities = params.norm_topk_prob,
             .enable_expert_bias = params.enable_expert_bias,
-            .shared_expert = {},
+            .router_options = params.router,
+            .shared_expert = shared,
             .init = init,
         }));
   } else if (!params.ffn_no_op) {

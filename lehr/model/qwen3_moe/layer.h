@@ -1,6 +1,7 @@
-// One Qwen3 MoE decoder layer.
+// One decoder layer of grouped-query attention and experts: Qwen3 MoE, and families with other options.
 #pragma once
 
+#include "lehr/model/layer_pattern.h"
 #include "lehr/nn/attention.h"
 #include "lehr/nn/moe.h"
 #include "lehr/nn/swiglu.h"
@@ -25,6 +26,14 @@ struct Qwen3MoELayerParameters {
   double initializer_range = 0.02;            ///< Standard deviation of initial weights.
   bool attention_no_op = false;               ///< The layer has no attention, and no norm before it.
   bool ffn_no_op = false;                     ///< The layer has neither experts nor SwiGLU, and no norm before them.
+  bool qk_norm = true;                        ///< RMSNorm of each query and key head.
+  nn::RouterOptions router = {};
+  int64_t shared_expert_intermediate_size = 0;  ///< Inner width of a shared expert without a gate; 0: none.
+  // What attention_parameters gives to the attention of a layer.
+  bool qkv_bias = false;                       ///< Biases of the query, key and value projections.
+  std::optional<double> attention_scale = {};  ///< Factor on the scores; 1 / sqrt(head_dim) if unset.
+  LayerPattern pattern = {};                   ///< Windows, and layers without rotary positions.
+  std::optional<int64_t> rotary_dim = {};      ///< Leading elements of a head that are rotated; all if unset.
 
   /// True if layer `layer` (from 0) has experts.
   bool has_experts(int64_t layer) const;

@@ -1,0 +1,28 @@
+// The fields of config.json for the experts of DeepSeek-V3, which GLM-4.5 has, too.
+#pragma once
+
+#include "lehr/base/node.h"
+#include "lehr/model/decoder_config.h"
+
+namespace lehr::model {
+
+/// The number of experts, groups and layers without experts that a config.json without these keys has.
+struct DeepseekMoEDefaults {
+  int64_t n_group, topk_group, first_k_dense_replace;
+  double routed_scaling_factor;
+};
+
+/// The router of all of these models: sigmoid scores, with weights that are normalized as in transformers.
+nn::RouterOptions deepseek_router(int64_t n_group, int64_t topk_group, double routed_scaling_factor);
+
+/// Reads the experts. Throws a usage error that names the key for a router of another kind, and for weights that are
+/// not in a floating-point type of their own.
+MoEConfig read_deepseek_moe(const Node& config, const DeepseekMoEDefaults& defaults);
+
+/// Writes them, in place of the keys of MoEConfig::to_hf.
+void write_deepseek_moe(const MoEConfig& moe, Node& config);
+
+/// Throws a usage error that names the key unless layers without experts are the first ones, and experts have a bias.
+void check_deepseek_moe(const MoEConfig& moe);
+
+}  // namespace lehr::model

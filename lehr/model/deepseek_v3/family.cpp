@@ -1,0 +1,159 @@
+#include "lehr/model/deepseek_v3/family.h"
+
+#include <array>
+#include <cmath>
+
+#include "lehr/base/error.h"
+#include "lehr/base/value_of.h"
+#include "lehr/model/config_values.h"
+#include "lehr/model/deepseek_moe_config.h"
+#include "lehr/model/define_decoder_family.h"
+
+namespace lehr::model {
+
+template class DecoderImpl<DeepseekV3Layer, DeepseekV3LayerParameters>;
+
+namespace {
+// With mscale_all_dim, YaRN also makes the softmax sharper.
+std::optional<double> scale_of(const DecoderConfig& config, const LatentAttentionConfig& attention) {
+  const auto* yarn = std::get_if<nn::YarnRopeScaling>(&config.rope_scaling);
+  const double all_dim = yarn != nullptr ? yarn->mscale_all_dim.value_or(0) : 0;
+  if (all_dim == 0) {
+    return std::nullopt;
+  }
+  const double mscale = nn::yarn_mscale(yarn->factor, all_dim);
+  return mscale * mscale / std::sqrt(static_cast<double>(attention.qk_head_dim()));
+}
+
+struct Family {
+  static constexpr const char* kModelType = "deepseek_v3";
+  static constexpr const char* kArchitecture = "DeepseekV3";
+  using Layer = DeepseekV3Layer;
+  static constexpr int64_t kBosToken = 0, kEosToken = 1;
+  static constexpr std::array kRequiredKeys{
+      "num_experts_per_tok",
+      "moe_intermediate_size",
+      "n_routed_experts",
+      "kv_lora_rank",
+      "qk_nope_head_dim",
+      "qk_rope_head_dim",
+      "v_head_dim"};
+  static constexpr std::array kOwnKeys{"attention_bias", "head_dim", "num_experts_per_tok"};
+
+  static DeepseekV3LayerParameters layer_parameters(const DecoderConfig& config) {
+    const MoEConfig& moe = value_of(config.moe, "experts");
+    const LatentAttentionConfig& attention = value_of(config.latent_attention, "latent attention");
+    check_deepseek_moe(moe);
+    require(
+        config.num_key_value_heads == config.num_attention_heads,
+        "num_key_value_heads: expected num_attention_heads ({}), because all heads read one latent, found {}",
+        config.num_attention_heads,
+        config.num_key_value_heads);
+    require(
+        config.head_dim == attention.qk_rope_head_dim,
+        "head_dim: expected qk_rope_head_dim ({}), found {}",
+        attention.qk_rope_head_dim,
+        config.head_dim);
+    const auto init = nn::Init::normal(config.initializer_range);
+    return {
+        .hidden_size = config.hidden_size,
+        .num_attention_heads = config.num_attention_heads,
+        .rms_norm_eps = config.rms_norm_eps,
+        .head_dim = config.head_dim,
+        .initializer_range = config.initializer_range,
+        .attention = attention,
+        .attention_scale = scale_of(config, attention),
+        .intermediate_size = config.intermediate_size,
+        .dense_layers = static_cast<int64_t>(moe.mlp_only_layers.size()),
+        .experts = {
+            .hidden_size = config.hidden_size,
+            .intermediate_size = moe.moe_intermediate_size,
+            .num_experts = moe.num_experts,
+            .top_k = moe.num_experts_per_tok,
+            .renormalize_probabilities = moe.norm_topk_prob,
+            .enable_expert_bias = true,
+            .router_options = moe.router,
+            .shared_expert =
+                nn::SharedExpertParameters{.intermediate_size = moe.shared_expert_width(), .enable_gate = false},
+            .init = init}};
+  }
+
+  static void read(const Node& config, DecoderConfig& shape) {
+    shape.latent_attention = LatentAttentionConfig::from_hf(config);
+    shape.head_dim = shape.latent_attention->qk_rope_head_dim;
+    shape.moe = read_deepseek_moe(
+        config, {.n_group = 8, .topk_group = 4, .first_k_dense_replace = 3, .routed_scaling_factor = 2.5});
+  }
+
+  static void write(const DecoderConfig& shape, Node& node) {
+    write_deepseek_moe(value_of(shape.moe, "experts"), node);
+    value_of(shape.latent_attention, "latent attention").to_hf(node);
+  }
+};
+
+DecoderConfig published() {
+  MoEConfig moe{
+      .num_experts = 256,
+      .num_experts_per_tok = 8,
+      .moe_intermediate_size = 2048,
+      .expert_bias = true,
+      .n_shared_experts = 1,
+      .router = deepseek_router(8, 4, 2.5)};
+  moe.set_dense_layers(3);
+  return {
+      .vocab_size = 129280,
+      .hidden_size = 7168,
+      .intermediate_size = 18432,
+      .num_hidden_layers = 61,
+      .num_attention_heads = 128,
+      .num_key_value_heads = 128,
+      .head_dim = 64,
+      .max_position_embeddings = 163840,
+      .rms_norm_eps = 1e-6,
+      .rope_theta = 10000,
+      .rope_scaling =
+          nn::YarnRopeScaling{
+              .factor = 40,
+              .original_max_position_embeddings = 4096,
+              .beta_fast = 32,
+              .beta_slow = 1,
+              .attention_factor = {},
+              .mscale = 1,
+              .mscale_all_dim = 1},
+      .moe = moe,
+      .latent_attention = LatentAttentionConfig{
+          .q_lora_rank = 1536,
+          .kv_lora_rank = 512,
+          .qk_nope_head_dim = 128,
+          .qk_rope_head_dim = 64,
+          .v_head_dim = 128}};
+}
+
+DecoderConfig debug_model() {
+  DecoderConfig config = published();
+  config.vocab_size = 2048;
+  config.hidden_size = 256;
+  config.intermediate_size = 768;
+  config.num_hidden_layers = 6;
+  config.num_attention_heads = config.num_key_value_heads = 8;
+  config.head_dim = 16;
+  config.max_position_embeddings = 4096;
+  config.rope_scaling = nn::NoRopeScaling{};
+  config.latent_attention = LatentAttentionConfig{
+      .q_lora_rank = 96, .kv_lora_rank = 64, .qk_nope_head_dim = 16, .qk_rope_head_dim = 16, .v_head_dim = 16};
+  config.moe->num_experts = 32;
+  config.moe->num_experts_per_tok = 4;
+  config.moe->moe_intermediate_size = 192;
+  config.moe->router = deepseek_router(4, 2, 2.5);
+  config.moe->set_dense_layers(1);
+  return config;
+}
+}  // namespace
+
+descriptor::ModelFamily deepseek_v3_family() {
+  return make_decoder_family<Family>("deepseek_v3", {{"debugmodel", debug_model()}, {"671B", published()}});
+}
+
+LEHR_DEFINE_DECODER_FAMILY(DeepseekV3, deepseek_v3)
+
+}  // namespace lehr::model

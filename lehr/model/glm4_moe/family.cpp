@@ -1,0 +1,116 @@
+#include "lehr/model/glm4_moe/family.h"
+
+#include <array>
+
+#include "lehr/base/error.h"
+#include "lehr/base/value_of.h"
+#include "lehr/model/config_values.h"
+#include "lehr/model/deepseek_moe_config.h"
+#include "lehr/model/define_decoder_family.h"
+
+namespace lehr::model {
+
+namespace {
+struct Family {
+  static constexpr const char* kModelType = "glm4_moe";
+  static constexpr const char* kArchitecture = "Glm4Moe";
+  using Layer = Glm4MoELayer;
+  static constexpr bool kLayersAreAlike = true;
+  static constexpr std::array kRequiredKeys{
+      "num_experts_per_tok", "moe_intermediate_size", "n_routed_experts", "num_key_value_heads"};
+  static constexpr std::array kOwnKeys{"attention_bias", "num_experts_per_tok", "partial_rotary_factor"};
+
+  static Glm4MoELayerParameters layer_parameters(const DecoderConfig& config) {
+    const MoEConfig& moe = value_of(config.moe, "experts");
+    check_deepseek_moe(moe);
+    auto params = mixture_parameters(config);
+    params.router = moe.router;
+    params.shared_expert_intermediate_size = moe.shared_expert_width();
+    params.qk_norm = config.qk_norm;
+    params.qkv_bias = config.qkv_bias;
+    params.rotary_dim = config.rotary_dim();
+    return params;
+  }
+
+  static void read(const Node& config, DecoderConfig& shape) {
+    shape.moe = read_deepseek_moe(
+        config, {.n_group = 1, .topk_group = 1, .first_k_dense_replace = 1, .routed_scaling_factor = 1});
+    shape.qkv_bias = bool_or(config, "attention_bias", false);
+    shape.qk_norm = bool_or(config, "use_qk_norm", false);
+    shape.partial_rotary_factor = double_or(config, "partial_rotary_factor", 0.5);
+    if (const Node* rope = config.find("rope_parameters"); rope != nullptr && !rope->is_null()) {
+      shape.partial_rotary_factor = double_or(*rope, "partial_rotary_factor", shape.partial_rotary_factor);
+    }
+    if (config.find("rms_norm_eps") == nullptr) {
+      shape.rms_norm_eps = 1e-5;
+    }
+  }
+
+  static void write(const DecoderConfig& shape, Node& node) {
+    write_deepseek_moe(value_of(shape.moe, "experts"), node);
+    node.set("attention_bias", Node(shape.qkv_bias));
+    node.set("use_qk_norm", Node(shape.qk_norm));
+    node.set("partial_rotary_factor", Node(shape.partial_rotary_factor));
+  }
+};
+
+struct Size {
+  int64_t hidden_size, layers, intermediate_size, experts, expert_intermediate_size, dense_layers;
+  double routed_scaling_factor;
+  bool qk_norm;
+};
+
+DecoderConfig published(const Size& size) {
+  MoEConfig moe{
+      .num_experts = size.experts,
+      .num_experts_per_tok = 8,
+      .moe_intermediate_size = size.expert_intermediate_size,
+      .expert_bias = true,
+      .n_shared_experts = 1,
+      .router = deepseek_router(1, 1, size.routed_scaling_factor)};
+  moe.set_dense_layers(size.dense_layers);
+  return {
+      .vocab_size = 151552,
+      .hidden_size = size.hidden_size,
+      .intermediate_size = size.intermediate_size,
+      .num_hidden_layers = size.layers,
+      .num_attention_heads = 96,
+      .num_key_value_heads = 8,
+      .head_dim = 128,
+      .max_position_embeddings = 131072,
+      .rms_norm_eps = 1e-5,
+      .rope_theta = 1e6,
+      .eos_token_id = {151329, 151336, 151338},
+      .pad_token_id = 151329,
+      .moe = moe,
+      .qkv_bias = true,
+      .partial_rotary_factor = 0.5,
+      .qk_norm = size.qk_norm};
+}
+
+DecoderConfig debug_model() {
+  DecoderConfig config = published({256, 6, 768, 32, 192, 1, 2.5, true});
+  config.vocab_size = 2048;
+  config.num_attention_heads = 16;
+  config.head_dim = 16;
+  config.max_position_embeddings = 4096;
+  config.eos_token_id = {};
+  config.pad_token_id = {};
+  config.moe->num_experts_per_tok = 4;
+  return config;
+}
+}  // namespace
+
+descriptor::ModelFamily glm4_moe_family() {
+  return make_decoder_family<Family>(
+      "glm4_moe",
+      {
+          {"debugmodel", debug_model()},
+          {"Air-106B", published({4096, 46, 10944, 128, 1408, 1, 1.0, false})},
+          {"355B", published({5120, 92, 12288, 160, 1536, 3, 2.5, true})},
+      });
+}
+
+LEHR_DEFINE_DECODER_FAMILY(Glm4MoE, glm4_moe)
+
+}  // namespace lehr::model

@@ -1,0 +1,38 @@
+#include "lehr/model/latent_attention_config.h"
+
+#include "lehr/model/config_values.h"
+#include "lehr/model/decoder_limits.h"
+
+namespace lehr::model {
+
+// Absent keys are those of transformers' DeepseekV3Config, if that has a value which most models share.
+LatentAttentionConfig LatentAttentionConfig::from_hf(const Node& config) {
+  return {
+      .q_lora_rank = config.find("q_lora_rank") == nullptr ? 1536 : optional_int(config, "q_lora_rank"),
+      .kv_lora_rank = config.at("kv_lora_rank").as_int(),
+      .qk_nope_head_dim = config.at("qk_nope_head_dim").as_int(),
+      .qk_rope_head_dim = config.at("qk_rope_head_dim").as_int(),
+      .v_head_dim = config.at("v_head_dim").as_int(),
+      .rope_interleave = bool_or(config, "rope_interleave", true),
+      .attention_bias = bool_or(config, "attention_bias", false)};
+}
+
+void LatentAttentionConfig::to_hf(Node& config) const {
+  config.set("q_lora_rank", q_lora_rank ? Node(*q_lora_rank) : Node());
+  config.set("kv_lora_rank", Node(kv_lora_rank));
+  config.set("qk_nope_head_dim", Node(qk_nope_head_dim));
+  config.set("qk_rope_head_dim", Node(qk_rope_head_dim));
+  config.set("v_head_dim", Node(v_head_dim));
+  config.set("rope_interleave", Node(rope_interleave));
+  config.set("attention_bias", Node(attention_bias));
+}
+
+void LatentAttentionConfig::check(const std::string& where) const {
+  require_size(where, "q_lora_rank", q_lora_rank.value_or(1));
+  require_size(where, "kv_lora_rank", kv_lora_rank);
+  require_size(where, "qk_nope_head_dim", qk_nope_head_dim);
+  require_size(where, "qk_rope_head_dim", qk_rope_head_dim);
+  require_size(where, "v_head_dim", v_head_dim);
+}
+
+}  // namespace lehr::model

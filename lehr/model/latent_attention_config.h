@@ -1,0 +1,33 @@
+// The fields of config.json for multi-head latent attention.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "lehr/base/node.h"
+
+namespace lehr::model {
+
+/// The sizes of nn::MultiHeadLatentAttention, with Hugging Face's names.
+struct LatentAttentionConfig {
+  std::optional<int64_t> q_lora_rank = {};  ///< Queries have one projection if unset.
+  int64_t kv_lora_rank = 0;
+  int64_t qk_nope_head_dim = 0;
+  int64_t qk_rope_head_dim = 0;
+  int64_t v_head_dim = 0;
+  bool rope_interleave = true;  ///< Neighbours are rotated together, not the halves of a head.
+  bool attention_bias = false;
+
+  /// Width of a query or key head.
+  int64_t qk_head_dim() const { return qk_nope_head_dim + qk_rope_head_dim; }
+  /// Elements that decoding keeps of a token.
+  int64_t cached_per_token() const { return kv_lora_rank + qk_rope_head_dim; }
+
+  static LatentAttentionConfig from_hf(const Node& config);
+  void to_hf(Node& config) const;
+  /// Throws a usage error that names the field, prefixed with `where`, for a size that is not positive or too large.
+  void check(const std::string& where) const;
+};
+
+}  // namespace lehr::model

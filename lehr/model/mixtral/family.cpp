@@ -1,0 +1,156 @@
+#include "lehr/model/mixtral/family.h"
+
+#include <array>
+
+#include "lehr/base/error.h"
+#include "lehr/model/config_values.h"
+#include "lehr/model/define_decoder_family.h"
+
+namespace lehr::model {
+
+namespace {
+LayerPattern with_window(std::optional<int64_t> window) {
+  return window ? LayerPattern{.sliding_window = window, .sliding = {true}} : LayerPattern{};
+}
+
+struct Family {
+  static constexpr const char* kModelType = "mixtral";
+  static constexpr const char* kArchitecture = "Mixtral";
+  using Layer = MixtralLayer;
+  static constexpr descriptor::DecoderForm kForm{};
+  static constexpr int64_t kBosToken = 1, kEosToken = 2;
+  static constexpr std::array kRequiredKeys{"num_experts_per_tok", "num_key_value_heads"};
+  // transformers' class reads none of these.
+  static constexpr std::array kOwnKeys{"attention_bias", "mlp_bias", "use_sliding_window", "layer_types"};
+
+  static MixtralLayerParameters layer_parameters(const DecoderConfig& config) {
+    auto params = mixture_parameters(config);
+    require(
+        params.norm_topk_prob && params.decoder_sparse_step == 1 && params.mlp_only_layers.empty(),
+        "{}: models of type mixtral have experts in every layer, whose weights sum to one; remove this key",
+        !params.norm_topk_prob           ? "norm_topk_prob"
+        : params.mlp_only_layers.empty() ? "decoder_sparse_step"
+                                         : "mlp_only_layers");
+    params.qk_norm = false;
+    return params;
+  }
+
+  static void read(const Node& config, DecoderConfig& shape) {
+    require(
+        double_or(config, "router_jitter_noise", 0) == 0,
+        "{}: router_jitter_noise: expected 0, found another value; this is not supported",
+        config.origin());
+    shape.pattern = with_window(optional_int(config, "sliding_window"));
+    if (config.find("rms_norm_eps") == nullptr) {
+      shape.rms_norm_eps = 1e-5;
+    }
+    const Node* table = config.find("rope_parameters");
+    const bool in_table = table != nullptr && !table->is_null() && table->find("rope_theta") != nullptr;
+    if (config.find("rope_theta") == nullptr && !in_table) {
+      shape.rope_theta = 1e6;
+    }
+    if (!shape.moe) {
+      return;  // layer_parameters names the missing key
+    }
+    // Keys of other families, which transformers' class does not read.
+    shape.moe->norm_topk_prob = true;
+    shape.moe->decoder_sparse_step = 1;
+    shape.moe->mlp_only_layers.clear();
+    shape.moe->uses_intermediate_size = true;
+  }
+
+  static void write(const DecoderConfig& shape, Node& node) {
+    const auto window = shape.pattern.window(0);
+    node.set("sliding_window", window ? Node(*window) : Node());
+    node.set("num_local_experts", Node(shape.moe->num_experts));
+    node.set("router_jitter_noise", Node(0.0));
+    if (shape.block_configs.empty()) {
+      node.set("intermediate_size", Node(shape.moe->moe_intermediate_size));
+    }
+    for (const char* key : {"decoder_sparse_step", "mlp_only_layers", "norm_topk_prob", "num_experts"}) {
+      node.erase(key);
+    }
+    if (shape.block_configs.empty()) {
+      node.erase("moe_intermediate_size");
+    }
+  }
+};
+
+/// Names of published checkpoints: block_sparse_moe for mlp, and w1, w3 and w2 for gate, up and down.
+class MixtralArgs : public DecoderArgs<Family> {
+ public:
+  using DecoderArgs<Family>::DecoderArgs;
+
+  state::StateMap state_map(descriptor::ExpertLayout layout) const override {
+    state::StateMap map = DecoderArgs<Family>::state_map(layout);
+    if (layout == descriptor::ExpertLayout::fused) {
+      return map;  // as transformers 5 names its modules
+    }
+    std::vector<std::pair<std::string, std::string>> names;
+    for (const std::string& name : map.input_names()) {
+      names.emplace_back(stored(name), name);
+    }
+    return state::sequential({state::rename(names), map});
+  }
+
+ private:
+  static std::string stored(std::string name) {
+    const auto replace = [&](std::string_view from, std::string_view to) {
+      const size_t at = name.find(from);
+      if (at != std::string::npos) {
+        name.replace(at, from.size(), to);
+      }
+      return at != std::string::npos;
+    };
+    if (replace(".mlp.gate.", ".block_sparse_moe.gate.") || replace(".mlp.experts.", ".block_sparse_moe.experts.")) {
+      replace(".gate_proj.", ".w1.");
+      replace(".down_proj.", ".w2.");
+      replace(".up_proj.", ".w3.");
+    }
+    return name;
+  }
+};
+
+struct Size {
+  int64_t hidden_size, layers, heads, key_value_heads, head_dim, intermediate_size, max_position_embeddings;
+  double router_aux_loss_coef;
+  int64_t vocab_size = 32000;
+  std::optional<int64_t> window = {};
+};
+
+DecoderConfig published(const Size& size) {
+  return {
+      .vocab_size = size.vocab_size,
+      .hidden_size = size.hidden_size,
+      .intermediate_size = size.intermediate_size,
+      .num_hidden_layers = size.layers,
+      .num_attention_heads = size.heads,
+      .num_key_value_heads = size.key_value_heads,
+      .head_dim = size.head_dim,
+      .max_position_embeddings = size.max_position_embeddings,
+      .rms_norm_eps = 1e-5,
+      .rope_theta = 1e6,
+      .moe =
+          MoEConfig{
+              .num_experts = 8,
+              .num_experts_per_tok = 2,
+              .moe_intermediate_size = size.intermediate_size,
+              .router_aux_loss_coef = size.router_aux_loss_coef,
+              .uses_intermediate_size = true},
+      .pattern = with_window(size.window)};
+}
+}  // namespace
+
+descriptor::ModelFamily mixtral_family() {
+  return make_decoder_family<Family, MixtralArgs>(
+      "mixtral",
+      {
+          {"debugmodel", published({256, 6, 16, 8, 16, 384, 4096, 0.02, 2048, 9})},
+          {"8x7B", published({4096, 32, 32, 8, 128, 14336, 32768, 0.02})},
+          {"8x22B", published({6144, 56, 48, 8, 128, 16384, 65536, 0.001})},
+      });
+}
+
+LEHR_DEFINE_DECODER_FAMILY(Mixtral, mixtral)
+
+}  // namespace lehr::model

@@ -1,0 +1,237 @@
+// config.json of the families with experts: what absent keys are, what is refused, and what every family writes.
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <map>
+
+#include "lehr/base/error.h"
+#include "lehr/base/json.h"
+#include "lehr/model/deepseek_v3/family.h"
+#include "lehr/model/glm4_moe/family.h"
+#include "lehr/model/mixtral/family.h"
+#include "lehr/nn/moe.h"
+
+namespace lehr::model {
+namespace {
+
+using ::testing::HasSubstr;
+using Changes = std::map<std::string, std::string>;
+
+// The debug model of a family from its config.json with some keys replaced; "absent" removes a key.
+std::unique_ptr<descriptor::ModelArgs> with(const descriptor::ModelFamily& family, const Changes& changes) {
+  Node config = family.flavors.at("debugmodel")()->to_hf_config("float32");
+  for (const auto& [key, json] : changes) {
+    if (json == "absent") {
+      config.erase(key);
+    } else {
+      config.set(key, parse_json(json, "value"));
+    }
+  }
+  auto args = family.from_hf_config(parse_json(to_json(config), "config.json"));
+  args->check("config.json: ");
+  return args;
+}
+
+Node written(const descriptor::ModelFamily& family, const Changes& changes) {
+  return with(family, changes)->to_hf_config("float32");
+}
+
+std::string problem(const descriptor::ModelFamily& family, const Changes& changes) {
+  try {
+    with(family, changes);
+    return "accepted";
+  } catch (const Error& error) {
+    return error.kind() == ErrorKind::usage ? error.what() : "another kind of error";
+  }
+}
+
+// As the configuration classes of transformers 5.23.
+TEST(ConfigJsonOfExperts, GivesAbsentKeysTheValuesOfTransformers) {
+  const Node mixtral = written(
+      mixtral_family(),
+      {{"sliding_window", "absent"},
+       {"rms_norm_eps", "absent"},
+       {"rope_theta", "absent"},
+       {"bos_token_id", "absent"},
+       {"eos_token_id", "absent"}});
+  EXPECT_TRUE(mixtral.at("sliding_window").is_null());
+  EXPECT_EQ(mixtral.at("rms_norm_eps").as_double(), 1e-5);
+  EXPECT_EQ(mixtral.at("rope_theta").as_double(), 1e6);
+  EXPECT_EQ(mixtral.at("bos_token_id").as_int(), 1);
+  EXPECT_EQ(mixtral.at("eos_token_id").as_int(), 2);
+  // Keys of other families, which its class does not read.
+  EXPECT_EQ(problem(mixtral_family(), {{"norm_topk_prob", "false"}, {"decoder_sparse_step", "2"}}), "accepted");
+
+  const Changes bare{
+      {"n_group", "absent"},
+      {"topk_group", "absent"},
+      {"routed_scaling_factor", "absent"},
+      {"first_k_dense_replace", "absent"},
+      {"norm_topk_prob", "absent"},
+      {"n_shared_experts", "absent"},
+      {"q_lora_rank", "absent"},
+      {"rope_interleave", "absent"},
+      {"attention_bias", "absent"},
+      {"partial_rotary_factor", "absent"},
+      {"use_qk_norm", "absent"},
+      {"rms_norm_eps", "absent"}};
+  const Node deepseek = written(deepseek_v3_family(), bare);
+  EXPECT_EQ(deepseek.at("n_group").as_int(), 8);
+  EXPECT_EQ(deepseek.at("topk_group").as_int(), 4);
+  EXPECT_EQ(deepseek.at("routed_scaling_factor").as_double(), 2.5);
+  EXPECT_EQ(deepseek.at("first_k_dense_replace").as_int(), 3);
+  EXPECT_EQ(deepseek.at("n_shared_experts").as_int(), 1);
+  EXPECT_EQ(deepseek.at("q_lora_rank").as_int(), 1536);
+  EXPECT_EQ(deepseek.at("rms_norm_eps").as_double(), 1e-6);
+  EXPECT_TRUE(deepseek.at("norm_topk_prob").as_bool());
+  EXPECT_TRUE(deepseek.at("rope_interleave").as_bool());
+  EXPECT_FALSE(deepseek.at("attention_bias").as_bool());
+  EXPECT_TRUE(written(deepseek_v3_family(), {{"q_lora_rank", "null"}}).at("q_lora_rank").is_null());
+
+  const Node glm = written(glm4_moe_family(), bare);
+  EXPECT_EQ(glm.at("n_group").as_int(), 1);
+  EXPECT_EQ(glm.at("topk_group").as_int(), 1);
+  EXPECT_EQ(glm.at("routed_scaling_factor").as_double(), 1);
+  EXPECT_EQ(glm.at("first_k_dense_replace").as_int(), 1);
+  EXPECT_EQ(glm.at("partial_rotary_factor").as_double(), 0.5);
+  EXPECT_EQ(glm.at("rms_norm_eps").as_double(), 1e-5);
+  EXPECT_FALSE(glm.at("use_qk_norm").as_bool());
+  EXPECT_FALSE(glm.at("attention_bias").as_bool());
+  const std::string table = R"({"rope_type": "default", "rope_theta": 50, "partial_rotary_factor": 0.25})";
+  const Changes in_table{{"partial_rotary_factor", "absent"}, {"rope_parameters", table}, {"rope_scaling", "absent"}};
+  EXPECT_EQ(written(glm4_moe_family(), in_table).at("partial_rotary_factor").as_double(), 0.25);
+}
+
+TEST(ConfigJsonOfExperts, RefusesWhatIsNotComputed) {
+  const auto mixtral = mixtral_family(), deepseek = deepseek_v3_family(), glm = glm4_moe_family();
+  const std::vector<std::tuple<descriptor::ModelFamily, std::string, std::string, std::string>> cases{
+      {mixtral, "router_jitter_noise", "0.1", "router_jitter_noise: expected 0"},
+      {mixtral, "num_local_experts", "absent", "'num_experts' is missing"},
+      {deepseek, "scoring_func", "\"softmax\"", "scoring_func: expected sigmoid"},
+      {deepseek, "topk_method", "\"greedy\"", "topk_method: expected noaux_tc"},
+      {deepseek, "moe_layer_freq", "2", "moe_layer_freq: expected 1"},
+      {deepseek, "quantization_config", R"({"quant_method": "fp8"})", "quantization_config: expected none"},
+      {deepseek, "first_k_dense_replace", "7", "first_k_dense_replace: expected 0 to num_hidden_layers (6), found 7"},
+      {deepseek, "num_key_value_heads", "4", "num_key_value_heads: expected num_attention_heads (8)"},
+      {deepseek, "n_group", "5", "n_group: expected a divisor of the number of experts (32)"},
+      {deepseek, "topk_group", "0", "topk_group: expected 1 to n_group (4), found 0"},
+      {deepseek, "n_shared_experts", "0", "n_shared_experts: expected a positive number, found 0"},
+      {deepseek, "kv_lora_rank", "0", "kv_lora_rank: expected a positive number, found 0"},
+      {deepseek, "kv_lora_rank", "absent", "'kv_lora_rank' is missing"},
+      {deepseek, "qk_rope_head_dim", "15", "head_dim: expected an even number"},
+      {glm, "partial_rotary_factor", "0.1", "partial_rotary_factor: expected a part of head_dim (16)"},
+      {glm, "routed_scaling_factor", "0", "routed_scaling_factor: expected a positive number, found 0"},
+      {glm, "attention_dropout", "0.1", "attention_dropout: expected 0"}};
+  for (const auto& [family, key, value, message] : cases) {
+    EXPECT_THAT(problem(family, {{key, value}}), HasSubstr(message)) << family.name;
+  }
+  const std::string block = R"([{"attention": {"no_op": true}, "ffn": {"intermediate_size": 8}}])";
+  for (const auto& family : {deepseek, glm}) {
+    EXPECT_THAT(
+        problem(family, {{"num_hidden_layers", "1"}, {"first_k_dense_replace", "1"}, {"block_configs", block}}),
+        HasSubstr("do not support layers that differ"));
+    EXPECT_EQ(family.descriptor, nullptr) << "scores, cuts and searches are refused by the family's name";
+  }
+}
+
+// model.args of a run reach the layers, and what a config.json of the family cannot say is refused.
+TEST(ConfigJsonOfExperts, TakesOrRefusesOverrides) {
+  const auto problem_of = [](const descriptor::ModelFamily& family, const descriptor::ModelOverrides& overrides) {
+    const auto args = family.from_flavor("debugmodel");
+    args->apply(overrides);
+    try {
+      args->check("");
+      return std::string("accepted");
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+  };
+  descriptor::ModelOverrides sparse, unbiased, last, width;
+  sparse.decoder_sparse_step = 2;
+  unbiased.expert_bias = false;
+  last.mlp_only_layers = {5};
+  width.intermediate_size = 48;
+  for (const auto& family : {mixtral_family(), deepseek_v3_family(), glm4_moe_family()}) {
+    EXPECT_THAT(problem_of(family, sparse), HasSubstr("decoder_sparse_step: ")) << family.name;
+    EXPECT_THAT(problem_of(family, last), HasSubstr("mlp_only_layers: ")) << family.name;
+  }
+  for (const auto& family : {deepseek_v3_family(), glm4_moe_family()}) {
+    EXPECT_THAT(problem_of(family, unbiased), HasSubstr("expert_bias: expected true")) << family.name;
+  }
+  const auto args = mixtral_family().from_flavor("debugmodel");
+  args->apply(width);
+  EXPECT_EQ(args->to_hf_config("float32").at("intermediate_size").as_int(), 48) << "the width of experts";
+  const auto model = args->build({});
+  EXPECT_EQ(nn::moe_layers(*model).front()->grouped_experts->gate_proj->weight.size(1), 48);
+}
+
+// The files of DeepSeek-V3 (without quantization_config) and GLM-4.5-Air as they were published.
+constexpr const char* kDeepseekV3 =
+    R"({"architectures": ["DeepseekV3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+  "auto_map": {"AutoConfig": "configuration_deepseek.DeepseekV3Config"}, "bos_token_id": 0,
+  "eos_token_id": 1, "ep_size": 1, "first_k_dense_replace": 3, "hidden_act": "silu", "hidden_size": 7168,
+  "initializer_range": 0.02, "intermediate_size": 18432, "kv_lora_rank": 512,
+  "max_position_embeddings": 163840, "model_type": "deepseek_v3", "moe_intermediate_size": 2048,
+  "moe_layer_freq": 1, "n_group": 8, "n_routed_experts": 256, "n_shared_experts": 1, "norm_topk_prob": true,
+  "num_attention_heads": 128, "num_experts_per_tok": 8, "num_hidden_layers": 61, "num_key_value_heads": 128,
+  "num_nextn_predict_layers": 1, "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+  "rms_norm_eps": 1e-06, "rope_scaling": {"beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": 1.0,
+  "mscale_all_dim": 1.0, "original_max_position_embeddings": 4096, "type": "yarn"}, "rope_theta": 10000,
+  "routed_scaling_factor": 2.5, "scoring_func": "sigmoid", "tie_word_embeddings": false, "topk_group": 4,
+  "topk_method": "noaux_tc", "torch_dtype": "bfloat16", "transformers_version": "4.33.1", "use_cache": true,
+  "v_head_dim": 128, "vocab_size": 129280})";
+constexpr const char* kGlm45Air =
+    R"({"architectures": ["Glm4MoeForCausalLM"], "attention_bias": true, "attention_dropout": 0.0,
+  "pad_token_id": 151329, "eos_token_id": [151329, 151336, 151338], "hidden_act": "silu", "head_dim": 128,
+  "hidden_size": 4096, "partial_rotary_factor": 0.5, "initializer_range": 0.02, "intermediate_size": 10944,
+  "max_position_embeddings": 131072, "model_type": "glm4_moe", "moe_intermediate_size": 1408,
+  "norm_topk_prob": true, "num_attention_heads": 96, "n_group": 1, "topk_group": 1, "n_routed_experts": 128,
+  "n_shared_experts": 1, "routed_scaling_factor": 1.0, "num_experts_per_tok": 8, "first_k_dense_replace": 1,
+  "num_hidden_layers": 46, "num_key_value_heads": 8, "num_nextn_predict_layers": 1, "rms_norm_eps": 1e-05,
+  "rope_scaling": null, "rope_theta": 1000000, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
+  "transformers_version": "4.54.0", "use_cache": true, "use_qk_norm": false, "vocab_size": 151552})";
+
+TEST(ConfigJsonOfExperts, ReadsPublishedFiles) {
+  const auto same = [](const descriptor::ModelFamily& family, const char* published, const char* flavor) {
+    const auto args = family.from_hf_config(parse_json(published, "config.json"));
+    args->check("config.json: ");
+    Node read = args->to_hf_config("bfloat16"), own = family.from_flavor(flavor)->to_hf_config("bfloat16");
+    for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
+      read.erase(key);
+      own.erase(key);
+    }
+    EXPECT_EQ(to_json(read), to_json(own)) << family.name;
+  };
+  same(deepseek_v3_family(), kDeepseekV3, "671B");
+  same(glm4_moe_family(), kGlm45Air, "Air-106B");
+}
+
+// The first layers have no experts; the shared expert has the width of all shared experts together.
+TEST(LayersOfDeepseekAndGlm, AreThoseOfTheConfig) {
+  for (const auto& family : {deepseek_v3_family(), glm4_moe_family()}) {
+    const auto args = with(family, {{"first_k_dense_replace", "2"}, {"n_shared_experts", "3"}});
+    const auto model = args->build({});
+    const auto mixtures = nn::moe_layers(*model);
+    ASSERT_EQ(mixtures.size(), 4U) << family.name;
+    EXPECT_EQ(mixtures.front()->shared_expert->gate_proj->weight.size(0), 3 * 192);
+    const auto names = args->state_map(descriptor::ExpertLayout::per_expert).input_names();
+    const auto has = [&](const std::string& name) {
+      return std::find(names.begin(), names.end(), "model.layers." + name) != names.end();
+    };
+    EXPECT_TRUE(has("1.mlp.gate_proj.weight") && !has("1.mlp.gate.weight")) << family.name;
+    EXPECT_TRUE(has("2.mlp.gate.weight") && has("2.mlp.gate.e_score_correction_bias")) << family.name;
+    EXPECT_TRUE(has("2.mlp.shared_experts.up_proj.weight") && !has("2.mlp.gate_proj.weight")) << family.name;
+  }
+}
+
+// Per pair of positions, forward and backward: scores of 32 elements and values of 16, in 8 heads of 6 layers. The
+// cache has a latent of 64 elements and 16 rotated ones.
+TEST(LayersOfDeepseekAndGlm, CountLatentAttention) {
+  const auto args = deepseek_v3_family().from_flavor("debugmodel");
+  const auto counts = args->get_nparams_and_flops(128);
+  EXPECT_EQ(counts.attention_flops_per_pair, 6 * 8 * (32 + 16) * 6);
+  EXPECT_EQ(counts.kv_cache_per_token, std::vector<int64_t>(6, 64 + 16));
+}
+
+}  // namespace
+}  // namespace lehr::model
