@@ -16,7 +16,7 @@ at::Tensor hash_of_bits(const at::Tensor& tensor);
 
 /// A shard that several ranks hold, with bits that differ.
 struct ReplicaDifference {
-  std::string parameter;
+  std::string parameter = {};
   bool gradient = false;            ///< Its gradient differs, not its value.
   std::vector<int64_t> ranks = {};  ///< The ranks that differ from the majority; without a majority all that hold it.
   bool majority = false;
