@@ -16,6 +16,7 @@
 #include <optional>
 
 #include "lehr/app/child_output.h"
+#include "lehr/app/launch_places.h"
 #include "lehr/base/error.h"
 #include "lehr/base/usable_cores.h"
 #include "lehr/base/value_of.h"
@@ -58,8 +59,13 @@ int exit_code_of(int status) {
 
 class ChildRanks {
  public:
-  ChildRanks(const ChildRanksOptions& options, const sigset_t& signals, const sigset_t& childrens_mask)
+  ChildRanks(
+      const ChildRanksOptions& options,
+      const LaunchPlaces& places,
+      const sigset_t& signals,
+      const sigset_t& childrens_mask)
       : options_(options),
+        places_(places),
         childrens_mask_(childrens_mask),
         signals_(::signalfd(-1, &signals, SFD_NONBLOCK | SFD_CLOEXEC)),
         launched_(options.ranks),
@@ -111,6 +117,9 @@ class ChildRanks {
     return status ? exit_code_of(*status) : stopped_;
   }
 
+  // The rank that failed without blaming another one.
+  std::optional<int64_t> cause() const { return cause_ ? std::optional(static_cast<int64_t>(*cause_)) : std::nullopt; }
+
   // True after a failure that another start may not have: not after a stop by a signal, nor if the program says that
   // its input is wrong or that it has a bug.
   bool may_restart() const {
@@ -137,6 +146,12 @@ class ChildRanks {
       variables[name] = value;
     }
     variables[mesh::kCrashReportVariable] = fmt::format("{}:{}", ::getpid(), words_file(static_cast<size_t>(rank)));
+    constexpr const char* kDevices = "CUDA_VISIBLE_DEVICES";
+    const auto present = variables.find(kDevices);
+    const auto* const list = present == variables.end() ? nullptr : &present->second;
+    if (const std::string devices = places_.visible_devices(options_.ranks, list); !devices.empty()) {
+      variables[kDevices] = devices;
+    }
     const auto threads = static_cast<int64_t>(usable_cores() / static_cast<double>(options_.ranks));
     variables.try_emplace("OMP_NUM_THREADS", std::to_string(std::max<int64_t>(threads, 1)));
     std::vector<std::string> result;
@@ -284,6 +299,7 @@ class ChildRanks {
   }
 
   const ChildRanksOptions& options_;
+  const LaunchPlaces& places_;
   sigset_t childrens_mask_;
   int signals_ = -1;
   mesh::LaunchedRanks launched_;
@@ -297,6 +313,22 @@ class ChildRanks {
   int stopped_ = 0;                            // 128 + the signal that stopped the ranks
   bool stopped_at_once_ = false;               // a rank was stopped before it could save
 };
+
+// Leaves a rank out of the next start if it is the cause of two failures. Returns false if the launch cannot go on.
+bool leave_out(std::optional<int64_t> cause, const ChildRanksOptions& options, LaunchPlaces& places, FewerRanks& next) {
+  if (!options.fewer_ranks || !cause || !places.failed(*cause)) {
+    return true;
+  }
+  try {
+    next = options.fewer_ranks(places.left());
+  } catch (const Error& error) {
+    fmt::print(stderr, "lehr launch: rank {} failed twice and is left out; {}\n", *cause, error.what());
+    return false;
+  }
+  fmt::print(
+      stderr, "lehr launch: rank {} failed twice and is left out; the run goes on with {} ranks\n", *cause, next.ranks);
+  return true;
+}
 }  // namespace
 
 int run_child_ranks(const ChildRanksOptions& options) {
@@ -307,10 +339,16 @@ int run_child_ranks(const ChildRanksOptions& options) {
   }
   // Blocked before the store starts its threads, because they inherit the mask.
   ::pthread_sigmask(SIG_BLOCK, &signals, &before);
+  LaunchPlaces places(options.ranks);
+  FewerRanks current{.ranks = options.ranks};
   for (int64_t restart = 1;; ++restart) {
-    ChildRanks ranks(options, signals, before);
+    ChildRanksOptions start = options;
+    start.ranks = current.ranks;
+    start.args.insert(start.args.end(), current.args.begin(), current.args.end());
+    ChildRanks ranks(start, places, signals, before);
     const int code = ranks.run();
-    if (code == 0 || restart > options.restarts || !ranks.may_restart()) {
+    if (code == 0 || restart > options.restarts || !ranks.may_restart() ||
+        !leave_out(ranks.cause(), options, places, current)) {
       return code;
     }
     fmt::print(stderr, "lehr launch: starting all ranks again, restart {} of {}\n", restart, options.restarts);

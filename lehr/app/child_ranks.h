@@ -2,10 +2,17 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
 namespace lehr::app {
+
+/// A smaller start: the number of ranks, and arguments to add to the program's.
+struct FewerRanks {
+  int64_t ranks = 0;
+  std::vector<std::string> args = {};
+};
 
 struct ChildRanksOptions {
   /// The file of the program, and its arguments.
@@ -18,6 +25,9 @@ struct ChildRanksOptions {
   /// How often all ranks are started again after one failed. Wrong input (exit code 2), bugs (4) and stops by a signal
   /// are no reason to.
   int64_t restarts = 0;
+  /// If set, a rank that was the cause of two failures is left out of later starts: the function returns how to start
+  /// on at most that many ranks, and throws a usage error if it is not possible. The launch then ends.
+  std::function<FewerRanks(int64_t left)> fewer_ranks = {};
 };
 
 /// Runs the ranks and returns the exit code for all: 0, or that of the first rank that failed (128 + the signal that

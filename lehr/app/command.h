@@ -7,8 +7,9 @@
 #include <vector>
 
 namespace lehr::train {
+struct TrainConfig;
 class TrainSpecs;
-}
+}  // namespace lehr::train
 
 namespace lehr::app {
 
@@ -24,6 +25,8 @@ struct Command {
 const std::vector<Command>& commands();
 
 int train(const std::vector<std::string>& args, const train::TrainSpecs& specs);
+/// The config that `train` runs with these arguments, which are not --help. Throws as `train` does.
+train::TrainConfig train_config(const std::vector<std::string>& args);
 /// `train` on `ranks` ranks, which are threads of this process.
 int train_on_threads(const std::vector<std::string>& args, const train::TrainSpecs& specs, int64_t ranks);
 int eval(const std::vector<std::string>& args, const train::TrainSpecs& specs);

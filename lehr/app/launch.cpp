@@ -11,6 +11,7 @@
 #include "lehr/app/command.h"
 #include "lehr/base/command_line.h"
 #include "lehr/base/error.h"
+#include "lehr/train/fewer_ranks.h"
 
 namespace lehr::app {
 
@@ -20,6 +21,7 @@ struct Options {
   std::string output = "main";
   bool threads = false;
   int64_t restarts = 0;
+  int64_t min_ranks = 0;
   void fields(FieldVisitor& v) {
     v.required("ranks", ranks, "Number of ranks; -n N is short for it.", positive());
     v.optional(
@@ -33,24 +35,60 @@ struct Options {
         "How often to start all ranks again after a rank failed or was killed; lehr train then continues from its "
         "newest checkpoint.",
         at_least(0));
+    v.optional(
+        "min_ranks",
+        min_ranks,
+        "Go on with as few as this many ranks: a rank that was the cause of two failures is left out of later "
+        "restarts. 0: always restart all ranks.",
+        at_least(0));
     v.optional("threads", threads, "Run the ranks as threads of one process, for debugging; train only.");
   }
 };
 
 std::string help() {
   Options options;
-  return "lehr launch -n N [--restarts R] [--output main|all] [--threads] -- COMMAND ...\n\n"
+  return "lehr launch -n N [--restarts R [--min-ranks M]] [--output main|all] [--threads] -- COMMAND ...\n\n"
          "Starts N ranks of COMMAND on this machine. COMMAND is lehr's train, or any program that reads torchrun's\n"
          "variables (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT).\n\n"
          "  lehr launch -n 4 -- train run.toml --parallelism.data_parallel_shard_degree=4\n"
          "  lehr launch -n 4 --restarts 3 -- train run.toml      # go on by itself after a crash\n"
+         "  lehr launch -n 4 --restarts 3 --min-ranks 2 -- train run.toml      # and without a rank that fails twice\n"
          "  lehr launch -n 2 -- ./my_program\n\n"
          "SIGTERM and Ctrl-C are forwarded to all ranks, and the launcher waits for them. When a rank fails, the\n"
          "others end within seconds, its message is shown once, and the launcher returns its exit code (128 + the\n"
          "signal that killed it). With --restarts all ranks are started again, except after wrong input (exit\n"
-         "code 2), a bug (4) or a stop by a signal. On several machines use torchrun, srun or mpirun: lehr reads\n"
+         "code 2), a bug (4) or a stop by a signal. With --min-ranks a rank that fails twice is left out: lehr train\n"
+         "gives up data-parallel ranks, and keeps the batch of a step and the order of data; another program is\n"
+         "started on the ranks that are left. On several machines use torchrun, srun or mpirun: lehr reads\n"
          "their variables as well.\n\n" +
          arguments_help(ConfigObject::of(options));
+}
+
+// How the program starts on fewer ranks; null without --min-ranks.
+std::function<FewerRanks(int64_t left)> fewer_ranks(
+    const Options& options, bool is_train, const std::vector<std::string>& args) {
+  if (options.min_ranks == 0) {
+    return {};
+  }
+  require(
+      options.restarts > 0,
+      "lehr launch: --min-ranks says on how few ranks a restart may go on; add --restarts N, or leave it out");
+  require(
+      options.min_ranks <= options.ranks,
+      "lehr launch: --min-ranks: expected at most the {} ranks of -n, found {}",
+      options.ranks,
+      options.min_ranks);
+  if (!is_train) {
+    return [options](int64_t left) {
+      require(left >= options.min_ranks, "{} ranks are left, fewer than --min-ranks {}", left, options.min_ranks);
+      return FewerRanks{.ranks = left};
+    };
+  }
+  return [options, args](int64_t left) {
+    const std::vector<std::string> own(args.begin() + 1, args.end());
+    const auto mesh = train::fit_fewer_ranks(train_config(own), options.ranks, left, options.min_ranks);
+    return FewerRanks{.ranks = mesh.ranks, .args = mesh.overrides};
+  };
 }
 
 // The file of a program, found as the shell does.
@@ -93,8 +131,9 @@ int launch(const std::vector<std::string>& args, const train::TrainSpecs& specs)
   if (options.threads) {
     require(options.output == "main", "lehr launch: with --threads only rank 0 writes output; leave --output out");
     require(
-        options.restarts == 0,
-        "lehr launch: with --threads all ranks are one process, which cannot be started again; leave --restarts out");
+        options.restarts == 0 && options.min_ranks == 0,
+        "lehr launch: with --threads all ranks are one process, which cannot be started again; leave --restarts and "
+        "--min-ranks out");
     require(
         separator[1] == "train",
         "lehr launch: --threads runs lehr's own train only, not '{}'; leave it out",
@@ -105,14 +144,16 @@ int launch(const std::vector<std::string>& args, const train::TrainSpecs& specs)
       .ranks = options.ranks, .all_output = options.output == "all", .restarts = options.restarts};
   const std::string& name = separator[1];
   const auto is_command = [&](const Command& command) { return command.name == name; };
+  const bool is_train = name == "train";
   if (std::any_of(commands().begin(), commands().end(), is_command)) {
-    require(name == "train", "lehr launch: '{}' runs on one rank; of lehr's commands only train runs on several", name);
+    require(is_train, "lehr launch: '{}' runs on one rank; of lehr's commands only train runs on several", name);
     children.program = std::filesystem::read_symlink("/proc/self/exe").string();
     children.args.assign(separator + 1, args.end());
   } else {
     children.program = find_program(name);
     children.args.assign(separator + 2, args.end());
   }
+  children.fewer_ranks = fewer_ranks(options, is_train, children.args);
   return run_child_ranks(children);
 }
 

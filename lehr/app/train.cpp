@@ -95,6 +95,14 @@ void check_profile(const Arguments& arguments, const train::TrainConfig& config)
   from_node<train::TrainConfig>(merge_sources({.file = file, .overrides = overrides}), file);  // reports errors
 }
 
+Node sources_of(const Arguments& arguments) {
+  require(
+      arguments.positionals.size() == 1,
+      "lehr train: expected one config file, found {}; lehr train --help explains",
+      arguments.positionals.size());
+  return merge_sources({.file = arguments.positionals[0], .overrides = arguments.overrides});
+}
+
 // Parses the arguments and trains on the ranks that `on_ranks` creates: it calls `body` on each with its transport, and
 // with the reason why ranks that might have GPUs compute on CPUs.
 using RankBody = std::function<void(mesh::Transport& transport, const std::string& why_cpu)>;
@@ -108,11 +116,7 @@ int train_on(
     std::fputs(help().c_str(), stdout);
     return 0;
   }
-  require(
-      arguments.positionals.size() == 1,
-      "lehr train: expected one config file, found {}; lehr train --help explains",
-      arguments.positionals.size());
-  const Node sources = merge_sources({.file = arguments.positionals[0], .overrides = arguments.overrides});
+  const Node sources = sources_of(arguments);
   const auto config = from_node<train::TrainConfig>(sources, arguments.positionals[0]);
   if (options.profile) {
     check_profile(arguments, config);
@@ -132,6 +136,13 @@ int train_on(
   return code;
 }
 }  // namespace
+
+train::TrainConfig train_config(const std::vector<std::string>& args) {
+  Options options;
+  const Arguments arguments = parse_arguments(args, ConfigObject::of(options));
+  const Node sources = sources_of(arguments);
+  return from_node<train::TrainConfig>(sources, arguments.positionals[0]);
+}
 
 int train(const std::vector<std::string>& args, const train::TrainSpecs& specs) {
   return train_on(args, specs, [](const train::TrainConfig& config, StopSignals& signals, const RankBody& body) {

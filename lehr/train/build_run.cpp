@@ -12,6 +12,7 @@
 #include "lehr/ops/linear_float8.h"
 #include "lehr/peft/inject.h"
 #include "lehr/train/chat.h"
+#include "lehr/train/corruption.h"
 #include "lehr/train/device.h"
 #include "lehr/train/mesh_rules.h"
 #include "lehr/train/model_counts.h"
@@ -124,6 +125,15 @@ void lock_folder(Run& run) {
 
 void build_step(Run& run) {
   const TrainingConfig& training = run.config.training;
+  const ReliabilityConfig& reliability = run.config.reliability;
+  if (reliability.spike_factor > 0) {
+    run.spikes = std::make_unique<LossSpikes>(
+        reliability, losses_before(run.config.job.dump_folder, run.state.step, reliability.spike_window, run.ranks));
+  }
+  require(
+      reliability.recompute_every_n_steps == 0 || run.device.is_cpu() || run.config.debug.deterministic,
+      "reliability.recompute_every_n_steps: two runs on a GPU have the same bits only with debug.deterministic = true; "
+      "set it, or leave the key out");
   run.step = std::make_unique<TrainStep>(
       *run.model,
       run.distillation ? *run.distillation : *run.task,
@@ -143,11 +153,13 @@ void build_step(Run& run) {
           .device = run.device,
           .pipeline = run.pipeline.get(),
           .recorder = training.cuda_graphs ? ops::make_cuda_recorder(run.device) : nullptr,
+          .spikes = run.spikes.get(),
           .gradients_ready = [&run] {
             if (run.checkpoints) {
               run.checkpoints->wait_copied();  // forward and backward overlap the copy of a save; the update must not
             }
             run.events.emit(Event::gradients_ready, {.step = run.state.step + 1, .model = run.model.get()});
+            check_replicas(run, run.state.step + 1);
           }});
   run.step->refresh();
 }

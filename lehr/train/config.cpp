@@ -214,6 +214,11 @@ void MetricsConfig::fields(FieldVisitor& v) {
       "measure_peak",
       measure_peak,
       "Measure at start what the CPU's registers can execute (0.1 s), or look the GPU up; MFU is relative to it.");
+  v.optional(
+      "prometheus",
+      prometheus,
+      "File in Prometheus' text format with the metrics of the last logged step, replaced atomically, for its node "
+      "exporter's textfile collector. Unset: none.");
 }
 
 void ProfilingConfig::fields(FieldVisitor& v) {
@@ -320,6 +325,7 @@ void TrainConfig::fields(FieldVisitor& v) {
   v.group("validation", validation, "Loss on held-out data.");
   v.group("sample", sample, "Text sample at the end of training.");
   v.group("comm", comm, "Timeouts of communication.");
+  v.group("reliability", reliability, "Checks for silent corruption and for spikes of the loss.");
   v.group("debug", debug, "Seed and determinism.");
 }
 
@@ -347,6 +353,8 @@ void TrainConfig::check(Problems& problems) const {
     checkpoint.check_adapters(problems);
   }
   profiling.check(problems);
+  reliability.check(problems);
+  reliability.check_run(problems, training, parallelism);
   if (profiling.operator_table && profiling.operator_table_steps > training.steps - profiling.operator_table_warmup) {
     problems.add(
         "profiling.operator_table_steps",

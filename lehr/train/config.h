@@ -152,6 +152,7 @@ struct MetricsConfig {
   bool enable_tensorboard = true;
   std::string save_tb_folder = "tensorboard";
   bool measure_peak = true;
+  std::optional<std::string> prometheus;
   void fields(FieldVisitor& v);
 };
 
@@ -194,6 +195,23 @@ struct CommConfig {
   void fields(FieldVisitor& v);
 };
 
+/// Action on a difference between replicas, or between two runs of the same arithmetic.
+enum class OnCorruption { stop, warn };
+enum class OnSpike { warn, skip, stop };
+
+struct ReliabilityConfig {
+  int64_t hash_every_n_steps = 0;
+  int64_t recompute_every_n_steps = 0;
+  OnCorruption on_corruption = OnCorruption::stop;
+  double spike_factor = 0;
+  int64_t spike_window = 32;
+  OnSpike on_spike = OnSpike::warn;
+  void fields(FieldVisitor& v);
+  void check(Problems& problems) const;
+  /// Rules between these keys and other sections.
+  void check_run(Problems& problems, const TrainingConfig& training, const ParallelismConfig& parallelism) const;
+};
+
 struct DebugConfig {
   int64_t seed = 42;
   bool deterministic = false;
@@ -220,6 +238,7 @@ struct TrainConfig {
   ValidationConfig validation;
   SampleConfig sample;
   CommConfig comm;
+  ReliabilityConfig reliability;
   DebugConfig debug;
   void fields(FieldVisitor& v);
   /// Rules between keys of different sections.

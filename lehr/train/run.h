@@ -14,6 +14,7 @@
 #include "lehr/train/config.h"
 #include "lehr/train/distillation.h"
 #include "lehr/train/events.h"
+#include "lehr/train/loss_spikes.h"
 #include "lehr/train/pipeline.h"
 #include "lehr/train/ranks.h"
 #include "lehr/train/recompute_choice.h"
@@ -82,7 +83,8 @@ struct Run {
   std::vector<shard::FullySharded> sharded;  ///< With several ranks: of the model or of each of its stages.
   std::unique_ptr<Pipeline> pipeline;        ///< Null with one stage.
   std::unique_ptr<optim::Optimizer> optimizer;
-  LearningRateFactor lr_factor;  ///< By 0-based step.
+  LearningRateFactor lr_factor;        ///< By 0-based step.
+  std::unique_ptr<LossSpikes> spikes;  ///< Null if reliability.spike_factor is 0.
   std::unique_ptr<TrainStep> step;
   std::unique_ptr<RunLock> lock;
   std::unique_ptr<RunCheckpoints> checkpoints;  ///< Null if checkpoint.enable is false.

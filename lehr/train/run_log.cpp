@@ -6,6 +6,8 @@
 #include "lehr/base/file.h"
 #include "lehr/base/log.h"
 #include "lehr/metric/plot.h"
+#include "lehr/metric/prometheus.h"
+#include "lehr/train/loss_spikes.h"
 #include "lehr/train/precision.h"
 
 namespace lehr::train {
@@ -75,6 +77,7 @@ RunLog::~RunLog() = default;
 
 void RunLog::step_begins(int64_t step) {
   if (step == first_step_ + 1) {
+    goodput_.started(metric::ThroughputMeter::steady_seconds() - began_);
     meter_.restart();  // the start of the run is not part of its first step
   }
   profiler_.step_begins(step);
@@ -164,7 +167,9 @@ void RunLog::pause(Pause reason) {
 }
 
 void RunLog::resume() {
-  time_left_.end();
+  if (const auto pause = time_left_.end()) {
+    goodput_.paused(pause->first, pause->second);
+  }
   meter_.resume();
 }
 
@@ -176,6 +181,19 @@ double RunLog::flops_of(const StepWork& work) const {
                                    per_pair * static_cast<double>(config_.training.seq_len) / 2;
   return without_attention * static_cast<double>(work.tokens) + per_pair * static_cast<double>(work.attention_pairs);
 }
+
+namespace {
+void warn_of_step(Logger& log, const ReliabilityConfig& config, int64_t step, const StepResult& result) {
+  if (result.spike) {
+    log.warn(
+        "{}; {}",
+        LossSpikes(config).describe(step, result.loss, *result.spike),
+        result.updated ? "the update was applied" : "the update was skipped");
+  } else if (!result.updated) {
+    log.warn("step {}: loss or gradient is not finite; the update was skipped", step);
+  }
+}
+}  // namespace
 
 std::map<std::string, double> RunLog::step_ended(
     const RunState& state, const StepResult& result, double learning_rate) {
@@ -191,6 +209,7 @@ std::map<std::string, double> RunLog::step_ended(
   metrics["step_labels"] = static_cast<double>(result.work.valid);
   metrics["tokens_per_second"] = rate;
   metrics["step_seconds"] = meter_.last_step_seconds();
+  goodput_.step(meter_.last_step_seconds());
   resident_of_ranks_ = result.resident_bytes > 0 ? result.resident_bytes : resident_of_ranks_;
   const double resident =
       resident_of_ranks_ > 0 ? resident_of_ranks_ : static_cast<double>(metric::process_memory().resident);
@@ -247,15 +266,30 @@ std::map<std::string, double> RunLog::step_ended(
       human_bytes(static_cast<double>(device_.is_cpu() ? peak_memory_.resident : peak_memory_.device_allocated)),
       human_seconds(seconds_left(state.step)));
   const bool shown = state.step % config_.metrics.log_freq == 0 || state.step == first_step_ + 1 || left == 0;
-  if (!result.updated) {
-    log_.warn("step {}: loss or gradient is not finite; the update was skipped", state.step);
-  }
+  warn_of_step(log_, config_.reliability, state.step, result);
   if (shown) {
+    write_prometheus(state.step, metrics);
     log_.info("{}", text);
   }
   log_.live(text);
   show_table();
   return metrics;
+}
+
+// A file that cannot be written is no reason to stop.
+void RunLog::write_prometheus(int64_t step, const std::map<std::string, double>& metrics) {
+  if (!config_.metrics.prometheus) {
+    return;
+  }
+  auto gauges = metrics;
+  gauges["seconds_left"] = seconds_left(step);
+  try {
+    write_file_atomically(*config_.metrics.prometheus, metric::prometheus_text(config_.job.description, step, gauges));
+  } catch (const std::exception& error) {
+    if (warned_.insert("metrics.prometheus").second) {
+      log_.warn("metrics.prometheus: {}", error.what());
+    }
+  }
 }
 
 bool RunLog::has_validation(int64_t step) const {
@@ -295,6 +329,8 @@ void RunLog::finish() {
   if (step_profile_ && !step_profile_->is_done()) {
     log_.warn("profiling.operator_table: the run ended before the table's steps were complete; there is no table");
   }
+  const double seconds = metric::ThroughputMeter::steady_seconds() - began_;
+  log_.info("goodput    {}", goodput_.describe(seconds));
   draw_expert_loads();
   std::vector<metric::PlotSeries> series;
   for (const auto& [key, name] : {std::pair{"loss", "training"}, std::pair{"validation_loss", "validation"}}) {
@@ -313,10 +349,7 @@ void RunLog::finish() {
     write_file_atomically(
         folder_ / "loss.svg",
         metric::line_plot_svg(series, {.title = config_.job.description, .y_label = "loss (nats)"}));
-    log_.info(
-        "done in {}; loss curve in {}",
-        human_seconds(metric::ThroughputMeter::steady_seconds() - began_),
-        (folder_ / "loss.svg").string());
+    log_.info("done in {}; loss curve in {}", human_seconds(seconds), (folder_ / "loss.svg").string());
   }
 }
 

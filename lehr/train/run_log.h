@@ -15,6 +15,7 @@
 #include "lehr/metric/throughput.h"
 #include "lehr/peft/inject.h"
 #include "lehr/train/config.h"
+#include "lehr/train/goodput.h"
 #include "lehr/train/profiler.h"
 #include "lehr/train/ranks.h"
 #include "lehr/train/run_checkpoint.h"
@@ -87,6 +88,7 @@ class RunLog {
   double flops_of(const StepWork& work) const;
   void warn_of_full_disk();
   void show_table();
+  void write_prometheus(int64_t step, const std::map<std::string, double>& metrics);
   void remember_expert_loads(int64_t step, const at::Tensor& tokens_per_expert);
   void draw_expert_loads() const;
 
@@ -115,6 +117,7 @@ class RunLog {
   std::unique_ptr<metric::TensorBoardWriter> tensorboard_;
   metric::ThroughputMeter meter_;
   TimeLeft time_left_;
+  Goodput goodput_;
   metric::PeakMemory peak_memory_;  // of all ranks, up to the last exchange
   double resident_of_ranks_ = 0;    // bytes of all processes in the last step with labels; 0 on one device
   Profiler profiler_;

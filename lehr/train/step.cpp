@@ -13,6 +13,7 @@
 #include "lehr/nn/moe.h"
 #include "lehr/shard/expert_parallel.h"
 #include "lehr/shard/gradient_norm.h"
+#include "lehr/train/loss_spikes.h"
 #include "lehr/train/non_finite.h"
 #include "lehr/train/pipeline.h"
 
@@ -270,7 +271,9 @@ bool TrainStep::can_defer_readback() const {
   // Weights in host memory are updated there, and the host has already waited for their gradients.
   const bool on_device =
       parameters_.empty() || parameters_.front().parameter->value().device().type() == device_.type();
-  return on_device && options_.non_finite == optim::NonFinitePolicy::stop && optimizer_.takes_found_inf();
+  const bool judged_later = options_.spikes == nullptr || !options_.spikes->acts();
+  return on_device && judged_later && options_.non_finite == optim::NonFinitePolicy::stop &&
+         optimizer_.takes_found_inf();
 }
 
 StepResult TrainStep::run(const Batch& batch, int64_t first_row, int64_t step, double lr_factor) {
@@ -282,16 +285,24 @@ StepResult TrainStep::run(const Batch& batch, int64_t first_row, int64_t step, d
 StepResult TrainStep::finish(LaunchedStep launched) {
   if (launched.deferred) {
     read(launched);
-    launched.result.updated = admit(launched);
+    admit(launched);
   }
   return std::move(launched.result);
 }
 
-bool TrainStep::admit(const LaunchedStep& launched) const {
-  const double value = judged(launched.result);
+// Decides whether the update is applied, equally on all ranks.
+void TrainStep::admit(LaunchedStep& launched) const {
+  StepResult& result = launched.result;
+  if (options_.spikes != nullptr && std::isfinite(result.loss)) {
+    result.spike = options_.spikes->see(result.loss);
+  }
+  const double value = judged(result);
   const bool ends = !std::isfinite(value) && options_.non_finite == optim::NonFinitePolicy::stop;
   const std::string where = ends ? describe_non_finite(parameters_, ranks_) : "";  // every rank has the same value
-  return optim::admit_step(value, options_.non_finite, launched.step, where);
+  result.updated = optim::admit_step(value, options_.non_finite, launched.step, where);
+  if (result.updated && result.spike) {
+    result.updated = options_.spikes->admit(launched.step, result.loss, *result.spike);
+  }
 }
 
 void StepGradients::Clear::operator()(TrainStep* step) const {
@@ -361,7 +372,7 @@ LaunchedStep TrainStep::update(StepGradients gradients, double lr_factor, bool d
         tokens_per_expert.defined() ? tokens_per_expert * failed_.logical_not().to(at::kLong) : tokens_per_expert;
   } else {
     read(launched);
-    launched.result.updated = admit(launched);
+    admit(launched);
   }
   if (deferred || launched.result.updated) {
     if (options_.gradients_ready) {

@@ -24,6 +24,7 @@
 
 namespace lehr::train {
 
+class LossSpikes;
 class Pipeline;
 
 /// Returns the sequences [first, first + count) of every tensor of a batch.
@@ -39,9 +40,17 @@ struct StepResult {
   double grad_norm = 0;                   ///< Before clipping.
   StepWork work;                          ///< The work of all ranks.
   double resident_bytes = 0;              ///< Memory of all ranks' processes before the update; 0 on one device.
-  bool updated = false;                   ///< False if the update was skipped because a value was not finite.
+  bool updated = false;                   ///< False if the update was skipped: a value was not finite, or a spike.
+  std::optional<double> spike = {};       ///< The median loss that this one is a spike over: LossSpikes.
   std::map<std::string, double> metrics;  ///< The task's metrics, as means; those of the routers.
   at::Tensor tokens_per_expert;           ///< (MoE layers, E) int64, of this step; undefined without experts.
+};
+
+/// Hashes of the bits that forward and backward of one micro-batch leave on this rank: its loss, and gradients by name.
+struct MicrobatchBits {
+  int64_t loss = 0;
+  std::map<std::string, int64_t> gradients = {};
+  bool operator==(const MicrobatchBits&) const = default;
 };
 
 /// A step that was launched on the device, for TrainStep::finish.
@@ -97,6 +106,7 @@ class TrainStep {
     std::optional<at::Device> device = {};       ///< Device of forward; by default that of the parameters.
     Pipeline* pipeline = nullptr;                ///< Set if the model's stages are on several ranks.
     ops::Recorder recorder = {};                 ///< Records batches (check_cuda_graphs); null: no recording.
+    LossSpikes* spikes = nullptr;                ///< Judges the loss of each step; null: none.
     std::function<void()> gradients_ready = {};  ///< Called when gradients are summed and checked, before the update.
   };
   /// All references must outlive this object.
@@ -126,6 +136,10 @@ class TrainStep {
   /// ends immediately, and the others would wait for it in the next step.
   bool can_defer_readback() const;
 
+  /// Runs forward and backward of the first micro-batch of a step and returns what they left. Neither the model nor its
+  /// gradients change. Without a pipeline and CUDA graphs only. All ranks must call it.
+  MicrobatchBits bits_of_microbatch(const Batch& batch, int64_t first_row, int64_t step);
+
   /// Makes forward use the current weights; call it after weights were changed from outside (a load).
   void refresh();
 
@@ -139,7 +153,7 @@ class TrainStep {
   at::Tensor count_tokens_per_expert();
   at::Tensor pack(const at::Tensor& norm, const StepSums& sums, std::vector<std::string>& metrics) const;
   void read(LaunchedStep& launched);
-  bool admit(const LaunchedStep& launched) const;
+  void admit(LaunchedStep& launched) const;
   at::Tensor gradient_norm(const std::vector<optim::NamedParameter>& updates) const;
   void update_parameters(const std::vector<optim::NamedParameter>& updates, const optim::StepOptions& options);
   bool balances() const { return options_.router_aux_loss_coef > 0 || options_.router_z_loss_coef > 0; }

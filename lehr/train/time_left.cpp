@@ -21,10 +21,14 @@ void TimeLeft::begin(Pause reason) {
   since_ = {reason, metric::ThroughputMeter::steady_seconds()};
 }
 
-void TimeLeft::end() {
-  if (const auto since = std::exchange(since_, {})) {
-    measured_[since->first] = metric::ThroughputMeter::steady_seconds() - since->second;
+std::optional<std::pair<TimeLeft::Pause, double>> TimeLeft::end() {
+  const auto since = std::exchange(since_, {});
+  if (!since) {
+    return std::nullopt;
   }
+  const double seconds = metric::ThroughputMeter::steady_seconds() - since->second;
+  measured_[since->first] = seconds;
+  return std::pair(since->first, seconds);
 }
 
 double TimeLeft::expected(Pause reason, double step_seconds) const {

@@ -31,7 +31,8 @@ class TimeLeft {
   explicit TimeLeft(const TrainConfig& config, const WorkBesideSteps& beside = {});
 
   void begin(Pause reason);
-  void end();
+  /// Returns what ended, and its seconds; nullopt if nothing had begun.
+  std::optional<std::pair<Pause, double>> end();
   /// The time in which a save was written in the background. The run waits for the last one.
   void wrote(double seconds) { write_seconds_ = seconds; }
 

@@ -7,6 +7,7 @@
 #include "lehr/base/operator_profile.h"
 #include "lehr/base/value_of.h"
 #include "lehr/metric/device_memory.h"
+#include "lehr/train/corruption.h"
 #include "lehr/train/generate.h"
 #include "lehr/train/validate.h"
 
@@ -63,7 +64,9 @@ void Trainer::train() {
     const double lr_factor = run.lr_factor(step - 1);
 
     begin_step(step);
-    StepGradients gradients = run.step->forward_backward(next_batch(*batches), rows.first, step);
+    const Batch batch = next_batch(*batches);
+    check_arithmetic(run, batch, rows.first, step);
+    StepGradients gradients = run.step->forward_backward(batch, rows.first, step);
     run.step->clip(gradients);
     LaunchedStep launched = run.step->update(std::move(gradients), lr_factor, results.deferred());
     end_step(std::move(launched), lr_factor);

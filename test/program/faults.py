@@ -264,6 +264,34 @@ def restarted_by_itself():
     holds("two kills with --restarts: no person is needed, and the bits are the same", good, f"{run.code}\n{error}")
 
 
+def goes_on_with_fewer_ranks():
+    """A rank that is killed twice is left out: dp_shard 2 x tp 2 becomes tp 2, and the losses are those of one device."""
+    expected, seconds = losses(whole(1)), []
+    for number in range(3):
+        run = Run(f"fewer_{number}", RANKS).start(launch=("--restarts", 3, "--min-ranks", 2))
+        victim = rng.randrange(RANKS)
+        for step in (8, 20):
+            run.wait_for(step)
+            first = run.pid(0)
+            begin = time.monotonic()
+            run.hit(victim, signal.SIGKILL)
+            while os.path.exists(f"/proc/{first}"):
+                time.sleep(0.01)
+            done = run.steps()
+            while run.process.poll() is None and run.steps() <= done:
+                time.sleep(0.01)
+            took = time.monotonic() - begin
+        seconds.append(took)
+        error = run.end()[1]
+        worst = max(abs(loss / expected[step] - 1) for step, loss in losses(run).items())
+        good = run.code == 0 and len(losses(run)) == STEPS and worst < 1e-10
+        says = f"rank {victim} failed twice and is left out; the run goes on with 2 ranks" in error
+        holds(f"rank {victim} is killed twice: 2 ranks go on, with the losses of one device (off by {worst:.1e})", good and says,
+              f"{run.code}\n{error}")
+        holds("fewer ranks: nothing is left behind", not run.leftovers(), run.leftovers())
+    rows.append(("a rank is killed twice: fewer ranks go on", "-", " / ".join(f"{one:.1f} s" for one in seconds)))
+
+
 def disk_full():
     run = Run("disk_full", 1)
     run.finish("--training.steps=10", "--lr_scheduler.decay_ratio=0.0")
@@ -351,6 +379,7 @@ FAULTS = {
     "abort": lambda: crashed(signal.SIGABRT),
     "launcher": launcher_killed,
     "restarts": restarted_by_itself,
+    "fewer": goes_on_with_fewer_ranks,
     "disk": disk_full,
     "truncated": lambda: damaged("truncated", truncated, "model.safetensors"),
     "flipped": lambda: damaged("a_flipped_bit", flipped, "optimizer.safetensors"),

@@ -145,7 +145,37 @@ out, err = child.communicate(timeout=SECONDS)
 expect("ranks that were started again get signals like the first ones",
        child.returncode == 143 and "rank 0 saved" in out and "restart 1 of 1" in err, f"{child.returncode}\n{out}{err}")
 case("threads cannot be started again", [lehr, "launch", "-n", 2, "--restarts", 1, "--threads", "--", "train", "x.toml"], 2,
-     "leave --restarts out")
+     "leave --restarts and --min-ranks out")
+
+# --- fewer ranks -----------------------------------------------------------------------------------------------------
+def fewer(n, least, *args, restarts=3):
+    return [lehr, "launch", "-n", n, "--restarts", restarts, "--min-ranks", least, "--", *args]
+
+
+done = case("a rank that is killed twice is left out", fewer(4, 2, mesh_ranks, "kill", 3), 0,
+            "restart 1 of 3", "rank 3 failed twice and is left out; the run goes on with 3 ranks",
+            once="is left out")
+expect("the others go on", "rank 0 of 3: sum 6" in done.stdout, done.stdout)
+case("not below --min-ranks", fewer(3, 3, mesh_ranks, "kill", 1), 137,
+     "rank 1 failed twice and is left out; 2 ranks are left, fewer than --min-ranks 3", once="restart 1 of 3")
+with tempfile.TemporaryDirectory() as folder:
+    # The rank of the broken GPU is killed, whatever its number: only a start without this GPU succeeds.
+    broken = f'set -- $(echo ${{CUDA_VISIBLE_DEVICES:-a,b,c,d}} | tr , " "); shift $RANK; echo $1 >> {folder}/$WORLD_SIZE; test $1 != b || kill -9 $$'
+    case("the GPU of the rank that is left out is not used", fewer(4, 2, "/bin/sh", "-c", "CUDA_VISIBLE_DEVICES=$CUDA_VISIBLE_DEVICES;" + broken),
+         0, "rank 1 failed twice")
+    unset = sorted(open(f"{folder}/3").read().split())
+    expect("without a list the GPUs are numbers", unset == ["0", "2", "3"], str(unset))
+    os.remove(f"{folder}/3")
+    command = ["env", "CUDA_VISIBLE_DEVICES=a,b,c,d", *fewer(4, 2, "/bin/sh", "-c", broken)]
+    case("nor where the GPUs have names", command, 0, "rank 1 failed twice")
+    named = sorted(open(f"{folder}/3").read().split())
+    expect("the others keep theirs", named == ["a", "c", "d"], str(named))
+    counted = f"test $RANK = 0 && echo x >> {folder}/starts; test $RANK != $(cat {folder}/starts | wc -l) || exit 9"
+    case("two ranks that fail once each are kept", fewer(3, 1, "/bin/sh", "-c", "test $RANK = 0 || sleep 0.3; " + counted, restarts=2),
+         0, "restart 2 of 2", once="restart 1 of 2")
+for least, words in ((5, "at most the 4 ranks of -n, found 5"),):
+    case("more than all ranks", fewer(4, least, mesh_ranks, "run"), 2, words)
+case("without a restart", launch(4, "--min-ranks", 2, "--", mesh_ranks, "run"), 2, "add --restarts N")
 
 # --- signals ---------------------------------------------------------------------------------------------------------
 def started(*args, marker="step 20"):

@@ -32,7 +32,9 @@ TEST(HostReads, OfAStepAreWhereTheyAreKnown) {
       {"lehr/optim/stochastic_rounding.cpp", 2},   // numbers on the CPU
       {"lehr/shard/aten_rules_pointwise.cpp", 1},  // a scalar argument
       {"lehr/shard/gradient_sync.cpp", 1},         // offloaded gradients
+      {"lehr/shard/replica_hashes.cpp", 2},        // checks for silent corruption, every n steps
       {"lehr/train/step.cpp", 2},                  // the results of a step, once copied
+      {"lehr/train/step_again.cpp", 1},            // checks for silent corruption, every n steps
   };
   const std::regex reads(R"(\.cpu\(\)|\.item(<\w+>)?\(|to\(at::kCPU)");
   std::map<std::string, int> found;

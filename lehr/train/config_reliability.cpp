@@ -1,0 +1,57 @@
+// The [reliability] section of a run's config.
+#include "lehr/base/error.h"
+#include "lehr/train/config.h"
+
+namespace lehr::train {
+
+void ReliabilityConfig::fields(FieldVisitor& v) {
+  v.optional(
+      "hash_every_n_steps",
+      hash_every_n_steps,
+      "Steps between comparisons of replicas: ranks that hold the same weights compare 64-bit hashes of them and of "
+      "their "
+      "reduced gradients, before the update. 0: never.",
+      at_least(0));
+  v.optional(
+      "recompute_every_n_steps",
+      recompute_every_n_steps,
+      "Steps between checks of the arithmetic: each rank runs forward and backward of a micro-batch twice and compares "
+      "all bits; a third run tells a transient difference from a lasting one. 0: never.",
+      at_least(0));
+  v.choice(
+      "on_corruption",
+      on_corruption,
+      {{"stop", OnCorruption::stop}, {"warn", OnCorruption::warn}},
+      "Action on a difference that these checks find. stop: end with an error before the update; warn: log it.");
+  v.optional(
+      "spike_factor",
+      spike_factor,
+      "A loss above this factor times the median loss of the last spike_window steps is a spike. 0: no such check.",
+      Rule{.min = 0});
+  v.optional(
+      "spike_window", spike_window, "Steps of the median; there are no spikes before so many steps.", positive());
+  v.choice(
+      "on_spike",
+      on_spike,
+      {{"warn", OnSpike::warn}, {"skip", OnSpike::skip}, {"stop", OnSpike::stop}},
+      "Action on a spike. warn: log it; skip: skip the update and continue; stop: end with an error, without the "
+      "update.");
+}
+
+void ReliabilityConfig::check(Problems& problems) const {
+  if (spike_factor > 0 && spike_factor <= 1) {
+    problems.add(
+        "reliability.spike_factor", fmt::format("expected 0, or a factor above 1, such as 2; found {}", spike_factor));
+  }
+}
+
+void ReliabilityConfig::check_run(
+    Problems& problems, const TrainingConfig& training, const ParallelismConfig& parallelism) const {
+  if (recompute_every_n_steps > 0 && (parallelism.pipeline_parallel_degree > 1 || training.cuda_graphs)) {
+    problems.add(
+        "reliability.recompute_every_n_steps",
+        "a pipeline and training.cuda_graphs do not run single micro-batches; leave this key out, or one of these");
+  }
+}
+
+}  // namespace lehr::train

@@ -1,0 +1,29 @@
+// Goodput: the share of a start's wall time that its steps took, and what the rest was.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "lehr/train/time_left.h"
+
+namespace lehr::train {
+
+/// Adds up the seconds of a start of a run.
+class Goodput {
+ public:
+  /// The seconds until the first step.
+  void started(double seconds) { before_steps_ = seconds; }
+  void step(double seconds) { in_steps_ += seconds; }
+  void paused(TimeLeft::Pause reason, double seconds) { pauses_[reason] += seconds; }
+
+  /// "96.2 % of 12 min in steps; before the first step 1.0 %, validations 1.8 %, saves 0.7 %, other 0.3 %" for a start
+  /// that took so many seconds. Kinds without time are left out.
+  std::string describe(double seconds) const;
+
+ private:
+  double before_steps_ = 0;
+  double in_steps_ = 0;
+  std::map<TimeLeft::Pause, double> pauses_;
+};
+
+}  // namespace lehr::train

@@ -1,0 +1,42 @@
+// A micro-batch that runs for its bits only (reliability.recompute_every_n_steps).
+#include <algorithm>
+
+#include "lehr/base/error.h"
+#include "lehr/shard/replica_hashes.h"
+#include "lehr/train/step.h"
+
+namespace lehr::train {
+
+MicrobatchBits TrainStep::bits_of_microbatch(const Batch& batch, int64_t first_row, int64_t step) {
+  invariant(options_.pipeline == nullptr && !graph_, "train: a pipeline or a CUDA graph has no single micro-batch");
+  const Batch rows = rows_of(batch, 0, std::min(options_.local_batch_size, batch.begin()->second.size(0)));
+  const int64_t valid = std::max<int64_t>(count_work_of_all(rows).valid, 1);
+  const StepGradients gradients(*this, step);  // clears gradients and pending work of FSDP, also after an exception
+  model_.train();
+  model_.reset_moe_stats();
+  if (options_.sharded != nullptr) {
+    for (shard::FullySharded& sharded : *options_.sharded) {
+      sharded.begin_step();
+    }
+  }
+  StepSums sums;
+  run_rows(rows, first_row, step, valid, /*only=*/true, sums);
+  std::vector<at::Tensor> hashes{shard::hash_of_bits(sums.loss)};
+  MicrobatchBits bits;
+  std::vector<std::string> names;
+  for (const auto& [name, parameter] : parameters_) {
+    if (const at::Tensor gradient = parameter->value().grad(); gradient.defined()) {
+      names.push_back(name);
+      hashes.push_back(shard::hash_of_bits(gradient).to(sums.loss.device()));
+    }
+  }
+  const at::Tensor numbers = at::stack(hashes).cpu();
+  const auto* const values = numbers.const_data_ptr<int64_t>();
+  bits.loss = values[0];
+  for (size_t i = 0; i < names.size(); ++i) {
+    bits.gradients[names[i]] = values[i + 1];
+  }
+  return bits;
+}
+
+}  // namespace lehr::train
