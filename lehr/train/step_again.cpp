@@ -1,5 +1,6 @@
 // A micro-batch that runs for its bits only (reliability.recompute_every_n_steps).
 #include <algorithm>
+#include <memory>
 
 #include "lehr/base/error.h"
 #include "lehr/shard/replica_hashes.h"
@@ -11,7 +12,8 @@ MicrobatchBits TrainStep::bits_of_microbatch(const Batch& batch, int64_t first_r
   invariant(options_.pipeline == nullptr && !graph_, "train: a pipeline or a CUDA graph has no single micro-batch");
   const Batch rows = rows_of(batch, 0, std::min(options_.local_batch_size, batch.begin()->second.size(0)));
   const int64_t valid = std::max<int64_t>(count_work_of_all(rows).valid, 1);
-  const StepGradients gradients(*this, step);  // clears gradients and pending work of FSDP, also after an exception
+  // Clears gradients and pending work of FSDP, also after an exception.
+  const std::unique_ptr<TrainStep, StepGradients::Clear> clear(this);
   model_.train();
   model_.reset_moe_stats();
   if (options_.sharded != nullptr) {
