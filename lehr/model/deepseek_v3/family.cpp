@@ -141,11 +141,12 @@ DecoderConfig debug_model() {
   config.rope_scaling = nn::NoRopeScaling{};
   config.latent_attention = LatentAttentionConfig{
       .q_lora_rank = 96, .kv_lora_rank = 64, .qk_nope_head_dim = 16, .qk_rope_head_dim = 16, .v_head_dim = 16};
-  config.moe->num_experts = 32;
-  config.moe->num_experts_per_tok = 4;
-  config.moe->moe_intermediate_size = 192;
-  config.moe->router = deepseek_router(4, 2, 2.5);
-  config.moe->set_dense_layers(1);
+  MoEConfig& moe = value_of(config.moe, "experts");
+  moe.num_experts = 32;
+  moe.num_experts_per_tok = 4;
+  moe.moe_intermediate_size = 192;
+  moe.router = deepseek_router(4, 2, 2.5);
+  moe.set_dense_layers(1);
   return config;
 }
 }  // namespace

@@ -96,7 +96,7 @@ DecoderConfig debug_model() {
   config.max_position_embeddings = 4096;
   config.eos_token_id = {};
   config.pad_token_id = {};
-  config.moe->num_experts_per_tok = 4;
+  value_of(config.moe, "experts").num_experts_per_tok = 4;
   return config;
 }
 }  // namespace

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "lehr/base/error.h"
+#include "lehr/base/value_of.h"
 #include "lehr/model/config_values.h"
 #include "lehr/model/define_decoder_family.h"
 
@@ -62,10 +63,11 @@ struct Family {
   static void write(const DecoderConfig& shape, Node& node) {
     const auto window = shape.pattern.window(0);
     node.set("sliding_window", window ? Node(*window) : Node());
-    node.set("num_local_experts", Node(shape.moe->num_experts));
+    const MoEConfig& moe = value_of(shape.moe, "experts");
+    node.set("num_local_experts", Node(moe.num_experts));
     node.set("router_jitter_noise", Node(0.0));
     if (shape.block_configs.empty()) {
-      node.set("intermediate_size", Node(shape.moe->moe_intermediate_size));
+      node.set("intermediate_size", Node(moe.moe_intermediate_size));
     }
     for (const char* key : {"decoder_sparse_step", "mlp_only_layers", "norm_topk_prob", "num_experts"}) {
       node.erase(key);
