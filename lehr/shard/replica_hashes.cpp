@@ -6,6 +6,8 @@
 #include <array>
 #include <map>
 
+#include "lehr/base/random.h"
+
 namespace lehr::shard {
 
 namespace {
@@ -34,11 +36,7 @@ int64_t key_of(const nn::NamedParameter& entry) {
   for (const Range& range : entry.parameter->box()) {
     text += fmt::format("/{}-{}", range.begin, range.end);
   }
-  uint64_t hash = 14695981039346656037U;  // FNV-1a
-  for (const char letter : text) {
-    hash = (hash ^ static_cast<unsigned char>(letter)) * 1099511628211U;
-  }
-  return static_cast<int64_t>(hash);
+  return static_cast<int64_t>(hash_name(text));
 }
 
 // The ranks that hold a shard, by hash.
@@ -91,8 +89,9 @@ void exchange_names(
   const at::Tensor letters = at::zeros({static_cast<int64_t>(keys.size()), kNameLength}, at::kLong);
   auto* const all = letters.mutable_data_ptr<int64_t>();
   for (const nn::NamedParameter& entry : parameters) {
+    const int64_t key = key_of(entry);
     for (size_t i = 0; i < keys.size(); ++i) {
-      if (key_of(entry) == keys[i]) {
+      if (key == keys[i]) {
         std::copy_n(
             entry.name.begin(),
             std::min<int64_t>(static_cast<int64_t>(entry.name.size()), kNameLength),

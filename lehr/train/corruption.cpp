@@ -8,19 +8,13 @@
 #include "lehr/base/error.h"
 #include "lehr/base/log.h"
 #include "lehr/shard/replica_hashes.h"
+#include "lehr/train/rank_findings.h"
 
 namespace lehr::train {
 
 namespace {
 bool due(int64_t every, int64_t step) {
   return every > 0 && step % every == 0;
-}
-
-std::string place_of(const Ranks& ranks, int64_t rank) {
-  if (ranks.context() == nullptr) {
-    return "this device";
-  }
-  return fmt::format("rank {} ({})", rank, ranks.context()->parameters().coordinates(rank));
 }
 
 std::string places_of(const Ranks& ranks, const std::vector<int64_t>& members) {
@@ -48,19 +42,6 @@ struct Difference {
   int64_t lasting = 0;       // the third run agrees with neither
   char name[256] = {};       // the first of these parameters
 };
-
-std::vector<Difference> exchange(const Difference& here, const Ranks& ranks) {
-  if (ranks.context() == nullptr) {
-    return {here};
-  }
-  const auto size = static_cast<int64_t>(sizeof here);
-  const at::Tensor mine = at::empty({size}, at::kByte), all = at::zeros({size * ranks.world_size()}, at::kByte);
-  std::memcpy(mine.mutable_data_ptr(), &here, sizeof here);
-  ranks.context()->world().all_gather(all, mine);
-  std::vector<Difference> found(static_cast<size_t>(ranks.world_size()));
-  std::memcpy(found.data(), all.const_data_ptr(), found.size() * sizeof here);
-  return found;
-}
 
 Difference difference_of(const MicrobatchBits& one, const MicrobatchBits& other) {
   Difference difference{.in_loss = one.loss == other.loss ? 0 : 1};
@@ -124,7 +105,7 @@ void check_arithmetic(const Run& run, const Batch& batch, int64_t first_row, int
   const MicrobatchBits third = run.step->bits_of_microbatch(batch, first_row, step);
   Difference here = difference_of(first, second);
   here.lasting = third != first && third != second ? 1 : 0;
-  const std::vector<Difference> all = exchange(here, run.ranks);
+  const std::vector<Difference> all = findings_of_all(here, run.ranks);
   const bool lasting = std::any_of(all.begin(), all.end(), [](const Difference& one) { return one.lasting != 0; });
   report(
       run,

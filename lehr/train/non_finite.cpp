@@ -1,12 +1,12 @@
 #include "lehr/train/non_finite.h"
 
-#include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+
+#include "lehr/train/rank_findings.h"
 
 namespace lehr::train {
 
@@ -47,26 +47,8 @@ Finding find_here(const std::vector<nn::NamedParameter>& parameters) {
   return found;
 }
 
-std::vector<Finding> find_on_all(const std::vector<nn::NamedParameter>& parameters, const Ranks& ranks) {
-  const Finding here = find_here(parameters);
-  if (ranks.context() == nullptr) {
-    return {here};
-  }
-  const auto size = static_cast<int64_t>(sizeof here);
-  const at::Tensor mine = at::empty({size}, at::kByte), all = at::zeros({size * ranks.world_size()}, at::kByte);
-  std::memcpy(mine.mutable_data_ptr(), &here, sizeof here);
-  ranks.context()->world().all_gather(all, mine);
-  std::vector<Finding> found(static_cast<size_t>(ranks.world_size()));
-  std::memcpy(found.data(), all.const_data_ptr(), found.size() * sizeof here);
-  return found;
-}
-
-std::string place_of(const Ranks& ranks, size_t rank) {
-  if (ranks.context() == nullptr) {
-    return "";
-  }
-  const auto number = static_cast<int64_t>(rank);
-  return fmt::format(" on rank {} ({})", number, ranks.context()->parameters().coordinates(number));
+std::string on_rank(const Ranks& ranks, size_t rank) {
+  return ranks.context() == nullptr ? "" : " on " + place_of(ranks, static_cast<int64_t>(rank));
 }
 }  // namespace
 
@@ -79,10 +61,10 @@ std::string non_finite_parameter(const nn::Module& model) {
 }
 
 std::string describe_non_finite(const std::vector<nn::NamedParameter>& parameters, const Ranks& ranks) {
-  const std::vector<Finding> all = find_on_all(parameters, ranks);
+  const std::vector<Finding> all = findings_of_all(find_here(parameters), ranks);
   for (size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank].weights > 0) {
-      return fmt::format("The weight {}{} was not finite before this step.", all[rank].name, place_of(ranks, rank));
+      return fmt::format("The weight {}{} was not finite before this step.", all[rank].name, on_rank(ranks, rank));
     }
   }
   // Backward begins at the last pipeline stage, whose ranks have the highest numbers.
@@ -91,7 +73,7 @@ std::string describe_non_finite(const std::vector<nn::NamedParameter>& parameter
       return fmt::format(
           "All weights are finite; the first gradient that is not is that of {}{}.",
           all[rank].name,
-          place_of(ranks, rank));
+          on_rank(ranks, rank));
     }
   }
   return "";

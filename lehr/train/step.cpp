@@ -312,6 +312,12 @@ void StepGradients::Clear::operator()(TrainStep* step) const {
   }
 }
 
+void TrainStep::begin_forward() {
+  model_.train();
+  model_.reset_moe_stats();
+  each_sharded([](shard::FullySharded& sharded) { sharded.begin_step(); });
+}
+
 StepGradients TrainStep::forward_backward(const Batch& batch, int64_t first_row, int64_t step) {
   StepGradients gradients(*this, step);
   gradients.launched_.result.work = count_work_of_all(batch);
@@ -319,9 +325,7 @@ StepGradients TrainStep::forward_backward(const Batch& batch, int64_t first_row,
   if (valid == 0) {
     return gradients;
   }
-  model_.train();
-  model_.reset_moe_stats();
-  each_sharded([](shard::FullySharded& sharded) { sharded.begin_step(); });
+  begin_forward();
   gradients.sums_ = run_all_rows(batch, first_row, step, valid);
   for (const auto& [name, parameter] : parameters_) {
     if (parameter->trainable()) {

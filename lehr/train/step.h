@@ -150,6 +150,7 @@ class TrainStep {
   void run_rows(const Batch& rows, int64_t first_row, int64_t step, int64_t valid, bool only, StepSums& sums);
   StepGraph::Sums run_recorded(const Batch& local, const at::Tensor& valid);
   StepSums run_all_rows(const Batch& batch, int64_t first_row, int64_t step, int64_t valid);
+  void begin_forward();
   at::Tensor count_tokens_per_expert();
   at::Tensor pack(const at::Tensor& norm, const StepSums& sums, std::vector<std::string>& metrics) const;
   void read(LaunchedStep& launched);

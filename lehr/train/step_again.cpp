@@ -14,13 +14,7 @@ MicrobatchBits TrainStep::bits_of_microbatch(const Batch& batch, int64_t first_r
   const int64_t valid = std::max<int64_t>(count_work_of_all(rows).valid, 1);
   // Clears gradients and pending work of FSDP, also after an exception.
   const std::unique_ptr<TrainStep, StepGradients::Clear> clear(this);
-  model_.train();
-  model_.reset_moe_stats();
-  if (options_.sharded != nullptr) {
-    for (shard::FullySharded& sharded : *options_.sharded) {
-      sharded.begin_step();
-    }
-  }
+  begin_forward();
   StepSums sums;
   run_rows(rows, first_row, step, valid, /*only=*/true, sums);
   std::vector<at::Tensor> hashes{shard::hash_of_bits(sums.loss)};
