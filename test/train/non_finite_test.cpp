@@ -83,6 +83,7 @@ TEST_P(NonFiniteOnMeshes, TheErrorNamesWeightRankAndStep) {
   config.parallelism.data_parallel_shard_degree = mesh.dp_shard;
   config.parallelism.tensor_parallel_degree = mesh.tp;
   config.parallelism.pipeline_parallel_degree = mesh.pp;
+  std::vector<std::string> messages(static_cast<size_t>(mesh.world()), planted.place);  // by rank
   const auto train = [&] {
     mesh::run_ranks(
         mesh.world(),
@@ -95,12 +96,18 @@ TEST_P(NonFiniteOnMeshes, TheErrorNamesWeightRankAndStep) {
               nn::named_parameters(trainer.model()).back().parameter->value().detach().view({-1})[0] = kNaN;
             }
           });
-          trainer.run();
+          try {
+            trainer.run();
+          } catch (const Error& error) {
+            messages[static_cast<size_t>(transport.rank())] = error.what();
+            throw;
+          }
         },
         std::chrono::seconds(60));
   };
   EXPECT_THAT(
       train, ThrowsMessage<Error>(AllOf(HasSubstr("step 3: "), HasSubstr(planted.place), HasSubstr("was not finite"))));
+  EXPECT_THAT(messages, ::testing::Each(HasSubstr(planted.place)));
 }
 
 INSTANTIATE_TEST_SUITE_P(
