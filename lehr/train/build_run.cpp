@@ -139,7 +139,7 @@ void build_step(Run& run) {
       run.distillation ? *run.distillation : *run.task,
       *run.optimizer,
       TrainStep::Options{
-          .local_batch_size = training.local_batch_size,
+          .local_batch_size = run.pipeline ? microbatch_rows(run.config) : training.local_batch_size,
           .max_norm = training.max_norm,
           .non_finite = training.non_finite,
           .compute = compute_type(training),

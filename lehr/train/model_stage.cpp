@@ -71,12 +71,13 @@ TensorDict ModelStage::output_specs(int64_t microbatch) const {
 
 nn::ModelInputs ModelStage::inputs_of(const Batch& batch, const TensorDict& received) const {
   nn::ModelInputs inputs = parts_.task.build_forward_inputs(batch);
-  const auto get = [&](const char* name) {
-    const auto found = received.find(name);
-    return found == received.end() ? at::Tensor() : found->second;
+  const auto take_received = [&](const char* name, at::Tensor& input) {
+    if (const auto found = received.find(name); found != received.end()) {
+      input = found->second;
+    }
   };
-  inputs.hidden_states = get(kHiddenStates);
-  inputs.hidden_states_snapshot = get(kSnapshot);
+  take_received(kHiddenStates, inputs.hidden_states);
+  take_received(kSnapshot, inputs.hidden_states_snapshot);
   return inputs;
 }
 
@@ -102,7 +103,9 @@ TensorDict ModelStage::forward(int64_t number, TensorDict received) {
   }
   TensorDict sent;
   if (parts_.info.is_current_stage_last()) {
-    const at::Tensor loss = parts_.task.compute_loss(outputs, microbatch.batch) / step_->valid;
+    const at::Tensor sum = parts_.task.compute_loss(outputs, microbatch.batch);
+    const at::Tensor& items = step_->valid_input;
+    const at::Tensor loss = items.defined() ? sum / items.to(sum.scalar_type()) : sum / step_->valid;
     kept.roots.push_back(torch::autograd::impl::gradient_edge(loss));
     kept.root_names.emplace_back(kLoss);
     kept.one = at::ones_like(loss.detach());

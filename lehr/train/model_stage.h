@@ -1,4 +1,5 @@
-// One stage of a model in a pipeline schedule; holds the activations of each micro-batch between forward and backward.
+// Forward and backward of micro-batches: the one place that runs a model for training, on one device, in a recorded
+// step, in a pipeline's stages and in the planner.
 #pragma once
 
 #include <map>
@@ -15,25 +16,27 @@
 
 namespace lehr::train {
 
-/// A micro-batch of the pipeline.
+/// A micro-batch of a step.
 struct Microbatch {
   Batch batch;            ///< This rank's positions of the sequences, on the device.
   int64_t first_row = 0;  ///< Index of the first sequence within the step.
-  double share = 1;       ///< Share of the step's valid items.
+  double share = 1;       ///< Share of the step's valid items, for router losses.
 };
 
-/// State of the current step, shared by the stages of a rank.
+/// State of the current step, shared by the stages of a rank. A model that is whole is one stage.
 struct StageStep {
   std::vector<Microbatch> microbatches;
   uint64_t seed = 0;
   int64_t step = 0;
-  int64_t valid = 0;  ///< Valid items of the step.
+  int64_t valid = 0;            ///< Valid items of the step.
+  at::Tensor valid_input = {};  ///< In a recorded step the same number, on the device; each replay has its own.
   nn::RouterLossWeights router_losses = {};
   StepSums sums;  ///< Filled by the last stage.
 };
 
-/// Runs a stage of a model for a task. Sends hidden states to the next stage. In an MoE model it also sends the
-/// accumulated counts of the router losses; their totals return with the gradients (nn::RouterLosses::packed).
+/// Runs a stage of a model for a task, and holds the activations of each micro-batch between forward and backward.
+/// Sends hidden states to the next stage, if there is one. In an MoE model it also sends the accumulated counts of the
+/// router losses; their totals return with the gradients (nn::RouterLosses::packed).
 class ModelStage : public pipeline::StageRunner {
  public:
   struct Parts {

@@ -52,16 +52,7 @@ Pipeline::Pipeline(const StageLayout& layout, const Parts& parts)
   }
 }
 
-void Pipeline::run(const Batch& batch, int64_t first_row, at::Device device, StageStep& step) {
-  const int64_t rows = batch.begin()->second.size(0);
-  const int64_t together = parts_.microbatch_rows;
-  for (int64_t first = 0; first < rows; first += together) {
-    const Batch part = rows_of(batch, first, std::min(together, rows - first));
-    step.microbatches.push_back(
-        {.batch = to_device(parts_.ranks.positions_of(part), device),
-         .first_row = first_row + first,
-         .share = static_cast<double>(parts_.task.count_valid(part)) / static_cast<double>(step.valid)});
-  }
+void Pipeline::run(at::Device device, StageStep& step) {
   std::map<int64_t, pipeline::StageRunner*> runners;
   for (const auto& [number, stage] : stages_) {
     stage->begin(step);
@@ -69,10 +60,9 @@ void Pipeline::run(const Batch& batch, int64_t first_row, at::Device device, Sta
   }
   require(
       static_cast<int64_t>(step.microbatches.size()) == program_.num_microbatches,
-      "pipeline: the program is for {} micro-batches of {} sequences, but the step has {} sequences here",
+      "pipeline: the program is for {} micro-batches, but the step has {} here",
       program_.num_microbatches,
-      together,
-      rows);
+      step.microbatches.size());
   pipeline::run_program(program_, pp().rank(), &pp(), runners, {.device = device, .bound_sends = bound_sends_});
   for (shard::FullySharded& sharded : parts_.sharded) {
     sharded.finish_backward();

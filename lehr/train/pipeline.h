@@ -12,7 +12,6 @@
 #include "lehr/train/stage_copies.h"
 #include "lehr/train/stage_layout.h"
 #include "lehr/train/staged_model.h"
-#include "lehr/train/step.h"
 
 namespace lehr::train {
 
@@ -21,7 +20,6 @@ class Pipeline {
  public:
   struct Parts {
     const pipeline::Program& program;  ///< The program of every step.
-    int64_t microbatch_rows = 1;
     const TrainTask& task;
     const Ranks& ranks;
     StagedModel& model;
@@ -30,9 +28,8 @@ class Pipeline {
   /// References must outlive the object, except the program's. `layout` is only read here.
   Pipeline(const StageLayout& layout, const Parts& parts);
 
-  /// Runs forward and backward of the sequences of `batch`, of which the first has index `first_row` in the step.
-  /// `step` holds everything except the micro-batches; it receives the sums, on the ranks of the last stage.
-  void run(const Batch& batch, int64_t first_row, at::Device device, StageStep& step);
+  /// Runs forward and backward of all micro-batches of `step`, whose sums it fills on the ranks of the last stage.
+  void run(at::Device device, StageStep& step);
 
   /// Broadcasts the names of the last stage's rank to all ranks of the pipeline.
   void share_names(std::vector<std::string>& names) const;

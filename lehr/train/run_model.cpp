@@ -45,12 +45,7 @@ void build_stages(Run& run, const StagePlan& plan) {
   run.pipeline = std::make_unique<Pipeline>(
       layout,
       Pipeline::Parts{
-          .program = program,
-          .microbatch_rows = microbatch_rows(run.config),
-          .task = *run.task,
-          .ranks = run.ranks,
-          .model = *model,
-          .sharded = run.sharded});
+          .program = program, .task = *run.task, .ranks = run.ranks, .model = *model, .sharded = run.sharded});
   run.model = model;
   run.whole = layout.whole;
 }

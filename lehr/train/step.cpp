@@ -8,6 +8,7 @@
 #include "lehr/base/error.h"
 #include "lehr/base/operator_profile.h"
 #include "lehr/base/side_stream.h"
+#include "lehr/base/value_of.h"
 #include "lehr/metric/throughput.h"
 #include "lehr/nn/embedding.h"
 #include "lehr/nn/moe.h"
@@ -56,6 +57,13 @@ TrainStep::TrainStep(nn::Model& model, const TrainTask& task, optim::Optimizer& 
       precision_(options.sharded != nullptr ? std::vector<nn::NamedParameter>{} : parameters_, options.compute),
       device_(options.device.value_or(parameters_.front().parameter->value().device())),
       ranks_(options.ranks != nullptr ? *options.ranks : one_device_) {
+  if (options_.pipeline == nullptr) {
+    whole_.emplace(ModelStage::Parts{
+        .model = model_,
+        .info = {},
+        .task = task_,
+        .sharded = options_.sharded != nullptr ? &options_.sharded->front() : nullptr});
+  }
   if (options_.recorder) {
     graph_.emplace(parameters_, options_.recorder, [this](const Batch& local, const at::Tensor& valid_items) {
       return run_recorded(local, valid_items);
@@ -96,62 +104,59 @@ StepWork TrainStep::count_work_of_all(const Batch& batch) const {
   return {.valid = counts[0], .tokens = counts[1], .attention_pairs = counts[2]};
 }
 
-// Runs forward and backward of some of the step's sequences.
-void TrainStep::run_rows(const Batch& rows, int64_t first_row, int64_t step, int64_t valid, bool only, StepSums& sums) {
-  const Batch local = to_device(ranks_.positions_of(rows), device_);
-  if (graph_) {
-    const auto [loss, metrics] = (*graph_)(local, valid, only);
-    sums.add(loss, metrics);
-    return;
-  }
-  model_.set_dropout_stream(options_.seed, static_cast<uint64_t>(step), first_row);
-  nn::RouterLosses* routers = model_.router_losses();
-  const double share =
-      routers != nullptr ? static_cast<double>(task_.count_valid(rows)) / static_cast<double>(valid) : 1;
-  if (routers != nullptr) {
-    routers->begin({.load_balancing = options_.router_aux_loss_coef, .z = options_.router_z_loss_coef, .share = share});
-  }
-  const nn::ModelOutputs outputs = model_.forward(task_.build_forward_inputs(local));
-  const at::Tensor loss = task_.compute_loss(outputs, local) / valid;
-  const auto metrics = compute_metrics(task_, outputs, local);
-  if (routers != nullptr && routers->active()) {
-    sums.add_routers(*routers, share);
-  }
-  loss.backward();
-  precision_.collect_gradients();
-  each_sharded([](shard::FullySharded& sharded) { sharded.finish_backward(); });
-  sums.add(loss, metrics);
-}
-
-// Like run_rows, for a recorded batch: uses nothing but the batch and the number of valid items.
-StepGraph::Sums TrainStep::run_recorded(const Batch& local, const at::Tensor& valid) {
-  const nn::ModelOutputs outputs = model_.forward(task_.build_forward_inputs(local));
-  const at::Tensor sum = task_.compute_loss(outputs, local);
-  const at::Tensor loss = sum / valid.to(sum.scalar_type());
-  auto metrics = compute_metrics(task_, outputs, local);
-  loss.backward();
-  precision_.collect_gradients();
-  return {loss.detach(), std::move(metrics)};
-}
-
-StepSums TrainStep::run_all_rows(const Batch& batch, int64_t first_row, int64_t step, int64_t valid) {
-  if (options_.pipeline != nullptr) {
-    StageStep all{
-        .seed = options_.seed,
-        .step = step,
-        .valid = valid,
-        .router_losses = {.load_balancing = options_.router_aux_loss_coef, .z = options_.router_z_loss_coef}};
-    options_.pipeline->run(batch, first_row, device_, all);
-    return all.sums;
-  }
-  StepSums sums;
+// Cuts a batch into micro-batches, on the device.
+StageStep TrainStep::stage_step(const Batch& batch, int64_t first_row, int64_t step, int64_t valid) const {
+  StageStep all{
+      .seed = options_.seed,
+      .step = step,
+      .valid = valid,
+      .router_losses = {.load_balancing = options_.router_aux_loss_coef, .z = options_.router_z_loss_coef}};
   const int64_t rows = batch.begin()->second.size(0);
   for (int64_t first = 0; first < rows; first += options_.local_batch_size) {
-    const int64_t count = std::min(options_.local_batch_size, rows - first);
-    each_sharded([&](shard::FullySharded& sharded) { sharded.set_last_microbatch(first + count == rows); });
-    run_rows(rows_of(batch, first, count), first_row + first, step, valid, count == rows, sums);
+    const Batch part = rows_of(batch, first, std::min(options_.local_batch_size, rows - first));
+    const int64_t own = balances() ? task_.count_valid(part) : valid;  // only router losses need it
+    all.microbatches.push_back(
+        {.batch = to_device(ranks_.positions_of(part), device_),
+         .first_row = first_row + first,
+         .share = static_cast<double>(own) / static_cast<double>(valid)});
   }
-  return sums;
+  return all;
+}
+
+void TrainStep::run_microbatches(StageStep& step) {
+  if (options_.pipeline != nullptr) {
+    options_.pipeline->run(device_, step);
+    return;
+  }
+  ModelStage& whole = value_of(whole_, "train: the model as one stage");
+  whole.begin(step);
+  const auto count = static_cast<int64_t>(step.microbatches.size());
+  for (int64_t number = 0; number < count; ++number) {
+    if (graph_) {
+      const Batch& local = step.microbatches[static_cast<size_t>(number)].batch;
+      const auto [loss, metrics] = (*graph_)(local, step.valid, /*only=*/count == 1);
+      step.sums.add(loss, metrics);
+    } else {
+      run_microbatch(number);
+    }
+  }
+}
+
+// Forward and backward of a micro-batch of the whole model's step.
+void TrainStep::run_microbatch(int64_t number) {
+  ModelStage& whole = value_of(whole_, "train: the model as one stage");
+  whole.forward(number, {});
+  whole.backward(number, {}, /*weights_later=*/false);
+  precision_.collect_gradients();
+  each_sharded([](shard::FullySharded& sharded) { sharded.finish_backward(); });
+}
+
+// The work of a recording: it uses nothing but the batch and the number of valid items.
+StepGraph::Sums TrainStep::run_recorded(const Batch& local, const at::Tensor& valid) {
+  StageStep step{.microbatches = {{.batch = local}}, .valid_input = valid};
+  value_of(whole_, "train: the model as one stage").begin(step);
+  run_microbatch(0);
+  return {step.sums.loss, std::move(step.sums.metrics)};
 }
 
 // Returns the counts of this rank's MoE layers, summed over all ranks that have tokens of the step.
@@ -326,7 +331,9 @@ StepGradients TrainStep::forward_backward(const Batch& batch, int64_t first_row,
     return gradients;
   }
   begin_forward();
-  gradients.sums_ = run_all_rows(batch, first_row, step, valid);
+  StageStep all = stage_step(batch, first_row, step, valid);
+  run_microbatches(all);
+  gradients.sums_ = std::move(all.sums);
   for (const auto& [name, parameter] : parameters_) {
     if (parameter->trainable()) {
       gradients.parameters_.push_back(

@@ -15,6 +15,7 @@
 #include "lehr/optim/optimizer.h"
 #include "lehr/shard/fully_shard.h"
 #include "lehr/train/events.h"
+#include "lehr/train/model_stage.h"
 #include "lehr/train/precision.h"
 #include "lehr/train/ranks.h"
 #include "lehr/train/step_graph.h"
@@ -92,8 +93,8 @@ class StepGradients {
 class TrainStep {
  public:
   struct Options {
-    int64_t local_batch_size = 1;
-    double max_norm = 0;  ///< 0: no clipping.
+    int64_t local_batch_size = 1;  ///< Sequences in a micro-batch.
+    double max_norm = 0;           ///< 0: no clipping.
     optim::NonFinitePolicy non_finite = optim::NonFinitePolicy::stop;
     at::ScalarType compute = at::kFloat;
     uint64_t seed = 0;
@@ -147,9 +148,10 @@ class TrainStep {
   friend struct StepGradients::Clear;
   void clear_gradients();
   StepWork count_work_of_all(const Batch& batch) const;
-  void run_rows(const Batch& rows, int64_t first_row, int64_t step, int64_t valid, bool only, StepSums& sums);
+  StageStep stage_step(const Batch& batch, int64_t first_row, int64_t step, int64_t valid) const;
+  void run_microbatches(StageStep& step);
+  void run_microbatch(int64_t number);
   StepGraph::Sums run_recorded(const Batch& local, const at::Tensor& valid);
-  StepSums run_all_rows(const Batch& batch, int64_t first_row, int64_t step, int64_t valid);
   void begin_forward();
   at::Tensor count_tokens_per_expert();
   at::Tensor pack(const at::Tensor& norm, const StepSums& sums, std::vector<std::string>& metrics) const;
@@ -172,6 +174,7 @@ class TrainStep {
   at::Device device_;
   const Ranks one_device_;
   const Ranks& ranks_;
+  std::optional<ModelStage> whole_;  // the model, unless a pipeline has its stages
   std::optional<StepGraph> graph_;
 };
 

@@ -15,15 +15,16 @@ MicrobatchBits TrainStep::bits_of_microbatch(const Batch& batch, int64_t first_r
   // Clears gradients and pending work of FSDP, also after an exception.
   const std::unique_ptr<TrainStep, StepGradients::Clear> clear(this);
   begin_forward();
-  StepSums sums;
-  run_rows(rows, first_row, step, valid, /*only=*/true, sums);
-  std::vector<at::Tensor> hashes{shard::hash_of_bits(sums.loss)};
+  StageStep one = stage_step(rows, first_row, step, valid);
+  run_microbatches(one);
+  const at::Tensor& loss = one.sums.loss;
+  std::vector<at::Tensor> hashes{shard::hash_of_bits(loss)};
   MicrobatchBits bits;
   std::vector<std::string> names;
   for (const auto& [name, parameter] : parameters_) {
     if (const at::Tensor gradient = parameter->value().grad(); gradient.defined()) {
       names.push_back(name);
-      hashes.push_back(shard::hash_of_bits(gradient).to(sums.loss.device()));
+      hashes.push_back(shard::hash_of_bits(gradient).to(loss.device()));
     }
   }
   const at::Tensor numbers = at::stack(hashes).cpu();
