@@ -161,7 +161,7 @@ TEST(SilentCorruption, IsNotReportedWithoutAFault) {
         mesh,
         {{"reliability.hash_every_n_steps", "1"},
          {"reliability.recompute_every_n_steps", "4"},
-         {"training.steps", "200"}});
+         {"training.steps", "100"}});
     EXPECT_EQ(error_of(config, mesh, [](int64_t, Trainer&) {}), "");
   }
 }

@@ -110,10 +110,12 @@ std::vector<Placed> runs_of_the_law() {
 TrainConfig heterogeneous_law(const std::filesystem::path& folder, const Overrides& more = {}) {
   const std::vector<LayerShape> layers{{8, 32}, {2, 16}, {0, 40}, {4, 0}, {0, 16}, {2, 8}, {4, 24}, {8, 32}};
   Overrides overrides{
-      {"training.global_batch_size", "16"},
+      {"training.local_batch_size", "1"},
+      {"training.global_batch_size", "8"},
+      {"training.steps", std::to_string(testing::kSteps)},
       {"training.max_norm", "0.5"},
       {"data.datasets.0.split_documents", "\"blank_line\""},
-      {"checkpoint.interval", "10"}};
+      {"checkpoint.interval", std::to_string(testing::kSteps)}};
   overrides.insert(overrides.end(), more.begin(), more.end());
   return run_of(folder, "qwen3", layers, overrides);
 }

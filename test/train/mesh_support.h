@@ -87,7 +87,7 @@ inline Overrides family(const std::string& name) {
       {"model.args.head_dim", "4"},
       {"training.dtype", "float64"},
       {"training.local_batch_size", "1"},
-      {"training.global_batch_size", "16"},
+      {"training.global_batch_size", "8"},
       {"training.steps", std::to_string(kSteps)},
       {"training.max_norm", "0.5"},
       {"activation_checkpoint.mode", "full"},

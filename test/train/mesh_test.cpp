@@ -1,6 +1,6 @@
 // A run on any mesh equals a run on one device.
 //
-// In float64, over ten whole training steps with accumulation, clipping, packed documents and activation checkpointing.
+// In float64, over whole training steps with accumulation, clipping, packed documents and activation checkpointing.
 #include <gmock/gmock.h>
 
 #include <mutex>

@@ -91,15 +91,15 @@ double flops_of_a_step(const ActivationCheckpointConfig& checkpointing) {
   return kTokens * (2 * 6 * kLayer + 2 * again + 6 * kHead) + 2 * attention * attention_forward;
 }
 
-// The limits are those of this machine, measured again. A factor of 3: on a busy machine either measurement may be
+// The limits are those of this machine, measured again. A factor of 10: on a busy machine either measurement may be
 // slow. OperatorTable.PrintsTheFiguresOfTheReport and MachineLimits.CountTheBytesOfTheirOperations have no such
 // tolerance.
 void expect_limits_of_the_machine(const Node& table, at::ScalarType dtype) {
   const MachineLimits again = measure_limits(dtype, 0.01);
   const double flops = table.at("peak_flops_per_second").as_double() / again.flops;
   const double bytes = table.at("peak_bytes_per_second").as_double() / again.bytes_per_second;
-  EXPECT_TRUE(flops > 1.0 / 3 && flops < 3) << flops;
-  EXPECT_TRUE(bytes > 1.0 / 3 && bytes < 3) << bytes;
+  EXPECT_TRUE(flops > 0.1 && flops < 10) << flops;
+  EXPECT_TRUE(bytes > 0.1 && bytes < 10) << bytes;
 }
 
 class Profile : public ::testing::TestWithParam<std::pair<const char*, Overrides>> {};
