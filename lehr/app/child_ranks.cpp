@@ -227,7 +227,9 @@ class ChildRanks {
     signalfd_siginfo info{};
     while (::read(signals_, &info, sizeof(info)) == static_cast<ssize_t>(sizeof(info))) {
       const int signal = static_cast<int>(info.ssi_signo);
-      if (signal != SIGCHLD) {
+      if (signal == SIGUSR1) {
+        tell_where_ranks_are();
+      } else if (signal != SIGCHLD) {
         stopped_ = 128 + signal;
         passed_on_ = signal;
         end_all(signal);
@@ -239,6 +241,18 @@ class ChildRanks {
         children_[rank].status = status;
         ended(rank, status);
       }
+    }
+  }
+
+  void tell_where_ranks_are() {
+    try {
+      const auto reports = launched_.reports();
+      for (size_t rank = 0; rank < reports.size(); ++rank) {
+        const std::string silent = children_[rank].status ? "has ended" : "is silent: stopped, hung, or not connected";
+        fmt::print(stderr, "lehr launch: rank {} {}\n", rank, reports[rank].value_or(silent));
+      }
+    } catch (const std::exception& problem) {
+      fmt::print(stderr, "lehr launch: cannot ask the ranks: {}\n", problem.what());
     }
   }
 
@@ -334,7 +348,7 @@ bool leave_out(std::optional<int64_t> cause, const ChildRanksOptions& options, L
 int run_child_ranks(const ChildRanksOptions& options) {
   sigset_t signals, before;
   sigemptyset(&signals);
-  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGCHLD}) {
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGCHLD}) {
     sigaddset(&signals, signal);
   }
   // Blocked before the store starts its threads, because they inherit the mask.

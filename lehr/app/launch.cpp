@@ -60,7 +60,8 @@ std::string help() {
          "code 2), a bug (4) or a stop by a signal. With --min-ranks a rank that fails twice is left out: lehr train\n"
          "gives up data-parallel ranks, and keeps the batch of a step and the order of data; another program is\n"
          "started on the ranks that are left. On several machines use torchrun, srun or mpirun: lehr reads\n"
-         "their variables as well.\n\n" +
+         "their variables as well.\n\n"
+         "SIGUSR1 makes the launcher print what each rank does, in which step, and for which collective it waits.\n\n" +
          arguments_help(ConfigObject::of(options));
 }
 

@@ -79,6 +79,21 @@ std::vector<GroupCount> CollectiveLog::groups() const {
   return groups_;
 }
 
+std::string CollectiveLog::text() const {
+  using Seconds = std::chrono::duration<double>;
+  const auto now = CollectiveRecord::Clock::now();
+  std::string lines;
+  for (const CollectiveRecord& record : recent()) {
+    lines += fmt::format(
+        "{:.3f} s ago: {}, {} bytes, {}\n",
+        Seconds(now - record.start).count(),
+        record.describe(),
+        record.bytes,
+        record.end ? fmt::format("{:.3f} s", Seconds(*record.end - record.start).count()) : "not finished");
+  }
+  return lines;
+}
+
 std::string CollectiveLog::where() const {
   const auto seconds_since = [](CollectiveRecord::Clock::time_point then) {
     return std::chrono::duration_cast<std::chrono::seconds>(CollectiveRecord::Clock::now() - then).count();

@@ -52,6 +52,9 @@ class CollectiveLog {
   /// The entries, oldest first.
   std::vector<CollectiveRecord> recent() const;
   std::vector<GroupCount> groups() const;
+  /// The entries as text, one per line, oldest first: "12.031 s ago: all_reduce number 17 on axis tp, 4096 bytes, 0.002
+  /// s", or "..., not finished".
+  std::string text() const;
   /// Describes what the rank is doing: "waits in all_reduce number 17 on axis tp for 31 s", "is computing; its last
   /// collective was all_gather number 16 on axis tp, 31 s ago", "has not entered a collective yet".
   std::string where() const;

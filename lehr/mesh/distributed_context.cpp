@@ -203,6 +203,14 @@ int64_t DistributedContext::data_parallel_rank() const {
   return index(axis::dp_replicate) * parameters_.data_parallel_shard + index(axis::dp_shard);
 }
 
+double DistributedContext::seconds_waited() const {
+  double seconds = 0;
+  for (const auto& [name, group] : groups_) {
+    seconds += group->seconds_waited();
+  }
+  return seconds;
+}
+
 std::string DistributedContext::coordinates() const {
   return parameters_.coordinates(rank());
 }

@@ -93,6 +93,9 @@ class DistributedContext {
   /// Returns when all ranks have called it.
   void wait_world() { world().barrier(); }
 
+  /// Seconds that this rank's host has waited in the collectives and messages of all its groups.
+  double seconds_waited() const;
+
   /// "dp_shard 1, tp 0": axes of one rank are left out; empty on one device.
   std::string coordinates() const;
   /// The prefix of a rank's Logger: "[dp_shard 1, tp 0] "; empty on one device.

@@ -4,6 +4,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <algorithm>
+#include <chrono>
 
 #include "lehr/base/error.h"
 #include "lehr/base/operator_profile.h"
@@ -12,6 +13,23 @@
 #include "lehr/mesh/watchdog.h"
 
 namespace lehr::mesh {
+
+// Adds its lifetime to the group's waiting time.
+class Group::Waiting {
+ public:
+  explicit Waiting(const Group& group) : group_(group) {}
+  ~Waiting() {
+    using std::chrono::nanoseconds;
+    group_.nanoseconds_waited_ += std::chrono::duration_cast<nanoseconds>(Clock::now() - begun_).count();
+  }
+  Waiting(const Waiting&) = delete;
+  Waiting& operator=(const Waiting&) = delete;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  const Group& group_;
+  Clock::time_point begun_ = Clock::now();
+};
 
 Pending::Pending() = default;
 Pending::Pending(
@@ -39,6 +57,7 @@ void Pending::wait() {
     return;
   }
   const OperatorScope scope(OperatorKind::communication, "lehr::wait_for_ranks");
+  const Group::Waiting waiting(*group_);
   const auto work = std::move(work_);
   work_.reset();
   try {
@@ -93,6 +112,7 @@ Pending Group::start(
   }
   add_to_profile(0, bytes);
   int64_t ticket = -1;
+  const Waiting waiting(*this);  // ranks that are threads wait here
   try {
     if (watch_ != nullptr) {
       watch_->check();

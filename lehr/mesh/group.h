@@ -1,6 +1,7 @@
 // The ranks along one or more axes of the mesh, and the collectives among them.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -106,8 +107,12 @@ class Group {
   /// Returns when all members have called it.
   void barrier() const;
 
+  /// Seconds that this rank's host has spent in these functions, most of them waiting for the other members.
+  double seconds_waited() const { return static_cast<double>(nanoseconds_waited_) * 1e-9; }
+
  private:
   friend class Pending;
+  class Waiting;
   // `peer` is the other rank of a message within the group; -1 for a collective.
   template <class Start>
   Pending start(const char* collective, std::vector<at::Tensor> tensors, const Start& start, int64_t peer = -1) const;
@@ -118,6 +123,7 @@ class Group {
   c10::intrusive_ptr<c10d::Backend> backend_;
   Watchdog* watch_ = nullptr;
   size_t watch_group_ = 0;  // this group's number in the watch's log
+  mutable std::atomic<int64_t> nanoseconds_waited_ = 0;
 };
 
 }  // namespace lehr::mesh

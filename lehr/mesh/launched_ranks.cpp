@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "lehr/base/error.h"
+#include "lehr/mesh/rank_reports.h"
 #include "lehr/mesh/watchdog.h"
 
 namespace lehr::mesh {
@@ -70,6 +71,10 @@ std::map<std::string, std::string> LaunchedRanks::variables(int64_t rank) const 
       {"TORCHELASTIC_RUN_ID", kLaunchRunId},
       {"TORCHELASTIC_RESTART_COUNT", "0"},
       {"TORCHELASTIC_USE_AGENT_STORE", "True"}};
+}
+
+std::vector<std::optional<std::string>> LaunchedRanks::reports() {
+  return request_reports(*state_->ranks, world_size_, std::chrono::seconds(3));
 }
 
 void LaunchedRanks::tell_failure(int64_t rank, const std::string& message) noexcept {

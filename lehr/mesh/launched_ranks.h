@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace lehr::mesh {
 
@@ -40,6 +41,8 @@ class LaunchedRanks {
   std::map<std::string, std::string> variables(int64_t rank) const;
   /// Makes the collectives of the other ranks fail, with this message about `rank`.
   void tell_failure(int64_t rank, const std::string& message) noexcept;
+  /// Returns what each rank does right now, by rank; nullopt for a rank that does not answer within three seconds.
+  std::vector<std::optional<std::string>> reports();
 
  private:
   struct State;

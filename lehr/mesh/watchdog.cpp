@@ -1,13 +1,10 @@
 #include "lehr/mesh/watchdog.h"
 
-#include <fmt/ranges.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
-#include <numeric>
-#include <sstream>
-
 #include "lehr/mesh/exception_text.h"
+#include "lehr/mesh/rank_reports.h"
 
 namespace lehr::mesh {
 
@@ -17,17 +14,8 @@ using std::chrono::milliseconds;
 
 // Keys of the store. The first failure is kept; the alarm asks every rank to report its state.
 const std::string kFailure = "failure";
-const std::string kAlarm = "alarm";
-const std::string kSilent = " is silent: dead or hung";
 const std::string kHeard = "heard";  // ranks that know of the failure and did not cause it
 const std::string kGone = "gone";
-const std::string kStoreGone = "the process that holds the ranks' store (rank 0 or the launcher) has ended";
-constexpr size_t kMostNamed = 8;  // ranks in one message
-
-std::string where_key(int64_t rank) {
-  return fmt::format("where/{}", rank);
-}
-
 }  // namespace
 
 void publish_failure(c10d::Store& store, int64_t rank, const std::string& message) {
@@ -72,6 +60,7 @@ void Watchdog::watch() {
     lock.unlock();
     look_at_device();
     try {
+      answer_requests();
       alarmed = alarmed || store_.check(kAlarm);
       if (alarmed) {
         publish_where();
@@ -121,12 +110,30 @@ void Watchdog::look_at_device() {
   }
 }
 
-void Watchdog::publish_where() {
+void Watchdog::set_doing(std::string doing) {
+  const std::lock_guard lock(mutex_);
+  doing_ = std::move(doing);
+}
+
+std::string Watchdog::where() {
   std::string word = log_.where();
   on_device_.forget_done();
   if (const auto oldest = on_device_.oldest()) {
     word += "; its device has not done " + oldest->record.describe();
   }
+  const std::lock_guard lock(mutex_);
+  return doing_.empty() ? word : word + ", in " + doing_;
+}
+
+void Watchdog::answer_requests() {
+  while (store_.check(request_key(answered_ + 1))) {
+    ++answered_;
+    store_.set(answer_key(answered_, options_.rank), where());
+  }
+}
+
+void Watchdog::publish_where() {
+  std::string word = where();
   for (const GroupCount& group : log_.groups()) {
     word +=
         fmt::format("\n{} {} {} {}", group.key, group.started, group.started > 0 ? group.last : "-", group.last_bytes);
@@ -247,114 +254,6 @@ void Watchdog::wait(
   if (!done) {
     on_device_.add({.work = work, .record = record_of(ticket), .ranks = ranks});
   }
-}
-
-// Returns what a rank did instead of joining a collective, from its report; nullopt if it joined.
-std::optional<std::string> Watchdog::absence(
-    const std::string& word, const std::string& group_key, const CollectiveRecord& missed) const {
-  std::istringstream lines(word);
-  std::string where;
-  std::getline(lines, where);
-  for (std::string line; std::getline(lines, line);) {
-    std::istringstream parts(line);
-    std::string key, last;
-    int64_t started = 0, bytes = 0;
-    parts >> key >> started >> last >> bytes;
-    if (key != group_key || started < missed.number) {
-      continue;
-    }
-    const bool uneven = last == "all_to_all";
-    if (started == missed.number && (last != missed.name || (!uneven && bytes != missed.bytes))) {
-      return fmt::format("called {} of {} bytes, not of {}, as this number", last, bytes, missed.bytes);
-    }
-    return std::nullopt;
-  }
-  return fmt::format("did not enter the collective; it {}", where);
-}
-
-// Returns the ranks of the world that are not among `ranks`; none in a large world, which would keep the store busy.
-std::vector<int64_t> Watchdog::ranks_beside(const std::vector<int64_t>& ranks) const {
-  constexpr int64_t kMostAsked = 512;
-  std::vector<int64_t> others(static_cast<size_t>(options_.world_size <= kMostAsked ? options_.world_size : 0));
-  std::iota(others.begin(), others.end(), int64_t{0});
-  std::erase_if(others, [&](int64_t rank) { return std::find(ranks.begin(), ranks.end(), rank) != ranks.end(); });
-  return others;
-}
-
-void Watchdog::explain(int64_t ticket, const std::vector<int64_t>& ranks, const std::string& problem) {
-  explain(record_of(ticket), ranks, problem, /*of_device=*/false);
-}
-
-void Watchdog::explain(
-    const CollectiveRecord& record, const std::vector<int64_t>& ranks, const std::string& problem, bool of_device) {
-  const bool late = options_.timeout.count() > 0 && Clock::now() - record.start >= options_.timeout * 9 / 10;
-  const std::string what = fmt::format(
-      "{} (ranks {}) {}",
-      record.describe(),
-      fmt::join(ranks, ", "),
-      late ? fmt::format("was not finished within {}", seconds_text(options_.timeout)) : "failed");
-  std::string report;
-  try {
-    publish_where();
-    store_.add(kAlarm, 1);
-    const auto has_word = [&](int64_t rank) { return rank == options_.rank || store_.check(where_key(rank)); };
-    // Absent ranks may wait for a rank of another group.
-    const std::vector<int64_t> others = late ? ranks_beside(ranks) : std::vector<int64_t>();
-    const auto all_have = [&](const std::vector<int64_t>& of) { return std::all_of(of.begin(), of.end(), has_word); };
-    // A broken connection means that a rank is ending: its own message may follow.
-    const auto deadline = Clock::now() + options_.patience;
-    while (Clock::now() < deadline) {
-      look_for_failure();
-      check();
-      if (late && all_have(ranks) && all_have(others)) {
-        break;
-      }
-      std::this_thread::sleep_for(milliseconds(50));
-    }
-    std::vector<std::string> absent;
-    for (const int64_t rank : others) {
-      if (!has_word(rank)) {
-        absent.push_back(called(rank) + kSilent);
-      }
-    }
-    const std::string key = log_.groups().empty() ? "" : log_.groups()[record.group].key;
-    for (const int64_t rank : ranks) {
-      if (!has_word(rank)) {
-        absent.push_back(called(rank) + kSilent);
-      } else if (rank != options_.rank && record.number > 0) {
-        if (const auto instead = absence(store_.get(where_key(rank)), key, record)) {
-          absent.push_back(called(rank) + " " + *instead);
-        }
-      }
-    }
-    if (absent.size() > kMostNamed) {
-      const size_t more = absent.size() - kMostNamed;
-      absent.resize(kMostNamed);
-      absent.push_back(fmt::format("and {} more", more));
-    }
-    // A missing rank is a better explanation than a broken connection, but not than a device that failed.
-    if (absent.empty() || (of_device && !late)) {
-      absent.insert(absent.begin(), problem);
-      report = fmt::format("{} on {}: {}", what, called(options_.rank), fmt::join(absent, "; "));
-    } else {
-      report = fmt::format("{}: {}", what, fmt::join(absent, "; "));
-    }
-    store_.run([report](c10d::Store& store) { publish_failure(store, -1, report); });
-    look_for_failure();  // All ranks report the same failure: the first one.
-  } catch (const PeerFailure&) {
-    throw;
-  } catch (const StoreTimeout& silence) {
-    report = fmt::format("{}: {} (and {})", what, problem, silence.what());
-  } catch (const std::exception&) {
-    report = fmt::format("{}: {} (and {})", what, problem, kStoreGone);
-  }
-  check();
-  {
-    const std::lock_guard lock(mutex_);
-    failure_.emplace(report, -1);  // set before a device that waits lets the host continue
-  }
-  options_.disconnect();
-  throw PeerFailure(report, -1);
 }
 
 void Watchdog::fail(const std::string& message) noexcept {

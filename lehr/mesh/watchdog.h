@@ -71,6 +71,12 @@ class Watchdog {
   /// Sets the description of a rank that messages add to its number: "dp_shard 1, tp 0".
   void set_coordinates(std::function<std::string(int64_t rank)> coordinates);
 
+  /// Sets the description of this rank's work for reports and messages: "step 12"; empty: none.
+  void set_doing(std::string doing);
+
+  /// Returns what this rank does right now: CollectiveLog::where(), what its device has not done, and its work.
+  std::string where();
+
   /// Throws PeerFailure if a rank has failed.
   void check() const;
   /// Waits for the collective of `ticket`, or for a message from one rank to another. `ranks` are the group's. Work
@@ -99,6 +105,7 @@ class Watchdog {
   void look_at_device();
   [[noreturn]] void explain(
       const CollectiveRecord& record, const std::vector<int64_t>& ranks, const std::string& problem, bool of_device);
+  void answer_requests();
   void publish_where();
   void look_for_failure();
   CollectiveRecord record_of(int64_t ticket) const;
@@ -118,6 +125,8 @@ class Watchdog {
   std::function<std::string(int64_t)> coordinates_;
   std::optional<PeerFailure> failure_;      // of another rank
   c10::intrusive_ptr<c10d::Work> message_;  // a send or receive that this rank waits for
+  std::string doing_;
+  int64_t answered_ = 0;  // requests for reports
   bool ending_ = false;
   std::atomic<bool> failed_ = false;
   std::thread thread_;

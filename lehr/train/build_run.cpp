@@ -60,6 +60,17 @@ void open_device(const Run& run) {
   }
 }
 
+void check_reliability(const TrainConfig& config, at::Device device) {
+  require(
+      config.reliability.recompute_every_n_steps == 0 || device.is_cpu() || config.debug.deterministic,
+      "reliability.recompute_every_n_steps: two runs on a GPU have the same bits only with debug.deterministic = true; "
+      "set it, or leave the key out");
+  require(
+      config.reliability.straggler_factor == 0 || device.is_cpu(),
+      "reliability.straggler_factor: ranks are compared by their hosts' clocks, which do not see the work of a GPU; "
+      "leave the key out, or train on CPUs");
+}
+
 void check_config(Run& run, const descriptor::ModelFamilies& families) {
   run.ranks.require_same("config", to_toml(run.config));
   check_mesh(run.config, *run.args, run.ranks);
@@ -71,6 +82,7 @@ void check_config(Run& run, const descriptor::ModelFamilies& families) {
   if (run.config.float8.enable) {
     ops::require_float8(run.device, compute_type(run.config.training), "float8.enable");
   }
+  check_reliability(run.config, run.device);
   run.teacher = open_teacher(run.config, families, *run.args);
 }
 
@@ -130,10 +142,9 @@ void build_step(Run& run) {
     run.spikes = std::make_unique<LossSpikes>(
         reliability, losses_before(run.config.job.dump_folder, run.state.step, reliability.spike_window, run.ranks));
   }
-  require(
-      reliability.recompute_every_n_steps == 0 || run.device.is_cpu() || run.config.debug.deterministic,
-      "reliability.recompute_every_n_steps: two runs on a GPU have the same bits only with debug.deterministic = true; "
-      "set it, or leave the key out");
+  if (reliability.straggler_factor > 0) {
+    run.stragglers = std::make_unique<Stragglers>(run.config, run.ranks, run.logger);
+  }
   run.step = std::make_unique<TrainStep>(
       *run.model,
       run.distillation ? *run.distillation : *run.task,

@@ -325,7 +325,7 @@ void TrainConfig::fields(FieldVisitor& v) {
   v.group("validation", validation, "Loss on held-out data.");
   v.group("sample", sample, "Text sample at the end of training.");
   v.group("comm", comm, "Timeouts of communication.");
-  v.group("reliability", reliability, "Checks for silent corruption and for spikes of the loss.");
+  v.group("reliability", reliability, "Checks for silent corruption, spikes of the loss and slow ranks.");
   v.group("debug", debug, "Seed and determinism.");
 }
 

@@ -206,6 +206,8 @@ struct ReliabilityConfig {
   double spike_factor = 0;
   int64_t spike_window = 32;
   OnSpike on_spike = OnSpike::warn;
+  double straggler_factor = 0;
+  int64_t straggler_window = 20;
   void fields(FieldVisitor& v);
   void check(Problems& problems) const;
   /// Rules between these keys and other sections.

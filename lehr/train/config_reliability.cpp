@@ -36,12 +36,28 @@ void ReliabilityConfig::fields(FieldVisitor& v) {
       {{"warn", OnSpike::warn}, {"skip", OnSpike::skip}, {"stop", OnSpike::stop}},
       "Action on a spike. warn: log it; skip: skip the update and continue; stop: end with an error, without the "
       "update.");
+  v.optional(
+      "straggler_factor",
+      straggler_factor,
+      "A rank that computes, without its waits for others, for more than this factor times the median of its pipeline "
+      "stage is a straggler. The log names it. 0: no such check. CPU only.",
+      Rule{.min = 0});
+  v.optional(
+      "straggler_window",
+      straggler_window,
+      "Steps between comparisons of the ranks' times, and their mean.",
+      positive());
 }
 
 void ReliabilityConfig::check(Problems& problems) const {
   if (spike_factor > 0 && spike_factor <= 1) {
     problems.add(
         "reliability.spike_factor", fmt::format("expected 0, or a factor above 1, such as 2; found {}", spike_factor));
+  }
+  if (straggler_factor > 0 && straggler_factor <= 1) {
+    problems.add(
+        "reliability.straggler_factor",
+        fmt::format("expected 0, or a factor above 1, such as 1.3; found {}", straggler_factor));
   }
 }
 

@@ -8,6 +8,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/data/packing.h"
+#include "lehr/mesh/watchdog.h"
 #include "lehr/nn/head.h"
 #include "lehr/ops/attention_sequences.h"
 #include "lehr/shard/context_parallel.h"
@@ -181,6 +182,12 @@ std::string Ranks::from_main(const std::string& what, const std::function<std::s
 }
 
 // Uses a key of the store, not a collective: the work may take longer than a collective's time limit.
+void Ranks::set_doing(const std::string& doing) const {
+  if (mesh::Watchdog* const watch = context_ ? context_->transport().watch() : nullptr) {
+    watch->set_doing(doing);
+  }
+}
+
 void Ranks::main_first(const std::function<void()>& work) const {
   if (!context_) {
     work();

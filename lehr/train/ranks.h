@@ -68,6 +68,8 @@ class Ranks {
   void highest(std::vector<int64_t>& numbers) const;
   /// Returns whether `here` is true on any rank.
   bool any(bool here) const;
+  /// Sets the description of this rank's work, such as "step 12", for messages about a hang and for reports.
+  void set_doing(const std::string& doing) const;
   /// Runs `work` on the main rank first, and then on the others, which use the files that it leaves on the disk. An
   /// exception of the main rank's `work` is thrown on all ranks.
   void main_first(const std::function<void()>& work) const;

@@ -22,6 +22,7 @@
 #include "lehr/train/run_lock.h"
 #include "lehr/train/run_log.h"
 #include "lehr/train/step.h"
+#include "lehr/train/stragglers.h"
 #include "lehr/train/task.h"
 #include "lehr/train/train_spec.h"
 
@@ -83,8 +84,9 @@ struct Run {
   std::vector<shard::FullySharded> sharded;  ///< With several ranks: of the model or of each of its stages.
   std::unique_ptr<Pipeline> pipeline;        ///< Null with one stage.
   std::unique_ptr<optim::Optimizer> optimizer;
-  LearningRateFactor lr_factor;        ///< By 0-based step.
-  std::unique_ptr<LossSpikes> spikes;  ///< Null if reliability.spike_factor is 0.
+  LearningRateFactor lr_factor;            ///< By 0-based step.
+  std::unique_ptr<LossSpikes> spikes;      ///< Null if reliability.spike_factor is 0.
+  std::unique_ptr<Stragglers> stragglers;  ///< Null if reliability.straggler_factor is 0.
   std::unique_ptr<TrainStep> step;
   std::unique_ptr<RunLock> lock;
   std::unique_ptr<RunCheckpoints> checkpoints;  ///< Null if checkpoint.enable is false.

@@ -8,6 +8,7 @@
 #include "lehr/base/value_of.h"
 #include "lehr/metric/device_memory.h"
 #include "lehr/train/corruption.h"
+#include "lehr/train/flight_record.h"
 #include "lehr/train/generate.h"
 #include "lehr/train/validate.h"
 
@@ -39,6 +40,7 @@ TrainResult Trainer::run() {
     if (run_->ranks.context() == nullptr) {
       value_of(results_, kResults).flush();
     }
+    write_flight_record(run_->config.job.dump_folder, run_->ranks);
     throw;
   }
   finish();
@@ -84,13 +86,20 @@ void Trainer::train() {
 }
 
 void Trainer::begin_step(int64_t step) {
+  run_->ranks.set_doing(fmt::format("step {}", step));
   emit(Event::step_begin, step);
   if (run_->log) {
     run_->log->step_begins(step);
   }
+  if (run_->stragglers) {
+    run_->stragglers->step_begins();
+  }
 }
 
 void Trainer::end_step(LaunchedStep launched, double lr_factor) {
+  if (run_->stragglers) {
+    run_->stragglers->step_ended(launched.step);
+  }
   DeferredResults& results = value_of(results_, kResults);
   results.flush();  // the previous step's
   RunState& state = run_->state;
@@ -188,6 +197,7 @@ void Trainer::validate_if_cut_short() {
 void Trainer::validate(int64_t step) {
   value_of(results_, kResults).flush();
   Run& run = *run_;
+  run.ranks.set_doing(fmt::format("the validation after step {}", step));
   const Pause pause(run.log.get(), RunLog::Pause::validation);
   const int64_t rows = run.config.validation.local_batch_size * run.ranks.data_parallel_size();
   const auto stream = run.data.validation(run.ranks.share(rows), run.config.validation.max_rows());
@@ -204,6 +214,7 @@ void Trainer::validate(int64_t step) {
 void Trainer::save(int64_t step) {
   value_of(results_, kResults).flush();
   Run& run = *run_;
+  run.ranks.set_doing(fmt::format("the save after step {}", step));
   const Pause pause(run.log.get(), RunLog::Pause::save);
   auto problem = run.checkpoints->save(run.state);
   last_save_problem_.reset();

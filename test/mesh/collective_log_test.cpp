@@ -32,6 +32,11 @@ TEST(CollectiveLog, CountsByGroupAndKeepsTheLastEntries) {
   EXPECT_THAT(log.where(), HasSubstr("is computing; its last collective was all_gather number 1 on axis dp_shard"));
   log.waits(ticket);
   EXPECT_THAT(log.where(), HasSubstr("waits in all_gather number 1 on axis dp_shard for 0 s"));
+  EXPECT_THAT(
+      log.text(),
+      testing::MatchesRegex("([0-9.]+ s ago: all_reduce number [45] on axis tp, 8 bytes, 0.0[0-9]+ s\n){2}"
+                            "[0-9.]+ s ago: send on axis dp_shard, 8 bytes, 0.0[0-9]+ s\n"
+                            "[0-9.]+ s ago: all_gather number 1 on axis dp_shard, 16 bytes, not finished\n"));
   log.end(ticket);
   EXPECT_THAT(log.where(), HasSubstr("is computing"));
 }

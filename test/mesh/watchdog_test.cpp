@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "lehr/mesh/device_backend.h"
+#include "lehr/mesh/rank_reports.h"
 #include "lehr/mesh/thread_backend.h"
 
 namespace lehr::mesh {
@@ -166,6 +167,18 @@ TEST(Watchdog, NamesTheCollectiveThatADeviceFailedIn) {
           "all_reduce number 1 on axis tp (ranks 0, 1) failed on rank 0: CUDA error: an illegal memory access was "
           "encountered"));
   EXPECT_GE(rank.disconnected, 1) << "the host would wait for the device";
+}
+
+TEST(Watchdog, AnswersEachRequestForAReportWhileTheRankComputes) {
+  Rank rank;  // rank 1 does not exist
+  EXPECT_THAT(
+      request_reports(*rank.store, 2, milliseconds(2000)),
+      testing::ElementsAre("has not entered a collective yet", std::nullopt));
+  rank.watch->log().waits(rank.begin("all_reduce", /*message=*/false));
+  rank.watch->set_doing("step 12");
+  EXPECT_THAT(
+      request_reports(*rank.store, 1, milliseconds(60'000)),
+      testing::ElementsAre("waits in all_reduce number 1 on axis tp for 0 s, in step 12"));
 }
 
 // Rank 1, of the same group, waits for rank 2 in another group, and rank 2 sleeps.

@@ -195,6 +195,15 @@ for number, name in ((signal.SIGTERM, "SIGTERM"), (signal.SIGINT, "SIGINT")):
            f"{child.returncode}\n{out}{err}")
     expect(f"{name} is no failure", err == "", err)
 child = started(3, "work")
+child.send_signal(signal.SIGUSR1)
+lines = [child.stderr.readline() for _ in range(3)]
+expect("SIGUSR1 makes the launcher tell what each rank does", all(
+    re.match(rf"lehr launch: rank {rank} (waits in|is computing; its last collective was) .* on axis dp_shard", line)
+    for rank, line in enumerate(lines)), "".join(lines))
+child.send_signal(signal.SIGTERM)
+out, err = child.communicate(timeout=SECONDS)
+expect("and they go on", child.returncode == 143 and "rank 0 saved" in out and err == "", f"{child.returncode}\n{out}{err}")
+child = started(3, "work")
 os.kill(children_of(child.pid)[2], signal.SIGTERM)
 out, err = child.communicate(timeout=SECONDS)
 expect("SIGTERM to one rank stops all together", child.returncode == 143 and "rank 0 saved" in out and err == "",

@@ -221,6 +221,11 @@ with tempfile.TemporaryDirectory() as work:
     if mine:
         os.kill(int(mine[0]), signal.SIGKILL)
     out, err = running.communicate(timeout=120)
+    record = open(f"{folder}/flight_record/rank_1.txt").read() if os.path.exists(f"{folder}/flight_record/rank_1.txt") else ""
+    expect(
+        "the other ranks leave their last collectives",
+        not mine or re.search(r"^rank 1 \(.*\) .*, in (the save after )?step \d+\n(.* s ago: \w+ .*, \d+ bytes, .*\n)+$", record),
+        record or "no file flight_record/rank_1.txt")
     expect(
         "lehr launch --restarts goes on by itself after a kill",
         running.returncode == 0 and "rank 2 was killed by signal 9" in err and "starting all ranks again, restart 1 of 2" in err,
