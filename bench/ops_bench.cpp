@@ -17,7 +17,7 @@
 #include "lehr/ops/qk_norm_rotary.h"
 #include "lehr/ops/reference.h"
 #include "lehr/ops/rms_norm.h"
-#include "lehr/ops/silu_mul.h"
+#include "lehr/ops/silu_mul/silu_mul.h"
 
 namespace lehr::ops {
 namespace {

@@ -2,7 +2,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/ops/grouped_linear.h"
-#include "lehr/ops/silu_mul.h"
+#include "lehr/ops/silu_mul/silu_mul.h"
 
 namespace lehr::nn {
 

@@ -72,10 +72,6 @@ std::tuple<at::Tensor, at::Tensor> norm_rotary_backward(
     const CosSin& angles,
     GradMask wanted);
 
-at::Tensor silu_mul_forward(const at::Tensor& gate, const at::Tensor& up);
-std::tuple<at::Tensor, at::Tensor> silu_mul_backward(
-    const at::Tensor& dy, const at::Tensor& gate, const at::Tensor& up, bool want_gate, bool want_up);
-
 /// Writes -log softmax(logits)[labels] to losses (N). If `gradient`, overwrites logits (N, V) by softmax(logits) -
 /// one_hot(labels), with row n multiplied by row_scale[n] if row_scale is defined. losses and row_scale are in the wide
 /// type. Loss and gradient are zero for the label -1, and NaN for other labels out of range.
@@ -145,6 +141,13 @@ void with_element_type(at::ScalarType type, const Body& body) {
     default:
       TORCH_INTERNAL_ASSERT(false, "no CPU kernels for ", type);
   }
+}
+
+/// Calls body(T{}, an operator's kernels for T) with the element type of a tensor that `supports` accepts.
+template <template <class> class Kernels, class Body>
+void run(const at::Tensor& like, const Body& body) {
+  with_element_type(
+      like.scalar_type(), [&](auto element) { body(element, cpu_kernels<Kernels<decltype(element)>>()); });
 }
 
 /// Returns a pointer to the elements of a tensor; null if it has none: undefined, or on the meta device.

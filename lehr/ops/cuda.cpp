@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <filesystem>
+#include <string_view>
 
 #include "lehr/base/file.h"
 
@@ -12,6 +13,39 @@ namespace lehr::ops::cuda {
 namespace {
 std::atomic<const Table*> opened = nullptr;                  // set by open_kernels, valid until the process ends
 std::atomic<const GraphFunctions*> opened_graphs = nullptr;  // likewise
+
+// The kernels that the program uses, in the order of their slots.
+struct Wanted {
+  KernelId id;
+  size_t size;
+};
+std::vector<Wanted>& wanted_kernels() {
+  static std::vector<Wanted> all;
+  return all;
+}
+
+const void* find_kernels(const Entry* entries, const Wanted& wanted) {
+  for (const Entry* entry = entries; entry != nullptr; entry = entry->next) {
+    const KernelId& id = entry->id;
+    if (std::string_view(id.name) == wanted.id.name && id.element == wanted.id.element) {
+      require(
+          id.version == wanted.id.version && id.layout == wanted.id.layout &&
+              entry->size == static_cast<int64_t>(wanted.size),
+          "liblehr_cuda.so: found {} of version {}.{}.{}, but the program expects {}.{}.{}; build both from the same "
+          "sources",
+          id.name,
+          id.version,
+          id.layout,
+          entry->size,
+          wanted.id.version,
+          wanted.id.layout,
+          wanted.size);
+      return entry->kernels;
+    }
+  }
+  fail("liblehr_cuda.so: there are no kernels of {}; build the module together with the program", wanted.id.name);
+}
+
 thread_local TableScope::Use in_scope = {nullptr, at::kCPU};
 thread_local int64_t uses = 0;
 
@@ -35,11 +69,14 @@ std::string open_module(const std::string& file) {
     const char* const error = dlerror();
     return fmt::format("{} cannot be opened: {}", file, error != nullptr ? error : "no reason given");
   }
-  const Table& table = checked_table(*function_of<TableFunction>(module, file, kTableFunction)());
+  const Entry* const entries = function_of<EntriesFunction>(module, file, kEntriesFunction)();
+  static const Table table(entries);
   if (const Status problem = function_of<ProblemFunction>(module, file, kProblemFunction)()) {
     return fmt::format("the kernels of {} do not run here: {}", file, problem);
   }
-  opened_graphs.store(function_of<GraphsFunction>(module, file, kGraphsFunction)(), std::memory_order_release);
+  opened_graphs.store(
+      static_cast<const GraphFunctions*>(find_kernels(entries, {GraphFunctions::kId, sizeof(GraphFunctions)})),
+      std::memory_order_release);
   opened.store(&table, std::memory_order_release);
   return "";
 }
@@ -50,16 +87,15 @@ bool with_type(const at::Tensor& tensor, const Body& body) {
 }
 }  // namespace
 
-const Table& checked_table(const Table& table) {
-  require(
-      table.version == kTableVersion && table.layout == kTableLayout,
-      "liblehr_cuda.so: found kernels of version {}.{}, but the program expects {}.{}; build both from the same "
-      "sources",
-      table.version,
-      table.layout,
-      kTableVersion,
-      kTableLayout);
-  return table;
+size_t add_slot(const KernelId& id, size_t size) {
+  wanted_kernels().push_back({id, size});
+  return wanted_kernels().size() - 1;
+}
+
+Table::Table(const Entry* entries) {
+  for (const Wanted& wanted : wanted_kernels()) {
+    slots_.push_back(find_kernels(entries, wanted));
+  }
 }
 
 std::string open_kernels() {
@@ -87,7 +123,7 @@ const GraphFunctions* graph_functions() {
 }
 
 TableScope::TableScope(const Table& table, at::DeviceType device)
-    : before_(std::exchange(in_scope, {&checked_table(table), device})) {}
+    : before_(std::exchange(in_scope, {&table, device})) {}
 
 TableScope::~TableScope() {
   in_scope = before_;

@@ -11,6 +11,7 @@
 #include "lehr/base/error.h"
 #include "lehr/base/torch.h"
 #include "lehr/ops/cpu.h"
+#include "lehr/ops/cuda/graph_functions.h"
 #include "lehr/ops/cuda/table.h"
 #include "lehr/ops/float8.h"
 
@@ -24,8 +25,32 @@ std::string open_kernels();
 /// Returns the graph functions of the opened module; null without one.
 const GraphFunctions* graph_functions();
 
-/// Returns the table unchanged if its version and layout are those of the program. Throws a usage error otherwise.
-const Table& checked_table(const Table& table);
+/// Takes the next slot of all tables, for kernels of this identity and size.
+size_t add_slot(const KernelId& id, size_t size);
+/// The slot of a struct of kernels that the program uses; set when the program starts.
+template <class Kernels>
+inline const size_t kSlot = add_slot(Kernels::kId, sizeof(Kernels));
+
+/// The kernels of all operators of the program.
+class Table {
+ public:
+  /// Takes the kernels from a list that outlives the table. Throws a usage error if it lacks some that the program
+  /// uses, or has another version of them.
+  explicit Table(const Entry* entries);
+
+  template <class Kernels>
+  const Kernels& get() const {
+    return *static_cast<const Kernels*>(slots_[kSlot<Kernels>]);
+  }
+  /// Replaces kernels by others, which must outlive the table. For tests.
+  template <class Kernels>
+  void set(const Kernels& kernels) {
+    slots_[kSlot<Kernels>] = &kernels;
+  }
+
+ private:
+  std::vector<const void*> slots_;
+};
 
 /// While it exists, this thread runs a table's kernels on tensors of another device. Tests use it to run the bodies of
 /// kernels on the host.
@@ -87,9 +112,6 @@ std::tuple<at::Tensor, at::Tensor> norm_rotary_backward(
     NormWeight kind,
     const cpu::CosSin& angles,
     cpu::GradMask wanted);
-at::Tensor silu_mul_forward(const at::Tensor& gate, const at::Tensor& up);
-std::tuple<at::Tensor, at::Tensor> silu_mul_backward(
-    const at::Tensor& dy, const at::Tensor& gate, const at::Tensor& up, bool want_gate, bool want_up);
 void cross_entropy_(
     const at::Tensor& logits,
     const at::Tensor& labels,
@@ -138,9 +160,10 @@ at::Tensor grouped_input_gradient(const at::Tensor& grad, const at::Tensor& weig
 at::Tensor grouped_weight_gradient(const at::Tensor& grad, const at::Tensor& input, const at::Tensor& ends);
 /// @}
 
-/// Calls body(T{}, kernels of T) with the element type of a tensor that `supports` accepts, with the tensor's device as
-/// the current one. Throws a runtime error that names the operator if the body returns a Status that is not null.
-template <class Body>
+/// Calls body(T{}, an operator's kernels for T) with the element type of a tensor that `supports` accepts, with the
+/// tensor's device as the current one. Throws a runtime error that names the operator if the body returns a Status that
+/// is not null.
+template <template <class> class Kernels, class Body>
 void run(const char* name, const at::Tensor& like, const Body& body);
 
 /// Returns the table of this thread; only valid where `supports` is true.
@@ -154,11 +177,12 @@ void check_devices(const char* name, std::initializer_list<at::Tensor> tensors);
 at::Tensor aligned_for_kernels(const at::Tensor& tensor);
 void check_status(const char* name, Status status);
 
-template <class Body>
+template <template <class> class Kernels, class Body>
 void run(const char* name, const at::Tensor& like, const Body& body) {
   const c10::DeviceGuard guard(like.device());
   const bool narrow = like.scalar_type() == at::kBFloat16;
-  check_status(name, narrow ? body(Bf16{}, table().bf16) : body(float{}, table().f32));
+  check_status(
+      name, narrow ? body(Bf16{}, table().get<Kernels<Bf16>>()) : body(float{}, table().get<Kernels<float>>()));
 }
 
 }  // namespace lehr::ops::cuda

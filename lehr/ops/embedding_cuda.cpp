@@ -35,10 +35,11 @@ at::Tensor known_ids(const at::Tensor& ids, int64_t size, const at::Tensor& note
   const at::Tensor all = ids.to(at::kLong).contiguous();
   const at::Tensor known = at::empty_like(all);
   report_pointwise({all, known});
-  cuda::run("known_ids", all, [&](auto, const auto&) {
-    return cuda::table().known_ids(
-        cpu::elements<int64_t>(all), all.numel(), size, cpu::elements<int64_t>(known), cpu::elements<int64_t>(note));
-  });
+  const c10::DeviceGuard guard(all.device());
+  cuda::check_status(
+      "known_ids",
+      cuda::table().get<cuda::PlainTable>().known_ids(
+          cpu::elements<int64_t>(all), all.numel(), size, cpu::elements<int64_t>(known), cpu::elements<int64_t>(note)));
   note.unsafeGetTensorImpl()->bump_version();
   return known;
 }

@@ -30,7 +30,7 @@ Float8Both to_float8(const at::Tensor& matrix, bool by_row, bool by_column) {
     parts = at::empty({float8_parts(rows), columns}, made.columns.inverse_scales.options());
   }
   report_pointwise({from, made.rows.values, by_column ? from : at::Tensor(), made.columns.values});
-  run("to_float8", from, [&](auto element, const auto& kernels) {
+  run<RestTable>("to_float8", from, [&](auto element, const auto& kernels) {
     using T = decltype(element);
     const auto bytes = [](const Float8Rows& to) {
       return to.values.defined() ? static_cast<uint8_t*>(to.values.mutable_data_ptr()) : nullptr;

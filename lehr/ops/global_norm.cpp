@@ -11,7 +11,7 @@
 #include "lehr/base/operator_profile.h"
 #include "lehr/base/parallel.h"
 #include "lehr/base/pieces.h"
-#include "lehr/ops/dispatch.h"
+#include "lehr/ops/device.h"
 
 namespace lehr::ops {
 

@@ -53,10 +53,12 @@ at::Tensor sum_of_squares(const std::vector<at::Tensor>& tensors) {
       double* const to = cpu::elements<double>(sums) + first;
       check_status(
           "global_norm",
-          type == at::kFloat ? table().f32.sums_of_squares(list, to) : table().bf16.sums_of_squares(list, to));
+          type == at::kFloat ? table().get<RestTable<float>>().sums_of_squares(list, to)
+                             : table().get<RestTable<Bf16>>().sums_of_squares(list, to));
     });
   }
-  check_status("global_norm", table().sum(cpu::elements<double>(sums), pieces, cpu::elements<double>(total)));
+  check_status(
+      "global_norm", table().get<PlainTable>().sum(cpu::elements<double>(sums), pieces, cpu::elements<double>(total)));
   return total;
 }
 
@@ -67,7 +69,10 @@ void scale_(const std::vector<at::Tensor>& tensors, const at::Tensor& factor) {
   const double* const by = cpu::elements<double>(on_device);
   for (const at::ScalarType type : kTypes) {
     over_lists(tensors, type, 0, [&](const TensorList& list, int64_t) {
-      check_status("scale_", type == at::kFloat ? table().f32.scale(list, by) : table().bf16.scale(list, by));
+      check_status(
+          "scale_",
+          type == at::kFloat ? table().get<RestTable<float>>().scale(list, by)
+                             : table().get<RestTable<Bf16>>().scale(list, by));
     });
   }
 }

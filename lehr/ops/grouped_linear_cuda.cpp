@@ -38,7 +38,7 @@ void clear_groups_without_rows(const at::Tensor& gradient, const at::Tensor& end
     return;
   }
   report_moved({ends, ends});
-  run("grouped_linear", gradient, [&](auto element, const auto& kernels) {
+  run<RestTable>("grouped_linear", gradient, [&](auto element, const auto& kernels) {
     using T = decltype(element);
     return kernels.clear_empty_groups(
         cpu::elements<T>(gradient), ends.const_data_ptr<int32_t>(), ends.size(0), gradient.size(1) * gradient.size(2));

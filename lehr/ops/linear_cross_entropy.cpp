@@ -11,7 +11,7 @@
 #include "lehr/base/operator_watch.h"
 #include "lehr/ops/autograd.h"
 #include "lehr/ops/chunked_loss.h"
-#include "lehr/ops/dispatch.h"
+#include "lehr/ops/device.h"
 #include "lehr/ops/label_rows.h"
 #include "lehr/ops/reference.h"
 
@@ -28,7 +28,7 @@ void cross_entropy_(
     const at::Tensor& losses,
     bool gradient,
     const at::Tensor& row_scale) {
-  if (dispatch::supports(logits)) {
+  if (supports(logits)) {
     return dispatch::cross_entropy_(logits, labels, losses, gradient, row_scale);
   }
   const double nan = std::numeric_limits<double>::quiet_NaN();

@@ -1,4 +1,4 @@
-// SwiGLU's gate, the loss of chunks of logits, and token permutation, on a GPU.
+// The loss of chunks of logits, and token permutation, on a GPU.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
@@ -10,30 +10,6 @@ namespace lehr::ops::cuda {
 
 using cpu::elements;
 
-at::Tensor silu_mul_forward(const at::Tensor& gate, const at::Tensor& up) {
-  check_devices("silu_mul", {gate, up});
-  const at::Tensor y = at::empty_like(gate);
-  report_pointwise({gate, up, y});
-  run("silu_mul", gate, [&](auto element, const auto& kernels) {
-    using T = decltype(element);
-    return kernels.silu_mul_forward(elements<T>(gate), elements<T>(up), elements<T>(y), gate.numel());
-  });
-  return y;
-}
-
-std::tuple<at::Tensor, at::Tensor> silu_mul_backward(
-    const at::Tensor& dy, const at::Tensor& gate, const at::Tensor& up, bool want_gate, bool want_up) {
-  const at::Tensor dgate = want_gate ? at::empty_like(gate) : at::Tensor();
-  const at::Tensor dup = want_up ? at::empty_like(up) : at::Tensor();
-  report_pointwise({dy, gate, up, dgate, dup});
-  run("silu_mul_backward", gate, [&](auto element, const auto& kernels) {
-    using T = decltype(element);
-    return kernels.silu_mul_backward(
-        elements<T>(dy), elements<T>(gate), elements<T>(up), elements<T>(dgate), elements<T>(dup), gate.numel());
-  });
-  return {dgate, dup};
-}
-
 void cross_entropy_(
     const at::Tensor& logits,
     const at::Tensor& labels,
@@ -42,7 +18,7 @@ void cross_entropy_(
     const at::Tensor& row_scale) {
   check_devices("linear_cross_entropy", {logits, labels, losses, row_scale});
   report_pointwise({logits, gradient ? logits : at::Tensor(), losses});
-  run("linear_cross_entropy", logits, [&](auto element, const auto& kernels) {
+  run<RestTable>("linear_cross_entropy", logits, [&](auto element, const auto& kernels) {
     using T = decltype(element);
     const CrossEntropyCall<T> call{
         .logits = elements<T>(logits),
@@ -65,7 +41,7 @@ at::Tensor copy_tokens(const at::Tensor& tokens, const at::Tensor& inverse) {
       shape_of(tokens));
   const at::Tensor copies = at::empty({rows, tokens.size(1)}, tokens.options());
   report_moved({copies, copies});
-  run("permute_tokens", tokens, [&](auto element, const auto& kernels) {
+  run<RestTable>("permute_tokens", tokens, [&](auto element, const auto& kernels) {
     using T = decltype(element);
     return kernels.copy_tokens(
         elements<T>(tokens),
@@ -102,7 +78,7 @@ at::Tensor sum_copies(const at::Tensor& sorted, const at::Tensor& weights, const
   const int64_t tokens = inverse.size(0) / choices;
   const at::Tensor out = at::empty({tokens, sorted.size(1)}, sorted.options());
   report_moved({sorted, out});
-  run("combine_tokens", sorted, [&](auto element, const auto& kernels) {
+  run<RestTable>("combine_tokens", sorted, [&](auto element, const auto& kernels) {
     using T = decltype(element);
     return kernels.sum_copies(copies_call<T>(sorted, weights, inverse, choices), elements<T>(out), tokens);
   });
@@ -118,7 +94,7 @@ std::tuple<at::Tensor, at::Tensor> sum_copies_backward(
   const at::Tensor dsorted = wanted.x ? at::empty_like(sorted) : at::Tensor();
   const at::Tensor dweights = wanted.weight ? at::empty_like(weights) : at::Tensor();
   report_moved({sorted, dout, sorted});
-  run("combine_tokens_backward", sorted, [&](auto element, const auto& kernels) {
+  run<RestTable>("combine_tokens_backward", sorted, [&](auto element, const auto& kernels) {
     using T = decltype(element);
     return kernels.sum_copies_backward(
         copies_call<T>(sorted, weights, inverse, weights.size(1)),

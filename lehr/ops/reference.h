@@ -26,8 +26,6 @@ std::tuple<at::Tensor, at::Tensor> add_rms_norm(
 std::tuple<at::Tensor, at::Tensor> apply_rotary(
     const at::Tensor& q, const at::Tensor& k, const at::Tensor& cos, const at::Tensor& sin, RotaryStyle style);
 
-at::Tensor silu_mul(const at::Tensor& gate, const at::Tensor& up);
-
 /// Holds all logits.
 at::Tensor linear_cross_entropy(
     const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels, int64_t ignore_index);

@@ -3,7 +3,7 @@
 
 #include "lehr/base/operator_profile.h"
 #include "lehr/ops/autograd.h"
-#include "lehr/ops/dispatch.h"
+#include "lehr/ops/device.h"
 #include "lehr/ops/recompute.h"
 #include "lehr/ops/reference.h"
 

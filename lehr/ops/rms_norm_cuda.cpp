@@ -55,7 +55,7 @@ std::tuple<at::Tensor, at::Tensor> rms_norm_forward(
   const at::Tensor y = at::empty_like(x);
   const at::Tensor inverse_rms = rms_buffer(x, keep);
   report_pointwise({x, added.branch, added.sum, weight, y, inverse_rms});
-  run("rms_norm", x, [&](auto element, const auto& kernels) {
+  run<NormTable>("rms_norm", x, [&](auto element, const auto& kernels) {
     return kernels.rms_norm_forward(
         forward_call<decltype(element)>(x, weight, eps, kind, y, inverse_rms, aligned_added), x.numel() / x.size(-1));
   });
@@ -80,7 +80,7 @@ std::tuple<at::Tensor, at::Tensor> rms_norm_backward(
   const at::Tensor dx = wanted.x ? at::empty_like(x) : at::Tensor();
   at::Tensor dweight;
   report_pointwise({dy, x, weight, inverse_rms, dsum, dx});
-  run("rms_norm_backward", x, [&](auto element, const auto& kernels) {
+  run<NormTable>("rms_norm_backward", x, [&](auto element, const auto& kernels) {
     using T = decltype(element);
     const int64_t rows = inverse_rms.numel();
     const WeightGradientBuffers<T> buffers(weight, rows, row_threads<T>(x.size(-1)), wanted.weight);
@@ -98,7 +98,7 @@ at::Tensor rotary(const at::Tensor& unaligned, const cpu::CosSin& angles, bool b
       aligned_for_kernels(angles.cos), aligned_for_kernels(angles.sin), angles.interleaved};
   const at::Tensor y = at::empty_like(x);
   report_pointwise({x, angles.cos, angles.sin, y});
-  run("apply_rotary", x, [&](auto element, const auto& kernels) {
+  run<NormTable>("apply_rotary", x, [&](auto element, const auto& kernels) {
     using T = decltype(element);
     const RotaryCall<T> call{
         .x = elements<T>(x),
@@ -127,7 +127,7 @@ std::tuple<at::Tensor, at::Tensor> norm_rotary_forward(
   const at::Tensor y = at::empty_like(x);
   const at::Tensor inverse_rms = rms_buffer(x, keep);
   report_pointwise({x, weight, angles.cos, angles.sin, y, inverse_rms});
-  run("qk_norm_rotary", x, [&](auto element, const auto& kernels) {
+  run<NormTable>("qk_norm_rotary", x, [&](auto element, const auto& kernels) {
     using T = decltype(element);
     const NormRotaryForward<T> call{
         .norm = forward_call<T>(x, weight, eps, kind, y, inverse_rms),
@@ -157,7 +157,7 @@ std::tuple<at::Tensor, at::Tensor> norm_rotary_backward(
   const at::Tensor dx = wanted.x ? at::empty_like(x) : at::Tensor();
   at::Tensor dweight;
   report_pointwise({dy, x, weight, inverse_rms, angles.cos, angles.sin, dx});
-  run("qk_norm_rotary_backward", x, [&](auto element, const auto& kernels) {
+  run<NormTable>("qk_norm_rotary_backward", x, [&](auto element, const auto& kernels) {
     using T = decltype(element);
     const WeightGradientBuffers<T> buffers(weight, inverse_rms.numel(), head_threads<T>(x.size(3)), wanted.weight);
     dweight = buffers.sum();

@@ -3,7 +3,7 @@
 #include "lehr/base/operator_profile.h"
 #include "lehr/base/operator_watch.h"
 #include "lehr/ops/autograd.h"
-#include "lehr/ops/dispatch.h"
+#include "lehr/ops/device.h"
 #include "lehr/ops/recompute.h"
 
 namespace lehr::ops {
@@ -14,7 +14,7 @@ using torch::autograd::variable_list;
 
 // Whether there are fused kernels for these rows.
 bool is_fused(const at::Tensor& rows) {
-  return dispatch::supports(rows) && rows.numel() > 0;
+  return supports(rows) && rows.numel() > 0;
 }
 
 at::Tensor copies_of(const at::Tensor& tokens, const at::Tensor& order, const at::Tensor& inverse) {

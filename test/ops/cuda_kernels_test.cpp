@@ -10,7 +10,8 @@
 #include "lehr/ops/linear_cross_entropy.h"
 #include "lehr/ops/qk_norm_rotary.h"
 #include "lehr/ops/reference.h"
-#include "lehr/ops/silu_mul.h"
+#include "lehr/ops/silu_mul/kernels.h"
+#include "lehr/ops/silu_mul/silu_mul.h"
 #include "lehr/ops/token_permutation.h"
 #include "test/ops/against_reference.h"
 #include "test/ops/kernels_test.h"
@@ -426,14 +427,23 @@ TEST_P(CudaKernels, RefuseSecondDerivativesOfTokenPermutation) {
 INSTANTIATE_TEST_SUITE_P(, CudaKernels, testing::Bool(), place_name);
 
 TEST(CudaModule, MustHaveTheVersionOfTheProgram) {
-  cuda::Table other = host_table();
-  other.layout += 8;
-  EXPECT_THAT(error_of([&] { cuda::TableScope(other, at::kCPU); }), HasSubstr("build both from the same sources"));
+  cuda::Entry other = *cuda::first_entry;
+  other.id.layout += 8;
+  EXPECT_THAT(error_of([&] { cuda::Table{&other}; }), HasSubstr("build both from the same sources"));
+}
+
+TEST(CudaModule, MustHaveTheKernelsThatTheProgramUses) {
+  const std::string error = error_of([] { cuda::Table{nullptr}; });
+  EXPECT_THAT(error, HasSubstr("there are no kernels of "));
+  EXPECT_THAT(error, HasSubstr("build the module together with the program"));
 }
 
 TEST(CudaModule, NamesTheOperatorWhoseKernelDoesNotLaunch) {
   cuda::Table broken = host_table();
-  broken.f32.silu_mul_forward = [](const float*, const float*, float*, int64_t) -> cuda::Status { return "no device"; };
+  const SiluMulLaunches<float> kernels = {
+      .forward = [](const float*, const float*, float*, int64_t) -> cuda::Status { return "no device"; },
+      .backward = nullptr};
+  broken.set(kernels);
   const cuda::TableScope scope(broken, at::kCPU);
   EXPECT_THAT(
       error_of([] { silu_mul(at::ones({3}), at::ones({3})); }),

@@ -16,7 +16,7 @@
 #include "lehr/ops/qk_norm_rotary.h"
 #include "lehr/ops/rms_norm.h"
 #include "lehr/ops/rotary.h"
-#include "lehr/ops/silu_mul.h"
+#include "lehr/ops/silu_mul/silu_mul.h"
 #include "lehr/ops/token_permutation.h"
 
 namespace lehr::ops {

@@ -1,5 +1,5 @@
 // silu_mul, the gate of SwiGLU, compared with its definition.
-#include "lehr/ops/silu_mul.h"
+#include "lehr/ops/silu_mul/silu_mul.h"
 
 #include <gmock/gmock.h>
 

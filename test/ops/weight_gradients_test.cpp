@@ -7,7 +7,7 @@
 #include "lehr/ops/grouped_linear.h"
 #include "lehr/ops/linear.h"
 #include "lehr/ops/linear_cross_entropy.h"
-#include "lehr/ops/silu_mul.h"
+#include "lehr/ops/silu_mul/silu_mul.h"
 #include "test/ops/gradients.h"
 
 namespace lehr::ops {

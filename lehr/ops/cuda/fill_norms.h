@@ -38,12 +38,14 @@ struct NormKernels {
     return status != nullptr ? status : sum_parts(dweight, call.norm.size);
   }
 
-  static void fill(ElementKernels<T>& table) {
+  static NormTable<T> made() {
+    NormTable<T> table = {};
     table.rms_norm_forward = rms_norm_forward;
     table.rms_norm_backward = rms_norm_backward;
     table.rotary = rotary;
     table.norm_rotary_forward = norm_rotary_forward;
     table.norm_rotary_backward = norm_rotary_backward;
+    return table;
   }
 
  private:

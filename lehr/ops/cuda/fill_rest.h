@@ -11,17 +11,6 @@ namespace lehr::ops::cuda {
 
 template <class Launch, class T>
 struct RestKernels {
-  static Status silu_mul_forward(const T* gate, const T* up, T* y, int64_t count) {
-    return Launch::blocks(SiluMulForward<T>{gate, up, y, count, aligned(gate, up, y)}, tiles_for(count), kTileThreads);
-  }
-
-  static Status silu_mul_backward(const T* dy, const T* gate, const T* up, T* dgate, T* dup, int64_t count) {
-    return Launch::blocks(
-        SiluMulBackward<T>{dy, gate, up, dgate, dup, count, aligned(dy, gate, up, dgate, dup)},
-        tiles_for(count),
-        kTileThreads);
-  }
-
   static Status cross_entropy(const CrossEntropyCall<T>& call, int64_t rows) {
     const bool packed = call.size % kPack<T> == 0 && aligned(call.logits);
     const int64_t held = call.gradient ? held_of_row<T>(call.size, Launch::most_scratch()) : 0;
@@ -98,9 +87,8 @@ struct RestKernels {
                            : Launch::warps(StochasticAdamWGroup<T, Bf16>{list}, list.groups, kNoiseThreads);
   }
 
-  static void fill(ElementKernels<T>& table) {
-    table.silu_mul_forward = silu_mul_forward;
-    table.silu_mul_backward = silu_mul_backward;
+  static RestTable<T> made() {
+    RestTable<T> table = {};
     table.cross_entropy = cross_entropy;
     table.sums_of_squares = sums_of_squares;
     table.scale = scale;
@@ -110,6 +98,7 @@ struct RestKernels {
     table.to_float8 = to_float8;
     table.clear_empty_groups = clear_empty_groups;
     table.stochastic_adamw = stochastic_adamw;
+    return table;
   }
 
  private:
@@ -123,8 +112,6 @@ struct RestKernels {
     const RoundRows<T> body{call, largest ? call.parts : nullptr, round, groups, first, last, held, packed};
     return Launch::blocks(body, groups, threads, of_columns + held * static_cast<int64_t>(sizeof(T)));
   }
-
-  static constexpr int64_t tiles_for(int64_t count) { return (count + kTile<T> - 1) / kTile<T>; }
 };
 
 template <class Launch>

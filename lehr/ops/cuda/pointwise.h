@@ -1,95 +1,9 @@
-// Bodies without rows: SwiGLU's gate, sums of squares and scaling of many tensors, zeros for groups without rows.
+// Bodies without rows: sums of squares and scaling of many tensors, zeros for groups without rows.
 #pragma once
 
 #include "lehr/ops/cuda/portable.h"
 
 namespace lehr::ops::cuda {
-
-/// Packs per thread in flight.
-constexpr int kPacksATile = 2;
-constexpr int64_t kTileThreads = 256;
-template <class T>
-constexpr int64_t kTile = kTileThreads* kPacksATile* kPack<T>;
-
-/// Returns the first element of pack `u` of this thread in tile `index`.
-template <class T, class Group>
-LEHR_HOST_DEVICE int64_t in_tile(Group& group, int64_t index, int64_t u) {
-  return ((index * kPacksATile + u) * group.size() + group.rank()) * kPack<T>;
-}
-
-/// Processes one tile; all pointers are aligned to 16 bytes if `packed`.
-template <class T>
-struct SiluMulForward {
-  const T* gate;
-  const T* up;
-  T* y;
-  int64_t count;
-  bool packed;
-
-  template <class Group>
-  LEHR_HOST_DEVICE void operator()(Group& group, int64_t index) const {
-    constexpr int width = kPack<T>;
-    Values<width> g[kPacksATile];
-    Values<width> v[kPacksATile];
-#pragma unroll
-    for (int u = 0; u < kPacksATile; ++u) {
-      g[u] = read_any<width>(gate, in_tile<T>(group, index, u), count, packed);
-      v[u] = read_any<width>(up, in_tile<T>(group, index, u), count, packed);
-    }
-#pragma unroll
-    for (int u = 0; u < kPacksATile; ++u) {
-#pragma unroll
-      for (int j = 0; j < width; ++j) {
-        v[u].at[j] *= g[u].at[j] / (exponential(-g[u].at[j]) + 1);
-      }
-      write_any(y, in_tile<T>(group, index, u), count, packed, v[u]);
-    }
-  }
-};
-
-/// With s = sigmoid(gate): silu'(gate) = s (1 + gate (1 - s)).
-template <class T>
-struct SiluMulBackward {
-  const T* dy;
-  const T* gate;
-  const T* up;
-  T* dgate;  ///< Null if not requested, like dup.
-  T* dup;
-  int64_t count;
-  bool packed;
-
-  template <class Group>
-  LEHR_HOST_DEVICE void operator()(Group& group, int64_t index) const {
-    constexpr int width = kPack<T>;
-    Values<width> d[kPacksATile];
-    Values<width> g[kPacksATile];
-    Values<width> v[kPacksATile];
-#pragma unroll
-    for (int u = 0; u < kPacksATile; ++u) {
-      const int64_t i = in_tile<T>(group, index, u);
-      d[u] = read_any<width>(dy, i, count, packed);
-      g[u] = read_any<width>(gate, i, count, packed);
-      v[u] = read_any<width>(up, i, count, packed);
-    }
-#pragma unroll
-    for (int u = 0; u < kPacksATile; ++u) {
-#pragma unroll
-      for (int j = 0; j < width; ++j) {
-        const float s = 1 / (exponential(-g[u].at[j]) + 1);
-        const float silu = g[u].at[j] * s;
-        v[u].at[j] *= d[u].at[j] * (s * (g[u].at[j] * (1 - s) + 1));
-        d[u].at[j] *= silu;
-      }
-      const int64_t i = in_tile<T>(group, index, u);
-      if (dgate != nullptr) {
-        write_any(dgate, i, count, packed, v[u]);
-      }
-      if (dup != nullptr) {
-        write_any(dup, i, count, packed, d[u]);
-      }
-    }
-  }
-};
 
 /// A piece of a list: elements [first, last) of `data`.
 template <class T>

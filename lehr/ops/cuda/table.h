@@ -4,14 +4,10 @@
 // (test/ops/host_launch.h), so everything except the launches is tested without a GPU.
 #pragma once
 
-#include <cstdint>
-
+#include "lehr/ops/cuda/slot.h"
 #include "lehr/ops/kernels/table.h"
 
 namespace lehr::ops::cuda {
-
-/// Null if the kernels were launched, else CUDA's message. They run asynchronously on the current device and stream.
-using Status = const char*;
 
 /// Buffers for the gradient of the weight of rows: groups of threads sum into a row each, and a second kernel adds
 /// these rows in order. The number of groups depends only on the shape (weight_gradient_parts), so the result does too.
@@ -120,7 +116,8 @@ constexpr int64_t groups_of(const RoundingRuns& runs) {
 /// Kernels for elements of type T, float or Bf16. The number of rows may be zero. Arguments that are not needed are
 /// null.
 template <class T>
-struct ElementKernels {
+struct NormTable {
+  static constexpr KernelId kId = {"norms", sizeof(T), 1};
   /// Rows of at most kMostInRow elements, in 16-byte packs (fits_row). Their pointers are aligned to 16 bytes, as are
   /// those of the rotations.
   Status (*rms_norm_forward)(const RmsNormForward<T>& call, int64_t rows);
@@ -130,9 +127,11 @@ struct ElementKernels {
   /// The same, with heads of at most kMostInHead elements.
   Status (*norm_rotary_forward)(const NormRotaryForward<T>& call, int64_t tokens);
   Status (*norm_rotary_backward)(const NormRotaryBackward<T>& call, const WeightGradient<T>& dweight, int64_t tokens);
-  Status (*silu_mul_forward)(const T* gate, const T* up, T* y, int64_t count);
-  /// dgate or dup may be null.
-  Status (*silu_mul_backward)(const T* dy, const T* gate, const T* up, T* dgate, T* dup, int64_t count);
+};
+
+template <class T>
+struct RestTable {
+  static constexpr KernelId kId = {"rest", sizeof(T), 1};
   Status (*cross_entropy)(const CrossEntropyCall<T>& call, int64_t rows);
   /// One sum in float64 per piece.
   Status (*sums_of_squares)(const TensorList& list, double* sums);
@@ -153,11 +152,8 @@ struct ElementKernels {
   Status (*stochastic_adamw)(const StochasticAdamWList<T>& list);
 };
 
-struct Table {
-  int64_t version;
-  int64_t layout;
-  ElementKernels<float> f32;
-  ElementKernels<Bf16> bf16;
+struct PlainTable {
+  static constexpr KernelId kId = {"plain", 0, 1};
   /// Sets total to the sum of `count` numbers, in an order that depends only on the count.
   Status (*sum)(const double* parts, int64_t count, double* total);
   Status (*stochastic_round)(const float* x, Bf16* y, const RoundingNoise& noise, const RoundingRuns& runs);
@@ -166,65 +162,10 @@ struct Table {
   Status (*known_ids)(const int64_t* ids, int64_t count, int64_t size, int64_t* known, int64_t* note);
 };
 
-/// CUDA graphs of the current device (ops/recorded_work.h). The functions throw LibTorch's exceptions.
-struct GraphFunctions {
-  /// Waits for the device, then begins to capture the work of the current stream, which must not be the default stream.
-  /// Memory that is allocated during the capture comes from a pool of the graph.
-  void* (*begin)();
-  void (*end)(void* graph);      ///< On the stream of begin().
-  void (*abandon)(void* graph);  ///< Replaces end(), or follows an end() that threw; frees the graph and its pool.
-  void (*replay)(void* graph);   ///< On the current stream; after end().
-  void (*destroy)(void* graph);
-};
-
-/// Incremented with every change of the meaning of a function of the table.
-constexpr int64_t kTableVersion = 4;
-/// Usually differs between tables and calls of different layouts.
-constexpr int64_t kTableLayout = static_cast<int64_t>(
-    sizeof(Table) + 3 * sizeof(NormRotaryForward<float>) + 5 * sizeof(NormRotaryBackward<float>) +
-    7 * sizeof(RotaryCall<float>) + 11 * sizeof(CrossEntropyCall<float>) + 13 * sizeof(TokenCopies<float>) +
-    17 * sizeof(TensorList) + 19 * sizeof(RoundingRuns) + 23 * sizeof(StochasticAdamWList<float>) +
-    29 * sizeof(GraphFunctions) + 31 * sizeof(Float8Operand<float>));
-
-/// The module's functions. One returns the table, one the graph functions. The third returns null, or the reason why
-/// the current device does not run the kernels, as a text that is valid until this thread's next call.
-constexpr const char* kTableFunction = "lehr_cuda_table";
-using TableFunction = const Table*();
-constexpr const char* kGraphsFunction = "lehr_cuda_graphs";
-using GraphsFunction = const GraphFunctions*();
-constexpr const char* kProblemFunction = "lehr_cuda_problem";
-using ProblemFunction = Status();
-
 /// The longest row that a group of threads can hold.
 constexpr int64_t kMostInRow = 8192;
 /// The longest head, whose group is part of one warp.
 constexpr int64_t kMostInHead = 512;
-constexpr int64_t kMostThreads = 512;  ///< Per group.
-
-/// Elements that a thread reads in one access: 16 bytes.
-template <class T>
-constexpr int kPack = 16 / static_cast<int>(sizeof(T));
-
-/// Returns the smallest power of two that is at least `count`.
-constexpr int64_t power_of_two_for(int64_t count) {
-  int64_t power = 1;
-  while (power < count) {
-    power *= 2;
-  }
-  return power;
-}
-
-/// Returns the number of threads for a row of `packs`, of which each thread holds `kept`: part of a warp if that is
-/// enough, because its sums need no shared memory.
-constexpr int64_t threads_for(int64_t packs, int64_t kept) {
-  int64_t threads = power_of_two_for(packs);
-  threads = threads < 32 ? threads : 32;
-  while (threads * kept < packs) {
-    threads *= 2;
-  }
-  return threads;
-}
-
 /// The number of 16-byte packs of a row, and of pairs of elements of a head, that a thread of a norm holds in
 /// registers.
 template <class T>

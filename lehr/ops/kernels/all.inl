@@ -1,17 +1,11 @@
 // All kernels and their tables, in the namespace LEHR_ARCH of one instruction set.
 #include "lehr/ops/kernels/table.h"
+#include "lehr/ops/kernels/vec.inl"
+#include "lehr/ops/kernels/operators.inl"
 
 namespace lehr::ops::LEHR_ARCH {
 namespace {
 
-struct Yes {
-  static constexpr bool value = true;
-};
-struct No {
-  static constexpr bool value = false;
-};
-
-#include "lehr/ops/kernels/vec.inl"
 // The order matters: rotary.inl uses functions of rms_norm.inl.
 #include "lehr/ops/kernels/adamw.inl"
 #include "lehr/ops/kernels/attention.inl"
@@ -59,8 +53,6 @@ constexpr KernelTable<T> kTable = {
     .rotary = rotary<T>,
     .norm_rotary_forward = norm_rotary_forward<T>,
     .norm_rotary_backward = norm_rotary_backward<T>,
-    .silu_mul_forward = silu_mul_forward<T>,
-    .silu_mul_backward = silu_mul_backward<T>,
     .cross_entropy_row = cross_entropy_row<T>,
     .sum_of_squares = sum_of_squares<T>,
     .scale = scale<T>,

@@ -4,11 +4,12 @@
 #define LEHR_ARCH avx512bf16
 #define LEHR_VECTOR_BYTES 64
 #define LEHR_PAIRS
+#include "lehr/ops/kernels/operators.inl"
 #include "lehr/ops/kernels/table.h"
+#include "lehr/ops/kernels/vec.inl"
 
 namespace lehr::ops::LEHR_ARCH {
 namespace {
-#include "lehr/ops/kernels/vec.inl"
 // Only the kernels that have a bfloat16 form.
 #include "lehr/ops/kernels/attention.inl"
 #include "lehr/ops/kernels/gemm.inl"

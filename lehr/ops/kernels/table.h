@@ -1,30 +1,9 @@
 // Tables of the vectorized CPU kernels, one table per instruction set and element type.
-//
-// The kernels are compiled several times with different compiler flags. So neither this header nor the kernels may
-// include inline functions that the rest of the program uses too: the linker would keep one copy, perhaps one that this
-// machine cannot run. Hence no LibTorch and no standard containers here.
 #pragma once
 
-#include <cstdint>
+#include "lehr/ops/kernels/slot.h"
 
 namespace lehr::ops {
-
-/// A bfloat16 in memory, with the layout of at::BFloat16.
-struct Bf16 {
-  uint16_t bits;
-};
-
-template <class T>
-struct WideOf {
-  using type = float;
-};
-template <>
-struct WideOf<double> {
-  using type = double;
-};
-/// The type in which elements of type T are computed.
-template <class T>
-using Wide = typename WideOf<T>::type;
 
 /// RMSNorm of rows of `size` elements.
 template <class T>
@@ -269,8 +248,6 @@ struct KernelTable {
   void (*rotary)(const RotaryCall<T>& call, int64_t first, int64_t last);
   void (*norm_rotary_forward)(const NormRotaryForward<T>& call, int64_t first, int64_t last);
   void (*norm_rotary_backward)(const NormRotaryBackward<T>& call, Wide<T>* dweight, int64_t first, int64_t last);
-  void (*silu_mul_forward)(const T* gate, const T* up, T* y, int64_t first, int64_t last);
-  void (*silu_mul_backward)(const T* dy, const T* gate, const T* up, T* dgate, T* dup, int64_t first, int64_t last);
   /// Returns -log softmax(logits)[label]. If gradient_scale is not null, overwrites logits by the loss's gradient times
   /// *gradient_scale.
   Wide<T> (*cross_entropy_row)(T* logits, int64_t size, int64_t label, const Wide<T>* gradient_scale);
@@ -303,16 +280,6 @@ struct KernelTable {
   void (*stochastic_adamw)(const StochasticAdamWCall<T>& call, int64_t first, int64_t last);
 };
 
-/// Instruction sets, weakest first. The last is AVX-512 with dot products of bfloat16 pairs (AVX512-BF16).
-enum class Arch { generic, avx2, avx512, avx512_bf16 };
-
-/// Returns the best instruction set that this build has and this CPU supports.
-Arch best_arch();
-
-/// Returns the instruction set in use: chosen_arch() (ops/cpu_choice.h), or a lower one that an ArchScope of this
-/// thread asks for.
-Arch current_arch();
-
 /// Returns the table of an instruction set; T is float, double or Bf16. Inside a parallel region, pass the arch of the
 /// thread that started it.
 template <class T>
@@ -343,18 +310,6 @@ class PairProductScope {
 
  private:
   bool before_;
-};
-
-/// Limits current_arch() of this thread until destroyed, so that a test can run every variant.
-class ArchScope {
- public:
-  explicit ArchScope(Arch at_most);
-  ~ArchScope();
-  ArchScope(const ArchScope&) = delete;
-  ArchScope& operator=(const ArchScope&) = delete;
-
- private:
-  Arch before_;
 };
 
 }  // namespace lehr::ops

@@ -1,7 +1,7 @@
 // Reference definition of SwiGLU's gate.
 #include <ATen/ops/silu.h>
 
-#include "lehr/ops/reference.h"
+#include "lehr/ops/silu_mul/silu_mul.h"
 
 namespace lehr::ops::reference {
 

@@ -5,11 +5,17 @@
 #include "lehr/ops/cpu.h"
 #include "lehr/ops/cuda.h"
 
-namespace lehr::ops::dispatch {
+namespace lehr::ops {
 
+/// Whether there are kernels for this tensor, on a GPU or the CPU.
 inline bool supports(const at::Tensor& tensor) {
   return cuda::supports(tensor) || cpu::supports(tensor);
 }
+
+}  // namespace lehr::ops
+
+namespace lehr::ops::dispatch {
+
 /// Whether norms of the rows of x are supported.
 inline bool supports_rows(const at::Tensor& x) {
   return cuda::supports(x) ? cuda::supports_rows(x) : cpu::supports(x);
@@ -39,14 +45,6 @@ auto norm_rotary_forward(const at::Tensor& x, const More&... more) {
 template <class... More>
 auto norm_rotary_backward(const at::Tensor& dy, const More&... more) {
   return cuda::supports(dy) ? cuda::norm_rotary_backward(dy, more...) : cpu::norm_rotary_backward(dy, more...);
-}
-template <class... More>
-auto silu_mul_forward(const at::Tensor& gate, const More&... more) {
-  return cuda::supports(gate) ? cuda::silu_mul_forward(gate, more...) : cpu::silu_mul_forward(gate, more...);
-}
-template <class... More>
-auto silu_mul_backward(const at::Tensor& dy, const More&... more) {
-  return cuda::supports(dy) ? cuda::silu_mul_backward(dy, more...) : cpu::silu_mul_backward(dy, more...);
 }
 inline at::Tensor copy_tokens(const at::Tensor& tokens, const at::Tensor& order, const at::Tensor& inverse) {
   return cuda::supports(tokens) ? cuda::copy_tokens(tokens, inverse) : cpu::copy_tokens(tokens, order);

@@ -11,4 +11,8 @@ namespace lehr::ops {
 /// Throws a usage error if shapes or types differ.
 at::Tensor silu_mul(const at::Tensor& gate, const at::Tensor& up);
 
+namespace reference {
+at::Tensor silu_mul(const at::Tensor& gate, const at::Tensor& up);
+}
+
 }  // namespace lehr::ops
