@@ -81,10 +81,6 @@ std::string open_module(const std::string& file) {
   return "";
 }
 
-template <class Body>
-bool with_type(const at::Tensor& tensor, const Body& body) {
-  return supports(tensor) && (tensor.scalar_type() == at::kFloat ? body(float{}) : body(Bf16{}));
-}
 }  // namespace
 
 size_t add_slot(const KernelId& id, size_t size) {
@@ -140,16 +136,6 @@ bool has_kernels(const at::Tensor& tensor) {
 bool supports(const at::Tensor& tensor) {
   const auto type = tensor.scalar_type();
   return (type == at::kFloat || type == at::kBFloat16) && table_for(tensor.device().type()) != nullptr;
-}
-
-bool supports_rows(const at::Tensor& tensor) {
-  return with_type(tensor, [&](auto element) { return fits_row<decltype(element)>(tensor.size(-1)); });
-}
-
-bool supports_rotation(const at::Tensor& tensor, int64_t rotated, bool normalized) {
-  const int64_t size = tensor.size(-1);
-  return (!normalized || size <= kMostInHead) &&
-         with_type(tensor, [&](auto element) { return fits_rotation<decltype(element)>(size, rotated); });
 }
 
 const Table& table() {

@@ -1,19 +1,16 @@
-// The operators' kernels for CUDA tensors, as cpu.h has them for the CPU; fast.h chooses between the two.
+// Running operators on a GPU.
 //
 // The kernels are in a separate module, liblehr_cuda.so beside the program (ops/cuda/, built where CMake finds nvcc),
 // which is opened when a run needs a GPU. Without the module CUDA tensors take the plain ATen definitions.
 #pragma once
 
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "lehr/base/error.h"
 #include "lehr/base/torch.h"
-#include "lehr/ops/cpu.h"
 #include "lehr/ops/cuda/graph_functions.h"
-#include "lehr/ops/cuda/table.h"
-#include "lehr/ops/float8.h"
+#include "lehr/ops/cuda/slot.h"
 
 namespace lehr::ops::cuda {
 
@@ -77,88 +74,11 @@ bool on_gpu(const at::Tensor& tensor);
 bool has_kernels(const at::Tensor& tensor);
 /// True if there are kernels for tensors like this one: on a device with a table, float32 or bfloat16.
 bool supports(const at::Tensor& tensor);
-/// True if the kernels of norms support its rows.
-bool supports_rows(const at::Tensor& tensor);
-/// True if the kernels of rotations support its heads, of which `rotated` elements are rotated, after a norm if
-/// `normalized`.
-bool supports_rotation(const at::Tensor& tensor, int64_t rotated, bool normalized);
-
-/// @name As in cpu.h
-/// @{
-
-std::tuple<at::Tensor, at::Tensor> rms_norm_forward(
-    const at::Tensor& x,
-    const at::Tensor& weight,
-    double eps,
-    NormWeight kind,
-    bool keep,
-    const cpu::Added& added = {});
-std::tuple<at::Tensor, at::Tensor> rms_norm_backward(
-    const at::Tensor& dy,
-    const at::Tensor& x,
-    const at::Tensor& weight,
-    const at::Tensor& inverse_rms,
-    NormWeight kind,
-    cpu::GradMask wanted,
-    const at::Tensor& dsum = {});
-at::Tensor rotary(const at::Tensor& x, const cpu::CosSin& angles, bool backward);
-std::tuple<at::Tensor, at::Tensor> norm_rotary_forward(
-    const at::Tensor& x, const at::Tensor& weight, double eps, NormWeight kind, const cpu::CosSin& angles, bool keep);
-std::tuple<at::Tensor, at::Tensor> norm_rotary_backward(
-    const at::Tensor& dy,
-    const at::Tensor& x,
-    const at::Tensor& weight,
-    const at::Tensor& inverse_rms,
-    NormWeight kind,
-    const cpu::CosSin& angles,
-    cpu::GradMask wanted);
-void cross_entropy_(
-    const at::Tensor& logits,
-    const at::Tensor& labels,
-    const at::Tensor& losses,
-    bool gradient,
-    const at::Tensor& row_scale = {});
-/// @}
-
-/// Returns the sum of all squares as a float64 scalar on the tensors' device. All tensors are on one device, dense, and
-/// accepted by `supports`. The order of the sum depends only on the shapes, and nothing is read back.
-at::Tensor sum_of_squares(const std::vector<at::Tensor>& tensors);
-/// Multiplies the tensors in place; requirements as above.
-void scale_(const std::vector<at::Tensor>& tensors, const at::Tensor& factor);
-
-/// Returns the rows of tokens (N, H) in sorted order, (N*k, H), for `inverse` of a TokenPermutation.
-at::Tensor copy_tokens(const at::Tensor& tokens, const at::Tensor& inverse);
-/// Returns, for each token, the sum of its rows of `sorted`, times weights (N, k) unless they are undefined. `inverse`
-/// is that of a TokenPermutation with k choices per token.
-at::Tensor sum_copies(const at::Tensor& sorted, const at::Tensor& weights, const at::Tensor& inverse, int64_t choices);
-/// Returns the gradients of sum_copies for sorted and weights.
-std::tuple<at::Tensor, at::Tensor> sum_copies_backward(
-    const at::Tensor& dout,
-    const at::Tensor& sorted,
-    const at::Tensor& weights,
-    const at::Tensor& inverse,
-    cpu::GradMask wanted);
-
-/// A matrix (m, k) of at least one element that `supports` accepts, in float8 (ops/float8.h): its rows, the rows of its
-/// transpose, or both with one search for scales. Undefined where not requested.
-struct Float8Both {
-  Float8Rows rows = {};     ///< (m, k)
-  Float8Rows columns = {};  ///< (k, m)
-};
-Float8Both to_float8(const at::Tensor& matrix, bool by_row, bool by_column);
-
-/// @name Grouped matmuls (ops/grouped_linear.h) by ATen's kernel, for which `ends` stays on the device
-/// @{
-/// True if there is a grouped matmul for such rows: bfloat16 on a GPU. Others are multiplied group by group.
-bool multiplies_groups(const at::Tensor& rows);
-/// Returns rows (N, in) times weight (G, out, in) transposed.
-at::Tensor grouped_product(const at::Tensor& rows, const at::Tensor& weight, const at::Tensor& ends);
-/// Returns grad (N, out) times weight.
-at::Tensor grouped_input_gradient(const at::Tensor& grad, const at::Tensor& weight, const at::Tensor& ends);
-/// Returns, for each group, its rows of grad transposed times its rows of the input: (G, out, in); zeros for groups
-/// without rows.
-at::Tensor grouped_weight_gradient(const at::Tensor& grad, const at::Tensor& input, const at::Tensor& ends);
-/// @}
+/// Whether `supports` the tensor, and body(T{}) with its element type is true.
+template <class Body>
+bool with_type(const at::Tensor& tensor, const Body& body) {
+  return supports(tensor) && (tensor.scalar_type() == at::kFloat ? body(float{}) : body(Bf16{}));
+}
 
 /// Calls body(T{}, an operator's kernels for T) with the element type of a tensor that `supports` accepts, with the
 /// tensor's device as the current one. Throws a runtime error that names the operator if the body returns a Status that

@@ -10,6 +10,7 @@
 #include "lehr/base/random.h"
 #include "lehr/ops/cpu.h"
 #include "lehr/ops/cuda.h"
+#include "lehr/ops/stochastic_rounding/kernels.h"
 
 namespace lehr::optim {
 
@@ -170,7 +171,7 @@ void step_with_moments(
     const StochasticAdamWTensors& t, const StochasticAdamWNumbers& n, const StochasticAdamWNoise& noise) {
   const bool wide = t.grad.scalar_type() == at::kFloat;
   const ops::StochasticAdamWCall<T> whole = whole_call<T>(t, n, noise);
-  const auto& kernel = ops::kernels<T>();
+  const auto& kernels = ops::cpu_kernels<ops::StochasticAdamWKernels<T>>();
   over_runs(t.value, t.placement, [&](const Run& run, int64_t first, int64_t last) {
     auto call = whole;
     call.value += run.local;
@@ -179,7 +180,7 @@ void step_with_moments(
     call.exp_avg += run.local;
     call.exp_avg_sq += run.local;
     call.range = run.range;
-    kernel.stochastic_adamw(call, first, last);
+    kernels.adamw(call, first, last);
   });
 }
 
@@ -227,7 +228,7 @@ struct DeviceNumbers {
 /// Runs steps that are alike, at most kMostInLaunch, in one launch.
 void step_on_gpu(const std::vector<const StochasticAdamWStep*>& steps, const StochasticAdamWOnDevice& on_device) {
   const DeviceNumbers numbers(on_device, steps.front()->tensors.value.device());
-  ops::cuda::run<ops::cuda::RestTable>(
+  ops::cuda::run<ops::cuda::StochasticAdamWLaunches>(
       "stochastic_adamw", steps.front()->tensors.exp_avg, [&](auto element, const auto& kernels) {
         using T = decltype(element);
         ops::cuda::StochasticAdamWList<T> list = {};
@@ -259,7 +260,7 @@ void step_on_gpu(const std::vector<const StochasticAdamWStep*>& steps, const Sto
           list.one_minus_beta2 = call.one_minus_beta2;
           list.eps = call.eps;
         }
-        return kernels.stochastic_adamw(list);
+        return kernels.adamw(list);
       });
 }
 
@@ -284,7 +285,7 @@ bool round_on_gpu(
   const c10::DeviceGuard guard(target.device());
   ops::cuda::check_status(
       "stochastic rounding",
-      ops::cuda::table().get<ops::cuda::PlainTable>().stochastic_round(
+      ops::cuda::table().get<ops::cuda::StochasticRoundLaunches>().round(
           elements<float>(source), elements<Bf16>(target), noise, *runs));
   return true;
 }
@@ -299,9 +300,9 @@ void copy_stochastically_(
     if (!target.is_cpu()) {
       return copy_stochastically_reference_(target, source, noise, placement);
     }
-    const auto& kernel = ops::kernels<float>();
+    const auto& kernels = ops::cpu_kernels<ops::StochasticRoundKernels>();
     over_runs(target, placement, [&](const Run& run, int64_t first, int64_t last) {
-      kernel.stochastic_round(
+      kernels.round(
           elements<float>(source) + run.local, elements<Bf16>(target) + run.local, run.range, noise, first, last);
     });
   }

@@ -8,8 +8,8 @@
 #include <memory>
 #include <string_view>
 
-#include "lehr/ops/attention.h"
-#include "lehr/ops/attention_sequences.h"
+#include "lehr/ops/attention/attention.h"
+#include "lehr/ops/attention/attention_sequences.h"
 
 namespace lehr::train {
 

@@ -4,15 +4,15 @@
 #include <gtest/gtest.h>
 
 #include "lehr/base/operation_meter.h"
-#include "lehr/ops/attention.h"
-#include "lehr/ops/grouped_linear.h"
-#include "lehr/ops/linear.h"
-#include "lehr/ops/linear_float8.h"
-#include "lehr/ops/qk_norm_rotary.h"
-#include "lehr/ops/rms_norm.h"
-#include "lehr/ops/rotary.h"
+#include "lehr/ops/attention/attention.h"
+#include "lehr/ops/grouped_linear/grouped_linear.h"
+#include "lehr/ops/linear/linear.h"
+#include "lehr/ops/linear_float8/linear_float8.h"
+#include "lehr/ops/rms_norm/rms_norm.h"
+#include "lehr/ops/rotary/qk_norm_rotary.h"
+#include "lehr/ops/rotary/rotary.h"
 #include "lehr/ops/silu_mul/silu_mul.h"
-#include "lehr/ops/token_permutation.h"
+#include "lehr/ops/token_permutation/token_permutation.h"
 #include "lehr/ops/weight_gradients.h"
 #include "test/ops/gradients.h"
 

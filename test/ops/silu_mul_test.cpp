@@ -3,7 +3,6 @@
 
 #include <gmock/gmock.h>
 
-#include "lehr/ops/reference.h"
 #include "test/ops/against_reference.h"
 
 namespace lehr::ops::test {

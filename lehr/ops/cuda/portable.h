@@ -9,7 +9,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "lehr/ops/cuda/table.h"
+#include "lehr/ops/cuda/slot.h"
 
 #ifdef __CUDACC__
 #define LEHR_HOST_DEVICE __host__ __device__ __forceinline__

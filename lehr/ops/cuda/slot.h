@@ -9,7 +9,7 @@
 // (test/ops/host_launch.h), so everything except the launches is tested without a GPU.
 #pragma once
 
-#include <cstdint>
+#include "lehr/ops/kernels/slot.h"
 
 namespace lehr::ops::cuda {
 

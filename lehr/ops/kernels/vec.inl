@@ -9,17 +9,17 @@
 
 // Defines an operator's kernels for this instruction set. AVX512-BF16 has only those of LEHR_PAIR_KERNELS, for structs
 // whose kHasPairs is true; it takes the others of AVX-512.
-#define LEHR_DEFINE_KERNELS(object)  \
-  template <>                        \
-  decltype(object)& kernels_of() {   \
-    return object;                   \
+#define LEHR_DEFINE_KERNELS(...)         \
+  template <>                            \
+  decltype(__VA_ARGS__)& kernels_of() {  \
+    return __VA_ARGS__;                  \
   }
 #ifdef LEHR_PAIRS
-#define LEHR_KERNELS(object)
-#define LEHR_PAIR_KERNELS(object) LEHR_DEFINE_KERNELS(object)
+#define LEHR_KERNELS(...)
+#define LEHR_PAIR_KERNELS(...) LEHR_DEFINE_KERNELS(__VA_ARGS__)
 #else
-#define LEHR_KERNELS(object) LEHR_DEFINE_KERNELS(object)
-#define LEHR_PAIR_KERNELS(object)
+#define LEHR_KERNELS(...) LEHR_DEFINE_KERNELS(__VA_ARGS__)
+#define LEHR_PAIR_KERNELS(...)
 #endif
 
 namespace lehr::ops::LEHR_ARCH {
