@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <string_view>
 
+#include "lehr/base/call_context.h"
 #include "lehr/base/file.h"
 
 namespace lehr::ops::cuda {
@@ -46,12 +47,13 @@ const void* find_kernels(const Entry* entries, const Wanted& wanted) {
   fail("liblehr_cuda.so: there are no kernels of {}; build the module together with the program", wanted.id.name);
 }
 
-thread_local TableScope::Use in_scope = {nullptr, at::kCPU};
-thread_local int64_t uses = 0;
+const ContextSlot<const TableScope*> kScope("table of CUDA kernels");
+std::atomic<int64_t> uses = 0;
 
 const Table* table_for(at::DeviceType device) {
-  if (in_scope.table != nullptr && in_scope.device == device) {
-    return in_scope.table;
+  const TableScope* const scope = kScope.get();
+  if (scope != nullptr && scope->device() == device) {
+    return &scope->table();
   }
   return device == at::kCUDA ? opened.load(std::memory_order_acquire) : nullptr;
 }
@@ -119,14 +121,11 @@ const GraphFunctions* graph_functions() {
 }
 
 TableScope::TableScope(const Table& table, at::DeviceType device)
-    : before_(std::exchange(in_scope, {&table, device})) {}
-
-TableScope::~TableScope() {
-  in_scope = before_;
-}
+    : table_(table), device_(device), scope_(kScope, this) {}
 
 bool on_gpu(const at::Tensor& tensor) {
-  return tensor.is_cuda() || (in_scope.table != nullptr && in_scope.device == tensor.device().type());
+  const TableScope* const scope = kScope.get();
+  return tensor.is_cuda() || (scope != nullptr && scope->device() == tensor.device().type());
 }
 
 bool has_kernels(const at::Tensor& tensor) {
@@ -139,9 +138,9 @@ bool supports(const at::Tensor& tensor) {
 }
 
 const Table& table() {
-  ++uses;
-  const Table* const scoped = in_scope.table;
-  return scoped != nullptr ? *scoped : *opened.load(std::memory_order_acquire);
+  uses.fetch_add(1, std::memory_order_relaxed);
+  const TableScope* const scope = kScope.get();
+  return scope != nullptr ? scope->table() : *opened.load(std::memory_order_acquire);
 }
 
 int64_t table_uses() {

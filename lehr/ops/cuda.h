@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "lehr/base/call_context.h"
 #include "lehr/base/error.h"
 #include "lehr/base/torch.h"
 #include "lehr/ops/cuda/graph_functions.h"
@@ -54,17 +55,14 @@ class Table {
 class TableScope {
  public:
   TableScope(const Table& table, at::DeviceType device);
-  ~TableScope();
-  TableScope(const TableScope&) = delete;
-  TableScope& operator=(const TableScope&) = delete;
 
-  struct Use {
-    const Table* table;
-    at::DeviceType device;
-  };
+  const Table& table() const { return table_; }
+  at::DeviceType device() const { return device_; }
 
  private:
-  Use before_;
+  const Table& table_;
+  at::DeviceType device_;
+  ContextScope<const TableScope*> scope_;
 };
 
 /// True if the tensor is on a GPU, or on the device that a TableScope takes for one. Operators do not read its values
@@ -88,7 +86,7 @@ void run(const char* name, const at::Tensor& like, const Body& body);
 
 /// Returns the table of this thread; only valid where `supports` is true.
 const Table& table();
-/// Returns how often this thread has called table(), which is at least once per launch: tests check by it that kernels
+/// Returns how often table() was called, which is at least once per launch: tests check by it that kernels
 /// ran.
 int64_t table_uses();
 /// Throws a usage error unless all defined tensors are on one device.

@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "lehr/base/caching_allocator.h"
+#include "lehr/base/call_context.h"
 #include "lehr/base/operation_meter.h"
 #include "lehr/ops/attention/attention_meta.h"
 #include "lehr/ops/attention/bf16_brgemm.h"
@@ -18,18 +19,18 @@
 namespace lehr::ops {
 
 namespace {
-thread_local bool pair_product_of_this_thread = false;
+const ContextSlot<bool> kPairProduct("pair product");
 }
 
-PairProductScope::PairProductScope() : before_(pair_product_of_this_thread) {
-  pair_product_of_this_thread = true;
+PairProductScope::PairProductScope() : before_(kPairProduct.get()) {
+  kPairProduct.set(true);
 }
 PairProductScope::~PairProductScope() {
-  pair_product_of_this_thread = before_;
+  kPairProduct.set(before_);
 }
 
 bool wants_pair_product(Arch arch) {
-  return arch == Arch::avx512_bf16 && (pair_product_of_this_thread || has_amx_bf16(arch));
+  return arch == Arch::avx512_bf16 && (kPairProduct.get() || has_amx_bf16(arch));
 }
 
 }  // namespace lehr::ops

@@ -1,4 +1,5 @@
 // Choice of the instruction set.
+#include "lehr/base/call_context.h"
 #include "lehr/ops/cpu_choice.h"
 
 #ifdef __x86_64__
@@ -8,7 +9,7 @@
 namespace lehr::ops {
 
 namespace {
-thread_local Arch at_most_of_this_thread = Arch::avx512_bf16;
+const ContextSlot<int> kLowered("instruction set");  // by how many sets the best one is lowered
 }
 
 bool has_amx_bf16(Arch arch) {
@@ -39,14 +40,15 @@ Arch best_arch() {
 
 Arch current_arch() {
   static const Arch best = chosen_arch();
-  return at_most_of_this_thread < best ? at_most_of_this_thread : best;
+  const auto at_most = static_cast<Arch>(static_cast<int>(Arch::avx512_bf16) - kLowered.get());
+  return at_most < best ? at_most : best;
 }
 
-ArchScope::ArchScope(Arch at_most) : before_(at_most_of_this_thread) {
-  at_most_of_this_thread = at_most;
+ArchScope::ArchScope(Arch at_most) : before_(kLowered.get()) {
+  kLowered.set(static_cast<int>(Arch::avx512_bf16) - static_cast<int>(at_most));
 }
 ArchScope::~ArchScope() {
-  at_most_of_this_thread = before_;
+  kLowered.set(before_);
 }
 
 }  // namespace lehr::ops

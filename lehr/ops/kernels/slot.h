@@ -52,7 +52,7 @@ class ArchScope {
   ArchScope& operator=(const ArchScope&) = delete;
 
  private:
-  Arch before_;
+  int before_;
 };
 
 /// @name An operator's kernels, compiled for one instruction set; LEHR_KERNELS defines them

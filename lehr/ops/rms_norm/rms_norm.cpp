@@ -15,108 +15,6 @@
 
 namespace lehr::ops {
 
-namespace cpu {
-namespace {
-std::tuple<at::Tensor, at::Tensor> rms_norm_forward(
-    const at::Tensor& x, const at::Tensor& weight, double eps, NormWeight kind, bool keep, const Added& added = {}) {
-  at::Tensor y = at::empty_like(x);
-  at::Tensor inverse_rms = rms_buffer(x, keep);
-  report_pointwise({x, added.branch, added.sum, weight, y, inverse_rms});
-  const int64_t size = x.size(-1);
-  if (x.numel() == 0) {
-    return {y, inverse_rms};
-  }
-  run<RmsNormKernels>(x, [&](auto element, const auto& kernels) {
-    using T = decltype(element);
-    const RmsNormForward<T> call = forward_call<T>(x, weight, eps, kind, y, inverse_rms, added);
-    run_kernel(x, 0, x.numel() / size, grain_for(size), [&](int64_t first, int64_t last) {
-      kernels.forward(call, first, last);
-    });
-  });
-  return {y, inverse_rms};
-}
-
-std::tuple<at::Tensor, at::Tensor> rms_norm_backward(
-    const at::Tensor& dy,
-    const at::Tensor& x,
-    const at::Tensor& weight,
-    const at::Tensor& inverse_rms,
-    NormWeight kind,
-    GradMask wanted,
-    const at::Tensor& dsum) {
-  at::Tensor dx = wanted.x ? at::empty_like(x) : at::Tensor();
-  at::Tensor dweight;
-  report_pointwise({dy, x, weight, inverse_rms, dsum, dx});
-  const int64_t size = x.size(-1);
-  const int64_t rows = inverse_rms.numel();
-  run<RmsNormKernels>(x, [&](auto element, const auto& kernels) {
-    using T = decltype(element);
-    const RmsNormBackward<T> call = backward_call<T>(dy, x, weight, inverse_rms, kind, dx, dsum);
-    dweight =
-        over_blocks<T>(weight, rows, kRowsABlock, size, wanted.weight, [&](Wide<T>* sums, int64_t first, int64_t last) {
-          kernels.backward(call, sums, first, last);
-        });
-  });
-  return {dx, dweight};
-}
-}  // namespace
-}  // namespace cpu
-
-namespace cuda {
-namespace {
-using cpu::elements;
-
-std::tuple<at::Tensor, at::Tensor> rms_norm_forward(
-    const at::Tensor& unaligned,
-    const at::Tensor& unaligned_weight,
-    double eps,
-    NormWeight kind,
-    bool keep,
-    const Added& added = {}) {
-  check_devices("rms_norm", {unaligned, unaligned_weight, added.branch});
-  const at::Tensor x = aligned_for_kernels(unaligned);
-  const at::Tensor weight = aligned_for_kernels(unaligned_weight);
-  const Added aligned_added{aligned_or_none(added.branch), added.sum};
-  const at::Tensor y = at::empty_like(x);
-  const at::Tensor inverse_rms = rms_buffer(x, keep);
-  report_pointwise({x, added.branch, added.sum, weight, y, inverse_rms});
-  run<RmsNormLaunches>("rms_norm", x, [&](auto element, const auto& kernels) {
-    return kernels.forward(
-        forward_call<decltype(element)>(x, weight, eps, kind, y, inverse_rms, aligned_added), x.numel() / x.size(-1));
-  });
-  return {y, inverse_rms};
-}
-
-std::tuple<at::Tensor, at::Tensor> rms_norm_backward(
-    const at::Tensor& unaligned_dy,
-    const at::Tensor& unaligned,
-    const at::Tensor& unaligned_weight,
-    const at::Tensor& inverse_rms,
-    NormWeight kind,
-    cpu::GradMask wanted,
-    const at::Tensor& unaligned_dsum) {
-  if (unaligned.numel() == 0) {
-    return no_rows(unaligned, unaligned_weight, wanted);
-  }
-  const at::Tensor dy = aligned_for_kernels(unaligned_dy);
-  const at::Tensor x = aligned_for_kernels(unaligned);
-  const at::Tensor weight = aligned_for_kernels(unaligned_weight);
-  const at::Tensor dsum = aligned_or_none(unaligned_dsum);
-  const at::Tensor dx = wanted.x ? at::empty_like(x) : at::Tensor();
-  at::Tensor dweight;
-  report_pointwise({dy, x, weight, inverse_rms, dsum, dx});
-  run<RmsNormLaunches>("rms_norm_backward", x, [&](auto element, const auto& kernels) {
-    using T = decltype(element);
-    const int64_t rows = inverse_rms.numel();
-    const WeightGradientBuffers<T> buffers(weight, rows, row_threads<T>(x.size(-1)), wanted.weight);
-    dweight = buffers.sum();
-    return kernels.backward(backward_call<T>(dy, x, weight, inverse_rms, kind, dx, dsum), buffers.call(), rows);
-  });
-  return {dx, dweight};
-}
-}  // namespace
-}  // namespace cuda
-
 namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
@@ -128,13 +26,72 @@ bool supports_rows(const at::Tensor& x) {
              : cpu::supports(x);
 }
 
-template <class... More>
-auto forward_of(const at::Tensor& x, const More&... more) {
-  return cuda::supports(x) ? cuda::rms_norm_forward(x, more...) : cpu::rms_norm_forward(x, more...);
+// Returns y and, if `keep`, the inverse RMS of each row for backward.
+std::tuple<at::Tensor, at::Tensor> forward_of(
+    const at::Tensor& given,
+    const at::Tensor& given_weight,
+    double eps,
+    NormWeight kind,
+    bool keep,
+    const Added& given_added = {}) {
+  const at::Tensor x = operand(given), weight = operand(given_weight);
+  const Added added{operand(given_added.branch), given_added.sum};
+  const at::Tensor y = at::empty_like(x), inverse_rms = rms_buffer(x, keep);
+  report_pointwise({x, added.branch, added.sum, weight, y, inverse_rms});
+  const int64_t size = x.size(-1);
+  if (cuda::supports(x)) {
+    cuda::check_devices("rms_norm", {x, weight, added.branch});
+    cuda::run<cuda::RmsNormLaunches>("rms_norm", x, [&](auto element, const auto& kernels) {
+      return kernels.forward(
+          forward_call<decltype(element)>(x, weight, eps, kind, y, inverse_rms, added), x.numel() / size);
+    });
+  } else if (x.numel() > 0) {
+    cpu::run<RmsNormKernels>(x, [&](auto element, const auto& kernels) {
+      const auto call = forward_call<decltype(element)>(x, weight, eps, kind, y, inverse_rms, added);
+      cpu::run_kernel(x, 0, x.numel() / size, cpu::grain_for(size), [&](int64_t first, int64_t last) {
+        kernels.forward(call, first, last);
+      });
+    });
+  }
+  return {y, inverse_rms};
 }
-template <class... More>
-auto backward_of(const at::Tensor& dy, const More&... more) {
-  return cuda::supports(dy) ? cuda::rms_norm_backward(dy, more...) : cpu::rms_norm_backward(dy, more...);
+
+// Returns the gradients of x and weight. x is the tensor that was normalized, after a fused addition. Its gradient
+// includes dsum, if that is defined.
+std::tuple<at::Tensor, at::Tensor> backward_of(
+    const at::Tensor& given_dy,
+    const at::Tensor& given,
+    const at::Tensor& given_weight,
+    const at::Tensor& inverse_rms,
+    NormWeight kind,
+    cpu::GradMask wanted,
+    const at::Tensor& given_dsum) {
+  if (given.numel() == 0) {
+    return no_rows(given, given_weight, wanted);
+  }
+  const at::Tensor dy = operand(given_dy), x = operand(given), weight = operand(given_weight);
+  const at::Tensor dsum = operand(given_dsum), dx = wanted.x ? at::empty_like(x) : at::Tensor();
+  at::Tensor dweight;
+  report_pointwise({dy, x, weight, inverse_rms, dsum, dx});
+  const int64_t size = x.size(-1), rows = inverse_rms.numel();
+  if (cuda::supports(x)) {
+    cuda::run<cuda::RmsNormLaunches>("rms_norm_backward", x, [&](auto element, const auto& kernels) {
+      using T = decltype(element);
+      const cuda::WeightGradientBuffers<T> buffers(weight, rows, cuda::row_threads<T>(size), wanted.weight);
+      dweight = buffers.sum();
+      return kernels.backward(backward_call<T>(dy, x, weight, inverse_rms, kind, dx, dsum), buffers.call(), rows);
+    });
+    return {dx, dweight};
+  }
+  cpu::run<RmsNormKernels>(x, [&](auto element, const auto& kernels) {
+    using T = decltype(element);
+    const auto call = backward_call<T>(dy, x, weight, inverse_rms, kind, dx, dsum);
+    const auto backward = [&](Wide<T>* sums, int64_t first, int64_t last) {
+      kernels.backward(call, sums, first, last);
+    };
+    dweight = over_blocks<T>(weight, rows, kRowsABlock, size, wanted.weight, backward);
+  });
+  return {dx, dweight};
 }
 
 Added added_to(const at::Tensor& x, const at::Tensor& branch) {

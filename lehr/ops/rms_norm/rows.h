@@ -138,13 +138,16 @@ class WeightGradientBuffers {
   at::Tensor sum_;
 };
 
-inline at::Tensor aligned_or_none(const at::Tensor& tensor) {
-  return tensor.defined() ? aligned_for_kernels(tensor) : tensor;
+}  // namespace cuda
+
+/// Returns the tensor as its kernels read it: on a GPU aligned to 16 bytes.
+inline at::Tensor operand(const at::Tensor& tensor) {
+  return tensor.defined() && cuda::supports(tensor) ? cuda::aligned_for_kernels(tensor) : tensor;
 }
 
+/// Returns the gradients of x, which has no elements, and of its weight.
 inline std::tuple<at::Tensor, at::Tensor> no_rows(const at::Tensor& x, const at::Tensor& weight, cpu::GradMask wanted) {
   return {wanted.x ? at::empty_like(x) : at::Tensor(), wanted.weight ? at::zeros_like(weight) : at::Tensor()};
 }
-}  // namespace cuda
 
 }  // namespace lehr::ops

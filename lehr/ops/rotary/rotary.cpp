@@ -41,167 +41,6 @@ RotaryAngles<T> kernel_angles(const CosSin& angles) {
 }
 }  // namespace
 
-namespace cpu {
-namespace {
-// Rotates x (B, T, H, D). With `backward`, rotates by the negative angles, which is the transposed map.
-at::Tensor rotary(const at::Tensor& x, const CosSin& angles, bool backward) {
-  at::Tensor y = at::empty_like(x);
-  report_pointwise({x, angles.cos, angles.sin, y});
-  if (x.numel() == 0) {
-    return y;
-  }
-  run<RotaryKernels>(x, [&](auto element, const auto& kernels) {
-    using T = decltype(element);
-    const RotaryCall<T> call{
-        .x = elements<T>(x),
-        .y = elements<T>(y),
-        .angles = kernel_angles<T>(angles),
-        .heads = x.size(2),
-        .size = x.size(3),
-        .backward = backward};
-    run_kernel(x, 0, x.size(0) * x.size(1), grain_for(x.size(2) * x.size(3)), [&](int64_t first, int64_t last) {
-      kernels.rotary(call, first, last);
-    });
-  });
-  return y;
-}
-
-std::tuple<at::Tensor, at::Tensor> norm_rotary_forward(
-    const at::Tensor& x, const at::Tensor& weight, double eps, NormWeight kind, const CosSin& angles, bool keep) {
-  at::Tensor y = at::empty_like(x);
-  at::Tensor inverse_rms = rms_buffer(x, keep);
-  report_pointwise({x, weight, angles.cos, angles.sin, y, inverse_rms});
-  if (x.numel() == 0) {
-    return {y, inverse_rms};
-  }
-  run<RotaryKernels>(x, [&](auto element, const auto& kernels) {
-    using T = decltype(element);
-    const NormRotaryForward<T> call{
-        .norm = forward_call<T>(x, weight, eps, kind, y, inverse_rms),
-        .angles = kernel_angles<T>(angles),
-        .heads = x.size(2)};
-    run_kernel(x, 0, x.size(0) * x.size(1), grain_for(x.size(2) * x.size(3)), [&](int64_t first, int64_t last) {
-      kernels.norm_forward(call, first, last);
-    });
-  });
-  return {y, inverse_rms};
-}
-
-std::tuple<at::Tensor, at::Tensor> norm_rotary_backward(
-    const at::Tensor& dy,
-    const at::Tensor& x,
-    const at::Tensor& weight,
-    const at::Tensor& inverse_rms,
-    NormWeight kind,
-    const CosSin& angles,
-    GradMask wanted) {
-  at::Tensor dx = wanted.x ? at::empty_like(x) : at::Tensor();
-  at::Tensor dweight;
-  report_pointwise({dy, x, weight, inverse_rms, angles.cos, angles.sin, dx});
-  const int64_t heads = x.size(2);
-  const int64_t tokens = x.numel() == 0 ? 0 : x.size(0) * x.size(1);
-  const int64_t tokens_per_block = std::max<int64_t>(1, kRowsABlock / std::max<int64_t>(1, heads));
-  run<RotaryKernels>(x, [&](auto element, const auto& kernels) {
-    using T = decltype(element);
-    const NormRotaryBackward<T> call{
-        .norm = backward_call<T>(dy, x, weight, inverse_rms, kind, dx),
-        .angles = kernel_angles<T>(angles),
-        .heads = heads};
-    dweight = over_blocks<T>(
-        weight,
-        tokens,
-        tokens_per_block,
-        heads * x.size(3),
-        wanted.weight,
-        [&](Wide<T>* sums, int64_t first, int64_t last) { kernels.norm_backward(call, sums, first, last); });
-  });
-  return {dx, dweight};
-}
-}  // namespace
-}  // namespace cpu
-
-namespace cuda {
-namespace {
-using cpu::elements;
-
-at::Tensor rotary(const at::Tensor& unaligned, const CosSin& angles, bool backward) {
-  check_devices("apply_rotary", {unaligned, angles.cos, angles.sin});
-  const at::Tensor x = aligned_for_kernels(unaligned);
-  const CosSin aligned_angles{aligned_for_kernels(angles.cos), aligned_for_kernels(angles.sin), angles.interleaved};
-  const at::Tensor y = at::empty_like(x);
-  report_pointwise({x, angles.cos, angles.sin, y});
-  run<RotaryLaunches>("apply_rotary", x, [&](auto element, const auto& kernels) {
-    using T = decltype(element);
-    const RotaryCall<T> call{
-        .x = elements<T>(x),
-        .y = elements<T>(y),
-        .angles = kernel_angles<T>(aligned_angles),
-        .heads = x.size(2),
-        .size = x.size(3),
-        .backward = backward};
-    return kernels.rotary(call, x.size(0) * x.size(1));
-  });
-  return y;
-}
-
-std::tuple<at::Tensor, at::Tensor> norm_rotary_forward(
-    const at::Tensor& unaligned,
-    const at::Tensor& unaligned_weight,
-    double eps,
-    NormWeight kind,
-    const CosSin& angles,
-    bool keep) {
-  check_devices("qk_norm_rotary", {unaligned, unaligned_weight, angles.cos, angles.sin});
-  const at::Tensor x = aligned_for_kernels(unaligned);
-  const at::Tensor weight = aligned_for_kernels(unaligned_weight);
-  const CosSin aligned_angles{aligned_for_kernels(angles.cos), aligned_for_kernels(angles.sin), angles.interleaved};
-  const at::Tensor y = at::empty_like(x);
-  const at::Tensor inverse_rms = rms_buffer(x, keep);
-  report_pointwise({x, weight, angles.cos, angles.sin, y, inverse_rms});
-  run<RotaryLaunches>("qk_norm_rotary", x, [&](auto element, const auto& kernels) {
-    using T = decltype(element);
-    const NormRotaryForward<T> call{
-        .norm = forward_call<T>(x, weight, eps, kind, y, inverse_rms),
-        .angles = kernel_angles<T>(aligned_angles),
-        .heads = x.size(2)};
-    return kernels.norm_forward(call, x.size(0) * x.size(1));
-  });
-  return {y, inverse_rms};
-}
-
-std::tuple<at::Tensor, at::Tensor> norm_rotary_backward(
-    const at::Tensor& unaligned_dy,
-    const at::Tensor& unaligned,
-    const at::Tensor& unaligned_weight,
-    const at::Tensor& inverse_rms,
-    NormWeight kind,
-    const CosSin& angles,
-    cpu::GradMask wanted) {
-  if (unaligned.numel() == 0) {
-    return no_rows(unaligned, unaligned_weight, wanted);
-  }
-  const at::Tensor dy = aligned_for_kernels(unaligned_dy);
-  const at::Tensor x = aligned_for_kernels(unaligned);
-  const at::Tensor weight = aligned_for_kernels(unaligned_weight);
-  const CosSin aligned_angles{aligned_for_kernels(angles.cos), aligned_for_kernels(angles.sin), angles.interleaved};
-  const at::Tensor dx = wanted.x ? at::empty_like(x) : at::Tensor();
-  at::Tensor dweight;
-  report_pointwise({dy, x, weight, inverse_rms, angles.cos, angles.sin, dx});
-  run<RotaryLaunches>("qk_norm_rotary_backward", x, [&](auto element, const auto& kernels) {
-    using T = decltype(element);
-    const WeightGradientBuffers<T> buffers(weight, inverse_rms.numel(), head_threads<T>(x.size(3)), wanted.weight);
-    dweight = buffers.sum();
-    const NormRotaryBackward<T> call{
-        .norm = backward_call<T>(dy, x, weight, inverse_rms, kind, dx),
-        .angles = kernel_angles<T>(aligned_angles),
-        .heads = x.size(2)};
-    return kernels.norm_backward(call, buffers.call(), x.size(0) * x.size(1));
-  });
-  return {dx, dweight};
-}
-}  // namespace
-}  // namespace cuda
-
 namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
@@ -216,17 +55,121 @@ bool supports_rotation(const at::Tensor& x, int64_t rotated, bool normalized) {
          cuda::with_type(x, [&](auto element) { return cuda::fits_rotation<decltype(element)>(size, rotated); });
 }
 
-template <class... More>
-auto rotated(const at::Tensor& x, const More&... more) {
-  return cuda::supports(x) ? cuda::rotary(x, more...) : cpu::rotary(x, more...);
+CosSin operands(const CosSin& angles) {
+  return {operand(angles.cos), operand(angles.sin), angles.interleaved};
 }
-template <class... More>
-auto norm_rotated(const at::Tensor& x, const More&... more) {
-  return cuda::supports(x) ? cuda::norm_rotary_forward(x, more...) : cpu::norm_rotary_forward(x, more...);
+
+// Rotates x (B, T, H, D). With `backward`, rotates by the negative angles, which is the transposed map.
+at::Tensor rotated(const at::Tensor& given, const CosSin& given_angles, bool backward) {
+  const at::Tensor x = operand(given), y = at::empty_like(x);
+  const CosSin angles = operands(given_angles);
+  report_pointwise({x, angles.cos, angles.sin, y});
+  const auto call = [&](auto element) {
+    using T = decltype(element);
+    return RotaryCall<T>{
+        .x = cpu::elements<T>(x),
+        .y = cpu::elements<T>(y),
+        .angles = kernel_angles<T>(angles),
+        .heads = x.size(2),
+        .size = x.size(3),
+        .backward = backward};
+  };
+  if (cuda::supports(x)) {
+    cuda::check_devices("apply_rotary", {x, angles.cos, angles.sin});
+    cuda::run<cuda::RotaryLaunches>("apply_rotary", x, [&](auto element, const auto& kernels) {
+      return kernels.rotary(call(element), x.size(0) * x.size(1));
+    });
+  } else if (x.numel() > 0) {
+    cpu::run<RotaryKernels>(x, [&](auto element, const auto& kernels) {
+      const auto one = call(element);
+      cpu::run_kernel(
+          x, 0, x.size(0) * x.size(1), cpu::grain_for(x.size(2) * x.size(3)), [&](int64_t first, int64_t last) {
+            kernels.rotary(one, first, last);
+          });
+    });
+  }
+  return y;
 }
-template <class... More>
-auto norm_rotated_backward(const at::Tensor& dy, const More&... more) {
-  return cuda::supports(dy) ? cuda::norm_rotary_backward(dy, more...) : cpu::norm_rotary_backward(dy, more...);
+
+std::tuple<at::Tensor, at::Tensor> norm_rotated(
+    const at::Tensor& given,
+    const at::Tensor& given_weight,
+    double eps,
+    NormWeight kind,
+    const CosSin& given_angles,
+    bool keep) {
+  const at::Tensor x = operand(given), weight = operand(given_weight);
+  const CosSin angles = operands(given_angles);
+  const at::Tensor y = at::empty_like(x), inverse_rms = rms_buffer(x, keep);
+  report_pointwise({x, weight, angles.cos, angles.sin, y, inverse_rms});
+  const auto call = [&](auto element) {
+    using T = decltype(element);
+    return NormRotaryForward<T>{
+        .norm = forward_call<T>(x, weight, eps, kind, y, inverse_rms),
+        .angles = kernel_angles<T>(angles),
+        .heads = x.size(2)};
+  };
+  if (cuda::supports(x)) {
+    cuda::check_devices("qk_norm_rotary", {x, weight, angles.cos, angles.sin});
+    cuda::run<cuda::RotaryLaunches>("qk_norm_rotary", x, [&](auto element, const auto& kernels) {
+      return kernels.norm_forward(call(element), x.size(0) * x.size(1));
+    });
+  } else if (x.numel() > 0) {
+    cpu::run<RotaryKernels>(x, [&](auto element, const auto& kernels) {
+      const auto one = call(element);
+      cpu::run_kernel(
+          x, 0, x.size(0) * x.size(1), cpu::grain_for(x.size(2) * x.size(3)), [&](int64_t first, int64_t last) {
+            kernels.norm_forward(one, first, last);
+          });
+    });
+  }
+  return {y, inverse_rms};
+}
+
+std::tuple<at::Tensor, at::Tensor> norm_rotated_backward(
+    const at::Tensor& given_dy,
+    const at::Tensor& given,
+    const at::Tensor& given_weight,
+    const at::Tensor& inverse_rms,
+    NormWeight kind,
+    const CosSin& given_angles,
+    cpu::GradMask wanted) {
+  if (given.numel() == 0) {
+    return no_rows(given, given_weight, wanted);
+  }
+  const at::Tensor dy = operand(given_dy), x = operand(given), weight = operand(given_weight);
+  const CosSin angles = operands(given_angles);
+  const at::Tensor dx = wanted.x ? at::empty_like(x) : at::Tensor();
+  at::Tensor dweight;
+  report_pointwise({dy, x, weight, inverse_rms, angles.cos, angles.sin, dx});
+  const int64_t heads = x.size(2), tokens = x.size(0) * x.size(1);
+  const auto call = [&](auto element) {
+    using T = decltype(element);
+    return NormRotaryBackward<T>{
+        .norm = backward_call<T>(dy, x, weight, inverse_rms, kind, dx),
+        .angles = kernel_angles<T>(angles),
+        .heads = heads};
+  };
+  if (cuda::supports(x)) {
+    cuda::run<cuda::RotaryLaunches>("qk_norm_rotary_backward", x, [&](auto element, const auto& kernels) {
+      using T = decltype(element);
+      const cuda::WeightGradientBuffers<T> buffers(
+          weight, inverse_rms.numel(), cuda::head_threads<T>(x.size(3)), wanted.weight);
+      dweight = buffers.sum();
+      return kernels.norm_backward(call(element), buffers.call(), tokens);
+    });
+    return {dx, dweight};
+  }
+  cpu::run<RotaryKernels>(x, [&](auto element, const auto& kernels) {
+    using T = decltype(element);
+    const auto one = call(element);
+    const auto backward = [&](Wide<T>* sums, int64_t first, int64_t last) {
+      kernels.norm_backward(one, sums, first, last);
+    };
+    const int64_t tokens_per_block = std::max<int64_t>(1, kRowsABlock / heads);
+    dweight = over_blocks<T>(weight, tokens, tokens_per_block, heads * x.size(3), wanted.weight, backward);
+  });
+  return {dx, dweight};
 }
 
 // Rotation of x (B, T, H, D), which is q or k. One call each instead of one for both, so that a frozen k costs nothing.

@@ -46,44 +46,6 @@ at::Tensor copy_tokens(const at::Tensor& tokens, const at::Tensor& order) {
   });
   return copies;
 }
-
-at::Tensor sum_copies(const at::Tensor& sorted, const at::Tensor& weights, const at::Tensor& inverse, int64_t choices) {
-  const int64_t tokens = inverse.size(0) / choices;
-  at::Tensor out = at::empty({tokens, sorted.size(1)}, sorted.options());
-  report_pointwise({sorted, out});
-  run<TokenCopyKernels>(sorted, [&](auto element, const auto& kernels) {
-    using T = decltype(element);
-    run_kernel(sorted, 0, tokens, grain_for(choices * sorted.size(1)), [&](int64_t first, int64_t last) {
-      kernels.sum(copies_call<T>(sorted, weights, inverse, choices), elements<T>(out), first, last);
-    });
-  });
-  return out;
-}
-
-std::tuple<at::Tensor, at::Tensor> sum_copies_backward(
-    const at::Tensor& dout,
-    const at::Tensor& sorted,
-    const at::Tensor& weights,
-    const at::Tensor& inverse,
-    GradMask wanted) {
-  at::Tensor dsorted = wanted.x ? at::empty_like(sorted) : at::Tensor();
-  at::Tensor dweights = wanted.weight ? at::empty_like(weights) : at::Tensor();
-  report_pointwise({dout, wanted.weight ? sorted : at::Tensor(), dsorted});
-  run<TokenCopyKernels>(sorted, [&](auto element, const auto& kernels) {
-    using T = decltype(element);
-    const int64_t grain = grain_for(weights.size(1) * sorted.size(1));
-    run_kernel(sorted, 0, weights.size(0), grain, [&](int64_t first, int64_t last) {
-      kernels.sum_backward(
-          copies_call<T>(sorted, weights, inverse, weights.size(1)),
-          elements<T>(dout),
-          elements<T>(dsorted),
-          elements<T>(dweights),
-          first,
-          last);
-    });
-  });
-  return {dsorted, dweights};
-}
 }  // namespace
 }  // namespace cpu
 
@@ -113,45 +75,6 @@ at::Tensor copy_tokens(const at::Tensor& tokens, const at::Tensor& inverse) {
   });
   return copies;
 }
-
-at::Tensor sum_copies(const at::Tensor& sorted, const at::Tensor& weights, const at::Tensor& inverse, int64_t choices) {
-  check_devices("combine_tokens", {sorted, weights, inverse});
-  require(
-      sorted.dim() == 2 && sorted.size(0) == inverse.size(0) && inverse.size(0) % choices == 0 &&
-          (!weights.defined() || weights.numel() == inverse.size(0)),
-      "combine_tokens: expected results of {} copies, found {}",
-      inverse.size(0),
-      shape_of(sorted));
-  const int64_t tokens = inverse.size(0) / choices;
-  const at::Tensor out = at::empty({tokens, sorted.size(1)}, sorted.options());
-  report_moved({sorted, out});
-  run<TokenCopyLaunches>("combine_tokens", sorted, [&](auto element, const auto& kernels) {
-    using T = decltype(element);
-    return kernels.sum(copies_call<T>(sorted, weights, inverse, choices), elements<T>(out), tokens);
-  });
-  return out;
-}
-
-std::tuple<at::Tensor, at::Tensor> sum_copies_backward(
-    const at::Tensor& dout,
-    const at::Tensor& sorted,
-    const at::Tensor& weights,
-    const at::Tensor& inverse,
-    cpu::GradMask wanted) {
-  const at::Tensor dsorted = wanted.x ? at::empty_like(sorted) : at::Tensor();
-  const at::Tensor dweights = wanted.weight ? at::empty_like(weights) : at::Tensor();
-  report_moved({sorted, dout, sorted});
-  run<TokenCopyLaunches>("combine_tokens_backward", sorted, [&](auto element, const auto& kernels) {
-    using T = decltype(element);
-    return kernels.sum_backward(
-        copies_call<T>(sorted, weights, inverse, weights.size(1)),
-        elements<T>(dout),
-        elements<T>(dsorted),
-        elements<T>(dweights),
-        weights.size(0));
-  });
-  return {dsorted, dweights};
-}
 }  // namespace
 }  // namespace cuda
 
@@ -162,13 +85,71 @@ using torch::autograd::variable_list;
 at::Tensor copy_tokens(const at::Tensor& tokens, const at::Tensor& order, const at::Tensor& inverse) {
   return cuda::supports(tokens) ? cuda::copy_tokens(tokens, inverse) : cpu::copy_tokens(tokens, order);
 }
-template <class... More>
-auto sum_copies(const at::Tensor& sorted, const More&... more) {
-  return cuda::supports(sorted) ? cuda::sum_copies(sorted, more...) : cpu::sum_copies(sorted, more...);
+
+// Returns the sum of each token's rows of `sorted`, multiplied by weights (N, k) if defined, in the order of the
+// token's choices, for the `inverse` of a TokenPermutation with k choices per token.
+at::Tensor sum_copies(const at::Tensor& sorted, const at::Tensor& weights, const at::Tensor& inverse, int64_t choices) {
+  const int64_t tokens = inverse.size(0) / choices;
+  const at::Tensor out = at::empty({tokens, sorted.size(1)}, sorted.options());
+  if (cuda::supports(sorted)) {
+    report_moved({sorted, out});
+    cuda::check_devices("combine_tokens", {sorted, weights, inverse});
+    require(
+        sorted.dim() == 2 && sorted.size(0) == inverse.size(0) && inverse.size(0) % choices == 0 &&
+            (!weights.defined() || weights.numel() == inverse.size(0)),
+        "combine_tokens: expected results of {} copies, found {}",
+        inverse.size(0),
+        shape_of(sorted));
+    cuda::run<cuda::TokenCopyLaunches>("combine_tokens", sorted, [&](auto element, const auto& kernels) {
+      using T = decltype(element);
+      return kernels.sum(copies_call<T>(sorted, weights, inverse, choices), cpu::elements<T>(out), tokens);
+    });
+    return out;
+  }
+  report_pointwise({sorted, out});
+  cpu::run<TokenCopyKernels>(sorted, [&](auto element, const auto& kernels) {
+    using T = decltype(element);
+    const auto call = copies_call<T>(sorted, weights, inverse, choices);
+    cpu::run_kernel(sorted, 0, tokens, cpu::grain_for(choices * sorted.size(1)), [&](int64_t first, int64_t last) {
+      kernels.sum(call, cpu::elements<T>(out), first, last);
+    });
+  });
+  return out;
 }
-template <class... More>
-auto sum_copies_backward(const at::Tensor& dout, const More&... more) {
-  return cuda::supports(dout) ? cuda::sum_copies_backward(dout, more...) : cpu::sum_copies_backward(dout, more...);
+
+// Returns the gradients of sum_copies for sorted and weights.
+std::tuple<at::Tensor, at::Tensor> sum_copies_backward(
+    const at::Tensor& dout,
+    const at::Tensor& sorted,
+    const at::Tensor& weights,
+    const at::Tensor& inverse,
+    cpu::GradMask wanted) {
+  const int64_t tokens = weights.size(0), choices = weights.size(1);
+  const at::Tensor dsorted = wanted.x ? at::empty_like(sorted) : at::Tensor();
+  const at::Tensor dweights = wanted.weight ? at::empty_like(weights) : at::Tensor();
+  if (cuda::supports(sorted)) {
+    report_moved({sorted, dout, sorted});
+    cuda::run<cuda::TokenCopyLaunches>("combine_tokens_backward", sorted, [&](auto element, const auto& kernels) {
+      using T = decltype(element);
+      return kernels.sum_backward(
+          copies_call<T>(sorted, weights, inverse, choices),
+          cpu::elements<T>(dout),
+          cpu::elements<T>(dsorted),
+          cpu::elements<T>(dweights),
+          tokens);
+    });
+    return {dsorted, dweights};
+  }
+  report_pointwise({dout, wanted.weight ? sorted : at::Tensor(), dsorted});
+  cpu::run<TokenCopyKernels>(sorted, [&](auto element, const auto& kernels) {
+    using T = decltype(element);
+    const auto call = copies_call<T>(sorted, weights, inverse, choices);
+    cpu::run_kernel(sorted, 0, tokens, cpu::grain_for(choices * sorted.size(1)), [&](int64_t first, int64_t last) {
+      kernels.sum_backward(
+          call, cpu::elements<T>(dout), cpu::elements<T>(dsorted), cpu::elements<T>(dweights), first, last);
+    });
+  });
+  return {dsorted, dweights};
 }
 
 // Whether there are fused kernels for these rows.
