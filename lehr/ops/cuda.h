@@ -1,7 +1,7 @@
 // Running operators on a GPU.
 //
-// The kernels are in a separate module, liblehr_cuda.so beside the program (ops/cuda/, built where CMake finds nvcc),
-// which is opened when a run needs a GPU. Without the module CUDA tensors take the plain ATen definitions.
+// The kernels are in a separate module, liblehr_cuda.so beside the program (every kernel.cu, built where CMake finds
+// nvcc), which is opened when a run needs a GPU. Without the module CUDA tensors take the plain ATen definitions.
 #pragma once
 
 #include <string>

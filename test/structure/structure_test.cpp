@@ -393,6 +393,22 @@ TEST_F(Tree, OperatorsHaveAKind) {
   EXPECT_TRUE(complaints.empty()) << joined(complaints);
 }
 
+// A scope is a slot of lehr/base/call_context.h, so that all that a call is made under is in one place.
+TEST_F(Tree, ThreadLocalsAreCachesExceptTheCallContext) {
+  std::set<std::string> others;
+  for (const Source& source : library()) {
+    for (size_t i = 0; i < source.lines.size(); ++i) {
+      const std::string& line = source.lines[i];
+      const std::string explained = (i > 0 ? source.lines[i - 1] : "") + line;
+      if (std::regex_search(line, std::regex(R"(^\s*(static |constinit )?thread_local\b)")) &&
+          explained.find("no scope") == std::string::npos) {
+        others.insert(fmt::format("{}:{}", source.path, i + 1));
+      }
+    }
+  }
+  EXPECT_THAT(others, testing::ElementsAre(testing::StartsWith("lehr/base/call_context.cpp:")));
+}
+
 // setenv is undefined behaviour during another thread's getenv, so the program calls it before it has a second thread.
 TEST_F(Tree, EnvironmentVariablesAreSetBeforeThreadsStart) {
   std::set<std::string> places;

@@ -46,8 +46,8 @@ const at::Tensor& on_host(const at::Tensor& lengths) {
   if (lengths.is_cpu()) {
     return lengths;
   }
-  // A cache, no scope: each rank has its own batch.
-  static thread_local c10::weak_intrusive_ptr<c10::TensorImpl> t_known(at::Tensor().getIntrusivePtr());
+  // A cache: each rank has its own batch.
+  static thread_local c10::weak_intrusive_ptr<c10::TensorImpl> t_known(at::Tensor().getIntrusivePtr());  // no scope
   static thread_local at::Tensor t_copy;
   if (t_known.expired() || t_known._unsafe_get_target() != lengths.unsafeGetTensorImpl()) {
     t_copy = lengths.cpu();
