@@ -9,15 +9,16 @@
 #include <vector>
 
 #include "lehr/base/torch.h"
-#include "lehr/ops/attention.h"
-#include "lehr/ops/embedding.h"
-#include "lehr/ops/global_norm.h"
-#include "lehr/ops/kernels/table.h"
-#include "lehr/ops/linear_cross_entropy.h"
-#include "lehr/ops/qk_norm_rotary.h"
-#include "lehr/ops/reference.h"
-#include "lehr/ops/rms_norm.h"
-#include "lehr/ops/silu_mul.h"
+#include "lehr/ops/attention/attention.h"
+#include "lehr/ops/attention/kernels.h"
+#include "lehr/ops/embedding/embedding.h"
+#include "lehr/ops/global_norm/global_norm.h"
+#include "lehr/ops/kernels/slot.h"
+#include "lehr/ops/linear_cross_entropy/linear_cross_entropy.h"
+#include "lehr/ops/rms_norm/rms_norm.h"
+#include "lehr/ops/rotary/qk_norm_rotary.h"
+#include "lehr/ops/rotary/rotary.h"
+#include "lehr/ops/silu_mul/silu_mul.h"
 
 namespace lehr::ops {
 namespace {

@@ -1,4 +1,4 @@
-# lehr_cuda: the CUDA kernels (lehr/ops/cuda/) as one module. The program does not link it, and so neither loads nor
+# lehr_cuda: the CUDA kernels (lehr/ops/*/kernel.cu) as one module. The program does not link it, and so neither loads nor
 # needs the CUDA libraries until a run asks for a CUDA device and loads liblehr_cuda.so beside it. LEHR_CUDA: AUTO
 # builds it if all prerequisites are found and work, ON fails if something is missing, OFF never builds it.
 #
@@ -157,7 +157,10 @@ foreach(mark IN LISTS failed)
   file(REMOVE "${mark}" "${object}")
 endforeach()
 set(objects "")
-foreach(name norms rest)
+file(GLOB kernels CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/lehr/ops/*/kernel.cu")
+foreach(source IN LISTS kernels ITEMS "${PROJECT_SOURCE_DIR}/lehr/ops/cuda/probe.cu")
+  get_filename_component(name "${source}" DIRECTORY)
+  get_filename_component(name "${name}" NAME)
   set(object "${PROJECT_BINARY_DIR}/folder/cuda/${name}.o")
   set(start "")
   if(may_fail)
@@ -166,8 +169,8 @@ foreach(name norms rest)
   add_custom_command(OUTPUT "${object}"
     COMMAND "${CMAKE_COMMAND}" -E make_directory "${PROJECT_BINARY_DIR}/folder/cuda"
     COMMAND ${start} "${LEHR_NVCC}" ${options} -MD -MT "${object}" -MF "${object}.d"
-            -c "${PROJECT_SOURCE_DIR}/lehr/ops/cuda/${name}.cu" -o "${object}"
-    DEPENDS "${PROJECT_SOURCE_DIR}/lehr/ops/cuda/${name}.cu" DEPFILE "${object}.d"
+            -c "${source}" -o "${object}"
+    DEPENDS "${source}" DEPFILE "${object}.d"
     COMMENT "Building CUDA kernels ${name}" VERBATIM)
   list(APPEND objects "${object}")
 endforeach()

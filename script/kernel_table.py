@@ -3,7 +3,7 @@
 
 usage: script/kernel_table.py [--check] [--nvcc NVCC] [--arch sm_90a ...]
 
-Compiles lehr/ops/cuda/*.cu to machine code for each architecture. ptxas reports registers, spills and shared memory,
+Compiles lehr/ops/*/kernel.cu to machine code for each architecture. ptxas reports registers, spills and shared memory,
 instructions are counted in the machine code (16 bytes each), occupancy follows from the limits of the architecture, and
 bytes are computed from the list BODIES below. With --check nothing is written, and the exit code is 1 if a kernel
 spills, moves more than 1.1 times the bytes that it must, or differs from the page. With another version of nvcc than
@@ -143,7 +143,7 @@ Numbers = namedtuple("Numbers", "symbol registers spill stack shared code")
 
 def compile_file(nvcc, source, arch, folder):
     """Returns the resources of the kernels of a file, as ptxas reports them."""
-    cubin = os.path.join(folder, f"{os.path.basename(source)}.{arch}.cubin")
+    cubin = os.path.join(folder, f"{os.path.basename(os.path.dirname(source))}.{arch}.cubin")
     result = subprocess.run(
         [nvcc, "-std=c++20", "-O3", "-DNDEBUG", "--expt-relaxed-constexpr", f"-I{ROOT}", "-cubin", f"-arch={arch}",
          "-Xptxas=-v", source, "-o", cubin], capture_output=True, text=True)
@@ -182,7 +182,7 @@ def make_table(nvcc, arches):
     version = re.search(r"release (\S+),", says("--version"))[1]
     known = says("--list-gpu-code").split()
     arches = [arch for arch in arches if arch.name.rstrip("a") in known]
-    sources = sorted(glob.glob(os.path.join(ROOT, "lehr/ops/cuda/*.cu")))
+    sources = sorted(glob.glob(os.path.join(ROOT, "lehr/ops/*/kernel.cu")))
     jobs = [(source, arch) for arch in arches for source in sources]
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         results = list(pool.map(lambda job: compile_file(nvcc, job[0], job[1].name, folder), jobs))
@@ -216,7 +216,7 @@ def make_table(nvcc, arches):
             rows.append(f"| {label} | {numbers.registers} | {numbers.spill} | {shared} | {threads} | {filled:.0%} | "
                         f"{numbers.code} | {number(numbers.code / body.elements(size))} | {number(moved)} | "
                         f"{number(least)} |")
-        lines += sorted(rows)
+        lines += sorted(set(rows))  # a body that two operators launch is compiled twice
     lines += ["", "| kernel | bytes |", "| --- | --- |"]
     lines += [f"| {name} | {body.why} |" for name, body in sorted(BODIES.items())]
     lines += ["", "More than 1.1 times the least: " +

@@ -176,9 +176,10 @@ class Build:
         if name.endswith(".cpp"):
             return [name]
         line = f'#include "{name}"'
-        among = [source for source in self.compiles if source.startswith("lehr/")]
-        among += [str(path.relative_to(ROOT)) for path in (ROOT / "lehr").rglob("*.inl")]
-        holders = [file for file in among if line in (ROOT / file).read_text("utf-8")]
+        among = {source: ROOT / source for source in self.compiles if source.startswith("lehr/")}
+        for root in (ROOT, BUILD / "generated"):  # CMake writes the list of the operators' kernels
+            among.update((str(path.relative_to(root)), path) for path in (root / "lehr").rglob("*.inl"))
+        holders = [file for file, path in among.items() if line in path.read_text("utf-8")]
         return sorted({source for holder in holders for source in self.sources_with(holder)})
 
     def compile(self, mutant, folder):

@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "lehr/base/call_context.h"
 #include "lehr/base/error.h"
 
 namespace lehr {
@@ -27,7 +28,7 @@ struct MemoryMeter::Count {
 
 namespace {
 using Count = MemoryMeter::Count;
-thread_local std::shared_ptr<Count> t_meta;
+const ContextSlot<const std::shared_ptr<Count>*> kMeta("memory meter");  // owned by the scope
 
 // A meta allocation: counted until it is freed, without memory.
 struct Counted {
@@ -38,11 +39,12 @@ struct Counted {
 class MetaAllocator : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
-    if (!t_meta || bytes == 0) {
+    const std::shared_ptr<Count>* const count = kMeta.get();
+    if (count == nullptr || bytes == 0) {
       return {nullptr, at::Device(at::kMeta)};
     }
-    t_meta->add(static_cast<int64_t>(bytes));
-    return {nullptr, new Counted{t_meta, static_cast<int64_t>(bytes)}, &free, at::Device(at::kMeta)};
+    (*count)->add(static_cast<int64_t>(bytes));
+    return {nullptr, new Counted{*count, static_cast<int64_t>(bytes)}, &free, at::Device(at::kMeta)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
   void copy_data(void* /*to*/, const void* /*from*/, std::size_t /*bytes*/) const override {}
@@ -111,24 +113,16 @@ class CpuReports : public c10::MemoryReportingInfoBase {
 }  // namespace
 
 struct MemoryMeter::Scope {
-  Scope(at::DeviceType device, const std::shared_ptr<Count>& count) : on_meta(device == at::kMeta) {
-    if (on_meta) {
+  Scope(at::DeviceType device, const std::shared_ptr<Count>& count) {
+    if (device == at::kMeta) {
       count_meta();
-      before = std::exchange(t_meta, count);
+      meta.emplace(kMeta, &count);
     } else {
       reports.emplace(c10::DebugInfoKind::PROFILER_STATE, std::make_shared<CpuReports>(count));
     }
   }
-  ~Scope() {
-    if (on_meta) {
-      t_meta = std::move(before);
-    }
-  }
-  Scope(const Scope&) = delete;
-  Scope& operator=(const Scope&) = delete;
 
-  bool on_meta;
-  std::shared_ptr<Count> before;
+  std::optional<ContextScope<const std::shared_ptr<Count>*>> meta;
   std::optional<c10::DebugInfoGuard> reports;
 };
 
@@ -143,17 +137,14 @@ MemoryMeter::MemoryMeter(at::DeviceType device) : count_(std::make_shared<Count>
 MemoryMeter::~MemoryMeter() = default;
 
 struct NotCounted::Scope {
-  Scope() : before(std::exchange(t_meta, nullptr)) {
+  Scope() {
     constexpr auto kState = c10::DebugInfoKind::PROFILER_STATE;
     if (dynamic_cast<CpuReports*>(c10::ThreadLocalDebugInfo::get(kState)) != nullptr) {
       reports.emplace(kState, std::make_shared<CpuReports>(nullptr));
     }
   }
-  ~Scope() { t_meta = std::move(before); }
-  Scope(const Scope&) = delete;
-  Scope& operator=(const Scope&) = delete;
 
-  std::shared_ptr<Count> before;
+  ContextScope<const std::shared_ptr<Count>*> meta{kMeta, nullptr};
   std::optional<c10::DebugInfoGuard> reports;
 };
 

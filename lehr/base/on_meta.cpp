@@ -4,12 +4,13 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
+#include "lehr/base/call_context.h"
 #include "lehr/base/operator_watch.h"
 
 namespace lehr {
 
 namespace {
-thread_local int t_scopes = 0;
+const ContextSlot<int64_t> kScopes("runs on meta");  // the number of scopes
 
 using at::Tensor;
 
@@ -173,15 +174,15 @@ void add_missing_shapes() {
 
 OnMeta::OnMeta() {
   add_missing_shapes();
-  ++t_scopes;
+  kScopes.set(kScopes.get() + 1);
 }
 
 OnMeta::~OnMeta() {
-  --t_scopes;
+  kScopes.set(kScopes.get() - 1);
 }
 
 bool runs_on_meta() {
-  return t_scopes > 0 && operator_watch() == nullptr;
+  return kScopes.get() > 0 && operator_watch() == nullptr;
 }
 
 }  // namespace lehr

@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "lehr/base/call_context.h"
 #include "lehr/base/error.h"
 #include "lehr/base/operator_costs.h"
 #include "lehr/base/operator_profile.h"
@@ -18,13 +19,13 @@ struct OperationMeter::State {
 };
 
 namespace {
-thread_local OperationMeter::State* t_meter = nullptr;
-thread_local int t_recomputed = 0;
+const ContextSlot<OperationMeter::State*> kMeter("operation meter");
+const ContextSlot<int64_t> kRecomputed("recomputation is counted");  // the number of scopes
 
 void add_flops(double& sum, double flops) {
   sum += flops;
-  if (t_recomputed > 0) {
-    t_meter->counts.recomputed_flops += flops;
+  if (kRecomputed.get() > 0) {
+    kMeter.get()->counts.recomputed_flops += flops;
   }
 }
 
@@ -34,18 +35,19 @@ struct Seen : at::ObserverContext {
 };
 
 std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
+  OperationMeter::State& meter = *kMeter.get();
   auto seen = std::make_unique<Seen>();
   const std::string_view name = function.name();
   const auto inputs = recorded_inputs(function);
-  if (!t_meter->has_inner.empty() && !makes_room(name)) {
-    t_meter->has_inner.back() = true;
+  if (!meter.has_inner.empty() && !makes_room(name)) {
+    meter.has_inner.back() = true;
   }
-  t_meter->has_inner.push_back(false);
+  meter.has_inner.push_back(false);
   if (const auto product = product_size(name, inputs)) {
-    add_flops(t_meter->counts.matmul_flops, product->flops());
+    add_flops(meter.counts.matmul_flops, product->flops());
     seen->counted = true;
   } else if (const auto attention = attention_flops(name, inputs)) {
-    add_flops(t_meter->counts.attention_flops, *attention);
+    add_flops(meter.counts.attention_flops, *attention);
     seen->counted = true;
   } else {
     seen->counted = moves_nothing(name);
@@ -59,22 +61,23 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
 }
 
 void end(const at::RecordFunction& function, at::ObserverContext* context) {
+  OperationMeter::State& meter = *kMeter.get();
   const auto* seen = static_cast<const Seen*>(context);
-  const bool composed = t_meter->has_inner.back();
-  t_meter->has_inner.pop_back();
+  const bool composed = meter.has_inner.back();
+  meter.has_inner.pop_back();
   if (seen->counted || composed) {
     return;
   }
-  t_meter->counts.pointwise_bytes += seen->bytes;
+  meter.counts.pointwise_bytes += seen->bytes;
   for (const auto& output : function.outputs()) {
-    t_meter->counts.pointwise_bytes += bytes_of(output);
+    meter.counts.pointwise_bytes += bytes_of(output);
   }
 }
 }  // namespace
 
 OperationMeter::OperationMeter() : state_(std::make_unique<State>()) {
-  require(t_meter == nullptr, "operation meter: this thread already has one; meters do not nest");
-  t_meter = state_.get();
+  require(kMeter.get() == nullptr, "operation meter: this thread already has one; meters do not nest");
+  kMeter.set(state_.get());
   state_->handle = at::addThreadLocalCallback(at::RecordFunctionCallback(&begin, &end)
                                                   .needsInputs(true)
                                                   .needsOutputs(true)
@@ -83,7 +86,7 @@ OperationMeter::OperationMeter() : state_(std::make_unique<State>()) {
 
 OperationMeter::~OperationMeter() {
   at::removeCallback(state_->handle);
-  t_meter = nullptr;
+  kMeter.set(nullptr);
 }
 
 const OperationCounts& OperationMeter::counts() const {
@@ -95,31 +98,32 @@ void OperationMeter::reset() {
 }
 
 Recomputed::Recomputed() {
-  ++t_recomputed;
+  kRecomputed.set(kRecomputed.get() + 1);
 }
 
 Recomputed::~Recomputed() {
-  --t_recomputed;
+  kRecomputed.set(kRecomputed.get() - 1);
 }
 
 bool counts_reports() {
-  return t_meter != nullptr || profiles_operators();
+  return kMeter.get() != nullptr || profiles_operators();
 }
 
 void report_attention(double flops) {
   add_to_profile(flops, 0);
-  if (t_meter != nullptr) {
-    add_flops(t_meter->counts.attention_flops, flops);
+  if (kMeter.get() != nullptr) {
+    add_flops(kMeter.get()->counts.attention_flops, flops);
   }
 }
 
 void report_pointwise(std::initializer_list<at::Tensor> tensors) {
   report_moved(tensors);
-  if (t_meter == nullptr) {
+  OperationMeter::State* const meter = kMeter.get();
+  if (meter == nullptr) {
     return;
   }
   for (const at::Tensor& tensor : tensors) {
-    t_meter->counts.pointwise_bytes += tensor.defined() ? static_cast<int64_t>(tensor.nbytes()) : 0;
+    meter->counts.pointwise_bytes += tensor.defined() ? static_cast<int64_t>(tensor.nbytes()) : 0;
   }
 }
 

@@ -7,14 +7,17 @@
 #include <utility>
 #include <vector>
 
+#include "lehr/base/call_context.h"
 #include "lehr/base/error.h"
 #include "lehr/base/profile_clock.h"
 
 namespace lehr {
 
 namespace {
-thread_local OperatorProfile::State* t_profile = nullptr;
-thread_local std::unique_ptr<ProfileClock> t_clock;  // passes the clock to the constructor of the next profile
+const ContextSlot<OperatorProfile::State*> kProfile("operator profile");
+
+// Passes the clock to the constructor of the next profile; no scope.
+thread_local std::unique_ptr<ProfileClock> t_clock;
 }  // namespace
 
 struct OperatorProfile::State {
@@ -113,10 +116,11 @@ bool is_scope(std::string_view name) {
 
 std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   const std::string_view name = function.name();
-  if (t_profile == nullptr || is_scope(name)) {
+  OperatorProfile::State* const running = kProfile.get();
+  if (running == nullptr || is_scope(name)) {
     return nullptr;
   }
-  OperatorProfile::State& profile = *t_profile;
+  OperatorProfile::State& profile = *running;
   auto seen = std::make_unique<Seen>();
   seen->profile = &profile;
   const OperatorInputs inputs = function.inputs();
@@ -147,10 +151,10 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
 
 void end(const at::RecordFunction& function, at::ObserverContext* context) {
   const auto* seen = static_cast<const Seen*>(context);
-  if (seen == nullptr || seen->profile != t_profile || t_profile->open.empty()) {
+  if (seen == nullptr || seen->profile != kProfile.get() || seen->profile->open.empty()) {
     return;
   }
-  OperatorProfile::State& profile = *t_profile;
+  OperatorProfile::State& profile = *seen->profile;
   const OperatorProfile::State::Open own = profile.open.back();
   const size_t now = profile.pop();
   double bytes = 0;
@@ -187,8 +191,8 @@ OperatorProfile::~OperatorProfile() {
 }
 
 void OperatorProfile::start() {
-  require(t_profile == nullptr, "operator profile: this thread has one already; they do not nest");
-  t_profile = state_.get();
+  require(kProfile.get() == nullptr, "operator profile: this thread has one already; they do not nest");
+  kProfile.set(state_.get());
   state_->handle = at::addThreadLocalCallback(at::RecordFunctionCallback(&begin, &end)
                                                   .needsInputs(true)
                                                   .needsOutputs(true)
@@ -202,14 +206,14 @@ void OperatorProfile::start() {
 }
 
 void OperatorProfile::stop() {
-  if (t_profile != state_.get()) {
+  if (kProfile.get() != state_.get()) {
     return;
   }
   state_->charge();
   state_->open.clear();
   at::removeCallback(state_->handle);
   c10::AutogradState::get_tls_state().set_multithreading_enabled(state_->threads_of_autograd);
-  t_profile = nullptr;
+  kProfile.set(nullptr);
 }
 
 const std::array<OperatorTotals, kOperatorKinds>& OperatorProfile::kinds() const {
@@ -222,7 +226,7 @@ const std::map<ProductSize, OperatorTotals>& OperatorProfile::products() const {
   return state_->products;
 }
 
-OperatorScope::OperatorScope(OperatorKind kind, const char* name) : profile_(t_profile) {
+OperatorScope::OperatorScope(OperatorKind kind, const char* name) : profile_(kProfile.get()) {
   if (auto callbacks = at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION)) {
     record_ = std::make_unique<at::RecordFunction>(std::move(*callbacks));
     record_->before(name);
@@ -233,7 +237,7 @@ OperatorScope::OperatorScope(OperatorKind kind, const char* name) : profile_(t_p
 }
 
 OperatorScope::~OperatorScope() {
-  if (profile_ != nullptr && profile_ == t_profile) {
+  if (profile_ != nullptr && profile_ == kProfile.get()) {
     profile_->pop();
   }
 }
@@ -246,16 +250,17 @@ void OperatorScope::moves(int64_t bytes) {
 }
 
 bool profiles_operators() {
-  return t_profile != nullptr;
+  return kProfile.get() != nullptr;
 }
 
 void add_to_profile(double flops, int64_t bytes) {
-  if (t_profile == nullptr || t_profile->open.empty()) {
+  OperatorProfile::State* const profile = kProfile.get();
+  if (profile == nullptr || profile->open.empty()) {
     return;
   }
-  OperatorTotals& running = t_profile->running();
+  OperatorTotals& running = profile->running();
   running.flops += flops;
-  running.bytes += t_profile->open.back().whole ? 0 : static_cast<double>(bytes);
+  running.bytes += profile->open.back().whole ? 0 : static_cast<double>(bytes);
 }
 
 }  // namespace lehr

@@ -1,22 +1,15 @@
 #include "lehr/base/operator_watch.h"
 
-#include <utility>
-
 namespace lehr {
 
 namespace {
-// Thread-local because ranks may be threads; set only during a check.
-thread_local OperatorWatch* t_watch = nullptr;
+const ContextSlot<OperatorWatch*> kWatch("operator watch");  // set only during a check
 }  // namespace
 
 OperatorWatch* operator_watch() {
-  return t_watch;
+  return kWatch.get();
 }
 
-WatchOperators::WatchOperators(OperatorWatch& watch) : before_(std::exchange(t_watch, &watch)) {}
-
-WatchOperators::~WatchOperators() {
-  t_watch = before_;
-}
+WatchOperators::WatchOperators(OperatorWatch& watch) : scope_(kWatch, &watch) {}
 
 }  // namespace lehr

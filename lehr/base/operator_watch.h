@@ -7,6 +7,7 @@
 
 #include <vector>
 
+#include "lehr/base/call_context.h"
 #include "lehr/base/layout.h"
 #include "lehr/base/torch.h"
 
@@ -50,12 +51,9 @@ OperatorWatch* operator_watch();
 class WatchOperators {
  public:
   explicit WatchOperators(OperatorWatch& watch);
-  ~WatchOperators();
-  WatchOperators(const WatchOperators&) = delete;
-  WatchOperators& operator=(const WatchOperators&) = delete;
 
  private:
-  OperatorWatch* before_;
+  ContextScope<OperatorWatch*> scope_;
 };
 
 /// The scope of a module's call, reported to the watch.

@@ -96,7 +96,7 @@ void start_worker(int index) {
 ThreadTeam& team_of_this_thread(int threads) {
   static const bool shortened = (shorten_polls_of_openmp(threads), true);
   static_cast<void>(shortened);
-  thread_local ThreadTeam team(start_worker);
+  thread_local ThreadTeam team(start_worker);  // no scope: a rank may be a thread, and has a team of its own
   return team;
 }
 }  // namespace

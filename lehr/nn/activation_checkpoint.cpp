@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "lehr/base/call_context.h"
 #include "lehr/base/operation_meter.h"
 #include "lehr/ops/recompute.h"
 #include "lehr/ops/weight_gradients.h"
@@ -11,13 +12,11 @@ namespace lehr::nn {
 namespace {
 using Block = std::function<at::Tensor(const at::Tensor&)>;
 
-// Thread-local, since backward runs a block on the thread that requests its gradients.
-thread_local bool t_recomputing = false;
+const ContextSlot<bool> kRecomputing("recomputes a block");
 
 struct Recomputing {
-  const bool before = std::exchange(t_recomputing, true);
+  const ContextScope<bool> scope{kRecomputing, true};
   const Recomputed counted;
-  ~Recomputing() { t_recomputing = before; }
 };
 
 struct BlockHolder : torch::CustomClassHolder {
@@ -69,7 +68,7 @@ at::Tensor run_layer(ActivationCheckpointing policy, int64_t layer, const Block&
 }
 
 bool is_recomputing() {
-  return t_recomputing;
+  return kRecomputing.get();
 }
 
 at::Tensor checkpoint(const Block& block, const at::Tensor& input) {

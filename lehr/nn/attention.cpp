@@ -1,8 +1,8 @@
 #include "lehr/nn/attention.h"
 
 #include "lehr/base/error.h"
-#include "lehr/ops/qk_norm_rotary.h"
-#include "lehr/ops/rms_norm.h"
+#include "lehr/ops/rms_norm/rms_norm.h"
+#include "lehr/ops/rotary/qk_norm_rotary.h"
 
 namespace lehr::nn {
 

@@ -8,9 +8,9 @@
 #include "lehr/nn/linear.h"
 #include "lehr/nn/rms_norm.h"
 #include "lehr/nn/rotary.h"
-#include "lehr/ops/attention.h"
-#include "lehr/ops/attention_sequences.h"
-#include "lehr/ops/rotary.h"
+#include "lehr/ops/attention/attention.h"
+#include "lehr/ops/attention/attention_sequences.h"
+#include "lehr/ops/rotary/rotary.h"
 
 namespace lehr::nn {
 

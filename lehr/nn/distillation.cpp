@@ -1,7 +1,7 @@
 #include "lehr/nn/distillation.h"
 
 #include "lehr/base/error.h"
-#include "lehr/ops/cosine_distance.h"
+#include "lehr/ops/cosine_distance/cosine_distance.h"
 
 namespace lehr::nn {
 

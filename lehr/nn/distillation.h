@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "lehr/base/torch.h"
-#include "lehr/ops/linear_kl.h"
+#include "lehr/ops/linear_kl/linear_kl.h"
 
 namespace lehr::nn {
 

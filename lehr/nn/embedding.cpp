@@ -4,7 +4,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/ops/cuda.h"
-#include "lehr/ops/embedding.h"
+#include "lehr/ops/embedding/embedding.h"
 
 namespace lehr::nn {
 

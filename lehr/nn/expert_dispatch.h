@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "lehr/ops/token_permutation.h"
+#include "lehr/ops/token_permutation/token_permutation.h"
 
 namespace lehr::nn {
 

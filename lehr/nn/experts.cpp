@@ -1,8 +1,8 @@
 #include "lehr/nn/experts.h"
 
 #include "lehr/base/error.h"
-#include "lehr/ops/grouped_linear.h"
-#include "lehr/ops/silu_mul.h"
+#include "lehr/ops/grouped_linear/grouped_linear.h"
+#include "lehr/ops/silu_mul/silu_mul.h"
 
 namespace lehr::nn {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "lehr/nn/module.h"
-#include "lehr/ops/token_permutation.h"
+#include "lehr/ops/token_permutation/token_permutation.h"
 
 namespace lehr::nn {
 

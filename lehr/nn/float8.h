@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "lehr/base/torch.h"
-#include "lehr/ops/linear_float8.h"
+#include "lehr/ops/linear_float8/linear_float8.h"
 
 namespace lehr::nn {
 

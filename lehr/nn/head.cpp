@@ -5,7 +5,7 @@
 #include "lehr/base/error.h"
 #include "lehr/base/on_meta.h"
 #include "lehr/base/random.h"
-#include "lehr/ops/linear_cross_entropy.h"
+#include "lehr/ops/linear_cross_entropy/linear_cross_entropy.h"
 
 namespace lehr::nn {
 

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "lehr/base/error.h"
-#include "lehr/ops/rotary.h"
+#include "lehr/ops/rotary/rotary.h"
 
 namespace lehr::nn {
 

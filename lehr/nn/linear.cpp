@@ -3,7 +3,7 @@
 #include <fmt/ranges.h>
 
 #include "lehr/base/error.h"
-#include "lehr/ops/linear.h"
+#include "lehr/ops/linear/linear.h"
 
 namespace lehr::nn {
 

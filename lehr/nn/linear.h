@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "lehr/nn/module.h"
-#include "lehr/ops/linear_float8.h"
+#include "lehr/ops/linear_float8/linear_float8.h"
 
 namespace lehr::nn {
 
@@ -32,8 +32,8 @@ class LinearImpl : public Module {
   void remove_adapter();
   const std::shared_ptr<LinearAdapter>& adapter() const { return adapter_; }
 
-  /// Computes the matmul in float8 from now on (ops/linear_float8.h). The parameters keep their dtype, and an adapter
-  /// computes in its own.
+  /// Computes the matmul in float8 from now on (ops/linear_float8/linear_float8.h). The parameters keep their dtype,
+  /// and an adapter computes in its own.
   void set_float8(ops::Float8Recipe recipe) { float8_ = recipe; }
   const std::optional<ops::Float8Recipe>& float8() const { return float8_; }
 

@@ -13,7 +13,7 @@
 #include "lehr/nn/kv_cache.h"
 #include "lehr/nn/module.h"
 #include "lehr/nn/router_losses.h"
-#include "lehr/ops/attention.h"
+#include "lehr/ops/attention/attention.h"
 
 namespace lehr::nn {
 

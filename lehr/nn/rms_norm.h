@@ -2,7 +2,7 @@
 #pragma once
 
 #include "lehr/nn/module.h"
-#include "lehr/ops/rms_norm.h"
+#include "lehr/ops/rms_norm/rms_norm.h"
 
 namespace lehr::nn {
 

@@ -1,6 +1,6 @@
 #include "lehr/nn/swiglu.h"
 
-#include "lehr/ops/silu_mul.h"
+#include "lehr/ops/silu_mul/silu_mul.h"
 
 namespace lehr::nn {
 

@@ -6,9 +6,9 @@
 #include <algorithm>
 
 #include "lehr/ops/cuda.h"
-#include "lehr/ops/global_norm.h"
+#include "lehr/ops/global_norm/global_norm.h"
 #include "lehr/ops/label_rows.h"
-#include "lehr/ops/matmul.h"
+#include "lehr/ops/matmul/matmul.h"
 
 namespace lehr::ops {
 

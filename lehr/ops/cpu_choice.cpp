@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lehr/base/error.h"
+#include "lehr/ops/register_peak/kernels.h"
 
 namespace lehr::ops {
 

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "lehr/base/torch.h"
-#include "lehr/ops/kernels/table.h"
+#include "lehr/ops/kernels/slot.h"
 
 namespace lehr::ops {
 

@@ -4,7 +4,9 @@
 
 #include <atomic>
 #include <filesystem>
+#include <string_view>
 
+#include "lehr/base/call_context.h"
 #include "lehr/base/file.h"
 
 namespace lehr::ops::cuda {
@@ -12,12 +14,46 @@ namespace lehr::ops::cuda {
 namespace {
 std::atomic<const Table*> opened = nullptr;                  // set by open_kernels, valid until the process ends
 std::atomic<const GraphFunctions*> opened_graphs = nullptr;  // likewise
-thread_local TableScope::Use in_scope = {nullptr, at::kCPU};
-thread_local int64_t uses = 0;
+
+// The kernels that the program uses, in the order of their slots.
+struct Wanted {
+  KernelId id;
+  size_t size;
+};
+std::vector<Wanted>& wanted_kernels() {
+  static std::vector<Wanted> all;
+  return all;
+}
+
+const void* find_kernels(const Entry* entries, const Wanted& wanted) {
+  for (const Entry* entry = entries; entry != nullptr; entry = entry->next) {
+    const KernelId& id = entry->id;
+    if (std::string_view(id.name) == wanted.id.name && id.element == wanted.id.element) {
+      require(
+          id.version == wanted.id.version && id.layout == wanted.id.layout &&
+              entry->size == static_cast<int64_t>(wanted.size),
+          "liblehr_cuda.so: found {} of version {}.{}.{}, but the program expects {}.{}.{}; build both from the same "
+          "sources",
+          id.name,
+          id.version,
+          id.layout,
+          entry->size,
+          wanted.id.version,
+          wanted.id.layout,
+          wanted.size);
+      return entry->kernels;
+    }
+  }
+  fail("liblehr_cuda.so: there are no kernels of {}; build the module together with the program", wanted.id.name);
+}
+
+const ContextSlot<const TableScope*> kScope("table of CUDA kernels");
+std::atomic<int64_t> uses = 0;
 
 const Table* table_for(at::DeviceType device) {
-  if (in_scope.table != nullptr && in_scope.device == device) {
-    return in_scope.table;
+  const TableScope* const scope = kScope.get();
+  if (scope != nullptr && scope->device() == device) {
+    return &scope->table();
   }
   return device == at::kCUDA ? opened.load(std::memory_order_acquire) : nullptr;
 }
@@ -35,31 +71,29 @@ std::string open_module(const std::string& file) {
     const char* const error = dlerror();
     return fmt::format("{} cannot be opened: {}", file, error != nullptr ? error : "no reason given");
   }
-  const Table& table = checked_table(*function_of<TableFunction>(module, file, kTableFunction)());
+  const Entry* const entries = function_of<EntriesFunction>(module, file, kEntriesFunction)();
+  static const Table table(entries);
   if (const Status problem = function_of<ProblemFunction>(module, file, kProblemFunction)()) {
     return fmt::format("the kernels of {} do not run here: {}", file, problem);
   }
-  opened_graphs.store(function_of<GraphsFunction>(module, file, kGraphsFunction)(), std::memory_order_release);
+  opened_graphs.store(
+      static_cast<const GraphFunctions*>(find_kernels(entries, {GraphFunctions::kId, sizeof(GraphFunctions)})),
+      std::memory_order_release);
   opened.store(&table, std::memory_order_release);
   return "";
 }
 
-template <class Body>
-bool with_type(const at::Tensor& tensor, const Body& body) {
-  return supports(tensor) && (tensor.scalar_type() == at::kFloat ? body(float{}) : body(Bf16{}));
-}
 }  // namespace
 
-const Table& checked_table(const Table& table) {
-  require(
-      table.version == kTableVersion && table.layout == kTableLayout,
-      "liblehr_cuda.so: found kernels of version {}.{}, but the program expects {}.{}; build both from the same "
-      "sources",
-      table.version,
-      table.layout,
-      kTableVersion,
-      kTableLayout);
-  return table;
+size_t add_slot(const KernelId& id, size_t size) {
+  wanted_kernels().push_back({id, size});
+  return wanted_kernels().size() - 1;
+}
+
+Table::Table(const Entry* entries) {
+  for (const Wanted& wanted : wanted_kernels()) {
+    slots_.push_back(find_kernels(entries, wanted));
+  }
 }
 
 std::string open_kernels() {
@@ -87,14 +121,11 @@ const GraphFunctions* graph_functions() {
 }
 
 TableScope::TableScope(const Table& table, at::DeviceType device)
-    : before_(std::exchange(in_scope, {&checked_table(table), device})) {}
-
-TableScope::~TableScope() {
-  in_scope = before_;
-}
+    : table_(table), device_(device), scope_(kScope, this) {}
 
 bool on_gpu(const at::Tensor& tensor) {
-  return tensor.is_cuda() || (in_scope.table != nullptr && in_scope.device == tensor.device().type());
+  const TableScope* const scope = kScope.get();
+  return tensor.is_cuda() || (scope != nullptr && scope->device() == tensor.device().type());
 }
 
 bool has_kernels(const at::Tensor& tensor) {
@@ -106,20 +137,10 @@ bool supports(const at::Tensor& tensor) {
   return (type == at::kFloat || type == at::kBFloat16) && table_for(tensor.device().type()) != nullptr;
 }
 
-bool supports_rows(const at::Tensor& tensor) {
-  return with_type(tensor, [&](auto element) { return fits_row<decltype(element)>(tensor.size(-1)); });
-}
-
-bool supports_rotation(const at::Tensor& tensor, int64_t rotated, bool normalized) {
-  const int64_t size = tensor.size(-1);
-  return (!normalized || size <= kMostInHead) &&
-         with_type(tensor, [&](auto element) { return fits_rotation<decltype(element)>(size, rotated); });
-}
-
 const Table& table() {
-  ++uses;
-  const Table* const scoped = in_scope.table;
-  return scoped != nullptr ? *scoped : *opened.load(std::memory_order_acquire);
+  uses.fetch_add(1, std::memory_order_relaxed);
+  const TableScope* const scope = kScope.get();
+  return scope != nullptr ? scope->table() : *opened.load(std::memory_order_acquire);
 }
 
 int64_t table_uses() {

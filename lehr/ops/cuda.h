@@ -1,18 +1,17 @@
-// The operators' kernels for CUDA tensors, as cpu.h has them for the CPU; fast.h chooses between the two.
+// Running operators on a GPU.
 //
-// The kernels are in a separate module, liblehr_cuda.so beside the program (ops/cuda/, built where CMake finds nvcc),
-// which is opened when a run needs a GPU. Without the module CUDA tensors take the plain ATen definitions.
+// The kernels are in a separate module, liblehr_cuda.so beside the program (every kernel.cu, built where CMake finds
+// nvcc), which is opened when a run needs a GPU. Without the module CUDA tensors take the plain ATen definitions.
 #pragma once
 
 #include <string>
-#include <tuple>
 #include <vector>
 
+#include "lehr/base/call_context.h"
 #include "lehr/base/error.h"
 #include "lehr/base/torch.h"
-#include "lehr/ops/cpu.h"
-#include "lehr/ops/cuda/table.h"
-#include "lehr/ops/float8.h"
+#include "lehr/ops/cuda/graph_functions.h"
+#include "lehr/ops/cuda/slot.h"
 
 namespace lehr::ops::cuda {
 
@@ -24,25 +23,46 @@ std::string open_kernels();
 /// Returns the graph functions of the opened module; null without one.
 const GraphFunctions* graph_functions();
 
-/// Returns the table unchanged if its version and layout are those of the program. Throws a usage error otherwise.
-const Table& checked_table(const Table& table);
+/// Takes the next slot of all tables, for kernels of this identity and size.
+size_t add_slot(const KernelId& id, size_t size);
+/// The slot of a struct of kernels that the program uses; set when the program starts.
+template <class Kernels>
+inline const size_t kSlot = add_slot(Kernels::kId, sizeof(Kernels));
+
+/// The kernels of all operators of the program.
+class Table {
+ public:
+  /// Takes the kernels from a list that outlives the table. Throws a usage error if it lacks some that the program
+  /// uses, or has another version of them.
+  explicit Table(const Entry* entries);
+
+  template <class Kernels>
+  const Kernels& get() const {
+    return *static_cast<const Kernels*>(slots_[kSlot<Kernels>]);
+  }
+  /// Replaces kernels by others, which must outlive the table. For tests.
+  template <class Kernels>
+  void set(const Kernels& kernels) {
+    slots_[kSlot<Kernels>] = &kernels;
+  }
+
+ private:
+  std::vector<const void*> slots_;
+};
 
 /// While it exists, this thread runs a table's kernels on tensors of another device. Tests use it to run the bodies of
 /// kernels on the host.
 class TableScope {
  public:
   TableScope(const Table& table, at::DeviceType device);
-  ~TableScope();
-  TableScope(const TableScope&) = delete;
-  TableScope& operator=(const TableScope&) = delete;
 
-  struct Use {
-    const Table* table;
-    at::DeviceType device;
-  };
+  const Table& table() const { return table_; }
+  at::DeviceType device() const { return device_; }
 
  private:
-  Use before_;
+  const Table& table_;
+  at::DeviceType device_;
+  ContextScope<const TableScope*> scope_;
 };
 
 /// True if the tensor is on a GPU, or on the device that a TableScope takes for one. Operators do not read its values
@@ -52,100 +72,21 @@ bool on_gpu(const at::Tensor& tensor);
 bool has_kernels(const at::Tensor& tensor);
 /// True if there are kernels for tensors like this one: on a device with a table, float32 or bfloat16.
 bool supports(const at::Tensor& tensor);
-/// True if the kernels of norms support its rows.
-bool supports_rows(const at::Tensor& tensor);
-/// True if the kernels of rotations support its heads, of which `rotated` elements are rotated, after a norm if
-/// `normalized`.
-bool supports_rotation(const at::Tensor& tensor, int64_t rotated, bool normalized);
-
-/// @name As in cpu.h
-/// @{
-
-std::tuple<at::Tensor, at::Tensor> rms_norm_forward(
-    const at::Tensor& x,
-    const at::Tensor& weight,
-    double eps,
-    NormWeight kind,
-    bool keep,
-    const cpu::Added& added = {});
-std::tuple<at::Tensor, at::Tensor> rms_norm_backward(
-    const at::Tensor& dy,
-    const at::Tensor& x,
-    const at::Tensor& weight,
-    const at::Tensor& inverse_rms,
-    NormWeight kind,
-    cpu::GradMask wanted,
-    const at::Tensor& dsum = {});
-at::Tensor rotary(const at::Tensor& x, const cpu::CosSin& angles, bool backward);
-std::tuple<at::Tensor, at::Tensor> norm_rotary_forward(
-    const at::Tensor& x, const at::Tensor& weight, double eps, NormWeight kind, const cpu::CosSin& angles, bool keep);
-std::tuple<at::Tensor, at::Tensor> norm_rotary_backward(
-    const at::Tensor& dy,
-    const at::Tensor& x,
-    const at::Tensor& weight,
-    const at::Tensor& inverse_rms,
-    NormWeight kind,
-    const cpu::CosSin& angles,
-    cpu::GradMask wanted);
-at::Tensor silu_mul_forward(const at::Tensor& gate, const at::Tensor& up);
-std::tuple<at::Tensor, at::Tensor> silu_mul_backward(
-    const at::Tensor& dy, const at::Tensor& gate, const at::Tensor& up, bool want_gate, bool want_up);
-void cross_entropy_(
-    const at::Tensor& logits,
-    const at::Tensor& labels,
-    const at::Tensor& losses,
-    bool gradient,
-    const at::Tensor& row_scale = {});
-/// @}
-
-/// Returns the sum of all squares as a float64 scalar on the tensors' device. All tensors are on one device, dense, and
-/// accepted by `supports`. The order of the sum depends only on the shapes, and nothing is read back.
-at::Tensor sum_of_squares(const std::vector<at::Tensor>& tensors);
-/// Multiplies the tensors in place; requirements as above.
-void scale_(const std::vector<at::Tensor>& tensors, const at::Tensor& factor);
-
-/// Returns the rows of tokens (N, H) in sorted order, (N*k, H), for `inverse` of a TokenPermutation.
-at::Tensor copy_tokens(const at::Tensor& tokens, const at::Tensor& inverse);
-/// Returns, for each token, the sum of its rows of `sorted`, times weights (N, k) unless they are undefined. `inverse`
-/// is that of a TokenPermutation with k choices per token.
-at::Tensor sum_copies(const at::Tensor& sorted, const at::Tensor& weights, const at::Tensor& inverse, int64_t choices);
-/// Returns the gradients of sum_copies for sorted and weights.
-std::tuple<at::Tensor, at::Tensor> sum_copies_backward(
-    const at::Tensor& dout,
-    const at::Tensor& sorted,
-    const at::Tensor& weights,
-    const at::Tensor& inverse,
-    cpu::GradMask wanted);
-
-/// A matrix (m, k) of at least one element that `supports` accepts, in float8 (ops/float8.h): its rows, the rows of its
-/// transpose, or both with one search for scales. Undefined where not requested.
-struct Float8Both {
-  Float8Rows rows = {};     ///< (m, k)
-  Float8Rows columns = {};  ///< (k, m)
-};
-Float8Both to_float8(const at::Tensor& matrix, bool by_row, bool by_column);
-
-/// @name Grouped matmuls (ops/grouped_linear.h) by ATen's kernel, for which `ends` stays on the device
-/// @{
-/// True if there is a grouped matmul for such rows: bfloat16 on a GPU. Others are multiplied group by group.
-bool multiplies_groups(const at::Tensor& rows);
-/// Returns rows (N, in) times weight (G, out, in) transposed.
-at::Tensor grouped_product(const at::Tensor& rows, const at::Tensor& weight, const at::Tensor& ends);
-/// Returns grad (N, out) times weight.
-at::Tensor grouped_input_gradient(const at::Tensor& grad, const at::Tensor& weight, const at::Tensor& ends);
-/// Returns, for each group, its rows of grad transposed times its rows of the input: (G, out, in); zeros for groups
-/// without rows.
-at::Tensor grouped_weight_gradient(const at::Tensor& grad, const at::Tensor& input, const at::Tensor& ends);
-/// @}
-
-/// Calls body(T{}, kernels of T) with the element type of a tensor that `supports` accepts, with the tensor's device as
-/// the current one. Throws a runtime error that names the operator if the body returns a Status that is not null.
+/// Whether `supports` the tensor, and body(T{}) with its element type is true.
 template <class Body>
+bool with_type(const at::Tensor& tensor, const Body& body) {
+  return supports(tensor) && (tensor.scalar_type() == at::kFloat ? body(float{}) : body(Bf16{}));
+}
+
+/// Calls body(T{}, an operator's kernels for T) with the element type of a tensor that `supports` accepts, with the
+/// tensor's device as the current one. Throws a runtime error that names the operator if the body returns a Status that
+/// is not null.
+template <template <class> class Kernels, class Body>
 void run(const char* name, const at::Tensor& like, const Body& body);
 
 /// Returns the table of this thread; only valid where `supports` is true.
 const Table& table();
-/// Returns how often this thread has called table(), which is at least once per launch: tests check by it that kernels
+/// Returns how often table() was called, which is at least once per launch: tests check by it that kernels
 /// ran.
 int64_t table_uses();
 /// Throws a usage error unless all defined tensors are on one device.
@@ -154,11 +95,12 @@ void check_devices(const char* name, std::initializer_list<at::Tensor> tensors);
 at::Tensor aligned_for_kernels(const at::Tensor& tensor);
 void check_status(const char* name, Status status);
 
-template <class Body>
+template <template <class> class Kernels, class Body>
 void run(const char* name, const at::Tensor& like, const Body& body) {
   const c10::DeviceGuard guard(like.device());
   const bool narrow = like.scalar_type() == at::kBFloat16;
-  check_status(name, narrow ? body(Bf16{}, table().bf16) : body(float{}, table().f32));
+  check_status(
+      name, narrow ? body(Bf16{}, table().get<Kernels<Bf16>>()) : body(float{}, table().get<Kernels<float>>()));
 }
 
 }  // namespace lehr::ops::cuda

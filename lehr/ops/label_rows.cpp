@@ -6,7 +6,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/ops/cuda.h"
-#include "lehr/ops/linear_cross_entropy.h"
+#include "lehr/ops/linear_cross_entropy/linear_cross_entropy.h"
 
 namespace lehr::ops {
 

@@ -9,7 +9,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
-thread_local bool t_recomputes_matmuls = false;
+const ContextSlot<bool> kRecomputesMatmuls("recomputes matmuls");
 
 // Reference from a reader's context to the node that recomputes its input. The node precedes the reader in the graph,
 // so there is no reference cycle.
@@ -48,14 +48,10 @@ std::shared_ptr<Node> maker_of(const at::Tensor& input) {
 }
 }  // namespace
 
-RecomputeMatmuls::RecomputeMatmuls(bool on) : before_(std::exchange(t_recomputes_matmuls, on)) {}
-
-RecomputeMatmuls::~RecomputeMatmuls() {
-  t_recomputes_matmuls = before_;
-}
+RecomputeMatmuls::RecomputeMatmuls(bool on) : scope_(kRecomputesMatmuls, on) {}
 
 bool RecomputeMatmuls::on() {
-  return t_recomputes_matmuls;
+  return kRecomputesMatmuls.get();
 }
 
 bool can_recompute(const at::Tensor& tensor) {

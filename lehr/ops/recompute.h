@@ -6,6 +6,7 @@
 #include <functional>
 #include <mutex>
 
+#include "lehr/base/call_context.h"
 #include "lehr/base/torch.h"
 
 namespace lehr::ops {
@@ -52,15 +53,12 @@ at::Tensor recomputable(const at::Tensor& output, const Make& make) {
 class RecomputeMatmuls {
  public:
   explicit RecomputeMatmuls(bool on);
-  ~RecomputeMatmuls();
-  RecomputeMatmuls(const RecomputeMatmuls&) = delete;
-  RecomputeMatmuls& operator=(const RecomputeMatmuls&) = delete;
 
   /// Whether this thread's innermost object is on.
   static bool on();
 
  private:
-  bool before_;
+  ContextScope<bool> scope_;
 };
 
 /// Makes a matmul's output recomputable by Function::recompute, if RecomputeMatmuls is on. Returns `output`.

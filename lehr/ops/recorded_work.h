@@ -9,7 +9,7 @@
 
 #include "lehr/base/side_stream.h"
 #include "lehr/base/torch.h"
-#include "lehr/ops/cuda/table.h"
+#include "lehr/ops/cuda/graph_functions.h"
 
 namespace lehr::ops {
 

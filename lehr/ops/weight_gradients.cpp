@@ -13,8 +13,10 @@
 namespace lehr::ops {
 
 namespace {
-thread_local std::shared_ptr<WeightGradients> t_current;
-thread_local size_t t_lost = 0;  // deferred gradients of objects that were destroyed before wgrad
+const ContextSlot<const std::shared_ptr<WeightGradients>*> kCurrent("weight gradients");  // owned by the scope
+
+// Deferred gradients of objects that were destroyed before wgrad on this thread; no scope.
+thread_local size_t t_lost = 0;
 
 void require_none_lost() {
   const size_t lost = std::exchange(t_lost, 0);
@@ -67,17 +69,14 @@ WeightGradients::~WeightGradients() {
   }
 }
 
-WeightGradients::Scope::Scope(std::shared_ptr<WeightGradients> current) {
+WeightGradients::Scope::Scope(std::shared_ptr<WeightGradients> current)
+    : current_(std::move(current)), scope_(kCurrent, current_ ? &current_ : nullptr) {
   require_none_lost();
-  before_ = std::exchange(t_current, std::move(current));
-}
-
-WeightGradients::Scope::~Scope() {
-  t_current = std::move(before_);
 }
 
 std::shared_ptr<WeightGradients> WeightGradients::current() {
-  return t_current;
+  const std::shared_ptr<WeightGradients>* const current = kCurrent.get();
+  return current != nullptr ? *current : nullptr;
 }
 
 void WeightGradients::backward_input(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& gradients) {
@@ -188,8 +187,9 @@ void WeightGradients::then(std::function<void()> done) {
 }
 
 void note_weight_gradients(torch::autograd::AutogradContext* ctx, const at::Tensor& weight) {
-  if (t_current && weight.requires_grad() && t_current->may_defer(weight)) {
-    ctx->saved_data[kNote] = c10::IValue::make_capsule(c10::make_intrusive<Noted>(t_current));
+  const std::shared_ptr<WeightGradients>* const current = kCurrent.get();
+  if (current != nullptr && weight.requires_grad() && (*current)->may_defer(weight)) {
+    ctx->saved_data[kNote] = c10::IValue::make_capsule(c10::make_intrusive<Noted>(*current));
   }
 }
 

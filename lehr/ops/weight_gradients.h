@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "lehr/base/call_context.h"
 #include "lehr/base/torch.h"
 
 namespace lehr::ops {
@@ -54,12 +55,10 @@ class WeightGradients {
   class Scope {
    public:
     explicit Scope(std::shared_ptr<WeightGradients> current);
-    ~Scope();
-    Scope(const Scope&) = delete;
-    Scope& operator=(const Scope&) = delete;
 
    private:
-    std::shared_ptr<WeightGradients> before_;
+    std::shared_ptr<WeightGradients> current_;
+    ContextScope<const std::shared_ptr<WeightGradients>*> scope_;
   };
   static std::shared_ptr<WeightGradients> current();
 

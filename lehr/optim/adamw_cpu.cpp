@@ -5,6 +5,7 @@
 #include "lehr/base/operator_profile.h"
 #include "lehr/base/parallel.h"
 #include "lehr/base/pieces.h"
+#include "lehr/ops/adamw/kernels.h"
 #include "lehr/ops/cpu.h"
 #include "lehr/ops/cuda.h"
 
@@ -46,10 +47,10 @@ void step_on(const std::vector<AdamWTensors>& tensors, const AdamWNumbers& numbe
     sizes.push_back(t.value.numel());
   }
   const std::vector<Piece> pieces = pieces_of(sizes, kPiece);
-  const auto& kernel = ops::kernels<T>();
+  const auto& kernels = ops::cpu_kernels<ops::AdamWKernels<T>>();
   parallel_for(0, static_cast<int64_t>(pieces.size()), 1, [&](int64_t first, int64_t last) {
     for (auto i = static_cast<size_t>(first); i < static_cast<size_t>(last); ++i) {
-      kernel.adamw(calls[pieces[i].index], pieces[i].first, pieces[i].last);
+      kernels.adamw(calls[pieces[i].index], pieces[i].first, pieces[i].last);
     }
   });
 }

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "lehr/base/error.h"
-#include "lehr/ops/global_norm.h"
+#include "lehr/ops/global_norm/global_norm.h"
 
 namespace lehr::optim {
 namespace {

@@ -10,6 +10,7 @@
 #include "lehr/base/random.h"
 #include "lehr/ops/cpu.h"
 #include "lehr/ops/cuda.h"
+#include "lehr/ops/stochastic_rounding/kernels.h"
 
 namespace lehr::optim {
 
@@ -170,7 +171,7 @@ void step_with_moments(
     const StochasticAdamWTensors& t, const StochasticAdamWNumbers& n, const StochasticAdamWNoise& noise) {
   const bool wide = t.grad.scalar_type() == at::kFloat;
   const ops::StochasticAdamWCall<T> whole = whole_call<T>(t, n, noise);
-  const auto& kernel = ops::kernels<T>();
+  const auto& kernels = ops::cpu_kernels<ops::StochasticAdamWKernels<T>>();
   over_runs(t.value, t.placement, [&](const Run& run, int64_t first, int64_t last) {
     auto call = whole;
     call.value += run.local;
@@ -179,7 +180,7 @@ void step_with_moments(
     call.exp_avg += run.local;
     call.exp_avg_sq += run.local;
     call.range = run.range;
-    kernel.stochastic_adamw(call, first, last);
+    kernels.adamw(call, first, last);
   });
 }
 
@@ -227,39 +228,40 @@ struct DeviceNumbers {
 /// Runs steps that are alike, at most kMostInLaunch, in one launch.
 void step_on_gpu(const std::vector<const StochasticAdamWStep*>& steps, const StochasticAdamWOnDevice& on_device) {
   const DeviceNumbers numbers(on_device, steps.front()->tensors.value.device());
-  ops::cuda::run("stochastic_adamw", steps.front()->tensors.exp_avg, [&](auto element, const auto& kernels) {
-    using T = decltype(element);
-    ops::cuda::StochasticAdamWList<T> list = {};
-    list.grad_scale = numbers.grad_scale.defined() ? elements<float>(numbers.grad_scale) : nullptr;
-    list.found_inf = numbers.found_inf.defined() ? elements<float>(numbers.found_inf) : nullptr;
-    for (const StochasticAdamWStep* step : steps) {
-      const auto call = whole_call<T>(step->tensors, step->numbers, step->noise);
-      const auto runs = gpu_runs_of(step->tensors.value, step->tensors.placement).value();
-      list.of[list.tensors++] = {
-          .value = call.value,
-          .grad = step->tensors.grad.const_data_ptr(),
-          .exp_avg = call.exp_avg,
-          .exp_avg_sq = call.exp_avg_sq,
-          .value_stream = call.value_noise.stream,
-          .exp_avg_stream = call.exp_avg_noise.stream,
-          .exp_avg_sq_stream = call.exp_avg_sq_noise.stream,
-          .step_size = call.step_size,
-          .root_factor = call.root_factor,
-          .runs = runs,
-          .first_group = list.groups};
-      list.groups += ops::cuda::groups_of(runs);
-      list.seed = call.value_noise.seed;
-      list.wide_grads = step->tensors.grad.scalar_type() == at::kFloat;
-      list.grad_factor = call.grad_factor;
-      list.decay = call.decay;
-      list.beta1 = call.beta1;
-      list.beta2 = call.beta2;
-      list.one_minus_beta1 = call.one_minus_beta1;
-      list.one_minus_beta2 = call.one_minus_beta2;
-      list.eps = call.eps;
-    }
-    return kernels.stochastic_adamw(list);
-  });
+  ops::cuda::run<ops::cuda::StochasticAdamWLaunches>(
+      "stochastic_adamw", steps.front()->tensors.exp_avg, [&](auto element, const auto& kernels) {
+        using T = decltype(element);
+        ops::cuda::StochasticAdamWList<T> list = {};
+        list.grad_scale = numbers.grad_scale.defined() ? elements<float>(numbers.grad_scale) : nullptr;
+        list.found_inf = numbers.found_inf.defined() ? elements<float>(numbers.found_inf) : nullptr;
+        for (const StochasticAdamWStep* step : steps) {
+          const auto call = whole_call<T>(step->tensors, step->numbers, step->noise);
+          const auto runs = gpu_runs_of(step->tensors.value, step->tensors.placement).value();
+          list.of[list.tensors++] = {
+              .value = call.value,
+              .grad = step->tensors.grad.const_data_ptr(),
+              .exp_avg = call.exp_avg,
+              .exp_avg_sq = call.exp_avg_sq,
+              .value_stream = call.value_noise.stream,
+              .exp_avg_stream = call.exp_avg_noise.stream,
+              .exp_avg_sq_stream = call.exp_avg_sq_noise.stream,
+              .step_size = call.step_size,
+              .root_factor = call.root_factor,
+              .runs = runs,
+              .first_group = list.groups};
+          list.groups += ops::cuda::groups_of(runs);
+          list.seed = call.value_noise.seed;
+          list.wide_grads = step->tensors.grad.scalar_type() == at::kFloat;
+          list.grad_factor = call.grad_factor;
+          list.decay = call.decay;
+          list.beta1 = call.beta1;
+          list.beta2 = call.beta2;
+          list.one_minus_beta1 = call.one_minus_beta1;
+          list.one_minus_beta2 = call.one_minus_beta2;
+          list.eps = call.eps;
+        }
+        return kernels.adamw(list);
+      });
 }
 
 void check(const StochasticAdamWTensors& tensors) {
@@ -280,9 +282,11 @@ bool round_on_gpu(
   if (!ops::cuda::supports(target) || !runs || noise.block_an_element) {
     return false;
   }
-  ops::cuda::run("stochastic rounding", target, [&](auto, const auto&) {
-    return ops::cuda::table().stochastic_round(elements<float>(source), elements<Bf16>(target), noise, *runs);
-  });
+  const c10::DeviceGuard guard(target.device());
+  ops::cuda::check_status(
+      "stochastic rounding",
+      ops::cuda::table().get<ops::cuda::StochasticRoundLaunches>().round(
+          elements<float>(source), elements<Bf16>(target), noise, *runs));
   return true;
 }
 
@@ -296,9 +300,9 @@ void copy_stochastically_(
     if (!target.is_cpu()) {
       return copy_stochastically_reference_(target, source, noise, placement);
     }
-    const auto& kernel = ops::kernels<float>();
+    const auto& kernels = ops::cpu_kernels<ops::StochasticRoundKernels>();
     over_runs(target, placement, [&](const Run& run, int64_t first, int64_t last) {
-      kernel.stochastic_round(
+      kernels.round(
           elements<float>(source) + run.local, elements<Bf16>(target) + run.local, run.range, noise, first, last);
     });
   }

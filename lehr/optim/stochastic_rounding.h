@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "lehr/base/torch.h"
-#include "lehr/ops/kernels/table.h"
+#include "lehr/ops/stochastic_rounding/kernels.h"
 #include "lehr/optim/optimizer.h"
 
 namespace lehr::optim {

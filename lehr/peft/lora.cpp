@@ -10,8 +10,8 @@
 #include "lehr/base/parallel.h"
 #include "lehr/base/random.h"
 #include "lehr/base/side_stream.h"
-#include "lehr/ops/grouped_linear.h"
-#include "lehr/ops/linear.h"
+#include "lehr/ops/grouped_linear/grouped_linear.h"
+#include "lehr/ops/linear/linear.h"
 
 namespace lehr::peft {
 

@@ -8,8 +8,8 @@
 #include <functional>
 
 #include "lehr/base/error.h"
-#include "lehr/ops/attention.h"
-#include "lehr/ops/grouped_linear.h"
+#include "lehr/ops/attention/attention.h"
+#include "lehr/ops/grouped_linear/grouped_linear.h"
 #include "lehr/plan/fraction_of.h"
 #include "lehr/plan/layer_overhead.h"
 #include "lehr/plan/machine.h"

@@ -7,7 +7,7 @@
 
 #include "lehr/base/operator_watch.h"
 #include "lehr/mesh/group.h"
-#include "lehr/ops/attention.h"
+#include "lehr/ops/attention/attention.h"
 
 namespace lehr::shard {
 

@@ -1,6 +1,6 @@
 #include "lehr/shard/gradient_norm.h"
 
-#include "lehr/ops/global_norm.h"
+#include "lehr/ops/global_norm/global_norm.h"
 #include "lehr/shard/ownership.h"
 
 namespace lehr::shard {

@@ -2,8 +2,8 @@
 #include <array>
 
 #include "lehr/base/operator_profile.h"
-#include "lehr/ops/attention_lse.h"
-#include "lehr/ops/attention_sequences.h"
+#include "lehr/ops/attention/attention_lse.h"
+#include "lehr/ops/attention/attention_sequences.h"
 #include "lehr/ops/autograd.h"
 #include "lehr/shard/context_attention.h"
 #include "lehr/shard/context_parallel.h"

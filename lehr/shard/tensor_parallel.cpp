@@ -6,7 +6,7 @@
 #include "lehr/base/operator_watch.h"
 #include "lehr/mesh/collectives.h"
 #include "lehr/nn/low_rank_adapter.h"
-#include "lehr/ops/linear.h"
+#include "lehr/ops/linear/linear.h"
 
 namespace lehr::shard {
 

@@ -7,7 +7,7 @@
 #include "lehr/ops/autograd.h"
 #include "lehr/ops/cuda.h"
 #include "lehr/ops/label_rows.h"
-#include "lehr/ops/matmul.h"
+#include "lehr/ops/matmul/matmul.h"
 
 namespace lehr::shard {
 

@@ -19,6 +19,7 @@ struct Unmap {
 }  // namespace
 
 std::byte* disk_staging() {
+  // A buffer, no scope.
   static thread_local const std::unique_ptr<std::byte, Unmap> memory(static_cast<std::byte*>(map_pages(kDiskPiece)));
   if (memory == nullptr) {
     throw std::bad_alloc();

@@ -8,13 +8,14 @@
 #include <memory>
 #include <string_view>
 
-#include "lehr/ops/attention.h"
-#include "lehr/ops/attention_sequences.h"
+#include "lehr/base/call_context.h"
+#include "lehr/ops/attention/attention.h"
+#include "lehr/ops/attention/attention_sequences.h"
 
 namespace lehr::train {
 
 namespace {
-thread_local std::string* t_found = nullptr;  // the kernel that the innermost watched call ran
+const ContextSlot<std::string*> kFound("attention path");  // the kernel that the innermost watched call ran
 
 // Returns the kernel by a part of its operator's name: either of the operator that scaled_dot_product_attention calls,
 // or of the one below it that a caller may use directly.
@@ -32,9 +33,10 @@ const char* kernel_of(std::string_view name) {
 
 std::unique_ptr<at::ObserverContext> see(const at::RecordFunction& function) {
   const std::string_view name = function.name();
-  if (t_found != nullptr && t_found->empty()) {
+  std::string* const found = kFound.get();
+  if (found != nullptr && found->empty()) {
     if (const char* const kernel = kernel_of(name)) {
-      *t_found = kernel;
+      *found = kernel;
     }
   }
   return nullptr;
@@ -44,11 +46,11 @@ std::unique_ptr<at::ObserverContext> see(const at::RecordFunction& function) {
 class Watch {
  public:
   Watch() : handle_(at::addThreadLocalCallback(at::RecordFunctionCallback(&see).scopes({at::RecordScope::FUNCTION}))) {
-    t_found = &found;
+    kFound.set(&found);
   }
   ~Watch() {
     at::removeCallback(handle_);
-    t_found = nullptr;
+    kFound.set(nullptr);
   }
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;

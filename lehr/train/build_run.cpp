@@ -9,7 +9,7 @@
 #include "lehr/base/log.h"
 #include "lehr/base/value_of.h"
 #include "lehr/ops/cuda.h"
-#include "lehr/ops/linear_float8.h"
+#include "lehr/ops/linear_float8/linear_float8.h"
 #include "lehr/peft/inject.h"
 #include "lehr/train/chat.h"
 #include "lehr/train/corruption.h"

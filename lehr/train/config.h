@@ -8,7 +8,7 @@
 #include "lehr/base/fields.h"
 #include "lehr/data/data_config.h"
 #include "lehr/descriptor/model_args.h"
-#include "lehr/ops/linear_float8.h"
+#include "lehr/ops/linear_float8/linear_float8.h"
 #include "lehr/optim/clip.h"
 #include "lehr/optim/lr_schedule.h"
 #include "lehr/optim/optimizer_config.h"

@@ -14,8 +14,8 @@
 #include "lehr/base/map_pages.h"
 #include "lehr/base/parallel.h"
 #include "lehr/base/usable_cores.h"
-#include "lehr/ops/matmul.h"
-#include "lehr/ops/register_peak.h"
+#include "lehr/ops/matmul/matmul.h"
+#include "lehr/ops/register_peak/register_peak.h"
 
 namespace lehr::train {
 

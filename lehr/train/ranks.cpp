@@ -10,7 +10,7 @@
 #include "lehr/data/packing.h"
 #include "lehr/mesh/watchdog.h"
 #include "lehr/nn/head.h"
-#include "lehr/ops/attention_sequences.h"
+#include "lehr/ops/attention/attention_sequences.h"
 #include "lehr/shard/context_parallel.h"
 #include "lehr/state/coordinator.h"
 

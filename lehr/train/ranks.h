@@ -47,8 +47,8 @@ class Ranks {
   /// Returns the positions of the sequences that this rank computes. Context parallelism shards the positions;
   /// otherwise they are all positions, padded to a multiple of the tp ranks if needed. Tensors of two dimensions or
   /// more are sharded and padded in dimension 1; others are unchanged. Without context parallelism the result has
-  /// `sequence_ends` of document_ids and attention_mask (ops/attention_sequences.h), if one of these exists and they
-  /// are on the CPU.
+  /// `sequence_ends` of document_ids and attention_mask (ops/attention/attention_sequences.h), if one of these exists
+  /// and they are on the CPU.
   Batch positions_of(const Batch& rows) const;
 
   /// Sums each count over the ranks with different sequences.

@@ -14,7 +14,7 @@
 
 #include "lehr/base/parallel.h"
 #include "lehr/base/usable_cores.h"
-#include "lehr/ops/register_peak.h"
+#include "lehr/ops/register_peak/register_peak.h"
 #include "lehr/train/gpu_card.h"
 #include "lehr/train/machine_limits.h"
 

@@ -3,7 +3,7 @@
 #include "lehr/base/error.h"
 #include "lehr/base/json.h"
 #include "lehr/nn/moe.h"
-#include "lehr/ops/attention_sequences.h"
+#include "lehr/ops/attention/attention_sequences.h"
 #include "lehr/optim/adamw.h"
 #include "lehr/optim/clip.h"
 #include "lehr/state/weights.h"

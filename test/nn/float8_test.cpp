@@ -5,7 +5,7 @@
 #include "lehr/nn/head.h"
 #include "lehr/nn/moe.h"
 #include "lehr/nn/swiglu.h"
-#include "lehr/ops/linear.h"
+#include "lehr/ops/linear/linear.h"
 #include "test/nn/blocks.h"
 
 namespace lehr::nn {

@@ -4,10 +4,9 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "lehr/base/memory_meter.h"
-#include "lehr/ops/linear.h"
+#include "lehr/ops/linear/linear.h"
 #include "lehr/ops/recompute.h"
-#include "lehr/ops/reference.h"
-#include "lehr/ops/rms_norm.h"
+#include "lehr/ops/rms_norm/rms_norm.h"
 #include "test/ops/against_reference.h"
 #include "test/ops/gradients.h"
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "lehr/base/torch.h"
-#include "lehr/ops/kernels/table.h"
+#include "lehr/ops/kernels/slot.h"
 
 namespace lehr::ops::test {
 

@@ -4,7 +4,8 @@
 #include <cmath>
 #include <limits>
 
-#include "lehr/ops/attention.h"
+#include "lehr/ops/attention/attention.h"
+#include "lehr/ops/attention/kernels.h"
 #include "test/ops/against_reference.h"
 
 namespace lehr::ops::test {

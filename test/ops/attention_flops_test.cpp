@@ -2,8 +2,8 @@
 #include <gmock/gmock.h>
 
 #include "lehr/base/operation_meter.h"
-#include "lehr/ops/attention.h"
-#include "lehr/ops/attention_sequences.h"
+#include "lehr/ops/attention/attention.h"
+#include "lehr/ops/attention/attention_sequences.h"
 
 namespace lehr::ops {
 namespace {

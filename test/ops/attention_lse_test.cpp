@@ -1,9 +1,9 @@
 // Attention over parts of the keys, merged by log-sum-exp, equals attention over all keys, gradients included.
-#include "lehr/ops/attention_lse.h"
+#include "lehr/ops/attention/attention_lse.h"
 
 #include <gmock/gmock.h>
 
-#include "lehr/ops/reference.h"
+#include "lehr/ops/attention/attention.h"
 
 namespace lehr::ops {
 namespace {

@@ -1,10 +1,11 @@
-// The attention kernels, called directly as in ops/attention_cpu.cpp.
+// The attention kernels, called directly as in ops/attention/attention_cpu.cpp.
 #include <gtest/gtest.h>
 
 #include <limits>
 #include <optional>
 
-#include "lehr/ops/bf16_brgemm.h"
+#include "lehr/ops/attention/bf16_brgemm.h"
+#include "lehr/ops/attention/kernels.h"
 #include "test/ops/against_reference.h"
 
 namespace lehr::ops::test {
@@ -60,11 +61,11 @@ Tensors outcome(at::ScalarType type, PairProduct product, float filled_with) {
   }
   for (int64_t head = 0; head < 2; ++head) {
     const at::Tensor scratch = scratch_of(attention_forward_scratch(call), filled_with);
-    kernels<T>().attention_forward(call, elements<float>(scratch), head, 0, 1);
+    cpu_kernels<AttentionKernels<T>>().forward(call, elements<float>(scratch), head, 0, 1);
   }
   for (int64_t head = 0; head < 2; ++head) {
     const at::Tensor scratch = scratch_of(attention_backward_scratch(call), filled_with);
-    kernels<T>().attention_backward(backward, elements<float>(scratch), head);
+    cpu_kernels<AttentionKernels<T>>().backward(backward, elements<float>(scratch), head);
   }
   return results;
 }

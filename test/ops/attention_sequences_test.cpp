@@ -1,5 +1,5 @@
 // The ends of sequences in packed and padded rows.
-#include "lehr/ops/attention_sequences.h"
+#include "lehr/ops/attention/attention_sequences.h"
 
 #include <gmock/gmock.h>
 

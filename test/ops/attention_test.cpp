@@ -1,5 +1,5 @@
 // Attention and its masks, compared with the definition.
-#include "lehr/ops/attention.h"
+#include "lehr/ops/attention/attention.h"
 
 #include <gmock/gmock.h>
 

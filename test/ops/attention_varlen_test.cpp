@@ -1,5 +1,5 @@
 // Variable-length attention compared with masked attention: values, gradients, memory.
-#include "lehr/ops/attention_varlen.h"
+#include "lehr/ops/attention/attention_varlen.h"
 
 #include <gmock/gmock.h>
 
@@ -8,7 +8,7 @@
 #include "lehr/base/memory_meter.h"
 #include "lehr/base/on_meta.h"
 #include "lehr/base/operation_meter.h"
-#include "lehr/ops/attention_sequences.h"
+#include "lehr/ops/attention/attention_sequences.h"
 #include "test/ops/attention_definition.h"
 #include "test/ops/efficient_on_host.h"
 #include "test/ops/flash_on_host.h"

@@ -1,9 +1,8 @@
 // cosine_distance, compared with ATen's cosine similarity.
-#include "lehr/ops/cosine_distance.h"
+#include "lehr/ops/cosine_distance/cosine_distance.h"
 
 #include <gmock/gmock.h>
 
-#include "lehr/ops/reference.h"
 #include "test/ops/against_reference.h"
 
 namespace lehr::ops::test {

@@ -6,12 +6,15 @@
 #include <cmath>
 
 #include "lehr/ops/cuda.h"
-#include "lehr/ops/global_norm.h"
-#include "lehr/ops/linear_cross_entropy.h"
-#include "lehr/ops/qk_norm_rotary.h"
-#include "lehr/ops/reference.h"
-#include "lehr/ops/silu_mul.h"
-#include "lehr/ops/token_permutation.h"
+#include "lehr/ops/global_norm/global_norm.h"
+#include "lehr/ops/linear_cross_entropy/linear_cross_entropy.h"
+#include "lehr/ops/rms_norm/kernels.h"
+#include "lehr/ops/rms_norm/rms_norm.h"
+#include "lehr/ops/rotary/qk_norm_rotary.h"
+#include "lehr/ops/rotary/rotary.h"
+#include "lehr/ops/silu_mul/kernels.h"
+#include "lehr/ops/silu_mul/silu_mul.h"
+#include "lehr/ops/token_permutation/token_permutation.h"
 #include "test/ops/against_reference.h"
 #include "test/ops/kernels_test.h"
 
@@ -304,7 +307,7 @@ TEST_P(CudaKernels, LossAcceptsLogitsOfMinusInfinity) {
   const at::Tensor expected = at::log_softmax(logits.to(at::kDouble), -1);
   const at::Tensor losses = at::empty({3}, at::TensorOptions(device()).dtype(at::kFloat));
   const at::Tensor here = logits.to(device(), at::kFloat, false, /*copy=*/true);
-  expect_kernels(true, [&] { cuda::cross_entropy_(here, labels.to(device()), losses, true); });
+  expect_kernels(true, [&] { cross_entropy_(here, labels.to(device()), losses, true); });
   EXPECT_LE(worst_error(losses.cpu(), -expected.select(1, 4998)), tolerance(at::kFloat));
   at::Tensor gradient = expected.exp();
   gradient.select(1, 4998) -= 1;
@@ -321,7 +324,7 @@ TEST_P(CudaKernels, LossIsNaNIfAThreadSeesOnlyNaN) {
       logits[0].slice(0, first, std::min(first + width, size)).fill_(std::nanf(""));
     }
     const at::Tensor here = there(logits.clone()), losses = there(at::empty({2}));
-    expect_kernels(true, [&] { cuda::cross_entropy_(here, there(at::zeros({2}, at::kLong)), losses, true); });
+    expect_kernels(true, [&] { cross_entropy_(here, there(at::zeros({2}, at::kLong)), losses, true); });
     EXPECT_TRUE(std::isnan(losses[0].item<float>())) << type;
     EXPECT_TRUE(here[0].isnan().all().item<bool>()) << type;
     EXPECT_TRUE(std::isfinite(losses[1].item<float>()));
@@ -426,14 +429,23 @@ TEST_P(CudaKernels, RefuseSecondDerivativesOfTokenPermutation) {
 INSTANTIATE_TEST_SUITE_P(, CudaKernels, testing::Bool(), place_name);
 
 TEST(CudaModule, MustHaveTheVersionOfTheProgram) {
-  cuda::Table other = host_table();
-  other.layout += 8;
-  EXPECT_THAT(error_of([&] { cuda::TableScope(other, at::kCPU); }), HasSubstr("build both from the same sources"));
+  cuda::Entry other = *cuda::first_entry;
+  other.id.layout += 8;
+  EXPECT_THAT(error_of([&] { cuda::Table{&other}; }), HasSubstr("build both from the same sources"));
+}
+
+TEST(CudaModule, MustHaveTheKernelsThatTheProgramUses) {
+  const std::string error = error_of([] { cuda::Table{nullptr}; });
+  EXPECT_THAT(error, HasSubstr("there are no kernels of "));
+  EXPECT_THAT(error, HasSubstr("build the module together with the program"));
 }
 
 TEST(CudaModule, NamesTheOperatorWhoseKernelDoesNotLaunch) {
   cuda::Table broken = host_table();
-  broken.f32.silu_mul_forward = [](const float*, const float*, float*, int64_t) -> cuda::Status { return "no device"; };
+  const SiluMulLaunches<float> kernels = {
+      .forward = [](const float*, const float*, float*, int64_t) -> cuda::Status { return "no device"; },
+      .backward = nullptr};
+  broken.set(kernels);
   const cuda::TableScope scope(broken, at::kCPU);
   EXPECT_THAT(
       error_of([] { silu_mul(at::ones({3}), at::ones({3})); }),

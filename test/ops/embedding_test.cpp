@@ -1,5 +1,5 @@
 // Embedding look-up and its dense gradient, compared with ATen's in float64.
-#include "lehr/ops/embedding.h"
+#include "lehr/ops/embedding/embedding.h"
 
 #include <gmock/gmock.h>
 #include <torch/csrc/autograd/autograd.h>

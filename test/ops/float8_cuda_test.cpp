@@ -1,7 +1,7 @@
 // The CUDA kernels that round matrices to float8, compared with the definition bit for bit.
 #include <gtest/gtest.h>
 
-#include "lehr/ops/float8.h"
+#include "lehr/ops/float8/float8.h"
 #include "test/ops/against_reference.h"
 #include "test/ops/kernels_test.h"
 

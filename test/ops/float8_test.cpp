@@ -1,4 +1,4 @@
-#include "lehr/ops/float8.h"
+#include "lehr/ops/float8/float8.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The global norm of tensors, and their scaling.
-#include "lehr/ops/global_norm.h"
+#include "lehr/ops/global_norm/global_norm.h"
 
 #include <cmath>
 

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 
 #include "lehr/base/recorded_inputs.h"
-#include "lehr/ops/grouped_linear.h"
+#include "lehr/ops/grouped_linear/grouped_linear.h"
 #include "lehr/ops/weight_gradients.h"
 #include "test/ops/against_reference.h"
 #include "test/ops/kernels_test.h"

@@ -1,9 +1,9 @@
-#include "lehr/ops/grouped_linear.h"
+#include "lehr/ops/grouped_linear/grouped_linear.h"
 
 #include <gtest/gtest.h>
 
 #include "lehr/base/error.h"
-#include "lehr/ops/token_permutation.h"
+#include "lehr/ops/token_permutation/token_permutation.h"
 #include "test/ops/against_reference.h"
 
 namespace lehr::ops {

@@ -11,8 +11,8 @@
 #include <memory>
 #include <vector>
 
-#include "lehr/ops/cuda/fill_norms.h"
-#include "lehr/ops/cuda/fill_rest.h"
+#include "lehr/ops/cuda.h"
+#include "lehr/ops/cuda/portable.h"
 
 namespace lehr::ops::test {
 
@@ -133,7 +133,7 @@ class HostGroup {
   void* scratch_;
 };
 
-/// See lehr/ops/cuda/fill_norms.h. Refuses launches that a GPU would refuse.
+/// See lehr/ops/cuda/kernel.h. Refuses launches that a GPU would refuse.
 struct HostLaunch {
   /// Number of launches so far, so that a test can check that it ran kernels.
   static std::atomic<int64_t>& launches() {
@@ -174,22 +174,7 @@ struct HostLaunch {
   }
 };
 
-/// The table of CUDA kernels as loops on the host.
-inline const cuda::Table& host_table() {
-  static const cuda::Table table = [] {
-    cuda::Table made = {};
-    made.version = cuda::kTableVersion;
-    made.layout = cuda::kTableLayout;
-    cuda::NormKernels<HostLaunch, float>::fill(made.f32);
-    cuda::NormKernels<HostLaunch, Bf16>::fill(made.bf16);
-    cuda::RestKernels<HostLaunch, float>::fill(made.f32);
-    cuda::RestKernels<HostLaunch, Bf16>::fill(made.bf16);
-    made.sum = cuda::PlainKernels<HostLaunch>::sum;
-    made.stochastic_round = cuda::PlainKernels<HostLaunch>::stochastic_round;
-    made.known_ids = cuda::PlainKernels<HostLaunch>::known_ids;
-    return made;
-  }();
-  return table;
-}
+/// The table of CUDA kernels as loops on the host (host_kernels.cpp).
+const cuda::Table& host_table();
 
 }  // namespace lehr::ops::test

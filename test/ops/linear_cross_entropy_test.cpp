@@ -1,5 +1,5 @@
 // linear_cross_entropy, the language-model loss in chunks, compared with its definition on all logits.
-#include "lehr/ops/linear_cross_entropy.h"
+#include "lehr/ops/linear_cross_entropy/linear_cross_entropy.h"
 
 #include <gmock/gmock.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -8,7 +8,6 @@
 #include "lehr/base/on_meta.h"
 #include "lehr/ops/cpu.h"
 #include "lehr/ops/label_rows.h"
-#include "lehr/ops/reference.h"
 #include "test/ops/against_reference.h"
 
 namespace lehr::ops::test {
@@ -82,7 +81,7 @@ TEST(CrossEntropyOfLogits, EqualsItsDefinitionWhereverTheGreatestLogitIs) {
       const double relative = type == at::kDouble ? 1e-13 : 1e-5;
       for (const bool wanted : {false, true}) {
         const at::Tensor x = logits.clone(), losses = at::empty({5}, at::TensorOptions(wide));
-        cpu::cross_entropy_(x, labels, losses, wanted, factors);
+        cross_entropy_(x, labels, losses, wanted, factors);
         EXPECT_TRUE(at::allclose(losses.to(at::kDouble), -at_labels, relative, relative)) << where << ", " << size;
         if (!wanted) {
           EXPECT_TRUE(at::equal(x, logits)) << where << ", " << size;

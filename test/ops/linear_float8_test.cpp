@@ -1,12 +1,12 @@
-#include "lehr/ops/linear_float8.h"
+#include "lehr/ops/linear_float8/linear_float8.h"
 
 #include <ATen/ops/_scaled_mm.h>
 #include <gmock/gmock.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include "lehr/base/error.h"
-#include "lehr/ops/float8.h"
-#include "lehr/ops/linear.h"
+#include "lehr/ops/float8/float8.h"
+#include "lehr/ops/linear/linear.h"
 #include "lehr/ops/weight_gradients.h"
 #include "test/ops/against_reference.h"
 #include "test/ops/kernels_test.h"

@@ -1,13 +1,12 @@
 // linear_kl, the distillation loss in chunks, compared with its definition on all logits of both models.
-#include "lehr/ops/linear_kl.h"
+#include "lehr/ops/linear_kl/linear_kl.h"
 
 #include <gmock/gmock.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include "lehr/base/memory_meter.h"
 #include "lehr/base/on_meta.h"
-#include "lehr/ops/linear_cross_entropy.h"
-#include "lehr/ops/reference.h"
+#include "lehr/ops/linear_cross_entropy/linear_cross_entropy.h"
 #include "test/ops/against_reference.h"
 
 namespace lehr::ops::test {

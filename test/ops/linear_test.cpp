@@ -1,4 +1,4 @@
-#include "lehr/ops/linear.h"
+#include "lehr/ops/linear/linear.h"
 
 #include <ATen/ops/linear.h>
 #include <gtest/gtest.h>

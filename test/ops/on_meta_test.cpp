@@ -7,17 +7,17 @@
 
 #include "lehr/base/memory_meter.h"
 #include "lehr/base/operation_meter.h"
-#include "lehr/ops/attention.h"
-#include "lehr/ops/embedding.h"
-#include "lehr/ops/grouped_linear.h"
-#include "lehr/ops/linear.h"
-#include "lehr/ops/linear_cross_entropy.h"
-#include "lehr/ops/linear_float8.h"
-#include "lehr/ops/qk_norm_rotary.h"
-#include "lehr/ops/rms_norm.h"
-#include "lehr/ops/rotary.h"
-#include "lehr/ops/silu_mul.h"
-#include "lehr/ops/token_permutation.h"
+#include "lehr/ops/attention/attention.h"
+#include "lehr/ops/embedding/embedding.h"
+#include "lehr/ops/grouped_linear/grouped_linear.h"
+#include "lehr/ops/linear/linear.h"
+#include "lehr/ops/linear_cross_entropy/linear_cross_entropy.h"
+#include "lehr/ops/linear_float8/linear_float8.h"
+#include "lehr/ops/rms_norm/rms_norm.h"
+#include "lehr/ops/rotary/qk_norm_rotary.h"
+#include "lehr/ops/rotary/rotary.h"
+#include "lehr/ops/silu_mul/silu_mul.h"
+#include "lehr/ops/token_permutation/token_permutation.h"
 
 namespace lehr::ops {
 namespace {

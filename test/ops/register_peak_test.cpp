@@ -1,5 +1,5 @@
 // The peak of the registers, against matmuls, which come close to it and do not exceed it.
-#include "lehr/ops/register_peak.h"
+#include "lehr/ops/register_peak/register_peak.h"
 
 #include <ATen/ops/mm.h>
 #include <ATen/ops/randn.h>
@@ -21,7 +21,7 @@
 #include "lehr/base/error.h"
 #include "lehr/base/parallel.h"
 #include "lehr/base/sanitizer.h"
-#include "lehr/ops/kernels/table.h"
+#include "lehr/ops/matmul/kernels.h"
 
 namespace lehr::ops {
 namespace {
@@ -85,7 +85,7 @@ TEST(RegisterPeak, IsNotExceededByAMatmul) {
 // Returns the FLOP/s of Lehr's GEMM kernel on panels in the level-1 cache, on one thread.
 double inner_loop() {
   constexpr int64_t kRows = kGemmUnitRows, kColumns = 64, kDepth = 64;  // 40 KiB
-  const GemmKernels& gemm = gemm_kernels();
+  const Gemm& gemm = cpu_kernels<GemmKernels<float>>().gemm;
   const at::Tensor a = at::randn({kRows + gemm.rows, kDepth}), b = at::randn({kDepth, kColumns + gemm.columns});
   at::Tensor c = at::zeros({kRows, kColumns});
   const GemmCall call{

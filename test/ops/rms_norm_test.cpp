@@ -1,10 +1,9 @@
 // RMSNorm compared with its definition.
-#include "lehr/ops/rms_norm.h"
+#include "lehr/ops/rms_norm/rms_norm.h"
 
 #include <gmock/gmock.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "lehr/ops/reference.h"
 #include "test/ops/against_reference.h"
 
 namespace lehr::ops::test {

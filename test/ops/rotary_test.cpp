@@ -1,10 +1,11 @@
 // Rotary embedding, alone and after QK-norm, compared with the definitions.
-#include "lehr/ops/rotary.h"
+#include "lehr/ops/rotary/rotary.h"
 
 #include <gmock/gmock.h>
 
-#include "lehr/ops/qk_norm_rotary.h"
-#include "lehr/ops/reference.h"
+#include "lehr/ops/rms_norm/rms_norm.h"
+#include "lehr/ops/rotary/kernels.h"
+#include "lehr/ops/rotary/qk_norm_rotary.h"
 #include "test/ops/against_reference.h"
 
 namespace lehr::ops::test {

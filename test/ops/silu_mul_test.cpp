@@ -1,9 +1,8 @@
 // silu_mul, the gate of SwiGLU, compared with its definition.
-#include "lehr/ops/silu_mul.h"
+#include "lehr/ops/silu_mul/silu_mul.h"
 
 #include <gmock/gmock.h>
 
-#include "lehr/ops/reference.h"
 #include "test/ops/against_reference.h"
 
 namespace lehr::ops::test {

@@ -1,5 +1,5 @@
 // The permutation of tokens to their experts and back, compared with the definition in plain ATen.
-#include "lehr/ops/token_permutation.h"
+#include "lehr/ops/token_permutation/token_permutation.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

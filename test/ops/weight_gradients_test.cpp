@@ -4,10 +4,10 @@
 
 #include <gtest/gtest.h>
 
-#include "lehr/ops/grouped_linear.h"
-#include "lehr/ops/linear.h"
-#include "lehr/ops/linear_cross_entropy.h"
-#include "lehr/ops/silu_mul.h"
+#include "lehr/ops/grouped_linear/grouped_linear.h"
+#include "lehr/ops/linear/linear.h"
+#include "lehr/ops/linear_cross_entropy/linear_cross_entropy.h"
+#include "lehr/ops/silu_mul/silu_mul.h"
 #include "test/ops/gradients.h"
 
 namespace lehr::ops {

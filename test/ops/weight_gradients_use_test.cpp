@@ -4,7 +4,7 @@
 #include <stdexcept>
 
 #include "lehr/base/error.h"
-#include "lehr/ops/linear.h"
+#include "lehr/ops/linear/linear.h"
 #include "lehr/ops/weight_gradients.h"
 #include "test/ops/gradients.h"
 

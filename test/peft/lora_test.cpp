@@ -4,7 +4,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/nn/activation_checkpoint.h"
-#include "lehr/ops/linear.h"
+#include "lehr/ops/linear/linear.h"
 #include "lehr/ops/weight_gradients.h"
 #include "lehr/peft/inject.h"
 

@@ -8,7 +8,7 @@
 #include "lehr/base/error.h"
 #include "lehr/mesh/distributed_context.h"
 #include "lehr/mesh/thread_transport.h"
-#include "lehr/ops/linear.h"
+#include "lehr/ops/linear/linear.h"
 #include "lehr/ops/weight_gradients.h"
 #include "lehr/pipeline/communication.h"
 #include "lehr/pipeline/schedules.h"

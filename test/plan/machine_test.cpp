@@ -14,9 +14,9 @@
 #include "lehr/base/error.h"
 #include "lehr/base/file.h"
 #include "lehr/base/operation_meter.h"
-#include "lehr/ops/attention.h"
-#include "lehr/ops/grouped_linear.h"
-#include "lehr/ops/matmul.h"
+#include "lehr/ops/attention/attention.h"
+#include "lehr/ops/grouped_linear/grouped_linear.h"
+#include "lehr/ops/matmul/matmul.h"
 #include "lehr/train/builders.h"
 #include "test/train/support.h"
 

@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "lehr/nn/activation_checkpoint.h"
-#include "lehr/ops/grouped_linear.h"
+#include "lehr/ops/grouped_linear/grouped_linear.h"
 #include "test/shard/against_one_device.h"
 
 namespace lehr::shard::test {

@@ -2,7 +2,7 @@
 // mistake, and is refused with the name of the module and of the missing or superfluous operation.
 #include "test/shard/planted_bugs.h"
 
-#include "lehr/ops/linear.h"
+#include "lehr/ops/linear/linear.h"
 
 namespace lehr::shard::test {
 namespace {

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 
 #include "lehr/nn/low_rank_adapter.h"
-#include "lehr/ops/linear.h"
+#include "lehr/ops/linear/linear.h"
 #include "test/shard/one_device.h"
 
 namespace lehr::shard {

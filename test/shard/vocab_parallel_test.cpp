@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 
 #include "lehr/ops/cuda.h"
-#include "lehr/ops/linear_cross_entropy.h"
+#include "lehr/ops/linear_cross_entropy/linear_cross_entropy.h"
 #include "lehr/shard/vocab_parallel_loss.h"
 #include "test/ops/host_launch.h"
 #include "test/ops/watch_reads.h"

@@ -3,7 +3,7 @@
 #include <ATen/Parallel.h>
 
 #include "lehr/metric/metrics_log.h"
-#include "lehr/ops/gemm.h"
+#include "lehr/ops/matmul/gemm.h"
 #include "test/train/support.h"
 
 namespace lehr::train {

@@ -6,7 +6,7 @@
 
 #include <memory>
 
-#include "lehr/ops/cuda/table.h"
+#include "lehr/ops/cuda/graph_functions.h"
 
 namespace {
 using at::cuda::CUDAGraph;
@@ -75,11 +75,7 @@ void replay(void* graph) {
 void destroy(void* graph) {
   const std::unique_ptr<Graph> owned(static_cast<Graph*>(graph));
 }
+
+constexpr lehr::ops::cuda::GraphFunctions kFunctions = {begin, end, abandon, replay, destroy};
+const lehr::ops::cuda::Registered kEntry(kFunctions);
 }  // namespace
-
-extern "C" __attribute__((visibility("default"))) const lehr::ops::cuda::GraphFunctions* lehr_cuda_graphs();
-
-extern "C" const lehr::ops::cuda::GraphFunctions* lehr_cuda_graphs() {
-  static constexpr lehr::ops::cuda::GraphFunctions functions = {begin, end, abandon, replay, destroy};
-  return &functions;
-}

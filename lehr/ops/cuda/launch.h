@@ -111,7 +111,7 @@ __global__ __launch_bounds__(kMostThreads) void in_blocks(const __grid_constant_
   body(group, static_cast<int64_t>(blockIdx.x));
 }
 
-/// Launches kernels on a GPU; see fill_norms.h.
+/// Launches kernels on a GPU; see kernel.h.
 struct DeviceLaunch {
   /// Bytes of shared memory that a block may use, in total, without an opt-in.
   static constexpr int64_t kPlainScratch = 40 << 10;
@@ -166,5 +166,7 @@ struct DeviceLaunch {
     return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
   }
 };
+
+using Launch = DeviceLaunch;
 
 }  // namespace lehr::ops::cuda

@@ -1,4 +1,4 @@
-// The interface of the module liblehr_cuda.so: the table of kernels, the check whether the device runs them, and the
+// The interface of the module liblehr_cuda.so: the list of kernels, the check whether the device runs them, and the
 // stream that they are launched on.
 #include "lehr/ops/cuda/module.h"
 
@@ -8,6 +8,8 @@
 
 namespace lehr::ops::cuda {
 
+constinit const Entry* first_entry = nullptr;
+
 cudaStream_t current_stream();
 
 cudaStream_t current_stream() {
@@ -16,24 +18,10 @@ cudaStream_t current_stream() {
 
 }  // namespace lehr::ops::cuda
 
-extern "C" __attribute__((visibility("default"))) const lehr::ops::cuda::Table* lehr_cuda_table();
+extern "C" __attribute__((visibility("default"))) const lehr::ops::cuda::Entry* lehr_cuda_entries();
 
-extern "C" const lehr::ops::cuda::Table* lehr_cuda_table() {
-  static const lehr::ops::cuda::Table table = [] {
-    using namespace lehr::ops::cuda;
-    Table made = {
-        .version = kTableVersion,
-        .layout = kTableLayout,
-        .f32 = {},
-        .bf16 = {},
-        .sum = {},
-        .stochastic_round = {},
-        .known_ids = {}};
-    fill_norms(made);
-    fill_rest(made);
-    return made;
-  }();
-  return &table;
+extern "C" const lehr::ops::cuda::Entry* lehr_cuda_entries() {
+  return lehr::ops::cuda::first_entry;
 }
 
 extern "C" __attribute__((visibility("default"))) lehr::ops::cuda::Status lehr_cuda_problem();
@@ -43,7 +31,7 @@ extern "C" lehr::ops::cuda::Status lehr_cuda_problem() {
   if (problem == nullptr) {
     return nullptr;
   }
-  thread_local std::string text;
+  thread_local std::string text;  // what the caller reads; no scope
   text = problem;
   int device = 0;
   int major = 0;

@@ -1,12 +1,9 @@
 // Declarations that the files of the module liblehr_cuda.so share.
 #pragma once
 
-#include "lehr/ops/cuda/table.h"
+#include "lehr/ops/cuda/slot.h"
 
 namespace lehr::ops::cuda {
-
-void fill_norms(Table& table);
-void fill_rest(Table& table);
 
 /// Looks up one of the kernels on the current device. Returns null, or CUDA's message if the module has no code for it.
 /// All kernels are compiled for the same architectures, so one check is enough.

@@ -9,7 +9,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "lehr/ops/cuda/table.h"
+#include "lehr/ops/cuda/slot.h"
 
 #ifdef __CUDACC__
 #define LEHR_HOST_DEVICE __host__ __device__ __forceinline__
@@ -165,5 +165,25 @@ template <class... T>
 bool aligned(const T*... pointers) {
   return (((reinterpret_cast<uintptr_t>(pointers) & 15) == 0) && ...);
 }
+
+/// @name Tiles of elementwise kernels
+/// @{
+/// Packs per thread in flight.
+constexpr int kPacksATile = 2;
+constexpr int64_t kTileThreads = 256;
+template <class T>
+constexpr int64_t kTile = kTileThreads* kPacksATile* kPack<T>;
+
+/// Returns the first element of pack `u` of this thread in tile `index`.
+template <class T, class Group>
+LEHR_HOST_DEVICE int64_t in_tile(Group& group, int64_t index, int64_t u) {
+  return ((index * kPacksATile + u) * group.size() + group.rank()) * kPack<T>;
+}
+
+template <class T>
+constexpr int64_t tiles_for(int64_t count) {
+  return (count + kTile<T> - 1) / kTile<T>;
+}
+/// @}
 
 }  // namespace lehr::ops::cuda

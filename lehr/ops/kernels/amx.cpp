@@ -5,8 +5,6 @@
 
 #include <cstdint>
 
-#include "lehr/ops/kernels/table.h"
-
 namespace lehr::ops::amx {
 
 namespace {

@@ -3,4 +3,4 @@
 
 #define LEHR_ARCH avx512
 #define LEHR_VECTOR_BYTES 64
-#include "lehr/ops/kernels/all.inl"
+#include "lehr/ops/kernels/operators.inl"  // every kernel.inl; written by CMakeLists.txt

@@ -1,8 +1,36 @@
 // Vectors of LEHR_VECTOR_BYTES bytes, written with the vector extensions of GCC and Clang, so that one source serves
 // all instruction sets. bfloat16 is computed in float32: load widens, store rounds to nearest even. The exception is
 // multiply_add of bfloat16 pairs, below.
+#pragma once
+
+#include "lehr/ops/kernels/slot.h"
 
 #define LEHR_INLINE inline __attribute__((always_inline))
+
+// Defines an operator's kernels for this instruction set. AVX512-BF16 has only those of LEHR_PAIR_KERNELS, for structs
+// whose kHasPairs is true; it takes the others of AVX-512.
+#define LEHR_DEFINE_KERNELS(...)         \
+  template <>                            \
+  decltype(__VA_ARGS__)& kernels_of() {  \
+    return __VA_ARGS__;                  \
+  }
+#ifdef LEHR_PAIRS
+#define LEHR_KERNELS(...)
+#define LEHR_PAIR_KERNELS(...) LEHR_DEFINE_KERNELS(__VA_ARGS__)
+#else
+#define LEHR_KERNELS(...) LEHR_DEFINE_KERNELS(__VA_ARGS__)
+#define LEHR_PAIR_KERNELS(...)
+#endif
+
+namespace lehr::ops::LEHR_ARCH {
+namespace {
+
+struct Yes {
+  static constexpr bool value = true;
+};
+struct No {
+  static constexpr bool value = false;
+};
 
 using FloatVec = float __attribute__((vector_size(LEHR_VECTOR_BYTES)));
 using DoubleVec = double __attribute__((vector_size(LEHR_VECTOR_BYTES)));
@@ -309,3 +337,6 @@ LEHR_INLINE FloatVec multiply_add(const Bf16*, const FloatVec& sum, const FloatV
   return bit_cast<FloatVec>(_mm512_dpbf16_ps(bit_cast<__m512>(sum), bit_cast<__m512bh>(a), bit_cast<__m512bh>(b)));
 }
 #endif
+
+}  // namespace
+}  // namespace lehr::ops::LEHR_ARCH

@@ -1,0 +1,39 @@
+// Causal attention on the CPU, forward and backward separately.
+#pragma once
+
+#include <limits>
+#include <tuple>
+
+#include "lehr/base/torch.h"
+#include "lehr/ops/attention/attention.h"
+
+namespace lehr::ops::cpu {
+
+/// Whether attention_forward takes this call: causal order, documents and padding that form sequences
+/// (attention_sequences.h), float32 or bfloat16, and not so few queries that tiles would be mostly empty. All options
+/// are supported.
+bool supports_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionMask& mask);
+/// (batch, keys) int32, where in its row the sequence at each position begins, for cumulative lengths of the rows;
+/// undefined if these are.
+at::Tensor first_keys_of(const at::Tensor& cumulative_lengths, int64_t batch, int64_t keys);
+/// Arguments of a call of attention that all queries share.
+struct AttentionPlan {
+  at::Tensor first_keys;  ///< Of first_keys_of; undefined where each row is one sequence.
+  at::Tensor sinks;       ///< (Hq) float32; undefined for none.
+  double scale = 1;
+  double softcap = 0;  ///< 0 for none.
+  int64_t window = std::numeric_limits<int64_t>::max();
+};
+/// Returns the output and, if `keep`, the log-sum-exp of each query (B, Hq, T) for backward.
+std::tuple<at::Tensor, at::Tensor> attention_forward(
+    const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionPlan& plan, bool keep);
+std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(
+    const at::Tensor& dout,
+    const at::Tensor& q,
+    const at::Tensor& k,
+    const at::Tensor& v,
+    const at::Tensor& out,
+    const at::Tensor& log_sum,
+    const AttentionPlan& plan);
+
+}  // namespace lehr::ops::cpu

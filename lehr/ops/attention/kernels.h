@@ -1,0 +1,92 @@
+// The kernels of attention on the CPU.
+#pragma once
+
+#include "lehr/ops/kernels/slot.h"
+
+namespace lehr::ops {
+
+/// C (rows, cols) = A B, or C += A B if `add`. A is (rows, depth) bfloat16; B is (depth / 2, cols) words, each two
+/// bfloat16 that are adjacent along the depth; C is float32. All are row-major and contiguous.
+using PairProduct =
+    void (*)(int64_t rows, int64_t cols, int64_t depth, const float* a, const float* b, float* c, bool add);
+
+/// Causal attention of queries (batch, queries, query_heads, size) to keys (batch, keys, key_heads, size). The queries
+/// have the last positions of the keys. Values and output have value_size instead of size.
+template <class T>
+struct AttentionCall {
+  const T* q;
+  const T* k;
+  const T* v;
+  T* out;
+  float* log_sum;             ///< (batch, query_heads, queries) log-sum-exp of the scores; null if not needed.
+  const int32_t* first_keys;  ///< (batch, keys): first key of the query at a position, ascending; null for 0.
+  const float* sinks;         ///< (query_heads) logits whose value is zero; null for none.
+  int64_t batch, queries, keys, query_heads, key_heads, size, value_size;
+  int64_t window;  ///< Maximum number of keys per query, up to its own position.
+  float scale;
+  float softcap;                       ///< 0 for none.
+  PairProduct pair_product = nullptr;  ///< Replaces the kernel's matmul of bfloat16 pairs; null for the kernel's own.
+};
+
+template <class T>
+struct AttentionBackwardCall {
+  AttentionCall<T> forward;
+  const T* dout;
+  T* dq;
+  T* dk;
+  T* dv;
+};
+
+constexpr int64_t kAttentionTile = 64;
+constexpr int64_t blocks_of(int64_t rows) {
+  return (rows + kAttentionTile - 1) / kAttentionTile;
+}
+/// Returns the head size padded to whole register blocks of the widest instruction set.
+constexpr int64_t padded_head_size(int64_t size) {
+  return (size + 31) / 32 * 32;
+}
+
+/// Returns the floats of scratch memory, 64-byte aligned, that a job of attention_forward or attention_backward needs.
+template <class T>
+constexpr int64_t attention_forward_scratch(const AttentionCall<T>& call) {
+  const int64_t key_tile = kAttentionTile * padded_head_size(call.size);
+  const int64_t value_tile = kAttentionTile * padded_head_size(call.value_size);
+  const int64_t blocks = blocks_of(call.keys);
+  return (blocks + 1) * (key_tile + value_tile) + kAttentionTile * kAttentionTile;
+}
+template <class T>
+constexpr int64_t attention_backward_scratch(const AttentionCall<T>& call) {
+  const int64_t key_tile = kAttentionTile * padded_head_size(call.size);
+  const int64_t value_tile = kAttentionTile * padded_head_size(call.value_size);
+  const int64_t tiles = call.query_heads / call.key_heads * blocks_of(call.queries);
+  return (tiles + 1) * (3 * key_tile + 2 * value_tile) + 2 * kAttentionTile * (kAttentionTile + tiles);
+}
+
+/// On the CPU; T is float or Bf16. Job `index` is key/value head index % key_heads of sequence index / key_heads, with
+/// its query heads.
+template <class T>
+struct AttentionKernels {
+  static constexpr bool kHasPairs = sizeof(T) == sizeof(Bf16);
+  /// Computes the job's query blocks part, part + parts, ...
+  void (*forward)(const AttentionCall<T>& call, float* scratch, int64_t index, int64_t part, int64_t parts);
+  void (*backward)(const AttentionBackwardCall<T>& call, float* scratch, int64_t index);
+};
+
+/// Whether attention in bfloat16 runs its matmuls by a PairProduct: on CPUs with AMX, and within a PairProductScope if
+/// the CPU has AVX512-BF16.
+bool wants_pair_product(Arch arch = current_arch());
+
+/// Makes attention on this thread use a PairProduct although the CPU has no AMX, until destroyed. For tests of the code
+/// that CPUs with AMX run.
+class PairProductScope {
+ public:
+  PairProductScope();
+  ~PairProductScope();
+  PairProductScope(const PairProductScope&) = delete;
+  PairProductScope& operator=(const PairProductScope&) = delete;
+
+ private:
+  bool before_;
+};
+
+}  // namespace lehr::ops

@@ -1,0 +1,38 @@
+// Rounding of rows to float8 in plain ATen: the definition, which also runs on a GPU without kernels.
+#include <ATen/ops/frexp.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/where.h>
+
+#include <limits>
+
+#include "lehr/ops/float8/float8.h"
+
+namespace lehr::ops {
+
+namespace {
+// Returns 2^exponents, built from bits: pow and ldexp may be inexact on a GPU.
+at::Tensor power_of_two(const at::Tensor& exponents) {
+  return (exponents + 127).bitwise_left_shift(23).view(at::kFloat);
+}
+}  // namespace
+
+Float8Rows reference::to_float8_rows(const at::Tensor& matrix) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  constexpr double kLeast = 1e-12;
+  const at::Tensor largest = at::linalg_vector_norm(matrix, kInfinity, {-1}, /*keepdim=*/true).to(at::kFloat);
+  const at::Tensor finite = largest < kInfinity;  // false for NaN too
+  // largest = m 2^e with 0.5 <= m < 1, and 448 = 0.875 * 2^9.
+  const auto [mantissa, exponent] = at::frexp(at::where(finite, largest.clamp_min(kLeast), 1.0));
+  const at::Tensor power = 9 - exponent - (mantissa > 0.875).to(at::kInt);
+  const at::Tensor scaled = matrix * power_of_two(power).to(matrix.scalar_type());  // exact
+  return {
+      .values = scaled.to(at::kFloat8_e4m3fn).contiguous(),
+      .inverse_scales = at::where(finite, power_of_two(-power), std::numeric_limits<double>::quiet_NaN())};
+}
+
+at::Tensor reference::round_rows_to_float8(const at::Tensor& matrix) {
+  const Float8Rows rows = to_float8_rows(matrix);
+  return rows.values.to(matrix.scalar_type()) * rows.inverse_scales.to(matrix.scalar_type());
+}
+
+}  // namespace lehr::ops

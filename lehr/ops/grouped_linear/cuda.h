@@ -1,0 +1,18 @@
+// Grouped matmuls on a GPU by ATen's kernel, for which `ends` stays on the device.
+#pragma once
+
+#include "lehr/base/torch.h"
+
+namespace lehr::ops::cuda {
+
+/// True if there is a grouped matmul for such rows: bfloat16 on a GPU. Others are multiplied group by group.
+bool multiplies_groups(const at::Tensor& rows);
+/// Returns rows (N, in) times weight (G, out, in) transposed.
+at::Tensor grouped_product(const at::Tensor& rows, const at::Tensor& weight, const at::Tensor& ends);
+/// Returns grad (N, out) times weight.
+at::Tensor grouped_input_gradient(const at::Tensor& grad, const at::Tensor& weight, const at::Tensor& ends);
+/// Returns, for each group, its rows of grad transposed times its rows of the input: (G, out, in); zeros for groups
+/// without rows.
+at::Tensor grouped_weight_gradient(const at::Tensor& grad, const at::Tensor& input, const at::Tensor& ends);
+
+}  // namespace lehr::ops::cuda

@@ -1,0 +1,151 @@
+// The autograd function of grouped matmuls: group by group with ops/matmul/matmul.h, or ATen's grouped matmul on a GPU.
+#include "lehr/ops/grouped_linear/grouped_linear.h"
+
+#include "lehr/base/on_meta.h"
+#include "lehr/base/operation_meter.h"
+#include "lehr/base/operator_profile.h"
+#include "lehr/base/operator_watch.h"
+#include "lehr/ops/autograd.h"
+#include "lehr/ops/cuda.h"
+#include "lehr/ops/grouped_linear/cuda.h"
+#include "lehr/ops/matmul/matmul.h"
+#include "lehr/ops/recompute.h"
+#include "lehr/ops/weight_gradients.h"
+
+namespace lehr::ops {
+
+namespace {
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// Calls `work(group, first row, rows)` for every group that is not empty. On meta `rows` are spread evenly.
+template <class Work>
+void for_each_group(const at::Tensor& ends, int64_t rows, Work work) {
+  if (ends.is_meta()) {
+    const int64_t groups = ends.size(0);
+    for (int64_t g = 0; g < groups; ++g) {
+      if (const int64_t first = rows * g / groups, last = rows * (g + 1) / groups; last > first) {
+        work(g, first, last - first);
+      }
+    }
+    return;
+  }
+  const auto* end = ends.const_data_ptr<int32_t>();
+  int64_t begin = 0;
+  for (int64_t g = 0; g < ends.size(0); ++g) {
+    if (end[g] > begin) {
+      work(g, begin, end[g] - begin);
+    }
+    begin = end[g];
+  }
+}
+
+at::Tensor forward_product(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& ends) {
+  if (cuda::multiplies_groups(input)) {
+    return cuda::grouped_product(input, weight, ends);
+  }
+  at::Tensor output = at::empty({input.size(0), weight.size(1)}, input.options());
+  for_each_group(ends, input.size(0), [&](int64_t g, int64_t first, int64_t count) {
+    put_product(output.narrow(0, first, count), input.narrow(0, first, count), weight[g].t());
+  });
+  return output;
+}
+
+at::Tensor input_gradient(const at::Tensor& grad, const at::Tensor& weight, const at::Tensor& ends) {
+  if (cuda::multiplies_groups(grad)) {
+    return cuda::grouped_input_gradient(grad, weight, ends);
+  }
+  at::Tensor gradient = at::empty({grad.size(0), weight.size(2)}, grad.options());
+  for_each_group(ends, grad.size(0), [&](int64_t g, int64_t first, int64_t count) {
+    put_product(gradient.narrow(0, first, count), grad.narrow(0, first, count), weight[g]);
+  });
+  return gradient;
+}
+
+at::Tensor product_of_rows(const at::Tensor& grad, const at::Tensor& input, const at::Tensor& ends) {
+  if (cuda::multiplies_groups(grad)) {
+    return cuda::grouped_weight_gradient(grad, input, ends);
+  }
+  at::Tensor gradient = at::empty({ends.size(0), grad.size(1), input.size(1)}, grad.options());
+  int64_t filled = 0;
+  for_each_group(ends, grad.size(0), [&](int64_t g, int64_t first, int64_t count) {
+    gradient.slice(0, filled, g).zero_();  // of the empty groups before
+    filled = g + 1;
+    put_product(gradient[g], grad.narrow(0, first, count).t(), input.narrow(0, first, count));
+  });
+  gradient.slice(0, filled).zero_();
+  return gradient;
+}
+
+struct GroupedLinear : torch::autograd::Function<GroupedLinear> {
+  static at::Tensor forward(
+      AutogradContext* ctx, const at::Tensor& input, const at::Tensor& weight, const at::Tensor& ends) {
+    ctx->save_for_backward({save_operand(ctx, "input", input, weight), weight, ends});
+    note_weight_gradients(ctx, weight);
+    return forward_product(input, weight, ends);
+  }
+
+  static at::Tensor recompute(AutogradContext* ctx) {
+    const OperatorScope scope(OperatorKind::matmul, "lehr::grouped_linear_again");
+    const Recomputed counted;
+    const auto saved = ctx->get_saved_variables();
+    return forward_product(saved_or_recomputed(ctx, "input", saved[0]), saved[1], saved[2]);
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const OperatorScope scope(OperatorKind::matmul, "lehr::grouped_linear_backward");
+    refuse_double_backward("grouped_linear");
+    const auto saved = ctx->get_saved_variables();
+    const at::Tensor& weight = saved[1];
+    const at::Tensor& ends = saved[2];
+    const at::Tensor grad = grads[0].contiguous();
+    at::Tensor grad_input;
+    at::Tensor grad_weight;
+    if (ctx->needs_input_grad(0)) {
+      grad_input = input_gradient(grad, weight, ends);
+    }
+    if (ctx->needs_input_grad(1)) {
+      const at::Tensor input = saved_or_recomputed(ctx, "input", saved[0]);
+      grad_weight = weight_gradient(ctx, weight, [grad, input, ends] { return product_of_rows(grad, input, ends); });
+    }
+    return {grad_input, grad_weight, at::Tensor()};
+  }
+};
+}  // namespace
+
+at::Tensor grouped_linear(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& ends) {
+  if (OperatorWatch* watch = operator_watch()) {
+    return watch->state(
+        {.name = "grouped_linear",
+         .inputs = {{"rows", input}, {"weight", weight}},
+         .shape = {input.size(0), weight.size(1)},
+         .dtype = input.scalar_type()});
+  }
+  const OperatorScope scope(OperatorKind::matmul, "lehr::grouped_linear");
+  require(
+      input.dim() == 2 && weight.dim() == 3 && input.size(1) == weight.size(2) &&
+          input.scalar_type() == weight.scalar_type(),
+      "grouped_linear: expected rows of {} {}, found {} {}",
+      c10::toString(weight.scalar_type()),
+      weight.dim() == 3 ? weight.size(2) : 0,
+      c10::toString(input.scalar_type()),
+      shape_of(input));
+  require(
+      ends.dim() == 1 && ends.size(0) == weight.size(0) && ends.scalar_type() == at::kInt,
+      "grouped_linear: ends: expected {} int32, found {} {}",
+      weight.size(0),
+      shape_of(ends),
+      c10::toString(ends.scalar_type()));
+  const bool differentiated = will_differentiate(input, weight);
+  const bool in_halves = weight.requires_grad() && WeightGradients::current() != nullptr;
+  const bool own_backward = in_halves || (differentiated && RecomputeMatmuls::on());
+  const bool on_device = cuda::multiplies_groups(input);
+  if (!input.is_cpu() && !runs_on_meta(input) && !on_device && !own_backward) {
+    return grouped_linear_reference(input, weight, ends);
+  }
+  const at::Tensor read = on_device || ends.is_meta() ? ends : ends.cpu();
+  return differentiated ? recomputable_matmul<GroupedLinear>(GroupedLinear::apply(input, weight, read))
+                        : forward_product(input, weight, read);
+}
+
+}  // namespace lehr::ops

@@ -1,0 +1,31 @@
+// Matmuls by the library that is fastest on this CPU.
+#pragma once
+
+#include "lehr/base/torch.h"
+
+namespace lehr::ops {
+
+/// Returns the matmul of a (m, k) and b (k, n), of one type, either of which may be a transposed view. Not
+/// differentiable.
+///
+/// ATen runs float32 matmuls in MKL, which uses only 256-bit vectors on CPUs that are not Intel's. There
+/// ops/matmul/gemm.h is used instead, and also for bfloat16 if the CPU has AVX512-BF16 but no AMX. Everything else is
+/// at::mm.
+///
+/// The choice does not depend on the sizes, so that the number of threads does not change the bits of a training step.
+/// With debug.deterministic, gemm multiplies float32 on every CPU with AVX2. Without gradients, callers leave matmuls
+/// of few rows by a large weight to ATen: few_rows.
+at::Tensor product(const at::Tensor& a, const at::Tensor& b);
+
+/// Sets result = a b, for an allocated result (m, n).
+void put_product(const at::Tensor& result, const at::Tensor& a, const at::Tensor& b);
+
+/// Whether a matmul of this many rows, without gradients, is left to ATen: it is bound by reading the weight once.
+constexpr bool few_rows(int64_t rows) {
+  return rows < 16;
+}
+
+/// Adds a b to sum (m, n), in place.
+void add_product_(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b);
+
+}  // namespace lehr::ops
