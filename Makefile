@@ -22,7 +22,7 @@ endif
 GPU_TESTS := mesh_test ops_test optim_test
 
 .DEFAULT_GOAL := help
-.PHONY: help setup configure build train test test-all mutants bench bench-fsdp bench-neighbours bench-ops bench-tokenizer bench-build gpu-check gpu-pack gpu-build format format-check tidy clean
+.PHONY: help setup configure build train test test-all mutants bench bench-fsdp bench-neighbours bench-published bench-ops bench-tokenizer bench-build gpu-check gpu-pack gpu-build format format-check tidy clean
 
 help: ## Show this list
 	@echo "Lehr trains large language models. From a fresh clone:"
@@ -68,6 +68,9 @@ bench-fsdp: build bench-build ## Two ranks against FSDP2 and DCP, into bench/res
 bench-neighbours: bench-build ## Share of the quiet speed beside busy processes, into bench/results_neighbours.md
 	@script/bench_setup.sh
 	.bench/bin/python bench/neighbours.py --lehr $(BUILD)/bin/train_step_bench $(ARGS)
+
+bench-published: build ## Plans of published runs against what was published, into bench/results_published.md
+	python3 bench/published.py --lehr $(BUILD)/lehr $(ARGS)
 
 bench-ops: bench-build ## Each kernel against its plain definition; ARGS="--benchmark_filter=..." picks some
 	$(BUILD)/bin/ops_bench $(ARGS)

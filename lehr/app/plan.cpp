@@ -3,6 +3,7 @@
 
 #include "lehr/app/command.h"
 #include "lehr/base/command_line.h"
+#include "lehr/base/config.h"
 #include "lehr/base/error.h"
 #include "lehr/plan/calibrate_run.h"
 #include "lehr/plan/report.h"
@@ -15,6 +16,7 @@ namespace {
 struct Options {
   std::string machine = "h100";
   int64_t devices = 0;
+  std::string peer;
   std::string output;
   bool calibrate = false;
   bool schedules = true;
@@ -22,12 +24,16 @@ struct Options {
   double memory_gb = 0;
   std::vector<int64_t> microbatch_sizes;
   void fields(FieldVisitor& v) {
-    v.optional("machine", machine, "h100, h200, a100, cpu, or a TOML file with the keys below.");
+    v.optional("machine", machine, "h100, h200, b200, a100, cpu, or a TOML file with the keys below.");
     v.optional(
         "devices",
         devices,
         "Number of devices; 0: the product of the degrees. data_parallel_shard_degree = -1 takes the remaining ones.",
         at_least(0));
+    v.optional(
+        "peer",
+        peer,
+        "A TOML file of what another system does and Lehr does not, for plans of that system's runs (docs/plan.md).");
     v.optional("output", output, "Output folder of report.txt, plan.json, memory.svg, timeline.svg and timeline.html.");
     v.optional(
         "calibrate",
@@ -68,10 +74,9 @@ std::string help() {
          arguments_help(ConfigObject::of(options)) + "\nKeys of a machine:\n" + help_text<plan::Machine>();
 }
 
-// Removes and returns the --machine.key=value overrides; the other dotted names belong to the run.
-std::vector<std::pair<std::string, std::string>> take_machine(
-    std::vector<std::pair<std::string, std::string>>& overrides) {
-  const std::string prefix = "machine.";
+// Removes and returns the overrides whose names begin with `prefix`; the other dotted names belong to the run.
+std::vector<std::pair<std::string, std::string>> take(
+    std::vector<std::pair<std::string, std::string>>& overrides, const std::string& prefix) {
   std::vector<std::pair<std::string, std::string>> taken;
   std::vector<std::pair<std::string, std::string>> left;
   for (auto& [key, value] : overrides) {
@@ -83,6 +88,15 @@ std::vector<std::pair<std::string, std::string>> take_machine(
   }
   overrides = std::move(left);
   return taken;
+}
+
+plan::PeerDesign peer_design(
+    const std::string& file, const std::vector<std::pair<std::string, std::string>>& overrides) {
+  ConfigSources sources{.file = {}, .overrides = overrides};
+  if (!file.empty()) {
+    sources.file = file;
+  }
+  return load_config<plan::PeerDesign>(sources);
 }
 
 plan::Machine this_cpu(const std::vector<std::pair<std::string, std::string>>& overrides) {
@@ -127,7 +141,8 @@ int plan(const std::vector<std::string>& args, const train::TrainSpecs& specs) {
     std::fputs(help().c_str(), stdout);
     return 0;
   }
-  const auto of_machine = take_machine(arguments.overrides);
+  const auto of_machine = take(arguments.overrides, "machine.");
+  const auto of_peer = take(arguments.overrides, "peer.");
   if (options.calibrate && arguments.positionals.empty()) {
     print_machine(plan::calibrate_cpu(this_cpu(of_machine)));
     return 0;
@@ -161,7 +176,12 @@ int plan(const std::vector<std::string>& args, const train::TrainSpecs& specs) {
   }
   const plan::Plan made = with_places(sources, [&] {
     return plan::make_plan(
-        config, specs.at(config.model), machine, {.devices = options.devices, .compare_schedules = options.schedules});
+        config,
+        specs.at(config.model),
+        machine,
+        {.devices = options.devices,
+         .compare_schedules = options.schedules,
+         .peer = peer_design(options.peer, of_peer)});
   });
   std::fputs(plan::report_text(made).c_str(), stdout);
   if (!options.output.empty()) {

@@ -31,7 +31,10 @@ CommunicationCost cost_of(const Communication& one, const CostContext& context) 
       .axes = one.axes, .collective = one.collective, .bytes = static_cast<double>(one.bytes), .calls = calls};
   if (calls > 0) {
     // Each call pays the latency, so the cost of the average call is multiplied.
-    cost.seconds = calls * collective_seconds(context.machine, group, one.collective, cost.bytes / calls);
+    const double sent = one.collective == "all_to_all" ? context.peer.dispatch_bytes : 1;
+    const bool once = context.peer.gathers_once && one.collective == "all_gather" && runs_beside(one);
+    const double often = calls / (once ? static_cast<double>(context.microbatches) : 1);
+    cost.seconds = often * collective_seconds(context.machine, group, one.collective, sent * cost.bytes / calls);
   }
   return cost;
 }
@@ -58,21 +61,43 @@ void hide(std::vector<CommunicationCost>& all, const std::vector<bool>& beside, 
 }
 
 ActionCost cost_of(
-    const ActionMeasurement& action, int64_t num_layers, double expert_share, const CostContext& context) {
+    const ActionMeasurement& action,
+    const StageMeasurement& stage,
+    double expert_share,
+    bool weights,
+    const CostContext& context) {
   const Machine& machine = context.machine;
-  const double peak = machine.peak_flops(context.compute);
+  const double peak = machine.peak_flops(context.compute) * machine.sustained_clock_fraction;
+  const double rate = peak * machine.matmul_fraction(context.compute);
+  const double expert_rate = peak * machine.expert_fraction(context.compute, stage.expert_tokens);
+  const double float8_rate = machine.float8_flops(context.compute) * machine.sustained_clock_fraction;
+  const double float8 = context.float8 || context.peer.float8 ? stage.float8_share : 0;
+  const double linear_flops = (1 - expert_share) * action.matmul_flops;
   ActionCost cost{
-      .matmuls = (1 - expert_share) * action.matmul_flops / (peak * machine.matmul_fraction(context.compute)),
-      .experts = expert_share * action.matmul_flops / (peak * machine.expert_fraction(context.compute)),
+      .matmuls = linear_flops * ((1 - float8) / rate + float8 / float8_rate),
+      // Experts lose as large a part of the rate in float8 as in the dtype of other matmuls.
+      .experts = expert_share * action.matmul_flops /
+                 (context.peer.float8_experts ? float8_rate * expert_rate / rate : expert_rate),
       .attention = action.attention_flops / (peak * machine.attention_fraction(context.compute)),
-      .pointwise = static_cast<double>(action.pointwise_bytes) / machine.memory_bandwidth(),
-      .overhead = static_cast<double>(num_layers) * machine.layer_overhead_us * 1e-6};
+      .pointwise =
+          context.peer.pointwise_bytes * static_cast<double>(action.pointwise_bytes) / machine.memory_bandwidth(),
+      .overhead = static_cast<double>(stage.num_layers) * machine.layer_overhead_us * 1e-6};
+  if (weights && context.peer.accumulates_in_matmul) {
+    // A gradient in the compute dtype is written and read, and its sum in float32 read and written: 12 bytes for each
+    // of the 4 of a sum.
+    const auto sums = static_cast<double>(stage.gradient_bytes + stage.whole_gradient_bytes);
+    cost.pointwise = std::max(0.0, cost.pointwise - 3 * sums / machine.memory_bandwidth());
+  }
+  cost.slowest = machine.slowest_of(context.mesh.world_size()) * cost.computing();
   std::vector<bool> beside;
   for (const Communication& one : action.communication) {
     cost.communication.push_back(cost_of(one, context));
     beside.push_back(runs_beside(one));
   }
   hide(cost.communication, beside, machine.communication_overlap * cost.computing());
+  for (CommunicationCost& one : cost.communication) {
+    one.exposed *= 1 - context.peer.overlap(one.axes);
+  }
   return cost;
 }
 
@@ -94,14 +119,14 @@ double StageCost::update() const {
 }
 
 StageCost cost_of(const StageMeasurement& stage, double expert_share, const CostContext& context) {
-  const auto action = [&](const ActionMeasurement& one) {
-    return cost_of(one, stage.num_layers, expert_share, context);
+  const auto action = [&](const ActionMeasurement& one, bool weights) {
+    return cost_of(one, stage, expert_share, weights, context);
   };
   StageCost cost{
-      .forward = action(stage.forward),
-      .backward = action(stage.backward),
-      .backward_input = action(stage.backward_input),
-      .backward_weight = action(stage.backward_weight)};
+      .forward = action(stage.forward, false),
+      .backward = action(stage.backward, true),
+      .backward_input = action(stage.backward_input, false),
+      .backward_weight = action(stage.backward_weight, true)};
   // The norm reads gradients; the update reads them again, and reads and writes values and state.
   const double touched =
       2.0 * static_cast<double>(stage.gradient_bytes + stage.parameter_bytes + stage.optimizer_bytes) +

@@ -10,6 +10,7 @@
 #include "lehr/pipeline/simulate.h"
 #include "lehr/plan/machine.h"
 #include "lehr/plan/measure_stage.h"
+#include "lehr/plan/peer_design.h"
 
 namespace lehr::plan {
 
@@ -30,11 +31,12 @@ struct ActionCost {
   double attention = 0;  ///< Core attention, without its projections.
   double pointwise = 0;  ///< Memory-bound operators.
   double overhead = 0;   ///< Fixed overhead per layer.
+  double slowest = 0;    ///< Waiting for the slowest of all ranks (Machine::slowest_of).
   std::vector<CommunicationCost> communication = {};
 
   double computing() const { return matmuls + experts + attention + pointwise + overhead; }
   double exposed() const;
-  double seconds() const { return computing() + exposed(); }
+  double seconds() const { return computing() + slowest + exposed(); }
 };
 
 /// The cost of one stage on one rank.
@@ -53,13 +55,17 @@ struct CostContext {
   const Machine& machine;
   mesh::DeviceMeshParameters mesh;
   at::ScalarType compute = at::kFloat;
+  bool float8 = false;          ///< Linear layers compute in float8 (StageMeasurement::float8_share).
+  PeerDesign peer = {};         ///< Of the plans of other systems; Lehr's own by default.
+  int64_t microbatches = 1;     ///< Per step, for PeerDesign::gathers_once.
   bool keeps_gathered = false;  ///< fsdp_reshard_after_forward = "never" in a pipeline: one all-gather per step.
 };
 
 /// Returns the cost of a stage (docs/plan.md describes the model):
 ///
 /// - Matmuls take their FLOPs over the peak times the achieved fraction; `expert_share` of them belong to experts.
-///   Attention has its own fraction. Memory-bound operators take their bytes over the memory bandwidth.
+///   with `context.float8`, those of linear layers take the time of float8. Attention has its own fraction.
+///   Memory-bound operators take their bytes over the memory bandwidth.
 /// - Collectives take collective_seconds. Those of parameters and their gradients (all_gather and reduce_scatter on
 ///   fsdp, dp_shard, ep_shard) are prefetched: all but the first of an action overlap with
 ///   Machine::communication_overlap of its compute time; so does ring attention over cp. The others (tp, ep,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <filesystem>
 
 #include "lehr/base/config.h"
@@ -15,10 +16,28 @@ Rule fraction() {
   return {.min = 0, .max = 1, .min_excluded = true};
 }
 
-const std::array<Machine, 4>& presets() {
-  static const std::array<Machine, 4> kPresets{
-      Machine{},
-      Machine{.name = "h200", .memory_gb = 141, .memory_gb_per_second = 4800},
+// 419 unexpected interruptions of 16,384 GPUs in 54 days: The Llama 3 Herd of Models, section 3.3.4.
+constexpr double kMtbfHours = 54.0 * 24 * 16384 / 419;
+
+const std::array<Machine, 5>& presets() {
+  static const std::array<Machine, 5> kPresets{
+      Machine{.tflops_float8 = 1979, .device_mtbf_hours = kMtbfHours},
+      Machine{
+          .name = "h200",
+          .tflops_float8 = 1979,
+          .memory_gb = 141,
+          .memory_gb_per_second = 4800,
+          .device_mtbf_hours = kMtbfHours},
+      Machine{
+          .name = "b200",
+          .tflops_bfloat16 = 2250,
+          .tflops_float32 = 80,
+          .tflops_float64 = 40,
+          .tflops_float8 = 4500,
+          .memory_gb = 180,
+          .memory_gb_per_second = 7700,
+          .node_gb_per_second = 900,
+          .device_mtbf_hours = kMtbfHours},
       Machine{
           .name = "a100",
           .tflops_bfloat16 = 312,
@@ -26,7 +45,8 @@ const std::array<Machine, 4>& presets() {
           .tflops_float64 = 19.5,
           .memory_gb_per_second = 2039,
           .node_gb_per_second = 300,
-          .network_gb_per_second = 25},
+          .network_gb_per_second = 25,
+          .device_mtbf_hours = kMtbfHours},
       Machine{
           .name = "cpu",
           .tflops_bfloat16 = 0.3,
@@ -49,81 +69,146 @@ const std::array<Machine, 4>& presets() {
 }
 }  // namespace
 
-void Machine::fields(FieldVisitor& v) {
+namespace {
+void compute_fields(Machine& m, FieldVisitor& v) {
   v.optional(
-      "name", name, "Name in the report. In a file it also selects the preset to start from: h100, h200, a100 or cpu.");
-  v.optional("tflops_bfloat16", tflops_bfloat16, "Peak TFLOP/s of a device in bfloat16 matmuls.", positive());
-  v.optional("tflops_float32", tflops_float32, "Peak TFLOP/s in float32 matmuls.", positive());
-  v.optional("tflops_float64", tflops_float64, "Peak TFLOP/s in float64 matmuls.", positive());
-  v.optional("achieved_fraction", achieved_fraction, "Fraction of the peak that matmuls reach.", fraction());
+      "name",
+      m.name,
+      "Name in the report. In a file it also selects the preset to start from: h100, h200, b200, a100 or cpu.");
+  v.optional("tflops_bfloat16", m.tflops_bfloat16, "Peak TFLOP/s of a device in bfloat16 matmuls.", positive());
+  v.optional("tflops_float32", m.tflops_float32, "Peak TFLOP/s in float32 matmuls.", positive());
+  v.optional("tflops_float64", m.tflops_float64, "Peak TFLOP/s in float64 matmuls.", positive());
+  v.optional("achieved_fraction", m.achieved_fraction, "Fraction of the peak that matmuls reach.", fraction());
   v.optional(
       "achieved_expert_fraction",
-      achieved_expert_fraction,
+      m.achieved_expert_fraction,
       "Fraction of the peak that matmuls of experts reach, which have few tokens each.",
       fraction());
   v.optional(
+      "expert_half_tokens",
+      m.expert_half_tokens,
+      "Tokens of an expert with which its matmuls reach half of achieved_expert_fraction; 0: that fraction with any "
+      "number.",
+      at_least(0));
+  v.optional(
       "achieved_attention_fraction",
-      achieved_attention_fraction,
+      m.achieved_attention_fraction,
       "Fraction of the peak that core attention reaches.",
       fraction());
   v.optional(
       "achieved_fraction_bfloat16",
-      achieved_fraction_bfloat16,
+      m.achieved_fraction_bfloat16,
       "The same as achieved_fraction in bfloat16, if that differs; experts then differ by the same factor.",
       fraction());
   v.optional(
       "achieved_attention_fraction_bfloat16",
-      achieved_attention_fraction_bfloat16,
+      m.achieved_attention_fraction_bfloat16,
       "The same as achieved_attention_fraction in bfloat16, if that differs.",
       fraction());
-  v.optional("memory_gb", memory_gb, "Memory of a device in GB (1e9 bytes).", positive());
+  v.optional(
+      "tflops_float8",
+      m.tflops_float8,
+      "Peak TFLOP/s of a device in float8 matmuls; missing: those of the dtype of other matmuls.",
+      positive());
+  v.optional(
+      "achieved_float8_fraction",
+      m.achieved_float8_fraction,
+      "Fraction of tflops_float8 that matmuls reach, with the casts to float8.",
+      fraction());
+  v.optional(
+      "sustained_clock_fraction",
+      m.sustained_clock_fraction,
+      "Clock under sustained matmuls, where a power limit throttles it, over the clock of the fractions above; it "
+      "scales "
+      "matmuls and attention.",
+      fraction());
+  v.optional("memory_gb", m.memory_gb, "Memory of a device in GB (1e9 bytes).", positive());
   v.optional(
       "reserved_gb",
-      reserved_gb,
+      m.reserved_gb,
       "Part of memory_gb that tensors cannot use: device context, communication buffers, fragmentation.",
       at_least(0));
-  v.optional("memory_gb_per_second", memory_gb_per_second, "Memory bandwidth of a device in GB/s.", positive());
+  v.optional("memory_gb_per_second", m.memory_gb_per_second, "Memory bandwidth of a device in GB/s.", positive());
   v.optional(
       "achieved_memory_fraction",
-      achieved_memory_fraction,
+      m.achieved_memory_fraction,
       "Fraction of the memory bandwidth that element-wise operators reach; above 1 where caches help.",
       positive());
-  v.optional("ranks_per_node", ranks_per_node, "Devices per node, which share the fast links.", positive());
+}
+
+void link_fields(Machine& m, FieldVisitor& v) {
+  v.optional("ranks_per_node", m.ranks_per_node, "Devices per node, which share the fast links.", positive());
   v.optional(
       "node_gb_per_second",
-      node_gb_per_second,
+      m.node_gb_per_second,
       "Bandwidth within a node, per device and direction, in GB/s.",
       positive());
   v.optional(
       "node_latency_us",
-      node_latency_us,
+      m.node_latency_us,
       "Latency within a node per step of a collective, in microseconds.",
       at_least(0));
   v.optional(
       "network_gb_per_second",
-      network_gb_per_second,
+      m.network_gb_per_second,
       "Bandwidth between nodes, per device and direction, in GB/s.",
       positive());
   v.optional(
       "network_latency_us",
-      network_latency_us,
+      m.network_latency_us,
       "Latency between nodes per step of a collective, in microseconds.",
       at_least(0));
   v.optional(
       "achieved_link_fraction",
-      achieved_link_fraction,
+      m.achieved_link_fraction,
       "Fraction of a link's bandwidth that collectives reach.",
       fraction());
   v.optional(
       "layer_overhead_us",
-      layer_overhead_us,
+      m.layer_overhead_us,
       "Fixed overhead per layer of each forward and backward, in microseconds, beyond compute, memory and links.",
       at_least(0));
   v.optional(
       "communication_overlap",
-      communication_overlap,
+      m.communication_overlap,
       "Fraction of compute time that can overlap with communication.",
       between(0, 1));
+}
+
+void failure_fields(Machine& m, FieldVisitor& v) {
+  v.optional(
+      "rank_deviation",
+      m.rank_deviation,
+      "Standard deviation of the compute speed of ranks, as a fraction of it; the slowest rank delays all others.",
+      between(0, 1));
+  v.optional(
+      "device_mtbf_hours",
+      m.device_mtbf_hours,
+      "Mean time between failures that stop a run, of one device with its share of the node and network, in hours; "
+      "missing: no expected goodput.",
+      positive());
+  v.optional(
+      "restart_seconds",
+      m.restart_seconds,
+      "From a failure until the run trains again, with the load of the checkpoint, in seconds.",
+      at_least(0));
+  v.optional(
+      "host_gb_per_second",
+      m.host_gb_per_second,
+      "Copy of a checkpoint from a device to its host, during which the run waits, in GB/s per device.",
+      positive());
+  v.optional(
+      "storage_gb_per_second",
+      m.storage_gb_per_second,
+      "Bandwidth to storage of a checkpoint, in GB/s per device, while all devices write.",
+      positive());
+}
+}  // namespace
+
+void Machine::fields(FieldVisitor& v) {
+  compute_fields(*this, v);
+  link_fields(*this, v);
+  failure_fields(*this, v);
 }
 
 void Machine::check(Problems& problems) const {
@@ -146,12 +231,21 @@ double Machine::peak_flops(at::ScalarType dtype) const {
   }
 }
 
+double Machine::float8_flops(at::ScalarType dtype) const {
+  return tflops_float8 ? *tflops_float8 * 1e12 * achieved_float8_fraction : peak_flops(dtype) * matmul_fraction(dtype);
+}
+
+double Machine::slowest_of(int64_t ranks) const {
+  return ranks > 1 ? rank_deviation * std::sqrt(2 * std::log(static_cast<double>(ranks))) : 0;
+}
+
 double Machine::matmul_fraction(at::ScalarType dtype) const {
   return dtype == at::kBFloat16 ? achieved_fraction_bfloat16.value_or(achieved_fraction) : achieved_fraction;
 }
 
-double Machine::expert_fraction(at::ScalarType dtype) const {
-  return achieved_expert_fraction * (matmul_fraction(dtype) / achieved_fraction);
+double Machine::expert_fraction(at::ScalarType dtype, double tokens) const {
+  const double filled = tokens > 0 ? tokens / (tokens + expert_half_tokens) : 1;
+  return filled * achieved_expert_fraction * (matmul_fraction(dtype) / achieved_fraction);
 }
 
 double Machine::attention_fraction(at::ScalarType dtype) const {
@@ -180,7 +274,7 @@ Machine load_machine(
     const auto nearest = suggest(name_or_file, names);
     require(
         std::filesystem::exists(name_or_file),
-        "machine: expected h100, h200, a100, cpu or a TOML file, found '{}'{}",
+        "machine: expected h100, h200, b200, a100, cpu or a TOML file, found '{}'{}",
         name_or_file,
         nearest ? fmt::format("; did you mean '{}'?", *nearest) : "");
     sources.file = name_or_file;

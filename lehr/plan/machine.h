@@ -23,7 +23,11 @@ struct Machine {
   double tflops_float64 = 34;
   double achieved_fraction = 0.7;
   double achieved_expert_fraction = 0.35;
+  double expert_half_tokens = 0;
   double achieved_attention_fraction = 0.4;
+  std::optional<double> tflops_float8 = {};
+  double achieved_float8_fraction = 0.55;
+  double sustained_clock_fraction = 1;
   std::optional<double> achieved_fraction_bfloat16 = {};
   std::optional<double> achieved_attention_fraction_bfloat16 = {};
   double memory_gb = 80;
@@ -38,6 +42,11 @@ struct Machine {
   double achieved_link_fraction = 0.7;
   double layer_overhead_us = 50;
   double communication_overlap = 0.8;
+  double rank_deviation = 0;
+  std::optional<double> device_mtbf_hours = {};
+  double restart_seconds = 600;
+  double host_gb_per_second = 20;
+  double storage_gb_per_second = 0.12;
   void fields(FieldVisitor& v);
   void check(Problems& problems) const;
 
@@ -46,9 +55,15 @@ struct Machine {
   /// @name Fractions of that peak
   /// @{
   double matmul_fraction(at::ScalarType dtype) const;
-  double expert_fraction(at::ScalarType dtype) const;
+  double expert_fraction(
+      at::ScalarType dtype, double tokens = 0) const;  ///< With this many for each expert; 0: enough.
   double attention_fraction(at::ScalarType dtype) const;
   /// @}
+  /// Returns the FLOP/s of float8 matmuls; without tflops_float8, those of `dtype`.
+  double float8_flops(at::ScalarType dtype) const;
+  /// Returns by which fraction of its computation the slowest of `ranks` is expected to take longer than the mean:
+  /// rank_deviation * sqrt(2 ln ranks), the expected maximum of that many normal deviations.
+  double slowest_of(int64_t ranks) const;
   /// Returns the bytes of a device that a run may use.
   double usable_bytes() const { return (memory_gb - reserved_gb) * 1e9; }
   /// Returns the bytes per second that memory-bound operators reach.
@@ -61,9 +76,13 @@ struct Machine {
 ///   per device (NVIDIA H100 Tensor Core GPU data sheet; DGX H100 data sheet). Vendors quote bfloat16 with sparsity,
 ///   1,979.
 /// - h200: the same with 141 GB HBM3e at 4.8 TB/s (NVIDIA H200 Tensor Core GPU data sheet).
+/// - b200: B200 SXM, 180 GB HBM3e at 7.7 TB/s, 2,250 TFLOP/s, NVLink 900 GB/s, one 400 Gb/s NIC per device (NVIDIA DGX
+///   B200 data sheet: 36 PFLOP/s of dense float8 in a node of 8).
 /// - a100: A100 SXM, 80 GB HBM2e at 2.04 TB/s, 312 TFLOP/s, NVLink 300 GB/s each way, one 200 Gb/s NIC per device
 ///   (NVIDIA A100 Tensor Core GPU data sheet; DGX A100 data sheet).
 /// - cpu: a small machine of two cores whose ranks are processes; a starting point that calibrate_cpu replaces.
+///
+/// Storage has the 2 TB/s that the 16,384 GPUs of Llama 3 sustained (its paper, section 3.3.1).
 ///
 /// The achieved fractions are not vendors' figures but the results of published measurements of good kernels and links:
 /// 0.7 of the peak in large matmuls, 0.35 in those of experts, 0.4 in attention, 0.7 of a link, 0.8 of memory.

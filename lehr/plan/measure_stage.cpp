@@ -1,12 +1,15 @@
 #include "lehr/plan/measure_stage.h"
 
 #include <algorithm>
+#include <map>
+#include <numeric>
 
 #include "lehr/base/error.h"
 #include "lehr/base/memory_meter.h"
 #include "lehr/base/on_meta.h"
 #include "lehr/base/operation_meter.h"
 #include "lehr/mesh/fake_transport.h"
+#include "lehr/nn/float8.h"
 #include "lehr/nn/module.h"
 #include "lehr/plan/stage_run.h"
 #include "lehr/shard/whole_tensors.h"
@@ -85,7 +88,25 @@ class Measuring {
   const std::vector<mesh::FakeCollective>& seen_;
 };
 
+// A linear layer's FLOPs per token are proportional to its weights.
+double float8_share(nn::Model& model) {
+  const nn::Float8Layers layers = nn::float8_layers(model);
+  std::map<std::string, double> weights;
+  for (const auto& [name, parameter] : nn::named_parameters(model)) {
+    weights[name] = static_cast<double>(c10::multiply_integers(parameter->shape()));
+  }
+  const auto sum = [&](const std::vector<std::string>& names) {
+    return std::accumulate(names.begin(), names.end(), 0.0, [&](double total, const std::string& name) {
+      return total + weights[name + ".weight"];
+    });
+  };
+  const double fit = sum(layers.fit);
+  const double all = fit + sum(layers.other_sizes) + sum(layers.kept);
+  return all > 0 ? fit / all : 0;
+}
+
 void measure_parameters(StageRun& run, StageMeasurement& result) {
+  result.float8_share = float8_share(run.model());
   result.num_layers = run.model().num_local_layers();
   result.parameters = nn::count_parameters(run.model());
   for (const auto& list : {nn::named_parameters(run.model()), nn::named_copies(run.model())}) {
@@ -151,8 +172,12 @@ void measure_actions(StageRun& run, Measuring& measuring, StageMeasurement& resu
   if (run.sums_once_a_step()) {
     result.whole_gradient_bytes = std::max<int64_t>(0, measuring.live() - steps_end);
   }
+  // Reductions of the last backward that are in flight are freed by the next one: they are no activations of the
+  // micro-batches that run forward meanwhile.
   const int64_t rest = steps_end + result.whole_gradient_bytes;
+  const int64_t in_flight = std::max<int64_t>(0, measuring.live() - rest);
   result.forward = measuring.measure(rest, [&] { run.forward(1); });
+  result.forward.kept -= in_flight;
   result.gathered_after_forward = measuring.gathered();
   result.backward = measuring.measure(rest, [&] { run.backward(1); });
   run.forward(2);

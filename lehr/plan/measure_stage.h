@@ -47,6 +47,12 @@ struct StageMeasurement {
   int64_t num_layers = 0;
   int64_t parameters = 0;  ///< Elements of this stage over all ranks (except pp); tied copies do not count.
 
+  /// Fraction of the FLOPs of linear layers, without experts, whose layers can compute in float8: all but heads and
+  /// routers (nn/float8.h).
+  double float8_share = 0;
+
+  double expert_tokens = 0;  ///< Tokens that each expert of this rank has in a micro-batch; 0 without experts.
+
   /// @name At rest, in bytes of this rank's shards
   /// @{
   int64_t parameter_bytes = 0;

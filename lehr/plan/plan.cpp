@@ -112,6 +112,26 @@ void choose_recompute(Plan& plan, const train::TrainSpec& spec) {
   plan.recompute = choice.describe();
 }
 
+void predict_goodput(Plan& plan) {
+  if (!plan.machine.device_mtbf_hours) {
+    return;
+  }
+  const auto& checkpoint = plan.run.config.checkpoint;
+  std::vector<double> bytes(plan.memory.size());
+  for (size_t stage = 0; stage < plan.stages.size(); ++stage) {
+    const StageMeasurement& s = plan.stages[stage].measured;
+    bytes[static_cast<size_t>(plan.rank_of_stage[stage])] += static_cast<double>(s.parameter_bytes + s.optimizer_bytes);
+  }
+  GoodputPrediction found{.checkpoint_bytes = *std::max_element(bytes.begin(), bytes.end())};
+  found.failures = failure_model(
+      plan.machine, plan.run.mesh.world_size(), found.checkpoint_bytes, checkpoint.async_mode != "disabled");
+  found.best_interval = found.failures.best_interval();
+  found.best_goodput = found.failures.goodput(found.best_interval);
+  found.interval = static_cast<double>(checkpoint.interval) * plan.step_seconds;
+  found.goodput = found.interval >= found.failures.writing ? found.failures.goodput(found.interval) : 0;
+  plan.goodput = found;
+}
+
 void warn_of_mesh(Plan& plan) {
   const GroupPlacement group = place_group(mesh::axis::tp, plan.run.mesh, plan.machine.ranks_per_node);
   if (group.nodes > 1) {
@@ -218,13 +238,16 @@ Plan make_plan(
     const train::TrainSpec& spec,
     const Machine& machine,
     const PlanOptions& options) {
-  Plan plan{.run = resolve(config, spec, options.devices), .machine = machine};
+  Plan plan{.run = resolve(config, spec, options.devices), .machine = machine, .peer = options.peer};
   choose_recompute(plan, spec);
   const train::TrainingConfig& training = plan.run.config.training;
   const CostContext context{
       .machine = plan.machine,
       .mesh = plan.run.mesh,
       .compute = train::compute_type(training),
+      .float8 = plan.run.config.float8.enable,
+      .peer = options.peer,
+      .microbatches = plan.run.microbatches,
       .keeps_gathered = keeps_gathered(plan.run.config)};
   StageCosts costs(plan.run.config, spec, *plan.run.args, context);
   const auto program = program_of(plan.run);
@@ -267,6 +290,7 @@ Plan make_plan(
     warn_of_slower_than_1f1b(plan);
     suggest_balance(plan, spec, program, context);
   }
+  predict_goodput(plan);
   warn_of_mesh(plan);
   return plan;
 }

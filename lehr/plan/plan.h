@@ -1,11 +1,13 @@
 // Prediction of a training run from its config alone: time, memory, bubble and communication.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "lehr/descriptor/model_args.h"
 #include "lehr/pipeline/simulate.h"
+#include "lehr/plan/goodput.h"
 #include "lehr/plan/machine.h"
 #include "lehr/plan/memory.h"
 #include "lehr/plan/stage_costs.h"
@@ -55,11 +57,13 @@ struct TimeShare {
 struct PlanOptions {
   int64_t devices = 0;            ///< 0: the product of the degrees.
   bool compare_schedules = true;  ///< Fill Plan::schedules.
+  PeerDesign peer = {};           ///< For plans of other systems' runs.
 };
 
 struct Plan {
   ResolvedRun run;
   Machine machine;
+  PeerDesign peer;
   std::string recompute;  ///< RecomputeChoice::describe() of mode "auto", which `run.config` has replaced; else empty.
   descriptor::ModelCounts counts;
   std::string schedule;  ///< "1F1B"; "none" on one stage.
@@ -83,6 +87,7 @@ struct Plan {
   bool fits() const { return peak_bytes() <= machine.usable_bytes(); }
 
   std::vector<SchedulePrediction> schedules;  ///< Best first; empty on one stage.
+  std::optional<GoodputPrediction> goodput;   ///< Of machines whose device_mtbf_hours is known.
   std::vector<std::string> warnings;
 };
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "lehr/base/log.h"
 #include "lehr/pipeline/balance.h"
@@ -71,6 +72,9 @@ std::string head(const Plan& plan) {
       m.node_gb_per_second,
       m.network_gb_per_second);
   text += fmt::format("mesh       {}\n", plan.run.mesh.describe());
+  if (!(plan.peer == PeerDesign{})) {
+    text += "peer       times are those of another system's design (--peer), which Lehr does not run\n";
+  }
   if (!plan.recompute.empty()) {
     text += fmt::format("recompute  {}\n", plan.recompute);
   }
@@ -92,6 +96,27 @@ std::string head(const Plan& plan) {
     }
   }
   return text;
+}
+
+std::string goodput_line(const Plan& plan) {
+  if (!plan.goodput) {
+    return "";
+  }
+  const GoodputPrediction& g = *plan.goodput;
+  const auto steps = std::max(1.0, std::round(g.best_interval / plan.step_seconds));
+  std::string text = fmt::format(
+      "goodput    {} with a checkpoint every {} steps ({}); a failure every {:.1f} h, a save stops the run for {} and "
+      "is "
+      "durable after {}; ",
+      percent(g.best_goodput),
+      grouped(static_cast<int64_t>(steps)),
+      seconds(g.best_interval),
+      g.failures.mtbf / 3600,
+      seconds(g.failures.blocked),
+      seconds(g.failures.blocked + g.failures.writing));
+  const int64_t interval = plan.run.config.checkpoint.interval;
+  return text + (g.goodput > 0 ? fmt::format("{} with the config's {} steps\n", percent(g.goodput), grouped(interval))
+                               : fmt::format("the config's {} steps are too few for a save\n", grouped(interval)));
 }
 
 std::string verdict(const Plan& plan) {
@@ -124,7 +149,7 @@ std::string verdict(const Plan& plan) {
                             gigabytes(usable),
                             where,
                             gigabytes(peak - usable));
-  return text + fmt::format("bottleneck {}\n", plan.bottleneck);
+  return text + fmt::format("bottleneck {}\n", plan.bottleneck) + goodput_line(plan);
 }
 
 std::string time_section(const Plan& plan) {

@@ -72,6 +72,7 @@ Node report_json(const Plan& plan) {
   node.set("devices", Node(plan.run.mesh.world_size()));
   node.set("mesh", Node(plan.run.mesh.describe()));
   node.set("machine", to_node(plan.machine));
+  node.set("peer", to_node(plan.peer));
   node.set("parameters", Node(plan.counts.num_parameters));
   node.set("causal_flops_per_token", Node(plan.counts.causal_flops_per_token));
   node.set("microbatches", Node(plan.run.microbatches));
@@ -85,6 +86,18 @@ Node report_json(const Plan& plan) {
   node.set("peak_bytes", Node(plan.peak_bytes()));
   node.set("usable_bytes", Node(plan.machine.usable_bytes()));
   node.set("bottleneck", Node(plan.bottleneck));
+  if (plan.goodput) {
+    Node goodput = Node::make_table();
+    goodput.set("mtbf_seconds", Node(plan.goodput->failures.mtbf));
+    goodput.set("checkpoint_bytes", Node(plan.goodput->checkpoint_bytes));
+    goodput.set("blocked_seconds", Node(plan.goodput->failures.blocked));
+    goodput.set("writing_seconds", Node(plan.goodput->failures.writing));
+    goodput.set("best_interval_seconds", Node(plan.goodput->best_interval));
+    goodput.set("best_goodput", Node(plan.goodput->best_goodput));
+    goodput.set("interval_seconds", Node(plan.goodput->interval));
+    goodput.set("goodput", Node(plan.goodput->goodput));
+    node.set("goodput", goodput);
+  }
   node.set("warnings", list_of(plan.warnings, [](const std::string& text) { return Node(text); }));
   Node time = Node::make_table();
   for (const TimeShare& share : plan.time) {

@@ -61,6 +61,39 @@ StageCosts::StageCosts(
     const CostContext& context)
     : config_(config), spec_(spec), args_(args), context_(context) {}
 
+// A token of any rank visits top_k experts, spread evenly.
+double StageCosts::expert_tokens(nn::Model& stage) const {
+  const auto layers = nn::moe_layers(stage);
+  if (layers.empty()) {
+    return 0;
+  }
+  const auto& mesh = context_.mesh;
+  const auto routed = static_cast<double>(
+      train::microbatch_rows(config_) * config_.training.seq_len * layers.front()->router->top_k() *
+      mesh.expert_parallel);
+  return routed / static_cast<double>(mesh.context_parallel * mesh.tensor_parallel * layers.front()->num_experts());
+}
+
+// Whole logits are held from the end of the last stage's forward to the start of its backward, beside its activations.
+void StageCosts::hold_logits(StageMeasurement& last) const {
+  const double tokens =
+      static_cast<double>(train::microbatch_rows(config_) * config_.training.seq_len / context_.mesh.context_parallel);
+  const int64_t parts = context_.peer.gathered_logits ? 1 : context_.mesh.tensor_parallel;
+  const double logits = tokens * static_cast<double>(args_.vocab_size()) / static_cast<double>(parts);
+  // Forward writes what it holds; forward and backward then read it.
+  last.forward.pointwise_bytes += static_cast<int64_t>(context_.peer.logit_bytes * logits);
+  for (ActionMeasurement* action : {&last.backward, &last.backward_input}) {
+    action->pointwise_bytes += static_cast<int64_t>(context_.peer.logit_bytes * logits);
+  }
+  const auto with_logits = last.forward.kept + static_cast<int64_t>(context_.peer.logit_bytes * logits);
+  for (ActionMeasurement* action : {&last.forward, &last.backward, &last.backward_input}) {
+    action->peak = std::max(action->peak, with_logits);
+  }
+  for (int64_t* peak : {&last.first_backward_peak, &last.last_backward_peak, &last.only_backward_peak}) {
+    *peak = std::max(*peak, with_logits);
+  }
+}
+
 std::vector<const PlannedStage*> StageCosts::of(const std::vector<int64_t>& rank_of_stage) {
   const train::StageLayout layout = train::lay_out_stages(config_, args_, spec_.build, rank_of_stage);
   const auto last = rank_of_stage.size() - 1;
@@ -82,6 +115,10 @@ std::vector<const PlannedStage*> StageCosts::of(const std::vector<int64_t>& rank
           {.stage = static_cast<int64_t>(stage),
            .rank_of_stage = rank_of_stage,
            .world_size = context_.mesh.world_size()});
+      planned.measured.expert_tokens = expert_tokens(*layout.models[stage]);
+      if (stage == last && context_.peer.logit_bytes > 0) {
+        hold_logits(planned.measured);
+      }
       planned.expert_share = expert_share(*layout.models[stage]);
       planned.cost = cost_of(planned.measured, planned.expert_share, context_);
     }

@@ -31,6 +31,9 @@ class StageCosts {
   std::vector<const PlannedStage*> of(const std::vector<int64_t>& rank_of_stage);
 
  private:
+  double expert_tokens(nn::Model& stage) const;
+  void hold_logits(StageMeasurement& last) const;
+
   const train::TrainConfig& config_;
   const train::TrainSpec& spec_;
   const descriptor::ModelArgs& args_;

@@ -27,6 +27,7 @@ class TimeAccount {
     shares_["attention"] += cost.attention;
     shares_["memory-bound operators"] += cost.pointwise;
     shares_["layer overhead"] += cost.overhead;
+    shares_["waiting for the slowest rank"] += cost.slowest;
     add(cost.communication);
   }
   void add(const std::vector<CommunicationCost>& communication) {

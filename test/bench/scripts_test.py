@@ -25,9 +25,34 @@ import fsdp
 import machine
 import neighbours
 import pruning
+import published
 import quota
 import report
 import tokenizer_vs_python
+
+
+class Published(unittest.TestCase):
+    def test_a_plan_is_read_from_its_report(self):
+        text = ("model      llama 8B: 8 G parameters, 1 stages; 48 GFLOPs per token (61 G with full instead of causal attention)\n"
+                "step       250.00 ms, 1 M tokens/s\nmemory     fits: 12.50 of 76.00 GB\n\nBreakdown of the step time\n"
+                "                time   share\n  matmuls  200.00 ms  80.0 %\n  waiting for tp  50.00 ms  20.0 %\n\nPeak\n")
+        self.assertEqual(published.parsed(text), {"step": 0.25, "memory": 12.5, "flops": [48e9, 61e9],
+                                                  "shares": {"matmuls": 80.0, "waiting for tp": 20.0}})
+
+    def test_one_half_calibrates_the_other(self):
+        # Twice too fast on one machine, with one run that is off by half more: no factor makes it disappear.
+        runs = [{"machine": "a", "error": 1.0} for _ in range(6)] + [{"machine": "a", "error": 2.0}]
+        errors = sorted(e for half in published.hold_out(runs) for e in half)
+        self.assertEqual(errors, [0, 0, 0, 0, 0, 0, 0.5])
+
+    def test_a_summary_counts_both_signs(self):
+        self.assertEqual(published.summary([-0.3, 0.1, 0.05]), "3 runs: median error 10.0 %, 2 of 3 (67 %) within 20 %")
+
+    def test_figures_in_flops_become_tokens(self):
+        data = {"models": {"g": {"gpt": [1, 10, 1, 0]}}}
+        run = {"tflops": 1.0, "counts": "gpt, full attention", "seq": 60, "model": "g"}
+        self.assertEqual(published.published_tokens(run, {"flops": (1, 2)}, data), 1e12 / (72 * 100 * 2))
+        self.assertEqual(published.published_tokens(run | {"counts": "causal attention"}, {"flops": (1e3, 2e3)}, data), 1e9)
 
 
 class Machine(unittest.TestCase):

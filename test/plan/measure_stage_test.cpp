@@ -241,6 +241,20 @@ TEST_F(MeasureStage, GradientsReducedOncePerStepAreUnshardedUntilThen) {
   EXPECT_EQ(sums->bytes, 4 * m.parameters);
 }
 
+// A reduction in flight belongs to no micro-batch: it must not count once for each of them.
+TEST_F(MeasureStage, ActivationsOfAPipelineHaveNoReductionsInFlight) {
+  const auto kept = [](const std::string& each_microbatch) {
+    const Planned planned(model_of(
+        "llama3",
+        {{"parallelism.pipeline_parallel_degree", "2"},
+         {"parallelism.data_parallel_shard_degree", "2"},
+         {"parallelism.fsdp_reduce_each_microbatch", each_microbatch},
+         {"training.global_batch_size", "8"}}));
+    return planned.on_meta({.stage = 0, .rank_of_stage = {0, 1}, .world_size = 4}).forward.kept;
+  };
+  EXPECT_EQ(kept("true"), kept("false"));
+}
+
 TEST_F(MeasureStage, ReplicasAreReducedOncePerStep) {
   const Planned planned(model_of("qwen3", {{"parallelism.data_parallel_replicate_degree", "4"}}));
   const auto m = planned.on_meta();

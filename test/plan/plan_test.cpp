@@ -6,6 +6,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/base/json.h"
+#include "lehr/base/value_of.h"
 #include "lehr/pipeline/schedules.h"
 #include "lehr/plan/report.h"
 #include "lehr/plan/step_time.h"
@@ -77,56 +78,33 @@ TEST(PredictStep, HasThePublishedBubbles) {
       1e-4);
 }
 
-TEST(CostOf, CommunicationOverlapsUpToTheGivenShareOfCompute) {
-  StageMeasurement stage;
-  stage.forward.matmul_flops = 989e12;
-  stage.forward.communication = {
-      {.axes = "fsdp", .collective = "all_gather", .group_size = 8, .bytes = 45'000'000'000, .calls = 1000},
-      {.axes = "tp", .collective = "reduce_scatter", .group_size = 8, .bytes = 45'000'000'000, .calls = 10}};
-  Machine machine{.achieved_fraction = 1, .node_latency_us = 0, .achieved_link_fraction = 1, .layer_overhead_us = 0};
-  machine.communication_overlap = 0.5;
-  machine.ranks_per_node = 64;
-  const mesh::DeviceMeshParameters mesh{.data_parallel_shard = 8, .tensor_parallel = 8};
-  const auto exposed = [&](size_t which) {
-    const CostContext context{.machine = machine, .mesh = mesh, .compute = at::kBFloat16};
-    return cost_of(stage, 0, context).forward.communication[which].exposed;
-  };
-  // 7/8 of 8 x 45 GB over 450 GB/s take 0.7 s, of which half a second of compute hides as much.
-  EXPECT_NEAR(exposed(0), 0.7 - 0.5, 1e-9);
-  // Communication of tensor parallelism is never overlapped.
-  EXPECT_NEAR(exposed(1), 0.0875, 1e-9);
-  machine.node_gb_per_second *= 2;
-  EXPECT_NEAR(exposed(1), 0.0875 / 2, 1e-9);
-  // All gathers overlap except the first, which cannot be prefetched.
-  EXPECT_NEAR(exposed(0), 0.35 / 1000, 1e-9);
+TEST(MakePlan, WholeLogitsOfAPeerAreHeldByTheLastStage) {
+  const Overrides run = model_of("qwen3");
+  const Machine machine;
+  const double parts = plan_of(run, machine).peak_bytes();
+  const double whole = plan_of(run, machine, {.peer = {.logit_bytes = 1000}}).peak_bytes();
+  EXPECT_GT(whole, 1000.0 * 256 * 512);
+  EXPECT_LT(whole - parts, 1000.0 * 256 * 512);
 }
 
-// Each part of an action and of the update, by figures that are easy to divide.
-TEST(CostOf, HasTheSecondsOfItsFormulas) {
-  const Machine machine{
-      .tflops_bfloat16 = 10,
-      .tflops_float32 = 2,
-      .achieved_fraction = 0.5,
-      .achieved_expert_fraction = 0.25,
-      .achieved_attention_fraction = 0.2,
-      .memory_gb_per_second = 100,
-      .achieved_memory_fraction = 0.5,
-      .layer_overhead_us = 1000};
-  StageMeasurement stage;
-  stage.num_layers = 3;
-  stage.forward = {.matmul_flops = 4e12, .attention_flops = 1e12, .pointwise_bytes = 5'000'000'000};
-  stage.parameter_bytes = 1'000'000'000;
-  stage.gradient_bytes = 2'000'000'000;
-  stage.optimizer_bytes = 4'000'000'000;
-  const StageCost cost = cost_of(stage, /*expert_share=*/0.5, {.machine = machine, .mesh = {}, .compute = at::kFloat});
-  EXPECT_DOUBLE_EQ(cost.forward.matmuls, 2e12 / 1e12);
-  EXPECT_DOUBLE_EQ(cost.forward.experts, 2e12 / 0.5e12);
-  EXPECT_DOUBLE_EQ(cost.forward.attention, 1e12 / 0.4e12);
-  EXPECT_DOUBLE_EQ(cost.forward.pointwise, 5e9 / 50e9);
-  EXPECT_DOUBLE_EQ(cost.forward.overhead, 3 * 1000e-6);
-  EXPECT_DOUBLE_EQ(cost.forward.seconds(), 2 + 4 + 2.5 + 0.1 + 0.003);
-  EXPECT_DOUBLE_EQ(cost.optimizer, 2 * (1e9 + 2e9 + 4e9) / 50e9);
-  EXPECT_DOUBLE_EQ(cost.update(), cost.optimizer);
+TEST(MakePlan, GoodputIsThatOfItsSavesAndFailures) {
+  Machine machine{.device_mtbf_hours = 1, .storage_gb_per_second = 1e-3};
+  const auto overrides = pipeline_of(2, 4, "1F1B", {{"checkpoint.interval", "1000000000"}});
+  const Plan plan = plan_of(overrides, machine);
+  ASSERT_TRUE(plan.goodput);
+  const GoodputPrediction& found = value_of(plan.goodput, "goodput");
+  double most = 0;
+  for (const PlannedStage& stage : plan.stages) {
+    most = std::max(most, static_cast<double>(stage.measured.parameter_bytes + stage.measured.optimizer_bytes));
+  }
+  EXPECT_DOUBLE_EQ(found.checkpoint_bytes, most);
+  EXPECT_DOUBLE_EQ(found.failures.mtbf, 1800);
+  EXPECT_DOUBLE_EQ(found.failures.writing, most / 1e6);
+  EXPECT_EQ(found.best_goodput, found.failures.goodput(found.best_interval));
+  EXPECT_GT(found.best_goodput, found.goodput);
+  EXPECT_DOUBLE_EQ(found.interval, 1e9 * plan.step_seconds);
+  machine.device_mtbf_hours.reset();
+  EXPECT_FALSE(plan_of(overrides, machine).goodput);
 }
 
 TEST(MakePlan, TimeSharesSumToTheStep) {

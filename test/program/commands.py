@@ -97,7 +97,7 @@ holds("a device that is too small is exit code 3", "DOES NOT FIT" in run(*quick,
 run("plan", "recipe/quickstart.toml", "--machine", "h10", code=2)
 run(*quick, "--search", code=2)
 run(*quick, "--parallelism.tensor_parallel_degree=2", code=2)
-run("plan", "recipe/plan_llama3_405b.toml", "--no-schedules", "--output", plan, "--model.args.num_hidden_layers=32",
+run("plan", "recipe/plan_llama3_405b.toml", "--no-schedules", "--output", plan, "--model.args.num_hidden_layers=64",
     "--parallelism.pipeline_parallel_first_stage_less_layers=0", "--parallelism.pipeline_parallel_last_stage_less_layers=0")
 piped = json.loads((plan / "plan.json").read_text())
 holds("16,384 devices are planned in a moment", piped["devices"] == 16384 and len(piped["ranks"]) == 16)

@@ -1,0 +1,59 @@
+#include "lehr/plan/peer_design.h"
+
+#include "lehr/mesh/distributed_context.h"
+
+namespace lehr::plan {
+
+void PeerDesign::fields(FieldVisitor& v) {
+  v.optional(
+      "tensor_parallel_overlap",
+      tensor_parallel_overlap,
+      "Fraction of the time of tensor-parallel collectives that overlaps with the matmuls beside them (async TP).",
+      between(0, 1));
+  v.optional(
+      "context_parallel_overlap",
+      context_parallel_overlap,
+      "Fraction of the time of the exchange of keys and values that overlaps with attention.",
+      between(0, 1));
+  v.optional(
+      "expert_parallel_overlap",
+      expert_parallel_overlap,
+      "Fraction of the time of all-to-alls that overlaps with another micro-batch.",
+      between(0, 1));
+  v.optional(
+      "dispatch_bytes",
+      dispatch_bytes,
+      "Bytes of all-to-alls over those of Lehr: below 1 if a token is sent once to a node that has several of its "
+      "experts.",
+      positive());
+  v.optional(
+      "pointwise_bytes",
+      pointwise_bytes,
+      "Bytes that memory-bound operators move over those of Lehr's fused ones: above 1 for eager operators.",
+      positive());
+  v.optional(
+      "gathers_once",
+      gathers_once,
+      "Parameters are all-gathered once per step instead of for each micro-batch, without a pipeline, too (ZeRO-1).");
+  v.optional(
+      "accumulates_in_matmul",
+      accumulates_in_matmul,
+      "The matmul of a weight's gradient adds to the gradient in float32, without a copy in between.");
+  v.optional(
+      "logit_bytes",
+      logit_bytes,
+      "Bytes per logit that are held at a time for a whole micro-batch; 0: the loss is computed in parts, as in Lehr.",
+      at_least(0));
+  v.optional("gathered_logits", gathered_logits, "Each tensor-parallel rank holds the logits of the whole vocabulary.");
+  v.optional("float8", float8, "Linear layers compute in float8 on any mesh.");
+  v.optional("float8_experts", float8_experts, "Experts compute in float8, too.");
+}
+
+double PeerDesign::overlap(const std::string& axes) const {
+  return axes == mesh::axis::tp   ? tensor_parallel_overlap
+         : axes == mesh::axis::cp ? context_parallel_overlap
+         : axes == mesh::axis::ep ? expert_parallel_overlap
+                                  : 0;
+}
+
+}  // namespace lehr::plan
