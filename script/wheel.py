@@ -95,9 +95,9 @@ def collect(build, options):
     binaries = {package / "bin/lehr": made / "bin/lehr", package / "lib/liblehr_module.so": made / "lib/liblehr_module.so"}
     packed = libraries_to_pack(binaries.values(), Path(options.torch_dir) / "lib")
     binaries |= {package / "lib" / name: path for name, path in packed.items()}
-    for name in ("liblehr_cuda.so", "liblehr_nccl.so"):  # optional: the program opens them on demand
+    for name in ("liblehr_cuda.so", "liblehr_nccl.so"):  # optional: opened on demand, one folder above bin and lib
         if (build / name).exists():
-            binaries[package / "bin" / name] = build / name
+            binaries[package / name] = build / name
     for target, source in binaries.items():
         target.parent.mkdir(exist_ok=True)
         shutil.copyfile(source, target)

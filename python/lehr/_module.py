@@ -24,6 +24,11 @@ class Error(RuntimeError):
     """An error of Lehr. Its text is that of the program: what was wrong, where, and what to do."""
 
 
+def cuda_problem() -> str:
+    """Why Lehr's CUDA kernels cannot be opened, so that ATen's are used; empty if they can."""
+    return operators.cuda_problem()
+
+
 def call(function: Callable[..., Any], *args: Any) -> Any:
     """Calls a function of the module. The GIL is free meanwhile."""
     try:

@@ -61,19 +61,19 @@ class Trainer:
                  overrides: Mapping[str, Any] | None = None, *, quiet: bool = True,
                  loss: Callable[[Output, Batch], torch.Tensor] | None = None,
                  data: Callable[[int], torch.Tensor | Batch] | None = None) -> None:
-        in_dict = isinstance(config, Mapping)
-        keys = overrides_of(config if in_dict else {}) | overrides_of(overrides or {})
+        file, content = ("", config) if isinstance(config, Mapping) else (os.fspath(config), {})
+        keys = overrides_of(content) | overrides_of(overrides or {})
         if data is not None:
             keys["data.datasets"] = '[{path = "a Python function"}]'  # the key is required; nothing is opened
         self._callbacks = Callbacks()
         self._exchange = core.Exchange()
         self._handlers: dict[str, list[Callable[[Any], Any]]] = {}
         self._finished = False
-        self._loss, self._data, self._model = loss, data, None
+        self._model: Model | None = None
         self._core = self._callbacks.call(
-            core.Trainer, "" if in_dict else os.fspath(config), list(keys), list(keys.values()), quiet, self._exchange,
-            self._callbacks.address(self._call_loss if loss else None),
-            self._callbacks.address(self._call_data if data else None),
+            core.Trainer, file, list(keys), list(keys.values()), quiet, self._exchange,
+            self._callbacks.address(self._calls_of_loss(loss) if loss else None),
+            self._callbacks.address(self._calls_of_data(data) if data else None),
             self._callbacks.address(lambda _: None, ends_at_interrupt=True))
         self._callbacks.call(self._core.begin)
 
@@ -175,18 +175,24 @@ class Trainer:
         metrics = dict(call(self._core.metrics))
         return Step(self._core.completed_steps(), metrics.get("loss", float("nan")), metrics)
 
-    def _call_loss(self, _: int) -> None:
-        tensors = self._exchange.take()
-        batch = {name[len("batch."):]: tensor for name, tensor in tensors.items() if name.startswith("batch.")}
-        output = Output(dict(tensors), lambda hidden: self.model._core.logits(hidden), batch.get("labels"))
-        self._exchange.put({"loss": self._loss(output, batch)})
+    def _calls_of_loss(self, loss: Callable[[Output, Batch], torch.Tensor]) -> Callable[[int], None]:
+        def call_loss(_: int) -> None:
+            tensors = self._exchange.take()
+            batch = {name[len("batch."):]: tensor for name, tensor in tensors.items() if name.startswith("batch.")}
+            output = Output(dict(tensors), lambda hidden: self.model._core.logits(hidden), batch.get("labels"))
+            self._exchange.put({"loss": loss(output, batch)})
 
-    def _call_data(self, step: int) -> None:
-        batch = self._data(step)
-        batch = {"input_ids": batch} if isinstance(batch, torch.Tensor) else dict(batch)
-        ids = batch["input_ids"]
-        if "labels" not in batch:
-            batch["labels"] = torch.cat([ids[:, 1:], torch.full_like(ids[:, :1], -100)], dim=1)
-        if "position_ids" not in batch:
-            batch["position_ids"] = torch.arange(ids.shape[1]).expand(ids.shape).contiguous()
-        self._exchange.put(batch)
+        return call_loss
+
+    def _calls_of_data(self, data: Callable[[int], torch.Tensor | Batch]) -> Callable[[int], None]:
+        def call_data(step: int) -> None:
+            given = data(step)
+            batch = {"input_ids": given} if isinstance(given, torch.Tensor) else dict(given)
+            ids = batch["input_ids"]
+            if "labels" not in batch:
+                batch["labels"] = torch.cat([ids[:, 1:], torch.full_like(ids[:, :1], -100)], dim=1)
+            if "position_ids" not in batch:
+                batch["position_ids"] = torch.arange(ids.shape[1]).expand(ids.shape).contiguous()
+            self._exchange.put(batch)
+
+        return call_data

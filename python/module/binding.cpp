@@ -2,6 +2,7 @@
 #include <torch/custom_class.h>
 
 #include "lehr/base/error.h"
+#include "lehr/ops/cuda.h"
 #include "python/module/model.h"
 #include "python/module/trainer.h"
 
@@ -70,6 +71,7 @@ TORCH_LIBRARY_FRAGMENT(lehr, library) {
       .def("completed_steps", &Trainer::completed_steps);
   library.def("inspect", inspect);
   library.def("verify", verify);
+  library.def("cuda_problem", ops::cuda::open_kernels);
 }
 }  // namespace
 

@@ -46,6 +46,15 @@ class Program(WithFolder):
             self.assertTrue(folders in (INSTALLED / "lehr" / file).read_bytes(), file)  # and no folder of the build
 
 
+class Modules(WithFolder):
+    def test_cuda_kernels_are_sought_in_the_package(self):
+        problem = lehr.cuda_problem()
+        if (INSTALLED / "lehr/liblehr_cuda.so").exists():
+            self.assertNotIn("is not beside the program", problem)
+        else:
+            self.assertIn(str(INSTALLED / "lehr"), problem)
+
+
 class Commands(WithFolder):
     def test_plan_is_a_dict(self):
         plan = lehr.plan(tiny_run(self.folder), devices=1)
