@@ -92,7 +92,7 @@ def collect(build, options):
     shutil.copytree(root / "python/lehr", package, ignore=shutil.ignore_patterns("__pycache__"))
     (package / "_version.py").write_text(
         f'"""Versions of this wheel."""\nversion = "{options.version}"\ntorch = "{options.torch}"\n')
-    binaries = {package / "bin/lehr": made / "bin/lehr", package / "lib/liblehr_module.so": made / "lib/liblehr_module.so"}
+    binaries = {package / name: made / name for name in ("bin/lehr", "lib/liblehr_module.so")}
     packed = libraries_to_pack(binaries.values(), Path(options.torch_dir) / "lib")
     binaries |= {package / "lib" / name: path for name, path in packed.items()}
     for name in ("liblehr_cuda.so", "liblehr_nccl.so"):  # optional: opened on demand, one folder above bin and lib

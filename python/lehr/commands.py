@@ -35,10 +35,11 @@ def _run(command: str, config: Any, overrides: Mapping[str, Any] | None, options
             if isinstance(value, bool):
                 arguments.append(f"--{'' if value else 'no-'}{name}")
             elif value is not None:
-                arguments.append(f"--{name}={value if isinstance(value, str) else os.fspath(value)}"
-                                 if isinstance(value, (str, os.PathLike)) else f"--{name}={json.dumps(value)}")
+                text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else json.dumps(value)
+                arguments.append(f"--{name}={text}")
         arguments += [f"--{key}={value}" for key, value in keys.items()]
-        done = subprocess.run([_program.program(), *arguments], env=_program.environment(), capture_output=True, text=True)
+        done = subprocess.run([_program.program(), *arguments], env=_program.environment(), capture_output=True,
+                              text=True)
     if done.returncode not in good:
         raise Error(done.stderr.strip().removeprefix("error: ") or f"lehr {command}: exit code {done.returncode}")
     return done.stdout

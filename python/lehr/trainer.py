@@ -45,7 +45,7 @@ class Trainer:
     dicts are allowed. With quiet=False the log goes to standard error.
 
     loss(output, batch): a Python loss. output is a lehr.Output, batch has the tensors of a micro-batch ("input_ids",
-    "labels", (B, T) int64, -100 ignored). Returns the **sum** over the valid labels, a scalar with a graph; Lehr divides
+    "labels", (B, T) int64, -100 ignored). Returns the *sum* over the valid labels, a scalar with a graph; Lehr divides
     by their number in the whole step, over all micro-batches.
 
     data(step): Python training data, a function of the step from 0 on. Returns input_ids, (B, T) int64, or a dict with

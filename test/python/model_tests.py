@@ -12,6 +12,10 @@ def ids_of(rows=2, tokens=12):
     return torch.randint(0, VOCAB, (rows, tokens), generator=torch.Generator().manual_seed(1))
 
 
+def copies_of(model):
+    return {name: parameter.detach().clone().requires_grad_() for name, parameter in model.named_parameters()}
+
+
 class Models(WithFolder):
     def test_logits_and_gradients_equal_the_written_out_model(self):
         for family in FAMILIES:
@@ -21,7 +25,7 @@ class Models(WithFolder):
                 targets[0, :3] = -100
                 output = model(ids, targets=targets)
                 output.loss.backward()
-                copies = {name: parameter.detach().clone().requires_grad_() for name, parameter in model.named_parameters()}
+                copies = copies_of(model)
                 expected = plain_logits(copies, model.config, ids)
                 loss = cross_entropy(expected.flatten(0, 1), targets.flatten())
                 loss.backward()
@@ -33,7 +37,7 @@ class Models(WithFolder):
     def test_gradients_flow_through_logits(self):
         model = lehr.load(random_model(self.folder, "qwen3"), dtype=torch.float64)
         model(ids_of()).logits.square().sum().backward()
-        copies = {name: parameter.detach().clone().requires_grad_() for name, parameter in model.named_parameters()}
+        copies = copies_of(model)
         plain_logits(copies, model.config, ids_of()).square().sum().backward()
         for name, parameter in model.named_parameters():
             torch.testing.assert_close(parameter.grad, copies[name].grad, rtol=1e-8, atol=1e-8, msg=name)

@@ -31,7 +31,8 @@ class Program(WithFolder):
         (folder / "__init__.py").write_text("")
         (folder / "version.py").write_text("__version__ = '2.12.1+cpu'\n")
         environment = {**os.environ, "PYTHONPATH": f"{self.folder}{os.pathsep}{INSTALLED}"}
-        expected = f"lehr {lehr.__version__} needs torch 2.11.0, found 2.12.1+cpu; install it: pip install torch==2.11.0\n"
+        expected = (f"lehr {lehr.__version__} needs torch 2.11.0, found 2.12.1+cpu; "
+                    "install it: pip install torch==2.11.0\n")
         done = run(sys.executable, INSTALLED / "bin/lehr", "--version", env=environment)
         self.assertEqual((done.returncode, done.stderr), (1, expected))
         done = run(sys.executable, "-c", "import lehr", env=environment)

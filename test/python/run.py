@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Tests the Python package as users get it: installs the wheel in a temporary folder, and runs the tests of this folder.
+"""Tests the Python package as users have it: installs the wheel in a temporary folder, and runs this folder's tests.
 
 Usage: run.py LEHR BUILD [test ...]
-Needs torch and pip, in this Python or in .venv. Tests against transformers run where LEHR_INTEROP_PYTHON, or .bench, has
-it with the right torch. Exit code 77: no Python with torch, or for `run.py LEHR BUILD interop` no transformers.
+Needs torch and pip, in this Python or in .venv. `run.py LEHR BUILD interop` compares with transformers, in this Python,
+in the one that LEHR_INTEROP_PYTHON names, or in .bench. Exit code 77: no Python with torch, or with transformers.
 """
 import os, subprocess, sys, tempfile, unittest
 from pathlib import Path

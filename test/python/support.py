@@ -59,7 +59,8 @@ def _frequencies(config):
         return frequencies
     # Llama 3: long wavelengths are stretched, short ones are kept, and those between are interpolated.
     wavelengths = 2 * math.pi / frequencies
-    low, high, length = (scaling[key] for key in ("low_freq_factor", "high_freq_factor", "original_max_position_embeddings"))
+    low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+    length = scaling["original_max_position_embeddings"]
     smooth = ((length / wavelengths - low) / (high - low)).clamp(0, 1)
     return (1 - smooth) * frequencies / scaling["factor"] + smooth * frequencies
 

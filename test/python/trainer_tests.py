@@ -92,9 +92,17 @@ class Trainers(WithFolder):
         self.assertEqual(asked, [2, 3, 4])
         self.assertEqual([step.loss for step in resumed], [step.loss for step in whole[2:]])
 
+    def test_labels_of_python_data_are_the_next_ids(self):
+        ids = torch.randint(0, VOCAB, (4, 32), generator=torch.Generator().manual_seed(1))
+        trainer = lehr.Trainer(tiny_run(self.folder), {"training.dtype": "float64"}, data=lambda step: ids)
+        with torch.no_grad():
+            expected = trainer.model(ids[:, :-1].contiguous(), targets=ids[:, 1:].contiguous()).loss.item()
+        self.assertAlmostEqual(trainer.step().loss, expected, delta=1e-10)
+
     def test_data_of_a_wrong_shape_are_refused(self):
         trainer = lehr.Trainer(tiny_run(self.folder), data=lambda step: torch.zeros(4, 8, dtype=torch.int64))
-        with self.assertRaisesRegex(lehr.Error, r"^data: input_ids: expected int64 of shape \(4, 32\).*found Long of 4, 8"):
+        expected = r"^data: input_ids: expected int64 of shape \(4, 32\).*found Long of 4, 8"
+        with self.assertRaisesRegex(lehr.Error, expected):
             trainer.step()
 
     def test_raises_what_a_function_raised(self):
@@ -131,7 +139,8 @@ class Trainers(WithFolder):
 
     def test_ctrl_c_saves_and_raises(self):
         code = ("import lehr, signal, sys\nsys.path.insert(0, sys.argv[2])\nfrom support import tiny_run\n"
-                "trainer = lehr.Trainer(tiny_run(sys.argv[1]), {'training.steps': 100000, 'checkpoint.interval': 100000})\n"
+                "changes = {'training.steps': 100000, 'checkpoint.interval': 100000}\n"
+                "trainer = lehr.Trainer(tiny_run(sys.argv[1]), changes)\n"
                 "trainer.on_step_end(lambda step: print(step.step, flush=True))\n"
                 "try:\n    trainer.run()\nexcept KeyboardInterrupt:\n    print('interrupted', trainer.completed_steps)\n")
         child = subprocess.Popen([sys.executable, "-c", code, self.folder / "out", os.path.dirname(__file__)],
