@@ -63,6 +63,7 @@ bool Trainer::step() {
 TrainResult Trainer::finish() {
   value_of(results_, kResults).flush();
   close();
+  run_->lock.reset();
   return result_;
 }
 

@@ -46,7 +46,7 @@ class Trainer {
   /// Trains one step, with the validation and the save that are due after it. Returns false, and does nothing, if the
   /// run has reached its last step or was stopped. After an exception the run can only be destroyed.
   bool step();
-  /// Waits for the checkpoint that is being written, closes the log, and writes the sample.
+  /// Waits for the checkpoint that is being written, closes the log, writes the sample, and unlocks the run's folder.
   TrainResult finish();
   /// @}
   /// Saves a checkpoint after the last step() and waits until it is on disk; does nothing if that step is saved

@@ -166,4 +166,6 @@ class Trainers(WithFolder):
                 lehr.Trainer(tiny_run(self.folder))  # one run at a time
         with self.assertRaisesRegex(lehr.Error, "is closed"):
             trainer.step()
-        self.assertEqual(lehr.Trainer(tiny_run(self.folder)).run().step, 5)
+        finished = lehr.Trainer(tiny_run(self.folder))
+        self.assertEqual(finished.run().step, 5)
+        self.assertIsNone(lehr.Trainer(tiny_run(self.folder)).run())  # no step is left, and the folder is free

@@ -84,6 +84,18 @@ TEST(Trainer, StepByStepEqualsAWholeRunBitForBit) {
   expect_same_bits(tensors(checkpoint(once, 12), "model"), tensors(checkpoint(twice, 12), "model"));
 }
 
+TEST(Trainer, UnlocksItsFolderWhenItHasFinished) {
+  const Folder folder;
+  const auto config = tiny_run(folder.path(), {{"training.steps", "3"}, {"validation.enable", "false"}});
+  const TrainSpecs list = testing::specs();
+  Logger log("", /*quiet=*/true);
+  Trainer first(config, {.specs = list, .log = log});
+  EXPECT_THAT([&] { Trainer(config, {.specs = list, .log = log}); }, Throws<Error>());
+  first.run();
+  Trainer second(config, {.specs = list, .log = log});
+  EXPECT_EQ(second.run().step, 3);
+}
+
 TEST(Trainer, SavesOnRequestAfterAnyStep) {
   const Folder folder;
   const auto config = tiny_run(folder.path());
