@@ -22,7 +22,7 @@ endif
 GPU_TESTS := mesh_test ops_test optim_test
 
 .DEFAULT_GOAL := help
-.PHONY: help setup configure build train test test-all mutants bench bench-fsdp bench-neighbours bench-published bench-ops bench-tokenizer bench-build gpu-check gpu-pack gpu-build format format-check tidy clean
+.PHONY: help setup configure build train wheel test test-all mutants bench bench-fsdp bench-neighbours bench-published bench-ops bench-tokenizer bench-build gpu-check gpu-pack gpu-build format format-check tidy clean
 
 help: ## Show this list
 	@echo "Lehr trains large language models. From a fresh clone:"
@@ -49,6 +49,9 @@ build: configure ## Compile the program, build/lehr
 
 train: build ## Train recipe/quickstart.toml; ARGS="--section.key=value ..." changes it
 	$(BUILD)/lehr train recipe/quickstart.toml $(ARGS)
+
+wheel: configure ## Pack the program and the Python module as build/wheel/lehr-*.whl (docs/python.md)
+	@cmake --build $(BUILD) -j $(JOBS) --target lehr_wheel
 
 test: configure ## Compile everything and run the tests; ARGS="-R nn" picks some
 	@cmake --build $(BUILD) -j $(JOBS)

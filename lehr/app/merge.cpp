@@ -4,16 +4,13 @@
 #include "lehr/app/command.h"
 #include "lehr/base/command_line.h"
 #include "lehr/base/error.h"
-#include "lehr/base/json.h"
 #include "lehr/base/log.h"
 #include "lehr/base/value_of.h"
 #include "lehr/peft/adapter_folder.h"
 #include "lehr/peft/inject.h"
-#include "lehr/state/checkpoint_contents.h"
 #include "lehr/state/weights.h"
-#include "lehr/train/model_folder.h"
+#include "lehr/train/save_model.h"
 #include "lehr/train/train_spec.h"
-#include "lehr/train/weights.h"
 
 namespace lehr::app {
 
@@ -54,63 +51,26 @@ at::ScalarType type_of(const Options& options, const state::WeightReader& base) 
   return value_of(type, "dtype");
 }
 
-// The other files of a model folder that tools read. The adapter's own files come first, because its run may have
-// changed the tokenizer.
-std::vector<std::pair<std::string, fs::path>> files_beside(const train::ModelFolder& folder) {
-  std::vector<std::pair<std::string, fs::path>> files;
-  for (const char* name :
-       {"generation_config.json",
-        "tokenizer.json",
-        "tokenizer_config.json",
-        "special_tokens_map.json",
-        "added_tokens.json",
-        "chat_template.jinja",
-        "vocab.json",
-        "merges.txt"}) {
-    for (const fs::path& where : {folder.path, folder.base}) {
-      if (fs::is_regular_file(where / name)) {
-        files.emplace_back(name, where / name);
-        break;
-      }
-    }
-  }
-  return files;
-}
-
 void merge(const Options& options, const descriptor::ModelFamilies& families) {
   require(
       peft::is_adapter_folder(options.adapter),
       "lehr merge: --adapter: {} holds no adapter (adapter_config.json)",
       options.adapter);
-  fs::path output = fs::absolute(options.output).lexically_normal();
-  if (!output.has_filename()) {
-    output = output.parent_path();  // "folder/" is "folder"
-  }
-  require(!fs::exists(output), "lehr merge: --output: {} exists already; name a new folder", options.output);
+  require(!fs::exists(options.output), "lehr merge: --output: {} exists already; name a new folder", options.output);
   const auto folder = train::ModelFolder::open(options.adapter, families, options.model.value_or(""));
   const at::ScalarType type = type_of(options, state::WeightReader(folder.base));
   const auto model = folder.load(at::kCPU, type == at::kDouble ? at::kDouble : at::kFloat);
   const int64_t merged = peft::merge_peft(*model);
-  const state::StateMap map = folder.args->state_map(descriptor::ExpertLayout::per_expert);
-  const auto state = train::stored_state(*model, map);  // keeps its dtype
-  auto tensors = train::stored_tensors(*model, map);
-  for (auto& [name, tensor] : tensors) {
-    tensor = state.contains(name) ? tensor : tensor.to(type);
-  }
-  state::CheckpointContents contents{.step = 0, .weights = {}};
-  contents.weights.push_back(
-      {.stem = "model", .tensors = std::move(tensors), .max_shard_bytes = options.max_shard_size_mb * 1000 * 1000});
-  contents.texts.emplace_back("config.json", to_json(folder.args->to_hf_config(state::torch_name(type)), true) + "\n");
-  contents.copies = files_beside(folder);
-  // Written to another folder and renamed, so that the output folder is always complete.
-  const fs::path aside = output.string() + ".merging";
-  state::CheckpointStore store(aside);
-  write_checkpoint(store, contents);
-  fs::rename(store.path_of(0), output);
-  fs::remove(aside);
+  train::save_model(
+      *model,
+      *folder.args,
+      {.output = options.output,
+       .dtype = type,
+       .max_shard_bytes = options.max_shard_size_mb * 1000 * 1000,
+       .copies = train::files_beside(folder)});
   Logger log;
   log.info(
-      "{}: {} adapters merged into {}, in {}", output.string(), merged, folder.base.string(), state::torch_name(type));
+      "{}: {} adapters merged into {}, in {}", options.output, merged, folder.base.string(), state::torch_name(type));
 }
 }  // namespace
 

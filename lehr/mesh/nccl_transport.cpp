@@ -13,6 +13,7 @@
 #include <mutex>
 
 #include "lehr/base/error.h"
+#include "lehr/base/own_folder.h"
 #include "lehr/mesh/device_backend.h"
 #include "lehr/mesh/exception_text.h"
 #include "lehr/mesh/nccl_module.h"
@@ -35,7 +36,7 @@ Module open_module() {
             "nccl.h and a torch package for CUDA are (cmake -DLEHR_NCCL=ON says what is missing), or use "
             "\"cpu\", or one rank"};
   }
-  const auto folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+  const auto folder = own_folder();
   std::string problem = "its module liblehr_nccl.so is not beside the program (" + folder.string() + ")";
   for (const auto& place : {folder, folder.parent_path()}) {
     const auto file = place / "liblehr_nccl.so";

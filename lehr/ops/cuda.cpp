@@ -8,6 +8,7 @@
 
 #include "lehr/base/call_context.h"
 #include "lehr/base/file.h"
+#include "lehr/base/own_folder.h"
 
 namespace lehr::ops::cuda {
 
@@ -100,8 +101,8 @@ std::string open_kernels() {
   if (opened.load() != nullptr) {
     return "";
   }
-  // The module is in the program's folder, or one folder above (test programs).
-  const auto folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+  // The module is in the program's folder, or one folder above (test programs, the Python package).
+  const auto folder = own_folder();
   for (const auto& place : {folder, folder.parent_path()}) {
     const std::string file = place / "liblehr_cuda.so";
     if (std::filesystem::exists(file)) {

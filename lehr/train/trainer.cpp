@@ -24,6 +24,13 @@ Trainer::Trainer(TrainConfig config, Environment environment)
 Trainer::~Trainer() = default;
 
 TrainResult Trainer::run() {
+  begin();
+  while (step()) {
+  }
+  return finish();
+}
+
+void Trainer::begin() {
   emit(Event::ready, run_->state.step);
   result_.step = run_->state.step;
   result_.stopped = false;
@@ -32,8 +39,17 @@ TrainResult Trainer::run() {
         log_step(state, result, lr);
       });
   validate_if_cut_short();
+  rows_ = run_->ranks.share(run_->config.training.rows_per_step());
+  batches_ = run_->data.train(rows_, run_->state.step + run_->state.data_ahead);
+}
+
+bool Trainer::step() {
+  require(batches_ != nullptr, "trainer: step() before begin()");
+  if (run_->state.step >= run_->config.training.steps || result_.stopped) {
+    return false;
+  }
   try {
-    train();
+    train_step();
   } catch (...) {
     // Logs the previous step, or throws its error if that is why this one failed. Not with several ranks: the others
     // may be elsewhere, and collectives with them would hide the error.
@@ -43,7 +59,13 @@ TrainResult Trainer::run() {
     write_flight_record(run_->config.job.dump_folder, run_->ranks);
     throw;
   }
-  finish();
+  return true;
+}
+
+TrainResult Trainer::finish() {
+  value_of(results_, kResults).flush();
+  close();
+  run_->lock.reset();
   return result_;
 }
 
@@ -56,33 +78,27 @@ Batch next_batch(BatchStream& batches) {
 }
 }  // namespace
 
-void Trainer::train() {
+void Trainer::train_step() {
   Run& run = *run_;
-  DeferredResults& results = value_of(results_, kResults);
-  const RowShare rows = run.ranks.share(run.config.training.rows_per_step());
-  const auto batches = run.data.train(rows, run.state.step + run.state.data_ahead);
-  while (run.state.step < run.config.training.steps && !result_.stopped) {
-    const int64_t step = run.state.step + 1;
-    const double lr_factor = run.lr_factor(step - 1);
+  const int64_t step = run.state.step + 1;
+  const double lr_factor = run.lr_factor(step - 1);
 
-    begin_step(step);
-    const Batch batch = next_batch(*batches);
-    check_arithmetic(run, batch, rows.first, step);
-    StepGradients gradients = run.step->forward_backward(batch, rows.first, step);
-    run.step->clip(gradients);
-    LaunchedStep launched = run.step->update(std::move(gradients), lr_factor, results.deferred());
-    end_step(std::move(launched), lr_factor);
+  begin_step(step);
+  const Batch batch = next_batch(*batches_);
+  check_arithmetic(run, batch, rows_.first, step);
+  StepGradients gradients = run.step->forward_backward(batch, rows_.first, step);
+  run.step->clip(gradients);
+  LaunchedStep launched = run.step->update(std::move(gradients), lr_factor, value_of(results_, kResults).deferred());
+  end_step(std::move(launched), lr_factor);
 
-    if (validation_due(step)) {
-      validate(step);
-    }
-    const bool stop = stop_requested();
-    if (save_due(step) || (stop && run.checkpoints)) {
-      save(step);
-    }
-    result_.stopped = stop && step < run.config.training.steps;
+  if (validation_due(step)) {
+    validate(step);
   }
-  results.flush();
+  const bool stop = stop_requested();
+  if (save_due(step) || (stop && run.checkpoints)) {
+    save(step);
+  }
+  result_.stopped = stop && step < run.config.training.steps;
 }
 
 void Trainer::begin_step(int64_t step) {
@@ -227,10 +243,22 @@ void Trainer::save(int64_t step) {
   if (problem) {
     run.logger.error("{}; training continues, and the previous checkpoint is kept", *problem);
   }
+  saved_step_ = step;
   emit(Event::checkpoint_requested, step);
 }
 
-void Trainer::finish() {
+void Trainer::save_now() {
+  require(run_->checkpoints != nullptr, "checkpoint.enable: is false, so the run saves no checkpoint; set it to true");
+  if (saved_step_ != run_->state.step) {
+    save(run_->state.step);
+  }
+  const auto problem = run_->checkpoints->wait();
+  if (problem || last_save_problem_) {
+    fail_runtime("{}; the previous checkpoint is kept", problem ? *problem : *last_save_problem_);
+  }
+}
+
+void Trainer::close() {
   if (run_->checkpoints) {
     const auto problem = run_->checkpoints->wait();
     if (problem || last_save_problem_) {

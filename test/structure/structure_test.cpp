@@ -379,12 +379,13 @@ TEST_F(Tree, LibTorchIsIncludedThroughOneHeader) {
 }
 
 TEST_F(Tree, FilesBeginWithTheirPurpose) {
-  const std::vector<std::string> complaints = unmarked_files(read_sources(root(), {"app", "bench", "example", "lehr"}));
+  const std::vector<std::string> complaints =
+      unmarked_files(read_sources(root(), {"app", "bench", "example", "lehr", "python"}));
   EXPECT_TRUE(complaints.empty()) << joined(complaints);
 }
 
 TEST_F(Tree, FilesAreShort) {
-  const std::vector<std::string> complaints = long_files(read_sources(root(), {"app", "lehr"}));
+  const std::vector<std::string> complaints = long_files(read_sources(root(), {"app", "lehr", "python"}));
   EXPECT_TRUE(complaints.empty()) << joined(complaints);
 }
 
@@ -413,7 +414,7 @@ TEST_F(Tree, ThreadLocalsAreCachesExceptTheCallContext) {
 TEST_F(Tree, EnvironmentVariablesAreSetBeforeThreadsStart) {
   std::set<std::string> places;
   size_t set = 0, threads = 0;  // lines of train_on in lehr/app/train.cpp
-  for (const Source& source : read_sources(root(), {"app", "lehr"})) {
+  for (const Source& source : read_sources(root(), {"app", "lehr", "python"})) {
     for (size_t i = 0; i < source.lines.size(); ++i) {
       const std::string& line = source.lines[i];
       if (std::regex_search(line, std::regex(R"(\b(setenv|unsetenv|putenv)\()"))) {

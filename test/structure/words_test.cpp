@@ -109,7 +109,8 @@ std::vector<fs::path> files() {
   static const std::set<std::string> kExtensions = {
       ".h", ".cpp", ".cu", ".inl", ".md", ".sh", ".py", ".toml", ".cmake", ".txt"};
   std::vector<fs::path> found;
-  for (const char* folder : {"app", "bench", "cmake", "docs", "example", "lehr", "recipe", "script", "test"}) {
+  for (const char* folder :
+       {"app", "bench", "cmake", "docs", "example", "lehr", "python", "recipe", "script", "test"}) {
     for (const fs::directory_entry& entry : fs::recursive_directory_iterator(kRoot / folder)) {
       const std::string path = fs::relative(entry.path(), kRoot).generic_string();
       if (entry.is_regular_file() && kExtensions.count(entry.path().extension().string()) != 0 &&

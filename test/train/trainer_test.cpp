@@ -63,6 +63,67 @@ TEST(Trainer, StoppedAndResumedEqualsNeverStoppedBitForBit) {
   }
 }
 
+TEST(Trainer, StepByStepEqualsAWholeRunBitForBit) {
+  const Folder whole;
+  const Folder stepped;
+  const auto once = tiny_run(whole.path());
+  train(once);
+  const auto twice = tiny_run(stepped.path());
+  const TrainSpecs list = testing::specs();
+  Logger log("", /*quiet=*/true);
+  Trainer trainer(twice, {.specs = list, .log = log});
+  EXPECT_THAT([&] { trainer.step(); }, Throws<Error>()) << "before begin()";
+  trainer.begin();
+  int64_t steps = 0;
+  while (trainer.step()) {
+    ++steps;
+  }
+  EXPECT_FALSE(trainer.step());
+  EXPECT_EQ(steps, 12);
+  EXPECT_EQ(trainer.finish().step, 12);
+  expect_same_bits(tensors(checkpoint(once, 12), "model"), tensors(checkpoint(twice, 12), "model"));
+}
+
+TEST(Trainer, UnlocksItsFolderWhenItHasFinished) {
+  const Folder folder;
+  const auto config = tiny_run(folder.path(), {{"training.steps", "3"}, {"validation.enable", "false"}});
+  const TrainSpecs list = testing::specs();
+  Logger log("", /*quiet=*/true);
+  Trainer first(config, {.specs = list, .log = log});
+  EXPECT_THAT([&] { Trainer(config, {.specs = list, .log = log}); }, Throws<Error>());
+  first.run();
+  Trainer second(config, {.specs = list, .log = log});
+  EXPECT_EQ(second.run().step, 3);
+}
+
+TEST(Trainer, SavesOnRequestAfterAnyStep) {
+  const Folder folder;
+  const auto config = tiny_run(folder.path());
+  const TrainSpecs list = testing::specs();
+  Logger log("", /*quiet=*/true);
+  {
+    Trainer trainer(config, {.specs = list, .log = log});
+    trainer.begin();
+    trainer.step();
+    trainer.save_now();
+    EXPECT_TRUE(std::filesystem::exists(checkpoint(config, 1) / "model.safetensors"));
+  }
+  Trainer resumed(config, {.specs = list, .log = log});
+  resumed.begin();
+  resumed.step();
+  EXPECT_EQ(resumed.finish().step, 2);
+}
+
+TEST(Trainer, RefusesToSaveOnRequestWithoutCheckpoints) {
+  const Folder folder;
+  const auto config = tiny_run(folder.path(), {{"checkpoint.enable", "false"}});
+  const TrainSpecs list = testing::specs();
+  Logger log("", /*quiet=*/true);
+  Trainer trainer(config, {.specs = list, .log = log});
+  trainer.begin();
+  EXPECT_THAT([&] { trainer.save_now(); }, ::testing::ThrowsMessage<Error>(HasSubstr("checkpoint.enable")));
+}
+
 // In float64, so that only rounding (1e-12 relative) is left between different micro-batch sizes.
 TEST(Trainer, MicrobatchSizeDoesNotChangeTheLoss) {
   std::vector<std::vector<double>> runs;

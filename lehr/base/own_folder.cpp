@@ -1,0 +1,18 @@
+#include "lehr/base/own_folder.h"
+
+#include <dlfcn.h>
+
+namespace lehr {
+
+std::filesystem::path own_folder() {
+  Dl_info info{};
+  if (dladdr(reinterpret_cast<const void*>(&own_folder), &info) != 0 && info.dli_fname != nullptr) {
+    // Of a program this is the name by which it was called, not its path.
+    if (const std::filesystem::path file = info.dli_fname; file.extension() == ".so") {
+      return file.parent_path();
+    }
+  }
+  return std::filesystem::read_symlink("/proc/self/exe").parent_path();
+}
+
+}  // namespace lehr

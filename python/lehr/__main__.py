@@ -1,0 +1,4 @@
+"""`python -m lehr` is the program lehr."""
+from ._program import main
+
+main()

@@ -1,0 +1,104 @@
+"""Loads the C++ module as torch.classes.lehr, and turns its errors into lehr.Error."""
+from __future__ import annotations
+
+import ctypes
+import signal
+import threading
+from pathlib import Path
+from typing import Any, Callable
+
+from ._program import torch_problem
+
+_problem = torch_problem()
+if _problem:
+    raise ImportError(_problem)
+
+import torch  # noqa: E402
+
+torch.classes.load_library(str(Path(__file__).resolve().parent / "lib" / "liblehr_module.so"))
+core = torch.classes.lehr
+operators = torch.ops.lehr
+
+
+class Error(RuntimeError):
+    """An error of Lehr. Its text is that of the program: what was wrong, where, and what to do."""
+
+
+def cuda_problem() -> str:
+    """Why Lehr's CUDA kernels cannot be opened, so that ATen's are used; empty if they can."""
+    return operators.cuda_problem()
+
+
+def call(function: Callable[..., Any], *args: Any) -> Any:
+    """Calls a function of the module. The GIL is free meanwhile."""
+    try:
+        return function(*args)
+    except RuntimeError as error:
+        raise Error(str(error)) from None
+
+
+class Callbacks:
+    """Python functions that the module calls, what they raise, and Ctrl-C meanwhile.
+
+    Python would raise KeyboardInterrupt at the first line of such a function, where nothing can catch it. So during a
+    call the signal is only remembered, and raised at its end; a second Ctrl-C is raised at once.
+    """
+
+    _TYPE = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
+
+    def __init__(self) -> None:
+        self._kept: list[Any] = []  # ctypes does not keep them alive
+        self._raised: BaseException | None = None
+        self._interrupted = False
+
+    def address(self, function: Callable[[int], Any] | None, ends_at_interrupt: bool = False) -> int:
+        """Returns the address of a C function that calls `function`; 0 for None. With `ends_at_interrupt`, Ctrl-C ends
+        the call of the module there."""
+        if function is None:
+            return 0
+
+        def guarded(argument: int) -> int:
+            try:
+                function(argument)
+                return int(ends_at_interrupt and self._interrupted)
+            except BaseException as error:  # C++ ends the call, and call() raises it again
+                self._raised = error
+                return 1
+
+        callback = self._TYPE(guarded)
+        self._kept.append(callback)
+        return ctypes.cast(callback, ctypes.c_void_p).value or 0
+
+    def call(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Calls a function of the module that may call these functions, and raises what they raised."""
+        handler = signal.getsignal(signal.SIGINT)
+        if handler is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
+            return self._call(function, args)
+        self._interrupted = False
+
+        def remember(number: int, frame: Any) -> None:
+            if self._interrupted:
+                handler(number, frame)
+            self._interrupted = True
+
+        result = None
+        signal.signal(signal.SIGINT, remember)
+        try:
+            result = self._call(function, args)
+        except Error:
+            if not self._interrupted:  # else the error says no more than that a function ended the call
+                raise
+        finally:
+            signal.signal(signal.SIGINT, handler)
+        if self._interrupted:
+            raise KeyboardInterrupt
+        return result
+
+    def _call(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        try:
+            return function(*args)
+        except RuntimeError as error:
+            raised, self._raised = self._raised, None
+            if raised is not None:
+                raise raised
+            raise Error(str(error)) from None

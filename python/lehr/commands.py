@@ -1,0 +1,104 @@
+"""Commands of the program whose results are dicts.
+
+inspect and verify compute in this process. plan, evaluate, score and search run the program, and read what it writes.
+"""
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any, Mapping, Union
+
+from . import _program
+from ._config import overrides_of
+from ._module import Error, call, operators
+
+import torch
+
+Config = Union[str, "os.PathLike[str]", Mapping[str, Any]]
+
+
+def _run(command: str, config: Any, overrides: Mapping[str, Any] | None, options: Mapping[str, Any],
+         good: tuple[int, ...] = (0,)) -> str:
+    """Runs a command of the program and returns its standard output."""
+    with tempfile.TemporaryDirectory() as folder:
+        keys = overrides_of(overrides or {})
+        if isinstance(config, Mapping):
+            keys = overrides_of(config) | keys
+            config = Path(folder) / "config.toml"
+            config.write_text("")
+        arguments = [command, os.fspath(config)]
+        for name, value in options.items():
+            name = name.replace("_", "-")
+            if isinstance(value, bool):
+                arguments.append(f"--{'' if value else 'no-'}{name}")
+            elif value is not None:
+                text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else json.dumps(value)
+                arguments.append(f"--{name}={text}")
+        arguments += [f"--{key}={value}" for key, value in keys.items()]
+        done = subprocess.run([_program.program(), *arguments], env=_program.environment(), capture_output=True,
+                              text=True)
+    if done.returncode not in good:
+        raise Error(done.stderr.strip().removeprefix("error: ") or f"lehr {command}: exit code {done.returncode}")
+    return done.stdout
+
+
+def inspect(folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """What a model folder holds: model_type, config, num_parameters, flops_per_token (in training at 4096 tokens),
+    kv_cache_per_token by layer, and tensors with name, dtype and shape. Loads no weights.
+
+        lehr.inspect("Qwen3-0.6B")["num_parameters"]
+    """
+    return json.loads(call(operators.inspect, os.fspath(folder)))
+
+
+def verify(folder: str | os.PathLike[str], reference: str | os.PathLike[str] | None = None, *, device: str = "cpu",
+           dtype: torch.dtype = torch.float32) -> dict[str, Any]:
+    """Compares a model with a reference (docs/verify.md): ok, rows with name, max_abs, max_rel, tolerance and ok, and
+    left_out.
+
+        assert lehr.verify("reference/")["ok"]
+    """
+    return json.loads(call(operators.verify, os.fspath(folder), os.fspath(reference or ""), device, dtype))
+
+
+def plan(config: Config, overrides: Mapping[str, Any] | None = None, **options: Any) -> dict[str, Any]:
+    """Predicts time and memory of a run: the content of plan.json (docs/plan.md). Options are those of `lehr plan`.
+
+        lehr.plan("run.toml", devices=8, machine="h100")
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        _run("plan", config, overrides, {**options, "output": folder}, good=(0, 3))  # 3: it does not fit
+        return json.loads((Path(folder) / "plan.json").read_text())
+
+
+def evaluate(config: Config, overrides: Mapping[str, Any] | None = None, **options: Any) -> dict[str, Any]:
+    """Loss and perplexity on the held-out data of a config. Options are those of `lehr eval`.
+
+        lehr.evaluate("run.toml", model="my_model")["perplexity"]
+    """
+    return json.loads(_run("eval", config, overrides, options))
+
+
+def score(config: Config, output: str | os.PathLike[str], overrides: Mapping[str, Any] | None = None,
+          **options: Any) -> dict[str, Any]:
+    """Scores the parts of a model for pruning, and writes them to the folder `output`: the content of scores.json
+    (docs/score.md). Options are those of `lehr score`.
+
+        lehr.score("run.toml", "outputs/scores", kinds="kv_heads")
+    """
+    _run("score", config, overrides, {**options, "output": output})
+    return json.loads((Path(output) / "scores.json").read_text())
+
+
+def search(config: Config, output: str | os.PathLike[str], overrides: Mapping[str, Any] | None = None,
+           **options: Any) -> dict[str, Any]:
+    """Finds the best smaller model of a trained one, in the folder `output`: the content of search.json
+    (docs/search.md). Run it again to resume. Options are those of `lehr search`.
+
+        lehr.search("search.toml", "outputs/search", {"budget.parameters": "50 %"})
+    """
+    _run("search", config, {**(overrides or {}), "search.output": os.fspath(output)}, options)
+    return json.loads((Path(output) / "search.json").read_text())

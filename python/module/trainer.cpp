@@ -1,0 +1,161 @@
+#include "python/module/trainer.h"
+
+#include <utility>
+
+#include "lehr/app/models.h"
+#include "lehr/base/caching_allocator.h"
+#include "lehr/base/config.h"
+#include "lehr/base/error.h"
+#include "lehr/mesh/rank_environment.h"
+#include "lehr/plan/forecast.h"
+
+namespace lehr::python {
+
+namespace {
+const std::map<std::string, train::Event> kEvents{
+    {"step_begin", train::Event::step_begin},
+    {"gradients_ready", train::Event::gradients_ready},
+    {"step_end", train::Event::step_end},
+    {"validation_end", train::Event::validation_end},
+    {"checkpoint_requested", train::Event::checkpoint_requested}};
+
+ConfigSources sources_of(const Trainer::Options& options) {
+  ConfigSources sources{.file = {}, .overrides = options.overrides};
+  if (!options.file.empty()) {
+    sources.file = options.file;
+  }
+  return sources;
+}
+
+void require_one_process() {
+  const auto beside = mesh::started_beside_others(mesh::environment_variables());
+  require(
+      beside.description.empty(),
+      "lehr.Trainer: trains in one process, but {}; for several ranks use the program: lehr launch -n N -- train ...",
+      beside.description);
+}
+}  // namespace
+
+// Prefixes errors with the place of the key that they are about.
+template <class Body>
+auto Trainer::placed(const Body& body) {
+  return with_places(sources_, body);
+}
+
+Trainer::Trainer(Options options) : options_(std::move(options)), sources_(merge_sources(sources_of(options_))) {
+  require_one_process();
+  keep_tensor_memory();
+  const auto config = from_node<train::TrainConfig>(sources_, options_.file.empty() ? "config" : options_.file);
+  placed([&] {
+    const auto owned = std::make_shared<Owned>(options_.quiet);
+    owned->specs = specs_of(config);
+    train::RunEnvironment environment{.specs = owned->specs, .log = owned->log};
+    if (options_.check) {
+      environment.stop_requested = [this] {
+        options_.check(0);
+        return false;
+      };
+    }
+    if (!options_.loss) {
+      environment.forecast = plan::forecast_step;  // on meta tensors, which a Python loss need not support
+    }
+    owned->trainer = std::make_unique<train::Trainer>(config, environment);
+    const auto remember = [this](const train::EventContext& context) {
+      step_ = context.step;
+      for (const auto& [name, value] : *context.metrics) {
+        metrics_[name] = value;
+      }
+    };
+    train::EventBus& events = owned->trainer->events();
+    events.subscribe(train::Event::step_end, remember);
+    events.subscribe(train::Event::validation_end, remember);
+    events.subscribe(train::Event::ready, [this](const train::EventContext& context) { step_ = context.step; });
+    owned_ = owned;
+  });
+}
+
+// The program's families, of which the config's has a loss and data of Python.
+train::TrainSpecs Trainer::specs_of(const train::TrainConfig& config) const {
+  train::TrainSpecs known = app::models();
+  if (!options_.loss && !options_.data) {
+    return known;
+  }
+  train::TrainSpec spec = known.at(config.model);
+  if (options_.loss) {
+    spec.build.task = [build = spec.build.task, options = options_](const train::TrainConfig& of) {
+      return own_loss(build(of), options.loss, options.exchange);
+    };
+  }
+  if (options_.data) {
+    spec.build.data = [options = options_](
+                          const train::TrainConfig& of,
+                          const data::Tokenizer&,
+                          int64_t,
+                          const std::function<void(const std::string&)>&) {
+      return own_data(of, options.data, options.exchange);
+    };
+  }
+  train::TrainSpecs specs;
+  specs.add(std::move(spec));
+  return specs;
+}
+
+train::Trainer& Trainer::trainer() {
+  require(owned_ != nullptr, "lehr.Trainer: is closed");
+  return *owned_->trainer;
+}
+
+void Trainer::begin() {
+  placed([&] { trainer().begin(); });
+}
+
+bool Trainer::step() {
+  return placed([&] {
+    metrics_.clear();
+    return trainer().step();
+  });
+}
+
+c10::Dict<std::string, double> Trainer::metrics() const {
+  c10::Dict<std::string, double> metrics;
+  for (const auto& [name, value] : metrics_) {
+    metrics.insert(name, value);
+  }
+  return metrics;
+}
+
+void Trainer::on(const std::string& event, int64_t address) {
+  const auto found = kEvents.find(event);
+  require(found != kEvents.end(), "lehr.Trainer: '{}' is not an event", event);
+  const Callback callback(address);
+  trainer().events().subscribe(
+      found->second, [callback](const train::EventContext& context) { callback(context.step); });
+}
+
+void Trainer::finish() {
+  placed([&] { trainer().finish(); });
+}
+
+// The model and its tokenizer refer to the run, so they keep it alive.
+c10::intrusive_ptr<Model> Trainer::model(const c10::intrusive_ptr<Trainer>& self) {
+  train::Trainer& trainer = self->trainer();
+  return c10::make_intrusive<Model>(Model::Parts{
+      .model = {self->owned_, &trainer.model()},
+      .args = {self->owned_, &trainer.model_args()},
+      .has_adapters = trainer.config().peft.has_adapters(),
+      .files = {
+          .output = {},
+          .dtype = train::parameter_type(trainer.config().training),
+          .texts = data::tokenizer_file_contents(trainer.tokenizer())}});
+}
+
+c10::intrusive_ptr<Tokenizer> Trainer::tokenizer(const c10::intrusive_ptr<Trainer>& self) {
+  return c10::make_intrusive<Tokenizer>(
+      std::shared_ptr<const data::Tokenizer>(self->owned_, &self->trainer().tokenizer()));
+}
+
+std::string Trainer::config() {
+  return to_toml(trainer().config());
+}
+
+}  // namespace lehr::python
