@@ -99,7 +99,8 @@ AsyncCheckpointer::Staged AsyncCheckpointer::stage(const CheckpointContents& con
   };
   for (WeightSet& set : staged.contents.weights) {
     for (auto& [name, tensor] : set.tensors) {
-      add({set.stem, name}, tensor, set.dtype && tensor.is_floating_point() ? *set.dtype : tensor.scalar_type());
+      const at::ScalarType own = tensor.scalar_type();
+      add({set.stem, name}, tensor, tensor.is_floating_point() ? set.dtype.value_or(own) : own);
     }
     for (TensorPart& part : set.parts) {
       add({set.stem, part.name + lehr::describe(part.box)}, part.tensor, part.tensor.scalar_type());
