@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <fstream>
 #include <map>
+#include <utility>
 
 #include "lehr/base/log.h"
 #include "lehr/train/rank_findings.h"
@@ -34,9 +35,13 @@ std::vector<Straggler> find_stragglers(
   for (size_t rank = 0; rank < seconds.size(); ++rank) {
     of_stage[stages.at(rank)].push_back(seconds[rank]);
   }
+  std::map<int64_t, double> medians;
+  for (auto& [stage, times] : of_stage) {
+    medians[stage] = median_of(std::move(times));
+  }
   std::vector<Straggler> found;
   for (size_t rank = 0; rank < seconds.size(); ++rank) {
-    const double median = median_of(of_stage[stages[rank]]);
+    const double median = medians.at(stages[rank]);
     if (seconds[rank] > factor * median) {
       found.push_back({.rank = static_cast<int64_t>(rank), .median = median});
     }

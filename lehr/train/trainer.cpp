@@ -247,23 +247,26 @@ void Trainer::save(int64_t step) {
   emit(Event::checkpoint_requested, step);
 }
 
+namespace {
+// Waits for the checkpoint that is being written. Throws if it, or the last one (`known`), was not saved.
+void require_saved(RunCheckpoints& checkpoints, const std::optional<std::string>& known) {
+  if (const auto problem = checkpoints.wait(); problem || known) {
+    fail_runtime("{}; the previous checkpoint is kept", problem ? *problem : *known);
+  }
+}
+}  // namespace
+
 void Trainer::save_now() {
   require(run_->checkpoints != nullptr, "checkpoint.enable: is false, so the run saves no checkpoint; set it to true");
   if (saved_step_ != run_->state.step) {
     save(run_->state.step);
   }
-  const auto problem = run_->checkpoints->wait();
-  if (problem || last_save_problem_) {
-    fail_runtime("{}; the previous checkpoint is kept", problem ? *problem : *last_save_problem_);
-  }
+  require_saved(*run_->checkpoints, last_save_problem_);
 }
 
 void Trainer::close() {
   if (run_->checkpoints) {
-    const auto problem = run_->checkpoints->wait();
-    if (problem || last_save_problem_) {
-      fail_runtime("{}; the previous checkpoint is kept", problem ? *problem : *last_save_problem_);
-    }
+    require_saved(*run_->checkpoints, last_save_problem_);
   }
   if (run_->log) {
     run_->log->finish();
