@@ -1,7 +1,7 @@
 // Nanoseconds per parameter of an optimizer step, and bytes of optimizer state per parameter.
 #include <benchmark/benchmark.h>
 
-#include "lehr/optim/optimizer.h"
+#include "lehr/optim/build_optimizer.h"
 
 namespace {
 using namespace lehr;

@@ -15,9 +15,6 @@ namespace lehr {
 
 namespace {
 const ContextSlot<OperatorProfile::State*> kProfile("operator profile");
-
-// Passes the clock to the constructor of the next profile; no scope.
-thread_local std::unique_ptr<ProfileClock> t_clock;
 }  // namespace
 
 struct OperatorProfile::State {
@@ -177,13 +174,10 @@ void end(const at::RecordFunction& function, at::ObserverContext* context) {
 }
 }  // namespace
 
-OperatorProfile::OperatorProfile() : state_(std::make_unique<State>()) {
-  state_->clock = t_clock ? std::move(t_clock) : profile_clock(at::kCPU);
-}
+OperatorProfile::OperatorProfile() : OperatorProfile(profile_clock(at::kCPU)) {}
 
-OperatorProfile operator_profile(std::unique_ptr<ProfileClock> clock) {
-  t_clock = std::move(clock);
-  return OperatorProfile();
+OperatorProfile::OperatorProfile(std::unique_ptr<ProfileClock> clock) : state_(std::make_unique<State>()) {
+  state_->clock = std::move(clock);
 }
 
 OperatorProfile::~OperatorProfile() {

@@ -20,6 +20,8 @@ struct RecordFunction;
 
 namespace lehr {
 
+class ProfileClock;  // profile_clock.h
+
 /// The purpose of an operator.
 enum class OperatorKind : uint8_t {
   matmul,         ///< Matmuls, including those of the loss and of experts.
@@ -60,7 +62,10 @@ struct OperatorTotals {
 /// on the thread that requests it, and is included. Profiles do not nest.
 class OperatorProfile {
  public:
-  OperatorProfile();
+  OperatorProfile();  ///< With the host's clock.
+  /// Totals wait for the clock. While the profile runs, backward of tensors on an accelerator runs on the thread that
+  /// requests it, too.
+  explicit OperatorProfile(std::unique_ptr<ProfileClock> clock);
   /// Stops the profile; must run on the thread that started it.
   ~OperatorProfile();
   OperatorProfile(const OperatorProfile&) = delete;

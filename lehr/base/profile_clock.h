@@ -5,7 +5,6 @@
 #include <functional>
 #include <memory>
 
-#include "lehr/base/operator_profile.h"
 #include "lehr/base/torch.h"
 
 namespace lehr {
@@ -31,9 +30,5 @@ std::unique_ptr<ProfileClock> profile_clock(at::Device device);
 
 /// Returns a clock of work that is done when an operator returns; `now` returns the time in seconds.
 std::unique_ptr<ProfileClock> profile_clock(std::function<double()> now);
-
-/// Returns a profile that uses `clock`; one created without it uses the host's. Its totals wait for the clock. While it
-/// runs, backward of tensors on an accelerator runs on the thread that requests it, too.
-OperatorProfile operator_profile(std::unique_ptr<ProfileClock> clock);
 
 }  // namespace lehr

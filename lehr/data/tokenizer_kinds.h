@@ -1,9 +1,14 @@
 // Factories of the kinds of tokenizers, for load_tokenizer.
 #pragma once
 
-#include "lehr/data/tokenizer.h"
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <vector>
 
 namespace lehr::data {
+
+class Tokenizer;
 
 /// A tokenizer with bytes as ids, and 256 as the end of a document (it decodes to nothing).
 std::unique_ptr<Tokenizer> make_byte_tokenizer();

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <map>
 
-#include "lehr/data/normalize.h"
+#include "lehr/data/compose.h"
 #include "lehr/data/unicode_tables.h"
 
 namespace lehr::data {

@@ -2,7 +2,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/ops/rms_norm/rms_norm.h"
-#include "lehr/ops/rotary/qk_norm_rotary.h"
+#include "lehr/ops/rotary/rotary.h"
 
 namespace lehr::nn {
 

@@ -6,7 +6,6 @@
 
 #include "lehr/base/error.h"
 #include "lehr/ops/cuda.h"
-#include "lehr/ops/linear_cross_entropy/linear_cross_entropy.h"
 
 namespace lehr::ops {
 

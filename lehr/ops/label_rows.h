@@ -26,6 +26,13 @@ LabelRows loss_rows(const at::Tensor& hidden, const at::Tensor& labels, int64_t 
 /// Scatters the rows of counted tokens to their positions among all `count` tokens; other rows are zero.
 at::Tensor spread(const at::Tensor& rows, const at::Tensor& index, int64_t count);
 
+/// Maximum bytes of the logits of one chunk. Each chunk packs the weight twice, and reads and writes its gradient, so
+/// chunks of a large vocabulary need many tokens: 359 float32 tokens of 151,936 words. With the panels of a matmul a
+/// chunk takes less than 256 MB.
+constexpr int64_t kLogitsBytes = 208 << 20;
+/// Maximum bytes of the logits of one chunk on a GPU.
+constexpr int64_t kGpuLogitsBytes = 512 << 20;
+
 /// Returns the number of tokens per chunk: enough for an efficient matmul, few enough that the logits stay in cache if
 /// the vocabulary permits, and never more than `most_bytes`. On a GPU, whose matmuls need thousands of rows, as many as
 /// fit kGpuLogitsBytes. Chunks have nearly equal sizes; if memory bounds them on the CPU, whole panels of a matmul.

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -11,7 +10,6 @@
 #include <vector>
 
 #include "lehr/base/torch.h"
-#include "lehr/optim/optimizer_config.h"
 
 namespace lehr::optim {
 
@@ -92,14 +90,6 @@ struct OptimizerContext {
   /// them (whole_tensors.h). Null: one device, all parameters are whole.
   std::shared_ptr<WholeTensors> whole_tensors = {};
 };
-
-/// Builds an optimizer from the section `[optimizer]` and the model's parameters.
-using OptimizerBuilder =
-    std::function<std::unique_ptr<Optimizer>(const OptimizerConfig& config, const OptimizerContext& context)>;
-
-/// Returns the optimizer that `config.name` names. Throws a usage error for the problems that OptimizerConfig::check
-/// reports, and for patterns that match no parameter.
-std::unique_ptr<Optimizer> build_optimizer(const OptimizerConfig& config, const OptimizerContext& context);
 
 /// "Float [2, 3] on cpu", for messages.
 std::string describe(const at::Tensor& tensor);

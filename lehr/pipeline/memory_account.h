@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "lehr/pipeline/simulate.h"
+#include "lehr/pipeline/timeline.h"
 
 namespace lehr::pipeline {
 

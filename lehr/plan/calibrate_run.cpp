@@ -51,7 +51,7 @@ class Microbatch {
 
   Seconds profile(const Clock& clock) {
     begin();
-    OperatorProfile profile = operator_profile(profile_clock(clock));
+    OperatorProfile profile(profile_clock(clock));
     profile.start();
     compute();
     profile.stop();

@@ -5,14 +5,17 @@
 #include <memory>
 #include <optional>
 
+#include "lehr/descriptor/model_args.h"
 #include "lehr/mesh/fake_transport.h"
 #include "lehr/optim/optimizer.h"
-#include "lehr/plan/measure_stage.h"
+#include "lehr/plan/stage_measurement.h"
+#include "lehr/train/config.h"
 #include "lehr/train/model_stage.h"
 #include "lehr/train/precision.h"
 #include "lehr/train/ranks.h"
 #include "lehr/train/stage_copies.h"
 #include "lehr/train/stage_layout.h"
+#include "lehr/train/train_spec.h"
 
 namespace lehr::plan {
 

@@ -5,7 +5,8 @@
 #include "lehr/base/error.h"
 #include "lehr/base/log.h"
 #include "lehr/nn/head.h"
-#include "lehr/train/step.h"
+#include "lehr/train/ranks.h"
+#include "lehr/train/task.h"
 
 namespace lehr::prune {
 

@@ -6,9 +6,10 @@
 #include <utility>
 
 #include "lehr/base/error.h"
+#include "lehr/optim/build_optimizer.h"
 #include "lehr/optim/clip.h"
-#include "lehr/optim/optimizer.h"
-#include "lehr/train/step.h"
+#include "lehr/train/ranks.h"
+#include "lehr/train/task.h"
 
 namespace lehr::search {
 

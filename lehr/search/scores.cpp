@@ -12,7 +12,8 @@
 #include "lehr/base/error.h"
 #include "lehr/base/json.h"
 #include "lehr/train/model_folder.h"
-#include "lehr/train/step.h"
+#include "lehr/train/ranks.h"
+#include "lehr/train/task.h"
 
 namespace lehr::search {
 

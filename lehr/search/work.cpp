@@ -9,7 +9,8 @@
 #include "lehr/base/error.h"
 #include "lehr/base/log.h"
 #include "lehr/search/search.h"
-#include "lehr/train/step.h"
+#include "lehr/train/ranks.h"
+#include "lehr/train/task.h"
 
 namespace lehr::search {
 

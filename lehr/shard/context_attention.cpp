@@ -4,7 +4,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/mesh/collectives.h"
-#include "lehr/shard/context_parallel.h"
+#include "lehr/shard/context_chunks.h"
 
 namespace lehr::shard {
 
@@ -48,12 +48,6 @@ Statement context_attention_statement(
       .gives = row,
       .shape = {q.size(0), q.size(1), q.size(2), v.size(3)},
       .dtype = q.scalar_type()};
-}
-
-at::Tensor in_order_of_positions(const at::Tensor& gathered, int64_t dim, int64_t ranks) {
-  // Rank r holds chunks r and 2 R - 1 - r: first halves are in order of ranks, second halves in reverse.
-  const auto halves = gathered.unflatten(dim, {ranks, 2, gathered.size(dim) / (2 * ranks)}).unbind(dim + 1);
-  return at::cat({halves[0], halves[1].flip(dim)}, dim).flatten(dim, dim + 1);
 }
 
 at::Tensor gather_row_mask(const at::Tensor& mask, const mesh::Group& group) {

@@ -46,9 +46,6 @@ Statement context_attention_statement(
     const ops::AttentionOptions& options,
     const mesh::Group& group);
 
-/// Reorders an all-gathered tensor, which has the ranks' shards one after another along `dim`, by position.
-at::Tensor in_order_of_positions(const at::Tensor& gathered, int64_t dim, int64_t ranks);
-
 /// All-gathers a mask (B or 1, T) of this rank's positions, in the order of ranks; undefined if `mask` is. The result
 /// has no gradient.
 at::Tensor gather_row_mask(const at::Tensor& mask, const mesh::Group& group);

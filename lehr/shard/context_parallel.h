@@ -1,18 +1,16 @@
 // Context parallelism: the positions of a sequence are sharded over the ranks of axis cp.
 //
-// A sequence of T tokens is split into 2 x ranks chunks; rank r holds chunks r and 2 x ranks - 1 - r, in this order.
-// The work of a chunk in causal attention grows with its number, so this balances the ranks. All layers but attention
-// work on single tokens and need only the right position ids; attention gets another core (context_attention.h).
+// Rank r holds two chunks of each sequence (context_chunks.h). All layers but attention work on single tokens and need
+// only the right position ids; attention gets another core (context_attention.h).
 //
 // Parameters are the same on all cp ranks, which use them on different tokens. Axis fsdp, which covers the cp ranks,
 // shards them and sums their gradients; nothing is laid out here.
 #pragma once
 
-#include <vector>
-
 #include "lehr/mesh/distributed_context.h"
 #include "lehr/nn/model.h"
 #include "lehr/nn/rotary.h"
+#include "lehr/shard/context_chunks.h"
 
 namespace lehr::shard {
 
@@ -21,20 +19,6 @@ enum class ContextParallelMethod {
   all_gather,  ///< All of them in one collective. Fast, but one layer holds the keys and values of whole sequences.
   ring,        ///< Passed from rank to rank during the computation. Holds those of two ranks; slower kernels.
 };
-
-/// Returns the number of chunk `half` (0 or 1) of the two that rank `index` of `size` holds.
-inline int64_t context_chunk(int64_t half, int64_t index, int64_t size) {
-  return half == 0 ? index : 2 * size - 1 - index;
-}
-
-/// Throws a usage error that names the config keys unless sequences of `tokens` tokens can be split over `ranks`: with
-/// several ranks, `tokens` must be a multiple of 2 x ranks. For checks before anything is allocated.
-void check_context_parts(int64_t tokens, int64_t ranks);
-/// Returns the shard of rank `index` of `size` along `dim`, the positions of a sequence. With one rank it is the tensor
-/// itself. Throws as check_context_parts.
-at::Tensor take_context_part(const at::Tensor& tensor, int64_t dim, int64_t index, int64_t size);
-/// Joins the shards of all ranks, given in order of ranks: the inverse.
-at::Tensor join_context_parts(const std::vector<at::Tensor>& parts, int64_t dim);
 
 /// Returns this rank's shard of a model's inputs for whole sequences. Fills in position ids if they are not given,
 /// since the model would count the positions of a shard from 0. So code that feeds a model under context parallelism

@@ -1,7 +1,7 @@
 #include "lehr/shard/fsdp_graph.h"
 
 #include "lehr/base/error.h"
-#include "lehr/shard/fsdp_schedule.h"
+#include "lehr/shard/fsdp_unit.h"
 
 namespace lehr::shard {
 
@@ -19,7 +19,7 @@ void keep(AutogradContext* context, const std::shared_ptr<FsdpPass>& pass) {
 }
 
 // Returns the pass that forward saved, and its schedule, which must still exist.
-std::pair<std::shared_ptr<FsdpPass>, std::shared_ptr<FsdpSchedule>> kept(AutogradContext* context) {
+std::pair<std::shared_ptr<FsdpPass>, std::shared_ptr<FsdpBackward>> kept(AutogradContext* context) {
   auto pass = c10::static_intrusive_pointer_cast<PassHolder>(context->saved_data["pass"].toCapsule())->pass;
   auto schedule = pass->schedule.lock();
   require(schedule != nullptr, "fully sharded model: backward after the model was destroyed");

@@ -23,7 +23,7 @@
 
 namespace lehr::shard {
 
-class FsdpSchedule : public std::enable_shared_from_this<FsdpSchedule> {
+class FsdpSchedule final : public FsdpBackward, public std::enable_shared_from_this<FsdpSchedule> {
  public:
   struct Unit {
     std::unique_ptr<FsdpUnit> shards;
@@ -53,10 +53,9 @@ class FsdpSchedule : public std::enable_shared_from_this<FsdpSchedule> {
   /// Called by the modules' hooks: unshards, prefetches the next unit, runs `forward`, and reshards after the unit's
   /// last module.
   at::Tensor call(size_t unit, size_t module, const at::Tensor& input, const nn::CallHook::Forward& forward);
-  /// Called by the autograd nodes of fsdp_graph.h. The first unshards the unit and prefetches the next one; the second
-  /// reshards it, starts the reduce-scatter, and returns the gradients of FsdpUnit::own_values().
-  void enter_backward(const FsdpPass& pass);
-  std::vector<at::Tensor> leave_backward(const std::shared_ptr<FsdpPass>& pass, std::vector<at::Tensor> gradients);
+  void enter_backward(const FsdpPass& pass) override;
+  std::vector<at::Tensor> leave_backward(
+      const std::shared_ptr<FsdpPass>& pass, std::vector<at::Tensor> gradients) override;
 
   void begin_step();
   void set_last_microbatch(bool last) { last_ = last; }

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "lehr/base/error.h"
+#include "lehr/shard/follow_types.h"
 #include "lehr/shard/ownership.h"
-#include "lehr/shard/type_checker.h"
 
 namespace lehr::shard {
 

@@ -1,21 +1,18 @@
-// Abstract interpretation of a model's forward on meta tensors, which tracks the type of every tensor. ATen's operators
-// are intercepted before autograd; Lehr's own state their placements (base/operator_watch.h).
+// The types of the tensors of a forward pass, for its abstract interpretation (follow_types.h).
 #pragma once
 
 #include <array>
-#include <memory>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
-#include "lehr/base/operator_watch.h"
 #include "lehr/mesh/distributed_context.h"
 #include "lehr/shard/tensor_type.h"
 
 namespace lehr::shard {
 
 /// The types of all tensors of one forward pass. A tensor that was not set is a constant, the same on all ranks.
-class TypeChecker : public OperatorWatch {
+class TypeChecker {
  public:
   /// Both must outlive the checker. Messages use the names of `root`'s modules.
   TypeChecker(const mesh::DistributedContext& context, const torch::nn::Module& root);
@@ -35,9 +32,9 @@ class TypeChecker : public OperatorWatch {
   AxisSet axes_of(const std::vector<int64_t>& ranks) const;
   int64_t ranks(size_t axis) const { return ranks_[axis]; }
 
-  at::Tensor state(const Statement& statement) override;
-  void enter(const torch::nn::Module& module) override;
-  void leave() override;
+  /// Called when a module begins and ends its forward, so that messages can name it.
+  void enter(const torch::nn::Module& module);
+  void leave();
 
   /// Returns the name of the module that runs now, or that an exception has left.
   std::string where() const;
@@ -57,19 +54,6 @@ class TypeChecker : public OperatorWatch {
   std::unordered_map<const torch::nn::Module*, std::string> names_;
   std::vector<std::string> calls_;
   std::string left_by_exception_;
-};
-
-/// Lets a checker intercept all operators of this thread while it lives.
-class FollowTypes {
- public:
-  explicit FollowTypes(TypeChecker& checker);
-  ~FollowTypes();
-  FollowTypes(const FollowTypes&) = delete;
-  FollowTypes& operator=(const FollowTypes&) = delete;
-
- private:
-  struct Guards;
-  std::unique_ptr<Guards> guards_;
 };
 
 }  // namespace lehr::shard

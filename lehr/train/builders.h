@@ -7,7 +7,7 @@
 
 #include "lehr/data/tokenizer.h"
 #include "lehr/descriptor/model_args.h"
-#include "lehr/optim/optimizer.h"
+#include "lehr/optim/build_optimizer.h"
 #include "lehr/train/batches.h"
 #include "lehr/train/config.h"
 #include "lehr/train/task.h"
@@ -38,7 +38,8 @@ std::unique_ptr<TrainTask> build_task(const TrainConfig& config);
 LearningRateFactor build_lr_schedule(const TrainConfig& config);
 
 /// The functions that a trainer calls, in this order. The defaults are the functions above with the same names, and
-/// those of train/batches.h, optim/optimizer.h and train/validate.h. The results of a replacement are not checked.
+/// those of train/batches.h, optim/build_optimizer.h and train/validate.h. The results of a replacement are not
+/// checked.
 struct Builders {
   std::function<std::unique_ptr<data::Tokenizer>(const TrainConfig&)> tokenizer = build_tokenizer;
   std::function<std::unique_ptr<descriptor::ModelArgs>(

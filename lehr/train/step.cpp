@@ -7,7 +7,6 @@
 
 #include "lehr/base/error.h"
 #include "lehr/base/operator_profile.h"
-#include "lehr/base/side_stream.h"
 #include "lehr/base/value_of.h"
 #include "lehr/metric/throughput.h"
 #include "lehr/nn/embedding.h"
@@ -19,22 +18,6 @@
 #include "lehr/train/pipeline.h"
 
 namespace lehr::train {
-
-Batch rows_of(const Batch& batch, int64_t first, int64_t count) {
-  Batch part;
-  for (const auto& [name, tensor] : batch) {
-    part[name] = tensor.narrow(0, first, count);
-  }
-  return part;
-}
-
-Batch to_device(const Batch& batch, at::Device device) {
-  Batch moved;
-  for (const auto& [name, tensor] : batch) {
-    moved[name] = to_device_pinned(tensor, device);
-  }
-  return moved;
-}
 
 optim::ShardSpan placement_of(const nn::Parameter& parameter) {
   if (parameter.box() == whole_box(parameter.shape())) {

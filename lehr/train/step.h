@@ -28,10 +28,6 @@ namespace lehr::train {
 class LossSpikes;
 class Pipeline;
 
-/// Returns the sequences [first, first + count) of every tensor of a batch.
-Batch rows_of(const Batch& batch, int64_t first, int64_t count);
-Batch to_device(const Batch& batch, at::Device device);
-
 /// Returns the position of this rank's shard in the whole parameter, as optimizers take it.
 optim::ShardSpan placement_of(const nn::Parameter& parameter);
 

@@ -25,7 +25,7 @@ StepProfile::StepProfile(
       measure_seconds_(config.profiling.operator_table_measure_seconds),
       dtype_(compute_type(config.training)),
       device_(device),
-      profile_(operator_profile(clock ? std::move(clock) : profile_clock(device))) {
+      profile_(clock ? std::move(clock) : profile_clock(device)) {
   report_.first_step = first_;
   report_.ranks = ranks;
   report_.threads = at::get_num_threads();

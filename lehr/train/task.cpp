@@ -1,9 +1,26 @@
 #include "lehr/train/task.h"
 
 #include "lehr/base/error.h"
+#include "lehr/base/side_stream.h"
 #include "lehr/nn/head.h"
 
 namespace lehr::train {
+
+Batch rows_of(const Batch& batch, int64_t first, int64_t count) {
+  Batch part;
+  for (const auto& [name, tensor] : batch) {
+    part[name] = tensor.narrow(0, first, count);
+  }
+  return part;
+}
+
+Batch to_device(const Batch& batch, at::Device device) {
+  Batch moved;
+  for (const auto& [name, tensor] : batch) {
+    moved[name] = to_device_pinned(tensor, device);
+  }
+  return moved;
+}
 
 namespace {
 // Returns the sequence ends that Ranks::positions_of added; undefined if there are none.

@@ -13,6 +13,10 @@ namespace lehr::train {
 /// Named tensors whose first dimension is the sequence; the interface between loader and task.
 using Batch = pipeline::TensorDict;
 
+/// Returns the sequences [first, first + count) of every tensor of a batch.
+Batch rows_of(const Batch& batch, int64_t first, int64_t count);
+Batch to_device(const Batch& batch, at::Device device);
+
 /// A training task. Implement it for a custom task; the trainer needs nothing else.
 ///
 /// A loss is a sum over valid items (tokens with a label, labelled sequences). The trainer divides by the number of

@@ -3,7 +3,8 @@
 #include <set>
 
 #include "lehr/base/error.h"
-#include "lehr/train/step.h"
+#include "lehr/nn/module.h"
+#include "lehr/train/ranks.h"
 
 namespace lehr::train {
 

@@ -202,7 +202,7 @@ class FakeDevice : public ProfileClock {
 
 TEST(OperatorProfile, TakesTimesOfADeviceFromItsMarksOnceTheyAreReached) {
   const at::Tensor a = at::ones({6, 6});
-  OperatorProfile profile = operator_profile(std::make_unique<FakeDevice>());
+  OperatorProfile profile(std::make_unique<FakeDevice>());
   for (int stretch = 1; stretch <= 2; ++stretch) {
     profile.start();
     a.mm(a);  // one mark before it and one behind it, and none for nested calls

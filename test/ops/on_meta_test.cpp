@@ -14,7 +14,6 @@
 #include "lehr/ops/linear_cross_entropy/linear_cross_entropy.h"
 #include "lehr/ops/linear_float8/linear_float8.h"
 #include "lehr/ops/rms_norm/rms_norm.h"
-#include "lehr/ops/rotary/qk_norm_rotary.h"
 #include "lehr/ops/rotary/rotary.h"
 #include "lehr/ops/silu_mul/silu_mul.h"
 #include "lehr/ops/token_permutation/token_permutation.h"

@@ -5,7 +5,6 @@
 
 #include "lehr/ops/rms_norm/rms_norm.h"
 #include "lehr/ops/rotary/kernels.h"
-#include "lehr/ops/rotary/qk_norm_rotary.h"
 #include "test/ops/against_reference.h"
 
 namespace lehr::ops::test {

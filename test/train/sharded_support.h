@@ -9,7 +9,7 @@
 
 #include "lehr/mesh/distributed_context.h"
 #include "lehr/mesh/thread_transport.h"
-#include "lehr/optim/optimizer.h"
+#include "lehr/optim/build_optimizer.h"
 #include "lehr/shard/ownership.h"
 #include "lehr/train/rank_share.h"
 #include "lehr/train/store_coordinator.h"

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "lehr/data/jinja/value.h"
+#include "lehr/data/jinja/problem.h"
 #include "lehr/data/unicode.h"
 
 namespace lehr::data::jinja {

@@ -1,35 +1,20 @@
 // Values inside a template: JSON values with Python's rules of truth, equality and printing.
 #pragma once
 
-#include <fmt/format.h>
 #include <nlohmann/json_fwd.hpp>
 
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
 
+#include "lehr/data/jinja/problem.h"
+
 namespace lehr::data::jinja {
-
-/// An error in a template. The innermost node that sees it fills in the line, `Template` the name of the file.
-class Problem : public std::runtime_error {
- public:
-  explicit Problem(const std::string& message, int line = 0) : std::runtime_error(message), line_(line) {}
-  int line() const { return line_; }
-
- private:
-  int line_;
-};
-
-template <class... Args>
-[[noreturn]] void refuse(fmt::format_string<Args...> format, Args&&... args) {
-  throw Problem(fmt::format(format, std::forward<Args>(args)...));
-}
 
 class Value;
 using List = std::vector<Value>;

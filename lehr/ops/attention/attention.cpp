@@ -163,7 +163,7 @@ at::Tensor in_tiles(
   cpu::AttentionPlan plan{
       .first_keys = cpu::first_keys_of(lengths, k.size(0), k.size(1)),
       .sinks = {},
-      .scale = options.scale.value_or(reference::default_scale(q.size(3)))};
+      .scale = options.scale.value_or(default_scale(q.size(3)))};
   plan.softcap = options.softcap.value_or(plan.softcap);
   plan.window = options.window.value_or(plan.window);
   std::optional<at::Tensor> sinks;  // autograd takes no undefined tensor as an argument
@@ -201,24 +201,6 @@ bool is_plain_on_cpu(
          !options.sinks.defined();
 }
 }  // namespace
-
-void check_attention_options(const char* subject, const AttentionOptions& options) {
-  require(
-      !options.scale || std::isfinite(*options.scale),
-      "{}: scale: expected a finite number, found {}",
-      subject,
-      options.scale.value_or(0));
-  require(
-      !options.softcap || (*options.softcap > 0 && std::isfinite(*options.softcap)),
-      "{}: softcap: expected a positive number, found {}; leave it out for none",
-      subject,
-      options.softcap.value_or(0));
-  require(
-      !options.window || *options.window >= 1,
-      "{}: window: expected 1 or more tokens, found {}; leave it out for none",
-      subject,
-      options.window.value_or(0));
-}
 
 at::Tensor attention(
     const at::Tensor& q,

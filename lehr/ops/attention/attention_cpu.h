@@ -5,7 +5,7 @@
 #include <tuple>
 
 #include "lehr/base/torch.h"
-#include "lehr/ops/attention/attention.h"
+#include "lehr/ops/attention/attention_options.h"
 
 namespace lehr::ops::cpu {
 

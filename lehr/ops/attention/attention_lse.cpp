@@ -4,7 +4,6 @@
 #include <limits>
 
 #include "lehr/base/operator_profile.h"
-#include "lehr/ops/attention/attention.h"
 
 namespace lehr::ops {
 
@@ -71,7 +70,7 @@ at::Tensor visible_keys(
 
 // Returns the scores before the mask, with scale and softcap.
 at::Tensor scores_of(const at::Tensor& q, const at::Tensor& k, const AttentionOptions& options) {
-  const at::Tensor scores = q.matmul(k.transpose(-1, -2)) * options.scale.value_or(reference::default_scale(q.size(4)));
+  const at::Tensor scores = q.matmul(k.transpose(-1, -2)) * options.scale.value_or(default_scale(q.size(4)));
   return options.softcap ? (scores / *options.softcap).tanh() * *options.softcap : scores;
 }
 
@@ -147,7 +146,7 @@ AttentionPartGradients attention_part_backward(
   at::Tensor dq = at::zeros_like(heads.q);
   at::Tensor dk = at::zeros_like(heads.k);
   at::Tensor dv = at::zeros_like(heads.v);
-  const double scale = options.scale.value_or(reference::default_scale(q.size(3)));
+  const double scale = options.scale.value_or(default_scale(q.size(3)));
   for (int64_t first = 0; first < q.size(1); first += kQueriesAtATime) {
     const int64_t count = std::min(kQueriesAtATime, q.size(1) - first);
     const auto tile = [&](const at::Tensor& x) { return x.narrow(3, first, count); };

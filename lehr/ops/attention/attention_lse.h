@@ -7,7 +7,7 @@
 #pragma once
 
 #include "lehr/base/torch.h"
-#include "lehr/ops/attention/attention.h"
+#include "lehr/ops/attention/attention_options.h"
 
 namespace lehr::ops {
 

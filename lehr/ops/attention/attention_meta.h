@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "lehr/base/torch.h"
-#include "lehr/ops/attention/attention_varlen.h"
+#include "lehr/ops/attention/varlen_kernel.h"
 
 namespace lehr::ops {
 

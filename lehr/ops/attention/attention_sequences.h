@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "lehr/ops/attention/attention.h"
+#include "lehr/ops/attention/attention_options.h"
 
 namespace lehr::ops {
 

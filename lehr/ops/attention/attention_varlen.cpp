@@ -7,7 +7,6 @@
 
 #include "lehr/base/on_meta.h"
 #include "lehr/base/operator_profile.h"
-#include "lehr/ops/attention/attention.h"
 #include "lehr/ops/attention/attention_lse.h"
 #include "lehr/ops/attention/attention_meta.h"
 #include "lehr/ops/autograd.h"
@@ -137,7 +136,7 @@ at::Tensor variable_length_attention(
     const AttentionOptions& options,
     const VariableLengthKernel& kernel) {
   VariableLengthCall call{.sequences = sequences, .options = options, .hidden = {}, .kernel = &kernel};
-  call.options.scale = options.scale.value_or(reference::default_scale(q.size(3)));
+  call.options.scale = options.scale.value_or(default_scale(q.size(3)));
   call.options.sinks.reset();
   if (key_padding.defined()) {
     call.hidden = key_padding.logical_not().expand({q.size(0), q.size(1)}).reshape({-1, 1, 1});

@@ -154,10 +154,6 @@ at::Tensor by_aten(
 }
 }  // namespace
 
-double default_scale(int64_t head_size) {
-  return 1 / std::sqrt(static_cast<double>(head_size));
-}
-
 at::Tensor attention(
     const at::Tensor& q,
     const at::Tensor& k,

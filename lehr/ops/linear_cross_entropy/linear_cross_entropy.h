@@ -25,13 +25,6 @@ namespace lehr::ops {
 at::Tensor linear_cross_entropy(
     const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels, int64_t ignore_index = -100);
 
-/// Maximum bytes of the logits of one chunk. Each chunk packs the weight twice, and reads and writes its gradient, so
-/// chunks of a large vocabulary need many tokens: 359 float32 tokens of 151,936 words. With the panels of a matmul a
-/// chunk takes less than 256 MB.
-constexpr int64_t kLogitsBytes = 208 << 20;
-/// Maximum bytes of the logits of one chunk on a GPU.
-constexpr int64_t kGpuLogitsBytes = 512 << 20;
-
 /// Writes -log softmax(logits)[labels] to losses (N). If `gradient`, overwrites logits (N, V) by softmax(logits) -
 /// one_hot(labels), with row n multiplied by row_scale[n] if row_scale is defined. losses and row_scale are in the wide
 /// type. Loss and gradient are zero for the label -1, and NaN for other labels out of range. Fused on the CPU

@@ -43,11 +43,13 @@ std::tuple<at::Tensor, at::Tensor> forward_of(
     cuda::check_devices("rms_norm", {x, weight, added.branch});
     cuda::run<cuda::RmsNormLaunches>("rms_norm", x, [&](auto element, const auto& kernels) {
       return kernels.forward(
-          forward_call<decltype(element)>(x, weight, eps, kind, y, inverse_rms, added), x.numel() / size);
+          forward_call<decltype(element)>(x, weight, eps, kind == NormWeight::zero_centered, y, inverse_rms, added),
+          x.numel() / size);
     });
   } else if (x.numel() > 0) {
     cpu::run<RmsNormKernels>(x, [&](auto element, const auto& kernels) {
-      const auto call = forward_call<decltype(element)>(x, weight, eps, kind, y, inverse_rms, added);
+      const auto call =
+          forward_call<decltype(element)>(x, weight, eps, kind == NormWeight::zero_centered, y, inverse_rms, added);
       cpu::run_kernel(x, 0, x.numel() / size, cpu::grain_for(size), [&](int64_t first, int64_t last) {
         kernels.forward(call, first, last);
       });
@@ -79,13 +81,16 @@ std::tuple<at::Tensor, at::Tensor> backward_of(
       using T = decltype(element);
       const cuda::WeightGradientBuffers<T> buffers(weight, rows, cuda::row_threads<T>(size), wanted.weight);
       dweight = buffers.sum();
-      return kernels.backward(backward_call<T>(dy, x, weight, inverse_rms, kind, dx, dsum), buffers.call(), rows);
+      return kernels.backward(
+          backward_call<T>(dy, x, weight, inverse_rms, kind == NormWeight::zero_centered, dx, dsum),
+          buffers.call(),
+          rows);
     });
     return {dx, dweight};
   }
   cpu::run<RmsNormKernels>(x, [&](auto element, const auto& kernels) {
     using T = decltype(element);
-    const auto call = backward_call<T>(dy, x, weight, inverse_rms, kind, dx, dsum);
+    const auto call = backward_call<T>(dy, x, weight, inverse_rms, kind == NormWeight::zero_centered, dx, dsum);
     const auto backward = [&](Wide<T>* sums, int64_t first, int64_t last) {
       kernels.backward(call, sums, first, last);
     };

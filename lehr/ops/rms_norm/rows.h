@@ -7,7 +7,6 @@
 
 #include "lehr/ops/device.h"
 #include "lehr/ops/rms_norm/kernels.h"
-#include "lehr/ops/rms_norm/rms_norm.h"
 
 namespace lehr::ops {
 
@@ -23,7 +22,7 @@ RmsNormForward<T> forward_call(
     const at::Tensor& x,
     const at::Tensor& weight,
     double eps,
-    NormWeight kind,
+    bool zero_centered,
     const at::Tensor& y,
     const at::Tensor& inverse_rms,
     const Added& added = {}) {
@@ -36,7 +35,7 @@ RmsNormForward<T> forward_call(
       .inverse_rms = cpu::elements<Wide<T>>(inverse_rms),
       .size = x.size(-1),
       .eps = eps,
-      .zero_centered = kind == NormWeight::zero_centered};
+      .zero_centered = zero_centered};
 }
 
 template <class T>
@@ -45,7 +44,7 @@ RmsNormBackward<T> backward_call(
     const at::Tensor& x,
     const at::Tensor& weight,
     const at::Tensor& inverse_rms,
-    NormWeight kind,
+    bool zero_centered,
     const at::Tensor& dx,
     const at::Tensor& dsum = {}) {
   return {
@@ -56,7 +55,7 @@ RmsNormBackward<T> backward_call(
       .dsum = cpu::elements<T>(dsum),
       .dx = cpu::elements<T>(dx),
       .size = x.size(-1),
-      .zero_centered = kind == NormWeight::zero_centered};
+      .zero_centered = zero_centered};
 }
 
 /// Returns an empty buffer for the inverse RMS of each row of x, which backward needs; undefined unless `keep`.

@@ -11,7 +11,6 @@
 #include "lehr/ops/recompute.h"
 #include "lehr/ops/rms_norm/rows.h"
 #include "lehr/ops/rotary/kernels.h"
-#include "lehr/ops/rotary/qk_norm_rotary.h"
 
 namespace lehr::ops {
 
@@ -105,7 +104,7 @@ std::tuple<at::Tensor, at::Tensor> norm_rotated(
   const auto call = [&](auto element) {
     using T = decltype(element);
     return NormRotaryForward<T>{
-        .norm = forward_call<T>(x, weight, eps, kind, y, inverse_rms),
+        .norm = forward_call<T>(x, weight, eps, kind == NormWeight::zero_centered, y, inverse_rms),
         .angles = kernel_angles<T>(angles),
         .heads = x.size(2)};
   };
@@ -146,7 +145,7 @@ std::tuple<at::Tensor, at::Tensor> norm_rotated_backward(
   const auto call = [&](auto element) {
     using T = decltype(element);
     return NormRotaryBackward<T>{
-        .norm = backward_call<T>(dy, x, weight, inverse_rms, kind, dx),
+        .norm = backward_call<T>(dy, x, weight, inverse_rms, kind == NormWeight::zero_centered, dx),
         .angles = kernel_angles<T>(angles),
         .heads = heads};
   };

@@ -1,5 +1,5 @@
 // build_optimizer: the optimizer that a config names, and the keys that it may contain.
-#include "lehr/optim/optimizer.h"
+#include "lehr/optim/build_optimizer.h"
 
 #include <gmock/gmock.h>
 

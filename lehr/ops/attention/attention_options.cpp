@@ -1,0 +1,31 @@
+#include "lehr/ops/attention/attention_options.h"
+
+#include <cmath>
+
+#include "lehr/base/error.h"
+
+namespace lehr::ops {
+
+double default_scale(int64_t head_size) {
+  return 1 / std::sqrt(static_cast<double>(head_size));
+}
+
+void check_attention_options(const char* subject, const AttentionOptions& options) {
+  require(
+      !options.scale || std::isfinite(*options.scale),
+      "{}: scale: expected a finite number, found {}",
+      subject,
+      options.scale.value_or(0));
+  require(
+      !options.softcap || (*options.softcap > 0 && std::isfinite(*options.softcap)),
+      "{}: softcap: expected a positive number, found {}; leave it out for none",
+      subject,
+      options.softcap.value_or(0));
+  require(
+      !options.window || *options.window >= 1,
+      "{}: window: expected 1 or more tokens, found {}; leave it out for none",
+      subject,
+      options.window.value_or(0));
+}
+
+}  // namespace lehr::ops

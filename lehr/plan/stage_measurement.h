@@ -1,0 +1,104 @@
+// What is measured of one stage on one rank: memory, FLOPs and collectives of each action.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace lehr::plan {
+
+/// Collectives of one kind among the ranks along some axes.
+struct Communication {
+  std::string axes;  ///< The name of mesh::Group::name(): "tp", "dp_shard,cp".
+  /// The name of mesh::FakeCollective: "all_gather", "reduce_scatter", "all_to_all", "send", ...
+  std::string collective;
+  int64_t group_size = 1;  ///< Ranks.
+  /// Bytes of this rank's inputs over all calls: its shard for all_gather, the whole tensor for the others.
+  int64_t bytes = 0;
+  int64_t calls = 0;
+};
+
+/// One action of a pipeline, for one micro-batch, on this rank.
+struct ActionMeasurement {
+  /// Peak of live bytes during the action, beyond StageMeasurement::at_rest() (without the optimizer's part), unreduced
+  /// gradients, and activations of other micro-batches. It includes this micro-batch's activations and unsharded
+  /// parameters.
+  int64_t peak = 0;
+  /// Bytes kept for this micro-batch after the action, for its backward or wgrad, without unsharded parameters.
+  int64_t kept = 0;
+  double matmul_flops = 0;     ///< FLOPs of matmuls; a multiply-add counts as two.
+  double attention_flops = 0;  ///< FLOPs of scores and weighted values; with a causal mask, of the visible keys only.
+  /// The part of matmul_flops + attention_flops that activation checkpointing recomputes.
+  double recomputed_flops = 0;
+  /// Bytes that all other operators read and write: norms, activation functions, sums, copies, casts, losses.
+  int64_t pointwise_bytes = 0;
+  std::vector<Communication> communication = {};
+
+  double flops() const { return matmul_flops + attention_flops; }
+};
+
+/// The measurement of one stage on one rank.
+struct StageMeasurement {
+  int64_t num_layers = 0;
+  int64_t parameters = 0;  ///< Elements of this stage over all ranks (except pp); tied copies do not count.
+
+  /// Fraction of the FLOPs of linear layers, without experts, whose layers can compute in float8: all but heads and
+  /// routers (nn/float8.h).
+  double float8_share = 0;
+
+  double expert_tokens = 0;  ///< Tokens that each expert of this rank has in a micro-batch; 0 without experts.
+
+  /// @name At rest, in bytes of this rank's shards
+  /// @{
+  int64_t parameter_bytes = 0;
+  int64_t compute_copy_bytes = 0;  ///< On one device in mixed precision: the parameters in the compute dtype.
+  int64_t gradient_bytes = 0;      ///< From the first backward of a step to its end.
+  /// Additional bytes until the last backward of a step of several micro-batches: gradients that are reduced once per
+  /// step stay unreduced until then (parallelism.fsdp_reduce_each_microbatch = false).
+  int64_t whole_gradient_bytes = 0;
+  int64_t optimizer_bytes = 0;  ///< Optimizer state, without temporaries of an update.
+  int64_t other_bytes = 0;      ///< Buffers of modules: counts and the last routing of experts.
+  int64_t at_rest() const {
+    return parameter_bytes + compute_copy_bytes + gradient_bytes + optimizer_bytes + other_bytes;
+  }
+  /// @}
+
+  /// @name Fully sharded: bytes of unsharded parameters
+  /// @{
+  int64_t gathered_peak = 0;  ///< Peak; included in `peak` of the actions.
+  /// Bytes that stay after forward, once per stage for any number of micro-batches.
+  int64_t gathered_after_forward = 0;
+  /// @}
+
+  int64_t batch_bytes = 0;     ///< A micro-batch's ids, labels and positions; not included in `kept`.
+  int64_t boundary_bytes = 0;  ///< Sent to the next stage per micro-batch, and as much back; 0 for the last stage.
+
+  /// Actions in the middle of a step: gradients of earlier micro-batches exist, and more micro-batches follow.
+  ActionMeasurement forward;
+  ActionMeasurement backward;         ///< Whole, as in 1F1B,
+  ActionMeasurement backward_input;   ///< or split into dgrad
+  ActionMeasurement backward_weight;  ///< and wgrad, as in zero-bubble schedules.
+
+  /// @name Whole backwards at the start and end of a step
+  /// Peaks as ActionMeasurement::peak. The first backward allocates the gradients, which its peak includes, so it
+  /// counts beyond at_rest() without gradient_bytes. During the last one, gradient reductions over replicas begin.
+  /// @{
+  int64_t first_backward_peak = 0;
+  int64_t last_backward_peak = 0;
+  int64_t only_backward_peak = 0;  ///< Backward of a step of one micro-batch: both first and last.
+  /// @}
+
+  /// Collectives once per step, beside the last micro-batch: gradient reductions over replicas, and tied tables.
+  std::vector<Communication> per_step = {};
+};
+
+/// The position of a stage in the pipeline.
+struct StagePlace {
+  int64_t stage = 0;
+  /// The rank along pp of every stage, as pipeline::Program::rank_of_stage.
+  std::vector<int64_t> rank_of_stage = {0};
+  /// Number of ranks; 0: the product of the config's degrees, counting data_parallel_shard_degree = -1 as 1.
+  int64_t world_size = 0;
+};
+
+}  // namespace lehr::plan
