@@ -55,7 +55,8 @@ TEST(OperatorProfile, CountsMatmulsInFloat8ByThemselves) {
   at::_scaled_mm(a, b, scale, scale, {}, {}, at::kBFloat16);
   at::mm(wide, wide.t());
   constexpr double kOne = 2.0 * 16 * 32 * 16;
-  EXPECT_EQ(profiled(OperatorKind::matmul).flops, 3 * kOne) << "on the CPU, a float8 matmul calls one in float32";
+  // On a CPU without float8 matmuls in oneDNN (those with AMX have them), ATen's calls one in float32.
+  EXPECT_THAT(profiled(OperatorKind::matmul).flops, testing::AnyOf(2 * kOne, 3 * kOne));
   EXPECT_EQ(profiled(OperatorKind::matmul).float8_flops, kOne);
   EXPECT_EQ(profiled.profile.products().begin()->second.float8_flops, kOne) << "all have one size";
 }
