@@ -5,7 +5,7 @@
 
 namespace lehr::plan {
 
-/// How often a run stops, and the cost of a checkpoint and of a restart. All in seconds.
+/// The failure rate of a run, and the cost of a checkpoint and of a restart. All in seconds.
 struct FailureModel {
   double mtbf = 0;     ///< Mean time between failures of the whole run; failures are a Poisson process.
   double blocked = 0;  ///< A save stops training for this long,
