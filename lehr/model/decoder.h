@@ -43,7 +43,7 @@ struct DecoderParameters {
   std::vector<LayerParameters> layers = {};
   LayerPattern pattern = {};                           ///< The sliding layers, for sliding_rope.
   std::optional<Rope> sliding_rope = {};               ///< Rotary positions of sliding layers, if they differ.
-  nn::NormWeight norm_weight = nn::NormWeight::plain;  ///< The weight of the final norm.
+  nn::NormWeight norm_weight = nn::NormWeight::plain;  ///< Kind of the final norm's weight.
   double embedding_factor = 1;  ///< Multiplies the embeddings, after it is rounded to their dtype.
 
   const LayerParameters& layer_at(int64_t index) const {
