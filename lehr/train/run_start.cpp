@@ -127,7 +127,7 @@ void load_or_initialize(Run& run, const RunStart& start) {
     run.state = start.initial_load->load(*run.model, *run.optimizer, run.ranks.context(), run.state, run.logger);
     if (!run.config.checkpoint.initial_load_model_only) {
       run.logger.info(
-          "going on from {}: {} of {} steps done",
+          "continuing from {}: {} of {} steps done",
           value_of(run.config.checkpoint.initial_load_path, "checkpoint.initial_load_path"),
           run.state.step,
           run.config.training.steps);
