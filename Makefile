@@ -60,7 +60,7 @@ test: configure ## Compile everything and run the tests; ARGS="-R nn" picks some
 test-all: ## Checks too long for make test: sanitizers, every mesh, peers, mutants; ARGS="--share 3/8" runs one share
 	@script/test_all.sh $(ARGS)
 
-bench: bench-build ## Time train steps beside transformers and JAX, into bench/results.md (fetches the peers into .bench)
+bench: bench-build ## Time train steps of Lehr, transformers and JAX, into bench/results.md (fetches the peers into .bench)
 	@script/bench_setup.sh
 	.bench/bin/python bench/compare.py --lehr $(BUILD)/bin/train_step_bench $(ARGS)
 
@@ -68,7 +68,7 @@ bench-fsdp: build bench-build ## Two ranks against FSDP2 and DCP, into bench/res
 	@script/bench_setup.sh
 	.bench/bin/python bench/fsdp.py --build $(BUILD) $(ARGS)
 
-bench-neighbours: bench-build ## Share of the quiet speed beside busy processes, into bench/results_neighbours.md
+bench-neighbours: bench-build ## Share of the quiet speed next to busy processes, into bench/results_neighbours.md
 	@script/bench_setup.sh
 	.bench/bin/python bench/neighbours.py --lehr $(BUILD)/bin/train_step_bench $(ARGS)
 

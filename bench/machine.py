@@ -1,4 +1,4 @@
-"""What a benchmark says of the machine and the tree that it ran on."""
+"""The lines of a benchmark about the machine and the tree that it ran on."""
 import datetime
 import os
 import platform

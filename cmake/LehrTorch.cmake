@@ -1,9 +1,9 @@
 # Finds the LibTorch in the pinned torch wheel and creates the target lehr::torch.
 #
 # The wheel's own find_package(Torch) needs a CUDA toolchain as soon as the wheel was built with CUDA, and links the
-# CUDA libraries into every program, which costs 0.15 s and 350 MB at start. Lehr links the CPU half only and loads the
-# CUDA half when a run needs it, so this file names the required libraries itself. The installed package includes it,
-# too.
+# CUDA libraries into every program, which costs 0.15 s and 350 MB at start. Lehr links the CPU libraries only and loads
+# the CUDA libraries when a run needs them, so this file names the required libraries itself. The installed package
+# includes it, too.
 
 if(TARGET lehr::torch)
   return()

@@ -328,7 +328,7 @@ class ChildRanks {
   bool stopped_at_once_ = false;               // a rank was stopped before it could save
 };
 
-// Leaves a rank out of the next start if it is the cause of two failures. Returns false if the launch cannot go on.
+// Leaves a rank out of the next start if it is the cause of two failures. Returns false if the launch cannot continue.
 bool leave_out(std::optional<int64_t> cause, const ChildRanksOptions& options, LaunchPlaces& places, FewerRanks& next) {
   if (!options.fewer_ranks || !cause || !places.failed(*cause)) {
     return true;
@@ -340,7 +340,10 @@ bool leave_out(std::optional<int64_t> cause, const ChildRanksOptions& options, L
     return false;
   }
   fmt::print(
-      stderr, "lehr launch: rank {} failed twice and is left out; the run goes on with {} ranks\n", *cause, next.ranks);
+      stderr,
+      "lehr launch: rank {} failed twice and is left out; the run continues with {} ranks\n",
+      *cause,
+      next.ranks);
   return true;
 }
 }  // namespace

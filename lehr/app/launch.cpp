@@ -51,7 +51,7 @@ std::string help() {
          "Starts N ranks of COMMAND on this machine. COMMAND is lehr's train, or any program that reads torchrun's\n"
          "variables (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT).\n\n"
          "  lehr launch -n 4 -- train run.toml --parallelism.data_parallel_shard_degree=4\n"
-         "  lehr launch -n 4 --restarts 3 -- train run.toml      # go on by itself after a crash\n"
+         "  lehr launch -n 4 --restarts 3 -- train run.toml      # restarts after a crash\n"
          "  lehr launch -n 4 --restarts 3 --min-ranks 2 -- train run.toml      # and without a rank that fails twice\n"
          "  lehr launch -n 2 -- ./my_program\n\n"
          "SIGTERM and Ctrl-C are forwarded to all ranks, and the launcher waits for them. When a rank fails, the\n"
@@ -65,7 +65,7 @@ std::string help() {
          arguments_help(ConfigObject::of(options));
 }
 
-// How the program starts on fewer ranks; null without --min-ranks.
+// Returns the function that fits the program to fewer ranks; null without --min-ranks.
 std::function<FewerRanks(int64_t left)> fewer_ranks(
     const Options& options, bool is_train, const std::vector<std::string>& args) {
   if (options.min_ranks == 0) {
@@ -73,7 +73,7 @@ std::function<FewerRanks(int64_t left)> fewer_ranks(
   }
   require(
       options.restarts > 0,
-      "lehr launch: --min-ranks says on how few ranks a restart may go on; add --restarts N, or leave it out");
+      "lehr launch: --min-ranks is the smallest number of ranks for a restart; add --restarts N, or leave it out");
   require(
       options.min_ranks <= options.ranks,
       "lehr launch: --min-ranks: expected at most the {} ranks of -n, found {}",

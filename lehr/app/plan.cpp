@@ -33,14 +33,13 @@ struct Options {
     v.optional(
         "peer",
         peer,
-        "A TOML file of what another system does and Lehr does not, for plans of that system's runs (docs/plan.md).");
+        "TOML file with techniques of another system that Lehr lacks, for plans of that system's runs (docs/plan.md).");
     v.optional("output", output, "Output folder of report.txt, plan.json, memory.svg, timeline.svg and timeline.html.");
     v.optional(
         "calibrate",
         calibrate,
-        "Measure this computer's CPU for some seconds, print it as a machine, and stop. With a config: with the "
-        "matmuls, "
-        "attention and other operators of that run.");
+        "Measure this computer's CPU for some seconds, print it as a machine, and stop. With a config: measure it with "
+        "the matmuls, attention and other operators of that run.");
     v.optional(
         "search",
         search,

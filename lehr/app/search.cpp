@@ -24,7 +24,7 @@ struct Options {
   bool dry_run = false;
   void fields(FieldVisitor& v) {
     v.optional("stage", stage, "Last stage to run.", one_of(search::stage_names()));
-    v.optional("dry_run", dry_run, "Print the work of each stage, and do none of it.");
+    v.optional("dry_run", dry_run, "Print the work of each stage without doing it.");
   }
 };
 

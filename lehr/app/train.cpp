@@ -54,7 +54,7 @@ int run(
     StopSignals& signals) {
   Logger log("", options.quiet || transport.rank() != 0);
   if (!why_cpu.empty()) {
-    log.info("training.device: the ranks compute on CPUs, as not each has a GPU of its own: {}", why_cpu);
+    log.info("training.device: the ranks compute on CPUs, since some have no GPU of their own: {}", why_cpu);
   }
   train::Trainer trainer(
       config,

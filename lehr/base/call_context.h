@@ -1,4 +1,4 @@
-// What the operators of a thread are called under: the values that its scopes have set.
+// The context in which a thread calls operators: the values that its scopes have set.
 //
 // A scope declares a ContextSlot beside its class, and sets it while it exists. All slots of a thread are one object,
 // which can be read, listed and copied to another thread. It is thread-local because ranks may be threads.

@@ -7,15 +7,15 @@
 
 namespace lehr {
 
-/// Bytes that this process can still allocate, and what bounds them.
+/// Bytes that this process can still allocate, and the limit that bounds them.
 struct GrantedMemory {
   int64_t bytes = 0;
   std::string limit;  ///< "available memory", "memory limit of the cgroup" or "ulimit -v".
 };
 
-/// Returns the least of: MemAvailable of /proc/meminfo; what the limits of this process's cgroup (version 1 or 2) and
-/// of its parents leave, where page cache that can be dropped counts as free; and what RLIMIT_AS leaves beside the
-/// stacks of threads. Throws an error if the system tells none of them. Files are read below `root`.
+/// Returns the least of: MemAvailable of /proc/meminfo; the rest of the limits of this process's cgroup (version 1 or
+/// 2) and of its parents, where page cache that can be dropped counts as free; and the rest of RLIMIT_AS without the
+/// stacks of threads. Throws an error if the system reports none of them. Files are read below `root`.
 GrantedMemory granted_memory(const std::filesystem::path& root = "/");
 
 /// Returns a text that is equal for processes with the same memory and limits: those of one machine and container.

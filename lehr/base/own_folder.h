@@ -1,4 +1,4 @@
-// The folder of the file that contains Lehr, beside which its optional modules are.
+// The folder of the file that contains Lehr, which also contains its optional modules.
 #pragma once
 
 #include <filesystem>

@@ -1,4 +1,4 @@
-// Whether this is a build with a sanitizer.
+// Detection of builds with a sanitizer.
 #pragma once
 
 namespace lehr {

@@ -1,4 +1,4 @@
-// How many cores this process may use.
+// The number of cores that this process may use.
 #pragma once
 
 namespace lehr {

@@ -126,8 +126,8 @@ class ModelArgs {
   /// Sets the block config of each layer; their number becomes the number of layers. Call check() afterwards. The
   /// default throws a usage error, for a family whose layers cannot differ.
   virtual void set_block_configs(std::vector<BlockConfig> blocks);
-  /// Makes layer i + count what layer i was, for a model with `count` more layers before layer 0. The default does
-  /// nothing, for a family whose layers differ in their block configs only.
+  /// Gives layer i + count the settings of layer i, for a model with `count` more layers before layer 0. The default
+  /// does nothing, for a family whose layers differ in their block configs only.
   virtual void shift_layers(int64_t /*count*/) {}
   /// Sizes for account_for; nullopt (the default) for a family without closed-form accounting.
   virtual std::optional<DecoderForm> decoder_form() const { return std::nullopt; }

@@ -37,7 +37,7 @@ using WeightGroups = std::map<std::string, std::vector<std::string>>;
 struct SubblockModules {
   std::vector<std::string> attention;  ///< The attention and its norms.
   std::vector<std::string> ffn;        ///< The feed-forward block or MoE layer, and its norms.
-  std::vector<std::string> shared;     ///< What both use, such as one norm before both.
+  std::vector<std::string> shared;     ///< Modules that both use, such as one norm before both.
 };
 
 /// The structure of a family's models (puzzletron's abstraction, with its names). Names are those of Hugging Face's

@@ -20,7 +20,7 @@ struct CollectiveRecord {
   int64_t number = 0;
   int64_t bytes = 0;
   Clock::time_point start = {};
-  std::optional<Clock::time_point> end = {};  ///< When this rank's wait for it ended.
+  std::optional<Clock::time_point> end = {};  ///< End of this rank's wait for it.
 
   /// "all_reduce number 17 on axis tp", "send on axis pp".
   std::string describe() const;

@@ -132,7 +132,7 @@ class GlooTransport : public Transport {
       return !store_->check({key_of(rank)});
     });
     fail_runtime(
-        "rank {}: rank{} {} of {} did not come to {} within {}",
+        "rank {}: rank{} {} of {} did not reach {} within {}",
         rank_,
         missing.size() == 1 ? "" : "s",
         fmt::join(missing, ", "),
@@ -192,8 +192,8 @@ c10::intrusive_ptr<c10d::Store> connect_store(
     const std::string text = problem.what();
     if (keeps_store) {
       fail_runtime(
-          "rank 0: cannot keep the ranks' store at {}: another program may use the port (another one: MASTER_PORT), or "
-          "the name may not be this machine's (MASTER_ADDR): {}",
+          "rank 0: cannot keep the ranks' store at {}: another program may use the port (change MASTER_PORT), or "
+          "the address may not be this machine's (MASTER_ADDR): {}",
           place,
           text.substr(0, text.find('\n')));
     }

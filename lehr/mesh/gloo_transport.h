@@ -18,7 +18,7 @@ struct GlooOptions {
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
   /// Time that the other ranks get to report their state after a failure, before the failure is reported.
   std::chrono::milliseconds patience = std::chrono::milliseconds(2500);
-  /// Breaks the connections of another transport that is used beside this one, when a rank has failed. Any thread.
+  /// Breaks the connections of another transport that is used with this one, when a rank has failed. Any thread.
   std::function<void()> disconnect = {};
 };
 

@@ -34,7 +34,7 @@ int lehr_nccl_device_count() {
 }
 
 const char* lehr_nccl_device_name(int device) {
-  static thread_local std::string name;  // what the caller reads; no scope
+  static thread_local std::string name;  // read by the caller; no scope
   name = "GPU-";
   for (const char byte : at::cuda::getDeviceProperties(static_cast<c10::DeviceIndex>(device))->uuid.bytes) {
     name += fmt::format("{:02x}", static_cast<unsigned char>(byte));

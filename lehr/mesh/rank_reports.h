@@ -1,4 +1,4 @@
-// Reports of ranks about what they do, through the store that they share. Each rank's watchdog writes them on a thread
+// Reports of ranks about their state, through the store that they share. Each rank's watchdog writes them on a thread
 // of its own, also while the rank computes or hangs.
 #pragma once
 

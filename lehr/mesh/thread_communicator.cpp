@@ -60,7 +60,7 @@ void ThreadCommunicator::wait_for_all() {
     fail_aborted();
   }
   fail_runtime(
-      "axis {}: {} of {} ranks came within {} ms", name_, waiting_, size_, static_cast<int64_t>(timeout_.count()));
+      "axis {}: {} of {} ranks arrived within {} ms", name_, waiting_, size_, static_cast<int64_t>(timeout_.count()));
 }
 
 void ThreadCommunicator::post(int64_t from, int64_t to, at::Tensor tensor) {
@@ -85,7 +85,7 @@ at::Tensor ThreadCommunicator::take(int64_t from, int64_t to, int64_t number) {
       fail_aborted();
     }
     fail_runtime(
-        "axis {}: its rank {} got nothing from rank {} within {} ms",
+        "axis {}: its rank {} received nothing from rank {} within {} ms",
         name_,
         to,
         from,

@@ -15,7 +15,7 @@
 
 namespace lehr::mesh {
 
-/// Set once by the rank that fails; all rooms of a hub share it.
+/// Set once by the rank that fails; all communicators of a hub share it.
 struct ThreadAbort {
   std::mutex mutex;
   bool aborted = false;
@@ -30,7 +30,7 @@ struct Slot {
   std::vector<int64_t> offsets = {};  ///< all_to_all: first row for each rank.
 };
 
-/// A room where `size` ranks exchange tensors.
+/// Exchanges tensors among `size` ranks that are threads.
 class ThreadCommunicator {
  public:
   ThreadCommunicator(

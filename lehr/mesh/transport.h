@@ -25,7 +25,7 @@ class Transport {
   virtual int64_t world_size() const = 0;
   /// "gloo", "nccl", "threads", "fake", "single"
   virtual std::string name() const = 0;
-  /// The device, beside host memory, of tensors that ranks exchange: this rank's GPU.
+  /// The device of tensors that ranks exchange, in addition to host memory: this rank's GPU.
   virtual at::Device device() const { return at::kCPU; }
 
   /// Returns a backend for the collectives of `ranks` (ascending global ranks, including this one). All of them call it

@@ -41,9 +41,9 @@ struct DecoderParameters {
   /// One entry per layer over all stages, if layers differ internally. `layer` then holds the values that the backbone
   /// and the heads share with them (hidden_size, head_dim, rms_norm_eps, initializer_range).
   std::vector<LayerParameters> layers = {};
-  LayerPattern pattern = {};                           ///< Which layers slide, for sliding_rope.
+  LayerPattern pattern = {};                           ///< The sliding layers, for sliding_rope.
   std::optional<Rope> sliding_rope = {};               ///< Rotary positions of sliding layers, if they differ.
-  nn::NormWeight norm_weight = nn::NormWeight::plain;  ///< How the final norm applies its weight.
+  nn::NormWeight norm_weight = nn::NormWeight::plain;  ///< Kind of the final norm's weight.
   double embedding_factor = 1;  ///< Multiplies the embeddings, after it is rounded to their dtype.
 
   const LayerParameters& layer_at(int64_t index) const {

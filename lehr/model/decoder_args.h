@@ -53,14 +53,14 @@ using BackboneOf =
 /// `Family` has kModelType, kArchitecture (such as "Qwen3") and Layer (a module holder). It may have
 /// - static layer_parameters(const DecoderConfig&), if its layers are not built from DenseLayerParameters;
 /// - kRequiredKeys, names of keys without which its config.json is refused: keys whose default in transformers is not
-///   the one of DecoderConfig::from_hf, unless block_configs says what layers have;
+///   the one of DecoderConfig::from_hf, unless block_configs has the sizes of layers;
 /// - kBosToken and kEosToken, the tokens of a config.json without these keys; null says that there are none;
 /// - kForm, a DecoderForm with the flags of its sub-blocks, which enables closed-form accounting of its models;
 /// - kOwnKeys, names of keys that DecoderConfig::from_hf would refuse or misread, and static read(const Node& config,
 ///   DecoderConfig& shape), which reads them and sets defaults of its own; static write(const DecoderConfig&, Node&),
 ///   which writes them;
 /// - kLayersAreAlike, if its LayerParameters have flags for sub-blocks that its models do not use;
-/// - kNormWeight, how the final norm applies its weight, and static embedding_factor(const DecoderConfig&).
+/// - kNormWeight, the kind of the final norm's weight, and static embedding_factor(const DecoderConfig&).
 template <class Family_>
 class DecoderArgs : public descriptor::ModelArgs {
  public:

@@ -59,7 +59,7 @@ struct DecoderConfig {
   int64_t value_width() const { return latent_attention ? latent_attention->v_head_dim : head_dim; }
 
   /// Reads the fields of config.json that families share. Throws a usage error that names the field for a feature that
-  /// the shared decoder does not support (sliding windows, attention dropout, another activation, ...), except for keys
+  /// the shared decoder does not support (attention dropout, another activation, ...), except for keys
   /// in `own_keys`, which the family reads itself.
   static DecoderConfig from_hf(const Node& config, std::span<const char* const> own_keys = {});
 

@@ -1,5 +1,5 @@
-// The descriptor that decoder families share: Hugging Face's naming pattern, and sub-blocks that are told apart by what
-// a layer without them lacks.
+// The descriptor that decoder families share: Hugging Face's naming pattern, and sub-blocks that are identified by
+// comparison with a layer that lacks them.
 #pragma once
 
 #include "lehr/descriptor/model_descriptor.h"

@@ -19,7 +19,7 @@ struct DenseLayerParameters {
   double initializer_range = 0.02;  ///< Standard deviation of initial weights.
   bool attention_no_op = false;     ///< The layer has no attention, and none of the attention's norms.
   bool ffn_no_op = false;           ///< The layer has no SwiGLU, and none of its norms.
-  // What attention_parameters gives to the attention of a layer.
+  // Passed to the attention of a layer by attention_parameters.
   bool qkv_bias = false;                       ///< Biases of the query, key and value projections.
   std::optional<double> attention_scale = {};  ///< Factor on the scores; 1 / sqrt(head_dim) if unset.
   LayerPattern pattern = {};                   ///< Windows, and layers without rotary positions.

@@ -1,4 +1,4 @@
-// What differs from layer to layer in models whose layers have the same weights: windows and rotary positions.
+// Properties that differ between layers with the same weights: windows and rotary positions.
 #pragma once
 
 #include <optional>
@@ -29,7 +29,7 @@ struct LayerPattern {
   /// The window of a layer; nullopt for full attention.
   std::optional<int64_t> window(int64_t layer) const { return slides(layer) ? sliding_window : std::nullopt; }
 
-  /// The pattern in which layer i + count is what layer i is here; count >= 0.
+  /// The pattern whose layer i + count equals layer i of this one; count >= 0.
   LayerPattern shifted(int64_t count) const;
 };
 

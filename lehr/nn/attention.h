@@ -64,9 +64,9 @@ struct GroupedQueryAttentionParameters {
   int64_t head_dim;
   std::optional<double> qk_norm_eps = {};         ///< Epsilon of the RMSNorms on queries and keys (QK-norm), before the
                                                   ///< rotation; no QK-norm if unset.
-  QKNormWidth qk_norm_width = QKNormWidth::head;  ///< What they are over; full excludes output_gate, and requires
+  QKNormWidth qk_norm_width = QKNormWidth::head;  ///< Elements of one norm; full excludes output_gate, and requires
                                                   ///< qk_norm_eps.
-  NormWeight qk_norm_weight = NormWeight::plain;  ///< How those norms apply their weight; requires qk_norm_eps.
+  NormWeight qk_norm_weight = NormWeight::plain;  ///< Kind of the weights of these norms; requires qk_norm_eps.
   bool attention_bias = false;                    ///< Biases of q_proj, k_proj, v_proj and o_proj.
   std::optional<bool> output_bias = {};           ///< Bias of o_proj, if it differs from the others (Qwen2: false).
   Init init = Init::normal(0.02);

@@ -1,4 +1,4 @@
-// What tensor parallelism knows of an adapter: which of its matrices is sharded with which side of the layer's weight.
+// The interface of an adapter for tensor parallelism: one matrix for each side of the layer's weight.
 #pragma once
 
 #include "lehr/nn/module.h"

@@ -15,18 +15,18 @@ struct RoutingResult {
   at::Tensor probabilities;            ///< (N, E), the scores of a token divided by their sum.
 };
 
-/// What the logits of a token become.
+/// The function that turns the logits of a token into scores.
 enum class RouterScore {
   softmax,  ///< Probabilities over all experts (Shazeer et al., https://arxiv.org/abs/1701.06538; as in Qwen3-MoE).
-  sigmoid,  ///< Each by itself (DeepSeek-V3, https://arxiv.org/abs/2412.19437).
+  sigmoid,  ///< Of each logit by itself (DeepSeek-V3, https://arxiv.org/abs/2412.19437).
 };
 
-/// What differs between the routers of models, with the names of Hugging Face's config.json where it has one.
+/// Options in which the routers of models differ, with the names of Hugging Face's config.json where it has one.
 struct RouterOptions {
   RouterScore score = RouterScore::softmax;
-  int64_t n_group = 1;     ///< The experts are in so many equal groups of neighbours,
-  int64_t topk_group = 1;  ///< and a token's are in so many of them: those with the largest sums of their two best
-                           ///< preferences.
+  int64_t n_group = 1;     ///< Number of groups of neighbouring experts, all of one size.
+  int64_t topk_group = 1;  ///< Number of groups that a token's experts are from: those with the largest sums of their
+                           ///< two best preferences.
   double norm_eps = 0;     ///< Added to the sum by which weights are normalized.
   double routed_scaling_factor = 1;  ///< On the weights, after they are normalized.
 };

@@ -6,7 +6,7 @@
 
 namespace lehr::ops {
 
-/// Whether a call on these tensors will be differentiated, so that its forward must save tensors for backward.
+/// Returns whether a call on these tensors will be differentiated, so that its forward must save tensors for backward.
 template <class... Tensors>
 bool will_differentiate(const Tensors&... tensors) {
   return at::GradMode::is_enabled() && (tensors.requires_grad() || ...);

@@ -64,8 +64,8 @@ at::Tensor take(AutogradContext* ctx, const char* name) {
   return tensor;
 }
 
-// Whether all counted tokens have the same incoming gradient (`row_scale` is restricted to them), as that of a sum or
-// mean. On a GPU decides by the stride alone, without reading values.
+// Returns whether all counted tokens have the same incoming gradient (`row_scale` is restricted to them), as that of a
+// sum or mean. On a GPU decides by the stride alone, without reading values.
 bool is_uniform(const at::Tensor& grad, const at::Tensor& row_scale) {
   if (row_scale.is_meta() || row_scale.numel() < 2 || grad.stride(0) == 0) {
     return true;

@@ -13,7 +13,7 @@
 
 namespace lehr::ops::cpu {
 
-/// Whether there are kernels for this tensor: on the CPU or running on meta, float32, float64 or bfloat16.
+/// Returns whether there are kernels for this tensor: on the CPU or running on meta, float32, float64 or bfloat16.
 inline bool supports(const at::Tensor& tensor) {
   const auto type = tensor.scalar_type();
   return (tensor.is_cpu() || runs_on_meta(tensor)) &&

@@ -13,7 +13,7 @@ namespace lehr::ops {
 /// CPU lacks.
 Arch chosen_arch();
 
-/// Whether AMX may be used where the CPU has it: unless LEHR_CPU names an instruction set.
+/// Returns whether AMX may be used where the CPU has it: unless LEHR_CPU names an instruction set.
 bool may_use_amx();
 
 /// Returns the instruction set for a value of LEHR_CPU (null or empty: `best`) on a CPU that has `best`. Throws as

@@ -15,7 +15,7 @@
 
 namespace lehr::ops::cuda {
 
-/// Opens the module once per process, after LibTorch's CUDA half. Returns "", or the reason why there are no kernels
+/// Opens the module once per process, after LibTorch's CUDA libraries. Returns "", or the reason why it has no kernels
 /// and operators run in plain ATen: the module is not beside the program or cannot be opened, or the current GPU or its
 /// driver does not run its code. Throws a usage error for a module that was built from other sources.
 std::string open_kernels();
@@ -72,7 +72,7 @@ bool on_gpu(const at::Tensor& tensor);
 bool has_kernels(const at::Tensor& tensor);
 /// True if there are kernels for tensors like this one: on a device with a table, float32 or bfloat16.
 bool supports(const at::Tensor& tensor);
-/// Whether `supports` the tensor, and body(T{}) with its element type is true.
+/// Returns whether `supports` the tensor, and body(T{}) with its element type is true.
 template <class Body>
 bool with_type(const at::Tensor& tensor, const Body& body) {
   return supports(tensor) && (tensor.scalar_type() == at::kFloat ? body(float{}) : body(Bf16{}));

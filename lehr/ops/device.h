@@ -6,7 +6,7 @@
 
 namespace lehr::ops {
 
-/// Whether there are kernels for this tensor, on a GPU or the CPU.
+/// Returns whether there are kernels for this tensor, on a GPU or the CPU.
 inline bool supports(const at::Tensor& tensor) {
   return cuda::supports(tensor) || cpu::supports(tensor);
 }

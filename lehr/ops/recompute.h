@@ -20,7 +20,7 @@ class Recompute : public torch::autograd::FunctionPreHook {
   Recompute(std::function<at::Tensor()> make, const at::Tensor& output)
       : make_(std::move(make)), output_nr_(output.output_nr()), version_(output._version()) {}
 
-  /// Whether it recomputes `tensor`: this output of the node and no other, and not written to since.
+  /// Returns whether it recomputes `tensor`: this output of the node and no other, and not written to since.
   bool makes(const at::Tensor& tensor) const {
     return tensor.output_nr() == output_nr_ && tensor._version() == version_;
   }
@@ -54,7 +54,7 @@ class RecomputeMatmuls {
  public:
   explicit RecomputeMatmuls(bool on);
 
-  /// Whether this thread's innermost object is on.
+  /// Returns whether this thread's innermost object is on.
   static bool on();
 
  private:
@@ -67,7 +67,7 @@ at::Tensor recomputable_matmul(const at::Tensor& output) {
   return RecomputeMatmuls::on() ? recomputable<Function>(output, Function::recompute) : output;
 }
 
-/// Whether backward can recompute `tensor`.
+/// Returns whether backward can recompute `tensor`.
 bool can_recompute(const at::Tensor& tensor);
 
 /// For the forward of an autograd function: returns the tensor to save for an input that backward reads. It is

@@ -78,10 +78,10 @@ class WeightGradients {
   /// @name For operators, and for nodes before weights
   /// @{
 
-  /// Whether dgrad is running, so that wgrad must be deferred.
+  /// Returns whether dgrad is running, so that wgrad must be deferred.
   bool defers() const { return state_ == State::dgrad; }
-  /// Whether wgrad of this weight may be deferred: it is a leaf, or an output of a node that was allowed to run in both
-  /// passes.
+  /// Returns whether wgrad of this weight may be deferred: it is a leaf, or an output of a node that was allowed to run
+  /// in both passes.
   bool may_defer(const at::Tensor& weight) const;
   /// Permits to defer weights that are outputs of `node`. In dgrad the node runs with the gradients that are not
   /// deferred, in wgrad with the others, perhaps several times; not at all if there are none.

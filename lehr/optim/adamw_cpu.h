@@ -18,7 +18,7 @@ struct AdamWNumbers {
   float grad_divisor = 1;
 };
 
-/// Whether adamw_on_cpu_ supports this parameter: float32 or bfloat16 on the CPU.
+/// Returns whether adamw_on_cpu_ supports this parameter: float32 or bfloat16 on the CPU.
 bool supports_adamw_on_cpu(const at::Tensor& value);
 
 /// Does a step of torch.optim.AdamW, in float32. Gradients are not changed. The bits depend neither on the number of

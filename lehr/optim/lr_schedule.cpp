@@ -130,7 +130,7 @@ void SchedulePhaseConfig::fields(FieldVisitor& v) {
       "mode",
       mode,
       {{"steps", PhaseMode::steps}, {"percentage", PhaseMode::percentage}, {"rest", PhaseMode::rest}},
-      "How the end of the phase is given: after a number of steps, at a share of all steps, or at the end of the run.");
+      "The end of the phase: after a number of steps, at a share of all steps, or at the end of the run.");
   v.optional("steps", steps, "Length of the phase in steps, for mode \"steps\".", positive());
   v.optional(
       "percentage",
@@ -146,7 +146,7 @@ void SchedulePhaseConfig::fields(FieldVisitor& v) {
        {"cosine", PhaseCurve::cosine},
        {"exponential", PhaseCurve::exponential},
        {"poly", PhaseCurve::poly}},
-      "The way from the last multiplier to the target.");
+      "The curve from the last multiplier to the target.");
   v.optional("power", power, "The exponent of curve \"poly\".", positive());
 }
 
@@ -173,7 +173,7 @@ void LRSchedulerConfig::fields(FieldVisitor& v) {
   v.optional(
       "initial_multiplier",
       initial_multiplier,
-      "Where the first of `phases` starts, as a multiple of the base rate.",
+      "Start of the first of `phases`, as a multiple of the base learning rate.",
       at_least(0));
   v.list("phases", phases, "A piecewise schedule instead of warm-up and decay: its phases in order.");
 }

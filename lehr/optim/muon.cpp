@@ -91,7 +91,7 @@ class Muon::Matrices final : public PerParameterOptimizer {
     }
     require(
         !names_.empty(),
-        "optimizer.muon_exclude: \"{}\" leaves muon no matrix; take adamw, or exclude less",
+        "optimizer.muon_exclude: \"{}\" leaves muon no matrix; use adamw, or exclude less",
         config.muon_exclude);
   }
 
@@ -104,7 +104,7 @@ class Muon::Matrices final : public PerParameterOptimizer {
     const auto& shape = parameter.placement.shape;
     require(
         whole_tensors_ || shape.empty() || std::equal(sizes.end() - 2, sizes.end(), shape.end() - 2),
-        "{}: muon needs whole matrices, found {} as a part of [{}]; gather rows and columns, or take adamw",
+        "{}: muon needs whole matrices, found {} as a part of [{}]; gather rows and columns, or use adamw",
         parameter.name,
         describe(parameter.value),
         c10::Join(", ", shape));

@@ -50,7 +50,7 @@ void OptimizerConfig::fields(FieldVisitor& v) {
        {"sgd", OptimizerKind::sgd},
        {"stochastic_adamw", OptimizerKind::stochastic_adamw},
        {"muon", OptimizerKind::muon}},
-      "The optimizer. stochastic_adamw: bfloat16 parameters without master weights, rounded at random. muon: "
+      "The optimizer. stochastic_adamw: bfloat16 parameters without master weights, rounded stochastically. muon: "
       "orthogonal steps for hidden matrices, AdamW for the rest.");
   v.optional("lr", lr, "Base learning rate; [lr_scheduler] multiplies it.", at_least(0));
   v.optional("beta1", beta1, "Decay of the running mean of gradients; not for sgd.", from_below(0, 1));
@@ -63,12 +63,12 @@ void OptimizerConfig::fields(FieldVisitor& v) {
       "given.",
       at_least(0));
   v.optional("momentum", momentum, "sgd (0 unless given) and muon (0.95): decay of past gradients.", from_below(0, 1));
-  v.optional("dampening", dampening, "sgd: the share of a gradient that the momentum leaves out.", from_below(0, 1));
-  v.optional("nesterov", nesterov, "sgd (false unless given) and muon (true): look one step ahead along the momentum.");
+  v.optional("dampening", dampening, "sgd: share of each new gradient that the momentum ignores.", from_below(0, 1));
+  v.optional("nesterov", nesterov, "sgd (false unless given) and muon (true): use Nesterov momentum.");
   v.optional(
       "state_dtype",
       state_dtype,
-      "stochastic_adamw: type of the moments; bfloat16 ones are rounded at random too.",
+      "stochastic_adamw: data type of the moments; bfloat16 moments are rounded stochastically, too.",
       one_of({"float32", "bfloat16"}));
   v.optional("ns_steps", ns_steps, "muon: Newton-Schulz iterations that make a step orthogonal.", between(1, 20));
   v.choice(
@@ -80,8 +80,8 @@ void OptimizerConfig::fields(FieldVisitor& v) {
   v.optional(
       "muon_exclude",
       muon_exclude,
-      "muon: regular expression of the matrices that AdamW updates, as it does all that is not a matrix.");
-  v.list("param_groups", param_groups, "Parameters with numbers of their own, by name.");
+      "muon: regular expression for names of matrices that AdamW updates; it updates all other parameters anyway.");
+  v.list("param_groups", param_groups, "Groups of parameters, by name, with hyperparameters of their own.");
 }
 
 double OptimizerConfig::weight_decay_or_default() const {

@@ -13,7 +13,7 @@ StochasticAdamW::StochasticAdamW(const OptimizerConfig& config, const std::vecto
 void StochasticAdamW::check_parameter(const NamedParameter& parameter) const {
   require(
       parameter.value.scalar_type() == at::kBFloat16,
-      "{}: stochastic_adamw updates bfloat16 parameters, found {}; set training.dtype = \"bfloat16\", or take adamw",
+      "{}: stochastic_adamw updates bfloat16 parameters, found {}; set training.dtype = \"bfloat16\", or use adamw",
       parameter.name,
       describe(parameter.value));
 }

@@ -9,9 +9,9 @@ namespace lehr::pipeline {
 
 /// Costs of the parts of a model, all in one unit. Layers must cost more than zero.
 struct PartCosts {
-  double before = 0;           ///< Cost of the first stage beside its layers: the embeddings.
+  double before = 0;           ///< Cost of the first stage in addition to its layers: the embeddings.
   std::vector<double> layers;  ///< Cost of each layer, in order.
-  double after = 0;            ///< Cost of the last stage beside its layers: norm and head.
+  double after = 0;            ///< Cost of the last stage in addition to its layers: norm and head.
 };
 
 /// Returns the number of layers of each stage. The result minimizes the cost of the most expensive stage. Among such

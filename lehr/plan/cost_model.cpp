@@ -16,7 +16,7 @@ bool names_any(const std::string& axes, std::initializer_list<const std::string*
 
 // Returns whether a collective can overlap with computation: issued before it is needed, or waited for after others
 // were issued.
-bool runs_beside(const Communication& one) {
+bool overlaps(const Communication& one) {
   if (one.collective == "send" || one.collective == "receive") {
     return true;
   }
@@ -32,29 +32,29 @@ CommunicationCost cost_of(const Communication& one, const CostContext& context) 
   if (calls > 0) {
     // Each call pays the latency, so the cost of the average call is multiplied.
     const double sent = one.collective == "all_to_all" ? context.peer.dispatch_bytes : 1;
-    const bool once = context.peer.gathers_once && one.collective == "all_gather" && runs_beside(one);
+    const bool once = context.peer.gathers_once && one.collective == "all_gather" && overlaps(one);
     const double often = calls / (once ? static_cast<double>(context.microbatches) : 1);
     cost.seconds = often * collective_seconds(context.machine, group, one.collective, sent * cost.bytes / calls);
   }
   return cost;
 }
 
-// Overlaps `all` with `behind` seconds of computation. The exposed time is shared among the collectives that can
+// Overlaps `all` with `computing` seconds of computation. The exposed time is shared among the collectives that can
 // overlap, in proportion to their length.
-void hide(std::vector<CommunicationCost>& all, const std::vector<bool>& beside, double behind) {
+void overlap(std::vector<CommunicationCost>& all, const std::vector<bool>& overlapping, double computing) {
   double total = 0;
   double first = 0;  // the longest single call: no earlier computation to overlap with
   for (size_t i = 0; i < all.size(); ++i) {
     all[i].exposed = all[i].seconds;
-    if (beside[i] && all[i].calls > 0) {
+    if (overlapping[i] && all[i].calls > 0) {
       total += all[i].seconds;
       first = std::max(first, all[i].seconds / all[i].calls);
     }
   }
   // At least the first call is exposed, and the time that computation does not cover.
-  const double exposed = std::max(first, total - behind);
+  const double exposed = std::max(first, total - computing);
   for (size_t i = 0; i < all.size() && total > 0; ++i) {
-    if (beside[i]) {
+    if (overlapping[i]) {
       all[i].exposed = all[i].seconds * std::min(1.0, exposed / total);
     }
   }
@@ -89,12 +89,12 @@ ActionCost cost_of(
     cost.pointwise = std::max(0.0, cost.pointwise - 3 * sums / machine.memory_bandwidth());
   }
   cost.slowest = machine.slowest_of(context.mesh.world_size()) * cost.computing();
-  std::vector<bool> beside;
+  std::vector<bool> overlapping;
   for (const Communication& one : action.communication) {
     cost.communication.push_back(cost_of(one, context));
-    beside.push_back(runs_beside(one));
+    overlapping.push_back(overlaps(one));
   }
-  hide(cost.communication, beside, machine.communication_overlap * cost.computing());
+  overlap(cost.communication, overlapping, machine.communication_overlap * cost.computing());
   for (CommunicationCost& one : cost.communication) {
     one.exposed *= 1 - context.peer.overlap(one.axes);
   }
@@ -132,12 +132,12 @@ StageCost cost_of(const StageMeasurement& stage, double expert_share, const Cost
       2.0 * static_cast<double>(stage.gradient_bytes + stage.parameter_bytes + stage.optimizer_bytes) +
       2.0 * static_cast<double>(stage.compute_copy_bytes);
   cost.optimizer = touched / context.machine.memory_bandwidth();
-  std::vector<bool> beside;
+  std::vector<bool> overlapping;
   for (const Communication& one : stage.per_step) {
     cost.per_step.push_back(cost_of(one, context));
-    beside.push_back(runs_beside(one) || names_any(one.axes, {&mesh::axis::dp_replicate}));
+    overlapping.push_back(overlaps(one) || names_any(one.axes, {&mesh::axis::dp_replicate}));
   }
-  hide(cost.per_step, beside, context.machine.communication_overlap * cost.backward.computing());
+  overlap(cost.per_step, overlapping, context.machine.communication_overlap * cost.backward.computing());
   if (const double whole = static_cast<double>(stage.gathered_after_forward); context.keeps_gathered && whole > 0) {
     // Parameters that stay unsharded for a whole step are all-gathered in its first forward, which was not measured.
     const GroupPlacement group = place_group(mesh::axis::fsdp, context.mesh, context.machine.ranks_per_node);
@@ -148,7 +148,7 @@ StageCost cost_of(const StageMeasurement& stage, double expert_share, const Cost
          .bytes = whole / static_cast<double>(group.size),
          .calls = units}};
     gather[0].seconds = units * collective_seconds(context.machine, group, "all_gather", gather[0].bytes / units);
-    hide(gather, {true}, context.machine.communication_overlap * cost.forward.computing());
+    overlap(gather, {true}, context.machine.communication_overlap * cost.forward.computing());
     cost.per_step.push_back(gather[0]);
   }
   return cost;

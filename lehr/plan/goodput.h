@@ -5,12 +5,12 @@
 
 namespace lehr::plan {
 
-/// How often a run stops, and the cost of a checkpoint and of a restart. All in seconds.
+/// The failure rate of a run, and the cost of a checkpoint and of a restart. All in seconds.
 struct FailureModel {
   double mtbf = 0;     ///< Mean time between failures of the whole run; failures are a Poisson process.
   double blocked = 0;  ///< A save stops training for this long,
-  double writing = 0;  ///< and is durable this long after that, while training goes on.
-  double restart = 0;  ///< From a failure until training goes on from the last durable checkpoint.
+  double writing = 0;  ///< and is durable this long after that, while training continues.
+  double restart = 0;  ///< From a failure until training continues from the last durable checkpoint.
 
   /// Returns the fraction of time in which steps are trained whose results stay, if `interval` seconds of training lie
   /// between two saves (docs/plan.md derives it). Precondition: a save is durable before the next one begins,

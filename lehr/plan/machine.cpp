@@ -118,9 +118,8 @@ void compute_fields(Machine& m, FieldVisitor& v) {
   v.optional(
       "sustained_clock_fraction",
       m.sustained_clock_fraction,
-      "Clock under sustained matmuls, where a power limit throttles it, over the clock of the fractions above; it "
-      "scales "
-      "matmuls and attention.",
+      "Clock of sustained matmuls, which a power limit may throttle, relative to the clock at which the fractions "
+      "above hold; scales matmuls and attention.",
       fraction());
   v.optional("memory_gb", m.memory_gb, "Memory of a device in GB (1e9 bytes).", positive());
   v.optional(
@@ -190,17 +189,17 @@ void failure_fields(Machine& m, FieldVisitor& v) {
   v.optional(
       "restart_seconds",
       m.restart_seconds,
-      "From a failure until the run trains again, with the load of the checkpoint, in seconds.",
+      "Seconds from a failure until the run trains again, including the load of the checkpoint.",
       at_least(0));
   v.optional(
       "host_gb_per_second",
       m.host_gb_per_second,
-      "Copy of a checkpoint from a device to its host, during which the run waits, in GB/s per device.",
+      "Bandwidth of the copy of a checkpoint from a device to its host, for which the run waits, in GB/s per device.",
       positive());
   v.optional(
       "storage_gb_per_second",
       m.storage_gb_per_second,
-      "Bandwidth to storage of a checkpoint, in GB/s per device, while all devices write.",
+      "Bandwidth of writing a checkpoint to storage while all devices write, in GB/s per device.",
       positive());
 }
 }  // namespace

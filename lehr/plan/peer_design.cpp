@@ -8,7 +8,7 @@ void PeerDesign::fields(FieldVisitor& v) {
   v.optional(
       "tensor_parallel_overlap",
       tensor_parallel_overlap,
-      "Fraction of the time of tensor-parallel collectives that overlaps with the matmuls beside them (async TP).",
+      "Fraction of the time of tensor-parallel collectives that overlaps with matmuls (async TP).",
       between(0, 1));
   v.optional(
       "context_parallel_overlap",
@@ -34,7 +34,7 @@ void PeerDesign::fields(FieldVisitor& v) {
   v.optional(
       "gathers_once",
       gathers_once,
-      "Parameters are all-gathered once per step instead of for each micro-batch, without a pipeline, too (ZeRO-1).");
+      "Parameters are all-gathered once per step instead of for each micro-batch, also without a pipeline (ZeRO-1).");
   v.optional(
       "accumulates_in_matmul",
       accumulates_in_matmul,
@@ -42,7 +42,7 @@ void PeerDesign::fields(FieldVisitor& v) {
   v.optional(
       "logit_bytes",
       logit_bytes,
-      "Bytes per logit that are held at a time for a whole micro-batch; 0: the loss is computed in parts, as in Lehr.",
+      "Bytes per logit of a whole micro-batch that are held at once; 0: the loss is computed in chunks, as in Lehr.",
       at_least(0));
   v.optional("gathered_logits", gathered_logits, "Each tensor-parallel rank holds the logits of the whole vocabulary.");
   v.optional("float8", float8, "Linear layers compute in float8 on any mesh.");

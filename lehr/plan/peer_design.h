@@ -8,7 +8,7 @@
 
 namespace lehr::plan {
 
-/// What another system does and Lehr does not. bench/published compares plans with the published runs of such systems;
+/// Techniques of another system that Lehr lacks. bench/published compares plans with published runs of such systems;
 /// the defaults are Lehr's design.
 struct PeerDesign {
   double tensor_parallel_overlap = 0;

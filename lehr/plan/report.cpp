@@ -106,8 +106,7 @@ std::string goodput_line(const Plan& plan) {
   const auto steps = std::max(1.0, std::round(g.best_interval / plan.step_seconds));
   std::string text = fmt::format(
       "goodput    {} with a checkpoint every {} steps ({}); a failure every {:.1f} h, a save stops the run for {} and "
-      "is "
-      "durable after {}; ",
+      "is durable after {}; ",
       percent(g.best_goodput),
       grouped(static_cast<int64_t>(steps)),
       seconds(g.best_interval),

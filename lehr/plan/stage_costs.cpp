@@ -74,13 +74,13 @@ double StageCosts::expert_tokens(nn::Model& stage) const {
   return routed / static_cast<double>(mesh.context_parallel * mesh.tensor_parallel * layers.front()->num_experts());
 }
 
-// Whole logits are held from the end of the last stage's forward to the start of its backward, beside its activations.
+// Whole logits are held from the end of the last stage's forward to the start of its backward, with its activations.
 void StageCosts::hold_logits(StageMeasurement& last) const {
   const double tokens =
       static_cast<double>(train::microbatch_rows(config_) * config_.training.seq_len / context_.mesh.context_parallel);
   const int64_t parts = context_.peer.gathered_logits ? 1 : context_.mesh.tensor_parallel;
   const double logits = tokens * static_cast<double>(args_.vocab_size()) / static_cast<double>(parts);
-  // Forward writes what it holds; forward and backward then read it.
+  // Forward writes the held logits; forward and backward then read them.
   last.forward.pointwise_bytes += static_cast<int64_t>(context_.peer.logit_bytes * logits);
   for (ActionMeasurement* action : {&last.backward, &last.backward_input}) {
     action->pointwise_bytes += static_cast<int64_t>(context_.peer.logit_bytes * logits);

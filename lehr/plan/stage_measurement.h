@@ -88,7 +88,7 @@ struct StageMeasurement {
   int64_t only_backward_peak = 0;  ///< Backward of a step of one micro-batch: both first and last.
   /// @}
 
-  /// Collectives once per step, beside the last micro-batch: gradient reductions over replicas, and tied tables.
+  /// Collectives once per step, during the last micro-batch: gradient reductions over replicas, and tied tables.
   std::vector<Communication> per_step = {};
 };
 

@@ -18,7 +18,7 @@ namespace lehr::prune {
 /// its size.
 std::vector<int64_t> query_groups(const std::vector<int64_t>& kept, int64_t num_heads);
 
-/// How a model is cut, besides what is kept.
+/// Rules of a cut, in addition to the kept parts.
 struct CutRules {
   bool scale_pruned_weights = false;  ///< PruneOptions::scale_pruned_weights.
   nn::QKNormWidth qk_norm_width = nn::QKNormWidth::head;

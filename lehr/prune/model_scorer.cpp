@@ -166,12 +166,12 @@ class ModelScorer::Parts {
     });
   }
 
-  // What a sub-block did in a call of its layer: the residual stream that it read, and what it added to it.
+  // A sub-block's part in a call of its layer: the residual stream that it read, and its output, which was added to it.
   struct Branch {
     at::Tensor read, added;
   };
 
-  // The residual stream is what the first module of a sub-block reads, and it gets what the last one returns. So norms
+  // The residual stream is the input of a sub-block's first module, and the output of its last is added to it. So norms
   // may be before the block, after it, or both.
   void observe_subblock(Kind kind, nn::Module& half, const Modules& modules) {
     const auto layer = modules_.find(path_);

@@ -1,4 +1,4 @@
-// Other ways to choose, beside which the solver is judged: an exact one for a single budget, a greedy and a random one.
+// Baselines that the solver is compared with: an exact choice for a single budget, a greedy and a random one.
 #pragma once
 
 #include <cstdint>

@@ -8,11 +8,11 @@
 
 namespace lehr::search {
 
-/// How the weights are split into files: by size, or one per sub-block (train/subblocks.h).
+/// The split of the weights into files: by size, or one per sub-block (train/subblocks.h).
 enum class ChildLayout { shards, subblocks };
 
-/// Writes the child: weights of the chosen variants, trained or cut from the teacher, and the teacher's everything
-/// else, in the teacher's dtypes; config.json with block configs if layers differ; the tokenizer's files. The folder
+/// Writes the child: weights of the chosen variants, trained or cut from the teacher, and all other weights of the
+/// teacher, in the teacher's dtypes; config.json with block configs if layers differ; the tokenizer's files. The folder
 /// appears under its name only when everything is on disk. Throws the errors of train::write_model_folder.
 train::WrittenModel write_child(
     const Library& library,

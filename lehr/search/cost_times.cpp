@@ -41,7 +41,7 @@ class Timer {
   int64_t repeats_ = 1;
 };
 
-// Returns the slope between the times of N and 2 N calls, which leaves out what is done once per measurement.
+// Returns the slope between the times of N and 2 N calls, which leaves out the fixed part of a measurement.
 double seconds_per_call(const std::function<void(int64_t count)>& run, int64_t count, int64_t rounds) {
   constexpr int64_t kMostRounds = 10;  // times `rounds`, while noise makes 2 N calls seem faster than N
   const Timer timer(run, count);
@@ -198,7 +198,7 @@ at::Tensor logits_of(const Piece& head, const nn::ModelInputs& inputs, const at:
   return head->logits(run_piece(head, inputs, hidden_states).narrow(1, -1, 1));
 }
 
-// The time of what every child has: embeddings, final norm and head.
+// The time of the parts that every child has: embeddings, final norm and head.
 PartSeconds seconds_of_fixed(const Library& library, const TimedInputs& inputs, int64_t rounds) {
   const Piece embeddings = library.embeddings(), head = library.head();
   const auto measure = [&](const nn::ModelInputs& of) {

@@ -1,4 +1,4 @@
-// What each variant costs: parameters, memory and FLOPs in closed form, and time measured on this machine.
+// The costs of each variant: parameters, memory and FLOPs in closed form, and time measured on this machine.
 #pragma once
 
 #include <functional>
@@ -62,7 +62,7 @@ struct CostTable {
 CostTable count_costs(const DecoderPieces& pieces, const SearchSpace& space, const descriptor::Workload& work);
 
 /// Adds measured times. A sub-block's time is the slope between N and 2 N layers that have no other sub-block, and so
-/// leaves out what every call costs; of `rounds` measurements of each, the shortest counts, since noise only adds.
+/// leaves out the fixed cost of a call; of `rounds` measurements of each, the shortest counts, since noise only adds.
 /// Sub-blocks of one shape are measured once.
 void measure_times(
     CostTable& table,

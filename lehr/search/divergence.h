@@ -1,4 +1,4 @@
-// How far a student's predictions are from its teacher's.
+// Divergence of a student's predictions from its teacher's.
 #pragma once
 
 #include <cstdint>

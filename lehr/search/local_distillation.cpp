@@ -34,7 +34,7 @@ class BlockStudent {
     optimizer_ = optim::build_optimizer(adamw, context);
   }
 
-  // `input` (B, T, H) is what the teacher's layer reads, `target` what it returns.
+  // `input` (B, T, H) is the input of the teacher's layer, `target` its output.
   double step(const nn::ModelInputs& inputs, const at::Tensor& input, const at::Tensor& target, double lr_factor) {
     const at::Tensor output = run_piece(layer_, inputs, input);
     const at::Tensor loss = (output - target).square().sum() / target.square().sum();
@@ -117,7 +117,7 @@ std::vector<LocalDistillationResult> distil_locally(
     }
     const train::Batch local = train::to_device(train::Ranks().positions_of(*batch), library.pieces().device());
     const nn::ModelInputs inputs = task.build_forward_inputs(local);
-    std::vector<at::Tensor> boundaries;  // what each layer reads, and the last one returns
+    std::vector<at::Tensor> boundaries;  // inputs of the layers, and the output of the last
     {
       const at::NoGradGuard no_grad;
       boundaries.push_back(run_piece(embeddings, inputs, {}));

@@ -39,7 +39,7 @@ struct LocalDistillationResult {
 /// Variant c of a layer whose teacher maps x to o_p minimises |o_c - o_p|^2 / |o_p|^2 over the tokens of a batch, where
 /// x is the teacher's own input and the other sub-block of the layer is the teacher's (the decoupled form). Each
 /// variant has an AdamW of its own, a cosine schedule, and its gradient's norm is clipped. No gradient passes between
-/// layers, so a variant gets the same bits whichever others are trained beside it. Memory: the teacher, and for each
+/// layers, so a variant gets the same bits whichever others are trained with it. Memory: the teacher, and for each
 /// variant its layer's weights, and gradients and moments of the sub-block. Throws a runtime error for a loss that is
 /// not finite.
 std::vector<LocalDistillationResult> distil_locally(

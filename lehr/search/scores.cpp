@@ -226,7 +226,7 @@ SpaceScores score_space(
   const std::string of_base = identity + ", " + key_of(library, base);
   keys.emplace_back("itself");
   std::vector<std::string> of_batches;
-  int64_t all = 0, done = 0;  // of what has to be measured
+  int64_t all = 0, done = 0;  // of the missing measurements
   for (const train::Batch& batch : batches) {
     of_batches.push_back(of_base + ", batch " + key_of(batch) + ", ");
     all += std::count_if(keys.begin(), keys.end(), [&](const std::string& key) {

@@ -73,7 +73,7 @@ struct SpaceScores {
 };
 
 /// Measures the variants that `records` lacks, each alone in place of the base's own. A batch is measured for all of
-/// them before the next one, so the memory beside teacher, base and one layer is that of the hidden states of one
+/// them before the next one, so the memory besides teacher, base and one layer is that of the hidden states of one
 /// batch, once per layer. `identity` identifies the teacher. `progress` gets the number of measurements done, and of
 /// all.
 SpaceScores score_space(

@@ -137,7 +137,7 @@ void Search::show(const std::string& what, int64_t done, int64_t all) {
   environment_.log.live(fmt::format("{}: {} of {}, {} left", what, done, all, human_seconds(left)));
 }
 
-// What the results of a stage depend on.
+// Everything that the results of a stage depend on, as text.
 std::string Search::identity(Stage stage) const {
   std::string text = fmt::format(
       "{}, data {:016x}, {} sequences of {} tokens, {} per batch",

@@ -33,7 +33,7 @@ const char* name_of(Stage stage);
 /// Returns all names, in order.
 std::vector<std::string> stage_names();
 
-/// What a search needs from the program around it.
+/// The parts of the surrounding program that a search uses.
 struct SearchEnvironment {
   std::filesystem::path teacher;  ///< Folder of the model's weights.
   const descriptor::ModelFamilies& families;
@@ -66,11 +66,11 @@ struct Candidate {
   DivergenceSums measured;
 };
 
-/// What a finished stage took.
+/// The time of a finished stage.
 struct StageTime {
   Stage stage = Stage::sort;
   double seconds = 0;
-  bool done_before = false;  ///< Its results were there.
+  bool done_before = false;  ///< Its results existed already.
 };
 
 /// The results for the report.

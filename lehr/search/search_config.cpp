@@ -134,18 +134,22 @@ void BudgetConfig::fields(FieldVisitor& v) {
   v.optional(
       "parameters",
       parameters,
-      "Most parameters: a share of the teacher's (\"60 %\"), a number (\"300 M\"), or a range (\"50 % to 60 %\").");
-  v.optional("active_parameters", active_parameters, "Most parameters that a token uses.");
-  v.optional("memory", memory, "Most memory of weights and KV cache under [workload], such as \"1.5 GiB\".");
-  v.optional("kv_cache", kv_cache, "Most memory of the KV cache under [workload].");
-  v.optional("prefill_flops", prefill_flops, "Most FLOPs of one prefill of workload.seq_len tokens.");
-  v.optional("decode_flops", decode_flops, "Most FLOPs of decoding the last of workload.seq_len tokens.");
+      "Maximum number of parameters: a share of the teacher's (\"60 %\"), a number (\"300 M\"), or a range "
+      "(\"50 % to 60 %\").");
+  v.optional("active_parameters", active_parameters, "Maximum number of parameters that a token uses.");
+  v.optional("memory", memory, "Maximum memory of weights and KV cache under [workload], such as \"1.5 GiB\".");
+  v.optional("kv_cache", kv_cache, "Maximum memory of the KV cache under [workload].");
+  v.optional("prefill_flops", prefill_flops, "Maximum FLOPs of one prefill of workload.seq_len tokens.");
+  v.optional("decode_flops", decode_flops, "Maximum FLOPs of decoding the last of workload.seq_len tokens.");
   v.optional(
-      "prefill_seconds", prefill_seconds, "Longest prefill of workload.seq_len tokens, measured on this machine.");
+      "prefill_seconds",
+      prefill_seconds,
+      "Maximum time of a prefill of workload.seq_len tokens, measured on this machine.");
   v.optional(
       "decode_seconds",
       decode_seconds,
-      "Longest decoding step: the last of workload.seq_len tokens of workload.num_sequences sequences, measured.");
+      "Maximum time of a decoding step: the last of workload.seq_len tokens of workload.num_sequences sequences, "
+      "measured.");
 }
 
 void BudgetConfig::check(Problems& problems) const {

@@ -23,7 +23,7 @@ struct Bound {
   double of(double teacher) const { return is_share ? value * teacher : value; }
 };
 
-/// What a child may cost.
+/// Limits of one cost of a child.
 struct Limit {
   CostKind kind = CostKind::parameters;
   Bound most = {};
@@ -74,7 +74,7 @@ struct WorkloadConfig {
   void fields(FieldVisitor& v);
 };
 
-/// How combinations are chosen: by the integer program, or by one of the baselines beside which it is judged.
+/// The method that chooses a combination: the integer program, or one of the baselines that it is compared with.
 enum class Method { exact, greedy, random };
 
 /// The section [solve].

@@ -121,7 +121,7 @@ std::string explain_infeasible(const SolverProblem& problem, const SolverLimits&
              ? fmt::format(
                    "No larger value of one budget alone helps; there is a combination if all are multiplied by {:.6g}.",
                    rounded_up(*factor))
-             : "No larger values help: lower the least values of the ranges.";
+             : "No larger values help: lower the lower bounds of the ranges.";
 }
 
 std::vector<ShadowPrice> shadow_prices(

@@ -1,4 +1,4 @@
-// Questions about a solved program: more solutions, what a budget is worth, what to relax.
+// Questions about a solved program: more solutions, the shadow prices of budgets, the budgets to relax.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace lehr::search {
 std::vector<SolverResult> solve_many(
     const SolverProblem& problem, int64_t count, int64_t min_distance, const SolverLimits& limits);
 
-/// What would make a program feasible if one budget alone were changed.
+/// The change of a single budget that makes a program feasible.
 struct Relaxation {
   size_t budget = 0;
   std::optional<double> least = {};  ///< The least at_most that is feasible; unset: no value of this budget helps.
@@ -24,7 +24,7 @@ struct Relaxation {
 /// Returns a relaxation for each budget with at_most.
 std::vector<Relaxation> relaxations(const SolverProblem& problem, const SolverLimits& limits);
 
-/// Returns by how much all at_most together have to be multiplied for a solution to exist, to 0.1 %. Unset if no factor
+/// Returns the smallest factor of all at_most together with which a solution exists, to 0.1 %. Unset if no factor
 /// helps.
 std::optional<double> joint_relaxation(const SolverProblem& problem, const SolverLimits& limits);
 
@@ -37,7 +37,7 @@ struct ShadowPrice {
   size_t budget = 0;
   double share = 0;  ///< The first of 1, 2, 5, 10 and 20 % with which the loss falls; the last if it never does.
   double more = 0;   ///< That share of at_most.
-  double worth = 0;  ///< By how much the least loss falls.
+  double worth = 0;  ///< The decrease of the least loss.
 };
 
 /// Returns the price of each budget with at_most, given the program's solution.

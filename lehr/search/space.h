@@ -1,4 +1,4 @@
-// The alternatives of each sub-block of a trained model: what a search chooses from.
+// The alternatives of each sub-block of a trained model, from which a search chooses.
 #pragma once
 
 #include <cstdint>
@@ -81,7 +81,7 @@ struct Choice {
 /// The choice of the teacher itself.
 Choice teacher_choice(const SearchSpace& space);
 
-/// Returns what the chosen child keeps of its teacher.
+/// Returns the parts of the teacher that the chosen child keeps.
 prune::Pruning pruning_of(const SearchSpace& space, const Choice& choice);
 
 /// Returns the layers of the chosen child.

@@ -1,4 +1,4 @@
-// The work of a search, told before any of it is done: lehr search --dry-run.
+// Forecast of the work of a search, before any of it is done: lehr search --dry-run.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@ namespace lehr::search {
 
 class Search;
 
-/// What the stages of a search have to do.
+/// The amount of work in the stages of a search.
 struct SearchWork {
   int64_t layers = 0;
   int64_t variants = 0;

@@ -147,7 +147,7 @@ void FsdpSchedule::end_pass(Unit& unit) {
   }
 }
 
-// Ends the forward pass through the unit: from here on its parameters cannot be read, unless hold() is active.
+// Ends the forward pass through the unit: from here on its parameters cannot be read, except under unshard_all().
 void FsdpSchedule::close(Unit& unit) {
   end_pass(unit);
   held_ ? unit.shards->set_slots({}) : unit.shards->set_slots_to_meta();

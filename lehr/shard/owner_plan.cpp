@@ -128,7 +128,7 @@ OwnerPlan plan_owners(
   }
   std::vector<size_t> order(plan.pieces.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  // Those without a choice first: the others even out what these leave.
+  // Those without a choice first: the others then even out the loads.
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
     const bool a_is_fixed = candidates[a].size() == 1, b_is_fixed = candidates[b].size() == 1;
     return a_is_fixed != b_is_fixed ? a_is_fixed : plan.pieces[a].cost > plan.pieces[b].cost;

@@ -139,7 +139,7 @@ class NormOverRanks : public nn::CallHook {
     const at::Tensor sum = mesh::enter_replicated(mesh::all_reduce(squares, group_), group_);
     const auto count = static_cast<double>(input.size(-1) * group_.size());
     const at::Tensor normed = wide * (sum / count + norm_.eps()).rsqrt();
-    // Where the result is rounded is as in ops::rms_norm.
+    // The result is rounded at the same place as in ops::rms_norm.
     return norm_.kind() == nn::NormWeight::plain
                ? normed.to(input.scalar_type()) * weight
                : (normed * (1 + weight.to(wide.scalar_type()))).to(input.scalar_type());

@@ -22,19 +22,19 @@ namespace lehr::shard {
 /// ranks, the ranks that share a head each have some rows of its weight, and forward all-gathers the results. Throws a
 /// usage error that names the key if num_attention_heads is no multiple of the ranks, if num_key_value_heads is neither
 /// a multiple nor a divisor of them, if the ranks that share a head do not divide its rows, or if a projection has an
-/// adapter.
+/// adapter that is no nn::LowRankAdapter.
 void tensor_parallel(nn::GroupedQueryAttentionImpl& attention, mesh::DistributedContext& context);
 /// The same for latent attention; the latents, which all heads share, are computed on every rank.
 void tensor_parallel(nn::MultiHeadLatentAttentionImpl& attention, mesh::DistributedContext& context);
 /// Shards the inner width over the ranks. Throws a usage error if it is no multiple of them, or if a projection has an
-/// adapter.
+/// adapter that is no nn::LowRankAdapter.
 void tensor_parallel(nn::SwiGLUImpl& block, mesh::DistributedContext& context);
 void tensor_parallel(nn::GeGLUImpl& block, mesh::DistributedContext& context);
 void tensor_parallel(nn::GeluMlpImpl& block, mesh::DistributedContext& context);
 
-/// Applies the style of its kind to each child of a decoder layer: norms work on parts of the sequence, the blocks
-/// above as they say, and an MoE layer is left to expert parallelism. Throws a usage error that names the first child
-/// of another kind that has parameters.
+/// Applies the style of its kind to each child of a decoder layer: on_parts to norms, the functions above to blocks. An
+/// MoE layer is left to expert parallelism. Throws a usage error that names the first child of another kind that has
+/// parameters.
 void tensor_parallel_children(nn::Module& layer, mesh::DistributedContext& context);
 
 // Styles for the parts of a block, to compose blocks of your own.
@@ -43,14 +43,14 @@ void tensor_parallel_children(nn::Module& layer, mesh::DistributedContext& conte
 /// reduce-scatters the gradients (torch's PrepareModuleInput).
 void gather_sequence(nn::Module& block, mesh::DistributedContext& context);
 /// Each rank computes a part of the outputs (ColwiseParallel): weight and bias are shard(0), the call maps replicate to
-/// shard(last). Throws a usage error for a layer with an adapter.
+/// shard(last). Of an adapter, A is replicate and B shard(0). Throws a usage error if it is no nn::LowRankAdapter.
 void column_parallel(nn::LinearImpl& linear, mesh::DistributedContext& context);
 /// The norm's elements are the outputs of column_parallel layers: weight is shard(0), the call maps shard(last) to
 /// shard(last), and the mean of squares is all-reduced, in forward and in backward.
 void column_parallel(nn::RMSNormImpl& norm, mesh::DistributedContext& context);
 /// Each rank multiplies its part of the inputs (RowwiseParallel). The results are reduce-scattered, and the bias is
 /// added afterwards: weight is shard(1), bias replicate, and the call maps (B, T, .) shard(last) to (B, T/tp, .)
-/// shard(1). Throws a usage error for a layer with an adapter.
+/// shard(1). Of an adapter, A is shard(1) and B replicate. Throws a usage error if it is no nn::LowRankAdapter.
 void row_parallel(nn::LinearImpl& linear, mesh::DistributedContext& context);
 /// The module works on shards of the sequence, or of the heads, without change (SequenceParallel): all its parameters
 /// are replicate, and their gradients partial.

@@ -41,7 +41,7 @@ struct Message {
   Box part = {};
 };
 
-// What one wave sends and receives: by member, in the order in which it lies in the buffers.
+// The messages of one wave, by member, in the order of the buffers.
 struct Messages {
   std::vector<std::vector<Message>> out, in;
   bool any = false;  // on any member

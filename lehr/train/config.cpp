@@ -141,9 +141,8 @@ void ActivationCheckpointConfig::fields(FieldVisitor& v) {
       "mode",
       mode,
       "Activation checkpointing. auto: the one of the others that recomputes least and fits into memory; none: keep "
-      "all "
-      "activations (fastest); selective: recompute some, see selective_ac_option; full: recompute every layer. Losses "
-      "are the same.",
+      "all activations (fastest); selective: recompute some, see selective_ac_option; full: recompute every layer. "
+      "Losses are the same.",
       one_of({"auto", "none", "selective", "full"}));
   v.optional(
       "selective_ac_option",

@@ -8,8 +8,7 @@ void DistillationConfig::fields(FieldVisitor& v) {
       "teacher",
       teacher,
       "Hugging Face folder of a model with the same vocabulary, of any family; the model learns its predictions. "
-      "Unset: "
-      "no distillation.");
+      "Unset: no distillation.");
   v.optional(
       "kl_weight",
       kl_weight,

@@ -9,8 +9,7 @@ void ReliabilityConfig::fields(FieldVisitor& v) {
       "hash_every_n_steps",
       hash_every_n_steps,
       "Steps between comparisons of replicas: ranks that hold the same weights compare 64-bit hashes of them and of "
-      "their "
-      "reduced gradients, before the update. 0: never.",
+      "their reduced gradients, before the update. 0: never.",
       at_least(0));
   v.optional(
       "recompute_every_n_steps",

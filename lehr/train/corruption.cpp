@@ -35,7 +35,7 @@ void report(const Run& run, const std::string& text) {
   fail_runtime("{}; the update was not applied", text);
 }
 
-// What differs between two runs on one rank, of a fixed size: it is sent to all others.
+// The differences between two runs on one rank. They have a fixed size, and are sent to all others.
 struct Difference {
   int64_t in_loss = 0;
   int64_t in_gradients = 0;  // the number of parameters

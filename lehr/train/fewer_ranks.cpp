@@ -27,8 +27,8 @@ SmallerMesh fit_fewer_ranks(const TrainConfig& config, int64_t begun, int64_t le
   }
   fail(
       "parallelism: no mesh of {} to {} ranks continues this run ({}): its number of ranks must be a multiple of {}, "
-      "and "
-      "the data-parallel ranks must divide the {} sequences of a step into batches of {} (training.local_batch_size){}",
+      "and the data-parallel ranks must divide the {} sequences of a step into batches of {} "
+      "(training.local_batch_size){}",
       least,
       left,
       mesh.describe(),

@@ -1,4 +1,4 @@
-// The mesh with which a run goes on after ranks were lost.
+// The mesh with which a run continues after ranks were lost.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Goodput: the share of a start's wall time that its steps took, and what the rest was.
+// Goodput: the share of wall time since the start that was spent in steps, and the shares of everything else.
 #pragma once
 
 #include <map>

@@ -20,7 +20,7 @@ class LossSpikes {
 
   /// Remembers the finite loss of a step. Returns the median of those before if it is a spike.
   std::optional<double> see(double loss);
-  /// True if a spike changes what the run does, and not only its log.
+  /// True if a spike changes the course of the run, and not only its log.
   bool acts() const { return config_.on_spike != OnSpike::warn; }
   /// Returns whether the step's update is applied. Throws a runtime error under OnSpike::stop.
   bool admit(int64_t step, double loss, double median) const;

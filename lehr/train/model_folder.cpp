@@ -73,7 +73,7 @@ std::shared_ptr<nn::Model> ModelFolder::load(at::Device device, at::ScalarType d
   }
   const auto names = peft::stored_names(*args);
   const auto adapter_names = peft::add_adapters_of(peft::read_adapter_config(path), *model, names);
-  // The base may lack what the adapter folder holds: a classifier's head.
+  // The base may lack tensors that the adapter folder holds: a classifier's head.
   LoadRules rules;
   for (const auto& entry : adapter_names) {
     rules.may_lack.insert(entry.stored.substr(std::string(peft::kAdapterPrefix).size()));

@@ -19,7 +19,7 @@ bool is_finite(const at::Tensor& tensor) {
   return std::isfinite(smallest.item<double>()) && std::isfinite(largest.item<double>());
 }
 
-// What one rank knows, of a fixed size: it is sent to all others.
+// The findings of one rank. They have a fixed size, and are sent to all others.
 struct Finding {
   int64_t weights = 0;    // the number of parameters that are not finite
   int64_t gradients = 0;  // and of gradients

@@ -1,4 +1,4 @@
-// Where a step's numbers stopped being finite, for its error.
+// The first tensor of a step that is not finite, for the error message.
 #pragma once
 
 #include <string>

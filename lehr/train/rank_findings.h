@@ -1,4 +1,4 @@
-// What every rank found, known to all ranks, for errors that name the rank.
+// Exchange of every rank's findings, for errors that name the rank.
 #pragma once
 
 #include <string>

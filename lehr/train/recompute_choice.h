@@ -35,7 +35,7 @@ struct RecomputeChoice {
 
   const RecomputeCandidate& best() const { return candidates[chosen]; }
   /// Returns 'none: 2.8 GiB in a step, of 20.1 GiB granted; "op 2": 2.7 GiB, 7 % more FLOPs; ...': the choice first,
-  /// and then what the others cost.
+  /// and then the costs of the others.
   std::string describe() const;
 };
 
@@ -44,7 +44,7 @@ const std::vector<std::string>& recompute_candidates();
 
 /// Chooses among the recompute_candidates() with their forecasts for `config`: the one with the fewest extra FLOPs
 /// whose memory is at most `granted`. If none fits, the one with the fewest FLOPs among those that need the least
-/// memory, so that nothing is recomputed for nothing.
+/// memory, so that nothing is recomputed without saving memory.
 RecomputeChoice choose_recompute(
     const TrainConfig& config, int64_t granted, const std::function<StepForecast(const TrainConfig& config)>& forecast);
 

@@ -13,7 +13,7 @@
 namespace lehr::train {
 
 namespace {
-constexpr double kUsed = 0.9;  // the rest is for what a forecast does not count: data, threads, fragments of the heap
+constexpr double kUsed = 0.9;  // the rest is not in the forecast: data, threads, fragments of the heap
 
 // Returns a row of numbers of each rank.
 at::Tensor gather(const Ranks& ranks, double first, double second) {

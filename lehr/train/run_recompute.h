@@ -9,7 +9,7 @@
 
 namespace lehr::train {
 
-/// What a run recomputes in backward, and why.
+/// The choice of activation checkpointing for a run, and its reason.
 struct RunRecompute {
   std::string line = {};                      ///< For the start-up report; empty unless the mode is "auto".
   std::optional<StepForecast> forecast = {};  ///< Of the choice, on the main rank, if there is one.
@@ -19,8 +19,8 @@ struct RunRecompute {
 /// The environment's forecast for `config`, with the run's teacher.
 StepForecast forecast_of(const Run& run, const RunEnvironment& environment, const TrainConfig& config);
 
-/// Replaces mode "auto" in `run.config` by a choice of choose_recompute. The memory granted is nine tenths of what the
-/// system leaves (base/granted_memory.h), shared by the ranks of a machine; the least of all ranks counts, and the main
+/// Replaces mode "auto" in `run.config` by a choice of choose_recompute. The memory granted is nine tenths of that
+/// of the system (base/granted_memory.h), shared by the ranks of a machine; the least of all ranks counts, and the main
 /// rank chooses for all. Without a forecast (for a GPU, with fsdp_cpu_offload, or for a model that cannot run on meta)
 /// the choice is "op 2". All ranks call it together, before the model is built.
 RunRecompute choose_for_run(Run& run, const RunEnvironment& environment);

@@ -66,8 +66,8 @@ RunStart find_start(Run& run) {
   const auto root = std::filesystem::path(run.config.job.dump_folder) / run.config.checkpoint.folder;
   require(
       run.config.checkpoint.enable || state::CheckpointStore(root).list().empty(),
-      "checkpoint.enable: {} holds checkpoints of an earlier run, which this one would neither continue nor leave its "
-      "logs; choose another job.dump_folder",
+      "checkpoint.enable: {} holds checkpoints of an earlier run, which this run would not resume, and whose logs it "
+      "would overwrite; set it to true, or choose another job.dump_folder",
       root.string());
   RunStart start{.steps = run.config.training.steps};
   if (run.config.checkpoint.enable) {
@@ -127,7 +127,7 @@ void load_or_initialize(Run& run, const RunStart& start) {
     run.state = start.initial_load->load(*run.model, *run.optimizer, run.ranks.context(), run.state, run.logger);
     if (!run.config.checkpoint.initial_load_model_only) {
       run.logger.info(
-          "going on from {}: {} of {} steps done",
+          "continuing from {}: {} of {} steps done",
           value_of(run.config.checkpoint.initial_load_path, "checkpoint.initial_load_path"),
           run.state.step,
           run.config.training.steps);
@@ -138,7 +138,7 @@ void load_or_initialize(Run& run, const RunStart& start) {
   set_schedule_position(run, run.state, start.steps);
   if (run.config.training.steps < start.steps) {
     run.logger.info(
-        "the data lasts {} of the {} steps asked for, and is not repeated: the run ends there",
+        "the data is used up after {} of the {} steps (training.steps), and data.repeat is false: the run ends there",
         run.config.training.steps,
         start.steps);
   }

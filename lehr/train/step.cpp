@@ -161,7 +161,7 @@ double judged(const StepResult& result) {
   return std::isfinite(result.loss) ? result.grad_norm : result.loss;
 }
 
-// Returns what this rank adds to the memory of all ranks' processes; undefined if it adds none.
+// Returns this rank's contribution to the memory of all ranks' processes; undefined if there is none.
 at::Tensor resident_memory(const Ranks& ranks, at::Device device) {
   if (ranks.context() == nullptr || !ranks.counts_process()) {
     return {};

@@ -133,7 +133,7 @@ class TrainStep {
   /// ends immediately, and the others would wait for it in the next step.
   bool can_defer_readback() const;
 
-  /// Runs forward and backward of the first micro-batch of a step and returns what they left. Neither the model nor its
+  /// Runs forward and backward of the first micro-batch of a step and returns their results. Neither the model nor its
   /// gradients change. Without a pipeline and CUDA graphs only. All ranks must call it.
   MicrobatchBits bits_of_microbatch(const Batch& batch, int64_t first_row, int64_t step);
 

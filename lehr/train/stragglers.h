@@ -21,7 +21,7 @@ struct Straggler {
 };
 
 /// Returns the stragglers among ranks that computed for `seconds`, ascending by rank. Ranks are compared with those of
-/// their `stage` only, since stages have different layers; the one rank of a stage is none. Of an even number of ranks,
+/// their `stage` only, since stages have different layers; a stage of one rank has none. Of an even number of ranks,
 /// the median is the lower of the two in the middle: of two ranks, one can be late.
 std::vector<Straggler> find_stragglers(
     const std::vector<double>& seconds, const std::vector<int64_t>& stages, double factor);

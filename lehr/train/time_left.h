@@ -11,7 +11,7 @@
 
 namespace lehr::train {
 
-/// The size of the work beside the steps, for estimates until it was measured; 0: no estimate, it takes no time.
+/// The size of the work besides the steps, for estimates until it was measured; 0: no estimate, it takes no time.
 struct WorkBesideSteps {
   int64_t validation_rows = 0;  ///< Sequences of one validation, of all ranks.
   int64_t save_bytes = 0;       ///< Bytes that this rank writes in one save.
@@ -31,7 +31,7 @@ class TimeLeft {
   explicit TimeLeft(const TrainConfig& config, const WorkBesideSteps& beside = {});
 
   void begin(Pause reason);
-  /// Returns what ended, and its seconds; nullopt if nothing had begun.
+  /// Returns the pause that ended, and its seconds; nullopt if none had begun.
   std::optional<std::pair<Pause, double>> end();
   /// The time in which a save was written in the background. The run waits for the last one.
   void wrote(double seconds) { write_seconds_ = seconds; }

@@ -25,12 +25,12 @@ class Error(RuntimeError):
 
 
 def cuda_problem() -> str:
-    """Why Lehr's CUDA kernels cannot be opened, so that ATen's are used; empty if they can."""
+    """The reason why Lehr's CUDA kernels cannot be opened, so that ATen's are used; empty if they can."""
     return operators.cuda_problem()
 
 
 def call(function: Callable[..., Any], *args: Any) -> Any:
-    """Calls a function of the module. The GIL is free meanwhile."""
+    """Calls a function of the module. The GIL is released meanwhile."""
     try:
         return function(*args)
     except RuntimeError as error:

@@ -46,7 +46,7 @@ def _run(command: str, config: Any, overrides: Mapping[str, Any] | None, options
 
 
 def inspect(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """What a model folder holds: model_type, config, num_parameters, flops_per_token (in training at 4096 tokens),
+    """Describes a model folder: model_type, config, num_parameters, flops_per_token (in training at 4096 tokens),
     kv_cache_per_token by layer, and tensors with name, dtype and shape. Loads no weights.
 
         lehr.inspect("Qwen3-0.6B")["num_parameters"]

@@ -142,7 +142,7 @@ class Trainer:
         return self._core.completed_steps()
 
     def on_step_begin(self, hook: Callable[[int], Any]) -> Callable[[int], Any]:
-        """Calls hook(step) before each step; a decorator. What a hook raises ends the run."""
+        """Calls hook(step) before each step; a decorator. An exception of a hook ends the run."""
         return self._on("step_begin", hook)
 
     def on_gradients_ready(self, hook: Callable[[int], Any]) -> Callable[[int], Any]:

@@ -75,7 +75,7 @@ class Model : public torch::CustomClassHolder {
   Parts parts_;
 };
 
-/// What the config.json and the weights of `folder` say, as JSON; needs no memory for the model.
+/// Config, sizes and tensors of the model in `folder`, as JSON; needs no memory for the model.
 std::string inspect(const std::string& folder);
 /// The result of `lehr verify`, as JSON: ok, rows, left_out.
 std::string verify(

@@ -1,4 +1,4 @@
-// What lehr.inspect and lehr.verify return, as JSON.
+// The results of lehr.inspect and lehr.verify, as JSON.
 #include "lehr/app/models.h"
 #include "lehr/base/json.h"
 #include "lehr/state/dtype.h"

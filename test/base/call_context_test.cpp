@@ -1,4 +1,4 @@
-// What operators are called under: values of scopes, nested, listed, and copied to another thread.
+// The context of operators: values of scopes, nested, listed, and copied to another thread.
 #include "lehr/base/call_context.h"
 
 #include <gmock/gmock.h>

@@ -266,7 +266,7 @@ TEST(GlooTransport, RanksThatDoNotStartAreNamed) {
   options.init_timeout = milliseconds(500);
   const auto problems = on_gloo(
       3, [](Transport&) {}, options, 1);
-  EXPECT_EQ(problems[1], "rank 1: rank 0 of 3 did not come to the start within 0.5 s");
+  EXPECT_EQ(problems[1], "rank 1: rank 0 of 3 did not reach the start within 0.5 s");
 }
 
 // A port that is probably free: it is below those that the system assigns to connections of other tests.

@@ -17,7 +17,7 @@ namespace {
 
 constexpr int64_t kTimeoutMilliseconds = 30'000;
 
-// "" once LibTorch's CUDA half is loaded and there is a GPU; else the reason.
+// "" once LibTorch's CUDA libraries are loaded and there is a GPU; else the reason.
 std::string why_no_gpu() {
   if (!std::filesystem::exists("/dev/nvidiactl") && !std::filesystem::exists("/dev/dxg")) {
     return "there is no NVIDIA driver";

@@ -381,8 +381,8 @@ std::string problem_of(const std::function<void()>& call) {
   return "";
 }
 
-// If the build has the module, it is loaded: LibTorch's CUDA half loads without a GPU, too. No machine has a GPU number
-// 99.
+// If the build has the module, it is loaded: LibTorch's CUDA libraries load without a GPU, too. No machine has a GPU
+// number 99.
 TEST(ConnectRanks, GpusNeedNcclAndAGpuForEachRank) {
   const std::string problem = problem_of([] {
     connect_ranks({.launcher = "torchrun", .rank = 1, .world_size = 100, .local_rank = 99}, {.device = at::kCUDA});

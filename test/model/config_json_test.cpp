@@ -1,4 +1,4 @@
-// What a config.json without a key gets, and which values are refused.
+// Defaults of keys that a config.json lacks, and values that are refused.
 #include <gmock/gmock.h>
 
 #include <map>
@@ -50,7 +50,7 @@ std::string problem_with(const descriptor::ModelFamily& family, const std::map<s
   }
 }
 
-// Where transformers' class has a default of its own for a missing key, another one here would be another model.
+// For a missing key, transformers' class has a default of its own; with another one here, it would be another model.
 TEST(ConfigJson, NamesTheKeyThatAConfigLacks) {
   for (const char* key : {"head_dim", "num_key_value_heads", "hidden_size", "vocab_size"}) {
     EXPECT_EQ(problem_with(qwen3_dense_family(), {{key, "absent"}}), fmt::format("config.json: '{}' is missing", key));

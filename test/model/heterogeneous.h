@@ -1,4 +1,4 @@
-// What the tests of heterogeneous models share: shapes written out layer by layer, and their config.json.
+// Common parts of the tests of heterogeneous models: shapes written out layer by layer, and their config.json.
 #pragma once
 
 #include <fmt/format.h>

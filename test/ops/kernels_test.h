@@ -13,7 +13,7 @@
 
 namespace lehr::ops::test {
 
-/// "" once LibTorch's CUDA half is loaded and there is a GPU; else the reason.
+/// "" once LibTorch's CUDA libraries are loaded and there is a GPU; else the reason.
 inline std::string why_no_gpu() {
   if (!std::filesystem::exists("/dev/nvidiactl") && !std::filesystem::exists("/dev/dxg")) {
     return "there is no NVIDIA driver";

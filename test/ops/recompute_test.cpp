@@ -24,7 +24,7 @@ at::Tensor leaf(at::IntArrayRef sizes) {
   return at::randn(sizes).set_requires_grad(true);
 }
 
-// How a consumer gets a recomputable tensor: directly, or as a copy, which cannot be recomputed.
+// The form in which a consumer gets a recomputable tensor: directly, or as a copy, which cannot be recomputed.
 using Pass = std::function<at::Tensor(const at::Tensor&)>;
 const Pass kAsItIs = [](const at::Tensor& made) { return made; };
 const Pass kCopied = [](const at::Tensor& made) { return made.clone(); };

@@ -158,7 +158,7 @@ TEST(Machine, CalibrationCountsTheWorkOfEachKernel) {
   EXPECT_DOUBLE_EQ(machine.layer_overhead_us, 1e6 / 8);
 }
 
-// What is wrong with one calibration, by rates of the same kernels that the test counts and times itself.
+// The problems of one calibration, by rates of the same kernels that the test counts and times itself.
 std::string wrong_with_calibration() {
   Machine machine;
   try {

@@ -285,7 +285,7 @@ def goes_on_with_fewer_ranks():
         error = run.end()[1]
         worst = max(abs(loss / expected[step] - 1) for step, loss in losses(run).items())
         good = run.code == 0 and len(losses(run)) == STEPS and worst < 1e-10
-        says = f"rank {victim} failed twice and is left out; the run goes on with 2 ranks" in error
+        says = f"rank {victim} failed twice and is left out; the run continues with 2 ranks" in error
         holds(f"rank {victim} is killed twice: 2 ranks go on, with the losses of one device (off by {worst:.1e})", good and says,
               f"{run.code}\n{error}")
         holds("fewer ranks: nothing is left behind", not run.leftovers(), run.leftovers())

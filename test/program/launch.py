@@ -153,7 +153,7 @@ def fewer(n, least, *args, restarts=3):
 
 
 done = case("a rank that is killed twice is left out", fewer(4, 2, mesh_ranks, "kill", 3), 0,
-            "restart 1 of 3", "rank 3 failed twice and is left out; the run goes on with 3 ranks",
+            "restart 1 of 3", "rank 3 failed twice and is left out; the run continues with 3 ranks",
             once="is left out")
 expect("the others go on", "rank 0 of 3: sum 6" in done.stdout, done.stdout)
 case("not below --min-ranks", fewer(3, 3, mesh_ranks, "kill", 1), 137,

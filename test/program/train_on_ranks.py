@@ -169,7 +169,7 @@ with tempfile.TemporaryDirectory() as work:
         capture_output=True, text=True, timeout=300, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
     expect(
         "ranks without GPUs say once why they compute on CPUs",
-        told.returncode == 0 and len(re.findall("the ranks compute on CPUs, as not each has a GPU of its own: rank 0: ", told.stderr)) == 1,
+        told.returncode == 0 and len(re.findall("the ranks compute on CPUs, since some have no GPU of their own: rank 0: ", told.stderr)) == 1,
         told.stdout + told.stderr)
 
     done = subprocess.run(

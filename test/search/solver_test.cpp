@@ -233,7 +233,7 @@ TEST(Solver, TellsTheFactorOfAllBudgetsIfNoSingleOneHelps) {
       .groups = {{.name = "g", .options = {{.name = "o", .loss = 0, .costs = {4}}}}},
       .budgets = {{.name = "memory", .at_least = 5, .at_most = 6}}};
   EXPECT_FALSE(joint_relaxation(never, {}));
-  EXPECT_THAT(explain_infeasible(never, {}), HasSubstr("lower the least values"));
+  EXPECT_THAT(explain_infeasible(never, {}), HasSubstr("lower the lower bounds"));
 }
 
 TEST(Solver, PricesABudgetByTheNextSolution) {

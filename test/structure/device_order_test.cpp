@@ -1,4 +1,4 @@
-// LibTorch's CUDA half is loaded before anything asks for an accelerator.
+// LibTorch's CUDA libraries are loaded before anything asks for an accelerator.
 //
 // ATen creates its CUDA hooks when it is first asked for an accelerator (at::manual_seed, at::hasCUDA), and autograd
 // creates its threads, one per device, at the first backward pass of the process, on the CPU, too. Neither sees a
@@ -56,7 +56,7 @@ TEST(DeviceOrder, OnlyTheChoiceOfTheDeviceAndTheEndOfAProgramAskForAccelerators)
   EXPECT_THAT(asking, ::testing::UnorderedElementsAre("lehr/base/fast_exit.cpp", "lehr/train/device.cpp"));
 }
 
-TEST(DeviceOrder, TheyOpenLibTorchsCudaHalfBeforeTheyAsk) {
+TEST(DeviceOrder, TheyOpenLibTorchsCudaLibrariesBeforeTheyAsk) {
   for (const char* file : {"lehr/train/device.cpp", "test/main.cpp"}) {
     std::string text = read(kRoot / file);
     // The seed of a test is in a function that is called later.

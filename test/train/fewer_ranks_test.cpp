@@ -78,7 +78,7 @@ TEST(FewerRanks, RefusesByNameWhatNoMeshContinues) {
   EXPECT_EQ(refused({}, 8, 4, 3, 2), "");
 }
 
-// What the function promises: every answer is a mesh that the run accepts.
+// Every answer is a mesh that the run accepts.
 TEST(FewerRanks, EveryAnswerIsAMeshOfTheConfig) {
   for (const Degrees& degrees :
        {Degrees{.replicate = 2, .shard = 4}, {.replicate = 2, .shard = 2, .tp = 2}, {.ep = 2}}) {

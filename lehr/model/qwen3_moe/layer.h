@@ -29,7 +29,7 @@ struct Qwen3MoELayerParameters {
   bool qk_norm = true;                        ///< RMSNorm of each query and key head.
   nn::RouterOptions router = {};
   int64_t shared_expert_intermediate_size = 0;  ///< Inner width of a shared expert without a gate; 0: none.
-  // What attention_parameters gives to the attention of a layer.
+  // Passed to the attention of a layer by attention_parameters.
   bool qkv_bias = false;                       ///< Biases of the query, key and value projections.
   std::optional<double> attention_scale = {};  ///< Factor on the scores; 1 / sqrt(head_dim) if unset.
   LayerPattern pattern = {};                   ///< Windows, and layers without rotary positions.

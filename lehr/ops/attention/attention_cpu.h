@@ -9,7 +9,7 @@
 
 namespace lehr::ops::cpu {
 
-/// Whether attention_forward takes this call: causal order, documents and padding that form sequences
+/// Returns whether attention_forward takes this call: causal order, documents and padding that form sequences
 /// (attention_sequences.h), float32 or bfloat16, and not so few queries that tiles would be mostly empty. All options
 /// are supported.
 bool supports_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionMask& mask);

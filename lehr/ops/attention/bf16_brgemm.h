@@ -13,8 +13,8 @@ class Bf16Brgemm {
   Bf16Brgemm(const Bf16Brgemm&) = delete;
   Bf16Brgemm& operator=(const Bf16Brgemm&) = delete;
 
-  /// Whether `product` can be called: oneDNN is enabled, and the system permits the instructions that it chose. A
-  /// container may forbid AMX although the CPU reports it.
+  /// Returns whether `product` can be called: oneDNN is enabled, and the system permits the instructions that it chose.
+  /// A container may forbid AMX although the CPU reports it.
   static bool available();
 
   static void product(int64_t rows, int64_t cols, int64_t depth, const float* a, const float* b, float* c, bool add);

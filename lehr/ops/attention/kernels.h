@@ -72,8 +72,8 @@ struct AttentionKernels {
   void (*backward)(const AttentionBackwardCall<T>& call, float* scratch, int64_t index);
 };
 
-/// Whether attention in bfloat16 runs its matmuls by a PairProduct: on CPUs with AMX, and within a PairProductScope if
-/// the CPU has AVX512-BF16.
+/// Returns whether attention in bfloat16 runs its matmuls by a PairProduct: on CPUs with AMX, and within a
+/// PairProductScope if the CPU has AVX512-BF16.
 bool wants_pair_product(Arch arch = current_arch());
 
 /// Makes attention on this thread use a PairProduct although the CPU has no AMX, until destroyed. For tests of the code

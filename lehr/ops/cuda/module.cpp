@@ -31,7 +31,7 @@ extern "C" lehr::ops::cuda::Status lehr_cuda_problem() {
   if (problem == nullptr) {
     return nullptr;
   }
-  thread_local std::string text;  // what the caller reads; no scope
+  thread_local std::string text;  // read by the caller; no scope
   text = problem;
   int device = 0;
   int major = 0;

@@ -40,7 +40,7 @@ Arch best_arch();
 /// thread asks for.
 Arch current_arch();
 
-/// Whether the CPU multiplies bfloat16 in AMX's tiles, and LEHR_CPU permits it.
+/// Returns whether the CPU multiplies bfloat16 in AMX's tiles, and LEHR_CPU permits it.
 bool has_amx_bf16(Arch arch = current_arch());
 
 /// Limits current_arch() of this thread until destroyed, so that a test can run every variant.

@@ -5,12 +5,12 @@
 
 namespace lehr::ops {
 
-/// Whether gemm supports these matrices: float32, or bfloat16 on an x86-64 without AMX; on the CPU (or running on
-/// meta), not empty, and with contiguous rows or columns. Without AVX512-BF16, elements of bfloat16 are widened when
+/// Returns whether gemm supports these matrices: float32, or bfloat16 on an x86-64 without AMX; on the CPU (or running
+/// on meta), not empty, and with contiguous rows or columns. Without AVX512-BF16, elements of bfloat16 are widened when
 /// they are packed, and multiplied in float32.
 bool gemm_takes(const at::Tensor& a, const at::Tensor& b);
 
-/// Whether gemm_ can write a result of a's type to c: rows are contiguous and do not overlap.
+/// Returns whether gemm_ can write a result of a's type to c: rows are contiguous and do not overlap.
 bool gemm_fills(const at::Tensor& c, const at::Tensor& a);
 
 /// Returns a b for a (m, k) and b (k, n). Not differentiable. Each element is summed in float32, in an order that does

@@ -43,7 +43,7 @@ bool multiplies_bfloat16_by_onednn() {
 // Returns a meta tensor of the size of at::mm's workspace in bfloat16, for plans of memory; undefined if there is none.
 // oneDNN allocates, per thread, a block of the second operand, one of a transposed first operand, and one of float32
 // sums, which AMX keeps in its tiles. The block sizes are oneDNN's for matrices that are so small that the workspace
-// matters beside tensors (observed in LibTorch 2.11 with AVX-512 and with AMX, on one and two threads).
+// matters relative to tensors (observed in LibTorch 2.11 with AVX-512 and with AMX, on one and two threads).
 at::Tensor workspace_on_meta(const at::Tensor& a, const at::Tensor& b) {
   constexpr int64_t kRows = 256;
   constexpr int64_t kColumns = 64;

@@ -20,7 +20,7 @@ at::Tensor product(const at::Tensor& a, const at::Tensor& b);
 /// Sets result = a b, for an allocated result (m, n).
 void put_product(const at::Tensor& result, const at::Tensor& a, const at::Tensor& b);
 
-/// Whether a matmul of this many rows, without gradients, is left to ATen: it is bound by reading the weight once.
+/// Returns whether a matmul of so few rows, without gradients, is left to ATen: it is bound by reading the weight.
 constexpr bool few_rows(int64_t rows) {
   return rows < 16;
 }

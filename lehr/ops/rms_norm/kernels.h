@@ -1,4 +1,4 @@
-// The kernels of RMSNorm, and what those of a norm of heads share with them.
+// The kernels of RMSNorm, and the parts that they share with the kernels of a norm of heads.
 #pragma once
 
 #include "lehr/ops/cuda/slot.h"

@@ -19,7 +19,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Whether norms of the rows of x are supported.
+// Returns whether norms of the rows of x are supported.
 bool supports_rows(const at::Tensor& x) {
   return cuda::supports(x)
              ? cuda::with_type(x, [&](auto element) { return cuda::fits_row<decltype(element)>(x.size(-1)); })

@@ -1,5 +1,5 @@
-// What norms of rows (rms_norm.cpp) and norms of heads with their rotation (rotary.cpp) share: the arguments of their
-// kernels, and the gradient of weight.
+// Common parts of norms of rows (rms_norm.cpp) and of norms of heads with their rotation (rotary.cpp): the arguments of
+// their kernels, and the gradient of weight.
 //
 // On the CPU the gradient of weight is summed in float32 within blocks of rows, and in float64 over blocks. The blocks
 // depend on the shape only, so the result does not depend on the number of threads.

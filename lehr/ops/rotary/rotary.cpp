@@ -44,7 +44,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Whether the rotation of `rotated` elements of each head of x is supported; if `normalized`, fused with a norm.
+// Returns whether rotating `rotated` elements of each head of x is supported; if `normalized`, fused with a norm.
 bool supports_rotation(const at::Tensor& x, int64_t rotated, bool normalized) {
   const int64_t size = x.size(-1);
   if (!cuda::supports(x)) {

@@ -152,7 +152,7 @@ std::tuple<at::Tensor, at::Tensor> sum_copies_backward(
   return {dsorted, dweights};
 }
 
-// Whether there are fused kernels for these rows.
+// Returns whether there are fused kernels for these rows.
 bool is_fused(const at::Tensor& rows) {
   return supports(rows) && rows.numel() > 0;
 }
@@ -164,7 +164,7 @@ at::Tensor copies_of(const at::Tensor& tokens, const at::Tensor& order, const at
   return tokens.index_select(0, order.div(tokens.size(0) > 0 ? order.size(0) / tokens.size(0) : 1, "floor"));
 }
 
-// Whether there are more copies than tokens. Only then does recomputing the copies save memory.
+// Returns whether there are more copies than tokens. Only then does recomputing the copies save memory.
 bool multiplies(const at::Tensor& tokens, const at::Tensor& order) {
   return order.size(0) > tokens.size(0);
 }
