@@ -8,12 +8,13 @@ endif()
 add_link_options(-Wl,--as-needed)
 
 # ccache does not cache files with a precompiled header unless it is told that their macros and times are harmless, and
-# unless the compilers write precompiled headers that depend only on their text.
+# unless the compilers write precompiled headers that depend only on their text. In depend mode it takes the included
+# files from the compiler, and does not run the preprocessor over LibTorch's headers for each file that it has not cached.
 if(LEHR_CCACHE)
   find_program(LEHR_CCACHE_PROGRAM ccache)
   if(LEHR_CCACHE_PROGRAM)
     set(CMAKE_CXX_COMPILER_LAUNCHER
-        "${CMAKE_COMMAND}" -E env
+        "${CMAKE_COMMAND}" -E env CCACHE_DEPEND=1
         CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime "${LEHR_CCACHE_PROGRAM}")
   endif()
 endif()
