@@ -269,7 +269,7 @@ void SearchConfig::fields(FieldVisitor& v) {
   v.group("search", search, "The teacher, its data, and the folder of results.");
   v.group("space", space, "Sub-blocks to choose from.");
   v.group("budget", budget, "Limits that the child must meet.");
-  v.group("workload", workload, "Use that memory, FLOPs and time are counted for.");
+  v.group("workload", workload, "The workload for which memory, FLOPs and time are counted.");
   v.group("local_distillation", local_distillation, "Training of each variant to reproduce its layer.");
   v.group("score", score, "Measurements of each variant.");
   v.group("solve", solve, "Choice of the best combination.");
