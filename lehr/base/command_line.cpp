@@ -6,6 +6,7 @@
 #include <set>
 
 #include "lehr/base/error.h"
+#include "lehr/base/help_text.h"
 #include "lehr/base/suggest.h"
 #include "lehr/base/toml.h"
 #include "lehr/base/value_of.h"
@@ -63,8 +64,8 @@ class HelpList : public OptionList {
     if (!field.rule.one_of.empty()) {
       word = fmt::format(" {}", fmt::join(field.rule.one_of, "|"));
     }
-    text += fmt::format(
-        "  {}{}{}\n      {}\n", to_option(field.name), word, field.required ? "  (required)" : "", field.help);
+    text += fmt::format("  {}{}{}\n", to_option(field.name), word, field.required ? "  (required)" : "");
+    text += wrapped_help(field.help);
   }
   std::string text;
 };

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "lehr/base/config.h"
+#include "lehr/base/help_text.h"
 #include "lehr/base/toml.h"
 
 namespace lehr {
@@ -165,7 +166,7 @@ class HelpWriter : public FieldVisitor {
       facts += ", default " + toml_value(node);
     }
     text_ += fmt::format("  {}  ({})\n", field.name, facts);
-    wrap(field.help);
+    text_ += wrapped_help(field.help);
   }
   void begin_group(std::string_view name, std::string_view help) override { begin(name, help, "[", "]"); }
   void end_group() override { path_.pop_back(); }
@@ -183,15 +184,6 @@ class HelpWriter : public FieldVisitor {
   void begin(std::string_view name, std::string_view help, const char* open, const char* close) {
     path_.emplace_back(name);
     text_ += fmt::format("\n{}{}{}  {}\n", open, fmt::join(path_, "."), close, help);
-  }
-  void wrap(std::string_view help) {
-    constexpr size_t kWidth = 92;
-    while (!help.empty()) {
-      size_t cut = help.size() <= kWidth ? help.size() : help.rfind(' ', kWidth);
-      cut = cut == std::string_view::npos ? help.size() : cut;
-      text_ += fmt::format("      {}\n", help.substr(0, cut));
-      help.remove_prefix(std::min(cut + 1, help.size()));
-    }
   }
   std::vector<std::string> path_;
   std::string text_;

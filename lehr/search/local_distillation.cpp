@@ -83,7 +83,8 @@ void LocalDistillationConfig::fields(FieldVisitor& v) {
   v.optional("steps", steps, "Batches on which each variant is trained to reproduce its layer; 0: none.", at_least(0));
   v.optional("lr", lr, "Learning rate of AdamW, at the start of its cosine schedule.", positive());
   v.optional("weight_decay", weight_decay, "Weight decay of AdamW.", at_least(0));
-  v.optional("max_norm", max_norm, "Largest norm of a variant's gradient; 0: no clipping.", at_least(0));
+  v.optional(
+      "max_norm", max_norm, "Maximum gradient norm of a variant, for gradient clipping; 0: no clipping.", at_least(0));
 }
 
 std::vector<Place> trainable_variants(const SearchSpace& space) {

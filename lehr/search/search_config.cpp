@@ -233,12 +233,12 @@ void WorkloadConfig::fields(FieldVisitor& v) {
 void SolveConfig::fields(FieldVisitor& v) {
   v.optional(
       "candidates", candidates, "Solutions that are measured as whole models; the best of them is built.", positive());
-  v.optional("min_distance", min_distance, "Sub-blocks by which these solutions differ at least.", positive());
+  v.optional("min_distance", min_distance, "Minimum number of sub-blocks in which these solutions differ.", positive());
   v.optional(
       "rounds",
       rounds,
-      "Times that all variants are measured again, in the best child so far, and the choice is repeated; ends when "
-      "nothing improves.",
+      "Maximum number of times that all variants are measured again, in the best child so far, and the choice is "
+      "repeated; ends when nothing improves.",
       at_least(0));
   v.choice<Method>(
       "method",
@@ -246,13 +246,13 @@ void SolveConfig::fields(FieldVisitor& v) {
       {{"exact", Method::exact}, {"greedy", Method::greedy}, {"random", Method::random}},
       "Integer program, or a baseline: greedy choice, or random variants within the budget.");
   v.optional("seed", seed, "Seed of method \"random\".", at_least(0));
-  v.optional("seconds", seconds, "Time limit of one solution.", positive());
-  v.optional("gap", gap, "Relative distance from the proven bound at which a solution is good enough.", at_least(0));
+  v.optional("seconds", seconds, "Time limit of one run of the solver, in seconds.", positive());
+  v.optional("gap", gap, "Relative gap to the proven bound at which the solver stops.", at_least(0));
 }
 
 void GlobalDistillationConfig::fields(FieldVisitor& v) {
   v.optional("steps", steps, "Steps of training the child to reproduce the teacher; 0: none.", at_least(0));
-  v.optional("lr", lr, "Its learning rate; the other settings are those of the config.", positive());
+  v.optional("lr", lr, "Learning rate of this training; the other settings are those of the config.", positive());
 }
 
 void SearchPaths::fields(FieldVisitor& v) {
@@ -269,7 +269,7 @@ void SearchConfig::fields(FieldVisitor& v) {
   v.group("search", search, "The teacher, its data, and the folder of results.");
   v.group("space", space, "Sub-blocks to choose from.");
   v.group("budget", budget, "Limits that the child must meet.");
-  v.group("workload", workload, "Use that memory, FLOPs and time are counted for.");
+  v.group("workload", workload, "The workload for which memory, FLOPs and time are counted.");
   v.group("local_distillation", local_distillation, "Training of each variant to reproduce its layer.");
   v.group("score", score, "Measurements of each variant.");
   v.group("solve", solve, "Choice of the best combination.");

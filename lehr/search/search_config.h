@@ -64,7 +64,7 @@ struct ScoreConfig {
   void fields(FieldVisitor& v);
 };
 
-/// The section [workload]: the use that memory, FLOPs and time are counted for.
+/// The section [workload], for which memory, FLOPs and time are counted.
 struct WorkloadConfig {
   int64_t seq_len = 0;
   int64_t num_sequences = 1;

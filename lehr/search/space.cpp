@@ -226,7 +226,7 @@ void SpaceConfig::fields(FieldVisitor& v) {
   v.optional(
       "experts",
       experts,
-      "Numbers of experts to try; not given: the same shares, at least those of a token.",
+      "Numbers of experts to try; not given: the same shares, but no fewer than a token needs.",
       positive());
   v.optional(
       "expert_widths",

@@ -212,7 +212,8 @@ void MetricsConfig::fields(FieldVisitor& v) {
   v.optional(
       "measure_peak",
       measure_peak,
-      "Measure at start what the CPU's registers can execute (0.1 s), or look the GPU up; MFU is relative to it.");
+      "Measure the peak of the CPU at start (multiply-adds in registers, 0.1 s), or take that of the GPU from its data "
+      "sheet; MFU is relative to it.");
   v.optional(
       "prometheus",
       prometheus,

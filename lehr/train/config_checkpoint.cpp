@@ -38,7 +38,7 @@ void CheckpointConfig::fields(FieldVisitor& v) {
       "initial_load_strict",
       initial_load_strict,
       "Missing or unexpected weights in initial_load_path are an error. false: they are listed, and missing weights "
-      "are initialized as in a new run. Optimizer state that is missing for any other weight is an error.");
+      "are initialized as in a new run. Missing optimizer state of a loaded weight is always an error.");
   v.optional(
       "exclude_from_loading",
       exclude_from_loading,

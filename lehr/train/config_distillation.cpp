@@ -12,7 +12,7 @@ void DistillationConfig::fields(FieldVisitor& v) {
   v.optional(
       "kl_weight",
       kl_weight,
-      "Weight of KL(teacher || model) per token in the loss; it is multiplied by temperature^2 too.",
+      "Weight of KL(teacher || model) per token in the loss, in addition to the factor temperature^2.",
       at_least(0));
   v.optional(
       "cosine_weight",

@@ -28,7 +28,10 @@ void ReliabilityConfig::fields(FieldVisitor& v) {
       "A loss above this factor times the median loss of the last spike_window steps is a spike. 0: no such check.",
       Rule{.min = 0});
   v.optional(
-      "spike_window", spike_window, "Steps of the median; there are no spikes before so many steps.", positive());
+      "spike_window",
+      spike_window,
+      "Number of steps that the median covers; until there are as many, no loss is a spike.",
+      positive());
   v.choice(
       "on_spike",
       on_spike,
@@ -44,7 +47,7 @@ void ReliabilityConfig::fields(FieldVisitor& v) {
   v.optional(
       "straggler_window",
       straggler_window,
-      "Steps between comparisons of the ranks' times, and their mean.",
+      "Steps between comparisons of the ranks' times, which are means over these steps.",
       positive());
 }
 
