@@ -5,6 +5,7 @@
 #include "lehr/base/command_line.h"
 #include "lehr/base/config.h"
 #include "lehr/base/error.h"
+#include "lehr/emulate/emulate.h"
 #include "lehr/plan/calibrate_run.h"
 #include "lehr/plan/report.h"
 #include "lehr/plan/search.h"
@@ -21,6 +22,7 @@ struct Options {
   bool calibrate = false;
   bool schedules = true;
   bool search = false;
+  bool emulate = false;
   double memory_gb = 0;
   std::vector<int64_t> microbatch_sizes;
   void fields(FieldVisitor& v) {
@@ -34,7 +36,11 @@ struct Options {
         "peer",
         peer,
         "TOML file with techniques of another system that Lehr lacks, for plans of that system's runs (docs/plan.md).");
-    v.optional("output", output, "Output folder of report.txt, plan.json, memory.svg, timeline.svg and timeline.html.");
+    v.optional(
+        "output",
+        output,
+        "Output folder of report.txt, plan.json, memory.svg, timeline.svg and timeline.html; with --emulate also of "
+        "emulation.txt, a Chrome trace, and timelines.");
     v.optional(
         "calibrate",
         calibrate,
@@ -44,6 +50,11 @@ struct Options {
         "search",
         search,
         "Find the best meshes of --devices: all degrees, schedules, activation checkpointing modes, reshard policies.");
+    v.optional(
+        "emulate",
+        emulate,
+        "Also run the program of a step on all ranks, on meta tensors and in virtual time, for up to 256 devices, and "
+        "compare (docs/emulate.md).");
     v.optional("memory_gb", memory_gb, "Memory of a device in GB of 1e9 bytes; 0: that of the machine.", at_least(0));
     v.optional(
         "microbatch_sizes",
@@ -67,6 +78,7 @@ std::string help() {
          "  lehr plan my_run.toml --machine a100 --devices 64 --parallelism.tensor_parallel_degree=4\n"
          "  lehr plan my_run.toml --machine h100 --machine.network_gb_per_second=12.5\n"
          "  lehr plan my_run.toml --machine h100 --search --devices 256 --microbatch-sizes '[1, 2, 4]'\n"
+         "  lehr plan my_run.toml --machine h100 --devices 32 --emulate --output outputs/emulated\n"
          "  lehr plan my_run.toml --calibrate > laptop.toml; lehr plan my_run.toml --machine laptop.toml\n\n"
          "Exit codes: 0 the run fits; 2 wrong usage or config, with the message of lehr train; 3 the run does not\n"
          "fit, or no mesh of a search does.\n\n" +
@@ -170,6 +182,8 @@ int plan(const std::vector<std::string>& args, const train::TrainSpecs& specs) {
   require(
       options.search || options.microbatch_sizes.empty(),
       "lehr plan --microbatch-sizes: needs --search; for one plan set training.local_batch_size");
+  require(
+      !options.emulate || !options.search, "lehr plan --emulate: emulates one plan; leave --search out, or --emulate");
   if (options.search) {
     return search(sources, config, specs, machine, options);
   }
@@ -185,6 +199,13 @@ int plan(const std::vector<std::string>& args, const train::TrainSpecs& specs) {
   std::fputs(plan::report_text(made).c_str(), stdout);
   if (!options.output.empty()) {
     plan::write_plan(made, options.output);
+  }
+  if (options.emulate) {
+    const auto emulation = with_places(sources, [&] { return emulate::emulate(made, specs.at(config.model)); });
+    std::fputs(emulate::report_text(emulation, made).c_str(), stdout);
+    if (!options.output.empty()) {
+      emulate::write_emulation(emulation, made, options.output);
+    }
   }
   return made.fits() ? 0 : 3;
 }

@@ -6,6 +6,25 @@
 
 namespace lehr::plan {
 
+ActionCost computation_of(
+    const ActionMeasurement& action, const StageMeasurement& stage, double expert_share, const CostContext& context) {
+  const Machine& machine = context.machine;
+  const double peak = machine.peak_flops(context.compute) * machine.sustained_clock_fraction;
+  const double rate = peak * machine.matmul_fraction(context.compute);
+  const double expert_rate = peak * machine.expert_fraction(context.compute, stage.expert_tokens);
+  const double float8_rate = machine.float8_flops(context.compute) * machine.sustained_clock_fraction;
+  const double float8 = context.float8 || context.peer.float8 ? stage.float8_share : 0;
+  const double linear_flops = (1 - expert_share) * action.matmul_flops;
+  return {
+      .matmuls = linear_flops * ((1 - float8) / rate + float8 / float8_rate),
+      // Experts lose as large a part of the rate in float8 as in the dtype of other matmuls.
+      .experts = expert_share * action.matmul_flops /
+                 (context.peer.float8_experts ? float8_rate * expert_rate / rate : expert_rate),
+      .attention = action.attention_flops / (peak * machine.attention_fraction(context.compute)),
+      .pointwise =
+          context.peer.pointwise_bytes * static_cast<double>(action.pointwise_bytes) / machine.memory_bandwidth()};
+}
+
 namespace {
 bool names_any(const std::string& axes, std::initializer_list<const std::string*> names) {
   const std::string parted = "," + axes + ",";
@@ -67,21 +86,8 @@ ActionCost cost_of(
     bool weights,
     const CostContext& context) {
   const Machine& machine = context.machine;
-  const double peak = machine.peak_flops(context.compute) * machine.sustained_clock_fraction;
-  const double rate = peak * machine.matmul_fraction(context.compute);
-  const double expert_rate = peak * machine.expert_fraction(context.compute, stage.expert_tokens);
-  const double float8_rate = machine.float8_flops(context.compute) * machine.sustained_clock_fraction;
-  const double float8 = context.float8 || context.peer.float8 ? stage.float8_share : 0;
-  const double linear_flops = (1 - expert_share) * action.matmul_flops;
-  ActionCost cost{
-      .matmuls = linear_flops * ((1 - float8) / rate + float8 / float8_rate),
-      // Experts lose as large a part of the rate in float8 as in the dtype of other matmuls.
-      .experts = expert_share * action.matmul_flops /
-                 (context.peer.float8_experts ? float8_rate * expert_rate / rate : expert_rate),
-      .attention = action.attention_flops / (peak * machine.attention_fraction(context.compute)),
-      .pointwise =
-          context.peer.pointwise_bytes * static_cast<double>(action.pointwise_bytes) / machine.memory_bandwidth(),
-      .overhead = static_cast<double>(stage.num_layers) * machine.layer_overhead_us * 1e-6};
+  ActionCost cost = computation_of(action, stage, expert_share, context);
+  cost.overhead = static_cast<double>(stage.num_layers) * machine.layer_overhead_us * 1e-6;
   if (weights && context.peer.accumulates_in_matmul) {
     // A gradient in the compute dtype is written and read, and its sum in float32 read and written: 12 bytes for each
     // of the 4 of a sum.

@@ -61,6 +61,11 @@ struct CostContext {
   bool keeps_gathered = false;  ///< fsdp_reshard_after_forward = "never" in a pipeline: one all-gather per step.
 };
 
+/// Returns the seconds of computation of an action of `stage`: matmuls, experts, attention and pointwise; without
+/// overhead, communication and slow ranks. Of `stage`, only float8_share and expert_tokens are read.
+ActionCost computation_of(
+    const ActionMeasurement& action, const StageMeasurement& stage, double expert_share, const CostContext& context);
+
 /// Returns the cost of a stage (docs/plan.md describes the model):
 ///
 /// - Matmuls take their FLOPs over the peak times the achieved fraction; `expert_share` of them belong to experts.

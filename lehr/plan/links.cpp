@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <sstream>
 #include <vector>
 
@@ -72,32 +73,54 @@ GroupPlacement place_group(const std::string& axes, const mesh::DeviceMeshParame
   return group;
 }
 
-double collective_seconds(
-    const Machine& machine, const GroupPlacement& group, const std::string& collective, double bytes) {
+GroupPlacement place_ranks(const std::vector<int64_t>& ranks, int64_t ranks_per_node) {
+  std::map<int64_t, int64_t> on_node;
+  for (const int64_t rank : ranks) {
+    ++on_node[rank / ranks_per_node];
+  }
+  const auto fewest = std::min_element(
+      on_node.begin(), on_node.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  return {
+      .size = static_cast<int64_t>(ranks.size()),
+      .per_node = fewest->second,
+      .nodes = static_cast<int64_t>(on_node.size())};
+}
+
+LinkTime link_time(const Machine& machine, const GroupPlacement& group, const std::string& collective, double bytes) {
   if (group.size <= 1) {
-    return 0;
+    return {};
   }
   const Link node = node_link(machine);
   const Link network = network_link(machine);
+  if (collective == "send" || collective == "receive") {
+    return group.nodes > 1 ? LinkTime{.latency = network.latency, .network = bytes / network.bandwidth}
+                           : LinkTime{.latency = node.latency, .node = bytes / node.bandwidth};
+  }
   const auto n = static_cast<double>(group.size);
   const auto m = static_cast<double>(group.per_node);
   const auto k = static_cast<double>(group.nodes);
   const double latency = (m - 1) * node.latency + std::ceil(std::log2(k)) * network.latency;
-  if (collective == "send" || collective == "receive") {
-    const Link& link = group.nodes > 1 ? network : node;
-    return link.latency + bytes / link.bandwidth;
-  }
   if (collective == "all_to_all") {
-    return latency + std::max(bytes * (m - 1) / n / node.bandwidth, bytes * (n - m) / n / network.bandwidth);
+    return {
+        .latency = latency,
+        .node = bytes * (m - 1) / n / node.bandwidth,
+        .network = bytes * (n - m) / n / network.bandwidth};
   }
   if (collective == "barrier") {
-    return latency;
+    return {.latency = latency};
   }
   // Within a node each rank sends (m - 1) / m of all bytes; between nodes the m ranks of a node share the traffic.
   const double all = collective == "all_gather" ? n * bytes : bytes;
-  const double once =
-      latency + std::max(all * (m - 1) / m / node.bandwidth, all * (k - 1) / k / (m * network.bandwidth));
-  return collective.starts_with("all_reduce") ? 2 * once : once;
+  const double times = collective.starts_with("all_reduce") ? 2 : 1;
+  return {
+      .latency = times * latency,
+      .node = times * all * (m - 1) / m / node.bandwidth,
+      .network = times * all * (k - 1) / k / (m * network.bandwidth)};
+}
+
+double collective_seconds(
+    const Machine& machine, const GroupPlacement& group, const std::string& collective, double bytes) {
+  return link_time(machine, group, collective, bytes).seconds();
 }
 
 double transfer_seconds(

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "lehr/mesh/distributed_context.h"
 #include "lehr/plan/machine.h"
@@ -21,6 +22,21 @@ struct GroupPlacement {
 /// (mesh/distributed_context.h). Ranks fill nodes in order, so tp is the first axis to fit into a node, and pp the
 /// last. "none" is one rank. Throws a usage error for an unknown axis.
 GroupPlacement place_group(const std::string& axes, const mesh::DeviceMeshParameters& mesh, int64_t ranks_per_node);
+
+/// Returns the placement of these ranks of the world: of nodes with different numbers of them, the smallest number.
+GroupPlacement place_ranks(const std::vector<int64_t>& ranks, int64_t ranks_per_node);
+
+/// The parts of a collective's time on idle links.
+struct LinkTime {
+  double latency = 0;  ///< Seconds in which no link is busy.
+  double node = 0;     ///< Seconds for which the links within a node are busy,
+  double network = 0;  ///< and those between nodes, at the same time.
+  double seconds() const { return latency + transfer(); }
+  double transfer() const { return node > network ? node : network; }
+};
+
+/// Returns the parts of collective_seconds.
+LinkTime link_time(const Machine& machine, const GroupPlacement& group, const std::string& collective, double bytes);
 
 /// Returns the seconds of a collective, by its name in mesh::FakeCollective, for `bytes` of this rank's input (for send
 /// and receive: of the message).

@@ -233,6 +233,17 @@ std::vector<SchedulePrediction> compare_schedules(
   return found;
 }
 
+CostContext cost_context(const Plan& plan) {
+  return {
+      .machine = plan.machine,
+      .mesh = plan.run.mesh,
+      .compute = train::compute_type(plan.run.config.training),
+      .float8 = plan.run.config.float8.enable,
+      .peer = plan.peer,
+      .microbatches = plan.run.microbatches,
+      .keeps_gathered = keeps_gathered(plan.run.config)};
+}
+
 Plan make_plan(
     const train::TrainConfig& config,
     const train::TrainSpec& spec,
@@ -241,14 +252,7 @@ Plan make_plan(
   Plan plan{.run = resolve(config, spec, options.devices), .machine = machine, .peer = options.peer};
   choose_recompute(plan, spec);
   const train::TrainingConfig& training = plan.run.config.training;
-  const CostContext context{
-      .machine = plan.machine,
-      .mesh = plan.run.mesh,
-      .compute = train::compute_type(training),
-      .float8 = plan.run.config.float8.enable,
-      .peer = options.peer,
-      .microbatches = plan.run.microbatches,
-      .keeps_gathered = keeps_gathered(plan.run.config)};
+  const CostContext context = cost_context(plan);
   StageCosts costs(plan.run.config, spec, *plan.run.args, context);
   const auto program = program_of(plan.run);
   const auto stages = costs.of(program.rank_of_stage);

@@ -101,6 +101,9 @@ Plan make_plan(
     const Machine& machine,
     const PlanOptions& options = {});
 
+/// Returns the context of the costs of a plan, which must outlive it.
+CostContext cost_context(const Plan& plan);
+
 /// Returns predictions of all schedules that are legal for the run's mesh and batch: those that fit first, then by step
 /// time. `costs` are those of the run.
 std::vector<SchedulePrediction> compare_schedules(

@@ -11,6 +11,29 @@
 
 namespace lehr::plan {
 
+train::Batch synthetic_batch(const train::TrainConfig& config, int64_t rows, int64_t vocab_size, at::Device device) {
+  const bool classifies = config.training.task == train::TaskKind::classification;
+  const int64_t tokens = config.training.seq_len;
+  const auto options = at::TensorOptions().device(device).dtype(at::kLong);
+  const auto numbers = [&](at::IntArrayRef shape, int64_t below) {
+    // Deterministic in every process: the ids decide the routing, and so the size of the largest expert matmul.
+    return device.is_meta() ? at::empty(shape, options)
+                            : (at::arange(c10::multiply_integers(shape), options) * 7919).remainder(below).view(shape);
+  };
+  train::Batch whole{{"input_ids", numbers({rows, tokens}, vocab_size)}};
+  if (classifies) {
+    whole["labels"] = numbers({rows}, config.training.num_labels);
+    whole["attention_mask"] = at::ones({rows, tokens}, options.dtype(at::kBool));
+    whole["pooling_mask"] = at::zeros({rows, tokens}, options.dtype(at::kBool));
+    whole["pooling_mask"].narrow(1, tokens - 1, 1).fill_(true);
+  } else {
+    whole["labels"] = numbers({rows, tokens}, vocab_size);
+    whole["position_ids"] = at::arange(tokens, options).repeat({rows, 1});
+    whole["document_ids"] = numbers({rows, tokens}, 1);
+  }
+  return whole;
+}
+
 StageRun::StageRun(
     const train::TrainConfig& config,
     const train::TrainSpec& spec,
@@ -87,27 +110,7 @@ void StageRun::allocate(at::Device device) {
 }
 
 void StageRun::make_batch(at::Device device) {
-  const bool classifies = config_.training.task == train::TaskKind::classification;
-  const int64_t rows = train::microbatch_rows(config_);
-  const int64_t tokens = config_.training.seq_len;
-  const auto options = at::TensorOptions().device(device).dtype(at::kLong);
-  const auto numbers = [&](at::IntArrayRef shape, int64_t below) {
-    // Deterministic in every process: the ids decide the routing, and so the size of the largest expert matmul.
-    return device.is_meta() ? at::empty(shape, options)
-                            : (at::arange(c10::multiply_integers(shape), options) * 7919).remainder(below).view(shape);
-  };
-  train::Batch whole{{"input_ids", numbers({rows, tokens}, vocab_size_)}};
-  if (classifies) {
-    whole["labels"] = numbers({rows}, config_.training.num_labels);
-    whole["attention_mask"] = at::ones({rows, tokens}, options.dtype(at::kBool));
-    whole["pooling_mask"] = at::zeros({rows, tokens}, options.dtype(at::kBool));
-    whole["pooling_mask"].narrow(1, tokens - 1, 1).fill_(true);
-  } else {
-    whole["labels"] = numbers({rows, tokens}, vocab_size_);
-    whole["position_ids"] = at::arange(tokens, options).repeat({rows, 1});
-    whole["document_ids"] = numbers({rows, tokens}, 1);
-  }
-  batch_ = ranks_.positions_of(whole);
+  batch_ = ranks_.positions_of(synthetic_batch(config_, train::microbatch_rows(config_), vocab_size_, device));
 }
 
 int64_t StageRun::boundary_bytes() const {

@@ -19,6 +19,10 @@
 
 namespace lehr::plan {
 
+/// Returns `rows` sequences of training.seq_len tokens, for the config's task: each a single document, with a label for
+/// every token.
+train::Batch synthetic_batch(const train::TrainConfig& config, int64_t rows, int64_t vocab_size, at::Device device);
+
 /// The actions of a stage on this rank. On the meta device an OnMeta (base/on_meta.h) must be alive.
 class StageRun {
  public:

@@ -63,7 +63,12 @@ void Pipeline::run(at::Device device, StageStep& step) {
       "pipeline: the program is for {} micro-batches, but the step has {} here",
       program_.num_microbatches,
       step.microbatches.size());
-  pipeline::run_program(program_, pp().rank(), &pp(), runners, {.device = device, .bound_sends = bound_sends_});
+  pipeline::run_program(
+      program_,
+      pp().rank(),
+      &pp(),
+      runners,
+      {.device = device, .bound_sends = bound_sends_, .on_action = parts_.on_action});
   for (shard::FullySharded& sharded : parts_.sharded) {
     sharded.finish_backward();
   }

@@ -1,6 +1,7 @@
 // Execution of a training step whose stages are on several ranks.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -24,6 +25,8 @@ class Pipeline {
     const Ranks& ranks;
     StagedModel& model;
     std::vector<shard::FullySharded>& sharded;  ///< The model's stages, in order.
+    /// Called after each action, as in pipeline::ExecutorOptions.
+    std::function<void(const pipeline::Action& action, double start, double end)> on_action = {};
   };
   /// References must outlive the object, except the program's. `layout` is only read here.
   Pipeline(const StageLayout& layout, const Parts& parts);

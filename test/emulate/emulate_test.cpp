@@ -1,0 +1,161 @@
+#include "lehr/emulate/emulate.h"
+
+#include <gmock/gmock.h>
+
+#include "lehr/base/error.h"
+#include "lehr/base/file.h"
+#include "lehr/base/json.h"
+#include "test/train/support.h"
+
+namespace lehr::emulate {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+using Overrides = std::vector<std::pair<std::string, std::string>>;
+
+// Layers of published models: on meta tensors, their size costs nothing.
+plan::Plan plan_of(
+    const Overrides& overrides, const plan::Machine& machine = {}, const plan::PlanOptions& options = {}) {
+  const train::testing::Folder folder;
+  const auto file = folder.path() / "run.toml";
+  write_file_atomically(
+      file,
+      "[model]\nname = \"llama3\"\nflavor = \"8B\"\n[model.args]\nnum_hidden_layers = 8\n[tokenizer]\npath = \"byte\"\n"
+      "[[data.datasets]]\npath = \"none\"\n[training]\nseq_len = 2048\nlocal_batch_size = 1\n"
+      "dtype = \"float32\"\nmixed_precision_param = \"bfloat16\"\nmixed_precision_reduce = \"float32\"\n"
+      "[optimizer]\nname = \"adamw\"\n[activation_checkpoint]\nmode = \"none\"\n");
+  const auto config = load_config<train::TrainConfig>({.file = file, .overrides = overrides});
+  const auto specs = train::testing::specs();
+  plan::PlanOptions with = options;
+  with.compare_schedules = false;
+  return make_plan(config, specs.at(config.model), machine, with);
+}
+
+Emulation emulated(const plan::Plan& plan) {
+  const auto specs = train::testing::specs();
+  return emulate(plan, specs.at(plan.run.config.model));
+}
+
+Overrides mesh(const Overrides& degrees, int64_t sequences, const Overrides& more = {}) {
+  Overrides overrides{{"training.global_batch_size", std::to_string(sequences)}};
+  for (const auto& [axis, degree] : degrees) {
+    overrides.emplace_back("parallelism." + axis + "_degree", degree);
+  }
+  if (std::none_of(
+          degrees.begin(), degrees.end(), [](const auto& one) { return one.first == "data_parallel_shard"; })) {
+    overrides.emplace_back("parallelism.data_parallel_shard_degree", "1");
+  }
+  overrides.insert(overrides.end(), more.begin(), more.end());
+  return overrides;
+}
+
+double computing(const plan::ActionCost& cost) {
+  return cost.computing();
+}
+
+TEST(Emulate, OneRankComputesForAsLongAsThePlanSays) {
+  const plan::Plan plan = plan_of(mesh({}, 3));
+  const Replay step = emulated(plan).step;
+  const plan::StageCost& cost = plan.stages[0].cost;
+  EXPECT_NEAR(
+      step.ranks[0].computing,
+      3 * (computing(cost.forward) + computing(cost.backward)) + cost.optimizer,
+      0.01 * plan.step_seconds);
+  EXPECT_EQ(step.ranks[0].waiting, 0);
+  EXPECT_EQ(step.ranks[0].exposed(), 0);
+  ASSERT_EQ(step.actions[0].size(), 6);
+  EXPECT_EQ(pipeline::to_string(step.actions[0][3].action), "0B1");
+}
+
+struct Mesh {
+  const char* name;
+  Overrides overrides;
+};
+
+class EmulatedMesh : public ::testing::TestWithParam<Mesh> {};
+
+// The law of docs/emulate.md.
+TEST_P(EmulatedMesh, TakesTheTimeOfThePlan) {
+  const plan::Plan plan = plan_of(GetParam().overrides);
+  const Emulation found = emulated(plan);
+  EXPECT_NEAR(plan.step_seconds / found.step.step_seconds, 1, 0.1) << report_text(found, plan);
+}
+
+const Overrides kOnce{{"parallelism.fsdp_reduce_each_microbatch", "false"}};
+
+Overrides pipeline_of(const std::string& schedule, int64_t per_rank, const Overrides& more = {}) {
+  Overrides overrides{
+      {"parallelism.pipeline_parallel_schedule", "\"" + schedule + "\""},
+      {"parallelism.pipeline_parallel_stages_per_rank", std::to_string(per_rank)},
+      {"parallelism.pipeline_parallel_microbatch_size", "1"}};
+  overrides.insert(overrides.end(), more.begin(), more.end());
+  return overrides;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    ,
+    EmulatedMesh,
+    ::testing::Values(
+        Mesh{"shards", mesh({{"data_parallel_shard", "8"}}, 16)},
+        Mesh{"tensors", mesh({{"data_parallel_shard", "2"}, {"tensor_parallel", "4"}}, 4, kOnce)},
+        Mesh{"context", mesh({{"data_parallel_shard", "2"}, {"context_parallel", "4"}}, 4)},
+        Mesh{
+            "plain_pipeline",
+            mesh({{"pipeline_parallel", "4"}, {"data_parallel_shard", "2"}}, 16, pipeline_of("1F1B", 1))},
+        Mesh{
+            "interleaved",
+            mesh({{"pipeline_parallel", "4"}, {"tensor_parallel", "2"}}, 8, pipeline_of("Interleaved1F1B", 2, kOnce))},
+        Mesh{
+            "zero_bubble",
+            mesh({{"pipeline_parallel", "4"}, {"data_parallel_replicate", "2"}}, 16, pipeline_of("ZBVZeroBubble", 2))}),
+    [](const auto& named) { return named.param.name; });
+
+TEST(Emulate, IsTheSameEachTime) {
+  const plan::Plan plan =
+      plan_of(mesh({{"pipeline_parallel", "2"}, {"data_parallel_shard", "2"}}, 8, pipeline_of("1F1B", 1)));
+  const Emulation once = emulated(plan);
+  const Emulation again = emulated(plan);
+  EXPECT_EQ(report_text(once, plan), report_text(again, plan));
+  EXPECT_EQ(once.step.step_seconds, again.step.step_seconds);
+}
+
+// All time of a rank is accounted for.
+TEST(Emulate, ComputationBubbleAndExposedTimeAddUp) {
+  const Replay step = emulated(plan_of(mesh(
+                                   {{"pipeline_parallel", "2"}, {"data_parallel_shard", "2"}, {"tensor_parallel", "2"}},
+                                   8,
+                                   pipeline_of("1F1B", 1))))
+                          .step;
+  for (const RankTime& rank : step.ranks) {
+    EXPECT_NEAR(rank.computing + rank.waiting + rank.exposed(), rank.end, 1e-9);
+    EXPECT_GT(rank.exposed("tp"), 0);
+  }
+}
+
+TEST(Emulate, WritesATraceAndTimelines) {
+  const plan::Plan plan = plan_of(mesh({{"pipeline_parallel", "2"}}, 4, pipeline_of("1F1B", 1)));
+  const train::testing::Folder folder;
+  write_emulation(emulated(plan), plan, folder.path());
+  const Node trace = parse_json_file(folder.path() / "emulation_trace.json");
+  EXPECT_GT(trace.at("traceEvents").size(), 16U);
+  EXPECT_THAT(read_file(folder.path() / "emulation_timeline.svg"), HasSubstr("emulated"));
+  EXPECT_GT(parse_json_file(folder.path() / "emulation.json").at("step_seconds").as_double(), 0);
+}
+
+TEST(Emulate, RefusesWhatItCannotRun) {
+  const auto refusal = [](const char* message,
+                          const Overrides& overrides,
+                          const plan::Machine& machine = {},
+                          const plan::PlanOptions& options = {}) {
+    const plan::Plan plan = plan_of(overrides, machine, options);
+    EXPECT_THAT([&] { emulated(plan); }, ThrowsMessage<Error>(HasSubstr(message)));
+  };
+  refusal("optimizer.name", mesh({}, 1, {{"optimizer.name", "\"muon\""}}));
+  refusal("machine.rank_deviation", mesh({}, 1), {.rank_deviation = 0.1});
+  refusal("at most 256 ranks, found 512", mesh({{"data_parallel_shard", "512"}}, 512));
+  refusal("--peer", mesh({}, 1), {}, {.peer = {.pointwise_bytes = 2}});
+}
+
+}  // namespace
+}  // namespace lehr::emulate
