@@ -34,7 +34,7 @@ struct Options {
         "peer",
         peer,
         "A TOML file of what another system does and Lehr does not, for plans of that system's runs (docs/plan.md).");
-    v.optional("output", output, "Output folder of report.txt, plan.json, memory.svg, timeline.svg and timeline.html.");
+    v.optional("output", output, "Output folder of report.txt, plan.json, and memory and timeline as .svg and .html.");
     v.optional(
         "calibrate",
         calibrate,
