@@ -68,7 +68,8 @@ def computed(lehr, work):
     found = {}
     for plan, drawing in (("llama3_405b", "memory"), ("qwen3_235b", "timeline")):
         found[PICTURES / f"plan_{plan}.txt"] = run("plan", f"recipe/plan_{plan}.toml", "--output", work / plan)
-        found[PICTURES / f"plan_{plan}_{drawing}.svg"] = (work / plan / f"{drawing}.svg").read_bytes()
+        for kind in ("svg", "html"):
+            found[PICTURES / f"plan_{plan}_{drawing}.{kind}"] = (work / plan / f"{drawing}.{kind}").read_bytes()
     no_op = {"no_op": True}
     blocks = [{"attention": {"num_key_value_heads": heads} if heads else no_op, "ffn": {"intermediate_size": width} if width else no_op}
               for heads, width in CHILD]

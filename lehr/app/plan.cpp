@@ -39,7 +39,7 @@ struct Options {
     v.optional(
         "output",
         output,
-        "Output folder of report.txt, plan.json, memory.svg, timeline.svg and timeline.html; with --emulate also of "
+        "Output folder of report.txt, plan.json, and memory and timeline as .svg and .html; with --emulate also of "
         "emulation.txt, a Chrome trace, and timelines.");
     v.optional(
         "calibrate",

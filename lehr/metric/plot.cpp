@@ -108,6 +108,12 @@ std::string path_element(const std::vector<Run>& runs, const std::string& classe
   return data.empty() ? "" : fmt::format("<path class=\"{}\" d=\"{}\"/>\n", classes, data);
 }
 
+std::string dot_element(int color, const Point& point, const std::string& tooltip) {
+  const std::string circle =
+      fmt::format("<circle class=\"dot f{}\" cx=\"{}\" cy=\"{}\" r=\"3.5\"", color, pixel(point.x), pixel(point.y));
+  return circle + (tooltip.empty() ? "/>\n" : fmt::format("><title>{}</title></circle>\n", xml_text(tooltip)));
+}
+
 std::string series_elements(
     const PlotSeries& series, int color, const PlotOptions& options, const AxisScale& to_x, const AxisScale& to_y) {
   std::string svg;
@@ -118,11 +124,16 @@ std::string series_elements(
   }
   const auto runs = runs_of(series.x, y, options, to_x, to_y);
   svg += path_element(runs, fmt::format("line s{}", color));
-  if (series.markers) {
+  if (series.markers && !series.tooltips.empty()) {  // every point, as each has its own text
+    for (size_t i = 0; i < y.size(); ++i) {
+      if (drawable(series.x[i], options.log_x) && drawable(y[i], options.log_y)) {
+        svg += dot_element(color, {to_x(series.x[i]), to_y(y[i])}, series.tooltips[i]);
+      }
+    }
+  } else if (series.markers) {
     for (const Run& run : runs) {
       for (const Point& point : run) {
-        svg += fmt::format(
-            "<circle class=\"dot f{}\" cx=\"{}\" cy=\"{}\" r=\"3.5\"/>\n", color, pixel(point.x), pixel(point.y));
+        svg += dot_element(color, point, "");
       }
     }
   }
@@ -232,6 +243,12 @@ std::string line_plot_svg(const std::vector<PlotSeries>& series, const PlotOptio
         one.name,
         one.x.size(),
         one.y.size());
+    require(
+        one.tooltips.empty() || one.tooltips.size() == one.x.size(),
+        "plot: series \"{}\" has {} x values and {} tooltips",
+        one.name,
+        one.x.size(),
+        one.tooltips.size());
     for (size_t i = 0; i < one.x.size(); ++i) {
       if (drawable(one.x[i], options.log_x) && drawable(one.y[i], options.log_y)) {
         x_range.include(one.x[i]);

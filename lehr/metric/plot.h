@@ -15,6 +15,8 @@ struct PlotSeries {
   /// Draw the raw values faintly and an exponential average over about this many points on top. 0: the raw line only.
   double smoothing = 0;
   bool markers = false;  ///< Draw a dot on every point, for series with few points.
+  /// The tooltip of each dot, as many as x, or none: for series with markers.
+  std::vector<std::string> tooltips = {};
 };
 
 struct PlotOptions {
@@ -28,8 +30,8 @@ struct PlotOptions {
 };
 
 /// Returns an SVG file. The legend shows the last value of each series. Dense points are reduced to the lowest and
-/// highest of each pixel column, so that the file stays small. Throws a usage error if the x and y of a series differ
-/// in length.
+/// highest of each pixel column, so that the file stays small. Throws a usage error if x, y and tooltips of a series
+/// differ in length.
 std::string line_plot_svg(const std::vector<PlotSeries>& series, const PlotOptions& options);
 
 /// Values on a grid: attention weights, expert loads, replacement scores.

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "lehr/base/error.h"
+#include "lehr/base/picture_page.h"
 #include "lehr/base/svg_text.h"
 #include "lehr/pipeline/svg_elements.h"
 #include "lehr/pipeline/timeline_style.h"
@@ -16,8 +17,9 @@ namespace {
 
 constexpr double kLeft = 62, kTop = 62, kBottom = 40;
 constexpr double kNameHeight = 26, kRowGap = 3, kMemoryHeight = 12, kGroupGap = 12;
-constexpr double kDigit = 6.2;   // generous width of a digit in a box
-constexpr double kNarrow = 1.0;  // narrower boxes, in pixels, are drawn together
+constexpr double kDigit = 6.2;         // generous width of a digit in a box
+constexpr double kNarrow = 1.0;        // narrower boxes, in pixels, are drawn together
+constexpr size_t kMostBoxes = 20'000;  // of an interactive drawing; above, narrow boxes are drawn together there, too
 constexpr double kNumberHeight = 11;
 
 class Drawing {
@@ -31,6 +33,7 @@ class Drawing {
       }
     }
     scale_ = (options.width - kLeft - right_) / (longest_ > 0 ? longest_ : 1);
+    narrow_ = options.interactive && num_actions() <= kMostBoxes ? 0 : kNarrow;
   }
 
   std::string svg() {
@@ -38,6 +41,16 @@ class Drawing {
     double y = kTop;
     for (const NamedTimeline& one : timelines_) {
       body += timeline(one, y);
+    }
+    if (options_.interactive) {
+      body += fmt::format(
+          "<svg class=\"zoom\" x=\"{0}\" y=\"{1}\" width=\"{2}\" height=\"{3}\" viewBox=\"{0} {1} {2} {3}\" "
+          "preserveAspectRatio=\"none\">\n{4}</svg>\n",
+          pixel(kLeft),
+          pixel(kTop),
+          pixel(scale_ * longest_),
+          pixel(y - kTop),
+          rows_);
     }
     const double height = y + kBottom;
     std::string result = fmt::format(
@@ -54,6 +67,15 @@ class Drawing {
   }
 
  private:
+  size_t num_actions() const {
+    size_t sum = 0;
+    for (const NamedTimeline& one : timelines_) {
+      for (const auto& list : one.timeline.ranks) {
+        sum += list.size();
+      }
+    }
+    return sum;
+  }
   std::string time_text(double seconds) const {
     return fmt::format("{:.6g}{}{}", seconds, options_.unit.empty() ? "" : " ", options_.unit);
   }
@@ -113,11 +135,13 @@ class Drawing {
     for (size_t rank = 0; rank < timeline.ranks.size(); ++rank) {
       svg += text_element(
           kLeft - 8, y + options_.row_height / 2 + 4, " text-anchor=\"end\"", fmt::format("rank {}", rank));
-      svg += box_element({kLeft, y, scale_ * longest_, options_.row_height}, "row", "");
-      svg += row(timeline, rank, y);
+      // What is to be zoomed is collected; else each row follows its name.
+      std::string& rows = options_.interactive ? rows_ : svg;
+      rows += box_element({kLeft, y, scale_ * longest_, options_.row_height}, "row", "");
+      rows += row(timeline, rank, y);
       y += options_.row_height;
       if (options_.memory) {
-        svg += memory(timeline, rank, y + 1);
+        rows += memory(timeline, rank, y + 1);
         svg += text_element(options_.width - right_ + 6, y + kMemoryHeight, "", bytes_text(peaks[rank]));
         y += kMemoryHeight + 1;
       }
@@ -152,7 +176,7 @@ class Drawing {
         continue;
       }
       const double seconds = timed.end - timed.start;
-      if (scale_ * seconds < kNarrow) {
+      if (scale_ * seconds < narrow_) {
         const bool apart = scale_ * (timed.start - narrow.end) > kNarrow / 2;
         if (!narrow.empty && (apart || scale_ * (narrow.end - narrow.start) >= kNarrow)) {
           flush();
@@ -176,7 +200,7 @@ class Drawing {
       boxes += box_element(
           {x_of(start), y, scale_ * timeline.update, options_.row_height},
           "U c0",
-          options_.hover_titles ? fmt::format("rank {}: update, {}", rank, time_text(timeline.update)) : "");
+          options_.interactive ? fmt::format("rank {}: update, {}", rank, time_text(timeline.update)) : "");
     }
     return boxes + frames;
   }
@@ -189,7 +213,9 @@ class Drawing {
     const Box box{
         x_of(timed.start), y + height * static_cast<double>(timed.lane), width - std::min(1.0, width / 8), height};
     std::string hover;
-    if (options_.hover_titles) {
+    std::string classes = fmt::format("{} c{}", name_of(timed.action.kind), shade);
+    if (options_.interactive) {
+      classes += fmt::format(" m{}", timed.action.microbatch);
       hover = fmt::format(
           "rank {}: {}, stage {}, micro-batch {}, {:.6g} to {}",
           rank,
@@ -199,9 +225,11 @@ class Drawing {
           timed.start,
           time_text(timed.end));
     }
-    std::string svg = box_element(box, fmt::format("{} c{}", name_of(timed.action.kind), shade), hover);
+    std::string svg = box_element(box, classes, hover);
     const std::string number = std::to_string(timed.action.microbatch);
-    if (height >= kNumberHeight && box.width >= kDigit * static_cast<double>(number.size()) + 1) {
+    const bool fits = box.width >= kDigit * static_cast<double>(number.size()) + 1;
+    if (height >= kNumberHeight &&
+        (fits || options_.interactive)) {  // a page hides what does not fit until it is zoomed
       svg +=
           text_element(box.x + box.width / 2, box.y + height / 2 + 3.7, fmt::format(" class=\"n{}\"", shade), number);
     }
@@ -255,13 +283,21 @@ class Drawing {
   std::string axis(double y) const {
     const double height = std::floor(y) + 0.5;  // half pixels keep lines of one pixel sharp
     std::string svg = line_element("axis", kLeft, height, options_.width - right_, height);
+    if (options_.interactive) {
+      svg += fmt::format(
+          "<g class=\"ticks\" data-left=\"{}\" data-right=\"{}\" data-scale=\"{:.6g}\" data-unit=\"{}\">\n",
+          pixel(kLeft),
+          pixel(kLeft + scale_ * longest_),
+          scale_,
+          xml_text(options_.unit));
+    }
     const double step = tick_step(longest_ > 0 ? longest_ : 1);
     for (int64_t i = 0; static_cast<double>(i) * step <= longest_ * (1 + 1e-9); ++i) {
       const double seconds = static_cast<double>(i) * step;
       svg += line_element("axis", x_of(seconds), height, x_of(seconds), height + 4);
       svg += text_element(x_of(seconds), height + 18, " text-anchor=\"middle\"", time_text(seconds));
     }
-    return svg;
+    return svg + (options_.interactive ? "</g>\n" : "");
   }
 
   const std::vector<NamedTimeline>& timelines_;
@@ -270,6 +306,8 @@ class Drawing {
   double longest_ = 0;
   double most_bytes_ = 0;
   double scale_ = 1;  // pixels per second
+  double narrow_ = kNarrow;
+  std::string rows_;  // of an interactive drawing
 };
 
 }  // namespace
@@ -282,15 +320,8 @@ std::string timeline_svg(const std::vector<NamedTimeline>& timelines, const Time
 }
 
 std::string timeline_html(const std::vector<NamedTimeline>& timelines, TimelinePlotOptions options) {
-  options.hover_titles = true;
-  return fmt::format(
-      "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<title>{}</title>\n<style>\n"
-      "body {{ margin: 1rem; background: #f6f8fa; }}\n"
-      "@media (prefers-color-scheme: dark) {{ body {{ background: #010409; }} }}\n"
-      "svg {{ max-width: 100%; height: auto; }}\nrect:hover {{ stroke: currentColor; }}\n</style>\n</head>\n<body>\n{}"
-      "</body>\n</html>\n",
-      xml_text(options.title),
-      timeline_svg(timelines, options));
+  options.interactive = true;
+  return picture_page(options.title, timeline_svg(timelines, options));
 }
 
 }  // namespace lehr::pipeline

@@ -59,8 +59,12 @@ std::string bar(const MemoryByKind& held, double x, double width, double per_pix
     const double height = held.bytes[kind] / per_pixel;
     if (height > 0) {
       y -= height;
-      const std::string hover =
-          fmt::format("{}{}: {:.2f} GB", rank, name_of(static_cast<MemoryKind>(kind)), held.bytes[kind] / kGigabyte);
+      const std::string hover = fmt::format(
+          "{}{}: {:.2f} GB of {:.2f}",
+          rank,
+          name_of(static_cast<MemoryKind>(kind)),
+          held.bytes[kind] / kGigabyte,
+          held.total() / kGigabyte);
       text += pipeline::box_element({x, y, width, height}, fmt::format("k{}", kind), hover);
     }
   }

@@ -24,7 +24,8 @@ Node report_json(const Plan& plan);
 /// Draws the peak memory of each rank along pp, stacked by kind, with a line at the usable memory of the device.
 std::string memory_svg(const Plan& plan);
 
-/// Writes report.txt, plan.json, memory.svg, timeline.svg and timeline.html into `folder`, which is created if needed.
+/// Writes report.txt, plan.json, memory.svg, timeline.svg, and pages to point at (.html) into `folder`, which is
+/// created if needed.
 void write_plan(const Plan& plan, const std::filesystem::path& folder);
 
 }  // namespace lehr::plan

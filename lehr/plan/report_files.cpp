@@ -2,6 +2,7 @@
 #include "lehr/base/config.h"
 #include "lehr/base/file.h"
 #include "lehr/base/json.h"
+#include "lehr/base/picture_page.h"
 #include "lehr/pipeline/timeline_plot.h"
 #include "lehr/plan/report.h"
 
@@ -130,6 +131,7 @@ void write_plan(const Plan& plan, const std::filesystem::path& folder) {
   write_file_atomically(folder / "report.txt", report_text(plan));
   write_file_atomically(folder / "plan.json", to_json(report_json(plan), true) + "\n");
   write_file_atomically(folder / "memory.svg", memory_svg(plan));
+  write_file_atomically(folder / "memory.html", picture_page("Peak memory of a device", memory_svg(plan)));
   const std::vector<pipeline::NamedTimeline> timelines{{plan.schedule, plan.timeline}};
   const pipeline::TimelinePlotOptions options{.title = plan.run.config.job.description, .memory = true};
   write_file_atomically(folder / "timeline.svg", pipeline::timeline_svg(timelines, options));

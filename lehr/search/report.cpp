@@ -7,6 +7,7 @@
 #include "lehr/base/file.h"
 #include "lehr/base/json.h"
 #include "lehr/base/log.h"
+#include "lehr/base/picture_page.h"
 #include "lehr/descriptor/block_picture.h"
 #include "lehr/metric/plot.h"
 #include "lehr/search/search.h"
@@ -35,6 +36,28 @@ std::string drawing(const Search& search, const Choice& choice, const std::strin
   return descriptor::draw_blocks(blocks, title);
 }
 
+// What is shown at a point of the Pareto front: costs, the layers by their variants, without those that are as in the
+// teacher.
+std::string tooltip_of(const Search& search, const std::string& name, const Cost& cost, const Choice& choice) {
+  const Cost whole = teacher_cost(search);
+  std::string text = name;
+  for (const CostKind kind : kCostKinds) {
+    text += fmt::format(
+        "; {} {} ({})", name_of(kind), with_unit(kind, cost.of(kind)), percent(cost.of(kind), whole.of(kind)));
+  }
+  for (size_t layer = 0; layer < search.space().size(); ++layer) {
+    const LayerSpace& variants = search.space()[layer];
+    if (choice.attention[layer] != 0 || choice.ffn[layer] != 0) {
+      text += fmt::format(
+          "; layer {}: {}, {}",
+          layer,
+          variants.attention[choice.attention[layer]].name,
+          variants.ffn[choice.ffn[layer]].name);
+    }
+  }
+  return text;
+}
+
 // The sum of scores against the cost of the first budget, with the candidates as they were measured.
 std::string pareto(const Search& search) {
   const CostKind kind = search.config().budget.limits().front().kind;
@@ -43,6 +66,8 @@ std::string pareto(const Search& search) {
   for (const Solution& solution : search.results().sweep) {
     sums.x.push_back(100 * solution.cost.of(kind) / whole);
     sums.y.push_back(solution.predicted);
+    sums.tooltips.push_back(
+        tooltip_of(search, fmt::format("sum of scores {:.4g}", solution.predicted), solution.cost, solution.choice));
   }
   metric::PlotSeries measured{.name = "candidates, measured", .markers = true};
   std::vector<const Candidate*> candidates;
@@ -55,6 +80,17 @@ std::string pareto(const Search& search) {
   for (const Candidate* candidate : candidates) {
     measured.x.push_back(100 * candidate->cost.of(kind) / whole);
     measured.y.push_back(objective_of(candidate->measured, search.config().score.objective));
+    measured.tooltips.push_back(tooltip_of(
+        search,
+        fmt::format(
+            "candidate {}{}: measured {:.4g}, predicted {:.4g}, loss {:.4f}",
+            candidate - search.results().candidates.data() + 1,
+            candidate == search.results().candidates.data() ? " (built)" : "",
+            measured.y.back(),
+            candidate->solution.predicted,
+            per_token(candidate->measured.nll, candidate->measured)),
+        candidate->cost,
+        candidate->solution.choice));
   }
   return metric::line_plot_svg(
       {sums, measured},
@@ -220,7 +256,7 @@ std::string markdown(const Search& search) {
   text +=
       "\n\"Predicted\" is the sum of the scores of the chosen variants, each measured alone in the model of the round "
       "before (at first the teacher). The measured value differs, because replacements affect each other.\n\n![What a "
-      "budget costs](pareto.svg)\n";
+      "budget costs](pareto.svg)\n\n[The same picture to point at](pareto.html): the layers of each candidate.\n";
   text += times(search, best.cost) + solver_words(search);
   for (const ShadowPrice& price : results.prices) {
     text += "\n- " + sentence(price, search.config().budget.limits());
@@ -316,7 +352,9 @@ std::string json(const Search& search) {
 
 void write_search_report(const Search& search, const std::filesystem::path& folder) {
   const Choice& child = search.results().candidates.front().solution.choice;
-  write_file_atomically(folder / "pareto.svg", pareto(search));
+  const std::string front = pareto(search);
+  write_file_atomically(folder / "pareto.svg", front);
+  write_file_atomically(folder / "pareto.html", picture_page("What a budget costs", front));
   write_file_atomically(folder / "scores.svg", score_map(search));
   write_file_atomically(folder / "teacher.svg", drawing(search, teacher_choice(search.space()), "The teacher"));
   write_file_atomically(folder / "child.svg", drawing(search, child, "The child"));

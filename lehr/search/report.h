@@ -7,7 +7,8 @@ namespace lehr::search {
 
 class Search;
 
-/// Writes report.md with its pictures (pareto.svg, scores.svg, teacher.svg, child.svg) and search.json to `folder`.
+/// Writes report.md with its pictures (pareto.svg and .html, scores.svg, teacher.svg, child.svg) and search.json to
+/// `folder`.
 void write_search_report(const Search& search, const std::filesystem::path& folder);
 
 }  // namespace lehr::search

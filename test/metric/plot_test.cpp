@@ -84,6 +84,16 @@ TEST(LinePlot, DrawsSeriesWithLegendSmoothingAndMarkers) {
   EXPECT_THAT(svg, testing::HasSubstr("prefers-color-scheme: dark"));
 }
 
+TEST(LinePlot, GivesEachDotItsTooltip) {
+  const std::string svg = line_plot_svg(
+      {{.name = "a", .x = {0, 1, 2}, .y = {1, kNaN, 3}, .markers = true, .tooltips = {"first", "none", "<third>"}}},
+      {});
+  EXPECT_THAT(svg, testing::HasSubstr("><title>first</title></circle>"));
+  EXPECT_THAT(svg, testing::HasSubstr("><title>&lt;third&gt;</title></circle>"));
+  EXPECT_EQ(svg.find(">none<"), std::string::npos);
+  EXPECT_EQ(count(svg, "<circle"), 2U);
+}
+
 TEST(LinePlot, LeavesAGapAtNonFiniteValues) {
   const std::string svg = line_plot_svg({{.name = "a", .x = {0, 1, 2, 3, 4}, .y = {1, 2, kNaN, 2, 1}}}, {.title = "t"});
   EXPECT_EQ(count(path_of(svg, "line s0"), "M"), 2U);
@@ -129,6 +139,7 @@ TEST(LinePlot, EscapesNames) {
 
 TEST(LinePlot, RefusesSeriesOfDifferentLengths) {
   EXPECT_THROW(line_plot_svg({{.name = "a", .x = {0, 1}, .y = {1}}}, {}), Error);
+  EXPECT_THROW(line_plot_svg({{.name = "a", .x = {0}, .y = {1}, .tooltips = {"a", "b"}}}, {}), Error);
 }
 
 TEST(Smoothed, AveragesWithoutBiasTowardsTheStart) {

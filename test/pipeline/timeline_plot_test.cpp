@@ -66,6 +66,22 @@ TEST(TimelinePlot, ShowsActionsOnHoverInAnHtmlPage) {
   EXPECT_THAT(html, HasSubstr("<title>rank 1: 1F1, stage 1, micro-batch 1, 4 to 5 s</title>"));
   EXPECT_THAT(html, HasSubstr("<title>rank 0: update, 0.5 s</title>"));
   EXPECT_THAT(html, Not(HasSubstr("src=")));
+  EXPECT_EQ(count(html, "<rect class=\"F c0 m1\""), 2) << "of each rank, to find those of a micro-batch";
+  EXPECT_EQ(count(html, "<svg class=\"zoom\""), 1);
+  EXPECT_EQ(count(html, "class=\"ticks\" data-left=\"62\" data-right=\"1080\""), 1);
+}
+
+TEST(TimelinePlot, GivesNarrowActionsBoxesInAPageThatIsZoomedUpToALimit) {
+  const auto boxes = [](int64_t microbatches) {
+    const std::vector<NamedTimeline> one{timeline("1F1B", 1, 1, microbatches)};
+    return std::pair(
+        count(timeline_svg(one, {}), "<rect class=\"F c0"), count(timeline_html(one, {}), "<rect class=\"F c0"));
+  };
+  const auto [drawn, zoomed] = boxes(5000);
+  EXPECT_EQ(zoomed, 5000U + 1);  // and that of the legend
+  EXPECT_LT(drawn, 1100U);
+  const auto [drawn_of_many, zoomed_of_many] = boxes(10'001);
+  EXPECT_EQ(zoomed_of_many, drawn_of_many) << "20,002 actions";
 }
 
 TEST(TimelinePlot, DrawsMemoryBelowEachRow) {

@@ -313,7 +313,7 @@ TEST(MakePlan, WritesAReportAndItsPictures) {
   EXPECT_EQ(json.at("mfu").as_double(), plan.mfu);
   EXPECT_EQ(json.at("ranks").size(), 2U);
   EXPECT_EQ(json.at("ranks").at(0).at("peak").at("sum").as_double(), plan.memory[0].peak.total());
-  for (const char* file : {"memory.svg", "timeline.svg", "timeline.html"}) {
+  for (const char* file : {"memory.svg", "memory.html", "timeline.svg", "timeline.html"}) {
     EXPECT_THAT(read_file(folder.path() / "plan" / file), HasSubstr("<svg")) << file;
   }
   EXPECT_EQ(read_file(folder.path() / "plan" / "report.txt"), report_text(plan));

@@ -92,7 +92,7 @@ holds("plan tells time, memory and what holds it up",
 planned = json.loads((plan / "plan.json").read_text())
 holds("plan.json has the numbers", planned["fits"] and planned["devices"] == 1 and planned["step_seconds"] > 0)
 holds("plan's files are there", {p.name for p in plan.iterdir()}
-      == {"report.txt", "plan.json", "memory.svg", "timeline.svg", "timeline.html"})
+      == {"report.txt", "plan.json", "memory.svg", "timeline.svg", "timeline.html", "memory.html"})
 holds("a device that is too small is exit code 3", "DOES NOT FIT" in run(*quick, "--memory-gb", "0.301", code=3))
 run("plan", "recipe/quickstart.toml", "--machine", "h10", code=2)
 run(*quick, "--search", code=2)

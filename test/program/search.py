@@ -74,7 +74,7 @@ holds("candidates are sorted by what was measured",
 holds("distillation brings the child nearer to its teacher", results["distilled"]["kl"] < best["measured"]["kl"])
 holds("the report has the pictures that it shows",
       all(f"({name})" in report and "<svg" in (work / "search" / name).read_text()
-          for name in ("pareto.svg", "scores.svg", "teacher.svg", "child.svg")))
+          for name in ("pareto.svg", "pareto.html", "scores.svg", "teacher.svg", "child.svg")))
 wanted = digest(work / "search")
 
 # --- again -------------------------------------------------------------------------------------------------------------
