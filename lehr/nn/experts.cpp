@@ -6,12 +6,16 @@
 
 namespace lehr::nn {
 
-GroupedLinearImpl::GroupedLinearImpl(int64_t num_groups, int64_t in_features, int64_t out_features, Init init) {
+GroupedLinearImpl::GroupedLinearImpl(
+    int64_t num_groups, int64_t in_features, int64_t out_features, Init init, bool with_bias) {
   declare_parameter("weight", weight, {num_groups, out_features, in_features}, init);
+  if (with_bias) {
+    declare_parameter("bias", bias, {num_groups, out_features}, Init::zeros());
+  }
 }
 
 at::Tensor GroupedLinearImpl::forward(const at::Tensor& rows, const at::Tensor& ends) {
-  const at::Tensor output = ops::grouped_linear(rows, weight, ends);
+  const at::Tensor output = ops::grouped_linear(rows, weight, ends, bias);
   return adapter_ ? output + adapter_->forward(rows, ends) : output;
 }
 
@@ -28,13 +32,25 @@ void GroupedLinearImpl::remove_adapter() {
   }
 }
 
-GroupedSwiGLUImpl::GroupedSwiGLUImpl(int64_t num_experts, int64_t hidden_size, int64_t intermediate_size, Init init) {
-  gate_proj = register_module("gate_proj", GroupedLinear(num_experts, hidden_size, intermediate_size, init));
-  up_proj = register_module("up_proj", GroupedLinear(num_experts, hidden_size, intermediate_size, init));
-  down_proj = register_module("down_proj", GroupedLinear(num_experts, intermediate_size, hidden_size, init));
+GroupedSwiGLUImpl::GroupedSwiGLUImpl(
+    int64_t num_experts, int64_t hidden_size, int64_t intermediate_size, Init init, const ExpertOptions& options)
+    : clamp_(options.clamp) {
+  const auto projection = [&](int64_t in_features, int64_t out_features) {
+    return GroupedLinear(num_experts, in_features, out_features, init, options.bias);
+  };
+  if (clamp_) {
+    gate_up_proj = register_module("gate_up_proj", projection(hidden_size, 2 * intermediate_size));
+  } else {
+    gate_proj = register_module("gate_proj", projection(hidden_size, intermediate_size));
+    up_proj = register_module("up_proj", projection(hidden_size, intermediate_size));
+  }
+  down_proj = register_module("down_proj", projection(intermediate_size, hidden_size));
 }
 
 at::Tensor GroupedSwiGLUImpl::forward(const at::Tensor& rows, const at::Tensor& ends) {
+  if (clamp_) {
+    return down_proj(ops::clamped_swiglu(gate_up_proj(rows, ends), *clamp_), ends);
+  }
   const at::Tensor gate = gate_proj(rows, ends);  // evaluated first: the order of function arguments is unspecified
   return down_proj(ops::silu_mul(gate, up_proj(rows, ends)), ends);
 }

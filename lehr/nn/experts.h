@@ -1,7 +1,10 @@
 // The experts of an MoE layer: SwiGLU blocks computed by grouped matmuls.
 #pragma once
 
+#include <optional>
+
 #include "lehr/nn/module.h"
+#include "lehr/ops/clamped_swiglu/clamped_swiglu.h"
 #include "lehr/ops/token_permutation/token_permutation.h"
 
 namespace lehr::nn {
@@ -16,7 +19,12 @@ class GroupedLinearAdapter : public Module {
 /// One linear layer per group, with the weights in one tensor (groups, out_features, in_features).
 class GroupedLinearImpl : public Module {
  public:
-  GroupedLinearImpl(int64_t num_groups, int64_t in_features, int64_t out_features, Init init = Init::normal(0.02));
+  GroupedLinearImpl(
+      int64_t num_groups,
+      int64_t in_features,
+      int64_t out_features,
+      Init init = Init::normal(0.02),
+      bool with_bias = false);
 
   /// Maps token copies sorted by group, (N, in_features), to (N, out_features); see ops::grouped_linear for `ends`.
   at::Tensor forward(const at::Tensor& rows, const at::Tensor& ends);
@@ -27,6 +35,7 @@ class GroupedLinearImpl : public Module {
   const std::shared_ptr<GroupedLinearAdapter>& adapter() const { return adapter_; }
 
   at::Tensor weight;
+  at::Tensor bias;  // (groups, out_features), undefined without bias
 
  private:
   std::shared_ptr<GroupedLinearAdapter> adapter_;
@@ -34,18 +43,33 @@ class GroupedLinearImpl : public Module {
 };
 LEHR_MODULE(GroupedLinear);
 
-/// down_proj(silu(gate_proj(x)) * up_proj(x)) for every expert.
+/// What differs between the experts of models.
+struct ExpertOptions {
+  bool bias = false;                           ///< Biases of all projections.
+  std::optional<ops::SwiGLUClamp> clamp = {};  ///< The gate is ops::clamped_swiglu (gpt-oss), and one projection has
+                                               ///< the rows of both halves in turn.
+};
+
+/// down_proj(silu(gate_proj(x)) * up_proj(x)) for every expert, or down_proj(clamped_swiglu(gate_up_proj(x))).
 class GroupedSwiGLUImpl : public Module {
  public:
   GroupedSwiGLUImpl(
-      int64_t num_experts, int64_t hidden_size, int64_t intermediate_size, Init init = Init::normal(0.02));
+      int64_t num_experts,
+      int64_t hidden_size,
+      int64_t intermediate_size,
+      Init init = Init::normal(0.02),
+      const ExpertOptions& options = {});
 
   /// Maps token copies sorted by expert, (N, hidden_size), to (N, hidden_size).
   at::Tensor forward(const at::Tensor& rows, const at::Tensor& ends);
 
-  GroupedLinear gate_proj{nullptr};
+  GroupedLinear gate_proj{nullptr};  // null with a clamp, like up_proj
   GroupedLinear up_proj{nullptr};
+  GroupedLinear gate_up_proj{nullptr};  // null without a clamp; weight (E, 2I, H), its even rows are the gate's
   GroupedLinear down_proj{nullptr};
+
+ private:
+  std::optional<ops::SwiGLUClamp> clamp_;
 };
 LEHR_MODULE(GroupedSwiGLU);
 

@@ -19,8 +19,8 @@ MoELayerImpl::MoELayerImpl(const MoEParameters& p) : tokens_per_expert_(at::zero
           .enable_expert_bias = p.enable_expert_bias,
           .options = p.router_options,
           .init = p.init}));
-  grouped_experts =
-      register_module("grouped_experts", GroupedSwiGLU(p.num_experts, p.hidden_size, p.intermediate_size, p.init));
+  grouped_experts = register_module(
+      "grouped_experts", GroupedSwiGLU(p.num_experts, p.hidden_size, p.intermediate_size, p.init, p.expert_options));
   if (p.shared_expert) {
     shared_expert = register_module("shared_expert", SwiGLU(p.hidden_size, p.shared_expert->intermediate_size, p.init));
     if (p.shared_expert->enable_gate) {

@@ -27,6 +27,7 @@ struct MoEParameters {
   bool renormalize_probabilities = true;
   bool enable_expert_bias = false;  ///< See TopKRouter.
   RouterOptions router_options = {};
+  ExpertOptions expert_options = {};  ///< Of the experts, not of the shared one.
   std::optional<SharedExpertParameters> shared_expert = {};
   Init init = Init::normal(0.02);
 };

@@ -35,7 +35,7 @@ void TopKRouterParameters::check() const {
 TopKRouterImpl::TopKRouterImpl(const TopKRouterParameters& params)
     : top_k_(params.top_k), renormalize_(params.renormalize_probabilities), options_(params.options) {
   params.check();
-  gate = register_module("gate", Linear(params.hidden_size, params.num_experts, params.init));
+  gate = register_module("gate", Linear(params.hidden_size, params.num_experts, params.init, options_.gate_bias));
   if (params.enable_expert_bias) {
     declare_state("expert_bias", expert_bias, {params.num_experts}, Init::zeros());
   }

@@ -29,6 +29,7 @@ struct RouterOptions {
                            ///< two best preferences.
   double norm_eps = 0;     ///< Added to the sum by which weights are normalized.
   double routed_scaling_factor = 1;  ///< On the weights, after they are normalized.
+  bool gate_bias = false;            ///< A bias of the logits, with a gradient (gpt-oss); not enable_expert_bias.
 };
 
 /// Shape of a router.
@@ -73,7 +74,7 @@ class TopKRouterImpl : public Module {
   bool renormalizes() const { return renormalize_; }
   const RouterOptions& options() const { return options_; }
 
-  Linear gate{nullptr};    // weight (E, H)
+  Linear gate{nullptr};    // weight (E, H), bias (E) with gate_bias
   at::Tensor expert_bias;  // (E) float32 state; undefined if not enabled
 
  private:

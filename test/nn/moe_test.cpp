@@ -72,6 +72,64 @@ TEST(MoELayer, EqualsItsDefinitionWithGradients) {
   }
 }
 
+// gpt-oss: a bias of the router, one projection for both halves, biases, and a gate with a limit, which cuts here.
+TEST(MoELayer, WithBiasesAndAClampEqualsItsDefinition) {
+  auto parameters = small(5, 2, true);
+  parameters.router_options.gate_bias = true;
+  parameters.expert_options = {.bias = true, .clamp = ops::SwiGLUClamp{.limit = 0.6, .alpha = 1.3}};
+  parameters.init = Init::normal(0.7);
+  auto layer = made(parameters);
+  auto copy = made(parameters);
+  at::manual_seed(5);
+  for (const char* name : {"router.gate.bias", "grouped_experts.gate_up_proj.bias", "grouped_experts.down_proj.bias"}) {
+    const auto value = [&](MoELayer& one) {
+      for (const auto& [own, parameter] : named_parameters(*one)) {
+        if (own == name) {
+          return parameter->value();
+        }
+      }
+      return at::Tensor();
+    };
+    const at::NoGradGuard no_grad;
+    value(layer).copy_(at::randn_like(value(layer)));
+    value(copy).copy_(value(layer));
+  }
+  const at::Tensor hidden = at::randn({2, 7, 6}, at::kDouble).set_requires_grad(true);
+  const at::Tensor hidden_ref = hidden.detach().clone().set_requires_grad(true);
+  const at::Tensor grad = at::randn({2, 7, 6}, at::kDouble);
+
+  const at::Tensor tokens = hidden_ref.view({-1, 6});
+  const auto& gate = *copy->router->gate;
+  const auto [best, chosen] = (at::matmul(tokens, gate.weight.t()) + gate.bias).topk(2, -1);
+  const at::Tensor weights = best.softmax(-1);  // of the logits of the chosen experts alone
+  std::vector<at::Tensor> rows;
+  for (int64_t t = 0; t < tokens.size(0); ++t) {
+    at::Tensor sum = at::zeros({6}, at::kDouble);
+    for (int64_t k = 0; k < 2; ++k) {
+      const auto e = chosen[t][k].item<int64_t>();
+      const auto& experts = *copy->grouped_experts;
+      const at::Tensor both = at::mv(experts.gate_up_proj->weight[e], tokens[t]) + experts.gate_up_proj->bias[e];
+      const at::Tensor g = both.slice(0, 0, std::nullopt, 2).clamp(std::nullopt, 0.6);
+      const at::Tensor u = both.slice(0, 1, std::nullopt, 2).clamp(-0.6, 0.6);
+      const at::Tensor inner = (u + 1) * g * at::sigmoid(1.3 * g);
+      sum = sum + weights[t][k] * (at::mv(experts.down_proj->weight[e], inner) + experts.down_proj->bias[e]);
+    }
+    rows.push_back(sum);
+  }
+  const at::Tensor expected = at::stack(rows).view({2, 7, 6});
+  const at::Tensor output = layer(hidden);
+  EXPECT_TRUE(at::allclose(output, expected, 1e-12, 1e-12));
+  output.backward(grad);
+  expected.backward(grad);
+  EXPECT_TRUE(at::allclose(hidden.grad(), hidden_ref.grad(), 1e-11, 1e-12));
+  const auto ours = named_parameters(*layer), theirs = named_parameters(*copy);
+  ASSERT_EQ(ours.size(), 6U);
+  for (size_t i = 0; i < ours.size(); ++i) {
+    EXPECT_TRUE(at::allclose(ours[i].parameter->value().grad(), theirs[i].parameter->value().grad(), 1e-11, 1e-12))
+        << ours[i].name;
+  }
+}
+
 TEST(MoELayer, CountsTokensOnceUnderActivationCheckpointing) {
   auto layer = made(small(4, 2, true));
   const at::Tensor hidden = at::randn({1, 9, 6}, at::kDouble).set_requires_grad(true);

@@ -28,6 +28,7 @@ struct Case {
 const std::vector<Case> kCases{
     {"Softmax", 3, true, false, {}},
     {"SoftmaxScaled", 3, false, true, {.routed_scaling_factor = 1.7}},
+    {"SoftmaxOfBiasedLogits", 4, true, false, {.gate_bias = true}},
     {"SoftmaxInGroups", 4, true, false, {.n_group = 4, .topk_group = 2}},
     {"Sigmoid", 2, false, false, {.score = RouterScore::sigmoid}},
     {"SigmoidNormalized", 3, true, true, {.score = RouterScore::sigmoid, .norm_eps = 0.25}},
@@ -50,6 +51,10 @@ TopKRouter made(const Case& one) {
       .init = Init::normal(0.7)});
   materialize(*router, at::kCPU, at::kDouble);
   router->reset_parameters({.seed = 3});
+  const at::NoGradGuard no_grad;
+  if (one.options.gate_bias) {
+    router->gate->bias.copy_(at::linspace(-0.9, 0.8, kExperts).roll(3));
+  }
   if (one.bias) {
     router->expert_bias.copy_(at::linspace(0.3, -0.4, kExperts).roll(5));
   }
@@ -107,7 +112,9 @@ TEST_P(Router, EqualsItsDefinitionWithGradients) {
   (found.selected_probabilities * factors).sum().backward();
 
   const at::Tensor gate = router->gate->weight.detach().clone().requires_grad_(true);
-  const at::Tensor scores = scores_by_definition(one, at::matmul(tokens, gate.t()));
+  const at::Tensor shift =
+      one.options.gate_bias ? router->gate->bias.detach().clone().requires_grad_(true) : at::zeros({}, at::kDouble);
+  const at::Tensor scores = scores_by_definition(one, at::matmul(tokens, gate.t()) + shift);
   at::Tensor sum = at::zeros({}, at::kDouble);
   for (int64_t t = 0; t < kTokens; ++t) {
     const auto experts = chosen_by_definition(one, scores[t], router->expert_bias);
@@ -126,6 +133,9 @@ TEST_P(Router, EqualsItsDefinitionWithGradients) {
   }
   sum.backward();
   EXPECT_LT((router->gate->weight.grad() - gate.grad()).abs().max().item<double>(), 1e-11);
+  if (one.options.gate_bias) {
+    EXPECT_LT((router->gate->bias.grad() - shift.grad()).abs().max().item<double>(), 1e-11);
+  }
 }
 
 // The losses are of scores that are divided by their sum, and leave the routing as it is.
@@ -145,7 +155,8 @@ TEST_P(Router, HasTheGradientsOfRouterLosses) {
   EXPECT_TRUE(at::allclose(found.selected_probabilities, plain.selected_probabilities, 1e-13, 1e-15));
 
   const at::Tensor gate = router->gate->weight.detach().clone().requires_grad_(true);
-  const at::Tensor logits = at::matmul(tokens, gate.t());
+  const at::Tensor product = at::matmul(tokens, gate.t());
+  const at::Tensor logits = one.options.gate_bias ? product + router->gate->bias.detach() : product;
   const at::Tensor scores = scores_by_definition(one, logits);
   const at::Tensor probabilities = scores / scores.sum(-1, true);
   const at::Tensor balance = kExperts * (counts.to(at::kDouble) / kTokens * probabilities.mean(0)).sum();

@@ -94,10 +94,11 @@ class GroupedLinearCuda : public KernelsTest {
   void expect_equal(
       const std::string& what, const Tensors& inputs, const at::Tensor& ends, const std::vector<bool>& frozen = {}) {
     const Operator fast = [&](const Tensors& in) -> Tensors {
-      return {grouped_linear(there(in[0]), there(in[1]), there(ends)).cpu()};
+      const at::Tensor bias = in.size() > 2 ? there(in[2]) : at::Tensor();
+      return {grouped_linear(there(in[0]), there(in[1]), there(ends), bias).cpu()};
     };
     const Operator definition = [&](const Tensors& in) -> Tensors {
-      return {grouped_linear_reference(in[0], in[1], ends)};
+      return {grouped_linear_reference(in[0], in[1], ends, in.size() > 2 ? in[2] : at::Tensor())};
     };
     expect_equal_to_definition(what, fast, definition, inputs, frozen);
   }
@@ -113,6 +114,7 @@ TEST_P(GroupedLinearCuda, EqualsItsDefinition) {
     expect_equal(what, inputs, ends);
     expect_equal("frozen rows " + what, inputs, ends, {true, false});
     expect_equal("frozen weight " + what, inputs, ends, {false, true});
+    expect_equal("biases " + what, {inputs[0], inputs[1], random_tensor({6, out}, at::kBFloat16)}, ends);
   }
   // The incoming gradient is not one block of memory.
   expect_equal(
@@ -120,7 +122,7 @@ TEST_P(GroupedLinearCuda, EqualsItsDefinition) {
       {random_tensor({2, 264}, at::kBFloat16), random_tensor({3, 256, 264}, at::kBFloat16)},
       at::tensor({0, 2, 2}, at::kInt));
   if (!GetParam()) {
-    EXPECT_EQ(GroupedMmRules::calls(), 5 * (4 + 3 + 3) + 4);
+    EXPECT_EQ(GroupedMmRules::calls(), 5 * (4 + 3 + 3 + 5) + 4);
   }
 }
 

@@ -44,6 +44,18 @@ TEST(GroupedLinear, EqualsItsDefinitionInEveryTypeOnEveryInstructionSet) {
       return test::Tensors{grouped_linear_reference(in[0], in[1], ends)};
     };
     test::expect_equal_to_definition(where, fast, definition, {input, weight});
+    const at::Tensor bias = test::random_tensor({5, 70}, type);
+    const auto fast_sum = [&](const test::Tensors& in) {
+      return test::Tensors{grouped_linear(in[0], in[1], ends, in[2])};
+    };
+    const auto sum = [&](const test::Tensors& in) {
+      return test::Tensors{grouped_linear_reference(in[0], in[1], ends, in[2])};
+    };
+    test::expect_equal_to_definition(where + " with biases", fast_sum, sum, {input, weight, bias});
+    test::expect_equal_to_definition(
+        where + ", only biases", fast_sum, sum, {input, weight, bias}, {true, true, false});
+    test::expect_equal_to_definition(
+        where + ", frozen biases", fast_sum, sum, {input, weight, bias}, {true, false, true});
   });
 }
 
@@ -53,6 +65,16 @@ TEST(GroupedLinear, AcceptsZeroRows) {
   EXPECT_EQ(output.sizes(), (std::vector<int64_t>{0, 4}));
   output.sum().backward();
   EXPECT_TRUE(at::equal(weight.grad(), at::zeros_like(weight)));
+  const at::Tensor bias = at::randn({2, 4}).set_requires_grad(true);
+  grouped_linear(at::empty({0, 6}), weight, at::zeros({2}, at::kInt), bias).sum().backward();
+  EXPECT_TRUE(at::equal(bias.grad(), at::zeros_like(bias)));
+}
+
+// A group without rows learns nothing, the others the sum of their rows' gradients.
+TEST(GroupedLinear, SumsTheGradientOfABiasByGroup) {
+  const at::Tensor bias = at::zeros({5, 4}).set_requires_grad(true);
+  grouped_linear(at::randn({9, 6}), at::randn({5, 4, 6}), some_ends(), bias).sum().backward();
+  EXPECT_TRUE(at::equal(bias.grad().select(1, 2), at::tensor({3.0F, 0.0F, 5.0F, 1.0F, 0.0F})));
 }
 
 TEST(GroupedLinear, RefusesInvalidShapes) {
@@ -60,6 +82,9 @@ TEST(GroupedLinear, RefusesInvalidShapes) {
   EXPECT_THROW(grouped_linear(at::randn({9, 7}), weight, some_ends()), Error);
   EXPECT_THROW(grouped_linear(at::randn({9, 6}), weight, some_ends().to(at::kLong)), Error);
   EXPECT_THROW(grouped_linear(at::randn({9, 6}), weight, some_ends().narrow(0, 0, 2)), Error);
+  for (const at::Tensor& bias : {at::randn({4}), at::randn({5, 6}), at::randn({5, 4}, at::kDouble)}) {
+    EXPECT_THROW(grouped_linear(at::randn({9, 6}), weight, some_ends(), bias), Error);
+  }
 }
 
 TEST(TokenPermutation, SortsCopiesByExpertAndKeepsTheOrderOfTokens) {

@@ -8,6 +8,7 @@
 #include "lehr/base/memory_meter.h"
 #include "lehr/base/operation_meter.h"
 #include "lehr/ops/attention/attention.h"
+#include "lehr/ops/clamped_swiglu/clamped_swiglu.h"
 #include "lehr/ops/embedding/embedding.h"
 #include "lehr/ops/grouped_linear/grouped_linear.h"
 #include "lehr/ops/linear/linear.h"
@@ -107,6 +108,11 @@ TEST(OnMeta, GroupedLinearOfEvenGroups) {
       return grouped_linear(x, w, ends);
     };
   });
+  expect_cost_of_cpu([](const Maker& make) -> Call {
+    return [x = make.input({32, 16}), w = make.input({4, 24, 16}), b = make.input({4, 24}), ends = make.ends(4, 8)] {
+      return grouped_linear(x, w, ends, b);
+    };
+  });
 }
 
 TEST(OnMeta, RmsNorm) {
@@ -158,6 +164,12 @@ TEST(OnMeta, Embedding) {
 TEST(OnMeta, SiluMul) {
   expect_cost_of_cpu([](const Maker& make) -> Call {
     return [gate = make.input({2, 8, 16}), up = make.input({2, 8, 16})] { return silu_mul(gate, up); };
+  });
+}
+
+TEST(OnMeta, ClampedSwiGLU) {
+  expect_cost_of_cpu([](const Maker& make) -> Call {
+    return [both = make.input({2, 8, 32})] { return clamped_swiglu(both, {}); };
   });
 }
 

@@ -5,6 +5,7 @@
 
 #include "lehr/base/operation_meter.h"
 #include "lehr/ops/attention/attention.h"
+#include "lehr/ops/clamped_swiglu/clamped_swiglu.h"
 #include "lehr/ops/grouped_linear/grouped_linear.h"
 #include "lehr/ops/linear/linear.h"
 #include "lehr/ops/linear_float8/linear_float8.h"
@@ -48,6 +49,11 @@ std::vector<Case> cases() {
       {"silu_mul",
        {leaf({5, 8}), leaf({5, 8}), leaf({4, 8})},
        [](const Tensors& l, const Pass& pass) { return ops::linear(pass(silu_mul(l[0], l[1])), l[2]); }},
+      {"clamped_swiglu",
+       {leaf({5, 16}), leaf({4, 8})},
+       [](const Tensors& l, const Pass& pass) {
+         return ops::linear(pass(clamped_swiglu(l[0], {.limit = 0.5, .alpha = 1.1})), l[1]);
+       }},
       {"qk_norm_rotary",
        {leaf({1, 6, 2, 4}), leaf({1, 6, 1, 4}), leaf({4}), leaf({4})},
        [angles](const Tensors& l, const Pass& pass) {
@@ -135,6 +141,14 @@ std::vector<Case> products() {
          const at::Tensor up = pass(grouped_linear(x, l[2], permutation.ends));
          const at::Tensor results = pass(grouped_linear(silu_mul(gate, up), l[3], permutation.ends));
          return combine_tokens(results, l[4].view({5, 2}), permutation);
+       }},
+      {"experts with biases",
+       {leaf({5, 8}), leaf({3, 12, 8}), leaf({3, 12}), leaf({3, 8, 6}), leaf({3, 8}), leaf({10})},
+       [permutation](const Tensors& l, const Pass& pass) {
+         const at::Tensor x = permute_tokens(l[0], permutation);
+         const at::Tensor both = pass(grouped_linear(x, l[1], permutation.ends, l[2]));
+         const at::Tensor results = pass(grouped_linear(clamped_swiglu(both, {}), l[3], permutation.ends, l[4]));
+         return combine_tokens(results, l[5].view({5, 2}), permutation);
        }}};
 }
 

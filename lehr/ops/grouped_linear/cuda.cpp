@@ -9,8 +9,10 @@
 #include "lehr/ops/grouped_linear/cuda.h"
 
 #include <ATen/ops/_grouped_mm.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/searchsorted.h>
 #include <ATen/ops/zeros.h>
 
 #include "lehr/base/operation_meter.h"
@@ -76,6 +78,13 @@ at::Tensor grouped_weight_gradient(const at::Tensor& grad, const at::Tensor& inp
   const at::Tensor gradient = at::_grouped_mm(operand(grad).t(), operand(input), ends);
   clear_groups_without_rows(gradient, ends);
   return gradient.narrow(1, 0, grad.size(1)).narrow(2, 0, input.size(1)).contiguous();
+}
+
+at::Tensor add_group_bias_(const at::Tensor& output, const at::Tensor& bias, const at::Tensor& ends) {
+  // The first group that ends after a row is the row's.
+  const at::Tensor rows = at::arange(output.size(0), ends.options());
+  const at::Tensor groups = at::searchsorted(ends, rows, /*out_int32=*/false, /*right=*/true);
+  return at::Tensor(output).add_(bias.index_select(0, groups));
 }
 
 }  // namespace lehr::ops::cuda

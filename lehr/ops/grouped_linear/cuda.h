@@ -14,5 +14,7 @@ at::Tensor grouped_input_gradient(const at::Tensor& grad, const at::Tensor& weig
 /// Returns, for each group, its rows of grad transposed times its rows of the input: (G, out, in); zeros for groups
 /// without rows.
 at::Tensor grouped_weight_gradient(const at::Tensor& grad, const at::Tensor& input, const at::Tensor& ends);
+/// Adds to each row of output (N, out) its group's row of bias (G, out). Returns output.
+at::Tensor add_group_bias_(const at::Tensor& output, const at::Tensor& bias, const at::Tensor& ends);
 
 }  // namespace lehr::ops::cuda

@@ -40,13 +40,19 @@ void for_each_group(const at::Tensor& ends, int64_t rows, Work work) {
   }
 }
 
-at::Tensor forward_product(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& ends) {
+at::Tensor forward_product(
+    const at::Tensor& input, const at::Tensor& weight, const at::Tensor& ends, const at::Tensor& bias) {
   if (cuda::multiplies_groups(input)) {
-    return cuda::grouped_product(input, weight, ends);
+    const at::Tensor output = cuda::grouped_product(input, weight, ends);
+    return bias.defined() ? cuda::add_group_bias_(output, bias, ends) : output;
   }
   at::Tensor output = at::empty({input.size(0), weight.size(1)}, input.options());
   for_each_group(ends, input.size(0), [&](int64_t g, int64_t first, int64_t count) {
-    put_product(output.narrow(0, first, count), input.narrow(0, first, count), weight[g].t());
+    at::Tensor rows = output.narrow(0, first, count);
+    put_product(rows, input.narrow(0, first, count), weight[g].t());
+    if (bias.defined()) {
+      rows.add_(bias[g]);
+    }
   });
   return output;
 }
@@ -77,19 +83,36 @@ at::Tensor product_of_rows(const at::Tensor& grad, const at::Tensor& input, cons
   return gradient;
 }
 
+at::Tensor bias_gradient(const at::Tensor& grad, const at::Tensor& ends) {
+  if (cuda::multiplies_groups(grad)) {
+    return cuda::grouped_weight_gradient(grad, at::ones({grad.size(0), 1}, grad.options()), ends).squeeze(-1);
+  }
+  at::Tensor gradient = at::zeros({ends.size(0), grad.size(1)}, grad.options());
+  for_each_group(ends, grad.size(0), [&](int64_t g, int64_t first, int64_t count) {
+    at::Tensor row = gradient[g];
+    at::sum_out(row, grad.narrow(0, first, count), 0);
+  });
+  return gradient;
+}
+
 struct GroupedLinear : torch::autograd::Function<GroupedLinear> {
   static at::Tensor forward(
-      AutogradContext* ctx, const at::Tensor& input, const at::Tensor& weight, const at::Tensor& ends) {
-    ctx->save_for_backward({save_operand(ctx, "input", input, weight), weight, ends});
+      AutogradContext* ctx,
+      const at::Tensor& input,
+      const at::Tensor& weight,
+      const at::Tensor& ends,
+      const std::optional<at::Tensor>& bias) {
+    const at::Tensor added = bias.value_or(at::Tensor());
+    ctx->save_for_backward({save_operand(ctx, "input", input, weight), weight, ends, added});
     note_weight_gradients(ctx, weight);
-    return forward_product(input, weight, ends);
+    return forward_product(input, weight, ends, added);
   }
 
   static at::Tensor recompute(AutogradContext* ctx) {
     const OperatorScope scope(OperatorKind::matmul, "lehr::grouped_linear_again");
     const Recomputed counted;
     const auto saved = ctx->get_saved_variables();
-    return forward_product(saved_or_recomputed(ctx, "input", saved[0]), saved[1], saved[2]);
+    return forward_product(saved_or_recomputed(ctx, "input", saved[0]), saved[1], saved[2], saved[3]);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
@@ -108,16 +131,19 @@ struct GroupedLinear : torch::autograd::Function<GroupedLinear> {
       const at::Tensor input = saved_or_recomputed(ctx, "input", saved[0]);
       grad_weight = weight_gradient(ctx, weight, [grad, input, ends] { return product_of_rows(grad, input, ends); });
     }
-    return {grad_input, grad_weight, at::Tensor()};
+    const at::Tensor grad_bias =
+        saved[3].defined() && ctx->needs_input_grad(3) ? bias_gradient(grad, ends) : at::Tensor();
+    return {grad_input, grad_weight, at::Tensor(), grad_bias};
   }
 };
 }  // namespace
 
-at::Tensor grouped_linear(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& ends) {
+at::Tensor grouped_linear(
+    const at::Tensor& input, const at::Tensor& weight, const at::Tensor& ends, const at::Tensor& bias) {
   if (OperatorWatch* watch = operator_watch()) {
     return watch->state(
         {.name = "grouped_linear",
-         .inputs = {{"rows", input}, {"weight", weight}},
+         .inputs = {{"rows", input}, {"weight", weight}, {"bias", bias}},
          .shape = {input.size(0), weight.size(1)},
          .dtype = input.scalar_type()});
   }
@@ -136,16 +162,26 @@ at::Tensor grouped_linear(const at::Tensor& input, const at::Tensor& weight, con
       weight.size(0),
       shape_of(ends),
       c10::toString(ends.scalar_type()));
-  const bool differentiated = will_differentiate(input, weight);
+  require(
+      !bias.defined() || (bias.dim() == 2 && bias.size(0) == weight.size(0) && bias.size(1) == weight.size(1) &&
+                          bias.scalar_type() == weight.scalar_type()),
+      "grouped_linear: bias: expected {} {}x{}, found {} {}",
+      c10::toString(weight.scalar_type()),
+      weight.size(0),
+      weight.size(1),
+      c10::toString(bias.scalar_type()),
+      shape_of(bias));
+  const bool differentiated = will_differentiate(input, weight) || (bias.defined() && will_differentiate(bias));
   const bool in_halves = weight.requires_grad() && WeightGradients::current() != nullptr;
   const bool own_backward = in_halves || (differentiated && RecomputeMatmuls::on());
   const bool on_device = cuda::multiplies_groups(input);
   if (!input.is_cpu() && !runs_on_meta(input) && !on_device && !own_backward) {
-    return grouped_linear_reference(input, weight, ends);
+    return grouped_linear_reference(input, weight, ends, bias);
   }
+  const std::optional<at::Tensor> added = bias.defined() ? std::optional(bias) : std::nullopt;
   const at::Tensor read = on_device || ends.is_meta() ? ends : ends.cpu();
-  return differentiated ? recomputable_matmul<GroupedLinear>(GroupedLinear::apply(input, weight, read))
-                        : forward_product(input, weight, read);
+  return differentiated ? recomputable_matmul<GroupedLinear>(GroupedLinear::apply(input, weight, read, added))
+                        : forward_product(input, weight, read, bias);
 }
 
 }  // namespace lehr::ops

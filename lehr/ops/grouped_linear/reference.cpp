@@ -3,13 +3,15 @@
 
 namespace lehr::ops {
 
-at::Tensor grouped_linear_reference(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& ends) {
+at::Tensor grouped_linear_reference(
+    const at::Tensor& input, const at::Tensor& weight, const at::Tensor& ends, const at::Tensor& bias) {
   const at::Tensor on_host = ends.cpu();
   std::vector<at::Tensor> groups;
   int64_t begin = 0;
   for (int64_t g = 0; g < weight.size(0); ++g) {
     const int64_t end = on_host[g].item<int64_t>();
-    groups.push_back(at::linear(input.narrow(0, begin, end - begin), weight[g]));
+    const at::Tensor own = bias.defined() ? bias[g] : at::Tensor();
+    groups.push_back(at::linear(input.narrow(0, begin, end - begin), weight[g], own));
     begin = end;
   }
   return at::cat(groups);
