@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
-SLIDING, FULL = "sliding_attention", "full_attention"
+SLIDING, FULL, LINEAR = "sliding_attention", "full_attention", "linear_attention"
 SMALL = {"vocab_size": 31, "hidden_size": 12, "intermediate_size": 14, "num_hidden_layers": 3,
          "num_attention_heads": 3, "num_key_value_heads": 1, "max_position_embeddings": 64, "rms_norm_eps": 1e-6,
          "hidden_act": "silu", "initializer_range": 0.02, "attention_dropout": 0.0, "use_cache": True}
@@ -25,6 +25,10 @@ GLM = {"model_type": "glm4_moe", "moe_intermediate_size": 5, "n_routed_experts":
        "n_shared_experts": 1, "first_k_dense_replace": 1, "head_dim": 8, "partial_rotary_factor": 0.5, "n_group": 1,
        "topk_group": 1, "norm_topk_prob": True, "num_nextn_predict_layers": 0, "rope_theta": 1000,
        "rope_scaling": None, "rms_norm_eps": 1e-5}
+NEXT = {"model_type": "qwen3_next", "head_dim": 8, "linear_conv_kernel_dim": 4, "linear_key_head_dim": 4,
+        "linear_num_key_heads": 3, "linear_num_value_heads": 6, "linear_value_head_dim": 5, "num_experts": 4,
+        "num_experts_per_tok": 2, "moe_intermediate_size": 5, "shared_expert_intermediate_size": 6,
+        "partial_rotary_factor": 0.25, "rope_theta": 1000}
 # A case's keys are those of its config.json, as published ones have them.
 CASES = {
     # Query heads that are no power of two; the keys of Qwen2.5's own files.
@@ -127,10 +131,29 @@ CASES = {
     "glm4_moe_fused": GLM | {"tie_word_embeddings": True, "num_hidden_layers": 2, "use_qk_norm": True,
                              "rope_parameters": {"rope_type": "default", "rope_theta": 50.0,
                                                  "partial_rotary_factor": 0.25}},
+    # The keys of Qwen3-Next's own files.
+    "qwen3_next_interval": NEXT | {"num_hidden_layers": 4, "full_attention_interval": 4, "decoder_sparse_step": 1,
+                                   "mlp_only_layers": [], "norm_topk_prob": True, "output_router_logits": False,
+                                   "router_aux_loss_coef": 0.001, "attention_bias": False, "rope_scaling": None,
+                                   "use_sliding_window": False, "tie_word_embeddings": False},
+    # An odd number of value heads, and layers without experts.
+    "qwen3_next_types": NEXT | {"layer_types": [FULL, LINEAR, LINEAR], "linear_num_key_heads": 1,
+                                "linear_num_value_heads": 5, "linear_conv_kernel_dim": 3, "mlp_only_layers": [1],
+                                "norm_topk_prob": False, "num_attention_heads": 6, "num_key_value_heads": 2},
+    # Rows and documents longer than a chunk of the scan, and no multiple of it.
+    "qwen3_next_chunks": NEXT | {"num_hidden_layers": 2, "full_attention_interval": 2, "linear_key_head_dim": 3,
+                                 "linear_value_head_dim": 7, "max_position_embeddings": 128},
+    # As transformers 5 names its modules.
+    "qwen3_next_fused": NEXT | {"num_hidden_layers": 2, "layer_types": [LINEAR, FULL], "linear_num_value_heads": 3,
+                                "decoder_sparse_step": 2, "tie_word_embeddings": True,
+                                "rope_parameters": {"rope_type": "default", "rope_theta": 50.0,
+                                                    "partial_rotary_factor": 0.5}},
 }
-FUSED = {"mixtral_fused", "deepseek_v3_fused", "glm4_moe_fused"}
+FUSED = {"mixtral_fused", "deepseek_v3_fused", "glm4_moe_fused", "qwen3_next_fused"}
 ADAMW = {"lr": 1e-3, "betas": [0.9, 0.95], "eps": 1e-5, "weight_decay": 0.1, "max_grad_norm": 1.0}
-DOCUMENTS, TOKENS, STEPS = [7, 1, 4], 12, 10
+STEPS = 10
+# The lengths of the documents of a row; the other rows are as long.
+DOCUMENTS = {"qwen3_next_chunks": [66, 1, 13]}
 
 
 @contextlib.contextmanager
@@ -154,7 +177,7 @@ def randomize(model):
     for name, parameter in model.named_parameters():
         spread = torch.randn(parameter.shape)
         is_norm = name.endswith("norm.weight")
-        plain = is_norm and model.config.model_type != "gemma3_text"
+        plain = is_norm and (model.config.model_type not in {"gemma3_text", "qwen3_next"} or "linear_attn" in name)
         # Norms of small tensors would amplify gradients, and their rounding.
         inner = 0.5 if model.config.model_type.startswith("olmo") else 0.22
         std = 0.2 if is_norm or name.endswith("bias") else 0.8 if "embed_tokens" in name else inner
@@ -198,15 +221,15 @@ def mean_loss(model, ids, labels):
     return torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
 
 
-def outputs(model, inputs):
+def outputs(model, inputs, documents):
     """Logits, loss and packed documents, and gradients of the loss."""
     ids, labels, packed = inputs["input_ids"], inputs["labels"], inputs["packed_input_ids"]
     loss = mean_loss(model, ids, labels)
     loss.backward()
     found = {"logits": model(ids).logits, "loss": loss}
-    parts = [model(part).logits for part in packed.split(DOCUMENTS, dim=1)]
+    parts = [model(part).logits for part in packed.split(documents, dim=1)]
     found["packed_logits"] = torch.cat(parts, 1)
-    targets = torch.cat([part[0, 1:] for part in packed.split(DOCUMENTS, dim=1)])
+    targets = torch.cat([part[0, 1:] for part in packed.split(documents, dim=1)])
     scored = torch.cat([part[0, :-1] for part in parts])
     found["packed_loss"] = torch.nn.functional.cross_entropy(scored, targets)
     grads = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
@@ -229,7 +252,8 @@ def train(model, batches):
 
 def write(folder, case):
     folder.mkdir(parents=True, exist_ok=True)
-    model_class = {"gemma3_text": "Gemma3", "smollm3": "SmolLM3", "deepseek_v3": "DeepseekV3", "glm4_moe": "Glm4Moe"}.get(case["model_type"], case["model_type"].title())
+    model_class = {"gemma3_text": "Gemma3", "smollm3": "SmolLM3", "deepseek_v3": "DeepseekV3", "glm4_moe": "Glm4Moe",
+                   "qwen3_next": "Qwen3Next"}.get(case["model_type"], case["model_type"].title())
     config = SMALL | case | {"architectures": [model_class + "ForCausalLM"], "torch_dtype": "float32"}
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     torch.manual_seed(sum(folder.name.encode()))
@@ -239,18 +263,20 @@ def write(folder, case):
     named = (lambda tensors: tensors) if folder.name in FUSED else lambda t: published(t, case["model_type"])
     save_file({k: v.clone() for k, v in named(stored).items()}, folder / "model.safetensors",
               metadata={"format": "pt"})
+    documents = DOCUMENTS.get(folder.name, [7, 1, 4])
+    tokens = sum(documents)
     inputs = {name: torch.randint(1, SMALL["vocab_size"], shape)
-              for name, shape in {"input_ids": (2, TOKENS), "packed_input_ids": (1, TOKENS),
-                                  "train_input_ids": (STEPS, 2, TOKENS)}.items()}
+              for name, shape in {"input_ids": (2, tokens), "packed_input_ids": (1, tokens),
+                                  "train_input_ids": (STEPS, 2, tokens)}.items()}
     inputs["labels"] = inputs["input_ids"].clone()
     inputs["labels"][1, 3:6] = -100
     inputs["train_labels"] = inputs["train_input_ids"].clone()
-    inputs["packed_position_ids"] = torch.cat([torch.arange(n) for n in DOCUMENTS])[None]
-    inputs["packed_doc_ids"] = torch.repeat_interleave(torch.arange(len(DOCUMENTS)), torch.tensor(DOCUMENTS))[None]
-    expected, grads = outputs(model, inputs)
+    inputs["packed_position_ids"] = torch.cat([torch.arange(n) for n in documents])[None]
+    inputs["packed_doc_ids"] = torch.repeat_interleave(torch.arange(len(documents)), torch.tensor(documents))[None]
+    expected, grads = outputs(model, inputs, documents)
     with float32_is_float64():
         exact = {k: v.double() for k, v in weights.items()}
-        twins, twin_grads = outputs(load(folder, exact).double(), inputs)
+        twins, twin_grads = outputs(load(folder, exact).double(), inputs, documents)
         losses, norms = train(load(folder, exact).double(), inputs["train_input_ids"])
     off = max((value - expected[name]).abs().max().item() for name, value in twins.items())
     twins |= {"train_clip_losses": losses, "train_clip_grad_norms": norms}

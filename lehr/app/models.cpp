@@ -11,6 +11,7 @@
 #include "lehr/model/qwen2/family.h"
 #include "lehr/model/qwen3_dense/family.h"
 #include "lehr/model/qwen3_moe/family.h"
+#include "lehr/model/qwen3_next/family.h"
 #include "lehr/model/smollm3/family.h"
 
 namespace lehr::app {
@@ -29,6 +30,7 @@ train::TrainSpecs models() {
   specs.add({.family = model::mixtral_family(), .parallelize = model::parallelize_mixtral});
   specs.add({.family = model::deepseek_v3_family(), .parallelize = model::parallelize_deepseek_v3});
   specs.add({.family = model::glm4_moe_family(), .parallelize = model::parallelize_glm4_moe});
+  specs.add({.family = model::qwen3_next_family(), .parallelize = model::parallelize_qwen3_next});
   return specs;
 }
 

@@ -43,24 +43,27 @@ descriptor::ModelCounts count_decoder(const DecoderConfig& config, nn::Module& m
   }
   // Forward and backward of the score and of the weighted value.
   const int64_t attention_of_pair = 6 * config.num_attention_heads * (config.query_width() + config.value_width());
-  int64_t attention = 0;
-  std::vector<int64_t> attention_of_layers;
+  int64_t attention = 0, linear = 0;
+  std::vector<int64_t> attention_of_layers, linear_of_layers;
   for (const auto& block : config.blocks()) {
     const auto* kept = std::get_if<descriptor::AttentionSubblock>(&block.attention);
     // A window of w tokens leaves w T - w^2 / 2 of the T^2 / 2 pairs of causal attention.
     const auto layer = static_cast<int64_t>(attention_of_layers.size());
     const int64_t window = std::min(config.pattern.window(layer).value_or(seq_len), seq_len);
     const int64_t length = window == seq_len ? seq_len : 2 * window - window * window / seq_len;
-    attention_of_layers.push_back(kept != nullptr ? attention_of_pair * length : 0);
+    const bool is_linear = config.linear_attention && config.linear_attention->is_linear(layer);
+    attention_of_layers.push_back(kept != nullptr && !is_linear ? attention_of_pair * length : 0);
     attention += attention_of_layers.back();
-    const int64_t cached = kept == nullptr           ? 0
-                           : config.latent_attention ? config.latent_attention->cached_per_token()
-                                                     : 2 * kept->num_key_value_heads * config.head_dim;
+    linear_of_layers.push_back(is_linear ? config.linear_attention->flops_per_token() : 0);
+    linear += linear_of_layers.back();
+    const int64_t cached = kept == nullptr || is_linear ? 0
+                           : config.latent_attention    ? config.latent_attention->cached_per_token()
+                                                        : 2 * kept->num_key_value_heads * config.head_dim;
     counts.kv_cache_per_token.push_back(cached);
   }
   counts.attention_flops_per_pair = attention / seq_len;
-  counts.flops_per_token = 6 * multiplied + attention;
-  counts.causal_flops_per_token = 6 * multiplied + attention / 2;
+  counts.flops_per_token = 6 * multiplied + linear + attention;
+  counts.causal_flops_per_token = 6 * multiplied + linear + attention / 2;
   for (const auto& entry : model.named_modules("", /*include_self=*/false)) {
     if (is_layer(entry.key())) {
       int64_t weights = nn::count_parameters(*entry.value());
@@ -68,7 +71,8 @@ descriptor::ModelCounts count_decoder(const DecoderConfig& config, nn::Module& m
         weights -= moe_layer->num_idle_parameters();
       }
       const size_t layer = counts.layer_flops_per_token.size();
-      counts.layer_flops_per_token.push_back(6 * weights + attention_of_layers.at(layer) / 2);
+      counts.layer_flops_per_token.push_back(
+          6 * weights + linear_of_layers.at(layer) + attention_of_layers.at(layer) / 2);
     }
   }
   return counts;

@@ -176,6 +176,9 @@ void DecoderConfig::check(const std::string& where) const {
   if (latent_attention) {
     latent_attention->check(where);
   }
+  if (linear_attention) {
+    linear_attention->check(where);
+  }
   check_sizes(*this, where);
   auto positive = [&](const char* name, double value) {
     require(value > 0, "{}{}: expected a positive number, found {}", where, name, value);

@@ -12,6 +12,7 @@
 #include "lehr/descriptor/model_args.h"
 #include "lehr/model/latent_attention_config.h"
 #include "lehr/model/layer_pattern.h"
+#include "lehr/model/linear_attention_config.h"
 #include "lehr/model/moe_config.h"
 #include "lehr/nn/rotary.h"
 
@@ -51,6 +52,9 @@ struct DecoderConfig {
   bool qk_norm = false;  ///< RMSNorm of each query and key head, in families whose config.json says so.
   /// In place of grouped-query attention. head_dim is then the number of rotated elements.
   std::optional<LatentAttentionConfig> latent_attention = {};
+
+  /// In place of grouped-query attention in some layers.
+  std::optional<LinearAttentionConfig> linear_attention = {};
 
   /// Rotated elements of a head.
   int64_t rotary_dim() const { return static_cast<int64_t>(static_cast<double>(head_dim) * partial_rotary_factor); }

@@ -43,8 +43,15 @@ Totals totals_of(const DecoderConfig& shape, const std::vector<descriptor::Block
   const double hidden = real(shape.hidden_size);
   const double labels = shape.head == descriptor::Head::classification ? real(shape.num_labels) : 0;
   Totals totals{.parameters = hidden * (2 * real(shape.vocab_size) + labels)};
-  for (const auto& block : blocks) {
-    if (const auto* attention = std::get_if<AttentionSubblock>(&block.attention)) {
+  for (size_t layer = 0; layer < blocks.size(); ++layer) {
+    const auto& block = blocks[layer];
+    if (shape.linear_attention && shape.linear_attention->is_linear(static_cast<int64_t>(layer))) {
+      const LinearAttentionConfig& linear = *shape.linear_attention;
+      const double keys = real(linear.linear_num_key_heads) * real(linear.linear_key_head_dim);
+      const double values = real(linear.linear_num_value_heads) * real(linear.linear_value_head_dim);
+      totals.head_elements += 2 * (keys + values);
+      totals.parameters += hidden * (2 * keys + 3 * values + 2 * real(linear.linear_num_value_heads));
+    } else if (const auto* attention = std::get_if<AttentionSubblock>(&block.attention)) {
       const double heads = real(shape.num_attention_heads) * real(std::max(shape.query_width(), shape.value_width()));
       totals.head_elements += heads;
       totals.parameters += shape.latent_attention

@@ -10,6 +10,7 @@ namespace {
 constexpr std::string_view kGroupedExperts = ".mlp.grouped_experts.";
 constexpr std::string_view kSharedExpert = ".mlp.shared_expert.";    // one expert, with the width of all of them
 constexpr const char* kStoredSharedExpert = ".mlp.shared_experts.";  // DeepSeek-V3's name
+constexpr std::string_view kConvQuery = ".conv1d.query";             // the first of the three parts of conv1d.weight
 constexpr const char* kExpertBias = ".mlp.router.expert_bias";
 constexpr const char* kStoredExpertBias = ".mlp.gate.e_score_correction_bias";  // DeepSeek-V3's name
 
@@ -99,6 +100,16 @@ state::StateMap decoder_state_map(
     } else if (const size_t shared = name.find(kSharedExpert); shared != std::string::npos && !has_gate(name)) {
       maps.push_back(state::rename(
           name.substr(0, shared) + kStoredSharedExpert + name.substr(shared + kSharedExpert.size()), name));
+    } else if (name.ends_with(kConvQuery)) {
+      const std::string conv = name.substr(0, name.size() - kConvQuery.size()) + ".conv1d.";
+      take(conv);
+      std::vector<std::string> parts;
+      std::vector<int64_t> rows;
+      for (size_t part = i; part < end; ++part) {
+        parts.push_back(parameters[part].name);
+        rows.push_back(parameters[part].parameter->shape()[0]);
+      }
+      maps.push_back(state::split(conv + "weight", parts, 0, rows));
     } else if (name == "cls_head.score.weight") {
       maps.push_back(state::rename("score.weight", name));
     } else {

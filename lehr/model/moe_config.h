@@ -22,10 +22,13 @@ struct MoEConfig {
   double router_aux_loss_coef = 0.001;        ///< Kept for transformers; training uses training.router_aux_loss_coef.
   bool uses_intermediate_size = false;        ///< moe_intermediate_size is the key intermediate_size (Mixtral).
   int64_t n_shared_experts = 0;  ///< Experts of every token, which are one expert of their widths together.
+  int64_t shared_expert_intermediate_size = 0;  ///< Inner width of a shared expert with a gate (Qwen3-Next).
   nn::RouterOptions router = {};
 
-  /// Inner width of the shared expert; 0: none.
-  int64_t shared_expert_width() const { return n_shared_experts * moe_intermediate_size; }
+  /// Inner width of the shared expert, of either kind; 0: none.
+  int64_t shared_expert_width() const {
+    return n_shared_experts * moe_intermediate_size + shared_expert_intermediate_size;
+  }
   /// Makes the first `count` layers those without experts.
   void set_dense_layers(int64_t count);
 

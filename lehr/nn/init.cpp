@@ -56,6 +56,10 @@ void generate(const Init& init, const RandomStream& stream, int64_t first, int64
       stream.fill_uniform(start, count, out);
       std::transform(out, out + count, out, [&](double u) { return init.a + (init.b - init.a) * u; });
       return;
+    case Init::Kind::log_uniform:
+      stream.fill_uniform(start, count, out);
+      std::transform(out, out + count, out, [&](double u) { return std::log(init.a + (init.b - init.a) * u); });
+      return;
   }
 }
 }  // namespace

@@ -12,7 +12,7 @@ namespace lehr::nn {
 /// A distribution of initial values. Values depend only on the seed, the parameter's full name and the index of the
 /// element in the whole parameter, so every mesh and every dtype starts from the same numbers.
 struct Init {
-  enum class Kind { constant, normal, truncated_normal, uniform };
+  enum class Kind { constant, normal, truncated_normal, uniform, log_uniform };
   Kind kind = Kind::constant;
   double a = 0;  ///< The constant; the mean; the lower bound.
   double b = 0;  ///< Unused; the standard deviation; the upper bound.
@@ -23,6 +23,8 @@ struct Init {
   /// Normal, truncated at two standard deviations on both sides.
   static Init truncated_normal(double std) { return {.kind = Kind::truncated_normal, .a = 0, .b = std}; }
   static Init uniform(double low, double high) { return {.kind = Kind::uniform, .a = low, .b = high}; }
+  /// The logarithm of a uniform number.
+  static Init log_uniform(double low, double high) { return {.kind = Kind::log_uniform, .a = low, .b = high}; }
 };
 
 /// The source of initial values.

@@ -2,6 +2,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/nn/attention.h"
+#include "lehr/nn/gated_delta_net.h"
 #include "lehr/shard/context_attention.h"
 
 namespace lehr::shard {
@@ -46,6 +47,13 @@ nn::ModelInputs take_context_part(const nn::ModelInputs& inputs, const mesh::Dis
 void parallelize_context(mesh::DistributedContext& context, torch::nn::Module& module, ContextParallelMethod method) {
   if (context.size(mesh::axis::cp) == 1) {
     return;
+  }
+  for (const auto& below : module.modules()) {
+    require(
+        dynamic_cast<const nn::GatedDeltaNetImpl*>(below.get()) == nullptr,
+        "parallelism.context_parallel_degree: the state of gated DeltaNet passes through the whole sequence, which is "
+        "not supported over {} ranks; expected 1",
+        context.size(mesh::axis::cp));
   }
   const mesh::Group& group = context.group(mesh::axis::cp);
   if (method == ContextParallelMethod::ring) {

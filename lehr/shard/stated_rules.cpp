@@ -23,6 +23,25 @@ TensorType attention(const TypeChecker& checker, const Statement& statement, Ope
   return type_by_placements(checker, statement, operands);
 }
 
+// Each value head has a decay and a strength of its own.
+TensorType gated_delta_rule(const TypeChecker& checker, const Statement& statement, Operands& operands) {
+  check_attention(operands);
+  const Operand& v = *find(operands, "v");
+  for (const char* name : {"decay", "beta"}) {
+    const Operand& own = *find(operands, name);
+    for (size_t axis = 0; axis < kAxes; ++axis) {
+      require(
+          (v.type.dim_of(axis) == 2) == (own.type.dim_of(axis) == 2),
+          "v is {} on axis {}, but {} is {}; shard the heads of both alike",
+          describe(v.type, axis),
+          name_of(axis),
+          own.name,
+          describe(own.type, axis));
+    }
+  }
+  return type_by_placements(checker, statement, operands);
+}
+
 TensorType linear_cross_entropy(const TypeChecker&, const Statement& statement, Operands& operands) {
   const Operand &hidden = operands[0], &weight = operands[1], &labels = operands[2];
   require(
@@ -160,6 +179,7 @@ StatedRule rule_for(std::string_view name) {
       {"attention", attention},
       {"all_gather_attention", attention},
       {"ring_attention", attention},
+      {"gated_delta_rule", gated_delta_rule},
       {"linear_cross_entropy", linear_cross_entropy},
       {"grouped_linear", grouped_linear},
       {"permute_tokens", permute_tokens},

@@ -296,6 +296,21 @@ void tensor_parallel(nn::MultiHeadLatentAttentionImpl& attention, DistributedCon
   row_parallel(*attention.o_proj, context);
 }
 
+void tensor_parallel(nn::GatedDeltaNetImpl& block, DistributedContext& context) {
+  require_divisible("linear_num_key_heads", block.num_key_heads(), context);
+  gather_sequence(block, context);
+  column_parallel(*block.in_proj_qkvz, context);
+  column_parallel(*block.in_proj_ba, context);
+  if (!is_one(context)) {
+    lay_out_all(*block.conv1d, Placement::shard(0), context);
+    for (const auto& parameter : block.own_parameters()) {
+      lay_out(*parameter, Placement::shard(0), context);
+    }
+  }
+  on_parts(*block.norm, context);
+  row_parallel(*block.out_proj, context);
+}
+
 void tensor_parallel(nn::SwiGLUImpl& block, DistributedContext& context) {
   gated_feed_forward(block, context);
 }
@@ -332,6 +347,7 @@ void tensor_parallel_children(nn::Module& layer, DistributedContext& context) {
     }
     const bool has_style = style_block<nn::GroupedQueryAttentionImpl>(child, context) ||
                            style_block<nn::MultiHeadLatentAttentionImpl>(child, context) ||
+                           style_block<nn::GatedDeltaNetImpl>(child, context) ||
                            style_block<nn::SwiGLUImpl>(child, context) || style_block<nn::GeGLUImpl>(child, context) ||
                            style_block<nn::GeluMlpImpl>(child, context) ||
                            dynamic_cast<nn::MoELayerImpl*>(&child) != nullptr;  // laid out by expert parallelism

@@ -8,6 +8,7 @@
 
 #include "lehr/mesh/distributed_context.h"
 #include "lehr/nn/attention.h"
+#include "lehr/nn/gated_delta_net.h"
 #include "lehr/nn/gelu.h"
 #include "lehr/nn/latent_attention.h"
 #include "lehr/nn/layer_norm.h"
@@ -26,6 +27,9 @@ namespace lehr::shard {
 void tensor_parallel(nn::GroupedQueryAttentionImpl& attention, mesh::DistributedContext& context);
 /// The same for latent attention; the latents, which all heads share, are computed on every rank.
 void tensor_parallel(nn::MultiHeadLatentAttentionImpl& attention, mesh::DistributedContext& context);
+/// Shards key heads, with their value heads, over the ranks; the norm of a head is on every rank. Throws a usage error
+/// that names the key if linear_num_key_heads is no multiple of the ranks.
+void tensor_parallel(nn::GatedDeltaNetImpl& block, mesh::DistributedContext& context);
 /// Shards the inner width over the ranks. Throws a usage error if it is no multiple of them, or if a projection has an
 /// adapter that is no nn::LowRankAdapter.
 void tensor_parallel(nn::SwiGLUImpl& block, mesh::DistributedContext& context);

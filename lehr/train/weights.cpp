@@ -14,8 +14,8 @@
 namespace lehr::train {
 
 namespace {
-// The beginnings of names of tensors of layers for multi-token prediction, which follow the model's layers, by the
-// folder's config.json.
+// The beginnings of names of tensors of layers for multi-token prediction, by the folder's config.json: layers that
+// follow the model's, or those of a module of their own (Qwen3-Next, whose config.json does not count them).
 std::vector<std::string> prediction_layers(const std::filesystem::path& folder) {
   const std::filesystem::path file = folder / "config.json";
   std::vector<std::string> layers;
@@ -23,6 +23,10 @@ std::vector<std::string> prediction_layers(const std::filesystem::path& folder) 
     return layers;
   }
   const Node config = parse_json_file(file);
+  const Node* type = config.is_table() ? config.find("model_type") : nullptr;
+  if (type != nullptr && type->is_string() && type->as_string() == "qwen3_next") {
+    layers.emplace_back("mtp.");
+  }
   const Node* own = config.is_table() ? config.find("num_hidden_layers") : nullptr;
   const Node* more = config.is_table() ? config.find("num_nextn_predict_layers") : nullptr;
   constexpr int64_t kMost = 64;

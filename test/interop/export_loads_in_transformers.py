@@ -34,7 +34,7 @@ flavor = "debugmodel"
 [model.args]
 hidden_size = 24
 intermediate_size = 40
-num_hidden_layers = 3
+num_hidden_layers = {layers}
 num_attention_heads = 4
 num_key_value_heads = {kv_heads}
 head_dim = {head_dim}
@@ -67,7 +67,8 @@ enable_tensorboard = false
 
 def train(case, **changes):
     values = dict(name="qwen3", vocab=257, tied="false", tokenizer="byte", data="tinyshakespeare.txt", validation="",
-                  kind="", task="causal_lm", dtype="float32", shard=5000, kv_heads=2, head_dim=10)
+                  kind="", task="causal_lm", dtype="float32", shard=5000, kv_heads=2, head_dim=10,
+                  layers=3)
     values.update(changes)
     (work / f"{case}.toml").write_text(RUN.format(**values))
     subprocess.run([lehr, "train", work / f"{case}.toml", "--quiet", f"--job.dump_folder={work / case}"], check=True,
@@ -106,6 +107,7 @@ for name in ("qwen2", "mistral", "smollm3", "olmo2", "olmo3", "gemma3"):
     same(name, train(name, name=name, tied="true" if name == "gemma3" else "false"))
 same("Mixtral", train("mixtral", name="mixtral"))
 same("GLM-4.5", train("glm4_moe", name="glm4_moe", head_dim=12))
+same("Qwen3-Next", train("qwen3_next", name="qwen3_next", head_dim=16, layers=4))
 same("DeepSeek-V3", train("deepseek_v3", name="deepseek_v3", kv_heads=4, head_dim=16))
 mixture = train("moe", name="qwen3_moe")
 same("Qwen3 MoE", mixture)

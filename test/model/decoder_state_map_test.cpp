@@ -20,6 +20,7 @@
 #include "lehr/model/qwen2/family.h"
 #include "lehr/model/qwen3_dense/family.h"
 #include "lehr/model/qwen3_moe/family.h"
+#include "lehr/model/qwen3_next/family.h"
 #include "lehr/model/smollm3/family.h"
 #include "lehr/state/map_stream.h"
 #include "lehr/state/weights.h"
@@ -49,6 +50,7 @@ descriptor::ModelFamilies families() {
   list.add(mixtral_family());
   list.add(deepseek_v3_family());
   list.add(glm4_moe_family());
+  list.add(qwen3_next_family());
   return list;
 }
 
@@ -177,7 +179,8 @@ INSTANTIATE_TEST_SUITE_P(
         "mixtral_experts",
         "deepseek_v3_yarn",
         "deepseek_v3_one_group",
-        "glm4_moe_air"));
+        "glm4_moe_air",
+        "qwen3_next_interval"));
 
 TEST(DecoderStateMap, FusesExpertsLikeTransformers5) {
   const auto args = families().from_hf_folder(reference("qwen3moe_sparse_step2"));

@@ -19,6 +19,7 @@
 #include "lehr/model/qwen2/family.h"
 #include "lehr/model/qwen3_dense/family.h"
 #include "lehr/model/qwen3_moe/family.h"
+#include "lehr/model/qwen3_next/family.h"
 #include "lehr/model/smollm3/family.h"
 #include "lehr/nn/moe.h"
 
@@ -329,7 +330,7 @@ TEST(Families, CountThePublishedParameters) {
       {olmo2_family(), "7B", 7'298'617'344},           {olmo2_family(), "13B", 13'716'198'400},
       {olmo2_family(), "32B", 32'234'279'936},         {olmo3_family(), "7B", 7'298'011'136},
       {gemma3_family(), "270M", 268'098'176},          {gemma3_family(), "1B", 999'885'952},
-      {gemma3_family(), "4B", 3'880'263'168}};
+      {gemma3_family(), "4B", 3'880'263'168},          {qwen3_next_family(), "80B-A3B", 79'674'391'296}};
   for (const auto& [family, flavor, parameters] : rows) {
     EXPECT_EQ(family.flavors.at(flavor)()->get_nparams_and_flops(64).num_parameters, parameters)
         << family.name << " " << flavor;

@@ -19,6 +19,7 @@
 #include "lehr/model/qwen2/family.h"
 #include "lehr/model/qwen3_dense/family.h"
 #include "lehr/model/qwen3_moe/family.h"
+#include "lehr/model/qwen3_next/family.h"
 #include "lehr/model/smollm3/family.h"
 
 namespace lehr::model::test {
@@ -138,6 +139,7 @@ inline descriptor::ModelFamilies all_families() {
   families.add(mixtral_family());
   families.add(deepseek_v3_family());
   families.add(glm4_moe_family());
+  families.add(qwen3_next_family());
   return families;
 }
 

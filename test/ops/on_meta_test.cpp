@@ -8,8 +8,10 @@
 #include "lehr/base/memory_meter.h"
 #include "lehr/base/operation_meter.h"
 #include "lehr/ops/attention/attention.h"
+#include "lehr/ops/causal_conv/causal_conv.h"
 #include "lehr/ops/clamped_swiglu/clamped_swiglu.h"
 #include "lehr/ops/embedding/embedding.h"
+#include "lehr/ops/gated_delta_rule/gated_delta_rule.h"
 #include "lehr/ops/grouped_linear/grouped_linear.h"
 #include "lehr/ops/linear/linear.h"
 #include "lehr/ops/linear_cross_entropy/linear_cross_entropy.h"
@@ -170,6 +172,28 @@ TEST(OnMeta, SiluMul) {
 TEST(OnMeta, ClampedSwiGLU) {
   expect_cost_of_cpu([](const Maker& make) -> Call {
     return [both = make.input({2, 8, 32})] { return clamped_swiglu(both, {}); };
+  });
+}
+
+TEST(OnMeta, CausalConv) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    expect_cost_of_cpu(
+        [](const Maker& make) -> Call {
+          return [x = make.input({2, 8, 4, 4}), w = make.input({16, 1, 4})] { return causal_conv(x, w); };
+        },
+        type);
+  }
+}
+
+TEST(OnMeta, GatedDeltaRule) {
+  expect_cost_of_cpu([](const Maker& make) -> Call {
+    return [q = make.input({2, 80, 2, 8}),
+            k = make.input({2, 80, 2, 8}),
+            v = make.input({2, 80, 4, 6}),
+            decay = make.input({2, 80, 4}),
+            beta = make.input({2, 80, 4})] {
+      return gated_delta_rule({q, k, v, decay, beta}).output;
+    };
   });
 }
 

@@ -5,7 +5,9 @@
 
 #include "lehr/base/operation_meter.h"
 #include "lehr/ops/attention/attention.h"
+#include "lehr/ops/causal_conv/causal_conv.h"
 #include "lehr/ops/clamped_swiglu/clamped_swiglu.h"
+#include "lehr/ops/gated_delta_rule/gated_delta_rule.h"
 #include "lehr/ops/grouped_linear/grouped_linear.h"
 #include "lehr/ops/linear/linear.h"
 #include "lehr/ops/linear_float8/linear_float8.h"
@@ -79,6 +81,13 @@ std::vector<Case> cases() {
          const auto [sum, normed] = add_rms_norm(l[0], l[1], l[2], 1e-6);
          const at::Tensor read = pass(normed);
          return ops::linear(read, l[3]) * ops::linear(read, l[4]) + sum.narrow(1, 0, 4);
+       }},
+      {"causal_conv of queries, keys and values",
+       {leaf({2, 9, 1, 4}), leaf({4, 1, 4}), leaf({2, 9, 2, 4}), leaf({8, 1, 4}), leaf({2, 9, 2})},
+       [](const Tensors& l, const Pass& pass) {
+         const at::Tensor q = pass(causal_conv(l[0], l[1])), k = pass(causal_conv(l[0] + 1, l[1]));
+         const at::Tensor v = pass(causal_conv(l[2], l[3]));
+         return gated_delta_rule({q, k, v, -l[4].exp(), l[4].sigmoid()}).output;
        }},
       {"add_rms_norm without a branch",
        {leaf({5, 8}), leaf({8}), leaf({4, 8})},

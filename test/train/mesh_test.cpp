@@ -67,6 +67,16 @@ std::vector<Case> every_family_and_mesh() {
       cases.push_back({name, mesh});
     }
   }
+  // Documents, whose states begin anew; cp is refused.
+  for (const Mesh& mesh :
+       {Mesh{.dp_shard = 2, .ep = 2},
+        Mesh{.dp_shard = 4},
+        Mesh{.tp = 2},
+        Mesh{.tp = 4, .ep = 4},
+        Mesh{.dp_replicate = 2, .tp = 2, .ep = 2},
+        Mesh{.dp_shard = 2, .tp = 2, .ep = 4}}) {
+    cases.push_back({"qwen3_next", mesh});
+  }
   return cases;
 }
 
@@ -399,6 +409,12 @@ TEST(IllegalMeshes, AreRefusedByName) {
       {{.cp = 2},
        {{"peft.method", "lora"}, {"peft.dropout", "0.5"}, {"checkpoint.initial_load_path", "none"}},
        "peft.dropout: adapter dropout is not supported"},
+      {{.cp = 2},
+       {{"model.name", "qwen3_next"}, {model + "head_dim", "8"}},
+       "parallelism.context_parallel_degree: the state of gated DeltaNet passes through the whole sequence"},
+      {{.tp = 8},
+       {{"model.name", "qwen3_next"}, {model + "head_dim", "8"}},
+       "linear_num_key_heads: 4 cannot be split evenly over parallelism.tensor_parallel_degree = 8"},
       {{.pp = 4}, {{model + "num_hidden_layers", "3"}}, "model.args.num_hidden_layers: pipeline stage"},
       {{.pp = 2},
        {{"training.local_batch_size", "2"},

@@ -22,6 +22,7 @@
 #include "lehr/model/qwen2/family.h"
 #include "lehr/model/qwen3_dense/family.h"
 #include "lehr/model/qwen3_moe/family.h"
+#include "lehr/model/qwen3_next/family.h"
 #include "lehr/model/smollm3/family.h"
 #include "lehr/state/weights.h"
 #include "lehr/train/trainer.h"
@@ -43,6 +44,7 @@ inline TrainSpecs specs() {
   list.add({.family = model::mixtral_family(), .parallelize = model::parallelize_mixtral});
   list.add({.family = model::deepseek_v3_family(), .parallelize = model::parallelize_deepseek_v3});
   list.add({.family = model::glm4_moe_family(), .parallelize = model::parallelize_glm4_moe});
+  list.add({.family = model::qwen3_next_family(), .parallelize = model::parallelize_qwen3_next});
   return list;
 }
 

@@ -67,7 +67,11 @@ INSTANTIATE_TEST_SUITE_P(
         "glm4_moe_norms",
         "glm4_moe_air",
         "glm4_moe_groups",
-        "glm4_moe_fused"));
+        "glm4_moe_fused",
+        "qwen3_next_interval",
+        "qwen3_next_types",
+        "qwen3_next_chunks",
+        "qwen3_next_fused"));
 
 TEST(Verify, NamesTheTensorsOverTheirTolerance) {
   const auto folder = std::filesystem::path(LEHR_SOURCE_DIR) / "test/data/reference";

@@ -88,6 +88,12 @@ TEST(LoadWeights, LeavesOutTheLayersForMultiTokenPredictionThatTheConfigCounts) 
   const state::WeightReader reader(folder.path() / "1");
   const auto difference = check_checkpoint(checkpoint_map(*args, reader), parameter_specs(*args->build({})), reader);
   EXPECT_EQ(difference.left_out.size(), 2U);
+
+  const fs::path next = folder.path() / "next";
+  write_changed(next, "qwen3_next_interval", [](auto& tensors) {
+    tensors["mtp.fc.weight"] = tensors.at("lm_head.weight").clone();
+  });
+  expect_same_parameters(*loaded(next), *loaded(kReferences / "qwen3_next_interval"));
 }
 
 TEST(LoadWeights, NamesMissingMisshapenAndUnexpectedTensors) {
@@ -203,7 +209,8 @@ INSTANTIATE_TEST_SUITE_P(
         "llama_rope_llama3",
         "mixtral_experts",
         "deepseek_v3_yarn",
-        "glm4_moe_norms"));
+        "glm4_moe_norms",
+        "qwen3_next_interval"));
 
 TEST(Convert, ChangesTheTypeInFilesAndConfig) {
   const Folder folder;

@@ -1,0 +1,117 @@
+#include "lehr/model/qwen3_next/family.h"
+
+#include <array>
+
+#include "lehr/base/error.h"
+#include "lehr/base/value_of.h"
+#include "lehr/model/config_values.h"
+#include "lehr/model/decoder_limits.h"
+#include "lehr/model/define_decoder_family.h"
+
+namespace lehr::model {
+
+template class DecoderImpl<Qwen3NextLayer, Qwen3NextLayerParameters>;
+
+namespace {
+struct Family {
+  static constexpr const char* kModelType = "qwen3_next";
+  static constexpr const char* kArchitecture = "Qwen3Next";
+  using Layer = Qwen3NextLayer;
+  static constexpr nn::NormWeight kNormWeight = nn::NormWeight::zero_centered;
+  static constexpr std::array kRequiredKeys{
+      "head_dim",
+      "num_key_value_heads",
+      "num_experts",
+      "num_experts_per_tok",
+      "moe_intermediate_size",
+      "shared_expert_intermediate_size"};
+  // transformers' class reads no use_sliding_window.
+  static constexpr std::array kOwnKeys{"layer_types", "partial_rotary_factor", "use_sliding_window"};
+
+  static Qwen3NextLayerParameters layer_parameters(const DecoderConfig& config) {
+    return {
+        .hidden_size = config.hidden_size,
+        .num_attention_heads = config.num_attention_heads,
+        .num_key_value_heads = config.num_key_value_heads,
+        .rms_norm_eps = config.rms_norm_eps,
+        .head_dim = config.head_dim,
+        .rotary_dim = config.rotary_dim(),
+        .initializer_range = config.initializer_range,
+        .linear = value_of(config.linear_attention, "linear attention"),
+        .intermediate_size = config.intermediate_size,
+        .moe = value_of(config.moe, "experts")};
+  }
+
+  static void read(const Node& config, DecoderConfig& shape) {
+    shape.linear_attention = LinearAttentionConfig::from_hf(config, shape.num_hidden_layers);
+    MoEConfig moe = MoEConfig::from_hf(config);
+    moe.norm_topk_prob = bool_or(config, "norm_topk_prob", true);
+    moe.shared_expert_intermediate_size = config.at("shared_expert_intermediate_size").as_int();
+    require_size(config.origin() + ": ", "shared_expert_intermediate_size", moe.shared_expert_intermediate_size);
+    shape.moe = std::move(moe);
+    shape.partial_rotary_factor = double_or(config, "partial_rotary_factor", 0.25);
+    if (const Node* rope = config.find("rope_parameters"); rope != nullptr && !rope->is_null()) {
+      shape.partial_rotary_factor = double_or(*rope, "partial_rotary_factor", shape.partial_rotary_factor);
+    }
+  }
+
+  static void write(const DecoderConfig& shape, Node& node) {
+    value_of(shape.linear_attention, "linear attention").to_hf(node, shape.num_hidden_layers);
+    node.set("shared_expert_intermediate_size", Node(value_of(shape.moe, "experts").shared_expert_intermediate_size));
+    node.set("partial_rotary_factor", Node(shape.partial_rotary_factor));
+  }
+};
+
+DecoderConfig published() {
+  return {
+      .vocab_size = 151936,
+      .hidden_size = 2048,
+      .intermediate_size = 5120,
+      .num_hidden_layers = 48,
+      .num_attention_heads = 16,
+      .num_key_value_heads = 2,
+      .head_dim = 256,
+      .max_position_embeddings = 262144,
+      .rope_theta = 1e7,
+      .bos_token_id = 151643,
+      .eos_token_id = {151645},
+      .moe =
+          MoEConfig{
+              .num_experts = 512,
+              .num_experts_per_tok = 10,
+              .moe_intermediate_size = 512,
+              .shared_expert_intermediate_size = 512},
+      .partial_rotary_factor = 0.25,
+      .linear_attention = LinearAttentionConfig{}};
+}
+
+DecoderConfig debug_model() {
+  DecoderConfig config = published();
+  config.vocab_size = 2048;
+  config.hidden_size = 256;
+  config.intermediate_size = 768;
+  config.num_hidden_layers = 8;
+  config.num_attention_heads = 8;
+  config.num_key_value_heads = 4;
+  config.head_dim = 32;
+  config.max_position_embeddings = 4096;
+  config.bos_token_id = {};
+  config.eos_token_id = {};
+  config.moe = MoEConfig{
+      .num_experts = 32,
+      .num_experts_per_tok = 4,
+      .moe_intermediate_size = 128,
+      .shared_expert_intermediate_size = 128};
+  config.linear_attention = LinearAttentionConfig{
+      .linear_key_head_dim = 16, .linear_value_head_dim = 16, .linear_num_key_heads = 4, .linear_num_value_heads = 8};
+  return config;
+}
+}  // namespace
+
+descriptor::ModelFamily qwen3_next_family() {
+  return make_decoder_family<Family>("qwen3_next", {{"debugmodel", debug_model()}, {"80B-A3B", published()}});
+}
+
+LEHR_DEFINE_DECODER_FAMILY(Qwen3Next, qwen3_next)
+
+}  // namespace lehr::model

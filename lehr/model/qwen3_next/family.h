@@ -1,0 +1,16 @@
+// The Qwen3-Next family: its models, the functions that lay them out on a mesh, and its sizes.
+#pragma once
+
+#include "lehr/descriptor/model_args.h"
+#include "lehr/model/decoder_family.h"
+#include "lehr/model/qwen3_next/layer.h"
+
+namespace lehr::model {
+
+LEHR_DECODER_FAMILY(Qwen3Next, qwen3_next);
+extern template class DecoderImpl<Qwen3NextLayer, Qwen3NextLayerParameters>;
+
+/// Returns the family "qwen3_next", with the published size and "debugmodel".
+descriptor::ModelFamily qwen3_next_family();
+
+}  // namespace lehr::model

@@ -1,0 +1,167 @@
+// The causal convolution: checks, the autograd function, and the choice of CPU or definition.
+#include "lehr/ops/causal_conv/causal_conv.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+
+#include <algorithm>
+
+#include "lehr/base/operation_meter.h"
+#include "lehr/base/operator_profile.h"
+#include "lehr/ops/autograd.h"
+#include "lehr/ops/causal_conv/kernels.h"
+#include "lehr/ops/cpu.h"
+#include "lehr/ops/recompute.h"
+
+namespace lehr::ops {
+
+namespace {
+using cpu::elements;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// (W, D) in the wide type, so that a tap is a row.
+at::Tensor rows_of(const at::Tensor& weight) {
+  return weight.detach().flatten(0, 1).t().to(cpu::wide_type(weight.scalar_type())).contiguous();
+}
+
+template <class T>
+ConvCall<T> call_of(const at::Tensor& x, const at::Tensor& rows, const at::Tensor& earlier) {
+  return {
+      .x = elements<T>(x),
+      .weight = elements<Wide<T>>(rows),
+      .earlier = elements<int32_t>(earlier),
+      .tokens = x.size(0) * x.size(1),
+      .channels = rows.size(1),
+      .width = rows.size(0)};
+}
+
+at::Tensor forward_of(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& earlier) {
+  const at::Tensor y = at::empty_like(x), rows = rows_of(weight);
+  report_pointwise({x, y});
+  cpu::run<ConvKernels>(x, [&](auto element, const auto& kernels) {
+    using T = decltype(element);
+    const auto call = call_of<T>(x, rows, earlier);
+    cpu::run_kernel(x, 0, call.tokens, cpu::grain_for(call.channels), [&](int64_t first, int64_t last) {
+      kernels.forward(call, elements<T>(y), first, last);
+    });
+  });
+  return y;
+}
+
+std::tuple<at::Tensor, at::Tensor> backward_of(
+    const at::Tensor& dy,
+    const at::Tensor& x,
+    const at::Tensor& weight,
+    const at::Tensor& earlier,
+    cpu::GradMask want) {
+  const at::Tensor dx = want.x ? at::empty_like(x) : at::Tensor();
+  const at::Tensor rows = rows_of(weight);
+  const at::Tensor drows = want.weight ? at::empty_like(rows) : at::Tensor();
+  report_pointwise({dy, x, dx});
+  cpu::run<ConvKernels>(x, [&](auto element, const auto& kernels) {
+    using T = decltype(element);
+    const auto call = call_of<T>(x, rows, earlier);
+    const int64_t blocks = (call.channels + kConvBlock - 1) / kConvBlock;
+    cpu::run_kernel(x, 0, blocks, 1, [&](int64_t first, int64_t last) {
+      for (int64_t block = first; block < last; ++block) {
+        const int64_t begin = block * kConvBlock;
+        kernels.backward(
+            call,
+            elements<T>(dy),
+            elements<T>(dx),
+            elements<Wide<T>>(drows),
+            begin,
+            std::min(begin + kConvBlock, call.channels));
+      }
+    });
+  });
+  return {dx, want.weight ? drows.t().to(weight.scalar_type()).contiguous().view(weight.sizes()) : at::Tensor()};
+}
+
+struct CausalConvFunction : torch::autograd::Function<CausalConvFunction> {
+  static at::Tensor forward(
+      AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& earlier) {
+    ctx->save_for_backward({x, weight, earlier});
+    return forward_of(x, weight, earlier);
+  }
+
+  static at::Tensor recompute(AutogradContext* ctx) {
+    const OperatorScope scope(OperatorKind::attention, "lehr::causal_conv_again");
+    const auto saved = ctx->get_saved_variables();
+    return forward_of(saved[0], saved[1], saved[2]);
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const OperatorScope scope(OperatorKind::attention, "lehr::causal_conv_backward");
+    refuse_double_backward("causal_conv");
+    const auto saved = ctx->get_saved_variables();
+    auto [dx, dweight] = backward_of(
+        grads[0].contiguous(),
+        saved[0],
+        saved[1],
+        saved[2],
+        {.x = ctx->needs_input_grad(0), .weight = ctx->needs_input_grad(1)});
+    return {dx, dweight, at::Tensor()};
+  }
+};
+
+void check(const at::Tensor& x, const at::Tensor& weight) {
+  int64_t channels = 1;
+  for (int64_t dim = 2; dim < x.dim(); ++dim) {
+    channels *= x.size(dim);
+  }
+  require(
+      x.dim() >= 3 && weight.dim() == 3 && weight.size(1) == 1 && x.is_floating_point() &&
+          x.scalar_type() == weight.scalar_type() && channels == weight.size(0),
+      "causal_conv: expected x (B, T, ...) with D channels and a weight (D, 1, W) of its type, found {} {} and {} {}",
+      c10::toString(x.scalar_type()),
+      shape_of(x),
+      c10::toString(weight.scalar_type()),
+      shape_of(weight));
+  require(
+      weight.size(2) >= 1 && weight.size(2) <= kMostTaps,
+      "causal_conv: expected a width of 1 to {}, found {}",
+      kMostTaps,
+      weight.size(2));
+}
+}  // namespace
+
+at::Tensor earlier_taps(const at::Tensor& cumulative_lengths, int64_t rows, int64_t tokens, int64_t width) {
+  at::Tensor earlier = at::empty({rows, tokens}, at::kInt);
+  auto* const taps = earlier.data_ptr<int32_t>();
+  const auto fill = [&](int64_t begin, int64_t end) {
+    for (int64_t token = begin; token < end; ++token) {
+      taps[token] = static_cast<int32_t>(std::min(token - begin, width - 1));
+    }
+  };
+  if (!cumulative_lengths.defined()) {
+    for (int64_t row = 0; row < rows; ++row) {
+      fill(row * tokens, (row + 1) * tokens);
+    }
+    return earlier;
+  }
+  const at::Tensor borders = cumulative_lengths.cpu();
+  const auto* const border = borders.const_data_ptr<int32_t>();
+  for (int64_t i = 0; i + 1 < borders.numel(); ++i) {
+    fill(border[i], border[i + 1]);
+  }
+  return earlier;
+}
+
+at::Tensor causal_conv(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& cumulative_lengths) {
+  const OperatorScope scope(OperatorKind::attention, "lehr::causal_conv");
+  check(x, weight);
+  if (!cpu::supports(x)) {
+    return reference::causal_conv(x, weight, cumulative_lengths);
+  }
+  const at::Tensor earlier = x.is_meta() ? at::empty({x.size(0), x.size(1)}, x.options().dtype(at::kInt))
+                                         : earlier_taps(cumulative_lengths, x.size(0), x.size(1), weight.size(2));
+  if (will_differentiate(x, weight)) {
+    return recomputable<CausalConvFunction>(
+        CausalConvFunction::apply(x.contiguous(), weight.contiguous(), earlier), CausalConvFunction::recompute);
+  }
+  return forward_of(x.contiguous(), weight.contiguous(), earlier);
+}
+
+}  // namespace lehr::ops

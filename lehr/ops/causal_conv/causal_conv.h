@@ -1,0 +1,29 @@
+// The causal depth-wise convolution over tokens with SiLU, as linear attention has it before its queries, keys and
+// values.
+#pragma once
+
+#include "lehr/base/torch.h"
+
+namespace lehr::ops {
+
+/// Returns silu(z) with z[t, d] = sum over j of weight[d, 0, W - 1 - j] x[t - j, d], for j from 0 to W - 1. Tokens
+/// before the sequence of token t count as zero, so that documents of a packed batch do not see each other.
+///
+/// x is (B, T, ...), whose dimensions after the second are D channels together; weight is (D, 1, W) of the same type,
+/// as torch.nn.Conv1d stores it with groups = D; the result has the shape and type of x. The sum is in float32 (float64
+/// for float64). `cumulative_lengths` are those of the sequences of all rows (attention_sequences.h), readable by the
+/// host; undefined if each row is one sequence. W is at most kMostTaps. Throws a usage error for other shapes and
+/// types.
+at::Tensor causal_conv(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& cumulative_lengths = {});
+
+/// The largest width of a kernel.
+inline constexpr int64_t kMostTaps = 16;
+
+/// Returns the number of tokens before each token in its sequence, at most W - 1: (B, T) int32 on the CPU.
+at::Tensor earlier_taps(const at::Tensor& cumulative_lengths, int64_t rows, int64_t tokens, int64_t width);
+
+namespace reference {
+at::Tensor causal_conv(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& cumulative_lengths = {});
+}
+
+}  // namespace lehr::ops

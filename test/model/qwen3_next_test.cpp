@@ -1,0 +1,196 @@
+// Qwen3-Next: its config.json, its layers, its counts; documents and caches of whole models.
+#include <gmock/gmock.h>
+
+#include <algorithm>
+
+#include "lehr/base/error.h"
+#include "lehr/base/json.h"
+#include "lehr/model/qwen3_next/family.h"
+#include "lehr/nn/model.h"
+
+namespace lehr::model {
+namespace {
+
+using ::testing::HasSubstr;
+using Changes = std::vector<std::pair<std::string, std::string>>;
+
+// As it was published.
+constexpr const char* kPublished =
+    R"({"architectures": ["Qwen3NextForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+  "bos_token_id": 151643, "decoder_sparse_step": 1, "eos_token_id": 151645, "full_attention_interval": 4,
+  "head_dim": 256, "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 5120,
+  "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128, "linear_num_key_heads": 16,
+  "linear_num_value_heads": 32, "linear_value_head_dim": 128, "max_position_embeddings": 262144,
+  "mlp_only_layers": [], "model_type": "qwen3_next", "moe_intermediate_size": 512, "norm_topk_prob": true,
+  "num_attention_heads": 16, "num_experts": 512, "num_experts_per_tok": 10, "num_hidden_layers": 48,
+  "num_key_value_heads": 2, "output_router_logits": false, "partial_rotary_factor": 0.25, "rms_norm_eps": 1e-06,
+  "rope_scaling": null, "rope_theta": 10000000, "router_aux_loss_coef": 0.001,
+  "shared_expert_intermediate_size": 512, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
+  "transformers_version": "4.57.0.dev0", "use_cache": true, "use_sliding_window": false, "vocab_size": 151936})";
+
+// The published file with other values; "absent" removes a key.
+std::unique_ptr<descriptor::ModelArgs> with(const Changes& changes) {
+  Node config = parse_json(kPublished, "config.json");
+  for (const auto& [key, json] : changes) {
+    if (json == "absent") {
+      config.erase(key);
+    } else {
+      config.set(key, parse_json(json, "value"));
+    }
+  }
+  auto args = qwen3_next_family().from_hf_config(parse_json(to_json(config), "config.json"));
+  args->check("config.json: ");
+  return args;
+}
+
+std::string problem(const Changes& changes) {
+  try {
+    with(changes);
+    return "accepted";
+  } catch (const Error& error) {
+    return error.kind() == ErrorKind::usage ? error.what() : "another kind of error";
+  }
+}
+
+TEST(Qwen3Next, ReadsThePublishedFile) {
+  const auto own = qwen3_next_family().from_flavor("80B-A3B");
+  EXPECT_EQ(to_json(with({})->to_hf_config("bfloat16")), to_json(own->to_hf_config("bfloat16")));
+  EXPECT_EQ(
+      to_json(with({{"full_attention_interval", "absent"},
+                    {"linear_conv_kernel_dim", "absent"},
+                    {"linear_key_head_dim", "absent"},
+                    {"linear_value_head_dim", "absent"},
+                    {"linear_num_key_heads", "absent"},
+                    {"linear_num_value_heads", "absent"},
+                    {"norm_topk_prob", "absent"},
+                    {"decoder_sparse_step", "absent"},
+                    {"mlp_only_layers", "absent"},
+                    {"partial_rotary_factor", "absent"},
+                    {"rms_norm_eps", "absent"}})
+                  ->to_hf_config("bfloat16")),
+      to_json(own->to_hf_config("bfloat16")))
+      << "absent keys have the values of transformers' class";
+}
+
+TEST(Qwen3Next, RefusesWhatIsNotComputed) {
+  const std::string block = R"([{"attention": {"no_op": true}, "ffn": {"intermediate_size": 8}}])";
+  const std::vector<std::tuple<std::string, std::string, std::string>> cases{
+      {"num_experts", "absent", "'num_experts' is missing"},
+      {"shared_expert_intermediate_size", "absent", "'shared_expert_intermediate_size' is missing"},
+      {"shared_expert_intermediate_size", "0", "shared_expert_intermediate_size: expected a positive number, found 0"},
+      {"linear_num_value_heads", "24", "linear_num_value_heads: expected a multiple of linear_num_key_heads (16)"},
+      {"linear_num_key_heads", "0", "linear_num_key_heads: expected a positive number, found 0"},
+      {"linear_key_head_dim", "-1", "linear_key_head_dim: expected a positive number, found -1"},
+      {"linear_conv_kernel_dim", "17", "linear_conv_kernel_dim: expected at most 16, found 17"},
+      {"full_attention_interval", "0", "full_attention_interval: expected a positive number, found 0"},
+      {"layer_types", R"(["full_attention"])", "layer_types: expected one per layer (48, num_hidden_layers), found 1"},
+      {"partial_rotary_factor", "0.001", "partial_rotary_factor: expected a part of head_dim (256)"},
+      {"attention_bias", "true", "attention_bias: expected false, found true"},
+      {"attention_dropout", "0.1", "attention_dropout: expected 0"}};
+  for (const auto& [key, value, message] : cases) {
+    EXPECT_THAT(problem({{key, value}}), HasSubstr(message));
+  }
+  EXPECT_THAT(
+      problem({{"num_hidden_layers", "1"}, {"layer_types", R"(["sliding_attention"])"}}),
+      HasSubstr("layer_types[0]: expected linear_attention or full_attention, found sliding_attention"));
+  EXPECT_THAT(
+      problem({{"num_hidden_layers", "1"}, {"block_configs", block}}), HasSubstr("do not support layers that differ"));
+  EXPECT_EQ(qwen3_next_family().descriptor, nullptr) << "scores, cuts and searches are refused by the family's name";
+}
+
+TEST(Qwen3Next, HasLinearAttentionInThreeOfFourLayers) {
+  const auto args = qwen3_next_family().from_flavor("debugmodel");
+  const auto names = args->state_map(descriptor::ExpertLayout::per_expert).input_names();
+  const auto has = [&](const std::string& name) {
+    return std::find(names.begin(), names.end(), "model.layers." + name) != names.end();
+  };
+  for (int64_t layer = 0; layer < 8; ++layer) {
+    const std::string own = std::to_string(layer);
+    EXPECT_EQ(has(own + ".linear_attn.conv1d.weight"), layer % 4 != 3);
+    EXPECT_EQ(has(own + ".linear_attn.A_log"), layer % 4 != 3);
+    EXPECT_EQ(has(own + ".self_attn.q_norm.weight"), layer % 4 == 3);
+    EXPECT_TRUE(has(own + ".mlp.shared_expert_gate.weight") && has(own + ".mlp.shared_expert.up_proj.weight"));
+  }
+}
+
+// Two layers have keys and values. The six others read a state of 16 x 16 numbers twice per token and value head, and
+// write it, in forward; twice as much in backward.
+TEST(Qwen3Next, CountsTheWorkOfStates) {
+  const auto args = qwen3_next_family().from_flavor("debugmodel");
+  const auto short_rows = args->get_nparams_and_flops(128), long_rows = args->get_nparams_and_flops(256);
+  EXPECT_EQ(short_rows.attention_flops_per_pair, 2 * 6 * 8 * (32 + 32));
+  EXPECT_EQ(short_rows.kv_cache_per_token, (std::vector<int64_t>{0, 0, 0, 2 * 4 * 32, 0, 0, 0, 2 * 4 * 32}));
+  EXPECT_EQ(long_rows.flops_per_token - short_rows.flops_per_token, 128 * short_rows.attention_flops_per_pair);
+  const int64_t layers = short_rows.layer_flops_per_token[0] - long_rows.layer_flops_per_token[0];
+  EXPECT_EQ(layers, 0) << "linear attention costs the same in longer rows";
+  // Projections, convolutions and norms of gated DeltaNet; norms, router, shared expert, and 4 of 32 experts.
+  const int64_t delta = 256 * (2 * 64 + 2 * 128 + 16) + (2 * 64 + 128) * 4 + 8 + 8 + 16 + 128 * 256;
+  const int64_t rest = 2 * 256 + 32 * 256 + 3 * 128 * 256 + 256 + 4 * 3 * 128 * 256;
+  EXPECT_EQ(short_rows.layer_flops_per_token[0], 6 * (delta + rest) + 18 * 8 * 16 * 16);
+}
+
+std::shared_ptr<nn::Model> made() {
+  const auto args = qwen3_next_family().from_flavor("debugmodel");
+  descriptor::ModelOverrides sizes;
+  sizes.hidden_size = 24;
+  sizes.num_hidden_layers = 4;
+  sizes.vocab_size = 31;
+  sizes.initializer_range = 0.4;
+  args->apply(sizes);
+  auto model = args->build({});
+  nn::materialize(*model, at::kCPU, at::kDouble);
+  model->reset_parameters({.seed = 5});
+  model->eval();
+  return model;
+}
+
+at::Tensor hidden_states(nn::Model& model, const at::Tensor& ids, const ops::AttentionMask& mask = {}) {
+  nn::ModelInputs inputs;
+  inputs.input_ids = ids;
+  inputs.attention_mask = mask;
+  return model.forward(inputs).hidden_states;
+}
+
+double worst_error(const at::Tensor& actual, const at::Tensor& expected) {
+  return ((actual - expected).abs().max() / expected.abs().max()).item<double>();
+}
+
+TEST(Qwen3Next, ComputesPackedDocumentsLikeSeparateOnes) {
+  const at::NoGradGuard no_grad;
+  const auto model = made();
+  const std::vector<int64_t> lengths{2, 70, 1, 5, 130};
+  const at::Tensor ids = at::randint(31, {1, 208}, at::kLong);
+  const at::Tensor documents = at::repeat_interleave(at::arange(5), at::tensor(lengths)).unsqueeze(0);
+  std::vector<at::Tensor> positions, alone;
+  int64_t first = 0;
+  for (const int64_t length : lengths) {
+    positions.push_back(at::arange(length));
+    alone.push_back(hidden_states(*model, ids.narrow(1, first, length)));
+    first += length;
+  }
+  nn::ModelInputs inputs;
+  inputs.input_ids = ids;
+  inputs.position_ids = at::cat(positions).unsqueeze(0);
+  inputs.attention_mask.document_ids = documents;
+  EXPECT_LE(worst_error(model->forward(inputs).hidden_states, at::cat(alone, 1)), 1e-12);
+  EXPECT_GT(worst_error(hidden_states(*model, ids), at::cat(alone, 1)), 0.01) << "leaks would not show";
+}
+
+TEST(Qwen3Next, DecodesFromItsCachesLikeOneForward) {
+  const at::NoGradGuard no_grad;
+  const auto model = made();
+  const at::Tensor ids = at::randint(31, {2, 80}, at::kLong);
+  const at::Tensor whole = hidden_states(*model, ids);
+  nn::KeyValueCaches caches(static_cast<size_t>(model->num_local_layers()));
+  int64_t first = 0;
+  for (const int64_t count : {67, 1, 1, 3, 8}) {
+    nn::ModelInputs inputs;
+    inputs.input_ids = ids.narrow(1, first, count);
+    inputs.caches = &caches;
+    EXPECT_LE(worst_error(model->forward(inputs).hidden_states, whole.narrow(1, first, count)), 1e-12);
+    first += count;
+  }
+}
+
+}  // namespace
+}  // namespace lehr::model

@@ -1,0 +1,87 @@
+// The causal convolution, compared with its definition and with documents by themselves.
+#include "lehr/ops/causal_conv/causal_conv.h"
+
+#include <gmock/gmock.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "test/ops/against_reference.h"
+
+namespace lehr::ops::test {
+namespace {
+
+at::Tensor lengths_of(const std::vector<int>& lengths) {
+  return at::tensor(lengths, at::kInt);
+}
+
+TEST(CausalConv, EqualsASumOfProducts) {
+  const at::Tensor x = at::tensor({1.0, 2.0, 4.0, 8.0}, at::kDouble).view({1, 4, 1});
+  const at::Tensor weight = at::tensor({1000.0, 100.0, 10.0, 1.0}, at::kDouble).view({1, 1, 4});
+  const at::Tensor sums = at::tensor({1.0, 12.0, 124.0, 1248.0}, at::kDouble).view({1, 4, 1});
+  EXPECT_LE(worst_error(causal_conv(x, weight), at::silu(sums)), 1e-15);
+  EXPECT_LE(worst_error(reference::causal_conv(x, weight), at::silu(sums)), 1e-15);
+}
+
+TEST(CausalConv, EqualsItsDefinitionForAllSizesAndTypes) {
+  struct Shape {
+    std::vector<int64_t> x;
+    int64_t width;
+    std::vector<int> lengths;
+  };
+  const Shape shapes[] = {
+      {{1, 1, 1}, 4, {}},
+      {{2, 3, 5}, 4, {}},
+      {{2, 9, 2, 7}, 4, {0, 4, 5, 9, 11, 11, 18}},
+      {{1, 40, 200}, 1, {}},
+      {{1, 20, 3, 50}, 16, {0, 17, 20}},
+      {{3, 6, 17}, 2, {0, 1, 6, 12, 13, 14, 15, 16, 17, 18}}};
+  everywhere([&](at::ScalarType type, const std::string& where) {
+    for (const Shape& shape : shapes) {
+      const at::Tensor lengths = shape.lengths.empty() ? at::Tensor() : lengths_of(shape.lengths);
+      const at::Tensor x = random_tensor(shape.x, type);
+      const int64_t channels = x.numel() / (x.size(0) * x.size(1));
+      expect_equal_to_definition(
+          where + " width " + std::to_string(shape.width),
+          [&](const Tensors& in) -> Tensors { return {causal_conv(in[0], in[1], lengths)}; },
+          [&](const Tensors& in) -> Tensors { return {reference::causal_conv(in[0], in[1], lengths)}; },
+          {x, random_tensor({channels, 1, shape.width}, type)});
+    }
+  });
+}
+
+// The documents are longer than a kernel, as long and shorter, and the first of a row follows one of another row.
+TEST(CausalConv, SeesNoOtherDocument) {
+  const std::vector<int> borders{0, 5, 9, 10, 12, 13, 20, 24};
+  const at::Tensor x = random_tensor({2, 12, 6}, at::kDouble).requires_grad_();
+  const at::Tensor weight = random_tensor({6, 1, 4}, at::kDouble);
+  const at::Tensor together = causal_conv(x, weight, lengths_of(borders)).view({24, 6});
+  const at::Tensor rows = x.view({24, 6});
+  std::vector<at::Tensor> alone;
+  for (size_t i = 0; i + 1 < borders.size(); ++i) {
+    alone.push_back(causal_conv(rows.slice(0, borders[i], borders[i + 1]).unsqueeze(0), weight)[0]);
+  }
+  const at::Tensor incoming = at::randn({24, 6}, at::kDouble);
+  EXPECT_LE(worst_error(together, at::cat(alone)), 1e-15);
+  const auto gradient = torch::autograd::grad({together}, {x}, {incoming})[0];
+  EXPECT_LE(worst_error(gradient, torch::autograd::grad({at::cat(alone)}, {x}, {incoming})[0]), 1e-15);
+  EXPECT_GT(worst_error(causal_conv(x, weight).view({24, 6}), at::cat(alone)), 0.1);
+}
+
+TEST(CausalConv, LeavesFrozenInputsWithoutGradient) {
+  const Operator fast = [](const Tensors& in) -> Tensors { return {causal_conv(in[0], in[1])}; };
+  const Operator definition = [](const Tensors& in) -> Tensors { return {reference::causal_conv(in[0], in[1])}; };
+  const Tensors inputs{random_tensor({2, 9, 300}, at::kFloat), random_tensor({300, 1, 4}, at::kFloat)};
+  expect_equal_to_definition("frozen x", fast, definition, inputs, {true, false});
+  expect_equal_to_definition("frozen weight", fast, definition, inputs, {false, true});
+}
+
+TEST(CausalConv, RefusesOtherShapes) {
+  const auto found = [](at::IntArrayRef x, at::IntArrayRef weight) {
+    return error_of([&] { causal_conv(at::ones(x), at::ones(weight)); });
+  };
+  EXPECT_THAT(found({2, 3, 4}, {5, 1, 4}), testing::HasSubstr("found Float 2x3x4 and Float 5x1x4"));
+  EXPECT_THAT(found({2, 3, 4}, {4, 4}), testing::HasSubstr("found Float 2x3x4 and Float 4x4"));
+  EXPECT_THAT(found({2, 3, 4}, {4, 1, 17}), testing::HasSubstr("expected a width of 1 to 16, found 17"));
+}
+
+}  // namespace
+}  // namespace lehr::ops::test

@@ -1,0 +1,179 @@
+// The chunked scan of the gated delta rule, compared with the recurrence.
+#include "lehr/ops/gated_delta_rule/gated_delta_rule.h"
+
+#include <gmock/gmock.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "lehr/base/parallel.h"
+#include "test/ops/against_reference.h"
+
+namespace lehr::ops::test {
+namespace {
+
+struct Shape {
+  int64_t rows, tokens, key_heads, value_heads, size, value_size;
+};
+
+// Query, key, value, logarithm of the decay, beta, initial state. Decays are from weak to strong.
+Tensors random_inputs(const Shape& s, at::ScalarType type) {
+  const at::Tensor decay = -at::rand({s.rows, s.tokens, s.value_heads}, at::kDouble).pow(3) * 4;
+  const at::Tensor beta = at::rand({s.rows, s.tokens, s.value_heads}, at::kDouble);
+  return {
+      random_tensor({s.rows, s.tokens, s.key_heads, s.size}, type),
+      random_tensor({s.rows, s.tokens, s.key_heads, s.size}, type),
+      random_tensor({s.rows, s.tokens, s.value_heads, s.value_size}, type),
+      decay.to(type),
+      beta.to(type),
+      random_tensor({s.rows, s.value_heads, s.size, s.value_size}, type)};
+}
+
+GatedDeltaInputs inputs_of(const Tensors& in, const at::Tensor& lengths, bool with_state) {
+  const auto wide = in[0].scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  return {
+      .query = in[0],
+      .key = in[1],
+      .value = in[2],
+      .decay = in[3].to(wide),
+      .beta = in[4].to(wide),
+      .initial_state = with_state ? in[5].to(wide) : at::Tensor(),
+      .cumulative_lengths = lengths};
+}
+
+void expect_equal_to_recurrence(
+    const std::string& what, const Tensors& inputs, const at::Tensor& lengths, bool with_state) {
+  const auto run = [&](auto rule) -> Operator {
+    return [=](const Tensors& in) -> Tensors {
+      const GatedDelta result = rule(inputs_of(in, lengths, with_state));
+      return {result.output, result.final_state};
+    };
+  };
+  // In float32, errors of a chunk's corrections add up over the chunks that the state passes.
+  expect_equal_to_definition(
+      what,
+      run(gated_delta_rule),
+      run(reference::gated_delta_rule),
+      inputs,
+      {false, false, false, false, false, !with_state},
+      inputs[0].scalar_type() == at::kFloat ? 4 : 1);
+}
+
+TEST(GatedDeltaRule, EqualsTheRecurrenceForAllSizesAndTypes) {
+  everywhere([](at::ScalarType type, const std::string& where) {
+    for (const Shape& shape :
+         {Shape{1, 1, 1, 1, 2, 1},
+          {2, 5, 1, 3, 4, 3},
+          {1, 64, 2, 2, 8, 8},
+          {2, 130, 3, 3, 5, 33},
+          {1, 77, 1, 2, 40, 7}}) {
+      for (const bool with_state : {false, true}) {
+        expect_equal_to_recurrence(
+            where + " T " + std::to_string(shape.tokens), random_inputs(shape, type), {}, with_state);
+      }
+    }
+  });
+}
+
+TEST(GatedDeltaRule, EqualsTheRecurrenceOfPackedDocuments) {
+  everywhere([](at::ScalarType type, const std::string& where) {
+    const at::Tensor lengths = at::tensor({0, 1, 66, 130, 200, 200, 200 + 128, 400}, at::kInt);
+    expect_equal_to_recurrence(where, random_inputs({2, 200, 1, 2, 6, 5}, type), lengths, true);
+  });
+}
+
+TEST(GatedDeltaRule, EqualsSeparateDocuments) {
+  const std::vector<int> borders{0, 3, 70, 134, 135, 150};
+  const Tensors in = random_inputs({1, 150, 2, 4, 6, 5}, at::kDouble);
+  const at::Tensor together = gated_delta_rule(inputs_of(in, at::tensor(borders, at::kInt), false)).output;
+  double leak = 0;
+  for (size_t i = 0; i + 1 < borders.size(); ++i) {
+    Tensors own;
+    for (size_t k = 0; k < 5; ++k) {
+      own.push_back(in[k].slice(1, borders[i], borders[i + 1]));
+    }
+    own.push_back(in[5]);
+    const at::Tensor alone = gated_delta_rule(inputs_of(own, {}, false)).output;
+    EXPECT_LE(worst_error(together.slice(1, borders[i], borders[i + 1]), alone), 1e-12) << "document " << i;
+    const at::Tensor leaking = gated_delta_rule(inputs_of(in, {}, false)).output;
+    leak = std::max(leak, worst_error(leaking.slice(1, borders[i], borders[i + 1]), alone));
+  }
+  EXPECT_GT(leak, 0.1) << "the test would not see a state that is not reset";
+}
+
+// The state between two calls carries values and gradients.
+TEST(GatedDeltaRule, ContinuesFromAState) {
+  const int64_t tokens = 150, cut = 83;
+  for (const int64_t second : {tokens - cut, int64_t{1}}) {
+    Tensors in = random_inputs({2, cut + second, 2, 2, 9, 4}, at::kDouble);
+    for (at::Tensor& tensor : in) {
+      tensor.requires_grad_();
+    }
+    const GatedDelta whole = gated_delta_rule(inputs_of(in, {}, true));
+    Tensors parts[2];
+    for (size_t k = 0; k < 5; ++k) {
+      parts[0].push_back(in[k].narrow(1, 0, cut));
+      parts[1].push_back(in[k].narrow(1, cut, second));
+    }
+    parts[0].push_back(in[5]);
+    const GatedDelta begin = gated_delta_rule(inputs_of(parts[0], {}, true));
+    parts[1].push_back(begin.final_state);
+    const GatedDelta end = gated_delta_rule(inputs_of(parts[1], {}, true));
+    const Tensors incoming{at::randn_like(whole.output), at::randn_like(whole.final_state)};
+    const at::Tensor joined = at::cat({begin.output, end.output}, 1);
+    EXPECT_LE(worst_error(joined, whole.output), 1e-12);
+    EXPECT_LE(worst_error(end.final_state, whole.final_state), 1e-12);
+    const auto expected = torch::autograd::grad({whole.output, whole.final_state}, in, incoming);
+    const auto found = torch::autograd::grad({joined, end.final_state}, in, incoming);
+    for (size_t k = 0; k < in.size(); ++k) {
+      EXPECT_LE(worst_error(found[k], expected[k]), 1e-12) << "gradient " << k;
+    }
+  }
+}
+
+// Decays that underflow, none at all, corrections of full strength, keys that repeat, keys and queries of zero.
+TEST(GatedDeltaRule, IsFiniteAndRightAtTheLimits) {
+  for (const at::ScalarType type : {at::kFloat, at::kDouble}) {
+    const at::Tensor lengths;
+    for (const double decay : {0.0, -30.0, -1000.0}) {
+      Tensors in = random_inputs({1, 130, 1, 1, 4, 4}, type);
+      in[3].fill_(decay);
+      in[4].fill_(1);
+      in[1].narrow(1, 10, 30).copy_(in[1].narrow(1, 10, 1).expand({1, 30, 1, 4}));
+      in[0].narrow(1, 50, 3).zero_();
+      in[1].narrow(1, 60, 3).zero_();
+      const GatedDelta result = gated_delta_rule(inputs_of(in, lengths, true));
+      EXPECT_TRUE(result.output.isfinite().all().item<bool>()) << decay;
+      expect_equal_to_recurrence("decay " + std::to_string(decay), in, lengths, true);
+    }
+  }
+}
+
+TEST(GatedDeltaRule, LeavesFrozenInputsWithoutGradient) {
+  const Tensors inputs = random_inputs({1, 70, 1, 2, 4, 4}, at::kDouble);
+  for (size_t frozen = 0; frozen < 6; ++frozen) {
+    std::vector<bool> is_frozen(6, false);
+    is_frozen[frozen] = true;
+    expect_equal_to_definition(
+        "frozen " + std::to_string(frozen),
+        [](const Tensors& in) -> Tensors { return {gated_delta_rule(inputs_of(in, {}, true)).output}; },
+        [](const Tensors& in) -> Tensors { return {reference::gated_delta_rule(inputs_of(in, {}, true)).output}; },
+        inputs,
+        is_frozen);
+  }
+}
+
+TEST(GatedDeltaRule, RefusesOtherShapesAndTypes) {
+  const auto found = [](size_t index, const at::Tensor& other) {
+    Tensors in = random_inputs({1, 3, 2, 4, 5, 6}, at::kFloat);
+    in[index] = other;
+    return error_of([&] { gated_delta_rule({in[0], in[1], in[2], in[3], in[4], in[5]}); });
+  };
+  EXPECT_THAT(found(1, at::ones({1, 3, 2, 4})), testing::HasSubstr("found 1x3x2x5, 1x3x2x4 and 1x3x4x6"));
+  EXPECT_THAT(found(2, at::ones({1, 3, 3, 6})), testing::HasSubstr("with Hv a multiple of Hk"));
+  EXPECT_THAT(found(3, at::ones({1, 3, 2})), testing::HasSubstr("decay: expected (B, T, Hv) Float, found Float 1x3x2"));
+  EXPECT_THAT(
+      found(4, at::ones({1, 3, 4}, at::kDouble)), testing::HasSubstr("beta: expected (B, T, Hv) Float, found Double"));
+  EXPECT_THAT(found(5, at::ones({1, 4, 5, 5})), testing::HasSubstr("initial_state: expected (B, Hv, K, V) Float"));
+}
+
+}  // namespace
+}  // namespace lehr::ops::test
