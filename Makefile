@@ -22,7 +22,7 @@ endif
 GPU_TESTS := mesh_test ops_test optim_test
 
 .DEFAULT_GOAL := help
-.PHONY: help setup configure build train wheel test test-all mutants bench bench-fsdp bench-neighbours bench-published bench-ops bench-tokenizer bench-build gpu-check gpu-pack gpu-build format format-check tidy clean
+.PHONY: help setup configure build train wheel docs docs-serve release test test-all mutants bench bench-fsdp bench-neighbours bench-published bench-ops bench-tokenizer bench-build gpu-check gpu-pack gpu-build format format-check tidy clean
 
 help: ## Show this list
 	@echo "Lehr trains large language models. From a fresh clone:"
@@ -52,6 +52,15 @@ train: build ## Train recipe/quickstart.toml; ARGS="--section.key=value ..." cha
 
 wheel: configure ## Pack the program and the Python module as build/wheel/lehr-*.whl (docs/python.md)
 	@cmake --build $(BUILD) -j $(JOBS) --target lehr_wheel
+
+docs: setup ## Make the site of docs/ in build/site; a broken link fails (site/mkdocs.yml)
+	@script/docs.sh build
+
+docs-serve: setup ## Show the site at http://127.0.0.1:8000, and anew whenever a page is saved
+	@script/docs.sh serve $(ARGS)
+
+release: setup ## Make all files of a release in build/release, and publish nothing; ARGS=0.2.0, or ARGS=--rehearse
+	@script/release.py $(ARGS)
 
 test: configure ## Compile everything and run the tests; ARGS="-R nn" picks some
 	@cmake --build $(BUILD) -j $(JOBS)

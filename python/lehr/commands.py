@@ -65,11 +65,13 @@ def verify(folder: str | os.PathLike[str], reference: str | os.PathLike[str] | N
 
 
 def plan(config: Config, overrides: Mapping[str, Any] | None = None, **options: Any) -> dict[str, Any]:
-    """Predicts time and memory of a run: the content of plan.json (docs/plan.md). Options are those of `lehr plan`.
+    """Predicts time and memory of a run: the content of plan.json (docs/plan.md). Options are those of `lehr plan`;
+    output, a folder, keeps the report and its pictures.
 
         lehr.plan("run.toml", devices=8, machine="h100")
     """
     with tempfile.TemporaryDirectory() as folder:
+        folder = options.pop("output", None) or folder
         _run("plan", config, overrides, {**options, "output": folder}, good=(0, 3))  # 3: it does not fit
         return json.loads((Path(folder) / "plan.json").read_text())
 

@@ -62,6 +62,10 @@ class Commands(WithFolder):
         self.assertTrue(plan["fits"])
         self.assertGreater(plan["step_seconds"], 0)
 
+    def test_a_plan_is_kept_in_its_output_folder(self):
+        lehr.plan(tiny_run(self.folder), devices=1, output=self.folder / "plan")
+        self.assertTrue((self.folder / "plan/timeline.html").exists())
+
     def test_a_failing_command_raises_the_text_of_the_program(self):
         with self.assertRaisesRegex(lehr.Error, "^command line: --training.seq_length: unknown key; did you mean"):
             lehr.plan(tiny_run(self.folder), {"training.seq_length": 3})

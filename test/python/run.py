@@ -11,7 +11,7 @@ from pathlib import Path
 here = Path(__file__).resolve().parent
 root = here.parents[1]
 interop = "interop" in sys.argv[3:]
-names = ["interop"] if interop else (sys.argv[3:] or ["model", "trainer", "program"])
+names = ["interop"] if interop else (sys.argv[3:] or ["model", "trainer", "program", "docs"])
 
 try:
     import torch

@@ -19,9 +19,15 @@ namespace {
 namespace fs = std::filesystem;
 const fs::path kRoot = LEHR_SOURCE_DIR;
 
-/// Files and names of other projects, and placeholders.
+/// Files and names of other projects, files that are made, and placeholders.
 const std::set<std::string> kOthers = {
-    "nccl.h", "torch/torch.h", "torch/csrc/autograd/anomaly_mode.h", "MatchingZeros", "PascalCase", "SameMinorVersion"};
+    "nccl.h",
+    "torch/torch.h",
+    "torch/csrc/autograd/anomaly_mode.h",
+    "MatchingZeros",
+    "PascalCase",
+    "SameMinorVersion",
+    "notes.md"};
 const std::set<std::string> kOtherScopes = {"torch", "at", "c10", "std"};
 
 std::string read(const fs::path& path) {
@@ -109,7 +115,7 @@ std::vector<Name> names() {
 /// Returns the path that a name looks like, without a line number; empty if it is none.
 std::string path_in(const std::string& name) {
   static const std::regex kInTree(
-      R"(((lehr|test|script|docs|bench|recipe|example|app|cmake|\.ci)/[A-Za-z0-9_./-]+?)/?(:\d+)?)");
+      R"(((lehr|test|script|docs|bench|recipe|example|app|cmake|site|python|\.ci)/[A-Za-z0-9_./-]+?)/?(:\d+)?)");
   static const std::regex kFile(R"(([A-Za-z0-9_./-]+\.(h|cpp|inl|cu|py|sh|cmake|md))(:\d+)?)");
   std::smatch match;
   return std::regex_match(name, match, kInTree) || std::regex_match(name, match, kFile) ? match[1].str() : "";
@@ -198,6 +204,35 @@ TEST(DocsNames, OfFunctionsAndTypesOccurInTheSources) {
     }
   }
   EXPECT_GE(count, 300U) << "names of functions and types were found";
+}
+
+// Returns "Suite.Test" for each test of the tree.
+std::set<std::string> test_names() {
+  static const std::regex kTest(R"(\bTEST(?:_F|_P)?\(\s*(\w+),\s*(\w+)\s*\))");
+  std::set<std::string> found;
+  for (const std::string& path : paths()) {
+    if (!path.starts_with("test/") || !path.ends_with(".cpp")) {
+      continue;
+    }
+    const std::string text = read(kRoot / path);
+    for (std::sregex_iterator match(text.begin(), text.end(), kTest), end; match != end; ++match) {
+      found.insert((*match)[1].str() + "." + (*match)[2].str());
+    }
+  }
+  return found;
+}
+
+TEST(DocsNames, OfTestsAreThoseOfTheTree) {
+  static const std::regex kName(R"([A-Z]\w+\.[A-Z][a-z]\w+)");
+  const auto known = test_names();
+  size_t count = 0;
+  for (const Name& name : names()) {
+    if (std::regex_match(name.text, kName)) {
+      ++count;
+      EXPECT_TRUE(known.count(name.text) != 0) << name.place << ": there is no test `" << name.text << "`";
+    }
+  }
+  EXPECT_GE(count, 30U) << "docs/prevented_bugs.md names tests";
 }
 
 TEST(DocsNames, AreRead) {

@@ -1,0 +1,47 @@
+#!/usr/bin/env python3
+"""Executes the notebooks of example/notebook with the wheel, each in a minute or two, in a temporary folder.
+
+Usage: notebooks.py LEHR BUILD [name ...]
+Runs in this Python, in that of LEHR_NOTEBOOK_PYTHON, or in .venv-notebook (script/notebooks.sh makes it). Exit code 77: none has
+nbclient, ipykernel, matplotlib and torch.
+"""
+import os, subprocess, sys, tempfile, time
+from pathlib import Path
+
+root = Path(__file__).resolve().parents[2]
+try:
+    import ipykernel, matplotlib, nbclient, nbformat, torch
+except ImportError as missing:
+    other = os.environ.get("LEHR_NOTEBOOK_PYTHON", str(root / ".venv-notebook/bin/python"))
+    if os.path.exists(other) and not os.environ.get("LEHR_PYTHON_TRIED"):
+        os.environ["LEHR_PYTHON_TRIED"] = other
+        os.execv(other, [other, *sys.argv])
+    print(f"skipped: {missing}; set LEHR_NOTEBOOK_PYTHON to a Python with nbclient, ipykernel, matplotlib and torch, "
+          "or run script/notebooks.sh --setup")
+    sys.exit(77)
+
+wheel = Path(sys.argv[2], "wheel", "wheel.txt").read_text().strip()
+failed = []
+with tempfile.TemporaryDirectory(prefix="lehr-notebooks-") as folder:
+    packages, work = Path(folder, "packages"), Path(folder, "example/notebook")
+    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-compile",
+                    "--disable-pip-version-check", "--target", packages, wheel], check=True)
+    work.mkdir(parents=True)
+    Path(folder, "recipe").symlink_to(root / "recipe")
+    os.environ |= {"PYTHONPATH": os.pathsep.join(filter(None, [str(packages), os.environ.get("PYTHONPATH")]))}
+    for path in sorted((root / "example/notebook").glob("*.ipynb")):
+        if sys.argv[3:] and path.stem not in sys.argv[3:]:
+            continue
+        started = time.monotonic()
+        notebook = nbformat.read(path, as_version=4)
+        try:
+            nbclient.NotebookClient(notebook, timeout=900, kernel_name="python3", resources={"metadata": {"path": work}}).execute()
+        except nbclient.exceptions.CellExecutionError as error:
+            failed.append(path.name)
+            print(f"FAILED {path.name}: {error}")
+        else:
+            outputs = sum(len(cell.get("outputs", [])) for cell in notebook.cells)
+            print(f"passed {path.name}: {time.monotonic() - started:.0f} s, {outputs} outputs", flush=True)
+        if keep := os.environ.get("LEHR_NOTEBOOK_OUTPUT"):
+            nbformat.write(notebook, Path(keep, path.name))
+sys.exit(bool(failed))
