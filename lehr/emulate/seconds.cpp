@@ -1,6 +1,7 @@
 #include "lehr/emulate/seconds.h"
 
 #include "lehr/plan/cost_model.h"
+#include "lehr/plan/make_plan.h"
 
 namespace lehr::emulate {
 

@@ -7,7 +7,7 @@
 #include "lehr/base/operator_profile.h"
 #include "lehr/base/profile_clock.h"
 #include "lehr/plan/fraction_of.h"
-#include "lehr/plan/plan.h"
+#include "lehr/plan/make_plan.h"
 #include "lehr/plan/stage_run.h"
 
 namespace lehr::plan {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "lehr/pipeline/schedules.h"
-#include "lehr/plan/plan.h"
+#include "lehr/plan/resolved_run.h"
 #include "lehr/plan/step_time.h"
 #include "lehr/train/precision.h"
 #include "lehr/train/ranks.h"

@@ -1,4 +1,4 @@
-// Prediction of a training run from its config alone: time, memory, bubble and communication.
+// The prediction of a training run: time, memory, bubble and communication.
 #pragma once
 
 #include <optional>
@@ -6,36 +6,15 @@
 #include <vector>
 
 #include "lehr/descriptor/model_args.h"
-#include "lehr/pipeline/simulate.h"
+#include "lehr/pipeline/timeline.h"
 #include "lehr/plan/goodput.h"
 #include "lehr/plan/machine.h"
 #include "lehr/plan/memory.h"
+#include "lehr/plan/peer_design.h"
+#include "lehr/plan/resolved_run.h"
 #include "lehr/plan/stage_costs.h"
-#include "lehr/train/config.h"
-#include "lehr/train/train_spec.h"
 
 namespace lehr::plan {
-
-/// A config with every decision made that a run makes when it starts.
-struct ResolvedRun {
-  train::TrainConfig config;  ///< data_parallel_shard_degree and global_batch_size are numbers.
-  mesh::DeviceMeshParameters mesh;
-  std::unique_ptr<descriptor::ModelArgs> args;
-  int64_t microbatches = 1;  ///< Per step, on each rank.
-  int64_t rows = 1;          ///< Sequences per micro-batch.
-};
-
-/// Resolves `config` for a world of `devices`; 0: the product of the degrees. Reads no tokenizer or data: the model's
-/// shape is checked against the byte tokenizer. Throws the usage errors that the trainer would (train/mesh_rules.h,
-/// DeviceMeshParameters::check), and one for data_parallel_shard_degree = -1 without `devices` if another degree is
-/// above 1.
-ResolvedRun resolve(const train::TrainConfig& config, const train::TrainSpec& spec, int64_t devices = 0);
-
-/// Returns whether parameters stay unsharded for all micro-batches of a step (CostContext::keeps_gathered).
-bool keeps_gathered(const train::TrainConfig& config);
-
-/// Returns the program of a step; with one stage, its micro-batches one after the other.
-pipeline::Program program_of(const ResolvedRun& run);
 
 /// The prediction of a schedule for the same mesh and batch.
 struct SchedulePrediction {
@@ -52,12 +31,6 @@ struct SchedulePrediction {
 struct TimeShare {
   std::string name;  ///< "matmuls", "waiting for tp", "pipeline bubble"
   double seconds = 0;
-};
-
-struct PlanOptions {
-  int64_t devices = 0;            ///< 0: the product of the degrees.
-  bool compare_schedules = true;  ///< Fill Plan::schedules.
-  PeerDesign peer = {};           ///< For plans of other systems' runs.
 };
 
 struct Plan {
@@ -90,23 +63,5 @@ struct Plan {
   std::optional<GoodputPrediction> goodput;   ///< Of machines whose device_mtbf_hours is known.
   std::vector<std::string> warnings;
 };
-
-/// Plans a run. activation_checkpoint.mode = "auto" becomes what a run chooses (train/recompute_choice.h) with the
-/// usable memory of the machine's devices, which need not be CPUs. Ranks of the same pipeline stage are alike, so the
-/// world size does not add to the cost of planning. Throws usage errors like resolve, build_pipeline_program and
-/// measure_stage.
-Plan make_plan(
-    const train::TrainConfig& config,
-    const train::TrainSpec& spec,
-    const Machine& machine,
-    const PlanOptions& options = {});
-
-/// Returns the context of the costs of a plan, which must outlive it.
-CostContext cost_context(const Plan& plan);
-
-/// Returns predictions of all schedules that are legal for the run's mesh and batch: those that fit first, then by step
-/// time. `costs` are those of the run.
-std::vector<SchedulePrediction> compare_schedules(
-    const ResolvedRun& run, StageCosts& costs, const CostContext& context);
 
 }  // namespace lehr::plan

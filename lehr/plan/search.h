@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "lehr/plan/plan.h"
+#include "lehr/plan/make_plan.h"
 
 namespace lehr::plan {
 

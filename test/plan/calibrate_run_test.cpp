@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 
 #include "lehr/base/error.h"
-#include "lehr/plan/plan.h"
+#include "lehr/plan/make_plan.h"
 #include "test/plan/support.h"
 
 namespace lehr::plan {

@@ -7,7 +7,7 @@
 #include "lehr/base/memory_meter.h"
 #include "lehr/mesh/thread_transport.h"
 #include "lehr/plan/forecast.h"
-#include "lehr/plan/plan.h"
+#include "lehr/plan/make_plan.h"
 #include "lehr/plan/report.h"
 #include "test/plan/support.h"
 

@@ -1,5 +1,3 @@
-#include "lehr/plan/plan.h"
-
 #include <gmock/gmock.h>
 
 #include <map>
@@ -8,6 +6,7 @@
 #include "lehr/base/json.h"
 #include "lehr/base/value_of.h"
 #include "lehr/pipeline/schedules.h"
+#include "lehr/plan/make_plan.h"
 #include "lehr/plan/report.h"
 #include "lehr/plan/step_time.h"
 #include "test/plan/support.h"
