@@ -66,7 +66,8 @@ TEST(TimelinePlot, ShowsActionsOnHoverInAnHtmlPage) {
   EXPECT_THAT(html, HasSubstr("<title>rank 1: 1F1, stage 1, micro-batch 1, 4 to 5 s</title>"));
   EXPECT_THAT(html, HasSubstr("<title>rank 0: update, 0.5 s</title>"));
   EXPECT_THAT(html, Not(HasSubstr("src=")));
-  EXPECT_EQ(count(html, "<rect class=\"F c0 m1\""), 2) << "of each rank, to find those of a micro-batch";
+  const std::string three = timeline_html({timeline("1F1B", 2, 1, 3)}, {});
+  EXPECT_EQ(count(three, "<rect class=\"F c0 m2\""), 2) << "one of each rank, to find those of a micro-batch";
   EXPECT_EQ(count(html, "<svg class=\"zoom\""), 1);
   EXPECT_EQ(count(html, "class=\"ticks\" data-left=\"62\" data-right=\"1080\""), 1);
 }
