@@ -11,10 +11,9 @@ namespace lehr::state {
 TensorSpecs specs_of(const WeightReader& reader) {
   TensorSpecs specs;
   specs.reserve(reader.names().size());
-  for (const SafetensorsFile& file : reader.files()) {
-    for (const TensorInfo& info : file.tensors()) {
-      specs.emplace(info.name, TensorSpec{.shape = info.shape, .dtype = info.dtype});
-    }
+  for (const std::string& name : reader.names()) {
+    const TensorInfo& info = reader.info(name);
+    specs.emplace(name, TensorSpec{.shape = info.shape, .dtype = info.dtype});
   }
   return specs;
 }

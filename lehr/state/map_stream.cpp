@@ -79,25 +79,11 @@ bool lies_in(const Box& box, const Box& known) {
 }  // namespace
 
 at::Tensor WeightSource::read(const std::string& name, const Box& box) const {
-  if (box.empty()) {
-    return reader_.tensor(name);
-  }
-  Box rest = box;
-  rest.front() = {0, box.front().size()};
-  return narrow_to(reader_.rows(name, box.front().begin, box.front().end), rest);
+  return reader_.region(name, box);
 }
 
 void WeightSource::copy(const std::string& name, const Box& box, const at::Tensor& target) const {
-  const std::vector<int64_t>& shape = reader_.info(name).shape;
-  bool whole_rows = !box.empty();
-  for (size_t dim = 1; dim < box.size(); ++dim) {
-    whole_rows = whole_rows && box[dim].size() == shape[dim];
-  }
-  if (whole_rows) {
-    reader_.copy_rows(name, box.front().begin, box.front().end, target);
-  } else {
-    target.copy_(read(name, box));
-  }
+  reader_.copy_region(name, box, target);
 }
 
 ValueSource::ValueSource(const NamedTensors& tensors) {

@@ -137,6 +137,34 @@ void WeightReader::finish() {
       total_bytes_ += tensor.num_bytes();
     }
   }
+  replace_quantized();
+}
+
+void WeightReader::replace_quantized() {
+  const auto found = find_quantized(names_, [this](const std::string& name) {
+    const auto file = file_of_.find(name);
+    return file == file_of_.end() ? nullptr : &files_[file->second];
+  });
+  if (found.empty()) {
+    return;
+  }
+  std::unordered_map<std::string, std::string> replaced;  // by the name of the stored values
+  for (const QuantizedTensor& tensor : found) {
+    for (const std::string& stored : {tensor.values, tensor.scales}) {
+      quantized_file_of_.insert(file_of_.extract(stored));
+    }
+    replaced.emplace(tensor.values, tensor.info.name);
+    quantized_.emplace(tensor.info.name, tensor);
+  }
+  std::vector<std::string> names;
+  for (const std::string& name : names_) {
+    if (const auto plain = replaced.find(name); plain != replaced.end()) {
+      names.push_back(plain->second);
+    } else if (!quantized_file_of_.contains(name)) {
+      names.push_back(name);
+    }
+  }
+  names_ = std::move(names);
 }
 
 const SafetensorsFile& WeightReader::file_of(const std::string& name) const {
@@ -149,19 +177,62 @@ const SafetensorsFile& WeightReader::file_of(const std::string& name) const {
 }
 
 const TensorInfo& WeightReader::info(const std::string& name) const {
-  return file_of(name).info(name);
+  const auto quantized = quantized_.find(name);
+  return quantized != quantized_.end() ? quantized->second.info : file_of(name).info(name);
 }
 
 at::Tensor WeightReader::tensor(const std::string& name) const {
-  return file_of(name).tensor(name);
+  return quantized_.contains(name) ? region(name, whole_box(info(name).shape)) : file_of(name).tensor(name);
 }
 
 at::Tensor WeightReader::rows(const std::string& name, int64_t begin, int64_t end) const {
-  return file_of(name).rows(name, begin, end);
+  if (!quantized_.contains(name)) {
+    return file_of(name).rows(name, begin, end);
+  }
+  Box box = whole_box(info(name).shape);
+  box.front() = {begin, end};
+  return region(name, box);
 }
 
-void WeightReader::copy_rows(const std::string& name, int64_t begin, int64_t end, const at::Tensor& target) const {
-  file_of(name).copy_rows(name, begin, end, target);
+at::Tensor WeightReader::region(const std::string& name, const Box& box) const {
+  if (const auto quantized = quantized_.find(name); quantized != quantized_.end()) {
+    return read_quantized(quantized->second, box, at::kBFloat16, stored_files());
+  }
+  if (box.empty()) {
+    return file_of(name).tensor(name);
+  }
+  Box rest = box;
+  rest.front() = {0, box.front().size()};
+  return narrow_to(file_of(name).rows(name, box.front().begin, box.front().end), rest);
+}
+
+void WeightReader::copy_region(const std::string& name, const Box& box, const at::Tensor& target) const {
+  if (const auto quantized = quantized_.find(name); quantized != quantized_.end()) {
+    const bool is_matrix = box.size() < 3;
+    Box part = box;
+    for (int64_t i = 0; !is_matrix && i < box.front().size(); ++i) {
+      part.front() = {box.front().begin + i, box.front().begin + i + 1};
+      target.narrow(0, i, 1).copy_(read_quantized(quantized->second, part, target.scalar_type(), stored_files()));
+    }
+    if (is_matrix) {
+      target.copy_(read_quantized(quantized->second, box, target.scalar_type(), stored_files()));
+    }
+    return;
+  }
+  const std::vector<int64_t>& shape = info(name).shape;
+  bool whole_rows = !box.empty();
+  for (size_t dim = 1; dim < box.size(); ++dim) {
+    whole_rows = whole_rows && box[dim].size() == shape[dim];
+  }
+  if (whole_rows) {
+    file_of(name).copy_rows(name, box.front().begin, box.front().end, target);
+  } else {
+    target.copy_(region(name, box));
+  }
+}
+
+FileOf WeightReader::stored_files() const {
+  return [this](const std::string& name) { return &files_[quantized_file_of_.at(name)]; };
 }
 
 }  // namespace lehr::state

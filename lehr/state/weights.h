@@ -6,12 +6,14 @@
 #include <unordered_map>
 #include <vector>
 
+#include "lehr/state/quantized.h"
 #include "lehr/state/safetensors.h"
 
 namespace lehr::state {
 
 /// Reads files of Hugging Face's libraries: `model.safetensors`, or `model.safetensors.index.json` and its shards.
-/// Thread-safe.
+/// Quantized tensors (quantized.h) appear as the plain ones that they stand for, in bfloat16, in place of the two
+/// stored ones. Thread-safe.
 class WeightReader {
  public:
   /// `path` is a folder that contains files of `stem` ("model", "optimizer"), or one safetensors or index file. Opens
@@ -26,16 +28,21 @@ class WeightReader {
   const std::filesystem::path& path() const { return path_; }
   /// Returns all names, file by file.
   const std::vector<std::string>& names() const { return names_; }
-  bool has(const std::string& name) const { return file_of_.count(name) != 0; }
+  bool has(const std::string& name) const { return file_of_.contains(name) || quantized_.contains(name); }
   /// Returns a tensor's entry. Throws a usage error if there is no such tensor.
   const TensorInfo& info(const std::string& name) const;
-  /// Like SafetensorsFile::tensor: read-only memory of the file.
+  /// Like SafetensorsFile::tensor: read-only memory of the file. A quantized tensor is computed, in bfloat16.
   at::Tensor tensor(const std::string& name) const;
   /// Like SafetensorsFile::rows.
   at::Tensor rows(const std::string& name, int64_t begin, int64_t end) const;
-  /// Like SafetensorsFile::copy_rows.
-  void copy_rows(const std::string& name, int64_t begin, int64_t end, const at::Tensor& target) const;
-  /// Returns the bytes of all tensors together.
+  /// Returns a region of a tensor, as `tensor` does.
+  at::Tensor region(const std::string& name, const Box& box) const;
+  /// Copies a region into `target`, of any dtype and device and of its shape. A quantized tensor is computed in the
+  /// target's dtype; of experts, one at a time.
+  void copy_region(const std::string& name, const Box& box, const at::Tensor& target) const;
+  /// Returns the quantized tensors, by the name of the plain one.
+  const std::unordered_map<std::string, QuantizedTensor>& quantized() const { return quantized_; }
+  /// Returns the bytes of all tensors together, as they are stored.
   int64_t total_bytes() const { return total_bytes_; }
   const std::vector<SafetensorsFile>& files() const { return files_; }
 
@@ -43,12 +50,16 @@ class WeightReader {
   void open_index(const std::filesystem::path& index);
   void finish();
   const SafetensorsFile& file_of(const std::string& name) const;
+  void replace_quantized();
+  FileOf stored_files() const;
 
   std::filesystem::path path_;
   Reading reading_;
   std::vector<SafetensorsFile> files_;
   std::vector<std::string> names_;
-  std::unordered_map<std::string, size_t> file_of_;
+  std::unordered_map<std::string, size_t> file_of_;  // of tensors that are no part of quantized ones
+  std::unordered_map<std::string, QuantizedTensor> quantized_;
+  std::unordered_map<std::string, size_t> quantized_file_of_;  // of the stored tensors of those
   int64_t total_bytes_ = 0;
 };
 

@@ -39,11 +39,11 @@ TEST(SafetensorsWriter, RowsAreReadOnceOrMappedBitForBit) {
     const WeightReader reader(folder.path(), "model", reading);
     for (const auto& [begin, end] : std::vector<std::pair<int64_t, int64_t>>{{0, 900}, {13, 700}, {5, 6}, {900, 900}}) {
       const at::Tensor rows = at::zeros({end - begin, 1001});
-      reader.copy_rows("weight", begin, end, rows);
+      reader.copy_region("weight", {{begin, end}, {0, 1001}}, rows);
       EXPECT_TRUE(bit_equal(rows, weight.slice(0, begin, end))) << begin << " to " << end;
     }
     const at::Tensor turned = at::empty({1001, 500}).t();  // not the layout of the file
-    reader.copy_rows("weight", 200, 700, turned);
+    reader.copy_region("weight", {{200, 700}, {0, 1001}}, turned);
     EXPECT_TRUE(bit_equal(turned.contiguous(), weight.slice(0, 200, 700)));
   }
 }
