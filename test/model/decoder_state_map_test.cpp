@@ -12,6 +12,7 @@
 #include "lehr/model/deepseek_v3/family.h"
 #include "lehr/model/gemma3/family.h"
 #include "lehr/model/glm4_moe/family.h"
+#include "lehr/model/gpt_oss/family.h"
 #include "lehr/model/llama3/family.h"
 #include "lehr/model/mistral/family.h"
 #include "lehr/model/mixtral/family.h"
@@ -49,6 +50,7 @@ descriptor::ModelFamilies families() {
   list.add(mixtral_family());
   list.add(deepseek_v3_family());
   list.add(glm4_moe_family());
+  list.add(gpt_oss_family());
   return list;
 }
 
@@ -177,7 +179,8 @@ INSTANTIATE_TEST_SUITE_P(
         "mixtral_experts",
         "deepseek_v3_yarn",
         "deepseek_v3_one_group",
-        "glm4_moe_air"));
+        "glm4_moe_air",
+        "gpt_oss_yarn"));
 
 TEST(DecoderStateMap, FusesExpertsLikeTransformers5) {
   const auto args = families().from_hf_folder(reference("qwen3moe_sparse_step2"));

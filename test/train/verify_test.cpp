@@ -67,7 +67,12 @@ INSTANTIATE_TEST_SUITE_P(
         "glm4_moe_norms",
         "glm4_moe_air",
         "glm4_moe_groups",
-        "glm4_moe_fused"));
+        "glm4_moe_fused",
+        "gpt_oss_yarn",
+        "gpt_oss_clamp",
+        "gpt_oss_defaults",
+        "gpt_oss_full",
+        "gpt_oss_mxfp4"));
 
 TEST(Verify, NamesTheTensorsOverTheirTolerance) {
   const auto folder = std::filesystem::path(LEHR_SOURCE_DIR) / "test/data/reference";

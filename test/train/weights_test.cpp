@@ -203,7 +203,8 @@ INSTANTIATE_TEST_SUITE_P(
         "llama_rope_llama3",
         "mixtral_experts",
         "deepseek_v3_yarn",
-        "glm4_moe_norms"));
+        "glm4_moe_norms",
+        "gpt_oss_yarn"));
 
 TEST(Convert, ChangesTheTypeInFilesAndConfig) {
   const Folder folder;
