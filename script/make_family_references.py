@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 SLIDING, FULL, LINEAR = "sliding_attention", "full_attention", "linear_attention"
 SMALL = {"vocab_size": 31, "hidden_size": 12, "intermediate_size": 14, "num_hidden_layers": 3,
@@ -29,6 +30,8 @@ NEXT = {"model_type": "qwen3_next", "head_dim": 8, "linear_conv_kernel_dim": 4, 
         "linear_num_key_heads": 3, "linear_num_value_heads": 6, "linear_value_head_dim": 5, "num_experts": 4,
         "num_experts_per_tok": 2, "moe_intermediate_size": 5, "shared_expert_intermediate_size": 6,
         "partial_rotary_factor": 0.25, "rope_theta": 1000}
+GPT_OSS = {"model_type": "gpt_oss", "num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 6,
+           "rope_theta": 150000, "rms_norm_eps": 1e-5, "attention_bias": True, "pad_token_id": 0}
 # A case's keys are those of its config.json, as published ones have them.
 CASES = {
     # Query heads that are no power of two; the keys of Qwen2.5's own files.
@@ -148,8 +151,30 @@ CASES = {
                                 "decoder_sparse_step": 2, "tie_word_embeddings": True,
                                 "rope_parameters": {"rope_type": "default", "rope_theta": 50.0,
                                                     "partial_rotary_factor": 0.5}},
+    # The keys of gpt-oss's own files.
+    "gpt_oss_yarn": GPT_OSS | {"layer_types": [SLIDING, FULL, SLIDING], "sliding_window": 4, "swiglu_limit": 7.0,
+                               "experts_per_token": 2, "initial_context_length": 16, "router_aux_loss_coef": 0.9,
+                               "output_router_logits": False,
+                               "rope_scaling": {"beta_fast": 32.0, "beta_slow": 1.0, "factor": 4.0,
+                                                "original_max_position_embeddings": 16, "rope_type": "yarn",
+                                                "truncate": False}},
+    # A limit that cuts.
+    "gpt_oss_clamp": GPT_OSS | {"swiglu_limit": 0.3, "swiglu_alpha": 1.1, "num_local_experts": 5, "sliding_window": 3,
+                                "num_experts_per_tok": 3, "num_attention_heads": 6, "num_key_value_heads": 2,
+                                "tie_word_embeddings": True,
+                                "rope_parameters": {"rope_type": "default", "rope_theta": 100.0}},
+    # What the class has if keys are absent: YaRN, and a window in every other layer.
+    "gpt_oss_defaults": {"model_type": "gpt_oss", "num_local_experts": 3, "num_experts_per_tok": 2, "head_dim": 4,
+                         "num_attention_heads": 5, "num_key_value_heads": 5, "sliding_window": 5, "pad_token_id": 0},
+    "gpt_oss_full": GPT_OSS | {"attention_bias": False, "layer_types": [FULL] * 3, "num_experts_per_tok": 4,
+                               "rope_scaling": {"rope_type": "linear", "factor": 2.0}},
+    # Experts in MXFP4, whose blocks are 32 wide.
+    "gpt_oss_mxfp4": GPT_OSS | {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2,
+                                "num_local_experts": 3, "sliding_window": 4, "head_dim": 4,
+                                "quantization_config": {"quant_method": "mxfp4"}},
 }
 FUSED = {"mixtral_fused", "deepseek_v3_fused", "glm4_moe_fused", "qwen3_next_fused"}
+FUSED |= {case for case in CASES if case.startswith("gpt_oss")}
 ADAMW = {"lr": 1e-3, "betas": [0.9, 0.95], "eps": 1e-5, "weight_decay": 0.1, "max_grad_norm": 1.0}
 STEPS = 10
 # The lengths of the documents of a row; the other rows are as long.
@@ -180,7 +205,7 @@ def randomize(model):
         plain = is_norm and (model.config.model_type not in {"gemma3_text", "qwen3_next"} or "linear_attn" in name)
         # Norms of small tensors would amplify gradients, and their rounding.
         inner = 0.5 if model.config.model_type.startswith("olmo") else 0.22
-        std = 0.2 if is_norm or name.endswith("bias") else 0.8 if "embed_tokens" in name else inner
+        std = 0.2 if is_norm or name.endswith("bias") else 0.8 if "embed_tokens" in name or "sinks" in name else inner
         parameter.data = (1 if plain else 0) + std * spread
     for name, buffer in model.named_buffers():
         if name.endswith("e_score_correction_bias"):
@@ -206,8 +231,25 @@ def published(tensors, model_type):
     return result
 
 
+def in_mxfp4(weights):
+    """Replaces experts by random blocks and scales; returns what is stored, and the weights as transformers reads them."""
+    stored = dict(weights)
+    for name, weight in weights.items():
+        if name.endswith(".experts.gate_up_proj") or name.endswith(".experts.down_proj"):
+            experts, inner, rows = weight.shape
+            blocks = torch.randint(256, (experts, rows, inner // 32, 16), dtype=torch.uint8)
+            scales = torch.randint(121, 126, (experts, rows, inner // 32), dtype=torch.uint8)
+            del stored[name]
+            stored |= {name + "_blocks": blocks, name + "_scales": scales}
+            weights[name] = convert_moe_packed_tensors(blocks, scales, dtype=torch.float32)
+    return stored, weights
+
+
 def load(folder, weights=None):
-    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), attn_implementation="eager",
+    config = AutoConfig.from_pretrained(folder)
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager",
                                              experts_implementation="eager").eval()
     if weights is None:
         randomize(model)
@@ -253,13 +295,17 @@ def train(model, batches):
 def write(folder, case):
     folder.mkdir(parents=True, exist_ok=True)
     model_class = {"gemma3_text": "Gemma3", "smollm3": "SmolLM3", "deepseek_v3": "DeepseekV3", "glm4_moe": "Glm4Moe",
-                   "qwen3_next": "Qwen3Next"}.get(case["model_type"], case["model_type"].title())
+                   "qwen3_next": "Qwen3Next", "gpt_oss": "GptOss"}.get(case["model_type"], case["model_type"].title())
     config = SMALL | case | {"architectures": [model_class + "ForCausalLM"], "torch_dtype": "float32"}
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     torch.manual_seed(sum(folder.name.encode()))
     model = load(folder)
     weights = {name: value.clone() for name, value in model.state_dict().items()}
-    stored = {k: v for k, v in weights.items() if not (k == "lm_head.weight" and model.config.tie_word_embeddings)}
+    stored = weights
+    if "quantization_config" in config:
+        stored, weights = in_mxfp4(weights)
+        model.load_state_dict(weights)
+    stored = {k: v for k, v in stored.items() if not (k == "lm_head.weight" and model.config.tie_word_embeddings)}
     named = (lambda tensors: tensors) if folder.name in FUSED else lambda t: published(t, case["model_type"])
     save_file({k: v.clone() for k, v in named(stored).items()}, folder / "model.safetensors",
               metadata={"format": "pt"})

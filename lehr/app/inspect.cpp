@@ -168,7 +168,15 @@ void list_tensors(const state::WeightReader& reader) {
   }
   for (const auto& name : reader.names()) {
     const auto& info = reader.info(name);
-    fmt::print("{:<{}}  {:<8}  {}\n", name, width, state::dtype_name(info.dtype), fmt::join(info.shape, " x "));
+    const auto quantized = reader.quantized().find(name);
+    fmt::print(
+        "{:<{}}  {:<8}  {}{}{}\n",
+        name,
+        width,
+        state::dtype_name(info.dtype),
+        fmt::join(info.shape, " x "),
+        quantized != reader.quantized().end() ? ", stored as " : "",
+        quantized != reader.quantized().end() ? state::name_of(quantized->second.quantization) : "");
   }
 }
 }  // namespace

@@ -8,6 +8,7 @@
 #include "lehr/model/config_values.h"
 #include "lehr/model/decoder_blocks.h"
 #include "lehr/model/decoder_limits.h"
+#include "lehr/model/quantization_config.h"
 #include "lehr/model/rope_config.h"
 #include "lehr/nn/embedding.h"
 
@@ -107,6 +108,7 @@ descriptor::Head read_head(const Node& config) {
 
 DecoderConfig DecoderConfig::from_hf(const Node& config, std::span<const char* const> own_keys) {
   refuse_unsupported(config, own_keys);
+  check_quantization(config);
   DecoderConfig c;
   c.vocab_size = config.at("vocab_size").as_int();
   c.hidden_size = config.at("hidden_size").as_int();

@@ -31,6 +31,17 @@ state::StateMap experts_map(
     const std::string& layer, const std::vector<nn::NamedParameter>& parameters, descriptor::ExpertLayout layout) {
   const std::string ours = layer + std::string(kGroupedExperts);
   const std::string theirs = layer + ".mlp.experts.";
+  const bool joined = parameters.front().name.starts_with(ours + "gate_up_proj.");
+  if (joined) {
+    std::vector<state::StateMap> maps;  // gpt-oss stores matrices as (E, in, out), in one layout only
+    for (const auto& [name, parameter] : parameters) {
+      const std::string projection = name.substr(ours.size(), name.rfind('.') - ours.size());
+      maps.push_back(
+          name.ends_with(".bias") ? state::rename(theirs + projection + "_bias", name)
+                                  : state::transpose(theirs + projection, name, 1, 2));
+    }
+    return state::parallel(maps);
+  }
   const std::vector<int64_t> shape = parameters.front().parameter->shape();  // (E, I, H) of the gate projections
   if (layout == descriptor::ExpertLayout::fused) {
     return state::parallel(

@@ -25,11 +25,6 @@ void refuse_unsupported(const Node& config) {
       int_or(config, "moe_layer_freq", 1) == 1,
       "{}: moe_layer_freq: expected 1, found another value; this is not supported",
       config.origin());
-  const Node* quantized = config.find("quantization_config");
-  require(
-      quantized == nullptr || quantized->is_null(),
-      "{}: quantization_config: expected none, found one; convert the weights to bfloat16, and remove this key",
-      config.origin());
 }
 }  // namespace
 

@@ -15,8 +15,7 @@ struct DeepseekMoEDefaults {
 /// The router of all of these models: sigmoid scores, with weights that are normalized as in transformers.
 nn::RouterOptions deepseek_router(int64_t n_group, int64_t topk_group, double routed_scaling_factor);
 
-/// Reads the experts. Throws a usage error that names the key for a router of another kind, and for weights that are
-/// not in a floating-point type of their own.
+/// Reads the experts. Throws a usage error that names the key for a router of another kind.
 MoEConfig read_deepseek_moe(const Node& config, const DeepseekMoEDefaults& defaults);
 
 /// Writes them, in place of the keys of MoEConfig::to_hf.

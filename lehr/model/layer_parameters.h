@@ -45,6 +45,10 @@ nn::GroupedQueryAttentionParameters attention_parameters(const LayerParameters& 
       attention.rotary_dim = 0;
     }
   }
+  if constexpr (requires { params.sinks; }) {
+    attention.output_bias = params.output_bias;
+    attention.sinks = params.sinks;
+  }
   if constexpr (requires { params.rotary_dim; }) {
     if (!attention.rotary_dim) {
       attention.rotary_dim = params.rotary_dim;

@@ -79,6 +79,34 @@ void MoEConfig::apply(const descriptor::ModelOverrides& o) {
   }
 }
 
+void set_uniform_experts(MoEConfig& moe) {
+  moe.norm_topk_prob = true;
+  moe.decoder_sparse_step = 1;
+  moe.mlp_only_layers.clear();
+  moe.uses_intermediate_size = true;
+}
+
+void check_uniform_experts(const MoEConfig& moe, const char* model_type) {
+  require(
+      moe.norm_topk_prob && moe.decoder_sparse_step == 1 && moe.mlp_only_layers.empty(),
+      "{}: models of type {} have experts in every layer, whose weights sum to one; remove this key",
+      !moe.norm_topk_prob           ? "norm_topk_prob"
+      : moe.mlp_only_layers.empty() ? "decoder_sparse_step"
+                                    : "mlp_only_layers",
+      model_type);
+}
+
+void write_uniform_experts(const MoEConfig& moe, bool sizes_differ, Node& config) {
+  config.set("num_local_experts", Node(moe.num_experts));
+  for (const char* key : {"decoder_sparse_step", "mlp_only_layers", "norm_topk_prob", "num_experts"}) {
+    config.erase(key);
+  }
+  if (!sizes_differ) {
+    config.set("intermediate_size", Node(moe.moe_intermediate_size));
+    config.erase("moe_intermediate_size");
+  }
+}
+
 void refuse_experts(const descriptor::ModelOverrides& o) {
   require(
       !o.num_experts && !o.num_experts_per_tok && !o.moe_intermediate_size && !o.norm_topk_prob &&

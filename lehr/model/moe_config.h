@@ -6,6 +6,7 @@
 
 #include "lehr/base/node.h"
 #include "lehr/descriptor/model_args.h"
+#include "lehr/nn/experts.h"
 #include "lehr/nn/router.h"
 
 namespace lehr::model {
@@ -24,6 +25,7 @@ struct MoEConfig {
   int64_t n_shared_experts = 0;  ///< Experts of every token, which are one expert of their widths together.
   int64_t shared_expert_intermediate_size = 0;  ///< Inner width of a shared expert with a gate (Qwen3-Next).
   nn::RouterOptions router = {};
+  nn::ExpertOptions experts = {};
 
   /// Inner width of the shared expert, of either kind; 0: none.
   int64_t shared_expert_width() const {
@@ -45,6 +47,18 @@ struct MoEConfig {
   /// Throws a usage error that names the field, prefixed with `where`, for an inconsistent shape.
   void check(const std::string& where, int64_t num_hidden_layers) const;
 };
+
+/// @name For families with experts in every layer, whose weights sum to one and whose width is intermediate_size
+/// (Mixtral, gpt-oss)
+/// @{
+
+/// Drops what keys of other families said, which transformers' classes do not read.
+void set_uniform_experts(MoEConfig& moe);
+/// Throws a usage error that names the key for other experts. `model_type` is that of config.json.
+void check_uniform_experts(const MoEConfig& moe, const char* model_type);
+/// Replaces the keys of MoEConfig::to_hf; `sizes_differ` between layers, and block_configs has them.
+void write_uniform_experts(const MoEConfig& moe, bool sizes_differ, Node& config);
+/// @}
 
 /// True if layer `layer` (from 0) has experts by transformers' rule.
 bool layer_has_experts(

@@ -55,6 +55,12 @@ nn::RopeScaling read_rope_scaling(const Node& rope, int64_t max_position_embeddi
   fail("{}: rope_type: expected default, linear, dynamic, yarn or llama3, found {}", rope.origin(), type);
 }
 
+bool has_rope_theta(const Node& config) {
+  const Node* table = config.find("rope_parameters");
+  const bool in_table = table != nullptr && !table->is_null() && table->find("rope_theta") != nullptr;
+  return in_table || config.find("rope_theta") != nullptr;
+}
+
 void check_rope_scaling(const nn::RopeScaling& scaling, double rope_theta, int64_t head_dim, const std::string& where) {
   try {
     nn::RotaryEmbeddingProvider(rope_theta, head_dim, scaling);

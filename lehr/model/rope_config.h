@@ -12,6 +12,9 @@ namespace lehr::model {
 /// rotated in part unless the family supports that (`partial`).
 nn::RopeScaling read_rope_scaling(const Node& rope, int64_t max_position_embeddings, bool partial = false);
 
+/// Whether config.json says rope_theta, by itself or in rope_parameters.
+bool has_rope_theta(const Node& config);
+
 /// Throws a usage error, prefixed with `where`, for values that make angles infinite or undefined.
 void check_rope_scaling(const nn::RopeScaling& scaling, double rope_theta, int64_t head_dim, const std::string& where);
 

@@ -35,7 +35,8 @@ MaybeCut cut_attention(
   const bool full_norms = qk_norm_width == nn::QKNormWidth::full;  // with rows of each head, as the projections
   const bool is_key_or_value = is_one_of(name, {"k_proj.weight", "k_proj.bias", "v_proj.weight", "v_proj.bias"}) ||
                                (full_norms && name == "k_norm.weight");
-  const bool is_query = is_one_of(name, {"q_proj.weight", "q_proj.bias"}) || (full_norms && name == "q_norm.weight");
+  const bool is_query =
+      is_one_of(name, {"q_proj.weight", "q_proj.bias", "sinks"}) || (full_norms && name == "q_norm.weight");
   const bool stays =
       is_one_of(name, {"q_norm.weight", "k_norm.weight", "o_proj.bias"}) && !is_query && !is_key_or_value;
   if (!is_key_or_value && !is_query && !stays && name != "o_proj.weight") {
@@ -88,8 +89,24 @@ MaybeCut cut_moe_layer(const std::string& name, const LayerKeeps& keeps, const M
     experts.experts.resize(static_cast<size_t>(moe.num_local_experts));
     std::iota(experts.experts.begin(), experts.experts.end(), 0);
   }
-  if (is_one_of(name, {"grouped_experts.gate_proj.weight", "grouped_experts.up_proj.weight"})) {
+  if (is_one_of(
+          name,
+          {"grouped_experts.gate_proj.weight",
+           "grouped_experts.gate_proj.bias",
+           "grouped_experts.up_proj.weight",
+           "grouped_experts.up_proj.bias"})) {
     experts.dim = 1;
+    return ParameterCut{.how = experts};
+  }
+  if (is_one_of(name, {"grouped_experts.gate_up_proj.weight", "grouped_experts.gate_up_proj.bias"})) {
+    experts.dim = 1;
+    for (std::vector<int64_t>& channels : experts.channels) {
+      channels = rows_of_blocks(channels, 2);  // a row of the gate and one of the other half in turn
+    }
+    return ParameterCut{.how = experts};
+  }
+  if (name == "grouped_experts.down_proj.bias") {
+    experts.channels.clear();
     return ParameterCut{.how = experts};
   }
   if (name == "grouped_experts.down_proj.weight") {
@@ -99,7 +116,7 @@ MaybeCut cut_moe_layer(const std::string& name, const LayerKeeps& keeps, const M
         .how = experts,
         .factor = narrower ? factor_of(moe.expert_intermediate_dim, experts.channels.front().size(), scale) : 1};
   }
-  if (is_one_of(name, {"router.gate.weight", "router.expert_bias"})) {
+  if (is_one_of(name, {"router.gate.weight", "router.gate.bias", "router.expert_bias"})) {
     return ParameterCut{.how = Pick{.dim = 0, .indices = experts.experts}};
   }
   refuse("mlp." + name);

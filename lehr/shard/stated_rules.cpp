@@ -73,14 +73,24 @@ TensorType grouped_linear(const TypeChecker&, const Statement&, Operands& operan
       "the tokens were sent to the ranks of {} that have their experts, but {} is not shard(0) there",
       names_of(sorted),
       weight.name);
-  Operand expert = weight;
-  expert.type.dims.erase(expert.type.dims.begin());
-  for (size_t axis = 0; axis < kAxes; ++axis) {
-    if ((spread & set_of(axis)) != 0) {  // each rank has its own experts and their tokens: a local matmul
-      expert.type.set(axis, Kind::constant);
+  const auto of_one_expert = [&](Operand expert) {
+    require(
+        expert.type.axes_of(0) == spread,
+        "{} is not shard(0) on the axes of {}, so ranks would add other experts' biases",
+        expert.name,
+        weight.name);
+    expert.type.dims.erase(expert.type.dims.begin());
+    for (size_t axis = 0; axis < kAxes; ++axis) {
+      if ((spread & set_of(axis)) != 0) {  // each rank has its own experts and their tokens: a local matmul
+        expert.type.set(axis, Kind::constant);
+      }
     }
-  }
-  return product(rows, expert, {.contracted = {{1, 1}}, .batch = {}});
+    return expert;
+  };
+  const TensorType type = product(rows, of_one_expert(weight), {.contracted = {{1, 1}}, .batch = {}});
+  const Operand* bias = find(operands, "bias");
+  // A sum of a partial product and a bias is refused there: the bias would count once per rank.
+  return bias == nullptr ? type : pointwise({{.type = type, .name = rows.name}, of_one_expert(*bias)}, Linearity::sum);
 }
 
 // One copy of each token per chosen expert, in an order of the rank's own: no longer a shard of the whole.

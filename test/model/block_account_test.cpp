@@ -34,7 +34,8 @@ std::vector<Case> cases() {
       {"smollm3", kMixed},
       {"olmo3", kMixed},
       {"gemma3_text", kMixed},
-      {"mixtral", kMixtures}};
+      {"mixtral", kMixtures},
+      {"gpt_oss", kOnlyMixtures}};
 }
 
 TEST(BlockAccounts, CountTheParametersOfBuiltModels) {
@@ -73,6 +74,8 @@ TEST(BlockAccounts, AgreeWithPublishedSizes) {
   const Account moe = counts("qwen3_moe", "30B-A3B");
   EXPECT_EQ(moe.num_parameters, 30'532'122'624);
   EXPECT_NEAR(static_cast<double>(moe.active_parameters), 3.35e9, 0.01e9) << "3.3B activated, says the model card";
+  EXPECT_EQ(counts("gpt_oss", "20b").num_parameters, 20'914'757'184);
+  EXPECT_EQ(counts("gpt_oss", "120b").num_parameters, 116'829'156'672);
 }
 
 // The meter counts the FLOPs of operators: here of a prompt of T tokens, and of the logits of the last one.
@@ -91,11 +94,11 @@ TEST(BlockAccounts, CountTheExecutedFlops) {
     // The meter counts half of all pairs of positions, T^2 / 2; exactly there are T (T + 1) / 2.
     const double attention = meter.counts().attention_flops * (kTokens + 1) / kTokens;
     auto blocks = blocks_of(*args, {.num_tokens = kTokens});
-    // In layers with a window, the CPU computes all pairs and masks those outside.
+    // In layers with a window or sinks, the CPU computes all pairs and masks those outside.
     int64_t masked = 0;
     for (size_t i = 0; i < layers.size(); ++i) {
-      const bool window = slides(model_type, static_cast<int64_t>(i)) && layers[i].kv_heads > 0;
-      masked += window ? 4 * kHeads * kHeadDim * kTokens * (kTokens - 1) / 2 : 0;
+      const bool masks = slides(model_type, static_cast<int64_t>(i)) || model_type == "gpt_oss";
+      masked += masks && layers[i].kv_heads > 0 ? 4 * kHeads * kHeadDim * kTokens * (kTokens - 1) / 2 : 0;
     }
     blocks.form.windows.clear();
     const Account all = descriptor::account_for(blocks.form, blocks.blocks, blocks.work).total();

@@ -12,6 +12,7 @@
 #include "lehr/model/deepseek_v3/family.h"
 #include "lehr/model/gemma3/family.h"
 #include "lehr/model/glm4_moe/family.h"
+#include "lehr/model/gpt_oss/family.h"
 #include "lehr/model/llama3/family.h"
 #include "lehr/model/mistral/family.h"
 #include "lehr/model/mixtral/family.h"
@@ -50,6 +51,7 @@ descriptor::ModelFamilies families() {
   list.add(mixtral_family());
   list.add(deepseek_v3_family());
   list.add(glm4_moe_family());
+  list.add(gpt_oss_family());
   list.add(qwen3_next_family());
   return list;
 }
@@ -180,6 +182,7 @@ INSTANTIATE_TEST_SUITE_P(
         "deepseek_v3_yarn",
         "deepseek_v3_one_group",
         "glm4_moe_air",
+        "gpt_oss_yarn",
         "qwen3_next_interval"));
 
 TEST(DecoderStateMap, FusesExpertsLikeTransformers5) {

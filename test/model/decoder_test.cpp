@@ -11,6 +11,7 @@
 #include "lehr/model/deepseek_v3/family.h"
 #include "lehr/model/gemma3/family.h"
 #include "lehr/model/glm4_moe/family.h"
+#include "lehr/model/gpt_oss/family.h"
 #include "lehr/model/llama3/family.h"
 #include "lehr/model/mistral/family.h"
 #include "lehr/model/mixtral/family.h"
@@ -330,7 +331,8 @@ TEST(Families, CountThePublishedParameters) {
       {olmo2_family(), "7B", 7'298'617'344},           {olmo2_family(), "13B", 13'716'198'400},
       {olmo2_family(), "32B", 32'234'279'936},         {olmo3_family(), "7B", 7'298'011'136},
       {gemma3_family(), "270M", 268'098'176},          {gemma3_family(), "1B", 999'885'952},
-      {gemma3_family(), "4B", 3'880'263'168},          {qwen3_next_family(), "80B-A3B", 79'674'391'296}};
+      {gemma3_family(), "4B", 3'880'263'168},          {qwen3_next_family(), "80B-A3B", 79'674'391'296},
+      {gpt_oss_family(), "20b", 20'914'757'184},       {gpt_oss_family(), "120b", 116'829'156'672}};
   for (const auto& [family, flavor, parameters] : rows) {
     EXPECT_EQ(family.flavors.at(flavor)()->get_nparams_and_flops(64).num_parameters, parameters)
         << family.name << " " << flavor;

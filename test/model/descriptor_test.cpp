@@ -91,6 +91,19 @@ TEST(WeightGroups, EqualTheReference) {
        "mlp.gate.weight",
        "mlp.experts.gate_up_proj",
        "mlp.experts.down_proj"});
+  const Names gpt_oss_attention = layer(
+      {"self_attn.q_proj.bias",
+       "self_attn.k_proj.bias",
+       "self_attn.v_proj.bias",
+       "self_attn.o_proj.bias",
+       "self_attn.sinks"});
+  const Names gpt_oss_experts = layer(
+      {"mlp.router.weight",
+       "mlp.router.bias",
+       "mlp.experts.gate_up_proj",
+       "mlp.experts.gate_up_proj_bias",
+       "mlp.experts.down_proj",
+       "mlp.experts.down_proj_bias"});
   const Names own_attention = layer(
       {"post_attention_layernorm.weight",
        "self_attn.q_proj.weight",
@@ -115,6 +128,7 @@ TEST(WeightGroups, EqualTheReference) {
        {together(together(attention, qk_norm), layer({"post_attention_layernorm.weight"})),
         together(own_ffn, layer({"pre_feedforward_layernorm.weight"}))}},
       {"mixtral", {attention, together(ffn, mixtral_experts)}},
+      {"gpt_oss", {together(attention, gpt_oss_attention), together(ffn, gpt_oss_experts)}},
       {"qwen3_moe", {together(attention, qk_norm), together(ffn, experts)}}};
   for (const auto& [family, halves] : table) {
     Names all{"model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"};
@@ -188,6 +202,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"Olmo3", "olmo3", kMixed},
         Case{"Gemma3", "gemma3_text", kMixed},
         Case{"Mixtral", "mixtral", kMixtures},
+        Case{"GptOss", "gpt_oss", kOnlyMixtures},
         Case{"Qwen3Moe", "qwen3_moe", kMixtures}),
     [](const auto& one) { return one.param.name; });
 
@@ -240,6 +255,9 @@ TEST_P(Descriptor, RemovesSubblocks) {
   std::vector<LayerShape> full = layers;
   for (LayerShape& layer : full) {
     layer.kv_heads = layer.kv_heads > 0 ? layer.kv_heads : 2;
+    if (layer.width == 0 && GetParam().model_type == "gpt_oss") {
+      layer = {layer.kv_heads, 8, 4, 2};  // it has no ordinary feed-forward blocks
+    }
     layer.width = layer.width > 0 ? layer.width : 16;
   }
   const auto model = build(full);

@@ -11,6 +11,7 @@
 #include "lehr/model/deepseek_v3/family.h"
 #include "lehr/model/gemma3/family.h"
 #include "lehr/model/glm4_moe/family.h"
+#include "lehr/model/gpt_oss/family.h"
 #include "lehr/model/llama3/family.h"
 #include "lehr/model/mistral/family.h"
 #include "lehr/model/mixtral/family.h"
@@ -35,12 +36,14 @@ inline constexpr double kEps = 1e-6, kRopeBase = 100;
 /// own.
 inline constexpr int64_t kWindow = 3;
 inline constexpr double kSlidingRopeBase = 7;
+/// Of gpt-oss's gate; it cuts many values.
+inline constexpr double kSwiGLULimit = 0.7;
 
 /// Whether a layer has the window kWindow.
 inline bool slides(const std::string& model_type, int64_t layer) {
   return model_type == "mistral" || model_type == "mixtral" || (model_type == "qwen2" && layer >= 2) ||
          (model_type == "smollm3" && layer % 2 == 1) ||
-         ((model_type == "olmo3" || model_type == "gemma3_text") && layer % 2 == 0);
+         ((model_type == "olmo3" || model_type == "gemma3_text" || model_type == "gpt_oss") && layer % 2 == 0);
 }
 
 /// Whether a layer rotates queries and keys.
@@ -54,6 +57,9 @@ inline const std::vector<LayerShape> kMixed{{4, 32}, {2, 16}, {0, 40}, {8, 0}, {
 inline const std::vector<LayerShape> kWithHoles{{0, 16}, {4, 32}, {0, 0}, {2, 24}};
 /// Mixtures of different sizes, an ordinary feed-forward block, none at all.
 inline const std::vector<LayerShape> kMixtures{{4, 8, 6, 2}, {2, 32}, {0, 12, 4, 3}, {8, 0}, {4, 8, 6, 3}};
+
+/// The same without an ordinary feed-forward block, which gpt-oss does not have.
+inline const std::vector<LayerShape> kOnlyMixtures{{4, 8, 6, 2}, {2, 16, 4, 2}, {0, 12, 4, 3}, {8, 0}, {4, 8, 6, 3}};
 
 inline std::string block_json(const LayerShape& layer) {
   const std::string attention =
@@ -84,6 +90,13 @@ inline std::string own_keys(const std::string& model_type, int64_t layers) {
   const std::string window = fmt::format(R"("sliding_window": {}, )", kWindow);
   if (model_type == "mixtral") {
     return window + R"("num_local_experts": 6, "num_experts_per_tok": 2, )";
+  }
+  if (model_type == "gpt_oss") {
+    return window + fmt::format(
+                        R"("num_local_experts": 6, "num_experts_per_tok": 2, "swiglu_limit": {},
+  "rope_parameters": {{"rope_type": "default", "rope_theta": {}}}, )",
+                        kSwiGLULimit,
+                        kRopeBase);
   }
   const std::string ropes = fmt::format(
       R"("layer_types": [{}], "rope_parameters": {{"full_attention": {{"rope_type": "default", "rope_theta": {}}},
@@ -139,6 +152,7 @@ inline descriptor::ModelFamilies all_families() {
   families.add(mixtral_family());
   families.add(deepseek_v3_family());
   families.add(glm4_moe_family());
+  families.add(gpt_oss_family());
   families.add(qwen3_next_family());
   return families;
 }
@@ -153,6 +167,7 @@ inline descriptor::ModelFamily family_of(const std::string& model_type) {
          : model_type == "olmo3"       ? olmo3_family()
          : model_type == "gemma3_text" ? gemma3_family()
          : model_type == "mixtral"     ? mixtral_family()
+         : model_type == "gpt_oss"     ? gpt_oss_family()
                                        : qwen3_moe_family();
 }
 

@@ -3,6 +3,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/model/gemma3/family.h"
+#include "lehr/model/gpt_oss/family.h"
 #include "lehr/model/llama3/family.h"
 #include "lehr/model/mistral/family.h"
 #include "lehr/model/mixtral/family.h"
@@ -46,6 +47,7 @@ const std::vector<Case> kCases{
     {"Olmo3", "olmo3", kMixed, {.data_parallel_shard = 2, .tensor_parallel = 2}},
     {"Gemma3", "gemma3_text", kMixed, {.data_parallel_shard = 2, .tensor_parallel = 2}},
     {"Gemma3WithHoles", "gemma3_text", kWithHoles, {.tensor_parallel = 2}},
+    {"GptOss", "gpt_oss", kOnlyMixtures, {.data_parallel_shard = 2, .tensor_parallel = 2, .expert_parallel = 2}},
     {"Mixtral", "mixtral", kMixtures, {.data_parallel_shard = 2, .tensor_parallel = 2, .expert_parallel = 2}},
     {"Qwen3Moe", "qwen3_moe", kMixtures, {.data_parallel_shard = 2, .tensor_parallel = 2, .expert_parallel = 2}}};
 
@@ -65,6 +67,7 @@ shard::FullySharded parallelize(const std::string& model_type, DistributedContex
                         : model_type == "olmo3"       ? parallelize_olmo3
                         : model_type == "gemma3_text" ? parallelize_gemma3
                         : model_type == "mixtral"     ? parallelize_mixtral
+                        : model_type == "gpt_oss"     ? parallelize_gpt_oss
                                                       : parallelize_qwen3_moe;
   return function(context, model, options);
 }

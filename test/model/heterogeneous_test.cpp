@@ -37,6 +37,7 @@ const std::vector<Case> kCases{
     {"Gemma3", "gemma3_text", kMixed},
     {"Gemma3WithHoles", "gemma3_text", kWithHoles},
     {"Mixtral", "mixtral", kMixtures},
+    {"GptOss", "gpt_oss", kOnlyMixtures},
     {"Qwen3Moe", "qwen3_moe", kMixtures},
     {"Qwen3MoeWithoutExperts", "qwen3_moe", kMixed}};
 
@@ -44,13 +45,19 @@ class Heterogeneous : public ::testing::TestWithParam<Case> {
  protected:
   std::unique_ptr<descriptor::ModelArgs> args = args_of(GetParam().model_type, GetParam().layers);
 
-  // Weights of the norms of queries and keys, and biases.
+  // Weights of the norms of queries and keys, biases, and sinks.
   static int64_t vectors_of_attention(const LayerShape& layer) {
     const std::string& type = GetParam().model_type;
     return type == "llama" || type == "mistral" || type == "mixtral" || type == "smollm3" ? 0
+           : type == "gpt_oss"           ? kHeadDim * (kHeads + 2 * layer.kv_heads) + kHidden + kHeads
            : type == "qwen2"             ? kHeadDim * (kHeads + 2 * layer.kv_heads)
            : kind_of(type).norm_over_all ? kHeadDim * (kHeads + layer.kv_heads)
                                          : 2 * kHeadDim;
+  }
+
+  // Biases of an expert.
+  static int64_t vectors_of_expert(const LayerShape& layer) {
+    return GetParam().model_type == "gpt_oss" ? 2 * layer.width + kHidden : 0;
   }
 
   // Norms of a sub-block.
@@ -114,9 +121,10 @@ TEST_P(Heterogeneous, HasTheParametersOfItsLayersAndNoOthers) {
       own += norms() * kHidden + 2 * kHidden * kHeadDim * (kHeads + layer.kv_heads) + vectors_of_attention(layer);
       seen += slides(GetParam().model_type, static_cast<int64_t>(cache.size())) ? 2 * kWindow : 100;
     }
-    const int64_t block = 3 * kHidden * layer.width;
+    const int64_t block = 3 * kHidden * layer.width + vectors_of_expert(layer);
+    const int64_t router = kHidden + (GetParam().model_type == "gpt_oss" ? 1 : 0);  // per expert
     if (layer.width > 0) {
-      own += norms() * kHidden + block * std::max<int64_t>(1, layer.experts) + layer.experts * kHidden;
+      own += norms() * kHidden + block * std::max<int64_t>(1, layer.experts) + layer.experts * router;
       idle = block * std::max<int64_t>(0, layer.experts - layer.top_k);
     }
     expected += own;

@@ -8,6 +8,7 @@
 #include "lehr/base/json.h"
 #include "lehr/model/deepseek_v3/family.h"
 #include "lehr/model/glm4_moe/family.h"
+#include "lehr/model/gpt_oss/family.h"
 #include "lehr/model/mixtral/family.h"
 #include "lehr/nn/moe.h"
 
@@ -102,15 +103,82 @@ TEST(ConfigJsonOfExperts, GivesAbsentKeysTheValuesOfTransformers) {
   EXPECT_EQ(written(glm4_moe_family(), in_table).at("partial_rotary_factor").as_double(), 0.25);
 }
 
+TEST(ConfigJsonOfExperts, GivesAbsentKeysOfGptOssTheValuesOfTransformers) {
+  const Node bare = written(
+      gpt_oss_family(),
+      {{"swiglu_limit", "absent"},
+       {"swiglu_alpha", "absent"},
+       {"sliding_window", "absent"},
+       {"layer_types", "absent"},
+       {"attention_bias", "absent"},
+       {"rms_norm_eps", "absent"},
+       {"rope_theta", "absent"},
+       {"rope_scaling", "absent"},
+       {"rope_parameters", "absent"}});
+  EXPECT_EQ(bare.at("swiglu_limit").as_double(), 7);
+  EXPECT_EQ(bare.at("swiglu_alpha").as_double(), 1.702);
+  EXPECT_EQ(bare.at("sliding_window").as_int(), 128);
+  EXPECT_EQ(bare.at("layer_types").at(0).as_string(), "sliding_attention");
+  EXPECT_EQ(bare.at("layer_types").at(1).as_string(), "full_attention");
+  EXPECT_TRUE(bare.at("attention_bias").as_bool());
+  EXPECT_EQ(bare.at("rms_norm_eps").as_double(), 1e-5);
+  EXPECT_EQ(bare.at("rope_theta").as_double(), 150000);
+  EXPECT_EQ(bare.at("rope_scaling").at("rope_type").as_string(), "yarn");
+  EXPECT_EQ(bare.at("rope_scaling").at("factor").as_double(), 32);
+  EXPECT_EQ(bare.at("rope_scaling").at("original_max_position_embeddings").as_int(), 4096);
+  EXPECT_FALSE(bare.at("rope_scaling").at("truncate").as_bool());
+  // What is said explicitly holds: an ordinary rotation is written so that absence does not mean YaRN.
+  const Node plain = written(gpt_oss_family(), {});
+  EXPECT_TRUE(plain.at("rope_scaling").is_null());
+  EXPECT_EQ(plain.at("rope_parameters").at("rope_type").as_string(), "default");
+  EXPECT_EQ(plain.at("rope_parameters").at("rope_theta").as_double(), 150000);
+  EXPECT_EQ(to_json(written(gpt_oss_family(), {{"rope_scaling", "absent"}})), to_json(plain));
+  EXPECT_FALSE(written(gpt_oss_family(), {{"attention_bias", "false"}}).at("attention_bias").as_bool());
+}
+
+TEST(ConfigJson, OfQuantizedWeightsIsReadIfTheFilesAre) {
+  const auto family = gpt_oss_family();
+  const auto with_key = [&](const std::string& json) { return problem(family, {{"quantization_config", json}}); };
+  for (const char* accepted :
+       {"null",
+        R"({"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]})",
+        R"({"quant_method": "fp8"})",
+        R"({"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128]})"}) {
+    EXPECT_EQ(with_key(accepted), "accepted");
+  }
+  EXPECT_EQ(
+      with_key(R"({"quant_method": "gptq", "bits": 4})"),
+      "config.json: quantization_config.quant_method: expected mxfp4 or fp8, found gptq; load the model with "
+      "transformers, dequantize it and save it in bfloat16");
+  EXPECT_THAT(with_key("{}"), HasSubstr("quantization_config.quant_method: expected mxfp4 or fp8, found none"));
+  EXPECT_THAT(with_key("3"), HasSubstr("quantization_config: expected a table, found another value"));
+  EXPECT_THAT(
+      with_key(R"({"quant_method": 8})"), HasSubstr("quant_method: expected mxfp4 or fp8, found another value"));
+  EXPECT_THAT(with_key(R"({"quant_method": "fp8", "fmt": "e5m2"})"), HasSubstr("fmt: expected e4m3, found e5m2"));
+  for (const char* size : {"[64, 128]", "[128]", "null", "128", "[128, 128, 1]", "[128.5, 128]"}) {
+    EXPECT_THAT(
+        with_key(fmt::format(R"({{"quant_method": "fp8", "weight_block_size": {}}})", size)),
+        HasSubstr("quantization_config.weight_block_size: expected [128, 128], found another value"));
+  }
+}
+
 TEST(ConfigJsonOfExperts, RefusesWhatIsNotComputed) {
   const auto mixtral = mixtral_family(), deepseek = deepseek_v3_family(), glm = glm4_moe_family();
+  const auto gpt_oss = gpt_oss_family();
   const std::vector<std::tuple<descriptor::ModelFamily, std::string, std::string, std::string>> cases{
       {mixtral, "router_jitter_noise", "0.1", "router_jitter_noise: expected 0"},
       {mixtral, "num_local_experts", "absent", "'num_experts' is missing"},
       {deepseek, "scoring_func", "\"softmax\"", "scoring_func: expected sigmoid"},
       {deepseek, "topk_method", "\"greedy\"", "topk_method: expected noaux_tc"},
       {deepseek, "moe_layer_freq", "2", "moe_layer_freq: expected 1"},
-      {deepseek, "quantization_config", R"({"quant_method": "fp8"})", "quantization_config: expected none"},
+      {deepseek, "quantization_config", R"({"quant_method": "awq"})", "quant_method: expected mxfp4 or fp8, found awq"},
+      {gpt_oss, "swiglu_limit", "0", "swiglu_limit: expected a positive number, found 0"},
+      {gpt_oss, "sliding_window", "null", "sliding_window: expected a number of tokens"},
+      {gpt_oss, "num_local_experts", "absent", "'num_experts' is missing"},
+      {gpt_oss, "num_experts_per_tok", "absent", "'num_experts_per_tok' is missing"},
+      {gpt_oss, "head_dim", "null", "head_dim: expected a value, found null"},
+      {gpt_oss, "layer_types", "[\"full_attention\"]", "layer_types: expected one per layer (6"},
+      {gpt_oss, "hidden_act", "\"gelu\"", "hidden_act: expected silu"},
       {deepseek, "first_k_dense_replace", "7", "first_k_dense_replace: expected 0 to num_hidden_layers (6), found 7"},
       {deepseek, "num_key_value_heads", "4", "num_key_value_heads: expected num_attention_heads (8)"},
       {deepseek, "n_group", "5", "n_group: expected a divisor of the number of experts (32)"},
@@ -126,6 +194,9 @@ TEST(ConfigJsonOfExperts, RefusesWhatIsNotComputed) {
     EXPECT_THAT(problem(family, {{key, value}}), HasSubstr(message)) << family.name;
   }
   const std::string block = R"([{"attention": {"no_op": true}, "ffn": {"intermediate_size": 8}}])";
+  EXPECT_THAT(
+      problem(gpt_oss, {{"num_hidden_layers", "1"}, {"layer_types", "absent"}, {"block_configs", block}}),
+      HasSubstr("block_configs[0].ffn: models of type gpt_oss have experts in every layer; expected moe, or no_op"));
   for (const auto& family : {deepseek, glm}) {
     EXPECT_THAT(
         problem(family, {{"num_hidden_layers", "1"}, {"first_k_dense_replace", "1"}, {"block_configs", block}}),
@@ -151,7 +222,7 @@ TEST(ConfigJsonOfExperts, TakesOrRefusesOverrides) {
   unbiased.expert_bias = false;
   last.mlp_only_layers = {5};
   width.intermediate_size = 48;
-  for (const auto& family : {mixtral_family(), deepseek_v3_family(), glm4_moe_family()}) {
+  for (const auto& family : {mixtral_family(), deepseek_v3_family(), glm4_moe_family(), gpt_oss_family()}) {
     EXPECT_THAT(problem_of(family, sparse), HasSubstr("decoder_sparse_step: ")) << family.name;
     EXPECT_THAT(problem_of(family, last), HasSubstr("mlp_only_layers: ")) << family.name;
   }
@@ -165,7 +236,7 @@ TEST(ConfigJsonOfExperts, TakesOrRefusesOverrides) {
   EXPECT_EQ(nn::moe_layers(*model).front()->grouped_experts->gate_proj->weight.size(1), 48);
 }
 
-// The files of DeepSeek-V3 (without quantization_config) and GLM-4.5-Air as they were published.
+// The files of DeepSeek-V3, GLM-4.5-Air and gpt-oss-20b as they were published.
 constexpr const char* kDeepseekV3 =
     R"({"architectures": ["DeepseekV3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
   "auto_map": {"AutoConfig": "configuration_deepseek.DeepseekV3Config"}, "bos_token_id": 0,
@@ -175,6 +246,8 @@ constexpr const char* kDeepseekV3 =
   "moe_layer_freq": 1, "n_group": 8, "n_routed_experts": 256, "n_shared_experts": 1, "norm_topk_prob": true,
   "num_attention_heads": 128, "num_experts_per_tok": 8, "num_hidden_layers": 61, "num_key_value_heads": 128,
   "num_nextn_predict_layers": 1, "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+  "quantization_config": {"activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8",
+  "weight_block_size": [128, 128]},
   "rms_norm_eps": 1e-06, "rope_scaling": {"beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": 1.0,
   "mscale_all_dim": 1.0, "original_max_position_embeddings": 4096, "type": "yarn"}, "rope_theta": 10000,
   "routed_scaling_factor": 2.5, "scoring_func": "sigmoid", "tie_word_embeddings": false, "topk_group": 4,
@@ -191,8 +264,23 @@ constexpr const char* kGlm45Air =
   "rope_scaling": null, "rope_theta": 1000000, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
   "transformers_version": "4.54.0", "use_cache": true, "use_qk_norm": false, "vocab_size": 151552})";
 
+// {} is the number of layers, {} their types and {} the number of experts, which are other in gpt-oss-120b.
+constexpr const char* kGptOss =
+    R"({{"architectures": ["GptOssForCausalLM"], "attention_bias": true, "attention_dropout": 0.0,
+  "eos_token_id": 200002, "experts_per_token": 4, "head_dim": 64, "hidden_act": "silu", "hidden_size": 2880,
+  "initial_context_length": 4096, "initializer_range": 0.02, "intermediate_size": 2880,
+  "max_position_embeddings": 131072, "model_type": "gpt_oss", "num_attention_heads": 64,
+  "num_experts_per_tok": 4, "num_hidden_layers": {}, "layer_types": [{}], "num_key_value_heads": 8,
+  "num_local_experts": {}, "output_router_logits": false, "pad_token_id": 199999, "quantization_config":
+  {{"modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens",
+  "lm_head"], "quant_method": "mxfp4"}}, "rms_norm_eps": 1e-05, "rope_scaling": {{"beta_fast": 32.0,
+  "beta_slow": 1.0, "factor": 32.0, "original_max_position_embeddings": 4096, "rope_type": "yarn",
+  "truncate": false}}, "rope_theta": 150000, "router_aux_loss_coef": 0.9, "sliding_window": 128,
+  "swiglu_limit": 7.0, "tie_word_embeddings": false, "transformers_version": "4.55.0.dev0", "use_cache": true,
+  "vocab_size": 201088}})";
+
 TEST(ConfigJsonOfExperts, ReadsPublishedFiles) {
-  const auto same = [](const descriptor::ModelFamily& family, const char* published, const char* flavor) {
+  const auto same = [](const descriptor::ModelFamily& family, const std::string& published, const char* flavor) {
     const auto args = family.from_hf_config(parse_json(published, "config.json"));
     args->check("config.json: ");
     Node read = args->to_hf_config("bfloat16"), own = family.from_flavor(flavor)->to_hf_config("bfloat16");
@@ -204,6 +292,13 @@ TEST(ConfigJsonOfExperts, ReadsPublishedFiles) {
   };
   same(deepseek_v3_family(), kDeepseekV3, "671B");
   same(glm4_moe_family(), kGlm45Air, "Air-106B");
+  for (const auto& [flavor, layers, experts] : {std::tuple{"20b", 24, 32}, {"120b", 36, 128}}) {
+    std::string types;
+    for (int layer = 0; layer < layers; ++layer) {
+      types += fmt::format("{}\"{}_attention\"", layer > 0 ? ", " : "", layer % 2 == 0 ? "sliding" : "full");
+    }
+    same(gpt_oss_family(), fmt::format(kGptOss, layers, types, experts), flavor);
+  }
 }
 
 // The first layers have no experts; the shared expert has the width of all shared experts together.

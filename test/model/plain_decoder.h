@@ -98,9 +98,15 @@ inline at::Tensor attention(
   if (window) {
     hidden = hidden | at::ones({tokens, tokens}, at::kBool).tril(-kWindow);
   }
-  const at::Tensor weights = at::softmax(scores.masked_fill(hidden, -INFINITY), -1);
+  at::Tensor masked = scores.masked_fill(hidden, -INFINITY);
+  if (const auto sinks = w.find(at + "sinks"); sinks != w.end()) {
+    masked = at::cat({masked, sinks->second.view({1, kHeads, 1, 1}).expand({batch, kHeads, tokens, 1})}, -1);
+  }
+  const at::Tensor weights = at::softmax(masked, -1).narrow(-1, 0, tokens);
   const at::Tensor mixed = at::matmul(weights, for_all_heads(v)).transpose(1, 2);
-  return project(mixed.reshape({batch, tokens, kHeads * kHeadDim}), w.at(at + "o_proj.weight"));
+  const at::Tensor output = project(mixed.reshape({batch, tokens, kHeads * kHeadDim}), w.at(at + "o_proj.weight"));
+  const auto bias = w.find(at + "o_proj.bias");
+  return bias == w.end() ? output : output + bias->second;
 }
 
 /// The product of the gate and the other half, which a feed-forward block projects down.
@@ -109,8 +115,30 @@ inline at::Tensor inner(const at::Tensor& x, const at::Tensor& gate, const at::T
   return (gelu ? at::gelu(g, "tanh") : g * g.sigmoid()) * project(x, up);
 }
 
-inline at::Tensor gated(const at::Tensor& x, const at::Tensor& gate, const at::Tensor& up, const at::Tensor& down) {
-  return project(inner(x, gate, up), down);
+/// The router's logits of the MoE layer at the path `at`.
+inline at::Tensor router_logits(const at::Tensor& x, const Weights& w, const std::string& at) {
+  const at::Tensor logits = project(x, w.at(at + "router.gate.weight"));
+  const auto bias = w.find(at + "router.gate.bias");
+  return bias == w.end() ? logits : logits + bias->second;
+}
+
+/// What expert `e` projects down.
+inline at::Tensor expert_inner(const at::Tensor& x, const Weights& w, const std::string& at, int64_t e) {
+  const auto weight = [&](const char* name) { return w.at(at + "grouped_experts." + name)[e]; };
+  if (!w.contains(at + "grouped_experts.gate_up_proj.weight")) {
+    return inner(x, weight("gate_proj.weight"), weight("up_proj.weight"));
+  }
+  const at::Tensor both = project(x, weight("gate_up_proj.weight")) + weight("gate_up_proj.bias");
+  const at::Tensor gate = both.slice(-1, 0, std::nullopt, 2).clamp(std::nullopt, kSwiGLULimit);
+  const at::Tensor up = both.slice(-1, 1, std::nullopt, 2).clamp(-kSwiGLULimit, kSwiGLULimit);
+  return (up + 1) * gate * at::sigmoid(1.702 * gate);
+}
+
+/// The output of expert `e`.
+inline at::Tensor expert_output(const at::Tensor& x, const Weights& w, const std::string& at, int64_t e) {
+  const at::Tensor output = project(expert_inner(x, w, at, e), w.at(at + "grouped_experts.down_proj.weight")[e]);
+  const auto bias = w.find(at + "grouped_experts.down_proj.bias");
+  return bias == w.end() ? output : output + bias->second[e];
 }
 
 inline at::Tensor feed_forward(
@@ -120,15 +148,12 @@ inline at::Tensor feed_forward(
     return project(
         inner(x, w.at(at + "gate_proj.weight"), w.at(at + "up_proj.weight"), gelu), w.at(at + "down_proj.weight"));
   }
-  const at::Tensor probability = at::softmax(project(x, w.at(at + "router.gate.weight")), -1);  // (B, T, E)
+  const at::Tensor probability = at::softmax(router_logits(x, w, at), -1);  // (B, T, E)
   const auto [best, chosen] = probability.topk(layer.top_k, -1);
   const at::Tensor weight = at::zeros_like(probability).scatter(-1, chosen, best / best.sum(-1, /*keepdim=*/true));
   at::Tensor sum = at::zeros_like(x);
-  const auto expert = [&](const char* name, int64_t e) { return w.at(at + "grouped_experts." + name)[e]; };
   for (int64_t e = 0; e < layer.experts; ++e) {
-    const at::Tensor result =
-        gated(x, expert("gate_proj.weight", e), expert("up_proj.weight", e), expert("down_proj.weight", e));
-    sum = sum + weight.select(-1, e).unsqueeze(-1) * result;
+    sum = sum + weight.select(-1, e).unsqueeze(-1) * expert_output(x, w, at, e);
   }
   return sum;
 }

@@ -204,5 +204,41 @@ TEST_F(ChildrenWithExperts, WithFewerChannelsEqualParentsWithZeroedDownColumns) 
   EXPECT_GT(largest_difference(child, logits_of(at("parent"))), 1e-6);
 }
 
+// Sinks go with the heads of their queries; biases and the two rows of a channel with their expert.
+TEST_F(ChildrenWithExperts, OfGptOssEqualParentsWithoutTheRemovedParts) {
+  const std::vector<std::pair<int64_t, int64_t>> sizes{{4, 6}, {8, 4}};  // KV heads and experts of each layer
+  write("parent", "gpt_oss", {{4, 8, 6, 2}, {8, 8, 4, 1}});
+  change("parent", [](const std::string& name, at::Tensor& value) {
+    if (name.ends_with("bias") || name.ends_with("sinks")) {
+      value.copy_(at::linspace(-1, 1, value.numel()).view_as(value));
+    }
+  });
+  const Pruning pruning = prune_to(
+      at("parent"), at("child"), {.kv_heads = 2, .experts = 3, .expert_width = 5, .by = By::random, .seed = 6});
+  const at::Tensor without = logits_of(at("parent"), [&](Weights& weights) {
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      const auto& [kv_heads, experts] = sizes[i];
+      const LayerKeeps& keeps = pruning.layers[i];
+      const auto weight = [&, index = static_cast<int64_t>(i)](const std::string& name) {
+        return weights.at(layer(index, name));
+      };
+      const int64_t columns = model::test::kHeads / kv_heads * model::test::kHeadDim;
+      for (const int64_t gone : all_but(keeps.kv_heads, kv_heads)) {
+        weight("self_attn.o_proj.weight").narrow(1, gone * columns, columns).zero_();
+      }
+      for (const int64_t gone : all_but(keeps.experts, experts)) {
+        weight("mlp.router.gate.bias").narrow(0, gone, 1).fill_(-1e6);
+      }
+      for (size_t expert = 0; expert < keeps.experts.size(); ++expert) {
+        blank_columns(
+            weight("mlp.grouped_experts.down_proj.weight")[keeps.experts[expert]],
+            all_but(keeps.expert_channels[expert], 8));
+      }
+    }
+  });
+  EXPECT_LT(largest_difference(logits_of(at("child")), without), kTolerance);
+  EXPECT_GT(largest_difference(logits_of(at("parent")), without), 1e-6);
+}
+
 }  // namespace
 }  // namespace lehr::prune

@@ -46,13 +46,9 @@ struct Plain {
   std::vector<LayerShape> layers;
   std::string model_type;
 
-  at::Tensor expert_weight(const std::string& at, const char* name, int64_t e) {
-    return weights.at(at + "grouped_experts." + name + ".weight")[e];
-  }
-
   // The output of an MoE layer without expert `without`; -1: with all experts.
   at::Tensor mixture(const at::Tensor& x, const std::string& at, const LayerShape& layer, int64_t without) {
-    at::Tensor logits = project(x, weights.at(at + "router.gate.weight")).clone();
+    at::Tensor logits = router_logits(x, weights, at).clone();
     if (without >= 0) {
       logits.select(-1, without).fill_(-INFINITY);
     }
@@ -60,29 +56,24 @@ struct Plain {
     const at::Tensor weight = at::zeros_like(logits).scatter(-1, chosen, best / best.sum(-1, /*keepdim=*/true));
     at::Tensor sum = at::zeros_like(x);
     for (int64_t e = 0; e < layer.experts; ++e) {
-      sum = sum + weight.select(-1, e).unsqueeze(-1) * gated(
-                                                           x,
-                                                           expert_weight(at, "gate_proj", e),
-                                                           expert_weight(at, "up_proj", e),
-                                                           expert_weight(at, "down_proj", e));
+      sum = sum + weight.select(-1, e).unsqueeze(-1) * expert_output(x, weights, at, e);
     }
     return sum;
   }
 
   void score_mixture(const at::Tensor& x, const std::string& at, int64_t index, Values& found) {
     const LayerShape& layer = layers[static_cast<size_t>(index)];
-    const at::Tensor chosen =
-        std::get<1>(project(x, weights.at(at + "router.gate.weight")).topk(layer.top_k, -1));  // (B, T, k)
+    const at::Tensor chosen = std::get<1>(router_logits(x, weights, at).topk(layer.top_k, -1));  // (B, T, k)
     std::vector<at::Tensor> losses, channels;
     for (int64_t e = 0; e < layer.experts; ++e) {
       const at::Tensor own = chosen.eq(e).any(-1) & counted();
       const at::Tensor loss = (mixture(x, at, layer, -1) - mixture(x, at, layer, e)).square().mean(-1);
       losses.push_back(mean_of_counted(loss * own));
-      const at::Tensor activations =
-          inner(x.index({own}), expert_weight(at, "gate_proj", e), expert_weight(at, "up_proj", e));
+      const at::Tensor activations = expert_inner(x.index({own}), weights, at, e);
+      const at::Tensor down = weights.at(at + "grouped_experts.down_proj.weight")[e];
       channels.push_back(
           activations.size(0) == 0 ? at::zeros({layer.width}, at::kDouble)
-                                   : activations.abs().mean(0) * column_norms(expert_weight(at, "down_proj", e)));
+                                   : activations.abs().mean(0) * column_norms(down));
     }
     found[{index, Kind::experts}] = at::stack(losses);
     found[{index, Kind::expert_channels}] = at::stack(channels);
@@ -101,6 +92,7 @@ struct Plain {
       if (layer.kv_heads > 0) {
         const at::Tensor output = weights.at(at + "self_attn.o_proj.weight");
         weights[at + "self_attn.o_proj.weight"] = at::eye(kHeads * kHeadDim, at::kDouble);
+        const auto bias = weights.extract(at + "self_attn.o_proj.bias");
         const at::Tensor heads = attention(
             before_attention(x, weights, at, model_type), weights, at + "self_attn.", layer.kv_heads, model_type);
         const int64_t width = kHeads / layer.kv_heads * kHeadDim;
@@ -110,7 +102,8 @@ struct Plain {
           of_heads.push_back(mean_of_counted(part.norm(2, -1)));
         }
         found[{index, Kind::kv_heads}] = at::stack(of_heads);
-        const at::Tensor added = after_attention(project(heads, output), weights, at, model_type);
+        const at::Tensor projected = bias.empty() ? project(heads, output) : project(heads, output) + bias.mapped();
+        const at::Tensor added = after_attention(projected, weights, at, model_type);
         found[{index, Kind::attention}] = turn(x, added);
         x = x + added;
       }
@@ -186,6 +179,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"Olmo3", "olmo3", kMixed},
         Case{"Gemma3", "gemma3_text", kMixed},
         Case{"Mixtral", "mixtral", kMixtures},
+        Case{"GptOss", "gpt_oss", kOnlyMixtures},
         Case{"WithHoles", "qwen3", kWithHoles}),
     [](const auto& one) { return one.param.name; });
 

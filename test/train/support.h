@@ -14,6 +14,7 @@
 #include "lehr/model/deepseek_v3/family.h"
 #include "lehr/model/gemma3/family.h"
 #include "lehr/model/glm4_moe/family.h"
+#include "lehr/model/gpt_oss/family.h"
 #include "lehr/model/llama3/family.h"
 #include "lehr/model/mistral/family.h"
 #include "lehr/model/mixtral/family.h"
@@ -44,6 +45,7 @@ inline TrainSpecs specs() {
   list.add({.family = model::mixtral_family(), .parallelize = model::parallelize_mixtral});
   list.add({.family = model::deepseek_v3_family(), .parallelize = model::parallelize_deepseek_v3});
   list.add({.family = model::glm4_moe_family(), .parallelize = model::parallelize_glm4_moe});
+  list.add({.family = model::gpt_oss_family(), .parallelize = model::parallelize_gpt_oss});
   list.add({.family = model::qwen3_next_family(), .parallelize = model::parallelize_qwen3_next});
   return list;
 }

@@ -71,7 +71,12 @@ INSTANTIATE_TEST_SUITE_P(
         "qwen3_next_interval",
         "qwen3_next_types",
         "qwen3_next_chunks",
-        "qwen3_next_fused"));
+        "qwen3_next_fused",
+        "gpt_oss_yarn",
+        "gpt_oss_clamp",
+        "gpt_oss_defaults",
+        "gpt_oss_full",
+        "gpt_oss_mxfp4"));
 
 TEST(Verify, NamesTheTensorsOverTheirTolerance) {
   const auto folder = std::filesystem::path(LEHR_SOURCE_DIR) / "test/data/reference";

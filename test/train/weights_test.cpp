@@ -210,6 +210,7 @@ INSTANTIATE_TEST_SUITE_P(
         "mixtral_experts",
         "deepseek_v3_yarn",
         "glm4_moe_norms",
+        "gpt_oss_yarn",
         "qwen3_next_interval"));
 
 TEST(Convert, ChangesTheTypeInFilesAndConfig) {

@@ -24,7 +24,6 @@ struct Family {
     const MoEConfig& moe = value_of(config.moe, "experts");
     check_deepseek_moe(moe);
     auto params = mixture_parameters(config);
-    params.router = moe.router;
     params.shared_expert_intermediate_size = moe.shared_expert_width();
     params.qk_norm = config.qk_norm;
     params.qkv_bias = config.qkv_bias;

@@ -6,6 +6,7 @@
 #include "lehr/base/value_of.h"
 #include "lehr/model/config_values.h"
 #include "lehr/model/define_decoder_family.h"
+#include "lehr/model/rope_config.h"
 
 namespace lehr::model {
 
@@ -26,12 +27,7 @@ struct Family {
 
   static MixtralLayerParameters layer_parameters(const DecoderConfig& config) {
     auto params = mixture_parameters(config);
-    require(
-        params.norm_topk_prob && params.decoder_sparse_step == 1 && params.mlp_only_layers.empty(),
-        "{}: models of type mixtral have experts in every layer, whose weights sum to one; remove this key",
-        !params.norm_topk_prob           ? "norm_topk_prob"
-        : params.mlp_only_layers.empty() ? "decoder_sparse_step"
-                                         : "mlp_only_layers");
+    check_uniform_experts(value_of(config.moe, "experts"), kModelType);
     params.qk_norm = false;
     return params;
   }
@@ -45,36 +41,19 @@ struct Family {
     if (config.find("rms_norm_eps") == nullptr) {
       shape.rms_norm_eps = 1e-5;
     }
-    const Node* table = config.find("rope_parameters");
-    const bool in_table = table != nullptr && !table->is_null() && table->find("rope_theta") != nullptr;
-    if (config.find("rope_theta") == nullptr && !in_table) {
+    if (!has_rope_theta(config)) {
       shape.rope_theta = 1e6;
     }
-    if (!shape.moe) {
-      return;  // layer_parameters names the missing key
+    if (shape.moe) {  // else layer_parameters names the missing key
+      set_uniform_experts(*shape.moe);
     }
-    // Keys of other families, which transformers' class does not read.
-    shape.moe->norm_topk_prob = true;
-    shape.moe->decoder_sparse_step = 1;
-    shape.moe->mlp_only_layers.clear();
-    shape.moe->uses_intermediate_size = true;
   }
 
   static void write(const DecoderConfig& shape, Node& node) {
     const auto window = shape.pattern.window(0);
     node.set("sliding_window", window ? Node(*window) : Node());
-    const MoEConfig& moe = value_of(shape.moe, "experts");
-    node.set("num_local_experts", Node(moe.num_experts));
+    write_uniform_experts(value_of(shape.moe, "experts"), !shape.block_configs.empty(), node);
     node.set("router_jitter_noise", Node(0.0));
-    if (shape.block_configs.empty()) {
-      node.set("intermediate_size", Node(moe.moe_intermediate_size));
-    }
-    for (const char* key : {"decoder_sparse_step", "mlp_only_layers", "norm_topk_prob", "num_experts"}) {
-      node.erase(key);
-    }
-    if (shape.block_configs.empty()) {
-      node.erase("moe_intermediate_size");
-    }
   }
 };
 

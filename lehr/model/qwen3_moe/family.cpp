@@ -30,6 +30,8 @@ Qwen3MoELayerParameters mixture_parameters(const DecoderConfig& config) {
       .enable_expert_bias = moe.expert_bias,
       .dense_intermediate_size = config.intermediate_size,
       .initializer_range = config.initializer_range,
+      .router = moe.router,
+      .experts = moe.experts,
       .pattern = config.pattern};
 }
 

@@ -35,6 +35,7 @@ Qwen3MoELayerImpl::Qwen3MoELayerImpl(const Qwen3MoELayerParameters& params, int6
             .renormalize_probabilities = params.norm_topk_prob,
             .enable_expert_bias = params.enable_expert_bias,
             .router_options = params.router,
+            .expert_options = params.experts,
             .shared_expert = shared,
             .init = init,
         }));

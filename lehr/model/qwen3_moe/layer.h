@@ -28,12 +28,15 @@ struct Qwen3MoELayerParameters {
   bool ffn_no_op = false;                     ///< The layer has neither experts nor SwiGLU, and no norm before them.
   bool qk_norm = true;                        ///< RMSNorm of each query and key head.
   nn::RouterOptions router = {};
+  nn::ExpertOptions experts = {};
   int64_t shared_expert_intermediate_size = 0;  ///< Inner width of a shared expert without a gate; 0: none.
   // Passed to the attention of a layer by attention_parameters.
   bool qkv_bias = false;                       ///< Biases of the query, key and value projections.
   std::optional<double> attention_scale = {};  ///< Factor on the scores; 1 / sqrt(head_dim) if unset.
   LayerPattern pattern = {};                   ///< Windows, and layers without rotary positions.
   std::optional<int64_t> rotary_dim = {};      ///< Leading elements of a head that are rotated; all if unset.
+  bool output_bias = false;                    ///< A bias of the output projection.
+  bool sinks = false;                          ///< Attention sinks: a learned logit per head.
 
   /// True if layer `layer` (from 0) has experts.
   bool has_experts(int64_t layer) const;
