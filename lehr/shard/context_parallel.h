@@ -44,7 +44,8 @@ at::Tensor join_context_parts(const std::vector<at::Tensor>& parts, int64_t dim)
 nn::ModelInputs take_context_part(const nn::ModelInputs& inputs, const mesh::DistributedContext& context);
 
 /// Gives every attention module under `module`, itself included, an attention core over whole sequences. Throws a usage
-/// error if one has a core of its own, and for a GatedDeltaNet, whose state would have to pass from rank to rank. Does nothing with one cp rank. `context` must outlive the module.
+/// error if one has a core of its own, and for a GatedDeltaNet, whose state would have to pass from rank to rank. Does
+/// nothing with one cp rank. `context` must outlive the module.
 void parallelize_context(
     mesh::DistributedContext& context,
     torch::nn::Module& module,
