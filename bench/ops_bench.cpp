@@ -3,6 +3,7 @@
 // "bytes_per_second" counts the bytes that a one-pass kernel must read and write; "FLOP/s" of attention counts the
 // matmuls below the causal diagonal.
 #include <benchmark/benchmark.h>
+#include <fmt/format.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <functional>
@@ -12,6 +13,7 @@
 #include "lehr/ops/attention/attention.h"
 #include "lehr/ops/attention/kernels.h"
 #include "lehr/ops/embedding/embedding.h"
+#include "lehr/ops/gated_delta_rule/gated_delta_rule.h"
 #include "lehr/ops/global_norm/global_norm.h"
 #include "lehr/ops/kernels/slot.h"
 #include "lehr/ops/linear_cross_entropy/linear_cross_entropy.h"
@@ -105,6 +107,22 @@ void silu_mul_bench(benchmark::State& state, at::ScalarType type, bool fused) {
       },
       inputs);
   set_bytes(state, 8, 1024 * 3072, type);
+}
+
+// The heads of Qwen3-Next. There is no row for the definition, which takes a token at a time.
+void gated_delta_rule_bench(benchmark::State& state, at::ScalarType type, int64_t tokens) {
+  const Tensors inputs = {
+      random_leaf({1, tokens, 16, 128}, type),
+      random_leaf({1, tokens, 16, 128}, type),
+      random_leaf({1, tokens, 32, 128}, type),
+      (-at::rand({1, tokens, 32})).set_requires_grad(true),
+      at::rand({1, tokens, 32}).set_requires_grad(true)};
+  forward_backward(
+      state,
+      [](const Tensors& in) -> Tensors {
+        return {gated_delta_rule({in[0], in[1], in[2], in[3], in[4]}).output};
+      },
+      inputs);
 }
 
 void linear_cross_entropy_bench(
@@ -264,6 +282,17 @@ void register_all() {
         })
         ->Unit(benchmark::kMillisecond)
         ->UseRealTime();
+  }
+  for (const int64_t tokens : {1024, 4096, 16384}) {
+    for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+      benchmark::RegisterBenchmark(
+          fmt::format(
+              "gated_delta_rule B1 S{} heads 16/32 x 128 fwd+bwd {} lehr", tokens, type == at::kFloat ? "fp32" : "bf16")
+              .c_str(),
+          [=](benchmark::State& s) { gated_delta_rule_bench(s, type, tokens); })
+          ->Unit(benchmark::kMillisecond)
+          ->UseRealTime();
+    }
   }
   for (const int64_t vocabulary : {8192, 32768, 151936}) {
     const int64_t hidden = vocabulary == 8192 ? 256 : 1024;

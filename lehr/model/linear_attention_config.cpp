@@ -4,7 +4,7 @@
 #include "lehr/model/config_values.h"
 #include "lehr/model/decoder_limits.h"
 #include "lehr/model/layer_pattern.h"
-#include "lehr/ops/causal_conv/causal_conv.h"
+#include "lehr/nn/gated_delta_net.h"
 
 namespace lehr::model {
 

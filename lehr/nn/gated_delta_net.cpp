@@ -5,7 +5,6 @@
 #include "lehr/base/error.h"
 #include "lehr/base/operator_watch.h"
 #include "lehr/ops/attention/attention_sequences.h"
-#include "lehr/ops/causal_conv/causal_conv.h"
 #include "lehr/ops/gated_delta_rule/gated_delta_rule.h"
 #include "lehr/ops/silu_mul/silu_mul.h"
 

@@ -6,6 +6,7 @@
 #include "lehr/nn/linear.h"
 #include "lehr/nn/rms_norm.h"
 #include "lehr/ops/attention/attention.h"
+#include "lehr/ops/causal_conv/causal_conv.h"
 
 namespace lehr::nn {
 

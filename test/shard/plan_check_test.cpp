@@ -8,6 +8,7 @@
 #include "lehr/model/llama3/family.h"
 #include "lehr/model/qwen3_dense/family.h"
 #include "lehr/model/qwen3_moe/family.h"
+#include "lehr/model/qwen3_next/family.h"
 #include "lehr/peft/inject.h"
 #include "test/shard/plans.h"
 
@@ -76,6 +77,17 @@ TEST(CheckPlan, AcceptsQwen3MoEOnEveryMesh) {
 TEST(CheckPlan, AcceptsLlama3OnEveryMesh) {
   using Model = model::Llama3ForCausalLM;
   expect_legal<Model>(test::small<Model>(), model::parallelize_llama3);
+}
+
+TEST(CheckPlan, AcceptsQwen3NextOnEveryMeshWithoutContextParallelism) {
+  using Model = model::Qwen3NextForCausalLM;
+  auto params = test::small<Model>();
+  params.model.num_hidden_layers = 4;
+  params.model.layer.linear = {
+      .linear_key_head_dim = 4, .linear_value_head_dim = 6, .linear_num_key_heads = 4, .linear_num_value_heads = 8};
+  params.model.layer.moe = {
+      .num_experts = 8, .num_experts_per_tok = 2, .moe_intermediate_size = 4, .shared_expert_intermediate_size = 4};
+  expect_legal<Model>(params, model::parallelize_qwen3_next, /*whole_rows=*/true);
 }
 
 TEST(CheckPlan, AcceptsHeadsThatScoreAndEmbed) {

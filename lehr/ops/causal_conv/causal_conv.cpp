@@ -106,7 +106,7 @@ struct CausalConvFunction : torch::autograd::Function<CausalConvFunction> {
   }
 };
 
-void check(const at::Tensor& x, const at::Tensor& weight) {
+void check(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& cumulative_lengths) {
   int64_t channels = 1;
   for (int64_t dim = 2; dim < x.dim(); ++dim) {
     channels *= x.size(dim);
@@ -124,9 +124,12 @@ void check(const at::Tensor& x, const at::Tensor& weight) {
       "causal_conv: expected a width of 1 to {}, found {}",
       kMostTaps,
       weight.size(2));
+  require(
+      !cumulative_lengths.defined() ||
+          (cumulative_lengths.device() == x.device() && cumulative_lengths.scalar_type() == at::kInt),
+      "causal_conv: cumulative_lengths: expected int32 on the device of x, found another tensor");
 }
-}  // namespace
-
+// Returns the number of tokens before each token in its sequence, at most width - 1: (B, T) int32.
 at::Tensor earlier_taps(const at::Tensor& cumulative_lengths, int64_t rows, int64_t tokens, int64_t width) {
   at::Tensor earlier = at::empty({rows, tokens}, at::kInt);
   auto* const taps = earlier.data_ptr<int32_t>();
@@ -141,17 +144,17 @@ at::Tensor earlier_taps(const at::Tensor& cumulative_lengths, int64_t rows, int6
     }
     return earlier;
   }
-  const at::Tensor borders = cumulative_lengths.cpu();
-  const auto* const border = borders.const_data_ptr<int32_t>();
-  for (int64_t i = 0; i + 1 < borders.numel(); ++i) {
+  const auto* const border = cumulative_lengths.const_data_ptr<int32_t>();
+  for (int64_t i = 0; i + 1 < cumulative_lengths.numel(); ++i) {
     fill(border[i], border[i + 1]);
   }
   return earlier;
 }
+}  // namespace
 
 at::Tensor causal_conv(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& cumulative_lengths) {
   const OperatorScope scope(OperatorKind::attention, "lehr::causal_conv");
-  check(x, weight);
+  check(x, weight, cumulative_lengths);
   if (!cpu::supports(x)) {
     return reference::causal_conv(x, weight, cumulative_lengths);
   }

@@ -11,16 +11,13 @@ namespace lehr::ops {
 ///
 /// x is (B, T, ...), whose dimensions after the second are D channels together; weight is (D, 1, W) of the same type,
 /// as torch.nn.Conv1d stores it with groups = D; the result has the shape and type of x. The sum is in float32 (float64
-/// for float64). `cumulative_lengths` are those of the sequences of all rows (attention_sequences.h), readable by the
-/// host; undefined if each row is one sequence. W is at most kMostTaps. Throws a usage error for other shapes and
-/// types.
+/// for float64). `cumulative_lengths` are those of the sequences of all rows (attention_sequences.h), int32 on the
+/// same device; undefined if each row is one sequence. W is at most kMostTaps. Throws a usage error for other shapes
+/// and types.
 at::Tensor causal_conv(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& cumulative_lengths = {});
 
 /// The largest width of a kernel.
 inline constexpr int64_t kMostTaps = 16;
-
-/// Returns the number of tokens before each token in its sequence, at most W - 1: (B, T) int32 on the CPU.
-at::Tensor earlier_taps(const at::Tensor& cumulative_lengths, int64_t rows, int64_t tokens, int64_t width);
 
 namespace reference {
 at::Tensor causal_conv(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& cumulative_lengths = {});

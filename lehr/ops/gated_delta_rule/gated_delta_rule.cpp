@@ -41,9 +41,8 @@ Chunks chunks_of(const at::Tensor& cumulative_lengths, int64_t rows, int64_t tok
     }
   };
   if (cumulative_lengths.defined() && !cumulative_lengths.is_meta()) {
-    const at::Tensor borders = cumulative_lengths.cpu();
-    const auto* const border = borders.const_data_ptr<int32_t>();
-    for (int64_t i = 0; i + 1 < borders.numel(); ++i) {
+    const auto* const border = cumulative_lengths.const_data_ptr<int32_t>();
+    for (int64_t i = 0; i + 1 < cumulative_lengths.numel(); ++i) {
       add(border[i], border[i + 1]);
     }
   } else {
@@ -224,6 +223,10 @@ void check(const GatedDeltaInputs& in) {
       "gated_delta_rule: initial_state: expected (B, Hv, K, V) {}, found {}",
       c10::toString(wide),
       in.initial_state.defined() ? shape_of(in.initial_state) : "");
+  require(
+      !in.cumulative_lengths.defined() ||
+          (in.cumulative_lengths.device() == q.device() && in.cumulative_lengths.scalar_type() == at::kInt),
+      "gated_delta_rule: cumulative_lengths: expected int32 on the device of query, found another tensor");
 }
 
 std::optional<at::Tensor> if_defined(const at::Tensor& tensor) {

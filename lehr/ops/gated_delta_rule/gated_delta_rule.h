@@ -16,8 +16,8 @@ struct GatedDeltaInputs {
   at::Tensor beta;   ///< (B, T, Hv) strength of the correction, from 0 to 1; of the decay's type.
   /// (B, Hv, K, V) of the decay's type: the state before the first token of each row; zero if undefined.
   at::Tensor initial_state = {};
-  /// Cumulative lengths of the sequences of all rows (attention_sequences.h), readable by the host: the state is zero
-  /// at the begin of each but the first of a row. Undefined if each row is one sequence.
+  /// Cumulative lengths of the sequences of all rows (attention_sequences.h), int32 on the same device: the state is
+  /// zero at the begin of each but the first of a row. Undefined if each row is one sequence.
   at::Tensor cumulative_lengths = {};
 };
 

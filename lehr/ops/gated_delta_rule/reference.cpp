@@ -14,9 +14,10 @@ at::Tensor normed(const at::Tensor& x, at::ScalarType type) {
 
 // (B, T, 1, 1, 1) of 0 where a sequence begins within its row, else 1.
 at::Tensor continues(const at::Tensor& cumulative_lengths, int64_t rows, int64_t tokens, const at::Tensor& like) {
-  at::Tensor kept = at::ones({rows * tokens}, like.options());
-  const at::Tensor begins = cumulative_lengths.to(at::kLong).to(like.device());
-  kept.index_fill_(0, begins.masked_select(begins % tokens != 0), 0);
+  const at::Tensor borders = cumulative_lengths.to(at::kLong);
+  const at::Tensor positions = at::arange(rows * tokens, borders.options());
+  const at::Tensor begins = borders.index({at::searchsorted(borders, positions)}) == positions;
+  const at::Tensor kept = begins.logical_not().logical_or(positions % tokens == 0).to(like.scalar_type());
   return kept.view({rows, tokens, 1, 1, 1});
 }
 }  // namespace
