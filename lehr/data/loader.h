@@ -42,7 +42,7 @@ struct Batch {
   at::Tensor labels;
   at::Tensor position_ids;
   at::Tensor document_ids;
-  bool has_packing = false;      ///< Some sequence contains several documents, so attention needs document_ids.
+  bool has_packing = false;      ///< Some sequence has several documents or padding, so attention needs document_ids.
   int64_t num_valid_tokens = 0;  ///< Labels other than kNoLabel, in the local sequences.
 };
 

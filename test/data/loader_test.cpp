@@ -100,6 +100,16 @@ TEST(BatchLoader, DescribesItsBatches) {
   EXPECT_FALSE(loader.next());
 }
 
+// What padding attends to, and so the expert that it is routed to, must not depend on the batch's other sequences.
+TEST(BatchLoader, KeepsTheDocumentIdsOfASingleDocumentWithPadding) {
+  const auto dataset = std::make_shared<MixedDataset>(
+      std::vector<MixedDataset::Part>{{PackedRows(stream_of({{1, 2, 3}}), {.seq_len = 4, .packing = Packing::whole})}},
+      SampleOrder::Options{.shuffle = false, .repeat = false});
+  const Batch batch = *BatchLoader(dataset, {.global_batch_size = 1, .num_rows = 1}).next();
+  EXPECT_TRUE(batch.has_packing);
+  EXPECT_TRUE(batch.document_ids.equal(at::tensor({0, 0, 0, -1}, at::kLong).view({1, 4})));
+}
+
 TEST(BatchLoader, FiniteDataEndsAndItsLastBatchIsDroppedOrPadded) {
   const auto dataset = mixed_dataset(false);
   const int64_t rows = *dataset->size();
