@@ -35,6 +35,18 @@ FsdpSchedule::~FsdpSchedule() {
   }
 }
 
+// A pipeline alternates between forwards and backwards of different micro-batches. What was used since the last change
+// of direction is what to expect after the next one: a longer order, such as that of a step, would prefetch the first
+// unit of the next forward at the end of this one, while a backward comes first.
+PrefetchOrder& FsdpSchedule::order_of(Direction direction) {
+  PrefetchOrder& order = direction == Direction::forward ? forward_ : backward_;
+  if (direction != direction_) {
+    order.restart(/*learn=*/true);
+    direction_ = direction;
+  }
+  return order;
+}
+
 // Unshards `unit` and prefetches the one that is expected next. Invariant: apart from units that the reshard policy
 // keeps, at most two are unsharded, the one in use and the prefetched one.
 //
@@ -48,7 +60,7 @@ void FsdpSchedule::use(Unit& unit, Direction direction) {
   }
   shards->unshard();  // waits for the prefetch, if there was one
   ahead_ = ahead_ == shards ? nullptr : ahead_;
-  FsdpUnit* const next = (direction == Direction::forward ? forward_ : backward_).enter(shards);
+  FsdpUnit* const next = order_of(direction).enter(shards);
   ends_forward_ = direction == Direction::forward && next == nullptr;
   if (next != nullptr && next != shards && ahead_ == nullptr && !next->gathered()) {
     next->start_unshard();

@@ -67,6 +67,7 @@ class FsdpSchedule final : public FsdpBackward, public std::enable_shared_from_t
 
  private:
   enum class Direction { forward, backward };
+  PrefetchOrder& order_of(Direction direction);
   void use(Unit& unit, Direction direction);
   at::Tensor join_graph(Unit& unit, const std::shared_ptr<FsdpPass>& pass, const at::Tensor& input);
   static void end_pass(Unit& unit);
@@ -84,8 +85,9 @@ class FsdpSchedule final : public FsdpBackward, public std::enable_shared_from_t
   std::unique_ptr<GradientSync> sync_;
   PrefetchOrder forward_;
   PrefetchOrder backward_;
-  FsdpUnit* ahead_ = nullptr;  // the unit that is prefetched
-  Unit* reducing_ = nullptr;   // the unit whose reduce-scatter runs
+  Direction direction_ = Direction::backward;  // of the last use
+  FsdpUnit* ahead_ = nullptr;                  // the unit that is prefetched
+  Unit* reducing_ = nullptr;                   // the unit whose reduce-scatter runs
   std::unordered_set<const nn::Parameter*> had_gradient_;
   int64_t generation_ = 0;
   int64_t waiting_ = 0;        // passes between dgrad and wgrad
