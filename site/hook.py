@@ -85,7 +85,7 @@ def on_files(files, config):
         path = ROOT / uri
         all_files.append(File.generated(config, uri, abs_src_path=str(path)) if uri in written
                          else File.generated(config, uri, content=text))
-    for path in [*(ROOT / "docs").rglob("*.svg"), *(ROOT / "docs").rglob("*.html"), ROOT / "site/style.css", *notebooks]:
+    for path in [*(ROOT / "docs").rglob("*.svg"), *(ROOT / "docs").rglob("*.html"), ROOT / "site/style.css", ROOT / "site/iframe-worker.js", *notebooks]:
         all_files.append(File.generated(config, path.relative_to(ROOT).as_posix(), abs_src_path=str(path)))
     return all_files
 
