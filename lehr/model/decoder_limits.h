@@ -1,9 +1,8 @@
 // Largest sizes of a decoder. Larger ones are typing errors, and would overflow counts or exhaust the memory.
 #pragma once
 
+#include <cstdint>
 #include <string>
-
-#include "lehr/model/decoder_config.h"
 
 namespace lehr::model {
 
@@ -20,9 +19,5 @@ inline constexpr int64_t kMostHeadElements = int64_t{1} << 28;
 
 /// Throws a usage error that names the field, prefixed with `where`, unless 0 < value <= most.
 void require_size(const std::string& where, const char* name, int64_t value, int64_t most = kLargestSize);
-
-/// Throws a usage error that names the fields, prefixed with `where`, if a size is not positive or too large, also
-/// together with the others.
-void check_sizes(const DecoderConfig& shape, const std::string& where);
 
 }  // namespace lehr::model

@@ -2,38 +2,7 @@
 
 #include <algorithm>
 
-#include "lehr/base/error.h"
-#include "lehr/model/config_values.h"
-#include "lehr/model/decoder_config.h"
-#include "lehr/model/rope_config.h"
-
 namespace lehr::model {
-
-namespace {
-constexpr const char* kSliding = "sliding_attention";
-constexpr const char* kFull = "full_attention";
-
-// The table of one kind of layer in rope_parameters; null if there is none.
-const Node* rope_table(const Node& config, const char* kind) {
-  const Node* tables = config.find("rope_parameters");
-  const Node* table = tables != nullptr && !tables->is_null() ? tables->find(kind) : nullptr;
-  return table != nullptr && !table->is_null() ? table : nullptr;
-}
-
-Rope read_rope_table(const Node& table, double theta, int64_t max_position_embeddings) {
-  return {.theta = double_or(table, "rope_theta", theta), .scaling = read_rope_scaling(table, max_position_embeddings)};
-}
-
-Node rope_table(double theta, const nn::RopeScaling& scaling) {
-  Node table = write_rope_scaling(scaling);
-  if (table.is_null()) {
-    table = Node::make_table();
-    table.set("rope_type", Node("default"));
-  }
-  table.set("rope_theta", Node(theta));
-  return table;
-}
-}  // namespace
 
 LayerPattern LayerPattern::shifted(int64_t count) const {
   LayerPattern result = *this;
@@ -49,80 +18,6 @@ std::vector<bool> all_but_every(int64_t interval) {
   std::vector<bool> marked(static_cast<size_t>(interval), true);
   marked.back() = false;
   return marked;
-}
-
-std::optional<std::vector<bool>> read_layer_types(const Node& config, int64_t num_hidden_layers) {
-  const Node* types = config.find("layer_types");
-  if (types == nullptr || types->is_null()) {
-    return std::nullopt;
-  }
-  require(
-      static_cast<int64_t>(types->items().size()) == num_hidden_layers,
-      "{}: layer_types: expected one per layer ({}, num_hidden_layers), found {}",
-      config.origin(),
-      num_hidden_layers,
-      types->size());
-  std::vector<bool> sliding;
-  for (const Node& type : types->items()) {
-    const std::string name = type.as_string();
-    require(
-        name == kSliding || name == kFull,
-        "{}: layer_types[{}]: expected {} or {}, found {}",
-        config.origin(),
-        sliding.size(),
-        kFull,
-        kSliding,
-        name);
-    sliding.push_back(name == kSliding);
-  }
-  return sliding;
-}
-
-void write_layer_types(const DecoderConfig& shape, Node& node) {
-  Node types = Node::make_list();
-  for (int64_t layer = 0; layer < shape.num_hidden_layers; ++layer) {
-    types.push_back(Node(shape.pattern.slides(layer) ? kSliding : kFull));
-  }
-  node.set("layer_types", types);
-  node.set("sliding_window", shape.pattern.sliding_window ? Node(*shape.pattern.sliding_window) : Node());
-}
-
-void read_layer_ropes(
-    const Node& config, const Rope& full, const Rope& sliding, const char* sliding_key, DecoderConfig& shape) {
-  const int64_t positions = shape.max_position_embeddings;
-  if (const Node* tables = config.find("rope_parameters"); tables != nullptr && !tables->is_null()) {
-    for (const auto& [key, value] : tables->entries()) {
-      require(
-          value.is_null() || (value.is_table() && (key == kFull || key == kSliding)),
-          "{}: rope_parameters.{}: expected a table {} and a table {}, found another key",
-          config.origin(),
-          key,
-          kFull,
-          kSliding);
-    }
-  }
-  Rope of_full{.theta = double_or(config, "rope_theta", full.theta), .scaling = full.scaling};
-  Rope of_sliding{.theta = double_or(config, sliding_key, sliding.theta), .scaling = sliding.scaling};
-  if (const Node* table = rope_table(config, kFull)) {
-    of_full = read_rope_table(*table, of_full.theta, positions);
-  }
-  if (const Node* table = rope_table(config, kSliding)) {
-    of_sliding = read_rope_table(*table, of_sliding.theta, positions);
-  }
-  if (const Node* scaling = config.find("rope_scaling"); scaling != nullptr && !scaling->is_null()) {
-    of_full.scaling = read_rope_scaling(*scaling, positions);
-  }
-  shape.rope_theta = of_full.theta;
-  shape.rope_scaling = of_full.scaling;
-  shape.sliding_rope = of_sliding;
-}
-
-void write_layer_ropes(const DecoderConfig& shape, Node& node) {
-  const Rope sliding = shape.sliding_rope.value_or(Rope{.theta = shape.rope_theta});
-  Node tables = Node::make_table();
-  tables.set(kFull, rope_table(shape.rope_theta, shape.rope_scaling));
-  tables.set(kSliding, rope_table(sliding.theta, sliding.scaling));
-  node.set("rope_parameters", tables);
 }
 
 }  // namespace lehr::model

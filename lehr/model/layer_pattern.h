@@ -4,12 +4,9 @@
 #include <optional>
 #include <vector>
 
-#include "lehr/base/node.h"
 #include "lehr/nn/rotary.h"
 
 namespace lehr::model {
-
-struct DecoderConfig;
 
 /// The rotary positions of one kind of layer.
 struct Rope {
@@ -35,21 +32,5 @@ struct LayerPattern {
 
 /// A pattern in which every layer but each `interval`-th is marked.
 std::vector<bool> all_but_every(int64_t interval);
-
-/// Reads layer_types of config.json, one "sliding_attention" or "full_attention" per layer; nullopt without the key.
-/// Throws a usage error that names the layer for another type, and for another number of layers.
-std::optional<std::vector<bool>> read_layer_types(const Node& config, int64_t num_hidden_layers);
-
-/// Writes layer_types and sliding_window.
-void write_layer_types(const DecoderConfig& shape, Node& node);
-
-/// Reads the rotary positions of models whose sliding layers have their own: rope_parameters with a table for each kind
-/// of layer, or rope_theta, rope_scaling (of the full layers) and `sliding_key` (the base of the sliding layers). Bases
-/// that config.json lacks are those of `full` and `sliding`.
-void read_layer_ropes(
-    const Node& config, const Rope& full, const Rope& sliding, const char* sliding_key, DecoderConfig& shape);
-
-/// Writes rope_parameters with a table for each kind of layer.
-void write_layer_ropes(const DecoderConfig& shape, Node& node);
 
 }  // namespace lehr::model

@@ -6,6 +6,7 @@
 #include "lehr/base/value_of.h"
 #include "lehr/model/config_values.h"
 #include "lehr/model/define_decoder_family.h"
+#include "lehr/model/layer_keys.h"
 #include "lehr/model/rope_config.h"
 
 namespace lehr::model {

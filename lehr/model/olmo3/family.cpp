@@ -5,6 +5,7 @@
 #include "lehr/base/error.h"
 #include "lehr/model/config_values.h"
 #include "lehr/model/define_decoder_family.h"
+#include "lehr/model/layer_keys.h"
 
 namespace lehr::model {
 

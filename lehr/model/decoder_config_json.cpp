@@ -1,5 +1,4 @@
-#include "lehr/model/decoder_config.h"
-
+// Reading, checking and writing of a DecoderConfig. What differs from layer to layer is in decoder_blocks.cpp.
 #include <algorithm>
 #include <string_view>
 
@@ -7,7 +6,9 @@
 #include "lehr/base/value_of.h"
 #include "lehr/model/config_values.h"
 #include "lehr/model/decoder_blocks.h"
+#include "lehr/model/decoder_config.h"
 #include "lehr/model/decoder_limits.h"
+#include "lehr/model/decoder_sizes.h"
 #include "lehr/model/quantization_config.h"
 #include "lehr/model/rope_config.h"
 #include "lehr/nn/embedding.h"
