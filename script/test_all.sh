@@ -4,15 +4,16 @@
 #   script/test_all.sh                 all shares in turn (some hours on two cores)
 #   script/test_all.sh --share 3/8     the third share, as a landing does
 #   script/test_all.sh --share 3/8 --only asan    parts whose names contain a word: meshes, asan, tsan, interop, gpu, configs,
-#                                      faults, run-as-planned, site, notebooks, optionals, mutants
+#                                      draws, faults, run-as-planned, site, notebooks, optionals, mutants
 #   script/test_all.sh --list          lists the contents of each share
 #
 # A share has: an eighth of all combinations of model, mesh and schedule (LEHR_ALL_MESHES=1); some test suites under the
 # address and undefined-behaviour sanitizers, or under the thread sanitizer (ranks are threads); an eighth of the
 # planted bugs (make mutants); clang-tidy's check of optionals that are read without a look, over an eighth of the sources.
 # Two shares install transformers and peft, and compare with them; one of these rehearses the check of a GPU on the CPU
-# (docs/gpu.md); one reads 5,000 mutated config.json files; one injects faults
-# into real runs; one plans the quickstart and runs it; one makes the site, one executes the notebooks. Random numbers are seeded
+# (docs/gpu.md); one reads 5,000 mutated config.json files; one trains 300 random runs on random meshes; one injects
+# faults into real runs; one plans the quickstart and runs it; one makes the site, one executes the notebooks. Random
+# numbers are seeded
 # by the commit. The last lines name each failure and its place.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
@@ -26,7 +27,7 @@ shares=(
   'asan commands|launch|wrong_input|train_on_ranks|kill_and_resume|stop_and_disk_full configs'
   'tsan base|mesh|data|metric|optim|state|pipeline|launch interop faults'
   'tsan ops|nn|shard|peft|model|prune|search run-as-planned'
-  'tsan train|train_mesh|train_pipeline|plan'
+  'tsan train|train_mesh|train_pipeline|plan draws'
 )
 count=${#shares[@]}
 
@@ -46,8 +47,8 @@ while [ $# -gt 0 ]; do
       share=${BASH_REMATCH[1]}
       shift 2 ;;
     --only)
-      [[ " meshes asan tsan interop gpu configs faults run-as-planned site notebooks optionals mutants " = *" ${2:-} "* ]] ||
-        { echo "test-all: --only is meshes, asan, tsan, interop, gpu, configs, faults, run-as-planned, site, notebooks, optionals or mutants, found '${2:-}'" >&2; exit 2; }
+      [[ " meshes asan tsan interop gpu configs draws faults run-as-planned site notebooks optionals mutants " = *" ${2:-} "* ]] ||
+        { echo "test-all: --only is meshes, asan, tsan, interop, gpu, configs, draws, faults, run-as-planned, site, notebooks, optionals or mutants, found '${2:-}'" >&2; exit 2; }
       only=$2
       shift 2 ;;
     *) echo "test-all: expected --share K/$count, --only WORD or --list, found '$1'" >&2; exit 2 ;;
@@ -66,7 +67,7 @@ step() {
   [[ $1 = *"$only"* ]] || return 0
   run_step "$@"
   if [ "$code" = 0 ]; then
-    lines+=("passed  $what: $(grep -E '^[0-9]+ (passed|caught|faults|of [0-9]+ commands)' "$(log_of "$1")" | tail -n 1)")
+    lines+=("passed  $what: $(grep -E '^[0-9]+ (passed|caught|draws|faults|of [0-9]+ commands)' "$(log_of "$1")" | tail -n 1)")
   else
     failed+=("$1")
     lines+=("FAILED  $what" "$(script/what_failed.sh "$(log_of "$1")")")
@@ -115,6 +116,11 @@ configs() {
     python3 test/program/mutated_configs.py build/lehr build/bin/forked_commands 5000
 }
 
+draws() {
+  make --no-print-directory configure && cmake --build build --target train_draws_test &&
+    LEHR_DRAWS=300 LEHR_TEST_SEED=$seed OMP_WAIT_POLICY=PASSIVE build/bin/train_draws_test --gtest_brief=1
+}
+
 faults() {
   make faults ARGS="--seed $seed"
 }
@@ -145,6 +151,7 @@ run_share() {
   [[ " $extras " != *' interop '* ]] || step "share $number: interop with transformers and peft" interop
   [[ " $extras " != *' gpu '* ]] || step "share $number: rehearsal of gpu-check" rehearsal
   [[ " $extras " != *' configs '* ]] || step "share $number: configs, 5,000 mutated ones" configs
+  [[ " $extras " != *' draws '* ]] || step "share $number: draws, 300 random runs" draws
   [[ " $extras " != *' faults '* ]] || step "share $number: faults in real runs" faults
   [[ " $extras " != *' run-as-planned '* ]] || step "share $number: run-as-planned, the quickstart" run_as_planned
   [[ " $extras " != *' site '* ]] || step "share $number: site, every page and link" site

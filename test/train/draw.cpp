@@ -1,0 +1,305 @@
+#include "test/train/draw.h"
+
+#include <fmt/ranges.h>
+
+#include "lehr/base/random.h"
+
+namespace lehr::train::testing {
+
+namespace {
+// The random choices of one draw.
+class Dice {
+ public:
+  Dice(uint64_t seed, int64_t number) : stream_(seed, fmt::format("draw {}", number)) {}
+  /// Whether to draw something that this draw refuses if `refused`: rarely then.
+  bool allows(bool refused) { return !refused || chance(0.1); }
+  bool chance(double probability) { return stream_.uniform(next_++) < probability; }
+  template <class T>
+  T one_of(std::initializer_list<T> list) {
+    return list.begin()[index(list.size())];
+  }
+  template <class T>
+  T one_of(const std::vector<T>& list) {
+    return list[index(list.size())];
+  }
+
+ private:
+  size_t index(size_t count) { return static_cast<size_t>(stream_.uniform(next_++) * static_cast<double>(count)); }
+  RandomStream stream_;
+  uint64_t next_ = 0;
+};
+
+constexpr int64_t kMostRanks = 8;
+
+// Degrees are multiplied one after the other while they fit. Three ranks along an axis find what holds for powers of
+// two only; attention heads cannot be split into three.
+Mesh draw_mesh(Dice& dice, bool experts) {
+  Mesh mesh;
+  struct Axis {
+    int64_t* degree;
+    std::vector<int64_t> degrees;
+  };
+  std::vector<Axis> axes{
+      {&mesh.pp, {2, 2, 3, 4}},
+      {&mesh.dp_replicate, {2, 2, 4}},
+      {&mesh.dp_shard, {2, 2, 3, 4}},
+      {&mesh.cp, {2, 2, 3, 4}},
+      {&mesh.tp, {2, 2, 4, 8}}};
+  const size_t first = dice.one_of<size_t>({0, 1, 2, 3, 4});
+  for (size_t i = 0; i < axes.size(); ++i) {
+    const Axis& axis = axes[(first + i) % axes.size()];
+    const int64_t degree = dice.one_of(axis.degrees);
+    if (degree * mesh.world() <= kMostRanks && (i == 0 || dice.chance(0.6))) {
+      *axis.degree = degree;
+    }
+  }
+  if (experts && dice.chance(0.7)) {
+    std::vector<int64_t> fit;
+    for (const int64_t ep : {2, 4, 8}) {
+      if (mesh.dp_shard * mesh.cp * mesh.tp % ep == 0) {
+        fit.push_back(ep);
+      }
+    }
+    mesh.ep = fit.empty() ? 1 : dice.one_of(fit);
+  }
+  return mesh;
+}
+
+Overrides draw_shape(Dice& dice, const std::string& name, const Mesh& mesh, bool experts) {
+  Overrides shape = family(name);
+  const auto set = [&](const char* key, const std::string& value) {
+    shape.emplace_back(std::string("model.args.") + key, value);
+  };
+  if (name != "deepseek_v3") {                   // whose latent attention has a key and a value per head
+    const bool one = dice.allows(mesh.tp == 8);  // a head has 4 rows, one for each rank that shares it
+    set("num_key_value_heads", dice.one_of<std::string>({one ? "1" : "8", "2", "4", "8"}));
+  }
+  set("intermediate_size", dice.one_of<std::string>({"32", "48"}));
+  set("tie_word_embeddings", dice.one_of<std::string>({"true", "false"}));
+  if (experts) {
+    set("num_experts_per_tok", dice.one_of<std::string>({"2", "3"}));
+    const bool always = name == "deepseek_v3" || name == "glm4_moe";
+    set("expert_bias", always ? "true" : dice.one_of<std::string>({"true", "false"}));
+  }
+  if (name == "qwen3_moe" && dice.chance(0.3)) {
+    set("mlp_only_layers", "[1]");
+  }
+  return shape;
+}
+
+void draw_task(Dice& dice, Draw& draw, bool experts, const std::filesystem::path& rows) {
+  const auto set = [&](const std::string& key, const std::string& value) { draw.shape.emplace_back(key, value); };
+  const bool classifies = dice.allows(draw.mesh.cp > 1 || (experts && draw.mesh.tp > 1));
+  const std::string task = dice.one_of<std::string>(
+      {"causal_lm", "causal_lm", "causal_lm", classifies ? "classification" : "causal_lm", "sft"});
+  set("training.seq_len", task == "sft" ? "96" : "48");
+  if (task == "causal_lm") {
+    set("data.packing", dice.one_of<std::string>({"concat", "whole"}));
+    set("data.datasets.0.split_documents", dice.one_of<std::string>({"\"\"", "\"blank_line\""}));
+    return;
+  }
+  set("training.task", task);
+  set("data.datasets.0.split_documents", "\"\"");
+  set("data.validation_fraction", "0");
+  if (task == "classification") {
+    draw.run.emplace_back("training.classifier_dropout", dice.one_of<std::string>({"0", "0.2"}));
+    set("data.datasets.0.path", '"' + rows.string() + '"');
+    set("data.datasets.0.kind", task);
+    set("data.validation_path", '"' + rows.string() + '"');
+    return;
+  }
+  set("model.args.vocab_size", "1024");
+  set("model.args.max_position_embeddings", "128");
+  set("tokenizer.path", "\"recipe/data/chat_tokenizer\"");
+  set("data.validation_path", "\"recipe/data/instructions_validation.json\"");
+  set("data.datasets.0.path", "\"recipe/data/instructions.json\"");
+  set("data.datasets.0.kind", "\"chat\"");
+  set("data.datasets.0.prompt_key", "\"instruction\"");
+  set("data.datasets.0.input_key", "\"input\"");
+  set("data.datasets.0.answer_key", "\"output\"");
+}
+
+void draw_optimizer(Dice& dice, Draw& draw) {
+  const auto set = [&](const char* key, const std::string& value) {
+    draw.run.emplace_back(std::string("optimizer.") + key, value);
+  };
+  const std::string name = dice.one_of<std::string>({"adamw", "adam", "sgd", "muon"});
+  set("name", name);
+  // Small enough that a step does not amplify rounding: adapters begin with large steps.
+  set("lr", name != "sgd" ? "0.01" : draw.adapters ? "0.02" : "0.2");
+  if (name == "sgd") {
+    set("momentum", "0.9");
+    set("nesterov", dice.one_of<std::string>({"true", "false"}));
+  }
+  if (name == "muon") {
+    set("muon_scale", dice.one_of<std::string>({"original", "match_rms_adamw"}));
+  }
+  if (dice.chance(0.3)) {
+    set("param_groups", R"([{pattern = "mlp", lr_multiplier = 0.5, weight_decay = 0.01}])");
+  }
+  draw.run.emplace_back("training.max_norm", dice.one_of<std::string>({"0", "0.5"}));
+}
+
+void draw_adapters(Dice& dice, Draw& draw) {
+  draw.adapters = dice.chance(0.3);
+  if (!draw.adapters) {
+    return;
+  }
+  const auto set = [&](const char* key, const std::string& value) {
+    draw.run.emplace_back(std::string("peft.") + key, value);
+  };
+  set("method", "lora");
+  set("r", "3");
+  const bool drops = dice.allows(draw.mesh.cp > 1 || (draw.family == "deepseek_v3" && draw.mesh.tp > 1));
+  set("dropout", dice.one_of<std::string>({"0", drops ? "0.25" : "0"}));
+  set("use_rslora", dice.one_of<std::string>({"true", "false"}));
+  if (dice.chance(0.3)) {
+    set("full_tune_pattern", R"('model\.norm')");
+  }
+}
+
+void draw_recomputation(Dice& dice, Draw& draw) {
+  const std::string mode = dice.one_of<std::string>({"auto", "none", "full", "selective", "selective"});
+  draw.on_mesh.emplace_back("activation_checkpoint.mode", mode);
+  if (mode == "selective") {
+    draw.on_mesh.emplace_back(
+        "activation_checkpoint.selective_ac_option",
+        dice.one_of<std::string>({"\"1\"", "\"2\"", "\"op\"", "\"op 2\""}));
+  }
+}
+
+// Layers are a multiple of the stages, or some more.
+void draw_pipeline(Dice& dice, Draw& draw) {
+  int64_t stages = 1;
+  if (draw.mesh.pp > 1) {
+    const Schedule schedule = dice.one_of(kSchedules);
+    stages = draw.mesh.pp * schedule.stages_per_rank;
+    for (const auto& entry : of(schedule)) {
+      draw.on_mesh.push_back(entry);
+    }
+    if (dice.chance(0.2)) {
+      draw.on_mesh.emplace_back("parallelism.pipeline_parallel_balance", "cost");
+    }
+  }
+  const int64_t more = dice.one_of<int64_t>({0, 0, 1, 2});
+  draw.shape.emplace_back("model.args.num_hidden_layers", std::to_string(std::max<int64_t>(stages, 2) + more));
+}
+
+void draw_memory(Dice& dice, Draw& draw) {
+  const auto set = [&](const char* key, const std::string& value) {
+    draw.on_mesh.emplace_back(std::string("parallelism.") + key, value);
+  };
+  set("fsdp_reshard_after_forward", dice.one_of<std::string>({"default", "always", "never"}));
+  set("fsdp_reduce_each_microbatch", dice.one_of<std::string>({"true", "false"}));
+  set("fsdp_cpu_offload", dice.chance(0.25) ? "true" : "false");
+  set("context_parallel_rotate_method", dice.one_of<std::string>({"allgather", "ring"}));
+}
+
+// Sequences of a step, of a forward pass on the mesh, and of one on one device. Losses over the tokens of a forward
+// pass need the same ones there; all others do not depend on them.
+void draw_batches(Dice& dice, Draw& draw, bool depends_on_batch, bool router_losses) {
+  const int64_t local = dice.one_of<int64_t>({1, 1, 2});
+  const int64_t together = local * draw.mesh.dp_replicate * draw.mesh.dp_shard;
+  // Schedules need up to two micro-batches per stage of a rank.
+  const int64_t rows = together * (draw.mesh.pp > 1 ? 2 * draw.mesh.pp : dice.one_of<int64_t>({1, 2, 3}));
+  draw.run.emplace_back("training.global_batch_size", std::to_string(rows));
+  draw.on_mesh.emplace_back("training.local_batch_size", std::to_string(local));
+  const bool one_by_one =
+      draw.mesh.pp > 1 && local > 1 && dice.allows(router_losses) && dice.chance(0.5);  // sequences of the pipeline
+  if (one_by_one) {
+    draw.on_mesh.emplace_back("parallelism.pipeline_parallel_microbatch_size", "1");
+  }
+  const int64_t other = dice.one_of<int64_t>({1, 2, 4});
+  const int64_t alone = depends_on_batch ? (one_by_one ? 1 : local) : rows % other == 0 ? other : 1;
+  draw.alone.emplace_back("training.local_batch_size", std::to_string(alone));
+  draw.run.emplace_back("validation.local_batch_size", dice.one_of<std::string>({"1", "2", "3", "8"}));
+  draw.run.emplace_back("validation.freq", "3");
+}
+
+// Another mesh for the second half, with as many ranks along dp, so that batches fit.
+std::optional<Mesh> draw_second(Dice& dice, const Mesh& mesh, bool experts) {
+  if (!dice.chance(0.25)) {
+    return std::nullopt;
+  }
+  Mesh then{.dp_replicate = mesh.dp_shard, .dp_shard = mesh.dp_replicate};
+  then.tp = 2 * then.world() <= kMostRanks ? 2 : 1;
+  then.ep = experts && then.tp * then.dp_shard % 2 == 0 ? 2 : 1;
+  return then;
+}
+
+std::string words(const Overrides& overrides) {
+  std::string text;
+  for (const auto& [key, value] : overrides) {
+    text += fmt::format(" {}={}", key, value);
+  }
+  return text;
+}
+}  // namespace
+
+Draw draw_run(
+    uint64_t seed, int64_t number, const std::vector<std::string>& families, const std::filesystem::path& rows) {
+  Dice dice(seed, number);
+  Draw draw;
+  draw.family = dice.one_of(families);
+  const bool experts = specs().families().from_flavor(draw.family, "debugmodel")->has_experts();
+  draw.mesh = draw_mesh(dice, experts);
+  draw.shape = draw_shape(dice, draw.family, draw.mesh, experts);
+  draw_task(dice, draw, experts, rows);
+  draw_pipeline(dice, draw);
+  draw_adapters(dice, draw);
+  draw_optimizer(dice, draw);
+  draw_recomputation(dice, draw);
+  draw_memory(dice, draw);
+  const bool router_losses = experts && dice.chance(0.6);
+  if (experts && !router_losses) {
+    draw.shape.emplace_back("training.router_aux_loss_coef", "0");
+    draw.shape.emplace_back("training.router_z_loss_coef", "0");
+  }
+  std::string float8;
+  if (dice.chance(0.25) && dice.allows(draw.mesh.tp > 1)) {
+    const bool all = dice.allows(draw.mesh.cp > 1);
+    float8 = dice.one_of<std::string>({all ? "rowwise" : "rowwise_with_gw_hp", "rowwise_with_gw_hp"});
+    draw.run.emplace_back("float8.enable", "true");
+    draw.run.emplace_back("float8.recipe", float8);
+  }
+  draw_batches(dice, draw, router_losses || float8 == "rowwise", router_losses);
+  draw.then = draw_second(dice, draw.mesh, experts);
+  return draw;
+}
+
+std::string Draw::text() const {
+  return fmt::format(
+      "{} on {}{}{}, both:{}{}; one device:{}; mesh:{}",
+      family,
+      mesh.name(),
+      then ? ", then " + then->name() : "",
+      adapters ? ", adapters" : "",
+      words(shape),
+      words(run),
+      words(alone),
+      words(on_mesh));
+}
+
+const std::vector<std::string>& reasons_to_refuse() {
+  static const std::vector<std::string> kReasons{
+      // A scale of float8 depends on a whole row, or on all tokens of a forward pass.
+      "float8.enable: a scale depends on a whole row, which tensor parallelism splits over ranks",
+      "float8.recipe: \"rowwise\" has wgrad scales over all tokens of a forward pass",
+      "float8.enable: none of the model's",
+      // A classifier reads one position of a whole sequence, and experts would count its padding.
+      "parallelism.context_parallel_degree: a classifier reads one position of a whole sequence",
+      "parallelism.tensor_parallel_degree: labelled texts would be padded, and experts would count the padding",
+      // Masks depend on positions that a rank does not have.
+      "peft.dropout: adapter dropout is not supported with context_parallel",
+      "peft.dropout: masks depend on a token's position",
+      // The losses are of the tokens of a forward pass.
+      "parallelism.pipeline_parallel_microbatch_size: router losses are computed per micro-batch",
+      // Sizes that cannot be split.
+      "cannot be split evenly over parallelism.tensor_parallel_degree",
+      "which does not divide its",  // ... rows (head_dim) of a key/value head
+      // Schedules that are not defined for these numbers of stages and micro-batches.
+      "parallelism.pipeline_parallel_schedule, pipeline_parallel_stages_per_rank: "};
+  return kReasons;
+}
+
+}  // namespace lehr::train::testing

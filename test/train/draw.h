@@ -1,0 +1,35 @@
+// A random run on a mesh, and the run on one device that it must equal.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "test/train/mesh_support.h"
+
+namespace lehr::train::testing {
+
+/// What a draw decides. Overrides are in the order in which they are applied.
+struct Draw {
+  std::string family;
+  Mesh mesh;
+  std::optional<Mesh> then = {};  ///< The run is stopped half way, and goes on on this mesh.
+  Overrides shape = {};           ///< Of the model, so also of the base of adapters.
+  Overrides run = {};             ///< Of both runs.
+  Overrides alone = {};           ///< Of the run on one device.
+  Overrides on_mesh = {};         ///< Of the run on the mesh.
+  bool adapters = false;
+
+  /// The family, the meshes and every override, in one line.
+  std::string text() const;
+};
+
+/// The draw with that number. `rows` is a file of labelled texts.
+Draw draw_run(
+    uint64_t seed, int64_t number, const std::vector<std::string>& families, const std::filesystem::path& rows);
+
+/// The reasons of principle for which a draw may be refused, as parts of the messages.
+const std::vector<std::string>& reasons_to_refuse();
+
+}  // namespace lehr::train::testing
