@@ -98,7 +98,7 @@ inline Overrides family(const std::string& name) {
     overrides.emplace_back("model.args.num_key_value_heads", "8");
     overrides.emplace_back("model.args.head_dim", "16");
   }
-  if (name == "qwen3_moe" || name == "mixtral" || name == "deepseek_v3" || name == "glm4_moe") {
+  if (name == "qwen3_moe" || name == "mixtral" || name == "deepseek_v3" || name == "glm4_moe" || name == "gpt_oss") {
     for (const auto& entry : Overrides{
              {"model.args.num_experts", "8"},
              {"model.args.num_experts_per_tok", "2"},
