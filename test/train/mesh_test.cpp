@@ -56,7 +56,7 @@ std::vector<Case> every_family_and_mesh() {
     }
   }
   // Other routers; in some, layers without experts.
-  for (const std::string name : {"mixtral", "deepseek_v3", "glm4_moe"}) {
+  for (const std::string name : {"mixtral", "deepseek_v3", "glm4_moe", "gpt_oss"}) {
     for (const Mesh& mesh :
          {Mesh{.dp_shard = 2, .ep = 2},
           Mesh{.cp = 2},
