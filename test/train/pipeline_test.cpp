@@ -348,7 +348,8 @@ class PipelineOfFamilies : public ::testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(
     Families,
     PipelineOfFamilies,
-    ::testing::Values("olmo2", "qwen2", "mistral", "smollm3", "olmo3", "gemma3", "mixtral", "deepseek_v3", "glm4_moe"),
+    ::testing::Values(
+        "olmo2", "qwen2", "mistral", "smollm3", "olmo3", "gemma3", "mixtral", "deepseek_v3", "glm4_moe", "gpt_oss"),
     [](const auto& one) { return std::string(one.param); });
 
 TEST_P(PipelineOfFamilies, ComputesWhatOneDeviceComputes) {
