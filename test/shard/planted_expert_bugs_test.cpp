@@ -80,6 +80,18 @@ std::vector<Bug<Sparse>> bugs() {
        {"plan: model.layers.0.mlp.grouped_experts.gate_proj: grouped_linear: ",
         "gate_proj.weight belongs to the ranks of experts (axis ep)",
         "shard::parallelize_experts"}},
+      {"BiasesOfAllExpertsOnEachRank",
+       kShard4Expert2,
+       [](Plan& plan, auto& model) {
+         plan.follow("experts", [&](auto& c) {
+           nn::GroupedLinear biased(8, 16, 8, nn::Init::normal(1), /*with_bias=*/true);
+           biased->own_parameter("weight")->lay_out(
+               mesh::axis::ep, Placement::shard(0), c.index(mesh::axis::ep), c.size(mesh::axis::ep));
+           auto& experts = *first_layer(model).experts->grouped_experts;
+           experts.down_proj = experts.replace_module("down_proj", biased);
+         });
+       },
+       {"plan: model.layers.0.mlp.grouped_experts.down_proj: ", "down_proj.bias"}},
       {"RouterLossesOfAPartOfTheRow",
        kTensor2Expert2,
        [](Plan& plan, auto&) { plan.leave_out("router_losses"); },

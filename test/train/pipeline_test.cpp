@@ -349,7 +349,17 @@ INSTANTIATE_TEST_SUITE_P(
     Families,
     PipelineOfFamilies,
     ::testing::Values(
-        "olmo2", "qwen2", "mistral", "smollm3", "olmo3", "gemma3", "mixtral", "deepseek_v3", "glm4_moe", "qwen3_next"),
+        "olmo2",
+        "qwen2",
+        "mistral",
+        "smollm3",
+        "olmo3",
+        "gemma3",
+        "mixtral",
+        "deepseek_v3",
+        "glm4_moe",
+        "qwen3_next",
+        "gpt_oss"),
     [](const auto& one) { return std::string(one.param); });
 
 TEST_P(PipelineOfFamilies, ComputesWhatOneDeviceComputes) {
