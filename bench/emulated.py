@@ -17,6 +17,8 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from report import Report
+
 ROOT = Path(__file__).resolve().parents[1]
 SCHEDULES = {"1F1B": (1,), "GPipe": (1,), "LoopedBFS": (2,), "Interleaved1F1B": (2, 4), "InterleavedZeroBubble": (1, 2),
              "ZBH1": (1,), "ZBH2": (1,), "ZBVZeroBubble": (2,), "DualPipeV": (2,)}
@@ -127,11 +129,11 @@ def main():
             one = runs[arguments.only - 1]
             print(" ".join(command(lehr, one, "base.toml", "out")), one["report"], sep="\n")
             return
-    text = (f"# Planned and emulated step times\n\n`bench/emulated.py --seed {arguments.seed} --count {arguments.count}`: random "
-            f"meshes and schedules on the preset `h100`. [docs/emulate.md](../docs/emulate.md) says what an emulation is.\n\n"
-            + table(runs))
-    (ROOT / "bench/results_emulated.md").write_text(text)
-    print(text)
+    report = Report(str(ROOT / "bench/results_emulated.md"), "Planned and emulated step times",
+                    "Written by bench/emulated.py: random meshes and schedules on the preset `h100`. docs/emulate.md says what an "
+                    "emulation is.", by_class=False)
+    report.put(f"Seed {arguments.seed}, {arguments.count} meshes", table(runs).splitlines())
+    print(table(runs))
 
 
 if __name__ == "__main__":

@@ -10,20 +10,36 @@
 namespace lehr::mesh {
 
 namespace {
+// The callbacks of a transport, which its backends and their works share.
+struct Observer {
+  std::function<void(const FakeCollective&)> seen;
+  std::function<void(size_t number)> waited;
+  size_t count = 0;
+};
+
 class Done : public c10d::Work {
  public:
+  Done(std::shared_ptr<Observer> observer, size_t number) : observer_(std::move(observer)), number_(number) {}
   bool isCompleted() override { return true; }
   bool isSuccess() const override { return true; }
-  bool wait(std::chrono::milliseconds /*timeout*/) override { return true; }
+  bool wait(std::chrono::milliseconds /*timeout*/) override {
+    if (observer_->waited) {
+      observer_->waited(number_);
+    }
+    return true;
+  }
+
+ private:
+  std::shared_ptr<Observer> observer_;
+  size_t number_;
 };
 
 class FakeBackend : public c10d::Backend {
  public:
-  using Seen = std::function<void(const FakeCollective&)>;
-  FakeBackend(std::string group, int64_t rank, int64_t size, Seen seen)
+  FakeBackend(std::string group, int64_t rank, int64_t size, std::shared_ptr<Observer> observer)
       : c10d::Backend(static_cast<int>(rank), static_cast<int>(size)),
         group_(std::move(group)),
-        seen_(std::move(seen)) {}
+        observer_(std::move(observer)) {}
 
   const std::string getBackendName() const override { return "fake"; }
 
@@ -95,42 +111,49 @@ class FakeBackend : public c10d::Backend {
 
  private:
   c10::intrusive_ptr<c10d::Work> done(const char* name, const at::Tensor& input) const {
-    if (seen_) {
+    if (observer_->seen) {
       const int64_t bytes = input.defined() ? static_cast<int64_t>(input.nbytes()) : 0;
-      seen_({.name = name, .group = group_, .size = size_, .bytes = bytes});
+      observer_->seen({.name = name, .group = group_, .size = size_, .bytes = bytes});
     }
-    return c10::make_intrusive<Done>();
+    return c10::make_intrusive<Done>(observer_, observer_->count++);
   }
 
   std::string group_;
-  Seen seen_;
+  std::shared_ptr<Observer> observer_;
 };
 
 class FakeTransport : public Transport {
  public:
-  FakeTransport(int64_t rank, int64_t world_size, FakeBackend::Seen seen)
-      : rank_(rank), world_size_(world_size), seen_(std::move(seen)), store_(c10::make_intrusive<c10d::HashStore>()) {}
+  FakeTransport(int64_t rank, int64_t world_size, std::shared_ptr<Observer> observer)
+      : rank_(rank),
+        world_size_(world_size),
+        observer_(std::move(observer)),
+        store_(c10::make_intrusive<c10d::HashStore>()) {}
   int64_t rank() const override { return rank_; }
   int64_t world_size() const override { return world_size_; }
   std::string name() const override { return "fake"; }
   c10::intrusive_ptr<c10d::Backend> connect(const std::string& group, const std::vector<int64_t>& ranks) override {
     const int64_t index = std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin();
-    return c10::make_intrusive<FakeBackend>(group, index, static_cast<int64_t>(ranks.size()), seen_);
+    return c10::make_intrusive<FakeBackend>(group, index, static_cast<int64_t>(ranks.size()), observer_);
   }
   c10::intrusive_ptr<c10d::Store> store() override { return store_; }
 
  private:
   int64_t rank_, world_size_;
-  FakeBackend::Seen seen_;
+  std::shared_ptr<Observer> observer_;
   c10::intrusive_ptr<c10d::Store> store_;
 };
 }  // namespace
 
 std::unique_ptr<Transport> fake_transport(
-    int64_t rank, int64_t world_size, std::function<void(const FakeCollective&)> seen) {
+    int64_t rank,
+    int64_t world_size,
+    std::function<void(const FakeCollective&)> seen,
+    std::function<void(size_t number)> waited) {
   require(
       rank >= 0 && rank < world_size, "fake transport: expected a rank from 0 to {}, found {}", world_size - 1, rank);
-  return std::make_unique<FakeTransport>(rank, world_size, std::move(seen));
+  return std::make_unique<FakeTransport>(
+      rank, world_size, std::make_shared<Observer>(Observer{.seen = std::move(seen), .waited = std::move(waited)}));
 }
 
 }  // namespace lehr::mesh

@@ -21,9 +21,13 @@ struct FakeCollective {
 /// A transport that simulates `rank` of `world_size`. Collectives return immediately and send nothing. Every other rank
 /// is assumed to hold the same data as this one: all_gather repeats the input, reduce_scatter returns this rank's chunk
 /// times the number of ranks, all_reduce the tensor times that number, all_to_all repeats rows of this rank, and a
-/// receive leaves its tensor unchanged. On meta tensors nothing is computed. `seen` is called with each collective; the
-/// store holds this rank's keys only.
+/// receive leaves its tensor unchanged. On meta tensors nothing is computed. `seen` is called with each collective, and
+/// `waited` with its number, from 0 in the order of `seen`, when its result is waited for; the store holds this rank's
+/// keys only.
 std::unique_ptr<Transport> fake_transport(
-    int64_t rank, int64_t world_size, std::function<void(const FakeCollective&)> seen = {});
+    int64_t rank,
+    int64_t world_size,
+    std::function<void(const FakeCollective&)> seen = {},
+    std::function<void(size_t number)> waited = {});
 
 }  // namespace lehr::mesh

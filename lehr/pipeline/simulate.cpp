@@ -43,6 +43,14 @@ PipelineCosts checked(PipelineCosts costs, int64_t num_stages) {
   costs.forward = by_stage(costs.forward, num_stages, "forward");
   costs.backward_input = by_stage(costs.backward_input, num_stages, "backward_input");
   costs.backward_weight = by_stage(costs.backward_weight, num_stages, "backward_weight");
+  costs.first_forward = by_stage(costs.first_forward, num_stages, "first_forward");
+  require(
+      costs.first_backward.size() == 1 || static_cast<int64_t>(costs.first_backward.size()) == num_stages,
+      "pipeline costs: expected 1 or {} values for first_backward, one per stage, found {}",
+      num_stages,
+      costs.first_backward.size());
+  costs.first_backward.resize(static_cast<size_t>(num_stages), costs.first_backward.front());
+  costs.last_backward = by_stage(costs.last_backward, num_stages, "last_backward");
   costs.activation_bytes = by_stage(costs.activation_bytes, num_stages, "activation_bytes");
   costs.boundary_bytes = by_stage(costs.boundary_bytes, num_stages, "boundary_bytes");
   check_cost(costs.launch_latency, "launch_latency");
@@ -62,7 +70,9 @@ class Simulation {
         next_(program_.ranks.size(), 0),
         free_(program_.ranks.size(), 0),
         times_(program_.ranks.size()),
-        busy_(program_.ranks.size(), 0) {
+        busy_(program_.ranks.size(), 0),
+        forwards_(static_cast<size_t>(program_.num_stages()), 0),
+        backwards_(static_cast<size_t>(program_.num_stages()), 0) {
     for (size_t rank = 0; rank < times_.size(); ++rank) {
       times_[rank].reserve(program_.ranks[rank].size());
     }
@@ -106,16 +116,25 @@ class Simulation {
 
   double seconds(const Action& action) const {
     const auto stage = static_cast<size_t>(action.stage);
+    const double first = forwards_[stage] == 0 ? costs_.first_forward[stage] : 0;
+    const double once = (backwards_[stage] == 0 ? costs_.first_backward[stage] : 0) +
+                        (backwards_[stage] + 1 == program_.num_microbatches ? costs_.last_backward[stage] : 0);
     switch (action.kind) {
       case ActionKind::forward:
-        return costs_.forward[stage];
+        return costs_.forward[stage] + first;
       case ActionKind::backward_full:
-        return costs_.backward_input[stage] + costs_.backward_weight[stage];
+        return std::max(0.0, costs_.backward_input[stage] + costs_.backward_weight[stage] + once);
       case ActionKind::backward_input:
         return costs_.backward_input[stage];
       default:
-        return costs_.backward_weight[stage];
+        return std::max(0.0, costs_.backward_weight[stage] + once);
     }
+  }
+
+  void count(const Action& action) {
+    forwards_[static_cast<size_t>(action.stage)] += action.kind == ActionKind::forward ? 1 : 0;
+    backwards_[static_cast<size_t>(action.stage)] +=
+        action.kind == ActionKind::backward_full || action.kind == ActionKind::backward_weight ? 1 : 0;
   }
 
   void send(size_t rank, const Action& action, std::deque<size_t>& awake) {
@@ -182,6 +201,9 @@ class Simulation {
            .lanes = together ? static_cast<int64_t>(entry.size()) : 1});
       at = together ? start : until;
     }
+    for (const Action& action : entry) {
+      count(action);
+    }
     busy_[rank] += end - start;
     free_[rank] = end;
   }
@@ -230,6 +252,8 @@ class Simulation {
   std::vector<double> free_;
   std::vector<std::vector<TimedAction>> times_;
   std::vector<double> busy_;
+  std::vector<int64_t> forwards_;   // by stage: those that were timed,
+  std::vector<int64_t> backwards_;  // and complete backwards
 };
 }  // namespace
 

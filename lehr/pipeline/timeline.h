@@ -14,6 +14,9 @@ struct PipelineCosts {
   std::vector<double> forward = {1.0};          ///< Seconds per F.
   std::vector<double> backward_input = {1.0};   ///< Seconds per I.
   std::vector<double> backward_weight = {1.0};  ///< Seconds per W. A B takes as long as I and W together.
+  std::vector<double> first_forward = {0.0};    ///< Additional seconds of a stage's first F of the step,
+  std::vector<double> first_backward = {0.0};   ///< of its first B, or W of a split one (below 0: shorter than others),
+  std::vector<double> last_backward = {0.0};    ///< and of its last B or W: the step's reductions.
 
   /// Seconds to send the hidden states of one micro-batch (or their gradients) from rank to rank; null: zero. Transfers
   /// between the same two ranks in one direction are sequential.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "lehr/plan/exposed.h"
 #include "lehr/plan/links.h"
 
 namespace lehr::plan {
@@ -43,17 +44,28 @@ bool overlaps(const Communication& one) {
          names_any(one.axes, {&mesh::axis::fsdp, &mesh::axis::dp_shard, &mesh::axis::ep_shard});
 }
 
-CommunicationCost cost_of(const Communication& one, const CostContext& context) {
-  const auto calls = static_cast<double>(one.calls);
+// The average of the calls on idle links.
+LinkTime link_time_of(const Communication& one, const CostContext& context) {
   const GroupPlacement group = place_group(one.axes, context.mesh, context.machine.ranks_per_node);
+  const double sent = one.collective == "all_to_all" ? context.peer.dispatch_bytes : 1;
+  LinkTime time = link_time(
+      context.machine, group, one.collective, sent * static_cast<double>(one.bytes) / static_cast<double>(one.calls));
+  if (context.peer.gathers_once && one.collective == "all_gather" && overlaps(one)) {
+    const auto often = static_cast<double>(context.microbatches);
+    time = {.latency = time.latency / often, .node = time.node / often, .network = time.network / often};
+  }
+  return time;
+}
+
+CommunicationCost cost_of(const Communication& one, const CostContext& context) {
   CommunicationCost cost{
-      .axes = one.axes, .collective = one.collective, .bytes = static_cast<double>(one.bytes), .calls = calls};
-  if (calls > 0) {
+      .axes = one.axes,
+      .collective = one.collective,
+      .bytes = static_cast<double>(one.bytes),
+      .calls = static_cast<double>(one.calls)};
+  if (one.calls > 0) {
     // Each call pays the latency, so the cost of the average call is multiplied.
-    const double sent = one.collective == "all_to_all" ? context.peer.dispatch_bytes : 1;
-    const bool once = context.peer.gathers_once && one.collective == "all_gather" && overlaps(one);
-    const double often = calls / (once ? static_cast<double>(context.microbatches) : 1);
-    cost.seconds = often * collective_seconds(context.machine, group, one.collective, sent * cost.bytes / calls);
+    cost.seconds = cost.calls * link_time_of(one, context).seconds();
   }
   return cost;
 }
@@ -79,6 +91,42 @@ void overlap(std::vector<CommunicationCost>& all, const std::vector<bool>& overl
   }
 }
 
+// Fills in the exposed time of each kind of communication, in the order of the program. Returns the seconds until
+// ActionMeasurement::end_of_backward.
+double expose(
+    ActionCost& cost,
+    const ActionMeasurement& action,
+    const StageMeasurement& stage,
+    double expert_share,
+    const CostContext& context) {
+  std::vector<double> seconds;
+  double sum = 0;
+  for (const ActionEvent& event : action.events) {
+    const ActionMeasurement part{
+        .matmul_flops = event.work.matmul_flops,
+        .attention_flops = event.work.attention_flops,
+        .pointwise_bytes = event.work.pointwise_bytes};
+    seconds.push_back(computation_of(part, stage, expert_share, context).computing());
+    sum += seconds.back();
+  }
+  for (double& one : seconds) {
+    one *= sum > 0 ? cost.computing() / sum : 0;  // spreads the layers' overhead
+  }
+  std::vector<LinkTime> links;
+  for (const Communication& call : action.calls) {
+    links.push_back(link_time_of(call, context));
+  }
+  const ExposedTime time = exposed_time(action, seconds, links, context.machine.communication_overlap);
+  for (size_t i = 0; i < action.calls.size(); ++i) {
+    for (CommunicationCost& one : cost.communication) {
+      if (one.axes == action.calls[i].axes && one.collective == action.calls[i].collective) {
+        one.exposed += time.by_call[i];
+      }
+    }
+  }
+  return time.backward;
+}
+
 ActionCost cost_of(
     const ActionMeasurement& action,
     const StageMeasurement& stage,
@@ -100,7 +148,11 @@ ActionCost cost_of(
     cost.communication.push_back(cost_of(one, context));
     overlapping.push_back(overlaps(one));
   }
-  overlap(cost.communication, overlapping, machine.communication_overlap * cost.computing());
+  if (action.events.empty()) {
+    overlap(cost.communication, overlapping, machine.communication_overlap * cost.computing());
+  } else {
+    expose(cost, action, stage, expert_share, context);
+  }
   for (CommunicationCost& one : cost.communication) {
     one.exposed *= 1 - context.peer.overlap(one.axes);
   }
@@ -114,30 +166,51 @@ double sum_exposed(const std::vector<CommunicationCost>& all) {
   }
   return sum;
 }
-}  // namespace
 
-double ActionCost::exposed() const {
-  return sum_exposed(communication);
+// Adds `factor` times the communication of `action` to `sums`, by axes and kind.
+void add_to(std::vector<CommunicationCost>& sums, const ActionCost& action, double factor) {
+  for (const CommunicationCost& one : action.communication) {
+    auto found = std::find_if(sums.begin(), sums.end(), [&](const CommunicationCost& sum) {
+      return sum.axes == one.axes && sum.collective == one.collective;
+    });
+    if (found == sums.end()) {
+      found = sums.insert(found, {.axes = one.axes, .collective = one.collective});
+    }
+    found->bytes += factor * one.bytes;
+    found->calls += factor * one.calls;
+    found->seconds += factor * one.seconds;
+    found->exposed += factor * one.exposed;
+  }
 }
 
-double StageCost::update() const {
-  return optimizer + sum_exposed(per_step);
+// From the first forward and the last backward of a step.
+void add_once_a_step(StageCost& cost, const StageMeasurement& stage, double expert_share, const CostContext& context) {
+  const ActionCost first = cost_of(stage.first_forward, stage, expert_share, false, context);
+  const ActionCost first_backward = cost_of(stage.first_backward, stage, expert_share, true, context);
+  const ActionCost last = cost_of(stage.last_backward, stage, expert_share, true, context);
+  ActionCost until = last;  // only its time until the end of the micro-batch is used
+  for (CommunicationCost& one : until.communication) {
+    one.exposed = 0;
+  }
+  const double backward = expose(until, stage.last_backward, stage, expert_share, context);
+  const auto without_slowest = [](const ActionCost& action) { return action.computing() + action.exposed(); };
+  cost.first_forward = std::max(0.0, without_slowest(first) - without_slowest(cost.forward));
+  cost.first_backward = without_slowest(first_backward) - without_slowest(cost.backward);
+  cost.last_backward = std::max(0.0, backward - without_slowest(cost.backward));
+  cost.after_backward = std::max(0.0, without_slowest(last) - backward);
+  add_to(cost.per_step, first, 1);
+  add_to(cost.per_step, cost.forward, -1);
+  for (const ActionCost& backward_once : {first_backward, last}) {
+    add_to(cost.per_step, backward_once, 1);
+    add_to(cost.per_step, cost.backward, -1);
+  }
+  std::erase_if(cost.per_step, [](const CommunicationCost& one) { return one.calls == 0 && one.exposed == 0; });
+  cost.per_step_pointwise =
+      cost.first_forward + cost.first_backward + cost.last_backward + cost.after_backward - sum_exposed(cost.per_step);
 }
 
-StageCost cost_of(const StageMeasurement& stage, double expert_share, const CostContext& context) {
-  const auto action = [&](const ActionMeasurement& one, bool weights) {
-    return cost_of(one, stage, expert_share, weights, context);
-  };
-  StageCost cost{
-      .forward = action(stage.forward, false),
-      .backward = action(stage.backward, true),
-      .backward_input = action(stage.backward_input, false),
-      .backward_weight = action(stage.backward_weight, true)};
-  // The norm reads gradients; the update reads them again, and reads and writes values and state.
-  const double touched =
-      2.0 * static_cast<double>(stage.gradient_bytes + stage.parameter_bytes + stage.optimizer_bytes) +
-      2.0 * static_cast<double>(stage.compute_copy_bytes);
-  cost.optimizer = touched / context.machine.memory_bandwidth();
+// From sums of measurements.
+void guess_once_a_step(StageCost& cost, const StageMeasurement& stage, const CostContext& context) {
   std::vector<bool> overlapping;
   for (const Communication& one : stage.per_step) {
     cost.per_step.push_back(cost_of(one, context));
@@ -156,6 +229,33 @@ StageCost cost_of(const StageMeasurement& stage, double expert_share, const Cost
     gather[0].seconds = units * collective_seconds(context.machine, group, "all_gather", gather[0].bytes / units);
     overlap(gather, {true}, context.machine.communication_overlap * cost.forward.computing());
     cost.per_step.push_back(gather[0]);
+  }
+  cost.after_backward = sum_exposed(cost.per_step);
+}
+}  // namespace
+
+double ActionCost::exposed() const {
+  return sum_exposed(communication);
+}
+
+StageCost cost_of(const StageMeasurement& stage, double expert_share, const CostContext& context) {
+  const auto action = [&](const ActionMeasurement& one, bool weights) {
+    return cost_of(one, stage, expert_share, weights, context);
+  };
+  StageCost cost{
+      .forward = action(stage.forward, false),
+      .backward = action(stage.backward, true),
+      .backward_input = action(stage.backward_input, false),
+      .backward_weight = action(stage.backward_weight, true)};
+  // The norm reads gradients; the update reads them again, and reads and writes values and state.
+  const double touched =
+      2.0 * static_cast<double>(stage.gradient_bytes + stage.parameter_bytes + stage.optimizer_bytes) +
+      2.0 * static_cast<double>(stage.compute_copy_bytes);
+  cost.optimizer = touched / context.machine.memory_bandwidth();
+  if (stage.last_backward.events.empty()) {
+    guess_once_a_step(cost, stage, context);
+  } else {
+    add_once_a_step(cost, stage, expert_share, context);
   }
   return cost;
 }
@@ -183,12 +283,18 @@ pipeline::PipelineCosts pipeline_costs(
   costs.forward.clear();
   costs.backward_input.clear();
   costs.backward_weight.clear();
+  costs.first_forward.clear();
+  costs.first_backward.clear();
+  costs.last_backward.clear();
   std::vector<double> updates(1 + static_cast<size_t>(*std::max_element(rank_of_stage.begin(), rank_of_stage.end())));
   for (size_t stage = 0; stage < stages.size(); ++stage) {
     const StageCost& cost = *stages[stage];
     costs.forward.push_back(cost.forward.seconds());
     costs.backward_input.push_back(splits_backward ? cost.backward_input.seconds() : cost.backward.seconds());
     costs.backward_weight.push_back(splits_backward ? cost.backward_weight.seconds() : 0);
+    costs.first_forward.push_back(cost.first_forward);
+    costs.first_backward.push_back(cost.first_backward);
+    costs.last_backward.push_back(cost.last_backward);
     updates[static_cast<size_t>(rank_of_stage[stage])] += cost.update();
   }
   costs.update = *std::max_element(updates.begin(), updates.end());

@@ -46,8 +46,18 @@ struct StageCost {
   ActionCost backward_input;   ///< or split into dgrad
   ActionCost backward_weight;  ///< and wgrad.
   double optimizer = 0;        ///< Seconds of norm and update, which are memory-bound.
+
+  /// @name Once per step
+  /// @{
+  double first_forward = 0;   ///< Seconds that the first forward takes longer than others,
+  double first_backward = 0;  ///< the first backward, which adds to no gradients: below 0,
+  double last_backward = 0;   ///< and the last backward (of a split one, its wgrad).
+  double after_backward = 0;  ///< Seconds from then until the norm: the rest of the reductions.
+  /// Collectives; their exposed time, and per_step_pointwise, are the sum of the four above.
   std::vector<CommunicationCost> per_step = {};
-  double update() const;  ///< Returns the seconds between the last backward and the next step.
+  double per_step_pointwise = 0;
+  double update() const { return after_backward + optimizer; }  ///< Seconds after the last backward.
+  /// @}
 };
 
 /// The context of a stage's cost: machine, mesh and dtype.
@@ -71,12 +81,14 @@ ActionCost computation_of(
 /// - Matmuls take their FLOPs over the peak times the achieved fraction; `expert_share` of them belong to experts.
 ///   with `context.float8`, those of linear layers take the time of float8. Attention has its own fraction.
 ///   Memory-bound operators take their bytes over the memory bandwidth.
-/// - Collectives take collective_seconds. Those of parameters and their gradients (all_gather and reduce_scatter on
-///   fsdp, dp_shard, ep_shard) are prefetched: all but the first of an action overlap with
-///   Machine::communication_overlap of its compute time; so does ring attention over cp. The others (tp, ep,
-///   all-gathers of cp) are fully exposed.
-/// - Parameters that stay unsharded for a step are all-gathered during its first forward.
-/// - All-reduces over replicas overlap with the same fraction of one backward, that of the last micro-batch.
+/// - Collectives take collective_seconds. They overlap with the computation between start and wait in the order of the
+///   program (plan/exposed.h).
+/// - The first forward and the last backward of a step take longer by what happens once per step.
+///
+/// Measurements that were added up (plan/stage_pieces.h) have no order. Of them, collectives of parameters and their
+/// gradients (all_gather and reduce_scatter on fsdp, dp_shard, ep_shard) and messages overlap with
+/// Machine::communication_overlap of an action's compute time, all but the first; all-reduces over replicas with that
+/// of one backward. The others are exposed.
 StageCost cost_of(const StageMeasurement& stage, double expert_share, const CostContext& context);
 
 /// Returns the costs of all stages for the simulator: times, transfers, and the longest update of any rank. For

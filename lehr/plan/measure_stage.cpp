@@ -57,7 +57,7 @@ std::vector<Communication> without(std::vector<Communication> all, const std::ve
 // Reads the meters during the actions of a stage.
 class Measuring {
  public:
-  Measuring(StageRun& run, const MemoryMeter& memory, const std::vector<mesh::FakeCollective>& seen)
+  Measuring(StageRun& run, const MemoryMeter& memory, SeenCollectives& seen)
       : run_(run), memory_(const_cast<MemoryMeter&>(memory)), seen_(seen) {}
 
   // Live bytes without unsharded parameters.
@@ -67,25 +67,55 @@ class Measuring {
   // Measures `action`. Peak and kept count beyond `rest`.
   template <class Action>
   ActionMeasurement measure(int64_t rest, const Action& action) {
-    const size_t first = seen_.size();
+    const size_t first = seen_.all.size();
     memory_.reset_peak();
-    const OperationMeter operations;
+    now_ = {};
+    OperationMeter operations;
+    seen_.observe = [&](size_t number, bool waited) {
+      if (number < first) {
+        return;  // of an earlier action, which it overlapped with
+      }
+      const auto call = static_cast<int64_t>(number - first);
+      add_event(
+          operations, {.started = waited ? ActionEvent::kNone : call, .waited = waited ? call : ActionEvent::kNone});
+    };
+    mark_ = [&] {
+      add_event(operations, {});
+      now_.end_of_backward = now_.events.size();
+    };
     action();
-    const OperationCounts& counts = operations.counts();
-    return {
-        .peak = memory_.peak() - rest,
-        .kept = live() - rest,
-        .matmul_flops = counts.matmul_flops,
-        .attention_flops = counts.attention_flops,
-        .recomputed_flops = counts.recomputed_flops,
-        .pointwise_bytes = counts.pointwise_bytes,
-        .communication = added_up(seen_, first)};
+    add_event(operations, {});
+    seen_.observe = {};
+    mark_ = {};
+    now_.peak = memory_.peak() - rest;
+    now_.kept = live() - rest;
+    now_.communication = added_up(seen_.all, first);
+    for (size_t i = first; i < seen_.all.size(); ++i) {
+      const mesh::FakeCollective& one = seen_.all[i];
+      now_.calls.push_back(
+          {.axes = one.group, .collective = one.name, .group_size = one.size, .bytes = one.bytes, .calls = 1});
+    }
+    return std::move(now_);
   }
+  // Within an action: the micro-batch has ended.
+  void mark() const { mark_(); }
 
  private:
+  void add_event(OperationMeter& operations, ActionEvent event) {
+    event.work = operations.counts();
+    operations.reset();
+    now_.matmul_flops += event.work.matmul_flops;
+    now_.attention_flops += event.work.attention_flops;
+    now_.recomputed_flops += event.work.recomputed_flops;
+    now_.pointwise_bytes += event.work.pointwise_bytes;
+    now_.events.push_back(event);
+  }
+
   StageRun& run_;
   MemoryMeter& memory_;
-  const std::vector<mesh::FakeCollective>& seen_;
+  SeenCollectives& seen_;
+  ActionMeasurement now_;
+  std::function<void()> mark_;
 };
 
 // A linear layer's FLOPs per token are proportional to its weights.
@@ -158,6 +188,7 @@ void measure_actions(StageRun& run, Measuring& measuring, StageMeasurement& resu
   run.forward(0);
   const auto last = [&](int64_t microbatch) {
     run.backward(microbatch);
+    measuring.mark();
     run.finish_step();
   };
   result.only_backward_peak = measuring.measure(without_gradients, [&] { last(0); }).peak;
@@ -167,8 +198,9 @@ void measure_actions(StageRun& run, Measuring& measuring, StageMeasurement& resu
   if (run.sharded() != nullptr) {
     run.sharded()->reset_peak();
   }
-  run.forward(0);
-  result.first_backward_peak = measuring.measure(without_gradients, [&] { run.backward(0); }).peak;
+  result.first_forward = measuring.measure(without_gradients, [&] { run.forward(0); });
+  result.first_backward = measuring.measure(without_gradients, [&] { run.backward(0); });
+  result.first_backward_peak = result.first_backward.peak;
   if (run.sums_once_a_step()) {
     result.whole_gradient_bytes = std::max<int64_t>(0, measuring.live() - steps_end);
   }
@@ -184,9 +216,9 @@ void measure_actions(StageRun& run, Measuring& measuring, StageMeasurement& resu
   result.backward_input = measuring.measure(rest, [&] { run.backward_input(2); });
   result.backward_weight = measuring.measure(rest, [&] { run.backward_weight(2); });
   run.forward(3);
-  const ActionMeasurement end = measuring.measure(rest, [&] { last(3); });
-  result.last_backward_peak = end.peak;
-  result.per_step = without(end.communication, result.backward.communication);
+  result.last_backward = measuring.measure(rest, [&] { last(3); });
+  result.last_backward_peak = result.last_backward.peak;
+  result.per_step = without(result.last_backward.communication, result.backward.communication);
   result.backward.kept = result.backward_weight.kept = 0;  // only reductions in flight remain, of no micro-batch
   if (run.sharded() != nullptr) {
     result.gathered_peak = run.sharded()->gathered_bytes_peak();
@@ -242,7 +274,7 @@ StageMeasurement measure_run(
     const StagePlace& place,
     at::Device device,
     mesh::Transport* transport,
-    const std::vector<mesh::FakeCollective>& seen) {
+    SeenCollectives& seen) {
   StageMeasurement result;
   StageRun run(config, spec, args, place, transport);
   const MemoryMeter memory(device.type());
@@ -265,9 +297,20 @@ StageMeasurement measure_stage(
   const int64_t world = place.world_size > 0 ? place.world_size : product_of_degrees(config.parallelism);
   const int64_t rank =
       place.rank_of_stage[static_cast<size_t>(place.stage)] * (world / config.parallelism.pipeline_parallel_degree);
-  std::vector<mesh::FakeCollective> seen;
-  const auto transport =
-      mesh::fake_transport(rank, world, [&](const mesh::FakeCollective& one) { seen.push_back(one); });
+  SeenCollectives seen;
+  const auto observe = [&](size_t number, bool waited) {
+    if (seen.observe) {
+      seen.observe(number, waited);
+    }
+  };
+  const auto transport = mesh::fake_transport(
+      rank,
+      world,
+      [&](const mesh::FakeCollective& one) {
+        seen.all.push_back(one);
+        observe(seen.all.size() - 1, /*waited=*/false);
+      },
+      [&](size_t number) { observe(number, /*waited=*/true); });
   return measure_run(config, spec, args, place, at::Device(at::kMeta), transport.get(), seen);
 }
 

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "lehr/base/operation_meter.h"
+
 namespace lehr::plan {
 
 /// Collectives of one kind among the ranks along some axes.
@@ -16,6 +18,14 @@ struct Communication {
   /// Bytes of this rank's inputs over all calls: its shard for all_gather, the whole tensor for the others.
   int64_t bytes = 0;
   int64_t calls = 0;
+};
+
+/// The work between two calls of an action, and the call that follows it.
+struct ActionEvent {
+  static constexpr int64_t kNone = -1;
+  OperationCounts work = {};
+  int64_t started = kNone;  ///< Index in ActionMeasurement::calls of the collective that is started then,
+  int64_t waited = kNone;   ///< or of the one whose result is waited for.
 };
 
 /// One action of a pipeline, for one micro-batch, on this rank.
@@ -32,7 +42,14 @@ struct ActionMeasurement {
   double recomputed_flops = 0;
   /// Bytes that all other operators read and write: norms, activation functions, sums, copies, casts, losses.
   int64_t pointwise_bytes = 0;
-  std::vector<Communication> communication = {};
+  std::vector<Communication> communication = {};  ///< Sums by axes and kind.
+
+  /// @name The same in the order of the program; empty for sums of measurements
+  /// @{
+  std::vector<ActionEvent> events = {};
+  std::vector<Communication> calls = {};  ///< Each with one call.
+  size_t end_of_backward = 0;             ///< Of last_backward: the number of events before the end of the micro-batch.
+  /// @}
 
   double flops() const { return matmul_flops + attention_flops; }
 };
@@ -88,6 +105,11 @@ struct StageMeasurement {
   int64_t only_backward_peak = 0;  ///< Backward of a step of one micro-batch: both first and last.
   /// @}
 
+  /// The step's first forward, its first backward, and its last backward, with what follows it before the norm of the
+  /// gradients. Each has what others have, and what happens once per step.
+  ActionMeasurement first_forward;
+  ActionMeasurement first_backward;
+  ActionMeasurement last_backward;
   /// Collectives once per step, during the last micro-batch: gradient reductions over replicas, and tied tables.
   std::vector<Communication> per_step = {};
 };

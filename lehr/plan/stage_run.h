@@ -1,6 +1,7 @@
 // One stage of a run in isolation: built as a trainer builds it, with synthetic batches and boundary tensors.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -87,8 +88,14 @@ class StageRun {
   pipeline::TensorDict recv_specs_, send_specs_;  // specs of the stage's inputs and outputs
 };
 
-/// Implements measure_stage on any `device`; on the CPU it runs with real memory and numbers, for comparison. `seen`
-/// holds the collectives that a fake transport has recorded so far.
+/// The collectives that a fake transport has seen so far.
+struct SeenCollectives {
+  std::vector<mesh::FakeCollective> all = {};
+  /// Called when the collective of this number was started, or is waited for; may be empty.
+  std::function<void(size_t number, bool waited)> observe = {};
+};
+
+/// Implements measure_stage on any `device`; on the CPU it runs with real memory and numbers, for comparison.
 StageMeasurement measure_run(
     const train::TrainConfig& config,
     const train::TrainSpec& spec,
@@ -96,6 +103,6 @@ StageMeasurement measure_run(
     const StagePlace& place,
     at::Device device,
     mesh::Transport* transport,
-    const std::vector<mesh::FakeCollective>& seen = {});
+    SeenCollectives& seen);
 
 }  // namespace lehr::plan

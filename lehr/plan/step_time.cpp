@@ -160,6 +160,7 @@ void account_for_time(Plan& plan, const StepPrediction& step, const std::vector<
     const StageCost& cost = stages[static_cast<size_t>(stage)]->cost;
     account.add("optimizer", cost.optimizer);
     account.add(cost.per_step);
+    account.add("memory-bound operators", cost.per_step_pointwise);
     updates += cost.update();
   }
   account.add("optimizer", timeline.update - updates);  // the rank waits for the rank with the longest update

@@ -42,6 +42,21 @@ TEST(FakeTransport, ThousandsOfRanksOnMetaCostNothingAndAreCounted) {
   EXPECT_EQ(seen[1].group, "tp");
 }
 
+TEST(FakeTransport, TellsWhichCollectiveIsWaitedFor) {
+  std::vector<size_t> waited;
+  const auto transport = fake_transport(0, 4, {}, [&](size_t number) { waited.push_back(number); });
+  DistributedContext context({.data_parallel_shard = 4}, *transport);
+  const Group& group = context.group(axis::dp_shard);
+  const at::Tensor part = at::ones({2});
+  const at::Tensor whole = at::empty({8});
+  Pending first = group.start_all_gather(whole, part);
+  Pending second = group.start_all_reduce(part);
+  second.wait();
+  first.wait();
+  first.wait();  // does nothing
+  EXPECT_EQ(waited, (std::vector<size_t>{1, 0}));
+}
+
 TEST(FakeTransport, RefusesARankOutsideTheWorld) {
   EXPECT_THROW(fake_transport(8, 8), Error);
 }

@@ -66,6 +66,21 @@ TEST(Simulate, TimesTwoRanksAsComputedByHand) {
   EXPECT_NEAR(timeline.bubble_share(), 1 - 7 / 17.0, kRounding);
 }
 
+// One rank and three micro-batches: F B F B F B, and with split backwards F I W each.
+TEST(Simulate, AddsWhatHappensOncePerStep) {
+  const PipelineCosts costs{.first_forward = {0.5}, .first_backward = {-0.25}, .last_backward = {4}};
+  const auto times = [&](const char* text) {
+    const Timeline timeline = simulate(parse_program(text), costs);
+    std::vector<double> seconds;
+    for (const TimedAction& timed : timeline.ranks[0]) {
+      seconds.push_back(timed.end - timed.start);
+    }
+    return seconds;
+  };
+  EXPECT_EQ(times("0F0 0B0 0F1 0B1 0F2 0B2"), (std::vector<double>{1.5, 1.75, 1, 2, 1, 6}));
+  EXPECT_EQ(times("0F0 0I0 0F1 0I1 0W0 0W1"), (std::vector<double>{1.5, 1, 1, 1, 0.75, 5}));
+}
+
 TEST(Simulate, SerializesTransfersBetweenTwoRanks) {
   PipelineCosts costs{.forward = {0.25}, .transfer = [](int64_t, int64_t) { return 1.0; }, .launch_latency = 0.5};
   const Timeline timeline = simulate(build("Inference", 2, 1, 3), costs);

@@ -56,7 +56,8 @@ struct Planned {
     const int64_t rank =
         place.rank_of_stage[static_cast<size_t>(place.stage)] * ranks / config.parallelism.pipeline_parallel_degree;
     const auto transport = mesh::fake_transport(rank, ranks);
-    return measure_run(config, spec, *args, place, at::kCPU, transport.get());
+    SeenCollectives none;
+    return measure_run(config, spec, *args, place, at::kCPU, transport.get(), none);
   }
 
   train::testing::Folder folder;
