@@ -1,5 +1,6 @@
 // Byte-level BPE tokenizers: added tokens, then normalization, then words, then merges.
 #include "lehr/data/normalize.h"
+#include "lehr/data/tokenizer.h"
 #include "lehr/data/tokenizer_kinds.h"
 #include "lehr/data/tokenizer_read.h"
 #include "lehr/data/unicode.h"

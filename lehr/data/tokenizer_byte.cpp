@@ -1,4 +1,5 @@
 // The byte tokenizer: for tests, and for training without a tokenizer file.
+#include "lehr/data/tokenizer.h"
 #include "lehr/data/tokenizer_kinds.h"
 #include "lehr/data/unicode.h"
 
