@@ -134,8 +134,8 @@ TEST(Emulate, ComputationBubbleAndExposedTimeAddUp) {
   }
 }
 
-// A pipeline gathers what each forward and backward reads. A prefetch that guesses wrong is dropped: one for each stage
-// and step at most, where forwards and backwards begin to alternate.
+// A pipeline gathers what each forward and backward reads. A prefetch that guesses wrong is dropped: at most one of each
+// direction per stage and step, where forwards and backwards begin and cease to alternate.
 TEST(Emulate, APipelineGathersNoParametersInVain) {
   const auto gathers = [](int64_t microbatches) {
     const Replay step =
@@ -153,7 +153,7 @@ TEST(Emulate, APipelineGathersNoParametersInVain) {
   const auto of_one = gathers(1);
   const auto of_eight = gathers(8);
   for (size_t rank = 0; rank < of_one.size(); ++rank) {
-    EXPECT_LE(of_eight[rank], 8 * of_one[rank] + 1) << "rank " << rank;
+    EXPECT_LE(of_eight[rank], 8 * of_one[rank] + 2) << "rank " << rank;
   }
 }
 
