@@ -208,7 +208,7 @@ std::vector<at::Tensor> FsdpSchedule::leave_backward(
       pass->waiting = true;
       ++waiting_;
       pass->add(gradients);
-      weight_gradients->then([pass] { finish_wgrad(*pass); });
+      weight_gradients->then([self = weak_from_this(), pass] { finish_wgrad(self.lock(), *pass); });
     } else {
       reduce(*pass, gradients);
     }
@@ -216,9 +216,8 @@ std::vector<at::Tensor> FsdpSchedule::leave_backward(
   return own;
 }
 
-// Runs after the last deferred wgrad of a pass.
-void FsdpSchedule::finish_wgrad(FsdpPass& pass) {
-  const auto self = pass.schedule.lock();
+// Runs after the last deferred wgrad of a pass; `self` is null if the model was destroyed.
+void FsdpSchedule::finish_wgrad(const std::shared_ptr<FsdpSchedule>& self, FsdpPass& pass) {
   require(
       self && pass.generation == self->generation_,
       "fully sharded model: weight gradients of a forward pass from before reset(), or after the model's end");

@@ -73,7 +73,7 @@ class FsdpSchedule final : public FsdpBackward, public std::enable_shared_from_t
   static void end_pass(Unit& unit);
   void close(Unit& unit);
   void reshard(Unit& unit);
-  static void finish_wgrad(FsdpPass& pass);
+  static void finish_wgrad(const std::shared_ptr<FsdpSchedule>& self, FsdpPass& pass);
   void reduce(const FsdpPass& pass, const std::vector<at::Tensor>& gradients);
   void finish_reduce_scatter();
   void require_none_waiting(const char* call) const;

@@ -134,8 +134,8 @@ TEST(Emulate, ComputationBubbleAndExposedTimeAddUp) {
   }
 }
 
-// A pipeline gathers what each forward and backward reads. A prefetch that guesses wrong is dropped: at most one of each
-// direction per stage and step, where forwards and backwards begin and cease to alternate.
+// A pipeline gathers what each forward and backward reads. A prefetch that guesses wrong is dropped: at most one of
+// each direction per stage and step, where forwards and backwards begin and cease to alternate.
 TEST(Emulate, APipelineGathersNoParametersInVain) {
   const auto gathers = [](int64_t microbatches) {
     const Replay step =

@@ -28,7 +28,7 @@ inline Overrides model_of(const std::string& name, const Overrides& changes = {}
   if (name == "deepseek_v3") {
     overrides.emplace_back("model.args.num_key_value_heads", "4");
   }
-  if (name == "qwen3_moe" || name == "deepseek_v3" || name == "glm4_moe" || name == "qwen3_next") {
+  if (name == "qwen3_moe" || name == "deepseek_v3" || name == "glm4_moe" || name == "qwen3_next" || name == "gpt_oss") {
     for (const auto& entry : Overrides{
              {"model.args.num_experts", "8"},
              {"model.args.num_experts_per_tok", "2"},

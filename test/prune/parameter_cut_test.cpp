@@ -111,9 +111,9 @@ TEST(LayerCuts, OfAttentionMoveQueriesWithTheirBiasesAndKeepTheOutputBias) {
   EXPECT_FALSE(cut_of("self_attn.q_norm.weight", {8}, averaged, block, full).has_value());
   EXPECT_EQ(std::get<Average>(cut_of("self_attn.k_norm.weight", {8}, averaged, block, full)->how).block, 2);
   EXPECT_THAT(
-      error_of([&] { cut_of("self_attn.sinks", {4}, keeps, block, {}); }),
-      HasSubstr("self_attn.sinks: pruning does not know this parameter"));
-  EXPECT_FALSE(cut_of("self_attn.sinks", {4}, {.ffn_channels = {1}}, block, {}).has_value());
+      error_of([&] { cut_of("self_attn.temperature", {4}, keeps, block, {}); }),
+      HasSubstr("self_attn.temperature: pruning does not know this parameter"));
+  EXPECT_FALSE(cut_of("self_attn.temperature", {4}, {.ffn_channels = {1}}, block, {}).has_value());
 }
 
 }  // namespace
