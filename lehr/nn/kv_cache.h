@@ -1,6 +1,7 @@
 // The key/value cache of generation.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "lehr/base/torch.h"
@@ -13,6 +14,8 @@ class KeyValueCache {
   /// Appends new keys and values (B, T, Hkv, D) and returns all, (B, S, Hkv, D) each.
   std::pair<at::Tensor, at::Tensor> append(const at::Tensor& keys, const at::Tensor& values);
 
+  /// Forgets all positions from `length` on, such as those of padding.
+  void truncate(int64_t length) { length_ = std::min(length_, length); }
   /// Number of cached positions.
   int64_t length() const { return length_; }
 
