@@ -6,19 +6,25 @@
 #include <string>
 #include <vector>
 
+#include "lehr/app/ranks.h"
+
 namespace lehr::train {
-struct TrainConfig;
 class TrainSpecs;
 }  // namespace lehr::train
 
 namespace lehr::app {
 
 /// One command of the program. `run` gets the arguments after the command's name and the program's model families, and
-/// returns the exit code; it may throw lehr::Error.
+/// returns the exit code; it may throw lehr::Error. A command that runs on several ranks has `on_threads` as well: as
+/// that many threads of this process.
 struct Command {
   std::string name;
   std::string summary;
   std::function<int(const std::vector<std::string>& args, const train::TrainSpecs& specs)> run;
+  std::function<int(const std::vector<std::string>& args, const train::TrainSpecs& specs, int64_t ranks)> on_threads =
+      {};
+
+  bool runs_on_ranks() const { return static_cast<bool>(on_threads); }
 };
 
 /// All commands, in the order of the program's help.
@@ -29,10 +35,10 @@ int train(const std::vector<std::string>& args, const train::TrainSpecs& specs);
 train::TrainConfig train_config(const std::vector<std::string>& args);
 /// `train` on `ranks` ranks, which are threads of this process.
 int train_on_threads(const std::vector<std::string>& args, const train::TrainSpecs& specs, int64_t ranks);
-int eval(const std::vector<std::string>& args, const train::TrainSpecs& specs);
+int eval(const std::vector<std::string>& args, const train::TrainSpecs& specs, const StartRanks& start);
 int search(const std::vector<std::string>& args, const train::TrainSpecs& specs);
 int score(const std::vector<std::string>& args, const train::TrainSpecs& specs);
-int generate(const std::vector<std::string>& args, const train::TrainSpecs& specs);
+int generate(const std::vector<std::string>& args, const train::TrainSpecs& specs, const StartRanks& start);
 int merge(const std::vector<std::string>& args, const train::TrainSpecs& specs);
 int plan(const std::vector<std::string>& args, const train::TrainSpecs& specs);
 int verify(const std::vector<std::string>& args, const train::TrainSpecs& specs);

@@ -8,7 +8,8 @@
 #include "lehr/base/error.h"
 #include "lehr/base/json.h"
 #include "lehr/train/device.h"
-#include "lehr/train/precision.h"
+#include "lehr/train/load_on_ranks.h"
+#include "lehr/train/mesh_rules.h"
 #include "lehr/train/train_spec.h"
 #include "lehr/train/validate.h"
 
@@ -25,23 +26,33 @@ struct Options {
   }
 };
 
-Node measure(train::TrainConfig config, const Options& options, const descriptor::ModelFamilies& families) {
-  const at::Device device = train::choose_device(config.training.device);
+Node measure(
+    train::TrainConfig config, const Options& options, const train::TrainSpecs& specs, mesh::Transport* transport) {
+  const train::Ranks ranks = ranks_of(config.parallelism, transport);
+  ranks.require_same("config", to_toml(config));
+  const at::Device device = train::choose_device(config.training.device, transport);
   if (options.train_data) {
     config.data.repeat = false;
     config.data.shuffle = false;
   }
-  const auto [folder, opened, tokenizer, data, task] = open_model_and_data(config, options.model, families);
+  Logger log("", !ranks.is_main());
+  ModelAndData found;
+  ranks.main_first([&] { found = open_model_and_data(config, options.model, specs.families(), log); });
   require(
-      options.train_data || data.validation,
+      options.train_data || found.data.validation,
       "lehr eval: the config has no held-out data; set data.validation_fraction or data.validation_path, or use "
       "--train-data");
-  const auto model = opened.load(device, train::compute_type(config.training));
-  const auto rows = train::RowShare::all(config.validation.local_batch_size);
-  const auto stream = (options.train_data ? data.train_once : data.validation)(rows, config.validation.max_rows());
-  const auto result = train::validate(*model, *task, *stream);
+  if (ranks.world_size() > 1) {
+    train::check_model_on_mesh(
+        config.training.task, config.training.seq_len, *found.model.args, ranks.context()->parameters());
+  }
+  const auto model = train::load_on_ranks(found.model, specs, config, ranks, device);
+  const auto rows = ranks.share(config.validation.local_batch_size * ranks.data_parallel_size());
+  const auto& source = options.train_data ? found.data.train_once : found.data.validation;
+  const auto stream = source(rows, config.validation.max_rows());
+  const auto result = train::validate(*model, *found.task, *stream, {.ranks = &ranks, .device = device});
   Node report = Node::make_table();
-  report.set("model", Node(folder.string()));
+  report.set("model", Node(found.folder.string()));
   report.set("loss", Node(result.loss));
   if (config.training.task != train::TaskKind::classification) {
     report.set("perplexity", Node(std::exp(result.loss)));
@@ -54,13 +65,16 @@ Node measure(train::TrainConfig config, const Options& options, const descriptor
 }
 }  // namespace
 
-int eval(const std::vector<std::string>& args, const train::TrainSpecs& specs) {
+int eval(const std::vector<std::string>& args, const train::TrainSpecs& specs, const StartRanks& start) {
   Options options;
   const Arguments arguments = parse_arguments(args, ConfigObject::of(options));
   if (arguments.help) {
     std::fputs(
         ("lehr eval CONFIG.toml [--model DIR] [--section.key=value ...]\n\n"
-         "Computes loss and perplexity of a model on the held-out data of a config. Prints one JSON object.\n\n" +
+         "Computes loss and perplexity of a model on the held-out data of a config. Prints one JSON object.\n\n"
+         "A model that needs several devices is evaluated on the mesh of the config's [parallelism], by lehr launch,\n"
+         "torchrun, srun or mpirun; one process uses one device, whatever the degrees:\n\n"
+         "  lehr launch -n 4 -- eval CONFIG.toml --parallelism.tensor_parallel_degree=2\n\n" +
          arguments_help(ConfigObject::of(options)))
             .c_str(),
         stdout);
@@ -69,8 +83,12 @@ int eval(const std::vector<std::string>& args, const train::TrainSpecs& specs) {
   require(arguments.positionals.size() == 1, "lehr eval: expected one config file; see lehr eval --help");
   const Node sources = merge_sources({.file = arguments.positionals[0], .overrides = arguments.overrides});
   const auto config = from_node<train::TrainConfig>(sources, arguments.positionals[0]);
-  const Node report = with_places(sources, [&] { return measure(config, options, specs.families()); });
-  std::puts(to_json(report).c_str());
+  start({.device = config.training.device, .comm = config.comm}, [&](mesh::Transport* transport) {
+    const Node report = with_places(sources, [&] { return measure(config, options, specs, transport); });
+    if (transport == nullptr || transport->rank() == 0) {
+      std::puts(to_json(report).c_str());
+    }
+  });
   return 0;
 }
 

@@ -11,6 +11,8 @@
 #include "lehr/data/tokenizer.h"
 #include "lehr/train/chat.h"
 #include "lehr/train/device.h"
+#include "lehr/train/load_on_ranks.h"
+#include "lehr/train/mesh_rules.h"
 #include "lehr/train/model_folder.h"
 #include "lehr/train/train_spec.h"
 
@@ -105,25 +107,37 @@ std::shared_ptr<const data::ChatTemplate> find_chat_template(const Options& opti
 }
 }  // namespace
 
-int generate(const std::vector<std::string>& args, const train::TrainSpecs& specs) {
-  Options options;
-  const Arguments arguments = parse_arguments(args, ConfigObject::of(options));
-  if (arguments.help) {
-    std::fputs(
-        ("lehr generate --model DIR --prompt TEXT [OPTIONS]\n\nContinues a text, with a key/value cache.\n\n" +
-         arguments_help(ConfigObject::of(options)))
-            .c_str(),
-        stdout);
-    return 0;
+namespace {
+train::Precision precision_of(const std::string& dtype) {
+  return dtype == "float64"    ? train::Precision::float64
+         : dtype == "bfloat16" ? train::Precision::bfloat16
+                               : train::Precision::float32;
+}
+
+// Each rank has whole sequences, and all have the same one.
+void check_generation_mesh(const descriptor::ModelArgs& args, const train::Ranks& ranks) {
+  if (ranks.world_size() == 1) {
+    return;
   }
+  const auto& mesh = ranks.context()->parameters();
   require(
-      arguments.positionals.empty() && arguments.overrides.empty(),
-      "lehr generate: takes options only; see lehr generate --help");
+      mesh.context_parallel == 1,
+      "parallelism.context_parallel_degree: generation adds tokens to whole sequences, of which a rank would have a "
+      "part; expected 1, found {}",
+      mesh.context_parallel);
   require(
-      (!options.chat && !options.chat_template) || (options.chat && options.prompt.has_value()),
-      "lehr generate: --chat needs --prompt, and --chat-template needs --chat");
-  require(options.prompt.has_value() != !options.tokens.empty(), "lehr generate: expected either --prompt or --tokens");
-  const at::Device device = train::choose_device(options.device);
+      mesh.data_parallel_replicate == 1,
+      "parallelism.data_parallel_replicate_degree: replicas would all generate the same text; expected 1, found {}",
+      mesh.data_parallel_replicate);
+  // A sequence of any length: it is padded.
+  train::check_model_on_mesh(train::TaskKind::causal_lm, mesh.tensor_parallel, args, mesh);
+}
+
+// One rank's part. All ranks generate the same tokens, and the first one prints them.
+void generate_on(
+    const Options& options, const MeshConfig& config, const train::TrainSpecs& specs, mesh::Transport* transport) {
+  const train::Ranks ranks = ranks_of(config.parallelism, transport);
+  const at::Device device = train::choose_device(options.device, transport);
   const auto folder = train::ModelFolder::open(options.model, specs.families());
   const auto& shape = folder.args;
   require(
@@ -131,6 +145,7 @@ int generate(const std::vector<std::string>& args, const train::TrainSpecs& spec
       "{}: expected a model with a language-model head, found one without (architectures in its config.json); it "
       "cannot generate text",
       options.model);
+  check_generation_mesh(*shape, ranks);
   std::unique_ptr<data::Tokenizer> tokenizer;
   if (options.prompt) {
     tokenizer = find_tokenizer(options, folder.tokenizer_folder(), shape->vocab_size());
@@ -140,12 +155,11 @@ int generate(const std::vector<std::string>& args, const train::TrainSpecs& spec
     const auto chat = options.chat ? find_chat_template(options, folder) : nullptr;
     prompt = train::make_prompt(*options.prompt, *tokenizer, chat, shape->eos_token_ids());
   }
-  const auto model = folder.load(
-      device,
-      options.dtype == "float64"    ? at::kDouble
-      : options.dtype == "bfloat16" ? at::kBFloat16
-                                    : at::kFloat);
-  model->eval();
+  train::TrainConfig run;
+  run.parallelism = config.parallelism;
+  run.training.dtype = precision_of(options.dtype);
+  run.training.seq_len = ranks.sequence_parts();
+  const auto model = train::load_on_ranks(folder, specs, run, ranks, device);
   const train::SamplingOptions sampling{
       .max_new_tokens = options.max_new_tokens,
       .temperature = options.temperature,
@@ -153,10 +167,16 @@ int generate(const std::vector<std::string>& args, const train::TrainSpecs& spec
       .top_p = options.top_p,
       .seed = static_cast<uint64_t>(options.seed),
       .stop_ids = prompt.stop_ids,
-      .max_positions = shape->max_position_ids()};
+      .max_positions = shape->max_position_ids(),
+      .device = device,
+      .ranks = &ranks};
+  if (!ranks.is_main()) {
+    train::generate(*model, prompt.ids, sampling);
+    return;
+  }
   if (options.ids || !options.prompt) {
     fmt::print("[{}]\n", fmt::join(train::generate(*model, prompt.ids, sampling), ", "));
-    return 0;
+    return;
   }
   std::fputs(options.chat ? "" : options.prompt->c_str(), stdout);
   Printer printer(*tokenizer);
@@ -166,6 +186,37 @@ int generate(const std::vector<std::string>& args, const train::TrainSpecs& spec
   });
   printer.finish();
   std::puts("");
+}
+}  // namespace
+
+int generate(const std::vector<std::string>& args, const train::TrainSpecs& specs, const StartRanks& start) {
+  Options options;
+  const Arguments arguments = parse_arguments(args, ConfigObject::of(options));
+  if (arguments.help) {
+    std::fputs(
+        ("lehr generate --model DIR --prompt TEXT [OPTIONS]\n\n"
+         "Continues a text, with a key/value cache. A model that needs several devices is sharded by lehr launch,\n"
+         "torchrun, srun or mpirun, with the keys of a config's [parallelism]; by default like fully sharded "
+         "training:\n\n"
+         "  lehr launch -n 2 -- generate --model DIR --prompt TEXT --parallelism.tensor_parallel_degree=2\n\n" +
+         arguments_help(ConfigObject::of(options)))
+            .c_str(),
+        stdout);
+    return 0;
+  }
+  require(arguments.positionals.empty(), "lehr generate: takes options only; see lehr generate --help");
+  require(
+      (!options.chat && !options.chat_template) || (options.chat && options.prompt.has_value()),
+      "lehr generate: --chat needs --prompt, and --chat-template needs --chat");
+  require(options.prompt.has_value() != !options.tokens.empty(), "lehr generate: expected either --prompt or --tokens");
+  const Node sources = merge_sources({.file = {}, .overrides = arguments.overrides});
+  const auto config = from_node<MeshConfig>(sources, "command line");
+  start({.device = options.device, .comm = config.comm}, [&](mesh::Transport* transport) {
+    with_places(sources, [&] {
+      generate_on(options, config, specs, transport);
+      return 0;
+    });
+  });
   return 0;
 }
 

@@ -41,18 +41,32 @@ struct Options {
         "Go on with as few as this many ranks: a rank that was the cause of two failures is left out of later "
         "restarts. 0: always restart all ranks.",
         at_least(0));
-    v.optional("threads", threads, "Run the ranks as threads of one process, for debugging; train only.");
+    v.optional("threads", threads, "Run the ranks as threads of one process, for debugging; lehr's own commands only.");
   }
 };
+
+// The names of lehr's commands that run on several ranks: "train, eval".
+std::string rank_commands() {
+  std::string names;
+  for (const Command& command : commands()) {
+    if (command.runs_on_ranks()) {
+      names += (names.empty() ? "" : ", ") + command.name;
+    }
+  }
+  return names;
+}
 
 std::string help() {
   Options options;
   return "lehr launch -n N [--restarts R [--min-ranks M]] [--output main|all] [--threads] -- COMMAND ...\n\n"
-         "Starts N ranks of COMMAND on this machine. COMMAND is lehr's train, or any program that reads torchrun's\n"
-         "variables (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT).\n\n"
+         "Starts N ranks of COMMAND on this machine. COMMAND is one of lehr's " +
+         rank_commands() +
+         ",\n"
+         "or any program that reads torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT).\n\n"
          "  lehr launch -n 4 -- train run.toml --parallelism.data_parallel_shard_degree=4\n"
          "  lehr launch -n 4 --restarts 3 -- train run.toml      # restarts after a crash\n"
          "  lehr launch -n 4 --restarts 3 --min-ranks 2 -- train run.toml      # and without a rank that fails twice\n"
+         "  lehr launch -n 2 -- eval run.toml --parallelism.tensor_parallel_degree=2\n"
          "  lehr launch -n 2 -- ./my_program\n\n"
          "SIGTERM and Ctrl-C are forwarded to all ranks, and the launcher waits for them. When a rank fails, the\n"
          "others end within seconds, its message is shown once, and the launcher returns its exit code (128 + the\n"
@@ -135,19 +149,28 @@ int launch(const std::vector<std::string>& args, const train::TrainSpecs& specs)
         options.restarts == 0 && options.min_ranks == 0,
         "lehr launch: with --threads all ranks are one process, which cannot be started again; leave --restarts and "
         "--min-ranks out");
+    const auto command = std::find_if(commands().begin(), commands().end(), [&](const Command& one) {
+      return one.name == separator[1] && one.runs_on_ranks();
+    });
     require(
-        separator[1] == "train",
-        "lehr launch: --threads runs lehr's own train only, not '{}'; leave it out",
+        command != commands().end(),
+        "lehr launch: --threads runs lehr's own {}, not '{}'; leave it out",
+        rank_commands(),
         separator[1]);
-    return train_on_threads({separator + 2, args.end()}, specs, options.ranks);
+    return command->on_threads({separator + 2, args.end()}, specs, options.ranks);
   }
   ChildRanksOptions children{
       .ranks = options.ranks, .all_output = options.output == "all", .restarts = options.restarts};
   const std::string& name = separator[1];
   const auto is_command = [&](const Command& command) { return command.name == name; };
+  const auto command = std::find_if(commands().begin(), commands().end(), is_command);
   const bool is_train = name == "train";
-  if (std::any_of(commands().begin(), commands().end(), is_command)) {
-    require(is_train, "lehr launch: '{}' runs on one rank; of lehr's commands only train runs on several", name);
+  if (command != commands().end()) {
+    require(
+        command->runs_on_ranks(),
+        "lehr launch: '{}' runs on one rank; of lehr's commands, {} run on several",
+        name,
+        rank_commands());
     children.program = std::filesystem::read_symlink("/proc/self/exe").string();
     children.args.assign(separator + 1, args.end());
   } else {

@@ -18,13 +18,30 @@
 
 namespace lehr::app {
 
+namespace {
+// A command that runs on several ranks.
+using RankCommand =
+    int (*)(const std::vector<std::string>& args, const train::TrainSpecs& specs, const StartRanks& start);
+
+auto of_launcher(RankCommand command) {
+  return [command](const std::vector<std::string>& args, const train::TrainSpecs& specs) {
+    return command(args, specs, launched_ranks());
+  };
+}
+auto of_threads(RankCommand command) {
+  return [command](const std::vector<std::string>& args, const train::TrainSpecs& specs, int64_t ranks) {
+    return command(args, specs, thread_ranks(ranks));
+  };
+}
+}  // namespace
+
 const std::vector<Command>& commands() {
   static const std::vector<Command> kCommands{
-      {"train", "train a model described by a TOML file; resumes automatically", train},
+      {"train", "train a model described by a TOML file; resumes automatically", train, train_on_threads},
       {"plan", "predict time, memory and bubble of a run before it starts", plan},
-      {"eval", "loss and perplexity of a checkpoint on a dataset", eval},
+      {"eval", "loss and perplexity of a checkpoint on a dataset", of_launcher(eval), of_threads(eval)},
       {"score", "score the importance of each part of a model, for pruning", score},
-      {"generate", "generate text with a checkpoint", generate},
+      {"generate", "generate text with a checkpoint", of_launcher(generate), of_threads(generate)},
       {"verify", "compare a model with the outputs of another implementation", verify},
       {"merge", "merge adapters into their base model", merge},
       {"inspect", "show the layers and tensors of a model folder", inspect},
@@ -82,7 +99,7 @@ int run(const std::vector<std::string>& args, const train::TrainSpecs& specs) {
   std::vector<std::string> names;
   for (const auto& command : commands()) {
     if (command.name == args[0]) {
-      if (command.name != "train") {
+      if (!command.runs_on_ranks()) {
         require_alone(command.name, args);
       }
       return command.run({args.begin() + 1, args.end()}, specs);

@@ -1,7 +1,6 @@
 #include "lehr/app/model_and_data.h"
 
 #include "lehr/base/error.h"
-#include "lehr/base/log.h"
 #include "lehr/base/value_of.h"
 #include "lehr/state/checkpoint.h"
 
@@ -18,7 +17,8 @@ std::filesystem::path newest_checkpoint(const train::TrainConfig& config) {
 ModelAndData open_model_and_data(
     const train::TrainConfig& config,
     const std::optional<std::string>& folder,
-    const descriptor::ModelFamilies& families) {
+    const descriptor::ModelFamilies& families,
+    Logger& log) {
   ModelAndData opened;
   opened.folder = folder ? std::filesystem::path(*folder) : newest_checkpoint(config);
   opened.model = train::ModelFolder::open(opened.folder, families);
@@ -37,7 +37,6 @@ ModelAndData open_model_and_data(
       classification ? "language-model" : "classification");
   opened.tokenizer = data::load_tokenizer(
       config.tokenizer.path.empty() ? opened.model.tokenizer_folder().string() : config.tokenizer.path);
-  Logger log;
   opened.data = train::open_run_data(
       config, *opened.tokenizer, shape->vocab_size(), [&](const std::string& text) { log.info("{}", text); });
   if (classification) {

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "lehr/base/log.h"
 #include "lehr/train/batches.h"
 #include "lehr/train/model_folder.h"
 
@@ -28,6 +29,7 @@ std::filesystem::path newest_checkpoint(const train::TrainConfig& config);
 ModelAndData open_model_and_data(
     const train::TrainConfig& config,
     const std::optional<std::string>& folder,
-    const descriptor::ModelFamilies& families);
+    const descriptor::ModelFamilies& families,
+    Logger& log);
 
 }  // namespace lehr::app

@@ -93,7 +93,8 @@ void write(train::TrainConfig config, const Options& options, const descriptor::
   prune::require_writable(options.output);
   const at::Device device = train::choose_device(config.training.device);
   config.data.repeat = false;
-  const auto [folder, opened, tokenizer, data, task] = open_model_and_data(config, options.model, families);
+  Logger log;
+  const auto [folder, opened, tokenizer, data, task] = open_model_and_data(config, options.model, families, log);
   require(
       !opened.has_adapters(),
       "{}: holds adapters, whose parts are those of their base; merge them into it first: lehr merge --adapter {}",
@@ -105,7 +106,6 @@ void write(train::TrainConfig config, const Options& options, const descriptor::
   const auto& descriptor = families.descriptor_of_hf_folder(folder);
   const auto model = opened.load(device, train::compute_type(config.training));
 
-  Logger log;
   const auto rows = train::RowShare::all(std::min(config.validation.local_batch_size, options.max_rows));
   const auto& source = options.held_out ? data.validation : data.train_once;
   prune::Scores scores = prune::score_model(

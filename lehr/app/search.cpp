@@ -76,14 +76,14 @@ void run_search(
   const at::Device device = train::choose_device(config.training.device);
   const train::TrainConfig of_run = config;
   config.data.repeat = false;
-  ModelAndData opened = open_model_and_data(config, wanted.search.teacher, specs.families());
+  Logger log;
+  ModelAndData opened = open_model_and_data(config, wanted.search.teacher, specs.families(), log);
   const std::filesystem::path teacher = opened.folder;
   require(
       !opened.model.has_adapters(),
       "{}: holds adapters; merge them into their base first: lehr merge --adapter {}",
       teacher.string(),
       teacher.string());
-  Logger log;
   config.data.repeat = true;  // local distillation may take more steps than one pass over the data
   opened.data.train =
       train::open_run_data(config, *opened.tokenizer, opened.model.args->vocab_size(), [](const std::string&) {}).train;

@@ -112,7 +112,7 @@ class ForCausalLMImpl : public WithHead<Backbone> {
 
   at::Tensor logits(const at::Tensor& final_hidden_states) override {
     require(static_cast<bool>(lm_head), "logits: only the last stage has the language-modelling head");
-    return lm_head->logits(final_hidden_states);
+    return lm_head(final_hidden_states, /*labels=*/at::Tensor());
   }
 
   at::Tensor head_weight() override {

@@ -55,6 +55,9 @@ at::Tensor rows_of(const at::Tensor& hidden_states) {
 }  // namespace
 
 at::Tensor SplitLanguageModellingHeadImpl::forward(const at::Tensor& hidden_states, const at::Tensor& labels) {
+  if (!labels.defined()) {
+    return logits(hidden_states);
+  }
   check_labels(hidden_states, labels);
   const at::Tensor rows = rows_of(hidden_states);
   const at::Tensor flat = labels.reshape(-1);
@@ -86,11 +89,7 @@ at::Tensor SplitLanguageModellingHeadImpl::forward(
 }
 
 at::Tensor SplitLanguageModellingHeadImpl::logits(const at::Tensor& hidden_states) {
-  require(
-      !loss_,
-      "logits: each rank has a part of the vocabulary only (parallelism.tensor_parallel_degree above 1); load the "
-      "checkpoint without tensor parallelism to compute them");
-  return at::linear(hidden_states, whole_weight());
+  return logits_ ? logits_(hidden_states, whole_weight()) : at::linear(hidden_states, whole_weight());
 }
 
 ClassificationHeadImpl::ClassificationHeadImpl(int64_t hidden_size, int64_t num_labels, double dropout, Init init)

@@ -26,7 +26,8 @@ class SplitLanguageModellingHeadImpl : public Module {
   void tie_to(SplitTokenEmbeddingsImpl& embeddings);
 
   /// Returns the negative log-likelihood of each label (B, T), float32 (float64 for float64), 0 where the label is
-  /// -100. hidden_states (B, T, H), labels (B, T) int64, already shifted: labels[t] is the token after position t.
+  /// -100. hidden_states (B, T, H), labels (B, T) int64, already shifted: labels[t] is the token after position t. If
+  /// `labels` is undefined, returns logits(): a call through the holder, which unshards the weights.
   at::Tensor forward(const at::Tensor& hidden_states, const at::Tensor& labels);
 
   /// Compares the head with a teacher's: returns ops::LinearKl::loss (B, T), and sets `values` to the others. Labels
@@ -37,12 +38,16 @@ class SplitLanguageModellingHeadImpl : public Module {
       const DistillationTargets& targets,
       ops::LinearKl& values);
 
-  /// Scores labels with this function from now on, instead of ops::linear_cross_entropy: for sharded weights. logits()
-  /// then throws.
+  /// From now on scores labels with `loss`, instead of ops::linear_cross_entropy, and computes the logits of the whole
+  /// vocabulary with `logits`: for sharded weights.
   using Loss = std::function<at::Tensor(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels)>;
-  void set_loss(Loss loss) { loss_ = std::move(loss); }
+  using Logits = std::function<at::Tensor(const at::Tensor& hidden, const at::Tensor& weight)>;
+  void set_sharded(Loss loss, Logits logits) {
+    loss_ = std::move(loss);
+    logits_ = std::move(logits);
+  }
 
-  /// Returns all logits, (B, T, V), in the dtype of the hidden states. Throws a usage error if a loss was set.
+  /// Returns all logits, (B, T, V), in the dtype of the hidden states.
   at::Tensor logits(const at::Tensor& hidden_states);
 
   /// The segments' weights, in order, each Linear without bias.
@@ -53,6 +58,7 @@ class SplitLanguageModellingHeadImpl : public Module {
 
  private:
   Loss loss_;
+  Logits logits_;
 };
 LEHR_MODULE(SplitLanguageModellingHead);
 

@@ -1,6 +1,7 @@
 // The cache of generation: keys and values, or the state of linear attention.
 #pragma once
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -22,6 +23,8 @@ class KeyValueCache {
   /// The states that set_states was last called with; empty before the first position.
   const std::vector<at::Tensor>& states() const { return states_; }
 
+  /// Forgets all positions from `length` on, such as those of padding.
+  void truncate(int64_t length) { length_ = std::min(length_, length); }
   /// Number of cached positions.
   int64_t length() const { return length_; }
 

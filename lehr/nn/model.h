@@ -65,8 +65,8 @@ struct ModelOutputs {
 class Model : public Module {
  public:
   virtual ModelOutputs forward(const ModelInputs& inputs) = 0;
-  /// All logits of a causal language model, (B, T, V), from the final hidden states. Throws a usage error for other
-  /// heads.
+  /// All logits of a causal language model, (B, T, V), from the final hidden states. With sequence parallelism those
+  /// are this rank's part (B, T/tp, H), and all ranks of tp must call. Throws a usage error for other heads.
   virtual at::Tensor logits(const at::Tensor& final_hidden_states) = 0;
   /// The weight (V, H) of a causal language model's head. Throws a usage error for other heads.
   virtual at::Tensor head_weight() { fail("head_weight: this model has no language-model head"); }

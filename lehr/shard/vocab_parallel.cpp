@@ -59,6 +59,22 @@ class LookUpOwnRows : public nn::CallHook {
   std::vector<Range> rows_;
   const Group& group_;
 };
+
+// The logits of all ranks (..., V) from those of this rank's rows. Shards differ in size, so they are summed with
+// zeros.
+at::Tensor whole_logits(const at::Tensor& mine, const VocabularyPart& part, const Group& group) {
+  const at::NoGradGuard no_grad;
+  std::vector<int64_t> shape = mine.sizes().vec();
+  shape.back() = part.size;
+  const at::Tensor whole = at::zeros(shape, mine.options());
+  int64_t first = 0;
+  for (const Range& rows : part.rows) {
+    whole.narrow(-1, rows.begin, rows.size()).copy_(mine.narrow(-1, first, rows.size()));
+    first += rows.size();
+  }
+  group.all_reduce(whole);
+  return whole;
+}
 }  // namespace
 
 void vocab_parallel(nn::SplitTokenEmbeddingsImpl& embeddings, DistributedContext& context) {
@@ -95,9 +111,13 @@ void vocab_parallel(nn::SplitLanguageModellingHeadImpl& head, DistributedContext
   }
   const Group& group = context.group(mesh::axis::tp);
   gather_sequence(head, context);
-  head.set_loss([part, &group](const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels) {
-    return vocab_parallel_linear_cross_entropy(hidden, weight, labels, part, group, nn::kIgnoreIndex);
-  });
+  head.set_sharded(
+      [part, &group](const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels) {
+        return vocab_parallel_linear_cross_entropy(hidden, weight, labels, part, group, nn::kIgnoreIndex);
+      },
+      [part, &group](const at::Tensor& hidden, const at::Tensor& weight) {
+        return whole_logits(at::linear(hidden, weight), part, group);
+      });
 }
 
 }  // namespace lehr::shard

@@ -15,8 +15,9 @@ namespace lehr::shard {
 void vocab_parallel(nn::SplitTokenEmbeddingsImpl& embeddings, mesh::DistributedContext& context);
 
 /// Shards weights along dimension 0 in the same way. The call takes hidden_states (B, T/tp, H) shard(1), and labels
-/// (B, T), the same on all ranks, and returns losses (B, T), invariant, by vocab_parallel_linear_cross_entropy. There
-/// are no logits. Throws a usage error if weights are tied and their embeddings are not laid out yet, and for adapters.
+/// (B, T), the same on all ranks, and returns losses (B, T), invariant, by vocab_parallel_linear_cross_entropy. Without
+/// labels it returns the logits (B, T, V) of the whole vocabulary, on all ranks and without a gradient. Throws a usage
+/// error if weights are tied and their embeddings are not laid out yet, and for adapters.
 void vocab_parallel(nn::SplitLanguageModellingHeadImpl& head, mesh::DistributedContext& context);
 
 }  // namespace lehr::shard

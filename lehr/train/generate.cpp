@@ -4,6 +4,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/base/random.h"
+#include "lehr/train/ranks.h"
 
 namespace lehr::train {
 
@@ -31,6 +32,33 @@ int64_t sample_token(const at::Tensor& logits, const SamplingOptions& options, d
   return ids[chosen].item<int64_t>();
 }
 
+namespace {
+// Runs the model on the tokens `input` (1, T) after those in the caches, and returns the logits (V) of the next one.
+// Sequence parallelism needs a multiple of `parts` tokens: padding follows the last token, which does not see it, at
+// the same position, so that no angle depends on it; the caches forget it.
+at::Tensor next_logits(nn::Model& model, const at::Tensor& input, nn::KeyValueCaches& caches, int64_t parts) {
+  const int64_t tokens = input.size(1);
+  const int64_t padding = (parts - tokens % parts) % parts;
+  int64_t cached = 0;  // a layer without attention has no cache
+  for (const nn::KeyValueCache& cache : caches) {
+    cached = std::max(cached, cache.length());
+  }
+  nn::ModelInputs inputs;
+  inputs.input_ids = at::constant_pad_nd(input, {0, padding});
+  if (padding > 0) {
+    inputs.position_ids = at::arange(tokens + padding, input.options()).clamp_max(tokens - 1).add(cached).unsqueeze(0);
+  }
+  inputs.caches = &caches;
+  const at::Tensor hidden_states = model.forward(inputs).hidden_states;  // (1, (T + padding) / parts, H)
+  for (nn::KeyValueCache& cache : caches) {
+    cache.truncate(cached + tokens);
+  }
+  const int64_t mine = hidden_states.size(1), last = tokens - 1;
+  const at::Tensor logits = model.logits(hidden_states.narrow(1, last % mine, 1));  // (1, parts, V)
+  return logits.select(1, last / mine).view(-1);
+}
+}  // namespace
+
 std::vector<int64_t> generate(
     nn::Model& model,
     const std::vector<int64_t>& prompt,
@@ -45,19 +73,18 @@ std::vector<int64_t> generate(
       prompt.size(),
       options.max_new_tokens,
       options.max_positions);
+  const Ranks one_device;
+  const Ranks& ranks = options.ranks != nullptr ? *options.ranks : one_device;
   const at::Device device = options.device.value_or(nn::named_parameters(model).front().parameter->value().device());
-  c10::InferenceMode inference;
+  const c10::InferenceMode inference(ranks.world_size() == 1);  // a transport's threads write into tensors
+  const at::NoGradGuard no_grad;
   nn::KeyValueCaches caches(static_cast<size_t>(model.num_local_layers()));
   const RandomStream stream(options.seed, "generate");
   at::Tensor input = at::tensor(prompt, at::kLong).unsqueeze(0).to(device);  // (1, T)
   std::vector<int64_t> generated;
   for (int64_t i = 0; i < options.max_new_tokens; ++i) {
-    nn::ModelInputs inputs;
-    inputs.input_ids = input;
-    inputs.caches = &caches;
-    const at::Tensor hidden_states = model.forward(inputs).hidden_states;
-    const at::Tensor logits = model.logits(hidden_states.narrow(1, hidden_states.size(1) - 1, 1)).view(-1);  // (V)
-    const int64_t token = sample_token(logits, options, stream.uniform(static_cast<uint64_t>(i)));
+    const at::Tensor logits = next_logits(model, input, caches, ranks.sequence_parts());
+    const int64_t token = ranks.of_main(sample_token(logits, options, stream.uniform(static_cast<uint64_t>(i))));
     if (std::find(options.stop_ids.begin(), options.stop_ids.end(), token) != options.stop_ids.end()) {
       break;
     }

@@ -9,6 +9,8 @@
 
 namespace lehr::train {
 
+class Ranks;
+
 /// Sampling options for the next token.
 struct SamplingOptions {
   int64_t max_new_tokens = 128;
@@ -20,6 +22,7 @@ struct SamplingOptions {
   std::vector<int64_t> stop_ids = {};     ///< Generation ends before any of these.
   int64_t max_positions = 0;              ///< Maximum sequence length of the model; 0: no limit.
   std::optional<at::Device> device = {};  ///< Device of forward; default: that of the parameters.
+  const Ranks* ranks = nullptr;           ///< Null: one device. All ranks must call, and all get the same tokens.
 };
 
 /// Samples one token from `logits` (V): the deterministic part of sampling. `uniform` is in [0, 1).

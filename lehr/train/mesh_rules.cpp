@@ -48,6 +48,25 @@ void check_sequence_parts(int64_t seq_len, const mesh::DeviceMeshParameters& mes
 }
 }  // namespace
 
+void check_model_on_mesh(
+    TaskKind task, int64_t seq_len, const descriptor::ModelArgs& args, const mesh::DeviceMeshParameters& mesh) {
+  check_sequence_parts(seq_len, mesh);
+  require(
+      mesh.context_parallel == 1 || task != TaskKind::classification,
+      "parallelism.context_parallel_degree: a classifier reads one position of a whole sequence; expected 1 for "
+      "training.task = \"classification\", found {}",
+      mesh.context_parallel);
+  require(
+      mesh.expert_parallel == 1 || args.has_experts(),
+      "parallelism.expert_parallel_degree: expected 1, because the model has no experts, found {}",
+      mesh.expert_parallel);
+  require(
+      mesh.tensor_parallel == 1 || !args.has_experts() || task != TaskKind::classification,
+      "parallelism.tensor_parallel_degree: labelled texts would be padded, and experts would count the padding as "
+      "tokens; expected 1 for training.task = \"classification\" with an MoE model, found {}",
+      mesh.tensor_parallel);
+}
+
 void check_mesh(const TrainConfig& config, const descriptor::ModelArgs& args, const Ranks& ranks) {
   const TrainingConfig& training = config.training;
   const int64_t row_ranks = ranks.data_parallel_size();
@@ -66,32 +85,19 @@ void check_mesh(const TrainConfig& config, const descriptor::ModelArgs& args, co
     return;
   }
   const auto& mesh = ranks.context()->parameters();
-  check_sequence_parts(training.seq_len, mesh);
-  require(
-      mesh.context_parallel == 1 || training.task != TaskKind::classification,
-      "parallelism.context_parallel_degree: a classifier reads one position of a whole sequence; expected 1 for "
-      "training.task = \"classification\", found {}",
-      mesh.context_parallel);
+  check_model_on_mesh(training.task, training.seq_len, args, mesh);
   check_pipeline(config);
   const std::string problem = float8_problem(config.float8, mesh);
   require(problem.empty(), "{}", problem);
   require(
-      !config.sample.prompt || (mesh.context_parallel == 1 && mesh.tensor_parallel == 1 && mesh.expert_parallel == 1),
-      "sample.prompt: generation does not support tensor_parallel, context_parallel and expert_parallel; remove this "
-      "key, and use lehr generate on a checkpoint");
+      !config.sample.prompt || mesh.context_parallel == 1,
+      "sample.prompt: generation adds tokens to whole sequences, of which a rank of context_parallel has a part; "
+      "remove "
+      "this key, and use lehr generate on a checkpoint");
   require(
       !config.peft.has_adapters() || config.peft.dropout == 0 || mesh.context_parallel == 1,
       "peft.dropout: adapter dropout is not supported with context_parallel; set peft.dropout to 0 or "
       "parallelism.context_parallel_degree to 1");
-  require(
-      mesh.expert_parallel == 1 || args.has_experts(),
-      "parallelism.expert_parallel_degree: expected 1, because the model has no experts, found {}",
-      mesh.expert_parallel);
-  require(
-      mesh.tensor_parallel == 1 || !args.has_experts() || config.training.task != TaskKind::classification,
-      "parallelism.tensor_parallel_degree: labelled texts would be padded, and experts would count the padding as "
-      "tokens; expected 1 for training.task = \"classification\" with an MoE model, found {}",
-      mesh.tensor_parallel);
 }
 
 }  // namespace lehr::train

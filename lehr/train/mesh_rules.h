@@ -11,4 +11,8 @@ namespace lehr::train {
 /// must be resolved.
 void check_mesh(const TrainConfig& config, const descriptor::ModelArgs& args, const Ranks& ranks);
 
+/// The part of check_mesh that also holds without training: of a model's forward on sequences of `seq_len` tokens.
+void check_model_on_mesh(
+    TaskKind task, int64_t seq_len, const descriptor::ModelArgs& args, const mesh::DeviceMeshParameters& mesh);
+
 }  // namespace lehr::train

@@ -60,37 +60,48 @@ const fs::path& ModelFolder::tokenizer_folder() const {
   return fs::exists(path / "tokenizer.json") ? path : base;
 }
 
-std::shared_ptr<nn::Model> ModelFolder::load(at::Device device, at::ScalarType dtype) const {
-  const auto model = args->build({});
+ModelFolder::Built ModelFolder::build() const {
+  Built built{.model = args->build({}), .adapter_names = {}};
+  if (has_adapters()) {
+    const auto names = peft::stored_names(*args);
+    built.adapter_names = peft::add_adapters_of(peft::read_adapter_config(path), *built.model, names);
+  }
+  return built;
+}
+
+void ModelFolder::fill(nn::Model& model, const Built& built, const std::function<void()>& allocate) const {
   const state::WeightReader reader(base);
   const state::StateMap map = checkpoint_map(*args, reader);
   if (!has_adapters()) {
-    check_declared_shape(path / kConfigFile, *args, *model, map, reader);
-    nn::materialize(*model, device, dtype);
-    load_weights(*model, map, reader);
-    model->eval();
-    return model;
+    check_declared_shape(path / kConfigFile, *args, model, map, reader);
+    allocate();
+    load_weights(model, map, reader);
+    model.eval();
+    return;
   }
-  const auto names = peft::stored_names(*args);
-  const auto adapter_names = peft::add_adapters_of(peft::read_adapter_config(path), *model, names);
   // The base may lack tensors that the adapter folder holds: a classifier's head.
   LoadRules rules;
-  for (const auto& entry : adapter_names) {
+  for (const auto& entry : built.adapter_names) {
     rules.may_lack.insert(entry.stored.substr(std::string(peft::kAdapterPrefix).size()));
   }
   const fs::path own_config = path / peft::kModelConfigFile;
   check_declared_shape(
       fs::exists(own_config) ? own_config : base / kConfigFile,
       *args,
-      *model,
+      model,
       map,
       reader,
-      with_state(rules, *model, map));
-  nn::materialize(*model, device, dtype);
-  load_or_start_weights(*model, *args, reader, rules, /*seed=*/0);
-  load_weights(*model, peft::to_map(adapter_names), state::WeightReader(path, peft::kAdapterStem));
-  model->eval();
-  return model;
+      with_state(rules, model, map));
+  allocate();
+  load_or_start_weights(model, *args, reader, rules, /*seed=*/0);
+  load_weights(model, peft::to_map(built.adapter_names), state::WeightReader(path, peft::kAdapterStem));
+  model.eval();
+}
+
+std::shared_ptr<nn::Model> ModelFolder::load(at::Device device, at::ScalarType dtype) const {
+  const Built built = build();
+  fill(*built.model, built, [&] { nn::materialize(*built.model, device, dtype); });
+  return built.model;
 }
 
 }  // namespace lehr::train

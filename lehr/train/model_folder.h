@@ -2,11 +2,14 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "lehr/base/torch.h"
 #include "lehr/descriptor/model_args.h"
+#include "lehr/peft/stored_names.h"
 
 namespace lehr::train {
 
@@ -29,8 +32,17 @@ struct ModelFolder {
       const descriptor::ModelFamilies& families,
       const std::filesystem::path& base = {});
 
-  /// Builds the model, loads weights and adapters, and sets eval mode. Throws a usage error for weights that do not
-  /// fit.
+  /// The model with its adapters, on meta.
+  struct Built {
+    std::shared_ptr<nn::Model> model;
+    std::vector<peft::StoredName> adapter_names;  ///< The adapters' tensors.
+  };
+  Built build() const;
+  /// Loads weights and adapters into `model`, which is `built.model`, or sharded, or some of its pipeline stages; reads
+  /// only local shards. Calls `allocate`, which allocates the parameters, once it is known that the weights fit. Sets
+  /// eval mode. Throws a usage error for weights that do not fit.
+  void fill(nn::Model& model, const Built& built, const std::function<void()>& allocate) const;
+  /// Builds the model on one device and fills it.
   std::shared_ptr<nn::Model> load(at::Device device, at::ScalarType dtype) const;
 };
 

@@ -148,6 +148,15 @@ void Ranks::highest(std::vector<int64_t>& numbers) const {
   }
 }
 
+int64_t Ranks::of_main(int64_t number) const {
+  if (context_) {
+    const at::Tensor packed = at::full({1}, number, at::kLong);
+    context_->world().broadcast(packed, 0);
+    return packed.item<int64_t>();
+  }
+  return number;
+}
+
 bool Ranks::any(bool here) const {
   std::vector<int64_t> flag{here ? 1 : 0};
   highest(flag);

@@ -51,6 +51,10 @@ class Ranks {
   /// and they are on the CPU.
   Batch positions_of(const Batch& rows) const;
 
+  /// Number of ranks that each compute a part of the positions between the blocks of a layer (sequence parallelism).
+  int64_t sequence_parts() const { return context_ ? context_->size(mesh::axis::tp) : 1; }
+  /// Returns the main rank's number.
+  int64_t of_main(int64_t number) const;
   /// Sums each count over the ranks with different sequences.
   void sum_over_rows(std::vector<int64_t>& counts) const;
   /// Sums each number over the ranks with different sequences or positions: for counts of a rank's own tokens.

@@ -293,11 +293,9 @@ void Trainer::write_sample() {
       .seed = static_cast<uint64_t>(run.config.debug.seed),
       .stop_ids = std::move(prompt.stop_ids),
       .max_positions = run.args->max_position_ids(),
-      .device = run.device};
+      .device = run.device,
+      .ranks = &run.ranks};
   run.model->eval();
-  for (shard::FullySharded& sharded : run.sharded) {
-    sharded.unshard_all();
-  }
   const auto ids = generate(*run.model, prompt.ids, sampling);
   const std::vector<int32_t> narrow(ids.begin(), ids.end());
   const bool chat = run.config.training.task == TaskKind::sft;

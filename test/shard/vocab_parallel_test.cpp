@@ -69,6 +69,7 @@ void expect_equal_to_one_device(const nn::SplitVocabulary& vocabulary, bool tied
   const at::Tensor expected_hidden = expected->embeddings(batch.ids);
   const at::Tensor expected_losses = expected->head(expected_hidden * batch.hidden_factor, batch.labels);
   (expected_losses * batch.loss_weight).sum().backward();
+  const at::Tensor expected_logits = expected->head->logits(expected_hidden);
   for (const int64_t ranks : {2, 4}) {
     test::on_mesh({.tensor_parallel = ranks}, [&](DistributedContext& context) {
       EmbedAndScore model(vocabulary, tied);
@@ -85,6 +86,7 @@ void expect_equal_to_one_device(const nn::SplitVocabulary& vocabulary, bool tied
       at::Tensor first = losses.detach().clone();
       context.group(mesh::axis::tp).broadcast(first, 0);
       EXPECT_TRUE(at::equal(first, losses)) << "losses are to be the same bits on all ranks";
+      test::expect_near("logits", model->head(hidden, at::Tensor()), expected_logits, expected_logits);
     });
   }
 }
@@ -263,9 +265,6 @@ TEST(VocabParallel, RefusesUnsupportedUses) {
         model->head(hidden, at::full({1, 4}, 17, at::kLong));
       }),
       HasSubstr("labels[0]: expected 0 to 16 or -100 (ignored), found 17"));
-  EXPECT_THAT(
-      problem([&](EmbedAndScore& model) { model->head->logits(hidden); }),
-      HasSubstr("logits: each rank has a part of the vocabulary only (parallelism.tensor_parallel_degree above 1)"));
   EXPECT_THAT(
       test::problem_on(
           {.tensor_parallel = 2},

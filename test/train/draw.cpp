@@ -292,6 +292,7 @@ const std::vector<std::string>& reasons_to_refuse() {
       // Masks depend on positions that a rank does not have.
       "peft.dropout: adapter dropout is not supported with context_parallel",
       "peft.dropout: masks depend on a token's position",
+      "whose inputs are sorted by expert, so masks would depend on the micro-batch size",
       // The losses are of the tokens of a forward pass.
       "parallelism.pipeline_parallel_microbatch_size: router losses are computed per micro-batch",
       // Sizes that cannot be split.

@@ -299,7 +299,7 @@ std::vector<Kind> kinds(const std::filesystem::path& folder, const std::filesyst
       {"experts_reduced_once", experts_reduced_once, {{.dp_shard = 4, .ep = 2}}},
       {"text",
        {{"sample.prompt", "\"KING\""}, {"sample.max_new_tokens", "8"}},
-       {{.dp_shard = 2}, {.dp_shard = 2, .pp = 2}}},
+       {{.dp_shard = 2}, {.tp = 2}, {.dp_shard = 2, .pp = 2}}},
       {"adapters", lora, {{.dp_shard = 2}, {.dp_replicate = 2, .cp = 2}, {.dp_shard = 2, .tp = 2}}, "adapter_model"},
       {"adapters_with_dropout", with_dropout, {{.dp_shard = 2}}, "adapter_model"}};
 }
@@ -392,10 +392,9 @@ TEST(IllegalMeshes, AreRefusedByName) {
        {{model + "num_attention_heads", "6"}, {model + "num_key_value_heads", "6"}},
        "num_attention_heads: 6"},
       {{.tp = 4}, {{model + "intermediate_size", "30"}}, "intermediate_size: 30 cannot be split evenly"},
-      {{.tp = 2}, {{"sample.prompt", "\"a\""}}, "sample.prompt: generation does not support"},
       {{.dp_shard = 2, .tp = 2}, {{"float8.enable", "true"}}, "float8.enable: a scale depends on a whole row"},
       {{.cp = 2}, {{"float8.enable", "true"}}, "float8.recipe: \"rowwise\" has wgrad scales over all tokens"},
-      {{.cp = 2}, {{"sample.prompt", "\"a\""}}, "sample.prompt: generation does not support"},
+      {{.cp = 2}, {{"sample.prompt", "\"a\""}}, "sample.prompt: generation adds tokens to whole sequences"},
       {{.dp_shard = 4, .ep = 4},
        {},
        "parallelism.expert_parallel_degree: expected 1, because the model has no experts, found 4"},

@@ -1,0 +1,50 @@
+#include "lehr/app/ranks.h"
+
+#include <chrono>
+
+#include "lehr/base/log.h"
+#include "lehr/mesh/connect.h"
+#include "lehr/mesh/rank_environment.h"
+#include "lehr/mesh/thread_transport.h"
+#include "lehr/train/device.h"
+
+namespace lehr::app {
+
+StartRanks launched_ranks() {
+  return [](const RankSettings& settings, const std::function<void(mesh::Transport*)>& body) {
+    const auto ranks = mesh::read_rank_environment(mesh::environment_variables());
+    if (ranks.world_size == 1) {
+      body(nullptr);
+      return;
+    }
+    train::set_library_variables(settings.device, /*deterministic=*/false);  // before there are threads
+    mesh::ConnectOptions options = train::choose_rank_device(settings.device, ranks);
+    options.init_timeout = std::chrono::seconds(settings.comm.init_timeout_seconds);
+    options.timeout = std::chrono::seconds(settings.comm.train_timeout_seconds);
+    options.on_cpu_fallback = [&](const std::string& reason) {
+      Logger("", ranks.rank != 0).info("the ranks compute on CPUs, as not each has a GPU of its own: {}", reason);
+    };
+    const auto transport = mesh::connect_ranks(ranks, options);
+    mesh::run_connected(*transport, [&] { body(transport.get()); });
+  };
+}
+
+StartRanks thread_ranks(int64_t count) {
+  return [count](const RankSettings& settings, const std::function<void(mesh::Transport*)>& body) {
+    mesh::run_ranks(
+        count,
+        [&](mesh::Transport& transport) { body(count > 1 ? &transport : nullptr); },
+        std::chrono::seconds(settings.comm.train_timeout_seconds));
+  };
+}
+
+train::Ranks ranks_of(const train::ParallelismConfig& parallelism, mesh::Transport* transport) {
+  return transport == nullptr ? train::Ranks() : train::Ranks(parallelism, transport);
+}
+
+void MeshConfig::fields(FieldVisitor& v) {
+  v.group("parallelism", parallelism, "Degrees of the device mesh and parallelism options.");
+  v.group("comm", comm, "Timeouts of communication.");
+}
+
+}  // namespace lehr::app

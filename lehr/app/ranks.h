@@ -1,0 +1,40 @@
+// The ranks of a command that runs on several: processes of a launcher, or threads of this one.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "lehr/mesh/transport.h"
+#include "lehr/train/config.h"
+#include "lehr/train/ranks.h"
+
+namespace lehr::app {
+
+/// Settings of a command that its ranks are connected by.
+struct RankSettings {
+  std::string device = "auto";  ///< As training.device.
+  train::CommConfig comm = {};
+};
+
+/// Calls `body` once on each rank that runs in this process, with the rank's transport; null if there is one rank.
+using StartRanks =
+    std::function<void(const RankSettings& settings, const std::function<void(mesh::Transport* transport)>& body)>;
+
+/// The rank of this process, as its launcher's variables describe it (mesh/rank_environment.h).
+StartRanks launched_ranks();
+/// `count` ranks that are threads.
+StartRanks thread_ranks(int64_t count);
+
+/// The mesh of the config's degrees on these ranks; one device, whatever the degrees, if `transport` is null.
+train::Ranks ranks_of(const train::ParallelismConfig& parallelism, mesh::Transport* transport);
+
+/// The keys of a mesh for a command that has no run's config: [parallelism] and [comm].
+struct MeshConfig {
+  train::ParallelismConfig parallelism;
+  train::CommConfig comm;
+  void fields(FieldVisitor& v);
+  void check(Problems& problems) const { parallelism.check(problems); }
+};
+
+}  // namespace lehr::app

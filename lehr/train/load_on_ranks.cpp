@@ -1,0 +1,76 @@
+#include "lehr/train/load_on_ranks.h"
+
+#include <numeric>
+
+#include "lehr/peft/inject.h"
+#include "lehr/shard/fully_shard.h"
+#include "lehr/train/build_stage.h"
+#include "lehr/train/precision.h"
+#include "lehr/train/stage_layout.h"
+#include "lehr/train/staged_model.h"
+
+namespace lehr::train {
+
+namespace {
+// Pipeline rank i has stage i.
+std::shared_ptr<nn::Model> stage_of_rank(
+    const ModelFolder& folder,
+    const ModelFolder::Built& built,
+    const TrainSpec& spec,
+    const TrainConfig& config,
+    const mesh::Group& pp) {
+  std::vector<int64_t> rank_of_stage(static_cast<size_t>(pp.size()));
+  std::iota(rank_of_stage.begin(), rank_of_stage.end(), 0);
+  const StageLayout layout = lay_out_stages(config, *folder.args, spec.build, rank_of_stage);
+  const auto stage = layout.models[static_cast<size_t>(pp.rank())];
+  if (folder.has_adapters()) {
+    peft::inject_as_in(*built.model, *stage);
+  }
+  return stage;
+}
+}  // namespace
+
+std::shared_ptr<nn::Model> load_on_ranks(
+    const ModelFolder& folder, const TrainSpecs& specs, TrainConfig config, const Ranks& ranks, at::Device device) {
+  const at::ScalarType dtype = compute_type(config.training);
+  if (ranks.world_size() == 1) {
+    return folder.load(device, dtype);
+  }
+  // Adapters are those of the folder, and nothing is trained.
+  config.peft = {};
+  config.float8 = {};
+  config.activation_checkpoint.mode = "none";
+  mesh::DistributedContext& context = *ranks.context();
+  const mesh::Group& pp = context.group(mesh::axis::pp);
+  config.model.hf_assets_path = folder.base.string();
+  const TrainSpec& spec = specs.at(config.model);
+  const ModelFolder::Built built = folder.build();
+  const bool staged = pp.size() > 1;
+  const auto part = staged ? stage_of_rank(folder, built, spec, config, pp) : built.model;
+  const bool offload = config.parallelism.fsdp_cpu_offload;
+  shard::FullySharded sharded = lay_out_stage(
+      config,
+      spec,
+      context,
+      *part,
+      {.current_stage = pp.rank(), .num_stages = pp.size()},
+      offload ? std::optional(device) : std::nullopt);
+  std::shared_ptr<nn::Model> model = part;
+  if (staged) {
+    std::vector<int64_t> rank_of_stage(static_cast<size_t>(pp.size()));
+    std::iota(rank_of_stage.begin(), rank_of_stage.end(), 0);
+    model = std::make_shared<StagedModel>(
+        std::vector<StagedModel::Stage>{{.number = pp.rank(), .model = part}}, std::move(rank_of_stage), pp);
+  }
+  folder.fill(*model, built, [&] {
+    if (offload) {
+      shard::materialize_offloaded(*model, device, dtype);
+    } else {
+      nn::materialize(*model, device, dtype);
+    }
+  });
+  sharded.reset();
+  return model;
+}
+
+}  // namespace lehr::train

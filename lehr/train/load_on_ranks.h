@@ -1,0 +1,19 @@
+// A model folder loaded over the ranks of a mesh, for evaluation and generation.
+#pragma once
+
+#include <memory>
+
+#include "lehr/train/model_folder.h"
+#include "lehr/train/ranks.h"
+#include "lehr/train/train_spec.h"
+
+namespace lehr::train {
+
+/// Loads the model of `folder` in the arithmetic of config.training, with the degrees and options of
+/// config.parallelism: as folder.load does on one device, and sharded like a training run on several. With pipeline
+/// parallelism each rank has one stage. All ranks must call; `ranks` must outlive the model. Throws usage errors that
+/// name the key before memory is allocated.
+std::shared_ptr<nn::Model> load_on_ranks(
+    const ModelFolder& folder, const TrainSpecs& specs, TrainConfig config, const Ranks& ranks, at::Device device);
+
+}  // namespace lehr::train

@@ -1,0 +1,133 @@
+"""Tests lehr eval and lehr generate with a process, or a thread, per rank: they print what one device prints.
+
+Usage: commands_on_ranks.py LEHR
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+lehr = sys.argv[1]
+failures = []
+
+CONFIG = """
+[model]
+name = "qwen3_moe"
+flavor = "debugmodel"
+[model.args]
+hidden_size = 32
+intermediate_size = 64
+moe_intermediate_size = 16
+num_experts = 4
+num_experts_per_tok = 2
+num_hidden_layers = 2
+num_attention_heads = 4
+num_key_value_heads = 2
+head_dim = 8
+vocab_size = 257
+initializer_range = 0.2
+[tokenizer]
+path = "byte"
+[data]
+validation_fraction = 0.002
+[[data.datasets]]
+path = "recipe/data/tinyshakespeare.txt"
+[training]
+seq_len = 64
+local_batch_size = 4
+steps = 2
+dtype = "float64"
+[lr_scheduler]
+warmup_steps = 1
+[validation]
+local_batch_size = 4
+[metrics]
+measure_peak = false
+enable_tensorboard = false
+"""
+
+
+def expect(name, ok, detail=""):
+    print(f"{'ok   ' if ok else 'FAILS'} {name}", flush=True)
+    if not ok:
+        failures.append(name)
+        print("      " + str(detail).strip().replace("\n", "\n      "), flush=True)
+
+
+def degrees(**wanted):
+    return [f"--parallelism.{name}_degree={count}" for name, count in wanted.items()]
+
+
+def run(*command, env=None):
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, env={**os.environ, **(env or {})})
+
+
+with tempfile.TemporaryDirectory() as work:
+    config = f"{work}/run.toml"
+    with open(config, "w") as file:
+        file.write(CONFIG)
+    trained = run(lehr, "train", config, "--quiet", f"--job.dump_folder={work}/out")
+    expect("a model is trained", trained.returncode == 0, trained.stderr)
+    model = f"{work}/out/checkpoints/step-2"
+    evaluate = ["eval", config, "--model", model]
+    generate = ["generate", "--model", model, "--prompt", "JULIET: O", "--max-new-tokens", "20", "--dtype", "float64", "--seed", "4"]
+    alone = json.loads(run(lehr, *evaluate).stdout)
+    text = run(lehr, *generate)
+    expect("one device generates", text.returncode == 0 and len(text.stdout) > 15, text.stderr)
+
+    def check_eval(name, done):
+        try:
+            found = json.loads(done.stdout)  # exactly one object, of rank 0
+        except json.JSONDecodeError:
+            found = {}
+        ok = done.returncode == 0 and found.get("items") == alone["items"] and abs(found["loss"] / alone["loss"] - 1) < 1e-12
+        expect(f"eval {name}", ok, f"{done.stdout}\n{done.stderr}\nexpected {alone}")
+
+    def check_text(name, done):
+        expect(f"generate {name}", done.returncode == 0 and done.stdout == text.stdout, f"{done.stdout}\n{done.stderr}")
+
+    meshes = {
+        "two shards": (2, degrees()),
+        "tensor parallel": (2, degrees(tensor_parallel=2)),
+        "two stages": (2, degrees(pipeline_parallel=2)),
+        "experts, shards and tensors": (4, degrees(data_parallel_shard=2, tensor_parallel=2, expert_parallel=4)),
+    }
+    for name, (ranks, options) in meshes.items():
+        launch = [lehr, "launch", "-n", str(ranks)]
+        check_eval(f"on {name}", run(*launch, "--", *evaluate, *options))
+        check_text(f"on {name}", run(*launch, "--", *generate, *options))
+        check_eval(f"on threads, {name}", run(*launch, "--threads", "--", *evaluate, *options))
+        check_text(f"on threads, {name}", run(*launch, "--threads", "--", *generate, *options))
+    check_eval("on parts of sequences", run(lehr, "launch", "-n", "2", "--", *evaluate, *degrees(context_parallel=2)))
+    check_eval("on one device of a run that was sharded", run(lehr, *evaluate, *degrees(tensor_parallel=4)))
+
+    # Started by hand with srun's variables: each process prints for itself.
+    port = str(23000 + os.getpid() % 9000)
+    processes = [
+        subprocess.Popen([lehr, *evaluate, *degrees(tensor_parallel=2)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                         env={**os.environ, "SLURM_PROCID": str(r), "SLURM_NTASKS": "2", "SLURM_LOCALID": str(r),
+                              "SLURM_STEP_ID": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port})
+        for r in range(2)]
+    outputs = [process.communicate(timeout=300) for process in processes]
+    check_eval("under srun", subprocess.CompletedProcess([], processes[0].returncode, *outputs[0]))
+    expect("other ranks print nothing", processes[1].returncode == 0 and outputs[1][0] == "", outputs[1])
+
+    for name, command, words in (
+            ("generation on parts of sequences", [*generate, *degrees(context_parallel=2)],
+             "parallelism.context_parallel_degree: generation adds tokens to whole sequences"),
+            ("generation by replicas", [*generate, *degrees(data_parallel_replicate=2)],
+             "parallelism.data_parallel_replicate_degree: replicas would all generate the same text"),
+            ("more ranks than started", [*evaluate, *degrees(tensor_parallel=4)], "lehr launch -n 4"),
+            ("an unknown key", [*generate, "--parallelism.tensor_degree=2"], "parallelism.tensor_degree"),
+            ("another command's key", [*generate, "--training.steps=2"], "training"),
+            ("a folder without a model", ["generate", "--model", work, "--prompt", "a"], "config.json")):
+        done = run(lehr, "launch", "-n", "2", "--", *command)
+        expect(f"{name} is refused by name", done.returncode == 2 and done.stderr.count(words) >= 1 and done.stdout == "",
+               f"{done.returncode}\n{done.stdout}{done.stderr}")
+    done = run(lehr, "launch", "-n", "2", "--", "convert", "--model", model, "--output", f"{work}/copy")
+    expect("a command without a mesh is refused by name", done.returncode == 2 and "'convert' runs on one rank" in done.stderr, done.stderr)
+
+print(f"{len(failures)} failures")
+sys.exit(1 if failures else 0)
