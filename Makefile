@@ -22,7 +22,7 @@ endif
 GPU_TESTS := mesh_test ops_test optim_test
 
 .DEFAULT_GOAL := help
-.PHONY: help setup configure build train wheel docs docs-serve release test test-all mutants bench bench-fsdp bench-neighbours bench-published bench-ops bench-tokenizer bench-build gpu-check gpu-pack gpu-build format format-check tidy clean
+.PHONY: help setup configure build train wheel docs docs-serve release test test-all mutants fuzz bench bench-fsdp bench-neighbours bench-published bench-ops bench-tokenizer bench-build gpu-check gpu-pack gpu-build format format-check tidy clean
 
 help: ## Show this list
 	@echo "Lehr trains large language models. From a fresh clone:"
@@ -124,6 +124,10 @@ mutants: setup ## Plant bugs one at a time and check that their tests fail; ARGS
 
 faults: build ## Kill, stop, crash and starve real runs, and damage their files; ARGS="--seed 2 --only sleep"
 	OMP_WAIT_POLICY=PASSIVE python3 test/program/faults.py $(BUILD)/lehr $(ARGS)
+
+fuzz: ## Fuzz the parsers of files with libFuzzer; ARGS="--parser json --seconds 60" or "--list"
+	@script/setup.sh sanitizers
+	JOBS=$(JOBS) python3 test/fuzz/run.py $(ARGS)
 
 clean: ## Remove all build output (build/); keep .venv
 	rm -rf build

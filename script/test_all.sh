@@ -4,7 +4,7 @@
 #   script/test_all.sh                 all shares in turn (some hours on two cores)
 #   script/test_all.sh --share 3/8     the third share, as a landing does
 #   script/test_all.sh --share 3/8 --only asan    parts whose names contain a word: meshes, asan, tsan, interop, gpu, configs,
-#                                      draws, faults, run-as-planned, site, notebooks, optionals, mutants
+#                                      draws, faults, fuzz, run-as-planned, site, notebooks, optionals, mutants
 #   script/test_all.sh --list          lists the contents of each share
 #
 # A share has: an eighth of all combinations of model, mesh and schedule (LEHR_ALL_MESHES=1); some test suites under the
@@ -12,8 +12,9 @@
 # planted bugs (make mutants); clang-tidy's check of optionals that are read without a look, over an eighth of the sources.
 # Two shares install transformers and peft, and compare with them; one of these rehearses the check of a GPU on the CPU
 # (docs/gpu.md); one reads 5,000 mutated config.json files; one trains 300 random runs on random meshes; one injects
-# faults into real runs; one plans the quickstart and runs it; one makes the site, one executes the notebooks. Random
-# numbers are seeded
+# faults into real runs; one plans the quickstart and runs it, and runs each libFuzzer
+# harness for a few seconds; one makes the site, one executes the
+# notebooks. Random numbers are seeded
 # by the commit. The last lines name each failure and its place.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
@@ -26,7 +27,7 @@ shares=(
   'asan train|train_mesh|train_pipeline|plan'
   'asan commands|launch|wrong_input|train_on_ranks|kill_and_resume|stop_and_disk_full configs'
   'tsan base|mesh|data|metric|optim|state|pipeline|launch interop faults'
-  'tsan ops|nn|shard|peft|model|prune|search run-as-planned'
+  'tsan ops|nn|shard|peft|model|prune|search run-as-planned fuzz'
   'tsan train|train_mesh|train_pipeline|plan draws'
 )
 count=${#shares[@]}
@@ -47,8 +48,8 @@ while [ $# -gt 0 ]; do
       share=${BASH_REMATCH[1]}
       shift 2 ;;
     --only)
-      [[ " meshes asan tsan interop gpu configs draws faults run-as-planned site notebooks optionals mutants " = *" ${2:-} "* ]] ||
-        { echo "test-all: --only is meshes, asan, tsan, interop, gpu, configs, draws, faults, run-as-planned, site, notebooks, optionals or mutants, found '${2:-}'" >&2; exit 2; }
+      [[ " meshes asan tsan interop gpu configs draws faults fuzz run-as-planned site notebooks optionals mutants " = *" ${2:-} "* ]] ||
+        { echo "test-all: --only is meshes, asan, tsan, interop, gpu, configs, draws, faults, fuzz, run-as-planned, site, notebooks, optionals or mutants, found '${2:-}'" >&2; exit 2; }
       only=$2
       shift 2 ;;
     *) echo "test-all: expected --share K/$count, --only WORD or --list, found '$1'" >&2; exit 2 ;;
@@ -67,7 +68,7 @@ step() {
   [[ $1 = *"$only"* ]] || return 0
   run_step "$@"
   if [ "$code" = 0 ]; then
-    lines+=("passed  $what: $(grep -E '^[0-9]+ (passed|caught|draws|faults|of [0-9]+ commands)' "$(log_of "$1")" | tail -n 1)")
+    lines+=("passed  $what: $(grep -E '^[0-9]+ (passed|caught|draws|faults|of [0-9]+ (commands|parsers))' "$(log_of "$1")" | tail -n 1)")
   else
     failed+=("$1")
     lines+=("FAILED  $what" "$(script/what_failed.sh "$(log_of "$1")")")
@@ -138,6 +139,11 @@ notebooks() {
   make wheel && script/notebooks.sh --setup && make test ARGS='-R ^notebooks$' && ! grep -q 'skipped: ' build/results/ctest.xml
 }
 
+# Each parser's harness, from the seeds of the repository and with the random numbers of the share.
+fuzz() {
+  make fuzz ARGS="--seconds 8 --seed $seed"
+}
+
 optionals() {
   script/setup.sh clang-tidy && make --no-print-directory configure PRESET=dev &&
     script/tidy.sh --checks='-*,bugprone-unchecked-optional-access' --all --share "$1/$count"
@@ -156,6 +162,7 @@ run_share() {
   [[ " $extras " != *' run-as-planned '* ]] || step "share $number: run-as-planned, the quickstart" run_as_planned
   [[ " $extras " != *' site '* ]] || step "share $number: site, every page and link" site
   [[ " $extras " != *' notebooks '* ]] || step "share $number: notebooks" notebooks
+  [[ " $extras " != *' fuzz '* ]] || step "share $number: fuzz, each parser" fuzz
   step "share $number: optionals that are read without a look, an eighth of the sources" optionals "$number"
   step "share $number: mutants (planted bugs), an eighth" make mutants ARGS="--share $number/$count"
 }

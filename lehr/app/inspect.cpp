@@ -10,6 +10,7 @@
 #include "lehr/base/error.h"
 #include "lehr/base/file.h"
 #include "lehr/base/log.h"
+#include "lehr/base/printable.h"
 #include "lehr/base/value_of.h"
 #include "lehr/descriptor/block_picture.h"
 #include "lehr/peft/adapter_folder.h"
@@ -17,6 +18,8 @@
 #include "lehr/state/weights.h"
 #include "lehr/train/declared_shape.h"
 #include "lehr/train/train_spec.h"
+#include "lehr/train/untrusted.h"
+#include "lehr/train/untrusted_text.h"
 #include "lehr/train/weights.h"
 
 namespace lehr::app {
@@ -31,6 +34,7 @@ struct Options {
   std::optional<std::string> picture;
   bool tensors = true;
   bool map = false;
+  bool untrusted = false;
   void fields(FieldVisitor& v) {
     v.optional("seq_len", seq_len, "Sequence length for FLOPs and KV cache; not given: 4096.", between(1, 100'000'000));
     v.optional(
@@ -44,6 +48,11 @@ struct Options {
         "picture", picture, "SVG file to write: the layers side by side, with bars for the cost of each sub-block.");
     v.optional(
         "map", map, "Show the state map: stored name and shape of each tensor, operations, parameter and its shape.");
+    v.optional(
+        "untrusted",
+        untrusted,
+        "Report what a downloaded folder could do, in Lehr and in other programs, without loading it; nothing else is "
+        "shown. Exit code 3 if something is dangerous.");
     v.optional("tensors", tensors, "List every tensor (--no-tensors: only the totals).");
   }
 };
@@ -61,7 +70,7 @@ void print_map(
   const state::BoundMap bound(map, state::specs_of(reader));
   std::fputs(state::format_table(bound, {.rows_per_group = kRows}).c_str(), stdout);
   for (const std::string& name : difference.left_out) {
-    fmt::print("{}: not used\n", name);
+    fmt::print("{}: not used\n", printable(name));
   }
   fmt::print("{} tensors, {} parameters\n", map.inputs().size(), map.outputs().size());
 }
@@ -140,6 +149,9 @@ void show_shape(
     const state::WeightReader* reader,
     const descriptor::ModelFamilies& families) {
   const auto shape = families.from_hf_folder(path);
+  for (const std::string& what : train::code_in_json(path / "config.json")) {
+    fmt::print("config.json: {}\n", printable(what));
+  }
   const int64_t seq_len = options.seq_len.value_or(kSeqLen);
   const auto counts = shape->get_nparams_and_flops(seq_len);
   fmt::print(
@@ -157,7 +169,7 @@ void show_shape(
     if (options.picture) {
       throw;
     }
-    fmt::print("no table of layers: {}\n\n", error.what());  // tensors can be listed all the same
+    fmt::print("no table of layers: {}\n\n", printable(error.what()));  // tensors can be listed all the same
   }
 }
 
@@ -171,13 +183,34 @@ void list_tensors(const state::WeightReader& reader) {
     const auto quantized = reader.quantized().find(name);
     fmt::print(
         "{:<{}}  {:<8}  {}{}{}\n",
-        name,
+        printable(name),
         width,
         state::dtype_name(info.dtype),
         fmt::join(info.shape, " x "),
         quantized != reader.quantized().end() ? ", stored as " : "",
         quantized != reader.quantized().end() ? state::name_of(quantized->second.quantization) : "");
   }
+}
+}  // namespace
+
+namespace {
+// Lines such as "danger  pytorch_model.bin: a pickle, ...", and a summary.
+int report_untrusted(const std::filesystem::path& path, const descriptor::ModelFamilies& families) {
+  constexpr int kCheckFailed = 3;
+  const train::UntrustedReport report = train::look_at_untrusted(path, families);
+  int64_t dangers = 0;
+  for (const auto& finding : report.findings) {
+    dangers += finding.danger ? 1 : 0;
+    fmt::print("{:<8}{}: {}\n", finding.danger ? "danger" : "note", printable(finding.file), printable(finding.what));
+  }
+  fmt::print(
+      "{} files, {}, {} tensors; {} dangers, {} notes\n",
+      report.num_files,
+      human_bytes(static_cast<double>(report.num_bytes)),
+      report.num_tensors,
+      dangers,
+      static_cast<int64_t>(report.findings.size()) - dangers);
+  return dangers > 0 ? kCheckFailed : 0;
 }
 }  // namespace
 
@@ -199,6 +232,9 @@ int inspect(const std::vector<std::string>& args, const train::TrainSpecs& specs
       arguments.positionals.size() == 1 && arguments.overrides.empty(),
       "lehr inspect: expected one folder or file; see lehr inspect --help");
   const std::filesystem::path path(arguments.positionals[0]);
+  if (options.untrusted) {
+    return report_untrusted(path, specs.families());
+  }
   const bool has_shape = std::filesystem::exists(path / "config.json");
   const bool has_adapters = peft::is_adapter_folder(path);
   check_options(options, path, has_shape);

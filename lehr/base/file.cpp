@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "lehr/base/error.h"
+#include "lehr/base/open_file.h"
 
 namespace lehr {
 
@@ -29,22 +30,14 @@ struct Descriptor {
   Descriptor(const Descriptor&) = delete;
   Descriptor& operator=(const Descriptor&) = delete;
 };
-
-size_t size_of_regular_file(int fd, const std::filesystem::path& path) {
-  struct stat info {};
-  require(::fstat(fd, &info) == 0, "{}: cannot be read: {}", path.string(), reason());
-  require(!S_ISDIR(info.st_mode), "{}: expected a file, found a folder", path.string());
-  return static_cast<size_t>(info.st_size);
-}
 }  // namespace
 
 std::string read_file(const std::filesystem::path& path) {
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  require(file.fd >= 0, "{}: cannot be opened: {}", path.string(), reason());
-  std::string content(size_of_regular_file(file.fd, path), '\0');
+  const OpenFile file(path);
+  std::string content(static_cast<size_t>(file.size()), '\0');
   size_t have = 0;
   while (have < content.size()) {
-    const ssize_t got = ::read(file.fd, content.data() + have, content.size() - have);
+    const ssize_t got = ::read(file.descriptor(), content.data() + have, content.size() - have);
     if (got < 0 && errno == EINTR) {
       continue;
     }
@@ -94,13 +87,12 @@ void write_file_atomically(const std::filesystem::path& path, std::string_view c
 }
 
 MappedFile::MappedFile(const std::filesystem::path& path) {
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  require(file.fd >= 0, "{}: cannot be opened: {}", path.string(), reason());
-  size_ = size_of_regular_file(file.fd, path);
+  const OpenFile file(path);
+  size_ = static_cast<size_t>(file.size());
   if (size_ == 0) {
     return;
   }
-  data_ = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, file.fd, 0);
+  data_ = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, file.descriptor(), 0);
   if (data_ == MAP_FAILED) {
     data_ = nullptr;
     fail_runtime("{}: cannot be mapped into memory: {}", path.string(), reason());

@@ -15,114 +15,123 @@ namespace lehr {
 namespace {
 using Json = nlohmann::ordered_json;
 
-Node convert(const Json& json, const std::string& name, const std::string& key) {
-  Node node;
-  switch (json.type()) {
-    case Json::value_t::boolean:
-      node = Node(json.get<bool>());
-      break;
-    case Json::value_t::number_integer:
-      node = Node(json.get<int64_t>());
-      break;
-    case Json::value_t::number_unsigned:
-      require(
-          json.get<uint64_t>() <= static_cast<uint64_t>(INT64_MAX),
-          "{}: {}: the integer {} is too large",
-          name,
-          key,
-          json.get<uint64_t>());
-      node = Node(json.get<int64_t>());
-      break;
-    case Json::value_t::number_float:
-      node = Node(json.get<double>());
-      break;
-    case Json::value_t::string:
-      node = Node(json.get<std::string>());
-      break;
-    case Json::value_t::array:
-      node = Node::make_list();
-      for (size_t i = 0; i < json.size(); ++i) {
-        node.push_back(convert(json[i], name, fmt::format("{}[{}]", key, i)));
-      }
-      break;
-    case Json::value_t::object:
-      node = Node::make_table();
-      for (const auto& [entry, value] : json.items()) {
-        node.mutable_entries().emplace_back(entry, convert(value, name, key.empty() ? entry : key + "." + entry));
-      }
-      break;
-    default:
-      break;
-  }
-  node.set_origin({.file = name});
-  node.set_key(key);
-  return node;
-}
-
-// Rejects duplicate keys in an object, of which the parser would keep the last, and deep nesting. Receives each value
-// as it is parsed.
-class KeysOnce {
+// Builds the value tree while the text is read, in linear time: the parser's own tree and its callbacks take quadratic
+// time for large objects.
+class Builder : public nlohmann::json_sax<Json> {
  public:
-  explicit KeysOnce(const std::string& name) : name_(name) {}
+  Builder(std::string_view text, const std::string& name) : text_(text), name_(name) {}
 
-  void see(Json::parse_event_t event, const Json& value) {
-    switch (event) {
-      case Json::parse_event_t::key: {
-        Level& object = levels_.back();
-        object.key = value.get<std::string>();
-        if (!object.keys.insert(object.key).second) {
-          fail("{}: {}: duplicate key", name_, place());
-        }
-        break;
-      }
-      case Json::parse_event_t::object_start:
-      case Json::parse_event_t::array_start:
-        next_item();
-        if (levels_.size() >= kMostLevels) {
-          fail("{}: {}: nested more than {} levels deep", name_, place(), kMostLevels);
-        }
-        levels_.push_back({.is_list = event == Json::parse_event_t::array_start});
-        break;
-      case Json::parse_event_t::object_end:
-      case Json::parse_event_t::array_end:
-        levels_.pop_back();
-        break;
-      case Json::parse_event_t::value:
-        next_item();
-        break;
+  bool null() override { return add(Node()); }
+  bool boolean(bool value) override { return add(Node(value)); }
+  bool number_integer(number_integer_t value) override { return add(Node(static_cast<int64_t>(value))); }
+  bool number_unsigned(number_unsigned_t value) override {
+    require(
+        value <= static_cast<uint64_t>(INT64_MAX), "{}: {}: the integer {} is too large", name_, next_place(), value);
+    return add(Node(static_cast<int64_t>(value)));
+  }
+  bool number_float(number_float_t value, const string_t&) override { return add(Node(value)); }
+  bool string(string_t& value) override { return add(Node(std::move(value))); }
+  bool binary(binary_t&) override { return false; }  // not in JSON
+  bool start_object(size_t) override { return open(Node::make_table()); }
+  bool start_array(size_t) override { return open(Node::make_list()); }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
+  bool key(string_t& key) override {
+    Level& object = levels_.back();
+    object.key = std::move(key);
+    if (!object.keys.insert(object.key).second) {
+      fail("{}: {}: duplicate key", name_, next_place());
     }
+    return true;
   }
 
-  // The key of the value that was seen last, or of the next one.
-  std::string place(bool next = false) const {
-    std::string place;
-    for (const Level& level : levels_) {
-      const int64_t item = next && &level == &levels_.back() ? level.items : level.items - 1;
-      place += level.is_list ? fmt::format("[{}]", item) : (place.empty() ? "" : ".") + level.key;
+  bool parse_error(size_t, const std::string&, const nlohmann::detail::exception& error) override {
+    const std::string what = error.what();
+    const auto* syntax = dynamic_cast<const Json::parse_error*>(&error);
+    if (syntax == nullptr) {  // a number that does not fit
+      const std::string place = next_place();
+      fail("{}: {}{}invalid JSON: {}", name_, place, place.empty() ? "" : ": ", what.substr(what.find("] ") + 2));
     }
-    return place;
+    const auto end = text_.begin() + static_cast<long>(std::min(syntax->byte, text_.size()));
+    const auto line = 1 + std::count(text_.begin(), end, '\n');
+    const auto last_break = std::find(std::make_reverse_iterator(end), text_.rend(), '\n');
+    const auto column = std::distance(std::make_reverse_iterator(end), last_break);
+    const auto colon = what.find(": ", what.find("column"));
+    fail("{}:{}:{}: invalid JSON: {}", name_, line, column, colon == std::string::npos ? what : what.substr(colon + 2));
   }
+
+  Node take() { return std::move(root_); }
 
  private:
   // Far more than any document has, and few enough for functions that call themselves per level.
   static constexpr size_t kMostLevels = 256;
+  // A value takes up to 600 bytes.
+  static constexpr int64_t kMostValues = 2'000'000;
+  // Each value has its own copy of the place, so that long places of many values would fill the memory.
+  static constexpr size_t kLongestPlace = 256;
 
   // An open object or list.
   struct Level {
-    bool is_list = false;
-    int64_t items = 0;
-    std::string key = {};  // the current one
+    Node* node = nullptr;
+    std::string place = {};
+    std::string key = {};  // of the next value
     std::unordered_set<std::string> keys = {};
   };
 
-  void next_item() {
-    if (!levels_.empty()) {
-      ++levels_.back().items;
+  // The place of the next value, as a dotted key.
+  std::string next_place() const {
+    if (levels_.empty()) {
+      return "";
     }
+    const Level& level = levels_.back();
+    std::string place = level.node->is_list() ? fmt::format("{}[{}]", level.place, level.node->items().size())
+                                              : (level.place.empty() ? "" : level.place + ".") + level.key;
+    return place.size() <= kLongestPlace ? place : "..." + place.substr(place.size() - kLongestPlace);
   }
 
+  Node* place_node(Node node) {
+    require(++values_ <= kMostValues, "{}: more than {} values", name_, kMostValues);
+    node.set_origin({.file = name_});
+    node.set_key(next_place());
+    if (levels_.empty()) {
+      root_ = std::move(node);
+      return &root_;
+    }
+    Level& level = levels_.back();
+    if (level.node->is_list()) {
+      level.node->push_back(std::move(node));
+      return &level.node->mutable_items().back();
+    }
+    auto& entries = level.node->mutable_entries();
+    entries.emplace_back(std::move(level.key), std::move(node));
+    return &entries.back().second;
+  }
+
+  bool add(Node node) {
+    place_node(std::move(node));
+    return true;
+  }
+
+  bool open(Node node) {
+    if (levels_.size() >= kMostLevels) {
+      fail("{}: {}: nested more than {} levels deep", name_, next_place(), kMostLevels);
+    }
+    // While a value is open, nothing is added beside it, so the pointer stays valid.
+    Node* const placed = place_node(std::move(node));
+    levels_.push_back({.node = placed, .place = placed->key()});
+    return true;
+  }
+
+  bool close() {
+    levels_.pop_back();
+    return true;
+  }
+
+  std::string_view text_;
   const std::string& name_;
+  Node root_;
   std::vector<Level> levels_;
+  int64_t values_ = 0;
 };
 
 Json convert(const Node& node) {
@@ -158,28 +167,9 @@ Json convert(const Node& node) {
 }  // namespace
 
 Node parse_json(std::string_view text, const std::string& name) {
-  KeysOnce keys(name);
-  try {
-    const auto see = [&](int, Json::parse_event_t event, const Json& value) {
-      keys.see(event, value);
-      return true;
-    };
-    return convert(Json::parse(text, see), name, "");
-  } catch (const Json::parse_error& error) {
-    const auto end = text.begin() + static_cast<long>(std::min(error.byte, text.size()));
-    const auto line = 1 + std::count(text.begin(), end, '\n');
-    const auto last_break = std::find(std::make_reverse_iterator(end), text.rend(), '\n');
-    const auto column = std::distance(std::make_reverse_iterator(end), last_break);
-    std::string what = error.what();
-    if (const auto colon = what.find(": ", what.find("column")); colon != std::string::npos) {
-      what = what.substr(colon + 2);
-    }
-    fail("{}:{}:{}: invalid JSON: {}", name, line, column, what);
-  } catch (const Json::exception& error) {  // a number that does not fit
-    const std::string place = keys.place(/*next=*/true);
-    const std::string what = error.what();
-    fail("{}: {}{}invalid JSON: {}", name, place, place.empty() ? "" : ": ", what.substr(what.find("] ") + 2));
-  }
+  Builder builder(text, name);
+  Json::sax_parse(text, &builder);
+  return builder.take();
 }
 
 Node parse_json_file(const std::filesystem::path& path) {

@@ -11,6 +11,8 @@
 #include <cstdio>
 #include <mutex>
 
+#include "lehr/base/printable.h"
+
 namespace lehr {
 
 struct Logger::State {
@@ -60,13 +62,13 @@ void Logger::write(Level level, const std::string& text) {
   state_->erase();
   switch (level) {
     case Level::info:
-      state_->lines->info("{}", text);
+      state_->lines->info("{}", printable(text));
       break;
     case Level::warn:
-      state_->lines->warn("warning: {}", text);
+      state_->lines->warn("warning: {}", printable(text));
       break;
     case Level::error:
-      state_->lines->error("error: {}", text);
+      state_->lines->error("error: {}", printable(text));
       break;
   }
   state_->draw();

@@ -4,25 +4,36 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <functional>
 
 #include "lehr/base/error.h"
 
 namespace lehr::data {
 
-Merges::Merges(size_t merges) : slots_(std::bit_ceil(std::max<size_t>(16, merges * 2))), mask_(slots_.size() - 1) {
-  merged_.reserve(merges);
-}
-
-void Merges::add(int32_t left, int32_t right, int32_t merged) {
-  const uint64_t pair = static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
+Merges::Slot& Merges::slot_of(uint64_t pair) {
   size_t i = hash(pair) & mask_;
   while (slots_[i].rank != kNone && slots_[i].pair != pair) {
     i = (i + 1) & mask_;
   }
-  slots_[i] = {pair, static_cast<uint32_t>(merged_.size())};
+  return slots_[i];
+}
+
+void Merges::add(int32_t left, int32_t right, int32_t merged) {
+  const uint64_t pair = static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
+  Slot& slot = slot_of(pair);
+  pairs_ += slot.rank == kNone ? 1 : 0;
+  slot = {pair, static_cast<uint32_t>(merged_.size())};
   merged_.push_back(merged);
+  if (2 * pairs_ > slots_.size()) {  // by the pairs, not by the length of a list that may repeat them
+    Merges larger(2 * slots_.size());
+    for (const Slot& old : slots_) {
+      if (old.rank != kNone) {
+        larger.slot_of(old.pair) = old;
+      }
+    }
+    slots_.swap(larger.slots_);
+    mask_ = slots_.size() - 1;
+  }
 }
 
 Bpe::Bpe(Vocabulary vocabulary, Merges merges, const BpeOptions& options, const std::string& where)

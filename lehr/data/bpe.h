@@ -26,8 +26,7 @@ struct BpeOptions {
 /// The merges in order: the first has the lowest rank, and merges are applied lowest rank first.
 class Merges {
  public:
-  /// Allocates space for `merges` merges. Required before `add`.
-  explicit Merges(size_t merges);
+  Merges() : Merges(16) {}
 
   /// Adds the next merge: `left` followed by `right` becomes `merged`. The last occurrence of a duplicate pair counts.
   void add(int32_t left, int32_t right, int32_t merged);
@@ -60,9 +59,13 @@ class Merges {
     return pair ^ pair >> 32;
   }
 
+  explicit Merges(size_t slots) : slots_(slots), mask_(slots - 1) {}
+  Slot& slot_of(uint64_t pair);
+
   std::vector<Slot> slots_;
   std::vector<int32_t> merged_;  // indexed by rank
   size_t mask_ = 0;
+  size_t pairs_ = 0;
 };
 
 /// Vocabulary and merges together. Immutable except for a memo that many threads may fill concurrently.

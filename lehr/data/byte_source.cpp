@@ -1,7 +1,6 @@
 // Sequential readers of plain, gzip and Zstandard files.
 #include "lehr/data/byte_source.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 #include <zlib.h>
 #include <zstd.h>
@@ -12,25 +11,46 @@
 #include <utility>
 
 #include "lehr/base/error.h"
+#include "lehr/base/open_file.h"
 
 namespace lehr::data {
 namespace {
 
 constexpr size_t kBlockBytes = size_t{1} << 18;
+constexpr size_t kMaxLineBytes = size_t{1} << 30;
+// Text is seldom compressed to less than a hundredth, zeros to less than a thousandth.
+constexpr int64_t kFreeBytes = int64_t{64} << 20, kMaxRatio = 1000;
+
+/// Counts decompressed bytes, and refuses a file that expands without bound ("bomb").
+class Expansion {
+ public:
+  Expansion(std::string name, int64_t compressed)
+      : name_(std::move(name)), most_(kFreeBytes + kMaxRatio * compressed) {}
+  void add(int64_t bytes) {
+    bytes_ += bytes;
+    require(
+        bytes_ <= most_,
+        "{}: expands to more than {} times its size; if that is intended, decompress it first",
+        name_,
+        kMaxRatio);
+  }
+
+ private:
+  std::string name_;
+  int64_t most_;
+  int64_t bytes_ = 0;
+};
 
 class PlainSource : public ByteSource {
  public:
-  explicit PlainSource(const std::filesystem::path& path) : name_(path.string()) {
-    descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    require(descriptor_ >= 0, "{}: cannot be opened: {}", name_, std::strerror(errno));
-  }
-  ~PlainSource() override { ::close(descriptor_); }
-  PlainSource(const PlainSource&) = delete;
-  PlainSource& operator=(const PlainSource&) = delete;
+  explicit PlainSource(const std::filesystem::path& path) : name_(path.string()), file_(path) {}
+
+  const std::string& name() const override { return name_; }
+  int64_t size() const { return file_.size(); }
 
   int64_t read(char* out, int64_t capacity) override {
     for (;;) {
-      const ssize_t got = ::read(descriptor_, out, static_cast<size_t>(capacity));
+      const ssize_t got = ::read(file_.descriptor(), out, static_cast<size_t>(capacity));
       if (got >= 0) {
         return got;
       }
@@ -42,18 +62,17 @@ class PlainSource : public ByteSource {
 
  private:
   std::string name_;
-  int descriptor_;
+  OpenFile file_;
 };
 
 class GzipSource : public ByteSource {
  public:
-  explicit GzipSource(const std::filesystem::path& path) : name_(path.string()), file_(::gzopen(path.c_str(), "rbe")) {
-    require(file_ != nullptr, "{}: cannot be opened: {}", name_, std::strerror(errno));
-    ::gzbuffer(file_, kBlockBytes);
-  }
+  explicit GzipSource(const std::filesystem::path& path) : GzipSource(path.string(), OpenFile(path)) {}
   ~GzipSource() override { ::gzclose(file_); }
   GzipSource(const GzipSource&) = delete;
   GzipSource& operator=(const GzipSource&) = delete;
+
+  const std::string& name() const override { return name_; }
 
   int64_t read(char* out, int64_t capacity) override {
     const int got = ::gzread(file_, out, static_cast<unsigned>(std::min<int64_t>(capacity, 1 << 30)));
@@ -62,18 +81,33 @@ class GzipSource : public ByteSource {
     require(error != Z_BUF_ERROR, "{}: the gzip file is truncated", name_);
     require(got >= 0, "{}: the gzip file is damaged: {}", name_, text);
     require(::gzdirect(file_) == 0, "{}: its name ends in .gz, but it is not a gzip file", name_);
+    expansion_.add(got);
     return got;
   }
 
  private:
+  GzipSource(const std::string& name, OpenFile file)
+      : name_(name), expansion_(name, file.size()), file_(::gzdopen(file.descriptor(), "rb")) {
+    require(file_ != nullptr, "{}: cannot be opened: {}", name_, std::strerror(errno));
+    file.release();  // zlib closes it
+    ::gzbuffer(file_, kBlockBytes);
+  }
+
   std::string name_;
+  Expansion expansion_;
   gzFile file_;
 };
 
 class ZstdSource : public ByteSource {
  public:
   explicit ZstdSource(const std::filesystem::path& path)
-      : name_(path.string()), raw_(path), context_(ZSTD_createDCtx(), ZSTD_freeDCtx), block_(kBlockBytes) {}
+      : name_(path.string()),
+        raw_(path),
+        expansion_(name_, raw_.size()),
+        context_(ZSTD_createDCtx(), ZSTD_freeDCtx),
+        block_(kBlockBytes) {}
+
+  const std::string& name() const override { return name_; }
 
   int64_t read(char* out, int64_t capacity) override {
     ZSTD_outBuffer output{out, static_cast<size_t>(capacity), 0};
@@ -89,12 +123,14 @@ class ZstdSource : public ByteSource {
       require(ZSTD_isError(status) == 0, "{}: the Zstandard file is damaged: {}", name_, ZSTD_getErrorName(status));
       inside_frame_ = status != 0;
     }
+    expansion_.add(static_cast<int64_t>(output.pos));
     return static_cast<int64_t>(output.pos);
   }
 
  private:
   std::string name_;
   PlainSource raw_;
+  Expansion expansion_;
   std::unique_ptr<ZSTD_DCtx, size_t (*)(ZSTD_DCtx*)> context_;
   std::vector<char> block_;
   ZSTD_inBuffer input_{nullptr, 0, 0};
@@ -133,6 +169,12 @@ bool LineReader::next(std::string_view& line) {
     buffer_.erase(0, position_);
     position_ = 0;
     scanned = buffer_.size();
+    require(
+        scanned <= kMaxLineBytes,
+        "{}:{}: the line has more than {} bytes",
+        source_->name(),
+        line_number_ + 1,
+        kMaxLineBytes);
     buffer_.resize(scanned + kBlockBytes);
     const int64_t got = source_->read(buffer_.data() + scanned, kBlockBytes);
     buffer_.resize(scanned + static_cast<size_t>(got));

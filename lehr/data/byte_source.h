@@ -16,9 +16,12 @@ class ByteSource {
   /// Writes up to `capacity` bytes to `out` and returns their number; 0 at the end. Throws a usage error that names the
   /// file if it is truncated or damaged.
   virtual int64_t read(char* out, int64_t capacity) = 0;
+  /// Returns the file's path, for messages.
+  virtual const std::string& name() const = 0;
 };
 
-/// Opens `path`; its extension determines the compression.
+/// Opens `path`, a regular file; its extension determines the compression. Reading more than 64 MiB plus a thousand
+/// times the size of a compressed file is a usage error.
 std::unique_ptr<ByteSource> open_bytes(const std::filesystem::path& path);
 
 /// Splits bytes into lines.
@@ -26,7 +29,7 @@ class LineReader {
  public:
   explicit LineReader(std::unique_ptr<ByteSource> source);
   /// Reads the next line without its "\n" (a "\r" before it is kept), valid until the next call. Returns false at the
-  /// end.
+  /// end. A line of more than 1 GiB is a usage error.
   bool next(std::string_view& line);
   /// Returns the number of the line that next() returned, from 1.
   int64_t line_number() const { return line_number_; }

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "lehr/base/error.h"
+#include "lehr/base/json_shape.h"
 #include "lehr/data/byte_source.h"
 #include "lehr/data/corpus.h"
 #include "lehr/data/tokenizer_file.h"
@@ -157,15 +158,10 @@ std::string text_of(const ChatJson& row, const std::string& key, const char* nam
   return row[key].get<std::string>();
 }
 
-constexpr int kMaxDepth = 200;  // deeper nesting is no real data, and its recursive copy would overflow the stack
-
 ChatJson parse(const std::string& text) {
-  const auto shallow = [](int depth, ChatJson::parse_event_t, const ChatJson&) {
-    require(depth <= kMaxDepth, "the JSON is nested more than {} levels deep", kMaxDepth);
-    return true;
-  };
+  require_json_shape(text, "the row");
   try {
-    return ChatJson::parse(text, shallow);
+    return ChatJson::parse(text);
   } catch (const ChatJson::exception& error) {
     std::string what = error.what();
     const size_t begin = what.find(": ", what.find("column"));

@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "lehr/base/error.h"
+#include "lehr/base/json_shape.h"
 #include "lehr/data/tokenizer_file.h"
 
 namespace lehr::data {
@@ -17,7 +18,9 @@ using jinja::Value;
 
 ChatJson read_json(const fs::path& path) {
   try {
-    return ChatJson::parse(read_whole_file(path));
+    const std::string text = read_whole_file(path);
+    require_json_shape(text, path.string());
+    return ChatJson::parse(text);
   } catch (const ChatJson::exception& error) {
     fail("{}: invalid JSON: {}", path.string(), error.what());
   }

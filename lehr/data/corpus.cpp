@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 #include <utility>
 
 #include "lehr/base/error.h"
+#include "lehr/base/open_file.h"
 #include "lehr/data/byte_source.h"
 
 namespace lehr::data {
@@ -213,18 +215,42 @@ bool fits(const std::filesystem::path& path, TextKind kind) {
   return (text && kind != TextKind::jsonl) || (json && kind != TextKind::text);
 }
 
-void collect(const std::filesystem::path& folder, TextKind kind, std::vector<std::filesystem::path>& files) {
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    if (entry.path().filename().string().starts_with('.')) {
-      continue;
+/// The files of a folder and of the folders in it. Links must stay within it, and a folder is read once: links between
+/// folders could otherwise make an endless tree.
+class FolderWalk {
+ public:
+  FolderWalk(const std::filesystem::path& root, TextKind kind) : root_(root), kind_(kind) {}
+
+  void collect(const std::filesystem::path& below, std::vector<std::filesystem::path>& files) {
+    const std::filesystem::path folder = below.empty() ? root_ : root_ / below;
+    if (!seen_.insert(std::filesystem::canonical(folder)).second) {
+      return;
     }
-    if (entry.is_directory()) {
-      collect(entry.path(), kind, files);
-    } else if (fits(entry.path(), kind)) {
-      files.push_back(entry.path());
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+      const std::filesystem::path name = below / entry.path().filename();
+      if (entry.path().filename().string().starts_with('.')) {
+        continue;
+      }
+      const bool is_folder = entry.is_directory();
+      if (!is_folder && !fits(entry.path(), kind_)) {
+        continue;
+      }
+      if (entry.is_symlink()) {
+        path_beneath(root_, name);
+      }
+      if (is_folder) {
+        collect(name, files);
+      } else {
+        files.push_back(entry.path());
+      }
     }
   }
-}
+
+ private:
+  const std::filesystem::path& root_;
+  TextKind kind_;
+  std::set<std::filesystem::path> seen_;
+};
 
 }  // namespace
 
@@ -245,7 +271,7 @@ std::vector<std::filesystem::path> list_files(const TextSource& source) {
   }
   std::vector<std::filesystem::path> files;
   try {
-    collect(source.path, source.kind, files);
+    FolderWalk(source.path, source.kind).collect({}, files);
   } catch (const std::filesystem::filesystem_error& failure) {
     fail("{}: the folder cannot be read: {}", name, failure.code().message());
   }

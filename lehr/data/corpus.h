@@ -37,7 +37,8 @@ struct Document {
   int64_t line = 1;
 };
 
-/// Returns the files of a source, sorted. Throws a usage error for a missing path, or a folder without a matching file.
+/// Returns the files of a source, sorted. Throws a usage error for a missing path, a folder without a matching file,
+/// and a link out of the folder (path_beneath).
 std::vector<std::filesystem::path> list_files(const TextSource& source);
 
 /// Returns whether `path` contains JSON lines under this kind.

@@ -116,6 +116,8 @@ std::unique_ptr<Splitter> read_split(const json& node, const std::string& where)
   return make_regex_splitter(pattern, literal, behavior, invert, where + ".pattern");
 }
 
+constexpr size_t kMostSteps = 64;  // each uses stack space
+
 /// Converts one node to steps; `ended` is set once ByteLevel, which must be last, was read.
 void read_steps(
     const json& node, const std::string& where, std::vector<std::unique_ptr<Splitter>>& steps, bool& ended) {
@@ -128,6 +130,8 @@ void read_steps(
     for (size_t i = 0; i < parts.size(); ++i) {
       read_steps(parts[i], fmt::format("{}.pretokenizers[{}]", where, i), steps, ended);
     }
+  } else if (steps.size() >= kMostSteps) {
+    fail("{}: more than {} steps", where, kMostSteps);
   } else if (type == "Split") {
     steps.push_back(read_split(node, where));
   } else if (type == "Digits") {

@@ -19,10 +19,27 @@ struct Pcre2Deleter {
 template <class T>
 using Pcre2Ptr = std::unique_ptr<T, Pcre2Deleter>;
 
+constexpr size_t kLongestPattern = 16'384;
+constexpr size_t kJitStack = size_t{32} << 20;
+// Steps of a match, and of all matches in a text of n bytes that needed more than that. Real patterns take a few dozen.
+constexpr uint32_t kFirstSteps = 4096, kMostSteps = 10'000'000;
+constexpr uint64_t kStepsPerByte = 256;
+constexpr uint32_t kHeapKiB = 32'768;
+
 std::string pcre2_message(int code) {
   PCRE2_UCHAR text[256] = {};
   pcre2_get_error_message(code, text, sizeof(text));
   return reinterpret_cast<const char*>(text);
+}
+
+/// Returns whether `rest` begins with a call of a group, (?R), (?1), (?&name), (?P>name), or with a callout, (?C).
+bool calls_itself(std::string_view rest) {
+  if (!rest.starts_with("(?") || rest.size() < 3) {
+    return false;
+  }
+  const auto is_digit = [&](size_t i) { return i < rest.size() && rest[i] >= '0' && rest[i] <= '9'; };
+  return std::string_view("R&C").find(rest[2]) != std::string_view::npos || rest.starts_with("(?P>") || is_digit(2) ||
+         ((rest[2] == '+' || rest[2] == '-') && is_digit(3));
 }
 
 /// Refuses constructs that PCRE2 accepts but interprets differently from Oniguruma, which `tokenizers` uses.
@@ -49,6 +66,8 @@ void refuse_other_dialect(const std::string& pattern, const std::string& where) 
     } else if (rest[0] == '[') {
       in_class = true;
       i += rest.starts_with("[^]") ? 2 : rest.starts_with("[^") || rest.starts_with("[]") ? 1 : 0;
+    } else if (calls_itself(rest)) {
+      bad = rest.substr(0, 3);
     } else if (rest[0] == '^' || rest[0] == '$' || rest.starts_with("(?m") || rest.starts_with("(*")) {
       bad = rest.substr(0, rest[0] == '(' ? 3 : 1);
     }
@@ -69,6 +88,12 @@ class RegexSplitter : public Splitter {
     if (!literal) {
       refuse_other_dialect(pattern, where);
     }
+    require(
+        pattern.size() <= kLongestPattern,
+        "{}: the regular expression has {} bytes, at most {} are allowed",
+        where,
+        pattern.size(),
+        kLongestPattern);
     int error = 0;
     PCRE2_SIZE offset = 0;
     const uint32_t options = PCRE2_UTF | (literal ? PCRE2_LITERAL : PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C);
@@ -169,12 +194,19 @@ class RegexSplitter : public Splitter {
       return;
     }
     const Pcre2Ptr<pcre2_match_data> match(pcre2_match_data_create(1, nullptr));
-    Pcre2Ptr<pcre2_match_context> context;
+    const Pcre2Ptr<pcre2_match_context> context(pcre2_match_context_create(nullptr));
+    pcre2_set_heap_limit(context.get(), kHeapKiB);
     Pcre2Ptr<pcre2_jit_stack> stack;
+    // A match starts with few steps, and gets more if it needs them. What was allowed beyond the first is counted, so
+    // that the time for a text is linear.
+    uint32_t steps = kFirstSteps;
+    uint64_t spent = 0;
+    const uint64_t most = kMostSteps + kStepsPerByte * text.size();
     Emitter emitter(behavior_, text, sink);
     size_t covered = 0;  // everything before it has been emitted
     size_t from = 0;
     while (from < text.size()) {
+      pcre2_set_match_limit(context.get(), steps);
       const int found = pcre2_match(
           code_.get(),
           reinterpret_cast<PCRE2_SPTR>(text.data()),
@@ -184,11 +216,16 @@ class RegexSplitter : public Splitter {
           match.get(),
           context.get());
       if (found == PCRE2_ERROR_JIT_STACKLIMIT && !stack) {
-        context.reset(pcre2_match_context_create(nullptr));
-        stack.reset(pcre2_jit_stack_create(64 << 10, 64 << 20, nullptr));
+        stack.reset(pcre2_jit_stack_create(64 << 10, kJitStack, nullptr));
         pcre2_jit_stack_assign(context.get(), nullptr, stack.get());
         continue;
       }
+      if (found == PCRE2_ERROR_MATCHLIMIT && spent + 4 * uint64_t{steps} <= most && steps <= kMostSteps) {
+        steps *= 4;
+        spent += steps;
+        continue;
+      }
+      steps = kFirstSteps;
       if (found == PCRE2_ERROR_NOMATCH) {
         break;
       }

@@ -1,10 +1,7 @@
 // The format of token files: header, writer, memory-mapped reader.
 #include "lehr/data/token_file.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -15,6 +12,7 @@
 #include <memory>
 
 #include "lehr/base/error.h"
+#include "lehr/base/open_file.h"
 
 namespace lehr::data {
 namespace {
@@ -68,22 +66,14 @@ int64_t boundaries_position(const Header& header) {
 /// A mapped file with a validated header.
 struct Mapping {
   explicit Mapping(const std::filesystem::path& path) : name(path.string()) {
-    const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    require(descriptor >= 0, "{}: cannot be opened: {}", name, std::strerror(errno));
-    struct stat status {};
-    if (::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode)) {
-      size = status.st_size;
-    }
-    if (size >= kHeaderBytes) {
-      data = ::mmap(nullptr, static_cast<size_t>(size), PROT_READ, MAP_SHARED, descriptor, 0);
-    }
-    const int error = errno;
-    ::close(descriptor);
+    const OpenFile file(path);
+    size = file.size();
     require(
         size >= kHeaderBytes, "{}: not a token file: it has {} bytes, the header alone {}", name, size, kHeaderBytes);
+    data = ::mmap(nullptr, static_cast<size_t>(size), PROT_READ, MAP_SHARED, file.descriptor(), 0);
     if (data == MAP_FAILED) {
       data = nullptr;
-      fail_runtime("{}: cannot be mapped into memory: {}", name, std::strerror(error));
+      fail_runtime("{}: cannot be mapped into memory: {}", name, std::strerror(errno));
     }
     std::memcpy(&header, data, kHeaderBytes);
     try {
@@ -110,6 +100,22 @@ struct Mapping {
         header.version,
         kVersion);
     require(header.header_hash == hash_header(header), "{}: the header is damaged (its checksum differs)", name);
+    // Anybody can compute the checksum, so nothing follows from it. Eight bytes for each of so many do not overflow.
+    constexpr int64_t kMost = int64_t{1} << 58;
+    const bool plausible = header.vocab_size > 0 && header.vocab_size <= int64_t{1} << 31 && header.max_id >= -1 &&
+                           header.max_id < header.vocab_size &&
+                           header.token_bytes == (fits_16_bits(header.vocab_size) ? 2 : 4) && header.num_tokens >= 0 &&
+                           header.num_tokens <= kMost && header.num_documents >= 0 && header.num_documents <= kMost;
+    require(
+        plausible,
+        "{}: the header is damaged: {} tokens of {} bytes in {} documents, ids to {} of a vocabulary of {}. Create the "
+        "file again",
+        name,
+        header.num_tokens,
+        header.token_bytes,
+        header.num_documents,
+        header.max_id,
+        header.vocab_size);
     const int64_t expected = boundaries_position(header) + 8 * (header.num_documents + 1);
     require(
         size == expected,
@@ -248,6 +254,9 @@ TokenFileInfo read_token_file_info(const std::filesystem::path& path) {
 }
 
 bool is_token_file(const std::filesystem::path& path) {
+  if (!std::filesystem::is_regular_file(path)) {
+    return false;  // opening a pipe would block
+  }
   std::ifstream file(path, std::ios::binary);
   std::array<char, kMagic.size()> magic{};
   return file.read(magic.data(), magic.size()) && magic == kMagic;

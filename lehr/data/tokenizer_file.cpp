@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lehr/base/error.h"
+#include "lehr/base/open_file.h"
 #include "lehr/data/byte_source.h"
 
 namespace lehr::data {
@@ -27,9 +28,9 @@ std::string read_whole_file(const std::filesystem::path& path) {
 
 std::optional<std::filesystem::path> find_file(const std::filesystem::path& folder, const char* name) {
   for (const char* ending : {"", ".gz"}) {
-    std::filesystem::path path = folder / (std::string(name) + ending);
-    if (std::filesystem::is_regular_file(path)) {
-      return path;
+    const std::filesystem::path file = std::string(name) + ending;
+    if (std::filesystem::is_regular_file(folder / file)) {
+      return path_beneath(folder, file);
     }
   }
   return std::nullopt;

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "lehr/base/error.h"
@@ -22,11 +23,16 @@ T json_or(const nlohmann::json& node, const char* key, T fallback, const std::st
   if (at == node.end() || at->is_null()) {
     return fallback;
   }
+  // nlohmann's conversion of a large number with a fraction to an integer is undefined.
+  bool fits = !std::is_integral_v<T> || std::is_same_v<T, bool> || at->is_number_integer();
+  T value{};
   try {
-    return at->get<T>();
+    value = fits ? at->get<T>() : T{};
   } catch (const nlohmann::json::exception&) {
-    fail("{}: wrong type of value: {}", json_field(where, key), at->dump(-1, ' ', true).substr(0, 80));
+    fits = false;
   }
+  require(fits, "{}: wrong type of value: {}", json_field(where, key), at->dump(-1, ' ', true).substr(0, 80));
+  return value;
 }
 
 /// Returns `node[key]` as T; a missing key is a usage error.

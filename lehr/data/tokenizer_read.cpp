@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "lehr/base/json_shape.h"
 #include "lehr/data/normalize.h"
 #include "lehr/data/tokenizer_file.h"
 #include "lehr/data/tokenizer_json.h"
@@ -20,18 +21,31 @@ struct RawTokenizer {
   json top;    // everything except the model
   json model;  // everything except vocab and merges
   Vocabulary vocabulary;
-  Merges merges{0};
+  size_t tokens = 0;  // in the vocabulary
+  Merges merges;
 };
 
-json to_json(ondemand::value value) {
-  return json::parse(std::string_view(simdjson::to_json_string(value)));
+json to_json(ondemand::value value, const std::string& name) {
+  const std::string_view text = simdjson::to_json_string(value);
+  require_json_shape(text, name, /*most_levels=*/32);
+  return json::parse(text);
+}
+
+// Ids without a token cost memory, so an id must be in proportion to the number of tokens. Models leave a few thousand
+// ids out.
+void require_dense(int64_t id, size_t tokens, const std::string& where) {
+  constexpr int64_t kMostHoles = 1 << 20;
+  const int64_t most = 4 * static_cast<int64_t>(tokens) + kMostHoles;
+  require(
+      id <= most, "{}: the id {} is far above the number of tokens, {}; expected at most {}", where, id, tokens, most);
 }
 
 void read_vocabulary(ondemand::value value, const std::string& where, RawTokenizer& raw) {
   ondemand::json_type type = value.type();
   require(type == ondemand::json_type::object, "{}: expected an object from token to id", where);
   ondemand::object object = value.get_object();
-  raw.vocabulary.reserve(object.count_fields());
+  raw.tokens = object.count_fields();
+  raw.vocabulary.reserve(raw.tokens);
   for (ondemand::field field : object) {
     const std::string_view token = field.unescaped_key();
     int64_t id = -1;
@@ -41,6 +55,7 @@ void read_vocabulary(ondemand::value value, const std::string& where, RawTokeniz
         where,
         token,
         Vocabulary::kMaxId);
+    require_dense(id, raw.tokens, where);
     require(raw.vocabulary.add(token, id), "{}: token \"{}\" (id {}) or its id occurs twice", where, token, id);
   }
 }
@@ -49,7 +64,6 @@ void read_merges(ondemand::value value, const std::string& where, RawTokenizer& 
   ondemand::json_type type = value.type();
   require(type == ondemand::json_type::array, "{}: expected a list of pairs of tokens", where);
   ondemand::array array = value.get_array();
-  raw.merges = Merges(array.count_elements());
   std::string joined;
   size_t index = 0;
   for (ondemand::value item : array) {
@@ -101,7 +115,7 @@ RawTokenizer read_raw(const std::filesystem::path& file) {
     for (ondemand::field field : document.get_object()) {
       const std::string key(std::string_view(field.unescaped_key()));
       if (key != "model") {
-        raw.top[key] = to_json(field.value());
+        raw.top[key] = to_json(field.value(), name);
         continue;
       }
       ondemand::object model = field.value().get_object();
@@ -116,7 +130,7 @@ RawTokenizer read_raw(const std::filesystem::path& file) {
         if (part_key == "merges") {
           read_merges(part.value(), name + ": model.merges", raw);
         } else if (part_key != "vocab") {
-          raw.model[part_key] = to_json(part.value());
+          raw.model[part_key] = to_json(part.value(), name);
         }
       }
     }
@@ -221,14 +235,14 @@ void add_to_vocabulary(const AddedToken& token, Vocabulary& vocabulary, const st
       token.content);
 }
 
-void read_added_tokens(
-    const json& top, const std::string& name, Vocabulary& vocabulary, std::vector<AddedToken>& added) {
-  const auto list = json_or<json>(top, "added_tokens", json::array(), name + ": ");
+void read_added_tokens(RawTokenizer& raw, const std::string& name, std::vector<AddedToken>& added) {
+  const auto list = json_or<json>(raw.top, "added_tokens", json::array(), name + ": ");
   require(list.is_array(), "{}: added_tokens: expected a list, found {}", name, list.type_name());
   for (size_t i = 0; i < list.size(); ++i) {
     const std::string where = fmt::format("{}: added_tokens[{}]", name, i);
     added.push_back(read_added(list[i], json_at<int64_t>(list[i], "id", where), where));
-    add_to_vocabulary(added.back(), vocabulary, where);
+    require_dense(added.back().id, raw.tokens + list.size(), where);
+    add_to_vocabulary(added.back(), raw.vocabulary, where);
   }
 }
 
@@ -257,12 +271,14 @@ TokenizerParts read_tokenizer(const std::filesystem::path& file, const std::opti
   parts.nfc = read_normalizer(raw.top.value("normalizer", json()), name + ": normalizer");
   parts.splitter = make_pre_tokenizer(raw.top.value("pre_tokenizer", json()), name + ": pre_tokenizer");
   check_decoder(raw.top.value("decoder", json()), name + ": decoder");
-  read_added_tokens(raw.top, name, raw.vocabulary, parts.added);
+  read_added_tokens(raw, name, parts.added);
   if (config) {
     const std::string config_name = config->string();
     json node;
     try {
-      node = json::parse(read_whole_file(*config));
+      const std::string text = read_whole_file(*config);
+      require_json_shape(text, config_name);
+      node = json::parse(text);
     } catch (const json::exception& error) {
       fail("{}: not valid JSON: {}", config_name, error.what());
     }

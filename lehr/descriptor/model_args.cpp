@@ -6,6 +6,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/base/json.h"
+#include "lehr/base/open_file.h"
 #include "lehr/base/suggest.h"
 
 namespace lehr::descriptor {
@@ -107,7 +108,7 @@ const ModelFamily& ModelFamilies::at(const std::string& name) const {
 
 namespace {
 std::filesystem::path config_file(const std::filesystem::path& folder) {
-  return std::filesystem::is_directory(folder) ? folder / "config.json" : folder;
+  return std::filesystem::is_directory(folder) ? path_beneath(folder, "config.json") : folder;
 }
 }  // namespace
 

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <thread>
 
+#include "lehr/base/printable.h"
 #include "lehr/mesh/exception_text.h"
 #include "lehr/mesh/gloo_transport.h"
 #include "lehr/mesh/launched_ranks.h"
@@ -124,8 +125,9 @@ void run_connected(Transport& transport, const std::function<void()>& body) {
 void report_failure(const std::exception& problem) {
   const std::string file = crash_report_file();
   const auto* const peer = dynamic_cast<const PeerFailure*>(&problem);
-  if (file.empty() || !write_crash_report(file, {.message = text_of(problem), .consequence = peer != nullptr})) {
-    fmt::print(stderr, "{}\n", text_of(problem));
+  const std::string message = printable(text_of(problem));
+  if (file.empty() || !write_crash_report(file, {.message = message, .consequence = peer != nullptr})) {
+    fmt::print(stderr, "{}\n", message);
   }
 }
 

@@ -20,8 +20,14 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// Returns the object of a line, or null. Lines of metrics are short.
+Json object_of(std::string_view line) {
+  constexpr size_t kLongestLine = size_t{1} << 20;
+  return line.size() > kLongestLine ? Json() : Json::parse(line, nullptr, /*allow_exceptions=*/false);
+}
+
 std::optional<int64_t> step_of(std::string_view line) {
-  const Json object = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+  const Json object = object_of(line);
   if (!object.is_object() || !object.contains("step") || !object["step"].is_number_integer()) {
     return std::nullopt;
   }
@@ -101,7 +107,7 @@ MetricSeries read_metric(const std::filesystem::path& path, const std::string& k
   MetricSeries series;
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
-    const Json object = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+    const Json object = object_of(line);
     if (!object.is_object() || !object.contains("step") || !object["step"].is_number() || !object.contains(key) ||
         !object[key].is_number()) {
       continue;

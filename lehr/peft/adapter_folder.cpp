@@ -3,11 +3,9 @@
 #include <fmt/ranges.h>
 
 #include <cmath>
-#include <regex>
 #include <set>
 
 #include "lehr/base/error.h"
-#include "lehr/base/json.h"
 #include "lehr/peft/inject.h"
 #include "lehr/state/weights.h"
 
@@ -15,7 +13,6 @@ namespace lehr::peft {
 
 namespace {
 namespace fs = std::filesystem;
-constexpr const char* kConfigFile = "adapter_config.json";
 
 std::string last_word(const std::string& module) {
   return module.substr(module.rfind('.') + 1);
@@ -53,7 +50,7 @@ std::vector<std::string> target_modules(
 
 bool is_adapter_folder(const fs::path& folder) {
   std::error_code ignored;
-  return fs::exists(folder / kConfigFile, ignored);
+  return fs::exists(folder / kAdapterConfigFile, ignored);
 }
 
 Node adapter_config(
@@ -111,113 +108,6 @@ Node adapter_config(
   return config;
 }
 
-namespace {
-// Rejects fields of unsupported variants of LoRA.
-void refuse_variants(const Node& config, const std::string& file) {
-  for (const char* key :
-       {"use_dora",
-        "use_qalora",
-        "use_bdlora",
-        "fan_in_fan_out",
-        "lora_bias",
-        "trainable_token_indices",
-        "target_parameters",
-        "alora_invocation_tokens",
-        "arrow_config",
-        "kasa_config",
-        "monteclora_config",
-        "layer_replication",
-        "megatron_config"}) {
-    const Node* value = config.find(key);
-    const bool off = value == nullptr || value->is_null() || (value->is_bool() && !value->as_bool()) ||
-                     (value->is_list() && value->size() == 0) || (value->is_table() && value->size() == 0);
-    require(off, "{}: {}: this variant of LoRA is not supported; expected false or an empty value", file, key);
-  }
-  // Other initializations change the base model too, so it is not the one that the file names.
-  const Node* init = config.find("init_lora_weights");
-  const std::set<std::string> harmless{"gaussian", "orthogonal", "eva"};
-  require(
-      init == nullptr || !init->is_string() || harmless.contains(init->as_string()),
-      "{}: init_lora_weights: adapters initialized with \"{}\" belong to a modified base model; convert them with "
-      "PEFT's path_initial_model_for_weight_conversion first",
-      file,
-      init != nullptr && init->is_string() ? init->as_string() : "");
-  const Node* bias = config.find("bias");
-  require(
-      bias == nullptr || (bias->is_string() && bias->as_string() == "none"),
-      "{}: bias: adapters with biases are not supported; expected \"none\"",
-      file);
-}
-
-// PEFT's rule for rank_pattern and alpha_pattern: the key matches the end of the name, from a dot on.
-template <class T>
-T by_pattern(const std::vector<std::pair<std::string, T>>& patterns, const std::string& module, T usual) {
-  for (const auto& [pattern, value] : patterns) {
-    if (std::regex_match(module, std::regex("(.*\\.)?(" + pattern + ")"))) {
-      return value;
-    }
-  }
-  return usual;
-}
-
-void check_pattern(const std::string& pattern, const std::string& file, const char* key) {
-  try {
-    std::regex("(.*\\.)?(" + pattern + ")");
-  } catch (const std::regex_error& problem) {
-    fail(
-        "{}: {}: \"{}\" is not a supported regular expression ({}); write it without Python-specific syntax",
-        file,
-        key,
-        pattern,
-        problem.what());
-  }
-}
-
-Lora settings_for(const AdapterInfo& info, const std::string& module) {
-  Lora settings = info.lora;
-  settings.r = by_pattern(info.rank_pattern, module, settings.r);
-  settings.alpha = by_pattern(info.alpha_pattern, module, settings.alpha);
-  return settings;
-}
-
-double optional_number(const Node& config, const char* key, double usual) {
-  const Node* value = config.find(key);
-  return value == nullptr || value->is_null() ? usual : value->as_double();
-}
-}  // namespace
-
-AdapterInfo read_adapter_config(const fs::path& folder) {
-  const fs::path path = folder / kConfigFile;
-  const std::string file = path.string();
-  const Node config = parse_json_file(path);
-  const std::string type = config.at("peft_type").as_string();
-  require(type == "LORA", "{}: peft_type: expected \"LORA\", found \"{}\"", file, type);
-  refuse_variants(config, file);
-  AdapterInfo info{.folder = folder, .base_model = {}, .lora = {}};
-  const Node* base = config.find("base_model_name_or_path");
-  if (base != nullptr && base->is_string()) {
-    info.base_model = base->as_string();
-  }
-  info.lora.r = config.at("r").as_int();
-  info.lora.alpha = config.at("lora_alpha").as_double();
-  info.lora.dropout = optional_number(config, "lora_dropout", 0);
-  const Node* rslora = config.find("use_rslora");
-  info.lora.use_rslora = rslora != nullptr && !rslora->is_null() && rslora->as_bool();
-  if (const Node* ranks = config.find("rank_pattern"); ranks != nullptr && ranks->is_table()) {
-    for (const auto& [pattern, rank] : ranks->entries()) {
-      check_pattern(pattern, file, "rank_pattern");
-      info.rank_pattern.emplace_back(pattern, rank.as_int());
-    }
-  }
-  if (const Node* alphas = config.find("alpha_pattern"); alphas != nullptr && alphas->is_table()) {
-    for (const auto& [pattern, alpha] : alphas->entries()) {
-      check_pattern(pattern, file, "alpha_pattern");
-      info.alpha_pattern.emplace_back(pattern, alpha.as_double());
-    }
-  }
-  return info;
-}
-
 std::vector<StoredName> add_adapters_of(
     const AdapterInfo& info, torch::nn::Module& model, const std::vector<StoredName>& base_names) {
   const state::WeightReader reader(info.folder, kAdapterStem);
@@ -233,6 +123,16 @@ std::vector<StoredName> add_adapters_of(
       const std::string layer = module_of(entry.parameter);
       if (seen.insert(layer).second) {  // each expert has an adapter
         layers.emplace_back(layer, settings_for(info, module));
+        // Before memory for a rank of any size is allocated.
+        const auto& shape = reader.info(kAdapterPrefix + module + ".lora_A.weight").shape;
+        const int64_t r = layers.back().second.r;
+        require(
+            r > 0 && shape.size() == 2 && shape.front() == r,
+            "{}: r: expected the rank of {}, whose lora_A has shape ({}), found {}",
+            (info.folder / kAdapterConfigFile).string(),
+            module,
+            fmt::join(shape, ", "),
+            r);
       }
     }
   }
@@ -252,7 +152,7 @@ void require_same_scaling(
         there == lora->settings().scaling(),
         "{}: {}: the adapter's scaling is {} (r {}, lora_alpha {}, use_rslora {}), but {} in this run; set peft.r, "
         "peft.alpha and peft.use_rslora to the adapter's values",
-        (info.folder / kConfigFile).string(),
+        (info.folder / kAdapterConfigFile).string(),
         name,
         there,
         info.lora.r,

@@ -12,6 +12,7 @@
 #include "lehr/base/error.h"
 #include "lehr/base/file.h"
 #include "lehr/base/json.h"
+#include "lehr/base/open_file.h"
 #include "lehr/state/output_file.h"
 #include "lehr/state/safetensors.h"
 #include "lehr/state/safetensors_writer.h"
@@ -109,8 +110,8 @@ Scores read_scores(const fs::path& folder) {
         folder.string(),
         file);
   }
-  Scores scores{.facts = parse_json_file(folder / kFacts), .values = {}, .folder = folder};
-  const state::SafetensorsFile file(folder / kValues);
+  Scores scores{.facts = parse_json_file(path_beneath(folder, kFacts)), .values = {}, .folder = folder};
+  const state::SafetensorsFile file(path_beneath(folder, kValues));
   for (const state::TensorInfo& info : file.tensors()) {
     const auto place = place_of(info.name);
     if (!place) {

@@ -8,10 +8,10 @@
 #include "lehr/base/crc32c.h"
 #include "lehr/base/error.h"
 #include "lehr/base/file.h"
+#include "lehr/base/open_file.h"
 #include "lehr/base/parallel_io.h"
 #include "lehr/state/direct_io.h"
 #include "lehr/state/input_file.h"
-#include "lehr/state/strict_json.h"
 
 namespace lehr::state {
 
@@ -76,7 +76,7 @@ std::vector<uint32_t> crcs_of_share(const fs::path& folder, const Integrity& fil
 void require_sizes(const fs::path& folder, const Integrity& files) {
   for (const auto& [name, file] : files) {
     std::error_code error;
-    const auto size = static_cast<int64_t>(fs::file_size(folder / name, error));
+    const auto size = static_cast<int64_t>(fs::file_size(path_beneath(folder, name), error));
     require(!error, "{}: cannot be accessed: {}", (folder / name).string(), error.message());
     require(
         size == file.num_bytes, "{}: has {} bytes, but {} were saved", (folder / name).string(), size, file.num_bytes);
@@ -111,36 +111,6 @@ std::vector<uint32_t> numbers_of(const std::string& bytes) {
   return numbers;
 }
 }  // namespace
-
-std::string format_integrity(const Integrity& files) {
-  nlohmann::json entries = nlohmann::json::object();
-  for (const auto& [name, file] : files) {
-    entries[name] = {{"bytes", file.num_bytes}, {"crc32c", fmt::format("{:08x}", file.crc32c)}};
-  }
-  return nlohmann::json{{"files", entries}}.dump(2) + "\n";
-}
-
-Integrity parse_integrity(const std::string& text, const std::string& subject) {
-  const auto json = parse_strict_json(text, subject, 4, "");
-  Integrity files;
-  try {
-    for (const auto& [name, entry] : json.at("files").items()) {
-      const auto digits = entry.at("crc32c").get<std::string>();
-      size_t read = 0;
-      const unsigned long crc = std::stoul(digits, &read, 16);
-      require(read == digits.size() && crc <= UINT32_MAX, "{}: {}: not a checksum: {}", subject, name, digits);
-      const fs::path path = name;
-      require(path.filename() == path, "{}: expected the name of a file, found {}", subject, name);
-      files[name] = {.num_bytes = entry.at("bytes").get<int64_t>(), .crc32c = static_cast<uint32_t>(crc)};
-      require(files[name].num_bytes >= 0, "{}: {}: expected a size, found {}", subject, name, files[name].num_bytes);
-    }
-  } catch (const std::logic_error& problem) {  // from std::stoul
-    fail("{}: invalid content: {}", subject, problem.what());
-  } catch (const nlohmann::json::exception& problem) {
-    fail("{}: invalid content: {}", subject, problem.what());
-  }
-  return files;
-}
 
 std::optional<std::string> find_damage(const fs::path& folder, bool contents, Coordinator& coordinator) {
   // Texts between ranks begin with '+' for a result and '-' for a description of damage. Other failures, such as a

@@ -8,6 +8,7 @@
 #include "lehr/base/error.h"
 #include "lehr/base/suggest.h"
 #include "lehr/state/direct_io.h"
+#include "lehr/state/pickle.h"
 
 namespace lehr::state {
 
@@ -20,6 +21,13 @@ std::string_view header_text(std::span<const std::byte> bytes, const std::string
   require(
       !text.starts_with("version https://git-lfs"),
       "{}: is a Git LFS pointer, not the file itself; fetch it with `git lfs pull`",
+      file);
+  constexpr size_t kEnoughToTell = 512;
+  require(
+      !is_pickle({}, text.substr(0, kEnoughToTell)),
+      "{}: is a pickle, which can run any code when it is read, so Lehr does not read it; convert it to safetensors "
+      "where "
+      "you trust it",
       file);
   require(
       text.size() >= static_cast<size_t>(kHeaderLengthBytes),

@@ -13,6 +13,7 @@ namespace lehr::state {
 namespace {
 using Json = nlohmann::json;
 
+constexpr size_t kMostDims = 64;  // as many as ATen has
 constexpr const char* kAdvice = "the file is damaged or not a safetensors file: download or save it again";
 
 int64_t size_of(const Json& value, const std::string& subject, const char* what) {
@@ -53,6 +54,13 @@ TensorInfo parse_tensor(const std::string& name, const Json& json, int64_t data_
 
   const Json& shape = entry(json, "shape", subject);
   require(shape.is_array(), "{}: shape: expected a list, found {}; {}", subject, shape.type_name(), kAdvice);
+  require(
+      shape.size() <= kMostDims,
+      "{}: shape: expected at most {} dimensions, found {}; {}",
+      subject,
+      kMostDims,
+      shape.size(),
+      kAdvice);
   for (const Json& size : shape) {
     info.shape.push_back(size_of(size, subject, "shape"));
   }
@@ -136,9 +144,8 @@ int64_t num_bytes(DType dtype, const std::vector<int64_t>& shape, const std::str
 }
 
 SafetensorsHeader parse_safetensors_header(std::string_view json, int64_t data_bytes, const std::string& file) {
-  const Json root = parse_strict_json(json, file + ": header", 3, kAdvice);
   SafetensorsHeader header;
-  for (const auto& [name, value] : root.items()) {
+  for_each_json_entry(json, file + ": header", 3, kAdvice, [&](const std::string& name, const Json& value) {
     if (name == "__metadata__") {
       require(value.is_object(), "{}: __metadata__: expected a JSON object; {}", file, kAdvice);
       for (const auto& [key, text] : value.items()) {
@@ -148,7 +155,7 @@ SafetensorsHeader parse_safetensors_header(std::string_view json, int64_t data_b
     } else {
       header.tensors.push_back(parse_tensor(name, value, data_bytes, file));
     }
-  }
+  });
   // Empty tensors sort before the tensor that begins at the same byte.
   std::sort(header.tensors.begin(), header.tensors.end(), [](const TensorInfo& a, const TensorInfo& b) {
     return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);

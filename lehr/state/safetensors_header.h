@@ -39,8 +39,9 @@ inline constexpr int64_t kHeaderLengthBytes = 8;
 /// The format's limit of the JSON's size.
 inline constexpr int64_t kMaxHeaderBytes = 100'000'000;
 
-/// Parses the JSON of a header. The tensors must fill the `data_bytes` after the header without overlap or gap, as the
-/// format requires. Throws usage errors that start with `file` and the tensor's name.
+/// Parses the JSON of a header, with at most kMostJsonEntries tensors of 64 dimensions (state/strict_json.h); memory is
+/// allocated for what was checked. The tensors must fill the `data_bytes` after the header without overlap or gap, as
+/// the format requires. Throws usage errors that start with `file` and the tensor's name.
 SafetensorsHeader parse_safetensors_header(std::string_view json, int64_t data_bytes, const std::string& file);
 
 /// Returns the bytes of a header: length and JSON, padded with spaces so that the data begins at a multiple of eight

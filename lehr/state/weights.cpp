@@ -4,7 +4,9 @@
 #include <map>
 
 #include "lehr/base/error.h"
+#include "lehr/base/open_file.h"
 #include "lehr/base/suggest.h"
+#include "lehr/state/pickle.h"
 #include "lehr/state/strict_json.h"
 
 namespace lehr::state {
@@ -32,8 +34,7 @@ std::map<std::string, std::string> read_weight_map(const fs::path& index) {
   return weight_map;
 }
 
-// Checks that a file named by an index is in the index's folder (links there may lead elsewhere, as in the Hub's
-// cache).
+// Checks that a file named by an index is in the index's folder.
 fs::path shard_path(const fs::path& index, const std::string& tensor, const std::string& name) {
   const fs::path shard = name;
   const bool outside = shard.is_absolute() || std::find(shard.begin(), shard.end(), "..") != shard.end();
@@ -43,7 +44,7 @@ fs::path shard_path(const fs::path& index, const std::string& tensor, const std:
       index.string(),
       tensor,
       name);
-  return index.parent_path() / shard;
+  return path_beneath(index.parent_path(), shard);
 }
 }  // namespace
 
@@ -64,16 +65,24 @@ WeightReader::WeightReader(const fs::path& path, const std::string& stem, Readin
     } else {
       files_.emplace_back(path, reading_);
     }
-  } else if (const fs::path single = path / (stem + ".safetensors"); fs::exists(single, error)) {
+  } else if (const fs::path single = path_beneath(path, stem + ".safetensors"); fs::exists(single, error)) {
     files_.emplace_back(single, reading_);
   } else {
-    const fs::path index = path / (stem + ".safetensors.index.json");
+    const fs::path index = path_beneath(path, stem + ".safetensors.index.json");
+    const bool has_index = fs::exists(index, error);
+    const auto pickle = has_index ? std::nullopt : pickled_weights(path);
     require(
-        fs::exists(index, error),
-        "{}: expected {}.safetensors or {}.safetensors.index.json, found neither",
+        has_index,
+        "{}: expected {}.safetensors or {}.safetensors.index.json, found neither{}",
         path.string(),
         stem,
-        stem);
+        stem,
+        pickle ? fmt::format(
+                     "; {} is a pickle, which can run any code when it is read, so Lehr does not: convert it to "
+                     "safetensors "
+                     "where you trust it",
+                     pickle->string())
+               : "");
     open_index(index);
   }
   finish();

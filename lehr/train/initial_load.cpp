@@ -6,6 +6,7 @@
 #include "lehr/base/error.h"
 #include "lehr/base/json.h"
 #include "lehr/base/log.h"
+#include "lehr/base/open_file.h"
 #include "lehr/base/value_of.h"
 #include "lehr/peft/adapter_folder.h"
 #include "lehr/train/rank_share.h"
@@ -51,7 +52,7 @@ auto named(const LoadRules& rules, const Body& body) {
 }
 
 RunState read_state(const fs::path& folder) {
-  const fs::path file = folder / "trainer.json";
+  const fs::path file = path_beneath(folder, "trainer.json");
   require(
       fs::exists(file) && state::WeightReader::exists(folder, "optimizer"),
       "checkpoint.initial_load_path: {} is not a checkpoint of a run (trainer.json, optimizer.safetensors), which "

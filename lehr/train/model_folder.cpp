@@ -3,6 +3,7 @@
 #include <set>
 
 #include "lehr/base/error.h"
+#include "lehr/base/open_file.h"
 #include "lehr/peft/adapter_folder.h"
 #include "lehr/state/weights.h"
 #include "lehr/train/declared_shape.h"
@@ -44,7 +45,7 @@ ModelFolder ModelFolder::open(const fs::path& path, const descriptor::ModelFamil
       folder.base.string(),
       path.string());
   if (fs::exists(path / peft::kModelConfigFile)) {
-    folder.args = families.from_hf_folder(path / peft::kModelConfigFile);
+    folder.args = families.from_hf_folder(path_beneath(path, peft::kModelConfigFile));
     return folder;
   }
   folder.args = families.from_hf_folder(folder.base);

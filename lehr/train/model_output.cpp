@@ -5,6 +5,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/base/file.h"
+#include "lehr/base/open_file.h"
 #include "lehr/state/output_file.h"
 #include "lehr/train/subblocks.h"
 
@@ -141,7 +142,7 @@ WrittenModel write_model_folder(
     written.companions.push_back(name);
   }
   for (const std::string& name : companions_of(options.model)) {
-    state::write_synced(folder.path() / name, read_file(options.model / name));
+    state::write_synced(folder.path() / name, read_file(path_beneath(options.model, name)));
     written.companions.push_back(name);
   }
   folder.commit();

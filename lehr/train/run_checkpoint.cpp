@@ -9,6 +9,7 @@
 #include "lehr/base/error.h"
 #include "lehr/base/file.h"
 #include "lehr/base/json.h"
+#include "lehr/base/open_file.h"
 #include "lehr/base/value_of.h"
 #include "lehr/data/tokenizer_file.h"
 #include "lehr/peft/adapter_folder.h"
@@ -155,7 +156,7 @@ RunState RunCheckpoints::load(const std::filesystem::path& folder, const RunStat
 
 RunState RunCheckpoints::load_here(
     const std::filesystem::path& folder, const RunState& now, const std::vector<state::TensorInfo>& entries) {
-  const std::string file = (folder / "trainer.json").string();
+  const std::string file = path_beneath(folder, "trainer.json").string();
   const auto state = from_node<RunState>(parse_json_file(file), file);
   const TrainingConfig& training = config_.training;
   const std::string advice = fmt::format(

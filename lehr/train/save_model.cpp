@@ -2,6 +2,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/base/json.h"
+#include "lehr/base/open_file.h"
 #include "lehr/state/checkpoint_contents.h"
 #include "lehr/state/dtype.h"
 #include "lehr/train/weights.h"
@@ -47,7 +48,7 @@ std::vector<std::pair<std::string, fs::path>> files_beside(const ModelFolder& fo
         "merges.txt"}) {
     for (const fs::path& where : {folder.path, folder.base}) {
       if (fs::is_regular_file(where / name)) {
-        files.emplace_back(name, where / name);
+        files.emplace_back(name, path_beneath(where, name));
         break;
       }
     }

@@ -7,6 +7,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/base/json.h"
+#include "lehr/base/open_file.h"
 #include "lehr/base/random.h"
 #include "lehr/state/map_stream.h"
 #include "lehr/state/weights.h"
@@ -17,7 +18,7 @@ namespace {
 // The beginnings of names of tensors of layers for multi-token prediction, by the folder's config.json: layers that
 // follow the model's, or those of a module of their own (Qwen3-Next, whose config.json does not count them).
 std::vector<std::string> prediction_layers(const std::filesystem::path& folder) {
-  const std::filesystem::path file = folder / "config.json";
+  const std::filesystem::path file = path_beneath(folder, "config.json");
   std::vector<std::string> layers;
   if (!std::filesystem::is_regular_file(file)) {
     return layers;

@@ -231,6 +231,43 @@ TEST(AdapterFolder, RefusesTheAdapterOfAnotherModel) {
       fails_with("contains no adapter for a module of this model"));
 }
 
+// A rank of any size would be allocated.
+TEST(AdapterFolder, RefusesARankThatItsTensorsDoNotHave) {
+  const auto made = injected({Lora{.module_name_pattern = ".*q_proj", .r = 2}});
+  const auto adding = [&](int64_t rank) {
+    return [&made, rank] {
+      const Folder folder;
+      Node config = config_of(made);
+      config.set("r", Node(rank));
+      write(folder, made, config);
+      add_adapters_of(read_adapter_config(folder.path), *tiny()->build({}), made.base);
+    };
+  };
+  EXPECT_NO_THROW(adding(2)());
+  for (const int64_t rank : {int64_t{1} << 40, int64_t{3}, int64_t{0}, int64_t{-2}}) {
+    EXPECT_THAT(adding(rank), fails_with(fmt::format("found {}", rank)));
+  }
+}
+
+TEST(AdapterFolder, PatternsHaveLimits) {
+  const auto made = injected({Lora{.module_name_pattern = ".*q_proj", .r = 2}});
+  const auto adding = [&](const std::string& pattern) {
+    return [&made, pattern] {
+      const Folder folder;
+      Node config = config_of(made);
+      Node patterns = Node::make_table();
+      patterns.set(pattern, Node(int64_t{2}));
+      config.set("rank_pattern", patterns);
+      write(folder, made, config);
+      add_adapters_of(read_adapter_config(folder.path), *tiny()->build({}), made.base);
+    };
+  };
+  EXPECT_NO_THROW(adding("layers\\.[0-9]+\\.self_attn\\.q_proj")());
+  EXPECT_THAT(adding("(.*.*.*.*.*.*.*.*)*x"), fails_with("rank_pattern: the regular expression takes too many steps"));
+  EXPECT_THAT(adding(std::string(100'000, '(')), fails_with("rank_pattern: the regular expression has"));
+  EXPECT_THAT(adding("a{999999999}"), fails_with("is not a supported regular expression"));
+}
+
 TEST(AdapterFolder, RefusesLayersWithDifferentGlobalSettings) {
   const auto made = injected(
       {Stack{{{Lora{.module_name_pattern = ".*q_proj"}}, {Lora{.module_name_pattern = ".*v_proj", .dropout = 0.5}}}}});

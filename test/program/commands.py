@@ -115,6 +115,35 @@ holds("eval takes an older checkpoint",
       json.loads(run("eval", out / "config.toml", "--model", out / "checkpoints/step-6"))["loss"]
       == validation[0]["validation_loss"])
 
+# A folder from somebody else: what is in it is reported or ignored, and never run.
+hostile = work / "hostile"
+shutil.copytree(model, hostile)
+settings = json.loads((hostile / "config.json").read_text())
+settings["auto_map"] = {"AutoModelForCausalLM": "modeling_evil.Evil"}
+settings["_attn_implementation"] = "evil/kernel"
+(hostile / "config.json").write_text(json.dumps(settings))
+(hostile / "modeling_evil.py").write_text(f"open({str(work / 'ran')!r}, 'w')\n")
+(hostile / "pytorch_model.bin").write_bytes(b"\x80\x02cposix\nsystem\n.")
+(hostile / "notes.txt").symlink_to("/etc/hostname")
+told = run("inspect", hostile, "--untrusted", code=3)
+holds("inspect --untrusted names what a folder would do elsewhere",
+      all(f"danger  {what}" in told for what in ("config.json: auto_map", "config.json: _attn_implementation",
+                                                 "modeling_evil.py", "notes.txt: a link out", "pytorch_model.bin: a pickle")))
+holds("and a checkpoint of its own has nothing", " 0 dangers, 0 notes" in run("inspect", model, "--untrusted"))
+holds("inspect names the keys that it ignores", "config.json: auto_map" in run("inspect", hostile, "--no-tensors"))
+run("generate", "--model", hostile, "--prompt", "a", "--max-new-tokens", "2")
+holds("nothing of it runs", not (work / "ran").exists())
+(hostile / "model.safetensors").unlink()
+run("generate", "--model", hostile, "--prompt", "a", code=2)
+secret = "hf_" + "s3cret" * 4
+quiet = work / "quiet"
+done = subprocess.run([lehr, "train", "recipe/quickstart.toml", f"--job.dump_folder={quiet}", *SMALL, "--training.steps=2",
+                       "--lr_scheduler.warmup_steps=1"],
+                      capture_output=True, text=True, timeout=120, env={**os.environ, "HF_TOKEN": secret, "API_KEY": secret})
+written = b"".join(path.read_bytes() for path in quiet.rglob("*") if path.is_file())
+holds("no variable of the environment is logged or saved",
+      done.returncode == 0 and secret not in done.stdout + done.stderr and secret.encode() not in written)
+
 measure = ["score", out / "config.toml", "--max-rows", "24"]
 told = run(*measure, "--output", work / "measured")
 facts = json.loads((work / "measured/scores.json").read_text())

@@ -145,13 +145,14 @@ TEST(WeightReader, RefusesAnIndexThatDoesNotAgreeWithTheFiles) {
 }
 
 TEST(WeightReader, FollowsSymbolicLinksOfTheHubCache) {
-  const TemporaryFolder blobs;
-  const TemporaryFolder folder;
-  write_file(blobs.path() / "0123", {"w"});
-  fs::create_symlink(blobs.path() / "0123", folder.path() / "model-00001-of-00001.safetensors");
-  write_bytes(
-      folder.path() / "model.safetensors.index.json", R"({"weight_map":{"w":"model-00001-of-00001.safetensors"}})");
-  EXPECT_THAT(WeightReader(folder.path()).names(), ElementsAre("w"));
+  const TemporaryFolder hub;
+  const fs::path repository = hub.path() / "models--org--name", snapshot = repository / "snapshots/0af1";
+  fs::create_directories(repository / "blobs");
+  fs::create_directories(snapshot);
+  write_file(repository / "blobs/0123", {"w"});
+  fs::create_symlink("../../blobs/0123", snapshot / "model-00001-of-00001.safetensors");
+  write_bytes(snapshot / "model.safetensors.index.json", R"({"weight_map":{"w":"model-00001-of-00001.safetensors"}})");
+  EXPECT_THAT(WeightReader(snapshot).names(), ElementsAre("w"));
 }
 
 }  // namespace

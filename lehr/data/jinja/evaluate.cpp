@@ -21,6 +21,7 @@ Value repeated(const Value& value, int64_t times) {
   if (times > kMaxRepeated || length(value) * times > kMaxRepeated) {
     refuse("'*' makes more than {} elements", kMaxRepeated);
   }
+  require_bytes(value.own_bytes() * static_cast<size_t>(times), "'*'");
   std::string text;
   List items;
   for (int64_t i = 0; i < times; ++i) {
@@ -92,9 +93,11 @@ Value arithmetic(Operator op, const Value& a, const Value& b) {
   static constexpr const char* kNames[] = {"+", "-", "*", "/", "//", "%", "**", "~"};
   const char* name = kNames[static_cast<size_t>(op)];
   if (op == Operator::add && a.is_string() && b.is_string()) {
+    require_bytes(a.copied_bytes() + b.copied_bytes(), "'+'");
     return Value(*a.get<std::string>() + *b.get<std::string>());
   }
   if (op == Operator::add && a.is_list() && b.is_list()) {
+    require_bytes(a.own_bytes() + b.own_bytes(), "'+'");
     List items = a.elements("'+'");
     const List more = b.elements("'+'");
     items.insert(items.end(), more.begin(), more.end());
@@ -139,7 +142,10 @@ bool compare(const std::string& op, const Value& a, const Value& b) {
 
 Value Expression::value(const Frame& frame) const {
   try {
-    return evaluate(frame);
+    const Budget::Level level(frame.budget);
+    Value value = evaluate(frame);
+    frame.budget.spend(Budget::kEvaluation + value.copied_bytes());
+    return value;
   } catch (const Problem& problem) {
     if (problem.line() > 0) {
       throw;
@@ -150,6 +156,7 @@ Value Expression::value(const Frame& frame) const {
 
 Value Name::evaluate(const Frame& frame) const {
   for (const Scope* scope = frame.scope.get(); scope != nullptr; scope = scope->outer.get()) {
+    frame.budget.spend(scope->names.size());
     if (const Value* found = find(scope->names, name)) {
       return *found;
     }
@@ -162,7 +169,7 @@ Value ListLiteral::evaluate(const Frame& frame) const {
   for (const auto& item : items) {
     values.push_back(item->value(frame));
   }
-  return Value::list(std::move(values), is_tuple);
+  return frame.budget.spend_on(Value::list(std::move(values), is_tuple));
 }
 
 Value DictLiteral::evaluate(const Frame& frame) const {
@@ -170,7 +177,7 @@ Value DictLiteral::evaluate(const Frame& frame) const {
   for (const auto& [key, item] : entries) {
     assign(dict, key->value(frame).as_string("the key of a dict"), item->value(frame));
   }
-  return Value::dict(std::move(dict));
+  return frame.budget.spend_on(Value::dict(std::move(dict)));
 }
 
 Value Attribute::evaluate(const Frame& frame) const {
@@ -186,8 +193,7 @@ Value Slice::evaluate(const Frame& frame) const {
   if (!whole.is_string() && !whole.is_list()) {
     refuse("a slice of {} is not defined", whole.describe());
   }
-  const List all = whole.elements("a slice");
-  const auto size = static_cast<int64_t>(all.size());
+  const int64_t size = length(whole);
   const auto part = [&](const ExpressionPtr& expression) -> std::optional<int64_t> {
     const Value value = expression ? expression->value(frame) : Value::none();
     return value.is_none() ? std::nullopt : std::optional(value.as_integer("a slice"));
@@ -205,6 +211,11 @@ Value Slice::evaluate(const Frame& frame) const {
   };
   const int64_t begin = place(part(start), by > 0 ? 0 : size - 1);
   const int64_t end = place(part(stop), by > 0 ? size : -1);
+  if (whole.is_string() && by == 1) {
+    const auto count = static_cast<size_t>(std::max<int64_t>(end - begin, 0));
+    return Value(middle(*whole.get<std::string>(), static_cast<size_t>(begin), count));
+  }
+  const List all = whole.elements("a slice");
   List chosen;
   std::string text;
   for (int64_t i = begin; by > 0 ? i < end : i > end; i += std::clamp<int64_t>(by, -size - 1, size + 1)) {
@@ -214,7 +225,7 @@ Value Slice::evaluate(const Frame& frame) const {
       chosen.push_back(all[static_cast<size_t>(i)]);
     }
   }
-  return whole.is_string() ? Value(std::move(text)) : Value::list(std::move(chosen));
+  return frame.budget.spend_on(whole.is_string() ? Value(std::move(text)) : Value::list(std::move(chosen)));
 }
 
 Arguments ArgumentList::values(const Frame& frame) const {
@@ -224,6 +235,10 @@ Arguments ArgumentList::values(const Frame& frame) const {
   }
   for (const auto& [name, expression] : named) {
     assign(arguments.named, name, expression->value(frame));
+    frame.budget.spend_on_input(arguments.named.back().second);
+  }
+  for (const Value& argument : arguments.positional) {
+    frame.budget.spend_on_input(argument);
   }
   return arguments;
 }
@@ -234,21 +249,35 @@ Value Call::evaluate(const Frame& frame) const {
   if (target == nullptr) {
     refuse("{} cannot be called", called.describe());
   }
-  return (**target)(arguments.values(frame));
+  return frame.budget.spend_on((**target)(arguments.values(frame)));
 }
 
 Value FilterCall::evaluate(const Frame& frame) const {
-  return filter(input->value(frame), arguments.values(frame));
+  const Value value = input->value(frame);
+  frame.budget.spend_on_input(value);
+  return frame.budget.spend_on(filter(value, arguments.values(frame)));
 }
 
 Value TestCall::evaluate(const Frame& frame) const {
-  return Value(test(input->value(frame), arguments.values(frame)));
+  const Value value = input->value(frame);
+  const Arguments others = arguments.values(frame);
+  if (!others.positional.empty() || !others.named.empty()) {
+    frame.budget.spend_on_input(value);
+  }
+  return Value(test(value, others));
 }
 
 Value Binary::evaluate(const Frame& frame) const {
   const Value a = left->value(frame);
   const Value b = right->value(frame);
-  return op == Operator::concatenate ? Value(a.text() + b.text()) : arithmetic(op, a, b);
+  if (op == Operator::concatenate) {
+    frame.budget.spend(a.own_bytes() + b.own_bytes());
+    std::string text = a.text();
+    const std::string more = b.text();
+    require_bytes(text.size() + more.size(), "'~'");
+    return Value(std::move(text += more));
+  }
+  return frame.budget.spend_on(arithmetic(op, a, b));
 }
 
 Value Sign::evaluate(const Frame& frame) const {
@@ -266,6 +295,8 @@ Value Comparison::evaluate(const Frame& frame) const {
   Value left = first->value(frame);
   for (const auto& [op, operand] : rest) {
     Value right = operand->value(frame);
+    frame.budget.spend_on_input(left);
+    frame.budget.spend_on_input(right);
     if (!compare(op, left, right)) {
       return Value(false);
     }

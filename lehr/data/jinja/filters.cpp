@@ -71,6 +71,7 @@ Value join(const Value& input, const Arguments& arguments) {
   bool first = true;
   for (const Value& item : input.elements("join")) {
     out += (first ? "" : given[0].text()) + attribute_of(item, given[1]).text();
+    require_bytes(out.size(), "join");
     first = false;
   }
   return Value(std::move(out));
@@ -155,16 +156,23 @@ Value items_filter(const Value& input, const Arguments& arguments) {
   return (**value_of(items, "jinja: the method items of a dict").get<Value::FunctionPtr>())({});
 }
 
+/// The first or last element, without a copy of the others.
+Value end_of(const Value& input, const Arguments& arguments, const char* what, bool at_front) {
+  bound(arguments, {}, what);
+  const auto* sequence = input.get<Value::SequencePtr>();
+  const List own = sequence != nullptr ? List{} : input.elements(what);
+  const List& items = sequence != nullptr ? (*sequence)->items : own;
+  return items.empty() ? Value::undefined(fmt::format("the {} of nothing", what))
+         : at_front    ? items.front()
+                       : items.back();
+}
+
 Value first(const Value& input, const Arguments& arguments) {
-  bound(arguments, {}, "first");
-  const List items = input.elements("first");
-  return items.empty() ? Value::undefined("the first of nothing") : items.front();
+  return end_of(input, arguments, "first", /*at_front=*/true);
 }
 
 Value last(const Value& input, const Arguments& arguments) {
-  bound(arguments, {}, "last");
-  const List items = input.elements("last");
-  return items.empty() ? Value::undefined("the last of nothing") : items.back();
+  return end_of(input, arguments, "last", /*at_front=*/false);
 }
 
 Value reverse(const Value& input, const Arguments& arguments) {

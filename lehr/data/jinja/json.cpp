@@ -105,6 +105,7 @@ class Writer {
     ++depth_;
     for (size_t i = 0; i < size; ++i) {
       out_ += i > 0 ? style_.item_separator : "";
+      require_bytes(out_.size(), "tojson");
       new_line();
       item(i);
     }

@@ -50,6 +50,7 @@ Value join_method(const std::string& text, const Arguments& arguments) {
   bool first = true;
   for (const Value& part : bound(arguments, {"parts"}, "join")[0].elements("join")) {
     out += (first ? "" : text) + part.as_string("join");
+    require_bytes(out.size(), "join");
     first = false;
   }
   return Value(std::move(out));
@@ -228,11 +229,16 @@ Value look_up_item(const Value& object, const Value& key) {
   if ((!object.is_list() && !object.is_string()) || !key.is_integer()) {
     return Value::undefined(key.text());
   }
-  const List items = object.elements("[]");
-  const auto size = static_cast<int64_t>(items.size());
+  const int64_t size = length(object);
   const int64_t index = key.as_integer("[]");
   const int64_t at = index < 0 ? index + size : index;
-  return at >= 0 && at < size ? items[static_cast<size_t>(at)] : Value::undefined(fmt::format("[{}]", index));
+  if (at < 0 || at >= size) {
+    return Value::undefined(fmt::format("[{}]", index));
+  }
+  if (const std::string* text = object.get<std::string>()) {
+    return Value(middle(*text, static_cast<size_t>(at), 1));
+  }
+  return (*object.get<Value::SequencePtr>())->items[static_cast<size_t>(at)];
 }
 
 const Dict& global_functions() {

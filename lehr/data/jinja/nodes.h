@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "lehr/data/jinja/budget.h"
 #include "lehr/data/jinja/builtins.h"
 #include "lehr/data/jinja/value.h"
 
@@ -27,7 +28,7 @@ struct Frame {
   std::shared_ptr<Scope> scope;
   std::string& out;
   Spans* generated;  ///< Ranges written by {% generation %}; null inside macros and set blocks.
-  int& depth;        ///< Nesting depth of macro calls.
+  Budget& budget;
 };
 
 /// A node with a value. `value` fills in the line of a Problem that has none.
@@ -236,7 +237,7 @@ struct Set : Statement {
 
 struct Macro : Statement {
   Flow run(Frame& frame) const override;
-  Value call(const Arguments& arguments, std::shared_ptr<Scope> scope, int& depth) const;
+  Value call(const Arguments& arguments, std::shared_ptr<Scope> scope, Budget& budget) const;
   std::string name;
   std::vector<std::pair<std::string, ExpressionPtr>> parameters;  // with its default value, or null
   Body body;

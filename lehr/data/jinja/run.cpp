@@ -9,9 +9,9 @@ namespace {
 constexpr int kMaxMacroDepth = 50;  // nested macro calls; each uses stack space
 
 /// Returns the output of `body` as a string.
-std::string captured(const Body& body, const std::shared_ptr<Scope>& scope, int& depth) {
+std::string captured(const Body& body, const std::shared_ptr<Scope>& scope, Budget& budget) {
   std::string text;
-  Frame frame{scope, text, nullptr, depth};
+  Frame frame{scope, text, nullptr, budget};
   run(body, frame);
   return text;
 }
@@ -42,7 +42,9 @@ Value loop_variable(const List& items, size_t i) {
 }  // namespace
 
 Flow run(const Body& body, Frame& frame) {
+  const Budget::Level level(frame.budget);
   for (const auto& statement : body) {
+    frame.budget.spend(Budget::kEvaluation);
     if (const Flow flow = statement->run(frame); flow != Flow::next) {
       return flow;
     }
@@ -51,13 +53,18 @@ Flow run(const Body& body, Frame& frame) {
 }
 
 Flow Text::run(Frame& frame) const {
+  frame.budget.spend(text.size());
   frame.out += text;
   return Flow::next;
 }
 
 Flow Output::run(Frame& frame) const {
   try {
-    frame.out += expression->value(frame).text();
+    const Value value = expression->value(frame);
+    if (!value.is_string()) {
+      frame.budget.spend(value.tree_bytes());
+    }
+    frame.out += value.text();
   } catch (const Problem& problem) {
     throw problem.line() > 0 ? problem : Problem(problem.what(), expression->line());
   }
@@ -81,6 +88,9 @@ void Target::assign(Value value, Scope& scope, const Frame& frame) const {
       throw Problem(
           fmt::format("only the entries of a namespace can be set; '{}' is {}", names.front(), object.describe()),
           line);
+    }
+    if (value.get<Value::NamespacePtr>() != nullptr) {  // it could contain itself, and would never be freed
+      throw Problem("a namespace cannot be in a list, a dict or another namespace", line);
     }
     jinja::assign((*target)->entries, entry, std::move(value));
     return;
@@ -108,18 +118,20 @@ Flow For::run(Frame& frame) const {
   } catch (const Problem& problem) {
     throw Problem(problem.what(), sequence->line());
   }
+  frame.budget.spend(whole.own_bytes());
   const auto inner = [&](const Value& item) {
+    frame.budget.spend(Budget::kIteration + 3 * item.copied_bytes());  // also in loop.previtem and loop.nextitem
     auto scope = std::make_shared<Scope>(Scope{frame.scope, {}});
     target.assign(item, *scope, frame);
     return scope;
   };
   if (condition) {
     std::erase_if(items, [&](const Value& item) {
-      return !condition->value(Frame{inner(item), frame.out, nullptr, frame.depth}).truth();
+      return !condition->value(Frame{inner(item), frame.out, nullptr, frame.budget}).truth();
     });
   }
   for (size_t i = 0; i < items.size(); ++i) {
-    Frame iteration{inner(items[i]), frame.out, frame.generated, frame.depth};
+    Frame iteration{inner(items[i]), frame.out, frame.generated, frame.budget};
     assign(iteration.scope->names, "loop", loop_variable(items, i));
     if (jinja::run(body, iteration) == Flow::break_loop) {
       break;
@@ -132,9 +144,9 @@ Flow Set::run(Frame& frame) const {
   auto inner = frame.scope;
   if (captures) {
     inner = std::make_shared<Scope>(Scope{frame.scope, {}});
-    assign(inner->names, kCaptured, Value(captured(body, inner, frame.depth)));
+    assign(inner->names, kCaptured, Value(captured(body, inner, frame.budget)));
   }
-  Value value = expression->value(Frame{inner, frame.out, nullptr, frame.depth});
+  Value value = expression->value(Frame{inner, frame.out, nullptr, frame.budget});
   target.assign(std::move(value), *frame.scope, frame);
   return Flow::next;
 }
@@ -142,23 +154,24 @@ Flow Set::run(Frame& frame) const {
 Flow Macro::run(Frame& frame) const {
   // The scope owns the function, so the function must not own the scope.
   const std::weak_ptr<Scope> defined_in = frame.scope;
-  int& depth = frame.depth;
-  assign(frame.scope->names, name, Value::function([this, defined_in, &depth](const Arguments& arguments) {
+  Budget& budget = frame.budget;
+  assign(frame.scope->names, name, Value::function([this, defined_in, &budget](const Arguments& arguments) {
            const auto scope = defined_in.lock();
            if (scope == nullptr) {
              refuse("the macro '{}' was defined in a block that has ended", name);
            }
-           return call(arguments, scope, depth);
+           return call(arguments, scope, budget);
          }));
   return Flow::next;
 }
 
-Value Macro::call(const Arguments& arguments, std::shared_ptr<Scope> scope, int& depth) const {
+Value Macro::call(const Arguments& arguments, std::shared_ptr<Scope> scope, Budget& budget) const {
   struct Depth {
     int& depth;
     ~Depth() { --depth; }
-  } const guard{++depth};
-  if (depth > kMaxMacroDepth) {
+  } const guard{++budget.macros};
+  budget.spend(Budget::kIteration);
+  if (budget.macros > kMaxMacroDepth) {
     refuse("the macro '{}' calls macros more than {} deep", name, kMaxMacroDepth);
   }
   std::vector<std::string> names;
@@ -171,11 +184,11 @@ Value Macro::call(const Arguments& arguments, std::shared_ptr<Scope> scope, int&
     Value value = given[i];
     if (value.is_undefined() && parameters[i].second != nullptr) {
       std::string unused;
-      value = parameters[i].second->value(Frame{inner, unused, nullptr, depth});
+      value = parameters[i].second->value(Frame{inner, unused, nullptr, budget});
     }
     assign(inner->names, names[i], std::move(value));
   }
-  return Value(captured(body, inner, depth));
+  return Value(captured(body, inner, budget));
 }
 
 Flow Generation::run(Frame& frame) const {
@@ -184,7 +197,7 @@ Flow Generation::run(Frame& frame) const {
   }
   const size_t begin = frame.out.size();
   const auto inner = std::make_shared<Scope>(Scope{frame.scope, {}});
-  Frame inside{inner, frame.out, nullptr, frame.depth};
+  Frame inside{inner, frame.out, nullptr, frame.budget};
   const Flow flow = jinja::run(body, inside);
   frame.generated->emplace_back(begin, frame.out.size());
   return flow;

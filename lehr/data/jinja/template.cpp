@@ -11,11 +11,19 @@ struct Template::Tree {
 
 namespace {
 [[noreturn]] void tell(const std::string& name, const Problem& problem) {
-  fail("{}:{}: {}", name, problem.line(), problem.what());
+  const std::string line = problem.line() > 0 ? fmt::format(":{}", problem.line()) : "";
+  fail("{}{}: {}", name, line, problem.what());
 }
 }  // namespace
 
 Template::Template(const std::string& source, std::string name) : name_(std::move(name)) {
+  constexpr size_t kLongest = 1 << 20;
+  require(
+      source.size() <= kLongest,
+      "{}: the template has {} bytes, at most {} are allowed",
+      name_,
+      source.size(),
+      kLongest);
   try {
     Parsed parsed = parse(source);
     marks_generation_ = parsed.marks_generation;
@@ -30,10 +38,14 @@ Template::Template(Template&&) noexcept = default;
 
 Template::Rendering Template::render(const Dict& variables) const {
   Rendering rendering;
-  int depth = 0;
+  size_t input_bytes = 0;
+  for (const auto& [name, value] : variables) {
+    input_bytes += value.tree_bytes();
+  }
+  Budget budget(input_bytes);
   const auto globals = std::make_shared<Scope>(Scope{nullptr, global_functions()});
   const auto given = std::make_shared<Scope>(Scope{globals, variables});
-  Frame frame{std::make_shared<Scope>(Scope{given, {}}), rendering.text, &rendering.generated, depth};
+  Frame frame{std::make_shared<Scope>(Scope{given, {}}), rendering.text, &rendering.generated, budget};
   try {
     run(tree_->body, frame);
   } catch (const Problem& problem) {

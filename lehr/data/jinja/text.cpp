@@ -54,6 +54,34 @@ std::vector<std::string_view> characters(std::string_view text) {
   return all;
 }
 
+size_t count_characters(std::string_view text) {
+  size_t count = 0;
+  for (; !text.empty(); ++count) {
+    text.remove_prefix(first_character(text).size());
+  }
+  return count;
+}
+
+std::string_view middle(std::string_view text, size_t begin, size_t count) {
+  for (; begin > 0 && !text.empty(); --begin) {
+    text.remove_prefix(first_character(text).size());
+  }
+  size_t size = 0;
+  for (; count > 0 && size < text.size(); --count) {
+    size += first_character(text.substr(size)).size();
+  }
+  return text.substr(0, size);
+}
+
+namespace {
+void add_part(std::vector<std::string>& parts, std::string_view part) {
+  if (parts.size() >= kMaxParts) {
+    refuse("split makes more than {} parts", kMaxParts);
+  }
+  parts.emplace_back(part);
+}
+}  // namespace
+
 std::string_view strip_left(std::string_view text, const std::optional<std::string>& set) {
   while (!text.empty() && goes(first_character(text), set)) {
     text.remove_prefix(first_character(text).size());
@@ -82,7 +110,7 @@ std::vector<std::string> split(std::string_view text, std::string_view separator
   }
   std::vector<std::string> parts;
   for (size_t found = 0; limit != 0 && (found = text.find(separator)) != std::string_view::npos; --limit) {
-    parts.emplace_back(text.substr(0, found));
+    add_part(parts, text.substr(0, found));
     text.remove_prefix(found + separator.size());
   }
   parts.emplace_back(text);
@@ -95,7 +123,7 @@ std::vector<std::string> split_from_right(std::string_view text, std::string_vie
   }
   std::vector<std::string> parts;
   for (size_t found = 0; limit != 0 && (found = text.rfind(separator)) != std::string_view::npos; --limit) {
-    parts.emplace_back(text.substr(found + separator.size()));
+    add_part(parts, text.substr(found + separator.size()));
     text = text.substr(0, found);
   }
   parts.emplace_back(text);
@@ -114,7 +142,7 @@ std::vector<std::string> split_at_space(std::string_view text, int64_t limit) {
     while (size < text.size() && !is_space(first_character(text.substr(size)))) {
       size += first_character(text.substr(size)).size();
     }
-    parts.emplace_back(text.substr(0, size));
+    add_part(parts, text.substr(0, size));
     text.remove_prefix(size);
   }
   return parts;
@@ -124,12 +152,13 @@ std::string replace(std::string_view text, std::string_view from, std::string_vi
   if (from.empty()) {
     refuse("replace: the text to look for is empty");
   }
-  const auto parts = split(text, from, limit);
-  std::string out = parts.front();
-  for (size_t i = 1; i < parts.size(); ++i) {
-    out.append(to).append(parts[i]);
+  std::string out;
+  for (size_t found = 0; limit != 0 && (found = text.find(from)) != std::string_view::npos; --limit) {
+    out.append(text.substr(0, found)).append(to);
+    require_bytes(out.size(), "replace");
+    text.remove_prefix(found + from.size());
   }
-  return out;
+  return out.append(text);
 }
 
 std::string change_case(std::string_view text, Case how) {

@@ -12,6 +12,11 @@ namespace lehr::data::jinja {
 /// Returns the characters of a string, one view each.
 std::vector<std::string_view> characters(std::string_view text);
 
+/// Returns their number.
+size_t count_characters(std::string_view text);
+/// Returns the characters from `begin` on, at most `count`, as one view.
+std::string_view middle(std::string_view text, size_t begin, size_t count);
+
 /// Return the length in bytes of the white space (str.isspace) at the start or the end.
 size_t leading_space(std::string_view text);
 size_t trailing_space(std::string_view text);
@@ -20,14 +25,16 @@ size_t trailing_space(std::string_view text);
 std::string_view strip_left(std::string_view text, const std::optional<std::string>& set = std::nullopt);
 std::string_view strip_right(std::string_view text, const std::optional<std::string>& set = std::nullopt);
 
+inline constexpr size_t kMaxParts = 100'000;
+
 /// str.split and str.rsplit at `separator`, at most `limit` times if that is not negative. Throws Problem for an empty
-/// separator.
+/// separator, and for more than kMaxParts parts.
 std::vector<std::string> split(std::string_view text, std::string_view separator, int64_t limit = -1);
 std::vector<std::string> split_from_right(std::string_view text, std::string_view separator, int64_t limit = -1);
 /// str.split without a separator: splits at runs of white space; no part is empty.
 std::vector<std::string> split_at_space(std::string_view text, int64_t limit = -1);
 
-/// str.replace; at most `limit` times if that is not negative.
+/// str.replace; at most `limit` times if that is not negative. Throws Problem for a result of more than kMaxBytes.
 std::string replace(std::string_view text, std::string_view from, std::string_view to, int64_t limit = -1);
 
 /// str.upper, lower, capitalize and title, for ASCII. Throws Problem for other letters, whose rules are not

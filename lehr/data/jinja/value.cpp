@@ -11,7 +11,56 @@
 namespace lehr::data::jinja {
 namespace {
 constexpr int kMaxJsonDepth = 200;  // each level uses stack space
+constexpr size_t kMaxCharacters = 1 << 20;
+constexpr size_t kMaxTree = size_t{1} << 30;
+
+void add_element(Value::Size& size, const Value::Size& element) {
+  size.own += element.own;
+  size.tree += element.tree;
+  if (size.tree > kMaxTree) {  // through inner lists that occur many times
+    refuse("a list has more than {} bytes", kMaxTree);
+  }
+  size.depth = std::max(size.depth, element.depth + 1);
+}
+
+void require_nesting(int depth) {
+  if (depth > kMaxNesting) {
+    refuse("lists are nested more than {} deep", kMaxNesting);
+  }
+}
 }  // namespace
+
+void require_bytes(size_t bytes, std::string_view what) {
+  if (bytes > kMaxBytes) {
+    refuse("{} makes a value of more than {} bytes", what, kMaxBytes);
+  }
+}
+
+Value::Size Value::size_of_element() const {
+  if (get<NamespacePtr>() != nullptr) {
+    refuse("a namespace cannot be in a list, a dict or another namespace");
+  }
+  const size_t tree = tree_bytes();
+  if (const SequencePtr* sequence = get<SequencePtr>()) {
+    return {.own = kBytes, .tree = tree, .depth = (*sequence)->bytes.depth};
+  }
+  if (const DictPtr* dict = get<DictPtr>()) {
+    return {.own = kBytes, .tree = tree, .depth = (*dict)->bytes.depth};
+  }
+  return {.own = tree, .tree = tree, .depth = 0};
+}
+
+size_t Value::own_bytes() const {
+  const SequencePtr* sequence = get<SequencePtr>();
+  const DictPtr* dict = get<DictPtr>();
+  return sequence != nullptr ? (*sequence)->bytes.own : dict != nullptr ? (*dict)->bytes.own : copied_bytes();
+}
+
+size_t Value::tree_bytes() const {
+  const SequencePtr* sequence = get<SequencePtr>();
+  const DictPtr* dict = get<DictPtr>();
+  return sequence != nullptr ? (*sequence)->bytes.tree : dict != nullptr ? (*dict)->bytes.tree : copied_bytes();
+}
 
 Value Value::undefined(std::string name) {
   Value value;
@@ -26,18 +75,34 @@ Value Value::none() {
 }
 
 Value Value::list(List items, bool is_tuple) {
+  Size size{.own = kBytes, .tree = kBytes};
+  for (const Value& item : items) {
+    add_element(size, item.size_of_element());
+  }
+  require_nesting(size.depth);
   Value value;
-  value.storage_ = std::make_shared<const Sequence>(Sequence{std::move(items), is_tuple});
+  value.storage_ = std::make_shared<const Sequence>(Sequence{std::move(items), is_tuple, size});
   return value;
 }
 
 Value Value::dict(Dict entries) {
+  auto mapping = std::make_shared<Mapping>(std::move(entries));
+  mapping->bytes = {.own = kBytes, .tree = kBytes};
+  for (const auto& [key, item] : *mapping) {
+    mapping->bytes.own += kBytes + key.size();
+    mapping->bytes.tree += kBytes + key.size();
+    add_element(mapping->bytes, item.size_of_element());
+  }
+  require_nesting(mapping->bytes.depth);
   Value value;
-  value.storage_ = std::make_shared<const Dict>(std::move(entries));
+  value.storage_ = DictPtr(std::move(mapping));
   return value;
 }
 
 Value Value::name_space(Dict entries) {
+  for (const auto& [key, item] : entries) {
+    static_cast<void>(item.size_of_element());
+  }
   Value value;
   value.storage_ = std::make_shared<Namespace>(Namespace{std::move(entries)});
   return value;
@@ -123,6 +188,9 @@ List Value::elements(std::string_view what) const {
       items.emplace_back(key);
     }
   } else if (const std::string* string = get<std::string>()) {
+    if (string->size() > kMaxCharacters) {
+      refuse("{}: a string of {} bytes is too long to be split into its characters", what, string->size());
+    }
     for (const std::string_view character : characters(*string)) {
       items.emplace_back(character);
     }
@@ -213,6 +281,7 @@ std::string Value::repr() const {
       std::string out = value->is_tuple ? "(" : "[";
       for (size_t i = 0; i < value->items.size(); ++i) {
         out += (i > 0 ? ", " : "") + value->items[i].repr();
+        require_bytes(out.size(), "printing a list");
       }
       return out + (value->is_tuple ? (value->items.size() == 1 ? ",)" : ")") : "]");
     }
@@ -220,6 +289,7 @@ std::string Value::repr() const {
       std::string out = "{";
       for (size_t i = 0; i < value->size(); ++i) {
         out += (i > 0 ? ", " : "") + quoted((*value)[i].first) + ": " + (*value)[i].second.repr();
+        require_bytes(out.size(), "printing a dict");
       }
       return out + "}";
     }
@@ -290,6 +360,12 @@ bool contains(const Value& container, const Value& item) {
 int64_t length(const Value& value) {
   if (value.is_number() || value.is_none()) {
     refuse("length: {} has no length", value.describe());
+  }
+  if (const auto* sequence = value.get<Value::SequencePtr>()) {
+    return static_cast<int64_t>((*sequence)->items.size());
+  }
+  if (const std::string* string = value.get<std::string>()) {
+    return static_cast<int64_t>(count_characters(*string));
   }
   return static_cast<int64_t>(value.elements("length").size());
 }

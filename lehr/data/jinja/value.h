@@ -34,16 +34,27 @@ class Value {
     std::string name;
   };
   struct None {};
+  /// The bytes of a list or dict. Its elements may be shared with other lists, and occur several times.
+  struct Size {
+    size_t own = 0;   ///< Of itself, with strings in it, but without inner lists and dicts.
+    size_t tree = 0;  ///< Of everything in it, each time that it occurs: what printing and comparing cost.
+    int depth = 0;    ///< Levels of lists and dicts below it.
+  };
   struct Sequence {
     List items;
     bool is_tuple = false;  ///< Tuples differ from lists only in printing.
+    Size bytes = {};
+  };
+  struct Mapping : Dict {
+    explicit Mapping(Dict entries) : Dict(std::move(entries)) {}
+    Size bytes = {};
   };
   struct Namespace {
     Dict entries;
   };
   using Function = std::function<Value(const Arguments&)>;
   using SequencePtr = std::shared_ptr<const Sequence>;
-  using DictPtr = std::shared_ptr<const Dict>;
+  using DictPtr = std::shared_ptr<const Mapping>;
   using NamespacePtr = std::shared_ptr<Namespace>;
   using FunctionPtr = std::shared_ptr<const Function>;
 
@@ -57,6 +68,8 @@ class Value {
 
   static Value undefined(std::string name);
   static Value none();
+  /// These throw Problem for more than kMaxNesting levels, and for namespaces as elements, which could contain
+  /// themselves.
   static Value list(List items, bool is_tuple = false);
   static Value dict(Dict entries);
   static Value name_space(Dict entries);
@@ -89,6 +102,12 @@ class Value {
   /// Returns the elements of a list, the keys of a dict, or the characters of a string; nothing for undefined.
   List elements(std::string_view what) const;
 
+  /// Bytes of a copy: lists and dicts are shared.
+  size_t copied_bytes() const { return kBytes + (is_string() ? get<std::string>()->size() : 0); }
+  /// Size::own and Size::tree; of other values the bytes of a copy.
+  size_t own_bytes() const;
+  size_t tree_bytes() const;
+
   bool truth() const;
   /// Python's str(), the output of `{{ value }}`.
   std::string text() const;
@@ -98,9 +117,18 @@ class Value {
   std::string describe() const;
 
  private:
+  static constexpr size_t kBytes = 48;
+  Size size_of_element() const;
   std::variant<Undefined, None, bool, int64_t, double, std::string, SequencePtr, DictPtr, NamespacePtr, FunctionPtr>
       storage_;
 };
+
+/// The most bytes of a string that an operator or a filter makes, or of a list with all that is in it, and the most
+/// levels of lists and dicts.
+inline constexpr size_t kMaxBytes = size_t{1} << 25;
+inline constexpr int kMaxNesting = 256;
+/// Throws Problem if that many bytes are more than kMaxBytes; `what` would make them.
+void require_bytes(size_t bytes, std::string_view what);
 
 /// Returns the entry of that key, or null.
 const Value* find(const Dict& dict, std::string_view key);

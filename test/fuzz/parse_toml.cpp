@@ -1,0 +1,7 @@
+// TOML: configs.
+#include "lehr/base/toml.h"
+#include "test/fuzz/harness.h"
+
+void lehr::fuzz::read_input(std::string_view input) {
+  accepts([&] { parse_toml(input, "config.toml"); });
+}
