@@ -4,6 +4,7 @@
 
 #include "lehr/base/error.h"
 #include "lehr/base/random.h"
+#include "lehr/nn/gated_delta_net.h"
 #include "lehr/train/ranks.h"
 
 namespace lehr::train {
@@ -59,6 +60,20 @@ at::Tensor next_logits(nn::Model& model, const at::Tensor& input, nn::KeyValueCa
 }
 }  // namespace
 
+void check_generation(const nn::Model& model, const Ranks& ranks) {
+  if (ranks.sequence_parts() == 1) {
+    return;
+  }
+  for (const auto& entry : model.named_modules("", /*include_self=*/false)) {
+    require(
+        dynamic_cast<const nn::GatedDeltaNetImpl*>(entry.value().get()) == nullptr,
+        "parallelism.tensor_parallel_degree: generation pads sequences to a multiple of it, and the state of {} (gated "
+        "DeltaNet) would include the padding; expected 1, found {} (during training, leave out sample.prompt)",
+        entry.key(),
+        ranks.sequence_parts());
+  }
+}
+
 std::vector<int64_t> generate(
     nn::Model& model,
     const std::vector<int64_t>& prompt,
@@ -75,6 +90,7 @@ std::vector<int64_t> generate(
       options.max_positions);
   const Ranks one_device;
   const Ranks& ranks = options.ranks != nullptr ? *options.ranks : one_device;
+  check_generation(model, ranks);
   const at::Device device = options.device.value_or(nn::named_parameters(model).front().parameter->value().device());
   const c10::InferenceMode inference(ranks.world_size() == 1);  // a transport's threads write into tensors
   const at::NoGradGuard no_grad;

@@ -28,8 +28,12 @@ struct SamplingOptions {
 /// Samples one token from `logits` (V): the deterministic part of sampling. `uniform` is in [0, 1).
 int64_t sample_token(const at::Tensor& logits, const SamplingOptions& options, double uniform);
 
+/// Throws a usage error if text cannot be generated on these ranks: tensor parallelism pads sequences, which the state
+/// of nn::GatedDeltaNet would include. The model may be on meta.
+void check_generation(const nn::Model& model, const Ranks& ranks);
+
 /// Returns new ids after `prompt` (at least one id). `on_token` receives each id and may return false to stop. Throws a
-/// usage error for an empty prompt, and if prompt and generated tokens exceed max_positions.
+/// usage error for an empty prompt, if prompt and generated tokens exceed max_positions, and as check_generation.
 std::vector<int64_t> generate(
     nn::Model& model,
     const std::vector<int64_t>& prompt,

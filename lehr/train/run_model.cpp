@@ -7,6 +7,7 @@
 #include "lehr/shard/whole_tensors.h"
 #include "lehr/train/build_stage.h"
 #include "lehr/train/float8.h"
+#include "lehr/train/generate.h"
 
 namespace lehr::train {
 
@@ -54,11 +55,14 @@ void build_stages(Run& run, const StagePlan& plan) {
 void build_model_on_mesh(Run& run, const std::optional<StagePlan>& stages) {
   if (stages) {
     build_stages(run, *stages);
-    return;
+  } else {
+    run.model = build_whole_model(run.config, *run.args, run.spec.build);
+    if (run.ranks.world_size() > 1) {
+      parallelize(run, *run.model, {});
+    }
   }
-  run.model = build_whole_model(run.config, *run.args, run.spec.build);
-  if (run.ranks.world_size() > 1) {
-    parallelize(run, *run.model, {});
+  if (run.config.sample.prompt) {
+    check_generation(*run.model, run.ranks);
   }
 }
 

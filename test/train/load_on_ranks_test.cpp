@@ -17,6 +17,7 @@ using testing::Folder;
 using ::testing::HasSubstr;
 using testing::Mesh;
 using testing::Overrides;
+using ::testing::ThrowsMessage;
 
 TrainConfig on(const Mesh& mesh, TrainConfig config) {
   config.parallelism.data_parallel_replicate_degree = mesh.dp_replicate;
@@ -177,6 +178,16 @@ TEST(LoadedOnRanks, HoldsAShardOnEachRank) {
       EXPECT_LT(mine, whole / 2);
     });
   }
+}
+
+// The tokens that tensor parallelism pads a sequence with would stay in the state.
+TEST(LoadedOnRanks, RefuseToGenerateWithLinearAttentionThatIsSplitByHeads) {
+  const Folder folder;
+  const auto config = trained(folder, "qwen3_next");
+  with_model(Mesh{.tp = 2}, config, testing::checkpoint(config, 3), [](const Ranks& ranks, nn::Model& model) {
+    EXPECT_THAT(
+        [&] { generated(model, ranks); }, ThrowsMessage<Error>(HasSubstr("parallelism.tensor_parallel_degree")));
+  });
 }
 
 TEST(LoadedOnRanks, HasAdaptersOnTheirBase) {
