@@ -3,8 +3,10 @@
 
 #include <fmt/format.h>
 
+#include <cstddef>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 
 namespace lehr::data::jinja {
@@ -22,6 +24,15 @@ class Problem : public std::runtime_error {
 template <class... Args>
 [[noreturn]] void refuse(fmt::format_string<Args...> format, Args&&... args) {
   throw Problem(fmt::format(format, std::forward<Args>(args)...));
+}
+
+/// The most bytes of a string that an operator or a filter makes, or of a list with all that is in it.
+inline constexpr size_t kMaxBytes = size_t{1} << 25;
+/// Throws Problem if that many bytes are more than kMaxBytes; `what` would make them.
+inline void require_bytes(size_t bytes, std::string_view what) {
+  if (bytes > kMaxBytes) {
+    refuse("{} makes a value of more than {} bytes", what, kMaxBytes);
+  }
 }
 
 }  // namespace lehr::data::jinja

@@ -30,12 +30,6 @@ void require_nesting(int depth) {
 }
 }  // namespace
 
-void require_bytes(size_t bytes, std::string_view what) {
-  if (bytes > kMaxBytes) {
-    refuse("{} makes a value of more than {} bytes", what, kMaxBytes);
-  }
-}
-
 Value::Size Value::size_of_element() const {
   if (get<NamespacePtr>() != nullptr) {
     refuse("a namespace cannot be in a list, a dict or another namespace");

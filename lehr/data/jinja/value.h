@@ -123,12 +123,8 @@ class Value {
       storage_;
 };
 
-/// The most bytes of a string that an operator or a filter makes, or of a list with all that is in it, and the most
-/// levels of lists and dicts.
-inline constexpr size_t kMaxBytes = size_t{1} << 25;
+/// The most levels of lists and dicts.
 inline constexpr int kMaxNesting = 256;
-/// Throws Problem if that many bytes are more than kMaxBytes; `what` would make them.
-void require_bytes(size_t bytes, std::string_view what);
 
 /// Returns the entry of that key, or null.
 const Value* find(const Dict& dict, std::string_view key);
