@@ -117,9 +117,13 @@ class Outline {
       } else if (i > 0 && std::string_view(" \t\r\n=,[{.\xBF").find(text_[i - 1]) == std::string_view::npos) {
         refuse(i, "a string in the middle of a word");
       }
+      const size_t end = is_string ? after_string(text_, i) : i + 1;
+      if (c == '"') {
+        check_escapes(i, end);
+      }
       begins_line_ = c == '\n' || (begins_line_ && (c == ' ' || c == '\t'));
       after_dot_ = is_string ? false : after_dot_;
-      i = is_string ? after_string(text_, i) : i + 1;
+      i = end;
     }
   }
 
@@ -130,6 +134,18 @@ class Outline {
     const auto line = 1 + std::count(text_.begin(), text_.begin() + static_cast<long>(i), '\n');
     const size_t begin = i == 0 ? 0 : text_.rfind('\n', i - 1) + 1;
     fail("{}:{}:{}: invalid TOML: {}", name_, line, i - begin + 1, what);
+  }
+
+  // The basic string from `begin` to `end`.
+  void check_escapes(size_t begin, size_t end) const {
+    for (size_t i = begin + 1; i + 1 < end; ++i) {
+      if (text_[i] == '\\') {
+        ++i;
+        if (static_cast<unsigned char>(text_[i]) >= 0x80) {
+          refuse(i, "an escape of a character outside of ASCII");
+        }
+      }
+    }
   }
 
   // "[name]" or "[[name]]" at `i`.

@@ -100,6 +100,15 @@ TEST(HostileToml, CharactersOutsideOfAsciiAreInStringsAndCommentsOnly) {
   EXPECT_EQ(node.at("c").as_string(), "\xC2\xA1'\n");
 }
 
+// Found by fuzzing: toml++ has undefined behaviour for a backslash before such characters.
+TEST(HostileToml, EscapesAreAscii) {
+  for (const char* text : {"a = \"\\\xC2\xA1\"", "a = \"\"\"b\n\\\xC2\x80\"\"\""}) {
+    EXPECT_THAT(error_of([&] { parse_toml(text, "a.toml"); }), HasSubstr("an escape of a character outside of ASCII"));
+  }
+  EXPECT_EQ(parse_toml("a = \"\\\\\xC2\xA1 \\u00E9\"", "a.toml").at("a").as_string(), "\\\xC2\xA1 \xC3\xA9");
+  EXPECT_EQ(parse_toml("a = '\\\xC2\xA1'", "a.toml").at("a").as_string(), "\\\xC2\xA1");
+}
+
 // Found by fuzzing: an assertion of toml++.
 TEST(HostileToml, NoKeyBeginsWithADotOrAnotherSign) {
   for (const char* text : {"\n[[= + = F.", "[]", "[[]]", " [ =a]", "[[\n", "["}) {

@@ -29,10 +29,6 @@ template <class... Args>
 /// The most bytes of a string that an operator or a filter makes, or of a list with all that is in it.
 inline constexpr size_t kMaxBytes = size_t{1} << 25;
 /// Throws Problem if that many bytes are more than kMaxBytes; `what` would make them.
-inline void require_bytes(size_t bytes, std::string_view what) {
-  if (bytes > kMaxBytes) {
-    refuse("{} makes a value of more than {} bytes", what, kMaxBytes);
-  }
-}
+void require_bytes(size_t bytes, std::string_view what);
 
 }  // namespace lehr::data::jinja
