@@ -8,6 +8,7 @@
 #include "lehr/pipeline/schedules.h"
 #include "lehr/train/mesh_rules.h"
 #include "lehr/train/ranks.h"
+#include "lehr/train/stage_layout.h"
 
 namespace lehr::plan {
 

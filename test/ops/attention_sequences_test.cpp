@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 
+#include "lehr/ops/attention/attention.h"
 #include "test/ops/against_reference.h"
 
 namespace lehr::ops::test {
