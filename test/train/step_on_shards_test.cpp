@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "lehr/mesh/thread_transport.h"
+#include "lehr/optim/build_optimizer.h"
 #include "lehr/train/step.h"
 #include "test/train/probe_model.h"
 

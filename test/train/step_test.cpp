@@ -5,6 +5,7 @@
 
 #include <set>
 
+#include "lehr/optim/build_optimizer.h"
 #include "test/train/probe_model.h"
 
 namespace lehr::train {
