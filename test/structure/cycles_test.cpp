@@ -79,7 +79,8 @@ class CycleSearch {
 
 std::vector<std::string> cycles_of(const Includes& includes) {
   std::vector<std::string> found;
-  for (const auto& cycle : CycleSearch(includes).cycles()) {
+  const CycleSearch search(includes);
+  for (const auto& cycle : search.cycles()) {
     found.push_back(fmt::format("{}", fmt::join(cycle, " -> ")));
   }
   return found;
