@@ -118,7 +118,7 @@ TEST(TokenFile, RefusesFilesOfOtherFormats) {
   EXPECT_THAT(usage_error_of([&] { open_token_file(folder / "none.tokens"); }), HasSubstr("cannot be opened"));
   const auto text = write_file(folder / "text.tokens", std::string(1000, 'a'));
   EXPECT_THAT(usage_error_of([&] { open_token_file(text); }), HasSubstr("not a token file"));
-  EXPECT_THAT(usage_error_of([&] { open_token_file(folder.path()); }), HasSubstr("not a token file"));
+  EXPECT_THAT(usage_error_of([&] { open_token_file(folder.path()); }), HasSubstr("expected a file, found a folder"));
 }
 
 TEST(TokenStream, SliceCutsDocuments) {
