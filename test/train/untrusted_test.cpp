@@ -129,7 +129,7 @@ TEST_F(Untrusted, FindsTemplatesAndPatternsThatTakeTooMuch) {
   write(
       "tokenizer.json",
       R"({"version": "1.0", "pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Split", "pattern":
-          {"Regex": "(?:a+)+b"}, "behavior": "Isolated"}, {"type": "ByteLevel", "use_regex": false}]},
+          {"Regex": "(?:a+)+[bc]"}, "behavior": "Isolated"}, {"type": "ByteLevel", "use_regex": false}]},
           "decoder": {"type": "ByteLevel"}, "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}})");
   const auto findings = look().findings;
   EXPECT_THAT(findings, finds(true, "chat_template.jinja", "does too much work"));
