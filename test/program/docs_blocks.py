@@ -94,6 +94,8 @@ def wrong_lehr(words):
         option = re.match(r"--([\w.-]+)", word)
         if option and "." in option[1]:
             section, _, key = re.sub(r"\.\d+(?=\.)", "", option[1]).rpartition(".")
+            if f"[{section}]" in known:  # generate takes a section of train's keys
+                known += help_of("train")
             if not re.search(rf"\b{re.escape(key)}\b", known) or not re.search(rf"\b{re.escape(section.split('.')[-1])}\b", known):
                 yield f"lehr {command} knows no key {option[1]}"
         elif option and option[1] != "help" and not re.search(rf"(?<![\w-])--{re.escape(option[1])}\b", known):
