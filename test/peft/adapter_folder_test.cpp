@@ -263,7 +263,8 @@ TEST(AdapterFolder, PatternsHaveLimits) {
     };
   };
   EXPECT_NO_THROW(adding("layers\\.[0-9]+\\.self_attn\\.q_proj")());
-  EXPECT_THAT(adding("(.*.*.*.*.*.*.*.*)*[!?]"), fails_with("rank_pattern: the regular expression takes too many steps"));
+  EXPECT_THAT(
+      adding("(.*.*.*.*.*.*.*.*)*[!?]"), fails_with("rank_pattern: the regular expression takes too many steps"));
   EXPECT_THAT(adding(std::string(100'000, '(')), fails_with("rank_pattern: the regular expression has"));
   EXPECT_THAT(adding("a{999999999}"), fails_with("is not a supported regular expression"));
 }
