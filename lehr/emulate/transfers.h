@@ -1,4 +1,4 @@
-// Transfers on shared links: channels, the calls on them, and the speed of those that are under way.
+// Transfers on shared links: channels, the calls on them, and the speed of those in flight.
 #pragma once
 
 #include <array>
