@@ -105,9 +105,7 @@ std::shared_ptr<const data::ChatTemplate> find_chat_template(const Options& opti
       options.tokenizer && data::has_chat_template(*options.tokenizer) ? *options.tokenizer : own;
   return data::load_chat_template(options.chat_template.value_or(folder), folder, "lehr generate --chat");
 }
-}  // namespace
 
-namespace {
 train::Precision precision_of(const std::string& dtype) {
   return dtype == "float64"    ? train::Precision::float64
          : dtype == "bfloat16" ? train::Precision::bfloat16

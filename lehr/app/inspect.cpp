@@ -191,9 +191,7 @@ void list_tensors(const state::WeightReader& reader) {
         quantized != reader.quantized().end() ? state::name_of(quantized->second.quantization) : "");
   }
 }
-}  // namespace
 
-namespace {
 // Lines such as "danger  pytorch_model.bin: a pickle, ...", and a summary.
 int report_untrusted(const std::filesystem::path& path, const descriptor::ModelFamilies& families) {
   constexpr int kCheckFailed = 3;

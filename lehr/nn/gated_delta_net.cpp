@@ -47,8 +47,7 @@ at::Tensor sequences_of(const ops::AttentionMask& mask, const at::Tensor& hidden
   require(
       lengths.has_value(),
       "gated DeltaNet: attention_mask: a document is in several pieces, or its ids are on a device that the host "
-      "cannot "
-      "read; give each document consecutive tokens, and the mask its sequence_ends");
+      "cannot read; give each document consecutive tokens, and the mask its sequence_ends");
   require(
       cache == nullptr || !lengths->defined(),
       "gated DeltaNet: attention_mask: document_ids and key_padding are not supported with a cache; generate from one "

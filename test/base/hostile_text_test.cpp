@@ -5,28 +5,17 @@
 #include <chrono>
 #include <string>
 
-#include "lehr/base/error.h"
 #include "lehr/base/file_pattern.h"
 #include "lehr/base/json.h"
 #include "lehr/base/json_shape.h"
 #include "lehr/base/printable.h"
 #include "lehr/base/toml.h"
+#include "test/base/usage_error.h"
 
 namespace lehr {
 namespace {
 
 using ::testing::HasSubstr;
-
-template <class Body>
-std::string error_of(const Body& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::usage);
-    return error.what();
-  }
-  return "no error";
-}
 
 std::string repeated(const std::string& text, int times) {
   std::string all;

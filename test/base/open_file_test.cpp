@@ -10,8 +10,8 @@
 #include <fstream>
 #include <string>
 
-#include "lehr/base/error.h"
 #include "lehr/base/file.h"
+#include "test/base/usage_error.h"
 
 namespace lehr {
 namespace {
@@ -37,17 +37,6 @@ class OpenFiles : public ::testing::Test {
 
   fs::path root_;
 };
-
-template <class Body>
-std::string error_of(const Body& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::usage);
-    return error.what();
-  }
-  return "no error";
-}
 
 TEST_F(OpenFiles, RefusesPipesDevicesAndFoldersWithoutBlocking) {
   ASSERT_EQ(::mkfifo((model() / "pipe.json").c_str(), 0600), 0);

@@ -10,10 +10,12 @@
 #include <string>
 #include <vector>
 
-#include "lehr/base/error.h"
 #include "lehr/optim/optimizer.h"
+#include "test/base/usage_error.h"
 
 namespace lehr::optim::testing_support {
+
+using lehr::error_of;
 
 constexpr int64_t kSize = 37;  // more than two vectors of any width, plus a remainder
 // Exact in every dtype, bfloat16 included.
@@ -47,17 +49,6 @@ inline at::Tensor entry(const Optimizer& optimizer, const std::string& name) {
     }
   }
   throw std::out_of_range(name);
-}
-
-/// The message of a usage error of `action`.
-inline std::string error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::usage);
-    return error.what();
-  }
-  return "no error";
 }
 
 /// Compares elements 0, 1, 17, 19, 31, 32 and 36 with the results of another implementation.

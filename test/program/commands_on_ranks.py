@@ -9,8 +9,9 @@ import subprocess
 import sys
 import tempfile
 
+from expectations import exit_with_failures, expect
+
 lehr = sys.argv[1]
-failures = []
 
 CONFIG = """
 [model]
@@ -47,13 +48,6 @@ local_batch_size = 4
 measure_peak = false
 enable_tensorboard = false
 """
-
-
-def expect(name, ok, detail=""):
-    print(f"{'ok   ' if ok else 'FAILS'} {name}", flush=True)
-    if not ok:
-        failures.append(name)
-        print("      " + str(detail).strip().replace("\n", "\n      "), flush=True)
 
 
 def degrees(**wanted):
@@ -129,5 +123,4 @@ with tempfile.TemporaryDirectory() as work:
     done = run(lehr, "launch", "-n", "2", "--", "convert", "--model", model, "--output", f"{work}/copy")
     expect("a command without a mesh is refused by name", done.returncode == 2 and "'convert' runs on one rank" in done.stderr, done.stderr)
 
-print(f"{len(failures)} failures")
-sys.exit(1 if failures else 0)
+exit_with_failures()

@@ -11,9 +11,10 @@ import sys
 import tempfile
 import time
 
+from expectations import exit_with_failures, expect
+
 lehr, mesh_ranks = sys.argv[1:3]
 SECONDS = 12  # A failure must end the launch within this time, and that of five launches that succeed.
-failures = []
 LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 clean = {k: v for k, v in os.environ.items()
          if k not in LAUNCHER_VARIABLES and not k.startswith(("SLURM_", "OMPI_", "PMI_", "TORCHELASTIC_"))}
@@ -23,13 +24,6 @@ def run(*args, env=None, limit=60):
     start = time.monotonic()
     done = subprocess.run([str(a) for a in args], capture_output=True, text=True, timeout=limit, env=env or clean)
     return done, time.monotonic() - start
-
-
-def expect(name, ok, detail=""):
-    print(f"{'ok   ' if ok else 'FAILS'} {name}")
-    if not ok:
-        failures.append(name)
-        print("      " + detail.strip().replace("\n", "\n      "))
 
 
 def case(name, command, code, *patterns, once=None, seconds=None):
@@ -317,5 +311,4 @@ if os.path.exists(python):
 else:
     print("      no torchrun in .venv: skipped")
 
-print(f"{len(failures)} failures")
-sys.exit(1 if failures else 0)
+exit_with_failures()

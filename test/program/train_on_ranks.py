@@ -14,10 +14,11 @@ import sys
 import tempfile
 import time
 
+from expectations import exit_with_failures, expect
+
 lehr = sys.argv[1]
 kills = int(sys.argv[2] if len(sys.argv) > 2 else os.environ.get("LEHR_RANK_KILLS", "4"))
 SECONDS = 15  # A killed rank must end the run within this time.
-failures = []
 
 CONFIG = """
 [model]
@@ -55,13 +56,6 @@ local_batch_size = 4
 measure_peak = false
 enable_tensorboard = false
 """
-
-
-def expect(name, ok, detail=""):
-    print(f"{'ok   ' if ok else 'FAILS'} {name}", flush=True)
-    if not ok:
-        failures.append(name)
-        print("      " + str(detail).strip().replace("\n", "\n      "), flush=True)
 
 
 def environment(pid):
@@ -244,5 +238,4 @@ with tempfile.TemporaryDirectory() as work:
         refused.returncode == 2 and refused.stderr.count("4 ranks") == 1 and "lehr launch -n 4" in refused.stderr,
         refused.stderr)
 
-print(f"{len(failures)} failures")
-sys.exit(1 if failures else 0)
+exit_with_failures()

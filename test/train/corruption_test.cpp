@@ -24,13 +24,7 @@ TrainConfig run_on(const std::filesystem::path& folder, const testing::Mesh& mes
   more.emplace_back("validation.enable", "false");
   more.emplace_back("checkpoint.enable", "false");
   more.emplace_back("training.global_batch_size", "8");
-  auto config = testing::tiny_run(folder, more);
-  config.parallelism.data_parallel_replicate_degree = mesh.dp_replicate;
-  config.parallelism.data_parallel_shard_degree = mesh.dp_shard;
-  config.parallelism.tensor_parallel_degree = mesh.tp;
-  config.parallelism.context_parallel_degree = mesh.cp;
-  config.parallelism.pipeline_parallel_degree = mesh.pp;
-  return config;
+  return testing::with_degrees(testing::tiny_run(folder, more), mesh);
 }
 
 using Plant = std::function<void(int64_t rank, Trainer& trainer)>;

@@ -222,15 +222,10 @@ TEST(DeferredReadBack, ReportsAnIdOutsideTheVocabulary) {
 // Runs `body` with the trainer of each rank, with or without deferred read-back, and returns the error of each rank.
 std::vector<std::string> on_ranks(
     const testing::Mesh& mesh,
-    TrainConfig config,
+    const TrainConfig& of_run,
     bool deferred,
     const std::function<void(Trainer& trainer)>& body = [](Trainer& trainer) { trainer.run(); }) {
-  config.parallelism.data_parallel_replicate_degree = mesh.dp_replicate;
-  config.parallelism.data_parallel_shard_degree = mesh.dp_shard;
-  config.parallelism.context_parallel_degree = mesh.cp;
-  config.parallelism.tensor_parallel_degree = mesh.tp;
-  config.parallelism.expert_parallel_degree = mesh.ep;
-  config.parallelism.pipeline_parallel_degree = mesh.pp;
+  const TrainConfig config = testing::with_degrees(of_run, mesh);
   std::vector<std::string> problems(static_cast<size_t>(mesh.world()));
   mesh::run_ranks(
       mesh.world(),

@@ -19,23 +19,13 @@ using testing::Mesh;
 using testing::Overrides;
 using ::testing::ThrowsMessage;
 
-TrainConfig on(const Mesh& mesh, TrainConfig config) {
-  config.parallelism.data_parallel_replicate_degree = mesh.dp_replicate;
-  config.parallelism.data_parallel_shard_degree = mesh.dp_shard;
-  config.parallelism.context_parallel_degree = mesh.cp;
-  config.parallelism.tensor_parallel_degree = mesh.tp;
-  config.parallelism.expert_parallel_degree = mesh.ep;
-  config.parallelism.pipeline_parallel_degree = mesh.pp;
-  return config;
-}
-
 // Calls `body` on each rank with the ranks and the model of `folder`.
 void with_model(
     const Mesh& mesh,
     const TrainConfig& of_run,
     const std::filesystem::path& folder,
     const std::function<void(const Ranks& ranks, nn::Model& model)>& body) {
-  const TrainConfig config = on(mesh, of_run);
+  const TrainConfig config = testing::with_degrees(of_run, mesh);
   mesh::run_ranks(
       mesh.world(),
       [&](mesh::Transport& transport) {

@@ -117,15 +117,24 @@ inline Overrides family(const std::string& name) {
   return overrides;
 }
 
-/// Runs `body` with the trainer of each rank of that mesh, ranks as threads.
-inline void on_mesh(
-    const Mesh& mesh, TrainConfig config, int64_t stop_after, const std::function<void(Trainer& trainer)>& body) {
+/// Returns the config with the degrees of `mesh`.
+inline TrainConfig with_degrees(TrainConfig config, const Mesh& mesh) {
   config.parallelism.data_parallel_replicate_degree = mesh.dp_replicate;
   config.parallelism.data_parallel_shard_degree = mesh.dp_shard;
   config.parallelism.context_parallel_degree = mesh.cp;
   config.parallelism.tensor_parallel_degree = mesh.tp;
   config.parallelism.expert_parallel_degree = mesh.ep;
   config.parallelism.pipeline_parallel_degree = mesh.pp;
+  return config;
+}
+
+/// Runs `body` with the trainer of each rank of that mesh, ranks as threads.
+inline void on_mesh(
+    const Mesh& mesh,
+    const TrainConfig& of_run,
+    int64_t stop_after,
+    const std::function<void(Trainer& trainer)>& body) {
+  const TrainConfig config = with_degrees(of_run, mesh);
   mesh::run_ranks(
       mesh.world(),
       [&](mesh::Transport& transport) {

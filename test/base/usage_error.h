@@ -1,0 +1,24 @@
+// The message of an error, for tests of wrong input.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "lehr/base/error.h"
+
+namespace lehr {
+
+/// The message of the usage error that `action` throws; "no error" if it throws none.
+template <class Action>
+std::string error_of(const Action& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::usage);
+    return error.what();
+  }
+  return "no error";
+}
+
+}  // namespace lehr

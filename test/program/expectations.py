@@ -1,0 +1,19 @@
+"""What the tests of the program expect: a line for each, and a count of those that failed at the end."""
+
+import sys
+
+_failures = []
+
+
+def expect(name, ok, detail=""):
+    """Prints whether `name` holds; if not, also `detail`, such as the output of a program."""
+    print(f"{'ok   ' if ok else 'FAILS'} {name}", flush=True)
+    if not ok:
+        _failures.append(name)
+        print("      " + str(detail).strip().replace("\n", "\n      "), flush=True)
+
+
+def exit_with_failures():
+    """Ends the test with their number."""
+    print(f"{len(_failures)} failures")
+    sys.exit(1 if _failures else 0)
