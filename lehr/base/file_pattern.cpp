@@ -1,33 +1,19 @@
 #include "lehr/base/file_pattern.h"
 
-#define PCRE2_CODE_UNIT_WIDTH 8
-#include <pcre2.h>
-
 #include <utility>
 
 #include "lehr/base/error.h"
+#include "lehr/base/pcre2.h"
 
 namespace lehr {
 
 namespace {
 constexpr size_t kLongest = 4096;
 constexpr uint32_t kMostSteps = 100'000, kMostDepth = 10'000, kMostKiB = 16'384;
-
-std::string message_of(int code) {
-  PCRE2_UCHAR text[256] = {};
-  pcre2_get_error_message(code, text, sizeof(text));
-  return reinterpret_cast<const char*>(text);
-}
-
-struct Free {
-  void operator()(pcre2_code* p) const { pcre2_code_free(p); }
-  void operator()(pcre2_match_data* p) const { pcre2_match_data_free(p); }
-  void operator()(pcre2_match_context* p) const { pcre2_match_context_free(p); }
-};
 }  // namespace
 
 struct FilePattern::Code {
-  std::unique_ptr<pcre2_code, Free> code;
+  Pcre2Ptr<pcre2_code> code;
 };
 
 FilePattern::FilePattern(const std::string& pattern, std::string where) : where_(std::move(where)) {
@@ -47,7 +33,7 @@ FilePattern::FilePattern(const std::string& pattern, std::string where) : where_
       "{}: \"{}\" is not a supported regular expression ({} at byte {})",
       where_,
       pattern,
-      message_of(error),
+      pcre2_message(error),
       offset);
 }
 
@@ -55,8 +41,8 @@ FilePattern::~FilePattern() = default;
 FilePattern::FilePattern(FilePattern&&) noexcept = default;
 
 bool FilePattern::matches(std::string_view text) const {
-  const std::unique_ptr<pcre2_match_data, Free> match(pcre2_match_data_create(1, nullptr));
-  const std::unique_ptr<pcre2_match_context, Free> context(pcre2_match_context_create(nullptr));
+  const Pcre2Ptr<pcre2_match_data> match(pcre2_match_data_create(1, nullptr));
+  const Pcre2Ptr<pcre2_match_context> context(pcre2_match_context_create(nullptr));
   pcre2_set_match_limit(context.get(), kMostSteps);
   pcre2_set_depth_limit(context.get(), kMostDepth);
   pcre2_set_heap_limit(context.get(), kMostKiB);
@@ -73,7 +59,7 @@ bool FilePattern::matches(std::string_view text) const {
       "{}: the regular expression takes too many steps on \"{}\" ({}); write a simpler one",
       where_,
       text,
-      message_of(found));
+      pcre2_message(found));
   return found >= 0;
 }
 

@@ -1,23 +1,13 @@
 // The general pre-tokenizer: any regular expression, compiled to machine code by PCRE2.
+#include <simdjson.h>
+
 #include "lehr/base/error.h"
+#include "lehr/base/pcre2.h"
 #include "lehr/data/pretokenize.h"
 #include "lehr/data/unicode.h"
 
-#define PCRE2_CODE_UNIT_WIDTH 8
-#include <pcre2.h>
-#include <simdjson.h>
-
 namespace lehr::data {
 namespace {
-
-struct Pcre2Deleter {
-  void operator()(pcre2_code* p) const { pcre2_code_free(p); }
-  void operator()(pcre2_match_data* p) const { pcre2_match_data_free(p); }
-  void operator()(pcre2_match_context* p) const { pcre2_match_context_free(p); }
-  void operator()(pcre2_jit_stack* p) const { pcre2_jit_stack_free(p); }
-};
-template <class T>
-using Pcre2Ptr = std::unique_ptr<T, Pcre2Deleter>;
 
 constexpr size_t kLongestPattern = 16'384;
 constexpr size_t kJitStack = size_t{32} << 20;
@@ -25,12 +15,6 @@ constexpr size_t kJitStack = size_t{32} << 20;
 constexpr uint32_t kFirstSteps = 4096, kMostSteps = 10'000'000;
 constexpr uint64_t kStepsPerByte = 256;
 constexpr uint32_t kHeapKiB = 32'768;
-
-std::string pcre2_message(int code) {
-  PCRE2_UCHAR text[256] = {};
-  pcre2_get_error_message(code, text, sizeof(text));
-  return reinterpret_cast<const char*>(text);
-}
 
 /// Returns whether `rest` begins with a call of a group, (?R), (?1), (?&name), (?P>name), or with a callout, (?C).
 bool calls_itself(std::string_view rest) {

@@ -29,8 +29,7 @@ void check_quantization(const Node& config) {
     require(
         condition,
         "{}: quantization_config{}{}: expected {}, found {}; load the model with transformers, dequantize it and save "
-        "it "
-        "in bfloat16",
+        "it in bfloat16",
         config.origin(),
         *key != '\0' ? "." : "",
         key,

@@ -26,8 +26,7 @@ std::string_view header_text(std::span<const std::byte> bytes, const std::string
   require(
       !is_pickle({}, text.substr(0, kEnoughToTell)),
       "{}: is a pickle, which can run any code when it is read, so Lehr does not read it; convert it to safetensors "
-      "where "
-      "you trust it",
+      "where you trust it",
       file);
   require(
       text.size() >= static_cast<size_t>(kHeaderLengthBytes),

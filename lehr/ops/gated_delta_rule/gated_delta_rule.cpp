@@ -202,8 +202,7 @@ void check(const GatedDeltaInputs& in) {
           q.size(2) > 0 && v.size(2) % q.size(2) == 0 && q.is_floating_point() && k.scalar_type() == type &&
           v.scalar_type() == type,
       "gated_delta_rule: expected query and key (B, T, Hk, K) and value (B, T, Hv, V) of one type, with Hv a multiple "
-      "of "
-      "Hk, found {}, {} and {}",
+      "of Hk, found {}, {} and {}",
       shape_of(q),
       shape_of(k),
       shape_of(v));
