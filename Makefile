@@ -22,7 +22,7 @@ endif
 GPU_TESTS := mesh_test ops_test optim_test
 
 .DEFAULT_GOAL := help
-.PHONY: help setup configure build train wheel docs docs-serve release test test-all mutants fuzz bench bench-fsdp bench-neighbours bench-published bench-ops bench-tokenizer bench-build gpu-check gpu-pack gpu-build format format-check tidy clean
+.PHONY: help setup configure build train wheel docs docs-serve release test test-all mutants fuzz bench bench-fsdp bench-neighbours bench-published bench-python bench-ops bench-tokenizer bench-build gpu-check gpu-pack gpu-build format format-check tidy clean
 
 help: ## Show this list
 	@echo "Lehr trains large language models. From a fresh clone:"
@@ -83,6 +83,9 @@ bench-neighbours: bench-build ## Share of the quiet speed next to busy processes
 
 bench-published: build ## Plans of published runs against what was published, into bench/results_published.md
 	python3 bench/published.py --lehr $(BUILD)/lehr $(ARGS)
+
+bench-python: wheel ## Training through the Python module against the program's, into bench/results_python.md
+	.venv/bin/python bench/python_module.py --build $(BUILD) $(ARGS)
 
 bench-ops: bench-build ## Each kernel against its plain definition; ARGS="--benchmark_filter=..." picks some
 	$(BUILD)/bin/ops_bench $(ARGS)
