@@ -52,11 +52,12 @@ def source_page(path):
 
 
 def notebook_page(path):
-    """Returns the Markdown of a notebook: its text, and its code without outputs."""
+    """Returns the Markdown of a notebook: how to run it, its text, and its code without outputs."""
     cells = json.loads(path.read_text())["cells"]
     texts = ("".join(cell["source"]) for cell in cells)
     page = [text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```" for cell, text in zip(cells, texts)]
-    return "\n\n".join([*page, f'<a href="{path.name}" download>The notebook as a file</a>', ""])
+    run_it = f'<a href="{path.name}" download>The notebook as a file</a>; [how to run it](README.md)'
+    return "\n\n".join([page[0], run_it, *page[1:], ""])
 
 
 def linked_sources(pages):
