@@ -62,6 +62,19 @@ TEST(HostileTemplate, LoopsEnd) {
       HasSubstr("too much work"));
 }
 
+// Each iteration costs its kIteration bytes of the budget, though this one evaluates nothing.
+TEST(HostileTemplate, EmptyIterationsAreWork) {
+  EXPECT_THAT(refusal("{% for x in range(50000) %}{% endfor %}"), HasSubstr("too much work"));
+  EXPECT_EQ(Template("{% for x in range(1000) %}{% endfor %}", "t").render({}).text, "");
+}
+
+// With a large variable the budget would allow it, but not the limit of one value.
+TEST(HostileTemplate, OneValueHasAtMost32MiB) {
+  const Dict large{{"x", Value(std::string(size_t{1} << 24, 'a'))}};
+  EXPECT_EQ(Template("{{ (x ~ x) | length }}", "t").render(large).text, std::to_string(size_t{1} << 25));
+  EXPECT_THAT(refusal("{{ (x ~ x ~ 'a') | length }}", large), HasSubstr("'~' makes a value of more than 33554432 bytes"));
+}
+
 TEST(HostileTemplate, ValuesStaySmall) {
   const std::string loop = "{% set ns = namespace(x='aaaaaaaa', l=[1]) %}{% for i in range(100) %}";
   for (const char* growth :
