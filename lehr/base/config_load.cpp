@@ -203,6 +203,19 @@ class Loader : public FieldVisitor {
         value);
   }
 
+  void visit_others(Node& values, std::string_view) override {
+    if (levels_.back().node == nullptr) {
+      return;
+    }
+    for (const auto& [name, value] : levels_.back().node->entries()) {
+      const std::string key = path(name);
+      if (known_.insert(key).second) {
+        leaves_.push_back(key);  // nothing in it is unknown
+        values.set(name, value);
+      }
+    }
+  }
+
   void begin_group(std::string_view name, std::string_view) override {
     const std::string key = path(name);
     known_.insert(key);

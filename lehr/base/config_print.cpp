@@ -49,6 +49,11 @@ class TreeWriter : public FieldVisitor {
       open_.back().set(field.name, std::move(node));
     }
   }
+  void visit_others(Node& values, std::string_view) override {
+    for (const auto& [name, value] : values.entries()) {
+      open_.back().set(name, value);
+    }
+  }
   void begin_group(std::string_view name, std::string_view) override { push(name, Node::make_table()); }
   void end_group() override { pop(); }
   size_t begin_list(std::string_view name, std::string_view, size_t size) override {
@@ -91,6 +96,12 @@ class TomlWriter : public FieldVisitor {
       text += fmt::format("# {} is not given\n", field.name);
     } else {
       text += fmt::format("{} = {}\n", field.name, toml_value(node));
+    }
+  }
+  void visit_others(Node& values, std::string_view help) override {
+    open_.back().values += fmt::format("# {}\n", help);
+    for (const auto& [name, value] : values.entries()) {
+      open_.back().values += fmt::format("{} = {}\n", name, toml_value(value));
     }
   }
   void begin_group(std::string_view name, std::string_view help) override {
@@ -168,6 +179,7 @@ class HelpWriter : public FieldVisitor {
     text_ += fmt::format("  {}  ({})\n", field.name, facts);
     text_ += wrapped_help(field.help);
   }
+  void visit_others(Node&, std::string_view help) override { text_ += "  any other key\n" + wrapped_help(help); }
   void begin_group(std::string_view name, std::string_view help) override { begin(name, help, "[", "]"); }
   void end_group() override { path_.pop_back(); }
   size_t begin_list(std::string_view name, std::string_view help, size_t) override {

@@ -17,6 +17,8 @@
 
 namespace lehr {
 
+class Node;
+
 /// The types that a field may have. An empty optional means "not given", and is left out when printing.
 using FieldRef = std::variant<
     bool*,
@@ -129,8 +131,13 @@ class FieldVisitor {
     end_list();
   }
 
+  /// Declares, after all fields of a struct, that its table may have further keys of any type: they are put into the
+  /// table `values` as they are written.
+  void others(Node& values, std::string_view help) { visit_others(values, help); }
+
  protected:
   virtual void visit(const Field& field, FieldRef value) = 0;
+  virtual void visit_others(Node& /*values*/, std::string_view /*help*/) {}
   virtual void begin_group(std::string_view name, std::string_view help) = 0;
   virtual void end_group() = 0;
   /// Takes the current number of items and returns the number that the list is resized to.

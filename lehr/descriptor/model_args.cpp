@@ -57,6 +57,7 @@ void ModelOverrides::fields(FieldVisitor& v) {
       "vocab_size.",
       positive());
   v.optional("split_vocab_order", split_vocab_order, "Names of the segments in the order of their ids.");
+  v.others(config_keys, "Keys of the family's config.json, such as sliding_window or kv_lora_rank.");
 }
 
 void ModelArgs::set_block_configs(std::vector<BlockConfig>) {
@@ -158,6 +159,32 @@ std::unique_ptr<ModelArgs> ModelFamily::from_hf_folder(const std::filesystem::pa
   auto args = from_hf_config(parse_json_file(file));
   args->check(file.string() + ": ");
   return args;
+}
+
+std::unique_ptr<ModelArgs> ModelFamily::with_config_keys(
+    const ModelArgs& args, const Node& keys, const std::string& table) const {
+  Node config = args.to_hf_config("float32");
+  for (const auto& [key, value] : keys.entries()) {
+    config.set(key, value);
+  }
+  config.set_origin({.file = table});
+  auto changed = from_hf_config(config);
+  const Node written = changed->to_hf_config("float32");
+  std::vector<std::string> known;
+  for (const auto& [key, value] : written.entries()) {
+    known.push_back(key);
+  }
+  for (const auto& [key, value] : keys.entries()) {
+    const auto near = suggest(key, known);
+    require(
+        written.find(key) != nullptr,
+        "{}.{}: unknown key{}; the config.json of this model has {}",
+        table,
+        key,
+        near ? fmt::format("; did you mean '{}.{}'?", table, *near) : "",
+        fmt::join(known, ", "));
+  }
+  return changed;
 }
 
 std::unique_ptr<ModelArgs> ModelFamily::from_flavor(const std::string& flavor) const {

@@ -10,16 +10,13 @@
 #include <vector>
 
 #include "lehr/base/fields.h"
+#include "lehr/base/node.h"
 #include "lehr/descriptor/block_account.h"
 #include "lehr/descriptor/block_config.h"
 #include "lehr/nn/activation_checkpoint.h"
 #include "lehr/nn/model.h"
 #include "lehr/pipeline/stage.h"
 #include "lehr/state/state_map.h"
-
-namespace lehr {
-class Node;
-}
 
 namespace lehr::descriptor {
 
@@ -48,6 +45,7 @@ struct ModelOverrides {
   std::vector<int64_t> mlp_only_layers;  ///< Empty: unchanged.
   std::map<std::string, int64_t> split_vocab_size;
   std::vector<std::string> split_vocab_order;
+  Node config_keys = Node::make_table();  ///< Other keys of config.json, which the family reads.
   void fields(FieldVisitor& v);
 };
 
@@ -155,6 +153,10 @@ struct ModelFamily {
   std::unique_ptr<ModelArgs> from_flavor(const std::string& flavor) const;
   /// Returns the shape that `folder`/config.json describes. `folder` may be the file itself.
   std::unique_ptr<ModelArgs> from_hf_folder(const std::filesystem::path& folder) const;
+  /// Returns the shape whose config.json is that of `args` with these entries. Throws a usage error, which names the
+  /// key as one of `table`, for a key that is not in the config.json of the result: the family does not read it.
+  std::unique_ptr<ModelArgs> with_config_keys(
+      const ModelArgs& args, const Node& keys, const std::string& table) const;
 };
 
 /// The model families of a program; a plain value, constructed at program start.

@@ -52,9 +52,9 @@ std::string head(const Plan& plan) {
   const int64_t world = plan.run.mesh.world_size();
   std::string text = config.job.description + "\n\n";
   text += fmt::format(
-      "model      {} {}: {} parameters, {} stages; {}FLOPs per token ({} with full instead of causal attention)\n",
+      "model      {}{}: {} parameters, {} stages; {}FLOPs per token ({} with full instead of causal attention)\n",
       plan.run.args->model_type(),
-      config.model.flavor,
+      config.model.flavor.empty() ? "" : " " + config.model.flavor,
       human_count(static_cast<double>(plan.counts.num_parameters)),
       plan.stages.size(),
       human_count(static_cast<double>(plan.counts.causal_flops_per_token)),

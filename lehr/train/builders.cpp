@@ -67,6 +67,10 @@ std::unique_ptr<descriptor::ModelArgs> build_model_args(
   auto args =
       model.hf_assets_path.empty() ? family.from_flavor(model.flavor) : family.from_hf_folder(model.hf_assets_path);
   args->apply(model.args);
+  if (model.args.config_keys.size() > 0) {
+    args = family.with_config_keys(*args, model.args.config_keys, "model.args");
+    args->apply(model.args);  // again, since config.json has no segments of the vocabulary
+  }
   choose_head(config, *args);
   choose_special_tokens(config, tokenizer, *args);
   args->check("model.args.");

@@ -90,9 +90,9 @@ void RunLog::report_start(
   log_.plain("");
   log_.info("{}", config_.job.description);
   log_.info(
-      "model      {} {}: {} parameters, {} layers{}",
+      "model      {}{}: {} parameters, {} layers{}",
       args.model_type(),
-      config_.model.flavor,
+      config_.model.flavor.empty() ? "" : " " + config_.model.flavor,
       human_count(static_cast<double>(counts_.num_parameters)),
       model.num_local_layers(),
       config_.parallelism.pipeline_parallel_degree > 1 ? " on this rank" : "");

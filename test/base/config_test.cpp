@@ -23,6 +23,21 @@ struct Part {
   }
 };
 
+/// A table with keys of any type beside its fields.
+struct Open {
+  int64_t size = 1;
+  Node rest = Node::make_table();
+  void fields(FieldVisitor& v) {
+    v.optional("size", size, "How large.");
+    v.others(rest, "Whatever else.");
+  }
+};
+
+struct WithOpen {
+  Open open;
+  void fields(FieldVisitor& v) { v.group("open", open, "Open."); }
+};
+
 enum class Kind { plain, fancy };
 
 struct Section {
@@ -172,6 +187,20 @@ TEST(Config, WritesATextThatReadsBackTheSame) {
   EXPECT_EQ(to_toml(load(text)), text);
   EXPECT_THAT(text, HasSubstr("# How fast.\nrate = 0.1\n"));
   EXPECT_EQ(to_json(to_node(from_node<Sample>(to_node(s), "node"))), to_json(to_node(s)));
+}
+
+TEST(Config, ATableMayTakeOtherKeysAsTheyAre) {
+  const auto load_open = [](const std::string& text) { return from_node<WithOpen>(parse_toml(text, "run.toml"), "run.toml"); };
+  const std::string text = "[open]\nsize = 2\nlist = [1, 2]\ndeep = {a = {b = \"c\"}}\nsteps = 0.5\n";
+  WithOpen read = load_open(text);
+  EXPECT_EQ(read.open.size, 2);
+  EXPECT_EQ(to_json(read.open.rest), R"({"list":[1,2],"deep":{"a":{"b":"c"}},"steps":0.5})");
+  EXPECT_EQ(read.open.rest.at("steps").origin(), "run.toml:5:1");
+  EXPECT_EQ(to_toml(load_open(to_toml(read))), to_toml(read));
+  EXPECT_THAT(to_toml(read), HasSubstr("# Whatever else.\nlist = [1, 2]\n"));
+  EXPECT_EQ(to_json(to_node(from_node<WithOpen>(to_node(read), "node"))), to_json(to_node(read)));
+  EXPECT_THAT(help_text<WithOpen>(), HasSubstr("any other key\n"));
+  EXPECT_EQ(to_json(load_open("").open.rest), "{}");
 }
 
 TEST(Config, HelpNamesEveryField) {

@@ -98,7 +98,15 @@ class Recipes : public ::testing::TestWithParam<std::string> {
     const auto file = folder_.path() / "recipe.toml";
     write_file_atomically(file, join(lines));
     try {
-      config_ = load_config<TrainConfig>({.file = file, .overrides = {}});
+      const ConfigSources sources{.file = file, .overrides = {}};
+      config_ = load_config<TrainConfig>(sources);
+      // Keys of [model.args] that are no fields are the family's, which refuses others when a run is built.
+      if (config_.model.args.config_keys.size() > 0) {
+        const descriptor::ModelFamily& family = testing::specs().at(config_.model).family;
+        with_places(merge_sources(sources), [&] {
+          family.with_config_keys(*family.from_flavor("debugmodel"), config_.model.args.config_keys, "model.args");
+        });
+      }
       return std::nullopt;
     } catch (const Error& error) {
       EXPECT_EQ(error.exit_code(), 2);
