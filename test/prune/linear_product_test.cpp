@@ -15,13 +15,14 @@ using testing::error_of;
 using testing::families;
 using ::testing::HasSubstr;
 using testing::largest_difference;
+using testing::Weights;
 
 Pruning pruning_of(const std::vector<LayerKeeps>& layers) {
   return {.layers = layers};
 }
 
-std::map<std::string, at::Tensor> weights_in(const std::filesystem::path& folder) {
-  std::map<std::string, at::Tensor> weights;
+Weights weights_in(const std::filesystem::path& folder) {
+  Weights weights;
   const state::WeightReader reader(folder);
   for (const std::string& name : reader.names()) {
     weights[name] = reader.tensor(name).to(at::kDouble);
@@ -110,7 +111,6 @@ class LinearFeedForward : public testing::ModelsInFolders {
     }
     return weights;
   }
-  using Weights = testing::Weights;
 };
 
 TEST_F(LinearFeedForward, IsTheProductWithoutTheGate) {
