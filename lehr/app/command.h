@@ -36,7 +36,7 @@ train::TrainConfig train_config(const std::vector<std::string>& args);
 /// `train` on `ranks` ranks, which are threads of this process.
 int train_on_threads(const std::vector<std::string>& args, const train::TrainSpecs& specs, int64_t ranks);
 int eval(const std::vector<std::string>& args, const train::TrainSpecs& specs, const StartRanks& start);
-int search(const std::vector<std::string>& args, const train::TrainSpecs& specs);
+int search(const std::vector<std::string>& args, const train::TrainSpecs& specs, const StartRanks& start);
 int score(const std::vector<std::string>& args, const train::TrainSpecs& specs);
 int generate(const std::vector<std::string>& args, const train::TrainSpecs& specs, const StartRanks& start);
 int merge(const std::vector<std::string>& args, const train::TrainSpecs& specs);

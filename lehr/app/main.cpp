@@ -47,7 +47,7 @@ const std::vector<Command>& commands() {
       {"inspect", "show the layers and tensors of a model folder", inspect},
       {"convert", "write a model folder in another layout, dtype or file size", convert},
       {"prune", "make a smaller model of the most important parts of a trained one", prune},
-      {"search", "find the best smaller model of a trained one under budgets", search},
+      {"search", "find the best smaller model of a trained one under budgets", of_launcher(search), of_threads(search)},
       {"tokenize",
        "convert text to token ids and back",
        [](const std::vector<std::string>& args, const train::TrainSpecs&) { return tokenize(args); }},

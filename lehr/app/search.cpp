@@ -19,6 +19,8 @@
 namespace lehr::app {
 
 namespace {
+constexpr int64_t kLongestWait = 30 * 24 * 3600;  // seconds
+
 struct Options {
   std::string stage = "report";
   bool dry_run = false;
@@ -68,16 +70,21 @@ void run_search(
     const search::SearchConfig& wanted,
     train::TrainConfig config,
     const Options& options,
-    const train::TrainSpecs& specs) {
+    const train::TrainSpecs& specs,
+    mesh::Transport* transport) {
   require(
       config.training.task == train::TaskKind::causal_lm,
       "search: training.task of {}: a search needs a config of task causal_lm",
       wanted.search.config);
-  const at::Device device = train::choose_device(config.training.device);
+  // Ranks share variants and measurements, each with a whole model: not the mesh that the teacher was trained on.
+  const train::Ranks ranks = ranks_of({.data_parallel_shard_degree = -1}, transport);
+  ranks.require_same("config", to_toml(wanted) + to_toml(config));
+  const at::Device device = train::choose_device(config.training.device, transport);
   const train::TrainConfig of_run = config;
   config.data.repeat = false;
-  Logger log;
-  ModelAndData opened = open_model_and_data(config, wanted.search.teacher, specs.families(), log);
+  Logger log("", !ranks.is_main());
+  ModelAndData opened;
+  ranks.main_first([&] { opened = open_model_and_data(config, wanted.search.teacher, specs.families(), log); });
   const std::filesystem::path teacher = opened.folder;
   require(
       !opened.model.has_adapters(),
@@ -104,6 +111,7 @@ void run_search(
        .rows_per_batch = config.validation.local_batch_size,
        .task = *opened.task,
        .data = opened.data,
+       .ranks = ranks,
        .distillation = to_toml(run),
        .distil = [&](const std::filesystem::path& child, const std::filesystem::path& output) {
          const train::TrainConfig to_child = distillation_run(of_run, wanted, teacher, child, output);
@@ -113,6 +121,9 @@ void run_search(
        }});
   if (options.dry_run) {
     search.check_budgets();
+    if (!ranks.is_main()) {
+      return;
+    }
     std::fputs(search::describe_work(search).c_str(), stdout);
     return;
   }
@@ -120,7 +131,7 @@ void run_search(
 }
 }  // namespace
 
-int search(const std::vector<std::string>& args, const train::TrainSpecs& specs) {
+int search(const std::vector<std::string>& args, const train::TrainSpecs& specs, const StartRanks& start) {
   Options options;
   const Arguments arguments = parse_arguments(args, ConfigObject::of(options));
   if (arguments.help) {
@@ -132,7 +143,8 @@ int search(const std::vector<std::string>& args, const train::TrainSpecs& specs)
          "command again to resume. docs/search.md explains the stages and the report.\n\n"
          "  lehr search recipe/search_quickstart.toml            # all stages\n"
          "  lehr search SEARCH.toml --stage score                # up to the scores\n"
-         "  lehr search SEARCH.toml --budget.parameters='50 %'   # another budget; scores are kept\n\n" +
+         "  lehr search SEARCH.toml --budget.parameters='50 %'   # another budget; scores are kept\n"
+         "  lehr launch -n 4 -- search SEARCH.toml               # ranks share training and measuring of variants\n\n" +
          arguments_help(ConfigObject::of(options)) + "\nKeys of SEARCH.toml:\n" + help_text<search::SearchConfig>())
             .c_str(),
         stdout);
@@ -143,9 +155,15 @@ int search(const std::vector<std::string>& args, const train::TrainSpecs& specs)
   const auto wanted = from_node<search::SearchConfig>(sources, arguments.positionals[0]);
   const Node run_sources = merge_sources({.file = wanted.search.config, .overrides = {}});
   const auto config = from_node<train::TrainConfig>(run_sources, wanted.search.config);
-  with_places(sources, [&] {
-    run_search(wanted, config, options, specs);
-    return 0;
+  // Some stages are the main rank's work, for which the others wait without a limit. A rank that fails is noticed
+  // anyway.
+  RankSettings settings{.device = config.training.device, .comm = config.comm};
+  settings.comm.train_timeout_seconds = kLongestWait;
+  start(settings, [&](mesh::Transport* transport) {
+    with_places(sources, [&] {
+      run_search(wanted, config, options, specs, transport);
+      return 0;
+    });
   });
   return 0;
 }

@@ -107,15 +107,25 @@ Account of_moe_layer(const DecoderForm& form, const MoESubblock& moe, const Work
       work);
 }
 
+Account of_linear(const DecoderForm& form, int64_t norms, const Workload& work) {
+  const int64_t matrix = product({form.hidden_size, form.hidden_size});
+  const int64_t parameters = sum({matrix, product({norms, form.hidden_size})});
+  return of_weights(parameters, parameters, matrix, work);
+}
+
 LayerAccount of_layer(const DecoderForm& form, const BlockConfig& block, int64_t window, const Workload& work) {
   LayerAccount layer;
   if (const auto* attention = std::get_if<AttentionSubblock>(&block.attention)) {
     layer.attention = of_attention(form, *attention, window, work);
+  } else if (block.attention_is_linear()) {
+    layer.attention = of_linear(form, form.attention_norms, work);
   }
   if (const auto* ffn = std::get_if<FFNSubblock>(&block.ffn)) {
     layer.ffn = of_ffn(form, *ffn, work);
   } else if (const auto* moe = std::get_if<MoESubblock>(&block.ffn)) {
     layer.ffn = of_moe_layer(form, *moe, work);
+  } else if (block.ffn_is_linear()) {
+    layer.ffn = of_linear(form, form.ffn_norms, work);
   }
   return layer;
 }

@@ -28,17 +28,17 @@ void check_moe(const MoESubblock& moe, const std::string& where) {
 }
 
 // The keys that every sub-block has in puzzletron's format.
-Node subblock(bool no_op) {
+Node subblock(bool no_op, bool is_linear) {
   Node node = Node::make_table();
   node.set("no_op", Node(no_op));
-  node.set("replace_with_linear", Node(false));
+  node.set("replace_with_linear", Node(is_linear));
   node.set("sparsify", Node());
   node.set("weights_precision", Node("bf16"));
   return node;
 }
 
 Node attention_node(const BlockConfig& block) {
-  Node node = subblock(block.attention_is_no_op());
+  Node node = subblock(block.attention_is_no_op(), block.attention_is_linear());
   const auto* attention = std::get_if<AttentionSubblock>(&block.attention);
   node.set("num_key_value_heads", attention != nullptr ? Node(attention->num_key_value_heads) : Node());
   node.set("llama4", Node());
@@ -47,7 +47,7 @@ Node attention_node(const BlockConfig& block) {
 }
 
 Node ffn_node(const BlockConfig& block) {
-  Node node = subblock(block.ffn_is_no_op());
+  Node node = subblock(block.ffn_is_no_op(), block.ffn_is_linear());
   Node moe;
   if (const auto* experts = std::get_if<MoESubblock>(&block.ffn)) {
     moe = Node::make_table();
@@ -64,9 +64,10 @@ Node ffn_node(const BlockConfig& block) {
 }  // namespace
 
 std::string describe(const BlockConfig& block) {
-  const auto* attention = std::get_if<AttentionSubblock>(&block.attention);
-  std::string text =
-      attention != nullptr ? fmt::format("{} KV heads, ", attention->num_key_value_heads) : "no attention, ";
+  std::string text = block.attention_is_linear() ? "a linear layer for attention, " : "no attention, ";
+  if (const auto* attention = std::get_if<AttentionSubblock>(&block.attention)) {
+    text = fmt::format("{} KV heads, ", attention->num_key_value_heads);
+  }
   if (const auto* ffn = std::get_if<FFNSubblock>(&block.ffn)) {
     return text + fmt::format("FFN {}", ffn->intermediate_size);
   }
@@ -77,7 +78,7 @@ std::string describe(const BlockConfig& block) {
                       moe->expert_intermediate_dim,
                       moe->num_experts_per_tok);
   }
-  return text + "no FFN";
+  return text + (block.ffn_is_linear() ? "a linear layer for FFN" : "no FFN");
 }
 
 void check_block_config(const BlockConfig& block, const std::string& where, int64_t num_attention_heads) {

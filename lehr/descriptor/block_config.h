@@ -38,6 +38,13 @@ struct MoESubblock {
   bool operator==(const MoESubblock&) const = default;
 };
 
+/// One linear layer without a bias in place of a sub-block (Puzzle, arXiv 2411.19146): the weight is (hidden_size,
+/// hidden_size), norms stay, and there is no cache. Tensors have the names of Nemotron-NAS:
+/// self_attn.linear_attn.weight, mlp.linear_mlp.weight.
+struct LinearSubblock {
+  bool operator==(const LinearSubblock&) const = default;
+};
+
 /// A removed sub-block: the residual stream passes through. No weights, no norm, no computation, no cache.
 struct NoOpSubblock {
   bool operator==(const NoOpSubblock&) const = default;
@@ -45,11 +52,13 @@ struct NoOpSubblock {
 
 /// One decoder layer.
 struct BlockConfig {
-  std::variant<AttentionSubblock, NoOpSubblock> attention;
-  std::variant<FFNSubblock, MoESubblock, NoOpSubblock> ffn;
+  std::variant<AttentionSubblock, LinearSubblock, NoOpSubblock> attention;
+  std::variant<FFNSubblock, MoESubblock, LinearSubblock, NoOpSubblock> ffn;
 
   bool attention_is_no_op() const { return std::holds_alternative<NoOpSubblock>(attention); }
   bool ffn_is_no_op() const { return std::holds_alternative<NoOpSubblock>(ffn); }
+  bool attention_is_linear() const { return std::holds_alternative<LinearSubblock>(attention); }
+  bool ffn_is_linear() const { return std::holds_alternative<LinearSubblock>(ffn); }
   bool is_moe() const { return std::holds_alternative<MoESubblock>(ffn); }
   bool operator==(const BlockConfig&) const = default;
 };
@@ -71,13 +80,13 @@ struct LayersByDefault {
 /// Returns the block configs of a config.json, one per layer, or nullopt if it has none. Reads these formats and checks
 /// all names and values:
 /// - `block_configs` of puzzletron: {"attention": {"num_key_value_heads"}, "ffn": {"intermediate_size"} or
-///   {"moe": {...}}}, either with "no_op";
+///   {"moe": {...}}}, either with "no_op" or "replace_with_linear", for which sizes are not used;
 /// - `block_configs` of Nemotron-NAS: "n_heads_in_group" (query heads per KV head), "ffn_mult" (the inner width is
 ///   2/3 ffn_mult hidden_size, rounded up to a multiple of 256);
 /// - `per_layer_config`, {"3": {"num_key_value_heads": 2, "skip": ["mlp"]}}: the differences from `by_default`.
 ///
 /// Throws a usage error that names file, key and layer for an unknown key, a value out of range, a wrong number of
-/// layers, or a feature that no family supports (linear replacements, 2:4 sparsity, Mamba, Llama 4, windows, sinks).
+/// layers, or a feature that no family supports (2:4 sparsity, Mamba, Llama 4, windows, sinks).
 std::optional<std::vector<BlockConfig>> read_block_configs(const Node& config, const LayersByDefault& by_default);
 
 /// Returns the value of `block_configs` in puzzletron's format, with every key.

@@ -5,15 +5,20 @@
 namespace lehr::descriptor {
 
 namespace {
-// Reads the keys that every sub-block has in both formats. Returns true for a no-op.
-bool read_subblock(Entries& entries) {
+// What a sub-block is, by the keys that it has in both formats.
+enum class Form { sized, linear, no_op };
+
+Form read_form(Entries& entries) {
   const bool no_op = entries.flag("no_op");
-  entries.refuse_flag("replace_with_linear", "replacing a sub-block by a linear layer is");
+  const bool is_linear = entries.flag("replace_with_linear");
+  if (no_op && is_linear) {
+    refuse(*entries.get("replace_with_linear"), "expected false, found true; no_op removes the sub-block");
+  }
   const Node* sparse = entries.get("sparsify");
   if (sparse != nullptr && !no_op && !sparse->items().empty()) {
     refuse(*sparse, "expected null; 2:4 sparsity is not supported");
   }
-  return no_op;
+  return no_op ? Form::no_op : is_linear ? Form::linear : Form::sized;
 }
 
 void read_precision(Entries& entries) {
@@ -42,32 +47,32 @@ decltype(BlockConfig::attention) read_attention(const Node& node, const LayersBy
   if (of_nas && entries.has("num_key_value_heads")) {
     refuse(node, "n_heads_in_group and num_key_value_heads define the same size; remove one of them");
   }
-  const bool no_op = read_subblock(entries);
-  AttentionSubblock attention{};
+  const Form form = read_form(entries);
+  decltype(BlockConfig::attention) attention = NoOpSubblock{};
+  if (form == Form::linear) {
+    attention = LinearSubblock{};
+  }
   if (of_nas) {
     const Node* group = entries.get("n_heads_in_group");
     entries.refuse_value("window_length", "attention windows are");
     entries.refuse_value("num_sink_tokens", "sink tokens are");
     entries.refuse_flag("unshifted_sink", "sink tokens are");
     entries.refuse_flag("use_prefill_window_in_sink_attention", "sink tokens are");
-    if (!no_op) {
-      attention.num_key_value_heads =
-          divided(model.num_attention_heads, group != nullptr ? *group : node.at("n_heads_in_group"));
+    if (form == Form::sized) {
+      attention = AttentionSubblock{
+          divided(model.num_attention_heads, group != nullptr ? *group : node.at("n_heads_in_group"))};
     }
   } else {
     read_precision(entries);
     entries.refuse_value("llama4", "attention of Llama 4 is");
     entries.refuse_value("mamba", "Mamba is");
-    if (no_op) {
-      entries.get("num_key_value_heads");
+    if (form == Form::sized) {
+      attention = AttentionSubblock{entries.integer("num_key_value_heads")};
     } else {
-      attention.num_key_value_heads = entries.integer("num_key_value_heads");
+      entries.get("num_key_value_heads");
     }
   }
   entries.finish();
-  if (no_op) {
-    return NoOpSubblock{};
-  }
   return attention;
 }
 
@@ -103,22 +108,25 @@ decltype(BlockConfig::ffn) read_ffn(const Node& node, const LayersByDefault& mod
   if (of_nas && entries.has("intermediate_size")) {
     refuse(node, "ffn_mult and intermediate_size define the same size; remove one of them");
   }
-  const bool no_op = read_subblock(entries);
+  const Form form = read_form(entries);
   decltype(BlockConfig::ffn) ffn = NoOpSubblock{};
+  if (form == Form::linear) {
+    ffn = LinearSubblock{};
+  }
   if (of_nas) {
     const Node* factor = entries.get("ffn_mult");
-    if (!no_op) {
+    if (form == Form::sized) {
       ffn = FFNSubblock{width_of(factor != nullptr ? *factor : node.at("ffn_mult"), model.hidden_size)};
     }
   } else {
     read_precision(entries);
     const Node* moe = entries.get("moe");
-    if (no_op || moe != nullptr) {
+    if (form != Form::sized || moe != nullptr) {
       entries.get("intermediate_size");
     } else {
       ffn = FFNSubblock{entries.integer("intermediate_size")};
     }
-    if (moe != nullptr && !no_op) {
+    if (moe != nullptr && form == Form::sized) {
       ffn = read_moe(*moe);
     }
   }

@@ -18,6 +18,7 @@ using pipeline::text_element;
 constexpr double kWidth = 960, kLeft = 168, kRight = 20, kTop = 92, kBottom = 34, kPanelGap = 16;
 constexpr double kLetter = 6.6;  // upper bound of a letter's width
 constexpr const char* kNothing = "-";
+constexpr const char* kLinear = "lin";
 
 // Page, text and grey styles of the timelines, and the colours of the sub-blocks.
 constexpr const char* kStyle = R"(<style>
@@ -149,7 +150,8 @@ class Drawing {
          .label =
              [this](size_t i) {
                const auto* attention = std::get_if<AttentionSubblock>(&model_.blocks[i].attention);
-               return attention != nullptr ? fmt::format("{}", attention->num_key_value_heads) : std::string(kNothing);
+               return attention != nullptr ? fmt::format("{}", attention->num_key_value_heads)
+                                           : std::string(model_.blocks[i].attention_is_linear() ? kLinear : kNothing);
              },
          .hover = of_attention,
          .size_text = number},

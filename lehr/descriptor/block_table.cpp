@@ -86,7 +86,7 @@ ModelBlocks blocks_of(const ModelArgs& args, const Workload& work) {
 std::string attention_text(const BlockConfig& block) {
   const auto* attention = std::get_if<AttentionSubblock>(&block.attention);
   if (attention == nullptr) {
-    return "none";
+    return block.attention_is_linear() ? "linear" : "none";
   }
   return fmt::format("{} KV head{}", attention->num_key_value_heads, attention->num_key_value_heads == 1 ? "" : "s");
 }
@@ -98,7 +98,7 @@ std::string ffn_text(const BlockConfig& block) {
   if (const auto* moe = std::get_if<MoESubblock>(&block.ffn)) {
     return fmt::format("{} of {} x {}", moe->num_experts_per_tok, moe->num_local_experts, moe->expert_intermediate_dim);
   }
-  return "none";
+  return block.ffn_is_linear() ? "linear" : "none";
 }
 
 std::string format_blocks(const ModelBlocks& model) {

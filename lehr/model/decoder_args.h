@@ -22,12 +22,23 @@ descriptor::DecoderForm with_sizes(descriptor::DecoderForm form, const DecoderCo
 /// The name of the only segment of a vocabulary that is not split.
 inline constexpr const char* kWholeVocabulary = "default";
 
-/// True if a layer's parameters have no-op flags for its sub-blocks: then layers may differ.
+/// True if a layer's parameters have flags for the forms of its sub-blocks: then layers may differ.
 template <class LayerParameters>
 inline constexpr bool kLayersMayDiffer = requires(LayerParameters p) {
   p.attention_no_op;
+  p.attention_linear;
   p.ffn_no_op;
+  p.ffn_linear;
 };
+
+/// Sets the flags for sub-blocks that a layer lacks, or that are one linear layer.
+template <class LayerParameters>
+void set_forms(const descriptor::BlockConfig& block, LayerParameters& params) {
+  params.attention_no_op = block.attention_is_no_op();
+  params.attention_linear = block.attention_is_linear();
+  params.ffn_no_op = block.ffn_is_no_op();
+  params.ffn_linear = block.ffn_is_linear();
+}
 
 /// True if layers of `Family` may differ.
 template <class Family, class LayerParameters>
@@ -200,8 +211,7 @@ class DecoderArgs : public descriptor::ModelArgs {
     for (const descriptor::BlockConfig& block : config_.block_configs) {
       layers.push_back(layer_parameters_of<Family>(config_.of_block(block)));
       if constexpr (kLayersMayDiffer<LayerParameters>) {
-        layers.back().attention_no_op = block.attention_is_no_op();
-        layers.back().ffn_no_op = block.ffn_is_no_op();
+        set_forms(block, layers.back());
       }
     }
     return layers;
@@ -247,8 +257,7 @@ class DecoderDescriptor : public DecoderNames {
  private:
   Holder make(const descriptor::BlockConfig& block) const {
     auto params = layer_parameters_of<Family>(shape().of_block(block));
-    params.attention_no_op = block.attention_is_no_op();
-    params.ffn_no_op = block.ffn_is_no_op();
+    set_forms(block, params);
     return make_layer<Holder>(params, 0);
   }
 

@@ -37,6 +37,7 @@ std::vector<BlockConfig> kinds_of_layers(const DecoderConfig& shape) {
              .num_experts_per_tok = 1,
              .expert_intermediate_dim = shape.moe->moe_intermediate_size}});
   }
+  kinds.push_back({.attention = descriptor::LinearSubblock{}, .ffn = descriptor::LinearSubblock{}});
   return kinds;
 }
 

@@ -59,6 +59,7 @@ Totals totals_of(const DecoderConfig& shape, const std::vector<descriptor::Block
                                ? latent_parameters(shape, *shape.latent_attention)
                                : 2 * hidden * (heads + real(attention->num_key_value_heads) * real(shape.head_dim));
     }
+    totals.parameters += hidden * hidden * (real(block.attention_is_linear()) + real(block.ffn_is_linear()));
     if (const auto* ffn = std::get_if<FFNSubblock>(&block.ffn)) {
       totals.parameters += 3 * hidden * real(ffn->intermediate_size);
     }

@@ -19,6 +19,8 @@ struct DenseLayerParameters {
   double initializer_range = 0.02;  ///< Standard deviation of initial weights.
   bool attention_no_op = false;     ///< The layer has no attention, and none of the attention's norms.
   bool ffn_no_op = false;           ///< The layer has no SwiGLU, and none of its norms.
+  bool attention_linear = false;    ///< The layer has an nn::LinearSubblock in place of the attention.
+  bool ffn_linear = false;          ///< The layer has an nn::LinearSubblock in place of the SwiGLU.
   // Passed to the attention of a layer by attention_parameters.
   bool qkv_bias = false;                       ///< Biases of the query, key and value projections.
   std::optional<double> attention_scale = {};  ///< Factor on the scores; 1 / sqrt(head_dim) if unset.

@@ -5,6 +5,7 @@
 #include "lehr/base/error.h"
 #include "lehr/nn/attention.h"
 #include "lehr/nn/gelu.h"
+#include "lehr/nn/linear_subblock.h"
 #include "lehr/nn/swiglu.h"
 #include "lehr/prune/score_channels.h"
 #include "lehr/prune/score_experts.h"
@@ -86,6 +87,9 @@ class ModelScorer::Parts {
       if (auto* attention = first_of<nn::GroupedQueryAttentionImpl>(of_attention)) {
         look_at_attention(*attention, of_attention);
       }
+      if (auto* linear = first_of<nn::LinearSubblockImpl>(of_attention)) {
+        observe_subblock(Kind::attention, *linear, of_attention);
+      }
       if (auto* ffn = first_of<nn::SwiGLUImpl>(of_ffn)) {
         look_at_ffn(*ffn, of_ffn);
       }
@@ -94,6 +98,9 @@ class ModelScorer::Parts {
       }
       if (auto* moe_layer = first_of<nn::MoELayerImpl>(of_ffn)) {
         look_at_moe_layer(*moe_layer, of_ffn);
+      }
+      if (auto* linear = first_of<nn::LinearSubblockImpl>(of_ffn)) {
+        observe_subblock(Kind::ffn, *linear, of_ffn);
       }
     }
     require(!there_.empty(), "scores: no layer of the model has attention or a feed-forward block that can be scored");

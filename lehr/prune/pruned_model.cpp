@@ -55,6 +55,13 @@ PrunedModel::PrunedModel(
         cuts_.emplace(name, std::move(*found));
       }
     }
+    if (pruning.layers[layer].linear_attention) {
+      const auto& attention = std::get<descriptor::AttentionSubblock>(blocks[layer].attention);
+      replace_by_linear(LinearProduct::of_attention(prefix, attention.num_key_value_heads, specs_));
+    }
+    if (pruning.layers[layer].linear_ffn) {
+      replace_by_linear(LinearProduct::of_ffn(prefix, specs_));
+    }
   }
   for (const auto& [name, wanted] : train::parameter_specs(*args_->build({}))) {
     require(
@@ -65,26 +72,36 @@ PrunedModel::PrunedModel(
   }
 }
 
+void PrunedModel::replace_by_linear(LinearProduct product) {
+  std::erase_if(specs_, [&](const auto& one) { return product.replaces(one.first); });
+  specs_[product.name()] = product.spec();
+  linear_.emplace(product.name(), std::move(product));
+}
+
 const ParameterCut* PrunedModel::cut(const std::string& name) const {
   const auto found = cuts_.find(name);
   return found == cuts_.end() ? nullptr : &found->second;
 }
 
 at::Tensor PrunedModel::read(const std::string& name, const Box& box) const {
-  const auto read_parent = [&](const Box& wanted) { return state::read_output(parameters_, parts_, name, wanted); };
+  const auto read_parent = [&](const std::string& parameter, const Box& wanted) {
+    return state::read_output(parameters_, parts_, parameter, wanted);
+  };
+  const auto linear = linear_.find(name);
   const ParameterCut* how = cut(name);
-  if (how == nullptr) {
-    return read_parent(box);
+  if (how == nullptr && linear == linear_.end()) {
+    return read_parent(name, box);
   }
   const auto type = state::scalar_type(specs_.at(name).dtype);
   if (!type) {
     fail("{}: weights of type {} cannot be pruned", name, state::dtype_name(specs_.at(name).dtype));
   }
-  return apply(*how, box, *type, read_parent);
+  return how == nullptr ? linear->second.read(box, *type, read_parent)
+                        : apply(*how, box, *type, [&](const Box& wanted) { return read_parent(name, wanted); });
 }
 
 void PrunedModel::copy(const std::string& name, const Box& box, const at::Tensor& target) const {
-  if (cut(name) == nullptr) {
+  if (cut(name) == nullptr && !linear_.contains(name)) {
     state::read_into(parameters_, parts_, name, box, target);
   } else {
     target.copy_(read(name, box));

@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "lehr/prune/linear_product.h"
 #include "lehr/prune/parameter_cut.h"
 #include "lehr/prune/pruning.h"
 #include "lehr/state/map_stream.h"
@@ -38,12 +39,14 @@ class PrunedModel : public state::TensorSource {
 
  private:
   const ParameterCut* cut(const std::string& name) const;
+  void replace_by_linear(LinearProduct product);
 
   train::ModelParts parts_;
   state::BoundMap parameters_;  // from the parent's files to its parameters
   std::unique_ptr<descriptor::ModelArgs> args_;
   state::TensorSpecs specs_;
   std::unordered_map<std::string, ParameterCut> cuts_;
+  std::unordered_map<std::string, LinearProduct> linear_;
 };
 
 }  // namespace lehr::prune

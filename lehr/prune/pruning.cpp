@@ -10,6 +10,7 @@ namespace {
 using descriptor::AttentionSubblock;
 using descriptor::BlockConfig;
 using descriptor::FFNSubblock;
+using descriptor::LinearSubblock;
 using descriptor::MoESubblock;
 using descriptor::NoOpSubblock;
 
@@ -28,6 +29,13 @@ void require_kept(const std::vector<int64_t>& kept, int64_t count, const std::st
 void cut_attention(const LayerKeeps& keeps, BlockConfig& block, const std::string& where) {
   if (keeps.no_attention) {
     block.attention = NoOpSubblock{};
+  }
+  if (keeps.linear_attention) {
+    require(
+        std::holds_alternative<AttentionSubblock>(block.attention),
+        "{}: has no attention to replace by a linear layer",
+        where);
+    block.attention = LinearSubblock{};
   }
   auto* attention = std::get_if<AttentionSubblock>(&block.attention);
   if (keeps.kv_heads.empty() && keeps.averaged_kv_heads == 0) {
@@ -50,6 +58,13 @@ void cut_attention(const LayerKeeps& keeps, BlockConfig& block, const std::strin
 
 void cut_experts(const LayerKeeps& keeps, MoESubblock& moe, const std::string& where) {
   require_kept(keeps.experts, moe.num_local_experts, where + ": experts");
+  require(
+      keeps.experts_per_token >= 0 && keeps.experts_per_token <= moe.num_experts_per_tok,
+      "{}: experts_per_token: expected 1 to {}, the parent's; found {}",
+      where,
+      moe.num_experts_per_tok,
+      keeps.experts_per_token);
+  moe.num_experts_per_tok = keeps.experts_per_token > 0 ? keeps.experts_per_token : moe.num_experts_per_tok;
   if (!keeps.experts.empty()) {
     moe.num_local_experts = static_cast<int64_t>(keeps.experts.size());
     require(
@@ -82,6 +97,13 @@ void cut_ffn(const LayerKeeps& keeps, BlockConfig& block, const std::string& whe
   if (keeps.no_ffn) {
     block.ffn = NoOpSubblock{};
   }
+  if (keeps.linear_ffn) {
+    require(
+        !block.ffn_is_no_op() && !block.ffn_is_linear(),
+        "{}: has no feed-forward block to replace by a linear layer",
+        where);
+    block.ffn = LinearSubblock{};
+  }
   auto* ffn = std::get_if<FFNSubblock>(&block.ffn);
   auto* moe = std::get_if<MoESubblock>(&block.ffn);
   if (!keeps.ffn_channels.empty()) {
@@ -89,7 +111,7 @@ void cut_ffn(const LayerKeeps& keeps, BlockConfig& block, const std::string& whe
     require_kept(keeps.ffn_channels, ffn->intermediate_size, where + ": ffn_channels");
     ffn->intermediate_size = static_cast<int64_t>(keeps.ffn_channels.size());
   }
-  if (!keeps.experts.empty() || !keeps.expert_channels.empty()) {
+  if (!keeps.experts.empty() || !keeps.expert_channels.empty() || keeps.experts_per_token != 0) {
     require(moe != nullptr, "{}: experts: the layer has no experts", where);
     cut_experts(keeps, *moe, where);
   }

@@ -14,6 +14,8 @@ using descriptor::Entries;
 using descriptor::refuse;
 
 constexpr const char* kAveraged = "averaged_kv_heads";
+constexpr const char* kLinear = "linear";
+constexpr const char* kExpertsPerToken = "experts_per_token";
 
 Node list_of(const std::vector<int64_t>& numbers) {
   Node list = Node::make_list();
@@ -26,16 +28,20 @@ Node list_of(const std::vector<int64_t>& numbers) {
 Node to_node(const LayerKeeps& keeps, int64_t layer) {
   Node node = Node::make_table();
   node.set("layer", Node(layer));
-  Node drop = Node::make_list();
-  if (keeps.no_attention) {
-    drop.push_back(Node(name_of(Kind::attention)));
-  }
-  if (keeps.no_ffn) {
-    drop.push_back(Node(name_of(Kind::ffn)));
-  }
-  if (drop.size() > 0) {
-    node.set("drop", drop);
-  }
+  const auto add_halves = [&](const char* key, bool attention, bool ffn) {
+    Node halves = Node::make_list();
+    if (attention) {
+      halves.push_back(Node(name_of(Kind::attention)));
+    }
+    if (ffn) {
+      halves.push_back(Node(name_of(Kind::ffn)));
+    }
+    if (halves.size() > 0) {
+      node.set(key, halves);
+    }
+  };
+  add_halves("drop", keeps.no_attention, keeps.no_ffn);
+  add_halves(kLinear, keeps.linear_attention, keeps.linear_ffn);
   const auto add = [&](const char* key, const std::vector<int64_t>& kept) {
     if (!kept.empty()) {
       node.set(key, list_of(kept));
@@ -54,6 +60,9 @@ Node to_node(const LayerKeeps& keeps, int64_t layer) {
     }
     node.set(name_of(Kind::expert_channels), lists);
   }
+  if (keeps.experts_per_token > 0) {
+    node.set(kExpertsPerToken, Node(keeps.experts_per_token));
+  }
   return node;
 }
 
@@ -68,20 +77,23 @@ std::vector<int64_t> numbers_of(const Node& list) {
   return numbers;
 }
 
-void read_drop(const Node& list, LayerKeeps& keeps) {
+void read_halves(const Node& list, bool& attention, bool& ffn) {
   for (const Node& half : list.items()) {
     const bool is_attention = half.as_string() == name_of(Kind::attention);
     if (!is_attention && half.as_string() != name_of(Kind::ffn)) {
       refuse(half, fmt::format("expected \"attention\" or \"ffn\", found \"{}\"", half.as_string()));
     }
-    (is_attention ? keeps.no_attention : keeps.no_ffn) = true;
+    (is_attention ? attention : ffn) = true;
   }
 }
 
 LayerKeeps read_layer(Entries& entries) {
   LayerKeeps keeps;
   if (const Node* drop = entries.get("drop")) {
-    read_drop(*drop, keeps);
+    read_halves(*drop, keeps.no_attention, keeps.no_ffn);
+  }
+  if (const Node* linear = entries.get(kLinear)) {
+    read_halves(*linear, keeps.linear_attention, keeps.linear_ffn);
   }
   const auto read = [&](Kind kind, std::vector<int64_t>& kept) {
     if (const Node* list = entries.get(name_of(kind))) {
@@ -103,6 +115,9 @@ LayerKeeps read_layer(Entries& entries) {
     for (const Node& list : lists->items()) {
       keeps.expert_channels.push_back(numbers_of(list));
     }
+  }
+  if (entries.has(kExpertsPerToken)) {
+    keeps.experts_per_token = entries.integer(kExpertsPerToken);
   }
   entries.finish();
   return keeps;

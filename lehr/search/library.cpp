@@ -12,12 +12,6 @@ namespace lehr::search {
 
 namespace {
 using train::Subblock;
-
-std::filesystem::path file_of(const std::filesystem::path& folder, const SearchSpace& space, const Place& place) {
-  std::string name = at(space, place).name;
-  std::replace(name.begin(), name.end(), ' ', '_');
-  return folder / fmt::format("layer_{}_{}_{}.safetensors", place.layer, train::name_of(place.subblock), name);
-}
 }  // namespace
 
 Library::Library(
@@ -131,24 +125,30 @@ SubblockTensors Library::as_stored(const Place& place, SubblockTensors tensors) 
   return tensors;
 }
 
-void write_trained(const std::filesystem::path& folder, const Library& library) {
+std::filesystem::path variant_file(const std::filesystem::path& folder, const SearchSpace& space, const Place& place) {
+  std::string name = at(space, place).name;
+  std::replace(name.begin(), name.end(), ' ', '_');
+  return folder / fmt::format("layer_{}_{}_{}.safetensors", place.layer, train::name_of(place.subblock), name);
+}
+
+void write_trained(const std::filesystem::path& folder, const Library& library, const std::vector<Place>& places) {
   std::filesystem::create_directories(folder);
-  for (const Place& place : alternatives(library.space())) {
+  for (const Place& place : places) {
     if (const SubblockTensors* tensors = library.trained(place); tensors != nullptr) {
       state::save_safetensors(
-          file_of(folder, library.space(), place), state::NamedTensors(tensors->begin(), tensors->end()));
+          variant_file(folder, library.space(), place), state::NamedTensors(tensors->begin(), tensors->end()));
     }
   }
 }
 
 bool read_trained(const std::filesystem::path& folder, Library& library, const std::vector<Place>& places) {
   for (const Place& place : places) {
-    if (!std::filesystem::exists(file_of(folder, library.space(), place))) {
+    if (!std::filesystem::exists(variant_file(folder, library.space(), place))) {
       return false;
     }
   }
   for (const Place& place : places) {
-    const state::SafetensorsFile file(file_of(folder, library.space(), place));
+    const state::SafetensorsFile file(variant_file(folder, library.space(), place));
     SubblockTensors tensors;
     for (const auto& info : file.tensors()) {
       tensors[info.name] = file.tensor(info.name);

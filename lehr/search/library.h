@@ -63,8 +63,10 @@ class Library {
   std::map<std::pair<int64_t, train::Subblock>, std::map<size_t, SubblockTensors>> trained_;
 };
 
-/// Stores the trained variants of a layer in `folder`, one file per variant; see read_trained.
-void write_trained(const std::filesystem::path& folder, const Library& library);
+/// The file of a variant in a folder of variants.
+std::filesystem::path variant_file(const std::filesystem::path& folder, const SearchSpace& space, const Place& place);
+/// Stores those of these variants that were trained in `folder`, one file each; see read_trained.
+void write_trained(const std::filesystem::path& folder, const Library& library, const std::vector<Place>& places);
 /// Reads trained variants, if the folder has them all; returns false, and changes nothing, otherwise.
 bool read_trained(const std::filesystem::path& folder, Library& library, const std::vector<Place>& places);
 

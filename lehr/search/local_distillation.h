@@ -1,6 +1,7 @@
 // Local distillation (BLD of Puzzle, arXiv 2411.19146): each variant is trained to reproduce its layer of the teacher.
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -18,6 +19,7 @@ struct LocalDistillationConfig {
   double lr = 1e-3;
   double weight_decay = 0;
   double max_norm = 1;
+  int64_t save_steps = 100;
   void fields(FieldVisitor& v);
 };
 
@@ -34,7 +36,10 @@ struct LocalDistillationResult {
   double last_loss = 0;
 };
 
-/// Trains all variants that have weights, in one pass over `batches` (as many as steps), and sets them in the library.
+/// The training batches from this step on.
+using BatchesFrom = std::function<std::unique_ptr<train::BatchStream>(int64_t first_step)>;
+
+/// Trains these variants, in one pass over as many batches as steps, and sets them in the library.
 ///
 /// Variant c of a layer whose teacher maps x to o_p minimises |o_c - o_p|^2 / |o_p|^2 over the tokens of a batch, where
 /// x is the teacher's own input and the other sub-block of the layer is the teacher's (the decoupled form). Each
@@ -42,12 +47,16 @@ struct LocalDistillationResult {
 /// layers, so a variant gets the same bits whichever others are trained with it. Memory: the teacher, and for each
 /// variant its layer's weights, and gradients and moments of the sub-block. Throws a runtime error for a loss that is
 /// not finite.
+///
+/// If `saves` is a folder, and not empty, every variant in training is saved there after each save_steps steps, and
+/// training continues from what the folder has, with the same bits. It must belong to the same settings.
 std::vector<LocalDistillationResult> distil_locally(
     Library& library,
     const std::vector<Place>& places,
     const train::TrainTask& task,
-    train::BatchStream& batches,
+    const BatchesFrom& batches,
     const LocalDistillationConfig& config,
+    const std::filesystem::path& saves,
     const std::function<void(const LocalDistillationProgress&)>& progress);
 
 /// The variants that distil_locally can train: those with weights of their own.

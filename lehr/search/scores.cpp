@@ -84,18 +84,36 @@ std::vector<Piece> layers_of(const Library& library, const Choice& choice) {
 }
 }  // namespace
 
-ScoreRecords::ScoreRecords(std::filesystem::path file) : file_(std::move(file)) {
-  std::ifstream lines(file_);
-  std::string complete;  // without a line that was cut off
-  for (std::string line; std::getline(lines, line) && !lines.eof();) {
-    const Node node = parse_json(line, file_.string());
-    records_[node.at("key").as_string()] = from_node(node);
-    complete += line + "\n";
+ScoreRecords::ScoreRecords(const std::filesystem::path& file, int64_t rank) {
+  const std::filesystem::path folder = file.has_parent_path() ? file.parent_path() : ".";
+  const std::string stem = file.stem().string(), ending = file.extension().string();
+  file_ = rank == 0 ? file : folder / fmt::format("{}-{}{}", stem, rank, ending);
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(stem + "-") && name.ends_with(ending) && name != file_.filename()) {
+      read(entry.path());  // it may be growing
+    }
   }
+  if (rank != 0) {
+    read(file);
+  }
+  const std::string complete = read(file_);
   std::error_code error;
   if (const auto size = std::filesystem::file_size(file_, error); !error && size != complete.size()) {
     std::filesystem::resize_file(file_, complete.size());
   }
+}
+
+// Returns the text without a last line that was cut off.
+std::string ScoreRecords::read(const std::filesystem::path& file) {
+  std::ifstream lines(file);
+  std::string complete;
+  for (std::string line; std::getline(lines, line) && !lines.eof();) {
+    const Node node = parse_json(line, file.string());
+    records_[node.at("key").as_string()] = from_node(node);
+    complete += line + "\n";
+  }
+  return complete;
 }
 
 const DivergenceSums* ScoreRecords::find(const std::string& key) const {
@@ -209,7 +227,8 @@ SpaceScores score_space(
     const std::string& identity,
     const Choice& base,
     ScoreRecords& records,
-    const std::function<void(int64_t done, int64_t all)>& progress) {
+    const std::function<void(int64_t done, int64_t all)>& progress,
+    const WorkShare& share) {
   const at::NoGradGuard no_grad;
   SpaceScores scores{.base = base};
   std::vector<std::string> keys;
@@ -226,41 +245,48 @@ SpaceScores score_space(
   const std::string of_base = identity + ", " + key_of(library, base);
   keys.emplace_back("itself");
   std::vector<std::string> of_batches;
+  // Of all measurements, not only of the missing ones, so that ranks agree on who does which.
+  const auto is_own = [&](size_t batch, size_t key) {
+    return share.has(
+        static_cast<int64_t>(batch * keys.size() + key), static_cast<int64_t>(batches.size() * keys.size()));
+  };
   int64_t all = 0, done = 0;  // of the missing measurements
-  for (const train::Batch& batch : batches) {
-    of_batches.push_back(of_base + ", batch " + key_of(batch) + ", ");
-    all += std::count_if(keys.begin(), keys.end(), [&](const std::string& key) {
-      return records.find(of_batches.back() + key) == nullptr;
-    });
+  for (size_t batch = 0; batch < batches.size(); ++batch) {
+    of_batches.push_back(of_base + ", batch " + key_of(batches[batch]) + ", ");
+    for (size_t key = 0; key < keys.size(); ++key) {
+      all += is_own(batch, key) && records.find(of_batches.back() + keys[key]) == nullptr ? 1 : 0;
+    }
   }
   std::optional<BatchScorer::Models> models;
   for (size_t batch = 0; batch < batches.size(); ++batch) {
     std::optional<BatchScorer> scorer;
     const std::string& of_batch = of_batches[batch];
-    const auto record = [&](const std::string& key, const std::function<DivergenceSums(BatchScorer&)>& measured) {
-      if (records.find(of_batch + key) == nullptr) {
+    const auto record = [&](size_t index, const std::function<DivergenceSums(BatchScorer&)>& measured) {
+      const std::string key = of_batch + keys[index];
+      if (is_own(batch, index) && records.find(key) == nullptr) {
         if (!models) {
           models.emplace(library, base);
         }
         if (!scorer) {
           scorer.emplace(*models, library, data, batches[batch]);
         }
-        records.add(of_batch + key, measured(*scorer));
+        records.add(key, measured(*scorer));
         scores.layer_forwards_without_reuse += library.pieces().num_layers();
         progress(++done, all);
       }
-      return *records.find(of_batch + key);
+      const DivergenceSums* known = records.find(key);
+      return known == nullptr ? DivergenceSums() : *known;  // another rank's
     };
-    scores.of_base += record(keys.back(), [](BatchScorer& one) { return one.of_base(); });
+    scores.of_base += record(scores.of.size(), [](BatchScorer& one) { return one.of_base(); });
     for (size_t i = 0; i < scores.of.size(); ++i) {
       const Place& place = scores.of[i].first;
       scores.of[i].second +=
-          record(keys[i], [&](BatchScorer& one) { return one.with(place.layer, layer_with(library, base, place)); });
+          record(i, [&](BatchScorer& one) { return one.with(place.layer, layer_with(library, base, place)); });
     }
     scores.layer_forwards += scorer ? scorer->layer_forwards() : 0;
   }
   require(
-      scores.of_base.tokens > 0,
+      scores.of_base.tokens > 0 || share.ranks > 1,
       "search: the held-out data has no token with a label to measure variants on; set data.validation_fraction or "
       "data.validation_path");
   return scores;

@@ -10,6 +10,7 @@
 
 #include "lehr/search/divergence.h"
 #include "lehr/search/library.h"
+#include "lehr/search/work_share.h"
 #include "lehr/train/batches.h"
 #include "lehr/train/task.h"
 
@@ -18,16 +19,20 @@ namespace lehr::search {
 /// The measurements of every variant, by the content that they are made of: a variant, its weights and a batch. Each
 /// is appended to a file as soon as it exists, so a search that was stopped continues, and one with a larger space
 /// measures only what is new.
+///
+/// Several ranks write a file each, "scores.jsonl", "scores-1.jsonl", ..., and read all of them.
 class ScoreRecords {
  public:
-  /// Reads the file if it exists; an incomplete last line is ignored.
-  explicit ScoreRecords(std::filesystem::path file);
+  /// Reads `file` and those beside it; an incomplete last line is ignored. Rank `rank` adds to its own.
+  explicit ScoreRecords(const std::filesystem::path& file, int64_t rank = 0);
 
   const DivergenceSums* find(const std::string& key) const;
   void add(const std::string& key, const DivergenceSums& sums);
   size_t size() const { return records_.size(); }
 
  private:
+  std::string read(const std::filesystem::path& file);
+
   std::filesystem::path file_;
   std::map<std::string, DivergenceSums> records_;
 };
@@ -76,13 +81,16 @@ struct SpaceScores {
 /// them before the next one, so the memory besides teacher, base and one layer is that of the hidden states of one
 /// batch, once per layer. `identity` identifies the teacher. `progress` gets the number of measurements done, and of
 /// all.
+///
+/// One of several ranks measures only its `share`: then the sums are those of the measurements that `records` has.
 SpaceScores score_space(
     const Library& library,
     const HeldOut& data,
     const std::string& identity,
     const Choice& base,
     ScoreRecords& records,
-    const std::function<void(int64_t done, int64_t all)>& progress);
+    const std::function<void(int64_t done, int64_t all)>& progress,
+    const WorkShare& share = {});
 
 /// Measures a whole child against the teacher.
 DivergenceSums measure(const Library& library, const HeldOut& data, const Choice& choice);

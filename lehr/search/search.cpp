@@ -109,7 +109,7 @@ Search::Search(SearchConfig config, SearchEnvironment environment)
           train::weights_fingerprint(state::WeightReader(environment_.teacher)),
           checksum_of(read_file(environment_.teacher / "config.json")),
           at::toString(environment_.dtype),
-          environment_.device.str())) {
+          c10::DeviceTypeName(environment_.device.type(), /*lower_case=*/true))) {  // ranks differ in its index
   require(
       static_cast<bool>(environment_.data.validation),
       "search: the config has no held-out data to measure variants on; set data.validation_fraction or "
@@ -213,8 +213,11 @@ void Search::set_not_done(Stage stage) {
 
 const SearchResults& Search::run(Stage last) {
   check_budgets();
-  lock_ = std::make_unique<train::RunLock>(output_);
+  if (environment_.ranks.is_main()) {
+    lock_ = std::make_unique<train::RunLock>(output_);
+  }
   for (const Stage stage : kStages) {
+    environment_.ranks.set_doing(fmt::format("the stage {} of a search", name_of(stage)));
     stage_begin_ = metric::ThroughputMeter::steady_seconds();
     done_before_ = false;
     run_stage(stage);
@@ -227,27 +230,29 @@ const SearchResults& Search::run(Stage last) {
       break;
     }
   }
+  environment_.ranks.any(false);  // none leaves before the main rank is done
   return results_;
 }
 
 void Search::run_stage(Stage stage) {
+  const train::Ranks& ranks = environment_.ranks;
   switch (stage) {
     case Stage::sort:
-      return sort();
+      return ranks.main_first([&] { sort(); });  // the others read the files
     case Stage::library:
       return train_library();
     case Stage::stats:
-      return measure_costs();
+      return ranks.main_first([&] { measure_costs(); });
     case Stage::score:
       return score();
     case Stage::solve:
-      return solve();
+      return ranks.is_main() ? solve() : help_to_solve();
     case Stage::realise:
-      return realise();
+      return ranks.is_main() ? realise() : void();
     case Stage::distil:
-      return distil();
+      return ranks.is_main() ? distil() : void();
     case Stage::report:
-      return write_report();
+      return ranks.is_main() ? write_report() : void();
   }
 }
 

@@ -17,6 +17,7 @@
 #include "lehr/search/search_config.h"
 #include "lehr/search/solution.h"
 #include "lehr/search/solver_questions.h"
+#include "lehr/train/ranks.h"
 #include "lehr/train/run_lock.h"
 
 namespace lehr {
@@ -45,6 +46,8 @@ struct SearchEnvironment {
   int64_t rows_per_batch = 0;  ///< Sequences of a batch of held-out data.
   const train::TrainTask& task;
   const train::RunData& data;
+  /// Local distillation and measurements are shared by these ranks; the first one does everything else.
+  const train::Ranks& ranks;
   std::string distillation;  ///< Identifies the settings of `distil`.
   /// Trains the child in `child` to reproduce the teacher, in `output`, from where an earlier call was stopped. Returns
   /// the folder of the trained child.
@@ -100,7 +103,7 @@ class Search {
   /// are checked after `stats`, in which they are measured.
   void check_budgets() const;
   /// Runs the stages up to `last`, after check_budgets. A stage whose inputs are those of an earlier run is not run
-  /// again.
+  /// again. All ranks must call it; the results are the main rank's.
   const SearchResults& run(Stage last);
 
   const DecoderPieces& pieces() const { return pieces_; }
@@ -120,6 +123,10 @@ class Search {
   void measure_costs();
   void score();
   void solve();
+  SpaceScores scores_around_for_all(const Choice& base, const std::string& what);
+  void help_to_solve();
+  std::optional<Choice> from_main(const std::optional<Choice>& choice) const;
+  WorkShare share() const;
   void measure_candidates(const SpaceScores& scores, const std::vector<Assignment>& found);
   SpaceScores scores_around(const Choice& base, const std::string& what);
   std::vector<Assignment> solutions_of(const SolverProblem& problem) const;

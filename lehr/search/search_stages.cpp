@@ -114,40 +114,6 @@ void Search::sort() {
       done_before_ ? ", ranked before" : "");
 }
 
-void Search::train_library() {
-  const LocalDistillationConfig& local = config_.local_distillation;
-  const auto places = trainable_variants(space());
-  if (local.steps == 0 || places.empty()) {
-    environment_.log.info("library    variants keep the teacher's weights; local distillation is off");
-    return;
-  }
-  if (is_done(Stage::library) && read_trained(path("library"), *library_, places)) {
-    done_before_ = true;
-    environment_.log.info("library    {} variants, trained before", places.size());
-    return;
-  }
-  set_not_done(Stage::library);
-  const auto rows = train::RowShare::all(environment_.rows_per_step);
-  const auto batches = environment_.data.train(rows, 0);
-  results_.local_distillation = distil_locally(
-      *library_, places, environment_.task, *batches, local, [&](const LocalDistillationProgress& progress) {
-        show(fmt::format("library, loss {:.3g}", progress.loss), progress.step, progress.steps);
-      });
-  write_trained(path("library"), *library_);
-  set_done(Stage::library);
-  double first = 0, after = 0;
-  for (const auto& result : results_.local_distillation) {
-    first += result.first_loss;
-    after += result.last_loss;
-  }
-  environment_.log.info(
-      "library    {} variants; mean normalised error {:.4g} before, {:.4g} after {} steps",
-      places.size(),
-      first / static_cast<double>(places.size()),
-      after / static_cast<double>(places.size()),
-      local.steps);
-}
-
 void Search::measure_costs() {
   costs_ = count_costs(pieces_, space(), workload());
   if (is_done(Stage::stats)) {
@@ -175,13 +141,6 @@ void Search::measure_costs() {
       workload().num_tokens,
       with_unit(CostKind::decode_seconds, teacher.decode_seconds));
   require_less_than_teacher(config_.budget.limits(), teacher, true);
-}
-
-SpaceScores Search::scores_around(const Choice& base, const std::string& what) {
-  ScoreRecords records(path("scores.jsonl"));
-  return score_space(*library_, held_out(), teacher_identity_, base, records, [&](int64_t done, int64_t all) {
-    show(what, done, all);
-  });
 }
 
 void Search::score() {
@@ -252,13 +211,14 @@ void Search::solve() {
   // Replacements affect each other, so variants are measured again in the best child.
   while (config_.solve.method == Method::exact && results_.rounds < config_.solve.rounds) {
     const Choice best = results_.candidates.front().solution.choice;
-    const SpaceScores around = scores_around(best, "solve, measurements around the best");
+    const SpaceScores around = scores_around_for_all(best, "solve, measurements around the best");
     measure_candidates(around, solutions_of(problem_of(space(), around, costs(), limits, objective)));
     if (results_.candidates.front().solution.choice == best) {
       break;
     }
     ++results_.rounds;
   }
+  from_main(std::nullopt);  // nothing more to measure
   results_.sweep.clear();
   for (const SolverResult& one : sweep(problem, 0, sweep_values(problem, 0), time)) {
     if (one.best) {

@@ -16,7 +16,6 @@ using descriptor::AttentionSubblock;
 using descriptor::BlockConfig;
 using descriptor::FFNSubblock;
 using descriptor::MoESubblock;
-using train::Subblock;
 
 // Shares of a width that a search tries by itself, as in Puzzle's space without its closest neighbours.
 constexpr double kShares[] = {0.75, 0.5, 0.25, 0.125};
@@ -84,6 +83,9 @@ class LayerBuilder {
     space.ffn.front().is_no_op = block.ffn_is_no_op();
     if (const auto* attention = std::get_if<AttentionSubblock>(&block.attention)) {
       add_heads(space.attention, attention->num_key_value_heads);
+      add_linear(space.attention, config_.attention_linear, {.linear_attention = true});
+    }
+    if (!block.attention_is_no_op()) {
       add_no_op(space.attention, config_.attention_no_op, {.no_attention = true});
     }
     if (const auto* ffn = std::get_if<FFNSubblock>(&block.ffn)) {
@@ -91,6 +93,9 @@ class LayerBuilder {
     }
     if (const auto* moe = std::get_if<MoESubblock>(&block.ffn)) {
       add_experts(space.ffn, *moe);
+    }
+    if (!block.ffn_is_no_op() && !block.ffn_is_linear()) {
+      add_linear(space.ffn, config_.ffn_linear, {.linear_ffn = true});
     }
     if (!block.ffn_is_no_op()) {
       add_no_op(space.ffn, config_.ffn_no_op, {.no_ffn = true});
@@ -120,6 +125,12 @@ class LayerBuilder {
     }
   }
 
+  void add_linear(std::vector<Variant>& variants, bool wanted, const prune::LayerKeeps& keeps) const {
+    if (wanted && config_.sizes) {
+      add(variants, "linear", keeps);
+    }
+  }
+
   void add_heads(std::vector<Variant>& variants, int64_t own) const {
     if (!config_.sizes) {
       return;
@@ -139,7 +150,7 @@ class LayerBuilder {
     }
   }
 
-  // All pairs of a number of experts and their width, but the teacher's.
+  // All combinations of a number of experts, their width and the experts per token, but the teacher's.
   void add_experts(std::vector<Variant>& variants, const MoESubblock& moe) const {
     if (!config_.sizes) {
       return;
@@ -148,30 +159,52 @@ class LayerBuilder {
     auto widths = sizes_below(config_.expert_widths, moe.expert_intermediate_dim, [&] {
       return derived_widths(moe.expert_intermediate_dim);
     });
+    auto per_token =
+        sizes_below(config_.experts_per_token, moe.num_experts_per_tok, [] { return std::vector<int64_t>(); });
     counts.insert(counts.begin(), moe.num_local_experts);
     widths.insert(widths.begin(), moe.expert_intermediate_dim);
+    per_token.insert(per_token.begin(), moe.num_experts_per_tok);
     for (const int64_t count : counts) {
+      require(
+          count >= per_token.back(),
+          "space.experts: {} are fewer than the {} experts of each token in layer {}",
+          count,
+          per_token.back(),
+          layer_);
       for (const int64_t width : widths) {
-        prune::PruneOptions options;
-        std::string name;
-        if (count < moe.num_local_experts) {
-          require(
-              count >= moe.num_experts_per_tok,
-              "space.experts: {} are fewer than the {} experts of each token in layer {}",
-              count,
-              moe.num_experts_per_tok,
-              layer_);
-          options.experts = count;
-          name = fmt::format("experts {}", count);
-        }
-        if (width < moe.expert_intermediate_dim) {
-          options.expert_width = width;
-          name += fmt::format("{}expert_width {}", name.empty() ? "" : ", ", width);
-        }
-        if (!name.empty()) {
-          add_chosen(variants, name, options);
+        for (const int64_t chosen : per_token) {
+          if (chosen <= count) {
+            add_mixture(variants, moe, {count, chosen, width});
+          }
         }
       }
+    }
+  }
+
+  // Adds one of them, unless it is the teacher's own.
+  void add_mixture(std::vector<Variant>& variants, const MoESubblock& own, const MoESubblock& wanted) const {
+    prune::PruneOptions options{.layers = std::vector{static_cast<int64_t>(layer_)}};
+    std::vector<std::string> names;
+    if (wanted.num_local_experts < own.num_local_experts) {
+      options.experts = wanted.num_local_experts;
+      names.push_back(fmt::format("experts {}", wanted.num_local_experts));
+    }
+    if (wanted.expert_intermediate_dim < own.expert_intermediate_dim) {
+      options.expert_width = wanted.expert_intermediate_dim;
+      names.push_back(fmt::format("expert_width {}", wanted.expert_intermediate_dim));
+    }
+    prune::LayerKeeps keeps;
+    if (options.experts || options.expert_width) {
+      std::vector<BlockConfig> blocks = teacher_;
+      std::get<MoESubblock>(blocks[layer_].ffn).num_experts_per_tok = wanted.num_experts_per_tok;
+      keeps = prune::choose(options, blocks, &scores_).layers[layer_];
+    }
+    if (wanted.num_experts_per_tok < own.num_experts_per_tok) {
+      keeps.experts_per_token = wanted.num_experts_per_tok;
+      names.push_back(fmt::format("experts_per_token {}", wanted.num_experts_per_tok));
+    }
+    if (!names.empty()) {
+      add(variants, fmt::format("{}", fmt::join(names, ", ")), keeps);
     }
   }
 
@@ -194,7 +227,7 @@ void require_used(const char* key, const std::vector<int64_t>& listed, const std
 }
 
 void require_used(const SpaceConfig& config, const std::vector<BlockConfig>& teacher) {
-  std::vector<int64_t> heads, widths, experts, expert_widths;
+  std::vector<int64_t> heads, widths, experts, expert_widths, per_token;
   for (const BlockConfig& block : teacher) {
     if (const auto* attention = std::get_if<AttentionSubblock>(&block.attention)) {
       heads.push_back(attention->num_key_value_heads);
@@ -205,15 +238,15 @@ void require_used(const SpaceConfig& config, const std::vector<BlockConfig>& tea
     if (const auto* moe = std::get_if<MoESubblock>(&block.ffn)) {
       experts.push_back(moe->num_local_experts);
       expert_widths.push_back(moe->expert_intermediate_dim);
+      per_token.push_back(moe->num_experts_per_tok);
     }
   }
   require_used("kv_heads", config.kv_heads, heads);
   require_used("ffn_widths", config.ffn_widths, widths);
   require_used("experts", config.experts, experts);
   require_used("expert_widths", config.expert_widths, expert_widths);
+  require_used("experts_per_token", config.experts_per_token, per_token);
 }
-
-constexpr Subblock kSubblocks[] = {Subblock::attention, Subblock::ffn};
 }  // namespace
 
 void SpaceConfig::fields(FieldVisitor& v) {
@@ -233,70 +266,16 @@ void SpaceConfig::fields(FieldVisitor& v) {
       expert_widths,
       "Widths of experts to try; not given: the same shares, in steps of 8.",
       positive());
+  v.optional(
+      "experts_per_token",
+      experts_per_token,
+      "Numbers of experts per token to try, which saves FLOPs and no memory; not given: only a layer's own.",
+      positive());
+  v.optional("attention_linear", attention_linear, "Try one linear layer in place of the attention.");
+  v.optional("ffn_linear", ffn_linear, "Try one linear layer in place of a feed-forward block or MoE layer.");
   v.optional("attention_no_op", attention_no_op, "Try layers without attention.");
   v.optional("ffn_no_op", ffn_no_op, "Try layers without a feed-forward block.");
-  v.optional("sizes", sizes, "Try smaller sub-blocks. false: only layers without a sub-block.");
-}
-
-const Variant& at(const SearchSpace& space, const Place& place) {
-  return space.at(static_cast<size_t>(place.layer)).of(place.subblock).at(place.variant);
-}
-
-std::vector<Place> all_variants(const SearchSpace& space) {
-  std::vector<Place> places;
-  for (size_t layer = 0; layer < space.size(); ++layer) {
-    for (const Subblock subblock : kSubblocks) {
-      for (size_t variant = 0; variant < space[layer].of(subblock).size(); ++variant) {
-        places.push_back({static_cast<int64_t>(layer), subblock, variant});
-      }
-    }
-  }
-  return places;
-}
-
-std::vector<Place> alternatives(const SearchSpace& space) {
-  std::vector<Place> places = all_variants(space);
-  std::erase_if(places, [](const Place& place) { return place.variant == 0; });
-  return places;
-}
-
-std::string describe(const SearchSpace& space, const Place& place) {
-  return fmt::format("layer {} {}: {}", place.layer, train::name_of(place.subblock), at(space, place).name);
-}
-
-size_t& Choice::of(const Place& place) {
-  return (place.subblock == Subblock::attention ? attention : ffn).at(static_cast<size_t>(place.layer));
-}
-
-size_t Choice::of(int64_t layer, Subblock subblock) const {
-  return (subblock == Subblock::attention ? attention : ffn).at(static_cast<size_t>(layer));
-}
-
-Choice teacher_choice(const SearchSpace& space) {
-  return {.attention = std::vector<size_t>(space.size(), 0), .ffn = std::vector<size_t>(space.size(), 0)};
-}
-
-prune::Pruning pruning_of(const SearchSpace& space, const Choice& choice) {
-  prune::Pruning pruning;
-  for (size_t layer = 0; layer < space.size(); ++layer) {
-    prune::LayerKeeps keeps = space[layer].ffn.at(choice.ffn[layer]).keeps;
-    const prune::LayerKeeps& attention = space[layer].attention.at(choice.attention[layer]).keeps;
-    keeps.no_attention = attention.no_attention;
-    keeps.kv_heads = attention.kv_heads;
-    keeps.averaged_kv_heads = attention.averaged_kv_heads;
-    pruning.layers.push_back(std::move(keeps));
-  }
-  return pruning;
-}
-
-std::vector<BlockConfig> blocks_of(const SearchSpace& space, const Choice& choice) {
-  std::vector<BlockConfig> blocks;
-  for (size_t layer = 0; layer < space.size(); ++layer) {
-    blocks.push_back(
-        {.attention = space[layer].attention.at(choice.attention[layer]).block.attention,
-         .ffn = space[layer].ffn.at(choice.ffn[layer]).block.ffn});
-  }
-  return blocks;
+  v.optional("sizes", sizes, "Try smaller sub-blocks and linear layers. false: only layers without a sub-block.");
 }
 
 SearchSpace make_space(
@@ -336,12 +315,12 @@ prune::Scores equal_scores(const std::vector<BlockConfig>& teacher) {
 std::vector<prune::Kind> needed_scores(const SpaceConfig& config, const std::vector<BlockConfig>& teacher) {
   std::set<prune::Kind> kinds;
   for (const BlockConfig& block : teacher) {
-    if (!block.attention_is_no_op()) {
+    if (std::holds_alternative<AttentionSubblock>(block.attention)) {
       kinds.insert(prune::Kind::kv_heads);
     }
     if (block.is_moe()) {
       kinds.insert({prune::Kind::experts, prune::Kind::expert_channels});
-    } else if (!block.ffn_is_no_op()) {
+    } else if (std::holds_alternative<FFNSubblock>(block.ffn)) {
       kinds.insert(prune::Kind::ffn_channels);
     }
   }

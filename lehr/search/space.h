@@ -15,22 +15,25 @@
 namespace lehr::search {
 
 /// The section [space]: the sizes that each layer may get. A size that a layer has already, or that is larger, is left
-/// out there; an empty list of a kind means sizes derived from the layer's own ("auto").
+/// out there; an empty list of another kind means sizes derived from the layer's own.
 struct SpaceConfig {
   std::vector<int64_t> kv_heads = {};
   std::vector<int64_t> ffn_widths = {};
   std::vector<int64_t> experts = {};
   std::vector<int64_t> expert_widths = {};
+  std::vector<int64_t> experts_per_token = {};  ///< Empty: only a layer's own.
+  bool attention_linear = true;
+  bool ffn_linear = true;
   bool attention_no_op = true;
   bool ffn_no_op = true;
-  bool sizes = true;  ///< False: only no-ops.
+  bool sizes = true;  ///< False: only no-ops, no linear layers either.
   void fields(FieldVisitor& v);
 };
 
 /// One alternative of a sub-block.
 struct Variant {
-  std::string name;               ///< "teacher", "kv_heads 1", "ffn_width 96", "experts 4, width 32", "no-op".
-  prune::LayerKeeps keeps;        ///< Its parts of the teacher's sub-block; all for the teacher's own.
+  std::string name;         ///< "teacher", "kv_heads 1", "ffn_width 96", "experts 4, width 32", "linear", "no-op".
+  prune::LayerKeeps keeps;  ///< Its parts of the teacher's sub-block; all for the teacher's own.
   descriptor::BlockConfig block;  ///< The teacher's layer with this sub-block.
   bool is_no_op = false;
 

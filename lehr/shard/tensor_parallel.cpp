@@ -341,7 +341,8 @@ bool style_block(torch::nn::Module& child, DistributedContext& context) {
 void tensor_parallel_children(nn::Module& layer, DistributedContext& context) {
   for (const auto& entry : layer.named_children()) {
     torch::nn::Module& child = *entry.value();
-    if (dynamic_cast<nn::RMSNormImpl*>(&child) != nullptr || dynamic_cast<nn::LayerNormImpl*>(&child) != nullptr) {
+    if (dynamic_cast<nn::RMSNormImpl*>(&child) != nullptr || dynamic_cast<nn::LayerNormImpl*>(&child) != nullptr ||
+        dynamic_cast<nn::LinearSubblockImpl*>(&child) != nullptr) {
       on_parts(dynamic_cast<nn::Module&>(child), context);
       continue;
     }

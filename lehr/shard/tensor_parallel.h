@@ -12,6 +12,7 @@
 #include "lehr/nn/gelu.h"
 #include "lehr/nn/latent_attention.h"
 #include "lehr/nn/layer_norm.h"
+#include "lehr/nn/linear_subblock.h"
 #include "lehr/nn/moe.h"
 #include "lehr/nn/swiglu.h"
 
@@ -36,9 +37,9 @@ void tensor_parallel(nn::SwiGLUImpl& block, mesh::DistributedContext& context);
 void tensor_parallel(nn::GeGLUImpl& block, mesh::DistributedContext& context);
 void tensor_parallel(nn::GeluMlpImpl& block, mesh::DistributedContext& context);
 
-/// Applies the style of its kind to each child of a decoder layer: on_parts to norms, the functions above to blocks. An
-/// MoE layer is left to expert parallelism. Throws a usage error that names the first child of another kind that has
-/// parameters.
+/// Applies the style of its kind to each child of a decoder layer: on_parts to norms and linear sub-blocks, the
+/// functions above to blocks. An MoE layer is left to expert parallelism. Throws a usage error that names the first
+/// child of another kind that has parameters.
 void tensor_parallel_children(nn::Module& layer, mesh::DistributedContext& context);
 
 // Styles for the parts of a block, to compose blocks of your own.

@@ -145,6 +145,31 @@ TEST(BlockConfigs, IgnoreSizesOfNoOpSubblocks) {
   EXPECT_EQ(read(second(kHeads, kWidth, R"(, "parallel_blocks": [])"))[1], block(8, 64));
 }
 
+// With the sizes that puzzletron requires, or with null, as in Nemotron-NAS.
+TEST(BlockConfigs, MayReplaceASubblockByALinearLayer) {
+  BlockConfig attention = block(8, 64), ffn = block(8, 64);
+  attention.attention = LinearSubblock{};
+  ffn.ffn = LinearSubblock{};
+  for (const char* linear :
+       {R"({"num_key_value_heads": 8, "replace_with_linear": true})",
+        R"({"replace_with_linear": true})",
+        R"({"n_heads_in_group": null, "replace_with_linear": true})"}) {
+    EXPECT_EQ(read(second(linear, kWidth))[1], attention) << linear;
+  }
+  for (const char* linear :
+       {R"({"intermediate_size": 64, "replace_with_linear": true})",
+        R"({"moe": {"num_local_experts": 4}, "replace_with_linear": true})",
+        R"({"ffn_mult": null, "replace_with_linear": true})"}) {
+    EXPECT_EQ(read(second(kHeads, linear))[1], ffn) << linear;
+  }
+  ffn.attention = LinearSubblock{};
+  Node config = Node::make_table();
+  config.set("block_configs", write_block_configs({attention, ffn, block(8, 0)}));
+  EXPECT_THAT(read(to_json(config)), ElementsAre(attention, ffn, block(8, 0)));
+  EXPECT_EQ(describe(attention), "a linear layer for attention, FFN 64");
+  EXPECT_EQ(describe(ffn), "a linear layer for attention, a linear layer for FFN");
+}
+
 TEST(BlockConfigs, ErrorsNameFileKeyAndLayer) {
   const std::string file = "m/config.json: ";
   struct Case {
@@ -169,10 +194,12 @@ TEST(BlockConfigs, ErrorsNameFileKeyAndLayer) {
       {second(kHeads, R"({"intermediate_size": 64, "hidden_act": "silu"})"),
        "block_configs[1].ffn: 'hidden_act' is not known; known: no_op,"},
       {second(kHeads, kWidth, R"(, "attn": {})"), "block_configs[1]: 'attn' is not known"},
-      {second(R"({"num_key_value_heads": 8, "replace_with_linear": true})", kWidth),
-       "block_configs[1].attention.replace_with_linear: expected false, found true"},
       {second(R"({"no_op": true, "replace_with_linear": true})", kWidth),
-       "attention.replace_with_linear: expected false"},
+       "block_configs[1].attention.replace_with_linear: expected false, found true; no_op removes the sub-block"},
+      {second(kHeads, R"({"no_op": true, "replace_with_linear": true})"),
+       "block_configs[1].ffn.replace_with_linear: expected false"},
+      {second(R"({"replace_with_linear": true, "mamba": {"state_dim": 16}})", kWidth),
+       "block_configs[1].attention.mamba: expected null"},
       {second(R"({"num_key_value_heads": 8, "no_op": 1})", kWidth), "attention.no_op: expected true or false"},
       {second(R"({"no_op": true, "mamba": {"state_dim": 16}})", kWidth),
        "block_configs[1].attention.mamba: expected null, found a table; Mamba is not supported"},

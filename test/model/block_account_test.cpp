@@ -35,7 +35,11 @@ std::vector<Case> cases() {
       {"olmo3", kMixed},
       {"gemma3_text", kMixed},
       {"mixtral", kMixtures},
-      {"gpt_oss", kOnlyMixtures}};
+      {"gpt_oss", kOnlyMixtures},
+      {"qwen3", kWithLinear},
+      {"gemma3_text", kWithLinear},
+      {"olmo2", kWithLinear},
+      {"qwen3_moe", kMixturesWithLinear}};
 }
 
 TEST(BlockAccounts, CountTheParametersOfBuiltModels) {

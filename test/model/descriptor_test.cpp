@@ -201,6 +201,10 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"SmolLM3", "smollm3", kMixed},
         Case{"Olmo3", "olmo3", kMixed},
         Case{"Gemma3", "gemma3_text", kMixed},
+        Case{"LlamaWithLinear", "llama", kWithLinear},
+        Case{"Olmo2WithLinear", "olmo2", kWithLinear},
+        Case{"Gemma3WithLinear", "gemma3_text", kWithLinear},
+        Case{"Qwen3MoeWithLinear", "qwen3_moe", kMixturesWithLinear},
         Case{"Mixtral", "mixtral", kMixtures},
         Case{"GptOss", "gpt_oss", kOnlyMixtures},
         Case{"Qwen3Moe", "qwen3_moe", kMixtures}),
@@ -219,8 +223,8 @@ TEST_P(Descriptor, GroupsAllWeightsOfItsModels) {
     }
     EXPECT_EQ(grouped, names.size());
     for (size_t i = 0; i < layers.size(); ++i) {
-      EXPECT_EQ(groups.contains(fmt::format("block_{}_attention", i)), layers[i].kv_heads > 0) << i;
-      EXPECT_EQ(groups.contains(fmt::format("block_{}_ffn", i)), layers[i].width > 0) << i;
+      EXPECT_EQ(groups.contains(fmt::format("block_{}_attention", i)), layers[i].kv_heads != 0) << i;
+      EXPECT_EQ(groups.contains(fmt::format("block_{}_ffn", i)), layers[i].width != 0) << i;
     }
   }
   EXPECT_EQ(described.layer_name_predicates(count).size(), 2 * layers.size() + 2);
@@ -254,11 +258,11 @@ TEST_P(Descriptor, RemovesSubblocks) {
   EXPECT_TRUE(described.mlp_no_op_supported());
   std::vector<LayerShape> full = layers;
   for (LayerShape& layer : full) {
-    layer.kv_heads = layer.kv_heads > 0 ? layer.kv_heads : 2;
+    layer.kv_heads = layer.kv_heads != 0 ? layer.kv_heads : 2;
     if (layer.width == 0 && GetParam().model_type == "gpt_oss") {
       layer = {layer.kv_heads, 8, 4, 2};  // it has no ordinary feed-forward blocks
     }
-    layer.width = layer.width > 0 ? layer.width : 16;
+    layer.width = layer.width != 0 ? layer.width : 16;
   }
   const auto model = build(full);
   make_real(*model);
@@ -318,7 +322,7 @@ TEST_P(Descriptor, ReturnsTheConfigKeysThatABlockOverrides) {
     EXPECT_EQ(overrides.num_key_value_heads.has_value(), layers[i].kv_heads > 0);
     EXPECT_EQ(overrides.intermediate_size.has_value(), layers[i].width > 0 && layers[i].experts == 0);
     EXPECT_EQ(overrides.num_experts.has_value(), layers[i].experts > 0);
-    if (layers[i].kv_heads == 0 || layers[i].width == 0) {
+    if (layers[i].kv_heads <= 0 || layers[i].width <= 0) {
       continue;
     }
     const std::vector<LayerShape> uniform(

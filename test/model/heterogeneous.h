@@ -25,6 +25,9 @@
 
 namespace lehr::model::test {
 
+/// In place of KV heads or a width: one linear layer for the sub-block.
+inline constexpr int64_t kLinear = -1;
+
 /// One layer. 0 KV heads: no attention. Width 0: no feed-forward. With experts, the width is that of one.
 struct LayerShape {
   int64_t kv_heads, width, experts = 0, top_k = 0;
@@ -61,10 +64,18 @@ inline const std::vector<LayerShape> kMixtures{{4, 8, 6, 2}, {2, 32}, {0, 12, 4,
 /// The same without an ordinary feed-forward block, which gpt-oss does not have.
 inline const std::vector<LayerShape> kOnlyMixtures{{4, 8, 6, 2}, {2, 16, 4, 2}, {0, 12, 4, 3}, {8, 0}, {4, 8, 6, 3}};
 
+/// Linear layers for one sub-block and for both, beside ordinary ones and none.
+inline const std::vector<LayerShape> kWithLinear{
+    {kLinear, 16}, {4, 32}, {2, kLinear}, {kLinear, kLinear}, {0, kLinear}};
+inline const std::vector<LayerShape> kMixturesWithLinear{{4, 8, 6, 2}, {kLinear, 12, 4, 3}, {2, kLinear}, {8, 8, 6, 3}};
+
 inline std::string block_json(const LayerShape& layer) {
+  const auto without_size = [](int64_t size) {
+    return size == kLinear ? R"("replace_with_linear": true)" : R"("no_op": true)";
+  };
   const std::string attention =
-      layer.kv_heads > 0 ? fmt::format(R"("num_key_value_heads": {})", layer.kv_heads) : R"("no_op": true)";
-  std::string ffn = R"("no_op": true)";
+      layer.kv_heads > 0 ? fmt::format(R"("num_key_value_heads": {})", layer.kv_heads) : without_size(layer.kv_heads);
+  std::string ffn = without_size(layer.width);
   if (layer.experts > 0) {
     ffn = fmt::format(
         R"("moe": {{"num_local_experts": {}, "num_experts_per_tok": {}, "expert_intermediate_dim": {}}})",

@@ -49,6 +49,14 @@ const std::vector<Case> kCases{
     {"Gemma3WithHoles", "gemma3_text", kWithHoles, {.tensor_parallel = 2}},
     {"GptOss", "gpt_oss", kOnlyMixtures, {.data_parallel_shard = 2, .tensor_parallel = 2, .expert_parallel = 2}},
     {"Mixtral", "mixtral", kMixtures, {.data_parallel_shard = 2, .tensor_parallel = 2, .expert_parallel = 2}},
+    {"Qwen3WithLinear", "qwen3", kWithLinear, {.data_parallel_shard = 2, .tensor_parallel = 2}},
+    {"LlamaWithLinear", "llama", kWithLinear, {.tensor_parallel = 2}},
+    {"Olmo2WithLinear", "olmo2", kWithLinear, {.data_parallel_shard = 2, .tensor_parallel = 2}},
+    {"Gemma3WithLinear", "gemma3_text", kWithLinear, {.data_parallel_shard = 2, .tensor_parallel = 2}},
+    {"Qwen3MoeWithLinear",
+     "qwen3_moe",
+     kMixturesWithLinear,
+     {.data_parallel_shard = 2, .tensor_parallel = 2, .expert_parallel = 2}},
     {"Qwen3Moe", "qwen3_moe", kMixtures, {.data_parallel_shard = 2, .tensor_parallel = 2, .expert_parallel = 2}}};
 
 class HeterogeneousOnMeshes : public ::testing::TestWithParam<Case> {};

@@ -39,6 +39,12 @@ const std::vector<Case> kCases{
     {"Mixtral", "mixtral", kMixtures},
     {"GptOss", "gpt_oss", kOnlyMixtures},
     {"Qwen3Moe", "qwen3_moe", kMixtures},
+    {"Qwen3WithLinear", "qwen3", kWithLinear},
+    {"LlamaWithLinear", "llama", kWithLinear},
+    {"Olmo2WithLinear", "olmo2", kWithLinear},
+    {"Gemma3WithLinear", "gemma3_text", kWithLinear},
+    {"GptOssWithLinear", "gpt_oss", kMixturesWithLinear},
+    {"Qwen3MoeWithLinear", "qwen3_moe", kMixturesWithLinear},
     {"Qwen3MoeWithoutExperts", "qwen3_moe", kMixed}};
 
 class Heterogeneous : public ::testing::TestWithParam<Case> {
@@ -121,6 +127,8 @@ TEST_P(Heterogeneous, HasTheParametersOfItsLayersAndNoOthers) {
       own += norms() * kHidden + 2 * kHidden * kHeadDim * (kHeads + layer.kv_heads) + vectors_of_attention(layer);
       seen += slides(GetParam().model_type, static_cast<int64_t>(cache.size())) ? 2 * kWindow : 100;
     }
+    own += (layer.kv_heads == kLinear ? (norms() + kHidden) * kHidden : 0) +
+           (layer.width == kLinear ? (norms() + kHidden) * kHidden : 0);
     const int64_t block = 3 * kHidden * layer.width + vectors_of_expert(layer);
     const int64_t router = kHidden + (GetParam().model_type == "gpt_oss" ? 1 : 0);  // per expert
     if (layer.width > 0) {
@@ -129,7 +137,7 @@ TEST_P(Heterogeneous, HasTheParametersOfItsLayersAndNoOthers) {
     }
     expected += own;
     multiplied += own - (layer.experts > 0 ? idle : 0);
-    cache.push_back(2 * layer.kv_heads * kHeadDim);
+    cache.push_back(2 * std::max<int64_t>(0, layer.kv_heads) * kHeadDim);
   }
   const auto counts = args->get_nparams_and_flops(100);
   EXPECT_EQ(counts.num_parameters, expected);

@@ -143,6 +143,9 @@ inline at::Tensor expert_output(const at::Tensor& x, const Weights& w, const std
 
 inline at::Tensor feed_forward(
     const at::Tensor& x, Weights& w, const std::string& at, const LayerShape& layer, const std::string& model_type) {
+  if (layer.width == kLinear) {
+    return project(x, w.at(at + "linear_mlp.weight"));
+  }
   if (layer.experts == 0) {
     const bool gelu = kind_of(model_type).gelu;
     return project(
@@ -189,7 +192,10 @@ inline at::Tensor after_ffn(
 inline at::Tensor attention_branch(
     const at::Tensor& x, Weights& w, const std::string& at, const LayerShape& layer, const std::string& model_type) {
   const at::Tensor read = before_attention(x, w, at, model_type);
-  return after_attention(attention(read, w, at + "self_attn.", layer.kv_heads, model_type), w, at, model_type);
+  const at::Tensor output = layer.kv_heads == kLinear
+                                ? project(read, w.at(at + "self_attn.linear_attn.weight"))
+                                : attention(read, w, at + "self_attn.", layer.kv_heads, model_type);
+  return after_attention(output, w, at, model_type);
 }
 
 /// The output of the feed-forward block, likewise.
@@ -206,10 +212,10 @@ inline at::Tensor plain_decoder(
   x = x.view({ids.size(0), ids.size(1), kHidden}) * kind_of(model_type).embedding_factor;
   for (size_t i = 0; i < layers.size(); ++i) {
     const std::string at = "model.layers." + std::to_string(i) + ".";
-    if (layers[i].kv_heads > 0) {
+    if (layers[i].kv_heads != 0) {
       x = x + attention_branch(x, w, at, layers[i], model_type);
     }
-    if (layers[i].width > 0) {
+    if (layers[i].width != 0) {
       x = x + ffn_branch(x, w, at, layers[i], model_type);
     }
   }

@@ -3,7 +3,7 @@
 
 Usage: search.py LEHR      (standard library only)
 """
-import hashlib, json, os, random, shutil, subprocess, sys, tempfile, time
+import hashlib, json, os, random, shutil, signal, subprocess, sys, tempfile, time
 from pathlib import Path
 
 lehr = os.path.abspath(sys.argv[1])
@@ -13,8 +13,9 @@ TEACHER = ["--model.args.hidden_size=32", "--model.args.intermediate_size=64", "
            "--model.args.num_attention_heads=4", "--model.args.num_key_value_heads=2", "--model.args.head_dim=16",
            "--training.seq_len=64", "--training.steps=60", "--lr_scheduler.warmup_steps=5", "--validation.freq=60",
            "--validation.steps=3", "--checkpoint.interval=60", "--data.validation_fraction=0.02"]
-SEARCH = ["--local_distillation.steps=12", "--score.max_rows=8", "--score.importance_rows=8", "--solve.candidates=3",
-          "--distillation.steps=40", "--distillation.lr=5e-4", "--workload.rounds=1"]
+SEARCH = ["--local_distillation.steps=12", "--local_distillation.save_steps=4", "--score.max_rows=8",
+          "--score.importance_rows=8", "--solve.candidates=3", "--distillation.steps=40", "--distillation.lr=5e-4",
+          "--workload.rounds=1"]
 
 
 def call(*arguments):
@@ -108,7 +109,42 @@ for kill in range(KILLS):
 run(*search_in(work / "killed"))
 holds(f"a search that was killed {KILLS} times has the same bits", digest(work / "killed") == wanted)
 
-# Other settings, stopped while they replace the library, and the first ones again.
+# --- ranks -------------------------------------------------------------------------------------------------------------
+def measurements(folder):
+    return [set(file.read_text().splitlines()) for file in sorted(folder.glob("scores*.jsonl"))]
+
+
+run("launch", "-n", 2, "--", *search_in(work / "ranks"))
+holds("two ranks find the same child, bit for bit", digest(work / "ranks") == wanted)
+of_ranks = measurements(work / "ranks")
+holds("each measures about half, and none twice", len(of_ranks) == 2 and not of_ranks[0] & of_ranks[1]
+      and abs(len(of_ranks[0]) - len(of_ranks[1])) < 0.2 * len(of_ranks[0]))
+holds("and all together what one process measures", [of_ranks[0] | of_ranks[1]] == measurements(work / "whole"))
+output = run(*search_in(work / "ranks"))
+holds("one process goes on with their folder", "trained before" in output and " 0 layer forwards" in output)
+
+
+def stop_in_library(folder, *launcher):
+    """Kills a search once it has saved variants in training."""
+    process = subprocess.Popen([lehr, *map(str, launcher), *map(str, search_in(folder))], stdout=subprocess.DEVNULL,
+                               stderr=subprocess.DEVNULL, start_new_session=True)
+    while process.poll() is None and not list(folder.glob("library/unfinished-*/*.safetensors")):
+        time.sleep(0.001)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert list(folder.glob("library/unfinished-*")), "too late to kill it"
+
+
+for launcher in ([], ["launch", "-n", 2, "--"]):
+    folder = work / f"stopped{len(launcher)}"
+    stop_in_library(folder, *launcher)
+    output = run(*search_in(folder))
+    holds("a search continues inside its library", "continues with the variants that were saved" in output)
+    holds("with the same bits", digest(folder) == wanted)
+    holds("and leaves no saves", not list(folder.glob("library/unfinished-*")))
+
+# --- other settings ----------------------------------------------------------------------------------------------------
+# Stopped while they replace the library, and the first ones again.
 process = subprocess.Popen([lehr, *map(str, search_in(work / "killed")), "--local_distillation.lr=0.1"],
                            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 library = work / "killed/library"
@@ -131,6 +167,7 @@ for arguments, message in {
     ("--budget.parameters=1 %", "--dry-run"): "budget: no combination of variants meets it.",
     ("--budget.parameters=much",): "budget.parameters: expected a share of the teacher's",
     ("--space.kv_heads=[3]",): "space.kv_heads: 3",
+    ("--space.experts_per_token=[1]",): "space.experts_per_token: 1 is smaller than that of no layer",
     ("--stage=cook",): "expected one of \"sort\"",
     (f"--search.config={work / 'none.toml'}",): "none.toml",
     (f"--search.teacher={work / 'none'}",): "none",

@@ -1,5 +1,6 @@
 #include "lehr/search/local_distillation.h"
 
+#include "lehr/base/error.h"
 #include "lehr/descriptor/model_descriptor.h"
 #include "lehr/search/child.h"
 #include "test/search/support.h"
@@ -17,13 +18,21 @@ class OneBatch : public train::BatchStream {
   std::optional<train::Batch> next() override { return Batches(1, 2, 3).next(); }
 };
 
+std::unique_ptr<train::BatchStream> one_batch(int64_t /*first_step*/) {
+  return std::make_unique<OneBatch>();
+}
+
+void ignore(const LocalDistillationProgress&) {}
+
 constexpr LocalDistillationConfig kShort{.steps = 12, .lr = 3e-3};
 
 std::vector<LocalDistillationResult> distil(
-    Teacher& teacher, const std::vector<Place>& places, const LocalDistillationConfig& config = kShort) {
-  Batches batches(1000, 2, 3);
-  return distil_locally(
-      teacher.library, places, teacher.task, batches, config, [](const LocalDistillationProgress&) {});
+    Teacher& teacher,
+    const std::vector<Place>& places,
+    const LocalDistillationConfig& config = kShort,
+    const std::filesystem::path& saves = "",
+    const std::function<void(const LocalDistillationProgress&)>& progress = ignore) {
+  return distil_locally(teacher.library, places, teacher.task, testing::batches_from, config, saves, progress);
 }
 
 class LocalDistillation : public prune::testing::ModelsInFolders, public ::testing::WithParamInterface<const char*> {
@@ -36,14 +45,14 @@ class LocalDistillation : public prune::testing::ModelsInFolders, public ::testi
 
 TEST_P(LocalDistillation, LowersTheErrorOfEveryVariant) {
   Teacher teacher(at("teacher"));
-  OneBatch batch;
   for (const auto& result : distil_locally(
            teacher.library,
            trainable_variants(teacher.space),
            teacher.task,
-           batch,
+           one_batch,
            {.steps = 40, .lr = 1e-3},
-           [](const LocalDistillationProgress&) {})) {
+           "",
+           ignore)) {
     EXPECT_LT(result.last_loss, result.first_loss) << describe(teacher.space, result.place);
   }
 }
@@ -97,11 +106,10 @@ TEST_P(LocalDistillation, IsAdamWOnTheNormalisedErrorOfTheLayer) {
   });
   const at::Tensor second = (run_piece(layer, inputs, x) - target).square().mean() / target.square().mean();
   Teacher again(at("teacher"));
-  OneBatch same;
   {
     const at::AutoGradMode grad(true);
     const auto results = distil_locally(
-        again.library, {place}, again.task, same, {.steps = 2, .lr = 0.01, .max_norm = 0}, [](const auto&) {});
+        again.library, {place}, again.task, one_batch, {.steps = 2, .lr = 0.01, .max_norm = 0}, "", ignore);
     EXPECT_NEAR(results.front().last_loss / second.item<double>(), 1, 1e-6);  // eps of AdamW
   }
   const at::AutoGradMode grad(true);
@@ -133,12 +141,57 @@ TEST_P(LocalDistillation, FollowsACosineSchedule) {
   EXPECT_NEAR(weights_after(2), 0.015, 1e-4);  // where both gradients have about the same size
 }
 
+// Stopped after some steps, and once more while the variants of a step are saved: some have done more steps than
+// others.
+TEST_P(LocalDistillation, ContinuesFromItsSavesWithTheSameBits) {
+  const auto all = [&](Teacher& teacher) { return trainable_variants(teacher.space); };
+  Teacher whole(at("teacher"));
+  const auto wanted = distil(whole, all(whole));
+  LocalDistillationConfig config = kShort;
+  config.save_steps = 3;
+  const std::filesystem::path saves = at("saves");
+  std::filesystem::create_directories(saves);
+  const auto stopped_at = [&](int64_t last) {
+    Teacher teacher(at("teacher"));
+    EXPECT_THROW(
+        distil(
+            teacher,
+            all(teacher),
+            config,
+            saves,
+            [&](const LocalDistillationProgress& progress) { require(progress.step < last, "stopped"); }),
+        Error);
+  };
+  stopped_at(4);
+  std::filesystem::copy(saves, at("early"));
+  stopped_at(8);  // steps 7 and 8 are lost
+  for (size_t i = 0; i < all(whole).size(); i += 2) {
+    std::filesystem::copy_file(
+        variant_file(at("early"), whole.space, all(whole)[i]),
+        variant_file(saves, whole.space, all(whole)[i]),
+        std::filesystem::copy_options::overwrite_existing);
+  }
+  Teacher resumed(at("teacher"));
+  std::vector<int64_t> steps;
+  const auto found = distil(resumed, all(resumed), config, saves, [&](const LocalDistillationProgress& progress) {
+    steps.push_back(progress.step);
+  });
+  EXPECT_EQ(steps.front(), 4);
+  for (size_t i = 0; i < found.size(); ++i) {
+    EXPECT_EQ(found[i].first_loss, wanted[i].first_loss);
+    EXPECT_EQ(found[i].last_loss, wanted[i].last_loss);
+    for (const auto& [name, tensor] : *whole.library.trained(wanted[i].place)) {
+      EXPECT_TRUE(at::equal(resumed.library.trained(wanted[i].place)->at(name), tensor)) << name;
+    }
+  }
+}
+
 TEST_P(LocalDistillation, IsStoredAndReadAgain) {
   Teacher teacher(at("teacher"), {}, at::kFloat), again(at("teacher"), {}, at::kFloat);
   const auto places = trainable_variants(teacher.space);
   distil(teacher, places);
   EXPECT_FALSE(read_trained(at("library"), again.library, places));
-  write_trained(at("library"), teacher.library);
+  write_trained(at("library"), teacher.library, places);
   ASSERT_TRUE(read_trained(at("library"), again.library, places));
   Choice choice = teacher_choice(teacher.space);
   for (const Place& place : places) {

@@ -12,7 +12,6 @@
 namespace lehr::search {
 
 namespace {
-using testing::Batches;
 using testing::families;
 using testing::Teacher;
 
@@ -22,13 +21,13 @@ class PuzzletronFiles : public prune::testing::ModelsInFolders, public ::testing
     const std::string type = GetParam();
     write("teacher", type, type == "qwen3_moe" ? model::test::kMixtures : model::test::kWithHoles);
     teacher = std::make_unique<Teacher>(at("teacher"), SpaceConfig{}, at::kFloat);
-    Batches batches(10, 2, 3);
     distil_locally(
         teacher->library,
         trainable_variants(teacher->space),
         teacher->task,
-        batches,
+        testing::batches_from,
         {.steps = 2, .lr = 1e-2},
+        "",
         [](const LocalDistillationProgress&) {});
     costs = count_costs(teacher->pieces, teacher->space, work);
     // One solution with the last variants, one with the second, where there are any.

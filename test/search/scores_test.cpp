@@ -194,6 +194,34 @@ TEST_P(SearchScores, AreMeasuredOnceForTheSameContent) {
   EXPECT_EQ(records.size(), anew.size());
 }
 
+TEST_P(SearchScores, ThatRanksShareAreThoseOfOneRank) {
+  const Teacher teacher(at("teacher"));
+  const Choice base = teacher_choice(teacher.space);
+  int64_t wanted_count = 0, count = 0;
+  ScoreRecords alone(at("alone.jsonl"));
+  const SpaceScores wanted =
+      score_space(teacher.library, teacher.data(), "t", base, alone, [&](int64_t, int64_t all) { wanted_count = all; });
+  constexpr int64_t kRanks = 3;
+  std::vector<ScoreRecords> records;  // opened before any rank measures
+  for (int64_t rank = 0; rank < kRanks; ++rank) {
+    records.emplace_back(at("shared.jsonl"), rank);
+  }
+  for (int64_t rank = 0; rank < kRanks; ++rank) {
+    int64_t own = 0;
+    const auto progress = [&](int64_t, int64_t all) { own = all; };
+    ScoreRecords& of_rank = records[static_cast<size_t>(rank)];
+    score_space(teacher.library, teacher.data(), "t", base, of_rank, progress, {.rank = rank, .ranks = kRanks});
+    EXPECT_LE(std::abs(own - wanted_count / kRanks), 1) << rank;
+    count += own;
+  }
+  EXPECT_EQ(count, wanted_count);
+  ScoreRecords all(at("shared.jsonl"));
+  const SpaceScores found = score_space(teacher.library, teacher.data(), "t", base, all, [](int64_t, int64_t) {});
+  EXPECT_EQ(found.layer_forwards, 0);
+  EXPECT_EQ(found.of_base, wanted.of_base);
+  EXPECT_EQ(found.of, wanted.of);
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Families,
     SearchScores,

@@ -35,10 +35,10 @@ SearchSpace space_of(const SpaceConfig& config, const std::vector<BlockConfig>& 
 
 TEST(Space, HasSharesOfALayersOwnSizesByDefault) {
   const SearchSpace space = space_of({}, kDense);
-  EXPECT_THAT(names(space[0].attention), ElementsAre("teacher", "kv_heads 2", "kv_heads 1", "no-op"));
+  EXPECT_THAT(names(space[0].attention), ElementsAre("teacher", "kv_heads 2", "kv_heads 1", "linear", "no-op"));
   EXPECT_THAT(
       names(space[0].ffn),
-      ElementsAre("teacher", "ffn_width 48", "ffn_width 32", "ffn_width 16", "ffn_width 8", "no-op"));
+      ElementsAre("teacher", "ffn_width 48", "ffn_width 32", "ffn_width 16", "ffn_width 8", "linear", "no-op"));
   EXPECT_THAT(names(space[1].attention), ElementsAre("teacher"));
   EXPECT_TRUE(space[1].attention[0].is_no_op);
   EXPECT_EQ(std::get<FFNSubblock>(space[0].ffn[2].block.ffn).intermediate_size, 32);
@@ -57,13 +57,51 @@ TEST(Space, HasThePairsOfExpertsAndWidths) {
           "experts 4, expert_width 16",
           "experts 2",
           "experts 2, expert_width 16",
+          "linear",
           "no-op"));
+}
+
+TEST(Space, HasFewerExpertsPerTokenIfTheyAreListed) {
+  SpaceConfig config;
+  config.experts = {4, 1};
+  config.expert_widths = {16};
+  config.experts_per_token = {1};
+  config.ffn_linear = config.ffn_no_op = false;
+  const SearchSpace space = space_of(config, kExperts);
+  EXPECT_THAT(
+      names(space[0].ffn),
+      ElementsAre(
+          "teacher",
+          "experts_per_token 1",
+          "expert_width 16",
+          "expert_width 16, experts_per_token 1",
+          "experts 4",
+          "experts 4, experts_per_token 1",
+          "experts 4, expert_width 16",
+          "experts 4, expert_width 16, experts_per_token 1",
+          "experts 1, experts_per_token 1",  // fewer experts than the teacher's tokens use
+          "experts 1, expert_width 16, experts_per_token 1"));
+  EXPECT_EQ(std::get<MoESubblock>(space[0].ffn.back().block.ffn), (MoESubblock{1, 1, 16}));
+  EXPECT_EQ(std::get<MoESubblock>(space[0].ffn[1].block.ffn), (MoESubblock{8, 1, 32}));
+  config.experts_per_token = {2};
+  EXPECT_THAT(
+      error_of([&] { space_of(config, kExperts); }),
+      HasSubstr("space.experts_per_token: 2 is smaller than that of no layer; the layers have 2"));
+}
+
+TEST(Space, OfALinearSubblockHasOnlyItsRemoval) {
+  const std::vector<BlockConfig> teacher{
+      kDense[0], {.attention = descriptor::LinearSubblock{}, .ffn = descriptor::LinearSubblock{}}};
+  const SearchSpace space = space_of({}, teacher);
+  EXPECT_THAT(names(space[1].attention), ElementsAre("teacher", "no-op"));
+  EXPECT_THAT(names(space[1].ffn), ElementsAre("teacher", "no-op"));
+  EXPECT_EQ(needed_scores({}, {teacher[1]}), std::vector<prune::Kind>());
 }
 
 TEST(Space, SmallerVariantsKeepPartsOfLargerOnes) {
   const SearchSpace space = space_of({}, kDense);
   const auto& variants = space[0].ffn;
-  for (size_t i = 2; i + 1 < variants.size(); ++i) {
+  for (size_t i = 2; !variants[i].keeps.ffn_channels.empty(); ++i) {
     for (const int64_t channel : variants[i].keeps.ffn_channels) {
       EXPECT_THAT(variants[i - 1].keeps.ffn_channels, ::testing::Contains(channel));
     }
@@ -105,11 +143,15 @@ TEST(Space, AChoiceIsAPruningAndItsBlocks) {
   Choice choice = teacher_choice(space);
   EXPECT_EQ(blocks_of(space, choice), kDense);
   choice.attention = {2, 0};
-  choice.ffn = {5, 1};
+  choice.ffn = {6, 1};
   const auto pruning = pruning_of(space, choice);
   EXPECT_EQ(prune::child_blocks(pruning, kDense, ""), blocks_of(space, choice));
   EXPECT_THAT(pruning.layers[0].kv_heads, ElementsAre(3));
   EXPECT_TRUE(pruning.layers[0].no_ffn);
+  choice.attention = {3, 0};
+  choice.ffn = {5, 4};
+  EXPECT_EQ(prune::child_blocks(pruning_of(space, choice), kDense, ""), blocks_of(space, choice));
+  EXPECT_TRUE(blocks_of(space, choice)[0].attention_is_linear() && blocks_of(space, choice)[1].ffn_is_linear());
 }
 }  // namespace
 

@@ -1,6 +1,7 @@
 // Shared code of the tests of searches: small teachers in folders, and held-out batches.
 #pragma once
 
+#include "lehr/search/local_distillation.h"
 #include "lehr/search/scores.h"
 #include "test/prune/support.h"
 
@@ -39,7 +40,8 @@ inline prune::Scores ascending_scores(const std::vector<descriptor::BlockConfig>
 /// Batches of `rows` sequences of 12 tokens each, the same for the same seed.
 class Batches : public train::BatchStream {
  public:
-  Batches(int64_t count, int64_t rows, int64_t seed) : count_(count), rows_(rows), seed_(seed) {}
+  Batches(int64_t count, int64_t rows, int64_t seed, int64_t first = 0)
+      : count_(count), rows_(rows), seed_(seed), done_(first) {}
   std::optional<train::Batch> next() override {
     if (done_ == count_) {
       return std::nullopt;
@@ -57,8 +59,13 @@ class Batches : public train::BatchStream {
   }
 
  private:
-  int64_t count_, rows_, seed_, done_ = 0;
+  int64_t count_, rows_, seed_, done_;
 };
+
+/// Training data that begins at any step.
+inline std::unique_ptr<train::BatchStream> batches_from(int64_t first_step) {
+  return std::make_unique<Batches>(1000, 2, 3, first_step);
+}
 
 /// A teacher in a folder with everything that a search needs of it.
 struct Teacher {

@@ -4,6 +4,7 @@
 #include "lehr/model/layer_parameters.h"
 #include "lehr/nn/attention.h"
 #include "lehr/nn/gelu.h"
+#include "lehr/nn/linear_subblock.h"
 
 namespace lehr::model {
 
@@ -22,9 +23,11 @@ class Gemma3LayerImpl : public nn::Module {
       const nn::AttentionMask& attention_mask = {},
       nn::KeyValueCache* cache = nullptr);
 
-  // Members of a no-op sub-block are empty.
+  // Members that a layer lacks are empty.
   nn::GroupedQueryAttention self_attn{nullptr};
   nn::GeGLU mlp{nullptr};
+  nn::LinearSubblock linear_attn{nullptr};  // registered as "self_attn" in place of it
+  nn::LinearSubblock linear_mlp{nullptr};   // registered as "mlp" in place of it
   nn::RMSNorm input_layernorm{nullptr};
   nn::RMSNorm post_attention_layernorm{nullptr};
   nn::RMSNorm pre_feedforward_layernorm{nullptr};

@@ -3,6 +3,7 @@
 
 #include "lehr/model/layer_parameters.h"
 #include "lehr/nn/attention.h"
+#include "lehr/nn/linear_subblock.h"
 #include "lehr/nn/swiglu.h"
 
 namespace lehr::model {
@@ -22,9 +23,11 @@ class Olmo2LayerImpl : public nn::Module {
       const nn::AttentionMask& attention_mask = {},
       nn::KeyValueCache* cache = nullptr);
 
-  // Members of a no-op sub-block are empty.
+  // Members that a layer lacks are empty.
   nn::GroupedQueryAttention self_attn{nullptr};
   nn::SwiGLU mlp{nullptr};
+  nn::LinearSubblock linear_attn{nullptr};  // registered as "self_attn" in place of it
+  nn::LinearSubblock linear_mlp{nullptr};   // registered as "mlp" in place of it
   nn::RMSNorm post_attention_layernorm{nullptr};
   nn::RMSNorm post_feedforward_layernorm{nullptr};
 };

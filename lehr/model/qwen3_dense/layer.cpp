@@ -6,18 +6,22 @@ namespace lehr::model {
 
 Qwen3DenseLayerImpl::Qwen3DenseLayerImpl(const Qwen3DenseLayerParameters& params) {
   const auto init = nn::Init::normal(params.initializer_range);
-  if (!params.attention_no_op) {
+  if (params.attention_linear) {
+    declare_module("self_attn", linear_attn, nn::LinearSubblock("linear_attn", params.hidden_size, init));
+  } else if (!params.attention_no_op) {
     auto attention = attention_parameters(params);
     attention.qk_norm_eps = params.rms_norm_eps;
     declare_module("self_attn", self_attn, nn::GroupedQueryAttention(attention));
   }
-  if (!params.ffn_no_op) {
+  if (params.ffn_linear) {
+    declare_module("mlp", linear_mlp, nn::LinearSubblock("linear_mlp", params.hidden_size, init));
+  } else if (!params.ffn_no_op) {
     declare_module("mlp", mlp, nn::SwiGLU(params.hidden_size, params.intermediate_size, init));
   }
-  if (self_attn) {
+  if (self_attn || linear_attn) {
     declare_module("input_layernorm", input_layernorm, nn::RMSNorm(params.hidden_size, params.rms_norm_eps));
   }
-  if (mlp) {
+  if (mlp || linear_mlp) {
     declare_module(
         "post_attention_layernorm", post_attention_layernorm, nn::RMSNorm(params.hidden_size, params.rms_norm_eps));
   }
@@ -29,11 +33,13 @@ at::Tensor Qwen3DenseLayerImpl::forward(
     const nn::AttentionMask& attention_mask,
     nn::KeyValueCache* cache) {
   nn::ResidualStream residual(hidden_states);
-  if (self_attn) {
-    residual.add(self_attn(residual.normed(input_layernorm), position_embeddings, attention_mask, cache));
+  if (input_layernorm) {
+    const at::Tensor normed = residual.normed(input_layernorm);
+    residual.add(linear_attn ? linear_attn(normed) : self_attn(normed, position_embeddings, attention_mask, cache));
   }
-  if (mlp) {
-    residual.add(mlp(residual.normed(post_attention_layernorm)));
+  if (post_attention_layernorm) {
+    const at::Tensor normed = residual.normed(post_attention_layernorm);
+    residual.add(linear_mlp ? linear_mlp(normed) : mlp(normed));
   }
   return residual.hidden_states();
 }

@@ -12,7 +12,9 @@ bool Qwen3MoELayerParameters::has_experts(int64_t layer) const {
 
 Qwen3MoELayerImpl::Qwen3MoELayerImpl(const Qwen3MoELayerParameters& params, int64_t layer_index) {
   const auto init = nn::Init::normal(params.initializer_range);
-  if (!params.attention_no_op) {
+  if (params.attention_linear) {
+    declare_module("self_attn", linear_attn, nn::LinearSubblock("linear_attn", params.hidden_size, init));
+  } else if (!params.attention_no_op) {
     auto attention = attention_parameters(params, layer_index);
     if (params.qk_norm) {
       attention.qk_norm_eps = params.rms_norm_eps;
@@ -23,7 +25,9 @@ Qwen3MoELayerImpl::Qwen3MoELayerImpl(const Qwen3MoELayerParameters& params, int6
   if (params.shared_expert_intermediate_size > 0) {
     shared = {.intermediate_size = params.shared_expert_intermediate_size, .enable_gate = false};
   }
-  if (!params.ffn_no_op && params.has_experts(layer_index)) {
+  if (params.ffn_linear) {
+    declare_module("mlp", linear_mlp, nn::LinearSubblock("linear_mlp", params.hidden_size, init));
+  } else if (!params.ffn_no_op && params.has_experts(layer_index)) {
     declare_module(
         "mlp",
         experts,
@@ -42,10 +46,10 @@ Qwen3MoELayerImpl::Qwen3MoELayerImpl(const Qwen3MoELayerParameters& params, int6
   } else if (!params.ffn_no_op) {
     declare_module("mlp", mlp, nn::SwiGLU(params.hidden_size, params.dense_intermediate_size, init));
   }
-  if (self_attn) {
+  if (self_attn || linear_attn) {
     declare_module("input_layernorm", input_layernorm, nn::RMSNorm(params.hidden_size, params.rms_norm_eps));
   }
-  if (experts || mlp) {
+  if (experts || mlp || linear_mlp) {
     declare_module(
         "post_attention_layernorm", post_attention_layernorm, nn::RMSNorm(params.hidden_size, params.rms_norm_eps));
   }
@@ -57,12 +61,13 @@ at::Tensor Qwen3MoELayerImpl::forward(
     const nn::AttentionMask& attention_mask,
     nn::KeyValueCache* cache) {
   nn::ResidualStream residual(hidden_states);
-  if (self_attn) {
-    residual.add(self_attn(residual.normed(input_layernorm), position_embeddings, attention_mask, cache));
+  if (input_layernorm) {
+    const at::Tensor normed = residual.normed(input_layernorm);
+    residual.add(linear_attn ? linear_attn(normed) : self_attn(normed, position_embeddings, attention_mask, cache));
   }
   if (post_attention_layernorm) {
     const at::Tensor normed = residual.normed(post_attention_layernorm);
-    residual.add(experts ? experts(normed) : mlp(normed));
+    residual.add(linear_mlp ? linear_mlp(normed) : experts ? experts(normed) : mlp(normed));
   }
   return residual.hidden_states();
 }

@@ -3,6 +3,7 @@
 
 #include "lehr/model/layer_pattern.h"
 #include "lehr/nn/attention.h"
+#include "lehr/nn/linear_subblock.h"
 #include "lehr/nn/moe.h"
 #include "lehr/nn/swiglu.h"
 
@@ -26,6 +27,8 @@ struct Qwen3MoELayerParameters {
   double initializer_range = 0.02;            ///< Standard deviation of initial weights.
   bool attention_no_op = false;               ///< The layer has no attention, and no norm before it.
   bool ffn_no_op = false;                     ///< The layer has neither experts nor SwiGLU, and no norm before them.
+  bool attention_linear = false;              ///< The layer has an nn::LinearSubblock in place of the attention.
+  bool ffn_linear = false;                    ///< The layer has an nn::LinearSubblock in place of experts or SwiGLU.
   bool qk_norm = true;                        ///< RMSNorm of each query and key head.
   nn::RouterOptions router = {};
   nn::ExpertOptions experts = {};
@@ -59,10 +62,12 @@ class Qwen3MoELayerImpl : public nn::Module {
   at::Tensor moe_tokens_per_expert() const { return experts ? experts->moe_tokens_per_expert() : at::Tensor(); }
   void reset_moe_stats();
 
-  // Members of a no-op sub-block are empty.
+  // Members that a layer lacks are empty.
   nn::GroupedQueryAttention self_attn{nullptr};
-  nn::MoELayer experts{nullptr};  // registered as "mlp" in a layer with experts
-  nn::SwiGLU mlp{nullptr};        // registered as "mlp" in a layer without experts
+  nn::MoELayer experts{nullptr};            // registered as "mlp" in a layer with experts
+  nn::SwiGLU mlp{nullptr};                  // registered as "mlp" in a layer without experts
+  nn::LinearSubblock linear_attn{nullptr};  // registered as "self_attn" in place of it
+  nn::LinearSubblock linear_mlp{nullptr};   // registered as "mlp" in place of experts or SwiGLU
   nn::RMSNorm input_layernorm{nullptr};
   nn::RMSNorm post_attention_layernorm{nullptr};
 };

@@ -1,0 +1,17 @@
+// The part of some work that one of several ranks does.
+#pragma once
+
+#include <cstdint>
+
+namespace lehr::search {
+
+/// The work of rank `rank` of `ranks`; all of it by default.
+struct WorkShare {
+  int64_t rank = 0;
+  int64_t ranks = 1;
+
+  /// Returns whether the rank does piece `index` of `count`. Each rank does consecutive ones, and all do about as many.
+  bool has(int64_t index, int64_t count) const { return index * ranks / count == rank; }
+};
+
+}  // namespace lehr::search

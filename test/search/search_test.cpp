@@ -1,0 +1,145 @@
+// Whole searches: ranks find what one process finds, and a search continues where it was stopped.
+#include "lehr/search/search.h"
+
+#include <mutex>
+#include <set>
+#include <sstream>
+
+#include "lehr/base/error.h"
+#include "lehr/base/file.h"
+#include "lehr/base/log.h"
+#include "lehr/mesh/thread_transport.h"
+#include "test/search/support.h"
+
+namespace lehr::search {
+
+namespace {
+using testing::Batches;
+using testing::families;
+
+// Training data that ends with an error at one of its steps.
+class Broken : public train::BatchStream {
+ public:
+  Broken(int64_t first, int64_t last) : batches_(1000, 2, 3, first), left_(last - first) {}
+  std::optional<train::Batch> next() override {
+    require(left_-- > 0, "stopped");
+    return batches_.next();
+  }
+
+ private:
+  Batches batches_;
+  int64_t left_;
+};
+
+class Searches : public prune::testing::ModelsInFolders {
+ protected:
+  Searches() {
+    write("teacher", "qwen3_moe", {{4, 8, 6, 2}, {2, 32}});
+    data.train = [this](const train::RowShare&, int64_t first) {
+      const std::lock_guard lock(mutex);
+      first_steps.insert(first);
+      return std::make_unique<Broken>(first, last_step);
+    };
+    data.train_once = [](const train::RowShare&, std::optional<int64_t>) { return std::make_unique<Batches>(2, 2, 5); };
+    data.validation = [](const train::RowShare&, std::optional<int64_t>) { return std::make_unique<Batches>(3, 2, 7); };
+    config.budget.parameters = "70 %";
+    config.space.experts_per_token = {1};
+    config.local_distillation = {.steps = 6, .lr = 3e-3, .save_steps = 2};
+    config.solve.candidates = 3;
+    config.workload.rounds = 1;
+  }
+
+  void run(const std::string& output, const train::Ranks& ranks) const {
+    Logger log("", /*quiet=*/true);
+    SearchConfig own = config;
+    own.search.output = at(output).string();
+    Search search(
+        own,
+        {.teacher = at("teacher"),
+         .families = families(),
+         .log = log,
+         .device = at::kCPU,
+         .dtype = at::kFloat,
+         .seq_len = 12,
+         .rows_per_step = 2,
+         .rows_per_batch = 2,
+         .task = task,
+         .data = data,
+         .ranks = ranks,
+         .distillation = "",
+         .distil = {}});
+    search.run(Stage::report);
+  }
+
+  // The weights of the only child.
+  std::string child(const std::string& output) const {
+    std::vector<std::string> found;
+    for (const auto& entry : std::filesystem::directory_iterator(at(output))) {
+      if (entry.path().filename().string().starts_with("child-")) {
+        found.push_back(read_file(entry.path() / "model.safetensors"));
+      }
+    }
+    EXPECT_EQ(found.size(), 1U);
+    return found.front();
+  }
+
+  std::multiset<std::string> measurements(const std::filesystem::path& file) const {
+    std::istringstream text(read_file(file));
+    std::multiset<std::string> lines;
+    for (std::string line; std::getline(text, line);) {
+      lines.insert(line);
+    }
+    return lines;
+  }
+
+  SearchConfig config;
+  train::RunData data;
+  train::CausalLMTask task;
+  int64_t last_step = 1000;
+  std::mutex mutex;
+  std::multiset<int64_t> first_steps;  // at which training began
+};
+
+TEST_F(Searches, OnRanksFindWhatOneProcessFinds) {
+  run("alone", train::Ranks());
+  mesh::run_ranks(2, [&](mesh::Transport& transport) {
+    run("shared", train::Ranks({.data_parallel_shard_degree = -1}, &transport));
+  });
+  EXPECT_EQ(child("shared"), child("alone"));
+  auto all = measurements(at("shared/scores.jsonl"));
+  const auto of_second = measurements(at("shared/scores-1.jsonl"));
+  EXPECT_LE(std::abs(static_cast<int64_t>(all.size()) - static_cast<int64_t>(of_second.size())), 3);
+  all.insert(of_second.begin(), of_second.end());
+  EXPECT_EQ(all, measurements(at("alone/scores.jsonl")));
+  // One process goes on with the folder.
+  const auto read = first_steps.size();
+  run("shared", train::Ranks());
+  EXPECT_EQ(first_steps.size(), read) << "variants were trained again";
+  EXPECT_EQ(measurements(at("shared/scores.jsonl")).size() + of_second.size(), all.size());
+}
+
+TEST_F(Searches, ContinueInsideTheTrainingOfVariants) {
+  run("whole", train::Ranks());
+  last_step = 5;
+  EXPECT_THROW(run("stopped", train::Ranks()), Error);
+  last_step = 1000;
+  run("stopped", train::Ranks());
+  EXPECT_EQ(first_steps, (std::multiset<int64_t>{0, 0, 4}));
+  EXPECT_EQ(child("stopped"), child("whole"));
+  for (const auto& entry : std::filesystem::directory_iterator(at("stopped/library"))) {
+    EXPECT_TRUE(entry.is_regular_file()) << entry.path();
+  }
+  // Saves of other settings are not used.
+  config.local_distillation.lr = 1e-2;
+  last_step = 5;
+  EXPECT_THROW(run("stopped", train::Ranks()), Error);
+  last_step = 1000;
+  config.local_distillation.lr = 3e-3;
+  first_steps.clear();
+  run("stopped", train::Ranks());
+  EXPECT_EQ(first_steps, (std::multiset<int64_t>{0}));
+  EXPECT_EQ(child("stopped"), child("whole"));
+}
+}  // namespace
+
+}  // namespace lehr::search
