@@ -155,8 +155,7 @@ struct ModelFamily {
   std::unique_ptr<ModelArgs> from_hf_folder(const std::filesystem::path& folder) const;
   /// Returns the shape whose config.json is that of `args` with these entries. Throws a usage error, which names the
   /// key as one of `table`, for a key that is not in the config.json of the result: the family does not read it.
-  std::unique_ptr<ModelArgs> with_config_keys(
-      const ModelArgs& args, const Node& keys, const std::string& table) const;
+  std::unique_ptr<ModelArgs> with_config_keys(const ModelArgs& args, const Node& keys, const std::string& table) const;
 };
 
 /// The model families of a program; a plain value, constructed at program start.

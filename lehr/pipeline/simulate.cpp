@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "lehr/base/error.h"
+#include "lehr/pipeline/background.h"
 #include "lehr/pipeline/check_program.h"
 #include "lehr/pipeline/communication.h"
 #include "lehr/pipeline/memory_account.h"
@@ -39,6 +40,22 @@ std::vector<double> by_stage(const std::vector<double>& values, int64_t num_stag
   return values.size() == 1 ? std::vector<double>(static_cast<size_t>(num_stages), values[0]) : values;
 }
 
+void check_background(std::vector<std::vector<Background>>& by_stage, int64_t num_stages, std::string_view name) {
+  require(
+      by_stage.empty() || static_cast<int64_t>(by_stage.size()) == num_stages,
+      "pipeline costs: expected {} lists of {}, one per stage, or none, found {}",
+      num_stages,
+      name,
+      by_stage.size());
+  by_stage.resize(static_cast<size_t>(num_stages));
+  for (const auto& stage : by_stage) {
+    for (const Background& one : stage) {
+      check_cost(one.seconds, name);
+      check_cost(one.offset, name);
+    }
+  }
+}
+
 PipelineCosts checked(PipelineCosts costs, int64_t num_stages) {
   costs.forward = by_stage(costs.forward, num_stages, "forward");
   costs.backward_input = by_stage(costs.backward_input, num_stages, "backward_input");
@@ -53,12 +70,19 @@ PipelineCosts checked(PipelineCosts costs, int64_t num_stages) {
   costs.last_backward = by_stage(costs.last_backward, num_stages, "last_backward");
   costs.activation_bytes = by_stage(costs.activation_bytes, num_stages, "activation_bytes");
   costs.boundary_bytes = by_stage(costs.boundary_bytes, num_stages, "boundary_bytes");
+  check_background(costs.gathers, num_stages, "gathers");
+  check_background(costs.reductions, num_stages, "reductions");
+  check_cost(costs.background_speed, "background_speed");
   check_cost(costs.launch_latency, "launch_latency");
   check_cost(costs.update, "update");
   check_cost(costs.kept_after_dgrad, "kept_after_dgrad");
   check_cost(costs.overlap, "overlap");
   require(costs.overlap <= 1, "pipeline costs: expected overlap from 0 to 1, found {}", costs.overlap);
   return costs;
+}
+
+bool completes_backward(const Action& action) {
+  return action.kind == ActionKind::backward_full || action.kind == ActionKind::backward_weight;
 }
 
 class Simulation {
@@ -72,9 +96,16 @@ class Simulation {
         times_(program_.ranks.size()),
         busy_(program_.ranks.size(), 0),
         forwards_(static_cast<size_t>(program_.num_stages()), 0),
-        backwards_(static_cast<size_t>(program_.num_stages()), 0) {
+        backwards_(static_cast<size_t>(program_.num_stages()), 0),
+        background_(program_.ranks.size(), BackgroundQueue(costs_.background_speed)),
+        gather_waits_(program_.ranks.size(), 0) {
     for (size_t rank = 0; rank < times_.size(); ++rank) {
       times_[rank].reserve(program_.ranks[rank].size());
+    }
+    for (int64_t stage = 0; stage < program_.num_stages(); ++stage) {
+      for (const Background& gather : costs_.gathers[static_cast<size_t>(stage)]) {
+        background_[host(stage)].start(gather.seconds);
+      }
     }
   }
 
@@ -133,8 +164,7 @@ class Simulation {
 
   void count(const Action& action) {
     forwards_[static_cast<size_t>(action.stage)] += action.kind == ActionKind::forward ? 1 : 0;
-    backwards_[static_cast<size_t>(action.stage)] +=
-        action.kind == ActionKind::backward_full || action.kind == ActionKind::backward_weight ? 1 : 0;
+    backwards_[static_cast<size_t>(action.stage)] += completes_backward(action) ? 1 : 0;
   }
 
   void send(size_t rank, const Action& action, std::deque<size_t>& awake) {
@@ -178,20 +208,48 @@ class Simulation {
     }
   }
 
-  void compute(size_t rank, const Actions& entry, double start) {
-    double sum = 0;
-    double longest = 0;
-    for (const Action& action : entry) {
-      sum += seconds(action);
-      longest = std::max(longest, seconds(action));
+  // The seconds of an action with its waits for gathers. Gathers and reductions of the rank go on meanwhile.
+  double pass(size_t rank, const Action& action) {
+    const auto stage = static_cast<size_t>(action.stage);
+    BackgroundQueue& background = background_[rank];
+    const double own = seconds(action);
+    double at = 0;
+    double waits = 0;
+    const auto compute_until = [&](double until) {
+      background.compute(std::max(0.0, std::min(until, own) - at));
+      at = std::max(at, std::min(until, own));
+    };
+    if (action.kind == ActionKind::forward && forwards_[stage] == 0) {
+      for (const Background& gather : costs_.gathers[stage]) {
+        compute_until(gather.offset);
+        waits += background.wait_for_next();
+      }
+    } else if (completes_backward(action) && backwards_[stage] + 1 == program_.num_microbatches) {
+      for (const Background& reduction : costs_.reductions[stage]) {
+        compute_until(own - reduction.offset);
+        background.start(reduction.seconds);
+      }
     }
+    compute_until(own);
+    gather_waits_[rank] += waits;
+    return own + waits;
+  }
+
+  void compute(size_t rank, const Actions& entry, double start) {
+    background_[rank].idle(start - free_[rank]);
+    std::vector<double> durations;
+    for (const Action& action : entry) {
+      durations.push_back(pass(rank, action));
+    }
+    const double sum = std::accumulate(durations.begin(), durations.end(), 0.0);
+    const double longest = *std::max_element(durations.begin(), durations.end());
     // Between the sum (overlap 0) and the longest (overlap 1) of the members' times.
     const double end = start + sum - costs_.overlap * (sum - longest);
     const bool together = entry.size() > 1 && costs_.overlap > 0;
     double at = start;
     for (size_t i = 0; i < entry.size(); ++i) {
       const bool last = i + 1 == entry.size();
-      const double until = together || last ? end : at + seconds(entry[i]);
+      const double until = together || last ? end : at + durations[i];
       times_[rank].push_back(
           {.action = entry[i],
            .entry = static_cast<int64_t>(next_[rank]),
@@ -229,6 +287,10 @@ class Simulation {
     fill_in_transfers();
     Timeline result;
     for (size_t rank = 0; rank < times_.size(); ++rank) {
+      const double reductions = background_[rank].wait_for_all();
+      free_[rank] += reductions;
+      busy_[rank] += reductions;
+      result.reduction_waits.push_back(reductions);
       result.makespan = std::max(result.makespan, free_[rank]);
       const auto first = std::find_if(
           times_[rank].begin(), times_[rank].end(), [](const auto& timed) { return timed.action.is_compute(); });
@@ -237,6 +299,7 @@ class Simulation {
       result.busy.push_back(busy_[rank] + costs_.update);
       result.memory.push_back(memory_over_time(times_[rank], program_, costs_));
     }
+    result.gather_waits = gather_waits_;
     result.update = costs_.update;
     result.makespan += costs_.update;
     result.ranks = std::move(times_);
@@ -254,6 +317,8 @@ class Simulation {
   std::vector<double> busy_;
   std::vector<int64_t> forwards_;   // by stage: those that were timed,
   std::vector<int64_t> backwards_;  // and complete backwards
+  std::vector<BackgroundQueue> background_;
+  std::vector<double> gather_waits_;
 };
 }  // namespace
 

@@ -9,6 +9,12 @@
 
 namespace lehr::pipeline {
 
+/// A collective that ends in another action than the one that it is started in, on its rank.
+struct Background {
+  double seconds = 0;  ///< On idle links.
+  double offset = 0;   ///< See PipelineCosts::gathers and reductions.
+};
+
 /// Costs of actions. Vectors are indexed by stage; a vector of length 1 holds the value of all stages.
 struct PipelineCosts {
   std::vector<double> forward = {1.0};          ///< Seconds per F.
@@ -17,6 +23,14 @@ struct PipelineCosts {
   std::vector<double> first_forward = {0.0};    ///< Additional seconds of a stage's first F of the step,
   std::vector<double> first_backward = {0.0};   ///< of its first B, or W of a split one (below 0: shorter than others),
   std::vector<double> last_backward = {0.0};    ///< and of its last B or W: the step's reductions.
+
+  /// All-gathers that start when the step begins, and that a stage's first F waits for `offset` seconds after its own
+  /// start; reductions that start `offset` seconds before the end of its last B or W, and that its rank waits for after
+  /// its last action. By stage; empty for none. Those of a rank run one after the other, and while the rank computes,
+  /// at `background_speed` of their speed.
+  std::vector<std::vector<Background>> gathers = {};
+  std::vector<std::vector<Background>> reductions = {};
+  double background_speed = 1.0;
 
   /// Seconds to send the hidden states of one micro-batch (or their gradients) from rank to rank; null: zero. Transfers
   /// between the same two ranks in one direction are sequential.
@@ -63,6 +77,8 @@ struct Timeline {
   std::vector<double> busy;                      ///< By rank: seconds of computation, including the update.
   std::vector<double> first_start;               ///< By rank: start of its first computation.
   std::vector<double> last_end;                  ///< By rank: end of its last computation, without the update.
+  std::vector<double> gather_waits;              ///< By rank: seconds of `busy` in which it waited for gathers,
+  std::vector<double> reduction_waits;           ///< and after its last action for reductions.
   double makespan = 0;                           ///< Seconds from the first action to the end of the update.
   double update = 0;                             ///< Seconds of the update, which are part of makespan.
 

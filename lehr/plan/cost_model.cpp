@@ -1,6 +1,7 @@
 #include "lehr/plan/cost_model.h"
 
 #include <algorithm>
+#include <map>
 
 #include "lehr/plan/exposed.h"
 #include "lehr/plan/links.h"
@@ -91,8 +92,24 @@ void overlap(std::vector<CommunicationCost>& all, const std::vector<bool>& overl
   }
 }
 
-// Fills in the exposed time of each kind of communication, in the order of the program. Returns the seconds until
-// ActionMeasurement::end_of_backward.
+// Returns, for each call, whether it is started before the action's border and waited for after it.
+std::vector<bool> across_border(const ActionMeasurement& action) {
+  std::vector<bool> started(action.calls.size(), false);
+  std::vector<bool> across(action.calls.size(), false);
+  for (size_t i = 0; i < action.events.size(); ++i) {
+    const ActionEvent& event = action.events[i];
+    if (event.started != ActionEvent::kNone && i < action.border) {
+      started[static_cast<size_t>(event.started)] = true;
+    }
+    if (event.waited != ActionEvent::kNone && i >= action.border) {
+      across[static_cast<size_t>(event.waited)] = started[static_cast<size_t>(event.waited)];
+    }
+  }
+  return across;
+}
+
+// Fills in the exposed time of each kind of communication, in the order of the program, and ActionCost::across.
+// Returns the seconds until the action's border.
 double expose(
     ActionCost& cost,
     const ActionMeasurement& action,
@@ -112,11 +129,27 @@ double expose(
   for (double& one : seconds) {
     one *= sum > 0 ? cost.computing() / sum : 0;  // spreads the layers' overhead
   }
+  const std::vector<bool> across = across_border(action);
   std::vector<LinkTime> links;
-  for (const Communication& call : action.calls) {
-    links.push_back(link_time_of(call, context));
+  for (size_t i = 0; i < action.calls.size(); ++i) {
+    links.push_back(across[i] ? LinkTime{} : link_time_of(action.calls[i], context));
   }
   const ExposedTime time = exposed_time(action, seconds, links, context.machine.communication_overlap);
+  const double border = action.border > 0 ? time.by_event[action.border - 1] : 0;
+  std::map<int64_t, CallAcross> found;
+  for (size_t i = 0; i < action.events.size(); ++i) {
+    const auto [work, started, waited] = action.events[i];
+    if (started != ActionEvent::kNone && across[static_cast<size_t>(started)]) {
+      const double alone = link_time_of(action.calls[static_cast<size_t>(started)], context).seconds();
+      found[started] = {.seconds = alone, .before = border - time.by_event[i]};
+    }
+    if (waited != ActionEvent::kNone && across[static_cast<size_t>(waited)]) {
+      found[waited].after = time.by_event[i] - border;
+    }
+  }
+  for (const auto& [call, one] : found) {
+    cost.across.push_back(one);
+  }
   for (size_t i = 0; i < action.calls.size(); ++i) {
     for (CommunicationCost& one : cost.communication) {
       if (one.axes == action.calls[i].axes && one.collective == action.calls[i].collective) {
@@ -124,7 +157,7 @@ double expose(
       }
     }
   }
-  return time.backward;
+  return border;
 }
 
 ActionCost cost_of(
@@ -189,11 +222,14 @@ void add_once_a_step(StageCost& cost, const StageMeasurement& stage, double expe
   const ActionCost first_backward = cost_of(stage.first_backward, stage, expert_share, true, context);
   const ActionCost last = cost_of(stage.last_backward, stage, expert_share, true, context);
   ActionCost until = last;  // only its time until the end of the micro-batch is used
-  for (CommunicationCost& one : until.communication) {
-    one.exposed = 0;
-  }
   const double backward = expose(until, stage.last_backward, stage, expert_share, context);
   const auto without_slowest = [](const ActionCost& action) { return action.computing() + action.exposed(); };
+  for (const CallAcross& one : first.across) {
+    cost.gathers.push_back({.seconds = one.seconds, .offset = one.after});
+  }
+  for (const CallAcross& one : last.across) {
+    cost.reductions.push_back({.seconds = one.seconds, .offset = one.before});
+  }
   cost.first_forward = std::max(0.0, without_slowest(first) - without_slowest(cost.forward));
   cost.first_backward = without_slowest(first_backward) - without_slowest(cost.backward);
   cost.last_backward = std::max(0.0, backward - without_slowest(cost.backward));
@@ -295,9 +331,12 @@ pipeline::PipelineCosts pipeline_costs(
     costs.first_forward.push_back(cost.first_forward);
     costs.first_backward.push_back(cost.first_backward);
     costs.last_backward.push_back(cost.last_backward);
+    costs.gathers.push_back(cost.gathers);
+    costs.reductions.push_back(cost.reductions);
     updates[static_cast<size_t>(rank_of_stage[stage])] += cost.update();
   }
   costs.update = *std::max_element(updates.begin(), updates.end());
+  costs.background_speed = context.machine.communication_overlap;
   const Machine machine = context.machine;
   const auto mesh = context.mesh;
   costs.transfer = [machine, mesh, boundary_bytes](int64_t from, int64_t to) {

@@ -24,6 +24,13 @@ struct CommunicationCost {
   double exposed = 0;  ///< The part of `seconds` that does not overlap with computation.
 };
 
+/// A call that is started before an action's border (ActionMeasurement::border) and waited for after it.
+struct CallAcross {
+  double seconds = 0;  ///< On idle links.
+  double before = 0;   ///< Seconds from its start to the border, ...
+  double after = 0;    ///< ... and from there to the wait, if all other such calls took no time.
+};
+
 /// Seconds of one action of a stage on one micro-batch.
 struct ActionCost {
   double matmuls = 0;    ///< Matmuls, except those of experts.
@@ -33,6 +40,7 @@ struct ActionCost {
   double overhead = 0;   ///< Fixed overhead per layer.
   double slowest = 0;    ///< Waiting for the slowest of all ranks (Machine::slowest_of).
   std::vector<CommunicationCost> communication = {};
+  std::vector<CallAcross> across = {};  ///< Calls that end in another action; not exposed in `communication`.
 
   double computing() const { return matmuls + experts + attention + pointwise + overhead; }
   double exposed() const;
@@ -52,7 +60,11 @@ struct StageCost {
   double first_forward = 0;   ///< Seconds that the first forward takes longer than others,
   double first_backward = 0;  ///< the first backward, which adds to no gradients: below 0,
   double last_backward = 0;   ///< and the last backward (of a split one, its wgrad).
-  double after_backward = 0;  ///< Seconds from then until the norm: the rest of the reductions.
+  double after_backward = 0;  ///< Seconds from the end of all reductions of shards until the norm.
+  /// Calls of the first forward that start when the step begins, and of the last backward that end after it. They are
+  /// exposed as far as the rank then waits for them (pipeline::Timeline).
+  std::vector<pipeline::Background> gathers = {};
+  std::vector<pipeline::Background> reductions = {};
   /// Collectives; their exposed time, and per_step_pointwise, are the sum of the four above.
   std::vector<CommunicationCost> per_step = {};
   double per_step_pointwise = 0;

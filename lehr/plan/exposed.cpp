@@ -114,9 +114,7 @@ ExposedTime exposed_time(
         time.seconds += passed;
       }
     }
-    if (i + 1 == action.end_of_backward) {
-      time.backward = time.seconds;
-    }
+    time.by_event.push_back(time.seconds);
   }
   return time;
 }

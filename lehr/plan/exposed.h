@@ -9,9 +9,9 @@
 namespace lehr::plan {
 
 struct ExposedTime {
-  double seconds = 0;                ///< Of the whole action, computation and waits.
-  double backward = 0;               ///< Until ActionMeasurement::end_of_backward.
-  std::vector<double> by_call = {};  ///< The part in which the rank waited, by call.
+  double seconds = 0;                 ///< Of the whole action, computation and waits.
+  std::vector<double> by_event = {};  ///< Until the end of each event.
+  std::vector<double> by_call = {};   ///< The part in which the rank waited, by call.
 };
 
 /// Returns the time of an action whose events compute for `event_seconds`, and whose calls take `links` on idle links.

@@ -81,7 +81,7 @@ class Measuring {
     };
     mark_ = [&] {
       add_event(operations, {});
-      now_.end_of_backward = now_.events.size();
+      now_.border = now_.events.size();
     };
     action();
     add_event(operations, {});
@@ -97,7 +97,7 @@ class Measuring {
     }
     return std::move(now_);
   }
-  // Within an action: the micro-batch has ended.
+  // Within an action: the next event is at its border.
   void mark() const { mark_(); }
 
  private:
@@ -194,11 +194,14 @@ void measure_actions(StageRun& run, Measuring& measuring, StageMeasurement& resu
   result.only_backward_peak = measuring.measure(without_gradients, [&] { last(0); }).peak;
 
   run.clear_gradients();
-  run.begin_step(4);
   if (run.sharded() != nullptr) {
     run.sharded()->reset_peak();
   }
-  result.first_forward = measuring.measure(without_gradients, [&] { run.forward(0); });
+  result.first_forward = measuring.measure(without_gradients, [&] {
+    run.begin_step(4);
+    measuring.mark();
+    run.forward(0);
+  });
   result.first_backward = measuring.measure(without_gradients, [&] { run.backward(0); });
   result.first_backward_peak = result.first_backward.peak;
   if (run.sums_once_a_step()) {

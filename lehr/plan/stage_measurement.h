@@ -48,7 +48,10 @@ struct ActionMeasurement {
   /// @{
   std::vector<ActionEvent> events = {};
   std::vector<Communication> calls = {};  ///< Each with one call.
-  size_t end_of_backward = 0;             ///< Of last_backward: the number of events before the end of the micro-batch.
+  /// The number of events before another action may run: of first_forward, those of the step's begin; of last_backward,
+  /// those until the end of the micro-batch. Calls that were started before and are waited for later overlap with other
+  /// actions.
+  size_t border = 0;
   /// @}
 
   double flops() const { return matmul_flops + attention_flops; }
@@ -105,8 +108,8 @@ struct StageMeasurement {
   int64_t only_backward_peak = 0;  ///< Backward of a step of one micro-batch: both first and last.
   /// @}
 
-  /// The step's first forward, its first backward, and its last backward, with what follows it before the norm of the
-  /// gradients. Each has what others have, and what happens once per step.
+  /// The step's begin and its first forward, its first backward, and its last backward, with what follows it before the
+  /// norm of the gradients. Each has what others have, and what happens once per step.
   ActionMeasurement first_forward;
   ActionMeasurement first_backward;
   ActionMeasurement last_backward;

@@ -44,6 +44,12 @@ class TimeAccount {
     }
   }
   void add(const std::string& name, double seconds) { shares_[name] += seconds; }
+  // Of collectives that were added as not exposed.
+  void wait(const std::string& axes, const std::string& collective, double seconds) {
+    if (seconds > 0) {
+      add({CommunicationCost{.axes = axes, .collective = collective, .exposed = seconds}});
+    }
+  }
 
   std::vector<TimeShare> shares(double step_seconds) const {
     std::vector<TimeShare> result;
@@ -163,6 +169,8 @@ void account_for_time(Plan& plan, const StepPrediction& step, const std::vector<
     account.add("memory-bound operators", cost.per_step_pointwise);
     updates += cost.update();
   }
+  account.wait(mesh::axis::fsdp, "all_gather", timeline.gather_waits[rank]);
+  account.wait(mesh::axis::fsdp, "reduce_scatter", timeline.reduction_waits[rank]);
   account.add("optimizer", timeline.update - updates);  // the rank waits for the rank with the longest update
   account.add("pipeline bubble", timeline.makespan - timeline.busy[rank]);
   plan.time = account.shares(plan.step_seconds);

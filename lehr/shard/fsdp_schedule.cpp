@@ -22,12 +22,12 @@ FsdpSchedule::FsdpSchedule(
     std::vector<Unit> units,
     std::unique_ptr<GradientSync> sync,
     std::shared_ptr<ByteCount> count,
-    bool reduce_each_microbatch)
+    Reductions reductions)
     : count_(std::move(count)),
       units_(std::move(units)),
       sync_(std::move(sync)),
       forward_(in_order(units_)),
-      reduce_each_microbatch_(reduce_each_microbatch) {}
+      reductions_(reductions) {}
 
 FsdpSchedule::~FsdpSchedule() {
   for (Unit& unit : units_) {
@@ -62,7 +62,7 @@ void FsdpSchedule::use(Unit& unit, Direction direction) {
   ahead_ = ahead_ == shards ? nullptr : ahead_;
   FsdpUnit* const next = order_of(direction).enter(shards);
   ends_forward_ = direction == Direction::forward && next == nullptr;
-  if (next != nullptr && next != shards && ahead_ == nullptr && !next->gathered()) {
+  if (next != nullptr && next != shards && ahead_ == nullptr && !next->gathered() && !next->gathering()) {
     next->start_unshard();
     ahead_ = next->gathering() ? next : nullptr;  // a unit without memory has nothing to prefetch
   }
@@ -180,8 +180,8 @@ void FsdpSchedule::enter_backward(const FsdpPass& pass) {
 }
 
 // Post-backward: runs once per pass, when the gradients of all its parameters are known (twice if wgrad is deferred).
-// Order of collectives: wait for the reduce-scatter of the unit before, then start this unit's. So one reduce-scatter
-// runs at a time, and overlaps with backward of the next unit.
+// Order of collectives: wait for the reduce-scatter of the unit before (but see make_room_for()), then start this
+// unit's. So one reduce-scatter runs at a time, and overlaps with backward of the next unit.
 std::vector<at::Tensor> FsdpSchedule::leave_backward(
     const std::shared_ptr<FsdpPass>& pass, std::vector<at::Tensor> gradients) {
   require(pass->generation == generation_, "fully sharded model: backward of a forward pass from before reset()");
@@ -197,7 +197,7 @@ std::vector<at::Tensor> FsdpSchedule::leave_backward(
     pass->add(gradients);
     return own;
   }
-  finish_reduce_scatter();
+  make_room_for(unit);
   unit.graphs -= pass->in_graph ? 1 : 0;
   if (unit.reshard || (unit.graphs == 0 && !unit.keep)) {
     reshard(unit);  // first, so that the reduce-scatter's buffers can take the memory
@@ -221,7 +221,7 @@ void FsdpSchedule::finish_wgrad(const std::shared_ptr<FsdpSchedule>& self, FsdpP
   require(
       self && pass.generation == self->generation_,
       "fully sharded model: weight gradients of a forward pass from before reset(), or after the model's end");
-  self->finish_reduce_scatter();
+  self->make_room_for(self->units_[pass.unit]);
   pass.waiting = false;
   --self->waiting_;
   self->reduce(pass, std::exchange(pass.gradients, {}));
@@ -229,24 +229,35 @@ void FsdpSchedule::finish_wgrad(const std::shared_ptr<FsdpSchedule>& self, FsdpP
 
 void FsdpSchedule::reduce(const FsdpPass& pass, const std::vector<at::Tensor>& gradients) {
   Unit& unit = units_[pass.unit];
-  unit.shards->start_reduce(gradients, /*send=*/reduce_each_microbatch_ || last_);
-  unit.done +=
-      pass.calls_in_graph;  // all ranks count alike, so finish_reduce_scatter() calls ready() in the same order on all
-  reducing_ = &unit;
+  const bool send = reductions_.each_microbatch || last_;
+  unit.shards->start_reduce(gradients, send);
+  unit.done += pass.calls_in_graph;  // all ranks count alike, so all pass units on to GradientSync in the same order
+  unit.sent = last_ && unit.done == unit.calls;
+  if (send) {
+    reducing_.push_back(&unit);
+  }
 }
 
-// Waits for the reduce-scatter that runs. If it was the unit's last of the step, passes the gradients on to the
-// all-reduce over replicas, whose buckets start as soon as they are full.
-void FsdpSchedule::finish_reduce_scatter() {
-  if (reducing_ == nullptr) {
-    return;
+// Waits for reduce-scatters, so that their buffers can be used by that of `unit`. Gradients that were kept until the
+// last micro-batch need no room: each buffer takes that of the unit's own. There a stage's backward ends, and the
+// gradients of its inputs are sent, without waiting for reductions.
+void FsdpSchedule::make_room_for(const Unit& unit) {
+  const bool has_room = reductions_.wait_at_end && last_;
+  if (!has_room || std::find(reducing_.begin(), reducing_.end(), &unit) != reducing_.end()) {
+    finish_reduce_scatters();
   }
-  Unit& unit = *std::exchange(reducing_, nullptr);
-  unit.shards->finish_reduce();
-  if (last_ && unit.done == unit.calls) {
-    unit.sent = true;
-    for (const auto& parameter : unit.shards->trainable()) {
-      sync_->ready(*parameter);
+}
+
+// Waits for the reduce-scatters that run. Units whose last one of the step it was are passed on to the all-reduce over
+// replicas, whose buckets start as soon as they are full.
+void FsdpSchedule::finish_reduce_scatters() {
+  for (; !reducing_.empty(); reducing_.pop_front()) {
+    const Unit& unit = *reducing_.front();
+    unit.shards->finish_reduce();
+    if (unit.sent) {
+      for (const auto& parameter : unit.shards->trainable()) {
+        sync_->ready(*parameter);
+      }
     }
   }
 }
@@ -286,7 +297,7 @@ void FsdpSchedule::require_none_waiting(const char* call) const {
 void FsdpSchedule::begin_step() {
   require_none_waiting("begin_step()");
   held_ = false;
-  finish_reduce_scatter();
+  finish_reduce_scatters();
   reshard_all(/*learn=*/false);
   for (Unit& unit : units_) {
     unit.shards->drop_gradients();
@@ -294,12 +305,24 @@ void FsdpSchedule::begin_step() {
   had_gradient_.clear();
   last_ = true;
   synchronized_ = false;
+  prefetch();
+}
+
+// A pipeline's rank waits for its first micro-batch meanwhile. Units that stay unsharded are all gathered.
+void FsdpSchedule::prefetch() {
+  for (FsdpUnit* const shards : forward_.expected()) {
+    shards->start_unshard();
+    if (!units_.front().keep) {
+      ahead_ = shards->gathering() ? shards : nullptr;
+      return;
+    }
+  }
 }
 
 void FsdpSchedule::finish_backward() {
   require(!synchronized_, "fully sharded model: finish_backward() outside of a step; call begin_step() first");
   require_none_waiting("finish_backward()");
-  finish_reduce_scatter();
+  finish_reduce_scatters();
   reshard_all(/*learn=*/true);
   if (!last_) {
     return;
@@ -332,7 +355,7 @@ void FsdpSchedule::reset() noexcept {
   ++generation_;  // backward of older graphs is refused
   waiting_ = 0;
   ahead_ = nullptr;
-  reducing_ = nullptr;
+  reducing_.clear();
   held_ = false;
   synchronized_ = true;
   last_ = true;

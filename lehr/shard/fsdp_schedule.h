@@ -1,16 +1,17 @@
 // Schedule of FSDP: units are unsharded, prefetched, resharded and their gradients reduce-scattered at calls of modules
 // and at the matching nodes of backward.
 //
-// Collectives are issued at three points of the program only: when a module is called, when autograd reaches the output
-// of that call, and when it has passed the beginning of the unit. Autograd runs nodes in the reverse order of their
-// creation, and a unit's output depends on its parameters even if no operator used them. So ranks that run the same
-// modules issue the same collectives in the same order, whatever their data.
+// Collectives are issued at four points of the program only: when a step begins, when a module is called, when autograd
+// reaches the output of that call, and when it has passed the beginning of the unit. Autograd runs nodes in the reverse
+// order of their creation, and a unit's output depends on its parameters even if no operator used them. So ranks that
+// run the same modules issue the same collectives in the same order, whatever their data.
 //
 // If dgrad and wgrad run apart (ops/weight_gradients.h), dgrad reshards the unit as a whole backward does, and keeps
 // the gradients that it has. Wgrad adds those of the matmuls, and then reduce-scatters, unit by unit in the order of
 // dgrad.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <unordered_set>
 #include <vector>
@@ -37,7 +38,13 @@ class FsdpSchedule final : public FsdpBackward, public std::enable_shared_from_t
     int64_t graphs = 0;                   // passes whose backward has not ended
     int64_t calls = 0;                    // calls since the last finish_backward(), ...
     int64_t done = 0;                     // ... and those whose gradients were reduced
-    bool sent = false;                    // the step's gradients were handed to GradientSync
+    bool sent = false;                    // the reduction of the step's last gradients was started
+  };
+
+  /// When reduce-scatters of gradients start, and when they are waited for.
+  struct Reductions {
+    bool each_microbatch = true;  ///< False: gradients stay whole until the step's last micro-batch.
+    bool wait_at_end = false;     ///< In that micro-batch, wait for all of them in finish_backward().
   };
 
   /// `count` is the counter that the units were constructed with.
@@ -45,7 +52,7 @@ class FsdpSchedule final : public FsdpBackward, public std::enable_shared_from_t
       std::vector<Unit> units,
       std::unique_ptr<GradientSync> sync,
       std::shared_ptr<ByteCount> count,
-      bool reduce_each_microbatch);
+      Reductions reductions);
   ~FsdpSchedule();
   FsdpSchedule(const FsdpSchedule&) = delete;
   FsdpSchedule& operator=(const FsdpSchedule&) = delete;
@@ -68,6 +75,7 @@ class FsdpSchedule final : public FsdpBackward, public std::enable_shared_from_t
  private:
   enum class Direction { forward, backward };
   PrefetchOrder& order_of(Direction direction);
+  void prefetch();
   void use(Unit& unit, Direction direction);
   at::Tensor join_graph(Unit& unit, const std::shared_ptr<FsdpPass>& pass, const at::Tensor& input);
   static void end_pass(Unit& unit);
@@ -75,7 +83,8 @@ class FsdpSchedule final : public FsdpBackward, public std::enable_shared_from_t
   void reshard(Unit& unit);
   static void finish_wgrad(const std::shared_ptr<FsdpSchedule>& self, FsdpPass& pass);
   void reduce(const FsdpPass& pass, const std::vector<at::Tensor>& gradients);
-  void finish_reduce_scatter();
+  void make_room_for(const Unit& unit);
+  void finish_reduce_scatters();
   void require_none_waiting(const char* call) const;
   void reduce_leftovers();
   void reshard_all(bool learn);
@@ -87,12 +96,12 @@ class FsdpSchedule final : public FsdpBackward, public std::enable_shared_from_t
   PrefetchOrder backward_;
   Direction direction_ = Direction::backward;  // of the last use
   FsdpUnit* ahead_ = nullptr;                  // the unit that is prefetched
-  Unit* reducing_ = nullptr;                   // the unit whose reduce-scatter runs
+  std::deque<Unit*> reducing_;                 // the units whose reduce-scatters run, in the order of their start
   std::unordered_set<const nn::Parameter*> had_gradient_;
   int64_t generation_ = 0;
   int64_t waiting_ = 0;        // passes between dgrad and wgrad
   bool ends_forward_ = false;  // no unit is expected after the one in use
-  bool reduce_each_microbatch_;
+  Reductions reductions_;
   bool last_ = true;
   bool synchronized_ = true;  // the step's gradients are final
   bool held_ = false;

@@ -129,7 +129,10 @@ FullySharded fully_shard(
       std::move(scheduled),
       std::make_unique<GradientSync>(context, all, options.bucket_bytes, options.compute_device),
       count,
-      options.reduce_each_microbatch);
+      FsdpSchedule::Reductions{
+          .each_microbatch = options.reduce_each_microbatch,
+          .wait_at_end = !options.reduce_each_microbatch && context.size(mesh::axis::dp_replicate) == 1 &&
+                         !options.compute_device});
   for (size_t i = 0; i < units.size(); ++i) {
     for (size_t module = 0; module < units[i].modules.size(); ++module) {
       units[i].modules[module]->add_call_hook(std::make_shared<UnitHook>(schedule, i, module));

@@ -26,6 +26,9 @@ class PrefetchOrder {
     return next_ < expected_.size() ? expected_[next_] : nullptr;
   }
 
+  /// Returns the order of the pass that is expected.
+  const std::vector<FsdpUnit*>& expected() const { return expected_; }
+
   /// Ends a pass. With `learn`, its order becomes the expected one.
   void restart(bool learn) {
     if (learn && !seen_.empty()) {

@@ -190,7 +190,9 @@ TEST(Config, WritesATextThatReadsBackTheSame) {
 }
 
 TEST(Config, ATableMayTakeOtherKeysAsTheyAre) {
-  const auto load_open = [](const std::string& text) { return from_node<WithOpen>(parse_toml(text, "run.toml"), "run.toml"); };
+  const auto load_open = [](const std::string& text) {
+    return from_node<WithOpen>(parse_toml(text, "run.toml"), "run.toml");
+  };
   const std::string text = "[open]\nsize = 2\nlist = [1, 2]\ndeep = {a = {b = \"c\"}}\nsteps = 0.5\n";
   WithOpen read = load_open(text);
   EXPECT_EQ(read.open.size, 2);

@@ -86,10 +86,11 @@ TEST(HostileTokenizer, DeepJsonAndManyStepsAreErrors) {
       error_with("/pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", steps}}), HasSubstr("more than 64 steps"));
 }
 
-// NVRx's (a?){40}a{40} and others whose steps of one match are exponential, and one that takes as many steps as the text
-// has bytes, but in each of as many matches.
+// NVRx's (a?){40}a{40} and others whose steps of one match are exponential, and one that takes as many steps as the
+// text has bytes, but in each of as many matches.
 TEST(HostilePattern, TheTimeForATextIsLimited) {
-  for (const char* pattern : {"(a?){40}a{40}b", "(?:a|a|a)*?b", "(?:(?:a+)+)+b", "(?:a+a+)+(?=b)", "a(?=(?:a|x)*?b)|a"}) {
+  for (const char* pattern :
+       {"(a?){40}a{40}b", "(?:a|a|a)*?b", "(?:(?:a+)+)+b", "(?:a+a+)+(?=b)", "a(?=(?:a|x)*?b)|a"}) {
     const auto splitter = make_regex_splitter(pattern, false, SplitBehavior::isolated, false, "test");
     const auto start = std::chrono::steady_clock::now();
     const std::string message =

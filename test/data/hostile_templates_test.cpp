@@ -72,7 +72,8 @@ TEST(HostileTemplate, EmptyIterationsAreWork) {
 TEST(HostileTemplate, OneValueHasAtMost32MiB) {
   const Dict large{{"x", Value(std::string(size_t{1} << 24, 'a'))}};
   EXPECT_EQ(Template("{{ (x ~ x) | length }}", "t").render(large).text, std::to_string(size_t{1} << 25));
-  EXPECT_THAT(refusal("{{ (x ~ x ~ 'a') | length }}", large), HasSubstr("'~' makes a value of more than 33554432 bytes"));
+  EXPECT_THAT(
+      refusal("{{ (x ~ x ~ 'a') | length }}", large), HasSubstr("'~' makes a value of more than 33554432 bytes"));
 }
 
 TEST(HostileTemplate, ValuesStaySmall) {

@@ -85,6 +85,9 @@ TEST_P(EmulatedMesh, TakesTheTimeOfThePlan) {
 
 const Overrides kOnce{{"parallelism.fsdp_reduce_each_microbatch", "false"}};
 
+const Overrides kKeptWhole{
+    {"parallelism.fsdp_reduce_each_microbatch", "false"}, {"parallelism.fsdp_reshard_after_forward", "\"never\""}};
+
 Overrides pipeline_of(const std::string& schedule, int64_t per_rank, const Overrides& more = {}) {
   Overrides overrides{
       {"parallelism.pipeline_parallel_schedule", "\"" + schedule + "\""},
@@ -107,6 +110,12 @@ INSTANTIATE_TEST_SUITE_P(
         Mesh{
             "interleaved",
             mesh({{"pipeline_parallel", "4"}, {"tensor_parallel", "2"}}, 8, pipeline_of("Interleaved1F1B", 2, kOnce))},
+        Mesh{
+            "kept_whole",
+            mesh(
+                {{"pipeline_parallel", "4"}, {"data_parallel_shard", "4"}},
+                32,
+                pipeline_of("Interleaved1F1B", 2, kKeptWhole))},
         Mesh{
             "zero_bubble",
             mesh({{"pipeline_parallel", "4"}, {"data_parallel_replicate", "2"}}, 16, pipeline_of("ZBVZeroBubble", 2))}),
@@ -155,6 +164,27 @@ TEST(Emulate, APipelineGathersNoParametersInVain) {
   for (size_t rank = 0; rank < of_one.size(); ++rank) {
     EXPECT_LE(of_eight[rank], 8 * of_one[rank] + 2) << "rank " << rank;
   }
+}
+
+// Neither the first micro-batch nor the last backward waits for the gathers or reductions of each stage in turn.
+TEST(Emulate, StagesGatherWhileTheyWaitAndReduceAtOnce) {
+  const auto step_with = [](double gb_per_second) {
+    const Overrides degrees{{"pipeline_parallel", "8"}, {"data_parallel_shard", "2"}};
+    return emulated(plan_of(
+                        mesh(degrees, 32, pipeline_of("1F1B", 1, kKeptWhole)),
+                        {.ranks_per_node = 1, .network_gb_per_second = gb_per_second}))
+        .step;
+  };
+  const Replay step = step_with(50);
+  const TransferTime& gathers = step.ranks.back().transfers.at({"fsdp", "all_gather"});
+  EXPECT_LT(gathers.exposed, 0.1 * gathers.seconds);
+  double longest = 0;  // of a rank
+  for (const RankTime& rank : step.ranks) {
+    longest = std::max(
+        longest,
+        rank.transfers.at({"fsdp", "all_gather"}).seconds + rank.transfers.at({"fsdp", "reduce_scatter"}).seconds);
+  }
+  EXPECT_LT(step.step_seconds, step_with(1e6).step_seconds + 1.5 * longest);
 }
 
 TEST(Emulate, WritesATraceAndTimelines) {

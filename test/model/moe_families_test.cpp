@@ -295,9 +295,7 @@ TEST(ConfigKeys, ChangeTheShapeOfAFlavor) {
            {R"({"full_attention_interval": 2})", "model.args.full_attention_interval: unknown key; the config.json of"},
            {R"({"kv_lora_rank": "x"})", "kv_lora_rank: expected"},
            {R"({"hidden_act": "gelu"})", "model.args: hidden_act: expected silu, found gelu"}}) {
-    EXPECT_THAT(
-        error_of([&] { changed(deepseek_v3_family(), json); }), ::testing::HasSubstr(message))
-        << json;
+    EXPECT_THAT(error_of([&] { changed(deepseek_v3_family(), json); }), ::testing::HasSubstr(message)) << json;
   }
 }
 

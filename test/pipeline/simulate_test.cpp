@@ -81,6 +81,36 @@ TEST(Simulate, AddsWhatHappensOncePerStep) {
   EXPECT_EQ(times("0F0 0I0 0F1 0I1 0W0 0W1"), (std::vector<double>{1.5, 1, 1, 1, 0.75, 5}));
 }
 
+// F takes 1 s, B 2 s.
+TEST(Simulate, GathersBeginWithTheStepAndReductionsEndIt) {
+  PipelineCosts costs{.gathers = {{{2, 0}, {3, 0.5}}}, .reductions = {{{4, 1}}}};
+  const Program one_rank = parse_program("0F0 0B0 0F1 0B1");
+  Timeline timeline = simulate(one_rank, costs);
+  EXPECT_EQ(timeline.gather_waits[0], 2 + 2.5);
+  EXPECT_EQ(timeline.reduction_waits[0], 4 - 1);
+  EXPECT_EQ(timeline.makespan, 6 + 4.5 + 3);
+  EXPECT_EQ(timeline.busy[0], timeline.makespan);
+  costs.background_speed = 0.5;
+  timeline = simulate(one_rank, costs);
+  EXPECT_EQ(timeline.gather_waits[0], 2 + 2.75);
+  EXPECT_EQ(timeline.reduction_waits[0], 4 - 0.5);
+  costs.reductions = {{{4, 9}}};  // not before its action begins
+  EXPECT_EQ(simulate(one_rank, costs).reduction_waits[0], 4 - 1);
+}
+
+TEST(Simulate, ARankGathersWhileItWaitsAndReducesBesideOtherStages) {
+  // Stages 0 and 2 on rank 0, 1 and 3 on rank 1: F0 from 0 to 1 s, F1 to 2 s, ...; B3 from 4 to 6 s, ..., B0 to 12 s.
+  PipelineCosts costs{.gathers = {{}, {{1.5, 0}}, {}, {{2, 0}}}, .reductions = {{}, {}, {}, {{6, 0}}}};
+  const Program program = parse_program("0F0 2F0 2B0 0B0\n1F0 3F0 3B0 1B0");
+  const Timeline timeline = simulate(program, costs);
+  // The first gather of rank 1 is 0.5 s late; in the 2.5 s until F3, it has 1 s more than the second one needs, which
+  // begins when the first has ended.
+  EXPECT_EQ(timeline.gather_waits, (std::vector<double>{0, 0.5}));
+  EXPECT_EQ(timeline.makespan, 12.5);
+  // From the end of B3 at 6.5 s until the end of B1 at 10.5 s.
+  EXPECT_EQ(timeline.reduction_waits, (std::vector<double>{0, 2}));
+}
+
 TEST(Simulate, SerializesTransfersBetweenTwoRanks) {
   PipelineCosts costs{.forward = {0.25}, .transfer = [](int64_t, int64_t) { return 1.0; }, .launch_latency = 0.5};
   const Timeline timeline = simulate(build("Inference", 2, 1, 3), costs);

@@ -18,13 +18,10 @@ struct Example {
   std::vector<double> computing;  // before each event
   std::vector<Communication> calls;
   std::vector<LinkTime> links;
-  size_t end_of_backward = 0;
-
   ExposedTime time(double overlap = 1) const {
     ActionMeasurement action;
     action.events = events;
     action.calls = calls;
-    action.end_of_backward = end_of_backward;
     return exposed_time(action, computing, links, overlap);
   }
 };
@@ -57,11 +54,9 @@ TEST(ExposedTime, CallsOfAGroupAreSequentialAndOthersShareTheirLink) {
   EXPECT_DOUBLE_EQ(two.time().seconds, 1);  // in both directions at once
 }
 
-TEST(ExposedTime, KnowsTheEndOfTheBackward) {
-  Example one{{start(0), {}, wait(0)}, {1, 1, 0}, {call("fsdp")}, {{.node = 4}}};
-  one.end_of_backward = 2;
-  EXPECT_DOUBLE_EQ(one.time().backward, 2);
-  EXPECT_DOUBLE_EQ(one.time().seconds, 5);
+TEST(ExposedTime, KnowsTheEndOfEachEvent) {
+  const Example one{{start(0), {}, wait(0)}, {1, 1, 0}, {call("fsdp")}, {{.node = 4}}};
+  EXPECT_EQ(one.time().by_event, (std::vector<double>{1, 2, 5}));
 }
 
 }  // namespace

@@ -255,6 +255,60 @@ TEST_F(MeasureStage, ActivationsOfAPipelineHaveNoReductionsInFlight) {
   EXPECT_EQ(kept("true"), kept("false"));
 }
 
+// Returns the events of an action that start or wait for this collective: +1 or -1 each, and 0 at the border.
+std::vector<int> order_of(const ActionMeasurement& action, const std::string& axes, const std::string& collective) {
+  std::vector<int> order;
+  const auto is_it = [&](int64_t call) {
+    return call != ActionEvent::kNone && action.calls[static_cast<size_t>(call)].axes == axes &&
+           action.calls[static_cast<size_t>(call)].collective == collective;
+  };
+  for (size_t i = 0; i < action.events.size(); ++i) {
+    if (i == action.border) {
+      order.push_back(0);
+    }
+    if (is_it(action.events[i].started)) {
+      order.push_back(1);
+    } else if (is_it(action.events[i].waited)) {
+      order.push_back(-1);
+    }
+  }
+  return order;
+}
+
+const Overrides kTwoStages{
+    {"parallelism.pipeline_parallel_degree", "2"},
+    {"parallelism.data_parallel_shard_degree", "2"},
+    {"training.global_batch_size", "8"}};
+const StagePlace kSecondOfTwo{.stage = 1, .rank_of_stage = {0, 1}, .world_size = 4};
+
+// The second stage has two layers, and the head with its norm: three units.
+TEST_F(MeasureStage, AStageGathersBeforeItsFirstForward) {
+  const auto order = [](const std::string& policy) {
+    const Planned planned(
+        model_of("llama3", both(kTwoStages, {{"parallelism.fsdp_reshard_after_forward", "\"" + policy + "\""}})));
+    return order_of(planned.on_meta(kSecondOfTwo).first_forward, "fsdp", "all_gather");
+  };
+  EXPECT_EQ(order("never"), (std::vector<int>{1, 1, 1, 0, -1, -1, -1}));
+  EXPECT_EQ(order("default"), (std::vector<int>{1, 0, -1, 1, -1, 1, -1}));
+}
+
+TEST_F(MeasureStage, AStageWaitsForReductionsAtTheEndOfTheStep) {
+  const auto order = [](const std::string& each_microbatch, const Overrides& more = {}) {
+    Overrides overrides = both(kTwoStages, more);
+    overrides.emplace_back("parallelism.fsdp_reduce_each_microbatch", each_microbatch);
+    const Planned planned(model_of("llama3", overrides));
+    StagePlace place = kSecondOfTwo;
+    place.world_size = more.empty() ? 4 : 8;
+    return order_of(planned.on_meta(place).last_backward, "fsdp", "reduce_scatter");
+  };
+  EXPECT_EQ(order("false"), (std::vector<int>{1, 1, 1, 0, -1, -1, -1}));
+  EXPECT_EQ(order("true"), (std::vector<int>{1, -1, 1, -1, 1, 0, -1}));
+  // The all-reduce over replicas begins in backward, so it needs the shards there.
+  EXPECT_EQ(
+      order("false", {{"parallelism.data_parallel_replicate_degree", "2"}}),
+      (std::vector<int>{1, -1, 1, -1, 1, 0, -1}));
+}
+
 TEST_F(MeasureStage, ReplicasAreReducedOncePerStep) {
   const Planned planned(model_of("qwen3", {{"parallelism.data_parallel_replicate_degree", "4"}}));
   const auto m = planned.on_meta();

@@ -127,6 +127,33 @@ TEST_P(EverySchedule, EqualsOneDevice) {
   expect_law(GetParam().model, GetParam().schedule, GetParam().mesh);
 }
 
+// Stages that gather their parameters and reduce their gradients once per step.
+std::vector<Run> runs_that_keep_whole() {
+  const Overrides once{
+      {"parallelism.fsdp_reshard_after_forward", "\"never\""}, {"parallelism.fsdp_reduce_each_microbatch", "false"}};
+  const auto changed = [](Model model, const Overrides& more) {
+    model.overrides.insert(model.overrides.end(), more.begin(), more.end());
+    return model;
+  };
+  return {
+      {{"1F1B", 1}, changed(kUntied, once), {.dp_shard = 2, .pp = 2}},
+      {{"Interleaved1F1B", 2}, changed(kUntied, once), {.dp_shard = 2, .pp = 4}},
+      {{"ZBVZeroBubble", 2}, changed(kUntied, once), {.dp_shard = 4, .pp = 2}},
+      {{"1F1B", 1}, changed(kTied, once), {.dp_replicate = 2, .dp_shard = 2, .pp = 2}},
+      {{"ZBH1", 1}, changed(kUntied, once), {.cp = 2, .pp = 2}},
+      {{"Interleaved1F1B", 2}, changed(kExperts, once), {.dp_shard = 2, .ep = 2, .pp = 2}},
+      {{"Interleaved1F1B", 2}, changed(kUntied, once), {.tp = 2, .pp = 2}},
+      {{"Interleaved1F1B", 2}, changed(kUntied, once), {.dp_shard = 2, .tp = 2, .pp = 2}},
+      {{"DualPipeV", 2}, changed(kUntied, once), {.dp_shard = 2, .tp = 2, .pp = 2}},
+      {{"ZBVZeroBubble", 2}, changed(kExperts, once), {.tp = 2, .pp = 2}}};
+}
+
+TEST(KeptWhole, EqualsOneDevice) {
+  for (const auto& run : runs_that_keep_whole()) {
+    expect_law(run.model, run.schedule, run.mesh);
+  }
+}
+
 // Cases that float64 does not cover: different dtypes of weights and computation, and noise.
 Model narrow(std::string name, const Overrides& overrides) {
   Model model{
