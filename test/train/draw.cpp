@@ -2,6 +2,8 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "lehr/base/random.h"
 
 namespace lehr::train::testing {
@@ -227,6 +229,24 @@ std::optional<Mesh> draw_second(Dice& dice, const Mesh& mesh, bool experts) {
   return then;
 }
 
+// Settings that change where the second mesh takes over.
+void draw_changes(Dice& dice, Draw& draw) {
+  if (!draw.then || !dice.chance(0.5)) {
+    return;
+  }
+  const auto rows = std::find_if(
+      draw.run.begin(), draw.run.end(), [](const auto& entry) { return entry.first == "training.global_batch_size"; });
+  draw.changed = {
+      {"checkpoint.allow_changes", R"(["batch_size", "seq_len", "data"])"},
+      {rows->first, std::to_string(2 * std::stoll(rows->second))}};
+  if (dice.chance(0.5)) {
+    draw.changed.emplace_back("training.seq_len", "64");
+  }
+  if (dice.chance(0.5)) {
+    draw.changed.emplace_back("data.seed", "9");
+  }
+}
+
 std::string words(const Overrides& overrides) {
   std::string text;
   for (const auto& [key, value] : overrides) {
@@ -264,6 +284,7 @@ Draw draw_run(
   }
   draw_batches(dice, draw, router_losses || float8 == "rowwise", router_losses);
   draw.then = draw_second(dice, draw.mesh, experts);
+  draw_changes(dice, draw);
   return draw;
 }
 
@@ -272,7 +293,7 @@ std::string Draw::text() const {
       "{} on {}{}{}, both:{}{}; one device:{}; mesh:{}",
       family,
       mesh.name(),
-      then ? ", then " + then->name() : "",
+      then ? ", then " + then->name() + words(changed) : "",
       adapters ? ", adapters" : "",
       words(shape),
       words(run),

@@ -157,10 +157,10 @@ TEST(Shares, OfRanksTogetherAreTheSequencesOfOneDevice) {
   const auto tokenizer = build_tokenizer(config);
   const auto data = open_run_data(config, *tokenizer, 257, [](const std::string&) {});
   for (const int64_t ranks : {1, 2, 4, 8}) {
-    const auto whole = data.train(RowShare::all(8), 3);
+    const auto whole = data.train(RowShare::all(8), 24);
     std::vector<std::unique_ptr<BatchStream>> parts;
     for (int64_t rank = 0; rank < ranks; ++rank) {
-      parts.push_back(data.train({.global = 8, .first = rank * 8 / ranks, .count = 8 / ranks}, 3));
+      parts.push_back(data.train({.global = 8, .first = rank * 8 / ranks, .count = 8 / ranks}, 24));
     }
     for (int step = 0; step < 3; ++step) {
       const Batch wanted = *whole->next();
