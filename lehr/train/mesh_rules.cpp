@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include "lehr/base/error.h"
-#include "lehr/train/float8.h"
 
 namespace lehr::train {
 
@@ -87,8 +86,6 @@ void check_mesh(const TrainConfig& config, const descriptor::ModelArgs& args, co
   const auto& mesh = ranks.context()->parameters();
   check_model_on_mesh(training.task, training.seq_len, args, mesh);
   check_pipeline(config);
-  const std::string problem = float8_problem(config.float8, mesh);
-  require(problem.empty(), "{}", problem);
   require(
       !config.sample.prompt || mesh.context_parallel == 1,
       "sample.prompt: generation adds tokens to whole sequences, of which a rank of context_parallel has a part; "

@@ -356,9 +356,31 @@ TEST(Float8, EqualsOneDevice) {
       {"peft.r", "4"},
       {"peft.target_pattern", "'.*_proj'"}};
   expect_law(
-      {{"all products", all, {{.dp_shard = 2}, {.dp_replicate = 2, .dp_shard = 2}, {.dp_shard = 2, .pp = 2}}},
-       {"but the weights' gradients", but_gradients, {{.cp = 2}, {.dp_shard = 2, .cp = 2, .pp = 2}}},
-       {"adapters", lora, {{.dp_shard = 2}}, "adapter_model"}});
+      {{"all products",
+        all,
+        {{.dp_shard = 2},
+         {.tp = 2},
+         {.tp = 8},
+         {.cp = 2},
+         {.dp_replicate = 2, .dp_shard = 2},
+         {.dp_shard = 2, .cp = 2, .tp = 2},
+         {.tp = 2, .pp = 2},
+         {.dp_shard = 2, .pp = 2}}},
+       {"but the weights' gradients", but_gradients, {{.cp = 2}, {.tp = 4}, {.dp_shard = 2, .cp = 2, .pp = 2}}},
+       {"adapters", lora, {{.dp_shard = 2, .tp = 2}, {.dp_shard = 2}}, "adapter_model"}});
+}
+
+// Shared experts have a part of the tokens on each rank of tp.
+TEST(Float8, OfSharedExpertsEqualsOneDevice) {
+  const Overrides shared{
+      {"float8.enable", "true"},
+      {"model.name", "qwen3_next"},
+      {"model.args.num_hidden_layers", "4"},
+      {"model.args.head_dim", "8"},
+      {"model.args.num_experts", "8"},
+      {"model.args.num_experts_per_tok", "2"},
+      {"model.args.moe_intermediate_size", "8"}};
+  expect_law({{"shared experts", shared, {{.tp = 2}, {.dp_shard = 2, .tp = 2, .ep = 4}}}});
 }
 
 // Each is refused by every rank before memory is allocated, with the config keys and the remedy.
@@ -392,8 +414,12 @@ TEST(IllegalMeshes, AreRefusedByName) {
        {{model + "num_attention_heads", "6"}, {model + "num_key_value_heads", "6"}},
        "num_attention_heads: 6"},
       {{.tp = 4}, {{model + "intermediate_size", "30"}}, "intermediate_size: 30 cannot be split evenly"},
-      {{.dp_shard = 2, .tp = 2}, {{"float8.enable", "true"}}, "float8.enable: a scale depends on a whole row"},
-      {{.cp = 2}, {{"float8.enable", "true"}}, "float8.recipe: \"rowwise\" has wgrad scales over all tokens"},
+      {{.tp = 2},
+       {{"model.name", "deepseek_v3"},
+        {model + "num_key_value_heads", "8"},
+        {model + "head_dim", "16"},
+        {"float8.enable", "true"}},
+       "float8.exclude: "},
       {{.cp = 2}, {{"sample.prompt", "\"a\""}}, "sample.prompt: generation adds tokens to whole sequences"},
       {{.dp_shard = 4, .ep = 4},
        {},
