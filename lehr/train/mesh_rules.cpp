@@ -76,10 +76,6 @@ void check_mesh(const TrainConfig& config, const descriptor::ModelArgs& args, co
       training.local_batch_size,
       row_ranks,
       training.global_batch_size);
-  require(
-      ranks.world_size() > 1 || !config.parallelism.fsdp_cpu_offload,
-      "parallelism.fsdp_cpu_offload: requires several ranks, because a model on one rank is not sharded; start several "
-      "ranks, or remove this key");
   if (ranks.world_size() == 1) {
     return;
   }

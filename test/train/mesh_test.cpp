@@ -134,11 +134,28 @@ TEST_P(EveryMesh, StartsFromTheBitsOfOneDevice) {
   });
 }
 
+// Without a launcher, and so without a transport.
+TEST(CpuOffload, OnOneRankShardsTheModelOverItself) {
+  const Folder folder;
+  auto config = tiny_run(folder.path(), family("qwen3"));
+  config.parallelism.fsdp_cpu_offload = true;
+  Logger log("", true);
+  const auto list = testing::specs();
+  Trainer trainer(config, {.specs = list, .log = log});
+  const auto modules = trainer.model().modules();
+  EXPECT_TRUE(std::any_of(modules.begin(), modules.end(), [](const auto& module) {
+    const auto* hooked = dynamic_cast<const nn::Module*>(module.get());
+    return hooked != nullptr && !hooked->call_hooks().empty();
+  })) << "nothing unshards its weights";
+  trainer.run();
+  expect_equal(alone("qwen3"), outcome_of(config));
+}
+
 // Every kind of run below is also tested with CPU offload.
 TEST(CpuOffload, EqualsOneDevice) {
   const std::map<std::string, std::vector<Mesh>> meshes_of{
-      {"qwen3", {{.dp_replicate = 2, .dp_shard = 2}, {.dp_shard = 2, .cp = 2, .tp = 2}, {.dp_shard = 2, .pp = 2}}},
-      {"qwen3_moe", {{.dp_shard = 4, .ep = 2}}}};
+      {"qwen3", {{}, {.dp_replicate = 2, .dp_shard = 2}, {.dp_shard = 2, .cp = 2, .tp = 2}, {.dp_shard = 2, .pp = 2}}},
+      {"qwen3_moe", {{}, {.dp_shard = 4, .ep = 2}}}};
   for (const auto& [name, list] : meshes_of) {
     for (const Mesh& mesh : list) {
       SCOPED_TRACE(mesh.name());
@@ -427,7 +444,6 @@ TEST(IllegalMeshes, AreRefusedByName) {
       {{.dp_shard = 2},
        {{"training.device", "cuda"}},
        "training.device: a GPU was asked for, but the ranks are connected by threads"},
-      {{}, {{"parallelism.fsdp_cpu_offload", "true"}}, "parallelism.fsdp_cpu_offload: requires several ranks"},
       {{.cp = 2},
        {{"training.task", "classification"}},
        "parallelism.context_parallel_degree: a classifier reads one position of a whole sequence"},
