@@ -86,10 +86,6 @@ void check_mesh(const TrainConfig& config, const descriptor::ModelArgs& args, co
       !config.sample.prompt || mesh.context_parallel == 1,
       "sample.prompt: generation adds tokens to whole sequences, of which a rank of context_parallel has a part; "
       "remove this key, and use lehr generate on a checkpoint");
-  require(
-      !config.peft.has_adapters() || config.peft.dropout == 0 || mesh.context_parallel == 1,
-      "peft.dropout: adapter dropout is not supported with context_parallel; set peft.dropout to 0 or "
-      "parallelism.context_parallel_degree to 1");
 }
 
 }  // namespace lehr::train

@@ -309,7 +309,6 @@ const std::vector<std::string>& reasons_to_refuse() {
       "parallelism.context_parallel_degree: a classifier reads one position of a whole sequence",
       "parallelism.tensor_parallel_degree: labelled texts would be padded, and experts would count the padding",
       // Masks depend on positions that a rank does not have.
-      "peft.dropout: adapter dropout is not supported with context_parallel",
       "peft.dropout: masks depend on a token's position",
       "whose inputs are sorted by expert, so masks would depend on the micro-batch size",
       // The losses are of the tokens of a forward pass.

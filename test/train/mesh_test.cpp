@@ -318,7 +318,10 @@ std::vector<Kind> kinds(const std::filesystem::path& folder, const std::filesyst
        {{"sample.prompt", "\"KING\""}, {"sample.max_new_tokens", "8"}},
        {{.dp_shard = 2}, {.tp = 2}, {.dp_shard = 2, .pp = 2}}},
       {"adapters", lora, {{.dp_shard = 2}, {.dp_replicate = 2, .cp = 2}, {.dp_shard = 2, .tp = 2}}, "adapter_model"},
-      {"adapters_with_dropout", with_dropout, {{.dp_shard = 2}}, "adapter_model"}};
+      {"adapters_with_dropout",
+       with_dropout,
+       {{.cp = 2}, {.dp_shard = 2, .cp = 2, .tp = 2}, {.cp = 4}, {.dp_shard = 2}},
+       "adapter_model"}};
 }
 
 void expect_law(const std::vector<Kind>& list) {
@@ -447,9 +450,6 @@ TEST(IllegalMeshes, AreRefusedByName) {
       {{.cp = 2},
        {{"training.task", "classification"}},
        "parallelism.context_parallel_degree: a classifier reads one position of a whole sequence"},
-      {{.cp = 2},
-       {{"peft.method", "lora"}, {"peft.dropout", "0.5"}, {"checkpoint.initial_load_path", "none"}},
-       "peft.dropout: adapter dropout is not supported"},
       {{.cp = 2},
        {{"model.name", "qwen3_next"}, {model + "head_dim", "8"}},
        "parallelism.context_parallel_degree: the state of gated DeltaNet passes through the whole sequence"},
